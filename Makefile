@@ -1,0 +1,122 @@
+# ckptfs - see README.md. `make help` lists the targets.
+
+PREFIX    ?= /usr/local
+BINDIR    ?= $(PREFIX)/bin
+MANDIR    ?= $(PREFIX)/share/man
+# mount(8) looks for mount.TYPE in /sbin only.
+HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
+VARIANT   ?= release
+
+VERSION   := 0.1.0
+BUILD     := build/$(VARIANT)
+# Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
+PKGS      := fuse3 sqlite3 libzstd jansson libxxhash zlib
+
+ifneq ($(MAKECMDGOALS),clean)
+ifneq ($(MAKECMDGOALS),help)
+SETUP := $(shell scripts/setup.sh build >&2 || echo failed)
+ifneq ($(SETUP),)
+$(error what is missing is named above)
+endif
+endif
+endif
+
+WARN := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes \
+	-Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla \
+	-Wimplicit-fallthrough $(if $(WERROR),-Werror)
+HARDEN := -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack-clash-protection -fPIE
+SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIE
+FLAGS_release := -O2 -g $(HARDEN)
+FLAGS_asan    := -O1 -g -fsanitize=address,undefined $(SAN)
+FLAGS_tsan    := -O1 -g -fsanitize=thread $(SAN)
+LINK_release  := -pie -Wl,-z,relro,-z,now
+LINK_asan     := -pie -fsanitize=address,undefined
+LINK_tsan     := -pie -fsanitize=thread
+
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
+PKG_LIBS   := $(shell pkg-config --libs $(PKGS))
+CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags check))
+CK_LIBS     = $(shell pkg-config --libs check)
+CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore
+CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
+
+CORE := $(sort $(wildcard core/*/*.c))
+FS   := $(sort $(wildcard fs/*.c))
+TEST := tests/runner.c $(sort $(wildcard tests/core/*.c))
+obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
+V_   := $(if $(V),,@)
+
+all: $(BUILD)/ckptfs
+	$(V_)ln -sfn $(BUILD)/ckptfs build/ckptfs
+
+$(BUILD)/libcore.a: $(call obj,$(CORE))
+	$(V_)rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+
+$(BUILD)/tests/unit: $(call obj,$(TEST)) $(BUILD)/libcore.a
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
+
+$(BUILD)/tests/%.o: CPPFLAGS_ += -Itests $(CK_CFLAGS)
+# Objects are made again when the flags change.
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(V_)$(CC) $(CPPFLAGS_) $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
+	 echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' >$@
+
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST)))
+
+install: all
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(HELPERDIR)
+	install -m 755 build/release/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
+	install -m 644 fs/ckptfs.1 $(DESTDIR)$(MANDIR)/man1/ckptfs.1
+	ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/mount.ckptfs
+	ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
+
+uninstall:
+	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(MANDIR)/man1/ckptfs.1 \
+	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
+
+demo: all
+	@scripts/demo.sh
+
+# Unit suites, then real mounts. CK_FORK=no for a debugger.
+check:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/unit
+	@scripts/check.sh $(BUILD)
+check-asan check-tsan:
+	@$(MAKE) --no-print-directory check VARIANT=$(@:check-%=%)
+check-torch: all
+	@tests/torch/run.sh
+
+bench: all
+	@scripts/bench.sh
+
+layers:
+	@scripts/check-layers.sh
+lint: layers
+	@scripts/lint.sh
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'all install uninstall clean     program and man page (PREFIX, DESTDIR)'
+	@echo 'demo                            mount a real checkpoint and look around'
+	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
+	@echo 'check-torch                     against real PyTorch in a chroot (root)'
+	@echo 'bench                           ratios to named baselines'
+	@echo 'layers lint format              include order, static checks, clang-format'
+
+FORCE:
+.PHONY: all install uninstall demo check check-asan check-tsan check-torch bench layers lint \
+	format clean help FORCE
+.DELETE_ON_ERROR:

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt - an opened checkpoint and the tree of virtual files over it. What fs/ and other programs
+ * use; the mount, the commands and this interface are one engine.
+ *
+ *	struct ckpt_opts opts = {0};
+ *	struct ckpt *c;
+ *	struct ckpt_file *f;
+ *	struct err e = {0};
+ *	if (ckpt_open("run/step-100", &opts, &c, &e) ||
+ *	    ckpt_file_open_path(c, "tensors/lm_head.weight", &f, &e))
+ *		errx(2, "%s", e.msg);
+ *	n = ckpt_file_read(f, buf, sizeof(buf), 0, &e);
+ *
+ * Functions return 0 or a negative errno with one sentence in *e, unless they say otherwise.
+ *
+ * Threads: open and close from one; everything else from any number at once.
+ */
+#ifndef API_CKPT_H
+#define API_CKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CKPT_API __attribute__((visibility("default")))
+
+struct err;
+struct ckpt;
+struct ckpt_file;
+
+struct ckpt_opts {
+	const char *index;    /* where the chunk index is kept: a path, ":memory:", or NULL for the
+	                         default (beside the checkpoint if one is there, else the cache) */
+	bool rebuild_index;   /* even when a fresh one is there */
+	bool allow_missing;   /* open although tensors have holes or data files are missing; such a
+	                         tensor is listed and cannot be opened */
+	uint64_t cache_bytes; /* bound on decoded blocks in memory; 0: 256 MiB */
+	uint64_t map_bytes;   /* bound on chunk maps in memory; 0: 8 MiB */
+	const char *const *include; /* globs of FQNs that exist, NULL-terminated; NULL: all */
+	const char *const *exclude; /* globs of FQNs that do not */
+	/* Called while the index is built, with bytes done of bytes to do; may be NULL. */
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *progress_arg;
+};
+
+CKPT_API int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
+		       struct err *e);
+CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be closed */
+
+/* ---- what it holds ---- */
+
+struct ckpt_totals {
+	const char *format;      /* "dcp" */
+	const char *index;       /* path of the chunk index, or ":memory:" */
+	bool index_built;        /* it was built by this open */
+	uint64_t tensors, objects, chunks, files;
+	uint64_t tensor_bytes;   /* sum over all tensors */
+	uint64_t stored_bytes;   /* sum of the data files' sizes */
+	uint64_t incomplete;     /* tensors and objects that cannot be opened */
+	uint64_t mtime_ns;       /* the checkpoint's: that of its newest metadata file */
+};
+CKPT_API void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret);
+
+struct ckpt_tensor {
+	const char *fqn; /* fqn_len bytes, any content, followed by a NUL; borrowed */
+	size_t fqn_len;
+	const char *dtype; /* torch's name: "bfloat16" */
+	size_t n_dims;
+	const uint64_t *shape; /* n_dims, elements */
+	uint64_t bytes;        /* of the whole tensor */
+	uint64_t chunks;
+	uint64_t files; /* distinct source files; counted only by ckpt_tensor_files, else 0 */
+	const char *fault; /* why it cannot be opened, or NULL */
+};
+/* Tensor 0 <= i < totals.tensors, in natural order of the FQNs. */
+CKPT_API void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret);
+/* Index of the tensor of that name, or -1. */
+CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len);
+CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e);
+
+struct ckpt_chunk {
+	const uint64_t *off, *len; /* n_dims each: the box, in elements */
+	const char *path;          /* data file, relative to the checkpoint */
+	uint64_t offset, length;   /* its item's bytes there, as stored */
+	const char *encoding;      /* how the item is written: "dcp", "dcp+stream.zstd/1" */
+};
+/* Every chunk of tensor i; a non-zero return of `each` stops and is returned. */
+CKPT_API int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
+				int (*each)(void *arg, const struct ckpt_chunk *chunk), void *arg,
+				struct err *e);
+
+struct ckpt_object {
+	const char *fqn;
+	size_t fqn_len;
+	const char *path;
+	uint64_t offset, length; /* as stored */
+	const char *encoding;
+	const char *fault;
+};
+CKPT_API void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_object *ret);
+CKPT_API int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len);
+
+/* info.json as it appears in the tree; *ret is the caller's, free() it. */
+CKPT_API int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e);
+
+/* ---- the tree ---- */
+
+typedef uint64_t ckpt_node; /* an inode number: the same at every mount of the same checkpoint */
+#define CKPT_ROOT ((ckpt_node)1)
+#define CKPT_NAME_MAX 255
+
+struct ckpt_stat {
+	ckpt_node node;
+	bool is_dir;
+	uint64_t size; /* bytes; of a directory: its entries */
+	uint64_t mtime_ns;
+};
+/* 1: no such name. */
+CKPT_API int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret);
+/* "tensors/NAME", relative to the root, as in the mount. -ENOENT names the path. */
+CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e);
+CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
+CKPT_API ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node);
+/* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. */
+CKPT_API int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos,
+			char name[static CKPT_NAME_MAX + 1], ckpt_node *ret);
+
+/*
+ * Opens check what reads will need: the source files are there and long enough, every item holds
+ * what the index says. A failure here is a failure that no mapped page has to report.
+ */
+CKPT_API int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e);
+CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
+				 struct err *e);
+CKPT_API void ckpt_file_close(struct ckpt_file *f);
+CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
+/* Bytes [off, off+len) as far as the file reaches: the count, complete, or a negative errno. */
+CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
+				struct err *e);
+
+/*
+ * Extended attribute of a tensor file: user.ckptfs.fqn .dtype .shape .chunks .files.
+ * Returns the value's length (written as far as cap reaches), -ENODATA if there is none.
+ */
+CKPT_API int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
+			    struct err *e);
+/* NUL-separated names, as listxattr(2) gives them. */
+CKPT_API int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap);
+
+/* ---- proof ---- */
+
+struct ckpt_fault {
+	const char *fqn; /* NULL where the fault is a file's */
+	size_t fqn_len;
+	const char *what; /* one sentence */
+	bool warning;     /* odd, but nothing is read wrongly because of it */
+};
+struct ckpt_check {
+	bool data; /* also read every item and verify the CRCs it has */
+	void (*fault)(void *arg, const struct ckpt_fault *f);
+	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes; may be NULL */
+	void *arg;
+	uint64_t faults, items, bytes, crcs; /* filled in: faults without warnings; items looked at,
+	                                        bytes read, CRCs verified */
+};
+/* Coverage, files, items. 0 also when faults were found. Open with allow_missing. */
+CKPT_API int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e);
+
+#endif

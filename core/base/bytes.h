@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bytes - explicit little- and big-endian loads, and a bounded cursor over them.
+ *
+ * A cursor read past the end yields zero and sets .bad, which sticks: read a whole
+ * header, then test once.
+ *
+ * Threads: pure.
+ */
+#ifndef BASE_BYTES_H
+#define BASE_BYTES_H
+
+#include <endian.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint16_t load_le16(const void *p)
+{
+	uint16_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le16toh(v);
+}
+
+static inline uint32_t load_le32(const void *p)
+{
+	uint32_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le32toh(v);
+}
+
+static inline uint64_t load_le64(const void *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le64toh(v);
+}
+
+static inline uint64_t load_be64(const void *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return be64toh(v);
+}
+
+struct cursor {
+	const uint8_t *p, *end;
+	bool bad;
+};
+
+static inline struct cursor cursor_of(const void *p, size_t len)
+{
+	return (struct cursor){ .p = p, .end = (const uint8_t *)p + len };
+}
+
+/* n bytes, borrowed, or NULL (and .bad) when fewer are left. */
+static inline const uint8_t *cursor_take(struct cursor *c, size_t n)
+{
+	const uint8_t *r = c->p;
+
+	if (c->bad || (size_t)(c->end - c->p) < n) {
+		c->bad = true;
+		return NULL;
+	}
+	c->p += n;
+	return r;
+}
+
+static inline uint16_t cursor_le16(struct cursor *c)
+{
+	const uint8_t *p = cursor_take(c, 2);
+
+	return p ? load_le16(p) : 0;
+}
+
+static inline uint32_t cursor_le32(struct cursor *c)
+{
+	const uint8_t *p = cursor_take(c, 4);
+
+	return p ? load_le32(p) : 0;
+}
+
+static inline uint64_t cursor_le64(struct cursor *c)
+{
+	const uint8_t *p = cursor_take(c, 8);
+
+	return p ? load_le64(p) : 0;
+}
+
+/* LEB128: seven bits a byte, low first. Writes at most 10 bytes; returns how many. */
+static inline size_t put_varint(uint8_t *p, uint64_t v)
+{
+	size_t n = 0;
+
+	while (v >= 0x80) {
+		p[n++] = (uint8_t)(v | 0x80);
+		v >>= 7;
+	}
+	p[n++] = (uint8_t)v;
+	return n;
+}
+
+/* Only for bytes that put_varint wrote in this process: no bounds. Advances *pp. */
+static inline uint64_t get_varint(const uint8_t **pp)
+{
+	const uint8_t *p = *pp;
+	uint64_t v = *p & 0x7f;
+
+	for (unsigned shift = 7; *p++ & 0x80; shift += 7)
+		v |= (uint64_t)(*p & 0x7f) << shift;
+	*pp = p;
+	return v;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A newline or an escape sequence out of a hostile name must not reach a terminal or a log. */
+static void sanitise(char *s)
+{
+	for (; *s; s++)
+		if ((unsigned char)*s < 0x20 || *s == 0x7f)
+			*s = '?';
+}
+
+int err_set(struct err *e, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+	va_end(ap);
+	sanitise(e->msg);
+	e->code = code;
+	return -code;
+}
+
+int err_sys(struct err *e, int code, const char *fmt, ...)
+{
+	char why[96];
+	va_list ap;
+	size_t n;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+	va_end(ap);
+	n = strlen(e->msg);
+	(void)snprintf(e->msg + n, sizeof(e->msg) - n, ": %s", strerror_r(code, why, sizeof(why)));
+	sanitise(e->msg);
+	e->code = code;
+	return -code;
+}
+
+int err_wrap(struct err *e, const char *fmt, ...)
+{
+	char inner[sizeof(e->msg)];
+	va_list ap;
+	size_t n;
+
+	memcpy(inner, e->msg, sizeof(inner));
+	va_start(ap, fmt);
+	(void)vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+	va_end(ap);
+	n = strlen(e->msg);
+	(void)snprintf(e->msg + n, sizeof(e->msg) - n, ": %s", inner);
+	sanitise(e->msg);
+	return -e->code;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * err - one error value, supplied by the caller: a code and one sentence.
+ *
+ *	struct err e = {0};
+ *	if (dcp_read(dirfd, &md, &e))
+ *		fprintf(stderr, "ckptfs: %s\n", e.msg);
+ *
+ * On success *e is untouched; on failure it is always set. No heap, works under ENOMEM.
+ * Message: what was being done, to which thing, what was found; lower case, no full stop.
+ *
+ * Threads: no shared state.
+ */
+#ifndef BASE_ERR_H
+#define BASE_ERR_H
+
+#include <errno.h>
+
+#define ERR_CORRUPT EBADMSG     /* the checkpoint contradicts itself */
+#define ERR_UNSUPPORTED ENOTSUP /* well formed, but not something this program reads */
+
+struct err {
+	int code; /* positive errno */
+	char msg[384];
+};
+
+/* Set code and message; returns -code so that "return err_set(...)" reads well. */
+int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same with ": strerror(code)" appended, for failed system calls. */
+int err_sys(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Put "context: " in front of the message that *e holds; returns -e->code. */
+int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

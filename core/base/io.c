@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/io.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pread(fd, (char *)buf + done, len - done, (off_t)(off + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	return (int64_t)done;
+}
+
+int io_pread(int fd, void *buf, size_t len, uint64_t off)
+{
+	int64_t n = io_pread_some(fd, buf, len, off);
+
+	if (n < 0)
+		return (int)n;
+	return (size_t)n == len ? 0 : -ENODATA;
+}
+
+int io_write(int fd, const void *buf, size_t len)
+{
+	while (len) {
+		ssize_t n = write(fd, buf, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		buf = (const char *)buf + n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+int io_check_relative(const char *path, size_t len, struct err *e)
+{
+	const char *p = path, *end = path + len;
+
+	if (!len || len >= 4096)
+		return err_set(e, ERR_CORRUPT, "file name of %zu bytes refused", len);
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f)
+			return err_set(e, ERR_CORRUPT, "file name '%.*s' refused: byte 0x%02x in it",
+				       (int)len, path, (unsigned char)path[i]);
+	if (*path == '/')
+		return err_set(e, ERR_CORRUPT, "file name '%.*s' refused: absolute path", (int)len,
+			       path);
+	while (p <= end) {
+		const char *slash = memchr(p, '/', (size_t)(end - p));
+		size_t n = (size_t)((slash ? slash : end) - p);
+
+		if (!n || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
+			return err_set(e, ERR_CORRUPT,
+				       "file name '%.*s' refused: it leaves or restates its directory",
+				       (int)len, path);
+		p += n + 1;
+	}
+	return 0;
+}
+
+/* Kernels before 5.6 and some sandboxes have no openat2: one element at a time, no links at all. */
+static int open_by_element(int dirfd, const char *path, int flags)
+{
+	autoclose int dir = -1;
+
+	for (;;) {
+		const char *slash = strchr(path, '/');
+		char name[256];
+		int fd;
+
+		if (!slash)
+			return openat(dir < 0 ? dirfd : dir, path, flags | O_NOFOLLOW);
+		if ((size_t)(slash - path) >= sizeof(name)) {
+			errno = ENAMETOOLONG;
+			return -1;
+		}
+		(void)snprintf(name, sizeof(name), "%.*s", (int)(slash - path), path);
+		fd = openat(dir < 0 ? dirfd : dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd < 0)
+			return -1;
+		if (dir >= 0)
+			(void)close(dir);
+		dir = fd;
+		path = slash + 1;
+	}
+}
+
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e)
+{
+	/* O_NONBLOCK: a FIFO planted under a data file's name must not hang us. */
+	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	struct open_how how = { .flags = (uint64_t)flags, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS };
+	autoclose int fd = -1;
+	struct stat got;
+	int rc = io_check_relative(path, strlen(path), e);
+
+	if (rc)
+		return rc;
+	fd = (int)syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
+	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+		fd = open_by_element(dirfd, path, flags);
+	if (fd < 0 && (errno == EXDEV || errno == ELOOP))
+		return err_set(e, ERR_CORRUPT, "open '%s': refused, a link leads out of the checkpoint",
+			       path);
+	if (fd < 0)
+		return err_sys(e, errno, "open '%s'", path);
+	if (fstat(fd, &got))
+		return err_sys(e, errno, "stat '%s'", path);
+	if (!S_ISREG(got.st_mode))
+		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
+	*st = got;
+	return steal_fd(&fd);
+}
+
+int io_mkdirs(const char *path)
+{
+	char tmp[4096];
+	size_t n = strlen(path);
+
+	if (!n || n >= sizeof(tmp))
+		return -ENAMETOOLONG;
+	memcpy(tmp, path, n + 1);
+	for (size_t i = 1; i <= n; i++) {
+		if (tmp[i] != '/' && tmp[i])
+			continue;
+		tmp[i] = 0;
+		if (mkdir(tmp, 0700) && errno != EEXIST)
+			return -errno;
+		tmp[i] = path[i];
+	}
+	return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * io - whole reads and writes, and opening a file of an untrusted directory.
+ *
+ * Threads: no shared state.
+ */
+#ifndef BASE_IO_H
+#define BASE_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+struct err;
+
+/* Read exactly len bytes at off. 0, or -errno; -ENODATA when the file ends before. */
+int io_pread(int fd, void *buf, size_t len, uint64_t off);
+/* As many bytes as there are, up to len: the count, or -errno. */
+int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off);
+/* 0 or -errno */
+int io_write(int fd, const void *buf, size_t len);
+
+/*
+ * Open the regular file `path` below dirfd for reading, never leaving the directory: no absolute
+ * path, no "..", no symbolic link that points out. *st is the opened file's. Returns the
+ * descriptor (caller closes) or -errno with a sentence that names the path.
+ */
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e);
+/* Is this a relative path without "..", "." or empty elements and without control bytes? */
+int io_check_relative(const char *path, size_t len, struct err *e);
+
+/* mkdir -p with mode 0700 for what is created. 0 or -errno. */
+int io_mkdirs(const char *path);
+
+static inline uint64_t io_mtime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+static inline uint64_t io_ctime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_ctim.tv_sec * 1000000000u + (uint64_t)st->st_ctim.tv_nsec;
+}
+
+#endif

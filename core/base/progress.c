@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/progress.h"
+
+#include "base/checked.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BAR = 24 };
+static const uint64_t second = 1000000000;
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * second + (uint64_t)t.tv_nsec;
+}
+
+void progress_start(struct progress *p, const char *what, uint64_t total, bool enabled)
+{
+	const char *no_color = getenv("NO_COLOR");
+
+	*p = (struct progress){ .what = what, .total = total, .enabled = enabled && isatty(2) };
+	p->color = !no_color || !*no_color;
+	p->start_ns = now_ns();
+	p->next_ns = p->start_ns + second;
+}
+
+void progress_set(struct progress *p, uint64_t done)
+{
+	char bar[BAR + 1], size[16], rate[16], eta[32] = "";
+	uint64_t now, next, elapsed;
+	double speed;
+	size_t full;
+
+	if (!p->enabled)
+		return;
+	now = now_ns();
+	next = p->next_ns;
+	/* One thread draws, the others go on. */
+	if (now < next || !atomic_compare_exchange_strong(&p->next_ns, &next, now + second / 10))
+		return;
+	elapsed = now - p->start_ns;
+	speed = (double)done / ((double)elapsed / (double)second);
+	full = p->total ? (size_t)(min_u64(done, p->total) * BAR / p->total) : 0;
+	memset(bar, '#', full);
+	memset(bar + full, '-', BAR - full);
+	bar[BAR] = 0;
+	if (p->total && speed > 0) {
+		uint64_t left = (uint64_t)((double)(p->total - min_u64(done, p->total)) / speed);
+
+		(void)snprintf(eta, sizeof(eta), "  ETA %u:%02u", (unsigned)(left / 60),
+			       (unsigned)(left % 60));
+	}
+	(void)fprintf(stderr, "\r\033[K%s %s[%s]%s %s  %s/s%s", p->what, p->color ? "\033[32m" : "",
+		      bar, p->color ? "\033[0m" : "", text_size(done, size),
+		      text_size((uint64_t)speed, rate), eta);
+	(void)fflush(stderr);
+	p->drawn = true;
+}
+
+void progress_end(struct progress *p)
+{
+	if (p->drawn)
+		(void)fprintf(stderr, "\r\033[K");
+	p->enabled = false;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * progress - a bar on stderr for what takes longer than a second.
+ *
+ *	struct progress p;
+ *	progress_start(&p, "index", total_bytes, enabled);
+ *	progress_set(&p, done_bytes);    // as often as you like; draws 10 times a second
+ *	progress_end(&p);                // wipes the bar
+ *
+ * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR is honoured.
+ * Threads: progress_set from any; start and end from one.
+ */
+#ifndef BASE_PROGRESS_H
+#define BASE_PROGRESS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct progress {
+	const char *what;
+	uint64_t total; /* bytes; 0 when unknown */
+	uint64_t start_ns;
+	_Atomic uint64_t next_ns;
+	bool enabled, color;
+	atomic_bool drawn;
+};
+
+void progress_start(struct progress *p, const char *what, uint64_t total, bool enabled);
+void progress_set(struct progress *p, uint64_t done);
+void progress_end(struct progress *p);
+
+#endif

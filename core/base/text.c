@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
+
+#include "base/checked.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+uint32_t text_next(const char **sp, const char *end)
+{
+	const uint8_t *s = (const uint8_t *)*sp;
+	size_t left = (size_t)(end - *sp);
+	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	uint32_t c = s[0];
+	size_t n;
+
+	*sp += 1;
+	if (c < 0x80)
+		return c;
+	n = c >= 0xf0 && c < 0xf8 ? 4 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xc0 && c < 0xe0 ? 2 : 0;
+	if (!n || n > left)
+		return 0xfffd;
+	c &= 0x7fu >> n;
+	for (size_t i = 1; i < n; i++) {
+		if ((s[i] & 0xc0) != 0x80)
+			return 0xfffd;
+		c = c << 6 | (s[i] & 0x3f);
+	}
+	if (c < least[n] || c > 0x10ffff)
+		return 0xfffd;
+	*sp += n - 1;
+	return c;
+}
+
+bool text_is_utf8(const char *s, size_t n)
+{
+	const char *end = s + n;
+
+	while (s < end) {
+		const char *before = s;
+
+		/* U+FFFD itself is three bytes long, so one byte forward means "not UTF-8". */
+		if (text_next(&s, end) == 0xfffd && s == before + 1)
+			return false;
+	}
+	return true;
+}
+
+static bool digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn)
+{
+	size_t i = 0, j = 0;
+	int zeros = 0; /* first difference in leading zeros decides between equals */
+
+	while (i < an && j < bn) {
+		if (digit(a[i]) && digit(b[j])) {
+			size_t i0 = i, j0 = j, ie, je;
+			int c;
+
+			while (i < an && a[i] == '0')
+				i++;
+			while (j < bn && b[j] == '0')
+				j++;
+			for (ie = i; ie < an && digit(a[ie]); ie++)
+				;
+			for (je = j; je < bn && digit(b[je]); je++)
+				;
+			if (ie - i != je - j)
+				return ie - i < je - j ? -1 : 1;
+			c = memcmp(a + i, b + j, ie - i);
+			if (c)
+				return c;
+			if (!zeros && ie - i0 != je - j0)
+				zeros = ie - i0 < je - j0 ? -1 : 1;
+			i = ie;
+			j = je;
+		} else {
+			if (a[i] != b[j])
+				return (unsigned char)a[i] < (unsigned char)b[j] ? -1 : 1;
+			i++;
+			j++;
+		}
+	}
+	if (an - i != bn - j)
+		return an - i < bn - j ? -1 : 1;
+	return zeros;
+}
+
+/* One [...] class at *pp (past the '['); moves *pp past the ']'. False for no match or no ']'. */
+static bool glob_class(const char **pp, char c)
+{
+	const char *p = *pp;
+	bool not = *p == '!' || *p == '^', hit = false;
+
+	if (not)
+		p++;
+	for (bool first = true; *p && (*p != ']' || first); first = false) {
+		unsigned char lo = (unsigned char)*p++, hi = lo;
+
+		if (p[0] == '-' && p[1] && p[1] != ']') {
+			hi = (unsigned char)p[1];
+			p += 2;
+		}
+		hit |= (unsigned char)c >= lo && (unsigned char)c <= hi;
+	}
+	if (!*p)
+		return false;
+	*pp = p + 1;
+	return hit != not;
+}
+
+bool text_glob(const char *p, const char *s, size_t n)
+{
+	const char *end = s + n, *star = NULL, *retry = NULL;
+
+	/* Greedy with one backtracking point: linear in practice, never exponential. */
+	for (;;) {
+		const char *q = p;
+		bool ok;
+
+		if (*p == '*') {
+			star = ++p;
+			retry = s;
+			continue;
+		}
+		if (s == end && !*p)
+			return true;
+		if (s == end)
+			return false;
+		q = p + 1;
+		if (*p == '?')
+			ok = true;
+		else if (*p == '[')
+			ok = glob_class(&q, *s);
+		else if (*p == '\\' && p[1]) {
+			ok = p[1] == *s;
+			q = p + 2;
+		} else
+			ok = *p && *p == *s;
+		if (ok) {
+			p = q;
+			s++;
+		} else {
+			if (!star)
+				return false;
+			p = star;
+			s = ++retry;
+		}
+	}
+}
+
+const char *text_size(uint64_t bytes, char out[static 16])
+{
+	static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	double v = (double)bytes;
+	size_t i = 0;
+
+	while (v >= 1024 && i + 1 < ARRAY_LEN(unit)) {
+		v /= 1024;
+		i++;
+	}
+	(void)snprintf(out, 16, i && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[i]);
+	return out;
+}
+
+const char *text_show(const char *s, size_t n, char *out, size_t cap)
+{
+	size_t o = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		unsigned char c = (unsigned char)s[i];
+
+		if (o + 7 > cap) {
+			memcpy(out + o, "...", 3);
+			o += 3;
+			break;
+		}
+		if (c < 0x20 || c == 0x7f)
+			o += (size_t)snprintf(out + o, 4, "%%%02X", c);
+		else
+			out[o++] = (char)c;
+	}
+	out[o] = 0;
+	return out;
+}
+
+bool text_parse_size(const char *s, uint64_t *ret)
+{
+	static const char letters[] = "KMGTP";
+	const char *at;
+	char *end;
+	uint64_t v, unit = 1;
+
+	if (!digit(*s))
+		return false;
+	errno = 0;
+	v = strtoull(s, &end, 10);
+	if (errno)
+		return false;
+	if (*end && (at = strchr(letters, toupper((unsigned char)*end)))) {
+		uint64_t base = 1024;
+
+		end++;
+		if (!strcasecmp(end, "B"))
+			base = 1000;
+		else if (*end && strcasecmp(end, "iB"))
+			return false;
+		for (const char *l = letters; l <= at; l++)
+			unit *= base;
+	} else if (*end && strcasecmp(end, "B")) {
+		return false;
+	}
+	return !ckd_mul(ret, v, unit);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * text - UTF-8 as Python writes it, natural order, sizes for people.
+ *
+ * Python strings may contain lone surrogates; pickles carry them as ED A0-BF xx ("surrogatepass").
+ * They are accepted here as characters; nothing else outside UTF-8 is.
+ * Threads: pure.
+ */
+#ifndef BASE_TEXT_H
+#define BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Next code point of [*s, end), *s < end; U+FFFD (and one byte forward) where it is not UTF-8. */
+uint32_t text_next(const char **s, const char *end);
+bool text_is_utf8(const char *s, size_t n);
+
+/*
+ * Natural order: runs of digits compare as numbers ("layers.2" before "layers.10"), all else by
+ * bytes. A total order: strings that differ never compare equal ("0" before "00").
+ */
+int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn);
+
+/* Shell glob over a byte string of any content: * ? [a-z] [!a-z] \x. '*' matches '/' too. */
+bool text_glob(const char *pattern, const char *s, size_t n);
+
+/* "1.5 GiB" into out[16]. */
+const char *text_size(uint64_t bytes, char out[static 16]);
+/* FQN for people: control bytes as %XX, cut with "..." to fit. Returns out. */
+const char *text_show(const char *s, size_t n, char *out, size_t cap);
+/* "512", "64K", "256MiB", "5GB" (K, M, G, T and KiB... are powers of 1024, KB, MB... of 1000). */
+bool text_parse_size(const char *s, uint64_t *ret);
+
+#endif

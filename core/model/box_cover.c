@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Coverage. Chunks that tile: their volumes add up to the tensor's and no two overlap. Overlaps
+ * are found by a sweep along the dimension with the most distinct starts, with the boxes that
+ * reach the sweep line kept in a list; for shardings of real systems the list stays short. Holes
+ * are found by cutting every box out of what is left. Both are quadratic for input made to be
+ * so, hence the bound on work.
+ */
+#include "model/box.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_WORK = 50 * 1000 * 1000 }; /* box comparisons: about a second */
+
+struct sweep_entry {
+	uint64_t start, end;
+	size_t box;
+};
+
+static int by_start(const void *ap, const void *bp)
+{
+	const struct sweep_entry *a = ap, *b = bp;
+
+	if (a->start != b->start)
+		return a->start < b->start ? -1 : 1;
+	return a->box < b->box ? -1 : a->box > b->box;
+}
+
+/* The boxes in order of their start along the dimension with the most distinct starts. */
+static struct sweep_entry *sweep_order(size_t n, const uint64_t *boxes, size_t count)
+{
+	struct sweep_entry *s = malloc((count + 1) * sizeof(*s));
+	size_t best = 0, best_distinct = 0;
+
+	if (!s)
+		return NULL;
+	for (size_t pass = 0; pass <= n; pass++) { /* the last pass is for the winner */
+		size_t d = pass < n ? pass : best, distinct = 1;
+
+		if (!n)
+			break;
+		for (size_t i = 0; i < count; i++) {
+			const uint64_t *b = boxes + i * 2 * n;
+
+			s[i] = (struct sweep_entry){ b[d], b[d] + b[n + d], i };
+		}
+		qsort(s, count, sizeof(*s), by_start);
+		for (size_t i = 1; i < count; i++)
+			distinct += s[i].start != s[i - 1].start;
+		if (distinct > best_distinct) {
+			best_distinct = distinct;
+			best = d;
+		}
+	}
+	return s;
+}
+
+/* 1 and the pair, 0 for none, -1 when the work ran out, -2 out of memory. */
+static int find_overlap(size_t n, const uint64_t *boxes, const struct sweep_entry *order,
+			size_t count, size_t ret_pair[2])
+{
+	autofree struct sweep_entry *active = malloc((count + 1) * sizeof(*active));
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	size_t n_active = 0, work = 0;
+
+	if (!active)
+		return -2;
+	for (size_t i = 0; i < count; i++) {
+		const uint64_t *b = boxes + order[i].box * 2 * n;
+		size_t kept = 0;
+
+		for (size_t j = 0; j < n_active; j++) {
+			const uint64_t *a = boxes + active[j].box * 2 * n;
+
+			if (active[j].end <= order[i].start)
+				continue;
+			active[kept++] = active[j];
+			if (box_intersect(n, a, a + n, b, b + n, off, len)) {
+				ret_pair[0] = min_u64(active[j].box, order[i].box);
+				ret_pair[1] = max_u64(active[j].box, order[i].box);
+				return 1;
+			}
+		}
+		work += n_active;
+		if (work > MAX_WORK)
+			return -1;
+		n_active = kept;
+		active[n_active++] = order[i];
+	}
+	return 0;
+}
+
+struct rest {
+	uint64_t *boxes; /* rows of 2n */
+	size_t count, cap;
+};
+
+static bool rest_add(struct rest *r, size_t n, const uint64_t *off, const uint64_t *len)
+{
+	if (r->count == r->cap) {
+		size_t cap = r->cap ? r->cap * 2 : 16;
+		uint64_t *b = realloc(r->boxes, cap * 2 * n * sizeof(*b));
+
+		if (!b)
+			return false;
+		r->boxes = b;
+		r->cap = cap;
+	}
+	memcpy(r->boxes + r->count * 2 * n, off, n * sizeof(*off));
+	memcpy(r->boxes + r->count++ * 2 * n + n, len, n * sizeof(*len));
+	return true;
+}
+
+/* Cut (cut_off, cut_len), a part of box `at`, out of it: up to 2n boxes remain of it. */
+static bool rest_cut(struct rest *r, size_t n, size_t at, const uint64_t *cut_off,
+		     const uint64_t *cut_len)
+{
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+
+	memcpy(off, r->boxes + at * 2 * n, n * sizeof(*off));
+	memcpy(len, r->boxes + at * 2 * n + n, n * sizeof(*len));
+	r->count--;
+	memmove(r->boxes + at * 2 * n, r->boxes + r->count * 2 * n, 2 * n * sizeof(*off));
+	for (size_t d = 0; d < n; d++) {
+		uint64_t o = off[d], l = len[d], before = cut_off[d] - o;
+		uint64_t after = o + l - (cut_off[d] + cut_len[d]);
+
+		len[d] = before;
+		if (before && !rest_add(r, n, off, len))
+			return false;
+		off[d] = cut_off[d] + cut_len[d];
+		len[d] = after;
+		if (after && !rest_add(r, n, off, len))
+			return false;
+		off[d] = cut_off[d];
+		len[d] = cut_len[d];
+	}
+	return true;
+}
+
+/* 1 and a hole, 0 for none, -1 when work or memory ran out. */
+static int find_hole(size_t n, const uint64_t *shape, const uint64_t *boxes,
+		     const struct sweep_entry *order, size_t count, uint64_t *ret_off,
+		     uint64_t *ret_len)
+{
+	struct rest r = { 0 };
+	autofree void *release = NULL;
+	uint64_t off[MAX_DIMS] = { 0 }, len[MAX_DIMS];
+	size_t work = 0;
+
+	if (!rest_add(&r, n, off, shape))
+		return -1;
+	for (size_t i = 0; i < count; i++) {
+		const uint64_t *b = boxes + order[i].box * 2 * n;
+
+		for (size_t j = r.count; j-- > 0;) {
+			const uint64_t *h = r.boxes + j * 2 * n;
+
+			if (!box_intersect(n, h, h + n, b, b + n, off, len))
+				continue;
+			if (!rest_cut(&r, n, j, off, len)) {
+				release = r.boxes;
+				return -1;
+			}
+		}
+		work += r.count;
+		if (work > MAX_WORK)
+			break;
+	}
+	release = r.boxes;
+	if (work > MAX_WORK)
+		return -1;
+	if (!r.count)
+		return 0;
+	memcpy(ret_off, r.boxes, n * sizeof(*ret_off));
+	memcpy(ret_len, r.boxes + n, n * sizeof(*ret_len));
+	return 1;
+}
+
+enum boxes_verdict boxes_cover(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t count,
+			       uint64_t *ret_off, uint64_t *ret_len, size_t ret_pair[2])
+{
+	autofree struct sweep_entry *order = NULL;
+	uint64_t want, sum = 0, v;
+	int overlap, hole;
+
+	memset(ret_off, 0, n * sizeof(*ret_off));
+	memcpy(ret_len, shape, n * sizeof(*ret_len));
+	if (!box_volume(n, shape, &want))
+		return BOXES_UNKNOWN;
+	if (!want)
+		return BOXES_COVER;
+	if (!count)
+		return BOXES_HOLE;
+	if (!n)
+		return count == 1 ? BOXES_COVER : BOXES_OVERLAP;
+	order = sweep_order(n, boxes, count);
+	if (!order)
+		return BOXES_UNKNOWN;
+	for (size_t i = 0; i < count; i++)
+		if (!box_volume(n, boxes + i * 2 * n + n, &v) || ckd_add(&sum, sum, v))
+			return BOXES_UNKNOWN;
+	overlap = find_overlap(n, boxes, order, count, ret_pair);
+	if (overlap < 0)
+		return BOXES_UNKNOWN;
+	if (!overlap && sum == want)
+		return BOXES_COVER;
+	hole = find_hole(n, shape, boxes, order, count, ret_off, ret_len);
+	if (!overlap) /* volumes do not add up: a hole, whether or not it could be named */
+		return BOXES_HOLE;
+	return hole < 0 ? BOXES_UNKNOWN : hole ? BOXES_HOLE : BOXES_OVERLAP;
+}

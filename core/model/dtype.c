@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/dtype.h"
+
+#include <string.h>
+
+static const struct dtype_info table[DTYPE_COUNT] = {
+	[DTYPE_NONE] = { "none", 0, 0, NULL, NULL, NULL },
+	[DTYPE_F64] = { "float64", 8, 8, "DoubleStorage", "F64", "<f8" },
+	[DTYPE_F32] = { "float32", 4, 4, "FloatStorage", "F32", "<f4" },
+	[DTYPE_F16] = { "float16", 2, 2, "HalfStorage", "F16", "<f2" },
+	[DTYPE_BF16] = { "bfloat16", 2, 2, "BFloat16Storage", "BF16", "<V2" },
+	[DTYPE_I64] = { "int64", 8, 8, "LongStorage", "I64", "<i8" },
+	[DTYPE_I32] = { "int32", 4, 4, "IntStorage", "I32", "<i4" },
+	[DTYPE_I16] = { "int16", 2, 2, "ShortStorage", "I16", "<i2" },
+	[DTYPE_I8] = { "int8", 1, 1, "CharStorage", "I8", "|i1" },
+	[DTYPE_U64] = { "uint64", 8, 8, NULL, "U64", "<u8" },
+	[DTYPE_U32] = { "uint32", 4, 4, NULL, "U32", "<u4" },
+	[DTYPE_U16] = { "uint16", 2, 2, NULL, "U16", "<u2" },
+	[DTYPE_U8] = { "uint8", 1, 1, "ByteStorage", "U8", "|u1" },
+	[DTYPE_BOOL] = { "bool", 1, 1, "BoolStorage", "BOOL", "|b1" },
+	[DTYPE_C128] = { "complex128", 16, 8, "ComplexDoubleStorage", NULL, "<c16" },
+	[DTYPE_C64] = { "complex64", 8, 4, "ComplexFloatStorage", "C64", "<c8" },
+	[DTYPE_C32] = { "complex32", 4, 2, NULL, NULL, "<V4" },
+	[DTYPE_BC32] = { "bcomplex32", 4, 2, NULL, NULL, "<V4" },
+	[DTYPE_F8_E4M3FN] = { "float8_e4m3fn", 1, 1, NULL, "F8_E4M3", "|V1" },
+	[DTYPE_F8_E4M3FNUZ] = { "float8_e4m3fnuz", 1, 1, NULL, "F8_E4M3FNUZ", "|V1" },
+	[DTYPE_F8_E5M2] = { "float8_e5m2", 1, 1, NULL, "F8_E5M2", "|V1" },
+	[DTYPE_F8_E5M2FNUZ] = { "float8_e5m2fnuz", 1, 1, NULL, "F8_E5M2FNUZ", "|V1" },
+	[DTYPE_F8_E8M0FNU] = { "float8_e8m0fnu", 1, 1, NULL, "F8_E8M0", "|V1" },
+	[DTYPE_F4_E2M1FN_X2] = { "float4_e2m1fn_x2", 1, 1, NULL, "F4", "|V1" },
+	[DTYPE_QI8] = { "qint8", 1, 1, "QInt8Storage", NULL, "|V1" },
+	[DTYPE_QU8] = { "quint8", 1, 1, "QUInt8Storage", NULL, "|V1" },
+	[DTYPE_QI32] = { "qint32", 4, 4, "QInt32Storage", NULL, "<V4" },
+	[DTYPE_QU4X2] = { "quint4x2", 1, 1, "QUInt4x2Storage", NULL, "|V1" },
+	[DTYPE_QU2X4] = { "quint2x4", 1, 1, "QUInt2x4Storage", NULL, "|V1" },
+	[DTYPE_BITS8] = { "bits8", 1, 1, NULL, NULL, "|V1" },
+	[DTYPE_BITS16] = { "bits16", 2, 2, NULL, NULL, "<V2" },
+	[DTYPE_BITS1X8] = { "bits1x8", 1, 1, NULL, NULL, "|V1" },
+	[DTYPE_BITS2X4] = { "bits2x4", 1, 1, NULL, NULL, "|V1" },
+	[DTYPE_BITS4X2] = { "bits4x2", 1, 1, NULL, NULL, "|V1" },
+};
+
+const struct dtype_info *dtype_info(enum dtype t)
+{
+	return &table[t < DTYPE_COUNT ? t : DTYPE_NONE];
+}
+
+enum dtype dtype_by_name(const char *name, size_t len)
+{
+	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT; t++)
+		if (strlen(table[t].name) == len && !memcmp(table[t].name, name, len))
+			return t;
+	return DTYPE_NONE;
+}
+
+enum dtype dtype_by_storage(const char *name)
+{
+	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT; t++)
+		if (table[t].storage && !strcmp(table[t].storage, name))
+			return t;
+	return DTYPE_NONE;
+}
+
+enum dtype dtype_by_safetensors(const char *name)
+{
+	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT; t++)
+		if (table[t].safetensors && !strcmp(table[t].safetensors, name))
+			return t;
+	return DTYPE_NONE;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pickle - a Python pickle machine that only builds data.
+ *
+ * Reads protocols 2 to 5. Nothing is ever imported or called: a global is the pair of names it
+ * was written as, REDUCE and NEWOBJ make an object that remembers callee and arguments, BUILD
+ * attaches a state to it. Two passes: the first only lexes, learns which memo entries a GET will
+ * ask for (about one in ten thousand of torch's .metadata) and finds the end; the second builds,
+ * keeping reference counts, so that what a hook has consumed is freed at once and memory follows
+ * what is kept, not what is read.
+ *
+ * Three callables are understood because their results are plain data: torch.Size(t) is the
+ * tuple t, collections.OrderedDict() is a dict, builtins.set/frozenset are opaque.
+ *
+ * Sources: CPython Lib/pickletools.py (opcodes); formats: torch's .metadata and torch.save's
+ * data.pkl.
+ *
+ * Threads: a struct pickle belongs to one thread at a time.
+ */
+#ifndef PARSE_PICKLE_H
+#define PARSE_PICKLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct pickle;
+
+enum pk_type {
+	PK_NONE,
+	PK_BOOL,   /* .i */
+	PK_INT,    /* .i; integers that do not fit 64 bits become PK_OPAQUE */
+	PK_FLOAT,  /* .f */
+	PK_STR,    /* .s, UTF-8 with lone surrogates allowed, not validated */
+	PK_BYTES,  /* .s */
+	PK_GLOBAL, /* .g */
+	PK_OPAQUE, /* something whose content was not kept */
+	PK_TUPLE,  /* .n: from here on the value is a counted node */
+	PK_LIST,   /* .n */
+	PK_DICT,   /* .n: len pairs, v[2*i] key, v[2*i+1] value; a later duplicate counts */
+	PK_OBJECT, /* .n: v[PK_CALLEE], v[PK_ARGS], v[PK_STATE] */
+	PK_PERSID, /* .n: v[0] the persistent id */
+	PK_RECORD, /* .n: bytes that a hook put in an object's place, see pickle_to_record */
+};
+
+enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_OBJECT_FIELDS };
+
+struct pk_str {
+	uint32_t len;
+	uint32_t id; /* 0, 1, 2...: equal strings of one interner share one pk_str */
+	uint32_t hash;
+	char data[]; /* followed by a NUL */
+};
+
+struct pk_global {
+	const struct pk_str *module, *name;
+	int cls; /* what pickle_hooks.classify said, else 0 */
+};
+
+struct pk_node;
+
+struct pk_value {
+	enum pk_type type;
+	union {
+		int64_t i;
+		double f;
+		const struct pk_str *s;
+		const struct pk_global *g;
+		struct pk_node *n;
+	};
+};
+
+struct pk_node {
+	uint32_t refs;
+	uint32_t len; /* elements, pairs, or bytes of a record */
+	uint32_t cap; /* values that v has room for */
+	uint32_t size; /* bytes of this node's own allocation */
+	struct pk_value *v;
+	struct pk_value own[]; /* where v points for tuples and objects */
+};
+
+/* Strings live in an interner so that they can outlive the pickle they were read from. */
+struct pk_strings;
+struct pk_strings *pk_strings_new(size_t max_bytes);
+void pk_strings_free(struct pk_strings *t);
+/* NULL when over max_bytes or out of memory. */
+const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len);
+const struct pk_str *pk_string(const struct pk_strings *t, uint32_t id);
+uint32_t pk_strings_count(const struct pk_strings *t);
+
+/* Hooks return 0, or a negative errno with *e set to stop. */
+struct pickle_hooks {
+	/* Give a global a class number > 0; 0 for those of no interest. */
+	int (*classify)(void *arg, const char *module, const char *name);
+	/* BUILD has attached a state to an object of a class > 0. */
+	int (*built)(void *arg, struct pickle *p, struct pk_value *obj, struct err *e);
+	/*
+	 * A pair is about to enter the dict that becomes attribute `attr` of the pickle's
+	 * outermost object (root_class is its class). *consumed = true drops the pair instead.
+	 */
+	int (*attr_item)(void *arg, int root_class, const struct pk_str *attr,
+			 const struct pk_value *key, const struct pk_value *value, bool *consumed,
+			 struct err *e);
+};
+
+struct pickle_input {
+	/* Up to cap bytes at off; 0 bytes is the end. Returns the count or a negative errno. */
+	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t cap, struct err *e);
+	void *arg;
+	const void *mem; /* or, instead of read: bytes in memory */
+	size_t mem_len;
+};
+
+struct pickle_opts {
+	const struct pickle_hooks *hooks; /* may be NULL */
+	void *arg;
+	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
+	size_t max_bytes;           /* ceiling of live memory, strings apart */
+	bool drop_unknown;          /* objects of class 0 become PK_OPAQUE at once */
+};
+
+/* ENODATA: the input ended before STOP (more input may help); ERR_CORRUPT; EFBIG; ENOMEM. */
+int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts,
+		struct pickle **ret, struct err *e);
+void pickle_free(struct pickle *p);
+struct pk_value pickle_root(const struct pickle *p);
+uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included */
+
+/*
+ * For hooks.built: replace the object by `len` bytes, dropping class, arguments and state.
+ * pickle_record gives them back. Returns 1, and leaves the object, when something else refers to
+ * it as well.
+ */
+int pickle_to_record(struct pickle *p, struct pk_value *obj, const void *bytes, size_t len,
+		     struct err *e);
+static inline const uint8_t *pickle_record(const struct pk_value *v)
+{
+	return (const uint8_t *)v->n->own;
+}
+
+/* Looking at values; all borrowed from the pickle. */
+bool pk_is(const struct pk_value *v, const char *module_or_null, const char *name); /* a global? */
+const struct pk_value *pk_get(const struct pk_value *dict, const char *key); /* NULL if absent */
+/* Attribute of an object whose state is a dict (or a tuple that begins with one). */
+const struct pk_value *pk_attr(const struct pk_value *obj, const char *name);
+static inline size_t pk_len(const struct pk_value *v)
+{
+	return v->type >= PK_TUPLE && v->n ? v->n->len : 0;
+}
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parse/pickle_lex.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+
+enum { WINDOW = 256 * 1024 };
+
+/*
+ * Operands by opcode: FIXED(bytes); VAR where a length or lines follow; 0 is not accepted. Text
+ * opcodes of protocols 0 and 1 are not, nor are EXT and out-of-band buffers: they mean nothing
+ * without the program that wrote them.
+ */
+#define FIXED(n) ((n) + 1)
+enum { VAR = 0xff };
+static const uint8_t operand[256] = {
+	[OP_MARK] = FIXED(0), [OP_STOP] = FIXED(0), [OP_POP] = FIXED(0), [OP_POP_MARK] = FIXED(0),
+	[OP_DUP] = FIXED(0), [OP_NONE] = FIXED(0), [OP_BINPERSID] = FIXED(0),
+	[OP_REDUCE] = FIXED(0), [OP_APPEND] = FIXED(0), [OP_BUILD] = FIXED(0),
+	[OP_DICT] = FIXED(0), [OP_APPENDS] = FIXED(0), [OP_LIST] = FIXED(0),
+	[OP_SETITEM] = FIXED(0), [OP_TUPLE] = FIXED(0), [OP_SETITEMS] = FIXED(0),
+	[OP_EMPTY_DICT] = FIXED(0), [OP_EMPTY_LIST] = FIXED(0), [OP_EMPTY_TUPLE] = FIXED(0),
+	[OP_NEWOBJ] = FIXED(0), [OP_TUPLE1] = FIXED(0), [OP_TUPLE2] = FIXED(0),
+	[OP_TUPLE3] = FIXED(0), [OP_NEWTRUE] = FIXED(0), [OP_NEWFALSE] = FIXED(0),
+	[OP_EMPTY_SET] = FIXED(0), [OP_ADDITEMS] = FIXED(0), [OP_FROZENSET] = FIXED(0),
+	[OP_NEWOBJ_EX] = FIXED(0), [OP_STACK_GLOBAL] = FIXED(0), [OP_MEMOIZE] = FIXED(0),
+	[OP_BININT1] = FIXED(1), [OP_BINGET] = FIXED(1), [OP_BINPUT] = FIXED(1),
+	[OP_PROTO] = FIXED(1),
+	[OP_BININT2] = FIXED(2),
+	[OP_BININT] = FIXED(4), [OP_LONG_BINGET] = FIXED(4), [OP_LONG_BINPUT] = FIXED(4),
+	[OP_BINFLOAT] = FIXED(8), [OP_FRAME] = FIXED(8),
+	[OP_BINSTRING] = VAR, [OP_SHORT_BINSTRING] = VAR, [OP_BINUNICODE] = VAR, [OP_GLOBAL] = VAR,
+	[OP_BINBYTES] = VAR, [OP_SHORT_BINBYTES] = VAR, [OP_LONG1] = VAR, [OP_LONG4] = VAR,
+	[OP_SHORT_BINUNICODE] = VAR, [OP_BINUNICODE8] = VAR, [OP_BINBYTES8] = VAR,
+	[OP_BYTEARRAY8] = VAR,
+};
+size_t pk_operand_size(uint8_t op)
+{
+	return operand[op] && operand[op] != VAR ? operand[op] - 1u : 0;
+}
+
+int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct err *e)
+{
+	*r = (struct pk_reader){ .in = in };
+	if (!in->mem) {
+		r->cap = WINDOW;
+		r->window = malloc(r->cap);
+		if (!r->window)
+			return err_set(e, ENOMEM, "pickle: out of memory");
+	}
+	pk_reader_rewind(r);
+	return 0;
+}
+
+void pk_reader_release(struct pk_reader *r)
+{
+	free(r->window);
+	r->window = NULL;
+}
+
+void pk_reader_rewind(struct pk_reader *r)
+{
+	if (r->in->mem) {
+		r->p = r->in->mem;
+		r->end = r->p + r->in->mem_len;
+		r->base = r->in->mem_len;
+		r->eof = true;
+	} else {
+		r->p = r->end = r->window;
+		r->base = 0;
+		r->eof = false;
+	}
+}
+
+int pk_reader_fill(struct pk_reader *r, size_t n, struct err *e)
+{
+	size_t have = (size_t)(r->end - r->p);
+
+	if (have >= n)
+		return 0;
+	if (!r->eof) {
+		memmove(r->window, r->p, have);
+		if (n > r->cap) {
+			uint8_t *w = realloc(r->window, n);
+
+			if (!w)
+				return err_set(e, ENOMEM, "pickle: out of memory");
+			r->window = w;
+			r->cap = n;
+		}
+		r->p = r->window;
+		while (have < n) {
+			int64_t got = r->in->read(r->in->arg, r->base, r->window + have,
+						  r->cap - have, e);
+
+			if (got < 0)
+				return (int)got;
+			if (!got) {
+				r->eof = true;
+				break;
+			}
+			r->base += (uint64_t)got;
+			have += (size_t)got;
+		}
+		r->end = r->window + have;
+	}
+	if (have < n)
+		return err_set(e, ENODATA, "pickle ends in the middle, at byte %llu",
+			       (unsigned long long)r->base);
+	return 0;
+}
+
+int pk_reader_skip(struct pk_reader *r, uint64_t n, struct err *e)
+{
+	for (;;) {
+		uint64_t have = (uint64_t)(r->end - r->p), step = min_u64(n, have);
+		int rc;
+
+		r->p += step;
+		n -= step;
+		if (!n)
+			return 0;
+		rc = pk_reader_fill(r, 1, e);
+		if (rc)
+			return rc;
+	}
+}
+
+int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct err *e)
+{
+	for (size_t n = 0; n < PK_MAX_LINE; n++) {
+		if ((size_t)(r->end - r->p) <= n) {
+			int rc = pk_reader_fill(r, n + 1, e);
+
+			if (rc)
+				return rc;
+		}
+		if (r->p[n] == '\n') {
+			*ret = (const char *)r->p;
+			*ret_len = n;
+			r->p += n + 1;
+			return 0;
+		}
+	}
+	return err_set(e, ERR_CORRUPT, "pickle: line at byte %llu is longer than %d",
+		       (unsigned long long)pk_reader_pos(r), PK_MAX_LINE);
+}
+
+int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct err *e)
+{
+	size_t width = 4;
+	uint64_t n;
+	int rc;
+
+	switch (op) {
+	case OP_SHORT_BINUNICODE:
+	case OP_SHORT_BINBYTES:
+	case OP_SHORT_BINSTRING:
+	case OP_LONG1:
+		width = 1;
+		break;
+	case OP_BINUNICODE8:
+	case OP_BINBYTES8:
+	case OP_BYTEARRAY8:
+		width = 8;
+		break;
+	default:
+		break;
+	}
+	rc = pk_reader_fill(r, width, e);
+	if (rc)
+		return rc;
+	n = width == 1 ? r->p[0] : width == 4 ? load_le32(r->p) : load_le64(r->p);
+	r->p += width;
+	if (n > INT64_MAX || ((op == OP_LONG4 || op == OP_BINSTRING) && n > INT32_MAX))
+		return err_set(e, ERR_CORRUPT, "pickle: length %llu at byte %llu",
+			       (unsigned long long)n, (unsigned long long)pk_reader_pos(r));
+	*ret = n;
+	return 0;
+}
+
+static int bit_set(uint64_t **map, uint64_t *words, uint64_t i)
+{
+	uint64_t w = i / 64;
+
+	if (w >= *words) {
+		uint64_t cap = max_u64(w + 1, *words * 2);
+		uint64_t *m = realloc(*map, cap * sizeof(*m));
+
+		if (!m)
+			return -1;
+		memset(m + *words, 0, (cap - *words) * sizeof(*m));
+		*map = m;
+		*words = cap;
+	}
+	(*map)[w] |= (uint64_t)1 << (i % 64);
+	return 0;
+}
+
+static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
+{
+	uint64_t n;
+	int rc;
+
+	if (op == OP_GLOBAL) {
+		const char *line;
+		size_t len;
+
+		rc = pk_reader_line(r, &line, &len, e);
+		return rc ? rc : pk_reader_line(r, &line, &len, e);
+	}
+	rc = pk_reader_length(r, op, &n, e);
+	if (rc)
+		return rc;
+	if ((size_t)(r->end - r->p) >= n) {
+		r->p += n;
+		return 0;
+	}
+	return pk_reader_skip(r, n, e);
+}
+
+/*
+ * CPython keeps MEMOIZE's number as "entries in the memo", which differs from "PUTs so far" when
+ * one number is PUT twice. No pickler does that; such an input is refused rather than guessed at.
+ */
+static int prescan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, uint64_t *n_puts,
+		      struct err *e)
+{
+	uint64_t id;
+
+	switch (op) {
+	case OP_PROTO:
+		if (*r->p > 5)
+			return err_set(e, ERR_UNSUPPORTED, "pickle protocol %d", *r->p);
+		break;
+	case OP_BINPUT:
+	case OP_LONG_BINPUT:
+		id = op == OP_BINPUT ? *r->p : load_le32(r->p);
+		if (id != *n_puts)
+			return err_set(e, ERR_UNSUPPORTED,
+				       "pickle: memo entry %llu stored at byte %llu, entry %llu is next",
+				       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
+				       (unsigned long long)*n_puts);
+		++*n_puts;
+		break;
+	case OP_MEMOIZE:
+		++*n_puts;
+		break;
+	case OP_BINGET:
+	case OP_LONG_BINGET:
+		id = op == OP_BINGET ? *r->p : load_le32(r->p);
+		if (id >= *n_puts)
+			return err_set(e, ERR_CORRUPT,
+				       "pickle: memo entry %llu asked for at byte %llu, %llu are there",
+				       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
+				       (unsigned long long)*n_puts);
+		if (bit_set(&m->wanted, &m->words, id))
+			return err_set(e, ENOMEM, "pickle: out of memory");
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e)
+{
+	struct pk_memo_plan m = { 0 };
+	uint64_t n_puts = 0;
+	int rc;
+
+	for (;;) {
+		uint8_t op, n;
+
+		/* One test for opcode and fixed operand; near the end of the input, exactly. */
+		if (r->end - r->p < 9) {
+			rc = pk_reader_fill(r, 1, e);
+			if (rc)
+				goto fail;
+			rc = pk_reader_fill(r, 1 + pk_operand_size(*r->p), e);
+			if (rc)
+				goto fail;
+		}
+		op = *r->p++;
+		n = operand[op];
+		if (op == OP_MEMOIZE) {
+			n_puts++;
+			continue;
+		}
+		if (op == OP_STOP)
+			break;
+		if (!n) {
+			rc = err_set(e, ERR_CORRUPT, "pickle: opcode 0x%02x at byte %llu", op,
+				     (unsigned long long)pk_reader_pos(r) - 1);
+			goto fail;
+		}
+		rc = n == VAR ? skip_var(r, op, e)
+		   : n > FIXED(0) ? prescan_op(r, op, &m, &n_puts, e)
+				  : 0;
+		if (rc)
+			goto fail;
+		if (n < VAR)
+			r->p += n - 1;
+	}
+	m.end = pk_reader_pos(r);
+	m.rank = malloc((m.words + 1) * sizeof(*m.rank));
+	if (!m.rank) {
+		rc = err_set(e, ENOMEM, "pickle: out of memory");
+		goto fail;
+	}
+	for (uint64_t w = 0; w < m.words; w++) {
+		m.rank[w] = m.n_wanted;
+		m.n_wanted += (uint32_t)__builtin_popcountll(m.wanted[w]);
+	}
+	*ret = m;
+	return 0;
+fail:
+	pk_memo_plan_release(&m);
+	return rc;
+}
+
+void pk_memo_plan_release(struct pk_memo_plan *m)
+{
+	free(m->wanted);
+	free(m->rank);
+	*m = (struct pk_memo_plan){ 0 };
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parse/pickle.h"
+
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { SLAB = 64 * 1024 };
+
+struct slab {
+	struct slab *next;
+	char data[];
+};
+
+struct pk_strings {
+	struct pk_str **table; /* open addressing, a power of two, at most half full */
+	struct pk_str **by_id;
+	struct slab *slabs;
+	size_t slab_left, bytes, max_bytes;
+	uint32_t n, cap, ids_cap;
+};
+
+struct pk_strings *pk_strings_new(size_t max_bytes)
+{
+	struct pk_strings *t = calloc(1, sizeof(*t));
+
+	if (t)
+		t->max_bytes = max_bytes;
+	return t;
+}
+
+void pk_strings_free(struct pk_strings *t)
+{
+	if (!t)
+		return;
+	while (t->slabs) {
+		struct slab *next = t->slabs->next;
+
+		free(t->slabs);
+		t->slabs = next;
+	}
+	free(t->table);
+	free(t->by_id);
+	free(t);
+}
+
+static int grow(struct pk_strings *t)
+{
+	uint32_t cap = t->cap ? t->cap * 2 : 256;
+	struct pk_str **table, **by_id;
+
+	if (t->n < t->cap / 2 && t->n < t->ids_cap)
+		return 0;
+	if (cap < t->cap)
+		return -1;
+	by_id = realloc(t->by_id, cap / 2 * sizeof(struct pk_str *));
+	if (!by_id)
+		return -1;
+	t->by_id = by_id;
+	t->ids_cap = cap / 2;
+	table = calloc(cap, sizeof(struct pk_str *));
+	if (!table)
+		return -1;
+	for (uint32_t i = 0; i < t->n; i++) {
+		uint32_t at = by_id[i]->hash & (cap - 1);
+
+		while (table[at])
+			at = (at + 1) & (cap - 1);
+		table[at] = by_id[i];
+	}
+	free(t->table);
+	t->table = table;
+	t->cap = cap;
+	return 0;
+}
+
+static void *slab_alloc(struct pk_strings *t, size_t n)
+{
+	size_t size = n > SLAB / 4 ? n : SLAB;
+	struct slab *s;
+
+	n = (n + 7) & ~(size_t)7;
+	if (n <= t->slab_left) {
+		t->slab_left -= n;
+		return t->slabs->data + t->slab_left;
+	}
+	if (size < n)
+		size = n;
+	if (size > t->max_bytes - t->bytes)
+		return NULL;
+	s = malloc(sizeof(*s) + size);
+	if (!s)
+		return NULL;
+	t->bytes += size;
+	if (size > SLAB && t->slabs) { /* a big one goes behind the slab that still has room */
+		s->next = t->slabs->next;
+		t->slabs->next = s;
+		return s->data;
+	}
+	s->next = t->slabs;
+	t->slabs = s;
+	t->slab_left = size - n;
+	return s->data + t->slab_left;
+}
+
+const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
+{
+	uint32_t hash = (uint32_t)XXH3_64bits(s, len), at;
+	struct pk_str *r;
+
+	if (grow(t) || len > UINT32_MAX)
+		return NULL;
+	at = hash & (t->cap - 1);
+	while ((r = t->table[at])) {
+		if (r->hash == hash && r->len == len && !memcmp(r->data, s, len))
+			return r;
+		at = (at + 1) & (t->cap - 1);
+	}
+	r = slab_alloc(t, sizeof(*r) + len + 1);
+	if (!r)
+		return NULL;
+	r->len = (uint32_t)len;
+	r->id = t->n;
+	r->hash = hash;
+	memcpy(r->data, s, len);
+	r->data[len] = 0;
+	t->by_id[t->n++] = r;
+	t->table[at] = r;
+	return r;
+}
+
+const struct pk_str *pk_string(const struct pk_strings *t, uint32_t id)
+{
+	return t->by_id[id];
+}
+
+uint32_t pk_strings_count(const struct pk_strings *t)
+{
+	return t->n;
+}
