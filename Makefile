@@ -47,7 +47,7 @@ obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
 
 all: $(BUILD)/ckptfs
-	$(V_)ln -sfn $(BUILD)/ckptfs build/ckptfs
+	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
 
 $(BUILD)/libcore.a: $(call obj,$(CORE))
 	$(V_)rm -f $@ && $(AR) rcs $@ $^

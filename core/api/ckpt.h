@@ -35,6 +35,7 @@ struct ckpt_opts {
 	bool rebuild_index;   /* even when a fresh one is there */
 	bool allow_missing;   /* open although tensors have holes or data files are missing; such a
 	                         tensor is listed and cannot be opened */
+	bool allow_holes;     /* the holes alone, for those who report them */
 	uint64_t cache_bytes; /* bound on decoded blocks in memory; 0: 256 MiB */
 	uint64_t map_bytes;   /* bound on chunk maps in memory; 0: 8 MiB */
 	const char *const *include; /* globs of FQNs that exist, NULL-terminated; NULL: all */

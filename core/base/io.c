@@ -137,6 +137,7 @@ int io_mkdirs(const char *path)
 {
 	char tmp[4096];
 	size_t n = strlen(path);
+	struct stat st;
 
 	if (!n || n >= sizeof(tmp))
 		return -ENAMETOOLONG;
@@ -149,5 +150,7 @@ int io_mkdirs(const char *path)
 			return -errno;
 		tmp[i] = path[i];
 	}
-	return 0;
+	if (stat(path, &st))
+		return -errno;
+	return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }

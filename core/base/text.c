@@ -218,5 +218,8 @@ bool text_parse_size(const char *s, uint64_t *ret)
 	} else if (*end && strcasecmp(end, "B")) {
 		return false;
 	}
-	return !ckd_mul(ret, v, unit);
+	if (ckd_mul(&v, v, unit))
+		return false;
+	*ret = v;
+	return true;
 }

@@ -28,7 +28,7 @@ bool text_glob(const char *pattern, const char *s, size_t n);
 
 /* "1.5 GiB" into out[16]. */
 const char *text_size(uint64_t bytes, char out[static 16]);
-/* FQN for people: control bytes as %XX, cut with "..." to fit. Returns out. */
+/* FQN for people: control bytes as %XX, cut with "..." to fit cap >= 8. Returns out. */
 const char *text_show(const char *s, size_t n, char *out, size_t cap);
 /* "512", "64K", "256MiB", "5GB" (K, M, G, T and KiB... are powers of 1024, KB, MB... of 1000). */
 bool text_parse_size(const char *s, uint64_t *ret);

@@ -18,8 +18,9 @@
 #define MAX_DIMS 64 /* torch's limit (c10 dispatches at most 64 dimensions) */
 
 /*
- * The intersection routine: that of (a_off, a_len) and (b_off, b_len), false when it is empty.
- * ret_* may be either input. Save, load, layouts and reads all end here.
+ * The intersection routine: that of (a_off, a_len) and (b_off, b_len), false when it is empty
+ * (ret_* then hold nothing of use). ret_* may be either input. Save, load, layouts and reads all
+ * end here.
  */
 bool box_intersect(size_t n, const uint64_t *a_off, const uint64_t *a_len, const uint64_t *b_off,
 		   const uint64_t *b_len, uint64_t *ret_off, uint64_t *ret_len);
@@ -46,7 +47,8 @@ int box_of_range(size_t n, const uint64_t *shape, uint64_t first, uint64_t count
  * Do the boxes cover [0, shape)? They may come in any order and overlap.
  *   BOXES_COVER    yes, each element once
  *   BOXES_OVERLAP  yes, but two of them overlap: ret_pair
- *   BOXES_HOLE     no: (ret_off, ret_len) is a box that none touches
+ *   BOXES_HOLE     no: (ret_off, ret_len) is a box that none touches, or the whole shape where
+ *                  finding one would take too long
  *   BOXES_UNKNOWN  too irregular to tell within a bounded amount of work
  * boxes: count rows of 2n numbers, offsets then lengths, every box inside the shape, none empty.
  */

@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_WORK = 50 * 1000 * 1000 }; /* box comparisons: about a second */
+enum {
+	MAX_WORK = 50 * 1000 * 1000, /* box comparisons: about a second */
+	MAX_REST = 64 << 20,         /* bytes of what is left of the tensor */
+};
 
 struct sweep_entry {
 	uint64_t start, end;
@@ -102,8 +105,8 @@ struct rest {
 static bool rest_add(struct rest *r, size_t n, const uint64_t *off, const uint64_t *len)
 {
 	if (r->count == r->cap) {
-		size_t cap = r->cap ? r->cap * 2 : 16;
-		uint64_t *b = realloc(r->boxes, cap * 2 * n * sizeof(*b));
+		size_t cap = r->cap ? r->cap * 2 : 16, size = cap * 2 * n * sizeof(uint64_t);
+		uint64_t *b = size <= MAX_REST ? realloc(r->boxes, size) : NULL;
 
 		if (!b)
 			return false;
@@ -196,8 +199,13 @@ enum boxes_verdict boxes_cover(size_t n, const uint64_t *shape, const uint64_t *
 		return BOXES_COVER;
 	if (!count)
 		return BOXES_HOLE;
-	if (!n)
-		return count == 1 ? BOXES_COVER : BOXES_OVERLAP;
+	if (!n && count == 1)
+		return BOXES_COVER;
+	if (!n) {
+		ret_pair[0] = 0;
+		ret_pair[1] = 1;
+		return BOXES_OVERLAP;
+	}
 	order = sweep_order(n, boxes, count);
 	if (!order)
 		return BOXES_UNKNOWN;

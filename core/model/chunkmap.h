@@ -49,8 +49,9 @@ struct chunkmap *chunkmap_new(size_t n_dims, const uint64_t *shape, const uint64
 void chunkmap_box(const struct chunkmap *m, uint32_t i, uint64_t *off, uint64_t *len);
 
 /*
- * Call visit for every chunk that intersects the box, with the intersection. Where chunks overlap
- * the one listed later comes later, so that it wins, as in torch. Stops at a non-zero return.
+ * Call visit for every chunk that intersects the box (not empty, inside shape), with the
+ * intersection; the arrays are lent for the call. Where chunks overlap the one listed later comes
+ * later, so that it wins, as in torch. Stops at a non-zero return and returns it; -ENOMEM.
  */
 typedef int chunk_visit_fn(void *arg, uint32_t chunk, const uint64_t *chunk_off,
 			   const uint64_t *chunk_len, const uint64_t *off, const uint64_t *len);

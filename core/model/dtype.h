@@ -9,6 +9,7 @@
 #ifndef MODEL_DTYPE_H
 #define MODEL_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,10 +29,11 @@ enum dtype {
 struct dtype_info {
 	const char *name;        /* "bfloat16" */
 	uint8_t size;            /* bytes of an element */
-	uint8_t unit;            /* bytes of what is byte-swapped as one: a complex number has two */
+	uint8_t unit;            /* bytes of one number: a complex element has two */
 	const char *storage;     /* "BFloat16Storage", or NULL where torch has none */
 	const char *safetensors; /* "BF16", or NULL where the format has none */
 	const char *npy;         /* "<f4"; where NumPy has no such type, void of the same size */
+	bool is_integer;         /* two's complement or unsigned; not bool */
 };
 
 const struct dtype_info *dtype_info(enum dtype t);

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct err;
 struct pickle;
@@ -49,7 +50,7 @@ enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_OBJECT_FIELDS };
 struct pk_str {
 	uint32_t len;
 	uint32_t id; /* 0, 1, 2...: equal strings of one interner share one pk_str */
-	uint32_t hash;
+	uint32_t hash; /* differs between interners */
 	char data[]; /* followed by a NUL */
 };
 
@@ -75,7 +76,7 @@ struct pk_node {
 	uint32_t refs;
 	uint32_t len; /* elements, pairs, or bytes of a record */
 	uint32_t cap; /* values that v has room for */
-	uint32_t size; /* bytes of this node's own allocation */
+	uint16_t own_class, v_class; /* where the memory of this and of v goes back to */
 	struct pk_value *v;
 	struct pk_value own[]; /* where v points for tuples and objects */
 };
@@ -141,9 +142,18 @@ static inline const uint8_t *pickle_record(const struct pk_value *v)
 
 /* Looking at values; all borrowed from the pickle. */
 bool pk_is(const struct pk_value *v, const char *module_or_null, const char *name); /* a global? */
-const struct pk_value *pk_get(const struct pk_value *dict, const char *key); /* NULL if absent */
+const struct pk_value *pk_get_n(const struct pk_value *dict, const char *key, size_t len);
+const struct pk_value *pk_attr_n(const struct pk_value *obj, const char *name, size_t len);
+/* NULL if absent */
+static inline const struct pk_value *pk_get(const struct pk_value *dict, const char *key)
+{
+	return pk_get_n(dict, key, strlen(key));
+}
 /* Attribute of an object whose state is a dict (or a tuple that begins with one). */
-const struct pk_value *pk_attr(const struct pk_value *obj, const char *name);
+static inline const struct pk_value *pk_attr(const struct pk_value *obj, const char *name)
+{
+	return pk_attr_n(obj, name, strlen(name));
+}
 static inline size_t pk_len(const struct pk_value *v)
 {
 	return v->type >= PK_TUPLE && v->n ? v->n->len : 0;

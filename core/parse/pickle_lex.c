@@ -37,9 +37,16 @@ static const uint8_t operand[256] = {
 	[OP_SHORT_BINUNICODE] = VAR, [OP_BINUNICODE8] = VAR, [OP_BINBYTES8] = VAR,
 	[OP_BYTEARRAY8] = VAR,
 };
-size_t pk_operand_size(uint8_t op)
+
+/* Bytes of an opcode's operand where that is fixed, else 0. */
+static size_t operand_size(uint8_t op)
 {
 	return operand[op] && operand[op] != VAR ? operand[op] - 1u : 0;
+}
+
+static int out_of_memory(struct err *e)
+{
+	return err_set(e, ENOMEM, "pickle: out of memory");
 }
 
 int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct err *e)
@@ -49,7 +56,7 @@ int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct er
 		r->cap = WINDOW;
 		r->window = malloc(r->cap);
 		if (!r->window)
-			return err_set(e, ENOMEM, "pickle: out of memory");
+			return out_of_memory(e);
 	}
 	pk_reader_rewind(r);
 	return 0;
@@ -87,7 +94,7 @@ int pk_reader_fill(struct pk_reader *r, size_t n, struct err *e)
 			uint8_t *w = realloc(r->window, n);
 
 			if (!w)
-				return err_set(e, ENOMEM, "pickle: out of memory");
+				return out_of_memory(e);
 			r->window = w;
 			r->cap = n;
 		}
@@ -111,6 +118,13 @@ int pk_reader_fill(struct pk_reader *r, size_t n, struct err *e)
 		return err_set(e, ENODATA, "pickle ends in the middle, at byte %llu",
 			       (unsigned long long)r->base);
 	return 0;
+}
+
+int pk_reader_op(struct pk_reader *r, struct err *e)
+{
+	int rc = pk_reader_fill(r, 1, e);
+
+	return rc ? rc : pk_reader_fill(r, 1 + operand_size(*r->p), e);
 }
 
 int pk_reader_skip(struct pk_reader *r, uint64_t n, struct err *e)
@@ -182,22 +196,59 @@ int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct err 
 	return 0;
 }
 
-static int bit_set(uint64_t **map, uint64_t *words, uint64_t i)
+/* ---- the first pass ---- */
+
+/* Make the map reach to entry `id`. */
+static int plan_grow(struct pk_memo_plan *m, uint64_t id, struct err *e)
 {
-	uint64_t w = i / 64;
+	uint64_t words = max_u64(id / 64 + 1, m->words * 2);
+	uint64_t *map = realloc(m->wanted, words * sizeof(*map));
 
-	if (w >= *words) {
-		uint64_t cap = max_u64(w + 1, *words * 2);
-		uint64_t *m = realloc(*map, cap * sizeof(*m));
-
-		if (!m)
-			return -1;
-		memset(m + *words, 0, (cap - *words) * sizeof(*m));
-		*map = m;
-		*words = cap;
-	}
-	(*map)[w] |= (uint64_t)1 << (i % 64);
+	if (!map)
+		return out_of_memory(e);
+	memset(map + m->words, 0, (words - m->words) * sizeof(*map));
+	m->wanted = map;
+	m->words = words;
 	return 0;
+}
+
+static int plan_get_new(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
+			const struct pk_reader *r, struct err *e)
+{
+	int rc = 0;
+
+	if (id >= n_puts)
+		return err_set(e, ERR_CORRUPT,
+			       "pickle: memo entry %llu asked for at byte %llu, %llu are there",
+			       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
+			       (unsigned long long)n_puts);
+	if (id / 64 >= m->words)
+		rc = plan_grow(m, id, e);
+	if (!rc)
+		m->wanted[id / 64] |= (uint64_t)1 << (id % 64);
+	return rc;
+}
+
+static inline int plan_get(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
+			   const struct pk_reader *r, struct err *e)
+{
+	if (id / 64 < m->words && m->wanted[id / 64] >> (id % 64) & 1)
+		return 0;
+	return plan_get_new(m, id, n_puts, r, e);
+}
+
+/*
+ * CPython keeps MEMOIZE's number as "entries in the memo", which differs from "PUTs so far" when
+ * one number is PUT twice. No pickler does that; such an input is refused rather than guessed at.
+ */
+static int check_put(uint64_t id, uint64_t n_puts, const struct pk_reader *r, struct err *e)
+{
+	if (id == n_puts)
+		return 0;
+	return err_set(e, ERR_UNSUPPORTED,
+		       "pickle: memo entry %llu stored at byte %llu, entry %llu is next",
+		       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
+		       (unsigned long long)n_puts);
 }
 
 static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
@@ -222,94 +273,115 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
 	return pk_reader_skip(r, n, e);
 }
 
-/*
- * CPython keeps MEMOIZE's number as "entries in the memo", which differs from "PUTs so far" when
- * one number is PUT twice. No pickler does that; such an input is refused rather than guessed at.
- */
-static int prescan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, uint64_t *n_puts,
-		      struct err *e)
+/* The opcodes that are rare; r->p stands behind the opcode. */
+static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct err *e)
 {
-	uint64_t id;
+	int rc = 0;
 
 	switch (op) {
 	case OP_PROTO:
 		if (*r->p > 5)
-			return err_set(e, ERR_UNSUPPORTED, "pickle protocol %d", *r->p);
+			rc = err_set(e, ERR_UNSUPPORTED, "pickle protocol %d", *r->p);
 		break;
 	case OP_BINPUT:
 	case OP_LONG_BINPUT:
-		id = op == OP_BINPUT ? *r->p : load_le32(r->p);
-		if (id != *n_puts)
-			return err_set(e, ERR_UNSUPPORTED,
-				       "pickle: memo entry %llu stored at byte %llu, entry %llu is next",
-				       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
-				       (unsigned long long)*n_puts);
+		rc = check_put(op == OP_BINPUT ? *r->p : load_le32(r->p), *n_puts, r, e);
 		++*n_puts;
-		break;
-	case OP_MEMOIZE:
-		++*n_puts;
-		break;
-	case OP_BINGET:
-	case OP_LONG_BINGET:
-		id = op == OP_BINGET ? *r->p : load_le32(r->p);
-		if (id >= *n_puts)
-			return err_set(e, ERR_CORRUPT,
-				       "pickle: memo entry %llu asked for at byte %llu, %llu are there",
-				       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
-				       (unsigned long long)*n_puts);
-		if (bit_set(&m->wanted, &m->words, id))
-			return err_set(e, ENOMEM, "pickle: out of memory");
 		break;
 	default:
+		if (operand[op] == VAR)
+			return skip_var(r, op, e);
+		if (!operand[op])
+			rc = err_set(e, ERR_CORRUPT, "pickle: opcode 0x%02x at byte %llu", op,
+				     (unsigned long long)pk_reader_pos(r) - 1);
 		break;
 	}
-	return 0;
+	if (!rc)
+		r->p += operand_size(op);
+	return rc;
+}
+
+/*
+ * On to the STOP. The cases are what a .metadata consists of: written out one by one, the
+ * processor can guess where the next opcode stands instead of waiting for this one's length.
+ */
+static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct err *e)
+{
+	const uint8_t *at = r->p;
+	uint64_t n_puts = 0;
+
+	for (;;) {
+		uint8_t op;
+		int rc;
+
+		if (r->end - at < PK_MAX_FIXED) {
+			r->p = at;
+			rc = pk_reader_op(r, e);
+			if (rc)
+				return rc;
+			at = r->p;
+		}
+		op = *at++;
+		switch (op) {
+		case OP_MEMOIZE:
+			n_puts++;
+			continue;
+		case OP_MARK:
+		case OP_EMPTY_TUPLE:
+		case OP_EMPTY_DICT:
+		case OP_TUPLE1:
+		case OP_TUPLE2:
+		case OP_REDUCE:
+		case OP_NEWOBJ:
+		case OP_BUILD:
+		case OP_SETITEMS:
+			continue;
+		case OP_BININT1:
+			at += 1;
+			continue;
+		case OP_BININT2:
+			at += 2;
+			continue;
+		case OP_BINGET:
+			r->p = at;
+			rc = plan_get(m, *at++, n_puts, r, e);
+			if (rc)
+				return rc;
+			continue;
+		case OP_LONG_BINGET:
+			r->p = at;
+			rc = plan_get(m, load_le32(at), n_puts, r, e);
+			if (rc)
+				return rc;
+			at += 4;
+			continue;
+		case OP_STOP:
+			r->p = at;
+			return 0;
+		default:
+			r->p = at;
+			rc = scan_op(r, op, &n_puts, e);
+			if (rc)
+				return rc;
+			at = r->p;
+			continue;
+		}
+	}
 }
 
 int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e)
 {
 	struct pk_memo_plan m = { 0 };
-	uint64_t n_puts = 0;
-	int rc;
+	int rc = scan(r, &m, e);
 
-	for (;;) {
-		uint8_t op, n;
-
-		/* One test for opcode and fixed operand; near the end of the input, exactly. */
-		if (r->end - r->p < 9) {
-			rc = pk_reader_fill(r, 1, e);
-			if (rc)
-				goto fail;
-			rc = pk_reader_fill(r, 1 + pk_operand_size(*r->p), e);
-			if (rc)
-				goto fail;
-		}
-		op = *r->p++;
-		n = operand[op];
-		if (op == OP_MEMOIZE) {
-			n_puts++;
-			continue;
-		}
-		if (op == OP_STOP)
-			break;
-		if (!n) {
-			rc = err_set(e, ERR_CORRUPT, "pickle: opcode 0x%02x at byte %llu", op,
-				     (unsigned long long)pk_reader_pos(r) - 1);
-			goto fail;
-		}
-		rc = n == VAR ? skip_var(r, op, e)
-		   : n > FIXED(0) ? prescan_op(r, op, &m, &n_puts, e)
-				  : 0;
-		if (rc)
-			goto fail;
-		if (n < VAR)
-			r->p += n - 1;
-	}
 	m.end = pk_reader_pos(r);
-	m.rank = malloc((m.words + 1) * sizeof(*m.rank));
-	if (!m.rank) {
-		rc = err_set(e, ENOMEM, "pickle: out of memory");
-		goto fail;
+	if (!rc) {
+		m.rank = malloc((m.words + 1) * sizeof(*m.rank));
+		rc = m.rank ? 0 : out_of_memory(e);
+	}
+	if (rc) {
+		pk_memo_plan_release(&m);
+		return rc;
 	}
 	for (uint64_t w = 0; w < m.words; w++) {
 		m.rank[w] = m.n_wanted;
@@ -317,9 +389,30 @@ int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e)
 	}
 	*ret = m;
 	return 0;
-fail:
-	pk_memo_plan_release(&m);
-	return rc;
+}
+
+uint64_t pk_memo_next(const struct pk_memo_plan *m, uint64_t id)
+{
+	uint64_t w = id / 64, rest;
+
+	if (w >= m->words)
+		return UINT64_MAX;
+	rest = m->wanted[w] & ~(uint64_t)0 << (id % 64);
+	while (!rest) {
+		if (++w == m->words)
+			return UINT64_MAX;
+		rest = m->wanted[w];
+	}
+	return w * 64 + (unsigned)__builtin_ctzll(rest);
+}
+
+uint32_t pk_memo_place(const struct pk_memo_plan *m, uint64_t id)
+{
+	uint64_t w = id / 64, bit = (uint64_t)1 << (id % 64);
+
+	if (w >= m->words || !(m->wanted[w] & bit))
+		return 0;
+	return m->rank[w] + (uint32_t)__builtin_popcountll(m->wanted[w] & (bit - 1)) + 1;
 }
 
 void pk_memo_plan_release(struct pk_memo_plan *m)

@@ -11,6 +11,7 @@
 
 #define PK_MAX_STRING (1u << 20) /* bytes of one string; longer bytes objects are skipped over */
 #define PK_MAX_LINE 1024         /* bytes of a GLOBAL's line */
+#define PK_MAX_FIXED 9           /* bytes of an opcode with an operand of fixed size */
 
 /* Opcodes, names as in CPython's pickletools. */
 enum pk_op {
@@ -52,12 +53,12 @@ static inline uint64_t pk_reader_pos(const struct pk_reader *r)
 	return r->base - (uint64_t)(r->end - r->p);
 }
 
-/* Bytes of an opcode's operand where that is fixed, else 0. */
-size_t pk_operand_size(uint8_t op);
+/* Make the opcode at r->p readable, with its operand where that is of fixed size. */
+int pk_reader_op(struct pk_reader *r, struct err *e);
 /* Length prefix of a string-like opcode; r->p stands behind the opcode. */
 int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct err *e);
 
-/* What the first pass found. Bit i of a map is memo entry i. */
+/* What the first pass found. Bit i of the map is memo entry i. */
 struct pk_memo_plan {
 	uint64_t *wanted; /* bitmap of entries that some GET names */
 	uint32_t *rank;   /* rank[w] = wanted entries before word w */
@@ -67,6 +68,10 @@ struct pk_memo_plan {
 };
 
 int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e);
+/* The first wanted entry >= id, or UINT64_MAX. */
+uint64_t pk_memo_next(const struct pk_memo_plan *m, uint64_t id);
+/* How many wanted entries there are up to and with entry id; 0 when that is not wanted itself. */
+uint32_t pk_memo_place(const struct pk_memo_plan *m, uint64_t id);
 void pk_memo_plan_release(struct pk_memo_plan *m);
 
 #endif

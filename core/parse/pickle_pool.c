@@ -15,12 +15,11 @@ static char *slab_add(struct pool *p, size_t n)
 {
 	struct pool_slab *s;
 
-	if (n > p->max_bytes - p->bytes)
+	if (!pool_charge(p, n))
 		return NULL;
 	s = malloc(sizeof(*s) + n);
 	if (!s)
 		return NULL;
-	p->bytes += n;
 	s->next = p->slabs;
 	p->slabs = s;
 	return s->data;
@@ -28,7 +27,7 @@ static char *slab_add(struct pool *p, size_t n)
 
 void *pool_refill(struct pool *p, unsigned cls)
 {
-	size_t n = (size_t)1 << (cls + POOL_MIN_SHIFT), slab = p->bytes ? SLAB : FIRST_SLAB;
+	size_t n = pool_class_size(cls), slab = p->slabs ? SLAB : FIRST_SLAB;
 
 	if (n > slab / 4)
 		return slab_add(p, n);

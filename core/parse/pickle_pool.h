@@ -8,6 +8,7 @@
 #ifndef PARSE_PICKLE_POOL_H
 #define PARSE_PICKLE_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,12 +21,22 @@ struct pool {
 	struct pool_slab *slabs;
 	char *at;
 	size_t left;            /* bytes of the newest slab */
-	size_t bytes, max_bytes;
+	size_t bytes, max_bytes; /* of slabs, and of what pool_charge was told */
 };
+
+/* Count n bytes that are held elsewhere but belong under the ceiling; false: no room. */
+static inline bool pool_charge(struct pool *p, size_t n)
+{
+	if (n > p->max_bytes - p->bytes)
+		return false;
+	p->bytes += n;
+	return true;
+}
 
 void *pool_refill(struct pool *p, unsigned cls);
 void pool_release(struct pool *p);
 
+/* The class whose pieces hold n bytes. */
 static inline unsigned pool_class(size_t n)
 {
 	unsigned shift = n <= 1 ? 0 : 64 - (unsigned)__builtin_clzll(n - 1);
@@ -33,16 +44,14 @@ static inline unsigned pool_class(size_t n)
 	return shift <= POOL_MIN_SHIFT ? 0 : shift - POOL_MIN_SHIFT;
 }
 
-/* What an allocation of n bytes really holds. */
-static inline size_t pool_size(size_t n)
+static inline size_t pool_class_size(unsigned cls)
 {
-	return (size_t)1 << (pool_class(n) + POOL_MIN_SHIFT);
+	return (size_t)1 << (cls + POOL_MIN_SHIFT);
 }
 
-/* n bytes, uninitialised; NULL at the ceiling or out of memory. */
-static inline void *pool_alloc(struct pool *p, size_t n)
+/* 2^(cls + POOL_MIN_SHIFT) bytes, uninitialised; NULL at the ceiling or out of memory. */
+static inline void *pool_get(struct pool *p, unsigned cls)
 {
-	unsigned cls = pool_class(n);
 	void **head;
 
 	if (cls >= POOL_CLASSES)
@@ -54,11 +63,8 @@ static inline void *pool_alloc(struct pool *p, size_t n)
 	return head;
 }
 
-/* n as given to pool_alloc. */
-static inline void pool_free(struct pool *p, void *m, size_t n)
+static inline void pool_put(struct pool *p, void *m, unsigned cls)
 {
-	unsigned cls = pool_class(n);
-
 	*(void **)m = p->free[cls];
 	p->free[cls] = m;
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -19,14 +20,18 @@ struct pk_strings {
 	struct slab *slabs;
 	size_t slab_left, bytes, max_bytes;
 	uint32_t n, cap, ids_cap;
+	uint64_t seed; /* so that nobody can write names that all fall into one slot */
 };
 
 struct pk_strings *pk_strings_new(size_t max_bytes)
 {
 	struct pk_strings *t = calloc(1, sizeof(*t));
 
-	if (t)
-		t->max_bytes = max_bytes;
+	if (!t)
+		return NULL;
+	t->max_bytes = max_bytes;
+	if (getrandom(&t->seed, sizeof(t->seed), GRND_NONBLOCK) < 0)
+		t->seed = (uintptr_t)t;
 	return t;
 }
 
@@ -93,7 +98,7 @@ static void *slab_alloc(struct pk_strings *t, size_t n)
 	if (!s)
 		return NULL;
 	t->bytes += size;
-	if (size > SLAB && t->slabs) { /* a big one goes behind the slab that still has room */
+	if (size != SLAB && t->slabs) { /* a big one goes behind the slab that still has room */
 		s->next = t->slabs->next;
 		t->slabs->next = s;
 		return s->data;
@@ -106,7 +111,7 @@ static void *slab_alloc(struct pk_strings *t, size_t n)
 
 const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
 {
-	uint32_t hash = (uint32_t)XXH3_64bits(s, len), at;
+	uint32_t hash = (uint32_t)XXH3_64bits_withSeed(s, len, t->seed), at;
 	struct pk_str *r;
 
 	if (grow(t) || len > UINT32_MAX)

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check: every tensor covered exactly once, every file long enough, every item holding what the
+ * metadata says; with data, every item read in file order and its CRCs verified.
+ */
+#include "api/ckpt.h"
+
+#include "api/ckpt_internal.h"
+#include "base/blob.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "catalog/catalog_query.h"
+#include "model/chunkmap.h"
+#include "parse/zip.h"
+#include "read/fetch.h"
+#include "view/view.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+/* An item to read, and whose it is. */
+struct todo {
+	struct chunk_loc loc;
+	uint32_t owner; /* tensor's or object's catalog number */
+	bool object;
+};
+
+struct run {
+	struct ckpt *c;
+	struct ckpt_check *k;
+	struct todo *todo;
+	size_t n, cap;
+	uint64_t total;
+	uint8_t *buf;
+};
+
+static void report(struct ckpt_check *k, const char *fqn, size_t len, const char *what, bool warning)
+{
+	struct ckpt_fault f = { fqn, len, what, warning };
+
+	k->faults += !warning;
+	k->fault(k->arg, &f);
+}
+
+static int add_todo(struct run *r, const struct chunk_loc *loc, size_t owner, bool object, struct err *e)
+{
+	if (r->n == r->cap) {
+		size_t cap = r->cap ? r->cap * 2 : 1024;
+		struct todo *t = realloc(r->todo, cap * sizeof(*t));
+
+		if (!t)
+			return err_set(e, ENOMEM, "out of memory");
+		r->todo = t;
+		r->cap = cap;
+	}
+	r->todo[r->n++] = (struct todo){ *loc, (uint32_t)owner, object };
+	r->total += loc->length;
+	return 0;
+}
+
+/* ---- files ---- */
+
+static void check_files(struct run *r)
+{
+	size_t n;
+	const struct catalog_source *s = catalog_sources(r->c->catalog, &n);
+	struct stat st;
+
+	for (size_t i = 0; i < n; i++) {
+		if (r->c->file_fault && r->c->file_fault[i]) {
+			report(r->k, NULL, 0, r->c->file_fault[i], false);
+			continue;
+		}
+		/* A finished save writes its metadata last. Copies that do not keep times trip this too. */
+		if (!fstatat(r->c->dirfd, s[i].path, &st, 0) && io_mtime_ns(&st) > r->c->mtime_ns) {
+			struct err e;
+
+			(void)err_set(&e, EIO, "data file '%s' is newer than the metadata: overwritten by an "
+					       "unfinished save, or copied without its times",
+				      s[i].path);
+			report(r->k, NULL, 0, e.msg, true);
+		}
+	}
+}
+
+/* ---- tensors and objects ---- */
+
+/* number: in the catalog */
+static int check_tensor(struct run *r, size_t number, struct err *e)
+{
+	struct ckpt *c = r->c;
+	size_t n;
+	const struct catalog_tensor *t = &catalog_tensors(c->catalog, &n)[number];
+	const char *fault = ckpt_tensor_fault(c, number);
+	const struct chunkmap *m;
+	struct otensor *items, *map;
+	struct err why;
+	int rc;
+
+	if (fault) {
+		report(r->k, t->fqn, t->fqn_len, fault, false);
+		return 0;
+	}
+	if (t->state == TENSOR_OVERLAPPING)
+		report(r->k, t->fqn, t->fqn_len, t->fault ? t->fault : "its chunks overlap", false);
+	if (otensor_open(c->fetch, number, &items, &why)) {
+		report(r->k, t->fqn, t->fqn_len, why.msg, false);
+		return 0;
+	}
+	rc = otensor_map(c->fetch, number, &map, &m, e);
+	if (!rc) {
+		r->k->items += m->count;
+		for (uint32_t k = 0; !rc && r->k->data && k < m->count; k++)
+			rc = add_todo(r, &m->locs[k], number, false, e);
+		otensor_close(c->fetch, map);
+	}
+	otensor_close(c->fetch, items);
+	return rc;
+}
+
+static int check_object(struct run *r, size_t number, struct err *e)
+{
+	struct ckpt *c = r->c;
+	size_t n;
+	const struct catalog_object *o = &catalog_objects(c->catalog, &n)[number];
+	const char *fault = ckpt_object_fault(c, number);
+	struct err why;
+	uint64_t size;
+
+	if (!fault && object_size(c->fetch, &o->loc, &size, &why))
+		fault = why.msg;
+	if (fault) {
+		report(r->k, o->fqn, o->fqn_len, fault, false);
+		return 0;
+	}
+	r->k->items++;
+	return r->k->data ? add_todo(r, &o->loc, number, true, e) : 0;
+}
+
+/* ---- data ---- */
+
+struct item_reader {
+	struct fetch *f;
+	const struct chunk_loc *loc;
+};
+
+static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	const struct item_reader *r = arg;
+
+	return object_read(r->f, r->loc, buf, len, off, e);
+}
+
+struct crc_run {
+	struct run *r;
+	const struct blob *b;
+};
+
+static int check_member(void *arg, const struct zip_member *m, struct err *e)
+{
+	struct crc_run *x = arg;
+	uint32_t crc = (uint32_t)crc32(0, NULL, 0);
+	uint64_t data, done = 0;
+	int rc = zip_member_data(x->b, m, &data, e);
+
+	if (rc)
+		return rc;
+	while (done < m->size) {
+		size_t want = (size_t)min_u64(m->size - done, BLOCK_SIZE);
+		int64_t n = x->b->read(x->b->arg, data + done, x->r->buf, want, e);
+
+		if (n <= 0)
+			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
+		crc = (uint32_t)crc32(crc, x->r->buf, (uInt)n);
+		done += (uint64_t)n;
+	}
+	/* 0 means "not recorded" (torch.serialization.set_crc32_options) unless it is the true value. */
+	if (m->crc && m->crc != crc)
+		return err_set(e, ERR_CORRUPT, "record '%.*s' has CRC %08x, %08x is recorded",
+			       (int)min_u64(m->name_len, 80), m->name, crc, m->crc);
+	x->r->k->crcs += m->crc != 0;
+	return 0;
+}
+
+/* Read the whole item; as an archive where it is one, so that its CRCs are checked on the way. */
+static int check_data(struct run *r, const struct chunk_loc *loc, struct err *e)
+{
+	struct item_reader reader = { r->c->fetch, loc };
+	struct blob b = { read_item, &reader, 0 };
+	struct crc_run x = { r, &b };
+	uint8_t magic[4];
+	int64_t n;
+	int rc = object_size(r->c->fetch, loc, &b.size, e);
+
+	if (rc)
+		return rc;
+	n = b.read(b.arg, 0, magic, sizeof(magic), e);
+	if (n < 0)
+		return (int)n;
+	if (zip_magic(magic, (size_t)n))
+		return zip_each(&b, check_member, &x, e);
+	for (uint64_t at = 0; at < b.size; at += (uint64_t)n) {
+		n = b.read(b.arg, at, r->buf, (size_t)min_u64(b.size - at, BLOCK_SIZE), e);
+		if (n <= 0)
+			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
+	}
+	return 0;
+}
+
+static int by_place(const void *ap, const void *bp)
+{
+	const struct todo *a = ap, *b = bp;
+
+	if (a->loc.file != b->loc.file)
+		return a->loc.file < b->loc.file ? -1 : 1;
+	return a->loc.offset < b->loc.offset ? -1 : a->loc.offset > b->loc.offset;
+}
+
+static void check_all_data(struct run *r)
+{
+	size_t n, n_sources;
+	const struct catalog_tensor *t = catalog_tensors(r->c->catalog, &n);
+	const struct catalog_object *o = catalog_objects(r->c->catalog, &n);
+	const struct catalog_source *s = catalog_sources(r->c->catalog, &n_sources);
+
+	if (r->n)
+		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
+	for (size_t i = 0; i < r->n; i++) {
+		const struct todo *d = &r->todo[i];
+		struct err why;
+
+		if (check_data(r, &d->loc, &why)) {
+			(void)err_wrap(&why, "item at %llu of '%s'", (unsigned long long)d->loc.offset,
+				       s[d->loc.file].path);
+			if (d->object)
+				report(r->k, o[d->owner].fqn, o[d->owner].fqn_len, why.msg, false);
+			else
+				report(r->k, t[d->owner].fqn, t[d->owner].fqn_len, why.msg, false);
+		}
+		r->k->bytes += d->loc.length;
+		if (r->k->progress)
+			r->k->progress(r->k->arg, r->k->bytes, r->total);
+	}
+}
+
+int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
+{
+	struct run r = { .c = c, .k = k, .buf = malloc(BLOCK_SIZE) };
+	size_t n_tensors, n_objects;
+	const uint32_t *tensors = view_tensors(c->view, &n_tensors);
+	const uint32_t *objects = view_objects(c->view, &n_objects);
+	int rc = r.buf ? 0 : err_set(e, ENOMEM, "out of memory");
+
+	k->faults = k->items = k->bytes = k->crcs = 0;
+	if (!rc)
+		check_files(&r);
+	for (size_t i = 0; !rc && i < n_tensors; i++)
+		rc = check_tensor(&r, tensors[i], e);
+	for (size_t i = 0; !rc && i < n_objects; i++)
+		rc = check_object(&r, objects[i], e);
+	if (!rc && k->data)
+		check_all_data(&r);
+	free(r.todo);
+	free(r.buf);
+	return rc;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_internal - the parts of an opened checkpoint, for the files of core/api.
+ */
+#ifndef API_CKPT_INTERNAL_H
+#define API_CKPT_INTERNAL_H
+
+#include "api/ckpt.h"
+#include "format/format.h"
+
+#include <stdatomic.h>
+
+struct catalog;
+struct fetch;
+struct files;
+struct view;
+
+struct ckpt {
+	char *root; /* absolute path */
+	int dirfd;
+	const struct format *format;
+	struct name_list metadata;
+	struct catalog *catalog;
+	char *index;
+	bool index_built;
+	struct files *files;
+	struct view *view;
+	struct fetch *fetch;
+	uint64_t mtime_ns;
+	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL when
+	 * all files are well. */
+	uint32_t *tensor_bad, *object_bad;
+	char **file_fault; /* by file: sentence or NULL */
+	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
+	struct ckpt_totals totals;
+	char *info;
+	size_t info_len;
+};
+
+/* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */
+const char *ckpt_tensor_fault(const struct ckpt *c, size_t i);
+const char *ckpt_object_fault(const struct ckpt *c, size_t i);
+
+#endif

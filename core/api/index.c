@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/index.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "catalog/catalog_build.h"
+#include "catalog/catalog_query.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <xxhash.h>
+
+static const char beside_name[] = ".ckptfs-index.sqlite";
+
+/* ---- is it still true? ---- */
+
+static int hash_file(int dirfd, const char *name, char out[static 33], struct err *e)
+{
+	enum { CHUNK = 1 << 20 };
+	autofree uint8_t *buf = malloc(CHUNK);
+	XXH3_state_t *s = XXH3_createState();
+	struct stat st;
+	autoclose int fd = io_open_beneath(dirfd, name, &st, e);
+	uint64_t off = 0;
+	XXH128_hash_t h;
+	int64_t n = 0;
+
+	if (!buf || !s) {
+		XXH3_freeState(s);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	(void)XXH3_128bits_reset(s);
+	while (fd >= 0 && (n = io_pread_some(fd, buf, CHUNK, off)) > 0) {
+		(void)XXH3_128bits_update(s, buf, (size_t)n);
+		off += (uint64_t)n;
+	}
+	h = XXH3_128bits_digest(s);
+	XXH3_freeState(s);
+	if (fd < 0)
+		return fd;
+	if (n < 0)
+		return err_sys(e, (int)-n, "read '%s'", name);
+	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+	return 0;
+}
+
+static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m)
+{
+	struct stat st;
+	struct err ignored;
+	char hash[33];
+
+	if (fstatat(rq->dirfd, m->name, &st, 0) || (uint64_t)st.st_size != m->size)
+		return false;
+	if (io_mtime_ns(&st) == m->mtime_ns && io_ctime_ns(&st) == m->ctime_ns && st.st_ino == m->inode)
+		return true;
+	/* A copy, or touched: the bytes decide. */
+	return !hash_file(rq->dirfd, m->name, hash, &ignored) && !strcmp(hash, m->hash);
+}
+
+static bool is_fresh(const struct index_request *rq, const struct catalog *c)
+{
+	size_t n;
+	const struct catalog_metadata *m = catalog_metadata(c, &n);
+
+	if (n != rq->files->n)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		bool listed = false;
+
+		for (size_t k = 0; k < rq->files->n && !listed; k++)
+			listed = !strcmp(m[i].name, rq->files->v[k]);
+		if (!listed || !same_metadata(rq, &m[i]))
+			return false;
+	}
+	return true;
+}
+
+/* The index at path if it is there, whole and fresh; else NULL. */
+static struct catalog *try_open(const struct index_request *rq, const char *path)
+{
+	struct catalog *c = NULL;
+	struct err why;
+
+	if (access(path, F_OK))
+		return NULL;
+	if (catalog_open(path, &c, &why)) {
+		log_msg(LOG_LEVEL_DEBUG, "'%s' is built again: %s", path, why.msg);
+		return NULL;
+	}
+	if (is_fresh(rq, c))
+		return c;
+	catalog_close(c);
+	return NULL;
+}
+
+/* ---- building ---- */
+
+static int build(const struct index_request *rq, const char *path, struct catalog **ret, struct err *e)
+{
+	struct catalog_writer *w = NULL;
+	int rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
+
+	if (!rc)
+		rc = rq->format->scan(rq->dirfd, rq->files, &rq->scan, w, e);
+	if (!rc)
+		rc = catalog_writer_finish(w, ret, e);
+	catalog_writer_free(w);
+	return rc;
+}
+
+/*
+ * Lock `path`: a descriptor to give to unlock(), or -errno. The lock file goes away with the
+ * lock, so whoever gets one must look whether it still is the file of that name.
+ */
+static int lock(const char *path)
+{
+	for (;;) {
+		autoclose int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		struct stat ours, named;
+		int rc;
+
+		if (fd < 0)
+			return -errno;
+		do
+			rc = flock(fd, LOCK_EX);
+		while (rc && errno == EINTR);
+		if (rc || fstat(fd, &ours))
+			return -errno;
+		if (!stat(path, &named) && named.st_ino == ours.st_ino && named.st_dev == ours.st_dev)
+			return steal_fd(&fd);
+	}
+}
+
+static void unlock(const char *path, int fd)
+{
+	(void)unlink(path);
+	(void)close(fd);
+}
+
+static int build_locked(const struct index_request *rq, const char *path, struct catalog **ret,
+			bool *ret_built, struct err *e)
+{
+	autofree char *lock_path = NULL;
+	int fd, rc = 0;
+
+	if (asprintf(&lock_path, "%s.lock", path) < 0)
+		return err_set(e, ENOMEM, "out of memory");
+	fd = lock(lock_path);
+	if (fd < 0)
+		return err_sys(e, -fd, "write the chunk index '%s'", path);
+	*ret = rq->rebuild ? NULL : try_open(rq, path); /* another process may have been quicker */
+	if (!*ret) {
+		rc = build(rq, path, ret, e);
+		*ret_built = !rc;
+	}
+	unlock(lock_path, fd);
+	return rc;
+}
+
+/* ---- where ---- */
+
+/* $XDG_CACHE_HOME/ckptfs/NAME-HASH.sqlite, or NULL when there is no such directory to write in. */
+static char *cache_path(const char *root)
+{
+	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	const char *name = strrchr(root, '/');
+	autofree char *dir = NULL;
+	char *path;
+	struct stat st;
+	int n = -1;
+
+	if (xdg && *xdg == '/')
+		n = asprintf(&dir, "%s/ckptfs", xdg);
+	else if (home && *home == '/')
+		n = asprintf(&dir, "%s/.cache/ckptfs", home);
+	if (n < 0) {
+		dir = NULL;
+		return NULL;
+	}
+	/* Somebody else's directory is no place to find one's own files in. */
+	if (io_mkdirs(dir) || stat(dir, &st) || st.st_uid != geteuid() || access(dir, W_OK | X_OK))
+		return NULL;
+	name = name && name[1] ? name + 1 : "root";
+	n = asprintf(&path, "%s/%.80s-%016llx.sqlite", dir, name,
+		     (unsigned long long)XXH3_64bits(root, strlen(root)));
+	return n < 0 ? NULL : path;
+}
+
+static int finish(char *path, char **ret_path, struct err *e)
+{
+	*ret_path = path ? path : strdup(":memory:");
+	return *ret_path ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+/* Open or build at path; 1: nothing can be written there. */
+static int at_default(const struct index_request *rq, const char *path, struct catalog **ret,
+		      bool *ret_built, struct err *e)
+{
+	int rc;
+
+	*ret = rq->rebuild ? NULL : try_open(rq, path);
+	if (*ret)
+		return 0;
+	rc = build_locked(rq, path, ret, ret_built, e);
+	switch (-rc) {
+	case EROFS:
+	case EACCES:
+	case EPERM:
+	case ENOSPC:
+	case EDQUOT:
+	case ENOLCK:
+		return 1;
+	default:
+		return rc;
+	}
+}
+
+int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path, bool *ret_built,
+	       struct err *e)
+{
+	autofree char *path = NULL;
+	int rc = 1;
+
+	*ret_built = false;
+	if (rq->where && strcmp(rq->where, ":memory:") != 0) {
+		path = strdup(rq->where);
+		if (!path)
+			return err_set(e, ENOMEM, "out of memory");
+		*ret = rq->rebuild ? NULL : try_open(rq, path);
+		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, e);
+		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
+	}
+	if (!rq->where && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
+		path = NULL;
+	if (path && !access(path, F_OK))
+		rc = at_default(rq, path, ret, ret_built, e);
+	if (rc == 1 && !rq->where) {
+		free(path);
+		path = cache_path(rq->root);
+		if (path)
+			rc = at_default(rq, path, ret, ret_built, e);
+	}
+	if (rc == 1) {
+		free(steal_ptr(&path));
+		rc = build(rq, NULL, ret, e);
+		*ret_built = !rc;
+	}
+	return rc ? rc : finish(steal_ptr(&path), ret_path, e);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * blob - bytes that can be read at any offset: a stretch of a file, or what decoding it gives.
+ *
+ * Threads: whatever stands behind .read says.
+ */
+#ifndef BASE_BLOB_H
+#define BASE_BLOB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+#define BLOB_SIZE_UNKNOWN UINT64_MAX
+
+struct blob {
+	/* Up to len bytes at off; fewer only where the blob ends. The count, or a negative errno. */
+	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t len, struct err *e);
+	void *arg;
+	uint64_t size; /* bytes, or BLOB_SIZE_UNKNOWN */
+};
+
+#endif

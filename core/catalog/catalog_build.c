@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "catalog/catalog_build.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/text.h"
+#include "catalog/catalog_internal.h"
+#include "catalog/catalog_normal.h"
+#include "catalog/catalog_query.h"
+#include "catalog/catalog_schema.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_MAP_TEXT (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */
+
+struct name {
+	uint32_t id;
+	uint64_t min_size; /* of a source */
+	char text[];
+};
+
+/* Interned names: few (files, encodings), found by a small hash table. */
+struct names {
+	struct name **by_id;
+	uint32_t *table; /* id + 1, 0 = free */
+	uint32_t n, cap;
+};
+
+/* One tensor or object until the end, when the natural order is known. */
+struct pending {
+	const char *fqn;
+	const char *shape, *grid, *fault; /* text of a tensor; fault may be NULL */
+	const char *dtype, *state;        /* NULL for an object */
+	uint64_t bytes, map_xxh64;
+	int64_t map;
+	struct chunk_loc loc; /* an object's */
+	uint32_t fqn_len, chunks;
+};
+
+struct pendings {
+	struct pending **v;
+	size_t n, cap;
+};
+
+struct catalog_writer {
+	sqlite3 *db;
+	sqlite3_stmt *insert_map;
+	char *path, *tmp; /* NULL in memory */
+	char *format, *root;
+	struct names sources, encodings;
+	struct pendings tensors, objects;
+	struct buf text;
+	struct normal normal;
+	uint64_t chunks, bytes;
+	int64_t maps;
+	XXH3_state_t *seal;
+};
+
+static const char builder[] = "ckptfs " CKPTFS_VERSION;
+
+/* ---- names ---- */
+
+static void names_release(struct names *t)
+{
+	for (uint32_t i = 0; i < t->n; i++)
+		free(t->by_id[i]);
+	free(t->by_id);
+	free(t->table);
+}
+
+static int names_grow(struct names *t, struct err *e)
+{
+	uint32_t cap = t->cap ? t->cap * 2 : 64;
+	struct name **by_id;
+	uint32_t *table;
+
+	if (t->n < t->cap / 2)
+		return 0;
+	by_id = realloc(t->by_id, cap / 2 * sizeof(*by_id));
+	table = by_id ? calloc(cap, sizeof(*table)) : NULL;
+	if (by_id)
+		t->by_id = by_id;
+	if (!table)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	for (uint32_t i = 0; i < t->n; i++) {
+		const char *s = by_id[i]->text;
+		uint64_t at = XXH3_64bits(s, strlen(s)) & (cap - 1);
+
+		while (table[at])
+			at = (at + 1) & (cap - 1);
+		table[at] = i + 1;
+	}
+	free(t->table);
+	t->table = table;
+	t->cap = cap;
+	return 0;
+}
+
+static int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct err *e)
+{
+	struct name *n;
+	uint64_t at;
+	int rc = names_grow(t, e);
+
+	if (rc)
+		return rc;
+	for (at = XXH3_64bits(s, len) & (t->cap - 1); t->table[at]; at = (at + 1) & (t->cap - 1)) {
+		n = t->by_id[t->table[at] - 1];
+		if (strlen(n->text) == len && !memcmp(n->text, s, len)) {
+			*ret = n->id;
+			return 0;
+		}
+	}
+	n = calloc(1, sizeof(*n) + len + 1);
+	if (!n)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	n->id = t->n;
+	memcpy(n->text, s, len);
+	t->by_id[t->n++] = n;
+	t->table[at] = t->n;
+	*ret = n->id;
+	return 0;
+}
+
+int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
+		       struct err *e)
+{
+	int rc = io_check_relative(path, len, e);
+
+	return rc ? rc : names_add(&w->sources, path, len, ret, e);
+}
+
+int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret, struct err *e)
+{
+	return names_add(&w->encodings, name, strlen(name), ret, e);
+}
+
+/* ---- opening ---- */
+
+int catalog_writer_new(const char *path, const char *format, const char *root,
+		       struct catalog_writer **ret, struct err *e)
+{
+	struct catalog_writer *w = calloc(1, sizeof(*w));
+	int rc;
+
+	if (!w)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	w->text = (struct buf)BUF_INIT(MAX_MAP_TEXT);
+	w->format = strdup(format);
+	w->root = strdup(root);
+	w->seal = XXH3_createState();
+	if (path && (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s.tmp", path) < 0))
+		w->tmp = NULL;
+	if (!w->format || !w->root || !w->seal || (path && !w->tmp)) {
+		rc = err_set(e, ENOMEM, "chunk index: out of memory");
+		goto fail;
+	}
+	(void)XXH3_128bits_reset(w->seal);
+	if (w->tmp)
+		(void)unlink(w->tmp); /* what a killed builder left; the caller holds the lock */
+	if (sqlite3_open_v2(w->tmp ? w->tmp : ":memory:", &w->db,
+			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL)) {
+		rc = w->db ? sql_err(w->db, e, w->tmp ? w->tmp : "chunk index")
+			   : err_set(e, ENOMEM, "chunk index: out of memory");
+		goto fail;
+	}
+	rc = sql_exec(w->db,
+		      "PRAGMA page_size=16384; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
+		      "PRAGMA locking_mode=EXCLUSIVE; PRAGMA cache_size=-4096; BEGIN",
+		      e);
+	for (size_t i = 0; !rc && catalog_schema[i]; i++)
+		rc = sql_exec(w->db, catalog_schema[i], e);
+	if (!rc)
+		rc = sql_prepare(w->db, "INSERT INTO chunkmap VALUES(?,?)", &w->insert_map, e);
+	if (rc)
+		goto fail;
+	*ret = w;
+	return 0;
+fail:
+	catalog_writer_free(w);
+	return rc;
+}
+
+static void pendings_release(struct pendings *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		free(p->v[i]);
+	free(p->v);
+}
+
+void catalog_writer_free(struct catalog_writer *w)
+{
+	if (!w)
+		return;
+	(void)sqlite3_finalize(w->insert_map);
+	(void)sqlite3_close(w->db);
+	if (w->tmp)
+		(void)unlink(w->tmp);
+	names_release(&w->sources);
+	names_release(&w->encodings);
+	pendings_release(&w->tensors);
+	pendings_release(&w->objects);
+	normal_release(&w->normal);
+	buf_release(&w->text);
+	XXH3_freeState(w->seal);
+	free(w->path);
+	free(w->tmp);
+	free(w->format);
+	free(w->root);
+	free(w);
+}
+
+/* ---- rows ---- */
+
+static int step_reset(struct catalog_writer *w, sqlite3_stmt *s, struct err *e)
+{
+	int rc = sqlite3_step(s);
+
+	(void)sqlite3_reset(s);
+	return rc == SQLITE_DONE ? 0 : sql_err(w->db, e, "write chunk index");
+}
+
+/* Bind and seal in one go, so that neither can forget a column. */
+static void put_int(struct catalog_writer *w, sqlite3_stmt *s, int col, uint64_t v)
+{
+	(void)sqlite3_bind_int64(s, col, (int64_t)v);
+	seal_int(w->seal, (int64_t)v);
+}
+
+static void put_text(struct catalog_writer *w, sqlite3_stmt *s, int col, const char *p, size_t n)
+{
+	(void)sqlite3_bind_text(s, col, p, (int)n, SQLITE_STATIC);
+	seal_text(w->seal, p, n);
+}
+
+static void put_str(struct catalog_writer *w, sqlite3_stmt *s, int col, const char *p)
+{
+	put_text(w, s, col, p, p ? strlen(p) : 0);
+}
+
+int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
+			 const uint64_t hash[2], struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	char hex[33];
+	int rc = sql_prepare(w->db, "INSERT INTO metadata_file VALUES(?,?,?,?,?,?)", &s, e);
+
+	if (rc)
+		return rc;
+	seal_hex((XXH128_hash_t){ .low64 = hash[0], .high64 = hash[1] }, hex);
+	/* Not sealed: they only decide whether to rebuild, and differ between copies. */
+	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
+	(void)sqlite3_bind_int64(s, 2, st->st_size);
+	(void)sqlite3_bind_int64(s, 3, (int64_t)io_mtime_ns(st));
+	(void)sqlite3_bind_int64(s, 4, (int64_t)io_ctime_ns(st));
+	(void)sqlite3_bind_int64(s, 5, (int64_t)st->st_ino);
+	(void)sqlite3_bind_text(s, 6, hex, -1, SQLITE_STATIC);
+	return step_reset(w, s, e);
+}
+
+/* A copy of *p whose strings lie behind it, on the list. */
+static int pending_add(struct pendings *list, const struct pending *p, struct err *e)
+{
+	const char *const texts[] = { p->shape, p->grid, p->fault };
+	size_t n = sizeof(*p) + p->fqn_len + 1;
+	const char **slots[3];
+	struct pending *copy;
+	char *at;
+
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+		n += texts[i] ? strlen(texts[i]) + 1 : 0;
+	if (list->n == list->cap) {
+		size_t cap = list->cap ? list->cap * 2 : 256;
+		struct pending **v = realloc(list->v, cap * sizeof(struct pending *));
+
+		if (!v)
+			return err_set(e, ENOMEM, "chunk index: out of memory");
+		list->v = v;
+		list->cap = cap;
+	}
+	copy = malloc(n);
+	if (!copy)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	*copy = *p;
+	at = (char *)(copy + 1);
+	memcpy(at, p->fqn, p->fqn_len);
+	at[p->fqn_len] = 0;
+	copy->fqn = at;
+	at += p->fqn_len + 1;
+	slots[0] = &copy->shape;
+	slots[1] = &copy->grid;
+	slots[2] = &copy->fault;
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+		if (!texts[i])
+			continue;
+		*slots[i] = at;
+		at = stpcpy(at, texts[i]) + 1;
+	}
+	list->v[list->n++] = copy;
+	return 0;
+}
+
+static int check_fqn(const char *fqn, size_t len, struct err *e)
+{
+	if (len > INT32_MAX / 2)
+		return err_set(e, EFBIG, "FQN of %zu bytes", len);
+	if (!text_is_utf8(fqn, len))
+		return err_set(e, ERR_CORRUPT, "FQN '%.*s' is not UTF-8", (int)min_u64(len, 200), fqn);
+	return 0;
+}
+
+static void source_reach(struct catalog_writer *w, const struct chunk_loc *l)
+{
+	uint64_t *min_size = &w->sources.by_id[l->file]->min_size;
+
+	*min_size = max_u64(*min_size, l->offset + l->length);
+}
+
+static void put_map(struct buf *b, size_t n, const struct normal *list)
+{
+	b->len = 0;
+	buf_str(b, "[");
+	for (uint32_t i = 0; i < list->count; i++) {
+		const uint64_t *box = list->boxes + i * 2 * n;
+		const struct chunk_loc *l = &list->locs[i];
+		const uint64_t loc[] = { l->file, l->offset, l->length, l->encoding };
+
+		buf_str(b, i ? ",\n[" : "[");
+		buf_json_u64s(b, box, n);
+		buf_str(b, ",");
+		buf_json_u64s(b, box + n, n);
+		for (size_t k = 0; k < ARRAY_LEN(loc); k++) {
+			buf_str(b, ",");
+			buf_u64(b, loc[k]);
+		}
+		buf_str(b, "]");
+	}
+	buf_str(b, "]");
+}
+
+int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct err *e)
+{
+	struct buf shape = BUF_INIT(MAX_DIMS * 24), grid = BUF_INIT(MAX_DIMS * 24);
+	autofree void *free_shape = NULL, *free_grid = NULL;
+	struct pending p = { .fqn = t->fqn, .fqn_len = (uint32_t)t->fqn_len,
+			     .dtype = dtype_info(t->dtype)->name };
+	int rc = check_fqn(t->fqn, t->fqn_len, e);
+
+	if (!rc)
+		rc = normal_make(&w->normal, t, &p.bytes, e);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < w->normal.count; i++)
+		source_reach(w, &w->normal.locs[i]);
+	put_map(&w->text, t->n_dims, &w->normal);
+	buf_json_u64s(&shape, t->shape, t->n_dims);
+	free_shape = shape.data;
+	if (w->normal.is_grid)
+		buf_json_u64s(&grid, w->normal.grid, t->n_dims);
+	free_grid = grid.data;
+	if (w->text.err || shape.err || grid.err)
+		return err_set(e, w->text.err ? w->text.err : ENOMEM,
+			       "tensor '%s': %u chunks are too many to index", t->fqn,
+			       w->normal.count);
+	p.map = w->maps++;
+	p.map_xxh64 = map_hash(w->text.data, w->text.len);
+	p.chunks = w->normal.count;
+	p.shape = shape.data;
+	p.grid = grid.data;
+	p.state = w->normal.state;
+	p.fault = w->normal.fault[0] ? w->normal.fault : NULL;
+	w->chunks += p.chunks;
+	if (ckd_add(&w->bytes, w->bytes, p.bytes) || w->bytes > INT64_MAX)
+		return err_set(e, ERR_CORRUPT, "the tensors' sizes add up to more than 2^63 bytes");
+	(void)sqlite3_bind_int64(w->insert_map, 1, p.map);
+	(void)sqlite3_bind_text(w->insert_map, 2, w->text.data, (int)w->text.len, SQLITE_STATIC);
+	rc = step_reset(w, w->insert_map, e);
+	return rc ? rc : pending_add(&w->tensors, &p, e);
+}
+
+int catalog_add_object(struct catalog_writer *w, const char *fqn, size_t fqn_len,
+		       const struct chunk_loc *loc, struct err *e)
+{
+	struct pending p = { .fqn = fqn, .fqn_len = (uint32_t)fqn_len, .loc = *loc };
+	int rc = check_fqn(fqn, fqn_len, e);
+
+	if (rc)
+		return rc;
+	if (loc->file == CATALOG_NO_FILE) {
+		p.fault = "it is listed but stored nowhere";
+		p.loc = (struct chunk_loc){ 0 };
+	} else {
+		source_reach(w, loc);
+	}
+	return pending_add(&w->objects, &p, e);
+}
+
+/* ---- finishing ---- */
+
+static int by_fqn(const void *ap, const void *bp)
+{
+	const struct pending *a = *(const struct pending *const *)ap;
+	const struct pending *b = *(const struct pending *const *)bp;
+
+	return text_natural_cmp(a->fqn, a->fqn_len, b->fqn, b->fqn_len);
+}
+
+static int sort_and_check(struct pendings *p, const char *what, struct err *e)
+{
+	if (p->n)
+		qsort(p->v, p->n, sizeof(struct pending *), by_fqn);
+	for (size_t i = 1; i < p->n; i++)
+		if (!by_fqn(&p->v[i - 1], &p->v[i]))
+			return err_set(e, ERR_CORRUPT, "two %s are called '%s'", what, p->v[i]->fqn);
+	return 0;
+}
+
+static int put_names(struct catalog_writer *w, const struct names *t, const char *sql, bool sizes,
+		     struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	int rc = sql_prepare(w->db, sql, &s, e);
+
+	for (uint32_t i = 0; !rc && i < t->n; i++) {
+		put_int(w, s, 1, i);
+		put_str(w, s, 2, t->by_id[i]->text);
+		if (sizes)
+			put_int(w, s, 3, t->by_id[i]->min_size);
+		rc = step_reset(w, s, e);
+	}
+	return rc;
+}
+
+static int put_tensors(struct catalog_writer *w, struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	int rc = sort_and_check(&w->tensors, "tensors", e);
+
+	if (!rc)
+		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?,?)", &s, e);
+	for (size_t i = 0; !rc && i < w->tensors.n; i++) {
+		const struct pending *p = w->tensors.v[i];
+
+		put_int(w, s, 1, i);
+		put_text(w, s, 2, p->fqn, p->fqn_len);
+		put_str(w, s, 3, p->dtype);
+		put_str(w, s, 4, p->shape);
+		put_int(w, s, 5, p->bytes);
+		put_int(w, s, 6, p->chunks);
+		put_str(w, s, 7, p->grid);
+		put_str(w, s, 8, p->state);
+		put_str(w, s, 9, p->fault);
+		put_int(w, s, 10, (uint64_t)p->map);
+		put_int(w, s, 11, p->map_xxh64);
+		rc = step_reset(w, s, e);
+	}
+	return rc;
+}
+
+static int put_objects(struct catalog_writer *w, struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	int rc = sort_and_check(&w->objects, "objects", e);
+
+	if (!rc)
+		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?)", &s, e);
+	for (size_t i = 0; !rc && i < w->objects.n; i++) {
+		const struct pending *p = w->objects.v[i];
+
+		put_int(w, s, 1, i);
+		put_text(w, s, 2, p->fqn, p->fqn_len);
+		put_int(w, s, 3, p->loc.file);
+		put_int(w, s, 4, p->loc.offset);
+		put_int(w, s, 5, p->loc.length);
+		put_int(w, s, 6, p->loc.encoding);
+		put_str(w, s, 7, p->fault);
+		rc = step_reset(w, s, e);
+	}
+	return rc;
+}
+
+static int put_checkpoint(struct catalog_writer *w, struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	char hex[33];
+	int rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
+
+	if (rc)
+		return rc;
+	put_str(w, s, 1, w->format);
+	/* Where it was built and by whom: told, not sealed, so that equal checkpoints seal equally. */
+	(void)sqlite3_bind_text(s, 2, w->root, -1, SQLITE_STATIC);
+	(void)sqlite3_bind_text(s, 3, builder, -1, SQLITE_STATIC);
+	put_int(w, s, 4, w->tensors.n);
+	put_int(w, s, 5, w->objects.n);
+	put_int(w, s, 6, w->chunks);
+	put_int(w, s, 7, w->bytes);
+	seal_hex(XXH3_128bits_digest(w->seal), hex);
+	(void)sqlite3_bind_text(s, 8, hex, -1, SQLITE_STATIC);
+	return step_reset(w, s, e);
+}
+
+/* Sync the finished file, give it its name, sync the directory. */
+static int publish(const char *tmp, const char *path, struct err *e)
+{
+	autofree char *dir = strdup(path);
+	autoclose int fd = open(tmp, O_RDONLY | O_CLOEXEC), dirfd = -1;
+	char *slash;
+
+	if (!dir)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	if (fd < 0 || fsync(fd))
+		return err_sys(e, errno, "sync '%s'", tmp);
+	if (rename(tmp, path))
+		return err_sys(e, errno, "rename '%s' to '%s'", tmp, path);
+	slash = strrchr(dir, '/');
+	if (slash)
+		*slash = 0;
+	dirfd = open(!slash ? "." : *dir ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dirfd >= 0)
+		(void)fsync(dirfd); /* not all file systems can; the rename is atomic without */
+	return 0;
+}
+
+int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct err *e)
+{
+	sqlite3 *db;
+	int rc;
+
+	(void)sqlite3_finalize(steal_ptr(&w->insert_map));
+	rc = put_names(w, &w->sources, "INSERT INTO source VALUES(?,?,?)", true, e);
+	if (!rc)
+		rc = put_names(w, &w->encodings, "INSERT INTO encoding VALUES(?,?)", false, e);
+	if (!rc)
+		rc = put_tensors(w, e);
+	if (!rc)
+		rc = put_objects(w, e);
+	if (!rc)
+		rc = put_checkpoint(w, e);
+	if (!rc) {
+		char sql[96];
+
+		(void)snprintf(sql, sizeof(sql), "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
+			       CATALOG_APPLICATION_ID, CATALOG_VERSION);
+		rc = sql_exec(w->db, sql, e);
+	}
+	if (rc)
+		return rc;
+	db = steal_ptr(&w->db);
+	if (!w->tmp)
+		return catalog_from_db(db, ret, e);
+	if (sqlite3_close(db))
+		return err_set(e, EIO, "close '%s'", w->tmp);
+	rc = publish(w->tmp, w->path, e);
+	return rc ? rc : catalog_open(w->path, ret, e);
+}

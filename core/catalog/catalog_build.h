@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * catalog_build - writing a chunk index: what a format reader reports goes in here.
+ *
+ * Any order will do; tensors get their numbers in natural order of their FQNs at the end. Chunk
+ * lists are normalised on the way in: empty chunks and replicas dropped, grids recognised, holes
+ * and overlaps found. A file is written beside its final name and renamed when whole and synced;
+ * a kill at any moment leaves the old index or none.
+ *
+ * Threads: one at a time.
+ */
+#ifndef CATALOG_CATALOG_BUILD_H
+#define CATALOG_CATALOG_BUILD_H
+
+#include "model/chunkmap.h"
+#include "model/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+struct catalog;
+struct catalog_writer;
+struct err;
+
+#define CATALOG_NO_FILE UINT32_MAX /* chunk_loc.file of a chunk that is listed but stored nowhere */
+
+/* path NULL: in memory. The file at path is replaced by catalog_writer_finish. */
+int catalog_writer_new(const char *path, const char *format, const char *root,
+		       struct catalog_writer **ret, struct err *e);
+/* Gives up what is not finished; removes the temporary file. NULL is fine. */
+void catalog_writer_free(struct catalog_writer *w);
+
+/* Numbers for a data file (relative path, checked here) and for an encoding; equal ones share. */
+int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
+		       struct err *e);
+int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret, struct err *e);
+
+/* A file that the index was made from, as it was when read; hash is XXH3-128 of its bytes. */
+int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
+			 const uint64_t hash[2], struct err *e);
+
+struct tensor_chunks {
+	const char *fqn;
+	size_t fqn_len;
+	enum dtype dtype;
+	size_t n_dims;
+	const uint64_t *shape;
+	uint32_t count;
+	const uint64_t *boxes; /* count rows of offsets and lengths, in listing order */
+	const struct chunk_loc *locs;
+};
+/* Fails when a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
+int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct err *e);
+/* loc->file may be CATALOG_NO_FILE. */
+int catalog_add_object(struct catalog_writer *w, const char *fqn, size_t fqn_len,
+		       const struct chunk_loc *loc, struct err *e);
+
+/* Write the rest, sync, rename, open for reading. The writer is spent, free it all the same. */
+int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct err *e);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * catalog_query - reading a chunk index.
+ *
+ * Opening reads every table but the chunk maps and verifies the seal over them; a map is read and
+ * verified when it is asked for. Whatever is wrong with the file is ERR_CORRUPT: build it again.
+ *
+ * Threads: the tables are immutable; catalog_load_map serialises itself.
+ */
+#ifndef CATALOG_CATALOG_QUERY_H
+#define CATALOG_CATALOG_QUERY_H
+
+#include "model/chunkmap.h"
+#include "model/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog;
+struct err;
+
+enum tensor_state { TENSOR_COMPLETE, TENSOR_INCOMPLETE, TENSOR_OVERLAPPING };
+
+struct catalog_tensor {
+	const char *fqn;
+	const char *fault; /* sentence, or NULL */
+	const uint64_t *shape;
+	uint64_t bytes;
+	uint64_t map_xxh64;
+	int64_t map;
+	uint32_t fqn_len, chunks;
+	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
+};
+
+struct catalog_object {
+	const char *fqn;
+	const char *fault;
+	struct chunk_loc loc;
+	uint32_t fqn_len;
+};
+
+struct catalog_source {
+	const char *path;
+	uint64_t min_size; /* bytes that the chunks and objects in it reach up to */
+};
+
+struct catalog_metadata {
+	const char *name;
+	uint64_t size, mtime_ns, ctime_ns, inode;
+	char hash[33]; /* XXH3-128 in hex */
+};
+
+int catalog_open(const char *path, struct catalog **ret, struct err *e);
+void catalog_close(struct catalog *c); /* NULL is fine */
+
+/* In natural order of the FQNs. */
+const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n);
+const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n);
+const struct catalog_source *catalog_sources(const struct catalog *c, size_t *ret_n);
+const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n);
+const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n);
+uint64_t catalog_chunks(const struct catalog *c);
+/* Equal for two indexes of the same checkpoint contents. */
+const char *catalog_seal(const struct catalog *c);
+
+/* *ret is the caller's, free() it. */
+int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
+		     struct err *e);
+
+#endif

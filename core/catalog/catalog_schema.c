@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "catalog/catalog_schema.h"
+
+#include "base/err.h"
+
+#include <stdio.h>
+
+/*
+ * A tensor's chunks are one row, not one row each: a tensor is what is looked up, written and
+ * hashed, and 1.3 million rows would cost as much time as parsing 230 MB of pickle. The row is
+ * JSON so that sqlite3 alone can take it apart again: view `chunk` does.
+ */
+const char *const catalog_schema[] = {
+	"CREATE TABLE checkpoint(\n"
+	"  format TEXT NOT NULL, root TEXT NOT NULL, builder TEXT NOT NULL,\n"
+	"  tensors INTEGER NOT NULL, objects INTEGER NOT NULL, chunks INTEGER NOT NULL,\n"
+	"  bytes INTEGER NOT NULL, seal TEXT NOT NULL)",
+
+	"CREATE TABLE metadata_file(\n"
+	"  name TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,\n"
+	"  ctime_ns INTEGER NOT NULL, inode INTEGER NOT NULL, xxh128 TEXT NOT NULL)",
+
+	"CREATE TABLE source(\n"
+	"  id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, min_size INTEGER NOT NULL)",
+
+	"CREATE TABLE encoding(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+
+	"CREATE TABLE tensor(\n"
+	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, dtype TEXT NOT NULL,\n"
+	"  shape TEXT NOT NULL, bytes INTEGER NOT NULL, chunks INTEGER NOT NULL, grid TEXT,\n"
+	"  state TEXT NOT NULL, fault TEXT, map INTEGER NOT NULL, map_xxh64 INTEGER NOT NULL)",
+
+	"CREATE TABLE object(\n"
+	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, source INTEGER NOT NULL,\n"
+	"  offset INTEGER NOT NULL, length INTEGER NOT NULL, encoding INTEGER NOT NULL, fault TEXT)",
+
+	"CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT NOT NULL)",
+
+	"CREATE VIEW chunk AS SELECT t.fqn AS fqn, j.key AS chunk,\n"
+	"  json_extract(j.value, '$[0]') AS offsets, json_extract(j.value, '$[1]') AS sizes,\n"
+	"  s.path AS path, json_extract(j.value, '$[3]') AS offset,\n"
+	"  json_extract(j.value, '$[4]') AS length, e.name AS encoding\n"
+	"FROM tensor t JOIN chunkmap m ON m.id = t.map JOIN json_each(m.chunks) j\n"
+	"  JOIN source s ON s.id = json_extract(j.value, '$[2]')\n"
+	"  JOIN encoding e ON e.id = json_extract(j.value, '$[5]')",
+	NULL,
+};
+
+int sql_err(sqlite3 *db, struct err *e, const char *what)
+{
+	int rc = sqlite3_extended_errcode(db) & 0xff;
+	int code = rc == SQLITE_NOMEM    ? ENOMEM
+		   : rc == SQLITE_FULL   ? ENOSPC
+		   : rc == SQLITE_TOOBIG ? EFBIG
+		   : rc == SQLITE_IOERR  ? EIO
+					 : ERR_CORRUPT;
+
+	return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
+}
+
+int sql_exec(sqlite3 *db, const char *sql, struct err *e)
+{
+	return sqlite3_exec(db, sql, NULL, NULL, NULL) ? sql_err(db, e, "chunk index") : 0;
+}
+
+int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct err *e)
+{
+	return sqlite3_prepare_v2(db, sql, -1, ret, NULL) ? sql_err(db, e, "chunk index") : 0;
+}
+
+void sql_finalizep(sqlite3_stmt **s)
+{
+	(void)sqlite3_finalize(*s);
+}
+
+void seal_int(XXH3_state_t *s, int64_t v)
+{
+	(void)XXH3_128bits_update(s, &v, sizeof(v));
+}
+
+void seal_text(XXH3_state_t *s, const char *p, size_t n)
+{
+	seal_int(s, p ? (int64_t)n : -1);
+	if (p)
+		(void)XXH3_128bits_update(s, p, n);
+}
+
+void seal_hex(XXH128_hash_t h, char out[static 33])
+{
+	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,
+		       (unsigned long long)h.low64);
+}
+
+uint64_t map_hash(const char *chunks, size_t n)
+{
+	return XXH3_64bits(chunks, n);
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bringing chunks and storage entries together: the key is (rank file, FQN, offset).
+ *
+ * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
+ * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
+ * agree, and objects that several ranks have, stays apart as FQN@rankN.
+ */
+#include "format/dcp_records.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "catalog/catalog_build.h"
+#include "model/box.h"
+#include "model/dtype.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A storage entry of the FQN at hand. */
+struct stored {
+	const uint64_t *off; /* n_dims numbers */
+	struct chunk_loc loc;
+	uint32_t rank, order;
+	uint8_t n_dims;
+	bool is_bytes;
+};
+
+struct join {
+	const struct dcp_records *r;
+	struct catalog_writer *w;
+	uint64_t *first;   /* by string id: its entries are at[first[id] .. first[id+1]) */
+	uint64_t *at;      /* positions in storage.data */
+	uint32_t *sources; /* by string id: source number + 1 of a path, or 0 */
+
+	struct stored *stored; /* scratch for one FQN */
+	size_t n_stored, cap_stored;
+	uint64_t *offs;
+	size_t cap_offs;
+	bool sorted;
+	uint32_t *entries; /* the FQN's entries, by rank */
+	size_t n_entries, cap_entries;
+	uint64_t *boxes;
+	struct chunk_loc *locs;
+	size_t cap_boxes, cap_locs;
+};
+
+/* Make *p hold at least n elements of `size`; content is not kept. */
+static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct err *e)
+{
+	void **p = pp;
+	size_t want = n + n / 2 + 16;
+
+	if (n <= *cap && *p)
+		return 0;
+	free(*p);
+	*p = calloc(want, size);
+	*cap = *p ? want : 0;
+	return *p ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+static void skip_numbers(const uint8_t **p, size_t n)
+{
+	while (n--) {
+		while (**p & 0x80)
+			++*p;
+		++*p;
+	}
+}
+
+/* Counting sort of the storage entries by FQN, keeping their order. */
+static int group_storage(struct join *j, struct err *e)
+{
+	const struct byte_store *s = &j->r->storage;
+	uint32_t n_strings = pk_strings_count(j->r->strings);
+	const uint8_t *p = s->data, *end = p + s->len;
+
+	j->first = calloc(n_strings + 2u, sizeof(*j->first));
+	j->at = malloc((j->r->n_storage + 1) * sizeof(*j->at));
+	j->sources = calloc(n_strings + 1u, sizeof(*j->sources));
+	if (!j->first || !j->at || !j->sources)
+		return err_set(e, ENOMEM, "out of memory");
+	for (int pass = 0; s->len && pass < 2; pass++) {
+		for (p = s->data; p < end;) {
+			uint64_t here = (uint64_t)(p - s->data), fqn = get_varint(&p), dims;
+
+			skip_numbers(&p, 5);
+			dims = get_varint(&p);
+			skip_numbers(&p, dims ? dims - 1 : 0);
+			if (pass == 0)
+				j->first[fqn + 2]++;
+			else
+				j->at[j->first[fqn + 1]++] = here;
+		}
+		/* After the sums first[id+1] is where id begins; filling moves it to where it ends. */
+		for (uint32_t i = 2; pass == 0 && i < n_strings + 2u; i++)
+			j->first[i] += j->first[i - 1];
+	}
+	return 0;
+}
+
+static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t *ret, struct err *e)
+{
+	const struct pk_str *path = pk_string(j->r->strings, (uint32_t)path_id);
+	int rc;
+
+	if (!j->sources[path_id]) {
+		uint32_t id;
+
+		rc = catalog_add_source(j->w, path->data, path->len, &id, e);
+		if (rc)
+			return err_wrap(e, "'%.100s'", fqn);
+		j->sources[path_id] = id + 1;
+	}
+	*ret = j->sources[path_id] - 1;
+	return 0;
+}
+
+/* Decode the storage entries of one FQN into j->stored. */
+static int load_stored(struct join *j, const struct pk_str *fqn, struct err *e)
+{
+	uint64_t from = j->first[fqn->id], to = j->first[fqn->id + 1u];
+	size_t n = (size_t)(to - from), used = 0, total = 0;
+	int rc = reserve(&j->stored, &j->cap_stored, n, sizeof(*j->stored), e);
+
+	for (size_t i = 0; i < n; i++) {
+		const uint8_t *p = j->r->storage.data + j->at[from + i];
+
+		skip_numbers(&p, 6);
+		total += get_varint(&p);
+	}
+	if (!rc)
+		rc = reserve(&j->offs, &j->cap_offs, total, sizeof(*j->offs), e);
+	for (size_t i = 0; !rc && i < n; i++) {
+		const uint8_t *p = j->r->storage.data + j->at[from + i];
+		struct stored *s = &j->stored[i];
+		uint64_t path, dims;
+
+		(void)get_varint(&p);
+		*s = (struct stored){ .rank = (uint32_t)get_varint(&p), .order = (uint32_t)i };
+		path = get_varint(&p);
+		s->loc.encoding = (uint32_t)get_varint(&p);
+		s->loc.offset = get_varint(&p);
+		s->loc.length = get_varint(&p);
+		dims = get_varint(&p);
+		s->is_bytes = !dims;
+		s->n_dims = (uint8_t)(dims ? dims - 1 : 0);
+		s->off = j->offs + used;
+		for (size_t d = 0; d < s->n_dims; d++)
+			j->offs[used++] = get_varint(&p);
+		rc = source_of(j, path, fqn->data, &s->loc.file, e);
+	}
+	j->n_stored = n;
+	j->sorted = false;
+	return rc;
+}
+
+static int by_key(const struct stored *a, const struct stored *b)
+{
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	if (a->is_bytes != b->is_bytes)
+		return a->is_bytes ? -1 : 1;
+	if (a->n_dims != b->n_dims)
+		return a->n_dims < b->n_dims ? -1 : 1;
+	return box_compare_off(a->n_dims, a->off, b->off);
+}
+
+static int by_key_and_order(const void *ap, const void *bp)
+{
+	const struct stored *a = ap, *b = bp;
+	int c = by_key(a, b);
+
+	return c ? c : a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* The entry with that key, the last one listed, or NULL. */
+static const struct stored *find_stored(struct join *j, const struct stored *key)
+{
+	size_t lo = 0, hi = j->n_stored;
+
+	if (!j->sorted && j->n_stored)
+		qsort(j->stored, j->n_stored, sizeof(*j->stored), by_key_and_order);
+	j->sorted = true;
+	while (lo < hi) { /* first entry beyond the key */
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (by_key(&j->stored[mid], key) <= 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo && !by_key(&j->stored[lo - 1], key) ? &j->stored[lo - 1] : NULL;
+}
+
+/* Do the storage entries follow the chunk list one to one? They do unless something is odd. */
+static bool in_step(const struct join *j, const uint64_t *boxes, const uint32_t *ranks, size_t n,
+		    size_t count)
+{
+	if (j->n_stored != count)
+		return false;
+	for (size_t i = 0; i < count; i++) {
+		const struct stored *s = &j->stored[i];
+
+		if (s->is_bytes || s->rank != ranks[i] || s->n_dims != n ||
+		    box_compare_off(n, s->off, boxes + i * 2 * n) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
+static int join_tensor(struct join *j, const char *name, size_t name_len, size_t from, size_t to,
+		       struct err *e)
+{
+	const struct dcp_entry *head = &j->r->entries[j->entries[from]];
+	struct tensor_chunks t = { .fqn = name, .fqn_len = name_len, .dtype = head->dtype,
+				   .n_dims = head->n_dims };
+	size_t n = head->n_dims, count = 0, k = 0;
+	autofree uint32_t *ranks = NULL;
+	uint64_t shape[MAX_DIMS];
+	bool step;
+	int rc;
+
+	for (size_t i = from; i < to; i++)
+		count += j->r->entries[j->entries[i]].count;
+	if (count > UINT32_MAX / 2)
+		return err_set(e, EFBIG, "'%s' has %zu chunks", name, count);
+	ranks = malloc((count + 1) * sizeof(*ranks));
+	rc = ranks ? reserve(&j->boxes, &j->cap_boxes, 2 * n * count + 1, sizeof(*j->boxes), e)
+		   : err_set(e, ENOMEM, "out of memory");
+	if (!rc)
+		rc = reserve(&j->locs, &j->cap_locs, count + 1, sizeof(*j->locs), e);
+	if (rc)
+		return rc;
+	for (size_t i = from; i < to; i++) {
+		const struct dcp_entry *entry = &j->r->entries[j->entries[i]];
+		const uint8_t *p = j->r->chunks.data + entry->at;
+
+		for (size_t d = 0; d < n; d++)
+			shape[d] = get_varint(&p);
+		for (uint32_t c = 0; c < entry->count; c++, k++) {
+			ranks[k] = entry->rank;
+			for (size_t d = 0; d < 2 * n; d++)
+				j->boxes[k * 2 * n + d] = get_varint(&p);
+		}
+	}
+	step = in_step(j, j->boxes, ranks, n, count);
+	for (k = 0; k < count; k++) {
+		struct stored key = { .rank = ranks[k], .n_dims = (uint8_t)n, .off = j->boxes + k * 2 * n };
+		const struct stored *s = step ? &j->stored[k] : find_stored(j, &key);
+
+		j->locs[k] = s ? s->loc : (struct chunk_loc){ .file = CATALOG_NO_FILE };
+	}
+	t.shape = shape;
+	t.count = (uint32_t)count;
+	t.boxes = j->boxes;
+	t.locs = j->locs;
+	return catalog_add_tensor(j->w, &t, e);
+}
+
+static int join_object(struct join *j, const char *name, size_t name_len, size_t at, struct err *e)
+{
+	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
+	struct stored key = { .rank = entry->rank, .is_bytes = true };
+	const struct stored *s = find_stored(j, &key);
+	struct chunk_loc nowhere = { .file = CATALOG_NO_FILE };
+
+	return catalog_add_object(j->w, name, name_len, s ? &s->loc : &nowhere, e);
+}
+
+static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
+			const struct dcp_entry *b)
+{
+	const uint8_t *p = r->chunks.data + a->at, *q = r->chunks.data + b->at;
+
+	if (!a->dtype || a->dtype != b->dtype || a->n_dims != b->n_dims)
+		return false;
+	for (size_t d = 0; d < a->n_dims; d++)
+		if (get_varint(&p) != get_varint(&q))
+			return false;
+	return true;
+}
+
+/* All entries of one FQN. */
+static int join_fqn(struct join *j, const struct pk_str *fqn, bool many, struct err *e)
+{
+	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
+	bool same = true;
+	int rc = load_stored(j, fqn, e);
+
+	for (size_t i = 1; i < j->n_entries; i++)
+		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
+	if (!rc && same && head->dtype)
+		return join_tensor(j, fqn->data, fqn->len, 0, j->n_entries, e);
+	if (!rc && j->n_entries == 1)
+		return join_object(j, fqn->data, fqn->len, 0, e);
+	for (size_t i = 0; !rc && many && i < j->n_entries; i++) {
+		const struct dcp_entry *entry = &j->r->entries[j->entries[i]];
+		autofree char *name = malloc(fqn->len + 32u);
+		size_t len = fqn->len;
+
+		if (!name)
+			return err_set(e, ENOMEM, "out of memory");
+		memcpy(name, fqn->data, fqn->len);
+		len += (size_t)snprintf(name + len, 32, "@rank%u", entry->rank);
+		rc = entry->dtype ? join_tensor(j, name, len, i, i + 1, e)
+				  : join_object(j, name, len, i, e);
+	}
+	return rc;
+}
+
+/* The chain of entries that begins at `head`, by rank. */
+static int collect_entries(struct join *j, uint32_t head, struct err *e)
+{
+	size_t n = 0;
+	int rc;
+
+	for (uint32_t i = head; i != DCP_NO_TENSOR; i = j->r->entries[i].next)
+		n++;
+	rc = reserve(&j->entries, &j->cap_entries, n, sizeof(*j->entries), e);
+	if (rc)
+		return rc;
+	j->n_entries = n;
+	/* Files are read in rank order and chains begin with the newest. */
+	for (uint32_t i = head; i != DCP_NO_TENSOR; i = j->r->entries[i].next)
+		j->entries[--n] = i;
+	return 0;
+}
+
+int dcp_join(struct dcp_records *r, bool many, struct catalog_writer *w, struct err *e)
+{
+	struct join j = { .r = r, .w = w };
+	int rc = group_storage(&j, e);
+
+	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
+		uint32_t fqn = r->entries[i].fqn;
+
+		if (r->by_fqn[fqn] != i) /* the newest of a chain stands for all */
+			continue;
+		rc = collect_entries(&j, i, e);
+		if (!rc)
+			rc = join_fqn(&j, pk_string(r->strings, fqn), many, e);
+	}
+	free(j.first);
+	free(j.at);
+	free(j.sources);
+	free(j.stored);
+	free(j.offs);
+	free(j.entries);
+	free(j.boxes);
+	free(j.locs);
+	return rc;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dcp_records - what a DCP metadata pickle says, kept small.
+ *
+ * The pickle lists chunks per tensor and storage entries per (FQN, offset), far apart and in any
+ * order. Both are kept as runs of varints, about 20 bytes a chunk, until dcp_join brings them
+ * together. Private to core/format.
+ *
+ * Threads: one at a time.
+ */
+#ifndef FORMAT_DCP_RECORDS_H
+#define FORMAT_DCP_RECORDS_H
+
+#include "parse/pickle.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct catalog_writer;
+
+#define DCP_NO_TENSOR UINT32_MAX
+
+/* One entry of state_dict_metadata. */
+struct dcp_entry {
+	uint64_t at;    /* in chunks.data: shape, then per chunk offsets and sizes */
+	uint32_t fqn;   /* string id */
+	uint32_t rank;  /* of the metadata file; 0 when there is just one */
+	uint32_t next;  /* entry of the same FQN in another file, or DCP_NO_TENSOR */
+	uint32_t count; /* chunks */
+	uint8_t dtype;  /* enum dtype; DTYPE_NONE for a bytes item */
+	uint8_t n_dims;
+};
+
+struct byte_store {
+	uint8_t *data;
+	size_t len, cap;
+};
+
+struct dcp_records {
+	struct pk_strings *strings;
+	struct dcp_entry *entries;
+	uint32_t n_entries, cap_entries;
+	struct byte_store chunks;
+	/* Per storage entry: fqn, rank, file (string id), encoding, offset, length, dimensions + 1
+	 * (0 for a bytes item), offsets. */
+	struct byte_store storage;
+	uint64_t n_storage;
+	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
+	uint32_t cap_by_fqn;
+};
+
+int dcp_records_init(struct dcp_records *r, struct err *e);
+void dcp_records_release(struct dcp_records *r);
+/* First entry of an FQN, or DCP_NO_TENSOR. */
+uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn);
+
+/* Read one metadata pickle into *r. */
+int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
+		      struct catalog_writer *w, struct err *e);
+/* Report all of it to the catalog. many: there is one metadata file per rank. */
+int dcp_join(struct dcp_records *r, bool many, struct catalog_writer *w, struct err *e);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * format - the checkpoint formats that can be read, one table entry and one file each.
+ *
+ * A format recognises a directory, names the metadata files it was made from (they are what the
+ * chunk index is keyed by), and reports tensors, chunks and objects to the catalog writer. It
+ * sees neither SQL nor views. To add one: write its file, add it to the table in format.c.
+ *
+ * Threads: pure apart from the file system.
+ */
+#ifndef FORMAT_FORMAT_H
+#define FORMAT_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog_writer;
+struct err;
+
+/* File names relative to the checkpoint, in natural order. */
+struct name_list {
+	char **v;
+	size_t n, cap;
+};
+
+struct scan_opts {
+	void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
+	void *progress_arg;
+};
+
+struct format {
+	const char *name;
+	/* 1 and the metadata files when dirfd is such a checkpoint, else 0; < 0 when it looks like
+	 * one but cannot be read, with a sentence. */
+	int (*probe)(int dirfd, struct name_list *files, struct err *e);
+	int (*scan)(int dirfd, const struct name_list *files, const struct scan_opts *opts,
+		    struct catalog_writer *w, struct err *e);
+};
+
+/* The format of a directory; an error that says what was looked for when there is none. */
+int format_detect(int dirfd, const struct format **ret, struct name_list *files, struct err *e);
+
+int name_list_add(struct name_list *l, const char *name, struct err *e);
+void name_list_sort(struct name_list *l);
+void name_list_release(struct name_list *l);
+
+extern const struct format format_dcp;
+
+#endif

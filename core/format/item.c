@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch.save's archive, as far as it has to be read (torch 2.1 and later; older ones lack some
+ * of the small records):
+ *
+ *	archive/data.pkl            pickle: _rebuild_tensor_v2(storage, offset, size, stride, ...)
+ *	archive/.format_version, archive/.storage_alignment
+ *	archive/byteorder           "little" or "big"
+ *	archive/data/0              the storage's bytes, aligned
+ *	archive/version, archive/.data/serialization_id, central directory
+ *
+ * One read of the first kilobytes is enough: headers are walked from the front, the pickle ends
+ * where STOP is, the small records where a data descriptor fits. Whatever is not laid out like
+ * that is looked up in the central directory, as torch does.
+ */
+#include "format/item.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "model/box.h"
+#include "parse/pickle.h"
+#include "parse/safetensors.h"
+#include "parse/zip.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	FIRST_READ = 2048,       /* data/0 begins at 704 or 768 with torch's default alignment */
+	MAX_HEAD = 1 << 20,      /* bytes read before the central directory is asked */
+	MAX_PICKLE = 64 << 20,   /* bytes of memory for one data.pkl */
+	MAX_PKL_SIZE = 16 << 20, /* bytes of a data.pkl found through the directory */
+	MAX_SMALL_RECORD = 4096, /* bytes of a record that is not a storage */
+};
+
+/* What data.pkl says. */
+struct view {
+	enum dtype dtype;
+	char key[64]; /* of the storage: "0" */
+	uint64_t storage_bytes;
+	uint64_t offset, size[MAX_DIMS], stride[MAX_DIMS]; /* elements */
+	size_t n_dims;
+	bool untyped; /* _rebuild_tensor_v3 */
+	bool neg, conj;
+};
+
+/* ---- data.pkl ---- */
+
+static bool numbers(const struct pk_value *v, uint64_t *ret, size_t *ret_n)
+{
+	size_t n = pk_len(v);
+
+	if ((v->type != PK_TUPLE && v->type != PK_LIST) || n > MAX_DIMS)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		if (v->n->v[i].type != PK_INT || v->n->v[i].i < 0)
+			return false;
+		ret[i] = (uint64_t)v->n->v[i].i;
+	}
+	*ret_n = n;
+	return true;
+}
+
+/* ('storage', torch.FloatStorage, '0', 'cpu', count) */
+static int read_storage(const struct pk_value *v, struct view *ret, struct err *e)
+{
+	const struct pk_value *t = v->type == PK_PERSID ? &v->n->own[0] : NULL, *f;
+
+	if (!t || t->type != PK_TUPLE || pk_len(t) < 5)
+		return err_set(e, ERR_CORRUPT, "data.pkl: no storage where a tensor has one");
+	f = t->n->own;
+	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
+	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT || f[4].i < 0)
+		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is not written as torch writes it");
+	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
+	if (ret->untyped) { /* counted in bytes */
+		ret->storage_bytes = (uint64_t)f[4].i;
+		return 0;
+	}
+	ret->dtype = dtype_by_storage(f[1].g->name->data);
+	if (ret->dtype == DTYPE_NONE)
+		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'", f[1].g->name->data);
+	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
+		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements", (long long)f[4].i);
+	return 0;
+}
+
+static void read_bits(const struct pk_value *v, struct view *ret)
+{
+	const struct pk_value *conj = pk_get(v, "conj"), *neg = pk_get(v, "neg");
+
+	ret->conj = conj && conj->type == PK_BOOL && conj->i;
+	ret->neg = neg && neg->type == PK_BOOL && neg->i;
+}
+
+/* Arguments: storage, offset, size, stride, requires_grad, hooks [, dtype if v3] [, bits] */
+static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct view *ret, struct err *e)
+{
+	size_t n = pk_len(args), strides;
+	const struct pk_value *a;
+	int rc;
+
+	if (args->type != PK_TUPLE || n < (v3 ? 7 : 4))
+		return err_set(e, ERR_CORRUPT, "data.pkl: a tensor with %zu arguments", n);
+	a = args->n->own;
+	ret->untyped = v3;
+	if (v3) {
+		ret->dtype = a[6].type == PK_GLOBAL ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
+						    : DTYPE_NONE;
+		if (ret->dtype == DTYPE_NONE)
+			return err_set(e, ERR_UNSUPPORTED, "data.pkl: unknown dtype");
+	}
+	rc = read_storage(&a[0], ret, e);
+	if (rc)
+		return rc;
+	if (a[1].type != PK_INT || a[1].i < 0 || !numbers(&a[2], ret->size, &ret->n_dims) ||
+	    !numbers(&a[3], ret->stride, &strides) || strides != ret->n_dims)
+		return err_set(e, ERR_CORRUPT, "data.pkl: offset, size and stride do not fit together");
+	ret->offset = (uint64_t)a[1].i;
+	if (bits && n > (v3 ? 7u : 6u))
+		read_bits(&a[v3 ? 7 : 6], ret);
+	return 0;
+}
+
+static int read_view(const struct pk_value *root, struct view *ret, struct err *e)
+{
+	const struct pk_value *fn, *args;
+
+	if (root->type != PK_OBJECT)
+		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
+	fn = &root->n->own[PK_CALLEE];
+	args = &root->n->own[PK_ARGS];
+	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments, state). */
+	for (int depth = 0; depth < 4 && args->type == PK_TUPLE && pk_len(args); depth++) {
+		if (pk_is(fn, NULL, "_rebuild_parameter") || pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
+			const struct pk_value *t = &args->n->own[0];
+
+			if (t->type != PK_OBJECT)
+				break;
+			fn = &t->n->own[PK_CALLEE];
+			args = &t->n->own[PK_ARGS];
+		} else if (pk_is(fn, NULL, "_rebuild_from_type_v2") && pk_len(args) >= 3) {
+			fn = &args->n->own[0];
+			args = &args->n->own[2];
+		} else {
+			break;
+		}
+	}
+	if (pk_is(fn, NULL, "_rebuild_tensor_v3"))
+		return read_rebuild(args, true, true, ret, e);
+	if (pk_is(fn, NULL, "_rebuild_tensor_v2"))
+		return read_rebuild(args, false, true, ret, e);
+	if (pk_is(fn, NULL, "_rebuild_tensor") || pk_is(fn, NULL, "_rebuild_qtensor"))
+		return read_rebuild(args, false, false, ret, e);
+	return err_set(e, ERR_UNSUPPORTED, "data.pkl: '%.80s' is not a dense tensor",
+		       fn->type == PK_GLOBAL ? fn->g->name->data : "?");
+}
+
+/* *ret_len: bytes of the pickle. -ENODATA when it goes on behind len. */
+static int read_pickle(const uint8_t *p, size_t len, struct view *ret, size_t *ret_len, struct err *e)
+{
+	struct pickle_input in = { .mem = p, .mem_len = len };
+	struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
+	struct pickle *pk = NULL;
+	struct pk_value root;
+	int rc = pickle_load(&in, &opts, &pk, e);
+
+	if (rc)
+		return rc;
+	root = pickle_root(pk);
+	*ret_len = (size_t)pickle_end(pk);
+	rc = read_view(&root, ret, e);
+	pickle_free(pk);
+	return rc;
+}
+
+/* ---- the archive ---- */
+
+/* Where the storage is. */
+struct found {
+	struct view view;
+	uint64_t data;
+	bool big_endian;
+};
+
+/* "archive/data/0" -> "data/0" */
+static const char *base_name(const char *name, size_t len, size_t *ret_len)
+{
+	const char *slash = memchr(name, '/', len);
+
+	*ret_len = slash ? len - (size_t)(slash + 1 - name) : len;
+	return slash ? slash + 1 : name;
+}
+
+static bool is_name(const char *name, size_t len, const char *want)
+{
+	return strlen(want) == len && !memcmp(name, want, len);
+}
+
+static bool is_storage(const char *name, size_t len, const char *key)
+{
+	return len > 5 && !memcmp(name, "data/", 5) && is_name(name + 5, len - 5, key);
+}
+
+/* Bytes of the small record at p, found by the descriptor behind it; SIZE_MAX when there is none. */
+static size_t small_record(const uint8_t *p, size_t len)
+{
+	for (size_t n = 1; n <= MAX_SMALL_RECORD && n + 16 <= len; n++)
+		if (p[n] == 'P' && zip_descriptor(p + n, len - n, n))
+			return n;
+	return SIZE_MAX;
+}
+
+/*
+ * Walk `head`, the archive's first len bytes. 0 when found; 1 when the directory has to be asked;
+ * -ENODATA when a longer head may help; other errors are final.
+ */
+static int walk(const uint8_t *head, size_t len, struct found *ret, struct err *e)
+{
+	bool have_order = false;
+	uint64_t at = 0;
+
+	for (;;) {
+		struct zip_local l;
+		const uint8_t *p;
+		const char *name;
+		size_t name_len, size, left;
+		int rc = zip_read_local(head + at, len - at, &l, e);
+
+		if (rc)
+			return rc == -ENODATA ? rc : 1;
+		name = base_name(l.name, l.name_len, &name_len);
+		p = head + at + l.data;
+		left = len - at - l.data;
+		if (!at) {
+			if (!is_name(name, name_len, "data.pkl"))
+				return 1;
+			rc = read_pickle(p, left, &ret->view, &size, e);
+			if (rc)
+				return rc;
+		} else if (name_len > 5 && !memcmp(name, "data/", 5)) {
+			/* Before torch 2.1 there is no byteorder; make sure that it does not follow. */
+			if (!have_order || !is_storage(name, name_len, ret->view.key))
+				return 1;
+			ret->data = at + l.data;
+			return 0;
+		} else {
+			size = l.streamed ? small_record(p, left) : l.size;
+			if (size == SIZE_MAX)
+				return left > MAX_SMALL_RECORD + 24 ? 1 : -ENODATA;
+		}
+		if (size > left || (l.streamed && left - size < 24))
+			return -ENODATA;
+		if (is_name(name, name_len, "byteorder")) {
+			ret->big_endian = size == 3 && !memcmp(p, "big", 3);
+			have_order = true;
+		}
+		at += l.data + size;
+		if (l.streamed) {
+			size_t d = zip_descriptor(p + size, left - size, size);
+
+			if (!d)
+				return 1;
+			at += d;
+		}
+	}
+}
+
+struct lookup {
+	const struct blob *item;
+	const char *key;      /* NULL while the pickle is not read */
+	struct zip_member pkl, order, storage;
+	bool have_pkl, have_order, have_storage;
+};
+
+static int each_member(void *arg, const struct zip_member *m, struct err *e)
+{
+	struct lookup *l = arg;
+	size_t len;
+	const char *name = base_name(m->name, m->name_len, &len);
+
+	(void)e;
+	if (!l->key && is_name(name, len, "data.pkl")) {
+		l->pkl = *m;
+		l->have_pkl = true;
+	} else if (!l->key && is_name(name, len, "byteorder")) {
+		l->order = *m;
+		l->have_order = true;
+	} else if (l->key && is_storage(name, len, l->key)) {
+		l->storage = *m;
+		l->have_storage = true;
+	}
+	return 0;
+}
+
+static int read_member(const struct blob *item, const struct zip_member *m, size_t max, uint8_t **ret,
+		       struct err *e)
+{
+	autofree uint8_t *p = NULL;
+	uint64_t data;
+	int64_t n;
+	int rc = zip_member_data(item, m, &data, e);
+
+	if (rc)
+		return rc;
+	if (m->size > max)
+		return err_set(e, ERR_CORRUPT, "zip record of %llu bytes", (unsigned long long)m->size);
+	p = malloc(m->size + 1);
+	if (!p)
+		return err_set(e, ENOMEM, "out of memory");
+	n = item->read(item->arg, data, p, m->size, e);
+	if (n < 0)
+		return (int)n;
+	if ((uint64_t)n != m->size)
+		return err_set(e, ERR_CORRUPT, "zip record ends early");
+	*ret = steal_ptr(&p);
+	return 0;
+}
+
+static int by_directory(const struct blob *item, struct found *ret, struct err *e)
+{
+	struct lookup l = { .item = item };
+	autofree uint8_t *pkl = NULL, *order = NULL;
+	size_t len;
+	int rc = zip_each(item, each_member, &l, e);
+
+	if (rc)
+		return rc;
+	if (!l.have_pkl)
+		return err_set(e, ERR_CORRUPT, "the item's archive has no data.pkl");
+	rc = read_member(item, &l.pkl, MAX_PKL_SIZE, &pkl, e);
+	if (!rc)
+		rc = read_pickle(pkl, l.pkl.size, &ret->view, &len, e);
+	if (!rc && l.have_order)
+		rc = read_member(item, &l.order, 16, &order, e);
+	if (rc)
+		return rc;
+	ret->big_endian = order && l.order.size == 3 && !memcmp(order, "big", 3);
+	l.key = ret->view.key;
+	rc = zip_each(item, each_member, &l, e);
+	if (rc)
+		return rc;
+	if (!l.have_storage)
+		return err_set(e, ERR_CORRUPT, "the item's archive has no data/%s", ret->view.key);
+	if (l.storage.size < ret->view.storage_bytes)
+		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, data.pkl counts %llu", ret->view.key,
+			       (unsigned long long)l.storage.size,
+			       (unsigned long long)ret->view.storage_bytes);
+	return zip_member_data(item, &l.storage, &ret->data, e);
+}
+
+static int find_storage(const struct blob *item, uint8_t *head, size_t len, struct found *ret,
+			struct err *e)
+{
+	autofree uint8_t *more = NULL;
+	size_t cap = FIRST_READ;
+	int rc;
+
+	for (;;) {
+		int64_t n;
+
+		*ret = (struct found){ 0 };
+		rc = walk(more ? more : head, len, ret, e);
+		if (rc != -ENODATA || len < cap || cap >= MAX_HEAD)
+			break;
+		cap *= 8;
+		free(more);
+		more = malloc(cap);
+		if (!more)
+			return err_set(e, ENOMEM, "out of memory");
+		n = item->read(item->arg, 0, more, cap, e);
+		if (n < 0)
+			return (int)n;
+		len = (size_t)n;
+	}
+	if (!rc || (rc < 0 && rc != -ENODATA))
+		return rc;
+	if (item->size == BLOB_SIZE_UNKNOWN) /* the directory is at an end that nobody knows */
+		return err_set(e, ERR_UNSUPPORTED,
+			       "the item's archive cannot be read from the front, and it is compressed");
+	*ret = (struct found){ 0 };
+	return by_directory(item, ret, e);
+}
+
+/* ---- checks ---- */
+
+static int wrong_dtype(const struct item_want *want, enum dtype found, struct err *e)
+{
+	return err_set(e, ERR_CORRUPT, "the metadata says %s, its item holds %s",
+		       dtype_info(want->dtype)->name, dtype_info(found)->name);
+}
+
+static int check_view(const struct blob *item, const struct found *f, const struct item_want *want,
+		      struct payload *ret, struct err *e)
+{
+	const struct dtype_info *d = dtype_info(want->dtype);
+	const struct view *v = &f->view;
+	uint64_t last = v->offset, end, step;
+	bool empty = false, bad = false;
+
+	if (v->dtype != want->dtype)
+		return wrong_dtype(want, v->dtype, e);
+	if (v->n_dims != want->n_dims || memcmp(v->size, want->len, v->n_dims * sizeof(*v->size)) != 0)
+		return err_set(e, ERR_CORRUPT, "its item does not have the chunk's sizes");
+	for (size_t i = 0; i < v->n_dims; i++) {
+		empty |= !v->size[i];
+		if (v->size[i] > 1)
+			bad |= ckd_mul(&step, v->size[i] - 1, v->stride[i]) || ckd_add(&last, last, step);
+		/* Strides of dimensions of one element mean nothing; keep them from overflowing. */
+		ret->stride[i] = v->size[i] > 1 ? v->stride[i] * d->size : 0;
+	}
+	bad |= ckd_add(&end, last, 1) || ckd_mul(&end, end, d->size);
+	if (!empty && (bad || end > v->storage_bytes))
+		return err_set(e, ERR_CORRUPT, "its view reaches outside its storage of %llu bytes",
+			       (unsigned long long)v->storage_bytes);
+	if (ckd_add(&ret->end, f->data, empty ? 0 : end) || ret->end > item->size)
+		return err_set(e, ERR_CORRUPT, "its storage reaches beyond the item's %llu bytes",
+			       (unsigned long long)item->size);
+	ret->data = f->data + (empty ? 0 : v->offset * d->size);
+	/* torch swaps untyped storages as bytes, that is not at all (torch/serialization.py). */
+	ret->swap = f->big_endian && !v->untyped && d->unit > 1;
+	ret->neg = v->neg;
+	ret->conj = v->conj && d->size == 2 * d->unit; /* of a real number: itself */
+	return 0;
+}
+
+static void reverse(uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n / 2; i++) {
+		uint8_t t = p[i];
+
+		p[i] = p[n - 1 - i];
+		p[n - 1 - i] = t;
+	}
+}
+
+/* Floating point: the sign bit. Integers (torch keeps the neg bit of their views too): two's complement. */
+static void negate(uint8_t *p, size_t n, bool integer)
+{
+	unsigned carry = 1;
+
+	if (!integer) {
+		p[n - 1] ^= 0x80;
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		carry += (uint8_t)~p[i];
+		p[i] = (uint8_t)carry;
+		carry >>= 8;
+	}
+}
+
+void payload_resolve(const struct payload *p, enum dtype dtype, void *elements, size_t bytes)
+{
+	const struct dtype_info *d = dtype_info(dtype);
+	uint8_t *at = elements;
+
+	for (size_t i = 0; i + d->unit <= bytes; i += d->unit) {
+		bool imaginary = i / d->unit % 2 && d->size == 2 * d->unit;
+
+		if (p->swap)
+			reverse(at + i, d->unit);
+		if (p->neg != (p->conj && imaginary))
+			negate(at + i, d->unit, d->is_integer);
+	}
+}
+
+/* ---- safetensors inside .distcp ---- */
+
+struct item_cache {
+	pthread_mutex_t lock;
+	uint64_t key;
+	struct st_header *header;
+};
+
+struct item_cache *item_cache_new(void)
+{
+	struct item_cache *c = calloc(1, sizeof(*c));
+
+	if (c)
+		(void)pthread_mutex_init(&c->lock, NULL);
+	return c;
+}
+
+void item_cache_free(struct item_cache *c)
+{
+	if (!c)
+		return;
+	st_free(c->header);
+	(void)pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+static int from_header(const struct st_header *h, const struct item_want *want, struct payload *ret,
+		       struct err *e)
+{
+	const struct st_tensor *t = st_find(h, want->fqn, want->fqn_len);
+	uint64_t stride = dtype_info(want->dtype)->size;
+	bool same;
+
+	if (!t)
+		return err_set(e, ERR_CORRUPT, "its file's safetensors header does not name it");
+	if (t->dtype != want->dtype)
+		return wrong_dtype(want, t->dtype, e);
+	same = t->n_dims == want->n_dims;
+	for (size_t i = 0; same && i < t->n_dims; i++) {
+		bool halves = t->dtype == DTYPE_F4_E2M1FN_X2 && i + 1 == t->n_dims;
+
+		same = t->shape[i] == want->len[i] * (halves ? 2 : 1);
+	}
+	if (!same)
+		return err_set(e, ERR_CORRUPT, "its file's safetensors header gives it another shape");
+	for (size_t i = want->n_dims; i-- > 0; stride *= want->len[i])
+		ret->stride[i] = stride;
+	ret->data = st_data(h) + t->begin;
+	ret->end = st_data(h) + t->end;
+	ret->swap = ret->neg = ret->conj = false;
+	return 0;
+}
+
+static int open_safetensors(const struct item_want *want, struct item_cache *cache, struct payload *ret,
+			    struct err *e)
+{
+	struct st_header *h = NULL, *old;
+	int rc;
+
+	{
+		SCOPED_LOCK(&cache->lock);
+		if (cache->header && cache->key == want->file_key)
+			return from_header(cache->header, want, ret, e);
+	}
+	rc = st_read(want->rest, &h, e);
+	if (rc)
+		return err_wrap(e, "the item is neither a torch.save archive nor safetensors");
+	rc = from_header(h, want, ret, e);
+	{
+		SCOPED_LOCK(&cache->lock);
+		old = cache->header;
+		cache->header = h;
+		cache->key = want->file_key;
+	}
+	st_free(old);
+	return rc;
+}
+
+int item_open(const struct blob *item, const struct item_want *want, struct item_cache *cache,
+	      struct payload *ret, struct err *e)
+{
+	uint8_t head[FIRST_READ];
+	struct found f;
+	int64_t n = item->read(item->arg, 0, head, sizeof(head), e);
+	int rc;
+
+	if (n < 0)
+		return (int)n;
+	if (!zip_magic(head, (size_t)n)) {
+		if (!want->rest)
+			return err_set(e, ERR_CORRUPT, "its decoded item is no torch.save archive");
+		return open_safetensors(want, cache, ret, e);
+	}
+	rc = find_storage(item, head, (size_t)n, &f, e);
+	return rc ? rc : check_view(item, &f, want, ret, e);
+}

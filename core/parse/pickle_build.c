@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the opcodes build: tuples, globals, objects, containers. Every function takes its operands
+ * from the stack, checks that they are there, and leaves its result there.
+ */
+#include "parse/pickle_internal.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+
+#include <string.h>
+
+enum known { KNOWN_NONE, KNOWN_SIZE, KNOWN_ORDERED_DICT, KNOWN_SET };
+
+struct pk_known_global {
+	struct pk_global g; /* first: values point to it */
+	enum known known;
+	struct pk_known_global *next;
+};
+
+int pk_make_tuple(struct pickle *p, size_t count, struct err *e)
+{
+	struct pk_node *n;
+
+	if (!pk_has(p, count))
+		return pk_need(p, count, e);
+	if (!count)
+		return pk_push(p, (struct pk_value){ .type = PK_TUPLE }, e); /* () has no node */
+	if (count > UINT32_MAX / 64)
+		return pk_too_big(p, e);
+	n = pk_node_new(p, (uint32_t)count);
+	if (!n)
+		return pk_too_big(p, e);
+	p->n -= count;
+	for (size_t i = 0; i < count; i++)
+		n->own[i] = p->stack[p->n + i];
+	p->stack[p->n++] = (struct pk_value){ .type = PK_TUPLE, .n = n };
+	return 0;
+}
+
+static enum known known_global(const char *module, const char *name)
+{
+	static const struct {
+		const char *module, *name;
+		enum known known;
+	} table[] = {
+		{ "torch", "Size", KNOWN_SIZE },
+		{ "collections", "OrderedDict", KNOWN_ORDERED_DICT },
+		{ "builtins", "set", KNOWN_SET },
+		{ "builtins", "frozenset", KNOWN_SET },
+		{ "__builtin__", "set", KNOWN_SET }, /* protocols below 3 */
+		{ "__builtin__", "frozenset", KNOWN_SET },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(table); i++)
+		if (!strcmp(module, table[i].module) && !strcmp(name, table[i].name))
+			return table[i].known;
+	return KNOWN_NONE;
+}
+
+int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk_str *name,
+		  struct err *e)
+{
+	struct pk_known_global **head, *g;
+
+	head = &p->globals[(module->hash * 31 + name->hash) % PK_GLOBAL_BUCKETS];
+	for (g = *head; g; g = g->next)
+		if (g->g.module == module && g->g.name == name)
+			break;
+	if (!g) {
+		if (p->n_globals++ == PK_MAX_GLOBALS)
+			return pk_bad(p, "too many different globals", e);
+		g = pool_get(&p->pool, pool_class(sizeof(*g)));
+		if (!g)
+			return pk_too_big(p, e);
+		*g = (struct pk_known_global){ .g = { .module = module, .name = name }, .next = *head };
+		/* A name with a NUL in it is not the name that a hook would see. */
+		if (strlen(module->data) == module->len && strlen(name->data) == name->len) {
+			g->known = known_global(module->data, name->data);
+			if (p->hooks && p->hooks->classify)
+				g->g.cls = p->hooks->classify(p->arg, module->data, name->data);
+		}
+		*head = g;
+	}
+	return pk_push(p, (struct pk_value){ .type = PK_GLOBAL, .g = &g->g }, e);
+}
+
+/* torch.Size((a, b)): the argument moves up a level. True when that is what the stack has. */
+static bool make_size(struct pickle *p)
+{
+	struct pk_value *args = &p->stack[p->n - 1];
+	struct pk_node *n = args->n;
+
+	if (pk_len(args) != 1 || n->own[0].type != PK_TUPLE)
+		return false;
+	p->stack[--p->n - 1] = n->own[0];
+	if (n->refs == 1) {
+		pool_put(&p->pool, n, n->own_class);
+	} else {
+		pk_ref(&n->own[0]);
+		n->refs--;
+	}
+	return true;
+}
+
+/* callee and arguments on top become an object, or what the callee is known to yield. */
+int pk_make_object(struct pickle *p, bool reduce, struct err *e)
+{
+	struct pk_value *callee, *args;
+	struct pk_node *n;
+
+	if (!pk_has(p, 2))
+		return pk_need(p, 2, e);
+	callee = &p->stack[p->n - 2];
+	args = &p->stack[p->n - 1];
+	if (reduce && callee->type == PK_GLOBAL && args->type == PK_TUPLE) {
+		const struct pk_known_global *g = (const void *)callee->g;
+
+		if (g->known == KNOWN_SIZE && make_size(p))
+			return 0;
+		if (g->known == KNOWN_ORDERED_DICT && !pk_len(args)) {
+			p->n -= 2;
+			return pk_push_node(p, PK_DICT, pk_node_new(p, 0), e);
+		}
+		if (g->known == KNOWN_SET) {
+			pk_drop_from(p, p->n - 2);
+			return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+		}
+	}
+	if (p->drop_unknown && (callee->type != PK_GLOBAL || !callee->g->cls)) {
+		pk_drop_from(p, p->n - 2);
+		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+	}
+	n = pk_node_new(p, PK_OBJECT_FIELDS);
+	if (!n)
+		return pk_too_big(p, e);
+	n->own[PK_CALLEE] = *callee;
+	n->own[PK_ARGS] = *args;
+	n->own[PK_STATE] = (struct pk_value){ .type = PK_NONE };
+	*callee = (struct pk_value){ .type = PK_OBJECT, .n = n };
+	p->n--;
+	return 0;
+}
+
+int pk_make_persid(struct pickle *p, struct err *e)
+{
+	struct pk_node *n;
+
+	if (!pk_has(p, 1))
+		return pk_need(p, 1, e);
+	n = pk_node_new(p, 1);
+	if (!n)
+		return pk_too_big(p, e);
+	n->own[0] = p->stack[--p->n];
+	return pk_push_node(p, PK_PERSID, n, e);
+}
+
+int pk_build(struct pickle *p, struct err *e)
+{
+	struct pk_value state, *obj, *slot, *callee;
+
+	if (!pk_has(p, 2))
+		return pk_need(p, 2, e);
+	state = p->stack[--p->n];
+	obj = &p->stack[p->n - 1];
+	if (obj->type != PK_OBJECT) { /* state of something that is not kept */
+		pk_drop(p, &state);
+		return 0;
+	}
+	slot = &obj->n->own[PK_STATE];
+	pk_drop(p, slot);
+	*slot = state;
+	callee = &obj->n->own[PK_CALLEE];
+	if (callee->type == PK_GLOBAL && callee->g->cls && p->hooks && p->hooks->built)
+		return p->hooks->built(p->arg, p, obj, e);
+	return 0;
+}
+
+/*
+ * The attribute of the outermost object that the dict at stack position `at` will become, or
+ * NULL. While it is being filled the stack reads: object, its state dict, MARK, key, value, key,
+ * value ... key, this dict; without the MARK where the object has only one attribute.
+ */
+static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *ret_class)
+{
+	const struct pk_value *s = p->stack;
+
+	if (p->n_marks > 1 || (p->n_marks ? p->marks[0] != 2 || at < 3 || at % 2 != 1 : at != 3))
+		return NULL;
+	if (s[0].type != PK_OBJECT || s[1].type != PK_DICT || s[at - 1].type != PK_STR ||
+	    s[0].n->own[PK_CALLEE].type != PK_GLOBAL)
+		return NULL;
+	*ret_class = s[0].n->own[PK_CALLEE].g->cls;
+	return s[at - 1].s;
+}
+
+/* Offer the pairs [from, p->n) to the hook; those it leaves move together. */
+static int offer_items(struct pickle *p, size_t from, int root_class, const struct pk_str *attr,
+		       struct err *e)
+{
+	size_t to = from;
+
+	for (size_t i = from; i < p->n; i += 2) {
+		struct pk_value key = p->stack[i], value = p->stack[i + 1];
+		bool consumed = false;
+		int rc = p->hooks->attr_item(p->arg, root_class, attr, &key, &value, &consumed, e);
+
+		if (rc)
+			return rc;
+		if (consumed) {
+			pk_drop(p, &key);
+			pk_drop(p, &value);
+		} else {
+			p->stack[to++] = key;
+			p->stack[to++] = value;
+		}
+	}
+	p->n = to;
+	return 0;
+}
+
+int pk_set_items(struct pickle *p, size_t from, struct err *e)
+{
+	struct pk_value dict;
+	size_t used;
+	int rc;
+
+	if ((p->n - from) % 2)
+		return pk_bad(p, "SETITEMS with half a pair", e);
+	dict = p->stack[from - 1];
+	if (dict.type != PK_DICT) { /* items of an object: nothing here needs them */
+		pk_drop_from(p, from);
+		return 0;
+	}
+	if (p->hooks && p->hooks->attr_item) {
+		int root_class = 0;
+		const struct pk_str *attr = root_attr(p, from - 1, &root_class);
+
+		rc = attr ? offer_items(p, from, root_class, attr, e) : 0;
+		if (rc)
+			return rc;
+	}
+	used = 2 * (size_t)dict.n->len;
+	rc = pk_node_grow(p, dict.n, used, p->n - from, e);
+	if (rc)
+		return rc;
+	for (size_t i = from; i < p->n; i++)
+		dict.n->v[used++] = p->stack[i];
+	dict.n->len = (uint32_t)(used / 2);
+	p->n = from;
+	return 0;
+}
+
+int pk_append_items(struct pickle *p, size_t from, struct err *e)
+{
+	struct pk_value list = p->stack[from - 1];
+	int rc;
+
+	if (list.type != PK_LIST) {
+		pk_drop_from(p, from);
+		return 0;
+	}
+	rc = pk_node_grow(p, list.n, list.n->len, p->n - from, e);
+	if (rc)
+		return rc;
+	for (size_t i = from; i < p->n; i++)
+		list.n->v[list.n->len++] = p->stack[i];
+	p->n = from;
+	return 0;
+}
+
+/* LIST and DICT: as if the empty container had been there before the mark. */
+static int make_container(struct pickle *p, enum pk_type type, size_t from, struct err *e)
+{
+	int rc = pk_push_node(p, type, pk_node_new(p, 0), e);
+	struct pk_value v;
+
+	if (rc)
+		return rc;
+	v = p->stack[p->n - 1];
+	memmove(p->stack + from + 1, p->stack + from, (p->n - 1 - from) * sizeof(v));
+	p->stack[from] = v;
+	return type == PK_LIST ? pk_append_items(p, from + 1, e) : pk_set_items(p, from + 1, e);
+}
+
+int pk_marked(struct pickle *p, uint8_t op, struct err *e)
+{
+	size_t from = 0;
+	int rc = pk_mark_pop(p, &from, e);
+
+	if (rc)
+		return rc;
+	switch (op) {
+	case OP_TUPLE:
+		return pk_make_tuple(p, p->n - from, e);
+	case OP_POP_MARK:
+		pk_drop_from(p, from);
+		return 0;
+	case OP_FROZENSET:
+		pk_drop_from(p, from);
+		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+	case OP_LIST:
+		return make_container(p, PK_LIST, from, e);
+	case OP_DICT:
+		return make_container(p, PK_DICT, from, e);
+	default:
+		break;
+	}
+	if (from <= p->floor)
+		return pk_bad(p, "stack underflow", e);
+	return op == OP_SETITEMS ? pk_set_items(p, from, e) : pk_append_items(p, from, e);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pickle_internal - the stack machine of the second pass, shared by the files that make it up:
+ * pickle_node.c counts and frees, pickle_build.c builds, pickle.c reads opcodes.
+ *
+ * A value is 16 bytes: numbers, strings and globals carry no node. What leaves the stack or a
+ * consumed container drops its count, and a node without counts goes back to the pool at once.
+ * Cycles, which a pickle can make, and what nests too deeply stay until pickle_free.
+ *
+ * Marks are positions in the stack, kept apart from it; nothing below `floor`, the innermost
+ * one, may be touched.
+ *
+ * Private to core/parse. Threads: one at a time.
+ */
+#ifndef PARSE_PICKLE_INTERNAL_H
+#define PARSE_PICKLE_INTERNAL_H
+
+#include "parse/pickle.h"
+#include "parse/pickle_lex.h"
+#include "parse/pickle_pool.h"
+
+enum { PK_GLOBAL_BUCKETS = 64, PK_MAX_GLOBALS = 4096, PK_PLACES = 256 };
+
+/* Keeps the counts of nodes, each a value somewhere, within 32 bits. */
+#define PK_MAX_MEMORY ((uint64_t)32 << 30)
+
+struct pk_known_global;
+
+struct pickle {
+	struct pk_reader in;
+	struct pk_value *stack;
+	size_t n, cap, floor;
+	uint64_t n_puts, next_wanted; /* memo entries passed; the next that some GET names */
+	struct pk_value *memo;        /* only those that are wanted, in order of their PUTs */
+	uint32_t n_memo;
+	struct pk_memo_plan plan;
+	struct pk_memo_place {
+		uint32_t id, place;
+	} places[PK_PLACES]; /* the last answers of pk_memo_place, by id modulo PK_PLACES */
+	size_t *marks;
+	size_t n_marks, marks_cap;
+	struct pool pool;
+	const struct pickle_hooks *hooks;
+	void *arg;
+	bool drop_unknown;
+	struct pk_strings *strings, *own_strings;
+	struct pk_known_global *globals[PK_GLOBAL_BUCKETS];
+	uint32_t n_globals;
+	struct pk_value root;
+};
+
+/* "pickle: WHAT at byte N" */
+int pk_bad(const struct pickle *p, const char *what, struct err *e);
+/* The ceiling, or no memory. */
+int pk_too_big(const struct pickle *p, struct err *e);
+
+/* ---- pickle_node.c ---- */
+
+void pk_node_free(struct pickle *p, enum pk_type type, struct pk_node *n);
+/* Room for `more` values after the `used` ones of a list's or dict's array. */
+int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct err *e);
+int pk_stack_grow(struct pickle *p, struct err *e);
+int pk_mark_push(struct pickle *p, struct err *e);
+/* *ret: the first stack position above the innermost mark, which is gone. */
+int pk_mark_pop(struct pickle *p, size_t *ret, struct err *e);
+void pk_drop_from(struct pickle *p, size_t at);
+
+/* A node with n_own values of its own, uninitialised; NULL at the ceiling. */
+static inline struct pk_node *pk_node_new(struct pickle *p, uint32_t n_own)
+{
+	unsigned cls = pool_class(sizeof(struct pk_node) + n_own * sizeof(struct pk_value));
+	struct pk_node *n = pool_get(&p->pool, cls);
+
+	if (n)
+		*n = (struct pk_node){ .refs = 1, .len = n_own, .own_class = (uint16_t)cls,
+				       .v = n_own ? n->own : NULL };
+	return n;
+}
+
+static inline void pk_ref(const struct pk_value *v)
+{
+	if (v->type >= PK_TUPLE && v->n)
+		v->n->refs++;
+}
+
+/* Gives back the count that *v holds. */
+static inline void pk_drop(struct pickle *p, const struct pk_value *v)
+{
+	if (v->type >= PK_TUPLE && v->n && --v->n->refs == 0)
+		pk_node_free(p, v->type, v->n);
+}
+
+static inline int pk_push(struct pickle *p, struct pk_value v, struct err *e)
+{
+	if (p->n == p->cap) {
+		int rc = pk_stack_grow(p, e);
+
+		if (rc)
+			return rc;
+	}
+	p->stack[p->n++] = v;
+	return 0;
+}
+
+static inline int pk_push_node(struct pickle *p, enum pk_type type, struct pk_node *n,
+			       struct err *e)
+{
+	return n ? pk_push(p, (struct pk_value){ .type = type, .n = n }, e) : pk_too_big(p, e);
+}
+
+static inline int pk_push_int(struct pickle *p, int64_t i, struct err *e)
+{
+	return pk_push(p, (struct pk_value){ .type = PK_INT, .i = i }, e);
+}
+
+/* Are there n values above the innermost mark? */
+static inline bool pk_has(const struct pickle *p, size_t n)
+{
+	return p->n - p->floor >= n;
+}
+
+static inline int pk_need(const struct pickle *p, size_t n, struct err *e)
+{
+	return pk_has(p, n) ? 0 : pk_bad(p, "stack underflow", e);
+}
+
+/* ---- pickle_build.c: each checks the stack itself ---- */
+
+int pk_make_tuple(struct pickle *p, size_t count, struct err *e);
+int pk_make_object(struct pickle *p, bool reduce, struct err *e);
+int pk_make_persid(struct pickle *p, struct err *e);
+int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk_str *name,
+		  struct err *e);
+int pk_build(struct pickle *p, struct err *e);
+/* Values [from, p->n) enter the container at `from` - 1. */
+int pk_set_items(struct pickle *p, size_t from, struct err *e);
+int pk_append_items(struct pickle *p, size_t from, struct err *e);
+/* Opcodes that act on everything above a mark. */
+int pk_marked(struct pickle *p, uint8_t op, struct err *e);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parse/safetensors.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "model/box.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct st_header {
+	uint64_t data;
+	json_t *json; /* owns the names */
+	struct st_tensor *tensors;
+	uint64_t *shapes;
+	size_t n;
+};
+
+void st_free(struct st_header *h)
+{
+	if (!h)
+		return;
+	json_decref(h->json);
+	free(h->tensors);
+	free(h->shapes);
+	free(h);
+}
+
+static void st_freep(struct st_header **h)
+{
+	st_free(*h);
+}
+
+uint64_t st_data(const struct st_header *h)
+{
+	return h->data;
+}
+
+static int by_name(const void *ap, const void *bp)
+{
+	const struct st_tensor *a = ap, *b = bp;
+
+	return strcmp(a->name, b->name);
+}
+
+static int by_begin(const void *ap, const void *bp)
+{
+	const struct st_tensor *a = ap, *b = bp;
+
+	if (a->begin != b->begin)
+		return a->begin < b->begin ? -1 : 1;
+	return a->end < b->end ? -1 : a->end > b->end;
+}
+
+static int bad(struct err *e, const char *name, const char *what)
+{
+	return err_set(e, ERR_CORRUPT, "safetensors header: '%.200s': %s", name, what);
+}
+
+static bool get_numbers(const json_t *array, uint64_t *ret, size_t max, size_t *ret_n)
+{
+	size_t n = json_array_size(array);
+
+	if (!json_is_array(array) || n > max)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(array, i);
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0)
+			return false;
+		ret[i] = (uint64_t)json_integer_value(v);
+	}
+	*ret_n = n;
+	return true;
+}
+
+/* One entry of the header; the shape goes to *shapes, which moves on. */
+static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, uint64_t **shapes,
+		       struct err *e)
+{
+	const char *dtype = json_string_value(json_object_get(v, "dtype"));
+	uint64_t range[2], bytes;
+	size_t two;
+
+	if (!json_is_object(v) || !dtype)
+		return bad(e, name, "no dtype");
+	t->name = name;
+	t->dtype = dtype_by_safetensors(dtype);
+	if (t->dtype == DTYPE_NONE)
+		return err_set(e, ERR_UNSUPPORTED, "safetensors header: '%.200s': dtype '%.40s'", name, dtype);
+	if (!get_numbers(json_object_get(v, "shape"), *shapes, MAX_DIMS, &t->n_dims))
+		return bad(e, name, "its shape is not a list of at most 64 numbers");
+	if (!get_numbers(json_object_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
+	    range[0] > range[1])
+		return bad(e, name, "its data_offsets are not two numbers in order");
+	t->shape = *shapes;
+	*shapes += t->n_dims;
+	t->begin = range[0];
+	t->end = range[1];
+	if (!box_volume(t->n_dims, t->shape, &bytes) || ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
+		return bad(e, name, "its shape is too large");
+	if (t->dtype == DTYPE_F4_E2M1FN_X2) {
+		if (bytes % 2)
+			return bad(e, name, "its 4-bit values do not fill whole bytes");
+		bytes /= 2;
+	}
+	if (bytes != t->end - t->begin)
+		return bad(e, name, "shape and data_offsets disagree");
+	return 0;
+}
+
+/* Every byte of the data belongs to one tensor. */
+static int check_layout(struct st_header *h, uint64_t limit, struct err *e)
+{
+	uint64_t at = 0;
+
+	if (h->n)
+		qsort(h->tensors, h->n, sizeof(*h->tensors), by_begin);
+	for (size_t i = 0; i < h->n; i++) {
+		if (h->tensors[i].begin != at)
+			return bad(e, h->tensors[i].name, "a hole or an overlap before its data");
+		at = h->tensors[i].end;
+	}
+	if (at > limit)
+		return err_set(e, ERR_CORRUPT, "safetensors header: data of %llu bytes, the file has %llu",
+			       (unsigned long long)at, (unsigned long long)limit);
+	if (h->n)
+		qsort(h->tensors, h->n, sizeof(*h->tensors), by_name);
+	return 0;
+}
+
+int st_read(const struct blob *b, struct st_header **ret, struct err *e)
+{
+	CLEANUP(st_freep) struct st_header *h = calloc(1, sizeof(*h));
+	autofree char *text = NULL;
+	json_error_t why;
+	const char *name;
+	uint8_t len8[8];
+	uint64_t len, *shapes;
+	json_t *v;
+	int64_t n;
+	size_t n_shapes = 0;
+
+	if (!h)
+		return err_set(e, ENOMEM, "out of memory");
+	n = b->read(b->arg, 0, len8, sizeof(len8), e);
+	if (n < 0)
+		return (int)n;
+	len = n == sizeof(len8) ? load_le64(len8) : 0;
+	if (!len || len > ST_MAX_HEADER || !range_ok(8, len, b->size))
+		return err_set(e, ERR_CORRUPT, "no safetensors header: its length would be %llu",
+			       (unsigned long long)len);
+	text = malloc(len);
+	if (!text)
+		return err_set(e, ENOMEM, "out of memory");
+	n = b->read(b->arg, 8, text, len, e);
+	if (n < 0)
+		return (int)n;
+	if ((uint64_t)n != len)
+		return err_set(e, ERR_CORRUPT, "safetensors header ends early");
+	h->data = 8 + len;
+	h->json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+	if (!json_is_object(h->json))
+		return err_set(e, ERR_CORRUPT, "safetensors header is not a JSON object: %s",
+			       h->json ? "something else" : why.text);
+	json_object_foreach(h->json, name, v)
+		n_shapes += json_array_size(json_object_get(v, "shape"));
+	h->tensors = calloc(json_object_size(h->json) + 1, sizeof(*h->tensors));
+	h->shapes = shapes = calloc(n_shapes + MAX_DIMS, sizeof(*h->shapes));
+	if (!h->tensors || !h->shapes)
+		return err_set(e, ENOMEM, "out of memory");
+	json_object_foreach(h->json, name, v) {
+		int rc;
+
+		if (!strcmp(name, "__metadata__"))
+			continue;
+		rc = read_tensor(name, v, &h->tensors[h->n], &shapes, e);
+		if (rc)
+			return rc;
+		h->n++;
+	}
+	if (check_layout(h, b->size == BLOB_SIZE_UNKNOWN ? UINT64_MAX : b->size - h->data, e))
+		return -e->code;
+	*ret = steal_ptr(&h);
+	return 0;
+}
+
+const struct st_tensor *st_find(const struct st_header *h, const char *name, size_t len)
+{
+	struct st_tensor key = { .name = name };
+
+	if (strlen(name) != len || !h->n)
+		return NULL;
+	return bsearch(&key, h->tensors, h->n, sizeof(*h->tensors), by_name);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * safetensors - the header of a safetensors file: u64 length, that many bytes of JSON, data.
+ *
+ * Checked as safetensors 0.8 checks it: tensors begin at 0, follow each other without hole or
+ * overlap and end where the data ends; shapes and dtypes give the sizes; no duplicate keys.
+ *
+ * Threads: a parsed header is immutable.
+ */
+#ifndef PARSE_SAFETENSORS_H
+#define PARSE_SAFETENSORS_H
+
+#include "base/blob.h"
+#include "model/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ST_MAX_HEADER 100000000u /* bytes of JSON; safetensors' own limit */
+
+struct st_tensor {
+	const char *name;
+	size_t n_dims;
+	const uint64_t *shape; /* elements; F4 counts single values, two to a byte */
+	uint64_t begin, end;   /* bytes, from the start of the data */
+	enum dtype dtype;
+};
+
+struct st_header;
+
+/* The header at the start of the blob, which goes on to the end of the file. */
+int st_read(const struct blob *b, struct st_header **ret, struct err *e);
+void st_free(struct st_header *h);
+uint64_t st_data(const struct st_header *h); /* offset of the data from the blob's start */
+/* NULL when there is none of that name. */
+const struct st_tensor *st_find(const struct st_header *h, const char *name, size_t len);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parse/zip.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	SIG_LOCAL = 0x04034b50,
+	SIG_CENTRAL = 0x02014b50,
+	SIG_DESCRIPTOR = 0x08074b50,
+	SIG_END = 0x06054b50,
+	SIG_END64 = 0x06064b50,
+	SIG_LOCATOR64 = 0x07064b50,
+	END_SIZE = 22,
+	END64_SIZE = 56,
+	LOCATOR64_SIZE = 20,
+	CENTRAL_SIZE = 46,
+	FLAG_STREAMED = 1 << 3,
+	FLAG_ENCRYPTED = 1 << 0,
+	TAG_ZIP64 = 1,
+	MAX_DIRECTORY = 1 << 30, /* bytes */
+};
+
+bool zip_magic(const void *p, size_t len)
+{
+	return len >= 4 && load_le32(p) == SIG_LOCAL;
+}
+
+int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct err *e)
+{
+	struct cursor c = cursor_of(p, len);
+	uint32_t sig = cursor_le32(&c), csize, usize;
+	uint16_t flags, method, name_len, extra_len;
+
+	(void)cursor_le16(&c); /* version needed */
+	flags = cursor_le16(&c);
+	method = cursor_le16(&c);
+	(void)cursor_take(&c, 8); /* time, date, CRC */
+	csize = cursor_le32(&c);
+	usize = cursor_le32(&c);
+	name_len = cursor_le16(&c);
+	extra_len = cursor_le16(&c);
+	if (c.bad)
+		return err_set(e, ENODATA, "zip header ends early");
+	if (sig != SIG_LOCAL)
+		return err_set(e, ERR_CORRUPT, "zip member header expected, found 0x%08x", sig);
+	if (method || flags & FLAG_ENCRYPTED)
+		return err_set(e, ERR_UNSUPPORTED, "zip member is compressed or encrypted");
+	if (name_len > ZIP_MAX_NAME)
+		return err_set(e, ERR_CORRUPT, "zip member name of %u bytes", name_len);
+	ret->name = (const char *)cursor_take(&c, name_len);
+	if (!cursor_take(&c, extra_len))
+		return err_set(e, ENODATA, "zip header ends early");
+	ret->name_len = name_len;
+	ret->data = (uint64_t)ZIP_LOCAL_SIZE + name_len + extra_len;
+	ret->streamed = flags & FLAG_STREAMED;
+	ret->size = usize;
+	/* zip64 sizes of a member that is not streamed: nobody writes that here; the directory knows. */
+	if (!ret->streamed && (csize != usize || usize == UINT32_MAX))
+		return err_set(e, ERR_UNSUPPORTED, "zip member with 64-bit sizes in its header");
+	return 0;
+}
+
+size_t zip_descriptor(const void *p, size_t len, uint64_t size)
+{
+	const uint8_t *b = p;
+
+	if (len < 16 || load_le32(b) != SIG_DESCRIPTOR)
+		return 0;
+	/* 24 bytes where the size or the header's offset needs them, even with small sizes. */
+	if (len >= 24 && load_le64(b + 8) == size && load_le64(b + 16) == size &&
+	    (size > UINT32_MAX || load_le32(b + 12) != size || size == 0))
+		return 24;
+	return load_le32(b + 8) == size && load_le32(b + 12) == size ? 16 : 0;
+}
+
+/* ---- central directory ---- */
+
+static int read_exact(const struct blob *b, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	int64_t n;
+
+	if (!range_ok(off, len, b->size))
+		return err_set(e, ERR_CORRUPT, "zip: needs %zu bytes at %llu, the archive has %llu", len,
+			       (unsigned long long)off, (unsigned long long)b->size);
+	n = b->read(b->arg, off, buf, len, e);
+	if (n < 0)
+		return (int)n;
+	return (size_t)n == len ? 0
+				: err_set(e, ERR_CORRUPT, "zip: archive ends at %llu",
+					  (unsigned long long)off + (unsigned long long)n);
+}
+
+struct directory {
+	uint64_t off, size, count;
+};
+
+/* torch never writes a comment, so the end record is the last 22 bytes; nothing is searched. */
+static int find_directory(const struct blob *b, struct directory *ret, struct err *e)
+{
+	uint8_t tail[LOCATOR64_SIZE + END_SIZE], end64[END64_SIZE];
+	const uint8_t *end = tail + LOCATOR64_SIZE;
+	bool have64 = b->size >= sizeof(tail);
+	uint64_t at;
+	int rc;
+
+	if (b->size < END_SIZE)
+		return err_set(e, ERR_CORRUPT, "zip: archive of %llu bytes", (unsigned long long)b->size);
+	rc = have64 ? read_exact(b, b->size - sizeof(tail), tail, sizeof(tail), e)
+		    : read_exact(b, b->size - END_SIZE, tail + LOCATOR64_SIZE, END_SIZE, e);
+	if (rc)
+		return rc;
+	if (load_le32(end) != SIG_END || load_le16(end + 20))
+		return err_set(e, ERR_CORRUPT, "zip: no end record in the last 22 bytes");
+	ret->count = load_le16(end + 10);
+	ret->size = load_le32(end + 12);
+	ret->off = load_le32(end + 16);
+	if (!have64 || load_le32(tail) != SIG_LOCATOR64)
+		return 0;
+	at = load_le64(tail + 8);
+	rc = read_exact(b, at, end64, sizeof(end64), e);
+	if (rc)
+		return rc;
+	if (load_le32(end64) != SIG_END64)
+		return err_set(e, ERR_CORRUPT, "zip: no zip64 end record at %llu", (unsigned long long)at);
+	ret->count = load_le64(end64 + 32);
+	ret->size = load_le64(end64 + 40);
+	ret->off = load_le64(end64 + 48);
+	return 0;
+}
+
+/* Fields of 0xffffffff are in the zip64 extra field, in this order, only those. */
+static void zip64_fields(struct cursor extra, uint64_t *usize, uint64_t *csize, uint64_t *header)
+{
+	while (extra.end - extra.p >= 4) {
+		uint16_t tag = cursor_le16(&extra), len = cursor_le16(&extra);
+		const uint8_t *p = cursor_take(&extra, len);
+		struct cursor c;
+
+		if (!p)
+			return;
+		if (tag != TAG_ZIP64)
+			continue;
+		c = cursor_of(p, len);
+		if (*usize == UINT32_MAX)
+			*usize = cursor_le64(&c);
+		if (*csize == UINT32_MAX)
+			*csize = cursor_le64(&c);
+		if (*header == UINT32_MAX)
+			*header = cursor_le64(&c);
+		return;
+	}
+}
+
+static int read_member(struct cursor *c, struct zip_member *m, struct err *e)
+{
+	uint16_t flags, method, name_len, extra_len, comment_len;
+	uint64_t csize;
+	const uint8_t *extra;
+
+	if (cursor_le32(c) != SIG_CENTRAL)
+		return err_set(e, ERR_CORRUPT, "zip: broken central directory");
+	(void)cursor_take(c, 4); /* versions */
+	flags = cursor_le16(c);
+	method = cursor_le16(c);
+	(void)cursor_take(c, 4); /* time, date */
+	m->crc = cursor_le32(c);
+	csize = cursor_le32(c);
+	m->size = cursor_le32(c);
+	name_len = cursor_le16(c);
+	extra_len = cursor_le16(c);
+	comment_len = cursor_le16(c);
+	(void)cursor_take(c, 8); /* disk, attributes */
+	m->header = cursor_le32(c);
+	m->name = (const char *)cursor_take(c, name_len);
+	m->name_len = name_len;
+	extra = cursor_take(c, extra_len);
+	(void)cursor_take(c, comment_len);
+	if (c->bad)
+		return err_set(e, ERR_CORRUPT, "zip: central directory ends early");
+	zip64_fields(cursor_of(extra, extra_len), &m->size, &csize, &m->header);
+	if (method || flags & FLAG_ENCRYPTED || csize != m->size)
+		return err_set(e, ERR_UNSUPPORTED, "zip member '%.*s' is compressed or encrypted",
+			       (int)min_u64(name_len, 100), m->name);
+	return 0;
+}
+
+int zip_each(const struct blob *b, int (*each)(void *arg, const struct zip_member *m, struct err *e),
+	     void *arg, struct err *e)
+{
+	autofree uint8_t *dir = NULL;
+	struct directory d = { 0 };
+	struct cursor c;
+	int rc = find_directory(b, &d, e);
+
+	if (rc)
+		return rc;
+	if (!range_ok(d.off, d.size, b->size) || d.size > MAX_DIRECTORY || d.count > d.size / CENTRAL_SIZE)
+		return err_set(e, ERR_CORRUPT, "zip: %llu members in a directory of %llu bytes at %llu",
+			       (unsigned long long)d.count, (unsigned long long)d.size,
+			       (unsigned long long)d.off);
+	dir = malloc(d.size + 1);
+	if (!dir)
+		return err_set(e, ENOMEM, "zip: out of memory");
+	rc = read_exact(b, d.off, dir, d.size, e);
+	c = cursor_of(dir, d.size);
+	for (uint64_t i = 0; !rc && i < d.count; i++) {
+		struct zip_member m;
+
+		rc = read_member(&c, &m, e);
+		if (!rc)
+			rc = each(arg, &m, e);
+	}
+	return rc;
+}
+
+int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret, struct err *e)
+{
+	uint8_t head[ZIP_LOCAL_SIZE];
+	uint64_t data;
+	int rc = read_exact(b, m->header, head, sizeof(head), e);
+
+	if (rc)
+		return rc;
+	if (load_le32(head) != SIG_LOCAL)
+		return err_set(e, ERR_CORRUPT, "zip: no member at %llu", (unsigned long long)m->header);
+	data = m->header + ZIP_LOCAL_SIZE + load_le16(head + 26) + load_le16(head + 28);
+	if (!range_ok(data, m->size, b->size))
+		return err_set(e, ERR_CORRUPT, "zip: member of %llu bytes at %llu, the archive has %llu",
+			       (unsigned long long)m->size, (unsigned long long)data,
+			       (unsigned long long)b->size);
+	*ret = data;
+	return 0;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * zip - the part of the ZIP format that torch.save writes: stored members, zip64, data descriptors.
+ *
+ * Two ways in. Forwards, over bytes at the archive's start: cheap, and possible where the end is
+ * not at hand (inside a compressed stream). By the central directory: what torch itself reads.
+ * Sources: PKWARE APPNOTE 6.3; torch's caffe2/serialize/inline_container.cc (miniz) for which of it occurs.
+ *
+ * Threads: pure apart from the blob.
+ */
+#ifndef PARSE_ZIP_H
+#define PARSE_ZIP_H
+
+#include "base/blob.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ZIP_LOCAL_SIZE 30 /* bytes of a local header without name and extra field */
+#define ZIP_MAX_NAME 4096 /* bytes; longer ones are refused */
+
+struct zip_local {
+	const char *name; /* name_len bytes inside the caller's buffer */
+	size_t name_len;
+	uint64_t data; /* offset of the member's bytes from where the header begins */
+	uint64_t size; /* stored bytes; 0 and meaningless when .streamed */
+	bool streamed; /* size and CRC follow the data */
+};
+
+/* Does it begin like a ZIP archive? */
+bool zip_magic(const void *p, size_t len);
+
+/* Local header at p. -ENODATA: more bytes are needed; ERR_CORRUPT or ERR_UNSUPPORTED with *e. */
+int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct err *e);
+
+/* Bytes of the data descriptor at p that follows `size` bytes of data, or 0 when there is none. */
+size_t zip_descriptor(const void *p, size_t len, uint64_t size);
+
+struct zip_member {
+	const char *name; /* name_len bytes, borrowed */
+	size_t name_len;
+	uint64_t header; /* offset of its local header in the archive */
+	uint64_t size;   /* bytes, stored */
+	uint32_t crc;    /* CRC-32; torch may write 0 for "not recorded" */
+};
+
+/*
+ * Call each for every member of the central directory, in its order; non-zero stops and is
+ * returned. The blob's size must be known.
+ */
+int zip_each(const struct blob *b, int (*each)(void *arg, const struct zip_member *m, struct err *e),
+	     void *arg, struct err *e);
+/* Where a member's bytes begin; checks that they lie inside the archive. */
+int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret, struct err *e);
+
+#endif

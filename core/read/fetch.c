@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "read/fetch.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "catalog/catalog_query.h"
+#include "format/item.h"
+#include "model/box.h"
+#include "read/files.h"
+#include "read/gather.h"
+#include "read/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_OBJECT ((uint64_t)4 << 30) /* decoded bytes of one compressed object */
+
+enum otensor_state { OT_EMPTY, OT_MAP, OT_ITEMS };
+
+/* A tensor whose chunk map is in memory. */
+struct otensor {
+	const struct catalog_tensor *t;
+	struct chunkmap *map;
+	struct payload *payloads; /* one per chunk, their strides behind them */
+	bool odd;                 /* some payload needs payload_resolve */
+
+	/* Under fetch.lock: */
+	size_t index;
+	uint32_t pins;
+	enum otensor_state state;
+	bool busy; /* a thread is bringing it to a higher state */
+	size_t bytes;
+	struct otensor *newer, *older; /* only while not pinned */
+};
+
+struct fetch {
+	const struct catalog_tensor *tensors;
+	size_t n_tensors;
+	struct files *files;
+	struct blockcache *blocks;
+	struct item_cache *items;
+	uint32_t *layers; /* by encoding: zstd layers, or NOT_READABLE */
+	const char *const *encodings;
+	struct fetch_opts opts;
+
+	pthread_mutex_t renew_lock;
+	_Atomic(struct catalog *) maps; /* where chunk maps are read from */
+	struct catalog *renewed;        /* ours to close */
+
+	pthread_mutex_t lock;
+	pthread_cond_t idle;
+	struct otensor **open; /* by tensor number */
+	struct otensor *newest, *oldest;
+	size_t bytes;
+};
+
+#define NOT_READABLE UINT32_MAX
+
+/* ---- encodings ---- */
+
+/* "dcp+stream.zstd/1+stream.zstd/1" -> 2. Names: catalog_add_encoding's callers in core/format. */
+static uint32_t layers_of(const char *encoding)
+{
+	static const char zstd[] = "+stream.zstd/1";
+	const size_t n = sizeof(zstd) - 1;
+	uint32_t layers = 0;
+
+	if (strncmp(encoding, "dcp", 3) != 0)
+		return NOT_READABLE;
+	for (encoding += 3; *encoding; layers++) {
+		if (strncmp(encoding, zstd, n) != 0)
+			return NOT_READABLE;
+		encoding += n;
+		if (*encoding == '.') /* only the version's first number matters to torch */
+			encoding += strcspn(encoding, "+");
+	}
+	return layers <= 8 ? layers : NOT_READABLE;
+}
+
+int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e)
+{
+	uint32_t layers = f->layers[loc->encoding];
+
+	if (layers == NOT_READABLE)
+		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known",
+			       f->encodings[loc->encoding]);
+	*ret = (struct block_item){ .offset = loc->offset, .length = loc->length, .file = loc->file,
+				    .zstd_layers = layers };
+	return 0;
+}
+
+struct blockcache *fetch_blocks(struct fetch *f)
+{
+	return f->blocks;
+}
+
+/* ---- life ---- */
+
+static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
+{
+	const struct fetch *f = arg;
+
+	return files_read(f->files, file, buf, len, off, e);
+}
+
+int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_opts *opts,
+	      struct fetch **ret, struct err *e)
+{
+	struct fetch *f = calloc(1, sizeof(*f));
+	struct block_source src = { read_source, f };
+	size_t n = 0;
+
+	if (!f)
+		return err_set(e, ENOMEM, "out of memory");
+	(void)pthread_mutex_init(&f->lock, NULL);
+	(void)pthread_mutex_init(&f->renew_lock, NULL);
+	(void)pthread_cond_init(&f->idle, NULL);
+	f->files = files;
+	f->opts = *opts;
+	f->maps = catalog;
+	f->tensors = catalog_tensors(catalog, &f->n_tensors);
+	f->encodings = catalog_encodings(catalog, &n);
+	f->blocks = blockcache_new(opts->cache_bytes, &src);
+	f->items = item_cache_new();
+	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
+	f->layers = calloc(n + 1, sizeof(*f->layers));
+	if (!f->blocks || !f->items || !f->open || !f->layers) {
+		fetch_free(f);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	for (size_t i = 0; i < n; i++)
+		f->layers[i] = layers_of(f->encodings[i]);
+	*ret = f;
+	return 0;
+}
+
+static void otensor_free(struct otensor *t)
+{
+	if (!t)
+		return;
+	free(t->map);
+	free(t->payloads);
+	free(t);
+}
+
+void fetch_free(struct fetch *f)
+{
+	if (!f)
+		return;
+	for (size_t i = 0; f->open && i < f->n_tensors; i++)
+		otensor_free(f->open[i]);
+	blockcache_free(f->blocks);
+	item_cache_free(f->items);
+	catalog_close(f->renewed);
+	(void)pthread_cond_destroy(&f->idle);
+	(void)pthread_mutex_destroy(&f->lock);
+	(void)pthread_mutex_destroy(&f->renew_lock);
+	free(f->open);
+	free(f->layers);
+	free(f);
+}
+
+/* ---- chunk maps ---- */
+
+/* The index is damaged: get another one of the same contents, once. */
+static int renew(struct fetch *f, struct catalog *broken, struct err *e)
+{
+	SCOPED_LOCK(&f->renew_lock);
+	struct err why = *e;
+	int rc;
+
+	if (f->maps != broken)
+		return 0; /* another thread has done it */
+	if (f->renewed || !f->opts.renew)
+		return -e->code;
+	rc = f->opts.renew(f->opts.renew_arg, &f->renewed, &why);
+	if (rc) {
+		*e = why;
+		return rc;
+	}
+	f->maps = f->renewed;
+	return 0;
+}
+
+static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct err *e)
+{
+	for (;;) {
+		struct catalog *c = f->maps;
+		size_t n;
+		int rc = catalog_load_map(c, &catalog_tensors(c, &n)[i], ret, e);
+
+		if (rc != -ERR_CORRUPT)
+			return rc;
+		rc = renew(f, c, e);
+		if (rc)
+			return rc;
+	}
+}
+
+/* ---- items ---- */
+
+struct stored_item {
+	struct fetch *f;
+	struct block_item item;
+};
+
+static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	const struct stored_item *s = arg;
+	size_t n;
+	int rc;
+
+	if (s->item.zstd_layers)
+		return blockcache_read(s->f->blocks, &s->item, off, buf, len, e);
+	n = (size_t)min_u64(len, off < s->item.length ? s->item.length - off : 0);
+	rc = n ? files_read(s->f->files, s->item.file, buf, n, s->item.offset + off, e) : 0;
+	return rc ? rc : (int64_t)n;
+}
+
+static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struct payload *ret,
+		     struct err *e)
+{
+	const struct chunk_loc *loc = &t->map->locs[i];
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	struct stored_item item = { .f = f }, rest = { .f = f };
+	struct blob item_blob = { read_item, &item, BLOB_SIZE_UNKNOWN };
+	struct blob rest_blob = { read_item, &rest, 0 };
+	struct item_want want = { .fqn = t->t->fqn, .fqn_len = t->t->fqn_len, .dtype = t->t->dtype,
+				  .n_dims = t->t->n_dims, .len = len,
+				  .file_key = loc->offset ^ (uint64_t)loc->file << 40 };
+	char fqn[120];
+	struct err why;
+	int rc;
+
+	chunkmap_box(t->map, i, off, len);
+	rc = files_fault(f->files, loc->file, &why) ? err_set(e, why.code, "%s", why.msg)
+						    : fetch_item(f, loc, &item.item, e);
+	if (!rc && !item.item.zstd_layers) {
+		uint64_t size = files_size(f->files, loc->file);
+
+		item_blob.size = loc->length;
+		rest.item = item.item;
+		rest.item.length = rest_blob.size = size - min_u64(size, loc->offset);
+		want.rest = &rest_blob;
+	}
+	if (!rc)
+		rc = item_open(&item_blob, &want, f->items, ret, e);
+	if (rc) {
+		size_t n;
+
+		return err_wrap(e, "tensor '%s', item at %llu of '%s'",
+				text_show(t->t->fqn, t->t->fqn_len, fqn, sizeof(fqn)),
+				(unsigned long long)loc->offset,
+				catalog_sources(f->maps, &n)[loc->file].path);
+	}
+	return 0;
+}
+
+static int open_items(struct fetch *f, struct otensor *t, struct err *e)
+{
+	size_t n = t->map->count, dims = t->map->n_dims;
+	size_t bytes = n * (sizeof(struct payload) + dims * sizeof(uint64_t));
+	autofree struct payload *p = calloc(1, bytes + 1);
+	uint64_t *strides = (uint64_t *)(p + n);
+
+	if (!p)
+		return err_set(e, ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < n; i++) {
+		int rc;
+
+		p[i].stride = strides + i * dims;
+		rc = open_item(f, t, i, &p[i], e);
+		if (rc)
+			return rc;
+		t->odd |= payload_is_odd(&p[i]);
+	}
+	t->payloads = steal_ptr(&p);
+	return 0;
+}
+
+/* ---- opened tensors ---- */
+
+static void lru_remove(struct fetch *f, struct otensor *t)
+{
+	*(t->newer ? &t->newer->older : &f->newest) = t->older;
+	*(t->older ? &t->older->newer : &f->oldest) = t->newer;
+	t->newer = t->older = NULL;
+}
+
+static void lru_push(struct fetch *f, struct otensor *t)
+{
+	t->newer = NULL;
+	t->older = f->newest;
+	*(f->newest ? &f->newest->newer : &f->oldest) = t;
+	f->newest = t;
+}
+
+/* Tensor i, pinned; new and empty if need be. Under the lock. */
+static struct otensor *pin_tensor(struct fetch *f, size_t i)
+{
+	struct otensor *t = f->open[i];
+
+	if (!t) {
+		t = calloc(1, sizeof(*t));
+		if (!t)
+			return NULL;
+		t->t = &f->tensors[i];
+		t->index = i;
+		f->open[i] = t;
+	} else if (!t->pins) {
+		lru_remove(f, t);
+	}
+	t->pins++;
+	return t;
+}
+
+void otensor_close(struct fetch *f, struct otensor *t)
+{
+	struct otensor *gone = NULL;
+
+	if (!t)
+		return;
+	{
+		SCOPED_LOCK(&f->lock);
+		if (!--t->pins)
+			lru_push(f, t);
+		while (f->oldest && (f->bytes > f->opts.map_bytes || f->oldest->state == OT_EMPTY)) {
+			struct otensor *old = f->oldest;
+
+			lru_remove(f, old);
+			f->open[old->index] = NULL;
+			f->bytes -= old->bytes;
+			old->newer = gone;
+			gone = old;
+		}
+	}
+	while (gone) {
+		struct otensor *next = gone->newer;
+
+		otensor_free(gone);
+		gone = next;
+	}
+}
+
+/* Bring t to the wanted state; one thread does it, others wait. */
+static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state want, struct err *e)
+{
+	enum otensor_state state;
+	size_t bytes = sizeof(*t);
+	int rc = 0;
+
+	{
+		SCOPED_LOCK(&f->lock);
+		while (t->state < want && t->busy)
+			(void)pthread_cond_wait(&f->idle, &f->lock);
+		if (t->state >= want)
+			return 0;
+		t->busy = true;
+		state = t->state;
+	}
+	if (state < OT_MAP)
+		rc = load_map(f, t->index, &t->map, e);
+	if (!rc && want >= OT_ITEMS)
+		rc = open_items(f, t, e);
+	if (t->map)
+		bytes += t->map->bytes;
+	if (t->payloads)
+		bytes += t->map->count * (sizeof(struct payload) + t->map->n_dims * sizeof(uint64_t));
+	SCOPED_LOCK(&f->lock);
+	t->busy = false;
+	t->state = t->payloads ? OT_ITEMS : t->map ? OT_MAP : OT_EMPTY;
+	f->bytes += bytes - t->bytes;
+	t->bytes = bytes;
+	(void)pthread_cond_broadcast(&f->idle);
+	return rc;
+}
+
+static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct otensor **ret, struct err *e)
+{
+	struct otensor *t;
+	int rc;
+
+	{
+		SCOPED_LOCK(&f->lock);
+		t = pin_tensor(f, i);
+	}
+	if (!t)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = reach_state(f, t, want, e);
+	if (rc) {
+		otensor_close(f, t);
+		return rc;
+	}
+	*ret = t;
+	return 0;
+}
+
+int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct err *e)
+{
+	return open_to(f, i, OT_ITEMS, ret, e);
+}
+
+int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
+		struct err *e)
+{
+	int rc = open_to(f, i, OT_MAP, ret, e);
+
+	if (!rc)
+		*ret_map = (*ret)->map;
+	return rc;
+}
+
+/* ---- reading ---- */
+
+struct resolve {
+	const struct payload *payload;
+	enum dtype dtype;
+};
+
+static void resolve_run(void *arg, uint8_t *p, uint64_t len)
+{
+	const struct resolve *r = arg;
+
+	payload_resolve(r->payload, r->dtype, p, len);
+}
+
+static int read_planned(struct fetch *f, const struct otensor *t, uint8_t *buf, uint64_t len, uint64_t off,
+			struct plan *plan, struct err *e)
+{
+	int rc = plan_read(t->map, dtype_info(t->t->dtype)->size, t->payloads, off, len, plan);
+
+	if (rc)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < plan->n; i++) {
+		const struct copy *c = &plan->copies[i];
+		struct gather g = { .files = f->files, .blocks = f->blocks, .out = buf };
+		struct resolve r = { &t->payloads[c->chunk], t->t->dtype };
+
+		rc = fetch_item(f, &t->map->locs[c->chunk], &g.item, e);
+		if (!rc && !g.item.zstd_layers) /* safetensors payloads lie behind the recorded length */
+			g.item.length = max_u64(g.item.length, r.payload->end);
+		if (!rc)
+			rc = gather_copy(&g, c, plan->dims, e);
+		if (rc)
+			return rc;
+		if (payload_is_odd(r.payload))
+			gather_each_run(c, plan->dims, buf, resolve_run, &r);
+	}
+	return 0;
+}
+
+int otensor_read(struct fetch *f, const struct otensor *t, void *buf, size_t len, uint64_t off,
+		 struct err *e)
+{
+	uint64_t size = dtype_info(t->t->dtype)->size, from = off - off % size;
+	uint64_t to = (off + len + size - 1) / size * size;
+	struct plan plan = { 0 };
+	char fqn[120];
+	int rc;
+
+	if (!len)
+		return 0;
+	if (t->odd && (from != off || to != off + len)) { /* values exist as wholes only */
+		autofree uint8_t *whole = malloc(to - from);
+
+		if (!whole)
+			return err_set(e, ENOMEM, "out of memory");
+		rc = read_planned(f, t, whole, to - from, from, &plan, e);
+		if (!rc)
+			memcpy(buf, whole + (off - from), len);
+	} else {
+		rc = read_planned(f, t, buf, len, off, &plan, e);
+	}
+	plan_release(&plan);
+	return rc ? err_wrap(e, "tensor '%s', bytes %llu to %llu",
+			     text_show(t->t->fqn, t->t->fqn_len, fqn, sizeof(fqn)),
+			     (unsigned long long)off, (unsigned long long)(off + len))
+		  : 0;
+}
+
+/* ---- objects ---- */
+
+int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e)
+{
+	autofree uint8_t *buf = NULL;
+	struct block_item item;
+	uint64_t at = 0;
+	int64_t n;
+	int rc = fetch_item(f, loc, &item, e);
+
+	if (rc)
+		return rc;
+	if (!item.zstd_layers) {
+		*ret = loc->length;
+		return 0;
+	}
+	buf = malloc(BLOCK_SIZE);
+	if (!buf)
+		return err_set(e, ENOMEM, "out of memory");
+	do {
+		n = blockcache_read(f->blocks, &item, at, buf, BLOCK_SIZE, e);
+		if (n < 0)
+			return (int)n;
+		at += (uint64_t)n;
+		if (at > MAX_OBJECT)
+			return err_set(e, EFBIG, "the object decodes to more than %llu GiB",
+				       (unsigned long long)(MAX_OBJECT >> 30));
+	} while (n == (int64_t)BLOCK_SIZE);
+	*ret = at;
+	return 0;
+}
+
+int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
+		    struct err *e)
+{
+	struct stored_item s = { .f = f };
+	int rc = fetch_item(f, loc, &s.item, e);
+
+	return rc ? rc : read_item(&s, off, buf, len, e);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fetch - carrying out plans: opened tensors and objects of one checkpoint.
+ *
+ * A tensor is opened with all its items looked into, kept for later opens under a byte bound, and
+ * read without any lock of its own.
+ *
+ * Threads: all functions from any thread.
+ */
+#ifndef READ_FETCH_H
+#define READ_FETCH_H
+
+#include "read/blockcache.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog;
+struct catalog_tensor;
+struct chunk_loc;
+struct chunkmap;
+struct err;
+struct fetch;
+struct files;
+struct otensor;
+
+struct fetch_opts {
+	size_t cache_bytes; /* decoded blocks */
+	size_t map_bytes;   /* chunk maps of tensors that nobody has open */
+	/* The index turned out to be damaged: give another catalog of the same contents, or fail. */
+	int (*renew)(void *arg, struct catalog **ret, struct err *e);
+	void *renew_arg;
+};
+
+/* catalog and files are borrowed and outlive it. */
+int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_opts *opts,
+	      struct fetch **ret, struct err *e);
+void fetch_free(struct fetch *f); /* NULL is fine; no tensor may be open */
+
+/* Open tensor number i of the catalog: its files, its chunk map, every item. */
+int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct err *e);
+void otensor_close(struct fetch *f, struct otensor *t);
+/* Its chunk map without looking into items, for those who list chunks. *ret is the caller's to close. */
+int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
+		struct err *e);
+
+/* Exactly len bytes at off, which lie inside the tensor. */
+int otensor_read(struct fetch *f, const struct otensor *t, void *buf, size_t len, uint64_t off,
+		 struct err *e);
+
+/* Bytes of an object after undoing its transforms. */
+int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e);
+int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
+		    struct err *e);
+
+/* The blob of one item as stored or decoded, for those who verify it. */
+int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e);
+struct blockcache *fetch_blocks(struct fetch *f);
+
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "read/gather.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "model/box.h"
+#include "read/files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	MAX_BAND = 8 << 20, /* bytes read at once to scatter from */
+	SMALL_BAND = 64 * 1024, /* read even where most of it is not wanted: one call, a few pages */
+};
+
+/* Dimensions by falling source stride, so that splitting the first keeps the rest close together. */
+struct job {
+	const struct gather *g;
+	struct copy_dim dims[MAX_DIMS];
+	uint32_t n;
+	uint64_t run;
+};
+
+static uint64_t span_of(const struct job *j, uint32_t from)
+{
+	uint64_t span = j->run;
+
+	for (uint32_t d = from; d < j->n; d++)
+		span += (j->dims[d].count - 1) * j->dims[d].src_stride;
+	return span;
+}
+
+static uint64_t wanted_of(const struct job *j, uint32_t from)
+{
+	uint64_t bytes = j->run;
+
+	for (uint32_t d = from; d < j->n; d++)
+		bytes *= j->dims[d].count;
+	return bytes;
+}
+
+/* ---- scattering from memory ---- */
+
+#define COPY_FIXED(n) \
+	case n: \
+		for (uint64_t i = 0; i < d->count; i++) \
+			memcpy(to + i * d->dst_stride, from + i * d->src_stride, n); \
+		break
+
+static void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t *to, const uint8_t *from)
+{
+	if (n > 1) {
+		for (uint64_t i = 0; i < d->count; i++)
+			scatter(d + 1, n - 1, run, to + i * d->dst_stride, from + i * d->src_stride);
+		return;
+	}
+	switch (run) { /* fixed sizes become single moves */
+		COPY_FIXED(1);
+		COPY_FIXED(2);
+		COPY_FIXED(4);
+		COPY_FIXED(8);
+		COPY_FIXED(16);
+	default:
+		for (uint64_t i = 0; i < d->count; i++)
+			memcpy(to + i * d->dst_stride, from + i * d->src_stride, run);
+	}
+}
+
+static int read_band(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
+		     struct err *e)
+{
+	const struct gather *g = j->g;
+	autofree uint8_t *band = malloc(span);
+	int rc;
+
+	if (!band)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = files_read(g->files, g->item.file, band, span, g->item.offset + src, e);
+	if (!rc)
+		scatter(j->dims + from, j->n - from, j->run, to, band);
+	return rc;
+}
+
+/* ---- gathering from cached blocks ---- */
+
+struct pinned {
+	struct blockcache *cache;
+	uint64_t first; /* index of blocks[0] */
+	size_t n;
+	struct block *blocks;
+	void **pins;
+};
+
+static void pinned_release(struct pinned *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		blockcache_put(p->cache, p->pins[i]);
+	free(p->blocks);
+	free(p->pins);
+}
+
+static int short_item(const struct gather *g, struct err *e)
+{
+	return err_set(e, ERR_CORRUPT, "the item at %llu decodes to fewer bytes than its tensor needs",
+		       (unsigned long long)g->item.offset);
+}
+
+static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, uint64_t span, struct err *e)
+{
+	size_t n = (size_t)(((src + span - 1) >> BLOCK_SHIFT) - (src >> BLOCK_SHIFT)) + 1;
+
+	p->cache = g->blocks;
+	p->first = src >> BLOCK_SHIFT;
+	p->blocks = calloc(n, sizeof(*p->blocks));
+	p->pins = calloc(n, sizeof(*p->pins));
+	if (!p->blocks || !p->pins)
+		return err_set(e, ENOMEM, "out of memory");
+	for (; p->n < n; p->n++) {
+		int rc = blockcache_get(g->blocks, &g->item, p->first + p->n, &p->blocks[p->n],
+					&p->pins[p->n], e);
+
+		if (rc)
+			return rc;
+	}
+	/* Only the last block may be short, and it must reach the end of the span. */
+	if (p->blocks[n - 1].len < ((src + span - 1) & (BLOCK_SIZE - 1)) + 1)
+		return short_item(g, e);
+	return 0;
+}
+
+static void copy_pinned(const struct pinned *p, uint64_t src, uint8_t *to, uint64_t run)
+{
+	while (run) {
+		uint64_t skip = src & (BLOCK_SIZE - 1), n = min_u64(run, BLOCK_SIZE - skip);
+
+		memcpy(to, p->blocks[(src >> BLOCK_SHIFT) - p->first].data + skip, n);
+		src += n;
+		to += n;
+		run -= n;
+	}
+}
+
+static void gather_pinned(const struct pinned *p, const struct copy_dim *d, uint32_t n, uint64_t run,
+			  uint64_t src, uint8_t *to)
+{
+	for (uint64_t i = 0; i < d->count; i++) {
+		if (n > 1)
+			gather_pinned(p, d + 1, n - 1, run, src + i * d->src_stride, to + i * d->dst_stride);
+		else
+			copy_pinned(p, src + i * d->src_stride, to + i * d->dst_stride, run);
+	}
+}
+
+static int from_blocks(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
+		       struct err *e)
+{
+	struct pinned p = { 0 };
+	int rc = pin_blocks(&p, j->g, src, span, e);
+
+	if (!rc)
+		gather_pinned(&p, j->dims + from, j->n - from, j->run, src, to);
+	pinned_release(&p);
+	return rc;
+}
+
+/* ---- choosing ---- */
+
+static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t run, struct err *e)
+{
+	int64_t n;
+
+	if (!g->item.zstd_layers)
+		return files_read(g->files, g->item.file, to, run, g->item.offset + src, e);
+	n = blockcache_read(g->blocks, &g->item, src, to, run, e);
+	if (n < 0)
+		return (int)n;
+	return (uint64_t)n == run ? 0 : short_item(g, e);
+}
+
+static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, struct err *e)
+{
+	const struct gather *g = j->g;
+	uint64_t span = span_of(j, from), wanted = wanted_of(j, from);
+	bool fits = span <= blockcache_max(g->blocks) / 2;
+
+	if (from == j->n)
+		return read_run(g, src, to, j->run, e);
+	if (!g->item.zstd_layers && span <= MAX_BAND && (span <= SMALL_BAND || span <= 2 * wanted))
+		return read_band(j, from, src, to, span, e);
+	if (fits && (g->item.zstd_layers || g->item.length <= blockcache_max(g->blocks) / 2))
+		return from_blocks(j, from, src, to, span, e);
+	for (uint64_t i = 0; i < j->dims[from].count; i++) {
+		int rc = run_job(j, from + 1, src + i * j->dims[from].src_stride,
+				 to + i * j->dims[from].dst_stride, e);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static void sort_dims(struct job *j)
+{
+	for (uint32_t i = 1; i < j->n; i++) {
+		struct copy_dim d = j->dims[i];
+		uint32_t k = i;
+
+		for (; k && j->dims[k - 1].src_stride < d.src_stride; k--)
+			j->dims[k] = j->dims[k - 1];
+		j->dims[k] = d;
+	}
+}
+
+int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims, struct err *e)
+{
+	struct job j = { .g = g, .n = c->n_dims, .run = c->run };
+
+	if (!c->n_dims)
+		return read_run(g, c->src, g->out + c->dst, c->run, e);
+	memcpy(j.dims, dims + c->dim, c->n_dims * sizeof(*dims));
+	sort_dims(&j);
+	return run_job(&j, 0, c->src, g->out + c->dst, e);
+}
+
+static void each_run(const struct copy_dim *d, uint32_t n, uint64_t len, uint8_t *p,
+		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg)
+{
+	if (!n) {
+		run(arg, p, len);
+		return;
+	}
+	for (uint64_t i = 0; i < d->count; i++)
+		each_run(d + 1, n - 1, len, p + i * d->dst_stride, run, arg);
+}
+
+void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,
+		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg)
+{
+	each_run(dims + c->dim, c->n_dims, c->run, out + c->dst, run, arg);
+}

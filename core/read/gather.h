@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gather - one strided move out of an item into memory, with few system calls.
+ *
+ * Private to core/read. A run that is whole on both sides is read in place. Dense strides (a
+ * column shard: rows of a narrow matrix) are read as one band and scattered. Sparse ones (a
+ * transposed matrix) and encoded items are gathered from cached blocks; what is too large for the
+ * cache, dimension by dimension.
+ *
+ * Threads: any; state is on the stack.
+ */
+#ifndef READ_GATHER_H
+#define READ_GATHER_H
+
+#include "read/blockcache.h"
+#include "read/plan.h"
+
+#include <stdint.h>
+
+struct err;
+struct files;
+
+struct gather {
+	struct files *files;
+	struct blockcache *blocks;
+	struct block_item item;
+	uint8_t *out; /* start of the reply */
+};
+
+int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
+		struct err *e);
+
+/* Call run() for every run of the copy in the reply. */
+void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,
+		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg);
+
+#endif

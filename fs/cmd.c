@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd.h"
+
+#include "options.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+int cmd_fail(const struct err *e)
+{
+	(void)fflush(stdout);
+	(void)fprintf(stderr, "ckptfs: %s\n", e->msg);
+	return STATUS_TROUBLE;
+}
+
+int cmd_finish(int status)
+{
+	struct err e = { 0 };
+	int rc = fflush(stdout) ? errno : 0;
+
+	if (!rc && !ferror(stdout))
+		return status;
+	/* An earlier write may have failed, and its errno is long gone. */
+	(void)err_sys(&e, rc ? rc : EIO, "write to standard output");
+	return cmd_fail(&e);
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct progress *p = arg;
+
+	p->total = total;
+	progress_set(p, done);
+}
+
+int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
+	     struct err *e)
+{
+	struct progress p;
+	int rc;
+
+	k.index = o->index;
+	k.include = o->include;
+	k.exclude = o->exclude;
+	k.allow_missing |= o->allow_missing;
+	k.cache_bytes = o->cache;
+	k.progress = show_progress;
+	k.progress_arg = &p;
+	progress_start(&p, "index", 0, !o->quiet);
+	rc = ckpt_open(path, &k, ret, e);
+	progress_end(&p);
+	return rc;
+}
+
+void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)
+{
+	/* Worst case of text_show: three bytes for one, and room for its "...". */
+	size_t cap = len * 3 + 8;
+	char *at = buf_room(b, cap);
+
+	if (!at)
+		return;
+	(void)text_show(fqn, len, at, cap);
+	while (*at++)
+		b->len++;
+}
+
+int cmd_print(struct buf *b)
+{
+	struct err e = { 0 };
+
+	if (b->err) {
+		(void)err_sys(&e, b->err, "print");
+		return cmd_fail(&e);
+	}
+	if (b->len)
+		(void)fwrite(b->data, 1, b->len, stdout);
+	b->len = 0;
+	return 0;
+}

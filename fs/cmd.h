@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd - what a subcommand is, and what all of them do alike.
+ *
+ * Exit status: 0 done; 1 the answer is "no"; 2 trouble, with one line "ckptfs: what: found".
+ * stdout is data, stderr is messages.
+ *
+ * Threads: one.
+ */
+#ifndef FS_CMD_H
+#define FS_CMD_H
+
+#include "api/ckpt.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct err;
+struct options;
+
+enum { STATUS_DONE = 0, STATUS_NO = 1, STATUS_TROUBLE = 2 };
+
+struct command {
+	const char *name;
+	const char *usage;   /* "CKPT [GLOB...]" */
+	const char *summary; /* one line */
+	const char *details; /* more lines for --help, or NULL */
+	unsigned words;      /* groups of options.h; WORDS_ANY goes without saying */
+	size_t min_args, max_args;
+	int (*run)(const struct options *o); /* returns an exit status */
+};
+
+extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
+	command_check, command_index;
+
+/* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
+int cmd_fail(const struct err *e);
+/* Flush stdout: a write that did not arrive turns `status` into STATUS_TROUBLE, with its line. */
+int cmd_finish(int status);
+
+/* ckpt_open with what the options say on top of k, and a progress bar while an index is built. */
+int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
+	     struct err *e);
+
+static inline void cmd_closep(struct ckpt **c)
+{
+	ckpt_close(*c);
+}
+
+struct buf;
+/* An FQN as a terminal can show it, with control bytes as %XX. */
+void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
+/* Write what b holds to stdout and empty it. ENOMEM or EFBIG of b is STATUS_TROUBLE, else 0. */
+int cmd_print(struct buf *b);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd.h"
+#include "options.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/progress.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCK = 1 << 20 };
+
+static void cleanup_file(struct ckpt_file **f)
+{
+	if (*f)
+		ckpt_file_close(*f);
+}
+
+static bool has_fqn(struct ckpt *c, ckpt_node node, const char *fqn, size_t len)
+{
+	autofree char *value = malloc(len + 1);
+	struct err e = { 0 };
+
+	return value &&
+	       ckpt_xattr(c, node, "user.ckptfs.fqn", value, len + 1, &e) == (int64_t)len &&
+	       !memcmp(value, fqn, len);
+}
+
+/* The node of number i of a directory that lists FQNs in their order. */
+static int node_of(struct ckpt *c, const char *dir_name, int64_t i, const char *fqn,
+		   ckpt_node *ret, struct err *e)
+{
+	char name[CKPT_NAME_MAX + 1];
+	size_t len = strlen(fqn);
+	ckpt_node dir;
+
+	if (ckpt_walk(c, dir_name, &dir, e))
+		return -e->code;
+	if (!ckpt_entry(c, dir, (uint64_t)i, name, ret) && has_fqn(c, *ret, fqn, len))
+		return 0;
+	for (uint64_t pos = 0; !ckpt_entry(c, dir, pos, name, ret); pos++)
+		if (has_fqn(c, *ret, fqn, len))
+			return 0;
+	return err_set(e, ENOENT, "'%s': not in %s/", fqn, dir_name);
+}
+
+static int find(struct ckpt *c, const char *path, bool is_fqn, ckpt_node *ret, struct err *e)
+{
+	struct ckpt_stat st;
+	int64_t i;
+
+	if (is_fqn) {
+		i = ckpt_tensor_find(c, path, strlen(path));
+		if (i >= 0)
+			return node_of(c, "tensors", i, path, ret, e);
+		i = ckpt_object_find(c, path, strlen(path));
+		if (i >= 0)
+			return node_of(c, "objects", i, path, ret, e);
+		return err_set(e, ENOENT, "'%s': no tensor or object of that name", path);
+	}
+	if (ckpt_walk(c, path, ret, e) || ckpt_stat(c, *ret, &st, e))
+		return -e->code;
+	return st.is_dir ? err_set(e, EISDIR, "'%s': is a directory", path) : 0;
+}
+
+static int copy_out(struct ckpt_file *f, const char *path, char *buf, struct progress *p,
+		    uint64_t *done, struct err *e)
+{
+	int64_t n = 0;
+
+	for (uint64_t off = 0; off < ckpt_file_size(f); off += (uint64_t)n) {
+		int rc;
+
+		n = ckpt_file_read(f, buf, BLOCK, off, e);
+		if (n < 0)
+			return err_wrap(e, "cat '%s'", path);
+		if (!n)
+			return err_set(e, EIO, "cat '%s': ends at %ju of %ju bytes", path,
+				       (uintmax_t)off, (uintmax_t)ckpt_file_size(f));
+		rc = io_write(STDOUT_FILENO, buf, (size_t)n);
+		if (rc)
+			return err_sys(e, -rc, "write to standard output");
+		*done += (uint64_t)n;
+		progress_set(p, *done);
+	}
+	return 0;
+}
+
+static int cat_one(struct ckpt *c, const char *path, const struct options *o, char *buf,
+		   struct progress *p, uint64_t *done, struct err *e)
+{
+	struct ckpt_file *f CLEANUP(cleanup_file) = NULL;
+	ckpt_node node;
+
+	if (find(c, path, o->fqn, &node, e))
+		return err_wrap(e, "cat");
+	if (ckpt_file_open(c, node, &f, e))
+		return err_wrap(e, "cat '%s'", path);
+	return copy_out(f, path, buf, p, done, e);
+}
+
+/* Bytes of all paths, for the bar; a path that does not exist is reported later. */
+static uint64_t total_bytes(struct ckpt *c, const struct options *o)
+{
+	uint64_t total = 0;
+
+	for (size_t i = 1; i < o->n_args; i++) {
+		struct ckpt_stat st;
+		struct err e = { 0 };
+		ckpt_node node;
+
+		if (!find(c, o->args[i], o->fqn, &node, &e) && !ckpt_stat(c, node, &st, &e))
+			total += st.size;
+	}
+	return total;
+}
+
+static int cat_run(const struct options *o)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	autofree char *buf = malloc(BLOCK);
+	struct err e = { 0 };
+	struct progress p;
+	uint64_t done = 0;
+	int rc = 0;
+
+	if (!buf) {
+		(void)err_sys(&e, ENOMEM, "cat");
+		return cmd_fail(&e);
+	}
+	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true }, &c, &e))
+		return cmd_fail(&e);
+	progress_start(&p, "cat", total_bytes(c, o), !o->quiet && !isatty(STDOUT_FILENO));
+	for (size_t i = 1; i < o->n_args && !rc; i++)
+		rc = cat_one(c, o->args[i], o, buf, &p, &done, &e);
+	progress_end(&p);
+	return rc ? cmd_fail(&e) : STATUS_DONE;
+}
+
+const struct command command_cat = {
+	.name = "cat",
+	.usage = "CKPT PATH...",
+	.summary = "Write files of the tree to standard output",
+	.details = "PATH is as in a mount: tensors/NAME, npy/NAME.npy, objects/NAME. Needs no mount.\n",
+	.words = WORDS_OPEN | WORDS_CAT,
+	.min_args = 2,
+	.max_args = SIZE_MAX,
+	.run = cat_run,
+};

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd.h"
+#include "options.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LINE_MAX_BYTES = 64 << 20 };
+
+/* One line: a tensor or an object. */
+struct item {
+	bool is_object;
+	const char *fqn, *dtype, *fault;
+	size_t fqn_len, n_dims;
+	const uint64_t *shape;
+	uint64_t bytes, chunks;
+};
+
+/* Both lists of a checkpoint, merged into one natural order. */
+struct walk {
+	const struct ckpt *ckpt;
+	const char *const *globs;
+	struct ckpt_totals totals;
+	uint64_t next_tensor, next_object;
+};
+
+static void take_tensor(struct walk *w, const struct ckpt_tensor *t, struct item *ret)
+{
+	*ret = (struct item){
+		.fqn = t->fqn,
+		.fqn_len = t->fqn_len,
+		.dtype = t->dtype,
+		.n_dims = t->n_dims,
+		.shape = t->shape,
+		.bytes = t->bytes,
+		.chunks = t->chunks,
+		.fault = t->fault,
+	};
+	w->next_tensor++;
+}
+
+static void take_object(struct walk *w, const struct ckpt_object *o, struct item *ret)
+{
+	*ret = (struct item){
+		.is_object = true,
+		.fqn = o->fqn,
+		.fqn_len = o->fqn_len,
+		.dtype = "object",
+		.bytes = o->length,
+		.chunks = 1,
+		.fault = o->fault,
+	};
+	w->next_object++;
+}
+
+static bool next_any(struct walk *w, struct item *ret)
+{
+	bool tensor = w->next_tensor < w->totals.tensors, object = w->next_object < w->totals.objects;
+	struct ckpt_tensor t;
+	struct ckpt_object o;
+
+	if (!tensor && !object)
+		return false;
+	if (tensor)
+		ckpt_tensor(w->ckpt, w->next_tensor, &t);
+	if (object)
+		ckpt_object(w->ckpt, w->next_object, &o);
+	if (tensor && object)
+		tensor = text_natural_cmp(t.fqn, t.fqn_len, o.fqn, o.fqn_len) <= 0;
+	if (tensor)
+		take_tensor(w, &t, ret);
+	else
+		take_object(w, &o, ret);
+	return true;
+}
+
+static bool wanted(const struct walk *w, const struct item *i)
+{
+	for (const char *const *g = w->globs; g && *g; g++)
+		if (text_glob(*g, i->fqn, i->fqn_len))
+			return true;
+	return !w->globs || !*w->globs;
+}
+
+static bool next(struct walk *w, struct item *ret)
+{
+	while (next_any(w, ret))
+		if (wanted(w, ret))
+			return true;
+	return false;
+}
+
+static struct walk walk_of(const struct ckpt *c, const char *const *globs)
+{
+	struct walk w = { .ckpt = c, .globs = globs };
+
+	ckpt_totals(c, &w.totals);
+	return w;
+}
+
+static void add_shape(struct buf *b, const struct item *i)
+{
+	if (i->is_object)
+		buf_str(b, "-");
+	else
+		buf_json_u64s(b, i->shape, i->n_dims);
+}
+
+static void add_json(struct buf *b, const struct item *i)
+{
+	buf_str(b, "{\"fqn\":");
+	buf_json_str(b, i->fqn, i->fqn_len);
+	buf_printf(b, ",\"type\":\"%s\",\"dtype\":", i->is_object ? "object" : "tensor");
+	if (i->is_object) {
+		buf_str(b, "null,\"shape\":null");
+	} else {
+		buf_json_str(b, i->dtype, strlen(i->dtype));
+		buf_str(b, ",\"shape\":");
+		add_shape(b, i);
+	}
+	buf_printf(b, ",\"bytes\":%ju,\"chunks\":%ju,\"fault\":", (uintmax_t)i->bytes,
+		   (uintmax_t)i->chunks);
+	if (i->fault)
+		buf_json_str(b, i->fault, strlen(i->fault));
+	else
+		buf_str(b, "null");
+	buf_str(b, "}");
+}
+
+/* Columns of -l: dtype, shape, bytes, chunks; what follows is the FQN. */
+struct widths {
+	int dtype, shape, bytes, chunks;
+};
+
+static int wider(int width, size_t n)
+{
+	return n > (size_t)width ? (int)min_u64(n, 64) : width;
+}
+
+static void measure(struct walk w, struct buf *scratch, struct widths *ret)
+{
+	struct item i;
+
+	while (next(&w, &i)) {
+		ret->dtype = wider(ret->dtype, strlen(i.dtype));
+		scratch->len = 0;
+		add_shape(scratch, &i);
+		ret->shape = wider(ret->shape, scratch->len);
+		scratch->len = 0;
+		buf_u64(scratch, i.bytes);
+		ret->bytes = wider(ret->bytes, scratch->len);
+		scratch->len = 0;
+		buf_u64(scratch, i.chunks);
+		ret->chunks = wider(ret->chunks, scratch->len);
+	}
+	scratch->len = 0;
+}
+
+static void add_columns(struct buf *b, const struct widths *w, const struct item *i)
+{
+	size_t start;
+
+	buf_printf(b, "%-*s  ", w->dtype, i->dtype);
+	start = b->len;
+	add_shape(b, i);
+	buf_printf(b, "%*s  %*ju  %*ju  ", (int)max_u64(start + (size_t)w->shape, b->len) - (int)b->len,
+		   "", w->bytes, (uintmax_t)i->bytes, w->chunks, (uintmax_t)i->chunks);
+}
+
+static int print_text(struct walk w, bool columns, struct buf *b, bool *any)
+{
+	struct widths widths = { 0 };
+	struct item i;
+	int rc = 0;
+
+	if (columns)
+		measure(w, b, &widths);
+	while (!rc && next(&w, &i)) {
+		*any = true;
+		if (columns)
+			add_columns(b, &widths, &i);
+		cmd_add_fqn(b, i.fqn, i.fqn_len);
+		if (columns && i.fault)
+			buf_printf(b, "  (%s)", i.fault);
+		buf_str(b, "\n");
+		rc = cmd_print(b);
+	}
+	return rc;
+}
+
+static int print_json(struct walk w, struct buf *b, bool *any)
+{
+	struct item i;
+	int rc = 0;
+
+	while (!rc && next(&w, &i)) {
+		buf_str(b, *any ? ",\n" : "[\n");
+		*any = true;
+		add_json(b, &i);
+		rc = cmd_print(b);
+	}
+	buf_str(b, *any ? "\n]\n" : "[]\n");
+	return rc ? rc : cmd_print(b);
+}
+
+static int ls_run(const struct options *o)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct buf b CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
+	bool any = false, filtered = o->n_args > 1;
+	struct err e = { 0 };
+	int rc;
+
+	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true }, &c, &e))
+		return cmd_fail(&e);
+	rc = o->json ? print_json(walk_of(c, o->args + 1), &b, &any)
+		     : print_text(walk_of(c, o->args + 1), o->long_list, &b, &any);
+	return rc ? rc : cmd_finish(filtered && !any ? STATUS_NO : STATUS_DONE);
+}
+
+const struct command command_ls = {
+	.name = "ls",
+	.usage = "CKPT [GLOB...]",
+	.summary = "List tensors and objects",
+	.details = "FQNs in natural order; '*' matches dots and slashes too. -l shows dtype, shape, bytes,\n"
+		   "chunks. Exit status 1 when no FQN matches.\n",
+	.words = WORDS_OPEN | WORDS_LS | WORDS_JSON,
+	.min_args = 1,
+	.max_args = SIZE_MAX,
+	.run = ls_run,
+};

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The mount command.
+ *
+ *	parent                          child
+ *	  fork ──────────────────────────► opens the checkpoint (progress bar on our stderr)
+ *	  waits on the pipe                mounts, detaches from the terminal, runs the loop
+ *	  ◄────────────── "" or the error ─ from the INIT op, or from whatever went wrong
+ *	  exits 0 or 2                     serves until unmounted or signalled
+ *
+ * The fork comes first because neither threads nor SQLite's connections survive one, and because
+ * a mount that has not answered INIT is not usable.
+ */
+#include "capture.h"
+#include "cmd.h"
+#include "mounts.h"
+#include "ops.h"
+#include "options.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/log.h"
+
+#include <fuse_lowlevel.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MIN_THREADS = 2, MAX_THREADS = 16 };
+
+struct mount {
+	const struct options *opts;
+	char *source, *target; /* absolute */
+	int report;            /* the pipe to the waiting parent, or -1 */
+	struct ckpt *ckpt;
+	struct fs *fs;
+	struct fuse_session *session;
+	bool mounted, signals;
+	struct mount_found found;
+};
+
+/* ---- reporting ---- */
+
+static void report_ready(void *arg)
+{
+	struct mount *m = arg;
+
+	log_msg(LOG_LEVEL_INFO, "mounted '%s' on '%s'", m->source, m->target);
+	if (m->report >= 0) {
+		(void)io_write(m->report, "", 1);
+		(void)close(steal_fd(&m->report));
+	}
+}
+
+static int report_failure(struct mount *m, const struct err *e)
+{
+	if (m->report < 0)
+		return cmd_fail(e);
+	(void)io_write(m->report, e->msg, strlen(e->msg));
+	(void)close(steal_fd(&m->report));
+	return STATUS_TROUBLE;
+}
+
+/* The parent's side. */
+static int await_ready(int fd, pid_t child, const char *target)
+{
+	struct err e = { 0 };
+	size_t n = 0;
+	int status = 0;
+
+	while (n < sizeof(e.msg) - 1) {
+		ssize_t got = read(fd, e.msg + n, sizeof(e.msg) - 1 - n);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		n += (size_t)got;
+		if (!e.msg[0])
+			return STATUS_DONE;
+	}
+	if (!n) {
+		(void)waitpid(child, &status, 0);
+		(void)err_set(&e, ECHILD, "mount '%s': the daemon ended early (%s %d)", target,
+			      WIFSIGNALED(status) ? "signal" : "status",
+			      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	}
+	return cmd_fail(&e);
+}
+
+static void __attribute__((format(printf, 2, 0)))
+log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
+{
+	char line[512];
+
+	(void)vsnprintf(line, sizeof(line), fmt, ap);
+	line[strcspn(line, "\n")] = 0;
+	log_msg(level <= FUSE_LOG_ERR      ? LOG_LEVEL_ERROR
+		: level == FUSE_LOG_WARNING ? LOG_LEVEL_WARN
+					    : LOG_LEVEL_DEBUG,
+		"%s", line);
+}
+
+/* ---- what is mounted where ---- */
+
+/* Would a mount on `target` hide the checkpoint from the daemon that reads it? */
+static bool hides(const char *target, const char *source)
+{
+	size_t n = strlen(target);
+
+	return !strncmp(target, source, n) && (!source[n] || source[n] == '/' || n == 1);
+}
+
+static int resolve(struct mount *m, struct err *e)
+{
+	const char *target = m->opts->args[1];
+	struct stat st;
+
+	m->source = realpath(m->opts->args[0], NULL);
+	if (!m->source)
+		return err_sys(e, errno, "checkpoint '%s'", m->opts->args[0]);
+	if (stat(target, &st)) {
+		if (errno == ENOTCONN)
+			return err_set(e, ENOTCONN, "mount point '%s': a dead mount is there; 'ckptfs umount "
+				       "%s' removes it", target, target);
+		return err_sys(e, errno, "mount point '%s'", target);
+	}
+	if (!S_ISDIR(st.st_mode))
+		return err_set(e, ENOTDIR, "mount point '%s': not a directory", target);
+	m->target = realpath(target, NULL);
+	if (!m->target)
+		return err_sys(e, errno, "mount point '%s'", target);
+	if (hides(m->target, m->source))
+		return err_set(e, EINVAL, "mount point '%s': would hide the checkpoint", target);
+	return 0;
+}
+
+static void add_flag(char **list, bool on, const char *word, int *failed)
+{
+	if (on)
+		*failed |= fuse_opt_add_opt(list, word);
+}
+
+/* A value may hold commas. */
+static void add_value(char **list, const char *word, const char *value, int *failed)
+{
+	autofree char *both = NULL;
+
+	if (!value)
+		return;
+	if (asprintf(&both, "%s=%s", word, value) < 0)
+		*failed = -1;
+	else
+		*failed |= fuse_opt_add_opt_escaped(list, both);
+}
+
+static int new_session(struct mount *m, struct err *e)
+{
+	const struct options *o = m->opts;
+	struct fuse_args args CLEANUP(fuse_opt_free_args) = FUSE_ARGS_INIT(0, NULL);
+	autofree char *list = NULL;
+	struct capture c;
+	char line[256];
+	int failed = 0;
+
+	add_flag(&list, true, "ro", &failed);
+	add_value(&list, "fsname", o->fsname ? o->fsname : m->source, &failed);
+	add_value(&list, "subtype", o->subtype ? o->subtype : "ckptfs", &failed);
+	add_value(&list, "context", o->context, &failed);
+	add_flag(&list, o->allow_other, "allow_other", &failed);
+	add_flag(&list, o->allow_root, "allow_root", &failed);
+	add_flag(&list, o->default_permissions, "default_permissions", &failed);
+	add_flag(&list, o->auto_unmount, "auto_unmount", &failed);
+	add_flag(&list, o->nosuid, "nosuid", &failed);
+	add_flag(&list, o->nodev, "nodev", &failed);
+	add_flag(&list, o->noexec, "noexec", &failed);
+	if (failed || fuse_opt_add_arg(&args, "ckptfs") || fuse_opt_add_arg(&args, "-o") ||
+	    fuse_opt_add_arg(&args, list) || (o->debug && fuse_opt_add_arg(&args, "-d")))
+		return err_sys(e, ENOMEM, "mount options");
+	capture_start(&c);
+	m->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), m->fs);
+	capture_stop(&c, line, sizeof(line));
+	if (!m->session)
+		return err_set(e, EINVAL, "mount '%s': %s", m->target, *line ? line : "libfuse refused");
+	return 0;
+}
+
+static int do_mount(struct mount *m, struct err *e)
+{
+	struct capture c;
+	char line[256];
+	int rc;
+
+	if (fuse_set_signal_handlers(m->session))
+		return err_set(e, EINVAL, "mount '%s': signal handlers refused", m->target);
+	m->signals = true;
+	capture_start(&c);
+	rc = fuse_session_mount(m->session, m->target);
+	capture_stop(&c, line, sizeof(line));
+	if (rc)
+		return err_set(e, EIO, "mount '%s': %s", m->target, *line ? line : "refused");
+	m->mounted = true;
+	if (mounts_find(m->target, &m->found, e))
+		m->found = (struct mount_found){ 0 };
+	return 0;
+}
+
+/* ---- the daemon ---- */
+
+static int to_dev_null(int fd, int flags)
+{
+	autoclose int null = open("/dev/null", flags | O_CLOEXEC);
+
+	return null < 0 || dup2(null, fd) < 0 ? -errno : 0;
+}
+
+/* Nothing of the caller's is kept: a pipe that a script reads from would never end. */
+static int detach(struct err *e)
+{
+	log_use_syslog("ckptfs");
+	fuse_set_log_func(log_fuse);
+	(void)setsid(); /* fails only for a leader, who needs none */
+	if (chdir("/") || to_dev_null(STDOUT_FILENO, O_WRONLY) || to_dev_null(STDERR_FILENO, O_WRONLY))
+		return err_sys(e, errno, "detach");
+	return 0;
+}
+
+static unsigned thread_count(const struct options *o)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (o->threads)
+		return (unsigned)min_u64(o->threads, 1024);
+	return cpus < MIN_THREADS ? MIN_THREADS : cpus > MAX_THREADS ? MAX_THREADS : (unsigned)cpus;
+}
+
+static int run_loop(struct mount *m, struct err *e)
+{
+	struct fuse_loop_config *config = fuse_loop_cfg_create();
+	int rc;
+
+	if (!config)
+		return err_sys(e, ENOMEM, "mount '%s'", m->target);
+	fuse_loop_cfg_set_clone_fd(config, 1);
+	fuse_loop_cfg_set_max_threads(config, thread_count(m->opts));
+	fuse_loop_cfg_set_idle_threads(config, thread_count(m->opts));
+	rc = fuse_session_loop_mt(m->session, config);
+	fuse_loop_cfg_destroy(config);
+	/* A positive value is the signal that asked us to stop. */
+	return rc < 0 ? err_sys(e, -rc, "serve '%s'", m->target) : 0;
+}
+
+/* The kernel offers 128 KiB in INIT and takes a larger value only afterwards, from sysfs. */
+static void raise_read_ahead(void *arg)
+{
+	const struct mount *m = arg;
+
+	if (m->found.major || m->found.minor)
+		mounts_read_ahead(&m->found);
+}
+
+static int serve(struct mount *m, struct err *e)
+{
+	const struct options *o = m->opts;
+	struct fs_config config = {
+		.uid = o->has_uid ? (uid_t)o->uid : getuid(),
+		.gid = o->has_gid ? (gid_t)o->gid : getgid(),
+		.ready = report_ready,
+		.first_open = raise_read_ahead,
+		.arg = m,
+	};
+
+	if (cmd_open(m->source, o, (struct ckpt_opts){ 0 }, &m->ckpt, e))
+		return -e->code;
+	config.ckpt = m->ckpt;
+	m->fs = fs_new(&config);
+	if (!m->fs)
+		return err_sys(e, ENOMEM, "mount '%s'", m->target);
+	/* fusermount3 may stay (auto_unmount) and would keep a script's pipe open. */
+	if (m->report >= 0 && (to_dev_null(STDIN_FILENO, O_RDONLY) || to_dev_null(STDOUT_FILENO, O_WRONLY)))
+		return err_sys(e, errno, "detach");
+	if (new_session(m, e) || do_mount(m, e))
+		return -e->code;
+	if (m->report >= 0 && detach(e))
+		return -e->code;
+	return run_loop(m, e);
+}
+
+static void clean_up(struct mount *m)
+{
+	if (m->mounted)
+		fuse_session_unmount(m->session);
+	if (m->signals)
+		fuse_remove_signal_handlers(m->session);
+	if (m->session)
+		fuse_session_destroy(m->session);
+	fs_free(m->fs);
+	ckpt_close(m->ckpt);
+}
+
+static int run_daemon(struct mount *m)
+{
+	struct err e = { 0 };
+	bool waited_for = m->report >= 0;
+	int rc;
+
+	(void)signal(SIGPIPE, SIG_IGN);
+	log_set_level(m->opts->debug     ? LOG_LEVEL_DEBUG
+		      : m->opts->verbose ? LOG_LEVEL_INFO
+					 : LOG_LEVEL_WARN);
+	rc = serve(m, &e);
+	clean_up(m);
+	if (!rc)
+		return STATUS_DONE;
+	if (waited_for && m->report < 0) { /* nobody is there to hear it */
+		log_msg(LOG_LEVEL_ERROR, "%s", e.msg);
+		return STATUS_TROUBLE;
+	}
+	return report_failure(m, &e);
+}
+
+static int fork_daemon(struct mount *m)
+{
+	struct err e = { 0 };
+	int ends[2], status;
+	pid_t child;
+
+	if (pipe2(ends, O_CLOEXEC)) {
+		(void)err_sys(&e, errno, "pipe");
+		return cmd_fail(&e);
+	}
+	child = fork();
+	if (child == 0) {
+		(void)close(ends[0]);
+		m->report = ends[1];
+		return run_daemon(m);
+	}
+	(void)close(ends[1]);
+	if (child < 0) {
+		(void)close(ends[0]);
+		(void)err_sys(&e, errno, "fork");
+		return cmd_fail(&e);
+	}
+	status = await_ready(ends[0], child, m->target);
+	(void)close(ends[0]);
+	return status;
+}
+
+static void release(struct mount *m)
+{
+	free(m->source);
+	free(m->target);
+}
+
+/* A relative path of the index must still mean the same after chdir("/"). */
+static char *absolute_index(const char *index)
+{
+	autofree char *cwd = NULL;
+	char *path = NULL;
+
+	if (!index || *index == '/' || *index == ':')
+		return NULL;
+	cwd = getcwd(NULL, 0);
+	return !cwd || asprintf(&path, "%s/%s", cwd, index) < 0 ? NULL : path;
+}
+
+static int mount_run(const struct options *opts)
+{
+	struct options o = *opts;
+	autofree char *index = absolute_index(o.index);
+	struct mount m CLEANUP(release) = { .opts = &o, .report = -1 };
+	struct err e = { 0 };
+
+	if (index)
+		o.index = index;
+	if (resolve(&m, &e))
+		return cmd_fail(&e);
+	return o.foreground || o.debug ? run_daemon(&m) : fork_daemon(&m);
+}
+
+const struct command command_mount = {
+	.name = "mount",
+	.usage = "CKPT MNT",
+	.summary = "Mount a checkpoint on a directory",
+	.details = "Returns when the mount is usable. Unmount with 'ckptfs umount MNT'.\n",
+	.words = WORDS_OPEN | WORDS_MOUNT,
+	.min_args = 2,
+	.max_args = 2,
+	.run = mount_run,
+};

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops.h"
+
+#include "reply.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+/* Nothing changes while it is mounted; any long time would do. */
+static const double forever = 86400;
+
+enum {
+	BLKSIZE = 1 << 20,  /* makes cat, cp and stdio read 1 MiB at a time */
+	STATFS_BLOCK = 4096,
+	COUNT_SUBDIRS = 1024, /* entries; larger directories have a link count of 1: "unknown" */
+	PATIENCE = 16,        /* failures at one offset before they are answered late */
+};
+
+struct handle {
+	struct ckpt_file *file;
+	struct handle *prev, *next;
+	_Atomic uint64_t bad_off; /* where the last read failed, and how often there in a row */
+	_Atomic unsigned bad_times;
+};
+
+struct fs {
+	struct fs_config config;
+	struct failures *failures;
+	pthread_key_t buffer; /* every thread's struct buffer */
+	atomic_flag opened;
+	pthread_mutex_t lock;
+	struct handle *handles;
+};
+
+struct buffer {
+	size_t cap;
+	char data[];
+};
+
+struct fs *fs_new(const struct fs_config *config)
+{
+	struct fs *fs = calloc(1, sizeof(*fs));
+
+	if (!fs)
+		return NULL;
+	fs->config = *config;
+	fs->failures = failures_new(config->ckpt);
+	if (!fs->failures || pthread_key_create(&fs->buffer, free)) {
+		failures_free(fs->failures);
+		free(fs);
+		return NULL;
+	}
+	atomic_flag_clear(&fs->opened);
+	(void)pthread_mutex_init(&fs->lock, NULL);
+	return fs;
+}
+
+static void handle_link(struct fs *fs, struct handle *h)
+{
+	SCOPED_LOCK(&fs->lock);
+
+	h->next = fs->handles;
+	if (h->next)
+		h->next->prev = h;
+	fs->handles = h;
+}
+
+static int handle_open(struct fs *fs, ckpt_node node, struct handle **ret, struct err *e)
+{
+	autofree struct handle *h = calloc(1, sizeof(*h));
+	int rc;
+
+	if (!h)
+		return err_sys(e, ENOMEM, "open");
+	rc = ckpt_file_open(fs->config.ckpt, node, &h->file, e);
+	if (rc)
+		return rc;
+	handle_link(fs, h);
+	*ret = steal_ptr(&h);
+	return 0;
+}
+
+static void handle_unlink(struct fs *fs, struct handle *h)
+{
+	SCOPED_LOCK(&fs->lock);
+
+	if (h->next)
+		h->next->prev = h->prev;
+	if (h->prev)
+		h->prev->next = h->next;
+	else
+		fs->handles = h->next;
+}
+
+static void handle_drop(struct fs *fs, struct handle *h)
+{
+	handle_unlink(fs, h);
+	ckpt_file_close(h->file);
+	free(h);
+}
+
+void fs_free(struct fs *fs)
+{
+	if (!fs)
+		return;
+	while (fs->handles)
+		handle_drop(fs, fs->handles);
+	free(pthread_getspecific(fs->buffer));
+	(void)pthread_key_delete(fs->buffer);
+	(void)pthread_mutex_destroy(&fs->lock);
+	failures_free(fs->failures);
+	free(fs);
+}
+
+/* This thread's buffer of at least n bytes, valid until it asks again; NULL: out of memory. */
+static void *thread_buffer(struct fs *fs, size_t n)
+{
+	struct buffer *b = pthread_getspecific(fs->buffer);
+
+	if (b && b->cap >= n)
+		return b->data;
+	(void)pthread_setspecific(fs->buffer, NULL);
+	free(b);
+	n = n < BLKSIZE / 8 ? BLKSIZE / 8 : n;
+	b = malloc(sizeof(*b) + n);
+	if (!b)
+		return NULL;
+	b->cap = n;
+	if (pthread_setspecific(fs->buffer, b)) {
+		free(b);
+		return NULL;
+	}
+	return b->data;
+}
+
+static struct fs *fs_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+static struct handle *handle_of(const struct fuse_file_info *fi)
+{
+	return (struct handle *)(uintptr_t)fi->fh;
+}
+
+/* A node's subdirectories, or -1 where counting them would take long. */
+static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
+{
+	char name[CKPT_NAME_MAX + 1];
+	struct ckpt_stat st;
+	struct err e = { 0 };
+	int64_t n = 0;
+	ckpt_node node;
+
+	if (dir->size > COUNT_SUBDIRS)
+		return -1;
+	for (uint64_t pos = 0; !ckpt_entry(c, dir->node, pos, name, &node); pos++)
+		n += !ckpt_stat(c, node, &st, &e) && st.is_dir;
+	return n;
+}
+
+static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret)
+{
+	struct ckpt_stat st;
+	struct err e = { 0 };
+	int rc = ckpt_stat(fs->config.ckpt, node, &st, &e);
+
+	if (rc)
+		return rc;
+	memset(ret, 0, sizeof(*ret));
+	ret->st_ino = node;
+	ret->st_mode = st.is_dir ? S_IFDIR | 0555 : S_IFREG | 0444;
+	ret->st_nlink = st.is_dir ? (nlink_t)(2 + count_subdirs(fs->config.ckpt, &st)) : 1;
+	ret->st_uid = fs->config.uid;
+	ret->st_gid = fs->config.gid;
+	ret->st_size = (off_t)st.size;
+	/* Not zero: tar -S would take the file for one hole. */
+	ret->st_blocks = (blkcnt_t)(st.size / 512 + !!(st.size % 512));
+	ret->st_blksize = BLKSIZE;
+	ret->st_mtim.tv_sec = (time_t)(st.mtime_ns / 1000000000u);
+	ret->st_mtim.tv_nsec = (long)(st.mtime_ns % 1000000000u);
+	ret->st_ctim = ret->st_atim = ret->st_mtim;
+	return 0;
+}
+
+static int node_entry(struct fs *fs, ckpt_node node, struct fuse_entry_param *ret)
+{
+	*ret = (struct fuse_entry_param){
+		.ino = node,
+		.attr_timeout = forever,
+		.entry_timeout = forever,
+	};
+	return node_attr(fs, node, &ret->attr);
+}
+
+/* A flag that the kernel offers, on or off. */
+static void want(struct fuse_conn_info *conn, unsigned flag, bool on)
+{
+	if (on)
+		conn->want |= conn->capable & flag;
+	else
+		conn->want &= ~flag;
+}
+
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct fs *fs = userdata;
+
+	want(conn, FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS, true);
+	want(conn, FUSE_CAP_READDIRPLUS | FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_CACHE_SYMLINKS, true);
+	want(conn, FUSE_CAP_EXPLICIT_INVAL_DATA, true);
+	/* AUTO asks for attributes with the first page of a listing only: `ls -l` would stat the
+	 * rest one by one. */
+	want(conn, FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA, false);
+	/* Splicing replies costs more than copying them (pipe set-up for every 4 KiB page). */
+	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
+	conn->max_background = 64;
+	conn->congestion_threshold = 48;
+	if (fs->config.ready)
+		fs->config.ready(fs->config.arg);
+}
+
+static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fs *fs = fs_of(req);
+	struct fuse_entry_param entry = { .entry_timeout = forever };
+	ckpt_node node = parent;
+	int rc = 0;
+
+	/* "." and ".." come from file handles (name_to_handle_at), because of EXPORT_SUPPORT. */
+	if (!strcmp(name, ".."))
+		node = ckpt_parent(fs->config.ckpt, parent);
+	else if (strcmp(name, ".") != 0)
+		rc = ckpt_lookup(fs->config.ckpt, parent, name, &node);
+	if (!rc)
+		rc = node_entry(fs, node, &entry);
+	if (rc < 0)
+		reply_name_error(req, rc);
+	else
+		(void)fuse_reply_entry(req, &entry); /* rc 1: inode 0, remembered as absent */
+}
+
+static void op_forget(fuse_req_t req, fuse_ino_t node, uint64_t nlookup)
+{
+	(void)node;
+	(void)nlookup;
+	fuse_reply_none(req);
+}
+
+static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	struct stat st;
+	int rc = node_attr(fs_of(req), node, &st);
+
+	(void)fi;
+	if (rc)
+		reply_name_error(req, rc);
+	else
+		(void)fuse_reply_attr(req, &st, forever);
+}
+
+static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct handle *h = NULL;
+	struct err e = { 0 };
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
+		(void)fuse_reply_err(req, EROFS);
+		return;
+	}
+	if (!atomic_flag_test_and_set(&fs->opened) && fs->config.first_open)
+		fs->config.first_open(fs->config.arg);
+	if (handle_open(fs, node, &h, &e)) {
+		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 }, &e);
+		return;
+	}
+	fi->fh = (uintptr_t)h;
+	fi->keep_cache = 1;
+	fi->noflush = 1;
+	if (fuse_reply_open(req, fi) == -ENOENT) /* interrupted: there will be no release */
+		handle_drop(fs, h);
+}
+
+/*
+ * A mapping with MAP_POPULATE or mlock asks for a bad range again at once, for ever, in the
+ * kernel. It cannot be stopped, but it can be made cheap.
+ */
+static void slow_down(struct handle *h, uint64_t off)
+{
+	static const struct timespec pause = { .tv_nsec = 50 * 1000 * 1000 };
+	bool again = h->bad_times && h->bad_off == off;
+
+	h->bad_off = off;
+	h->bad_times = again ? h->bad_times + 1 : 1;
+	if (h->bad_times > PATIENCE)
+		(void)nanosleep(&pause, NULL);
+}
+
+static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
+		    struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct handle *h = handle_of(fi);
+	uint64_t off = (uint64_t)at, end = ckpt_file_size(h->file);
+	size_t len = off < end ? (size_t)min_u64(size, end - off) : 0;
+	struct err e = { 0 };
+	void *buf = thread_buffer(fs, len);
+	int64_t n;
+
+	if (!buf) {
+		(void)fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	n = ckpt_file_read(h->file, buf, len, off, &e);
+	if (n < 0) {
+		slow_down(h, off);
+		reply_failure(req, fs->failures, &(struct failure){ "read", node, off, len }, &e);
+		return;
+	}
+	(void)fuse_reply_buf(req, buf, (size_t)n);
+}
+
+static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	(void)node;
+	handle_drop(fs_of(req), handle_of(fi));
+	(void)fuse_reply_err(req, 0);
+}
+
+static void op_opendir(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	struct ckpt_stat st;
+	struct err e = { 0 };
+	int rc = ckpt_stat(fs_of(req)->config.ckpt, node, &st, &e);
+
+	if (rc || !st.is_dir) {
+		reply_name_error(req, rc ? rc : -ENOTDIR);
+		return;
+	}
+	fi->cache_readdir = 1;
+	fi->keep_cache = 1;
+	(void)fuse_reply_open(req, fi);
+}
+
+/* Number `pos` of a listing, where "." is 0 and ".." is 1. Returns 1 after the last. */
+static int list_entry(struct fs *fs, ckpt_node dir, uint64_t pos, char name[CKPT_NAME_MAX + 1],
+		      ckpt_node *ret)
+{
+	struct ckpt *c = fs->config.ckpt;
+
+	if (pos >= 2)
+		return ckpt_entry(c, dir, pos - 2, name, ret);
+	memcpy(name, "..", 3);
+	name[pos + 1] = 0;
+	*ret = pos ? ckpt_parent(c, dir) : dir;
+	return 0;
+}
+
+/* Add one entry; the size it needs, which is more than `room` where it does not fit. */
+static size_t add_entry(fuse_req_t req, char *buf, size_t room, const char *name,
+			struct fuse_entry_param *entry, uint64_t next, bool plus)
+{
+	if (!plus)
+		return fuse_add_direntry(req, buf, room, name, &entry->attr, (off_t)next);
+	if (next <= 2)
+		entry->ino = 0; /* "." and "..": the kernel takes no reference */
+	return fuse_add_direntry_plus(req, buf, room, name, entry, (off_t)next);
+}
+
+/* The listing from cookie `off` on: an entry's cookie is its number plus one. */
+static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plus)
+{
+	struct fs *fs = fs_of(req);
+	char name[CKPT_NAME_MAX + 1], *buf = thread_buffer(fs, size);
+	struct fuse_entry_param entry = { 0 };
+	size_t used = 0;
+	int rc = buf ? 0 : -ENOMEM;
+
+	for (uint64_t pos = (uint64_t)off; !rc; pos++) {
+		size_t need;
+		ckpt_node node;
+
+		rc = list_entry(fs, dir, pos, name, &node);
+		if (!rc)
+			rc = node_entry(fs, node, &entry);
+		if (rc)
+			break;
+		need = add_entry(req, buf + used, size - used, name, &entry, pos + 1, plus);
+		if (need > size - used)
+			break;
+		used += need;
+	}
+	if (rc < 0 && !used)
+		reply_name_error(req, rc);
+	else
+		(void)fuse_reply_buf(req, buf, used);
+}
+
+static void op_readdir(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
+		       struct fuse_file_info *fi)
+{
+	(void)fi;
+	list(req, node, size, off, false);
+}
+
+static void op_readdirplus(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
+			   struct fuse_file_info *fi)
+{
+	(void)fi;
+	list(req, node, size, off, true);
+}
+
+static void op_releasedir(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	(void)node;
+	(void)fi;
+	(void)fuse_reply_err(req, 0);
+}
+
+static void op_statfs(fuse_req_t req, fuse_ino_t node)
+{
+	struct ckpt_totals t;
+	struct statvfs st = { .f_bsize = STATFS_BLOCK, .f_frsize = STATFS_BLOCK };
+
+	(void)node;
+	ckpt_totals(fs_of(req)->config.ckpt, &t);
+	st.f_blocks = t.tensor_bytes / STATFS_BLOCK + !!(t.tensor_bytes % STATFS_BLOCK);
+	st.f_files = t.tensors + t.objects;
+	st.f_namemax = CKPT_NAME_MAX;
+	st.f_flag = ST_RDONLY;
+	(void)fuse_reply_statfs(req, &st);
+}
+
+/* n bytes of a value are in buf, as far as they fit; size is what the reader has room for. */
+static void reply_value(fuse_req_t req, const char *buf, int64_t n, size_t size)
+{
+	if (n < 0)
+		reply_name_error(req, (int)n);
+	else if (!size)
+		(void)fuse_reply_xattr(req, (size_t)n);
+	else if ((uint64_t)n > size)
+		(void)fuse_reply_err(req, ERANGE);
+	else
+		(void)fuse_reply_buf(req, buf, (size_t)n);
+}
+
+static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_t size)
+{
+	struct fs *fs = fs_of(req);
+	char *buf = thread_buffer(fs, size);
+	struct err e = { 0 };
+	int64_t n = buf ? ckpt_xattr(fs->config.ckpt, node, name, buf, size, &e) : -ENOMEM;
+
+	reply_value(req, buf, n, size);
+}
+
+static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
+{
+	struct fs *fs = fs_of(req);
+	char *buf = thread_buffer(fs, size);
+
+	reply_value(req, buf, buf ? ckpt_xattr_names(fs->config.ckpt, node, buf, size) : -ENOMEM,
+		    size);
+}
+
+const struct fuse_lowlevel_ops fs_ops = {
+	.init = op_init,
+	.lookup = op_lookup,
+	.forget = op_forget,
+	.getattr = op_getattr,
+	.open = op_open,
+	.read = op_read,
+	.release = op_release,
+	.opendir = op_opendir,
+	.readdir = op_readdir,
+	.readdirplus = op_readdirplus,
+	.releasedir = op_releasedir,
+	.statfs = op_statfs,
+	.getxattr = op_getxattr,
+	.listxattr = op_listxattr,
+};

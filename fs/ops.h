@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ops - the FUSE operations: a read-only tree that never changes.
+ *
+ * Whatever the kernel learns it may keep for a day: entries, attributes, the absence of names,
+ * directory listings, pages. Inode numbers are the engine's nodes, so nothing is counted or
+ * forgotten. Every op makes one call of the engine and answers exactly once.
+ *
+ * What is left NULL on purpose: locks (a handler would turn the kernel's own, working ones off),
+ * access, flush, lseek (the kernel does all three without us), everything that writes (the
+ * kernel answers EROFS because of -o ro).
+ *
+ * Threads: ops from any number; fs_new and fs_free from one, with no loop running.
+ */
+#ifndef FS_OPS_H
+#define FS_OPS_H
+
+#include "api/ckpt.h"
+
+#include <fuse_lowlevel.h>
+
+#include <sys/types.h>
+
+extern const struct fuse_lowlevel_ops fs_ops; /* userdata: struct fs * */
+
+struct fs;
+struct fs_config {
+	struct ckpt *ckpt; /* borrowed */
+	uid_t uid;         /* owner of all files */
+	gid_t gid;
+	void (*ready)(void *arg); /* the kernel and we have agreed: the mount is usable */
+	void (*first_open)(void *arg);
+	void *arg;
+};
+
+/* NULL: out of memory. */
+struct fs *fs_new(const struct fs_config *config);
+/* Closes the files that readers still hold (a lazy unmount, a signal). NULL is fine. */
+void fs_free(struct fs *fs);
+
+#endif

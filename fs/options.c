@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind {
+	FLAG,   /* bool */
+	TEXT,   /* const char * */
+	LIST,   /* const char **, grows */
+	SIZE,   /* uint64_t, "256MiB" */
+	NUMBER, /* uint64_t */
+	IGNORED /* with or without a value */
+};
+
+struct word {
+	const char *name; /* with underscores; "" for one that is only a letter */
+	char letter;
+	enum kind kind;
+	unsigned group;
+	size_t at;
+	const char *value; /* what --help calls it */
+	const char *help;  /* NULL: not shown */
+};
+
+#define AT(field) offsetof(struct options, field)
+
+/* What fstab and mount(8) say to every file system. A tree that is read-only, without programs,
+ * devices and access times, does all of it already or cannot. */
+#define JUNK(word) { word, 0, IGNORED, WORDS_MOUNT, 0, NULL, NULL }
+
+static const struct word words[] = {
+	{ "include", 0, LIST, WORDS_OPEN, AT(include), "GLOB", "only FQNs that match; repeatable" },
+	{ "exclude", 0, LIST, WORDS_OPEN, AT(exclude), "GLOB", "no FQNs that match; repeatable" },
+	{ "index", 0, TEXT, WORDS_OPEN, AT(index), "PATH",
+	  "where the chunk index is kept; :memory: keeps none" },
+	{ "allow_missing", 0, FLAG, WORDS_OPEN, AT(allow_missing), NULL,
+	  "accept incomplete tensors; opening one is an I/O error" },
+	{ "cache", 0, SIZE, WORDS_OPEN, AT(cache), "SIZE",
+	  "bound on decoded blocks in memory (256MiB)" },
+	{ "threads", 0, NUMBER, WORDS_MOUNT, AT(threads), "N", "worker threads (one per CPU, 2 to 16)" },
+	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },
+	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "root may read" },
+	{ "default_permissions", 0, FLAG, WORDS_MOUNT, AT(default_permissions), NULL,
+	  "the kernel checks file modes" },
+	{ "auto_unmount", 0, FLAG, WORDS_MOUNT, AT(auto_unmount), NULL,
+	  "unmount when the daemon is killed" },
+	{ "fsname", 0, TEXT, WORDS_MOUNT, AT(fsname), "NAME", "first column of mount(8) (CKPT)" },
+	{ "subtype", 0, TEXT, WORDS_MOUNT, AT(subtype), "NAME", "type after \"fuse.\" (ckptfs)" },
+	{ "uid", 0, NUMBER, WORDS_MOUNT, AT(uid), "N", "owner of all files (who mounts)" },
+	{ "gid", 0, NUMBER, WORDS_MOUNT, AT(gid), "N", "group of all files (who mounts)" },
+	{ "nosuid", 0, FLAG, WORDS_MOUNT, AT(nosuid), NULL, NULL },
+	{ "nodev", 0, FLAG, WORDS_MOUNT, AT(nodev), NULL, NULL },
+	{ "noexec", 0, FLAG, WORDS_MOUNT, AT(noexec), NULL, NULL },
+	{ "context", 0, TEXT, WORDS_MOUNT, AT(context), NULL, NULL },
+	{ "foreground", 'f', FLAG, WORDS_MOUNT, AT(foreground), NULL, "stay in the foreground" },
+	{ "debug", 'd', FLAG, WORDS_MOUNT, AT(debug), NULL, "log every request; implies -f" },
+	{ "verbose", 'v', FLAG, WORDS_MOUNT, AT(verbose), NULL, "log more" },
+	{ "long", 'l', FLAG, WORDS_LS, AT(long_list), NULL, "dtype, shape, bytes and chunks as well" },
+	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
+	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
+	{ "rebuild", 0, FLAG, WORDS_INDEX, AT(rebuild), NULL, "build it even when it is fresh" },
+	{ "print", 0, FLAG, WORDS_INDEX, AT(print), NULL, "print its path and nothing else" },
+	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
+	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar" },
+	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
+	JUNK("ro"), JUNK("rw"), JUNK("defaults"), JUNK("auto"), JUNK("noauto"),
+	JUNK("user"), JUNK("nouser"), JUNK("users"), JUNK("owner"), JUNK("group"),
+	JUNK("nofail"), JUNK("_netdev"), JUNK("atime"), JUNK("noatime"), JUNK("relatime"),
+	JUNK("norelatime"), JUNK("strictatime"), JUNK("nostrictatime"), JUNK("lazytime"),
+	JUNK("nolazytime"), JUNK("diratime"), JUNK("nodiratime"), JUNK("suid"), JUNK("dev"),
+	JUNK("exec"), JUNK("async"), JUNK("sync"), JUNK("dirsync"), JUNK("comment"),
+	JUNK("silent"), JUNK("loud"),
+};
+
+/* Words that -o understands; the rest are switches of a command. */
+static bool in_list(const struct word *w)
+{
+	return w->group & (WORDS_OPEN | WORDS_MOUNT) && !w->letter;
+}
+
+/* len bytes of s, in which '-' counts as '_'. */
+static const struct word *find_word(unsigned groups, const char *s, size_t len)
+{
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		const char *name = words[i].name;
+		size_t n = 0;
+
+		while (n < len && name[n] && (s[n] == '-' ? '_' : s[n]) == name[n])
+			n++;
+		if (n == len && !name[n] && words[i].group & groups)
+			return &words[i];
+	}
+	return NULL;
+}
+
+static int push(const char ***list, size_t n, const char *s, struct err *e)
+{
+	const char **grown = realloc(*list, (n + 2) * sizeof(**list));
+
+	if (!grown)
+		return err_sys(e, ENOMEM, "options");
+	grown[n] = s;
+	grown[n + 1] = NULL;
+	*list = grown;
+	return 0;
+}
+
+static size_t list_len(const char *const *list)
+{
+	size_t n = 0;
+
+	while (list && list[n])
+		n++;
+	return n;
+}
+
+static int set_number(const struct word *w, const char *value, uint64_t *ret, struct err *e)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(value, &end, 10);
+	if (*value < '0' || *value > '9' || *end || errno || *ret > UINT32_MAX)
+		return err_set(e, EINVAL, "option '%s': '%s' is not a number", w->name, value);
+	return 0;
+}
+
+static int set_word(struct options *o, const struct word *w, const char *value, struct err *e)
+{
+	void *at = (char *)o + w->at;
+
+	if (w->kind == IGNORED)
+		return 0;
+	if (w->kind == FLAG && value)
+		return err_set(e, EINVAL, "option '%s' takes no value", w->name);
+	if (w->kind != FLAG && !(value && *value))
+		return err_set(e, EINVAL, "option '%s' needs a value", w->name);
+	switch (w->kind) {
+	case FLAG:
+		*(bool *)at = true;
+		return 0;
+	case TEXT:
+		*(const char **)at = value;
+		return 0;
+	case LIST:
+		return push(at, list_len(*(const char ***)at), value, e);
+	case SIZE:
+		if (!text_parse_size(value, at))
+			return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name, value);
+		return 0;
+	default:
+		o->has_uid |= w->at == AT(uid);
+		o->has_gid |= w->at == AT(gid);
+		return set_number(w, value, at, e);
+	}
+}
+
+/* Cut the next word off a list, in place: "a\,b,c" gives "a,b" and leaves "c". */
+static char *next_of_list(char **list)
+{
+	char *start = *list, *from = start, *to = start;
+
+	for (; *from && *from != ','; from++) {
+		if (*from == '\\' && (from[1] == ',' || from[1] == '\\'))
+			from++;
+		*to++ = *from;
+	}
+	*list = *from ? from + 1 : from;
+	*to = 0;
+	return start;
+}
+
+static int parse_list_word(struct options *o, unsigned groups, unsigned flags, char *s,
+			   struct err *e)
+{
+	size_t len = strcspn(s, "=");
+	const struct word *w;
+
+	if (!*s || !strncmp(s, "x-", 2) || !strncmp(s, "X-", 2)) /* comments of fstab(5) */
+		return 0;
+	w = find_word(groups, s, len);
+	if (w && in_list(w))
+		return set_word(o, w, s[len] ? s + len + 1 : NULL, e);
+	if (flags & OPTIONS_SLOPPY)
+		return 0;
+	return err_set(e, EINVAL, "unknown option '%.*s'", (int)len, s);
+}
+
+static char *own(struct options *o, const char *s, struct err *e)
+{
+	char **grown = realloc(o->owned, (o->n_owned + 1) * sizeof(*grown));
+	char *copy = strdup(s);
+
+	if (grown)
+		o->owned = grown;
+	if (!grown || !copy) {
+		free(copy);
+		(void)err_sys(e, ENOMEM, "options");
+		return NULL;
+	}
+	o->owned[o->n_owned++] = copy;
+	return copy;
+}
+
+int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
+		       struct err *e)
+{
+	char *rest = own(o, list, e);
+
+	if (!rest)
+		return -ENOMEM;
+	while (*rest) {
+		int rc = parse_list_word(o, groups, flags, next_of_list(&rest), e);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* "--word", "--word=value", "--word value": how many arguments were used, or -errno. */
+static int parse_long(struct options *o, unsigned groups, const char *s, const char *next,
+		      struct err *e)
+{
+	size_t len = strcspn(s, "=");
+	const struct word *w = find_word(groups, s, len);
+	const char *value = s[len] ? s + len + 1 : NULL;
+	int rc, used = 1;
+
+	if (!w || !len)
+		return err_set(e, EINVAL, "unknown option '--%.*s'", (int)len, s);
+	if (!value && next && w->kind != FLAG && w->kind != IGNORED) {
+		value = next;
+		used = 2;
+	}
+	rc = set_word(o, w, value, e);
+	return rc ? rc : used;
+}
+
+static int parse_letters(struct options *o, unsigned groups, const char *s, struct err *e)
+{
+	for (; *s; s++) {
+		const struct word *w = NULL;
+
+		for (size_t i = 0; i < ARRAY_LEN(words) && !w; i++)
+			if (words[i].letter == *s && words[i].group & groups)
+				w = &words[i];
+		if (!w)
+			return err_set(e, EINVAL, "unknown option '-%c'", *s);
+		if (set_word(o, w, NULL, e))
+			return -e->code;
+	}
+	return 1;
+}
+
+/* "-o list", "-olist": how many arguments were used, or -errno. */
+static int parse_o(struct options *o, unsigned groups, unsigned flags, const char *s,
+		   const char *next, struct err *e)
+{
+	int rc;
+
+	if (!*s && !next)
+		return err_set(e, EINVAL, "option '-o' needs a list of words");
+	rc = options_parse_list(o, groups, flags, *s ? s : next, e);
+	return rc ? rc : *s ? 1 : 2;
+}
+
+int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
+		  struct err *e)
+{
+	bool ended = false;
+
+	for (int i = 0; i < argc;) {
+		const char *s = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+		int used = 1;
+
+		if (ended || s[0] != '-' || !s[1])
+			used = push(&o->args, o->n_args++, s, e) ? -ENOMEM : 1;
+		else if (!strcmp(s, "--"))
+			ended = true;
+		else if (s[1] == '-')
+			used = parse_long(o, groups, s + 2, next, e);
+		else if (s[1] == 'o' && groups & WORDS_OPEN)
+			used = parse_o(o, groups, flags, s + 2, next, e);
+		else
+			used = parse_letters(o, groups, s + 1, e);
+		if (used < 0)
+			return used;
+		i += used;
+	}
+	return 0;
+}
+
+void options_release(struct options *o)
+{
+	for (size_t i = 0; i < o->n_owned; i++)
+		free(o->owned[i]);
+	free(o->owned);
+	free(o->args);
+	free(o->include);
+	free(o->exclude);
+	*o = (struct options){ 0 };
+}
+
+void options_help(FILE *to, unsigned groups)
+{
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		const struct word *w = &words[i];
+		char letter[] = "-x,", left[64];
+
+		if (!w->help || !(w->group & groups))
+			continue;
+		letter[1] = w->letter;
+		(void)snprintf(left, sizeof(left), "%3s --%s%s%s", w->letter ? letter : "", w->name,
+			       w->value ? "=" : "", w->value ? w->value : "");
+		(void)fprintf(to, "  %-26s %s\n", left, w->help);
+	}
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * options - the words of -o and of --word=value, in one table for all commands.
+ *
+ *	struct options o = {0};
+ *	if (options_parse(&o, WORDS_OPEN | WORDS_LS, 0, argc, argv, &e)) ...
+ *	o.args[0], o.n_args        // what is left: CKPT, GLOB, ...
+ *	options_release(&o);
+ *
+ * Forms: --word, --word=value, --word value, -x (letters may be joined: -lq), -o a,b=c. A dash
+ * inside a word is as good as an underscore. In the list of -o a comma that belongs to a value is
+ * written "\," and a backslash before it "\\"; any other backslash stands for itself, so that
+ * globs look the same everywhere. "--" ends the options.
+ *
+ * Threads: one at a time.
+ */
+#ifndef FS_OPTIONS_H
+#define FS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct err;
+
+/* Groups of words; a command takes those that it names. Or-ed. */
+enum {
+	WORDS_ANY = 1 << 0,   /* help, quiet */
+	WORDS_OPEN = 1 << 1,  /* what an opened checkpoint is */
+	WORDS_MOUNT = 1 << 2, /* what a mount is, and how it is started */
+	WORDS_JSON = 1 << 3,
+	WORDS_LS = 1 << 4,
+	WORDS_CAT = 1 << 5,
+	WORDS_CHECK = 1 << 6,
+	WORDS_INDEX = 1 << 7,
+};
+
+struct options {
+	bool help, quiet;
+
+	const char **include, **exclude; /* NULL-terminated, or NULL */
+	const char *index;
+	bool allow_missing;
+	uint64_t cache; /* bytes; 0: not given */
+
+	uint64_t threads; /* 0: not given */
+	bool allow_other, allow_root, default_permissions, auto_unmount, nosuid, nodev, noexec;
+	const char *fsname, *subtype, *context;
+	bool has_uid, has_gid;
+	uint64_t uid, gid;
+	bool foreground, debug, verbose;
+
+	bool json, long_list, fqn, data, rebuild, print;
+
+	const char **args; /* not options, in order, NULL-terminated; NULL when there are none */
+	size_t n_args;
+	char **owned; /* copies that the strings above may point into */
+	size_t n_owned;
+};
+
+/* As a mount helper is called with -s: unknown words of -o are ignored. */
+#define OPTIONS_SLOPPY 1u
+
+/* EINVAL and one line that names the word; *o is to be released in either case. */
+int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
+		  struct err *e);
+/* The list of one -o alone. */
+int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
+		       struct err *e);
+void options_release(struct options *o);
+
+/* The words of these groups with one line each, as --help shows them. */
+void options_help(FILE *to, unsigned groups);
+
+#endif

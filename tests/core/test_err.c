@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/err.h"
+#include "suites.h"
+
+#include <string.h>
+
+START_TEST(set_keeps_code_and_sentence_and_returns_minus_code)
+{
+	struct err e = { 0 };
+
+	ck_assert_int_eq(err_set(&e, ERR_CORRUPT, "needs %d bytes at %d", 4096, 812), -EBADMSG);
+	ck_assert_int_eq(e.code, EBADMSG);
+	ck_assert_str_eq(e.msg, "needs 4096 bytes at 812");
+}
+END_TEST
+
+START_TEST(sys_appends_what_the_system_said)
+{
+	struct err e = { 0 };
+
+	ck_assert_int_eq(err_sys(&e, ENOENT, "open '%s'", "a/b"), -ENOENT);
+	ck_assert_int_eq(e.code, ENOENT);
+	ck_assert_str_eq(e.msg, "open 'a/b': No such file or directory");
+}
+END_TEST
+
+START_TEST(wrap_puts_context_in_front_and_keeps_the_code)
+{
+	struct err e = { 0 };
+
+	(void)err_set(&e, EFBIG, "inner");
+	ck_assert_int_eq(err_wrap(&e, "read '%s'", ".metadata"), -EFBIG);
+	ck_assert_int_eq(err_wrap(&e, "mount"), -EFBIG);
+	ck_assert_int_eq(e.code, EFBIG);
+	ck_assert_str_eq(e.msg, "mount: read '.metadata': inner");
+}
+END_TEST
+
+START_TEST(control_bytes_of_a_hostile_name_do_not_reach_the_terminal)
+{
+	struct err e = { 0 };
+
+	(void)err_set(&e, EIO, "open '%s'", "a\n\033[2Jb\x7f\tc");
+	ck_assert_str_eq(e.msg, "open 'a??[2Jb??c'");
+	(void)err_sys(&e, EIO, "%s", "\r");
+	ck_assert_str_eq(e.msg, "?: Input/output error");
+	(void)err_wrap(&e, "%s", "\b");
+	ck_assert_str_eq(e.msg, "?: ?: Input/output error");
+}
+END_TEST
+
+START_TEST(what_is_too_long_is_cut_at_the_end)
+{
+	char longer[2 * sizeof(((struct err *)0)->msg)];
+	struct err e = { 0 };
+
+	memset(longer, 'x', sizeof(longer));
+	longer[sizeof(longer) - 1] = 0;
+	(void)err_set(&e, EIO, "%s", longer);
+	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+	(void)err_wrap(&e, "context");
+	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+	ck_assert(!strncmp(e.msg, "context: xxx", 12));
+	(void)err_wrap(&e, "%s", longer);
+	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+	(void)err_sys(&e, ENOENT, "%s", longer);
+	ck_assert_int_eq(e.code, ENOENT);
+	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+}
+END_TEST
+
+Suite *err_suite(void)
+{
+	Suite *s = suite_create("err");
+	TCase *t = tcase_create("err");
+
+	tcase_add_test(t, set_keeps_code_and_sentence_and_returns_minus_code);
+	tcase_add_test(t, sys_appends_what_the_system_said);
+	tcase_add_test(t, wrap_puts_context_in_front_and_keeps_the_code);
+	tcase_add_test(t, control_bytes_of_a_hostile_name_do_not_reach_the_terminal);
+	tcase_add_test(t, what_is_too_long_is_cut_at_the_end);
+	suite_add_tcase(s, t);
+	return s;
+}

@@ -1,0 +1,193 @@
+# shellcheck shell=bash
+# lib.sh - what the suites on real mounts share; sourced by every test_*.sh.
+#
+# A suite is a file of functions test_WHAT_IS_TRUE; the last line calls `run_suite "$@"`. A function
+# cases_WHAT_IS_TRUE prints arguments, one test for each line. Every test runs in a shell of its own
+# (errexit, nounset, a time limit) in an empty directory $T; afterwards whatever it left mounted
+# below $T is unmounted. From outside:
+#
+#   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
+#   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
+#
+# A test fails by any command that fails, or by `fail WHY`; it gives up with `skip WHY`.
+
+: "${CKPTFS:?path of the program to test}"
+CKPTFS=$(realpath "$CKPTFS")
+HERE=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+SUITE=$(basename "$0" .sh)
+DATA=${DATA:-$HERE/../data}
+SCRATCH=${SCRATCH:-}
+LIMIT=${LIMIT:-60} # seconds a test may take
+export CKPTFS DATA LIMIT
+
+ckptfs() { "$CKPTFS" "$@"; }
+expect() { python3 "$HERE/expect.py" "$@"; }
+
+fail() {
+  echo "FAIL: $*" >&2
+  exit 1
+}
+
+skip() {
+  echo "$*" >"$T.skip"
+  exit 77
+}
+
+# The directory of a fixture, which a checkout may not have.
+fixture() {
+  [[ -e $DATA/$1/expected.json ]] || return 1
+  realpath "$DATA/$1"
+}
+need_fixture() { fixture "$1" >/dev/null || skip "no fixture $1"; }
+
+# Copy of a fixture's checkpoint that may be changed: copy_of NAME TO
+copy_of() {
+  need_fixture "$1"
+  cp -r "$(fixture "$1")/ckpt" "$2"
+  chmod -R u+w "$2"
+}
+
+# A checkpoint of 32 MiB + 3 MiB, made once: w is cut 2x4, v 3x2 and oddly; w.bin, v.bin hold their bytes.
+big() {
+  local dir=$SCRATCH/big
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    python3 "$HERE/make_dcp.py" "$dir/ckpt" w 2048x4096 2x4 v 1023x777 3x2 >&2
+    mv "$dir/ckpt.w.bin" "$dir/w.bin"
+    mv "$dir/ckpt.v.bin" "$dir/v.bin"
+    touch "$dir/done"
+  fi
+  echo "$dir"
+}
+# A copy of it to spoil, its files older than now so that every change shows.
+big_copy() {
+  cp -r "$(big)/ckpt" "$1"
+  touch -d '1 hour ago' "$1"/* "$1/.metadata"
+}
+
+# status_of WANTED COMMAND...: its stdout in $T/out, stderr in $T/err.
+status_of() {
+  local wanted=$1 rc=0
+  shift
+  "$@" >"$T/out" 2>"$T/err" </dev/null || rc=$?
+  ((rc == wanted)) || fail "exit status $rc instead of $wanted: $* ($(cat "$T/err"))"
+}
+
+# The same for a failure: status 2, nothing on stdout, one line of ours on stderr with these words.
+refused() {
+  local words=$1
+  shift
+  status_of 2 "$@"
+  [[ ! -s $T/out ]] || fail "output on stdout: $*"
+  [[ $(wc -l <"$T/err") == 1 ]] || fail "not one line: $(cat "$T/err")"
+  grep -q '^ckptfs: ' "$T/err" || fail "not our line: $(cat "$T/err")"
+  grep -qiE -- "$words" "$T/err" || fail "'$words' is not in: $(cat "$T/err")"
+}
+
+# try_eio COMMAND...: it must fail, with an input/output error.
+try_eio() {
+  if LC_ALL=C "$@" >/dev/null 2>"$T/err"; then
+    fail "worked: $*"
+  fi
+  grep -q 'Input/output error' "$T/err" || fail "$*: $(cat "$T/err")"
+}
+
+is_mounted() { awk -v m="$(realpath -m "$1")" '$5 == m { found = 1 } END { exit !found }' /proc/self/mountinfo; }
+
+# mount_at DIR CKPT [options]: DIR is made.
+mount_at() {
+  local dir=$1 ckpt=$2
+  shift 2
+  mkdir -p "$dir"
+  ckptfs mount "$ckpt" "$dir" "$@"
+}
+
+# The process that serves this test's mount on a directory, which is named as it was to the command.
+daemon_of() {
+  local p
+  for p in /proc/[0-9]*; do
+    if [[ $(readlink "$p/exe" 2>/dev/null) == "$CKPTFS" ]] && has_word "$p/cmdline" "$1" &&
+      has_word "$p/environ" "T=$T"; then
+      echo "${p#/proc/}"
+    fi
+  done | sort -n | tail -1
+}
+has_word() { tr '\0' '\n' <"$1" 2>/dev/null | grep -xF -- "$2" >/dev/null; }
+
+# Wait until a condition holds, at most ten seconds: wait_until COMMAND...
+wait_until() {
+  local i
+  for ((i = 0; i < 200; i++)); do
+    "$@" && return
+    sleep 0.05
+  done
+  return 1
+}
+gone() { [[ ! -e /proc/$1 ]]; }
+unmounted() { ! is_mounted "$1"; }
+
+# Unmount whatever is below a directory.
+unmount_below() {
+  local m
+  awk -v d="$(realpath "$1")/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
+    while read -r m; do
+      m=$(printf '%b' "$m") # \040
+      umount -l "$m" 2>/dev/null || fusermount3 -uz "$m" 2>/dev/null || true
+    done
+}
+
+report() { # result, name, why
+  printf '%-7s %s: %s%s\n' "$1" "$SUITE" "$2" "${3:+ ($3)}"
+}
+
+run_one() {
+  local name=$1 title=${1#test_} rc=0
+  shift
+  title="${title//_/ }${1:+ [$*]}"
+  T=$SCRATCH/$SUITE.t
+  export T
+  rm -rf "$T" "$T.skip"
+  mkdir "$T"
+  timeout -k 5 "$LIMIT" bash "$0" --inside "$name" "$@" >"$T.log" 2>&1 </dev/null 3<&- || rc=$?
+  unmount_below "$T"
+  case $rc in
+    0) report ok "$title" ;;
+    77)
+      report skipped "$title" "$(cat "$T.skip" 2>/dev/null)"
+      ;;
+    *)
+      report FAILED "$title" "$( ((rc == 124 || rc == 137)) && echo "longer than $LIMIT s")"
+      sed 's/^/        /' "$T.log" | tail -n 30
+      ;;
+  esac
+}
+
+run_suite() {
+  local name args
+  if [[ ${1:-} == --inside ]]; then
+    set -eEuo pipefail
+    trap 'echo "line $LINENO: $BASH_COMMAND" >&2' ERR
+    cd "$T"
+    shift
+    "$@"
+    exit
+  fi
+  if [[ -z $SCRATCH ]]; then
+    SCRATCH=$(mktemp -d)
+    # shellcheck disable=SC2064 # now, not then
+    trap "unmount_below '$SCRATCH'; rm -rf '$SCRATCH'" EXIT
+  fi
+  export SCRATCH XDG_CACHE_HOME=$SCRATCH/cache
+  while read -r -u 3 name; do
+    [[ $name == *"${1:-}"* ]] || continue
+    if declare -F "cases_${name#test_}" >/dev/null; then
+      while read -r args; do
+        # shellcheck disable=SC2086 # words
+        run_one "$name" $args
+      done < <("cases_${name#test_}")
+    else
+      run_one "$name"
+    fi
+  done 3< <(grep -oE '^test_[a-z0-9_]+' "$0")
+}

@@ -1,0 +1,187 @@
+#!/bin/bash
+# Data files that change under a mount: never wrong bytes, and the daemon lives.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# w lies in __w_0 and __w_1, v in __v_0 to __v_2.
+still_serves() {
+  cmp m/tensors/w "$(big)/w.bin"
+  [[ -n $(daemon_of m) ]]
+}
+
+test_truncated_before_open() {
+  big_copy c
+  mount_at m c
+  truncate -s 1000 c/__v_1.distcp
+  try_eio cat m/tensors/v
+  try_eio cat m/npy/v.npy
+  still_serves
+}
+
+test_truncated_after_open() {
+  big_copy c
+  mount_at m c
+  exec 5<m/tensors/v
+  truncate -s 1000 c/__v_1.distcp
+  try_eio dd bs=1M of=/dev/null status=none <&5
+  exec 5<&-
+  still_serves
+}
+
+test_truncated_by_one_byte() {
+  big_copy c
+  mount_at m c
+  truncate -s -1 c/__v_2.distcp
+  try_eio cat m/tensors/v
+  still_serves
+}
+
+test_deleted_before_open() {
+  big_copy c
+  mount_at m c
+  rm c/__v_0.distcp
+  # An open descriptor of the daemon may still have the bytes; it may not invent any.
+  cmp m/tensors/v "$(big)/v.bin" 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
+  still_serves
+}
+
+test_overwritten_in_place() {
+  big_copy c
+  mount_at m c
+  exec 5<m/tensors/v
+  dd if=/dev/zero of=c/__v_1.distcp bs=4096 count=250 conv=notrunc status=none
+  try_eio dd bs=1M of=/dev/null status=none <&5
+  try_eio cat m/tensors/v
+  exec 5<&-
+  still_serves
+}
+
+test_replaced_by_rename() {
+  big_copy c
+  mount_at m c
+  head -c "$(stat -c %s c/__v_1.distcp)" /dev/zero >new
+  mv new c/__v_1.distcp
+  cmp m/tensors/v "$(big)/v.bin" 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
+  still_serves
+}
+
+test_replaced_by_a_link_to_the_outside() {
+  big_copy c
+  cp c/__v_1.distcp outside
+  mount_at m c
+  ln -sf "$T/outside" c/__v_1.distcp
+  cmp m/tensors/v "$(big)/v.bin" 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
+  ckptfs umount m
+  refused . ckptfs mount c m
+}
+
+test_unreadable_directory() {
+  big_copy c
+  mount_at m c
+  mv c d
+  cat m/tensors/v >/dev/null 2>&1 || true
+  mv d c
+  still_serves
+}
+
+test_whole_checkpoint_deleted() {
+  big_copy c
+  mount_at m c
+  rm -r c
+  cmp m/tensors/v "$(big)/v.bin" 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
+  [[ -n $(daemon_of m) ]]
+  ls m/tensors >/dev/null
+}
+
+test_map_of_a_truncated_file_kills_the_reader_only() {
+  local rc=0
+  big_copy c
+  mount_at m c
+  truncate -s 1000 c/__v_1.distcp
+  python3 - m/tensors/v <<'END' || rc=$?
+import sys
+open(sys.argv[1], "rb")
+END
+  ((rc == 1)) || fail "status $rc: open must fail, so that no mapping can"
+  still_serves
+}
+
+test_populate_of_a_truncated_file_stays_cheap() {
+  local pid before after
+  big_copy c
+  mount_at m c
+  # The kernel repeats the failing read for ever until the reader is killed.
+  python3 - m/tensors/v c/__v_1.distcp <<'END' &
+import mmap, os, sys, time
+f = open(sys.argv[1], "rb")
+os.truncate(sys.argv[2], 1000)
+try:
+    mmap.mmap(f.fileno(), 0, flags=mmap.MAP_SHARED | 0x8000, prot=mmap.PROT_READ)
+except OSError:
+    pass
+time.sleep(60)
+END
+  pid=$!
+  sleep 1
+  before=$(cpu "$(daemon_of m)")
+  sleep 1
+  after=$(cpu "$(daemon_of m)")
+  kill -9 $pid
+  ((after - before < 30)) || fail "$((after - before)) ticks of CPU in a second"
+  still_serves
+}
+cpu() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
+
+test_failures_are_logged_once_with_path_and_range() {
+  local pid i
+  big_copy c
+  mkdir m
+  "$CKPTFS" mount -f c m 2>log &
+  pid=$!
+  wait_until is_mounted m
+  exec 5<m/tensors/v
+  truncate -s 1000 c/__v_1.distcp
+  for i in 1 2 3; do dd bs=64k of=/dev/null status=none <&5 2>/dev/null || echo "attempt $i"; done
+  exec 5<&-
+  for i in 4 5 6 7 8; do cat m/tensors/v 2>/dev/null || echo "attempt $i"; done
+  ckptfs umount m
+  wait "$pid"
+  [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
+  grep -qE "^ckptfs: (read|open) '/tensors/v'( \[[0-9]+, [0-9]+\))?: .*__v_1\.distcp" log || fail "$(cat log)"
+}
+
+test_index_is_rebuilt_after_a_new_save() {
+  need_fixture plain
+  local old
+  copy_of plain c
+  ckptfs ls c >before
+  old=$(ckptfs index --print c)
+  rm -r c
+  copy_of many_items c
+  ckptfs ls c >after
+  [[ $(wc -l <after) -ge 420 ]] || fail "$(wc -l <after) names"
+  [[ $(ckptfs index --print c) == "$old" ]]
+}
+
+cases_damaged_index_is_rebuilt() { printf '%s\n' zero text truncate flip; }
+test_damaged_index_is_rebuilt() {
+  local index offset
+  index=$T/index
+  ckptfs index "$(big)/ckpt" --index="$index" >/dev/null
+  [[ -s $index ]]
+  case $1 in
+    zero) : >"$index" ;;
+    text) echo 'SQLite format 3, but not really' >"$index" ;;
+    truncate) truncate -s 5000 "$index" ;;
+    flip)
+      for offset in 20 100 1000 4096 5000 9000 13000; do
+        printf '\377' | dd of="$index" bs=1 seek=$offset conv=notrunc status=none
+        ckptfs cat "$(big)/ckpt" tensors/v --index="$index" | cmp - "$(big)/v.bin"
+      done
+      return
+      ;;
+  esac
+  ckptfs cat "$(big)/ckpt" tensors/v --index="$index" | cmp - "$(big)/v.bin"
+}
+
+run_suite "$@"

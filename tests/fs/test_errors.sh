@@ -1,0 +1,95 @@
+#!/bin/bash
+# What must not be opened, and what must be opened in part.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+cases_broken_checkpoint_does_not_mount() { expect fixtures error; }
+test_broken_checkpoint_does_not_mount() {
+  mkdir m
+  refused . ckptfs mount "$(fixture "$1")/ckpt" m
+  unmounted m
+}
+
+cases_broken_checkpoint_has_no_info() { expect fixtures error; }
+test_broken_checkpoint_has_no_info() { refused . ckptfs info "$(fixture "$1")/ckpt"; }
+
+cases_broken_checkpoint_fails_its_check() { expect fixtures error; }
+test_broken_checkpoint_fails_its_check() {
+  local rc=0
+  ckptfs check "$(fixture "$1")/ckpt" >out 2>err || rc=$?
+  case $rc in
+    1) grep -q '^fault: ..' out || fail "no sentence: $(cat out)" ;;
+    2) grep -q '^ckptfs: ..' err || fail "no sentence: $(cat err)" ;;
+    *) fail "status $rc" ;;
+  esac
+}
+
+test_message_names_the_missing_file() {
+  need_fixture missing_data_file
+  refused '__1_0\.distcp' ckptfs mount "$(fixture missing_data_file)/ckpt" "$T"
+}
+
+test_message_names_the_short_file() {
+  need_fixture truncated_data
+  refused '__0_0\.distcp' ckptfs mount "$(fixture truncated_data)/ckpt" "$T"
+}
+
+test_message_names_the_bad_path() {
+  need_fixture path_absolute
+  need_fixture path_traversal
+  refused '/etc/passwd' ckptfs info "$(fixture path_absolute)/ckpt"
+  refused '\.\./outside\.bin' ckptfs info "$(fixture path_traversal)/ckpt"
+}
+
+test_checkpoint_without_some_files_mounts_when_allowed() {
+  need_fixture missing_data_file
+  mount_at m "$(fixture missing_data_file)/ckpt" -o allow_missing
+  local name good=0 bad=0
+  for name in m/tensors/*; do
+    if cat "$name" >/dev/null 2>&1; then good=$((good + 1)); else bad=$((bad + 1)); fi
+  done
+  ((good > 0 && bad > 0)) || fail "$good readable, $bad not"
+}
+
+test_evil_pickle_runs_nothing() {
+  copy_of evil_pickle ckpt
+  touch -d 2000-01-01 marker
+  mount_at m ckpt
+  expect tree evil_pickle m
+  # Nothing appeared where its payload would have written.
+  [[ -z $(find /tmp -maxdepth 1 -newer marker -iname '*pwned*') ]]
+}
+
+cases_checkpoint_with_holes_is_refused() { expect fixtures dcp | while read -r f; do
+  [[ -z $(expect incomplete "$f") ]] || echo "$f"
+done; }
+test_checkpoint_with_holes_is_refused() {
+  mkdir m
+  refused s0s1 ckptfs mount "$(fixture "$1")/ckpt" m
+  unmounted m
+}
+
+cases_holes_are_eio_and_the_rest_reads() { cases_checkpoint_with_holes_is_refused; }
+test_holes_are_eio_and_the_rest_reads() {
+  local name sum
+  mount_at m "$(fixture "$1")/ckpt" -o allow_missing
+  while read -r name; do
+    [[ -e m/tensors/$name && -e m/npy/$name.npy ]] || fail "$name is not listed"
+    try_eio cat "m/tensors/$name"
+    try_eio cat "m/npy/$name.npy"
+    refused "$name" ckptfs cat "$(fixture "$1")/ckpt" "tensors/$name"
+  done < <(expect incomplete "$1")
+  while read -r name sum; do
+    [[ $(sha256sum <"m/tensors/$name") == "$sum  -" ]] || fail "$name differs"
+  done < <(expect complete "$1")
+}
+
+cases_info_of_holes_says_so() { cases_checkpoint_with_holes_is_refused; }
+test_info_of_holes_says_so() {
+  status_of 0 ckptfs info "$(fixture "$1")/ckpt"
+  grep -q '^complete  *no: ' out || fail "$(cat out)"
+  grep -q 's0s1' out || fail "$(cat out)"
+  status_of 0 ckptfs info "$(fixture "$1")/ckpt" s0s1
+}
+
+run_suite "$@"

@@ -1,0 +1,309 @@
+#!/bin/bash
+# Starting, refusing, stopping.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+test_mount_returns_when_usable() {
+  mount_at m "$(big)/ckpt"
+  is_mounted m
+  cmp -n 100 m/tensors/v "$(big)/v.bin"
+}
+
+test_mount_says_nothing_and_holds_no_pipe() {
+  local said
+  mkdir m
+  said=$(timeout 20 "$CKPTFS" mount "$(big)/ckpt" m 2>&1)
+  [[ -z $said ]] || fail "$said"
+}
+
+test_source_is_the_checkpoint() {
+  mount_at m "$(big)/ckpt"
+  [[ $(findmnt -no SOURCE,FSTYPE m | xargs) == "$(big)/ckpt fuse.ckptfs" ]] || fail "$(findmnt m)"
+  [[ $(findmnt -no OPTIONS m) == *ro* ]]
+}
+
+test_names_with_commas_and_spaces() {
+  cp -r "$(big)/ckpt" 'a, b\c'
+  mount_at 'm, n' 'a, b\c'
+  cmp -n 100 'm, n/tensors/v' "$(big)/v.bin"
+  grep -qF ' fuse.ckptfs '"$(printf '%s' "$T/a, b\\c" | sed 's/\\/\\134/g; s/ /\\040/g')"' ' /proc/self/mountinfo ||
+    fail "$(grep ckptfs /proc/self/mountinfo)"
+  ckptfs umount 'm, n'
+  unmounted 'm, n'
+}
+
+test_relative_paths() {
+  mkdir m sub
+  cp -r "$(big)/ckpt" c
+  (cd sub && ckptfs mount ../c ../m -o index=../x.idx)
+  cmp -n 100 m/tensors/v "$(big)/v.bin"
+  [[ -e x.idx ]]
+}
+
+test_symbolic_links_are_followed() {
+  mkdir m
+  ln -s m link
+  ln -s "$(big)/ckpt" c
+  ckptfs mount c link
+  is_mounted m
+  ckptfs umount link
+  unmounted m
+}
+
+test_options_of_fstab_are_accepted() {
+  mount_at m "$(big)/ckpt" -o rw,defaults,auto,noauto,user,users,nofail,_netdev,noatime,relatime,atime \
+    -o nodiratime,suid,dev,exec,async,x-systemd.automount,x-foo=bar,comment=abc,uid=12,gid=34,ro
+  [[ $(stat -c %u:%g m/tensors/v) == 12:34 ]]
+  LC_ALL=C touch m/tensors/v 2>err || true
+  grep -q 'Read-only file system' err
+}
+
+test_options_of_mount_fuse_are_accepted() {
+  mount_at m "$(big)/ckpt" -o default_permissions,nosuid,nodev,noexec,subtype=ckptfs,threads=3,cache=1MiB \
+    -o 'fsname=x\,y'
+  [[ $(findmnt -no SOURCE,OPTIONS m) == "x,y "*noexec* ]] || fail "$(findmnt m)"
+}
+
+# Options of mount with what must be said about each.
+cases_unknown_options_are_errors() {
+  printf '%s\n' "-o frob unknown.option.'frob'" "-o ro,frob=1,threads=2 unknown.option.'frob'" \
+    "-o weights=model unknown.option.'weights'" "-o io_uring unknown.option.'io_uring'" \
+    "--frob=1 unknown.option.'--frob'" "-x unknown.option.'-x'" "-o hard_remove unknown" \
+    "-o threads=many not.a.number" "-o threads needs.a.value" "-o cache=12Q not.a.size" \
+    "-o allow_missing=1 takes.no.value" "-o needs.a.list"
+}
+test_unknown_options_are_errors() {
+  local words=${*: -1}
+  mkdir m
+  refused "$words" ckptfs mount "$(big)/ckpt" m "${@:1:$#-1}"
+  unmounted m
+}
+
+test_missing_mount_point() {
+  refused "mount point 'nowhere': no such file" ckptfs mount "$(big)/ckpt" nowhere
+}
+
+test_mount_point_that_is_a_file() {
+  touch file
+  refused "mount point 'file': not a directory" ckptfs mount "$(big)/ckpt" file
+}
+
+test_missing_checkpoint() {
+  mkdir m
+  refused "'nowhere': no such file" ckptfs mount nowhere m
+}
+
+test_directory_that_is_no_checkpoint() {
+  mkdir m dir
+  refused . ckptfs mount dir m
+  refused . ckptfs mount /proc m
+  refused . ckptfs ls dir
+  refused . ckptfs check dir
+}
+
+test_mount_point_that_hides_the_checkpoint() {
+  mkdir -p a/b
+  cp -r "$(big)/ckpt" a/b/c
+  refused 'would hide' ckptfs mount a/b/c a/b/c
+  refused 'would hide' ckptfs mount a/b/c a
+  ckptfs mount a/b/c a/b/../b/c/.. 2>/dev/null && fail "worked"
+  mkdir a/b/c/inside # odd, but it hides nothing
+  ckptfs mount a/b/c a/b/c/inside
+  cmp -n 100 a/b/c/inside/tensors/v "$(big)/v.bin"
+}
+
+test_usage_errors() {
+  refused "needs CKPT MNT" ckptfs mount
+  refused "needs CKPT MNT" ckptfs mount "$(big)/ckpt"
+  refused "unexpected argument 'x'" ckptfs mount "$(big)/ckpt" m x
+  refused "needs MNT" ckptfs umount
+}
+
+test_umount_refuses_what_is_not_ours() {
+  mkdir dir
+  refused 'not a mount of ckptfs' ckptfs umount dir
+  refused 'not a mount of ckptfs' ckptfs umount /proc
+  refused 'no such file' ckptfs umount nowhere
+}
+
+test_umount_ends_the_daemon() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  [[ -n $pid ]]
+  ckptfs umount m
+  unmounted m
+  wait_until gone "$pid"
+}
+
+test_fusermount_unmounts() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  fusermount3 -u m
+  wait_until gone "$pid"
+}
+
+test_umount_of_a_busy_mount_says_so() {
+  mount_at m "$(big)/ckpt"
+  exec 5<m/tensors/v
+  refused 'busy|in use' ckptfs umount m
+  is_mounted m
+  exec 5<&-
+  ckptfs umount m
+  unmounted m
+}
+
+test_lazy_unmount_serves_open_files_to_the_end() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  exec 5<m/tensors/v
+  fusermount3 -uz m
+  unmounted m
+  cmp /dev/fd/5 "$(big)/v.bin" || cmp <(cat <&5) "$(big)/v.bin"
+  exec 5<&-
+  wait_until gone "$pid"
+}
+
+cases_signal_leaves_no_mount() { printf '%s\n' TERM INT HUP; }
+test_signal_leaves_no_mount() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  kill -s "$1" "$pid"
+  wait_until gone "$pid"
+  unmounted m
+}
+
+test_sigterm_with_open_file_leaves_no_mount() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  exec 5<m/tensors/v
+  dd of=/dev/null bs=4k count=1 status=none <&5
+  kill "$pid"
+  wait_until gone "$pid"
+  unmounted m
+  exec 5<&-
+}
+
+test_foreground_ends_with_status_0() {
+  local pid
+  mkdir m
+  "$CKPTFS" mount -f "$(big)/ckpt" m >out 2>err &
+  pid=$!
+  wait_until is_mounted m
+  cmp -n 100 m/tensors/v "$(big)/v.bin"
+  kill "$pid"
+  wait "$pid" || fail "status $?"
+  [[ ! -s out && ! -s err ]] || fail "$(cat out err)"
+  unmounted m
+}
+
+test_debug_logs_requests() {
+  local pid
+  mkdir m
+  "$CKPTFS" mount -d "$(big)/ckpt" m >out 2>err &
+  pid=$!
+  wait_until is_mounted m
+  ls m/tensors >/dev/null
+  ckptfs umount m
+  wait "$pid"
+  grep -q READDIR err || fail "$(head -5 err)"
+}
+
+test_dead_mount_is_recognised() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  kill -9 "$pid"
+  wait_until gone "$pid"
+  refused 'dead mount' ckptfs mount "$(big)/ckpt" m
+  ckptfs umount m
+  unmounted m
+}
+
+test_auto_unmount() {
+  local pid
+  mkdir m
+  timeout 20 "$CKPTFS" mount "$(big)/ckpt" m -o auto_unmount
+  pid=$(daemon_of m)
+  kill -9 "$pid"
+  wait_until unmounted m
+}
+
+test_two_mounts_share_the_index() {
+  local a b
+  mkdir m n
+  ckptfs mount "$(big)/ckpt" m & a=$!
+  ckptfs mount "$(big)/ckpt" n & b=$!
+  wait $a
+  wait $b
+  cmp m/tensors/v n/tensors/v
+  ckptfs umount m
+  cmp n/tensors/w "$(big)/w.bin"
+  ckptfs index --print "$(big)/ckpt" >path
+  [[ -s $(cat path) ]]
+  ckptfs index "$(big)/ckpt" | grep -q 'up to date'
+}
+
+test_mount_over_another_checkpoint() {
+  need_fixture plain
+  mount_at m "$(big)/ckpt"
+  ckptfs mount "$(fixture plain)/ckpt" m
+  [[ -e m/tensors/step ]]
+  ckptfs umount m
+  [[ -e m/tensors/w ]]
+}
+
+test_one_thread_is_enough() {
+  mount_at m "$(big)/ckpt" -o threads=1
+  cmp m/tensors/v "$(big)/v.bin" & cmp m/tensors/w "$(big)/w.bin"
+  wait $!
+}
+
+test_memory_stays_small() {
+  local pid rss
+  mount_at m "$(big)/ckpt"
+  cat m/tensors/* m/npy/* >/dev/null
+  pid=$(daemon_of m)
+  [[ ${VARIANT:-release} == release ]] || return 0 # sanitizers use more
+  rss=$(awk '/^RssAnon/ { print $2 }' "/proc/$pid/status")
+  ((rss < 32768)) || fail "RssAnon $rss KiB"
+}
+
+# /dev/fuse may be root's own: in a namespace of ours it is not.
+test_unprivileged_user() {
+  [[ $EUID == 0 ]] || skip "not root"
+  unshare -m true 2>/dev/null || skip "no mount namespaces"
+  mkdir m cache
+  cp -r "$(big)/ckpt" c
+  chmod 755 "$SCRATCH" "$T"
+  chown 65534:65534 m cache
+  mknod -m 666 fuse c 10 229
+  cat >steps <<'END'
+    mount --bind fuse /dev/fuse
+    as="setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_CACHE_HOME=$T/cache"
+    if $as "$CKPTFS" mount c m -o allow_other 2>err; then exit 1; fi
+    grep -q "^ckptfs: .*option allow_other only allowed if" err
+    $as "$CKPTFS" mount c m -o 'fsname=a\,b'
+    $as cmp -n 1000 m/tensors/v "$1"
+    [[ $($as stat -c %u m/tensors/v) == 65534 && $($as findmnt -no SOURCE m) == a,b ]]
+    # Nobody else may look, not even root.
+    if cat m/tensors/v >/dev/null 2>&1; then exit 1; fi
+    if umount m/tensors 2>/dev/null; then exit 1; fi
+    $as "$CKPTFS" umount m
+END
+  unshare -m bash -eux steps "$(big)/v.bin"
+}
+
+test_without_fuse_there_is_one_line() {
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir m empty
+  unshare -m true 2>/dev/null || skip "no mount namespaces"
+  # shellcheck disable=SC2016 # the inner shell's
+  refused . unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" m' "$CKPTFS" "$(big)/ckpt"
+}
+
+run_suite "$@"

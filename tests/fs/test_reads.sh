@@ -1,0 +1,203 @@
+#!/bin/bash
+# The ways in which programs read files.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+test_cmp_of_large_tensors() {
+  mount_at m "$(big)/ckpt"
+  cmp m/tensors/w "$(big)/w.bin"
+  cmp m/tensors/v "$(big)/v.bin"
+  [[ $(sha256sum <m/tensors/w) == "$(sha256sum <"$(big)/w.bin")" ]]
+}
+
+test_dd_at_odd_offsets_and_sizes() {
+  local skip count bs
+  mount_at m "$(big)/ckpt"
+  while read -r bs skip count; do
+    dd if=m/tensors/v bs="$bs" skip="$skip" count="$count" of=a status=none
+    dd if="$(big)/v.bin" bs="$bs" skip="$skip" count="$count" of=b status=none
+    cmp a b || fail "bs=$bs skip=$skip count=$count"
+  done <<'END'
+1 0 1
+1 4095 2
+3 1000 77
+7 123457 3
+511 9 5
+513 1 4
+4096 1 1
+4095 3 300
+4097 5 200
+65537 2 3
+1000003 1 2
+3179484 0 2
+3179483 0 2
+3179485 0 1
+1048577 3 9
+5000000 0 1
+5000000 1 1
+END
+}
+
+test_reads_at_and_beyond_the_end() {
+  mount_at m "$(big)/ckpt"
+  python3 - m/tensors/v "$(big)/v.bin" <<'END'
+import os, sys
+want = open(sys.argv[2], "rb").read()
+fd = os.open(sys.argv[1], os.O_RDONLY)
+size = len(want)
+assert os.fstat(fd).st_size == size
+for off in (size - 1, size - 4096, size - 5000, size, size + 1, size + 4096, size + (1 << 40)):
+    got = os.pread(fd, 100000, off)
+    assert got == want[off : off + 100000], off
+END
+}
+
+cases_random_reads() { printf '%s\n' buffered direct; }
+test_random_reads() {
+  mount_at m "$(big)/ckpt"
+  python3 - "$1" m/tensors/v "$(big)/v.bin" <<'END'
+import mmap, os, random, sys
+seed = random.randrange(1 << 32)
+print("seed", seed)
+rnd = random.Random(seed)
+want = open(sys.argv[3], "rb").read()
+fd = os.open(sys.argv[2], os.O_RDONLY | (os.O_DIRECT if sys.argv[1] == "direct" else 0))
+buf = mmap.mmap(-1, 4 << 20)
+for _ in range(300):
+    off = rnd.randrange(len(want) + 10)
+    n = int(2 ** rnd.uniform(0, 22))
+    if sys.argv[1] == "direct":
+        off, n = off & ~511, (n + 511) & ~511
+    got = os.preadv(fd, [memoryview(buf)[:n]], off)
+    assert buf[:got] == want[off : off + n], (off, n, got)
+END
+}
+
+test_parallel_readers() {
+  local i pids=()
+  mount_at m "$(big)/ckpt"
+  for i in 1 2 3 4 5 6 7 8; do
+    case $((i % 4)) in
+      0) cmp m/tensors/w "$(big)/w.bin" & ;;
+      1) cmp m/tensors/v "$(big)/v.bin" & ;;
+      2) dd if=m/tensors/w bs=1M iflag=direct status=none | cmp - "$(big)/w.bin" & ;;
+      3) tail -c +16000001 m/tensors/w | cmp - <(tail -c +16000001 "$(big)/w.bin") & ;;
+    esac
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i"; done
+}
+
+test_many_files_in_parallel() {
+  need_fixture many_items
+  mount_at m "$(fixture many_items)/ckpt"
+  (cd m/tensors && find . -type f -print0 | xargs -0 -n 16 -P 8 sha256sum) |
+    sed -E 's|^([0-9a-f]+)  \./(.*)$|\2 \1|' | sort >got
+  expect complete many_items | sort >want
+  cmp got want
+}
+
+cases_python_maps_it() { printf '%s\n' MAP_SHARED MAP_PRIVATE; }
+test_python_maps_it() {
+  mount_at m "$(big)/ckpt"
+  python3 - "$1" m/tensors/v "$(big)/v.bin" m/npy/v.npy <<'END'
+import mmap, os, sys
+want = open(sys.argv[3], "rb").read()
+flags = getattr(mmap, sys.argv[1])
+with open(sys.argv[2], "rb") as f:
+    m = mmap.mmap(f.fileno(), 0, flags=flags, prot=mmap.PROT_READ)
+assert len(m) == len(want)
+assert m[1234567] == want[1234567] and m[-1:] == want[-1:]
+m.madvise(mmap.MADV_SEQUENTIAL)
+assert m[:] == want
+with open(sys.argv[4], "rb") as f:
+    n = mmap.mmap(f.fileno(), 0, flags=flags, prot=mmap.PROT_READ)
+assert n[-len(want):] == want
+if sys.argv[1] == "MAP_PRIVATE":  # copy on write
+    with open(sys.argv[2], "rb") as f:
+        w = mmap.mmap(f.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    w[5] = w[5] ^ 255
+    assert m[:] == want
+END
+}
+
+test_map_populate_works() {
+  mount_at m "$(big)/ckpt"
+  python3 - m/tensors/w "$(big)/w.bin" <<'END'
+import mmap, sys
+MAP_POPULATE = 0x8000
+with open(sys.argv[1], "rb") as f:
+    m = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_SHARED | MAP_POPULATE, prot=mmap.PROT_READ)
+assert m[:] == open(sys.argv[2], "rb").read()
+END
+}
+
+test_o_direct_dd() {
+  local bs
+  mount_at m "$(big)/ckpt"
+  for bs in 4k 64k 1M 4M 3k; do
+    dd if=m/tensors/v bs=$bs iflag=direct status=none | cmp - "$(big)/v.bin"
+  done
+}
+
+test_cp_copies_a_tree() {
+  mount_at m "$(big)/ckpt"
+  cp -r m copy
+  cmp copy/tensors/w "$(big)/w.bin"
+  cmp copy/tensors/v "$(big)/v.bin"
+  diff -r m copy
+}
+
+test_sparse_tar_round_trip() {
+  mount_at m "$(big)/ckpt"
+  mkdir x
+  tar -S -cf - -C m . | tar -xf - -C x
+  diff -r m x
+  cmp x/tensors/w "$(big)/w.bin"
+}
+
+test_sendfile_and_copy_file_range() {
+  mount_at m "$(big)/ckpt"
+  python3 - m/tensors/v "$(big)/v.bin" <<'END'
+import os, shutil, sys
+want = open(sys.argv[2], "rb").read()
+src = os.open(sys.argv[1], os.O_RDONLY)
+dst = os.open("out", os.O_RDWR | os.O_CREAT)
+done = 0
+while True:
+    n = os.sendfile(dst, src, done, 1 << 20)
+    if not n:
+        break
+    done += n
+assert open("out", "rb").read() == want
+shutil.copyfile(sys.argv[1], "out2")
+assert open("out2", "rb").read() == want
+assert os.lseek(src, 100, os.SEEK_DATA) == 100
+assert os.lseek(src, 100, os.SEEK_HOLE) == len(want)
+END
+}
+
+test_second_read_comes_from_the_page_cache() {
+  local pid
+  mount_at m "$(big)/ckpt"
+  cat m/tensors/v >/dev/null
+  pid=$(daemon_of "$T/m") || true
+  [[ -n $pid ]] || pid=$(daemon_of m)
+  before=$(awk '/^rchar/ { print $2 }' "/proc/$pid/io")
+  cmp m/tensors/v "$(big)/v.bin" # opened again: pages are kept
+  after=$(awk '/^rchar/ { print $2 }' "/proc/$pid/io")
+  ((after - before < 1000000)) || fail "read $((after - before)) bytes again"
+}
+
+test_locks_work() {
+  mount_at m "$(big)/ckpt"
+  flock -s m/tensors/v true
+  python3 - m/tensors/v <<'END'
+import fcntl, sys
+f = open(sys.argv[1], "rb")
+fcntl.lockf(f, fcntl.LOCK_SH)
+fcntl.lockf(f, fcntl.LOCK_UN)
+END
+}
+
+run_suite "$@"

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rng - random numbers for property tests, from the seed that the runner prints (TEST_SEED).
+ *
+ *	struct rng r = rng_new();
+ *	uint64_t n = 1 + rng_below(&r, 5);    // 1..5
+ */
+#ifndef TESTS_RNG_H
+#define TESTS_RNG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+struct rng {
+	uint64_t state;
+};
+
+static inline struct rng rng_new(void)
+{
+	const char *seed = getenv("TEST_SEED");
+
+	return (struct rng){ seed ? strtoull(seed, NULL, 10) : 1 };
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static inline uint64_t rng_u64(struct rng *r)
+{
+	uint64_t z = r->state += 0x9e3779b97f4a7c15;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return z ^ z >> 31;
+}
+
+/* 0 <= result < n, n > 0 */
+static inline uint64_t rng_below(struct rng *r, uint64_t n)
+{
+	return rng_u64(r) % n;
+}
+
+static inline bool rng_chance(struct rng *r, unsigned percent)
+{
+	return rng_below(r, 100) < percent;
+}
+
+#endif
