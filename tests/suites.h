@@ -8,6 +8,13 @@
 
 #include <check.h>
 
+/* ck_assert for loops: Check notes every single ck_assert in a file, which takes its time. */
+#define REQUIRE(cond) \
+	do { \
+		if (!(cond)) \
+			ck_abort_msg("%s", #cond); \
+	} while (0)
+
 #define SUITES(X) \
 	X(box) \
 	X(box_cover) \

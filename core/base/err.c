@@ -54,5 +54,7 @@ int err_wrap(struct err *e, const char *fmt, ...)
 	n = strlen(e->msg);
 	(void)snprintf(e->msg + n, sizeof(e->msg) - n, ": %s", inner);
 	sanitise(e->msg);
+	if (!e->code) /* a failure that forgot to say so must not turn into success */
+		e->code = EIO;
 	return -e->code;
 }

@@ -74,7 +74,7 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn)
 /* Room for n more bytes, or NULL. */
 static uint8_t *store_room(struct byte_store *s, size_t n, struct err *e)
 {
-	if (s->cap - s->len < n) {
+	if (s->cap - s->len <= n) { /* also when n is 0: NULL means out of memory */
 		size_t cap = s->cap + s->cap / 2 + n + 4096;
 		uint8_t *p = realloc(s->data, cap);
 

@@ -60,16 +60,16 @@ START_TEST(intersection_is_what_both_contain)
 			if (hit && both != contains(n, got, got + n, v))
 				ck_abort_msg("round %d: wrong element", i);
 		} while (next_element(n, shape, v));
-		ck_assert_int_eq(hit, any);
+		REQUIRE(hit == any);
 		if (!hit)
 			continue;
 		/* The same into the place of an input. */
 		if (rng_chance(&r, 50)) {
-			ck_assert(box_intersect(n, a, a + n, b, b + n, a, a + n));
-			ck_assert(box_equal(n, a, a + n, got, got + n));
+			REQUIRE(box_intersect(n, a, a + n, b, b + n, a, a + n));
+			REQUIRE(box_equal(n, a, a + n, got, got + n));
 		} else {
-			ck_assert(box_intersect(n, a, a + n, b, b + n, b, b + n));
-			ck_assert(box_equal(n, b, b + n, got, got + n));
+			REQUIRE(box_intersect(n, a, a + n, b, b + n, b, b + n));
+			REQUIRE(box_equal(n, b, b + n, got, got + n));
 		}
 	}
 }
@@ -145,12 +145,12 @@ static int check_box(void *arg, const uint64_t *off, const uint64_t *len, uint64
 	struct range *g = arg;
 	uint64_t v[DIMS] = { 0 }, at[DIMS] = { 0 };
 
-	ck_assert_uint_eq(pos, g->done);
-	ck_assert(box_inside(g->n, off, len, g->shape));
+	REQUIRE(pos == g->done);
+	REQUIRE(box_inside(g->n, off, len, g->shape));
 	do {
 		for (size_t d = 0; d < g->n; d++)
 			at[d] = off[d] + v[d];
-		ck_assert_uint_eq(linear(g->n, g->shape, at), g->first + g->done);
+		REQUIRE(linear(g->n, g->shape, at) == g->first + g->done);
 		g->done++;
 	} while (next_element(g->n, len, v));
 	g->boxes++;
@@ -162,9 +162,9 @@ static void check_range(size_t n, const uint64_t *shape, uint64_t first, uint64_
 	struct range g = { .n = n, .first = first, .count = count, .stop_after = -1 };
 
 	memcpy(g.shape, shape, n * sizeof(*shape));
-	ck_assert_int_eq(box_of_range(n, shape, first, count, check_box, &g), 0);
-	ck_assert_uint_eq(g.done, count);
-	ck_assert_uint_le(g.boxes, n ? 2 * n - 1 : 1);
+	REQUIRE(box_of_range(n, shape, first, count, check_box, &g) == 0);
+	REQUIRE(g.done == count);
+	REQUIRE(g.boxes <= n ? 2 * n - 1 : 1);
 }
 
 static const struct {
@@ -182,7 +182,7 @@ START_TEST(every_range_of_a_shape_becomes_runs_in_order)
 	size_t n = range_rows[_i].n;
 	uint64_t volume = 0;
 
-	ck_assert(box_volume(n, shape, &volume));
+	REQUIRE(box_volume(n, shape, &volume));
 	for (uint64_t first = 0; first < volume; first++)
 		for (uint64_t count = 0; count <= volume - first; count++)
 			check_range(n, shape, first, count);
@@ -199,7 +199,7 @@ START_TEST(ranges_of_random_shapes_become_runs_in_order)
 
 		for (size_t d = 0; d < n; d++)
 			shape[d] = 1 + rng_below(&r, 7);
-		ck_assert(box_volume(n, shape, &volume));
+		REQUIRE(box_volume(n, shape, &volume));
 		first = rng_below(&r, volume);
 		check_range(n, shape, first, rng_below(&r, volume - first + 1));
 	}
@@ -308,9 +308,9 @@ START_TEST(grids_are_found_with_their_cuts)
 		make_grid(&r, &g);
 		for (size_t d = 0; d < g.n; d++)
 			n_starts += g.counts[d];
-		ck_assert(boxes_grid(g.n, g.shape, g.boxes, g.count, counts, starts));
-		ck_assert_mem_eq(counts, g.counts, g.n * sizeof(*counts));
-		ck_assert_mem_eq(starts, g.starts, n_starts * sizeof(*starts));
+		REQUIRE(boxes_grid(g.n, g.shape, g.boxes, g.count, counts, starts));
+		REQUIRE(!memcmp(counts, g.counts, g.n * sizeof(*counts)));
+		REQUIRE(!memcmp(starts, g.starts, n_starts * sizeof(*starts)));
 	}
 }
 END_TEST
@@ -360,7 +360,7 @@ START_TEST(anything_else_is_no_grid)
 			break;
 		}
 		}
-		ck_assert(!boxes_grid(g.n, g.shape, g.boxes, g.count, counts, starts));
+		REQUIRE(!boxes_grid(g.n, g.shape, g.boxes, g.count, counts, starts));
 	}
 }
 END_TEST

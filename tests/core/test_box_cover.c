@@ -99,17 +99,17 @@ static void check(const struct tiling *t)
 	} while (next_element(t->n, t->shape, v));
 	want = hole ? BOXES_HOLE : overlap ? BOXES_OVERLAP : BOXES_COVER;
 	got = boxes_cover(t->n, t->shape, t->boxes, t->count, off, len, pair);
-	ck_assert_int_eq(got, want);
+	REQUIRE(got == want);
 	if (got == BOXES_HOLE) {
 		uint64_t volume = 0;
 
-		ck_assert(box_inside(t->n, off, len, t->shape));
-		ck_assert(box_volume(t->n, len, &volume));
-		ck_assert_uint_gt(volume, 0);
+		REQUIRE(box_inside(t->n, off, len, t->shape));
+		REQUIRE(box_volume(t->n, len, &volume));
+		REQUIRE(volume > 0);
 		do {
 			for (size_t d = 0; d < t->n; d++)
 				v[d] += off[d];
-			ck_assert_uint_eq(painted(t, v), 0);
+			REQUIRE(painted(t, v) == 0);
 			for (size_t d = 0; d < t->n; d++)
 				v[d] -= off[d];
 		} while (next_element(t->n, len, v));
@@ -117,9 +117,9 @@ static void check(const struct tiling *t)
 	if (got == BOXES_OVERLAP) {
 		const uint64_t *a = t->boxes + 2 * t->n * pair[0], *b = t->boxes + 2 * t->n * pair[1];
 
-		ck_assert_uint_lt(pair[0], pair[1]);
-		ck_assert_uint_lt(pair[1], t->count);
-		ck_assert(box_intersect(t->n, a, a + t->n, b, b + t->n, off, len));
+		REQUIRE(pair[0] < pair[1]);
+		REQUIRE(pair[1] < t->count);
+		REQUIRE(box_intersect(t->n, a, a + t->n, b, b + t->n, off, len));
 	}
 }
 

@@ -76,10 +76,10 @@ START_TEST(text_is_followed_by_a_nul_after_every_step)
 
 		buf_add(&b, x, n);
 		want += n;
-		ck_assert_uint_eq(b.len, want);
-		ck_assert_int_eq(b.data[b.len], 0);
+		REQUIRE(b.len == want);
+		REQUIRE(b.data[b.len] == 0);
 	}
-	ck_assert_uint_eq(strlen(b.data), b.len);
+	REQUIRE(strlen(b.data) == b.len);
 	buf_release(&b);
 }
 END_TEST

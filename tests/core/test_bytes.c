@@ -54,9 +54,9 @@ static void check_varint(uint64_t v)
 
 	for (uint64_t rest = v >> 7; rest; rest >>= 7)
 		want++;
-	ck_assert_uint_eq(n, want);
-	ck_assert_uint_eq(get_varint(&p), v);
-	ck_assert_ptr_eq(p, b + n);
+	REQUIRE(n == want);
+	REQUIRE(get_varint(&p) == v);
+	REQUIRE(p == b + n);
 }
 
 START_TEST(varint_reads_back_what_was_put)
