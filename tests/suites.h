@@ -24,6 +24,10 @@
 	X(dtype) \
 	X(err) \
 	X(io) \
+	X(pickle) \
+	X(pickle_hooks) \
+	X(pickle_hostile) \
+	X(pickle_mutation) \
 	X(text)
 
 #define SUITE_DECLARE(name) Suite *name##_suite(void);

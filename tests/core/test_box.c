@@ -164,7 +164,7 @@ static void check_range(size_t n, const uint64_t *shape, uint64_t first, uint64_
 	memcpy(g.shape, shape, n * sizeof(*shape));
 	REQUIRE(box_of_range(n, shape, first, count, check_box, &g) == 0);
 	REQUIRE(g.done == count);
-	REQUIRE(g.boxes <= n ? 2 * n - 1 : 1);
+	REQUIRE(g.boxes <= (n ? 2 * n - 1 : 1));
 }
 
 static const struct {

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pickle_util - what the pickle suites share: reading in small pieces, values as text, and an
+ * emitter that writes pickles the way CPython's pickler does.
+ */
+#ifndef TESTS_PICKLE_UTIL_H
+#define TESTS_PICKLE_UTIL_H
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "parse/pickle.h"
+
+/*
+ * pickle_load with `step` bytes at a time through the read callback, or from memory where step is
+ * 0. The bytes are copied to an allocation of exactly that size first, for AddressSanitizer.
+ */
+int load_bytes(const void *bytes, size_t n, size_t step, const struct pickle_opts *opts,
+	       struct pickle **ret, struct err *e);
+
+/*
+ * Much as Python would print it: (1, 'a', b'x', {None: [True, 1.5]}); a global mod.name, an object
+ * mod.name(args) and behind a '!' its state, &id for a persistent id, <hex> for a record, ? for
+ * what was not kept, ... where it is deeper than 40.
+ */
+void print_value(struct buf *b, const struct pk_value *v);
+
+struct emit {
+	struct buf b;
+	int protocol;
+	bool memoize; /* as the pickler does, after everything but numbers */
+	uint32_t n_puts;
+};
+
+#define EMIT_INIT(proto, memo) { .b = BUF_INIT((size_t)1 << 30), .protocol = (proto), .memoize = (memo) }
+
+void emit_proto(struct emit *m);
+void emit_op(struct emit *m, uint8_t op);
+void emit_ops(struct emit *m, uint8_t op, size_t times);
+void emit_int(struct emit *m, int64_t v);       /* the shortest form */
+void emit_bytes(struct emit *m, const void *p, size_t n); /* raw */
+void emit_put(struct emit *m);
+void emit_get(struct emit *m, uint32_t id);
+void emit_str(struct emit *m, const char *s);
+void emit_global(struct emit *m, const char *module, const char *name);
+/* module.name() without a state: GLOBAL EMPTY_TUPLE NEWOBJ */
+void emit_object(struct emit *m, const char *module, const char *name);
+/* Begin and end of an object's dict of attributes: EMPTY_DICT MARK ... SETITEMS BUILD */
+void emit_attrs(struct emit *m);
+void emit_attrs_end(struct emit *m);
+void emit_size(struct emit *m, size_t n, const uint64_t *v); /* torch.Size */
+
+/*
+ * A .metadata of `tensors` tensors t0, t1, ... of `chunks` chunks, with all three dicts, in the
+ * pickler's batches of 1000 pairs.
+ */
+void emit_metadata(struct emit *m, unsigned tensors, unsigned chunks);
+
+/* Hooks like those of a .metadata reader; arg: a struct dcp_count. */
+enum { CLS_METADATA = 1, CLS_TENSOR, CLS_BYTES, CLS_CHUNK, CLS_INDEX, CLS_STORAGE, CLS_PROPERTIES };
+struct dcp_count {
+	size_t tensors, stored, planned, chunks, shared;
+};
+extern const struct pickle_hooks dcp_hooks;
+
+#endif
