@@ -230,18 +230,25 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		fs->config.ready(fs->config.arg);
 }
 
+static int find(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
+{
+	/* "." and ".." come from file handles (name_to_handle_at), because of EXPORT_SUPPORT. */
+	if (!strcmp(name, ".") || !strcmp(name, "..")) {
+		*ret = name[1] ? ckpt_parent(c, dir) : dir;
+		return 0;
+	}
+	if (strlen(name) > CKPT_NAME_MAX) /* the kernel's own limit is 1024 */
+		return -ENAMETOOLONG;
+	return ckpt_lookup(c, dir, name, ret);
+}
+
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs *fs = fs_of(req);
 	struct fuse_entry_param entry = { .entry_timeout = forever };
-	ckpt_node node = parent;
-	int rc = 0;
+	ckpt_node node;
+	int rc = find(fs->config.ckpt, parent, name, &node);
 
-	/* "." and ".." come from file handles (name_to_handle_at), because of EXPORT_SUPPORT. */
-	if (!strcmp(name, ".."))
-		node = ckpt_parent(fs->config.ckpt, parent);
-	else if (strcmp(name, ".") != 0)
-		rc = ckpt_lookup(fs->config.ckpt, parent, name, &node);
 	if (!rc)
 		rc = node_entry(fs, node, &entry);
 	if (rc < 0)

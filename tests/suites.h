@@ -26,8 +26,6 @@
 	X(io) \
 	X(pickle) \
 	X(pickle_hooks) \
-	X(pickle_hostile) \
-	X(pickle_mutation) \
 	X(text)
 
 #define SUITE_DECLARE(name) Suite *name##_suite(void);

@@ -92,6 +92,24 @@ static inline uint64_t cursor_le64(struct cursor *c)
 	return p ? load_le64(p) : 0;
 }
 
+/* LEB128 within the cursor; .bad when it is longer than a number can be. */
+static inline uint64_t cursor_varint(struct cursor *c)
+{
+	uint64_t v = 0;
+
+	for (unsigned shift = 0; shift < 64; shift += 7) {
+		const uint8_t *p = cursor_take(c, 1);
+
+		if (!p)
+			return 0;
+		v |= (uint64_t)(*p & 0x7f) << shift;
+		if (!(*p & 0x80))
+			return v;
+	}
+	c->bad = true;
+	return 0;
+}
+
 /* LEB128: seven bits a byte, low first. Writes at most 10 bytes; returns how many. */
 static inline size_t put_varint(uint8_t *p, uint64_t v)
 {

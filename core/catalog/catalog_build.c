@@ -2,6 +2,7 @@
 #include "catalog/catalog_build.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -17,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_MAP_TEXT (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */
+#define MAX_VALUE (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */
 
 struct name {
 	uint32_t id;
@@ -35,12 +36,13 @@ struct names {
 /* One tensor or object until the end, when the natural order is known. */
 struct pending {
 	const char *fqn;
-	const char *shape, *grid, *fault; /* text of a tensor; fault may be NULL */
-	const char *dtype, *state;        /* NULL for an object */
+	const char *shape, *grid, *fault; /* JSON of a tensor; grid and fault may be NULL */
+	uint64_t *dims;
 	uint64_t bytes, map_xxh64;
 	int64_t map;
 	struct chunk_loc loc; /* an object's */
 	uint32_t fqn_len, chunks;
+	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
 };
 
 struct pendings {
@@ -59,7 +61,7 @@ struct catalog_writer {
 	struct normal normal;
 	uint64_t chunks, bytes;
 	int64_t maps;
-	XXH3_state_t *seal;
+	struct buf directory;
 };
 
 static const char builder[] = "ckptfs " CKPTFS_VERSION;
@@ -151,17 +153,15 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 
 	if (!w)
 		return err_set(e, ENOMEM, "chunk index: out of memory");
-	w->text = (struct buf)BUF_INIT(MAX_MAP_TEXT);
+	w->text = w->directory = (struct buf)BUF_INIT(MAX_VALUE);
 	w->format = strdup(format);
 	w->root = strdup(root);
-	w->seal = XXH3_createState();
 	if (path && (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s.tmp", path) < 0))
 		w->tmp = NULL;
-	if (!w->format || !w->root || !w->seal || (path && !w->tmp)) {
+	if (!w->format || !w->root || (path && !w->tmp)) {
 		rc = err_set(e, ENOMEM, "chunk index: out of memory");
 		goto fail;
 	}
-	(void)XXH3_128bits_reset(w->seal);
 	if (w->tmp)
 		(void)unlink(w->tmp); /* what a killed builder left; the caller holds the lock */
 	if (sqlite3_open_v2(w->tmp ? w->tmp : ":memory:", &w->db,
@@ -208,7 +208,7 @@ void catalog_writer_free(struct catalog_writer *w)
 	pendings_release(&w->objects);
 	normal_release(&w->normal);
 	buf_release(&w->text);
-	XXH3_freeState(w->seal);
+	buf_release(&w->directory);
 	free(w->path);
 	free(w->tmp);
 	free(w->format);
@@ -226,22 +226,32 @@ static int step_reset(struct catalog_writer *w, sqlite3_stmt *s, struct err *e)
 	return rc == SQLITE_DONE ? 0 : sql_err(w->db, e, "write chunk index");
 }
 
-/* Bind and seal in one go, so that neither can forget a column. */
-static void put_int(struct catalog_writer *w, sqlite3_stmt *s, int col, uint64_t v)
+static void bind_str(sqlite3_stmt *s, int col, const char *p)
 {
-	(void)sqlite3_bind_int64(s, col, (int64_t)v);
-	seal_int(w->seal, (int64_t)v);
+	(void)sqlite3_bind_text(s, col, p, -1, SQLITE_STATIC);
 }
 
-static void put_text(struct catalog_writer *w, sqlite3_stmt *s, int col, const char *p, size_t n)
+/* ---- the directory; its form is described in catalog_schema.h ---- */
+
+static void put_int(struct catalog_writer *w, uint64_t v)
 {
-	(void)sqlite3_bind_text(s, col, p, (int)n, SQLITE_STATIC);
-	seal_text(w->seal, p, n);
+	uint8_t bytes[10];
+
+	buf_add(&w->directory, bytes, put_varint(bytes, v));
 }
 
-static void put_str(struct catalog_writer *w, sqlite3_stmt *s, int col, const char *p)
+static void put_text(struct catalog_writer *w, const char *p, size_t n)
 {
-	put_text(w, s, col, p, p ? strlen(p) : 0);
+	put_int(w, p ? n + 1 : 0);
+	if (p) {
+		buf_add(&w->directory, p, n);
+		buf_add(&w->directory, "", 1);
+	}
+}
+
+static void put_str(struct catalog_writer *w, const char *p)
+{
+	put_text(w, p, p ? strlen(p) : 0);
 }
 
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
@@ -254,7 +264,7 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 	if (rc)
 		return rc;
 	seal_hex((XXH128_hash_t){ .low64 = hash[0], .high64 = hash[1] }, hex);
-	/* Not sealed: they only decide whether to rebuild, and differ between copies. */
+	/* Not in the directory: they only decide whether to rebuild, and differ between copies. */
 	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
 	(void)sqlite3_bind_int64(s, 2, st->st_size);
 	(void)sqlite3_bind_int64(s, 3, (int64_t)io_mtime_ns(st));
@@ -264,11 +274,11 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 	return step_reset(w, s, e);
 }
 
-/* A copy of *p whose strings lie behind it, on the list. */
+/* A copy of *p whose dimensions and strings lie behind it, on the list. */
 static int pending_add(struct pendings *list, const struct pending *p, struct err *e)
 {
 	const char *const texts[] = { p->shape, p->grid, p->fault };
-	size_t n = sizeof(*p) + p->fqn_len + 1;
+	size_t n = sizeof(*p) + p->n_dims * sizeof(*p->dims) + p->fqn_len + 1;
 	const char **slots[3];
 	struct pending *copy;
 	char *at;
@@ -288,7 +298,10 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 	if (!copy)
 		return err_set(e, ENOMEM, "chunk index: out of memory");
 	*copy = *p;
-	at = (char *)(copy + 1);
+	copy->dims = (uint64_t *)(copy + 1);
+	if (p->n_dims)
+		memcpy(copy->dims, p->dims, p->n_dims * sizeof(*p->dims));
+	at = (char *)(copy->dims + p->n_dims);
 	memcpy(at, p->fqn, p->fqn_len);
 	at[p->fqn_len] = 0;
 	copy->fqn = at;
@@ -348,8 +361,9 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 {
 	struct buf shape = BUF_INIT(MAX_DIMS * 24), grid = BUF_INIT(MAX_DIMS * 24);
 	autofree void *free_shape = NULL, *free_grid = NULL;
+	uint64_t dims[MAX_DIMS];
 	struct pending p = { .fqn = t->fqn, .fqn_len = (uint32_t)t->fqn_len,
-			     .dtype = dtype_info(t->dtype)->name };
+			     .dtype = (uint8_t)t->dtype, .dims = dims };
 	int rc = check_fqn(t->fqn, t->fqn_len, e);
 
 	if (!rc)
@@ -368,12 +382,15 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 		return err_set(e, w->text.err ? w->text.err : ENOMEM,
 			       "tensor '%s': %u chunks are too many to index", t->fqn,
 			       w->normal.count);
+	p.n_dims = (uint8_t)t->n_dims;
+	if (t->n_dims)
+		memcpy(dims, t->shape, t->n_dims * sizeof(*dims));
 	p.map = w->maps++;
 	p.map_xxh64 = map_hash(w->text.data, w->text.len);
 	p.chunks = w->normal.count;
 	p.shape = shape.data;
 	p.grid = grid.data;
-	p.state = w->normal.state;
+	p.state = (uint8_t)w->normal.state;
 	p.fault = w->normal.fault[0] ? w->normal.fault : NULL;
 	w->chunks += p.chunks;
 	if (ckd_add(&w->bytes, w->bytes, p.bytes) || w->bytes > INT64_MAX)
@@ -427,37 +444,60 @@ static int put_names(struct catalog_writer *w, const struct names *t, const char
 	autofinalize sqlite3_stmt *s = NULL;
 	int rc = sql_prepare(w->db, sql, &s, e);
 
+	put_int(w, t->n);
 	for (uint32_t i = 0; !rc && i < t->n; i++) {
-		put_int(w, s, 1, i);
-		put_str(w, s, 2, t->by_id[i]->text);
-		if (sizes)
-			put_int(w, s, 3, t->by_id[i]->min_size);
+		const struct name *n = t->by_id[i];
+
+		put_str(w, n->text);
+		(void)sqlite3_bind_int64(s, 1, i);
+		bind_str(s, 2, n->text);
+		if (sizes) {
+			put_int(w, n->min_size);
+			(void)sqlite3_bind_int64(s, 3, (int64_t)n->min_size);
+		}
 		rc = step_reset(w, s, e);
 	}
 	return rc;
 }
 
+static void put_tensor(struct catalog_writer *w, const struct pending *p)
+{
+	put_text(w, p->fqn, p->fqn_len);
+	put_int(w, p->dtype);
+	put_int(w, p->n_dims);
+	for (size_t d = 0; d < p->n_dims; d++)
+		put_int(w, p->dims[d]);
+	put_int(w, p->bytes);
+	put_int(w, p->chunks);
+	put_int(w, p->state);
+	put_str(w, p->fault);
+	put_int(w, (uint64_t)p->map);
+	put_int(w, p->map_xxh64);
+}
+
 static int put_tensors(struct catalog_writer *w, struct err *e)
 {
+	static const char *const state[] = { "complete", "incomplete", "overlapping" };
 	autofinalize sqlite3_stmt *s = NULL;
 	int rc = sort_and_check(&w->tensors, "tensors", e);
 
 	if (!rc)
-		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?,?)", &s, e);
+		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?)", &s, e);
+	put_int(w, w->tensors.n);
 	for (size_t i = 0; !rc && i < w->tensors.n; i++) {
 		const struct pending *p = w->tensors.v[i];
 
-		put_int(w, s, 1, i);
-		put_text(w, s, 2, p->fqn, p->fqn_len);
-		put_str(w, s, 3, p->dtype);
-		put_str(w, s, 4, p->shape);
-		put_int(w, s, 5, p->bytes);
-		put_int(w, s, 6, p->chunks);
-		put_str(w, s, 7, p->grid);
-		put_str(w, s, 8, p->state);
-		put_str(w, s, 9, p->fault);
-		put_int(w, s, 10, (uint64_t)p->map);
-		put_int(w, s, 11, p->map_xxh64);
+		put_tensor(w, p);
+		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
+		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
+		bind_str(s, 3, dtype_info(p->dtype)->name);
+		bind_str(s, 4, p->shape);
+		(void)sqlite3_bind_int64(s, 5, (int64_t)p->bytes);
+		(void)sqlite3_bind_int64(s, 6, p->chunks);
+		bind_str(s, 7, p->grid);
+		bind_str(s, 8, state[p->state]);
+		bind_str(s, 9, p->fault);
+		(void)sqlite3_bind_int64(s, 10, p->map);
 		rc = step_reset(w, s, e);
 	}
 	return rc;
@@ -470,16 +510,20 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 
 	if (!rc)
 		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?)", &s, e);
+	put_int(w, w->objects.n);
 	for (size_t i = 0; !rc && i < w->objects.n; i++) {
 		const struct pending *p = w->objects.v[i];
+		const uint64_t loc[] = { p->loc.file, p->loc.offset, p->loc.length, p->loc.encoding };
 
-		put_int(w, s, 1, i);
-		put_text(w, s, 2, p->fqn, p->fqn_len);
-		put_int(w, s, 3, p->loc.file);
-		put_int(w, s, 4, p->loc.offset);
-		put_int(w, s, 5, p->loc.length);
-		put_int(w, s, 6, p->loc.encoding);
-		put_str(w, s, 7, p->fault);
+		put_text(w, p->fqn, p->fqn_len);
+		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
+		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
+		for (int k = 0; k < 4; k++) {
+			put_int(w, loc[k]);
+			(void)sqlite3_bind_int64(s, 3 + k, (int64_t)loc[k]);
+		}
+		put_str(w, p->fault);
+		bind_str(s, 7, p->fault);
 		rc = step_reset(w, s, e);
 	}
 	return rc;
@@ -487,22 +531,30 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 
 static int put_checkpoint(struct catalog_writer *w, struct err *e)
 {
-	autofinalize sqlite3_stmt *s = NULL;
+	autofinalize sqlite3_stmt *dir = NULL, *s = NULL;
+	const struct buf *d = &w->directory;
 	char hex[33];
-	int rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
+	int rc = sql_prepare(w->db, "INSERT INTO directory VALUES(1,?)", &dir, e);
 
+	if (!rc)
+		rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
 	if (rc)
 		return rc;
-	put_str(w, s, 1, w->format);
-	/* Where it was built and by whom: told, not sealed, so that equal checkpoints seal equally. */
-	(void)sqlite3_bind_text(s, 2, w->root, -1, SQLITE_STATIC);
-	(void)sqlite3_bind_text(s, 3, builder, -1, SQLITE_STATIC);
-	put_int(w, s, 4, w->tensors.n);
-	put_int(w, s, 5, w->objects.n);
-	put_int(w, s, 6, w->chunks);
-	put_int(w, s, 7, w->bytes);
-	seal_hex(XXH3_128bits_digest(w->seal), hex);
-	(void)sqlite3_bind_text(s, 8, hex, -1, SQLITE_STATIC);
+	if (d->err)
+		return err_set(e, d->err, "chunk index: its directory is too large");
+	(void)sqlite3_bind_blob(dir, 1, d->data, (int)d->len, SQLITE_STATIC);
+	rc = step_reset(w, dir, e);
+	if (rc)
+		return rc;
+	seal_hex(XXH3_128bits(d->data, d->len), hex);
+	bind_str(s, 1, w->format);
+	bind_str(s, 2, w->root);
+	bind_str(s, 3, builder);
+	(void)sqlite3_bind_int64(s, 4, (int64_t)w->tensors.n);
+	(void)sqlite3_bind_int64(s, 5, (int64_t)w->objects.n);
+	(void)sqlite3_bind_int64(s, 6, (int64_t)w->chunks);
+	(void)sqlite3_bind_int64(s, 7, (int64_t)w->bytes);
+	bind_str(s, 8, hex);
 	return step_reset(w, s, e);
 }
 
@@ -534,6 +586,8 @@ int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct
 	int rc;
 
 	(void)sqlite3_finalize(steal_ptr(&w->insert_map));
+	put_str(w, w->format);
+	put_int(w, w->chunks);
 	rc = put_names(w, &w->sources, "INSERT INTO source VALUES(?,?,?)", true, e);
 	if (!rc)
 		rc = put_names(w, &w->encodings, "INSERT INTO encoding VALUES(?,?)", false, e);

@@ -143,23 +143,23 @@ static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost
 
 	switch (boxes_cover(n, t->shape, r->boxes, r->count, off, len, pair)) {
 	case BOXES_COVER:
-		r->state = "complete";
+		r->state = TENSOR_COMPLETE;
 		return;
 	case BOXES_OVERLAP:
-		r->state = "overlapping";
+		r->state = TENSOR_OVERLAPPING;
 		(void)snprintf(r->fault, sizeof(r->fault),
 			       "chunks at %s and %s overlap; the one listed later is read",
 			       show(r->boxes + pair[0] * 2 * n, n, a), show(r->boxes + pair[1] * 2 * n, n, b));
 		return;
 	case BOXES_UNKNOWN:
-		r->state = "incomplete";
+		r->state = TENSOR_INCOMPLETE;
 		(void)snprintf(r->fault, sizeof(r->fault),
 			       "its %u chunks are too irregular to prove that they cover it", r->count);
 		return;
 	case BOXES_HOLE:
 		break;
 	}
-	r->state = "incomplete";
+	r->state = TENSOR_INCOMPLETE;
 	if (lost) {
 		const uint64_t *box = t->boxes + first_lost * 2 * n;
 
@@ -203,7 +203,7 @@ int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_b
 			r->rows[out++] = r->rows[i];
 	r->count = out;
 	r->fault[0] = 0;
-	r->state = "complete";
+	r->state = TENSOR_COMPLETE;
 
 	copy_boxes(r->rows, out, n, r->boxes);
 	r->is_grid = boxes_grid(n, t->shape, r->boxes, out, r->grid, r->starts);

@@ -10,6 +10,7 @@
 #ifndef CATALOG_CATALOG_NORMAL_H
 #define CATALOG_CATALOG_NORMAL_H
 
+#include "catalog/catalog_query.h"
 #include "model/box.h"
 #include "model/chunkmap.h"
 
@@ -26,7 +27,7 @@ struct normal {
 	uint32_t count;
 	bool is_grid;
 	uint64_t grid[MAX_DIMS]; /* cells per dimension */
-	const char *state;       /* "complete", "incomplete", "overlapping" */
+	enum tensor_state state;
 	char fault[384];         /* why it is incomplete, or where it overlaps; else empty */
 
 	struct normal_row *rows; /* scratch */

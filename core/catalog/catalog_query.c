@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "catalog/catalog_query.h"
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -25,6 +26,7 @@ struct catalog {
 	sqlite3 *db;
 	sqlite3_stmt *select_map;
 	struct block *arena;
+	char *directory; /* its texts are used in place */
 	struct catalog_tensor *tensors;
 	struct catalog_object *objects;
 	struct catalog_source *sources;
@@ -64,37 +66,6 @@ static void *arena_alloc(struct catalog *c, size_t n)
 	return p;
 }
 
-/* Text of a column, copied and hashed; NULL for SQL NULL, or with *rc set when out of memory. */
-static const char *get_text(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, int col,
-			    uint32_t *ret_len, int *rc)
-{
-	const char *p = (const char *)sqlite3_column_text(s, col);
-	size_t n = (size_t)sqlite3_column_bytes(s, col);
-	char *copy;
-
-	seal_text(seal, p, n);
-	if (ret_len)
-		*ret_len = (uint32_t)n;
-	if (!p)
-		return NULL;
-	copy = arena_alloc(c, n + 1);
-	if (!copy) {
-		*rc = -ENOMEM;
-		return NULL;
-	}
-	memcpy(copy, p, n);
-	copy[n] = 0;
-	return copy;
-}
-
-static uint64_t get_int(XXH3_state_t *seal, sqlite3_stmt *s, int col)
-{
-	int64_t v = sqlite3_column_int64(s, col);
-
-	seal_int(seal, v);
-	return (uint64_t)v;
-}
-
 /* ---- the numbers in our own JSON ---- */
 
 /*
@@ -117,154 +88,176 @@ static bool next_number(const char **p, const char *end, uint64_t *ret)
 	return true;
 }
 
-/* ---- tables ---- */
+/* ---- the directory; its form is described in catalog_schema.h ---- */
 
-/* Rows of a table whose ids must be 0, 1, 2... Calls row() for each. */
-typedef int row_fn(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, size_t i, struct err *e);
+/* A text of the directory, in place; NULL for none. */
+static const char *get_text(struct cursor *d, uint32_t *ret_len)
+{
+	uint64_t n = cursor_varint(d);
+	const char *p;
 
-static int each_row(struct catalog *c, XXH3_state_t *seal, const char *sql, size_t limit,
-		    row_fn *row, size_t *ret_n, struct err *e)
+	if (ret_len)
+		*ret_len = (uint32_t)(n ? n - 1 : 0);
+	if (!n || n > UINT32_MAX)
+		return NULL;
+	p = (const char *)cursor_take(d, n);
+	if (p && p[n - 1])
+		d->bad = true;
+	return p;
+}
+
+/* A count of things that take at least `each` bytes, and an array for them. */
+static void *get_count(struct cursor *d, size_t each, size_t size, size_t *ret)
+{
+	uint64_t n = cursor_varint(d);
+
+	if (d->bad || n > (uint64_t)(d->end - d->p) / each)
+		d->bad = true;
+	*ret = d->bad ? 0 : n;
+	return calloc(*ret + 1, size);
+}
+
+static int get_names(struct catalog *c, struct cursor *d)
+{
+	c->sources = get_count(d, 2, sizeof(*c->sources), &c->n_sources);
+	for (size_t i = 0; c->sources && i < c->n_sources; i++) {
+		c->sources[i].path = get_text(d, NULL);
+		c->sources[i].min_size = cursor_varint(d);
+		d->bad |= !c->sources[i].path;
+	}
+	c->encodings = get_count(d, 1, sizeof(*c->encodings), &c->n_encodings);
+	for (size_t i = 0; c->encodings && i < c->n_encodings; i++) {
+		c->encodings[i] = get_text(d, NULL);
+		d->bad |= !c->encodings[i];
+	}
+	return c->sources && c->encodings ? 0 : -ENOMEM;
+}
+
+static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor *t)
+{
+	uint64_t dtype, n_dims, *shape;
+
+	t->fqn = get_text(d, &t->fqn_len);
+	dtype = cursor_varint(d);
+	n_dims = cursor_varint(d);
+	if (d->bad || !t->fqn || !dtype || dtype >= DTYPE_COUNT || n_dims > MAX_DIMS) {
+		d->bad = true;
+		return 0;
+	}
+	shape = arena_alloc(c, n_dims * sizeof(*shape));
+	if (!shape)
+		return -ENOMEM;
+	for (size_t i = 0; i < n_dims; i++)
+		shape[i] = cursor_varint(d);
+	t->dtype = (uint8_t)dtype;
+	t->n_dims = (uint8_t)n_dims;
+	t->shape = shape;
+	t->bytes = cursor_varint(d);
+	t->chunks = (uint32_t)cursor_varint(d);
+	t->state = (uint8_t)cursor_varint(d);
+	t->fault = get_text(d, NULL);
+	t->map = (int64_t)cursor_varint(d);
+	t->map_xxh64 = cursor_varint(d);
+	return 0;
+}
+
+static void get_object(struct catalog *c, struct cursor *d, struct catalog_object *o)
+{
+	o->fqn = get_text(d, &o->fqn_len);
+	o->loc.file = (uint32_t)cursor_varint(d);
+	o->loc.offset = cursor_varint(d);
+	o->loc.length = cursor_varint(d);
+	o->loc.encoding = (uint32_t)cursor_varint(d);
+	o->fault = get_text(d, NULL);
+	d->bad |= !o->fqn || (!o->fault && (o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings));
+}
+
+static int parse_directory(struct catalog *c, size_t len, struct err *e)
+{
+	struct cursor d = cursor_of(c->directory, len);
+	int rc;
+
+	(void)get_text(&d, NULL); /* the format, there for the seal */
+	c->chunks = cursor_varint(&d);
+	rc = get_names(c, &d);
+	c->tensors = get_count(&d, 10, sizeof(*c->tensors), &c->n_tensors);
+	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
+		rc = get_tensor(c, &d, &c->tensors[i]);
+	c->objects = get_count(&d, 6, sizeof(*c->objects), &c->n_objects);
+	for (size_t i = 0; c->objects && i < c->n_objects && !d.bad; i++)
+		get_object(c, &d, &c->objects[i]);
+	if (rc || !c->tensors || !c->objects)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	return d.bad || d.p != d.end ? damaged(e, "its directory") : 0;
+}
+
+static int read_directory(struct catalog *c, struct err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
-	size_t i = 0;
-	int rc = sql_prepare(c->db, sql, &s, e), step;
+	const char *want;
+	const void *data;
+	size_t len;
+	int rc = sql_prepare(c->db, "SELECT seal, data FROM checkpoint, directory", &s, e);
+
+	if (rc)
+		return rc;
+	if (sqlite3_step(s) != SQLITE_ROW)
+		return damaged(e, "it has no directory");
+	data = sqlite3_column_blob(s, 1);
+	len = (size_t)sqlite3_column_bytes(s, 1);
+	if (!data || !len)
+		return damaged(e, "its directory is empty");
+	seal_hex(XXH3_128bits(data, len), c->seal);
+	want = (const char *)sqlite3_column_text(s, 0);
+	if (!want || strcmp(want, c->seal) != 0)
+		return damaged(e, "its seal does not match its directory");
+	c->directory = malloc(len);
+	if (!c->directory)
+		return err_set(e, ENOMEM, "chunk index: out of memory");
+	memcpy(c->directory, data, len);
+	return parse_directory(c, len, e);
+}
+
+static int read_metadata_files(struct catalog *c, struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	size_t cap = 0;
+	int rc = sql_prepare(c->db,
+			     "SELECT name, size, mtime_ns, ctime_ns, inode, xxh128 FROM metadata_file"
+			     " ORDER BY name",
+			     &s, e),
+	    step;
 
 	if (rc)
 		return rc;
 	while ((step = sqlite3_step(s)) == SQLITE_ROW) {
-		if (i == limit)
-			return damaged(e, "more rows than it counts");
-		rc = row(c, seal, s, i++, e);
-		if (rc == -ENOMEM)
+		const char *name = (const char *)sqlite3_column_text(s, 0);
+		const char *hash = (const char *)sqlite3_column_text(s, 5);
+		struct catalog_metadata *m;
+		char *copy;
+
+		if (!name || !hash || strlen(hash) != 32)
+			return damaged(e, "its list of metadata files");
+		if (c->n_metadata == cap) {
+			cap = cap ? cap * 2 : 8;
+			m = realloc(c->metadata, cap * sizeof(*m));
+			if (!m)
+				return err_set(e, ENOMEM, "chunk index: out of memory");
+			c->metadata = m;
+		}
+		copy = arena_alloc(c, strlen(name) + 1);
+		if (!copy)
 			return err_set(e, ENOMEM, "chunk index: out of memory");
-		if (rc)
-			return rc;
+		(void)stpcpy(copy, name);
+		m = &c->metadata[c->n_metadata++];
+		m->name = copy;
+		m->size = (uint64_t)sqlite3_column_int64(s, 1);
+		m->mtime_ns = (uint64_t)sqlite3_column_int64(s, 2);
+		m->ctime_ns = (uint64_t)sqlite3_column_int64(s, 3);
+		m->inode = (uint64_t)sqlite3_column_int64(s, 4);
+		memcpy(m->hash, hash, 33);
 	}
-	if (step != SQLITE_DONE)
-		return sql_err(c->db, e, "chunk index");
-	*ret_n = i;
-	return 0;
-}
-
-static int source_row(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, size_t i, struct err *e)
-{
-	struct catalog_source *r = &c->sources[i];
-	int rc = 0;
-
-	if (get_int(seal, s, 0) != i)
-		return damaged(e, "source numbers");
-	r->path = get_text(c, seal, s, 1, NULL, &rc);
-	r->min_size = get_int(seal, s, 2);
-	return rc ? rc : r->path ? 0 : damaged(e, "source without a path");
-}
-
-static int encoding_row(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, size_t i,
-			struct err *e)
-{
-	int rc = 0;
-
-	if (get_int(seal, s, 0) != i)
-		return damaged(e, "encoding numbers");
-	c->encodings[i] = get_text(c, seal, s, 1, NULL, &rc);
-	return rc ? rc : c->encodings[i] ? 0 : damaged(e, "encoding without a name");
-}
-
-static int shape_of(struct catalog *c, const char *text, uint32_t len, struct catalog_tensor *t,
-		    struct err *e)
-{
-	const char *p = text, *end = text + len;
-	uint64_t v[MAX_DIMS], *shape;
-	size_t n = 0;
-
-	while (n < MAX_DIMS && next_number(&p, end, &v[n]))
-		n++;
-	shape = arena_alloc(c, n * sizeof(*v));
-	if (!shape)
-		return -ENOMEM;
-	memcpy(shape, v, n * sizeof(*v));
-	t->shape = shape;
-	t->n_dims = (uint8_t)n;
-	return next_number(&p, end, &v[0]) ? damaged(e, "shape") : 0;
-}
-
-static int tensor_row(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, size_t i, struct err *e)
-{
-	struct catalog_tensor *t = &c->tensors[i];
-	const char *dtype, *shape, *state;
-	uint32_t dtype_len, shape_len;
-	int rc = 0;
-
-	if (get_int(seal, s, 0) != i)
-		return damaged(e, "tensor numbers");
-	t->fqn = get_text(c, seal, s, 1, &t->fqn_len, &rc);
-	/* These three are not kept as text: hash in place, no copy. */
-	dtype = (const char *)sqlite3_column_text(s, 2);
-	dtype_len = (uint32_t)sqlite3_column_bytes(s, 2);
-	seal_text(seal, dtype, dtype_len);
-	shape = (const char *)sqlite3_column_text(s, 3);
-	shape_len = (uint32_t)sqlite3_column_bytes(s, 3);
-	seal_text(seal, shape, shape_len);
-	t->bytes = get_int(seal, s, 4);
-	t->chunks = (uint32_t)get_int(seal, s, 5);
-	seal_text(seal, (const char *)sqlite3_column_text(s, 6), (size_t)sqlite3_column_bytes(s, 6));
-	state = (const char *)sqlite3_column_text(s, 7);
-	seal_text(seal, state, (size_t)sqlite3_column_bytes(s, 7));
-	if (rc || !t->fqn || !dtype || !shape || !state)
-		return rc ? rc : damaged(e, "tensor without a name");
-	t->state = !strcmp(state, "complete")      ? TENSOR_COMPLETE
-		   : !strcmp(state, "overlapping") ? TENSOR_OVERLAPPING
-						   : TENSOR_INCOMPLETE;
-	t->fault = get_text(c, seal, s, 8, NULL, &rc);
-	t->map = (int64_t)get_int(seal, s, 9);
-	t->map_xxh64 = get_int(seal, s, 10);
-	t->dtype = (uint8_t)dtype_by_name(dtype, dtype_len);
-	if (!rc)
-		rc = shape_of(c, shape, shape_len, t, e);
-	return rc ? rc : t->dtype == DTYPE_NONE ? damaged(e, "dtype") : 0;
-}
-
-static int object_row(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, size_t i, struct err *e)
-{
-	struct catalog_object *o = &c->objects[i];
-	int rc = 0;
-
-	if (get_int(seal, s, 0) != i)
-		return damaged(e, "object numbers");
-	o->fqn = get_text(c, seal, s, 1, &o->fqn_len, &rc);
-	o->loc.file = (uint32_t)get_int(seal, s, 2);
-	o->loc.offset = get_int(seal, s, 3);
-	o->loc.length = get_int(seal, s, 4);
-	o->loc.encoding = (uint32_t)get_int(seal, s, 5);
-	o->fault = get_text(c, seal, s, 6, NULL, &rc);
-	if (rc || !o->fqn)
-		return rc ? rc : damaged(e, "object without a name");
-	if (!o->fault && (o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings))
-		return damaged(e, "object in no file");
-	return 0;
-}
-
-static int metadata_row(struct catalog *c, XXH3_state_t *seal, sqlite3_stmt *s, size_t i,
-			struct err *e)
-{
-	struct catalog_metadata *m = &c->metadata[i];
-	const char *hash = (const char *)sqlite3_column_text(s, 5);
-	const char *name = (const char *)sqlite3_column_text(s, 0);
-	char *copy;
-
-	(void)seal; /* see catalog_add_metadata */
-	if (!name || !hash || strlen(hash) != 32)
-		return damaged(e, "metadata file");
-	copy = arena_alloc(c, strlen(name) + 1);
-	if (!copy)
-		return -ENOMEM;
-	(void)stpcpy(copy, name);
-	m->name = copy;
-	m->size = (uint64_t)sqlite3_column_int64(s, 1);
-	m->mtime_ns = (uint64_t)sqlite3_column_int64(s, 2);
-	m->ctime_ns = (uint64_t)sqlite3_column_int64(s, 3);
-	m->inode = (uint64_t)sqlite3_column_int64(s, 4);
-	memcpy(m->hash, hash, 33);
-	return 0;
+	return step == SQLITE_DONE ? 0 : sql_err(c->db, e, "chunk index");
 }
 
 /* ---- opening ---- */
@@ -301,102 +294,20 @@ static int check_schema(sqlite3 *db, struct err *e)
 	return catalog_schema[i] ? err_set(e, ERR_CORRUPT, "chunk index lacks a table") : 0;
 }
 
-static int count_rows(struct catalog *c, const char *sql, size_t *ret, struct err *e)
-{
-	autofinalize sqlite3_stmt *s = NULL;
-	int rc = sql_prepare(c->db, sql, &s, e);
-
-	if (rc)
-		return rc;
-	if (sqlite3_step(s) != SQLITE_ROW)
-		return sql_err(c->db, e, "chunk index");
-	*ret = (size_t)sqlite3_column_int64(s, 0);
-	return 0;
-}
-
-static int check_seal(struct catalog *c, XXH3_state_t *seal, struct err *e)
-{
-	autofinalize sqlite3_stmt *s = NULL;
-	const char *want, *format;
-	int rc = sql_prepare(c->db, "SELECT format, tensors, objects, chunks, bytes, seal FROM checkpoint",
-			     &s, e);
-
-	if (rc)
-		return rc;
-	if (sqlite3_step(s) != SQLITE_ROW)
-		return damaged(e, "no checkpoint row");
-	format = (const char *)sqlite3_column_text(s, 0);
-	seal_text(seal, format, (size_t)sqlite3_column_bytes(s, 0));
-	for (int col = 1; col <= 4; col++)
-		(void)get_int(seal, s, col);
-	c->chunks = (uint64_t)sqlite3_column_int64(s, 3);
-	seal_hex(XXH3_128bits_digest(seal), c->seal);
-	want = (const char *)sqlite3_column_text(s, 5);
-	return want && !strcmp(want, c->seal) ? 0 : damaged(e, "its seal does not match its rows");
-}
-
-static int read_tables(struct catalog *c, XXH3_state_t *seal, struct err *e)
-{
-	size_t tensors = 0, objects = 0, sources = 0, encodings = 0, metadata = 0;
-	int rc = count_rows(c, "SELECT count(*) FROM tensor", &tensors, e);
-
-	if (!rc)
-		rc = count_rows(c, "SELECT count(*) FROM object", &objects, e);
-	if (!rc)
-		rc = count_rows(c, "SELECT count(*) FROM source", &sources, e);
-	if (!rc)
-		rc = count_rows(c, "SELECT count(*) FROM encoding", &encodings, e);
-	if (!rc)
-		rc = count_rows(c, "SELECT count(*) FROM metadata_file", &metadata, e);
-	if (rc)
-		return rc;
-	c->tensors = calloc(tensors + 1, sizeof(*c->tensors));
-	c->objects = calloc(objects + 1, sizeof(*c->objects));
-	c->sources = calloc(sources + 1, sizeof(*c->sources));
-	c->encodings = calloc(encodings + 1, sizeof(*c->encodings));
-	c->metadata = calloc(metadata + 1, sizeof(*c->metadata));
-	if (!c->tensors || !c->objects || !c->sources || !c->encodings || !c->metadata)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
-	rc = each_row(c, seal, "SELECT id, path, min_size FROM source ORDER BY id", sources,
-		      source_row, &c->n_sources, e);
-	if (!rc)
-		rc = each_row(c, seal, "SELECT id, name FROM encoding ORDER BY id", encodings,
-			      encoding_row, &c->n_encodings, e);
-	if (!rc)
-		rc = each_row(c, seal,
-			      "SELECT id, fqn, dtype, shape, bytes, chunks, grid, state, fault, map,"
-			      " map_xxh64 FROM tensor ORDER BY id",
-			      tensors, tensor_row, &c->n_tensors, e);
-	if (!rc)
-		rc = each_row(c, seal,
-			      "SELECT id, fqn, source, offset, length, encoding, fault FROM object"
-			      " ORDER BY id",
-			      objects, object_row, &c->n_objects, e);
-	if (!rc)
-		rc = each_row(c, seal,
-			      "SELECT name, size, mtime_ns, ctime_ns, inode, xxh128 FROM metadata_file"
-			      " ORDER BY name",
-			      metadata, metadata_row, &c->n_metadata, e);
-	return rc ? rc : check_seal(c, seal, e);
-}
-
 int catalog_from_db(sqlite3 *db, struct catalog **ret, struct err *e)
 {
 	struct catalog *c = calloc(1, sizeof(*c));
-	XXH3_state_t *seal = XXH3_createState();
 	int rc;
 
-	if (!c || !seal) {
+	if (!c) {
 		(void)sqlite3_close(db);
-		free(c);
-		XXH3_freeState(seal);
 		return err_set(e, ENOMEM, "chunk index: out of memory");
 	}
 	(void)pthread_mutex_init(&c->lock, NULL);
 	c->db = db;
-	(void)XXH3_128bits_reset(seal);
-	rc = read_tables(c, seal, e);
-	XXH3_freeState(seal);
+	rc = read_directory(c, e);
+	if (!rc)
+		rc = read_metadata_files(c, e);
 	if (!rc)
 		rc = sql_prepare(db, "SELECT chunks FROM chunkmap WHERE id=?", &c->select_map, e);
 	if (rc) {
@@ -463,6 +374,7 @@ void catalog_close(struct catalog *c)
 		c->arena = next;
 	}
 	(void)pthread_mutex_destroy(&c->lock);
+	free(c->directory);
 	free(c->tensors);
 	free(c->objects);
 	free(c->sources);

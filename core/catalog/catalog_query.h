@@ -2,8 +2,8 @@
 /*
  * catalog_query - reading a chunk index.
  *
- * Opening reads every table but the chunk maps and verifies the seal over them; a map is read and
- * verified when it is asked for. Whatever is wrong with the file is ERR_CORRUPT: build it again.
+ * Opening reads the directory and verifies the seal over it; a chunk map is read and verified when
+ * it is asked for. Whatever is wrong with the file is ERR_CORRUPT: build it again.
  *
  * Threads: the tables are immutable; catalog_load_map serialises itself.
  */

@@ -4,6 +4,7 @@
 #include "base/err.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /*
  * A tensor's chunks are one row, not one row each: a tensor is what is looked up, written and
@@ -28,13 +29,15 @@ const char *const catalog_schema[] = {
 	"CREATE TABLE tensor(\n"
 	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, dtype TEXT NOT NULL,\n"
 	"  shape TEXT NOT NULL, bytes INTEGER NOT NULL, chunks INTEGER NOT NULL, grid TEXT,\n"
-	"  state TEXT NOT NULL, fault TEXT, map INTEGER NOT NULL, map_xxh64 INTEGER NOT NULL)",
+	"  state TEXT NOT NULL, fault TEXT, map INTEGER NOT NULL)",
 
 	"CREATE TABLE object(\n"
 	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, source INTEGER NOT NULL,\n"
 	"  offset INTEGER NOT NULL, length INTEGER NOT NULL, encoding INTEGER NOT NULL, fault TEXT)",
 
 	"CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT NOT NULL)",
+
+	"CREATE TABLE directory(id INTEGER PRIMARY KEY, data BLOB NOT NULL)",
 
 	"CREATE VIEW chunk AS SELECT t.fqn AS fqn, j.key AS chunk,\n"
 	"  json_extract(j.value, '$[0]') AS offsets, json_extract(j.value, '$[1]') AS sizes,\n"
@@ -71,18 +74,6 @@ int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct err *e)
 void sql_finalizep(sqlite3_stmt **s)
 {
 	(void)sqlite3_finalize(*s);
-}
-
-void seal_int(XXH3_state_t *s, int64_t v)
-{
-	(void)XXH3_128bits_update(s, &v, sizeof(v));
-}
-
-void seal_text(XXH3_state_t *s, const char *p, size_t n)
-{
-	seal_int(s, p ? (int64_t)n : -1);
-	if (p)
-		(void)XXH3_128bits_update(s, p, n);
 }
 
 void seal_hex(XXH128_hash_t h, char out[static 33])

@@ -4,9 +4,21 @@
  *
  * Private to core/catalog. The tables are documented for users in ckptfs(1), THE CHUNK INDEX.
  *
+ * The rows are for people. What the program itself reads at every start is `directory`: all
+ * tensors, objects, files and encodings in one row, since 20,000 rows through SQL take longer than
+ * everything else a mount does. Then chunkmap, a row per tensor, when that is first read.
+ *
  * SQLite notices only part of the damage a file can suffer (in a test, 77 % of the bit flips that
- * changed a row passed PRAGMA quick_check). So every value read is covered by a hash: those of
- * all tables but chunkmap by checkpoint.seal, a chunkmap row by its tensor's map_xxh64.
+ * changed a row passed PRAGMA quick_check). So both are covered by hashes: the directory by
+ * checkpoint.seal, a chunk map by its entry in the directory.
+ *
+ * The directory's bytes: numbers as LEB128, texts as length + 1 (0: none), bytes, NUL;
+ *	format, chunks,
+ *	sources: count, each path, min_size
+ *	encodings: count, each name
+ *	tensors: count, each fqn, dtype, dimensions, shape..., bytes, chunks, state, fault, map,
+ *	         map_xxh64
+ *	objects: count, each fqn, source, offset, length, encoding, fault
  *
  * Threads: pure.
  */
@@ -32,9 +44,6 @@ int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct err *e)
 void sql_finalizep(sqlite3_stmt **s);
 #define autofinalize __attribute__((cleanup(sql_finalizep)))
 
-/* The seal hashes each value with its length, in row order, columns as written. */
-void seal_text(XXH3_state_t *s, const char *p, size_t n);
-void seal_int(XXH3_state_t *s, int64_t v);
 /* 32 hex digits. */
 void seal_hex(XXH128_hash_t h, char out[static 33]);
 uint64_t map_hash(const char *chunks, size_t n);

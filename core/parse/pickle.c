@@ -327,6 +327,10 @@ static int load(struct pickle *p, const struct pickle_input *in, struct err *e)
 		return rc;
 	if (!p->n || p->n_marks)
 		return pk_bad(p, "STOP without a value", e);
+	p->taken_at = SIZE_MAX; /* the state of the object is complete, or was none */
+	rc = pk_check_taken(p, e);
+	if (rc)
+		return rc;
 	p->root = p->stack[p->n - 1];
 	pk_reader_release(&p->in);
 	return 0;

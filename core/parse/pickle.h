@@ -99,6 +99,8 @@ struct pickle_hooks {
 	/*
 	 * A pair is about to enter the dict that becomes attribute `attr` of the pickle's
 	 * outermost object (root_class is its class). *consumed = true drops the pair instead.
+	 * A dict inside an attribute may look like one until it is complete: when pairs were taken
+	 * from such, the load fails with ERR_UNSUPPORTED.
 	 */
 	int (*attr_item)(void *arg, int root_class, const struct pk_str *attr,
 			 const struct pk_value *key, const struct pk_value *value, bool *consumed,

@@ -194,6 +194,34 @@ static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *re
 	return s[at - 1].s;
 }
 
+/*
+ * root_attr() may be wrong: a dict that is the only item of an attribute's dict lies on the stack
+ * just like an attribute. The difference shows when the outer one closes over it: an attribute
+ * stays in its place until the object's state takes all of them.
+ */
+int pk_check_taken(const struct pickle *p, struct err *e)
+{
+	const struct pk_value *v = &p->stack[p->taken_at];
+
+	if (!p->taken || (p->taken_at < p->n && v->type == PK_DICT && v->n == p->taken))
+		return 0;
+	return err_set(e, ERR_UNSUPPORTED,
+		       "pickle: a dict inside attribute data was taken for an attribute, before byte %llu",
+		       (unsigned long long)pk_reader_pos(&p->in));
+}
+
+static int note_taken(struct pickle *p, size_t at, struct err *e)
+{
+	int rc;
+
+	if (p->taken == p->stack[at].n)
+		return 0;
+	rc = pk_check_taken(p, e);
+	p->taken = p->stack[at].n;
+	p->taken_at = at;
+	return rc;
+}
+
 /* Offer the pairs [from, p->n) to the hook; those it leaves move together. */
 static int offer_items(struct pickle *p, size_t from, int root_class, const struct pk_str *attr,
 		       struct err *e)
@@ -214,6 +242,12 @@ static int offer_items(struct pickle *p, size_t from, int root_class, const stru
 			p->stack[to++] = key;
 			p->stack[to++] = value;
 		}
+	}
+	if (to < p->n) {
+		int rc = note_taken(p, from - 1, e);
+
+		if (rc)
+			return rc;
 	}
 	p->n = to;
 	return 0;
@@ -239,6 +273,12 @@ int pk_set_items(struct pickle *p, size_t from, struct err *e)
 		rc = attr ? offer_items(p, from, root_class, attr, e) : 0;
 		if (rc)
 			return rc;
+	}
+	if (p->taken && from == 2) { /* the state of the outermost object takes its attributes */
+		rc = pk_check_taken(p, e);
+		if (rc)
+			return rc;
+		p->taken = NULL;
 	}
 	used = 2 * (size_t)dict.n->len;
 	rc = pk_node_grow(p, dict.n, used, p->n - from, e);

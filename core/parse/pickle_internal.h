@@ -46,6 +46,8 @@ struct pickle {
 	struct pk_strings *strings, *own_strings;
 	struct pk_known_global *globals[PK_GLOBAL_BUCKETS];
 	uint32_t n_globals;
+	const struct pk_node *taken; /* the dict that attr_item last took pairs from, */
+	size_t taken_at;             /* and where it stays if it is an attribute */
 	struct pk_value root;
 };
 
@@ -135,6 +137,8 @@ int pk_build(struct pickle *p, struct err *e);
 /* Values [from, p->n) enter the container at `from` - 1. */
 int pk_set_items(struct pickle *p, size_t from, struct err *e);
 int pk_append_items(struct pickle *p, size_t from, struct err *e);
+/* Was all that attr_item took part of an attribute? */
+int pk_check_taken(const struct pickle *p, struct err *e);
 /* Opcodes that act on everything above a mark. */
 int pk_marked(struct pickle *p, uint8_t op, struct err *e);
 

@@ -389,15 +389,15 @@ void emit_metadata(struct emit *m, unsigned tensors, unsigned chunks)
 	emit_proto(m);
 	emit_object(m, metadata_module, "Metadata");
 	emit_attrs(m);
-	for (int attr = 0; attr < 3; attr++) {
+	for (size_t attr = 0; attr < 3; attr++) {
 		static const char *const names[] = { "state_dict_metadata", "planner_data",
 						     "storage_data" };
-		unsigned per_tensor = attr == 2 ? chunks : 1;
+		unsigned per_tensor = attr == 2 ? chunks : 1, pairs = tensors * per_tensor;
 
 		emit_str(m, names[attr]);
 		emit_op(m, OP_EMPTY_DICT);
 		emit_memo(m);
-		for (unsigned i = 0; i < tensors * per_tensor; i++) {
+		for (unsigned i = 0; i < pairs; i++) {
 			emit_batch(m, i);
 			(void)snprintf(fqn, sizeof(fqn), "t%u", i / per_tensor);
 			if (attr < 2)
@@ -409,7 +409,7 @@ void emit_metadata(struct emit *m, unsigned tensors, unsigned chunks)
 			else
 				emit_stored(m, fqn, i % per_tensor);
 		}
-		if (tensors * per_tensor)
+		if (pairs)
 			emit_op(m, OP_SETITEMS);
 	}
 	emit_attrs_end(m);

@@ -20,7 +20,12 @@ SCRATCH=${SCRATCH:-}
 LIMIT=${LIMIT:-60} # seconds a test may take
 export CKPTFS DATA LIMIT
 
+# The interpreter itself, not a wrapper that looks for it, and without site packages: it is started often.
+PYTHON=${PYTHON:-$(python3 -c 'import sys; print(sys.executable)')}
+export PYTHON
+
 ckptfs() { "$CKPTFS" "$@"; }
+python3() { "$PYTHON" -S -E "$@"; }
 expect() { python3 "$HERE/expect.py" "$@"; }
 
 fail() {
@@ -124,7 +129,7 @@ wait_until() {
   done
   return 1
 }
-gone() { [[ ! -e /proc/$1 ]]; }
+gone() { [[ ! -e /proc/$1/exe ]]; } # a zombie has ended, whoever is to bury it
 unmounted() { ! is_mounted "$1"; }
 
 # Unmount whatever is below a directory.
@@ -146,8 +151,8 @@ run_one() {
   shift
   title="${title//_/ }${1:+ [$*]}"
   T=$SCRATCH/$SUITE.t
-  export T
-  rm -rf "$T" "$T.skip"
+  export T XDG_CACHE_HOME=$T.cache
+  rm -rf "$T" "$T.skip" "$T.cache"
   mkdir "$T"
   timeout -k 5 "$LIMIT" bash "$0" --inside "$name" "$@" >"$T.log" 2>&1 </dev/null 3<&- || rc=$?
   unmount_below "$T"
@@ -178,7 +183,7 @@ run_suite() {
     # shellcheck disable=SC2064 # now, not then
     trap "unmount_below '$SCRATCH'; rm -rf '$SCRATCH'" EXIT
   fi
-  export SCRATCH XDG_CACHE_HOME=$SCRATCH/cache
+  export SCRATCH
   while read -r -u 3 name; do
     [[ $name == *"${1:-}"* ]] || continue
     if declare -F "cases_${name#test_}" >/dev/null; then

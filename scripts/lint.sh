@@ -1,0 +1,29 @@
+#!/bin/bash
+# lint.sh - what a compiler does not say: format, cppcheck, clang-tidy, shellcheck, the man page.
+# A tool that is not installed is named and skipped; with CI=true that is a failure.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+bad=0
+
+have() {
+  command -v "$1" >/dev/null && return 0
+  echo "lint: $1 is not installed, skipped"
+  [ "${CI:-}" = true ] && bad=1
+  return 1
+}
+step() {
+  local name=$1
+  shift
+  "$@" || { echo "lint: $name failed"; bad=1; }
+}
+
+mapfile -t c < <(git ls-files '*.c' '*.h')
+mapfile -t sh < <(git ls-files '*.sh' .ci/run)
+have clang-format && step clang-format clang-format --dry-run -Werror "${c[@]}"
+have cppcheck && step cppcheck cppcheck --quiet --error-exitcode=1 --inline-suppr -j 2 \
+  --enable=warning,performance,portability --suppress=missingIncludeSystem \
+  --suppress=nullPointerOutOfMemory --suppress=checkersReport -DCKPTFS_VERSION='"x"' \
+  -D_GNU_SOURCE -Icore core fs
+have shellcheck && step shellcheck shellcheck -x -P SCRIPTDIR "${sh[@]}"
+have mandoc && step mandoc mandoc -T lint -W warning fs/ckptfs.1
+exit $bad
