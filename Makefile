@@ -42,9 +42,13 @@ CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN
 
 CORE := $(sort $(wildcard core/*/*.c))
 FS   := $(sort $(wildcard fs/*.c))
-TEST := tests/runner.c $(sort $(wildcard tests/core/*.c))
+TEST := tests/runner.c tests/fault.c $(sort $(wildcard tests/core/*.c))
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
+comma := ,
+# What tests/fault.c can make fail.
+WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf __asprintf_chk \
+	pread ZSTD_createDCtx XXH3_createState)
 
 all: $(BUILD)/ckptfs
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
@@ -56,7 +60,10 @@ $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 $(BUILD)/tests/unit: $(call obj,$(TEST)) $(BUILD)/libcore.a
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
+
+$(BUILD)/bench_plan: $(call obj,tests/bench/bench_plan.c) $(BUILD)/libcore.a
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests $(CK_CFLAGS)
 # Objects are made again when the flags change.

@@ -25,7 +25,7 @@ struct command {
 	const char *usage;   /* "CKPT [GLOB...]" */
 	const char *summary; /* one line */
 	const char *details; /* more lines for --help, or NULL */
-	unsigned words;      /* groups of options.h; WORDS_ANY goes without saying */
+	unsigned words;	     /* groups of options.h; WORDS_ANY goes without saying */
 	size_t min_args, max_args;
 	int (*run)(const struct options *o); /* returns an exit status */
 };

@@ -30,8 +30,8 @@ static bool has_fqn(struct ckpt *c, ckpt_node node, const char *fqn, size_t len)
 }
 
 /* The node of number i of a directory that lists FQNs in their order. */
-static int node_of(struct ckpt *c, const char *dir_name, int64_t i, const char *fqn,
-		   ckpt_node *ret, struct err *e)
+static int node_of(struct ckpt *c, const char *dir_name, int64_t i, const char *fqn, ckpt_node *ret,
+		   struct err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	size_t len = strlen(fqn);
@@ -121,16 +121,12 @@ static uint64_t total_bytes(struct ckpt *c, const struct options *o)
 static int cat_run(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
-	autofree char *buf = malloc(BLOCK);
+	static char buf[BLOCK];
 	struct err e = { 0 };
 	struct progress p;
 	uint64_t done = 0;
 	int rc = 0;
 
-	if (!buf) {
-		(void)err_sys(&e, ENOMEM, "cat");
-		return cmd_fail(&e);
-	}
 	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true }, &c, &e))
 		return cmd_fail(&e);
 	progress_start(&p, "cat", total_bytes(c, o), !o->quiet && !isatty(STDOUT_FILENO));
@@ -144,7 +140,8 @@ const struct command command_cat = {
 	.name = "cat",
 	.usage = "CKPT PATH...",
 	.summary = "Write files of the tree to standard output",
-	.details = "PATH is as in a mount: tensors/NAME, npy/NAME.npy, objects/NAME. Needs no mount.\n",
+	.details = "PATH is as in a mount: tensors/NAME, npy/NAME.npy, objects/NAME. Needs no "
+		   "mount.\n",
 	.words = WORDS_OPEN | WORDS_CAT,
 	.min_args = 2,
 	.max_args = SIZE_MAX,

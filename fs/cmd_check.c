@@ -62,18 +62,22 @@ static void add_summary(struct report *r, const struct ckpt *c, const struct ckp
 
 	ckpt_totals(c, &t);
 	if (r->json) {
-		buf_printf(b, "%s],\n\"tensors\":%" PRIu64 ",\"objects\":%" PRIu64 ",\"chunks\":%" PRIu64,
+		buf_printf(b,
+			   "%s],\n\"tensors\":%" PRIu64 ",\"objects\":%" PRIu64
+			   ",\"chunks\":%" PRIu64,
 			   r->lines ? "\n" : "", t.tensors, t.objects, t.chunks);
 		buf_printf(b, ",\"fault_count\":%" PRIu64 ",\"warning_count\":%" PRIu64, k->faults,
 			   r->warnings);
-		buf_printf(b, ",\"items\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"crcs\":%" PRIu64 "}\n",
+		buf_printf(b,
+			   ",\"items\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"crcs\":%" PRIu64 "}\n",
 			   k->items, k->bytes, k->crcs);
 		return;
 	}
 	buf_printf(b, "%s: %" PRIu64 " tensors, %" PRIu64 " objects, %" PRIu64 " items",
 		   k->faults ? "FAULTY" : "ok", t.tensors, t.objects, k->items);
 	if (k->data)
-		buf_printf(b, ", %" PRIu64 " bytes read, %" PRIu64 " CRCs verified", k->bytes, k->crcs);
+		buf_printf(b, ", %" PRIu64 " bytes read, %" PRIu64 " CRCs verified", k->bytes,
+			   k->crcs);
 	buf_printf(b, ", %" PRIu64 " fault%s, %" PRIu64 " warning%s\n", k->faults,
 		   k->faults == 1 ? "" : "s", r->warnings, r->warnings == 1 ? "" : "s");
 }
@@ -111,7 +115,8 @@ const struct command command_check = {
 	.name = "check",
 	.usage = "CKPT",
 	.summary = "Prove that a checkpoint is whole",
-	.details = "Every tensor covered exactly once, every item inside its file. Exit status 1 when faults\n"
+	.details = "Every tensor covered exactly once, every item inside its file. Exit status 1 "
+		   "when faults\n"
 		   "were found.\n",
 	.words = WORDS_OPEN | WORDS_CHECK | WORDS_JSON,
 	.min_args = 1,

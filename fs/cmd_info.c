@@ -18,7 +18,10 @@ static void add_bytes(struct buf *b, uint64_t n)
 {
 	char size[16];
 
-	buf_printf(b, "%s (%" PRIu64 " bytes)", text_size(n, size), n);
+	if (n < 1024)
+		buf_printf(b, "%" PRIu64 " bytes", n);
+	else
+		buf_printf(b, "%s (%" PRIu64 " bytes)", text_size(n, size), n);
 }
 
 static void add_fault(struct buf *b, const char *fqn, size_t len, const char *fault)
@@ -60,10 +63,12 @@ static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 	cmd_add_fqn(b, path, strlen(path));
 	buf_printf(b, "\nformat      %s\ntensors     %" PRIu64 ", ", t.format, t.tensors);
 	add_bytes(b, t.tensor_bytes);
-	buf_printf(b, "\nobjects     %" PRIu64 "\nchunks      %" PRIu64 "\nfiles       %" PRIu64 ", ",
+	buf_printf(b,
+		   "\nobjects     %" PRIu64 "\nchunks      %" PRIu64 "\nfiles       %" PRIu64 ", ",
 		   t.objects, t.chunks, t.files);
 	add_bytes(b, t.stored_bytes);
-	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index, t.index_built ? " (built just now)" : "");
+	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index,
+		   t.index_built ? " (built just now)" : "");
 	if (!t.incomplete) {
 		buf_str(b, "yes\n");
 	} else {
@@ -109,8 +114,9 @@ static int add_chunk(void *arg, const struct ckpt_chunk *k)
 		buf_json_str(b, k->path, strlen(k->path));
 	else
 		cmd_add_fqn(b, k->path, strlen(k->path));
-	buf_printf(b, cs->json ? ",\"offset\":%" PRIu64 ",\"length\":%" PRIu64 ",\"encoding\":"
-			       : " at %" PRIu64 ", %" PRIu64 " bytes, ",
+	buf_printf(b,
+		   cs->json ? ",\"offset\":%" PRIu64 ",\"length\":%" PRIu64 ",\"encoding\":"
+			    : " at %" PRIu64 ", %" PRIu64 " bytes, ",
 		   k->offset, k->length);
 	if (cs->json)
 		buf_json_str(b, k->encoding, strlen(k->encoding));
@@ -192,7 +198,8 @@ static int print_object(const struct ckpt *c, uint64_t i, bool json, struct buf 
 	if (json) {
 		buf_str(b, ",\"type\":\"object\",\"file\":");
 		buf_json_str(b, o.path, strlen(o.path));
-		buf_printf(b, ",\"offset\":%" PRIu64 ",\"length\":%" PRIu64 ",\"encoding\":", o.offset,
+		buf_printf(b,
+			   ",\"offset\":%" PRIu64 ",\"length\":%" PRIu64 ",\"encoding\":", o.offset,
 			   o.length);
 		buf_json_str(b, o.encoding, strlen(o.encoding));
 		add_fault_json(b, o.fault);
@@ -244,7 +251,8 @@ const struct command command_info = {
 	.name = "info",
 	.usage = "CKPT [FQN]",
 	.summary = "Describe a checkpoint or a tensor",
-	.details = "With an FQN: the tensor and all its chunks, as box of elements (offsets + sizes), data\n"
+	.details = "With an FQN: the tensor and all its chunks, as box of elements (offsets + "
+		   "sizes), data\n"
 		   "file, byte offset and length there, and encoding.\n",
 	.words = WORDS_OPEN | WORDS_JSON,
 	.min_args = 1,

@@ -61,7 +61,8 @@ static void take_object(struct walk *w, const struct ckpt_object *o, struct item
 
 static bool next_any(struct walk *w, struct item *ret)
 {
-	bool tensor = w->next_tensor < w->totals.tensors, object = w->next_object < w->totals.objects;
+	bool tensor = w->next_tensor < w->totals.tensors,
+	     object = w->next_object < w->totals.objects;
 	struct ckpt_tensor t;
 	struct ckpt_object o;
 
@@ -169,8 +170,9 @@ static void add_columns(struct buf *b, const struct widths *w, const struct item
 	buf_printf(b, "%-*s  ", w->dtype, i->dtype);
 	start = b->len;
 	add_shape(b, i);
-	buf_printf(b, "%*s  %*ju  %*ju  ", (int)max_u64(start + (size_t)w->shape, b->len) - (int)b->len,
-		   "", w->bytes, (uintmax_t)i->bytes, w->chunks, (uintmax_t)i->chunks);
+	buf_printf(b, "%*s  %*ju  %*ju  ",
+		   (int)max_u64(start + (size_t)w->shape, b->len) - (int)b->len, "", w->bytes,
+		   (uintmax_t)i->bytes, w->chunks, (uintmax_t)i->chunks);
 }
 
 static int print_text(struct walk w, bool columns, struct buf *b, bool *any)
@@ -228,7 +230,8 @@ const struct command command_ls = {
 	.name = "ls",
 	.usage = "CKPT [GLOB...]",
 	.summary = "List tensors and objects",
-	.details = "FQNs in natural order; '*' matches dots and slashes too. -l shows dtype, shape, bytes,\n"
+	.details = "FQNs in natural order; '*' matches dots and slashes too. -l shows dtype, "
+		   "shape, bytes,\n"
 		   "chunks. Exit status 1 when no FQN matches.\n",
 	.words = WORDS_OPEN | WORDS_LS | WORDS_JSON,
 	.min_args = 1,

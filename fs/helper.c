@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -46,7 +45,8 @@ static int read_letters(struct call *c, int argc, char **argv, struct err *e)
 	optind = 0; /* start over */
 	while ((opt = getopt(argc, argv, letters)) != -1) {
 		if (opt == '?')
-			return err_set(e, EINVAL, "unknown option '-%c' or nothing after it", optopt);
+			return err_set(e, EINVAL, "unknown option '-%c' or nothing after it",
+				       optopt);
 		c->sloppy |= opt == 's';
 		c->fake |= opt == 'f';
 		c->o->verbose |= opt == 'v';
@@ -70,8 +70,9 @@ int helper_main(int argc, char **argv)
 	struct err e = { 0 };
 
 	if (argc < 2 || argv[0][0] == '-' || argv[1][0] == '-') {
-		(void)err_set(&e, EINVAL, "usage: mount.ckptfs CKPT DIR [-sfnv] [-N namespace] "
-					  "[-t type] [-o options]");
+		(void)err_set(&e, EINVAL,
+			      "usage: mount.ckptfs CKPT DIR [-sfnv] [-N namespace] "
+			      "[-t type] [-o options]");
 		return cmd_fail(&e);
 	}
 	/* getopt skips argv[0] of what it is given: here the directory. */
@@ -81,14 +82,7 @@ int helper_main(int argc, char **argv)
 		return STATUS_DONE;
 	if (c.namespace && enter_namespace(c.namespace, &e))
 		return cmd_fail(&e);
-	o.args = malloc(3 * sizeof(*o.args));
-	if (!o.args) {
-		(void)err_sys(&e, ENOMEM, "options");
+	if (options_add_arg(&o, argv[0], &e) || options_add_arg(&o, argv[1], &e))
 		return cmd_fail(&e);
-	}
-	o.args[0] = argv[0];
-	o.args[1] = argv[1];
-	o.args[2] = NULL;
-	o.n_args = 2;
 	return command_mount.run(&o);
 }

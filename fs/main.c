@@ -16,13 +16,15 @@
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const struct command *const commands[] = {
-	&command_mount, &command_umount, &command_ls,    &command_info,
-	&command_cat,   &command_check,  &command_index,
+	&command_mount, &command_umount, &command_ls,	 &command_info,
+	&command_cat,	&command_check,	 &command_index,
 };
 
 static const struct command *find_command(const char *name)
@@ -69,7 +71,8 @@ static int print_help(const struct command *c)
 		     c->details ? c->details : "");
 	options_help(stdout, c->words | WORDS_ANY);
 	if (c->words & WORDS_MOUNT)
-		(void)printf("\nEvery word with two dashes can stand in -o WORD,WORD=VALUE as well.\n");
+		(void)printf(
+			"\nEvery word with two dashes can stand in -o WORD,WORD=VALUE as well.\n");
 	return cmd_finish(STATUS_DONE);
 }
 
@@ -113,12 +116,23 @@ static bool is_directory(const char *path)
 	return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
+/* A caller may have closed them; what we open must not become our own standard output. */
+static bool have_standard_files(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return false;
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	const char *self = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	const struct command *c;
 	struct err e = { 0 };
 
+	if (!have_standard_files())
+		return STATUS_TROUBLE;
 	self = self ? self + 1 : argc > 0 ? argv[0] : "ckptfs";
 	if (!strncmp(self, "mount.", strlen("mount.")))
 		return helper_main(argc - 1, argv + 1);
@@ -135,6 +149,7 @@ int main(int argc, char **argv)
 		return run_command(c, argc - 2, argv + 2);
 	if (is_directory(argv[1]))
 		return run_command(&command_mount, argc - 1, argv + 1);
-	(void)err_set(&e, EINVAL, "unknown %s '%s'", argv[1][0] == '-' ? "option" : "command", argv[1]);
+	(void)err_set(&e, EINVAL, "unknown %s '%s'", argv[1][0] == '-' ? "option" : "command",
+		      argv[1]);
 	return bad_usage(&e, NULL);
 }

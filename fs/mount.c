@@ -40,7 +40,7 @@ enum { MIN_THREADS = 2, MAX_THREADS = 16 };
 struct mount {
 	const struct options *opts;
 	char *source, *target; /* absolute */
-	int report;            /* the pipe to the waiting parent, or -1 */
+	int report;	       /* the pipe to the waiting parent, or -1 */
 	struct ckpt *ckpt;
 	struct fs *fs;
 	struct fuse_session *session;
@@ -104,7 +104,7 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 
 	(void)vsnprintf(line, sizeof(line), fmt, ap);
 	line[strcspn(line, "\n")] = 0;
-	log_msg(level <= FUSE_LOG_ERR      ? LOG_LEVEL_ERROR
+	log_msg(level <= FUSE_LOG_ERR	    ? LOG_LEVEL_ERROR
 		: level == FUSE_LOG_WARNING ? LOG_LEVEL_WARN
 					    : LOG_LEVEL_DEBUG,
 		"%s", line);
@@ -130,8 +130,10 @@ static int resolve(struct mount *m, struct err *e)
 		return err_sys(e, errno, "checkpoint '%s'", m->opts->args[0]);
 	if (stat(target, &st)) {
 		if (errno == ENOTCONN)
-			return err_set(e, ENOTCONN, "mount point '%s': a dead mount is there; 'ckptfs umount "
-				       "%s' removes it", target, target);
+			return err_set(e, ENOTCONN,
+				       "mount point '%s': a dead mount is there; 'ckptfs umount "
+				       "%s' removes it",
+				       target, target);
 		return err_sys(e, errno, "mount point '%s'", target);
 	}
 	if (!S_ISDIR(st.st_mode))
@@ -190,7 +192,8 @@ static int new_session(struct mount *m, struct err *e)
 	m->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), m->fs);
 	capture_stop(&c, line, sizeof(line));
 	if (!m->session)
-		return err_set(e, EINVAL, "mount '%s': %s", m->target, *line ? line : "libfuse refused");
+		return err_set(e, EINVAL, "mount '%s': %s", m->target,
+			       *line ? line : "libfuse refused");
 	return 0;
 }
 
@@ -216,11 +219,11 @@ static int do_mount(struct mount *m, struct err *e)
 
 /* ---- the daemon ---- */
 
-static int to_dev_null(int fd, int flags)
+static int to_dev_null(int fd, int flags, struct err *e)
 {
 	autoclose int null = open("/dev/null", flags | O_CLOEXEC);
 
-	return null < 0 || dup2(null, fd) < 0 ? -errno : 0;
+	return null < 0 || dup2(null, fd) < 0 ? err_sys(e, errno, "open '/dev/null'") : 0;
 }
 
 /* Nothing of the caller's is kept: a pipe that a script reads from would never end. */
@@ -229,9 +232,9 @@ static int detach(struct err *e)
 	log_use_syslog("ckptfs");
 	fuse_set_log_func(log_fuse);
 	(void)setsid(); /* fails only for a leader, who needs none */
-	if (chdir("/") || to_dev_null(STDOUT_FILENO, O_WRONLY) || to_dev_null(STDERR_FILENO, O_WRONLY))
-		return err_sys(e, errno, "detach");
-	return 0;
+	if (chdir("/"))
+		return err_sys(e, errno, "chdir to '/'");
+	return to_dev_null(STDERR_FILENO, O_WRONLY, e);
 }
 
 static unsigned thread_count(const struct options *o)
@@ -286,8 +289,9 @@ static int serve(struct mount *m, struct err *e)
 	if (!m->fs)
 		return err_sys(e, ENOMEM, "mount '%s'", m->target);
 	/* fusermount3 may stay (auto_unmount) and would keep a script's pipe open. */
-	if (m->report >= 0 && (to_dev_null(STDIN_FILENO, O_RDONLY) || to_dev_null(STDOUT_FILENO, O_WRONLY)))
-		return err_sys(e, errno, "detach");
+	if (m->report >= 0 &&
+	    (to_dev_null(STDIN_FILENO, O_RDONLY, e) || to_dev_null(STDOUT_FILENO, O_WRONLY, e)))
+		return -e->code;
 	if (new_session(m, e) || do_mount(m, e))
 		return -e->code;
 	if (m->report >= 0 && detach(e))
@@ -314,7 +318,7 @@ static int run_daemon(struct mount *m)
 	int rc;
 
 	(void)signal(SIGPIPE, SIG_IGN);
-	log_set_level(m->opts->debug     ? LOG_LEVEL_DEBUG
+	log_set_level(m->opts->debug	 ? LOG_LEVEL_DEBUG
 		      : m->opts->verbose ? LOG_LEVEL_INFO
 					 : LOG_LEVEL_WARN);
 	rc = serve(m, &e);

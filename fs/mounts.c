@@ -93,7 +93,8 @@ void mounts_read_ahead(const struct mount_found *m)
 	char path[64];
 	autoclose int fd = -1;
 
-	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", m->major, m->minor);
+	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", m->major,
+		       m->minor);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd >= 0 && write(fd, kib, strlen(kib)) < 0)
 		return; /* as good as before */

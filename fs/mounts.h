@@ -14,7 +14,7 @@ struct err;
 
 struct mount_found {
 	unsigned major, minor; /* its device, as in /sys/class/bdi */
-	char type[64];         /* "fuse.ckptfs" */
+	char type[64];	       /* "fuse.ckptfs" */
 };
 
 /* The topmost mount at this absolute path: 0, 1 when there is none, or a negative errno. */

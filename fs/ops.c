@@ -20,10 +20,10 @@
 static const double forever = 86400;
 
 enum {
-	BLKSIZE = 1 << 20,  /* makes cat, cp and stdio read 1 MiB at a time */
+	BLKSIZE = 1 << 20, /* makes cat, cp and stdio read 1 MiB at a time */
 	STATFS_BLOCK = 4096,
 	COUNT_SUBDIRS = 1024, /* entries; larger directories have a link count of 1: "unknown" */
-	PATIENCE = 16,        /* failures at one offset before they are answered late */
+	PATIENCE = 16,	      /* failures at one offset before they are answered late */
 };
 
 struct handle {
@@ -467,8 +467,14 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 	struct fs *fs = fs_of(req);
 	char *buf = thread_buffer(fs, size);
 	struct err e = { 0 };
-	int64_t n = buf ? ckpt_xattr(fs->config.ckpt, node, name, buf, size, &e) : -ENOMEM;
+	int64_t n;
 
+	/* `ls -l` asks for labels and ACLs; after this answer it does not ask again. */
+	if (strncmp(name, "user.", strlen("user.")) != 0) {
+		(void)fuse_reply_err(req, ENOTSUP);
+		return;
+	}
+	n = buf ? ckpt_xattr(fs->config.ckpt, node, name, buf, size, &e) : -ENOMEM;
 	reply_value(req, buf, n, size);
 }
 

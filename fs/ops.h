@@ -26,7 +26,7 @@ extern const struct fuse_lowlevel_ops fs_ops; /* userdata: struct fs * */
 struct fs;
 struct fs_config {
 	struct ckpt *ckpt; /* borrowed */
-	uid_t uid;         /* owner of all files */
+	uid_t uid;	   /* owner of all files */
 	gid_t gid;
 	void (*ready)(void *arg); /* the kernel and we have agreed: the mount is usable */
 	void (*first_open)(void *arg);

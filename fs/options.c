@@ -10,12 +10,11 @@
 #include <string.h>
 
 enum kind {
-	FLAG,   /* bool */
-	TEXT,   /* const char * */
-	LIST,   /* const char **, grows */
-	SIZE,   /* uint64_t, "256MiB" */
+	FLAG,	/* bool */
+	TEXT,	/* const char * */
+	LIST,	/* const char **, grows */
+	SIZE,	/* uint64_t, "256MiB" */
 	NUMBER, /* uint64_t */
-	IGNORED /* with or without a value */
 };
 
 struct word {
@@ -30,10 +29,6 @@ struct word {
 
 #define AT(field) offsetof(struct options, field)
 
-/* What fstab and mount(8) say to every file system. A tree that is read-only, without programs,
- * devices and access times, does all of it already or cannot. */
-#define JUNK(word) { word, 0, IGNORED, WORDS_MOUNT, 0, NULL, NULL }
-
 static const struct word words[] = {
 	{ "include", 0, LIST, WORDS_OPEN, AT(include), "GLOB", "only FQNs that match; repeatable" },
 	{ "exclude", 0, LIST, WORDS_OPEN, AT(exclude), "GLOB", "no FQNs that match; repeatable" },
@@ -43,7 +38,8 @@ static const struct word words[] = {
 	  "accept incomplete tensors; opening one is an I/O error" },
 	{ "cache", 0, SIZE, WORDS_OPEN, AT(cache), "SIZE",
 	  "bound on decoded blocks in memory (256MiB)" },
-	{ "threads", 0, NUMBER, WORDS_MOUNT, AT(threads), "N", "worker threads (one per CPU, 2 to 16)" },
+	{ "threads", 0, NUMBER, WORDS_MOUNT, AT(threads), "N",
+	  "worker threads (one per CPU, 2 to 16)" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },
 	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "root may read" },
 	{ "default_permissions", 0, FLAG, WORDS_MOUNT, AT(default_permissions), NULL,
@@ -61,7 +57,8 @@ static const struct word words[] = {
 	{ "foreground", 'f', FLAG, WORDS_MOUNT, AT(foreground), NULL, "stay in the foreground" },
 	{ "debug", 'd', FLAG, WORDS_MOUNT, AT(debug), NULL, "log every request; implies -f" },
 	{ "verbose", 'v', FLAG, WORDS_MOUNT, AT(verbose), NULL, "log more" },
-	{ "long", 'l', FLAG, WORDS_LS, AT(long_list), NULL, "dtype, shape, bytes and chunks as well" },
+	{ "long", 'l', FLAG, WORDS_LS, AT(long_list), NULL,
+	  "dtype, shape, bytes and chunks as well" },
 	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
 	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
 	{ "rebuild", 0, FLAG, WORDS_INDEX, AT(rebuild), NULL, "build it even when it is fresh" },
@@ -69,14 +66,37 @@ static const struct word words[] = {
 	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
 	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar" },
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
-	JUNK("ro"), JUNK("rw"), JUNK("defaults"), JUNK("auto"), JUNK("noauto"),
-	JUNK("user"), JUNK("nouser"), JUNK("users"), JUNK("owner"), JUNK("group"),
-	JUNK("nofail"), JUNK("_netdev"), JUNK("atime"), JUNK("noatime"), JUNK("relatime"),
-	JUNK("norelatime"), JUNK("strictatime"), JUNK("nostrictatime"), JUNK("lazytime"),
-	JUNK("nolazytime"), JUNK("diratime"), JUNK("nodiratime"), JUNK("suid"), JUNK("dev"),
-	JUNK("exec"), JUNK("async"), JUNK("sync"), JUNK("dirsync"), JUNK("comment"),
-	JUNK("silent"), JUNK("loud"),
 };
+
+/* What fstab and mount(8) say to every file system. A tree that is read-only, without programs,
+ * devices and access times, does all of it already or cannot. */
+static const char *const junk[] = {
+	"ro",	    "rw",	  "defaults", "auto",	    "noauto",	   "user",
+	"nouser",   "users",	  "owner",    "group",	    "nofail",	   "_netdev",
+	"atime",    "noatime",	  "relatime", "norelatime", "strictatime", "nostrictatime",
+	"lazytime", "nolazytime", "diratime", "nodiratime", "suid",	   "dev",
+	"exec",	    "async",	  "sync",     "dirsync",    "comment",	   "silent",
+	"loud",
+};
+
+/* len bytes of s, in which '-' counts as '_'. */
+static bool same(const char *name, const char *s, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (!name[i] || name[i] != (s[i] == '-' ? '_' : s[i]))
+			return false;
+	return !name[len];
+}
+
+static bool is_junk(unsigned groups, const char *s, size_t len)
+{
+	if (!strncmp(s, "x-", 2) || !strncmp(s, "X-", 2)) /* comments of fstab(5) */
+		return true;
+	for (size_t i = 0; i < ARRAY_LEN(junk); i++)
+		if (groups & WORDS_MOUNT && same(junk[i], s, len))
+			return true;
+	return false;
+}
 
 /* Words that -o understands; the rest are switches of a command. */
 static bool in_list(const struct word *w)
@@ -84,18 +104,11 @@ static bool in_list(const struct word *w)
 	return w->group & (WORDS_OPEN | WORDS_MOUNT) && !w->letter;
 }
 
-/* len bytes of s, in which '-' counts as '_'. */
 static const struct word *find_word(unsigned groups, const char *s, size_t len)
 {
-	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-		const char *name = words[i].name;
-		size_t n = 0;
-
-		while (n < len && name[n] && (s[n] == '-' ? '_' : s[n]) == name[n])
-			n++;
-		if (n == len && !name[n] && words[i].group & groups)
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (words[i].group & groups && same(words[i].name, s, len))
 			return &words[i];
-	}
 	return NULL;
 }
 
@@ -135,8 +148,6 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 {
 	void *at = (char *)o + w->at;
 
-	if (w->kind == IGNORED)
-		return 0;
 	if (w->kind == FLAG && value)
 		return err_set(e, EINVAL, "option '%s' takes no value", w->name);
 	if (w->kind != FLAG && !(value && *value))
@@ -152,7 +163,8 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 		return push(at, list_len(*(const char ***)at), value, e);
 	case SIZE:
 		if (!text_parse_size(value, at))
-			return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name, value);
+			return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name,
+				       value);
 		return 0;
 	default:
 		o->has_uid |= w->at == AT(uid);
@@ -182,7 +194,7 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 	size_t len = strcspn(s, "=");
 	const struct word *w;
 
-	if (!*s || !strncmp(s, "x-", 2) || !strncmp(s, "X-", 2)) /* comments of fstab(5) */
+	if (!len || is_junk(groups, s, len))
 		return 0;
 	w = find_word(groups, s, len);
 	if (w && in_list(w))
@@ -233,9 +245,11 @@ static int parse_long(struct options *o, unsigned groups, const char *s, const c
 	const char *value = s[len] ? s + len + 1 : NULL;
 	int rc, used = 1;
 
+	if (!w && len && is_junk(groups, s, len))
+		return 1;
 	if (!w || !len)
 		return err_set(e, EINVAL, "unknown option '--%.*s'", (int)len, s);
-	if (!value && next && w->kind != FLAG && w->kind != IGNORED) {
+	if (!value && next && w->kind != FLAG) {
 		value = next;
 		used = 2;
 	}
@@ -271,6 +285,14 @@ static int parse_o(struct options *o, unsigned groups, unsigned flags, const cha
 	return rc ? rc : *s ? 1 : 2;
 }
 
+int options_add_arg(struct options *o, const char *arg, struct err *e)
+{
+	int rc = push(&o->args, o->n_args, arg, e);
+
+	o->n_args += !rc;
+	return rc;
+}
+
 int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
 		  struct err *e)
 {
@@ -281,7 +303,7 @@ int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, 
 		int used = 1;
 
 		if (ended || s[0] != '-' || !s[1])
-			used = push(&o->args, o->n_args++, s, e) ? -ENOMEM : 1;
+			used = options_add_arg(o, s, e) ? -ENOMEM : 1;
 		else if (!strcmp(s, "--"))
 			ended = true;
 		else if (s[1] == '-')

@@ -68,6 +68,8 @@ int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, 
 /* The list of one -o alone. */
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
 		       struct err *e);
+/* One more of .args. */
+int options_add_arg(struct options *o, const char *arg, struct err *e);
 void options_release(struct options *o);
 
 /* The words of these groups with one line each, as --help shows them. */

@@ -18,18 +18,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int run_fusermount(const char *target, struct err *e)
+static int run_fusermount(char *target, struct err *e)
 {
 	char name[] = "fusermount3", flag[] = "-u", end[] = "--";
-	autofree char *path = strdup(target);
-	char *argv[] = { name, flag, end, path, NULL };
+	char *argv[] = { name, flag, end, target, NULL };
 	struct capture c;
 	char line[256];
 	int status = 0, rc;
 	pid_t pid;
 
-	if (!path)
-		return err_sys(e, ENOMEM, "umount");
 	capture_start(&c);
 	rc = posix_spawnp(&pid, name, NULL, NULL, argv, environ);
 	if (!rc && waitpid(pid, &status, 0) < 0)
@@ -38,7 +35,8 @@ static int run_fusermount(const char *target, struct err *e)
 	if (rc)
 		return err_sys(e, rc, "run 'fusermount3'");
 	if (status)
-		return err_set(e, EIO, "umount '%s': %s", target, *line ? line : "fusermount3 failed");
+		return err_set(e, EIO, "umount '%s': %s", target,
+			       *line ? line : "fusermount3 failed");
 	return 0;
 }
 
@@ -60,8 +58,10 @@ static int unmount(const char *path, struct err *e)
 	if (!umount2(target, UMOUNT_NOFOLLOW))
 		return 0;
 	if (errno == EBUSY)
-		return err_set(e, EBUSY, "umount '%s': in use; 'umount -l' detaches it now and ends the "
-			       "daemon when the last file is closed", path);
+		return err_set(e, EBUSY,
+			       "umount '%s': in use; 'umount -l' detaches it now and ends the "
+			       "daemon when the last file is closed",
+			       path);
 	return err_sys(e, errno, "umount '%s'", path);
 }
 

@@ -55,6 +55,21 @@ else
   done | tee "$log"
 fi
 
+# Daemons whose mounts are gone must be gone too.
+left_over() {
+  local p
+  for p in /proc/[0-9]*; do
+    if [[ $(readlink "$p/exe" 2>/dev/null) == "$(realpath "$build/ckptfs")" ]] &&
+      tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -xF "SCRATCH=$scratch" >/dev/null; then
+      echo "${p#/proc/}"
+    fi
+  done
+}
+for ((i = 0; i < 50; i++)); do
+  running=$(left_over)
+  [[ -n $running ]] || break
+  sleep 0.1
+done
 count() { grep -cE "^$1 " "$log"; }
 passed=$((unit_all - unit_failed + $(count ok)))
 failed=$((unit_failed + $(count FAILED)))
@@ -66,6 +81,12 @@ for report in "$scratch"/{asan,ubsan,tsan}.*; do
   echo "FAILED  sanitizer:"
   head -n 40 "$report"
 done
+if [[ -n $running ]]; then
+  failed=$((failed + 1))
+  echo "FAILED  daemons that do not end: ${running//$'\n'/ }"
+  # shellcheck disable=SC2086 # a list
+  kill -9 $running
+fi
 if ((skipped)); then echo "$skipped skipped"; fi
 echo "$passed passed, $failed failed"
 ((!failed && passed))

@@ -26,7 +26,11 @@
 	X(io) \
 	X(pickle) \
 	X(pickle_hooks) \
-	X(text)
+	X(pickle_hostile) \
+	X(pickle_mutation) \
+	X(plan) \
+	X(text) \
+	X(zip)
 
 #define SUITE_DECLARE(name) Suite *name##_suite(void);
 SUITES(SUITE_DECLARE)

@@ -81,13 +81,21 @@ static bool is_fresh(const struct index_request *rq, const struct catalog *c)
 	return true;
 }
 
+/* A regular file: a FIFO or a device of that name, in a checkpoint from anywhere, is none. */
+static bool is_there(const char *path)
+{
+	struct stat st;
+
+	return !lstat(path, &st) && S_ISREG(st.st_mode);
+}
+
 /* The index at path if it is there, whole and fresh; else NULL. */
 static struct catalog *try_open(const struct index_request *rq, const char *path)
 {
 	struct catalog *c = NULL;
 	struct err why;
 
-	if (access(path, F_OK))
+	if (!is_there(path))
 		return NULL;
 	if (catalog_open(path, &c, &why)) {
 		log_msg(LOG_LEVEL_DEBUG, "'%s' is built again: %s", path, why.msg);
@@ -238,7 +246,7 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 	}
 	if (!rq->where && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
 		path = NULL;
-	if (path && !access(path, F_OK))
+	if (path && is_there(path))
 		rc = at_default(rq, path, ret, ret_built, e);
 	if (rc == 1 && !rq->where) {
 		free(path);

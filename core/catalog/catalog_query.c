@@ -135,7 +135,7 @@ static int get_names(struct catalog *c, struct cursor *d)
 
 static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor *t)
 {
-	uint64_t dtype, n_dims, *shape;
+	uint64_t dtype, n_dims, *shape, bytes;
 
 	t->fqn = get_text(d, &t->fqn_len);
 	dtype = cursor_varint(d);
@@ -158,6 +158,9 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 	t->fault = get_text(d, NULL);
 	t->map = (int64_t)cursor_varint(d);
 	t->map_xxh64 = cursor_varint(d);
+	/* A seal proves that the file is whole, not that we wrote it; planning relies on this. */
+	d->bad |= !box_volume(n_dims, shape, &bytes) ||
+		  ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size) || bytes != t->bytes;
 	return 0;
 }
 
@@ -415,6 +418,19 @@ static int map_from_text(const struct catalog *c, const struct catalog_tensor *t
 	m = chunkmap_new(n, t->shape, boxes, t->chunks);
 	if (!m)
 		return err_set(e, ENOMEM, "chunk index: out of memory");
+	/* A grid covers its tensor by being one. Of other chunks the index only says so. */
+	if (!m->counts && t->state != TENSOR_INCOMPLETE) {
+		uint64_t off[MAX_DIMS], len[MAX_DIMS];
+		size_t pair[2];
+
+		switch (boxes_cover(n, t->shape, boxes, t->chunks, off, len, pair)) {
+		case BOXES_COVER:
+		case BOXES_OVERLAP:
+			break;
+		default:
+			return damaged(e, "chunk map with a hole");
+		}
+	}
 	memcpy(m->locs, locs, t->chunks * sizeof(*locs));
 	*ret = steal_ptr(&m);
 	return 0;

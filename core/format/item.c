@@ -356,13 +356,14 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 {
 	autofree uint8_t *more = NULL;
 	size_t cap = FIRST_READ;
+	struct err why; /* what stops the walk is final only sometimes */
 	int rc;
 
 	for (;;) {
 		int64_t n;
 
 		*ret = (struct found){ 0 };
-		rc = walk(more ? more : head, len, ret, e);
+		rc = walk(more ? more : head, len, ret, &why);
 		if (rc != -ENODATA || len < cap || cap >= MAX_HEAD)
 			break;
 		cap *= 8;
@@ -375,6 +376,8 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 			return (int)n;
 		len = (size_t)n;
 	}
+	if (rc < 0 && rc != -ENODATA)
+		*e = why;
 	if (!rc || (rc < 0 && rc != -ENODATA))
 		return rc;
 	if (item->size == BLOB_SIZE_UNKNOWN) /* the directory is at an end that nobody knows */

@@ -327,7 +327,7 @@ static int load(struct pickle *p, const struct pickle_input *in, struct err *e)
 		return rc;
 	if (!p->n || p->n_marks)
 		return pk_bad(p, "STOP without a value", e);
-	p->taken_at = SIZE_MAX; /* the state of the object is complete, or was none */
+	p->taken_at = p->n; /* by now an object's state has it, or it was no attribute */
 	rc = pk_check_taken(p, e);
 	if (rc)
 		return rc;

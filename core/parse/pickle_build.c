@@ -201,9 +201,10 @@ static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *re
  */
 int pk_check_taken(const struct pickle *p, struct err *e)
 {
-	const struct pk_value *v = &p->stack[p->taken_at];
-
-	if (!p->taken || (p->taken_at < p->n && v->type == PK_DICT && v->n == p->taken))
+	if (!p->taken)
+		return 0;
+	if (p->taken_at < p->n && p->stack[p->taken_at].type == PK_DICT &&
+	    p->stack[p->taken_at].n == p->taken)
 		return 0;
 	return err_set(e, ERR_UNSUPPORTED,
 		       "pickle: a dict inside attribute data was taken for an attribute, before byte %llu",

@@ -494,14 +494,14 @@ START_TEST(hooks_may_be_left_out_one_by_one)
 }
 END_TEST
 
-/* 12 MiB of metadata through half a MiB: memory follows what is kept. */
+/* Memory follows what is kept, and that is never more than a batch of 1000 pairs. */
 START_TEST(what_is_consumed_costs_no_memory)
 {
 	struct emit m = EMIT_INIT(4, true);
 	struct dcp_count count = { 0 };
 	struct pk_strings *strings = pk_strings_new(4 << 20);
 	struct pickle_opts opts = { .hooks = &dcp_hooks, .arg = &count, .strings = strings,
-				    .max_bytes = 512 << 10, .drop_unknown = true };
+				    .max_bytes = 3 << 20, .drop_unknown = true };
 	struct pickle *p = NULL;
 	struct err e = { 0 };
 
@@ -514,6 +514,9 @@ START_TEST(what_is_consumed_costs_no_memory)
 	ck_assert_uint_eq(count.chunks, 30000);
 	ck_assert_uint_eq(count.shared, 0);
 	pickle_free(p);
+	opts.drop_unknown = false;
+	opts.hooks = NULL;
+	ck_assert_int_eq(load_bytes(m.b.data, m.b.len, 65536, &opts, &p, &e), -EFBIG);
 	pk_strings_free(strings);
 	buf_release(&m.b);
 }

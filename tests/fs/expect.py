@@ -4,9 +4,9 @@
     expect.py fixtures FORMAT...          names of the fixtures of these formats
     expect.py tree FIXTURE MOUNT          every file of tensors/, npy/, objects/, byte for byte
     expect.py paths FIXTURE               tensors/NAME and objects/NAME, NUL-separated
-    expect.py content FIXTURE             sha256 of the content of all those, in that order
-    expect.py fqns FIXTURE                FQNs of the readable tensors, NUL-separated, without those
-                                          that hold a NUL; `fqn-content` is the sha256 of theirs
+    expect.py fqns FIXTURE                raw FQNs of the same, without those that hold a NUL
+    expect.py paths-stream FIXTURE        stdin is the content of all those, one after the other
+    expect.py fqns-stream FIXTURE
     expect.py ls FIXTURE < JSON           `ckptfs ls --json` says the same
     expect.py incomplete FIXTURE          names of the tensors that cannot be opened
     expect.py complete FIXTURE            "NAME SHA256" of those that can
@@ -25,17 +25,19 @@ DATA = os.environ.get("DATA") or os.path.join(os.path.dirname(__file__), "..", "
 NAME_MAX = 255
 
 
-class Tensor:
-    def __init__(self, fqn, dtype, shape, content, complete):
-        self.fqn, self.dtype, self.shape = fqn, dtype, shape
-        self.content, self.complete = content, complete
+class Thing:
+    """A tensor or, without a dtype, an object: `length` bytes with that hash."""
 
-    sha256 = property(lambda self: hashlib.sha256(self.content).hexdigest())
-
-
-class Object:
-    def __init__(self, fqn, length, sha256):
+    def __init__(self, fqn, length, sha256, dtype=None, shape=None, complete=True):
         self.fqn, self.length, self.sha256 = fqn, length, sha256
+        self.dtype, self.shape, self.complete = dtype, shape, complete
+
+    def is_content(self, data):
+        return len(data) == self.length and hashlib.sha256(data).hexdigest() == self.sha256
+
+
+def tensor_of(fqn, t, **more):
+    return Thing(fqn, t["nbytes"], t["sha256"], t["dtype"], t["shape"], **more)
 
 
 def fqn_bytes(fqn):
@@ -113,12 +115,12 @@ def content_of(path, tensor):
         return f.read()
 
 
-def plain(path, j):
+def plain(j):
     tensors = []
     for fqn, t in j["tensors"].items():
         complete = t.get("complete", True) and "KeyError" not in t.get("unsupported", "")
-        tensors.append(Tensor(fqn, t["dtype"], t["shape"], content_of(path, t), complete))
-    objects = [Object(fqn, b["length"], b["sha256"]) for fqn, b in j["bytes"].items()]
+        tensors.append(tensor_of(fqn, t, complete=complete))
+    objects = [Thing(fqn, b["length"], b["sha256"]) for fqn, b in j["bytes"].items()]
     return tensors, objects
 
 
@@ -131,22 +133,23 @@ def ranklocal(path, j):
         if len(kinds) == 1:
             t = next(iter(parts.values()))
             all_parts = [(content_of(path, p), p["chunks"]) for p in parts.values()]
-            tensors.append(Tensor(fqn, t["dtype"], t["shape"], union(all_parts, t["shape"]), True))
+            whole = union(all_parts, t["shape"])
+            t = {**t, "sha256": hashlib.sha256(whole).hexdigest()}
+            tensors.append(tensor_of(fqn, t))
         else:
             for n, t in parts.items():
-                content = content_of(path, t)
-                tensors.append(Tensor(f"{fqn}@rank{n}", t["dtype"], t["shape"], content, True))
+                tensors.append(tensor_of(f"{fqn}@rank{n}", t))
     for fqn in {f: 1 for r in ranks.values() for f in r["bytes"]}:
         parts = {n: r["bytes"][fqn] for n, r in ranks.items() if fqn in r["bytes"]}
         for n, b in parts.items():
             name = fqn if len(parts) == 1 else f"{fqn}@rank{n}"
-            objects.append(Object(name, b["length"], b["sha256"]))
+            objects.append(Thing(name, b["length"], b["sha256"]))
     return tensors, objects
 
 
 def load(name):
     path, j = fixture(name)
-    return ranklocal(path, j) if "per_metadata" in j else plain(path, j)
+    return ranklocal(path, j) if "per_metadata" in j else plain(j)
 
 
 # NumPy's name, or the number of bytes of a type it has no name for.
@@ -172,7 +175,7 @@ def check_npy(data, tensor):
         return f"descr {descr!r} for {tensor.dtype}"
     if header["fortran_order"] is not False or header["shape"] != tuple(tensor.shape):
         return f"header {header}"
-    return None if data[start:] == tensor.content else "data differs"
+    return None if tensor.is_content(data[start:]) else "data differs"
 
 
 def read(path):
@@ -206,14 +209,13 @@ def tree(name, mount):
     names(b"npy", (encode(t.fqn, ".npy") for t in tensors))
     names(b"objects", (encode(o.fqn) for o in objects))
     for t in (t for t in tensors if t.complete):
-        if file_of(b"tensors", encode(t.fqn)) != t.content:
+        if not t.is_content(file_of(b"tensors", encode(t.fqn))):
             faults.append(f"tensor {t.fqn!r}: content differs")
         fault = check_npy(file_of(b"npy", encode(t.fqn, ".npy")), t)
         if fault:
             faults.append(f"npy of {t.fqn!r}: {fault}")
     for o in objects:
-        data = file_of(b"objects", encode(o.fqn))
-        if len(data) != o.length or hashlib.sha256(data).hexdigest() != o.sha256:
+        if not o.is_content(file_of(b"objects", encode(o.fqn))):
             faults.append(f"object {o.fqn!r}: content differs")
     return faults
 
@@ -229,7 +231,7 @@ def ls(name):
         faults.append(f"{fqn!r}: {'unexpected' if fqn in got else 'absent'}")
     for t in tensors:
         e = got.get(t.fqn, {})
-        mine = ("tensor", t.dtype, t.shape, len(t.content), t.complete)
+        mine = ("tensor", t.dtype, t.shape, t.length, t.complete)
         theirs = tuple(map(e.get, ("type", "dtype", "shape", "bytes"))) + (e.get("fault") is None,)
         if mine != theirs:
             faults.append(f"{t.fqn!r}: {theirs} instead of {mine}")
@@ -253,20 +255,20 @@ def main(command, *args):
         print("\n".join(faults[:20]))
         return bool(faults)
     tensors, objects = load(args[0])
-    path, j = fixture(args[0])
     whole = [t for t in tensors if t.complete]
-    named = [t for t in whole if b"\0" not in fqn_bytes(t.fqn)]
+    things = whole + objects
+    if command.startswith("fqns"):
+        things = [x for x in things if "\0" not in x.fqn]
     if command == "paths":
-        for directory, things in ((b"tensors/", whole), (b"objects/", objects)):
-            out.writelines(directory + encode(x.fqn) + b"\0" for x in things)
-    elif command == "content":
-        # An object's content is known by its hash only: those are compared in `tree`.
-        print(hashlib.sha256(b"".join(t.content for t in whole)).hexdigest())
-        print(sum(o.length for o in objects))
+        for x in things:
+            out.write((b"tensors/" if x.dtype else b"objects/") + encode(x.fqn) + b"\0")
     elif command == "fqns":
-        out.writelines(fqn_bytes(t.fqn) + b"\0" for t in named)
-    elif command == "fqn-content":
-        print(hashlib.sha256(b"".join(t.content for t in named)).hexdigest())
+        out.writelines(fqn_bytes(x.fqn) + b"\0" for x in things)
+    elif command in ("paths-stream", "fqns-stream"):
+        faults = [x.fqn for x in things if not x.is_content(sys.stdin.buffer.read(x.length))]
+        rest = len(sys.stdin.buffer.read())
+        print(f"differ: {faults[:20]}, bytes too many: {rest}")
+        return bool(faults) or rest > 0
     elif command == "incomplete":
         out.writelines(encode(t.fqn) + b"\n" for t in tensors if not t.complete)
     elif command == "complete":

@@ -130,7 +130,8 @@ def main(directory, *args):
     for name, shape, grid in zip(args[::3], args[1::3], args[2::3]):
         rows, cols = map(int, shape.split("x"))
         grid_rows, grid_cols = map(int, grid.split("x"))
-        content = random.Random(name).randbytes(rows * cols * 4)
+        source = random.Random(name)
+        content = b"".join(source.randbytes(cols * 4) for _ in range(rows))
         with open(f"{directory}.{name}.bin", "wb") as f:
             f.write(content)
         whole = array("I")

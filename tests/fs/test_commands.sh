@@ -23,6 +23,16 @@ test_every_command_has_help() {
   [[ ! -s err ]]
 }
 
+test_manual_and_help_name_the_same_options() {
+  local c
+  for c in mount umount ls info cat check index; do
+    ckptfs help $c
+  done | grep -oE '^ +(-., )?--[a-z_]+' | sed -E 's/.*--//' | sort -u >in_help
+  # .It Cm word, .It Fl f , -word
+  grep -E '^\.(It|Op|Pq) |^allow_other|^subtype' "$HERE/../../fs/ckptfs.1" | tr ' ' '\n' | sed 's/^-//' | sort -u >in_manual
+  [[ -z $(comm -23 in_help in_manual) ]] || fail "not in the manual: $(comm -23 in_help in_manual | xargs)"
+}
+
 test_unknown_commands_are_errors() {
   refused "unknown command 'frob'.*ckptfs help" ckptfs frob
   refused "unknown command 'frob'" ckptfs help frob

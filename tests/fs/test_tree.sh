@@ -189,6 +189,9 @@ assert sorted(os.listxattr(path)) == sorted(
     "user.ckptfs." + n for n in ("fqn", "dtype", "shape", "chunks", "files"))
 END
   [[ -z $(getfattr -d m) ]]
+  # Labels and ACLs: `ls -l` must not have to ask for each file.
+  LC_ALL=C getfattr -n security.selinux $f 2>err || true
+  grep -q 'Operation not supported' err
 }
 
 test_statfs() {

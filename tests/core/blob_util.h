@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * blob_util - what the suites of files and items share: directories, files, blobs over memory,
+ * zstd frames. Whatever goes wrong in here fails the test.
+ */
+#ifndef TESTS_BLOB_UTIL_H
+#define TESTS_BLOB_UTIL_H
+
+#include "base/blob.h"
+#include "rng.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A new directory below TMPDIR, gone after the run. Its path into out, a descriptor returned. */
+int new_dir(char out[static 4096]);
+/* Write a whole file, in place of what has that name. */
+void put_file(int dirfd, const char *name, const void *p, size_t n);
+/* A whole file in memory that the caller frees; a NUL behind it. */
+uint8_t *get_file(int dirfd, const char *name, size_t *ret_n);
+void random_bytes(struct rng *r, void *p, size_t n);
+
+/* A blob over exactly n bytes of its own memory, so that AddressSanitizer sees a read beyond. */
+struct mem {
+	uint8_t *p;
+	size_t n;
+	unsigned reads; /* calls so far */
+	unsigned fail;  /* call that fails with EIO, from 1; 0: none */
+};
+void mem_init(struct mem *m, const void *p, size_t n);
+void mem_release(struct mem *m);
+struct blob mem_blob(struct mem *m, bool size_known);
+
+/*
+ * n bytes as zstd frames of at most `frame` bytes each, without content size, as torch writes
+ * them; the caller frees. frame 0: one frame.
+ */
+uint8_t *zstd_pack(const void *p, size_t n, size_t frame, size_t *ret_n);
+
+#endif

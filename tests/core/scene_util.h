@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scene_util - a tensor in chunks with items in memory, at random, and its bytes put together
+ * element by element: what plan, gather and fetch are compared with.
+ *
+ * Grids and tilings that are none, overlapping lists where the later chunk wins, items that are
+ * dense, transposed, padded, overlapping or with strides of 0.
+ */
+#ifndef TESTS_SCENE_UTIL_H
+#define TESTS_SCENE_UTIL_H
+
+#include "format/item.h"
+#include "model/box.h"
+#include "model/chunkmap.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where the numbers come from: a generator, or a fuzzer's input. 0 <= below(n) < n. */
+struct choose {
+	uint64_t (*below)(void *arg, uint64_t n);
+	void *arg;
+};
+struct rng;
+struct choose choose_rng(struct rng *r);
+
+enum scene_tiling { TILE_GRID, TILE_CUTS, TILE_OVERLAPS, TILE_ANY };
+enum scene_strides { ROWS_DENSE, ROWS_PERMUTED, ROWS_PADDED, ROWS_ZERO, ROWS_SMALL, ROWS_BYTES, ROWS_ANY };
+
+struct scene_opts {
+	size_t max_dims;
+	uint64_t max_elements;
+	uint32_t element;     /* bytes; 0: 1 to 16 */
+	enum scene_tiling tiling;
+	enum scene_strides strides;
+};
+
+struct scene {
+	size_t n;
+	uint64_t shape[MAX_DIMS];
+	uint32_t element; /* bytes */
+	uint64_t bytes;   /* of the tensor */
+	bool overlap;     /* some element is in several chunks */
+	uint32_t count;
+	uint64_t *boxes; /* count rows of 2n numbers */
+	struct payload *payloads;
+	uint64_t *strides;
+	uint8_t **items;
+	uint64_t *item_len; /* up to the last element, not beyond */
+	struct chunkmap *map;
+	uint8_t *want; /* the tensor's bytes */
+};
+
+/* The elements' bytes are what below() gives. */
+void scene_make(struct scene *s, const struct choose *c, const struct scene_opts *o);
+/*
+ * The same for a tensor whose shape and chunks are given; payloads as o->strides says.
+ * boxes: count rows.
+ */
+void scene_make_of(struct scene *s, const struct choose *c, const struct scene_opts *o, size_t n,
+		   const uint64_t *shape, uint32_t count, const uint64_t *boxes);
+void scene_release(struct scene *s);
+
+/* Step idx through [0, len) in row-major order; false after the last. */
+bool next_index(size_t n, const uint64_t *len, uint64_t *idx);
+
+#endif

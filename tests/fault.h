@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fault - allocations and reads that fail on command, and what memory is in use.
+ *
+ *	FAULT_LOOP(FAULT_ALLOC) {             // first call fails, then second, ...
+ *		rc = thing_new(&t);
+ *		fault_off();
+ *		...                           // rc is a clean error, or it went without
+ *	}                                     // ends with the round in which nothing failed
+ *
+ * The linker's --wrap puts these in place of malloc, calloc, realloc, strdup, asprintf, the
+ * contexts of zstd and xxHash, and pread; fault_sqlite() and fault_jansson() put them into those
+ * libraries.
+ *
+ * Threads: counting from any; fault_on, fault_off from one.
+ */
+#ifndef TESTS_FAULT_H
+#define TESTS_FAULT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum fault_kind {
+	FAULT_ALLOC = 1, /* NULL, ENOMEM */
+	FAULT_READ = 2,  /* -1, EIO */
+	FAULT_WRITE = 4, /* -1, ENOSPC; SQLite's writes only */
+};
+
+/* From now on call number `from` (1: the next) and the `count - 1` calls behind it fail. 0: none. */
+void fault_on(enum fault_kind kind, uint64_t from, uint64_t count);
+/* Stop. Returns the calls counted since fault_on. */
+uint64_t fault_off(void);
+/* Did a call fail since fault_on? */
+bool fault_hit(void);
+
+/* For FAULT_LOOP: arms round `n`; false when the round before met no fault. */
+bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
+#define FAULT_LOOP(kind) \
+	for (uint64_t fault_n = 1; fault_round(kind, fault_n, 1); fault_n++)
+/* The same, but everything fails from there on. */
+#define FAULT_LOOP_REST(kind) \
+	for (uint64_t fault_n = 1; fault_round(kind, fault_n, UINT64_MAX); fault_n++)
+
+/* pread calls and bytes they gave, since the process began. */
+uint64_t fault_reads(void);
+uint64_t fault_read_bytes(void);
+
+/* Bytes allocated now, and the most since fault_peak_reset. */
+int64_t fault_live(void);
+int64_t fault_peak(void);
+void fault_peak_reset(void);
+
+/* Before the library's first use in this process. */
+void fault_sqlite(void);
+void fault_jansson(void);
+
+#endif
