@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops.h"
 
+#include "handle.h"
 #include "reply.h"
 
 #include "base/checked.h"
@@ -14,7 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
 /* Nothing changes while it is mounted; any long time would do. */
 static const double forever = 86400;
@@ -23,14 +23,6 @@ enum {
 	BLKSIZE = 1 << 20, /* makes cat, cp and stdio read 1 MiB at a time */
 	STATFS_BLOCK = 4096,
 	COUNT_SUBDIRS = 1024, /* entries; larger directories have a link count of 1: "unknown" */
-	PATIENCE = 16,	      /* failures at one offset before they are answered late */
-};
-
-struct handle {
-	struct ckpt_file *file;
-	struct handle *prev, *next;
-	_Atomic uint64_t bad_off; /* where the last read failed, and how often there in a row */
-	_Atomic unsigned bad_times;
 };
 
 struct fs {
@@ -38,8 +30,7 @@ struct fs {
 	struct failures *failures;
 	pthread_key_t buffer; /* every thread's struct buffer */
 	atomic_flag opened;
-	pthread_mutex_t lock;
-	struct handle *handles;
+	struct handles handles;
 };
 
 struct buffer {
@@ -61,63 +52,17 @@ struct fs *fs_new(const struct fs_config *config)
 		return NULL;
 	}
 	atomic_flag_clear(&fs->opened);
-	(void)pthread_mutex_init(&fs->lock, NULL);
+	handles_init(&fs->handles);
 	return fs;
-}
-
-static void handle_link(struct fs *fs, struct handle *h)
-{
-	SCOPED_LOCK(&fs->lock);
-
-	h->next = fs->handles;
-	if (h->next)
-		h->next->prev = h;
-	fs->handles = h;
-}
-
-static int handle_open(struct fs *fs, ckpt_node node, struct handle **ret, struct err *e)
-{
-	autofree struct handle *h = calloc(1, sizeof(*h));
-	int rc;
-
-	if (!h)
-		return err_sys(e, ENOMEM, "open");
-	rc = ckpt_file_open(fs->config.ckpt, node, &h->file, e);
-	if (rc)
-		return rc;
-	handle_link(fs, h);
-	*ret = steal_ptr(&h);
-	return 0;
-}
-
-static void handle_unlink(struct fs *fs, struct handle *h)
-{
-	SCOPED_LOCK(&fs->lock);
-
-	if (h->next)
-		h->next->prev = h->prev;
-	if (h->prev)
-		h->prev->next = h->next;
-	else
-		fs->handles = h->next;
-}
-
-static void handle_drop(struct fs *fs, struct handle *h)
-{
-	handle_unlink(fs, h);
-	ckpt_file_close(h->file);
-	free(h);
 }
 
 void fs_free(struct fs *fs)
 {
 	if (!fs)
 		return;
-	while (fs->handles)
-		handle_drop(fs, fs->handles);
+	handles_release(&fs->handles);
 	free(pthread_getspecific(fs->buffer));
 	(void)pthread_key_delete(fs->buffer);
-	(void)pthread_mutex_destroy(&fs->lock);
 	failures_free(fs->failures);
 	free(fs);
 }
@@ -288,7 +233,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	}
 	if (!atomic_flag_test_and_set(&fs->opened) && fs->config.first_open)
 		fs->config.first_open(fs->config.arg);
-	if (handle_open(fs, node, &h, &e)) {
+	if (handle_open(&fs->handles, fs->config.ckpt, node, &h, &e)) {
 		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 }, &e);
 		return;
 	}
@@ -296,22 +241,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	fi->keep_cache = 1;
 	fi->noflush = 1;
 	if (fuse_reply_open(req, fi) == -ENOENT) /* interrupted: there will be no release */
-		handle_drop(fs, h);
-}
-
-/*
- * A mapping with MAP_POPULATE or mlock asks for a bad range again at once, for ever, in the
- * kernel. It cannot be stopped, but it can be made cheap.
- */
-static void slow_down(struct handle *h, uint64_t off)
-{
-	static const struct timespec pause = { .tv_nsec = 50 * 1000 * 1000 };
-	bool again = h->bad_times && h->bad_off == off;
-
-	h->bad_off = off;
-	h->bad_times = again ? h->bad_times + 1 : 1;
-	if (h->bad_times > PATIENCE)
-		(void)nanosleep(&pause, NULL);
+		handle_close(&fs->handles, h);
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
@@ -331,7 +261,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 	}
 	n = ckpt_file_read(h->file, buf, len, off, &e);
 	if (n < 0) {
-		slow_down(h, off);
+		handle_failed(h, off);
 		reply_failure(req, fs->failures, &(struct failure){ "read", node, off, len }, &e);
 		return;
 	}
@@ -341,7 +271,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	(void)node;
-	handle_drop(fs_of(req), handle_of(fi));
+	handle_close(&fs_of(req)->handles, handle_of(fi));
 	(void)fuse_reply_err(req, 0);
 }
 

@@ -29,7 +29,6 @@ for tool in ASAN UBSAN TSAN; do
   export "$options=${!options:+${!options}:}log_path=$scratch/${tool,,}"
 done
 UBSAN_OPTIONS+=:print_stacktrace=1
-if [[ -s .tsan-suppressions ]]; then TSAN_OPTIONS+=:suppressions=$PWD/.tsan-suppressions; fi
 
 if [[ -x $build/tests/unit && -z $word ]]; then
   # Check's own summary: "98%: Checks: 55, Failures: 1, Errors: 0"

@@ -24,13 +24,18 @@
 	X(dtype) \
 	X(err) \
 	X(io) \
+	X(item) \
+	X(name) \
+	X(npy) \
 	X(pickle) \
 	X(pickle_hooks) \
 	X(pickle_hostile) \
 	X(pickle_mutation) \
 	X(plan) \
+	X(safetensors) \
 	X(text) \
-	X(zip)
+	X(zip) \
+	X(zstd)
 
 #define SUITE_DECLARE(name) Suite *name##_suite(void);
 SUITES(SUITE_DECLARE)

@@ -420,10 +420,10 @@ static int map_from_text(const struct catalog *c, const struct catalog_tensor *t
 		return err_set(e, ENOMEM, "chunk index: out of memory");
 	/* A grid covers its tensor by being one. Of other chunks the index only says so. */
 	if (!m->counts && t->state != TENSOR_INCOMPLETE) {
-		uint64_t off[MAX_DIMS], len[MAX_DIMS];
+		uint64_t hole_off[MAX_DIMS], hole_len[MAX_DIMS];
 		size_t pair[2];
 
-		switch (boxes_cover(n, t->shape, boxes, t->chunks, off, len, pair)) {
+		switch (boxes_cover(n, t->shape, boxes, t->chunks, hole_off, hole_len, pair)) {
 		case BOXES_COVER:
 		case BOXES_OVERLAP:
 			break;

@@ -25,9 +25,12 @@ static void node_free(struct pickle *p, enum pk_type type, struct pk_node *n, un
 {
 	size_t count = type == PK_RECORD ? 0 : type == PK_DICT ? 2 * (size_t)n->len : n->len;
 
-	for (const struct pk_value *v = n->v, *end = v + count; v < end; v++)
+	for (size_t i = 0; i < count; i++) {
+		const struct pk_value *v = &n->v[i];
+
 		if (v->type >= PK_TUPLE && v->n && --v->n->refs == 0 && depth < MAX_FREE_DEPTH)
 			node_free(p, v->type, v->n, depth + 1);
+	}
 	if (n->cap)
 		pool_put(&p->pool, n->v, n->v_class);
 	pool_put(&p->pool, n, n->own_class);

@@ -7,6 +7,7 @@
 #include "fault.h"
 #include "suites.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -232,6 +233,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 		ck_assert_int_eq(st_read(&blob, &h, &e), -EIO);
 		ck_assert_int_eq(e.code, EIO);
 	}
+	m.fail = 0;
 	FAULT_LOOP(FAULT_ALLOC) {
 		struct st_header *h = NULL;
 		struct err e = { 0 };

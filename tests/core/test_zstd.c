@@ -153,7 +153,7 @@ static const struct {
 	/* needs dictionary 1 */
 	{ "\x28\xb5\x2f\xfd\x01\x58\x01\x01\x00\x00", 10, "zstd: Dictionary mismatch" },
 	/* reserved block type */
-	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: Corrupted block detected" },
+	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: Data corruption detected" },
 };
 
 START_TEST(garbage_is_an_error_with_a_sentence)

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle - a file that a reader has open.
+ *
+ * All of them are kept in a list, because the kernel does not release what is open when a mount
+ * ends with a signal or a lazy unmount.
+ *
+ * Threads: any, but one handle is opened and closed by one at a time.
+ */
+#ifndef FS_HANDLE_H
+#define FS_HANDLE_H
+
+#include "api/ckpt.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+struct err;
+
+struct handle {
+	struct ckpt_file *file;
+	struct handle *prev, *next;
+	_Atomic uint64_t bad_off; /* where the last read failed, and how often there in a row */
+	_Atomic unsigned bad_times;
+};
+
+struct handles {
+	pthread_mutex_t lock;
+	struct handle *first;
+};
+
+void handles_init(struct handles *hs);
+/* Closes those that are left. */
+void handles_release(struct handles *hs);
+
+int handle_open(struct handles *hs, struct ckpt *c, ckpt_node node, struct handle **ret,
+		struct err *e);
+void handle_close(struct handles *hs, struct handle *h);
+
+/*
+ * A read at off has failed. A mapping with MAP_POPULATE or mlock asks for a bad range again at
+ * once, for ever, in the kernel: it cannot be stopped, but waiting here makes it cheap.
+ */
+void handle_failed(struct handle *h, uint64_t off);
+
+#endif
