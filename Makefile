@@ -48,7 +48,7 @@ V_   := $(if $(V),,@)
 comma := ,
 # What tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf __asprintf_chk \
-	pread ZSTD_createDCtx XXH3_createState)
+	pread fsync ZSTD_createDCtx XXH3_createState)
 
 all: $(BUILD)/ckptfs
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs

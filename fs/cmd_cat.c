@@ -19,48 +19,14 @@ static void cleanup_file(struct ckpt_file **f)
 		ckpt_file_close(*f);
 }
 
-static bool has_fqn(struct ckpt *c, ckpt_node node, const char *fqn, size_t len)
-{
-	autofree char *value = malloc(len + 1);
-	struct err e = { 0 };
-
-	return value &&
-	       ckpt_xattr(c, node, "user.ckptfs.fqn", value, len + 1, &e) == (int64_t)len &&
-	       !memcmp(value, fqn, len);
-}
-
-/* The node of number i of a directory that lists FQNs in their order. */
-static int node_of(struct ckpt *c, const char *dir_name, int64_t i, const char *fqn, ckpt_node *ret,
-		   struct err *e)
-{
-	char name[CKPT_NAME_MAX + 1];
-	size_t len = strlen(fqn);
-	ckpt_node dir;
-
-	if (ckpt_walk(c, dir_name, &dir, e))
-		return -e->code;
-	if (!ckpt_entry(c, dir, (uint64_t)i, name, ret) && has_fqn(c, *ret, fqn, len))
-		return 0;
-	for (uint64_t pos = 0; !ckpt_entry(c, dir, pos, name, ret); pos++)
-		if (has_fqn(c, *ret, fqn, len))
-			return 0;
-	return err_set(e, ENOENT, "'%s': not in %s/", fqn, dir_name);
-}
-
 static int find(struct ckpt *c, const char *path, bool is_fqn, ckpt_node *ret, struct err *e)
 {
 	struct ckpt_stat st;
-	int64_t i;
 
-	if (is_fqn) {
-		i = ckpt_tensor_find(c, path, strlen(path));
-		if (i >= 0)
-			return node_of(c, "tensors", i, path, ret, e);
-		i = ckpt_object_find(c, path, strlen(path));
-		if (i >= 0)
-			return node_of(c, "objects", i, path, ret, e);
-		return err_set(e, ENOENT, "'%s': no tensor or object of that name", path);
-	}
+	if (is_fqn)
+		return ckpt_fqn_node(c, path, strlen(path), ret)
+			       ? err_set(e, ENOENT, "'%s': no tensor or object of that name", path)
+			       : 0;
 	if (ckpt_walk(c, path, ret, e) || ckpt_stat(c, *ret, &st, e))
 		return -e->code;
 	return st.is_dir ? err_set(e, EISDIR, "'%s': is a directory", path) : 0;

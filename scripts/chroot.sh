@@ -19,6 +19,7 @@ STAMP=var/lib/ckptfs-ready # inside the chroot: the packages that were installed
 die() { echo "chroot.sh: $*" >&2; exit 1; }
 
 mirror() {
+  # shellcheck disable=SC2016 # apt's own variables
   apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
     awk -F'|' '$1 == "Debian" && $2 !~ /security/ { sub("/$", "", $2); print $2; exit }'
 }
@@ -72,6 +73,7 @@ run_in() {
   done
   [ "${1:-}" = -- ] && shift
   # gloo: one interface, no libuv (Debian builds torch without it); one thread per rank.
+  # shellcheck disable=SC2016 # expanded by the inner shell
   CHROOT_DIR=$(realpath "$dir") CHROOT_BINDS=${binds[*]:-} \
     unshare --mount --propagation private bash -c '
       set -e

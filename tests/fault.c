@@ -16,7 +16,7 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-static _Atomic uint64_t calls, first, last, reads, read_bytes;
+static _Atomic uint64_t calls, first, last, reads, read_bytes, syncs;
 static _Atomic int64_t live, peak;
 static atomic_int armed;
 static atomic_bool hit;
@@ -86,6 +86,7 @@ int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(prin
 int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off);
+int __wrap_fsync(int fd);
 ZSTD_DCtx *__wrap_ZSTD_createDCtx(void);
 XXH3_state_t *__wrap_XXH3_createState(void);
 
@@ -200,6 +201,16 @@ ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off)
 		read_bytes += (uint64_t)n;
 	return n;
 }
+
+int __wrap_fsync(int fd)
+{
+	(void)fd;
+	syncs++;
+	if (!fails(FAULT_SYNC))
+		return 0;
+	errno = EIO;
+	return -1;
+}
 /* NOLINTEND(bugprone-reserved-identifier) */
 
 uint64_t fault_reads(void)
@@ -210,6 +221,11 @@ uint64_t fault_reads(void)
 uint64_t fault_read_bytes(void)
 {
 	return read_bytes;
+}
+
+uint64_t fault_syncs(void)
+{
+	return syncs;
 }
 
 int64_t fault_live(void)

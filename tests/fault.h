@@ -9,8 +9,8 @@
  *	}                                     // ends with the round in which nothing failed
  *
  * The linker's --wrap puts these in place of malloc, calloc, realloc, strdup, asprintf, the
- * contexts of zstd and xxHash, and pread; fault_sqlite() and fault_jansson() put them into those
- * libraries.
+ * contexts of zstd and xxHash, pread and fsync; fault_sqlite() and fault_jansson() put them into
+ * those libraries. No disk is ever synced: that would take most of the tests' time.
  *
  * Threads: counting from any; fault_on, fault_off from one.
  */
@@ -24,6 +24,7 @@ enum fault_kind {
 	FAULT_ALLOC = 1, /* NULL, ENOMEM */
 	FAULT_READ = 2,  /* -1, EIO */
 	FAULT_WRITE = 4, /* -1, ENOSPC; SQLite's writes only */
+	FAULT_SYNC = 8,  /* -1, EIO */
 };
 
 /* From now on call number `from` (1: the next) and the `count - 1` calls behind it fail. 0: none. */
@@ -41,9 +42,10 @@ bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
 #define FAULT_LOOP_REST(kind) \
 	for (uint64_t fault_n = 1; fault_round(kind, fault_n, UINT64_MAX); fault_n++)
 
-/* pread calls and bytes they gave, since the process began. */
+/* pread calls and bytes they gave, fsync calls, since the process began. */
 uint64_t fault_reads(void);
 uint64_t fault_read_bytes(void);
+uint64_t fault_syncs(void);
 
 /* Bytes allocated now, and the most since fault_peak_reset. */
 int64_t fault_live(void);

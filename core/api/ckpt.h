@@ -121,6 +121,9 @@ struct ckpt_stat {
 CKPT_API int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret);
 /* "tensors/NAME", relative to the root, as in the mount. -ENOENT names the path. */
 CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e);
+/* The file of a tensor in tensors/, or where there is none of that name of an object in objects/.
+ * 1: neither. */
+CKPT_API int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret);
 CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
 CKPT_API ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node);
 /* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. */

@@ -54,6 +54,18 @@ int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 	return 0;
 }
 
+int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret)
+{
+	int64_t tensor = view_find(c->view, false, fqn, len);
+	int64_t object = tensor < 0 ? view_find(c->view, true, fqn, len) : -1;
+
+	if (tensor < 0 && object < 0)
+		return 1;
+	*ret = tensor >= 0 ? view_file(&face_tensors, (size_t)tensor)
+			   : view_file(&face_objects, (size_t)object);
+	return 0;
+}
+
 ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node)
 {
 	return view_parent(c->view, node);

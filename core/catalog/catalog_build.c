@@ -531,7 +531,8 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 
 static int put_checkpoint(struct catalog_writer *w, struct err *e)
 {
-	autofinalize sqlite3_stmt *dir = NULL, *s = NULL;
+	autofinalize sqlite3_stmt *dir = NULL;
+	autofinalize sqlite3_stmt *s = NULL;
 	const struct buf *d = &w->directory;
 	char hex[33];
 	int rc = sql_prepare(w->db, "INSERT INTO directory VALUES(1,?)", &dir, e);
@@ -585,7 +586,8 @@ int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct
 	sqlite3 *db;
 	int rc;
 
-	(void)sqlite3_finalize(steal_ptr(&w->insert_map));
+	(void)sqlite3_finalize(w->insert_map);
+	w->insert_map = NULL;
 	put_str(w, w->format);
 	put_int(w, w->chunks);
 	rc = put_names(w, &w->sources, "INSERT INTO source VALUES(?,?,?)", true, e);

@@ -172,6 +172,8 @@ static void get_object(struct catalog *c, struct cursor *d, struct catalog_objec
 	o->loc.length = cursor_varint(d);
 	o->loc.encoding = (uint32_t)cursor_varint(d);
 	o->fault = get_text(d, NULL);
+	if (o->fault) /* it is nowhere, whatever the numbers say */
+		o->loc = (struct chunk_loc){ 0 };
 	d->bad |= !o->fqn || (!o->fault && (o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings));
 }
 

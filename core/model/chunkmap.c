@@ -221,7 +221,7 @@ static int find_by_search(const struct chunkmap *m, const uint64_t *off, const u
 {
 	uint64_t i_off[MAX_DIMS], i_len[MAX_DIMS], from = 0, to = UINT64_MAX;
 	size_t n = m->n_dims, s = m->sweep_dim, hits = 0;
-	uint32_t lo = 0, hi = m->count, small[64];
+	uint32_t lo = 0, hi = m->count, small[64] = { 0 };
 	autofree uint32_t *big = NULL;
 	uint32_t *hit = small;
 

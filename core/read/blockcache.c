@@ -268,7 +268,8 @@ static struct entry *decode_next(struct decoder *d, uint64_t index, struct err *
 	if (b->len < BLOCK_SIZE / 2) { /* small items would waste most of a block */
 		struct entry *fit = realloc(b, sizeof(*b) + b->len);
 
-		b = fit ? fit : b;
+		if (fit)
+			b = fit;
 	}
 	return b;
 }
@@ -295,7 +296,8 @@ static struct entry *decode_to(struct blockcache *c, struct decoder *d, uint64_t
 		bool last, end;
 
 		if (!b) {
-			zstd_stream_free(steal_ptr(&d->stream));
+			zstd_stream_free(d->stream);
+			d->stream = NULL;
 			return NULL;
 		}
 		last = d->next_index == index;

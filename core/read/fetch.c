@@ -264,10 +264,11 @@ static int open_items(struct fetch *f, struct otensor *t, struct err *e)
 	size_t n = t->map->count, dims = t->map->n_dims;
 	size_t bytes = n * (sizeof(struct payload) + dims * sizeof(uint64_t));
 	autofree struct payload *p = calloc(1, bytes + 1);
-	uint64_t *strides = (uint64_t *)(p + n);
+	uint64_t *strides;
 
 	if (!p)
 		return err_set(e, ENOMEM, "out of memory");
+	strides = (uint64_t *)(p + n);
 	for (uint32_t i = 0; i < n; i++) {
 		int rc;
 

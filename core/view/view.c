@@ -160,6 +160,14 @@ static uint64_t file_node(size_t face, size_t index)
 	return (uint64_t)(face + 1) << FILE_SHIFT | index;
 }
 
+uint64_t view_file(const struct face *f, size_t index)
+{
+	for (size_t i = 0; i < ARRAY_LEN(faces); i++)
+		if (faces[i] == f)
+			return file_node(i, index);
+	return 0;
+}
+
 struct view_node view_resolve(const struct view *v, uint64_t node)
 {
 	struct view_node r = { .kind = VIEW_NONE };

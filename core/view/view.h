@@ -80,6 +80,8 @@ uint64_t view_entries(const struct view *v, uint64_t dir);
 /* Numbers in the catalog of the tensors or objects that exist after include and exclude. */
 const uint32_t *view_tensors(const struct view *v, size_t *ret_n);
 const uint32_t *view_objects(const struct view *v, size_t *ret_n);
+/* The node of a catalog number's file in a face, one of those below. */
+uint64_t view_file(const struct face *f, size_t index);
 /* Catalog number by FQN, or -1. */
 int64_t view_find(const struct view *v, bool object, const char *fqn, size_t len);
 

@@ -1,0 +1,1056 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "catalog/catalog_build.h"
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "blob_util.h"
+#include "catalog/catalog_query.h"
+#include "catalog/catalog_schema.h"
+#include "fault.h"
+#include "model/box.h"
+#include "suites.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static char dir[4096], path[4200];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+	(void)snprintf(path, sizeof(path), "%s/index.sqlite", dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- a sample of everything ---- */
+
+struct sample {
+	const char *fqn;
+	size_t fqn_len;
+	enum dtype dtype;
+	size_t n;
+	uint64_t shape[3];
+	uint32_t count;
+	const uint64_t *boxes;
+};
+
+#define FQN(s) s, sizeof(s) - 1
+#define LONG50 "0123456789.123456789.123456789.123456789.123456789"
+#define LIST(...) (const uint64_t[]){ __VA_ARGS__ }
+
+/* In natural order. */
+static const struct sample samples[] = {
+	{ FQN(""), DTYPE_U8, 1, { 2 }, 1, LIST(0, 2) },
+	{ FQN(LONG50 LONG50 LONG50 LONG50 LONG50 LONG50), DTYPE_F64, 1, { 1 }, 1, LIST(0, 1) },
+	{ FQN("a"), DTYPE_F32, 2, { 4, 6 }, 4, LIST(0, 0, 2, 3, 0, 3, 2, 3, 2, 0, 2, 3, 2, 3, 2, 3) },
+	{ FQN("a\0b"), DTYPE_C128, 0, { 0 }, 1, LIST(0) },
+	{ FQN("a.b"), DTYPE_F16, 1, { 7 }, 3, LIST(0, 3, 3, 1, 4, 3) },
+	{ FQN("a/../b\n"), DTYPE_BF16, 2, { 3, 3 }, 5,
+	  LIST(2, 1, 1, 2, 0, 0, 1, 2, 1, 1, 1, 1, 1, 0, 2, 1, 0, 2, 2, 1) }, /* no grid */
+	{ FQN("empty"), DTYPE_I64, 3, { 2, 0, 5 }, 0, NULL },
+	{ FQN("hole"), DTYPE_I8, 1, { 100 }, 2, LIST(0, 50, 60, 40) },
+	{ FQN("layers.2"), DTYPE_F8_E4M3FN, 1, { 1 }, 1, LIST(0, 1) },
+	{ FQN("layers.10"), DTYPE_BOOL, 1, { 1 }, 1, LIST(0, 1) },
+	{ FQN("overlap"), DTYPE_I16, 1, { 10 }, 2, LIST(4, 6, 0, 5) },
+	{ FQN("surrogate \xed\xb2\x80 and \xf0\x9f\x98\x80"), DTYPE_U64, 1, { 3 }, 3, LIST(2, 1, 0, 1, 1, 1) },
+};
+enum { N_SAMPLES = ARRAY_LEN(samples) };
+
+static int add_sample(struct catalog_writer *w, const struct sample *s, struct err *e)
+{
+	static const char *const files[] = { "__0_0.distcp", "sub/__1_0.distcp", "__2_0.distcp" };
+	static const char *const encodings[] = { "dcp", "dcp+stream.zstd/1" };
+	struct chunk_loc locs[8];
+	struct tensor_chunks t = { .fqn = s->fqn, .fqn_len = s->fqn_len, .dtype = s->dtype, .n_dims = s->n,
+				   .shape = s->shape, .count = s->count, .boxes = s->boxes, .locs = locs };
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < s->count; i++) {
+		const char *file = files[i % 3];
+
+		locs[i] = (struct chunk_loc){ .offset = 1000 * (uint64_t)i + s->fqn_len, .length = 700 + i };
+		rc = catalog_add_source(w, file, strlen(file), &locs[i].file, e);
+		if (!rc)
+			rc = catalog_add_encoding(w, encodings[i % 2], &locs[i].encoding, e);
+	}
+	return rc ? rc : catalog_add_tensor(w, &t, e);
+}
+
+static int add_objects(struct catalog_writer *w, struct err *e)
+{
+	struct chunk_loc loc = { .offset = 5, .length = 1261 }, nowhere = { .file = CATALOG_NO_FILE };
+	int rc = catalog_add_source(w, "__0_0.distcp", 12, &loc.file, e);
+
+	if (!rc)
+		rc = catalog_add_encoding(w, "dcp", &loc.encoding, e);
+	if (!rc)
+		rc = catalog_add_object(w, FQN("step"), &loc, e);
+	loc.length = INT64_MAX - 5;
+	if (!rc)
+		rc = catalog_add_object(w, FQN("a"), &loc, e); /* a tensor may have the same name */
+	return rc ? rc : catalog_add_object(w, FQN("lost"), &nowhere, e);
+}
+
+/* where NULL: in memory. Tensors in an order of their own. */
+static int build(const char *where, struct catalog **ret, struct err *e)
+{
+	const struct stat st = { .st_size = 4711, .st_ino = 99, .st_mtim = { 12, 34 }, .st_ctim = { 56, 78 } };
+	const uint64_t hash[2] = { 0x0123456789abcdef, 0xfedcba9876543210 };
+	struct catalog_writer *w = NULL;
+	int rc = catalog_writer_new(where, "dcp", "/some/where", &w, e);
+
+	for (size_t i = 0; !rc && i < N_SAMPLES; i++)
+		rc = add_sample(w, &samples[(i * 5 + 3) % N_SAMPLES], e);
+	if (!rc)
+		rc = add_objects(w, e);
+	if (!rc)
+		rc = catalog_add_metadata(w, "__1.metadata", &st, hash, e);
+	if (!rc)
+		rc = catalog_add_metadata(w, "__0.metadata", &st, hash, e);
+	if (!rc)
+		rc = catalog_writer_finish(w, ret, e);
+	catalog_writer_free(w);
+	return rc;
+}
+
+/* ---- everything that can be read, as text ---- */
+
+static void show_u64s(struct buf *b, const uint64_t *v, size_t n)
+{
+	buf_json_u64s(b, v, n);
+	buf_str(b, " ");
+}
+
+static int show_map(struct buf *b, struct catalog *c, const struct catalog_tensor *t, struct err *e)
+{
+	autofree struct chunkmap *m = NULL;
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	int rc = catalog_load_map(c, t, &m, e);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < m->count; i++) {
+		const struct chunk_loc *l = &m->locs[i];
+
+		chunkmap_box(m, i, off, len);
+		buf_str(b, "  ");
+		show_u64s(b, off, t->n_dims);
+		show_u64s(b, len, t->n_dims);
+		show_u64s(b, (const uint64_t[]){ l->file, l->offset, l->length, l->encoding }, 4);
+		buf_str(b, "\n");
+	}
+	return 0;
+}
+
+/* 0, or the first error that a map gave. */
+static int show(struct buf *b, struct catalog *c, struct err *e)
+{
+	size_t n;
+	const struct catalog_source *s = catalog_sources(c, &n);
+	const char *const *encodings;
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+	int rc = 0;
+
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "source %s %llu\n", s[i].path, (unsigned long long)s[i].min_size);
+	encodings = catalog_encodings(c, &n);
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "encoding %s\n", encodings[i]);
+	buf_printf(b, "chunks %llu seal %s\n", (unsigned long long)catalog_chunks(c), catalog_seal(c));
+	t = catalog_tensors(c, &n);
+	for (size_t i = 0; !rc && i < n; i++) {
+		buf_str(b, "tensor ");
+		buf_json_str(b, t[i].fqn, t[i].fqn_len);
+		buf_printf(b, " %s %u %llu %s ", dtype_info(t[i].dtype)->name, t[i].state,
+			   (unsigned long long)t[i].bytes, t[i].fault ? t[i].fault : "-");
+		show_u64s(b, t[i].shape, t[i].n_dims);
+		buf_str(b, "\n");
+		rc = show_map(b, c, &t[i], e);
+	}
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		buf_str(b, "object ");
+		buf_json_str(b, o[i].fqn, o[i].fqn_len);
+		buf_printf(b, " %s ", o[i].fault ? o[i].fault : "-");
+		show_u64s(b,
+			  (const uint64_t[]){ o[i].loc.file, o[i].loc.offset, o[i].loc.length,
+					      o[i].loc.encoding },
+			  4);
+		buf_str(b, "\n");
+	}
+	return rc ? rc : b->err ? err_set(e, b->err, "the test's own buffer") : 0;
+}
+
+static char *build_and_show(const char *where)
+{
+	struct catalog *c = NULL;
+	struct buf b = BUF_INIT(1 << 20);
+	struct err e = { 0 };
+
+	ck_assert_msg(build(where, &c, &e) == 0, "%s", e.msg);
+	ck_assert_int_eq(show(&b, c, &e), 0);
+	ck_assert_int_eq(e.code, 0);
+	catalog_close(c);
+	return b.data;
+}
+
+/* The file at path: its content as text, or NULL and an error. */
+static char *open_and_show(struct err *e)
+{
+	struct catalog *c = NULL;
+	struct buf b = BUF_INIT(1 << 20);
+	int rc = catalog_open(path, &c, e);
+
+	if (rc) {
+		REQUIRE(!c && rc < 0 && e->code == -rc && e->msg[0]);
+		return NULL;
+	}
+	rc = show(&b, c, e);
+	catalog_close(c);
+	if (!rc)
+		return b.data;
+	REQUIRE(rc < 0 && e->code == -rc && e->msg[0]);
+	buf_release(&b);
+	return NULL;
+}
+
+/* ---- what was written is read ---- */
+
+START_TEST(what_goes_in_comes_out)
+{
+	static const uint64_t surrogate_order[] = { 1, 2, 0 }; /* chunk of cell 0, 1, 2 */
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	size_t n;
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+	const struct catalog_metadata *md;
+
+	ck_assert_msg(build(_i ? path : NULL, &c, &e) == 0, "%s", e.msg);
+	t = catalog_tensors(c, &n);
+	ck_assert_uint_eq(n, N_SAMPLES);
+	for (size_t i = 0; i < n; i++) {
+		const struct sample *s = &samples[i];
+		struct chunkmap *m = NULL;
+
+		ck_assert_uint_eq(t[i].fqn_len, s->fqn_len);
+		ck_assert(!memcmp(t[i].fqn, s->fqn, s->fqn_len + 1));
+		ck_assert_uint_eq(t[i].dtype, s->dtype);
+		ck_assert_uint_eq(t[i].n_dims, s->n);
+		ck_assert(!memcmp(t[i].shape, s->shape, s->n * sizeof(uint64_t)));
+		ck_assert_uint_eq(t[i].chunks, s->count);
+		ck_assert_uint_eq(t[i].state, !strcmp(s->fqn, "hole")      ? TENSOR_INCOMPLETE
+					      : !strcmp(s->fqn, "overlap") ? TENSOR_OVERLAPPING
+									   : TENSOR_COMPLETE);
+		ck_assert_int_eq(t[i].fault != NULL, t[i].state != TENSOR_COMPLETE);
+		ck_assert_int_eq(catalog_load_map(c, &t[i], &m, &e), 0);
+		ck_assert_uint_eq(m->count, s->count);
+		for (uint32_t k = 0; k < m->count; k++) {
+			uint64_t off[3], len[3];
+			uint32_t from = s->dtype == DTYPE_U64 ? (uint32_t)surrogate_order[k] : k;
+			const uint64_t *b = s->boxes + from * 2 * s->n;
+
+			chunkmap_box(m, k, off, len);
+			ck_assert(box_equal(s->n, off, len, b, b + s->n));
+			ck_assert_uint_eq(m->locs[k].offset, 1000u * from + s->fqn_len);
+			ck_assert_uint_eq(m->locs[k].length, 700 + from);
+		}
+		free(m);
+	}
+	o = catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 3);
+	ck_assert_str_eq(o[0].fqn, "a");
+	ck_assert_uint_eq(o[0].loc.length, INT64_MAX - 5);
+	ck_assert_str_eq(o[1].fqn, "lost");
+	ck_assert_str_eq(o[1].fault, "it is listed but stored nowhere");
+	ck_assert_str_eq(o[2].fqn, "step");
+	ck_assert_ptr_null(o[2].fault);
+	ck_assert_uint_eq(o[2].loc.offset, 5);
+	md = catalog_metadata(c, &n);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_str_eq(md[0].name, "__0.metadata");
+	ck_assert_str_eq(md[1].name, "__1.metadata");
+	ck_assert_uint_eq(md[1].size, 4711);
+	ck_assert_uint_eq(md[1].inode, 99);
+	ck_assert_uint_eq(md[1].mtime_ns, 12000000034);
+	ck_assert_uint_eq(md[1].ctime_ns, 56000000078);
+	ck_assert_str_eq(md[1].hash, "fedcba98765432100123456789abcdef");
+	ck_assert_uint_eq(catalog_chunks(c), 24);
+	ck_assert_int_eq(e.code, 0);
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(sources_know_how_long_they_must_be)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	size_t n;
+	const struct catalog_source *s;
+
+	ck_assert_int_eq(build(NULL, &c, &e), 0);
+	s = catalog_sources(c, &n);
+	ck_assert_uint_eq(n, 3);
+	for (size_t i = 0; i < n; i++) {
+		if (!strcmp(s[i].path, "__0_0.distcp"))
+			ck_assert_uint_eq(s[i].min_size, INT64_MAX);
+		else if (!strcmp(s[i].path, "sub/__1_0.distcp"))
+			ck_assert_uint_eq(s[i].min_size, 4000 + 7 + 704); /* chunk 4 of the pinwheel */
+		else
+			ck_assert_uint_eq(s[i].min_size, 2000 + 22 + 702);
+	}
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(equal_checkpoints_have_equal_seals)
+{
+	autofree char *a = build_and_show(path), *b = build_and_show(NULL), *c = build_and_show(path);
+
+	ck_assert_str_eq(a, b);
+	ck_assert_str_eq(a, c);
+}
+END_TEST
+
+START_TEST(nothing_at_all_is_an_index_too)
+{
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	size_t n = 1;
+
+	ck_assert_int_eq(catalog_writer_new(path, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(catalog_writer_finish(w, &c, &e), 0);
+	catalog_writer_free(w);
+	(void)catalog_tensors(c, &n);
+	ck_assert_uint_eq(n, 0);
+	(void)catalog_metadata(c, &n);
+	ck_assert_uint_eq(n, 0);
+	catalog_close(c);
+}
+END_TEST
+
+/* The rows are for people with sqlite3: the view takes the chunk maps apart. */
+START_TEST(people_can_read_the_tables)
+{
+	static const char want[] = "[0,0] [2,3] __0_0.distcp 1 700 dcp\n"
+				   "[0,3] [2,3] sub/__1_0.distcp 1001 701 dcp+stream.zstd/1\n"
+				   "[2,0] [2,3] __2_0.distcp 2001 702 dcp\n"
+				   "[2,3] [2,3] __0_0.distcp 3001 703 dcp+stream.zstd/1\n"
+				   "a float32 [4,6] 96 4 [2,2] complete\n";
+	static const char *const sql[] = {
+		"SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' ORDER BY chunk",
+		"SELECT fqn, dtype, shape, bytes, chunks, grid, state FROM tensor WHERE fqn='a'",
+	};
+	autofree char *shown = build_and_show(path);
+	struct buf b = BUF_INIT(10000);
+	sqlite3 *db;
+
+	ck_assert_int_eq(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+	for (size_t i = 0; i < ARRAY_LEN(sql); i++) {
+		sqlite3_stmt *s;
+
+		ck_assert_int_eq(sqlite3_prepare_v2(db, sql[i], -1, &s, NULL), SQLITE_OK);
+		while (sqlite3_step(s) == SQLITE_ROW)
+			for (int k = 0; k < sqlite3_column_count(s); k++)
+				buf_printf(&b, "%s%c", (const char *)sqlite3_column_text(s, k),
+					   k + 1 < sqlite3_column_count(s) ? ' ' : '\n');
+		(void)sqlite3_finalize(s);
+	}
+	(void)sqlite3_close(db);
+	ck_assert_str_eq(b.data, want);
+	buf_release(&b);
+}
+END_TEST
+
+/* Returns its argument when something is wrong. */
+static void *load_all(void *arg)
+{
+	struct catalog *c = arg;
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(c, &n);
+
+	for (size_t i = 0; i < 50 * n; i++) {
+		autofree struct chunkmap *m = NULL;
+		struct err e = { 0 };
+
+		if (catalog_load_map(c, &t[i % n], &m, &e) || m->count != t[i % n].chunks)
+			return arg;
+	}
+	return NULL;
+}
+
+START_TEST(threads_may_load_maps_at_once)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	pthread_t threads[8];
+
+	ck_assert_int_eq(build(path, &c, &e), 0);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, load_all, c), 0);
+	for (int i = 0; i < 8; i++) {
+		void *bad;
+
+		(void)pthread_join(threads[i], &bad);
+		ck_assert_ptr_null(bad);
+	}
+	catalog_close(c);
+}
+END_TEST
+
+/* ---- what cannot be written ---- */
+
+START_TEST(impossible_names_are_refused)
+{
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	struct sample s = { FQN("a\xff"), DTYPE_U8, 0, { 0 }, 1, LIST(0) };
+	struct chunk_loc loc = { .file = CATALOG_NO_FILE };
+	uint32_t id = 42;
+
+	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(add_sample(w, &s, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "FQN 'a\xff' is not UTF-8");
+	ck_assert_int_eq(catalog_add_object(w, s.fqn, s.fqn_len, &loc, &e), -EBADMSG);
+	ck_assert_int_eq(catalog_add_source(w, "../x", 4, &id, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "file name '../x' refused: it leaves or restates its directory");
+	ck_assert_int_eq(catalog_add_source(w, "/etc/passwd", 11, &id, &e), -EBADMSG);
+	ck_assert_int_eq(catalog_add_source(w, "a\0b", 3, &id, &e), -EBADMSG);
+	ck_assert_uint_eq(id, 42);
+	s.fqn = "twice";
+	s.fqn_len = 5;
+	ck_assert_int_eq(add_sample(w, &s, &e), 0);
+	ck_assert_int_eq(add_sample(w, &s, &e), 0);
+	ck_assert_int_eq(catalog_writer_finish(w, &c, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "two tensors are called 'twice'");
+	ck_assert_ptr_null(c);
+	catalog_writer_free(w);
+}
+END_TEST
+
+START_TEST(a_chunk_out_of_bounds_is_refused_with_all_numbers)
+{
+	struct catalog_writer *w = NULL;
+	struct err e = { 0 };
+	struct sample s = { FQN("model.w"), DTYPE_U8, 2, { 4, 4 }, 1, LIST(2, 0, 3, 4) };
+
+	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(add_sample(w, &s, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "tensor 'model.w': chunk at [2,0] of size [3,4] lies outside its shape [4,4]");
+	catalog_writer_free(w);
+}
+END_TEST
+
+START_TEST(tensors_of_more_than_2_to_the_63_bytes_together_are_refused)
+{
+	struct catalog_writer *w = NULL;
+	struct err e = { 0 };
+	struct sample s = { FQN("a"), DTYPE_U8, 1, { INT64_MAX }, 1, LIST(0, INT64_MAX) };
+
+	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(add_sample(w, &s, &e), 0);
+	s.fqn = "b";
+	ck_assert_int_eq(add_sample(w, &s, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "the tensors' sizes add up to more than 2^63 bytes");
+	catalog_writer_free(w);
+}
+END_TEST
+
+static unsigned count_entries(void)
+{
+	DIR *d = opendir(dir);
+	unsigned n = 0;
+
+	REQUIRE(d);
+	for (const struct dirent *x; (x = readdir(d));)
+		n += strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
+	(void)closedir(d);
+	return n;
+}
+
+START_TEST(only_a_finished_index_is_left)
+{
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	struct stat before, after;
+
+	ck_assert_int_eq(catalog_writer_new(path, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(add_sample(w, &samples[0], &e), 0);
+	catalog_writer_free(w); /* given up */
+	ck_assert_uint_eq(count_entries(), 0);
+
+	put_file(dir_fd, "index.sqlite.tmp", "of a killed builder", 19);
+	put_file(dir_fd, "index.sqlite", "an old one", 10);
+	ck_assert_int_eq(fstatat(dir_fd, "index.sqlite", &before, 0), 0);
+	ck_assert_int_eq(build(path, &c, &e), 0);
+	catalog_close(c);
+	ck_assert_uint_eq(count_entries(), 1);
+	ck_assert_int_eq(fstatat(dir_fd, "index.sqlite", &after, 0), 0);
+	ck_assert_uint_ne(before.st_ino, after.st_ino);
+}
+END_TEST
+
+START_TEST(where_nothing_can_be_written_it_says_so)
+{
+	char nowhere[4300];
+	struct catalog_writer *w = NULL;
+	struct err e = { 0 };
+
+	(void)snprintf(nowhere, sizeof(nowhere), "%s/missing/index.sqlite", dir);
+	ck_assert_int_lt(catalog_writer_new(nowhere, "dcp", "/", &w, &e), 0);
+	ck_assert_int_ne(e.code, 0);
+	ck_assert_ptr_null(w);
+}
+END_TEST
+
+/* ---- damage ---- */
+
+/* Is this byte worth a flip? Most of a small index is zeros between rows. */
+static bool near_content(const uint8_t *p, size_t n, size_t at)
+{
+	return p[at] || (at && p[at - 1]) || (at + 1 < n && p[at + 1]);
+}
+
+/* TEST_ALL_BITS=1 flips every one; takes minutes. */
+START_TEST(no_flipped_bit_gives_other_contents)
+{
+	autofree char *want = build_and_show(path);
+	const char *all = getenv("TEST_ALL_BITS");
+	struct rng r = rng_new();
+	size_t n;
+	autofree uint8_t *file = get_file(dir_fd, "index.sqlite", &n);
+	autoclose int fd = openat(dir_fd, "index.sqlite", O_RDWR | O_CLOEXEC);
+	unsigned errors = 0, flips = 0;
+	size_t content = 0;
+
+	for (size_t at = 0; at < n; at++)
+		content += near_content(file, n, at);
+	for (size_t at = 0; at < n; at++) {
+		/* All of the header, some of what holds rows, a few of the zeros. */
+		uint64_t often = all || at < 100 ? 1 : near_content(file, n, at) ? 1 + content / 700 : 500;
+
+		for (unsigned bit = 0; bit < 8; bit++) {
+			uint8_t changed = (uint8_t)(file[at] ^ 1u << bit);
+			struct err e = { 0 };
+			char *got;
+
+			if (rng_below(&r, often))
+				continue;
+			REQUIRE(pwrite(fd, &changed, 1, (off_t)at) == 1);
+			got = open_and_show(&e);
+			if (got && strcmp(got, want) != 0)
+				ck_abort_msg("bit %u of byte %zu gives:\n%s", bit, at, got);
+			errors += !got;
+			flips++;
+			free(got);
+		}
+		REQUIRE(pwrite(fd, file + at, 1, (off_t)at) == 1);
+	}
+	ck_assert_uint_gt(flips, 3000);
+	ck_assert_uint_gt(errors, flips / 20);
+	free(open_and_show(&(struct err){ 0 }));
+}
+END_TEST
+
+START_TEST(no_overwritten_stretch_gives_other_contents)
+{
+	autofree char *want = build_and_show(path);
+	struct rng r = rng_new();
+	size_t n;
+	autofree uint8_t *file = get_file(dir_fd, "index.sqlite", &n);
+	unsigned errors = 0;
+
+	for (int i = 0; i < 300; i++) {
+		autofree uint8_t *copy = malloc(n);
+		size_t len = 1 + rng_below(&r, rng_chance(&r, 50) ? 20 : 5000), at = rng_below(&r, n - len);
+		struct err e = { 0 };
+		char *got;
+
+		REQUIRE(copy);
+		while (!near_content(file, n, at))
+			at = rng_below(&r, n - len);
+		memcpy(copy, file, n);
+		if (rng_chance(&r, 50))
+			random_bytes(&r, copy + at, len);
+		else
+			memcpy(copy + at, file + rng_below(&r, n - len), len);
+		put_file(dir_fd, "index.sqlite", copy, n);
+		got = open_and_show(&e);
+		REQUIRE(!got || !strcmp(got, want));
+		errors += !got;
+		free(got);
+	}
+	ck_assert_uint_gt(errors, 30);
+}
+END_TEST
+
+START_TEST(a_cut_index_is_refused_or_lacks_nothing)
+{
+	autofree char *want = build_and_show(path);
+	struct rng r = rng_new();
+	size_t n;
+	autofree uint8_t *file = get_file(dir_fd, "index.sqlite", &n);
+
+	for (int i = 0; i < 300; i++) {
+		size_t len = i < 120 ? (size_t)i : i < 150 ? n - (size_t)(i - 119) : rng_below(&r, n);
+		struct err e = { 0 };
+		char *got;
+
+		put_file(dir_fd, "index.sqlite", file, len);
+		got = open_and_show(&e);
+		/* The last pages may be none that are read. */
+		ck_assert(got ? len > n / 2 && !strcmp(got, want) : e.code == EBADMSG);
+		free(got);
+	}
+}
+END_TEST
+
+START_TEST(what_is_no_index_is_refused)
+{
+	struct rng r = rng_new();
+	uint8_t random[40000];
+	struct err e = { 0 };
+
+	ck_assert_ptr_null(open_and_show(&e)); /* nothing there */
+	put_file(dir_fd, "index.sqlite", "", 0);
+	ck_assert_ptr_null(open_and_show(&e));
+	ck_assert_int_eq(e.code, EBADMSG);
+	ck_assert_str_eq(e.msg, "this is not a chunk index");
+	for (int i = 0; i < 50; i++) {
+		random_bytes(&r, random, sizeof(random));
+		if (i % 2)
+			memcpy(random, "SQLite format 3", 16);
+		put_file(dir_fd, "index.sqlite", random, 1 + rng_below(&r, sizeof(random) - 1));
+		ck_assert_ptr_null(open_and_show(&e));
+		ck_assert_int_eq(e.code, EBADMSG);
+	}
+	ck_assert_int_eq(unlinkat(dir_fd, "index.sqlite", 0), 0);
+	ck_assert_int_eq(mkdirat(dir_fd, "index.sqlite", 0700), 0);
+	ck_assert_ptr_null(open_and_show(&e));
+}
+END_TEST
+
+static const struct {
+	const char *sql;
+	const char *msg;
+} changes[] = {
+	{ "PRAGMA application_id=1", "this is not a chunk index" },
+	{ "PRAGMA user_version=2", "chunk index of another version" },
+	{ "PRAGMA user_version=0", "chunk index of another version" },
+	{ "CREATE TABLE more(x)", "chunk index with other tables" },
+	{ "CREATE VIEW more AS SELECT 1", "chunk index with other tables" },
+	{ "CREATE INDEX more ON tensor(dtype)", "chunk index with other tables" },
+	{ "CREATE TRIGGER more AFTER INSERT ON tensor BEGIN SELECT 1; END", "chunk index with other tables" },
+	{ "DROP VIEW chunk", "chunk index lacks a table" },
+	{ "DROP VIEW chunk; CREATE VIEW chunk AS SELECT load_extension('x')", "chunk index with other tables" },
+	{ "DROP TABLE directory", "chunk index with other tables" },
+	{ "DROP TABLE chunkmap; CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT)",
+	  "chunk index with other tables" },
+	{ "DELETE FROM checkpoint", "chunk index is damaged: it has no directory" },
+	{ "DELETE FROM directory", "chunk index is damaged: it has no directory" },
+	{ "UPDATE directory SET data=x''", "chunk index is damaged: its directory is empty" },
+	{ "UPDATE directory SET data='text'", "chunk index is damaged: its seal does not match its directory" },
+	{ "UPDATE checkpoint SET seal='x'", "chunk index is damaged: its seal does not match its directory" },
+	{ "UPDATE checkpoint SET seal=upper(seal)",
+	  "chunk index is damaged: its seal does not match its directory" },
+	{ "UPDATE metadata_file SET xxh128='short'", "chunk index is damaged: its list of metadata files" },
+	{ "DELETE FROM chunkmap", "chunk index is damaged: no chunk map" },
+	{ "UPDATE chunkmap SET chunks='[]'", "chunk index is damaged: chunk map does not match its hash" },
+	{ "UPDATE chunkmap SET chunks=x'00'", "chunk index is damaged: chunk map does not match its hash" },
+	{ "UPDATE chunkmap SET id=id+1000", "chunk index is damaged: no chunk map" },
+};
+
+START_TEST(changes_to_the_tables_are_noticed)
+{
+	autofree char *want = build_and_show(path);
+	struct err e = { 0 };
+	sqlite3 *db;
+
+	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+	ck_assert_msg(!sqlite3_exec(db, changes[_i].sql, NULL, NULL, NULL), "%s", sqlite3_errmsg(db));
+	ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+	ck_assert_ptr_null(open_and_show(&e));
+	ck_assert_int_eq(e.code, EBADMSG);
+	ck_assert_str_eq(e.msg, changes[_i].msg);
+}
+END_TEST
+
+START_TEST(somebody_elses_database_is_refused)
+{
+	struct err e = { 0 };
+	sqlite3 *db;
+
+	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db, "CREATE TABLE moz_places(url)", NULL, NULL, NULL), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+	ck_assert_ptr_null(open_and_show(&e));
+	ck_assert_int_eq(e.code, EBADMSG);
+	ck_assert_str_eq(e.msg, "this is not a chunk index");
+}
+END_TEST
+
+/* ---- indexes that are sealed, and lie ---- */
+
+struct forged {
+	const char *map;    /* text; "": none */
+	uint64_t dtype;     /* 0: uint8 */
+	uint64_t n_dims;    /* + 1 */
+	uint64_t shape0;    /* 0: 4 */
+	uint64_t bytes;     /* 0: 4 */
+	uint64_t chunks;    /* 0: 1 */
+	uint64_t state;
+	uint64_t tensors, objects, sources; /* counts + 1 */
+	uint64_t object[4]; /* file, offset, length, encoding */
+	bool object_fault;
+	size_t cut;         /* bytes of the directory left out at its end */
+	bool more;          /* a byte behind it */
+};
+
+static void put_num(struct buf *b, uint64_t v)
+{
+	uint8_t bytes[10];
+
+	buf_add(b, bytes, put_varint(bytes, v));
+}
+
+static void put_str(struct buf *b, const char *s)
+{
+	put_num(b, s ? strlen(s) + 1 : 0);
+	if (s)
+		buf_add(b, s, strlen(s) + 1);
+}
+
+static void put_forged(struct buf *b, const struct forged *f)
+{
+	uint64_t n_dims = f->n_dims ? f->n_dims - 1 : 1;
+
+	put_str(b, "dcp");
+	put_num(b, 1);
+	put_num(b, f->sources ? f->sources - 1 : 1);
+	put_str(b, "file");
+	put_num(b, 1000);
+	put_num(b, 1);
+	put_str(b, "dcp");
+	put_num(b, f->tensors ? f->tensors - 1 : 1);
+	put_str(b, "w");
+	put_num(b, f->dtype ? f->dtype : DTYPE_U8);
+	put_num(b, n_dims);
+	for (uint64_t d = 0; d < n_dims && d < 100; d++)
+		put_num(b, d ? 1 : f->shape0 ? f->shape0 : 4);
+	put_num(b, f->bytes ? f->bytes : 4);
+	put_num(b, f->chunks ? f->chunks : 1);
+	put_num(b, f->state);
+	put_str(b, NULL);
+	put_num(b, 0);
+	put_num(b, map_hash(f->map, strlen(f->map)));
+	put_num(b, f->objects ? f->objects - 1 : 1);
+	put_str(b, "step");
+	for (int i = 0; i < 4; i++)
+		put_num(b, f->object[i]);
+	put_str(b, f->object_fault ? "it is lost" : NULL);
+	b->len -= f->cut;
+	if (f->more)
+		buf_add(b, "", 1);
+	REQUIRE(!b->err);
+}
+
+static void forge(const struct forged *f)
+{
+	struct buf d = BUF_INIT(1 << 20);
+	sqlite3 *db;
+	sqlite3_stmt *s;
+	char hex[33];
+
+	put_forged(&d, f);
+	seal_hex(XXH3_128bits(d.data, d.len), hex);
+	(void)unlink(path);
+	REQUIRE(!sqlite3_open(path, &db));
+	for (size_t i = 0; catalog_schema[i]; i++)
+		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
+	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=1", NULL, NULL, NULL));
+	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO directory VALUES(1,?)", -1, &s, NULL));
+	(void)sqlite3_bind_blob(s, 1, d.data, (int)d.len, SQLITE_STATIC);
+	REQUIRE(sqlite3_step(s) == SQLITE_DONE);
+	(void)sqlite3_finalize(s);
+	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO checkpoint VALUES('dcp','/','x',1,1,1,4,?)", -1, &s, NULL));
+	(void)sqlite3_bind_text(s, 1, hex, -1, SQLITE_STATIC);
+	REQUIRE(sqlite3_step(s) == SQLITE_DONE);
+	(void)sqlite3_finalize(s);
+	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO chunkmap VALUES(0,?)", -1, &s, NULL));
+	(void)sqlite3_bind_text(s, 1, f->map, -1, SQLITE_STATIC);
+	REQUIRE(sqlite3_step(s) == SQLITE_DONE);
+	(void)sqlite3_finalize(s);
+	(void)sqlite3_close(db);
+	buf_release(&d);
+}
+
+#define WHOLE "[[[0],[4],0,0,704,0]]"
+
+START_TEST(a_forged_index_that_says_nothing_odd_is_read)
+{
+	struct err e = { 0 };
+	char *got;
+
+	forge(&(struct forged){ .map = WHOLE });
+	got = open_and_show(&e);
+	ck_assert_msg(got, "%s", e.msg);
+	free(got);
+}
+END_TEST
+
+static const struct {
+	struct forged f;
+	const char *msg; /* NULL: any */
+} forgeries[] = {
+	{ { .map = WHOLE, .dtype = DTYPE_COUNT }, "its directory" },
+	{ { .map = WHOLE, .dtype = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .dtype = DTYPE_F32 }, "its directory" }, /* 16 bytes, not 4 */
+	{ { .map = WHOLE, .bytes = 5 }, "its directory" },
+	{ { .map = WHOLE, .bytes = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .shape0 = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .n_dims = 1 + 65 }, "its directory" },
+	{ { .map = WHOLE, .n_dims = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .tensors = 1 + 2 }, "its directory" },
+	{ { .map = WHOLE, .tensors = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .objects = 1 + 2 }, "its directory" },
+	{ { .map = WHOLE, .objects = (uint64_t)1 << 60 }, "its directory" },
+	{ { .map = WHOLE, .sources = 1 + 2 }, "its directory" },
+	{ { .map = WHOLE, .sources = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .cut = 1 }, "its directory" },
+	{ { .map = WHOLE, .cut = 8 }, "its directory" },
+	{ { .map = WHOLE, .more = true }, "its directory" },
+	{ { .map = WHOLE, .object = { 1, 0, 0, 0 } }, "its directory" },
+	{ { .map = WHOLE, .object = { 0, 0, 0, 1 } }, "its directory" },
+	{ { .map = WHOLE, .object = { UINT32_MAX, 0, 0, 0 } }, "its directory" },
+	{ { .map = "" }, "chunk map" },
+	{ { .map = "no numbers" }, "chunk map" },
+	{ { .map = "[[[0],[5],0,0,704,0]]" }, "chunk map" },
+	{ { .map = "[[[1],[4],0,0,704,0]]" }, "chunk map" },
+	{ { .map = "[[[18446744073709551615],[2],0,0,704,0]]" }, "chunk map" },
+	{ { .map = "[[[0],[4],1,0,704,0]]" }, "chunk map" },
+	{ { .map = "[[[0],[4],4294967296,0,704,0]]" }, "chunk map" },
+	{ { .map = "[[[0],[4],0,0,704,1]]" }, "chunk map" },
+	{ { .map = "[[[0],[4],0,9223372036854775808,704,0]]" }, "chunk map" },
+	{ { .map = "[[[0],[4],0,0,9223372036854775808,0]]" }, "chunk map" },
+	{ { .map = "[[[0],[3],0,0,704,0]]" }, "chunk map with a hole" },
+	{ { .map = "[[[0],[3],0,0,704,0]]", .state = TENSOR_OVERLAPPING }, "chunk map with a hole" },
+	{ { .map = "[[[0],[0],0,0,704,0]]" }, "chunk map with a hole" },
+	{ { .map = WHOLE, .chunks = 2 }, "chunk map" },
+	{ { .map = WHOLE, .chunks = 1000000 }, "chunk map" },
+	{ { .map = "[[[0],[2],0,0,704,0],[[0],[2],0,0,704,0]]", .chunks = 2 }, "chunk map with a hole" },
+};
+
+START_TEST(a_sealed_index_that_lies_is_refused)
+{
+	struct err e = { 0 };
+	char want[100];
+
+	(void)snprintf(want, sizeof(want), "chunk index is damaged: %s", forgeries[_i].msg);
+	forge(&forgeries[_i].f);
+	ck_assert_ptr_null(open_and_show(&e));
+	ck_assert_int_eq(e.code, EBADMSG);
+	ck_assert_str_eq(e.msg, want);
+}
+END_TEST
+
+/* Who is told that an object is lost does not look where it would be. */
+START_TEST(a_lost_object_points_nowhere)
+{
+	struct forged f = { .map = WHOLE, .object = { 77, 1, 2, 88 }, .object_fault = true };
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	size_t n;
+
+	forge(&f);
+	if (catalog_open(path, &c, &e)) {
+		ck_assert_int_eq(e.code, EBADMSG);
+		return;
+	}
+	ck_assert_uint_eq(catalog_objects(c, &n)[0].loc.file, 0);
+	ck_assert_uint_eq(catalog_objects(c, &n)[0].loc.encoding, 0);
+	catalog_close(c);
+}
+END_TEST
+
+/* Boxes of no elements, which a builder never writes: harmless. */
+START_TEST(empty_boxes_in_a_forged_map_do_no_harm)
+{
+	static const char *const maps[] = {
+		"[[[0],[0],0,0,704,0],[[0],[4],0,0,704,0]]",
+		"[[[0],[4],0,0,704,0],[[4],[0],0,0,704,0]]",
+		"[[[0],[2],0,0,704,0],[[2],[0],0,0,704,0],[[2],[2],0,0,704,0]]",
+		"[[[2],[2],0,0,704,0],[[1],[0],0,0,704,0],[[0],[2],0,0,704,0]]",
+	};
+	struct forged f = { .map = maps[_i], .chunks = _i < 2 ? 2 : 3 };
+	struct err e = { 0 };
+
+	forge(&f);
+	free(open_and_show(&e)); /* whichever way, but no crash; the fuzzer of plans does the rest */
+}
+END_TEST
+
+START_TEST(random_directories_never_crash)
+{
+	struct rng r = rng_new();
+	struct buf good = BUF_INIT(10000);
+	unsigned opened = 0;
+
+	put_forged(&good, &(struct forged){ .map = WHOLE });
+	forge(&(struct forged){ .map = WHOLE });
+	for (int i = 0; i < 1500; i++) {
+		sqlite3 *db;
+		sqlite3_stmt *s;
+		char hex[33];
+		autofree char *d = malloc(good.len), *got = NULL;
+		struct err e = { 0 };
+
+		REQUIRE(d);
+		memcpy(d, good.data, good.len);
+		for (uint64_t k = 1 + rng_below(&r, 2); k; k--)
+			d[rng_below(&r, good.len)] = (char)(rng_chance(&r, 50) ? rng_below(&r, 256) : 0xff);
+		seal_hex(XXH3_128bits(d, good.len), hex);
+		REQUIRE(!sqlite3_open(path, &db));
+		REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; PRAGMA journal_mode=MEMORY; BEGIN", NULL, NULL,
+				      NULL));
+		REQUIRE(!sqlite3_prepare_v2(db, "UPDATE directory SET data=?", -1, &s, NULL));
+		(void)sqlite3_bind_blob(s, 1, d, (int)good.len, SQLITE_STATIC);
+		REQUIRE(sqlite3_step(s) == SQLITE_DONE);
+		(void)sqlite3_finalize(s);
+		REQUIRE(!sqlite3_prepare_v2(db, "UPDATE checkpoint SET seal=?", -1, &s, NULL));
+		(void)sqlite3_bind_text(s, 1, hex, -1, SQLITE_STATIC);
+		REQUIRE(sqlite3_step(s) == SQLITE_DONE);
+		(void)sqlite3_finalize(s);
+		REQUIRE(!sqlite3_exec(db, "COMMIT", NULL, NULL, NULL));
+		(void)sqlite3_close(db);
+		got = open_and_show(&e);
+		opened += got != NULL;
+	}
+	ck_assert_uint_gt(opened, 10);
+	buf_release(&good);
+}
+END_TEST
+
+/* ---- faults ---- */
+
+START_TEST(every_allocation_may_fail)
+{
+	unsigned rounds = 0;
+
+	fault_sqlite();
+	FAULT_LOOP(FAULT_ALLOC) {
+		struct catalog *c = NULL;
+		struct err e = { 0 };
+		int rc = build(_i ? path : NULL, &c, &e);
+
+		(void)fault_off();
+		rounds++;
+		REQUIRE(rc || !e.code);
+		REQUIRE(!rc || (rc < 0 && e.code == -rc && e.msg[0] && !c));
+		/* SQLite goes without some memory; where it cannot, it is the reason given. */
+		if (rc && rc != -ENOMEM) fprintf(stderr, "%d %s\n", rc, e.msg);
+		catalog_close(c);
+		if (_i) {
+			struct stat st;
+
+			REQUIRE(fstatat(dir_fd, "index.sqlite.tmp", &st, 0));
+			REQUIRE(rc || !fstatat(dir_fd, "index.sqlite", &st, 0));
+			(void)unlinkat(dir_fd, "index.sqlite", 0);
+		}
+	}
+	ck_assert_uint_gt(rounds, 500);
+}
+END_TEST
+
+START_TEST(opening_and_loading_may_fail_anywhere)
+{
+	autofree char *want = NULL;
+
+	fault_sqlite();
+	want = build_and_show(path);
+	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC) {
+		struct err e = { 0 };
+		char *got = open_and_show(&e);
+
+		(void)fault_off();
+		REQUIRE(got ? !strcmp(got, want) : e.code == (_i ? EIO : ENOMEM) || fault_hit());
+		free(got);
+	}
+}
+END_TEST
+
+START_TEST(a_full_disk_leaves_nothing_behind)
+{
+	unsigned failed = 0;
+
+	fault_sqlite();
+	FAULT_LOOP(FAULT_WRITE) {
+		struct catalog *c = NULL;
+		struct err e = { 0 };
+		struct stat st;
+		int rc = build(path, &c, &e);
+
+		(void)fault_off();
+		if (fault_hit()) {
+			ck_assert_int_eq(rc, -ENOSPC);
+			ck_assert_int_ne(fstatat(dir_fd, "index.sqlite", &st, 0), 0);
+			failed++;
+		}
+		ck_assert_int_ne(fstatat(dir_fd, "index.sqlite.tmp", &st, 0), 0);
+		catalog_close(c);
+	}
+	ck_assert_uint_gt(failed, 5);
+}
+END_TEST
+
+Suite *catalog_suite(void)
+{
+	Suite *s = suite_create("catalog");
+	TCase *t = tcase_create("catalog");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, what_goes_in_comes_out, 0, 2);
+	tcase_add_test(t, sources_know_how_long_they_must_be);
+	tcase_add_test(t, equal_checkpoints_have_equal_seals);
+	tcase_add_test(t, nothing_at_all_is_an_index_too);
+	tcase_add_test(t, people_can_read_the_tables);
+	tcase_add_test(t, threads_may_load_maps_at_once);
+	tcase_add_test(t, impossible_names_are_refused);
+	tcase_add_test(t, a_chunk_out_of_bounds_is_refused_with_all_numbers);
+	tcase_add_test(t, tensors_of_more_than_2_to_the_63_bytes_together_are_refused);
+	tcase_add_test(t, only_a_finished_index_is_left);
+	tcase_add_test(t, where_nothing_can_be_written_it_says_so);
+	tcase_add_test(t, no_flipped_bit_gives_other_contents);
+	tcase_add_test(t, no_overwritten_stretch_gives_other_contents);
+	tcase_add_test(t, a_cut_index_is_refused_or_lacks_nothing);
+	tcase_add_test(t, what_is_no_index_is_refused);
+	tcase_add_loop_test(t, changes_to_the_tables_are_noticed, 0, ARRAY_LEN(changes));
+	tcase_add_test(t, somebody_elses_database_is_refused);
+	tcase_add_test(t, a_forged_index_that_says_nothing_odd_is_read);
+	tcase_add_loop_test(t, a_sealed_index_that_lies_is_refused, 0, ARRAY_LEN(forgeries));
+	tcase_add_test(t, a_lost_object_points_nowhere);
+	tcase_add_loop_test(t, empty_boxes_in_a_forged_map_do_no_harm, 0, 4);
+	tcase_add_test(t, random_directories_never_crash);
+	tcase_add_loop_test(t, every_allocation_may_fail, 0, 2);
+	tcase_add_loop_test(t, opening_and_loading_may_fail_anywhere, 0, 2);
+	tcase_add_test(t, a_full_disk_leaves_nothing_behind);
+	suite_add_tcase(s, t);
+	return s;
+}
