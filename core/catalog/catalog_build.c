@@ -529,22 +529,29 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 	return rc;
 }
 
-static int put_checkpoint(struct catalog_writer *w, struct err *e)
+static int put_directory(struct catalog_writer *w, struct err *e)
 {
-	autofinalize sqlite3_stmt *dir = NULL;
 	autofinalize sqlite3_stmt *s = NULL;
 	const struct buf *d = &w->directory;
-	char hex[33];
-	int rc = sql_prepare(w->db, "INSERT INTO directory VALUES(1,?)", &dir, e);
+	int rc = sql_prepare(w->db, "INSERT INTO directory VALUES(1,?)", &s, e);
 
-	if (!rc)
-		rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
 	if (rc)
 		return rc;
 	if (d->err)
 		return err_set(e, d->err, "chunk index: its directory is too large");
-	(void)sqlite3_bind_blob(dir, 1, d->data, (int)d->len, SQLITE_STATIC);
-	rc = step_reset(w, dir, e);
+	(void)sqlite3_bind_blob(s, 1, d->data, (int)d->len, SQLITE_STATIC);
+	return step_reset(w, s, e);
+}
+
+static int put_checkpoint(struct catalog_writer *w, struct err *e)
+{
+	autofinalize sqlite3_stmt *s = NULL;
+	const struct buf *d = &w->directory;
+	char hex[33];
+	int rc = put_directory(w, e);
+
+	if (!rc)
+		rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
 	if (rc)
 		return rc;
 	seal_hex(XXH3_128bits(d->data, d->len), hex);
