@@ -566,23 +566,28 @@ static int put_checkpoint(struct catalog_writer *w, struct err *e)
 	return step_reset(w, s, e);
 }
 
+/* A descriptor of the directory that a path is in, or -1. */
+static int open_parent(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[4096];
+
+	if (!slash)
+		return open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	(void)snprintf(dir, sizeof(dir), "%.*s/", (int)(slash - path), path);
+	return open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
 /* Sync the finished file, give it its name, sync the directory. */
 static int publish(const char *tmp, const char *path, struct err *e)
 {
-	autofree char *dir = strdup(path);
-	autoclose int fd = open(tmp, O_RDONLY | O_CLOEXEC), dirfd = -1;
-	char *slash;
+	autoclose int fd = open(tmp, O_RDONLY | O_CLOEXEC);
+	autoclose int dirfd = open_parent(path);
 
-	if (!dir)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
 	if (fd < 0 || fsync(fd))
 		return err_sys(e, errno, "sync '%s'", tmp);
 	if (rename(tmp, path))
 		return err_sys(e, errno, "rename '%s' to '%s'", tmp, path);
-	slash = strrchr(dir, '/');
-	if (slash)
-		*slash = 0;
-	dirfd = open(!slash ? "." : *dir ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dirfd >= 0)
 		(void)fsync(dirfd); /* not all file systems can; the rename is atomic without */
 	return 0;

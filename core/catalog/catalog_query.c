@@ -202,12 +202,14 @@ static int read_directory(struct catalog *c, struct err *e)
 	const char *want;
 	const void *data;
 	size_t len;
-	int rc = sql_prepare(c->db, "SELECT seal, data FROM checkpoint, directory", &s, e);
+	int rc = sql_prepare(c->db, "SELECT seal, data FROM checkpoint, directory", &s, e), step;
 
 	if (rc)
 		return rc;
-	if (sqlite3_step(s) != SQLITE_ROW)
-		return damaged(e, "it has no directory");
+	step = sqlite3_step(s);
+	if (step != SQLITE_ROW)
+		return step == SQLITE_DONE ? damaged(e, "it has no directory")
+					   : sql_err(c->db, e, "chunk index");
 	data = sqlite3_column_blob(s, 1);
 	len = (size_t)sqlite3_column_bytes(s, 1);
 	if (!data || !len)
