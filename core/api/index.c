@@ -173,6 +173,17 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 
 /* ---- where ---- */
 
+/* A daemon changes its directory; the path has to last. */
+static char *absolute(const char *path)
+{
+	autofree char *cwd = *path == '/' ? NULL : getcwd(NULL, 0);
+	char *r;
+
+	if (*path == '/')
+		return strdup(path);
+	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
+}
+
 /* $XDG_CACHE_HOME/ckptfs/NAME-HASH.sqlite, or NULL when there is no such directory to write in. */
 static char *cache_path(const char *root)
 {
@@ -237,9 +248,9 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 
 	*ret_built = false;
 	if (rq->where && strcmp(rq->where, ":memory:") != 0) {
-		path = strdup(rq->where);
+		path = absolute(rq->where);
 		if (!path)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_sys(e, errno, "index '%s'", rq->where);
 		*ret = rq->rebuild ? NULL : try_open(rq, path);
 		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, e);
 		return rc ? rc : finish(steal_ptr(&path), ret_path, e);

@@ -27,8 +27,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PICKLE ((size_t)4 << 30)  /* live memory; real ones need about 1 MiB */
-#define MAX_STRINGS ((size_t)4 << 30) /* FQNs and file names */
+#define MAX_PICKLE ((size_t)1 << 30)  /* live memory; real ones need about 1 MiB */
+#define MAX_STRINGS ((size_t)1 << 30) /* FQNs and file names */
 
 enum dcp_class {
 	CLASS_OTHER,

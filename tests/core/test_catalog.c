@@ -684,6 +684,7 @@ START_TEST(changes_to_the_tables_are_noticed)
 	sqlite3 *db;
 
 	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+	(void)sqlite3_exec(db, "PRAGMA synchronous=OFF", NULL, NULL, NULL);
 	ck_assert_msg(!sqlite3_exec(db, changes[_i].sql, NULL, NULL, NULL), "%s", sqlite3_errmsg(db));
 	ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 	ck_assert_ptr_null(open_and_show(&e));
@@ -782,6 +783,7 @@ static void forge(const struct forged *f)
 	seal_hex(XXH3_128bits(d.data, d.len), hex);
 	(void)unlink(path);
 	REQUIRE(!sqlite3_open(path, &db));
+	REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; BEGIN", NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
 	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=1", NULL, NULL, NULL));
@@ -797,6 +799,7 @@ static void forge(const struct forged *f)
 	(void)sqlite3_bind_text(s, 1, f->map, -1, SQLITE_STATIC);
 	REQUIRE(sqlite3_step(s) == SQLITE_DONE);
 	(void)sqlite3_finalize(s);
+	REQUIRE(!sqlite3_exec(db, "COMMIT", NULL, NULL, NULL));
 	(void)sqlite3_close(db);
 	buf_release(&d);
 }
