@@ -9,6 +9,7 @@
 #include "base/io.h"
 #include "base/text.h"
 #include "catalog/catalog_internal.h"
+#include "catalog/catalog_names.h"
 #include "catalog/catalog_normal.h"
 #include "catalog/catalog_query.h"
 #include "catalog/catalog_schema.h"
@@ -19,19 +20,6 @@
 #include <unistd.h>
 
 #define MAX_VALUE (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */
-
-struct name {
-	uint32_t id;
-	uint64_t min_size; /* of a source */
-	char text[];
-};
-
-/* Interned names: few (files, encodings), found by a small hash table. */
-struct names {
-	struct name **by_id;
-	uint32_t *table; /* id + 1, 0 = free */
-	uint32_t n, cap;
-};
 
 /* One tensor or object until the end, when the natural order is known. */
 struct pending {
@@ -67,68 +55,6 @@ struct catalog_writer {
 static const char builder[] = "ckptfs " CKPTFS_VERSION;
 
 /* ---- names ---- */
-
-static void names_release(struct names *t)
-{
-	for (uint32_t i = 0; i < t->n; i++)
-		free(t->by_id[i]);
-	free(t->by_id);
-	free(t->table);
-}
-
-static int names_grow(struct names *t, struct err *e)
-{
-	uint32_t cap = t->cap ? t->cap * 2 : 64;
-	struct name **by_id;
-	uint32_t *table;
-
-	if (t->n < t->cap / 2)
-		return 0;
-	by_id = realloc(t->by_id, cap / 2 * sizeof(*by_id));
-	table = by_id ? calloc(cap, sizeof(*table)) : NULL;
-	if (by_id)
-		t->by_id = by_id;
-	if (!table)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
-	for (uint32_t i = 0; i < t->n; i++) {
-		const char *s = by_id[i]->text;
-		uint64_t at = XXH3_64bits(s, strlen(s)) & (cap - 1);
-
-		while (table[at])
-			at = (at + 1) & (cap - 1);
-		table[at] = i + 1;
-	}
-	free(t->table);
-	t->table = table;
-	t->cap = cap;
-	return 0;
-}
-
-static int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct err *e)
-{
-	struct name *n;
-	uint64_t at;
-	int rc = names_grow(t, e);
-
-	if (rc)
-		return rc;
-	for (at = XXH3_64bits(s, len) & (t->cap - 1); t->table[at]; at = (at + 1) & (t->cap - 1)) {
-		n = t->by_id[t->table[at] - 1];
-		if (strlen(n->text) == len && !memcmp(n->text, s, len)) {
-			*ret = n->id;
-			return 0;
-		}
-	}
-	n = calloc(1, sizeof(*n) + len + 1);
-	if (!n)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
-	n->id = t->n;
-	memcpy(n->text, s, len);
-	t->by_id[t->n++] = n;
-	t->table[at] = t->n;
-	*ret = n->id;
-	return 0;
-}
 
 int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
 		       struct err *e)

@@ -11,12 +11,7 @@
 
 /* ---- reading ---- */
 
-struct feed {
-	const uint8_t *bytes;
-	size_t n, step;
-};
-
-static int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
 {
 	const struct feed *f = arg;
 	size_t n;

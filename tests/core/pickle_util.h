@@ -10,6 +10,13 @@
 #include "base/err.h"
 #include "parse/pickle.h"
 
+/* A read callback (arg: a struct feed) that gives at most `step` bytes at a time. */
+struct feed {
+	const uint8_t *bytes;
+	size_t n, step;
+};
+int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e);
+
 /*
  * pickle_load with `step` bytes at a time through the read callback, or from memory where step is
  * 0. The bytes are copied to an allocation of exactly that size first, for AddressSanitizer.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buf.h"
+#include "fault.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -31,6 +32,22 @@ START_TEST(an_error_sticks)
 	buf_printf(&b, "%d", 1);
 	ck_assert_ptr_null(buf_room(&b, 0));
 	ck_assert_int_eq(b.err, EFBIG);
+	ck_assert_str_eq(b.data, "abc");
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(out_of_memory_is_an_error_and_keeps_content)
+{
+	struct buf b = BUF_INIT(1 << 20);
+
+	buf_str(&b, "abc");
+	fault_on(FAULT_ALLOC, 1, 1);
+	ck_assert_ptr_null(buf_room(&b, 10000));
+	(void)fault_off();
+	ck_assert_int_eq(b.err, ENOMEM);
+	buf_str(&b, "d");
+	ck_assert_int_eq(b.err, ENOMEM);
 	ck_assert_str_eq(b.data, "abc");
 	buf_release(&b);
 }
@@ -167,6 +184,7 @@ Suite *buf_suite(void)
 
 	tcase_add_test(t, ceiling_is_an_error_and_keeps_content);
 	tcase_add_test(t, an_error_sticks);
+	tcase_add_test(t, out_of_memory_is_an_error_and_keeps_content);
 	tcase_add_test(t, absurd_sizes_are_refused);
 	tcase_add_test(t, release_empties_but_remembers_the_ceiling);
 	tcase_add_test(t, text_is_followed_by_a_nul_after_every_step);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/chunkmap.h"
 #include "base/checked.h"
+#include "fault.h"
 #include "model/box.h"
 #include "rng.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -267,6 +269,40 @@ START_TEST(offsets_near_2_to_the_63_do_not_wrap)
 }
 END_TEST
 
+static int count_hit(void *arg, uint32_t chunk, const uint64_t *chunk_off, const uint64_t *chunk_len,
+		     const uint64_t *off, const uint64_t *len)
+{
+	(void)chunk;
+	(void)chunk_off;
+	(void)chunk_len;
+	(void)off;
+	(void)len;
+	++*(uint32_t *)arg;
+	return 0;
+}
+
+START_TEST(out_of_memory_is_no_map_or_an_error)
+{
+	static const uint64_t off[] = { 0 }, shape[] = { 5 };
+	static uint64_t boxes[2 * MAX_BOXES];
+	int failed = 0;
+
+	for (size_t i = 0; i < MAX_BOXES; i++)
+		boxes[2 * i + 1] = 5;
+	FAULT_LOOP(FAULT_ALLOC) {
+		struct chunkmap *m = chunkmap_new(1, shape, boxes, MAX_BOXES);
+		uint32_t hits = 0;
+		int rc = m ? chunkmap_find(m, off, shape, count_hit, &hits) : 0;
+
+		(void)fault_off();
+		failed += !m || rc;
+		REQUIRE(!m || (rc ? rc == -ENOMEM && !hits : hits == MAX_BOXES));
+		free(m);
+	}
+	ck_assert_int_ge(failed, 4);
+}
+END_TEST
+
 START_TEST(a_map_says_how_large_it_is)
 {
 	struct rng r = rng_new();
@@ -295,6 +331,7 @@ Suite *chunkmap_suite(void)
 	tcase_add_test(t, many_equal_boxes_all_come_in_order);
 	tcase_add_test(t, numbers_have_one_chunk_or_several_copies);
 	tcase_add_test(t, offsets_near_2_to_the_63_do_not_wrap);
+	tcase_add_test(t, out_of_memory_is_no_map_or_an_error);
 	tcase_add_test(t, a_map_says_how_large_it_is);
 	suite_add_tcase(s, t);
 	return s;

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "fault.h"
 #include "suites.h"
 
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 /*
  * A directory of its own for every test, `ckpt` below it as the checkpoint:
  *
- *	secret  ckpt/file  ckpt/sub/file  ckpt/fifo
+ *	secret  ckpt/file  ckpt/sub/file  ckpt/sub/deep/file  ckpt/fifo
  *	ckpt/inside -> sub/file   ckpt/indir -> sub   ckpt/loop -> loop
  *	ckpt/out -> ../secret     ckpt/outdir -> ..   ckpt/abs -> /etc/passwd
  */
@@ -50,6 +51,8 @@ static void setup(void)
 	ck_assert_int_eq(mkdirat(ckpt, "sub", 0700), 0);
 	write_file(ckpt, "file", "content");
 	write_file(ckpt, "sub/file", "deeper");
+	ck_assert_int_eq(mkdirat(ckpt, "sub/deep", 0700), 0);
+	write_file(ckpt, "sub/deep/file", "deepest");
 	ck_assert_int_eq(mkfifoat(ckpt, "fifo", 0600), 0);
 	ck_assert_int_eq(symlinkat("sub/file", ckpt, "inside"), 0);
 	ck_assert_int_eq(symlinkat("sub", ckpt, "indir"), 0);
@@ -79,6 +82,20 @@ START_TEST(pread_reads_all_or_says_that_the_file_ends)
 	ck_assert_int_eq(io_pread(fd, b, 8, 0), -ENODATA);
 	ck_assert_int_eq(io_pread(fd, b, 1, 7), -ENODATA);
 	ck_assert_int_eq(io_pread(-1, b, 1, 0), -EBADF);
+}
+END_TEST
+
+START_TEST(a_failing_read_is_its_error_number)
+{
+	autoclose int fd = openat(ckpt, "file", O_RDONLY | O_CLOEXEC);
+	char b[7];
+
+	fault_on(FAULT_READ, 1, 1);
+	ck_assert_int_eq(io_pread(fd, b, 7, 0), -EIO);
+	fault_on(FAULT_READ, 1, 1);
+	ck_assert_int_eq(io_pread_some(fd, b, 7, 0), -EIO);
+	(void)fault_off();
+	ck_assert_int_eq(io_pread(fd, b, 7, 0), 0);
 }
 END_TEST
 
@@ -125,6 +142,7 @@ static const struct {
 } open_rows[] = {
 	{ false, "file", "content", 0, NULL },
 	{ false, "sub/file", "deeper", 0, NULL },
+	{ false, "sub/deep/file", "deepest", 0, NULL },
 	{ true, "inside", "deeper", 0, NULL },
 	{ true, "indir/file", "deeper", 0, NULL },
 	{ false, "missing", NULL, ENOENT, "open 'missing': No such file or directory" },
@@ -302,6 +320,7 @@ Suite *io_suite(void)
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, pread_reads_all_or_says_that_the_file_ends);
+	tcase_add_test(t, a_failing_read_is_its_error_number);
 	tcase_add_test(t, pread_some_reads_what_there_is);
 	tcase_add_test(t, write_writes_all_or_says_why_not);
 	tcase_add_test(t, times_are_nanoseconds);

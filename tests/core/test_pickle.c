@@ -107,6 +107,7 @@ static const struct {
 	ROW(0, "ctorch\nSize\n)\x85R.", "()"),
 	ROW(0, "\x8c\5torch\x8c\4Size\x93K\3\x85\x85R.", "(3,)"),
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94Rh\0\x86.", "((3,), ((3,),))"), /* its arguments shared */
+	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94R0K\4\x85h\0\x86.", "((4,), ((3,),))"),
 	ROW(0, "ctorch\nSize\n]\x85R.", "torch.Size([])"),
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x81.", "torch.Size((3,))"), /* that is no call */
 	ROW(0, "cmine\nSize\n)\x85R.", "mine.Size(())"),

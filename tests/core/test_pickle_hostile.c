@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pickles that no pickler writes: each is refused with a sentence, in bounded time and memory. */
 #include "base/checked.h"
+#include "fault.h"
 #include "parse/pickle.h"
 #include "parse/pickle_lex.h"
 #include "pickle_util.h"
@@ -384,6 +385,61 @@ START_TEST(too_many_globals_are_refused_soon)
 }
 END_TEST
 
+static void fail_allocations(const struct pickle_input *in, bool hooks)
+{
+	int failed = 0;
+
+	FAULT_LOOP(FAULT_ALLOC) {
+		struct dcp_count count = { 0 };
+		struct pickle_opts opts = { .max_bytes = 16 << 20, .hooks = hooks ? &dcp_hooks : NULL,
+					    .arg = &count, .drop_unknown = hooks };
+		struct pickle *p = NULL;
+		struct err e = { 0 };
+		int rc = pickle_load(in, &opts, &p, &e);
+
+		(void)fault_off();
+		failed += !!rc;
+		if (rc) /* the pool does not tell why it has no more */
+			REQUIRE(!p && e.code == -rc && e.msg[0] && (rc == -ENOMEM || rc == -EFBIG));
+		pickle_free(p);
+	}
+	ck_assert_int_gt(failed, 10);
+}
+
+START_TEST(running_out_of_memory_anywhere_is_a_clean_error)
+{
+	struct emit m = EMIT_INIT(4, true);
+	struct feed f = { .step = 10000 };
+
+	emit_metadata(&m, 30, 10);
+	emit_bytes(&m, "N.", 2);
+	REQUIRE(!m.b.err);
+	f.bytes = (const uint8_t *)m.b.data;
+	f.n = m.b.len;
+	fail_allocations(&(struct pickle_input){ .mem = m.b.data, .mem_len = m.b.len }, false);
+	fail_allocations(&(struct pickle_input){ .read = feed_read, .arg = &f }, true);
+	buf_release(&m.b);
+}
+END_TEST
+
+START_TEST(strings_out_of_memory_are_no_strings)
+{
+	FAULT_LOOP(FAULT_ALLOC) {
+		struct pk_strings *t = pk_strings_new(1 << 20);
+		const struct pk_str *s = NULL;
+
+		for (uint32_t i = 0; t && i < 1000; i++) { /* again after a failure */
+			s = pk_intern(t, (const char *)&i, sizeof(i));
+			REQUIRE(!s || (s->len == sizeof(i) && !memcmp(s->data, &i, sizeof(i))));
+		}
+		(void)fault_off();
+		if (t)
+			REQUIRE(s && pk_strings_count(t) >= 998);
+		pk_strings_free(t);
+	}
+}
+END_TEST
+
 /* ---- input that fails or changes ---- */
 
 struct source {
@@ -488,6 +544,8 @@ Suite *pickle_hostile_suite(void)
 	tcase_add_test(t, memory_is_used_again);
 	tcase_add_test(t, too_many_strings_are_refused);
 	tcase_add_test(t, too_many_globals_are_refused_soon);
+	tcase_add_test(t, running_out_of_memory_anywhere_is_a_clean_error);
+	tcase_add_test(t, strings_out_of_memory_are_no_strings);
 	tcase_add_test(t, a_failing_read_is_passed_on);
 	tcase_add_test(t, input_that_changes_between_the_passes_does_no_harm);
 	tcase_add_test(t, memo_entries_asked_for_before_they_are_stored_are_refused);

@@ -117,9 +117,12 @@ START_TEST(numbers_order_as_numbers_and_text_as_bytes)
 		"a00",
 		"a0b",
 		"a00b",
+		"a0b0",
+		"a0b00",
+		"a00b0", /* the first of them decides */
 		"a0b1",
 		"layers.2.w",
-		"layers.02.w", /* leading zeros decide between equals only */
+		"layers.02.w", /* leading zeros decide only between equals */
 		"layers.02.w9",
 		"layers.2.w10",
 		"layers.10",

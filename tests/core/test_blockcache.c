@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "read/blockcache.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "fault.h"
+#include "suites.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A "file" in memory that counts what is read of it. */
+struct source {
+	const uint8_t *bytes;
+	size_t n;
+	_Atomic uint64_t reads, read_bytes;
+	_Atomic uint64_t fail; /* read that fails, from 1; 0: none */
+};
+
+static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
+{
+	struct source *s = arg;
+
+	if (++s->reads == s->fail)
+		return err_set(e, EIO, "read of the test's own that fails");
+	if (file != 7 || off + len > s->n)
+		return err_set(e, EIO, "read of file %u at %llu outside", file, (unsigned long long)off);
+	s->read_bytes += len;
+	memcpy(buf, s->bytes + off, len);
+	return 0;
+}
+
+static struct blockcache *new_cache(struct source *s, size_t max)
+{
+	struct block_source src = { read_source, s };
+	struct blockcache *c = blockcache_new(max, &src);
+
+	REQUIRE(c);
+	REQUIRE(blockcache_max(c) == max);
+	return c;
+}
+
+/* Bytes that compress, every block another. */
+static uint8_t *make_bytes(size_t n)
+{
+	uint8_t *p = malloc(n + 1);
+
+	REQUIRE(p);
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)(i % 251 + i / 4096 * 7 + (i >> 20) * 31);
+	return p;
+}
+
+static void check_block(struct blockcache *c, const struct block_item *item, uint64_t index,
+			const uint8_t *want, size_t n)
+{
+	size_t from = (size_t)index << BLOCK_SHIFT, len = from < n ? n - from : 0;
+	struct block b;
+	struct err e = { 0 };
+	void *pin = NULL;
+	int rc = blockcache_get(c, item, index, &b, &pin, &e);
+
+	if (rc)
+		ck_abort_msg("%s", e.msg);
+	len = len < BLOCK_SIZE ? len : BLOCK_SIZE;
+	REQUIRE(b.len == len);
+	REQUIRE(!len || !memcmp(b.data, want + from, len));
+	blockcache_put(c, pin);
+}
+
+#define MIB ((size_t)1 << 20)
+
+/* ---- raw items ---- */
+
+START_TEST(blocks_of_raw_items_are_read_once_and_kept)
+{
+	size_t n = 5 * MIB + 100;
+	autofree uint8_t *bytes = make_bytes(n);
+	struct source s = { .bytes = bytes, .n = n };
+	struct block_item item = { .offset = 40, .length = n - 50, .file = 7 };
+	struct blockcache *c = new_cache(&s, 8 * MIB);
+
+	for (int round = 0; round < 2; round++)
+		for (uint64_t i = 8; i-- > 0;)
+			check_block(c, &item, i, bytes + 40, n - 50);
+	ck_assert_uint_eq(s.read_bytes, n - 50);
+	blockcache_put(c, NULL);
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(the_longest_unused_block_goes_first)
+{
+	size_t n = 8 * MIB;
+	autofree uint8_t *bytes = make_bytes(n);
+	struct source s = { .bytes = bytes, .n = n };
+	struct block_item item = { .length = n, .file = 7 };
+	struct blockcache *c = new_cache(&s, 4 * MIB);
+
+	for (uint64_t i = 0; i < 4; i++)
+		check_block(c, &item, i, bytes, n);
+	check_block(c, &item, 0, bytes, n); /* used again */
+	check_block(c, &item, 4, bytes, n); /* block 1 goes */
+	s.read_bytes = 0;
+	check_block(c, &item, 0, bytes, n);
+	check_block(c, &item, 2, bytes, n);
+	check_block(c, &item, 3, bytes, n);
+	check_block(c, &item, 4, bytes, n);
+	ck_assert_uint_eq(s.read_bytes, 0);
+	check_block(c, &item, 1, bytes, n);
+	ck_assert_uint_eq(s.read_bytes, MIB);
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(pinned_blocks_stay_whatever_the_bound)
+{
+	size_t n = 8 * MIB;
+	autofree uint8_t *bytes = make_bytes(n);
+	struct source s = { .bytes = bytes, .n = n };
+	struct block_item item = { .length = n, .file = 7 };
+	struct blockcache *c = new_cache(&s, _i * MIB);
+	struct block b[8];
+	struct err e = { 0 };
+	void *pins[8], *again;
+
+	for (uint64_t i = 0; i < 8; i++)
+		ck_assert_int_eq(blockcache_get(c, &item, i, &b[i], &pins[i], &e), 0);
+	for (uint64_t i = 0; i < 8; i++) {
+		struct block same;
+
+		ck_assert(!memcmp(b[i].data, bytes + i * MIB, MIB));
+		ck_assert_int_eq(blockcache_get(c, &item, i, &same, &again, &e), 0);
+		ck_assert_ptr_eq(same.data, b[i].data);
+		blockcache_put(c, again);
+	}
+	ck_assert_uint_eq(s.read_bytes, n);
+	for (int i = 0; i < 8; i++)
+		blockcache_put(c, pins[i]);
+	s.read_bytes = 0;
+	for (uint64_t i = 0; i < 8; i++)
+		check_block(c, &item, i, bytes, n);
+	ck_assert_uint_ge(s.read_bytes, n - (size_t)_i * MIB);
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(memory_stays_under_the_bound)
+{
+	size_t n = 40 * MIB, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
+	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
+	struct source *s = _i ? &z : &raw;
+	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
+	int64_t before = fault_live();
+	struct blockcache *c = new_cache(s, 6 * MIB);
+
+	fault_peak_reset();
+	for (uint64_t i = 0; i < 40; i++)
+		check_block(c, &item, i, bytes, n);
+	check_block(c, &item, 3, bytes, n);
+	/* One block on its way above the bound, tables and decoders aside. */
+	ck_assert_int_le(fault_peak() - before, (int64_t)(7 * MIB + 400000));
+	ck_assert_int_gt(fault_peak() - before, (int64_t)(5 * MIB));
+	blockcache_free(c);
+	ck_assert_int_eq(fault_live(), before);
+}
+END_TEST
+
+/* ---- compressed items ---- */
+
+static const struct {
+	size_t n, frame;
+	uint32_t layers;
+} shapes[] = {
+	{ 0, 0, 1 },
+	{ 1, 0, 1 },
+	{ 1000, 0, 2 },
+	{ MIB - 1, 0, 1 },
+	{ MIB, 0, 1 },
+	{ MIB + 1, 0, 1 },
+	{ 3 * MIB, MIB, 1 },
+	{ 3 * MIB, 70000, 1 },
+	{ 3 * MIB + 5, 0, 2 },
+	{ 2 * MIB, 300000, 3 },
+};
+
+START_TEST(compressed_items_are_decoded_in_any_order)
+{
+	size_t n = shapes[_i].n, packed_n = n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = make_bytes(n);
+	struct rng r = rng_new();
+	struct source s = { 0 };
+	struct block_item item = { .offset = 0, .file = 7, .zstd_layers = shapes[_i].layers };
+	uint64_t blocks = n / MIB + 3;
+	struct blockcache *c;
+
+	for (uint32_t l = 0; l < shapes[_i].layers; l++) {
+		uint8_t *next = zstd_pack(packed, packed_n, shapes[_i].frame, &packed_n);
+
+		free(packed);
+		packed = next;
+	}
+	s.bytes = packed;
+	s.n = item.length = packed_n;
+	c = new_cache(&s, MIB + MIB / 2);
+	for (uint64_t i = 0; i < blocks; i++)
+		check_block(c, &item, i, bytes, n);
+	ck_assert_uint_eq(s.read_bytes, packed_n); /* once, from front to back */
+	for (uint64_t i = blocks; i-- > 0;)
+		check_block(c, &item, i, bytes, n);
+	for (int k = 0; k < 20; k++)
+		check_block(c, &item, rng_below(&r, blocks), bytes, n);
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(reads_may_begin_and_end_anywhere)
+{
+	size_t n = 2 * MIB + 5000, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *out = malloc(n + 100);
+	struct rng r = rng_new();
+	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
+	struct source *s = _i ? &z : &raw;
+	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
+	struct blockcache *c = new_cache(s, 8 * MIB);
+
+	for (int i = 0; i < 300; i++) {
+		uint64_t off = i < 8 ? (uint64_t)(i / 2) * MIB - i % 2 : rng_below(&r, n + 100);
+		size_t len = i < 8 ? n : rng_below(&r, rng_chance(&r, 50) ? 1000 : n), want;
+		struct err e = { 0 };
+
+		off = i == 1 ? n : off;
+		want = off < n ? (len < n - off ? len : n - off) : 0;
+		REQUIRE(blockcache_read(c, &item, off, out, len, &e) == (int64_t)want);
+		REQUIRE(!want || !memcmp(out, bytes + off, want));
+	}
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(more_items_than_decoders_are_all_right)
+{
+	enum { ITEMS = 30 };
+	size_t n = 2 * MIB + 10, at = 0;
+	autofree uint8_t *all = malloc(ITEMS * MIB), *bytes = make_bytes(n);
+	struct block_item items[ITEMS];
+	struct rng r = rng_new();
+	struct source s = { .bytes = all };
+	struct blockcache *c;
+
+	ck_assert_ptr_nonnull(all);
+	for (int i = 0; i < ITEMS; i++) {
+		size_t packed_n;
+		uint8_t *packed;
+
+		bytes[0] = bytes[MIB] = bytes[n - 1] = (uint8_t)i;
+		packed = zstd_pack(bytes, n, 0, &packed_n);
+		ck_assert_uint_lt(packed_n, MIB);
+		memcpy(all + at, packed, packed_n);
+		items[i] = (struct block_item){ at, packed_n, 7, 1 };
+		at += packed_n;
+		free(packed);
+	}
+	s.n = at;
+	c = new_cache(&s, 5 * MIB);
+	for (int k = 0; k < 400; k++) {
+		uint64_t i = rng_below(&r, ITEMS);
+
+		bytes[0] = bytes[MIB] = bytes[n - 1] = (uint8_t)i;
+		check_block(c, &items[i], rng_below(&r, 4), bytes, n);
+	}
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(items_that_differ_in_anything_are_kept_apart)
+{
+	size_t n = 100, packed_n, n2;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
+	autofree uint8_t *twice = zstd_pack(packed, packed_n, 0, &n2);
+	struct source s = { .bytes = twice, .n = n2 };
+	struct blockcache *c = new_cache(&s, MIB);
+
+	check_block(c, &(struct block_item){ 0, n2, 7, 0 }, 0, twice, n2);
+	check_block(c, &(struct block_item){ 0, n2, 7, 1 }, 0, packed, packed_n);
+	check_block(c, &(struct block_item){ 0, n2, 7, 2 }, 0, bytes, n);
+	check_block(c, &(struct block_item){ 0, 3, 7, 0 }, 0, twice, 3);
+	check_block(c, &(struct block_item){ 1, 3, 7, 0 }, 0, twice + 1, 3);
+	check_block(c, &(struct block_item){ 0, n2, 7, 0 }, 0, twice, n2);
+	blockcache_free(c);
+}
+END_TEST
+
+/* ---- errors ---- */
+
+START_TEST(damage_is_an_error_and_what_is_before_it_is_not)
+{
+	size_t n = 4 * MIB, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB, &packed_n);
+	struct source s = { .bytes = packed, .n = packed_n };
+	/* cut in the last frame */
+	struct block_item item = { .length = packed_n - 10, .file = 7, .zstd_layers = 1 };
+	struct blockcache *c = new_cache(&s, 8 * MIB);
+
+	for (int round = 0; round < 2; round++) {
+		struct block b = { 0 };
+		struct err e = { 0 };
+		void *pin = NULL;
+
+		for (uint64_t i = 0; i < 3; i++)
+			check_block(c, &item, i, bytes, n);
+		ck_assert_int_eq(blockcache_get(c, &item, 3, &b, &pin, &e), -EBADMSG);
+		ck_assert_int_eq(e.code, EBADMSG);
+		ck_assert_str_eq(e.msg, "zstd: the stream ends inside a frame");
+		ck_assert_ptr_null(pin);
+		ck_assert_int_eq(blockcache_get(c, &item, 5, &b, &pin, &e), -EBADMSG);
+	}
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(a_read_that_fails_once_is_tried_again)
+{
+	size_t n = 4 * MIB, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 1000, &packed_n);
+	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
+	struct source *s = _i ? &z : &raw;
+	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
+	unsigned failed = 0;
+
+	ck_assert_uint_gt(packed_n, 300000); /* several reads */
+	for (unsigned fail = 1; fail < 5; fail++) {
+		struct blockcache *c = new_cache(s, 8 * MIB);
+		struct block b;
+		struct err e = { 0 };
+		void *pin;
+
+		s->reads = 0;
+		s->fail = fail;
+		for (uint64_t i = 0; i < 4; i++) {
+			if (blockcache_get(c, &item, i, &b, &pin, &e)) {
+				ck_assert_int_eq(e.code, EIO);
+				failed++;
+				check_block(c, &item, i, bytes, n);
+			} else {
+				blockcache_put(c, pin);
+			}
+		}
+		s->fail = 0;
+		for (uint64_t i = 0; i < 5; i++)
+			check_block(c, &item, i, bytes, n);
+		blockcache_free(c);
+	}
+	ck_assert_uint_ge(failed, 3);
+}
+END_TEST
+
+START_TEST(every_allocation_may_fail)
+{
+	size_t n = 2 * MIB + 10, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
+	struct source s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 2 };
+	struct block_source src = { read_source, &s };
+	unsigned failed = 0;
+
+	item.zstd_layers = 1;
+	FAULT_LOOP(FAULT_ALLOC) {
+		struct blockcache *c = blockcache_new(MIB, &src);
+		struct err e = { 0 };
+		uint8_t out[1000];
+		int64_t rc = c ? blockcache_read(c, &item, 2 * MIB - 500, out, 1000, &e) : -ENOMEM;
+
+		(void)fault_off();
+		if (rc < 0) {
+			ck_assert_int_eq(rc, -ENOMEM);
+			ck_assert(!c || e.code == ENOMEM);
+			failed++;
+		} else {
+			ck_assert_int_eq(rc, 510);
+		}
+		for (uint64_t i = 0; c && i < 3; i++)
+			check_block(c, &item, i, bytes, n);
+		blockcache_free(c);
+	}
+	ck_assert_uint_ge(failed, 5);
+}
+END_TEST
+
+/* ---- threads ---- */
+
+struct crowd {
+	struct blockcache *c;
+	const struct block_item *items;
+	size_t n_items;
+	const uint8_t *bytes;
+	size_t n;
+	atomic_uint turn;
+};
+
+static void *read_blocks(void *arg)
+{
+	struct crowd *w = arg;
+	struct rng r = { ++w->turn };
+
+	for (int k = 0; k < 60; k++) {
+		const struct block_item *item = &w->items[rng_below(&r, w->n_items)];
+		uint64_t index = rng_below(&r, w->n / MIB + 1);
+		size_t from = index * MIB, len = w->n - from < MIB ? w->n - from : MIB;
+		struct block b;
+		struct err e = { 0 };
+		void *pin;
+
+		if (blockcache_get(w->c, item, index, &b, &pin, &e))
+			return arg;
+		if (b.len != len || memcmp(b.data, w->bytes + from, len) != 0)
+			return arg;
+		blockcache_put(w->c, pin);
+	}
+	return NULL;
+}
+
+static void run_crowd(struct crowd *w)
+{
+	pthread_t threads[8];
+
+	for (int i = 0; i < 8; i++)
+		REQUIRE(!pthread_create(&threads[i], NULL, read_blocks, w));
+	for (int i = 0; i < 8; i++) {
+		void *bad;
+
+		(void)pthread_join(threads[i], &bad);
+		REQUIRE(!bad);
+	}
+}
+
+START_TEST(readers_of_one_compressed_item_decode_it_once)
+{
+	size_t n = 5 * MIB + 7, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
+	struct source s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
+	struct crowd w = { .c = new_cache(&s, 16 * MIB), .items = &item, .n_items = 1, .bytes = bytes, .n = n };
+
+	run_crowd(&w);
+	ck_assert_uint_eq(s.read_bytes, packed_n);
+	blockcache_free(w.c);
+}
+END_TEST
+
+START_TEST(readers_of_many_items_do_not_disturb_each_other)
+{
+	size_t n = 2 * MIB + 7, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *all;
+	struct source s = { 0 };
+	struct block_item items[20];
+	struct crowd w = { .items = items, .n_items = 20, .bytes = bytes, .n = n };
+
+	all = malloc(20 * packed_n);
+	ck_assert_ptr_nonnull(all);
+	for (uint64_t i = 0; i < 20; i++) {
+		memcpy(all + i * packed_n, packed, packed_n);
+		items[i] = (struct block_item){ i * packed_n, packed_n, 7, 1 };
+	}
+	s.bytes = all;
+	s.n = 20 * packed_n;
+	w.c = new_cache(&s, (_i ? 64 : 3) * MIB);
+	run_crowd(&w);
+	blockcache_free(w.c);
+}
+END_TEST
+
+Suite *blockcache_suite(void)
+{
+	Suite *s = suite_create("blockcache");
+	TCase *t = tcase_create("blockcache");
+
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, blocks_of_raw_items_are_read_once_and_kept);
+	tcase_add_test(t, the_longest_unused_block_goes_first);
+	tcase_add_loop_test(t, pinned_blocks_stay_whatever_the_bound, 0, 4);
+	tcase_add_loop_test(t, memory_stays_under_the_bound, 0, 2);
+	tcase_add_loop_test(t, compressed_items_are_decoded_in_any_order, 0, ARRAY_LEN(shapes));
+	tcase_add_loop_test(t, reads_may_begin_and_end_anywhere, 0, 2);
+	tcase_add_test(t, more_items_than_decoders_are_all_right);
+	tcase_add_test(t, items_that_differ_in_anything_are_kept_apart);
+	tcase_add_test(t, damage_is_an_error_and_what_is_before_it_is_not);
+	tcase_add_loop_test(t, a_read_that_fails_once_is_tried_again, 0, 2);
+	tcase_add_test(t, every_allocation_may_fail);
+	tcase_add_test(t, readers_of_one_compressed_item_decode_it_once);
+	tcase_add_loop_test(t, readers_of_many_items_do_not_disturb_each_other, 0, 2);
+	suite_add_tcase(s, t);
+	return s;
+}
