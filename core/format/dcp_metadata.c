@@ -149,20 +149,6 @@ static bool number(const struct pk_value *v, uint64_t *ret)
 	return true;
 }
 
-/* A torch.Size, tuple or list of numbers. */
-static bool numbers(const struct pk_value *v, uint64_t *ret, size_t *ret_n)
-{
-	size_t n = v ? pk_len(v) : 0;
-
-	if (!v || (v->type != PK_TUPLE && v->type != PK_LIST) || n > MAX_DIMS)
-		return false;
-	for (size_t i = 0; i < n; i++)
-		if (!number(&v->n->v[i], &ret[i]))
-			return false;
-	*ret_n = n;
-	return true;
-}
-
 static int class_of(const struct pk_value *v)
 {
 	return v->type == PK_OBJECT && v->n->own[PK_CALLEE].type == PK_GLOBAL
@@ -203,7 +189,7 @@ static bool encode_chunk(const struct pk_value *obj, uint8_t *out, size_t *ret_l
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 	size_t n, m, at = 0;
 
-	if (!numbers(pk_attr(obj, "offsets"), off, &n) || !numbers(pk_attr(obj, "sizes"), len, &m) ||
+	if (!pk_numbers(pk_attr(obj, "offsets"), off, MAX_DIMS, &n) || !pk_numbers(pk_attr(obj, "sizes"), len, MAX_DIMS, &m) ||
 	    n != m)
 		return false;
 	at += put_varint(out + at, n);
@@ -283,7 +269,7 @@ static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struc
 	size_t n;
 	uint8_t *to;
 
-	if (!numbers(pk_attr(v, "size"), shape, &n))
+	if (!pk_numbers(pk_attr(v, "size"), shape, MAX_DIMS, &n))
 		return wrong(e, fqn, "its size is not a list of at most 64 numbers");
 	if (!chunks || chunks->type != PK_LIST)
 		return wrong(e, fqn, "its chunks are not a list");
@@ -378,7 +364,7 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 		return wrong(e, fqn->s, "its item's offset and length are not numbers below 2^63");
 	if (at && at->type == PK_NONE)
 		at = NULL;
-	if (at && !numbers(at, off, &n))
+	if (at && !pk_numbers(at, off, MAX_DIMS, &n))
 		return wrong(e, fqn->s, "its item's index is not a list of numbers");
 	if (transforms && transforms->type != PK_NONE && transforms->type != PK_LIST &&
 	    transforms->type != PK_TUPLE)

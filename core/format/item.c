@@ -48,21 +48,6 @@ struct view {
 
 /* ---- data.pkl ---- */
 
-static bool numbers(const struct pk_value *v, uint64_t *ret, size_t *ret_n)
-{
-	size_t n = pk_len(v);
-
-	if ((v->type != PK_TUPLE && v->type != PK_LIST) || n > MAX_DIMS)
-		return false;
-	for (size_t i = 0; i < n; i++) {
-		if (v->n->v[i].type != PK_INT || v->n->v[i].i < 0)
-			return false;
-		ret[i] = (uint64_t)v->n->v[i].i;
-	}
-	*ret_n = n;
-	return true;
-}
-
 /* ('storage', torch.FloatStorage, '0', 'cpu', count) */
 static int read_storage(const struct pk_value *v, struct view *ret, struct err *e)
 {
@@ -115,8 +100,8 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	rc = read_storage(&a[0], ret, e);
 	if (rc)
 		return rc;
-	if (a[1].type != PK_INT || a[1].i < 0 || !numbers(&a[2], ret->size, &ret->n_dims) ||
-	    !numbers(&a[3], ret->stride, &strides) || strides != ret->n_dims)
+	if (a[1].type != PK_INT || a[1].i < 0 || !pk_numbers(&a[2], ret->size, MAX_DIMS, &ret->n_dims) ||
+	    !pk_numbers(&a[3], ret->stride, MAX_DIMS, &strides) || strides != ret->n_dims)
 		return err_set(e, ERR_CORRUPT, "data.pkl: offset, size and stride do not fit together");
 	ret->offset = (uint64_t)a[1].i;
 	if (bits && n > (v3 ? 7u : 6u))

@@ -438,3 +438,18 @@ const struct pk_value *pk_attr_n(const struct pk_value *obj, const char *name, s
 		state = &state->n->own[0];
 	return pk_get_n(state, name, len);
 }
+
+bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret_n)
+{
+	size_t n = v ? pk_len(v) : 0;
+
+	if (!v || (v->type != PK_TUPLE && v->type != PK_LIST) || n > max)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		if (v->n->v[i].type != PK_INT || v->n->v[i].i < 0)
+			return false;
+		ret[i] = (uint64_t)v->n->v[i].i;
+	}
+	*ret_n = n;
+	return true;
+}

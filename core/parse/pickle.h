@@ -156,6 +156,8 @@ static inline const struct pk_value *pk_attr(const struct pk_value *obj, const c
 {
 	return pk_attr_n(obj, name, strlen(name));
 }
+/* A tuple or list of at most max integers, none negative; v may be NULL. */
+bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret_n);
 static inline size_t pk_len(const struct pk_value *v)
 {
 	return v->type >= PK_TUPLE && v->n ? v->n->len : 0;

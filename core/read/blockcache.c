@@ -388,7 +388,7 @@ int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uin
 		memcpy((char *)buf + done, b.data + skip, n);
 		blockcache_put(c, pin);
 		done += n;
-		if (skip + n == b.len && b.len < BLOCK_SIZE)
+		if (skip + n >= b.len && b.len < BLOCK_SIZE) /* > where off lies behind the end */
 			break;
 	}
 	return (int64_t)done;

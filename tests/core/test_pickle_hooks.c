@@ -365,13 +365,37 @@ START_TEST(deeper_dicts_and_other_roots_do_not_stream)
 	emit_pair(&m, "xa", 1);
 	emit_op(&m, OP_SETITEM);
 	emit_op(&m, OP_SETITEMS);
+	emit_str(&m, "pair"); /* in a tuple */
+	emit_dict(&m, "one");
+	emit_pair(&m, "xc", 1);
+	emit_op(&m, OP_SETITEM);
+	emit_op(&m, OP_TUPLE2);
 	emit_attrs_end(&m);
 	emit_op(&m, OP_STOP);
 	expect(&m, true, false,
 	       "classify m.Root\nclassify m.S\nbuilt m.S()!{'attr': {'xb': 1}}\n"
 	       "item 1 outer 'inner': {'xa': 1}\n"
-	       "built m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': 1}}}\n"
-	       "root m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': 1}}}");
+	       "built m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': 1}}, "
+	       "'pair': ('one', {'xc': 1})}\n"
+	       "root m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': 1}}, "
+	       "'pair': ('one', {'xc': 1})}");
+
+	m = (struct emit)EMIT_INIT(4, false); /* in a list, the only attribute */
+	emit_object(&m, "m", "Root");
+	emit_op(&m, OP_EMPTY_DICT);
+	emit_str(&m, "list");
+	emit_op(&m, OP_EMPTY_LIST);
+	emit_op(&m, OP_MARK);
+	emit_dict(&m, "one");
+	emit_pair(&m, "xd", 1);
+	emit_op(&m, OP_SETITEM);
+	emit_op(&m, OP_APPENDS);
+	emit_op(&m, OP_SETITEM);
+	emit_op(&m, OP_BUILD);
+	emit_op(&m, OP_STOP);
+	expect(&m, true, false,
+	       "classify m.Root\nbuilt m.Root()!{'list': ['one', {'xd': 1}]}\n"
+	       "root m.Root()!{'list': ['one', {'xd': 1}]}");
 
 	m = (struct emit)EMIT_INIT(4, false); /* a plain dict at the root */
 	emit_op(&m, OP_EMPTY_DICT);

@@ -324,7 +324,7 @@ END_TEST
 
 START_TEST(memory_is_used_again)
 {
-	static const char unit[] = "](NNNNe}(NNNNuN\x85\x87\x8c\1m\x8c\1n\x93)\x81(NNNtb00";
+	static const char unit[] = "](NNNNe}(NNNNuN\x85\x87\x8c\1m\x8c\1n\x93)\x81(NNNtb]b00";
 	struct pickle_opts opts = { .max_bytes = 64 << 10 };
 	struct emit m = EMIT_INIT(4, false);
 	struct pickle *p = NULL;

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "read/gather.h"
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "catalog/catalog_query.h"
+#include "fault.h"
+#include "read/files.h"
+#include "scene_util.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+static char dir[4096];
+static int dir_fd = -1;
+static const struct catalog_source source = { "items", 0 };
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* A scene whose items lie in one file. */
+struct stage {
+	struct scene *s;
+	struct block_item *items;
+	struct files *files;
+	struct blockcache *blocks;
+	uint8_t *out;
+	struct plan plan;
+};
+
+static int read_files(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
+{
+	return files_read(arg, file, buf, len, off, e);
+}
+
+static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t layers, size_t cache)
+{
+	struct buf b = BUF_INIT((size_t)1 << 30);
+	struct err e = { 0 };
+
+	*g = (struct stage){ .s = s, .items = calloc(s->count + 1u, sizeof(*g->items)),
+			     .out = malloc(s->bytes + 1) };
+	REQUIRE(g->items && g->out);
+	for (uint32_t i = 0; i < s->count; i++) {
+		const uint8_t *p = s->items[i];
+		size_t n = s->item_len[i];
+		uint8_t *packed = NULL;
+
+		for (uint32_t l = 0; l < layers; l++) {
+			uint8_t *next = zstd_pack(p, n, 0, &n);
+
+			free(packed);
+			p = packed = next;
+		}
+		for (uint64_t gap = rng_below(r, 50); gap; gap--)
+			buf_add(&b, "#", 1);
+		g->items[i] = (struct block_item){ b.len, n, 0, layers };
+		buf_add(&b, p, n);
+		free(packed);
+	}
+	REQUIRE(!b.err);
+	put_file(dir_fd, "items", b.data ? b.data : "", b.len);
+	buf_release(&b);
+	REQUIRE(!files_new(dir_fd, &source, 1, &g->files, &e));
+	g->blocks = blockcache_new(cache, &(struct block_source){ read_files, g->files });
+	REQUIRE(g->blocks);
+}
+
+static void stage_release(struct stage *g)
+{
+	blockcache_free(g->blocks);
+	files_free(g->files);
+	plan_release(&g->plan);
+	free(g->items);
+	free(g->out);
+}
+
+static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct err *e)
+{
+	const struct scene *s = g->s;
+
+	REQUIRE(!plan_read(s->map, s->element, s->payloads, off, len, &g->plan));
+	for (size_t i = 0; i < g->plan.n; i++) {
+		const struct copy *c = &g->plan.copies[i];
+		struct gather job = { g->files, g->blocks, g->items[c->chunk], g->out };
+		int rc = gather_copy(&job, c, g->plan.dims, e);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static void check_read(struct stage *g, uint64_t off, uint64_t len)
+{
+	struct err e = { 0 };
+
+	memset(g->out, 0x55, len);
+	if (stage_read(g, off, len, &e))
+		ck_abort_msg("%s", e.msg);
+	REQUIRE(!memcmp(g->out, g->s->want + off, len));
+	REQUIRE(!e.code);
+}
+
+/* ---- whichever way it goes, the bytes are those ---- */
+
+static const struct {
+	size_t cache;
+	uint32_t layers;
+	uint64_t elements;
+	int scenes;
+} mixes[] = {
+	{ 0, 0, 3000, 150 },
+	{ 64 << 20, 0, 3000, 150 },
+	{ 0, 1, 600, 60 },
+	{ 8192, 1, 1500, 60 },
+	{ 64 << 20, 1, 3000, 100 },
+	{ 64 << 20, 2, 3000, 50 },
+	{ 0, 0, 60000, 6 },
+	{ 3 << 20, 0, 60000, 6 },
+	{ 64 << 20, 0, 60000, 6 },
+	{ 64 << 20, 1, 60000, 6 },
+};
+
+START_TEST(all_ranges_read_as_element_by_element)
+{
+	struct rng r = rng_new();
+	struct choose c = choose_rng(&r);
+	struct scene_opts o = { 4, mixes[_i].elements, 0, TILE_ANY, ROWS_ANY };
+
+	for (int i = 0; i < mixes[_i].scenes; i++) {
+		struct scene s;
+		struct stage g;
+
+		scene_make(&s, &c, &o);
+		stage_init(&g, &s, &r, mixes[_i].layers, mixes[_i].cache);
+		check_read(&g, 0, s.bytes);
+		for (int k = 0; k < 8 && s.bytes; k++) {
+			uint64_t off = rng_below(&r, s.bytes);
+
+			check_read(&g, off, 1 + rng_below(&r, s.bytes - off));
+		}
+		stage_release(&g);
+		scene_release(&s);
+	}
+}
+END_TEST
+
+/* ---- few reads ---- */
+
+/* One chunk of float32 [rows, cols]; transposed: its item is column-major. */
+static void make_matrix(struct scene *s, struct rng *r, uint64_t rows, uint64_t cols, uint64_t chunk_cols,
+			bool transposed)
+{
+	struct choose c = choose_rng(r);
+	struct scene_opts o = { .element = 4, .strides = ROWS_DENSE };
+	const uint64_t shape[] = { rows, cols };
+	uint64_t boxes[4 * 16];
+	uint32_t count = 0;
+
+	for (uint64_t at = 0; at < cols; at += chunk_cols, count++) {
+		uint64_t *b = boxes + 4 * (size_t)count;
+
+		b[0] = 0;
+		b[1] = at;
+		b[2] = rows;
+		b[3] = chunk_cols;
+	}
+	scene_make_of(s, &c, &o, 2, shape, count, boxes);
+	if (!transposed)
+		return;
+	REQUIRE(count == 1);
+	s->payloads[0].stride[0] = 4;
+	s->payloads[0].stride[1] = 4 * rows;
+	for (uint64_t i = 0; i < rows * cols; i++)
+		memcpy(s->want + i * 4, s->items[0] + s->payloads[0].data + (i % cols * rows + i / cols) * 4, 4);
+}
+
+struct cost {
+	uint64_t reads, bytes;
+};
+
+static struct cost cost_of(struct stage *g, uint64_t off, uint64_t len)
+{
+	struct cost c = { fault_reads(), fault_read_bytes() };
+
+	check_read(g, off, len);
+	return (struct cost){ fault_reads() - c.reads, fault_read_bytes() - c.bytes };
+}
+
+START_TEST(a_contiguous_run_is_read_in_place)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 1000, 500, 500, false);
+	stage_init(&g, &s, &r, 0, 64 * MIB);
+	c = cost_of(&g, 12345, 1000000);
+	ck_assert_uint_eq(c.reads, 1);
+	ck_assert_uint_eq(c.bytes, 1000000);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(a_column_shard_is_read_as_one_band)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 2000, 128, 32, false); /* 4 chunks */
+	stage_init(&g, &s, &r, 0, 0);
+	c = cost_of(&g, 0, s.bytes);
+	ck_assert_uint_eq(c.reads, 4);
+	ck_assert_uint_eq(c.bytes, s.bytes);
+	c = cost_of(&g, 512 * 100, 512 * 300); /* 300 rows */
+	ck_assert_uint_eq(c.reads, 4);
+	ck_assert_uint_eq(c.bytes, 512 * 300);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(a_band_too_large_for_one_buffer_is_read_in_parts)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	int64_t before;
+	struct cost c;
+
+	make_matrix(&s, &r, 300000, 16, 8, false); /* two chunks of 9.6 MB */
+	stage_init(&g, &s, &r, 0, _i ? 64 * MIB : 0);
+	before = fault_live();
+	fault_peak_reset();
+	c = cost_of(&g, 0, s.bytes);
+	if (_i) /* blocks of 1 MiB, kept */
+		ck_assert_uint_le(c.reads, 2 * 11);
+	else /* nothing is kept: row by row */
+		ck_assert_uint_eq(c.reads, 2 * 300000);
+	ck_assert_int_le(fault_peak() - before, (int64_t)(_i ? 21 * MIB : 100000));
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(scattered_elements_are_gathered_from_blocks_that_stay)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 1000, 1000, 1000, true); /* 4 MB */
+	stage_init(&g, &s, &r, 0, 16 * MIB);
+	c = cost_of(&g, 0, 4000); /* a row: 1000 places, 4 kB apart */
+	ck_assert_uint_le(c.reads, 5);
+	c = cost_of(&g, 4000, 400000);
+	ck_assert_uint_eq(c.reads, 0);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(what_is_larger_than_the_cache_is_read_in_pieces)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+	int64_t before;
+
+	make_matrix(&s, &r, 1000, 1000, 1000, true);
+	stage_init(&g, &s, &r, 0, _i * MIB);
+	before = fault_live();
+	fault_peak_reset();
+	c = cost_of(&g, 0, 4000);
+	ck_assert_uint_le(c.reads, 1000);
+	(void)cost_of(&g, 1000, 5000);
+	ck_assert_int_le(fault_peak() - before, (int64_t)((size_t)(_i + 3) * MIB));
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(small_spans_are_read_whole_even_if_little_is_wanted)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 100, 100, 100, true); /* 40 kB */
+	stage_init(&g, &s, &r, 0, 0);
+	c = cost_of(&g, 0, 400);
+	ck_assert_uint_eq(c.reads, 1);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(compressed_items_are_decoded_once)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 1000, 600, 600, _i);
+	stage_init(&g, &s, &r, 1, 16 * MIB);
+	c = cost_of(&g, 0, s.bytes);
+	ck_assert_uint_eq(c.bytes, g.items[0].length);
+	c = cost_of(&g, 5000, 100000);
+	ck_assert_uint_eq(c.reads, 0);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(compressed_items_larger_than_the_cache_are_right_too)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+
+	make_matrix(&s, &r, 2000, 300, _i ? 100 : 300, false);
+	stage_init(&g, &s, &r, 1, 100000);
+	check_read(&g, 0, s.bytes);
+	check_read(&g, 1200 * 1999, 1200);
+	check_read(&g, 0, 1200);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+/* ---- runs ---- */
+
+static void mark_run(void *arg, uint8_t *p, uint64_t len)
+{
+	uint64_t *bytes = arg;
+
+	*bytes += len;
+	for (uint64_t i = 0; i < len; i++)
+		p[i]++;
+}
+
+START_TEST(each_run_visits_every_byte_of_the_copy_once)
+{
+	struct rng r = rng_new();
+	struct choose c = choose_rng(&r);
+	struct scene_opts o = { 4, 500, 0, TILE_CUTS, ROWS_ANY };
+
+	for (int i = 0; i < 300; i++) {
+		struct scene s;
+		struct plan p = { 0 };
+		autofree uint8_t *times = NULL;
+		uint64_t bytes = 0;
+
+		scene_make(&s, &c, &o);
+		times = calloc(1, s.bytes + 1);
+		REQUIRE(times && !plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p));
+		for (size_t k = 0; k < p.n; k++)
+			gather_each_run(&p.copies[k], p.dims, times, mark_run, &bytes);
+		REQUIRE(bytes == s.bytes);
+		for (uint64_t k = 0; k < s.bytes; k++)
+			REQUIRE(times[k] == 1);
+		plan_release(&p);
+		scene_release(&s);
+	}
+}
+END_TEST
+
+/* ---- errors ---- */
+
+/* layers, transposed, cache: direct, band, blocks; compressed run and blocks */
+static const struct {
+	uint32_t layers;
+	bool transposed;
+	size_t cache;
+} ways[] = { { 0, false, 0 }, { 0, true, 0 }, { 0, true, 16 << 20 }, { 1, false, 1000 }, { 1, true, 16 << 20 } };
+
+START_TEST(failing_reads_and_allocations_come_through)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	unsigned failed[2] = { 0 };
+
+	make_matrix(&s, &r, 300, 200, 200, ways[_i].transposed);
+	stage_init(&g, &s, &r, ways[_i].layers, ways[_i].cache);
+	REQUIRE(!plan_read(s.map, s.element, s.payloads, 0, s.bytes, &g.plan)); /* its memory is there now */
+	for (int k = 0; k < 2; k++) {
+		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ) {
+			struct err e = { 0 };
+			int rc;
+
+			blockcache_free(g.blocks);
+			g.blocks = blockcache_new(ways[_i].cache, &(struct block_source){ read_files, g.files });
+			rc = g.blocks ? stage_read(&g, 0, 800, &e) : -ENOMEM;
+			(void)fault_off();
+			if (!rc) {
+				ck_assert(!memcmp(g.out, s.want, 800));
+				continue;
+			}
+			ck_assert(fault_hit());
+			ck_assert_int_eq(rc, k ? -ENOMEM : -EIO);
+			ck_assert(!g.blocks || (e.code == -rc && e.msg[0]));
+			failed[k]++;
+		}
+	}
+	ck_assert_uint_ge(failed[0], 1);
+	ck_assert_uint_ge(failed[1], 1);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+/* The index says where elements are; the item, once decoded, is shorter. */
+START_TEST(an_item_that_decodes_to_too_little_is_an_error)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	static const uint64_t cuts[] = { 0, 1, 100, 5000, 100000 };
+
+	make_matrix(&s, &r, 300, 200, 200, _i);
+	for (size_t k = 0; k < ARRAY_LEN(cuts); k++) {
+		uint64_t whole = s.item_len[0];
+
+		for (size_t cache = 0; cache < 3; cache++) {
+			struct err e = { 0 };
+			char want[100];
+
+			s.item_len[0] = cuts[k];
+			stage_init(&g, &s, &r, 1, cache * 4 * MIB);
+			s.item_len[0] = whole;
+			(void)snprintf(want, sizeof(want),
+				       "the item at %llu decodes to fewer bytes than its tensor needs",
+				       (unsigned long long)g.items[0].offset);
+			ck_assert_int_eq(stage_read(&g, 0, s.bytes, &e), -EBADMSG);
+			ck_assert_str_eq(e.msg, want);
+			e = (struct err){ 0 };
+			ck_assert_int_eq(stage_read(&g, s.bytes - 7, 7, &e), -EBADMSG);
+			ck_assert_str_eq(e.msg, want);
+			stage_release(&g);
+		}
+	}
+	scene_release(&s);
+}
+END_TEST
+
+Suite *gather_suite(void)
+{
+	Suite *s = suite_create("gather");
+	TCase *t = tcase_create("gather");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, all_ranges_read_as_element_by_element, 0, ARRAY_LEN(mixes));
+	tcase_add_test(t, a_contiguous_run_is_read_in_place);
+	tcase_add_test(t, a_column_shard_is_read_as_one_band);
+	tcase_add_loop_test(t, a_band_too_large_for_one_buffer_is_read_in_parts, 0, 2);
+	tcase_add_test(t, scattered_elements_are_gathered_from_blocks_that_stay);
+	tcase_add_loop_test(t, what_is_larger_than_the_cache_is_read_in_pieces, 0, 3);
+	tcase_add_test(t, small_spans_are_read_whole_even_if_little_is_wanted);
+	tcase_add_loop_test(t, compressed_items_are_decoded_once, 0, 2);
+	tcase_add_loop_test(t, compressed_items_larger_than_the_cache_are_right_too, 0, 2);
+	tcase_add_test(t, each_run_visits_every_byte_of_the_copy_once);
+	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, ARRAY_LEN(ways));
+	tcase_add_loop_test(t, an_item_that_decodes_to_too_little_is_an_error, 0, 2);
+	suite_add_tcase(s, t);
+	return s;
+}
