@@ -16,16 +16,22 @@
 	} while (0)
 
 #define SUITES(X) \
+	X(blockcache) \
 	X(box) \
 	X(box_cover) \
 	X(buf) \
 	X(bytes) \
+	X(catalog) \
 	X(chunkmap) \
 	X(dtype) \
 	X(err) \
+	X(fetch) \
+	X(files) \
+	X(gather) \
 	X(io) \
 	X(item) \
 	X(name) \
+	X(normal) \
 	X(npy) \
 	X(pickle) \
 	X(pickle_hooks) \
@@ -34,6 +40,7 @@
 	X(plan) \
 	X(safetensors) \
 	X(text) \
+	X(view) \
 	X(zip) \
 	X(zstd)
 

@@ -61,8 +61,9 @@ int io_check_relative(const char *path, size_t len, struct err *e)
 		return err_set(e, ERR_CORRUPT, "file name of %zu bytes refused", len);
 	for (size_t i = 0; i < len; i++)
 		if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f)
-			return err_set(e, ERR_CORRUPT, "file name '%.*s' refused: byte 0x%02x in it",
-				       (int)len, path, (unsigned char)path[i]);
+			return err_set(e, ERR_CORRUPT,
+				       "file name '%.*s' refused: byte 0x%02x in it", (int)len,
+				       path, (unsigned char)path[i]);
 	if (*path == '/')
 		return err_set(e, ERR_CORRUPT, "file name '%.*s' refused: absolute path", (int)len,
 			       path);
@@ -71,9 +72,10 @@ int io_check_relative(const char *path, size_t len, struct err *e)
 		size_t n = (size_t)((slash ? slash : end) - p);
 
 		if (!n || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
-			return err_set(e, ERR_CORRUPT,
-				       "file name '%.*s' refused: it leaves or restates its directory",
-				       (int)len, path);
+			return err_set(
+				e, ERR_CORRUPT,
+				"file name '%.*s' refused: it leaves or restates its directory",
+				(int)len, path);
 		p += n + 1;
 	}
 	return 0;
@@ -96,7 +98,8 @@ static int open_by_element(int dirfd, const char *path, int flags)
 			return -1;
 		}
 		(void)snprintf(name, sizeof(name), "%.*s", (int)(slash - path), path);
-		fd = openat(dir < 0 ? dirfd : dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		fd = openat(dir < 0 ? dirfd : dir, name,
+			    O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (fd < 0)
 			return -1;
 		if (dir >= 0)
@@ -110,7 +113,8 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e)
 {
 	/* O_NONBLOCK: a FIFO planted under a data file's name must not hang us. */
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-	struct open_how how = { .flags = (uint64_t)flags, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS };
+	struct open_how how = { .flags = (uint64_t)flags,
+				.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS };
 	autoclose int fd = -1;
 	struct stat got;
 	int rc = io_check_relative(path, strlen(path), e);
@@ -121,8 +125,8 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e)
 	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
 		fd = open_by_element(dirfd, path, flags);
 	if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-		return err_set(e, ERR_CORRUPT, "open '%s': refused, a link leads out of the checkpoint",
-			       path);
+		return err_set(e, ERR_CORRUPT,
+			       "open '%s': refused, a link leads out of the checkpoint", path);
 	if (fd < 0)
 		return err_sys(e, errno, "open '%s'", path);
 	if (fstat(fd, &got))

@@ -98,9 +98,9 @@ int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn)
 static bool glob_class(const char **pp, char c)
 {
 	const char *p = *pp;
-	bool not = *p == '!' || *p == '^', hit = false;
+	bool invert = *p == '!' || *p == '^', hit = false;
 
-	if (not)
+	if (invert)
 		p++;
 	for (bool first = true; *p && (*p != ']' || first); first = false) {
 		unsigned char lo = (unsigned char)*p++, hi = lo;
@@ -114,7 +114,7 @@ static bool glob_class(const char **pp, char c)
 	if (!*p)
 		return false;
 	*pp = p + 1;
-	return hit != not;
+	return hit != invert;
 }
 
 bool text_glob(const char *p, const char *s, size_t n)

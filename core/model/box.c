@@ -46,7 +46,8 @@ bool box_inside(size_t n, const uint64_t *off, const uint64_t *len, const uint64
 bool box_equal(size_t n, const uint64_t *a_off, const uint64_t *a_len, const uint64_t *b_off,
 	       const uint64_t *b_len)
 {
-	return !memcmp(a_off, b_off, n * sizeof(*a_off)) && !memcmp(a_len, b_len, n * sizeof(*a_len));
+	return !memcmp(a_off, b_off, n * sizeof(*a_off)) &&
+	       !memcmp(a_len, b_len, n * sizeof(*a_len));
 }
 
 int box_compare_off(size_t n, const uint64_t *a, const uint64_t *b)

@@ -16,7 +16,7 @@
 
 enum {
 	MAX_WORK = 50 * 1000 * 1000, /* box comparisons: about a second */
-	MAX_REST = 64 << 20,         /* bytes of what is left of the tensor */
+	MAX_REST = 64 << 20,	     /* bytes of what is left of the tensor */
 };
 
 struct sweep_entry {

@@ -64,12 +64,14 @@ static bool sweep_fill(struct chunkmap *m, uint32_t *order)
 	for (uint32_t i = 0; i < m->count; i++) {
 		order[i] = n ? s[i].chunk : i;
 		if (n)
-			m->max_extent = max_u64(m->max_extent, m->boxes[i * 2 * n + n + m->sweep_dim]);
+			m->max_extent =
+				max_u64(m->max_extent, m->boxes[i * 2 * n + n + m->sweep_dim]);
 	}
 	return true;
 }
 
-struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *boxes, uint32_t count)
+struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *boxes,
+			      uint32_t count)
 {
 	autofree uint64_t *starts = malloc((count + n + 1) * sizeof(*starts));
 	uint64_t counts[MAX_DIMS], n_starts = 0;

@@ -17,8 +17,8 @@
 
 struct chunk_loc {
 	uint64_t offset, length; /* the item's bytes in its file, as stored */
-	uint32_t file;           /* index into the catalog's sources */
-	uint32_t encoding;       /* index into the catalog's encodings */
+	uint32_t file;		 /* index into the catalog's sources */
+	uint32_t encoding;	 /* index into the catalog's encodings */
 };
 
 struct chunkmap {
@@ -28,11 +28,11 @@ struct chunkmap {
 
 	const uint64_t *counts; /* a grid: cells per dimension; NULL when it is none */
 	const uint64_t *starts; /* a grid: first index of every cell, dimension after dimension */
-	const uint64_t *steps;  /* a grid: length of every cell but the last, 0 when they differ */
+	const uint64_t *steps;	/* a grid: length of every cell but the last, 0 when they differ */
 
-	const uint64_t *boxes;  /* no grid: rows of offsets and lengths, in listing order */
-	const uint32_t *order;  /* no grid: chunks by start in dimension sweep_dim */
-	uint64_t max_extent;    /* no grid: longest chunk in that dimension */
+	const uint64_t *boxes; /* no grid: rows of offsets and lengths, in listing order */
+	const uint32_t *order; /* no grid: chunks by start in dimension sweep_dim */
+	uint64_t max_extent;   /* no grid: longest chunk in that dimension */
 	uint32_t sweep_dim;
 
 	size_t bytes; /* memory of the whole map */

@@ -31,9 +31,9 @@ struct pickle;
 enum pk_type {
 	PK_NONE,
 	PK_BOOL,   /* .i */
-	PK_INT,    /* .i; integers that do not fit 64 bits become PK_OPAQUE */
+	PK_INT,	   /* .i; integers that do not fit 64 bits become PK_OPAQUE */
 	PK_FLOAT,  /* .f */
-	PK_STR,    /* .s, UTF-8 with lone surrogates allowed, not validated */
+	PK_STR,	   /* .s, UTF-8 with lone surrogates allowed, not validated */
 	PK_BYTES,  /* .s */
 	PK_GLOBAL, /* .g */
 	PK_OPAQUE, /* something whose content was not kept */
@@ -49,9 +49,9 @@ enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_OBJECT_FIELDS };
 
 struct pk_str {
 	uint32_t len;
-	uint32_t id; /* 0, 1, 2...: equal strings of one interner share one pk_str */
+	uint32_t id;   /* 0, 1, 2...: equal strings of one interner share one pk_str */
 	uint32_t hash; /* differs between interners */
-	char data[]; /* followed by a NUL */
+	char data[];   /* followed by a NUL */
 };
 
 struct pk_global {
@@ -74,8 +74,8 @@ struct pk_value {
 
 struct pk_node {
 	uint32_t refs;
-	uint32_t len; /* elements, pairs, or bytes of a record */
-	uint32_t cap; /* values that v has room for */
+	uint32_t len;		     /* elements, pairs, or bytes of a record */
+	uint32_t cap;		     /* values that v has room for */
 	uint16_t own_class, v_class; /* where the memory of this and of v goes back to */
 	struct pk_value *v;
 	struct pk_value own[]; /* where v points for tuples and objects */
@@ -119,13 +119,13 @@ struct pickle_opts {
 	const struct pickle_hooks *hooks; /* may be NULL */
 	void *arg;
 	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
-	size_t max_bytes;           /* ceiling of live memory, strings apart */
-	bool drop_unknown;          /* objects of class 0 become PK_OPAQUE at once */
+	size_t max_bytes;	    /* ceiling of live memory, strings apart */
+	bool drop_unknown;	    /* objects of class 0 become PK_OPAQUE at once */
 };
 
 /* ENODATA: the input ended before STOP (more input may help); ERR_CORRUPT; EFBIG; ENOMEM. */
-int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts,
-		struct pickle **ret, struct err *e);
+int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, struct pickle **ret,
+		struct err *e);
 void pickle_free(struct pickle *p);
 struct pk_value pickle_root(const struct pickle *p);
 uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included */

@@ -73,7 +73,8 @@ int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk
 		g = pool_get(&p->pool, pool_class(sizeof(*g)));
 		if (!g)
 			return pk_too_big(p, e);
-		*g = (struct pk_known_global){ .g = { .module = module, .name = name }, .next = *head };
+		*g = (struct pk_known_global){ .g = { .module = module, .name = name },
+					       .next = *head };
 		/* A name with a NUL in it is not the name that a hook would see. */
 		if (strlen(module->data) == module->len && strlen(name->data) == name->len) {
 			g->known = known_global(module->data, name->data);
@@ -206,9 +207,10 @@ int pk_check_taken(const struct pickle *p, struct err *e)
 	if (p->taken_at < p->n && p->stack[p->taken_at].type == PK_DICT &&
 	    p->stack[p->taken_at].n == p->taken)
 		return 0;
-	return err_set(e, ERR_UNSUPPORTED,
-		       "pickle: a dict inside attribute data was taken for an attribute, before byte %llu",
-		       (unsigned long long)pk_reader_pos(&p->in));
+	return err_set(
+		e, ERR_UNSUPPORTED,
+		"pickle: a dict inside attribute data was taken for an attribute, before byte %llu",
+		(unsigned long long)pk_reader_pos(&p->in));
 }
 
 static int note_taken(struct pickle *p, size_t at, struct err *e)

@@ -31,7 +31,7 @@ struct pickle {
 	struct pk_value *stack;
 	size_t n, cap, floor;
 	uint64_t n_puts, next_wanted; /* memo entries passed; the next that some GET names */
-	struct pk_value *memo;        /* only those that are wanted, in order of their PUTs */
+	struct pk_value *memo;	      /* only those that are wanted, in order of their PUTs */
 	uint32_t n_memo;
 	struct pk_memo_plan plan;
 	struct pk_memo_place {
@@ -47,7 +47,7 @@ struct pickle {
 	struct pk_known_global *globals[PK_GLOBAL_BUCKETS];
 	uint32_t n_globals;
 	const struct pk_node *taken; /* the dict that attr_item last took pairs from, */
-	size_t taken_at;             /* and where it stays if it is an attribute */
+	size_t taken_at;	     /* and where it stays if it is an attribute */
 	struct pk_value root;
 };
 
@@ -74,7 +74,9 @@ static inline struct pk_node *pk_node_new(struct pickle *p, uint32_t n_own)
 	struct pk_node *n = pool_get(&p->pool, cls);
 
 	if (n)
-		*n = (struct pk_node){ .refs = 1, .len = n_own, .own_class = (uint16_t)cls,
+		*n = (struct pk_node){ .refs = 1,
+				       .len = n_own,
+				       .own_class = (uint16_t)cls,
 				       .v = n_own ? n->own : NULL };
 	return n;
 }

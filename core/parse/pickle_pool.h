@@ -20,7 +20,7 @@ struct pool {
 	void *free[POOL_CLASSES];
 	struct pool_slab *slabs;
 	char *at;
-	size_t left;            /* bytes of the newest slab */
+	size_t left;		 /* bytes of the newest slab */
 	size_t bytes, max_bytes; /* of slabs, and of what pool_charge was told */
 };
 

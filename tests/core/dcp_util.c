@@ -162,6 +162,15 @@ void dcp_stored(struct dcp *d, const char *fqn, size_t len, size_t n_dims, const
 	emit_attrs_end(m);
 }
 
+bool dcp_can_hold(const struct scene *s)
+{
+	for (uint32_t i = 0; i < s->count; i++)
+		for (uint32_t k = 0; k < i; k++)
+			if (!box_compare_off(s->n, s->boxes + i * 2 * s->n, s->boxes + k * 2 * s->n))
+				return false;
+	return true;
+}
+
 enum dtype dcp_dtype(uint32_t element)
 {
 	return element == 1   ? DTYPE_U8
@@ -189,7 +198,7 @@ void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s
 
 		for (size_t k = 0; k < s->n; k++) {
 			size[k] = (int64_t)box[s->n + k];
-			stride[k] = (int64_t)(s->payloads[i].stride[k] / s->element);
+			stride[k] = (int64_t)(s->payloads[i].stride[k] / s->element & INT64_MAX);
 		}
 		(void)saved_item(&b, &t);
 		l = dcp_item(d, file + i, b.data, b.len, layers);

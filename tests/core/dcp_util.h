@@ -48,6 +48,8 @@ void dcp_stored(struct dcp *d, const char *fqn, size_t len, size_t n_dims, const
 
 /* ---- whole ones ---- */
 
+/* Chunks are told apart by their offset: no two may have the same. */
+bool dcp_can_hold(const struct scene *s);
 /* A dtype of that many bytes: 1, 2, 4, 8, 16. */
 enum dtype dcp_dtype(uint32_t element);
 /*

@@ -416,12 +416,9 @@ void emit_metadata(struct emit *m, unsigned tensors, unsigned chunks)
 static int classify(void *arg, const char *module, const char *name)
 {
 	static const char *const names[] = {
-		[CLS_METADATA] = "Metadata",
-		[CLS_TENSOR] = "TensorStorageMetadata",
-		[CLS_BYTES] = "BytesStorageMetadata",
-		[CLS_CHUNK] = "ChunkStorageMetadata",
-		[CLS_INDEX] = "MetadataIndex",
-		[CLS_STORAGE] = "_StorageInfo",
+		[CLS_METADATA] = "Metadata",	       [CLS_TENSOR] = "TensorStorageMetadata",
+		[CLS_BYTES] = "BytesStorageMetadata",  [CLS_CHUNK] = "ChunkStorageMetadata",
+		[CLS_INDEX] = "MetadataIndex",	       [CLS_STORAGE] = "_StorageInfo",
 		[CLS_PROPERTIES] = "TensorProperties",
 	};
 
@@ -458,8 +455,9 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 	return rc < 0 ? rc : 0;
 }
 
-static int attr_item(void *arg, int root_class, const struct pk_str *attr, const struct pk_value *key,
-		     const struct pk_value *value, bool *consumed, struct err *e)
+static int attr_item(void *arg, int root_class, const struct pk_str *attr,
+		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
+		     struct err *e)
 {
 	struct dcp_count *c = arg;
 

@@ -38,12 +38,15 @@ struct emit {
 	uint32_t n_puts;
 };
 
-#define EMIT_INIT(proto, memo) { .b = BUF_INIT((size_t)1 << 30), .protocol = (proto), .memoize = (memo) }
+#define EMIT_INIT(proto, memo) \
+	{ \
+		.b = BUF_INIT((size_t)1 << 30), .protocol = (proto), .memoize = (memo) \
+	}
 
 void emit_proto(struct emit *m);
 void emit_op(struct emit *m, uint8_t op);
 void emit_ops(struct emit *m, uint8_t op, size_t times);
-void emit_int(struct emit *m, int64_t v);       /* the shortest form */
+void emit_int(struct emit *m, int64_t v);		  /* the shortest form */
 void emit_bytes(struct emit *m, const void *p, size_t n); /* raw */
 void emit_put(struct emit *m);
 void emit_get(struct emit *m, uint32_t id);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model/box.h"
 #include "base/checked.h"
+#include "model/box.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -104,8 +104,10 @@ START_TEST(inside_does_not_wrap)
 	ck_assert(box_inside(2, (const uint64_t[]){ 4, 1 }, (const uint64_t[]){ 0, 7 }, shape));
 	ck_assert(!box_inside(2, (const uint64_t[]){ 3, 0 }, (const uint64_t[]){ 2, 1 }, shape));
 	ck_assert(!box_inside(2, (const uint64_t[]){ 5, 0 }, (const uint64_t[]){ 0, 0 }, shape));
-	ck_assert(!box_inside(2, (const uint64_t[]){ 0, 2 }, (const uint64_t[]){ 1, UINT64_MAX }, shape));
-	ck_assert(!box_inside(2, (const uint64_t[]){ UINT64_MAX, 0 }, (const uint64_t[]){ 2, 1 }, shape));
+	ck_assert(!box_inside(2, (const uint64_t[]){ 0, 2 }, (const uint64_t[]){ 1, UINT64_MAX },
+			      shape));
+	ck_assert(!box_inside(2, (const uint64_t[]){ UINT64_MAX, 0 }, (const uint64_t[]){ 2, 1 },
+			      shape));
 }
 END_TEST
 
@@ -123,10 +125,14 @@ END_TEST
 START_TEST(offsets_compare_row_major)
 {
 	ck_assert_int_eq(box_compare_off(0, NULL, NULL), 0);
-	ck_assert_int_eq(box_compare_off(2, (const uint64_t[]){ 1, 2 }, (const uint64_t[]){ 1, 2 }), 0);
-	ck_assert_int_lt(box_compare_off(2, (const uint64_t[]){ 1, 9 }, (const uint64_t[]){ 2, 0 }), 0);
-	ck_assert_int_gt(box_compare_off(2, (const uint64_t[]){ 1, 9 }, (const uint64_t[]){ 1, 8 }), 0);
-	ck_assert_int_lt(box_compare_off(1, (const uint64_t[]){ 0 }, (const uint64_t[]){ UINT64_MAX }), 0);
+	ck_assert_int_eq(box_compare_off(2, (const uint64_t[]){ 1, 2 }, (const uint64_t[]){ 1, 2 }),
+			 0);
+	ck_assert_int_lt(box_compare_off(2, (const uint64_t[]){ 1, 9 }, (const uint64_t[]){ 2, 0 }),
+			 0);
+	ck_assert_int_gt(box_compare_off(2, (const uint64_t[]){ 1, 9 }, (const uint64_t[]){ 1, 8 }),
+			 0);
+	ck_assert_int_lt(
+		box_compare_off(1, (const uint64_t[]){ 0 }, (const uint64_t[]){ UINT64_MAX }), 0);
 }
 END_TEST
 
@@ -135,8 +141,8 @@ END_TEST
 struct range {
 	size_t n, boxes;
 	uint64_t shape[DIMS], first, count;
-	uint64_t done;    /* elements emitted so far */
-	int stop_after;   /* boxes, -1 never */
+	uint64_t done;	/* elements emitted so far */
+	int stop_after; /* boxes, -1 never */
 };
 
 /* Every element of the box must be the next one of the range. */
@@ -171,9 +177,9 @@ static const struct {
 	size_t n;
 	uint64_t shape[DIMS];
 } range_rows[] = {
-	{ 0, { 0 } },          { 1, { 1 } },          { 1, { 9 } },          { 2, { 3, 4 } },
-	{ 2, { 1, 7 } },       { 2, { 7, 1 } },       { 3, { 3, 4, 2 } },    { 3, { 1, 5, 1 } },
-	{ 3, { 4, 1, 4 } },    { 4, { 2, 3, 2, 3 } }, { 4, { 3, 1, 1, 5 } }, { 4, { 2, 2, 2, 2 } },
+	{ 0, { 0 } },	    { 1, { 1 } },	   { 1, { 9 } },	  { 2, { 3, 4 } },
+	{ 2, { 1, 7 } },    { 2, { 7, 1 } },	   { 3, { 3, 4, 2 } },	  { 3, { 1, 5, 1 } },
+	{ 3, { 4, 1, 4 } }, { 4, { 2, 3, 2, 3 } }, { 4, { 3, 1, 1, 5 } }, { 4, { 2, 2, 2, 2 } },
 };
 
 START_TEST(every_range_of_a_shape_becomes_runs_in_order)
@@ -245,7 +251,8 @@ static int check_big_box(void *arg, const uint64_t *off, const uint64_t *len, ui
 
 START_TEST(ranges_of_tensors_near_2_to_the_63_do_not_wrap)
 {
-	const uint64_t shape[] = { (uint64_t)1 << 20, 1, (uint64_t)1 << 21, 3, ((uint64_t)1 << 20) - 1 };
+	const uint64_t shape[] = { (uint64_t)1 << 20, 1, (uint64_t)1 << 21, 3,
+				   ((uint64_t)1 << 20) - 1 };
 	struct big_range g = { .n = 5, .shape = shape, .next = 5 };
 	uint64_t volume = 0;
 
@@ -376,11 +383,11 @@ START_TEST(degenerate_grids)
 	ck_assert(!boxes_grid(2, (const uint64_t[]){ 4, 0 }, NULL, 0, counts, starts));
 	/* a brick wall: tiles, but no grid */
 	ck_assert(!boxes_grid(2, (const uint64_t[]){ 2, 4 },
-			      (const uint64_t[]){ 0, 0, 1, 2, 0, 2, 1, 2, 1, 0, 1, 1, 1, 1, 1, 3 }, 4,
-			      counts, starts));
+			      (const uint64_t[]){ 0, 0, 1, 2, 0, 2, 1, 2, 1, 0, 1, 1, 1, 1, 1, 3 },
+			      4, counts, starts));
 	/* its offsets fill a grid, its lengths overlap */
-	ck_assert(!boxes_grid(1, (const uint64_t[]){ 4 }, (const uint64_t[]){ 0, 3, 2, 2 }, 2, counts,
-			      starts));
+	ck_assert(!boxes_grid(1, (const uint64_t[]){ 4 }, (const uint64_t[]){ 0, 3, 2, 2 }, 2,
+			      counts, starts));
 }
 END_TEST
 
@@ -395,7 +402,8 @@ Suite *box_suite(void)
 	tcase_add_test(t, inside_does_not_wrap);
 	tcase_add_test(t, equality_looks_at_offsets_and_lengths);
 	tcase_add_test(t, offsets_compare_row_major);
-	tcase_add_loop_test(t, every_range_of_a_shape_becomes_runs_in_order, 0, ARRAY_LEN(range_rows));
+	tcase_add_loop_test(t, every_range_of_a_shape_becomes_runs_in_order, 0,
+			    ARRAY_LEN(range_rows));
 	tcase_add_test(t, ranges_of_random_shapes_become_runs_in_order);
 	tcase_add_test(t, range_stops_where_emit_says_so);
 	tcase_add_test(t, ranges_of_tensors_near_2_to_the_63_do_not_wrap);

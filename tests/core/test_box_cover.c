@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model/box.h"
 #include "base/checked.h"
 #include "fault.h"
+#include "model/box.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -116,7 +116,8 @@ static void check(const struct tiling *t)
 		} while (next_element(t->n, len, v));
 	}
 	if (got == BOXES_OVERLAP) {
-		const uint64_t *a = t->boxes + 2 * t->n * pair[0], *b = t->boxes + 2 * t->n * pair[1];
+		const uint64_t *a = t->boxes + 2 * t->n * pair[0],
+			       *b = t->boxes + 2 * t->n * pair[1];
 
 		REQUIRE(pair[0] < pair[1]);
 		REQUIRE(pair[1] < t->count);
@@ -161,7 +162,8 @@ START_TEST(a_box_listed_twice_overlaps)
 		struct tiling t;
 
 		make_tiling(&r, &t);
-		memcpy(row(&t, t.count), row(&t, rng_below(&r, t.count)), 2 * t.n * sizeof(*t.boxes));
+		memcpy(row(&t, t.count), row(&t, rng_below(&r, t.count)),
+		       2 * t.n * sizeof(*t.boxes));
 		t.count++;
 		check(&t);
 	}
@@ -197,7 +199,8 @@ START_TEST(few_cases_have_no_boxes_or_no_elements)
 	/* an empty tensor needs no chunk; another does */
 	ck_assert_int_eq(boxes_cover(2, (const uint64_t[]){ 3, 0 }, NULL, 0, off, len, pair),
 			 BOXES_COVER);
-	ck_assert_int_eq(boxes_cover(2, (const uint64_t[]){ 3, 4 }, NULL, 0, off, len, pair), BOXES_HOLE);
+	ck_assert_int_eq(boxes_cover(2, (const uint64_t[]){ 3, 4 }, NULL, 0, off, len, pair),
+			 BOXES_HOLE);
 	ck_assert(!off[0] && !off[1] && len[0] == 3 && len[1] == 4);
 	/* a number has one element */
 	ck_assert_int_eq(boxes_cover(0, len, off, 0, off, len, pair), BOXES_HOLE);
@@ -225,7 +228,8 @@ START_TEST(out_of_memory_is_unknown)
 	static const uint64_t shape[] = { 4, 4 }, boxes[] = { 0, 0, 2, 4, 1, 0, 3, 4 };
 	int unknown = 0;
 
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		uint64_t off[2], len[2];
 		size_t pair[2];
 		enum boxes_verdict v = boxes_cover(2, shape, boxes, 2, off, len, pair);
@@ -252,9 +256,11 @@ START_TEST(a_large_sharding_is_quick)
 		boxes[4 * i + 2] = 7;
 		boxes[4 * i + 3] = 11;
 	}
-	ck_assert_int_eq(boxes_cover(2, shape, boxes, (size_t)SIDE * SIDE, off, len, pair), BOXES_COVER);
+	ck_assert_int_eq(boxes_cover(2, shape, boxes, (size_t)SIDE * SIDE, off, len, pair),
+			 BOXES_COVER);
 	boxes[4 * (SIDE * SIDE / 2) + 3] = 10;
-	ck_assert_int_eq(boxes_cover(2, shape, boxes, (size_t)SIDE * SIDE, off, len, pair), BOXES_HOLE);
+	ck_assert_int_eq(boxes_cover(2, shape, boxes, (size_t)SIDE * SIDE, off, len, pair),
+			 BOXES_HOLE);
 	ck_assert_uint_eq(len[0], 7);
 	ck_assert_uint_eq(len[1], 1);
 	free(boxes);

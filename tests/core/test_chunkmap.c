@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model/chunkmap.h"
 #include "base/checked.h"
 #include "fault.h"
 #include "model/box.h"
+#include "model/chunkmap.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -22,7 +22,7 @@ struct chunks {
 struct walk {
 	const struct chunks *c;
 	const uint64_t *off, *len; /* the query */
-	uint32_t next;             /* no chunk before this one may come any more */
+	uint32_t next;		   /* no chunk before this one may come any more */
 	uint32_t hits;
 	uint32_t stop_after;
 };
@@ -41,8 +41,8 @@ static uint32_t next_hit(const struct walk *w, uint32_t from, uint64_t *off, uin
 	return from;
 }
 
-static int check_hit(void *arg, uint32_t chunk, const uint64_t *chunk_off, const uint64_t *chunk_len,
-		     const uint64_t *off, const uint64_t *len)
+static int check_hit(void *arg, uint32_t chunk, const uint64_t *chunk_off,
+		     const uint64_t *chunk_len, const uint64_t *off, const uint64_t *len)
 {
 	struct walk *w = arg;
 	uint64_t want_off[DIMS], want_len[DIMS];
@@ -87,7 +87,8 @@ static void check(struct rng *r, const struct chunks *c, int want_grid)
 	for (uint32_t i = 0; i < c->count; i++) {
 		const uint64_t *b = c->boxes + (size_t)i * 2 * c->n;
 
-		m->locs[i] = (struct chunk_loc){ .offset = i, .length = i, .file = i, .encoding = i };
+		m->locs[i] =
+			(struct chunk_loc){ .offset = i, .length = i, .file = i, .encoding = i };
 		chunkmap_box(m, i, off, len);
 		REQUIRE(box_equal(c->n, off, len, b, b + c->n));
 	}
@@ -118,8 +119,9 @@ static void make_grid(struct rng *r, struct chunks *c, bool even)
 		counts[d] = 1 + rng_below(r, 4);
 		for (uint64_t k = 0; k < counts[d]; k++) {
 			starts[d][k] = end;
-			end += !even ? 1 + rng_below(r, 4)
-			     : k + 1 < counts[d] ? step : 1 + rng_below(r, step);
+			end += !even		   ? 1 + rng_below(r, 4)
+			       : k + 1 < counts[d] ? step
+						   : 1 + rng_below(r, step);
 		}
 		starts[d][counts[d]] = c->shape[d] = end;
 	}
@@ -257,8 +259,9 @@ END_TEST
 START_TEST(offsets_near_2_to_the_63_do_not_wrap)
 {
 	const uint64_t top = INT64_MAX;
-	struct chunks c = { .n = 1, .count = 2, .shape = { top },
-			    .boxes = { top - 5, 5, 0, top - 5 } };
+	struct chunks c = {
+		.n = 1, .count = 2, .shape = { top }, .boxes = { top - 5, 5, 0, top - 5 }
+	};
 	struct chunkmap *m = chunkmap_new(1, c.shape, c.boxes, 2);
 
 	ck_assert_ptr_nonnull(m);
@@ -269,8 +272,8 @@ START_TEST(offsets_near_2_to_the_63_do_not_wrap)
 }
 END_TEST
 
-static int count_hit(void *arg, uint32_t chunk, const uint64_t *chunk_off, const uint64_t *chunk_len,
-		     const uint64_t *off, const uint64_t *len)
+static int count_hit(void *arg, uint32_t chunk, const uint64_t *chunk_off,
+		     const uint64_t *chunk_len, const uint64_t *off, const uint64_t *len)
 {
 	(void)chunk;
 	(void)chunk_off;
@@ -289,7 +292,8 @@ START_TEST(out_of_memory_is_no_map_or_an_error)
 
 	for (size_t i = 0; i < MAX_BOXES; i++)
 		boxes[2 * i + 1] = 5;
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct chunkmap *m = chunkmap_new(1, shape, boxes, MAX_BOXES);
 		uint32_t hits = 0;
 		int rc = m ? chunkmap_find(m, off, shape, count_hit, &hits) : 0;

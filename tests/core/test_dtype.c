@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model/dtype.h"
 #include "base/checked.h"
+#include "model/dtype.h"
 #include "suites.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/io.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "fault.h"
 #include "suites.h"
 
@@ -135,7 +135,7 @@ END_TEST
 /* ---- opening ---- */
 
 static const struct {
-	bool link; /* on the way */
+	bool link;		    /* on the way */
 	const char *path, *content; /* content, or code and msg */
 	int code;
 	const char *msg;

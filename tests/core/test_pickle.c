@@ -15,7 +15,10 @@ static const struct pickle_opts plain = { .max_bytes = 1 << 20 };
 
 /* ---- one opcode at a time ---- */
 
-#define ROW(op, bytes, text) { op, bytes, sizeof(bytes) - 1, text }
+#define ROW(op, bytes, text) \
+	{ \
+		op, bytes, sizeof(bytes) - 1, text \
+	}
 static const struct {
 	uint8_t op;
 	const char *bytes;
@@ -25,9 +28,15 @@ static const struct {
 	ROW(OP_STOP, "N.", "None"),
 	ROW(OP_STOP, "K\1K\2.", "2"),
 	ROW(OP_MARK, "K\1(K\2K\3tK\4\x87.", "(1, (2, 3), 4)"),
-	ROW(OP_POP, "K\1K\2" "0.", "1"),
+	ROW(OP_POP,
+	    "K\1K\2"
+	    "0.",
+	    "1"),
 	ROW(OP_POP, "K\1(0.", "1"), /* a mark on top goes too */
-	ROW(OP_POP_MARK, "K\1(K\2]K\3" "1.", "1"),
+	ROW(OP_POP_MARK,
+	    "K\1(K\2]K\3"
+	    "1.",
+	    "1"),
 	ROW(OP_DUP, "]2\x86.", "([], [])"),
 	ROW(OP_DUP, "]2K\1a\x86.", "([1], [1])"), /* one list, twice */
 	ROW(OP_NONE, "N.", "None"),
@@ -41,12 +50,16 @@ static const struct {
 	ROW(OP_LONG1, "\x8a\1\xff.", "-1"),
 	ROW(OP_LONG1, "\x8a\2\0\x80.", "-32768"),
 	ROW(OP_LONG1, "\x8a\5\0\0\0\0\1.", "4294967296"),
+	ROW(OP_LONG1, "\x8a\7\xff\xff\xff\xff\xff\xff\xff.", "-1"),
 	ROW(OP_LONG1, "\x8a\x8\xff\xff\xff\xff\xff\xff\xff\x7f.", "9223372036854775807"),
 	ROW(OP_LONG1, "\x8a\x8\0\0\0\0\0\0\0\x80.", "-9223372036854775808"),
 	ROW(OP_LONG1, "\x8a\x9\0\0\0\0\0\0\0\x80\0.", "?"),
 	ROW(OP_LONG4, "\x8b\2\0\0\0\xff\x7f.", "32767"),
 	ROW(OP_LONG4, "\x8b\0\0\0\0.", "0"),
-	ROW(OP_LONG4, "\x8b\xa\0\0\0" "0123456789.", "?"),
+	ROW(OP_LONG4,
+	    "\x8b\xa\0\0\0"
+	    "0123456789.",
+	    "?"),
 	ROW(OP_BINFLOAT, "G?\xf8\0\0\0\0\0\0.", "1.5"),
 	ROW(OP_BINFLOAT, "G\xff\xf0\0\0\0\0\0\0.", "-inf"),
 	ROW(OP_BINSTRING, "T\3\0\0\0abc.", "'abc'"),
@@ -91,22 +104,30 @@ static const struct {
 	ROW(OP_NEWOBJ_EX, "cm\nC\nK\1\x85}\x92.", "m.C(1)"),
 	ROW(OP_BUILD, "cm\nC\n)\x81}\x8c\1aK\1sb.", "m.C()!{'a': 1}"),
 	ROW(OP_BUILD, "cm\nC\n)\x81K\1b]b.", "m.C()![]"), /* the later state counts */
-	ROW(OP_BUILD, "]]b.", "[]"), /* the state of something that has none */
+	ROW(OP_BUILD, "]]b.", "[]"),			  /* the state of something that has none */
 	ROW(OP_BINPERSID, "\x8c\1xK\7\x86Q.", "&('x', 7)"),
 	ROW(OP_BINPUT, "]q\0h\0\x86.", "([], [])"),
 	ROW(OP_LONG_BINPUT, "]r\0\0\0\0h\0\x86.", "([], [])"),
 	ROW(OP_MEMOIZE, "]\x94K\1\x94h\1h\0\x86.", "(1, [])"),
-	ROW(OP_BINGET, "K\7\x94" "0h\0.", "7"),
-	ROW(OP_LONG_BINGET, "K\7\x94" "0j\0\0\0\0.", "7"),
+	ROW(OP_BINGET,
+	    "K\7\x94"
+	    "0h\0.",
+	    "7"),
+	ROW(OP_LONG_BINGET,
+	    "K\7\x94"
+	    "0j\0\0\0\0.",
+	    "7"),
 	ROW(OP_PROTO, "\x80\2N.", "None"),
 	ROW(OP_PROTO, "\x80\5N.", "None"),
 	ROW(OP_FRAME, "\x80\4\x95\2\0\0\0\0\0\0\0N.", "None"),
-	ROW(OP_FRAME, "\x95\xff\xff\xff\xff\xff\xff\xff\xffN.", "None"), /* the length is only a hint */
+	ROW(OP_FRAME, "\x95\xff\xff\xff\xff\xff\xff\xff\xffN.",
+	    "None"), /* the length is only a hint */
 	/* callables whose result is data */
 	ROW(0, "ctorch\nSize\n(K\1K\2t\x85R.", "(1, 2)"),
 	ROW(0, "ctorch\nSize\n)\x85R.", "()"),
 	ROW(0, "\x8c\5torch\x8c\4Size\x93K\3\x85\x85R.", "(3,)"),
-	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94Rh\0\x86.", "((3,), ((3,),))"), /* its arguments shared */
+	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94Rh\0\x86.",
+	    "((3,), ((3,),))"), /* its arguments shared */
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94R0K\4\x85h\0\x86.", "((4,), ((3,),))"),
 	ROW(0, "ctorch\nSize\n]\x85R.", "torch.Size([])"),
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x81.", "torch.Size((3,))"), /* that is no call */
@@ -166,9 +187,11 @@ START_TEST(input_cut_anywhere_is_nodata_and_leaves_the_output)
 			struct err e = { 0 };
 			char want[80];
 
-			ck_assert_int_eq(load_bytes(rows[_i].bytes, n, step, &plain, &p, &e), -ENODATA);
+			ck_assert_int_eq(load_bytes(rows[_i].bytes, n, step, &plain, &p, &e),
+					 -ENODATA);
 			ck_assert_int_eq(e.code, ENODATA);
-			(void)snprintf(want, sizeof(want), "pickle ends in the middle, at byte %zu", n);
+			(void)snprintf(want, sizeof(want), "pickle ends in the middle, at byte %zu",
+				       n);
 			ck_assert_str_eq(e.msg, want);
 			ck_assert_ptr_eq(p, &untouched);
 		}
@@ -177,9 +200,10 @@ END_TEST
 
 START_TEST(rows_leave_no_opcode_out)
 {
-	static const char all[] = "(.012NJKMQRTUXabcdehjlqrstu}])GBC"
-				  "\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
-				  "\x94\x95\x96";
+	static const char all[] =
+		"(.012NJKMQRTUXabcdehjlqrstu}])GBC"
+		"\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
+		"\x94\x95\x96";
 
 	for (const char *op = all; *op; op++) {
 		size_t i = 0;
@@ -368,8 +392,11 @@ END_TEST
 START_TEST(attributes_come_from_a_dict_or_a_tuple_that_begins_with_one)
 {
 	static const char dict[] = "cm\nC\n)\x81}\x8c\1aK\1sb.";
-	static const char tuple[] = "cm\nC\n)\x81}\x8c\1aK\1s}\x86" "b.";
-	static const char none[] = "cm\nC\n)\x81N\x85" "b.", empty[] = "cm\nC\n)\x81)b.";
+	static const char tuple[] = "cm\nC\n)\x81}\x8c\1aK\1s}\x86"
+				    "b.";
+	static const char none[] = "cm\nC\n)\x81N\x85"
+				   "b.",
+			  empty[] = "cm\nC\n)\x81)b.";
 	struct pickle *p = load_text(dict, sizeof(dict) - 1);
 	struct pk_value v = pickle_root(p), number = { .type = PK_INT };
 
@@ -538,7 +565,8 @@ Suite *pickle_suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, every_opcode_builds_its_value, 0, ARRAY_LEN(rows));
 	tcase_add_loop_test(t, input_in_small_pieces_builds_the_same, 0, ARRAY_LEN(rows));
-	tcase_add_loop_test(t, input_cut_anywhere_is_nodata_and_leaves_the_output, 0, ARRAY_LEN(rows));
+	tcase_add_loop_test(t, input_cut_anywhere_is_nodata_and_leaves_the_output, 0,
+			    ARRAY_LEN(rows));
 	tcase_add_test(t, rows_leave_no_opcode_out);
 	tcase_add_test(t, what_follows_stop_is_not_read);
 	tcase_add_test(t, a_dict_may_contain_itself);

@@ -14,8 +14,8 @@
  */
 struct log {
 	struct buf b;
-	bool records;         /* built() turns S into a record of its attribute "a" */
-	const char *fail_at;  /* the hook that stops everything, with -EIO */
+	bool records;	     /* built() turns S into a record of its attribute "a" */
+	const char *fail_at; /* the hook that stops everything, with -EIO */
 };
 
 static int fails(const struct log *l, const char *what, struct err *e)
@@ -51,8 +51,9 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 	return fails(l, "built", e);
 }
 
-static int attr_item(void *arg, int root_class, const struct pk_str *attr, const struct pk_value *key,
-		     const struct pk_value *value, bool *consumed, struct err *e)
+static int attr_item(void *arg, int root_class, const struct pk_str *attr,
+		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
+		     struct err *e)
 {
 	struct log *l = arg;
 
@@ -71,8 +72,9 @@ static const struct pickle_hooks hooks = { classify, built, attr_item };
 /* Load, and append the root's value to the log; the result of pickle_load. */
 static int run(struct log *l, const struct emit *m, bool drop_unknown, struct err *e)
 {
-	struct pickle_opts opts = { .hooks = &hooks, .arg = l, .max_bytes = 1 << 20,
-				    .drop_unknown = drop_unknown };
+	struct pickle_opts opts = {
+		.hooks = &hooks, .arg = l, .max_bytes = 1 << 20, .drop_unknown = drop_unknown
+	};
 	struct pickle *p = NULL;
 	struct pk_value root;
 	int rc;
@@ -375,7 +377,8 @@ START_TEST(deeper_dicts_and_other_roots_do_not_stream)
 	expect(&m, true, false,
 	       "classify m.Root\nclassify m.S\nbuilt m.S()!{'attr': {'xb': 1}}\n"
 	       "item 1 outer 'inner': {'xa': 1}\n"
-	       "built m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': 1}}, "
+	       "built m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': "
+	       "1}}, "
 	       "'pair': ('one', {'xc': 1})}\n"
 	       "root m.Root()!{'object': m.S()!{'attr': {'xb': 1}}, 'outer': {'inner': {'xa': 1}}, "
 	       "'pair': ('one', {'xc': 1})}");
@@ -453,7 +456,8 @@ START_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error)
 	m = (struct emit)EMIT_INIT(4, false);
 	emit_lookalike(&m, _i, "c");
 	expect(&m, true, false,
-	       _i ? "classify m.Root\nitem 1 first 'xa': 1\nitem 1 inner 'c': 1\nitem 1 last 'xb': 1\n"
+	       _i ? "classify m.Root\nitem 1 first 'xa': 1\nitem 1 inner 'c': 1\nitem 1 last 'xb': "
+		    "1\n"
 		    "built m.Root()!{'first': {}, 'outer': (1, 'inner', {'c': 1}), 'last': {}}\n"
 		    "root m.Root()!{'first': {}, 'outer': (1, 'inner', {'c': 1}), 'last': {}}"
 		  : "classify m.Root\nitem 1 first 'xa': 1\nitem 1 inner 'c': 1\n"
@@ -524,8 +528,11 @@ START_TEST(what_is_consumed_costs_no_memory)
 	struct emit m = EMIT_INIT(4, true);
 	struct dcp_count count = { 0 };
 	struct pk_strings *strings = pk_strings_new(4 << 20);
-	struct pickle_opts opts = { .hooks = &dcp_hooks, .arg = &count, .strings = strings,
-				    .max_bytes = 3 << 20, .drop_unknown = true };
+	struct pickle_opts opts = { .hooks = &dcp_hooks,
+				    .arg = &count,
+				    .strings = strings,
+				    .max_bytes = 3 << 20,
+				    .drop_unknown = true };
 	struct pickle *p = NULL;
 	struct err e = { 0 };
 
@@ -562,7 +569,8 @@ Suite *pickle_hooks_suite(void)
 	tcase_add_loop_test(t, pairs_of_the_roots_attributes_stream_by, 0, 8);
 	tcase_add_test(t, a_root_with_one_attribute_streams_too);
 	tcase_add_test(t, deeper_dicts_and_other_roots_do_not_stream);
-	tcase_add_loop_test(t, pairs_taken_from_what_only_looks_like_an_attribute_are_an_error, 0, 2);
+	tcase_add_loop_test(t, pairs_taken_from_what_only_looks_like_an_attribute_are_an_error, 0,
+			    2);
 	tcase_add_test(t, a_root_of_no_class_says_so);
 	tcase_add_loop_test(t, a_hook_can_stop_the_load, 0, 2);
 	tcase_add_test(t, hooks_may_be_left_out_one_by_one);

@@ -33,9 +33,10 @@ static void expect_error(const char *bytes, size_t n, int code, const char *msg)
 
 START_TEST(opcodes_outside_the_list_are_refused)
 {
-	static const char known[] = "(.012NJKMQRTUXabcdehjlqrstu}])GBC"
-				    "\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
-				    "\x94\x95\x96";
+	static const char known[] =
+		"(.012NJKMQRTUXabcdehjlqrstu}])GBC"
+		"\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
+		"\x94\x95\x96";
 
 	for (int op = 0; op < 256; op++) {
 		const char bytes[] = { 'N', (char)op, 'N', '.' };
@@ -49,7 +50,10 @@ START_TEST(opcodes_outside_the_list_are_refused)
 }
 END_TEST
 
-#define ROW(bytes, code, msg) { bytes, sizeof(bytes) - 1, code, msg }
+#define ROW(bytes, code, msg) \
+	{ \
+		bytes, sizeof(bytes) - 1, code, msg \
+	}
 static const struct {
 	const char *bytes;
 	size_t n;
@@ -70,7 +74,8 @@ static const struct {
 	ROW("h\0N\x94.", EBADMSG, "pickle: memo entry 0 asked for at byte 1, 0 are there"),
 	ROW("Nq\1.", ENOTSUP, "pickle: memo entry 1 stored at byte 2, entry 0 is next"),
 	ROW("Nq\0q\0.", ENOTSUP, "pickle: memo entry 0 stored at byte 4, entry 1 is next"),
-	ROW("Nr\0\0\0\x80.", ENOTSUP, "pickle: memo entry 2147483648 stored at byte 2, entry 0 is next"),
+	ROW("Nr\0\0\0\x80.", ENOTSUP,
+	    "pickle: memo entry 2147483648 stored at byte 2, entry 0 is next"),
 	ROW("\x94h\0.", EBADMSG, "pickle: stack underflow at byte 1"), /* nothing to store */
 	ROW("N(\x94h\0.", EBADMSG, "pickle: stack underflow at byte 3"),
 	/* lengths */
@@ -80,7 +85,8 @@ static const struct {
 	ROW("\x8b\0\0\0\x80.", EBADMSG, "pickle: length 2147483648 at byte 5"),
 	ROW("T\xff\xff\xff\xff.", EBADMSG, "pickle: length 4294967295 at byte 5"),
 	ROW("X\xff\xff\xff\xff.", ENODATA, "pickle ends in the middle, at byte 6"),
-	ROW("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", ENODATA, "pickle ends in the middle, at byte 10"),
+	ROW("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", ENODATA,
+	    "pickle ends in the middle, at byte 10"),
 	/* containers */
 	ROW("}(K\1u.", EBADMSG, "pickle: SETITEMS with half a pair at byte 5"),
 	ROW("(K\1d.", EBADMSG, "pickle: SETITEMS with half a pair at byte 4"),
@@ -120,9 +126,9 @@ static const struct {
 	const char *op;
 	size_t needs;
 } need_rows[] = {
-	{ "0", 1 },    { "2", 1 },    { "Q", 1 },    { "\x85", 1 }, { "\x86", 2 }, { "\x87", 3 },
-	{ "R", 2 },    { "\x81", 2 }, { "\x92", 3 }, { "b", 2 },    { "\x93", 2 }, { "a", 2 },
-	{ "s", 3 },    { "(e", 1 },   { "(u", 1 },   { "(\x90", 1 },
+	{ "0", 1 }, { "2", 1 },	   { "Q", 1 },	  { "\x85", 1 },  { "\x86", 2 }, { "\x87", 3 },
+	{ "R", 2 }, { "\x81", 2 }, { "\x92", 3 }, { "b", 2 },	  { "\x93", 2 }, { "a", 2 },
+	{ "s", 3 }, { "(e", 1 },   { "(u", 1 },	  { "(\x90", 1 },
 };
 
 START_TEST(opcodes_that_find_too_little_are_refused)
@@ -142,7 +148,8 @@ START_TEST(opcodes_that_find_too_little_are_refused)
 			for (size_t i = 0; i < n; i++)
 				buf_str(&b, "N");
 			buf_str(&b, need_rows[_i].op);
-			(void)snprintf(msg, sizeof(msg), "pickle: stack underflow at byte %zu", b.len);
+			(void)snprintf(msg, sizeof(msg), "pickle: stack underflow at byte %zu",
+				       b.len);
 			buf_str(&b, ".");
 			expect_error(b.data, b.len, EBADMSG, msg);
 			buf_release(&b);
@@ -269,8 +276,8 @@ END_TEST
 
 START_TEST(cycles_are_freed)
 {
-	static const char bytes[] = "]\x94h\0a0"           /* a list in itself */
-				    "K\1)\x81\x94h\1b0"    /* an object as its own state */
+	static const char bytes[] = "]\x94h\0a0"	    /* a list in itself */
+				    "K\1)\x81\x94h\1b0"	    /* an object as its own state */
 				    "}\x94N]\x94h\2ash\3a0" /* a dict in a list in itself */
 				    "N.";
 	struct pickle *p = NULL;
@@ -287,13 +294,9 @@ static const struct {
 	const char *what, *unit; /* unit is repeated */
 	size_t n;
 } growth_rows[] = {
-	{ "stack", "N", 1 },
-	{ "marks", "(", 1 },
-	{ "lists", "]0]", 3 },
+	{ "stack", "N", 1 },	    { "marks", "(", 1 },      { "lists", "]0]", 3 },
 	{ "one list", "N", 1 }, /* behind an EMPTY_LIST and a MARK */
-	{ "objects", "N)\x81", 3 },
-	{ "tuples", "N\x85", 2 },
-	{ "memo", "]\x94", 2 },
+	{ "objects", "N)\x81", 3 }, { "tuples", "N\x85", 2 }, { "memo", "]\x94", 2 },
 };
 
 START_TEST(every_kind_of_growth_meets_the_ceiling)
@@ -317,7 +320,8 @@ START_TEST(every_kind_of_growth_meets_the_ceiling)
 	ck_assert_msg(load_bytes(m.b.data, m.b.len, 0, &opts, &p, &e) == -EFBIG, "%s",
 		      growth_rows[_i].what);
 	ck_assert_int_eq(e.code, EFBIG);
-	ck_assert_msg(!strncmp(e.msg, "pickle: needs more than 2 MiB of memory at byte ", 48), "%s", e.msg);
+	ck_assert_msg(!strncmp(e.msg, "pickle: needs more than 2 MiB of memory at byte ", 48), "%s",
+		      e.msg);
 	buf_release(&m.b);
 }
 END_TEST
@@ -380,7 +384,8 @@ START_TEST(too_many_globals_are_refused_soon)
 	emit_global(&m, "m", "one more");
 	emit_op(&m, OP_STOP);
 	ck_assert_int_eq(load_bytes(m.b.data, m.b.len, 0, &opts, &p, &e), -EBADMSG);
-	ck_assert_msg(!strncmp(e.msg, "pickle: too many different globals at byte ", 43), "%s", e.msg);
+	ck_assert_msg(!strncmp(e.msg, "pickle: too many different globals at byte ", 43), "%s",
+		      e.msg);
 	buf_release(&m.b);
 }
 END_TEST
@@ -389,10 +394,13 @@ static void fail_allocations(const struct pickle_input *in, bool hooks)
 {
 	int failed = 0;
 
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct dcp_count count = { 0 };
-		struct pickle_opts opts = { .max_bytes = 16 << 20, .hooks = hooks ? &dcp_hooks : NULL,
-					    .arg = &count, .drop_unknown = hooks };
+		struct pickle_opts opts = { .max_bytes = 16 << 20,
+					    .hooks = hooks ? &dcp_hooks : NULL,
+					    .arg = &count,
+					    .drop_unknown = hooks };
 		struct pickle *p = NULL;
 		struct err e = { 0 };
 		int rc = pickle_load(in, &opts, &p, &e);
@@ -424,7 +432,8 @@ END_TEST
 
 START_TEST(strings_out_of_memory_are_no_strings)
 {
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct pk_strings *t = pk_strings_new(1 << 20);
 		const struct pk_str *s = NULL;
 
@@ -471,8 +480,9 @@ START_TEST(a_failing_read_is_passed_on)
 	static const char bytes[] = "\x80\4](K\1X\3\0\0\0abccm\nC\ne.";
 
 	for (int fail_at = 1; fail_at <= 2 * (int)(sizeof(bytes) - 1); fail_at++) {
-		struct source s = { .first = bytes, .second = bytes, .n = sizeof(bytes) - 1,
-				    .fail_at = fail_at };
+		struct source s = {
+			.first = bytes, .second = bytes, .n = sizeof(bytes) - 1, .fail_at = fail_at
+		};
 		struct pickle_input in = { .read = source_read, .arg = &s };
 		struct pickle *p = NULL;
 		struct err e = { 0 };
@@ -494,7 +504,9 @@ START_TEST(input_that_changes_between_the_passes_does_no_harm)
 	for (size_t at = 0; at < sizeof(first) - 1; at++)
 		for (int value = 0; value < 256; value++) {
 			char second[sizeof(first)];
-			struct source s = { .first = first, .second = second, .n = sizeof(first) - 1 };
+			struct source s = { .first = first,
+					    .second = second,
+					    .n = sizeof(first) - 1 };
 			struct pickle_input in = { .read = source_read, .arg = &s };
 			struct pickle *p = NULL;
 			struct err e = { 0 };
@@ -518,7 +530,9 @@ START_TEST(memo_entries_asked_for_before_they_are_stored_are_refused)
 
 	ck_assert_int_eq(pickle_load(&in, &plain, &p, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "pickle: memo entry that was never stored at byte 2");
-	s = (struct source){ .first = "K\1\x94K\2\x94h\1.", .second = "K\1\x94K\2\x94h\0.", .n = 9 };
+	s = (struct source){ .first = "K\1\x94K\2\x94h\1.",
+			     .second = "K\1\x94K\2\x94h\0.",
+			     .n = 9 };
 	ck_assert_int_eq(pickle_load(&in, &plain, &p, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "pickle: memo entry that was never stored at byte 8");
 }

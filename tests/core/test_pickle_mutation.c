@@ -69,11 +69,13 @@ static size_t make_files(struct file *files)
 
 static uint8_t random_byte(struct rng *r)
 {
-	static const char ops[] = "(.012NJKMQRTUXabcdehjlqrstu}])GBC"
-				  "\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
-				  "\x94\x95\x96";
+	static const char ops[] =
+		"(.012NJKMQRTUXabcdehjlqrstu}])GBC"
+		"\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
+		"\x94\x95\x96";
 
-	return rng_chance(r, 70) ? (uint8_t)ops[rng_below(r, sizeof(ops) - 1)] : (uint8_t)rng_u64(r);
+	return rng_chance(r, 70) ? (uint8_t)ops[rng_below(r, sizeof(ops) - 1)]
+				 : (uint8_t)rng_u64(r);
 }
 
 /* Change a few bytes of b, which has room for twice n; its new length. */
@@ -190,7 +192,8 @@ START_TEST(mutated_real_metadata_does_no_harm)
 	if (n)
 		run(files, n, ROUNDS);
 	else
-		(void)fprintf(stderr, "skipped: mutated_real_metadata_does_no_harm: no TEST_DATA\n");
+		(void)fprintf(stderr,
+			      "skipped: mutated_real_metadata_does_no_harm: no TEST_DATA\n");
 }
 END_TEST
 

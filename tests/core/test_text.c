@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/text.h"
 #include "base/checked.h"
+#include "base/text.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -135,7 +135,10 @@ START_TEST(numbers_order_as_numbers_and_text_as_bytes)
 			const char *a = sorted[i], *b = sorted[j];
 			int c = text_natural_cmp(a, strlen(a), b, strlen(b));
 
-			ck_assert_msg(i < j ? c < 0 : i > j ? c > 0 : !c, "'%s' and '%s': %d", a, b, c);
+			ck_assert_msg(i < j   ? c < 0
+				      : i > j ? c > 0
+					      : !c,
+				      "'%s' and '%s': %d", a, b, c);
 		}
 }
 END_TEST
@@ -164,8 +167,8 @@ START_TEST(natural_order_is_a_total_order)
 		if ((ab < 0) != (ba > 0) || (ab == 0) != same || (ba == 0) != same)
 			ck_abort_msg("'%.*s' '%.*s': %d and %d", (int)an, a, (int)bn, b, ab, ba);
 		if (ab <= 0 && bc <= 0 && ac > 0)
-			ck_abort_msg("'%.*s' <= '%.*s' <= '%.*s' but not through", (int)an, a, (int)bn, b,
-				     (int)cn, c);
+			ck_abort_msg("'%.*s' <= '%.*s' <= '%.*s' but not through", (int)an, a,
+				     (int)bn, b, (int)cn, c);
 	}
 }
 END_TEST
@@ -197,7 +200,10 @@ START_TEST(glob_covers_the_shell_forms)
 	ck_assert(glob("\\*\\[", "*["));
 	ck_assert(!glob("\\*", "a"));
 	ck_assert(glob("*.[0-9]", "layers.10.[3].7"));
-	ck_assert(text_glob("a*c", "a\0\n\xff" "c", 5));
+	ck_assert(text_glob("a*c",
+			    "a\0\n\xff"
+			    "c",
+			    5));
 	ck_assert(text_glob("a?", "a\0", 2));
 	ck_assert(!text_glob("a", "a\0", 2));
 }
@@ -228,8 +234,8 @@ END_TEST
 
 START_TEST(glob_agrees_with_fnmatch)
 {
-	static const char *const pieces[] = { "a", "b", "/", ".", "?", "*", "[ab]", "[!a]", "[a-c]",
-					      "[!b-c]", "\\*", "\\a" };
+	static const char *const pieces[] = { "a",    "b",    "/",     ".",	 "?",	"*",
+					      "[ab]", "[!a]", "[a-c]", "[!b-c]", "\\*", "\\a" };
 	struct rng r = rng_new();
 
 	for (int i = 0; i < 200000; i++) {

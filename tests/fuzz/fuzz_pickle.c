@@ -35,12 +35,13 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 	return rc < 0 ? rc : 0;
 }
 
-static int attr_item(void *arg, int root_class, const struct pk_str *attr, const struct pk_value *key,
-		     const struct pk_value *value, bool *consumed, struct err *e)
+static int attr_item(void *arg, int root_class, const struct pk_str *attr,
+		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
+		     struct err *e)
 {
 	(void)e;
-	*(uint64_t *)arg = *(uint64_t *)arg * 31 + attr->len + (unsigned)key->type * 7 +
-			   (unsigned)value->type;
+	*(uint64_t *)arg =
+		*(uint64_t *)arg * 31 + attr->len + (unsigned)key->type * 7 + (unsigned)value->type;
 	*consumed = root_class == 1;
 	return 0;
 }
@@ -99,8 +100,10 @@ static uint64_t load(const struct pickle_input *in, bool as_reader, int *ret_rc)
 {
 	static const struct pickle_hooks hooks = { classify, built, attr_item };
 	uint64_t seen = 0;
-	struct pickle_opts opts = { .hooks = as_reader ? &hooks : NULL, .arg = &seen,
-				    .max_bytes = MAX_BYTES, .drop_unknown = as_reader };
+	struct pickle_opts opts = { .hooks = as_reader ? &hooks : NULL,
+				    .arg = &seen,
+				    .max_bytes = MAX_BYTES,
+				    .drop_unknown = as_reader };
 	struct pickle *p = NULL;
 	struct err e = { 0 };
 	struct pk_value root;

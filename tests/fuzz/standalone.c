@@ -21,7 +21,9 @@ static int one(const char *path, const struct stat *st, int type, struct FTW *at
 	(void)at;
 	if (type != FTW_F)
 		return 0;
-	data = malloc(size ? size : 1); /* exactly as large as the file: sanitizers see what is read behind it */
+	data = malloc(
+		size ? size
+		     : 1); /* exactly as large as the file: sanitizers see what is read behind it */
 	f = fopen(path, "rb");
 	if (!f || !data || fread(data, 1, size, f) != size) {
 		perror(path);
