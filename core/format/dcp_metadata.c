@@ -46,6 +46,7 @@ struct reader {
 	struct dcp_records *r;
 	struct catalog_writer *w;
 	uint32_t rank;
+	uint32_t plain; /* number of the encoding without transforms */
 };
 
 /* ---- records ---- */
@@ -327,7 +328,11 @@ static int encoding_of(struct reader *rd, const struct pk_str *fqn, const struct
 	char name[512] = "dcp";
 	size_t at = 3;
 
-	for (size_t i = 0; list && i < pk_len(list); i++) {
+	if (!list || !pk_len(list)) {
+		*ret = rd->plain;
+		return 0;
+	}
+	for (size_t i = 0; i < pk_len(list); i++) {
 		const struct pk_value *v = &list->n->v[i];
 
 		if (v->type != PK_STR)
@@ -432,8 +437,10 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 	const struct pk_value *state, *storage;
 	struct pickle *p = NULL;
 	struct pk_value root;
-	int rc = pickle_load(in, &opts, &p, e);
+	int rc = catalog_add_encoding(w, "dcp", &rd.plain, e);
 
+	if (!rc)
+		rc = pickle_load(in, &opts, &p, e);
 	if (rc)
 		return rc;
 	root = pickle_root(p);

@@ -1,0 +1,885 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "catalog/catalog_build.h"
+#include "catalog/catalog_query.h"
+#include "dcp_util.h"
+#include "fault.h"
+#include "format/format.h"
+#include "parse/pickle_lex.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- which files ---- */
+
+static const struct {
+	const char *files; /* to create, separated by spaces */
+	const char *found; /* or: */
+	const char *msg;
+} directories[] = {
+	{ ".metadata", ".metadata ", NULL },
+	{ ".metadata __0.metadata .metadata.tmp x.distcp", ".metadata ", NULL },
+	{ "__0.metadata", "__0.metadata ", NULL },
+	{ "__10.metadata __9.metadata __0_0.distcp __2.metadata.tmp", "__9.metadata __10.metadata ", NULL },
+	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata __99999999999.metadata",
+	  "__0.metadata ", NULL },
+	{ "", NULL, "not a checkpoint: neither .metadata nor __N.metadata is there" },
+	{ "model.safetensors __.metadata", NULL, "not a checkpoint: neither .metadata nor __N.metadata is there" },
+	{ "__0_0.distcp", NULL, ".metadata is missing although data files are there: the save was interrupted" },
+	{ ".metadata.tmp", NULL, ".metadata is missing although data files are there: the save was interrupted" },
+};
+
+START_TEST(a_checkpoint_is_known_by_its_metadata_files)
+{
+	autofree char *files = strdup(directories[_i].files);
+	struct name_list l = { 0 };
+	const struct format *f = NULL;
+	struct err e = { 0 };
+	char found[200] = "", *save;
+	int rc;
+
+	for (char *s = strtok_r(files, " ", &save); s; s = strtok_r(NULL, " ", &save))
+		put_file(dir_fd, s, "", 0);
+	rc = format_detect(dir_fd, &f, &l, &e);
+	ck_assert_int_eq(rc, directories[_i].msg ? -ENOENT : 0);
+	ck_assert_str_eq(e.msg, directories[_i].msg ? directories[_i].msg : "");
+	for (size_t i = 0; i < l.n; i++)
+		(void)snprintf(found + strlen(found), sizeof(found) - strlen(found), "%s ", l.v[i]);
+	ck_assert_str_eq(found, directories[_i].found ? directories[_i].found : "");
+	if (!rc)
+		ck_assert_str_eq(f->name, "dcp");
+	name_list_release(&l);
+}
+END_TEST
+
+/* ---- scanning ---- */
+
+static int scan_with(const struct scan_opts *o, struct catalog **ret, struct err *e)
+{
+	struct name_list files = { 0 };
+	struct catalog_writer *w = NULL;
+	const struct format *f;
+	int rc = format_detect(dir_fd, &f, &files, e);
+
+	if (!rc)
+		rc = catalog_writer_new(NULL, f->name, dir, &w, e);
+	if (!rc)
+		rc = f->scan(dir_fd, &files, o, w, e);
+	if (!rc)
+		rc = catalog_writer_finish(w, ret, e);
+	catalog_writer_free(w);
+	name_list_release(&files);
+	return rc;
+}
+
+static int scan(struct catalog **ret, struct err *e)
+{
+	return scan_with(&(struct scan_opts){ 0 }, ret, e);
+}
+
+static void u64s(struct buf *b, const uint64_t *v, size_t n)
+{
+	buf_json_u64s(b, v, n);
+}
+
+/* "w float32 [4] complete: [0]+[2]@file:0+10,enc ...; o object: file:0+10,enc; " */
+static char *show(struct catalog *c)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	size_t n, n_objects, k;
+	const struct catalog_tensor *t = catalog_tensors(c, &n);
+	const struct catalog_object *o = catalog_objects(c, &n_objects);
+	const struct catalog_source *s = catalog_sources(c, &k);
+	const char *const *enc = catalog_encodings(c, &k);
+	static const char *const state[] = { "complete", "incomplete", "overlapping" };
+
+	buf_str(&b, "");
+	for (size_t i = 0; i < n; i++) {
+		autofree struct chunkmap *m = NULL;
+		struct err e = { 0 };
+
+		REQUIRE(!catalog_load_map(c, &t[i], &m, &e));
+		buf_printf(&b, "%s %s ", t[i].fqn, dtype_info(t[i].dtype)->name);
+		u64s(&b, t[i].shape, t[i].n_dims);
+		buf_printf(&b, " %s:", state[t[i].state]);
+		for (uint32_t i2 = 0; i2 < m->count; i2++) {
+			uint64_t off[64], len[64];
+
+			chunkmap_box(m, i2, off, len);
+			buf_str(&b, " ");
+			u64s(&b, off, t[i].n_dims);
+			buf_str(&b, "+");
+			u64s(&b, len, t[i].n_dims);
+			buf_printf(&b, "@%s:%llu+%llu,%s", s[m->locs[i2].file].path,
+				   (unsigned long long)m->locs[i2].offset, (unsigned long long)m->locs[i2].length,
+				   enc[m->locs[i2].encoding]);
+		}
+		buf_str(&b, "; ");
+	}
+	for (size_t i = 0; i < n_objects; i++) {
+		buf_printf(&b, "%s object: ", o[i].fqn);
+		if (o[i].fault)
+			buf_str(&b, "lost; ");
+		else
+			buf_printf(&b, "%s:%llu+%llu,%s; ", s[o[i].loc.file].path,
+				   (unsigned long long)o[i].loc.offset, (unsigned long long)o[i].loc.length,
+				   enc[o[i].loc.encoding]);
+	}
+	REQUIRE(!b.err);
+	return b.data;
+}
+
+static void expect(const char *want)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	autofree char *got = NULL;
+
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	ck_assert_int_eq(e.code, 0);
+	got = show(c);
+	ck_assert_str_eq(got, want);
+	catalog_close(c);
+}
+
+#define U(...) (const uint64_t[]){ __VA_ARGS__ }
+
+START_TEST(tensors_and_objects_are_joined_with_their_items)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "float32", 2, U(4, 2), 2, U(0, 0, 2, 2, 2, 0, 2, 2));
+	dcp_object(&d, "step", 4);
+	dcp_tensor(&d, "n", 1, "int64", 0, U(0), 1, U(0));
+	dcp_stored(&d, "step", 4, DCP_NO_OFFSET, NULL, "a", 0, 10, 0);
+	dcp_stored(&d, "w", 1, 2, U(2, 0), "b/c", 30, 40, 1);
+	dcp_stored(&d, "w", 1, 2, U(0, 0), "a", 10, 20, 0);
+	dcp_stored(&d, "n", 1, 0, U(0), "a", INT64_MAX - 5, 5, 2);
+	dcp_end(&d, ".metadata");
+	expect("n int64 [] complete: []+[]@a:9223372036854775802+5,dcp+stream.zstd/1+stream.zstd/1; "
+	       "w float32 [4,2] complete: [0,0]+[2,2]@a:10+20,dcp [2,0]+[2,2]@b/c:30+40,dcp+stream.zstd/1; "
+	       "step object: a:0+10,dcp; ");
+}
+END_TEST
+
+START_TEST(a_number_is_not_an_object)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "n", 1, "int64", 0, U(0), 1, U(0));
+	dcp_object(&d, "o", 1);
+	dcp_stored(&d, "n", 1, DCP_NO_OFFSET, NULL, "a", 0, 10, 0); /* no offset at all */
+	dcp_stored(&d, "o", 1, 0, U(0), "a", 0, 10, 0);             /* the offset () */
+	dcp_end(&d, ".metadata");
+	expect("n int64 [] incomplete:; o object: lost; ");
+}
+END_TEST
+
+START_TEST(of_two_entries_for_one_place_the_later_counts)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(2), 1, U(0, 1)); /* a key that comes again replaces */
+	dcp_object(&d, "o", 1);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "o", 1, DCP_NO_OFFSET, NULL, "a", 0, 10, 0);
+	dcp_stored(&d, "w", 1, 1, U(0), "b", 5, 11, 0);
+	dcp_stored(&d, "o", 1, DCP_NO_OFFSET, NULL, "b", 6, 12, 0);
+	dcp_end(&d, ".metadata");
+	expect("w uint8 [4] complete: [0]+[4]@b:5+11,dcp; o object: b:6+12,dcp; ");
+}
+END_TEST
+
+/* torch 2.0 gave empty shards the offset of real ones. */
+START_TEST(empty_chunks_claim_nothing)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 4, U(0, 0, 0, 4, 4, 0, 0, 0));
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_end(&d, ".metadata");
+	expect("w uint8 [4] complete: [0]+[4]@a:0+10,dcp; ");
+}
+END_TEST
+
+START_TEST(what_is_listed_but_not_stored_is_incomplete)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 2, U(0, 2, 2, 2));
+	dcp_object(&d, "o", 1);
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "other", 5, 1, U(2), "a", 0, 10, 0); /* of nobody */
+	dcp_end(&d, ".metadata");
+	expect("w uint8 [4] incomplete: [0]+[2]@a:0+10,dcp; o object: lost; ");
+}
+END_TEST
+
+START_TEST(an_empty_checkpoint_is_one)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_end(&d, ".metadata");
+	expect("");
+}
+END_TEST
+
+static void put_rank(int rank, const char *dtype, uint64_t rows, uint64_t from, uint64_t count)
+{
+	char name[32], file[32];
+	struct dcp d;
+
+	(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+	(void)snprintf(file, sizeof(file), "f%d", rank);
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, dtype, 1, &rows, 1, U(from, count));
+	dcp_stored(&d, "w", 1, 1, &from, file, 0, 10, 0);
+	dcp_object(&d, "o", 1);
+	dcp_stored(&d, "o", 1, DCP_NO_OFFSET, NULL, file, 10, 10, 0);
+	if (rank == 2) {
+		dcp_tensor(&d, "own", 3, "bool", 0, U(0), 1, U(0));
+		dcp_stored(&d, "own", 3, 0, U(0), file, 20, 10, 0);
+		dcp_object(&d, "mine", 4);
+		dcp_stored(&d, "mine", 4, DCP_NO_OFFSET, NULL, file, 30, 10, 0);
+	}
+	dcp_end(&d, name);
+}
+
+START_TEST(rank_files_that_agree_are_one_tensor)
+{
+	put_rank(0, "uint8", 6, 0, 2);
+	put_rank(10, "uint8", 6, 4, 2);
+	put_rank(2, "uint8", 6, 2, 2);
+	expect("own bool [] complete: []+[]@f2:20+10,dcp; "
+	       "w uint8 [6] complete: [0]+[2]@f0:0+10,dcp [2]+[2]@f2:0+10,dcp [4]+[2]@f10:0+10,dcp; "
+	       "mine object: f2:30+10,dcp; "
+	       "o@rank0 object: f0:10+10,dcp; o@rank2 object: f2:10+10,dcp; o@rank10 object: f10:10+10,dcp; ");
+}
+END_TEST
+
+START_TEST(rank_files_that_disagree_stay_apart)
+{
+	put_rank(0, "uint8", 4, 0, 4);
+	put_rank(1, _i ? "int8" : "uint8", _i ? 4 : 5, 0, _i ? 4 : 5);
+	expect(_i ? "w@rank0 uint8 [4] complete: [0]+[4]@f0:0+10,dcp; w@rank1 int8 [4] complete: "
+		    "[0]+[4]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: f1:10+10,dcp; "
+		  : "w@rank0 uint8 [4] complete: [0]+[4]@f0:0+10,dcp; w@rank1 uint8 [5] complete: "
+		    "[0]+[5]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: f1:10+10,dcp; ");
+}
+END_TEST
+
+START_TEST(replicas_of_several_ranks_count_once_the_first)
+{
+	put_rank(0, "uint8", 4, 0, 4);
+	put_rank(1, "uint8", 4, 0, 4);
+	expect("w uint8 [4] complete: [0]+[4]@f0:0+10,dcp; o@rank0 object: f0:10+10,dcp; "
+	       "o@rank1 object: f1:10+10,dcp; ");
+}
+END_TEST
+
+/* ---- what cannot be ---- */
+
+static void key(struct dcp *d, const char *s)
+{
+	emit_str(&d->state, s);
+}
+
+static void tensor(struct dcp *d, const char *cls)
+{
+	key(d, "w");
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", cls);
+}
+
+/* One attribute of a TensorStorageMetadata, with what follows as its value. */
+static void attr(struct dcp *d, const char *name)
+{
+	emit_str(&d->state, name);
+}
+
+static void begin_tensor(struct dcp *d)
+{
+	tensor(d, "TensorStorageMetadata");
+	emit_attrs(&d->state);
+	attr(d, "properties");
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "TensorProperties");
+	emit_op(&d->state, OP_MARK);
+	emit_global(&d->state, "torch", "uint8");
+	emit_op(&d->state, OP_TUPLE);
+	emit_op(&d->state, OP_BUILD);
+}
+
+static void size_attr(struct dcp *d, int64_t rows)
+{
+	attr(d, "size");
+	emit_op(&d->state, OP_MARK);
+	emit_int(&d->state, rows);
+	emit_op(&d->state, OP_TUPLE);
+}
+
+static void no_tensor(struct dcp *d)
+{
+	key(d, "w");
+	emit_int(&d->state, 7);
+}
+
+static void no_string(struct dcp *d)
+{
+	emit_int(&d->state, 7);
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "BytesStorageMetadata");
+}
+
+static void ancient(struct dcp *d)
+{
+	tensor(d, "ShardedTensorStorageMetadata");
+}
+
+static void no_size(struct dcp *d)
+{
+	begin_tensor(d);
+	emit_attrs_end(&d->state);
+}
+
+static void negative_size(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, -4);
+	emit_attrs_end(&d->state);
+}
+
+static void many_dims(struct dcp *d)
+{
+	begin_tensor(d);
+	attr(d, "size");
+	emit_op(&d->state, OP_MARK);
+	for (int i = 0; i < 65; i++)
+		emit_int(&d->state, 1);
+	emit_op(&d->state, OP_TUPLE);
+	emit_attrs_end(&d->state);
+}
+
+static void no_chunks(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	emit_attrs_end(&d->state);
+}
+
+static void strange_chunk(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	attr(d, "chunks");
+	emit_op(&d->state, OP_EMPTY_LIST);
+	emit_int(&d->state, 7);
+	emit_op(&d->state, OP_APPEND);
+	emit_attrs_end(&d->state);
+}
+
+static void flat_chunk(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "uint8", 1, U(4), 0, NULL);
+	d->state.b.len = 0;
+	begin_tensor(d);
+	size_attr(d, 4);
+	attr(d, "chunks");
+	emit_op(&d->state, OP_EMPTY_LIST);
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "ChunkStorageMetadata");
+	emit_attrs(&d->state);
+	emit_str(&d->state, "offsets");
+	emit_size(&d->state, 2, U(0, 0));
+	emit_str(&d->state, "sizes");
+	emit_size(&d->state, 2, U(2, 2));
+	emit_attrs_end(&d->state);
+	emit_op(&d->state, OP_APPEND);
+	emit_attrs_end(&d->state);
+}
+
+static void half_chunk(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	attr(d, "chunks");
+	emit_op(&d->state, OP_EMPTY_LIST);
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "ChunkStorageMetadata");
+	emit_attrs(&d->state);
+	emit_str(&d->state, "offsets");
+	emit_size(&d->state, 1, U(0));
+	emit_attrs_end(&d->state);
+	emit_op(&d->state, OP_APPEND);
+	emit_attrs_end(&d->state);
+}
+
+static void unknown_dtype(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "float7", 1, U(4), 1, U(0, 4));
+}
+
+static void outside(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "uint8", 1, U(4), 1, U(2, 3));
+}
+
+static void huge(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "float64", 2, U((uint64_t)1 << 60, 4), 0, NULL);
+}
+
+static void storage_of_nothing(struct dcp *d)
+{
+	emit_int(&d->storage, 1);
+	emit_int(&d->storage, 2);
+}
+
+static void absolute(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
+	dcp_stored(d, "w", 1, 1, U(0), "/etc/passwd", 0, 10, 0);
+}
+
+static void traversal(struct dcp *d)
+{
+	dcp_object(d, "o", 1);
+	dcp_stored(d, "o", 1, DCP_NO_OFFSET, NULL, "a/../../b", 0, 10, 0);
+}
+
+static void negative_offset(struct dcp *d)
+{
+	dcp_stored(d, "w", 1, 1, U(0), "a", -1, 10, 0);
+}
+
+static void negative_length(struct dcp *d)
+{
+	dcp_stored(d, "w", 1, 1, U(0), "a", 1, -10, 0);
+}
+
+static void far_end(struct dcp *d)
+{
+	dcp_stored(d, "w", 1, 1, U(0), "a", INT64_MAX, 1, 0);
+}
+
+/* Everything of an entry but one thing. */
+static void stored_but(struct dcp *d, const char *what)
+{
+	struct emit *m = &d->storage;
+
+	emit_object(m, "torch.distributed.checkpoint.metadata", "MetadataIndex");
+	emit_attrs(m);
+	emit_str(m, "fqn");
+	if (!strcmp(what, "fqn"))
+		emit_int(m, 7);
+	else
+		emit_str(m, "w");
+	emit_str(m, "offset");
+	if (!strcmp(what, "index"))
+		emit_int(m, 7);
+	else
+		emit_op(m, OP_NONE);
+	emit_attrs_end(m);
+	emit_object(m, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
+	emit_attrs(m);
+	emit_str(m, "relative_path");
+	if (!strcmp(what, "path"))
+		emit_int(m, 7);
+	else if (!strcmp(what, "NUL"))
+		emit_bytes(m, "\x8c\3a\0b", 5);
+	else
+		emit_str(m, "a");
+	emit_str(m, "offset");
+	emit_int(m, 0);
+	if (strcmp(what, "length") != 0) {
+		emit_str(m, "length");
+		emit_int(m, 10);
+	}
+	emit_str(m, "transform_descriptors");
+	if (!strcmp(what, "transforms")) {
+		emit_int(m, 7);
+	} else if (!strcmp(what, "transform")) {
+		emit_op(m, OP_EMPTY_LIST);
+		emit_int(m, 7);
+		emit_op(m, OP_APPEND);
+	} else {
+		emit_op(m, OP_NONE);
+	}
+	emit_attrs_end(m);
+}
+
+static void no_fqn(struct dcp *d)
+{
+	stored_but(d, "fqn");
+}
+
+static void no_index(struct dcp *d)
+{
+	stored_but(d, "index");
+}
+
+static void no_path(struct dcp *d)
+{
+	stored_but(d, "path");
+}
+
+static void nul_path(struct dcp *d)
+{
+	stored_but(d, "NUL");
+}
+
+static void no_length(struct dcp *d)
+{
+	stored_but(d, "length");
+}
+
+static void no_transforms(struct dcp *d)
+{
+	stored_but(d, "transforms");
+}
+
+static void no_transform(struct dcp *d)
+{
+	stored_but(d, "transform");
+}
+
+static void nothing_odd(struct dcp *d)
+{
+	stored_but(d, "");
+}
+
+static const struct {
+	void (*put)(struct dcp *d);
+	int code;
+	const char *msg; /* behind "read '.metadata': " unless it begins with '!' */
+} impossible[] = {
+	{ nothing_odd, 0, NULL },
+	{ no_tensor, EBADMSG, "'w': neither a tensor nor a bytes item" },
+	{ no_string, EBADMSG, "state_dict_metadata has a key that is no string" },
+	{ ancient, ENOTSUP, "'w' was written by torch 1.12 or older, before the format of 1.13" },
+	{ no_size, EBADMSG, "'w': its size is not a list of at most 64 numbers" },
+	{ negative_size, EBADMSG, "'w': its size is not a list of at most 64 numbers" },
+	{ many_dims, EBADMSG, "'w': its size is not a list of at most 64 numbers" },
+	{ no_chunks, EBADMSG, "'w': its chunks are not a list" },
+	{ strange_chunk, EBADMSG, "'w': a chunk's offsets and sizes are not lists of numbers" },
+	{ half_chunk, EBADMSG, "'w': a chunk's offsets and sizes are not lists of numbers" },
+	{ flat_chunk, EBADMSG, "'w': 1 dimensions, but a chunk has 2" },
+	{ unknown_dtype, ENOTSUP, "'w': dtype 'float7' is not known" },
+	{ outside, EBADMSG, "!tensor 'w': chunk at [2] of size [3] lies outside its shape [4]" },
+	{ huge, EBADMSG, "!tensor 'w' is larger than 2^63 bytes" },
+	{ storage_of_nothing, EBADMSG, "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
+	{ no_fqn, EBADMSG, "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
+	{ no_index, EBADMSG, "'w': its item's index is not a list of numbers" },
+	{ no_path, EBADMSG, "'w': its relative_path is no string" },
+	{ nul_path, EBADMSG, "'w': its relative_path has a NUL in it" },
+	{ no_length, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ negative_offset, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ negative_length, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ far_end, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ no_transforms, EBADMSG, "'w': its transform descriptors are not a list" },
+	{ no_transform, EBADMSG, NULL },
+	{ absolute, EBADMSG, "!'w': file name '/etc/passwd' refused: absolute path" },
+	{ traversal, EBADMSG, "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
+};
+
+START_TEST(impossible_metadata_is_refused_with_a_sentence)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	char want[300] = "";
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	impossible[_i].put(&d);
+	dcp_end(&d, ".metadata");
+	ck_assert_int_eq(scan(&c, &e), -impossible[_i].code);
+	ck_assert_int_eq(e.code, impossible[_i].code);
+	if (impossible[_i].msg) {
+		bool bare = *impossible[_i].msg == '!';
+
+		(void)snprintf(want, sizeof(want), "%s%s", bare ? "" : "read '.metadata': ",
+			       impossible[_i].msg + bare);
+		ck_assert_str_eq(e.msg, want);
+	}
+	catalog_close(c);
+}
+END_TEST
+
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *msg;
+} no_metadata[] = {
+	{ "", 0, "'.metadata' is empty" },
+	{ "N.", 2, "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ "}.", 2, "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ "ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81.", 53,
+	  "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ "ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}X\x13\0\0\0state_dict_metadata}sb.", 83,
+	  "read '.metadata': Metadata has no storage_data" },
+	{ "not a pickle", 12, NULL },
+	{ "\x80\x63.", 3, NULL },
+};
+
+START_TEST(what_is_no_metadata_is_refused)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+
+	put_file(dir_fd, ".metadata", no_metadata[_i].bytes, no_metadata[_i].n);
+	ck_assert_int_lt(scan(&c, &e), 0);
+	if (no_metadata[_i].msg)
+		ck_assert_str_eq(e.msg, no_metadata[_i].msg);
+	ck_assert(e.msg[0]);
+	ck_assert_ptr_null(c);
+}
+END_TEST
+
+START_TEST(links_out_of_the_checkpoint_are_not_followed)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_end(&d, "inside");
+	ck_assert_int_eq(symlinkat("inside", dir_fd, ".metadata"), 0);
+	expect("");
+	ck_assert_int_eq(unlinkat(dir_fd, ".metadata", 0), 0);
+	ck_assert_int_eq(symlinkat("/etc/passwd", dir_fd, ".metadata"), 0);
+	ck_assert_int_eq(scan(&c, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "open '.metadata': refused, a link leads out of the checkpoint");
+}
+END_TEST
+
+/* ---- while it is read ---- */
+
+static void some_metadata(const char *name)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	for (int i = 0; i < 50; i++) {
+		char fqn[16];
+
+		(void)snprintf(fqn, sizeof(fqn), "t%d", i);
+		dcp_tensor(&d, fqn, strlen(fqn), "float32", 2, U(4, 2), 2, U(0, 0, 2, 2, 2, 0, 2, 2));
+		dcp_stored(&d, fqn, strlen(fqn), 2, U(0, 0), "a", i, 20, 0);
+		dcp_stored(&d, fqn, strlen(fqn), 2, U(2, 0), "a", i + 100, 20, 0);
+	}
+	dcp_end(&d, name);
+}
+
+static void change_it(void *arg, uint64_t done, uint64_t total)
+{
+	const int *how = arg;
+
+	(void)done;
+	(void)total;
+	if (*how)
+		put_file(dir_fd, ".metadata", "N.", 2);
+	else
+		(void)utimensat(dir_fd, ".metadata", (const struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0);
+}
+
+START_TEST(a_file_that_changes_while_it_is_read_is_an_error)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	int how = _i;
+
+	some_metadata(".metadata");
+	ck_assert_int_eq(scan_with(&(struct scan_opts){ change_it, &how }, &c, &e), _i ? -e.code : -EAGAIN);
+	if (!_i)
+		ck_assert_str_eq(e.msg, "'.metadata' changed while it was read; is a save going on?");
+	ck_assert_ptr_null(c);
+}
+END_TEST
+
+struct seen {
+	uint64_t last, total;
+	unsigned calls;
+};
+
+static void see(void *arg, uint64_t done, uint64_t total)
+{
+	struct seen *s = arg;
+
+	REQUIRE(done >= s->last && done <= total && (!s->total || total == s->total));
+	s->last = done;
+	s->total = total;
+	s->calls++;
+}
+
+START_TEST(progress_only_grows)
+{
+	struct seen s = { 0 };
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	struct stat st;
+
+	some_metadata("__0.metadata");
+	some_metadata("__1.metadata");
+	ck_assert_int_eq(scan_with(&(struct scan_opts){ see, &s }, &c, &e), 0);
+	ck_assert_int_eq(fstatat(dir_fd, "__0.metadata", &st, 0), 0);
+	ck_assert_uint_eq(s.total, 2 * (uint64_t)st.st_size);
+	ck_assert_uint_gt(s.calls, 3);
+	ck_assert_uint_gt(s.last, s.total / 2);
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(every_byte_of_a_metadata_file_counts_for_its_hash)
+{
+	char hashes[3][33];
+	size_t n;
+	autofree uint8_t *p = NULL;
+
+	some_metadata(".metadata");
+	p = get_file(dir_fd, ".metadata", &n);
+	for (int i = 0; i < 3; i++) {
+		struct catalog *c = NULL;
+		struct err e = { 0 };
+		autofree uint8_t *more = calloc(1, n + 5000);
+		size_t k;
+
+		REQUIRE(more);
+		memcpy(more, p, n);
+		more[n + 4999] = (uint8_t)i; /* behind the pickle */
+		put_file(dir_fd, ".metadata", more, n + (i ? 5000 : 0));
+		ck_assert_int_eq(scan(&c, &e), 0);
+		memcpy(hashes[i], catalog_metadata(c, &k)[0].hash, 33);
+		ck_assert_uint_eq(catalog_metadata(c, &k)[0].size, n + (i ? 5000 : 0));
+		catalog_close(c);
+	}
+	ck_assert_str_ne(hashes[0], hashes[1]);
+	ck_assert_str_ne(hashes[1], hashes[2]);
+}
+END_TEST
+
+/* ---- damage and faults ---- */
+
+START_TEST(a_cut_file_is_refused)
+{
+	size_t n;
+	autofree uint8_t *p = NULL;
+
+	some_metadata(".metadata");
+	p = get_file(dir_fd, ".metadata", &n);
+	for (size_t k = 0; k < n; k += 1 + n / 300) {
+		struct catalog *c = NULL;
+		struct err e = { 0 };
+
+		put_file(dir_fd, ".metadata", p, k);
+		ck_assert_int_lt(scan(&c, &e), 0);
+		ck_assert(e.code && e.msg[0]);
+	}
+}
+END_TEST
+
+START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
+{
+	struct rng r = rng_new();
+	size_t n;
+	autofree uint8_t *p = NULL;
+
+	some_metadata(".metadata");
+	p = get_file(dir_fd, ".metadata", &n);
+	for (int i = 0; i < 600; i++) {
+		struct catalog *c = NULL;
+		struct err e = { 0 };
+		size_t at = rng_below(&r, n);
+		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
+		int rc;
+
+		p[at] ^= bit;
+		put_file(dir_fd, ".metadata", p, n);
+		p[at] ^= bit;
+		rc = scan(&c, &e);
+		REQUIRE(rc ? rc < 0 && e.code == -rc && e.msg[0] && !c : c != NULL);
+		catalog_close(c);
+	}
+}
+END_TEST
+
+START_TEST(failing_reads_and_allocations_come_through)
+{
+	unsigned failed = 0;
+
+	fault_sqlite();
+	if (_i < 2) {
+		some_metadata(".metadata");
+	} else {
+		put_rank(0, "uint8", 4, 0, 4);
+		put_rank(1, "int8", 4, 0, 4);
+	}
+	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC) {
+		struct catalog *c = NULL;
+		struct err e = { 0 };
+		int rc = scan(&c, &e);
+
+		(void)fault_off();
+		if (rc) {
+			ck_assert(fault_hit() && !c && e.code == -rc && e.msg[0]);
+			/* EFBIG: the string pool's ceiling and the machine's are told by one sentence */
+			ck_assert(_i % 2 ? rc == -EIO : rc == -ENOMEM || rc == -EFBIG);
+			failed++;
+		}
+		catalog_close(c);
+	}
+	ck_assert_uint_ge(failed, _i % 2 ? 2 : 50);
+}
+END_TEST
+
+Suite *dcp_suite(void)
+{
+	Suite *s = suite_create("dcp");
+	TCase *t = tcase_create("dcp");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_metadata_files, 0, ARRAY_LEN(directories));
+	tcase_add_test(t, tensors_and_objects_are_joined_with_their_items);
+	tcase_add_test(t, a_number_is_not_an_object);
+	tcase_add_test(t, of_two_entries_for_one_place_the_later_counts);
+	tcase_add_test(t, empty_chunks_claim_nothing);
+	tcase_add_test(t, what_is_listed_but_not_stored_is_incomplete);
+	tcase_add_test(t, an_empty_checkpoint_is_one);
+	tcase_add_test(t, rank_files_that_agree_are_one_tensor);
+	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
+	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
+	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0, ARRAY_LEN(impossible));
+	tcase_add_loop_test(t, what_is_no_metadata_is_refused, 0, ARRAY_LEN(no_metadata));
+	tcase_add_test(t, links_out_of_the_checkpoint_are_not_followed);
+	tcase_add_loop_test(t, a_file_that_changes_while_it_is_read_is_an_error, 0, 2);
+	tcase_add_test(t, progress_only_grows);
+	tcase_add_test(t, every_byte_of_a_metadata_file_counts_for_its_hash);
+	tcase_add_test(t, a_cut_file_is_refused);
+	tcase_add_test(t, flipped_bits_give_an_error_or_a_checkpoint);
+	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 4);
+	suite_add_tcase(s, t);
+	return s;
+}
