@@ -62,6 +62,12 @@ $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a
 $(BUILD)/tests/unit: $(call obj,$(TEST)) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
 
+# Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.
+FUZZ := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/standalone.o $(BUILD)/libcore.a
+	@mkdir -p $(@D)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+
 $(BUILD)/bench_plan: $(call obj,tests/bench/bench_plan.c) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
@@ -76,7 +82,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
 	 echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' >$@
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST)))
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c)))
 
 install: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(HELPERDIR)
@@ -95,12 +101,17 @@ demo: all
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 check:
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory all $(BUILD)/tests/unit
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/unit $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
+	@for f in $(FUZZ); do $(BUILD)/fuzz/$$f tests/fuzz/corpus/$${f#fuzz_} || exit 1; done
 	@scripts/check.sh $(BUILD)
 check-asan check-tsan:
 	@$(MAKE) --no-print-directory check VARIANT=$(@:check-%=%)
 check-torch: all
 	@tests/torch/run.sh
+
+# FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
+fuzz:
+	@scripts/fuzz.sh $(or $(FUZZ_SECS),60) $(FUZZ)
 
 bench: all
 	@scripts/bench.sh
@@ -120,10 +131,11 @@ help:
 	@echo 'demo                            mount a real checkpoint and look around'
 	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
 	@echo 'check-torch                     against real PyTorch in a chroot (root)'
+	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
 	@echo 'bench                           ratios to named baselines'
 	@echo 'layers lint format              include order, static checks, clang-format'
 
 FORCE:
-.PHONY: all install uninstall demo check check-asan check-tsan check-torch bench layers lint \
+.PHONY: all install uninstall demo check check-asan check-tsan check-torch fuzz bench layers lint \
 	format clean help FORCE
 .DELETE_ON_ERROR:

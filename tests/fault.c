@@ -92,7 +92,8 @@ XXH3_state_t *__wrap_XXH3_createState(void);
 
 static void *counted(void *p)
 {
-	int64_t now = live += (int64_t)malloc_usable_size(p), most = peak;
+	int64_t size = (int64_t)malloc_usable_size(p), most = peak;
+	int64_t now = atomic_fetch_add(&live, size) + size;
 
 	while (now > most && !atomic_compare_exchange_weak(&peak, &most, now))
 		;
@@ -139,6 +140,7 @@ char *__wrap_strdup(const char *s)
 	return fails(FAULT_ALLOC) ? no_memory() : counted(__real_strdup(s));
 }
 
+static int print_new(char **ret, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 static int print_new(char **ret, const char *fmt, va_list ap)
 {
 	int n;

@@ -23,11 +23,13 @@
 	X(bytes) \
 	X(catalog) \
 	X(chunkmap) \
+	X(dcp) \
 	X(dtype) \
 	X(err) \
 	X(fetch) \
 	X(files) \
 	X(gather) \
+	X(index) \
 	X(io) \
 	X(item) \
 	X(name) \

@@ -57,6 +57,10 @@ static int renew_catalog(void *arg, struct catalog **ret, struct err *e)
 	bool built;
 	int rc = index_open(&rq, ret, &path, &built, e);
 
+	if (rc) { /* it may lie where nothing can be written by now */
+		rq.where = ":memory:";
+		rc = index_open(&rq, ret, &path, &built, e);
+	}
 	if (rc)
 		return rc;
 	if (strcmp(catalog_seal(*ret), catalog_seal(c->catalog)) != 0) {

@@ -189,14 +189,16 @@ static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct err
 {
 	for (;;) {
 		struct catalog *c = f->maps;
+		struct err why;
 		size_t n;
-		int rc = catalog_load_map(c, &catalog_tensors(c, &n)[i], ret, e);
+		int rc = catalog_load_map(c, &catalog_tensors(c, &n)[i], ret, &why);
 
-		if (rc != -ERR_CORRUPT)
-			return rc;
-		rc = renew(f, c, e);
-		if (rc)
-			return rc;
+		if (!rc)
+			return 0;
+		if (rc != -ERR_CORRUPT || renew(f, c, &why)) {
+			*e = why;
+			return -why.code;
+		}
 	}
 }
 

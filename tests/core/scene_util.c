@@ -190,7 +190,7 @@ static void make_strides(const struct scene *s, const struct choose *c, const ui
 				stride[d] = 0;
 				break;
 			}
-			/* fall through */
+			__attribute__((fallthrough));
 		default:
 			stride[d] = step;
 			step *= len[d];

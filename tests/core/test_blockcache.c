@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/blockcache.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
+#include "read/blockcache.h"
 #include "suites.h"
 
 #include <pthread.h>
@@ -27,7 +27,8 @@ static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t
 	if (++s->reads == s->fail)
 		return err_set(e, EIO, "read of the test's own that fails");
 	if (file != 7 || off + len > s->n)
-		return err_set(e, EIO, "read of file %u at %llu outside", file, (unsigned long long)off);
+		return err_set(e, EIO, "read of file %u at %llu outside", file,
+			       (unsigned long long)off);
 	s->read_bytes += len;
 	memcpy(buf, s->bytes + off, len);
 	return 0;
@@ -176,16 +177,11 @@ static const struct {
 	size_t n, frame;
 	uint32_t layers;
 } shapes[] = {
-	{ 0, 0, 1 },
-	{ 1, 0, 1 },
-	{ 1000, 0, 2 },
-	{ MIB - 1, 0, 1 },
-	{ MIB, 0, 1 },
-	{ MIB + 1, 0, 1 },
-	{ 3 * MIB, MIB, 1 },
-	{ 3 * MIB, 70000, 1 },
-	{ 3 * MIB + 5, 0, 2 },
-	{ 2 * MIB, 300000, 3 },
+	{ 0, 0, 1 },	       { 1, 0, 1 },
+	{ 1000, 0, 2 },	       { MIB - 1, 0, 1 },
+	{ MIB, 0, 1 },	       { MIB + 1, 0, 1 },
+	{ 3 * MIB, MIB, 1 },   { 3 * MIB, 70000, 1 },
+	{ 3 * MIB + 5, 0, 2 }, { 2 * MIB, 300000, 3 },
 };
 
 START_TEST(compressed_items_are_decoded_in_any_order)
@@ -221,7 +217,8 @@ END_TEST
 START_TEST(reads_may_begin_and_end_anywhere)
 {
 	size_t n = 2 * MIB + 5000, packed_n;
-	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *out = malloc(n + 100);
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n),
+			 *out = malloc(n + 100);
 	struct rng r = rng_new();
 	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
 	struct source *s = _i ? &z : &raw;
@@ -369,7 +366,8 @@ START_TEST(every_allocation_may_fail)
 	unsigned failed = 0;
 
 	item.zstd_layers = 1;
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct blockcache *c = blockcache_new(MIB, &src);
 		struct err e = { 0 };
 		uint8_t out[1000];
@@ -444,7 +442,9 @@ START_TEST(readers_of_one_compressed_item_decode_it_once)
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct source s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
-	struct crowd w = { .c = new_cache(&s, 16 * MIB), .items = &item, .n_items = 1, .bytes = bytes, .n = n };
+	struct crowd w = {
+		.c = new_cache(&s, 16 * MIB), .items = &item, .n_items = 1, .bytes = bytes, .n = n
+	};
 
 	run_crowd(&w);
 	ck_assert_uint_eq(s.read_bytes, packed_n);

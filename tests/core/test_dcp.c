@@ -405,8 +405,6 @@ static void strange_chunk(struct dcp *d)
 
 static void flat_chunk(struct dcp *d)
 {
-	dcp_tensor(d, "w", 1, "uint8", 1, U(4), 0, NULL);
-	d->state.b.len = 0;
 	begin_tensor(d);
 	size_attr(d, 4);
 	attr(d, "chunks");

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as a DCP .metadata: parsed, joined, indexed in memory, every chunk map loaded. */
+#include "base/err.h"
+#include "catalog/catalog_build.h"
+#include "catalog/catalog_query.h"
+#include "format/dcp_records.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct pickle_input in = { .mem = data, .mem_len = size };
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct dcp_records r;
+	struct err e = { 0 };
+
+	if (dcp_records_init(&r, &e))
+		return 0;
+	if (!catalog_writer_new(NULL, "dcp", "/", &w, &e) &&
+	    !dcp_read_metadata(&r, 0, &in, w, &e) && !dcp_join(&r, true, w, &e) &&
+	    !catalog_writer_finish(w, &c, &e)) {
+		size_t n;
+		const struct catalog_tensor *t = catalog_tensors(c, &n);
+
+		for (size_t i = 0; i < n; i++) {
+			struct chunkmap *m = NULL;
+
+			/* What was written must be readable, unless memory ran out. */
+			if (catalog_load_map(c, &t[i], &m, &e) && e.code != ENOMEM)
+				abort();
+			free(m);
+		}
+	} else if (!e.code) {
+		abort(); /* a failure without a sentence */
+	}
+	catalog_close(c);
+	catalog_writer_free(w);
+	dcp_records_release(&r);
+	return 0;
+}
