@@ -23,6 +23,9 @@
 	X(bytes) \
 	X(catalog) \
 	X(chunkmap) \
+	X(ckpt) \
+	X(ckpt_data) \
+	X(ckpt_fault) \
 	X(dcp) \
 	X(dtype) \
 	X(err) \

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define DEFAULT_CACHE ((uint64_t)256 << 20)
-#define DEFAULT_MAPS ((uint64_t)8 << 20)
+#define DEFAULT_MAPS  ((uint64_t)8 << 20)
 
 /* ---- opening ---- */
 
@@ -51,8 +51,12 @@ static void newest_metadata(struct ckpt *c)
 static int renew_catalog(void *arg, struct catalog **ret, struct err *e)
 {
 	struct ckpt *c = arg;
-	struct index_request rq = { .dirfd = c->dirfd, .root = c->root, .format = c->format,
-				    .files = &c->metadata, .where = c->index, .rebuild = true };
+	struct index_request rq = { .dirfd = c->dirfd,
+				    .root = c->root,
+				    .format = c->format,
+				    .files = &c->metadata,
+				    .where = c->index,
+				    .rebuild = true };
 	autofree char *path = NULL;
 	bool built;
 	int rc = index_open(&rq, ret, &path, &built, e);
@@ -66,36 +70,58 @@ static int renew_catalog(void *arg, struct catalog **ret, struct err *e)
 	if (strcmp(catalog_seal(*ret), catalog_seal(c->catalog)) != 0) {
 		catalog_close(*ret);
 		*ret = NULL;
-		return err_set(e, ESTALE, "the chunk index is damaged, and the checkpoint has changed since");
+		return err_set(e, ESTALE,
+			       "the chunk index is damaged, and the checkpoint has changed since");
 	}
 	return 0;
+}
+
+/* Chunk map of tensor i, out of *renewed (the caller's to close) if the index is damaged. */
+static int load_map(struct ckpt *c, struct catalog **renewed, size_t i, struct chunkmap **ret,
+		    struct err *e)
+{
+	struct err why;
+	size_t n;
+	int rc;
+
+	if (!*renewed) {
+		rc = catalog_load_map(c->catalog, &catalog_tensors(c->catalog, &n)[i], ret, &why);
+		if (rc == -ERR_CORRUPT)
+			rc = renew_catalog(c, renewed, &why);
+		if (rc)
+			*e = why;
+		if (rc || !*renewed)
+			return rc;
+	}
+	return catalog_load_map(*renewed, &catalog_tensors(*renewed, &n)[i], ret, e);
 }
 
 /* Fill in which tensors and objects the unreadable files take with them. */
 static int find_victims(struct ckpt *c, struct err *e)
 {
 	size_t n_tensors, n_objects;
-	const struct catalog_tensor *t = catalog_tensors(c->catalog, &n_tensors);
 	const struct catalog_object *o = catalog_objects(c->catalog, &n_objects);
+	struct catalog *renewed = NULL;
+	int rc = 0;
 
+	(void)catalog_tensors(c->catalog, &n_tensors);
 	c->tensor_bad = calloc(n_tensors + 1, sizeof(*c->tensor_bad));
 	c->object_bad = calloc(n_objects + 1, sizeof(*c->object_bad));
 	if (!c->tensor_bad || !c->object_bad)
 		return err_set(e, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n_tensors; i++) {
+	for (size_t i = 0; !rc && i < n_tensors; i++) {
 		autofree struct chunkmap *m = NULL;
-		int rc = catalog_load_map(c->catalog, &t[i], &m, e);
 
-		if (rc)
-			return rc;
-		for (uint32_t k = 0; k < m->count && !c->tensor_bad[i]; k++)
+		rc = load_map(c, &renewed, i, &m, e);
+		for (uint32_t k = 0; !rc && k < m->count && !c->tensor_bad[i]; k++)
 			if (c->file_fault[m->locs[k].file])
 				c->tensor_bad[i] = m->locs[k].file + 1;
 	}
+	catalog_close(renewed);
 	for (size_t i = 0; i < n_objects; i++)
 		if (!o[i].fault && c->file_fault[o[i].loc.file])
 			c->object_bad[i] = o[i].loc.file + 1;
-	return 0;
+	return rc;
 }
 
 static int check_files(struct ckpt *c, bool allow, struct err *e)
@@ -108,7 +134,8 @@ static int check_files(struct ckpt *c, bool allow, struct err *e)
 	if (!c->file_fault)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		if (!s[i].min_size || !files_fault(c->files, (uint32_t)i, &why)) /* nothing is in it */
+		if (!s[i].min_size ||
+		    !files_fault(c->files, (uint32_t)i, &why)) /* nothing is in it */
 			continue;
 		if (!bad++)
 			first = i;
@@ -187,9 +214,10 @@ static int refuse_holes(const struct ckpt *c, struct err *e)
 		const char *fault = ckpt_tensor_fault(c, shown[i]);
 
 		if (fault)
-			return err_set(e, ERR_CORRUPT, "tensor '%s': %s%s",
-				       text_show(t[shown[i]].fqn, t[shown[i]].fqn_len, fqn, sizeof(fqn)), fault,
-				       more);
+			return err_set(
+				e, ERR_CORRUPT, "tensor '%s': %s%s",
+				text_show(t[shown[i]].fqn, t[shown[i]].fqn_len, fqn, sizeof(fqn)),
+				fault, more);
 	}
 	shown = view_objects(c->view, &n_shown);
 	for (size_t i = 0; i < n_shown; i++) {
@@ -204,13 +232,16 @@ static int refuse_holes(const struct ckpt *c, struct err *e)
 
 static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 {
-	struct index_request rq = { .dirfd = c->dirfd, .root = c->root, .where = o->index,
+	struct index_request rq = { .dirfd = c->dirfd,
+				    .root = c->root,
+				    .where = o->index,
 				    .rebuild = o->rebuild_index,
 				    .scan = { o->progress, o->progress_arg } };
 	struct view_opts view = { o->include, o->exclude };
 	struct fetch_opts fetch = { .cache_bytes = o->cache_bytes ? o->cache_bytes : DEFAULT_CACHE,
 				    .map_bytes = o->map_bytes ? o->map_bytes : DEFAULT_MAPS,
-				    .renew = renew_catalog, .renew_arg = c };
+				    .renew = renew_catalog,
+				    .renew_arg = c };
 	const struct catalog_source *sources;
 	size_t n_sources, n_objects;
 	int rc = format_detect(c->dirfd, &c->format, &c->metadata, e);
@@ -313,9 +344,13 @@ void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
 	size_t n, number = tensor_number(c, i);
 	const struct catalog_tensor *t = &catalog_tensors(c->catalog, &n)[number];
 
-	*ret = (struct ckpt_tensor){ .fqn = t->fqn, .fqn_len = t->fqn_len,
-				     .dtype = dtype_info(t->dtype)->name, .n_dims = t->n_dims,
-				     .shape = t->shape, .bytes = t->bytes, .chunks = t->chunks,
+	*ret = (struct ckpt_tensor){ .fqn = t->fqn,
+				     .fqn_len = t->fqn_len,
+				     .dtype = dtype_info(t->dtype)->name,
+				     .n_dims = t->n_dims,
+				     .shape = t->shape,
+				     .bytes = t->bytes,
+				     .chunks = t->chunks,
 				     .fault = ckpt_tensor_fault(c, number) };
 }
 
@@ -384,8 +419,9 @@ int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e)
 	return files ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-int ckpt_tensor_chunks(struct ckpt *c, uint64_t i, int (*each)(void *arg, const struct ckpt_chunk *chunk),
-		       void *arg, struct err *e)
+int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
+		       int (*each)(void *arg, const struct ckpt_chunk *chunk), void *arg,
+		       struct err *e)
 {
 	uint64_t off[64] = { 0 }, len[64] = { 0 };
 	size_t n;
@@ -399,8 +435,11 @@ int ckpt_tensor_chunks(struct ckpt *c, uint64_t i, int (*each)(void *arg, const 
 		return rc;
 	for (uint32_t k = 0; !rc && k < m->count; k++) {
 		const struct chunk_loc *l = &m->locs[k];
-		struct ckpt_chunk chunk = { .off = off, .len = len, .path = s[l->file].path,
-					    .offset = l->offset, .length = l->length,
+		struct ckpt_chunk chunk = { .off = off,
+					    .len = len,
+					    .path = s[l->file].path,
+					    .offset = l->offset,
+					    .length = l->length,
 					    .encoding = encodings[l->encoding] };
 
 		chunkmap_box(m, k, off, len);
@@ -416,8 +455,11 @@ void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_object *ret)
 	uint32_t number = view_objects(c->view, &n)[i];
 	const struct catalog_object *o = &catalog_objects(c->catalog, &n)[number];
 
-	*ret = (struct ckpt_object){ .fqn = o->fqn, .fqn_len = o->fqn_len,
-				     .fault = ckpt_object_fault(c, number), .path = "", .encoding = "" };
+	*ret = (struct ckpt_object){ .fqn = o->fqn,
+				     .fqn_len = o->fqn_len,
+				     .fault = ckpt_object_fault(c, number),
+				     .path = "",
+				     .encoding = "" };
 	if (!o->fault) {
 		ret->path = catalog_sources(c->catalog, &n)[o->loc.file].path;
 		ret->encoding = catalog_encodings(c->catalog, &n)[o->loc.encoding];

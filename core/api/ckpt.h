@@ -52,14 +52,14 @@ CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be clo
 /* ---- what it holds ---- */
 
 struct ckpt_totals {
-	const char *format;      /* "dcp" */
-	const char *index;       /* path of the chunk index, or ":memory:" */
-	bool index_built;        /* it was built by this open */
+	const char *format; /* "dcp" */
+	const char *index;  /* path of the chunk index, or ":memory:" */
+	bool index_built;   /* it was built by this open */
 	uint64_t tensors, objects, chunks, files;
-	uint64_t tensor_bytes;   /* sum over all tensors */
-	uint64_t stored_bytes;   /* sum of the data files' sizes */
-	uint64_t incomplete;     /* tensors and objects that cannot be opened */
-	uint64_t mtime_ns;       /* the checkpoint's: that of its newest metadata file */
+	uint64_t tensor_bytes; /* sum over all tensors */
+	uint64_t stored_bytes; /* sum of the data files' sizes */
+	uint64_t incomplete;   /* tensors and objects that cannot be opened */
+	uint64_t mtime_ns;     /* the checkpoint's: that of its newest metadata file */
 };
 CKPT_API void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret);
 
@@ -69,9 +69,9 @@ struct ckpt_tensor {
 	const char *dtype; /* torch's name: "bfloat16" */
 	size_t n_dims;
 	const uint64_t *shape; /* n_dims, elements */
-	uint64_t bytes;        /* of the whole tensor */
+	uint64_t bytes;	       /* of the whole tensor */
 	uint64_t chunks;
-	uint64_t files; /* distinct source files; counted only by ckpt_tensor_files, else 0 */
+	uint64_t files;	   /* distinct source files; counted only by ckpt_tensor_files, else 0 */
 	const char *fault; /* why it cannot be opened, or NULL */
 };
 /* Tensor 0 <= i < totals.tensors, in natural order of the FQNs. */
@@ -82,9 +82,9 @@ CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct
 
 struct ckpt_chunk {
 	const uint64_t *off, *len; /* n_dims each: the box, in elements */
-	const char *path;          /* data file, relative to the checkpoint */
+	const char *path;	   /* data file, relative to the checkpoint */
 	uint64_t offset, length;   /* its item's bytes there, as stored */
-	const char *encoding;      /* how the item is written: "dcp", "dcp+stream.zstd/1" */
+	const char *encoding;	   /* how the item is written: "dcp", "dcp+stream.zstd/1" */
 };
 /* Every chunk of tensor i; a non-zero return of `each` stops and is returned. */
 CKPT_API int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
@@ -108,7 +108,7 @@ CKPT_API int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct 
 /* ---- the tree ---- */
 
 typedef uint64_t ckpt_node; /* an inode number: the same at every mount of the same checkpoint */
-#define CKPT_ROOT ((ckpt_node)1)
+#define CKPT_ROOT     ((ckpt_node)1)
 #define CKPT_NAME_MAX 255
 
 struct ckpt_stat {
@@ -158,7 +158,7 @@ struct ckpt_fault {
 	const char *fqn; /* NULL where the fault is a file's */
 	size_t fqn_len;
 	const char *what; /* one sentence */
-	bool warning;     /* odd, but nothing is read wrongly because of it */
+	bool warning;	  /* odd, but nothing is read wrongly because of it */
 };
 struct ckpt_check {
 	bool data; /* also read every item and verify the CRCs it has */

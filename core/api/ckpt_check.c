@@ -37,7 +37,8 @@ struct run {
 	uint8_t *buf;
 };
 
-static void report(struct ckpt_check *k, const char *fqn, size_t len, const char *what, bool warning)
+static void report(struct ckpt_check *k, const char *fqn, size_t len, const char *what,
+		   bool warning)
 {
 	struct ckpt_fault f = { fqn, len, what, warning };
 
@@ -45,7 +46,8 @@ static void report(struct ckpt_check *k, const char *fqn, size_t len, const char
 	k->fault(k->arg, &f);
 }
 
-static int add_todo(struct run *r, const struct chunk_loc *loc, size_t owner, bool object, struct err *e)
+static int add_todo(struct run *r, const struct chunk_loc *loc, size_t owner, bool object,
+		    struct err *e)
 {
 	if (r->n == r->cap) {
 		size_t cap = r->cap ? r->cap * 2 : 1024;
@@ -78,9 +80,11 @@ static void check_files(struct run *r)
 		if (!fstatat(r->c->dirfd, s[i].path, &st, 0) && io_mtime_ns(&st) > r->c->mtime_ns) {
 			struct err e;
 
-			(void)err_set(&e, EIO, "data file '%s' is newer than the metadata: overwritten by an "
-					       "unfinished save, or copied without its times",
-				      s[i].path);
+			(void)err_set(
+				&e, EIO,
+				"data file '%s' is newer than the metadata: overwritten by an "
+				"unfinished save, or copied without its times",
+				s[i].path);
 			report(r->k, NULL, 0, e.msg, true);
 		}
 	}
@@ -233,8 +237,8 @@ static void check_all_data(struct run *r)
 		struct err why;
 
 		if (check_data(r, &d->loc, &why)) {
-			(void)err_wrap(&why, "item at %llu of '%s'", (unsigned long long)d->loc.offset,
-				       s[d->loc.file].path);
+			(void)err_wrap(&why, "item at %llu of '%s'",
+				       (unsigned long long)d->loc.offset, s[d->loc.file].path);
 			if (d->object)
 				report(r->k, o[d->owner].fqn, o[d->owner].fqn_len, why.msg, false);
 			else

@@ -28,7 +28,8 @@ static void put_faults(struct buf *b, const struct ckpt *c)
 	bool first = true;
 	uint64_t listed = 0;
 
-	for (uint64_t i = 0; i < c->totals.tensors && c->totals.incomplete && listed < MAX_LISTED; i++) {
+	for (uint64_t i = 0; i < c->totals.tensors && c->totals.incomplete && listed < MAX_LISTED;
+	     i++) {
 		struct ckpt_tensor t;
 
 		ckpt_tensor(c, i, &t);
@@ -37,7 +38,8 @@ static void put_faults(struct buf *b, const struct ckpt *c)
 			listed++;
 		}
 	}
-	for (uint64_t i = 0; i < c->totals.objects && c->totals.incomplete && listed < MAX_LISTED; i++) {
+	for (uint64_t i = 0; i < c->totals.objects && c->totals.incomplete && listed < MAX_LISTED;
+	     i++) {
 		struct ckpt_object o;
 
 		ckpt_object(c, i, &o);
@@ -62,7 +64,8 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
 	buf_str(&b, ",\n  \"index\": ");
 	buf_json_str(&b, t->index, strlen(t->index));
 	buf_printf(&b,
-		   ",\n  \"tensors\": %llu,\n  \"objects\": %llu,\n  \"chunks\": %llu,\n  \"files\": %llu,\n"
+		   ",\n  \"tensors\": %llu,\n  \"objects\": %llu,\n  \"chunks\": %llu,\n  "
+		   "\"files\": %llu,\n"
 		   "  \"tensor_bytes\": %llu,\n  \"stored_bytes\": %llu,\n  \"complete\": %s,\n"
 		   "  \"incomplete\": %llu,\n  \"faults\": [",
 		   (unsigned long long)t->tensors, (unsigned long long)t->objects,

@@ -30,7 +30,7 @@ struct ckpt {
 	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL when
 	 * all files are well. */
 	uint32_t *tensor_bad, *object_bad;
-	char **file_fault; /* by file: sentence or NULL */
+	char **file_fault;	       /* by file: sentence or NULL */
 	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
 	struct ckpt_totals totals;
 	char *info;

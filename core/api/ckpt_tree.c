@@ -107,7 +107,8 @@ static int describe(struct ckpt *c, const struct view_node *n, struct vfile *ret
 	if (n->kind == VIEW_INFO) {
 		ret->size = c->info_len;
 		ret->n = 1;
-		ret->seg[0] = (struct segment){ .kind = SEG_BYTES, .len = c->info_len, .bytes = c->info };
+		ret->seg[0] =
+			(struct segment){ .kind = SEG_BYTES, .len = c->info_len, .bytes = c->info };
 		return 0;
 	}
 	n->face->describe(c->catalog, n->index, ret);
@@ -128,7 +129,8 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 	struct vfile v;
 
 	if (n.kind == VIEW_NONE)
-		return err_set(e, ENOENT, "inode %llu: there is no such file", (unsigned long long)node);
+		return err_set(e, ENOENT, "inode %llu: there is no such file",
+			       (unsigned long long)node);
 	*ret = (struct ckpt_stat){ .node = node, .mtime_ns = c->mtime_ns };
 	ret->is_dir = n.kind == VIEW_ROOT || n.kind == VIEW_FACE || n.kind == VIEW_CONTROL;
 	if (ret->is_dir)
@@ -139,10 +141,12 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 }
 
 static const char *const xattr_names[] = {
-	"user.ckptfs.fqn", "user.ckptfs.dtype", "user.ckptfs.shape", "user.ckptfs.chunks", "user.ckptfs.files",
+	"user.ckptfs.fqn",    "user.ckptfs.dtype", "user.ckptfs.shape",
+	"user.ckptfs.chunks", "user.ckptfs.files",
 };
 
-int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap, struct err *e)
+int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
+		   struct err *e)
 {
 	struct view_node n = view_resolve(c->view, node);
 	struct buf b = BUF_INIT(1 << 20);
@@ -203,7 +207,10 @@ int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, 
 int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 {
 	struct view_node n = view_resolve(c->view, node);
-	size_t count = n.kind != VIEW_FILE ? 0 : n.face->of_objects ? 1 : ARRAY_LEN(xattr_names), at = 0;
+	size_t count = n.kind != VIEW_FILE  ? 0
+		       : n.face->of_objects ? 1
+					    : ARRAY_LEN(xattr_names),
+	       at = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		size_t len = strlen(xattr_names[i]) + 1;
@@ -234,7 +241,8 @@ static int check_openable(struct ckpt *c, const struct view_node *n, struct err 
 		fqn = catalog_tensors(c->catalog, &k)[n->index].fqn;
 		len = catalog_tensors(c->catalog, &k)[n->index].fqn_len;
 	}
-	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s", n->face->of_objects ? "object" : "tensor",
+	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s",
+			       n->face->of_objects ? "object" : "tensor",
 			       text_show(fqn, len, shown, sizeof(shown)), fault)
 		     : 0;
 }
@@ -246,7 +254,8 @@ int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struc
 	int rc;
 
 	if (n.kind == VIEW_NONE)
-		return err_set(e, ENOENT, "inode %llu: there is no such file", (unsigned long long)node);
+		return err_set(e, ENOENT, "inode %llu: there is no such file",
+			       (unsigned long long)node);
 	if (n.kind != VIEW_FILE && n.kind != VIEW_INFO)
 		return err_set(e, EISDIR, "it is a directory");
 	rc = check_openable(c, &n, e);
@@ -292,8 +301,8 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 	return f->v.size;
 }
 
-static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf, size_t len, uint64_t at,
-			struct err *e)
+static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf, size_t len,
+			uint64_t at, struct err *e)
 {
 	struct ckpt *c = f->c;
 	int64_t got;
@@ -306,8 +315,8 @@ static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf,
 	case SEG_TENSOR:
 		return otensor_read(c->fetch, f->tensor, buf, len, s->from + at, e);
 	case SEG_OBJECT:
-		got = object_read(c->fetch, &catalog_objects(c->catalog, &n)[s->index].loc, buf, len,
-				  s->from + at, e);
+		got = object_read(c->fetch, &catalog_objects(c->catalog, &n)[s->index].loc, buf,
+				  len, s->from + at, e);
 		if (got < 0)
 			return (int)got;
 		return (size_t)got == len ? 0 : err_set(e, EIO, "the object became shorter");

@@ -45,7 +45,8 @@ static int hash_file(int dirfd, const char *name, char out[static 33], struct er
 		return fd;
 	if (n < 0)
 		return err_sys(e, (int)-n, "read '%s'", name);
-	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,
+		       (unsigned long long)h.low64);
 	return 0;
 }
 
@@ -57,7 +58,8 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 
 	if (fstatat(rq->dirfd, m->name, &st, 0) || (uint64_t)st.st_size != m->size)
 		return false;
-	if (io_mtime_ns(&st) == m->mtime_ns && io_ctime_ns(&st) == m->ctime_ns && st.st_ino == m->inode)
+	if (io_mtime_ns(&st) == m->mtime_ns && io_ctime_ns(&st) == m->ctime_ns &&
+	    st.st_ino == m->inode)
 		return true;
 	/* A copy, or touched: the bytes decide. */
 	return !hash_file(rq->dirfd, m->name, hash, &ignored) && !strcmp(hash, m->hash);
@@ -109,7 +111,8 @@ static struct catalog *try_open(const struct index_request *rq, const char *path
 
 /* ---- building ---- */
 
-static int build(const struct index_request *rq, const char *path, struct catalog **ret, struct err *e)
+static int build(const struct index_request *rq, const char *path, struct catalog **ret,
+		 struct err *e)
 {
 	struct catalog_writer *w = NULL;
 	int rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
@@ -140,7 +143,8 @@ static int lock(const char *path)
 		while (rc && errno == EINTR);
 		if (rc || fstat(fd, &ours))
 			return -errno;
-		if (!stat(path, &named) && named.st_ino == ours.st_ino && named.st_dev == ours.st_dev)
+		if (!stat(path, &named) && named.st_ino == ours.st_ino &&
+		    named.st_dev == ours.st_dev)
 			return steal_fd(&fd);
 	}
 }
@@ -240,8 +244,8 @@ static int at_default(const struct index_request *rq, const char *path, struct c
 	}
 }
 
-int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path, bool *ret_built,
-	       struct err *e)
+int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
+	       bool *ret_built, struct err *e)
 {
 	autofree char *path = NULL;
 	int rc = 1;

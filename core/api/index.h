@@ -19,17 +19,17 @@ struct catalog;
 struct err;
 
 struct index_request {
-	int dirfd;               /* the checkpoint */
-	const char *root;        /* its absolute path */
+	int dirfd;	  /* the checkpoint */
+	const char *root; /* its absolute path */
 	const struct format *format;
 	const struct name_list *files; /* its metadata files */
-	const char *where;       /* a path, ":memory:", or NULL for the default */
+	const char *where;	       /* a path, ":memory:", or NULL for the default */
 	bool rebuild;
 	struct scan_opts scan;
 };
 
 /* *ret_path is the caller's to free: the index's path, or ":memory:". */
-int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path, bool *ret_built,
-	       struct err *e);
+int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
+	       bool *ret_built, struct err *e);
 
 #endif

@@ -19,10 +19,13 @@
 struct buf {
 	char *data;
 	size_t len, cap, max; /* bytes */
-	int err;              /* 0, ENOMEM or EFBIG; content is kept as it was before the failure */
+	int err;	      /* 0, ENOMEM or EFBIG; content is kept as it was before the failure */
 };
 
-#define BUF_INIT(limit) { .max = (limit) }
+#define BUF_INIT(limit) \
+	{ \
+		.max = (limit) \
+	}
 
 void buf_release(struct buf *b);
 /* Room for n more bytes: a pointer to them (then add to .len), or NULL with .err set. */

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #define CLEANUP(fn) __attribute__((cleanup(fn)))
-#define autofree CLEANUP(cleanup_free)
-#define autoclose CLEANUP(cleanup_close)
+#define autofree    CLEANUP(cleanup_free)
+#define autoclose   CLEANUP(cleanup_close)
 
 static inline void cleanup_free(void *p)
 {

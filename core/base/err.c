@@ -8,9 +8,12 @@
 /* A newline or an escape sequence out of a hostile name must not reach a terminal or a log. */
 static void sanitise(char *s)
 {
-	for (; *s; s++)
-		if ((unsigned char)*s < 0x20 || *s == 0x7f)
-			*s = '?';
+	for (unsigned char *p = (unsigned char *)s; *p; p++) {
+		if (*p < 0x20 || *p == 0x7f)
+			*p = '?';
+		else if (*p == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f) /* C1 controls in UTF-8 */
+			p[0] = p[1] = '?';
+	}
 }
 
 int err_set(struct err *e, int code, const char *fmt, ...)

@@ -16,7 +16,7 @@
 
 #include <errno.h>
 
-#define ERR_CORRUPT EBADMSG     /* the checkpoint contradicts itself */
+#define ERR_CORRUPT	EBADMSG /* the checkpoint contradicts itself */
 #define ERR_UNSUPPORTED ENOTSUP /* well formed, but not something this program reads */
 
 struct err {

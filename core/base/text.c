@@ -173,20 +173,24 @@ const char *text_size(uint64_t bytes, char out[static 16])
 
 const char *text_show(const char *s, size_t n, char *out, size_t cap)
 {
-	size_t o = 0;
+	size_t o = 0, c1 = 0; /* bytes left of a C1 control, which UTF-8 writes as C2 80-9F */
 
 	for (size_t i = 0; i < n; i++) {
-		unsigned char c = (unsigned char)s[i];
+		unsigned char c = (unsigned char)s[i],
+			      next = i + 1 < n ? (unsigned char)s[i + 1] : 0;
 
 		if (o + 7 > cap) {
 			memcpy(out + o, "...", 3);
 			o += 3;
 			break;
 		}
-		if (c < 0x20 || c == 0x7f)
+		if (c == 0xc2 && next >= 0x80 && next <= 0x9f)
+			c1 = 2;
+		if (c < 0x20 || c == 0x7f || c1)
 			o += (size_t)snprintf(out + o, 4, "%%%02X", c);
 		else
 			out[o++] = (char)c;
+		c1 -= c1 > 0;
 	}
 	out[o] = 0;
 	return out;

@@ -91,7 +91,8 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 	if (w->tmp)
 		(void)unlink(w->tmp); /* what a killed builder left; the caller holds the lock */
 	if (sqlite3_open_v2(w->tmp ? w->tmp : ":memory:", &w->db,
-			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL)) {
+			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+			    NULL)) {
 		rc = w->db ? sql_err(w->db, e, w->tmp ? w->tmp : "chunk index")
 			   : err_set(e, ENOMEM, "chunk index: out of memory");
 		goto fail;
@@ -250,7 +251,8 @@ static int check_fqn(const char *fqn, size_t len, struct err *e)
 	if (len > INT32_MAX / 2)
 		return err_set(e, EFBIG, "FQN of %zu bytes", len);
 	if (!text_is_utf8(fqn, len))
-		return err_set(e, ERR_CORRUPT, "FQN '%.*s' is not UTF-8", (int)min_u64(len, 200), fqn);
+		return err_set(e, ERR_CORRUPT, "FQN '%.*s' is not UTF-8", (int)min_u64(len, 200),
+			       fqn);
 	return 0;
 }
 
@@ -324,8 +326,10 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	struct buf shape = BUF_INIT(MAX_DIMS * 24), grid = BUF_INIT(MAX_DIMS * 24);
 	autofree void *free_shape = NULL, *free_grid = NULL;
 	uint64_t dims[MAX_DIMS];
-	struct pending p = { .fqn = t->fqn, .fqn_len = (uint32_t)t->fqn_len,
-			     .dtype = (uint8_t)t->dtype, .dims = dims };
+	struct pending p = { .fqn = t->fqn,
+			     .fqn_len = (uint32_t)t->fqn_len,
+			     .dtype = (uint8_t)t->dtype,
+			     .dims = dims };
 	int rc = check_fqn(t->fqn, t->fqn_len, e);
 
 	if (!rc)
@@ -396,7 +400,8 @@ static int sort_and_check(struct pendings *p, const char *what, struct err *e)
 		qsort(p->v, p->n, sizeof(struct pending *), by_fqn);
 	for (size_t i = 1; i < p->n; i++)
 		if (!by_fqn(&p->v[i - 1], &p->v[i]))
-			return err_set(e, ERR_CORRUPT, "two %s are called '%s'", what, p->v[i]->fqn);
+			return err_set(e, ERR_CORRUPT, "two %s are called '%s'", what,
+				       p->v[i]->fqn);
 	return 0;
 }
 
@@ -475,7 +480,8 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 	put_int(w, w->objects.n);
 	for (size_t i = 0; !rc && i < w->objects.n; i++) {
 		const struct pending *p = w->objects.v[i];
-		const uint64_t loc[] = { p->loc.file, p->loc.offset, p->loc.length, p->loc.encoding };
+		const uint64_t loc[] = { p->loc.file, p->loc.offset, p->loc.length,
+					 p->loc.encoding };
 
 		put_text(w, p->fqn, p->fqn_len);
 		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
@@ -576,7 +582,8 @@ int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct
 	if (!rc) {
 		char sql[96];
 
-		(void)snprintf(sql, sizeof(sql), "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
+		(void)snprintf(sql, sizeof(sql),
+			       "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
 			       CATALOG_APPLICATION_ID, CATALOG_VERSION);
 		rc = sql_exec(w->db, sql, e);
 	}

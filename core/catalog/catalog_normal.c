@@ -75,7 +75,8 @@ static const char *show(const uint64_t *v, size_t n, char out[static 128])
 
 	out[at++] = '[';
 	for (size_t i = 0; i < n && at < 96; i++)
-		at += (size_t)snprintf(out + at, 128 - at, i ? ",%llu" : "%llu", (unsigned long long)v[i]);
+		at += (size_t)snprintf(out + at, 128 - at, i ? ",%llu" : "%llu",
+				       (unsigned long long)v[i]);
 	(void)snprintf(out + at, 128 - at, "]");
 	return out;
 }
@@ -93,8 +94,8 @@ static int check_chunk(const struct tensor_chunks *t, uint32_t i, const char *fq
 			       show(off, t->n_dims, a), show(len, t->n_dims, b),
 			       show(t->shape, t->n_dims, c));
 	if (l->file != CATALOG_NO_FILE && (ckd_add(&end, l->offset, l->length) || end > INT64_MAX))
-		return err_set(e, ERR_CORRUPT, "tensor '%s': item at offset %llu of length %llu", fqn,
-			       (unsigned long long)l->offset, (unsigned long long)l->length);
+		return err_set(e, ERR_CORRUPT, "tensor '%s': item at offset %llu of length %llu",
+			       fqn, (unsigned long long)l->offset, (unsigned long long)l->length);
 	return 0;
 }
 
@@ -135,7 +136,8 @@ static void copy_boxes(const struct normal_row *rows, uint32_t count, size_t n, 
 		memcpy(to + i * 2 * n, rows[i].box, 2 * n * sizeof(*to));
 }
 
-static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost, uint32_t first_lost)
+static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost,
+		  uint32_t first_lost)
 {
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 	size_t pair[2] = { 0, 0 }, n = t->n_dims;
@@ -149,12 +151,14 @@ static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost
 		r->state = TENSOR_OVERLAPPING;
 		(void)snprintf(r->fault, sizeof(r->fault),
 			       "chunks at %s and %s overlap; the one listed later is read",
-			       show(r->boxes + pair[0] * 2 * n, n, a), show(r->boxes + pair[1] * 2 * n, n, b));
+			       show(r->boxes + pair[0] * 2 * n, n, a),
+			       show(r->boxes + pair[1] * 2 * n, n, b));
 		return;
 	case BOXES_UNKNOWN:
 		r->state = TENSOR_INCOMPLETE;
 		(void)snprintf(r->fault, sizeof(r->fault),
-			       "its %u chunks are too irregular to prove that they cover it", r->count);
+			       "its %u chunks are too irregular to prove that they cover it",
+			       r->count);
 		return;
 	case BOXES_HOLE:
 		break;
@@ -164,11 +168,13 @@ static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost
 		const uint64_t *box = t->boxes + first_lost * 2 * n;
 
 		(void)snprintf(r->fault, sizeof(r->fault),
-			       "%u of its chunks are listed but stored nowhere, first the one at %s of size %s",
+			       "%u of its chunks are listed but stored nowhere, first the one at "
+			       "%s of size %s",
 			       lost, show(box, n, a), show(box + n, n, b));
 	} else {
 		(void)snprintf(r->fault, sizeof(r->fault),
-			       "no chunk holds the elements at %s of size %s", show(off, n, a), show(len, n, b));
+			       "no chunk holds the elements at %s of size %s", show(off, n, a),
+			       show(len, n, b));
 	}
 }
 

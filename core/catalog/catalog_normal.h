@@ -28,14 +28,15 @@ struct normal {
 	bool is_grid;
 	uint64_t grid[MAX_DIMS]; /* cells per dimension */
 	enum tensor_state state;
-	char fault[384];         /* why it is incomplete, or where it overlaps; else empty */
+	char fault[384]; /* why it is incomplete, or where it overlaps; else empty */
 
 	struct normal_row *rows; /* scratch */
 	uint64_t *starts;
 	size_t cap_rows, cap_numbers;
 };
 
-int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_bytes, struct err *e);
+int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_bytes,
+		struct err *e);
 void normal_release(struct normal *r);
 
 #endif

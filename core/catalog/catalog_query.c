@@ -174,7 +174,8 @@ static void get_object(struct catalog *c, struct cursor *d, struct catalog_objec
 	o->fault = get_text(d, NULL);
 	if (o->fault) /* it is nowhere, whatever the numbers say */
 		o->loc = (struct chunk_loc){ 0 };
-	d->bad |= !o->fqn || (!o->fault && (o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings));
+	d->bad |= !o->fqn ||
+		  (!o->fault && (o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings));
 }
 
 static int parse_directory(struct catalog *c, size_t len, struct err *e)
@@ -229,10 +230,11 @@ static int read_metadata_files(struct catalog *c, struct err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	size_t cap = 0;
-	int rc = sql_prepare(c->db,
-			     "SELECT name, size, mtime_ns, ctime_ns, inode, xxh128 FROM metadata_file"
-			     " ORDER BY name",
-			     &s, e),
+	int rc = sql_prepare(
+		    c->db,
+		    "SELECT name, size, mtime_ns, ctime_ns, inode, xxh128 FROM metadata_file"
+		    " ORDER BY name",
+		    &s, e),
 	    step;
 
 	if (rc)
@@ -287,7 +289,8 @@ static int check_schema(sqlite3 *db, struct err *e)
 		return err_set(e, ERR_CORRUPT, "chunk index of another version");
 	(void)sqlite3_finalize(steal_ptr(&s));
 	/* Nothing but our own tables: a trigger or a view of somebody else's would be code. */
-	rc = sql_prepare(db, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid", &s, e);
+	rc = sql_prepare(db, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid",
+			 &s, e);
 	if (rc)
 		return rc;
 	for (; (step = sqlite3_step(s)) == SQLITE_ROW; i++) {
@@ -351,14 +354,17 @@ int catalog_open(const char *path, struct catalog **ret, struct err *e)
 
 	if (!uri)
 		return err_set(e, ENOMEM, "chunk index: out of memory");
-	if (sqlite3_open_v2(uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX, NULL)) {
+	if (sqlite3_open_v2(uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX,
+			    NULL)) {
 		rc = db ? sql_err(db, e, path) : err_set(e, ENOMEM, "chunk index: out of memory");
 		(void)sqlite3_close(db);
 		return rc;
 	}
 	/* The file may come from anywhere. */
 	(void)sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-	rc = sql_exec(db, "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA cache_size=-1024", e);
+	rc = sql_exec(
+		db, "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA cache_size=-1024",
+		e);
 	if (!rc)
 		rc = check_schema(db, e);
 	if (rc) {
@@ -416,7 +422,9 @@ static int map_from_text(const struct catalog *c, const struct catalog_tensor *t
 		if (!ok || !box_inside(n, box, box + n, t->shape) || v[0] >= c->n_sources ||
 		    v[3] >= c->n_encodings || v[1] > INT64_MAX || v[2] > INT64_MAX)
 			return damaged(e, "chunk map");
-		locs[i] = (struct chunk_loc){ .file = (uint32_t)v[0], .offset = v[1], .length = v[2],
+		locs[i] = (struct chunk_loc){ .file = (uint32_t)v[0],
+					      .offset = v[1],
+					      .length = v[2],
 					      .encoding = (uint32_t)v[3] };
 	}
 	m = chunkmap_new(n, t->shape, boxes, t->chunks);
@@ -459,7 +467,8 @@ int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct c
 			if (copy)
 				memcpy(copy, text, len);
 		} else {
-			rc = sqlite3_errcode(c->db) == SQLITE_ROW || sqlite3_errcode(c->db) == SQLITE_DONE
+			rc = sqlite3_errcode(c->db) == SQLITE_ROW ||
+					     sqlite3_errcode(c->db) == SQLITE_DONE
 				     ? damaged(e, "no chunk map")
 				     : sql_err(c->db, e, "chunk index");
 		}

@@ -33,7 +33,8 @@ const char *const catalog_schema[] = {
 
 	"CREATE TABLE object(\n"
 	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, source INTEGER NOT NULL,\n"
-	"  offset INTEGER NOT NULL, length INTEGER NOT NULL, encoding INTEGER NOT NULL, fault TEXT)",
+	"  offset INTEGER NOT NULL, length INTEGER NOT NULL, encoding INTEGER NOT NULL, fault "
+	"TEXT)",
 
 	"CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT NOT NULL)",
 
@@ -52,10 +53,10 @@ const char *const catalog_schema[] = {
 int sql_err(sqlite3 *db, struct err *e, const char *what)
 {
 	int rc = sqlite3_extended_errcode(db) & 0xff;
-	int code = rc == SQLITE_NOMEM    ? ENOMEM
-		   : rc == SQLITE_FULL   ? ENOSPC
+	int code = rc == SQLITE_NOMEM	 ? ENOMEM
+		   : rc == SQLITE_FULL	 ? ENOSPC
 		   : rc == SQLITE_TOOBIG ? EFBIG
-		   : rc == SQLITE_IOERR  ? EIO
+		   : rc == SQLITE_IOERR	 ? EIO
 					 : ERR_CORRUPT;
 
 	return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));

@@ -33,7 +33,7 @@
 struct err;
 
 #define CATALOG_APPLICATION_ID 0x636b7066 /* "ckpf"; file(1) and sqlite3 show it */
-#define CATALOG_VERSION 1                 /* user_version; any other is rebuilt */
+#define CATALOG_VERSION	       1	  /* user_version; any other is rebuilt */
 
 extern const char *const catalog_schema[]; /* statements, NULL at the end */
 

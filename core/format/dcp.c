@@ -104,15 +104,17 @@ static int64_t read_file(void *arg, uint64_t off, void *buf, size_t cap, struct 
 		f->hashed += (uint64_t)n;
 	}
 	if (f->opts->progress) /* two passes: the first is a third of the work */
-		f->opts->progress(f->opts->progress_arg,
-				  f->before + (f->hashed < f->size ? off / 3 : f->size / 3 + off * 2 / 3),
-				  f->total);
+		f->opts->progress(
+			f->opts->progress_arg,
+			f->before + (f->hashed < f->size ? off / 3 : f->size / 3 + off * 2 / 3),
+			f->total);
 	return n;
 }
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
-	return a->st_ino == b->st_ino && a->st_size == b->st_size && io_mtime_ns(a) == io_mtime_ns(b);
+	return a->st_ino == b->st_ino && a->st_size == b->st_size &&
+	       io_mtime_ns(a) == io_mtime_ns(b);
 }
 
 static int scan_file(int dirfd, const char *name, struct dcp_records *r, struct metadata_file *f,
@@ -145,7 +147,8 @@ static int scan_file(int dirfd, const char *name, struct dcp_records *r, struct 
 			return (int)n;
 	} while (n);
 	if (fstat(fd, &after) || !same_file(&before, &after))
-		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?", name);
+		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
+			       name);
 	f->before += f->size;
 	h = XXH3_128bits_digest(f->hash);
 	return catalog_add_metadata(w, name, &before, (const uint64_t[2]){ h.low64, h.high64 }, e);

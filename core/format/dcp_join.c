@@ -33,7 +33,7 @@ struct join {
 	const struct dcp_records *r;
 	struct catalog_writer *w;
 	uint64_t *first;   /* by string id: its entries are at[first[id] .. first[id+1]) */
-	uint64_t *at;      /* positions in storage.data */
+	uint64_t *at;	   /* positions in storage.data */
 	uint32_t *sources; /* by string id: source number + 1 of a path, or 0 */
 
 	struct stored *stored; /* scratch for one FQN */
@@ -102,7 +102,8 @@ static int group_storage(struct join *j, struct err *e)
 	return 0;
 }
 
-static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t *ret, struct err *e)
+static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t *ret,
+		     struct err *e)
 {
 	const struct pk_str *path = pk_string(j->r->strings, (uint32_t)path_id);
 	int rc;
@@ -217,8 +218,9 @@ static int join_tensor(struct join *j, const char *name, size_t name_len, size_t
 		       struct err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[from]];
-	struct tensor_chunks t = { .fqn = name, .fqn_len = name_len, .dtype = head->dtype,
-				   .n_dims = head->n_dims };
+	struct tensor_chunks t = {
+		.fqn = name, .fqn_len = name_len, .dtype = head->dtype, .n_dims = head->n_dims
+	};
 	size_t n = head->n_dims, count = 0, k = 0;
 	autofree uint32_t *ranks = NULL;
 	uint64_t shape[MAX_DIMS];
@@ -250,7 +252,9 @@ static int join_tensor(struct join *j, const char *name, size_t name_len, size_t
 	}
 	step = in_step(j, j->boxes, ranks, n, count);
 	for (k = 0; k < count; k++) {
-		struct stored key = { .rank = ranks[k], .n_dims = (uint8_t)n, .off = j->boxes + k * 2 * n };
+		struct stored key = { .rank = ranks[k],
+				      .n_dims = (uint8_t)n,
+				      .off = j->boxes + k * 2 * n };
 		const struct stored *s = step ? &j->stored[k] : find_stored(j, &key);
 
 		j->locs[k] = s ? s->loc : (struct chunk_loc){ .file = CATALOG_NO_FILE };

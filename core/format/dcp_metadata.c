@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PICKLE ((size_t)1 << 30)  /* live memory; real ones need about 1 MiB */
+#define MAX_PICKLE  ((size_t)1 << 30) /* live memory; real ones need about 1 MiB */
 #define MAX_STRINGS ((size_t)1 << 30) /* FQNs and file names */
 
 enum dcp_class {
@@ -114,7 +114,8 @@ static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struc
 	}
 	/* A dict's later duplicate replaces the former; another rank's entry joins the chain. */
 	old = r->by_fqn[entry->fqn];
-	for (i = old; i != DCP_NO_TENSOR && r->entries[i].rank != entry->rank; i = r->entries[i].next)
+	for (i = old; i != DCP_NO_TENSOR && r->entries[i].rank != entry->rank;
+	     i = r->entries[i].next)
 		;
 	if (i != DCP_NO_TENSOR) {
 		uint32_t next = r->entries[i].next;
@@ -190,8 +191,8 @@ static bool encode_chunk(const struct pk_value *obj, uint8_t *out, size_t *ret_l
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 	size_t n, m, at = 0;
 
-	if (!pk_numbers(pk_attr(obj, "offsets"), off, MAX_DIMS, &n) || !pk_numbers(pk_attr(obj, "sizes"), len, MAX_DIMS, &m) ||
-	    n != m)
+	if (!pk_numbers(pk_attr(obj, "offsets"), off, MAX_DIMS, &n) ||
+	    !pk_numbers(pk_attr(obj, "sizes"), len, MAX_DIMS, &m) || n != m)
 		return false;
 	at += put_varint(out + at, n);
 	for (size_t i = 0; i < n; i++)
@@ -232,8 +233,8 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 		return wrong(e, fqn, "a chunk's offsets and sizes are not lists of numbers");
 	}
 	if (p[0] != n_dims) /* fewer than 128, so the first varint is one byte */
-		return err_set(e, ERR_CORRUPT, "'%.200s': %zu dimensions, but a chunk has %d", show(fqn),
-			       n_dims, p[0]);
+		return err_set(e, ERR_CORRUPT, "'%.200s': %zu dimensions, but a chunk has %d",
+			       show(fqn), n_dims, p[0]);
 	to = store_room(s, len, e);
 	if (!to)
 		return -ENOMEM;
@@ -276,8 +277,8 @@ static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struc
 		return wrong(e, fqn, "its chunks are not a list");
 	entry.dtype = (uint8_t)dtype_of(pk_attr(v, "properties"), &name);
 	if (entry.dtype == DTYPE_NONE)
-		return err_set(e, ERR_UNSUPPORTED, "'%.200s': dtype '%.60s' is not known", show(fqn),
-			       name ? name->data : "?");
+		return err_set(e, ERR_UNSUPPORTED, "'%.200s': dtype '%.60s' is not known",
+			       show(fqn), name ? name->data : "?");
 	entry.n_dims = (uint8_t)n;
 	entry.count = (uint32_t)pk_len(chunks);
 	to = store_room(&rd->r->chunks, n * 10, e);
@@ -308,9 +309,10 @@ static int state_item(struct reader *rd, const struct pk_value *key, const struc
 		bytes.fqn = key->s->id;
 		return entry_add(rd->r, &bytes, e);
 	case CLASS_ANCIENT:
-		return err_set(e, ERR_UNSUPPORTED,
-			       "'%.200s' was written by torch 1.12 or older, before the format of 1.13",
-			       show(key->s));
+		return err_set(
+			e, ERR_UNSUPPORTED,
+			"'%.200s' was written by torch 1.12 or older, before the format of 1.13",
+			show(key->s));
 	default:
 		return wrong(e, key->s, "neither a tensor nor a bytes item");
 	}
@@ -364,8 +366,8 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 		return wrong(e, fqn->s, "its relative_path is no string");
 	if (strlen(path->s->data) != path->s->len)
 		return wrong(e, fqn->s, "its relative_path has a NUL in it");
-	if (!number(pk_attr(value, "offset"), &offset) || !number(pk_attr(value, "length"), &length) ||
-	    length > INT64_MAX - offset)
+	if (!number(pk_attr(value, "offset"), &offset) ||
+	    !number(pk_attr(value, "length"), &length) || length > INT64_MAX - offset)
 		return wrong(e, fqn->s, "its item's offset and length are not numbers below 2^63");
 	if (at && at->type == PK_NONE)
 		at = NULL;
@@ -396,8 +398,9 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 
 /* ---- the pickle ---- */
 
-static int attr_item(void *arg, int root_class, const struct pk_str *attr, const struct pk_value *key,
-		     const struct pk_value *value, bool *consumed, struct err *e)
+static int attr_item(void *arg, int root_class, const struct pk_str *attr,
+		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
+		     struct err *e)
 {
 	struct reader *rd = arg;
 
@@ -432,8 +435,11 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 {
 	static const struct pickle_hooks hooks = { classify, built, attr_item };
 	struct reader rd = { .r = r, .w = w, .rank = rank };
-	struct pickle_opts opts = { .hooks = &hooks, .arg = &rd, .strings = r->strings,
-				    .max_bytes = MAX_PICKLE, .drop_unknown = true };
+	struct pickle_opts opts = { .hooks = &hooks,
+				    .arg = &rd,
+				    .strings = r->strings,
+				    .max_bytes = MAX_PICKLE,
+				    .drop_unknown = true };
 	const struct pk_value *state, *storage;
 	struct pickle *p = NULL;
 	struct pk_value root;

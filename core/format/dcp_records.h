@@ -24,12 +24,12 @@ struct catalog_writer;
 
 /* One entry of state_dict_metadata. */
 struct dcp_entry {
-	uint64_t at;    /* in chunks.data: shape, then per chunk offsets and sizes */
-	uint32_t fqn;   /* string id */
-	uint32_t rank;  /* of the metadata file; 0 when there is just one */
-	uint32_t next;  /* entry of the same FQN in another file, or DCP_NO_TENSOR */
+	uint64_t at;	/* in chunks.data: shape, then per chunk offsets and sizes */
+	uint32_t fqn;	/* string id */
+	uint32_t rank;	/* of the metadata file; 0 when there is just one */
+	uint32_t next;	/* entry of the same FQN in another file, or DCP_NO_TENSOR */
 	uint32_t count; /* chunks */
-	uint8_t dtype;  /* enum dtype; DTYPE_NONE for a bytes item */
+	uint8_t dtype;	/* enum dtype; DTYPE_NONE for a bytes item */
 	uint8_t n_dims;
 };
 

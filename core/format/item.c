@@ -28,9 +28,9 @@
 #include <string.h>
 
 enum {
-	FIRST_READ = 2048,       /* data/0 begins at 704 or 768 with torch's default alignment */
-	MAX_HEAD = 1 << 20,      /* bytes read before the central directory is asked */
-	MAX_PICKLE = 64 << 20,   /* bytes of memory for one data.pkl */
+	FIRST_READ = 2048,	 /* data/0 begins at 704 or 768 with torch's default alignment */
+	MAX_HEAD = 1 << 20,	 /* bytes read before the central directory is asked */
+	MAX_PICKLE = 64 << 20,	 /* bytes of memory for one data.pkl */
 	MAX_PKL_SIZE = 16 << 20, /* bytes of a data.pkl found through the directory */
 	MAX_SMALL_RECORD = 4096, /* bytes of a record that is not a storage */
 };
@@ -57,8 +57,10 @@ static int read_storage(const struct pk_value *v, struct view *ret, struct err *
 		return err_set(e, ERR_CORRUPT, "data.pkl: no storage where a tensor has one");
 	f = t->n->own;
 	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
-	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT || f[4].i < 0)
-		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is not written as torch writes it");
+	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT ||
+	    f[4].i < 0)
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: a storage is not written as torch writes it");
 	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
 	if (ret->untyped) { /* counted in bytes */
 		ret->storage_bytes = (uint64_t)f[4].i;
@@ -66,9 +68,11 @@ static int read_storage(const struct pk_value *v, struct view *ret, struct err *
 	}
 	ret->dtype = dtype_by_storage(f[1].g->name->data);
 	if (ret->dtype == DTYPE_NONE)
-		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'", f[1].g->name->data);
+		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'",
+			       f[1].g->name->data);
 	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
-		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements", (long long)f[4].i);
+		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements",
+			       (long long)f[4].i);
 	return 0;
 }
 
@@ -81,7 +85,8 @@ static void read_bits(const struct pk_value *v, struct view *ret)
 }
 
 /* Arguments: storage, offset, size, stride, requires_grad, hooks [, dtype if v3] [, bits] */
-static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct view *ret, struct err *e)
+static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct view *ret,
+			struct err *e)
 {
 	size_t n = pk_len(args), strides;
 	const struct pk_value *a;
@@ -92,17 +97,20 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	a = args->n->own;
 	ret->untyped = v3;
 	if (v3) {
-		ret->dtype = a[6].type == PK_GLOBAL ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
-						    : DTYPE_NONE;
+		ret->dtype = a[6].type == PK_GLOBAL
+				     ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
+				     : DTYPE_NONE;
 		if (ret->dtype == DTYPE_NONE)
 			return err_set(e, ERR_UNSUPPORTED, "data.pkl: unknown dtype");
 	}
 	rc = read_storage(&a[0], ret, e);
 	if (rc)
 		return rc;
-	if (a[1].type != PK_INT || a[1].i < 0 || !pk_numbers(&a[2], ret->size, MAX_DIMS, &ret->n_dims) ||
+	if (a[1].type != PK_INT || a[1].i < 0 ||
+	    !pk_numbers(&a[2], ret->size, MAX_DIMS, &ret->n_dims) ||
 	    !pk_numbers(&a[3], ret->stride, MAX_DIMS, &strides) || strides != ret->n_dims)
-		return err_set(e, ERR_CORRUPT, "data.pkl: offset, size and stride do not fit together");
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: offset, size and stride do not fit together");
 	ret->offset = (uint64_t)a[1].i;
 	if (bits && n > (v3 ? 7u : 6u))
 		read_bits(&a[v3 ? 7 : 6], ret);
@@ -119,7 +127,8 @@ static int read_view(const struct pk_value *root, struct view *ret, struct err *
 	args = &root->n->own[PK_ARGS];
 	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments, state). */
 	for (int depth = 0; depth < 4 && args->type == PK_TUPLE && pk_len(args); depth++) {
-		if (pk_is(fn, NULL, "_rebuild_parameter") || pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
+		if (pk_is(fn, NULL, "_rebuild_parameter") ||
+		    pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
 			const struct pk_value *t = &args->n->own[0];
 
 			if (t->type != PK_OBJECT)
@@ -144,7 +153,8 @@ static int read_view(const struct pk_value *root, struct view *ret, struct err *
 }
 
 /* *ret_len: bytes of the pickle. -ENODATA when it goes on behind len. */
-static int read_pickle(const uint8_t *p, size_t len, struct view *ret, size_t *ret_len, struct err *e)
+static int read_pickle(const uint8_t *p, size_t len, struct view *ret, size_t *ret_len,
+		       struct err *e)
 {
 	struct pickle_input in = { .mem = p, .mem_len = len };
 	struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
@@ -255,7 +265,7 @@ static int walk(const uint8_t *head, size_t len, struct found *ret, struct err *
 
 struct lookup {
 	const struct blob *item;
-	const char *key;      /* NULL while the pickle is not read */
+	const char *key; /* NULL while the pickle is not read */
 	struct zip_member pkl, order, storage;
 	bool have_pkl, have_order, have_storage;
 };
@@ -280,8 +290,8 @@ static int each_member(void *arg, const struct zip_member *m, struct err *e)
 	return 0;
 }
 
-static int read_member(const struct blob *item, const struct zip_member *m, size_t max, uint8_t **ret,
-		       struct err *e)
+static int read_member(const struct blob *item, const struct zip_member *m, size_t max,
+		       uint8_t **ret, struct err *e)
 {
 	autofree uint8_t *p = NULL;
 	uint64_t data;
@@ -291,7 +301,8 @@ static int read_member(const struct blob *item, const struct zip_member *m, size
 	if (rc)
 		return rc;
 	if (m->size > max)
-		return err_set(e, ERR_CORRUPT, "zip record of %llu bytes", (unsigned long long)m->size);
+		return err_set(e, ERR_CORRUPT, "zip record of %llu bytes",
+			       (unsigned long long)m->size);
 	p = malloc(m->size + 1);
 	if (!p)
 		return err_set(e, ENOMEM, "out of memory");
@@ -330,8 +341,8 @@ static int by_directory(const struct blob *item, struct found *ret, struct err *
 	if (!l.have_storage)
 		return err_set(e, ERR_CORRUPT, "the item's archive has no data/%s", ret->view.key);
 	if (l.storage.size < ret->view.storage_bytes)
-		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, data.pkl counts %llu", ret->view.key,
-			       (unsigned long long)l.storage.size,
+		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, data.pkl counts %llu",
+			       ret->view.key, (unsigned long long)l.storage.size,
 			       (unsigned long long)ret->view.storage_bytes);
 	return zip_member_data(item, &l.storage, &ret->data, e);
 }
@@ -366,8 +377,9 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 	if (!rc || (rc < 0 && rc != -ENODATA))
 		return rc;
 	if (item->size == BLOB_SIZE_UNKNOWN) /* the directory is at an end that nobody knows */
-		return err_set(e, ERR_UNSUPPORTED,
-			       "the item's archive cannot be read from the front, and it is compressed");
+		return err_set(
+			e, ERR_UNSUPPORTED,
+			"the item's archive cannot be read from the front, and it is compressed");
 	*ret = (struct found){ 0 };
 	return by_directory(item, ret, e);
 }
@@ -390,12 +402,14 @@ static int check_view(const struct blob *item, const struct found *f, const stru
 
 	if (v->dtype != want->dtype)
 		return wrong_dtype(want, v->dtype, e);
-	if (v->n_dims != want->n_dims || memcmp(v->size, want->len, v->n_dims * sizeof(*v->size)) != 0)
+	if (v->n_dims != want->n_dims ||
+	    memcmp(v->size, want->len, v->n_dims * sizeof(*v->size)) != 0)
 		return err_set(e, ERR_CORRUPT, "its item does not have the chunk's sizes");
 	for (size_t i = 0; i < v->n_dims; i++) {
 		empty |= !v->size[i];
 		if (v->size[i] > 1)
-			bad |= ckd_mul(&step, v->size[i] - 1, v->stride[i]) || ckd_add(&last, last, step);
+			bad |= ckd_mul(&step, v->size[i] - 1, v->stride[i]) ||
+			       ckd_add(&last, last, step);
 		/* Strides of dimensions of one element mean nothing; keep them from overflowing. */
 		ret->stride[i] = v->size[i] > 1 ? v->stride[i] * d->size : 0;
 	}
@@ -499,7 +513,8 @@ static int from_header(const struct st_header *h, const struct item_want *want, 
 		same = t->shape[i] == want->len[i] * (halves ? 2 : 1);
 	}
 	if (!same)
-		return err_set(e, ERR_CORRUPT, "its file's safetensors header gives it another shape");
+		return err_set(e, ERR_CORRUPT,
+			       "its file's safetensors header gives it another shape");
 	for (size_t i = want->n_dims; i-- > 0; stride *= want->len[i])
 		ret->stride[i] = stride;
 	ret->data = st_data(h) + t->begin;
@@ -508,8 +523,8 @@ static int from_header(const struct st_header *h, const struct item_want *want, 
 	return 0;
 }
 
-static int open_safetensors(const struct item_want *want, struct item_cache *cache, struct payload *ret,
-			    struct err *e)
+static int open_safetensors(const struct item_want *want, struct item_cache *cache,
+			    struct payload *ret, struct err *e)
 {
 	struct st_header *h = NULL, *old;
 	int rc;

@@ -25,9 +25,9 @@ struct err;
 /* Element x of the chunk is at data + sum(x[d] * stride[d]), bytes from the item's start. */
 struct payload {
 	uint64_t data;
-	uint64_t end;     /* first byte beyond the furthest element */
-	bool swap;        /* every number's bytes are in reverse order */
-	bool neg, conj;   /* the value is the negative; the complex conjugate */
+	uint64_t end;	  /* first byte beyond the furthest element */
+	bool swap;	  /* every number's bytes are in reverse order */
+	bool neg, conj;	  /* the value is the negative; the complex conjugate */
 	uint64_t *stride; /* bytes, one per dimension */
 };
 

@@ -90,7 +90,8 @@ static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, u
 	t->name = name;
 	t->dtype = dtype_by_safetensors(dtype);
 	if (t->dtype == DTYPE_NONE)
-		return err_set(e, ERR_UNSUPPORTED, "safetensors header: '%.200s': dtype '%.40s'", name, dtype);
+		return err_set(e, ERR_UNSUPPORTED, "safetensors header: '%.200s': dtype '%.40s'",
+			       name, dtype);
 	if (!get_numbers(json_object_get(v, "shape"), *shapes, MAX_DIMS, &t->n_dims))
 		return bad(e, name, "its shape is not a list of at most 64 numbers");
 	if (!get_numbers(json_object_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
@@ -100,7 +101,8 @@ static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, u
 	*shapes += t->n_dims;
 	t->begin = range[0];
 	t->end = range[1];
-	if (!box_volume(t->n_dims, t->shape, &bytes) || ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
+	if (!box_volume(t->n_dims, t->shape, &bytes) ||
+	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
 		return bad(e, name, "its shape is too large");
 	if (t->dtype == DTYPE_F4_E2M1FN_X2) {
 		if (bytes % 2)
@@ -125,7 +127,8 @@ static int check_layout(struct st_header *h, uint64_t limit, struct err *e)
 		at = h->tensors[i].end;
 	}
 	if (at > limit)
-		return err_set(e, ERR_CORRUPT, "safetensors header: data of %llu bytes, the file has %llu",
+		return err_set(e, ERR_CORRUPT,
+			       "safetensors header: data of %llu bytes, the file has %llu",
 			       (unsigned long long)at, (unsigned long long)limit);
 	if (h->n)
 		qsort(h->tensors, h->n, sizeof(*h->tensors), by_name);
@@ -166,13 +169,13 @@ int st_read(const struct blob *b, struct st_header **ret, struct err *e)
 	if (!json_is_object(h->json))
 		return err_set(e, ERR_CORRUPT, "safetensors header is not a JSON object: %s",
 			       h->json ? "something else" : why.text);
-	json_object_foreach(h->json, name, v)
+	json_object_foreach (h->json, name, v)
 		n_shapes += json_array_size(json_object_get(v, "shape"));
 	h->tensors = calloc(json_object_size(h->json) + 1, sizeof(*h->tensors));
 	h->shapes = shapes = calloc(n_shapes + MAX_DIMS, sizeof(*h->shapes));
 	if (!h->tensors || !h->shapes)
 		return err_set(e, ENOMEM, "out of memory");
-	json_object_foreach(h->json, name, v) {
+	json_object_foreach (h->json, name, v) {
 		int rc;
 
 		if (!strcmp(name, "__metadata__"))

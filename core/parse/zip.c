@@ -86,8 +86,8 @@ static int read_exact(const struct blob *b, uint64_t off, void *buf, size_t len,
 	int64_t n;
 
 	if (!range_ok(off, len, b->size))
-		return err_set(e, ERR_CORRUPT, "zip: needs %zu bytes at %llu, the archive has %llu", len,
-			       (unsigned long long)off, (unsigned long long)b->size);
+		return err_set(e, ERR_CORRUPT, "zip: needs %zu bytes at %llu, the archive has %llu",
+			       len, (unsigned long long)off, (unsigned long long)b->size);
 	n = b->read(b->arg, off, buf, len, e);
 	if (n < 0)
 		return (int)n;
@@ -110,7 +110,8 @@ static int find_directory(const struct blob *b, struct directory *ret, struct er
 	int rc;
 
 	if (b->size < END_SIZE)
-		return err_set(e, ERR_CORRUPT, "zip: archive of %llu bytes", (unsigned long long)b->size);
+		return err_set(e, ERR_CORRUPT, "zip: archive of %llu bytes",
+			       (unsigned long long)b->size);
 	rc = have64 ? read_exact(b, b->size - sizeof(tail), tail, sizeof(tail), e)
 		    : read_exact(b, b->size - END_SIZE, tail + LOCATOR64_SIZE, END_SIZE, e);
 	if (rc)
@@ -127,7 +128,8 @@ static int find_directory(const struct blob *b, struct directory *ret, struct er
 	if (rc)
 		return rc;
 	if (load_le32(end64) != SIG_END64)
-		return err_set(e, ERR_CORRUPT, "zip: no zip64 end record at %llu", (unsigned long long)at);
+		return err_set(e, ERR_CORRUPT, "zip: no zip64 end record at %llu",
+			       (unsigned long long)at);
 	ret->count = load_le64(end64 + 32);
 	ret->size = load_le64(end64 + 40);
 	ret->off = load_le64(end64 + 48);
@@ -190,8 +192,9 @@ static int read_member(struct cursor *c, struct zip_member *m, struct err *e)
 	return 0;
 }
 
-int zip_each(const struct blob *b, int (*each)(void *arg, const struct zip_member *m, struct err *e),
-	     void *arg, struct err *e)
+int zip_each(const struct blob *b,
+	     int (*each)(void *arg, const struct zip_member *m, struct err *e), void *arg,
+	     struct err *e)
 {
 	autofree uint8_t *dir = NULL;
 	struct directory d = { 0 };
@@ -200,8 +203,10 @@ int zip_each(const struct blob *b, int (*each)(void *arg, const struct zip_membe
 
 	if (rc)
 		return rc;
-	if (!range_ok(d.off, d.size, b->size) || d.size > MAX_DIRECTORY || d.count > d.size / CENTRAL_SIZE)
-		return err_set(e, ERR_CORRUPT, "zip: %llu members in a directory of %llu bytes at %llu",
+	if (!range_ok(d.off, d.size, b->size) || d.size > MAX_DIRECTORY ||
+	    d.count > d.size / CENTRAL_SIZE)
+		return err_set(e, ERR_CORRUPT,
+			       "zip: %llu members in a directory of %llu bytes at %llu",
 			       (unsigned long long)d.count, (unsigned long long)d.size,
 			       (unsigned long long)d.off);
 	dir = malloc(d.size + 1);
@@ -228,10 +233,12 @@ int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *
 	if (rc)
 		return rc;
 	if (load_le32(head) != SIG_LOCAL)
-		return err_set(e, ERR_CORRUPT, "zip: no member at %llu", (unsigned long long)m->header);
+		return err_set(e, ERR_CORRUPT, "zip: no member at %llu",
+			       (unsigned long long)m->header);
 	data = m->header + ZIP_LOCAL_SIZE + load_le16(head + 26) + load_le16(head + 28);
 	if (!range_ok(data, m->size, b->size))
-		return err_set(e, ERR_CORRUPT, "zip: member of %llu bytes at %llu, the archive has %llu",
+		return err_set(e, ERR_CORRUPT,
+			       "zip: member of %llu bytes at %llu, the archive has %llu",
 			       (unsigned long long)m->size, (unsigned long long)data,
 			       (unsigned long long)b->size);
 	*ret = data;

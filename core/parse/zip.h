@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ZIP_LOCAL_SIZE 30 /* bytes of a local header without name and extra field */
-#define ZIP_MAX_NAME 4096 /* bytes; longer ones are refused */
+#define ZIP_LOCAL_SIZE 30   /* bytes of a local header without name and extra field */
+#define ZIP_MAX_NAME   4096 /* bytes; longer ones are refused */
 
 struct zip_local {
 	const char *name; /* name_len bytes inside the caller's buffer */
@@ -41,16 +41,17 @@ struct zip_member {
 	const char *name; /* name_len bytes, borrowed */
 	size_t name_len;
 	uint64_t header; /* offset of its local header in the archive */
-	uint64_t size;   /* bytes, stored */
-	uint32_t crc;    /* CRC-32; torch may write 0 for "not recorded" */
+	uint64_t size;	 /* bytes, stored */
+	uint32_t crc;	 /* CRC-32; torch may write 0 for "not recorded" */
 };
 
 /*
  * Call each for every member of the central directory, in its order; non-zero stops and is
  * returned. The blob's size must be known.
  */
-int zip_each(const struct blob *b, int (*each)(void *arg, const struct zip_member *m, struct err *e),
-	     void *arg, struct err *e);
+int zip_each(const struct blob *b,
+	     int (*each)(void *arg, const struct zip_member *m, struct err *e), void *arg,
+	     struct err *e);
 /* Where a member's bytes begin; checks that they lie inside the archive. */
 int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret, struct err *e);
 

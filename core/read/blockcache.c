@@ -18,8 +18,8 @@ enum {
 
 /* A cached block. */
 struct entry {
-	struct entry *chain;          /* of its bucket */
-	struct entry *newer, *older;  /* least recently used first; only while not pinned */
+	struct entry *chain;	     /* of its bucket */
+	struct entry *newer, *older; /* least recently used first; only while not pinned */
 	struct block_item item;
 	uint64_t index;
 	uint32_t pins;
@@ -157,7 +157,8 @@ static void free_chain(struct entry *b)
 }
 
 /* The block, pinned, or NULL. */
-static struct entry *find_pinned(struct blockcache *c, const struct block_item *item, uint64_t index)
+static struct entry *find_pinned(struct blockcache *c, const struct block_item *item,
+				 uint64_t index)
 {
 	for (struct entry *b = *bucket_of(c, item, index); b; b = b->chain) {
 		if (b->index != index || !same_item(&b->item, item))
@@ -200,7 +201,9 @@ static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struc
 {
 	struct decoder *d = arg;
 	size_t n = (size_t)min_u64(len, off < d->item.length ? d->item.length - off : 0);
-	int rc = n ? d->cache->src.read(d->cache->src.arg, d->item.file, buf, n, d->item.offset + off, e) : 0;
+	int rc = n ? d->cache->src.read(d->cache->src.arg, d->item.file, buf, n,
+					d->item.offset + off, e)
+		   : 0;
 
 	return rc ? rc : (int64_t)n;
 }
@@ -278,7 +281,8 @@ static struct entry *decode_next(struct decoder *d, uint64_t index, struct err *
  * Bring decoder d (busy, ours) forward to block `index`. Blocks passed on the way are kept if
  * nobody has them. Called without the lock.
  */
-static struct entry *decode_to(struct blockcache *c, struct decoder *d, uint64_t index, struct err *e)
+static struct entry *decode_to(struct blockcache *c, struct decoder *d, uint64_t index,
+			       struct err *e)
 {
 	if (!d->item.zstd_layers)
 		d->next_index = index; /* raw bytes can be read anywhere */
@@ -370,8 +374,8 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 	return 0;
 }
 
-int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off, void *buf,
-			size_t len, struct err *e)
+int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
+			void *buf, size_t len, struct err *e)
 {
 	size_t done = 0;
 

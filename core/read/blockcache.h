@@ -21,7 +21,7 @@ struct blockcache;
 struct err;
 
 #define BLOCK_SHIFT 20 /* 1 MiB: one FUSE read */
-#define BLOCK_SIZE ((size_t)1 << BLOCK_SHIFT)
+#define BLOCK_SIZE  ((size_t)1 << BLOCK_SHIFT)
 
 struct block {
 	const uint8_t *data;
@@ -52,7 +52,7 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 void blockcache_put(struct blockcache *c, void *pin); /* NULL is fine */
 
 /* Decoded bytes [off, off+len) as far as the item reaches: the count, or a negative errno. */
-int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off, void *buf,
-			size_t len, struct err *e);
+int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
+			void *buf, size_t len, struct err *e);
 
 #endif

@@ -25,7 +25,7 @@ struct otensor {
 	const struct catalog_tensor *t;
 	struct chunkmap *map;
 	struct payload *payloads; /* one per chunk, their strides behind them */
-	bool odd;                 /* some payload needs payload_resolve */
+	bool odd;		  /* some payload needs payload_resolve */
 
 	/* Under fetch.lock: */
 	size_t index;
@@ -48,7 +48,7 @@ struct fetch {
 
 	pthread_mutex_t renew_lock;
 	_Atomic(struct catalog *) maps; /* where chunk maps are read from */
-	struct catalog *renewed;        /* ours to close */
+	struct catalog *renewed;	/* ours to close */
 
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
@@ -87,7 +87,9 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *
 	if (layers == NOT_READABLE)
 		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known",
 			       f->encodings[loc->encoding]);
-	*ret = (struct block_item){ .offset = loc->offset, .length = loc->length, .file = loc->file,
+	*ret = (struct block_item){ .offset = loc->offset,
+				    .length = loc->length,
+				    .file = loc->file,
 				    .zstd_layers = layers };
 	return 0;
 }
@@ -230,8 +232,11 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 	struct stored_item item = { .f = f }, rest = { .f = f };
 	struct blob item_blob = { read_item, &item, BLOB_SIZE_UNKNOWN };
 	struct blob rest_blob = { read_item, &rest, 0 };
-	struct item_want want = { .fqn = t->t->fqn, .fqn_len = t->t->fqn_len, .dtype = t->t->dtype,
-				  .n_dims = t->t->n_dims, .len = len,
+	struct item_want want = { .fqn = t->t->fqn,
+				  .fqn_len = t->t->fqn_len,
+				  .dtype = t->t->dtype,
+				  .n_dims = t->t->n_dims,
+				  .len = len,
 				  .file_key = loc->offset ^ (uint64_t)loc->file << 40 };
 	char fqn[120];
 	struct err why;
@@ -330,7 +335,8 @@ void otensor_close(struct fetch *f, struct otensor *t)
 		SCOPED_LOCK(&f->lock);
 		if (!--t->pins)
 			lru_push(f, t);
-		while (f->oldest && (f->bytes > f->opts.map_bytes || f->oldest->state == OT_EMPTY)) {
+		while (f->oldest &&
+		       (f->bytes > f->opts.map_bytes || f->oldest->state == OT_EMPTY)) {
 			struct otensor *old = f->oldest;
 
 			lru_remove(f, old);
@@ -371,7 +377,8 @@ static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state wa
 	if (t->map)
 		bytes += t->map->bytes;
 	if (t->payloads)
-		bytes += t->map->count * (sizeof(struct payload) + t->map->n_dims * sizeof(uint64_t));
+		bytes += t->map->count *
+			 (sizeof(struct payload) + t->map->n_dims * sizeof(uint64_t));
 	SCOPED_LOCK(&f->lock);
 	t->busy = false;
 	t->state = t->payloads ? OT_ITEMS : t->map ? OT_MAP : OT_EMPTY;
@@ -381,7 +388,8 @@ static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state wa
 	return rc;
 }
 
-static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct otensor **ret, struct err *e)
+static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct otensor **ret,
+		   struct err *e)
 {
 	struct otensor *t;
 	int rc;
@@ -430,8 +438,8 @@ static void resolve_run(void *arg, uint8_t *p, uint64_t len)
 	payload_resolve(r->payload, r->dtype, p, len);
 }
 
-static int read_planned(struct fetch *f, const struct otensor *t, uint8_t *buf, uint64_t len, uint64_t off,
-			struct plan *plan, struct err *e)
+static int read_planned(struct fetch *f, const struct otensor *t, uint8_t *buf, uint64_t len,
+			uint64_t off, struct plan *plan, struct err *e)
 {
 	int rc = plan_read(t->map, dtype_info(t->t->dtype)->size, t->payloads, off, len, plan);
 
@@ -443,7 +451,8 @@ static int read_planned(struct fetch *f, const struct otensor *t, uint8_t *buf, 
 		struct resolve r = { &t->payloads[c->chunk], t->t->dtype };
 
 		rc = fetch_item(f, &t->map->locs[c->chunk], &g.item, e);
-		if (!rc && !g.item.zstd_layers) /* safetensors payloads lie behind the recorded length */
+		if (!rc &&
+		    !g.item.zstd_layers) /* safetensors payloads lie behind the recorded length */
 			g.item.length = max_u64(g.item.length, r.payload->end);
 		if (!rc)
 			rc = gather_copy(&g, c, plan->dims, e);
@@ -516,8 +525,8 @@ int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, str
 	return 0;
 }
 
-int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
-		    struct err *e)
+int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len,
+		    uint64_t off, struct err *e)
 {
 	struct stored_item s = { .f = f };
 	int rc = fetch_item(f, loc, &s.item, e);

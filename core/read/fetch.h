@@ -50,8 +50,8 @@ int otensor_read(struct fetch *f, const struct otensor *t, void *buf, size_t len
 
 /* Bytes of an object after undoing its transforms. */
 int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e);
-int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
-		    struct err *e);
+int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len,
+		    uint64_t off, struct err *e);
 
 /* The blob of one item as stored or decoded, for those who verify it. */
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e);

@@ -16,10 +16,10 @@ enum { SPARE_FDS = 64 }; /* for SQLite, /dev/fuse and the rest of the program */
 
 struct file {
 	uint64_t size, mtime_ns, inode; /* when files_new looked */
-	int error;                      /* errno of that look, or 0 */
-	int fd;                         /* -1 when closed */
-	uint32_t pins;                  /* readers using fd */
-	uint32_t newer, older;          /* list of open descriptors, by index + 1; 0 ends it */
+	int error;			/* errno of that look, or 0 */
+	int fd;				/* -1 when closed */
+	uint32_t pins;			/* readers using fd */
+	uint32_t newer, older;		/* list of open descriptors, by index + 1; 0 ends it */
 };
 
 struct files {
@@ -124,12 +124,15 @@ bool files_fault(const struct files *f, uint32_t i, struct err *e)
 	if (x->error == ENOENT)
 		(void)err_set(e, ENOENT, "data file '%s' is missing", s->path);
 	else if (x->error == ERR_CORRUPT)
-		(void)err_set(e, ERR_CORRUPT, "data file '%s' is not a regular file of the checkpoint", s->path);
+		(void)err_set(e, ERR_CORRUPT,
+			      "data file '%s' is not a regular file of the checkpoint", s->path);
 	else if (x->error)
 		(void)err_sys(e, x->error, "data file '%s'", s->path);
 	else if (x->size < s->min_size)
-		(void)err_set(e, ERR_CORRUPT, "data file '%s' has %llu bytes, items in it reach up to %llu",
-			      s->path, (unsigned long long)x->size, (unsigned long long)s->min_size);
+		(void)err_set(e, ERR_CORRUPT,
+			      "data file '%s' has %llu bytes, items in it reach up to %llu",
+			      s->path, (unsigned long long)x->size,
+			      (unsigned long long)s->min_size);
 	else
 		return false;
 	return true;
@@ -238,11 +241,11 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 		return rc;
 	rc = io_pread(fd, buf, len, off);
 	if (rc)
-		(void)err_sys(e, rc == -ENODATA ? EIO : -rc, "read '%s', %zu bytes at %llu", path, len,
-			      (unsigned long long)off);
+		(void)err_sys(e, rc == -ENODATA ? EIO : -rc, "read '%s', %zu bytes at %llu", path,
+			      len, (unsigned long long)off);
 	/* After the read, so that bytes of an overwrite that began before cannot slip through. */
-	if (!rc && (fstat(fd, &st) || (uint64_t)st.st_size != x->size || io_mtime_ns(&st) != x->mtime_ns ||
-		    st.st_ino != x->inode))
+	if (!rc && (fstat(fd, &st) || (uint64_t)st.st_size != x->size ||
+		    io_mtime_ns(&st) != x->mtime_ns || st.st_ino != x->inode))
 		rc = err_set(e, EIO, "'%s' was changed after the checkpoint was opened", path);
 	unpin(f, i);
 	return rc ? -e->code : 0;

@@ -12,7 +12,8 @@
 
 enum {
 	MAX_BAND = 8 << 20, /* bytes read at once to scatter from */
-	SMALL_BAND = 64 * 1024, /* read even where most of it is not wanted: one call, a few pages */
+	SMALL_BAND =
+		64 * 1024, /* read even where most of it is not wanted: one call, a few pages */
 };
 
 /* Dimensions by falling source stride, so that splitting the first keeps the rest close together. */
@@ -49,11 +50,13 @@ static uint64_t wanted_of(const struct job *j, uint32_t from)
 			memcpy(to + i * d->dst_stride, from + i * d->src_stride, n); \
 		break
 
-static void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t *to, const uint8_t *from)
+static void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t *to,
+		    const uint8_t *from)
 {
 	if (n > 1) {
 		for (uint64_t i = 0; i < d->count; i++)
-			scatter(d + 1, n - 1, run, to + i * d->dst_stride, from + i * d->src_stride);
+			scatter(d + 1, n - 1, run, to + i * d->dst_stride,
+				from + i * d->src_stride);
 		return;
 	}
 	switch (run) { /* fixed sizes become single moves */
@@ -103,11 +106,13 @@ static void pinned_release(struct pinned *p)
 
 static int short_item(const struct gather *g, struct err *e)
 {
-	return err_set(e, ERR_CORRUPT, "the item at %llu decodes to fewer bytes than its tensor needs",
+	return err_set(e, ERR_CORRUPT,
+		       "the item at %llu decodes to fewer bytes than its tensor needs",
 		       (unsigned long long)g->item.offset);
 }
 
-static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, uint64_t span, struct err *e)
+static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, uint64_t span,
+		      struct err *e)
 {
 	size_t n = (size_t)(((src + span - 1) >> BLOCK_SHIFT) - (src >> BLOCK_SHIFT)) + 1;
 
@@ -142,12 +147,13 @@ static void copy_pinned(const struct pinned *p, uint64_t src, uint8_t *to, uint6
 	}
 }
 
-static void gather_pinned(const struct pinned *p, const struct copy_dim *d, uint32_t n, uint64_t run,
-			  uint64_t src, uint8_t *to)
+static void gather_pinned(const struct pinned *p, const struct copy_dim *d, uint32_t n,
+			  uint64_t run, uint64_t src, uint8_t *to)
 {
 	for (uint64_t i = 0; i < d->count; i++) {
 		if (n > 1)
-			gather_pinned(p, d + 1, n - 1, run, src + i * d->src_stride, to + i * d->dst_stride);
+			gather_pinned(p, d + 1, n - 1, run, src + i * d->src_stride,
+				      to + i * d->dst_stride);
 		else
 			copy_pinned(p, src + i * d->src_stride, to + i * d->dst_stride, run);
 	}
@@ -213,7 +219,8 @@ static void sort_dims(struct job *j)
 	}
 }
 
-int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims, struct err *e)
+int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
+		struct err *e)
 {
 	struct job j = { .g = g, .n = c->n_dims, .run = c->run };
 

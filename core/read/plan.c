@@ -15,8 +15,8 @@ struct planning {
 	uint64_t row[MAX_DIMS]; /* bytes between neighbours along each dimension of the tensor */
 	/* The box at hand. */
 	const uint64_t *box_off;
-	uint64_t pos;                 /* of its first byte in the reply */
-	uint64_t byte_off, byte_len;  /* its part of every element */
+	uint64_t pos;		     /* of its first byte in the reply */
+	uint64_t byte_off, byte_len; /* its part of every element */
 };
 
 void plan_release(struct plan *p)
@@ -67,7 +67,8 @@ static void finish_copy(struct plan *p, const struct copy *c)
  * Append a dimension inside those that the copy has, or melt it into its neighbour when the two
  * are one regular sequence on both sides.
  */
-static void add_dim(const struct plan *p, struct copy *c, uint64_t count, uint64_t src, uint64_t dst)
+static void add_dim(const struct plan *p, struct copy *c, uint64_t count, uint64_t src,
+		    uint64_t dst)
 {
 	struct copy_dim *d = p->dims + c->dim + c->n_dims;
 
@@ -86,8 +87,11 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 	const struct payload *pl = &g->payloads[chunk];
 	struct plan *p = g->plan;
 	size_t n = g->m->n_dims;
-	struct copy c = { .chunk = chunk, .src = pl->data + g->byte_off, .dst = g->pos,
-			  .run = g->byte_len, .dim = (uint32_t)p->n_dims };
+	struct copy c = { .chunk = chunk,
+			  .src = pl->data + g->byte_off,
+			  .dst = g->pos,
+			  .run = g->byte_len,
+			  .dim = (uint32_t)p->n_dims };
 	int rc = grow(p, n);
 
 	(void)c_len;
@@ -119,8 +123,8 @@ static int emit(void *arg, const uint64_t *off, const uint64_t *len, uint64_t po
 	return chunkmap_find(g->m, off, len, visit, g);
 }
 
-int plan_read(const struct chunkmap *m, uint32_t element, const struct payload *payloads, uint64_t off,
-	      uint64_t len, struct plan *ret)
+int plan_read(const struct chunkmap *m, uint32_t element, const struct payload *payloads,
+	      uint64_t off, uint64_t len, struct plan *ret)
 {
 	struct planning g = { .m = m, .payloads = payloads, .plan = ret };
 	uint64_t shape[MAX_DIMS + 1], row = element;

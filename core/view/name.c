@@ -105,9 +105,9 @@ bool name_is_cut(const char *name, size_t len, uint64_t *ret_hash)
 	if (len < MARK_LEN || memcmp(name + len - MARK_LEN, "%~", 2) != 0)
 		return false;
 	for (size_t i = len - 16; i < len; i++) {
-		int d = name[i] >= 'a' && name[i] <= 'f' ? name[i] - 'a' + 10
+		int d = name[i] >= 'a' && name[i] <= 'f'   ? name[i] - 'a' + 10
 			: name[i] >= '0' && name[i] <= '9' ? name[i] - '0'
-							    : -1;
+							   : -1;
 
 		if (d < 0)
 			return false;

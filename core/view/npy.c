@@ -14,7 +14,8 @@ size_t npy_header(enum dtype dtype, size_t n_dims, const uint64_t *shape,
 			      "{'descr': '%s', 'fortran_order': False, 'shape': (",
 			      dtype_info(dtype)->npy);
 	for (size_t i = 0; i < n_dims; i++)
-		n += (size_t)snprintf(out + n, NPY_MAX_HEADER - n, i + 1 < n_dims || n_dims == 1 ? "%llu," : "%llu",
+		n += (size_t)snprintf(out + n, NPY_MAX_HEADER - n,
+				      i + 1 < n_dims || n_dims == 1 ? "%llu," : "%llu",
 				      (unsigned long long)shape[i]);
 	n += (size_t)snprintf(out + n, NPY_MAX_HEADER - n, "), }");
 	total = (n + 1 + 63) / 64 * 64;

@@ -17,7 +17,7 @@ static const char control_dir[] = ".ckptfs";
 static const char info_name[] = "info.json";
 
 enum {
-	NODE_FACES = 2,      /* face directories: 2, 3, ... room for more faces */
+	NODE_FACES = 2,	     /* face directories: 2, 3, ... room for more faces */
 	NODE_CONTROL = 1022, /* .ckptfs */
 	NODE_INFO = 1023,    /* .ckptfs/info.json */
 	FILE_SHIFT = 36,     /* file: (face + 1) << 36 | number */
@@ -41,7 +41,8 @@ struct view {
 	struct listed tensors, objects;
 };
 
-static void fqn_of(const struct catalog *c, bool object, size_t i, const char **ret, size_t *ret_len)
+static void fqn_of(const struct catalog *c, bool object, size_t i, const char **ret,
+		   size_t *ret_len)
 {
 	size_t n;
 
@@ -92,8 +93,8 @@ static int check_cut(const struct view *v, bool object, const struct listed *l, 
 	return 0;
 }
 
-static int list(struct view *v, bool object, size_t n, const struct view_opts *opts, struct listed *l,
-		struct err *e)
+static int list(struct view *v, bool object, size_t n, const struct view_opts *opts,
+		struct listed *l, struct err *e)
 {
 	l->shown = malloc((n + 1) * sizeof(*l->shown));
 	l->cut = malloc((n + 1) * sizeof(*l->cut));
@@ -106,7 +107,8 @@ static int list(struct view *v, bool object, size_t n, const struct view_opts *o
 		bool cut = false;
 
 		fqn_of(v->c, object, i, &fqn, &len);
-		if ((opts->include && !matches(opts->include, fqn, len)) || matches(opts->exclude, fqn, len))
+		if ((opts->include && !matches(opts->include, fqn, len)) ||
+		    matches(opts->exclude, fqn, len))
 			continue;
 		l->shown[l->n++] = (uint32_t)i;
 		if (len > (NAME_CAP - 8) / 3) /* shorter ones fit however they are written */
@@ -117,7 +119,8 @@ static int list(struct view *v, bool object, size_t n, const struct view_opts *o
 	return check_cut(v, object, l, e);
 }
 
-int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret, struct err *e)
+int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
+	     struct err *e)
 {
 	struct view *v = calloc(1, sizeof(*v));
 	size_t n_tensors, n_objects;
@@ -241,7 +244,8 @@ static uint64_t lookup_cut(const struct view *v, size_t face, const char *name, 
 	const struct listed *l = listed_of(v, faces[face]);
 
 	const struct cut key = { .hash = hash };
-	const struct cut *c = l->n_cut ? bsearch(&key, l->cut, l->n_cut, sizeof(key), by_hash) : NULL;
+	const struct cut *c =
+		l->n_cut ? bsearch(&key, l->cut, l->n_cut, sizeof(key), by_hash) : NULL;
 	char full[NAME_CAP];
 	const char *fqn;
 	size_t len;

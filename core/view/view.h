@@ -27,15 +27,15 @@ struct view;
 /* A run of a virtual file's bytes. */
 struct segment {
 	enum { SEG_BYTES, SEG_TENSOR, SEG_OBJECT } kind;
-	uint64_t off;      /* in the file */
+	uint64_t off; /* in the file */
 	uint64_t len;
 	const char *bytes; /* SEG_BYTES: inside the vfile */
-	size_t index;      /* the tensor's or object's number in the catalog */
-	uint64_t from;     /* its first byte there */
+	size_t index;	   /* the tensor's or object's number in the catalog */
+	uint64_t from;	   /* its first byte there */
 };
 
 #define VIEW_MAX_SEGMENTS 4
-#define VIEW_MAX_LITERAL 2048
+#define VIEW_MAX_LITERAL  2048
 
 struct vfile {
 	uint64_t size; /* VIEW_SIZE_UNKNOWN: ask whoever can decode the object */
@@ -57,14 +57,15 @@ struct view_opts {
 	const char *const *include; /* globs, NULL-terminated, or NULL for all */
 	const char *const *exclude;
 };
-int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret, struct err *e);
+int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
+	     struct err *e);
 void view_free(struct view *v); /* NULL is fine */
 
 enum view_kind { VIEW_NONE, VIEW_ROOT, VIEW_FACE, VIEW_CONTROL, VIEW_FILE, VIEW_INFO };
 struct view_node {
 	enum view_kind kind;
 	const struct face *face; /* VIEW_FACE, VIEW_FILE */
-	size_t index;            /* VIEW_FILE: in the catalog */
+	size_t index;		 /* VIEW_FILE: in the catalog */
 };
 #define VIEW_ROOT_NODE ((uint64_t)1)
 

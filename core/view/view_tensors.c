@@ -29,7 +29,9 @@ static void describe_npy(const struct catalog *c, size_t index, struct vfile *re
 	ret->size = head + t->bytes;
 	ret->n = 2;
 	ret->seg[0] = (struct segment){ .kind = SEG_BYTES, .len = head, .bytes = ret->literal };
-	ret->seg[1] = (struct segment){ .kind = SEG_TENSOR, .off = head, .len = t->bytes, .index = index };
+	ret->seg[1] = (struct segment){
+		.kind = SEG_TENSOR, .off = head, .len = t->bytes, .index = index
+	};
 }
 
 static void describe_object(const struct catalog *c, size_t index, struct vfile *ret)

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every allocation and every read of opening and reading a checkpoint fails once: a clean error,
+ * or the right bytes. Leaks are AddressSanitizer's to find.
+ */
+#include "api/ckpt.h"
+#include "archive_util.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "dcp_util.h"
+#include "fault.h"
+#include "scene_util.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char dir[4096], index_path[4200];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+	(void)snprintf(index_path, sizeof(index_path), "%s/index", dir);
+	fault_sqlite();
+	fault_jansson();
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- walking through everything ---- */
+
+/* Files of the tree in order; their bytes one after the other, as far as no error comes. */
+static int read_all(struct ckpt *c, struct buf *out, struct err *e)
+{
+	static const char *const dirs[] = { "tensors", "npy", "objects", ".ckptfs" };
+	char name[CKPT_NAME_MAX + 1], value[300];
+	int rc = 0;
+
+	for (size_t d = 0; !rc && d < ARRAY_LEN(dirs); d++) {
+		ckpt_node at, n;
+
+		rc = ckpt_walk(c, dirs[d], &at, e);
+		for (uint64_t pos = 0; !rc && !ckpt_entry(c, at, pos, name, &n); pos++) {
+			struct ckpt_file *f = NULL;
+			int64_t got;
+
+			got = d < 2 ? ckpt_xattr(c, n, "user.ckptfs.files", value, sizeof(value), e) : 0;
+			rc = got < 0 ? (int)got : ckpt_file_open(c, n, &f, e);
+			if (rc)
+				break;
+			got = ckpt_file_read(f, out->data + out->len, ckpt_file_size(f), 0, e);
+			if (got >= 0 && d < 3) /* info.json says where the index is */
+				out->len += (size_t)got;
+			ckpt_file_close(f);
+			rc = got < 0 ? (int)got : 0;
+		}
+	}
+	return rc;
+}
+
+static void ignore(void *arg, const struct ckpt_fault *f)
+{
+	(void)arg;
+	(void)f;
+}
+
+static int use(const char *path, const struct ckpt_opts *o, struct buf *out, struct err *e)
+{
+	struct ckpt_check k = { .data = true, .fault = ignore };
+	struct ckpt *c = NULL;
+	int rc = ckpt_open(path, o, &c, e);
+
+	out->len = 0;
+	REQUIRE(!rc == (c != NULL));
+	if (!rc)
+		rc = read_all(c, out, e);
+	if (!rc)
+		rc = ckpt_check(c, &k, e);
+	ckpt_close(c);
+	return rc;
+}
+
+static const struct {
+	const char *ckpt; /* of tests/data, or one of our own */
+	bool file;        /* the index is a file; else in memory */
+	bool there;       /* and there already */
+	enum fault_kind kind;
+	bool rest;        /* all calls from there on fail */
+} runs[] = {
+	{ "plain", false, false, FAULT_ALLOC, false },
+	{ "plain", true, true, FAULT_ALLOC, false },
+	{ "plain", false, false, FAULT_READ, false },
+	{ "plain", true, false, FAULT_READ, true },
+	{ "plain", true, true, FAULT_READ, false },
+	{ "plain", true, false, FAULT_WRITE, false },
+	{ "plain", true, false, FAULT_SYNC, false },
+	{ "mp4_ranklocal", false, false, FAULT_READ, false },
+	{ NULL, false, false, FAULT_ALLOC, false },
+	{ NULL, true, false, FAULT_ALLOC, true },
+	{ NULL, true, true, FAULT_ALLOC, false },
+	{ NULL, false, false, FAULT_READ, false },
+	{ NULL, true, true, FAULT_READ, true },
+};
+
+/* Irregular, transposed and compressed tensors, a conjugated one, a compressed object. */
+static void put_checkpoint(void)
+{
+	struct rng r = { 7 };
+	struct choose choose = choose_rng(&r);
+	const struct scene_opts o[] = { { 3, 60, 4, TILE_CUTS, ROWS_PERMUTED }, { 2, 30, 2, TILE_GRID, ROWS_DENSE } };
+	const int64_t size[] = { 2 };
+	const float odd[] = { 1, 2, 3, 4 };
+	struct saved t = { .dtype = DTYPE_C64, .n_dims = 1, .size = size, .storage = odd, .storage_bytes = 16,
+			   .conj = true, .order = ORDER_REVERSED };
+	struct buf b = BUF_INIT(0);
+	struct chunk_loc l;
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	for (unsigned i = 0; i < 4; i++) {
+		struct scene s;
+		char fqn[8];
+
+		do
+			scene_make(&s, &choose, &o[i % 2]);
+		while (s.count > 6 && (scene_release(&s), true));
+		(void)snprintf(fqn, sizeof(fqn), "t%u", i);
+		dcp_scene(&d, fqn, strlen(fqn), &s, i, i / 2);
+		scene_release(&s);
+	}
+	(void)saved_item(&b, &t);
+	l = dcp_item(&d, 0, b.data, b.len, 0);
+	dcp_tensor(&d, "odd", 3, "complex64", 1, (const uint64_t[]){ 2 }, 1, (const uint64_t[]){ 0, 2 });
+	dcp_stored(&d, "odd", 3, 1, (const uint64_t[]){ 0 }, "__0_0.distcp", (int64_t)l.offset, (int64_t)l.length, 0);
+	dcp_bytes(&d, "packed", 6, "some bytes", 10, 1, 2);
+	dcp_end(&d, ".metadata");
+	buf_release(&b);
+}
+
+START_TEST(nothing_that_fails_gives_wrong_bytes)
+{
+	struct ckpt_opts o = { .index = runs[_i].file ? index_path : ":memory:" };
+	const char *data = getenv("TEST_DATA");
+	struct buf want = BUF_INIT(1 << 20), got = BUF_INIT(1 << 20);
+	struct err e = { 0 };
+	unsigned failed = 0;
+	char path[4500];
+
+	if (runs[_i].ckpt) {
+		(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data && *data ? data : "tests/data", runs[_i].ckpt);
+	} else {
+		put_checkpoint();
+		(void)snprintf(path, sizeof(path), "%s", dir);
+	}
+	REQUIRE(buf_room(&want, 1 << 19) && buf_room(&got, 1 << 19)); /* once and for all */
+	ck_assert_msg(!use(path, &o, &want, &e), "%s", e.msg);
+	ck_assert_uint_gt(want.len, 100);
+	for (uint64_t n = 1; fault_round(runs[_i].kind, n, runs[_i].rest ? UINT64_MAX : 1); n++) {
+		int rc;
+
+		e = (struct err){ 0 };
+		if (!runs[_i].there)
+			(void)unlink(index_path);
+		rc = use(path, &o, &got, &e);
+		(void)fault_off();
+		if (rc) {
+			REQUIRE(rc < 0 && e.code == -rc && e.msg[0]);
+			failed++;
+		} else {
+			if (e.code) fprintf(stderr, "run %d n %d: %s\n", _i, (int)n, e.msg);
+			REQUIRE(got.len == want.len && !memcmp(got.data, want.data, want.len));
+		}
+		/* Whatever happened, the next one finds no obstacle. */
+		if (n % 16 == 0) {
+			e = (struct err){ 0 };
+			ck_assert_msg(!use(path, &o, &got, &e), "%s", e.msg);
+		}
+	}
+	ck_assert_uint_ge(failed, 1);
+	buf_release(&want);
+	buf_release(&got);
+}
+END_TEST
+
+Suite *ckpt_fault_suite(void)
+{
+	Suite *s = suite_create("ckpt_fault");
+	TCase *t = tcase_create("ckpt_fault");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 240);
+	tcase_add_loop_test(t, nothing_that_fails_gives_wrong_bytes, 0, ARRAY_LEN(runs));
+	suite_add_tcase(s, t);
+	return s;
+}
