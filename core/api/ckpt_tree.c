@@ -163,7 +163,8 @@ int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, 
 	if (n.face->of_objects) {
 		const struct catalog_object *o = &catalog_objects(c->catalog, &k)[n.index];
 
-		memcpy(buf, o->fqn, min_u64(cap, o->fqn_len));
+		if (cap) /* whoever asks for the length has no buffer */
+			memcpy(buf, o->fqn, min_u64(cap, o->fqn_len));
 		return o->fqn_len;
 	}
 	{
@@ -199,7 +200,7 @@ int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, 
 	release = b.data;
 	if (b.err)
 		return err_set(e, b.err, "attribute '%s'", name);
-	if (b.len)
+	if (cap && b.len)
 		memcpy(buf, b.data, min_u64(cap, b.len));
 	return (int64_t)b.len;
 }

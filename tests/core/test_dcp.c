@@ -626,20 +626,21 @@ START_TEST(impossible_metadata_is_refused_with_a_sentence)
 }
 END_TEST
 
+#define BYTES(s) s, sizeof(s) - 1
 static const struct {
 	const char *bytes;
 	size_t n;
 	const char *msg;
 } no_metadata[] = {
-	{ "", 0, "'.metadata' is empty" },
-	{ "N.", 2, "read '.metadata': the pickle holds no checkpoint Metadata" },
-	{ "}.", 2, "read '.metadata': the pickle holds no checkpoint Metadata" },
-	{ "ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81.", 53,
+	{ BYTES(""), "'.metadata' is empty" },
+	{ BYTES("N."), "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ BYTES("}."), "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."),
 	  "read '.metadata': the pickle holds no checkpoint Metadata" },
-	{ "ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}X\x13\0\0\0state_dict_metadata}sb.", 83,
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}X\x13\0\0\0state_dict_metadata}sb."),
 	  "read '.metadata': Metadata has no storage_data" },
-	{ "not a pickle", 12, NULL },
-	{ "\x80\x63.", 3, NULL },
+	{ BYTES("not a pickle"), NULL },
+	{ BYTES("\x80\x63."), NULL },
 };
 
 START_TEST(what_is_no_metadata_is_refused)

@@ -283,7 +283,7 @@ END_TEST
 START_TEST(a_range_of_nothing_is_no_copy)
 {
 	const uint64_t shape[] = { 3, 0 };
-	struct chunkmap *m = chunkmap_new(2, shape, NULL, 0);
+	struct chunkmap *m = chunkmap_new(2, shape, shape, 0);
 	struct payload none;
 	struct plan p = { 0 };
 
