@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 seconds=$1
 shift
 flags=(-std=gnu17 -g -O1 -D_GNU_SOURCE -DCKPTFS_VERSION='"fuzz"' -Icore -Itests -pthread
-  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wno-gnu)
+  '-fsanitize=fuzzer,address,undefined' -fno-sanitize-recover=all -Wno-gnu)
 read -ra libs < <(pkg-config --libs sqlite3 libzstd jansson libxxhash zlib)
 mkdir -p build/fuzz build/corpus
 for target in "$@"; do

@@ -317,7 +317,7 @@ void fault_sqlite(void)
 		{ "pwrite64", (sqlite3_syscall_ptr)sql_pwrite },
 		{ "write", (sqlite3_syscall_ptr)sql_write },
 	};
-	static const sqlite3_mem_methods methods = { sql_malloc, free, sql_realloc, sql_size,
+	static const sqlite3_mem_methods methods = { sql_malloc,  free,	    sql_realloc,  sql_size,
 						     sql_roundup, sql_init, sql_shutdown, NULL };
 	sqlite3_vfs *vfs;
 

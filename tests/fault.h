@@ -22,9 +22,9 @@
 
 enum fault_kind {
 	FAULT_ALLOC = 1, /* NULL, ENOMEM */
-	FAULT_READ = 2,  /* -1, EIO */
+	FAULT_READ = 2,	 /* -1, EIO */
 	FAULT_WRITE = 4, /* -1, ENOSPC; SQLite's writes only */
-	FAULT_SYNC = 8,  /* -1, EIO */
+	FAULT_SYNC = 8,	 /* -1, EIO */
 };
 
 /* From now on call number `from` (1: the next) and the `count - 1` calls behind it fail. 0: none. */
@@ -36,8 +36,7 @@ bool fault_hit(void);
 
 /* For FAULT_LOOP: arms round `n`; false when the round before met no fault. */
 bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
-#define FAULT_LOOP(kind) \
-	for (uint64_t fault_n = 1; fault_round(kind, fault_n, 1); fault_n++)
+#define FAULT_LOOP(kind) for (uint64_t fault_n = 1; fault_round(kind, fault_n, 1); fault_n++)
 /* The same, but everything fails from there on. */
 #define FAULT_LOOP_REST(kind) \
 	for (uint64_t fault_n = 1; fault_round(kind, fault_n, UINT64_MAX); fault_n++)

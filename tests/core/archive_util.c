@@ -171,7 +171,8 @@ static void emit_storage(struct emit *m, const struct saved *t, bool untyped)
 
 	emit_op(m, OP_MARK);
 	emit_str(m, "storage");
-	emit_global(m, untyped ? "torch.storage" : "torch", t->storage_class ? t->storage_class : cls);
+	emit_global(m, untyped ? "torch.storage" : "torch",
+		    t->storage_class ? t->storage_class : cls);
 	emit_str(m, t->key ? t->key : "0");
 	emit_str(m, "cpu");
 	emit_int(m, t->claimed ? t->claimed - 1 : count);
@@ -284,8 +285,9 @@ static void emit_saved(struct emit *m, const struct saved *t)
 		break;
 	case REBUILD_PARAMETER:
 	case REBUILD_PARAMETER_STATE:
-		emit_global(m, "torch._utils", t->how == REBUILD_PARAMETER ? "_rebuild_parameter"
-									  : "_rebuild_parameter_with_state");
+		emit_global(m, "torch._utils",
+			    t->how == REBUILD_PARAMETER ? "_rebuild_parameter"
+							: "_rebuild_parameter_with_state");
 		emit_op(m, OP_MARK);
 		if (t->how == REBUILD_PARAMETER)
 			emit_v2(m, t);

@@ -23,11 +23,11 @@
 struct archive_style {
 	const char *prefix; /* instead of "archive" */
 	uint32_t alignment; /* instead of 64 */
-	bool wide;          /* data descriptors of 24 bytes */
-	bool zip64;         /* sizes and offsets of the directory in zip64 fields */
-	bool seekable;      /* sizes in the local headers, nothing behind the data */
+	bool wide;	    /* data descriptors of 24 bytes */
+	bool zip64;	    /* sizes and offsets of the directory in zip64 fields */
+	bool seekable;	    /* sizes in the local headers, nothing behind the data */
 	bool no_crc;
-	bool no_end64;      /* no zip64 end record and locator */
+	bool no_end64; /* no zip64 end record and locator */
 };
 
 enum { ARCHIVE_MAX = 16 }; /* members */
@@ -51,11 +51,11 @@ void archive_release(struct archive *a);
 enum rebuild {
 	REBUILD_V2,
 	REBUILD_V3,
-	REBUILD_OLD,             /* _rebuild_tensor */
-	REBUILD_Q,               /* _rebuild_qtensor */
-	REBUILD_PARAMETER,       /* _rebuild_parameter around v2 */
+	REBUILD_OLD,		 /* _rebuild_tensor */
+	REBUILD_Q,		 /* _rebuild_qtensor */
+	REBUILD_PARAMETER,	 /* _rebuild_parameter around v2 */
 	REBUILD_PARAMETER_STATE, /* _rebuild_parameter_with_state around v3 */
-	REBUILD_SUBCLASS,        /* _rebuild_from_type_v2 around v2 */
+	REBUILD_SUBCLASS,	 /* _rebuild_from_type_v2 around v2 */
 	REBUILD_WAYS
 };
 
@@ -66,26 +66,26 @@ struct saved {
 	size_t n_dims;
 	const int64_t *size;
 	const int64_t *stride; /* elements; NULL: row-major */
-	int64_t offset;        /* elements */
+	int64_t offset;	       /* elements */
 	const void *storage;
 	size_t storage_bytes;
 	bool conj, neg;
-	bool big;              /* byteorder says so */
+	bool big; /* byteorder says so */
 	/* Instead of what belongs there: */
 	const char *function, *storage_class, *key;
-	int64_t claimed;       /* storage count + 1 */
-	size_t n_strides;      /* + 1 */
-	const void *pkl;       /* data.pkl */
+	int64_t claimed;  /* storage count + 1 */
+	size_t n_strides; /* + 1 */
+	const void *pkl;  /* data.pkl */
 	size_t pkl_bytes;
-	size_t hooks_bytes;    /* length of a string where the hooks are, to make data.pkl long */
+	size_t hooks_bytes; /* length of a string where the hooks are, to make data.pkl long */
 	struct archive_style style;
 	enum {
-		ORDER_NOW,       /* as torch 2.14 */
-		ORDER_26,        /* without .format_version and .storage_alignment */
-		ORDER_20,        /* without byteorder as well */
+		ORDER_NOW, /* as torch 2.14 */
+		ORDER_26,  /* without .format_version and .storage_alignment */
+		ORDER_20,  /* without byteorder as well */
 		ORDER_DATA_FIRST,
 		ORDER_REVERSED,
-		ORDER_LATE,      /* byteorder behind the data */
+		ORDER_LATE, /* byteorder behind the data */
 		ORDER_COUNT
 	} order;
 };

@@ -26,7 +26,7 @@ struct mem {
 	uint8_t *p;
 	size_t n;
 	unsigned reads; /* calls so far */
-	unsigned fail;  /* call that fails with EIO, from 1; 0: none */
+	unsigned fail;	/* call that fails with EIO, from 1; 0: none */
 };
 void mem_init(struct mem *m, const void *p, size_t n);
 void mem_release(struct mem *m);

@@ -24,7 +24,9 @@ static void put_text(struct emit *m, const char *s, size_t n)
 
 void dcp_begin(struct dcp *d, int dirfd)
 {
-	*d = (struct dcp){ .dirfd = dirfd, .prefix = "__0_", .state = EMIT_INIT(4, false),
+	*d = (struct dcp){ .dirfd = dirfd,
+			   .prefix = "__0_",
+			   .state = EMIT_INIT(4, false),
 			   .storage = EMIT_INIT(4, false) };
 	for (size_t i = 0; i < DCP_FILES; i++)
 		d->files[i] = (struct buf)BUF_INIT((size_t)1 << 30);
@@ -44,7 +46,8 @@ void dcp_end(struct dcp *d, const char *metadata)
 		char name[64];
 
 		if (d->used[i])
-			put_file(d->dirfd, file_name(d, i, name), d->files[i].data, d->files[i].len);
+			put_file(d->dirfd, file_name(d, i, name), d->files[i].data,
+				 d->files[i].len);
 		REQUIRE(!d->files[i].err);
 		buf_release(&d->files[i]);
 	}
@@ -166,7 +169,8 @@ bool dcp_can_hold(const struct scene *s)
 {
 	for (uint32_t i = 0; i < s->count; i++)
 		for (uint32_t k = 0; k < i; k++)
-			if (!box_compare_off(s->n, s->boxes + i * 2 * s->n, s->boxes + k * 2 * s->n))
+			if (!box_compare_off(s->n, s->boxes + i * 2 * s->n,
+					     s->boxes + k * 2 * s->n))
 				return false;
 	return true;
 }
@@ -190,8 +194,12 @@ void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s
 		const uint64_t *box = s->boxes + i * 2 * s->n;
 		struct buf b = BUF_INIT(0);
 		int64_t size[MAX_DIMS], stride[MAX_DIMS];
-		struct saved t = { .how = saved_way(dtype), .dtype = dtype, .n_dims = s->n, .size = size,
-				   .stride = stride, .storage = s->items[i] + s->payloads[i].data,
+		struct saved t = { .how = saved_way(dtype),
+				   .dtype = dtype,
+				   .n_dims = s->n,
+				   .size = size,
+				   .stride = stride,
+				   .storage = s->items[i] + s->payloads[i].data,
 				   .storage_bytes = s->item_len[i] - s->payloads[i].data };
 		struct chunk_loc l;
 		char path[64];

@@ -71,7 +71,8 @@ static void tile_grid(struct scene *s, const struct choose *c)
 
 	for (size_t d = 0; d < s->n; d++) {
 		uint64_t at = 0, left = s->shape[d];
-		uint64_t step = pick(c, 2) ? 1 + pick(c, left) : 0; /* even, or each of its own length */
+		uint64_t step =
+			pick(c, 2) ? 1 + pick(c, left) : 0; /* even, or each of its own length */
 
 		counts[d] = 0;
 		while (left) {

@@ -26,12 +26,20 @@ struct rng;
 struct choose choose_rng(struct rng *r);
 
 enum scene_tiling { TILE_GRID, TILE_CUTS, TILE_OVERLAPS, TILE_ANY };
-enum scene_strides { ROWS_DENSE, ROWS_PERMUTED, ROWS_PADDED, ROWS_ZERO, ROWS_SMALL, ROWS_BYTES, ROWS_ANY };
+enum scene_strides {
+	ROWS_DENSE,
+	ROWS_PERMUTED,
+	ROWS_PADDED,
+	ROWS_ZERO,
+	ROWS_SMALL,
+	ROWS_BYTES,
+	ROWS_ANY
+};
 
 struct scene_opts {
 	size_t max_dims;
 	uint64_t max_elements;
-	uint32_t element;     /* bytes; 0: 1 to 16 */
+	uint32_t element; /* bytes; 0: 1 to 16 */
 	enum scene_tiling tiling;
 	enum scene_strides strides;
 };
@@ -40,8 +48,8 @@ struct scene {
 	size_t n;
 	uint64_t shape[MAX_DIMS];
 	uint32_t element; /* bytes */
-	uint64_t bytes;   /* of the tensor */
-	bool overlap;     /* some element is in several chunks */
+	uint64_t bytes;	  /* of the tensor */
+	bool overlap;	  /* some element is in several chunks */
 	uint32_t count;
 	uint64_t *boxes; /* count rows of 2n numbers */
 	struct payload *payloads;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "catalog/catalog_build.h"
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -7,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "blob_util.h"
+#include "catalog/catalog_build.h"
 #include "catalog/catalog_query.h"
 #include "catalog/catalog_schema.h"
 #include "fault.h"
@@ -49,23 +49,41 @@ struct sample {
 
 #define FQN(s) s, sizeof(s) - 1
 #define LONG50 "0123456789.123456789.123456789.123456789.123456789"
-#define LIST(...) (const uint64_t[]){ __VA_ARGS__ }
+#define LIST(...) \
+	(const uint64_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 
 /* In natural order. */
 static const struct sample samples[] = {
 	{ FQN(""), DTYPE_U8, 1, { 2 }, 1, LIST(0, 2) },
 	{ FQN(LONG50 LONG50 LONG50 LONG50 LONG50 LONG50), DTYPE_F64, 1, { 1 }, 1, LIST(0, 1) },
-	{ FQN("a"), DTYPE_F32, 2, { 4, 6 }, 4, LIST(0, 0, 2, 3, 0, 3, 2, 3, 2, 0, 2, 3, 2, 3, 2, 3) },
+	{ FQN("a"),
+	  DTYPE_F32,
+	  2,
+	  { 4, 6 },
+	  4,
+	  LIST(0, 0, 2, 3, 0, 3, 2, 3, 2, 0, 2, 3, 2, 3, 2, 3) },
 	{ FQN("a\0b"), DTYPE_C128, 0, { 0 }, 1, LIST(0) },
 	{ FQN("a.b"), DTYPE_F16, 1, { 7 }, 3, LIST(0, 3, 3, 1, 4, 3) },
-	{ FQN("a/../b\n"), DTYPE_BF16, 2, { 3, 3 }, 5,
+	{ FQN("a/../b\n"),
+	  DTYPE_BF16,
+	  2,
+	  { 3, 3 },
+	  5,
 	  LIST(2, 1, 1, 2, 0, 0, 1, 2, 1, 1, 1, 1, 1, 0, 2, 1, 0, 2, 2, 1) }, /* no grid */
 	{ FQN("empty"), DTYPE_I64, 3, { 2, 0, 5 }, 0, NULL },
 	{ FQN("hole"), DTYPE_I8, 1, { 100 }, 2, LIST(0, 50, 60, 40) },
 	{ FQN("layers.2"), DTYPE_F8_E4M3FN, 1, { 1 }, 1, LIST(0, 1) },
 	{ FQN("layers.10"), DTYPE_BOOL, 1, { 1 }, 1, LIST(0, 1) },
 	{ FQN("overlap"), DTYPE_I16, 1, { 10 }, 2, LIST(4, 6, 0, 5) },
-	{ FQN("surrogate \xed\xb2\x80 and \xf0\x9f\x98\x80"), DTYPE_U64, 1, { 3 }, 3, LIST(2, 1, 0, 1, 1, 1) },
+	{ FQN("surrogate \xed\xb2\x80 and \xf0\x9f\x98\x80"),
+	  DTYPE_U64,
+	  1,
+	  { 3 },
+	  3,
+	  LIST(2, 1, 0, 1, 1, 1) },
 };
 enum { N_SAMPLES = ARRAY_LEN(samples) };
 
@@ -74,14 +92,21 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 	static const char *const files[] = { "__0_0.distcp", "sub/__1_0.distcp", "__2_0.distcp" };
 	static const char *const encodings[] = { "dcp", "dcp+stream.zstd/1" };
 	struct chunk_loc locs[8];
-	struct tensor_chunks t = { .fqn = s->fqn, .fqn_len = s->fqn_len, .dtype = s->dtype, .n_dims = s->n,
-				   .shape = s->shape, .count = s->count, .boxes = s->boxes, .locs = locs };
+	struct tensor_chunks t = { .fqn = s->fqn,
+				   .fqn_len = s->fqn_len,
+				   .dtype = s->dtype,
+				   .n_dims = s->n,
+				   .shape = s->shape,
+				   .count = s->count,
+				   .boxes = s->boxes,
+				   .locs = locs };
 	int rc = 0;
 
 	for (uint32_t i = 0; !rc && i < s->count; i++) {
 		const char *file = files[i % 3];
 
-		locs[i] = (struct chunk_loc){ .offset = 1000 * (uint64_t)i + s->fqn_len, .length = 700 + i };
+		locs[i] = (struct chunk_loc){ .offset = 1000 * (uint64_t)i + s->fqn_len,
+					      .length = 700 + i };
 		rc = catalog_add_source(w, file, strlen(file), &locs[i].file, e);
 		if (!rc)
 			rc = catalog_add_encoding(w, encodings[i % 2], &locs[i].encoding, e);
@@ -91,7 +116,8 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 
 static int add_objects(struct catalog_writer *w, struct err *e)
 {
-	struct chunk_loc loc = { .offset = 5, .length = 1261 }, nowhere = { .file = CATALOG_NO_FILE };
+	struct chunk_loc loc = { .offset = 5, .length = 1261 },
+			 nowhere = { .file = CATALOG_NO_FILE };
 	int rc = catalog_add_source(w, "__0_0.distcp", 12, &loc.file, e);
 
 	if (!rc)
@@ -107,7 +133,9 @@ static int add_objects(struct catalog_writer *w, struct err *e)
 /* where NULL: in memory. Tensors in an order of their own. */
 static int build(const char *where, struct catalog **ret, struct err *e)
 {
-	const struct stat st = { .st_size = 4711, .st_ino = 99, .st_mtim = { 12, 34 }, .st_ctim = { 56, 78 } };
+	const struct stat st = {
+		.st_size = 4711, .st_ino = 99, .st_mtim = { 12, 34 }, .st_ctim = { 56, 78 }
+	};
 	const uint64_t hash[2] = { 0x0123456789abcdef, 0xfedcba9876543210 };
 	struct catalog_writer *w = NULL;
 	int rc = catalog_writer_new(where, "dcp", "/some/where", &w, e);
@@ -170,7 +198,8 @@ static int show(struct buf *b, struct catalog *c, struct err *e)
 	encodings = catalog_encodings(c, &n);
 	for (size_t i = 0; i < n; i++)
 		buf_printf(b, "encoding %s\n", encodings[i]);
-	buf_printf(b, "chunks %llu seal %s\n", (unsigned long long)catalog_chunks(c), catalog_seal(c));
+	buf_printf(b, "chunks %llu seal %s\n", (unsigned long long)catalog_chunks(c),
+		   catalog_seal(c));
 	t = catalog_tensors(c, &n);
 	for (size_t i = 0; !rc && i < n; i++) {
 		buf_str(b, "tensor ");
@@ -253,7 +282,7 @@ START_TEST(what_goes_in_comes_out)
 		ck_assert_uint_eq(t[i].n_dims, s->n);
 		ck_assert(!memcmp(t[i].shape, s->shape, s->n * sizeof(uint64_t)));
 		ck_assert_uint_eq(t[i].chunks, s->count);
-		ck_assert_uint_eq(t[i].state, !strcmp(s->fqn, "hole")      ? TENSOR_INCOMPLETE
+		ck_assert_uint_eq(t[i].state, !strcmp(s->fqn, "hole")	   ? TENSOR_INCOMPLETE
 					      : !strcmp(s->fqn, "overlap") ? TENSOR_OVERLAPPING
 									   : TENSOR_COMPLETE);
 		ck_assert_int_eq(t[i].fault != NULL, t[i].state != TENSOR_COMPLETE);
@@ -309,7 +338,8 @@ START_TEST(sources_know_how_long_they_must_be)
 		if (!strcmp(s[i].path, "__0_0.distcp"))
 			ck_assert_uint_eq(s[i].min_size, INT64_MAX);
 		else if (!strcmp(s[i].path, "sub/__1_0.distcp"))
-			ck_assert_uint_eq(s[i].min_size, 4000 + 7 + 704); /* chunk 4 of the pinwheel */
+			ck_assert_uint_eq(s[i].min_size,
+					  4000 + 7 + 704); /* chunk 4 of the pinwheel */
 		else
 			ck_assert_uint_eq(s[i].min_size, 2000 + 22 + 702);
 	}
@@ -319,7 +349,8 @@ END_TEST
 
 START_TEST(equal_checkpoints_have_equal_seals)
 {
-	autofree char *a = build_and_show(path), *b = build_and_show(NULL), *c = build_and_show(path);
+	autofree char *a = build_and_show(path), *b = build_and_show(NULL),
+		      *c = build_and_show(path);
 
 	ck_assert_str_eq(a, b);
 	ck_assert_str_eq(a, c);
@@ -353,13 +384,14 @@ START_TEST(people_can_read_the_tables)
 				   "[2,3] [2,3] __0_0.distcp 3001 703 dcp+stream.zstd/1\n"
 				   "a float32 [4,6] 96 4 [2,2] complete\n";
 	static const char *const sql[] = {
-		"SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' ORDER BY chunk",
+		"SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
+		"ORDER BY chunk",
 		"SELECT fqn, dtype, shape, bytes, chunks, grid, state FROM tensor WHERE fqn='a'",
 	};
-	autofree char *shown = build_and_show(path);
 	struct buf b = BUF_INIT(10000);
 	sqlite3 *db;
 
+	free(build_and_show(path));
 	ck_assert_int_eq(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
 	for (size_t i = 0; i < ARRAY_LEN(sql); i++) {
 		sqlite3_stmt *s;
@@ -452,7 +484,9 @@ START_TEST(a_chunk_out_of_bounds_is_refused_with_all_numbers)
 
 	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
 	ck_assert_int_eq(add_sample(w, &s, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg, "tensor 'model.w': chunk at [2,0] of size [3,4] lies outside its shape [4,4]");
+	ck_assert_str_eq(
+		e.msg,
+		"tensor 'model.w': chunk at [2,0] of size [3,4] lies outside its shape [4,4]");
 	catalog_writer_free(w);
 }
 END_TEST
@@ -544,7 +578,9 @@ START_TEST(no_flipped_bit_gives_other_contents)
 		content += near_content(file, n, at);
 	for (size_t at = 0; at < n; at++) {
 		/* All of the header, some of what holds rows, a few of the zeros. */
-		uint64_t often = all || at < 100 ? 1 : near_content(file, n, at) ? 1 + content / 700 : 500;
+		uint64_t often = all || at < 100	     ? 1
+				 : near_content(file, n, at) ? 1 + content / 700
+							     : 500;
 
 		for (unsigned bit = 0; bit < 8; bit++) {
 			uint8_t changed = (uint8_t)(file[at] ^ 1u << bit);
@@ -579,7 +615,8 @@ START_TEST(no_overwritten_stretch_gives_other_contents)
 
 	for (int i = 0; i < 300; i++) {
 		autofree uint8_t *copy = malloc(n);
-		size_t len = 1 + rng_below(&r, rng_chance(&r, 50) ? 20 : 5000), at = rng_below(&r, n - len);
+		size_t len = 1 + rng_below(&r, rng_chance(&r, 50) ? 20 : 5000),
+		       at = rng_below(&r, n - len);
 		struct err e = { 0 };
 		char *got;
 
@@ -609,7 +646,9 @@ START_TEST(a_cut_index_is_refused_or_lacks_nothing)
 	autofree uint8_t *file = get_file(dir_fd, "index.sqlite", &n);
 
 	for (int i = 0; i < 300; i++) {
-		size_t len = i < 120 ? (size_t)i : i < 150 ? n - (size_t)(i - 119) : rng_below(&r, n);
+		size_t len = i < 120   ? (size_t)i
+			     : i < 150 ? n - (size_t)(i - 119)
+				       : rng_below(&r, n);
 		struct err e = { 0 };
 		char *got;
 
@@ -657,35 +696,43 @@ static const struct {
 	{ "CREATE TABLE more(x)", "chunk index with other tables" },
 	{ "CREATE VIEW more AS SELECT 1", "chunk index with other tables" },
 	{ "CREATE INDEX more ON tensor(dtype)", "chunk index with other tables" },
-	{ "CREATE TRIGGER more AFTER INSERT ON tensor BEGIN SELECT 1; END", "chunk index with other tables" },
+	{ "CREATE TRIGGER more AFTER INSERT ON tensor BEGIN SELECT 1; END",
+	  "chunk index with other tables" },
 	{ "DROP VIEW chunk", "chunk index lacks a table" },
-	{ "DROP VIEW chunk; CREATE VIEW chunk AS SELECT load_extension('x')", "chunk index with other tables" },
+	{ "DROP VIEW chunk; CREATE VIEW chunk AS SELECT load_extension('x')",
+	  "chunk index with other tables" },
 	{ "DROP TABLE directory", "chunk index with other tables" },
 	{ "DROP TABLE chunkmap; CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT)",
 	  "chunk index with other tables" },
 	{ "DELETE FROM checkpoint", "chunk index is damaged: it has no directory" },
 	{ "DELETE FROM directory", "chunk index is damaged: it has no directory" },
 	{ "UPDATE directory SET data=x''", "chunk index is damaged: its directory is empty" },
-	{ "UPDATE directory SET data='text'", "chunk index is damaged: its seal does not match its directory" },
-	{ "UPDATE checkpoint SET seal='x'", "chunk index is damaged: its seal does not match its directory" },
+	{ "UPDATE directory SET data='text'",
+	  "chunk index is damaged: its seal does not match its directory" },
+	{ "UPDATE checkpoint SET seal='x'",
+	  "chunk index is damaged: its seal does not match its directory" },
 	{ "UPDATE checkpoint SET seal=upper(seal)",
 	  "chunk index is damaged: its seal does not match its directory" },
-	{ "UPDATE metadata_file SET xxh128='short'", "chunk index is damaged: its list of metadata files" },
+	{ "UPDATE metadata_file SET xxh128='short'",
+	  "chunk index is damaged: its list of metadata files" },
 	{ "DELETE FROM chunkmap", "chunk index is damaged: no chunk map" },
-	{ "UPDATE chunkmap SET chunks='[]'", "chunk index is damaged: chunk map does not match its hash" },
-	{ "UPDATE chunkmap SET chunks=x'00'", "chunk index is damaged: chunk map does not match its hash" },
+	{ "UPDATE chunkmap SET chunks='[]'",
+	  "chunk index is damaged: chunk map does not match its hash" },
+	{ "UPDATE chunkmap SET chunks=x'00'",
+	  "chunk index is damaged: chunk map does not match its hash" },
 	{ "UPDATE chunkmap SET id=id+1000", "chunk index is damaged: no chunk map" },
 };
 
 START_TEST(changes_to_the_tables_are_noticed)
 {
-	autofree char *want = build_and_show(path);
 	struct err e = { 0 };
 	sqlite3 *db;
 
+	free(build_and_show(path));
 	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
 	(void)sqlite3_exec(db, "PRAGMA synchronous=OFF", NULL, NULL, NULL);
-	ck_assert_msg(!sqlite3_exec(db, changes[_i].sql, NULL, NULL, NULL), "%s", sqlite3_errmsg(db));
+	ck_assert_msg(!sqlite3_exec(db, changes[_i].sql, NULL, NULL, NULL), "%s",
+		      sqlite3_errmsg(db));
 	ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 	ck_assert_ptr_null(open_and_show(&e));
 	ck_assert_int_eq(e.code, EBADMSG);
@@ -699,7 +746,8 @@ START_TEST(somebody_elses_database_is_refused)
 	sqlite3 *db;
 
 	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-	ck_assert_int_eq(sqlite3_exec(db, "CREATE TABLE moz_places(url)", NULL, NULL, NULL), SQLITE_OK);
+	ck_assert_int_eq(sqlite3_exec(db, "CREATE TABLE moz_places(url)", NULL, NULL, NULL),
+			 SQLITE_OK);
 	ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 	ck_assert_ptr_null(open_and_show(&e));
 	ck_assert_int_eq(e.code, EBADMSG);
@@ -710,18 +758,18 @@ END_TEST
 /* ---- indexes that are sealed, and lie ---- */
 
 struct forged {
-	const char *map;    /* text; "": none */
-	uint64_t dtype;     /* 0: uint8 */
-	uint64_t n_dims;    /* + 1 */
-	uint64_t shape0;    /* 0: 4 */
-	uint64_t bytes;     /* 0: 4 */
-	uint64_t chunks;    /* 0: 1 */
+	const char *map; /* text; "": none */
+	uint64_t dtype;	 /* 0: uint8 */
+	uint64_t n_dims; /* + 1 */
+	uint64_t shape0; /* 0: 4 */
+	uint64_t bytes;	 /* 0: 4 */
+	uint64_t chunks; /* 0: 1 */
 	uint64_t state;
 	uint64_t tensors, objects, sources; /* counts + 1 */
-	uint64_t object[4]; /* file, offset, length, encoding */
+	uint64_t object[4];		    /* file, offset, length, encoding */
 	bool object_fault;
-	size_t cut;         /* bytes of the directory left out at its end */
-	bool more;          /* a byte behind it */
+	size_t cut; /* bytes of the directory left out at its end */
+	bool more;  /* a byte behind it */
 };
 
 static void put_num(struct buf *b, uint64_t v)
@@ -786,12 +834,14 @@ static void forge(const struct forged *f)
 	REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; BEGIN", NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
-	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=1", NULL, NULL, NULL));
+	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=1", NULL,
+			      NULL, NULL));
 	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO directory VALUES(1,?)", -1, &s, NULL));
 	(void)sqlite3_bind_blob(s, 1, d.data, (int)d.len, SQLITE_STATIC);
 	REQUIRE(sqlite3_step(s) == SQLITE_DONE);
 	(void)sqlite3_finalize(s);
-	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO checkpoint VALUES('dcp','/','x',1,1,1,4,?)", -1, &s, NULL));
+	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO checkpoint VALUES('dcp','/','x',1,1,1,4,?)",
+				    -1, &s, NULL));
 	(void)sqlite3_bind_text(s, 1, hex, -1, SQLITE_STATIC);
 	REQUIRE(sqlite3_step(s) == SQLITE_DONE);
 	(void)sqlite3_finalize(s);
@@ -853,11 +903,13 @@ static const struct {
 	{ { .map = "[[[0],[4],0,9223372036854775808,704,0]]" }, "chunk map" },
 	{ { .map = "[[[0],[4],0,0,9223372036854775808,0]]" }, "chunk map" },
 	{ { .map = "[[[0],[3],0,0,704,0]]" }, "chunk map with a hole" },
-	{ { .map = "[[[0],[3],0,0,704,0]]", .state = TENSOR_OVERLAPPING }, "chunk map with a hole" },
+	{ { .map = "[[[0],[3],0,0,704,0]]", .state = TENSOR_OVERLAPPING },
+	  "chunk map with a hole" },
 	{ { .map = "[[[0],[0],0,0,704,0]]" }, "chunk map with a hole" },
 	{ { .map = WHOLE, .chunks = 2 }, "chunk map" },
 	{ { .map = WHOLE, .chunks = 1000000 }, "chunk map" },
-	{ { .map = "[[[0],[2],0,0,704,0],[[0],[2],0,0,704,0]]", .chunks = 2 }, "chunk map with a hole" },
+	{ { .map = "[[[0],[2],0,0,704,0],[[0],[2],0,0,704,0]]", .chunks = 2 },
+	  "chunk map with a hole" },
 };
 
 START_TEST(a_sealed_index_that_lies_is_refused)
@@ -905,7 +957,8 @@ START_TEST(empty_boxes_in_a_forged_map_do_no_harm)
 	struct err e = { 0 };
 
 	forge(&f);
-	free(open_and_show(&e)); /* whichever way, but no crash; the fuzzer of plans does the rest */
+	free(open_and_show(
+		&e)); /* whichever way, but no crash; the fuzzer of plans does the rest */
 }
 END_TEST
 
@@ -927,11 +980,13 @@ START_TEST(random_directories_never_crash)
 		REQUIRE(d);
 		memcpy(d, good.data, good.len);
 		for (uint64_t k = 1 + rng_below(&r, 2); k; k--)
-			d[rng_below(&r, good.len)] = (char)(rng_chance(&r, 50) ? rng_below(&r, 256) : 0xff);
+			d[rng_below(&r, good.len)] =
+				(char)(rng_chance(&r, 50) ? rng_below(&r, 256) : 0xff);
 		seal_hex(XXH3_128bits(d, good.len), hex);
 		REQUIRE(!sqlite3_open(path, &db));
-		REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; PRAGMA journal_mode=MEMORY; BEGIN", NULL, NULL,
-				      NULL));
+		REQUIRE(!sqlite3_exec(db,
+				      "PRAGMA synchronous=OFF; PRAGMA journal_mode=MEMORY; BEGIN",
+				      NULL, NULL, NULL));
 		REQUIRE(!sqlite3_prepare_v2(db, "UPDATE directory SET data=?", -1, &s, NULL));
 		(void)sqlite3_bind_blob(s, 1, d, (int)good.len, SQLITE_STATIC);
 		REQUIRE(sqlite3_step(s) == SQLITE_DONE);
@@ -957,7 +1012,8 @@ START_TEST(every_allocation_may_fail)
 	unsigned rounds = 0;
 
 	fault_sqlite();
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct catalog *c = NULL;
 		struct err e = { 0 };
 		int rc = build(_i ? path : NULL, &c, &e);
@@ -987,7 +1043,8 @@ START_TEST(opening_and_loading_may_fail_anywhere)
 
 	fault_sqlite();
 	want = build_and_show(path);
-	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC) {
+	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC)
+	{
 		struct err e = { 0 };
 		char *got = open_and_show(&e);
 
@@ -1003,7 +1060,8 @@ START_TEST(a_full_disk_leaves_nothing_behind)
 	unsigned failed = 0;
 
 	fault_sqlite();
-	FAULT_LOOP(FAULT_WRITE) {
+	FAULT_LOOP(FAULT_WRITE)
+	{
 		struct catalog *c = NULL;
 		struct err e = { 0 };
 		struct stat st;

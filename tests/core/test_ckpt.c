@@ -33,7 +33,11 @@ static void teardown(void)
 	(void)close(dir_fd);
 }
 
-#define U(...) (const uint64_t[]){ __VA_ARGS__ }
+#define U(...) \
+	(const uint64_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 
 /* A uint8 tensor of one dimension whose elements are text[0..], in chunks of `step`. */
 static void put_text(struct dcp *d, const char *fqn, const char *text, uint64_t step, unsigned file,
@@ -50,7 +54,10 @@ static void put_text(struct dcp *d, const char *fqn, const char *text, uint64_t 
 	dcp_tensor(d, fqn, strlen(fqn), "uint8", 1, &n, count, boxes);
 	for (uint32_t i = 0; i < count; i++) {
 		const int64_t size = (int64_t)boxes[2 * i + 1];
-		struct saved t = { .dtype = DTYPE_U8, .n_dims = 1, .size = &size, .storage = text + boxes[2 * i],
+		struct saved t = { .dtype = DTYPE_U8,
+				   .n_dims = 1,
+				   .size = &size,
+				   .storage = text + boxes[2 * i],
 				   .storage_bytes = (size_t)size };
 		struct buf b = BUF_INIT(0);
 		struct chunk_loc l;
@@ -58,8 +65,8 @@ static void put_text(struct dcp *d, const char *fqn, const char *text, uint64_t 
 		(void)saved_item(&b, &t);
 		l = dcp_item(d, file + i, b.data, b.len, layers);
 		(void)snprintf(path, sizeof(path), "%s%u.distcp", d->prefix, l.file);
-		dcp_stored(d, fqn, strlen(fqn), 1, &boxes[2 * i], path, (int64_t)l.offset, (int64_t)l.length,
-			   layers);
+		dcp_stored(d, fqn, strlen(fqn), 1, &boxes[2 * i], path, (int64_t)l.offset,
+			   (int64_t)l.length, layers);
 		buf_release(&b);
 	}
 }
@@ -166,7 +173,8 @@ START_TEST(what_cannot_be_opened_is_told)
 	ck_assert_int_eq(ckpt_open(path, &plain, &c, &e), -ENOTDIR);
 	expect_msg(e.msg, "open '@/file': a checkpoint is a directory");
 	ck_assert_int_eq(ckpt_open(dir, &plain, &c, &e), -ENOENT);
-	expect_msg(e.msg, "checkpoint '@': not a checkpoint: neither .metadata nor __N.metadata is there");
+	expect_msg(e.msg,
+		   "checkpoint '@': not a checkpoint: neither .metadata nor __N.metadata is there");
 	ck_assert_ptr_null(c);
 	ckpt_close(NULL);
 }
@@ -195,7 +203,8 @@ START_TEST(totals_say_what_it_holds)
 	ck_assert_uint_eq(t.files, 3);
 	ck_assert_uint_eq(t.tensor_bytes, 18);
 	ck_assert_uint_eq(t.incomplete, 0);
-	ck_assert_uint_eq(t.mtime_ns, (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec);
+	ck_assert_uint_eq(t.mtime_ns,
+			  (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec);
 	ckpt_tensor(c, 0, &x);
 	ck_assert_str_eq(x.fqn, "a.b");
 	ck_assert_str_eq(x.dtype, "uint8");
@@ -215,7 +224,8 @@ END_TEST
 
 START_TEST(include_and_exclude_choose_what_exists)
 {
-	static const char *const include[] = { "a*", "step", NULL }, *const exclude[] = { "*c", NULL };
+	static const char *const include[] = { "a*", "step", NULL }, *const exclude[] = { "*c",
+											  NULL };
 	struct ckpt *c;
 	struct ckpt_totals t;
 	struct ckpt_tensor x;
@@ -234,7 +244,8 @@ START_TEST(include_and_exclude_choose_what_exists)
 	ck_assert_int_eq(ckpt_object_find(c, "packed", 6), -1);
 	ck_assert_int_eq(ckpt_fqn_node(c, "a/c", 3, &n), 1);
 	expect_file(c, "tensors/a.b", "0123456789");
-	expect_file(c, "tensors/a%2Fc", "error 2: 'tensors/a%2Fc': there is no such file in the tree");
+	expect_file(c, "tensors/a%2Fc",
+		    "error 2: 'tensors/a%2Fc': there is no such file in the tree");
 	ckpt_close(c);
 }
 END_TEST
@@ -310,7 +321,9 @@ END_TEST
 
 START_TEST(directories_and_strangers_cannot_be_opened)
 {
-	static const uint64_t none[] = { 0, 99, 1024, (uint64_t)1 << 36 | 2, (uint64_t)9 << 36, UINT64_MAX };
+	static const uint64_t none[] = {
+		0, 99, 1024, (uint64_t)1 << 36 | 2, (uint64_t)9 << 36, UINT64_MAX
+	};
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
 	struct ckpt_stat st;
@@ -343,8 +356,15 @@ START_TEST(stat_knows_every_size_and_the_checkpoints_time)
 		const char *path;
 		uint64_t size;
 	} rows[] = {
-		{ "", 4 }, { "tensors", 2 }, { "npy", 2 }, { "objects", 2 }, { ".ckptfs", 1 },
-		{ "tensors/a.b", 10 }, { "npy/a.b.npy", 138 }, { "objects/step", 5 }, { "objects/packed", 12 },
+		{ "", 4 },
+		{ "tensors", 2 },
+		{ "npy", 2 },
+		{ "objects", 2 },
+		{ ".ckptfs", 1 },
+		{ "tensors/a.b", 10 },
+		{ "npy/a.b.npy", 138 },
+		{ "objects/step", 5 },
+		{ "objects/packed", 12 },
 	};
 	struct ckpt *c;
 	struct ckpt_totals t;
@@ -371,7 +391,8 @@ END_TEST
 
 START_TEST(every_range_of_a_file_is_right)
 {
-	static const char *const files[] = { "tensors/a.b", "npy/a%2Fc.npy", "objects/packed", ".ckptfs/info.json" };
+	static const char *const files[] = { "tensors/a.b", "npy/a%2Fc.npy", "objects/packed",
+					     ".ckptfs/info.json" };
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
 	struct err e = { 0 };
@@ -444,8 +465,9 @@ END_TEST
 
 START_TEST(attribute_names_are_listed)
 {
-	static const char all[] = "user.ckptfs.fqn\0user.ckptfs.dtype\0user.ckptfs.shape\0user.ckptfs.chunks\0"
-				  "user.ckptfs.files";
+	static const char all[] =
+		"user.ckptfs.fqn\0user.ckptfs.dtype\0user.ckptfs.shape\0user.ckptfs.chunks\0"
+		"user.ckptfs.files";
 	struct ckpt *c;
 	struct err e = { 0 };
 	ckpt_node tensor, object, tensors;
@@ -499,8 +521,8 @@ static int stop_at_second(void *arg, const struct ckpt_chunk *chunk)
 	struct buf *b = arg;
 
 	buf_printf(b, "%llu+%llu %s:%llu %s; ", (unsigned long long)chunk->off[0],
-		   (unsigned long long)chunk->len[0], chunk->path, (unsigned long long)chunk->offset,
-		   chunk->encoding);
+		   (unsigned long long)chunk->len[0], chunk->path,
+		   (unsigned long long)chunk->offset, chunk->encoding);
 	return chunk->off[0] == 6 ? 55 : 0;
 }
 
@@ -541,7 +563,8 @@ static void put_holes(void)
 
 START_TEST(holes_are_refused_unless_allowed)
 {
-	static const struct ckpt_opts allowed[] = { { .allow_missing = true }, { .allow_holes = true } };
+	static const struct ckpt_opts allowed[] = { { .allow_missing = true },
+						    { .allow_holes = true } };
 	struct err e;
 	struct ckpt *c;
 	struct ckpt_totals t;
@@ -550,7 +573,8 @@ START_TEST(holes_are_refused_unless_allowed)
 
 	put_holes();
 	ck_assert_int_eq(open_code(&plain, &e), -EBADMSG);
-	expect_msg(e.msg, "checkpoint '@': tensor 'half': no chunk holds the elements at [2] of size [2] (and 2 more "
+	expect_msg(e.msg, "checkpoint '@': tensor 'half': no chunk holds the elements at [2] of "
+			  "size [2] (and 2 more "
 			  "are incomplete)");
 	c = open_with(&allowed[_i]);
 	ckpt_totals(c, &t);
@@ -559,7 +583,9 @@ START_TEST(holes_are_refused_unless_allowed)
 	ckpt_tensor(c, 0, &x);
 	ck_assert_str_eq(x.fault, "no chunk holds the elements at [2] of size [2]");
 	ckpt_tensor(c, 1, &x);
-	ck_assert_str_eq(x.fault, "1 of its chunks are listed but stored nowhere, first the one at [0] of size [4]");
+	ck_assert_str_eq(
+		x.fault,
+		"1 of its chunks are listed but stored nowhere, first the one at [0] of size [4]");
 	ckpt_tensor(c, 2, &x);
 	ck_assert_ptr_null(x.fault);
 	ckpt_object(c, 0, &o);
@@ -567,19 +593,24 @@ START_TEST(holes_are_refused_unless_allowed)
 	ck_assert_str_eq(o.path, "");
 	expect_file(c, "tensors/whole", "0123456789");
 	expect_file(c, "objects/step", "seven");
-	expect_file(c, "tensors/half", "error 5: 'tensors/half': tensor 'half' cannot be read: no chunk holds the "
-				       "elements at [2] of size [2]");
-	expect_file(c, "npy/lost.npy", "error 5: 'npy/lost.npy': tensor 'lost' cannot be read: 1 of its chunks are "
-				       "listed but stored nowhere, first the one at [0] of size [4]");
-	expect_file(c, "objects/nowhere", "error 5: 'objects/nowhere': object 'nowhere' cannot be read: it is listed "
-					  "but stored nowhere");
+	expect_file(c, "tensors/half",
+		    "error 5: 'tensors/half': tensor 'half' cannot be read: no chunk holds the "
+		    "elements at [2] of size [2]");
+	expect_file(c, "npy/lost.npy",
+		    "error 5: 'npy/lost.npy': tensor 'lost' cannot be read: 1 of its chunks are "
+		    "listed but stored nowhere, first the one at [0] of size [4]");
+	expect_file(c, "objects/nowhere",
+		    "error 5: 'objects/nowhere': object 'nowhere' cannot be read: it is listed "
+		    "but stored nowhere");
 	ckpt_close(c);
 }
 END_TEST
 
 START_TEST(holes_in_what_is_excluded_do_not_matter)
 {
-	static const char *const exclude[] = { "half", "lost", "nowhere", NULL }, *const most[] = { "half", "lost", NULL };
+	static const char *const exclude[] = { "half", "lost", "nowhere", NULL }, *const most[] = {
+		"half", "lost", NULL
+	};
 	struct err e;
 
 	put_holes();
@@ -658,19 +689,26 @@ static const struct {
 static void check_victims(const struct ckpt_opts *o, bool packed_too)
 {
 	struct ckpt *c = open_with(o);
-	autofree char *ab = cat(c, "tensors/a.b"), *ac = cat(c, "tensors/a%2Fc"), *packed = cat(c, "objects/packed");
+	autofree char *ab = cat(c, "tensors/a.b"), *ac = cat(c, "tensors/a%2Fc"),
+		      *packed = cat(c, "objects/packed");
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
 	ck_assert_uint_eq(t.incomplete, packed_too ? 3 : 1);
-	ck_assert_msg(!strncmp(ab, "error 5: 'tensors/a.b': tensor 'a.b' cannot be read: data file '__0_1.distcp'", 75),
+	ck_assert_msg(!strncmp(ab,
+			       "error 5: 'tensors/a.b': tensor 'a.b' cannot be read: data file "
+			       "'__0_1.distcp'",
+			       75),
 		      "%s", ab);
-	ck_assert_str_eq(ac, packed_too ? "error 5: 'tensors/a%2Fc': tensor 'a/c' cannot be read: data file "
-					  "'__0_2.distcp' is missing"
-					: "abcdefgh");
-	ck_assert_str_eq(packed, packed_too ? "error 5: 'objects/packed': object 'packed' cannot be read: data file "
-					      "'__0_2.distcp' is missing"
-					    : "seventyseven");
+	ck_assert_str_eq(
+		ac, packed_too ? "error 5: 'tensors/a%2Fc': tensor 'a/c' cannot be read: data file "
+				 "'__0_2.distcp' is missing"
+			       : "abcdefgh");
+	ck_assert_str_eq(
+		packed,
+		packed_too ? "error 5: 'objects/packed': object 'packed' cannot be read: data file "
+			     "'__0_2.distcp' is missing"
+			   : "seventyseven");
 	expect_file(c, "objects/step", "seven");
 	ckpt_close(c);
 }
@@ -767,7 +805,10 @@ START_TEST(a_compressed_item_that_is_too_short_is_an_error)
 	const uint64_t shape[] = { 3000000 }, box[] = { 0, 3000000 };
 	static const size_t keep[] = { 800, 1 << 20, 2000000, 3000000 };
 	autofree uint8_t *bytes = calloc(1, 3000000);
-	struct saved t = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = bytes,
+	struct saved t = { .dtype = DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = bytes,
 			   .storage_bytes = 3000000 };
 	struct buf b = BUF_INIT(0);
 	struct ckpt *c;
@@ -785,7 +826,8 @@ START_TEST(a_compressed_item_that_is_too_short_is_an_error)
 	c = open_with(&plain);
 	ck_assert_int_eq(ckpt_file_open_path(c, "tensors/w", &f, &e), 0);
 	ck_assert_int_eq(ckpt_file_read(f, bytes, 10, 2999990, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg, "tensor 'w', bytes 2999990 to 3000000: the item at 0 decodes to fewer bytes than its "
+	ck_assert_str_eq(e.msg, "tensor 'w', bytes 2999990 to 3000000: the item at 0 decodes to "
+				"fewer bytes than its "
 				"tensor needs");
 	ck_assert_int_eq(ckpt_file_read(f, bytes, 3000000, 0, &e), -EBADMSG);
 	ck_assert_int_eq(ckpt_file_read(f, bytes, 50, 0, &e), 50);
@@ -806,7 +848,8 @@ static void add_fault(void *arg, const struct ckpt_fault *f)
 {
 	struct faults *x = arg;
 
-	buf_printf(&x->b, "%s%s: %s; ", f->warning ? "warning " : "", f->fqn ? f->fqn : "file", f->what);
+	buf_printf(&x->b, "%s%s: %s; ", f->warning ? "warning " : "", f->fqn ? f->fqn : "file",
+		   f->what);
 }
 
 static void add_progress(void *arg, uint64_t done, uint64_t total)
@@ -825,7 +868,9 @@ static char *check(const struct ckpt_opts *o, bool data, struct ckpt_check *ret)
 	struct ckpt *c = open_with(o);
 	struct err e = { 0 };
 
-	*ret = (struct ckpt_check){ .data = data, .fault = add_fault, .progress = add_progress, .arg = &x };
+	*ret = (struct ckpt_check){
+		.data = data, .fault = add_fault, .progress = add_progress, .arg = &x
+	};
 	buf_str(&x.b, "");
 	ck_assert_msg(!ckpt_check(c, ret, &e), "%s", e.msg);
 	ck_assert_uint_eq(x.last, x.total);
@@ -839,7 +884,8 @@ static void age_files(void)
 	static const char *const names[] = { "__0_0.distcp", "__0_1.distcp", "__0_2.distcp" };
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		(void)utimensat(dir_fd, names[i], (const struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0);
+		(void)utimensat(dir_fd, names[i], (const struct timespec[]){ { 1, 0 }, { 1, 0 } },
+				0);
 }
 
 START_TEST(a_sound_checkpoint_has_no_faults)
@@ -877,8 +923,11 @@ START_TEST(flipped_data_is_found_by_its_crc)
 	structure = check(&plain, false, &k);
 	ck_assert_str_eq(structure, "");
 	data = check(&plain, true, &k);
-	ck_assert_msg(strstr(data, "a.b: item at 0 of '__0_0.distcp': record 'archive/data/0' has CRC ") == data, "%s",
-		      data);
+	ck_assert_msg(
+		strstr(data,
+		       "a.b: item at 0 of '__0_0.distcp': record 'archive/data/0' has CRC ") ==
+			data,
+		"%s", data);
 	ck_assert_uint_eq(k.faults, 1);
 }
 END_TEST
@@ -894,7 +943,8 @@ START_TEST(all_that_is_wrong_is_reported)
 	got = check(&(struct ckpt_opts){ .allow_missing = true }, true, &k);
 	ck_assert_str_eq(got, "file: data file '__0_1.distcp' is missing; "
 			      "half: no chunk holds the elements at [2] of size [2]; "
-			      "lost: 1 of its chunks are listed but stored nowhere, first the one at [0] of size [4]; "
+			      "lost: 1 of its chunks are listed but stored nowhere, first the one "
+			      "at [0] of size [4]; "
 			      "whole: data file '__0_1.distcp' is missing; "
 			      "nowhere: it is listed but stored nowhere; "
 			      "step: data file '__0_1.distcp' is missing; ");
@@ -909,11 +959,13 @@ START_TEST(data_newer_than_the_metadata_is_a_warning)
 
 	put_sample();
 	age_files();
-	ck_assert_int_eq(utimensat(dir_fd, "__0_1.distcp",
-				   (const struct timespec[]){ { 4000000000, 0 }, { 4000000000, 0 } }, 0),
-			 0);
+	ck_assert_int_eq(
+		utimensat(dir_fd, "__0_1.distcp",
+			  (const struct timespec[]){ { 4000000000, 0 }, { 4000000000, 0 } }, 0),
+		0);
 	got = check(&plain, false, &k);
-	ck_assert_str_eq(got, "warning file: data file '__0_1.distcp' is newer than the metadata: overwritten by an "
+	ck_assert_str_eq(got, "warning file: data file '__0_1.distcp' is newer than the metadata: "
+			      "overwritten by an "
 			      "unfinished save, or copied without its times; ");
 	ck_assert_uint_eq(k.faults, 0);
 }
@@ -925,7 +977,9 @@ START_TEST(overlaps_are_read_and_reported)
 	struct dcp d;
 	struct ckpt *c;
 	const int64_t size[] = { 4 };
-	struct saved t = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "abcd", .storage_bytes = 4 };
+	struct saved t = {
+		.dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "abcd", .storage_bytes = 4
+	};
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
 	autofree char *got = NULL;
@@ -962,7 +1016,9 @@ static void *use_everything(void *arg)
 {
 	static const struct {
 		const char *path, *content;
-	} files[] = { { "tensors/a.b", "0123456789" }, { "tensors/a%2Fc", "abcdefgh" }, { "objects/step", "seven" },
+	} files[] = { { "tensors/a.b", "0123456789" },
+		      { "tensors/a%2Fc", "abcdefgh" },
+		      { "objects/step", "seven" },
 		      { "objects/packed", "seventyseven" } };
 	struct crowd *w = arg;
 	struct rng r = { ++w->turn };
@@ -975,8 +1031,9 @@ static void *use_everything(void *arg)
 		struct err e = { 0 };
 		ckpt_node n = 0;
 
-		w->bad = w->bad || strcmp(got, files[i].content) != 0 || ckpt_walk(w->c, files[i].path, &n, &e) ||
-			 ckpt_stat(w->c, n, &st, &e) || st.size != strlen(files[i].content) ||
+		w->bad = w->bad || strcmp(got, files[i].content) != 0 ||
+			 ckpt_walk(w->c, files[i].path, &n, &e) || ckpt_stat(w->c, n, &st, &e) ||
+			 st.size != strlen(files[i].content) ||
 			 ckpt_xattr(w->c, n, "user.ckptfs.fqn", value, sizeof(value), &e) < 0 ||
 			 ckpt_entry(w->c, ckpt_parent(w->c, n), 0, name, &n);
 	}

@@ -68,7 +68,8 @@ static char *fqn_name(const char *fqn, size_t len)
 
 	buf_str(&b, "");
 	for (size_t i = 0; i < len; i++) {
-		bool surrogate = (uint8_t)fqn[i] == 0xed && i + 1 < len && (uint8_t)fqn[i + 1] >= 0xa0;
+		bool surrogate =
+			(uint8_t)fqn[i] == 0xed && i + 1 < len && (uint8_t)fqn[i + 1] >= 0xa0;
 
 		if (!fqn[i])
 			buf_str(&b, "\xee\x9c\x80");
@@ -105,8 +106,8 @@ static const char *string_of(const json_t *j, const char *key)
 	return s;
 }
 
-static int open_case(const char *name, const char *sub, const struct ckpt_opts *o, struct ckpt **ret,
-		     struct err *e)
+static int open_case(const char *name, const char *sub, const struct ckpt_opts *o,
+		     struct ckpt **ret, struct err *e)
 {
 	char path[4400];
 
@@ -149,7 +150,8 @@ static uint8_t *read_file(struct ckpt *c, ckpt_node node, size_t *ret_n)
 	return whole;
 }
 
-static ckpt_node node_of(struct ckpt *c, const char *dir, uint64_t pos, char name[static CKPT_NAME_MAX + 1])
+static ckpt_node node_of(struct ckpt *c, const char *dir, uint64_t pos,
+			 char name[static CKPT_NAME_MAX + 1])
 {
 	struct err e = { 0 };
 	ckpt_node d, n, again;
@@ -162,7 +164,8 @@ static ckpt_node node_of(struct ckpt *c, const char *dir, uint64_t pos, char nam
 	return n;
 }
 
-static void check_xattr(struct ckpt *c, ckpt_node node, const char *name, const void *want, size_t n)
+static void check_xattr(struct ckpt *c, ckpt_node node, const char *name, const void *want,
+			size_t n)
 {
 	struct err e = { 0 };
 	char value[5000];
@@ -200,8 +203,10 @@ struct boxes {
 static bool is_box(const json_t *want, const struct ckpt_chunk *chunk, size_t n)
 {
 	for (size_t d = 0; d < n; d++)
-		if ((uint64_t)json_number_value(json_array_get(json_array_get(want, 0), d)) != chunk->off[d] ||
-		    (uint64_t)json_number_value(json_array_get(json_array_get(want, 1), d)) != chunk->len[d])
+		if ((uint64_t)json_number_value(json_array_get(json_array_get(want, 0), d)) !=
+			    chunk->off[d] ||
+		    (uint64_t)json_number_value(json_array_get(json_array_get(want, 1), d)) !=
+			    chunk->len[d])
 			return false;
 	return true;
 }
@@ -230,7 +235,8 @@ static size_t count_boxes(const json_t *want, size_t n_dims)
 		bool skip = false;
 
 		for (size_t d = 0; d < n_dims; d++)
-			skip |= !(uint64_t)json_number_value(json_array_get(json_array_get(box, 1), d));
+			skip |= !(uint64_t)json_number_value(
+				json_array_get(json_array_get(box, 1), d));
 		for (size_t k = 0; k < i; k++)
 			skip |= json_equal(box, json_array_get(want, k)) == 1;
 		count += !skip;
@@ -261,7 +267,8 @@ static void check_tensor(struct ckpt *c, uint64_t i, const json_t *want)
 	check_xattr(c, node, "user.ckptfs.dtype", t.dtype, strlen(t.dtype));
 	n = (size_t)snprintf(number, sizeof(number), "%llu", (unsigned long long)t.chunks);
 	check_xattr(c, node, "user.ckptfs.chunks", number, n);
-	if (json_is_false(json_object_get(want, "complete")) || json_object_get(want, "unsupported")) {
+	if (json_is_false(json_object_get(want, "complete")) ||
+	    json_object_get(want, "unsupported")) {
 		struct ckpt_file *f = NULL;
 
 		ck_assert_ptr_nonnull(t.fault);
@@ -280,7 +287,8 @@ static void check_tensor(struct ckpt *c, uint64_t i, const json_t *want)
 	ck_assert(files <= t.chunks && (files || !t.chunks));
 	bytes = read_file(c, node, &n);
 	ck_assert_uint_eq(n, t.bytes);
-	ck_assert_msg(!strcmp(sha256_hex(bytes, n, hex), string_of(want, "sha256")), "%s has other bytes", name);
+	ck_assert_msg(!strcmp(sha256_hex(bytes, n, hex), string_of(want, "sha256")),
+		      "%s has other bytes", name);
 	check_npy(c, i, bytes, n);
 }
 
@@ -304,7 +312,8 @@ static void check_object(struct ckpt *c, uint64_t i, const json_t *want)
 
 static void check_all(struct ckpt *c, const json_t *want)
 {
-	const json_t *tensors = json_object_get(want, "tensors"), *objects = json_object_get(want, "bytes");
+	const json_t *tensors = json_object_get(want, "tensors"),
+		     *objects = json_object_get(want, "bytes");
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
@@ -343,8 +352,9 @@ static bool has_holes(const json_t *want)
 	const char *key;
 	json_t *t;
 
-	json_object_foreach(json_object_get(want, "tensors"), key, t)
-		if (json_is_false(json_object_get(t, "complete")) || json_object_get(t, "unsupported"))
+	json_object_foreach (json_object_get(want, "tensors"), key, t)
+		if (json_is_false(json_object_get(t, "complete")) ||
+		    json_object_get(t, "unsupported"))
 			return true;
 	return false;
 }
@@ -367,7 +377,8 @@ static void check_good(const char *name, const json_t *want)
 		struct ckpt_totals t;
 		struct err e = { 0 };
 
-		ck_assert_msg(!open_case(name, string_of(want, "ckpt"), &opts[i], &c, &e), "%s", e.msg);
+		ck_assert_msg(!open_case(name, string_of(want, "ckpt"), &opts[i], &c, &e), "%s",
+			      e.msg);
 		ckpt_totals(c, &t);
 		ck_assert_int_eq(t.index_built, i < 2);
 		check_all(c, want);
@@ -386,8 +397,8 @@ static void check_good(const char *name, const json_t *want)
 		ck_assert_int_eq(open_case(name, string_of(want, "ckpt"), &opts[0], &c, &e), 0);
 		ckpt_close(c);
 		c = NULL;
-		ck_assert_int_eq(open_case(name, string_of(want, "ckpt"), &(struct ckpt_opts){ .index = index }, &c,
-					   &e),
+		ck_assert_int_eq(open_case(name, string_of(want, "ckpt"),
+					   &(struct ckpt_opts){ .index = index }, &c, &e),
 				 -EBADMSG);
 		ck_assert_ptr_null(c);
 	}
@@ -398,7 +409,8 @@ static void check_refused(const char *name, const json_t *want)
 	struct ckpt *c = NULL;
 	struct err e = { 0 };
 
-	ck_assert_int_lt(open_case(name, string_of(want, "ckpt"), &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),
+	ck_assert_int_lt(open_case(name, string_of(want, "ckpt"),
+				   &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),
 			 0);
 	ck_assert(e.code && strstr(e.msg, "checkpoint '") == e.msg);
 	ck_assert_ptr_null(c);
@@ -415,16 +427,18 @@ static uint8_t *join_ranks(const char *name, const json_t *ranks, const char *fq
 	uint8_t *out = NULL;
 	autoclose int fd = open(data_dir(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	json_object_foreach((json_t *)(uintptr_t)ranks, key, rank) {
-		const json_t *t = json_object_get(json_object_get(rank, "tensors"), fqn), *box, *chunks;
+	json_object_foreach ((json_t *)(uintptr_t)ranks, key, rank) {
+		const json_t *t = json_object_get(json_object_get(rank, "tensors"), fqn), *box,
+			     *chunks;
 		autofree uint8_t *bytes = NULL;
 		char path[600];
 		size_t i, row;
 
 		if (!t)
 			continue;
-		if (first && (!json_equal(json_object_get(first, "shape"), json_object_get(t, "shape")) ||
-			      strcmp(string_of(first, "dtype"), string_of(t, "dtype")) != 0)) {
+		if (first &&
+		    (!json_equal(json_object_get(first, "shape"), json_object_get(t, "shape")) ||
+		     strcmp(string_of(first, "dtype"), string_of(t, "dtype")) != 0)) {
 			free(out);
 			return NULL;
 		}
@@ -436,7 +450,8 @@ static uint8_t *join_ranks(const char *name, const json_t *ranks, const char *fq
 		}
 		first = t;
 		/* The fixtures cut along the first dimension: a chunk is some rows. */
-		row = *ret_n / (size_t)json_number_value(json_array_get(json_object_get(t, "shape"), 0));
+		row = *ret_n /
+		      (size_t)json_number_value(json_array_get(json_object_get(t, "shape"), 0));
 		chunks = json_object_get(t, "chunks");
 		for (i = 0; i < json_array_size(chunks); i++) {
 			size_t from, rows;
@@ -457,10 +472,12 @@ static void check_ranks(const char *name, const json_t *want)
 	struct ckpt_totals totals;
 	struct err e = { 0 };
 
-	ck_assert_msg(!open_case(name, string_of(want, "ckpt"), &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),
+	ck_assert_msg(!open_case(name, string_of(want, "ckpt"),
+				 &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),
 		      "%s", e.msg);
 	ckpt_totals(c, &totals);
-	ck_assert_uint_gt(totals.tensors, json_object_size(ranks)); /* the one that differs is there for each */
+	ck_assert_uint_gt(totals.tensors,
+			  json_object_size(ranks)); /* the one that differs is there for each */
 	for (uint64_t i = 0; i < totals.tensors; i++) {
 		char file[CKPT_NAME_MAX + 1], hex[65], key[64];
 		ckpt_node node = node_of(c, "tensors", i, file);
@@ -478,10 +495,12 @@ static void check_ranks(const char *name, const json_t *want)
 		file[at - file] = 0;
 		ck_assert_ptr_null(join_ranks(name, ranks, file, &m));
 		(void)snprintf(key, sizeof(key), "__%s.metadata", at + 5);
-		ck_assert_str_eq(sha256_hex(got, n, hex),
-				 string_of(json_object_get(json_object_get(json_object_get(ranks, key), "tensors"),
-							   file),
-					   "sha256"));
+		ck_assert_str_eq(
+			sha256_hex(got, n, hex),
+			string_of(json_object_get(
+					  json_object_get(json_object_get(ranks, key), "tensors"),
+					  file),
+				  "sha256"));
 	}
 	ckpt_close(c);
 }
@@ -510,7 +529,8 @@ START_TEST(there_are_real_checkpoints)
 
 	ck_assert_str_eq(sha256_hex("abc", 3, hex),
 			 "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-	ck_assert_msg(n_cases > 30, "%d checkpoints in %s; run from the repository root, or set TEST_DATA",
+	ck_assert_msg(n_cases > 30,
+		      "%d checkpoints in %s; run from the repository root, or set TEST_DATA",
 		      n_cases, data_dir());
 }
 END_TEST
@@ -523,7 +543,8 @@ Suite *ckpt_data_suite(void)
 	n_cases = scandir(data_dir(), &cases, is_case, alphasort);
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, there_are_real_checkpoints);
-	tcase_add_loop_test(t, real_checkpoints_read_as_torch_reads_them, 0, n_cases > 0 ? n_cases : 0);
+	tcase_add_loop_test(t, real_checkpoints_read_as_torch_reads_them, 0,
+			    n_cases > 0 ? n_cases : 0);
 	suite_add_tcase(s, t);
 	return s;
 }

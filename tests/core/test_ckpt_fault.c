@@ -53,7 +53,8 @@ static int read_all(struct ckpt *c, struct buf *out, struct err *e)
 			struct ckpt_file *f = NULL;
 			int64_t got;
 
-			got = d < 2 ? ckpt_xattr(c, n, "user.ckptfs.files", value, sizeof(value), e) : 0;
+			got = d < 2 ? ckpt_xattr(c, n, "user.ckptfs.files", value, sizeof(value), e)
+				    : 0;
 			rc = got < 0 ? (int)got : ckpt_file_open(c, n, &f, e);
 			if (rc)
 				break;
@@ -91,10 +92,10 @@ static int use(const char *path, const struct ckpt_opts *o, struct buf *out, str
 
 static const struct {
 	const char *ckpt; /* of tests/data, or one of our own */
-	bool file;        /* the index is a file; else in memory */
-	bool there;       /* and there already */
+	bool file;	  /* the index is a file; else in memory */
+	bool there;	  /* and there already */
 	enum fault_kind kind;
-	bool rest;        /* all calls from there on fail */
+	bool rest; /* all calls from there on fail */
 } runs[] = {
 	{ "plain", false, false, FAULT_ALLOC, false },
 	{ "plain", true, true, FAULT_ALLOC, false },
@@ -116,11 +117,17 @@ static void put_checkpoint(void)
 {
 	struct rng r = { 7 };
 	struct choose choose = choose_rng(&r);
-	const struct scene_opts o[] = { { 3, 60, 4, TILE_CUTS, ROWS_PERMUTED }, { 2, 30, 2, TILE_GRID, ROWS_DENSE } };
+	const struct scene_opts o[] = { { 3, 60, 4, TILE_CUTS, ROWS_PERMUTED },
+					{ 2, 30, 2, TILE_GRID, ROWS_DENSE } };
 	const int64_t size[] = { 2 };
 	const float odd[] = { 1, 2, 3, 4 };
-	struct saved t = { .dtype = DTYPE_C64, .n_dims = 1, .size = size, .storage = odd, .storage_bytes = 16,
-			   .conj = true, .order = ORDER_REVERSED };
+	struct saved t = { .dtype = DTYPE_C64,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = odd,
+			   .storage_bytes = 16,
+			   .conj = true,
+			   .order = ORDER_REVERSED };
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
 	struct dcp d;
@@ -139,8 +146,10 @@ static void put_checkpoint(void)
 	}
 	(void)saved_item(&b, &t);
 	l = dcp_item(&d, 0, b.data, b.len, 0);
-	dcp_tensor(&d, "odd", 3, "complex64", 1, (const uint64_t[]){ 2 }, 1, (const uint64_t[]){ 0, 2 });
-	dcp_stored(&d, "odd", 3, 1, (const uint64_t[]){ 0 }, "__0_0.distcp", (int64_t)l.offset, (int64_t)l.length, 0);
+	dcp_tensor(&d, "odd", 3, "complex64", 1, (const uint64_t[]){ 2 }, 1,
+		   (const uint64_t[]){ 0, 2 });
+	dcp_stored(&d, "odd", 3, 1, (const uint64_t[]){ 0 }, "__0_0.distcp", (int64_t)l.offset,
+		   (int64_t)l.length, 0);
 	dcp_bytes(&d, "packed", 6, "some bytes", 10, 1, 2);
 	dcp_end(&d, ".metadata");
 	buf_release(&b);
@@ -156,7 +165,8 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 	char path[4500];
 
 	if (runs[_i].ckpt) {
-		(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data && *data ? data : "tests/data", runs[_i].ckpt);
+		(void)snprintf(path, sizeof(path), "%s/%s/ckpt",
+			       data && *data ? data : "tests/data", runs[_i].ckpt);
 	} else {
 		put_checkpoint();
 		(void)snprintf(path, sizeof(path), "%s", dir);

@@ -41,13 +41,18 @@ static const struct {
 	{ ".metadata", ".metadata ", NULL },
 	{ ".metadata __0.metadata .metadata.tmp x.distcp", ".metadata ", NULL },
 	{ "__0.metadata", "__0.metadata ", NULL },
-	{ "__10.metadata __9.metadata __0_0.distcp __2.metadata.tmp", "__9.metadata __10.metadata ", NULL },
-	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata __99999999999.metadata",
+	{ "__10.metadata __9.metadata __0_0.distcp __2.metadata.tmp", "__9.metadata __10.metadata ",
+	  NULL },
+	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata "
+	  "__99999999999.metadata",
 	  "__0.metadata ", NULL },
 	{ "", NULL, "not a checkpoint: neither .metadata nor __N.metadata is there" },
-	{ "model.safetensors __.metadata", NULL, "not a checkpoint: neither .metadata nor __N.metadata is there" },
-	{ "__0_0.distcp", NULL, ".metadata is missing although data files are there: the save was interrupted" },
-	{ ".metadata.tmp", NULL, ".metadata is missing although data files are there: the save was interrupted" },
+	{ "model.safetensors __.metadata", NULL,
+	  "not a checkpoint: neither .metadata nor __N.metadata is there" },
+	{ "__0_0.distcp", NULL,
+	  ".metadata is missing although data files are there: the save was interrupted" },
+	{ ".metadata.tmp", NULL,
+	  ".metadata is missing although data files are there: the save was interrupted" },
 };
 
 START_TEST(a_checkpoint_is_known_by_its_metadata_files)
@@ -132,7 +137,8 @@ static char *show(struct catalog *c)
 			buf_str(&b, "+");
 			u64s(&b, len, t[i].n_dims);
 			buf_printf(&b, "@%s:%llu+%llu,%s", s[m->locs[i2].file].path,
-				   (unsigned long long)m->locs[i2].offset, (unsigned long long)m->locs[i2].length,
+				   (unsigned long long)m->locs[i2].offset,
+				   (unsigned long long)m->locs[i2].length,
 				   enc[m->locs[i2].encoding]);
 		}
 		buf_str(&b, "; ");
@@ -143,8 +149,8 @@ static char *show(struct catalog *c)
 			buf_str(&b, "lost; ");
 		else
 			buf_printf(&b, "%s:%llu+%llu,%s; ", s[o[i].loc.file].path,
-				   (unsigned long long)o[i].loc.offset, (unsigned long long)o[i].loc.length,
-				   enc[o[i].loc.encoding]);
+				   (unsigned long long)o[i].loc.offset,
+				   (unsigned long long)o[i].loc.length, enc[o[i].loc.encoding]);
 	}
 	REQUIRE(!b.err);
 	return b.data;
@@ -163,7 +169,11 @@ static void expect(const char *want)
 	catalog_close(c);
 }
 
-#define U(...) (const uint64_t[]){ __VA_ARGS__ }
+#define U(...) \
+	(const uint64_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 
 START_TEST(tensors_and_objects_are_joined_with_their_items)
 {
@@ -178,8 +188,10 @@ START_TEST(tensors_and_objects_are_joined_with_their_items)
 	dcp_stored(&d, "w", 1, 2, U(0, 0), "a", 10, 20, 0);
 	dcp_stored(&d, "n", 1, 0, U(0), "a", INT64_MAX - 5, 5, 2);
 	dcp_end(&d, ".metadata");
-	expect("n int64 [] complete: []+[]@a:9223372036854775802+5,dcp+stream.zstd/1+stream.zstd/1; "
-	       "w float32 [4,2] complete: [0,0]+[2,2]@a:10+20,dcp [2,0]+[2,2]@b/c:30+40,dcp+stream.zstd/1; "
+	expect("n int64 [] complete: "
+	       "[]+[]@a:9223372036854775802+5,dcp+stream.zstd/1+stream.zstd/1; "
+	       "w float32 [4,2] complete: [0,0]+[2,2]@a:10+20,dcp "
+	       "[2,0]+[2,2]@b/c:30+40,dcp+stream.zstd/1; "
 	       "step object: a:0+10,dcp; ");
 }
 END_TEST
@@ -192,7 +204,7 @@ START_TEST(a_number_is_not_an_object)
 	dcp_tensor(&d, "n", 1, "int64", 0, U(0), 1, U(0));
 	dcp_object(&d, "o", 1);
 	dcp_stored(&d, "n", 1, DCP_NO_OFFSET, NULL, "a", 0, 10, 0); /* no offset at all */
-	dcp_stored(&d, "o", 1, 0, U(0), "a", 0, 10, 0);             /* the offset () */
+	dcp_stored(&d, "o", 1, 0, U(0), "a", 0, 10, 0);		    /* the offset () */
 	dcp_end(&d, ".metadata");
 	expect("n int64 [] incomplete:; o object: lost; ");
 }
@@ -279,9 +291,11 @@ START_TEST(rank_files_that_agree_are_one_tensor)
 	put_rank(10, "uint8", 6, 4, 2);
 	put_rank(2, "uint8", 6, 2, 2);
 	expect("own bool [] complete: []+[]@f2:20+10,dcp; "
-	       "w uint8 [6] complete: [0]+[2]@f0:0+10,dcp [2]+[2]@f2:0+10,dcp [4]+[2]@f10:0+10,dcp; "
+	       "w uint8 [6] complete: [0]+[2]@f0:0+10,dcp [2]+[2]@f2:0+10,dcp "
+	       "[4]+[2]@f10:0+10,dcp; "
 	       "mine object: f2:30+10,dcp; "
-	       "o@rank0 object: f0:10+10,dcp; o@rank2 object: f2:10+10,dcp; o@rank10 object: f10:10+10,dcp; ");
+	       "o@rank0 object: f0:10+10,dcp; o@rank2 object: f2:10+10,dcp; o@rank10 object: "
+	       "f10:10+10,dcp; ");
 }
 END_TEST
 
@@ -290,9 +304,11 @@ START_TEST(rank_files_that_disagree_stay_apart)
 	put_rank(0, "uint8", 4, 0, 4);
 	put_rank(1, _i ? "int8" : "uint8", _i ? 4 : 5, 0, _i ? 4 : 5);
 	expect(_i ? "w@rank0 uint8 [4] complete: [0]+[4]@f0:0+10,dcp; w@rank1 int8 [4] complete: "
-		    "[0]+[4]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: f1:10+10,dcp; "
+		    "[0]+[4]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: "
+		    "f1:10+10,dcp; "
 		  : "w@rank0 uint8 [4] complete: [0]+[4]@f0:0+10,dcp; w@rank1 uint8 [5] complete: "
-		    "[0]+[5]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: f1:10+10,dcp; ");
+		    "[0]+[5]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: "
+		    "f1:10+10,dcp; ");
 }
 END_TEST
 
@@ -588,19 +604,23 @@ static const struct {
 	{ unknown_dtype, ENOTSUP, "'w': dtype 'float7' is not known" },
 	{ outside, EBADMSG, "!tensor 'w': chunk at [2] of size [3] lies outside its shape [4]" },
 	{ huge, EBADMSG, "!tensor 'w' is larger than 2^63 bytes" },
-	{ storage_of_nothing, EBADMSG, "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
+	{ storage_of_nothing, EBADMSG,
+	  "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
 	{ no_fqn, EBADMSG, "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
 	{ no_index, EBADMSG, "'w': its item's index is not a list of numbers" },
 	{ no_path, EBADMSG, "'w': its relative_path is no string" },
 	{ nul_path, EBADMSG, "'w': its relative_path has a NUL in it" },
 	{ no_length, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
-	{ negative_offset, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
-	{ negative_length, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ negative_offset, EBADMSG,
+	  "'w': its item's offset and length are not numbers below 2^63" },
+	{ negative_length, EBADMSG,
+	  "'w': its item's offset and length are not numbers below 2^63" },
 	{ far_end, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
 	{ no_transforms, EBADMSG, "'w': its transform descriptors are not a list" },
 	{ no_transform, EBADMSG, NULL },
 	{ absolute, EBADMSG, "!'w': file name '/etc/passwd' refused: absolute path" },
-	{ traversal, EBADMSG, "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
+	{ traversal, EBADMSG,
+	  "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
 };
 
 START_TEST(impossible_metadata_is_refused_with_a_sentence)
@@ -618,8 +638,8 @@ START_TEST(impossible_metadata_is_refused_with_a_sentence)
 	if (impossible[_i].msg) {
 		bool bare = *impossible[_i].msg == '!';
 
-		(void)snprintf(want, sizeof(want), "%s%s", bare ? "" : "read '.metadata': ",
-			       impossible[_i].msg + bare);
+		(void)snprintf(want, sizeof(want), "%s%s",
+			       bare ? "" : "read '.metadata': ", impossible[_i].msg + bare);
 		ck_assert_str_eq(e.msg, want);
 	}
 	catalog_close(c);
@@ -637,7 +657,8 @@ static const struct {
 	{ BYTES("}."), "read '.metadata': the pickle holds no checkpoint Metadata" },
 	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."),
 	  "read '.metadata': the pickle holds no checkpoint Metadata" },
-	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}X\x13\0\0\0state_dict_metadata}sb."),
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}X\x13\0\0\0state_dict_"
+		"metadata}sb."),
 	  "read '.metadata': Metadata has no storage_data" },
 	{ BYTES("not a pickle"), NULL },
 	{ BYTES("\x80\x63."), NULL },
@@ -685,7 +706,8 @@ static void some_metadata(const char *name)
 		char fqn[16];
 
 		(void)snprintf(fqn, sizeof(fqn), "t%d", i);
-		dcp_tensor(&d, fqn, strlen(fqn), "float32", 2, U(4, 2), 2, U(0, 0, 2, 2, 2, 0, 2, 2));
+		dcp_tensor(&d, fqn, strlen(fqn), "float32", 2, U(4, 2), 2,
+			   U(0, 0, 2, 2, 2, 0, 2, 2));
 		dcp_stored(&d, fqn, strlen(fqn), 2, U(0, 0), "a", i, 20, 0);
 		dcp_stored(&d, fqn, strlen(fqn), 2, U(2, 0), "a", i + 100, 20, 0);
 	}
@@ -701,7 +723,8 @@ static void change_it(void *arg, uint64_t done, uint64_t total)
 	if (*how)
 		put_file(dir_fd, ".metadata", "N.", 2);
 	else
-		(void)utimensat(dir_fd, ".metadata", (const struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0);
+		(void)utimensat(dir_fd, ".metadata",
+				(const struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0);
 }
 
 START_TEST(a_file_that_changes_while_it_is_read_is_an_error)
@@ -711,9 +734,11 @@ START_TEST(a_file_that_changes_while_it_is_read_is_an_error)
 	int how = _i;
 
 	some_metadata(".metadata");
-	ck_assert_int_eq(scan_with(&(struct scan_opts){ change_it, &how }, &c, &e), _i ? -e.code : -EAGAIN);
+	ck_assert_int_eq(scan_with(&(struct scan_opts){ change_it, &how }, &c, &e),
+			 _i ? -e.code : -EAGAIN);
 	if (!_i)
-		ck_assert_str_eq(e.msg, "'.metadata' changed while it was read; is a save going on?");
+		ck_assert_str_eq(e.msg,
+				 "'.metadata' changed while it was read; is a save going on?");
 	ck_assert_ptr_null(c);
 }
 END_TEST
@@ -835,7 +860,8 @@ START_TEST(failing_reads_and_allocations_come_through)
 		put_rank(0, "uint8", 4, 0, 4);
 		put_rank(1, "int8", 4, 0, 4);
 	}
-	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC) {
+	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC)
+	{
 		struct catalog *c = NULL;
 		struct err e = { 0 };
 		int rc = scan(&c, &e);
@@ -860,7 +886,8 @@ Suite *dcp_suite(void)
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_metadata_files, 0, ARRAY_LEN(directories));
+	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_metadata_files, 0,
+			    ARRAY_LEN(directories));
 	tcase_add_test(t, tensors_and_objects_are_joined_with_their_items);
 	tcase_add_test(t, a_number_is_not_an_object);
 	tcase_add_test(t, of_two_entries_for_one_place_the_later_counts);
@@ -870,7 +897,8 @@ Suite *dcp_suite(void)
 	tcase_add_test(t, rank_files_that_agree_are_one_tensor);
 	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
 	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
-	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0, ARRAY_LEN(impossible));
+	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0,
+			    ARRAY_LEN(impossible));
 	tcase_add_loop_test(t, what_is_no_metadata_is_refused, 0, ARRAY_LEN(no_metadata));
 	tcase_add_test(t, links_out_of_the_checkpoint_are_not_followed);
 	tcase_add_loop_test(t, a_file_that_changes_while_it_is_read_is_an_error, 0, 2);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/fetch.h"
 #include "archive_util.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -10,6 +9,7 @@
 #include "dcp_util.h"
 #include "fault.h"
 #include "format/format.h"
+#include "read/fetch.h"
 #include "read/files.h"
 #include "scene_util.h"
 #include "suites.h"
@@ -86,8 +86,8 @@ static void stage_release(struct stage *g)
 
 static const struct fetch_opts plenty = { .cache_bytes = 64 << 20, .map_bytes = 64 << 20 };
 
-static void check_read(struct stage *g, const struct otensor *t, const struct scene *s, uint64_t off,
-		       uint64_t len)
+static void check_read(struct stage *g, const struct otensor *t, const struct scene *s,
+		       uint64_t off, uint64_t len)
 {
 	autofree uint8_t *out = malloc(len + 1);
 	struct err e = { 0 };
@@ -106,7 +106,8 @@ START_TEST(tensors_of_any_layout_are_read)
 	struct choose c = choose_rng(&r);
 	enum { N = 40 };
 	static struct scene scenes[N];
-	struct fetch_opts o = { .cache_bytes = _i % 2 ? 64 << 20 : 0, .map_bytes = _i % 4 < 2 ? 0 : 64 << 20 };
+	struct fetch_opts o = { .cache_bytes = _i % 2 ? 64 << 20 : 0,
+				.map_bytes = _i % 4 < 2 ? 0 : 64 << 20 };
 	struct stage g;
 	struct dcp d;
 	size_t n;
@@ -124,7 +125,8 @@ START_TEST(tensors_of_any_layout_are_read)
 			scene_release(&scenes[i]);
 		} while (true);
 		(void)snprintf(fqn, sizeof(fqn), "t%03d", i);
-		dcp_scene(&d, fqn, strlen(fqn), &scenes[i], (unsigned)i, _i < 4 ? 0 : (unsigned)i % 3);
+		dcp_scene(&d, fqn, strlen(fqn), &scenes[i], (unsigned)i,
+			  _i < 4 ? 0 : (unsigned)i % 3);
 	}
 	dcp_end(&d, ".metadata");
 	stage_init(&g, &o, NULL);
@@ -140,7 +142,8 @@ START_TEST(tensors_of_any_layout_are_read)
 		for (int k = 0; k < 20 && scenes[i].bytes; k++) {
 			uint64_t off = rng_below(&r, scenes[i].bytes);
 
-			check_read(&g, t, &scenes[i], off, 1 + rng_below(&r, scenes[i].bytes - off));
+			check_read(&g, t, &scenes[i], off,
+				   1 + rng_below(&r, scenes[i].bytes - off));
 		}
 		otensor_close(g.fetch, t);
 	}
@@ -157,8 +160,14 @@ START_TEST(odd_payloads_are_resolved_whatever_the_range)
 	const int64_t size[] = { 3 };
 	const uint64_t shape[] = { 3 }, box[] = { 0, 3 };
 	uint32_t stored[6];
-	struct saved t = { .dtype = DTYPE_C64, .n_dims = 1, .size = size, .storage = stored,
-			   .storage_bytes = sizeof(stored), .big = true, .neg = true, .conj = true };
+	struct saved t = { .dtype = DTYPE_C64,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = stored,
+			   .storage_bytes = sizeof(stored),
+			   .big = true,
+			   .neg = true,
+			   .conj = true };
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
 	struct otensor *o = NULL;
@@ -414,7 +423,9 @@ START_TEST(without_renewal_a_broken_index_is_an_error)
 {
 	static struct scene scenes[TENSORS];
 	struct renewal n = { .fail = true };
-	struct fetch_opts o = { .cache_bytes = 64 << 20, .renew = _i ? renew : NULL, .renew_arg = &n };
+	struct fetch_opts o = { .cache_bytes = 64 << 20,
+				.renew = _i ? renew : NULL,
+				.renew_arg = &n };
 	struct stage g;
 	struct err e = { 0 };
 	struct otensor *t = NULL;
@@ -437,13 +448,19 @@ END_TEST
 /* ---- errors ---- */
 
 /* One uint8 [4] "w" in file f of n bytes at p, as the index would have it. */
-static void put_item(const char *encoding, const void *p, size_t n, uint64_t offset, uint64_t length,
-		     struct catalog **ret)
+static void put_item(const char *encoding, const void *p, size_t n, uint64_t offset,
+		     uint64_t length, struct catalog **ret)
 {
 	const uint64_t shape[] = { 4 }, box[] = { 0, 4 };
 	struct chunk_loc l = { .offset = offset, .length = length };
-	struct tensor_chunks t = { .fqn = "w\n", .fqn_len = 2, .dtype = DTYPE_U8, .n_dims = 1, .shape = shape,
-				   .count = 1, .boxes = box, .locs = &l };
+	struct tensor_chunks t = { .fqn = "w\n",
+				   .fqn_len = 2,
+				   .dtype = DTYPE_U8,
+				   .n_dims = 1,
+				   .shape = shape,
+				   .count = 1,
+				   .boxes = box,
+				   .locs = &l };
 	struct catalog_writer *w = NULL;
 	struct err e = { 0 };
 
@@ -460,8 +477,8 @@ static void put_item(const char *encoding, const void *p, size_t n, uint64_t off
 static const struct {
 	const char *encoding;
 	unsigned layers; /* that are really there */
-	size_t cut;      /* bytes missing from the file */
-	int code;        /* of open; 0: opens */
+	size_t cut;	 /* bytes missing from the file */
+	int code;	 /* of open; 0: opens */
 	const char *msg;
 } items[] = {
 	{ "dcp", 0, 0, 0, NULL },
@@ -476,14 +493,17 @@ static const struct {
 	{ "dcpx", 0, 0, ENOTSUP, NULL },
 	{ "pickle", 0, 0, ENOTSUP, NULL },
 	{ "dcp", 1, 0, EBADMSG, NULL },
-	{ "dcp+stream.zstd/1", 0, 0, EBADMSG, "tensor 'w%0A', item at 0 of 'f': zstd: Unknown frame descriptor" },
+	{ "dcp+stream.zstd/1", 0, 0, EBADMSG,
+	  "tensor 'w%0A', item at 0 of 'f': zstd: Unknown frame descriptor" },
 	{ "dcp", 0, 1, EBADMSG, NULL },
 };
 
 START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 {
 	const int64_t size[] = { 4 };
-	struct saved t = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "data", .storage_bytes = 4 };
+	struct saved t = {
+		.dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "data", .storage_bytes = 4
+	};
 	struct buf b = BUF_INIT(0);
 	struct stage g = { 0 };
 	struct err e = { 0 };
@@ -523,7 +543,9 @@ END_TEST
 START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 {
 	const int64_t size[] = { 4 };
-	struct saved t = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "data", .storage_bytes = 4 };
+	struct saved t = {
+		.dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "data", .storage_bytes = 4
+	};
 	struct buf b = BUF_INIT(0);
 	struct stage g = { 0 };
 	struct err e = { 0 };
@@ -541,7 +563,9 @@ START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 	(void)usleep(20000);
 	put_file(dir_fd, "f", b.data, b.len);
 	ck_assert_int_eq(otensor_read(g.fetch, o, out, 2, 1, &e), -EIO);
-	ck_assert_str_eq(e.msg, "tensor 'w%0A', bytes 1 to 3: 'f' was changed after the checkpoint was opened");
+	ck_assert_str_eq(
+		e.msg,
+		"tensor 'w%0A', bytes 1 to 3: 'f' was changed after the checkpoint was opened");
 	otensor_close(g.fetch, o);
 	stage_release(&g);
 	buf_release(&b);
@@ -560,7 +584,8 @@ START_TEST(a_failed_open_can_be_repeated)
 	for (int kind = 0; kind < 2; kind++) {
 		size_t i = 0;
 
-		FAULT_LOOP(kind ? FAULT_ALLOC : FAULT_READ) {
+		FAULT_LOOP(kind ? FAULT_ALLOC : FAULT_READ)
+		{
 			struct otensor *t = NULL;
 			struct err e = { 0 };
 			uint8_t out[SIDE];
@@ -593,7 +618,8 @@ START_TEST(without_memory_there_is_no_fetch)
 
 	put_tensors(scenes, 0);
 	stage_init(&g, &plenty, NULL);
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct fetch *f = NULL;
 		struct err e = { 0 };
 		int rc = fetch_new(g.catalog, g.files, &plenty, &f, &e);
@@ -614,7 +640,8 @@ END_TEST
 static const struct {
 	size_t n;
 	unsigned layers;
-} objects[] = { { 0, 0 }, { 10, 0 }, { 3000000, 0 }, { 0, 1 }, { 10, 1 }, { 1 << 20, 1 }, { 3000000, 1 }, { 3000, 2 } };
+} objects[] = { { 0, 0 },  { 10, 0 },	   { 3000000, 0 }, { 0, 1 },
+		{ 10, 1 }, { 1 << 20, 1 }, { 3000000, 1 }, { 3000, 2 } };
 
 START_TEST(objects_are_read_after_undoing_transforms)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/files.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "catalog/catalog_query.h"
 #include "fault.h"
+#include "read/files.h"
 #include "suites.h"
 
 #include <fcntl.h>
@@ -70,8 +70,9 @@ END_TEST
 START_TEST(what_is_wrong_with_a_file_is_said)
 {
 	static const struct catalog_source s[] = {
-		{ "fine", 4 },   { "missing", 1 }, { "short", 5 },   { "directory", 0 }, { "fifo", 1 },
-		{ "inside", 4 }, { "outside", 1 }, { "fine/x", 1 }, { "dangling", 1 },
+		{ "fine", 4 },	    { "missing", 1 }, { "short", 5 },
+		{ "directory", 0 }, { "fifo", 1 },    { "inside", 4 },
+		{ "outside", 1 },   { "fine/x", 1 },  { "dangling", 1 },
 	};
 	static const char *const want[] = {
 		NULL,
@@ -144,7 +145,8 @@ static void replace(void)
 
 	ck_assert_int_eq(fstatat(dir_fd, "f", &st, 0), 0);
 	put_file(dir_fd, "g", "abcdefghij", 10);
-	ck_assert_int_eq(utimensat(dir_fd, "g", (const struct timespec[]){ st.st_atim, st.st_mtim }, 0), 0);
+	ck_assert_int_eq(
+		utimensat(dir_fd, "g", (const struct timespec[]){ st.st_atim, st.st_mtim }, 0), 0);
 	ck_assert_int_eq(renameat(dir_fd, "g", dir_fd, "f"), 0);
 }
 
@@ -237,7 +239,8 @@ START_TEST(more_files_than_descriptors_can_be_read)
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
 	f = open_files(many, MANY);
 	for (int i = 0; i < 3000; i++) {
-		uint32_t k = i < MANY ? (uint32_t)i : (uint32_t)rng_below(&r, MANY), got = UINT32_MAX;
+		uint32_t k = i < MANY ? (uint32_t)i : (uint32_t)rng_below(&r, MANY),
+			 got = UINT32_MAX;
 		struct err e = { 0 };
 
 		REQUIRE(!files_read(f, k, &got, sizeof(got), 0, &e));
@@ -325,7 +328,8 @@ START_TEST(without_memory_it_says_so)
 {
 	const struct catalog_source s[] = { { "a", 5 } };
 
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct files *f = NULL;
 		struct err e = { 0 };
 		int rc = files_new(dir_fd, s, 1, &f, &e);

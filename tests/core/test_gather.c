@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/gather.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -8,6 +7,7 @@
 #include "catalog/catalog_query.h"
 #include "fault.h"
 #include "read/files.h"
+#include "read/gather.h"
 #include "scene_util.h"
 #include "suites.h"
 
@@ -48,12 +48,14 @@ static int read_files(void *arg, uint32_t file, void *buf, size_t len, uint64_t 
 	return files_read(arg, file, buf, len, off, e);
 }
 
-static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t layers, size_t cache)
+static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t layers,
+		       size_t cache)
 {
 	struct buf b = BUF_INIT((size_t)1 << 30);
 	struct err e = { 0 };
 
-	*g = (struct stage){ .s = s, .items = calloc(s->count + 1u, sizeof(*g->items)),
+	*g = (struct stage){ .s = s,
+			     .items = calloc(s->count + 1u, sizeof(*g->items)),
 			     .out = malloc(s->bytes + 1) };
 	REQUIRE(g->items && g->out);
 	for (uint32_t i = 0; i < s->count; i++) {
@@ -125,15 +127,9 @@ static const struct {
 	uint64_t elements;
 	int scenes;
 } mixes[] = {
-	{ 0, 0, 3000, 150 },
-	{ 64 << 20, 0, 3000, 150 },
-	{ 0, 1, 600, 60 },
-	{ 8192, 1, 1500, 60 },
-	{ 64 << 20, 1, 3000, 100 },
-	{ 64 << 20, 2, 3000, 50 },
-	{ 0, 0, 60000, 6 },
-	{ 3 << 20, 0, 60000, 6 },
-	{ 64 << 20, 0, 60000, 6 },
+	{ 0, 0, 3000, 150 },	   { 64 << 20, 0, 3000, 150 }, { 0, 1, 600, 60 },
+	{ 8192, 1, 1500, 60 },	   { 64 << 20, 1, 3000, 100 }, { 64 << 20, 2, 3000, 50 },
+	{ 0, 0, 60000, 6 },	   { 3 << 20, 0, 60000, 6 },   { 64 << 20, 0, 60000, 6 },
 	{ 64 << 20, 1, 60000, 6 },
 };
 
@@ -164,8 +160,8 @@ END_TEST
 /* ---- few reads ---- */
 
 /* One chunk of float32 [rows, cols]; transposed: its item is column-major. */
-static void make_matrix(struct scene *s, struct rng *r, uint64_t rows, uint64_t cols, uint64_t chunk_cols,
-			bool transposed)
+static void make_matrix(struct scene *s, struct rng *r, uint64_t rows, uint64_t cols,
+			uint64_t chunk_cols, bool transposed)
 {
 	struct choose c = choose_rng(r);
 	struct scene_opts o = { .element = 4, .strides = ROWS_DENSE };
@@ -188,7 +184,8 @@ static void make_matrix(struct scene *s, struct rng *r, uint64_t rows, uint64_t 
 	s->payloads[0].stride[0] = 4;
 	s->payloads[0].stride[1] = 4 * rows;
 	for (uint64_t i = 0; i < rows * cols; i++)
-		memcpy(s->want + i * 4, s->items[0] + s->payloads[0].data + (i % cols * rows + i / cols) * 4, 4);
+		memcpy(s->want + i * 4,
+		       s->items[0] + s->payloads[0].data + (i % cols * rows + i / cols) * 4, 4);
 }
 
 struct cost {
@@ -396,7 +393,11 @@ static const struct {
 	uint32_t layers;
 	bool transposed;
 	size_t cache;
-} ways[] = { { 0, false, 0 }, { 0, true, 0 }, { 0, true, 16 << 20 }, { 1, false, 1000 }, { 1, true, 16 << 20 } };
+} ways[] = { { 0, false, 0 },
+	     { 0, true, 0 },
+	     { 0, true, 16 << 20 },
+	     { 1, false, 1000 },
+	     { 1, true, 16 << 20 } };
 
 START_TEST(failing_reads_and_allocations_come_through)
 {
@@ -407,14 +408,17 @@ START_TEST(failing_reads_and_allocations_come_through)
 
 	make_matrix(&s, &r, 300, 200, 200, ways[_i].transposed);
 	stage_init(&g, &s, &r, ways[_i].layers, ways[_i].cache);
-	REQUIRE(!plan_read(s.map, s.element, s.payloads, 0, s.bytes, &g.plan)); /* its memory is there now */
+	REQUIRE(!plan_read(s.map, s.element, s.payloads, 0, s.bytes,
+			   &g.plan)); /* its memory is there now */
 	for (int k = 0; k < 2; k++) {
-		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ) {
+		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ)
+		{
 			struct err e = { 0 };
 			int rc;
 
 			blockcache_free(g.blocks);
-			g.blocks = blockcache_new(ways[_i].cache, &(struct block_source){ read_files, g.files });
+			g.blocks = blockcache_new(ways[_i].cache,
+						  &(struct block_source){ read_files, g.files });
 			rc = g.blocks ? stage_read(&g, 0, 800, &e) : -ENOMEM;
 			(void)fault_off();
 			if (!rc) {
@@ -453,9 +457,10 @@ START_TEST(an_item_that_decodes_to_too_little_is_an_error)
 			s.item_len[0] = cuts[k];
 			stage_init(&g, &s, &r, 1, cache * 4 * MIB);
 			s.item_len[0] = whole;
-			(void)snprintf(want, sizeof(want),
-				       "the item at %llu decodes to fewer bytes than its tensor needs",
-				       (unsigned long long)g.items[0].offset);
+			(void)snprintf(
+				want, sizeof(want),
+				"the item at %llu decodes to fewer bytes than its tensor needs",
+				(unsigned long long)g.items[0].offset);
 			ck_assert_int_eq(stage_read(&g, 0, s.bytes, &e), -EBADMSG);
 			ck_assert_str_eq(e.msg, want);
 			e = (struct err){ 0 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/index.h"
 #include "api/ckpt.h"
+#include "api/index.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -97,7 +97,9 @@ struct opened {
 static void open_index(struct opened *o, const char *where, bool rebuild)
 {
 	struct name_list files = { 0 };
-	struct index_request rq = { .dirfd = ckpt_fd, .root = ckpt, .where = where, .rebuild = rebuild };
+	struct index_request rq = {
+		.dirfd = ckpt_fd, .root = ckpt, .where = where, .rebuild = rebuild
+	};
 	struct catalog *c = NULL;
 	char *path = NULL;
 
@@ -189,7 +191,8 @@ START_TEST(without_xdg_it_is_below_home)
 	char want[4300];
 
 	put_metadata(".metadata", 3, 100);
-	ck_assert_int_eq(_i ? setenv("XDG_CACHE_HOME", "relative", 1) : unsetenv("XDG_CACHE_HOME"), 0);
+	ck_assert_int_eq(_i ? setenv("XDG_CACHE_HOME", "relative", 1) : unsetenv("XDG_CACHE_HOME"),
+			 0);
 	ck_assert_int_eq(setenv("HOME", dir, 1), 0);
 	open_index(&o, NULL, false);
 	(void)snprintf(want, sizeof(want), "%s/.cache/ckptfs/ckpt-", dir);
@@ -283,7 +286,8 @@ START_TEST(an_index_asked_for_where_none_can_be_is_an_error)
 	put_metadata(".metadata", 3, 100);
 	open_index(&o, "/proc/nowhere/index", false);
 	ck_assert_int_eq(o.rc, -ENOENT);
-	ck_assert_str_eq(o.e.msg, "write the chunk index '/proc/nowhere/index': No such file or directory");
+	ck_assert_str_eq(o.e.msg,
+			 "write the chunk index '/proc/nowhere/index': No such file or directory");
 	open_index(&o, dir, false);
 	ck_assert_int_lt(o.rc, 0);
 	ck_assert(o.e.msg[0]);
@@ -320,7 +324,8 @@ END_TEST
 
 static void age(const char *name)
 {
-	ck_assert_int_eq(utimensat(ckpt_fd, name, (const struct timespec[]){ { 1, 2 }, { 3, 4 } }, 0), 0);
+	ck_assert_int_eq(
+		utimensat(ckpt_fd, name, (const struct timespec[]){ { 1, 2 }, { 3, 4 } }, 0), 0);
 }
 
 START_TEST(a_replaced_metadata_file_means_building_again)
@@ -335,7 +340,8 @@ START_TEST(a_replaced_metadata_file_means_building_again)
 	free(get_file(ckpt_fd, ".metadata", &a));
 	free(get_file(ckpt_fd, ".metadata.new", &b));
 	ck_assert_uint_eq(a, b); /* the same size, and */
-	ck_assert_int_eq(utimensat(ckpt_fd, ".metadata.new", (const struct timespec[]){ st.st_atim, st.st_mtim }, 0),
+	ck_assert_int_eq(utimensat(ckpt_fd, ".metadata.new",
+				   (const struct timespec[]){ st.st_atim, st.st_mtim }, 0),
 			 0); /* the same time */
 	ck_assert_int_eq(renameat(ckpt_fd, ".metadata.new", ckpt_fd, ".metadata"), 0);
 	expect(NULL, true, 101, NULL);
@@ -577,7 +583,9 @@ static void put_checkpoint(uint64_t seed)
 {
 	struct rng r = { seed };
 	struct choose c = choose_rng(&r);
-	struct scene_opts o = { .max_dims = 3, .max_elements = 200, .element = 4, .tiling = TILE_CUTS };
+	struct scene_opts o = {
+		.max_dims = 3, .max_elements = 200, .element = 4, .tiling = TILE_CUTS
+	};
 	struct dcp d;
 
 	dcp_begin(&d, ckpt_fd);
@@ -688,7 +696,9 @@ START_TEST(an_index_damaged_while_the_checkpoint_changes_is_an_error)
 	release_scenes();
 	put_checkpoint(rng_new().state + 1);
 	ck_assert_int_eq(read_tensor(c, 0, &e), -ESTALE);
-	ck_assert_str_eq(e.msg, "'tensors/t000': the chunk index is damaged, and the checkpoint has changed since");
+	ck_assert_str_eq(
+		e.msg,
+		"'tensors/t000': the chunk index is damaged, and the checkpoint has changed since");
 	ckpt_close(c);
 	release_scenes();
 }

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "format/item.h"
 #include "archive_util.h"
 #include "base/buf.h"
 #include "base/checked.h"
@@ -7,6 +6,7 @@
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
+#include "format/item.h"
 #include "model/box.h"
 #include "parse/pickle_lex.h"
 #include "pickle_util.h"
@@ -31,7 +31,9 @@ struct opened {
 static void open_bytes(struct opened *o, const void *p, size_t n, bool encoded, enum dtype dtype,
 		       size_t n_dims, const uint64_t *len)
 {
-	struct item_want want = { .fqn = "w", .fqn_len = 1, .dtype = dtype, .n_dims = n_dims, .len = len };
+	struct item_want want = {
+		.fqn = "w", .fqn_len = 1, .dtype = dtype, .n_dims = n_dims, .len = len
+	};
 	struct item_cache *cache = item_cache_new();
 	struct mem m;
 	struct blob b, rest;
@@ -63,7 +65,8 @@ static void open_saved(struct opened *o, const struct saved *t, bool encoded)
 }
 
 /* The elements that the payload finds in the item are those of the view. */
-static void check_elements(const struct saved *t, const uint8_t *item, size_t n, const struct payload *p)
+static void check_elements(const struct saved *t, const uint8_t *item, size_t n,
+			   const struct payload *p)
 {
 	const struct dtype_info *d = dtype_info(t->dtype);
 	uint64_t idx[MAX_DIMS] = { 0 }, len[MAX_DIMS];
@@ -85,13 +88,14 @@ static void check_elements(const struct saved *t, const uint8_t *item, size_t n,
 		}
 		REQUIRE(from + d->size <= p->end);
 		REQUIRE(p->end <= n);
-		REQUIRE(!memcmp(item + from, (const uint8_t *)t->storage + element * d->size, d->size));
+		REQUIRE(!memcmp(item + from, (const uint8_t *)t->storage + element * d->size,
+				d->size));
 	} while (next_index(t->n_dims, len, idx));
 }
 
 /* A view of random sizes and strides over a storage of its own. */
-static void random_view(struct rng *r, struct saved *t, int64_t *size, int64_t *stride, uint8_t *storage,
-			size_t cap)
+static void random_view(struct rng *r, struct saved *t, int64_t *size, int64_t *stride,
+			uint8_t *storage, size_t cap)
 {
 	const struct dtype_info *d = dtype_info(t->dtype);
 	uint64_t last;
@@ -159,7 +163,8 @@ static const struct archive_style styles[] = {
 	{ .alignment = 4096 },
 	{ .alignment = 16384 },
 	{ .prefix = "x" },
-	{ .prefix = "a-model-whose-name-is-long-enough-to-move-everything-that-follows-it-to-another-place" },
+	{ .prefix = "a-model-whose-name-is-long-enough-to-move-everything-that-follows-it-to-"
+		    "another-place" },
 	{ .wide = true },
 	{ .zip64 = true },
 	{ .zip64 = true, .wide = true, .alignment = 4096 },
@@ -193,13 +198,18 @@ START_TEST(what_only_the_directory_tells_cannot_be_compressed)
 {
 	static const int orders[] = { ORDER_20, ORDER_DATA_FIRST, ORDER_REVERSED, ORDER_LATE };
 	const int64_t size[] = { 2 };
-	struct saved s = { .dtype = DTYPE_I16, .n_dims = 1, .size = size, .storage = "abcd",
-			   .storage_bytes = 4, .order = orders[_i] };
+	struct saved s = { .dtype = DTYPE_I16,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "abcd",
+			   .storage_bytes = 4,
+			   .order = orders[_i] };
 	struct opened o;
 
 	open_saved(&o, &s, true);
 	ck_assert_int_eq(o.rc, -ENOTSUP);
-	ck_assert_str_eq(o.e.msg, "the item's archive cannot be read from the front, and it is compressed");
+	ck_assert_str_eq(o.e.msg,
+			 "the item's archive cannot be read from the front, and it is compressed");
 	ck_assert_uint_eq(o.payload.data, 4242);
 	open_saved(&o, &s, false);
 	ck_assert_int_eq(o.rc, 0);
@@ -208,9 +218,14 @@ END_TEST
 
 START_TEST(a_long_pickle_is_read_on)
 {
-	static const size_t lengths[] = { 1500, 2048, 5000, 20000, 200000, 900000, 1100000, 3000000, 16000000 };
+	static const size_t lengths[] = { 1500,	  2048,	   5000,    20000,   200000,
+					  900000, 1100000, 3000000, 16000000 };
 	const int64_t size[] = { 3 };
-	struct saved s = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3,
+	struct saved s = { .dtype = DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "xyz",
+			   .storage_bytes = 3,
 			   .hooks_bytes = lengths[_i] };
 
 	check_saved(&s, false);
@@ -222,7 +237,11 @@ END_TEST
 START_TEST(too_long_a_pickle_is_refused)
 {
 	const int64_t size[] = { 3 };
-	struct saved s = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3,
+	struct saved s = { .dtype = DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "xyz",
+			   .storage_bytes = 3,
 			   .hooks_bytes = 17 << 20 };
 	struct opened o;
 
@@ -239,9 +258,14 @@ START_TEST(one_read_of_the_first_bytes_is_enough)
 	const int64_t size[] = { 2, 3 };
 	const uint64_t len[] = { 2, 3 };
 	uint8_t storage[24] = { 1, 2, 3 };
-	struct saved s = { .dtype = DTYPE_F32, .n_dims = 2, .size = size, .storage = storage,
+	struct saved s = { .dtype = DTYPE_F32,
+			   .n_dims = 2,
+			   .size = size,
+			   .storage = storage,
 			   .storage_bytes = 24 };
-	struct item_want want = { .fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = 2, .len = len };
+	struct item_want want = {
+		.fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = 2, .len = len
+	};
 	uint64_t stride[2];
 	struct payload p = { .stride = stride };
 	struct buf b = BUF_INIT(0);
@@ -286,7 +310,11 @@ START_TEST(wrappers_nest)
 {
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
-	struct saved s = { .dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3,
+	struct saved s = { .dtype = DTYPE_I8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "xyz",
+			   .storage_bytes = 3,
 			   .how = REBUILD_PARAMETER };
 	struct buf inner = BUF_INIT(10000), b = BUF_INIT(0);
 	struct emit m = EMIT_INIT(2, false);
@@ -330,17 +358,20 @@ static const struct {
 	{ DTYPE_F32, REBUILD_V2, true, false, false, true, false, false },
 	{ DTYPE_I64, REBUILD_V2, true, false, false, true, false, false },
 	{ DTYPE_C128, REBUILD_V2, true, false, false, true, false, false },
-	{ DTYPE_U8, REBUILD_V2, true, false, false, false, false, false }, /* one byte has no order */
+	{ DTYPE_U8, REBUILD_V2, true, false, false, false, false,
+	  false }, /* one byte has no order */
 	{ DTYPE_BOOL, REBUILD_V2, true, false, false, false, false, false },
-	{ DTYPE_U32, REBUILD_V3, true, false, false, false, false, false }, /* as torch: not at all */
+	{ DTYPE_U32, REBUILD_V3, true, false, false, false, false,
+	  false }, /* as torch: not at all */
 	{ DTYPE_F8_E5M2, REBUILD_V3, true, false, false, false, false, false },
 	{ DTYPE_F32, REBUILD_V2, false, true, false, false, true, false },
 	{ DTYPE_C64, REBUILD_V2, false, false, true, false, false, true },
 	{ DTYPE_C64, REBUILD_V2, false, true, true, false, true, true },
 	{ DTYPE_C32, REBUILD_V3, false, true, true, false, true, true },
 	{ DTYPE_C64, REBUILD_V2, true, true, true, true, true, true },
-	{ DTYPE_F64, REBUILD_V2, false, false, true, false, false, false }, /* of a real number: itself */
-	{ DTYPE_QI8, REBUILD_Q, false, true, true, false, false, false },   /* has no such argument */
+	{ DTYPE_F64, REBUILD_V2, false, false, true, false, false,
+	  false }, /* of a real number: itself */
+	{ DTYPE_QI8, REBUILD_Q, false, true, true, false, false, false }, /* has no such argument */
 	{ DTYPE_I16, REBUILD_PARAMETER, true, true, false, true, true, false },
 	{ DTYPE_I16, REBUILD_SUBCLASS, false, true, false, false, true, false },
 };
@@ -349,9 +380,15 @@ START_TEST(bits_and_byte_order_reach_the_payload)
 {
 	const int64_t size[] = { 2 };
 	uint8_t storage[32] = { 0 };
-	struct saved s = { .dtype = odd[_i].dtype, .how = odd[_i].how, .n_dims = 1, .size = size,
-			   .storage = storage, .storage_bytes = 2u * dtype_info(odd[_i].dtype)->size,
-			   .big = odd[_i].big, .neg = odd[_i].neg, .conj = odd[_i].conj };
+	struct saved s = { .dtype = odd[_i].dtype,
+			   .how = odd[_i].how,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = storage,
+			   .storage_bytes = 2u * dtype_info(odd[_i].dtype)->size,
+			   .big = odd[_i].big,
+			   .neg = odd[_i].neg,
+			   .conj = odd[_i].conj };
 
 	for (int order = 0; order < ORDER_COUNT; order++) {
 		struct opened o;
@@ -374,7 +411,10 @@ END_TEST
 		payload_resolve(&p, dtype, v, sizeof(v)); \
 		ck_assert_msg(!memcmp(v, want, sizeof(v)), "line %d", __LINE__); \
 	} while (0)
-#define LIST(...) { __VA_ARGS__ }
+#define LIST(...) \
+	{ \
+		__VA_ARGS__ \
+	}
 
 START_TEST(values_are_resolved_as_arithmetic_does_it)
 {
@@ -383,23 +423,27 @@ START_TEST(values_are_resolved_as_arithmetic_does_it)
 	RESOLVE(DTYPE_F16, uint16_t, LIST(0x3c00, 0xfc00), LIST(0xbc00, 0x7c00), .neg = true);
 	RESOLVE(DTYPE_BF16, uint16_t, LIST(0x3f80, 0x8000), LIST(0xbf80, 0x0000), .neg = true);
 	RESOLVE(DTYPE_I8, int8_t, LIST(1, -1, 0, -128), LIST(-1, 1, 0, -128), .neg = true);
-	RESOLVE(DTYPE_I16, int16_t, LIST(256, -1, 0, INT16_MIN), LIST(-256, 1, 0, INT16_MIN), .neg = true);
-	RESOLVE(DTYPE_I32, int32_t, LIST(65536, -5, 0), LIST(-65536, 5, 0), .neg = true);
-	RESOLVE(DTYPE_I64, int64_t, LIST(1ll << 40, -5, 0, INT64_MIN), LIST(-(1ll << 40), 5, 0, INT64_MIN),
+	RESOLVE(DTYPE_I16, int16_t, LIST(256, -1, 0, INT16_MIN), LIST(-256, 1, 0, INT16_MIN),
 		.neg = true);
+	RESOLVE(DTYPE_I32, int32_t, LIST(65536, -5, 0), LIST(-65536, 5, 0), .neg = true);
+	RESOLVE(DTYPE_I64, int64_t, LIST(1ll << 40, -5, 0, INT64_MIN),
+		LIST(-(1ll << 40), 5, 0, INT64_MIN), .neg = true);
 	RESOLVE(DTYPE_U8, uint8_t, LIST(1, 0, 255), LIST(255, 0, 1), .neg = true);
 	RESOLVE(DTYPE_U32, uint32_t, LIST(1, 0), LIST(UINT32_MAX, 0), .neg = true);
 	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(1, -2, -3, 4), .conj = true);
 	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, -2, 3, 4), .neg = true);
-	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, 2, 3, -4), .neg = true, .conj = true);
+	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, 2, 3, -4), .neg = true,
+		.conj = true);
 	RESOLVE(DTYPE_C128, double, LIST(1, 2, 3, 4), LIST(1, -2, 3, -4), .conj = true);
 	RESOLVE(DTYPE_C32, uint16_t, LIST(1, 2), LIST(1, 0x8002), .conj = true);
 	RESOLVE(DTYPE_I32, uint32_t, LIST(0x01020304), LIST(0x04030201), .swap = true);
-	RESOLVE(DTYPE_C64, uint32_t, LIST(0x01020304, 0x05060708), LIST(0x04030201, 0x08070605), .swap = true);
-	RESOLVE(DTYPE_F64, uint64_t, LIST(0x0102030405060708), LIST(0x0807060504030201), .swap = true);
+	RESOLVE(DTYPE_C64, uint32_t, LIST(0x01020304, 0x05060708), LIST(0x04030201, 0x08070605),
+		.swap = true);
+	RESOLVE(DTYPE_F64, uint64_t, LIST(0x0102030405060708), LIST(0x0807060504030201),
+		.swap = true);
 	RESOLVE(DTYPE_I16, uint16_t, LIST(0x0100), LIST(0xffff), .swap = true, .neg = true);
-	RESOLVE(DTYPE_C64, uint32_t, LIST(0x803f, 0x803f), LIST(0x3f800000, 0xbf800000), .swap = true,
-		.conj = true);
+	RESOLVE(DTYPE_C64, uint32_t, LIST(0x803f, 0x803f), LIST(0x3f800000, 0xbf800000),
+		.swap = true, .conj = true);
 	RESOLVE(DTYPE_F32, float, LIST(1, 2), LIST(1, 2), .stride = NULL);
 }
 END_TEST
@@ -408,46 +452,81 @@ END_TEST
 
 /* An int16 tensor [2,3] in a storage of 6, with one thing different. */
 static const struct {
-	struct saved t; /* what is not zero */
+	struct saved t;	 /* what is not zero */
 	enum dtype want; /* 0: int16 */
 	int code;
 	const char *msg;
 } misfits[] = {
 	{ { .dtype = DTYPE_F16 }, 0, EBADMSG, "the metadata says int16, its item holds float16" },
-	{ { .how = REBUILD_V3, .dtype = DTYPE_U16 }, 0, EBADMSG,
+	{ { .how = REBUILD_V3, .dtype = DTYPE_U16 },
+	  0,
+	  EBADMSG,
 	  "the metadata says int16, its item holds uint16" },
-	{ { .n_dims = 1, .size = (const int64_t[]){ 6 } }, 0, EBADMSG,
+	{ { .n_dims = 1, .size = (const int64_t[]){ 6 } },
+	  0,
+	  EBADMSG,
 	  "its item does not have the chunk's sizes" },
-	{ { .n_dims = 2, .size = (const int64_t[]){ 3, 2 } }, 0, EBADMSG,
+	{ { .n_dims = 2, .size = (const int64_t[]){ 3, 2 } },
+	  0,
+	  EBADMSG,
 	  "its item does not have the chunk's sizes" },
 	{ { .offset = 1 }, 0, EBADMSG, "its view reaches outside its storage of 12 bytes" },
-	{ { .stride = (const int64_t[]){ 4, 1 } }, 0, EBADMSG,
+	{ { .stride = (const int64_t[]){ 4, 1 } },
+	  0,
+	  EBADMSG,
 	  "its view reaches outside its storage of 12 bytes" },
-	{ { .stride = (const int64_t[]){ 3, INT64_MAX } }, 0, EBADMSG,
+	{ { .stride = (const int64_t[]){ 3, INT64_MAX } },
+	  0,
+	  EBADMSG,
 	  "its view reaches outside its storage of 12 bytes" },
-	{ { .stride = (const int64_t[]){ (int64_t)1 << 62, (int64_t)1 << 62 } }, 0, EBADMSG,
+	{ { .stride = (const int64_t[]){ (int64_t)1 << 62, (int64_t)1 << 62 } },
+	  0,
+	  EBADMSG,
 	  "its view reaches outside its storage of 12 bytes" },
 	{ { .offset = INT64_MAX }, 0, EBADMSG, "its view reaches outside its storage of 12 bytes" },
 	{ { .claimed = 1 + 5 }, 0, EBADMSG, "its view reaches outside its storage of 10 bytes" },
 	{ { .claimed = 1 + 0 }, 0, EBADMSG, "its view reaches outside its storage of 0 bytes" },
-	{ { .claimed = (int64_t)1 << 40, .stride = (const int64_t[]){ (int64_t)1 << 30, 1 } }, 0, EBADMSG,
+	{ { .claimed = (int64_t)1 << 40, .stride = (const int64_t[]){ (int64_t)1 << 30, 1 } },
+	  0,
+	  EBADMSG,
 	  "its storage reaches beyond the item's 1" },
-	{ { .claimed = INT64_MAX, .offset = (int64_t)1 << 61 }, 0, EBADMSG,
+	{ { .claimed = INT64_MAX, .offset = (int64_t)1 << 61 },
+	  0,
+	  EBADMSG,
 	  "its storage reaches beyond the item's 1" },
 	{ { .claimed = -4 }, 0, EBADMSG, "data.pkl: a storage is not written as torch writes it" },
 	{ { .offset = -1 }, 0, EBADMSG, "data.pkl: offset, size and stride do not fit together" },
-	{ { .stride = (const int64_t[]){ -3, 1 } }, 0, EBADMSG,
+	{ { .stride = (const int64_t[]){ -3, 1 } },
+	  0,
+	  EBADMSG,
 	  "data.pkl: offset, size and stride do not fit together" },
-	{ { .n_dims = 2, .size = (const int64_t[]){ -2, 3 } }, 0, EBADMSG,
+	{ { .n_dims = 2, .size = (const int64_t[]){ -2, 3 } },
+	  0,
+	  EBADMSG,
 	  "data.pkl: offset, size and stride do not fit together" },
-	{ { .n_strides = 1 + 1 }, 0, EBADMSG, "data.pkl: offset, size and stride do not fit together" },
-	{ { .n_strides = 1 + 0 }, 0, EBADMSG, "data.pkl: offset, size and stride do not fit together" },
-	{ { .storage_class = "FancyStorage" }, 0, ENOTSUP, "data.pkl: storage class 'FancyStorage'" },
-	{ { .function = "_rebuild_sparse_tensor" }, 0, ENOTSUP,
+	{ { .n_strides = 1 + 1 },
+	  0,
+	  EBADMSG,
+	  "data.pkl: offset, size and stride do not fit together" },
+	{ { .n_strides = 1 + 0 },
+	  0,
+	  EBADMSG,
+	  "data.pkl: offset, size and stride do not fit together" },
+	{ { .storage_class = "FancyStorage" },
+	  0,
+	  ENOTSUP,
+	  "data.pkl: storage class 'FancyStorage'" },
+	{ { .function = "_rebuild_sparse_tensor" },
+	  0,
+	  ENOTSUP,
 	  "data.pkl: '_rebuild_sparse_tensor' is not a dense tensor" },
-	{ { .function = "_rebuild_wrapper_subclass" }, 0, ENOTSUP,
+	{ { .function = "_rebuild_wrapper_subclass" },
+	  0,
+	  ENOTSUP,
 	  "data.pkl: '_rebuild_wrapper_subclass' is not a dense tensor" },
-	{ { .key = "a-key-of-sixty-four-bytes-or-more-is-none-that-torch-would-ever-write" }, 0, EBADMSG,
+	{ { .key = "a-key-of-sixty-four-bytes-or-more-is-none-that-torch-would-ever-write" },
+	  0,
+	  EBADMSG,
 	  "data.pkl: a storage is not written as torch writes it" },
 };
 
@@ -479,8 +558,12 @@ END_TEST
 START_TEST(dimensions_of_one_or_no_elements_make_strides_meaningless)
 {
 	const int64_t ones[] = { 1, 1 }, none[] = { 3, 0, 2 }, huge[] = { INT64_MAX, 0, INT64_MAX };
-	struct saved s = { .dtype = DTYPE_F64, .n_dims = 2, .size = ones, .stride = huge,
-			   .storage = "01234567", .storage_bytes = 8 };
+	struct saved s = { .dtype = DTYPE_F64,
+			   .n_dims = 2,
+			   .size = ones,
+			   .stride = huge,
+			   .storage = "01234567",
+			   .storage_bytes = 8 };
 	struct opened o;
 
 	check_saved(&s, false);
@@ -504,8 +587,13 @@ END_TEST
 START_TEST(the_directory_knows_when_a_storage_is_shorter_than_it_says)
 {
 	const int64_t size[] = { 2 };
-	struct saved s = { .dtype = DTYPE_I16, .n_dims = 1, .size = size, .storage = "abcd",
-			   .storage_bytes = 4, .claimed = 1 + 3, .order = ORDER_DATA_FIRST };
+	struct saved s = { .dtype = DTYPE_I16,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "abcd",
+			   .storage_bytes = 4,
+			   .claimed = 1 + 3,
+			   .order = ORDER_DATA_FIRST };
 	struct opened o;
 
 	open_saved(&o, &s, false);
@@ -529,7 +617,8 @@ static const struct {
 	{ "ctorch\n_rebuild_tensor_v2\n(NNNtR", EBADMSG, "data.pkl: a tensor with 3 arguments" },
 	{ "ctorch\n_rebuild_tensor_v3\n(NNNNNNtR", EBADMSG, "data.pkl: a tensor with 6 arguments" },
 	{ "ctorch\n_rebuild_tensor_v3\n(NNNNNNNtR", ENOTSUP, "data.pkl: unknown dtype" },
-	{ "ctorch\n_rebuild_tensor_v3\n(NNNNNNctorch\nfloat99\ntR", ENOTSUP, "data.pkl: unknown dtype" },
+	{ "ctorch\n_rebuild_tensor_v3\n(NNNNNNctorch\nfloat99\ntR", ENOTSUP,
+	  "data.pkl: unknown dtype" },
 	{ "ctorch\n_rebuild_tensor_v2\n(NK\0))tR", EBADMSG,
 	  "data.pkl: no storage where a tensor has one" },
 	{ "ctorch\n_rebuild_tensor_v2\n(NQK\0))tR", EBADMSG,
@@ -538,8 +627,10 @@ static const struct {
 	  "data.pkl: no storage where a tensor has one" },
 	{ "ctorch\n_rebuild_tensor_v2\n((NNNNNtQK\0))tR", EBADMSG,
 	  "data.pkl: a storage is not written as torch writes it" },
-	{ "ctorch\n_rebuild_parameter\n(NNtR", ENOTSUP, "data.pkl: '_rebuild_parameter' is not a dense tensor" },
-	{ "ctorch\n_rebuild_parameter\n)R", ENOTSUP, "data.pkl: '_rebuild_parameter' is not a dense tensor" },
+	{ "ctorch\n_rebuild_parameter\n(NNtR", ENOTSUP,
+	  "data.pkl: '_rebuild_parameter' is not a dense tensor" },
+	{ "ctorch\n_rebuild_parameter\n)R", ENOTSUP,
+	  "data.pkl: '_rebuild_parameter' is not a dense tensor" },
 	{ "ctorch\n_rebuild_from_type_v2\n(NNtR", ENOTSUP,
 	  "data.pkl: '_rebuild_from_type_v2' is not a dense tensor" },
 	{ "ctorch\n_rebuild_from_type_v2\n(NNNtR", ENOTSUP, "data.pkl: '?' is not a dense tensor" },
@@ -554,7 +645,9 @@ START_TEST(other_pickles_are_refused)
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
 	size_t n = strlen(pickles[_i].text);
-	struct saved s = { .dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3 };
+	struct saved s = {
+		.dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3
+	};
 	struct emit m = EMIT_INIT(2, false);
 
 	/* K\0 has a NUL in it: '0' stands for it */
@@ -588,7 +681,9 @@ START_TEST(numbers_of_more_than_64_bits_are_refused)
 	static const char big[] = "\x8a\x09\0\0\0\0\0\0\0\0\1"; /* 2^64 */
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
-	struct saved s = { .dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3 };
+	struct saved s = {
+		.dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3
+	};
 	struct buf plain = BUF_INIT(10000);
 	unsigned refused = 0;
 
@@ -620,7 +715,9 @@ START_TEST(sixty_four_dimensions_are_the_most)
 {
 	int64_t size[65];
 	uint64_t len[65];
-	struct saved s = { .dtype = DTYPE_I8, .n_dims = 64, .size = size, .storage = "x", .storage_bytes = 1 };
+	struct saved s = {
+		.dtype = DTYPE_I8, .n_dims = 64, .size = size, .storage = "x", .storage_bytes = 1
+	};
 	struct buf b = BUF_INIT(0);
 	struct opened o;
 
@@ -647,8 +744,12 @@ START_TEST(every_beginning_of_an_item_is_refused_or_right)
 	const int64_t size[] = { 2, 3 };
 	const uint64_t len[] = { 2, 3 };
 	uint8_t storage[48];
-	struct saved s = { .dtype = DTYPE_F64, .n_dims = 2, .size = size, .storage = storage,
-			   .storage_bytes = 48, .style = styles[_i % (int)ARRAY_LEN(styles)] };
+	struct saved s = { .dtype = DTYPE_F64,
+			   .n_dims = 2,
+			   .size = size,
+			   .storage = storage,
+			   .storage_bytes = 48,
+			   .style = styles[_i % (int)ARRAY_LEN(styles)] };
 	struct buf b = BUF_INIT(0);
 	uint64_t data;
 
@@ -673,7 +774,10 @@ START_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item)
 	const int64_t size[] = { 2, 3 };
 	const uint64_t len[] = { 2, 3 };
 	uint8_t storage[48];
-	struct saved s = { .dtype = DTYPE_F64, .n_dims = 2, .size = size, .storage = storage,
+	struct saved s = { .dtype = DTYPE_F64,
+			   .n_dims = 2,
+			   .size = size,
+			   .storage = storage,
 			   .storage_bytes = 48 };
 	struct buf b = BUF_INIT(0);
 
@@ -709,7 +813,9 @@ END_TEST
 static int open_with(struct mem *m, bool encoded, struct err *e)
 {
 	static const uint64_t len[] = { 3 };
-	struct item_want want = { .fqn = "w", .fqn_len = 1, .dtype = DTYPE_U8, .n_dims = 1, .len = len };
+	struct item_want want = {
+		.fqn = "w", .fqn_len = 1, .dtype = DTYPE_U8, .n_dims = 1, .len = len
+	};
 	struct blob b = mem_blob(m, !encoded), rest = b;
 	uint64_t stride[1];
 	struct payload p = { .stride = stride };
@@ -729,7 +835,11 @@ static int open_with(struct mem *m, bool encoded, struct err *e)
 START_TEST(failing_reads_and_allocations_come_through)
 {
 	const int64_t size[] = { 3 };
-	struct saved s = { .dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3,
+	struct saved s = { .dtype = DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "xyz",
+			   .storage_bytes = 3,
 			   .hooks_bytes = _i ? 30000 : 0 };
 	struct buf b = BUF_INIT(0);
 	struct mem m;
@@ -748,7 +858,8 @@ START_TEST(failing_reads_and_allocations_come_through)
 	}
 	ck_assert_uint_ge(failed, _i < 1 ? 1 : _i < 2 ? 3 : 6);
 	m.fail = 0;
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct err e = { 0 };
 		int rc = open_with(&m, _i < 2, &e);
 
@@ -764,10 +875,9 @@ END_TEST
 
 /* ---- safetensors instead of archives ---- */
 
-static const char st_json[] =
-	"{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
-	"\"f4\":{\"dtype\":\"F4\",\"shape\":[2,6],\"data_offsets\":[24,30]},"
-	"\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[30,38]}}";
+static const char st_json[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+			      "\"f4\":{\"dtype\":\"F4\",\"shape\":[2,6],\"data_offsets\":[24,30]},"
+			      "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[30,38]}}";
 
 static void st_blob(struct mem *m)
 {
@@ -790,20 +900,57 @@ static const struct {
 	{ "w", DTYPE_F32, 2, { 2, 3 }, 0, 24, { 12, 4 }, NULL },
 	{ "n", DTYPE_I64, 0, { 0 }, 30, 38, { 0 }, NULL },
 	{ "f4", DTYPE_F4_E2M1FN_X2, 2, { 2, 3 }, 24, 30, { 3, 1 }, NULL },
-	{ "f4", DTYPE_F4_E2M1FN_X2, 2, { 2, 6 }, 0, 0, { 0 },
+	{ "f4",
+	  DTYPE_F4_E2M1FN_X2,
+	  2,
+	  { 2, 6 },
+	  0,
+	  0,
+	  { 0 },
 	  "its file's safetensors header gives it another shape" },
-	{ "w", DTYPE_F32, 2, { 3, 2 }, 0, 0, { 0 }, "its file's safetensors header gives it another shape" },
-	{ "w", DTYPE_F32, 1, { 6 }, 0, 0, { 0 }, "its file's safetensors header gives it another shape" },
-	{ "w", DTYPE_F64, 2, { 2, 3 }, 0, 0, { 0 }, "the metadata says float64, its item holds float32" },
-	{ "x", DTYPE_F32, 2, { 2, 3 }, 0, 0, { 0 }, "its file's safetensors header does not name it" },
+	{ "w",
+	  DTYPE_F32,
+	  2,
+	  { 3, 2 },
+	  0,
+	  0,
+	  { 0 },
+	  "its file's safetensors header gives it another shape" },
+	{ "w",
+	  DTYPE_F32,
+	  1,
+	  { 6 },
+	  0,
+	  0,
+	  { 0 },
+	  "its file's safetensors header gives it another shape" },
+	{ "w",
+	  DTYPE_F64,
+	  2,
+	  { 2, 3 },
+	  0,
+	  0,
+	  { 0 },
+	  "the metadata says float64, its item holds float32" },
+	{ "x",
+	  DTYPE_F32,
+	  2,
+	  { 2, 3 },
+	  0,
+	  0,
+	  { 0 },
+	  "its file's safetensors header does not name it" },
 };
 
 START_TEST(safetensors_items_are_found_by_name)
 {
 	struct item_cache *cache = item_cache_new();
-	struct item_want want = { .fqn = st_rows[_i].fqn, .fqn_len = strlen(st_rows[_i].fqn),
-				  .dtype = st_rows[_i].dtype, .n_dims = st_rows[_i].n_dims,
-				  .len = st_rows[_i].len, .file_key = 1 };
+	struct item_want want = { .fqn = st_rows[_i].fqn,
+				  .fqn_len = strlen(st_rows[_i].fqn),
+				  .dtype = st_rows[_i].dtype,
+				  .n_dims = st_rows[_i].n_dims,
+				  .len = st_rows[_i].len,
+				  .file_key = 1 };
 	uint64_t stride[3], data = 8 + sizeof(st_json) - 1;
 	struct mem m;
 	struct blob item, rest;
@@ -840,7 +987,9 @@ START_TEST(a_files_safetensors_header_is_parsed_once)
 {
 	struct item_cache *cache = item_cache_new();
 	const uint64_t len[] = { 2, 3 };
-	struct item_want want = { .fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = 2, .len = len };
+	struct item_want want = {
+		.fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = 2, .len = len
+	};
 	static const struct {
 		uint64_t key;
 		unsigned reads; /* of the header */
@@ -874,8 +1023,9 @@ START_TEST(bytes_that_are_nothing_are_refused)
 
 	open_bytes(&o, "nothing that is known", 21, false, DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
-	ck_assert_str_eq(o.e.msg, "the item is neither a torch.save archive nor safetensors: no safetensors "
-				  "header: its length would be 2334956330817974126");
+	ck_assert_str_eq(o.e.msg,
+			 "the item is neither a torch.save archive nor safetensors: no safetensors "
+			 "header: its length would be 2334956330817974126");
 	open_bytes(&o, "nothing that is known", 21, true, DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
 	ck_assert_str_eq(o.e.msg, "its decoded item is no torch.save archive");
@@ -900,7 +1050,8 @@ Suite *item_suite(void)
 	tcase_add_test(t, wrappers_nest);
 	tcase_add_loop_test(t, bits_and_byte_order_reach_the_payload, 0, ARRAY_LEN(odd));
 	tcase_add_test(t, values_are_resolved_as_arithmetic_does_it);
-	tcase_add_loop_test(t, what_does_not_fit_is_an_error_with_a_sentence, 0, ARRAY_LEN(misfits));
+	tcase_add_loop_test(t, what_does_not_fit_is_an_error_with_a_sentence, 0,
+			    ARRAY_LEN(misfits));
 	tcase_add_test(t, dimensions_of_one_or_no_elements_make_strides_meaningless);
 	tcase_add_test(t, the_directory_knows_when_a_storage_is_shorter_than_it_says);
 	tcase_add_loop_test(t, other_pickles_are_refused, 0, ARRAY_LEN(pickles));
@@ -908,7 +1059,8 @@ Suite *item_suite(void)
 	tcase_add_test(t, sixty_four_dimensions_are_the_most);
 	tcase_add_loop_test(t, every_beginning_of_an_item_is_refused_or_right, 0,
 			    ARRAY_LEN(styles) * ORDER_COUNT);
-	tcase_add_loop_test(t, flipped_bits_give_an_error_or_a_payload_inside_the_item, 0, ORDER_COUNT);
+	tcase_add_loop_test(t, flipped_bits_give_an_error_or_a_payload_inside_the_item, 0,
+			    ORDER_COUNT);
 	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 3);
 	tcase_add_loop_test(t, safetensors_items_are_found_by_name, 0, ARRAY_LEN(st_rows));
 	tcase_add_test(t, a_files_safetensors_header_is_parsed_once);

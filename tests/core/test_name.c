@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "view/name.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "rng.h"
 #include "suites.h"
+#include "view/name.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,8 @@ START_TEST(names_are_readable_and_canonical)
 			  strlen(rows[_i].name) + 4);
 	ck_assert(!cut);
 	ck_assert_str_eq(name + strlen(rows[_i].name), ".npy");
-	ck_assert_uint_eq(name_encode(rows[_i].fqn, rows[_i].n, "", name, NULL), strlen(rows[_i].name));
+	ck_assert_uint_eq(name_encode(rows[_i].fqn, rows[_i].n, "", name, NULL),
+			  strlen(rows[_i].name));
 	ck_assert_str_eq(name, rows[_i].name);
 	ck_assert(name_decode(name, strlen(name), back, &n));
 	ck_assert_uint_eq(n, rows[_i].n);
@@ -51,7 +52,9 @@ START_TEST(names_are_readable_and_canonical)
 }
 END_TEST
 
-static const char *const no_names[] = { "%2", "a%", "a%2", "%zz", "%2e", "%~0123456789abcdef", "%%" };
+static const char *const no_names[] = {
+	"%2", "a%", "a%2", "%zz", "%2e", "%~0123456789abcdef", "%%"
+};
 
 START_TEST(what_is_no_name_is_not_decoded)
 {
@@ -74,9 +77,25 @@ static void check_file_name(const char *name, size_t len)
 
 static size_t random_fqn(struct rng *r, char *out, size_t cap)
 {
-	static const char *const pieces[] = { "a", ".", "..", "/", "%", "%2F", "~", "\n", "\x7f", " ", "layers.",
-					      "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\xa0\x80",
-					      "\xff", "\x80", "%~", "0123456789abcdef" };
+	static const char *const pieces[] = { "a",
+					      ".",
+					      "..",
+					      "/",
+					      "%",
+					      "%2F",
+					      "~",
+					      "\n",
+					      "\x7f",
+					      " ",
+					      "layers.",
+					      "\xc3\xa9",
+					      "\xe2\x82\xac",
+					      "\xf0\x9f\x98\x80",
+					      "\xed\xa0\x80",
+					      "\xff",
+					      "\x80",
+					      "%~",
+					      "0123456789abcdef" };
 	size_t want = rng_chance(r, 50) ? rng_below(r, 20) : 200 + rng_below(r, 120), n = 0;
 
 	while (n < want) {
@@ -111,7 +130,8 @@ START_TEST(any_string_comes_back_unless_it_was_cut)
 		REQUIRE(name_is_cut(name, len, &hash) == cut);
 		if (cut) {
 			REQUIRE(hash == name_hash(fqn, n));
-			REQUIRE(len + strlen(suffix) > 255 - 4); /* no more than a character is given away */
+			REQUIRE(len + strlen(suffix) >
+				255 - 4); /* no more than a character is given away */
 			REQUIRE(!name_decode(name, len, back, &m));
 			cuts++;
 		} else {
@@ -128,7 +148,8 @@ END_TEST
 /* One, two, three and four bytes a character, and three for an escape, around 255 bytes. */
 START_TEST(long_names_are_cut_between_characters)
 {
-	static const char *const chars[] = { "x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "/", "\xed\xa0\x80" };
+	static const char *const chars[] = { "x", "\xc3\xa9",	 "\xe2\x82\xac", "\xf0\x9f\x98\x80",
+					     "/", "\xed\xa0\x80" };
 	const char *c = chars[_i];
 	size_t width = *c == '/' ? 3 : strlen(c);
 
@@ -165,7 +186,8 @@ START_TEST(two_names_are_never_the_same)
 	size_t n = 0;
 
 	/* All strings of up to two bytes out of those that matter, and long ones that differ in one. */
-	static const char bytes[] = { 0, '.', '/', '%', '2', 'E', 'F', '~', 'a', '\n', 0x7f, (char)0xc3, (char)0xa9 };
+	static const char bytes[] = { 0,   '.', '/',  '%',  '2',	'E',	   'F',
+				      '~', 'a', '\n', 0x7f, (char)0xc3, (char)0xa9 };
 
 	lens[n++] = 0;
 	for (size_t i = 0; i < sizeof(bytes); i++) {

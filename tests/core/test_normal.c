@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "catalog/catalog_normal.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_normal.h"
 #include "fault.h"
 #include "rng.h"
 #include "scene_util.h"
@@ -23,8 +23,13 @@ struct list {
 
 static void list_init(struct list *l, size_t n, const uint64_t *shape)
 {
-	l->t = (struct tensor_chunks){ .fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = n,
-				       .shape = l->shape, .boxes = l->boxes, .locs = l->locs };
+	l->t = (struct tensor_chunks){ .fqn = "w",
+				       .fqn_len = 1,
+				       .dtype = DTYPE_F32,
+				       .n_dims = n,
+				       .shape = l->shape,
+				       .boxes = l->boxes,
+				       .locs = l->locs };
 	memcpy(l->shape, shape, n * sizeof(*shape));
 }
 
@@ -44,7 +49,11 @@ static void list_add2(struct list *l, uint64_t o0, uint64_t o1, uint64_t l0, uin
 	list_add(l, (const uint64_t[]){ o0, o1 }, (const uint64_t[]){ l0, l1 });
 }
 
-#define SHAPE(...) (const uint64_t[]){ __VA_ARGS__ }
+#define SHAPE(...) \
+	(const uint64_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 
 START_TEST(a_grid_in_any_order_is_put_into_cell_order)
 {
@@ -198,8 +207,9 @@ START_TEST(chunks_stored_nowhere_are_told)
 	l.locs[1].file = l.locs[2].file = CATALOG_NO_FILE;
 	ck_assert_int_eq(normal_make(&r, &l.t, &bytes, &e), 0);
 	ck_assert_int_eq(r.state, TENSOR_INCOMPLETE);
-	ck_assert_str_eq(r.fault, "2 of its chunks are listed but stored nowhere, first the one at [2,0] of "
-				  "size [2,2]");
+	ck_assert_str_eq(r.fault,
+			 "2 of its chunks are listed but stored nowhere, first the one at [2,0] of "
+			 "size [2,2]");
 	ck_assert_uint_eq(r.count, 1);
 	/* A replica of it that is stored makes it whole again. */
 	list_add2(&l, 2, 0, 2, 4);
@@ -256,12 +266,16 @@ START_TEST(a_chunk_outside_the_shape_is_refused)
 	list_add2(&l, 0, 0, 4, 4);
 	list_add2(&l, 2, 3, 2, 2);
 	ck_assert_int_eq(normal_make(&r, &l.t, &bytes, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg, "tensor 'model.w': chunk at [2,3] of size [2,2] lies outside its shape [4,4]");
+	ck_assert_str_eq(
+		e.msg,
+		"tensor 'model.w': chunk at [2,3] of size [2,2] lies outside its shape [4,4]");
 	l.t.count = 1;
 	list_add2(&l, UINT64_MAX, 0, 2, 2); /* their sum wraps */
 	ck_assert_int_eq(normal_make(&r, &l.t, &bytes, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg, "tensor 'model.w': chunk at [18446744073709551615,0] of size [2,2] lies outside "
-				"its shape [4,4]");
+	ck_assert_str_eq(
+		e.msg,
+		"tensor 'model.w': chunk at [18446744073709551615,0] of size [2,2] lies outside "
+		"its shape [4,4]");
 	ck_assert_uint_eq(bytes, 42);
 	normal_release(&r);
 }
@@ -392,7 +406,8 @@ START_TEST(without_memory_it_says_so)
 	list_add2(&l, 1, 1, 1, 1);
 	list_add2(&l, 1, 0, 2, 1);
 	list_add2(&l, 0, 2, 2, 1);
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct normal r = { 0 };
 		struct err e = { 0 };
 		uint64_t bytes;
@@ -400,7 +415,8 @@ START_TEST(without_memory_it_says_so)
 
 		(void)fault_off();
 		/* Without memory to prove it, a tensor is not taken for complete. */
-		ck_assert(rc == -ENOMEM || (!rc && r.state == (fault_hit() ? TENSOR_INCOMPLETE : TENSOR_COMPLETE)));
+		ck_assert(rc == -ENOMEM ||
+			  (!rc && r.state == (fault_hit() ? TENSOR_INCOMPLETE : TENSOR_COMPLETE)));
 		ck_assert_int_eq(e.code, -rc);
 		failed += rc != 0;
 		normal_release(&r);

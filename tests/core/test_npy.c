@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "view/npy.h"
 #include "base/checked.h"
 #include "suites.h"
+#include "view/npy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,9 @@ static const struct {
 	{ DTYPE_F32, 2, { 2, 3 }, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" },
 	{ DTYPE_F64, 1, { 7 }, "{'descr': '<f8', 'fortran_order': False, 'shape': (7,), }" },
 	{ DTYPE_I8, 0, { 0 }, "{'descr': '|i1', 'fortran_order': False, 'shape': (), }" },
-	{ DTYPE_BOOL, 3, { 0, 1, 18446744073709551615u },
+	{ DTYPE_BOOL,
+	  3,
+	  { 0, 1, 18446744073709551615u },
 	  "{'descr': '|b1', 'fortran_order': False, 'shape': (0, 1, 18446744073709551615), }" },
 	{ DTYPE_BF16, 1, { 5 }, "{'descr': '<V2', 'fortran_order': False, 'shape': (5,), }" },
 	{ DTYPE_C64, 1, { 5 }, "{'descr': '<c8', 'fortran_order': False, 'shape': (5,), }" },

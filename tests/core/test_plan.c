@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/plan.h"
 #include "base/checked.h"
 #include "fault.h"
+#include "read/plan.h"
 #include "rng.h"
 #include "scene_util.h"
 #include "suites.h"
@@ -164,7 +164,8 @@ START_TEST(offsets_near_2_to_the_63_are_planned_right)
 	const uint64_t shape[] = { rows, cols };
 	const uint64_t boxes[] = { 0, 0, rows, cols / 2, 0, cols / 2, rows, cols / 2 };
 	uint64_t strides[] = { cols * 2, 4, cols * 2, 4 };
-	struct payload pl[] = { { .data = 704, .stride = strides }, { .data = 768, .stride = strides + 2 } };
+	struct payload pl[] = { { .data = 704, .stride = strides },
+				{ .data = 768, .stride = strides + 2 } };
 	struct chunkmap *m = chunkmap_new(2, shape, boxes, 2);
 	struct plan p = { 0 };
 	uint64_t last_row = (rows - 1) * cols * 4;
@@ -195,7 +196,7 @@ struct layout {
 	const char *what;
 	size_t n;
 	uint64_t shape[3], cells[3];
-	uint64_t perm[3]; /* the item's dimensions, outermost first */
+	uint64_t perm[3];  /* the item's dimensions, outermost first */
 	uint64_t off, len; /* bytes; len 0: to the end */
 	size_t copies;
 	uint32_t dims; /* of each copy */
@@ -205,12 +206,39 @@ struct layout {
 /* Elements of 4 bytes. */
 static const struct layout layouts[] = {
 	{ "one chunk", 2, { 8, 6 }, { 1, 1 }, { 0, 1 }, 0, 0, 1, 0, 192 },
-	{ "one chunk, from the middle of a row on", 2, { 8, 6 }, { 1, 1 }, { 0, 1 }, 13, 100, 1, 0, 100 },
+	{ "one chunk, from the middle of a row on",
+	  2,
+	  { 8, 6 },
+	  { 1, 1 },
+	  { 0, 1 },
+	  13,
+	  100,
+	  1,
+	  0,
+	  100 },
 	{ "Shard(0)", 2, { 8, 6 }, { 4, 1 }, { 0, 1 }, 0, 0, 4, 0, 48 },
 	{ "Shard(0), some bytes", 2, { 8, 6 }, { 4, 1 }, { 0, 1 }, 41, 100, 3, 0, 7 },
-	{ "Shard(0) of three dimensions", 3, { 8, 6, 5 }, { 2, 1, 1 }, { 0, 1, 2 }, 0, 0, 2, 0, 480 },
+	{ "Shard(0) of three dimensions",
+	  3,
+	  { 8, 6, 5 },
+	  { 2, 1, 1 },
+	  { 0, 1, 2 },
+	  0,
+	  0,
+	  2,
+	  0,
+	  480 },
 	{ "Shard(1)", 2, { 8, 6 }, { 1, 2 }, { 0, 1 }, 0, 0, 2, 1, 12 },
-	{ "Shard(1) of three dimensions", 3, { 4, 6, 5 }, { 1, 3, 1 }, { 0, 1, 2 }, 0, 0, 3, 1, 40 },
+	{ "Shard(1) of three dimensions",
+	  3,
+	  { 4, 6, 5 },
+	  { 1, 3, 1 },
+	  { 0, 1, 2 },
+	  0,
+	  0,
+	  3,
+	  1,
+	  40 },
 	{ "a grid", 2, { 8, 6 }, { 2, 2 }, { 0, 1 }, 0, 0, 4, 1, 12 },
 	{ "transposed", 2, { 8, 6 }, { 1, 1 }, { 1, 0 }, 0, 0, 1, 2, 4 },
 	{ "channels last", 3, { 4, 6, 5 }, { 1, 1, 1 }, { 1, 2, 0 }, 0, 0, 1, 2, 4 },
@@ -307,14 +335,16 @@ START_TEST(without_memory_it_says_so)
 		struct scene s;
 
 		scene_make(&s, &c, &o);
-		FAULT_LOOP(FAULT_ALLOC) {
+		FAULT_LOOP(FAULT_ALLOC)
+		{
 			struct plan p = { 0 };
 			int rc = plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p);
 
 			(void)fault_off();
 			ck_assert_int_eq(rc, fault_hit() ? -ENOMEM : 0);
 			failed += rc != 0;
-			ck_assert_int_eq(plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p), 0);
+			ck_assert_int_eq(plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p),
+					 0);
 			plan_release(&p);
 		}
 		scene_release(&s);

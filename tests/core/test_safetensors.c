@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "parse/safetensors.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
+#include "parse/safetensors.h"
 #include "suites.h"
 
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include <string.h>
 
 /* u64 length, json, `data` zero bytes */
-static int read_header(const char *json, size_t json_n, uint64_t claimed, size_t data, bool size_known,
-		       struct st_header **ret, struct err *e)
+static int read_header(const char *json, size_t json_n, uint64_t claimed, size_t data,
+		       bool size_known, struct st_header **ret, struct err *e)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	struct mem m;
@@ -41,10 +41,13 @@ static int read_header(const char *json, size_t json_n, uint64_t claimed, size_t
 
 START_TEST(tensors_are_found_by_name)
 {
-	static const char json[] = "{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", "[8,20]") ","
-				   T("a", "F64", "[]", "[0,8]") "," T("", "U8", "[0]", "[20,20]") ","
-				   T("f4", "F4", "[2,4]", "[20,24]") "," T("caf\xc3\xa9", "BOOL", "[1]", "[24,25]")
-				   "}   ";
+	static const char json[] =
+		"{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", "[8,20]") "," T(
+			"a", "F64", "[]",
+			"[0,8]") "," T("", "U8", "[0]",
+				       "[20,20]") "," T("f4", "F4", "[2,4]",
+							"[20,24]") "," T("caf\xc3\xa9", "BOOL",
+									 "[1]", "[24,25]") "}   ";
 	struct st_header *h = NULL;
 	struct err e = { 0 };
 	const struct st_tensor *t;
@@ -84,9 +87,10 @@ START_TEST(every_dtype_of_the_format_is_known)
 
 		if (!i->safetensors)
 			continue;
-		n = snprintf(json, sizeof(json), "{" T("t", "%s", "[6]", "[0,%d]") "}", i->safetensors,
-			     d == DTYPE_F4_E2M1FN_X2 ? 3 : 6 * i->size);
-		ck_assert_int_eq(read_header(json, (size_t)n, (size_t)n, 6u * i->size, true, &h, &e), 0);
+		n = snprintf(json, sizeof(json), "{" T("t", "%s", "[6]", "[0,%d]") "}",
+			     i->safetensors, d == DTYPE_F4_E2M1FN_X2 ? 3 : 6 * i->size);
+		ck_assert_int_eq(
+			read_header(json, (size_t)n, (size_t)n, 6u * i->size, true, &h, &e), 0);
 		ck_assert_int_eq(st_find(h, "t", 1)->dtype, d);
 		st_free(h);
 	}
@@ -104,8 +108,9 @@ START_TEST(a_file_may_hold_nothing)
 }
 END_TEST
 
-#define NUMBERS_65 "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1," \
-		   "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"
+#define NUMBERS_65 \
+	"[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1," \
+	"1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"
 
 static const struct {
 	const char *json;
@@ -114,9 +119,11 @@ static const struct {
 } bad[] = {
 	{ "", EBADMSG, "no safetensors header: its length would be 0" },
 	{ "[]", EBADMSG, "safetensors header is not a JSON object: something else" },
-	{ "{", EBADMSG, "safetensors header is not a JSON object: string or '}' expected near end of file" },
+	{ "{", EBADMSG,
+	  "safetensors header is not a JSON object: string or '}' expected near end of file" },
 	{ "nonsense", EBADMSG, "safetensors header is not a JSON object: " },
-	{ "{} {}", EBADMSG, "safetensors header is not a JSON object: end of file expected near '{'" },
+	{ "{} {}", EBADMSG,
+	  "safetensors header is not a JSON object: end of file expected near '{'" },
 	{ "{" T("a", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[0,1]") "}", EBADMSG,
 	  "safetensors header is not a JSON object: duplicate object key near '\"a\"'" },
 	{ "{\"a\":7}", EBADMSG, "safetensors header: 'a': no dtype" },
@@ -177,14 +184,15 @@ END_TEST
 
 START_TEST(lengths_beyond_the_file_are_refused_before_anything_is_allocated)
 {
-	static const uint64_t claims[] = { 11, 100000000, 100000001, (uint64_t)1 << 40, INT64_MAX, UINT64_MAX,
-					   UINT64_MAX - 7 };
+	static const uint64_t claims[] = { 11,	      100000000,  100000001,	 (uint64_t)1 << 40,
+					   INT64_MAX, UINT64_MAX, UINT64_MAX - 7 };
 	struct st_header *h = NULL;
 	struct err e = { 0 };
 
 	fault_peak_reset();
 	ck_assert_int_eq(read_header("{}", 2, claims[_i], 8, true, &h, &e), -EBADMSG);
-	ck_assert_msg(strstr(e.msg, "no safetensors header: its length would be") == e.msg, "%s", e.msg);
+	ck_assert_msg(strstr(e.msg, "no safetensors header: its length would be") == e.msg, "%s",
+		      e.msg);
 	ck_assert_int_lt(fault_peak() - fault_live(), 10000);
 	ck_assert_int_eq(read_header("{}", 2, claims[_i], 8, false, &h, &e), -EBADMSG);
 	ck_assert_ptr_null(h);
@@ -193,7 +201,8 @@ END_TEST
 
 START_TEST(every_beginning_of_a_file_is_refused)
 {
-	static const char json[] = "{" T("a", "F64", "[]", "[0,8]") "," T("b", "U8", "[3]", "[8,11]") "}";
+	static const char json[] =
+		"{" T("a", "F64", "[]", "[0,8]") "," T("b", "U8", "[3]", "[8,11]") "}";
 	uint8_t b[8 + sizeof(json) - 1 + 11] = { sizeof(json) - 1 };
 
 	memcpy(b + 8, json, sizeof(json) - 1);
@@ -215,7 +224,8 @@ END_TEST
 
 START_TEST(failing_reads_and_allocations_come_through)
 {
-	static const char json[] = "{" T("a", "F64", "[]", "[0,8]") "," T("b", "U8", "[3]", "[8,11]") "}";
+	static const char json[] =
+		"{" T("a", "F64", "[]", "[0,8]") "," T("b", "U8", "[3]", "[8,11]") "}";
 	uint8_t b[8 + sizeof(json) - 1 + 11] = { sizeof(json) - 1 };
 	unsigned failed = 0;
 	struct mem m;
@@ -234,7 +244,8 @@ START_TEST(failing_reads_and_allocations_come_through)
 		ck_assert_int_eq(e.code, EIO);
 	}
 	m.fail = 0;
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct st_header *h = NULL;
 		struct err e = { 0 };
 		int rc = st_read(&blob, &h, &e);
@@ -261,7 +272,8 @@ Suite *safetensors_suite(void)
 	tcase_add_test(t, every_dtype_of_the_format_is_known);
 	tcase_add_test(t, a_file_may_hold_nothing);
 	tcase_add_loop_test(t, what_safetensors_refuses_is_refused, 0, ARRAY_LEN(bad));
-	tcase_add_loop_test(t, lengths_beyond_the_file_are_refused_before_anything_is_allocated, 0, 7);
+	tcase_add_loop_test(t, lengths_beyond_the_file_are_refused_before_anything_is_allocated, 0,
+			    7);
 	tcase_add_test(t, every_beginning_of_a_file_is_refused);
 	tcase_add_test(t, failing_reads_and_allocations_come_through);
 	suite_add_tcase(s, t);

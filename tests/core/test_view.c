@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "view/view.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "catalog/catalog_build.h"
@@ -8,13 +7,14 @@
 #include "rng.h"
 #include "suites.h"
 #include "view/npy.h"
+#include "view/view.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FQN(s) s, sizeof(s) - 1
-#define LONG50 "0123456789.123456789.123456789.123456789.123456789"
+#define FQN(s)	s, sizeof(s) - 1
+#define LONG50	"0123456789.123456789.123456789.123456789.123456789"
 #define LONG250 LONG50 LONG50 LONG50 LONG50 LONG50
 
 static const struct {
@@ -22,13 +22,14 @@ static const struct {
 	size_t n;
 	bool object;
 	const char *name; /* without suffix; NULL: cut */
-} entries[] = { /* in natural order */
+} entries[] = {
+	/* in natural order */
 	{ FQN(""), false, "%" },
 	{ FQN("."), false, "%2E" },
 	{ FQN(".."), false, "%2E%2E" },
 	{ FQN(LONG250 "aa"), false, LONG250 "aa" }, /* too long with ".npy" */
 	{ FQN(LONG250 "aaaaa"), false, LONG250 "aaaaa" },
-	{ FQN(LONG250 "aaaaaa"), false, NULL },     /* 256 bytes */
+	{ FQN(LONG250 "aaaaaa"), false, NULL }, /* 256 bytes */
 	{ FQN("A"), false, "A" },
 	{ FQN("a"), false, "a" },
 	{ FQN("a\0b"), false, "a%00b" },
@@ -49,8 +50,12 @@ static struct catalog *make_catalog(void)
 	struct err e = { 0 };
 	struct chunk_loc loc = { .length = 1000 };
 	const uint64_t shape[] = { 2, 3 }, box[] = { 0, 0, 2, 3 };
-	struct tensor_chunks t = { .dtype = DTYPE_F32, .n_dims = 2, .shape = shape, .count = 1,
-				   .boxes = box, .locs = &loc };
+	struct tensor_chunks t = { .dtype = DTYPE_F32,
+				   .n_dims = 2,
+				   .shape = shape,
+				   .count = 1,
+				   .boxes = box,
+				   .locs = &loc };
 	uint32_t id;
 
 	REQUIRE(!catalog_writer_new(NULL, "dcp", "/", &w, &e));
@@ -95,7 +100,8 @@ START_TEST(the_tree_is_the_same_from_every_side)
 		struct view_node d = view_resolve(v, dir);
 
 		ck_assert_int_ne(d.kind, VIEW_NONE);
-		ck_assert_int_eq(count != 0, d.kind == VIEW_ROOT || d.kind == VIEW_FACE || d.kind == VIEW_CONTROL);
+		ck_assert_int_eq(count != 0, d.kind == VIEW_ROOT || d.kind == VIEW_FACE ||
+						     d.kind == VIEW_CONTROL);
 		for (uint64_t pos = 0; pos < count; pos++) {
 			uint64_t node = view_entry(v, dir, pos, name);
 
@@ -130,12 +136,14 @@ START_TEST(entries_come_in_natural_order_with_readable_names)
 
 		for (size_t i = 0; i < ARRAY_LEN(entries); i++) {
 			char name[NAME_CAP], want[400];
-			bool fits = entries[i].name && strlen(entries[i].name) + strlen(suffix) <= 255;
+			bool fits =
+				entries[i].name && strlen(entries[i].name) + strlen(suffix) <= 255;
 
 			if (entries[i].object != (d == 2))
 				continue;
 			ck_assert_uint_ne(view_entry(v, dir, pos++, name), 0);
-			(void)snprintf(want, sizeof(want), "%s%s", entries[i].name ? entries[i].name : "", suffix);
+			(void)snprintf(want, sizeof(want), "%s%s",
+				       entries[i].name ? entries[i].name : "", suffix);
 			if (fits)
 				ck_assert_str_eq(name, want);
 			else
@@ -160,14 +168,14 @@ static const struct {
 	{ "tensors", "" },
 	{ "tensors", "." },
 	{ "tensors", ".." },
-	{ "tensors", "%41" },      /* "A" */
+	{ "tensors", "%41" }, /* "A" */
 	{ "tensors", "%61" },
-	{ "tensors", "a%2fb" },    /* lower case */
+	{ "tensors", "a%2fb" }, /* lower case */
 	{ "tensors", "a%2" },
 	{ "tensors", "a%" },
 	{ "tensors", "a.npy" },
 	{ "tensors", "b" },
-	{ "tensors", "a.b.02" },   /* compares as 2, is another string */
+	{ "tensors", "a.b.02" }, /* compares as 2, is another string */
 	{ "tensors", "%2E%2E%2E" },
 	{ "tensors", "%00" },
 	{ "tensors", LONG250 "aaaaaa" },
@@ -190,7 +198,8 @@ START_TEST(every_file_has_one_name_only)
 	uint64_t dir;
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ 0 }, &v, &e), 0);
-	dir = strangers[_i].dir ? must_lookup(v, VIEW_ROOT_NODE, strangers[_i].dir) : VIEW_ROOT_NODE;
+	dir = strangers[_i].dir ? must_lookup(v, VIEW_ROOT_NODE, strangers[_i].dir)
+				: VIEW_ROOT_NODE;
 	ck_assert_uint_eq(view_lookup(v, dir, strangers[_i].name), 0);
 	view_free(v);
 	catalog_close(c);
@@ -203,8 +212,16 @@ START_TEST(names_in_what_is_no_directory_are_nothing)
 	struct view *v = NULL;
 	struct err e = { 0 };
 	uint64_t file;
-	static const uint64_t none[] = { 0, 5, 6, 1021, 1024, (uint64_t)1 << 35, ((uint64_t)1 << 36) + 15,
-					 ((uint64_t)4 << 36), UINT64_MAX, (uint64_t)1 << 63 };
+	static const uint64_t none[] = { 0,
+					 5,
+					 6,
+					 1021,
+					 1024,
+					 (uint64_t)1 << 35,
+					 ((uint64_t)1 << 36) + 15,
+					 ((uint64_t)4 << 36),
+					 UINT64_MAX,
+					 (uint64_t)1 << 63 };
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ 0 }, &v, &e), 0);
 	file = must_lookup(v, must_lookup(v, VIEW_ROOT_NODE, "tensors"), "a");
@@ -241,7 +258,8 @@ START_TEST(include_and_exclude_choose_what_exists)
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
 	struct err e = { 0 };
-	struct view_opts o = { filters[_i].include[0] ? filters[_i].include : NULL, filters[_i].exclude };
+	struct view_opts o = { filters[_i].include[0] ? filters[_i].include : NULL,
+			       filters[_i].exclude };
 	char got[400] = "";
 	static const char *const dirs[] = { "tensors", "objects" };
 
@@ -255,16 +273,20 @@ START_TEST(include_and_exclude_choose_what_exists)
 		ck_assert_uint_eq(n_shown, view_entries(v, dir));
 		for (uint64_t pos = 0; view_entry(v, dir, pos, name); pos++) {
 			(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s ", name);
-			ck_assert_uint_eq(view_resolve(v, view_lookup(v, dir, name)).index, shown[pos]);
+			ck_assert_uint_eq(view_resolve(v, view_lookup(v, dir, name)).index,
+					  shown[pos]);
 		}
 		if (!d)
-			(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s| ", *got ? "" : " ");
+			(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s| ",
+				       *got ? "" : " ");
 	}
 	ck_assert_str_eq(got, filters[_i].shown);
 	/* What is left out is not there under its name either. */
 	if (!strstr(filters[_i].shown, "a.b ")) {
-		ck_assert_uint_eq(view_lookup(v, must_lookup(v, VIEW_ROOT_NODE, "tensors"), "a.b"), 0);
-		ck_assert_uint_eq(view_lookup(v, must_lookup(v, VIEW_ROOT_NODE, "npy"), "a.b.npy"), 0);
+		ck_assert_uint_eq(view_lookup(v, must_lookup(v, VIEW_ROOT_NODE, "tensors"), "a.b"),
+				  0);
+		ck_assert_uint_eq(view_lookup(v, must_lookup(v, VIEW_ROOT_NODE, "npy"), "a.b.npy"),
+				  0);
 		ck_assert_int_eq(view_find(v, false, "a.b", 3), -1);
 	}
 	view_free(v);
@@ -322,7 +344,8 @@ START_TEST(files_consist_of_contiguous_segments)
 				ck_assert_uint_eq(f.size, 24);
 			if (d == 1) {
 				char head[NPY_MAX_HEADER];
-				size_t len = npy_header(DTYPE_F32, 2, (const uint64_t[]){ 2, 3 }, head);
+				size_t len =
+					npy_header(DTYPE_F32, 2, (const uint64_t[]){ 2, 3 }, head);
 
 				ck_assert_uint_eq(f.size, len + 24);
 				ck_assert_uint_eq(f.seg[0].len, len);
@@ -364,7 +387,8 @@ START_TEST(without_memory_it_says_so)
 {
 	struct catalog *c = make_catalog();
 
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct view *v = NULL;
 		struct err e = { 0 };
 		int rc = view_new(c, &(struct view_opts){ 0 }, &v, &e);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "parse/zip.h"
 #include "archive_util.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
+#include "parse/zip.h"
 #include "suites.h"
 
 #include <stdlib.h>
@@ -258,10 +258,10 @@ static const struct {
 	{ -50, "\0\0", 2, false, EBADMSG, "zip: broken central directory" },
 	{ -22 + 16, "\xff\xff\xff\xff", 4, true, EBADMSG,
 	  "zip: 3 members in a directory of 181 bytes at 4294967295" },
-	{ -22 + 10, "\4\0", 2, true, EBADMSG,
-	  "zip: 4 members in a directory of 181 bytes at 282" },
+	{ -22 + 10, "\4\0", 2, true, EBADMSG, "zip: 4 members in a directory of 181 bytes at 282" },
 	{ 0, "QK", 2, false, EBADMSG, "zip: broken central directory" },
-	{ 10, "\10\0", 2, false, ENOTSUP, "zip member 'archive/data.pkl' is compressed or encrypted" },
+	{ 10, "\10\0", 2, false, ENOTSUP,
+	  "zip member 'archive/data.pkl' is compressed or encrypted" },
 	{ 8, "\11", 1, false, ENOTSUP, "zip member 'archive/data.pkl' is compressed or encrypted" },
 	{ 20, "\7", 1, false, ENOTSUP, "zip member 'archive/data.pkl' is compressed or encrypted" },
 	{ 28, "\xff\xff", 2, false, EBADMSG, "zip: central directory ends early" },
@@ -285,7 +285,8 @@ START_TEST(a_broken_directory_is_an_error_with_a_sentence)
 	struct blob b;
 
 	small_archive(&a);
-	memcpy(a.b.data + (bad_ends[_i].at < 0 ? (long)a.b.len : (long)a.directory) + bad_ends[_i].at,
+	memcpy(a.b.data + (bad_ends[_i].at < 0 ? (long)a.b.len : (long)a.directory) +
+		       bad_ends[_i].at,
 	       bad_ends[_i].bytes, bad_ends[_i].n);
 	mem_init(&m, a.b.data, a.b.len);
 	b = mem_blob(&m, true);
@@ -365,7 +366,8 @@ START_TEST(flipped_bits_never_lead_outside)
 
 		mem_init(&m, a.b.data, a.b.len);
 		for (uint64_t k = 1 + rng_below(&r, 3); k; k--)
-			m.p[a.directory + rng_below(&r, a.b.len - a.directory)] ^= (uint8_t)(1 << rng_below(&r, 8));
+			m.p[a.directory + rng_below(&r, a.b.len - a.directory)] ^=
+				(uint8_t)(1 << rng_below(&r, 8));
 		b = mem_blob(&m, true);
 		rc = zip_each(&b, ignore, NULL, &e);
 		REQUIRE(rc ? e.code == -rc && e.msg[0] : !e.code);
@@ -394,7 +396,8 @@ START_TEST(failing_reads_and_allocations_come_through)
 	}
 	ck_assert_uint_eq(m.fail, 4); /* tail, zip64 end record, directory */
 	m.fail = 0;
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct err e = { 0 };
 		int rc = zip_each(&b, ignore, NULL, &e);
 

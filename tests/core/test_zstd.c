@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "codec/zstd_stream.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "blob_util.h"
+#include "codec/zstd_stream.h"
 #include "fault.h"
 #include "suites.h"
 
@@ -22,8 +22,8 @@ static uint8_t *make_bytes(struct rng *r, size_t n)
 }
 
 /* All of the stream in reads of `step` bytes; the error, or the count that must be n. */
-static int64_t decode(const void *packed, size_t packed_n, unsigned layers, size_t step, uint8_t *out,
-		      size_t cap, struct err *e)
+static int64_t decode(const void *packed, size_t packed_n, unsigned layers, size_t step,
+		      uint8_t *out, size_t cap, struct err *e)
 {
 	struct mem m;
 	struct blob b;
@@ -86,8 +86,9 @@ START_TEST(frames_follow_each_other_and_layers_stack)
 		free(packed);
 		packed = next;
 	}
-	ck_assert_int_eq(decode(packed, packed_n, shapes[_i].layers, shapes[_i].step, out, n + 100, &e),
-			 (int64_t)n);
+	ck_assert_int_eq(
+		decode(packed, packed_n, shapes[_i].layers, shapes[_i].step, out, n + 100, &e),
+		(int64_t)n);
 	ck_assert_int_eq(e.code, 0);
 	ck_assert(!memcmp(out, want, n));
 	free(want);
@@ -149,7 +150,8 @@ static const struct {
 	{ "this is not zstd at all", 23, "zstd: Unknown frame descriptor" },
 	{ "PK\3\4................", 20, "zstd: Unknown frame descriptor" },
 	/* a window of 2 GiB */
-	{ "\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00", 9, "zstd: Frame requires too much memory for decoding" },
+	{ "\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00", 9,
+	  "zstd: Frame requires too much memory for decoding" },
 	/* needs dictionary 1 */
 	{ "\x28\xb5\x2f\xfd\x01\x58\x01\x01\x00\x00", 10, "zstd: Dictionary mismatch" },
 	/* reserved block type */
@@ -196,7 +198,8 @@ START_TEST(flipped_bits_never_crash)
 {
 	struct rng r = rng_new();
 	size_t n = 20000, packed_n;
-	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 5000, &packed_n), *out = malloc(40000);
+	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 5000, &packed_n),
+		*out = malloc(40000);
 
 	for (int i = 0; i < 2000; i++) {
 		size_t at = rng_below(&r, packed_n);
@@ -219,7 +222,8 @@ START_TEST(failing_reads_come_through)
 {
 	struct rng r = rng_new();
 	size_t n = 500000, packed_n;
-	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 0, &packed_n), *out = malloc(n);
+	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 0, &packed_n),
+		*out = malloc(n);
 	struct err e = { 0 };
 	struct mem m;
 	struct blob b;
@@ -244,7 +248,8 @@ START_TEST(without_memory_there_is_no_stream)
 	struct blob b = { 0 };
 	unsigned failed = 0;
 
-	FAULT_LOOP(FAULT_ALLOC) {
+	FAULT_LOOP(FAULT_ALLOC)
+	{
 		struct zstd_stream *s = zstd_stream_new(&b, 3);
 
 		(void)fault_off();
