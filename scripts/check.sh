@@ -1,8 +1,9 @@
 #!/bin/bash
-# check.sh BUILDDIR [WORD] - the unit suites of BUILDDIR/tests/unit, then every suite on real mounts
-# with BUILDDIR/ckptfs; with WORD only the suites whose file name contains it. Prints each test with
-# its result and, at the end, "N passed, N failed". Without /dev/fuse the mounts are skipped, which
-# is a failure when CI=true. Whatever was mounted or written is gone afterwards.
+# check.sh BUILDDIR [WORD] - the unit suites of BUILDDIR/tests/unit ($UNIT names them, when not
+# all), then every suite on real mounts with BUILDDIR/ckptfs; with WORD only the suites whose file
+# name contains it. Prints each test with its result and, at the end, "N passed, N failed". Without
+# /dev/fuse the mounts are skipped, which is a failure when CI=true. Whatever was mounted or written
+# is gone afterwards.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -32,7 +33,8 @@ UBSAN_OPTIONS+=:print_stacktrace=1
 
 if [[ -x $build/tests/unit && -z $word ]]; then
   # Check's own summary: "98%: Checks: 55, Failures: 1, Errors: 0"
-  CK_VERBOSITY=${CK_VERBOSITY:-verbose} "$build/tests/unit" >"$log.unit" 2>&1
+  # shellcheck disable=SC2086 # a list of suites, all when empty
+  CK_VERBOSITY=${CK_VERBOSITY:-verbose} "$build/tests/unit" ${UNIT:-} >"$log.unit" 2>&1
   unit=$?
   cat "$log.unit"
   read -r unit_all unit_failed < <(sed -nE \

@@ -245,5 +245,6 @@ static void each_run(const struct copy_dim *d, uint32_t n, uint64_t len, uint8_t
 void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,
 		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg)
 {
-	each_run(dims + c->dim, c->n_dims, c->run, out + c->dst, run, arg);
+	/* A plan without any dimension has no array of them. */
+	each_run(c->n_dims ? dims + c->dim : NULL, c->n_dims, c->run, out + c->dst, run, arg);
 }

@@ -22,7 +22,7 @@ static void carry_out(const struct scene *s, const struct plan *p, uint64_t len,
 {
 	for (size_t i = 0; i < p->n; i++) {
 		const struct copy *c = &p->copies[i];
-		const struct copy_dim *dims = p->dims + c->dim;
+		const struct copy_dim *dims = c->n_dims ? p->dims + c->dim : NULL;
 		uint64_t counts[MAX_DIMS + 1], idx[MAX_DIMS + 1] = { 0 };
 
 		REQUIRE(c->chunk < s->count);

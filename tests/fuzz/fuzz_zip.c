@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Archives of any bytes: local headers at every offset, the central directory, the members it
+ * names. What is found lies inside.
+ */
+#include "base/err.h"
+#include "parse/zip.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct bytes {
+	const uint8_t *p;
+	size_t n;
+};
+
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	const struct bytes *b = arg;
+	size_t n = off < b->n ? b->n - (size_t)off : 0;
+
+	(void)e;
+	n = n < len ? n : len;
+	if (n)
+		memcpy(buf, b->p + off, n);
+	return (int64_t)n;
+}
+
+static int each(void *arg, const struct zip_member *m, struct err *e)
+{
+	const struct blob *b = arg;
+	uint64_t at = UINT64_MAX;
+	unsigned sum = 0;
+	struct err why;
+
+	(void)e;
+	for (size_t i = 0; i < m->name_len; i++)
+		sum += (unsigned char)m->name[i];
+	if (!zip_member_data(b, m, &at, &why) && (at > b->size || m->size > b->size - at))
+		abort();
+	return sum == UINT32_MAX ? 55 : 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct bytes b = { data, size };
+	struct blob blob = { read_bytes, &b, size };
+	struct err e = { 0 };
+	int rc;
+
+	if (!size)
+		return 0;
+	for (size_t at = 0; at < size && at < 4096; at++) {
+		struct zip_local l;
+
+		e = (struct err){ 0 };
+		rc = zip_read_local(data + at, size - at, &l, &e);
+		if (rc ? e.code != -rc || !e.msg[0]
+		       : l.data > size - at || l.name + l.name_len > (const char *)data + size)
+			abort();
+		(void)zip_descriptor(data + at, size - at, at);
+	}
+	e = (struct err){ 0 };
+	rc = zip_each(&blob, each, &blob, &e);
+	if (rc ? e.code != -rc || !e.msg[0] : e.code)
+		abort();
+	return 0;
+}
