@@ -25,7 +25,8 @@ static uint64_t take(void *arg, uint64_t n)
 	uint64_t v = 0;
 
 	if (n == 256)
-		return (c->contents = c->contents * 6364136223846793005u + 1442695040888963407u) >> 56;
+		return (c->contents = c->contents * 6364136223846793005u + 1442695040888963407u) >>
+		       56;
 	for (uint64_t max = n - 1; max && c->left; max >>= 8, c->left--)
 		v = v << 8 | *c->p++;
 	return v % n;
