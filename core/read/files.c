@@ -199,6 +199,8 @@ static int pin(struct files *f, uint32_t i, int *ret, struct err *e)
 	{
 		SCOPED_LOCK(&f->lock);
 		if (x->fd >= 0) {
+			list_remove(f, i); /* used last now */
+			list_push(f, i);
 			x->pins++;
 			*ret = x->fd;
 			return 0;

@@ -243,6 +243,7 @@ START_TEST(include_and_exclude_choose_what_exists)
 	ck_assert_int_eq(ckpt_tensor_find(c, "a/c", 3), -1);
 	ck_assert_int_eq(ckpt_object_find(c, "packed", 6), -1);
 	ck_assert_int_eq(ckpt_fqn_node(c, "a/c", 3, &n), 1);
+	ck_assert_int_eq(ckpt_fqn_node(c, "packed", 6, &n), 1);
 	expect_file(c, "tensors/a.b", "0123456789");
 	expect_file(c, "tensors/a%2Fc",
 		    "error 2: 'tensors/a%2Fc': there is no such file in the tree");
@@ -296,6 +297,27 @@ START_TEST(paths_lead_where_they_lead_in_a_mount)
 		ck_assert_uint_ge(st.size, 1);
 		ck_assert_uint_eq(st.node, n);
 	}
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(an_fqn_leads_to_its_file)
+{
+	struct ckpt *c;
+	struct err e = { 0 };
+	ckpt_node n = 0, want = 1;
+
+	put_sample();
+	c = open_with(&plain);
+	ck_assert_int_eq(ckpt_fqn_node(c, "a/c", 3, &n), 0);
+	ck_assert_int_eq(ckpt_walk(c, "tensors/a%2Fc", &want, &e), 0);
+	ck_assert_uint_eq(n, want);
+	ck_assert_int_eq(ckpt_fqn_node(c, "packed", 6, &n), 0);
+	ck_assert_int_eq(ckpt_walk(c, "objects/packed", &want, &e), 0);
+	ck_assert_uint_eq(n, want);
+	ck_assert_int_eq(ckpt_fqn_node(c, "pack", 4, &n), 1);
+	ck_assert_int_eq(ckpt_fqn_node(c, "", 0, &n), 1);
+	ck_assert_uint_eq(n, want);
 	ckpt_close(c);
 }
 END_TEST
@@ -873,6 +895,7 @@ static char *check(const struct ckpt_opts *o, bool data, struct ckpt_check *ret)
 	buf_str(&x.b, "");
 	ck_assert_msg(!ckpt_check(c, ret, &e), "%s", e.msg);
 	ck_assert_uint_eq(x.last, x.total);
+	ck_assert(ret->bytes ? x.total == ret->bytes : !x.total);
 	ckpt_close(c);
 	return x.b.data;
 }
@@ -1066,6 +1089,7 @@ Suite *ckpt_suite(void)
 	tcase_add_test(t, totals_say_what_it_holds);
 	tcase_add_test(t, include_and_exclude_choose_what_exists);
 	tcase_add_loop_test(t, paths_lead_where_they_lead_in_a_mount, 0, ARRAY_LEN(paths));
+	tcase_add_test(t, an_fqn_leads_to_its_file);
 	tcase_add_test(t, names_too_long_for_a_file_are_not_found);
 	tcase_add_test(t, directories_and_strangers_cannot_be_opened);
 	tcase_add_test(t, stat_knows_every_size_and_the_checkpoints_time);

@@ -321,6 +321,51 @@ START_TEST(replicas_of_several_ranks_count_once_the_first)
 }
 END_TEST
 
+/* Both chunks begin at 0; rank 1 has two entries for its own, rank 0 has none. */
+START_TEST(a_ranks_chunk_is_its_own_items_only)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
+	dcp_end(&d, "__0.metadata");
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 2));
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "w", 1, 1, U(0), "b", 0, 10, 0);
+	dcp_end(&d, "__1.metadata");
+	expect("w uint8 [4] incomplete: [0]+[2]@b:0+10,dcp; ");
+}
+END_TEST
+
+START_TEST(sixty_four_dimensions_of_large_numbers_fit)
+{
+	uint64_t shape[64], box[128];
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	struct dcp d;
+	size_t n;
+
+	for (size_t i = 0; i < 64; i++) {
+		shape[i] = i ? INT64_MAX : 0; /* no elements */
+		box[i] = box[64 + i] = i ? INT64_MAX : 0;
+	}
+	dcp_begin(&d, dir_fd);
+	for (int i = 0; i < 20; i++) {
+		char fqn[16];
+
+		(void)snprintf(fqn, sizeof(fqn), "t%d", i);
+		dcp_tensor(&d, fqn, strlen(fqn), "uint8", 64, shape, 1, box);
+		dcp_stored(&d, fqn, strlen(fqn), 64, box, "a", 0, 10, 0);
+	}
+	dcp_end(&d, ".metadata");
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	ck_assert_uint_eq(catalog_tensors(c, &n)[19].shape[63], INT64_MAX);
+	ck_assert_uint_eq(n, 20);
+	catalog_close(c);
+}
+END_TEST
+
 /* ---- what cannot be ---- */
 
 static void key(struct dcp *d, const char *s)
@@ -535,6 +580,10 @@ static void stored_but(struct dcp *d, const char *what)
 	emit_str(m, "transform_descriptors");
 	if (!strcmp(what, "transforms")) {
 		emit_int(m, 7);
+	} else if (*what == '+') { /* the descriptor is what follows */
+		emit_op(m, OP_EMPTY_LIST);
+		emit_str(m, what + 1);
+		emit_op(m, OP_APPEND);
 	} else if (!strcmp(what, "transform")) {
 		emit_op(m, OP_EMPTY_LIST);
 		emit_int(m, 7);
@@ -580,6 +629,26 @@ static void no_transform(struct dcp *d)
 	stored_but(d, "transform");
 }
 
+static void two_in_one(struct dcp *d)
+{
+	stored_but(d, "+stream.zstd/1+stream.zstd/1");
+}
+
+static void long_transform(struct dcp *d)
+{
+	char what[600];
+
+	memset(what, 'x', sizeof(what) - 1);
+	what[0] = '+';
+	what[sizeof(what) - 1] = 0;
+	stored_but(d, what);
+}
+
+static void unknown_transform(struct dcp *d) /* nobody has to read it yet */
+{
+	stored_but(d, "+stream.future/7");
+}
+
 static void nothing_odd(struct dcp *d)
 {
 	stored_but(d, "");
@@ -617,7 +686,10 @@ static const struct {
 	  "'w': its item's offset and length are not numbers below 2^63" },
 	{ far_end, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
 	{ no_transforms, EBADMSG, "'w': its transform descriptors are not a list" },
-	{ no_transform, EBADMSG, NULL },
+	{ no_transform, EBADMSG, "'w': a transform descriptor is no string" },
+	{ two_in_one, EBADMSG, "'w': its transform descriptors are too long" },
+	{ long_transform, EBADMSG, "'w': its transform descriptors are too long" },
+	{ unknown_transform, 0, NULL },
 	{ absolute, EBADMSG, "!'w': file name '/etc/passwd' refused: absolute path" },
 	{ traversal, EBADMSG,
 	  "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
@@ -897,6 +969,8 @@ Suite *dcp_suite(void)
 	tcase_add_test(t, rank_files_that_agree_are_one_tensor);
 	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
 	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
+	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
+	tcase_add_test(t, sixty_four_dimensions_of_large_numbers_fit);
 	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0,
 			    ARRAY_LEN(impossible));
 	tcase_add_loop_test(t, what_is_no_metadata_is_refused, 0, ARRAY_LEN(no_metadata));

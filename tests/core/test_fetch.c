@@ -540,6 +540,43 @@ START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 }
 END_TEST
 
+/* Where .metadata says that the item begins, safetensors begin and go on to the file's end. */
+START_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further)
+{
+	static const char json[] =
+		"{\"w\\n\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[3,7]},"
+		"\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}";
+	uint8_t b[200] = "junk";
+	size_t n = 4 + 8 + sizeof(json) - 1 + 7;
+	struct stage g = { 0 };
+	struct err e = { 0 };
+	struct otensor *o = NULL;
+	const struct catalog_source *s;
+	size_t k;
+	char out[4];
+
+	b[4] = sizeof(json) - 1;
+	memcpy(b + 12, json, sizeof(json) - 1);
+	memcpy(b + n - 7, "xyzdata", 7);
+	put_item("dcp", b, n - (size_t)_i, 4, 4, &g.catalog);
+	s = catalog_sources(g.catalog, &k);
+	REQUIRE(!files_new(dir_fd, s, k, &g.files, &e));
+	REQUIRE(!fetch_new(g.catalog, g.files, &plenty, &g.fetch, &e));
+	ck_assert_int_eq(otensor_open(g.fetch, 0, &o, &e), _i ? -EBADMSG : 0);
+	if (_i) {
+		ck_assert_str_eq(
+			e.msg,
+			"tensor 'w%0A', item at 4 of 'f': the item is neither a torch.save archive "
+			"nor safetensors: safetensors header: data of 7 bytes, the file has 6");
+	} else {
+		ck_assert_int_eq(otensor_read(g.fetch, o, out, 4, 0, &e), 0);
+		ck_assert_mem_eq(out, "data", 4);
+	}
+	otensor_close(g.fetch, o);
+	stage_release(&g);
+}
+END_TEST
+
 START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 {
 	const int64_t size[] = { 4 };
@@ -717,6 +754,7 @@ Suite *fetch_suite(void)
 	tcase_add_test(t, a_broken_index_is_renewed_once);
 	tcase_add_loop_test(t, without_renewal_a_broken_index_is_an_error, 0, 2);
 	tcase_add_loop_test(t, how_an_item_is_stored_is_told_by_its_encoding, 0, ARRAY_LEN(items));
+	tcase_add_loop_test(t, safetensors_reach_to_the_end_of_their_file_and_no_further, 0, 2);
 	tcase_add_test(t, a_file_changed_after_opening_is_an_error_with_a_sentence);
 	tcase_add_loop_test(t, a_failed_open_can_be_repeated, 0, 2);
 	tcase_add_test(t, without_memory_there_is_no_fetch);

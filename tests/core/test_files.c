@@ -253,6 +253,47 @@ START_TEST(more_files_than_descriptors_can_be_read)
 }
 END_TEST
 
+/* Does this process have the file open? */
+static bool is_open(const char *name)
+{
+	char want[4200], link[64], path[4200];
+
+	(void)snprintf(want, sizeof(want), "%s/%s", dir, name);
+	for (int fd = 0; fd < 200; fd++) {
+		ssize_t n;
+
+		(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		n = readlink(link, path, sizeof(path) - 1);
+		if (n > 0 && (path[n] = 0, !strcmp(path, want)))
+			return true;
+	}
+	return false;
+}
+
+START_TEST(the_longest_unused_descriptor_is_closed_first)
+{
+	const struct rlimit low = { 100, 100 };
+	uint32_t last = 0, got;
+	struct files *f;
+	struct err e = { 0 };
+
+	make_many();
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	f = open_files(many, MANY);
+	/* Until the first that was opened, though used again and again, would be closed. */
+	while (last < 90 && is_open("f1") == (last > 1)) {
+		ck_assert_int_eq(files_read(f, last, &got, sizeof(got), 0, &e), 0);
+		ck_assert_int_eq(files_read(f, 0, &got, sizeof(got), 0, &e), 0);
+		last++;
+	}
+	ck_assert_uint_gt(last, 20);
+	ck_assert_uint_lt(last, 90);
+	ck_assert(is_open("f0"));
+	ck_assert(is_open("f2"));
+	files_free(f);
+}
+END_TEST
+
 START_TEST(the_soft_limit_of_descriptors_is_raised)
 {
 	struct rlimit l;
@@ -353,6 +394,7 @@ Suite *files_suite(void)
 	tcase_add_test(t, what_is_wrong_with_a_file_is_said);
 	tcase_add_loop_test(t, a_changed_file_never_gives_other_bytes, 0, ARRAY_LEN(changes));
 	tcase_add_test(t, more_files_than_descriptors_can_be_read);
+	tcase_add_test(t, the_longest_unused_descriptor_is_closed_first);
 	tcase_add_test(t, the_soft_limit_of_descriptors_is_raised);
 	tcase_add_test(t, threads_share_few_descriptors);
 	tcase_add_test(t, a_failing_read_is_told_with_its_place);

@@ -299,6 +299,24 @@ START_TEST(what_is_larger_than_the_cache_is_read_in_pieces)
 }
 END_TEST
 
+/* Of two ways to take it apart, the one that keeps neighbours together: a column is one band. */
+START_TEST(pieces_are_cut_along_the_longest_stride)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 1000, 500, 500, true);
+	stage_init(&g, &s, &r, 0, 0);
+	c = cost_of(&g, 0,
+		    (size_t)2000 * 100); /* 100 rows: 100 neighbours in each of 500 columns */
+	ck_assert_uint_eq(c.reads, 500);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
 START_TEST(small_spans_are_read_whole_even_if_little_is_wanted)
 {
 	struct rng r = rng_new();
@@ -486,6 +504,7 @@ Suite *gather_suite(void)
 	tcase_add_loop_test(t, a_band_too_large_for_one_buffer_is_read_in_parts, 0, 2);
 	tcase_add_test(t, scattered_elements_are_gathered_from_blocks_that_stay);
 	tcase_add_loop_test(t, what_is_larger_than_the_cache_is_read_in_pieces, 0, 3);
+	tcase_add_test(t, pieces_are_cut_along_the_longest_stride);
 	tcase_add_test(t, small_spans_are_read_whole_even_if_little_is_wanted);
 	tcase_add_loop_test(t, compressed_items_are_decoded_once, 0, 2);
 	tcase_add_loop_test(t, compressed_items_larger_than_the_cache_are_right_too, 0, 2);

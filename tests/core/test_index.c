@@ -351,6 +351,21 @@ START_TEST(a_replaced_metadata_file_means_building_again)
 }
 END_TEST
 
+START_TEST(a_fresh_index_needs_no_look_into_the_metadata)
+{
+	uint64_t reads;
+
+	put_metadata(".metadata", 3, 100);
+	expect(NULL, true, 100, NULL);
+	reads = fault_reads();
+	expect(NULL, false, 100, NULL);
+	ck_assert_uint_eq(fault_reads(), reads);
+	age(".metadata");
+	expect(NULL, false, 100, NULL);
+	ck_assert_uint_gt(fault_reads(), reads);
+}
+END_TEST
+
 START_TEST(equal_bytes_mean_that_it_is_still_true)
 {
 	put_metadata(".metadata", 3, 100);
@@ -720,6 +735,7 @@ Suite *index_suite(void)
 	tcase_add_test(t, an_index_asked_for_where_none_can_be_is_an_error);
 	tcase_add_loop_test(t, other_things_in_place_of_the_index_do_no_harm, 0, 5);
 	tcase_add_test(t, a_replaced_metadata_file_means_building_again);
+	tcase_add_test(t, a_fresh_index_needs_no_look_into_the_metadata);
 	tcase_add_test(t, equal_bytes_mean_that_it_is_still_true);
 	tcase_add_test(t, other_rank_files_mean_building_again);
 	tcase_add_test(t, rebuilding_is_done_when_asked_for);

@@ -360,6 +360,42 @@ START_TEST(files_consist_of_contiguous_segments)
 }
 END_TEST
 
+/* FNV-1a is no match for somebody who wants two names to be one. The pairs are well known. */
+START_TEST(long_names_with_one_hash_are_refused)
+{
+	static const char *const pairs[][2] = {
+		{ "8yn0iYCKYHlIj4-BwPqk" LONG250, "GReLUrM4wMqfg9yzV3KQ" LONG250 },
+		{ "7mohtcOFVz" LONG250, "c1E51sSEyx" LONG250 },
+		{ "7mohtcOFVz", "c1E51sSEyx" }, /* short ones have names of their own */
+	};
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct view *v = NULL;
+	struct err e = { 0 };
+	struct chunk_loc loc = { 0 };
+	int rc;
+
+	REQUIRE(!catalog_writer_new(NULL, "dcp", "/", &w, &e));
+	REQUIRE(!catalog_add_source(w, "f", 1, &loc.file, &e));
+	REQUIRE(!catalog_add_encoding(w, "dcp", &loc.encoding, &e));
+	for (int i = 0; i < 2; i++)
+		REQUIRE(!catalog_add_object(w, pairs[_i][i], strlen(pairs[_i][i]), &loc, &e));
+	REQUIRE(!catalog_add_object(w, FQN(LONG250 "another long one"), &loc, &e));
+	REQUIRE(!catalog_writer_finish(w, &c, &e));
+	catalog_writer_free(w);
+	rc = view_new(c, &(struct view_opts){ 0 }, &v, &e);
+	if (_i == 2) {
+		ck_assert_int_eq(rc, 0);
+	} else {
+		ck_assert_int_eq(rc, -ENOTSUP);
+		ck_assert_ptr_nonnull(strstr(e.msg, "two FQNs have the same file name: '"));
+		ck_assert_ptr_null(v);
+	}
+	view_free(v);
+	catalog_close(c);
+}
+END_TEST
+
 START_TEST(every_tensor_is_found_by_its_fqn)
 {
 	struct catalog *c = make_catalog();
@@ -414,6 +450,7 @@ Suite *view_suite(void)
 	tcase_add_loop_test(t, include_and_exclude_choose_what_exists, 0, ARRAY_LEN(filters));
 	tcase_add_test(t, node_numbers_do_not_depend_on_what_is_shown);
 	tcase_add_test(t, files_consist_of_contiguous_segments);
+	tcase_add_loop_test(t, long_names_with_one_hash_are_refused, 0, 3);
 	tcase_add_test(t, every_tensor_is_found_by_its_fqn);
 	tcase_add_test(t, without_memory_it_says_so);
 	suite_add_tcase(s, t);
