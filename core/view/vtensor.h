@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vtensor - a virtual tensor: what a file shows, as pieces of stored tensors.
+ *
+ * A piece is a box of the virtual tensor and the affine region of one stored tensor that fills it.
+ * A renamed tensor is one piece, a rank's shard is one piece with another base, a layer out of a
+ * stack is a piece that keeps one dimension of its source fixed. Pieces do not overlap and cover
+ * the virtual tensor; they are resolved to chunks by the routine that resolves everything.
+ *
+ * Threads: immutable once made.
+ */
+#ifndef VIEW_VTENSOR_H
+#define VIEW_VTENSOR_H
+
+#include "model/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog_tensor;
+struct err;
+
+#define PIECE_FIXED UINT8_MAX
+
+/*
+ * Element x of the box comes from source element y: y = base, then for every dimension d of the
+ * virtual tensor y[dim[d]] += coeff[d] * (x[d] - off[d]). dim[d] is PIECE_FIXED where the box is 1
+ * long and moves nowhere. No two dimensions move along the same one of the source.
+ */
+struct piece {
+	uint32_t source;	   /* number of a tensor in the catalog */
+	const uint64_t *off, *len; /* n_dims of the virtual tensor */
+	const uint64_t *coeff;	   /* n_dims, each >= 1 */
+	const uint8_t *dim;	   /* n_dims */
+	const uint64_t *base;	   /* dimensions of the source */
+};
+
+struct vtensor {
+	uint8_t stored; /* enum dtype of all sources */
+	uint8_t dtype;	/* enum dtype that is shown: stored, or what it is cast to */
+	uint8_t n_dims;
+	uint32_t n_pieces;
+	uint64_t bytes; /* as shown */
+	const uint64_t *shape;
+	const struct piece *pieces;
+};
+
+/* Tensor `number` of the catalog as it is, shown as `dtype`. *ret is the caller's, free() it. */
+int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
+		  struct vtensor **ret, struct err *e);
+/* The box (off, len) of v as a tensor of its own. */
+int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
+		  struct vtensor **ret, struct err *e);
+
+#endif
