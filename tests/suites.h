@@ -21,6 +21,7 @@
 	X(box_cover) \
 	X(buf) \
 	X(bytes) \
+	X(cast) \
 	X(catalog) \
 	X(chunkmap) \
 	X(ckpt) \

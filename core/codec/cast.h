@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cast - floating-point elements in another type, bit for bit as torch's Tensor.to() gives them.
+ *
+ *	if (cast_possible(DTYPE_F32, DTYPE_BF16))
+ *		cast_run(DTYPE_F32, DTYPE_BF16, src, dst, n);
+ *
+ * Rounding is to nearest, ties to even; too large becomes infinity, subnormals are kept. All goes
+ * through float32: float64 to a type of 16 bits is rounded twice, as torch does.
+ *
+ * What becomes of a NaN is torch's own affair and differs from pair to pair. Payload: the bits of
+ * the mantissa, the highest of which makes the NaN a quiet one.
+ *
+ *	float32, float64 -> bfloat16           0xffff, always
+ *	float16 -> bfloat16                    0x7fc0, always
+ *	bfloat16 -> float32                    nothing changes, signalling NaNs stay so
+ *	all others                             sign and upper payload bits stay, made quiet
+ *
+ * Measured with torch 2.14.1 (Debian's build) on an x86-64 CPU with AVX-512, tensors of 1 to 4099
+ * elements, contiguous, at odd offsets, with strides, transposed and expanded, with
+ * ATEN_CPU_CAPABILITY avx512 (the default there), avx2 and default; tests/torch/cast.py repeats
+ * the comparison for large tensors. Everything but NaNs is the same everywhere. The NaNs above are
+ * those of contiguous tensors with AVX2 or AVX-512, which agree with each other. torch differs
+ * from itself, and so from this table, in
+ *
+ *	float64 -> bfloat16                    0x7fc0 after the last whole vector (of the tensor or
+ *	                                       of a thread's share) and if not contiguous
+ *	float32 -> bfloat16                    0x7fc0 if not contiguous and longer than 1
+ *	any -> bfloat16 without AVX2           0x7fc0
+ *	any -> float16 without AVX2            0x7e00, sign kept
+ *	float32 -> float16 with FBGEMM         FBGEMM's own choice in the last (n mod 8) elements
+ *	                                       (read in the source, not measured)
+ *
+ * Sources: aten/src/ATen/cpu/vec/vec256/vec256_16bit_float.h (cvtfp32_bf16: 0xffff),
+ * torch/headeronly/util/BFloat16.h (round_to_nearest_even: 0x7fc0) and Half.h,
+ * aten/src/ATen/native/Copy.cpp (USE_FBGEMM), FBGEMM src/FbgemmFloat16ConvertAvx2.cc; Intel's
+ * manual for CVTPD2PS, VCVTPS2PH and VCVTPH2PS.
+ *
+ * Threads: pure.
+ */
+#ifndef CODEC_CAST_H
+#define CODEC_CAST_H
+
+#include "model/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* from: float64, float32, float16, bfloat16; to: float32, float16, bfloat16, also the same. */
+bool cast_possible(enum dtype from, enum dtype to);
+/*
+ * n elements, little-endian on both sides; no alignment needed, no overlap allowed. Only for what
+ * is possible.
+ */
+void cast_run(enum dtype from, enum dtype to, const void *src, void *dst, size_t n);
+
+#endif
