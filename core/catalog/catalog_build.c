@@ -14,6 +14,7 @@
 #include "catalog/catalog_query.h"
 #include "catalog/catalog_schema.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +30,7 @@ struct pending {
 	uint64_t bytes, map_xxh64;
 	int64_t map;
 	struct chunk_loc loc; /* an object's */
-	uint32_t fqn_len, chunks;
+	uint32_t fqn_len, top, chunks;
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
 };
 
@@ -246,8 +247,9 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 	return 0;
 }
 
-static int check_fqn(const char *fqn, size_t len, struct err *e)
+static int check_fqn(const char *fqn, size_t len, size_t top, struct err *e)
 {
+	assert(top <= len);
 	if (len > INT32_MAX / 2)
 		return err_set(e, EFBIG, "FQN of %zu bytes", len);
 	if (!text_is_utf8(fqn, len))
@@ -328,9 +330,10 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	uint64_t dims[MAX_DIMS];
 	struct pending p = { .fqn = t->fqn,
 			     .fqn_len = (uint32_t)t->fqn_len,
+			     .top = (uint32_t)t->top,
 			     .dtype = (uint8_t)t->dtype,
 			     .dims = dims };
-	int rc = check_fqn(t->fqn, t->fqn_len, e);
+	int rc = check_fqn(t->fqn, t->fqn_len, t->top, e);
 
 	if (!rc)
 		rc = normal_make(&w->normal, t, &p.bytes, e);
@@ -367,19 +370,21 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	return rc ? rc : pending_add(&w->tensors, &p, e);
 }
 
-int catalog_add_object(struct catalog_writer *w, const char *fqn, size_t fqn_len,
-		       const struct chunk_loc *loc, struct err *e)
+int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct err *e)
 {
-	struct pending p = { .fqn = fqn, .fqn_len = (uint32_t)fqn_len, .loc = *loc };
-	int rc = check_fqn(fqn, fqn_len, e);
+	struct pending p = { .fqn = o->fqn,
+			     .fqn_len = (uint32_t)o->fqn_len,
+			     .top = (uint32_t)o->top,
+			     .loc = o->loc };
+	int rc = check_fqn(o->fqn, o->fqn_len, o->top, e);
 
 	if (rc)
 		return rc;
-	if (loc->file == CATALOG_NO_FILE) {
+	if (o->loc.file == CATALOG_NO_FILE) {
 		p.fault = "it is listed but stored nowhere";
 		p.loc = (struct chunk_loc){ 0 };
 	} else {
-		source_reach(w, loc);
+		source_reach(w, &o->loc);
 	}
 	return pending_add(&w->objects, &p, e);
 }
@@ -430,6 +435,7 @@ static int put_names(struct catalog_writer *w, const struct names *t, const char
 static void put_tensor(struct catalog_writer *w, const struct pending *p)
 {
 	put_text(w, p->fqn, p->fqn_len);
+	put_int(w, p->top);
 	put_int(w, p->dtype);
 	put_int(w, p->n_dims);
 	for (size_t d = 0; d < p->n_dims; d++)
@@ -449,7 +455,7 @@ static int put_tensors(struct catalog_writer *w, struct err *e)
 	int rc = sort_and_check(&w->tensors, "tensors", e);
 
 	if (!rc)
-		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?)", &s, e);
+		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?,?)", &s, e);
 	put_int(w, w->tensors.n);
 	for (size_t i = 0; !rc && i < w->tensors.n; i++) {
 		const struct pending *p = w->tensors.v[i];
@@ -457,14 +463,15 @@ static int put_tensors(struct catalog_writer *w, struct err *e)
 		put_tensor(w, p);
 		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
 		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
-		bind_str(s, 3, dtype_info(p->dtype)->name);
-		bind_str(s, 4, p->shape);
-		(void)sqlite3_bind_int64(s, 5, (int64_t)p->bytes);
-		(void)sqlite3_bind_int64(s, 6, p->chunks);
-		bind_str(s, 7, p->grid);
-		bind_str(s, 8, state[p->state]);
-		bind_str(s, 9, p->fault);
-		(void)sqlite3_bind_int64(s, 10, p->map);
+		(void)sqlite3_bind_int64(s, 3, p->top);
+		bind_str(s, 4, dtype_info(p->dtype)->name);
+		bind_str(s, 5, p->shape);
+		(void)sqlite3_bind_int64(s, 6, (int64_t)p->bytes);
+		(void)sqlite3_bind_int64(s, 7, p->chunks);
+		bind_str(s, 8, p->grid);
+		bind_str(s, 9, state[p->state]);
+		bind_str(s, 10, p->fault);
+		(void)sqlite3_bind_int64(s, 11, p->map);
 		rc = step_reset(w, s, e);
 	}
 	return rc;
@@ -476,7 +483,7 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 	int rc = sort_and_check(&w->objects, "objects", e);
 
 	if (!rc)
-		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?)", &s, e);
+		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?,?)", &s, e);
 	put_int(w, w->objects.n);
 	for (size_t i = 0; !rc && i < w->objects.n; i++) {
 		const struct pending *p = w->objects.v[i];
@@ -484,14 +491,16 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 					 p->loc.encoding };
 
 		put_text(w, p->fqn, p->fqn_len);
+		put_int(w, p->top);
 		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
 		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
+		(void)sqlite3_bind_int64(s, 3, p->top);
 		for (int k = 0; k < 4; k++) {
 			put_int(w, loc[k]);
-			(void)sqlite3_bind_int64(s, 3 + k, (int64_t)loc[k]);
+			(void)sqlite3_bind_int64(s, 4 + k, (int64_t)loc[k]);
 		}
 		put_str(w, p->fault);
-		bind_str(s, 7, p->fault);
+		bind_str(s, 8, p->fault);
 		rc = step_reset(w, s, e);
 	}
 	return rc;

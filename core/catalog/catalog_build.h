@@ -40,9 +40,14 @@ int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *r
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
 			 const uint64_t hash[2], struct err *e);
 
+/*
+ * The FQN's first `top` bytes are the checkpoint's top-level key, and a '.' or its end follows:
+ * fqn_len where the state dict is flat, 0 where the checkpoint does not say. Never guessed from
+ * the name: {"model": {"w": t}} and {"model.w": t} have the same FQN and mean different things.
+ */
 struct tensor_chunks {
 	const char *fqn;
-	size_t fqn_len;
+	size_t fqn_len, top;
 	enum dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
@@ -52,9 +57,13 @@ struct tensor_chunks {
 };
 /* Fails when a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct err *e);
-/* loc->file may be CATALOG_NO_FILE. */
-int catalog_add_object(struct catalog_writer *w, const char *fqn, size_t fqn_len,
-		       const struct chunk_loc *loc, struct err *e);
+
+struct object_item {
+	const char *fqn;
+	size_t fqn_len, top;  /* as of a tensor */
+	struct chunk_loc loc; /* its file may be CATALOG_NO_FILE */
+};
+int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct err *e);
 
 /* Write the rest, sync, rename, open for reading. The writer is spent, free it all the same. */
 int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct err *e);

@@ -117,6 +117,15 @@ static void *get_count(struct cursor *d, size_t each, size_t size, size_t *ret)
 	return calloc(*ret + 1, size);
 }
 
+/* A text's first bytes: how many of fqn_len, 0 for none. */
+static uint32_t get_top(struct cursor *d, uint32_t fqn_len)
+{
+	uint64_t top = cursor_varint(d);
+
+	d->bad |= top > fqn_len;
+	return (uint32_t)top;
+}
+
 static int get_names(struct catalog *c, struct cursor *d)
 {
 	c->sources = get_count(d, 2, sizeof(*c->sources), &c->n_sources);
@@ -138,6 +147,7 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 	uint64_t dtype, n_dims, *shape, bytes;
 
 	t->fqn = get_text(d, &t->fqn_len);
+	t->top = get_top(d, t->fqn_len);
 	dtype = cursor_varint(d);
 	n_dims = cursor_varint(d);
 	if (d->bad || !t->fqn || !dtype || dtype >= DTYPE_COUNT || n_dims > MAX_DIMS) {
@@ -167,6 +177,7 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 static void get_object(struct catalog *c, struct cursor *d, struct catalog_object *o)
 {
 	o->fqn = get_text(d, &o->fqn_len);
+	o->top = get_top(d, o->fqn_len);
 	o->loc.file = (uint32_t)cursor_varint(d);
 	o->loc.offset = cursor_varint(d);
 	o->loc.length = cursor_varint(d);
@@ -186,10 +197,10 @@ static int parse_directory(struct catalog *c, size_t len, struct err *e)
 	(void)get_text(&d, NULL); /* the format, there for the seal */
 	c->chunks = cursor_varint(&d);
 	rc = get_names(c, &d);
-	c->tensors = get_count(&d, 10, sizeof(*c->tensors), &c->n_tensors);
+	c->tensors = get_count(&d, 11, sizeof(*c->tensors), &c->n_tensors);
 	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
 		rc = get_tensor(c, &d, &c->tensors[i]);
-	c->objects = get_count(&d, 6, sizeof(*c->objects), &c->n_objects);
+	c->objects = get_count(&d, 7, sizeof(*c->objects), &c->n_objects);
 	for (size_t i = 0; c->objects && i < c->n_objects && !d.bad; i++)
 		get_object(c, &d, &c->objects[i]);
 	if (rc || !c->tensors || !c->objects)

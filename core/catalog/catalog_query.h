@@ -30,6 +30,7 @@ struct catalog_tensor {
 	uint64_t map_xxh64;
 	int64_t map;
 	uint32_t fqn_len, chunks;
+	uint32_t top; /* bytes of the FQN that are the top-level key, 0: not known */
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
 };
 
@@ -37,7 +38,7 @@ struct catalog_object {
 	const char *fqn;
 	const char *fault;
 	struct chunk_loc loc;
-	uint32_t fqn_len;
+	uint32_t fqn_len, top; /* as of a tensor */
 };
 
 struct catalog_source {

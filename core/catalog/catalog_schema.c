@@ -27,14 +27,15 @@ const char *const catalog_schema[] = {
 	"CREATE TABLE encoding(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
 
 	"CREATE TABLE tensor(\n"
-	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, dtype TEXT NOT NULL,\n"
-	"  shape TEXT NOT NULL, bytes INTEGER NOT NULL, chunks INTEGER NOT NULL, grid TEXT,\n"
-	"  state TEXT NOT NULL, fault TEXT, map INTEGER NOT NULL)",
+	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, top INTEGER NOT NULL,\n"
+	"  dtype TEXT NOT NULL, shape TEXT NOT NULL, bytes INTEGER NOT NULL,\n"
+	"  chunks INTEGER NOT NULL, grid TEXT, state TEXT NOT NULL, fault TEXT, map INTEGER NOT "
+	"NULL)",
 
 	"CREATE TABLE object(\n"
-	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, source INTEGER NOT NULL,\n"
-	"  offset INTEGER NOT NULL, length INTEGER NOT NULL, encoding INTEGER NOT NULL, fault "
-	"TEXT)",
+	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, top INTEGER NOT NULL,\n"
+	"  source INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,\n"
+	"  encoding INTEGER NOT NULL, fault TEXT)",
 
 	"CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT NOT NULL)",
 

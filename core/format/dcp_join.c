@@ -4,7 +4,8 @@
  *
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
  * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
- * agree, and objects that several ranks have, stays apart as FQN@rankN.
+ * agree, and objects that several ranks have, stays apart as FQN@rankN. The top-level key is the
+ * one that the ranks with an opinion share, or that of the rank itself.
  */
 #include "format/dcp_records.h"
 
@@ -213,14 +214,36 @@ static bool in_step(const struct join *j, const uint64_t *boxes, const uint32_t 
 	return true;
 }
 
+struct named {
+	const char *fqn;
+	size_t len, top; /* top: of its top-level key, 0 when that is not known */
+};
+
+/* The top-level key that the entries [from, to) of j->entries agree on; not all need know it. */
+static uint32_t shared_top(const struct join *j, size_t from, size_t to)
+{
+	uint32_t top = 0;
+
+	for (size_t i = from; i < to; i++) {
+		uint32_t one = j->r->entries[j->entries[i]].top;
+
+		if (one && top && one != top)
+			return 0;
+		top = one ? one : top;
+	}
+	return top;
+}
+
 /* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
-static int join_tensor(struct join *j, const char *name, size_t name_len, size_t from, size_t to,
+static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
 		       struct err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[from]];
-	struct tensor_chunks t = {
-		.fqn = name, .fqn_len = name_len, .dtype = head->dtype, .n_dims = head->n_dims
-	};
+	struct tensor_chunks t = { .fqn = name->fqn,
+				   .fqn_len = name->len,
+				   .top = name->top,
+				   .dtype = head->dtype,
+				   .n_dims = head->n_dims };
 	size_t n = head->n_dims, count = 0, k = 0;
 	autofree uint32_t *ranks = NULL;
 	uint64_t shape[MAX_DIMS];
@@ -230,7 +253,7 @@ static int join_tensor(struct join *j, const char *name, size_t name_len, size_t
 	for (size_t i = from; i < to; i++)
 		count += j->r->entries[j->entries[i]].count;
 	if (count > UINT32_MAX / 2)
-		return err_set(e, EFBIG, "'%s' has %zu chunks", name, count);
+		return err_set(e, EFBIG, "'%s' has %zu chunks", name->fqn, count);
 	ranks = malloc((count + 1) * sizeof(*ranks));
 	rc = ranks ? reserve(&j->boxes, &j->cap_boxes, 2 * n * count + 1, sizeof(*j->boxes), e)
 		   : err_set(e, ENOMEM, "out of memory");
@@ -266,14 +289,19 @@ static int join_tensor(struct join *j, const char *name, size_t name_len, size_t
 	return catalog_add_tensor(j->w, &t, e);
 }
 
-static int join_object(struct join *j, const char *name, size_t name_len, size_t at, struct err *e)
+static int join_object(struct join *j, const struct named *name, size_t at, struct err *e)
 {
 	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
 	struct stored key = { .rank = entry->rank, .is_bytes = true };
 	const struct stored *s = find_stored(j, &key);
-	struct chunk_loc nowhere = { .file = CATALOG_NO_FILE };
+	struct object_item o = { .fqn = name->fqn,
+				 .fqn_len = name->len,
+				 .top = name->top,
+				 .loc = { .file = CATALOG_NO_FILE } };
 
-	return catalog_add_object(j->w, name, name_len, s ? &s->loc : &nowhere, e);
+	if (s)
+		o.loc = s->loc;
+	return catalog_add_object(j->w, &o, e);
 }
 
 static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
@@ -289,31 +317,38 @@ static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
 	return true;
 }
 
+/* A rank's entry under a name of its own. */
+static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct err *e)
+{
+	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
+	autofree char *text = malloc(fqn->len + 32u);
+	struct named name = { .fqn = text, .len = fqn->len, .top = entry->top };
+
+	if (!text)
+		return err_set(e, ENOMEM, "out of memory");
+	memcpy(text, fqn->data, fqn->len);
+	name.len += (size_t)snprintf(text + fqn->len, 32, "@rank%u", entry->rank);
+	if (name.top == fqn->len) /* the only key, so the new name is all of it */
+		name.top = name.len;
+	return entry->dtype ? join_tensor(j, &name, at, at + 1, e) : join_object(j, &name, at, e);
+}
+
 /* All entries of one FQN. */
 static int join_fqn(struct join *j, const struct pk_str *fqn, bool many, struct err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
+	struct named name = { fqn->data, fqn->len, shared_top(j, 0, j->n_entries) };
 	bool same = true;
 	int rc = load_stored(j, fqn, e);
 
 	for (size_t i = 1; i < j->n_entries; i++)
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
 	if (!rc && same && head->dtype)
-		return join_tensor(j, fqn->data, fqn->len, 0, j->n_entries, e);
+		return join_tensor(j, &name, 0, j->n_entries, e);
 	if (!rc && j->n_entries == 1)
-		return join_object(j, fqn->data, fqn->len, 0, e);
-	for (size_t i = 0; !rc && many && i < j->n_entries; i++) {
-		const struct dcp_entry *entry = &j->r->entries[j->entries[i]];
-		autofree char *name = malloc(fqn->len + 32u);
-		size_t len = fqn->len;
-
-		if (!name)
-			return err_set(e, ENOMEM, "out of memory");
-		memcpy(name, fqn->data, fqn->len);
-		len += (size_t)snprintf(name + len, 32, "@rank%u", entry->rank);
-		rc = entry->dtype ? join_tensor(j, name, len, i, i + 1, e)
-				  : join_object(j, name, len, i, e);
-	}
+		return join_object(j, &name, 0, e);
+	for (size_t i = 0; !rc && many && i < j->n_entries; i++)
+		rc = join_apart(j, fqn, i, e);
 	return rc;
 }
 

@@ -5,6 +5,7 @@
  *	Metadata
  *	  state_dict_metadata : {fqn: TensorStorageMetadata | BytesStorageMetadata}
  *	  storage_data        : {MetadataIndex: _StorageInfo}
+ *	  planner_data        : {fqn: (key, ...)}, or whatever a planner likes
  *	TensorStorageMetadata   properties (dtype first), size, chunks: [ChunkStorageMetadata]
  *	ChunkStorageMetadata    offsets, sizes
  *	MetadataIndex           fqn, offset (absent for bytes items); index is a hint, not a key
@@ -64,6 +65,7 @@ void dcp_records_release(struct dcp_records *r)
 	free(r->by_fqn);
 	free(r->chunks.data);
 	free(r->storage.data);
+	free(r->tops.data);
 	*r = (struct dcp_records){ 0 };
 }
 
@@ -89,9 +91,19 @@ static uint8_t *store_room(struct byte_store *s, size_t n, struct err *e)
 	return s->data + s->len;
 }
 
+/* The entry of an FQN in a rank's file, or DCP_NO_TENSOR. */
+static uint32_t entry_of_rank(const struct dcp_records *r, uint32_t fqn, uint32_t rank)
+{
+	uint32_t i = dcp_records_entry(r, fqn);
+
+	while (i != DCP_NO_TENSOR && r->entries[i].rank != rank)
+		i = r->entries[i].next;
+	return i;
+}
+
 static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struct err *e)
 {
-	uint32_t old, i;
+	uint32_t i;
 
 	if (entry->fqn >= r->cap_by_fqn) {
 		uint32_t cap = entry->fqn + entry->fqn / 2 + 1024;
@@ -113,10 +125,7 @@ static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struc
 		r->cap_entries = cap;
 	}
 	/* A dict's later duplicate replaces the former; another rank's entry joins the chain. */
-	old = r->by_fqn[entry->fqn];
-	for (i = old; i != DCP_NO_TENSOR && r->entries[i].rank != entry->rank;
-	     i = r->entries[i].next)
-		;
+	i = entry_of_rank(r, entry->fqn, entry->rank);
 	if (i != DCP_NO_TENSOR) {
 		uint32_t next = r->entries[i].next;
 
@@ -125,7 +134,7 @@ static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struc
 		return 0;
 	}
 	r->entries[r->n_entries] = *entry;
-	r->entries[r->n_entries].next = old;
+	r->entries[r->n_entries].next = r->by_fqn[entry->fqn];
 	r->by_fqn[entry->fqn] = r->n_entries++;
 	return 0;
 }
@@ -396,6 +405,57 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 	return 0;
 }
 
+/* ---- top-level keys ---- */
+
+/*
+ * How many bytes of the FQN are the first of the keys that lead to it. The FQN is all of them
+ * joined with '.', and keys may have dots in them, so only this tells. 0 for anything else.
+ */
+static uint32_t top_of(const struct pk_str *fqn, const struct pk_value *path)
+{
+	const struct pk_str *key;
+
+	if (path->type != PK_TUPLE || !pk_len(path) || path->n->own[0].type != PK_STR)
+		return 0;
+	key = path->n->own[0].s;
+	if (key->len > fqn->len || memcmp(key->data, fqn->data, key->len) != 0 ||
+	    (key->len < fqn->len && fqn->data[key->len] != '.'))
+		return 0;
+	return key->len;
+}
+
+/* Other planners keep other things here, so nothing is wrong: at worst the key is not known. */
+static int planner_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
+			struct err *e)
+{
+	struct byte_store *s = &rd->r->tops;
+	uint8_t *to;
+
+	if (key->type != PK_STR)
+		return 0;
+	to = store_room(s, 2 * 10, e);
+	if (!to)
+		return -ENOMEM;
+	s->len += put_varint(to, key->s->id);
+	s->len += put_varint(s->data + s->len, top_of(key->s, value));
+	return 0;
+}
+
+/* Entries and their keys come in any order, so this is done when both are there. */
+static void apply_tops(struct reader *rd)
+{
+	struct dcp_records *r = rd->r;
+	const uint8_t *p = r->tops.data, *end = p + r->tops.len;
+
+	while (p < end) {
+		uint32_t i = entry_of_rank(r, (uint32_t)get_varint(&p), rd->rank);
+		uint32_t top = (uint32_t)get_varint(&p);
+
+		if (i != DCP_NO_TENSOR)
+			r->entries[i].top = top; /* of a dict's duplicates the last counts */
+	}
+}
+
 /* ---- the pickle ---- */
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
@@ -411,7 +471,9 @@ static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 		return state_item(rd, key, value, e);
 	if (!strcmp(attr->data, "storage_data"))
 		return storage_item(rd, key, value, e);
-	*consumed = !strcmp(attr->data, "planner_data"); /* not needed, and large */
+	if (!strcmp(attr->data, "planner_data"))
+		return planner_item(rd, key, value, e);
+	*consumed = false;
 	return 0;
 }
 
@@ -440,11 +502,12 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 				    .strings = r->strings,
 				    .max_bytes = MAX_PICKLE,
 				    .drop_unknown = true };
-	const struct pk_value *state, *storage;
+	const struct pk_value *state, *storage, *planner;
 	struct pickle *p = NULL;
 	struct pk_value root;
 	int rc = catalog_add_encoding(w, "dcp", &rd.plain, e);
 
+	r->tops.len = 0;
 	if (!rc)
 		rc = pickle_load(in, &opts, &p, e);
 	if (rc)
@@ -452,6 +515,7 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 	root = pickle_root(p);
 	state = pk_attr(&root, "state_dict_metadata");
 	storage = pk_attr(&root, "storage_data");
+	planner = pk_attr(&root, "planner_data");
 	if (class_of(&root) != CLASS_METADATA || !state || state->type != PK_DICT)
 		rc = err_set(e, ERR_CORRUPT, "the pickle holds no checkpoint Metadata");
 	else if (!storage || storage->type != PK_DICT)
@@ -460,6 +524,10 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 		rc = leftovers(&rd, state, state_item, e);
 	if (!rc)
 		rc = leftovers(&rd, storage, storage_item, e);
+	if (!rc && planner && planner->type == PK_DICT) {
+		rc = leftovers(&rd, planner, planner_item, e);
+		apply_tops(&rd);
+	}
 	pickle_free(p);
 	return rc;
 }

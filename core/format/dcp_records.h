@@ -29,6 +29,7 @@ struct dcp_entry {
 	uint32_t rank;	/* of the metadata file; 0 when there is just one */
 	uint32_t next;	/* entry of the same FQN in another file, or DCP_NO_TENSOR */
 	uint32_t count; /* chunks */
+	uint32_t top;	/* bytes of the FQN that are the top-level key, 0: not known */
 	uint8_t dtype;	/* enum dtype; DTYPE_NONE for a bytes item */
 	uint8_t n_dims;
 };
@@ -47,6 +48,8 @@ struct dcp_records {
 	 * (0 for a bytes item), offsets. */
 	struct byte_store storage;
 	uint64_t n_storage;
+	struct byte_store
+		tops;	  /* of the file at hand: fqn, top; in the order of its planner_data */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };

@@ -27,7 +27,8 @@ void dcp_begin(struct dcp *d, int dirfd)
 	*d = (struct dcp){ .dirfd = dirfd,
 			   .prefix = "__0_",
 			   .state = EMIT_INIT(4, false),
-			   .storage = EMIT_INIT(4, false) };
+			   .storage = EMIT_INIT(4, false),
+			   .planner = EMIT_INIT(4, false) };
 	for (size_t i = 0; i < DCP_FILES; i++)
 		d->files[i] = (struct buf)BUF_INIT((size_t)1 << 30);
 }
@@ -36,6 +37,25 @@ static const char *file_name(const struct dcp *d, unsigned file, char out[static
 {
 	(void)snprintf(out, 64, "%s%u.distcp", d->prefix, file);
 	return out;
+}
+
+static void put_pairs(struct emit *m, const char *name, const struct emit *pairs)
+{
+	emit_str(m, name);
+	emit_op(m, OP_EMPTY_DICT);
+	emit_op(m, OP_MARK);
+	emit_bytes(m, pairs->b.data, pairs->b.len);
+	emit_op(m, OP_SETITEMS);
+}
+
+static void put_planner(struct emit *m, const struct dcp *d)
+{
+	if (d->planner_is == PLANNER_PAIRS) {
+		put_pairs(m, "planner_data", &d->planner);
+	} else if (d->planner_is == PLANNER_VALUE) {
+		emit_str(m, "planner_data");
+		emit_bytes(m, d->planner.b.data, d->planner.b.len);
+	}
 }
 
 void dcp_end(struct dcp *d, const char *metadata)
@@ -54,25 +74,20 @@ void dcp_end(struct dcp *d, const char *metadata)
 	emit_proto(&m);
 	emit_object(&m, module, "Metadata");
 	emit_attrs(&m);
-	emit_str(&m, "state_dict_metadata");
-	emit_op(&m, OP_EMPTY_DICT);
-	emit_op(&m, OP_MARK);
-	emit_bytes(&m, d->state.b.data, d->state.b.len);
-	emit_op(&m, OP_SETITEMS);
-	emit_str(&m, "planner_data");
-	emit_op(&m, OP_EMPTY_DICT);
-	emit_str(&m, "storage_data");
-	emit_op(&m, OP_EMPTY_DICT);
-	emit_op(&m, OP_MARK);
-	emit_bytes(&m, d->storage.b.data, d->storage.b.len);
-	emit_op(&m, OP_SETITEMS);
+	if (d->planner_first)
+		put_planner(&m, d);
+	put_pairs(&m, "state_dict_metadata", &d->state);
+	if (!d->planner_first)
+		put_planner(&m, d);
+	put_pairs(&m, "storage_data", &d->storage);
 	emit_attrs_end(&m);
 	emit_op(&m, OP_STOP);
-	REQUIRE(!m.b.err && !d->state.b.err && !d->storage.b.err);
+	REQUIRE(!m.b.err && !d->state.b.err && !d->storage.b.err && !d->planner.b.err);
 	put_file(d->dirfd, metadata, m.b.data, m.b.len);
 	buf_release(&m.b);
 	buf_release(&d->state.b);
 	buf_release(&d->storage.b);
+	buf_release(&d->planner.b);
 }
 
 struct chunk_loc dcp_item(struct dcp *d, unsigned file, const void *p, size_t n, unsigned layers)
@@ -130,6 +145,15 @@ void dcp_object(struct dcp *d, const char *fqn, size_t len)
 {
 	put_text(&d->state, fqn, len);
 	emit_object(&d->state, module, "BytesStorageMetadata");
+}
+
+void dcp_path(struct dcp *d, const char *fqn, size_t len, size_t n, const char *const *keys)
+{
+	put_text(&d->planner, fqn, len);
+	emit_op(&d->planner, OP_MARK);
+	for (size_t i = 0; i < n; i++)
+		emit_str(&d->planner, keys[i]);
+	emit_op(&d->planner, OP_TUPLE);
 }
 
 void dcp_stored(struct dcp *d, const char *fqn, size_t len, size_t n_dims, const uint64_t *off,

@@ -24,8 +24,11 @@ enum { DCP_FILES = 4, DCP_NO_OFFSET = 65 };
 
 struct dcp {
 	int dirfd;
-	const char *prefix; /* of data files: PREFIX0.distcp ...; dcp_begin sets "__0_" */
-	struct emit state, storage;
+	const char *prefix;	    /* of data files: PREFIX0.distcp ...; dcp_begin sets "__0_" */
+	struct emit state, storage; /* pairs of state_dict_metadata and storage_data */
+	struct emit planner;	    /* of planner_data, or its whole value where that is odd */
+	enum { PLANNER_PAIRS, PLANNER_VALUE, PLANNER_ABSENT } planner_is;
+	bool planner_first; /* of the attributes; the second otherwise, as torch writes it */
 	struct buf files[DCP_FILES];
 	bool used[DCP_FILES];
 };
@@ -42,6 +45,8 @@ struct chunk_loc dcp_item(struct dcp *d, unsigned file, const void *p, size_t n,
 void dcp_tensor(struct dcp *d, const char *fqn, size_t len, const char *dtype, size_t n_dims,
 		const uint64_t *shape, uint32_t count, const uint64_t *boxes);
 void dcp_object(struct dcp *d, const char *fqn, size_t len);
+/* One of planner_data: the value is state_dict[keys[0]]...[keys[n-1]]. */
+void dcp_path(struct dcp *d, const char *fqn, size_t len, size_t n, const char *const *keys);
 /* One of storage_data. n_dims DCP_NO_OFFSET: of an object. */
 void dcp_stored(struct dcp *d, const char *fqn, size_t len, size_t n_dims, const uint64_t *off,
 		const char *path, int64_t offset, int64_t length, unsigned layers);

@@ -87,6 +87,14 @@ static const struct sample samples[] = {
 };
 enum { N_SAMPLES = ARRAY_LEN(samples) };
 
+/* No name is that of a flat state dict but for the long one. */
+static size_t top_of(const struct sample *s)
+{
+	const char *dot = memchr(s->fqn, '.', s->fqn_len);
+
+	return s->fqn_len == 300 ? s->fqn_len : dot ? (size_t)(dot - s->fqn) : 0;
+}
+
 static int add_sample(struct catalog_writer *w, const struct sample *s, struct err *e)
 {
 	static const char *const files[] = { "__0_0.distcp", "sub/__1_0.distcp", "__2_0.distcp" };
@@ -94,6 +102,7 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 	struct chunk_loc locs[8];
 	struct tensor_chunks t = { .fqn = s->fqn,
 				   .fqn_len = s->fqn_len,
+				   .top = top_of(s),
 				   .dtype = s->dtype,
 				   .n_dims = s->n,
 				   .shape = s->shape,
@@ -116,18 +125,20 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 
 static int add_objects(struct catalog_writer *w, struct err *e)
 {
-	struct chunk_loc loc = { .offset = 5, .length = 1261 },
-			 nowhere = { .file = CATALOG_NO_FILE };
-	int rc = catalog_add_source(w, "__0_0.distcp", 12, &loc.file, e);
+	struct object_item step = { FQN("step"), .top = 4, .loc = { .offset = 5, .length = 1261 } };
+	struct object_item a = { FQN("a"), .top = 0 }; /* a tensor may have the same name */
+	struct object_item lost = { FQN("lost.it"), .top = 4, .loc = { .file = CATALOG_NO_FILE } };
+	int rc = catalog_add_source(w, "__0_0.distcp", 12, &step.loc.file, e);
 
 	if (!rc)
-		rc = catalog_add_encoding(w, "dcp", &loc.encoding, e);
+		rc = catalog_add_encoding(w, "dcp", &step.loc.encoding, e);
 	if (!rc)
-		rc = catalog_add_object(w, FQN("step"), &loc, e);
-	loc.length = INT64_MAX - 5;
+		rc = catalog_add_object(w, &step, e);
+	a.loc = step.loc;
+	a.loc.length = INT64_MAX - 5;
 	if (!rc)
-		rc = catalog_add_object(w, FQN("a"), &loc, e); /* a tensor may have the same name */
-	return rc ? rc : catalog_add_object(w, FQN("lost"), &nowhere, e);
+		rc = catalog_add_object(w, &a, e);
+	return rc ? rc : catalog_add_object(w, &lost, e);
 }
 
 /* where NULL: in memory. Tensors in an order of their own. */
@@ -204,8 +215,9 @@ static int show(struct buf *b, struct catalog *c, struct err *e)
 	for (size_t i = 0; !rc && i < n; i++) {
 		buf_str(b, "tensor ");
 		buf_json_str(b, t[i].fqn, t[i].fqn_len);
-		buf_printf(b, " %s %u %llu %s ", dtype_info(t[i].dtype)->name, t[i].state,
-			   (unsigned long long)t[i].bytes, t[i].fault ? t[i].fault : "-");
+		buf_printf(b, " %u %s %u %llu %s ", t[i].top, dtype_info(t[i].dtype)->name,
+			   t[i].state, (unsigned long long)t[i].bytes,
+			   t[i].fault ? t[i].fault : "-");
 		show_u64s(b, t[i].shape, t[i].n_dims);
 		buf_str(b, "\n");
 		rc = show_map(b, c, &t[i], e);
@@ -214,7 +226,7 @@ static int show(struct buf *b, struct catalog *c, struct err *e)
 	for (size_t i = 0; i < n; i++) {
 		buf_str(b, "object ");
 		buf_json_str(b, o[i].fqn, o[i].fqn_len);
-		buf_printf(b, " %s ", o[i].fault ? o[i].fault : "-");
+		buf_printf(b, " %u %s ", o[i].top, o[i].fault ? o[i].fault : "-");
 		show_u64s(b,
 			  (const uint64_t[]){ o[i].loc.file, o[i].loc.offset, o[i].loc.length,
 					      o[i].loc.encoding },
@@ -278,6 +290,7 @@ START_TEST(what_goes_in_comes_out)
 
 		ck_assert_uint_eq(t[i].fqn_len, s->fqn_len);
 		ck_assert(!memcmp(t[i].fqn, s->fqn, s->fqn_len + 1));
+		ck_assert_uint_eq(t[i].top, top_of(s));
 		ck_assert_uint_eq(t[i].dtype, s->dtype);
 		ck_assert_uint_eq(t[i].n_dims, s->n);
 		ck_assert(!memcmp(t[i].shape, s->shape, s->n * sizeof(uint64_t)));
@@ -303,10 +316,13 @@ START_TEST(what_goes_in_comes_out)
 	o = catalog_objects(c, &n);
 	ck_assert_uint_eq(n, 3);
 	ck_assert_str_eq(o[0].fqn, "a");
+	ck_assert_uint_eq(o[0].top, 0);
 	ck_assert_uint_eq(o[0].loc.length, INT64_MAX - 5);
-	ck_assert_str_eq(o[1].fqn, "lost");
+	ck_assert_str_eq(o[1].fqn, "lost.it");
+	ck_assert_uint_eq(o[1].top, 4);
 	ck_assert_str_eq(o[1].fault, "it is listed but stored nowhere");
 	ck_assert_str_eq(o[2].fqn, "step");
+	ck_assert_uint_eq(o[2].top, 4);
 	ck_assert_ptr_null(o[2].fault);
 	ck_assert_uint_eq(o[2].loc.offset, 5);
 	md = catalog_metadata(c, &n);
@@ -382,11 +398,15 @@ START_TEST(people_can_read_the_tables)
 				   "[0,3] [2,3] sub/__1_0.distcp 1001 701 dcp+stream.zstd/1\n"
 				   "[2,0] [2,3] __2_0.distcp 2001 702 dcp\n"
 				   "[2,3] [2,3] __0_0.distcp 3001 703 dcp+stream.zstd/1\n"
-				   "a float32 [4,6] 96 4 [2,2] complete\n";
+				   "a float32 [4,6] 96 4 [2,2] complete\n"
+				   "a.b 1\n"
+				   "lost.it 4\n";
 	static const char *const sql[] = {
 		"SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
 		"ORDER BY chunk",
 		"SELECT fqn, dtype, shape, bytes, chunks, grid, state FROM tensor WHERE fqn='a'",
+		"SELECT fqn, top FROM tensor WHERE fqn='a.b'",
+		"SELECT fqn, top FROM object WHERE fault IS NOT NULL",
 	};
 	struct buf b = BUF_INIT(10000);
 	sqlite3 *db;
@@ -453,13 +473,13 @@ START_TEST(impossible_names_are_refused)
 	struct catalog *c = NULL;
 	struct err e = { 0 };
 	struct sample s = { FQN("a\xff"), DTYPE_U8, 0, { 0 }, 1, LIST(0) };
-	struct chunk_loc loc = { .file = CATALOG_NO_FILE };
+	struct object_item o = { s.fqn, s.fqn_len, .loc = { .file = CATALOG_NO_FILE } };
 	uint32_t id = 42;
 
 	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
 	ck_assert_int_eq(add_sample(w, &s, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "FQN 'a\xff' is not UTF-8");
-	ck_assert_int_eq(catalog_add_object(w, s.fqn, s.fqn_len, &loc, &e), -EBADMSG);
+	ck_assert_int_eq(catalog_add_object(w, &o, &e), -EBADMSG);
 	ck_assert_int_eq(catalog_add_source(w, "../x", 4, &id, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "file name '../x' refused: it leaves or restates its directory");
 	ck_assert_int_eq(catalog_add_source(w, "/etc/passwd", 11, &id, &e), -EBADMSG);
@@ -691,7 +711,8 @@ static const struct {
 	const char *msg;
 } changes[] = {
 	{ "PRAGMA application_id=1", "this is not a chunk index" },
-	{ "PRAGMA user_version=2", "chunk index of another version" },
+	{ "PRAGMA user_version=1", "chunk index of another version" },
+	{ "PRAGMA user_version=3", "chunk index of another version" },
 	{ "PRAGMA user_version=0", "chunk index of another version" },
 	{ "CREATE TABLE more(x)", "chunk index with other tables" },
 	{ "CREATE VIEW more AS SELECT 1", "chunk index with other tables" },
@@ -767,6 +788,7 @@ struct forged {
 	uint64_t state;
 	uint64_t tensors, objects, sources; /* counts + 1 */
 	uint64_t object[4];		    /* file, offset, length, encoding */
+	uint64_t top, object_top;
 	bool object_fault;
 	size_t cut; /* bytes of the directory left out at its end */
 	bool more;  /* a byte behind it */
@@ -799,6 +821,7 @@ static void put_forged(struct buf *b, const struct forged *f)
 	put_str(b, "dcp");
 	put_num(b, f->tensors ? f->tensors - 1 : 1);
 	put_str(b, "w");
+	put_num(b, f->top);
 	put_num(b, f->dtype ? f->dtype : DTYPE_U8);
 	put_num(b, n_dims);
 	for (uint64_t d = 0; d < n_dims && d < 100; d++)
@@ -811,6 +834,7 @@ static void put_forged(struct buf *b, const struct forged *f)
 	put_num(b, map_hash(f->map, strlen(f->map)));
 	put_num(b, f->objects ? f->objects - 1 : 1);
 	put_str(b, "step");
+	put_num(b, f->object_top);
 	for (int i = 0; i < 4; i++)
 		put_num(b, f->object[i]);
 	put_str(b, f->object_fault ? "it is lost" : NULL);
@@ -834,7 +858,7 @@ static void forge(const struct forged *f)
 	REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; BEGIN", NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
-	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=1", NULL,
+	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=2", NULL,
 			      NULL, NULL));
 	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO directory VALUES(1,?)", -1, &s, NULL));
 	(void)sqlite3_bind_blob(s, 1, d.data, (int)d.len, SQLITE_STATIC);
@@ -861,7 +885,7 @@ START_TEST(a_forged_index_that_says_nothing_odd_is_read)
 	struct err e = { 0 };
 	char *got;
 
-	forge(&(struct forged){ .map = WHOLE });
+	forge(&(struct forged){ .map = WHOLE, .top = 1, .object_top = 4 });
 	got = open_and_show(&e);
 	ck_assert_msg(got, "%s", e.msg);
 	free(got);
@@ -892,6 +916,11 @@ static const struct {
 	{ { .map = WHOLE, .object = { 1, 0, 0, 0 } }, "its directory" },
 	{ { .map = WHOLE, .object = { 0, 0, 0, 1 } }, "its directory" },
 	{ { .map = WHOLE, .object = { UINT32_MAX, 0, 0, 0 } }, "its directory" },
+	{ { .map = WHOLE, .top = 2 }, "its directory" }, /* "w" has but one byte */
+	{ { .map = WHOLE, .top = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .top = (uint64_t)1 << 32 }, "its directory" },
+	{ { .map = WHOLE, .object_top = 5 }, "its directory" },
+	{ { .map = WHOLE, .object_top = (uint64_t)1 << 32 }, "its directory" },
 	{ { .map = "" }, "chunk map" },
 	{ { .map = "no numbers" }, "chunk map" },
 	{ { .map = "[[[0],[5],0,0,704,0]]" }, "chunk map" },

@@ -338,6 +338,261 @@ START_TEST(a_ranks_chunk_is_its_own_items_only)
 }
 END_TEST
 
+/* ---- top-level keys ---- */
+
+/* "w 5; o 0; " */
+static void expect_tops(const char *want)
+{
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	struct buf b = BUF_INIT(1 << 20);
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+	size_t n;
+
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	buf_str(&b, "");
+	t = catalog_tensors(c, &n);
+	for (size_t i = 0; i < n; i++)
+		buf_printf(&b, "%s %u; ", t[i].fqn, t[i].top);
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++)
+		buf_printf(&b, "%s %u; ", o[i].fqn, o[i].top);
+	ck_assert_str_eq(b.data, want);
+	buf_release(&b);
+	catalog_close(c);
+}
+
+#define KEYS(...) \
+	ARRAY_LEN(((const char *const[]){ __VA_ARGS__ })), (const char *const[]) \
+	{ \
+		__VA_ARGS__ \
+	}
+#define BYTES(s) s, sizeof(s) - 1
+
+static void scalar(struct dcp *d, const char *fqn)
+{
+	dcp_tensor(d, fqn, strlen(fqn), "uint8", 0, U(0), 1, U(0));
+}
+
+START_TEST(what_leads_to_a_value_says_which_top_level_key_it_has)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_first = _i;
+	scalar(&d, "model.a.b");
+	scalar(&d, "model.c.d");
+	scalar(&d, "my.model.e");
+	scalar(&d, "not.planned");
+	scalar(&d, ".f");
+	dcp_object(&d, BYTES("model.step"));
+	dcp_object(&d, BYTES("step"));
+	dcp_path(&d, BYTES("step"), KEYS("step"));
+	dcp_path(&d, BYTES("model.step"), KEYS("model", "step"));
+	dcp_path(&d, BYTES("model.a.b"), KEYS("model", "a.b"));
+	dcp_path(&d, BYTES("model.c.d"), KEYS("model.c.d")); /* of a flat state dict */
+	dcp_path(&d, BYTES("my.model.e"), KEYS("my.model", "e"));
+	dcp_path(&d, BYTES("of.nobody"), KEYS("of", "nobody"));
+	dcp_path(&d, BYTES(".f"), KEYS("", "f")); /* an empty key is as good as none */
+	dcp_end(&d, ".metadata");
+	expect_tops(".f 0; model.a.b 5; model.c.d 9; my.model.e 8; not.planned 0; model.step 5; "
+		    "step 4; ");
+}
+END_TEST
+
+/* Pickled values of planner_data["model.ab.w"]. */
+static const struct {
+	const char *bytes;
+	size_t n;
+	uint32_t top;
+} paths[] = {
+	{ BYTES("\x8c\5model\x8c\4ab.w\x86"), 5 },
+	{ BYTES("\x8c\5model\x8c\2abK\0\x87"), 5 }, /* a list's position */
+	{ BYTES("(\x8c\5modelNNNt"), 5 },
+	{ BYTES("\x8c\10model.ab\x8c\1w\x86"), 8 },
+	{ BYTES("\x8c\12model.ab.w\x85"), 10 },
+	{ BYTES("\x8c\12model.ab.w\x85q\0"), 10 },
+	{ BYTES("\x8c\4mode\x85"), 0 },
+	{ BYTES("\x8c\6model.\x85"), 0 },
+	{ BYTES("\x8c\11model.ab.\x85"), 0 },
+	{ BYTES("\x8c\13model.ab.ww\x85"), 0 },
+	{ BYTES("\x8c\14model.ab.w.x\x85"), 0 },
+	{ BYTES("\x8c\5Model\x85"), 0 },
+	{ BYTES("\x8c\2ab\x85"), 0 },
+	{ BYTES("\x8c\5mod\0l\x85"), 0 },
+	{ BYTES("\x8c\6model\0\x85"), 0 },
+	{ BYTES("\x8c\0\x85"), 0 },
+	{ BYTES("K\0\x8c\5model\x86"), 0 },
+	{ BYTES("N\x85"), 0 },
+	{ BYTES("\x88\x85"), 0 },
+	{ BYTES("C\5model\x85"), 0 },	     /* bytes */
+	{ BYTES("\x8c\5model\x85\x85"), 0 }, /* (("model",),) */
+	{ BYTES(")"), 0 },
+	{ BYTES("]\x8c\5modela"), 0 }, /* a list */
+	{ BYTES("}\x8c\5modelNs"), 0 },
+	{ BYTES("\x8c\5model"), 0 },
+	{ BYTES("K\5"), 0 },
+	{ BYTES("N"), 0 },
+	{ BYTES("ctorch\nfloat32\n"), 0 },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"), 0 },
+	{ BYTES("cos\nsystem\n)R"), 0 },
+};
+
+START_TEST(a_path_that_is_none_tells_nothing)
+{
+	char want[64];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	scalar(&d, "model.ab.w");
+	scalar(&d, "next.w");
+	emit_str(&d.planner, "model.ab.w");
+	emit_bytes(&d.planner, paths[_i].bytes, paths[_i].n);
+	dcp_path(&d, BYTES("next.w"), KEYS("next", "w"));
+	dcp_end(&d, ".metadata");
+	(void)snprintf(want, sizeof(want), "model.ab.w %u; next.w 4; ", paths[_i].top);
+	expect_tops(want);
+}
+END_TEST
+
+/* Pickled values of planner_data. */
+static const struct {
+	const char *bytes;
+	size_t n;
+	uint32_t top; /* of "model.ab.w" */
+} planners[] = {
+	{ BYTES("N"), 0 },
+	{ BYTES("K\5"), 0 },
+	{ BYTES("\x8c\5model"), 0 },
+	{ BYTES("]"), 0 },
+	{ BYTES("](\x8c\12model.ab.w\x8c\5model\x85"
+		"e"),
+	  0 },
+	{ BYTES("\x8c\12model.ab.w\x8c\5model\x86"), 0 },
+	{ BYTES("ctorch\nfloat32\n"), 0 },
+	{ BYTES("cos\nsystem\n)R"), 0 },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}\x8c\14planner_data}sb"),
+	  0 },
+	{ BYTES("}"), 0 },
+	{ BYTES("}K\1K\2s"), 0 },
+	{ BYTES("}(NNK\1\x8c\5model\x85)]u"), 0 },
+	{ BYTES("}\x8c\12model.ab.w\x8c\5model\x85s"), 5 },
+	{ BYTES("ccollections\nOrderedDict\n)R\x8c\12model.ab.w\x8c\5model\x85s"), 5 },
+	/* not made in its place, but fetched from the memo */
+	{ BYTES("N}\x8c\12model.ab.w\x8c\5model\x85sq\0"
+		"00h\0"),
+	  5 },
+	/* of a key that comes twice the later counts */
+	{ BYTES("}(\x8c\12model.ab.w\x8c\5model\x85\x8c\12model.ab.wNu"), 0 },
+	{ BYTES("}(\x8c\12model.ab.wN\x8c\12model.ab.w\x8c\5model\x85u"), 5 },
+	/* and of an attribute that comes twice too */
+	{ BYTES("}\x8c\12model.ab.w\x8c\5model\x85s\x8c\14planner_dataN"), 0 },
+};
+
+START_TEST(whatever_a_planner_keeps_is_no_error)
+{
+	char want[64];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_is = PLANNER_VALUE;
+	d.planner_first = _i % 2;
+	scalar(&d, "model.ab.w");
+	emit_bytes(&d.planner, planners[_i / 2].bytes, planners[_i / 2].n);
+	dcp_end(&d, ".metadata");
+	(void)snprintf(want, sizeof(want), "model.ab.w %u; ", planners[_i / 2].top);
+	expect_tops(want);
+}
+END_TEST
+
+START_TEST(without_planner_data_nothing_is_known)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_is = PLANNER_ABSENT;
+	scalar(&d, "model.w");
+	dcp_object(&d, BYTES("model.o"));
+	dcp_end(&d, ".metadata");
+	expect_tops("model.w 0; model.o 0; ");
+}
+END_TEST
+
+/* As pickle writes it when many values have one path: a tuple, a key, or both from the memo. */
+START_TEST(paths_may_share_what_they_are_made_of)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	for (int i = 0; i < 4; i++)
+		scalar(&d, (const char *const[]){ "m.a", "m.b", "m.c", "m" }[i]);
+	emit_bytes(&d.planner, BYTES("\x8c\3m.a\x8c\1mq\0\x8c\1a\x86q\1"));
+	emit_bytes(&d.planner, BYTES("\x8c\3m.bh\1"));
+	emit_bytes(&d.planner, BYTES("\x8c\3m.ch\0\x8c\1c\x86"));
+	emit_bytes(&d.planner, BYTES("h\0h\0\x85"));
+	dcp_end(&d, ".metadata");
+	expect_tops("m 1; m.a 1; m.b 1; m.c 1; ");
+}
+END_TEST
+
+static void put_keyed_rank(int rank, const char *key, uint64_t rows)
+{
+	char name[32];
+	struct dcp d;
+
+	(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+	dcp_begin(&d, dir_fd);
+	d.planner_first = rank % 2;
+	dcp_tensor(&d, BYTES("a.b.w"), "uint8", 1, &rows, 1, U(0, rows));
+	dcp_object(&d, BYTES("a.b.o"));
+	if (key) {
+		dcp_path(&d, BYTES("a.b.w"), 1, &key);
+		dcp_path(&d, BYTES("a.b.o"), 1, &key);
+	} else {
+		d.planner_is = PLANNER_ABSENT;
+	}
+	dcp_end(&d, name);
+}
+
+static const struct {
+	const char *keys[3]; /* of ranks 0 to 2, NULL: that rank does not say */
+	uint64_t rows[3];
+	const char *tops;
+} keyed[] = {
+	{ { "a", "a", "a" },
+	  { 4, 4, 4 },
+	  "a.b.w 1; a.b.o@rank0 1; a.b.o@rank1 1; a.b.o@rank2 1; " },
+	{ { NULL, "a.b", NULL },
+	  { 4, 4, 4 },
+	  "a.b.w 3; a.b.o@rank0 0; a.b.o@rank1 3; a.b.o@rank2 0; " },
+	{ { "a", NULL, "a" },
+	  { 4, 4, 4 },
+	  "a.b.w 1; a.b.o@rank0 1; a.b.o@rank1 0; a.b.o@rank2 1; " },
+	{ { "a", "a.b", "a" },
+	  { 4, 4, 4 },
+	  "a.b.w 0; a.b.o@rank0 1; a.b.o@rank1 3; a.b.o@rank2 1; " },
+	{ { NULL, "a.b", "a" },
+	  { 4, 4, 4 },
+	  "a.b.w 0; a.b.o@rank0 0; a.b.o@rank1 3; a.b.o@rank2 1; " },
+	{ { NULL, NULL, NULL },
+	  { 4, 4, 4 },
+	  "a.b.w 0; a.b.o@rank0 0; a.b.o@rank1 0; a.b.o@rank2 0; " },
+	/* sizes differ; where the only key was the whole FQN it is the whole of the new name */
+	{ { "a", NULL, "a.b.w" },
+	  { 4, 5, 6 },
+	  "a.b.w@rank0 1; a.b.w@rank1 0; a.b.w@rank2 11; a.b.o@rank0 1; a.b.o@rank1 0; "
+	  "a.b.o@rank2 0; " },
+};
+
+START_TEST(ranks_agree_on_the_top_level_key_or_it_is_not_known)
+{
+	for (int i = 0; i < 3; i++)
+		put_keyed_rank(i, keyed[_i].keys[i], keyed[_i].rows[i]);
+	expect_tops(keyed[_i].tops);
+}
+END_TEST
+
 START_TEST(sixty_four_dimensions_of_large_numbers_fit)
 {
 	uint64_t shape[64], box[128];
@@ -718,7 +973,6 @@ START_TEST(impossible_metadata_is_refused_with_a_sentence)
 }
 END_TEST
 
-#define BYTES(s) s, sizeof(s) - 1
 static const struct {
 	const char *bytes;
 	size_t n;
@@ -970,6 +1224,13 @@ Suite *dcp_suite(void)
 	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
 	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
 	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
+	tcase_add_loop_test(t, what_leads_to_a_value_says_which_top_level_key_it_has, 0, 2);
+	tcase_add_loop_test(t, a_path_that_is_none_tells_nothing, 0, ARRAY_LEN(paths));
+	tcase_add_loop_test(t, whatever_a_planner_keeps_is_no_error, 0, 2 * ARRAY_LEN(planners));
+	tcase_add_test(t, without_planner_data_nothing_is_known);
+	tcase_add_test(t, paths_may_share_what_they_are_made_of);
+	tcase_add_loop_test(t, ranks_agree_on_the_top_level_key_or_it_is_not_known, 0,
+			    ARRAY_LEN(keyed));
 	tcase_add_test(t, sixty_four_dimensions_of_large_numbers_fit);
 	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0,
 			    ARRAY_LEN(impossible));

@@ -469,7 +469,8 @@ static void put_item(const char *encoding, const void *p, size_t n, uint64_t off
 	REQUIRE(!catalog_add_source(w, "f", 1, &l.file, &e));
 	REQUIRE(!catalog_add_encoding(w, encoding, &l.encoding, &e));
 	REQUIRE(!catalog_add_tensor(w, &t, &e));
-	REQUIRE(!catalog_add_object(w, "o", 1, &l, &e));
+	REQUIRE(!catalog_add_object(w, &(struct object_item){ .fqn = "o", .fqn_len = 1, .loc = l },
+				    &e));
 	REQUIRE(!catalog_writer_finish(w, ret, &e));
 	catalog_writer_free(w);
 }

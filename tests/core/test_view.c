@@ -67,7 +67,11 @@ static struct catalog *make_catalog(void)
 		t.fqn_len = entries[i].n;
 		loc.encoding = i == ARRAY_LEN(entries) - 1;
 		if (entries[i].object)
-			REQUIRE(!catalog_add_object(w, t.fqn, t.fqn_len, &loc, &e));
+			REQUIRE(!catalog_add_object(w,
+						    &(struct object_item){ .fqn = t.fqn,
+									   .fqn_len = t.fqn_len,
+									   .loc = loc },
+						    &e));
 		else
 			REQUIRE(!catalog_add_tensor(w, &t, &e));
 	}
@@ -379,8 +383,13 @@ START_TEST(long_names_with_one_hash_are_refused)
 	REQUIRE(!catalog_add_source(w, "f", 1, &loc.file, &e));
 	REQUIRE(!catalog_add_encoding(w, "dcp", &loc.encoding, &e));
 	for (int i = 0; i < 2; i++)
-		REQUIRE(!catalog_add_object(w, pairs[_i][i], strlen(pairs[_i][i]), &loc, &e));
-	REQUIRE(!catalog_add_object(w, FQN(LONG250 "another long one"), &loc, &e));
+		REQUIRE(!catalog_add_object(w,
+					    &(struct object_item){ .fqn = pairs[_i][i],
+								   .fqn_len = strlen(pairs[_i][i]),
+								   .loc = loc },
+					    &e));
+	REQUIRE(!catalog_add_object(
+		w, &(struct object_item){ FQN(LONG250 "another long one"), .loc = loc }, &e));
 	REQUIRE(!catalog_writer_finish(w, &c, &e));
 	catalog_writer_free(w);
 	rc = view_new(c, &(struct view_opts){ 0 }, &v, &e);

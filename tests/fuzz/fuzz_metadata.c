@@ -28,6 +28,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		for (size_t i = 0; i < n; i++) {
 			struct chunkmap *m = NULL;
 
+			/* A top-level key is all of the FQN, or a '.' follows. */
+			if (t[i].top && t[i].fqn[t[i].top] && t[i].fqn[t[i].top] != '.')
+				abort();
 			/* What was written must be readable, unless memory ran out. */
 			if (catalog_load_map(c, &t[i], &m, &e) && e.code != ENOMEM)
 				abort();
