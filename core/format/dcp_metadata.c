@@ -526,7 +526,8 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 		rc = leftovers(&rd, storage, storage_item, e);
 	if (!rc && planner && planner->type == PK_DICT) {
 		rc = leftovers(&rd, planner, planner_item, e);
-		apply_tops(&rd);
+		if (!rc)
+			apply_tops(&rd);
 	}
 	pickle_free(p);
 	return rc;

@@ -48,8 +48,7 @@ struct dcp_records {
 	 * (0 for a bytes item), offsets. */
 	struct byte_store storage;
 	uint64_t n_storage;
-	struct byte_store
-		tops;	  /* of the file at hand: fqn, top; in the order of its planner_data */
+	struct byte_store tops; /* fqn, top: planner_data of the file at hand, in its order */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };
