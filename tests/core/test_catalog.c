@@ -402,8 +402,8 @@ START_TEST(people_can_read_the_tables)
 				   "a.b 1\n"
 				   "lost.it 4\n";
 	static const char *const sql[] = {
-		"SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
-		"ORDER BY chunk",
+		("SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
+		 "ORDER BY chunk"),
 		"SELECT fqn, dtype, shape, bytes, chunks, grid, state FROM tensor WHERE fqn='a'",
 		"SELECT fqn, top FROM tensor WHERE fqn='a.b'",
 		"SELECT fqn, top FROM object WHERE fault IS NOT NULL",

@@ -439,7 +439,7 @@ static const struct {
 	{ BYTES("cos\nsystem\n)R"), 0 },
 };
 
-START_TEST(a_path_that_is_none_tells_nothing)
+START_TEST(only_a_path_of_keys_tells_the_top_level_key)
 {
 	char want[64];
 	struct dcp d;
@@ -1032,6 +1032,7 @@ static void some_metadata(const char *name)
 		char fqn[16];
 
 		(void)snprintf(fqn, sizeof(fqn), "t%d", i);
+		dcp_path(&d, fqn, strlen(fqn), 1, (const char *const[]){ fqn });
 		dcp_tensor(&d, fqn, strlen(fqn), "float32", 2, U(4, 2), 2,
 			   U(0, 0, 2, 2, 2, 0, 2, 2));
 		dcp_stored(&d, fqn, strlen(fqn), 2, U(0, 0), "a", i, 20, 0);
@@ -1225,7 +1226,7 @@ Suite *dcp_suite(void)
 	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
 	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
 	tcase_add_loop_test(t, what_leads_to_a_value_says_which_top_level_key_it_has, 0, 2);
-	tcase_add_loop_test(t, a_path_that_is_none_tells_nothing, 0, ARRAY_LEN(paths));
+	tcase_add_loop_test(t, only_a_path_of_keys_tells_the_top_level_key, 0, ARRAY_LEN(paths));
 	tcase_add_loop_test(t, whatever_a_planner_keeps_is_no_error, 0, 2 * ARRAY_LEN(planners));
 	tcase_add_test(t, without_planner_data_nothing_is_known);
 	tcase_add_test(t, paths_may_share_what_they_are_made_of);
