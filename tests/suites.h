@@ -33,6 +33,7 @@
 	X(fetch) \
 	X(files) \
 	X(gather) \
+	X(hf_index) \
 	X(index) \
 	X(io) \
 	X(item) \
@@ -44,8 +45,11 @@
 	X(pickle_hostile) \
 	X(pickle_mutation) \
 	X(plan) \
+	X(pt_write) \
 	X(safetensors) \
+	X(st_write) \
 	X(text) \
+	X(vfile) \
 	X(view) \
 	X(zip) \
 	X(zstd)

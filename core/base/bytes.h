@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes - explicit little- and big-endian loads, and a bounded cursor over them.
+ * bytes - explicit little- and big-endian loads, a bounded cursor over them, and stores.
  *
  * A cursor read past the end yields zero and sets .bad, which sticks: read a whole
  * header, then test once.
@@ -108,6 +108,14 @@ static inline uint64_t cursor_varint(struct cursor *c)
 	}
 	c->bad = true;
 	return 0;
+}
+
+/* v in n <= 9 bytes, low first. Returns p + n. */
+static inline uint8_t *put_le(uint8_t *p, uint64_t v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = i < 8 ? (uint8_t)(v >> (8 * i)) : 0;
+	return p + n;
 }
 
 /* LEB128: seven bits a byte, low first. Writes at most 10 bytes; returns how many. */

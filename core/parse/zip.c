@@ -10,25 +10,14 @@
 #include <string.h>
 
 enum {
-	SIG_LOCAL = 0x04034b50,
-	SIG_CENTRAL = 0x02014b50,
-	SIG_DESCRIPTOR = 0x08074b50,
-	SIG_END = 0x06054b50,
-	SIG_END64 = 0x06064b50,
-	SIG_LOCATOR64 = 0x07064b50,
-	END_SIZE = 22,
-	END64_SIZE = 56,
-	LOCATOR64_SIZE = 20,
-	CENTRAL_SIZE = 46,
 	FLAG_STREAMED = 1 << 3,
 	FLAG_ENCRYPTED = 1 << 0,
-	TAG_ZIP64 = 1,
 	MAX_DIRECTORY = 1 << 30, /* bytes */
 };
 
 bool zip_magic(const void *p, size_t len)
 {
-	return len >= 4 && load_le32(p) == SIG_LOCAL;
+	return len >= 4 && load_le32(p) == ZIP_SIG_LOCAL;
 }
 
 int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct err *e)
@@ -47,7 +36,7 @@ int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct err 
 	extra_len = cursor_le16(&c);
 	if (c.bad)
 		return err_set(e, ENODATA, "zip header ends early");
-	if (sig != SIG_LOCAL)
+	if (sig != ZIP_SIG_LOCAL)
 		return err_set(e, ERR_CORRUPT, "zip member header expected, found 0x%08x", sig);
 	if (method || flags & FLAG_ENCRYPTED)
 		return err_set(e, ERR_UNSUPPORTED, "zip member is compressed or encrypted");
@@ -70,7 +59,7 @@ size_t zip_descriptor(const void *p, size_t len, uint64_t size)
 {
 	const uint8_t *b = p;
 
-	if (len < 16 || load_le32(b) != SIG_DESCRIPTOR)
+	if (len < 16 || load_le32(b) != ZIP_SIG_DESCRIPTOR)
 		return 0;
 	/* 24 bytes where the size or the header's offset needs them, even with small sizes. */
 	if (len >= 24 && load_le64(b + 8) == size && load_le64(b + 16) == size &&
@@ -103,31 +92,32 @@ struct directory {
 /* torch never writes a comment, so the end record is the last 22 bytes; nothing is searched. */
 static int find_directory(const struct blob *b, struct directory *ret, struct err *e)
 {
-	uint8_t tail[LOCATOR64_SIZE + END_SIZE], end64[END64_SIZE];
-	const uint8_t *end = tail + LOCATOR64_SIZE;
+	uint8_t tail[ZIP_LOCATOR64_SIZE + ZIP_END_SIZE], end64[ZIP_END64_SIZE];
+	const uint8_t *end = tail + ZIP_LOCATOR64_SIZE;
 	bool have64 = b->size >= sizeof(tail);
 	uint64_t at;
 	int rc;
 
-	if (b->size < END_SIZE)
+	if (b->size < ZIP_END_SIZE)
 		return err_set(e, ERR_CORRUPT, "zip: archive of %llu bytes",
 			       (unsigned long long)b->size);
 	rc = have64 ? read_exact(b, b->size - sizeof(tail), tail, sizeof(tail), e)
-		    : read_exact(b, b->size - END_SIZE, tail + LOCATOR64_SIZE, END_SIZE, e);
+		    : read_exact(b, b->size - ZIP_END_SIZE, tail + ZIP_LOCATOR64_SIZE, ZIP_END_SIZE,
+				 e);
 	if (rc)
 		return rc;
-	if (load_le32(end) != SIG_END || load_le16(end + 20))
+	if (load_le32(end) != ZIP_SIG_END || load_le16(end + 20))
 		return err_set(e, ERR_CORRUPT, "zip: no end record in the last 22 bytes");
 	ret->count = load_le16(end + 10);
 	ret->size = load_le32(end + 12);
 	ret->off = load_le32(end + 16);
-	if (!have64 || load_le32(tail) != SIG_LOCATOR64)
+	if (!have64 || load_le32(tail) != ZIP_SIG_LOCATOR64)
 		return 0;
 	at = load_le64(tail + 8);
 	rc = read_exact(b, at, end64, sizeof(end64), e);
 	if (rc)
 		return rc;
-	if (load_le32(end64) != SIG_END64)
+	if (load_le32(end64) != ZIP_SIG_END64)
 		return err_set(e, ERR_CORRUPT, "zip: no zip64 end record at %llu",
 			       (unsigned long long)at);
 	ret->count = load_le64(end64 + 32);
@@ -146,7 +136,7 @@ static void zip64_fields(struct cursor extra, uint64_t *usize, uint64_t *csize, 
 
 		if (!p)
 			return;
-		if (tag != TAG_ZIP64)
+		if (tag != ZIP_TAG_ZIP64)
 			continue;
 		c = cursor_of(p, len);
 		if (*usize == UINT32_MAX)
@@ -165,7 +155,7 @@ static int read_member(struct cursor *c, struct zip_member *m, struct err *e)
 	uint64_t csize;
 	const uint8_t *extra;
 
-	if (cursor_le32(c) != SIG_CENTRAL)
+	if (cursor_le32(c) != ZIP_SIG_CENTRAL)
 		return err_set(e, ERR_CORRUPT, "zip: broken central directory");
 	(void)cursor_take(c, 4); /* versions */
 	flags = cursor_le16(c);
@@ -204,7 +194,7 @@ int zip_each(const struct blob *b,
 	if (rc)
 		return rc;
 	if (!range_ok(d.off, d.size, b->size) || d.size > MAX_DIRECTORY ||
-	    d.count > d.size / CENTRAL_SIZE)
+	    d.count > d.size / ZIP_CENTRAL_SIZE)
 		return err_set(e, ERR_CORRUPT,
 			       "zip: %llu members in a directory of %llu bytes at %llu",
 			       (unsigned long long)d.count, (unsigned long long)d.size,
@@ -232,7 +222,7 @@ int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *
 
 	if (rc)
 		return rc;
-	if (load_le32(head) != SIG_LOCAL)
+	if (load_le32(head) != ZIP_SIG_LOCAL)
 		return err_set(e, ERR_CORRUPT, "zip: no member at %llu",
 			       (unsigned long long)m->header);
 	data = m->header + ZIP_LOCAL_SIZE + load_le16(head + 26) + load_le16(head + 28);

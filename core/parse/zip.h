@@ -17,8 +17,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ZIP_LOCAL_SIZE 30   /* bytes of a local header without name and extra field */
-#define ZIP_MAX_NAME   4096 /* bytes; longer ones are refused */
+#define ZIP_MAX_NAME 4096 /* bytes; longer ones are refused */
+
+enum {
+	ZIP_SIG_LOCAL = 0x04034b50,
+	ZIP_SIG_CENTRAL = 0x02014b50,
+	ZIP_SIG_DESCRIPTOR = 0x08074b50,
+	ZIP_SIG_END = 0x06054b50,
+	ZIP_SIG_END64 = 0x06064b50,
+	ZIP_SIG_LOCATOR64 = 0x07064b50,
+	ZIP_TAG_ZIP64 = 1, /* of an extra field */
+	/* Bytes of each, without names and extra fields. */
+	ZIP_LOCAL_SIZE = 30,
+	ZIP_CENTRAL_SIZE = 46,
+	ZIP_END_SIZE = 22,
+	ZIP_END64_SIZE = 56,
+	ZIP_LOCATOR64_SIZE = 20,
+};
 
 struct zip_local {
 	const char *name; /* name_len bytes inside the caller's buffer */

@@ -38,7 +38,9 @@ void vfile_bytes(struct vfile *f, const void *p, size_t n)
 	if (f->err)
 		return;
 	buf_add(&f->text, p, n);
-	if (f->text.err) {
+	if (n > INT64_MAX - f->size) {
+		f->err = EFBIG;
+	} else if (f->text.err) {
 		f->err = f->text.err;
 	} else if (last && last->kind == SEG_BYTES) {
 		last->len += n;

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "view/st_write.h"
+
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "parse/safetensors.h"
+#include "view/member.h"
+#include "view/vfile.h"
+
+#include <string.h>
+
+#define METADATA "__metadata__"
+
+enum {
+	ALIGN = 4096,	 /* of the data: pages of a mapping of the file are pages of tensors */
+	MAX_ELEMENT = 8, /* bytes; every size is a power of two */
+	/* JSON and padding: 8 more bytes end on a multiple of ALIGN. */
+	MAX_HEADER = ST_MAX_HEADER / ALIGN * ALIGN - 8,
+};
+
+bool st_holds(enum dtype t)
+{
+	return dtype_info(t)->safetensors;
+}
+
+/* Python's lone surrogates pass text_is_utf8; JSON parsers other than Python's refuse them. */
+static bool is_unicode(const char *s, size_t n)
+{
+	const char *end = s + n;
+
+	if (!text_is_utf8(s, n))
+		return false;
+	while (s < end) {
+		uint32_t c = text_next(&s, end);
+
+		if (c >= 0xd800 && c < 0xe000)
+			return false;
+	}
+	return true;
+}
+
+static int why_not(const struct member *m, struct err *e)
+{
+	if (!st_holds(m->dtype))
+		return err_set(e, ERR_UNSUPPORTED, "safetensors has no %s",
+			       dtype_info(m->dtype)->name);
+	if (m->dtype == DTYPE_F4_E2M1FN_X2 && !m->n_dims)
+		return err_set(e, ERR_UNSUPPORTED,
+			       "safetensors has no pair of 4-bit values without dimensions");
+	if (!is_unicode(m->name, m->name_len))
+		return err_set(e, ERR_UNSUPPORTED,
+			       "safetensors takes names in UTF-8, this one is not");
+	if (m->name_len == strlen(METADATA) && !memcmp(m->name, METADATA, m->name_len))
+		return err_set(e, ERR_UNSUPPORTED, "no tensor can have that name in safetensors");
+	return 0;
+}
+
+int st_check(const struct member *m, struct err *e)
+{
+	char shown[100];
+
+	if (!why_not(m, e))
+		return 0;
+	return err_wrap(e, "'%s'", text_show(m->name, m->name_len, shown, sizeof(shown)));
+}
+
+/* F4 counts single values, torch pairs of them. */
+static void put_shape(struct buf *b, const struct member *m)
+{
+	for (size_t i = 0; i < m->n_dims; i++) {
+		bool pairs = m->dtype == DTYPE_F4_E2M1FN_X2 && i + 1 == m->n_dims;
+
+		if (i)
+			buf_str(b, ",");
+		buf_u64(b, pairs ? m->shape[i] * 2 : m->shape[i]);
+	}
+}
+
+static void put_entry(struct buf *b, const struct member *m, uint64_t begin)
+{
+	buf_str(b, ",");
+	buf_json_str(b, m->name, m->name_len);
+	buf_str(b, ":{\"dtype\":\"");
+	buf_str(b, dtype_info(m->dtype)->safetensors);
+	buf_str(b, "\",\"shape\":[");
+	put_shape(b, m);
+	buf_str(b, "],\"data_offsets\":[");
+	buf_u64(b, begin);
+	buf_str(b, ",");
+	buf_u64(b, begin + m->bytes);
+	buf_str(b, "]}");
+}
+
+static int put_header(struct buf *b, const struct member *m, size_t n, struct err *e)
+{
+	uint64_t at = 0, end;
+
+	buf_str(b, "{\"" METADATA "\":{\"format\":\"pt\"}");
+	for (unsigned size = MAX_ELEMENT; size; size /= 2) {
+		for (size_t i = 0; i < n; i++) {
+			if (dtype_info(m[i].dtype)->size != size)
+				continue;
+			if (ckd_add(&end, at, m[i].bytes))
+				return err_set(e, EFBIG, "the file would be larger than can be");
+			put_entry(b, &m[i], at);
+			at = end;
+		}
+	}
+	buf_str(b, "}");
+	while (!b->err && (8 + b->len) % ALIGN)
+		buf_str(b, " ");
+	if (b->err == EFBIG)
+		return err_set(e, EFBIG,
+			       "a safetensors header holds %u bytes, %zu tensors need more: "
+			       "a smaller shard_size= makes more and smaller files",
+			       ST_MAX_HEADER, n);
+	return b->err ? err_set(e, b->err, "out of memory") : 0;
+}
+
+int st_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e)
+{
+	CLEANUP(buf_release) struct buf json = BUF_INIT(MAX_HEADER);
+	CLEANUP(vfile_release) struct vfile f = VFILE_INIT;
+	uint8_t len[8];
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = st_check(&m[i], e);
+	if (!rc)
+		rc = put_header(&json, m, n, e);
+	if (rc)
+		return rc;
+	(void)put_le(len, json.len, sizeof(len));
+	vfile_bytes(&f, len, sizeof(len));
+	vfile_bytes(&f, json.data, json.len);
+	for (unsigned size = MAX_ELEMENT; size; size /= 2)
+		for (size_t i = 0; i < n; i++)
+			if (dtype_info(m[i].dtype)->size == size)
+				vfile_tensor(&f, m[i].id, m[i].bytes);
+	rc = vfile_done(&f, e);
+	if (rc)
+		return rc;
+	*ret = f;
+	f = (struct vfile)VFILE_INIT;
+	return 0;
+}

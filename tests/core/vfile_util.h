@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vfile_util - virtual files to read from, their tensors and objects full of made-up bytes, and
+ * made-up tensors to put into them.
+ *
+ *	struct members l = members_random(&r, 100, st_holds);
+ *	...
+ *	b = vfile_blob(&f);
+ *	members_free(&l);
+ */
+#ifndef TESTS_VFILE_UTIL_H
+#define TESTS_VFILE_UTIL_H
+
+#include "base/blob.h"
+#include "base/buf.h"
+#include "model/dtype.h"
+#include "rng.h"
+#include "view/member.h"
+#include "view/vfile.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Byte `off` of tensor, object or asset `id`. */
+uint8_t fake_byte(uint64_t id, uint64_t off);
+/* Borrows f. Checks on the way that its segments follow each other. */
+struct blob vfile_blob(const struct vfile *f);
+/* All of it, for the caller to release. */
+struct buf vfile_all(const struct vfile *f);
+
+struct members {
+	struct member *m;
+	size_t n;
+};
+
+/*
+ * n tensors of unlike names (quotes, blanks, any Unicode but NUL), of dtypes that `holds` likes, of
+ * 0 to 5 dimensions, some without elements. Their ids are 1000, 1001, ...
+ */
+struct members members_random(struct rng *r, size_t n, bool (*holds)(enum dtype));
+void members_free(struct members *l);
+/* One tensor; bytes follow from shape and dtype. */
+struct member member_of(const char *name, enum dtype t, size_t n_dims, const uint64_t *shape,
+			uint64_t id);
+
+#endif
