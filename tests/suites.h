@@ -37,6 +37,7 @@
 	X(index) \
 	X(io) \
 	X(item) \
+	X(mesh) \
 	X(name) \
 	X(normal) \
 	X(npy) \
