@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout_internal - what a layout is in memory, shared by its readers.
+ *
+ * One rank's line about one parameter is 12 bytes; what many of them say alike (specs, FQNs) is
+ * kept once, in a pool. Private to core/view.
+ */
+#ifndef VIEW_LAYOUT_INTERNAL_H
+#define VIEW_LAYOUT_INTERNAL_H
+
+#include "model/box.h"
+#include "model/mesh.h"
+#include "view/layout.h"
+
+#define LAYOUT_NONE	   UINT32_MAX
+#define LAYOUT_MAX_ENTRIES ((size_t)1 << 24) /* of all ranks together */
+
+/* Byte strings, each once, numbered from 0. Strings are aligned like uint64_t and end in a NUL. */
+struct pool_item {
+	const void *bytes;
+	size_t len;
+	uint32_t number;
+	uint64_t data[];
+};
+struct pool {
+	void *tree; /* of tsearch(3) */
+	struct pool_item **items;
+	size_t n, cap;
+};
+/* 0 or -ENOMEM. */
+int pool_add(struct pool *p, const void *bytes, size_t len, uint32_t *ret);
+/* LAYOUT_NONE when it is not there. */
+uint32_t pool_find(const struct pool *p, const void *bytes, size_t len);
+void pool_release(struct pool *p);
+
+/* How a tensor lies on a mesh. Packed for the pool by layout_add_spec. */
+struct layout_spec {
+	uint64_t mesh[MESH_MAX_AXES];
+	uint64_t shape[MAX_DIMS]; /* as declared */
+	struct placement placements[MESH_MAX_AXES];
+	uint8_t n_axes, n;
+	uint8_t n_dims; /* as declared by shape or tensor_map */
+	bool has_shape; /* shape is declared */
+	bool has_map;	/* n_dims is: there is a tensor_map */
+};
+int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret, struct err *e);
+
+struct layout_rule {
+	const char *glob;
+	uint32_t line, spec;
+	uint32_t head, tail; /* bytes at its start and end that are no wildcards */
+};
+
+struct layout_entry {
+	uint32_t param, spec; /* in the pools */
+	uint32_t pos;	      /* of the rank in the mesh */
+};
+
+struct layout_rank {
+	uint32_t number, file;
+	uint32_t first, n; /* entries, sorted by param */
+};
+
+struct layout {
+	char *name; /* for messages */
+	struct pool specs;
+
+	bool is_text;
+	char *text; /* holds the globs */
+	struct layout_rule *rules;
+	size_t n_rules, rules_cap;
+	uint64_t mesh_ranks;
+
+	struct pool files, params;
+	struct layout_rank *ranks; /* by number */
+	size_t n_ranks, ranks_cap;
+	struct layout_entry *entries;
+	size_t n_entries, entries_cap;
+
+	/* what layout_bind made */
+	uint32_t *of_tensor; /* a rule or a param, or LAYOUT_NONE */
+	uint64_t *shapes;
+	size_t *shape_at; /* in shapes, one more than tensors */
+	uint32_t *unused; /* rules or params */
+	size_t n_unused;
+};
+
+struct layout *layout_new(const char *name); /* NULL: out of memory */
+int layout_add_text(struct layout *l, const char *text, size_t len, struct err *e);
+/* May be called for several files; then layout_done. */
+int layout_add_json(struct layout *l, const char *text, size_t len, const char *file,
+		    struct err *e);
+int layout_done(struct layout *l, struct err *e);
+
+int layout_no_memory(struct err *e);
+/* Room for one more in an array of `size`d elements: 0 or -ENOMEM. */
+int layout_grow(void *array, size_t n, size_t *cap, size_t size);
+/* Decimal digits and nothing else; more than max becomes max + 1. */
+bool layout_number(const char *s, uint64_t max, uint64_t *ret);
+
+#endif
