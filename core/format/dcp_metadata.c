@@ -445,9 +445,9 @@ static int planner_item(struct reader *rd, const struct pk_value *key, const str
 static void apply_tops(struct reader *rd)
 {
 	struct dcp_records *r = rd->r;
-	const uint8_t *p = r->tops.data, *end = p + r->tops.len;
+	const uint8_t *p = r->tops.data;
 
-	while (p < end) {
+	while (p && p < r->tops.data + r->tops.len) { /* NULL: never was any */
 		uint32_t i = entry_of_rank(r, (uint32_t)get_varint(&p), rd->rank);
 		uint32_t top = (uint32_t)get_varint(&p);
 
