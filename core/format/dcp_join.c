@@ -77,7 +77,6 @@ static int group_storage(struct join *j, struct err *e)
 {
 	const struct byte_store *s = &j->r->storage;
 	uint32_t n_strings = pk_strings_count(j->r->strings);
-	const uint8_t *p = s->data, *end = p + s->len;
 
 	j->first = calloc(n_strings + 2u, sizeof(*j->first));
 	j->at = malloc((j->r->n_storage + 1) * sizeof(*j->at));
@@ -85,7 +84,9 @@ static int group_storage(struct join *j, struct err *e)
 	if (!j->first || !j->at || !j->sources)
 		return err_set(e, ENOMEM, "out of memory");
 	for (int pass = 0; s->len && pass < 2; pass++) {
-		for (p = s->data; p < end;) {
+		const uint8_t *p = s->data, *end = p + s->len;
+
+		while (p < end) {
 			uint64_t here = (uint64_t)(p - s->data), fqn = get_varint(&p), dims;
 
 			skip_numbers(&p, 5);
