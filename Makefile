@@ -71,7 +71,7 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/standalone.o $(BUIL
 $(BUILD)/bench_plan: $(call obj,tests/bench/bench_plan.c) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
-# At -O2 gcc makes vectors only where no element can be left over.
+# At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/cast.o: CFLAGS_ += -O3
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests $(CK_CFLAGS)
 # Objects are made again when the flags change.

@@ -68,7 +68,7 @@ INLINE uint16_t f32_to_f16(uint32_t u)
 	uint32_t nan = 0x7e00 | (a >> 13 & 0x3ff);
 	uint32_t r = pick(a < 0x38800000, subnormal, normal); /* 2^-14 */
 
-	r = pick(a < 0x477ff000, r, 0x7c00); /* 65520: halfway from the largest, 65504, to 2^16 */
+	r = pick(a < 0x47800000, r, 0x7c00); /* 2^16 */
 	r = pick(a > 0x7f800000, nan, r);
 	return (uint16_t)(r | (u >> 16 & 0x8000));
 }

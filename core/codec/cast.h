@@ -16,20 +16,20 @@
  *	bfloat16 -> float32                    nothing changes, signalling NaNs stay so
  *	all others                             sign and upper payload bits stay, made quiet
  *
- * Measured with torch 2.14.1 (Debian's build) on an x86-64 CPU with AVX-512, tensors of 1 to 4099
- * elements, contiguous, at odd offsets, with strides, transposed and expanded, with
- * ATEN_CPU_CAPABILITY avx512 (the default there), avx2 and default; tests/torch/cast.py repeats
- * the comparison for large tensors. Everything but NaNs is the same everywhere. The NaNs above are
- * those of contiguous tensors with AVX2 or AVX-512, which agree with each other. torch differs
- * from itself, and so from this table, in
+ * Measured with torch 2.14.1 (Debian's build, x86-64): all 2^32 patterns of float32, all 2^16 of
+ * float16 and bfloat16, random and special float64; tensors of 1 to 4099 elements, contiguous, at odd
+ * offsets, with strides, transposed, expanded; ATEN_CPU_CAPABILITY avx512, avx2 and default.
+ * tests/torch/cast.py repeats the comparison. Everything but NaNs is the same everywhere. NaNs are
+ * as above in contiguous tensors with AVX2 or AVX-512, which agree. Elsewhere torch differs from
+ * itself, and so from this table:
  *
- *	float64 -> bfloat16                    0x7fc0 after the last whole vector (of the tensor or
- *	                                       of a thread's share) and if not contiguous
- *	float32 -> bfloat16                    0x7fc0 if not contiguous and longer than 1
+ *	float64 -> bfloat16                    0x7fc0 in what is left after the last whole vector (of
+ *	                                       a row, or of a thread's share), and with strides
+ *	float32 -> bfloat16                    0x7fc0 with strides
  *	any -> bfloat16 without AVX2           0x7fc0
  *	any -> float16 without AVX2            0x7e00, sign kept
- *	float32 -> float16 with FBGEMM         FBGEMM's own choice in the last (n mod 8) elements
- *	                                       (read in the source, not measured)
+ *	float32 -> float16 with FBGEMM         FBGEMM's choice in the last n mod 8 elements (read in
+ *	                                       its source, not measured)
  *
  * Sources: aten/src/ATen/cpu/vec/vec256/vec256_16bit_float.h (cvtfp32_bf16: 0xffff),
  * torch/headeronly/util/BFloat16.h (round_to_nearest_even: 0x7fc0) and Half.h,

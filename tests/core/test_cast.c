@@ -372,6 +372,7 @@ Suite *cast_suite(void)
 	Suite *s = suite_create("cast");
 	TCase *t = tcase_create("cast");
 
+	tcase_set_timeout(t, 60); /* seconds, under a sanitizer */
 	tcase_add_test(t, sources_and_targets_are_floats_of_at_most_64_and_32_bits);
 	tcase_add_test(t, well_known_numbers);
 	tcase_add_test(t, every_number_of_16_bits);
