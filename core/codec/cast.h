@@ -13,7 +13,7 @@
  *
  *	float32, float64 -> bfloat16           0xffff, always
  *	float16 -> bfloat16                    0x7fc0, always
- *	bfloat16 -> float32                    nothing changes, signalling NaNs stay so
+ *	same type, bfloat16 -> float32         nothing changes, signalling NaNs stay so
  *	all others                             sign and upper payload bits stay, made quiet
  *
  * Measured with torch 2.14.1 (Debian's build, x86-64): all 2^32 patterns of float32, all 2^16 of
@@ -33,8 +33,7 @@
  *
  * Sources: aten/src/ATen/cpu/vec/vec256/vec256_16bit_float.h (cvtfp32_bf16: 0xffff),
  * torch/headeronly/util/BFloat16.h (round_to_nearest_even: 0x7fc0) and Half.h,
- * aten/src/ATen/native/Copy.cpp (USE_FBGEMM), FBGEMM src/FbgemmFloat16ConvertAvx2.cc; Intel's
- * manual for CVTPD2PS, VCVTPS2PH and VCVTPH2PS.
+ * aten/src/ATen/native/Copy.cpp (USE_FBGEMM), FBGEMM src/FbgemmFloat16ConvertAvx2.cc.
  *
  * Threads: pure.
  */
