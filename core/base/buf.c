@@ -90,23 +90,39 @@ void buf_printf(struct buf *b, const char *fmt, ...)
 	b->len += (size_t)n;
 }
 
+/* How many bytes at s stand in a JSON string as they are? Nearly always all. */
+static size_t plain_run(const char *s, const char *end)
+{
+	const char *p = s;
+
+	while (p < end && *p >= 0x20 && *p < 0x7f && *p != '"' && *p != '\\')
+		p++;
+	return (size_t)(p - s);
+}
+
+static void json_char(struct buf *b, uint32_t c)
+{
+	if (c == '"' || c == '\\')
+		buf_printf(b, "\\%c", (int)c);
+	else if (c >= 0x10000)
+		buf_printf(b, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
+			   0xdc00 + ((c - 0x10000) & 0x3ff));
+	else
+		buf_printf(b, "\\u%04x", c);
+}
+
 void buf_json_str(struct buf *b, const char *s, size_t n)
 {
 	const char *end = s + n;
 
 	buf_str(b, "\"");
 	while (s < end && !b->err) {
-		uint32_t c = text_next(&s, end);
+		size_t run = plain_run(s, end);
 
-		if (c == '"' || c == '\\')
-			buf_printf(b, "\\%c", (int)c);
-		else if (c >= 0x20 && c < 0x7f)
-			buf_add(b, &(char){ (char)c }, 1);
-		else if (c >= 0x10000)
-			buf_printf(b, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
-				   0xdc00 + ((c - 0x10000) & 0x3ff));
-		else
-			buf_printf(b, "\\u%04x", c);
+		buf_add(b, s, run);
+		s += run;
+		if (s < end)
+			json_char(b, text_next(&s, end));
 	}
 	buf_str(b, "\"");
 }

@@ -114,7 +114,7 @@ static inline uint64_t cursor_varint(struct cursor *c)
 static inline uint8_t *put_le(uint8_t *p, uint64_t v, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		p[i] = i < 8 ? (uint8_t)(v >> (8 * i)) : 0;
+		p[i] = (uint8_t)(i < 8 ? v >> (8 * i) : 0);
 	return p + n;
 }
 

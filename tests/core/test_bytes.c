@@ -46,6 +46,19 @@ START_TEST(first_read_past_the_end_sticks_and_yields_zero)
 }
 END_TEST
 
+START_TEST(numbers_are_stored_low_first)
+{
+	uint8_t b[11];
+
+	for (size_t n = 0; n <= 9; n++) {
+		memset(b, 0xee, sizeof(b));
+		ck_assert_ptr_eq(put_le(b + 1, 0x8877665544332211, n), b + 1 + n);
+		for (size_t i = 0; i < sizeof(b); i++)
+			ck_assert_uint_eq(b[i], i < 1 || i > n ? 0xee : i == 9 ? 0 : 0x11 * i);
+	}
+}
+END_TEST
+
 static void check_varint(uint64_t v)
 {
 	uint8_t b[10];
@@ -106,6 +119,7 @@ Suite *bytes_suite(void)
 	tcase_add_test(t, loads_are_little_and_big_endian_at_any_address);
 	tcase_add_test(t, cursor_gives_all_bytes_then_nothing);
 	tcase_add_test(t, first_read_past_the_end_sticks_and_yields_zero);
+	tcase_add_test(t, numbers_are_stored_low_first);
 	tcase_add_test(t, varint_reads_back_what_was_put);
 	tcase_add_test(t, range_ok_knows_the_limit_and_does_not_wrap);
 	tcase_add_test(t, checked_sums_say_when_they_wrap);
