@@ -34,7 +34,7 @@ struct member;
 uint32_t hf_split(const struct member *m, size_t n, uint64_t limit, uint32_t *shard);
 /* Name of file i of `count`. */
 void hf_file_name(uint32_t i, uint32_t count, char out[static HF_NAME_CAP]);
-/* Text of the index, appended to *ret, for n > 0 tensors. */
+/* Text of the index, appended to *ret, for n > 0 tensors that st_check likes. */
 int hf_index(const struct member *m, size_t n, const uint32_t *shard, uint32_t count,
 	     struct buf *ret, struct err *e);
 

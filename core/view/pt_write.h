@@ -14,8 +14,8 @@
  * Left out: .format_version and .storage_alignment. A reader that finds them may compute where
  * storages lie, from rules about data descriptors that torch.save obeys and this does not, instead
  * of looking. CRC-32: true for the records written here, 0 for tensors, which would have to be
- * read for it. torch never checks them and writes 0 itself after set_crc32_options(False); `unzip -t` and
- * Python's zipfile complain.
+ * read for it. torch never checks them and writes 0 itself after set_crc32_options(False);
+ * `unzip -t` and Python's zipfile complain when they are made to read such a record.
  *
  * Sources: torch 2.14 serialization.py, _weights_only_unpickler.py, inline_container.cc; PKWARE
  * APPNOTE 6.3. Threads: pure.

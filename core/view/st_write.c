@@ -3,7 +3,6 @@
 
 #include "base/buf.h"
 #include "base/bytes.h"
-#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -18,8 +17,6 @@
 enum {
 	ALIGN = 4096,	 /* of the data: pages of a mapping of the file are pages of tensors */
 	MAX_ELEMENT = 8, /* bytes; every size is a power of two */
-	/* JSON and padding: 8 more bytes end on a multiple of ALIGN. */
-	MAX_HEADER = ST_MAX_HEADER / ALIGN * ALIGN - 8,
 };
 
 bool st_holds(enum dtype t)
@@ -27,19 +24,16 @@ bool st_holds(enum dtype t)
 	return dtype_info(t)->safetensors;
 }
 
-/* Python's lone surrogates pass text_is_utf8; JSON parsers other than Python's refuse them. */
+/* Lone surrogates (ED A0-BF xx) pass text_is_utf8; JSON parsers other than Python's refuse them. */
 static bool is_unicode(const char *s, size_t n)
 {
 	const char *end = s + n;
 
 	if (!text_is_utf8(s, n))
 		return false;
-	while (s < end) {
-		uint32_t c = text_next(&s, end);
-
-		if (c >= 0xd800 && c < 0xe000)
+	for (; (s = memchr(s, 0xed, (size_t)(end - s))); s++)
+		if ((unsigned char)s[1] >= 0xa0)
 			return false;
-	}
 	return true;
 }
 
@@ -97,17 +91,15 @@ static void put_entry(struct buf *b, const struct member *m, uint64_t begin)
 
 static int put_header(struct buf *b, const struct member *m, size_t n, struct err *e)
 {
-	uint64_t at = 0, end;
+	uint64_t at = 0; /* may wrap: then the file is too large, which its segments find out */
 
 	buf_str(b, "{\"" METADATA "\":{\"format\":\"pt\"}");
 	for (unsigned size = MAX_ELEMENT; size; size /= 2) {
 		for (size_t i = 0; i < n; i++) {
 			if (dtype_info(m[i].dtype)->size != size)
 				continue;
-			if (ckd_add(&end, at, m[i].bytes))
-				return err_set(e, EFBIG, "the file would be larger than can be");
 			put_entry(b, &m[i], at);
-			at = end;
+			at += m[i].bytes;
 		}
 	}
 	buf_str(b, "}");
@@ -123,7 +115,7 @@ static int put_header(struct buf *b, const struct member *m, size_t n, struct er
 
 int st_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e)
 {
-	CLEANUP(buf_release) struct buf json = BUF_INIT(MAX_HEADER);
+	CLEANUP(buf_release) struct buf json = BUF_INIT(ST_MAX_HEADER);
 	CLEANUP(vfile_release) struct vfile f = VFILE_INIT;
 	uint8_t len[8];
 	int rc = 0;
