@@ -93,12 +93,10 @@ static void put_str(struct buf *b, const char *s, size_t n)
 	buf_add(b, s, n);
 }
 
-/* GLOBAL */
-static void put_global(struct buf *b, const char *module, const char *name)
+/* GLOBAL of module torch */
+static void put_torch(struct buf *b, const char *name)
 {
-	buf_str(b, "c");
-	buf_str(b, module);
-	buf_str(b, "\n");
+	buf_str(b, "ctorch\n");
 	buf_str(b, name);
 	buf_str(b, "\n");
 }
@@ -134,24 +132,23 @@ static void put_tensor(struct buf *b, const struct member *m, size_t key)
 	char digits[24];
 
 	put_str(b, m->name, m->name_len);
-	put_global(b, "torch._utils", d->storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-	buf_str(b, "((");
+	buf_str(b, d->storage ? "ctorch._utils\n_rebuild_tensor_v2\n(("
+			      : "ctorch._utils\n_rebuild_tensor_v3\n((");
 	put_str(b, "storage", 7);
 	if (d->storage)
-		put_global(b, "torch", d->storage);
+		put_torch(b, d->storage);
 	else
-		put_global(b, "torch.storage", "UntypedStorage");
+		buf_str(b, "ctorch.storage\nUntypedStorage\n");
 	put_str(b, digits, (size_t)snprintf(digits, sizeof(digits), "%zu", key));
 	put_str(b, "cpu", 3);
 	put_int(b, d->storage ? m->bytes / d->size : m->bytes);
 	buf_str(b, "tQ"); /* TUPLE BINPERSID */
 	put_int(b, 0);
 	put_geometry(b, m);
-	buf_str(b, "\x89"); /* NEWFALSE */
-	put_global(b, "collections", "OrderedDict");
-	buf_str(b, ")R"); /* EMPTY_TUPLE REDUCE */
+	buf_str(b, "\x89"
+		   "ccollections\nOrderedDict\n)R"); /* NEWFALSE, EMPTY_TUPLE REDUCE */
 	if (!d->storage)
-		put_global(b, "torch", d->name);
+		put_torch(b, d->name);
 	buf_str(b, "tR");
 }
 
