@@ -38,7 +38,9 @@
 	X(io) \
 	X(item) \
 	X(mesh) \
+	X(model_names) \
 	X(name) \
+	X(namelist) \
 	X(normal) \
 	X(npy) \
 	X(pickle) \
@@ -47,6 +49,7 @@
 	X(pickle_mutation) \
 	X(plan) \
 	X(pt_write) \
+	X(rename) \
 	X(safetensors) \
 	X(st_write) \
 	X(text) \

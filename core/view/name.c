@@ -71,6 +71,17 @@ size_t name_encode(const char *fqn, size_t len, const char *suffix, char out[sta
 	return at + n_suffix;
 }
 
+bool name_fits(const char *fqn, size_t len, size_t n_suffix)
+{
+	size_t n = len;
+
+	if (len > NAME_CAP - 1)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		n += plain((unsigned char)fqn[i]) ? 0 : 2;
+	return n + n_suffix <= NAME_CAP - 1; /* "", "." and ".." become longer, but fit */
+}
+
 static int digit(char c)
 {
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;

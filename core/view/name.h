@@ -18,6 +18,8 @@
 /* Returns the name's length; *ret_cut, if not NULL, says whether it was cut. */
 size_t name_encode(const char *fqn, size_t len, const char *suffix, char out[static NAME_CAP],
 		   bool *ret_cut);
+/* Is the name with a suffix of n_suffix bytes not cut? */
+bool name_fits(const char *fqn, size_t len, size_t n_suffix);
 /*
  * The FQN of a name without its suffix into out, which has room for len bytes. False when it is
  * no name that name_encode makes, or one that was cut.

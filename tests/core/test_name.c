@@ -125,6 +125,7 @@ START_TEST(any_string_comes_back_unless_it_was_cut)
 
 		len = name_encode(fqn, n, suffix, name, &cut);
 		check_file_name(name, len);
+		REQUIRE(name_fits(fqn, n, strlen(suffix)) == !cut);
 		REQUIRE(!strcmp(name + len - strlen(suffix), suffix));
 		len -= strlen(suffix);
 		REQUIRE(name_is_cut(name, len, &hash) == cut);
@@ -165,6 +166,7 @@ START_TEST(long_names_are_cut_between_characters)
 				memcpy(fqn + len, c, strlen(c));
 			total = name_encode(fqn, len, ".npy", name, &cut);
 			REQUIRE(cut == (shift + n * width + 4 > 255));
+			REQUIRE(name_fits(fqn, len, 4) == !cut);
 			check_file_name(name, total);
 			if (!cut)
 				continue;
