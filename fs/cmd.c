@@ -39,6 +39,12 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 	progress_set(p, done);
 }
 
+static void show_warning(void *arg, const char *what)
+{
+	(void)arg;
+	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
+}
+
 int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
 	     struct err *e)
 {
@@ -49,7 +55,14 @@ int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, stru
 	k.include = o->include;
 	k.exclude = o->exclude;
 	k.allow_missing |= o->allow_missing;
+	k.rename = o->rename;
+	k.weights = o->weights;
+	k.dtype = o->dtype;
+	k.assets = o->assets;
+	k.layout = o->layout;
+	k.shard_size = o->shard_size;
 	k.cache_bytes = o->cache;
+	k.warn = show_warning;
 	k.progress = show_progress;
 	k.progress_arg = &p;
 	progress_start(&p, "index", 0, !o->quiet);

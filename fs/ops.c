@@ -110,8 +110,13 @@ static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
 	if (dir->size > COUNT_SUBDIRS)
 		return -1;
 	for (uint64_t pos = 0; !ckpt_entry(c, dir->node, pos, name, &node); pos++)
-		n += !ckpt_stat(c, node, &st, &e) && st.is_dir;
+		n += !ckpt_type(c, node, &st, &e) && st.is_dir;
 	return n;
+}
+
+static mode_t mode_of(const struct ckpt_stat *st)
+{
+	return st->is_dir ? S_IFDIR | 0555 : st->is_link ? S_IFLNK | 0777 : S_IFREG | 0444;
 }
 
 static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret)
@@ -124,7 +129,7 @@ static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret)
 		return rc;
 	memset(ret, 0, sizeof(*ret));
 	ret->st_ino = node;
-	ret->st_mode = st.is_dir ? S_IFDIR | 0555 : S_IFREG | 0444;
+	ret->st_mode = mode_of(&st);
 	ret->st_nlink = st.is_dir ? (nlink_t)(2 + count_subdirs(fs->config.ckpt, &st)) : 1;
 	ret->st_uid = fs->config.uid;
 	ret->st_gid = fs->config.gid;
@@ -136,6 +141,17 @@ static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret)
 	ret->st_mtim.tv_nsec = (long)(st.mtime_ns % 1000000000u);
 	ret->st_ctim = ret->st_atim = ret->st_mtim;
 	return 0;
+}
+
+/* What a listing without attributes needs. */
+static int node_type(struct fs *fs, ckpt_node node, struct stat *ret)
+{
+	struct ckpt_stat st;
+	struct err e = { 0 };
+	int rc = ckpt_type(fs->config.ckpt, node, &st, &e);
+
+	*ret = (struct stat){ .st_ino = node, .st_mode = rc ? 0 : mode_of(&st) };
+	return rc;
 }
 
 static int node_entry(struct fs *fs, ckpt_node node, struct fuse_entry_param *ret)
@@ -219,6 +235,18 @@ static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 		reply_name_error(req, rc);
 	else
 		(void)fuse_reply_attr(req, &st, forever);
+}
+
+static void op_readlink(fuse_req_t req, fuse_ino_t node)
+{
+	char target[CKPT_NAME_MAX + 1];
+	struct err e = { 0 };
+	int64_t n = ckpt_readlink(fs_of(req)->config.ckpt, node, target, &e);
+
+	if (n < 0)
+		reply_name_error(req, (int)n);
+	else
+		(void)fuse_reply_readlink(req, target);
 }
 
 static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
@@ -330,7 +358,8 @@ static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plu
 
 		rc = list_entry(fs, dir, pos, name, &node);
 		if (!rc)
-			rc = node_entry(fs, node, &entry);
+			rc = plus ? node_entry(fs, node, &entry)
+				  : node_type(fs, node, &entry.attr);
 		if (rc)
 			break;
 		need = add_entry(req, buf + used, size - used, name, &entry, pos + 1, plus);
@@ -422,6 +451,7 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.lookup = op_lookup,
 	.forget = op_forget,
 	.getattr = op_getattr,
+	.readlink = op_readlink,
 	.open = op_open,
 	.read = op_read,
 	.release = op_release,

@@ -55,6 +55,7 @@
 	X(text) \
 	X(vfile) \
 	X(view) \
+	X(vtensor) \
 	X(zip) \
 	X(zstd)
 

@@ -3,6 +3,8 @@
 
 #include "api/ckpt_internal.h"
 #include "api/index.h"
+#include "base/buf.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -11,6 +13,8 @@
 #include "model/chunkmap.h"
 #include "read/fetch.h"
 #include "read/files.h"
+#include "view/layout.h"
+#include "view/rename.h"
 #include "view/view.h"
 
 #include <fcntl.h>
@@ -20,6 +24,8 @@
 
 #define DEFAULT_CACHE ((uint64_t)256 << 20)
 #define DEFAULT_MAPS  ((uint64_t)8 << 20)
+#define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
+#define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a file of renaming rules */
 
 /* ---- opening ---- */
 
@@ -173,25 +179,27 @@ const char *ckpt_object_fault(const struct ckpt *c, size_t i)
 
 static void count(struct ckpt *c)
 {
-	size_t n_shown, n;
-	const uint32_t *shown = view_tensors(c->view, &n_shown);
+	size_t n, n_tensors = view_tensors(c->view), n_objects = view_objects(c->view), len;
 	const struct catalog_tensor *t = catalog_tensors(c->catalog, &n);
 	struct ckpt_totals *s = &c->totals;
+	struct view_tensor shown;
+	const char *fqn;
 
 	s->format = c->format->name;
 	s->index = c->index;
 	s->index_built = c->index_built;
 	s->mtime_ns = c->mtime_ns;
-	s->tensors = n_shown;
-	for (size_t i = 0; i < n_shown; i++) {
-		s->tensor_bytes += t[shown[i]].bytes;
-		s->chunks += t[shown[i]].chunks;
-		s->incomplete += ckpt_tensor_fault(c, shown[i]) != NULL;
+	s->tensors = n_tensors;
+	for (size_t i = 0; i < n_tensors; i++) {
+		view_tensor(c->view, i, &shown);
+		s->tensor_bytes += shown.bytes;
+		s->chunks += t[shown.number].chunks;
+		s->incomplete += ckpt_tensor_fault(c, shown.number) != NULL;
 	}
-	shown = view_objects(c->view, &n_shown);
-	s->objects = n_shown;
-	for (size_t i = 0; i < n_shown; i++)
-		s->incomplete += ckpt_object_fault(c, shown[i]) != NULL;
+	s->objects = n_objects;
+	for (size_t i = 0; i < n_objects; i++)
+		s->incomplete +=
+			ckpt_object_fault(c, view_object(c->view, i, &fqn, &len)) != NULL;
 	(void)catalog_sources(c->catalog, &n);
 	s->files = n;
 	s->stored_bytes = files_total(c->files);
@@ -200,34 +208,124 @@ static void count(struct ckpt *c)
 /* Without allow_missing nothing that is shown may be incomplete. */
 static int refuse_holes(const struct ckpt *c, struct err *e)
 {
-	size_t n_shown, n;
-	const uint32_t *shown = view_tensors(c->view, &n_shown);
-	const struct catalog_tensor *t = catalog_tensors(c->catalog, &n);
-	char fqn[120], more[64] = "";
+	char show[120], more[64] = "";
+	struct view_tensor t;
+	const char *fqn, *fault;
+	size_t len;
 
 	if (!c->totals.incomplete)
 		return 0;
 	if (c->totals.incomplete > 1)
 		(void)snprintf(more, sizeof(more), " (and %llu more are incomplete)",
 			       (unsigned long long)c->totals.incomplete - 1);
-	for (size_t i = 0; i < n_shown; i++) {
-		const char *fault = ckpt_tensor_fault(c, shown[i]);
-
+	for (size_t i = 0; i < view_tensors(c->view); i++) {
+		view_tensor(c->view, i, &t);
+		fault = ckpt_tensor_fault(c, t.number);
 		if (fault)
-			return err_set(
-				e, ERR_CORRUPT, "tensor '%s': %s%s",
-				text_show(t[shown[i]].fqn, t[shown[i]].fqn_len, fqn, sizeof(fqn)),
-				fault, more);
+			return err_set(e, ERR_CORRUPT, "tensor '%s': %s%s",
+				       text_show(t.fqn, t.fqn_len, show, sizeof(show)), fault,
+				       more);
 	}
-	shown = view_objects(c->view, &n_shown);
-	for (size_t i = 0; i < n_shown; i++) {
-		const char *fault = ckpt_object_fault(c, shown[i]);
-
+	for (size_t i = 0; i < view_objects(c->view); i++) {
+		fault = ckpt_object_fault(c, view_object(c->view, i, &fqn, &len));
 		if (fault)
 			return err_set(e, ERR_CORRUPT, "object '%s': %s%s",
-				       catalog_objects(c->catalog, &n)[shown[i]].fqn, fault, more);
+				       text_show(fqn, len, show, sizeof(show)), fault, more);
 	}
 	return 0;
+}
+
+/* ---- what is shown of it ---- */
+
+static const char *fault_of(void *arg, bool object, size_t number)
+{
+	return object ? ckpt_object_fault(arg, number) : ckpt_tensor_fault(arg, number);
+}
+
+static int size_of_object(void *arg, size_t number, uint64_t *ret, struct err *e)
+{
+	return ckpt_object_size(arg, number, ret, e);
+}
+
+static int parse_dtype(const char *name, enum dtype *ret, struct err *e)
+{
+	static const struct {
+		const char *name;
+		enum dtype dtype;
+	} known[] = {
+		{ "bf16", DTYPE_BF16 }, { "bfloat16", DTYPE_BF16 }, { "fp16", DTYPE_F16 },
+		{ "float16", DTYPE_F16 }, { "fp32", DTYPE_F32 },	 { "float32", DTYPE_F32 },
+	};
+
+	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
+		if (!strcmp(name, known[i].name)) {
+			*ret = known[i].dtype;
+			return 0;
+		}
+	return name ? err_set(e, EINVAL, "option 'dtype': '%s' is none of bf16, fp16, fp32", name)
+		    : 0;
+}
+
+static int read_rename(struct ckpt *c, const char *path, struct err *e)
+{
+	struct buf b = BUF_INIT(MAX_RULES);
+	int rc = io_read_file(path, &b, e);
+
+	if (!rc)
+		rc = rename_parse(b.data, b.len, path, &c->rename, e);
+	buf_release(&b);
+	return rc ? err_wrap(e, "option 'rename'") : 0;
+}
+
+/* Rules that do nothing are typing errors more often than not. */
+static void warn_unused(const struct ckpt *c, const struct ckpt_opts *o)
+{
+	struct rename_rule rule = { 0 };
+	char what[384];
+
+	if (!o->warn)
+		return;
+	while (c->rename && rename_unmatched(c->rename, rule.line, &rule)) {
+		(void)snprintf(what, sizeof(what), "%.200s:%u: '%.100s' matches no FQN", rule.file,
+			       rule.line, rule.text);
+		o->warn(o->warn_arg, what);
+	}
+	for (size_t i = 0; c->layout && layout_unused(c->layout, i, what, sizeof(what)); i++)
+		o->warn(o->warn_arg, what);
+}
+
+static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+{
+	struct view_opts view = { .include = o->include,
+				  .exclude = o->exclude,
+				  .weights = o->weights,
+				  .shard_size = o->shard_size ? o->shard_size : DEFAULT_SHARD,
+				  .fault = fault_of,
+				  .object_size = size_of_object,
+				  .arg = c,
+				  .warn = o->warn,
+				  .warn_arg = o->warn_arg };
+	int rc = parse_dtype(o->dtype, &view.dtype, e);
+
+	if (!rc && o->rename)
+		rc = read_rename(c, o->rename, e);
+	if (!rc && o->layout) {
+		rc = layout_read(o->layout, &c->layout, e);
+		if (rc)
+			rc = err_wrap(e, "option 'layout'");
+	}
+	if (!rc)
+		rc = assets_find(o->assets, c->root, &c->assets, e);
+	if (rc)
+		return rc;
+	view.rename = c->rename;
+	view.layout = c->layout;
+	view.assets = c->assets.v;
+	view.n_assets = c->assets.n;
+	rc = view_new(c->catalog, &view, &c->view, e);
+	if (!rc)
+		warn_unused(c, o);
+	return rc;
 }
 
 static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
@@ -237,7 +335,6 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
 				    .scan = { o->progress, o->progress_arg } };
-	struct view_opts view = { o->include, o->exclude };
 	struct fetch_opts fetch = { .cache_bytes = o->cache_bytes ? o->cache_bytes : DEFAULT_CACHE,
 				    .map_bytes = o->map_bytes ? o->map_bytes : DEFAULT_MAPS,
 				    .renew = renew_catalog,
@@ -259,7 +356,7 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	if (!rc)
 		rc = check_files(c, o->allow_missing, e);
 	if (!rc)
-		rc = view_new(c->catalog, &view, &c->view, e);
+		rc = open_view(c, o, e);
 	if (!rc)
 		rc = fetch_new(c->catalog, c->files, &fetch, &c->fetch, e);
 	if (rc)
@@ -269,11 +366,15 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	if (!c->object_size)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n_objects; i++)
-		atomic_init(&c->object_size[i], VIEW_SIZE_UNKNOWN);
+		atomic_init(&c->object_size[i], CKPT_SIZE_UNKNOWN);
 	count(c);
 	if (!o->allow_missing && !o->allow_holes)
 		rc = refuse_holes(c, e);
-	return rc ? rc : ckpt_info_json(c, &c->info, &c->info_len, e);
+	if (!rc)
+		rc = ckpt_info_json(c, &c->info, &c->info_len, e);
+	if (!rc)
+		view_set_info(c->view, c->info, c->info_len);
+	return rc;
 }
 
 int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret, struct err *e)
@@ -283,7 +384,7 @@ int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 
 	if (!c)
 		return err_set(e, ENOMEM, "out of memory");
-	c->dirfd = -1;
+	c->dirfd = c->assets.root = -1;
 	rc = open_root(c, path, e);
 	if (!rc) {
 		rc = open_parts(c, opts, e);
@@ -315,6 +416,9 @@ void ckpt_close(struct ckpt *c)
 	free(c->info);
 	fetch_free(c->fetch);
 	view_free(c->view);
+	rename_free(c->rename);
+	layout_free(c->layout);
+	assets_release(&c->assets);
 	files_free(c->files);
 	catalog_close(c->catalog);
 	name_list_release(&c->metadata);
@@ -332,60 +436,58 @@ void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret)
 	*ret = c->totals;
 }
 
-static size_t tensor_number(const struct ckpt *c, uint64_t i)
+static void fill_tensor(const struct ckpt *c, const struct view_tensor *v, struct ckpt_tensor *ret)
 {
 	size_t n;
+	const struct catalog_tensor *t = &catalog_tensors(c->catalog, &n)[v->number];
 
-	return view_tensors(c->view, &n)[i];
+	*ret = (struct ckpt_tensor){ .fqn = v->fqn,
+				     .fqn_len = v->fqn_len,
+				     .dtype = dtype_info(v->dtype)->name,
+				     .n_dims = t->n_dims,
+				     .shape = t->shape,
+				     .bytes = v->bytes,
+				     .chunks = t->chunks,
+				     .fault = ckpt_tensor_fault(c, v->number) };
 }
 
 void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
 {
-	size_t n, number = tensor_number(c, i);
-	const struct catalog_tensor *t = &catalog_tensors(c->catalog, &n)[number];
+	struct view_tensor t;
 
-	*ret = (struct ckpt_tensor){ .fqn = t->fqn,
-				     .fqn_len = t->fqn_len,
-				     .dtype = dtype_info(t->dtype)->name,
-				     .n_dims = t->n_dims,
-				     .shape = t->shape,
-				     .bytes = t->bytes,
-				     .chunks = t->chunks,
-				     .fault = ckpt_tensor_fault(c, number) };
+	view_tensor(c->view, i, &t);
+	fill_tensor(c, &t, ret);
 }
 
-/* Position among the shown numbers, or -1. */
-static int64_t position(const uint32_t *shown, size_t n, int64_t number)
+uint64_t ckpt_model_tensors(const struct ckpt *c)
 {
-	size_t lo = 0, hi = n;
+	return view_model(c->view);
+}
 
-	if (number < 0)
-		return -1;
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
+void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
+{
+	struct view_tensor t;
 
-		if (shown[mid] < (uint32_t)number)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return (int64_t)lo;
+	view_model_tensor(c->view, i, &t);
+	fill_tensor(c, &t, ret);
 }
 
 int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len)
 {
-	size_t n;
-	const uint32_t *shown = view_tensors(c->view, &n);
-
-	return position(shown, n, view_find(c->view, false, fqn, len));
+	return view_find_tensor(c->view, fqn, len);
 }
 
 int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len)
 {
-	size_t n;
-	const uint32_t *shown = view_objects(c->view, &n);
+	return view_find_object(c->view, fqn, len);
+}
 
-	return position(shown, n, view_find(c->view, true, fqn, len));
+static size_t tensor_number(const struct ckpt *c, uint64_t i)
+{
+	struct view_tensor t;
+
+	view_tensor(c->view, i, &t);
+	return t.number;
 }
 
 static int by_u32(const void *a, const void *b)
@@ -397,10 +499,15 @@ static int by_u32(const void *a, const void *b)
 
 int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e)
 {
+	return ckpt_source_files(c, tensor_number(c, i), ret, e);
+}
+
+int ckpt_source_files(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
+{
 	const struct chunkmap *m;
 	struct otensor *t;
 	autofree uint32_t *files = NULL;
-	int rc = otensor_map(c->fetch, tensor_number(c, i), &t, &m, e);
+	int rc = otensor_map(c->fetch, i, &t, &m, e);
 
 	if (rc)
 		return rc;
@@ -451,12 +558,12 @@ int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 
 void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_object *ret)
 {
-	size_t n;
-	uint32_t number = view_objects(c->view, &n)[i];
+	const char *fqn;
+	size_t n, len, number = view_object(c->view, i, &fqn, &len);
 	const struct catalog_object *o = &catalog_objects(c->catalog, &n)[number];
 
-	*ret = (struct ckpt_object){ .fqn = o->fqn,
-				     .fqn_len = o->fqn_len,
+	*ret = (struct ckpt_object){ .fqn = fqn,
+				     .fqn_len = len,
 				     .fault = ckpt_object_fault(c, number),
 				     .path = "",
 				     .encoding = "" };

@@ -40,6 +40,15 @@ struct ckpt_opts {
 	uint64_t map_bytes;   /* bound on chunk maps in memory; 0: 8 MiB */
 	const char *const *include; /* globs of FQNs that exist, NULL-terminated; NULL: all */
 	const char *const *exclude; /* globs of FQNs that do not */
+	const char *rename;	    /* file of renaming rules, one s/REGEX/REPLACEMENT/ per line */
+	const char *weights;	    /* prefix of the FQNs that are the model; NULL: see ckptfs(1) */
+	const char *dtype;	    /* "bf16", "fp16", "fp32": what floating-point tensors are cast to */
+	const char *assets;	    /* directory of config.json, tokenizer, ... for hf/ */
+	const char *layout;	    /* layout file of ranks/ */
+	uint64_t shard_size;	    /* bytes of tensors in a file of hf/; 0: 5 GB */
+	/* One sentence about something odd, while opening; may be NULL. */
+	void (*warn)(void *arg, const char *what);
+	void *warn_arg;
 	/* Called while the index is built, with bytes done of bytes to do; may be NULL. */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
@@ -56,7 +65,7 @@ struct ckpt_totals {
 	const char *index;  /* path of the chunk index, or ":memory:" */
 	bool index_built;   /* it was built by this open */
 	uint64_t tensors, objects, chunks, files;
-	uint64_t tensor_bytes; /* sum over all tensors */
+	uint64_t tensor_bytes; /* sum over all tensors, as shown */
 	uint64_t stored_bytes; /* sum of the data files' sizes */
 	uint64_t incomplete;   /* tensors and objects that cannot be opened */
 	uint64_t mtime_ns;     /* the checkpoint's: that of its newest metadata file */
@@ -66,7 +75,7 @@ CKPT_API void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret);
 struct ckpt_tensor {
 	const char *fqn; /* fqn_len bytes, any content, followed by a NUL; borrowed */
 	size_t fqn_len;
-	const char *dtype; /* torch's name: "bfloat16" */
+	const char *dtype; /* torch's name: "bfloat16"; after a cast */
 	size_t n_dims;
 	const uint64_t *shape; /* n_dims, elements */
 	uint64_t bytes;	       /* of the whole tensor */
@@ -76,6 +85,9 @@ struct ckpt_tensor {
 };
 /* Tensor 0 <= i < totals.tensors, in natural order of the FQNs. */
 CKPT_API void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret);
+/* The model, of which hf/, pt/ and ranks/ are made: its tensors under the names they have there. */
+CKPT_API uint64_t ckpt_model_tensors(const struct ckpt *c);
+CKPT_API void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret);
 /* Index of the tensor of that name, or -1. */
 CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len);
 CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e);
@@ -113,18 +125,26 @@ typedef uint64_t ckpt_node; /* an inode number: the same at every mount of the s
 
 struct ckpt_stat {
 	ckpt_node node;
-	bool is_dir;
-	uint64_t size; /* bytes; of a directory: its entries */
+	bool is_dir, is_link;
+	uint64_t size; /* bytes; of a directory: its entries; of a link: of its target's name */
 	uint64_t mtime_ns;
 };
 /* 1: no such name. */
 CKPT_API int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret);
-/* "tensors/NAME", relative to the root, as in the mount. -ENOENT names the path. */
+/* "tensors/NAME", relative to the root, as in the mount; links are followed. -ENOENT names the
+ * path. */
 CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e);
 /* The file of a tensor in tensors/, or where there is none of that name of an object in objects/.
  * 1: neither. */
 CKPT_API int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret);
+/* tensors/FQN of tensor i of the model. */
+CKPT_API ckpt_node ckpt_model_node(struct ckpt *c, uint64_t i);
 CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
+/* As ckpt_stat without size and time, which for a file that is put together take longer. */
+CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
+/* Target of a link, relative to its directory, with a NUL: its length, or a negative errno. */
+CKPT_API int64_t ckpt_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
+			       struct err *e);
 CKPT_API ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node);
 /* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. */
 CKPT_API int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos,

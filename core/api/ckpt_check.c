@@ -253,18 +253,20 @@ static void check_all_data(struct run *r)
 int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
 {
 	struct run r = { .c = c, .k = k, .buf = malloc(BLOCK_SIZE) };
-	size_t n_tensors, n_objects;
-	const uint32_t *tensors = view_tensors(c->view, &n_tensors);
-	const uint32_t *objects = view_objects(c->view, &n_objects);
+	struct view_tensor t;
+	const char *fqn;
+	size_t len;
 	int rc = r.buf ? 0 : err_set(e, ENOMEM, "out of memory");
 
 	k->faults = k->items = k->bytes = k->crcs = 0;
 	if (!rc)
 		check_files(&r);
-	for (size_t i = 0; !rc && i < n_tensors; i++)
-		rc = check_tensor(&r, tensors[i], e);
-	for (size_t i = 0; !rc && i < n_objects; i++)
-		rc = check_object(&r, objects[i], e);
+	for (size_t i = 0; !rc && i < view_tensors(c->view); i++) {
+		view_tensor(c->view, i, &t);
+		rc = check_tensor(&r, t.number, e);
+	}
+	for (size_t i = 0; !rc && i < view_objects(c->view); i++)
+		rc = check_object(&r, view_object(c->view, i, &fqn, &len), e);
 	if (!rc && k->data)
 		check_all_data(&r);
 	free(r.todo);

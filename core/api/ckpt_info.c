@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "view/view.h"
 
 #include <string.h>
 
@@ -52,6 +53,40 @@ static void put_faults(struct buf *b, const struct ckpt *c)
 		buf_str(b, "\n  ");
 }
 
+/* What hf/, pt/ and ranks/ are made of. */
+static void put_model(struct buf *b, const struct ckpt *c)
+{
+	struct view_about a;
+	uint64_t listed = 0;
+
+	view_about(c->view, &a);
+	if (!a.has_model) {
+		buf_str(b, ",\n  \"model\": null");
+		return;
+	}
+	buf_str(b, ",\n  \"model\": {\n    \"prefix\": ");
+	buf_json_str(b, a.prefix, a.prefix_len);
+	buf_printf(b,
+		   ",\n    \"tensors\": %llu,\n    \"bytes\": %llu,\n    \"hf_files\": %llu,\n"
+		   "    \"ranks\": %llu,\n    \"left_out\": [",
+		   (unsigned long long)a.model_tensors, (unsigned long long)a.model_bytes,
+		   (unsigned long long)a.shards, (unsigned long long)a.ranks);
+	for (size_t i = 0; i < a.model_tensors && listed < a.left_out && listed < MAX_LISTED; i++) {
+		struct view_tensor t;
+		struct err why;
+
+		if (!view_left_out(c->view, i, &why))
+			continue;
+		view_model_tensor(c->view, i, &t);
+		buf_str(b, listed++ ? ",\n      {\"tensor\": " : "\n      {\"tensor\": ");
+		buf_json_str(b, t.fqn, t.fqn_len);
+		buf_str(b, ", \"why\": ");
+		buf_json_str(b, why.msg, strlen(why.msg));
+		buf_str(b, "}");
+	}
+	buf_str(b, listed ? "\n    ]\n  }" : "]\n  }");
+}
+
 int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
 {
 	const struct ckpt_totals *t = &c->totals;
@@ -73,7 +108,9 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
 		   (unsigned long long)t->tensor_bytes, (unsigned long long)t->stored_bytes,
 		   t->incomplete ? "false" : "true", (unsigned long long)t->incomplete);
 	put_faults(&b, c);
-	buf_str(&b, "]\n}\n");
+	buf_str(&b, "]");
+	put_model(&b, c);
+	buf_str(&b, "\n}\n");
 	if (b.err) {
 		int code = b.err;
 

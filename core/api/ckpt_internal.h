@@ -5,6 +5,7 @@
 #ifndef API_CKPT_INTERNAL_H
 #define API_CKPT_INTERNAL_H
 
+#include "api/assets.h"
 #include "api/ckpt.h"
 #include "format/format.h"
 
@@ -13,6 +14,8 @@
 struct catalog;
 struct fetch;
 struct files;
+struct layout;
+struct rename;
 struct view;
 
 struct ckpt {
@@ -24,6 +27,9 @@ struct ckpt {
 	char *index;
 	bool index_built;
 	struct files *files;
+	struct rename *rename;
+	struct layout *layout;
+	struct assets assets;
 	struct view *view;
 	struct fetch *fetch;
 	uint64_t mtime_ns;
@@ -37,6 +43,12 @@ struct ckpt {
 	size_t info_len;
 };
 
+#define CKPT_SIZE_UNKNOWN UINT64_MAX /* in object_size */
+
+/* Distinct source files of a stored tensor, by catalog number. */
+int ckpt_source_files(struct ckpt *c, size_t i, uint64_t *ret, struct err *e);
+/* Decoded size of an object, by catalog number. */
+int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e);
 /* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */
 const char *ckpt_tensor_fault(const struct ckpt *c, size_t i);
 const char *ckpt_object_fault(const struct ckpt *c, size_t i);

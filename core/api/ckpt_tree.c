@@ -8,8 +8,10 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_query.h"
+#include "model/dtype.h"
 #include "read/fetch.h"
 #include "view/view.h"
+#include "view/vtensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +19,9 @@
 
 struct ckpt_file {
 	struct ckpt *c;
-	struct otensor *tensor; /* what its SEG_TENSOR segment reads, or NULL */
 	struct vfile v;
+	struct vreader *reader; /* where just one tensor is in it; of several, each is opened when it
+	                           is read: a file may consist of a hundred thousand */
 };
 
 /* ---- names ---- */
@@ -33,8 +36,14 @@ int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
 	return 0;
 }
 
+static int no_such_file(struct err *e, const char *path)
+{
+	return err_set(e, ENOENT, "'%s': there is no such file in the tree", path);
+}
+
 int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 {
+	char rest[CKPT_NAME_MAX + 1];
 	ckpt_node at = CKPT_ROOT;
 	const char *p = path;
 
@@ -43,12 +52,21 @@ int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 		char name[CKPT_NAME_MAX + 1];
 
 		if (n > CKPT_NAME_MAX)
-			return err_set(e, ENOENT, "'%s': there is no such file in the tree", path);
+			return no_such_file(e, path);
 		memcpy(name, p, n);
 		name[n] = 0;
-		if (n && strcmp(name, ".") != 0 && ckpt_lookup(c, at, name, &at))
-			return err_set(e, ENOENT, "'%s': there is no such file in the tree", path);
 		p += n + (p[n] == '/');
+		if (!n || !strcmp(name, "."))
+			continue;
+		if (ckpt_lookup(c, at, name, &at))
+			return no_such_file(e, path);
+		if (view_kind(c->view, at) == VIEW_LINK) { /* to a file: nothing comes after it */
+			if (*p)
+				return no_such_file(e, path);
+			view_target(c->view, at, rest);
+			at = view_parent(c->view, at);
+			p = rest;
+		}
 	}
 	*ret = at;
 	return 0;
@@ -56,14 +74,21 @@ int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 
 int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret)
 {
-	int64_t tensor = view_find(c->view, false, fqn, len);
-	int64_t object = tensor < 0 ? view_find(c->view, true, fqn, len) : -1;
+	int64_t tensor = view_find_tensor(c->view, fqn, len);
+	int64_t object = tensor < 0 ? view_find_object(c->view, fqn, len) : -1;
 
 	if (tensor < 0 && object < 0)
 		return 1;
-	*ret = tensor >= 0 ? view_file(&face_tensors, (size_t)tensor)
-			   : view_file(&face_objects, (size_t)object);
+	*ret = tensor >= 0 ? view_tensor_node((size_t)tensor) : view_object_node((size_t)object);
 	return 0;
+}
+
+ckpt_node ckpt_model_node(struct ckpt *c, uint64_t i)
+{
+	struct view_tensor t;
+
+	view_model_tensor(c->view, i, &t);
+	return view_tensor_node((uint32_t)t.id);
 }
 
 ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node)
@@ -84,14 +109,13 @@ int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos, char name[static CKP
 
 /* ---- attributes ---- */
 
-/* Decoded size of an object; what cannot be decoded has size 0 and fails when opened. */
-static int size_of_object(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
+int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
 {
 	uint64_t size = c->object_size[i];
 	size_t n;
 	int rc;
 
-	if (size == VIEW_SIZE_UNKNOWN) {
+	if (size == CKPT_SIZE_UNKNOWN) {
 		rc = object_size(c->fetch, &catalog_objects(c->catalog, &n)[i].loc, &size, e);
 		if (rc)
 			return rc;
@@ -101,43 +125,52 @@ static int size_of_object(struct ckpt *c, size_t i, uint64_t *ret, struct err *e
 	return 0;
 }
 
-/* What the file consists of, with its size known. */
-static int describe(struct ckpt *c, const struct view_node *n, struct vfile *ret, struct err *e)
+int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
 {
-	if (n->kind == VIEW_INFO) {
-		ret->size = c->info_len;
-		ret->n = 1;
-		ret->seg[0] =
-			(struct segment){ .kind = SEG_BYTES, .len = c->info_len, .bytes = c->info };
-		return 0;
-	}
-	n->face->describe(c->catalog, n->index, ret);
-	if (ret->size == VIEW_SIZE_UNKNOWN) {
-		int rc = size_of_object(c, n->index, &ret->size, e);
+	enum view_kind kind = view_kind(c->view, node);
 
-		if (rc)
-			return rc;
-		ret->seg[0].len = ret->size;
-	}
+	if (kind == VIEW_NONE)
+		return err_set(e, ENOENT, "inode %llu: there is no such file",
+			       (unsigned long long)node);
+	*ret = (struct ckpt_stat){ .node = node,
+				   .is_dir = kind == VIEW_DIR,
+				   .is_link = kind == VIEW_LINK };
 	return 0;
 }
 
 int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
 {
-	struct view_node n = view_resolve(c->view, node);
+	char target[CKPT_NAME_MAX + 1];
 	struct err ignored;
-	struct vfile v;
+	int64_t asset;
+	int rc = ckpt_type(c, node, ret, e);
 
-	if (n.kind == VIEW_NONE)
-		return err_set(e, ENOENT, "inode %llu: there is no such file",
-			       (unsigned long long)node);
-	*ret = (struct ckpt_stat){ .node = node, .mtime_ns = c->mtime_ns };
-	ret->is_dir = n.kind == VIEW_ROOT || n.kind == VIEW_FACE || n.kind == VIEW_CONTROL;
-	if (ret->is_dir)
+	if (rc)
+		return rc;
+	ret->mtime_ns = c->mtime_ns;
+	if (ret->is_dir) {
 		ret->size = view_entries(c->view, node);
-	else if (!describe(c, &n, &v, &ignored))
-		ret->size = v.size;
+	} else if (ret->is_link) {
+		view_target(c->view, node, target);
+		ret->size = strlen(target);
+	} else {
+		asset = view_asset(c->view, node);
+		if (asset >= 0)
+			ret->mtime_ns = c->assets.v[asset].mtime_ns;
+		/* What cannot be decoded has size 0 and fails when opened. */
+		if (view_size(c->view, node, &ret->size, &ignored))
+			ret->size = 0;
+	}
 	return 0;
+}
+
+int64_t ckpt_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
+		      struct err *e)
+{
+	if (view_kind(c->view, node) != VIEW_LINK)
+		return err_set(e, EINVAL, "it is no link");
+	view_target(c->view, node, out);
+	return (int64_t)strlen(out);
 }
 
 static const char *const xattr_names[] = {
@@ -145,75 +178,94 @@ static const char *const xattr_names[] = {
 	"user.ckptfs.chunks", "user.ckptfs.files",
 };
 
+enum { XATTR_FQN, XATTR_DTYPE, XATTR_SHAPE, XATTR_CHUNKS, XATTR_FILES, XATTR_NONE };
+
+static int xattr_number(const char *name)
+{
+	int i = 0;
+
+	while (i < XATTR_NONE && strcmp(name, xattr_names[i]) != 0)
+		i++;
+	return i;
+}
+
+/* Of a file in tensors/ or npy/, also a rank's. */
+static int put_tensor_xattr(struct ckpt *c, uint32_t rank, size_t i, int which, struct buf *b,
+			    struct err *e)
+{
+	struct view_tensor t;
+	const struct catalog_tensor *ct;
+	autofree struct vtensor *v = NULL;
+	uint64_t files;
+	size_t n;
+	int rc;
+
+	view_single_tensor(c->view, rank, i, &t);
+	ct = &catalog_tensors(c->catalog, &n)[t.number];
+	switch (which) {
+	case XATTR_FQN:
+		buf_add(b, t.fqn, t.fqn_len);
+		return 0;
+	case XATTR_DTYPE:
+		buf_str(b, dtype_info(t.dtype)->name);
+		return 0;
+	case XATTR_SHAPE:
+		rc = view_vtensor(c->view, t.id, &v, e);
+		if (!rc)
+			buf_json_u64s(b, v->shape, v->n_dims);
+		return rc;
+	case XATTR_CHUNKS:
+		buf_u64(b, ct->chunks);
+		return 0;
+	default:
+		rc = ckpt_source_files(c, t.number, &files, e);
+		if (!rc)
+			buf_u64(b, files);
+		return rc;
+	}
+}
+
 int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
 		   struct err *e)
 {
-	struct view_node n = view_resolve(c->view, node);
 	struct buf b = BUF_INIT(1 << 20);
 	autofree void *release = NULL;
-	struct ckpt_tensor t;
-	uint64_t files;
-	size_t which, k;
+	int which = xattr_number(name), rc = 0;
+	bool object;
+	uint32_t rank;
+	size_t i;
 
-	for (which = 0; which < ARRAY_LEN(xattr_names); which++)
-		if (!strcmp(name, xattr_names[which]))
-			break;
-	if (which == ARRAY_LEN(xattr_names) || n.kind != VIEW_FILE || (n.face->of_objects && which))
+	if (which == XATTR_NONE || !view_single(c->view, node, &object, &rank, &i) ||
+	    (object && which != XATTR_FQN))
 		return err_set(e, ENODATA, "no attribute '%s'", name);
-	if (n.face->of_objects) {
-		const struct catalog_object *o = &catalog_objects(c->catalog, &k)[n.index];
+	if (object) {
+		const char *fqn;
+		size_t len;
 
-		if (cap) /* whoever asks for the length has no buffer */
-			memcpy(buf, o->fqn, min_u64(cap, o->fqn_len));
-		return o->fqn_len;
-	}
-	{
-		const struct catalog_tensor *ct = &catalog_tensors(c->catalog, &k)[n.index];
-		int64_t i = ckpt_tensor_find(c, ct->fqn, ct->fqn_len);
-
-		if (i < 0)
-			return err_set(e, ENODATA, "no attribute '%s'", name);
-		ckpt_tensor(c, (uint64_t)i, &t);
-		if (which == 4) {
-			int rc = ckpt_tensor_files(c, (uint64_t)i, &files, e);
-
-			if (rc)
-				return rc;
-		}
-	}
-	switch (which) {
-	case 0:
-		buf_add(&b, t.fqn, t.fqn_len);
-		break;
-	case 1:
-		buf_str(&b, t.dtype);
-		break;
-	case 2:
-		buf_json_u64s(&b, t.shape, t.n_dims);
-		break;
-	case 3:
-		buf_u64(&b, t.chunks);
-		break;
-	default:
-		buf_u64(&b, files);
+		(void)view_object(c->view, i, &fqn, &len);
+		buf_add(&b, fqn, len);
+	} else {
+		rc = put_tensor_xattr(c, rank, i, which, &b, e);
 	}
 	release = b.data;
+	if (rc)
+		return rc;
 	if (b.err)
 		return err_set(e, b.err, "attribute '%s'", name);
-	if (cap && b.len)
+	if (cap && b.len) /* whoever asks for the length has no buffer */
 		memcpy(buf, b.data, min_u64(cap, b.len));
 	return (int64_t)b.len;
 }
 
 int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 {
-	struct view_node n = view_resolve(c->view, node);
-	size_t count = n.kind != VIEW_FILE  ? 0
-		       : n.face->of_objects ? 1
-					    : ARRAY_LEN(xattr_names),
-	       at = 0;
+	size_t count = 0, at = 0, i;
+	bool object;
+	uint32_t rank;
 
-	for (size_t i = 0; i < count; i++) {
+	if (view_single(c->view, node, &object, &rank, &i))
+		count = object ? 1 : ARRAY_LEN(xattr_names);
+	for (i = 0; i < count; i++) {
 		size_t len = strlen(xattr_names[i]) + 1;
 
 		if (at < cap)
@@ -225,53 +277,82 @@ int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 
 /* ---- files ---- */
 
-static int check_openable(struct ckpt *c, const struct view_node *n, struct err *e)
+static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
 {
 	const char *fault, *fqn;
+	struct view_tensor t;
 	char shown[120];
-	size_t k, len;
+	bool object;
+	uint32_t rank;
+	size_t i, len;
 
-	if (n->kind == VIEW_INFO)
-		return 0;
-	if (n->face->of_objects) {
-		fault = ckpt_object_fault(c, n->index);
-		fqn = catalog_objects(c->catalog, &k)[n->index].fqn;
-		len = catalog_objects(c->catalog, &k)[n->index].fqn_len;
+	if (!view_single(c->view, node, &object, &rank, &i))
+		return 0; /* what is consolidated leaves out what cannot be read */
+	if (object) {
+		fault = ckpt_object_fault(c, view_object(c->view, i, &fqn, &len));
 	} else {
-		fault = ckpt_tensor_fault(c, n->index);
-		fqn = catalog_tensors(c->catalog, &k)[n->index].fqn;
-		len = catalog_tensors(c->catalog, &k)[n->index].fqn_len;
+		view_single_tensor(c->view, rank, i, &t);
+		fault = ckpt_tensor_fault(c, t.number);
+		fqn = t.fqn;
+		len = t.fqn_len;
 	}
-	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s",
-			       n->face->of_objects ? "object" : "tensor",
+	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s", object ? "object" : "tensor",
 			       text_show(fqn, len, shown, sizeof(shown)), fault)
 		     : 0;
 }
 
+static int open_tensor(struct ckpt *c, uint64_t id, struct vreader **ret, struct err *e)
+{
+	struct vtensor *v;
+	int rc = view_vtensor(c->view, id, &v, e);
+
+	return rc ? rc : vreader_open(c->fetch, v, ret, e);
+}
+
+/* Everything that reads will need is looked at now. */
+static int open_tensors(struct ckpt_file *f, struct err *e)
+{
+	size_t n = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < f->v.n; i++)
+		n += f->v.seg[i].kind == SEG_TENSOR;
+	for (size_t i = 0; !rc && i < f->v.n; i++) {
+		if (f->v.seg[i].kind != SEG_TENSOR)
+			continue;
+		rc = open_tensor(f->c, f->v.seg[i].id, &f->reader, e);
+		if (!rc && n > 1) {
+			vreader_close(f->c->fetch, f->reader);
+			f->reader = NULL;
+		}
+	}
+	return rc;
+}
+
 int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e)
 {
-	struct view_node n = view_resolve(c->view, node);
+	enum view_kind kind = view_kind(c->view, node);
 	struct ckpt_file *f;
 	int rc;
 
-	if (n.kind == VIEW_NONE)
+	if (kind == VIEW_NONE)
 		return err_set(e, ENOENT, "inode %llu: there is no such file",
 			       (unsigned long long)node);
-	if (n.kind != VIEW_FILE && n.kind != VIEW_INFO)
+	if (kind != VIEW_FILE)
 		return err_set(e, EISDIR, "it is a directory");
-	rc = check_openable(c, &n, e);
+	rc = check_openable(c, node, e);
 	if (rc)
 		return rc;
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		return err_set(e, ENOMEM, "out of memory");
 	f->c = c;
-	rc = describe(c, &n, &f->v, e);
-	for (size_t i = 0; !rc && i < f->v.n; i++)
-		if (f->v.seg[i].kind == SEG_TENSOR)
-			rc = otensor_open(c->fetch, f->v.seg[i].index, &f->tensor, e);
+	f->v = (struct vfile)VFILE_INIT;
+	rc = view_describe(c->view, node, &f->v, e);
+	if (!rc)
+		rc = open_tensors(f, e);
 	if (rc) {
-		free(f);
+		ckpt_file_close(f);
 		return rc;
 	}
 	*ret = f;
@@ -293,7 +374,8 @@ void ckpt_file_close(struct ckpt_file *f)
 {
 	if (!f)
 		return;
-	otensor_close(f->c->fetch, f->tensor);
+	vreader_close(f->c->fetch, f->reader);
+	vfile_release(&f->v);
 	free(f);
 }
 
@@ -302,25 +384,48 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 	return f->v.size;
 }
 
+static int read_tensor(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,
+		       struct err *e)
+{
+	struct vreader *r = f->reader;
+	int rc = r ? 0 : open_tensor(f->c, id, &r, e);
+
+	if (!rc)
+		rc = vreader_read(f->c->fetch, r, buf, len, at, e);
+	if (r != f->reader)
+		vreader_close(f->c->fetch, r);
+	return rc;
+}
+
+static int read_object(struct ckpt *c, size_t number, void *buf, size_t len, uint64_t at,
+		       struct err *e)
+{
+	size_t n;
+	int64_t got = object_read(c->fetch, &catalog_objects(c->catalog, &n)[number].loc, buf, len,
+				  at, e);
+
+	if (got < 0)
+		return (int)got;
+	return (size_t)got == len ? 0 : err_set(e, EIO, "the object became shorter");
+}
+
+/* Bytes [at, at+len) of one segment. */
 static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf, size_t len,
 			uint64_t at, struct err *e)
 {
-	struct ckpt *c = f->c;
-	int64_t got;
-	size_t n;
-
 	switch (s->kind) {
 	case SEG_BYTES:
-		memcpy(buf, s->bytes + at, len);
+		memcpy(buf, f->v.text.data + s->from + at, len);
+		return 0;
+	case SEG_ZERO:
+		memset(buf, 0, len);
 		return 0;
 	case SEG_TENSOR:
-		return otensor_read(c->fetch, f->tensor, buf, len, s->from + at, e);
+		return read_tensor(f, s->id, buf, len, at, e);
 	case SEG_OBJECT:
-		got = object_read(c->fetch, &catalog_objects(c->catalog, &n)[s->index].loc, buf,
-				  len, s->from + at, e);
-		if (got < 0)
-			return (int)got;
-		return (size_t)got == len ? 0 : err_set(e, EIO, "the object became shorter");
+		return read_object(f->c, s->id, buf, len, at, e);
+	case SEG_FILE:
+		return assets_read(&f->c->assets, s->id, buf, len, s->from + at, e);
 	}
 	return err_set(e, EIO, "unknown segment");
 }
@@ -330,16 +435,12 @@ int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 	size_t done = 0;
 
 	len = off < f->v.size ? (size_t)min_u64(len, f->v.size - off) : 0;
-	for (size_t i = 0; i < f->v.n && done < len; i++) {
+	for (size_t i = len ? vfile_find(&f->v, off) : 0; done < len; i++) {
 		const struct segment *s = &f->v.seg[i];
-		uint64_t at = off + done;
-		size_t n;
-		int rc;
+		uint64_t at = off + done - s->off;
+		size_t n = (size_t)min_u64(len - done, s->len - at);
+		int rc = read_segment(f, s, (char *)buf + done, n, at, e);
 
-		if (at >= s->off + s->len)
-			continue;
-		n = (size_t)min_u64(len - done, s->off + s->len - at);
-		rc = read_segment(f, s, (char *)buf + done, n, at - s->off, e);
 		if (rc)
 			return rc;
 		done += n;

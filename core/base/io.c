@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/io.h"
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -36,6 +37,27 @@ int io_pread(int fd, void *buf, size_t len, uint64_t off)
 	if (n < 0)
 		return (int)n;
 	return (size_t)n == len ? 0 : -ENODATA;
+}
+
+int io_read_file(const char *path, struct buf *b, struct err *e)
+{
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : 1;
+
+	while (n > 0 || (n < 0 && fd >= 0 && errno == EINTR)) {
+		char *at = buf_room(b, 1 << 16);
+
+		if (!at)
+			break;
+		n = read(fd, at, 1 << 16);
+		if (n > 0)
+			b->len += (size_t)n;
+	}
+	if (b->err == EFBIG)
+		return err_set(e, EFBIG, "'%s' has more than %zu bytes", path, b->max);
+	if (b->err)
+		return err_set(e, b->err, "out of memory");
+	return n < 0 ? err_sys(e, errno, "read '%s'", path) : 0;
 }
 
 int io_write(int fd, const void *buf, size_t len)

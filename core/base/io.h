@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+struct buf;
 struct err;
 
 /* Read exactly len bytes at off. 0, or -errno; -ENODATA when the file ends before. */
@@ -19,6 +20,10 @@ int io_pread(int fd, void *buf, size_t len, uint64_t off);
 int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off);
 /* 0 or -errno */
 int io_write(int fd, const void *buf, size_t len);
+
+/* Append the whole file to *b, as far as b's ceiling allows; a file that somebody named, so links
+ * are followed and anything that can be read will do. */
+int io_read_file(const char *path, struct buf *b, struct err *e);
 
 /*
  * Open the regular file `path` below dirfd for reading, never leaving the directory: no absolute

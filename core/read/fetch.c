@@ -6,16 +6,19 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_query.h"
+#include "codec/cast.h"
 #include "format/item.h"
 #include "model/box.h"
 #include "read/files.h"
 #include "read/gather.h"
 #include "read/plan.h"
+#include "view/vtensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define CAST_BLOCK ((uint64_t)1 << 17) /* elements cast at once */
 #define MAX_OBJECT ((uint64_t)4 << 30) /* decoded bytes of one compressed object */
 
 enum otensor_state { OT_EMPTY, OT_MAP, OT_ITEMS };
@@ -426,6 +429,60 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 
 /* ---- reading ---- */
 
+struct vreader {
+	struct vtensor *v;
+	struct otensor **tensors; /* piece by piece */
+	struct plan_source *sources;
+	bool odd; /* some payload needs payload_resolve */
+};
+
+void vreader_close(struct fetch *f, struct vreader *r)
+{
+	if (!r)
+		return;
+	for (uint32_t i = 0; r->tensors && i < r->v->n_pieces; i++)
+		otensor_close(f, r->tensors[i]);
+	free(r->tensors);
+	free(r->sources);
+	free(r->v);
+	free(r);
+}
+
+int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct err *e)
+{
+	struct vreader *r = calloc(1, sizeof(*r));
+	int rc = 0;
+
+	if (!r) {
+		free(v);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	r->v = v;
+	r->tensors = calloc(v->n_pieces + 1u, sizeof(struct otensor *));
+	r->sources = calloc(v->n_pieces + 1u, sizeof(*r->sources));
+	if (!r->tensors || !r->sources)
+		rc = err_set(e, ENOMEM, "out of memory");
+	for (uint32_t i = 0; !rc && i < v->n_pieces; i++) {
+		rc = otensor_open(f, v->pieces[i].source, &r->tensors[i], e);
+		if (rc)
+			break;
+		r->sources[i].map = r->tensors[i]->map;
+		r->sources[i].payloads = r->tensors[i]->payloads;
+		r->odd |= r->tensors[i]->odd;
+	}
+	if (rc) {
+		vreader_close(f, r);
+		return rc;
+	}
+	*ret = r;
+	return 0;
+}
+
+static const char *show_fqn(const struct catalog_tensor *t, char out[static 120])
+{
+	return text_show(t->fqn, t->fqn_len, out, 120);
+}
+
 struct resolve {
 	const struct payload *payload;
 	enum dtype dtype;
@@ -438,59 +495,136 @@ static void resolve_run(void *arg, uint8_t *p, uint64_t len)
 	payload_resolve(r->payload, r->dtype, p, len);
 }
 
-static int read_planned(struct fetch *f, const struct otensor *t, uint8_t *buf, uint64_t len,
-			uint64_t off, struct plan *plan, struct err *e)
+static int read_copy(struct fetch *f, const struct vreader *r, const struct copy *c,
+		     const struct copy_dim *dims, uint8_t *buf, struct err *e)
 {
-	int rc = plan_read(t->map, dtype_info(t->t->dtype)->size, t->payloads, off, len, plan);
+	const struct plan_source *s = &r->sources[c->piece];
+	struct gather g = { .files = f->files, .blocks = f->blocks, .out = buf };
+	struct resolve resolve = { &s->payloads[c->chunk], r->v->stored };
+	int rc = fetch_item(f, &s->map->locs[c->chunk], &g.item, e);
 
-	if (rc)
-		return err_set(e, ENOMEM, "out of memory");
-	for (size_t i = 0; i < plan->n; i++) {
-		const struct copy *c = &plan->copies[i];
-		struct gather g = { .files = f->files, .blocks = f->blocks, .out = buf };
-		struct resolve r = { &t->payloads[c->chunk], t->t->dtype };
+	if (!rc && !g.item.zstd_layers) /* safetensors payloads lie behind the recorded length */
+		g.item.length = max_u64(g.item.length, resolve.payload->end);
+	if (!rc)
+		rc = gather_copy(&g, c, dims, e);
+	if (!rc && payload_is_odd(resolve.payload))
+		gather_each_run(c, dims, buf, resolve_run, &resolve);
+	if (rc && r->v->n_pieces > 1) {
+		char fqn[120];
 
-		rc = fetch_item(f, &t->map->locs[c->chunk], &g.item, e);
-		if (!rc &&
-		    !g.item.zstd_layers) /* safetensors payloads lie behind the recorded length */
-			g.item.length = max_u64(g.item.length, r.payload->end);
-		if (!rc)
-			rc = gather_copy(&g, c, plan->dims, e);
-		if (rc)
-			return rc;
-		if (payload_is_odd(r.payload))
-			gather_each_run(c, plan->dims, buf, resolve_run, &r);
+		return err_wrap(e, "tensor '%s'", show_fqn(r->tensors[c->piece]->t, fqn));
 	}
-	return 0;
+	return rc;
 }
 
-int otensor_read(struct fetch *f, const struct otensor *t, void *buf, size_t len, uint64_t off,
+/* Bytes before any cast. */
+static int read_planned(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
+			uint64_t off, struct err *e)
+{
+	struct plan plan = { 0 };
+	int rc = plan_read(r->v, r->sources, off, len, &plan);
+
+	if (rc)
+		rc = err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; !rc && i < plan.n; i++)
+		rc = read_copy(f, r, &plan.copies[i], plan.dims, buf, e);
+	plan_release(&plan);
+	return rc;
+}
+
+/* The whole elements of `size` bytes that [off, off+len) touches. */
+static void whole_elements(uint64_t size, uint64_t off, uint64_t len, uint64_t *ret_first,
+			   uint64_t *ret_n)
+{
+	*ret_first = off / size;
+	*ret_n = (off + len + size - 1) / size - *ret_first;
+}
+
+static int read_stored(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
+		       uint64_t off, struct err *e)
+{
+	uint64_t size = dtype_info(r->v->stored)->size, first, n;
+	autofree uint8_t *whole = NULL;
+	int rc;
+
+	whole_elements(size, off, len, &first, &n);
+	if (!r->odd || n * size == len) /* else values exist as wholes only */
+		return read_planned(f, r, buf, len, off, e);
+	whole = malloc(n * size);
+	if (!whole)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = read_planned(f, r, whole, n * size, first * size, e);
+	if (!rc)
+		memcpy(buf, whole + (off - first * size), len);
+	return rc;
+}
+
+/* Elements [first, first+n), cast. */
+static int cast_elements(struct fetch *f, const struct vreader *r, uint8_t *to, uint64_t first,
+			 uint64_t n, uint8_t *raw, struct err *e)
+{
+	uint64_t size = dtype_info(r->v->stored)->size;
+	int rc = read_stored(f, r, raw, n * size, first * size, e);
+
+	if (!rc)
+		cast_run(r->v->stored, r->v->dtype, raw, to, n);
+	return rc;
+}
+
+/* Bytes [skip, skip+len) of one element. */
+static int cast_part(struct fetch *f, const struct vreader *r, uint8_t *to, uint64_t element,
+		     uint64_t skip, uint64_t len, uint8_t *raw, struct err *e)
+{
+	uint8_t whole[16];
+	int rc = cast_elements(f, r, whole, element, 1, raw, e);
+
+	if (!rc)
+		memcpy(to, whole + skip, len);
+	return rc;
+}
+
+static int read_cast(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
+		     uint64_t off, struct err *e)
+{
+	uint64_t size = dtype_info(r->v->dtype)->size, at = off / size, skip = off % size, n;
+	autofree uint8_t *raw =
+		malloc(min_u64(len / size + 1, CAST_BLOCK) * dtype_info(r->v->stored)->size);
+	int rc = 0;
+
+	if (!raw)
+		return err_set(e, ENOMEM, "out of memory");
+	if (skip) {
+		n = min_u64(size - skip, len);
+		rc = cast_part(f, r, buf, at++, skip, n, raw, e);
+		buf += n;
+		len -= n;
+	}
+	for (; !rc && len >= size; at += n, buf += n * size, len -= n * size) {
+		n = min_u64(len / size, CAST_BLOCK);
+		rc = cast_elements(f, r, buf, at, n, raw, e);
+	}
+	if (!rc && len)
+		rc = cast_part(f, r, buf, at, 0, len, raw, e);
+	return rc;
+}
+
+int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
 		 struct err *e)
 {
-	uint64_t size = dtype_info(t->t->dtype)->size, from = off - off % size;
-	uint64_t to = (off + len + size - 1) / size * size;
-	struct plan plan = { 0 };
-	char fqn[120];
 	int rc;
 
 	if (!len)
 		return 0;
-	if (t->odd && (from != off || to != off + len)) { /* values exist as wholes only */
-		autofree uint8_t *whole = malloc(to - from);
+	rc = r->v->dtype == r->v->stored ? read_stored(f, r, buf, len, off, e)
+					 : read_cast(f, r, buf, len, off, e);
+	if (rc && r->v->n_pieces == 1) {
+		char fqn[120];
 
-		if (!whole)
-			return err_set(e, ENOMEM, "out of memory");
-		rc = read_planned(f, t, whole, to - from, from, &plan, e);
-		if (!rc)
-			memcpy(buf, whole + (off - from), len);
-	} else {
-		rc = read_planned(f, t, buf, len, off, &plan, e);
+		return err_wrap(e, "tensor '%s', bytes %llu to %llu",
+				show_fqn(r->tensors[0]->t, fqn), (unsigned long long)off,
+				(unsigned long long)(off + len));
 	}
-	plan_release(&plan);
-	return rc ? err_wrap(e, "tensor '%s', bytes %llu to %llu",
-			     text_show(t->t->fqn, t->t->fqn_len, fqn, sizeof(fqn)),
-			     (unsigned long long)off, (unsigned long long)(off + len))
-		  : 0;
+	return rc;
 }
 
 /* ---- objects ---- */

@@ -2,8 +2,9 @@
 /*
  * fetch - carrying out plans: opened tensors and objects of one checkpoint.
  *
- * A tensor is opened with all its items looked into, kept for later opens under a byte bound, and
- * read without any lock of its own.
+ * A stored tensor (otensor) is opened with all its items looked into, kept for later opens under a
+ * byte bound, and read without any lock of its own. A virtual tensor (vreader) is read through
+ * the stored ones behind its pieces, and cast on the way if it is shown as another dtype.
  *
  * Threads: all functions from any thread.
  */
@@ -23,6 +24,8 @@ struct err;
 struct fetch;
 struct files;
 struct otensor;
+struct vreader;
+struct vtensor;
 
 struct fetch_opts {
 	size_t cache_bytes; /* decoded blocks */
@@ -44,8 +47,11 @@ void otensor_close(struct fetch *f, struct otensor *t);
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
 		struct err *e);
 
-/* Exactly len bytes at off, which lie inside the tensor. */
-int otensor_read(struct fetch *f, const struct otensor *t, void *buf, size_t len, uint64_t off,
+/* Open a virtual tensor. Takes v over (free), also when it fails. */
+int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct err *e);
+void vreader_close(struct fetch *f, struct vreader *r); /* NULL is fine */
+/* Exactly len bytes at off, which lie inside the tensor as it is shown. */
+int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
 		 struct err *e);
 
 /* Bytes of an object after undoing its transforms. */

@@ -9,14 +9,18 @@
 #include <stdlib.h>
 
 struct planning {
-	const struct chunkmap *m;
-	const struct payload *payloads;
+	const struct vtensor *v;
+	const struct plan_source *sources;
 	struct plan *plan;
-	uint64_t row[MAX_DIMS]; /* bytes between neighbours along each dimension of the tensor */
+	uint64_t row[MAX_DIMS]; /* bytes between neighbours along each dimension of v */
 	/* The box at hand. */
 	const uint64_t *box_off;
 	uint64_t pos;		     /* of its first byte in the reply */
 	uint64_t byte_off, byte_len; /* its part of every element */
+	/* The piece at hand: the part of it that the box wants, and where its source has that. */
+	uint32_t piece;
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t src_off[MAX_DIMS], src_len[MAX_DIMS];
 };
 
 void plan_release(struct plan *p)
@@ -54,7 +58,8 @@ static void finish_copy(struct plan *p, const struct copy *c)
 {
 	struct copy *last = p->n ? &p->copies[p->n - 1] : NULL;
 
-	if (last && !c->n_dims && !last->n_dims && last->chunk == c->chunk &&
+	if (last && !c->n_dims && !last->n_dims && last->piece == c->piece &&
+	    last->chunk == c->chunk &&
 	    last->src + last->run == c->src && last->dst + last->run == c->dst) {
 		last->run += c->run;
 		return;
@@ -80,14 +85,30 @@ static void add_dim(const struct plan *p, struct copy *c, uint64_t count, uint64
 	}
 }
 
+/*
+ * Of the elements first, first+step, ... of a source dimension those inside [off, off+len), which
+ * lies between the first and the last of them: *ret_at is the number of the first. Their count.
+ */
+static uint64_t steps_inside(uint64_t first, uint64_t step, uint64_t off, uint64_t len,
+			     uint64_t *ret_at)
+{
+	uint64_t at = (off - first + step - 1) / step, end = (off + len - 1 - first) / step + 1;
+
+	*ret_at = at;
+	return end > at ? end - at : 0;
+}
+
+/* One chunk of the source has the box (off, len) of what is wanted from it. */
 static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_t *c_len,
 		 const uint64_t *off, const uint64_t *len)
 {
 	struct planning *g = arg;
-	const struct payload *pl = &g->payloads[chunk];
+	const struct piece *pc = &g->v->pieces[g->piece];
+	const struct payload *pl = &g->sources[g->piece].payloads[chunk];
 	struct plan *p = g->plan;
-	size_t n = g->m->n_dims;
-	struct copy c = { .chunk = chunk,
+	size_t n = g->v->n_dims;
+	struct copy c = { .piece = g->piece,
+			  .chunk = chunk,
 			  .src = pl->data + g->byte_off,
 			  .dst = g->pos,
 			  .run = g->byte_len,
@@ -97,11 +118,26 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 	(void)c_len;
 	if (rc)
 		return rc;
+	for (size_t s = 0; s < pc->n_source; s++)
+		c.src += (off[s] - c_off[s]) * pl->stride[s];
 	for (size_t d = 0; d < n; d++) {
-		c.src += (off[d] - c_off[d]) * pl->stride[d];
-		c.dst += (off[d] - g->box_off[d]) * g->row[d];
-		if (len[d] > 1)
-			add_dim(p, &c, len[d], pl->stride[d], g->row[d]);
+		uint64_t at = 0, count = 1, stride = 0;
+		uint8_t s = pc->dim[d];
+
+		if (s != PIECE_FIXED && pc->coeff[d] == 1) {
+			at = off[s] - g->src_off[s];
+			count = len[s];
+			stride = pl->stride[s];
+		} else if (s != PIECE_FIXED) {
+			count = steps_inside(g->src_off[s], pc->coeff[d], off[s], len[s], &at);
+			if (!count)
+				return 0;
+			stride = pl->stride[s] * pc->coeff[d];
+			c.src += (g->src_off[s] + at * pc->coeff[d] - off[s]) * pl->stride[s];
+		}
+		c.dst += (g->off[d] + at - g->box_off[d]) * g->row[d];
+		if (count > 1)
+			add_dim(p, &c, count, stride, g->row[d]);
 	}
 	/* Whole elements that follow each other on both sides are one run. */
 	while (c.n_dims && p->dims[c.dim + c.n_dims - 1].src_stride == c.run &&
@@ -111,30 +147,58 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 	return 0;
 }
 
+/* What the part (g->off, g->len) of the piece needs from its source. */
+static int read_piece(struct planning *g)
+{
+	const struct piece *p = &g->v->pieces[g->piece];
+
+	for (size_t s = 0; s < p->n_source; s++) {
+		g->src_off[s] = p->base[s];
+		g->src_len[s] = 1;
+	}
+	for (size_t d = 0; d < g->v->n_dims; d++) {
+		uint8_t s = p->dim[d];
+
+		if (s == PIECE_FIXED)
+			continue;
+		g->src_off[s] += p->coeff[d] * (g->off[d] - p->off[d]);
+		g->src_len[s] = p->coeff[d] * (g->len[d] - 1) + 1;
+	}
+	return chunkmap_find(g->sources[g->piece].map, g->src_off, g->src_len, visit, g);
+}
+
 static int emit(void *arg, const uint64_t *off, const uint64_t *len, uint64_t pos)
 {
 	struct planning *g = arg;
-	size_t n = g->m->n_dims;
+	size_t n = g->v->n_dims;
+	int rc = 0;
 
 	g->box_off = off;
 	g->pos = pos;
 	g->byte_off = off[n];
 	g->byte_len = len[n];
-	return chunkmap_find(g->m, off, len, visit, g);
+	for (g->piece = 0; !rc && g->piece < g->v->n_pieces; g->piece++) {
+		const struct piece *p = &g->v->pieces[g->piece];
+
+		if (box_intersect(n, off, len, p->off, p->len, g->off, g->len))
+			rc = read_piece(g);
+	}
+	return rc;
 }
 
-int plan_read(const struct chunkmap *m, uint32_t element, const struct payload *payloads,
-	      uint64_t off, uint64_t len, struct plan *ret)
+int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
+	      uint64_t len, struct plan *ret)
 {
-	struct planning g = { .m = m, .payloads = payloads, .plan = ret };
+	struct planning g = { .v = v, .sources = sources, .plan = ret };
+	uint32_t element = dtype_info(v->stored)->size;
 	uint64_t shape[MAX_DIMS + 1], row = element;
-	size_t n = m->n_dims;
+	size_t n = v->n_dims;
 
 	ret->n = ret->n_dims = 0;
 	for (size_t d = n; d-- > 0;) {
-		shape[d] = m->shape[d];
+		shape[d] = v->shape[d];
 		g.row[d] = row;
-		row *= m->shape[d];
+		row *= v->shape[d];
 	}
 	shape[n] = element;
 	return box_of_range(n + 1, shape, off, len, emit, &g);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan - from a byte range of a tensor to strided copies out of its items. Pure.
+ * plan - from a byte range of a virtual tensor to strided copies out of items. Pure.
  *
  * The bytes of an element are the innermost dimension, so ranges that begin or end inside an
  * element need no special case: the range becomes boxes (box_of_range), each box is intersected
- * with the chunks (chunkmap_find), each intersection is one strided move. A range of whole
- * elements gives runs of whole elements.
+ * with the pieces, what a piece takes from its source with the source's chunks (chunkmap_find),
+ * and each intersection is one strided move. A range of whole elements gives runs of whole
+ * elements.
  *
  * Threads: pure; a struct plan belongs to one thread and is reused from call to call.
  */
@@ -14,6 +15,7 @@
 
 #include "format/item.h"
 #include "model/chunkmap.h"
+#include "view/vtensor.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +31,7 @@ struct copy_dim {
  */
 struct copy {
 	uint64_t src, dst;
-	uint32_t chunk;
+	uint32_t piece, chunk;
 	uint32_t dim, n_dims; /* dims[dim .. dim+n_dims) of the plan */
 	uint64_t run;
 };
@@ -40,11 +42,18 @@ struct plan {
 	size_t n, cap, n_dims, cap_dims;
 };
 
+/* The stored tensor behind a piece; payloads[i] is chunk i's, all of them filled in. */
+struct plan_source {
+	const struct chunkmap *map;
+	const struct payload *payloads;
+};
+
 /*
- * payloads[i] is chunk i's; all are filled in. The range lies inside the tensor. 0 or -ENOMEM.
+ * Bytes [off, off+len) of v before any cast, which lie inside it; sources[i] is piece i's.
+ * 0 or -ENOMEM.
  */
-int plan_read(const struct chunkmap *m, uint32_t element_size, const struct payload *payloads,
-	      uint64_t off, uint64_t len, struct plan *ret);
+int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
+	      uint64_t len, struct plan *ret);
 void plan_release(struct plan *p);
 
 #endif

@@ -1,63 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "view/view.h"
 
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_query.h"
+#include "codec/cast.h"
+#include "model/box.h"
+#include "view/layout.h"
+#include "view/model_names.h"
+#include "view/rename.h"
+#include "view/st_write.h"
+#include "view/view_internal.h"
+#include "view/vtensor.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order of the root directory. */
-static const struct face *const faces[] = { &face_tensors, &face_npy, &face_objects };
-
-static const char control_dir[] = ".ckptfs";
-static const char info_name[] = "info.json";
-
-enum {
-	NODE_FACES = 2,	     /* face directories: 2, 3, ... room for more faces */
-	NODE_CONTROL = 1022, /* .ckptfs */
-	NODE_INFO = 1023,    /* .ckptfs/info.json */
-	FILE_SHIFT = 36,     /* file: (face + 1) << 36 | number */
+/* In the order of the root directory; numbered by the enum in view_internal.h. */
+static const struct face *const faces[N_FACES] = {
+	[FACE_CONTROL] = &face_control, [FACE_HF] = &face_hf,
+	[FACE_NPY] = &face_npy,		[FACE_OBJECTS] = &face_objects,
+	[FACE_PT] = &face_pt,		[FACE_RANKS] = &face_ranks,
+	[FACE_SAFETENSORS] = &face_safetensors, [FACE_TENSORS] = &face_tensors,
 };
 
-struct cut {
-	uint64_t hash;
-	uint32_t index;
-};
-
-/* The tensors or the objects of the catalog that are shown. */
-struct listed {
-	uint32_t *shown; /* catalog numbers, in natural order */
-	size_t n;
-	struct cut *cut; /* those whose name does not fit a file name, by hash */
-	size_t n_cut;
-};
-
-struct view {
-	const struct catalog *c;
-	struct listed tensors, objects;
-};
-
-static void fqn_of(const struct catalog *c, bool object, size_t i, const char **ret,
-		   size_t *ret_len)
-{
-	size_t n;
-
-	if (object) {
-		const struct catalog_object *o = &catalog_objects(c, &n)[i];
-
-		*ret = o->fqn;
-		*ret_len = o->fqn_len;
-	} else {
-		const struct catalog_tensor *t = &catalog_tensors(c, &n)[i];
-
-		*ret = t->fqn;
-		*ret_len = t->fqn_len;
-	}
-}
+/* ---- making it ---- */
 
 static bool matches(const char *const *globs, const char *fqn, size_t len)
 {
@@ -67,73 +37,135 @@ static bool matches(const char *const *globs, const char *fqn, size_t len)
 	return false;
 }
 
-static int by_hash(const void *ap, const void *bp)
+static bool exists(const struct view *v, const char *fqn, size_t len)
 {
-	const struct cut *a = ap, *b = bp;
-
-	return a->hash < b->hash ? -1 : a->hash > b->hash;
+	return (!v->o.include || matches(v->o.include, fqn, len)) &&
+	       !matches(v->o.exclude, fqn, len);
 }
 
-/* Cut names differ by hash alone; an attacker may make two hashes equal, not two files of one name. */
-static int check_cut(const struct view *v, bool object, const struct listed *l, struct err *e)
+static void stored_tensor(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
-	if (l->n_cut)
-		qsort(l->cut, l->n_cut, sizeof(*l->cut), by_hash);
-	for (size_t i = 1; i < l->n_cut; i++) {
-		const char *a, *b;
-		size_t an, bn;
+	const struct view *v = arg;
+	size_t n;
+	const struct catalog_tensor *t = &catalog_tensors(v->c, &n)[index];
 
-		if (l->cut[i - 1].hash != l->cut[i].hash)
-			continue;
-		fqn_of(v->c, object, l->cut[i - 1].index, &a, &an);
-		fqn_of(v->c, object, l->cut[i].index, &b, &bn);
-		return err_set(e, ERR_UNSUPPORTED,
-			       "two FQNs have the same file name: '%.80s...' and '%.80s...'", a, b);
+	*ret = t->fqn;
+	*ret_len = t->fqn_len;
+}
+
+static void stored_object(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct view *v = arg;
+	size_t n;
+	const struct catalog_object *o = &catalog_objects(v->c, &n)[index];
+
+	*ret = o->fqn;
+	*ret_len = o->fqn_len;
+}
+
+/* The names of the tree: those that exist among n stored ones, after renaming. */
+static int list_names(struct view *v, size_t n, namelist_stored_fn *stored, struct namelist *ret,
+		      struct err *e)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < n; i++) {
+		const char *fqn;
+		size_t len;
+
+		stored(v, i, &fqn, &len);
+		if (exists(v, fqn, len))
+			rc = namelist_add(ret, fqn, len, i, e);
+	}
+	if (!rc && v->o.rename)
+		rc = rename_list(v->o.rename, ret, e);
+	return rc ? rc : namelist_finish(ret, stored, v, e);
+}
+
+static int list_tree(struct view *v, struct err *e)
+{
+	size_t n_tensors, n_objects;
+	int rc;
+
+	(void)catalog_tensors(v->c, &n_tensors);
+	(void)catalog_objects(v->c, &n_objects);
+	rc = list_names(v, n_tensors, stored_tensor, &v->tensors, e);
+	return rc ? rc : list_names(v, n_objects, stored_object, &v->objects, e);
+}
+
+/* The model's names, from those of the tree. */
+static int list_model(struct view *v, struct err *e)
+{
+	size_t n = v->tensors.n, k;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &k);
+	autofree struct model_in *in = calloc(n + 1, sizeof(*in));
+	struct err why = { 0 };
+	int rc;
+
+	if (!in)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		const struct named *name = &v->tensors.v[i];
+		const struct catalog_tensor *from = &t[name->index];
+
+		/* What a renamed tensor's top-level key was says nothing about its new name. */
+		in[i] = (struct model_in){ name->fqn, name->len,
+					   name->fqn == from->fqn ? from->top : 0 };
+	}
+	rc = model_names(in, n, v->o.weights, &v->model, &v->prefix, &why);
+	v->has_model = !rc;
+	if (!rc)
+		return 0;
+	namelist_release(&v->model);
+	if (rc != -EEXIST || v->o.weights || v->o.rename || v->o.layout) {
+		*e = why;
+		return rc;
+	}
+	/* Nobody asked for a model: the rest of the tree is fine without. */
+	if (v->o.warn) {
+		(void)err_wrap(&why, "no hf/ and pt/: name the weights with weights= or rename=");
+		v->o.warn(v->o.warn_arg, why.msg);
 	}
 	return 0;
 }
 
-static int list(struct view *v, bool object, size_t n, const struct view_opts *opts,
-		struct listed *l, struct err *e)
+static int bind_layout(struct view *v, struct err *e)
 {
-	l->shown = malloc((n + 1) * sizeof(*l->shown));
-	l->cut = malloc((n + 1) * sizeof(*l->cut));
-	if (!l->shown || !l->cut)
+	size_t n = v->model.n, k;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &k);
+	autofree struct layout_tensor *in = calloc(n + 1, sizeof(*in));
+
+	if (!in)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		char name[NAME_CAP];
-		const char *fqn;
-		size_t len;
-		bool cut = false;
+		const struct catalog_tensor *from =
+			&t[v->tensors.v[v->model.v[i].index].index];
 
-		fqn_of(v->c, object, i, &fqn, &len);
-		if ((opts->include && !matches(opts->include, fqn, len)) ||
-		    matches(opts->exclude, fqn, len))
-			continue;
-		l->shown[l->n++] = (uint32_t)i;
-		if (len > (NAME_CAP - 8) / 3) /* shorter ones fit however they are written */
-			(void)name_encode(fqn, len, object ? "" : ".npy", name, &cut);
-		if (cut)
-			l->cut[l->n_cut++] = (struct cut){ name_hash(fqn, len), (uint32_t)i };
+		in[i] = (struct layout_tensor){ v->model.v[i].fqn, v->model.v[i].len,
+						from->n_dims, from->shape };
 	}
-	return check_cut(v, object, l, e);
+	return layout_bind(v->o.layout, in, n, e);
 }
 
 int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
 	     struct err *e)
 {
 	struct view *v = calloc(1, sizeof(*v));
-	size_t n_tensors, n_objects;
 	int rc;
 
 	if (!v)
 		return err_set(e, ENOMEM, "out of memory");
 	v->c = c;
-	(void)catalog_tensors(c, &n_tensors);
-	(void)catalog_objects(c, &n_objects);
-	rc = list(v, false, n_tensors, opts, &v->tensors, e);
+	v->o = *opts;
+	rc = list_tree(v, e);
 	if (!rc)
-		rc = list(v, true, n_objects, opts, &v->objects, e);
+		rc = list_model(v, e);
+	if (!rc && v->o.layout)
+		rc = bind_layout(v, e);
+	if (!rc && v->has_model)
+		rc = view_hf_init(v, e);
+	if (!rc && v->o.layout)
+		rc = view_ranks_init(v, e);
 	if (rc) {
 		view_free(v);
 		return rc;
@@ -146,200 +178,426 @@ void view_free(struct view *v)
 {
 	if (!v)
 		return;
-	free(v->tensors.shown);
-	free(v->tensors.cut);
-	free(v->objects.shown);
-	free(v->objects.cut);
+	namelist_release(&v->tensors);
+	namelist_release(&v->objects);
+	namelist_release(&v->model);
+	namelist_release(&v->hf_entries);
+	free(v->shard);
+	free(v->by_shard);
+	free(v->shard_at);
+	free(v->held);
+	free(v->held_at);
+	free(v->sizes);
 	free(v);
 }
 
-static const struct listed *listed_of(const struct view *v, const struct face *f)
+void view_set_info(struct view *v, const char *text, size_t len)
 {
-	return f->of_objects ? &v->objects : &v->tensors;
+	v->info = text;
+	v->info_len = len;
 }
 
-static uint64_t file_node(size_t face, size_t index)
+/* ---- nodes ---- */
+
+enum { FACE_SHIFT = 56, RANK_SHIFT = 32 };
+
+uint64_t view_node_of(struct place p)
 {
-	return (uint64_t)(face + 1) << FILE_SHIFT | index;
+	return (uint64_t)(p.face + 1) << FACE_SHIFT | (uint64_t)p.rank << RANK_SHIFT | p.index;
 }
 
-uint64_t view_file(const struct face *f, size_t index)
+struct place view_place(uint64_t node)
 {
-	for (size_t i = 0; i < ARRAY_LEN(faces); i++)
-		if (faces[i] == f)
-			return file_node(i, index);
-	return 0;
+	return (struct place){ (unsigned)(node >> FACE_SHIFT) - 1,
+			       (uint32_t)(node >> RANK_SHIFT) & 0xffffff, (uint32_t)node };
 }
 
-struct view_node view_resolve(const struct view *v, uint64_t node)
+static bool shown(const struct view *v, unsigned face)
 {
-	struct view_node r = { .kind = VIEW_NONE };
-	size_t face = (size_t)(node >> FILE_SHIFT) - 1, n;
+	if (face == FACE_RANKS)
+		return v->o.layout;
+	return face < N_FACES && (v->has_model || !faces[face]->of_model);
+}
 
-	if (node == VIEW_ROOT_NODE) {
-		r.kind = VIEW_ROOT;
-	} else if (node == NODE_CONTROL) {
-		r.kind = VIEW_CONTROL;
-	} else if (node == NODE_INFO) {
-		r.kind = VIEW_INFO;
-	} else if (node >= NODE_FACES && node < NODE_FACES + ARRAY_LEN(faces)) {
-		r.kind = VIEW_FACE;
-		r.face = faces[node - NODE_FACES];
-	} else if (face < ARRAY_LEN(faces)) {
-		if (faces[face]->of_objects)
-			(void)catalog_objects(v->c, &n);
-		else
-			(void)catalog_tensors(v->c, &n);
-		r.index = (size_t)(node & (((uint64_t)1 << FILE_SHIFT) - 1));
-		r.face = faces[face];
-		r.kind = r.index < n ? VIEW_FILE : VIEW_NONE;
-	}
-	return r;
+enum view_kind view_kind(const struct view *v, uint64_t node)
+{
+	struct place p = view_place(node);
+
+	if (node == VIEW_ROOT_NODE)
+		return VIEW_DIR;
+	if (!shown(v, p.face) || (p.rank && !v->o.layout) ||
+	    (p.rank && p.rank > layout_ranks(v->o.layout)))
+		return VIEW_NONE;
+	return faces[p.face]->kind(v, p);
 }
 
 uint64_t view_parent(const struct view *v, uint64_t node)
 {
-	(void)v;
-	if (node >> FILE_SHIFT)
-		return NODE_FACES + (node >> FILE_SHIFT) - 1;
-	return node == NODE_INFO ? NODE_CONTROL : VIEW_ROOT_NODE;
-}
+	struct place p = view_place(node), up = { p.face, p.rank, PLACE_DIR };
 
-/* ---- names ---- */
-
-/* The first shown entry that does not come before fqn, which *ret_same says is fqn. */
-static size_t search(const struct view *v, bool object, const char *fqn, size_t len, bool *ret_same)
-{
-	const struct listed *l = object ? &v->objects : &v->tensors;
-	size_t lo = 0, hi = l->n;
-
-	*ret_same = false;
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2, n;
-		const char *s;
-		int c;
-
-		fqn_of(v->c, object, l->shown[mid], &s, &n);
-		c = text_natural_cmp(s, n, fqn, len);
-		if (!c)
-			*ret_same = true;
-		if (c < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
+	if (view_kind(v, node) == VIEW_NONE || node == VIEW_ROOT_NODE)
+		return VIEW_ROOT_NODE;
+	if (p.rank && (p.index == PLACE_DIR || p.face == FACE_SAFETENSORS)) {
+		up.face = FACE_RANKS;
+		up.rank = p.face == FACE_RANKS ? 0 : p.rank;
+	} else if (p.index == PLACE_DIR) {
+		return VIEW_ROOT_NODE;
 	}
-	return lo;
+	return view_node_of(up);
 }
 
-int64_t view_find(const struct view *v, bool object, const char *fqn, size_t len)
+static uint64_t root_entry(const struct view *v, uint64_t pos, const char *name,
+			   char out[static NAME_CAP])
 {
-	bool same;
-	size_t at = search(v, object, fqn, len, &same);
-
-	return same ? (int64_t)(object ? v->objects : v->tensors).shown[at] : -1;
-}
-
-static uint64_t lookup_cut(const struct view *v, size_t face, const char *name, uint64_t hash)
-{
-	const struct listed *l = listed_of(v, faces[face]);
-
-	const struct cut key = { .hash = hash };
-	const struct cut *c =
-		l->n_cut ? bsearch(&key, l->cut, l->n_cut, sizeof(key), by_hash) : NULL;
-	char full[NAME_CAP];
-	const char *fqn;
-	size_t len;
-
-	if (!c)
-		return 0;
-	fqn_of(v->c, faces[face]->of_objects, c->index, &fqn, &len);
-	(void)name_encode(fqn, len, faces[face]->suffix, full, NULL);
-	return strcmp(full, name) != 0 ? 0 : file_node(face, c->index);
-}
-
-static uint64_t lookup_file(const struct view *v, size_t face, const char *name)
-{
-	const struct face *f = faces[face];
-	size_t len = strlen(name), suffix = strlen(f->suffix), n;
-	char fqn[NAME_CAP], again[NAME_CAP];
-	uint64_t hash;
-	int64_t at;
-
-	if (len >= NAME_CAP || len < suffix + 1 || strcmp(name + len - suffix, f->suffix) != 0)
-		return 0;
-	if (name_is_cut(name, len - suffix, &hash))
-		return lookup_cut(v, face, name, hash);
-	if (!name_decode(name, len - suffix, fqn, &n))
-		return 0;
-	/* One name per file: "%41" is not another way to say "A". */
-	(void)name_encode(fqn, n, f->suffix, again, NULL);
-	if (strcmp(again, name) != 0)
-		return 0;
-	at = view_find(v, f->of_objects, fqn, n);
-	return at < 0 ? 0 : file_node(face, (size_t)at);
+	for (unsigned i = 0; i < N_FACES; i++) {
+		if (!shown(v, i) || (name && strcmp(name, faces[i]->dir) != 0))
+			continue;
+		if (!name && pos--)
+			continue;
+		(void)stpcpy(out, faces[i]->dir);
+		return view_node_of((struct place){ i, 0, PLACE_DIR });
+	}
+	return 0;
 }
 
 uint64_t view_lookup(const struct view *v, uint64_t dir, const char *name)
 {
-	if (dir == VIEW_ROOT_NODE) {
-		for (size_t i = 0; i < ARRAY_LEN(faces); i++)
-			if (!strcmp(name, faces[i]->dir))
-				return NODE_FACES + i;
-		return strcmp(name, control_dir) != 0 ? 0 : NODE_CONTROL;
-	}
-	if (dir == NODE_CONTROL)
-		return strcmp(name, info_name) != 0 ? 0 : NODE_INFO;
-	if (dir >= NODE_FACES && dir < NODE_FACES + ARRAY_LEN(faces))
-		return lookup_file(v, (size_t)(dir - NODE_FACES), name);
-	return 0;
-}
+	struct place p = view_place(dir), found;
+	char ignored[NAME_CAP];
 
-static uint64_t name_of(char name[static NAME_CAP], const char *s, uint64_t node)
-{
-	(void)stpcpy(name, s);
-	return node;
-}
-
-uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[static NAME_CAP])
-{
-	const struct listed *l;
-	const struct face *f;
-	const char *fqn;
-	size_t len;
-
-	if (pos >= view_entries(v, dir))
-		return 0;
-	if (dir == NODE_CONTROL)
-		return name_of(name, info_name, NODE_INFO);
 	if (dir == VIEW_ROOT_NODE)
-		return pos < ARRAY_LEN(faces) ? name_of(name, faces[pos]->dir, NODE_FACES + pos)
-					      : name_of(name, control_dir, NODE_CONTROL);
-	f = faces[dir - NODE_FACES];
-	l = listed_of(v, f);
-	fqn_of(v->c, f->of_objects, l->shown[pos], &fqn, &len);
-	(void)name_encode(fqn, len, f->suffix, name, NULL);
-	return file_node((size_t)(dir - NODE_FACES), l->shown[pos]);
+		return root_entry(v, 0, name, ignored);
+	if (view_kind(v, dir) != VIEW_DIR || !faces[p.face]->lookup(v, p, name, &found))
+		return 0;
+	return view_node_of(found);
 }
 
 uint64_t view_entries(const struct view *v, uint64_t dir)
 {
+	struct place p = view_place(dir);
+	uint64_t n = 0;
+
+	if (dir == VIEW_ROOT_NODE) {
+		for (unsigned i = 0; i < N_FACES; i++)
+			n += shown(v, i);
+		return n;
+	}
+	return view_kind(v, dir) == VIEW_DIR ? faces[p.face]->entries(v, p) : 0;
+}
+
+uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[static NAME_CAP])
+{
+	struct place p = view_place(dir);
+
 	if (dir == VIEW_ROOT_NODE)
-		return ARRAY_LEN(faces) + 1;
-	if (dir == NODE_CONTROL)
-		return 1;
-	if (dir >= NODE_FACES && dir < NODE_FACES + ARRAY_LEN(faces))
-		return listed_of(v, faces[dir - NODE_FACES])->n;
+		return root_entry(v, pos, NULL, name);
+	if (pos >= view_entries(v, dir))
+		return 0;
+	return view_node_of(faces[p.face]->entry(v, p, pos, name));
+}
+
+/* ---- files ---- */
+
+int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct err *e)
+{
+	struct place p = view_place(node);
+	int rc;
+
+	if (view_kind(v, node) != VIEW_FILE)
+		return err_set(e, EISDIR, "it is no file");
+	rc = faces[p.face]->describe(v, p, ret, e);
+	return rc ? rc : vfile_done(ret, e);
+}
+
+/* Consolidated files are the ones whose description takes long; they have a place in v->sizes. */
+static _Atomic uint64_t *remembered(const struct view *v, struct place p)
+{
+	if (p.rank || !v->sizes)
+		return NULL;
+	switch (p.face) {
+	case FACE_SAFETENSORS:
+		return &v->sizes[0];
+	case FACE_PT:
+		return &v->sizes[1];
+	case FACE_HF:
+		return p.index < v->n_shards ? &v->sizes[2 + p.index] : NULL;
+	default:
+		return NULL;
+	}
+}
+
+int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct err *e)
+{
+	_Atomic uint64_t *known = remembered(v, view_place(node));
+	struct vfile f = VFILE_INIT;
+	int rc;
+
+	if (known && *known) {
+		*ret = *known;
+		return 0;
+	}
+	rc = view_describe(v, node, &f, e);
+	*ret = f.size;
+	vfile_release(&f);
+	if (!rc && known)
+		*known = *ret;
+	return rc;
+}
+
+int64_t view_asset(const struct view *v, uint64_t node)
+{
+	struct place p = view_place(node);
+
+	if (view_kind(v, node) != VIEW_FILE)
+		return -1;
+	return p.face == FACE_HF      ? view_hf_asset(v, p.index)
+	       : p.face == FACE_RANKS ? view_ranks_asset(v, p.index)
+				      : -1;
+}
+
+/* ---- tensors ---- */
+
+enum dtype view_dtype(const struct view *v, enum dtype stored)
+{
+	return v->o.dtype != DTYPE_NONE && cast_possible(stored, v->o.dtype) ? v->o.dtype : stored;
+}
+
+static const struct catalog_tensor *catalog_entry(const struct view *v, uint32_t rank, size_t i,
+						  size_t *ret_number)
+{
+	size_t n;
+
+	if (rank)
+		i = v->model.v[i].index;
+	*ret_number = v->tensors.v[i].index;
+	return &catalog_tensors(v->c, &n)[*ret_number];
+}
+
+uint64_t view_id(uint32_t rank, size_t i)
+{
+	return (uint64_t)rank << RANK_SHIFT | i;
+}
+
+bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len)
+{
+	return layout_box(v->o.layout, rank - 1, i, off, len);
+}
+
+bool view_shape(const struct view *v, uint32_t rank, size_t i, struct member *ret, uint64_t *shape)
+{
+	uint64_t off[MAX_DIMS];
+	size_t number;
+	const struct catalog_tensor *t = catalog_entry(v, rank, i, &number);
+
+	*ret = (struct member){ .shape = t->shape,
+				.n_dims = t->n_dims,
+				.dtype = (uint8_t)view_dtype(v, t->dtype),
+				.id = view_id(rank, i) };
+	if (!rank) {
+		ret->name = v->tensors.v[i].fqn;
+		ret->name_len = v->tensors.v[i].len;
+		ret->bytes = t->bytes / dtype_info(t->dtype)->size * dtype_info(ret->dtype)->size;
+		return true;
+	}
+	ret->name = v->model.v[i].fqn;
+	ret->name_len = v->model.v[i].len;
+	if (!view_rank_box(v, rank, i, off, shape))
+		return false;
+	ret->shape = shape;
+	(void)box_volume(t->n_dims, shape, &ret->bytes); /* no more than the whole tensor's */
+	ret->bytes *= dtype_info(ret->dtype)->size;
+	return true;
+}
+
+int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e)
+{
+	uint32_t rank = (uint32_t)(id >> RANK_SHIFT);
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	autofree struct vtensor *whole = NULL;
+	size_t number;
+	const struct catalog_tensor *t = catalog_entry(v, rank, (uint32_t)id, &number);
+	int rc = vtensor_whole(t, (uint32_t)number, view_dtype(v, t->dtype), &whole, e);
+
+	if (rc)
+		return rc;
+	if (!rank) {
+		*ret = steal_ptr(&whole);
+		return 0;
+	}
+	(void)view_rank_box(v, rank, (uint32_t)id, off, len); /* it was shown, so it is held */
+	return vtensor_slice(whole, off, len, ret, e);
+}
+
+size_t view_tensors(const struct view *v)
+{
+	return v->tensors.n;
+}
+
+void view_single_tensor(const struct view *v, uint32_t rank, size_t i, struct view_tensor *ret)
+{
+	uint64_t shape[MAX_DIMS];
+	struct member m;
+	size_t number;
+
+	(void)catalog_entry(v, rank, i, &number);
+	(void)view_shape(v, rank, i, &m, shape);
+	*ret = (struct view_tensor){ m.name, m.name_len, number, m.dtype, m.bytes, m.id };
+}
+
+void view_tensor(const struct view *v, size_t i, struct view_tensor *ret)
+{
+	view_single_tensor(v, 0, i, ret);
+}
+
+size_t view_model(const struct view *v)
+{
+	return v->model.n;
+}
+
+void view_model_tensor(const struct view *v, size_t i, struct view_tensor *ret)
+{
+	view_tensor(v, v->model.v[i].index, ret);
+	ret->fqn = v->model.v[i].fqn;
+	ret->fqn_len = v->model.v[i].len;
+}
+
+size_t view_objects(const struct view *v)
+{
+	return v->objects.n;
+}
+
+size_t view_object(const struct view *v, size_t i, const char **ret_fqn, size_t *ret_len)
+{
+	*ret_fqn = v->objects.v[i].fqn;
+	*ret_len = v->objects.v[i].len;
+	return v->objects.v[i].index;
+}
+
+int64_t view_find_tensor(const struct view *v, const char *fqn, size_t len)
+{
+	return namelist_find(&v->tensors, fqn, len);
+}
+
+int64_t view_find_object(const struct view *v, const char *fqn, size_t len)
+{
+	return namelist_find(&v->objects, fqn, len);
+}
+
+uint64_t view_tensor_node(size_t i)
+{
+	return view_node_of((struct place){ FACE_TENSORS, 0, (uint32_t)i });
+}
+
+uint64_t view_object_node(size_t i)
+{
+	return view_node_of((struct place){ FACE_OBJECTS, 0, (uint32_t)i });
+}
+
+bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint32_t *ret_rank,
+		 size_t *ret_i)
+{
+	struct place p = view_place(node);
+
+	if (view_kind(v, node) != VIEW_FILE ||
+	    (p.face != FACE_TENSORS && p.face != FACE_NPY && p.face != FACE_OBJECTS))
+		return false;
+	*ret_object = p.face == FACE_OBJECTS;
+	*ret_rank = p.rank;
+	*ret_i = p.index;
+	return true;
+}
+
+/* ---- consolidated files ---- */
+
+void members_release(struct members *m)
+{
+	free(m->v);
+	free(m->shapes);
+	*m = (struct members){ 0 };
+}
+
+static const char *fault_of(const struct view *v, size_t number)
+{
+	return v->o.fault ? v->o.fault(v->o.arg, false, number) : NULL;
+}
+
+bool view_left_out(const struct view *v, size_t i, struct err *why)
+{
+	uint64_t shape[MAX_DIMS];
+	size_t at = v->model.v[i].index;
+	const char *fault = fault_of(v, v->tensors.v[at].index);
+	struct member m;
+
+	if (fault) {
+		(void)err_set(why, EIO, "%s", fault);
+		return true;
+	}
+	(void)view_shape(v, 0, at, &m, shape);
+	m.name = v->model.v[i].fqn;
+	m.name_len = v->model.v[i].len;
+	return st_check(&m, why);
+}
+
+void view_about(const struct view *v, struct view_about *ret)
+{
+	const struct named *first =
+		v->model.n ? &v->tensors.v[v->model.v[0].index] : NULL;
+	struct err why;
+
+	*ret = (struct view_about){ .has_model = v->has_model,
+				    .prefix = v->model.n ? first->fqn : "",
+				    .prefix_len = v->model.n ? v->prefix : 0,
+				    .model_tensors = v->model.n,
+				    .shards = v->n_shards,
+				    .ranks = v->o.layout ? layout_ranks(v->o.layout) : 0 };
+	for (size_t i = 0; i < v->model.n; i++) {
+		struct view_tensor t;
+
+		view_model_tensor(v, i, &t);
+		ret->model_bytes += t.bytes;
+		ret->left_out += view_left_out(v, i, &why);
+	}
+}
+
+/* Numbers that the shapes of a rank's shards need. */
+static size_t shape_numbers(const struct view *v)
+{
+	size_t n = 0, number;
+
+	for (size_t i = 0; i < v->model.n; i++)
+		n += catalog_entry(v, 1, i, &number)->n_dims;
+	return n;
+}
+
+int view_members(const struct view *v, enum members_of of, uint32_t rank,
+		 int (*check)(const struct member *m, struct err *e),
+		 const struct positions *only, struct members *ret, struct err *e)
+{
+	size_t n = only ? only->n : of == MEMBERS_TREE ? v->tensors.n : v->model.n, number;
+	uint64_t *shape;
+
+	*ret = (struct members){ .v = calloc(n + 1, sizeof(struct member)) };
+	ret->shapes = shape = calloc(rank ? shape_numbers(v) + MAX_DIMS : 1, sizeof(*shape));
+	if (!ret->v || !shape) {
+		members_release(ret);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	for (size_t k = 0; k < n; k++) {
+		size_t i = only ? only->v[k] : k;
+		size_t at = of == MEMBERS_MODEL && !rank ? v->model.v[i].index : i;
+		struct member *m = &ret->v[ret->n];
+		struct err why;
+
+		(void)catalog_entry(v, rank, at, &number);
+		if (fault_of(v, number) || !view_shape(v, rank, at, m, shape) || check(m, &why))
+			continue;
+		if (of == MEMBERS_MODEL) {
+			m->name = v->model.v[i].fqn;
+			m->name_len = v->model.v[i].len;
+		}
+		if (rank)
+			shape += m->n_dims;
+		ret->n++;
+	}
 	return 0;
-}
-
-const uint32_t *view_tensors(const struct view *v, size_t *ret_n)
-{
-	*ret_n = v->tensors.n;
-	return v->tensors.shown;
-}
-
-const uint32_t *view_objects(const struct view *v, size_t *ret_n)
-{
-	*ret_n = v->objects.n;
-	return v->objects.shown;
 }

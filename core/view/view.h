@@ -2,19 +2,25 @@
 /*
  * view - the tree of virtual files over a catalog.
  *
- * A face is a directory of the tree: tensors/, npy/, objects/. It shows one file per tensor or
- * object, and says of each what it consists of: an ordered list of segments. To add one: write
- * its file, add it to the table in view.c.
+ * A face is a directory of the tree: tensors/, npy/, hf/, ... Each has a file of its own and a line
+ * in the table of view.c; view_internal.h says what it has to provide.
  *
- * Nodes are inode numbers and the same at every mount: the root is 1, directories follow, a file
- * is its face and its tensor's or object's number in the catalog.
+ * The view names things and says what every file consists of; it reads nothing. What it shows are
+ * virtual tensors: those of the tree (every tensor that exists, under its name after renaming), and
+ * those of the model (the weights among them, under the names that a model's code knows them by),
+ * whole or as a rank of a layout holds them.
  *
- * Threads: immutable after view_new.
+ * Nodes are inode numbers: the root is 1, all others say which face, rank and entry they are. They
+ * are the same at every mount with the same options.
+ *
+ * Threads: immutable after view_new, except for sizes that are remembered.
  */
 #ifndef VIEW_VIEW_H
 #define VIEW_VIEW_H
 
+#include "model/dtype.h"
 #include "view/name.h"
+#include "view/vfile.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,68 +28,116 @@
 
 struct catalog;
 struct err;
+struct layout;
+struct rename;
 struct view;
+struct vtensor;
 
-/* A run of a virtual file's bytes. */
-struct segment {
-	enum { SEG_BYTES, SEG_TENSOR, SEG_OBJECT } kind;
-	uint64_t off; /* in the file */
-	uint64_t len;
-	const char *bytes; /* SEG_BYTES: inside the vfile */
-	size_t index;	   /* the tensor's or object's number in the catalog */
-	uint64_t from;	   /* its first byte there */
+/* A real file that is shown beside the weights. */
+struct view_asset {
+	const char *name;
+	const char *path; /* absolute */
+	uint64_t size, mtime_ns;
 };
-
-#define VIEW_MAX_SEGMENTS 4
-#define VIEW_MAX_LITERAL  2048
-
-struct vfile {
-	uint64_t size; /* VIEW_SIZE_UNKNOWN: ask whoever can decode the object */
-	size_t n;
-	struct segment seg[VIEW_MAX_SEGMENTS];
-	char literal[VIEW_MAX_LITERAL];
-};
-#define VIEW_SIZE_UNKNOWN UINT64_MAX
-
-struct face {
-	const char *dir;    /* "tensors" */
-	const char *suffix; /* of every file in it */
-	bool of_objects;    /* one file per object instead of per tensor */
-	void (*describe)(const struct catalog *c, size_t index, struct vfile *ret);
-};
-extern const struct face face_tensors, face_npy, face_objects;
 
 struct view_opts {
-	const char *const *include; /* globs, NULL-terminated, or NULL for all */
+	const char *const *include; /* globs of stored FQNs, NULL-terminated, or NULL for all */
 	const char *const *exclude;
+	struct rename *rename;	/* rules for FQNs, or NULL */
+	const char *weights;	/* prefix of the model's FQNs, or NULL for the default */
+	enum dtype dtype;	/* what floating-point tensors are cast to; DTYPE_NONE: nothing */
+	uint64_t shard_size;	/* bytes of tensors in a file of hf/ */
+	struct layout *layout;	/* of ranks/, or NULL */
+	const struct view_asset *assets; /* in natural order */
+	size_t n_assets;
+	/* Why a tensor or object (number in the catalog) cannot be read, or NULL. */
+	const char *(*fault)(void *arg, bool object, size_t number);
+	/* Decoded size of an object. */
+	int (*object_size)(void *arg, size_t number, uint64_t *ret, struct err *e);
+	void *arg;
+	/* One sentence about something odd in the options; may be NULL. */
+	void (*warn)(void *arg, const char *what);
+	void *warn_arg;
 };
+/* opts' pointers are borrowed and outlive the view. */
 int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
 	     struct err *e);
 void view_free(struct view *v); /* NULL is fine */
 
-enum view_kind { VIEW_NONE, VIEW_ROOT, VIEW_FACE, VIEW_CONTROL, VIEW_FILE, VIEW_INFO };
-struct view_node {
-	enum view_kind kind;
-	const struct face *face; /* VIEW_FACE, VIEW_FILE */
-	size_t index;		 /* VIEW_FILE: in the catalog */
-};
+/* ---- the tree ---- */
+
+enum view_kind { VIEW_NONE, VIEW_DIR, VIEW_FILE, VIEW_LINK };
 #define VIEW_ROOT_NODE ((uint64_t)1)
 
 /* VIEW_NONE for a number that stands for nothing. */
-struct view_node view_resolve(const struct view *v, uint64_t node);
+enum view_kind view_kind(const struct view *v, uint64_t node);
 uint64_t view_parent(const struct view *v, uint64_t node);
 /* 0 when there is none. */
 uint64_t view_lookup(const struct view *v, uint64_t dir, const char *name);
 /* Entry number pos of a directory; 0 at the end. */
 uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[static NAME_CAP]);
 uint64_t view_entries(const struct view *v, uint64_t dir);
+/* Where a VIEW_LINK leads, relative to its directory. */
+void view_target(const struct view *v, uint64_t node, char out[static NAME_CAP]);
+/* Number of the asset that a file is, or -1. */
+int64_t view_asset(const struct view *v, uint64_t node);
 
-/* Numbers in the catalog of the tensors or objects that exist after include and exclude. */
-const uint32_t *view_tensors(const struct view *v, size_t *ret_n);
-const uint32_t *view_objects(const struct view *v, size_t *ret_n);
-/* The node of a catalog number's file in a face, one of those below. */
-uint64_t view_file(const struct face *f, size_t index);
-/* Catalog number by FQN, or -1. */
-int64_t view_find(const struct view *v, bool object, const char *fqn, size_t len);
+/* ---- files ---- */
+
+/* What a file consists of; *ret is VFILE_INIT and the caller's to release, whatever happens. */
+int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct err *e);
+int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct err *e);
+/* The virtual tensor of a SEG_TENSOR segment. *ret is the caller's, free() it. */
+int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e);
+
+/* ---- tensors and objects ---- */
+
+/* A tensor of the tree or of the model. */
+struct view_tensor {
+	const char *fqn; /* fqn_len bytes, followed by a NUL; borrowed */
+	size_t fqn_len;
+	size_t number; /* in the catalog */
+	enum dtype dtype;
+	uint64_t bytes;
+	uint64_t id; /* for view_vtensor */
+};
+size_t view_tensors(const struct view *v);
+void view_tensor(const struct view *v, size_t i, struct view_tensor *ret);
+size_t view_model(const struct view *v);
+void view_model_tensor(const struct view *v, size_t i, struct view_tensor *ret);
+size_t view_objects(const struct view *v);
+/* Number in the catalog. */
+size_t view_object(const struct view *v, size_t i, const char **ret_fqn, size_t *ret_len);
+/* Position by FQN, or -1. */
+int64_t view_find_tensor(const struct view *v, const char *fqn, size_t len);
+int64_t view_find_object(const struct view *v, const char *fqn, size_t len);
+/* Nodes of tensors/FQN and objects/FQN. */
+uint64_t view_tensor_node(size_t i);
+uint64_t view_object_node(size_t i);
+
+/* What a file of tensors/, npy/ or objects/ shows: position of the tensor or object in the tree,
+ * or, when *ret_rank is not 0, of the tensor in the model of which that rank of the layout has a
+ * part. False: it is another file. */
+bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint32_t *ret_rank,
+		 size_t *ret_i);
+/* The tensor that view_single found; bytes are those of the rank's part. */
+void view_single_tensor(const struct view *v, uint32_t rank, size_t i, struct view_tensor *ret);
+
+/* ---- what info.json tells ---- */
+
+struct view_about {
+	bool has_model;
+	const char *prefix; /* prefix_len bytes taken off the model's names: "model." */
+	size_t prefix_len;
+	uint64_t model_tensors, model_bytes;
+	uint64_t shards;       /* files of hf/ */
+	uint64_t ranks;
+	uint64_t left_out;     /* tensors of the model that consolidated files leave out */
+};
+void view_about(const struct view *v, struct view_about *ret);
+/* Do safetensors files do without tensor i of the model? Then *why says why. */
+bool view_left_out(const struct view *v, size_t i, struct err *why);
+/* What .ckptfs/info.json holds; borrowed. Before anybody reads it. */
+void view_set_info(struct view *v, const char *text, size_t len);
 
 #endif

@@ -2,50 +2,78 @@
 /*
  * tensors/FQN: the whole tensor, C order, little-endian, no header.
  * npy/FQN.npy: the same behind a NumPy header.
- * objects/FQN: a non-tensor item, its stored bytes after undoing transforms.
+ * ranks/NNNNN/tensors and npy: the same of what a rank holds.
  */
 #include "catalog/catalog_query.h"
+#include "model/box.h"
 #include "view/npy.h"
-#include "view/view.h"
+#include "view/view_internal.h"
 
-#include <string.h>
-
-static void describe_tensor(const struct catalog *c, size_t index, struct vfile *ret)
+/* A rank's directory lists the model's tensors that it holds, the tree's lists all. */
+static const struct namelist *names_of(const struct view *v, uint32_t rank)
 {
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(c, &n)[index];
-
-	ret->size = t->bytes;
-	ret->n = 1;
-	ret->seg[0] = (struct segment){ .kind = SEG_TENSOR, .len = t->bytes, .index = index };
+	return rank ? &v->model : &v->tensors;
 }
 
-static void describe_npy(const struct catalog *c, size_t index, struct vfile *ret)
+static const char *suffix_of(struct place p)
 {
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(c, &n)[index];
-	uint64_t head = npy_header(t->dtype, t->n_dims, t->shape, ret->literal);
-
-	ret->size = head + t->bytes;
-	ret->n = 2;
-	ret->seg[0] = (struct segment){ .kind = SEG_BYTES, .len = head, .bytes = ret->literal };
-	ret->seg[1] = (struct segment){
-		.kind = SEG_TENSOR, .off = head, .len = t->bytes, .index = index
-	};
+	return p.face == FACE_NPY ? ".npy" : "";
 }
 
-static void describe_object(const struct catalog *c, size_t index, struct vfile *ret)
+static bool held(const struct view *v, uint32_t rank, size_t i)
 {
-	size_t n;
-	const struct catalog_object *o = &catalog_objects(c, &n)[index];
-	const char *encoding = catalog_encodings(c, &n)[o->loc.encoding];
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 
-	/* The decoded length of a compressed object is recorded nowhere. */
-	ret->size = n && strchr(encoding, '+') ? VIEW_SIZE_UNKNOWN : o->loc.length;
-	ret->n = 1;
-	ret->seg[0] = (struct segment){ .kind = SEG_OBJECT, .len = ret->size, .index = index };
+	return !rank || view_rank_box(v, rank, i, off, len);
 }
 
-const struct face face_tensors = { "tensors", "", false, describe_tensor };
-const struct face face_npy = { "npy", ".npy", false, describe_npy };
-const struct face face_objects = { "objects", "", true, describe_object };
+static enum view_kind kind(const struct view *v, struct place p)
+{
+	if (p.index == PLACE_DIR)
+		return VIEW_DIR;
+	return p.index < names_of(v, p.rank)->n && held(v, p.rank, p.index) ? VIEW_FILE
+									    : VIEW_NONE;
+}
+
+static uint64_t entries(const struct view *v, struct place p)
+{
+	if (p.rank && v->held)
+		return v->held_at[p.rank] - v->held_at[p.rank - 1];
+	return names_of(v, p.rank)->n;
+}
+
+static struct place entry(const struct view *v, struct place p, uint64_t pos,
+			  char name[static NAME_CAP])
+{
+	p.index = p.rank && v->held ? v->held[v->held_at[p.rank - 1] + pos] : (uint32_t)pos;
+	namelist_file(names_of(v, p.rank), p.index, suffix_of(p), name);
+	return p;
+}
+
+static bool lookup(const struct view *v, struct place p, const char *name, struct place *ret)
+{
+	int64_t i = namelist_lookup(names_of(v, p.rank), name, suffix_of(p));
+
+	if (i < 0 || !held(v, p.rank, (size_t)i))
+		return false;
+	p.index = (uint32_t)i;
+	*ret = p;
+	return true;
+}
+
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+{
+	uint64_t shape[MAX_DIMS];
+	char head[NPY_MAX_HEADER];
+	struct member m;
+
+	(void)e;
+	(void)view_shape(v, p.rank, p.index, &m, shape);
+	if (p.face == FACE_NPY)
+		vfile_bytes(ret, head, npy_header(m.dtype, m.n_dims, m.shape, head));
+	vfile_tensor(ret, m.id, m.bytes);
+	return 0;
+}
+
+const struct face face_tensors = { "tensors", false, kind, entries, entry, lookup, describe };
+const struct face face_npy = { "npy", false, kind, entries, entry, lookup, describe };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nanoseconds to plan a read: one JSON object on stdout. */
-#include "model/chunkmap.h"
-#include "read/plan.h"
+#include "core/whole_util.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@ static double measure(uint64_t rows, uint64_t cols, uint32_t r, uint32_t c, uint
 	uint64_t *strides = calloc(2ul * r * c, sizeof(*strides)), bytes = rows * cols * 2;
 	struct payload *payloads = calloc((size_t)r * c, sizeof(*payloads));
 	struct plan plan = { 0 };
+	struct whole w;
 	struct chunkmap *m;
 	double start;
 
@@ -41,10 +41,11 @@ static double measure(uint64_t rows, uint64_t cols, uint32_t r, uint32_t c, uint
 	m = chunkmap_new(2, shape, boxes, r * c);
 	if (!m)
 		abort();
+	whole_init(&w, m, 2, payloads);
 	start = now_ns();
 	for (int i = 0; i < ROUNDS; i++) {
 		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		if (plan_read(m, 2, payloads, (seed >> 20) % (bytes - len), len, &plan))
+		if (plan_read(&w.v, &w.source, (seed >> 20) % (bytes - len), len, &plan))
 			abort();
 	}
 	start = (now_ns() - start) / ROUNDS;

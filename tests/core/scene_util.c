@@ -263,8 +263,19 @@ static void finish(struct scene *s, const struct choose *c, const struct scene_o
 void scene_make(struct scene *s, const struct choose *c, const struct scene_opts *o)
 {
 	memset(s, 0, sizeof(*s));
-	s->element = o->element ? o->element : (uint32_t)(1 + pick(c, 16));
+	s->element = o->element ? o->element : (uint32_t)1 << pick(c, 5);
 	make_shape(s, c, o);
+	make_boxes(s, c, o->tiling);
+	finish(s, c, o);
+}
+
+void scene_make_shape(struct scene *s, const struct choose *c, const struct scene_opts *o, size_t n,
+		      const uint64_t *shape)
+{
+	memset(s, 0, sizeof(*s));
+	s->element = o->element;
+	s->n = n;
+	memcpy(s->shape, shape, n * sizeof(*shape));
 	make_boxes(s, c, o->tiling);
 	finish(s, c, o);
 }

@@ -39,7 +39,7 @@ enum scene_strides {
 struct scene_opts {
 	size_t max_dims;
 	uint64_t max_elements;
-	uint32_t element; /* bytes; 0: 1 to 16 */
+	uint32_t element; /* bytes; 0: 1, 2, 4, 8 or 16 */
 	enum scene_tiling tiling;
 	enum scene_strides strides;
 };
@@ -62,6 +62,9 @@ struct scene {
 
 /* The elements' bytes are what below() gives. */
 void scene_make(struct scene *s, const struct choose *c, const struct scene_opts *o);
+/* The same for a tensor whose shape is given. */
+void scene_make_shape(struct scene *s, const struct choose *c, const struct scene_opts *o, size_t n,
+		      const uint64_t *shape);
 /*
  * The same for a tensor whose shape and chunks are given; payloads as o->strides says.
  * boxes: count rows.

@@ -378,7 +378,7 @@ START_TEST(stat_knows_every_size_and_the_checkpoints_time)
 		const char *path;
 		uint64_t size;
 	} rows[] = {
-		{ "", 4 },
+		{ "", 7 },
 		{ "tensors", 2 },
 		{ "npy", 2 },
 		{ "objects", 2 },

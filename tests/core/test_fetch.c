@@ -13,6 +13,7 @@
 #include "read/files.h"
 #include "scene_util.h"
 #include "suites.h"
+#include "view/vtensor.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -86,14 +87,27 @@ static void stage_release(struct stage *g)
 
 static const struct fetch_opts plenty = { .cache_bytes = 64 << 20, .map_bytes = 64 << 20 };
 
-static void check_read(struct stage *g, const struct otensor *t, const struct scene *s,
+/* All of a stored tensor as it is. */
+static int open_stored(struct stage *g, size_t i, struct vreader **ret, struct err *e)
+{
+	struct vtensor *v;
+	size_t n;
+	const struct catalog_tensor *t = &catalog_tensors(g->catalog, &n)[i];
+
+	return vtensor_whole(t, (uint32_t)i, t->dtype, &v, e) ||
+			       vreader_open(g->fetch, v, ret, e)
+		       ? -e->code
+		       : 0;
+}
+
+static void check_read(struct stage *g, const struct vreader *t, const struct scene *s,
 		       uint64_t off, uint64_t len)
 {
 	autofree uint8_t *out = malloc(len + 1);
 	struct err e = { 0 };
 
 	REQUIRE(out);
-	if (otensor_read(g->fetch, t, out, len, off, &e))
+	if (vreader_read(g->fetch, t, out, len, off, &e))
 		ck_abort_msg("%s", e.msg);
 	REQUIRE(!memcmp(out, s->want + off, len));
 }
@@ -133,10 +147,10 @@ START_TEST(tensors_of_any_layout_are_read)
 	(void)catalog_tensors(g.catalog, &n);
 	ck_assert_uint_eq(n, N);
 	for (int i = 0; i < N; i++) {
-		struct otensor *t = NULL;
+		struct vreader *t = NULL;
 		struct err e = { 0 };
 
-		if (otensor_open(g.fetch, (size_t)i, &t, &e))
+		if (open_stored(&g, (size_t)i, &t, &e))
 			ck_abort_msg("%s", e.msg);
 		check_read(&g, t, &scenes[i], 0, scenes[i].bytes);
 		for (int k = 0; k < 20 && scenes[i].bytes; k++) {
@@ -145,7 +159,7 @@ START_TEST(tensors_of_any_layout_are_read)
 			check_read(&g, t, &scenes[i], off,
 				   1 + rng_below(&r, scenes[i].bytes - off));
 		}
-		otensor_close(g.fetch, t);
+		vreader_close(g.fetch, t);
 	}
 	stage_release(&g);
 	for (int i = 0; i < N; i++)
@@ -170,7 +184,7 @@ START_TEST(odd_payloads_are_resolved_whatever_the_range)
 			   .conj = true };
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
-	struct otensor *o = NULL;
+	struct vreader *o = NULL;
 	struct err e = { 0 };
 	struct stage g;
 	struct dcp d;
@@ -189,16 +203,16 @@ START_TEST(odd_payloads_are_resolved_whatever_the_range)
 	dcp_stored(&d, "w", 1, 1, box, "__0_0.distcp", 0, (int64_t)l.length, (unsigned)_i);
 	dcp_end(&d, ".metadata");
 	stage_init(&g, &plenty, NULL);
-	ck_assert_msg(!otensor_open(g.fetch, 0, &o, &e), "%s", e.msg);
+	ck_assert_msg(!open_stored(&g, 0, &o, &e), "%s", e.msg);
 	for (uint64_t off = 0; off <= 24; off++) {
 		for (uint64_t len = 0; len <= 24 - off; len++) {
 			uint8_t out[24];
 
-			ck_assert_int_eq(otensor_read(g.fetch, o, out, len, off, &e), 0);
+			ck_assert_int_eq(vreader_read(g.fetch, o, out, len, off, &e), 0);
 			ck_assert(!memcmp(out, (const uint8_t *)want + off, len));
 		}
 	}
-	otensor_close(g.fetch, o);
+	vreader_close(g.fetch, o);
 	stage_release(&g);
 	buf_release(&b);
 }
@@ -238,7 +252,7 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 	static struct scene scenes[TENSORS];
 	struct stage g;
 	struct fetch_opts o = plenty;
-	struct otensor *t[TENSORS];
+	struct vreader *t[TENSORS];
 	struct err e = { 0 };
 	uint64_t reads;
 	int64_t before, one;
@@ -247,32 +261,32 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 	put_tensors(scenes, 0);
 	stage_init(&g, &o, NULL);
 	before = fault_live();
-	ck_assert_int_eq(otensor_open(g.fetch, 0, &t[0], &e), 0);
-	otensor_close(g.fetch, t[0]);
+	ck_assert_int_eq(open_stored(&g, 0, &t[0], &e), 0);
+	vreader_close(g.fetch, t[0]);
 	one = fault_live() - before;
 	ck_assert_int_lt(one, 20000);
 	for (size_t i = 0; i < TENSORS; i++) {
-		ck_assert_int_eq(otensor_open(g.fetch, i, &t[i], &e), 0);
-		otensor_close(g.fetch, t[i]);
+		ck_assert_int_eq(open_stored(&g, i, &t[i], &e), 0);
+		vreader_close(g.fetch, t[i]);
 	}
 	ck_assert_int_le(fault_live() - before, 60000 + one);
 	ck_assert_int_ge(fault_live() - before, 60000 - one);
 	/* The last ones need no look into their items, the first does again. */
 	reads = fault_reads();
-	ck_assert_int_eq(otensor_open(g.fetch, TENSORS - 1, &t[0], &e), 0);
+	ck_assert_int_eq(open_stored(&g, TENSORS - 1, &t[0], &e), 0);
 	ck_assert_uint_eq(fault_reads(), reads);
-	ck_assert_int_eq(otensor_open(g.fetch, 0, &t[1], &e), 0);
+	ck_assert_int_eq(open_stored(&g, 0, &t[1], &e), 0);
 	ck_assert_uint_eq(fault_reads(), reads + SIDE);
-	otensor_close(g.fetch, t[0]);
-	otensor_close(g.fetch, t[1]);
+	vreader_close(g.fetch, t[0]);
+	vreader_close(g.fetch, t[1]);
 	/* Those in use stay, however many. */
 	for (size_t i = 0; i < TENSORS; i++)
-		ck_assert_int_eq(otensor_open(g.fetch, i, &t[i], &e), 0);
+		ck_assert_int_eq(open_stored(&g, i, &t[i], &e), 0);
 	ck_assert_int_ge(fault_live() - before, TENSORS * (one - 1000));
 	for (size_t i = 0; i < TENSORS; i++)
 		check_read(&g, t[i], &scenes[i], 0, SIDE);
 	for (size_t i = 0; i < TENSORS; i++)
-		otensor_close(g.fetch, t[i]);
+		vreader_close(g.fetch, t[i]);
 	ck_assert_int_le(fault_live() - before, 60000 + one);
 	stage_release(&g);
 	for (int i = 0; i < TENSORS; i++)
@@ -284,7 +298,8 @@ START_TEST(listing_chunks_looks_into_no_item)
 {
 	static struct scene scenes[TENSORS];
 	const struct chunkmap *m = NULL;
-	struct otensor *a, *b;
+	struct otensor *a;
+	struct vreader *b;
 	struct err e = { 0 };
 	struct stage g;
 	uint64_t reads;
@@ -295,12 +310,12 @@ START_TEST(listing_chunks_looks_into_no_item)
 	ck_assert_int_eq(otensor_map(g.fetch, 3, &a, &m, &e), 0);
 	ck_assert_uint_eq(m->count, SIDE);
 	ck_assert_uint_eq(fault_reads(), reads);
-	ck_assert_int_eq(otensor_open(g.fetch, 3, &b, &e), 0);
-	ck_assert_ptr_eq(a, b);
+	ck_assert_int_eq(open_stored(&g, 3, &b, &e), 0);
 	ck_assert_uint_eq(fault_reads(), reads + SIDE);
 	otensor_close(g.fetch, a);
 	check_read(&g, b, &scenes[3], 0, SIDE);
-	otensor_close(g.fetch, b);
+	vreader_close(g.fetch, b);
+	vreader_close(g.fetch, NULL);
 	otensor_close(g.fetch, NULL);
 	stage_release(&g);
 	for (int i = 0; i < TENSORS; i++)
@@ -323,21 +338,23 @@ static void *open_read_close(void *arg)
 
 	for (int k = 0; k < 150; k++) {
 		size_t i = rng_below(&r, TENSORS);
-		struct otensor *t = NULL;
+		struct vreader *t = NULL;
 		struct err e = { 0 };
 		uint8_t out[SIDE];
 
 		if (rng_chance(&r, 20)) {
 			const struct chunkmap *m;
+			struct otensor *o;
 
-			if (otensor_map(w->g.fetch, i, &t, &m, &e) || m->count != SIDE)
+			if (otensor_map(w->g.fetch, i, &o, &m, &e) || m->count != SIDE)
 				return arg;
-		} else if (otensor_open(w->g.fetch, i, &t, &e) ||
-			   otensor_read(w->g.fetch, t, out, SIDE, 0, &e) ||
+			otensor_close(w->g.fetch, o);
+		} else if (open_stored(&w->g, i, &t, &e) ||
+			   vreader_read(w->g.fetch, t, out, SIDE, 0, &e) ||
 			   memcmp(out, w->scenes[i].want, SIDE) != 0) {
 			return arg;
 		}
-		otensor_close(w->g.fetch, t);
+		vreader_close(w->g.fetch, t);
 	}
 	return NULL;
 }
@@ -428,14 +445,14 @@ START_TEST(without_renewal_a_broken_index_is_an_error)
 				.renew_arg = &n };
 	struct stage g;
 	struct err e = { 0 };
-	struct otensor *t = NULL;
+	struct vreader *t = NULL;
 	char where[4200];
 
 	put_tensors(scenes, 0);
 	(void)snprintf(where, sizeof(where), "%s/index", dir);
 	stage_init(&g, &o, where);
 	break_index("index");
-	ck_assert_int_eq(otensor_open(g.fetch, 0, &t, &e), _i ? -ESTALE : -EBADMSG);
+	ck_assert_int_eq(open_stored(&g, 0, &t, &e), _i ? -ESTALE : -EBADMSG);
 	if (_i)
 		ck_assert_str_eq(e.msg, "the test refuses");
 	ck_assert_ptr_null(t);
@@ -508,7 +525,7 @@ START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 	struct buf b = BUF_INIT(0);
 	struct stage g = { 0 };
 	struct err e = { 0 };
-	struct otensor *o = NULL;
+	struct vreader *o = NULL;
 	size_t n;
 	const struct catalog_source *s;
 	uint8_t *p;
@@ -527,15 +544,15 @@ START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 	s = catalog_sources(g.catalog, &n);
 	REQUIRE(!files_new(dir_fd, s, n, &g.files, &e));
 	REQUIRE(!fetch_new(g.catalog, g.files, &plenty, &g.fetch, &e));
-	ck_assert_int_eq(otensor_open(g.fetch, 0, &o, &e), -items[_i].code);
+	ck_assert_int_eq(open_stored(&g, 0, &o, &e), -items[_i].code);
 	ck_assert_int_eq(e.code, items[_i].code);
 	if (items[_i].msg)
 		ck_assert_str_eq(e.msg, items[_i].msg);
 	if (!items[_i].code) {
-		ck_assert_int_eq(otensor_read(g.fetch, o, out, 4, 0, &e), 0);
+		ck_assert_int_eq(vreader_read(g.fetch, o, out, 4, 0, &e), 0);
 		ck_assert_mem_eq(out, "data", 4);
 	}
-	otensor_close(g.fetch, o);
+	vreader_close(g.fetch, o);
 	stage_release(&g);
 	free(p);
 }
@@ -551,7 +568,7 @@ START_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further)
 	size_t n = 4 + 8 + sizeof(json) - 1 + 7;
 	struct stage g = { 0 };
 	struct err e = { 0 };
-	struct otensor *o = NULL;
+	struct vreader *o = NULL;
 	const struct catalog_source *s;
 	size_t k;
 	char out[4];
@@ -563,17 +580,17 @@ START_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further)
 	s = catalog_sources(g.catalog, &k);
 	REQUIRE(!files_new(dir_fd, s, k, &g.files, &e));
 	REQUIRE(!fetch_new(g.catalog, g.files, &plenty, &g.fetch, &e));
-	ck_assert_int_eq(otensor_open(g.fetch, 0, &o, &e), _i ? -EBADMSG : 0);
+	ck_assert_int_eq(open_stored(&g, 0, &o, &e), _i ? -EBADMSG : 0);
 	if (_i) {
 		ck_assert_str_eq(
 			e.msg,
 			"tensor 'w%0A', item at 4 of 'f': the item is neither a torch.save archive "
 			"nor safetensors: safetensors header: data of 7 bytes, the file has 6");
 	} else {
-		ck_assert_int_eq(otensor_read(g.fetch, o, out, 4, 0, &e), 0);
+		ck_assert_int_eq(vreader_read(g.fetch, o, out, 4, 0, &e), 0);
 		ck_assert_mem_eq(out, "data", 4);
 	}
-	otensor_close(g.fetch, o);
+	vreader_close(g.fetch, o);
 	stage_release(&g);
 }
 END_TEST
@@ -587,7 +604,7 @@ START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 	struct buf b = BUF_INIT(0);
 	struct stage g = { 0 };
 	struct err e = { 0 };
-	struct otensor *o = NULL;
+	struct vreader *o = NULL;
 	size_t n;
 	const struct catalog_source *s;
 	char out[4];
@@ -597,14 +614,14 @@ START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 	s = catalog_sources(g.catalog, &n);
 	REQUIRE(!files_new(dir_fd, s, n, &g.files, &e));
 	REQUIRE(!fetch_new(g.catalog, g.files, &plenty, &g.fetch, &e));
-	ck_assert_int_eq(otensor_open(g.fetch, 0, &o, &e), 0);
+	ck_assert_int_eq(open_stored(&g, 0, &o, &e), 0);
 	(void)usleep(20000);
 	put_file(dir_fd, "f", b.data, b.len);
-	ck_assert_int_eq(otensor_read(g.fetch, o, out, 2, 1, &e), -EIO);
+	ck_assert_int_eq(vreader_read(g.fetch, o, out, 2, 1, &e), -EIO);
 	ck_assert_str_eq(
 		e.msg,
 		"tensor 'w%0A', bytes 1 to 3: 'f' was changed after the checkpoint was opened");
-	otensor_close(g.fetch, o);
+	vreader_close(g.fetch, o);
 	stage_release(&g);
 	buf_release(&b);
 }
@@ -624,21 +641,21 @@ START_TEST(a_failed_open_can_be_repeated)
 
 		FAULT_LOOP(kind ? FAULT_ALLOC : FAULT_READ)
 		{
-			struct otensor *t = NULL;
+			struct vreader *t = NULL;
 			struct err e = { 0 };
 			uint8_t out[SIDE];
-			int rc = otensor_open(g.fetch, i % TENSORS, &t, &e);
+			int rc = open_stored(&g, i % TENSORS, &t, &e);
 
 			if (!rc)
-				rc = otensor_read(g.fetch, t, out, SIDE, 0, &e);
+				rc = vreader_read(g.fetch, t, out, SIDE, 0, &e);
 			(void)fault_off();
 			ck_assert(!rc || (e.code == -rc && e.msg[0]));
 			ck_assert(rc || !memcmp(out, scenes[i % TENSORS].want, SIDE));
-			otensor_close(g.fetch, t);
+			vreader_close(g.fetch, t);
 			failed += rc != 0;
-			ck_assert_int_eq(otensor_open(g.fetch, i % TENSORS, &t, &e), 0);
+			ck_assert_int_eq(open_stored(&g, i % TENSORS, &t, &e), 0);
 			check_read(&g, t, &scenes[i % TENSORS], 0, SIDE);
-			otensor_close(g.fetch, t);
+			vreader_close(g.fetch, t);
 			i++;
 		}
 	}

@@ -9,6 +9,7 @@
 #include "read/files.h"
 #include "read/gather.h"
 #include "scene_util.h"
+#include "whole_util.h"
 #include "suites.h"
 
 #include <fcntl.h>
@@ -96,7 +97,7 @@ static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct err *e
 {
 	const struct scene *s = g->s;
 
-	REQUIRE(!plan_read(s->map, s->element, s->payloads, off, len, &g->plan));
+	REQUIRE(!plan_whole(s->map, s->element, s->payloads, off, len, &g->plan));
 	for (size_t i = 0; i < g->plan.n; i++) {
 		const struct copy *c = &g->plan.copies[i];
 		struct gather job = { g->files, g->blocks, g->items[c->chunk], g->out };
@@ -392,7 +393,7 @@ START_TEST(each_run_visits_every_byte_of_the_copy_once)
 
 		scene_make(&s, &c, &o);
 		times = calloc(1, s.bytes + 1);
-		REQUIRE(times && !plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p));
+		REQUIRE(times && !plan_whole(s.map, s.element, s.payloads, 0, s.bytes, &p));
 		for (size_t k = 0; k < p.n; k++)
 			gather_each_run(&p.copies[k], p.dims, times, mark_run, &bytes);
 		REQUIRE(bytes == s.bytes);
@@ -426,7 +427,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 
 	make_matrix(&s, &r, 300, 200, 200, ways[_i].transposed);
 	stage_init(&g, &s, &r, ways[_i].layers, ways[_i].cache);
-	REQUIRE(!plan_read(s.map, s.element, s.payloads, 0, s.bytes,
+	REQUIRE(!plan_whole(s.map, s.element, s.payloads, 0, s.bytes,
 			   &g.plan)); /* its memory is there now */
 	for (int k = 0; k < 2; k++) {
 		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ)

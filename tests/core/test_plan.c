@@ -4,6 +4,7 @@
 #include "read/plan.h"
 #include "rng.h"
 #include "scene_util.h"
+#include "whole_util.h"
 #include "suites.h"
 
 #include <errno.h>
@@ -57,7 +58,7 @@ static void check_range(const struct scene *s, struct plan *p, struct carried *r
 
 	memset(r->out, 0x55, len);
 	memset(r->times, 0, len);
-	REQUIRE(plan_read(s->map, s->element, s->payloads, off, len, p) == 0);
+	REQUIRE(plan_whole(s->map, s->element, s->payloads, off, len, p) == 0);
 	carry_out(s, p, len, whole, r);
 	REQUIRE(!memcmp(r->out, s->want + off, len));
 	for (uint64_t i = 0; i < len; i++)
@@ -171,7 +172,7 @@ START_TEST(offsets_near_2_to_the_63_are_planned_right)
 	uint64_t last_row = (rows - 1) * cols * 4;
 
 	ck_assert_ptr_nonnull(m);
-	ck_assert_int_eq(plan_read(m, 4, pl, last_row + cols * 2 - 3, 6, &p), 0);
+	ck_assert_int_eq(plan_whole(m, 4, pl, last_row + cols * 2 - 3, 6, &p), 0);
 	ck_assert_uint_eq(p.n, 2);
 	ck_assert_uint_eq(p.copies[0].chunk, 0);
 	ck_assert_uint_eq(p.copies[0].src, 704 + (rows - 1) * cols * 2 + cols * 2 - 3);
@@ -181,7 +182,7 @@ START_TEST(offsets_near_2_to_the_63_are_planned_right)
 	ck_assert_uint_eq(p.copies[1].src, 768 + (rows - 1) * cols * 2);
 	ck_assert_uint_eq(p.copies[1].dst, 3);
 	ck_assert_uint_eq(p.copies[1].run, 3);
-	ck_assert_int_eq(plan_read(m, 4, pl, 0, 4 * rows * cols, &p), 0);
+	ck_assert_int_eq(plan_whole(m, 4, pl, 0, 4 * rows * cols, &p), 0);
 	ck_assert_uint_eq(p.n, 2);
 	ck_assert_uint_eq(p.copies[1].n_dims, 1);
 	ck_assert_uint_eq(p.dims[p.copies[1].dim].count, rows);
@@ -274,7 +275,7 @@ START_TEST(what_is_contiguous_takes_few_copies)
 	} while (next_index(l->n, l->cells, cell));
 	m = chunkmap_new(l->n, l->shape, boxes, count);
 	ck_assert_ptr_nonnull(m);
-	ck_assert_int_eq(plan_read(m, 4, pl, l->off, l->len ? l->len : bytes, &p), 0);
+	ck_assert_int_eq(plan_whole(m, 4, pl, l->off, l->len ? l->len : bytes, &p), 0);
 	ck_assert_msg(p.n == l->copies, "%s: %zu copies", l->what, p.n);
 	for (size_t i = 0; i < p.n; i++)
 		ck_assert_msg(p.copies[i].n_dims == l->dims, "%s: %u dimensions", l->what,
@@ -298,7 +299,7 @@ START_TEST(any_range_of_one_dense_item_is_one_copy)
 	scene_make_of(&s, &c, &o, 3, shape, 1, box);
 	for (uint64_t off = 0; off < s.bytes; off++) {
 		for (uint64_t len = 1; len <= s.bytes - off; len++) {
-			REQUIRE(plan_read(s.map, 2, s.payloads, off, len, &p) == 0);
+			REQUIRE(plan_whole(s.map, 2, s.payloads, off, len, &p) == 0);
 			REQUIRE(p.n == 1 && !p.copies[0].n_dims && p.copies[0].run == len);
 			REQUIRE(p.copies[0].src == s.payloads[0].data + off);
 		}
@@ -316,7 +317,7 @@ START_TEST(a_range_of_nothing_is_no_copy)
 	struct plan p = { 0 };
 
 	ck_assert_ptr_nonnull(m);
-	ck_assert_int_eq(plan_read(m, 8, &none, 0, 0, &p), 0);
+	ck_assert_int_eq(plan_whole(m, 8, &none, 0, 0, &p), 0);
 	ck_assert_uint_eq(p.n, 0);
 	plan_release(&p);
 	free(m);
@@ -338,12 +339,12 @@ START_TEST(without_memory_it_says_so)
 		FAULT_LOOP(FAULT_ALLOC)
 		{
 			struct plan p = { 0 };
-			int rc = plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p);
+			int rc = plan_whole(s.map, s.element, s.payloads, 0, s.bytes, &p);
 
 			(void)fault_off();
 			ck_assert_int_eq(rc, fault_hit() ? -ENOMEM : 0);
 			failed += rc != 0;
-			ck_assert_int_eq(plan_read(s.map, s.element, s.payloads, 0, s.bytes, &p),
+			ck_assert_int_eq(plan_whole(s.map, s.element, s.payloads, 0, s.bytes, &p),
 					 0);
 			plan_release(&p);
 		}

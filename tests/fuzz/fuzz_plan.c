@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/scene_util.c" /* a target is one file and libcore */
+#include "core/whole_util.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -70,7 +71,7 @@ static void check_range(const struct scene *s, struct plan *p, uint64_t off, uin
 	uint8_t *out = calloc(1, len + 1), *times = calloc(1, len + 1);
 
 	require(out && times);
-	require(!plan_read(s->map, s->element, s->payloads, off, len, p));
+	require(!plan_whole(s->map, s->element, s->payloads, off, len, p));
 	carry_out(s, p, len, out, times);
 	require(!memcmp(out, s->want + off, len));
 	for (uint64_t i = 0; i < len; i++)

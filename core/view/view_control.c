@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* .ckptfs/info.json: what the checkpoint is, and what is shown of it. */
+#include "view/view_internal.h"
+
+#include <string.h>
+
+static const char *const names[] = { "info.json" };
+
+static enum view_kind kind(const struct view *v, struct place p)
+{
+	(void)v;
+	if (p.rank || (p.index != PLACE_DIR && p.index))
+		return VIEW_NONE;
+	return p.index == PLACE_DIR ? VIEW_DIR : VIEW_FILE;
+}
+
+static uint64_t entries(const struct view *v, struct place p)
+{
+	(void)v;
+	(void)p;
+	return 1;
+}
+
+static struct place entry(const struct view *v, struct place p, uint64_t pos,
+			  char name[static NAME_CAP])
+{
+	(void)v;
+	(void)stpcpy(name, names[pos]);
+	p.index = (uint32_t)pos;
+	return p;
+}
+
+static bool lookup(const struct view *v, struct place p, const char *name, struct place *ret)
+{
+	(void)v;
+	p.index = 0;
+	*ret = p;
+	return !strcmp(name, names[0]);
+}
+
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+{
+	(void)p;
+	(void)e;
+	vfile_bytes(ret, v->info, v->info_len);
+	return 0;
+}
+
+const struct face face_control = { ".ckptfs", false, kind, entries, entry, lookup, describe };

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directories of one consolidated file:
+ * safetensors/model.safetensors: every tensor of the tree, or with weights= the model.
+ * pt/model.pt: the model, for torch.load.
+ * And ranks/NNNNN/model.safetensors: what a rank holds.
+ */
+#include "view/pt_write.h"
+#include "view/st_write.h"
+#include "view/view_internal.h"
+
+#include <string.h>
+
+static const char *file_of(struct place p)
+{
+	return p.face == FACE_PT ? "model.pt" : "model.safetensors";
+}
+
+static enum view_kind kind(const struct view *v, struct place p)
+{
+	(void)v;
+	if (p.index == PLACE_DIR)
+		return p.rank ? VIEW_NONE : VIEW_DIR;
+	return p.index || (p.rank && p.face == FACE_PT) ? VIEW_NONE : VIEW_FILE;
+}
+
+static uint64_t entries(const struct view *v, struct place p)
+{
+	(void)v;
+	(void)p;
+	return 1;
+}
+
+static struct place entry(const struct view *v, struct place p, uint64_t pos,
+			  char name[static NAME_CAP])
+{
+	(void)v;
+	(void)stpcpy(name, file_of(p));
+	p.index = (uint32_t)pos;
+	return p;
+}
+
+static bool lookup(const struct view *v, struct place p, const char *name, struct place *ret)
+{
+	(void)v;
+	*ret = p;
+	ret->index = 0;
+	return !strcmp(name, file_of(p));
+}
+
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+{
+	enum members_of of = p.face == FACE_PT || p.rank || v->o.weights ? MEMBERS_MODEL
+									 : MEMBERS_TREE;
+	struct members m;
+	int rc = view_members(v, of, p.rank, p.face == FACE_PT ? pt_check : st_check, NULL, &m, e);
+
+	if (!rc)
+		rc = p.face == FACE_PT ? pt_layout(m.v, m.n, ret, e) : st_layout(m.v, m.n, ret, e);
+	members_release(&m);
+	return rc;
+}
+
+const struct face face_safetensors = { "safetensors", false, kind,    entries,
+				       entry,	      lookup, describe };
+const struct face face_pt = { "pt", true, kind, entries, entry, lookup, describe };

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ranks/NNNNN/: what a rank of the layout holds of the model: tensors/, npy/, model.safetensors.
+ * ranks/model-rank-N-part-0.safetensors: links to the latter under the names of vLLM's
+ * sharded_state, and the assets beside them, so that ranks/ is a model directory for it.
+ *
+ * Entries of ranks/: R directories, R links, the assets. Of a rank's directory: see rank_entry.
+ */
+#include "base/checked.h"
+#include "base/err.h"
+#include "view/layout.h"
+#include "view/view_internal.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t n_ranks(const struct view *v)
+{
+	return (uint32_t)layout_ranks(v->o.layout);
+}
+
+int view_ranks_init(struct view *v, struct err *e)
+{
+	uint32_t n = n_ranks(v);
+	size_t k = 0, cap = 0;
+
+	if (layout_holds_all(v->o.layout))
+		return 0;
+	v->held_at = calloc(n + 1ul, sizeof(*v->held_at));
+	if (!v->held_at)
+		return err_set(e, ENOMEM, "out of memory");
+	for (uint32_t r = 1; r <= n; r++) {
+		for (size_t i = 0; i < v->model.n; i++) {
+			uint64_t off[MAX_DIMS], len[MAX_DIMS];
+
+			if (!view_rank_box(v, r, i, off, len))
+				continue;
+			if (k == cap) {
+				uint32_t *grown;
+
+				cap = cap * 2 + 1024;
+				grown = realloc(v->held, cap * sizeof(*grown));
+				if (!grown)
+					return err_set(e, ENOMEM, "out of memory");
+				v->held = grown;
+			}
+			v->held[k++] = (uint32_t)i;
+		}
+		v->held_at[r] = k;
+	}
+	return 0;
+}
+
+static enum view_kind kind(const struct view *v, struct place p)
+{
+	if (p.index == PLACE_DIR)
+		return VIEW_DIR;
+	if (p.rank)
+		return VIEW_NONE; /* its entries belong to other faces */
+	if (p.index < n_ranks(v))
+		return VIEW_LINK;
+	return p.index - n_ranks(v) < v->o.n_assets ? VIEW_FILE : VIEW_NONE;
+}
+
+static const struct {
+	const char *name;
+	unsigned face;
+	uint32_t index;
+} in_rank[] = {
+	{ "model.safetensors", FACE_SAFETENSORS, 0 },
+	{ "npy", FACE_NPY, PLACE_DIR },
+	{ "tensors", FACE_TENSORS, PLACE_DIR },
+};
+
+static uint64_t entries(const struct view *v, struct place p)
+{
+	return p.rank ? ARRAY_LEN(in_rank) : 2ull * n_ranks(v) + v->o.n_assets;
+}
+
+static void dir_name(const struct view *v, uint32_t i, char name[static NAME_CAP])
+{
+	(void)snprintf(name, NAME_CAP, "%05llu",
+		       (unsigned long long)layout_rank(v->o.layout, i));
+}
+
+static void link_name(const struct view *v, uint32_t i, char name[static NAME_CAP])
+{
+	(void)snprintf(name, NAME_CAP, "model-rank-%llu-part-0.safetensors",
+		       (unsigned long long)layout_rank(v->o.layout, i));
+}
+
+static struct place entry(const struct view *v, struct place p, uint64_t pos,
+			  char name[static NAME_CAP])
+{
+	uint32_t n = n_ranks(v);
+
+	if (p.rank) {
+		(void)stpcpy(name, in_rank[pos].name);
+		return (struct place){ in_rank[pos].face, p.rank, in_rank[pos].index };
+	}
+	if (pos < n) {
+		dir_name(v, (uint32_t)pos, name);
+		return (struct place){ FACE_RANKS, (uint32_t)pos + 1, PLACE_DIR };
+	}
+	pos -= n;
+	if (pos < n)
+		link_name(v, (uint32_t)pos, name);
+	else
+		(void)stpcpy(name, v->o.assets[pos - n].name);
+	p.index = (uint32_t)pos;
+	return p;
+}
+
+/* The rank whose number stands at s, as a place does it; 0: none. */
+static uint32_t rank_named(const struct view *v, const char *s)
+{
+	uint32_t lo = 0, hi = n_ranks(v);
+	uint64_t number;
+	char *end;
+
+	if (!isdigit((unsigned char)*s))
+		return 0;
+	errno = 0;
+	number = strtoull(s, &end, 10);
+	if (errno)
+		return 0;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (layout_rank(v->o.layout, mid) < number)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < n_ranks(v) && layout_rank(v->o.layout, lo) == number ? lo + 1 : 0;
+}
+
+static bool lookup_top(const struct view *v, const char *name, struct place *ret)
+{
+	static const char link[] = "model-rank-";
+	bool is_link = !strncmp(name, link, sizeof(link) - 1);
+	uint32_t r = rank_named(v, is_link ? name + sizeof(link) - 1 : name);
+	char again[NAME_CAP];
+
+	if (r) {
+		*ret = is_link ? (struct place){ FACE_RANKS, 0, r - 1 }
+			       : (struct place){ FACE_RANKS, r, PLACE_DIR };
+		if (is_link)
+			link_name(v, r - 1, again);
+		else
+			dir_name(v, r - 1, again);
+		return !strcmp(name, again);
+	}
+	for (size_t i = 0; i < v->o.n_assets; i++)
+		if (!strcmp(name, v->o.assets[i].name)) {
+			*ret = (struct place){ FACE_RANKS, 0, n_ranks(v) + (uint32_t)i };
+			return true;
+		}
+	return false;
+}
+
+static bool lookup(const struct view *v, struct place p, const char *name, struct place *ret)
+{
+	if (!p.rank)
+		return lookup_top(v, name, ret);
+	for (size_t i = 0; i < ARRAY_LEN(in_rank); i++)
+		if (!strcmp(name, in_rank[i].name)) {
+			*ret = (struct place){ in_rank[i].face, p.rank, in_rank[i].index };
+			return true;
+		}
+	return false;
+}
+
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+{
+	size_t i = p.index - n_ranks(v);
+
+	(void)e;
+	vfile_file(ret, i, 0, v->o.assets[i].size);
+	return 0;
+}
+
+int64_t view_ranks_asset(const struct view *v, uint32_t index)
+{
+	return index >= n_ranks(v) ? (int64_t)index - n_ranks(v) : -1;
+}
+
+void view_target(const struct view *v, uint64_t node, char out[static NAME_CAP])
+{
+	dir_name(v, view_place(node).index, out);
+	(void)strcat(out, "/model.safetensors");
+}
+
+const struct face face_ranks = { "ranks", true, kind, entries, entry, lookup, describe };

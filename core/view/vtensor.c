@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "view/vtensor.h"
+
+#include "base/err.h"
+#include "catalog/catalog_query.h"
+#include "model/box.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Everything of one vtensor lies in one block: the struct, its pieces, their numbers. */
+struct arena {
+	struct piece *pieces;
+	uint64_t *numbers;
+	uint8_t *dims;
+};
+
+static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t n_source_dims,
+				   struct arena *a, struct err *e)
+{
+	size_t numbers = n_dims + n_pieces * 3 * n_dims + n_source_dims;
+	struct vtensor *v = calloc(1, sizeof(*v) + n_pieces * sizeof(struct piece) +
+					      numbers * sizeof(uint64_t) + n_pieces * n_dims + 1);
+
+	if (!v) {
+		(void)err_set(e, ENOMEM, "out of memory");
+		return NULL;
+	}
+	v->n_dims = (uint8_t)n_dims;
+	v->pieces = a->pieces = (struct piece *)(v + 1);
+	a->numbers = (uint64_t *)(a->pieces + n_pieces);
+	a->dims = (uint8_t *)(a->numbers + numbers);
+	return v;
+}
+
+static uint64_t *take(struct arena *a, size_t n)
+{
+	uint64_t *p = a->numbers;
+
+	a->numbers += n;
+	return p;
+}
+
+static const uint64_t *keep(struct arena *a, const uint64_t *from, size_t n)
+{
+	return n ? memcpy(take(a, n), from, n * sizeof(*from)) : a->numbers;
+}
+
+static const uint8_t *keep_dims(struct arena *a, const uint8_t *from, size_t n)
+{
+	uint8_t *p = a->dims;
+
+	if (n)
+		memcpy(p, from, n);
+	a->dims += n;
+	return p;
+}
+
+int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
+		  struct vtensor **ret, struct err *e)
+{
+	size_t n = t->n_dims;
+	struct arena a = { 0 };
+	struct vtensor *v = new_vtensor(n, 1, n, &a, e);
+	struct piece *p = a.pieces;
+
+	if (!v)
+		return -ENOMEM;
+	v->stored = t->dtype;
+	v->dtype = (uint8_t)dtype;
+	v->n_pieces = 1;
+	v->bytes = t->bytes / dtype_info(t->dtype)->size * dtype_info(dtype)->size;
+	v->shape = p->len = keep(&a, t->shape, n);
+	p->source = number;
+	p->n_source = (uint8_t)n;
+	p->off = p->base = take(&a, n); /* zeros */
+	p->coeff = a.numbers;
+	p->dim = a.dims;
+	for (size_t d = 0; d < n; d++) {
+		*take(&a, 1) = 1;
+		*a.dims++ = (uint8_t)d;
+	}
+	*ret = v;
+	return 0;
+}
+
+/* The part of p inside the box, which is at *off of the new tensor. */
+static void cut_piece(const struct piece *p, size_t n, const uint64_t *box_off, const uint64_t *off,
+		      const uint64_t *len, struct arena *a, struct piece *ret)
+{
+	uint64_t *base = take(a, p->n_source), *at = take(a, n);
+
+	memcpy(base, p->base, p->n_source * sizeof(*base));
+	for (size_t d = 0; d < n; d++) {
+		if (p->dim[d] != PIECE_FIXED)
+			base[p->dim[d]] += p->coeff[d] * (off[d] - p->off[d]);
+		at[d] = off[d] - box_off[d];
+	}
+	*ret = (struct piece){ .source = p->source,
+			       .n_source = p->n_source,
+			       .off = at,
+			       .len = keep(a, len, n),
+			       .coeff = keep(a, p->coeff, n),
+			       .dim = keep_dims(a, p->dim, n),
+			       .base = base };
+}
+
+int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
+		  struct vtensor **ret, struct err *e)
+{
+	uint64_t x_off[MAX_DIMS], x_len[MAX_DIMS], volume = 0;
+	size_t n = v->n_dims, source_dims = 0;
+	struct arena a;
+	struct vtensor *s;
+
+	for (uint32_t i = 0; i < v->n_pieces; i++)
+		source_dims += v->pieces[i].n_source;
+	/* at and the copies of len and coeff: three numbers per dimension, as for any piece. */
+	s = new_vtensor(n, v->n_pieces, source_dims, &a, e);
+	if (!s)
+		return -ENOMEM;
+	s->stored = v->stored;
+	s->dtype = v->dtype;
+	s->shape = keep(&a, len, n);
+	(void)box_volume(n, len, &volume); /* no more than v's */
+	s->bytes = volume * dtype_info(v->dtype)->size;
+	for (uint32_t i = 0; i < v->n_pieces; i++) {
+		const struct piece *p = &v->pieces[i];
+
+		if (box_intersect(n, off, len, p->off, p->len, x_off, x_len))
+			cut_piece(p, n, off, x_off, x_len, &a,
+				  a.pieces + s->n_pieces++);
+	}
+	*ret = s;
+	return 0;
+}
