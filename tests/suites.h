@@ -37,6 +37,7 @@
 	X(index) \
 	X(io) \
 	X(item) \
+	X(layout) \
 	X(mesh) \
 	X(model_names) \
 	X(name) \

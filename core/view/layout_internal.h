@@ -45,10 +45,19 @@ struct layout_spec {
 };
 int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret, struct err *e);
 
+struct layout_packed {
+	uint8_t n_axes, n, n_dims;
+	bool has_shape, has_map;
+	uint8_t unused[3];
+	uint64_t numbers[]; /* the mesh, the shape if it is declared, then the placements */
+};
+const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec);
+struct sharding layout_sharding(const struct layout_packed *p);
+
 struct layout_rule {
 	const char *glob;
 	uint32_t line, spec;
-	uint32_t head, tail; /* bytes at its start and end that are no wildcards */
+	uint32_t len, head, tail; /* bytes; those at its start and its end that are no wildcards */
 };
 
 struct layout_entry {
@@ -91,6 +100,8 @@ int layout_add_text(struct layout *l, const char *text, size_t len, struct err *
 int layout_add_json(struct layout *l, const char *text, size_t len, const char *file,
 		    struct err *e);
 int layout_done(struct layout *l, struct err *e);
+void layout_unbind(struct layout *l);
+const char *layout_file(const struct layout *l, const struct layout_rank *r);
 
 int layout_no_memory(struct err *e);
 /* Room for one more in an array of `size`d elements: 0 or -ENOMEM. */

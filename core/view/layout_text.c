@@ -140,7 +140,7 @@ static int read_placement(struct reader *r, char *word, struct layout_spec *s)
 
 	if (!colon || colon == word || !layout_number(colon + 1 + back, MAX_DIMS, &dim))
 		return bad(r, "'%s' is not AXIS:DIM", show(word, tmp));
-	if (dim > MAX_DIMS - !back)
+	if (dim >= MAX_DIMS + (uint64_t)back)
 		return bad(r, "'%s': tensors have at most %d dimensions", show(word, tmp),
 			   MAX_DIMS);
 	*colon = 0;
@@ -168,6 +168,7 @@ static void literal_ends(struct layout_rule *rule)
 	if (tail && tail < n && rule->glob[n - 1 - tail] == '\\')
 		tail--; /* it may be what the backslash protects */
 	rule->tail = (uint32_t)tail;
+	rule->len = (uint32_t)n;
 }
 
 static int read_rule(struct reader *r, const char *glob)

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout_bind - what a layout says of the tensors of a checkpoint.
+ */
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "view/layout_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *show_shape(size_t n, const uint64_t *shape, char *out, size_t cap)
+{
+	struct buf b = BUF_INIT(4096);
+
+	buf_json_u64s(&b, shape, n);
+	(void)snprintf(out, cap, "%s", b.data && !b.err ? b.data : "?");
+	buf_release(&b);
+	return out;
+}
+
+static const char *describe(const struct layout_tensor *t, char *out, size_t cap)
+{
+	char fqn[128], shape[90];
+
+	(void)snprintf(out, cap, "'%s' of shape %s",
+		       text_show(t->fqn, t->fqn_len, fqn, sizeof(fqn)),
+		       show_shape(t->n_dims, t->shape, shape, sizeof(shape)));
+	return out;
+}
+
+static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+{
+	size_t total = 0;
+
+	for (size_t i = 0; i < n; i++)
+		total += t[i].n_dims;
+	l->of_tensor = calloc(n + 1, sizeof(*l->of_tensor));
+	l->shape_at = calloc(n + 1, sizeof(*l->shape_at));
+	l->shapes = calloc(total + 1, sizeof(*l->shapes));
+	l->unused = calloc((l->is_text ? l->n_rules : l->params.n) + 1, sizeof(*l->unused));
+	if (!l->of_tensor || !l->shape_at || !l->shapes || !l->unused)
+		return layout_no_memory(e);
+	for (size_t i = 0, at = 0; i < n; i++) {
+		for (size_t d = 0; d < t[i].n_dims; d++)
+			l->shapes[at++] = t[i].shape[d];
+		l->shape_at[i + 1] = at;
+	}
+	return 0;
+}
+
+static bool rule_matches(const struct layout_rule *r, const char *fqn, size_t len)
+{
+	/* Most rules that do not match differ in their first or last letters. */
+	if (len < r->head || len < r->tail || memcmp(r->glob, fqn, r->head) != 0 ||
+	    memcmp(r->glob + r->len - r->tail, fqn + len - r->tail, r->tail) != 0)
+		return false;
+	return text_glob(r->glob, fqn, len);
+}
+
+static int check_rule(const struct layout *l, const struct layout_rule *r,
+		      const struct layout_tensor *t, struct err *e)
+{
+	const struct sharding s = layout_sharding(layout_packed(l, r->spec));
+	char what[300];
+
+	for (size_t i = 0; i < s.n; i++) {
+		if (placement_dim(&s.placements[i], t->n_dims) < t->n_dims)
+			continue;
+		return err_set(e, EINVAL, "%.100s:%u: %s has no dimension %d to split", l->name,
+			       r->line, describe(t, what, sizeof(what)), s.placements[i].dim);
+	}
+	return 0;
+}
+
+static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+{
+	autofree bool *used = calloc(l->n_rules + 1, sizeof(*used));
+
+	if (!used)
+		return layout_no_memory(e);
+	for (size_t i = 0; i < n; i++) {
+		size_t r = 0;
+		int rc;
+
+		while (r < l->n_rules && !rule_matches(&l->rules[r], t[i].fqn, t[i].fqn_len))
+			r++;
+		l->of_tensor[i] = r < l->n_rules ? (uint32_t)r : LAYOUT_NONE;
+		if (r == l->n_rules)
+			continue;
+		used[r] = true;
+		rc = check_rule(l, &l->rules[r], &t[i], e);
+		if (rc)
+			return rc;
+	}
+	for (size_t r = 0; r < l->n_rules; r++) /* "*" is there for what may be left */
+		if (!used[r] && strcmp(l->rules[r].glob, "*") != 0)
+			l->unused[l->n_unused++] = (uint32_t)r;
+	return 0;
+}
+
+/* The first dimension that an even split does not divide; parts is what all splits of it make. */
+static size_t find_uneven(const struct sharding *s, const struct layout_tensor *t,
+			  uint64_t *ret_parts)
+{
+	for (size_t d = 0; d < t->n_dims; d++) {
+		*ret_parts = 1;
+		for (size_t i = 0; i < s->n; i++)
+			if (placement_dim(&s->placements[i], t->n_dims) == d)
+				*ret_parts *= s->mesh[s->placements[i].axis];
+		if (t->shape[d] % *ret_parts)
+			return d;
+	}
+	return 0;
+}
+
+static bool has_shape(const struct layout_tensor *t, size_t n_dims, const uint64_t *shape)
+{
+	for (size_t d = 0; d < n_dims && d < t->n_dims; d++)
+		if (t->shape[d] != shape[d])
+			return false;
+	return n_dims == t->n_dims;
+}
+
+static int check_entry(const struct layout *l, const struct layout_rank *r,
+		       const struct layout_entry *entry, const struct layout_tensor *t,
+		       struct err *e)
+{
+	const struct layout_packed *p = layout_packed(l, entry->spec);
+	const struct sharding s = layout_sharding(p);
+	const uint64_t *declared = p->numbers + p->n_axes;
+	uint64_t off[MAX_DIMS], len[MAX_DIMS], parts = 1;
+	char shape[90], why[150], what[300];
+	size_t d;
+
+	if (p->has_shape && !has_shape(t, p->n_dims, declared)) {
+		(void)snprintf(why, sizeof(why), "full_shape is %s",
+			       show_shape(p->n_dims, declared, shape, sizeof(shape)));
+	} else if (p->has_map && p->n_dims != t->n_dims) {
+		(void)snprintf(why, sizeof(why), "tensor_map has %u entries", p->n_dims);
+	} else if (!shard_box(&s, entry->pos, t->n_dims, t->shape, off, len)) {
+		d = find_uneven(&s, t, &parts);
+		(void)snprintf(why, sizeof(why), "%llu parts do not divide dimension %zu",
+			       (unsigned long long)parts, d);
+	} else {
+		return 0;
+	}
+	return err_set(e, EINVAL, "%.60s: rank %u: %s: %s", layout_file(l, r), r->number,
+		       describe(t, what, sizeof(what)), why);
+}
+
+/* Every spec of every tensor once: ranks mostly say the same. */
+static int check_ranks(const struct layout *l, const struct layout_tensor *t,
+		       const uint32_t *tensor_of, struct err *e)
+{
+	autofree uint32_t *seen = malloc((l->params.n + 1) * sizeof(*seen));
+
+	if (!seen)
+		return layout_no_memory(e);
+	memset(seen, 0xff, (l->params.n + 1) * sizeof(*seen)); /* LAYOUT_NONE */
+	for (size_t i = 0; i < l->n_ranks; i++) {
+		const struct layout_rank *r = &l->ranks[i];
+
+		for (uint32_t k = r->first; k < r->first + r->n; k++) {
+			const struct layout_entry *x = &l->entries[k];
+			uint32_t at = tensor_of[x->param];
+			int rc;
+
+			if (at == LAYOUT_NONE || seen[x->param] == x->spec)
+				continue;
+			seen[x->param] = x->spec;
+			rc = check_entry(l, r, x, &t[at], e);
+			if (rc)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+static int bind_params(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+{
+	autofree uint32_t *tensor_of = malloc((l->params.n + 1) * sizeof(*tensor_of));
+
+	if (!tensor_of)
+		return layout_no_memory(e);
+	memset(tensor_of, 0xff, (l->params.n + 1) * sizeof(*tensor_of)); /* LAYOUT_NONE */
+	for (size_t i = 0; i < n; i++) {
+		l->of_tensor[i] = pool_find(&l->params, t[i].fqn, t[i].fqn_len);
+		if (l->of_tensor[i] != LAYOUT_NONE)
+			tensor_of[l->of_tensor[i]] = (uint32_t)i;
+	}
+	for (size_t p = 0; p < l->params.n; p++)
+		if (tensor_of[p] == LAYOUT_NONE)
+			l->unused[l->n_unused++] = (uint32_t)p;
+	return check_ranks(l, t, tensor_of, e);
+}
+
+int layout_bind(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+{
+	int rc;
+
+	layout_unbind(l);
+	rc = bind_shapes(l, t, n, e);
+	if (!rc)
+		rc = l->is_text ? bind_rules(l, t, n, e) : bind_params(l, t, n, e);
+	if (rc)
+		layout_unbind(l);
+	return rc;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout_pool - what a layout's readers share: arrays that grow, strings and specs kept once.
+ */
+#include "base/checked.h"
+#include "base/err.h"
+#include "view/layout_internal.h"
+
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+int layout_no_memory(struct err *e)
+{
+	return err_set(e, ENOMEM, "out of memory");
+}
+
+int layout_grow(void *array, size_t n, size_t *cap, size_t size)
+{
+	void **a = array;
+	size_t more = *cap + *cap / 2 + 16;
+	void *p;
+
+	if (n < *cap)
+		return 0;
+	p = reallocarray(*a, more, size);
+	if (!p)
+		return -ENOMEM;
+	*a = p;
+	*cap = more;
+	return 0;
+}
+
+bool layout_number(const char *s, uint64_t max, uint64_t *ret)
+{
+	uint64_t v = 0;
+
+	if (!*s)
+		return false;
+	for (; *s; s++) {
+		if (*s < '0' || *s > '9')
+			return false;
+		v = min_u64(v * 10 + (uint64_t)(*s - '0'), max + 1);
+	}
+	*ret = v;
+	return true;
+}
+
+/* ---- pools ---- */
+
+static int pool_compare(const void *ap, const void *bp)
+{
+	const struct pool_item *a = ap, *b = bp;
+
+	if (a->len != b->len)
+		return a->len < b->len ? -1 : 1;
+	return memcmp(a->bytes, b->bytes, a->len);
+}
+
+uint32_t pool_find(const struct pool *p, const void *bytes, size_t len)
+{
+	const struct pool_item key = { .bytes = bytes, .len = len };
+	struct pool_item *const *at = tfind(&key, &p->tree, pool_compare);
+
+	return at ? (*at)->number : LAYOUT_NONE;
+}
+
+int pool_add(struct pool *p, const void *bytes, size_t len, uint32_t *ret)
+{
+	uint32_t number = pool_find(p, bytes, len);
+	struct pool_item *item;
+
+	if (number == LAYOUT_NONE) {
+		if (layout_grow(&p->items, p->n, &p->cap, sizeof(struct pool_item *)))
+			return -ENOMEM;
+		item = malloc(sizeof(*item) + len + 1);
+		if (!item)
+			return -ENOMEM;
+		memcpy(item->data, bytes, len);
+		((char *)item->data)[len] = 0;
+		*item = (struct pool_item){ item->data, len, (uint32_t)p->n };
+		if (!tsearch(item, &p->tree, pool_compare)) {
+			free(item);
+			return -ENOMEM;
+		}
+		number = item->number;
+		p->items[p->n++] = item;
+	}
+	*ret = number;
+	return 0;
+}
+
+static void leave(void *item)
+{
+	(void)item;
+}
+
+void pool_release(struct pool *p)
+{
+	tdestroy(p->tree, leave);
+	for (size_t i = 0; i < p->n; i++)
+		free(p->items[i]);
+	free(p->items);
+}
+
+/* ---- specs ---- */
+
+int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret, struct err *e)
+{
+	uint64_t room[1 + MESH_MAX_AXES + MAX_DIMS + MESH_MAX_AXES] = { 0 };
+	struct layout_packed *p = (struct layout_packed *)room;
+	size_t n_shape = s->has_shape ? s->n_dims : 0;
+	uint8_t *at = (uint8_t *)p->numbers;
+
+	*p = (struct layout_packed){ s->n_axes, s->n, s->n_dims, s->has_shape, s->has_map, { 0 } };
+	at = mempcpy(at, s->mesh, s->n_axes * sizeof(*s->mesh));
+	at = mempcpy(at, s->shape, n_shape * sizeof(*s->shape));
+	at = mempcpy(at, s->placements, s->n * sizeof(*s->placements));
+	if (pool_add(&l->specs, room, (size_t)(at - (uint8_t *)room), ret))
+		return layout_no_memory(e);
+	return 0;
+}
+
+const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec)
+{
+	return l->specs.items[spec]->bytes;
+}
+
+struct sharding layout_sharding(const struct layout_packed *p)
+{
+	const void *behind = p->numbers + p->n_axes + (p->has_shape ? p->n_dims : 0);
+
+	return (struct sharding){ p->numbers, behind, p->n_axes, p->n };
+}
