@@ -44,9 +44,9 @@ void layout_free(struct layout *l)
 	if (!l)
 		return;
 	layout_unbind(l);
-	pool_release(&l->specs);
-	pool_release(&l->files);
-	pool_release(&l->params);
+	intern_release(&l->specs);
+	intern_release(&l->files);
+	intern_release(&l->params);
 	free(l->text);
 	free(l->rules);
 	free(l->ranks);
@@ -177,7 +177,7 @@ bool layout_unused(const struct layout *l, size_t i, char *out, size_t cap)
 		(void)snprintf(out, cap, "%s:%u: no tensor for '%s'", l->name, r->line,
 			       text_show(r->glob, strlen(r->glob), what, sizeof(what)));
 	} else {
-		const struct pool_item *p = l->params.items[l->unused[i]];
+		const struct interned *p = l->params.items[l->unused[i]];
 
 		(void)snprintf(out, cap, "%s: no tensor '%s' in the checkpoint", l->name,
 			       text_show(p->bytes, p->len, what, sizeof(what)));

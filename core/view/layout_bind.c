@@ -188,7 +188,7 @@ static int bind_params(struct layout *l, const struct layout_tensor *t, size_t n
 		return layout_no_memory(e);
 	memset(tensor_of, 0xff, (l->params.n + 1) * sizeof(*tensor_of)); /* LAYOUT_NONE */
 	for (size_t i = 0; i < n; i++) {
-		l->of_tensor[i] = pool_find(&l->params, t[i].fqn, t[i].fqn_len);
+		l->of_tensor[i] = intern_find(&l->params, t[i].fqn, t[i].fqn_len);
 		if (l->of_tensor[i] != LAYOUT_NONE)
 			tensor_of[l->of_tensor[i]] = (uint32_t)i;
 	}

@@ -3,7 +3,7 @@
  * layout_internal - what a layout is in memory, shared by its readers.
  *
  * One rank's line about one parameter is 12 bytes; what many of them say alike (specs, FQNs) is
- * kept once, in a pool. Private to core/view.
+ * kept once, interned. Private to core/view.
  */
 #ifndef VIEW_LAYOUT_INTERNAL_H
 #define VIEW_LAYOUT_INTERNAL_H
@@ -16,24 +16,24 @@
 #define LAYOUT_MAX_ENTRIES ((size_t)1 << 24) /* of all ranks together */
 
 /* Byte strings, each once, numbered from 0. Strings are aligned like uint64_t and end in a NUL. */
-struct pool_item {
+struct interned {
 	const void *bytes;
 	size_t len;
 	uint32_t number;
 	uint64_t data[];
 };
-struct pool {
+struct interner {
 	void *tree; /* of tsearch(3) */
-	struct pool_item **items;
+	struct interned **items;
 	size_t n, cap;
 };
 /* 0 or -ENOMEM. */
-int pool_add(struct pool *p, const void *bytes, size_t len, uint32_t *ret);
+int intern_add(struct interner *p, const void *bytes, size_t len, uint32_t *ret);
 /* LAYOUT_NONE when it is not there. */
-uint32_t pool_find(const struct pool *p, const void *bytes, size_t len);
-void pool_release(struct pool *p);
+uint32_t intern_find(const struct interner *p, const void *bytes, size_t len);
+void intern_release(struct interner *p);
 
-/* How a tensor lies on a mesh. Packed for the pool by layout_add_spec. */
+/* How a tensor lies on a mesh. layout_add_spec packs and interns it. */
 struct layout_spec {
 	uint64_t mesh[MESH_MAX_AXES];
 	uint64_t shape[MAX_DIMS]; /* as declared */
@@ -61,7 +61,7 @@ struct layout_rule {
 };
 
 struct layout_entry {
-	uint32_t param, spec; /* in the pools */
+	uint32_t param, spec; /* interned */
 	uint32_t pos;	      /* of the rank in the mesh */
 };
 
@@ -72,7 +72,7 @@ struct layout_rank {
 
 struct layout {
 	char *name; /* for messages */
-	struct pool specs;
+	struct interner specs;
 
 	bool is_text;
 	char *text; /* holds the globs */
@@ -80,7 +80,7 @@ struct layout {
 	size_t n_rules, rules_cap;
 	uint64_t mesh_ranks;
 
-	struct pool files, params;
+	struct interner files, params;
 	struct layout_rank *ranks; /* by number */
 	size_t n_ranks, ranks_cap;
 	struct layout_entry *entries;

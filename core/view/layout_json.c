@@ -63,7 +63,7 @@ static int next_value(struct walk *w, json_t **ret)
 		json_loadb(w->text + w->at, w->len - w->at,
 			   JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, &why);
 
-	if (!j && json_error_code(&why) == json_error_out_of_memory)
+	if (!j && (!*why.text || json_error_code(&why) == json_error_out_of_memory))
 		return layout_no_memory(w->e);
 	if (!j)
 		return bad_json(w, w->at + (size_t)why.position, why.text);
@@ -331,7 +331,7 @@ static int read_param(struct walk *w, const json_t *v)
 	if (l->n_entries == LAYOUT_MAX_ENTRIES)
 		return err_set(w->e, EFBIG, "%.150s: more than %zu parameters of all ranks",
 			       w->name, LAYOUT_MAX_ENTRIES);
-	if (pool_add(&l->params, w->param, strlen(w->param), &x.param) ||
+	if (intern_add(&l->params, w->param, strlen(w->param), &x.param) ||
 	    layout_grow(&l->entries, l->n_entries, &l->entries_cap, sizeof(x)))
 		return layout_no_memory(w->e);
 	l->entries[l->n_entries++] = x;
@@ -406,7 +406,7 @@ int layout_add_json(struct layout *l, const char *text, size_t len, const char *
 	uint32_t number;
 	int rc;
 
-	if (pool_add(&l->files, file, strlen(file), &number))
+	if (intern_add(&l->files, file, strlen(file), &number))
 		return layout_no_memory(e);
 	for (;;) {
 		CLEANUP(json_decrefp) json_t *key = NULL;

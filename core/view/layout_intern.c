@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_pool - what a layout's readers share: arrays that grow, strings and specs kept once.
+ * layout_intern - what a layout's readers share: arrays that grow, strings and specs kept once.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -46,40 +46,40 @@ bool layout_number(const char *s, uint64_t max, uint64_t *ret)
 	return true;
 }
 
-/* ---- pools ---- */
+/* ---- interning ---- */
 
-static int pool_compare(const void *ap, const void *bp)
+static int interned_cmp(const void *ap, const void *bp)
 {
-	const struct pool_item *a = ap, *b = bp;
+	const struct interned *a = ap, *b = bp;
 
 	if (a->len != b->len)
 		return a->len < b->len ? -1 : 1;
 	return memcmp(a->bytes, b->bytes, a->len);
 }
 
-uint32_t pool_find(const struct pool *p, const void *bytes, size_t len)
+uint32_t intern_find(const struct interner *p, const void *bytes, size_t len)
 {
-	const struct pool_item key = { .bytes = bytes, .len = len };
-	struct pool_item *const *at = tfind(&key, &p->tree, pool_compare);
+	const struct interned key = { .bytes = bytes, .len = len };
+	struct interned *const *at = tfind(&key, &p->tree, interned_cmp);
 
 	return at ? (*at)->number : LAYOUT_NONE;
 }
 
-int pool_add(struct pool *p, const void *bytes, size_t len, uint32_t *ret)
+int intern_add(struct interner *p, const void *bytes, size_t len, uint32_t *ret)
 {
-	uint32_t number = pool_find(p, bytes, len);
-	struct pool_item *item;
+	uint32_t number = intern_find(p, bytes, len);
+	struct interned *item;
 
 	if (number == LAYOUT_NONE) {
-		if (layout_grow(&p->items, p->n, &p->cap, sizeof(struct pool_item *)))
+		if (layout_grow(&p->items, p->n, &p->cap, sizeof(struct interned *)))
 			return -ENOMEM;
 		item = malloc(sizeof(*item) + len + 1);
 		if (!item)
 			return -ENOMEM;
 		memcpy(item->data, bytes, len);
 		((char *)item->data)[len] = 0;
-		*item = (struct pool_item){ item->data, len, (uint32_t)p->n };
-		if (!tsearch(item, &p->tree, pool_compare)) {
+		*item = (struct interned){ item->data, len, (uint32_t)p->n };
+		if (!tsearch(item, &p->tree, interned_cmp)) {
 			free(item);
 			return -ENOMEM;
 		}
@@ -95,7 +95,7 @@ static void leave(void *item)
 	(void)item;
 }
 
-void pool_release(struct pool *p)
+void intern_release(struct interner *p)
 {
 	tdestroy(p->tree, leave);
 	for (size_t i = 0; i < p->n; i++)
@@ -116,7 +116,7 @@ int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret
 	at = mempcpy(at, s->mesh, s->n_axes * sizeof(*s->mesh));
 	at = mempcpy(at, s->shape, n_shape * sizeof(*s->shape));
 	at = mempcpy(at, s->placements, s->n * sizeof(*s->placements));
-	if (pool_add(&l->specs, room, (size_t)(at - (uint8_t *)room), ret))
+	if (intern_add(&l->specs, room, (size_t)(at - (uint8_t *)room), ret))
 		return layout_no_memory(e);
 	return 0;
 }
