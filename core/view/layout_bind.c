@@ -52,13 +52,18 @@ static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n
 	return 0;
 }
 
-static bool rule_matches(const struct layout_rule *r, const char *fqn, size_t len)
+/* The first rule that matches, or n_rules. */
+static size_t find_rule(const struct layout *l, const char *fqn, size_t len)
 {
-	/* Most rules that do not match differ in their first or last letters. */
-	if (len < r->head || len < r->tail || memcmp(r->glob, fqn, r->head) != 0 ||
-	    memcmp(r->glob + r->len - r->tail, fqn + len - r->tail, r->tail) != 0)
-		return false;
-	return text_glob(r->glob, fqn, len);
+	uint64_t pairs = 0;
+	size_t r = 0;
+
+	for (size_t i = 1; i < len; i++)
+		pairs |= layout_pair(fqn[i - 1], fqn[i]);
+	while (r < l->n_rules &&
+	       ((l->rules[r].pairs & ~pairs) || !text_glob(l->rules[r].glob, fqn, len)))
+		r++;
+	return r;
 }
 
 static int check_rule(const struct layout *l, const struct layout_rule *r,
@@ -83,11 +88,9 @@ static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n,
 	if (!used)
 		return layout_no_memory(e);
 	for (size_t i = 0; i < n; i++) {
-		size_t r = 0;
+		size_t r = find_rule(l, t[i].fqn, t[i].fqn_len);
 		int rc;
 
-		while (r < l->n_rules && !rule_matches(&l->rules[r], t[i].fqn, t[i].fqn_len))
-			r++;
 		l->of_tensor[i] = r < l->n_rules ? (uint32_t)r : LAYOUT_NONE;
 		if (r == l->n_rules)
 			continue;

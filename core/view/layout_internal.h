@@ -54,10 +54,21 @@ struct layout_packed {
 const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec);
 struct sharding layout_sharding(const struct layout_packed *p);
 
+/*
+ * Which neighbouring bytes a string has, as a set of hashes: a name that lacks one of a glob's does
+ * not match, which for most is known without looking at either again.
+ */
+static inline uint64_t layout_pair(char a, char b)
+{
+	uint32_t v = (uint32_t)(uint8_t)a << 8 | (uint8_t)b;
+
+	return (uint64_t)1 << (v * 0x9e3779b1u >> 26);
+}
+
 struct layout_rule {
 	const char *glob;
 	uint32_t line, spec;
-	uint32_t len, head, tail; /* bytes; those at its start and its end that are no wildcards */
+	uint64_t pairs; /* layout_pair of what in it stands for itself */
 };
 
 struct layout_entry {

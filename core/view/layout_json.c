@@ -58,12 +58,13 @@ static char peek(struct walk *w)
 
 static int next_value(struct walk *w, json_t **ret)
 {
+	const size_t flags = JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY;
 	json_error_t why;
-	json_t *j =
-		json_loadb(w->text + w->at, w->len - w->at,
-			   JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, &why);
+	json_t *j;
 
-	if (!j && (!*why.text || json_error_code(&why) == json_error_out_of_memory))
+	errno = 0;
+	j = json_loadb(w->text + w->at, w->len - w->at, flags, &why);
+	if (!j && errno == ENOMEM) /* the library may take it for bad syntax */
 		return layout_no_memory(w->e);
 	if (!j)
 		return bad_json(w, w->at + (size_t)why.position, why.text);

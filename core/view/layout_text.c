@@ -156,19 +156,22 @@ static int read_placement(struct reader *r, char *word, struct layout_spec *s)
 	return 0;
 }
 
-/* How many bytes at both ends of a glob stand for themselves, as far as that is easily seen. */
-static void literal_ends(struct layout_rule *rule)
+static uint64_t glob_pairs(const char *p)
 {
-	static const char special[] = "*?[]\\";
-	size_t n = strlen(rule->glob), tail = 0;
+	uint64_t pairs = 0;
+	char before = 0;
 
-	rule->head = (uint32_t)strcspn(rule->glob, special);
-	while (tail < n && !strchr(special, rule->glob[n - 1 - tail]))
-		tail++;
-	if (tail && tail < n && rule->glob[n - 1 - tail] == '\\')
-		tail--; /* it may be what the backslash protects */
-	rule->tail = (uint32_t)tail;
-	rule->len = (uint32_t)n;
+	for (; *p && *p != '['; p++) {
+		if (*p == '*' || *p == '?' || (*p == '\\' && p[1])) {
+			p += *p == '\\';
+			before = 0;
+			continue;
+		}
+		if (before)
+			pairs |= layout_pair(before, *p);
+		before = *p;
+	}
+	return pairs;
 }
 
 static int read_rule(struct reader *r, const char *glob)
@@ -195,7 +198,7 @@ static int read_rule(struct reader *r, const char *glob)
 	if (!whole && !s.n)
 		return bad(r, "'%s' is followed by neither 'replicate' nor AXIS:DIM",
 			   show(glob, tmp));
-	literal_ends(&rule);
+	rule.pairs = glob_pairs(glob);
 	rc = layout_add_spec(l, &s, &rule.spec, r->e);
 	if (rc)
 		return rc;
