@@ -17,8 +17,8 @@
  * write it, be it empty, split by one axis after another: SPLIT_CEIL for the axes it lists (these
  * counted from the left), SPLIT_BALANCED for others. Where all divides, the three agree.
  *
- * The file is a table of up to millions of small objects, so only the two outer levels are walked
- * here, and the JSON library sees one parameter at a time.
+ * The file is a table of up to millions of small objects, each with a rank_list that may be long, so
+ * the objects are walked and those lists read here; the JSON library sees the other values.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -39,9 +39,14 @@ struct walk {
 	size_t len, at;
 	uint32_t rank;
 	const char *param;
+	struct {
+		bool given;
+		uint64_t n, times; /* its length, how often the rank is in it */
+		uint32_t pos;	   /* and where */
+	} list;			   /* the parameter's rank_list */
 };
 
-/* ---- the two outer levels ---- */
+/* ---- objects ---- */
 
 static int bad_json(const struct walk *w, size_t at, const char *what)
 {
@@ -51,7 +56,8 @@ static int bad_json(const struct walk *w, size_t at, const char *what)
 /* The next byte that is no blank, 0 at the end. */
 static char peek(struct walk *w)
 {
-	while (w->at < w->len && memchr(" \t\r\n", w->text[w->at], 4))
+	while (w->at < w->len && (w->text[w->at] == ' ' || w->text[w->at] == '\n' ||
+				  w->text[w->at] == '\t' || w->text[w->at] == '\r'))
 		w->at++;
 	return w->at < w->len ? w->text[w->at] : 0;
 }
@@ -244,29 +250,16 @@ static int read_map(const struct walk *w, const json_t *v, struct layout_spec *s
 }
 
 /* Only this rank's place matters; the lists of the others find what is wrong with theirs. */
-static int read_rank_list(const struct walk *w, const json_t *v, uint64_t ranks, uint32_t *ret_pos)
+static int check_rank_list(const struct walk *w, uint64_t ranks)
 {
-	const json_t *list = get(v, "rank_list");
-	bool found = false;
-
-	if (!json_is_array(list))
+	if (!w->list.given)
 		return bad(w, "rank_list is not a list");
-	if (json_array_size(list) != ranks)
-		return bad(w, "rank_list has %zu ranks, the mesh %llu", json_array_size(list),
-			   (unsigned long long)ranks);
-	for (size_t i = 0; i < ranks; i++) {
-		int64_t rank;
-
-		if (!get_int(json_array_get(list, i), 0, MESH_MAX_RANKS - 1, &rank))
-			return bad(w, "rank_list[%zu] is not a number below %u", i, MESH_MAX_RANKS);
-		if ((uint64_t)rank != w->rank)
-			continue;
-		if (found)
-			return bad(w, "the rank is twice in rank_list");
-		found = true;
-		*ret_pos = (uint32_t)i;
-	}
-	return found ? 0 : bad(w, "the rank is not in rank_list");
+	if (w->list.n != ranks)
+		return bad(w, "rank_list has %llu ranks, the mesh %llu",
+			   (unsigned long long)w->list.n, (unsigned long long)ranks);
+	if (w->list.times != 1)
+		return bad(w, "the rank is %s in rank_list", w->list.times ? "twice" : "not");
+	return 0;
 }
 
 static int read_shape(const struct walk *w, const json_t *v, struct layout_spec *s)
@@ -304,16 +297,14 @@ static int check_others(const struct walk *w, const json_t *v)
 	return 0;
 }
 
-static int read_param(struct walk *w, const json_t *v)
+static int add_param(struct walk *w, const json_t *v)
 {
 	struct layout *l = w->l;
-	struct layout_entry x = { 0 };
+	struct layout_entry x = { .pos = w->list.pos };
 	struct layout_spec s = { 0 };
 	uint64_t ranks = 0;
 	int rc;
 
-	if (!json_is_object(v))
-		return bad(w, "not an object");
 	rc = check_others(w, v);
 	if (!rc && (get(v, "mesh_shape") || get(v, "device_matrix") || get(v, "tensor_map") ||
 		    get(v, "rank_list"))) {
@@ -321,7 +312,7 @@ static int read_param(struct walk *w, const json_t *v)
 		if (!rc)
 			rc = read_map(w, v, &s);
 		if (!rc)
-			rc = read_rank_list(w, v, ranks, &x.pos);
+			rc = check_rank_list(w, ranks);
 	}
 	if (!rc)
 		rc = read_shape(w, v, &s);
@@ -339,21 +330,92 @@ static int read_param(struct walk *w, const json_t *v)
 	return 0;
 }
 
+/* w stands at the '['. */
+static int read_rank_list(struct walk *w)
+{
+	uint64_t n = 0;
+	char c;
+
+	do {
+		uint64_t rank = 0;
+		size_t start;
+
+		w->at++;
+		c = peek(w);
+		if (c == ']' && !n)
+			break;
+		for (start = w->at; c >= '0' && c <= '9' && rank < MESH_MAX_RANKS;) {
+			rank = rank * 10 + (uint64_t)(c - '0');
+			c = ++w->at < w->len ? w->text[w->at] : 0;
+		}
+		if (w->at == start || (w->text[start] == '0' && w->at > start + 1) ||
+		    rank >= MESH_MAX_RANKS || ((c = peek(w)) != ',' && c != ']'))
+			return bad(w, "rank_list[%llu] is not a number below %u",
+				   (unsigned long long)n, MESH_MAX_RANKS);
+		if (rank == w->rank && !w->list.times++)
+			w->list.pos = (uint32_t)n;
+		n++;
+	} while (c != ']' && n <= MESH_MAX_RANKS);
+	if (n > MESH_MAX_RANKS)
+		return bad(w, "rank_list has more than %u ranks", MESH_MAX_RANKS);
+	w->at++;
+	w->list.n = n;
+	w->list.given = true;
+	return 0;
+}
+
+/* The next member of a parameter's object into v: 1, 0 at its end, or an error. */
+static int next_member(struct walk *w, bool *first, json_t *v)
+{
+	CLEANUP(json_decrefp) json_t *key = NULL;
+	json_t *value = NULL;
+	const char *name;
+	int rc = next_key(w, first, &key);
+
+	if (rc <= 0)
+		return rc;
+	name = json_string_value(key);
+	if (json_object_get(v, name))
+		return bad(w, "'%.40s' is given twice", name);
+	if (!strcmp(name, "rank_list") && peek(w) == '[') {
+		rc = read_rank_list(w);
+		value = json_true();
+	} else {
+		rc = next_value(w, &value);
+	}
+	if (rc)
+		return rc;
+	return json_object_set_new(v, name, value) ? layout_no_memory(w->e) : 1;
+}
+
+static int read_param(struct walk *w)
+{
+	CLEANUP(json_decrefp) json_t *v = NULL;
+	bool first = true;
+	int rc;
+
+	if (peek(w) != '{')
+		return bad(w, "not an object");
+	v = json_object();
+	if (!v)
+		return layout_no_memory(w->e);
+	memset(&w->list, 0, sizeof(w->list));
+	while ((rc = next_member(w, &first, v)) > 0)
+		;
+	return rc ? rc : add_param(w, v);
+}
+
 /* ---- a rank ---- */
 
 static int next_param(struct walk *w, bool *first)
 {
 	CLEANUP(json_decrefp) json_t *key = NULL;
-	CLEANUP(json_decrefp) json_t *value = NULL;
 	int rc = next_key(w, first, &key);
 
 	if (rc <= 0)
 		return rc;
-	rc = next_value(w, &value);
-	if (rc)
-		return rc;
 	w->param = json_string_value(key);
-	rc = read_param(w, value);
+	rc = read_param(w);
 	return rc ? rc : 1;
 }
 
