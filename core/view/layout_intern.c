@@ -23,7 +23,7 @@ int layout_grow(void *array, size_t n, size_t *cap, size_t size)
 
 	if (n < *cap)
 		return 0;
-	p = reallocarray(*a, more, size);
+	p = realloc(*a, more * size);
 	if (!p)
 		return -ENOMEM;
 	*a = p;

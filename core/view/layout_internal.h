@@ -55,8 +55,8 @@ const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec)
 struct sharding layout_sharding(const struct layout_packed *p);
 
 /*
- * Which neighbouring bytes a string has, as a set of hashes: a name that lacks one of a glob's does
- * not match, which for most is known without looking at either again.
+ * A bit for two neighbouring bytes. A name that lacks a bit of a glob cannot match it, and most that
+ * do not match lack one: binding a hundred thousand tensors to a hundred rules looks at few globs.
  */
 static inline uint64_t layout_pair(char a, char b)
 {
@@ -68,7 +68,7 @@ static inline uint64_t layout_pair(char a, char b)
 struct layout_rule {
 	const char *glob;
 	uint32_t line, spec;
-	uint64_t pairs; /* layout_pair of what in it stands for itself */
+	uint64_t pairs; /* layout_pair of what a name must hold */
 };
 
 struct layout_entry {

@@ -10,7 +10,7 @@
  * mesh_shape is also called device_matrix. tensor_map has one entry for each dimension of the
  * tensor: -1, or the mesh axes that split it, the first one outermost, counted from the right. The
  * rank's place in the mesh is its place in rank_list. alias_name, interleaved_parallel and type
- * change nothing. null is as good as absent.
+ * change nothing. null is as good as absent, or as [] for uneven_shard_mesh_dims.
  *
  * How a split treats what does not divide depends on who wrote the file. The generations without
  * uneven_shard_mesh_dims demand that the parts of a dimension divide it: SPLIT_EVEN. Those that
@@ -174,6 +174,8 @@ static int read_mesh(const struct walk *w, const json_t *v, struct layout_spec *
 
 	if (a && b && !json_equal(a, b))
 		return bad(w, "mesh_shape and device_matrix differ");
+	if (!a && !b)
+		return bad(w, "neither mesh_shape nor device_matrix");
 	rc = get_list(w, a ? a : b, a ? "mesh_shape" : "device_matrix", s->mesh, &s->n_axes);
 	if (!rc && !mesh_size(s->n_axes, s->mesh, ret_ranks))
 		rc = bad(w, "its mesh has no ranks, or more than %u", MESH_MAX_RANKS);
@@ -303,9 +305,8 @@ static int add_param(struct walk *w, const json_t *v)
 	struct layout_entry x = { .pos = w->list.pos };
 	struct layout_spec s = { 0 };
 	uint64_t ranks = 0;
-	int rc;
+	int rc = check_others(w, v);
 
-	rc = check_others(w, v);
 	if (!rc && (get(v, "mesh_shape") || get(v, "device_matrix") || get(v, "tensor_map") ||
 		    get(v, "rank_list"))) {
 		rc = read_mesh(w, v, &s, &ranks);
@@ -330,7 +331,7 @@ static int add_param(struct walk *w, const json_t *v)
 	return 0;
 }
 
-/* w stands at the '['. */
+/* Decimal numbers without anything else; w stands at the '['. */
 static int read_rank_list(struct walk *w)
 {
 	uint64_t n = 0;

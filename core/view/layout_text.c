@@ -156,6 +156,7 @@ static int read_placement(struct reader *r, char *word, struct layout_spec *s)
 	return 0;
 }
 
+/* Of what stands for itself, as far as that is easily seen: up to the first [...]. */
 static uint64_t glob_pairs(const char *p)
 {
 	uint64_t pairs = 0;

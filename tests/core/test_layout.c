@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "fault.h"
 #include "model/box.h"
 #include "model/mesh.h"
@@ -150,6 +151,53 @@ START_TEST(scalars_lie_whole_on_every_rank)
 
 	ck_assert(layout_box(l, 1, 0, off, len));
 	layout_free(l);
+}
+END_TEST
+
+/* A string of up to 5 of the pieces, at least one. */
+static void random_string(struct rng *r, const char *const *pieces, size_t n, char out[static 32])
+{
+	size_t at = 0;
+
+	for (uint64_t left = 1 + rng_below(r, 5); left; left--)
+		at += (size_t)snprintf(out + at, 32 - at, "%s", pieces[rng_below(r, n)]);
+}
+
+/* Rule k splits dimension k, so the box says which one it was. */
+START_TEST(the_rule_is_the_first_that_text_glob_says)
+{
+	static const char *const globs[] = { "a", "b",	  "ab",	 "bb",	".",   "*",    "?", "[ab]",
+					     "]", "[!a]", "[a.", "\\a", "\\ ", "\\\\", "#", "*a" };
+	static const char *const names[] = { "a", "b", "ab", "bb", ".", "]", "[", " ", "\\", "#" };
+	const uint64_t shape[] = { 2, 2, 2, 2, 2, 2 };
+	struct rng r = rng_new();
+	unsigned some = 0;
+
+	for (int round = 0; round < 20000; round++) {
+		char text[400] = "mesh m=2\n", glob[6][32], name[32];
+		struct layout_tensor t = { name, 0, 6, shape };
+		uint64_t off[6], len[6];
+		size_t n = strlen(text), first = 6;
+		struct layout *l;
+
+		random_string(&r, names, ARRAY_LEN(names), name);
+		t.fqn_len = strlen(name);
+		for (size_t k = 0; k < 6; k++) {
+			do
+				random_string(&r, globs, ARRAY_LEN(globs), glob[k]);
+			while (glob[k][0] == '#');
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s m:%zu\n", glob[k], k);
+			if (first == 6 && text_glob(glob[k], name, t.fqn_len))
+				first = k;
+		}
+		l = parse_for(text, &t, 1);
+		REQUIRE(layout_box(l, 1, 0, off, len));
+		for (size_t k = 0; k < 6; k++)
+			REQUIRE(len[k] == (k == first ? 1 : 2));
+		some += first < 6;
+		layout_free(l);
+	}
+	ck_assert_uint_gt(some, 2000);
 }
 END_TEST
 
@@ -450,7 +498,8 @@ static const struct {
 	  "L: rank 3: 'w': full_shape[1] is not a number that it may hold" },
 	{ P("\"full_shape\": [1.0]"),
 	  "L: rank 3: 'w': full_shape[0] is not a number that it may hold" },
-	{ P("\"tensor_map\": [0]"),
+	{ P("\"tensor_map\": [0]"), "L: rank 3: 'w': neither mesh_shape nor device_matrix" },
+	{ P("\"device_matrix\": 4"),
 	  "L: rank 3: 'w': device_matrix is not a list of at most 64 numbers" },
 	{ P("\"mesh_shape\": [2], \"device_matrix\": [3]"),
 	  "L: rank 3: 'w': mesh_shape and device_matrix differ" },
@@ -562,6 +611,8 @@ static void write_file(const char *name, const char *text)
 	ck_assert_int_eq(fclose(f), 0);
 }
 
+static void check_read_error(const char *name, int code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 static void check_read_error(const char *name, int code, const char *fmt, ...)
 {
 	struct layout *l = NULL;
@@ -847,6 +898,40 @@ START_TEST(out_of_memory_is_an_error)
 }
 END_TEST
 
+START_TEST(a_directory_is_read_whole_or_not_at_all)
+{
+	static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_READ };
+	static const int codes[] = { ENOMEM, EIO };
+	unsigned failed = 0;
+
+	char dir[16], file[40];
+
+	fault_jansson();
+	(void)snprintf(dir, sizeof(dir), "faults%d", _i);
+	ck_assert_int_eq(mkdir(path_of(dir), 0700), 0);
+	for (int i = 0; i < 2; i++) {
+		(void)snprintf(file, sizeof(file), "%s/%d.layout", dir, i);
+		write_file(file, i ? "{\"1\": {}}" : "{\"0\": {}}");
+	}
+	FAULT_LOOP(kinds[_i])
+	{
+		struct layout *l = NULL;
+		struct err e = { 0 };
+		int rc = layout_read(path_of(dir), &l, &e);
+
+		fault_off();
+		ck_assert_int_eq(rc, -e.code);
+		if (rc)
+			ck_assert_msg(e.code == codes[_i], "%s", e.msg);
+		else
+			ck_assert_uint_eq(layout_ranks(l), 2);
+		failed += rc != 0;
+		layout_free(l);
+	}
+	ck_assert_uint_ge(failed, 2);
+}
+END_TEST
+
 Suite *layout_suite(void)
 {
 	Suite *s = suite_create("layout");
@@ -857,6 +942,7 @@ Suite *layout_suite(void)
 	tcase_add_test(t, splits_are_those_of_torch_chunk);
 	tcase_add_test(t, two_axes_on_one_dimension_nest_as_written);
 	tcase_add_test(t, globs_may_hold_blanks_hashes_and_the_word_mesh);
+	tcase_add_test(t, the_rule_is_the_first_that_text_glob_says);
 	tcase_add_test(t, scalars_lie_whole_on_every_rank);
 	tcase_add_loop_test(t, errors_name_file_and_line, 0, ARRAY_LEN(text_errors));
 	tcase_add_test(t, a_nul_byte_is_no_part_of_a_line);
@@ -877,6 +963,7 @@ Suite *layout_suite(void)
 	tcase_add_test(t, random_rules_give_what_the_splits_leave);
 	tcase_add_test(t, random_json_gives_what_the_splits_leave);
 	tcase_add_loop_test(t, out_of_memory_is_an_error, 0, ARRAY_LEN(fault_texts));
+	tcase_add_loop_test(t, a_directory_is_read_whole_or_not_at_all, 0, 2);
 	suite_add_tcase(s, t);
 	return s;
 }
