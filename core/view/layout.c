@@ -184,3 +184,8 @@ bool layout_unused(const struct layout *l, size_t i, char *out, size_t cap)
 	}
 	return true;
 }
+
+bool layout_holds_all(const struct layout *l)
+{
+	return l->is_text;
+}

@@ -76,5 +76,7 @@ uint64_t layout_rank(const struct layout *l, size_t i); /* the number of the i-t
  * rank has none at all of it.
  */
 bool layout_box(const struct layout *l, size_t i, size_t t, uint64_t *ret_off, uint64_t *ret_len);
+/* Has every rank a box of every tensor? (A text says so, JSON lists.) */
+bool layout_holds_all(const struct layout *l);
 
 #endif

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PIECES = 12, DIMS = 4 };
+enum { MAX_PIECES = 8, DIMS = 4 };
 
 /* A virtual tensor with a stored one behind each piece. */
 struct mosaic {
@@ -72,22 +72,22 @@ static void make_source(struct mosaic *m, uint32_t i, struct rng *r, uint32_t el
 				       .base = m->base[i] };
 }
 
-static void cut(struct mosaic *m, struct rng *r, const uint64_t *off, const uint64_t *len)
+static void cut(struct mosaic *m, struct rng *r, const uint64_t *off, const uint64_t *len,
+		unsigned depth)
 {
 	size_t n = m->v.n_dims, d = n ? rng_below(r, n) : 0;
 	uint64_t half[DIMS], rest[DIMS];
 
-	if (n && len[d] > 1 && m->v.n_pieces < MAX_PIECES / 2 && rng_chance(r, 75)) {
+	if (depth && n && len[d] > 1 && rng_chance(r, 75)) {
 		memcpy(half, len, n * sizeof(*len));
 		memcpy(rest, off, n * sizeof(*off));
 		half[d] = 1 + rng_below(r, len[d] - 1);
-		cut(m, r, off, half);
+		cut(m, r, off, half, depth - 1);
 		rest[d] += half[d];
 		half[d] = len[d] - half[d];
-		cut(m, r, rest, half);
+		cut(m, r, rest, half, depth - 1);
 		return;
 	}
-	REQUIRE(m->v.n_pieces < MAX_PIECES);
 	if (n) {
 		memcpy(m->off[m->v.n_pieces], off, n * sizeof(*off));
 		memcpy(m->len[m->v.n_pieces], len, n * sizeof(*len));
@@ -108,7 +108,7 @@ static void mosaic_make(struct mosaic *m, struct rng *r)
 	m->v.bytes = element;
 	for (size_t d = 0; d < m->v.n_dims; d++)
 		m->v.bytes *= m->shape[d] = 1 + rng_below(r, 5);
-	cut(m, r, zero, m->shape);
+	cut(m, r, zero, m->shape, 3);
 	for (uint32_t i = 0; i < m->v.n_pieces; i++)
 		make_source(m, i, r, element);
 }
