@@ -5,7 +5,6 @@
 #include "base/err.h"
 #include "base/text.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,8 +45,8 @@ const char *namelist_copy(struct namelist *t, const char *s, size_t len)
 
 	if (!len)
 		return "";
-	if (!b || len > b->cap - b->used) {
-		size_t cap = len > BLOCK_BYTES ? len : BLOCK_BYTES, bytes;
+	if (!b || len >= b->cap - b->used) {
+		size_t cap = len >= BLOCK_BYTES ? len + 1 : BLOCK_BYTES, bytes;
 
 		if (ckd_add(&bytes, sizeof(*b), cap))
 			return NULL;
@@ -58,7 +57,8 @@ const char *namelist_copy(struct namelist *t, const char *s, size_t len)
 		t->blocks = b;
 	}
 	to = memcpy(b->data + b->used, s, len);
-	b->used += len;
+	to[len] = 0;
+	b->used += len + 1;
 	return to;
 }
 
@@ -103,18 +103,16 @@ static int refuse_twins(const struct named *twin, namelist_stored_fn *stored, co
 			struct err *e)
 {
 	char name[SHOWN], shown[2][SHOWN];
-	const char *fqn[2];
-	size_t len[2];
 
-	(void)text_show(twin->fqn, twin->len, name, sizeof(name));
 	for (int i = 0; i < 2; i++) {
-		stored(arg, twin[i].index, &fqn[i], &len[i]);
-		(void)text_show(fqn[i], len[i], shown[i], sizeof(shown[i]));
+		const char *fqn;
+		size_t len;
+
+		stored(arg, twin[i].index, &fqn, &len);
+		(void)text_show(fqn, len, shown[i], SHOWN);
 	}
-	if (len[0] == len[1] && !memcmp(fqn[0], fqn[1], len[0]))
-		return err_set(e, EEXIST, "there are two '%s'", name);
 	return err_set(e, EEXIST, "'%s' and '%s' would both be called '%s'", shown[0], shown[1],
-		       name);
+		       text_show(twin->fqn, twin->len, name, SHOWN));
 }
 
 /* ---- names that do not fit a file name ---- */

@@ -49,15 +49,15 @@ struct namelist {
 
 /* On failure the list is as it was. */
 int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index, struct err *e);
-/* A copy that lives as long as the list; NULL when out of memory. */
+/* A copy, followed by a NUL, that lives as long as the list; NULL when out of memory. */
 const char *namelist_copy(struct namelist *t, const char *s, size_t len);
 
 /* What the checkpoint calls number index. */
 typedef void namelist_stored_fn(const void *arg, uint32_t index, const char **ret, size_t *ret_len);
 /*
- * Sort. EEXIST when two names are the same: the sentence has that name and, if they differ, both
- * stored ones. ERR_UNSUPPORTED when two names that are too long for a file name have the same
- * hash. After a failure only namelist_release is possible.
+ * Sort. EEXIST when two names are the same, with that name and both stored ones. ERR_UNSUPPORTED
+ * when two names that are too long for a file name have the same hash. After a failure only
+ * namelist_release is possible.
  */
 int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *arg, struct err *e);
 void namelist_release(struct namelist *t);

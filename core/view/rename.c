@@ -3,7 +3,6 @@
 
 #include "base/buf.h"
 #include "base/checked.h"
-#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "view/namelist.h"
@@ -12,10 +11,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifndef REG_STARTEND
-#error "FQNs may contain NUL: regexec needs REG_STARTEND"
-#endif
 
 enum {
 	GROUPS = 10,	/* the whole match and \1 to \9 */
@@ -404,7 +399,7 @@ static void add_replacement(const struct rule *r, const char *s, const regmatch_
 	}
 }
 
-/* regexec on s from `from` on; a match before from is seen as what stands there. */
+/* regexec on s from `from` on; names may contain NUL, which takes REG_STARTEND (glibc, BSD, macOS). */
 static int match(const struct rule *r, const char *s, size_t from, size_t len, regmatch_t *m)
 {
 	m[0] = (regmatch_t){ (regoff_t)from, (regoff_t)len };
@@ -468,7 +463,7 @@ int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out,
 		return err_set(e, EINVAL, "'%.150s': '%s' has %zu bytes, renaming takes %d",
 			       r->file, text_show(fqn, len, shown, sizeof(shown)), len,
 			       RENAME_MAX_NAME);
-	/* A copy, because regexec under sanitizers reads on to a NUL, which a buf has behind it. */
+	/* A copy, because sanitizers have regexec read on to a NUL, which a buf has behind it. */
 	start_work(from, fqn, len);
 	for (size_t i = 0; i < r->n && !from->err; i++) {
 		struct rule *rule = &r->rules[i];

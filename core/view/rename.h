@@ -10,12 +10,13 @@
  * One sed-like s/REGEX/REPLACEMENT/FLAGS a line; blank lines and lines that begin with # say
  * nothing, nor does what follows a # behind the flags. A line may end in CR LF.
  *
- * REGEX is a POSIX extended regular expression, with the GNU escapes \w \W \s \S \b \B and without
- * back-references; it sees bytes, not characters, "." is any byte but NUL. In REPLACEMENT \1 to \9
- * are groups, & is the whole match, and \ takes the meaning from punctuation. An escape that means
- * something elsewhere (\d, \n, \U) is refused rather than read as that letter. The delimiter is any
- * character of ASCII but a backslash; it stands for itself where it is escaped, and in REGEX between
- * brackets. Flags: g, all matches instead of the first; I, upper and lower case alike.
+ * REGEX is a POSIX extended regular expression, with the GNU escapes \w \W \s \S \b \B and
+ * without back-references; in the C locale it sees bytes, and "." is any byte but NUL. In
+ * REPLACEMENT \1 to \9 are groups, & is the whole match, and \ takes the meaning from punctuation.
+ * An escape that means something elsewhere (\d, \n, \U) is refused rather than read as that
+ * letter. The delimiter is any character of ASCII but a backslash; it stands for itself where it is
+ * escaped, and in REGEX between brackets. Flags: g, all matches instead of the first; I, upper and
+ * lower case alike.
  *
  * Threads: one at a time.
  */
@@ -33,8 +34,8 @@ struct rename;
 #define RENAME_MAX_NAME 65536 /* bytes of a name before, between and after the rules */
 #define RENAME_MAX_RULE 4096  /* bytes of a line */
 /*
- * Size of a REGEX: atoms and operators, counted as often as "{m,n}" and "+" repeat them. glibc builds
- * an automaton of that size, in up to its cube in time: "(a*)*{255}{255}" would take for ever.
+ * Size of a REGEX: atoms and operators, counted as often as "{m,n}" and "+" repeat them. glibc
+ * builds an automaton of that size, in up to its cube in time: "(a*)*{255}{255}" would take for ever.
  */
 #define RENAME_MAX_REGEX 1024
 

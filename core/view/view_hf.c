@@ -28,7 +28,7 @@ static uint32_t first_asset(const struct view *v)
 static int add_copy(struct namelist *t, const char *name, uint32_t index, struct err *e)
 {
 	size_t len = strlen(name);
-	const char *copy = namelist_copy(t, name, len + 1);
+	const char *copy = namelist_copy(t, name, len);
 
 	return copy ? namelist_add(t, copy, len, index, e) : err_set(e, ENOMEM, "out of memory");
 }
