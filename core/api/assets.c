@@ -21,17 +21,30 @@
 
 /* What transformers and tokenizers write beside weights. */
 static const char *const usual[] = {
-	"added_tokens.json",	  "chat_template.jinja",     "chat_template.json",
-	"config.json",		  "generation_config.json",  "merges.txt",
-	"preprocessor_config.json", "processor_config.json", "special_tokens_map.json",
-	"spiece.model",		  "tokenizer.json",	     "tokenizer.model",
-	"tokenizer_config.json",  "vocab.json",		     "vocab.txt",
+	"added_tokens.json",
+	"chat_template.jinja",
+	"chat_template.json",
+	"config.json",
+	"generation_config.json",
+	"merges.txt",
+	"preprocessor_config.json",
+	"processor_config.json",
+	"special_tokens_map.json",
+	"spiece.model",
+	"tokenizer.json",
+	"tokenizer.model",
+	"tokenizer_config.json",
+	"vocab.json",
+	"vocab.txt",
 };
 
 /* Other weights beside ours would be taken for ours. */
-static const char *const weights[] = { "*.safetensors", "*.safetensors.index.json", "*.bin",
-				       "*.bin.index.json", "*.pt", "*.pth", "*.gguf", "*.h5",
-				       "*.msgpack", "*.ckpt", "*.onnx" };
+static const char *const weights[] = { "*.safetensors", "*.safetensors.index.json",
+				       "*.bin",		"*.bin.index.json",
+				       "*.pt",		"*.pth",
+				       "*.gguf",	"*.h5",
+				       "*.msgpack",	"*.ckpt",
+				       "*.onnx" };
 
 static bool is_weights(const char *name)
 {
@@ -74,8 +87,7 @@ static int add(struct assets *a, const char *path, const char *name, const struc
 }
 
 /* dir/name, if it is a regular file; `inside`: and if it lies in dir with all links followed. */
-static int consider(struct assets *a, const char *dir, const char *name, bool inside,
-		    struct err *e)
+static int consider(struct assets *a, const char *dir, const char *name, bool inside, struct err *e)
 {
 	autofree char *joined = NULL, *path = NULL;
 	size_t n = strlen(dir);

@@ -198,8 +198,7 @@ static void count(struct ckpt *c)
 	}
 	s->objects = n_objects;
 	for (size_t i = 0; i < n_objects; i++)
-		s->incomplete +=
-			ckpt_object_fault(c, view_object(c->view, i, &fqn, &len)) != NULL;
+		s->incomplete += ckpt_object_fault(c, view_object(c->view, i, &fqn, &len)) != NULL;
 	(void)catalog_sources(c->catalog, &n);
 	s->files = n;
 	s->stored_bytes = files_total(c->files);
@@ -253,8 +252,8 @@ static int parse_dtype(const char *name, enum dtype *ret, struct err *e)
 		const char *name;
 		enum dtype dtype;
 	} known[] = {
-		{ "bf16", DTYPE_BF16 }, { "bfloat16", DTYPE_BF16 }, { "fp16", DTYPE_F16 },
-		{ "float16", DTYPE_F16 }, { "fp32", DTYPE_F32 },	 { "float32", DTYPE_F32 },
+		{ "bf16", DTYPE_BF16 },	  { "bfloat16", DTYPE_BF16 }, { "fp16", DTYPE_F16 },
+		{ "float16", DTYPE_F16 }, { "fp32", DTYPE_F32 },      { "float32", DTYPE_F32 },
 	};
 
 	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)

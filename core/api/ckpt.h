@@ -42,10 +42,10 @@ struct ckpt_opts {
 	const char *const *exclude; /* globs of FQNs that do not */
 	const char *rename;	    /* file of renaming rules, one s/REGEX/REPLACEMENT/ per line */
 	const char *weights;	    /* prefix of the FQNs that are the model; NULL: see ckptfs(1) */
-	const char *dtype;	    /* "bf16", "fp16", "fp32": what floating-point tensors are cast to */
-	const char *assets;	    /* directory of config.json, tokenizer, ... for hf/ */
-	const char *layout;	    /* layout file of ranks/ */
-	uint64_t shard_size;	    /* bytes of tensors in a file of hf/; 0: 5 GB */
+	const char *dtype;   /* "bf16", "fp16", "fp32": what floating-point tensors are cast to */
+	const char *assets;  /* directory of config.json, tokenizer, ... for hf/ */
+	const char *layout;  /* layout file of ranks/ */
+	uint64_t shard_size; /* bytes of tensors in a file of hf/; 0: 5 GB */
 	/* One sentence about something odd, while opening; may be NULL. */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;

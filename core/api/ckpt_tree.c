@@ -20,7 +20,8 @@
 struct ckpt_file {
 	struct ckpt *c;
 	struct vfile v;
-	struct vreader *reader; /* where just one tensor is in it; of several, each is opened when it
+	struct vreader
+		*reader; /* where just one tensor is in it; of several, each is opened when it
 	                           is read: a file may consist of a hundred thousand */
 };
 
@@ -309,24 +310,33 @@ static int open_tensor(struct ckpt *c, uint64_t id, struct vreader **ret, struct
 	return rc ? rc : vreader_open(c->fetch, v, ret, e);
 }
 
+struct tensor_segments {
+	const struct ckpt_file *f;
+	uint32_t *v; /* numbers of the segments */
+};
+
+static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct err *e)
+{
+	const struct tensor_segments *s = arg;
+
+	return view_vtensor(s->f->c->view, s->f->v.seg[s->v[i]].id, ret, e);
+}
+
 /* Everything that reads will need is looked at now. */
 static int open_tensors(struct ckpt_file *f, struct err *e)
 {
+	autofree uint32_t *v = malloc((f->v.n + 1) * sizeof(*v));
+	struct tensor_segments s = { f, v };
 	size_t n = 0;
-	int rc = 0;
 
-	for (size_t i = 0; i < f->v.n; i++)
-		n += f->v.seg[i].kind == SEG_TENSOR;
-	for (size_t i = 0; !rc && i < f->v.n; i++) {
-		if (f->v.seg[i].kind != SEG_TENSOR)
-			continue;
-		rc = open_tensor(f->c, f->v.seg[i].id, &f->reader, e);
-		if (!rc && n > 1) {
-			vreader_close(f->c->fetch, f->reader);
-			f->reader = NULL;
-		}
-	}
-	return rc;
+	if (!v)
+		return err_set(e, ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < f->v.n; i++)
+		if (f->v.seg[i].kind == SEG_TENSOR)
+			v[n++] = i;
+	if (n == 1)
+		return open_tensor(f->c, f->v.seg[v[0]].id, &f->reader, e);
+	return n ? fetch_look(f->c->fetch, n, make_tensor, &s, e) : 0;
 }
 
 int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e)

@@ -14,6 +14,7 @@
 #include "read/plan.h"
 #include "view/vtensor.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,8 @@ struct fetch {
 
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
-	struct otensor **open; /* by tensor number */
+	struct otensor **open;	 /* by tensor number */
+	_Atomic uint8_t *looked; /* by tensor number: all its items have been looked into */
 	struct otensor *newest, *oldest;
 	size_t bytes;
 };
@@ -131,8 +133,9 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	f->blocks = blockcache_new(opts->cache_bytes, &src);
 	f->items = item_cache_new();
 	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
+	f->looked = calloc(f->n_tensors + 1, sizeof(*f->looked));
 	f->layers = calloc(n + 1, sizeof(*f->layers));
-	if (!f->blocks || !f->items || !f->open || !f->layers) {
+	if (!f->blocks || !f->items || !f->open || !f->looked || !f->layers) {
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
@@ -164,6 +167,7 @@ void fetch_free(struct fetch *f)
 	(void)pthread_mutex_destroy(&f->lock);
 	(void)pthread_mutex_destroy(&f->renew_lock);
 	free(f->open);
+	free(f->looked);
 	free(f->layers);
 	free(f);
 }
@@ -414,7 +418,11 @@ static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct ot
 
 int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct err *e)
 {
-	return open_to(f, i, OT_ITEMS, ret, e);
+	int rc = open_to(f, i, OT_ITEMS, ret, e);
+
+	if (!rc)
+		f->looked[i] = 1;
+	return rc;
 }
 
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
@@ -425,6 +433,76 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 	if (!rc)
 		*ret_map = (*ret)->map;
 	return rc;
+}
+
+/* ---- looking ahead ---- */
+
+/* Items lie anywhere: on storage with latency it is the number of requests on their way that
+ * counts. */
+enum { MAX_LOOKERS = 8, TENSORS_PER_LOOKER = 32 };
+
+struct look {
+	struct fetch *f;
+	vtensor_make_fn *make;
+	void *arg;
+	size_t n;
+	_Atomic size_t next;
+	pthread_mutex_t lock;
+	struct err *e; /* of the first that failed */
+	atomic_bool failed;
+};
+
+static int look_at(struct look *l, size_t i, struct err *e)
+{
+	autofree struct vtensor *v = NULL;
+	int rc = l->make(l->arg, i, &v, e);
+
+	for (uint32_t k = 0; !rc && k < v->n_pieces; k++) {
+		uint32_t number = v->pieces[k].source;
+		struct otensor *t = NULL;
+
+		if (l->f->looked[number])
+			continue;
+		rc = otensor_open(l->f, number, &t, e);
+		otensor_close(l->f, t);
+	}
+	return rc;
+}
+
+static void *look(void *arg)
+{
+	struct look *l = arg;
+	size_t i;
+
+	while (!l->failed && (i = l->next++) < l->n) {
+		struct err e = { 0 };
+
+		if (!look_at(l, i, &e))
+			continue;
+		SCOPED_LOCK(&l->lock);
+		if (!l->failed)
+			*l->e = e;
+		l->failed = true;
+	}
+	return NULL;
+}
+
+int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct err *e)
+{
+	struct look l = { .f = f, .make = make, .arg = arg, .n = n, .e = e };
+	pthread_t threads[MAX_LOOKERS];
+	size_t started = 0;
+
+	(void)pthread_mutex_init(&l.lock, NULL);
+	/* Where no thread can be had, this one does it. */
+	while (started < MAX_LOOKERS && started < n / TENSORS_PER_LOOKER &&
+	       !pthread_create(&threads[started], NULL, look, &l))
+		started++;
+	(void)look(&l);
+	while (started)
+		(void)pthread_join(threads[--started], NULL);
+	(void)pthread_mutex_destroy(&l.lock);
+	return l.failed ? -e->code : 0;
 }
 
 /* ---- reading ---- */

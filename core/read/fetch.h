@@ -54,6 +54,14 @@ void vreader_close(struct fetch *f, struct vreader *r); /* NULL is fine */
 int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
 		 struct err *e);
 
+/*
+ * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here), as opening
+ * them would, many at a time: for whoever will read them later, one after another. What has been
+ * looked into once is not looked into again.
+ */
+typedef int vtensor_make_fn(void *arg, size_t i, struct vtensor **ret, struct err *e);
+int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct err *e);
+
 /* Bytes of an object after undoing its transforms. */
 int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e);
 int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len,

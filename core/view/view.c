@@ -21,10 +21,14 @@
 
 /* In the order of the root directory; numbered by the enum in view_internal.h. */
 static const struct face *const faces[N_FACES] = {
-	[FACE_CONTROL] = &face_control, [FACE_HF] = &face_hf,
-	[FACE_NPY] = &face_npy,		[FACE_OBJECTS] = &face_objects,
-	[FACE_PT] = &face_pt,		[FACE_RANKS] = &face_ranks,
-	[FACE_SAFETENSORS] = &face_safetensors, [FACE_TENSORS] = &face_tensors,
+	[FACE_CONTROL] = &face_control,
+	[FACE_HF] = &face_hf,
+	[FACE_NPY] = &face_npy,
+	[FACE_OBJECTS] = &face_objects,
+	[FACE_PT] = &face_pt,
+	[FACE_RANKS] = &face_ranks,
+	[FACE_SAFETENSORS] = &face_safetensors,
+	[FACE_TENSORS] = &face_tensors,
 };
 
 /* ---- making it ---- */
@@ -138,11 +142,10 @@ static int bind_layout(struct view *v, struct err *e)
 	if (!in)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		const struct catalog_tensor *from =
-			&t[v->tensors.v[v->model.v[i].index].index];
+		const struct catalog_tensor *from = &t[v->tensors.v[v->model.v[i].index].index];
 
-		in[i] = (struct layout_tensor){ v->model.v[i].fqn, v->model.v[i].len,
-						from->n_dims, from->shape };
+		in[i] = (struct layout_tensor){ v->model.v[i].fqn, v->model.v[i].len, from->n_dims,
+						from->shape };
 	}
 	return layout_bind(v->o.layout, in, n, e);
 }
@@ -540,8 +543,7 @@ bool view_left_out(const struct view *v, size_t i, struct err *why)
 
 void view_about(const struct view *v, struct view_about *ret)
 {
-	const struct named *first =
-		v->model.n ? &v->tensors.v[v->model.v[0].index] : NULL;
+	const struct named *first = v->model.n ? &v->tensors.v[v->model.v[0].index] : NULL;
 	struct err why;
 
 	*ret = (struct view_about){ .has_model = v->has_model,
@@ -570,8 +572,8 @@ static size_t shape_numbers(const struct view *v)
 }
 
 int view_members(const struct view *v, enum members_of of, uint32_t rank,
-		 int (*check)(const struct member *m, struct err *e),
-		 const struct positions *only, struct members *ret, struct err *e)
+		 int (*check)(const struct member *m, struct err *e), const struct positions *only,
+		 struct members *ret, struct err *e)
 {
 	size_t n = only ? only->n : of == MEMBERS_TREE ? v->tensors.n : v->model.n, number;
 	uint64_t *shape;

@@ -43,11 +43,11 @@ struct view_asset {
 struct view_opts {
 	const char *const *include; /* globs of stored FQNs, NULL-terminated, or NULL for all */
 	const char *const *exclude;
-	struct rename *rename;	/* rules for FQNs, or NULL */
-	const char *weights;	/* prefix of the model's FQNs, or NULL for the default */
-	enum dtype dtype;	/* what floating-point tensors are cast to; DTYPE_NONE: nothing */
-	uint64_t shard_size;	/* bytes of tensors in a file of hf/ */
-	struct layout *layout;	/* of ranks/, or NULL */
+	struct rename *rename; /* rules for FQNs, or NULL */
+	const char *weights;   /* prefix of the model's FQNs, or NULL for the default */
+	enum dtype dtype;      /* what floating-point tensors are cast to; DTYPE_NONE: nothing */
+	uint64_t shard_size;   /* bytes of tensors in a file of hf/ */
+	struct layout *layout; /* of ranks/, or NULL */
 	const struct view_asset *assets; /* in natural order */
 	size_t n_assets;
 	/* Why a tensor or object (number in the catalog) cannot be read, or NULL. */
@@ -130,9 +130,9 @@ struct view_about {
 	const char *prefix; /* prefix_len bytes taken off the model's names: "model." */
 	size_t prefix_len;
 	uint64_t model_tensors, model_bytes;
-	uint64_t shards;       /* files of hf/ */
+	uint64_t shards; /* files of hf/ */
 	uint64_t ranks;
-	uint64_t left_out;     /* tensors of the model that consolidated files leave out */
+	uint64_t left_out; /* tensors of the model that consolidated files leave out */
 };
 void view_about(const struct view *v, struct view_about *ret);
 /* Do safetensors files do without tensor i of the model? Then *why says why. */

@@ -50,8 +50,8 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 
 static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
 {
-	enum members_of of = p.face == FACE_PT || p.rank || v->o.weights ? MEMBERS_MODEL
-									 : MEMBERS_TREE;
+	enum members_of of =
+		p.face == FACE_PT || p.rank || v->o.weights ? MEMBERS_MODEL : MEMBERS_TREE;
 	struct members m;
 	int rc = view_members(v, of, p.rank, p.face == FACE_PT ? pt_check : st_check, NULL, &m, e);
 
@@ -61,6 +61,7 @@ static int describe(const struct view *v, struct place p, struct vfile *ret, str
 	return rc;
 }
 
-const struct face face_safetensors = { "safetensors", false, kind,    entries,
-				       entry,	      lookup, describe };
+const struct face face_safetensors = {
+	"safetensors", false, kind, entries, entry, lookup, describe
+};
 const struct face face_pt = { "pt", true, kind, entries, entry, lookup, describe };

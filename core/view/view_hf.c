@@ -95,8 +95,8 @@ static int split(struct view *v, struct err *e)
 		if (!v->n_shards) /* a model without tensors is a file without tensors */
 			v->n_shards = 1;
 		for (size_t i = 0, k = 0; i < v->model.n; i++)
-			v->shard[i] = k < m.n && m.v[k].name == v->model.v[i].fqn ? of[k++]
-										  : HF_LEFT_OUT;
+			v->shard[i] =
+				k < m.n && m.v[k].name == v->model.v[i].fqn ? of[k++] : HF_LEFT_OUT;
 	}
 	free(of);
 	members_release(&m);

@@ -41,14 +41,23 @@ extern const struct face face_tensors, face_npy, face_objects, face_safetensors,
 	face_ranks, face_control;
 
 /* In the order of the root directory; a face's number is its place here. */
-enum { FACE_CONTROL, FACE_HF, FACE_NPY, FACE_OBJECTS, FACE_PT, FACE_RANKS, FACE_SAFETENSORS,
-       FACE_TENSORS, N_FACES };
+enum {
+	FACE_CONTROL,
+	FACE_HF,
+	FACE_NPY,
+	FACE_OBJECTS,
+	FACE_PT,
+	FACE_RANKS,
+	FACE_SAFETENSORS,
+	FACE_TENSORS,
+	N_FACES
+};
 
 struct view {
 	const struct catalog *c;
 	struct view_opts o;
 	struct namelist tensors, objects; /* index: number in the catalog */
-	struct namelist model;	       /* index: position in tensors */
+	struct namelist model;		  /* index: position in tensors */
 	bool has_model;
 	size_t prefix; /* bytes taken off the model's names */
 	/* hf/: file of every tensor of the model or HF_LEFT_OUT; the tensors of file s are
@@ -61,7 +70,8 @@ struct view {
 	 * positions in model; NULL when every rank holds a part of every tensor */
 	uint32_t *held;
 	size_t *held_at;
-	_Atomic uint64_t *sizes; /* of consolidated files once known: safetensors/, pt/, hf/ shards */
+	_Atomic uint64_t
+		*sizes; /* of consolidated files once known: safetensors/, pt/, hf/ shards */
 	const char *info;
 	size_t info_len;
 };

@@ -82,8 +82,7 @@ static uint64_t entries(const struct view *v, struct place p)
 
 static void dir_name(const struct view *v, uint32_t i, char name[static NAME_CAP])
 {
-	(void)snprintf(name, NAME_CAP, "%05llu",
-		       (unsigned long long)layout_rank(v->o.layout, i));
+	(void)snprintf(name, NAME_CAP, "%05llu", (unsigned long long)layout_rank(v->o.layout, i));
 }
 
 static void link_name(const struct view *v, uint32_t i, char name[static NAME_CAP])

@@ -31,8 +31,7 @@ static enum view_kind kind(const struct view *v, struct place p)
 {
 	if (p.index == PLACE_DIR)
 		return VIEW_DIR;
-	return p.index < names_of(v, p.rank)->n && held(v, p.rank, p.index) ? VIEW_FILE
-									    : VIEW_NONE;
+	return p.index < names_of(v, p.rank)->n && held(v, p.rank, p.index) ? VIEW_FILE : VIEW_NONE;
 }
 
 static uint64_t entries(const struct view *v, struct place p)

@@ -129,8 +129,7 @@ int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *
 		const struct piece *p = &v->pieces[i];
 
 		if (box_intersect(n, off, len, p->off, p->len, x_off, x_len))
-			cut_piece(p, n, off, x_off, x_len, &a,
-				  a.pieces + s->n_pieces++);
+			cut_piece(p, n, off, x_off, x_len, &a, a.pieces + s->n_pieces++);
 	}
 	*ret = s;
 	return 0;

@@ -29,11 +29,11 @@ struct err;
  */
 struct piece {
 	uint32_t source;	   /* number of a tensor in the catalog */
-	uint8_t n_source; /* its dimensions */
+	uint8_t n_source;	   /* its dimensions */
 	const uint64_t *off, *len; /* n_dims of the virtual tensor */
 	const uint64_t *coeff;	   /* n_dims, each >= 1 */
 	const uint8_t *dim;	   /* n_dims */
-	const uint64_t *base; /* n_source */
+	const uint64_t *base;	   /* n_source */
 };
 
 struct vtensor {
