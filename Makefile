@@ -34,7 +34,7 @@ LINK_asan     := -pie -fsanitize=address,undefined
 LINK_tsan     := -pie -fsanitize=thread
 
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
-PKG_LIBS   := $(shell pkg-config --libs $(PKGS))
+PKG_LIBS   := $(shell pkg-config --libs $(PKGS)) -lm
 CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags check))
 CK_LIBS     = $(shell pkg-config --libs check)
 CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore

@@ -34,6 +34,8 @@ enum {
 	WORDS_CAT = 1 << 5,
 	WORDS_CHECK = 1 << 6,
 	WORDS_INDEX = 1 << 7,
+	WORDS_DIFF = 1 << 8,
+	WORDS_JOBS = 1 << 9,
 };
 
 struct options {
@@ -53,7 +55,8 @@ struct options {
 	uint64_t uid, gid;
 	bool foreground, debug, verbose;
 
-	bool json, long_list, fqn, data, rebuild, print;
+	bool json, long_list, fqn, data, rebuild, print, values;
+	uint64_t jobs; /* 0: not given */
 
 	const char **args; /* not options, in order, NULL-terminated; NULL when there are none */
 	size_t n_args;

@@ -64,9 +64,15 @@ void progress_set(struct progress *p, uint64_t done)
 	p->drawn = true;
 }
 
-void progress_end(struct progress *p)
+void progress_hide(struct progress *p)
 {
 	if (p->drawn)
 		(void)fprintf(stderr, "\r\033[K");
+	p->drawn = false;
+}
+
+void progress_end(struct progress *p)
+{
+	progress_hide(p);
 	p->enabled = false;
 }

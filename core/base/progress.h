@@ -5,10 +5,11 @@
  *	struct progress p;
  *	progress_start(&p, "index", total_bytes, enabled);
  *	progress_set(&p, done_bytes);    // as often as you like; draws 10 times a second
+ *	progress_hide(&p);               // before other output; the next set draws it again
  *	progress_end(&p);                // wipes the bar
  *
  * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR is honoured.
- * Threads: progress_set from any; start and end from one.
+ * Threads: progress_set from any; the others from one, and hide not while another sets.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
@@ -28,6 +29,7 @@ struct progress {
 
 void progress_start(struct progress *p, const char *what, uint64_t total, bool enabled);
 void progress_set(struct progress *p, uint64_t done);
+void progress_hide(struct progress *p);
 void progress_end(struct progress *p);
 
 #endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * diff_pairs - what two checkpoints have under each name, and how far that can be compared.
+ * Private to core/api.
+ *
+ *	struct diff_side sides[] = { diff_side_of(a), diff_side_of(b) };
+ *	while (diff_next(sides, d, &pair)) ...
+ *
+ * Another list of names to compare (tensors under other names, say) is another diff_side.
+ *
+ * Threads: diff_side_open from any; a walk is one thread's.
+ */
+#ifndef API_DIFF_PAIRS_H
+#define API_DIFF_PAIRS_H
+
+#include "api/ckpt_diff.h"
+#include "model/dtype.h"
+
+enum { DIFF_BLOCK = 2 << 20 /* bytes of one side that are compared at once */ };
+
+/* The tensors and objects of a checkpoint, to be merged into one natural order. */
+struct diff_side {
+	struct ckpt *ckpt;
+	uint64_t n_tensors, n_objects;
+	uint64_t tensor, object; /* the next ones */
+};
+
+/* All strings are borrowed from the checkpoints. */
+struct diff_pair {
+	struct ckpt_diff_item item; /* .result: what is known without reading */
+	bool read;		    /* the rest needs reading, and tells: */
+	bool is_object;
+	bool same_type;
+	bool values;	     /* elements are counted and compared by value */
+	enum dtype types[2]; /* of an object: bytes */
+	uint64_t elements;   /* of a tensor; an object's size shows when it is opened */
+	uint64_t step;	     /* elements that fit a block, on both sides */
+	uint64_t cost;	     /* bytes to read */
+};
+
+struct diff_side diff_side_of(struct ckpt *c);
+/* The next name of either side, of those that d->globs match; false after the last. */
+bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, struct diff_pair *ret);
+int diff_side_open(const struct diff_side *s, const struct diff_pair *p, struct ckpt_file **ret,
+		   struct err *e);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tiles of elements that fit the innermost cache are decoded to doubles and compared: tiles without
+ * NaN and infinity by vectors, the others one by one. The order of all sums is fixed by the
+ * blocks that the caller passes, and does not depend on the machine's vectors.
+ */
+#include "codec/delta.h"
+
+#include "base/checked.h"
+#include "codec/values.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+enum { TILE = 512 /* numbers */, LANES = 2 };
+
+typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
+typedef int64_t mask __attribute__((vector_size(LANES * sizeof(int64_t))));
+
+/* One side of a tile. */
+struct numbers {
+	union {
+		lanes lanes[TILE / LANES];
+		double v[TILE];
+	};
+	double rest[TILE];
+	bool has_rest;
+};
+
+bool delta_numeric(enum dtype a, enum dtype b)
+{
+	return values_known(a) && values_known(b) && values_numbers(a) == values_numbers(b);
+}
+
+/* ---- bytes ---- */
+
+/* Elements of a tile that are not the same bytes. */
+#define COUNT_CHANGED(name, type) \
+	static unsigned name(const uint8_t *restrict a, const uint8_t *restrict b, size_t n) \
+	{ \
+		unsigned changed = 0; \
+\
+		for (; n >= 16; n -= 16, a += 16 * sizeof(type), b += 16 * sizeof(type)) { \
+			type x[16], y[16]; \
+\
+			memcpy(x, a, sizeof(x)); \
+			memcpy(y, b, sizeof(y)); \
+			for (size_t i = 0; i < 16; i++) \
+				changed += x[i] != y[i]; \
+		} \
+		for (size_t i = 0; i < n * sizeof(type); i += sizeof(type)) \
+			changed += memcmp(a + i, b + i, sizeof(type)) != 0; \
+		return changed; \
+	}
+
+COUNT_CHANGED(changed_1, uint8_t)
+COUNT_CHANGED(changed_2, uint16_t)
+COUNT_CHANGED(changed_4, uint32_t)
+COUNT_CHANGED(changed_8, uint64_t)
+COUNT_CHANGED(changed_16, unsigned __int128)
+
+static unsigned changed_bytes(const uint8_t *a, const uint8_t *b, size_t n, size_t size)
+{
+	switch (size) {
+	case 1:
+		return changed_1(a, b, n);
+	case 2:
+		return changed_2(a, b, n);
+	case 4:
+		return changed_4(a, b, n);
+	case 8:
+		return changed_8(a, b, n);
+	default:
+		return changed_16(a, b, n);
+	}
+}
+
+/* ---- numbers ---- */
+
+/*
+ * A whole tile of reals. False, and nothing is counted, when an element is not finite (or a
+ * difference is beyond double).
+ */
+static bool add_finite(struct delta *d, const struct numbers *a, const struct numbers *b,
+		       unsigned *unequal)
+{
+	lanes sum = { 0 }, max = { 0 }, limit = (lanes){ 0 } + DBL_MAX;
+	mask ok = { -1, -1 }, equal = { 0 };
+
+	for (size_t i = 0; i < TILE / LANES; i++) {
+		lanes x = a->lanes[i] - b->lanes[i];
+		mask greater;
+
+		x = (lanes)((mask)x & INT64_MAX); /* no sign */
+		ok &= x <= limit;
+		sum += x;
+		greater = x > max;
+		max = (lanes)(((mask)x & greater) | ((mask)max & ~greater));
+		equal -= x == 0;
+	}
+	if (!(ok[0] & ok[1]))
+		return false;
+	for (size_t i = 0; i < LANES; i++) {
+		d->sum += sum[i];
+		d->max = max[i] > d->max ? max[i] : d->max;
+	}
+	d->finite += TILE;
+	*unequal = (unsigned)(TILE - (equal[0] + equal[1]));
+	return true;
+}
+
+/* An element of `parts` numbers from number i on. Returns whether the values differ. */
+static bool add_one(struct delta *d, const struct numbers *a, const struct numbers *b, size_t i,
+		    size_t parts)
+{
+	bool nan_a = false, nan_b = false, finite = true, equal = true;
+	double x = 0;
+
+	for (size_t k = i; k < i + parts; k++) {
+		double va = a->v[k], vb = b->v[k];
+		double ra = a->has_rest ? a->rest[k] : 0;
+		double rb = b->has_rest ? b->rest[k] : 0;
+
+		nan_a |= isnan(va);
+		nan_b |= isnan(vb);
+		finite &= isfinite(va) && isfinite(vb);
+		equal &= va == vb && ra == rb;
+		x = k > i ? hypot(x, va - vb) : fabs((va - vb) + (ra - rb));
+	}
+	d->nan_a += nan_a;
+	d->nan_b += nan_b;
+	if (finite) {
+		d->finite++;
+		d->sum += x;
+		d->max = x > d->max ? x : d->max;
+	}
+	equal |= nan_a && nan_b;
+	d->infinite += !equal && !finite && !nan_a && !nan_b;
+	return !equal;
+}
+
+/* Values of n elements; returns how many are unequal. */
+static unsigned add_numbers(struct delta *d, const struct numbers *a, const struct numbers *b,
+			    size_t n, size_t parts)
+{
+	unsigned unequal = 0;
+
+	if (parts == 1 && n == TILE && !a->has_rest && !b->has_rest &&
+	    add_finite(d, a, b, &unequal))
+		return unequal;
+	for (size_t i = 0; i < n; i++)
+		unequal += add_one(d, a, b, i * parts, parts);
+	return unequal;
+}
+
+static void decode(enum dtype t, const uint8_t *from, size_t n, struct numbers *ret)
+{
+	ret->has_rest = values_decode(t, from, n, ret->v, ret->rest);
+}
+
+static void add_tile(struct delta *d, enum dtype a_type, const uint8_t *a, enum dtype b_type,
+		     const uint8_t *b, size_t n)
+{
+	size_t parts = values_numbers(a_type), size = dtype_info(a_type)->size;
+	bool same_type = a_type == b_type, same = same_type && !memcmp(a, b, n * size);
+	struct numbers x, y;
+	unsigned unequal;
+
+	if (same_type && !same)
+		d->changed += changed_bytes(a, b, n, size);
+	if (!delta_numeric(a_type, b_type))
+		return;
+	if (same && dtype_info(a_type)->is_integer) {
+		d->finite += n;
+		return;
+	}
+	decode(a_type, a, n * parts, &x);
+	if (!same)
+		decode(b_type, b, n * parts, &y);
+	unequal = add_numbers(d, &x, same ? &x : &y, n, parts);
+	if (!same_type)
+		d->changed += unequal;
+}
+
+void delta_add(struct delta *d, enum dtype a_type, const void *a, enum dtype b_type, const void *b,
+	       size_t n)
+{
+	size_t a_size = dtype_info(a_type)->size, b_size = dtype_info(b_type)->size;
+	size_t step = TILE / values_numbers(a_type);
+	const uint8_t *pa = a, *pb = b;
+
+	d->elements += n;
+	for (size_t i = 0; i < n; i += step)
+		add_tile(d, a_type, pa + i * a_size, b_type, pb + i * b_size,
+			 (size_t)min_u64(n - i, step));
+}
+
+void delta_merge(struct delta *to, const struct delta *from)
+{
+	to->elements += from->elements;
+	to->changed += from->changed;
+	to->nan_a += from->nan_a;
+	to->nan_b += from->nan_b;
+	to->infinite += from->infinite;
+	to->finite += from->finite;
+	to->sum += from->sum;
+	to->max = from->max > to->max ? from->max : to->max;
+}

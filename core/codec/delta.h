@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * delta - how far apart the elements of two blocks are.
+ *
+ *	struct delta d = {0};
+ *	delta_add(&d, DTYPE_F32, a, DTYPE_F32, b, n);    // block after block
+ *	mean = d.finite ? d.sum / d.finite : NAN;
+ *
+ * Threads: pure.
+ */
+#ifndef CODEC_DELTA_H
+#define CODEC_DELTA_H
+
+#include "model/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct delta {
+	uint64_t elements;
+	/* Of one dtype: their bytes differ. Of two: their values do; all NaNs are equal there, and
+	 * so are 0 and -0. */
+	uint64_t changed;
+	uint64_t nan_a, nan_b; /* elements that are NaN, or have a part that is */
+	uint64_t infinite;     /* changed ones without NaN of which one or both are infinite */
+	uint64_t finite;       /* pairs of finite elements: what max and sum are over */
+	double max, sum;       /* absolute differences; of complex elements the modulus */
+};
+
+/* Can they be compared by value: numbers of known meaning, both real or both complex? */
+bool delta_numeric(enum dtype a, enum dtype b);
+
+/* n elements on each side. Where they are not numeric, a == b, and only `changed` is counted. */
+void delta_add(struct delta *d, enum dtype a_type, const void *a, enum dtype b_type, const void *b,
+	       size_t n);
+void delta_merge(struct delta *to, const struct delta *from);
+
+#endif
