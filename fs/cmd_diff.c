@@ -209,14 +209,6 @@ static void add_json_summary(const struct report *r, const struct ckpt_diff *d)
 
 /* ---- the command ---- */
 
-static bool wanted(const char *const *globs, const char *fqn, size_t len)
-{
-	for (const char *const *g = globs; *g; g++)
-		if (text_glob(*g, fqn, len))
-			return true;
-	return !*globs;
-}
-
 static int show(void *arg, const struct ckpt_diff_item *i)
 {
 	struct report *r = arg;
@@ -254,11 +246,11 @@ static void measure(const struct ckpt *c, const char *const *globs, struct buf *
 		scratch->len = 0;
 		if (i < n.tensors) {
 			ckpt_tensor(c, i, &t);
-			if (wanted(globs, t.fqn, t.fqn_len))
+			if (text_glob_any(globs, t.fqn, t.fqn_len))
 				cmd_add_fqn(scratch, t.fqn, t.fqn_len);
 		} else {
 			ckpt_object(c, i - n.tensors, &o);
-			if (wanted(globs, o.fqn, o.fqn_len))
+			if (text_glob_any(globs, o.fqn, o.fqn_len))
 				cmd_add_fqn(scratch, o.fqn, o.fqn_len);
 		}
 		*ret = max_u64(*ret, min_u64(scratch->len, FQN_MAX_COLUMNS));

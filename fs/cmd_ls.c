@@ -81,18 +81,10 @@ static bool next_any(struct walk *w, struct item *ret)
 	return true;
 }
 
-static bool wanted(const struct walk *w, const struct item *i)
-{
-	for (const char *const *g = w->globs; g && *g; g++)
-		if (text_glob(*g, i->fqn, i->fqn_len))
-			return true;
-	return !w->globs || !*w->globs;
-}
-
 static bool next(struct walk *w, struct item *ret)
 {
 	while (next_any(w, ret))
-		if (wanted(w, ret))
+		if (text_glob_any(w->globs, ret->fqn, ret->fqn_len))
 			return true;
 	return false;
 }

@@ -130,14 +130,6 @@ static void pair_of_both(struct diff_pair *p, const struct entry *a, const struc
 	p->cost = p->read ? a->side.bytes + b->side.bytes : 0;
 }
 
-static bool wanted(const char *const *globs, const char *fqn, size_t len)
-{
-	for (const char *const *g = globs; g && *g; g++)
-		if (text_glob(*g, fqn, len))
-			return true;
-	return !globs || !*globs;
-}
-
 bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, struct diff_pair *ret)
 {
 	struct entry a, b;
@@ -156,7 +148,7 @@ bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, struct diff
 			side_step(&sides[1], &b);
 		*ret = (struct diff_pair){ .item.fqn = in_a ? a.fqn : b.fqn,
 					   .item.fqn_len = in_a ? a.fqn_len : b.fqn_len };
-		if (!wanted(d->globs, ret->item.fqn, ret->item.fqn_len))
+		if (!text_glob_any(d->globs, ret->item.fqn, ret->item.fqn_len))
 			continue;
 		if (in_a && in_b) {
 			pair_of_both(ret, &a, &b, d->values);

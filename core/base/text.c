@@ -157,6 +157,14 @@ bool text_glob(const char *p, const char *s, size_t n)
 	}
 }
 
+bool text_glob_any(const char *const *patterns, const char *s, size_t n)
+{
+	for (const char *const *p = patterns; p && *p; p++)
+		if (text_glob(*p, s, n))
+			return true;
+	return !patterns || !*patterns;
+}
+
 const char *text_size(uint64_t bytes, char out[static 16])
 {
 	static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };

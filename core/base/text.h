@@ -25,6 +25,8 @@ int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn);
 
 /* Shell glob over a byte string of any content: * ? [a-z] [!a-z] \x. '*' matches '/' too. */
 bool text_glob(const char *pattern, const char *s, size_t n);
+/* Does one of the patterns match? NULL-terminated; true where there are none, or NULL. */
+bool text_glob_any(const char *const *patterns, const char *s, size_t n);
 
 /* "1.5 GiB" into out[16]. */
 const char *text_size(uint64_t bytes, char out[static 16]);

@@ -219,6 +219,16 @@ START_TEST(glob_without_closing_bracket_matches_nothing)
 }
 END_TEST
 
+START_TEST(one_glob_of_many_is_enough_and_none_is_all)
+{
+	const char *const two[] = { "a*", "*z", NULL }, *const none[] = { NULL };
+
+	ck_assert(text_glob_any(two, "ab", 2) && text_glob_any(two, "yz", 2));
+	ck_assert(!text_glob_any(two, "ba", 2));
+	ck_assert(text_glob_any(none, "ba", 2) && text_glob_any(NULL, "ba", 2));
+}
+END_TEST
+
 START_TEST(glob_of_many_stars_is_not_exponential)
 {
 	char pattern[401], s[2001];
@@ -362,6 +372,7 @@ Suite *text_suite(void)
 	tcase_add_test(t, natural_order_is_a_total_order);
 	tcase_add_test(t, glob_covers_the_shell_forms);
 	tcase_add_test(t, glob_without_closing_bracket_matches_nothing);
+	tcase_add_test(t, one_glob_of_many_is_enough_and_none_is_all);
 	tcase_add_test(t, glob_of_many_stars_is_not_exponential);
 	tcase_add_test(t, glob_agrees_with_fnmatch);
 	tcase_add_loop_test(t, sizes_are_short, 0, ARRAY_LEN(size_rows));
