@@ -130,6 +130,21 @@ assert t["a"]["type"] == t["b"]["type"] == "object" and t["a"]["dtype"] is None,
 END
 }
 
+test_odd_names_are_shown_and_parsed() {
+  need_fixture weird_fqns
+  status_of 1 ckptfs diff "$(fixture weird_fqns)/ckpt" "$(fixture plain)/ckpt"
+  LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]' out && fail "control bytes"
+  cp out text
+  status_of 1 ckptfs diff --json "$(fixture weird_fqns)/ckpt" "$(fixture plain)/ckpt"
+  python3 - out text "$(fixture weird_fqns)/expected.json" <<'END'
+import json, sys
+r, want = json.load(open(sys.argv[1])), json.load(open(sys.argv[3]))
+names = {t["fqn"] for t in r["tensors"] if t["result"] == "only_a"}
+assert names == set(want["tensors"]) | set(want["bytes"]), names
+assert open(sys.argv[2], "rb").read().count(b"\n") == len(r["tensors"]) + 1
+END
+}
+
 test_globs_and_words_choose() {
   every_way
   status_of 0 ckptfs diff a b '*.same'
