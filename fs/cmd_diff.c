@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, MAX_DIMS_SHOWN = 64 };
+enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, MAX_DIMS = 64 };
 
 static const struct {
 	const char *text, *json;
@@ -54,13 +54,14 @@ static void add_side(struct buf *b, const struct ckpt_diff_side *s)
 /* The index of element number i in a tensor of that shape. */
 static void add_index(struct buf *b, const struct ckpt_diff_side *s, uint64_t i)
 {
-	uint64_t index[MAX_DIMS_SHOWN] = { 0 };
+	uint64_t index[MAX_DIMS];
+	size_t n = (size_t)min_u64(s->n_dims, MAX_DIMS); /* no checkpoint has tensors of more */
 
-	for (size_t k = s->n_dims; k-- && s->n_dims <= MAX_DIMS_SHOWN;) {
+	for (size_t k = n; k--;) {
 		index[k] = i % s->shape[k];
 		i /= s->shape[k];
 	}
-	buf_json_u64s(b, index, min_u64(s->n_dims, MAX_DIMS_SHOWN));
+	buf_json_u64s(b, index, n);
 }
 
 static void add_values(struct buf *b, const struct ckpt_diff_values *v)
