@@ -28,6 +28,8 @@
 	X(ckpt_data) \
 	X(ckpt_fault) \
 	X(dcp) \
+	X(delta) \
+	X(diff) \
 	X(dtype) \
 	X(err) \
 	X(fetch) \
@@ -55,6 +57,7 @@
 	X(st_write) \
 	X(text) \
 	X(vfile) \
+	X(values) \
 	X(view) \
 	X(vtensor) \
 	X(zip) \

@@ -3,8 +3,9 @@
 
 NAME is a float32 tensor of that shape, cut into a grid of GRID (as 2x4) chunks, one item each, in
 one data file per row of the grid. Several NAME SHAPE GRID may follow each other. The elements are
-pseudo-random; DIR.NAME.bin next to DIR holds them in order. For tests that need more bytes than a
-repository should carry.
+pseudo-random; DIR.NAME.bin next to DIR holds them in order. SHAPE may name another dtype, as in
+4x8:int64, and GRID a file that has the elements, as in 2x4:FILE. For tests that need more bytes
+than a repository should carry, or bytes of their own.
 """
 
 import io
@@ -15,7 +16,6 @@ import struct
 import sys
 import types
 import zlib
-from array import array
 
 
 def module(name):
@@ -64,9 +64,21 @@ class Global:
         return self.name
 
 
-float32 = Global("float32")
-float32.__module__ = "torch"
-torch.float32 = float32
+# dtype: bytes of an element, storage class
+DTYPES = {
+    "float64": (8, "DoubleStorage"),
+    "float32": (4, "FloatStorage"),
+    "float16": (2, "HalfStorage"),
+    "bfloat16": (2, "BFloat16Storage"),
+    "int64": (8, "LongStorage"),
+    "int32": (4, "IntStorage"),
+    "uint8": (1, "ByteStorage"),
+    "bool": (1, "BoolStorage"),
+    "complex64": (8, "ComplexFloatStorage"),
+}
+for name in DTYPES:
+    setattr(torch, name, Global(name))
+    getattr(torch, name).__module__ = "torch"
 
 
 def new(cls, **attributes):
@@ -75,25 +87,25 @@ def new(cls, **attributes):
     return obj
 
 
-def data_pickle(n, rows, cols):
+def data_pickle(storage, rows, cols):
     """As torch.save writes a contiguous tensor: protocol 2, storage by persistent id."""
     p = io.BytesIO()
     text = lambda s: b"X" + len(s).to_bytes(4, "little") + s.encode()
     number = lambda v: b"J" + v.to_bytes(4, "little", signed=True)
     p.write(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(")
-    p.write(b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu"))
-    p.write(number(n) + b"tQ" + number(0))
+    p.write(b"(" + text("storage") + b"ctorch\n" + storage.encode() + b"\n")
+    p.write(text("0") + text("cpu") + number(rows * cols) + b"tQ" + number(0))
     p.write(number(rows) + number(cols) + b"\x86" + number(cols) + number(1) + b"\x86")
     p.write(b"\x89ccollections\nOrderedDict\n)RtR.")
     return p.getvalue()
 
 
-def item(rows, cols, content):
+def item(storage, rows, cols, content):
     """The archive that torch.save writes: stored members behind streamed headers, data on 64-byte
     boundaries by an extra field FB, CRC and sizes after the data, zip64 end records always."""
     out, directory, count = bytearray(), bytearray(), 0
     for name, data in (
-        ("archive/data.pkl", data_pickle(rows * cols, rows, cols)),
+        ("archive/data.pkl", data_pickle(storage, rows, cols)),
         ("archive/.format_version", b"1"),
         ("archive/.storage_alignment", b"64"),
         ("archive/byteorder", b"little"),
@@ -128,23 +140,28 @@ def main(directory, *args):
     os.makedirs(directory)
     state, storage = {}, {}
     for name, shape, grid in zip(args[::3], args[1::3], args[2::3]):
+        shape, _, dtype = shape.partition(":")
+        grid, _, source = grid.partition(":")
+        element, storage_class = DTYPES[dtype or "float32"]
         rows, cols = map(int, shape.split("x"))
         grid_rows, grid_cols = map(int, grid.split("x"))
-        source = random.Random(name)
-        content = b"".join(source.randbytes(cols * 4) for _ in range(rows))
-        with open(f"{directory}.{name}.bin", "wb") as f:
-            f.write(content)
-        whole = array("I")
-        whole.frombytes(content)
+        if source:
+            with open(source, "rb") as f:
+                whole = f.read()
+        else:
+            numbers = random.Random(name)
+            whole = b"".join(numbers.randbytes(cols * element) for _ in range(rows))
+            with open(f"{directory}.{name}.bin", "wb") as f:
+                f.write(whole)
+        assert len(whole) == rows * cols * element, f"{name}: {len(whole)} bytes"
         chunks = []
         for rank, (r0, nr) in enumerate(cuts(rows, grid_rows)):
             path = f"__{name}_{rank}.distcp"
             with open(os.path.join(directory, path), "wb") as f:
                 for c0, nc in cuts(cols, grid_cols):
-                    part = array("I")
-                    for r in range(r0, r0 + nr):
-                        part.extend(whole[r * cols + c0 : r * cols + c0 + nc])
-                    data = item(nr, nc, part.tobytes())
+                    starts = ((r * cols + c0) * element for r in range(r0, r0 + nr))
+                    part = b"".join(whole[at : at + nc * element] for at in starts)
+                    data = item(storage_class, nr, nc, part)
                     off, size = Size((r0, c0)), Size((nr, nc))
                     key = new(Index, fqn=name, index=len(chunks), offset=off)
                     storage[key] = new(
@@ -152,7 +169,7 @@ def main(directory, *args):
                     )
                     chunks.append(new(Chunk, offsets=off, sizes=size))
                     f.write(data)
-        properties = new(Properties, dtype=float32)
+        properties = new(Properties, dtype=getattr(torch, dtype or "float32"))
         state[name] = new(
             TensorStorage, properties=properties, size=Size((rows, cols)), chunks=chunks
         )

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every pattern of the small floats, and many of the others, against definitions written down a
+ * second time: sums of powers of two, without bit tricks.
+ */
+#include "base/checked.h"
+#include "codec/values.h"
+#include "rng.h"
+#include "suites.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool same(double a, double b)
+{
+	return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b);
+}
+
+/* ---- floats by definition ---- */
+
+struct layout {
+	enum dtype dtype;
+	int exp, man, bias;
+	enum { IEEE, FN, FNUZ, UNSIGNED_POWER } kind;
+};
+
+static const struct layout layouts[] = {
+	{ DTYPE_F16, 5, 10, 15, IEEE },
+	{ DTYPE_BF16, 8, 7, 127, IEEE },
+	{ DTYPE_F8_E5M2, 5, 2, 15, IEEE },
+	{ DTYPE_F8_E4M3FN, 4, 3, 7, FN },
+	{ DTYPE_F8_E4M3FNUZ, 4, 3, 8, FNUZ },
+	{ DTYPE_F8_E5M2FNUZ, 5, 2, 16, FNUZ },
+	{ DTYPE_F8_E8M0FNU, 8, 0, 127, UNSIGNED_POWER },
+};
+
+static double naive(const struct layout *l, unsigned u)
+{
+	int sign = (int)(u >> (l->exp + l->man)), e = (int)(u >> l->man) % (1 << l->exp);
+	int m = (int)u % (1 << l->man), all = (1 << l->exp) - 1;
+	double v = 0;
+
+	if (l->kind == UNSIGNED_POWER)
+		return u == 255 ? (double)NAN : pow(2, (int)u - 127);
+	if (l->kind == IEEE && e == all)
+		return m ? (double)NAN : sign ? -(double)INFINITY : (double)INFINITY;
+	if (l->kind == FN && e == all && m == (1 << l->man) - 1)
+		return (double)NAN;
+	if (l->kind == FNUZ && sign && !e && !m)
+		return (double)NAN;
+	for (int k = 1; k <= l->man; k++) /* 0.5, 0.25, ... */
+		if (m & 1 << (l->man - k))
+			v += pow(2, -k);
+	v = e ? (1 + v) * pow(2, e - l->bias) : v * pow(2, 1 - l->bias);
+	return sign ? -v : v;
+}
+
+START_TEST(every_pattern_of_small_floats_has_its_value)
+{
+	const struct layout *l = &layouts[_i];
+	size_t size = dtype_info(l->dtype)->size, n = size == 1 ? 256 : 65536;
+	static uint8_t bytes[2 * 65536];
+	static double got[65536], rest[1];
+
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < size; k++)
+			bytes[i * size + k] = (uint8_t)(i >> 8 * k);
+	ck_assert(!values_decode(l->dtype, bytes, n, got, rest));
+	for (size_t i = 0; i < n; i++)
+		if (!same(got[i], naive(l, (unsigned)i)))
+			ck_abort_msg("%s %#zx is %a, not %a", dtype_info(l->dtype)->name, i, got[i],
+				     naive(l, (unsigned)i));
+}
+END_TEST
+
+/* From the papers' own tables. */
+static const struct {
+	enum dtype dtype;
+	unsigned bits;
+	double value;
+} known[] = {
+	{ DTYPE_F8_E4M3FN, 0x7e, 448 },
+	{ DTYPE_F8_E4M3FN, 0x01, 0x1p-9 },
+	{ DTYPE_F8_E4M3FN, 0x08, 0x1p-6 },
+	{ DTYPE_F8_E5M2, 0x7b, 57344 },
+	{ DTYPE_F8_E5M2, 0x01, 0x1p-16 },
+	{ DTYPE_F8_E5M2, 0xfc, -(double)INFINITY },
+	{ DTYPE_F8_E4M3FNUZ, 0x7f, 240 },
+	{ DTYPE_F8_E4M3FNUZ, 0x01, 0x1p-10 },
+	{ DTYPE_F8_E5M2FNUZ, 0x7f, 57344 },
+	{ DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 },
+	{ DTYPE_F8_E8M0FNU, 0x00, 0x1p-127 },
+	{ DTYPE_F8_E8M0FNU, 0xfe, 0x1p127 },
+	{ DTYPE_F16, 0x7bff, 65504 },
+	{ DTYPE_F16, 0x0001, 0x1p-24 },
+	{ DTYPE_F16, 0x8000, -0.0 },
+	{ DTYPE_BF16, 0x3f80, 1 },
+	{ DTYPE_BF16, 0xff80, -(double)INFINITY },
+};
+
+START_TEST(known_values_are_right)
+{
+	uint8_t b[2] = { (uint8_t)known[_i].bits, (uint8_t)(known[_i].bits >> 8) };
+	double got, rest;
+
+	ck_assert(!values_decode(known[_i].dtype, b, 1, &got, &rest));
+	ck_assert_msg(same(got, known[_i].value), "%a", got);
+}
+END_TEST
+
+/* ---- wider ones ---- */
+
+/* A number of that dtype, as printed by C and read back. */
+static double by_text(enum dtype t, uint64_t bits)
+{
+	char text[64];
+	float f;
+	double d;
+
+	switch (t) {
+	case DTYPE_F64:
+		memcpy(&d, &bits, 8);
+		return d;
+	case DTYPE_F32:
+		memcpy(&f, &(uint32_t){ (uint32_t)bits }, 4);
+		return (double)f;
+	case DTYPE_I64:
+		(void)snprintf(text, sizeof(text), "%" PRId64, (int64_t)bits);
+		break;
+	case DTYPE_I32:
+		(void)snprintf(text, sizeof(text), "%" PRId32, (int32_t)bits);
+		break;
+	case DTYPE_I16:
+		(void)snprintf(text, sizeof(text), "%" PRId16, (int16_t)bits);
+		break;
+	case DTYPE_I8:
+		(void)snprintf(text, sizeof(text), "%" PRId8, (int8_t)bits);
+		break;
+	case DTYPE_BOOL:
+		return bits & 255 ? 1 : 0;
+	default:
+		bits &= UINT64_MAX >> (64 - 8 * dtype_info(t)->size);
+		(void)snprintf(text, sizeof(text), "%" PRIu64, bits);
+	}
+	return strtod(text, NULL);
+}
+
+static const enum dtype wide[] = { DTYPE_F64, DTYPE_F32, DTYPE_I64, DTYPE_I32, DTYPE_I16, DTYPE_I8,
+				   DTYPE_U64, DTYPE_U32, DTYPE_U16, DTYPE_U8,  DTYPE_BOOL };
+
+/* Bits that are all alike at the top, so that small and large numbers are as likely. */
+static uint64_t any_bits(struct rng *r)
+{
+	uint64_t v = rng_u64(r) >> rng_below(r, 64);
+
+	return rng_chance(r, 30) ? ~v : v;
+}
+
+START_TEST(any_pattern_of_wide_types_has_its_value)
+{
+	enum dtype t = wide[_i];
+	size_t size = dtype_info(t)->size;
+	struct rng r = rng_new();
+	uint8_t bytes[8 * 100 + 1];
+	double got[100], rest[100];
+	uint64_t bits[100];
+
+	for (int round = 0; round < 200; round++) {
+		size_t n = rng_below(&r, 101), skew = rng_below(&r, 2);
+
+		for (size_t i = 0; i < n; i++) {
+			bits[i] = any_bits(&r);
+			for (size_t k = 0; k < size; k++)
+				bytes[skew + i * size + k] = (uint8_t)(bits[i] >> 8 * k);
+		}
+		ck_assert_int_eq(values_decode(t, bytes + skew, n, got, rest),
+				 t == DTYPE_I64 || t == DTYPE_U64);
+		for (size_t i = 0; i < n; i++)
+			REQUIRE(same(got[i], by_text(t, bits[i])));
+	}
+}
+END_TEST
+
+/* Neighbours of 2^53, 2^63, 2^64 and any number: what is stored comes back exactly. */
+START_TEST(integers_of_64_bits_lose_nothing)
+{
+	static const uint64_t edges[] = { 0, (uint64_t)1 << 53, (uint64_t)1 << 63, UINT64_MAX };
+	struct rng r = rng_new();
+
+	for (int i = 0; i < 10000; i++) {
+		uint64_t v = i < 400 ? edges[i % 4] + (uint64_t)(i / 4) - 50 : any_bits(&r);
+		uint8_t b[8];
+		double got, rest;
+
+		for (size_t k = 0; k < 8; k++)
+			b[k] = (uint8_t)(v >> 8 * k);
+		REQUIRE(values_decode(DTYPE_U64, b, 1, &got, &rest));
+		REQUIRE((__int128)got + (__int128)rest == (__int128)v);
+		REQUIRE(values_decode(DTYPE_I64, b, 1, &got, &rest));
+		REQUIRE((__int128)got + (__int128)rest == (__int128)(int64_t)v);
+	}
+}
+END_TEST
+
+START_TEST(a_complex_element_is_two_numbers)
+{
+	static const uint8_t c32[] = { 0x00, 0x3c, 0x00, 0xc0 },
+			     bc32[] = { 0x80, 0x3f, 0x00, 0xc0 };
+	float c64[] = { 1.5f, -2 };
+	double c128[] = { 0x1p-1000, -0.0 }, got[2], rest[2];
+
+	ck_assert(!values_decode(DTYPE_C32, c32, 2, got, rest) && got[0] == 1 && got[1] == -2);
+	ck_assert(!values_decode(DTYPE_BC32, bc32, 2, got, rest) && got[0] == 1 && got[1] == -2);
+	ck_assert(!values_decode(DTYPE_C64, c64, 2, got, rest) && got[0] == 1.5 && got[1] == -2);
+	ck_assert(!values_decode(DTYPE_C128, c128, 2, got, rest) && got[0] == 0x1p-1000 &&
+		  same(got[1], -0.0));
+	for (enum dtype t = 0; t < DTYPE_COUNT; t++)
+		ck_assert_uint_eq(values_numbers(t),
+				  strstr(dtype_info(t)->name, "complex") ? 2 : 1);
+}
+END_TEST
+
+START_TEST(packed_and_quantised_types_have_no_values)
+{
+	for (enum dtype t = 0; t < DTYPE_COUNT; t++) {
+		const char *name = dtype_info(t)->name;
+		bool opaque = t == DTYPE_NONE || !strncmp(name, "q", 1) ||
+			      !strncmp(name, "bits", 4) || strstr(name, "_x2");
+
+		ck_assert_msg(values_known(t) == !opaque, "%s", name);
+	}
+	ck_assert(!values_known(DTYPE_COUNT));
+}
+END_TEST
+
+Suite *values_suite(void)
+{
+	Suite *s = suite_create("values");
+	TCase *t = tcase_create("values");
+
+	tcase_add_loop_test(t, every_pattern_of_small_floats_has_its_value, 0, ARRAY_LEN(layouts));
+	tcase_add_loop_test(t, known_values_are_right, 0, ARRAY_LEN(known));
+	tcase_add_loop_test(t, any_pattern_of_wide_types_has_its_value, 0, ARRAY_LEN(wide));
+	tcase_add_test(t, integers_of_64_bits_lose_nothing);
+	tcase_add_test(t, a_complex_element_is_two_numbers);
+	tcase_add_test(t, packed_and_quantised_types_have_no_values);
+	suite_add_tcase(s, t);
+	return s;
+}
