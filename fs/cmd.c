@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 int cmd_fail(const struct err *e)
 {
@@ -69,6 +70,20 @@ int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, stru
 	rc = ckpt_open(path, &k, ret, e);
 	progress_end(&p);
 	return rc;
+}
+
+int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret, struct err *e)
+{
+	ckpt_node node;
+	int rc;
+
+	if (!is_fqn)
+		rc = ckpt_walk(c, path, &node, e);
+	else if (ckpt_fqn_node(c, path, strlen(path), &node))
+		rc = err_set(e, ENOENT, "'%s': no tensor or object of that name", path);
+	else
+		rc = 0;
+	return rc ? rc : ckpt_stat(c, node, ret, e);
 }
 
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)

@@ -31,7 +31,7 @@ struct command {
 };
 
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
-	command_check, command_index, command_diff;
+	command_check, command_diff, command_export, command_index;
 
 /* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
 int cmd_fail(const struct err *e);
@@ -41,6 +41,9 @@ int cmd_finish(int status);
 /* ckpt_open with what the options say on top of k, and a progress bar while an index is built. */
 int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
 	     struct err *e);
+
+/* What a PATH argument names, a file or a directory; with is_fqn the raw FQN of a tensor or object. */
+int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret, struct err *e);
 
 static inline void cmd_closep(struct ckpt **c)
 {

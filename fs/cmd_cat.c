@@ -8,7 +8,6 @@
 #include "base/progress.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { BLOCK = 1 << 20 };
@@ -19,17 +18,11 @@ static void cleanup_file(struct ckpt_file **f)
 		ckpt_file_close(*f);
 }
 
-static int find(struct ckpt *c, const char *path, bool is_fqn, ckpt_node *ret, struct err *e)
+static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret, struct err *e)
 {
-	struct ckpt_stat st;
-
-	if (is_fqn)
-		return ckpt_fqn_node(c, path, strlen(path), ret)
-			       ? err_set(e, ENOENT, "'%s': no tensor or object of that name", path)
-			       : 0;
-	if (ckpt_walk(c, path, ret, e) || ckpt_stat(c, *ret, &st, e))
+	if (cmd_find(c, path, is_fqn, ret, e))
 		return -e->code;
-	return st.is_dir ? err_set(e, EISDIR, "'%s': is a directory", path) : 0;
+	return ret->is_dir ? err_set(e, EISDIR, "'%s': is a directory", path) : 0;
 }
 
 static int copy_out(struct ckpt_file *f, const char *path, char *buf, struct progress *p,
@@ -59,11 +52,11 @@ static int cat_one(struct ckpt *c, const char *path, const struct options *o, ch
 		   struct progress *p, uint64_t *done, struct err *e)
 {
 	struct ckpt_file *f CLEANUP(cleanup_file) = NULL;
-	ckpt_node node;
+	struct ckpt_stat st;
 
-	if (find(c, path, o->fqn, &node, e))
+	if (find(c, path, o->fqn, &st, e))
 		return err_wrap(e, "cat");
-	if (ckpt_file_open(c, node, &f, e))
+	if (ckpt_file_open(c, st.node, &f, e))
 		return err_wrap(e, "cat '%s'", path);
 	return copy_out(f, path, buf, p, done, e);
 }
@@ -76,9 +69,8 @@ static uint64_t total_bytes(struct ckpt *c, const struct options *o)
 	for (size_t i = 1; i < o->n_args; i++) {
 		struct ckpt_stat st;
 		struct err e = { 0 };
-		ckpt_node node;
 
-		if (!find(c, o->args[i], o->fqn, &node, &e) && !ckpt_stat(c, node, &st, &e))
+		if (!find(c, o->args[i], o->fqn, &st, &e))
 			total += st.size;
 	}
 	return total;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -44,11 +45,11 @@ static const struct word words[] = {
 	  "bytes of tensors in a file of hf/ (5GB)" },
 	{ "layout", 0, TEXT, WORDS_OPEN, AT(layout), "FILE",
 	  "show in ranks/ what each rank of a mesh holds" },
-	{ "index", 0, TEXT, WORDS_OPEN, AT(index), "PATH",
+	{ "index", 0, TEXT, WORDS_OPEN | WORDS_HOW, AT(index), "PATH",
 	  "where the chunk index is kept; :memory: keeps none" },
 	{ "allow_missing", 0, FLAG, WORDS_OPEN, AT(allow_missing), NULL,
 	  "accept incomplete tensors; opening one is an I/O error" },
-	{ "cache", 0, SIZE, WORDS_OPEN, AT(cache), "SIZE",
+	{ "cache", 0, SIZE, WORDS_OPEN | WORDS_HOW, AT(cache), "SIZE",
 	  "bound on decoded blocks in memory (256MiB)" },
 	{ "threads", 0, NUMBER, WORDS_MOUNT, AT(threads), "N",
 	  "worker threads (one per CPU, 2 to 16)" },
@@ -71,13 +72,14 @@ static const struct word words[] = {
 	{ "verbose", 'v', FLAG, WORDS_MOUNT, AT(verbose), NULL, "log more" },
 	{ "long", 'l', FLAG, WORDS_LS, AT(long_list), NULL,
 	  "dtype, shape, bytes and chunks as well" },
-	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
+	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL,
+	  "PATH is the raw FQN of a tensor or object" },
 	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
 	{ "rebuild", 0, FLAG, WORDS_INDEX, AT(rebuild), NULL, "build it even when it is fresh" },
 	{ "print", 0, FLAG, WORDS_INDEX, AT(print), NULL, "print its path and nothing else" },
 	{ "values", 0, FLAG, WORDS_DIFF, AT(values), NULL,
 	  "compare all elements: how many changed, and how much" },
-	{ "jobs", 0, NUMBER, WORDS_JOBS, AT(jobs), "N", "worker threads (one per CPU, at most 4)" },
+	{ "jobs", 0, NUMBER, WORDS_JOBS, AT(jobs), "N", "worker threads (one per CPU, up to a few)" },
 	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
 	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar" },
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
@@ -343,6 +345,43 @@ void options_release(struct options *o)
 	free(o->include);
 	free(o->exclude);
 	*o = (struct options){ 0 };
+}
+
+/* "word=value" and the NUL behind it; nothing for a word without one. */
+static void add_value(struct buf *b, const struct word *w, const char *value)
+{
+	if (!value)
+		return;
+	buf_printf(b, "%s=%s", w->name, value);
+	buf_add(b, "", 1);
+}
+
+void options_add_shape(const struct options *o, struct buf *b)
+{
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		const struct word *w = &words[i];
+		const void *at = (const char *)o + w->at;
+		char number[24];
+
+		if (!(w->group & WORDS_OPEN) || w->group & WORDS_HOW)
+			continue;
+		switch (w->kind) {
+		case FLAG:
+			add_value(b, w, *(const bool *)at ? "" : NULL);
+			break;
+		case TEXT:
+			add_value(b, w, *(const char *const *)at);
+			break;
+		case LIST:
+			for (const char *const *v = *(const char *const *const *)at; v && *v; v++)
+				add_value(b, w, *v);
+			break;
+		default:
+			(void)snprintf(number, sizeof(number), "%llu",
+				       (unsigned long long)*(const uint64_t *)at);
+			add_value(b, w, *(const uint64_t *)at ? number : NULL);
+		}
+	}
 }
 
 void options_help(FILE *to, unsigned groups)

@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+struct buf;
 struct err;
 
 /* Groups of words; a command takes those that it names. Or-ed. */
@@ -36,6 +37,7 @@ enum {
 	WORDS_INDEX = 1 << 7,
 	WORDS_DIFF = 1 << 8,
 	WORDS_JOBS = 1 << 9,
+	WORDS_HOW = 1 << 10, /* no command's: what does not change any byte of the tree */
 };
 
 struct options {
@@ -76,6 +78,12 @@ int options_parse_list(struct options *o, unsigned groups, unsigned flags, const
 /* One more of .args. */
 int options_add_arg(struct options *o, const char *arg, struct err *e);
 void options_release(struct options *o);
+
+/*
+ * What was given that decides which bytes the tree holds: WORDS_OPEN without WORDS_HOW, as
+ * "word=value\0", in an order of its own. The same text, the same tree of the same checkpoint.
+ */
+void options_add_shape(const struct options *o, struct buf *b);
 
 /* The words of these groups with one line each, as --help shows them. */
 void options_help(FILE *to, unsigned groups);

@@ -177,6 +177,13 @@ const char *ckpt_object_fault(const struct ckpt *c, size_t i)
 	return c->object_bad && c->object_bad[i] ? c->file_fault[c->object_bad[i] - 1] : NULL;
 }
 
+static void identify(struct ckpt *c)
+{
+	(void)snprintf(c->identity, sizeof(c->identity), "%s-%016llx-%016llx",
+		       catalog_seal(c->catalog), (unsigned long long)c->mtime_ns,
+		       (unsigned long long)files_hash(c->files));
+}
+
 static void count(struct ckpt *c)
 {
 	size_t n, n_tensors = view_tensors(c->view), n_objects = view_objects(c->view), len;
@@ -189,6 +196,7 @@ static void count(struct ckpt *c)
 	s->index = c->index;
 	s->index_built = c->index_built;
 	s->mtime_ns = c->mtime_ns;
+	s->identity = c->identity;
 	s->tensors = n_tensors;
 	for (size_t i = 0; i < n_tensors; i++) {
 		view_tensor(c->view, i, &shown);
@@ -366,6 +374,7 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n_objects; i++)
 		atomic_init(&c->object_size[i], CKPT_SIZE_UNKNOWN);
+	identify(c);
 	count(c);
 	if (!o->allow_missing && !o->allow_holes)
 		rc = refuse_holes(c, e);

@@ -69,6 +69,8 @@ struct ckpt_totals {
 	uint64_t stored_bytes; /* sum of the data files' sizes */
 	uint64_t incomplete;   /* tensors and objects that cannot be opened */
 	uint64_t mtime_ns;     /* the checkpoint's: that of its newest metadata file */
+	const char *identity; /* text that changes with the metadata's contents or time and with any
+	                          data file's size or time */
 };
 CKPT_API void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret);
 

@@ -33,6 +33,7 @@ struct ckpt {
 	struct view *view;
 	struct fetch *fetch;
 	uint64_t mtime_ns;
+	char identity[67];
 	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL when
 	 * all files are well. */
 	uint32_t *tensor_bad, *object_bad;

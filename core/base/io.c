@@ -75,6 +75,22 @@ int io_write(int fd, const void *buf, size_t len)
 	return 0;
 }
 
+int io_pwrite(int fd, const void *buf, size_t len, uint64_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pwrite(fd, (const char *)buf + done, len - done, (off_t)(off + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		done += (size_t)n;
+	}
+	return 0;
+}
+
 int io_check_relative(const char *path, size_t len, struct err *e)
 {
 	const char *p = path, *end = path + len;

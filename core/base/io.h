@@ -18,6 +18,8 @@ struct err;
 int io_pread(int fd, void *buf, size_t len, uint64_t off);
 /* As many bytes as there are, up to len: the count, or -errno. */
 int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off);
+/* Write exactly len bytes at off: 0 or -errno. */
+int io_pwrite(int fd, const void *buf, size_t len, uint64_t off);
 /* 0 or -errno */
 int io_write(int fd, const void *buf, size_t len);
 

@@ -46,7 +46,7 @@ void progress_set(struct progress *p, uint64_t done)
 	if (now < next || !atomic_compare_exchange_strong(&p->next_ns, &next, now + second / 10))
 		return;
 	elapsed = now - p->start_ns;
-	speed = (double)done / ((double)elapsed / (double)second);
+	speed = (double)(done - min_u64(done, p->from)) / ((double)elapsed / (double)second);
 	full = p->total ? (size_t)(min_u64(done, p->total) * BAR / p->total) : 0;
 	memset(bar, '#', full);
 	memset(bar + full, '-', BAR - full);

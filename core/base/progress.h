@@ -21,6 +21,8 @@
 struct progress {
 	const char *what;
 	uint64_t total; /* bytes; 0 when unknown */
+	uint64_t
+		from; /* bytes done by earlier runs, 0 unless set after the start; not part of the rate */
 	uint64_t start_ns;
 	_Atomic uint64_t next_ns;
 	bool enabled, color;

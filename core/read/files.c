@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <xxhash.h>
 
 enum { SPARE_FDS = 64 }; /* for SQLite, /dev/fuse and the rest of the program */
 
@@ -96,7 +97,10 @@ int files_new(int dirfd, const struct catalog_source *sources, size_t n, struct 
 	}
 	if (getrlimit(RLIMIT_NOFILE, &lim))
 		lim.rlim_cur = 1024;
-	f->max_open = lim.rlim_cur > 2 * SPARE_FDS ? (size_t)lim.rlim_cur - SPARE_FDS : SPARE_FDS;
+	/* Not all of them: who writes files needs some too. */
+	f->max_open = lim.rlim_cur > 2 * SPARE_FDS
+			      ? (size_t)(lim.rlim_cur - max_u64(SPARE_FDS, lim.rlim_cur / 4))
+			      : SPARE_FDS;
 	reserve_fds(f);
 	for (size_t i = 0; i < n; i++)
 		look(f, i);
@@ -150,6 +154,18 @@ uint64_t files_total(const struct files *f)
 	for (size_t i = 0; i < f->n; i++)
 		sum += f->v[i].size;
 	return sum;
+}
+
+uint64_t files_hash(const struct files *f)
+{
+	uint64_t h = 0;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const uint64_t seen[] = { h, f->v[i].size, f->v[i].mtime_ns };
+
+		h = XXH3_64bits(seen, sizeof(seen));
+	}
+	return h;
 }
 
 /* ---- open descriptors; all of this under the lock ---- */

@@ -29,6 +29,8 @@ void files_free(struct files *f);
 bool files_fault(const struct files *f, uint32_t i, struct err *e);
 uint64_t files_size(const struct files *f, uint32_t i);
 uint64_t files_total(const struct files *f); /* bytes of all */
+/* A hash of their sizes and times as they were looked at. */
+uint64_t files_hash(const struct files *f);
 
 /* Read exactly len bytes of file i; its identity is checked on the way. */
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e);

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * export_state - what of an export is on disk, in a file that outlives the process.
+ *
+ * The file: 512 bytes of text, padded with zeros, that say which export it is, then one byte for
+ * each unit, 1 once the unit's bytes are on disk. Those bytes only ever change from 0 to 1 while
+ * the export runs, so no torn or lost write can claim a unit that is not there; one that is lost
+ * costs a unit. The file is locked (flock) as long as the export runs.
+ *
+ * Threads: export_state_record from any; the rest from one.
+ */
+#ifndef FS_EXPORT_STATE_H
+#define FS_EXPORT_STATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+/* Everything that has to be the same for bytes of two runs to belong together. */
+struct export_identity {
+	const char *checkpoint; /* ckpt_totals.identity */
+	const char *files;	/* export_list.hash */
+	const char *request;	/* PATH and options, any content */
+	size_t request_len;
+};
+
+struct export_state {
+	int fd;
+	uint8_t *done; /* one for each unit: as of the last load or save */
+	uint64_t units;
+};
+
+/* Open or create `name` in dirfd and lock it. -EBUSY: another process has it locked. */
+int export_state_open(int dirfd, const char *name, struct export_state *ret, struct err *e);
+/* All units undone. */
+int export_state_init(struct export_state *s, uint64_t units, struct err *e);
+/* Read which units are done. An error when the file is another export's; it names `partial`. */
+int export_state_load(struct export_state *s, const struct export_identity *id, const char *partial,
+		      struct err *e);
+/* Write it whole and wait until it is on disk. */
+int export_state_save(struct export_state *s, const struct export_identity *id, struct err *e);
+/* Note a unit whose bytes are on disk. 0 or -errno. */
+int export_state_record(const struct export_state *s, uint64_t unit);
+void export_state_close(struct export_state *s); /* the lock goes with it */
+
+#endif
