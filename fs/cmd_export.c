@@ -12,19 +12,11 @@
 #include <errno.h>
 #include <stdint.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-enum { REQUEST_MAX_BYTES = 64 << 20, DEFAULT_MAX_JOBS = 8 };
-
-static int number_of_threads(const struct options *o, size_t *ret, struct err *e)
-{
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-
-	if (o->jobs > EXPORT_MAX_JOBS)
-		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
-	*ret = o->jobs ? (size_t)o->jobs : cpus < 1 ? 1 : min_u64((uint64_t)cpus, DEFAULT_MAX_JOBS);
-	return 0;
-}
+enum {
+	REQUEST_MAX_BYTES = 64 << 20,
+	DEFAULT_JOBS = 8, /* whatever the CPUs: most of them wait for a disk most of the time */
+};
 
 /* The files that options name may change while their names stay. */
 static void add_files(const struct options *o, struct buf *b)
@@ -41,9 +33,14 @@ static void add_files(const struct options *o, struct buf *b)
 static int copy(const struct options *o, struct ckpt *c, struct err *e)
 {
 	struct buf request CLEANUP(buf_release) = BUF_INIT(REQUEST_MAX_BYTES);
-	struct export_job job = { .c = c, .dest = o->args[2], .quiet = o->quiet };
+	struct export_job job = { .c = c,
+				  .dest = o->args[2],
+				  .quiet = o->quiet,
+				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
 
-	if (number_of_threads(o, &job.threads, e) || cmd_find(c, o->args[1], o->fqn, &job.what, e))
+	if (o->jobs > EXPORT_MAX_JOBS)
+		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
+	if (cmd_find(c, o->args[1], o->fqn, &job.what, e))
 		return -e->code;
 	buf_u64(&request, job.what.node);
 	buf_add(&request, "", 1);

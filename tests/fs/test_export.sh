@@ -1,0 +1,266 @@
+#!/bin/bash
+# export: whole, parallel, resumable, and nothing half done under the final name.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# 96 MiB in one tensor and 200 small ones, made once.
+many() {
+  local dir=$SCRATCH/many i args=(w 4096x6144 2x2)
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    for ((i = 0; i < 200; i++)); do args+=("layer.$i" "16x$((i % 7 * 100 + 1))" 1x1); done
+    python3 "$HERE/make_dcp.py" "$dir/ckpt" "${args[@]}" >&2
+    rm "$dir"/ckpt.*.bin
+    touch -d '1 hour ago' "$dir"/ckpt/* "$dir/ckpt/.metadata"
+    touch "$dir/done"
+  fi
+  echo "$dir"
+}
+
+nothing_left_over() { [[ -z $(find "${1:-.}" -name '*.partial*') ]] || fail "$(find "${1:-.}" -name '*.partial*')"; }
+
+# Units that the state says are on disk.
+recorded() { tail -c +513 x.partial.state 2>/dev/null | tr -cd '\001' | wc -c; }
+some_recorded() { (($(recorded) >= $1)); }
+
+# Start an export to x and kill it when it has recorded that many units: cut_short UNITS ARG...
+cut_short() {
+  local n=$1 rc=0
+  shift
+  "$CKPTFS" export "$@" &
+  python3 - x.partial.state "$n" $! <<'END'
+import os, signal, sys, time
+state, want, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+end = time.time() + 30
+while time.time() < end:
+    try:
+        if open(state, "rb").read()[512:].count(b"\1") >= want:
+            break
+    except FileNotFoundError:
+        pass
+    if open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z":
+        break
+os.kill(pid, signal.SIGKILL)
+END
+  wait $! 2>/dev/null || rc=$?
+  ((rc == 137)) || fail "it was too quick: status $rc"
+}
+
+test_a_file() {
+  status_of 0 ckptfs export "$(big)/ckpt" tensors/w x
+  [[ ! -s out && ! -s err ]]
+  cmp x "$(big)/w.bin"
+  status_of 0 ckptfs export --fqn --jobs=3 "$(big)/ckpt" v "$T/v/" 2>err
+  cmp v "$(big)/v.bin"
+  [[ $(stat -c '%a %Y' v) == "644 $(stat -c %Y "$(big)/ckpt/.metadata")" ]] || fail "$(stat v)"
+  nothing_left_over
+}
+
+cases_a_tree() { printf '%s\n' "1 ." "8 ." "3 tensors" "8 npy/" "2 /.ckptfs"; }
+test_a_tree() {
+  status_of 0 ckptfs export --jobs "$1" "$(many)/ckpt" "$2" x
+  [[ ! -s out && ! -s err ]]
+  mount_at m "$(many)/ckpt"
+  diff -r "m/$2" x
+  [[ $(stat -c %a x) == 755 && -z $(find x -type f ! -perm 644) ]]
+  diff <(cd "m/$2" && find . -type f -printf '%P %s %Ts\n' | sort) \
+    <(cd x && find . -type f -printf '%P %s %Ts\n' | sort)
+  nothing_left_over
+}
+
+cases_every_kind_of_tensor() { printf '%s\n' plain weird_fqns shapes zstd dtypes mp4_mesh2d; }
+test_every_kind_of_tensor() {
+  need_fixture "$1"
+  status_of 0 ckptfs export "$(fixture "$1")/ckpt" '' x
+  mount_at m "$(fixture "$1")/ckpt"
+  diff -r m x
+}
+
+test_the_umask_holds() {
+  (umask 077 && ckptfs export "$(big)/ckpt" npy x)
+  [[ $(stat -c %a x x/v.npy | xargs) == "700 600" ]]
+}
+
+test_dest_is_never_touched() {
+  mkdir x
+  refused "^ckptfs: export: 'x' exists already$" ckptfs export "$(big)/ckpt" tensors x
+  rmdir x
+  ln -s nowhere x
+  refused "'x' exists already" ckptfs export "$(big)/ckpt" tensors/v x
+  refused "'no/x'|directory 'no': No such file" ckptfs export "$(big)/ckpt" tensors/v no/x
+  refused "'/' exists already" ckptfs export "$(big)/ckpt" tensors/v /
+  refused "'\.\.' exists already" ckptfs export "$(big)/ckpt" tensors/v ..
+  refused "no such file in the tree" ckptfs export "$(big)/ckpt" tensors/nothing y
+  refused "at most 256" ckptfs export --jobs=300 "$(big)/ckpt" tensors/v y
+  [[ $(find . -mindepth 1 ! -name out ! -name err) == ./x ]]
+}
+
+test_what_was_not_begun_by_an_export_is_not_touched() {
+  mkdir x.partial
+  echo mine >x.partial/w
+  refused "'x.partial' is there and was not begun by an export" ckptfs export "$(big)/ckpt" tensors x
+  [[ $(cat x.partial/w) == mine && ! -e x.partial.state && ! -e x ]]
+}
+
+test_a_full_disk_is_found_first() {
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir small
+  mount -t tmpfs -o size=20m tmpfs small
+  refused "'small/x' needs 35\.. MiB, 20\.. MiB are free" ckptfs export "$(big)/ckpt" tensors small/x
+  [[ -z $(ls small) ]]
+  status_of 0 ckptfs export "$(big)/ckpt" tensors/v small/x
+}
+
+test_a_disk_that_fills_up_can_be_emptied() {
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir small
+  mount -t tmpfs -o size=40m tmpfs small
+  # A limit that fstatvfs does not know of stands for another writer.
+  (
+    ulimit -f 8192 # KiB
+    trap '' XFSZ
+    refused "'w'?.*(File too large|No space).*the same command goes on" ckptfs export -q "$(big)/ckpt" tensors small/x
+  )
+  [[ -e small/x.partial && -e small/x.partial.state && ! -e small/x ]]
+  status_of 0 ckptfs export "$(big)/ckpt" tensors small/x
+  grep -q '^ckptfs: export: resuming: .* of 35\.0 MiB are there$' err || fail "$(cat err)"
+  cmp small/x/w "$(big)/w.bin"
+  cmp small/x/v "$(big)/v.bin"
+  nothing_left_over small
+}
+
+test_killed_at_any_moment_it_goes_on() {
+  local i ms
+  mount_at m "$(many)/ckpt"
+  for ((i = 1; i <= 8; i++)); do
+    [[ ! -e x ]] || break
+    ms=$((RANDOM % 200 + 1))
+    echo "killed after $ms ms: $(recorded)"
+    timeout -s KILL "$(printf 0.%03d $ms)" "$CKPTFS" export -q --jobs=$i "$(many)/ckpt" . x || true
+  done
+  [[ -e x ]] || status_of 0 ckptfs export "$(many)/ckpt" . x
+  diff -r m x
+  [[ ! -e x.partial ]]
+}
+
+# Finished units are neither read nor written again: what lies in the checkpoint by then is not
+# what they were made of, and only they keep the bytes from before.
+test_finished_units_are_not_copied_again() {
+  local before n
+  cp -rp "$(many)/ckpt" c
+  ckptfs export c tensors want
+  cut_short 65 -q --jobs=1 c tensors x
+  n=$(recorded)
+  ((n >= 64 && n < 212)) || fail "$n units"
+  python3 - c <<'END'
+import os, sys
+for name in os.listdir(sys.argv[1]):
+    path = os.path.join(sys.argv[1], name)
+    if name.startswith("__layer."):
+        st = os.stat(path)
+        data = bytearray(open(path, "rb").read())
+        at = data.index(b"archive/data/0") + 14
+        at = (at + 63) // 64 * 64
+        data[at:at + 4] = bytes(b ^ 0xff for b in data[at:at + 4])
+        with open(path, "r+b") as f:
+            f.write(data)
+        os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
+END
+  status_of 0 ckptfs export --jobs=1 c tensors x
+  grep -qE '^ckptfs: export: resuming: [1-9].* of .* are there$' err || fail "$(cat err)"
+  python3 - want x "$n" <<'END'
+import os, sys
+same = sum(open(f"{sys.argv[1]}/{f}", "rb").read() == open(f"{sys.argv[2]}/{f}", "rb").read()
+           for f in os.listdir(sys.argv[1]) if f.startswith("layer."))
+assert int(sys.argv[3]) - 12 <= same <= int(sys.argv[3]) and same < 200, (same, sys.argv[3])
+END
+  nothing_left_over
+}
+
+test_units_whose_file_is_gone_are_copied_again() {
+  cut_short 65 -q --jobs=1 "$(many)/ckpt" tensors x
+  rm x.partial/layer.3
+  truncate -s 1 x.partial/layer.5
+  rm -f x.partial/layer.7
+  ln -s /dev/null x.partial/layer.7
+  refused "layer\.7'.*(symbolic|loop|else)" ckptfs export -q --jobs=1 "$(many)/ckpt" tensors x
+  rm x.partial/layer.7
+  status_of 0 ckptfs export "$(many)/ckpt" tensors x
+  mount_at m "$(many)/ckpt"
+  diff -r m/tensors x
+}
+
+test_two_checkpoints_are_never_mixed() {
+  cp -rp "$(many)/ckpt" c
+  cut_short 65 -q --jobs=1 c tensors x
+  cp x.partial.state before
+  refused "'x.partial' was begun with another PATH or other options: remove it" ckptfs export c npy x
+  refused "with another PATH or other options" ckptfs export --exclude=nothing c tensors x
+  touch c/__w_0.distcp
+  refused "'x.partial' was begun with another checkpoint, or this one has changed" ckptfs export c tensors x
+  cmp x.partial.state before
+  # The cache and the index change nothing.
+  touch -r "$(many)/ckpt/__w_0.distcp" c/__w_0.distcp
+  status_of 0 ckptfs export --cache=1MiB --index=:memory: c tensors x
+  cp -rp x y
+  rm -rf x
+  # Without the partial copy its state means nothing.
+  cp before x.partial.state
+  status_of 0 ckptfs export c npy x
+  [[ ! -s err ]]
+  nothing_left_over
+}
+
+test_a_second_export_to_the_same_place_is_refused() {
+  "$CKPTFS" export -q --jobs=1 "$(many)/ckpt" . x &
+  wait_until some_recorded 1 || fail "it does not start"
+  kill -STOP $!
+  refused "^ckptfs: export: another export to 'x' is running$" ckptfs export "$(many)/ckpt" . x
+  [[ -e x.partial.state ]]
+  kill -CONT $!
+  wait $!
+  nothing_left_over
+}
+
+test_what_cannot_be_read_is_named() {
+  big_copy c
+  rm c/__v_1.distcp
+  refused "__v_1\.distcp" ckptfs export c tensors x
+  refused "read 'v': .*__v_1\.distcp.*the same command goes on|read 'v': .*__v_1" \
+    ckptfs export --allow_missing c tensors x
+  grep -q "tensor 'v' cannot be read" err || fail "$(cat err)"
+  status_of 0 ckptfs export --allow_missing c tensors/w w
+  cmp w "$(big)/w.bin"
+  rm -rf x.partial*
+  status_of 0 ckptfs export --allow_missing --exclude=v c tensors x
+  [[ $(ls x) == w ]]
+}
+
+test_a_terminal_has_a_bar_and_a_pipe_has_none() {
+  status_of 0 ckptfs export "$(many)/ckpt" npy x
+  [[ ! -s err ]]
+  # Nothing is drawn in the first second: the export sleeps through it.
+  python3 - y.partial.state "$CKPTFS" export --jobs=1 "$(many)/ckpt" . y <<'END'
+import os, pty, re, signal, sys, time
+pid, fd = pty.fork()
+if not pid:
+    os.execv(sys.argv[2], sys.argv[2:])
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.001)
+os.kill(pid, signal.SIGSTOP)
+time.sleep(1.1)
+os.kill(pid, signal.SIGCONT)
+out = b""
+try:
+    while data := os.read(fd, 4096):
+        out += data
+except OSError:
+    pass
+assert os.waitpid(pid, 0)[1] == 0, out
+assert re.search(rb"export .*\[.*#*-*.*\].* [0-9.]+ [KMG]?i?B/s", out), out
+END
+  nothing_left_over
+}
+
+run_suite "$@"
