@@ -114,14 +114,14 @@ static bool exists(const struct run *x, const char *name)
 {
 	struct stat st;
 
-	return !fstatat(x->parent, name, &st, AT_SYMLINK_NOFOLLOW) || errno != ENOENT;
+	return !fstatat(x->parent, name, &st, AT_SYMLINK_NOFOLLOW);
 }
 
 static int refuse_existing(const struct run *x, struct err *e)
 {
-	return !*x->names.base || exists(x, x->names.base)
-		       ? err_set(e, EEXIST, "'%s' exists already", x->job->dest)
-		       : 0;
+	if (!*x->names.base || exists(x, x->names.base))
+		return err_set(e, EEXIST, "'%s' exists already", x->job->dest);
+	return errno == ENOENT ? 0 : err_sys(e, errno, "'%s'", x->job->dest);
 }
 
 /* Descriptor, the caller's, of the directory below DEST.partial that the first len bytes of path

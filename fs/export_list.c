@@ -94,7 +94,7 @@ static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *na
 	seen.is_dir = st.is_dir;
 	(void)XXH3_128bits_update(m->hash, &seen, sizeof(seen));
 	(void)XXH3_128bits_update(m->hash, name, strlen(name) + 1);
-	/* LINKS: with st.is_link, note dir and pos here, and have make_dirs of export.c make them. */
+	/* LINKS: this is the place for those of the tree, see make_dir() in export.c. */
 	if (!st.is_dir)
 		return add_file(m, dir, pos, st.size, e);
 	if (asprintf(&path, "%s%s%s", parent, *parent ? "/" : "", name) < 0)

@@ -50,7 +50,8 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 			    0644);
 		if (fd < 0)
 			return err_sys(e, errno, "create '%s'", name);
-		if (flock(fd, LOCK_EX | LOCK_NB))
+		/* A file system without locks is used without. */
+		if (flock(fd, LOCK_EX | LOCK_NB) && errno != ENOSYS && errno != EOPNOTSUPP)
 			return errno == EWOULDBLOCK ? -EBUSY : err_sys(e, errno, "lock '%s'", name);
 		if (fstat(fd, &st))
 			return err_sys(e, errno, "stat '%s'", name);

@@ -123,6 +123,20 @@ START_TEST(write_writes_all_or_says_why_not)
 }
 END_TEST
 
+START_TEST(pwrite_writes_at_an_offset_and_nowhere_else)
+{
+	autoclose int fd = openat(ckpt, "file", O_RDWR | O_CLOEXEC);
+	char got[16] = "";
+
+	ck_assert_int_eq(io_pwrite(fd, "XY", 2, 3), 0);
+	ck_assert_int_eq(io_pwrite(fd, "end", 3, 9), 0);
+	ck_assert_int_eq(io_pwrite(fd, "", 0, 1 << 20), 0);
+	ck_assert_int_eq(io_pread_some(fd, got, sizeof(got), 0), 12);
+	ck_assert_mem_eq(got, "conXYnt\0\0end", 12);
+	ck_assert_int_eq(io_pwrite(-1, "X", 1, 0), -EBADF);
+}
+END_TEST
+
 START_TEST(times_are_nanoseconds)
 {
 	struct stat st = { .st_mtim = { 3, 4 }, .st_ctim = { 5, 6 } };
@@ -323,6 +337,7 @@ Suite *io_suite(void)
 	tcase_add_test(t, a_failing_read_is_its_error_number);
 	tcase_add_test(t, pread_some_reads_what_there_is);
 	tcase_add_test(t, write_writes_all_or_says_why_not);
+	tcase_add_test(t, pwrite_writes_at_an_offset_and_nowhere_else);
 	tcase_add_test(t, times_are_nanoseconds);
 	tcase_add_loop_test(t, only_regular_files_inside_are_opened, 0, ARRAY_LEN(open_rows));
 	tcase_add_test(t, old_kernels_open_the_same_but_follow_no_link);

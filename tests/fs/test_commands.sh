@@ -13,7 +13,7 @@ test_version_and_help() {
   cmp out overview
 }
 
-cases_every_command_has_help() { printf '%s\n' mount umount ls info cat check diff index; }
+cases_every_command_has_help() { printf '%s\n' mount umount ls info cat export check diff index; }
 test_every_command_has_help() {
   status_of 0 ckptfs help "$1"
   grep -q "^usage: ckptfs $1 " out
@@ -25,7 +25,7 @@ test_every_command_has_help() {
 
 test_manual_and_help_name_the_same_options() {
   local c
-  for c in mount umount ls info cat check diff index; do
+  for c in mount umount ls info cat export check diff index; do
     ckptfs help $c
   done | grep -oE '^ +(-., )?--[a-z_]+' | sed -E 's/.*--//' | sort -u >in_help
   # .It Cm word, .It Fl f , -word

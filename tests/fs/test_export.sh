@@ -89,6 +89,8 @@ test_dest_is_never_touched() {
   ln -s nowhere x
   refused "'x' exists already" ckptfs export "$(big)/ckpt" tensors/v x
   refused "'no/x'|directory 'no': No such file" ckptfs export "$(big)/ckpt" tensors/v no/x
+  refused 'name too long' ckptfs export "$(big)/ckpt" tensors/v "$(printf '%0300d' 0)"
+  refused 'create .*name too long' ckptfs export "$(big)/ckpt" tensors/v "$(printf '%0250d' 0)"
   refused "'/' exists already" ckptfs export "$(big)/ckpt" tensors/v /
   refused "'\.\.' exists already" ckptfs export "$(big)/ckpt" tensors/v ..
   refused "no such file in the tree" ckptfs export "$(big)/ckpt" tensors/nothing y
@@ -147,7 +149,7 @@ test_killed_at_any_moment_it_goes_on() {
 # Finished units are neither read nor written again: what lies in the checkpoint by then is not
 # what they were made of, and only they keep the bytes from before.
 test_finished_units_are_not_copied_again() {
-  local before n
+  local n
   cp -rp "$(many)/ckpt" c
   ckptfs export c tensors want
   cut_short 65 -q --jobs=1 c tensors x
