@@ -234,24 +234,31 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 }
 
 /* The widest FQN among those that may get a line. */
-static void measure(const struct ckpt *c, const char *const *globs, struct buf *scratch,
+static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf *scratch,
 		    size_t *ret)
 {
 	struct ckpt_totals n;
 
 	ckpt_totals(c, &n);
+	if (d->model) {
+		n.tensors = ckpt_model_tensors(c);
+		n.objects = 0;
+	}
 	for (uint64_t i = 0; i < n.tensors + n.objects; i++) {
 		struct ckpt_tensor t;
 		struct ckpt_object o;
 
 		scratch->len = 0;
 		if (i < n.tensors) {
-			ckpt_tensor(c, i, &t);
-			if (text_glob_any(globs, t.fqn, t.fqn_len))
+			if (d->model)
+				ckpt_model_tensor(c, i, &t);
+			else
+				ckpt_tensor(c, i, &t);
+			if (text_glob_any(d->globs, t.fqn, t.fqn_len))
 				cmd_add_fqn(scratch, t.fqn, t.fqn_len);
 		} else {
 			ckpt_object(c, i - n.tensors, &o);
-			if (text_glob_any(globs, o.fqn, o.fqn_len))
+			if (text_glob_any(d->globs, o.fqn, o.fqn_len))
 				cmd_add_fqn(scratch, o.fqn, o.fqn_len);
 		}
 		*ret = max_u64(*ret, min_u64(scratch->len, FQN_MAX_COLUMNS));
@@ -298,6 +305,7 @@ static int diff_run(const struct options *o)
 	struct report r = { .o = o, .out = &out };
 	struct ckpt_diff d = {
 		.globs = o->args + 2,
+		.model = o->model,
 		.values = o->values,
 		.jobs = (unsigned)o->jobs,
 		.each = show,
@@ -312,8 +320,8 @@ static int diff_run(const struct options *o)
 	if (o->json) {
 		add_json_head(&out, o->args);
 	} else {
-		measure(a, d.globs, &out, &r.columns);
-		measure(b, d.globs, &out, &r.columns);
+		measure(a, &d, &out, &r.columns);
+		measure(b, &d, &out, &r.columns);
 	}
 	progress_start(&r.progress, "diff", 0, !o->quiet);
 	rc = ckpt_diff(a, b, &d, &e);

@@ -77,6 +77,8 @@ static const struct word words[] = {
 	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
 	{ "rebuild", 0, FLAG, WORDS_INDEX, AT(rebuild), NULL, "build it even when it is fresh" },
 	{ "print", 0, FLAG, WORDS_INDEX, AT(print), NULL, "print its path and nothing else" },
+	{ "model", 0, FLAG, WORDS_DIFF, AT(model), NULL,
+	  "compare the models alone, under the names they have in hf/" },
 	{ "values", 0, FLAG, WORDS_DIFF, AT(values), NULL,
 	  "compare all elements: how many changed, and how much" },
 	{ "jobs", 0, NUMBER, WORDS_JOBS, AT(jobs), "N", "worker threads (one per CPU, up to a few)" },

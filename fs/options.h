@@ -57,7 +57,7 @@ struct options {
 	uint64_t uid, gid;
 	bool foreground, debug, verbose;
 
-	bool json, long_list, fqn, data, rebuild, print, values;
+	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
 
 	const char **args; /* not options, in order, NULL-terminated; NULL when there are none */

@@ -139,8 +139,10 @@ CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct 
 /* The file of a tensor in tensors/, or where there is none of that name of an object in objects/.
  * 1: neither. */
 CKPT_API int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret);
-/* tensors/FQN of tensor i of the model. */
-CKPT_API ckpt_node ckpt_model_node(struct ckpt *c, uint64_t i);
+/* The file in tensors/ or objects/ of tensor i, of object i, of tensor i of the model. */
+CKPT_API ckpt_node ckpt_tensor_node(const struct ckpt *c, uint64_t i);
+CKPT_API ckpt_node ckpt_object_node(const struct ckpt *c, uint64_t i);
+CKPT_API ckpt_node ckpt_model_node(const struct ckpt *c, uint64_t i);
 CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
 /* As ckpt_stat without size and time, which for a file that is put together take longer. */
 CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);

@@ -89,7 +89,8 @@ static int worker_open(struct worker *w, struct slot *s)
 	worker_close(w);
 	w->serial = p->serial;
 	for (size_t i = 0; i < 2; i++) {
-		int rc = diff_side_open(&w->run->sides[i], &p->of, &w->files[i], &s->why);
+		int rc = ckpt_file_open(w->run->sides[i].ckpt, p->of.nodes[i], &w->files[i],
+					&s->why);
 
 		s->why_b = i;
 		if (rc)
@@ -392,7 +393,7 @@ int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e
 {
 	unsigned jobs = d->jobs ? d->jobs : default_jobs();
 	struct run r = { .d = d, .n = (uint64_t)jobs * SLOTS_PER_JOB };
-	struct diff_side sides[] = { diff_side_of(a), diff_side_of(b) };
+	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
 	struct worker *workers;
 	struct diff_pair p;
 	int rc;
@@ -400,6 +401,11 @@ int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e
 	if (jobs > CKPT_DIFF_MAX_JOBS)
 		return err_set(e, EINVAL, "%u jobs: at most %d make sense", jobs,
 			       CKPT_DIFF_MAX_JOBS);
+	for (size_t i = 0; d->model && i < 2; i++)
+		if (!sides[i].n_tensors)
+			return err_set(e, ENOENT,
+				       "%s has no model to compare: name its weights with weights=",
+				       i ? "the second checkpoint" : "the first checkpoint");
 	d->names = 0;
 	memset(d->counts, 0, sizeof(d->counts));
 	memcpy(r.sides, sides, sizeof(sides));

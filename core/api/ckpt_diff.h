@@ -65,6 +65,9 @@ struct ckpt_diff_item {
 
 struct ckpt_diff {
 	const char *const *globs; /* of FQNs to compare, NULL-terminated; NULL or empty: all */
+	/* The tensors of the models under the names they have there, and nothing else: a model in a
+	 * training checkpoint and the same one on its own. */
+	bool model;
 	/* Compare all elements, also of tensors that have only the shape in common. Otherwise a
 	 * tensor is read up to its first difference. */
 	bool values;
@@ -77,7 +80,8 @@ struct ckpt_diff {
 };
 #define CKPT_DIFF_MAX_JOBS 64
 
-/* 0 also when they differ, and when some could not be compared. Open both with allow_missing. */
+/* 0 also when they differ, and when some could not be compared. Open both with allow_missing.
+ * ENOENT: model, and one of them has none. */
 CKPT_API int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e);
 
 #endif

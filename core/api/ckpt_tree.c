@@ -84,7 +84,19 @@ int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret)
 	return 0;
 }
 
-ckpt_node ckpt_model_node(struct ckpt *c, uint64_t i)
+ckpt_node ckpt_tensor_node(const struct ckpt *c, uint64_t i)
+{
+	(void)c;
+	return view_tensor_node(i);
+}
+
+ckpt_node ckpt_object_node(const struct ckpt *c, uint64_t i)
+{
+	(void)c;
+	return view_object_node(i);
+}
+
+ckpt_node ckpt_model_node(const struct ckpt *c, uint64_t i)
 {
 	struct view_tensor t;
 

@@ -15,14 +15,19 @@ struct entry {
 	bool is_object;
 	const char *fqn, *fault;
 	size_t fqn_len;
+	ckpt_node node;
 	struct ckpt_diff_side side;
 };
 
-struct diff_side diff_side_of(struct ckpt *c)
+struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d)
 {
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
+	if (d->model)
+		return (struct diff_side){ .ckpt = c,
+					   .model = true,
+					   .n_tensors = ckpt_model_tensors(c) };
 	return (struct diff_side){ .ckpt = c, .n_tensors = t.tensors, .n_objects = t.objects };
 }
 
@@ -48,16 +53,22 @@ static bool side_peek(const struct diff_side *s, struct entry *ret)
 	struct ckpt_tensor t;
 	struct ckpt_object o;
 
-	if (tensor)
+	if (tensor && s->model)
+		ckpt_model_tensor(s->ckpt, s->tensor, &t);
+	else if (tensor)
 		ckpt_tensor(s->ckpt, s->tensor, &t);
 	if (object)
 		ckpt_object(s->ckpt, s->object, &o);
 	if (tensor && object)
 		tensor = text_natural_cmp(t.fqn, t.fqn_len, o.fqn, o.fqn_len) <= 0;
-	if (tensor)
+	if (tensor) {
 		entry_of_tensor(&t, ret);
-	else if (object)
+		ret->node = s->model ? ckpt_model_node(s->ckpt, s->tensor)
+				     : ckpt_tensor_node(s->ckpt, s->tensor);
+	} else if (object) {
 		entry_of_object(&o, ret);
+		ret->node = ckpt_object_node(s->ckpt, s->object);
+	}
 	return tensor || object;
 }
 
@@ -67,16 +78,6 @@ static void side_step(struct diff_side *s, const struct entry *peeked)
 		s->object++;
 	else
 		s->tensor++;
-}
-
-int diff_side_open(const struct diff_side *s, const struct diff_pair *p, struct ckpt_file **ret,
-		   struct err *e)
-{
-	ckpt_node node;
-
-	if (ckpt_fqn_node(s->ckpt, p->item.fqn, p->item.fqn_len, &node))
-		return err_set(e, ENOENT, "it is not there any more");
-	return ckpt_file_open(s->ckpt, node, ret, e);
 }
 
 /* ---- pairs ---- */
@@ -112,6 +113,8 @@ static void pair_of_both(struct diff_pair *p, const struct entry *a, const struc
 {
 	p->item.a = a->side;
 	p->item.b = b->side;
+	p->nodes[0] = a->node;
+	p->nodes[1] = b->node;
 	if (a->is_object != b->is_object) {
 		p->item.result = CKPT_DIFF_KIND;
 	} else if (a->is_object) {

@@ -3,12 +3,12 @@
  * diff_pairs - what two checkpoints have under each name, and how far that can be compared.
  * Private to core/api.
  *
- *	struct diff_side sides[] = { diff_side_of(a), diff_side_of(b) };
+ *	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
  *	while (diff_next(sides, d, &pair)) ...
  *
  * Another list of names to compare (tensors under other names, say) is another diff_side.
  *
- * Threads: diff_side_open from any; a walk is one thread's.
+ * Threads: a walk is one thread's.
  */
 #ifndef API_DIFF_PAIRS_H
 #define API_DIFF_PAIRS_H
@@ -18,9 +18,10 @@
 
 enum { DIFF_BLOCK = 2 << 20 /* bytes of one side that are compared at once */ };
 
-/* The tensors and objects of a checkpoint, to be merged into one natural order. */
+/* The tensors and objects of a checkpoint, to be merged into one natural order; or its model. */
 struct diff_side {
 	struct ckpt *ckpt;
+	bool model;
 	uint64_t n_tensors, n_objects;
 	uint64_t tensor, object; /* the next ones */
 };
@@ -28,6 +29,7 @@ struct diff_side {
 /* All strings are borrowed from the checkpoints. */
 struct diff_pair {
 	struct ckpt_diff_item item; /* .result: what is known without reading */
+	ckpt_node nodes[2];	    /* where both have it: their files */
 	bool read;		    /* the rest needs reading, and tells: */
 	bool is_object;
 	bool same_type;
@@ -38,10 +40,8 @@ struct diff_pair {
 	uint64_t cost;	     /* bytes to read */
 };
 
-struct diff_side diff_side_of(struct ckpt *c);
+struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d);
 /* The next name of either side, of those that d->globs match; false after the last. */
 bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, struct diff_pair *ret);
-int diff_side_open(const struct diff_side *s, const struct diff_pair *p, struct ckpt_file **ret,
-		   struct err *e);
 
 #endif
