@@ -545,9 +545,11 @@ static int prepare_state(struct run *x, struct err *e)
 	return fsync(x->parent) ? err_sys(e, errno, "directory of '%s'", x->job->dest) : 0;
 }
 
+/* Directory or link number d. */
 static int make_dir(const struct run *x, uint32_t d, struct err *e)
 {
 	const char *path = x->list.dirs[d].path, *slash = strrchr(path, '/');
+	const char *name = slash ? slash + 1 : path, *target = x->list.dirs[d].target;
 	autoclose int parent = -1;
 	int rc;
 
@@ -557,10 +559,11 @@ static int make_dir(const struct run *x, uint32_t d, struct err *e)
 		parent = open_below(x, path, slash ? (size_t)(slash - path) : 0, e);
 		if (parent < 0)
 			return parent;
-		rc = mkdirat(parent, slash ? slash + 1 : path, 0755);
+		rc = target ? symlinkat(target, parent, name) : mkdirat(parent, name, 0755);
 	}
 	return rc && errno != EEXIST
-		       ? err_sys(e, errno, "create directory '%s/%s'", x->names.partial, path)
+		       ? err_sys(e, errno, "create %s '%s/%s'", target ? "link" : "directory",
+				 x->names.partial, path)
 		       : 0;
 }
 
@@ -579,8 +582,11 @@ static int sync_dirs(const struct run *x, struct err *e)
 {
 	for (uint32_t d = 0; d < x->list.n_dirs; d++) {
 		const struct export_dir *dir = &x->list.dirs[d];
-		autoclose int fd = open_below(x, dir->path, strlen(dir->path), e);
+		autoclose int fd = -1;
 
+		if (dir->target)
+			continue;
+		fd = open_below(x, dir->path, strlen(dir->path), e);
 		if (fd < 0)
 			return fd;
 		if (set_time(x, fd, dir->node, e))

@@ -62,20 +62,22 @@ static int add_file(struct maker *m, uint32_t dir, uint64_t pos, uint64_t size, 
 	return 0;
 }
 
-static int add_dir(struct maker *m, const char *path, ckpt_node node, struct err *e)
+/* A directory, or with a target a link. */
+static int add_dir(struct maker *m, const char *path, ckpt_node node, const char *target,
+		   struct err *e)
 {
 	struct export_list *l = m->l;
-	char *copy;
+	struct export_dir *d;
 
 	if (l->n_dirs == EXPORT_TOP - 1)
 		return err_set(e, EFBIG, "list of files: too many directories");
 	if (grow(&l->dirs, l->n_dirs, &l->cap_dirs, sizeof(*l->dirs), e))
 		return -e->code;
-	copy = strdup(path);
-	if (!copy)
-		return err_sys(e, ENOMEM, "list of files");
-	l->dirs[l->n_dirs++] = (struct export_dir){ .node = node, .path = copy };
-	return 0;
+	d = &l->dirs[l->n_dirs++];
+	*d = (struct export_dir){ .node = node,
+				  .path = strdup(path),
+				  .target = target ? strdup(target) : NULL };
+	return d->path && (d->target || !target) ? 0 : err_sys(e, ENOMEM, "list of files");
 }
 
 static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *name, ckpt_node node,
@@ -83,8 +85,9 @@ static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *na
 {
 	const char *parent = m->l->dirs[dir].path;
 	struct {
-		uint64_t dir, size, is_dir;
+		uint64_t dir, size, is_dir, is_link;
 	} seen = { .dir = dir };
+	char target[CKPT_NAME_MAX + 1];
 	autofree char *path = NULL;
 	struct ckpt_stat st;
 
@@ -92,14 +95,16 @@ static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *na
 		return -e->code;
 	seen.size = st.is_dir ? 0 : st.size;
 	seen.is_dir = st.is_dir;
+	seen.is_link = st.is_link;
 	(void)XXH3_128bits_update(m->hash, &seen, sizeof(seen));
 	(void)XXH3_128bits_update(m->hash, name, strlen(name) + 1);
-	/* LINKS: this is the place for those of the tree, see make_dir() in export.c. */
-	if (!st.is_dir)
+	if (!st.is_dir && !st.is_link)
 		return add_file(m, dir, pos, st.size, e);
 	if (asprintf(&path, "%s%s%s", parent, *parent ? "/" : "", name) < 0)
 		return err_sys(e, ENOMEM, "list of files");
-	return add_dir(m, path, node, e);
+	if (st.is_link && ckpt_readlink(m->c, node, target, e) < 0)
+		return -e->code;
+	return add_dir(m, path, node, st.is_link ? target : NULL, e);
 }
 
 /* The list of directories is also the queue of those that are still to be read. */
@@ -107,11 +112,12 @@ static int add_tree(struct maker *m, ckpt_node top, struct err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node node;
-	int rc = add_dir(m, "", top, e);
+	int rc = add_dir(m, "", top, NULL, e);
 
 	for (uint32_t d = 0; !rc && d < m->l->n_dirs; d++)
-		for (uint64_t pos = 0;
-		     !rc && !ckpt_entry(m->c, m->l->dirs[d].node, pos, name, &node); pos++)
+		for (uint64_t pos = 0; !rc && !m->l->dirs[d].target &&
+				       !ckpt_entry(m->c, m->l->dirs[d].node, pos, name, &node);
+		     pos++)
 			rc = add_entry(m, d, pos, name, node, e);
 	return rc;
 }
@@ -140,8 +146,10 @@ int export_list_make(struct ckpt *c, const struct ckpt_stat *top, struct export_
 
 void export_list_release(struct export_list *l)
 {
-	for (size_t i = 0; i < l->n_dirs; i++)
+	for (size_t i = 0; i < l->n_dirs; i++) {
 		free(l->dirs[i].path);
+		free(l->dirs[i].target);
+	}
 	free(l->dirs);
 	free(l->files);
 }

@@ -23,7 +23,8 @@ struct err;
 
 struct export_dir {
 	ckpt_node node;
-	char *path; /* relative to what is exported; "" for that itself */
+	char *path;   /* relative to what is exported; "" for that itself */
+	char *target; /* of a symbolic link, which is made as directories are; else NULL */
 };
 
 struct export_file {

@@ -358,8 +358,7 @@ static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plu
 
 		rc = list_entry(fs, dir, pos, name, &node);
 		if (!rc)
-			rc = plus ? node_entry(fs, node, &entry)
-				  : node_type(fs, node, &entry.attr);
+			rc = plus ? node_entry(fs, node, &entry) : node_type(fs, node, &entry.attr);
 		if (rc)
 			break;
 		need = add_entry(req, buf + used, size - used, name, &entry, pos + 1, plus);
