@@ -13,7 +13,8 @@
 set -euo pipefail
 
 SUITE=forky
-PACKAGES="python3-torch python3-numpy python3-zstandard python3-safetensors"
+PACKAGES="python3-torch python3-numpy python3-zstandard python3-safetensors python3-transformers
+  llama.cpp-tools python3-gguf"
 STAMP=var/lib/ckptfs-ready # inside the chroot: the packages that were installed last
 
 die() { echo "chroot.sh: $*" >&2; exit 1; }
