@@ -9,7 +9,8 @@ qwen2 qwen3 mixtral gpt2 (default: all of them). OUTDIR/NAME-DTYPE/ has
                      splits experts; a checkpoint does neither)
   reference-*.safetensors  what hf/, loaded as fp32 and as bf16, answers to a prompt: ids, logits,
                      greedy
-  fsdp/              DCP by 4 gloo ranks, FSDP2: {"model", "optim" (AdamW), "step"}
+  fsdp/              DCP by 4 gloo ranks, FSDP2: {"model", "optim" (AdamW), "step"}; gpt2: no
+                     "model", its weights lie at the top
   tp/                llama: the same by 2 x 2 ranks, tensor parallel in FSDP, and the files that
                      hf/ has beside its weights
   wrapped/ckpt/      llama: {"actor", "critic", "step"} with names as wrappers leave them; the
@@ -116,7 +117,8 @@ class Model:
             p.grad = p.detach() * 0.25
         optimizer.step()  # makes moments and, with this rate, leaves the weights as they are
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optim": moments, "step": 1}, checkpoint_id=f"{self.dir}/fsdp")
+        state = dict(weights) if self.name == "gpt2" else {"model": weights}
+        dcp.save(state | {"optim": moments, "step": 1}, checkpoint_id=f"{self.dir}/fsdp")
         if self.name != "llama":
             return
         critic = {k: v + 1 for k, v in weights.items()}
@@ -132,10 +134,14 @@ class Model:
 def reference(hf, tok, dtype):
     model = transformers.AutoModelForCausalLM.from_pretrained(hf, dtype=dtype).eval()
     ids = tok(PROMPT, return_tensors="pt").input_ids
+    return {"ids": ids, **answer(model, ids)}
+
+
+def answer(model, ids):
     with torch.no_grad():
         greedy = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12,
                                 do_sample=False, eos_token_id=None, pad_token_id=0)
-        return {"ids": ids, "logits": model(ids).logits, "greedy": greedy}
+        return {"logits": model(ids).logits, "greedy": greedy}
 
 
 def shard(model, mesh):
@@ -164,13 +170,11 @@ def wrapped(weights):
 
 def rank_main(rank, made, rendezvous):
     torch.set_num_threads(1)
-    stderr = os.dup(2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo cannot be told to be quiet
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo; exceptions take another way
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank,
                             world_size=WORLD, timeout=datetime.timedelta(seconds=120))
     flat = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("dp",))
     square = init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("dp", "tp"))
-    os.dup2(stderr, 2)
     for model in made:
         model.checkpoint({"dp": flat, "outer dp": square["dp"], "tp": square["tp"]})
     dist.destroy_process_group()
