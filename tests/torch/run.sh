@@ -10,76 +10,20 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
-export LC_ALL=C # names are bytes
-ckptfs=$(realpath "${CKPTFS:-build/release/ckptfs}")
+# shellcheck source=lib.sh
+. tests/torch/lib.sh
 seed=${1:-$RANDOM}
 rounds=${2:-1}
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckptfs-torch.XXXXXX")
 mnt=$tmp/mnt
-export XDG_CACHE_HOME=$tmp/cache # chunk indexes
-passed=0
-failed=0
-
-detach() {
-  if mountpoint -q "$mnt"; then
-    fusermount3 -u "$mnt" 2>/dev/null || umount -l "$mnt"
-  fi
-}
-
-cleanup() {
-  local status=$?
-  detach || true
-  rm -rf --one-file-system "$tmp"
-  exit "$status"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-pass() { passed=$((passed + 1)); }
-
-fail() {
-  failed=$((failed + 1))
-  echo "FAIL: $*"
-}
-
-# try WHAT COMMAND...: one check; the output is shown when it fails.
-try() {
-  local what=$1
-  shift
-  if timeout 300 "$@" >"$tmp/out" 2>&1; then
-    pass
-  else
-    fail "$what: exit status $?"
-    sed 's/^/  /' "$tmp/out"
-    return 1
-  fi
-}
 
 # compare_case NAME CKPT EXPECTED: the mount, then the commands that need none.
 compare_case() {
-  local name=$1 ckpt=$2 expected=$3 count line path sum
+  local name=$1 ckpt=$2 expected=$3 line path sum
   if try "$name: mount" "$ckptfs" mount "$ckpt" "$mnt"; then
-    timeout 300 python3 tests/torch/compare.py "$mnt" "$expected" >"$tmp/diff" 2>&1 || true
-    count=$(tail -n 1 "$tmp/diff")
-    if [[ $count =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
-      passed=$((passed + BASH_REMATCH[1]))
-      failed=$((failed + BASH_REMATCH[2]))
-      if [ "${BASH_REMATCH[2]}" != 0 ]; then
-        echo "FAIL: $name:"
-        head -n 20 "$tmp/diff" | sed 's/^/  /'
-      fi
-    else
-      fail "$name: compare.py stopped"
-      sed 's/^/  /' "$tmp/diff"
-    fi
-    try "$name: umount" "$ckptfs" umount "$mnt" || true
-    if mountpoint -q "$mnt"; then
-      fail "$name: still mounted after umount"
-      detach
-    fi
+    counted "$name" python3 tests/torch/compare.py "$mnt" "$expected"
+    unmount "$name" "$mnt"
   else
-    detach
+    detach_all
   fi
   try "$name: check --data" "$ckptfs" check --data "$ckpt" || true
   python3 tests/torch/compare.py --paths "$expected" >"$tmp/paths"
@@ -105,16 +49,13 @@ sys.exit(e.get("format", "dcp") != "dcp" or "per_metadata" in e or any(
 PYTHON
 }
 
-[ "$(id -u)" = 0 ] || { echo "run.sh: must be root" >&2; exit 2; }
-[ -x "$ckptfs" ] || { echo "run.sh: no program $ckptfs; run make first" >&2; exit 2; }
-scripts/chroot.sh make
 mkdir "$mnt"
 
 echo "seed $seed, $rounds round(s)"
 for ((round = 0; round < rounds; round++)); do
   mkdir "$tmp/round"
-  if ! scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp/round:/mnt/out" -- \
-    python3 /mnt/tests/save_random.py "$((seed + round))" /mnt/out >"$tmp/saved" 2>&1; then
+  if ! in_chroot python3 /mnt/tests/save_random.py "$((seed + round))" /mnt/out/round \
+    >"$tmp/saved" 2>&1; then
     fail "save_random.py $((seed + round))"
     tail -n 40 "$tmp/saved" | sed 's/^/  /'
   else

@@ -1,0 +1,85 @@
+# shellcheck shell=bash
+# lib.sh - what run.sh and clients.sh share; sourced, from the repository's root.
+#
+# $ckptfs is the program, $tmp a directory that goes away at the end, with all mounts in it.
+# Checks count into $passed and $failed.
+
+export LC_ALL=C # names are bytes
+ckptfs=$(realpath "${CKPTFS:-build/release/ckptfs}")
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/ckptfs-torch.XXXXXX")
+export XDG_CACHE_HOME=$tmp/cache # chunk indexes
+passed=0
+failed=0
+
+# detach_all: whatever is still mounted in $tmp.
+detach_all() {
+  local m
+  awk -v d="$tmp/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | while read -r m; do
+    fusermount3 -u "$m" 2>/dev/null || umount -l "$m"
+  done
+}
+
+cleanup() {
+  local status=$?
+  detach_all || true
+  rm -rf --one-file-system "$tmp"
+  exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+pass() { passed=$((passed + 1)); }
+
+fail() {
+  failed=$((failed + 1))
+  echo "FAIL: $*"
+}
+
+# try WHAT COMMAND...: one check; the output is shown when it fails.
+try() {
+  local what=$1
+  shift
+  if timeout 300 "$@" >"$tmp/out" 2>&1; then
+    pass
+  else
+    fail "$what: exit status $?"
+    head -n 40 "$tmp/out" | sed 's/^/  /'
+    return 1
+  fi
+}
+
+# unmount NAME DIR: one check.
+unmount() {
+  try "$1: umount" "$ckptfs" umount "$2" || true
+  if mountpoint -q "$2"; then
+    fail "$1: still mounted after umount"
+    fusermount3 -u "$2" 2>/dev/null || umount -l "$2"
+  fi
+}
+
+# counted NAME COMMAND...: adds its last line, "N passed, M failed", to what has been counted.
+counted() {
+  local name=$1
+  shift
+  timeout 900 "$@" >"$tmp/counted" 2>&1 || true
+  if [[ $(tail -n 1 "$tmp/counted") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+    passed=$((passed + BASH_REMATCH[1]))
+    failed=$((failed + BASH_REMATCH[2]))
+    [ "${BASH_REMATCH[2]}" = 0 ] && return 0
+    echo "FAIL: $name:"
+    head -n 20 "$tmp/counted" | sed 's/^/  /'
+  else
+    fail "$name: stopped"
+    tail -n 40 "$tmp/counted" | sed 's/^/  /'
+  fi
+}
+
+# in_chroot COMMAND...: where PyTorch is, with this directory at /mnt/tests and $tmp at /mnt/out.
+in_chroot() {
+  scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp:/mnt/out" -- "$@"
+}
+
+[ "$(id -u)" = 0 ] || { echo "${0##*/}: must be root" >&2; exit 2; }
+[ -x "$ckptfs" ] || { echo "${0##*/}: no program $ckptfs; run make first" >&2; exit 2; }
+scripts/chroot.sh make
