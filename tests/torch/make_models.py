@@ -11,10 +11,10 @@ qwen2 qwen3 mixtral gpt2 (default: all of them). OUTDIR/NAME-DTYPE/ has
                      greedy
   fsdp/              DCP by 4 gloo ranks, FSDP2: {"model", "optim" (AdamW), "step"}; gpt2: no
                      "model", its weights lie at the top
-  tp/                llama: the same by 2 x 2 ranks, tensor parallel in FSDP, and the files that
-                     hf/ has beside its weights
-  wrapped/ckpt/      llama: {"actor", "critic", "step"} with names as wrappers leave them; the
-                     files of hf/ lie in wrapped/
+  tp/                llama: a plain state dict by 2 x 2 ranks, tensor parallel in FSDP, and the
+                     files that hf/ has beside its weights
+  wrapped/ckpt/      llama: {"actor", "critic", "step"} with names as wrappers leave them, and
+                     trunk.block-N for model.layers.N; the files of hf/ lie in wrapped/
 """
 import copy
 import datetime
@@ -128,7 +128,7 @@ class Model:
         # src_data_rank: all ranks have the weights. (This gloo could not send bf16 ones.)
         parallelize_module(model, meshes["tp"], tensor_parallel(model), src_data_rank=None)
         weights = shard(model, meshes["outer dp"]).state_dict()
-        dcp.save({"model": weights, "step": 1}, checkpoint_id=f"{self.dir}/tp")
+        dcp.save(weights, checkpoint_id=f"{self.dir}/tp")
 
 
 def reference(hf, tok, dtype):
@@ -163,7 +163,6 @@ def tensor_parallel(model):
 
 
 def wrapped(weights):
-    """rename.sed undoes what is no wrapper's prefix."""
     return {"_orig_mod." + k.replace("model.layers.", "trunk.block-")
             .replace(".mlp.", "._checkpoint_wrapped_module.mlp."): v for k, v in weights.items()}
 

@@ -124,7 +124,7 @@ class Scene:
     def __init__(self, seed, outdir):
         r = random.Random(f"layouts/{seed}")
         self.dir = outdir
-        self.prefix = r.choice(["", "model."])
+        self.nested = r.random() < 0.5
         kinds = {"bias": [1, 1, 2], "weight": [2], "q_proj": [2], "conv": [3, 4], "experts": [3]}
         self.tensors = {f"blocks.{i}.{kind}": random_tensor(r, r.choice(kinds[kind]))
                         for i, kind in itertools.product(range(12), kinds) if r.random() < 0.6}
@@ -140,10 +140,9 @@ class Scene:
 
     def save(self):
         meshes = {}  # by axis lengths
-        state = {self.prefix + name:
-                 distribute(t, meshes.setdefault(str(self.saved[name][0]), {}), *self.saved[name])
-                 for name, t in self.tensors.items()}
-        dcp.save(state, checkpoint_id=f"{self.dir}/ckpt")
+        state = {name: distribute(t, meshes.setdefault(str(self.saved[name][0]), {}),
+                                  *self.saved[name]) for name, t in self.tensors.items()}
+        dcp.save({"model": state} if self.nested else state, checkpoint_id=f"{self.dir}/ckpt")
 
 
 def rank_main(rank, scene, rendezvous):
