@@ -19,6 +19,7 @@ import signal
 import struct
 import sys
 import tempfile
+import traceback
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -86,7 +87,7 @@ class Job:
             for calculated in (True, False):
                 self.guard("pt/model.pt", self.torch_load, mmap, calculated)
         for name in sorted(os.listdir(f"{self.top}/npy")):
-            self.guard(f"npy/{name}", self.arrays)
+            self.guard(f"npy/{name}", self.array)
         if self.prefix is not None:
             for name in self.want:
                 self.guard(f"tensors/{os.fsdecode(encode_name(self.prefix + name))}",
@@ -179,7 +180,7 @@ class Job:
             have = torch.load(f"{self.top}/{where}", mmap=mmap, weights_only=True)
         self.check_tensors(where, f"torch.load(mmap={mmap})", dict(have))
 
-    def arrays(self, where):
+    def array(self, where):
         """npy/ and tensors/ show the same; for all tensors, weights or not."""
         array = np.load(f"{self.top}/{where}", mmap_mode="r")
         plain = f"{self.top}/tensors/{os.path.basename(where).removesuffix('.npy')}"
@@ -214,9 +215,10 @@ def in_child(job):
                 job.run()
                 json.dump([job.report.passed, job.report.failed], counts)
                 counts.flush()
-            finally:
-                sys.stdout.flush()
-                os._exit(0)
+            except BaseException:
+                traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+            os._exit(0)
         _, status = os.waitpid(pid, 0)
         counts.seek(0)
         text = counts.read()

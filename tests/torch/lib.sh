@@ -62,7 +62,7 @@ unmount() {
 counted() {
   local name=$1
   shift
-  timeout 900 "$@" >"$tmp/counted" 2>&1 || true
+  "$@" >"$tmp/counted" 2>&1 || true
   if [[ $(tail -n 1 "$tmp/counted") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
     passed=$((passed + BASH_REMATCH[1]))
     failed=$((failed + BASH_REMATCH[2]))
@@ -77,7 +77,7 @@ counted() {
 
 # in_chroot COMMAND...: where PyTorch is, with this directory at /mnt/tests and $tmp at /mnt/out.
 in_chroot() {
-  scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp:/mnt/out" -- "$@"
+  timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp:/mnt/out" -- "$@"
 }
 
 [ "$(id -u)" = 0 ] || { echo "${0##*/}: must be root" >&2; exit 2; }

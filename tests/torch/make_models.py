@@ -83,8 +83,9 @@ class Model:
     def __init__(self, seed, name, dtype, outdir):
         r = random.Random(f"{seed}/{name}")  # both dtypes: the same weights, rounded
         self.name, self.dir = name, f"{outdir}/{name}-{dtype}"
-        # Few multiples of anything: shards of different lengths.
-        conf = config(name, r.randint(360, 400), 2 * r.randint(41, 60))
+        # Few multiples of anything: shards of different lengths. (Mixtral needs one of 8.)
+        step = 8 if name == "mixtral" else 2
+        conf = config(name, r.randint(360, 400), step * r.randint(82 // step, 120 // step))
         self.tok = tokenizer(r, conf.vocab_size)
         conf.bos_token_id, conf.eos_token_id = self.tok.bos_token_id, self.tok.eos_token_id
         self.model = transformers.AutoModelForCausalLM.from_config(conf, dtype=torch.float32)

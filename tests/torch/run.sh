@@ -20,7 +20,7 @@ mnt=$tmp/mnt
 compare_case() {
   local name=$1 ckpt=$2 expected=$3 line path sum
   if try "$name: mount" "$ckptfs" mount "$ckpt" "$mnt"; then
-    counted "$name" python3 tests/torch/compare.py "$mnt" "$expected"
+    counted "$name" timeout 300 python3 tests/torch/compare.py "$mnt" "$expected"
     unmount "$name" "$mnt"
   else
     detach_all
