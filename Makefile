@@ -113,7 +113,9 @@ check-tsan:
 	@UNIT="blockcache catalog ckpt diff fetch files index" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 check-torch: all
+	@scripts/setup.sh test
 	@tests/torch/run.sh
+	@tests/torch/clients.sh
 
 # FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
 fuzz:
@@ -136,7 +138,7 @@ help:
 	@echo 'all install uninstall clean     program and man page (PREFIX, DESTDIR)'
 	@echo 'demo                            mount a real checkpoint and look around'
 	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
-	@echo 'check-torch                     against real PyTorch in a chroot (root)'
+	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
 	@echo 'bench                           ratios to named baselines'
 	@echo 'layers lint format              include order, static checks, clang-format'

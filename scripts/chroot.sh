@@ -1,5 +1,6 @@
 #!/bin/bash
-# chroot.sh make [DIR]                    build a Debian forky chroot with PyTorch in DIR
+# chroot.sh make [DIR]                    build a Debian forky chroot in DIR: PyTorch and what
+#                                         reads its models
 # chroot.sh run [DIR] [--bind SRC:DST]... -- COMMAND [ARG...]
 #
 # The tests compare ckptfs with the real frameworks. Debian 12 has no usable PyTorch, Debian

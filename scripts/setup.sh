@@ -7,7 +7,7 @@ set -u
 
 packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libjansson-dev libxxhash-dev zlib1g-dev"
 case ${1:-build} in
-  test) packages="$packages check attr sqlite3 python3" ;;
+  test) packages="$packages check attr rsync sqlite3 python3" ;;
 esac
 
 missing=

@@ -64,9 +64,10 @@ def random_tensor(r, n_dims):
 
 
 def random_split(r, axes, n_dims):
-    """[(axis, dimension)], outermost first."""
+    """[(axis, dimension)], outermost first; dimensions from the end too, as -1."""
     some = [a for a in axes if n_dims and r.random() < 0.8]
-    return [(a, r.randrange(n_dims)) for a in r.sample(some, len(some))]
+    return [(a, r.randrange(n_dims) - n_dims * (r.random() < 0.2))
+            for a in r.sample(some, len(some))]
 
 
 def distribute(tensor, meshes, sizes, split):
