@@ -5,7 +5,7 @@ A line of the file JOBS is one mount: MOUNTPOINT MODEL DTYPE PREFIX LIMIT
 
   MODEL   a directory that make_models.py has made; the mount must show that model's weights
   DTYPE   fp32 or bf16: as this
-  PREFIX  of the weights' names in tensors/ and npy/; "-" for none, "skip" when these have other names
+  PREFIX  of the weights' names in tensors/ and npy/; "-" for none, "skip" with weights= and rename=
   LIMIT   bytes of tensors per file in hf/, 0 when one file must hold them all
 
 One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
@@ -37,11 +37,13 @@ from make_models import DTYPES, PROMPT, answer
 SECONDS = 120  # per mount
 
 
+def octets(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def same(a, b):
     """Same type, shape and bytes (a NaN equals itself)."""
-    return (a.dtype == b.dtype and a.shape == b.shape and
-            torch.equal(a.contiguous().reshape(-1).view(torch.uint8),
-                        b.contiguous().reshape(-1).view(torch.uint8)))
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(octets(a), octets(b))
 
 
 def from_numpy(a, dtype):
@@ -81,8 +83,10 @@ class Job:
         for options in ({}, {"disable_mmap": True}):
             self.guard("hf", self.transformers, options)
         self.guard("hf", self.tokenizer)
-        for files in (shards, ["safetensors/model.safetensors"]):
-            self.guard(os.path.dirname(files[0]) if files else "hf", self.safetensors, files)
+        self.guard("hf", self.safetensors, shards, False)
+        # All tensors, or with weights= the model: that is where PREFIX is "skip".
+        self.guard("safetensors", self.safetensors, ["safetensors/model.safetensors"],
+                   self.prefix is not None)
         for mmap in (True, False):
             for calculated in (True, False):
                 self.guard("pt/model.pt", self.torch_load, mmap, calculated)
@@ -141,7 +145,7 @@ class Job:
         ids = tok(PROMPT, return_tensors="pt").input_ids
         self.check(where, "tokenizer", torch.equal(ids, self.reference["ids"]), ids)
 
-    def safetensors(self, where, files):
+    def safetensors(self, where, files, is_tree):
         have = {"safe_open": {}, "numpy": {}, "load_file": {}, "load": {}}
         for file in files:
             path = f"{self.top}/{file}"
@@ -154,18 +158,33 @@ class Job:
             with safe_open(path, "pt") as f:
                 self.check(file, "metadata", f.metadata() == {"format": "pt"}, f.metadata())
                 have["safe_open"] |= {k: f.get_tensor(k) for k in f.keys()}
-                self.slices(file, f)
+                self.slices(file, f, self.prefix if is_tree else "")
             if self.dtype != torch.bfloat16:  # numpy has none
                 with safe_open(path, "np") as f:
                     have["numpy"] |= {k: torch.from_numpy(f.get_tensor(k)) for k in f.keys()}
         for what, tensors in have.items():
             if what != "numpy" or self.dtype != torch.bfloat16:
-                self.check_tensors(where, what, tensors)
+                self.check_tensors(where, what,
+                                   self.model_of(where, what, tensors) if is_tree else tensors)
 
-    def slices(self, where, f):
+    def model_of(self, where, what, have):
+        """have is what tensors/ has, and its weights are the model's."""
+        names = os.listdir(os.fsencode(f"{self.top}/tensors"))
+        self.check(where, f"{what}: not the names of tensors/",
+                   {encode_name(k) for k in have} == set(names))
+        weights = {self.prefix + k: k for k in self.want}
+        for name in set(have) - set(weights):
+            with open(os.fsencode(f"{self.top}/tensors/") + encode_name(name), "rb") as f:
+                self.check(where, f"{what}: {name} is not that of tensors/",
+                           octets(have[name]).numpy().tobytes() == f.read())
+        return {weights[k]: v for k, v in have.items() if k in weights}
+
+    def slices(self, where, f, prefix):
         r = random.Random(where)  # the same in every run
-        for name in set(f.keys()) & set(self.want):
-            view, want = f.get_slice(name), self.want[name]
+        for name, want in self.want.items():
+            if prefix + name not in f.keys():
+                continue
+            view = f.get_slice(prefix + name)
             wrong = []
             for _ in range(4):
                 ends = [sorted(r.choices(range(n + 1), k=2)) for n in want.shape]

@@ -191,7 +191,8 @@ def main():
         # fork: importing torch four times more would take longer than all the saves
         mp.start_processes(rank_main, (made, f"{d}/rendezvous"), WORLD, start_method="fork")
     for model in made:
-        print(f"seed {seed} {os.path.basename(model.dir)}: {model.model.num_parameters()} parameters")
+        print(f"seed {seed} {os.path.basename(model.dir)}:",
+              f"{model.model.num_parameters()} parameters")
 
 
 if __name__ == "__main__":
