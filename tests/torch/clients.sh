@@ -116,14 +116,15 @@ no_mount() {
   done <"$tmp/sums"
 }
 
-# differ STATUS A B: ckptfs diff --model of two checkpoints.
+# differ STATUS A B [OPTION...]: ckptfs diff --model of two checkpoints.
 differ() {
   local status=0
-  timeout 300 "$ckptfs" diff --model "$tmp/models/$2" "$tmp/models/$3" >"$tmp/out" 2>&1 || status=$?
+  timeout 300 "$ckptfs" diff --model "${@:4}" "$tmp/models/$2" "$tmp/models/$3" \
+    >"$tmp/out" 2>&1 || status=$?
   if [ "$status" = "$1" ]; then
     pass
   else
-    fail "diff --model $2 $3: exit status $status, not $1"
+    fail "diff --model ${*:2}: exit status $status, not $1"
     head -n 10 "$tmp/out" | sed 's/^/  /'
   fi
 }
@@ -185,7 +186,7 @@ tests_of_models() {
     no_mount "$m-as-fp32" "$dir"
   done
   differ 1 "$first-fp32/fsdp" "$first-bf16/fsdp"
-  differ 0 "$m/fsdp" "$m/fsdp"
+  differ 0 "$first-fp32/fsdp" "$first-bf16/fsdp" --dtype=bf16
   if [ "$first" = llama ]; then
     differ 0 llama-bf16/fsdp llama-bf16/tp
     differ 0 llama-fp32/tp llama-fp32/fsdp
