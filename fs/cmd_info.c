@@ -54,6 +54,21 @@ static void add_faults(struct buf *b, const struct ckpt *c, const struct ckpt_to
 		buf_printf(b, "  and %" PRIu64 " more\n", t->incomplete - shown);
 }
 
+static void add_model(struct buf *b, const struct ckpt_totals *t)
+{
+	if (!t->has_model) {
+		buf_str(b, "\nmodel       none: its tensors' names would not differ");
+		return;
+	}
+	buf_printf(b, "\nmodel       %" PRIu64 " tensors, ", t->model_tensors);
+	add_bytes(b, t->model_bytes);
+	if (t->model_prefix_len) {
+		buf_str(b, ", under '");
+		cmd_add_fqn(b, t->model_prefix, t->model_prefix_len);
+		buf_str(b, "'");
+	}
+}
+
 static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 {
 	struct ckpt_totals t;
@@ -67,6 +82,7 @@ static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 		   "\nobjects     %" PRIu64 "\nchunks      %" PRIu64 "\nfiles       %" PRIu64 ", ",
 		   t.objects, t.chunks, t.files);
 	add_bytes(b, t.stored_bytes);
+	add_model(b, &t);
 	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index,
 		   t.index_built ? " (built just now)" : "");
 	if (!t.incomplete) {

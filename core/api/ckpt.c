@@ -190,6 +190,7 @@ static void count(struct ckpt *c)
 	const struct catalog_tensor *t = catalog_tensors(c->catalog, &n);
 	struct ckpt_totals *s = &c->totals;
 	struct view_tensor shown;
+	struct view_about about;
 	const char *fqn;
 
 	s->format = c->format->name;
@@ -210,6 +211,12 @@ static void count(struct ckpt *c)
 	(void)catalog_sources(c->catalog, &n);
 	s->files = n;
 	s->stored_bytes = files_total(c->files);
+	view_about(c->view, &about);
+	s->has_model = about.has_model;
+	s->model_tensors = about.model_tensors;
+	s->model_bytes = about.model_bytes;
+	s->model_prefix = about.prefix;
+	s->model_prefix_len = about.prefix_len;
 }
 
 /* Without allow_missing nothing that is shown may be incomplete. */

@@ -69,6 +69,11 @@ struct ckpt_totals {
 	uint64_t stored_bytes; /* sum of the data files' sizes */
 	uint64_t incomplete;   /* tensors and objects that cannot be opened */
 	uint64_t mtime_ns;     /* the checkpoint's: that of its newest metadata file */
+	/* The model; has_model is false where its tensors would not have names of their own. */
+	bool has_model;
+	uint64_t model_tensors, model_bytes;
+	const char *model_prefix; /* model_prefix_len bytes that its names do without: "model." */
+	size_t model_prefix_len;
 	const char *identity; /* text that changes with the metadata's contents or time and with any
 	                          data file's size or time */
 };
