@@ -7,7 +7,7 @@ MANDIR    ?= $(PREFIX)/share/man
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 VARIANT   ?= release
 
-VERSION   := 0.1.0
+VERSION   := 0.2.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
 PKGS      := fuse3 sqlite3 libzstd jansson libxxhash zlib

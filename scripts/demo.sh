@@ -35,6 +35,7 @@ command -v getfattr >/dev/null && run "getfattr -d mnt/tensors/model.output.weig
 run "cat mnt/tensors/model.output.weight | od -A d -t f4 -N 32"
 run "dd if=mnt/tensors/model.output.weight bs=24 skip=3 count=1 status=none | od -A d -t f4"
 run "cd mnt/tensors && sha256sum -c $sums | tail -n 3 # the sums are torch's own"
+run "ls -l mnt/hf; head -c 200 mnt/hf/model.safetensors | tail -c +9; echo ... # for a model server"
 n=$(cd mnt/tensors && sha256sum -c --quiet "$sums" && wc -l <"$sums")
 cd - >/dev/null
 echo "$n of $n tensors are byte for byte what torch loads"
