@@ -116,11 +116,12 @@ static bool has(const struct assets *a, const char *name)
 static int find_usual(struct assets *a, const char *checkpoint, struct err *e)
 {
 	autofree char *parent = strdup(checkpoint);
-	char *slash = parent ? strrchr(parent, '/') : NULL;
+	char *slash;
 	int rc = 0;
 
-	if (!slash)
+	if (!parent)
 		return err_set(e, ENOMEM, "out of memory");
+	slash = strrchr(parent, '/'); /* the path is absolute */
 	slash[slash == parent] = 0;
 	for (size_t i = 0; !rc && i < ARRAY_LEN(usual); i++) {
 		rc = consider(a, checkpoint, usual[i], true, e);

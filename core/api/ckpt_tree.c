@@ -44,7 +44,7 @@ static int no_such_file(struct err *e, const char *path)
 
 int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 {
-	char rest[CKPT_NAME_MAX + 1];
+	char rest[CKPT_NAME_MAX + 1] = "";
 	ckpt_node at = CKPT_ROOT;
 	const char *p = path;
 

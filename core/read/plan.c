@@ -59,8 +59,8 @@ static void finish_copy(struct plan *p, const struct copy *c)
 	struct copy *last = p->n ? &p->copies[p->n - 1] : NULL;
 
 	if (last && !c->n_dims && !last->n_dims && last->piece == c->piece &&
-	    last->chunk == c->chunk &&
-	    last->src + last->run == c->src && last->dst + last->run == c->dst) {
+	    last->chunk == c->chunk && last->src + last->run == c->src &&
+	    last->dst + last->run == c->dst) {
 		last->run += c->run;
 		return;
 	}

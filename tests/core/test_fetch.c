@@ -94,8 +94,7 @@ static int open_stored(struct stage *g, size_t i, struct vreader **ret, struct e
 	size_t n;
 	const struct catalog_tensor *t = &catalog_tensors(g->catalog, &n)[i];
 
-	return vtensor_whole(t, (uint32_t)i, t->dtype, &v, e) ||
-			       vreader_open(g->fetch, v, ret, e)
+	return vtensor_whole(t, (uint32_t)i, t->dtype, &v, e) || vreader_open(g->fetch, v, ret, e)
 		       ? -e->code
 		       : 0;
 }

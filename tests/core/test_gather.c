@@ -9,8 +9,8 @@
 #include "read/files.h"
 #include "read/gather.h"
 #include "scene_util.h"
-#include "whole_util.h"
 #include "suites.h"
+#include "whole_util.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -428,7 +428,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	make_matrix(&s, &r, 300, 200, 200, ways[_i].transposed);
 	stage_init(&g, &s, &r, ways[_i].layers, ways[_i].cache);
 	REQUIRE(!plan_whole(s.map, s.element, s.payloads, 0, s.bytes,
-			   &g.plan)); /* its memory is there now */
+			    &g.plan)); /* its memory is there now */
 	for (int k = 0; k < 2; k++) {
 		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ)
 		{

@@ -4,8 +4,8 @@
 #include "read/plan.h"
 #include "rng.h"
 #include "scene_util.h"
-#include "whole_util.h"
 #include "suites.h"
+#include "whole_util.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -399,9 +399,8 @@ START_TEST(every_tensor_is_found_by_its_fqn)
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ 0 }, &v, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(entries); i++) {
-		int64_t at = entries[i].object
-				     ? view_find_object(v, entries[i].fqn, entries[i].n)
-				     : view_find_tensor(v, entries[i].fqn, entries[i].n);
+		int64_t at = entries[i].object ? view_find_object(v, entries[i].fqn, entries[i].n)
+					       : view_find_tensor(v, entries[i].fqn, entries[i].n);
 
 		ck_assert_int_ge(at, 0);
 		if (!entries[i].object)
