@@ -49,7 +49,7 @@ struct run {
 	struct export_list list;
 	struct export_identity id;
 	struct export_state state;
-	size_t max_open; /* flushed files that a worker may have open */
+	size_t max_open; /* files that a worker may have open between two flushes */
 	struct progress progress;
 	_Atomic uint64_t next; /* unit */
 	_Atomic uint64_t written;
@@ -88,19 +88,19 @@ static uint64_t now_ns(void)
 static int split_dest(struct run *x, struct err *e)
 {
 	autofree char *dest = strdup(x->job->dest);
-	size_t n = dest ? strlen(dest) : 0;
-	const char *parent = ".";
+	size_t n = strlen(x->job->dest);
+	const char *parent = ".", *base;
 	char *slash;
 
+	if (!dest)
+		return err_sys(e, ENOMEM, "'%s'", x->job->dest);
 	while (n > 1 && dest[n - 1] == '/')
 		dest[--n] = 0;
-	slash = dest ? strrchr(dest, '/') : NULL;
-	if (asprintf(&x->names.base, "%s",
-		     slash  ? slash + 1
-		     : dest ? dest
-			    : "") < 0 ||
-	    asprintf(&x->names.partial, "%s.partial", x->names.base) < 0 ||
-	    asprintf(&x->names.state, "%s.partial.state", x->names.base) < 0 || !dest)
+	slash = strrchr(dest, '/');
+	base = slash ? slash + 1 : dest;
+	if (asprintf(&x->names.base, "%s", base) < 0 ||
+	    asprintf(&x->names.partial, "%s.partial", base) < 0 ||
+	    asprintf(&x->names.state, "%s.partial.state", base) < 0)
 		return err_sys(e, ENOMEM, "'%s'", x->job->dest);
 	if (slash) {
 		slash[slash == dest] = 0;
@@ -215,7 +215,7 @@ static int size_file(int fd, uint64_t size, struct err *e)
 	return ftruncate(fd, (off_t)size) ? err_sys(e, errno, "set the size") : 0;
 }
 
-static int open_target(struct worker *w, size_t i, const char *name, struct err *e)
+static int open_target(struct worker *w, size_t i, const char *name, bool first, struct err *e)
 {
 	autoclose int fd = -1;
 	int dirfd = dir_of(w, i, e);
@@ -225,7 +225,7 @@ static int open_target(struct worker *w, size_t i, const char *name, struct err 
 	fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
 	if (fd < 0)
 		(void)err_sys(e, errno, "create");
-	if (fd < 0 || size_file(fd, w->x->list.files[i].size, e))
+	if (fd < 0 || (first && size_file(fd, w->x->list.files[i].size, e)))
 		return blame(w->x, "write", i, e);
 	w->fd_file[w->n_fds] = i;
 	w->fd[w->n_fds++] = steal_fd(&fd);
@@ -239,8 +239,11 @@ static void leave_file(struct worker *w)
 	w->file = no_file;
 }
 
-/* Have file i open on both sides. Fewer than BATCH_UNITS descriptors wait to be flushed. */
-static int use_file(struct worker *w, size_t i, struct err *e)
+/*
+ * Have file i open on both sides. Fewer than BATCH_UNITS descriptors wait to be flushed. Who has
+ * its first unit gives it its size; when that is done already, so is the size.
+ */
+static int use_file(struct worker *w, size_t i, bool first, struct err *e)
 {
 	const struct run *x = w->x;
 	char name[CKPT_NAME_MAX + 1];
@@ -255,7 +258,7 @@ static int use_file(struct worker *w, size_t i, struct err *e)
 		(void)err_set(e, EIO, "its size has changed");
 		return blame(x, "read", i, e);
 	}
-	if (open_target(w, i, name, e))
+	if (open_target(w, i, name, first, e))
 		return -e->code;
 	w->file = i;
 	return 0;
@@ -359,7 +362,7 @@ static int copy_unit(struct worker *w, uint64_t unit, struct err *e)
 	struct export_list *l = &w->x->list;
 	size_t i = export_list_find(l, unit);
 	uint64_t off, len = export_list_unit(l, i, unit, &off);
-	int rc = use_file(w, i, e), fd;
+	int rc = use_file(w, i, !off, e), fd;
 
 	if (rc)
 		return rc;
@@ -635,9 +638,8 @@ static int lock_dest(struct run *x, struct err *e)
 {
 	int rc = export_state_open(x->parent, x->names.state, &x->state, e);
 
-	if (rc == -EBUSY)
-		return err_set(e, EBUSY, "another export to '%s' is running", x->job->dest);
-	return rc ? rc : refuse_existing(x, e); /* it may be there since we asked first */
+	return rc == -EBUSY ? err_set(e, EBUSY, "another export to '%s' is running", x->job->dest)
+			    : rc;
 }
 
 /* A state that describes nothing goes, one with something behind it stays. */
@@ -653,7 +655,8 @@ static int run_locked(struct run *x, struct err *e)
 {
 	struct err why;
 
-	if (prepare_state(x, e)) {
+	/* DEST may be there since we asked first. */
+	if (refuse_existing(x, e) || prepare_state(x, e)) {
 		drop_empty_state(x);
 		return -e->code;
 	}
