@@ -22,7 +22,7 @@ nothing_left_over() { [[ -z $(find "${1:-.}" -name '*.partial*') ]] || fail "$(f
 
 # Units that the state says are on disk.
 recorded() { [[ ! -e x.partial.state ]] || tail -c +513 x.partial.state | tr -cd '\001' | wc -c; }
-some_recorded() { (($(recorded) >= $1)); }
+some_recorded() { (($(recorded) + 0 >= $1)); }
 
 # Start an export to x and kill it when it has recorded that many units: cut_short UNITS ARG...
 cut_short() {
