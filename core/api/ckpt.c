@@ -36,11 +36,21 @@ static int open_root(struct ckpt *c, const char *path, struct err *e)
 	c->root = realpath(path, NULL);
 	if (!c->root)
 		return err_sys(e, errno, "open '%s'", path);
-	if (!stat(c->root, &st) && !S_ISDIR(st.st_mode))
-		return err_set(e, ENOTDIR, "open '%s': a checkpoint is a directory", path);
-	c->dirfd = open(c->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (c->dirfd < 0)
+	if (stat(c->root, &st))
 		return err_sys(e, errno, "open '%s'", path);
+	if (S_ISREG(st.st_mode))
+		c->file = strrchr(c->root, '/') + 1;
+	else if (!S_ISDIR(st.st_mode))
+		return err_set(e, ENOTDIR, "open '%s': a checkpoint is a directory or a file",
+			       path);
+	c->dir = strdup(c->root);
+	if (!c->dir)
+		return err_set(e, ENOMEM, "out of memory");
+	if (c->file)
+		c->dir[c->file - c->root > 1 ? c->file - c->root - 1 : 1] = 0;
+	c->dirfd = open(c->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (c->dirfd < 0)
+		return err_sys(e, errno, "open '%s'", c->dir);
 	return 0;
 }
 
@@ -59,6 +69,7 @@ static int renew_catalog(void *arg, struct catalog **ret, struct err *e)
 	struct ckpt *c = arg;
 	struct index_request rq = { .dirfd = c->dirfd,
 				    .root = c->root,
+				    .is_file = c->file,
 				    .format = c->format,
 				    .files = &c->metadata,
 				    .where = c->index,
@@ -329,7 +340,7 @@ static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 			rc = err_wrap(e, "option 'layout'");
 	}
 	if (!rc)
-		rc = assets_find(o->assets, c->root, &c->assets, e);
+		rc = assets_find(o->assets, c->dir, &c->assets, e);
 	if (rc)
 		return rc;
 	view.rename = c->rename;
@@ -346,6 +357,7 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 {
 	struct index_request rq = { .dirfd = c->dirfd,
 				    .root = c->root,
+				    .is_file = c->file,
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
 				    .scan = { o->progress, o->progress_arg } };
@@ -355,7 +367,7 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 				    .renew_arg = c };
 	const struct catalog_source *sources;
 	size_t n_sources, n_objects;
-	int rc = format_detect(c->dirfd, &c->format, &c->metadata, e);
+	int rc = format_detect(c->dirfd, c->file, &c->format, &c->metadata, e);
 
 	if (rc)
 		return rc;
@@ -440,6 +452,7 @@ void ckpt_close(struct ckpt *c)
 	free(c->index);
 	if (c->dirfd >= 0)
 		(void)close(c->dirfd);
+	free(c->dir);
 	free(c->root);
 	free(c);
 }

@@ -19,7 +19,9 @@ struct rename;
 struct view;
 
 struct ckpt {
-	char *root; /* absolute path */
+	char *root;	  /* absolute path of the checkpoint */
+	char *dir;	  /* of its directory: root, or where the file is */
+	const char *file; /* NULL, or the file's name: the end of root */
 	int dirfd;
 	const struct format *format;
 	struct name_list metadata;

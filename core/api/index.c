@@ -62,7 +62,7 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 	    st.st_ino == m->inode)
 		return true;
 	/* A copy, or touched: the bytes decide. */
-	return !hash_file(rq->dirfd, m->name, hash, &ignored) && !strcmp(hash, m->hash);
+	return *m->hash && !hash_file(rq->dirfd, m->name, hash, &ignored) && !strcmp(hash, m->hash);
 }
 
 static bool is_fresh(const struct index_request *rq, const struct catalog *c)
@@ -259,7 +259,7 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, e);
 		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
 	}
-	if (!rq->where && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
+	if (!rq->where && !rq->is_file && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
 		path = NULL;
 	if (path && is_there(path))
 		rc = at_default(rq, path, ret, ret_built, e);

@@ -21,6 +21,7 @@ struct err;
 struct index_request {
 	int dirfd;	  /* the checkpoint */
 	const char *root; /* its absolute path */
+	bool is_file;	  /* the checkpoint is one file, and dirfd its directory */
 	const struct format *format;
 	const struct name_list *files; /* its metadata files */
 	const char *where;	       /* a path, ":memory:", or NULL for the default */

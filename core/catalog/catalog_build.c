@@ -186,12 +186,13 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 			 const uint64_t hash[2], struct err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
-	char hex[33];
+	char hex[33] = "";
 	int rc = sql_prepare(w->db, "INSERT INTO metadata_file VALUES(?,?,?,?,?,?)", &s, e);
 
 	if (rc)
 		return rc;
-	seal_hex((XXH128_hash_t){ .low64 = hash[0], .high64 = hash[1] }, hex);
+	if (hash)
+		seal_hex((XXH128_hash_t){ .low64 = hash[0], .high64 = hash[1] }, hex);
 	/* Not in the directory: they only decide whether to rebuild, and differ between copies. */
 	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
 	(void)sqlite3_bind_int64(s, 2, st->st_size);

@@ -36,7 +36,10 @@ int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, u
 		       struct err *e);
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret, struct err *e);
 
-/* A file that the index was made from, as it was when read; hash is XXH3-128 of its bytes. */
+/*
+ * A file that the index was made from, as it was when read; hash is XXH3-128 of its bytes, or NULL
+ * for a file of data too large to be hashed: then size, times and inode have to stay the same.
+ */
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
 			 const uint64_t hash[2], struct err *e);
 

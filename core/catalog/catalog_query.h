@@ -49,7 +49,7 @@ struct catalog_source {
 struct catalog_metadata {
 	const char *name;
 	uint64_t size, mtime_ns, ctime_ns, inode;
-	char hash[33]; /* XXH3-128 in hex */
+	char hash[33]; /* XXH3-128 in hex; "": it was not hashed */
 };
 
 int catalog_open(const char *path, struct catalog **ret, struct err *e);

@@ -41,13 +41,15 @@ static void close_dirp(DIR **d)
 		(void)closedir(*d);
 }
 
-static int probe(int dirfd, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
 {
 	CLEANUP(close_dirp) DIR *dir = NULL;
 	bool interrupted = false;
 	const struct dirent *d;
 	int fd;
 
+	if (file) /* it takes a directory */
+		return 0;
 	if (!faccessat(dirfd, ".metadata", F_OK, 0)) {
 		int rc = name_list_add(files, ".metadata", e);
 

@@ -2,13 +2,21 @@
 #include "format/format.h"
 
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const struct format *const formats[] = { &format_dcp };
+
+/* What the formats above are recognised by, for whoever gives us something else. */
+static const char known_directories[] = "PyTorch DCP has .metadata or __N.metadata";
+static const char known_files[] = "no file that is one by itself";
 
 int name_list_add(struct name_list *l, const char *name, struct err *e)
 {
@@ -49,10 +57,53 @@ void name_list_release(struct name_list *l)
 	*l = (struct name_list){ 0 };
 }
 
-int format_detect(int dirfd, const struct format **ret, struct name_list *files, struct err *e)
+static void close_dirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
+/* The first names of a directory, in natural order: "'a', 'b', 'c', ...", or "nothing". */
+static int name_some(int dirfd, char *out, size_t cap, struct err *e)
+{
+	enum { LOOK_AT = 1000, SHOW = 3 };
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
+	struct name_list l CLEANUP(name_list_release) = { 0 };
+	const struct dirent *d;
+	size_t at = 0;
+
+	if (!dir && fd >= 0)
+		(void)close(fd);
+	while (dir && l.n < LOOK_AT && (d = readdir(dir)))
+		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
+		    name_list_add(&l, d->d_name, e))
+			return -e->code;
+	name_list_sort(&l);
+	(void)snprintf(out, cap, "nothing");
+	for (size_t i = 0; i < l.n && i <= SHOW; i++)
+		at += (size_t)snprintf(out + at, cap - at, i == SHOW ? "%s..." : "%s'%.40s'",
+				       at ? ", " : "", l.v[i]);
+	return 0;
+}
+
+/* Nobody knows it: say what is there, and what would have been known. */
+static int unknown(int dirfd, const char *file, struct err *e)
+{
+	char found[200];
+
+	if (file)
+		return err_set(e, ENOENT, "not a checkpoint: '%.100s' is %s", file, known_files);
+	if (name_some(dirfd, found, sizeof(found), e))
+		return -e->code;
+	return err_set(e, ENOENT, "not a checkpoint: found %s; %s", found, known_directories);
+}
+
+int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
+		  struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
-		int rc = formats[i]->probe(dirfd, files, e);
+		int rc = formats[i]->probe(dirfd, file, files, e);
 
 		if (rc < 0)
 			return rc;
@@ -62,5 +113,5 @@ int format_detect(int dirfd, const struct format **ret, struct name_list *files,
 		}
 		name_list_release(files);
 	}
-	return err_set(e, ENOENT, "not a checkpoint: neither .metadata nor __N.metadata is there");
+	return unknown(dirfd, file, e);
 }

@@ -8,6 +8,7 @@
 #include "catalog/catalog_query.h"
 #include "codec/cast.h"
 #include "format/item.h"
+#include "format/raw.h"
 #include "model/box.h"
 #include "read/files.h"
 #include "read/gather.h"
@@ -46,8 +47,8 @@ struct fetch {
 	struct files *files;
 	struct blockcache *blocks;
 	struct item_cache *items;
-	uint32_t *layers; /* by encoding: zstd layers, or NOT_READABLE */
-	const char *const *encodings;
+	struct encoding *encodings;
+	const char *const *encoding_names;
 	struct fetch_opts opts;
 
 	pthread_mutex_t renew_lock;
@@ -62,40 +63,55 @@ struct fetch {
 	size_t bytes;
 };
 
-#define NOT_READABLE UINT32_MAX
-
 /* ---- encodings ---- */
 
-/* "dcp+stream.zstd/1+stream.zstd/1" -> 2. Names: catalog_add_encoding's callers in core/format. */
-static uint32_t layers_of(const char *encoding)
+struct encoding {
+	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW } kind;
+	uint32_t zstd_layers;
+	struct raw_layout raw;
+};
+
+/* "dcp+stream.zstd/1+stream.zstd/1" -> 2; false when it is something else. */
+static bool parse_dcp(const char *name, uint32_t *ret_layers)
 {
-	static const char zstd[] = "+stream.zstd/1";
+	static const char dcp[] = "dcp", zstd[] = "+stream.zstd/1";
 	const size_t n = sizeof(zstd) - 1;
 	uint32_t layers = 0;
 
-	if (strncmp(encoding, "dcp", 3) != 0)
-		return NOT_READABLE;
-	for (encoding += 3; *encoding; layers++) {
-		if (strncmp(encoding, zstd, n) != 0)
-			return NOT_READABLE;
-		encoding += n;
-		if (*encoding == '.') /* only the version's first number matters to torch */
-			encoding += strcspn(encoding, "+");
+	if (strncmp(name, dcp, sizeof(dcp) - 1) != 0)
+		return false;
+	for (name += sizeof(dcp) - 1; *name; layers++) {
+		if (strncmp(name, zstd, n) != 0)
+			return false;
+		name += n;
+		if (*name == '.') /* only the version's first number matters to torch */
+			name += strcspn(name, "+");
 	}
-	return layers <= 8 ? layers : NOT_READABLE;
+	*ret_layers = layers;
+	return layers <= 8;
+}
+
+/* Names: catalog_add_encoding's callers in core/format. */
+static void parse_encoding(const char *name, struct encoding *ret)
+{
+	*ret = (struct encoding){ 0 };
+	if (parse_dcp(name, &ret->zstd_layers))
+		ret->kind = ENC_DCP;
+	else if (raw_parse(name, &ret->raw))
+		ret->kind = ENC_RAW;
 }
 
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e)
 {
-	uint32_t layers = f->layers[loc->encoding];
+	const struct encoding *x = &f->encodings[loc->encoding];
 
-	if (layers == NOT_READABLE)
+	if (x->kind == ENC_UNKNOWN)
 		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known",
-			       f->encodings[loc->encoding]);
+			       f->encoding_names[loc->encoding]);
 	*ret = (struct block_item){ .offset = loc->offset,
 				    .length = loc->length,
 				    .file = loc->file,
-				    .zstd_layers = layers };
+				    .zstd_layers = x->zstd_layers };
 	return 0;
 }
 
@@ -129,18 +145,18 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	f->opts = *opts;
 	f->maps = catalog;
 	f->tensors = catalog_tensors(catalog, &f->n_tensors);
-	f->encodings = catalog_encodings(catalog, &n);
+	f->encoding_names = catalog_encodings(catalog, &n);
 	f->blocks = blockcache_new(opts->cache_bytes, &src);
 	f->items = item_cache_new();
 	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
 	f->looked = calloc(f->n_tensors + 1, sizeof(*f->looked));
-	f->layers = calloc(n + 1, sizeof(*f->layers));
-	if (!f->blocks || !f->items || !f->open || !f->looked || !f->layers) {
+	f->encodings = calloc(n + 1, sizeof(*f->encodings));
+	if (!f->blocks || !f->items || !f->open || !f->looked || !f->encodings) {
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
 	for (size_t i = 0; i < n; i++)
-		f->layers[i] = layers_of(f->encodings[i]);
+		parse_encoding(f->encoding_names[i], &f->encodings[i]);
 	*ret = f;
 	return 0;
 }
@@ -168,7 +184,7 @@ void fetch_free(struct fetch *f)
 	(void)pthread_mutex_destroy(&f->renew_lock);
 	free(f->open);
 	free(f->looked);
-	free(f->layers);
+	free(f->encodings);
 	free(f);
 }
 
@@ -245,6 +261,7 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 				  .n_dims = t->t->n_dims,
 				  .len = len,
 				  .file_key = loc->offset ^ (uint64_t)loc->file << 40 };
+	bool opened = false;
 	char fqn[120];
 	struct err why;
 	int rc;
@@ -252,7 +269,10 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 	chunkmap_box(t->map, i, off, len);
 	rc = files_fault(f->files, loc->file, &why) ? err_set(e, why.code, "%s", why.msg)
 						    : fetch_item(f, loc, &item.item, e);
-	if (!rc && !item.item.zstd_layers) {
+	if (!rc && f->encodings[loc->encoding].kind == ENC_RAW) {
+		rc = raw_open(&f->encodings[loc->encoding].raw, &want, loc->length, ret, e);
+		opened = true;
+	} else if (!rc && !item.item.zstd_layers) {
 		uint64_t size = files_size(f->files, loc->file);
 
 		item_blob.size = loc->length;
@@ -260,7 +280,7 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 		rest.item.length = rest_blob.size = size - min_u64(size, loc->offset);
 		want.rest = &rest_blob;
 	}
-	if (!rc)
+	if (!rc && !opened)
 		rc = item_open(&item_blob, &want, f->items, ret, e);
 	if (rc) {
 		size_t n;

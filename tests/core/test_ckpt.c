@@ -170,11 +170,12 @@ START_TEST(what_cannot_be_opened_is_told)
 	expect_msg(e.msg, "open '@/missing': No such file or directory");
 	put_file(dir_fd, "file", "", 0);
 	(void)snprintf(path, sizeof(path), "%s/file", dir);
-	ck_assert_int_eq(ckpt_open(path, &plain, &c, &e), -ENOTDIR);
-	expect_msg(e.msg, "open '@/file': a checkpoint is a directory");
+	ck_assert_int_eq(ckpt_open(path, &plain, &c, &e), -ENOENT);
+	expect_msg(e.msg, "checkpoint '@/file': not a checkpoint: 'file' is no file that is one by itself");
 	ck_assert_int_eq(ckpt_open(dir, &plain, &c, &e), -ENOENT);
 	expect_msg(e.msg,
-		   "checkpoint '@': not a checkpoint: neither .metadata nor __N.metadata is there");
+		   "checkpoint '@': not a checkpoint: found 'file'; PyTorch DCP has .metadata or "
+		   "__N.metadata");
 	ck_assert_ptr_null(c);
 	ckpt_close(NULL);
 }

@@ -46,9 +46,10 @@ static const struct {
 	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata "
 	  "__99999999999.metadata",
 	  "__0.metadata ", NULL },
-	{ "", NULL, "not a checkpoint: neither .metadata nor __N.metadata is there" },
-	{ "model.safetensors __.metadata", NULL,
-	  "not a checkpoint: neither .metadata nor __N.metadata is there" },
+	{ "", NULL, "not a checkpoint: found nothing; PyTorch DCP has .metadata or __N.metadata" },
+	{ "b.10 b.9 a c __.metadata", NULL,
+	  "not a checkpoint: found '__.metadata', 'a', 'b.9', ...; PyTorch DCP has .metadata or "
+	  "__N.metadata" },
 	{ "__0_0.distcp", NULL,
 	  ".metadata is missing although data files are there: the save was interrupted" },
 	{ ".metadata.tmp", NULL,
@@ -66,7 +67,7 @@ START_TEST(a_checkpoint_is_known_by_its_metadata_files)
 
 	for (char *s = strtok_r(files, " ", &save); s; s = strtok_r(NULL, " ", &save))
 		put_file(dir_fd, s, "", 0);
-	rc = format_detect(dir_fd, &f, &l, &e);
+	rc = format_detect(dir_fd, NULL, &f, &l, &e);
 	ck_assert_int_eq(rc, directories[_i].msg ? -ENOENT : 0);
 	ck_assert_str_eq(e.msg, directories[_i].msg ? directories[_i].msg : "");
 	for (size_t i = 0; i < l.n; i++)
@@ -85,7 +86,7 @@ static int scan_with(const struct scan_opts *o, struct catalog **ret, struct err
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
 	const struct format *f;
-	int rc = format_detect(dir_fd, &f, &files, e);
+	int rc = format_detect(dir_fd, NULL, &f, &files, e);
 
 	if (!rc)
 		rc = catalog_writer_new(NULL, f->name, dir, &w, e);

@@ -51,7 +51,7 @@ static int make_catalog(const char *where, struct catalog **ret, struct err *e)
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
 	const struct format *f;
-	int rc = format_detect(dir_fd, &f, &files, e);
+	int rc = format_detect(dir_fd, NULL, &f, &files, e);
 
 	if (!rc)
 		rc = catalog_writer_new(where, f->name, dir, &w, e);

@@ -104,7 +104,7 @@ static void open_index(struct opened *o, const char *where, bool rebuild)
 	char *path = NULL;
 
 	*o = (struct opened){ .mark = -2 };
-	o->rc = format_detect(ckpt_fd, &rq.format, &files, &o->e);
+	o->rc = format_detect(ckpt_fd, NULL, &rq.format, &files, &o->e);
 	rq.files = &files;
 	if (!o->rc)
 		o->rc = index_open(&rq, &c, &path, &o->built, &o->e);
