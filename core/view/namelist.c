@@ -48,7 +48,7 @@ const char *namelist_copy(struct namelist *t, const char *s, size_t len)
 	if (!b || len >= b->cap - b->used) {
 		size_t cap = len >= BLOCK_BYTES ? len + 1 : BLOCK_BYTES, bytes;
 
-		if (ckd_add(&bytes, sizeof(*b), cap))
+		if (len == SIZE_MAX || ckd_add(&bytes, sizeof(*b), cap))
 			return NULL;
 		b = malloc(bytes);
 		if (!b)

@@ -259,6 +259,7 @@ START_TEST(copies_of_any_size_live_as_long_as_the_list)
 	for (size_t i = 0; i < ARRAY_LEN(copies); i++) {
 		big[0] = (char)i;
 		ck_assert(!memcmp(copies[i], big, i % 3 ? 1 + i : sizeof(big) - i));
+		ck_assert_int_eq(copies[i][i % 3 ? 1 + i : sizeof(big) - i], 0);
 	}
 	ck_assert_ptr_nonnull(namelist_copy(&t, NULL, 0));
 	namelist_release(&t);
