@@ -67,7 +67,7 @@ struct view {
 	uint32_t n_shards;
 	struct namelist hf_entries;
 	/* ranks/: what rank r (place.rank) holds of the model is held[held_at[r-1] .. held_at[r]),
-	 * positions in model; NULL when every rank holds a part of every tensor */
+	 * positions in model; held_at is NULL when every rank holds a part of every tensor */
 	uint32_t *held;
 	size_t *held_at;
 	_Atomic uint64_t

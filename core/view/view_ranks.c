@@ -22,38 +22,6 @@ static uint32_t n_ranks(const struct view *v)
 	return (uint32_t)layout_ranks(v->o.layout);
 }
 
-int view_ranks_init(struct view *v, struct err *e)
-{
-	uint32_t n = n_ranks(v);
-	size_t k = 0, cap = 0;
-
-	if (layout_holds_all(v->o.layout))
-		return 0;
-	v->held_at = calloc(n + 1ul, sizeof(*v->held_at));
-	if (!v->held_at)
-		return err_set(e, ENOMEM, "out of memory");
-	for (uint32_t r = 1; r <= n; r++) {
-		for (size_t i = 0; i < v->model.n; i++) {
-			uint64_t off[MAX_DIMS], len[MAX_DIMS];
-
-			if (!view_rank_box(v, r, i, off, len))
-				continue;
-			if (k == cap) {
-				uint32_t *grown;
-
-				cap = cap * 2 + 1024;
-				grown = realloc(v->held, cap * sizeof(*grown));
-				if (!grown)
-					return err_set(e, ENOMEM, "out of memory");
-				v->held = grown;
-			}
-			v->held[k++] = (uint32_t)i;
-		}
-		v->held_at[r] = k;
-	}
-	return 0;
-}
-
 static enum view_kind kind(const struct view *v, struct place p)
 {
 	if (p.index == PLACE_DIR)
@@ -137,22 +105,29 @@ static uint32_t rank_named(const struct view *v, const char *s)
 	return lo < n_ranks(v) && layout_rank(v->o.layout, lo) == number ? lo + 1 : 0;
 }
 
-static bool lookup_top(const struct view *v, const char *name, struct place *ret)
+/* A rank's directory or link. */
+static bool lookup_rank(const struct view *v, const char *name, struct place *ret)
 {
 	static const char link[] = "model-rank-";
 	bool is_link = !strncmp(name, link, sizeof(link) - 1);
 	uint32_t r = rank_named(v, is_link ? name + sizeof(link) - 1 : name);
 	char again[NAME_CAP];
 
-	if (r) {
-		*ret = is_link ? (struct place){ FACE_RANKS, 0, r - 1 }
-			       : (struct place){ FACE_RANKS, r, PLACE_DIR };
-		if (is_link)
-			link_name(v, r - 1, again);
-		else
-			dir_name(v, r - 1, again);
-		return !strcmp(name, again);
-	}
+	if (!r)
+		return false;
+	*ret = is_link ? (struct place){ FACE_RANKS, 0, r - 1 }
+		       : (struct place){ FACE_RANKS, r, PLACE_DIR };
+	if (is_link)
+		link_name(v, r - 1, again);
+	else
+		dir_name(v, r - 1, again);
+	return !strcmp(name, again); /* else only a number in front is the same */
+}
+
+static bool lookup_top(const struct view *v, const char *name, struct place *ret)
+{
+	if (lookup_rank(v, name, ret))
+		return true;
 	for (size_t i = 0; i < v->o.n_assets; i++)
 		if (!strcmp(name, v->o.assets[i].name)) {
 			*ret = (struct place){ FACE_RANKS, 0, n_ranks(v) + (uint32_t)i };
@@ -171,6 +146,48 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 			return true;
 		}
 	return false;
+}
+
+static int list_held(struct view *v, struct err *e)
+{
+	uint32_t n = n_ranks(v);
+	size_t k = 0, cap = 0;
+
+	v->held_at = calloc(n + 1ul, sizeof(*v->held_at));
+	if (!v->held_at)
+		return err_set(e, ENOMEM, "out of memory");
+	for (uint32_t r = 1; r <= n; r++) {
+		for (size_t i = 0; i < v->model.n; i++) {
+			uint64_t off[MAX_DIMS], len[MAX_DIMS];
+
+			if (!view_rank_box(v, r, i, off, len))
+				continue;
+			if (k == cap) {
+				uint32_t *grown;
+
+				cap = cap * 2 + 1024;
+				grown = realloc(v->held, cap * sizeof(*grown));
+				if (!grown)
+					return err_set(e, ENOMEM, "out of memory");
+				v->held = grown;
+			}
+			v->held[k++] = (uint32_t)i;
+		}
+		v->held_at[r] = k;
+	}
+	return 0;
+}
+
+int view_ranks_init(struct view *v, struct err *e)
+{
+	struct place p;
+
+	for (size_t i = 0; i < v->o.n_assets; i++)
+		if (lookup_rank(v, v->o.assets[i].name, &p))
+			return err_set(e, EEXIST,
+				       "ranks/: the file '%s' of assets= has a name that is taken",
+				       v->o.assets[i].name);
+	return layout_holds_all(v->o.layout) ? 0 : list_held(v, e);
 }
 
 static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)

@@ -36,7 +36,7 @@ static enum view_kind kind(const struct view *v, struct place p)
 
 static uint64_t entries(const struct view *v, struct place p)
 {
-	if (p.rank && v->held)
+	if (p.rank && v->held_at)
 		return v->held_at[p.rank] - v->held_at[p.rank - 1];
 	return names_of(v, p.rank)->n;
 }
@@ -44,7 +44,7 @@ static uint64_t entries(const struct view *v, struct place p)
 static struct place entry(const struct view *v, struct place p, uint64_t pos,
 			  char name[static NAME_CAP])
 {
-	p.index = p.rank && v->held ? v->held[v->held_at[p.rank - 1] + pos] : (uint32_t)pos;
+	p.index = p.rank && v->held_at ? v->held[v->held_at[p.rank - 1] + pos] : (uint32_t)pos;
 	namelist_file(names_of(v, p.rank), p.index, suffix_of(p), name);
 	return p;
 }
