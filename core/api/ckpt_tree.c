@@ -20,9 +20,9 @@
 struct ckpt_file {
 	struct ckpt *c;
 	struct vfile v;
-	struct vreader
-		*reader; /* where just one tensor is in it; of several, each is opened when it
-	                           is read: a file may consist of a hundred thousand */
+	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
+	 * consist of a hundred thousand. */
+	struct vreader *reader;
 };
 
 /* ---- names ---- */
@@ -334,18 +334,32 @@ static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct err *e)
 	return view_vtensor(s->f->c->view, s->f->v.seg[s->v[i]].id, ret, e);
 }
 
+/* An asset is there as long as it was: its last byte can be read. */
+static int check_asset(struct ckpt_file *f, const struct segment *s, struct err *e)
+{
+	uint8_t last;
+
+	return assets_read(&f->c->assets, s->id, &last, 1, s->from + s->len - 1, e);
+}
+
 /* Everything that reads will need is looked at now. */
-static int open_tensors(struct ckpt_file *f, struct err *e)
+static int open_segments(struct ckpt_file *f, struct err *e)
 {
 	autofree uint32_t *v = malloc((f->v.n + 1) * sizeof(*v));
 	struct tensor_segments s = { f, v };
 	size_t n = 0;
+	int rc = 0;
 
 	if (!v)
 		return err_set(e, ENOMEM, "out of memory");
-	for (uint32_t i = 0; i < f->v.n; i++)
+	for (uint32_t i = 0; !rc && i < f->v.n; i++) {
 		if (f->v.seg[i].kind == SEG_TENSOR)
 			v[n++] = i;
+		else if (f->v.seg[i].kind == SEG_FILE)
+			rc = check_asset(f, &f->v.seg[i], e);
+	}
+	if (rc)
+		return rc;
 	if (n == 1)
 		return open_tensor(f->c, f->v.seg[v[0]].id, &f->reader, e);
 	return n ? fetch_look(f->c->fetch, n, make_tensor, &s, e) : 0;
@@ -361,7 +375,8 @@ int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struc
 		return err_set(e, ENOENT, "inode %llu: there is no such file",
 			       (unsigned long long)node);
 	if (kind != VIEW_FILE)
-		return err_set(e, EISDIR, "it is a directory");
+		return kind == VIEW_DIR ? err_set(e, EISDIR, "it is a directory")
+					: err_set(e, ELOOP, "it is a link");
 	rc = check_openable(c, node, e);
 	if (rc)
 		return rc;
@@ -372,7 +387,7 @@ int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struc
 	f->v = (struct vfile)VFILE_INIT;
 	rc = view_describe(c->view, node, &f->v, e);
 	if (!rc)
-		rc = open_tensors(f, e);
+		rc = open_segments(f, e);
 	if (rc) {
 		ckpt_file_close(f);
 		return rc;
