@@ -59,6 +59,7 @@
 	X(vfile) \
 	X(values) \
 	X(view) \
+	X(view_model) \
 	X(vtensor) \
 	X(zip) \
 	X(zstd)
