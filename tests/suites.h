@@ -27,6 +27,7 @@
 	X(ckpt) \
 	X(ckpt_data) \
 	X(ckpt_fault) \
+	X(ckpt_model) \
 	X(dcp) \
 	X(delta) \
 	X(diff) \

@@ -211,8 +211,12 @@ enum dtype dcp_dtype(uint32_t element)
 void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s, unsigned file,
 	       unsigned layers)
 {
-	enum dtype dtype = dcp_dtype(s->element);
+	dcp_scene_as(d, fqn, len, s, dcp_dtype(s->element), file, layers);
+}
 
+void dcp_scene_as(struct dcp *d, const char *fqn, size_t len, const struct scene *s,
+		  enum dtype dtype, unsigned file, unsigned layers)
+{
 	dcp_tensor(d, fqn, len, dtype_info(dtype)->name, s->n, s->shape, s->count, s->boxes);
 	for (uint32_t i = 0; i < s->count; i++) {
 		const uint64_t *box = s->boxes + i * 2 * s->n;

@@ -63,6 +63,9 @@ enum dtype dcp_dtype(uint32_t element);
  */
 void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s, unsigned file,
 	       unsigned layers);
+/* The same as another dtype of that size. */
+void dcp_scene_as(struct dcp *d, const char *fqn, size_t len, const struct scene *s,
+		  enum dtype dtype, unsigned file, unsigned layers);
 /* An object of those bytes. */
 void dcp_bytes(struct dcp *d, const char *fqn, size_t len, const void *p, size_t n, unsigned file,
 	       unsigned layers);
