@@ -46,7 +46,9 @@ struct ckpt {
 	size_t info_len;
 };
 
-#define CKPT_SIZE_UNKNOWN UINT64_MAX /* in object_size */
+/* In object_size, above all sizes: 0 was answered, because it could not be read; not asked for. */
+#define CKPT_SIZE_FAILED  (UINT64_MAX - 1)
+#define CKPT_SIZE_UNKNOWN UINT64_MAX
 
 /* Distinct source files of a stored tensor, by catalog number. */
 int ckpt_source_files(struct ckpt *c, size_t i, uint64_t *ret, struct err *e);

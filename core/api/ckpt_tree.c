@@ -124,15 +124,19 @@ int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos, char name[static CKP
 
 int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
 {
-	uint64_t size = c->object_size[i];
+	uint64_t size = c->object_size[i], known = CKPT_SIZE_UNKNOWN;
 	size_t n;
 	int rc;
 
-	if (size == CKPT_SIZE_UNKNOWN) {
+	if (size >= CKPT_SIZE_FAILED) {
 		rc = object_size(c->fetch, &catalog_objects(c->catalog, &n)[i].loc, &size, e);
+		if (rc && rc != -ENOMEM)
+			c->object_size[i] = CKPT_SIZE_FAILED;
 		if (rc)
 			return rc;
-		c->object_size[i] = size;
+		if (!atomic_compare_exchange_strong(&c->object_size[i], &known, size) &&
+		    known == CKPT_SIZE_FAILED) /* whoever was told 0 would take it for empty */
+			return err_set(e, EIO, "it could not be read when its size was asked for");
 	}
 	*ret = size;
 	return 0;
@@ -154,7 +158,7 @@ int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
 {
 	char target[CKPT_NAME_MAX + 1];
-	struct err ignored;
+	struct err why;
 	int64_t asset;
 	int rc = ckpt_type(c, node, ret, e);
 
@@ -170,8 +174,11 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 		asset = view_asset(c->view, node);
 		if (asset >= 0)
 			ret->mtime_ns = c->assets.v[asset].mtime_ns;
+		rc = view_size(c->view, node, &ret->size, &why);
+		if (rc == -ENOMEM)
+			return err_set(e, ENOMEM, "%s", why.msg);
 		/* What cannot be decoded has size 0 and fails when opened. */
-		if (view_size(c->view, node, &ret->size, &ignored))
+		if (rc)
 			ret->size = 0;
 	}
 	return 0;
