@@ -18,10 +18,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char dir[4096], index_path[4200];
 static int dir_fd = -1;
+
+enum { OUT_MAX = 1 << 19 }; /* bytes of all files */
 
 static void setup(void)
 {
@@ -38,32 +41,42 @@ static void teardown(void)
 
 /* ---- walking through everything ---- */
 
-/* Files of the tree in order; their bytes one after the other, as far as no error comes. */
-static int read_all(struct ckpt *c, struct buf *out, struct err *e)
+static int read_file(struct ckpt *c, ckpt_node n, uint64_t size, bool keep, struct buf *out,
+		     struct err *e)
 {
-	static const char *const dirs[] = { "tensors", "npy", "objects", ".ckptfs" };
+	struct ckpt_file *f = NULL;
+	int64_t got = ckpt_file_open(c, n, &f, e);
+
+	if (got)
+		return (int)got;
+	REQUIRE(ckpt_file_size(f) == size && out->len + size <= OUT_MAX);
+	got = ckpt_file_read(f, out->data + out->len, size, 0, e);
+	if (got > 0 && keep)
+		out->len += (size_t)got;
+	ckpt_file_close(f);
+	return got < 0 ? (int)got : 0;
+}
+
+/* Files below a directory in order, their bytes one after the other, as far as no error comes. */
+static int read_below(struct ckpt *c, ckpt_node dir_node, bool keep, struct buf *out, struct err *e)
+{
 	char name[CKPT_NAME_MAX + 1], value[300];
+	struct ckpt_stat st;
+	ckpt_node n;
 	int rc = 0;
 
-	for (size_t d = 0; !rc && d < ARRAY_LEN(dirs); d++) {
-		ckpt_node at, n;
+	for (uint64_t pos = 0; !rc && !ckpt_entry(c, dir_node, pos, name, &n); pos++) {
+		int64_t got = ckpt_xattr(c, n, "user.ckptfs.files", value, sizeof(value), e);
 
-		rc = ckpt_walk(c, dirs[d], &at, e);
-		for (uint64_t pos = 0; !rc && !ckpt_entry(c, at, pos, name, &n); pos++) {
-			struct ckpt_file *f = NULL;
-			int64_t got;
-
-			got = d < 2 ? ckpt_xattr(c, n, "user.ckptfs.files", value, sizeof(value), e)
-				    : 0;
-			rc = got < 0 ? (int)got : ckpt_file_open(c, n, &f, e);
-			if (rc)
-				break;
-			got = ckpt_file_read(f, out->data + out->len, ckpt_file_size(f), 0, e);
-			if (got >= 0 && d < 3) /* info.json says where the index is */
-				out->len += (size_t)got;
-			ckpt_file_close(f);
-			rc = got < 0 ? (int)got : 0;
-		}
+		if (got < 0 && got != -ENODATA)
+			return (int)got;
+		*e = (struct err){ 0 };
+		rc = ckpt_stat(c, n, &st, e);
+		if (rc || st.is_link)
+			continue;
+		/* info.json says where the index is. */
+		rc = st.is_dir ? read_below(c, n, strcmp(name, ".ckptfs") != 0, out, e)
+			       : read_file(c, n, st.size, keep, out, e);
 	}
 	return rc;
 }
@@ -83,7 +96,7 @@ static int use(const char *path, const struct ckpt_opts *o, struct buf *out, str
 	out->len = 0;
 	REQUIRE(!rc == (c != NULL));
 	if (!rc)
-		rc = read_all(c, out, e);
+		rc = read_below(c, CKPT_ROOT, true, out, e);
 	if (!rc)
 		rc = ckpt_check(c, &k, e);
 	ckpt_close(c);
@@ -95,25 +108,28 @@ static const struct {
 	bool file;	  /* the index is a file; else in memory */
 	bool there;	  /* and there already */
 	enum fault_kind kind;
-	bool rest; /* all calls from there on fail */
+	bool rest;    /* all calls from there on fail */
+	bool options; /* all there are */
 } runs[] = {
-	{ "plain", false, false, FAULT_ALLOC, false },
-	{ "plain", true, true, FAULT_ALLOC, false },
-	{ "plain", false, false, FAULT_READ, false },
-	{ "plain", true, false, FAULT_READ, true },
-	{ "plain", true, true, FAULT_READ, false },
-	{ "plain", true, false, FAULT_WRITE, false },
-	{ "plain", true, false, FAULT_SYNC, false },
-	{ "mp4_ranklocal", false, false, FAULT_READ, false },
-	{ NULL, false, false, FAULT_ALLOC, false },
-	{ NULL, true, false, FAULT_ALLOC, true },
-	{ NULL, true, true, FAULT_ALLOC, false },
-	{ NULL, false, false, FAULT_READ, false },
-	{ NULL, true, true, FAULT_READ, true },
+	{ "plain", false, false, FAULT_ALLOC, false, false },
+	{ "plain", true, true, FAULT_ALLOC, false, false },
+	{ "plain", false, false, FAULT_READ, false, false },
+	{ "plain", true, false, FAULT_READ, true, false },
+	{ "plain", true, true, FAULT_READ, false, false },
+	{ "plain", true, false, FAULT_WRITE, false, false },
+	{ "plain", true, false, FAULT_SYNC, false, false },
+	{ "mp4_ranklocal", false, false, FAULT_READ, false, false },
+	{ NULL, false, false, FAULT_ALLOC, false, false },
+	{ NULL, true, false, FAULT_ALLOC, true, false },
+	{ NULL, true, true, FAULT_ALLOC, false, false },
+	{ NULL, false, false, FAULT_READ, false, false },
+	{ NULL, true, true, FAULT_READ, true, false },
+	{ NULL, true, true, FAULT_ALLOC, false, true },
+	{ NULL, true, true, FAULT_READ, false, true },
 };
 
-/* Irregular, transposed and compressed tensors, a conjugated one, a compressed object. */
-static void put_checkpoint(void)
+/* n irregular, transposed and compressed tensors, a conjugated one, a compressed object. */
+static void put_checkpoint(unsigned n)
 {
 	struct rng r = { 7 };
 	struct choose choose = choose_rng(&r);
@@ -133,7 +149,7 @@ static void put_checkpoint(void)
 	struct dcp d;
 
 	dcp_begin(&d, dir_fd);
-	for (unsigned i = 0; i < 4; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		struct scene s;
 		char fqn[16];
 
@@ -155,6 +171,30 @@ static void put_checkpoint(void)
 	buf_release(&b);
 }
 
+/* Options with all their files, which lie beside the data. */
+static void put_options(struct ckpt_opts *o)
+{
+	static const char rules[] = "s/^t([0-9])$/layer.\\1/\ns/never/x/\n";
+	static const char layout[] = "mesh dp=1 tp=2\nlayer.0 tp:0\nodd tp:0\n";
+	static char rules_path[4200], layout_path[4200], assets[4200];
+
+	(void)snprintf(rules_path, sizeof(rules_path), "%s/rules", dir);
+	(void)snprintf(layout_path, sizeof(layout_path), "%s/layout", dir);
+	(void)snprintf(assets, sizeof(assets), "%s/assets", dir);
+	put_file(dir_fd, "rules", rules, sizeof(rules) - 1);
+	put_file(dir_fd, "layout", layout, sizeof(layout) - 1);
+	REQUIRE(!mkdirat(dir_fd, "assets", 0700));
+	put_file(dir_fd, "assets/config.json", "{}", 2);
+	put_file(dir_fd, "assets/vocab.txt", "words", 5);
+	o->rename = rules_path;
+	o->layout = layout_path;
+	o->assets = assets;
+	o->weights = "";
+	o->dtype = "bf16";
+	o->shard_size = 150;
+	o->map_bytes = 1;
+}
+
 START_TEST(nothing_that_fails_gives_wrong_bytes)
 {
 	struct ckpt_opts o = { .index = runs[_i].file ? index_path : ":memory:" };
@@ -168,10 +208,12 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 		(void)snprintf(path, sizeof(path), "%s/%s/ckpt",
 			       data && *data ? data : "tests/data", runs[_i].ckpt);
 	} else {
-		put_checkpoint();
+		put_checkpoint(runs[_i].options ? 2 : 4); /* there is more to do for each */
 		(void)snprintf(path, sizeof(path), "%s", dir);
 	}
-	REQUIRE(buf_room(&want, 1 << 19) && buf_room(&got, 1 << 19)); /* once and for all */
+	if (runs[_i].options)
+		put_options(&o);
+	REQUIRE(buf_room(&want, OUT_MAX) && buf_room(&got, OUT_MAX)); /* once and for all */
 	ck_assert_msg(!use(path, &o, &want, &e), "%s", e.msg);
 	ck_assert_uint_gt(want.len, 100);
 	for (uint64_t n = 1; fault_round(runs[_i].kind, n, runs[_i].rest ? UINT64_MAX : 1); n++) {
