@@ -520,7 +520,7 @@ END_TEST
 
 /* ---- casts ---- */
 
-/* Stored with the sign to be flipped and big-endian: as a whole element only. */
+/* Stored with the sign to be flipped, which concerns whole elements only. */
 static void put_odd(const void *values, size_t n)
 {
 	const int64_t size[] = { (int64_t)n };
@@ -646,6 +646,564 @@ START_TEST(large_tensors_are_cast_piece_by_piece)
 }
 END_TEST
 
+/* ---- options that are wrong ---- */
+
+static void put_text(const char *name, const char *text)
+{
+	put_file(top_fd, name, text, strlen(text));
+}
+
+/* An option is a file in `top` if its value begins with '@'. */
+static const struct {
+	const char *rename, *weights, *dtype, *layout, *assets;
+	int code;
+	const char *msg; /* its end, with @ for top */
+} wrong[] = {
+	{ .rename = "@none",
+	  .code = ENOENT,
+	  .msg = "option 'rename': read '@/none': No such file or directory" },
+	{ .rename = "@", .code = EISDIR, .msg = "option 'rename': read '@/': Is a directory" },
+	{ .rename = "@bad",
+	  .code = EINVAL,
+	  .msg = "option 'rename': '@/bad' line 2: Invalid regular expression" },
+	{ .rename = "@twins",
+	  .code = EEXIST,
+	  .msg = "'model.layers.0.w' and 'model.layers.2.w' would both be called 'model.layer.w'" },
+	{ .rename = "@nothing",
+	  .code = EINVAL,
+	  .msg = "'@/nothing' line 1: 'model.ids' becomes nothing" },
+	{ .weights = "mode",
+	  .code = EINVAL,
+	  .msg = "option 'weights': no tensor's name begins with 'mode.'" },
+	{ .weights = "step",
+	  .code = EINVAL,
+	  .msg = "option 'weights': no tensor's name begins with 'step.'" },
+	{ .dtype = "int8",
+	  .code = EINVAL,
+	  .msg = "option 'dtype': 'int8' is none of bf16, fp16, fp32" },
+	{ .dtype = "", .code = EINVAL, .msg = "option 'dtype': '' is none of bf16, fp16, fp32" },
+	{ .dtype = "BF16",
+	  .code = EINVAL,
+	  .msg = "option 'dtype': 'BF16' is none of bf16, fp16, fp32" },
+	{ .layout = "@none",
+	  .code = ENOENT,
+	  .msg = "option 'layout': open layout '@/none': No such file or directory" },
+	{ .layout = "@bad",
+	  .code = EINVAL,
+	  .msg = "option 'layout': @/bad:2: a rule before the mesh line" },
+	{ .layout = "@deep",
+	  .code = EINVAL,
+	  .msg = "@/deep:2: 'layers.0.w' of shape [6,8] has no dimension 2 to split" },
+	{ .layout = "@other.layout",
+	  .code = EINVAL,
+	  .msg = ": rank 0: 'ids' of shape [5]: full_shape is [6]" },
+	{ .assets = "@none",
+	  .code = ENOENT,
+	  .msg = "assets directory '@/none': No such file or directory" },
+	{ .assets = "@bad", .code = ENOTDIR, .msg = "assets directory '@/bad': Not a directory" },
+};
+
+static const char *in_top(const char *value, char out[static 4300])
+{
+	if (!value || *value != '@')
+		return value;
+	(void)snprintf(out, 4300, "%s/%s", top, value + 1);
+	return out;
+}
+
+START_TEST(wrong_options_are_named)
+{
+	struct ckpt_opts o = { .weights = wrong[_i].weights, .dtype = wrong[_i].dtype };
+	char rename[4300], layout[4300], assets[4300];
+	struct buf want = BUF_INIT(20000);
+	struct ckpt *c;
+	struct err e;
+
+	put_samples();
+	put_text("bad", "# what is it?\ns/[/x/\n");
+	put_text("twins", "s/layers\\.[0-9]+/layer/\n");
+	put_text("nothing", "s/.*ids//\n");
+	put_text("deep", "mesh tp=2\n*.w tp:2\n");
+	put_text("other.layout", "{\"0\": {\"ids\": {\"full_shape\": [6]}}}");
+	o.rename = in_top(wrong[_i].rename, rename);
+	o.layout = in_top(wrong[_i].layout, layout);
+	o.assets = in_top(wrong[_i].assets, assets);
+	ck_assert_int_eq(try_open(&o, &c, &e), -wrong[_i].code);
+	ck_assert_ptr_null(c);
+	for (const char *m = wrong[_i].msg; *m; m++) {
+		if (*m == '@')
+			buf_str(&want, top);
+		else
+			buf_add(&want, m, 1);
+	}
+	if (strlen(e.msg) < want.len || strcmp(e.msg + strlen(e.msg) - want.len, want.data) != 0)
+		ck_abort_msg("%s", e.msg);
+	ck_assert(!strncmp(e.msg, "checkpoint '", 12));
+	buf_release(&want);
+	release_samples();
+}
+END_TEST
+
+/* ---- warnings ---- */
+
+static void add_warning(void *arg, const char *what)
+{
+	struct buf *b = arg;
+	size_t n = strlen(top) + 1;
+
+	buf_printf(b, "%s; ", strncmp(what, top, n - 1) ? what : what + n);
+}
+
+START_TEST(rules_that_nothing_needs_are_told)
+{
+	struct buf said = BUF_INIT(10000);
+	struct ckpt_opts o = { .warn = add_warning, .warn_arg = &said };
+	char rename[4300], layout[4300];
+
+	put_samples();
+	put_text("rules", "s/ids/ids2/\ns/nobody/x/\ns/never/y/\n");
+	put_text("layout", "mesh tp=1\nids2 tp:0\nids tp:0\n*.weights tp:0\n");
+	put_text("json.layout", "{\"0\": {\"ids2\": {}, \"absent\": {}}}");
+	o.rename = in_top("@rules", rename);
+	o.layout = in_top("@layout", layout);
+	ckpt_close(open_with(&o));
+	ck_assert_str_eq(said.data, "rules:2: 's/nobody/x/' matches no FQN; "
+				    "rules:3: 's/never/y/' matches no FQN; "
+				    "layout:3: no tensor for 'ids'; "
+				    "layout:4: no tensor for '*.weights'; ");
+	said.len = 0;
+	o.rename = NULL;
+	o.layout = in_top("@json.layout", layout);
+	ckpt_close(open_with(&o));
+	ck_assert_str_eq(said.data, "json.layout: no tensor 'ids2' in the checkpoint; "
+				    "json.layout: no tensor 'absent' in the checkpoint; ");
+	o.warn = NULL; /* nobody listens */
+	ckpt_close(open_with(&o));
+	buf_release(&said);
+	release_samples();
+}
+END_TEST
+
+/* ---- assets ---- */
+
+static void put_link(int fd, const char *target, const char *name)
+{
+	REQUIRE(!symlinkat(target, fd, name));
+}
+
+/* Entries of a directory of the tree. */
+static void list(struct ckpt *c, const char *path, char out[static 1000])
+{
+	char name[CKPT_NAME_MAX + 1];
+	struct err e = { 0 };
+	ckpt_node at = 0, n;
+
+	*out = 0;
+	REQUIRE(!ckpt_walk(c, path, &at, &e));
+	for (uint64_t i = 0; !ckpt_entry(c, at, i, name, &n); i++)
+		(void)snprintf(out + strlen(out), 1000 - strlen(out), "%s ", name);
+}
+
+static void expect_text(struct ckpt *c, const char *path, const char *want)
+{
+	size_t n;
+	autofree uint8_t *got = read_file(c, path, &n);
+
+	ck_assert_str_eq((const char *)got, want);
+}
+
+START_TEST(a_directory_of_assets_is_shown_without_weights)
+{
+	struct ckpt_opts o = { 0 };
+	char assets[4300], layout[4300], got[1000];
+	struct err e = { 0 };
+	struct ckpt_stat st;
+	struct stat real;
+	struct ckpt *c;
+	ckpt_node n = 0;
+	autoclose int fd = -1;
+
+	put_samples();
+	REQUIRE(!mkdirat(top_fd, "assets", 0700) && !mkdirat(top_fd, "assets/sub", 0700));
+	fd = openat(top_fd, "assets", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_text("blob", "from the cache");
+	put_file(fd, "config.json", "{}", 2);
+	put_file(fd, "vocab.txt", "", 0);
+	put_file(fd, "modeling_new.py", "pass", 4);
+	put_file(fd, ".gitattributes", "x", 1);
+	put_file(fd, "model.safetensors", "x", 1);
+	put_file(fd, "pytorch_model-00001-of-00002.bin", "x", 1);
+	put_file(fd, "model.safetensors.index.json", "x", 1);
+	put_file(fd, "consolidated.00.pth", "x", 1);
+	put_link(fd, "../blob", "tokenizer.json"); /* as in the cache of Hugging Face */
+	put_link(fd, "missing", "broken.json");
+	REQUIRE(!mkfifoat(fd, "pipe.json", 0600));
+	o.assets = in_top("@assets", assets);
+	put_text("layout", mesh);
+	o.layout = in_top("@layout", layout);
+	c = open_with(&o);
+	list(c, "hf", got);
+	ck_assert_str_eq(got, "config.json model.safetensors modeling_new.py tokenizer.json "
+			      "vocab.txt ");
+	for (int i = 0; i < 2; i++) {
+		expect_text(c, i ? "ranks/config.json" : "hf/config.json", "{}");
+		expect_text(c, i ? "ranks/tokenizer.json" : "hf/tokenizer.json", "from the cache");
+		expect_text(c, i ? "ranks/vocab.txt" : "hf/vocab.txt", "");
+		REQUIRE(!ckpt_walk(c, i ? "ranks/tokenizer.json" : "hf/tokenizer.json", &n, &e));
+		REQUIRE(!ckpt_stat(c, n, &st, &e) && !fstatat(top_fd, "blob", &real, 0));
+		ck_assert_uint_eq(st.mtime_ns, (uint64_t)real.st_mtim.tv_sec * 1000000000 +
+						       (uint64_t)real.st_mtim.tv_nsec);
+	}
+	ckpt_close(c);
+	release_samples();
+}
+END_TEST
+
+/* Without assets=: nothing leads out of the checkpoint, nor out of its parent. */
+START_TEST(usual_assets_are_found_beside_the_checkpoint)
+{
+	char got[1000];
+	struct ckpt *c;
+
+	put_samples();
+	put_file(dir_fd, "config.json", "own", 3);
+	put_text("config.json", "parent's");
+	put_text("generation_config.json", "generation");
+	put_text("notes.txt", "not usual");
+	put_file(dir_fd, "secret", "inside", 6);
+	put_link(dir_fd, "secret", "tokenizer.json");
+	put_link(dir_fd, "/etc/passwd", "tokenizer_config.json");
+	put_link(dir_fd, "../notes.txt", "vocab.txt"); /* out of the checkpoint */
+	put_link(top_fd, "/etc/passwd", "merges.txt");
+	put_link(top_fd, "ckpt/secret", "vocab.json"); /* the parent's, and stays in it */
+	c = open_with(&(struct ckpt_opts){ 0 });
+	list(c, "hf", got);
+	ck_assert_str_eq(got, "config.json generation_config.json model.safetensors tokenizer.json "
+			      "vocab.json ");
+	expect_text(c, "hf/config.json", "own");
+	expect_text(c, "hf/generation_config.json", "generation");
+	expect_text(c, "hf/tokenizer.json", "inside");
+	ckpt_close(c);
+	release_samples();
+}
+END_TEST
+
+START_TEST(an_asset_that_changes_is_an_error)
+{
+	struct ckpt_file *f = NULL, *again = NULL;
+	struct err e = { 0 };
+	char buf[20];
+	struct ckpt *c;
+
+	put_samples();
+	put_text("config.json", "as it was");
+	put_text("vocab.txt", "words");
+	c = open_with(&(struct ckpt_opts){ 0 });
+	REQUIRE(!ckpt_file_open_path(c, "hf/config.json", &f, &e));
+	REQUIRE(ckpt_file_read(f, buf, sizeof(buf), 0, &e) == 9);
+	put_text("config.json", "as it is");
+	REQUIRE(!unlinkat(top_fd, "vocab.txt", 0));
+	ck_assert_int_eq(ckpt_file_read(f, buf, sizeof(buf), 0, &e), -EIO);
+	ck_assert_int_eq(ckpt_file_open_path(c, "hf/config.json", &again, &e), -EIO);
+	ck_assert_int_eq(ckpt_file_open_path(c, "hf/vocab.txt", &again, &e), -ENOENT);
+	ck_assert_ptr_null(again);
+	ckpt_file_close(f);
+	ckpt_close(c);
+	release_samples();
+}
+END_TEST
+
+/* ---- links and attributes ---- */
+
+START_TEST(links_lead_to_the_files_of_ranks)
+{
+	static const struct {
+		const char *path, *to; /* NULL: nowhere */
+	} rows[] = {
+		{ "ranks/model-rank-4-part-0.safetensors", "ranks/00004/model.safetensors" },
+		{ "/ranks//model-rank-4-part-0.safetensors/", "ranks/00004/model.safetensors" },
+		{ "ranks/model-rank-4-part-0.safetensors/x", NULL },
+		{ "ranks/model-rank-4-part-0.safetensors/.", NULL },
+		{ "ranks/model-rank-6-part-0.safetensors", NULL },
+	};
+	char layout[4300], target[CKPT_NAME_MAX + 1];
+	struct ckpt_file *f = NULL;
+	struct ckpt_stat st;
+	struct err e = { 0 };
+	ckpt_node n = 0, want = 0, ranks = 0;
+	struct ckpt *c;
+
+	put_samples();
+	put_text("layout", mesh);
+	c = open_with(&(struct ckpt_opts){ .layout = in_top("@layout", layout) });
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		ck_assert_int_eq(ckpt_walk(c, rows[i].path, &n, &e), rows[i].to ? 0 : -ENOENT);
+		if (!rows[i].to)
+			continue;
+		ck_assert_int_eq(ckpt_walk(c, rows[i].to, &want, &e), 0);
+		ck_assert_uint_eq(n, want);
+	}
+	REQUIRE(!ckpt_walk(c, "ranks", &ranks, &e));
+	REQUIRE(!ckpt_lookup(c, ranks, "model-rank-4-part-0.safetensors",
+			     &n)); /* the link itself */
+	REQUIRE(!ckpt_type(c, n, &st, &e) && st.is_link && !st.is_dir && st.node == n);
+	ck_assert_int_eq(ckpt_readlink(c, n, target, &e), 23);
+	ck_assert_str_eq(target, "00004/model.safetensors");
+	REQUIRE(!ckpt_stat(c, n, &st, &e) && st.is_link && st.size == 23 && st.mtime_ns);
+	ck_assert_int_eq(ckpt_file_open(c, n, &f, &e), -ELOOP);
+	ck_assert_int_eq(ckpt_readlink(c, ranks, target, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_readlink(c, want, target, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_type(c, 5, &st, &e), -ENOENT);
+	REQUIRE(!ckpt_type(c, ranks, &st, &e) && st.is_dir && !st.is_link);
+	REQUIRE(!ckpt_type(c, want, &st, &e) && !st.is_dir && !st.is_link);
+	ckpt_close(c);
+	release_samples();
+}
+END_TEST
+
+START_TEST(attributes_of_a_ranks_file_are_those_of_its_part)
+{
+	static const struct {
+		const char *path, *name, *value;
+	} rows[] = {
+		{ "ranks/00001/tensors/embed.weight", "fqn", "embed.weight" },
+		{ "ranks/00001/tensors/embed.weight", "dtype", "float16" },
+		{ "ranks/00001/tensors/embed.weight", "shape", "[4,4]" },
+		{ "ranks/00002/npy/embed.weight.npy", "shape", "[2,4]" },
+		{ "ranks/00005/tensors/layers.10.w", "shape", "[0,1,5]" },
+		{ "ranks/00005/tensors/ids", "dtype", "int64" },
+		{ "tensors/model.embed.weight", "shape", "[10,4]" },
+		{ "tensors/model.embed.weight", "dtype", "float16" },
+		{ "hf/model.safetensors", "fqn", NULL },
+		{ "ranks/00001/model.safetensors", "fqn", NULL },
+		{ "ranks", "fqn", NULL },
+	};
+	struct err e = { 0 };
+	char layout[4300];
+	struct ckpt *c;
+
+	put_samples();
+	put_text("layout", mesh);
+	c = open_with(&(struct ckpt_opts){ .layout = in_top("@layout", layout), .dtype = "fp16" });
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		char name[50], value[100] = "";
+		ckpt_node n = 0;
+		int64_t got;
+
+		(void)snprintf(name, sizeof(name), "user.ckptfs.%s", rows[i].name);
+		REQUIRE(!ckpt_walk(c, rows[i].path, &n, &e));
+		got = ckpt_xattr(c, n, name, value, sizeof(value) - 1, &e);
+		ck_assert_int_eq(got, rows[i].value ? (int64_t)strlen(rows[i].value) : -ENODATA);
+		ck_assert_str_eq(value, rows[i].value ? rows[i].value : "");
+		ck_assert_int_eq(ckpt_xattr_names(c, n, NULL, 0) > 0, rows[i].value != NULL);
+	}
+	ckpt_close(c);
+	release_samples();
+}
+END_TEST
+
+/* ---- what cannot be read ---- */
+
+static int open_path_code(struct ckpt *c, const char *path, struct err *e)
+{
+	struct ckpt_file *f = NULL;
+	int rc;
+
+	*e = (struct err){ 0 };
+	rc = ckpt_file_open_path(c, path, &f, e);
+	REQUIRE(!rc == (f != NULL));
+	ckpt_file_close(f);
+	return rc;
+}
+
+/* An item that is not what the metadata says is found when a file is opened that needs it. */
+START_TEST(a_damaged_item_fails_the_opens_that_need_it)
+{
+	static const struct {
+		const char *path;
+		bool fails;
+	} rows[] = {
+		{ "tensors/model.ids", true },
+		{ "npy/model.ids.npy", true },
+		{ "hf/model-00002-of-00002.safetensors", true },
+		{ "hf/model-00001-of-00002.safetensors", false },
+		{ "hf/model.safetensors.index.json", false },
+		{ "pt/model.pt", true },
+		{ "safetensors/model.safetensors", true },
+		{ "ranks/00003/model.safetensors", true },
+		{ "ranks/00003/tensors/ids", true },
+		{ "ranks/00003/tensors/embed.weight", false },
+		{ "ranks/00007/model.safetensors", false },
+	};
+	const int64_t size[] = { 4 };
+	struct saved t = { .dtype = DTYPE_F32,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "0123456789abcde",
+			   .storage_bytes = 16 };
+	static const char *const fqns[] = { "model.embed.weight", "model.ids" };
+	char layout[4300];
+	struct ckpt *c;
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	for (size_t i = 0; i < 2; i++) {
+		struct buf b = BUF_INIT(0);
+		struct chunk_loc l;
+
+		(void)saved_item(&b, &t);
+		if (i)
+			memset(b.data, 0x77, b.len);
+		l = dcp_item(&d, 0, b.data, b.len, 0);
+		dcp_tensor(&d, fqns[i], strlen(fqns[i]), "float32", 1, (const uint64_t[]){ 4 }, 1,
+			   (const uint64_t[]){ 0, 4 });
+		dcp_stored(&d, fqns[i], strlen(fqns[i]), 1, (const uint64_t[]){ 0 }, "__0_0.distcp",
+			   (int64_t)l.offset, (int64_t)l.length, 0);
+		buf_release(&b);
+	}
+	dcp_end(&d, ".metadata");
+	put_text("layout", "{\"3\": {\"embed.weight\": {}, \"ids\": {}}, "
+			   "\"7\": {\"embed.weight\": {}}}");
+	c = open_with(&(struct ckpt_opts){ .layout = in_top("@layout", layout), .shard_size = 16 });
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct err e;
+		int rc = open_path_code(c, rows[i].path, &e);
+
+		ck_assert_msg(rc == (rows[i].fails ? -EBADMSG : 0), "%s: %d %s", rows[i].path, rc,
+			      e.msg);
+		if (rows[i].fails)
+			ck_assert_msg(strstr(e.msg, "tensor 'model.ids', item at "), "%s", e.msg);
+	}
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(what_is_missing_is_left_out_of_what_is_put_together)
+{
+	struct ckpt_opts o = { .allow_missing = true, .shard_size = 300 };
+	struct want w[N_SAMPLES];
+	char layout[4300];
+	struct ckpt *c;
+	struct err e;
+	size_t n = 0, bytes, left_out = 0;
+	json_t *j;
+
+	put_samples();
+	put_text("layout", mesh);
+	o.layout = in_top("@layout", layout);
+	REQUIRE(!unlinkat(dir_fd, "__0_1.distcp", 0)); /* second chunks */
+	c = open_with(&o);
+	for (size_t i = 0; i < N_SAMPLES; i++) {
+		char path[110] = "tensors/";
+		bool lost = samples[i].name && scenes[i].count > 1;
+
+		(void)sample_fqn(&samples[i], path + 8);
+		ck_assert_int_eq(open_path_code(c, path, &e), lost ? -EIO : 0);
+		if (!samples[i].name)
+			continue;
+		(void)snprintf(path, sizeof(path), "ranks/00000/tensors/%s", samples[i].name);
+		ck_assert_int_eq(open_path_code(c, path, &e), lost ? -EIO : 0);
+		left_out += lost || !dtype_info(samples[i].dtype)->safetensors;
+		if (!lost)
+			w[n++] = want_whole(i, DTYPE_NONE);
+	}
+	check_pt(c, w, n);
+	check_safetensors(c, "safetensors/model.safetensors", NULL, 0);
+	autofree uint8_t *info = read_file(c, ".ckptfs/info.json", &bytes);
+	j = json_loads((const char *)info, JSON_REJECT_DUPLICATES, NULL);
+	REQUIRE(j);
+	ck_assert_uint_eq(json_array_size(json_object_get(json_object_get(j, "model"), "left_out")),
+			  left_out);
+	ck_assert_str_eq(json_string_value(json_object_get(json_object_get(j, "model"), "prefix")),
+			 "model.");
+	json_decref(j);
+	for (uint64_t rank = 0; rank < 6; rank++) {
+		struct want shards[N_SAMPLES];
+		char path[100];
+
+		for (size_t i = 0; i < n; i++)
+			shards[i] = want_shard(&w[i], rank);
+		(void)snprintf(path, sizeof(path), "ranks/%05d/model.safetensors", (int)rank);
+		check_safetensors(c, path, shards, n);
+		for (size_t i = 0; i < n; i++)
+			free(shards[i].p);
+	}
+	for (size_t i = 0; i < n; i++)
+		free(w[i].p);
+	ckpt_close(c);
+	release_samples();
+}
+END_TEST
+
+/* ---- threads ---- */
+
+enum { N_THREADS = 6 };
+
+struct crowd {
+	struct ckpt *c;
+	struct ckpt_file *f;
+	const uint8_t *whole;
+	size_t n;
+	atomic_uint turn;
+	atomic_bool bad;
+};
+
+/* Some read the file that all have open, some open it themselves. */
+static void *read_at_random(void *arg)
+{
+	struct crowd *w = arg;
+	struct rng r = { ++w->turn };
+	autofree uint8_t *part = malloc(w->n);
+	bool own = r.state % 2;
+
+	for (int i = 0; i < 150 && part; i++) {
+		uint64_t off = w->n - 1 - rng_below(&r, i % 4 ? 900 : w->n);
+		uint64_t len = 1 + rng_below(&r, w->n - off);
+		struct ckpt_file *f = w->f;
+		struct ckpt_stat st;
+		struct err e = { 0 };
+		ckpt_node node = 0;
+
+		if (own && ckpt_file_open_path(w->c, "hf/model.safetensors", &f, &e))
+			w->bad = true;
+		else
+			w->bad = w->bad || ckpt_file_read(f, part, len, off, &e) != (int64_t)len ||
+				 memcmp(part, w->whole + off, len) != 0 ||
+				 ckpt_walk(w->c, "hf/model.safetensors", &node, &e) ||
+				 ckpt_stat(w->c, node, &st, &e) || st.size != w->n;
+		if (f && own)
+			ckpt_file_close(f);
+	}
+	return NULL;
+}
+
+/* Chunk maps are thrown out between reads, and blocks where there is no room for them. */
+START_TEST(threads_read_one_file_at_once)
+{
+	struct crowd w = { 0 };
+	pthread_t threads[N_THREADS];
+	struct err e = { 0 };
+	autofree uint8_t *whole = NULL;
+	struct ckpt *first;
+
+	put_samples();
+	first = open_with(&(struct ckpt_opts){ .dtype = "bf16" });
+	w.whole = whole = read_file(first, "hf/model.safetensors", &w.n);
+	ckpt_close(first);
+	w.c = open_with(
+		&(struct ckpt_opts){ .dtype = "bf16", .map_bytes = 1, .cache_bytes = _i ? 0 : 1 });
+	REQUIRE(!ckpt_file_open_path(w.c, "hf/model.safetensors", &w.f, &e));
+	for (int i = 0; i < N_THREADS; i++)
+		REQUIRE(!pthread_create(&threads[i], NULL, read_at_random, &w));
+	for (int i = 0; i < N_THREADS; i++)
+		(void)pthread_join(threads[i], NULL);
+	ck_assert(!w.bad);
+	ckpt_file_close(w.f);
+	ckpt_close(w.c);
+	release_samples();
+}
+END_TEST
+
 Suite *ckpt_model_suite(void)
 {
 	Suite *s = suite_create("ckpt_model");
@@ -660,6 +1218,16 @@ Suite *ckpt_model_suite(void)
 	tcase_add_loop_test(t, odd_elements_are_resolved_before_they_are_cast, 0,
 			    ARRAY_LEN(targets));
 	tcase_add_test(t, large_tensors_are_cast_piece_by_piece);
+	tcase_add_loop_test(t, wrong_options_are_named, 0, ARRAY_LEN(wrong));
+	tcase_add_test(t, rules_that_nothing_needs_are_told);
+	tcase_add_test(t, a_directory_of_assets_is_shown_without_weights);
+	tcase_add_test(t, usual_assets_are_found_beside_the_checkpoint);
+	tcase_add_test(t, an_asset_that_changes_is_an_error);
+	tcase_add_test(t, links_lead_to_the_files_of_ranks);
+	tcase_add_test(t, attributes_of_a_ranks_file_are_those_of_its_part);
+	tcase_add_test(t, a_damaged_item_fails_the_opens_that_need_it);
+	tcase_add_test(t, what_is_missing_is_left_out_of_what_is_put_together);
+	tcase_add_loop_test(t, threads_read_one_file_at_once, 0, 2);
 	suite_add_tcase(s, t);
 	return s;
 }
