@@ -975,6 +975,50 @@ START_TEST(floats_are_cast_and_nothing_else)
 }
 END_TEST
 
+/* A checkpoint has less than 2^63 bytes, as a file must; a cast may make more of it. */
+START_TEST(what_would_be_too_large_for_a_file_is_an_error)
+{
+	static const struct stored huge[] = { { "a", DTYPE_BF16, 1, { (uint64_t)1 << 61 } },
+					      { "b", DTYPE_BF16, 1, { (uint64_t)1 << 60 } },
+					      { "c", DTYPE_U8, 1, { 100 } } };
+	static const struct {
+		enum dtype dtype;
+		const char *dir, *name;
+		bool fails;
+	} rows[] = {
+		{ DTYPE_NONE, "tensors", "a", false },
+		{ DTYPE_NONE, "hf", "model-00001-of-00003.safetensors", false },
+		{ DTYPE_NONE, "hf", "model-00003-of-00003.safetensors", false },
+		{ DTYPE_NONE, "hf", HF_INDEX_NAME, false },
+		{ DTYPE_NONE, "safetensors", "model.safetensors", false },
+		{ DTYPE_NONE, "pt", "model.pt", false },
+		{ DTYPE_F32, "tensors", "a", true },
+		{ DTYPE_F32, "npy", "a.npy", true },
+		{ DTYPE_F32, "npy", "b.npy", false },
+		{ DTYPE_F32, "safetensors", "model.safetensors", true },
+		{ DTYPE_F32, "pt", "model.pt", true },
+		{ DTYPE_F32, "tensors", "c", false },
+		{ DTYPE_F32, "hf", "model-00001-of-00003.safetensors", true },
+		{ DTYPE_F32, "hf", "model-00003-of-00003.safetensors", false },
+	};
+	struct world w;
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct err e = { 0 };
+		uint64_t node, size;
+		int rc;
+
+		world_make(&w, huge, ARRAY_LEN(huge), &(struct set){ .dtype = rows[i].dtype });
+		node = must_walk(w.v, rows[i].dir, rows[i].name);
+		rc = view_size(w.v, node, &size, &e);
+		ck_assert_msg(rc == (rows[i].fails ? -EFBIG : 0), "%s/%s: %d %s", rows[i].dir,
+			      rows[i].name, rc, e.msg);
+		ck_assert(rc || size);
+		world_release(&w);
+	}
+}
+END_TEST
+
 /* ---- names that become one ---- */
 
 static const struct stored twins[] = { { "model.module.w", DTYPE_F32, 1, { 2 } },
@@ -1110,6 +1154,7 @@ Suite *view_model_suite(void)
 	tcase_add_test(t, names_that_are_nearly_there_are_not_found);
 	tcase_add_test(t, a_model_without_tensors_is_a_file_without_tensors);
 	tcase_add_loop_test(t, floats_are_cast_and_nothing_else, 0, 4);
+	tcase_add_test(t, what_would_be_too_large_for_a_file_is_an_error);
 	tcase_add_test(t, without_a_model_the_rest_of_the_tree_is_there);
 	tcase_add_loop_test(t, whoever_asks_for_a_model_is_told_why_there_is_none, 0,
 			    ARRAY_LEN(demands));
