@@ -146,7 +146,7 @@ static int find_all(struct assets *a, const char *dir, struct err *e)
 
 	if (!d)
 		return err_sys(e, errno, "assets directory '%s'", dir);
-	while (!rc && (entry = readdir(d))) {
+	while (!rc && (errno = 0, entry = readdir(d))) {
 		if (is_weights(entry->d_name) || entry->d_name[0] == '.' ||
 		    strlen(entry->d_name) >= NAME_CAP)
 			continue;
@@ -155,6 +155,8 @@ static int find_all(struct assets *a, const char *dir, struct err *e)
 				       dir, MAX_ASSETS);
 		rc = consider(a, path, entry->d_name, false, e);
 	}
+	if (!rc && errno)
+		rc = err_sys(e, errno, "list the assets directory '%s'", dir);
 	return rc;
 }
 
