@@ -1,14 +1,24 @@
 #!/usr/bin/env python3
-"""Write a DCP checkpoint without torch: make_dcp.py DIR NAME ROWSxCOLS GRID...
+"""Write a DCP checkpoint without torch:
 
-NAME is a float32 tensor of that shape, cut into a grid of GRID (as 2x4) chunks, one item each, in
-one data file per row of the grid. Several NAME SHAPE GRID may follow each other. The elements are
-pseudo-random; DIR.NAME.bin next to DIR holds them in order. SHAPE may name another dtype, as in
-4x8:int64, and GRID a file that has the elements, as in 2x4:FILE. For tests that need more bytes
-than a repository should carry, or bytes of their own.
+    make_dcp.py [--nested | --flat] DIR NAME SHAPE[:DTYPE] GRID[:FILE]...
+    make_dcp.py --many N DIR
+
+NAME is a tensor of SHAPE (as 3x4; "-" has no dimensions) and DTYPE (float32), cut into a GRID (as
+2x4) of chunks, one item each, in one data file per row of the grid. Several NAME SHAPE GRID may
+follow each other. FILE has the elements; without one they are pseudo-random, and DIR.NAME.bin next
+to DIR holds them in order. For tests that need more bytes than a repository should carry, or bytes
+and names of their own.
+
+The planner's data is absent, or says that NAME is what flattening made of {"model": {"a.b": ...}}
+(--nested: the first element of each name is a dict's key) or of {"model.a.b": ...} (--flat).
+
+--many: N float32 tensors model.layers.I.J.w of one element, all the same item.
 """
 
 import io
+import itertools
+import math
 import os
 import pickle
 import random
@@ -64,21 +74,15 @@ class Global:
         return self.name
 
 
-# dtype: bytes of an element, storage class
+# Bytes of an element, torch's storage class.
 DTYPES = {
-    "float64": (8, "DoubleStorage"),
-    "float32": (4, "FloatStorage"),
-    "float16": (2, "HalfStorage"),
-    "bfloat16": (2, "BFloat16Storage"),
-    "int64": (8, "LongStorage"),
-    "int32": (4, "IntStorage"),
-    "uint8": (1, "ByteStorage"),
-    "bool": (1, "BoolStorage"),
-    "complex64": (8, "ComplexFloatStorage"),
+    "float64": (8, "DoubleStorage"), "float32": (4, "FloatStorage"), "float16": (2, "HalfStorage"),
+    "bfloat16": (2, "BFloat16Storage"), "int64": (8, "LongStorage"), "int32": (4, "IntStorage"),
+    "uint8": (1, "ByteStorage"), "bool": (1, "BoolStorage"), "complex64": (8, "ComplexFloatStorage"),
 }
-for name in DTYPES:
-    setattr(torch, name, Global(name))
-    getattr(torch, name).__module__ = "torch"
+for dtype in DTYPES:
+    setattr(torch, dtype, Global(dtype))
+    getattr(torch, dtype).__module__ = "torch"
 
 
 def new(cls, **attributes):
@@ -87,25 +91,27 @@ def new(cls, **attributes):
     return obj
 
 
-def data_pickle(storage, rows, cols):
+def data_pickle(dtype, shape):
     """As torch.save writes a contiguous tensor: protocol 2, storage by persistent id."""
     p = io.BytesIO()
     text = lambda s: b"X" + len(s).to_bytes(4, "little") + s.encode()
     number = lambda v: b"J" + v.to_bytes(4, "little", signed=True)
+    numbers = lambda many: b"(" + b"".join(map(number, many)) + b"t"
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     p.write(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(")
-    p.write(b"(" + text("storage") + b"ctorch\n" + storage.encode() + b"\n")
-    p.write(text("0") + text("cpu") + number(rows * cols) + b"tQ" + number(0))
-    p.write(number(rows) + number(cols) + b"\x86" + number(cols) + number(1) + b"\x86")
+    p.write(b"(" + text("storage") + b"ctorch\n" + DTYPES[dtype][1].encode() + b"\n")
+    p.write(text("0") + text("cpu") + number(math.prod(shape)) + b"tQ" + number(0))
+    p.write(numbers(shape) + numbers(strides))
     p.write(b"\x89ccollections\nOrderedDict\n)RtR.")
     return p.getvalue()
 
 
-def item(storage, rows, cols, content):
+def item(dtype, shape, content):
     """The archive that torch.save writes: stored members behind streamed headers, data on 64-byte
     boundaries by an extra field FB, CRC and sizes after the data, zip64 end records always."""
     out, directory, count = bytearray(), bytearray(), 0
     for name, data in (
-        ("archive/data.pkl", data_pickle(storage, rows, cols)),
+        ("archive/data.pkl", data_pickle(dtype, shape)),
         ("archive/.format_version", b"1"),
         ("archive/.storage_alignment", b"64"),
         ("archive/byteorder", b"little"),
@@ -131,56 +137,132 @@ def item(storage, rows, cols, content):
     return bytes(out)
 
 
+def awkward_float(source, dtype):
+    """Bits of a float: any at all, or near 1, or half way between two of a narrower type."""
+    bits, mantissa, bias = {
+        "float64": (64, 52, 1023), "float32": (32, 23, 127), "float16": (16, 10, 15),
+        "bfloat16": (16, 7, 127),
+    }[dtype]
+    kind = source.randrange(4)
+    any_bits = source.getrandbits(bits)
+    if kind == 0:
+        return any_bits
+    low = (1 << mantissa) - 1
+    exponent = source.randint(max(bias - 28, 0), min(bias + 18, 2 * bias))
+    near = any_bits >> (bits - 1) << (bits - 1) | exponent << mantissa | any_bits & low
+    if kind == 1 or mantissa < 23:
+        return near
+    keep = source.choice((10, 7))  # of float16, of bfloat16
+    half = 1 << (mantissa - keep - 1)
+    return near & ~(2 * half - 1) | half + source.choice((-1, 0, 0, 1))
+
+
+def random_content(name, dtype, shape):
+    source, size, n = random.Random(name), DTYPES[dtype][0], math.prod(shape)
+    if dtype == "bool":
+        return bytes(source.randrange(2) for _ in range(n))
+    if "float" in dtype and n <= 1 << 16:
+        return b"".join(awkward_float(source, dtype).to_bytes(size, "little") for _ in range(n))
+    return source.randbytes(n * size)
+
+
 def cuts(n, parts):
-    step = -(-n // parts)
-    return [(a, min(a + step, n) - a) for a in range(0, n, step)]
+    step = max(-(-n // parts), 1)
+    return [(a, min(a + step, n) - a) for a in range(0, max(n, 1), step)]
 
 
-def main(directory, *args):
-    os.makedirs(directory)
-    state, storage = {}, {}
-    for name, shape, grid in zip(args[::3], args[1::3], args[2::3]):
-        shape, _, dtype = shape.partition(":")
-        grid, _, source = grid.partition(":")
-        element, storage_class = DTYPES[dtype or "float32"]
-        rows, cols = map(int, shape.split("x"))
-        grid_rows, grid_cols = map(int, grid.split("x"))
+def cut_out(content, size, shape, off, lens):
+    """Bytes of a box of a tensor whose elements have that size."""
+    if not shape:
+        return content
+    row = math.prod(shape[1:]) * size
+    if tuple(lens[1:]) == tuple(shape[1:]):
+        return content[off[0] * row : (off[0] + lens[0]) * row]
+    rows = range(off[0], off[0] + lens[0])
+    return b"".join(
+        cut_out(content[r * row : (r + 1) * row], size, shape[1:], off[1:], lens[1:]) for r in rows
+    )
+
+
+class Checkpoint:
+    def __init__(self, directory, planner):
+        os.makedirs(directory)
+        self.directory, self.state, self.storage = directory, {}, {}
+        self.planner = None if planner is None else {}
+        self.nested = planner == "--nested"
+
+    def place(self, name):
+        if self.planner is not None:
+            self.planner[name] = tuple(name.split(".", 1)) if self.nested else (name,)
+
+    def content_of(self, name, dtype, shape, source):
         if source:
             with open(source, "rb") as f:
-                whole = f.read()
+                content = f.read()
         else:
-            numbers = random.Random(name)
-            whole = b"".join(numbers.randbytes(cols * element) for _ in range(rows))
-            with open(f"{directory}.{name}.bin", "wb") as f:
-                f.write(whole)
-        assert len(whole) == rows * cols * element, f"{name}: {len(whole)} bytes"
+            content = random_content(name, dtype, shape)
+            with open(f"{self.directory}.{name}.bin", "wb") as f:
+                f.write(content)
+        assert len(content) == math.prod(shape) * DTYPES[dtype][0], f"{name}: {len(content)} bytes"
+        return content
+
+    def add(self, name, dtype, shape, grid, source=None):
+        size, content = DTYPES[dtype][0], self.content_of(name, dtype, shape, source)
         chunks = []
-        for rank, (r0, nr) in enumerate(cuts(rows, grid_rows)):
-            path = f"__{name}_{rank}.distcp"
-            with open(os.path.join(directory, path), "wb") as f:
-                for c0, nc in cuts(cols, grid_cols):
-                    starts = ((r * cols + c0) * element for r in range(r0, r0 + nr))
-                    part = b"".join(whole[at : at + nc * element] for at in starts)
-                    data = item(storage_class, nr, nc, part)
-                    off, size = Size((r0, c0)), Size((nr, nc))
+        rows = cuts(shape[0], grid[0]) if shape else [()]
+        for number, row in enumerate(rows):
+            path = f"__{name}_{number}.distcp"
+            others = [cuts(n, parts) for n, parts in zip(shape[1:], grid[1:])]
+            with open(os.path.join(self.directory, path), "wb") as f:
+                for box in itertools.product([row], *others) if shape else [()]:
+                    off, lens = Size(o for o, _ in box), Size(n for _, n in box)
+                    data = item(dtype, lens, cut_out(content, size, shape, off, lens))
                     key = new(Index, fqn=name, index=len(chunks), offset=off)
-                    storage[key] = new(
+                    self.storage[key] = new(
                         StorageInfo, relative_path=path, offset=f.tell(), length=len(data)
                     )
-                    chunks.append(new(Chunk, offsets=off, sizes=size))
+                    chunks.append(new(Chunk, offsets=off, sizes=lens))
                     f.write(data)
-        properties = new(Properties, dtype=getattr(torch, dtype or "float32"))
-        state[name] = new(
-            TensorStorage, properties=properties, size=Size((rows, cols)), chunks=chunks
+        properties = new(Properties, dtype=getattr(torch, dtype))
+        self.state[name] = new(
+            TensorStorage, properties=properties, size=Size(shape), chunks=chunks
         )
-    top = new(
-        Metadata, state_dict_metadata=state, planner_data=None, storage_data=storage,
-        storage_meta=None, version="1.0.0",
-    )
-    with open(os.path.join(directory, ".metadata"), "wb") as f:
-        pickle.dump(top, f, protocol=4)
+        self.place(name)
+
+    def add_many(self, n):
+        self.add("model.layers.0.0.w", "float32", (1,), (1,))
+        same, where = next(iter(self.state.values())), next(iter(self.storage.values()))
+        for i in range(1, n):
+            name = f"model.layers.{i // 100}.{i % 100}.w"
+            self.state[name] = same
+            self.storage[new(Index, fqn=name, index=0, offset=same.chunks[0].offsets)] = where
+            self.place(name)
+
+    def finish(self):
+        top = new(
+            Metadata, state_dict_metadata=self.state, planner_data=self.planner,
+            storage_data=self.storage, storage_meta=None, version="1.0.0",
+        )
+        with open(os.path.join(self.directory, ".metadata"), "wb") as f:
+            pickle.dump(top, f, protocol=4)
+
+
+def main(*args):
+    if args[0] == "--many":
+        c = Checkpoint(args[2], "--nested")
+        c.add_many(int(args[1]))
+    else:
+        planner = args[0] if args[0] in ("--nested", "--flat") else None
+        c = Checkpoint(args[planner is not None], planner)
+        args = args[1 + (planner is not None) :]
+        for name, kind, grid in zip(args[::3], args[1::3], args[2::3]):
+            shape, _, dtype = kind.partition(":")
+            grid, _, source = grid.partition(":")
+            numbers = [tuple(map(int, s.split("x"))) if s != "-" else () for s in (shape, grid)]
+            c.add(name, dtype or "float32", *numbers, source)
+    c.finish()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 4 else __doc__)
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 3 else __doc__)
