@@ -7,7 +7,7 @@ test_root_has_the_documented_directories() {
   need_fixture plain
   mount_at m "$(fixture plain)/ckpt"
   [[ $(cd m && find . -mindepth 1 -maxdepth 1 -printf '%f/%y\n' | sort | xargs) == \
-    ".ckptfs/d npy/d objects/d tensors/d" ]] || fail "$(ls -A m)"
+    ".ckptfs/d hf/d npy/d objects/d pt/d safetensors/d tensors/d" ]] || fail "$(ls -A m)"
   python3 -m json.tool m/.ckptfs/info.json >/dev/null
 }
 
