@@ -27,6 +27,8 @@ export PYTHON
 ckptfs() { "$CKPTFS" "$@"; }
 python3() { "$PYTHON" -S -E "$@"; }
 expect() { python3 "$HERE/expect.py" "$@"; }
+readers() { python3 "$HERE/readers.py" "$@"; }
+make_dcp() { python3 "$HERE/make_dcp.py" "$@"; }
 
 fail() {
   echo "FAIL: $*" >&2
@@ -58,7 +60,7 @@ big() {
   if [[ ! -e $dir/done ]]; then
     rm -rf "$dir"
     mkdir "$dir"
-    python3 "$HERE/make_dcp.py" "$dir/ckpt" w 2048x4096 2x4 v 1023x777 3x2 >&2
+    make_dcp "$dir/ckpt" w 2048x4096 2x4 v 1023x777 3x2 >&2
     mv "$dir/ckpt.w.bin" "$dir/w.bin"
     mv "$dir/ckpt.v.bin" "$dir/v.bin"
     touch "$dir/done"

@@ -3,7 +3,6 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-make_dcp() { python3 "$HERE/make_dcp.py" "$@"; }
 # elements FORMAT NUMBER...: as struct.pack writes them
 elements() { python3 -c 'import struct, sys
 v = [float(x) if sys.argv[1] in "efd" else int(x, 0) for x in sys.argv[2:]]

@@ -1,0 +1,481 @@
+#!/bin/bash
+# hf/, safetensors/, pt/ and the options that say what is in them.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# A model of all kinds of tensors beside the state of its training, made once.
+zoo() {
+  local dir=$SCRATCH/zoo
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    make_dcp --nested "$dir/ckpt" model.layers.0.q.weight 13x24 2x3 model.layers.0.norm 24:bfloat16 2 \
+      model.layers.2.half 55x7:float16 1x2 model.layers.10.wide 9x3x5:float64 3x1x2 \
+      model.layers.10.mask 4x4:bool 1x1 model.scale - - model.empty 0x4 1x1 model.ids 11:int64 3 \
+      model.bytes 17:uint8 4 model.n 3x2:int32 1x2 model.lm_head.weight 64x16 4x1 \
+      optim.state.exp_avg 13x24 2x1 optim.step -:int64 - lr_scheduler.x 3:float64 1 >&2
+    touch "$dir/done"
+  fi
+  echo "$dir/ckpt"
+}
+ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
+
+# Tensors of two elements each: small DIR [--nested|--flat] NAME...
+small() {
+  local dir=$1 name args=()
+  shift
+  if [[ $1 == --* ]]; then
+    args=("$1")
+    shift
+  fi
+  args+=("$dir")
+  for name in "$@"; do
+    args+=("$name" 1x2 1x1)
+  done
+  make_dcp "${args[@]}"
+}
+
+sorted() { LC_ALL=C sort | xargs; }
+
+# Names of the tensors in a safetensors file; their hashes are left in ./digests.
+names_in() {
+  readers digest "$1" >digests
+  sed 's/^[0-9a-f]*  //' digests | sorted
+}
+
+# The model's names as they are in hf/ of a checkpoint: hf_names CKPT [options]
+hf_names() {
+  local ckpt=$1
+  shift
+  ckptfs cat "$ckpt" hf/model.safetensors "$@" >file
+  names_in file
+}
+
+# is WANTED FOUND
+is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
+
+# ---- what the files are ----
+
+test_hf_is_the_model() {
+  mount_at m "$(zoo)"
+  is model.safetensors "$(ls m/hf)"
+  is "$ZOO" "$(readers safetensors m/hf/model.safetensors m/tensors model. | sorted)"
+}
+
+test_safetensors_has_every_tensor() {
+  mount_at m "$(zoo)"
+  is model.safetensors "$(ls m/safetensors)"
+  is "$(find m/tensors -type f -printf '%f\n' | sorted)" \
+    "$(readers safetensors m/safetensors/model.safetensors m/tensors | sorted)"
+  ckptfs umount m
+  mount_at m "$(zoo)" -o weights=model
+  is "$ZOO" "$(readers safetensors m/safetensors/model.safetensors m/tensors model. | sorted)"
+}
+
+test_pt_is_what_torch_would_save() {
+  mount_at m "$(zoo)"
+  is model.pt "$(ls m/pt)"
+  is "$ZOO" "$(readers pt m/pt/model.pt m/tensors model. | sorted)"
+  python3 -m zipfile -l m/pt/model.pt >listed
+  is 11 "$(grep -c '^model/data/' listed)"
+}
+
+cases_shards_keep_their_size() { printf '%s\n' 1 24 1000 2KB 4KiB; }
+test_shards_keep_their_size() {
+  local f
+  local -A bytes=([2KB]=2000 [4KiB]=4096)
+  mount_at m "$(zoo)" -o shard_size="$1"
+  readers index m/hf "${bytes[$1]:-$1}"
+  for f in m/hf/*.safetensors; do
+    readers safetensors "$f" m/tensors model.
+  done >names
+  is "$ZOO" "$(sorted <names)"
+}
+
+test_one_file_when_everything_fits() {
+  local bytes
+  mount_at m "$(zoo)"
+  bytes=$(stat -c %s m/tensors/model.* | awk '{ n += $1 } END { print n }')
+  mount_at just "$(zoo)" -o shard_size="$bytes"
+  mount_at more "$(zoo)" -o shard_size=$((bytes - 1))
+  is model.safetensors "$(ls just/hf)"
+  is "model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json" "$(ls more/hf | xargs)"
+}
+
+test_a_checkpoint_without_weights_has_an_empty_model() {
+  small c --nested optim.a optim.b
+  mount_at m c
+  is "" "$(names_in m/hf/model.safetensors)"
+  is "" "$(readers pt m/pt/model.pt m/tensors)"
+  is "optim.a optim.b" "$(names_in m/safetensors/model.safetensors)"
+}
+
+# ---- ways of reading ----
+
+test_every_way_of_reading_gives_the_same() {
+  local f
+  mkdir d copy tar sparse
+  echo '{}' >d/config.json
+  mount_at m "$(zoo)" -o shard_size=1500,assets=d
+  (cd m && find hf pt safetensors -type f | LC_ALL=C sort) >files
+  (($(wc -l <files) >= 7)) || fail "$(cat files)"
+  (cd m && xargs sha256sum <../files) >sums
+  while read -r f; do
+    ckptfs cat "$(zoo)" "$f" -o shard_size=1500,assets=d >c
+    is "$(stat -c %s c)" "$(stat -c %s "m/$f")"
+    echo "$(sha256sum <c | cut -d' ' -f1)  $f"
+  done <files >by_cat
+  diff sums by_cat
+  (cd m && xargs "$PYTHON" -S -E "$HERE/readers.py" map <../files) | diff sums -
+  cp -r m/hf m/pt m/safetensors copy
+  tar -C m -cf - hf pt safetensors | tar -C tar -xf -
+  tar -C m -S -cf - hf pt safetensors | tar -C sparse -xf -
+  for f in copy tar sparse; do
+    (cd $f && sha256sum --quiet -c ../sums)
+  done
+}
+
+# All of them put together out of several tensors, some with a cast.
+cases_reads_may_begin_and_end_anywhere() {
+  printf '%s\n' hf/model.safetensors pt/model.pt tensors/model.layers.0.q.weight
+}
+test_reads_may_begin_and_end_anywhere() {
+  mount_at m "$(zoo)" -o dtype=bf16
+  cp "m/$1" whole
+  dd if="m/$1" bs=1 skip=101 count=33 status=none | cmp - <(tail -c +102 whole | head -c 33)
+  dd if="m/$1" bs=3 skip=35 count=77 status=none | cmp - <(tail -c +106 whole | head -c 231)
+  # The page cache asks for pages; the engine must not depend on it.
+  python3 - "m/$1" whole <<'END'
+import mmap, os, random, sys
+seed = int.from_bytes(os.urandom(4), "little")
+print("seed", seed)
+source, whole = random.Random(seed), open(sys.argv[2], "rb").read()
+plain = os.open(sys.argv[1], os.O_RDONLY)
+direct = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
+for i in range(300):
+    at, n = source.randrange(len(whole) + 5), source.choice((1, 2, 3, 5, 7, 63, 4097))
+    for fd in plain, direct:
+        assert os.pread(fd, n, at) == whole[at : at + n], (at, n)
+END
+}
+
+# ---- casts ----
+
+cases_dtype_casts_floats_and_nothing_else() {
+  printf '%s\n' 'bf16 bfloat16' 'fp16 float16' 'fp32 float32'
+}
+test_dtype_casts_floats_and_nothing_else() {
+  mount_at plain "$(zoo)"
+  mount_at m "$(zoo)" --dtype="$1"
+  is "bfloat16 bool float16 float32 float64 int32 int64 uint8" "$(readers cast plain/tensors m/tensors "$2")"
+  is "$ZOO" "$(readers safetensors m/hf/model.safetensors m/tensors model. | sorted)"
+  is "$ZOO" "$(readers pt m/pt/model.pt m/tensors model. | sorted)"
+  is "$2" "$(getfattr --only-values -n user.ckptfs.dtype m/npy/model.scale.npy)"
+  ckptfs ls -l "$(zoo)" --dtype="$1" | grep -qE "^$2 +\[13,24\] .* model.layers.0.q.weight\$"
+  ckptfs cat "$(zoo)" --dtype="$1" hf/model.safetensors | cmp - m/hf/model.safetensors
+}
+
+# ---- which tensors, under which names ----
+
+# What is stored, and then the model.
+cases_the_model_is() {
+  cat <<'END'
+--nested model.a model.b.c optim.a : a b.c
+--nested model.a model.norm.x other optim.a : a norm.x
+--flat model.a model.layers.0.w lm_head.weight optim.a : lm_head.weight model.a model.layers.0.w
+model.a model.layers.0.w lm_head.weight optim.a : lm_head.weight model.a model.layers.0.w
+model.a model.b optim.a : a b
+a b.c optim.x optimizer.x optimizers.x lr_scheduler.x dataloader.x train_state.x optimum.x : a b.c optimum.x
+--nested model.module.a model._orig_mod.b.c model.d._fsdp_wrapped_module.e : a b.c d.e
+module.x._checkpoint_wrapped_module._orig_mod.y module.submodule.z : submodule.z x.y
+END
+}
+test_the_model_is() {
+  local stored=() name model short
+  while [[ $1 != : ]]; do
+    stored+=("$1")
+    shift
+  done
+  shift
+  small c "${stored[@]}"
+  is "$*" "$(hf_names c)"
+  # Each has the bytes of the stored tensor whose name it is, when wrappers are gone.
+  for name in c.*.bin; do
+    short=$(sed -E 's/^c\.//; s/\.bin$//; s/(^|\.)((module|_orig_mod|_(fsdp|checkpoint)_wrapped_module)\.)+/\1/g' <<<"$name")
+    echo "$(sha256sum <"$name" | cut -d' ' -f1)  $short"
+  done >stored
+  while read -r sum model; do
+    grep -qxE "$sum  (model\.)?$model" stored || fail "bytes of $model"
+  done <digests
+}
+
+test_weights_names_the_model() {
+  small c --nested model.a teacher.a teacher.b.c teachers.d
+  is a "$(hf_names c)"
+  is c "$(hf_names c -o weights=teacher.b)"
+  is "a b.c" "$(hf_names c --weights teacher.)"
+  is "a b.c" "$(hf_names c --weights=teacher)"
+  is "$(sha256sum <c.teacher.b.c.bin | cut -d' ' -f1)" "$(sed -n 's/  b\.c$//p' digests)"
+  ckptfs cat c .ckptfs/info.json -o weights=teacher >info
+  python3 - info <<'END'
+import json, sys
+model = json.load(open(sys.argv[1]))["model"]
+assert (model["prefix"], model["tensors"], model["bytes"]) == ("teacher.", 2, 16), model
+END
+}
+
+test_rename_holds_everywhere() {
+  small c --flat net.enc.0.wq net.enc.0.wk net.enc.10.wq optim.net.enc.0.wq
+  printf '%s\n' '# rules' '' 's/^net\.enc/model.layers/' 's|\.w([qk])$|.\1_proj.weight|' >rules
+  mount_at m c -o rename=rules
+  is "model.layers.0.k_proj.weight model.layers.0.q_proj.weight model.layers.10.q_proj.weight optim.net.enc.0.q_proj.weight" \
+    "$(ls m/tensors | xargs)"
+  cmp c.net.enc.10.wq.bin m/tensors/model.layers.10.q_proj.weight
+  tail -c 8 m/npy/model.layers.0.k_proj.weight.npy | cmp - c.net.enc.0.wk.bin
+  is optim.net.enc.0.q_proj.weight \
+    "$(getfattr --only-values -n user.ckptfs.fqn m/tensors/optim.net.enc.0.q_proj.weight)"
+  [[ ! -e m/tensors/net.enc.0.wq ]]
+  readers safetensors m/safetensors/model.safetensors m/tensors >/dev/null
+  is model.layers.0.k_proj.weight "$(ckptfs ls c --rename rules | head -1)"
+  status_of 1 ckptfs ls c --rename rules 'net*'
+  ckptfs cat c --rename=rules --fqn model.layers.0.q_proj.weight | cmp - c.net.enc.0.wq.bin
+}
+
+test_options_for_names_combine() {
+  printf '%s\n' 's/^old\.model/new.net/' 's/_w$/.weight/' >rules
+  small c --nested old.model.a_w old.model.b_w old.model.c old.ema.a_w
+  # include and exclude see stored names, weights what rename made of them.
+  mount_at m c -o 'include=old.model.*,exclude=*.b_w,rename=rules,weights=new.net'
+  is "new.net.a.weight new.net.c" "$(ls m/tensors | xargs)"
+  is "a.weight c" "$(readers safetensors m/hf/model.safetensors m/tensors new.net. | sorted)"
+  is "a.weight c" "$(readers pt m/pt/model.pt m/tensors new.net. | sorted)"
+  refused "'weights': no tensor's name begins with 'old.model\.'" ckptfs ls c -o rename=rules,weights=old.model
+  refused "no tensor's name begins with 'new.net\.'" ckptfs ls c -o 'exclude=*model*,rename=rules,weights=new.net'
+}
+
+test_names_that_collide_are_named() {
+  small c --flat model.module.a model.a b.x b.y
+  mkdir m
+  # Nobody asked for a model: a warning, and the rest of the tree.
+  status_of 0 ckptfs mount c m
+  is 1 "$(wc -l <err)"
+  grep -q "^ckptfs: warning: no hf/ and pt/.*'model.a' and 'model.module.a' would both be called 'model.a'" err ||
+    fail "$(cat err)"
+  is ".ckptfs npy objects safetensors tensors" "$(ls -A m | xargs)"
+  cmp m/tensors/model.module.a c.model.module.a.bin
+  is "b.x b.y model.a model.module.a" "$(names_in m/safetensors/model.safetensors)"
+  grep -q '"model": null' m/.ckptfs/info.json
+  # Who asks for one gets it or an error.
+  refused "'model.a' and 'model.module.a' would both be called 'a'" ckptfs ls c -o weights=model
+  is "x y" "$(hf_names c -o weights=b)"
+  echo 's/^b\.[xy]/b.z/' >rules
+  refused "'b.x' and 'b.y' would both be called 'b.z'" ckptfs ls c -o rename=rules
+  status_of 0 ckptfs ls c -o exclude=model.a
+  [[ ! -s err ]] || fail "$(cat err)"
+}
+
+# ---- assets ----
+
+test_assets_are_shown_unchanged() {
+  local f
+  mkdir -p d/sub
+  printf '{"a": 1}' >d/config.json
+  head -c 3000000 /dev/urandom >d/tokenizer.model
+  : >d/empty.txt
+  echo x >'d/10 a%b.txt'
+  echo y >d/2.txt
+  echo hidden >d/.hidden
+  for f in model.safetensors model-00001-of-00002.safetensors model.safetensors.index.json pytorch_model.bin \
+    pytorch_model.bin.index.json a.pt b.pth c.gguf d.h5 e.msgpack f.ckpt g.onnx; do
+    echo weights >"d/$f"
+  done
+  touch -d '2020-02-02 02:02:02.5' d/config.json
+  echo far >elsewhere
+  ln -s ../elsewhere d/link.json # who names a directory may have links in it
+  mkfifo d/fifo.json
+  mount_at m "$(zoo)" -o assets=d
+  is "2.txt;10 a%b.txt;config.json;empty.txt;link.json;model.safetensors;tokenizer.model;" "$(ls -U m/hf | tr '\n' ';')"
+  for f in config.json tokenizer.model empty.txt '10 a%b.txt' 2.txt link.json; do
+    cmp "d/$f" "m/hf/$f"
+    is "$(stat -L -c %s "d/$f")" "$(stat -c %s "m/hf/$f")"
+  done
+  is "$(stat -c %y d/config.json)" "$(stat -c %y m/hf/config.json)"
+  dd if=m/hf/tokenizer.model bs=7 skip=123456 count=1 status=none |
+    cmp - <(tail -c +$((7 * 123456 + 1)) d/tokenizer.model | head -c 7)
+  ckptfs cat "$(zoo)" --assets=d hf/tokenizer.model hf/2.txt | cmp - <(cat d/tokenizer.model d/2.txt)
+  LC_ALL=C touch m/hf/config.json 2>err || true
+  grep -q 'Read-only file system' err
+}
+
+test_assets_are_found_beside_the_checkpoint() {
+  mkdir run other
+  cp -r "$(zoo)" run/step-1
+  echo '{"of": "step"}' >run/step-1/config.json
+  echo '{"of": "run"}' >run/config.json
+  echo tokens >run/tokenizer.json
+  echo notes >run/notes.txt
+  echo weights >run/model.safetensors
+  mkdir run/vocab.json
+  mount_at m run/step-1
+  is "config.json model.safetensors tokenizer.json" "$(ls m/hf | xargs)"
+  cmp m/hf/config.json run/step-1/config.json
+  cmp m/hf/tokenizer.json run/tokenizer.json
+  is "$ZOO" "$(readers safetensors m/hf/model.safetensors m/tensors model. | sorted)"
+  ckptfs umount m
+  echo other >other/merges.txt
+  mount_at m run/step-1 -o assets=other
+  is "merges.txt model.safetensors" "$(ls m/hf | xargs)"
+}
+
+test_links_out_of_the_checkpoint_are_not_followed() {
+  mkdir run
+  cp -r "$(zoo)" run/c
+  echo secret >secret
+  echo inner >run/c/inner.json
+  ln -s ../../secret run/c/config.json
+  ln -s "$T/secret" run/tokenizer.json
+  ln -s inner.json run/c/merges.txt
+  ln -s c/inner.json run/vocab.json
+  mount_at m run/c
+  is "merges.txt model.safetensors vocab.json" "$(ls m/hf | xargs)"
+  is "inner inner" "$(cat m/hf/merges.txt m/hf/vocab.json | xargs)"
+}
+
+test_an_asset_that_changes_is_an_error() {
+  mkdir d
+  echo 12345678 >d/config.json
+  echo stays >d/vocab.txt
+  mount_at m "$(zoo)" -o assets=d
+  echo 1 >d/config.json
+  try_eio cat m/hf/config.json
+  is stays "$(cat m/hf/vocab.txt)"
+}
+
+# ---- what is left out ----
+
+test_incomplete_tensors_are_left_out() {
+  local rest=${ZOO/ layers.0.q.weight/} f
+  cp -r "$(zoo)" c
+  rm c/__model.layers.0.q.weight_1.distcp c/__optim.state.exp_avg_0.distcp
+  mount_at m c -o allow_missing,shard_size=1000
+  readers index m/hf 1000
+  for f in m/hf/*.safetensors; do
+    readers safetensors "$f" m/tensors model.
+  done >names
+  is "$rest" "$(sorted <names)"
+  is "$rest" "$(readers pt m/pt/model.pt m/tensors model. | sorted)"
+  is 12 "$(readers safetensors m/safetensors/model.safetensors m/tensors | wc -l)"
+  [[ -e m/tensors/model.layers.0.q.weight ]]
+  try_eio cat m/tensors/model.layers.0.q.weight
+  python3 - m/.ckptfs/info.json <<'END'
+import json, sys
+info = json.load(open(sys.argv[1]))
+assert info["complete"] is False and info["incomplete"] == 2, info
+(left,) = info["model"]["left_out"]
+assert left["tensor"] == "layers.0.q.weight", left
+assert "__model.layers.0.q.weight_1.distcp" in left["why"], left
+END
+}
+
+test_what_safetensors_cannot_hold_is_left_out() {
+  need_fixture dtypes
+  mount_at m "$(fixture dtypes)/ckpt"
+  python3 - m <<'END'
+import json, os, sys
+m = sys.argv[1]
+with open(f"{m}/hf/model.safetensors", "rb") as f:
+    header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+model = json.load(open(f"{m}/.ckptfs/info.json"))["model"]
+left = {t["tensor"]: t["why"] for t in model["left_out"]}
+fqns = {os.getxattr(f"{m}/tensors/{n}", "user.ckptfs.fqn").decode() for n in os.listdir(f"{m}/tensors")}
+names = {n.removeprefix(model["prefix"]) for n in fqns}
+inside = set(header) - {"__metadata__"}
+assert left and inside | set(left) == names and not inside & set(left), (left, names)
+for name, why in left.items():
+    dtype = os.getxattr(f"{m}/tensors/{model['prefix']}{name}", "user.ckptfs.dtype").decode()
+    assert f"safetensors has no {dtype}" in why, why
+END
+}
+
+# ---- errors ----
+
+# The option, what is in the file f, words of the message.
+cases_bad_options_are_errors() {
+  cat <<'END'
+rename=absent - option.'rename':.*'absent':.no.such.file
+rename=. - option.'rename':.*directory
+rename=f s/a/b option.'rename':.'f'.line.1:.no.'/'.behind.the.replacement
+rename=f s/a/b/\n\ns/(/x/ 'f'.line.3:
+rename=f s/a/b/\nfoo 'f'.line.2:.not.a.rule
+rename=f s/a/\\1/ 'f'.line.1:.*groups
+rename=f s/a/b/x 'f'.line.1:.'x'.behind.the.rule
+rename=f s/.*// 'f'.line.1:.'.*'.becomes.nothing
+dtype=int8 - option.'dtype':.'int8'.is.none.of.bf16
+dtype - option.'dtype'.needs.a.value
+weights=nothing - option.'weights':.no.tensor's.name.begins.with.'nothing\.'
+weights=mod - no.tensor's.name.begins.with.'mod\.'
+shard_size=many - option.'shard_size':.'many'.is.not.a.size
+shard_size=-1 - option.'shard_size':.'-1'.is.not.a.size
+shard_size=5XB - option.'shard_size':.'5XB'.is.not.a.size
+shard_size=0 - option.'shard_size':
+assets=absent - assets.directory.'absent':.no.such.file
+assets=f x assets.directory.'f':.not.a.directory
+END
+}
+test_bad_options_are_errors() {
+  mkdir m
+  printf '%b' "$2" >f
+  refused "$3" ckptfs mount "$(zoo)" m -o "$1"
+  unmounted m
+  refused "$3" ckptfs ls "$(zoo)" -o "$1"
+  refused "$3" ckptfs cat "$(zoo)" hf/model.safetensors -o "$1"
+}
+
+test_rules_that_match_nothing_are_warnings() {
+  mkdir m
+  printf '%s\n' 's/^model/model/' '' 's/nothing/x/' 's/neither/y/' >rules
+  cat >wanted <<'END'
+ckptfs: warning: rules:3: 's/nothing/x/' matches no FQN
+ckptfs: warning: rules:4: 's/neither/y/' matches no FQN
+END
+  status_of 0 ckptfs mount "$(zoo)" m -o rename=rules
+  diff wanted err
+  is_mounted m
+  status_of 0 ckptfs ls "$(zoo)" -o rename=rules
+  diff wanted err
+}
+
+# ---- many tensors ----
+
+# within SECONDS WHAT COMMAND...: its stdout in $T/out. Generous: what misses it takes a time that
+# grows with the square of the number.
+within() {
+  local limit=$1 what=$2 start ms
+  shift 2
+  start=${EPOCHREALTIME/./}
+  "$@" >"$T/out"
+  ms=$(((${EPOCHREALTIME/./} - start) / 1000))
+  echo "$ms ms: $what" | tee -a "${TIMES:-/dev/null}"
+  ((ms < limit * 1000)) || fail "$what took $ms ms"
+}
+
+test_a_hundred_thousand_tensors() {
+  make_dcp --many 100000 c
+  mkdir m
+  printf '%s\n' 'mesh dp=8 tp=8' '* tp:0' >layout
+  within 20 "mount, index built" ckptfs mount c m -o layout=layout,shard_size=2000
+  ckptfs umount m
+  within 20 "mount" ckptfs mount c m -o layout=layout,shard_size=2000
+  within 20 "ls -l hf" ls -l m/hf
+  is 202 "$(wc -l <out)"
+  within 20 "ls ranks" ls m/ranks
+  is 128 "$(wc -l <out)"
+  within 20 "hf/model.safetensors.index.json" cat m/hf/model.safetensors.index.json
+  is 100000 "$(grep -c '\.w":' out)"
+  within 20 "header of a shard" head -c 4096 m/hf/model-00100-of-00200.safetensors
+  within 20 "header of safetensors/" head -c 4096 m/safetensors/model.safetensors
+  within 20 "cat hf/model.safetensors" ckptfs cat c hf/model.safetensors
+  is 100000 "$(names_in out | wc -w)"
+}
+
+run_suite "$@"
