@@ -184,6 +184,8 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 		if (!text_parse_size(value, at))
 			return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name,
 				       value);
+		if (!*(const uint64_t *)at) /* to the library that is the default */
+			return err_set(e, EINVAL, "option '%s': 0 is too small", w->name);
 		return 0;
 	default:
 		o->has_uid |= w->at == AT(uid);
