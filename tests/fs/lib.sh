@@ -73,6 +73,28 @@ big_copy() {
   touch -d '1 hour ago' "$1"/* "$1/.metadata"
 }
 
+# A model of all kinds of tensors beside the state of its training, made once.
+zoo() {
+  local dir=$SCRATCH/zoo
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    make_dcp --nested "$dir/ckpt" model.layers.0.q.weight 13x24 2x3 model.layers.0.norm 24:bfloat16 2 \
+      model.layers.2.half 55x7:float16 1x2 model.layers.10.wide 9x3x5:float64 3x1x2 \
+      model.layers.10.mask 4x4:bool 1x1 model.scale - - model.empty 0x4 1x1 model.ids 11:int64 3 \
+      model.bytes 17:uint8 4 model.n 3x2:int32 1x2 model.lm_head.weight 64x16 4x1 \
+      optim.state.exp_avg 13x24 2x1 optim.step -:int64 - lr_scheduler.x 3:float64 1 >&2
+    touch "$dir/done"
+  fi
+  echo "$dir/ckpt"
+}
+ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
+
+# is WANTED FOUND
+is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
+
+sorted() { LC_ALL=C sort | xargs; }
+
 # status_of WANTED COMMAND...: its stdout in $T/out, stderr in $T/err.
 status_of() {
   local wanted=$1 rc=0

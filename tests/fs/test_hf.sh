@@ -3,23 +3,6 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# A model of all kinds of tensors beside the state of its training, made once.
-zoo() {
-  local dir=$SCRATCH/zoo
-  if [[ ! -e $dir/done ]]; then
-    rm -rf "$dir"
-    mkdir "$dir"
-    make_dcp --nested "$dir/ckpt" model.layers.0.q.weight 13x24 2x3 model.layers.0.norm 24:bfloat16 2 \
-      model.layers.2.half 55x7:float16 1x2 model.layers.10.wide 9x3x5:float64 3x1x2 \
-      model.layers.10.mask 4x4:bool 1x1 model.scale - - model.empty 0x4 1x1 model.ids 11:int64 3 \
-      model.bytes 17:uint8 4 model.n 3x2:int32 1x2 model.lm_head.weight 64x16 4x1 \
-      optim.state.exp_avg 13x24 2x1 optim.step -:int64 - lr_scheduler.x 3:float64 1 >&2
-    touch "$dir/done"
-  fi
-  echo "$dir/ckpt"
-}
-ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
-
 # Tensors of two elements each: small DIR [--nested|--flat] NAME...
 small() {
   local dir=$1 name args=()
@@ -35,8 +18,6 @@ small() {
   make_dcp "${args[@]}"
 }
 
-sorted() { LC_ALL=C sort | xargs; }
-
 # Names of the tensors in a safetensors file; their hashes are left in ./digests.
 names_in() {
   readers digest "$1" >digests
@@ -50,9 +31,6 @@ hf_names() {
   ckptfs cat "$ckpt" hf/model.safetensors "$@" >file
   names_in file
 }
-
-# is WANTED FOUND
-is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
 
 # ---- what the files are ----
 
@@ -105,8 +83,10 @@ test_one_file_when_everything_fits() {
 test_a_checkpoint_without_weights_has_an_empty_model() {
   small c --nested optim.a optim.b
   mount_at m c
-  is "" "$(names_in m/hf/model.safetensors)"
-  is "" "$(readers pt m/pt/model.pt m/tensors)"
+  readers digest m/hf/model.safetensors >names
+  [[ ! -s names ]]
+  readers pt m/pt/model.pt m/tensors >names
+  is "" "$(xargs <names)" # and it was readable
   is "optim.a optim.b" "$(names_in m/safetensors/model.safetensors)"
 }
 
@@ -393,7 +373,7 @@ inside = set(header) - {"__metadata__"}
 assert left and inside | set(left) == names and not inside & set(left), (left, names)
 for name, why in left.items():
     dtype = os.getxattr(f"{m}/tensors/{model['prefix']}{name}", "user.ckptfs.dtype").decode()
-    assert f"safetensors has no {dtype}" in why, why
+    assert f"safetensors has no {dtype}" in why or dtype.startswith("float4"), (name, why)
 END
 }
 
@@ -417,7 +397,7 @@ weights=mod - no.tensor's.name.begins.with.'mod\.'
 shard_size=many - option.'shard_size':.'many'.is.not.a.size
 shard_size=-1 - option.'shard_size':.'-1'.is.not.a.size
 shard_size=5XB - option.'shard_size':.'5XB'.is.not.a.size
-shard_size=0 - option.'shard_size':
+shard_size=0 - option.'shard_size':.0.is.too.small
 assets=absent - assets.directory.'absent':.no.such.file
 assets=f x assets.directory.'f':.not.a.directory
 END
@@ -427,7 +407,6 @@ test_bad_options_are_errors() {
   printf '%b' "$2" >f
   refused "$3" ckptfs mount "$(zoo)" m -o "$1"
   unmounted m
-  refused "$3" ckptfs ls "$(zoo)" -o "$1"
   refused "$3" ckptfs cat "$(zoo)" hf/model.safetensors -o "$1"
 }
 
