@@ -88,12 +88,16 @@ zoo() {
   fi
   echo "$dir/ckpt"
 }
+# shellcheck disable=SC2034 # for suites
 ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
 
 # is WANTED FOUND
 is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
 
 sorted() { LC_ALL=C sort | xargs; }
+
+# Names in directories, in their order, on one line.
+entries() { find "$@" -mindepth 1 -maxdepth 1 -printf '%f\n' | xargs; }
 
 # status_of WANTED COMMAND...: its stdout in $T/out, stderr in $T/err.
 status_of() {

@@ -77,7 +77,7 @@ test_one_file_when_everything_fits() {
   mount_at just "$(zoo)" -o shard_size="$bytes"
   mount_at more "$(zoo)" -o shard_size=$((bytes - 1))
   is model.safetensors "$(ls just/hf)"
-  is "model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json" "$(ls more/hf | xargs)"
+  is "model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json" "$(entries more/hf)"
 }
 
 test_a_checkpoint_without_weights_has_an_empty_model() {
@@ -209,7 +209,7 @@ test_rename_holds_everywhere() {
   printf '%s\n' '# rules' '' 's/^net\.enc/model.layers/' 's|\.w([qk])$|.\1_proj.weight|' >rules
   mount_at m c -o rename=rules
   is "model.layers.0.k_proj.weight model.layers.0.q_proj.weight model.layers.10.q_proj.weight optim.net.enc.0.q_proj.weight" \
-    "$(ls m/tensors | xargs)"
+    "$(entries m/tensors)"
   cmp c.net.enc.10.wq.bin m/tensors/model.layers.10.q_proj.weight
   tail -c 8 m/npy/model.layers.0.k_proj.weight.npy | cmp - c.net.enc.0.wk.bin
   is optim.net.enc.0.q_proj.weight \
@@ -226,7 +226,7 @@ test_options_for_names_combine() {
   small c --nested old.model.a_w old.model.b_w old.model.c old.ema.a_w
   # include and exclude see stored names, weights what rename made of them.
   mount_at m c -o 'include=old.model.*,exclude=*.b_w,rename=rules,weights=new.net'
-  is "new.net.a.weight new.net.c" "$(ls m/tensors | xargs)"
+  is "new.net.a.weight new.net.c" "$(entries m/tensors)"
   is "a.weight c" "$(readers safetensors m/hf/model.safetensors m/tensors new.net. | sorted)"
   is "a.weight c" "$(readers pt m/pt/model.pt m/tensors new.net. | sorted)"
   refused "'weights': no tensor's name begins with 'old.model\.'" ckptfs ls c -o rename=rules,weights=old.model
@@ -241,7 +241,7 @@ test_names_that_collide_are_named() {
   is 1 "$(wc -l <err)"
   grep -q "^ckptfs: warning: no hf/ and pt/.*'model.a' and 'model.module.a' would both be called 'model.a'" err ||
     fail "$(cat err)"
-  is ".ckptfs npy objects safetensors tensors" "$(ls -A m | xargs)"
+  is ".ckptfs npy objects safetensors tensors" "$(entries m)"
   cmp m/tensors/model.module.a c.model.module.a.bin
   is "b.x b.y model.a model.module.a" "$(names_in m/safetensors/model.safetensors)"
   grep -q '"model": null' m/.ckptfs/info.json
@@ -274,7 +274,7 @@ test_assets_are_shown_unchanged() {
   ln -s ../elsewhere d/link.json # who names a directory may have links in it
   mkfifo d/fifo.json
   mount_at m "$(zoo)" -o assets=d
-  is "2.txt;10 a%b.txt;config.json;empty.txt;link.json;model.safetensors;tokenizer.model;" "$(ls -U m/hf | tr '\n' ';')"
+  is "2.txt 10 a%b.txt config.json empty.txt link.json model.safetensors tokenizer.model" "$(entries m/hf)"
   for f in config.json tokenizer.model empty.txt '10 a%b.txt' 2.txt link.json; do
     cmp "d/$f" "m/hf/$f"
     is "$(stat -L -c %s "d/$f")" "$(stat -c %s "m/hf/$f")"
@@ -297,14 +297,14 @@ test_assets_are_found_beside_the_checkpoint() {
   echo weights >run/model.safetensors
   mkdir run/vocab.json
   mount_at m run/step-1
-  is "config.json model.safetensors tokenizer.json" "$(ls m/hf | xargs)"
+  is "config.json model.safetensors tokenizer.json" "$(entries m/hf)"
   cmp m/hf/config.json run/step-1/config.json
   cmp m/hf/tokenizer.json run/tokenizer.json
   is "$ZOO" "$(readers safetensors m/hf/model.safetensors m/tensors model. | sorted)"
   ckptfs umount m
   echo other >other/merges.txt
   mount_at m run/step-1 -o assets=other
-  is "merges.txt model.safetensors" "$(ls m/hf | xargs)"
+  is "merges.txt model.safetensors" "$(entries m/hf)"
 }
 
 test_links_out_of_the_checkpoint_are_not_followed() {
@@ -317,7 +317,7 @@ test_links_out_of_the_checkpoint_are_not_followed() {
   ln -s inner.json run/c/merges.txt
   ln -s c/inner.json run/vocab.json
   mount_at m run/c
-  is "merges.txt model.safetensors vocab.json" "$(ls m/hf | xargs)"
+  is "merges.txt model.safetensors vocab.json" "$(entries m/hf)"
   is "inner inner" "$(cat m/hf/merges.txt m/hf/vocab.json | xargs)"
 }
 

@@ -16,19 +16,17 @@ seeds() { printf '%s\n' "${SEED:-$RANDOM}" $((RANDOM + 32768)) $((RANDOM + 65536
 cases_any_layout_text_gives_python_s_slices() { seeds; }
 test_any_layout_text_gives_python_s_slices() {
   mount_at plain "$(zoo)"
-  readers layout "$1" plain/tensors model. >layout
-  cat layout
-  mount_at m "$(zoo)" -o layout=layout
-  readers ranks m layout model.
+  readers layout "$1" plain/tensors model. | tee mesh
+  mount_at m "$(zoo)" -o layout=mesh
+  readers ranks m mesh model.
 }
 
 cases_any_layout_json_gives_python_s_slices() { seeds; }
 test_any_layout_json_gives_python_s_slices() {
   mount_at plain "$(zoo)"
-  readers layout-json "$1" plain/tensors model. >layout
-  cat layout
-  mount_at m "$(zoo)" -o layout=layout
-  readers ranks m layout model.
+  readers layout-json "$1" plain/tensors model. | tee mesh
+  mount_at m "$(zoo)" -o layout=mesh
+  readers ranks m mesh model.
 }
 
 test_many_ranks_of_a_cast_and_renamed_model() {
@@ -95,9 +93,9 @@ test_json_lists_ranks_and_parameters() {
 END
   mount_at m c -o layout=layout
   is "00004 00005 00007 model-rank-4-part-0.safetensors model-rank-5-part-0.safetensors model-rank-7-part-0.safetensors" \
-    "$(ls -U m/ranks | xargs)"
-  is "t u" "$(ls m/ranks/00004/tensors | xargs)"
-  is "" "$(ls m/ranks/00005/tensors m/ranks/00005/npy | grep -v : | xargs)"
+    "$(entries m/ranks)"
+  is "t u" "$(entries m/ranks/00004/tensors)"
+  is "" "$(entries m/ranks/00005/tensors m/ranks/00005/npy)"
   is t "$(ls m/ranks/00007/tensors)"
   [[ ! -e m/ranks/00006 && ! -e m/ranks/00007/tensors/u && ! -e m/ranks/model-rank-6-part-0.safetensors ]]
   # 7 is at (0, 1): rows 3 and 4 of 5 (axis 0 from the right), column 0 (axis 1).
@@ -115,7 +113,7 @@ test_a_directory_of_json_files() {
   echo '{"1": {"u": {}}}' >d/rank_1.layout
   echo 'not a layout' >d/README
   mount_at m c -o layout=d
-  is "t u" "$(ls m/ranks/0000{0,1}/tensors | grep -v : | xargs)"
+  is "t u" "$(entries m/ranks/0000{0,1}/tensors)"
 }
 
 # ---- what lies in ranks/ beside the ranks ----
@@ -158,8 +156,8 @@ test_assets_lie_beside_the_ranks() {
   echo weights >d/model-rank-9-part-0.safetensors
   printf '%s\n' 'mesh tp=2' 't tp:0' >layout
   mount_at m c -o layout=layout,assets=d
-  is "00000 00001 model-rank-0-part-0.safetensors model-rank-1-part-0.safetensors $(ls -U m/hf | grep -v '^model.safetensors$' | xargs)" \
-    "$(ls -U m/ranks | xargs)"
+  is "00000 00001 model-rank-0-part-0.safetensors model-rank-1-part-0.safetensors 00000.json 0.txt 00001_notes 1_pooling.json 123456789012345678901 config.json model-rank-0-notes.txt model-rank-x.txt" \
+    "$(entries m/ranks)"
   for f in d/*[!s]; do
     cmp "$f" "m/ranks/${f#d/}"
     cmp "$f" "m/hf/${f#d/}"
