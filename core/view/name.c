@@ -77,6 +77,8 @@ bool name_fits(const char *fqn, size_t len, size_t n_suffix)
 
 	if (len > NAME_CAP - 1)
 		return false;
+	if (len <= (NAME_CAP - 8) / 3) /* however it is written */
+		return n_suffix < 8;
 	for (size_t i = 0; i < len; i++)
 		n += plain((unsigned char)fqn[i]) ? 0 : 2;
 	return n + n_suffix <= NAME_CAP - 1; /* "", "." and ".." become longer, but fit */
