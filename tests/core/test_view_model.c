@@ -845,7 +845,7 @@ static void list(const struct view *v, uint64_t dir, char *out, size_t cap)
 
 static const struct {
 	struct set set;
-	const char *dir, *want; /* path: one or two elements */
+	const char *dir, *want; /* path; the names in it */
 } listings[] = {
 	{ { .assets = false }, "", ".ckptfs hf npy objects pt safetensors tensors " },
 	{ { .layout = mesh }, "", ".ckptfs hf npy objects pt ranks safetensors tensors " },
@@ -920,7 +920,6 @@ START_TEST(names_that_are_nearly_there_are_not_found)
 }
 END_TEST
 
-/* A layout of half the tensors makes no smaller model; a model may have no tensors at all. */
 START_TEST(a_model_without_tensors_is_a_file_without_tensors)
 {
 	static const struct stored only_state[] = { { "optim.a", DTYPE_F32, 1, { 3 } } };
