@@ -106,6 +106,19 @@ END
   readers ranks m layout model. >/dev/null
 }
 
+# Who does not say which axes are uneven has none; who says it splits the others evenly as far as that goes.
+cases_json_splits_as_its_writer_did() { printf '%s\n' '[] 2 1 1 1' '[0] 2 2 1 0' 'null 2 1 1 1'; }
+test_json_splits_as_its_writer_did() {
+  few
+  for r in 0 1 2 3; do
+    echo "{\"$r\": {\"t\": {\"mesh_shape\": [4], \"tensor_map\": [0, -1], \"rank_list\": [0, 1, 2, 3],
+      \"uneven_shard_mesh_dims\": $1}}}" >"$r.layout"
+  done
+  mount_at m c -o layout=.
+  is "${*:2}" "$(for r in 0 1 2 3; do echo $(($(stat -c %s m/ranks/0000$r/tensors/t) / 16)); done | xargs)"
+  cmp <(cat m/ranks/0*/tensors/t) c.model.t.bin
+}
+
 test_a_directory_of_json_files() {
   few
   mkdir d
