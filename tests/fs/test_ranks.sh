@@ -106,7 +106,7 @@ END
   readers ranks m layout model. >/dev/null
 }
 
-# Who does not say which axes are uneven has none; who says it splits the others evenly as far as that goes.
+# uneven_shard_mesh_dims, and the rows of each rank: only the axes in it split as torch.chunk does.
 cases_json_splits_as_its_writer_did() { printf '%s\n' '[] 2 1 1 1' '[0] 2 2 1 0' 'null 2 1 1 1'; }
 test_json_splits_as_its_writer_did() {
   few
@@ -178,7 +178,7 @@ test_assets_lie_beside_the_ranks() {
   done
   [[ ! -e m/ranks/model-rank-9-part-0.safetensors && ! -e m/hf/model-rank-9-part-0.safetensors ]]
   echo x >d/00001
-  refused "the.file.'00001'.of.assets=.has.a.name.that.is.taken" ckptfs cat c ranks/00001/tensors/t -o layout=layout,assets=d
+  refused "'00001' of assets= has a name that is taken" ckptfs cat c ranks/00001/tensors/t -o layout=layout,assets=d
 }
 
 test_every_inode_is_its_own() {
