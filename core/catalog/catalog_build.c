@@ -376,17 +376,18 @@ int catalog_add_object(struct catalog_writer *w, const struct object_item *o, st
 	struct pending p = { .fqn = o->fqn,
 			     .fqn_len = (uint32_t)o->fqn_len,
 			     .top = (uint32_t)o->top,
-			     .loc = o->loc };
+			     .loc = o->loc,
+			     .fault = o->fault };
 	int rc = check_fqn(o->fqn, o->fqn_len, o->top, e);
 
 	if (rc)
 		return rc;
-	if (o->loc.file == CATALOG_NO_FILE) {
+	if (!p.fault && o->loc.file == CATALOG_NO_FILE)
 		p.fault = "it is listed but stored nowhere";
+	if (p.fault)
 		p.loc = (struct chunk_loc){ 0 };
-	} else {
+	else
 		source_reach(w, &o->loc);
-	}
 	return pending_add(&w->objects, &p, e);
 }
 

@@ -65,6 +65,7 @@ struct object_item {
 	const char *fqn;
 	size_t fqn_len, top;  /* as of a tensor */
 	struct chunk_loc loc; /* its file may be CATALOG_NO_FILE */
+	const char *fault;    /* why it cannot be read, a sentence: loc means nothing. Or NULL */
 };
 int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct err *e);
 

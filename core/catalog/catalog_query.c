@@ -256,7 +256,7 @@ static int read_metadata_files(struct catalog *c, struct err *e)
 		struct catalog_metadata *m;
 		char *copy;
 
-		if (!name || !hash || strlen(hash) != 32)
+		if (!name || !hash || (*hash && strlen(hash) != 32))
 			return damaged(e, "its list of metadata files");
 		if (c->n_metadata == cap) {
 			cap = cap ? cap * 2 : 8;
@@ -275,7 +275,7 @@ static int read_metadata_files(struct catalog *c, struct err *e)
 		m->mtime_ns = (uint64_t)sqlite3_column_int64(s, 2);
 		m->ctime_ns = (uint64_t)sqlite3_column_int64(s, 3);
 		m->inode = (uint64_t)sqlite3_column_int64(s, 4);
-		memcpy(m->hash, hash, 33);
+		memcpy(m->hash, hash, strlen(hash) + 1);
 	}
 	return step == SQLITE_DONE ? 0 : sql_err(c->db, e, "chunk index");
 }

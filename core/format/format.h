@@ -47,5 +47,6 @@ void name_list_sort(struct name_list *l);
 void name_list_release(struct name_list *l);
 
 extern const struct format format_dcp;
+extern const struct format format_safetensors;
 
 #endif

@@ -6,13 +6,15 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "model/box.h"
+#include "parse/json_numbers.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const char metadata_key[] = "__metadata__";
+
 struct st_header {
-	uint64_t data;
+	uint64_t data, end;
 	json_t *json; /* owns the names */
 	struct st_tensor *tensors;
 	uint64_t *shapes;
@@ -39,6 +41,26 @@ uint64_t st_data(const struct st_header *h)
 	return h->data;
 }
 
+uint64_t st_end(const struct st_header *h)
+{
+	return h->end;
+}
+
+size_t st_count(const struct st_header *h)
+{
+	return h->n;
+}
+
+const struct st_tensor *st_tensor(const struct st_header *h, size_t i)
+{
+	return &h->tensors[i];
+}
+
+const char *st_metadata(const struct st_header *h, const char *key)
+{
+	return json_string_value(json_object_get(json_object_get(h->json, metadata_key), key));
+}
+
 static int by_name(const void *ap, const void *bp)
 {
 	const struct st_tensor *a = ap, *b = bp;
@@ -60,23 +82,6 @@ static int bad(struct err *e, const char *name, const char *what)
 	return err_set(e, ERR_CORRUPT, "safetensors header: '%.200s': %s", name, what);
 }
 
-static bool get_numbers(const json_t *array, uint64_t *ret, size_t max, size_t *ret_n)
-{
-	size_t n = json_array_size(array);
-
-	if (!json_is_array(array) || n > max)
-		return false;
-	for (size_t i = 0; i < n; i++) {
-		const json_t *v = json_array_get(array, i);
-
-		if (!json_is_integer(v) || json_integer_value(v) < 0)
-			return false;
-		ret[i] = (uint64_t)json_integer_value(v);
-	}
-	*ret_n = n;
-	return true;
-}
-
 /* One entry of the header; the shape goes to *shapes, which moves on. */
 static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, uint64_t **shapes,
 		       struct err *e)
@@ -88,19 +93,19 @@ static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, u
 	if (!json_is_object(v) || !dtype)
 		return bad(e, name, "no dtype");
 	t->name = name;
+	t->dtype_name = dtype;
 	t->dtype = dtype_by_safetensors(dtype);
-	if (t->dtype == DTYPE_NONE)
-		return err_set(e, ERR_UNSUPPORTED, "safetensors header: '%.200s': dtype '%.40s'",
-			       name, dtype);
-	if (!get_numbers(json_object_get(v, "shape"), *shapes, MAX_DIMS, &t->n_dims))
+	if (!json_numbers(json_object_get(v, "shape"), *shapes, MAX_DIMS, &t->n_dims))
 		return bad(e, name, "its shape is not a list of at most 64 numbers");
-	if (!get_numbers(json_object_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
+	if (!json_numbers(json_object_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
 	    range[0] > range[1])
 		return bad(e, name, "its data_offsets are not two numbers in order");
 	t->shape = *shapes;
 	*shapes += t->n_dims;
 	t->begin = range[0];
 	t->end = range[1];
+	if (t->dtype == DTYPE_NONE) /* whoever wants the others can have them */
+		return 0;
 	if (!box_volume(t->n_dims, t->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
 		return bad(e, name, "its shape is too large");
@@ -130,8 +135,25 @@ static int check_layout(struct st_header *h, uint64_t limit, struct err *e)
 		return err_set(e, ERR_CORRUPT,
 			       "safetensors header: data of %llu bytes, the file has %llu",
 			       (unsigned long long)at, (unsigned long long)limit);
+	h->end = h->data + at;
 	if (h->n)
 		qsort(h->tensors, h->n, sizeof(*h->tensors), by_name);
+	return 0;
+}
+
+/* Strings and nothing else, as safetensors demands. */
+static int check_metadata(const json_t *v, struct err *e)
+{
+	const char *key;
+	json_t *value;
+
+	if (!json_is_object(v))
+		return bad(e, metadata_key, "not an object");
+	json_object_foreach ((json_t *)(uintptr_t)v, key, value)
+		if (!json_is_string(value))
+			return err_set(e, ERR_CORRUPT,
+				       "safetensors header: '%s': '%.200s' is not a string",
+				       metadata_key, key);
 	return 0;
 }
 
@@ -176,14 +198,13 @@ int st_read(const struct blob *b, struct st_header **ret, struct err *e)
 	if (!h->tensors || !h->shapes)
 		return err_set(e, ENOMEM, "out of memory");
 	json_object_foreach (h->json, name, v) {
-		int rc;
+		bool meta = !strcmp(name, metadata_key);
+		int rc = meta ? check_metadata(v, e)
+			      : read_tensor(name, v, &h->tensors[h->n], &shapes, e);
 
-		if (!strcmp(name, "__metadata__"))
-			continue;
-		rc = read_tensor(name, v, &h->tensors[h->n], &shapes, e);
 		if (rc)
 			return rc;
-		h->n++;
+		h->n += !meta;
 	}
 	if (check_layout(h, b->size == BLOB_SIZE_UNKNOWN ? UINT64_MAX : b->size - h->data, e))
 		return -e->code;

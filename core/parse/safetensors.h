@@ -3,7 +3,8 @@
  * safetensors - the header of a safetensors file: u64 length, that many bytes of JSON, data.
  *
  * Checked as safetensors 0.8 checks it: tensors begin at 0, follow each other without hole or
- * overlap and end where the data ends; shapes and dtypes give the sizes; no duplicate keys.
+ * overlap and end where the data ends; shapes and dtypes give the sizes; no duplicate keys. Only
+ * what follows the last tensor is the caller's to look at, see st_end.
  *
  * Threads: a parsed header is immutable.
  */
@@ -23,7 +24,8 @@ struct st_tensor {
 	size_t n_dims;
 	const uint64_t *shape; /* elements; F4 counts single values, two to a byte */
 	uint64_t begin, end;   /* bytes, from the start of the data */
-	enum dtype dtype;
+	enum dtype dtype; /* DTYPE_NONE: not known here, then begin and end are all that counts */
+	const char *dtype_name;
 };
 
 struct st_header;
@@ -31,8 +33,14 @@ struct st_header;
 /* The header at the start of the blob, which goes on to the end of the file. */
 int st_read(const struct blob *b, struct st_header **ret, struct err *e);
 void st_free(struct st_header *h);
-uint64_t st_data(const struct st_header *h); /* offset of the data from the blob's start */
+/* Offsets from the blob's start: of the data, and of what follows its last byte. */
+uint64_t st_data(const struct st_header *h);
+uint64_t st_end(const struct st_header *h);
+size_t st_count(const struct st_header *h);
+const struct st_tensor *st_tensor(const struct st_header *h, size_t i); /* by name */
 /* NULL when there is none of that name. */
 const struct st_tensor *st_find(const struct st_header *h, const char *name, size_t len);
+/* The value of that key of __metadata__, or NULL. */
+const char *st_metadata(const struct st_header *h, const char *key);
 
 #endif
