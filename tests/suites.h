@@ -55,6 +55,7 @@
 	X(pt_write) \
 	X(rename) \
 	X(safetensors) \
+	X(safetensors_dir) \
 	X(st_write) \
 	X(text) \
 	X(vfile) \

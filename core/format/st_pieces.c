@@ -11,6 +11,7 @@
 #include "parse/json_numbers.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char sharding_key[] = "DCP_SHARDING_INFO";
@@ -199,30 +200,27 @@ static const char *show(const char *s, char out[static 120])
 	return text_show(s, strlen(s), out, 120);
 }
 
-static int disagree(const struct st_piece *a, const struct st_piece *b, const char *what_a,
-		    const char *what_b, struct err *e)
+static const char *dtype_of(const struct st_piece *p)
 {
-	char fqn[120];
-
-	return err_set(e, ERR_CORRUPT, "tensor '%s' has %s in '%.80s' and %s in '%.80s'",
-		       show(a->fqn, fqn), what_a, a->file, what_b, b->file);
+	return p->dtype == DTYPE_NONE ? "a dtype that is not known" : dtype_info(p->dtype)->name;
 }
 
 /* Can two pieces be of one tensor? */
 static int check_pair(const struct st_piece *a, const struct st_piece *b, struct err *e)
 {
-	char fqn[120], dims[2][32];
+	char fqn[120];
 
 	if (!a->placed || !b->placed)
 		return err_set(e, ERR_CORRUPT, "tensor '%s' is in both '%.100s' and '%.100s'",
 			       show(a->fqn, fqn), a->file, b->file);
 	if (a->dtype != b->dtype)
-		return disagree(a, b, dtype_info(a->dtype)->name, dtype_info(b->dtype)->name, e);
-	if (a->n_dims == b->n_dims)
-		return 0;
-	(void)snprintf(dims[0], sizeof(dims[0]), "%zu dimensions", a->n_dims);
-	(void)snprintf(dims[1], sizeof(dims[1]), "%zu", b->n_dims);
-	return disagree(a, b, dims[0], dims[1], e);
+		return err_set(e, ERR_CORRUPT, "tensor '%s' has %s in '%.80s' and %s in '%.80s'",
+			       show(a->fqn, fqn), dtype_of(a), a->file, dtype_of(b), b->file);
+	if (a->n_dims != b->n_dims)
+		return err_set(e, ERR_CORRUPT,
+			       "tensor '%s' has %zu dimensions in '%.80s' and %zu in '%.80s'",
+			       show(a->fqn, fqn), a->n_dims, a->file, b->n_dims, b->file);
+	return 0;
 }
 
 /* Room for the boxes of n pieces; content is not kept. */
@@ -257,11 +255,26 @@ static const char *file_of(struct st_piece *const *v, size_t k)
 	return (*v)->file;
 }
 
+/* Each element is saved once. Where two files have it, one of them is left over from an earlier
+ * save, and nobody can tell which. */
+static int check_overlap(const struct tensor_chunks *t, struct st_piece *const *v, struct err *e)
+{
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	char fqn[120];
+	size_t pair[2];
+
+	if (t->count < 2 ||
+	    boxes_cover(t->n_dims, t->shape, t->boxes, t->count, off, len, pair) != BOXES_OVERLAP)
+		return 0;
+	return err_set(e, ERR_CORRUPT, "tensor '%s': its pieces in '%.100s' and '%.100s' overlap",
+		       show(t->fqn, fqn), file_of(v, pair[0]), file_of(v, pair[1]));
+}
+
 /* A tensor out of the n pieces v. */
 static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, struct err *e)
 {
-	uint64_t shape[MAX_DIMS] = { 0 }, off[MAX_DIMS], len[MAX_DIMS];
-	size_t dims = v[0]->n_dims, pair[2];
+	uint64_t shape[MAX_DIMS] = { 0 };
+	size_t dims = v[0]->n_dims;
 	struct tensor_chunks t = { .fqn = v[0]->fqn,
 				   .fqn_len = strlen(v[0]->fqn),
 				   .top = strlen(v[0]->fqn),
@@ -283,21 +296,11 @@ static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, stru
 		rc = catalog_add_source(j->w, v[i]->file, strlen(v[i]->file), &l->file, e);
 		memcpy(j->boxes + 2 * dims * t.count++, v[i]->box, 2 * dims * sizeof(*j->boxes));
 	}
-	if (rc)
-		return rc;
 	t.boxes = j->boxes;
 	t.locs = j->locs;
-	/* Each element is saved once. Where two files have it, one of them is left over from an
-	 * earlier save, and nobody can tell which. */
-	if (t.count > 1 &&
-	    boxes_cover(dims, shape, j->boxes, t.count, off, len, pair) == BOXES_OVERLAP) {
-		char fqn[120];
-
-		return err_set(e, ERR_CORRUPT,
-			       "tensor '%s': its pieces in '%.100s' and '%.100s' overlap",
-			       show(t.fqn, fqn), file_of(v, pair[0]), file_of(v, pair[1]));
-	}
-	return catalog_add_tensor(j->w, &t, e);
+	if (!rc)
+		rc = check_overlap(&t, v, e);
+	return rc ? rc : catalog_add_tensor(j->w, &t, e);
 }
 
 static int add_unreadable(struct join *j, const char *fqn, const char *fault, struct err *e)

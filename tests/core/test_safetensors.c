@@ -72,6 +72,16 @@ START_TEST(tensors_are_found_by_name)
 	ck_assert_ptr_null(st_find(h, "c", 1));
 	ck_assert_ptr_null(st_find(h, "__metadata__", 12));
 	ck_assert_ptr_null(st_find(h, "a\0b", 3));
+	ck_assert_uint_eq(st_end(h), 8 + sizeof(json) - 1 + 25);
+	ck_assert_uint_eq(st_count(h), 5);
+	for (size_t i = 0; i < 5; i++) {
+		static const char *const names[] = { "", "a", "b", "caf\xc3\xa9", "f4" };
+
+		ck_assert_str_eq(st_tensor(h, i)->name, names[i]);
+		ck_assert_ptr_eq(st_tensor(h, i), st_find(h, names[i], strlen(names[i])));
+	}
+	ck_assert_str_eq(st_metadata(h, "format"), "pt");
+	ck_assert_ptr_null(st_metadata(h, "a"));
 	st_free(h);
 }
 END_TEST
@@ -94,6 +104,25 @@ START_TEST(every_dtype_of_the_format_is_known)
 		ck_assert_int_eq(st_find(h, "t", 1)->dtype, d);
 		st_free(h);
 	}
+}
+END_TEST
+
+/* Whoever wants the other tensors gets them. */
+START_TEST(of_an_unknown_dtype_only_the_bytes_are_known)
+{
+	static const char json[] =
+		"{" T("a", "F99", "[7]", "[0,3]") "," T("b", "U8", "[2]", "[3,5]") "}";
+	struct st_header *h = NULL;
+	struct err e = { 0 };
+
+	ck_assert_int_eq(read_header(json, sizeof(json) - 1, sizeof(json) - 1, 5, true, &h, &e), 0);
+	ck_assert_int_eq(st_tensor(h, 0)->dtype, DTYPE_NONE);
+	ck_assert_str_eq(st_tensor(h, 0)->dtype_name, "F99");
+	ck_assert_uint_eq(st_tensor(h, 0)->end, 3);
+	ck_assert_int_eq(st_tensor(h, 1)->dtype, DTYPE_U8);
+	ck_assert_str_eq(st_tensor(h, 1)->dtype_name, "U8");
+	ck_assert_ptr_null(st_metadata(h, "format"));
+	st_free(h);
 }
 END_TEST
 
@@ -129,7 +158,9 @@ static const struct {
 	{ "{\"a\":7}", EBADMSG, "safetensors header: 'a': no dtype" },
 	{ "{\"a\":{}}", EBADMSG, "safetensors header: 'a': no dtype" },
 	{ "{\"a\":{\"dtype\":7}}", EBADMSG, "safetensors header: 'a': no dtype" },
-	{ "{" T("a", "F99", "[1]", "[0,1]") "}", ENOTSUP, "safetensors header: 'a': dtype 'F99'" },
+	{ "{\"__metadata__\":7}", EBADMSG, "safetensors header: '__metadata__': not an object" },
+	{ "{\"__metadata__\":{\"k\":7}}", EBADMSG,
+	  "safetensors header: '__metadata__': 'k' is not a string" },
 	{ "{\"a\":{\"dtype\":\"U8\"}}", EBADMSG,
 	  "safetensors header: 'a': its shape is not a list of at most 64 numbers" },
 	{ "{" T("a", "U8", "[-1]", "[0,1]") "}", EBADMSG,
@@ -158,6 +189,8 @@ static const struct {
 	  "safetensors header: 'a': its 4-bit values do not fill whole bytes" },
 	{ "{" T("a", "U16", "[3]", "[0,5]") "}", EBADMSG,
 	  "safetensors header: 'a': shape and data_offsets disagree" },
+	{ "{" T("a", "F99", "[1]", "[1,2]") "}", EBADMSG,
+	  "safetensors header: 'a': a hole or an overlap before its data" },
 	{ "{" T("a", "U8", "[1]", "[1,2]") "}", EBADMSG,
 	  "safetensors header: 'a': a hole or an overlap before its data" },
 	{ "{" T("a", "U8", "[4]", "[0,4]") "," T("b", "U8", "[4]", "[3,7]") "}", EBADMSG,
@@ -270,6 +303,7 @@ Suite *safetensors_suite(void)
 
 	tcase_add_loop_test(t, tensors_are_found_by_name, 0, 2);
 	tcase_add_test(t, every_dtype_of_the_format_is_known);
+	tcase_add_test(t, of_an_unknown_dtype_only_the_bytes_are_known);
 	tcase_add_test(t, a_file_may_hold_nothing);
 	tcase_add_loop_test(t, what_safetensors_refuses_is_refused, 0, ARRAY_LEN(bad));
 	tcase_add_loop_test(t, lengths_beyond_the_file_are_refused_before_anything_is_allocated, 0,
