@@ -954,6 +954,44 @@ START_TEST(a_sealed_index_that_lies_is_refused)
 }
 END_TEST
 
+START_TEST(an_object_says_why_it_cannot_be_read)
+{
+	struct object_item o = { FQN("o"), .top = 1, .loc = { .file = 7, .offset = 8 },
+				 .fault = "it is too heavy" };
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	size_t n;
+
+	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(catalog_add_object(w, &o, &e), 0);
+	ck_assert_msg(!catalog_writer_finish(w, &c, &e), "%s", e.msg);
+	ck_assert_str_eq(catalog_objects(c, &n)[0].fault, "it is too heavy");
+	ck_assert_uint_eq(catalog_objects(c, &n)[0].loc.offset, 0);
+	ck_assert_uint_eq(n, 1);
+	catalog_close(c);
+	catalog_writer_free(w);
+}
+END_TEST
+
+/* A file of data is too large to be hashed. */
+START_TEST(a_metadata_file_need_not_be_hashed)
+{
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	size_t n;
+
+	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(catalog_add_metadata(w, "m", &(struct stat){ .st_size = 5 }, NULL, &e), 0);
+	ck_assert_msg(!catalog_writer_finish(w, &c, &e), "%s", e.msg);
+	ck_assert_str_eq(catalog_metadata(c, &n)[0].hash, "");
+	ck_assert_uint_eq(catalog_metadata(c, &n)[0].size, 5);
+	catalog_close(c);
+	catalog_writer_free(w);
+}
+END_TEST
+
 /* Who is told that an object is lost does not look where it would be. */
 START_TEST(a_lost_object_points_nowhere)
 {
@@ -1135,6 +1173,8 @@ Suite *catalog_suite(void)
 	tcase_add_test(t, somebody_elses_database_is_refused);
 	tcase_add_test(t, a_forged_index_that_says_nothing_odd_is_read);
 	tcase_add_loop_test(t, a_sealed_index_that_lies_is_refused, 0, ARRAY_LEN(forgeries));
+	tcase_add_test(t, an_object_says_why_it_cannot_be_read);
+	tcase_add_test(t, a_metadata_file_need_not_be_hashed);
 	tcase_add_test(t, a_lost_object_points_nowhere);
 	tcase_add_loop_test(t, empty_boxes_in_a_forged_map_do_no_harm, 0, 4);
 	tcase_add_test(t, random_directories_never_crash);

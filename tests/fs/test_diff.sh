@@ -82,7 +82,7 @@ test_other_cuts_of_the_same_tensors_are_equal() {
 cases_fixtures_are_equal_to_themselves() {
   local d
   for d in "$DATA"/*/expected.json; do
-    grep -qE '"format": *"dcp(-ranklocal)?"' "$d" && basename "$(dirname "$d")"
+    grep -qE '"format": *"(dcp(-ranklocal)?|hf)"' "$d" && basename "$(dirname "$d")"
   done
 }
 test_fixtures_are_equal_to_themselves() {

@@ -1,0 +1,51 @@
+#!/bin/bash
+# Checkpoints of safetensors files. Their bytes are compared in test_bytes.sh.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+test_a_single_file_is_a_checkpoint() {
+  need_fixture hf_rank0
+  cp "$(fixture hf_rank0)/ckpt/model-00002-of-00002.safetensors" some-name
+  ckptfs ls some-name >names
+  diff - <(sort names) <<'END'
+count
+flag
+model.norm.weight
+scalar
+END
+}
+
+test_pieces_and_what_torch_made_of_them_are_equal() {
+  need_fixture mp4_hf_consolidated_1
+  status_of 0 ckptfs diff "$(fixture mp4_hf_consolidated_1)/ckpt" \
+    "$(fixture mp4_hf_consolidated_1)/ckpt/sharded"
+  diff out - <<<'5 equal, 0 differ, 0 only in A, 0 only in B'
+}
+
+test_the_model_has_its_names() {
+  need_fixture hf_rank0
+  mount_at m "$(fixture hf_rank0)/ckpt"
+  status_of 0 ckptfs diff "$(fixture hf_rank0)/ckpt" m/hf
+  diff out - <<<'5 equal, 0 differ, 0 only in A, 0 only in B'
+}
+
+test_a_missing_shard_is_named() {
+  copy_of hf_rank0 c
+  mkdir m
+  rm c/model-00001-of-00002.safetensors
+  refused "'model.embed.weight': a tensor of 'model-00001-of-00002.safetensors', which is missing" \
+    ckptfs mount c m
+  mount_at m c -oallow_missing
+  [[ $(stat -c %s m/tensors/model.norm.weight) == 16 ]]
+  try_eio cat m/objects/model.embed.weight
+}
+
+test_a_shard_that_was_cut_is_named() {
+  copy_of mp4_hf_sharded c
+  mkdir m
+  truncate -s -1 c/shard-00003-model-00001-of-00001.safetensors
+  refused "'shard-00003-model-00001-of-00001.safetensors' has [0-9]+ bytes, items in it reach" \
+    ckptfs mount c m
+}
+
+run_suite "$@"
