@@ -234,6 +234,8 @@ static void free_header(struct st_header **h)
 
 struct scan {
 	int dirfd;
+	const struct scan_opts *opts;
+	uint64_t done, total; /* bytes of the files, for the bar */
 	struct st_pieces pieces;
 	struct catalog_writer *w;
 	bool sharded; /* a file says that it holds pieces */
@@ -261,6 +263,9 @@ static int scan_file(struct scan *s, const char *name, bool pieces_only, struct 
 		s->sharded |= st_is_sharded(h);
 		rc = st_pieces_add(&s->pieces, name, h, e);
 	}
+	s->done += (uint64_t)st.st_size;
+	if (s->opts->progress)
+		s->opts->progress(s->opts->progress_arg, s->done, s->total);
 	return rc ? err_wrap(e, "read '%s'", name) : 0;
 }
 
@@ -272,6 +277,15 @@ static int skip_file(struct scan *s, const char *name, struct err *e)
 	if (fstatat(s->dirfd, name, &st, 0))
 		return err_sys(e, errno, "stat '%s'", name);
 	return catalog_add_metadata(s->w, name, &st, NULL, e);
+}
+
+static void count_files(struct scan *s, const struct name_list *files)
+{
+	struct stat st;
+
+	for (size_t i = 0; i < files->n; i++)
+		if (!fstatat(s->dirfd, files->v[i], &st, 0))
+			s->total += (uint64_t)st.st_size;
 }
 
 static int scan_files(struct scan *s, const struct name_list *files, const char *index,
@@ -295,13 +309,13 @@ static int scan(int dirfd, const struct name_list *files, const struct scan_opts
 		struct catalog_writer *w, struct err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };
-	struct scan s = { .dirfd = dirfd, .w = w };
+	struct scan s = { .dirfd = dirfd, .opts = opts, .w = w };
 	const char *index = NULL;
 	struct stat st;
 	uint64_t hash[2];
 	int rc = 0;
 
-	(void)opts; /* it is over before a bar would show */
+	count_files(&s, files);
 	for (size_t i = 0; i < files->n; i++)
 		index = is_index(files->v[i]) ? files->v[i] : index;
 	if (index)

@@ -364,25 +364,22 @@ static int join_absent(struct join *j, const struct st_index_entry *entry, struc
 /* Pieces and index entries are both sorted by name: walk them side by side. */
 static int join_all(struct join *j, struct err *e)
 {
-	const struct st_index_entry *x = j->index ? j->index->entries : NULL;
-	const struct st_index_entry *end = x ? x + j->index->n_entries : NULL;
+	const struct st_index_entry *entries = j->index ? j->index->entries : NULL;
+	size_t n_entries = j->index ? j->index->n_entries : 0, k = 0;
 	struct st_piece **v = j->pieces->v;
-	size_t at = 0, n = j->pieces->n;
+	size_t n = j->pieces->n, at = 0, to;
 	int rc = 0;
 
-	while (!rc && (at < n || x < end)) {
-		int c = at == n ? 1 : x == end ? -1 : strcmp(v[at]->fqn, x->tensor);
-		size_t to = at;
+	for (; !rc && (at < n || k < n_entries); at = to) {
+		int c = at == n ? 1 : k == n_entries ? -1 : strcmp(v[at]->fqn, entries[k].tensor);
 
-		if (c > 0) {
-			rc = join_absent(j, x++, e);
-			continue;
-		}
-		while (to < n && !strcmp(v[to]->fqn, v[at]->fqn))
+		to = at;
+		while (c <= 0 && to < n && !strcmp(v[to]->fqn, v[at]->fqn))
 			to++;
-		rc = join_fqn(j, c ? NULL : x, v + at, to - at, e);
-		x += !c;
-		at = to;
+		if (c > 0)
+			rc = join_absent(j, &entries[k++], e);
+		else
+			rc = join_fqn(j, c ? NULL : &entries[k++], v + at, to - at, e);
 	}
 	return rc;
 }

@@ -81,7 +81,8 @@ static void put_files(const struct file *f)
 		put(f[i].name, f[i].text, f[i].data);
 }
 
-static int scan(const char *file, struct catalog **ret, struct err *e)
+static int scan_with(const char *file, const struct scan_opts *o, struct catalog **ret,
+		     struct err *e)
 {
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
@@ -91,12 +92,17 @@ static int scan(const char *file, struct catalog **ret, struct err *e)
 	if (!rc)
 		rc = catalog_writer_new(NULL, f->name, dir, &w, e);
 	if (!rc)
-		rc = f->scan(dir_fd, &files, &(struct scan_opts){ 0 }, w, e);
+		rc = f->scan(dir_fd, &files, o, w, e);
 	if (!rc)
 		rc = catalog_writer_finish(w, ret, e);
 	catalog_writer_free(w);
 	name_list_release(&files);
 	return rc;
+}
+
+static int scan(const char *file, struct catalog **ret, struct err *e)
+{
+	return scan_with(file, &(struct scan_opts){ 0 }, ret, e);
 }
 
 /* Where a file's data begins. */
@@ -786,6 +792,31 @@ START_TEST(headers_alone_are_read)
 }
 END_TEST
 
+static void note_progress(void *arg, uint64_t done, uint64_t total)
+{
+	uint64_t *last = arg;
+
+	ck_assert_uint_gt(done, last[0]);
+	last[0] = done;
+	last[1] = total;
+}
+
+START_TEST(progress_ends_at_the_total)
+{
+	uint64_t last[2] = { 0 };
+	struct scan_opts o = { note_progress, last };
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+
+	put("a.safetensors", A, 8);
+	put("b.safetensors", B, 8);
+	ck_assert_int_eq(scan_with(NULL, &o, &c, &e), 0);
+	ck_assert_uint_eq(last[0], 8 + strlen(A) + 8 + 8 + strlen(B) + 8);
+	ck_assert_uint_eq(last[1], last[0]);
+	catalog_close(c);
+}
+END_TEST
+
 START_TEST(failing_reads_and_allocations_come_through)
 {
 	unsigned failed = 0;
@@ -839,6 +870,7 @@ Suite *safetensors_dir_suite(void)
 	tcase_add_test(t, a_file_that_was_cut_takes_only_its_own);
 	tcase_add_test(t, a_chunk_index_is_renewed_when_files_change);
 	tcase_add_test(t, headers_alone_are_read);
+	tcase_add_test(t, progress_ends_at_the_total);
 	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 2);
 	suite_add_tcase(s, t);
 	return s;
