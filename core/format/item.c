@@ -19,7 +19,8 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "model/box.h"
+#include "format/raw.h"
+#include "format/torch_tensor.h"
 #include "parse/pickle.h"
 #include "parse/safetensors.h"
 #include "parse/zip.h"
@@ -35,125 +36,10 @@ enum {
 	MAX_SMALL_RECORD = 4096, /* bytes of a record that is not a storage */
 };
 
-/* What data.pkl says. */
-struct view {
-	enum dtype dtype;
-	char key[64]; /* of the storage: "0" */
-	uint64_t storage_bytes;
-	uint64_t offset, size[MAX_DIMS], stride[MAX_DIMS]; /* elements */
-	size_t n_dims;
-	bool untyped; /* _rebuild_tensor_v3 */
-	bool neg, conj;
-};
-
 /* ---- data.pkl ---- */
 
-/* ('storage', torch.FloatStorage, '0', 'cpu', count) */
-static int read_storage(const struct pk_value *v, struct view *ret, struct err *e)
-{
-	const struct pk_value *t = v->type == PK_PERSID ? &v->n->own[0] : NULL, *f;
-
-	if (!t || t->type != PK_TUPLE || pk_len(t) < 5)
-		return err_set(e, ERR_CORRUPT, "data.pkl: no storage where a tensor has one");
-	f = t->n->own;
-	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
-	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT ||
-	    f[4].i < 0)
-		return err_set(e, ERR_CORRUPT,
-			       "data.pkl: a storage is not written as torch writes it");
-	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
-	if (ret->untyped) { /* counted in bytes */
-		ret->storage_bytes = (uint64_t)f[4].i;
-		return 0;
-	}
-	ret->dtype = dtype_by_storage(f[1].g->name->data);
-	if (ret->dtype == DTYPE_NONE)
-		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'",
-			       f[1].g->name->data);
-	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
-		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements",
-			       (long long)f[4].i);
-	return 0;
-}
-
-static void read_bits(const struct pk_value *v, struct view *ret)
-{
-	const struct pk_value *conj = pk_get(v, "conj"), *neg = pk_get(v, "neg");
-
-	ret->conj = conj && conj->type == PK_BOOL && conj->i;
-	ret->neg = neg && neg->type == PK_BOOL && neg->i;
-}
-
-/* Arguments: storage, offset, size, stride, requires_grad, hooks [, dtype if v3] [, bits] */
-static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct view *ret,
-			struct err *e)
-{
-	size_t n = pk_len(args), strides;
-	const struct pk_value *a;
-	int rc;
-
-	if (args->type != PK_TUPLE || n < (v3 ? 7 : 4))
-		return err_set(e, ERR_CORRUPT, "data.pkl: a tensor with %zu arguments", n);
-	a = args->n->own;
-	ret->untyped = v3;
-	if (v3) {
-		ret->dtype = a[6].type == PK_GLOBAL
-				     ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
-				     : DTYPE_NONE;
-		if (ret->dtype == DTYPE_NONE)
-			return err_set(e, ERR_UNSUPPORTED, "data.pkl: unknown dtype");
-	}
-	rc = read_storage(&a[0], ret, e);
-	if (rc)
-		return rc;
-	if (a[1].type != PK_INT || a[1].i < 0 ||
-	    !pk_numbers(&a[2], ret->size, MAX_DIMS, &ret->n_dims) ||
-	    !pk_numbers(&a[3], ret->stride, MAX_DIMS, &strides) || strides != ret->n_dims)
-		return err_set(e, ERR_CORRUPT,
-			       "data.pkl: offset, size and stride do not fit together");
-	ret->offset = (uint64_t)a[1].i;
-	if (bits && n > (v3 ? 7u : 6u))
-		read_bits(&a[v3 ? 7 : 6], ret);
-	return 0;
-}
-
-static int read_view(const struct pk_value *root, struct view *ret, struct err *e)
-{
-	const struct pk_value *fn, *args;
-
-	if (root->type != PK_OBJECT)
-		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
-	fn = &root->n->own[PK_CALLEE];
-	args = &root->n->own[PK_ARGS];
-	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments, state). */
-	for (int depth = 0; depth < 4 && args->type == PK_TUPLE && pk_len(args); depth++) {
-		if (pk_is(fn, NULL, "_rebuild_parameter") ||
-		    pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
-			const struct pk_value *t = &args->n->own[0];
-
-			if (t->type != PK_OBJECT)
-				break;
-			fn = &t->n->own[PK_CALLEE];
-			args = &t->n->own[PK_ARGS];
-		} else if (pk_is(fn, NULL, "_rebuild_from_type_v2") && pk_len(args) >= 3) {
-			fn = &args->n->own[0];
-			args = &args->n->own[2];
-		} else {
-			break;
-		}
-	}
-	if (pk_is(fn, NULL, "_rebuild_tensor_v3"))
-		return read_rebuild(args, true, true, ret, e);
-	if (pk_is(fn, NULL, "_rebuild_tensor_v2"))
-		return read_rebuild(args, false, true, ret, e);
-	if (pk_is(fn, NULL, "_rebuild_tensor") || pk_is(fn, NULL, "_rebuild_qtensor"))
-		return read_rebuild(args, false, false, ret, e);
-	return err_set(e, ERR_UNSUPPORTED, "data.pkl: '%.80s' is not a dense tensor",
-		       fn->type == PK_GLOBAL ? fn->g->name->data : "?");
-}
-
 /* *ret_len: bytes of the pickle. -ENODATA when it goes on behind len. */
-static int read_pickle(const uint8_t *p, size_t len, struct view *ret, size_t *ret_len,
+static int read_pickle(const uint8_t *p, size_t len, struct torch_tensor *ret, size_t *ret_len,
 		       struct err *e)
 {
 	struct pickle_input in = { .mem = p, .mem_len = len };
@@ -166,7 +52,7 @@ static int read_pickle(const uint8_t *p, size_t len, struct view *ret, size_t *r
 		return rc;
 	root = pickle_root(pk);
 	*ret_len = (size_t)pickle_end(pk);
-	rc = read_view(&root, ret, e);
+	rc = torch_tensor_read(&root, ret, e);
 	pickle_free(pk);
 	return rc;
 }
@@ -175,7 +61,7 @@ static int read_pickle(const uint8_t *p, size_t len, struct view *ret, size_t *r
 
 /* Where the storage is. */
 struct found {
-	struct view view;
+	struct torch_tensor view;
 	uint64_t data;
 	bool big_endian;
 };
@@ -396,35 +282,29 @@ static int check_view(const struct blob *item, const struct found *f, const stru
 		      struct payload *ret, struct err *e)
 {
 	const struct dtype_info *d = dtype_info(want->dtype);
-	const struct view *v = &f->view;
-	uint64_t last = v->offset, end, step;
-	bool empty = false, bad = false;
+	const struct torch_tensor *v = &f->view;
+	struct raw_layout l;
+	uint64_t end;
+	int rc;
 
 	if (v->dtype != want->dtype)
 		return wrong_dtype(want, v->dtype, e);
 	if (v->n_dims != want->n_dims ||
 	    memcmp(v->size, want->len, v->n_dims * sizeof(*v->size)) != 0)
 		return err_set(e, ERR_CORRUPT, "its item does not have the chunk's sizes");
-	for (size_t i = 0; i < v->n_dims; i++) {
-		empty |= !v->size[i];
-		if (v->size[i] > 1)
-			bad |= ckd_mul(&step, v->size[i] - 1, v->stride[i]) ||
-			       ckd_add(&last, last, step);
-		/* Strides of dimensions of one element mean nothing; keep them from overflowing. */
-		ret->stride[i] = v->size[i] > 1 ? v->stride[i] * d->size : 0;
-	}
-	bad |= ckd_add(&end, last, 1) || ckd_mul(&end, end, d->size);
-	if (!empty && (bad || end > v->storage_bytes))
-		return err_set(e, ERR_CORRUPT, "its view reaches outside its storage of %llu bytes",
-			       (unsigned long long)v->storage_bytes);
-	if (ckd_add(&ret->end, f->data, empty ? 0 : end) || ret->end > item->size)
+	rc = torch_tensor_reach(v, &end, e);
+	if (rc)
+		return rc;
+	if (ckd_add(&ret->end, f->data, end) || ret->end > item->size)
 		return err_set(e, ERR_CORRUPT, "its storage reaches beyond the item's %llu bytes",
 			       (unsigned long long)item->size);
-	ret->data = f->data + (empty ? 0 : v->offset * d->size);
-	/* torch swaps untyped storages as bytes, that is not at all (torch/serialization.py). */
-	ret->swap = f->big_endian && !v->untyped && d->unit > 1;
-	ret->neg = v->neg;
-	ret->conj = v->conj && d->size == 2 * d->unit; /* of a real number: itself */
+	torch_tensor_layout(v, f->big_endian, &l);
+	for (size_t i = 0; i < v->n_dims; i++)
+		ret->stride[i] = l.stride[i] * d->size;
+	ret->data = f->data + (end ? v->offset * d->size : 0);
+	ret->swap = l.swap;
+	ret->neg = l.neg;
+	ret->conj = l.conj;
 	return 0;
 }
 

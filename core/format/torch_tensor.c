@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "format/torch_tensor.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "format/raw.h"
+#include "parse/pickle.h"
+
+#include <string.h>
+
+/* ('storage', torch.FloatStorage, '0', 'cpu', count) */
+static int read_storage(const struct pk_value *v, struct torch_tensor *ret, struct err *e)
+{
+	const struct pk_value *t = v->type == PK_PERSID ? &v->n->own[0] : NULL, *f;
+
+	if (!t || t->type != PK_TUPLE || pk_len(t) < 5)
+		return err_set(e, ERR_CORRUPT, "data.pkl: no storage where a tensor has one");
+	f = t->n->own;
+	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
+	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT ||
+	    f[4].i < 0)
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: a storage is not written as torch writes it");
+	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
+	if (ret->untyped) { /* counted in bytes */
+		ret->storage_bytes = (uint64_t)f[4].i;
+		return 0;
+	}
+	ret->dtype = dtype_by_storage(f[1].g->name->data);
+	if (ret->dtype == DTYPE_NONE)
+		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'",
+			       f[1].g->name->data);
+	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
+		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements",
+			       (long long)f[4].i);
+	return 0;
+}
+
+static void read_bits(const struct pk_value *v, struct torch_tensor *ret)
+{
+	const struct pk_value *conj = pk_get(v, "conj"), *neg = pk_get(v, "neg");
+
+	ret->conj = conj && conj->type == PK_BOOL && conj->i;
+	ret->neg = neg && neg->type == PK_BOOL && neg->i;
+}
+
+/* Arguments: storage, offset, size, stride, requires_grad, hooks [, dtype if v3] [, bits] */
+static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct torch_tensor *ret,
+			struct err *e)
+{
+	size_t n = pk_len(args), strides;
+	const struct pk_value *a;
+	int rc;
+
+	if (args->type != PK_TUPLE || n < (v3 ? 7 : 4))
+		return err_set(e, ERR_CORRUPT, "data.pkl: a tensor with %zu arguments", n);
+	a = args->n->own;
+	ret->untyped = v3;
+	if (v3) {
+		ret->dtype = a[6].type == PK_GLOBAL
+				     ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
+				     : DTYPE_NONE;
+		if (ret->dtype == DTYPE_NONE)
+			return err_set(e, ERR_UNSUPPORTED, "data.pkl: unknown dtype");
+	}
+	rc = read_storage(&a[0], ret, e);
+	if (rc)
+		return rc;
+	if (a[1].type != PK_INT || a[1].i < 0 ||
+	    !pk_numbers(&a[2], ret->size, MAX_DIMS, &ret->n_dims) ||
+	    !pk_numbers(&a[3], ret->stride, MAX_DIMS, &strides) || strides != ret->n_dims)
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: offset, size and stride do not fit together");
+	ret->offset = (uint64_t)a[1].i;
+	if (bits && n > (v3 ? 7u : 6u))
+		read_bits(&a[v3 ? 7 : 6], ret);
+	return 0;
+}
+
+int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct err *e)
+{
+	const struct pk_value *fn, *args;
+
+	if (v->type != PK_OBJECT)
+		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
+	fn = &v->n->own[PK_CALLEE];
+	args = &v->n->own[PK_ARGS];
+	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments, state). */
+	for (int depth = 0; depth < 4 && args->type == PK_TUPLE && pk_len(args); depth++) {
+		if (pk_is(fn, NULL, "_rebuild_parameter") ||
+		    pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
+			const struct pk_value *t = &args->n->own[0];
+
+			if (t->type != PK_OBJECT)
+				break;
+			fn = &t->n->own[PK_CALLEE];
+			args = &t->n->own[PK_ARGS];
+		} else if (pk_is(fn, NULL, "_rebuild_from_type_v2") && pk_len(args) >= 3) {
+			fn = &args->n->own[0];
+			args = &args->n->own[2];
+		} else {
+			break;
+		}
+	}
+	if (pk_is(fn, NULL, "_rebuild_tensor_v3"))
+		return read_rebuild(args, true, true, ret, e);
+	if (pk_is(fn, NULL, "_rebuild_tensor_v2"))
+		return read_rebuild(args, false, true, ret, e);
+	if (pk_is(fn, NULL, "_rebuild_tensor") || pk_is(fn, NULL, "_rebuild_qtensor"))
+		return read_rebuild(args, false, false, ret, e);
+	return err_set(e, ERR_UNSUPPORTED, "data.pkl: '%.80s' is not a dense tensor",
+		       fn->type == PK_GLOBAL ? fn->g->name->data : "?");
+}
+
+int torch_tensor_reach(const struct torch_tensor *t, uint64_t *ret, struct err *e)
+{
+	uint64_t last = t->offset, end, step;
+	bool empty = false, bad = false;
+
+	for (size_t i = 0; i < t->n_dims; i++) {
+		empty |= !t->size[i];
+		if (t->size[i] > 1)
+			bad |= ckd_mul(&step, t->size[i] - 1, t->stride[i]) ||
+			       ckd_add(&last, last, step);
+	}
+	bad |= ckd_add(&end, last, 1) || ckd_mul(&end, end, dtype_info(t->dtype)->size);
+	if (!empty && (bad || end > t->storage_bytes))
+		return err_set(e, ERR_CORRUPT, "its view reaches outside its storage of %llu bytes",
+			       (unsigned long long)t->storage_bytes);
+	*ret = empty ? 0 : end;
+	return 0;
+}
+
+void torch_tensor_layout(const struct torch_tensor *t, bool big_endian, struct raw_layout *ret)
+{
+	const struct dtype_info *d = dtype_info(t->dtype);
+	uint64_t step = 1;
+
+	*ret = (struct raw_layout){ .n_dims = (uint8_t)t->n_dims };
+	for (size_t i = t->n_dims; i-- > 0; step *= t->size[i]) {
+		/* Strides of dimensions of one element mean nothing; keep them from overflowing. */
+		ret->stride[i] = t->size[i] > 1 ? t->stride[i] : 0;
+		ret->strided |= t->size[i] > 1 && t->stride[i] != step;
+	}
+	/* torch swaps untyped storages as bytes, that is not at all (torch/serialization.py). */
+	ret->swap = big_endian && !t->untyped && d->unit > 1;
+	ret->neg = t->neg;
+	ret->conj = t->conj && d->size == 2 * d->unit; /* of a real number: itself */
+}
