@@ -11,16 +11,15 @@
  */
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/io.h"
-#include "catalog/catalog_build.h"
 #include "format/dcp_records.h"
 #include "format/format.h"
+#include "format/metafile.h"
+#include "parse/pickle.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* N of "__N.metadata", or -1. */
 static long rank_of(const char *name)
@@ -85,98 +84,40 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 	return 0;
 }
 
-struct metadata_file {
-	int fd;
-	const char *name;
-	XXH3_state_t *hash;
-	uint64_t hashed; /* bytes; the second pass must not count twice */
-	uint64_t size, before, total;
-	const struct scan_opts *opts;
+struct reading {
+	struct dcp_records *r;
+	struct catalog_writer *w;
+	uint32_t rank;
 };
 
-static int64_t read_file(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+static int parse(void *arg, const struct pickle_input *in, struct err *e)
 {
-	struct metadata_file *f = arg;
-	int64_t n = io_pread_some(f->fd, buf, cap, off);
+	struct reading *x = arg;
 
-	if (n < 0)
-		return err_sys(e, (int)-n, "read '%s'", f->name);
-	if (off == f->hashed) {
-		(void)XXH3_128bits_update(f->hash, buf, (size_t)n);
-		f->hashed += (uint64_t)n;
-	}
-	if (f->opts->progress) /* two passes: the first is a third of the work */
-		f->opts->progress(
-			f->opts->progress_arg,
-			f->before + (f->hashed < f->size ? off / 3 : f->size / 3 + off * 2 / 3),
-			f->total);
-	return n;
-}
-
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-	return a->st_ino == b->st_ino && a->st_size == b->st_size &&
-	       io_mtime_ns(a) == io_mtime_ns(b);
-}
-
-static int scan_file(int dirfd, const char *name, struct dcp_records *r, struct metadata_file *f,
-		     struct catalog_writer *w, struct err *e)
-{
-	struct pickle_input in = { .read = read_file, .arg = f };
-	struct stat before, after;
-	autoclose int fd = io_open_beneath(dirfd, name, &before, e);
-	long rank = rank_of(name);
-	XXH128_hash_t h;
-	char rest[4096];
-	int64_t n;
-	int rc;
-
-	if (fd < 0)
-		return fd;
-	if (!before.st_size)
-		return err_set(e, ERR_CORRUPT, "'%s' is empty", name);
-	f->fd = fd;
-	f->name = name;
-	f->hashed = 0;
-	f->size = (uint64_t)before.st_size;
-	(void)XXH3_128bits_reset(f->hash);
-	rc = dcp_read_metadata(r, rank < 0 ? 0 : (uint32_t)rank, &in, w, e);
-	if (rc)
-		return err_wrap(e, "read '%s'", name);
-	do { /* what lies behind the pickle belongs to the fingerprint all the same */
-		n = read_file(f, f->hashed, rest, sizeof(rest), e);
-		if (n < 0)
-			return (int)n;
-	} while (n);
-	if (fstat(fd, &after) || !same_file(&before, &after))
-		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
-			       name);
-	f->before += f->size;
-	h = XXH3_128bits_digest(f->hash);
-	return catalog_add_metadata(w, name, &before, (const uint64_t[2]){ h.low64, h.high64 }, e);
+	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct err *e)
 {
-	struct metadata_file f = { .opts = opts, .hash = XXH3_createState() };
+	struct metafiles m = { 0 };
 	struct dcp_records r;
 	int rc = dcp_records_init(&r, e);
 
-	if (!rc && !f.hash)
-		rc = err_set(e, ENOMEM, "out of memory");
-	for (size_t i = 0; !rc && i < files->n; i++) {
-		struct stat st;
-
-		if (!fstatat(dirfd, files->v[i], &st, 0))
-			f.total += (uint64_t)st.st_size;
-	}
+	if (!rc)
+		rc = metafiles_init(&m, dirfd, opts, e);
 	for (size_t i = 0; !rc && i < files->n; i++)
-		rc = scan_file(dirfd, files->v[i], &r, &f, w, e);
+		metafiles_expect(&m, files->v[i]);
+	for (size_t i = 0; !rc && i < files->n; i++) {
+		long rank = rank_of(files->v[i]);
+		struct reading x = { &r, w, rank < 0 ? 0 : (uint32_t)rank };
+
+		rc = metafiles_read(&m, files->v[i], parse, &x, w, e);
+	}
 	if (!rc)
 		rc = dcp_join(&r, files->n > 1 || rank_of(files->v[0]) >= 0, w, e);
+	metafiles_release(&m);
 	dcp_records_release(&r);
-	XXH3_freeState(f.hash);
 	return rc;
 }
 

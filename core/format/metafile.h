@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * metafile - metadata pickles of a checkpoint, read once: parsed, hashed on the way, and told to the
+ * catalog, with progress over all of them. Private to core/format.
+ *
+ *	metafiles_init(&m, dirfd, opts, e);
+ *	metafiles_expect(&m, name);               // each; for the progress
+ *	metafiles_read(&m, name, parse, arg, w, e); // each
+ *	metafiles_release(&m);
+ *
+ * Threads: one at a time.
+ */
+#ifndef FORMAT_METAFILE_H
+#define FORMAT_METAFILE_H
+
+#include <stdint.h>
+
+struct XXH3_state_s;
+struct catalog_writer;
+struct err;
+struct pickle_input;
+struct scan_opts;
+
+struct metafiles {
+	int dirfd;
+	const struct scan_opts *opts;
+	struct XXH3_state_s *hash;
+	uint64_t total, before; /* bytes of all files, and of those that are read */
+	/* The one at hand: */
+	int fd;
+	const char *name;
+	uint64_t size, hashed; /* bytes; the pickle's second pass must not count twice */
+};
+
+int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts, struct err *e);
+void metafiles_release(struct metafiles *m);
+void metafiles_expect(struct metafiles *m, const char *name);
+
+typedef int metafile_parse_fn(void *arg, const struct pickle_input *in, struct err *e);
+/* Fails as parse does, and when the file is empty or changes meanwhile; errors name it. */
+int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *parse, void *arg,
+		   struct catalog_writer *w, struct err *e);
+
+#endif
