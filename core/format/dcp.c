@@ -100,6 +100,7 @@ static int parse(void *arg, const struct pickle_input *in, struct err *e)
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct err *e)
 {
+	const struct dcp_join_opts join = { .many = files->n > 1 || rank_of(files->v[0]) >= 0 };
 	struct metafiles m = { 0 };
 	struct dcp_records r;
 	int rc = dcp_records_init(&r, e);
@@ -115,7 +116,7 @@ static int scan(int dirfd, const struct name_list *files, const struct scan_opts
 		rc = metafiles_read(&m, files->v[i], parse, &x, w, e);
 	}
 	if (!rc)
-		rc = dcp_join(&r, files->n > 1 || rank_of(files->v[0]) >= 0, w, e);
+		rc = dcp_join(&r, &join, w, e);
 	metafiles_release(&m);
 	dcp_records_release(&r);
 	return rc;

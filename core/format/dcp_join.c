@@ -4,11 +4,17 @@
  *
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
  * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
- * agree, and objects that several ranks have, stays apart as FQN@rankN. The top-level key is the
- * one that the ranks with an opinion share, or that of the rank itself.
+ * agree, and objects that several ranks have, stays apart as FQN@rankN; objects that are known to
+ * hold the same are one. The top-level key is the one that the ranks with an opinion share, or that
+ * of the rank itself.
+ *
+ * Where the items' own dtypes and sizes are known already (`sized`) they have to be the chunks'. An
+ * offset alone does not name a chunk there: an empty one may begin where its neighbour does, and
+ * replicas are listed each with an item of its own.
  */
 #include "format/dcp_records.h"
 
+#include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -23,15 +29,17 @@
 
 /* A storage entry of the FQN at hand. */
 struct stored {
-	const uint64_t *off; /* n_dims numbers */
+	const uint64_t *off;  /* n_dims numbers */
+	const uint64_t *size; /* the item's, if it has a dtype */
 	struct chunk_loc loc;
-	uint32_t rank, order;
-	uint8_t n_dims;
+	uint32_t rank, order, path;
+	uint8_t n_dims, dtype; /* the item's own, where that is known */
 	bool is_bytes;
 };
 
 struct join {
 	const struct dcp_records *r;
+	const struct dcp_join_opts *o;
 	struct catalog_writer *w;
 	uint64_t *first;   /* by string id: its entries are at[first[id] .. first[id+1]) */
 	uint64_t *at;	   /* positions in storage.data */
@@ -92,6 +100,8 @@ static int group_storage(struct join *j, struct err *e)
 			skip_numbers(&p, 5);
 			dims = get_varint(&p);
 			skip_numbers(&p, dims ? dims - 1 : 0);
+			if (j->r->sized && dims && get_varint(&p) != DTYPE_NONE)
+				skip_numbers(&p, dims - 1);
 			if (pass == 0)
 				j->first[fqn + 2]++;
 			else
@@ -133,18 +143,18 @@ static int load_stored(struct join *j, const struct pk_str *fqn, struct err *e)
 		const uint8_t *p = j->r->storage.data + j->at[from + i];
 
 		skip_numbers(&p, 6);
-		total += get_varint(&p);
+		total += (j->r->sized ? 2 : 1) * get_varint(&p);
 	}
 	if (!rc)
 		rc = reserve(&j->offs, &j->cap_offs, total, sizeof(*j->offs), e);
 	for (size_t i = 0; !rc && i < n; i++) {
 		const uint8_t *p = j->r->storage.data + j->at[from + i];
 		struct stored *s = &j->stored[i];
-		uint64_t path, dims;
+		uint64_t dims;
 
 		(void)get_varint(&p);
 		*s = (struct stored){ .rank = (uint32_t)get_varint(&p), .order = (uint32_t)i };
-		path = get_varint(&p);
+		s->path = (uint32_t)get_varint(&p);
 		s->loc.encoding = (uint32_t)get_varint(&p);
 		s->loc.offset = get_varint(&p);
 		s->loc.length = get_varint(&p);
@@ -154,7 +164,11 @@ static int load_stored(struct join *j, const struct pk_str *fqn, struct err *e)
 		s->off = j->offs + used;
 		for (size_t d = 0; d < s->n_dims; d++)
 			j->offs[used++] = get_varint(&p);
-		rc = source_of(j, path, fqn->data, &s->loc.file, e);
+		s->size = j->offs + used;
+		s->dtype = j->r->sized && dims ? (uint8_t)get_varint(&p) : DTYPE_NONE;
+		for (size_t d = 0; s->dtype && d < s->n_dims; d++)
+			j->offs[used++] = get_varint(&p);
+		rc = source_of(j, s->path, fqn->data, &s->loc.file, e);
 	}
 	j->n_stored = n;
 	j->sorted = false;
@@ -180,23 +194,59 @@ static int by_key_and_order(const void *ap, const void *bp)
 	return c ? c : a->order < b->order ? -1 : a->order > b->order;
 }
 
-/* The entry with that key, the last one listed, or NULL. */
-static const struct stored *find_stored(struct join *j, const struct stored *key)
+/* Where in j->stored, now sorted, entries with a key like this begin, or, if `beyond`, end. */
+static size_t find_bound(struct join *j, const struct stored *key, bool beyond)
 {
 	size_t lo = 0, hi = j->n_stored;
 
 	if (!j->sorted && j->n_stored)
 		qsort(j->stored, j->n_stored, sizeof(*j->stored), by_key_and_order);
 	j->sorted = true;
-	while (lo < hi) { /* first entry beyond the key */
+	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
 
-		if (by_key(&j->stored[mid], key) <= 0)
+		if (by_key(&j->stored[mid], key) < (beyond ? 1 : 0))
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return lo && !by_key(&j->stored[lo - 1], key) ? &j->stored[lo - 1] : NULL;
+	return lo;
+}
+
+/* The entry with that key, the last one listed, or NULL. */
+static const struct stored *find_stored(struct join *j, const struct stored *key)
+{
+	size_t end = find_bound(j, key, true);
+
+	return end && !by_key(&j->stored[end - 1], key) ? &j->stored[end - 1] : NULL;
+}
+
+/* Does the item hold this chunk? One whose file is not there might. */
+static bool is_chunk(const struct stored *s, enum dtype dtype, const uint64_t *len)
+{
+	return !s->dtype || (s->dtype == dtype && !box_compare_off(s->n_dims, s->size, len));
+}
+
+/*
+ * The item of the chunk with that key and these sizes: the first listed that holds it, better one
+ * whose file is there. If none does, the first; NULL where no item has the key.
+ */
+static const struct stored *find_sized(struct join *j, const struct stored *key, enum dtype dtype,
+				       const uint64_t *len)
+{
+	const struct stored *best = NULL;
+
+	for (size_t i = find_bound(j, key, false); i < j->n_stored; i++) {
+		const struct stored *s = &j->stored[i];
+
+		if (by_key(s, key))
+			break;
+		if (!best || (is_chunk(s, dtype, len) && !is_chunk(best, dtype, len)))
+			best = s;
+		if (s->dtype && is_chunk(s, dtype, len))
+			return s;
+	}
+	return best;
 }
 
 /* Do the storage entries follow the chunk list one to one? They do unless something is odd. */
@@ -235,6 +285,57 @@ static uint32_t shared_top(const struct join *j, size_t from, size_t to)
 	return top;
 }
 
+static int not_the_chunk(const struct join *j, const struct stored *s, const char *fqn,
+			 enum dtype dtype, const uint64_t *len, struct err *e)
+{
+	const char *path = pk_string(j->r->strings, s->path)->data;
+	struct buf said = BUF_INIT(MAX_DIMS * 24), found = BUF_INIT(MAX_DIMS * 24);
+	int rc;
+
+	buf_json_u64s(&said, len, s->n_dims);
+	buf_json_u64s(&found, s->size, s->n_dims);
+	rc = said.err || found.err
+		     ? err_set(e, ENOMEM, "out of memory")
+		     : err_set(e, ERR_CORRUPT,
+			       "'%.100s': the metadata says %s %.60s, '%.100s' holds %s %.60s", fqn,
+			       dtype_info(dtype)->name, said.data, path, dtype_info(s->dtype)->name,
+			       found.data);
+	buf_release(&said);
+	buf_release(&found);
+	return rc;
+}
+
+/* Where the chunk `box` of the rank is stored; `hint`, if any, is the entry in step with it. */
+static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t *box, uint32_t rank,
+		  const struct stored *hint, struct chunk_loc *ret, struct err *e)
+{
+	struct stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = box };
+	const uint64_t *len = box + t->n_dims;
+	const struct stored *s = hint;
+	uint64_t volume;
+
+	*ret = (struct chunk_loc){ .file = CATALOG_NO_FILE };
+	if (!j->r->sized) {
+		s = hint ? hint : find_stored(j, &key);
+		if (s)
+			*ret = s->loc;
+		return 0;
+	}
+	if (!box_volume(t->n_dims, len, &volume) || !volume)
+		return 0; /* the catalog complains about the one and drops the other */
+	if (!s || !s->dtype || !is_chunk(s, t->dtype, len))
+		s = find_sized(j, &key, t->dtype, len);
+	if (!s)
+		return 0;
+	if (!is_chunk(s, t->dtype, len))
+		return not_the_chunk(j, s, t->fqn, t->dtype, len, e);
+	*ret = s->loc;
+	/* How it lies in a file that is not there is not known. Too large: the catalog will say so. */
+	if (!s->dtype)
+		ret->length = volume * dtype_info(t->dtype)->size;
+	return 0;
+}
+
 /* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
 static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
 		       struct err *e)
@@ -248,7 +349,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	size_t n = head->n_dims, count = 0, k = 0;
 	autofree uint32_t *ranks = NULL;
 	uint64_t shape[MAX_DIMS];
-	bool step;
+	bool step, sorted;
 	int rc;
 
 	for (size_t i = from; i < to; i++)
@@ -274,15 +375,13 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 				j->boxes[k * 2 * n + d] = get_varint(&p);
 		}
 	}
+	sorted = j->sorted;
 	step = in_step(j, j->boxes, ranks, n, count);
-	for (k = 0; k < count; k++) {
-		struct stored key = { .rank = ranks[k],
-				      .n_dims = (uint8_t)n,
-				      .off = j->boxes + k * 2 * n };
-		const struct stored *s = step ? &j->stored[k] : find_stored(j, &key);
-
-		j->locs[k] = s ? s->loc : (struct chunk_loc){ .file = CATALOG_NO_FILE };
-	}
+	for (k = 0; !rc && k < count; k++)
+		rc = locate(j, &t, j->boxes + k * 2 * n, ranks[k],
+			    step && j->sorted == sorted ? &j->stored[k] : NULL, &j->locs[k], e);
+	if (rc)
+		return rc;
 	t.shape = shape;
 	t.count = (uint32_t)count;
 	t.boxes = j->boxes;
@@ -290,11 +389,16 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	return catalog_add_tensor(j->w, &t, e);
 }
 
+static const struct stored *object_of(struct join *j, size_t at)
+{
+	struct stored key = { .rank = j->r->entries[j->entries[at]].rank, .is_bytes = true };
+
+	return find_stored(j, &key);
+}
+
 static int join_object(struct join *j, const struct named *name, size_t at, struct err *e)
 {
-	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
-	struct stored key = { .rank = entry->rank, .is_bytes = true };
-	const struct stored *s = find_stored(j, &key);
+	const struct stored *s = object_of(j, at);
 	struct object_item o = { .fqn = name->fqn,
 				 .fqn_len = name->len,
 				 .top = name->top,
@@ -318,6 +422,25 @@ static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
 	return true;
 }
 
+/* Are the entries of all ranks objects that hold the same bytes? */
+static bool same_objects(struct join *j)
+{
+	const struct stored *a = object_of(j, 0);
+
+	if (!j->o->same_object || !a)
+		return false;
+	for (size_t i = 0; i < j->n_entries; i++) {
+		const struct stored *b = object_of(j, i);
+
+		if (j->r->entries[j->entries[i]].dtype || !b || a->loc.length != b->loc.length ||
+		    !j->o->same_object(j->o->arg, pk_string(j->r->strings, a->path)->data,
+				       a->loc.offset, pk_string(j->r->strings, b->path)->data,
+				       b->loc.offset, b->loc.length))
+			return false;
+	}
+	return true;
+}
+
 /* A rank's entry under a name of its own. */
 static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct err *e)
 {
@@ -335,7 +458,7 @@ static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struc
 }
 
 /* All entries of one FQN. */
-static int join_fqn(struct join *j, const struct pk_str *fqn, bool many, struct err *e)
+static int join_fqn(struct join *j, const struct pk_str *fqn, struct err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
 	struct named name = { fqn->data, fqn->len, shared_top(j, 0, j->n_entries) };
@@ -346,9 +469,9 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, bool many, struct 
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
 	if (!rc && same && head->dtype)
 		return join_tensor(j, &name, 0, j->n_entries, e);
-	if (!rc && j->n_entries == 1)
+	if (!rc && (j->n_entries == 1 || same_objects(j)))
 		return join_object(j, &name, 0, e);
-	for (size_t i = 0; !rc && many && i < j->n_entries; i++)
+	for (size_t i = 0; !rc && j->o->many && i < j->n_entries; i++)
 		rc = join_apart(j, fqn, i, e);
 	return rc;
 }
@@ -371,9 +494,10 @@ static int collect_entries(struct join *j, uint32_t head, struct err *e)
 	return 0;
 }
 
-int dcp_join(struct dcp_records *r, bool many, struct catalog_writer *w, struct err *e)
+int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
+	     struct err *e)
 {
-	struct join j = { .r = r, .w = w };
+	struct join j = { .r = r, .o = o, .w = w };
 	int rc = group_storage(&j, e);
 
 	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
@@ -383,7 +507,7 @@ int dcp_join(struct dcp_records *r, bool many, struct catalog_writer *w, struct 
 			continue;
 		rc = collect_entries(&j, i, e);
 		if (!rc)
-			rc = join_fqn(&j, pk_string(r->strings, fqn), many, e);
+			rc = join_fqn(&j, pk_string(r->strings, fqn), e);
 	}
 	free(j.first);
 	free(j.at);

@@ -13,6 +13,15 @@
  *
  * Attributes are looked up by name, classes by their last name: modules moved between torch 1.13
  * and 2.3. Everything else in the pickle is skipped.
+ *
+ * HyperParallel (hyper_parallel.core.checkpoint, later .distributed_checkpoint) has the same classes
+ * but that StorageInfo has no underscore, dtypes are text ("torch.bfloat16", MindSpore's
+ * "BFloat16"), and
+ *
+ *	Metadata       version: "1.0", "2.0"; absent in the oldest
+ *	StorageInfo    tensor_key (may be absent, or None): the name in the container, else the FQN;
+ *	               length is -1 for tensors
+ *	MetadataIndex  offset () for bytes items too; index takes part in the key or not
  */
 #include "format/dcp_records.h"
 
@@ -50,6 +59,11 @@ struct reader {
 	uint32_t plain; /* number of the encoding without transforms */
 };
 
+static bool is_hyperparallel(const struct reader *rd)
+{
+	return rd->r->dialect == DCP_HYPERPARALLEL;
+}
+
 /* ---- records ---- */
 
 int dcp_records_init(struct dcp_records *r, struct err *e)
@@ -74,8 +88,7 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn)
 	return fqn < r->cap_by_fqn ? r->by_fqn[fqn] : DCP_NO_TENSOR;
 }
 
-/* Room for n more bytes, or NULL. */
-static uint8_t *store_room(struct byte_store *s, size_t n, struct err *e)
+uint8_t *byte_store_room(struct byte_store *s, size_t n, struct err *e)
 {
 	if (s->cap - s->len <= n) { /* also when n is 0: NULL means out of memory */
 		size_t cap = s->cap + s->cap / 2 + n + 4096;
@@ -91,14 +104,12 @@ static uint8_t *store_room(struct byte_store *s, size_t n, struct err *e)
 	return s->data + s->len;
 }
 
-/* The entry of an FQN in a rank's file, or DCP_NO_TENSOR. */
+/* The entry of an FQN in the file at hand, that of `rank`: the newest, or there is none. */
 static uint32_t entry_of_rank(const struct dcp_records *r, uint32_t fqn, uint32_t rank)
 {
 	uint32_t i = dcp_records_entry(r, fqn);
 
-	while (i != DCP_NO_TENSOR && r->entries[i].rank != rank)
-		i = r->entries[i].next;
-	return i;
+	return i != DCP_NO_TENSOR && r->entries[i].rank == rank ? i : DCP_NO_TENSOR;
 }
 
 static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struct err *e)
@@ -181,10 +192,12 @@ static int classify(void *arg, const char *module, const char *name)
 		{ "TensorProperties", CLASS_PROPERTIES },
 		{ "ShardedTensorStorageMetadata", CLASS_ANCIENT },
 	};
+	const struct reader *rd = arg;
 	size_t n = strlen(name);
 
-	(void)arg;
-	if (!strncmp(module, "torch.distributed.", 18))
+	if (is_hyperparallel(rd) && !strcmp(name, "StorageInfo"))
+		return CLASS_STORAGE;
+	if (is_hyperparallel(rd) || !strncmp(module, "torch.distributed.", 18))
 		for (size_t i = 0; i < ARRAY_LEN(known); i++)
 			if (!strcmp(name, known[i].name))
 				return known[i].cls;
@@ -244,7 +257,7 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 	if (p[0] != n_dims) /* fewer than 128, so the first varint is one byte */
 		return err_set(e, ERR_CORRUPT, "'%.200s': %zu dimensions, but a chunk has %d",
 			       show(fqn), n_dims, p[0]);
-	to = store_room(s, len, e);
+	to = byte_store_room(s, len, e);
 	if (!to)
 		return -ENOMEM;
 	memcpy(to, p + 1, len - 1);
@@ -254,8 +267,28 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 
 /* ---- entries ---- */
 
+/* "torch.bfloat16", "BFloat16": no underscores in MindSpore's, capitals as they come. */
+static enum dtype dtype_of_text(const struct pk_str *s)
+{
+	const char *dot = strrchr(s->data, '.'), *from = dot ? dot + 1 : s->data;
+
+	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT && strlen(s->data) == s->len; t++) {
+		const char *p = from, *q = dtype_info(t)->name;
+
+		while (*p && *q && (*p == *q || (*p >= 'A' && *p <= 'Z' && *p + 'a' - 'A' == *q))) {
+			p++;
+			q++;
+			q += *q == '_' && *p != '_';
+		}
+		if (!*p && !*q)
+			return t;
+	}
+	return DTYPE_NONE;
+}
+
 /* TensorProperties' state is a tuple with the dtype first (torch >= 2.0), or a dict. */
-static enum dtype dtype_of(const struct pk_value *properties, const struct pk_str **ret_name)
+static enum dtype dtype_of(const struct reader *rd, const struct pk_value *properties,
+			   const struct pk_str **ret_name)
 {
 	const struct pk_value *v = pk_attr(properties, "dtype"), *state;
 
@@ -263,6 +296,10 @@ static enum dtype dtype_of(const struct pk_value *properties, const struct pk_st
 		state = &properties->n->own[PK_STATE];
 		if (state->type == PK_TUPLE && pk_len(state))
 			v = &state->n->own[0];
+	}
+	if (v && v->type == PK_STR && is_hyperparallel(rd)) {
+		*ret_name = v->s;
+		return dtype_of_text(v->s);
 	}
 	if (!v || v->type != PK_GLOBAL)
 		return DTYPE_NONE;
@@ -284,13 +321,13 @@ static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struc
 		return wrong(e, fqn, "its size is not a list of at most 64 numbers");
 	if (!chunks || chunks->type != PK_LIST)
 		return wrong(e, fqn, "its chunks are not a list");
-	entry.dtype = (uint8_t)dtype_of(pk_attr(v, "properties"), &name);
+	entry.dtype = (uint8_t)dtype_of(rd, pk_attr(v, "properties"), &name);
 	if (entry.dtype == DTYPE_NONE)
 		return err_set(e, ERR_UNSUPPORTED, "'%.200s': dtype '%.60s' is not known",
 			       show(fqn), name ? name->data : "?");
 	entry.n_dims = (uint8_t)n;
 	entry.count = (uint32_t)pk_len(chunks);
-	to = store_room(&rd->r->chunks, n * 10, e);
+	to = byte_store_room(&rd->r->chunks, n * 10, e);
 	if (!to)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++)
@@ -355,6 +392,31 @@ static int encoding_of(struct reader *rd, const struct pk_str *fqn, const struct
 	return catalog_add_encoding(rd->w, name, ret, e);
 }
 
+/* The name in the container; that of the checkpoint where none is given. */
+static int key_of(const struct pk_str *fqn, const struct pk_value *key, uint32_t *ret,
+		  struct err *e)
+{
+	if (key && key->type != PK_NONE && key->type != PK_STR)
+		return wrong(e, fqn, "its tensor_key is no string");
+	*ret = key && key->type == PK_STR ? key->s->id : fqn->id;
+	return 0;
+}
+
+/* Where an item is said to be in its file. */
+static bool item_range(const struct reader *rd, const struct pk_value *value, uint64_t *ret_offset,
+		       uint64_t *ret_length)
+{
+	const struct pk_value *length = pk_attr(value, "length");
+
+	if (!number(pk_attr(value, "offset"), ret_offset))
+		return false;
+	if (is_hyperparallel(rd) && length && length->type == PK_INT && length->i == -1) {
+		*ret_length = DCP_NO_LENGTH;
+		return true;
+	}
+	return number(length, ret_length) && *ret_length <= INT64_MAX - *ret_offset;
+}
+
 static int storage_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
 			struct err *e)
 {
@@ -370,13 +432,13 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 	if (class_of(key) != CLASS_INDEX || class_of(value) != CLASS_STORAGE || !fqn ||
 	    fqn->type != PK_STR)
 		return err_set(e, ERR_CORRUPT,
-			       "storage_data has an entry that is not MetadataIndex: _StorageInfo");
+			       "storage_data has an entry that is not MetadataIndex: %s",
+			       is_hyperparallel(rd) ? "StorageInfo" : "_StorageInfo");
 	if (!path || path->type != PK_STR)
 		return wrong(e, fqn->s, "its relative_path is no string");
 	if (strlen(path->s->data) != path->s->len)
 		return wrong(e, fqn->s, "its relative_path has a NUL in it");
-	if (!number(pk_attr(value, "offset"), &offset) ||
-	    !number(pk_attr(value, "length"), &length) || length > INT64_MAX - offset)
+	if (!item_range(rd, value, &offset, &length))
 		return wrong(e, fqn->s, "its item's offset and length are not numbers below 2^63");
 	if (at && at->type == PK_NONE)
 		at = NULL;
@@ -385,10 +447,11 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 	if (transforms && transforms->type != PK_NONE && transforms->type != PK_LIST &&
 	    transforms->type != PK_TUPLE)
 		return wrong(e, fqn->s, "its transform descriptors are not a list");
-	rc = encoding_of(rd, fqn->s, transforms, &encoding, e);
+	rc = is_hyperparallel(rd) ? key_of(fqn->s, pk_attr(value, "tensor_key"), &encoding, e)
+				  : encoding_of(rd, fqn->s, transforms, &encoding, e);
 	if (rc)
 		return rc;
-	start = to = store_room(&rd->r->storage, (7 + n) * 10, e);
+	start = to = byte_store_room(&rd->r->storage, (7 + n) * 10, e);
 	if (!to)
 		return -ENOMEM;
 	to += put_varint(to, fqn->s->id);
@@ -433,7 +496,7 @@ static int planner_item(struct reader *rd, const struct pk_value *key, const str
 
 	if (key->type != PK_STR)
 		return 0;
-	to = store_room(s, 2 * 10, e);
+	to = byte_store_room(s, 2 * 10, e);
 	if (!to)
 		return -ENOMEM;
 	s->len += put_varint(to, key->s->id);
@@ -492,6 +555,42 @@ static int leftovers(struct reader *rd, const struct pk_value *dict,
 	return 0;
 }
 
+/* A version that HyperParallel's own loader would not take is not taken. */
+static int check_version(const struct pk_value *v, struct err *e)
+{
+	if (!v) /* the first has no such attribute */
+		return 0;
+	if (v->type != PK_STR)
+		return err_set(e, ERR_CORRUPT, "Metadata's version is no string");
+	if (strcmp(v->s->data, "1.0") != 0 && strcmp(v->s->data, "2.0") != 0)
+		return err_set(e, ERR_UNSUPPORTED,
+			       "Metadata is of version '%.60s', known are 1.0 and 2.0", v->s->data);
+	return 0;
+}
+
+/* A flat state dict: every name is a top-level key. HyperParallel's first generation has no other. */
+static void all_are_tops(struct dcp_records *r, uint32_t from)
+{
+	for (uint32_t i = from; i < r->n_entries; i++)
+		r->entries[i].top = pk_string(r->strings, r->entries[i].fqn)->len;
+}
+
+static int check_root(const struct reader *rd, const struct pk_value *root, struct err *e)
+{
+	const struct pk_value *state = pk_attr(root, "state_dict_metadata");
+	const struct pk_value *storage = pk_attr(root, "storage_data");
+
+	if (class_of(root) != CLASS_METADATA || !state || state->type != PK_DICT)
+		return err_set(e, ERR_CORRUPT, "the pickle holds no checkpoint Metadata");
+	if (is_hyperparallel(rd) && storage && storage->type == PK_NONE)
+		return err_set(e, ERR_UNSUPPORTED,
+			       "Metadata's storage_data is None: an old save that does not say "
+			       "which rank's file has what");
+	if (!storage || storage->type != PK_DICT)
+		return err_set(e, ERR_CORRUPT, "Metadata has no storage_data");
+	return is_hyperparallel(rd) ? check_version(pk_attr(root, "version"), e) : 0;
+}
+
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
 		      struct catalog_writer *w, struct err *e)
 {
@@ -502,10 +601,11 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 				    .strings = r->strings,
 				    .max_bytes = MAX_PICKLE,
 				    .drop_unknown = true };
-	const struct pk_value *state, *storage, *planner;
+	const struct pk_value *planner;
+	uint32_t first = r->n_entries;
 	struct pickle *p = NULL;
 	struct pk_value root;
-	int rc = catalog_add_encoding(w, "dcp", &rd.plain, e);
+	int rc = is_hyperparallel(&rd) ? 0 : catalog_add_encoding(w, "dcp", &rd.plain, e);
 
 	r->tops.len = 0;
 	if (!rc)
@@ -513,21 +613,18 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 	if (rc)
 		return rc;
 	root = pickle_root(p);
-	state = pk_attr(&root, "state_dict_metadata");
-	storage = pk_attr(&root, "storage_data");
+	rc = check_root(&rd, &root, e);
+	if (!rc)
+		rc = leftovers(&rd, pk_attr(&root, "state_dict_metadata"), state_item, e);
+	if (!rc)
+		rc = leftovers(&rd, pk_attr(&root, "storage_data"), storage_item, e);
 	planner = pk_attr(&root, "planner_data");
-	if (class_of(&root) != CLASS_METADATA || !state || state->type != PK_DICT)
-		rc = err_set(e, ERR_CORRUPT, "the pickle holds no checkpoint Metadata");
-	else if (!storage || storage->type != PK_DICT)
-		rc = err_set(e, ERR_CORRUPT, "Metadata has no storage_data");
-	if (!rc)
-		rc = leftovers(&rd, state, state_item, e);
-	if (!rc)
-		rc = leftovers(&rd, storage, storage_item, e);
 	if (!rc && planner && planner->type == PK_DICT) {
 		rc = leftovers(&rd, planner, planner_item, e);
 		if (!rc)
 			apply_tops(&rd);
+	} else if (!rc && is_hyperparallel(&rd)) {
+		all_are_tops(r, first);
 	}
 	pickle_free(p);
 	return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dcp_records - what a DCP metadata pickle says, kept small.
+ * dcp_records - what a DCP metadata pickle says, kept small; HyperParallel's is of the same kind.
  *
  * The pickle lists chunks per tensor and storage entries per (FQN, offset), far apart and in any
  * order. Both are kept as runs of varints, about 20 bytes a chunk, until dcp_join brings them
@@ -21,6 +21,9 @@ struct err;
 struct catalog_writer;
 
 #define DCP_NO_TENSOR UINT32_MAX
+#define DCP_NO_LENGTH UINT64_MAX
+
+enum dcp_dialect { DCP_TORCH, DCP_HYPERPARALLEL };
 
 /* One entry of state_dict_metadata. */
 struct dcp_entry {
@@ -40,18 +43,30 @@ struct byte_store {
 };
 
 struct dcp_records {
+	enum dcp_dialect dialect; /* DCP_TORCH, unless set before anything is read */
 	struct pk_strings *strings;
 	struct dcp_entry *entries;
 	uint32_t n_entries, cap_entries;
 	struct byte_store chunks;
-	/* Per storage entry: fqn, rank, file (string id), encoding, offset, length, dimensions + 1
-	 * (0 for a bytes item), offsets. */
+	/*
+	 * Per storage entry: fqn, rank, file (string id), encoding, offset, length, dimensions + 1
+	 * (0 for a bytes item), offsets.
+	 *
+	 * As HyperParallel's is read: the container's key (string id) in place of the encoding,
+	 * and DCP_NO_LENGTH where its length is -1, "look inside". Before dcp_join that is replaced
+	 * by what was found in there, and `sized` set: offsets are followed by the item's dtype and
+	 * sizes, or by DTYPE_NONE where its file is not there.
+	 */
 	struct byte_store storage;
+	bool sized;
 	uint64_t n_storage;
 	struct byte_store tops; /* fqn, top: planner_data of the file at hand, in its order */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };
+
+/* Room for n more bytes, or NULL with *e set. */
+uint8_t *byte_store_room(struct byte_store *s, size_t n, struct err *e);
 
 int dcp_records_init(struct dcp_records *r, struct err *e);
 void dcp_records_release(struct dcp_records *r);
@@ -61,7 +76,15 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn);
 /* Read one metadata pickle into *r. */
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
 		      struct catalog_writer *w, struct err *e);
-/* Report all of it to the catalog. many: there is one metadata file per rank. */
-int dcp_join(struct dcp_records *r, bool many, struct catalog_writer *w, struct err *e);
+struct dcp_join_opts {
+	bool many; /* there is one metadata file per rank */
+	/* Do two items of objects hold the same? NULL: never asked, ranks' objects stay apart. */
+	bool (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
+			    uint64_t length);
+	void *arg;
+};
+/* Report all of it to the catalog. */
+int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
+	     struct err *e);
 
 #endif

@@ -14,13 +14,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct pickle_input in = { .mem = data, .mem_len = size };
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
+	const struct dcp_join_opts join = { .many = true };
 	struct dcp_records r;
 	struct err e = { 0 };
 
 	if (dcp_records_init(&r, &e))
 		return 0;
 	if (!catalog_writer_new(NULL, "dcp", "/", &w, &e) &&
-	    !dcp_read_metadata(&r, 0, &in, w, &e) && !dcp_join(&r, true, w, &e) &&
+	    !dcp_read_metadata(&r, 0, &in, w, &e) && !dcp_join(&r, &join, w, &e) &&
 	    !catalog_writer_finish(w, &c, &e)) {
 		size_t n;
 		const struct catalog_tensor *t = catalog_tensors(c, &n);
