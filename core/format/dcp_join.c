@@ -71,15 +71,6 @@ static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct err *e)
 	return *p ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-static void skip_numbers(const uint8_t **p, size_t n)
-{
-	while (n--) {
-		while (**p & 0x80)
-			++*p;
-		++*p;
-	}
-}
-
 /* Counting sort of the storage entries by FQN, keeping their order. */
 static int group_storage(struct join *j, struct err *e)
 {
@@ -97,11 +88,11 @@ static int group_storage(struct join *j, struct err *e)
 		while (p < end) {
 			uint64_t here = (uint64_t)(p - s->data), fqn = get_varint(&p), dims;
 
-			skip_numbers(&p, 5);
+			skip_varints(&p, 5);
 			dims = get_varint(&p);
-			skip_numbers(&p, dims ? dims - 1 : 0);
+			skip_varints(&p, dims ? dims - 1 : 0);
 			if (j->r->sized && dims && get_varint(&p) != DTYPE_NONE)
-				skip_numbers(&p, dims - 1);
+				skip_varints(&p, dims - 1);
 			if (pass == 0)
 				j->first[fqn + 2]++;
 			else
@@ -142,7 +133,7 @@ static int load_stored(struct join *j, const struct pk_str *fqn, struct err *e)
 	for (size_t i = 0; i < n; i++) {
 		const uint8_t *p = j->r->storage.data + j->at[from + i];
 
-		skip_numbers(&p, 6);
+		skip_varints(&p, 6);
 		total += (j->r->sized ? 2 : 1) * get_varint(&p);
 	}
 	if (!rc)
@@ -288,20 +279,25 @@ static uint32_t shared_top(const struct join *j, size_t from, size_t to)
 static int not_the_chunk(const struct join *j, const struct stored *s, const char *fqn,
 			 enum dtype dtype, const uint64_t *len, struct err *e)
 {
+	struct buf text[3] = { BUF_INIT(MAX_DIMS * 24), BUF_INIT(MAX_DIMS * 24),
+			       BUF_INIT(MAX_DIMS * 24) };
+	const uint64_t *const numbers[] = { s->off, len, s->size };
 	const char *path = pk_string(j->r->strings, s->path)->data;
-	struct buf said = BUF_INIT(MAX_DIMS * 24), found = BUF_INIT(MAX_DIMS * 24);
+	bool full = false;
 	int rc;
 
-	buf_json_u64s(&said, len, s->n_dims);
-	buf_json_u64s(&found, s->size, s->n_dims);
-	rc = said.err || found.err
-		     ? err_set(e, ENOMEM, "out of memory")
-		     : err_set(e, ERR_CORRUPT,
-			       "'%.100s': the metadata says %s %.60s, '%.100s' holds %s %.60s", fqn,
-			       dtype_info(dtype)->name, said.data, path, dtype_info(s->dtype)->name,
-			       found.data);
-	buf_release(&said);
-	buf_release(&found);
+	for (size_t i = 0; i < ARRAY_LEN(text); i++) {
+		buf_json_u64s(&text[i], numbers[i], s->n_dims);
+		full |= text[i].err;
+	}
+	rc = full ? err_set(e, ENOMEM, "out of memory")
+		  : err_set(e, ERR_CORRUPT,
+			    "'%.100s': the metadata says that its chunk at %.50s is %s %.50s, in "
+			    "'%.60s' it is %s %.50s",
+			    fqn, text[0].data, dtype_info(dtype)->name, text[1].data, path,
+			    dtype_info(s->dtype)->name, text[2].data);
+	for (size_t i = 0; i < ARRAY_LEN(text); i++)
+		buf_release(&text[i]);
 	return rc;
 }
 

@@ -65,6 +65,16 @@ struct dcp_records {
 	uint32_t cap_by_fqn;
 };
 
+/* Step over n varints. */
+static inline void skip_varints(const uint8_t **p, size_t n)
+{
+	while (n--) {
+		while (**p & 0x80)
+			++*p;
+		++*p;
+	}
+}
+
 /* Room for n more bytes, or NULL with *e set. */
 uint8_t *byte_store_room(struct byte_store *s, size_t n, struct err *e);
 

@@ -131,6 +131,12 @@ struct pk_value pickle_root(const struct pickle *p);
 uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included */
 
 /*
+ * The module of the class that the pickle's outermost object is of, from its first bytes alone:
+ * *ret_len bytes in there. NULL when they do not tell, or it is no object.
+ */
+const char *pickle_first_module(const void *bytes, size_t len, size_t *ret_len);
+
+/*
  * For hooks.built: replace the object by `len` bytes, dropping class, arguments and state.
  * pickle_record gives them back. Returns 1, and leaves the object, when something else refers to
  * it as well.

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hyperparallel_file - the tensors in one of HyperParallel's container files, by name.
+ *
+ * Called *.safetensors, and safetensors or a torch.save archive of {name: tensor}: PyTorch's writer
+ * of the first generation made those. Private to core/format.
+ *
+ * Threads: one at a time.
+ */
+#ifndef FORMAT_HYPERPARALLEL_FILE_H
+#define FORMAT_HYPERPARALLEL_FILE_H
+
+#include "format/raw.h"
+#include "model/box.h"
+#include "model/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct hp_file;
+
+struct hp_tensor {
+	enum dtype dtype;
+	size_t n_dims;
+	uint64_t shape[MAX_DIMS];
+	uint64_t offset, length; /* bytes in the file */
+	struct raw_layout layout;
+};
+
+/* Errors do not name the file. fd is the caller's and has to stay open. */
+int hp_file_open(int fd, uint64_t size, struct hp_file **ret, struct err *e);
+void hp_file_close(struct hp_file *f); /* NULL is fine */
+
+/* 1, or 0 when there is none of that name. */
+int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct hp_tensor *ret,
+		 struct err *e);
+
+#endif
