@@ -460,7 +460,8 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 	to += put_varint(to, encoding);
 	to += put_varint(to, offset);
 	to += put_varint(to, length);
-	to += put_varint(to, at ? n + 1 : 0);
+	/* HyperParallel's objects have an offset, that of no dimensions. */
+	to += put_varint(to, at || is_hyperparallel(rd) ? n + 1 : 0);
 	for (size_t i = 0; i < n; i++)
 		to += put_varint(to, off[i]);
 	rd->r->storage.len += (size_t)(to - start);
