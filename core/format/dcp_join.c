@@ -418,23 +418,26 @@ static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
 	return true;
 }
 
-/* Are the entries of all ranks objects that hold the same bytes? */
-static bool same_objects(struct join *j)
+/* 1 if the entries of all ranks are objects that hold the same bytes. */
+static int same_objects(struct join *j, struct err *e)
 {
 	const struct stored *a = object_of(j, 0);
+	int rc = 1;
 
 	if (!j->o->same_object || !a)
-		return false;
-	for (size_t i = 0; i < j->n_entries; i++) {
+		return 0;
+	for (size_t i = 0; rc > 0 && i < j->n_entries; i++) {
 		const struct stored *b = object_of(j, i);
 
-		if (j->r->entries[j->entries[i]].dtype || !b || a->loc.length != b->loc.length ||
-		    !j->o->same_object(j->o->arg, pk_string(j->r->strings, a->path)->data,
-				       a->loc.offset, pk_string(j->r->strings, b->path)->data,
-				       b->loc.offset, b->loc.length))
-			return false;
+		if (j->r->entries[j->entries[i]].dtype || !b || a->loc.length != b->loc.length)
+			return 0;
+		if (i)
+			rc = j->o->same_object(j->o->arg, pk_string(j->r->strings, a->path)->data,
+					       a->loc.offset,
+					       pk_string(j->r->strings, b->path)->data,
+					       b->loc.offset, a->loc.length, e);
 	}
-	return true;
+	return rc;
 }
 
 /* A rank's entry under a name of its own. */
@@ -465,7 +468,9 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct err *e)
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
 	if (!rc && same && head->dtype)
 		return join_tensor(j, &name, 0, j->n_entries, e);
-	if (!rc && (j->n_entries == 1 || same_objects(j)))
+	if (!rc)
+		rc = j->n_entries == 1 ? 1 : same_objects(j, e);
+	if (rc > 0)
 		return join_object(j, &name, 0, e);
 	for (size_t i = 0; !rc && j->o->many && i < j->n_entries; i++)
 		rc = join_apart(j, fqn, i, e);

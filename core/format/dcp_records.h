@@ -88,9 +88,9 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 		      struct catalog_writer *w, struct err *e);
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
-	/* Do two items of objects hold the same? NULL: never asked, ranks' objects stay apart. */
-	bool (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
-			    uint64_t length);
+	/* 1 if two items of objects hold the same. NULL: never asked, ranks' objects stay apart. */
+	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
+			   uint64_t length, struct err *e);
 	void *arg;
 };
 /* Report all of it to the catalog. */

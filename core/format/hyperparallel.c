@@ -92,17 +92,22 @@ static bool is_our_module(const char *module, size_t len)
 }
 
 /* PyTorch's DCP has a file of that name too: the class of what is in it tells. */
-static bool is_our_metadata(int dirfd)
+static int is_our_metadata(int dirfd, struct err *e)
 {
 	uint8_t head[1024];
 	struct stat st;
 	struct err ignored;
 	autoclose int fd = io_open_beneath(dirfd, global_name, &st, &ignored);
-	int64_t n = fd < 0 ? -1 : io_pread_some(fd, head, sizeof(head), 0);
 	const char *module;
+	int64_t n;
 	size_t len;
 
-	module = n > 0 ? pickle_first_module(head, (size_t)n, &len) : NULL;
+	if (fd < 0)
+		return 0;
+	n = io_pread_some(fd, head, sizeof(head), 0);
+	if (n < 0)
+		return err_sys(e, (int)-n, "read '%s'", global_name);
+	module = pickle_first_module(head, (size_t)n, &len);
 	return module && is_our_module(module, len);
 }
 
@@ -138,9 +143,11 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 	if (file) /* it takes a directory */
 		return 0;
 	if (!faccessat(dirfd, global_name, F_OK, 0)) {
-		s.global = is_our_metadata(dirfd);
-		if (!s.global)
-			return 0;
+		int ours = is_our_metadata(dirfd, e);
+
+		if (ours <= 0)
+			return ours;
+		s.global = true;
 	}
 	fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || !(dir = fdopendir(fd))) {

@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/bytes.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -14,6 +15,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* A storage entry, decoded as far as it is looked at. */
 struct stored {
@@ -105,39 +107,52 @@ static bool is_listed(const struct hp_directory *d, const char *name)
 	       bsearch(name, d->files->v, d->files->n, sizeof(*d->files->v), by_name);
 }
 
-/* Is it the world that lacks something, and not the checkpoint? */
-static bool is_ours_to_report(int code)
-{
-	return code == ENOMEM || code == EMFILE || code == ENFILE || code == EINTR;
-}
-
-/* *ret stays NULL where the file is not there, or not to be opened; *fd belongs to it. */
-static int open_container(struct resolver *x, const char *path, const char *fqn, int *fd,
-			  struct hp_file **ret, struct err *e)
+/*
+ * *ret stays -1 where the file is not there or not to be opened: whoever opens it next will say so,
+ * and what goes with it. What the world is short of is an error.
+ */
+static int open_listed(const struct hp_directory *d, const char *path, int *ret, struct err *e)
 {
 	struct err why = { 0 };
-	size_t n = strlen(path);
 	struct stat st;
-	int rc = io_check_relative(path, n, e);
+	int fd = io_open_beneath(d->dirfd, path, &st, &why);
 
-	if (rc)
-		return err_wrap(e, "'%.100s'", fqn);
-	if (!is_listed(x->d, path)) {
-		/* One that appears later has to be noticed, so it must be of a kind that is listed. */
-		if (strchr(path, '/') || n < 12 || strcmp(path + n - 12, ".safetensors") != 0)
-			return err_set(e, ERR_UNSUPPORTED,
-				       "'%.100s': '%.100s' is no .safetensors file beside the "
-				       "metadata",
-				       fqn, path);
-		return 0;
-	}
-	*fd = io_open_beneath(x->d->dirfd, path, &st, &why);
-	if (*fd < 0) {
-		if (!is_ours_to_report(why.code))
-			return 0; /* whoever opens it next says the same, and what it takes along */
+	if (fd < 0 && (why.code == ENOMEM || why.code == EMFILE || why.code == ENFILE)) {
 		*e = why;
-		return -e->code;
+		return fd;
 	}
+	*ret = fd < 0 ? -1 : fd;
+	return 0;
+}
+
+/* One that appears later has to be noticed, so it must be of a kind that is listed. */
+static int check_container(const struct resolver *x, const char *path, const char *fqn,
+			   struct err *e)
+{
+	static const char tail[] = ".safetensors";
+	size_t n = strlen(path), m = sizeof(tail) - 1;
+
+	if (io_check_relative(path, n, e))
+		return err_wrap(e, "'%.100s'", fqn);
+	if (!is_listed(x->d, path) &&
+	    (strchr(path, '/') || n < m || strcmp(path + n - m, tail) != 0))
+		return err_set(e, ERR_UNSUPPORTED,
+			       "'%.100s': '%.100s' is no .safetensors file beside the metadata",
+			       fqn, path);
+	return 0;
+}
+
+/* *ret stays NULL where there is none; *fd belongs to it. */
+static int open_container(struct resolver *x, const char *path, int *fd, struct hp_file **ret,
+			  struct err *e)
+{
+	struct stat st;
+	int rc = open_listed(x->d, path, fd, e);
+
+	if (rc || *fd < 0)
+		return rc;
+	if (fstat(*fd, &st))
+		return err_sys(e, errno, "stat '%.100s'", path);
 	rc = hp_file_open(*fd, (uint64_t)st.st_size, ret, e);
 	return rc ? err_wrap(e, "read '%.100s'", path) : 0;
 }
@@ -201,9 +216,11 @@ static int one_container(struct resolver *x, size_t *i, struct err *e)
 	const struct stored s = decode(x->r->storage.data + first->at);
 	struct hp_file *f = NULL;
 	autoclose int fd = -1;
-	int rc = open_container(x, pk_string(x->r->strings, first->path)->data,
-				pk_string(x->r->strings, (uint32_t)s.fqn)->data, &fd, &f, e);
+	const char *path = pk_string(x->r->strings, first->path)->data;
+	int rc = check_container(x, path, pk_string(x->r->strings, (uint32_t)s.fqn)->data, e);
 
+	if (!rc)
+		rc = open_container(x, path, &fd, &f, e);
 	for (; !rc && *i < x->n_todo && x->todo[*i].path == first->path; ++*i)
 		if (f)
 			rc = look_up(x, f, &x->todo[*i], e);
@@ -291,27 +308,43 @@ int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catal
 
 /* ---- objects ---- */
 
-bool hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
-		    uint64_t length)
+/* -ENODATA, which is no error, where the file is shorter. */
+static int read_part(int fd, const char *name, void *buf, size_t n, uint64_t at, struct err *e)
+{
+	int rc = io_pread(fd, buf, n, at);
+
+	return rc && rc != -ENODATA ? err_sys(e, -rc, "read '%s'", name) : rc;
+}
+
+int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
+		   uint64_t length, struct err *e)
 {
 	enum { STEP = 64 << 10, MOST = 16 << 20 };
 	const struct hp_directory *d = arg;
 	autofree uint8_t *buf = malloc(2 * (size_t)STEP);
-	struct err ignored;
-	struct stat st;
 	autoclose int fd_a = -1, fd_b = -1;
+	int rc = 0;
 
+	if (!buf)
+		return err_set(e, ENOMEM, "out of memory");
 	/* Of a file that is not listed nobody would notice that it is no longer the same. */
-	if (!buf || length > MOST || !is_listed(d, a) || !is_listed(d, b))
-		return false;
-	fd_a = io_open_beneath(d->dirfd, a, &st, &ignored);
-	fd_b = io_open_beneath(d->dirfd, b, &st, &ignored);
-	for (uint64_t at = 0; fd_a >= 0 && fd_b >= 0 && at < length; at += STEP) {
-		size_t n = length - at < STEP ? (size_t)(length - at) : STEP;
+	if (length > MOST || !is_listed(d, a) || !is_listed(d, b))
+		return 0;
+	rc = open_listed(d, a, &fd_a, e);
+	if (!rc)
+		rc = open_listed(d, b, &fd_b, e);
+	if (rc || fd_a < 0 || fd_b < 0)
+		return rc;
+	for (uint64_t at = 0; at < length; at += STEP) {
+		size_t n = (size_t)min_u64(length - at, STEP);
 
-		if (io_pread(fd_a, buf, n, a_off + at) ||
-		    io_pread(fd_b, buf + STEP, n, b_off + at) || memcmp(buf, buf + STEP, n) != 0)
-			return false;
+		rc = read_part(fd_a, a, buf, n, a_off + at, e);
+		if (!rc)
+			rc = read_part(fd_b, b, buf + STEP, n, b_off + at, e);
+		if (rc)
+			return rc == -ENODATA ? 0 : rc;
+		if (memcmp(buf, buf + STEP, n) != 0)
+			return 0;
 	}
-	return fd_a >= 0 && fd_b >= 0;
+	return 1;
 }

@@ -7,7 +7,6 @@
 #ifndef FORMAT_HYPERPARALLEL_RESOLVE_H
 #define FORMAT_HYPERPARALLEL_RESOLVE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct catalog_writer;
@@ -28,9 +27,8 @@ struct hp_directory {
 int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catalog_writer *w,
 	       struct err *e);
 
-/* dcp_join_opts.same_object; arg: the directory. False where it cannot be told, or only by reading
- * much. */
-bool hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
-		    uint64_t length);
+/* dcp_join_opts.same_object; arg: the directory. 0 where it cannot be told, or only by reading much. */
+int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
+		   uint64_t length, struct err *e);
 
 #endif

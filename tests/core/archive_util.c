@@ -260,7 +260,7 @@ static void emit_v3(struct emit *m, const struct saved *t)
 	emit_op(m, OP_TUPLE);
 }
 
-static void emit_saved(struct emit *m, const struct saved *t)
+void emit_saved(struct emit *m, const struct saved *t)
 {
 	switch (t->how) {
 	case REBUILD_V3:

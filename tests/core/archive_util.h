@@ -90,7 +90,9 @@ struct saved {
 	} order;
 };
 
-/* data.pkl, appended. */
+/* The value that data.pkl holds; or data.pkl, appended. */
+struct emit;
+void emit_saved(struct emit *m, const struct saved *t);
 void saved_pickle(struct buf *b, const struct saved *t);
 /* The whole item, appended to an empty b; where the storage's bytes begin. */
 uint64_t saved_item(struct buf *b, const struct saved *t);

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "scan_util.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "catalog/catalog_build.h"
+#include "catalog/catalog_query.h"
+#include "format/format.h"
+#include "suites.h"
+
+int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct err *e)
+{
+	struct name_list files = { 0 };
+	struct catalog_writer *w = NULL;
+	const struct format *f;
+	int rc = format_detect(dirfd, NULL, &f, &files, e);
+
+	if (!rc)
+		rc = catalog_writer_new(NULL, f->name, "/", &w, e);
+	if (!rc)
+		rc = f->scan(dirfd, &files, o, w, e);
+	if (!rc)
+		rc = catalog_writer_finish(w, ret, e);
+	catalog_writer_free(w);
+	name_list_release(&files);
+	return rc;
+}
+
+static void u64s(struct buf *b, const uint64_t *v, size_t n)
+{
+	buf_json_u64s(b, v, n);
+}
+
+char *catalog_text(struct catalog *c)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	size_t n, n_objects, k;
+	const struct catalog_tensor *t = catalog_tensors(c, &n);
+	const struct catalog_object *o = catalog_objects(c, &n_objects);
+	const struct catalog_source *s = catalog_sources(c, &k);
+	const char *const *enc = catalog_encodings(c, &k);
+	static const char *const state[] = { "complete", "incomplete", "overlapping" };
+
+	buf_str(&b, "");
+	for (size_t i = 0; i < n; i++) {
+		autofree struct chunkmap *m = NULL;
+		struct err e = { 0 };
+
+		REQUIRE(!catalog_load_map(c, &t[i], &m, &e));
+		buf_printf(&b, "%s %s ", t[i].fqn, dtype_info(t[i].dtype)->name);
+		u64s(&b, t[i].shape, t[i].n_dims);
+		buf_printf(&b, " %s:", state[t[i].state]);
+		for (uint32_t i2 = 0; i2 < m->count; i2++) {
+			uint64_t off[64], len[64];
+
+			chunkmap_box(m, i2, off, len);
+			buf_str(&b, " ");
+			u64s(&b, off, t[i].n_dims);
+			buf_str(&b, "+");
+			u64s(&b, len, t[i].n_dims);
+			buf_printf(&b, "@%s:%llu+%llu,%s", s[m->locs[i2].file].path,
+				   (unsigned long long)m->locs[i2].offset,
+				   (unsigned long long)m->locs[i2].length,
+				   enc[m->locs[i2].encoding]);
+		}
+		buf_str(&b, "; ");
+	}
+	for (size_t i = 0; i < n_objects; i++) {
+		buf_printf(&b, "%s object: ", o[i].fqn);
+		if (o[i].fault)
+			buf_str(&b, "lost; ");
+		else
+			buf_printf(&b, "%s:%llu+%llu,%s; ", s[o[i].loc.file].path,
+				   (unsigned long long)o[i].loc.offset,
+				   (unsigned long long)o[i].loc.length, enc[o[i].loc.encoding]);
+	}
+	REQUIRE(!b.err);
+	return b.data;
+}

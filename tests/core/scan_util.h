@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scan_util - a directory through its format's reader into a catalog in memory, and that as text.
+ */
+#ifndef TESTS_SCAN_UTIL_H
+#define TESTS_SCAN_UTIL_H
+
+struct catalog;
+struct err;
+struct scan_opts;
+
+int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct err *e);
+
+/* "w float32 [4] complete: [0]+[2]@file:0+10,enc ...; o object: file:0+10,enc; "; free it. */
+char *catalog_text(struct catalog *c);
+
+#endif
