@@ -37,6 +37,7 @@
 	X(files) \
 	X(gather) \
 	X(hf_index) \
+	X(hyperparallel) \
 	X(index) \
 	X(io) \
 	X(item) \
