@@ -290,9 +290,7 @@ static const struct {
 	{ FILE0, NULL, NULL,
 	  ".metadata is missing although _rankN_.safetensors files are there: the save was "
 	  "interrupted" },
-	{ "model.safetensors", NULL, NULL,
-	  "not a checkpoint: found 'model.safetensors'; PyTorch DCP has .metadata or __N.metadata, "
-	  "HyperParallel .metadata or .rankN_metadata" },
+	{ "model.safetensors", NULL, "safetensors", "model.safetensors " },
 };
 
 START_TEST(a_checkpoint_is_known_by_its_metadata_files)
@@ -313,7 +311,10 @@ START_TEST(a_checkpoint_is_known_by_its_metadata_files)
 	ck_assert_int_eq(format_detect(dir_fd, NULL, &f, &l, &e), name ? 0 : -ENOENT);
 	for (size_t i = 0; i < l.n; i++)
 		(void)snprintf(found + strlen(found), sizeof(found) - strlen(found), "%s ", l.v[i]);
-	ck_assert_str_eq(name ? found : e.msg, directories[_i].found);
+	if (name)
+		ck_assert_str_eq(found, directories[_i].found);
+	else /* the sentence goes on with what other formats are known by */
+		ck_assert_mem_eq(e.msg, directories[_i].found, strlen(directories[_i].found));
 	if (name)
 		ck_assert_str_eq(f->name, name);
 	name_list_release(&l);
