@@ -10,7 +10,7 @@ VARIANT   ?= release
 VERSION   := 0.2.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
-PKGS      := fuse3 sqlite3 libzstd jansson libxxhash zlib
+PKGS      := fuse3 sqlite3 libzstd jansson libxxhash zlib nettle
 
 ifneq ($(MAKECMDGOALS),clean)
 ifneq ($(MAKECMDGOALS),help)

@@ -69,8 +69,9 @@ static void add_summary(struct report *r, const struct ckpt *c, const struct ckp
 		buf_printf(b, ",\"fault_count\":%" PRIu64 ",\"warning_count\":%" PRIu64, k->faults,
 			   r->warnings);
 		buf_printf(b,
-			   ",\"items\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"crcs\":%" PRIu64 "}\n",
-			   k->items, k->bytes, k->crcs);
+			   ",\"items\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"crcs\":%" PRIu64
+			   ",\"hashes\":%" PRIu64 "}\n",
+			   k->items, k->bytes, k->crcs, k->hashes);
 		return;
 	}
 	buf_printf(b, "%s: %" PRIu64 " tensors, %" PRIu64 " objects, %" PRIu64 " items",
@@ -78,6 +79,8 @@ static void add_summary(struct report *r, const struct ckpt *c, const struct ckp
 	if (k->data)
 		buf_printf(b, ", %" PRIu64 " bytes read, %" PRIu64 " CRCs verified", k->bytes,
 			   k->crcs);
+	if (k->hashes)
+		buf_printf(b, ", %" PRIu64 " files' hashes verified", k->hashes);
 	buf_printf(b, ", %" PRIu64 " fault%s, %" PRIu64 " warning%s\n", k->faults,
 		   k->faults == 1 ? "" : "s", r->warnings, r->warnings == 1 ? "" : "s");
 }

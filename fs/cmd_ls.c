@@ -17,8 +17,8 @@ enum { LINE_MAX_BYTES = 64 << 20 };
 struct item {
 	bool is_object;
 	const char *fqn, *dtype, *fault;
-	size_t fqn_len, n_dims;
-	const uint64_t *shape;
+	size_t fqn_len, n_dims, n_logical;
+	const uint64_t *shape, *logical;
 	uint64_t bytes, chunks;
 };
 
@@ -38,6 +38,8 @@ static void take_tensor(struct walk *w, const struct ckpt_tensor *t, struct item
 		.dtype = t->dtype,
 		.n_dims = t->n_dims,
 		.shape = t->shape,
+		.n_logical = t->n_logical,
+		.logical = t->logical,
 		.bytes = t->bytes,
 		.chunks = t->chunks,
 		.fault = t->fault,
@@ -117,6 +119,10 @@ static void add_json(struct buf *b, const struct item *i)
 		buf_str(b, ",\"shape\":");
 		add_shape(b, i);
 	}
+	if (i->n_logical) {
+		buf_str(b, ",\"logical\":");
+		buf_json_u64s(b, i->logical, i->n_logical);
+	}
 	buf_printf(b, ",\"bytes\":%ju,\"chunks\":%ju,\"fault\":", (uintmax_t)i->bytes,
 		   (uintmax_t)i->chunks);
 	if (i->fault)
@@ -180,6 +186,11 @@ static int print_text(struct walk w, bool columns, struct buf *b, bool *any)
 		if (columns)
 			add_columns(b, &widths, &i);
 		cmd_add_fqn(b, i.fqn, i.fqn_len);
+		if (columns && i.n_logical) {
+			buf_str(b, "  (logical ");
+			buf_json_u64s(b, i.logical, i.n_logical);
+			buf_str(b, ")");
+		}
 		if (columns && i.fault)
 			buf_printf(b, "  (%s)", i.fault);
 		buf_str(b, "\n");

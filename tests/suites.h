@@ -42,6 +42,7 @@
 	X(io) \
 	X(item) \
 	X(layout) \
+	X(megatron) \
 	X(mesh) \
 	X(model_names) \
 	X(name) \
@@ -64,6 +65,7 @@
 	X(view) \
 	X(view_model) \
 	X(vtensor) \
+	X(zarr) \
 	X(zip) \
 	X(zstd)
 

@@ -474,6 +474,8 @@ static void fill_tensor(const struct ckpt *c, const struct view_tensor *v, struc
 				     .dtype = dtype_info(v->dtype)->name,
 				     .n_dims = t->n_dims,
 				     .shape = t->shape,
+				     .n_logical = t->n_logical,
+				     .logical = t->logical,
 				     .bytes = v->bytes,
 				     .chunks = t->chunks,
 				     .fault = ckpt_tensor_fault(c, v->number) };

@@ -85,7 +85,10 @@ struct ckpt_tensor {
 	const char *dtype; /* torch's name: "bfloat16"; after a cast */
 	size_t n_dims;
 	const uint64_t *shape; /* n_dims, elements */
-	uint64_t bytes;	       /* of the whole tensor */
+	/* Of a tensor that is stored flattened: its own shape, which logical/ has it in. */
+	size_t n_logical;	 /* 0: the one above is */
+	const uint64_t *logical; /* n_logical, elements */
+	uint64_t bytes;		 /* of the whole tensor */
 	uint64_t chunks;
 	uint64_t files;	   /* distinct source files; counted only by ckpt_tensor_files, else 0 */
 	const char *fault; /* why it cannot be opened, or NULL */
@@ -173,7 +176,7 @@ CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint
 				struct err *e);
 
 /*
- * Extended attribute of a tensor file: user.ckptfs.fqn .dtype .shape .chunks .files.
+ * Extended attribute of a file of tensors/, npy/ or logical/: user.ckptfs.fqn .dtype .shape .chunks .files.
  * Returns the value's length (written as far as cap reaches), -ENODATA if there is none.
  */
 CKPT_API int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
@@ -190,12 +193,14 @@ struct ckpt_fault {
 	bool warning;	  /* odd, but nothing is read wrongly because of it */
 };
 struct ckpt_check {
-	bool data; /* also read every item and verify the CRCs it has */
+	bool data; /* also read every item, verify the CRCs it has, and the hashes of files that a
+	              Megatron-core checkpoint has in integrity.json */
 	void (*fault)(void *arg, const struct ckpt_fault *f);
 	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes; may be NULL */
 	void *arg;
-	uint64_t faults, items, bytes, crcs; /* filled in: faults without warnings; items looked at,
-	                                        bytes read, CRCs verified */
+	/* Filled in: faults without warnings; items looked at, bytes read, CRCs and files' hashes
+	 * that were right. */
+	uint64_t faults, items, bytes, crcs, hashes;
 };
 /* Coverage, files, items. 0 also when faults were found. Open with allow_missing. */
 CKPT_API int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check: every tensor covered exactly once, every file long enough, every item holding what the
- * metadata says; with data, every item read in file order and its CRCs verified.
+ * metadata says; with data, every item read in file order and its CRCs verified, and the hashes of
+ * files that are recorded beside them.
  */
 #include "api/ckpt.h"
 
 #include "api/ckpt_internal.h"
+#include "api/integrity.h"
 #include "base/blob.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -250,6 +252,52 @@ static void check_all_data(struct run *r)
 	}
 }
 
+/* ---- hashes of files ---- */
+
+static void add_read(void *arg, uint64_t bytes)
+{
+	struct run *r = arg;
+
+	r->k->bytes += bytes;
+	if (r->k->progress)
+		r->k->progress(r->k->arg, r->k->bytes, r->total);
+}
+
+static void check_hashes(struct run *r, const struct integrity *in)
+{
+	const struct integrity_work work = { r->buf, BLOCK_SIZE, add_read, r };
+	const char *name;
+	json_t *hash;
+
+	json_object_foreach (in->files, name, hash) {
+		struct err why;
+
+		if (integrity_verify(in, name, hash, &work, &why))
+			report(r->k, NULL, 0, why.msg, false);
+		else
+			r->k->hashes++;
+	}
+}
+
+/* Items, and what Megatron-core may have left beside its metadata. */
+static void check_contents(struct run *r)
+{
+	const char *first = r->c->metadata.v[0], *slash = strrchr(first, '/');
+	autofree char *dir = strndup(first, slash ? (size_t)(slash + 1 - first) : 0);
+	struct integrity in = { 0 };
+	struct err why;
+
+	if (!dir)
+		report(r->k, NULL, 0, "out of memory", false);
+	else if (!strncmp(r->c->format->name, "megatron", 8) &&
+		 integrity_open(r->c->dirfd, dir, &in, &why))
+		report(r->k, NULL, 0, why.msg, false);
+	r->total += in.bytes;
+	check_all_data(r);
+	check_hashes(r, &in);
+	integrity_close(&in);
+}
+
 int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
 {
 	struct run r = { .c = c, .k = k, .buf = malloc(BLOCK_SIZE) };
@@ -258,7 +306,7 @@ int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
 	size_t len;
 	int rc = r.buf ? 0 : err_set(e, ENOMEM, "out of memory");
 
-	k->faults = k->items = k->bytes = k->crcs = 0;
+	k->faults = k->items = k->bytes = k->crcs = k->hashes = 0;
 	if (!rc)
 		check_files(&r);
 	for (size_t i = 0; !rc && i < view_tensors(c->view); i++) {
@@ -268,7 +316,7 @@ int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
 	for (size_t i = 0; !rc && i < view_objects(c->view); i++)
 		rc = check_object(&r, view_object(c->view, i, &fqn, &len), e);
 	if (!rc && k->data)
-		check_all_data(&r);
+		check_contents(&r);
 	free(r.todo);
 	free(r.buf);
 	return rc;

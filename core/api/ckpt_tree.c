@@ -209,9 +209,8 @@ static int xattr_number(const char *name)
 	return i;
 }
 
-/* Of a file in tensors/ or npy/, also a rank's. */
-static int put_tensor_xattr(struct ckpt *c, uint32_t rank, size_t i, int which, struct buf *b,
-			    struct err *e)
+/* Of a file in tensors/, npy/ or logical/, also a rank's. */
+static int put_tensor_xattr(struct ckpt *c, uint64_t id, int which, struct buf *b, struct err *e)
 {
 	struct view_tensor t;
 	const struct catalog_tensor *ct;
@@ -220,7 +219,7 @@ static int put_tensor_xattr(struct ckpt *c, uint32_t rank, size_t i, int which, 
 	size_t n;
 	int rc;
 
-	view_single_tensor(c->view, rank, i, &t);
+	view_single_tensor(c->view, id, &t);
 	ct = &catalog_tensors(c->catalog, &n)[t.number];
 	switch (which) {
 	case XATTR_FQN:
@@ -232,7 +231,7 @@ static int put_tensor_xattr(struct ckpt *c, uint32_t rank, size_t i, int which, 
 	case XATTR_SHAPE:
 		rc = view_vtensor(c->view, t.id, &v, e);
 		if (!rc)
-			buf_json_u64s(b, v->shape, v->n_dims);
+			buf_json_u64s(b, v->shown, v->n_shown);
 		return rc;
 	case XATTR_CHUNKS:
 		buf_u64(b, ct->chunks);
@@ -252,20 +251,19 @@ int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, 
 	autofree void *release = NULL;
 	int which = xattr_number(name), rc = 0;
 	bool object;
-	uint32_t rank;
-	size_t i;
+	uint64_t id;
 
-	if (which == XATTR_NONE || !view_single(c->view, node, &object, &rank, &i) ||
+	if (which == XATTR_NONE || !view_single(c->view, node, &object, &id) ||
 	    (object && which != XATTR_FQN))
 		return err_set(e, ENODATA, "no attribute '%s'", name);
 	if (object) {
 		const char *fqn;
 		size_t len;
 
-		(void)view_object(c->view, i, &fqn, &len);
+		(void)view_object(c->view, id, &fqn, &len);
 		buf_add(&b, fqn, len);
 	} else {
-		rc = put_tensor_xattr(c, rank, i, which, &b, e);
+		rc = put_tensor_xattr(c, id, which, &b, e);
 	}
 	release = b.data;
 	if (rc)
@@ -279,13 +277,13 @@ int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, 
 
 int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 {
-	size_t count = 0, at = 0, i;
+	size_t count = 0, at = 0;
 	bool object;
-	uint32_t rank;
+	uint64_t id;
 
-	if (view_single(c->view, node, &object, &rank, &i))
+	if (view_single(c->view, node, &object, &id))
 		count = object ? 1 : ARRAY_LEN(xattr_names);
-	for (i = 0; i < count; i++) {
+	for (size_t i = 0; i < count; i++) {
 		size_t len = strlen(xattr_names[i]) + 1;
 
 		if (at < cap)
@@ -303,15 +301,15 @@ static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
 	struct view_tensor t;
 	char shown[120];
 	bool object;
-	uint32_t rank;
-	size_t i, len;
+	uint64_t id;
+	size_t len;
 
-	if (!view_single(c->view, node, &object, &rank, &i))
+	if (!view_single(c->view, node, &object, &id))
 		return 0; /* what is consolidated leaves out what cannot be read */
 	if (object) {
-		fault = ckpt_object_fault(c, view_object(c->view, i, &fqn, &len));
+		fault = ckpt_object_fault(c, view_object(c->view, id, &fqn, &len));
 	} else {
-		view_single_tensor(c->view, rank, i, &t);
+		view_single_tensor(c->view, id, &t);
 		fault = ckpt_tensor_fault(c, t.number);
 		fqn = t.fqn;
 		len = t.fqn_len;

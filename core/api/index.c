@@ -67,17 +67,20 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 
 static bool is_fresh(const struct index_request *rq, const struct catalog *c)
 {
-	size_t n;
+	size_t n, at = 0;
 	const struct catalog_metadata *m = catalog_metadata(c, &n);
 
 	if (n != rq->files->n)
 		return false;
 	for (size_t i = 0; i < n; i++) {
-		bool listed = false;
+		size_t tried = 0;
 
-		for (size_t k = 0; k < rq->files->n && !listed; k++)
-			listed = !strcmp(m[i].name, rq->files->v[k]);
-		if (!listed || !same_metadata(rq, &m[i]))
+		/* Both are sorted, if not in the same way: the next is mostly the next. */
+		while (tried < n && strcmp(m[i].name, rq->files->v[at]) != 0) {
+			at = (at + 1) % n;
+			tried++;
+		}
+		if (tried == n || !same_metadata(rq, &m[i]))
 			return false;
 	}
 	return true;

@@ -13,6 +13,7 @@
 #include "catalog/catalog_normal.h"
 #include "catalog/catalog_query.h"
 #include "catalog/catalog_schema.h"
+#include "model/flat.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -25,13 +26,15 @@
 /* One tensor or object until the end, when the natural order is known. */
 struct pending {
 	const char *fqn;
-	const char *shape, *grid, *fault; /* JSON of a tensor; grid and fault may be NULL */
-	uint64_t *dims;
+	const char *shape, *logical, *grid; /* JSON of a tensor; the last two may be NULL */
+	const char *fault;		    /* or NULL */
+	uint64_t *dims;			    /* shape, then logical */
 	uint64_t bytes, map_xxh64;
 	int64_t map;
 	struct chunk_loc loc; /* an object's */
 	uint32_t fqn_len, top, chunks;
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
+	uint8_t n_logical;	      /* dimensions of the logical shape, 0: it has none */
 };
 
 struct pendings {
@@ -206,9 +209,10 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 /* A copy of *p whose dimensions and strings lie behind it, on the list. */
 static int pending_add(struct pendings *list, const struct pending *p, struct err *e)
 {
-	const char *const texts[] = { p->shape, p->grid, p->fault };
-	size_t n = sizeof(*p) + p->n_dims * sizeof(*p->dims) + p->fqn_len + 1;
-	const char **slots[3];
+	const char *const texts[] = { p->shape, p->logical, p->grid, p->fault };
+	size_t dims = (size_t)p->n_dims + p->n_logical;
+	size_t n = sizeof(*p) + dims * sizeof(*p->dims) + p->fqn_len + 1;
+	const char **slots[ARRAY_LEN(texts)];
 	struct pending *copy;
 	char *at;
 
@@ -228,16 +232,17 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 		return err_set(e, ENOMEM, "chunk index: out of memory");
 	*copy = *p;
 	copy->dims = (uint64_t *)(copy + 1);
-	if (p->n_dims)
-		memcpy(copy->dims, p->dims, p->n_dims * sizeof(*p->dims));
-	at = (char *)(copy->dims + p->n_dims);
+	if (dims)
+		memcpy(copy->dims, p->dims, dims * sizeof(*p->dims));
+	at = (char *)(copy->dims + dims);
 	memcpy(at, p->fqn, p->fqn_len);
 	at[p->fqn_len] = 0;
 	copy->fqn = at;
 	at += p->fqn_len + 1;
 	slots[0] = &copy->shape;
-	slots[1] = &copy->grid;
-	slots[2] = &copy->fault;
+	slots[1] = &copy->logical;
+	slots[2] = &copy->grid;
+	slots[3] = &copy->fault;
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		if (!texts[i])
 			continue;
@@ -326,9 +331,10 @@ static void put_map(struct buf *b, size_t n, const struct normal *list)
 
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct err *e)
 {
-	struct buf shape = BUF_INIT(MAX_DIMS * 24), grid = BUF_INIT(MAX_DIMS * 24);
-	autofree void *free_shape = NULL, *free_grid = NULL;
-	uint64_t dims[MAX_DIMS];
+	struct buf shape CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24);
+	struct buf logical CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24);
+	struct buf grid CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24);
+	uint64_t dims[2 * MAX_DIMS];
 	struct pending p = { .fqn = t->fqn,
 			     .fqn_len = (uint32_t)t->fqn_len,
 			     .top = (uint32_t)t->top,
@@ -344,11 +350,15 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 		source_reach(w, &w->normal.locs[i]);
 	put_map(&w->text, t->n_dims, &w->normal);
 	buf_json_u64s(&shape, t->shape, t->n_dims);
-	free_shape = shape.data;
 	if (w->normal.is_grid)
 		buf_json_u64s(&grid, w->normal.grid, t->n_dims);
-	free_grid = grid.data;
-	if (w->text.err || shape.err || grid.err)
+	if (t->n_before && t->n_before + 1 == t->n_dims &&
+	    flat_fits(t->n_before, t->before, t->shape)) {
+		p.n_logical = (uint8_t)t->n_before;
+		memcpy(dims + t->n_dims, t->before, t->n_before * sizeof(*dims));
+		buf_json_u64s(&logical, t->before, t->n_before);
+	}
+	if (w->text.err || shape.err || grid.err || logical.err)
 		return err_set(e, w->text.err ? w->text.err : ENOMEM,
 			       "tensor '%s': %u chunks are too many to index", t->fqn,
 			       w->normal.count);
@@ -359,6 +369,7 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	p.map_xxh64 = map_hash(w->text.data, w->text.len);
 	p.chunks = w->normal.count;
 	p.shape = shape.data;
+	p.logical = logical.data;
 	p.grid = grid.data;
 	p.state = (uint8_t)w->normal.state;
 	p.fault = w->normal.fault[0] ? w->normal.fault : NULL;
@@ -448,6 +459,9 @@ static void put_tensor(struct catalog_writer *w, const struct pending *p)
 	put_str(w, p->fault);
 	put_int(w, (uint64_t)p->map);
 	put_int(w, p->map_xxh64);
+	put_int(w, p->n_logical);
+	for (size_t d = 0; d < p->n_logical; d++)
+		put_int(w, p->dims[p->n_dims + d]);
 }
 
 static int put_tensors(struct catalog_writer *w, struct err *e)
@@ -457,7 +471,8 @@ static int put_tensors(struct catalog_writer *w, struct err *e)
 	int rc = sort_and_check(&w->tensors, "tensors", e);
 
 	if (!rc)
-		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?,?)", &s, e);
+		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?,?,?)", &s,
+				 e);
 	put_int(w, w->tensors.n);
 	for (size_t i = 0; !rc && i < w->tensors.n; i++) {
 		const struct pending *p = w->tensors.v[i];
@@ -468,12 +483,13 @@ static int put_tensors(struct catalog_writer *w, struct err *e)
 		(void)sqlite3_bind_int64(s, 3, p->top);
 		bind_str(s, 4, dtype_info(p->dtype)->name);
 		bind_str(s, 5, p->shape);
-		(void)sqlite3_bind_int64(s, 6, (int64_t)p->bytes);
-		(void)sqlite3_bind_int64(s, 7, p->chunks);
-		bind_str(s, 8, p->grid);
-		bind_str(s, 9, state[p->state]);
-		bind_str(s, 10, p->fault);
-		(void)sqlite3_bind_int64(s, 11, p->map);
+		bind_str(s, 6, p->logical);
+		(void)sqlite3_bind_int64(s, 7, (int64_t)p->bytes);
+		(void)sqlite3_bind_int64(s, 8, p->chunks);
+		bind_str(s, 9, p->grid);
+		bind_str(s, 10, state[p->state]);
+		bind_str(s, 11, p->fault);
+		(void)sqlite3_bind_int64(s, 12, p->map);
 		rc = step_reset(w, s, e);
 	}
 	return rc;

@@ -54,6 +54,8 @@ struct tensor_chunks {
 	enum dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
+	size_t n_before; /* the shape before flattening (model/flat.h), 0 where there is none; one */
+	const uint64_t *before; /* that this cannot be is left out */
 	uint32_t count;
 	const uint64_t *boxes; /* count rows of offsets and lengths, in listing order */
 	const struct chunk_loc *locs;

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "catalog/catalog_internal.h"
 #include "catalog/catalog_schema.h"
-#include "model/box.h"
+#include "model/flat.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -142,6 +142,28 @@ static int get_names(struct catalog *c, struct cursor *d)
 	return c->sources && c->encodings ? 0 : -ENOMEM;
 }
 
+/* The shape before flattening; t has the rest. */
+static int get_logical(struct catalog *c, struct cursor *d, struct catalog_tensor *t)
+{
+	uint64_t n = cursor_varint(d), *shape;
+
+	if (d->bad || !n)
+		return 0;
+	if (n + 1 != t->n_dims) {
+		d->bad = true;
+		return 0;
+	}
+	shape = arena_alloc(c, n * sizeof(*shape));
+	if (!shape)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		shape[i] = cursor_varint(d);
+	t->logical = shape;
+	t->n_logical = (uint8_t)n;
+	d->bad |= !flat_fits(n, shape, t->shape);
+	return 0;
+}
+
 static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor *t)
 {
 	uint64_t dtype, n_dims, *shape, bytes;
@@ -171,7 +193,7 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 	/* A seal proves that the file is whole, not that we wrote it; planning relies on this. */
 	d->bad |= !box_volume(n_dims, shape, &bytes) ||
 		  ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size) || bytes != t->bytes;
-	return 0;
+	return get_logical(c, d, t);
 }
 
 static void get_object(struct catalog *c, struct cursor *d, struct catalog_object *o)
@@ -197,7 +219,7 @@ static int parse_directory(struct catalog *c, size_t len, struct err *e)
 	(void)get_text(&d, NULL); /* the format, there for the seal */
 	c->chunks = cursor_varint(&d);
 	rc = get_names(c, &d);
-	c->tensors = get_count(&d, 11, sizeof(*c->tensors), &c->n_tensors);
+	c->tensors = get_count(&d, 12, sizeof(*c->tensors), &c->n_tensors);
 	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
 		rc = get_tensor(c, &d, &c->tensors[i]);
 	c->objects = get_count(&d, 7, sizeof(*c->objects), &c->n_objects);

@@ -26,12 +26,14 @@ struct catalog_tensor {
 	const char *fqn;
 	const char *fault; /* sentence, or NULL */
 	const uint64_t *shape;
+	const uint64_t *logical; /* n_logical: what it was before flattening, see model/flat.h */
 	uint64_t bytes;
 	uint64_t map_xxh64;
 	int64_t map;
 	uint32_t fqn_len, chunks;
 	uint32_t top; /* bytes of the FQN that are the top-level key, 0: not known */
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
+	uint8_t n_logical;	      /* 0: it never was flattened */
 };
 
 struct catalog_object {

@@ -28,7 +28,7 @@ const char *const catalog_schema[] = {
 
 	"CREATE TABLE tensor(\n"
 	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, top INTEGER NOT NULL,\n"
-	"  dtype TEXT NOT NULL, shape TEXT NOT NULL, bytes INTEGER NOT NULL,\n"
+	"  dtype TEXT NOT NULL, shape TEXT NOT NULL, logical TEXT, bytes INTEGER NOT NULL,\n"
 	"  chunks INTEGER NOT NULL, grid TEXT, state TEXT NOT NULL, fault TEXT, map INTEGER NOT "
 	"NULL)",
 

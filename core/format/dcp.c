@@ -21,12 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* N of "__N.metadata", or -1. */
+/* N of "__N.metadata", whatever directory it is in, or -1. */
 static long rank_of(const char *name)
 {
+	const char *slash = strrchr(name, '/');
 	char *end;
 	long r;
 
+	name = slash ? slash + 1 : name;
 	if (strncmp(name, "__", 2) != 0 || name[2] < '0' || name[2] > '9')
 		return -1;
 	errno = 0;
@@ -97,29 +99,38 @@ static int parse(void *arg, const struct pickle_input *in, struct err *e)
 	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
 }
 
-static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+int dcp_scan(int dirfd, char *const *names, size_t n, const struct scan_opts *opts,
+	     struct catalog_writer *w, struct err *e)
 {
-	const struct dcp_join_opts join = { .many = files->n > 1 || rank_of(files->v[0]) >= 0 };
+	const char *slash = strrchr(names[0], '/');
+	const struct dcp_join_opts join = { .many = n > 1 || rank_of(names[0]) >= 0,
+					    .dir = names[0],
+					    .dir_len = slash ? (size_t)(slash + 1 - names[0]) : 0 };
 	struct metafiles m = { 0 };
 	struct dcp_records r;
 	int rc = dcp_records_init(&r, e);
 
 	if (!rc)
 		rc = metafiles_init(&m, dirfd, opts, e);
-	for (size_t i = 0; !rc && i < files->n; i++)
-		metafiles_expect(&m, files->v[i]);
-	for (size_t i = 0; !rc && i < files->n; i++) {
-		long rank = rank_of(files->v[i]);
+	for (size_t i = 0; !rc && i < n; i++)
+		metafiles_expect(&m, names[i]);
+	for (size_t i = 0; !rc && i < n; i++) {
+		long rank = rank_of(names[i]);
 		struct reading x = { &r, w, rank < 0 ? 0 : (uint32_t)rank };
 
-		rc = metafiles_read(&m, files->v[i], parse, &x, w, e);
+		rc = metafiles_read(&m, names[i], parse, &x, w, e);
 	}
 	if (!rc)
 		rc = dcp_join(&r, &join, w, e);
 	metafiles_release(&m);
 	dcp_records_release(&r);
 	return rc;
+}
+
+static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct err *e)
+{
+	return dcp_scan(dirfd, files->v, files->n, opts, w, e);
 }
 
 const struct format format_dcp = { .name = "dcp", .probe = probe, .scan = scan };

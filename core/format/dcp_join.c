@@ -109,12 +109,19 @@ static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t
 		     struct err *e)
 {
 	const struct pk_str *path = pk_string(j->r->strings, (uint32_t)path_id);
+	size_t len = j->o->dir_len + path->len;
 	int rc;
 
 	if (!j->sources[path_id]) {
+		autofree char *full = malloc(len + 1);
 		uint32_t id;
 
-		rc = catalog_add_source(j->w, path->data, path->len, &id, e);
+		if (!full)
+			return err_set(e, ENOMEM, "out of memory");
+		if (j->o->dir_len)
+			memcpy(full, j->o->dir, j->o->dir_len);
+		memcpy(full + j->o->dir_len, path->data, path->len + 1u);
+		rc = catalog_add_source(j->w, full, len, &id, e);
 		if (rc)
 			return err_wrap(e, "'%.100s'", fqn);
 		j->sources[path_id] = id + 1;
@@ -332,6 +339,23 @@ static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t 
 	return 0;
 }
 
+/* The shape before flattening that one of the entries [from, to) knows: its dimensions, or 0. */
+static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_t *ret)
+{
+	for (size_t i = from; i < to; i++) {
+		size_t at = j->r->entries[j->entries[i]].shape_at, n;
+		const uint8_t *p = j->r->shapes.data + at;
+
+		if (!at)
+			continue;
+		n = (size_t)get_varint(&p);
+		for (size_t d = 0; d < n; d++)
+			ret[d] = get_varint(&p);
+		return n;
+	}
+	return 0;
+}
+
 /* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
 static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
 		       struct err *e)
@@ -344,7 +368,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 				   .n_dims = head->n_dims };
 	size_t n = head->n_dims, count = 0, k = 0;
 	autofree uint32_t *ranks = NULL;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[MAX_DIMS], before[MAX_DIMS];
 	bool step, sorted;
 	int rc;
 
@@ -379,6 +403,8 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	if (rc)
 		return rc;
 	t.shape = shape;
+	t.n_before = shape_before(j, from, to, before);
+	t.before = before;
 	t.count = (uint32_t)count;
 	t.boxes = j->boxes;
 	t.locs = j->locs;

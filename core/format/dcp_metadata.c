@@ -6,6 +6,7 @@
  *	  state_dict_metadata : {fqn: TensorStorageMetadata | BytesStorageMetadata}
  *	  storage_data        : {MetadataIndex: _StorageInfo}
  *	  planner_data        : {fqn: (key, ...)}, or whatever a planner likes
+ *	  mcore_data          : {fqn: {"nd_reformulated_orig_global_shape": (...)}}, Megatron's
  *	TensorStorageMetadata   properties (dtype first), size, chunks: [ChunkStorageMetadata]
  *	ChunkStorageMetadata    offsets, sizes
  *	MetadataIndex           fqn, offset (absent for bytes items); index is a hint, not a key
@@ -27,6 +28,7 @@
 
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_build.h"
@@ -80,6 +82,7 @@ void dcp_records_release(struct dcp_records *r)
 	free(r->chunks.data);
 	free(r->storage.data);
 	free(r->tops.data);
+	free(r->shapes.data);
 	*r = (struct dcp_records){ 0 };
 }
 
@@ -520,6 +523,46 @@ static void apply_tops(struct reader *rd)
 	}
 }
 
+/* ---- shapes before flattening ---- */
+
+/* Megatron-core 0.8 to 0.15; see model/flat.h. Most tensors have none. */
+static int shape_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
+		      struct err *e)
+{
+	const struct pk_value *v = pk_get(value, "nd_reformulated_orig_global_shape");
+	struct byte_store *s = &rd->r->shapes;
+	uint64_t shape[MAX_DIMS];
+	uint8_t *to;
+	size_t n;
+
+	if (key->type != PK_STR || !pk_numbers(v, shape, MAX_DIMS, &n))
+		return 0;
+	to = byte_store_room(s, (2 + n) * 10, e);
+	if (!to)
+		return -ENOMEM;
+	to += put_varint(to, key->s->id);
+	to += put_varint(to, n);
+	for (size_t d = 0; d < n; d++)
+		to += put_varint(to, shape[d]);
+	s->len = (size_t)(to - s->data);
+	return 0;
+}
+
+static void apply_shapes(struct reader *rd, size_t from)
+{
+	struct dcp_records *r = rd->r;
+	const uint8_t *p = r->shapes.data + from;
+
+	while (r->shapes.data && p < r->shapes.data + r->shapes.len) {
+		uint32_t i = entry_of_rank(r, (uint32_t)get_varint(&p), rd->rank);
+
+		if (i != DCP_NO_TENSOR)
+			r->entries[i].shape_at = (size_t)(p - r->shapes.data);
+		for (uint64_t n = get_varint(&p); n; n--)
+			(void)get_varint(&p);
+	}
+}
+
 /* ---- the pickle ---- */
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
@@ -592,25 +635,54 @@ static int check_root(const struct reader *rd, const struct pk_value *root, stru
 	return is_hyperparallel(rd) ? check_version(pk_attr(root, "version"), e) : 0;
 }
 
+static bool has_both(const struct pickle *p)
+{
+	struct pk_value root = pickle_root(p);
+
+	return pk_attr(&root, "state_dict_metadata") && pk_attr(&root, "storage_data");
+}
+
+/*
+ * Megatron-core adds what every rank planned to write: as many bytes again as all the rest, and
+ * the same objects, which would have to be kept until then. It comes last and is not needed. Where
+ * that is not so everything is loaded; what has been taken from the pickle already is replaced,
+ * as by a dict's later duplicates.
+ */
+static int load(struct reader *rd, const struct pickle_input *in, struct pickle **ret,
+		struct err *e)
+{
+	static const struct pickle_hooks hooks = { classify, built, attr_item };
+	struct pickle_opts opts = { .hooks = &hooks,
+				    .arg = rd,
+				    .strings = rd->r->strings,
+				    .max_bytes = MAX_PICKLE,
+				    .drop_unknown = true,
+				    .until = "all_local_plans" };
+	int rc;
+
+	rd->r->tops.len = 0;
+	rc = pickle_load(in, &opts, ret, e);
+	if (rc != -ECANCELED && (rc || has_both(*ret)))
+		return rc;
+	pickle_free(steal_ptr(ret));
+	opts.until = NULL;
+	rd->r->tops.len = 0;
+	return pickle_load(in, &opts, ret, e);
+}
+
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
 		      struct catalog_writer *w, struct err *e)
 {
-	static const struct pickle_hooks hooks = { classify, built, attr_item };
 	struct reader rd = { .r = r, .w = w, .rank = rank };
-	struct pickle_opts opts = { .hooks = &hooks,
-				    .arg = &rd,
-				    .strings = r->strings,
-				    .max_bytes = MAX_PICKLE,
-				    .drop_unknown = true };
-	const struct pk_value *planner;
+	const struct pk_value *planner, *mcore;
 	uint32_t first = r->n_entries;
+	size_t shapes_from = r->shapes.len;
 	struct pickle *p = NULL;
 	struct pk_value root;
 	int rc = is_hyperparallel(&rd) ? 0 : catalog_add_encoding(w, "dcp", &rd.plain, e);
 
-	r->tops.len = 0;
 	if (!rc)
-		rc = pickle_load(in, &opts, &p, e);
+		rc = load(&rd, in, &p, e);
 	if (rc)
 		return rc;
 	root = pickle_root(p);
@@ -620,12 +692,18 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 	if (!rc)
 		rc = leftovers(&rd, pk_attr(&root, "storage_data"), storage_item, e);
 	planner = pk_attr(&root, "planner_data");
+	mcore = pk_attr(&root, "mcore_data");
 	if (!rc && planner && planner->type == PK_DICT) {
 		rc = leftovers(&rd, planner, planner_item, e);
 		if (!rc)
 			apply_tops(&rd);
 	} else if (!rc && is_hyperparallel(&rd)) {
 		all_are_tops(r, first);
+	}
+	if (!rc && mcore && mcore->type == PK_DICT) {
+		rc = leftovers(&rd, mcore, shape_item, e);
+		if (!rc)
+			apply_shapes(&rd, shapes_from);
 	}
 	pickle_free(p);
 	return rc;

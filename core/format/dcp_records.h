@@ -17,8 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
 struct catalog_writer;
+struct err;
+struct scan_opts;
 
 #define DCP_NO_TENSOR UINT32_MAX
 #define DCP_NO_LENGTH UINT64_MAX
@@ -27,13 +28,14 @@ enum dcp_dialect { DCP_TORCH, DCP_HYPERPARALLEL };
 
 /* One entry of state_dict_metadata. */
 struct dcp_entry {
-	uint64_t at;	/* in chunks.data: shape, then per chunk offsets and sizes */
-	uint32_t fqn;	/* string id */
-	uint32_t rank;	/* of the metadata file; 0 when there is just one */
-	uint32_t next;	/* entry of the same FQN in another file, or DCP_NO_TENSOR */
-	uint32_t count; /* chunks */
-	uint32_t top;	/* bytes of the FQN that are the top-level key, 0: not known */
-	uint8_t dtype;	/* enum dtype; DTYPE_NONE for a bytes item */
+	uint64_t at;	 /* in chunks.data: shape, then per chunk offsets and sizes */
+	uint32_t fqn;	 /* string id */
+	uint32_t rank;	 /* of the metadata file; 0 when there is just one */
+	uint32_t next;	 /* entry of the same FQN in another file, or DCP_NO_TENSOR */
+	uint32_t count;	 /* chunks */
+	uint32_t top;	 /* bytes of the FQN that are the top-level key, 0: not known */
+	size_t shape_at; /* in shapes.data: dimensions and shape before flattening, or 0 */
+	uint8_t dtype;	 /* enum dtype; DTYPE_NONE for a bytes item */
 	uint8_t n_dims;
 };
 
@@ -60,7 +62,8 @@ struct dcp_records {
 	struct byte_store storage;
 	bool sized;
 	uint64_t n_storage;
-	struct byte_store tops; /* fqn, top: planner_data of the file at hand, in its order */
+	struct byte_store tops;	  /* fqn, top: planner_data of the file at hand, in its order */
+	struct byte_store shapes; /* fqn, dimensions, shape: mcore_data of all files */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };
@@ -88,6 +91,9 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 		      struct catalog_writer *w, struct err *e);
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
+	/* The first dir_len bytes go in front of the names of data files: "weights/", or nothing. */
+	const char *dir;
+	size_t dir_len;
 	/* 1 if two items of objects hold the same. NULL: never asked, ranks' objects stay apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct err *e);
@@ -96,5 +102,9 @@ struct dcp_join_opts {
 /* Report all of it to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct err *e);
+
+/* All of it: n metadata files, n > 0, of one directory, which is where their data files are. */
+int dcp_scan(int dirfd, char *const *names, size_t n, const struct scan_opts *opts,
+	     struct catalog_writer *w, struct err *e);
 
 #endif

@@ -13,13 +13,14 @@
 #include <string.h>
 
 /* In the order in which they are asked: what is more special comes first. */
-static const struct format *const formats[] = { &format_hyperparallel, &format_dcp,
+static const struct format *const formats[] = { &format_megatron, &format_megatron_zarr,
+						&format_hyperparallel, &format_dcp,
 						&format_safetensors };
 
 /* What the formats above are recognised by, for whoever gives us something else. */
 static const char known_directories[] =
-	"PyTorch DCP has .metadata or __N.metadata, HyperParallel .metadata or .rankN_metadata, "
-	"safetensors *.safetensors";
+	"PyTorch DCP has .metadata or __N.metadata, Megatron-core metadata.json, HyperParallel "
+	".metadata or .rankN_metadata, safetensors *.safetensors";
 static const char known_files[] = "no safetensors file";
 
 int name_list_add(struct name_list *l, const char *name, struct err *e)

@@ -46,6 +46,7 @@ int name_list_add(struct name_list *l, const char *name, struct err *e);
 void name_list_sort(struct name_list *l);
 void name_list_release(struct name_list *l);
 
-extern const struct format format_dcp, format_hyperparallel, format_safetensors;
+extern const struct format format_dcp, format_hyperparallel, format_megatron, format_megatron_zarr,
+	format_safetensors;
 
 #endif

@@ -63,7 +63,7 @@ int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *par
 	struct stat before, after;
 	autoclose int fd = io_open_beneath(m->dirfd, name, &before, e);
 	XXH128_hash_t h;
-	char rest[4096];
+	char rest[1 << 15];
 	int64_t n;
 	int rc;
 

@@ -36,6 +36,8 @@ static int op_string(struct pickle *p, uint8_t op, struct err *e)
 		return err_set(e, EFBIG, "pickle: too many strings at byte %llu",
 			       (unsigned long long)pk_reader_pos(&p->in));
 	p->in.p += n;
+	if (p->plan.cut && pk_reader_pos(&p->in) == p->plan.end)
+		return 1;
 	return pk_push(p, (struct pk_value){ .type = text ? PK_STR : PK_BYTES, .s = s }, e);
 }
 
@@ -223,6 +225,22 @@ static int step(struct pickle *p, uint8_t op, struct err *e)
 	}
 }
 
+/*
+ * The name of the attribute that is not wanted has been read: the object's state is what is there,
+ * "object, dict, MARK, name, value, name, value" on the stack.
+ */
+static int close_early(struct pickle *p, struct err *e)
+{
+	int rc;
+
+	if (p->n_marks != 1 || p->marks[0] != 2 || p->n % 2 || p->stack[0].type != PK_OBJECT ||
+	    p->stack[1].type != PK_DICT)
+		return err_set(e, ECANCELED, "pickle: '%s' at byte %llu is no attribute's name",
+			       p->in.until, (unsigned long long)pk_reader_pos(&p->in));
+	rc = pk_marked(p, OP_SETITEMS, e);
+	return rc ? rc : pk_build(p, e);
+}
+
 /* The opcodes that torch's .metadata consists of, 99 in 100; step() has the others. */
 static int run(struct pickle *p, struct err *e)
 {
@@ -301,7 +319,7 @@ static int run(struct pickle *p, struct err *e)
 	}
 }
 
-static int load(struct pickle *p, const struct pickle_input *in, struct err *e)
+static int load(struct pickle *p, const struct pickle_input *in, const char *until, struct err *e)
 {
 	int rc;
 
@@ -312,6 +330,7 @@ static int load(struct pickle *p, const struct pickle_input *in, struct err *e)
 	rc = pk_reader_init(&p->in, in, e);
 	if (rc)
 		return rc;
+	p->in.until = until;
 	rc = pk_prescan(&p->in, &p->plan, e);
 	if (rc)
 		return rc;
@@ -323,6 +342,8 @@ static int load(struct pickle *p, const struct pickle_input *in, struct err *e)
 	p->next_wanted = pk_memo_next(&p->plan, 0);
 	pk_reader_rewind(&p->in);
 	rc = run(p, e);
+	if (rc > 0)
+		rc = close_early(p, e);
 	if (rc)
 		return rc;
 	if (!p->n || p->n_marks)
@@ -349,7 +370,7 @@ int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, s
 	p->drop_unknown = opts->drop_unknown;
 	p->strings = opts->strings;
 	p->pool.max_bytes = (size_t)min_u64(opts->max_bytes, PK_MAX_MEMORY);
-	rc = load(p, in, e);
+	rc = load(p, in, opts->until, e);
 	if (rc) {
 		pickle_free(p);
 		return rc;

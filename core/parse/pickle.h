@@ -121,6 +121,13 @@ struct pickle_opts {
 	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
 	size_t max_bytes;	    /* ceiling of live memory, strings apart */
 	bool drop_unknown;	    /* objects of class 0 become PK_OPAQUE at once */
+	/*
+	 * The outermost object's attribute of this name and all behind it are not wanted: nothing
+	 * from there on is read, and what was pickled before is not kept for its sake. ECANCELED
+	 * when the first string that reads so is something else; load it without, then. So must
+	 * who misses something: the only key of an attribute's dict looks like a name.
+	 */
+	const char *until; /* or NULL */
 };
 
 /* ENODATA: the input ended before STOP (more input may help); ERR_CORRUPT; EFBIG; ENOMEM. */
@@ -128,7 +135,7 @@ int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, s
 		struct err *e);
 void pickle_free(struct pickle *p);
 struct pk_value pickle_root(const struct pickle *p);
-uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included */
+uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included where it was reached */
 
 /*
  * The module of the class that the pickle's outermost object is of, from its first bytes alone:

@@ -285,10 +285,23 @@ static int check_put(uint64_t id, uint64_t n_puts, const struct pk_reader *r, st
 		       (unsigned long long)n_puts);
 }
 
+/* Is the string of n bytes that comes next, which op is the opcode of, r->until? Then 1. */
+static int is_until(struct pk_reader *r, uint8_t op, uint64_t n, struct err *e)
+{
+	int rc;
+
+	if (!r->until || n != strlen(r->until) ||
+	    (op != OP_SHORT_BINUNICODE && op != OP_BINUNICODE))
+		return 0;
+	rc = pk_reader_fill(r, n, e);
+	return rc ? rc : !memcmp(r->p, r->until, n);
+}
+
+/* 1: it was r->until. */
 static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
 {
 	uint64_t n;
-	int rc;
+	int rc, last;
 
 	if (op == OP_GLOBAL) {
 		const char *line;
@@ -300,9 +313,12 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
 	rc = pk_reader_length(r, op, &n, e);
 	if (rc)
 		return rc;
+	last = is_until(r, op, n, e);
+	if (last < 0)
+		return last;
 	if ((size_t)(r->end - r->p) >= n) {
 		r->p += n;
-		return 0;
+		return last;
 	}
 	return pk_reader_skip(r, n, e);
 }
@@ -336,7 +352,7 @@ static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct err
 }
 
 /*
- * On to the STOP. The cases are what a .metadata consists of: written out one by one, the
+ * On to the STOP, or behind r->until, which is 1. The cases are what a .metadata consists of: written out one by one, the
  * processor can guess where the next opcode stands instead of waiting for this one's length.
  */
 static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct err *e)
@@ -409,7 +425,8 @@ int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e)
 	int rc = scan(r, &m, e);
 
 	m.end = pk_reader_pos(r);
-	if (!rc) {
+	m.cut = rc == 1;
+	if (rc >= 0) {
 		m.rank = malloc((m.words + 1) * sizeof(*m.rank));
 		rc = m.rank ? 0 : out_of_memory(e);
 	}

@@ -78,6 +78,7 @@ struct pk_reader {
 	uint8_t *window;
 	size_t cap;
 	bool eof;
+	const char *until; /* the first pass ends behind this string, if not NULL */
 };
 
 int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct err *e);
@@ -104,7 +105,8 @@ struct pk_memo_plan {
 	uint32_t *rank;	  /* rank[w] = wanted entries before word w */
 	uint64_t words;	  /* of the bitmap */
 	uint32_t n_wanted;
-	uint64_t end; /* bytes, STOP included */
+	uint64_t end; /* bytes, STOP included, or up to the end of `until` */
+	bool cut;     /* the latter */
 };
 
 int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e);

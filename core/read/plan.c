@@ -122,7 +122,7 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 		c.src += (off[s] - c_off[s]) * pl->stride[s];
 	for (size_t d = 0; d < n; d++) {
 		uint64_t at = 0, count = 1, stride = 0;
-		uint8_t s = pc->dim[d];
+		uint8_t s = g->len[d] > 1 ? pc->dim[d] : PIECE_FIXED;
 
 		if (s != PIECE_FIXED && pc->coeff[d] == 1) {
 			at = off[s] - g->src_off[s];
@@ -147,23 +147,50 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 	return 0;
 }
 
+static int read_piece(struct planning *g);
+
+/* One after the other, the indices of a dimension that shares its source dimension with a later. */
+static int read_each(struct planning *g, size_t d)
+{
+	uint64_t off = g->off[d], len = g->len[d];
+	int rc = 0;
+
+	g->len[d] = 1;
+	for (uint64_t i = 0; !rc && i < len; i++) {
+		g->off[d] = off + i;
+		rc = read_piece(g);
+	}
+	g->off[d] = off;
+	g->len[d] = len;
+	return rc;
+}
+
 /* What the part (g->off, g->len) of the piece needs from its source. */
 static int read_piece(struct planning *g)
 {
 	const struct piece *p = &g->v->pieces[g->piece];
+	size_t shares = MAX_DIMS;
+	uint64_t moved = 0; /* bits: source dimensions along which it goes more than one step */
 
 	for (size_t s = 0; s < p->n_source; s++) {
 		g->src_off[s] = p->base[s];
 		g->src_len[s] = 1;
 	}
-	for (size_t d = 0; d < g->v->n_dims; d++) {
+	for (size_t d = g->v->n_dims; d-- > 0;) {
 		uint8_t s = p->dim[d];
 
 		if (s == PIECE_FIXED)
 			continue;
 		g->src_off[s] += p->coeff[d] * (g->off[d] - p->off[d]);
-		g->src_len[s] = p->coeff[d] * (g->len[d] - 1) + 1;
+		if (g->len[d] == 1)
+			continue;
+		g->src_len[s] += p->coeff[d] * (g->len[d] - 1);
+		if (moved >> s & 1)
+			shares = d;
+		moved |= (uint64_t)1 << s;
 	}
+	if (shares < MAX_DIMS)
+		return read_each(g, shares);
 	return chunkmap_find(g->sources[g->piece].map, g->src_off, g->src_len, visit, g);
 }
 

@@ -21,13 +21,10 @@
 
 /* In the order of the root directory; numbered by the enum in view_internal.h. */
 static const struct face *const faces[N_FACES] = {
-	[FACE_CONTROL] = &face_control,
-	[FACE_HF] = &face_hf,
-	[FACE_NPY] = &face_npy,
-	[FACE_OBJECTS] = &face_objects,
-	[FACE_PT] = &face_pt,
-	[FACE_RANKS] = &face_ranks,
-	[FACE_SAFETENSORS] = &face_safetensors,
+	[FACE_CONTROL] = &face_control, [FACE_HF] = &face_hf,
+	[FACE_LOGICAL] = &face_logical, [FACE_NPY] = &face_npy,
+	[FACE_OBJECTS] = &face_objects, [FACE_PT] = &face_pt,
+	[FACE_RANKS] = &face_ranks,	[FACE_SAFETENSORS] = &face_safetensors,
 	[FACE_TENSORS] = &face_tensors,
 };
 
@@ -97,6 +94,30 @@ static int list_tree(struct view *v, struct err *e)
 	return rc ? rc : list_names(v, n_objects, stored_object, &v->objects, e);
 }
 
+static void tree_tensor(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct view *v = arg;
+
+	*ret = v->tensors.v[index].fqn;
+	*ret_len = v->tensors.v[index].len;
+}
+
+/* The tensors of the tree that are stored flattened and had another shape. */
+static int list_logical(struct view *v, struct err *e)
+{
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < v->tensors.n; i++) {
+		const struct named *name = &v->tensors.v[i];
+
+		if (t[name->index].n_logical)
+			rc = namelist_add(&v->logical, name->fqn, name->len, i, e);
+	}
+	return rc ? rc : namelist_finish(&v->logical, tree_tensor, v, e);
+}
+
 /* The model's names, from those of the tree. */
 static int list_model(struct view *v, struct err *e)
 {
@@ -162,6 +183,8 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 	v->o = *opts;
 	rc = list_tree(v, e);
 	if (!rc)
+		rc = list_logical(v, e);
+	if (!rc)
 		rc = list_model(v, e);
 	if (!rc && v->o.layout)
 		rc = bind_layout(v, e);
@@ -184,6 +207,7 @@ void view_free(struct view *v)
 	namelist_release(&v->tensors);
 	namelist_release(&v->objects);
 	namelist_release(&v->model);
+	namelist_release(&v->logical);
 	namelist_release(&v->hf_entries);
 	free(v->shard);
 	free(v->by_shard);
@@ -219,6 +243,8 @@ static bool shown(const struct view *v, unsigned face)
 {
 	if (face == FACE_RANKS)
 		return v->o.layout;
+	if (face == FACE_LOGICAL)
+		return v->logical.n;
 	return face < N_FACES && (v->has_model || !faces[face]->of_model);
 }
 
@@ -370,7 +396,7 @@ static const struct catalog_tensor *catalog_entry(const struct view *v, uint32_t
 {
 	size_t n;
 
-	if (rank)
+	if (rank && rank != VIEW_LOGICAL)
 		i = v->model.v[i].index;
 	*ret_number = v->tensors.v[i].index;
 	return &catalog_tensors(v->c, &n)[*ret_number];
@@ -396,7 +422,11 @@ bool view_shape(const struct view *v, uint32_t rank, size_t i, struct member *re
 				.n_dims = t->n_dims,
 				.dtype = (uint8_t)view_dtype(v, t->dtype),
 				.id = view_id(rank, i) };
-	if (!rank) {
+	if (rank == VIEW_LOGICAL) {
+		ret->shape = t->logical;
+		ret->n_dims = t->n_logical;
+	}
+	if (!rank || rank == VIEW_LOGICAL) {
 		ret->name = v->tensors.v[i].fqn;
 		ret->name_len = v->tensors.v[i].len;
 		ret->bytes = t->bytes / dtype_info(t->dtype)->size * dtype_info(ret->dtype)->size;
@@ -419,8 +449,12 @@ int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct
 	autofree struct vtensor *whole = NULL;
 	size_t number;
 	const struct catalog_tensor *t = catalog_entry(v, rank, (uint32_t)id, &number);
-	int rc = vtensor_whole(t, (uint32_t)number, view_dtype(v, t->dtype), &whole, e);
+	enum dtype dtype = view_dtype(v, t->dtype);
+	int rc;
 
+	if (rank == VIEW_LOGICAL)
+		return vtensor_logical(t, (uint32_t)number, dtype, ret, e);
+	rc = vtensor_whole(t, (uint32_t)number, dtype, &whole, e);
 	if (rc)
 		return rc;
 	if (!rank) {
@@ -436,8 +470,9 @@ size_t view_tensors(const struct view *v)
 	return v->tensors.n;
 }
 
-void view_single_tensor(const struct view *v, uint32_t rank, size_t i, struct view_tensor *ret)
+void view_single_tensor(const struct view *v, uint64_t id, struct view_tensor *ret)
 {
+	uint32_t rank = (uint32_t)(id >> RANK_SHIFT), i = (uint32_t)id;
 	uint64_t shape[MAX_DIMS];
 	struct member m;
 	size_t number;
@@ -449,7 +484,7 @@ void view_single_tensor(const struct view *v, uint32_t rank, size_t i, struct vi
 
 void view_tensor(const struct view *v, size_t i, struct view_tensor *ret)
 {
-	view_single_tensor(v, 0, i, ret);
+	view_single_tensor(v, view_id(0, i), ret);
 }
 
 size_t view_model(const struct view *v)
@@ -496,18 +531,18 @@ uint64_t view_object_node(size_t i)
 	return view_node_of((struct place){ FACE_OBJECTS, 0, (uint32_t)i });
 }
 
-bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint32_t *ret_rank,
-		 size_t *ret_i)
+bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t *ret_id)
 {
 	struct place p = view_place(node);
 
-	if (view_kind(v, node) != VIEW_FILE ||
-	    (p.face != FACE_TENSORS && p.face != FACE_NPY && p.face != FACE_OBJECTS))
+	if (view_kind(v, node) != VIEW_FILE)
 		return false;
 	*ret_object = p.face == FACE_OBJECTS;
-	*ret_rank = p.rank;
-	*ret_i = p.index;
-	return true;
+	*ret_id = view_id(p.rank, p.index);
+	if (p.face == FACE_LOGICAL)
+		*ret_id = view_id(VIEW_LOGICAL, v->logical.v[p.index].index);
+	return p.face == FACE_TENSORS || p.face == FACE_NPY || p.face == FACE_OBJECTS ||
+	       p.face == FACE_LOGICAL;
 }
 
 /* ---- consolidated files ---- */

@@ -115,13 +115,11 @@ int64_t view_find_object(const struct view *v, const char *fqn, size_t len);
 uint64_t view_tensor_node(size_t i);
 uint64_t view_object_node(size_t i);
 
-/* What a file of tensors/, npy/ or objects/ shows: position of the tensor or object in the tree,
- * or, when *ret_rank is not 0, of the tensor in the model of which that rank of the layout has a
- * part. False: it is another file. */
-bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint32_t *ret_rank,
-		 size_t *ret_i);
+/* What a file of tensors/, npy/, logical/ or objects/ shows: the object at *ret_id of the tree, or
+ * the tensor that view_vtensor takes as *ret_id, a rank's or whole. False: it is another file. */
+bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t *ret_id);
 /* The tensor that view_single found; bytes are those of the rank's part. */
-void view_single_tensor(const struct view *v, uint32_t rank, size_t i, struct view_tensor *ret);
+void view_single_tensor(const struct view *v, uint64_t id, struct view_tensor *ret);
 
 /* ---- what info.json tells ---- */
 

@@ -37,13 +37,14 @@ struct face {
 	/* Of the file p. */
 	int (*describe)(const struct view *v, struct place p, struct vfile *ret, struct err *e);
 };
-extern const struct face face_tensors, face_npy, face_objects, face_safetensors, face_hf, face_pt,
-	face_ranks, face_control;
+extern const struct face face_tensors, face_npy, face_logical, face_objects, face_safetensors,
+	face_hf, face_pt, face_ranks, face_control;
 
 /* In the order of the root directory; a face's number is its place here. */
 enum {
 	FACE_CONTROL,
 	FACE_HF,
+	FACE_LOGICAL,
 	FACE_NPY,
 	FACE_OBJECTS,
 	FACE_PT,
@@ -58,6 +59,7 @@ struct view {
 	struct view_opts o;
 	struct namelist tensors, objects; /* index: number in the catalog */
 	struct namelist model;		  /* index: position in tensors */
+	struct namelist logical;	  /* index: position in tensors */
 	bool has_model;
 	size_t prefix; /* bytes taken off the model's names */
 	/* hf/: file of every tensor of the model or HF_LEFT_OUT; the tensors of file s are
@@ -83,7 +85,9 @@ struct place view_place(uint64_t node);
 enum dtype view_dtype(const struct view *v, enum dtype stored);
 /* Box of model tensor i that a rank (place.rank) holds. False: it does not hold it. */
 bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len);
-/* An id as view_vtensor takes it: rank 0: position in the tree, else in the model. */
+/* An id as view_vtensor takes it: rank 0: position in the tree, else in the model. VIEW_LOGICAL:
+ * position in the tree, of the tensor in the shape it had before it was flattened. */
+#define VIEW_LOGICAL UINT32_MAX
 uint64_t view_id(uint32_t rank, size_t i);
 /* Dtype, shape and bytes as shown; shape has room for MAX_DIMS. False: the rank does not hold it. */
 bool view_shape(const struct view *v, uint32_t rank, size_t i, struct member *ret, uint64_t *shape);

@@ -16,10 +16,11 @@ struct arena {
 	uint8_t *dims;
 };
 
-static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t n_source_dims,
-				   struct arena *a, struct err *e)
+/* extra: numbers besides the shape and three per dimension of a piece */
+static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t extra, struct arena *a,
+				   struct err *e)
 {
-	size_t numbers = n_dims + n_pieces * 3 * n_dims + n_source_dims;
+	size_t numbers = n_dims + n_pieces * 3 * n_dims + extra;
 	struct vtensor *v = calloc(1, sizeof(*v) + n_pieces * sizeof(struct piece) +
 					      numbers * sizeof(uint64_t) + n_pieces * n_dims + 1);
 
@@ -27,7 +28,7 @@ static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t n_sour
 		(void)err_set(e, ENOMEM, "out of memory");
 		return NULL;
 	}
-	v->n_dims = (uint8_t)n_dims;
+	v->n_dims = v->n_shown = (uint8_t)n_dims;
 	v->pieces = a->pieces = (struct piece *)(v + 1);
 	a->numbers = (uint64_t *)(a->pieces + n_pieces);
 	a->dims = (uint8_t *)(a->numbers + numbers);
@@ -71,7 +72,7 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dt
 	v->dtype = (uint8_t)dtype;
 	v->n_pieces = 1;
 	v->bytes = t->bytes / dtype_info(t->dtype)->size * dtype_info(dtype)->size;
-	v->shape = p->len = keep(&a, t->shape, n);
+	v->shape = v->shown = p->len = keep(&a, t->shape, n);
 	p->source = number;
 	p->n_source = (uint8_t)n;
 	p->off = p->base = take(&a, n); /* zeros */
@@ -81,6 +82,77 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dt
 		*take(&a, 1) = 1;
 		*a.dims++ = (uint8_t)d;
 	}
+	*ret = v;
+	return 0;
+}
+
+/* The dimensions that a flattened tensor is described in. */
+struct unfolded {
+	size_t n;
+	uint64_t len[MAX_DIMS], coeff[MAX_DIMS];
+	uint8_t dim[MAX_DIMS];
+};
+
+/*
+ * Of every dimension first its cells, which are a dimension of what is stored, then the elements
+ * inside a cell, which all move along the last one stored. Where there is just one cell the
+ * elements go on from those before: with no cells in between they are one dimension.
+ */
+static void unfold(const struct catalog_tensor *t, struct unfolded *u)
+{
+	uint8_t n = t->n_logical;
+	uint64_t step = t->shape[n];
+
+	u->n = 0;
+	for (uint8_t d = 0; d < n; d++) {
+		uint64_t cells = t->shape[d], len = t->logical[d] / cells;
+		size_t last = u->n - 1;
+
+		step /= len;
+		if (cells > 1) {
+			u->len[u->n] = cells;
+			u->coeff[u->n] = 1;
+			u->dim[u->n++] = d;
+		} else if (u->n && u->dim[last] == n) {
+			u->len[last] *= len;
+			u->coeff[last] = step;
+			continue;
+		}
+		if (len > 1) {
+			u->len[u->n] = len;
+			u->coeff[u->n] = step;
+			u->dim[u->n++] = n;
+		}
+	}
+}
+
+int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
+		    struct vtensor **ret, struct err *e)
+{
+	struct unfolded u;
+	struct arena a = { 0 };
+	struct vtensor *v;
+	struct piece *p;
+
+	unfold(t, &u);
+	v = new_vtensor(u.n, 1, (size_t)t->n_dims + t->n_logical, &a, e);
+	p = a.pieces;
+	if (!v)
+		return -ENOMEM;
+	v->stored = t->dtype;
+	v->dtype = (uint8_t)dtype;
+	v->n_pieces = 1;
+	v->bytes = t->bytes / dtype_info(t->dtype)->size * dtype_info(dtype)->size;
+	v->n_shown = t->n_logical;
+	v->shown = keep(&a, t->logical, t->n_logical);
+	v->shape = keep(&a, u.len, u.n);
+	*p = (struct piece){ .source = number,
+			     .n_source = t->n_dims,
+			     .off = take(&a, u.n), /* zeros, as all of these are */
+			     .base = take(&a, t->n_dims),
+			     .len = v->shape,
+			     .coeff = keep(&a, u.coeff, u.n),
+			     .dim = keep_dims(&a, u.dim, u.n) };
 	*ret = v;
 	return 0;
 }
@@ -122,7 +194,7 @@ int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *
 		return -ENOMEM;
 	s->stored = v->stored;
 	s->dtype = v->dtype;
-	s->shape = keep(&a, len, n);
+	s->shape = s->shown = keep(&a, len, n);
 	(void)box_volume(n, len, &volume); /* no more than v's */
 	s->bytes = volume * dtype_info(v->dtype)->size;
 	for (uint32_t i = 0; i < v->n_pieces; i++) {

@@ -7,6 +7,10 @@
  * stack is a piece that keeps one dimension of its source fixed. Pieces do not overlap and cover
  * the virtual tensor; they are resolved to chunks by the routine that resolves everything.
  *
+ * Boxes are those of `shape`, which need not be what a reader sees: a tensor may be described in
+ * any shape that has its elements in the same C order. Of (4, 6, 8) with a last dimension that is
+ * stored in two halves, (4, 6, 2, 4) says where every element is.
+ *
  * Threads: immutable once made.
  */
 #ifndef VIEW_VTENSOR_H
@@ -25,7 +29,8 @@ struct err;
 /*
  * Element x of the box comes from source element y: y = base, then for every dimension d of the
  * virtual tensor y[dim[d]] += coeff[d] * (x[d] - off[d]). dim[d] is PIECE_FIXED where the box is 1
- * long and moves nowhere. No two dimensions move along the same one of the source.
+ * long and moves nowhere. Where several dimensions move along the same one of the source, as a
+ * flattened box does, reads are planned for each index of all but the last of them.
  */
 struct piece {
 	uint32_t source;	   /* number of a tensor in the catalog */
@@ -40,16 +45,21 @@ struct vtensor {
 	uint8_t stored; /* enum dtype of all sources */
 	uint8_t dtype;	/* enum dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
+	uint8_t n_shown;
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */
 	const uint64_t *shape;
+	const uint64_t *shown; /* n_shown: the shape that a reader sees; mostly `shape` itself */
 	const struct piece *pieces;
 };
 
 /* Tensor `number` of the catalog as it is, shown as `dtype`. *ret is the caller's, free() it. */
 int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
 		  struct vtensor **ret, struct err *e);
-/* The box (off, len) of v as a tensor of its own. */
+/* The same, in the shape that it had before it was flattened: t->n_logical is not 0. */
+int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
+		    struct vtensor **ret, struct err *e);
+/* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
 		  struct vtensor **ret, struct err *e);
 

@@ -28,7 +28,8 @@ void dcp_begin(struct dcp *d, int dirfd)
 			   .prefix = "__0_",
 			   .state = EMIT_INIT(4, false),
 			   .storage = EMIT_INIT(4, false),
-			   .planner = EMIT_INIT(4, false) };
+			   .planner = EMIT_INIT(4, false),
+			   .more = EMIT_INIT(4, false) };
 	for (size_t i = 0; i < DCP_FILES; i++)
 		d->files[i] = (struct buf)BUF_INIT((size_t)1 << 30);
 }
@@ -80,14 +81,17 @@ void dcp_end(struct dcp *d, const char *metadata)
 	if (!d->planner_first)
 		put_planner(&m, d);
 	put_pairs(&m, "storage_data", &d->storage);
+	emit_bytes(&m, d->more.b.data, d->more.b.len);
 	emit_attrs_end(&m);
 	emit_op(&m, OP_STOP);
-	REQUIRE(!m.b.err && !d->state.b.err && !d->storage.b.err && !d->planner.b.err);
+	REQUIRE(!m.b.err && !d->state.b.err && !d->storage.b.err && !d->planner.b.err &&
+		!d->more.b.err);
 	put_file(d->dirfd, metadata, m.b.data, m.b.len);
 	buf_release(&m.b);
 	buf_release(&d->state.b);
 	buf_release(&d->storage.b);
 	buf_release(&d->planner.b);
+	buf_release(&d->more.b);
 }
 
 struct chunk_loc dcp_item(struct dcp *d, unsigned file, const void *p, size_t n, unsigned layers)

@@ -28,6 +28,7 @@ struct dcp {
 	struct emit state, storage; /* pairs of state_dict_metadata and storage_data */
 	struct emit planner;	    /* of planner_data, or its whole value where that is odd */
 	enum { PLANNER_PAIRS, PLANNER_VALUE, PLANNER_ABSENT } planner_is;
+	struct emit more;   /* further attributes: name, value... */
 	bool planner_first; /* of the attributes; the second otherwise, as torch writes it */
 	struct buf files[DCP_FILES];
 	bool used[DCP_FILES];

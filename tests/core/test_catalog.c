@@ -99,6 +99,7 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 {
 	static const char *const files[] = { "__0_0.distcp", "sub/__1_0.distcp", "__2_0.distcp" };
 	static const char *const encodings[] = { "dcp", "dcp+stream.zstd/1" };
+	static const uint64_t before[] = { 24 };
 	struct chunk_loc locs[8];
 	struct tensor_chunks t = { .fqn = s->fqn,
 				   .fqn_len = s->fqn_len,
@@ -106,6 +107,8 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 				   .dtype = s->dtype,
 				   .n_dims = s->n,
 				   .shape = s->shape,
+				   .n_before = 1, /* of (4, 6) it can be, of others not */
+				   .before = before,
 				   .count = s->count,
 				   .boxes = s->boxes,
 				   .locs = locs };
@@ -287,6 +290,7 @@ START_TEST(what_goes_in_comes_out)
 	for (size_t i = 0; i < n; i++) {
 		const struct sample *s = &samples[i];
 		struct chunkmap *m = NULL;
+		bool flat;
 
 		ck_assert_uint_eq(t[i].fqn_len, s->fqn_len);
 		ck_assert(!memcmp(t[i].fqn, s->fqn, s->fqn_len + 1));
@@ -294,6 +298,9 @@ START_TEST(what_goes_in_comes_out)
 		ck_assert_uint_eq(t[i].dtype, s->dtype);
 		ck_assert_uint_eq(t[i].n_dims, s->n);
 		ck_assert(!memcmp(t[i].shape, s->shape, s->n * sizeof(uint64_t)));
+		flat = s->n == 2 && s->shape[0] * s->shape[1] == 24;
+		ck_assert_uint_eq(t[i].n_logical, flat);
+		ck_assert(!flat || t[i].logical[0] == 24);
 		ck_assert_uint_eq(t[i].chunks, s->count);
 		ck_assert_uint_eq(t[i].state, !strcmp(s->fqn, "hole")	   ? TENSOR_INCOMPLETE
 					      : !strcmp(s->fqn, "overlap") ? TENSOR_OVERLAPPING
@@ -398,13 +405,14 @@ START_TEST(people_can_read_the_tables)
 				   "[0,3] [2,3] sub/__1_0.distcp 1001 701 dcp+stream.zstd/1\n"
 				   "[2,0] [2,3] __2_0.distcp 2001 702 dcp\n"
 				   "[2,3] [2,3] __0_0.distcp 3001 703 dcp+stream.zstd/1\n"
-				   "a float32 [4,6] 96 4 [2,2] complete\n"
+				   "a float32 [4,6] [24] 96 4 [2,2] complete\n"
 				   "a.b 1\n"
 				   "lost.it 4\n";
 	static const char *const sql[] = {
 		("SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
 		 "ORDER BY chunk"),
-		"SELECT fqn, dtype, shape, bytes, chunks, grid, state FROM tensor WHERE fqn='a'",
+		"SELECT fqn, dtype, shape, logical, bytes, chunks, grid, state FROM tensor WHERE "
+		"fqn='a'",
 		"SELECT fqn, top FROM tensor WHERE fqn='a.b'",
 		"SELECT fqn, top FROM object WHERE fault IS NOT NULL",
 	};
@@ -712,7 +720,7 @@ static const struct {
 } changes[] = {
 	{ "PRAGMA application_id=1", "this is not a chunk index" },
 	{ "PRAGMA user_version=1", "chunk index of another version" },
-	{ "PRAGMA user_version=3", "chunk index of another version" },
+	{ "PRAGMA user_version=2", "chunk index of another version" },
 	{ "PRAGMA user_version=0", "chunk index of another version" },
 	{ "CREATE TABLE more(x)", "chunk index with other tables" },
 	{ "CREATE VIEW more AS SELECT 1", "chunk index with other tables" },
@@ -790,8 +798,9 @@ struct forged {
 	uint64_t object[4];		    /* file, offset, length, encoding */
 	uint64_t top, object_top;
 	bool object_fault;
-	size_t cut; /* bytes of the directory left out at its end */
-	bool more;  /* a byte behind it */
+	uint64_t n_logical, logical; /* dimensions; each of them */
+	size_t cut;		     /* bytes of the directory left out at its end */
+	bool more;		     /* a byte behind it */
 };
 
 static void put_num(struct buf *b, uint64_t v)
@@ -832,6 +841,9 @@ static void put_forged(struct buf *b, const struct forged *f)
 	put_str(b, NULL);
 	put_num(b, 0);
 	put_num(b, map_hash(f->map, strlen(f->map)));
+	put_num(b, f->n_logical);
+	for (uint64_t d = 0; d < f->n_logical && d < 100; d++)
+		put_num(b, f->logical);
 	put_num(b, f->objects ? f->objects - 1 : 1);
 	put_str(b, "step");
 	put_num(b, f->object_top);
@@ -858,7 +870,7 @@ static void forge(const struct forged *f)
 	REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; BEGIN", NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
-	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=2", NULL,
+	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=3", NULL,
 			      NULL, NULL));
 	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO directory VALUES(1,?)", -1, &s, NULL));
 	(void)sqlite3_bind_blob(s, 1, d.data, (int)d.len, SQLITE_STATIC);
@@ -919,6 +931,9 @@ static const struct {
 	{ { .map = WHOLE, .top = 2 }, "its directory" }, /* "w" has but one byte */
 	{ { .map = WHOLE, .top = UINT64_MAX }, "its directory" },
 	{ { .map = WHOLE, .top = (uint64_t)1 << 32 }, "its directory" },
+	{ { .map = WHOLE, .n_dims = 3, .n_logical = 2, .logical = 2 }, "its directory" },
+	{ { .map = WHOLE, .n_dims = 3, .n_logical = 1, .logical = 5 }, "its directory" },
+	{ { .map = WHOLE, .n_logical = UINT64_MAX, .logical = 4 }, "its directory" },
 	{ { .map = WHOLE, .object_top = 5 }, "its directory" },
 	{ { .map = WHOLE, .object_top = (uint64_t)1 << 32 }, "its directory" },
 	{ { .map = "" }, "chunk map" },

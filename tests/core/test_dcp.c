@@ -338,6 +338,46 @@ START_TEST(what_leads_to_a_value_says_which_top_level_key_it_has)
 }
 END_TEST
 
+/* Half of what Megatron-core writes: what would not even be a pickle shows that it is not read. */
+START_TEST(what_the_ranks_planned_is_not_read)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	scalar(&d, "w");
+	dcp_object(&d, BYTES("o"));
+	dcp_path(&d, BYTES("w"), KEYS("w"));
+	emit_str(&d.more, "all_local_plans");
+	emit_bytes(&d.more, BYTES("\xff\xfe\xfd"));
+	dcp_end(&d, ".metadata");
+	expect_tops("w 1; o 0; ");
+}
+END_TEST
+
+/* The first string that reads so is not the attribute: everything is loaded. */
+START_TEST(a_key_may_be_called_as_the_plans_are)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_first = _i % 2;
+	if (_i & 2)
+		scalar(&d, "w");
+	dcp_object(&d, BYTES("all_local_plans"));
+	if (_i & 4)
+		scalar(&d, "all_local_plans");
+	dcp_path(&d, BYTES("all_local_plans"), KEYS("all_local_plans"));
+	if (_i & 8) {
+		emit_str(&d.more, "all_local_plans");
+		emit_op(&d.more, OP_EMPTY_LIST);
+	}
+	dcp_end(&d, ".metadata");
+	expect_tops(_i & 4   ? _i & 2 ? "all_local_plans 15; w 0; " : "all_local_plans 15; "
+		    : _i & 2 ? "w 0; all_local_plans 15; "
+			     : "all_local_plans 15; ");
+}
+END_TEST
+
 /* Pickled values of planner_data["model.ab.w"]. */
 static const struct {
 	const char *bytes;
@@ -1163,6 +1203,8 @@ Suite *dcp_suite(void)
 	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
 	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
 	tcase_add_loop_test(t, what_leads_to_a_value_says_which_top_level_key_it_has, 0, 2);
+	tcase_add_test(t, what_the_ranks_planned_is_not_read);
+	tcase_add_loop_test(t, a_key_may_be_called_as_the_plans_are, 0, 16);
 	tcase_add_loop_test(t, only_a_path_of_keys_tells_the_top_level_key, 0, ARRAY_LEN(paths));
 	tcase_add_loop_test(t, whatever_a_planner_keeps_is_no_error, 0, 2 * ARRAY_LEN(planners));
 	tcase_add_test(t, without_planner_data_nothing_is_known);

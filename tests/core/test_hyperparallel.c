@@ -285,8 +285,7 @@ static const struct {
 	{ "__0.metadata", NULL, "dcp", "__0.metadata " },
 	{ ".rank_metadata .rank-1_metadata .metadata_rank 1metadata 99999999999.metadata", NULL,
 	  NULL,
-	  "not a checkpoint: found '.metadata_rank', '.rank-1_metadata', '.rank_metadata', ...; "
-	  "PyTorch DCP has .metadata or __N.metadata, HyperParallel .metadata or .rankN_metadata" },
+	  "not a checkpoint: found '.metadata_rank', '.rank-1_metadata', '.rank_metadata', ...; " },
 	{ FILE0, NULL, NULL,
 	  ".metadata is missing although _rankN_.safetensors files are there: the save was "
 	  "interrupted" },

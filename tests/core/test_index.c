@@ -359,10 +359,12 @@ START_TEST(a_fresh_index_needs_no_look_into_the_metadata)
 	expect(NULL, true, 100, NULL);
 	reads = fault_reads();
 	expect(NULL, false, 100, NULL);
-	ck_assert_uint_eq(fault_reads(), reads);
+	/* Its beginning tells which format it is. */
+	ck_assert_uint_le(fault_reads(), reads + 1);
 	age(".metadata");
+	reads = fault_reads();
 	expect(NULL, false, 100, NULL);
-	ck_assert_uint_gt(fault_reads(), reads);
+	ck_assert_uint_gt(fault_reads(), reads + 1);
 }
 END_TEST
 

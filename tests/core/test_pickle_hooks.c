@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a reader's hooks see, may take, and may put in its place. */
+#include "base/checked.h"
 #include "parse/pickle.h"
 #include "parse/pickle_lex.h"
 #include "pickle_util.h"
@@ -553,6 +554,63 @@ START_TEST(what_is_consumed_costs_no_memory)
 }
 END_TEST
 
+/* ---- leaving off early ---- */
+
+#define PK(s) s, sizeof(s) - 1
+#define OBJ   "\x80\4cm\nC\n)\x81}"
+#define UNTIL "\x8c\5until"
+
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *want; /* NULL: ECANCELED */
+} cut[] = {
+	{ PK(OBJ "(\x8c\1aK\1" UNTIL "K\2\x8c\1bK\3ub."), "m.C()!{'a': 1}" },
+	{ PK(OBJ "(\x8c\1aK\1" UNTIL), "m.C()!{'a': 1}" },
+	{ PK(OBJ "(\x8c\1aK\1" UNTIL "\xff"), "m.C()!{'a': 1}" },
+	{ PK(OBJ "(\x8c\1aK\1X\5\0\0\0until\xff"), "m.C()!{'a': 1}" },
+	{ PK(OBJ "(" UNTIL "\xff"), "m.C()!{}" },
+	/* What was memoized for something behind it is not missed. */
+	{ PK(OBJ "(\x8c\1aK\1\x85\x94" UNTIL "h\0\xff"), "m.C()!{'a': (1,)}" },
+	/* Other strings are others. */
+	{ PK(OBJ "(\x8c\1aK\1\x8c\5untilK\2\x8c\6until2K\3ub."), "m.C()!{'a': 1}" },
+	{ PK(OBJ "(\x8c\4untiK\1\x8c\6until2K\3\x8c\5UntilNub."),
+	  "m.C()!{'unti': 1, 'until2': 3, 'Until': None}" },
+	{ PK(OBJ "(\x8c\1aC\5untilub."), "m.C()!{'a': b'until'}" },
+	/* Not a name of an attribute: a value, a key of a dict, of something else. */
+	{ PK(OBJ "(\x8c\1a" UNTIL "ub."), NULL },
+	{ PK(OBJ "(\x8c\1a}(" UNTIL "K\2uub."), NULL },
+	{ PK(OBJ "(\x8c\1a(" UNTIL "K\2tub."), NULL },
+	{ PK(OBJ UNTIL "K\2sb."), NULL },
+	{ PK("\x80\4}(" UNTIL "K\2u."), NULL },
+	{ PK("\x80\4" UNTIL "."), NULL },
+	{ PK("\x80\4}(}" UNTIL "K\2su."), NULL },
+	/* This one looks the same, as pickle.h says. */
+	{ PK(OBJ "(\x8c\1a}" UNTIL "K\2sub."), "m.C()!{'a': {}}" },
+};
+
+START_TEST(an_attribute_that_is_not_wanted_ends_the_load)
+{
+	for (size_t step = 0; step < 4; step++) {
+		const struct pickle_opts o = { .max_bytes = 1 << 20, .until = "until" };
+		struct buf b = BUF_INIT(10000);
+		struct pickle *p = NULL;
+		struct err e = { 0 };
+		struct pk_value root;
+		int rc = load_bytes(cut[_i].bytes, cut[_i].n, step, &o, &p, &e);
+
+		ck_assert_msg(rc == (cut[_i].want ? 0 : -ECANCELED), "%d %s", rc, e.msg);
+		if (!rc) {
+			root = pickle_root(p);
+			print_value(&b, &root);
+			ck_assert_str_eq(b.data, cut[_i].want);
+		}
+		pickle_free(p);
+		buf_release(&b);
+	}
+}
+END_TEST
+
 Suite *pickle_hooks_suite(void)
 {
 	Suite *s = suite_create("pickle_hooks");
@@ -575,6 +633,7 @@ Suite *pickle_hooks_suite(void)
 	tcase_add_loop_test(t, a_hook_can_stop_the_load, 0, 2);
 	tcase_add_test(t, hooks_may_be_left_out_one_by_one);
 	tcase_add_test(t, what_is_consumed_costs_no_memory);
+	tcase_add_loop_test(t, an_attribute_that_is_not_wanted_ends_the_load, 0, ARRAY_LEN(cut));
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -325,11 +325,10 @@ static void check_nothing(const struct view *v, uint64_t node)
 	struct vfile f = VFILE_INIT;
 	struct err e = { 0 };
 	bool object;
-	uint32_t rank;
-	size_t i;
+	uint64_t id;
 
 	check_leaf(v, node);
-	REQUIRE(!view_single(v, node, &object, &rank, &i) && view_asset(v, node) == -1);
+	REQUIRE(!view_single(v, node, &object, &id) && view_asset(v, node) == -1);
 	REQUIRE(view_describe(v, node, &f, &e) == -EISDIR);
 }
 
@@ -647,14 +646,13 @@ static uint64_t check_shard(const struct world *w, uint64_t dir, const struct me
 	struct err e = { 0 };
 	struct view_tensor single;
 	bool object = true;
-	uint32_t rank = 0;
-	uint64_t node;
-	size_t i, n;
+	uint64_t node, id;
+	size_t n;
 
 	(void)name_encode(m->name, m->name_len, suffix, name, NULL);
 	node = must_lookup(w->v, dir, name);
-	REQUIRE(view_single(w->v, node, &object, &rank, &i) && !object && rank);
-	view_single_tensor(w->v, rank, i, &single);
+	REQUIRE(view_single(w->v, node, &object, &id) && !object);
+	view_single_tensor(w->v, id, &single);
 	REQUIRE(single.fqn_len == m->name_len && !memcmp(single.fqn, m->name, m->name_len));
 	REQUIRE(single.dtype == m->dtype && single.bytes == part.bytes);
 	REQUIRE(!view_vtensor(w->v, single.id, &t, &e));

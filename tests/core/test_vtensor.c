@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "catalog/catalog_query.h"
+#include "model/flat.h"
 #include "read/plan.h"
 #include "rng.h"
 #include "scene_util.h"
@@ -23,6 +24,7 @@ struct mosaic {
 	uint64_t off[MAX_PIECES][DIMS], len[MAX_PIECES][DIMS], coeff[MAX_PIECES][DIMS];
 	uint64_t base[MAX_PIECES][DIMS + 2];
 	uint8_t dim[MAX_PIECES][DIMS];
+	unsigned sharing; /* per cent of dimensions that move along another's source dimension */
 	struct scene scenes[MAX_PIECES];
 	struct plan_source sources[MAX_PIECES];
 };
@@ -40,7 +42,10 @@ static void make_source(struct mosaic *m, uint32_t i, struct rng *r, uint32_t el
 		bool moves = m->len[i][d] > 1 || rng_chance(r, 50);
 
 		m->coeff[i][d] = 1 + rng_below(r, rng_chance(r, 60) ? 1 : 3);
-		m->dim[i][d] = moves ? (uint8_t)n_source++ : PIECE_FIXED;
+		if (moves && n_source && rng_chance(r, m->sharing))
+			m->dim[i][d] = (uint8_t)rng_below(r, n_source);
+		else
+			m->dim[i][d] = moves ? (uint8_t)n_source++ : PIECE_FIXED;
 	}
 	n_source += rng_below(r, 3);
 	for (uint8_t s = 0; s < n_source; s++)
@@ -95,12 +100,13 @@ static void cut(struct mosaic *m, struct rng *r, const uint64_t *off, const uint
 	m->v.n_pieces++;
 }
 
-static void mosaic_make(struct mosaic *m, struct rng *r)
+static void mosaic_make(struct mosaic *m, struct rng *r, unsigned sharing)
 {
 	static const uint64_t zero[DIMS];
 	uint32_t element = (uint32_t)1 << rng_below(r, 5);
 
 	memset(m, 0, sizeof(*m));
+	m->sharing = sharing;
 	m->v.n_dims = (uint8_t)rng_below(r, DIMS + 1);
 	m->v.stored = m->v.dtype = (uint8_t)dtype_of_size(element);
 	m->v.shape = m->shape;
@@ -220,7 +226,7 @@ START_TEST(pieces_are_read_as_element_by_element)
 	static struct mosaic m;
 
 	for (int i = 0; i < 3000; i++) {
-		mosaic_make(&m, &r);
+		mosaic_make(&m, &r, i % 2 ? 60 : 0);
 		check(&m, &m.v, zero, &r);
 		mosaic_release(&m);
 	}
@@ -238,7 +244,7 @@ START_TEST(slices_are_the_same_elements)
 		const struct vtensor *from = &m.v;
 		struct vtensor *v[2] = { NULL, NULL };
 
-		mosaic_make(&m, &r);
+		mosaic_make(&m, &r, i % 2 ? 60 : 0);
 		for (int depth = 0; depth < 2; depth++) {
 			struct err e;
 
@@ -255,6 +261,148 @@ START_TEST(slices_are_the_same_elements)
 		free(v[1]);
 		mosaic_release(&m);
 	}
+}
+END_TEST
+
+/* ---- flattened tensors ---- */
+
+/* The element of the stored tensor that is element x of the one before it was flattened. */
+static uint64_t flat_index(size_t n, const uint64_t *cells, const uint64_t *local,
+			   const uint64_t *x)
+{
+	uint64_t cell = 0, flat = 0, size = 1;
+
+	for (size_t d = 0; d < n; d++) {
+		cell = cell * cells[d] + x[d] / local[d];
+		flat = flat * local[d] + x[d] % local[d];
+		size *= local[d];
+	}
+	return cell * size + flat;
+}
+
+static void plan_equals(const struct scene *s, const struct vtensor *v, const uint8_t *want,
+			struct rng *r)
+{
+	struct plan_source source = { s->map, s->payloads };
+	struct mosaic m = { .scenes[0] = *s };
+	uint8_t *out = malloc(s->bytes), *times = malloc(s->bytes);
+	struct plan p = { 0 };
+
+	REQUIRE(out && times);
+	for (int k = 0; k < 8; k++) {
+		uint64_t off = k ? rng_below(r, s->bytes) : 0;
+		uint64_t len = k ? 1 + rng_below(r, s->bytes - off) : s->bytes;
+
+		memset(times, 0, s->bytes);
+		REQUIRE(!plan_read(v, &source, off, len, &p));
+		carry_out(&m, v, &p, len, out, times);
+		REQUIRE(!memcmp(out, want + off, len));
+		for (uint64_t i = 0; i < len; i++)
+			REQUIRE(times[i]);
+	}
+	plan_release(&p);
+	free(out);
+	free(times);
+}
+
+START_TEST(a_flattened_tensor_gets_its_shape_back)
+{
+	struct rng r = rng_new();
+
+	for (int i = 0; i < 2000; i++) {
+		uint64_t cells[DIMS], local[DIMS], shape[DIMS], stored[DIMS + 1], x[DIMS] = { 0 };
+		struct scene_opts o = { .tiling = TILE_ANY, .strides = ROWS_ANY };
+		struct choose c = choose_rng(&r);
+		struct catalog_tensor t = { .shape = stored, .logical = shape };
+		struct vtensor *v = NULL;
+		uint64_t at = 0, volume = 1;
+		struct scene s = { 0 };
+		uint8_t *want;
+		struct err e;
+		size_t n = 1 + rng_below(&r, DIMS);
+
+		for (size_t d = 0; d < n; d++) {
+			stored[d] = cells[d] = 1 + rng_below(&r, rng_chance(&r, 50) ? 1 : 3);
+			local[d] = 1 + rng_below(&r, 4);
+			shape[d] = cells[d] * local[d];
+			volume *= local[d];
+		}
+		stored[n] = volume;
+		REQUIRE(flat_fits(n, shape, stored));
+		o.element = (uint32_t)1 << rng_below(&r, 5);
+		scene_make_shape(&s, &c, &o, n + 1, stored);
+		t.n_dims = (uint8_t)(n + 1);
+		t.n_logical = (uint8_t)n;
+		t.dtype = (uint8_t)dtype_of_size(o.element);
+		t.bytes = s.bytes;
+		REQUIRE(!vtensor_logical(&t, 0, t.dtype, &v, &e));
+		REQUIRE(v->bytes == s.bytes && v->n_shown == n && v->n_pieces == 1);
+		REQUIRE(!memcmp(v->shown, shape, n * sizeof(*shape)));
+		want = malloc(s.bytes);
+		REQUIRE(want);
+		do {
+			memcpy(want + at, s.want + flat_index(n, cells, local, x) * s.element,
+			       s.element);
+			at += s.element;
+		} while (next_index(n, shape, x));
+		plan_equals(&s, v, want, &r);
+		free(want);
+		free(v);
+		scene_release(&s);
+	}
+}
+END_TEST
+
+/* Where there are no cells behind each other, rows that lie one after the other are one run. */
+START_TEST(a_flattened_tensor_is_read_in_long_runs)
+{
+	static const uint64_t shape[] = { 4, 6, 8 }, stored[] = { 4, 1, 1, 48 },
+			      halves[] = { 4, 1, 2, 24 };
+	struct catalog_tensor t = { .shape = stored,
+				    .logical = shape,
+				    .n_dims = 4,
+				    .n_logical = 3,
+				    .dtype = DTYPE_F32,
+				    .bytes = 768 };
+	struct vtensor *v = NULL;
+	struct err e;
+
+	ck_assert_int_eq(vtensor_logical(&t, 0, DTYPE_BF16, &v, &e), 0);
+	ck_assert_uint_eq(v->n_dims, 2);
+	ck_assert_uint_eq(v->shape[1], 48);
+	ck_assert_uint_eq(v->bytes, 384);
+	free(v);
+	t.shape = halves;
+	ck_assert_int_eq(vtensor_logical(&t, 0, DTYPE_F32, &v, &e), 0);
+	ck_assert_uint_eq(v->n_dims, 4);
+	ck_assert_uint_eq(v->shape[1], 6);
+	ck_assert_uint_eq(v->shape[2], 2);
+	ck_assert_uint_eq(v->shape[3], 4);
+	ck_assert_uint_eq(v->pieces[0].coeff[1], 4);
+	ck_assert_uint_eq(v->pieces[0].dim[1], 3);
+	ck_assert_uint_eq(v->pieces[0].dim[3], 3);
+	free(v);
+}
+END_TEST
+
+static const struct {
+	size_t n;
+	uint64_t shape[3], stored[4];
+	bool fits;
+} forms[] = {
+	{ 3, { 4, 6, 8 }, { 4, 1, 2, 24 }, true },
+	{ 3, { 4, 6, 8 }, { 1, 1, 1, 192 }, true },
+	{ 1, { 10 }, { 1, 10 }, true },
+	{ 3, { 4, 6, 8 }, { 4, 1, 3, 24 }, false }, /* does not divide */
+	{ 3, { 4, 6, 8 }, { 4, 1, 2, 23 }, false }, /* other elements */
+	{ 3, { 4, 6, 8 }, { 4, 0, 2, 24 }, false }, /* no cells */
+	{ 2, { 0, 8 }, { 2, 1, 0 }, false },	    /* no elements */
+	{ 2, { UINT64_MAX, 8 }, { 1, 1, UINT64_MAX - 7 }, false },
+};
+
+START_TEST(what_fits_exactly_is_a_flattened_tensor)
+{
+	ck_assert(flat_fits(forms[_i].n, forms[_i].shape, forms[_i].stored) == forms[_i].fits);
 }
 END_TEST
 
@@ -288,6 +436,9 @@ Suite *vtensor_suite(void)
 
 	tcase_add_test(t, pieces_are_read_as_element_by_element);
 	tcase_add_test(t, slices_are_the_same_elements);
+	tcase_add_test(t, a_flattened_tensor_gets_its_shape_back);
+	tcase_add_test(t, a_flattened_tensor_is_read_in_long_runs);
+	tcase_add_loop_test(t, what_fits_exactly_is_a_flattened_tensor, 0, ARRAY_LEN(forms));
 	tcase_add_test(t, an_empty_slice_has_no_pieces);
 	suite_add_tcase(s, t);
 	return s;

@@ -2,7 +2,7 @@
 """What a mount of a fixture must show, from its expected.json.
 
     expect.py fixtures FORMAT...          names of the fixtures of these formats
-    expect.py tree FIXTURE MOUNT          every file of tensors/, npy/, objects/, byte for byte
+    expect.py tree FIXTURE MOUNT          every file of tensors/, npy/, objects/, logical/, byte for byte
     expect.py paths FIXTURE               tensors/NAME and objects/NAME, NUL-separated
     expect.py fqns FIXTURE                raw FQNs of the same, without those that hold a NUL
     expect.py paths-stream FIXTURE        stdin is the content of all those, one after the other
@@ -152,6 +152,14 @@ def load(name):
     return ranklocal(path, j) if "per_metadata" in j else plain(j)
 
 
+def logical_of(name):
+    """Tensors that are stored flattened, in their own shapes."""
+    return [
+        Thing(fqn, t["nbytes"], t["sha256"], t["dtype"], t["shape"])
+        for fqn, t in fixture(name)[1].get("logical", {}).items()
+    ]
+
+
 # NumPy's name, or the number of bytes of a type it has no name for.
 DESCR = {
     "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
@@ -217,6 +225,17 @@ def tree(name, mount):
     for o in objects:
         if not o.is_content(file_of(b"objects", encode(o.fqn))):
             faults.append(f"object {o.fqn!r}: content differs")
+    logical = logical_of(name)
+    if logical:
+        names(b"logical", (encode(t.fqn) for t in logical))
+    elif b"logical" in os.listdir(mount):
+        faults.append("logical/ is unexpected")
+    for t in logical:
+        if not t.is_content(file_of(b"logical", encode(t.fqn))):
+            faults.append(f"logical {t.fqn!r}: content differs")
+        path = os.path.join(mount, b"logical", encode(t.fqn))
+        if json.loads(os.getxattr(path, "user.ckptfs.shape")) != t.shape:
+            faults.append(f"logical {t.fqn!r}: shape differs")
     return faults
 
 
@@ -235,6 +254,9 @@ def ls(name):
         theirs = tuple(map(e.get, ("type", "dtype", "shape", "bytes"))) + (e.get("fault") is None,)
         if mine != theirs:
             faults.append(f"{t.fqn!r}: {theirs} instead of {mine}")
+    want = {t.fqn: t.shape for t in logical_of(name)}
+    if {fqn: e["logical"] for fqn, e in got.items() if "logical" in e} != want:
+        faults.append("logical shapes differ")
     for o in objects:
         e = got.get(o.fqn, {})
         if e.get("type") != "object" or e.get("fault") is not None:

@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-readable() { expect fixtures dcp dcp-ranklocal hf hyperparallel; }
+readable() { expect fixtures dcp dcp-ranklocal hf hyperparallel megatron megatron-zarr; }
 flags_for() { [[ -z $(expect incomplete "$1") ]] || echo "-oallow_missing"; }
 
 cases_mount_shows_torch_s_bytes() { readable; }

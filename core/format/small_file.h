@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * small_file - files of a checkpoint that are read whole: descriptions, and what is fingerprinted.
+ *
+ * Threads: pure apart from the file system.
+ */
+#ifndef FORMAT_SMALL_FILE_H
+#define FORMAT_SMALL_FILE_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog_writer;
+struct err;
+
+/* The JSON value in a file of at most max bytes; NULL with a sentence that names the file. */
+json_t *small_file_json(int dirfd, const char *name, size_t max, struct err *e);
+/* Tell the catalog that the index was made from this file, with the hash of its bytes. Its size
+ * into *ret_size, if not NULL. */
+int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w,
+			   uint64_t *ret_size, struct err *e);
+
+#endif

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Megatron-core's dist_checkpointing up to core_v0.15, sharded backend zarr:
+ *
+ *	DIR/metadata.json       {"sharded_backend": "zarr", "sharded_backend_version": 1, ...}
+ *	DIR/common.pt           torch.save of all that is not sharded
+ *	DIR/KEY/.zarray         Zarr v2 array metadata: shape, chunks, dtype, order
+ *	DIR/KEY/1.0.2           chunk (1, 0, 2), elements and nothing else. At the edges of the array
+ *	                        chunks are as large as elsewhere and reach over it; a scalar's is "0".
+ *	                        One that is not there has never been written
+ *	DIR/KEY/shard_O_S.pt    instead: an object's part O of S, its unique key KEY/shard_O_S
+ *
+ * Zarr has no name for bfloat16, Megatron's is "bfloat16". Specification:
+ * https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
+ *
+ * What the index is made from: metadata.json, which a save writes last, and the directories of the
+ * tensors, all by their times: metadata.json says the same in every checkpoint, and a directory's
+ * time changes when a file in it is created, replaced or removed.
+ */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "catalog/catalog_build.h"
+#include "format/megatron.h"
+#include "format/raw.h"
+#include "format/small_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_JSON ((size_t)1 << 20) /* bytes of .zarray */
+
+struct array {
+	const char *key;
+	enum dtype dtype;
+	bool swap, fortran;
+	char separator; /* between the numbers of a chunk's name */
+	size_t n;
+	uint64_t shape[MAX_DIMS], chunk[MAX_DIMS];
+};
+
+/* ---- directories ---- */
+
+static void close_dirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
+/* The names in a directory below dirfd, in natural order, apart from hidden ones. */
+static int list_dir(int dirfd, const char *path, struct name_list *ret, struct err *e)
+{
+	int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *d;
+
+	if (!dir) {
+		int code = errno;
+
+		if (fd >= 0)
+			(void)close(fd);
+		return err_sys(e, code, "list '%s'", path);
+	}
+	errno = 0;
+	while ((d = readdir(dir))) {
+		if (*d->d_name != '.' && name_list_add(ret, d->d_name, e))
+			return -e->code;
+		errno = 0;
+	}
+	if (errno)
+		return err_sys(e, errno, "list '%s'", path);
+	name_list_sort(ret);
+	return 0;
+}
+
+/* ---- .zarray ---- */
+
+static int bad(struct err *e, const struct array *a, const char *what)
+{
+	return err_set(e, ERR_CORRUPT, "'%.200s/.zarray': %s", a->key, what);
+}
+
+static bool numbers(const json_t *j, uint64_t *ret, size_t *ret_n)
+{
+	size_t i;
+	const json_t *v;
+
+	if (!json_is_array(j) || json_array_size(j) > MAX_DIMS)
+		return false;
+	json_array_foreach(j, i, v)
+	{
+		if (!json_is_integer(v) || json_integer_value(v) < 0)
+			return false;
+		ret[i] = (uint64_t)json_integer_value(v);
+	}
+	*ret_n = json_array_size(j);
+	return true;
+}
+
+/* "<f4", "|b1" or a name of torch's: "bfloat16". */
+static enum dtype parse_dtype(const char *name, bool *ret_swap)
+{
+	*ret_swap = *name == '>';
+	if (!strchr("<>|", *name))
+		return dtype_by_name(name, strlen(name));
+	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT; t++) {
+		const char *npy = dtype_info(t)->npy;
+
+		if (npy[1] != 'V' && !strcmp(npy + 1, name + 1))
+			return t;
+	}
+	return DTYPE_NONE;
+}
+
+static bool is_null(const json_t *j, const char *key)
+{
+	const json_t *v = json_object_get(j, key);
+
+	return !v || json_is_null(v);
+}
+
+static int parse_array(const json_t *j, struct array *a, struct err *e)
+{
+	const char *dtype = json_string_value(json_object_get(j, "dtype"));
+	const char *order = json_string_value(json_object_get(j, "order"));
+	const char *separator = json_string_value(json_object_get(j, "dimension_separator"));
+	size_t n;
+
+	if (json_integer_value(json_object_get(j, "zarr_format")) != 2)
+		return bad(e, a, "its zarr_format is not 2");
+	if (!numbers(json_object_get(j, "shape"), a->shape, &a->n))
+		return bad(e, a, "its shape is not a list of at most 64 numbers");
+	if (!numbers(json_object_get(j, "chunks"), a->chunk, &n) || n != a->n)
+		return bad(e, a, "its chunks are not a list of as many numbers as its shape");
+	for (size_t d = 0; d < n; d++)
+		if (!a->chunk[d])
+			return bad(e, a, "its chunks have no elements");
+	if (!dtype)
+		return bad(e, a, "its dtype is no string");
+	a->dtype = parse_dtype(dtype, &a->swap);
+	if (a->dtype == DTYPE_NONE)
+		return err_set(e, ERR_UNSUPPORTED, "'%.200s/.zarray': dtype '%.60s' is not known",
+			       a->key, dtype);
+	if (!is_null(j, "compressor") || !is_null(j, "filters"))
+		return err_set(e, ERR_UNSUPPORTED,
+			       "'%.200s/.zarray': compressed or filtered chunks are not read",
+			       a->key);
+	if (!order || (strcmp(order, "C") != 0 && strcmp(order, "F") != 0))
+		return bad(e, a, "its order is neither C nor F");
+	a->fortran = *order == 'F';
+	if (separator && strcmp(separator, ".") != 0 && strcmp(separator, "/") != 0)
+		return bad(e, a, "its dimension_separator is neither '.' nor '/'");
+	a->separator = separator ? *separator : '.';
+	return 0;
+}
+
+/* ---- chunks ---- */
+
+struct chunks {
+	uint64_t *boxes;
+	struct chunk_loc *locs;
+	uint32_t n, cap;
+};
+
+static void chunks_release(struct chunks *c)
+{
+	free(c->boxes);
+	free(c->locs);
+}
+
+static int grow(struct chunks *c, size_t n_dims, struct err *e)
+{
+	uint32_t cap = c->cap ? c->cap * 2 : 64;
+	uint64_t *boxes = realloc(c->boxes, (cap * 2 * n_dims + 1) * sizeof(*boxes));
+	struct chunk_loc *locs;
+
+	c->boxes = boxes ? boxes : c->boxes;
+	locs = realloc(c->locs, cap * sizeof(*locs));
+	c->locs = locs ? locs : c->locs;
+	if (!boxes || !locs || cap > UINT32_MAX / 4)
+		return err_set(e, ENOMEM, "out of memory");
+	c->cap = cap;
+	return 0;
+}
+
+/* "1.0.2": which cell of the grid. False: it is the name of something else. */
+static bool parse_cell(const char *name, char separator, size_t n, uint64_t *ret)
+{
+	for (size_t d = 0; d < n; d++) {
+		char *end;
+
+		if (*name < '0' || *name > '9' ||
+		    (*name == '0' && name[1] >= '0' && name[1] <= '9'))
+			return false;
+		errno = 0;
+		ret[d] = strtoull(name, &end, 10);
+		if (errno || *end != (d + 1 < n ? separator : 0))
+			return false;
+		name = end + 1;
+	}
+	return n || !strcmp(name, "0");
+}
+
+/* The box of a cell; false: it lies outside the array. */
+static bool cell_box(const struct array *a, const uint64_t *cell, uint64_t *off, uint64_t *len)
+{
+	for (size_t d = 0; d < a->n; d++) {
+		if (ckd_mul(&off[d], cell[d], a->chunk[d]) || off[d] >= a->shape[d])
+			return false;
+		len[d] = min_u64(a->chunk[d], a->shape[d] - off[d]);
+	}
+	return true;
+}
+
+/* How the elements of a chunk lie that reaches `len` into the array: a part of the whole chunk. */
+static int chunk_layout(const struct array *a, const uint64_t *len, struct raw_layout *ret,
+			uint64_t *ret_length, struct err *e)
+{
+	uint64_t step = 1;
+
+	*ret = (struct raw_layout){ .swap = a->swap, .n_dims = (uint8_t)a->n };
+	for (size_t i = 0; i < a->n; i++) {
+		size_t d = a->fortran ? i : a->n - 1 - i;
+
+		ret->strided |= a->fortran || len[d] < a->chunk[d];
+		ret->stride[d] = step;
+		if (ckd_mul(&step, step, a->chunk[d]) || step > INT64_MAX)
+			return bad(e, a, "its chunks have more than 2^63 elements");
+	}
+	if (!raw_extent(ret, a->dtype, a->n, len, ret_length))
+		return bad(e, a, "its chunks have more than 2^63 bytes");
+	return 0;
+}
+
+/* The chunk in DIR/KEY/name, if that is one. */
+static int add_chunk(const struct array *a, const char *path, const uint64_t *cell,
+		     struct chunks *c, struct catalog_writer *w, struct err *e)
+{
+	struct buf name CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24 + 64);
+	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	struct raw_layout layout;
+	struct chunk_loc *l;
+	int rc = 0;
+
+	if (!cell_box(a, cell, off, len))
+		return 0; /* left from a larger array of that name */
+	if (c->n == c->cap)
+		rc = grow(c, a->n, e);
+	if (rc)
+		return rc;
+	l = &c->locs[c->n];
+	*l = (struct chunk_loc){ 0 };
+	rc = chunk_layout(a, len, &layout, &l->length, e);
+	raw_name(&layout, &name);
+	if (!rc && name.err)
+		rc = err_set(e, name.err, "out of memory");
+	if (!rc)
+		rc = catalog_add_encoding(w, name.data, &l->encoding, e);
+	if (!rc)
+		rc = catalog_add_source(w, path, strlen(path), &l->file, e);
+	if (rc)
+		return rc;
+	memcpy(c->boxes + c->n * 2 * a->n, off, a->n * sizeof(*off));
+	memcpy(c->boxes + c->n * 2 * a->n + a->n, len, a->n * sizeof(*len));
+	c->n++;
+	return 0;
+}
+
+/*
+ * The chunks in a directory of the array; cell[0 .. have) is what its name says, which is more than
+ * nothing only where numbers are separated by '/'.
+ */
+static int add_chunks(int dirfd, const struct array *a, const char *dir, size_t have,
+		      uint64_t *cell, struct chunks *c, struct catalog_writer *w, struct err *e)
+{
+	struct name_list l CLEANUP(name_list_release) = { 0 };
+	bool nested = a->separator == '/' && a->n;
+	size_t take = nested ? 1 : a->n;
+	int rc = list_dir(dirfd, dir, &l, e);
+
+	for (size_t i = 0; !rc && i < l.n; i++) {
+		char path[PATH_MAX];
+
+		if (!parse_cell(l.v[i], '.', take, cell + have))
+			continue;
+		rc = megatron_path(dir, l.v[i], path, e);
+		if (!rc && have + take == a->n) {
+			rc = add_chunk(a, path, cell, c, w, e);
+		} else if (!rc && strlen(path) + 2 < sizeof(path)) {
+			(void)stpcpy(path + strlen(path), "/");
+			rc = add_chunks(dirfd, a, path, have + 1, cell, c, w, e);
+		}
+	}
+	return rc;
+}
+
+/* dir: "DIR/KEY/", KEY of it is at key */
+static int add_tensor(int dirfd, const char *dir, const char *key, struct catalog_writer *w,
+		      struct err *e)
+{
+	struct chunks c CLEANUP(chunks_release) = { 0 };
+	struct array a = { .key = key };
+	uint64_t cell[MAX_DIMS + 1];
+	char path[PATH_MAX];
+	json_t *j;
+	int rc = megatron_path(dir, ".zarray", path, e);
+
+	if (rc)
+		return rc;
+	j = small_file_json(dirfd, path, MAX_JSON, e);
+	if (!j)
+		return -e->code;
+	rc = parse_array(j, &a, e);
+	json_decref(j);
+	if (!rc)
+		rc = add_chunks(dirfd, &a, dir, 0, cell, &c, w, e);
+	if (rc)
+		return rc;
+	return catalog_add_tensor(w,
+				  &(struct tensor_chunks){ .fqn = key,
+							   .fqn_len = strlen(key),
+							   .top = strlen(key),
+							   .dtype = a.dtype,
+							   .n_dims = a.n,
+							   .shape = a.shape,
+							   .count = c.n,
+							   .boxes = c.boxes,
+							   .locs = c.locs },
+				  e);
+}
+
+/* ---- objects ---- */
+
+/* The parts of an object: KEY/shard_O_S.pt is KEY/shard_O_S. */
+static int add_objects(int dirfd, const char *dir, const char *key, struct catalog_writer *w,
+		       struct err *e)
+{
+	struct name_list l CLEANUP(name_list_release) = { 0 };
+	int rc = list_dir(dirfd, dir, &l, e);
+
+	for (size_t i = 0; !rc && i < l.n; i++) {
+		size_t n = strlen(l.v[i]);
+		char path[PATH_MAX], name[PATH_MAX];
+		struct stat st;
+
+		if (strncmp(l.v[i], "shard_", 6) != 0 || n < 9 ||
+		    strcmp(l.v[i] + n - 3, ".pt") != 0)
+			continue;
+		rc = megatron_path(dir, l.v[i], path, e);
+		if (!rc && fstatat(dirfd, path, &st, 0))
+			rc = err_sys(e, errno, "stat '%s'", path);
+		l.v[i][n - 3] = 0;
+		(void)snprintf(name, sizeof(name), "%s/%s", key, l.v[i]);
+		if (!rc)
+			rc = megatron_add_object(w, name, path, (uint64_t)st.st_size, e);
+	}
+	return rc;
+}
+
+/* ---- the checkpoint ---- */
+
+/* metadata.json, common.pt, then directories. */
+static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+{
+	struct name_list l CLEANUP(name_list_release) = { 0 };
+	char dir[MEGATRON_DIR_CAP], path[PATH_MAX];
+	int rc = file ? 0 : megatron_find(dirfd, "zarr", dir, e);
+
+	if (rc > 0)
+		rc = megatron_list(dirfd, dir, "metadata.json", files, e);
+	if (rc <= 0)
+		return rc;
+	rc = megatron_list(dirfd, dir, "common.pt", files, e);
+	if (rc >= 0)
+		rc = list_dir(dirfd, *dir ? dir : ".", &l, e);
+	for (size_t i = 0; rc >= 0 && i < l.n; i++) {
+		struct stat st;
+
+		rc = megatron_path(dir, l.v[i], path, e);
+		if (!rc && !fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode))
+			rc = name_list_add(files, path, e);
+	}
+	return rc < 0 ? rc : 1;
+}
+
+static int add_times(int dirfd, const char *name, struct catalog_writer *w, struct err *e)
+{
+	struct stat st;
+
+	if (fstatat(dirfd, name, &st, 0))
+		return err_sys(e, errno, "stat '%s'", name);
+	return catalog_add_metadata(w, name, &st, NULL, e);
+}
+
+/* A directory of the checkpoint: a tensor, an object, or something else. */
+static int scan_dir(int dirfd, const char *name, struct catalog_writer *w, struct err *e)
+{
+	const char *key = megatron_base(name);
+	char dir[PATH_MAX], path[PATH_MAX];
+	int rc = add_times(dirfd, name, w, e);
+
+	if (!rc)
+		rc = megatron_path(name, "/", dir, e);
+	if (!rc)
+		rc = megatron_path(dir, ".zarray", path, e);
+	if (rc)
+		return rc;
+	return faccessat(dirfd, path, F_OK, 0) ? add_objects(dirfd, dir, key, w, e)
+					       : add_tensor(dirfd, dir, key, w, e);
+}
+
+static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct err *e)
+{
+	int rc = add_times(dirfd, files->v[0], w, e);
+
+	if (!rc)
+		rc = megatron_add_common(dirfd, files, w, e);
+	for (size_t i = 1; !rc && i < files->n; i++) {
+		if (opts->progress)
+			opts->progress(opts->progress_arg, i, files->n);
+		if (strcmp(megatron_base(files->v[i]), "common.pt") != 0)
+			rc = scan_dir(dirfd, files->v[i], w, e);
+	}
+	return rc;
+}
+
+const struct format format_megatron_zarr = { .name = "megatron-zarr",
+					     .probe = probe,
+					     .scan = scan };

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * flat - tensors that are stored with the boxes of a grid flattened.
+ *
+ * Megatron-core 0.8 to 0.15 keeps optimizer state so: a tensor of shape (4, 6, 8) whose last
+ * dimension is in two parts, and whose first is in four, is stored as (4, 1, 2, 24): the cells along
+ * each dimension, then the elements of a cell's box (1, 6, 4) in C order.
+ *
+ * Threads: pure.
+ */
+#ifndef MODEL_FLAT_H
+#define MODEL_FLAT_H
+
+#include "model/box.h"
+
+#define FLAT_MAX_DIMS (MAX_DIMS / 2) /* of the tensor as it was */
+
+/* Is `stored`, of n + 1 dimensions, this form of a tensor with that shape, which has elements? */
+bool flat_fits(size_t n, const uint64_t *shape, const uint64_t *stored);
+
+#endif
