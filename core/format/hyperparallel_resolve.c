@@ -72,20 +72,17 @@ static int by_path(const void *ap, const void *bp)
 
 static int list_todo(struct resolver *x, struct err *e)
 {
-	const uint8_t *data = x->r->storage.data, *p = data, *end = p + x->r->storage.len;
-	uint64_t number = 0;
+	struct stored s;
 
 	x->todo = malloc((x->r->n_storage + 1) * sizeof(*x->todo));
 	x->found_at = calloc(x->r->n_storage + 1, sizeof(*x->found_at));
 	if (!x->todo || !x->found_at)
 		return err_set(e, ENOMEM, "out of memory");
-	for (; p && p < end; number++) {
-		struct stored s = decode(p);
-
+	for (uint64_t at = 0, number = 0; number < x->r->n_storage; number++) {
+		s = decode(x->r->storage.data + at);
 		if (s.length == DCP_NO_LENGTH)
-			x->todo[x->n_todo++] =
-				(struct todo){ (uint64_t)(p - data), number, (uint32_t)s.path };
-		p = s.end;
+			x->todo[x->n_todo++] = (struct todo){ at, number, (uint32_t)s.path };
+		at = (uint64_t)(s.end - x->r->storage.data);
 	}
 	if (x->n_todo)
 		qsort(x->todo, x->n_todo, sizeof(*x->todo), by_path);
@@ -268,11 +265,10 @@ static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_
 
 static int put_entries(struct resolver *x, struct err *e)
 {
-	const uint8_t *p = x->r->storage.data, *end = p + x->r->storage.len;
-	uint64_t number = 0;
+	const uint8_t *p = x->r->storage.data;
 	int rc = 0;
 
-	for (; !rc && p && p < end; number++) {
+	for (uint64_t number = 0; !rc && number < x->r->n_storage; number++) {
 		struct stored s = decode(p);
 
 		rc = put_entry(x, &s, x->found_at[number], e);
