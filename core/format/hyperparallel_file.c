@@ -202,7 +202,7 @@ static int open_archive(struct hp_file *f, struct err *e)
 static int find_storage(const struct hp_file *f, const struct torch_tensor *t, uint64_t *ret,
 			struct err *e)
 {
-	struct storage key;
+	struct storage key = { 0 };
 	const struct storage *s;
 
 	(void)memcpy(key.key, t->key, sizeof(key.key));

@@ -72,14 +72,13 @@ static int by_path(const void *ap, const void *bp)
 
 static int list_todo(struct resolver *x, struct err *e)
 {
-	struct stored s;
-
 	x->todo = malloc((x->r->n_storage + 1) * sizeof(*x->todo));
 	x->found_at = calloc(x->r->n_storage + 1, sizeof(*x->found_at));
 	if (!x->todo || !x->found_at)
 		return err_set(e, ENOMEM, "out of memory");
 	for (uint64_t at = 0, number = 0; number < x->r->n_storage; number++) {
-		s = decode(x->r->storage.data + at);
+		const struct stored s = decode(x->r->storage.data + at);
+
 		if (s.length == DCP_NO_LENGTH)
 			x->todo[x->n_todo++] = (struct todo){ at, number, (uint32_t)s.path };
 		at = (uint64_t)(s.end - x->r->storage.data);
@@ -315,14 +314,12 @@ static int read_part(int fd, const char *name, void *buf, size_t n, uint64_t at,
 int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 		   uint64_t length, struct err *e)
 {
-	enum { STEP = 64 << 10, MOST = 16 << 20 };
+	enum { STEP = 8 << 10, MOST = 16 << 20 };
 	const struct hp_directory *d = arg;
-	autofree uint8_t *buf = malloc(2 * (size_t)STEP);
 	autoclose int fd_a = -1, fd_b = -1;
-	int rc = 0;
+	uint8_t in_a[STEP], in_b[STEP];
+	int rc;
 
-	if (!buf)
-		return err_set(e, ENOMEM, "out of memory");
 	/* Of a file that is not listed nobody would notice that it is no longer the same. */
 	if (length > MOST || !is_listed(d, a) || !is_listed(d, b))
 		return 0;
@@ -334,12 +331,12 @@ int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint
 	for (uint64_t at = 0; at < length; at += STEP) {
 		size_t n = (size_t)min_u64(length - at, STEP);
 
-		rc = read_part(fd_a, a, buf, n, a_off + at, e);
+		rc = read_part(fd_a, a, in_a, n, a_off + at, e);
 		if (!rc)
-			rc = read_part(fd_b, b, buf + STEP, n, b_off + at, e);
+			rc = read_part(fd_b, b, in_b, n, b_off + at, e);
 		if (rc)
 			return rc == -ENODATA ? 0 : rc;
-		if (memcmp(buf, buf + STEP, n) != 0)
+		if (memcmp(in_a, in_b, n) != 0)
 			return 0;
 	}
 	return 1;
