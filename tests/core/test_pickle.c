@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What well-formed pickles become; see also test_pickle_hooks.c and test_pickle_hostile.c. */
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "parse/pickle.h"
 #include "parse/pickle_lex.h"
 #include "pickle_util.h"
@@ -557,6 +558,31 @@ START_TEST(long_text_is_refused_and_long_bytes_are_skipped)
 }
 END_TEST
 
+START_TEST(the_first_bytes_tell_the_module_of_the_outermost_object)
+{
+	struct emit m = EMIT_INIT(_i ? 4 : 2, true);
+	const char *module;
+	size_t len = 0, whole;
+
+	emit_proto(&m);
+	if (_i)
+		emit_bytes(&m, "\x95\0\0\0\0\0\0\0\0", 9); /* FRAME */
+	whole = m.b.len + (_i ? 2 : 1) + 7 + !_i;	   /* its string, or its line */
+	emit_object(&m, "a.b_c.d", "Name");
+	for (size_t n = 0; n <= m.b.len; n++) {
+		autofree char *exact = malloc(n ? n : 1);
+
+		REQUIRE(exact);
+		memcpy(exact, m.b.data, n);
+		module = pickle_first_module(exact, n, &len);
+		ck_assert_int_eq(module != NULL, n >= whole);
+		ck_assert(!module || (len == 7 && !memcmp(module, "a.b_c.d", 7)));
+	}
+	ck_assert_ptr_null(pickle_first_module("\x80\4}\x94.", 5, &len));
+	buf_release(&m.b);
+}
+END_TEST
+
 Suite *pickle_suite(void)
 {
 	Suite *s = suite_create("pickle");
@@ -581,6 +607,7 @@ Suite *pickle_suite(void)
 	tcase_add_test(t, strings_have_a_ceiling);
 	tcase_add_test(t, a_shared_interner_outlives_its_pickles);
 	tcase_add_test(t, long_text_is_refused_and_long_bytes_are_skipped);
+	tcase_add_loop_test(t, the_first_bytes_tell_the_module_of_the_outermost_object, 0, 2);
 	suite_add_tcase(s, t);
 	return s;
 }
