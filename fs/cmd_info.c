@@ -223,6 +223,11 @@ static int print_object(const struct ckpt *c, uint64_t i, bool json, struct buf 
 	} else {
 		buf_printf(b, "\ncomplete  %s%s\nstored    ", o.fault ? "no: " : "yes",
 			   o.fault ? o.fault : "");
+		if (!*o.path && !o.fault) {
+			buf_printf(b, "in the index, %" PRIu64 " bytes, %s\n", o.length,
+				   o.encoding);
+			return cmd_print(b);
+		}
 		cmd_add_fqn(b, o.path, strlen(o.path));
 		buf_printf(b, " at %" PRIu64 ", %" PRIu64 " bytes, %s\n", o.offset, o.length,
 			   o.encoding);

@@ -52,6 +52,7 @@
 	X(pickle) \
 	X(pickle_hooks) \
 	X(pickle_hostile) \
+	X(pickle_json) \
 	X(pickle_mutation) \
 	X(plan) \
 	X(pt_write) \
@@ -60,6 +61,7 @@
 	X(safetensors_dir) \
 	X(st_write) \
 	X(text) \
+	X(torchsave) \
 	X(vfile) \
 	X(values) \
 	X(view) \

@@ -136,7 +136,7 @@ static int find_victims(struct ckpt *c, struct err *e)
 	}
 	catalog_close(renewed);
 	for (size_t i = 0; i < n_objects; i++)
-		if (!o[i].fault && c->file_fault[o[i].loc.file])
+		if (!o[i].fault && !o[i].text && c->file_fault[o[i].loc.file])
 			c->object_bad[i] = o[i].loc.file + 1;
 	return rc;
 }
@@ -597,7 +597,10 @@ void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_object *ret)
 				     .fault = ckpt_object_fault(c, number),
 				     .path = "",
 				     .encoding = "" };
-	if (!o->fault) {
+	if (o->text) {
+		ret->encoding = "text";
+		ret->length = o->text_len;
+	} else if (!o->fault) {
 		ret->path = catalog_sources(c->catalog, &n)[o->loc.file].path;
 		ret->encoding = catalog_encodings(c->catalog, &n)[o->loc.encoding];
 		ret->offset = o->loc.offset;

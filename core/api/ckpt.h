@@ -116,7 +116,7 @@ CKPT_API int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 struct ckpt_object {
 	const char *fqn;
 	size_t fqn_len;
-	const char *path;
+	const char *path; /* of a data file; "": it is in the index, as the encoding "text" says */
 	uint64_t offset, length; /* as stored */
 	const char *encoding;
 	const char *fault;

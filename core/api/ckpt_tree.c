@@ -129,7 +129,7 @@ int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
 	int rc;
 
 	if (size >= CKPT_SIZE_FAILED) {
-		rc = object_size(c->fetch, &catalog_objects(c->catalog, &n)[i].loc, &size, e);
+		rc = object_size(c->fetch, &catalog_objects(c->catalog, &n)[i], &size, e);
 		if (rc && rc != -ENOMEM)
 			c->object_size[i] = CKPT_SIZE_FAILED;
 		if (rc)
@@ -443,8 +443,8 @@ static int read_object(struct ckpt *c, size_t number, void *buf, size_t len, uin
 		       struct err *e)
 {
 	size_t n;
-	int64_t got = object_read(c->fetch, &catalog_objects(c->catalog, &n)[number].loc, buf, len,
-				  at, e);
+	int64_t got =
+		object_read(c->fetch, &catalog_objects(c->catalog, &n)[number], buf, len, at, e);
 
 	if (got < 0)
 		return (int)got;

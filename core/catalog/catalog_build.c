@@ -31,7 +31,9 @@ struct pending {
 	uint64_t *dims;			    /* shape, then logical */
 	uint64_t bytes, map_xxh64;
 	int64_t map;
-	struct chunk_loc loc; /* an object's */
+	struct chunk_loc loc; /* an object's, and what it holds if that is here */
+	const char *text;     /* or NULL */
+	size_t text_len;
 	uint32_t fqn_len, top, chunks;
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* dimensions of the logical shape, 0: it has none */
@@ -52,6 +54,7 @@ struct catalog_writer {
 	struct buf text;
 	struct normal normal;
 	uint64_t chunks, bytes;
+	size_t text_bytes; /* of objects */
 	int64_t maps;
 	struct buf directory;
 };
@@ -211,7 +214,7 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 {
 	const char *const texts[] = { p->shape, p->logical, p->grid, p->fault };
 	size_t dims = (size_t)p->n_dims + p->n_logical;
-	size_t n = sizeof(*p) + dims * sizeof(*p->dims) + p->fqn_len + 1;
+	size_t n = sizeof(*p) + dims * sizeof(*p->dims) + p->fqn_len + 1 + p->text_len;
 	const char **slots[ARRAY_LEN(texts)];
 	struct pending *copy;
 	char *at;
@@ -248,6 +251,10 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 			continue;
 		*slots[i] = at;
 		at = stpcpy(at, texts[i]) + 1;
+	}
+	if (p->text) {
+		memcpy(at, p->text, p->text_len);
+		copy->text = at;
 	}
 	list->v[list->n++] = copy;
 	return 0;
@@ -393,12 +400,21 @@ int catalog_add_object(struct catalog_writer *w, const struct object_item *o, st
 
 	if (rc)
 		return rc;
-	if (!p.fault && o->loc.file == CATALOG_NO_FILE)
-		p.fault = "it is listed but stored nowhere";
-	if (p.fault)
-		p.loc = (struct chunk_loc){ 0 };
-	else
+	if (!o->fault && o->loc.file != CATALOG_NO_FILE) {
 		source_reach(w, &o->loc);
+		return pending_add(&w->objects, &p, e);
+	}
+	p.loc = (struct chunk_loc){ 0 };
+	if (o->text && o->text_len > CATALOG_MAX_TEXT - w->text_bytes)
+		return err_set(e, EFBIG, "the objects' texts are more than %zu MiB",
+			       CATALOG_MAX_TEXT >> 20);
+	if (o->text) {
+		p.text = o->text;
+		p.text_len = o->text_len;
+		w->text_bytes += o->text_len;
+	} else {
+		p.fault = o->fault ? o->fault : "it is listed but stored nowhere";
+	}
 	return pending_add(&w->objects, &p, e);
 }
 
@@ -501,7 +517,7 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 	int rc = sort_and_check(&w->objects, "objects", e);
 
 	if (!rc)
-		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?,?)", &s, e);
+		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?,?,?)", &s, e);
 	put_int(w, w->objects.n);
 	for (size_t i = 0; !rc && i < w->objects.n; i++) {
 		const struct pending *p = w->objects.v[i];
@@ -519,6 +535,8 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 		}
 		put_str(w, p->fault);
 		bind_str(s, 8, p->fault);
+		put_text(w, p->text, p->text_len);
+		(void)sqlite3_bind_text(s, 9, p->text, (int)p->text_len, SQLITE_STATIC);
 		rc = step_reset(w, s, e);
 	}
 	return rc;

@@ -63,12 +63,21 @@ struct tensor_chunks {
 /* Fails when a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct err *e);
 
+/*
+ * Bytes of a data file; or, where loc.file is CATALOG_NO_FILE, `text`, which the index keeps; or,
+ * without a text, nothing, and `fault` says why (NULL: listed, but stored nowhere).
+ */
 struct object_item {
 	const char *fqn;
-	size_t fqn_len, top;  /* as of a tensor */
-	struct chunk_loc loc; /* its file may be CATALOG_NO_FILE */
-	const char *fault;    /* why it cannot be read, a sentence: loc means nothing. Or NULL */
+	size_t fqn_len, top; /* as of a tensor */
+	struct chunk_loc loc;
+	const char *text;
+	size_t text_len;
+	const char *fault;
 };
+
+#define CATALOG_MAX_TEXT ((size_t)64 << 20) /* bytes of all objects' texts; more is EFBIG */
+
 int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct err *e);
 
 /* Write the rest, sync, rename, open for reading. The writer is spent, free it all the same. */

@@ -205,10 +205,12 @@ static void get_object(struct catalog *c, struct cursor *d, struct catalog_objec
 	o->loc.length = cursor_varint(d);
 	o->loc.encoding = (uint32_t)cursor_varint(d);
 	o->fault = get_text(d, NULL);
-	if (o->fault) /* it is nowhere, whatever the numbers say */
+	o->text = get_text(d, &o->text_len);
+	if (o->fault || o->text) /* it is in no file, whatever the numbers say */
 		o->loc = (struct chunk_loc){ 0 };
-	d->bad |= !o->fqn ||
-		  (!o->fault && (o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings));
+	else
+		d->bad |= o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings;
+	d->bad |= !o->fqn;
 }
 
 static int parse_directory(struct catalog *c, size_t len, struct err *e)
@@ -222,7 +224,7 @@ static int parse_directory(struct catalog *c, size_t len, struct err *e)
 	c->tensors = get_count(&d, 12, sizeof(*c->tensors), &c->n_tensors);
 	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
 		rc = get_tensor(c, &d, &c->tensors[i]);
-	c->objects = get_count(&d, 7, sizeof(*c->objects), &c->n_objects);
+	c->objects = get_count(&d, 8, sizeof(*c->objects), &c->n_objects);
 	for (size_t i = 0; c->objects && i < c->n_objects && !d.bad; i++)
 		get_object(c, &d, &c->objects[i]);
 	if (rc || !c->tensors || !c->objects)

@@ -39,8 +39,10 @@ struct catalog_tensor {
 struct catalog_object {
 	const char *fqn;
 	const char *fault;
-	struct chunk_loc loc;
+	const char *text;      /* its bytes, which are here; NULL: they are in a file, */
+	struct chunk_loc loc;  /* there; all zero with a fault or a text */
 	uint32_t fqn_len, top; /* as of a tensor */
+	uint32_t text_len;
 };
 
 struct catalog_source {

@@ -35,7 +35,7 @@ const char *const catalog_schema[] = {
 	"CREATE TABLE object(\n"
 	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, top INTEGER NOT NULL,\n"
 	"  source INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,\n"
-	"  encoding INTEGER NOT NULL, fault TEXT)",
+	"  encoding INTEGER NOT NULL, fault TEXT, text TEXT)",
 
 	"CREATE TABLE chunkmap(id INTEGER PRIMARY KEY, chunks TEXT NOT NULL)",
 

@@ -13,15 +13,15 @@
 #include <string.h>
 
 /* In the order in which they are asked: what is more special comes first. */
-static const struct format *const formats[] = { &format_megatron, &format_megatron_zarr,
+static const struct format *const formats[] = { &format_megatron,      &format_megatron_zarr,
 						&format_hyperparallel, &format_dcp,
-						&format_safetensors };
+						&format_safetensors,   &format_torchsave };
 
 /* What the formats above are recognised by, for whoever gives us something else. */
 static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron-core metadata.json, HyperParallel "
-	".metadata or .rankN_metadata, safetensors *.safetensors";
-static const char known_files[] = "no safetensors file";
+	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin";
+static const char known_files[] = "neither safetensors nor by torch.save";
 
 int name_list_add(struct name_list *l, const char *name, struct err *e)
 {

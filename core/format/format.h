@@ -47,6 +47,6 @@ void name_list_sort(struct name_list *l);
 void name_list_release(struct name_list *l);
 
 extern const struct format format_dcp, format_hyperparallel, format_megatron, format_megatron_zarr,
-	format_safetensors;
+	format_safetensors, format_torchsave;
 
 #endif

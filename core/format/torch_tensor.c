@@ -8,6 +8,25 @@
 
 #include <string.h>
 
+/* (..., count, (key, offset, size)): legacy files had storages that were parts of others. */
+static int read_window(const struct pk_value *tuple, uint64_t size, struct torch_tensor *ret,
+		       struct err *e)
+{
+	const struct pk_value *v = pk_len(tuple) > 5 ? &tuple->n->own[5] : NULL, *f;
+	uint64_t first, bytes;
+
+	if (!v || v->type == PK_NONE)
+		return 0;
+	f = v->type == PK_TUPLE && pk_len(v) == 3 ? v->n->own : NULL;
+	if (!f || f[1].type != PK_INT || f[1].i < 0 || f[2].type != PK_INT || f[2].i < 0 ||
+	    ckd_mul(&first, (uint64_t)f[1].i, size) || ckd_mul(&bytes, (uint64_t)f[2].i, size) ||
+	    !range_ok(first, bytes, ret->storage_bytes))
+		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is no part of its root");
+	ret->storage_first = first;
+	ret->storage_bytes = bytes;
+	return 0;
+}
+
 /* ('storage', torch.FloatStorage, '0', 'cpu', count) */
 static int read_storage(const struct pk_value *v, struct torch_tensor *ret, struct err *e)
 {
@@ -24,7 +43,7 @@ static int read_storage(const struct pk_value *v, struct torch_tensor *ret, stru
 	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
 	if (ret->untyped) { /* counted in bytes */
 		ret->storage_bytes = (uint64_t)f[4].i;
-		return 0;
+		return read_window(t, 1, ret, e);
 	}
 	ret->dtype = dtype_by_storage(f[1].g->name->data);
 	if (ret->dtype == DTYPE_NONE)
@@ -33,7 +52,7 @@ static int read_storage(const struct pk_value *v, struct torch_tensor *ret, stru
 	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
 		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements",
 			       (long long)f[4].i);
-	return 0;
+	return read_window(t, dtype_info(ret->dtype)->size, ret, e);
 }
 
 static void read_bits(const struct pk_value *v, struct torch_tensor *ret)

@@ -25,8 +25,9 @@ struct raw_layout;
 
 struct torch_tensor {
 	enum dtype dtype;
-	char key[64];					   /* of the storage: "0" */
-	uint64_t storage_bytes;				   /* as data.pkl counts them */
+	char key[64];		/* of the storage: "0" */
+	uint64_t storage_bytes; /* as data.pkl counts them */
+	uint64_t storage_first; /* of legacy files: it begins so many bytes into its root's */
 	uint64_t offset, size[MAX_DIMS], stride[MAX_DIMS]; /* elements */
 	size_t n_dims;
 	bool untyped; /* _rebuild_tensor_v3 */

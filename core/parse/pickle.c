@@ -10,18 +10,29 @@
 
 /* ---- opcodes with operands ---- */
 
+/* The n bytes that are readable. */
+static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct err *e)
+{
+	const struct pk_str *s = pk_intern(p->strings, (const char *)p->in.p, n);
+
+	if (!s)
+		return err_set(e, EFBIG, "pickle: too many strings at byte %llu",
+			       (unsigned long long)pk_reader_pos(&p->in));
+	p->in.p += n;
+	return pk_push(p, (struct pk_value){ .type = type, .s = s }, e);
+}
+
 static int op_string(struct pickle *p, uint8_t op, struct err *e)
 {
 	bool text = op == OP_SHORT_BINUNICODE || op == OP_BINUNICODE || op == OP_BINUNICODE8 ||
 		    op == OP_BINSTRING || op == OP_SHORT_BINSTRING;
-	const struct pk_str *s;
 	uint64_t n;
 	int rc = pk_reader_length(&p->in, op, &n, e);
 
 	if (rc)
 		return rc;
 	if (n > PK_MAX_STRING) {
-		if (text)
+		if (text && !p->skip_long_text)
 			return err_set(e, EFBIG, "pickle: string of %llu bytes at byte %llu",
 				       (unsigned long long)n,
 				       (unsigned long long)pk_reader_pos(&p->in));
@@ -31,14 +42,11 @@ static int op_string(struct pickle *p, uint8_t op, struct err *e)
 	rc = pk_reader_fill(&p->in, n, e);
 	if (rc)
 		return rc;
-	s = pk_intern(p->strings, (const char *)p->in.p, n);
-	if (!s)
-		return err_set(e, EFBIG, "pickle: too many strings at byte %llu",
-			       (unsigned long long)pk_reader_pos(&p->in));
-	p->in.p += n;
-	if (p->plan.cut && pk_reader_pos(&p->in) == p->plan.end)
+	if (p->plan.cut && pk_reader_pos(&p->in) + n == p->plan.end) {
+		p->in.p += n;
 		return 1;
-	return pk_push(p, (struct pk_value){ .type = text ? PK_STR : PK_BYTES, .s = s }, e);
+	}
+	return push_string(p, text ? PK_STR : PK_BYTES, n, e);
 }
 
 static int op_long(struct pickle *p, uint8_t op, struct err *e)
@@ -48,13 +56,15 @@ static int op_long(struct pickle *p, uint8_t op, struct err *e)
 
 	if (rc)
 		return rc;
-	if (n > 8) {
+	if (n > UINT8_MAX) {
 		rc = pk_reader_skip(&p->in, n, e);
 		return rc ? rc : pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
 	}
 	rc = pk_reader_fill(&p->in, n, e);
 	if (rc)
 		return rc;
+	if (n > 8)
+		return push_string(p, PK_LONG, n, e);
 	for (size_t i = 0; i < n; i++)
 		v |= (uint64_t)p->in.p[i] << (8 * i);
 	if (n && n < 8 && p->in.p[n - 1] & 0x80)
@@ -366,8 +376,10 @@ int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, s
 	if (!p)
 		return err_set(e, ENOMEM, "pickle: out of memory");
 	p->hooks = opts->hooks;
+	p->persid = opts->persid;
 	p->arg = opts->arg;
 	p->drop_unknown = opts->drop_unknown;
+	p->skip_long_text = opts->skip_long_text;
 	p->strings = opts->strings;
 	p->pool.max_bytes = (size_t)min_u64(opts->max_bytes, PK_MAX_MEMORY);
 	rc = load(p, in, opts->until, e);

@@ -9,8 +9,8 @@
  * keeping reference counts, so that what a hook has consumed is freed at once and memory follows
  * what is kept, not what is read.
  *
- * Three callables are understood because their results are plain data: torch.Size(t) is the
- * tuple t, collections.OrderedDict() is a dict, builtins.set/frozenset are opaque.
+ * Two callables are understood because their results are plain data: torch.Size(t) is the
+ * tuple t, collections.OrderedDict() is a dict. Sets of protocol 4 and later are opaque.
  *
  * Sources: CPython Lib/pickletools.py (opcodes); formats: torch's .metadata and torch.save's
  * data.pkl.
@@ -31,7 +31,9 @@ struct pickle;
 enum pk_type {
 	PK_NONE,
 	PK_BOOL,   /* .i */
-	PK_INT,	   /* .i; integers that do not fit 64 bits become PK_OPAQUE */
+	PK_INT,	   /* .i */
+	PK_LONG,   /* .s: an integer of 9 to 255 bytes, two's complement, little-endian; longer ones
+		    * become PK_OPAQUE */
 	PK_FLOAT,  /* .f */
 	PK_STR,	   /* .s, UTF-8 with lone surrogates allowed, not validated */
 	PK_BYTES,  /* .s */
@@ -40,12 +42,13 @@ enum pk_type {
 	PK_TUPLE,  /* .n: from here on the value is a counted node */
 	PK_LIST,   /* .n */
 	PK_DICT,   /* .n: len pairs, v[2*i] key, v[2*i+1] value; a later duplicate counts */
-	PK_OBJECT, /* .n: v[PK_CALLEE], v[PK_ARGS], v[PK_STATE] */
+	PK_OBJECT, /* .n: v[PK_CALLEE], v[PK_ARGS], v[PK_STATE], v[PK_ITEMS] */
 	PK_PERSID, /* .n: v[0] the persistent id */
 	PK_RECORD, /* .n: bytes that a hook put in an object's place, see pickle_to_record */
 };
 
-enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_OBJECT_FIELDS };
+/* PK_ITEMS: what a dict or list subclass holds, a dict or a list; None where there is nothing. */
+enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_ITEMS, PK_OBJECT_FIELDS };
 
 struct pk_str {
 	uint32_t len;
@@ -117,10 +120,13 @@ struct pickle_input {
 
 struct pickle_opts {
 	const struct pickle_hooks *hooks; /* may be NULL */
+	/* Called for every persistent id, if not NULL; as a hook. */
+	int (*persid)(void *arg, const struct pk_value *id, struct err *e);
 	void *arg;
 	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
 	size_t max_bytes;	    /* ceiling of live memory, strings apart */
 	bool drop_unknown;	    /* objects of class 0 become PK_OPAQUE at once */
+	bool skip_long_text;	    /* and so do strings of more than 1 MiB, else refused */
 	/*
 	 * The outermost object's attribute of this name and all behind it are not wanted: nothing
 	 * from there on is read, and what was pickled before is not kept for its sake. ECANCELED
@@ -168,6 +174,11 @@ static inline const struct pk_value *pk_get(const struct pk_value *dict, const c
 static inline const struct pk_value *pk_attr(const struct pk_value *obj, const char *name)
 {
 	return pk_attr_n(obj, name, strlen(name));
+}
+/* A string? */
+static inline bool pk_is_text(const struct pk_value *v, const char *text)
+{
+	return v->type == PK_STR && v->s->len == strlen(text) && !strcmp(v->s->data, text);
 }
 /* A tuple or list of at most max integers, none negative; v may be NULL. */
 bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret_n);

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum known { KNOWN_NONE, KNOWN_SIZE, KNOWN_ORDERED_DICT, KNOWN_SET };
+enum known { KNOWN_NONE, KNOWN_SIZE, KNOWN_ORDERED_DICT };
 
 struct pk_known_global {
 	struct pk_global g; /* first: values point to it */
@@ -46,10 +46,6 @@ static enum known known_global(const char *module, const char *name)
 	} table[] = {
 		{ "torch", "Size", KNOWN_SIZE },
 		{ "collections", "OrderedDict", KNOWN_ORDERED_DICT },
-		{ "builtins", "set", KNOWN_SET },
-		{ "builtins", "frozenset", KNOWN_SET },
-		{ "__builtin__", "set", KNOWN_SET }, /* protocols below 3 */
-		{ "__builtin__", "frozenset", KNOWN_SET },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(table); i++)
@@ -123,10 +119,6 @@ int pk_make_object(struct pickle *p, bool reduce, struct err *e)
 			p->n -= 2;
 			return pk_push_node(p, PK_DICT, pk_node_new(p, 0), e);
 		}
-		if (g->known == KNOWN_SET) {
-			pk_drop_from(p, p->n - 2);
-			return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
-		}
 	}
 	if (p->drop_unknown && (callee->type != PK_GLOBAL || !callee->g->cls)) {
 		pk_drop_from(p, p->n - 2);
@@ -137,7 +129,7 @@ int pk_make_object(struct pickle *p, bool reduce, struct err *e)
 		return pk_too_big(p, e);
 	n->own[PK_CALLEE] = *callee;
 	n->own[PK_ARGS] = *args;
-	n->own[PK_STATE] = (struct pk_value){ .type = PK_NONE };
+	n->own[PK_STATE] = n->own[PK_ITEMS] = (struct pk_value){ .type = PK_NONE };
 	*callee = (struct pk_value){ .type = PK_OBJECT, .n = n };
 	p->n--;
 	return 0;
@@ -153,6 +145,12 @@ int pk_make_persid(struct pickle *p, struct err *e)
 	if (!n)
 		return pk_too_big(p, e);
 	n->own[0] = p->stack[--p->n];
+	if (p->persid) {
+		int rc = p->persid(p->arg, &n->own[0], e);
+
+		if (rc)
+			return rc;
+	}
 	return pk_push_node(p, PK_PERSID, n, e);
 }
 
@@ -256,20 +254,48 @@ static int offer_items(struct pickle *p, size_t from, int root_class, const stru
 	return 0;
 }
 
+/*
+ * What items go into that are meant for the container at stack position `at`: itself, or where it
+ * is an object of some class, the object's own. Something else has no room for them: PK_NONE.
+ */
+static int items_of(struct pickle *p, size_t at, enum pk_type type, struct pk_value *ret,
+		    struct err *e)
+{
+	struct pk_value *slot = &p->stack[at];
+
+	*ret = (struct pk_value){ .type = PK_NONE };
+	if (slot->type == PK_OBJECT) {
+		slot = &slot->n->own[PK_ITEMS];
+		if (slot->type == PK_NONE) {
+			struct pk_node *n = pk_node_new(p, 0);
+
+			if (!n)
+				return pk_too_big(p, e);
+			*slot = (struct pk_value){ .type = type, .n = n };
+		}
+	}
+	if (slot->type == type)
+		*ret = *slot;
+	return 0;
+}
+
 int pk_set_items(struct pickle *p, size_t from, struct err *e)
 {
+	bool plain = p->stack[from - 1].type == PK_DICT;
 	struct pk_value dict;
 	size_t used;
 	int rc;
 
 	if ((p->n - from) % 2)
 		return pk_bad(p, "SETITEMS with half a pair", e);
-	dict = p->stack[from - 1];
-	if (dict.type != PK_DICT) { /* items of an object: nothing here needs them */
+	rc = items_of(p, from - 1, PK_DICT, &dict, e);
+	if (rc)
+		return rc;
+	if (dict.type == PK_NONE) {
 		pk_drop_from(p, from);
 		return 0;
 	}
-	if (p->hooks && p->hooks->attr_item) {
+	if (p->hooks && p->hooks->attr_item && plain) {
 		int root_class = 0;
 		const struct pk_str *attr = root_attr(p, from - 1, &root_class);
 
@@ -277,7 +303,8 @@ int pk_set_items(struct pickle *p, size_t from, struct err *e)
 		if (rc)
 			return rc;
 	}
-	if (p->taken && from == 2) { /* the state of the outermost object takes its attributes */
+	/* The state of the outermost object takes its attributes. */
+	if (p->taken && plain && from == 2) {
 		rc = pk_check_taken(p, e);
 		if (rc)
 			return rc;
@@ -296,10 +323,12 @@ int pk_set_items(struct pickle *p, size_t from, struct err *e)
 
 int pk_append_items(struct pickle *p, size_t from, struct err *e)
 {
-	struct pk_value list = p->stack[from - 1];
-	int rc;
+	struct pk_value list;
+	int rc = items_of(p, from - 1, PK_LIST, &list, e);
 
-	if (list.type != PK_LIST) {
+	if (rc)
+		return rc;
+	if (list.type == PK_NONE) {
 		pk_drop_from(p, from);
 		return 0;
 	}

@@ -41,8 +41,9 @@ struct pickle {
 	size_t n_marks, marks_cap;
 	struct pool pool;
 	const struct pickle_hooks *hooks;
+	int (*persid)(void *arg, const struct pk_value *id, struct err *e);
 	void *arg;
-	bool drop_unknown;
+	bool drop_unknown, skip_long_text;
 	struct pk_strings *strings, *own_strings;
 	struct pk_known_global *globals[PK_GLOBAL_BUCKETS];
 	uint32_t n_globals;

@@ -727,7 +727,7 @@ int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len
 
 /* ---- objects ---- */
 
-int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e)
+int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e)
 {
 	autofree uint8_t *buf = NULL;
 	struct block_item item;
@@ -757,11 +757,32 @@ int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, str
 	return 0;
 }
 
-int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len,
-		    uint64_t off, struct err *e)
+int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
+		  struct err *e)
 {
 	struct stored_item s = { .f = f };
 	int rc = fetch_item(f, loc, &s.item, e);
 
 	return rc ? rc : read_item(&s, off, buf, len, e);
+}
+
+int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct err *e)
+{
+	if (!o->text)
+		return item_size(f, &o->loc, ret, e);
+	*ret = o->text_len;
+	return 0;
+}
+
+int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, size_t len,
+		    uint64_t off, struct err *e)
+{
+	size_t n;
+
+	if (!o->text)
+		return item_read(f, &o->loc, buf, len, off, e);
+	n = (size_t)min_u64(len, off < o->text_len ? o->text_len - off : 0);
+	if (n)
+		memcpy(buf, o->text + off, n);
+	return (int64_t)n;
 }

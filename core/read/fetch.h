@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 struct catalog;
+struct catalog_object;
 struct catalog_tensor;
 struct chunk_loc;
 struct chunkmap;
@@ -62,10 +63,15 @@ int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len
 typedef int vtensor_make_fn(void *arg, size_t i, struct vtensor **ret, struct err *e);
 int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct err *e);
 
-/* Bytes of an object after undoing its transforms. */
-int object_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e);
-int64_t object_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len,
+/* Bytes of an object, which has no fault: its text, or its item after undoing the transforms. */
+int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct err *e);
+int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, size_t len,
 		    uint64_t off, struct err *e);
+
+/* Bytes of an item after undoing its transforms. */
+int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e);
+int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
+		  struct err *e);
 
 /* The blob of one item as stored or decoded, for those who verify it. */
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e);

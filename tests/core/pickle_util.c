@@ -86,6 +86,18 @@ static void print_object(struct buf *b, const struct pk_value *v, unsigned depth
 		buf_str(b, "!");
 		print(b, &f[PK_STATE], depth);
 	}
+	if (f[PK_ITEMS].type != PK_NONE) {
+		buf_str(b, "+");
+		print(b, &f[PK_ITEMS], depth);
+	}
+}
+
+/* All bytes in hex, the highest first. */
+static void print_long(struct buf *b, const struct pk_str *s)
+{
+	buf_str(b, "0x");
+	for (size_t i = s->len; i-- > 0;)
+		buf_printf(b, "%02x", (uint8_t)s->data[i]);
 }
 
 static void print_node(struct buf *b, const struct pk_value *v, unsigned depth)
@@ -144,6 +156,9 @@ static void print(struct buf *b, const struct pk_value *v, unsigned depth)
 		break;
 	case PK_INT:
 		buf_printf(b, "%lld", (long long)v->i);
+		break;
+	case PK_LONG:
+		print_long(b, v->s);
 		break;
 	case PK_FLOAT:
 		buf_printf(b, "%.17g", v->f);

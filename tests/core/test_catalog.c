@@ -131,6 +131,11 @@ static int add_objects(struct catalog_writer *w, struct err *e)
 	struct object_item step = { FQN("step"), .top = 4, .loc = { .offset = 5, .length = 1261 } };
 	struct object_item a = { FQN("a"), .top = 0 }; /* a tensor may have the same name */
 	struct object_item lost = { FQN("lost.it"), .top = 4, .loc = { .file = CATALOG_NO_FILE } };
+	struct object_item text = { FQN("text"), .top = 4,
+				    .loc = { .file = CATALOG_NO_FILE, .offset = 7 },
+				    .text = "a\0b\n", .text_len = 4 };
+	struct object_item refused = { FQN("refused"), .loc = { .file = CATALOG_NO_FILE },
+				       .fault = "it is of another world" };
 	int rc = catalog_add_source(w, "__0_0.distcp", 12, &step.loc.file, e);
 
 	if (!rc)
@@ -141,6 +146,15 @@ static int add_objects(struct catalog_writer *w, struct err *e)
 	a.loc.length = INT64_MAX - 5;
 	if (!rc)
 		rc = catalog_add_object(w, &a, e);
+	if (!rc)
+		rc = catalog_add_object(w, &text, e);
+	if (!rc)
+		rc = catalog_add_object(w, &refused, e);
+	text.fqn = "nothing";
+	text.fqn_len = text.top = 7;
+	text.text_len = 0;
+	if (!rc)
+		rc = catalog_add_object(w, &text, e);
 	return rc ? rc : catalog_add_object(w, &lost, e);
 }
 
@@ -234,6 +248,8 @@ static int show(struct buf *b, struct catalog *c, struct err *e)
 			  (const uint64_t[]){ o[i].loc.file, o[i].loc.offset, o[i].loc.length,
 					      o[i].loc.encoding },
 			  4);
+		if (o[i].text)
+			buf_json_str(b, o[i].text, o[i].text_len);
 		buf_str(b, "\n");
 	}
 	return rc ? rc : b->err ? err_set(e, b->err, "the test's own buffer") : 0;
@@ -321,17 +337,28 @@ START_TEST(what_goes_in_comes_out)
 		free(m);
 	}
 	o = catalog_objects(c, &n);
-	ck_assert_uint_eq(n, 3);
+	ck_assert_uint_eq(n, 6);
 	ck_assert_str_eq(o[0].fqn, "a");
+	ck_assert_ptr_null(o[0].text);
 	ck_assert_uint_eq(o[0].top, 0);
 	ck_assert_uint_eq(o[0].loc.length, INT64_MAX - 5);
 	ck_assert_str_eq(o[1].fqn, "lost.it");
 	ck_assert_uint_eq(o[1].top, 4);
 	ck_assert_str_eq(o[1].fault, "it is listed but stored nowhere");
-	ck_assert_str_eq(o[2].fqn, "step");
-	ck_assert_uint_eq(o[2].top, 4);
-	ck_assert_ptr_null(o[2].fault);
-	ck_assert_uint_eq(o[2].loc.offset, 5);
+	ck_assert_str_eq(o[2].fqn, "nothing");
+	ck_assert(o[2].text && !o[2].text_len && !o[2].fault);
+	ck_assert_str_eq(o[3].fqn, "refused");
+	ck_assert_str_eq(o[3].fault, "it is of another world");
+	ck_assert_ptr_null(o[3].text);
+	ck_assert_str_eq(o[4].fqn, "step");
+	ck_assert_uint_eq(o[4].top, 4);
+	ck_assert_ptr_null(o[4].fault);
+	ck_assert_uint_eq(o[4].loc.offset, 5);
+	ck_assert_str_eq(o[5].fqn, "text");
+	ck_assert_ptr_null(o[5].fault);
+	ck_assert_uint_eq(o[5].text_len, 4);
+	ck_assert(!memcmp(o[5].text, "a\0b\n", 5)); /* a NUL follows */
+	ck_assert_uint_eq(o[5].loc.offset, 0);
 	md = catalog_metadata(c, &n);
 	ck_assert_uint_eq(n, 2);
 	ck_assert_str_eq(md[0].name, "__0.metadata");
@@ -407,7 +434,9 @@ START_TEST(people_can_read_the_tables)
 				   "[2,3] [2,3] __0_0.distcp 3001 703 dcp+stream.zstd/1\n"
 				   "a float32 [4,6] [24] 96 4 [2,2] complete\n"
 				   "a.b 1\n"
-				   "lost.it 4\n";
+				   "lost.it 4\n"
+				   "refused 0\n"
+				   "text 4\n";
 	static const char *const sql[] = {
 		("SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
 		 "ORDER BY chunk"),
@@ -415,6 +444,7 @@ START_TEST(people_can_read_the_tables)
 		"fqn='a'",
 		"SELECT fqn, top FROM tensor WHERE fqn='a.b'",
 		"SELECT fqn, top FROM object WHERE fault IS NOT NULL",
+		"SELECT fqn, length(CAST(text AS BLOB)) FROM object WHERE text <> ''",
 	};
 	struct buf b = BUF_INIT(10000);
 	sqlite3 *db;
@@ -720,7 +750,7 @@ static const struct {
 } changes[] = {
 	{ "PRAGMA application_id=1", "this is not a chunk index" },
 	{ "PRAGMA user_version=1", "chunk index of another version" },
-	{ "PRAGMA user_version=2", "chunk index of another version" },
+	{ "PRAGMA user_version=3", "chunk index of another version" },
 	{ "PRAGMA user_version=0", "chunk index of another version" },
 	{ "CREATE TABLE more(x)", "chunk index with other tables" },
 	{ "CREATE VIEW more AS SELECT 1", "chunk index with other tables" },
@@ -797,7 +827,7 @@ struct forged {
 	uint64_t tensors, objects, sources; /* counts + 1 */
 	uint64_t object[4];		    /* file, offset, length, encoding */
 	uint64_t top, object_top;
-	bool object_fault;
+	bool object_fault, object_text;
 	uint64_t n_logical, logical; /* dimensions; each of them */
 	size_t cut;		     /* bytes of the directory left out at its end */
 	bool more;		     /* a byte behind it */
@@ -850,6 +880,7 @@ static void put_forged(struct buf *b, const struct forged *f)
 	for (int i = 0; i < 4; i++)
 		put_num(b, f->object[i]);
 	put_str(b, f->object_fault ? "it is lost" : NULL);
+	put_str(b, f->object_text ? "text" : NULL);
 	b->len -= f->cut;
 	if (f->more)
 		buf_add(b, "", 1);
@@ -1007,10 +1038,12 @@ START_TEST(a_metadata_file_need_not_be_hashed)
 }
 END_TEST
 
-/* Who is told that an object is lost does not look where it would be. */
-START_TEST(a_lost_object_points_nowhere)
+/* Who is told that an object is lost, or has its text, does not look where it would be. */
+START_TEST(an_object_that_is_in_no_file_points_nowhere)
 {
-	struct forged f = { .map = WHOLE, .object = { 77, 1, 2, 88 }, .object_fault = true };
+	struct forged f = {
+		.map = WHOLE, .object = { 77, 1, 2, 88 }, .object_fault = !_i, .object_text = _i
+	};
 	struct catalog *c = NULL;
 	struct err e = { 0 };
 	size_t n;
@@ -1190,7 +1223,7 @@ Suite *catalog_suite(void)
 	tcase_add_loop_test(t, a_sealed_index_that_lies_is_refused, 0, ARRAY_LEN(forgeries));
 	tcase_add_test(t, an_object_says_why_it_cannot_be_read);
 	tcase_add_test(t, a_metadata_file_need_not_be_hashed);
-	tcase_add_test(t, a_lost_object_points_nowhere);
+	tcase_add_loop_test(t, an_object_that_is_in_no_file_points_nowhere, 0, 2);
 	tcase_add_loop_test(t, empty_boxes_in_a_forged_map_do_no_harm, 0, 4);
 	tcase_add_test(t, random_directories_never_crash);
 	tcase_add_loop_test(t, every_allocation_may_fail, 0, 2);

@@ -54,13 +54,13 @@ static const struct {
 	ROW(OP_LONG1, "\x8a\7\xff\xff\xff\xff\xff\xff\xff.", "-1"),
 	ROW(OP_LONG1, "\x8a\x8\xff\xff\xff\xff\xff\xff\xff\x7f.", "9223372036854775807"),
 	ROW(OP_LONG1, "\x8a\x8\0\0\0\0\0\0\0\x80.", "-9223372036854775808"),
-	ROW(OP_LONG1, "\x8a\x9\0\0\0\0\0\0\0\x80\0.", "?"),
+	ROW(OP_LONG1, "\x8a\x9\0\0\0\0\0\0\0\x80\0.", "0x008000000000000000"),
 	ROW(OP_LONG4, "\x8b\2\0\0\0\xff\x7f.", "32767"),
 	ROW(OP_LONG4, "\x8b\0\0\0\0.", "0"),
 	ROW(OP_LONG4,
 	    "\x8b\xa\0\0\0"
 	    "0123456789.",
-	    "?"),
+	    "0x39383736353433323130"),
 	ROW(OP_BINFLOAT, "G?\xf8\0\0\0\0\0\0.", "1.5"),
 	ROW(OP_BINFLOAT, "G\xff\xf0\0\0\0\0\0\0.", "-inf"),
 	ROW(OP_BINSTRING, "T\3\0\0\0abc.", "'abc'"),
@@ -135,12 +135,12 @@ static const struct {
 	ROW(0, "cmine\nSize\n)\x85R.", "mine.Size(())"),
 	ROW(0, "ccollections\nOrderedDict\n)R\x94(K\1K\2u.", "{1: 2}"),
 	ROW(0, "ccollections\nOrderedDict\n]\x85R.", "collections.OrderedDict([])"),
-	ROW(0, "cbuiltins\nset\n]\x85R.", "?"),
-	ROW(0, "c__builtin__\nfrozenset\n]\x85R.", "?"),
+	ROW(0, "cbuiltins\nset\n]\x85R.", "builtins.set([])"),
 	ROW(0, "cbuiltins\nlist\n]\x85R.", "builtins.list([])"),
-	/* items of an object are not kept, nor of an opaque value; the object is */
-	ROW(0, "cm\nC\n)\x81(K\1K\2u.", "m.C()"),
-	ROW(0, "cm\nC\n)\x81(K\1K\2e.", "m.C()"),
+	/* items of an object are its own; of an opaque value nothing is kept */
+	ROW(0, "cm\nC\n)\x81(K\1K\2uK\3K\4s.", "m.C()+{1: 2, 3: 4}"),
+	ROW(0, "cm\nC\n)\x81(K\1K\2eK\3a}b.", "m.C()!{}+[1, 2, 3]"),
+	ROW(0, "cm\nC\n)\x81K\1a(K\1K\2u.", "m.C()+[1]"), /* nothing is both */
 	ROW(0, "\x8f(K\1K\2u.", "?"),
 	/* filled after it was stored */
 	ROW(0, "]\x94(K\1h\0t0h\0K\2a.", "[2]"),

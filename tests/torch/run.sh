@@ -44,35 +44,41 @@ is_simple() {
   python3 - "$1" <<'PYTHON'
 import json, sys
 e = json.load(open(sys.argv[1]))
-sys.exit(e.get("format", "dcp") != "dcp" or "per_metadata" in e or any(
+sys.exit(e.get("format", "dcp") not in ("dcp", "torch.save") or "per_metadata" in e or any(
     t.get("complete") is False or "unsupported" in t for t in e["tensors"].values()))
 PYTHON
+}
+
+# The checkpoint that an expected.json is about, relative to it.
+ckpt_of() {
+  python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get("ckpt", "ckpt"))' "$1"
 }
 
 mkdir "$mnt"
 
 echo "seed $seed, $rounds round(s)"
 for ((round = 0; round < rounds; round++)); do
-  mkdir "$tmp/round"
-  if ! in_chroot python3 /mnt/tests/save_random.py "$((seed + round))" /mnt/out/round \
-    >"$tmp/saved" 2>&1; then
-    fail "save_random.py $((seed + round))"
-    tail -n 40 "$tmp/saved" | sed 's/^/  /'
-  else
-    cat "$tmp/saved"
-    for dir in "$tmp"/round/case*; do
-      compare_case "seed $((seed + round)) ${dir##*/}" "$dir/ckpt" "$dir/expected.json"
-    done
-  fi
-  rm -rf "$tmp/round" "$tmp/cache"
+  for script in save_random.py save_files.py; do
+    mkdir "$tmp/round"
+    if ! in_chroot python3 "/mnt/tests/$script" "$((seed + round))" /mnt/out/round \
+      >"$tmp/saved" 2>&1; then
+      fail "$script $((seed + round))"
+      tail -n 40 "$tmp/saved" | sed 's/^/  /'
+    else
+      cat "$tmp/saved"
+      for dir in "$tmp"/round/case*; do
+        compare_case "$script $((seed + round)) ${dir##*/}" \
+          "$dir/$(ckpt_of "$dir/expected.json")" "$dir/expected.json"
+      done
+    fi
+    rm -rf "$tmp/round" "$tmp/cache"
+  done
 done
 
 for expected in tests/data/*/expected.json; do
   if [ -e "$expected" ] && is_simple "$expected"; then
     dir=${expected%/*}
-    ckpt=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get("ckpt", "ckpt"))' \
-      "$expected")
-    compare_case "${dir##*/}" "$dir/$ckpt" "$expected"
+    compare_case "${dir##*/}" "$dir/$(ckpt_of "$expected")" "$expected"
   fi
 done
 

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/checked.h"
+#include "parse/pickle_json.h"
+#include "pickle_util.h"
+#include "suites.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROW(bytes, text) \
+	{ \
+		bytes, sizeof(bytes) - 1, text \
+	}
+/* The texts are what CPython's json.dumps gives, where it gives any. */
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *text;
+} rows[] = {
+	ROW("N.", "null"),
+	ROW("\x88.", "true"),
+	ROW("\x89.", "false"),
+	ROW("K\7.", "7"),
+	ROW("\x8a\x8\0\0\0\0\0\0\0\x80.", "-9223372036854775808"),
+	ROW("\x8a\x9\0\0\0\0\0\0\0\x80\0.", "9223372036854775808"),
+	ROW("\x8a\x9\xff\xff\xff\xff\xff\xff\xff\x7f\xff.", "-9223372036854775809"),
+	ROW("\x8a\xd\0\0\0\0\0\0\0\0\0\0\0\0\x10.", "1267650600228229401496703205376"),
+	ROW("\x8a\x9\0\0\0\0\0\0\0\0\x80.", "-2361183241434822606848"),
+	ROW("\x8a\xa\0\0\0\0\0\0\0\0\0\0.", "0"),
+	ROW("\x8a\x9\0\0\xe8\x89\x04\x23\xc7\x8a\0.", "10000000000000000000"),
+	ROW("G\x3f\xb9\x99\x99\x99\x99\x99\x9a.", "0.1"),
+	ROW("G\x40\x59\0\0\0\0\0\0.", "100.0"),
+	ROW("G\0\0\0\0\0\0\0\0.", "0.0"),
+	ROW("G\x80\0\0\0\0\0\0\0.", "-0.0"),
+	ROW("G\x3f\x1a\x36\xe2\xeb\x1c\x43\x2d.", "0.0001"),
+	ROW("G\x3e\xe4\xf8\xb5\x88\xe3\x68\xf1.", "1e-05"),
+	ROW("G\x43\x41\xc3\x79\x37\xe0\x80\0.", "1e+16"),
+	ROW("G\x43\x0c\x6b\xf5\x26\x34\0\0.", "1000000000000000.0"),
+	ROW("G\x41\x9d\x6f\x34\x54\x80\0\0.", "123456789.125"),
+	ROW("G\0\0\0\0\0\0\0\1.", "5e-324"),
+	ROW("G\xff\xef\xff\xff\xff\xff\xff\xff.", "-1.7976931348623157e+308"),
+	ROW("G\x7f\xf8\0\0\0\0\0\0.", "NaN"),
+	ROW("G\x7f\xf0\0\0\0\0\0\0.", "Infinity"),
+	ROW("G\xff\xf0\0\0\0\0\0\0.", "-Infinity"),
+	ROW("X\5\0\0\0h\xc3\xa9\"\\.", "\"h\\u00e9\\\"\\\\\""),
+	ROW("(K\1N]}t.", "[1, null, [], {}]"),
+	ROW("}(X\1\0\0\0aK\1K\2]K\3aN}\x88)G\x3f\xf8\0\0\0\0\0\0K\4K\5\x85K\6u.",
+	    "{\"a\": 1, \"2\": [3], \"null\": {}, \"true\": [], \"1.5\": 4, \"[5]\": 6}"),
+	/* what JSON has no form for */
+	ROW("C\3\0\xff"
+	    "a.",
+	    "{\"__class__\": \"builtins.bytes\", \"hex\": \"00ff61\"}"),
+	ROW("c_codecs\nencode\nX\3\0\0\0\xc3\xbf"
+	    "aX\6\0\0\0latin1\x86R.",
+	    "{\"__class__\": \"builtins.bytes\", \"hex\": \"ff61\"}"),
+	ROW("c_codecs\nencode\nX\1\0\0\0aX\4\0\0\0utf8\x86R.",
+	    "{\"__class__\": \"_codecs.encode\", \"__args__\": [\"a\", \"utf8\"]}"),
+	ROW("ctorch\nbfloat16\n.", "{\"__global__\": \"torch.bfloat16\"}"),
+	ROW("c__builtin__\nset\n]K\1a\x85R.",
+	    "{\"__class__\": \"builtins.set\", \"__args__\": [[1]]}"),
+	ROW("cargparse\nNamespace\n)\x81}X\2\0\0\0lrK\1sb.",
+	    "{\"__class__\": \"argparse.Namespace\", \"lr\": 1}"),
+	ROW("cm\nC\n)\x81K\5b.", "{\"__class__\": \"m.C\", \"__state__\": 5}"),
+	ROW("cm\nC\n)\x81K\1K\2sK\5b.",
+	    "{\"__class__\": \"m.C\", \"__state__\": 5, \"__items__\": {\"1\": 2}}"),
+	ROW("cm\nC\n)\x81K\1a.", "{\"__class__\": \"m.C\", \"__items__\": [1]}"),
+	ROW("K\1)R.", "{\"__class__\": \"?\"}"),
+	ROW("\x8f.", "{\"__class__\": \"?\"}"),
+	ROW("K\1Q.", "{\"__class__\": \"?\"}"),
+};
+
+static struct pickle *load(const char *bytes, size_t n)
+{
+	const struct pickle_opts opts = { .max_bytes = 1 << 20 };
+	struct pickle *p = NULL;
+	struct err e = { 0 };
+
+	ck_assert_msg(!load_bytes(bytes, n, 0, &opts, &p, &e), "%s", e.msg);
+	return p;
+}
+
+START_TEST(values_are_written_as_python_writes_them)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct pickle *p = load(rows[_i].bytes, rows[_i].n);
+	struct pk_value v = pickle_root(p);
+	struct err e = { 0 };
+
+	ck_assert_int_eq(pickle_json(&v, &b, &e), 0);
+	ck_assert_str_eq(b.data, rows[_i].text);
+	/* With every smaller ceiling: an error, and no byte beyond it. */
+	for (size_t max = 0; max < strlen(rows[_i].text); max++) {
+		struct buf small = BUF_INIT(max);
+
+		ck_assert_int_eq(pickle_json(&v, &small, &e), -EFBIG);
+		ck_assert_uint_le(small.len, max);
+		buf_release(&small);
+	}
+	buf_release(&b);
+	pickle_free(p);
+}
+END_TEST
+
+START_TEST(a_key_that_is_a_string_is_its_own_name)
+{
+	struct buf b = BUF_INIT(100);
+	struct pickle *p = load("X\3\0\0\0a\"b.", 9);
+	struct pk_value v = pickle_root(p);
+	struct err e = { 0 };
+
+	ck_assert_int_eq(pickle_key(&v, &b, &e), 0);
+	ck_assert_str_eq(b.data, "a\"b");
+	pickle_free(p);
+	p = load("K\1K\2\x86.", 6);
+	v = pickle_root(p);
+	ck_assert_int_eq(pickle_key(&v, &b, &e), 0);
+	ck_assert_str_eq(b.data, "a\"b[1, 2]");
+	pickle_free(p);
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(depth_is_bounded)
+{
+	for (size_t depth = 100; depth <= 101; depth++) {
+		struct emit m = EMIT_INIT(2, false);
+		struct buf b = BUF_INIT(1 << 20);
+		struct err e = { 0 };
+		struct pickle *p;
+		struct pk_value v;
+
+		emit_ops(&m, ']', depth + 1);
+		emit_ops(&m, 'a', depth);
+		emit_op(&m, '.');
+		p = load(m.b.data, m.b.len);
+		v = pickle_root(p);
+		ck_assert_int_eq(pickle_json(&v, &b, &e), depth > 100 ? -EFBIG : 0);
+		if (depth > 100)
+			ck_assert_str_eq(e.msg, "it nests deeper than 100 levels");
+		pickle_free(p);
+		buf_release(&b);
+		buf_release(&m.b);
+	}
+}
+END_TEST
+
+/* 2^60 values that are written with 60 lists: the ceiling ends it. */
+START_TEST(what_is_shared_cannot_blow_up)
+{
+	struct emit m = EMIT_INIT(4, false);
+	struct buf b = BUF_INIT(1 << 20);
+	struct err e = { 0 };
+	struct pickle *p;
+	struct pk_value v;
+
+	emit_op(&m, 'N');
+	for (int i = 0; i < 60; i++)
+		emit_bytes(&m, "2\x86", 2);
+	emit_op(&m, '.');
+	p = load(m.b.data, m.b.len);
+	v = pickle_root(p);
+	ck_assert_int_eq(pickle_json(&v, &b, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "its text needs more than 1048576 bytes");
+	pickle_free(p);
+	buf_release(&b);
+	buf_release(&m.b);
+}
+END_TEST
+
+Suite *pickle_json_suite(void)
+{
+	Suite *s = suite_create("pickle_json");
+	TCase *t = tcase_create("pickle_json");
+
+	tcase_add_loop_test(t, values_are_written_as_python_writes_them, 0, (int)ARRAY_LEN(rows));
+	tcase_add_test(t, a_key_that_is_a_string_is_its_own_name);
+	tcase_add_test(t, depth_is_bounded);
+	tcase_add_test(t, what_is_shared_cannot_blow_up);
+	suite_add_tcase(s, t);
+	return s;
+}

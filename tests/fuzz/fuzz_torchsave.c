@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Any bytes as a file of torch.save, archive or stream: what is reported lies inside the file and
+ * can be read back from the index.
+ */
+#include "base/err.h"
+#include "catalog/catalog_build.h"
+#include "catalog/catalog_query.h"
+#include "format/torchsave.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct bytes {
+	const uint8_t *p;
+	size_t n;
+};
+
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	const struct bytes *b = arg;
+	size_t n = off < b->n ? b->n - (size_t)off : 0;
+
+	(void)e;
+	n = n < len ? n : len;
+	if (n)
+		memcpy(buf, b->p + off, n);
+	return (int64_t)n;
+}
+
+static void check(struct catalog *c, size_t size)
+{
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(c, &n);
+
+	for (size_t i = 0; i < n; i++) {
+		struct chunkmap *m = NULL;
+		struct err e = { 0 };
+
+		if (t[i].top && t[i].fqn[t[i].top] && t[i].fqn[t[i].top] != '.')
+			abort();
+		if (catalog_load_map(c, &t[i], &m, &e) && e.code != ENOMEM)
+			abort();
+		for (uint32_t k = 0; m && k < m->count; k++)
+			if (m->locs[k].offset > size ||
+			    m->locs[k].length > size - m->locs[k].offset)
+				abort();
+		free(m);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct bytes b = { data, size };
+	const struct blob file = { read_bytes, &b, size };
+	struct torchsave t = { 0 };
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+
+	if (!torchsave_open(&t, &file, &e) &&
+	    !catalog_writer_new(NULL, "torch.save", "/", &w, &e) &&
+	    !torchsave_report(&t, "f.pt", NULL, w, &e) && !catalog_writer_finish(w, &c, &e))
+		check(c, size);
+	else if (!e.code || !e.msg[0])
+		abort(); /* a failure without a sentence */
+	catalog_close(c);
+	catalog_writer_free(w);
+	torchsave_release(&t);
+	return 0;
+}
