@@ -73,6 +73,8 @@ $(BUILD)/bench_plan: $(call obj,tests/bench/bench_plan.c) $(BUILD)/libcore.a
 
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/cast.o: CFLAGS_ += -O3
+# .incbin is not seen by -MMD.
+$(BUILD)/core/view/recipe_builtin.o: $(wildcard core/view/recipes/*.recipe)
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests $(CK_CFLAGS)
 # Objects are made again when the flags change.
 $(BUILD)/%.o: %.c $(BUILD)/flags

@@ -61,6 +61,7 @@ int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, stru
 	k.dtype = o->dtype;
 	k.assets = o->assets;
 	k.layout = o->layout;
+	k.recipe = o->recipe;
 	k.shard_size = o->shard_size;
 	k.cache_bytes = o->cache;
 	k.warn = show_warning;

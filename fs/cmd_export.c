@@ -21,7 +21,7 @@ enum {
 /* The files that options name may change while their names stay. */
 static void add_files(const struct options *o, struct buf *b)
 {
-	const char *const paths[] = { o->rename, o->layout, o->assets };
+	const char *const paths[] = { o->rename, o->layout, o->recipe, o->assets };
 	struct stat st;
 
 	for (size_t i = 0; i < ARRAY_LEN(paths); i++)

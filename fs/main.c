@@ -59,7 +59,8 @@ static int print_overview(void)
 		(void)snprintf(call, sizeof(call), "%s %s", c->name, c->usage);
 		(void)printf("  %-28s %s\n", call, c->summary);
 	}
-	(void)printf("  %-28s %s\n\n", "help [COMMAND]", "this text, or a command's options");
+	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
+		     "this text, or a command's options; 'help recipes' lists recipes");
 	(void)printf("A CKPT is a directory with a .metadata file, as torch.distributed.checkpoint "
 		     "writes it.\nThe manual is ckptfs(1).\n");
 	return cmd_finish(STATUS_DONE);
@@ -76,6 +77,31 @@ static int print_help(const struct command *c)
 	return cmd_finish(STATUS_DONE);
 }
 
+/* All recipes, or the text of one. */
+static int print_recipes(const char *name)
+{
+	const char *recipe, *summary, *text;
+	struct err e = { 0 };
+
+	if (!name)
+		(void)printf(
+			"What recipe= takes, besides a file; 'ckptfs help recipes NAME' prints "
+			"one.\n\n  %-20s %s\n",
+			"megatron", "the one of these that config.json's model_type asks for");
+	for (size_t i = 0; (recipe = ckpt_recipe(i, &summary, &text)); i++) {
+		if (name && !strcmp(name, recipe)) {
+			(void)fputs(text, stdout);
+			return cmd_finish(STATUS_DONE);
+		}
+		if (!name)
+			(void)printf("  %-20s %s\n", recipe, summary);
+	}
+	if (!name)
+		return cmd_finish(STATUS_DONE);
+	(void)err_set(&e, EINVAL, "unknown recipe '%s'", name);
+	return bad_usage(&e, "recipes");
+}
+
 static int run_help(int argc, char *const *argv)
 {
 	struct err e = { 0 };
@@ -83,6 +109,8 @@ static int run_help(int argc, char *const *argv)
 
 	if (argc < 1 || argv[0][0] == '-' || !strcmp(argv[0], "help"))
 		return print_overview();
+	if (!strcmp(argv[0], "recipes"))
+		return print_recipes(argc > 1 ? argv[1] : NULL);
 	c = find_command(argv[0]);
 	if (c)
 		return print_help(c);

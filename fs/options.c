@@ -45,6 +45,8 @@ static const struct word words[] = {
 	  "bytes of tensors in a file of hf/ (5GB)" },
 	{ "layout", 0, TEXT, WORDS_OPEN, AT(layout), "FILE",
 	  "show in ranks/ what each rank of a mesh holds" },
+	{ "recipe", 0, TEXT, WORDS_OPEN, AT(recipe), "NAME",
+	  "make the model by a recipe: see 'help recipes'" },
 	{ "index", 0, TEXT, WORDS_OPEN | WORDS_HOW, AT(index), "PATH",
 	  "where the chunk index is kept; :memory: keeps none" },
 	{ "allow_missing", 0, FLAG, WORDS_OPEN, AT(allow_missing), NULL,

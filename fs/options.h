@@ -45,7 +45,7 @@ struct options {
 
 	const char **include, **exclude; /* NULL-terminated, or NULL */
 	const char *index;
-	const char *rename, *weights, *dtype, *assets, *layout;
+	const char *rename, *weights, *dtype, *assets, *layout, *recipe;
 	uint64_t shard_size; /* bytes; 0: not given */
 	bool allow_missing;
 	uint64_t cache; /* bytes; 0: not given */

@@ -28,6 +28,7 @@
 	X(ckpt_data) \
 	X(ckpt_fault) \
 	X(ckpt_model) \
+	X(ckpt_recipe) \
 	X(dcp) \
 	X(delta) \
 	X(diff) \
@@ -43,6 +44,7 @@
 	X(item) \
 	X(layout) \
 	X(megatron) \
+	X(megatron_args) \
 	X(mesh) \
 	X(model_names) \
 	X(name) \
@@ -56,6 +58,7 @@
 	X(pickle_mutation) \
 	X(plan) \
 	X(pt_write) \
+	X(recipe) \
 	X(rename) \
 	X(safetensors) \
 	X(safetensors_dir) \

@@ -188,6 +188,25 @@ const char *ckpt_object_fault(const struct ckpt *c, size_t i)
 	return c->object_bad && c->object_bad[i] ? c->file_fault[c->object_bad[i] - 1] : NULL;
 }
 
+uint64_t ckpt_chunks_of(const struct ckpt *c, const struct view_tensor *t)
+{
+	uint64_t chunks = 0;
+	size_t n;
+
+	for (size_t i = 0; i < t->n_sources; i++)
+		chunks += catalog_tensors(c->catalog, &n)[t->sources[i]].chunks;
+	return chunks;
+}
+
+const char *ckpt_fault_of(const struct ckpt *c, const struct view_tensor *t)
+{
+	const char *fault = NULL;
+
+	for (size_t i = 0; i < t->n_sources && !fault; i++)
+		fault = ckpt_tensor_fault(c, t->sources[i]);
+	return fault;
+}
+
 static void identify(struct ckpt *c)
 {
 	(void)snprintf(c->identity, sizeof(c->identity), "%s-%016llx-%016llx",
@@ -198,7 +217,6 @@ static void identify(struct ckpt *c)
 static void count(struct ckpt *c)
 {
 	size_t n, n_tensors = view_tensors(c->view), n_objects = view_objects(c->view), len;
-	const struct catalog_tensor *t = catalog_tensors(c->catalog, &n);
 	struct ckpt_totals *s = &c->totals;
 	struct view_tensor shown;
 	struct view_about about;
@@ -213,8 +231,8 @@ static void count(struct ckpt *c)
 	for (size_t i = 0; i < n_tensors; i++) {
 		view_tensor(c->view, i, &shown);
 		s->tensor_bytes += shown.bytes;
-		s->chunks += t[shown.number].chunks;
-		s->incomplete += ckpt_tensor_fault(c, shown.number) != NULL;
+		s->chunks += ckpt_chunks_of(c, &shown);
+		s->incomplete += ckpt_fault_of(c, &shown) != NULL;
 	}
 	s->objects = n_objects;
 	for (size_t i = 0; i < n_objects; i++)
@@ -245,7 +263,7 @@ static int refuse_holes(const struct ckpt *c, struct err *e)
 			       (unsigned long long)c->totals.incomplete - 1);
 	for (size_t i = 0; i < view_tensors(c->view); i++) {
 		view_tensor(c->view, i, &t);
-		fault = ckpt_tensor_fault(c, t.number);
+		fault = ckpt_fault_of(c, &t);
 		if (fault)
 			return err_set(e, ERR_CORRUPT, "tensor '%s': %s%s",
 				       text_show(t.fqn, t.fqn_len, show, sizeof(show)), fault,
@@ -347,6 +365,13 @@ static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	view.layout = c->layout;
 	view.assets = c->assets.v;
 	view.n_assets = c->assets.n;
+	if (o->recipe) {
+		rc = model_recipe_open(c, o->recipe, &c->recipe, e);
+		if (rc)
+			return rc;
+		view.recipe = c->recipe.recipe;
+		view.facts = &c->recipe.facts;
+	}
 	rc = view_new(c->catalog, &view, &c->view, e);
 	if (!rc)
 		warn_unused(c, o);
@@ -382,9 +407,9 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	if (!rc)
 		rc = check_files(c, o->allow_missing, e);
 	if (!rc)
-		rc = open_view(c, o, e);
-	if (!rc)
 		rc = fetch_new(c->catalog, c->files, &fetch, &c->fetch, e);
+	if (!rc)
+		rc = open_view(c, o, e);
 	if (rc)
 		return rc;
 	(void)catalog_objects(c->catalog, &n_objects);
@@ -445,6 +470,7 @@ void ckpt_close(struct ckpt *c)
 	view_free(c->view);
 	rename_free(c->rename);
 	layout_free(c->layout);
+	model_recipe_release(&c->recipe);
 	assets_release(&c->assets);
 	files_free(c->files);
 	catalog_close(c->catalog);
@@ -466,19 +492,16 @@ void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret)
 
 static void fill_tensor(const struct ckpt *c, const struct view_tensor *v, struct ckpt_tensor *ret)
 {
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(c->catalog, &n)[v->number];
-
 	*ret = (struct ckpt_tensor){ .fqn = v->fqn,
 				     .fqn_len = v->fqn_len,
 				     .dtype = dtype_info(v->dtype)->name,
-				     .n_dims = t->n_dims,
-				     .shape = t->shape,
-				     .n_logical = t->n_logical,
-				     .logical = t->logical,
+				     .n_dims = v->n_dims,
+				     .shape = v->shape,
+				     .n_logical = v->n_logical,
+				     .logical = v->logical,
 				     .bytes = v->bytes,
-				     .chunks = t->chunks,
-				     .fault = ckpt_tensor_fault(c, v->number) };
+				     .chunks = ckpt_chunks_of(c, v),
+				     .fault = ckpt_fault_of(c, v) };
 }
 
 void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
@@ -512,14 +535,6 @@ int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len)
 	return view_find_object(c->view, fqn, len);
 }
 
-static size_t tensor_number(const struct ckpt *c, uint64_t i)
-{
-	struct view_tensor t;
-
-	view_tensor(c->view, i, &t);
-	return t.number;
-}
-
 static int by_u32(const void *a, const void *b)
 {
 	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -529,31 +544,50 @@ static int by_u32(const void *a, const void *b)
 
 int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e)
 {
-	return ckpt_source_files(c, tensor_number(c, i), ret, e);
+	struct view_tensor t;
+
+	view_tensor(c->view, i, &t);
+	return ckpt_files_of(c, &t, ret, e);
 }
 
-int ckpt_source_files(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
+/* Add the files of a stored tensor to the n that *files lists. */
+static int add_files(struct ckpt *c, uint32_t number, uint32_t **files, size_t *n, struct err *e)
 {
 	const struct chunkmap *m;
 	struct otensor *t;
-	autofree uint32_t *files = NULL;
-	int rc = otensor_map(c->fetch, i, &t, &m, e);
+	uint32_t *grown;
+	int rc = otensor_map(c->fetch, number, &t, &m, e);
 
 	if (rc)
 		return rc;
-	files = malloc((m->count + 1u) * sizeof(*files));
-	for (uint32_t k = 0; files && k < m->count; k++)
-		files[k] = m->locs[k].file;
-	if (files) {
-		uint64_t n = m->count > 0;
-
-		qsort(files, m->count, sizeof(*files), by_u32);
-		for (uint32_t k = 1; k < m->count; k++)
-			n += files[k] != files[k - 1];
-		*ret = n;
+	grown = realloc(*files, (*n + m->count + 1) * sizeof(*grown));
+	if (grown) {
+		*files = grown;
+		for (uint32_t k = 0; k < m->count; k++)
+			grown[(*n)++] = m->locs[k].file;
 	}
 	otensor_close(c->fetch, t);
-	return files ? 0 : err_set(e, ENOMEM, "out of memory");
+	return grown ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, struct err *e)
+{
+	autofree uint32_t *files = NULL;
+	size_t n = 0;
+	uint64_t distinct = 0;
+
+	for (size_t i = 0; i < t->n_sources; i++) {
+		int rc = add_files(c, t->sources[i], &files, &n, e);
+
+		if (rc)
+			return rc;
+	}
+	if (n)
+		qsort(files, n, sizeof(*files), by_u32);
+	for (size_t k = 0; k < n; k++)
+		distinct += !k || files[k] != files[k - 1];
+	*ret = distinct;
+	return 0;
 }
 
 int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
@@ -565,8 +599,12 @@ int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 	const struct catalog_source *s = catalog_sources(c->catalog, &n);
 	const char *const *encodings = catalog_encodings(c->catalog, &n);
 	const struct chunkmap *m;
+	struct view_tensor shown;
 	struct otensor *t;
-	int rc = otensor_map(c->fetch, tensor_number(c, i), &t, &m, e);
+	int rc;
+
+	view_tensor(c->view, i, &shown);
+	rc = otensor_map(c->fetch, shown.sources[0], &t, &m, e);
 
 	if (rc)
 		return rc;

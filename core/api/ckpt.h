@@ -42,9 +42,10 @@ struct ckpt_opts {
 	const char *const *exclude; /* globs of FQNs that do not */
 	const char *rename;	    /* file of renaming rules, one s/REGEX/REPLACEMENT/ per line */
 	const char *weights;	    /* prefix of the FQNs that are the model; NULL: see ckptfs(1) */
-	const char *dtype;   /* "bf16", "fp16", "fp32": what floating-point tensors are cast to */
-	const char *assets;  /* directory of config.json, tokenizer, ... for hf/ */
-	const char *layout;  /* layout file of ranks/ */
+	const char *dtype;  /* "bf16", "fp16", "fp32": what floating-point tensors are cast to */
+	const char *assets; /* directory of config.json, tokenizer, ... for hf/ */
+	const char *layout; /* layout file of ranks/ */
+	const char *recipe; /* name or file of what the model is made by; NULL: it is the weights */
 	uint64_t shard_size; /* bytes of tensors in a file of hf/; 0: 5 GB */
 	/* One sentence about something odd, while opening; may be NULL. */
 	void (*warn)(void *arg, const char *what);
@@ -57,6 +58,9 @@ struct ckpt_opts {
 CKPT_API int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 		       struct err *e);
 CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be closed */
+
+/* The recipes that come with the program, by number: name, one line, text; NULL behind the last. */
+CKPT_API const char *ckpt_recipe(size_t i, const char **ret_summary, const char **ret_text);
 
 /* ---- what it holds ---- */
 
@@ -147,10 +151,9 @@ CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct 
 /* The file of a tensor in tensors/, or where there is none of that name of an object in objects/.
  * 1: neither. */
 CKPT_API int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret);
-/* The file in tensors/ or objects/ of tensor i, of object i, of tensor i of the model. */
+/* The file in tensors/ or objects/ of tensor i, of object i. */
 CKPT_API ckpt_node ckpt_tensor_node(const struct ckpt *c, uint64_t i);
 CKPT_API ckpt_node ckpt_object_node(const struct ckpt *c, uint64_t i);
-CKPT_API ckpt_node ckpt_model_node(const struct ckpt *c, uint64_t i);
 CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
 /* As ckpt_stat without size and time, which for a file that is put together take longer. */
 CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
@@ -167,6 +170,8 @@ CKPT_API int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos,
  * what the index says. A failure here is a failure that no mapped page has to report.
  */
 CKPT_API int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e);
+/* The bytes of tensor i of the model, for which the tree may have no file of its own. */
+CKPT_API int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct err *e);
 CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
 				 struct err *e);
 CKPT_API void ckpt_file_close(struct ckpt_file *f);

@@ -316,7 +316,7 @@ int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
 		check_files(&r);
 	for (size_t i = 0; !rc && i < view_tensors(c->view); i++) {
 		view_tensor(c->view, i, &t);
-		rc = check_tensor(&r, t.number, e);
+		rc = check_tensor(&r, t.sources[0], e);
 	}
 	for (size_t i = 0; !rc && i < view_objects(c->view); i++)
 		rc = check_object(&r, view_object(c->view, i, &fqn, &len), e);

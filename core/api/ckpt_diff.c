@@ -89,8 +89,8 @@ static int worker_open(struct worker *w, struct slot *s)
 	worker_close(w);
 	w->serial = p->serial;
 	for (size_t i = 0; i < 2; i++) {
-		int rc = ckpt_file_open(w->run->sides[i].ckpt, p->of.nodes[i], &w->files[i],
-					&s->why);
+		int rc = diff_open(&w->run->sides[i], p->of.is_object, p->of.at[i], &w->files[i],
+				   &s->why);
 
 		s->why_b = i;
 		if (rc)

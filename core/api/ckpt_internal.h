@@ -7,6 +7,7 @@
 
 #include "api/assets.h"
 #include "api/ckpt.h"
+#include "api/model_recipe.h"
 #include "format/format.h"
 
 #include <stdatomic.h>
@@ -17,6 +18,7 @@ struct files;
 struct layout;
 struct rename;
 struct view;
+struct view_tensor;
 
 struct ckpt {
 	char *root;	  /* absolute path of the checkpoint */
@@ -31,6 +33,7 @@ struct ckpt {
 	struct files *files;
 	struct rename *rename;
 	struct layout *layout;
+	struct model_recipe recipe;
 	struct assets assets;
 	struct view *view;
 	struct fetch *fetch;
@@ -50,8 +53,11 @@ struct ckpt {
 #define CKPT_SIZE_FAILED  (UINT64_MAX - 1)
 #define CKPT_SIZE_UNKNOWN UINT64_MAX
 
-/* Distinct source files of a stored tensor, by catalog number. */
-int ckpt_source_files(struct ckpt *c, size_t i, uint64_t *ret, struct err *e);
+/* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
+ * source files, and why it cannot be opened, or NULL. */
+uint64_t ckpt_chunks_of(const struct ckpt *c, const struct view_tensor *t);
+int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, struct err *e);
+const char *ckpt_fault_of(const struct ckpt *c, const struct view_tensor *t);
 /* Decoded size of an object, by catalog number. */
 int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e);
 /* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */

@@ -96,14 +96,6 @@ ckpt_node ckpt_object_node(const struct ckpt *c, uint64_t i)
 	return view_object_node(i);
 }
 
-ckpt_node ckpt_model_node(const struct ckpt *c, uint64_t i)
-{
-	struct view_tensor t;
-
-	view_model_tensor(c->view, i, &t);
-	return view_tensor_node((uint32_t)t.id);
-}
-
 ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node)
 {
 	return view_parent(c->view, node);
@@ -213,14 +205,11 @@ static int xattr_number(const char *name)
 static int put_tensor_xattr(struct ckpt *c, uint64_t id, int which, struct buf *b, struct err *e)
 {
 	struct view_tensor t;
-	const struct catalog_tensor *ct;
 	autofree struct vtensor *v = NULL;
 	uint64_t files;
-	size_t n;
 	int rc;
 
 	view_single_tensor(c->view, id, &t);
-	ct = &catalog_tensors(c->catalog, &n)[t.number];
 	switch (which) {
 	case XATTR_FQN:
 		buf_add(b, t.fqn, t.fqn_len);
@@ -234,10 +223,10 @@ static int put_tensor_xattr(struct ckpt *c, uint64_t id, int which, struct buf *
 			buf_json_u64s(b, v->shown, v->n_shown);
 		return rc;
 	case XATTR_CHUNKS:
-		buf_u64(b, ct->chunks);
+		buf_u64(b, ckpt_chunks_of(c, &t));
 		return 0;
 	default:
-		rc = ckpt_source_files(c, t.number, &files, e);
+		rc = ckpt_files_of(c, &t, &files, e);
 		if (!rc)
 			buf_u64(b, files);
 		return rc;
@@ -295,11 +284,24 @@ int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 
 /* ---- files ---- */
 
+static int refuse(const char *kind, const char *fqn, size_t len, const char *fault, struct err *e)
+{
+	char shown[120];
+
+	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s", kind,
+			       text_show(fqn, len, shown, sizeof(shown)), fault)
+		     : 0;
+}
+
+static int check_tensor(const struct ckpt *c, const struct view_tensor *t, struct err *e)
+{
+	return refuse("tensor", t->fqn, t->fqn_len, ckpt_fault_of(c, t), e);
+}
+
 static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
 {
 	const char *fault, *fqn;
 	struct view_tensor t;
-	char shown[120];
 	bool object;
 	uint64_t id;
 	size_t len;
@@ -308,15 +310,10 @@ static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
 		return 0; /* what is consolidated leaves out what cannot be read */
 	if (object) {
 		fault = ckpt_object_fault(c, view_object(c->view, id, &fqn, &len));
-	} else {
-		view_single_tensor(c->view, id, &t);
-		fault = ckpt_tensor_fault(c, t.number);
-		fqn = t.fqn;
-		len = t.fqn_len;
+		return refuse("object", fqn, len, fault, e);
 	}
-	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s", object ? "object" : "tensor",
-			       text_show(fqn, len, shown, sizeof(shown)), fault)
-		     : 0;
+	view_single_tensor(c->view, id, &t);
+	return check_tensor(c, &t, e);
 }
 
 static int open_tensor(struct ckpt *c, uint64_t id, struct vreader **ret, struct err *e)
@@ -370,6 +367,19 @@ static int open_segments(struct ckpt_file *f, struct err *e)
 	return n ? fetch_look(f->c->fetch, n, make_tensor, &s, e) : 0;
 }
 
+static struct ckpt_file *new_file(struct ckpt *c, struct err *e)
+{
+	struct ckpt_file *f = calloc(1, sizeof(*f));
+
+	if (!f) {
+		(void)err_set(e, ENOMEM, "out of memory");
+		return NULL;
+	}
+	f->c = c;
+	f->v = (struct vfile)VFILE_INIT;
+	return f;
+}
+
 int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e)
 {
 	enum view_kind kind = view_kind(c->view, node);
@@ -385,12 +395,35 @@ int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struc
 	rc = check_openable(c, node, e);
 	if (rc)
 		return rc;
-	f = calloc(1, sizeof(*f));
+	f = new_file(c, e);
 	if (!f)
-		return err_set(e, ENOMEM, "out of memory");
-	f->c = c;
-	f->v = (struct vfile)VFILE_INIT;
+		return -ENOMEM;
 	rc = view_describe(c->view, node, &f->v, e);
+	if (!rc)
+		rc = open_segments(f, e);
+	if (rc) {
+		ckpt_file_close(f);
+		return rc;
+	}
+	*ret = f;
+	return 0;
+}
+
+int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct err *e)
+{
+	struct ckpt_file *f;
+	struct view_tensor t;
+	int rc;
+
+	view_model_tensor(c->view, i, &t);
+	rc = check_tensor(c, &t, e);
+	if (rc)
+		return rc;
+	f = new_file(c, e);
+	if (!f)
+		return -ENOMEM;
+	vfile_tensor(&f->v, t.id, t.bytes);
+	rc = vfile_done(&f->v, e);
 	if (!rc)
 		rc = open_segments(f, e);
 	if (rc) {

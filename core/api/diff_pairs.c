@@ -15,7 +15,7 @@ struct entry {
 	bool is_object;
 	const char *fqn, *fault;
 	size_t fqn_len;
-	ckpt_node node;
+	uint64_t at; /* its number among the tensors, or objects, of the side */
 	struct ckpt_diff_side side;
 };
 
@@ -63,11 +63,10 @@ static bool side_peek(const struct diff_side *s, struct entry *ret)
 		tensor = text_natural_cmp(t.fqn, t.fqn_len, o.fqn, o.fqn_len) <= 0;
 	if (tensor) {
 		entry_of_tensor(&t, ret);
-		ret->node = s->model ? ckpt_model_node(s->ckpt, s->tensor)
-				     : ckpt_tensor_node(s->ckpt, s->tensor);
+		ret->at = s->tensor;
 	} else if (object) {
 		entry_of_object(&o, ret);
-		ret->node = ckpt_object_node(s->ckpt, s->object);
+		ret->at = s->object;
 	}
 	return tensor || object;
 }
@@ -78,6 +77,16 @@ static void side_step(struct diff_side *s, const struct entry *peeked)
 		s->object++;
 	else
 		s->tensor++;
+}
+
+int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
+	      struct err *e)
+{
+	if (s->model)
+		return ckpt_model_open(s->ckpt, at, ret, e);
+	return ckpt_file_open(
+		s->ckpt, is_object ? ckpt_object_node(s->ckpt, at) : ckpt_tensor_node(s->ckpt, at),
+		ret, e);
 }
 
 /* ---- pairs ---- */
@@ -113,8 +122,8 @@ static void pair_of_both(struct diff_pair *p, const struct entry *a, const struc
 {
 	p->item.a = a->side;
 	p->item.b = b->side;
-	p->nodes[0] = a->node;
-	p->nodes[1] = b->node;
+	p->at[0] = a->at;
+	p->at[1] = b->at;
 	if (a->is_object != b->is_object) {
 		p->item.result = CKPT_DIFF_KIND;
 	} else if (a->is_object) {

@@ -29,7 +29,7 @@ struct diff_side {
 /* All strings are borrowed from the checkpoints. */
 struct diff_pair {
 	struct ckpt_diff_item item; /* .result: what is known without reading */
-	ckpt_node nodes[2];	    /* where both have it: their files */
+	uint64_t at[2];		    /* where both have it: for diff_open */
 	bool read;		    /* the rest needs reading, and tells: */
 	bool is_object;
 	bool same_type;
@@ -41,6 +41,9 @@ struct diff_pair {
 };
 
 struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d);
+/* What .at says; of a pair's object if is_object. */
+int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
+	      struct err *e);
 /* The next name of either side, of those that d->globs match; false after the last. */
 bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, struct diff_pair *ret);
 

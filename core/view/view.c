@@ -7,10 +7,8 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_query.h"
-#include "codec/cast.h"
 #include "model/box.h"
 #include "view/layout.h"
-#include "view/model_names.h"
 #include "view/rename.h"
 #include "view/st_write.h"
 #include "view/view_internal.h"
@@ -118,55 +116,17 @@ static int list_logical(struct view *v, struct err *e)
 	return rc ? rc : namelist_finish(&v->logical, tree_tensor, v, e);
 }
 
-/* The model's names, from those of the tree. */
-static int list_model(struct view *v, struct err *e)
-{
-	size_t n = v->tensors.n, k;
-	const struct catalog_tensor *t = catalog_tensors(v->c, &k);
-	autofree struct model_in *in = calloc(n + 1, sizeof(*in));
-	struct err why = { 0 };
-	int rc;
-
-	if (!in)
-		return err_set(e, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n; i++) {
-		const struct named *name = &v->tensors.v[i];
-		const struct catalog_tensor *from = &t[name->index];
-
-		/* What a renamed tensor's top-level key was says nothing about its new name. */
-		in[i] = (struct model_in){ name->fqn, name->len,
-					   name->fqn == from->fqn ? from->top : 0 };
-	}
-	rc = model_names(in, n, v->o.weights, &v->model, &v->prefix, &why);
-	v->has_model = !rc;
-	if (!rc)
-		return 0;
-	namelist_release(&v->model);
-	if (rc != -EEXIST || v->o.weights || v->o.rename || v->o.layout) {
-		*e = why;
-		return rc;
-	}
-	/* Nobody asked for a model: the rest of the tree is fine without. */
-	if (v->o.warn) {
-		(void)err_wrap(&why, "no hf/ and pt/: name the weights with weights= or rename=");
-		v->o.warn(v->o.warn_arg, why.msg);
-	}
-	return 0;
-}
-
 static int bind_layout(struct view *v, struct err *e)
 {
-	size_t n = v->model.n, k;
-	const struct catalog_tensor *t = catalog_tensors(v->c, &k);
+	size_t n = v->model.n;
 	autofree struct layout_tensor *in = calloc(n + 1, sizeof(*in));
+	struct view_tensor t;
 
 	if (!in)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		const struct catalog_tensor *from = &t[v->tensors.v[v->model.v[i].index].index];
-
-		in[i] = (struct layout_tensor){ v->model.v[i].fqn, v->model.v[i].len, from->n_dims,
-						from->shape };
+		view_model_tensor(v, i, &t);
+		in[i] = (struct layout_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape };
 	}
 	return layout_bind(v->o.layout, in, n, e);
 }
@@ -185,7 +145,7 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 	if (!rc)
 		rc = list_logical(v, e);
 	if (!rc)
-		rc = list_model(v, e);
+		rc = view_model_init(v, e);
 	if (!rc && v->o.layout)
 		rc = bind_layout(v, e);
 	if (!rc && v->has_model)
@@ -206,8 +166,8 @@ void view_free(struct view *v)
 		return;
 	namelist_release(&v->tensors);
 	namelist_release(&v->objects);
-	namelist_release(&v->model);
 	namelist_release(&v->logical);
+	view_model_release(v);
 	namelist_release(&v->hf_entries);
 	free(v->shard);
 	free(v->by_shard);
@@ -386,25 +346,48 @@ int64_t view_asset(const struct view *v, uint64_t node)
 
 /* ---- tensors ---- */
 
-enum dtype view_dtype(const struct view *v, enum dtype stored)
-{
-	return v->o.dtype != DTYPE_NONE && cast_possible(stored, v->o.dtype) ? v->o.dtype : stored;
-}
+/* A tensor of the tree or of the model, whole. */
+struct whole {
+	const struct named *name;
+	const struct vtensor *made;	 /* or, where this is NULL: */
+	const struct catalog_tensor *is; /* of the catalog */
+	const uint32_t *sources;
+	size_t n_sources;
+	enum dtype dtype; /* as shown */
+	size_t n_dims;
+	const uint64_t *shape;
+	uint64_t bytes; /* as shown */
+};
 
-static const struct catalog_tensor *catalog_entry(const struct view *v, uint32_t rank, size_t i,
-						  size_t *ret_number)
+static void find_whole(const struct view *v, uint32_t of, size_t i, struct whole *ret)
 {
+	const struct weight *w = of < OF_MODEL ? NULL : &v->weights[v->model.v[i].index];
+	const struct named *stored = &v->tensors.v[w ? w->at : i];
 	size_t n;
 
-	if (rank && rank != VIEW_LOGICAL)
-		i = v->model.v[i].index;
-	*ret_number = v->tensors.v[i].index;
-	return &catalog_tensors(v->c, &n)[*ret_number];
+	*ret = (struct whole){ .name = w ? &v->model.v[i] : stored, .made = w ? w->made : NULL };
+	if (ret->made) {
+		ret->sources = w->sources;
+		ret->n_sources = w->n_sources;
+		ret->dtype = ret->made->dtype;
+		ret->n_dims = ret->made->n_dims;
+		ret->shape = ret->made->shape;
+		ret->bytes = ret->made->bytes;
+		return;
+	}
+	ret->is = &catalog_tensors(v->c, &n)[stored->index];
+	ret->sources = &stored->index;
+	ret->n_sources = 1;
+	ret->dtype = view_dtype(v, ret->is->dtype);
+	ret->n_dims = of == OF_LOGICAL ? ret->is->n_logical : ret->is->n_dims;
+	ret->shape = of == OF_LOGICAL ? ret->is->logical : ret->is->shape;
+	ret->bytes =
+		ret->is->bytes / dtype_info(ret->is->dtype)->size * dtype_info(ret->dtype)->size;
 }
 
-uint64_t view_id(uint32_t rank, size_t i)
+uint64_t view_id(uint32_t of, size_t i)
 {
-	return (uint64_t)rank << RANK_SHIFT | i;
+	return (uint64_t)of << RANK_SHIFT | i;
 }
 
 bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len)
@@ -412,57 +395,63 @@ bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off,
 	return layout_box(v->o.layout, rank - 1, i, off, len);
 }
 
-bool view_shape(const struct view *v, uint32_t rank, size_t i, struct member *ret, uint64_t *shape)
+/* Of the rank, for of >= OF_RANKS. */
+static bool part_box(const struct view *v, uint32_t of, size_t i, uint64_t *off, uint64_t *len)
+{
+	return view_rank_box(v, of - OF_RANKS + 1, i, off, len);
+}
+
+static void member_of(const struct whole *w, uint64_t id, struct member *ret)
+{
+	*ret = (struct member){ .name = w->name->fqn,
+				.name_len = w->name->len,
+				.shape = w->shape,
+				.n_dims = (uint8_t)w->n_dims,
+				.dtype = (uint8_t)w->dtype,
+				.bytes = w->bytes,
+				.id = id };
+}
+
+bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret, uint64_t *shape)
 {
 	uint64_t off[MAX_DIMS];
-	size_t number;
-	const struct catalog_tensor *t = catalog_entry(v, rank, i, &number);
+	struct whole w;
 
-	*ret = (struct member){ .shape = t->shape,
-				.n_dims = t->n_dims,
-				.dtype = (uint8_t)view_dtype(v, t->dtype),
-				.id = view_id(rank, i) };
-	if (rank == VIEW_LOGICAL) {
-		ret->shape = t->logical;
-		ret->n_dims = t->n_logical;
-	}
-	if (!rank || rank == VIEW_LOGICAL) {
-		ret->name = v->tensors.v[i].fqn;
-		ret->name_len = v->tensors.v[i].len;
-		ret->bytes = t->bytes / dtype_info(t->dtype)->size * dtype_info(ret->dtype)->size;
+	find_whole(v, of, i, &w);
+	member_of(&w, view_id(of, i), ret);
+	if (of < OF_RANKS)
 		return true;
-	}
-	ret->name = v->model.v[i].fqn;
-	ret->name_len = v->model.v[i].len;
-	if (!view_rank_box(v, rank, i, off, shape))
+	if (!part_box(v, of, i, off, shape))
 		return false;
 	ret->shape = shape;
-	(void)box_volume(t->n_dims, shape, &ret->bytes); /* no more than the whole tensor's */
-	ret->bytes *= dtype_info(ret->dtype)->size;
+	(void)box_volume(w.n_dims, shape, &ret->bytes); /* no more than the whole tensor's */
+	ret->bytes *= dtype_info(w.dtype)->size;
 	return true;
 }
 
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e)
 {
-	uint32_t rank = (uint32_t)(id >> RANK_SHIFT);
+	uint32_t of = (uint32_t)(id >> RANK_SHIFT);
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 	autofree struct vtensor *whole = NULL;
-	size_t number;
-	const struct catalog_tensor *t = catalog_entry(v, rank, (uint32_t)id, &number);
-	enum dtype dtype = view_dtype(v, t->dtype);
+	struct whole w;
 	int rc;
 
-	if (rank == VIEW_LOGICAL)
-		return vtensor_logical(t, (uint32_t)number, dtype, ret, e);
-	rc = vtensor_whole(t, (uint32_t)number, dtype, &whole, e);
+	find_whole(v, of, (uint32_t)id, &w);
+	if (of >= OF_RANKS)
+		(void)part_box(v, of, (uint32_t)id, off, len); /* it was shown, so it is held */
+	if (w.made)
+		return of < OF_RANKS ? vtensor_copy(w.made, ret, e)
+				     : vtensor_slice(w.made, off, len, ret, e);
+	if (of == OF_LOGICAL)
+		return vtensor_logical(w.is, w.sources[0], w.dtype, ret, e);
+	rc = vtensor_whole(w.is, w.sources[0], w.dtype, &whole, e);
 	if (rc)
 		return rc;
-	if (!rank) {
-		*ret = steal_ptr(&whole);
-		return 0;
-	}
-	(void)view_rank_box(v, rank, (uint32_t)id, off, len); /* it was shown, so it is held */
-	return vtensor_slice(whole, off, len, ret, e);
+	if (of >= OF_RANKS)
+		return vtensor_slice(whole, off, len, ret, e);
+	*ret = steal_ptr(&whole);
+	return 0;
 }
 
 size_t view_tensors(const struct view *v)
@@ -470,21 +459,35 @@ size_t view_tensors(const struct view *v)
 	return v->tensors.n;
 }
 
-void view_single_tensor(const struct view *v, uint64_t id, struct view_tensor *ret)
+static void describe_tensor(const struct view *v, uint32_t of, size_t i, struct view_tensor *ret)
 {
-	uint32_t rank = (uint32_t)(id >> RANK_SHIFT), i = (uint32_t)id;
 	uint64_t shape[MAX_DIMS];
 	struct member m;
-	size_t number;
+	struct whole w;
 
-	(void)catalog_entry(v, rank, i, &number);
-	(void)view_shape(v, rank, i, &m, shape);
-	*ret = (struct view_tensor){ m.name, m.name_len, number, m.dtype, m.bytes, m.id };
+	find_whole(v, of, i, &w);
+	(void)view_shape(v, of, i, &m, shape);
+	*ret = (struct view_tensor){ .fqn = m.name,
+				     .fqn_len = m.name_len,
+				     .sources = w.sources,
+				     .n_sources = w.n_sources,
+				     .dtype = m.dtype,
+				     .n_dims = m.n_dims,
+				     .shape = of < OF_RANKS ? w.shape : NULL,
+				     .n_logical = w.is ? w.is->n_logical : 0,
+				     .logical = w.is ? w.is->logical : NULL,
+				     .bytes = m.bytes,
+				     .id = m.id };
+}
+
+void view_single_tensor(const struct view *v, uint64_t id, struct view_tensor *ret)
+{
+	describe_tensor(v, (uint32_t)(id >> RANK_SHIFT), (uint32_t)id, ret);
 }
 
 void view_tensor(const struct view *v, size_t i, struct view_tensor *ret)
 {
-	view_single_tensor(v, view_id(0, i), ret);
+	describe_tensor(v, OF_TREE, i, ret);
 }
 
 size_t view_model(const struct view *v)
@@ -494,9 +497,7 @@ size_t view_model(const struct view *v)
 
 void view_model_tensor(const struct view *v, size_t i, struct view_tensor *ret)
 {
-	view_tensor(v, v->model.v[i].index, ret);
-	ret->fqn = v->model.v[i].fqn;
-	ret->fqn_len = v->model.v[i].len;
+	describe_tensor(v, OF_MODEL, i, ret);
 }
 
 size_t view_objects(const struct view *v)
@@ -538,9 +539,9 @@ bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t
 	if (view_kind(v, node) != VIEW_FILE)
 		return false;
 	*ret_object = p.face == FACE_OBJECTS;
-	*ret_id = view_id(p.rank, p.index);
+	*ret_id = view_id(of_rank(p.rank), p.index);
 	if (p.face == FACE_LOGICAL)
-		*ret_id = view_id(VIEW_LOGICAL, v->logical.v[p.index].index);
+		*ret_id = view_id(OF_LOGICAL, v->logical.v[p.index].index);
 	return p.face == FACE_TENSORS || p.face == FACE_NPY || p.face == FACE_OBJECTS ||
 	       p.face == FACE_LOGICAL;
 }
@@ -554,39 +555,45 @@ void members_release(struct members *m)
 	*m = (struct members){ 0 };
 }
 
-static const char *fault_of(const struct view *v, size_t number)
+/* Why one of the stored tensors that it is made of cannot be read, or NULL. */
+static const char *fault_of(const struct view *v, uint32_t of, size_t i)
 {
-	return v->o.fault ? v->o.fault(v->o.arg, false, number) : NULL;
+	const char *fault = NULL;
+	struct whole w;
+
+	find_whole(v, of, i, &w);
+	for (size_t k = 0; v->o.fault && !fault && k < w.n_sources; k++)
+		fault = v->o.fault(v->o.arg, false, w.sources[k]);
+	return fault;
 }
 
 bool view_left_out(const struct view *v, size_t i, struct err *why)
 {
+	const char *fault = fault_of(v, OF_MODEL, i);
 	uint64_t shape[MAX_DIMS];
-	size_t at = v->model.v[i].index;
-	const char *fault = fault_of(v, v->tensors.v[at].index);
 	struct member m;
 
 	if (fault) {
 		(void)err_set(why, EIO, "%s", fault);
 		return true;
 	}
-	(void)view_shape(v, 0, at, &m, shape);
-	m.name = v->model.v[i].fqn;
-	m.name_len = v->model.v[i].len;
+	(void)view_shape(v, OF_MODEL, i, &m, shape);
 	return st_check(&m, why);
 }
 
 void view_about(const struct view *v, struct view_about *ret)
 {
-	const struct named *first = v->model.n ? &v->tensors.v[v->model.v[0].index] : NULL;
 	struct err why;
 
 	*ret = (struct view_about){ .has_model = v->has_model,
-				    .prefix = v->model.n ? first->fqn : "",
-				    .prefix_len = v->model.n ? v->prefix : 0,
+				    .prefix = "",
 				    .model_tensors = v->model.n,
 				    .shards = v->n_shards,
 				    .ranks = v->o.layout ? layout_ranks(v->o.layout) : 0 };
+	if (v->model.n && v->prefix) { /* the same of each: the weights are stored ones */
+		ret->prefix = v->tensors.v[v->weights[0].at].fqn;
+		ret->prefix_len = v->prefix;
+	}
 	for (size_t i = 0; i < v->model.n; i++) {
 		struct view_tensor t;
 
@@ -599,40 +606,38 @@ void view_about(const struct view *v, struct view_about *ret)
 /* Numbers that the shapes of a rank's shards need. */
 static size_t shape_numbers(const struct view *v)
 {
-	size_t n = 0, number;
+	struct whole w;
+	size_t n = 0;
 
-	for (size_t i = 0; i < v->model.n; i++)
-		n += catalog_entry(v, 1, i, &number)->n_dims;
+	for (size_t i = 0; i < v->model.n; i++) {
+		find_whole(v, OF_MODEL, i, &w);
+		n += w.n_dims;
+	}
 	return n;
 }
 
-int view_members(const struct view *v, enum members_of of, uint32_t rank,
+int view_members(const struct view *v, uint32_t of,
 		 int (*check)(const struct member *m, struct err *e), const struct positions *only,
 		 struct members *ret, struct err *e)
 {
-	size_t n = only ? only->n : of == MEMBERS_TREE ? v->tensors.n : v->model.n, number;
+	size_t n = only ? only->n : of < OF_MODEL ? v->tensors.n : v->model.n;
 	uint64_t *shape;
 
 	*ret = (struct members){ .v = calloc(n + 1, sizeof(struct member)) };
-	ret->shapes = shape = calloc(rank ? shape_numbers(v) + MAX_DIMS : 1, sizeof(*shape));
+	ret->shapes = shape =
+		calloc(of >= OF_RANKS ? shape_numbers(v) + MAX_DIMS : 1, sizeof(*shape));
 	if (!ret->v || !shape) {
 		members_release(ret);
 		return err_set(e, ENOMEM, "out of memory");
 	}
 	for (size_t k = 0; k < n; k++) {
 		size_t i = only ? only->v[k] : k;
-		size_t at = of == MEMBERS_MODEL && !rank ? v->model.v[i].index : i;
 		struct member *m = &ret->v[ret->n];
 		struct err why;
 
-		(void)catalog_entry(v, rank, at, &number);
-		if (fault_of(v, number) || !view_shape(v, rank, at, m, shape) || check(m, &why))
+		if (fault_of(v, of, i) || !view_shape(v, of, i, m, shape) || check(m, &why))
 			continue;
-		if (of == MEMBERS_MODEL) {
-			m->name = v->model.v[i].fqn;
-			m->name_len = v->model.v[i].len;
-		}
-		if (rank)
+		if (of >= OF_RANKS)
 			shape += m->n_dims;
 		ret->n++;
 	}

@@ -7,8 +7,8 @@
  *
  * The view names things and says what every file consists of; it reads nothing. What it shows are
  * virtual tensors: those of the tree (every tensor that exists, under its name after renaming), and
- * those of the model (the weights among them, under the names that a model's code knows them by),
- * whole or as a rank of a layout holds them.
+ * those of the model (the weights among them, under the names that a model's code knows them by,
+ * or what a recipe makes of these), whole or as a rank of a layout holds them.
  *
  * Nodes are inode numbers: the root is 1, all others say which face, rank and entry they are. They
  * are the same at every mount with the same options.
@@ -29,6 +29,8 @@
 struct catalog;
 struct err;
 struct layout;
+struct recipe;
+struct recipe_facts;
 struct rename;
 struct view;
 struct vtensor;
@@ -48,7 +50,10 @@ struct view_opts {
 	enum dtype dtype;      /* what floating-point tensors are cast to; DTYPE_NONE: nothing */
 	uint64_t shard_size;   /* bytes of tensors in a file of hf/ */
 	struct layout *layout; /* of ranks/, or NULL */
-	const struct view_asset *assets; /* in natural order */
+	/* What the model is made of, instead of being the weights as they are; or NULL. */
+	const struct recipe *recipe;
+	const struct recipe_facts *facts; /* for the recipe, in view_new alone */
+	const struct view_asset *assets;  /* in natural order */
 	size_t n_assets;
 	/* Why a tensor or object (number in the catalog) cannot be read, or NULL. */
 	const char *(*fault)(void *arg, bool object, size_t number);
@@ -96,8 +101,15 @@ int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct
 struct view_tensor {
 	const char *fqn; /* fqn_len bytes, followed by a NUL; borrowed */
 	size_t fqn_len;
-	size_t number; /* in the catalog */
+	const uint32_t
+		*sources; /* n_sources stored ones that it is made of: numbers in the catalog */
+	size_t n_sources;
 	enum dtype dtype;
+	size_t n_dims;
+	const uint64_t *shape; /* NULL of a rank's part */
+	/* Of a stored one that was flattened: n_logical, what it was before; 0: it never was. */
+	size_t n_logical;
+	const uint64_t *logical;
 	uint64_t bytes;
 	uint64_t id; /* for view_vtensor */
 };

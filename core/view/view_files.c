@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Directories of one consolidated file:
- * safetensors/model.safetensors: every tensor of the tree, or with weights= the model.
+ * safetensors/model.safetensors: every tensor of the tree, or with weights= or recipe= the model.
  * pt/model.pt: the model, for torch.load.
  * And ranks/NNNNN/model.safetensors: what a rank holds.
  */
@@ -50,10 +50,10 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 
 static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
 {
-	enum members_of of =
-		p.face == FACE_PT || p.rank || v->o.weights ? MEMBERS_MODEL : MEMBERS_TREE;
+	bool model = p.face == FACE_PT || v->o.weights || v->o.recipe;
+	uint32_t of = model && !p.rank ? OF_MODEL : of_rank(p.rank);
 	struct members m;
-	int rc = view_members(v, of, p.rank, p.face == FACE_PT ? pt_check : st_check, NULL, &m, e);
+	int rc = view_members(v, of, p.face == FACE_PT ? pt_check : st_check, NULL, &m, e);
 
 	if (!rc)
 		rc = p.face == FACE_PT ? pt_layout(m.v, m.n, ret, e) : st_layout(m.v, m.n, ret, e);

@@ -82,7 +82,7 @@ static int split(struct view *v, struct err *e)
 {
 	struct members m;
 	uint32_t *of;
-	int rc = view_members(v, MEMBERS_MODEL, 0, st_check, NULL, &m, e);
+	int rc = view_members(v, OF_MODEL, st_check, NULL, &m, e);
 
 	if (rc)
 		return rc;
@@ -149,7 +149,7 @@ static int describe_index(const struct view *v, struct vfile *ret, struct err *e
 {
 	struct buf b = BUF_INIT(MAX_INDEX);
 	struct members m;
-	int rc = view_members(v, MEMBERS_MODEL, 0, st_check, NULL, &m, e);
+	int rc = view_members(v, OF_MODEL, st_check, NULL, &m, e);
 
 	/* The tensors that are in a file, in the model's order: those of v->shard. */
 	if (!rc) {
@@ -175,7 +175,7 @@ static int describe_shard(const struct view *v, uint32_t shard, struct vfile *re
 	struct positions only = { v->by_shard + v->shard_at[shard],
 				  v->shard_at[shard + 1] - v->shard_at[shard] };
 	struct members m;
-	int rc = view_members(v, MEMBERS_MODEL, 0, st_check, &only, &m, e);
+	int rc = view_members(v, OF_MODEL, st_check, &only, &m, e);
 
 	if (!rc)
 		rc = st_layout(m.v, m.n, ret, e);

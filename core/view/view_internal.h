@@ -54,12 +54,22 @@ enum {
 	N_FACES
 };
 
+/* A tensor of the model. */
+struct weight {
+	struct vtensor *made; /* what a recipe made, or NULL: */
+	uint32_t at;	      /* position in tensors of the one that it is */
+	/* The stored ones that `made` is made of: sources[0 .. n_sources) */
+	uint32_t *sources, n_sources;
+};
+
 struct view {
 	const struct catalog *c;
 	struct view_opts o;
 	struct namelist tensors, objects; /* index: number in the catalog */
-	struct namelist model;		  /* index: position in tensors */
+	struct namelist model;		  /* index: in weights */
 	struct namelist logical;	  /* index: position in tensors */
+	struct weight *weights;
+	size_t n_weights;
 	bool has_model;
 	size_t prefix; /* bytes taken off the model's names */
 	/* hf/: file of every tensor of the model or HF_LEFT_OUT; the tensors of file s are
@@ -83,14 +93,34 @@ struct place view_place(uint64_t node);
 
 /* The dtype that a stored one is shown as. */
 enum dtype view_dtype(const struct view *v, enum dtype stored);
+
+/* ---- the model, in view_model.c ---- */
+
+/* From v->tensors and the options. */
+int view_model_init(struct view *v, struct err *e);
+void view_model_release(struct view *v);
+
+/* ---- tensors that can be shown ---- */
+
+/*
+ * Whose tensors: those of the tree; the same in the shape they had before they were flattened;
+ * those of the model, or of these the parts that a rank has. Together with a position among them
+ * it names a tensor that can be shown.
+ */
+enum { OF_TREE, OF_LOGICAL, OF_MODEL, OF_RANKS };
+/* By place.rank; files of rank 0 show the tree. */
+static inline uint32_t of_rank(uint32_t rank)
+{
+	return rank ? OF_RANKS + rank - 1 : OF_TREE;
+}
+
 /* Box of model tensor i that a rank (place.rank) holds. False: it does not hold it. */
 bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len);
-/* An id as view_vtensor takes it: rank 0: position in the tree, else in the model. VIEW_LOGICAL:
- * position in the tree, of the tensor in the shape it had before it was flattened. */
-#define VIEW_LOGICAL UINT32_MAX
-uint64_t view_id(uint32_t rank, size_t i);
-/* Dtype, shape and bytes as shown; shape has room for MAX_DIMS. False: the rank does not hold it. */
-bool view_shape(const struct view *v, uint32_t rank, size_t i, struct member *ret, uint64_t *shape);
+/* As view_vtensor takes it. */
+uint64_t view_id(uint32_t of, size_t i);
+/* Name, dtype, shape and bytes as shown; shape has room for MAX_DIMS. False: the rank does not hold
+ * it. */
+bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret, uint64_t *shape);
 
 /* ---- consolidated files ---- */
 
@@ -99,16 +129,15 @@ struct members {
 	size_t n;
 	uint64_t *shapes;
 };
-enum members_of { MEMBERS_TREE, MEMBERS_MODEL };
 /*
- * What a file consolidates: tensors that can be read and that `check` lets pass, of the tree, or
- * of the model as a rank holds it (0: whole). only, if not NULL, are the positions to choose from.
+ * What a file consolidates: tensors that can be read and that `check` lets pass. only, if not NULL,
+ * are the positions to choose from.
  */
 struct positions {
 	const uint32_t *v;
 	size_t n;
 };
-int view_members(const struct view *v, enum members_of of, uint32_t rank,
+int view_members(const struct view *v, uint32_t of,
 		 int (*check)(const struct member *m, struct err *e), const struct positions *only,
 		 struct members *ret, struct err *e);
 void members_release(struct members *m);

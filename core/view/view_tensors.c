@@ -67,7 +67,7 @@ static int describe(const struct view *v, struct place p, struct vfile *ret, str
 	struct member m;
 
 	(void)e;
-	(void)view_shape(v, p.rank, p.index, &m, shape);
+	(void)view_shape(v, of_rank(p.rank), p.index, &m, shape);
 	if (p.face == FACE_NPY)
 		vfile_bytes(ret, head, npy_header(m.dtype, m.n_dims, m.shape, head));
 	vfile_tensor(ret, m.id, m.bytes);

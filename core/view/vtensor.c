@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "view/vtensor.h"
 
+#include "base/checked.h"
 #include "base/err.h"
 #include "catalog/catalog_query.h"
 #include "model/box.h"
@@ -157,6 +158,48 @@ int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype 
 	return 0;
 }
 
+static size_t source_dims(const struct vtensor *v)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < v->n_pieces; i++)
+		n += v->pieces[i].n_source;
+	return n;
+}
+
+int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e)
+{
+	size_t n = v->n_dims;
+	uint64_t bytes;
+	struct arena a;
+	struct vtensor *c;
+
+	if (!box_volume(n, v->shape, &bytes) ||
+	    ckd_mul(&bytes, bytes, dtype_info(v->dtype)->size) || bytes > INT64_MAX)
+		return err_set(e, EFBIG, "a tensor of more than 2^63 bytes");
+	c = new_vtensor(n, v->n_pieces, source_dims(v), &a, e);
+	if (!c)
+		return -ENOMEM;
+	c->stored = v->stored;
+	c->dtype = v->dtype;
+	c->n_pieces = v->n_pieces;
+	c->bytes = bytes;
+	c->shape = c->shown = keep(&a, v->shape, n);
+	for (uint32_t i = 0; i < v->n_pieces; i++) {
+		const struct piece *p = &v->pieces[i];
+
+		a.pieces[i] = (struct piece){ .source = p->source,
+					      .n_source = p->n_source,
+					      .off = keep(&a, p->off, n),
+					      .len = keep(&a, p->len, n),
+					      .coeff = keep(&a, p->coeff, n),
+					      .dim = keep_dims(&a, p->dim, n),
+					      .base = keep(&a, p->base, p->n_source) };
+	}
+	*ret = c;
+	return 0;
+}
+
 /* The part of p inside the box, which is at *off of the new tensor. */
 static void cut_piece(const struct piece *p, size_t n, const uint64_t *box_off, const uint64_t *off,
 		      const uint64_t *len, struct arena *a, struct piece *ret)
@@ -182,14 +225,12 @@ int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *
 		  struct vtensor **ret, struct err *e)
 {
 	uint64_t x_off[MAX_DIMS], x_len[MAX_DIMS], volume = 0;
-	size_t n = v->n_dims, source_dims = 0;
+	size_t n = v->n_dims;
 	struct arena a;
 	struct vtensor *s;
 
-	for (uint32_t i = 0; i < v->n_pieces; i++)
-		source_dims += v->pieces[i].n_source;
 	/* at and the copies of len and coeff: three numbers per dimension, as for any piece. */
-	s = new_vtensor(n, v->n_pieces, source_dims, &a, e);
+	s = new_vtensor(n, v->n_pieces, source_dims(v), &a, e);
 	if (!s)
 		return -ENOMEM;
 	s->stored = v->stored;

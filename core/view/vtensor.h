@@ -59,6 +59,9 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dt
 /* The same, in the shape that it had before it was flattened: t->n_logical is not 0. */
 int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
 		    struct vtensor **ret, struct err *e);
+/* A copy of v in one block, pieces and all; v's arrays may be anybody's. EFBIG: it has more bytes
+ * than a file. v->bytes is not looked at, and it is shown in its shape. */
+int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e);
 /* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
 		  struct vtensor **ret, struct err *e);

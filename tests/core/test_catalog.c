@@ -901,7 +901,7 @@ static void forge(const struct forged *f)
 	REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; BEGIN", NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
-	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=3", NULL,
+	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=4", NULL,
 			      NULL, NULL));
 	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO directory VALUES(1,?)", -1, &s, NULL));
 	(void)sqlite3_bind_blob(s, 1, d.data, (int)d.len, SQLITE_STATIC);

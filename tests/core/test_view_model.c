@@ -227,7 +227,7 @@ static void bind_own_layout(struct world *w, const char *text)
 		struct view_tensor m;
 
 		view_model_tensor(w->v, i, &m);
-		from = &catalog_tensors(w->c, &n)[m.number];
+		from = &catalog_tensors(w->c, &n)[m.sources[0]];
 		t[i] = (struct layout_tensor){ m.fqn, m.fqn_len, from->n_dims, from->shape };
 	}
 	REQUIRE(!layout_bind(w->layout, t, view_model(w->v), &e));
@@ -438,7 +438,7 @@ static size_t expect(const struct world *w, bool model, bool (*takes)(const stru
 			view_model_tensor(w->v, i, &t);
 		else
 			view_tensor(w->v, i, &t);
-		from = &catalog_tensors(w->c, &k)[t.number];
+		from = &catalog_tensors(w->c, &k)[t.sources[0]];
 		REQUIRE(!t.fqn[t.fqn_len] && strlen(t.fqn) == t.fqn_len);
 		REQUIRE(t.dtype == shown(w, from->dtype));
 		ret[n] = member_of(t.fqn, t.dtype, from->n_dims, from->shape, t.id);
@@ -602,7 +602,7 @@ static void check_about(const struct world *w)
 		bool lost;
 
 		view_model_tensor(w->v, i, &t);
-		from = &catalog_tensors(w->c, &k)[t.number];
+		from = &catalog_tensors(w->c, &k)[t.sources[0]];
 		lost = strstr(from->fqn, "lost");
 		one = member_of(t.fqn, t.dtype, 0, NULL, 0);
 		bytes += t.bytes;
@@ -624,9 +624,12 @@ static void check_about(const struct world *w)
 	for (size_t i = 0; i < n; i++) {
 		struct view_tensor t, tree;
 
+		size_t at = 0;
+
 		view_model_tensor(w->v, i, &t);
-		view_tensor(w->v, t.id, &tree);
-		REQUIRE(tree.number == t.number && about.prefix_len <= tree.fqn_len);
+		while (view_tensor(w->v, at, &tree), tree.sources[0] != t.sources[0])
+			at++;
+		REQUIRE(t.n_sources == 1 && about.prefix_len <= tree.fqn_len);
 		REQUIRE(!memcmp(tree.fqn, about.prefix, about.prefix_len));
 		REQUIRE(strstr(tree.fqn, "_orig_mod.") ||
 			!strcmp(tree.fqn + about.prefix_len, t.fqn));
@@ -657,13 +660,13 @@ static uint64_t check_shard(const struct world *w, uint64_t dir, const struct me
 	REQUIRE(single.dtype == m->dtype && single.bytes == part.bytes);
 	REQUIRE(!view_vtensor(w->v, single.id, &t, &e));
 	REQUIRE(t->dtype == m->dtype && t->n_dims == m->n_dims && t->bytes == part.bytes);
-	REQUIRE(t->stored == catalog_tensors(w->c, &n)[single.number].dtype);
+	REQUIRE(t->stored == catalog_tensors(w->c, &n)[single.sources[0]].dtype);
 	REQUIRE(t->n_pieces == (part.bytes ? 1 : 0));
 	for (size_t d = 0; d < m->n_dims; d++) {
 		REQUIRE(t->shape[d] == len[d]);
 		REQUIRE(!t->n_pieces || t->pieces[0].base[d] == off[d]);
 	}
-	REQUIRE(!t->n_pieces || t->pieces[0].source == single.number);
+	REQUIRE(!t->n_pieces || t->pieces[0].source == single.sources[0]);
 	free(t);
 	REQUIRE(!view_describe(w->v, node, &f, &e));
 	n = *suffix ? npy_header(m->dtype, m->n_dims, len, head) : 0;
@@ -685,7 +688,7 @@ static void check_rank(const struct world *w, size_t r, uint64_t dir)
 		char name[NAME_CAP];
 
 		view_model_tensor(w->v, i, &t);
-		from = &catalog_tensors(w->c, &k)[t.number];
+		from = &catalog_tensors(w->c, &k)[t.sources[0]];
 		all[i] = member_of(t.fqn, shown(w, from->dtype), from->n_dims, from->shape, 0);
 		if (!layout_box(w->layout, r, i, off, len[i])) {
 			(void)name_encode(t.fqn, t.fqn_len, "", name, NULL);

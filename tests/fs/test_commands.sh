@@ -33,6 +33,14 @@ test_manual_and_help_name_the_same_options() {
   [[ -z $(comm -23 in_help in_manual) ]] || fail "not in the manual: $(comm -23 in_help in_manual | xargs)"
 }
 
+test_help_has_the_recipes() {
+  status_of 0 ckptfs help recipes
+  grep -q '^  megatron-llama ' out
+  status_of 0 ckptfs help recipes megatron-llama
+  cmp out "$HERE/../../core/view/recipes/megatron-llama.recipe"
+  refused "unknown recipe 'megatron-gpt'.*ckptfs help recipes" ckptfs help recipes megatron-gpt
+}
+
 test_unknown_commands_are_errors() {
   refused "unknown command 'frob'.*ckptfs help" ckptfs frob
   refused "unknown command 'frob'" ckptfs help frob

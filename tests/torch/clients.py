@@ -5,7 +5,8 @@ A line of the file JOBS is one mount: MOUNTPOINT MODEL DTYPE PREFIX LIMIT
 
   MODEL   a directory that make_models.py has made; the mount must show that model's weights
   DTYPE   fp32 or bf16: as this
-  PREFIX  of the weights' names in tensors/ and npy/; "-" for none, "skip" with weights= and rename=
+  PREFIX  of the weights' names in tensors/ and npy/; "-" for none, "skip" with weights= and rename=,
+          "recipe" with recipe=: then the files have what save_pretrained writes
   LIMIT   bytes of tensors per file in hf/, 0 when one file must hold them all
 
 One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
@@ -55,20 +56,27 @@ def from_numpy(a, dtype):
 class Job:
     def __init__(self, mountpoint, model, dtype, prefix, limit):
         self.top, self.model, self.limit = mountpoint, model, int(limit)
-        self.dtype, self.prefix = DTYPES[dtype], {"-": "", "skip": None}.get(prefix, prefix)
+        self.dtype = DTYPES[dtype]
+        self.prefix = {"-": "", "skip": None, "recipe": None}.get(prefix, prefix)
         self.reference = safetensors.torch.load_file(f"{model}/reference-{dtype}.safetensors")
         self.want = {k: v.to(self.dtype) for k, v in
                      safetensors.torch.load_file(f"{model}/state.safetensors").items()}
+        self.state = self.want
+        if prefix == "recipe":  # experts split; tied weights twice
+            self.want = {k: v.to(self.dtype) for k, v in
+                         safetensors.torch.load_file(f"{model}/hf/model.safetensors").items()}
+            self.want.setdefault("lm_head.weight", self.want["model.embed_tokens.weight"])
         self.report = Report()
 
     def check(self, where, what, ok, detail=""):
         return self.report.check(f"{self.top}/{where}", what, ok, detail)
 
-    def check_tensors(self, where, what, have):
-        self.check(where, f"{what}: names", set(have) == set(self.want),
-                   sorted(set(have) ^ set(self.want))[:4])
-        for name in set(have) & set(self.want):
-            self.check(where, f"{what}: {name} differs", same(have[name], self.want[name]))
+    def check_tensors(self, where, what, have, want=None):
+        want = want or self.want
+        self.check(where, f"{what}: names", set(have) == set(want),
+                   sorted(set(have) ^ set(want))[:4])
+        for name in set(have) & set(want):
+            self.check(where, f"{what}: {name} differs", same(have[name], want[name]))
 
     def guard(self, where, function, *args):
         try:
@@ -135,7 +143,7 @@ class Job:
         wrong = {k: v for k, v in info.items() if v}
         self.check(where, "loading_info", not wrong, wrong)
         self.check(where, "dtype", model.dtype == self.dtype, model.dtype)
-        self.check_tensors(where, "from_pretrained", model.state_dict())
+        self.check_tensors(where, "from_pretrained", model.state_dict(), self.state)
         have = answer(model.eval(), self.reference["ids"])
         self.check(where, "logits differ", torch.equal(have["logits"], self.reference["logits"]))
         self.check(where, "greedy differs", torch.equal(have["greedy"], self.reference["greedy"]))

@@ -173,11 +173,26 @@ odd_reads() {
   done
 }
 
+# The same models out of Megatron-core's layout.
+mount_recipes() {
+  local name m dirs=()
+  for name in "${models[@]}"; do
+    [ "$name" = gpt2 ] || dirs+=("/mnt/out/models/$name-fp32" "/mnt/out/models/$name-bf16")
+  done
+  generate make_megatron.py "$seed" "${dirs[@]}" || return 0
+  for m in "${dirs[@]}"; do
+    m=${m##*/}
+    job "$m-megatron" "$m" "${m##*-}" recipe 0 "$m/megatron" recipe=megatron \
+      "assets=$tmp/models/$m/hf"
+  done
+}
+
 tests_of_models() {
   local first=${models[0]} m dir
   generate make_models.py "$seed" /mnt/out/models "${models[@]}" || return 0
   : >"$tmp/jobs"
   mount_models
+  mount_recipes
   counted "clients" in_chroot python3 /mnt/tests/clients.py /mnt/out/jobs
   m=$first-bf16
   for dir in hf pt npy; do copies "$m" "$dir"; done
@@ -185,6 +200,9 @@ tests_of_models() {
     no_mount "$m" "$dir"
     no_mount "$m-as-fp32" "$dir"
   done
+  if [ "$first" != gpt2 ]; then
+    for dir in hf safetensors; do no_mount "$first-bf16-megatron" "$dir"; done
+  fi
   differ 1 "$first-fp32/fsdp" "$first-bf16/fsdp"
   differ 0 "$first-fp32/fsdp" "$first-bf16/fsdp" --dtype=bf16
   if [ "$first" = llama ]; then

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * model_recipe - the option recipe=: which recipe it is, and what the recipe is told.
+ *
+ * The numbers come from the config.json among the assets, and from the arguments that Megatron-core
+ * keeps in a checkpoint. Private to core/api.
+ *
+ * Threads: one.
+ */
+#ifndef API_MODEL_RECIPE_H
+#define API_MODEL_RECIPE_H
+
+#include "view/recipe.h"
+
+struct ckpt;
+struct err;
+struct megatron_args;
+
+struct model_recipe {
+	struct recipe *recipe;
+	struct recipe_facts facts;
+	void *config; /* of jansson */
+	struct megatron_args *args;
+};
+
+/*
+ * name: of a recipe that comes with the program; "megatron", for the one of these that fits the
+ * model; or a file. The checkpoint's assets and fetch are there, and outlive *ret, which stays where
+ * it is and is to be released in any case.
+ */
+int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret, struct err *e);
+void model_recipe_release(struct model_recipe *r);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * recipe_util - what recipes are applied to in tests: stored tensors that are names and shapes, and
+ * facts out of a list.
+ */
+#ifndef TESTS_RECIPE_UTIL_H
+#define TESTS_RECIPE_UTIL_H
+
+#include "base/err.h"
+#include "model/dtype.h"
+#include "view/recipe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STORE_CAP = 4096, STORE_DIMS = 4 };
+
+struct stored {
+	char name[160];
+	size_t n_dims;
+	uint64_t shape[STORE_DIMS];
+};
+
+struct fact {
+	enum recipe_from from;
+	const char *key;
+	uint64_t value;
+};
+
+struct store {
+	struct namelist names; /* after store_finish */
+	struct recipe_source sources[STORE_CAP];
+	struct stored tensors[STORE_CAP]; /* number in the catalog: place here */
+	uint32_t n;
+	const struct fact *facts; /* up to one whose key is NULL */
+	struct recipe_facts of;
+	char warning[600];
+};
+
+static inline void store_add(struct store *s, const char *name, size_t n_dims,
+			     const uint64_t *shape)
+{
+	struct stored *t = &s->tensors[s->n++];
+
+	(void)snprintf(t->name, sizeof(t->name), "%s", name);
+	t->n_dims = n_dims;
+	for (size_t i = 0; i < n_dims; i++)
+		t->shape[i] = shape[i];
+}
+
+static inline void store_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct store *s = arg;
+
+	*ret = s->tensors[index].name;
+	*ret_len = strlen(*ret);
+}
+
+static inline int store_number(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
+			       struct err *e)
+{
+	const struct store *s = arg;
+
+	for (const struct fact *f = s->facts; f && f->key; f++)
+		if (f->from == from && !strcmp(f->key, key)) {
+			*ret = f->value;
+			return f->value == UINT64_MAX ? err_set(e, EINVAL, "'%s' is odd", key) : 0;
+		}
+	return 1;
+}
+
+static inline void store_warn(void *arg, const char *what)
+{
+	struct store *s = arg;
+
+	(void)snprintf(s->warning, sizeof(s->warning), "%s", what);
+}
+
+/* 0 or an error of namelist. */
+static inline int store_finish(struct store *s, struct err *e)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < s->n; i++) {
+		const struct stored *t = &s->tensors[i];
+
+		s->sources[i] = (struct recipe_source){ t->shape, i, DTYPE_BF16, DTYPE_BF16,
+							(uint8_t)t->n_dims };
+		rc = namelist_add(&s->names, t->name, strlen(t->name), i, e);
+	}
+	s->of = (struct recipe_facts){ { true, false }, store_number, s };
+	return rc ? rc : namelist_finish(&s->names, store_name, s, e);
+}
+
+static inline int store_apply(struct store *s, const struct recipe *r, struct recipe_out *ret,
+			      struct err *e)
+{
+	struct recipe_in in = { &s->names, s->sources, &s->of, store_warn, s };
+
+	s->warning[0] = 0;
+	return recipe_apply(r, &in, ret, e);
+}
+
+#endif

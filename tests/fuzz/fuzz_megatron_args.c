@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Common states of any bytes: args or a sentence. */
+#include "base/blob.h"
+#include "base/err.h"
+#include "format/megatron_args.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct bytes {
+	const uint8_t *p;
+	size_t n;
+};
+
+static void require(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	const struct bytes *b = arg;
+	size_t n = off < b->n ? b->n - (size_t)off : 0;
+
+	(void)e;
+	n = n < len ? n : len;
+	if (n)
+		memcpy(buf, b->p + off, n);
+	return (int64_t)n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static const char *const names[] = { "num_layers", "args", "" };
+	struct bytes b = { data, size };
+	const struct blob blob = { read_bytes, &b, size };
+	struct megatron_args *a = NULL;
+	struct err e = { 0 };
+	int rc = megatron_args_read(&blob, &a, &e);
+
+	require(rc ? rc < 0 && e.code == -rc && *e.msg && !a : !e.code);
+	for (size_t i = 0; a && i < sizeof(names) / sizeof(names[0]); i++) {
+		uint64_t n = 0;
+		struct err why = { 0 };
+
+		rc = megatron_args_number(a, names[i], &n, &why);
+		require(rc < 0 ? why.code == -rc : rc <= 1 && !why.code && n <= INT64_MAX);
+	}
+	megatron_args_free(a);
+	return 0;
+}
