@@ -112,7 +112,7 @@ check-asan:
 	@$(MAKE) --no-print-directory check VARIANT=asan
 # Under ThreadSanitizer only the suites that start threads, and the real mounts.
 check-tsan:
-	@UNIT="blockcache catalog ckpt ckpt_model diff fetch files index" \
+	@UNIT="blockcache catalog ckpt ckpt_model diff fetch files index run" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 check-torch: all
 	@scripts/setup.sh test

@@ -30,7 +30,7 @@ static void add_files(const struct options *o, struct buf *b)
 				   (uintmax_t)io_mtime_ns(&st));
 }
 
-static int copy(const struct options *o, struct ckpt *c, struct err *e)
+static int copy(const struct options *o, struct ckpt *c, const char *path, struct err *e)
 {
 	struct buf request CLEANUP(buf_release) = BUF_INIT(REQUEST_MAX_BYTES);
 	struct export_job job = { .c = c,
@@ -40,7 +40,7 @@ static int copy(const struct options *o, struct ckpt *c, struct err *e)
 
 	if (o->jobs > EXPORT_MAX_JOBS)
 		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
-	if (cmd_find(c, o->args[1], o->fqn, &job.what, e))
+	if (cmd_find(c, path, o->fqn, &job.what, e))
 		return -e->code;
 	buf_u64(&request, job.what.node);
 	buf_add(&request, "", 1);
@@ -53,14 +53,29 @@ static int copy(const struct options *o, struct ckpt *c, struct err *e)
 	return export_run(&job, e);
 }
 
+/* In place of the run, the checkpoint that the path leads into: exported as by itself, so that it
+ * can go on where it was when it is interrupted. */
+static int enter(const struct options *o, struct ckpt **c, const char **path, struct err *e)
+{
+	autofree char *checkpoint = NULL;
+
+	if (ckpt_run_pick(*c, *path, &checkpoint, path, e))
+		return err_wrap(e, "export");
+	ckpt_close(*c);
+	*c = NULL;
+	return cmd_open(checkpoint, o, (struct ckpt_opts){ 0 }, c, e);
+}
+
 static int run_export(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	const char *path = o->args[1];
 	struct err e = { 0 };
 
-	if (cmd_open(o->args[0], o, (struct ckpt_opts){ 0 }, &c, &e))
+	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .runs = !o->fqn }, &c, &e) ||
+	    (ckpt_is_run(c) && enter(o, &c, &path, &e)))
 		return cmd_fail(&e);
-	if (!copy(o, c, &e))
+	if (!copy(o, c, path, &e))
 		return STATUS_DONE;
 	(void)err_wrap(&e, "export");
 	return cmd_fail(&e);

@@ -249,6 +249,43 @@ static int print_fqn(struct ckpt *c, const char *fqn, bool json, struct buf *b)
 	return cmd_fail(&e);
 }
 
+/* ---- a run ---- */
+
+struct run_summary {
+	uint64_t complete, incomplete;
+	struct buf latest, rest; /* lines */
+};
+
+static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
+{
+	struct run_summary *s = arg;
+
+	*(x->complete ? &s->complete : &s->incomplete) += 1;
+	if (x->latest)
+		cmd_add_fqn(&s->latest, x->name, strlen(x->name));
+	if (x->fault)
+		add_fault(&s->rest, x->name, strlen(x->name), x->fault);
+	return 0;
+}
+
+static int print_run(struct ckpt *c, const char *path, struct buf *b)
+{
+	struct run_summary s = { .latest = BUF_INIT(TEXT_MAX_BYTES),
+				 .rest = BUF_INIT(TEXT_MAX_BYTES) };
+	struct err e = { 0 };
+	int rc = ckpt_run_each(c, add_run_entry, &s, &e);
+
+	buf_str(b, "run         ");
+	cmd_add_fqn(b, path, strlen(path));
+	buf_printf(b, "\ncomplete    %" PRIu64 "\nlatest      %s\nincomplete  %" PRIu64 "\n",
+		   s.complete, s.latest.len ? s.latest.data : "none", s.incomplete);
+	if (s.rest.len)
+		buf_str(b, s.rest.data);
+	buf_release(&s.latest);
+	buf_release(&s.rest);
+	return rc ? cmd_fail(&e) : cmd_print(b);
+}
+
 static int info_run(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
@@ -257,9 +294,12 @@ static int info_run(const struct options *o)
 	int rc;
 
 	/* What is incomplete is worth looking at; what lost its files is trouble. */
-	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_holes = true }, &c, &e))
+	if (cmd_open(o->args[0], o,
+		     (struct ckpt_opts){ .allow_holes = true, .runs = o->n_args == 1 }, &c, &e))
 		return cmd_fail(&e);
-	if (o->n_args > 1)
+	if (ckpt_is_run(c) && !o->json)
+		rc = print_run(c, o->args[0], &b);
+	else if (o->n_args > 1)
 		rc = print_fqn(c, o->args[1], o->json, &b);
 	else if (o->json)
 		rc = print_checkpoint_json(c);
@@ -271,7 +311,7 @@ static int info_run(const struct options *o)
 const struct command command_info = {
 	.name = "info",
 	.usage = "CKPT [FQN]",
-	.summary = "Describe a checkpoint or a tensor",
+	.summary = "Describe a checkpoint, a run of them, or a tensor",
 	.details = "With an FQN: the tensor and all its chunks, as box of elements (offsets + "
 		   "sizes), data\n"
 		   "file, byte offset and length there, and encoding.\n",

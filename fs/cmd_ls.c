@@ -214,6 +214,68 @@ static int print_json(struct walk w, struct buf *b, bool *any)
 	return rc ? rc : cmd_print(b);
 }
 
+/* ---- a run's checkpoints ---- */
+
+struct run_lines {
+	const struct options *o;
+	struct buf *b;
+	bool any;
+};
+
+static void add_entry_json(struct buf *b, const struct ckpt_run_entry *x)
+{
+	buf_str(b, "{\"name\":");
+	buf_json_str(b, x->name, strlen(x->name));
+	buf_printf(b, ",\"complete\":%s,\"latest\":%s,\"fault\":", x->complete ? "true" : "false",
+		   x->latest ? "true" : "false");
+	if (x->fault)
+		buf_json_str(b, x->fault, strlen(x->fault));
+	else
+		buf_str(b, "null");
+	buf_str(b, "}");
+}
+
+/* Names alone are those that a mount shows. */
+static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
+{
+	struct run_lines *l = arg;
+	const struct options *o = l->o;
+
+	if (!text_glob_any(o->args + 1, x->name, strlen(x->name)) ||
+	    (!x->complete && !o->json && !o->long_list))
+		return 0;
+	if (o->json) {
+		buf_str(l->b, l->any ? ",\n" : "[\n");
+		add_entry_json(l->b, x);
+	} else {
+		if (o->long_list)
+			buf_printf(l->b, "%-10s  ", x->complete ? "complete" : "incomplete");
+		cmd_add_fqn(l->b, x->name, strlen(x->name));
+		if (o->long_list && x->latest)
+			buf_str(l->b, "  (latest)");
+		if (o->long_list && x->fault)
+			buf_printf(l->b, "  (%s)", x->fault);
+		buf_str(l->b, "\n");
+	}
+	l->any = true;
+	return cmd_print(l->b);
+}
+
+static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
+{
+	struct run_lines l = { .o = o, .b = b };
+	struct err e = { 0 };
+	int rc = ckpt_run_each(c, add_run_entry, &l, &e);
+
+	if (!rc && o->json) {
+		buf_str(b, l.any ? "\n]\n" : "[]\n");
+		rc = cmd_print(b);
+	}
+	if (rc)
+		return rc < 0 ? cmd_fail(&e) : rc;
+	return cmd_finish(o->n_args > 1 && !l.any ? STATUS_NO : STATUS_DONE);
+}
+
 static int ls_run(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
@@ -222,8 +284,11 @@ static int ls_run(const struct options *o)
 	struct err e = { 0 };
 	int rc;
 
-	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true }, &c, &e))
+	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true, .runs = true }, &c,
+		     &e))
 		return cmd_fail(&e);
+	if (ckpt_is_run(c))
+		return list_run(c, o, &b);
 	rc = o->json ? print_json(walk_of(c, o->args + 1), &b, &any)
 		     : print_text(walk_of(c, o->args + 1), o->long_list, &b, &any);
 	return rc ? rc : cmd_finish(filtered && !any ? STATUS_NO : STATUS_DONE);
@@ -232,10 +297,11 @@ static int ls_run(const struct options *o)
 const struct command command_ls = {
 	.name = "ls",
 	.usage = "CKPT [GLOB...]",
-	.summary = "List tensors and objects",
+	.summary = "List tensors and objects, or the checkpoints of a run",
 	.details = "FQNs in natural order; '*' matches dots and slashes too. -l shows dtype, "
 		   "shape, bytes,\n"
-		   "chunks. Exit status 1 when no FQN matches.\n",
+		   "chunks. Of a run: its complete checkpoints; -l shows the incomplete ones too.\n"
+		   "Exit status 1 when nothing matches.\n",
 	.words = WORDS_OPEN | WORDS_LS | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,

@@ -112,12 +112,12 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 
 /* ---- what is mounted where ---- */
 
-/* Would a mount on `target` hide the checkpoint from the daemon that reads it? */
-static bool hides(const char *target, const char *source)
+/* Is `path` the directory `dir`, or something in it? */
+static bool lies_in(const char *path, const char *dir)
 {
-	size_t n = strlen(target);
+	size_t n = strlen(dir);
 
-	return !strncmp(target, source, n) && (!source[n] || source[n] == '/' || n == 1);
+	return !strncmp(dir, path, n) && (!path[n] || path[n] == '/' || n == 1);
 }
 
 static int resolve(struct mount *m, struct err *e)
@@ -141,7 +141,7 @@ static int resolve(struct mount *m, struct err *e)
 	m->target = realpath(target, NULL);
 	if (!m->target)
 		return err_sys(e, errno, "mount point '%s'", target);
-	if (hides(m->target, m->source))
+	if (lies_in(m->source, m->target))
 		return err_set(e, EINVAL, "mount point '%s': would hide the checkpoint", target);
 	return 0;
 }
@@ -271,6 +271,13 @@ static void raise_read_ahead(void *arg)
 		mounts_read_ahead(&m->found);
 }
 
+/* The checkpoints of a run are opened later, when nobody looks at our stderr. */
+static void log_warning(void *arg, const char *what)
+{
+	(void)arg;
+	log_msg(LOG_LEVEL_WARN, "warning: %s", what);
+}
+
 static int serve(struct mount *m, struct err *e)
 {
 	const struct options *o = m->opts;
@@ -282,8 +289,14 @@ static int serve(struct mount *m, struct err *e)
 		.arg = m,
 	};
 
-	if (cmd_open(m->source, o, (struct ckpt_opts){ 0 }, &m->ckpt, e))
+	if (cmd_open(m->source, o, (struct ckpt_opts){ .runs = true, .warn = log_warning },
+		     &m->ckpt, e))
 		return -e->code;
+	if (ckpt_is_run(m->ckpt) && lies_in(m->target, m->source))
+		return err_set(e, EINVAL,
+			       "mount point '%s': lies in the run, which is looked through for "
+			       "checkpoints",
+			       m->target);
 	config.ckpt = m->ckpt;
 	m->fs = fs_new(&config);
 	if (!m->fs)
@@ -394,7 +407,7 @@ static int mount_run(const struct options *opts)
 const struct command command_mount = {
 	.name = "mount",
 	.usage = "CKPT MNT",
-	.summary = "Mount a checkpoint on a directory",
+	.summary = "Mount a checkpoint, or a run of them, on a directory",
 	.details = "Returns when the mount is usable. Unmount with 'ckptfs umount MNT'.\n",
 	.words = WORDS_OPEN | WORDS_MOUNT,
 	.min_args = 2,

@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-/* Nothing changes while it is mounted; any long time would do. */
-static const double forever = 86400;
+/* Nothing of a checkpoint changes while it is mounted, any long time would do; a run does. */
+static const double forever = 86400, soon = 1;
 
 enum {
 	BLKSIZE = 1 << 20, /* makes cat, cp and stdio read 1 MiB at a time */
@@ -98,7 +98,7 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 	return (struct handle *)(uintptr_t)fi->fh;
 }
 
-/* A node's subdirectories, or -1 where counting them would take long. */
+/* A node's subdirectories, or -1 where counting them would take long or mean little. */
 static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
 {
 	char name[CKPT_NAME_MAX + 1];
@@ -107,9 +107,9 @@ static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
 	int64_t n = 0;
 	ckpt_node node;
 
-	if (dir->size > COUNT_SUBDIRS)
+	if (dir->size > COUNT_SUBDIRS || dir->changes)
 		return -1;
-	for (uint64_t pos = 0; !ckpt_entry(c, dir->node, pos, name, &node); pos++)
+	for (uint64_t pos = 0; !ckpt_next(c, dir->node, &pos, name, &node);)
 		n += !ckpt_type(c, node, &st, &e) && st.is_dir;
 	return n;
 }
@@ -119,7 +119,7 @@ static mode_t mode_of(const struct ckpt_stat *st)
 	return st->is_dir ? S_IFDIR | 0555 : st->is_link ? S_IFLNK | 0777 : S_IFREG | 0444;
 }
 
-static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret)
+static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret, double *ret_timeout)
 {
 	struct ckpt_stat st;
 	struct err e = { 0 };
@@ -127,6 +127,7 @@ static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret)
 
 	if (rc)
 		return rc;
+	*ret_timeout = st.changes ? soon : forever;
 	memset(ret, 0, sizeof(*ret));
 	ret->st_ino = node;
 	ret->st_mode = mode_of(&st);
@@ -156,12 +157,21 @@ static int node_type(struct fs *fs, ckpt_node node, struct stat *ret)
 
 static int node_entry(struct fs *fs, ckpt_node node, struct fuse_entry_param *ret)
 {
-	*ret = (struct fuse_entry_param){
-		.ino = node,
-		.attr_timeout = forever,
-		.entry_timeout = forever,
-	};
-	return node_attr(fs, node, &ret->attr);
+	int rc;
+
+	*ret = (struct fuse_entry_param){ .ino = node };
+	rc = node_attr(fs, node, &ret->attr, &ret->attr_timeout);
+	ret->entry_timeout = ret->attr_timeout;
+	return rc;
+}
+
+/* How long a name that is not in a directory may be taken to be absent. */
+static double absent_timeout(struct fs *fs, ckpt_node dir)
+{
+	struct ckpt_stat st;
+	struct err e = { 0 };
+
+	return ckpt_type(fs->config.ckpt, dir, &st, &e) || st.changes ? soon : forever;
 }
 
 /* A flag that the kernel offers, on or off. */
@@ -203,19 +213,35 @@ static int find(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
 	return ckpt_lookup(c, dir, name, ret);
 }
 
+/* A directory that cannot be looked into is worth a line in the log, unless it has gone. */
+static void reply_dir_failure(fuse_req_t req, ckpt_node dir, int rc)
+{
+	struct fs *fs = fs_of(req);
+	struct err e = { 0 };
+
+	if (rc != -ESTALE && rc != -ENAMETOOLONG && ckpt_enter(fs->config.ckpt, dir, &e) &&
+	    e.code != ESTALE)
+		reply_failure(req, fs->failures, &(struct failure){ "open", dir, 0, 0 }, &e);
+	else
+		reply_name_error(req, rc);
+}
+
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fs *fs = fs_of(req);
-	struct fuse_entry_param entry = { .entry_timeout = forever };
+	struct fuse_entry_param entry = { 0 };
 	ckpt_node node;
 	int rc = find(fs->config.ckpt, parent, name, &node);
 
 	if (!rc)
 		rc = node_entry(fs, node, &entry);
-	if (rc < 0)
-		reply_name_error(req, rc);
-	else
-		(void)fuse_reply_entry(req, &entry); /* rc 1: inode 0, remembered as absent */
+	if (rc < 0) {
+		reply_dir_failure(req, parent, rc);
+		return;
+	}
+	if (rc) /* inode 0: remembered as absent */
+		entry.entry_timeout = absent_timeout(fs, parent);
+	(void)fuse_reply_entry(req, &entry);
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t node, uint64_t nlookup)
@@ -228,13 +254,14 @@ static void op_forget(fuse_req_t req, fuse_ino_t node, uint64_t nlookup)
 static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	struct stat st;
-	int rc = node_attr(fs_of(req), node, &st);
+	double timeout = 0;
+	int rc = node_attr(fs_of(req), node, &st, &timeout);
 
 	(void)fi;
 	if (rc)
 		reply_name_error(req, rc);
 	else
-		(void)fuse_reply_attr(req, &st, forever);
+		(void)fuse_reply_attr(req, &st, timeout);
 }
 
 static void op_readlink(fuse_req_t req, fuse_ino_t node)
@@ -253,7 +280,9 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct handle *h = NULL;
+	struct ckpt_stat st;
 	struct err e = { 0 };
+	bool changes;
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
 		(void)fuse_reply_err(req, EROFS);
@@ -262,11 +291,17 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	if (!atomic_flag_test_and_set(&fs->opened) && fs->config.first_open)
 		fs->config.first_open(fs->config.arg);
 	if (handle_open(&fs->handles, fs->config.ckpt, node, &h, &e)) {
-		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 }, &e);
+		if (e.code == ESTALE && ckpt_type(fs->config.ckpt, node, &st, &e) == -ESTALE)
+			reply_name_error(req, -ESTALE); /* the kernel asks for the name again */
+		else
+			reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 },
+				      &e);
 		return;
 	}
 	fi->fh = (uintptr_t)h;
-	fi->keep_cache = 1;
+	changes = ckpt_type(fs->config.ckpt, node, &st, &e) || st.changes;
+	fi->keep_cache = !changes;
+	fi->direct_io = changes;
 	fi->noflush = 1;
 	if (fuse_reply_open(req, fi) == -ENOENT) /* interrupted: there will be no release */
 		handle_close(&fs->handles, h);
@@ -305,30 +340,43 @@ static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 
 static void op_opendir(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
+	struct ckpt *c = fs_of(req)->config.ckpt;
 	struct ckpt_stat st;
 	struct err e = { 0 };
-	int rc = ckpt_stat(fs_of(req)->config.ckpt, node, &st, &e);
+	int rc = ckpt_type(c, node, &st, &e);
 
-	if (rc || !st.is_dir) {
-		reply_name_error(req, rc ? rc : -ENOTDIR);
+	if (!rc && !st.is_dir)
+		rc = -ENOTDIR;
+	if (!rc)
+		rc = ckpt_enter(c, node, &e);
+	if (rc) {
+		reply_dir_failure(req, node, rc);
 		return;
 	}
-	fi->cache_readdir = 1;
-	fi->keep_cache = 1;
+	fi->cache_readdir = !st.changes;
+	fi->keep_cache = !st.changes;
 	(void)fuse_reply_open(req, fi);
 }
 
-/* Number `pos` of a listing, where "." is 0 and ".." is 1. Returns 1 after the last. */
-static int list_entry(struct fs *fs, ckpt_node dir, uint64_t pos, char name[CKPT_NAME_MAX + 1],
+/* The entry at *pos of a listing, where "." is 0 and ".." is 1; *pos becomes the next one's.
+ * Returns 1 after the last. */
+static int list_entry(struct fs *fs, ckpt_node dir, uint64_t *pos, char name[CKPT_NAME_MAX + 1],
 		      ckpt_node *ret)
 {
 	struct ckpt *c = fs->config.ckpt;
+	uint64_t at = *pos;
+	int rc = 0;
 
-	if (pos >= 2)
-		return ckpt_entry(c, dir, pos - 2, name, ret);
+	if (at >= 2) {
+		at -= 2;
+		rc = ckpt_next(c, dir, &at, name, ret);
+		*pos = at + 2;
+		return rc;
+	}
 	memcpy(name, "..", 3);
-	name[pos + 1] = 0;
-	*ret = pos ? ckpt_parent(c, dir) : dir;
+	name[at + 1] = 0;
+	*ret = at ? ckpt_parent(c, dir) : dir;
+	++*pos;
 	return 0;
 }
 
@@ -343,7 +391,7 @@ static size_t add_entry(fuse_req_t req, char *buf, size_t room, const char *name
 	return fuse_add_direntry_plus(req, buf, room, name, entry, (off_t)next);
 }
 
-/* The listing from cookie `off` on: an entry's cookie is its number plus one. */
+/* The listing from cookie `off` on: an entry's cookie is the next one's place. */
 static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plus)
 {
 	struct fs *fs = fs_of(req);
@@ -352,16 +400,21 @@ static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plu
 	size_t used = 0;
 	int rc = buf ? 0 : -ENOMEM;
 
-	for (uint64_t pos = (uint64_t)off; !rc; pos++) {
+	for (uint64_t pos = (uint64_t)off; !rc;) {
 		size_t need;
 		ckpt_node node;
 
-		rc = list_entry(fs, dir, pos, name, &node);
-		if (!rc)
-			rc = plus ? node_entry(fs, node, &entry) : node_type(fs, node, &entry.attr);
+		rc = list_entry(fs, dir, &pos, name, &node);
 		if (rc)
 			break;
-		need = add_entry(req, buf + used, size - used, name, &entry, pos + 1, plus);
+		rc = plus ? node_entry(fs, node, &entry) : node_type(fs, node, &entry.attr);
+		if (rc == -ESTALE) { /* it has just gone: it is no entry any more */
+			rc = 0;
+			continue;
+		}
+		if (rc)
+			break;
+		need = add_entry(req, buf + used, size - used, name, &entry, pos, plus);
 		if (need > size - used)
 			break;
 		used += need;

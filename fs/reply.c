@@ -117,7 +117,7 @@ static bool name_in(struct ckpt *c, ckpt_node dir, ckpt_node node, char name[CKP
 {
 	ckpt_node at;
 
-	for (uint64_t pos = 0; !ckpt_entry(c, dir, pos, name, &at); pos++)
+	for (uint64_t pos = 0; !ckpt_next(c, dir, &pos, name, &at);)
 		if (at == node)
 			return true;
 	return false;

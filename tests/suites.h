@@ -60,6 +60,7 @@
 	X(pt_write) \
 	X(recipe) \
 	X(rename) \
+	X(run) \
 	X(safetensors) \
 	X(safetensors_dir) \
 	X(st_write) \

@@ -3,6 +3,7 @@
 
 #include "api/ckpt_internal.h"
 #include "api/index.h"
+#include "api/run.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -27,7 +28,7 @@
 #define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
 #define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a file of renaming rules */
 
-/* ---- opening ---- */
+/* ---- its parts ---- */
 
 static int open_root(struct ckpt *c, const char *path, struct err *e)
 {
@@ -337,6 +338,21 @@ static void warn_unused(const struct ckpt *c, const struct ckpt_opts *o)
 		o->warn(o->warn_arg, what);
 }
 
+/* Everything that options name. */
+static int read_options(struct ckpt *c, const struct ckpt_opts *o, enum dtype *ret, struct err *e)
+{
+	int rc = parse_dtype(o->dtype, ret, e);
+
+	if (!rc && o->rename)
+		rc = read_rename(c, o->rename, e);
+	if (!rc && o->layout) {
+		rc = layout_read(o->layout, &c->layout, e);
+		if (rc)
+			rc = err_wrap(e, "option 'layout'");
+	}
+	return rc ? rc : assets_find(o->assets, c->dir, &c->assets, e);
+}
+
 static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 {
 	struct view_opts view = { .include = o->include,
@@ -348,17 +364,8 @@ static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 				  .arg = c,
 				  .warn = o->warn,
 				  .warn_arg = o->warn_arg };
-	int rc = parse_dtype(o->dtype, &view.dtype, e);
+	int rc = read_options(c, o, &view.dtype, e);
 
-	if (!rc && o->rename)
-		rc = read_rename(c, o->rename, e);
-	if (!rc && o->layout) {
-		rc = layout_read(o->layout, &c->layout, e);
-		if (rc)
-			rc = err_wrap(e, "option 'layout'");
-	}
-	if (!rc)
-		rc = assets_find(o->assets, c->dir, &c->assets, e);
 	if (rc)
 		return rc;
 	view.rename = c->rename;
@@ -378,11 +385,14 @@ static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	return rc;
 }
 
+/* c->format and c->metadata are known. */
 static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 {
 	struct index_request rq = { .dirfd = c->dirfd,
 				    .root = c->root,
 				    .is_file = c->file,
+				    .format = c->format,
+				    .files = &c->metadata,
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
 				    .scan = { o->progress, o->progress_arg } };
@@ -392,13 +402,8 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 				    .renew_arg = c };
 	const struct catalog_source *sources;
 	size_t n_sources, n_objects;
-	int rc = format_detect(c->dirfd, c->file, &c->format, &c->metadata, e);
+	int rc = index_open(&rq, &c->catalog, &c->index, &c->index_built, e);
 
-	if (rc)
-		return rc;
-	rq.format = c->format;
-	rq.files = &c->metadata;
-	rc = index_open(&rq, &c->catalog, &c->index, &c->index_built, e);
 	if (rc)
 		return rc;
 	newest_metadata(c);
@@ -429,17 +434,76 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	return rc;
 }
 
-int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret, struct err *e)
+/* ---- runs ---- */
+
+static int refuse_run(struct ckpt_run *r, struct err *e)
+{
+	struct run_about one;
+	unsigned slot;
+
+	if (run_latest(r, &slot))
+		slot = 1;
+	if (run_next(r, &slot, &one))
+		return err_set(e, ENOENT, "it is a run without a complete checkpoint");
+	return err_set(e, EISDIR, "it is a run with %zu checkpoint%s; name one, as in '%s/%s'",
+		       r->n_complete, r->n_complete == 1 ? "" : "s", r->root, one.name);
+}
+
+/* 1: it is none. */
+static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+{
+	enum dtype ignored;
+	int rc = run_new(c->dirfd, c->root, o, &c->run, e);
+
+	if (rc)
+		return rc;
+	if (!o->runs)
+		return refuse_run(c->run, e);
+	if (o->index && strcmp(o->index, ":memory:") != 0)
+		return err_set(
+			e, EINVAL,
+			"option 'index': each checkpoint of a run has its own; ':memory:' is "
+			"the only one for all");
+	c->totals.format = "run";
+	c->totals.index = c->totals.identity = c->totals.model_prefix = "";
+	return read_options(c, o, &ignored, e); /* what is wrong with them is said now */
+}
+
+/* ---- opening ---- */
+
+static struct ckpt *new_ckpt(struct err *e)
 {
 	struct ckpt *c = calloc(1, sizeof(*c));
-	int rc;
 
-	if (!c)
-		return err_set(e, ENOMEM, "out of memory");
-	c->dirfd = c->assets.root = -1;
-	rc = open_root(c, path, e);
+	if (c)
+		c->dirfd = c->assets.root = -1;
+	else
+		(void)err_set(e, ENOMEM, "out of memory");
+	return c;
+}
+
+static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+{
+	int rc = format_probe(c->dirfd, c->file, &c->format, &c->metadata, e);
+
+	if (!rc && !c->file) {
+		rc = open_run(c, o, e);
+		if (rc <= 0)
+			return rc;
+		rc = 0;
+	}
+	if (!rc) /* it says what was looked for, unless that has come meanwhile */
+		rc = format_detect(c->dirfd, c->file, &c->format, &c->metadata, e);
+	return rc < 0 ? rc : open_parts(c, o, e);
+}
+
+int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret, struct err *e)
+{
+	struct ckpt *c = new_ckpt(e);
+	int rc = c ? open_root(c, path, e) : -ENOMEM;
+
 	if (!rc) {
-		rc = open_parts(c, opts, e);
+		rc = open_any(c, opts, e);
 		if (rc)
 			rc = err_wrap(e, "checkpoint '%s'", path);
 	}
@@ -451,12 +515,38 @@ int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 	return 0;
 }
 
+int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt **ret,
+		  struct err *e)
+{
+	struct ckpt *c = new_ckpt(e);
+	int rc;
+
+	if (!c) {
+		(void)close(dirfd);
+		return -ENOMEM;
+	}
+	c->dirfd = dirfd;
+	c->root = strdup(root);
+	c->dir = strdup(root);
+	rc = c->root && c->dir ? format_detect(dirfd, NULL, &c->format, &c->metadata, e)
+			       : err_set(e, ENOMEM, "out of memory");
+	if (!rc)
+		rc = open_parts(c, opts, e);
+	if (rc) {
+		ckpt_close(c);
+		return rc == -ENOMEM ? rc : err_wrap(e, "checkpoint '%s'", root);
+	}
+	*ret = c;
+	return 0;
+}
+
 void ckpt_close(struct ckpt *c)
 {
 	size_t n = 0;
 
 	if (!c)
 		return;
+	run_free(c->run);
 	if (c->catalog)
 		(void)catalog_sources(c->catalog, &n);
 	for (size_t i = 0; c->file_fault && i < n; i++)
@@ -514,7 +604,7 @@ void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
 
 uint64_t ckpt_model_tensors(const struct ckpt *c)
 {
-	return view_model(c->view);
+	return c->run ? 0 : view_model(c->view);
 }
 
 void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
@@ -527,12 +617,12 @@ void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret
 
 int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len)
 {
-	return view_find_tensor(c->view, fqn, len);
+	return c->run ? -1 : view_find_tensor(c->view, fqn, len);
 }
 
 int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len)
 {
-	return view_find_object(c->view, fqn, len);
+	return c->run ? -1 : view_find_object(c->view, fqn, len);
 }
 
 static int by_u32(const void *a, const void *b)

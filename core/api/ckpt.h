@@ -32,6 +32,7 @@ struct ckpt_file;
 struct ckpt_opts {
 	const char *index;    /* where the chunk index is kept: a path, ":memory:", or NULL for the
 	                         default (beside the checkpoint if one is there, else the cache) */
+	bool runs;	      /* a directory of checkpoints is fine as well, see below */
 	bool rebuild_index;   /* even when a fresh one is there */
 	bool allow_missing;   /* open although tensors have holes or data files are missing; such a
 	                         tensor is listed and cannot be opened */
@@ -55,6 +56,7 @@ struct ckpt_opts {
 	void *progress_arg;
 };
 
+/* Strings are borrowed until ckpt_close; of a run, warn is called until then, from any thread. */
 CKPT_API int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 		       struct err *e);
 CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be closed */
@@ -128,22 +130,47 @@ struct ckpt_object {
 CKPT_API void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_object *ret);
 CKPT_API int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len);
 
+/*
+ * A run is a directory that is no checkpoint and has sub-directories that are. Its tree has one
+ * directory for each complete checkpoint, with that one's tree, and a link `latest`. They are
+ * opened when somebody enters them; they come and go, and what was saved again under the same name
+ * has other nodes. A run has no tensors, objects or model of its own.
+ */
+CKPT_API bool ckpt_is_run(const struct ckpt *c);
+struct ckpt_run_entry {
+	const char *name;
+	bool complete, latest;
+	uint64_t mtime_ns;
+	const char *fault; /* why it is incomplete, or could not be opened when it was tried */
+};
+/* Of a run: what is there now, in natural order; a non-zero return of `each` stops and is
+ * returned. */
+CKPT_API int ckpt_run_each(struct ckpt *c,
+			   int (*each)(void *arg, const struct ckpt_run_entry *entry), void *arg,
+			   struct err *e);
+/* Of a run: the checkpoint that a path of its tree leads into, as ckpt_open takes it (the caller's,
+ * free() it), and the rest of the path. */
+CKPT_API int ckpt_run_pick(struct ckpt *c, const char *path, char **ret, const char **ret_rest,
+			   struct err *e);
+
 /* info.json as it appears in the tree; *ret is the caller's, free() it. */
 CKPT_API int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e);
 
 /* ---- the tree ---- */
 
-typedef uint64_t ckpt_node; /* an inode number: the same at every mount of the same checkpoint */
+typedef uint64_t ckpt_node; /* an inode number: the same at every mount of the same checkpoint; in
+                               a run for as long as it is open, and then never another file's */
 #define CKPT_ROOT     ((ckpt_node)1)
 #define CKPT_NAME_MAX 255
 
 struct ckpt_stat {
 	ckpt_node node;
 	bool is_dir, is_link;
+	bool changes; /* of a run: it may become another, or vanish; so may a directory's entries */
 	uint64_t size; /* bytes; of a directory: its entries; of a link: of its target's name */
 	uint64_t mtime_ns;
 };
-/* 1: no such name. */
+/* 1: no such name; -ESTALE: the checkpoint is gone; another negative errno: ckpt_enter says why. */
 CKPT_API int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret);
 /* "tensors/NAME", relative to the root, as in the mount; links are followed. -ENOENT names the
  * path. */
@@ -161,9 +188,17 @@ CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, st
 CKPT_API int64_t ckpt_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
 			       struct err *e);
 CKPT_API ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node);
-/* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. */
+/* Can what lies in a directory be shown? Of a run: look for what has come and gone, open the
+ * checkpoint. */
+CKPT_API int ckpt_enter(struct ckpt *c, ckpt_node dir, struct err *e);
+/* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. A run's root
+ * has gaps. */
 CKPT_API int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos,
 			char name[static CKPT_NAME_MAX + 1], ckpt_node *ret);
+
+/* The first entry that is not before *pos, which becomes the place after it. 1: none. */
+CKPT_API int ckpt_next(struct ckpt *c, ckpt_node dir, uint64_t *pos,
+		       char name[static CKPT_NAME_MAX + 1], ckpt_node *ret);
 
 /*
  * Opens check what reads will need: the source files are there and long enough, every item holds

@@ -312,6 +312,8 @@ int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
 	int rc = r.buf ? 0 : err_set(e, ENOMEM, "out of memory");
 
 	k->faults = k->items = k->bytes = k->crcs = k->hashes = 0;
+	if (!rc && c->run)
+		rc = err_set(e, EISDIR, "it is a run");
 	if (!rc)
 		check_files(&r);
 	for (size_t i = 0; !rc && i < view_tensors(c->view); i++) {

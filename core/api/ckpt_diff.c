@@ -398,6 +398,8 @@ int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e
 	struct diff_pair p;
 	int rc;
 
+	if (ckpt_is_run(a) || ckpt_is_run(b))
+		return err_set(e, EISDIR, "it is a run");
 	if (jobs > CKPT_DIFF_MAX_JOBS)
 		return err_set(e, EINVAL, "%u jobs: at most %d make sense", jobs,
 			       CKPT_DIFF_MAX_JOBS);

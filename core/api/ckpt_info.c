@@ -2,6 +2,7 @@
 #include "api/ckpt.h"
 
 #include "api/ckpt_internal.h"
+#include "api/run_tree.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -92,6 +93,8 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
 	const struct ckpt_totals *t = &c->totals;
 	struct buf b = BUF_INIT(MAX_INFO);
 
+	if (c->run)
+		return run_info_json(c, ret, ret_len, e);
 	buf_str(&b, "{\n  \"program\": \"ckptfs " CKPTFS_VERSION "\",\n  \"checkpoint\": ");
 	buf_json_str(&b, c->root, strlen(c->root));
 	buf_str(&b, ",\n  \"format\": ");

@@ -9,22 +9,28 @@
 #include "api/ckpt.h"
 #include "api/model_recipe.h"
 #include "format/format.h"
+#include "view/vfile.h"
 
 #include <stdatomic.h>
 
 struct catalog;
+struct ckpt_run;
 struct fetch;
 struct files;
 struct layout;
 struct rename;
+struct run_child;
 struct view;
 struct view_tensor;
+struct vreader;
 
+/* Of a run: root, dir, dirfd, run, and what its options were found to be. */
 struct ckpt {
 	char *root;	  /* absolute path of the checkpoint */
 	char *dir;	  /* of its directory: root, or where the file is */
 	const char *file; /* NULL, or the file's name: the end of root */
 	int dirfd;
+	struct ckpt_run *run; /* or NULL */
 	const struct format *format;
 	struct name_list metadata;
 	struct catalog *catalog;
@@ -49,10 +55,23 @@ struct ckpt {
 	size_t info_len;
 };
 
+struct ckpt_file {
+	struct ckpt *c;		 /* the checkpoint that it is a file of */
+	struct ckpt_run *run;	 /* NULL, or what the checkpoint is a part of, */
+	struct run_child *child; /* and as what */
+	struct vfile v;
+	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
+	 * consist of a hundred thousand. */
+	struct vreader *reader;
+};
+
 /* In object_size, above all sizes: 0 was answered, because it could not be read; not asked for. */
 #define CKPT_SIZE_FAILED  (UINT64_MAX - 1)
 #define CKPT_SIZE_UNKNOWN UINT64_MAX
 
+/* The checkpoint in a directory: dirfd, which is taken over in any case; root is its absolute path. */
+int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt **ret,
+		  struct err *e);
 /* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
  * source files, and why it cannot be opened, or NULL. */
 uint64_t ckpt_chunks_of(const struct ckpt *c, const struct view_tensor *t);

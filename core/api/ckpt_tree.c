@@ -2,6 +2,8 @@
 #include "api/ckpt.h"
 
 #include "api/ckpt_internal.h"
+#include "api/run.h"
+#include "api/run_tree.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -17,20 +19,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct ckpt_file {
-	struct ckpt *c;
-	struct vfile v;
-	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
-	 * consist of a hundred thousand. */
-	struct vreader *reader;
-};
-
 /* ---- names ---- */
 
 int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
 {
-	ckpt_node n = view_lookup(c->view, dir, name);
+	ckpt_node n;
 
+	if (c->run)
+		return run_tree_lookup(c, dir, name, ret);
+	n = view_lookup(c->view, dir, name);
 	if (!n)
 		return 1;
 	*ret = n;
@@ -48,6 +45,8 @@ int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 	ckpt_node at = CKPT_ROOT;
 	const char *p = path;
 
+	if (c->run)
+		return run_tree_walk(c, path, ret, e);
 	while (*p) {
 		size_t n = strcspn(p, "/");
 		char name[CKPT_NAME_MAX + 1];
@@ -75,8 +74,8 @@ int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
 
 int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret)
 {
-	int64_t tensor = view_find_tensor(c->view, fqn, len);
-	int64_t object = tensor < 0 ? view_find_object(c->view, fqn, len) : -1;
+	int64_t tensor = ckpt_tensor_find(c, fqn, len);
+	int64_t object = tensor < 0 ? ckpt_object_find(c, fqn, len) : -1;
 
 	if (tensor < 0 && object < 0)
 		return 1;
@@ -98,17 +97,34 @@ ckpt_node ckpt_object_node(const struct ckpt *c, uint64_t i)
 
 ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node)
 {
-	return view_parent(c->view, node);
+	return c->run ? run_tree_parent(c, node) : view_parent(c->view, node);
+}
+
+int ckpt_enter(struct ckpt *c, ckpt_node dir, struct err *e)
+{
+	return c->run ? run_tree_enter(c, dir, e) : 0;
 }
 
 int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos, char name[static CKPT_NAME_MAX + 1],
 	       ckpt_node *ret)
 {
-	ckpt_node n = view_entry(c->view, dir, pos, name);
+	uint64_t next = pos;
 
+	return ckpt_next(c, dir, &next, name, ret) || next != pos + 1;
+}
+
+int ckpt_next(struct ckpt *c, ckpt_node dir, uint64_t *pos, char name[static CKPT_NAME_MAX + 1],
+	      ckpt_node *ret)
+{
+	ckpt_node n;
+
+	if (c->run)
+		return run_tree_next(c, dir, pos, name, ret);
+	n = view_entry(c->view, dir, *pos, name);
 	if (!n)
 		return 1;
 	*ret = n;
+	++*pos;
 	return 0;
 }
 
@@ -136,8 +152,11 @@ int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
 
 int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
 {
-	enum view_kind kind = view_kind(c->view, node);
+	enum view_kind kind;
 
+	if (c->run)
+		return run_tree_type(c, node, ret, e);
+	kind = view_kind(c->view, node);
 	if (kind == VIEW_NONE)
 		return err_set(e, ENOENT, "inode %llu: there is no such file",
 			       (unsigned long long)node);
@@ -152,8 +171,11 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 	char target[CKPT_NAME_MAX + 1];
 	struct err why;
 	int64_t asset;
-	int rc = ckpt_type(c, node, ret, e);
+	int rc;
 
+	if (c->run)
+		return run_tree_stat(c, node, ret, e);
+	rc = ckpt_type(c, node, ret, e);
 	if (rc)
 		return rc;
 	ret->mtime_ns = c->mtime_ns;
@@ -179,6 +201,8 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 int64_t ckpt_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
 		      struct err *e)
 {
+	if (c->run)
+		return run_tree_readlink(c, node, out, e);
 	if (view_kind(c->view, node) != VIEW_LINK)
 		return err_set(e, EINVAL, "it is no link");
 	view_target(c->view, node, out);
@@ -242,6 +266,8 @@ int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, 
 	bool object;
 	uint64_t id;
 
+	if (c->run)
+		return run_tree_xattr(c, node, name, buf, cap, e);
 	if (which == XATTR_NONE || !view_single(c->view, node, &object, &id) ||
 	    (object && which != XATTR_FQN))
 		return err_set(e, ENODATA, "no attribute '%s'", name);
@@ -270,6 +296,8 @@ int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 	bool object;
 	uint64_t id;
 
+	if (c->run)
+		return run_tree_xattr_names(c, node, buf, cap);
 	if (view_single(c->view, node, &object, &id))
 		count = object ? 1 : ARRAY_LEN(xattr_names);
 	for (size_t i = 0; i < count; i++) {
@@ -382,10 +410,13 @@ static struct ckpt_file *new_file(struct ckpt *c, struct err *e)
 
 int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e)
 {
-	enum view_kind kind = view_kind(c->view, node);
+	enum view_kind kind;
 	struct ckpt_file *f;
 	int rc;
 
+	if (c->run)
+		return run_tree_open(c, node, ret, e);
+	kind = view_kind(c->view, node);
 	if (kind == VIEW_NONE)
 		return err_set(e, ENOENT, "inode %llu: there is no such file",
 			       (unsigned long long)node);
@@ -449,8 +480,11 @@ void ckpt_file_close(struct ckpt_file *f)
 {
 	if (!f)
 		return;
-	vreader_close(f->c->fetch, f->reader);
+	if (f->reader)
+		vreader_close(f->c->fetch, f->reader);
 	vfile_release(&f->v);
+	if (f->child)
+		run_done(f->run, f->child);
 	free(f);
 }
 
@@ -516,6 +550,8 @@ int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 		size_t n = (size_t)min_u64(len - done, s->len - at);
 		int rc = read_segment(f, s, (char *)buf + done, n, at, e);
 
+		if (rc && f->child)
+			run_tree_blame(f, e);
 		if (rc)
 			return rc;
 		done += n;

@@ -344,10 +344,11 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 {
 	for (size_t i = from; i < to; i++) {
 		size_t at = j->r->entries[j->entries[i]].shape_at, n;
-		const uint8_t *p = j->r->shapes.data + at;
+		const uint8_t *p;
 
 		if (!at)
 			continue;
+		p = j->r->shapes.data + at;
 		n = (size_t)get_varint(&p);
 		for (size_t d = 0; d < n; d++)
 			ret[d] = get_varint(&p);

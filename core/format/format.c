@@ -104,19 +104,25 @@ static int unknown(int dirfd, const char *file, struct err *e)
 	return err_set(e, ENOENT, "not a checkpoint: found %s; %s", found, known_directories);
 }
 
-int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		  struct err *e)
+int format_probe(int dirfd, const char *file, const struct format **ret, struct name_list *files,
+		 struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
 		int rc = formats[i]->probe(dirfd, file, files, e);
 
-		if (rc < 0)
-			return rc;
-		if (rc) {
+		if (rc)
 			*ret = formats[i];
-			return 0;
-		}
+		if (rc)
+			return rc;
 		name_list_release(files);
 	}
-	return unknown(dirfd, file, e);
+	return 0;
+}
+
+int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
+		  struct err *e)
+{
+	int rc = format_probe(dirfd, file, ret, files, e);
+
+	return rc ? rc < 0 ? rc : 0 : unknown(dirfd, file, e);
 }

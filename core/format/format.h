@@ -37,6 +37,9 @@ struct format {
 		    struct catalog_writer *w, struct err *e);
 };
 
+/* As a format's probe, with the format that does not answer 0. */
+int format_probe(int dirfd, const char *file, const struct format **ret, struct name_list *files,
+		 struct err *e);
 /* The format of a directory, or of a file in it; an error that says what was looked for when there
  * is none. */
 int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,

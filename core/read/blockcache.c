@@ -127,12 +127,12 @@ static void lru_push(struct blockcache *c, struct entry *b)
 	c->newest = b;
 }
 
-/* Unpinned blocks that do not fit any more, unlinked, as a chain for free_chain. */
-static struct entry *evict(struct blockcache *c)
+/* Unpinned blocks beyond max bytes, unlinked, as a chain for free_chain. */
+static struct entry *evict_to(struct blockcache *c, size_t max)
 {
 	struct entry *gone = NULL;
 
-	while (c->bytes > c->max_bytes && c->oldest) {
+	while (c->bytes > max && c->oldest) {
 		struct entry *b = c->oldest, **p = bucket_of(c, &b->item, b->index);
 
 		lru_remove(c, b);
@@ -144,6 +144,11 @@ static struct entry *evict(struct blockcache *c)
 		gone = b;
 	}
 	return gone;
+}
+
+static struct entry *evict(struct blockcache *c)
+{
+	return evict_to(c, c->max_bytes);
 }
 
 static void free_chain(struct entry *b)
@@ -228,12 +233,12 @@ static struct decoder *find_decoder(struct blockcache *c, const struct block_ite
 	return NULL;
 }
 
-/* Unlink the idle decoder that was not used for longest, when there are too many. */
-static struct decoder *surplus_decoder(struct blockcache *c)
+/* Unlink the idle decoder that was not used for longest, when there are more than max. */
+static struct decoder *surplus_decoder(struct blockcache *c, size_t max)
 {
 	struct decoder **best = NULL, *d;
 
-	if (c->n_decoders <= MAX_DECODERS)
+	if (c->n_decoders <= max)
 		return NULL;
 	for (struct decoder **p = &c->decoders; *p; p = &(*p)->next)
 		if (!(*p)->busy && (!best || (*p)->used < (*best)->used))
@@ -354,7 +359,7 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 		if (!b) {
 			d->busy = true;
 			d->used = ++c->clock;
-			gone = surplus_decoder(c);
+			gone = surplus_decoder(c, MAX_DECODERS);
 		}
 	}
 	if (gone)
@@ -396,4 +401,21 @@ int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uin
 			break;
 	}
 	return (int64_t)done;
+}
+
+void blockcache_clear(struct blockcache *c)
+{
+	for (struct decoder *d = NULL;;) {
+		struct entry *gone;
+
+		{
+			SCOPED_LOCK(&c->lock);
+			d = surplus_decoder(c, 0);
+			gone = d ? NULL : evict_to(c, 0);
+		}
+		free_chain(gone);
+		if (!d)
+			return;
+		decoder_free(d);
+	}
 }

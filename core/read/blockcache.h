@@ -44,6 +44,8 @@ struct block_item {
 /* max_bytes bounds what is kept; pinned blocks may exceed it for as long as they are pinned. */
 struct blockcache *blockcache_new(size_t max_bytes, const struct block_source *src);
 void blockcache_free(struct blockcache *c);
+/* Let go of all that nobody has pinned or is decoding. */
+void blockcache_clear(struct blockcache *c);
 size_t blockcache_max(const struct blockcache *c);
 
 /* Pin block `index` of the item; ret->len 0 when the item ends before. Borrowed until put. */

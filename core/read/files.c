@@ -156,6 +156,15 @@ uint64_t files_total(const struct files *f)
 	return sum;
 }
 
+uint64_t files_newest_ns(const struct files *f)
+{
+	uint64_t newest = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		newest = max_u64(newest, f->v[i].mtime_ns);
+	return newest;
+}
+
 uint64_t files_hash(const struct files *f)
 {
 	uint64_t h = 0;
@@ -189,10 +198,10 @@ static void list_push(struct files *f, uint32_t i)
 	f->newest = i + 1;
 }
 
-/* A descriptor that may be closed because there are too many, or -1. */
-static int take_surplus(struct files *f)
+/* A descriptor that may be closed because there are more than max, or -1. */
+static int take_surplus(struct files *f, size_t max)
 {
-	if (f->n_open <= f->max_open)
+	if (f->n_open <= max)
 		return -1;
 	for (uint32_t i = f->oldest; i; i = f->v[i - 1].newer) {
 		struct file *x = &f->v[i - 1];
@@ -233,7 +242,7 @@ static int pin(struct files *f, uint32_t i, int *ret, struct err *e)
 		list_push(f, i);
 		f->n_open++;
 		x->pins++; /* before looking for surplus: not this one */
-		surplus = take_surplus(f);
+		surplus = take_surplus(f, f->max_open);
 	} else {
 		x->pins++;
 	}
@@ -246,6 +255,18 @@ static void unpin(struct files *f, uint32_t i)
 	SCOPED_LOCK(&f->lock);
 
 	f->v[i].pins--;
+}
+
+void files_trim(struct files *f, size_t keep)
+{
+	for (int fd = 0; fd >= 0;) {
+		{
+			SCOPED_LOCK(&f->lock);
+			fd = take_surplus(f, keep);
+		}
+		if (fd >= 0)
+			(void)close(fd);
+	}
 }
 
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e)

@@ -29,6 +29,10 @@ void files_free(struct files *f);
 bool files_fault(const struct files *f, uint32_t i, struct err *e);
 uint64_t files_size(const struct files *f, uint32_t i);
 uint64_t files_total(const struct files *f); /* bytes of all */
+/* The latest modification time of any of them, as they were looked at. */
+uint64_t files_newest_ns(const struct files *f);
+/* Close descriptors that nobody reads from until no more than `keep` are open. */
+void files_trim(struct files *f, size_t keep);
 /* A hash of their sizes and times as they were looked at. */
 uint64_t files_hash(const struct files *f);
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "catalog/catalog_query.h"
 #include "model/box.h"
+#include "model/mesh.h"
 #include "view/layout.h"
 #include "view/rename.h"
 #include "view/st_write.h"
@@ -88,6 +89,10 @@ static int list_tree(struct view *v, struct err *e)
 
 	(void)catalog_tensors(v->c, &n_tensors);
 	(void)catalog_objects(v->c, &n_objects);
+	if (n_tensors > VIEW_MAX_NAMES || n_objects > VIEW_MAX_NAMES)
+		return err_set(e, EFBIG, "%zu %s: the tree has inode numbers for %u",
+			       n_tensors > VIEW_MAX_NAMES ? n_tensors : n_objects,
+			       n_tensors > VIEW_MAX_NAMES ? "tensors" : "objects", VIEW_MAX_NAMES);
 	rc = list_names(v, n_tensors, stored_tensor, &v->tensors, e);
 	return rc ? rc : list_names(v, n_objects, stored_object, &v->objects, e);
 }
@@ -186,17 +191,23 @@ void view_set_info(struct view *v, const char *text, size_t len)
 
 /* ---- nodes ---- */
 
-enum { FACE_SHIFT = 56, RANK_SHIFT = 32 };
+enum { INDEX_BITS = 24, RANK_BITS = 20, FACE_SHIFT = INDEX_BITS + RANK_BITS };
+
+_Static_assert(PLACE_DIR == (1u << INDEX_BITS) - 1, "the largest index");
+_Static_assert(MESH_MAX_RANKS < 1u << RANK_BITS, "ranks are numbered from 1");
+_Static_assert((uint64_t)(N_FACES + 1) << FACE_SHIFT <= (uint64_t)1 << VIEW_NODE_BITS,
+	       "faces are numbered from 1");
 
 uint64_t view_node_of(struct place p)
 {
-	return (uint64_t)(p.face + 1) << FACE_SHIFT | (uint64_t)p.rank << RANK_SHIFT | p.index;
+	return (uint64_t)(p.face + 1) << FACE_SHIFT | (uint64_t)p.rank << INDEX_BITS | p.index;
 }
 
 struct place view_place(uint64_t node)
 {
 	return (struct place){ (unsigned)(node >> FACE_SHIFT) - 1,
-			       (uint32_t)(node >> RANK_SHIFT) & 0xffffff, (uint32_t)node };
+			       (uint32_t)(node >> INDEX_BITS) & ((1u << RANK_BITS) - 1),
+			       (uint32_t)node & PLACE_DIR };
 }
 
 static bool shown(const struct view *v, unsigned face)
@@ -385,9 +396,11 @@ static void find_whole(const struct view *v, uint32_t of, size_t i, struct whole
 		ret->is->bytes / dtype_info(ret->is->dtype)->size * dtype_info(ret->dtype)->size;
 }
 
+enum { ID_SHIFT = 32 };
+
 uint64_t view_id(uint32_t of, size_t i)
 {
-	return (uint64_t)of << RANK_SHIFT | i;
+	return (uint64_t)of << ID_SHIFT | i;
 }
 
 bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len)
@@ -431,7 +444,7 @@ bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret,
 
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e)
 {
-	uint32_t of = (uint32_t)(id >> RANK_SHIFT);
+	uint32_t of = (uint32_t)(id >> ID_SHIFT);
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 	autofree struct vtensor *whole = NULL;
 	struct whole w;
@@ -482,7 +495,7 @@ static void describe_tensor(const struct view *v, uint32_t of, size_t i, struct 
 
 void view_single_tensor(const struct view *v, uint64_t id, struct view_tensor *ret)
 {
-	describe_tensor(v, (uint32_t)(id >> RANK_SHIFT), (uint32_t)id, ret);
+	describe_tensor(v, (uint32_t)(id >> ID_SHIFT), (uint32_t)id, ret);
 }
 
 void view_tensor(const struct view *v, size_t i, struct view_tensor *ret)

@@ -73,6 +73,7 @@ void view_free(struct view *v); /* NULL is fine */
 
 enum view_kind { VIEW_NONE, VIEW_DIR, VIEW_FILE, VIEW_LINK };
 #define VIEW_ROOT_NODE ((uint64_t)1)
+#define VIEW_NODE_BITS 48 /* all nodes are smaller than 1 << this */
 
 /* VIEW_NONE for a number that stands for nothing. */
 enum view_kind view_kind(const struct view *v, uint64_t node);

@@ -21,7 +21,9 @@ struct place {
 	unsigned face;
 	uint32_t rank, index;
 };
-#define PLACE_DIR UINT32_MAX /* the directory itself */
+#define PLACE_DIR 0xffffffu /* the directory itself: the largest index that nodes have room for */
+/* Tensors, and objects; a directory may show a file of each, and assets. */
+#define VIEW_MAX_NAMES (PLACE_DIR - 0x10000)
 
 struct face {
 	const char *dir; /* its name in the root */

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Save, rename and delete checkpoints of a run for a while, and read all that a mount shows of it.
+
+    run_stress.py RUN MNT SECONDS TEMPLATE...
+
+A TEMPLATE is a checkpoint that make_dcp.py wrote: TEMPLATE.NAME.bin holds what tensors/NAME must
+be. Readers open a checkpoint's directory once and compare all tensors of it with one template:
+every byte is right, or the read fails. Directories that are named partial-N are never finished.
+"""
+
+import errno
+import glob
+import hashlib
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+
+RUN, MNT, SECONDS, TEMPLATES = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
+NAMES = sorted(p.rsplit(".", 2)[1] for p in glob.glob(glob.escape(TEMPLATES[0]) + ".*.bin"))
+CLEAN = (errno.ENOENT, errno.EIO, errno.ESTALE)
+POOL = 8
+READERS = 4
+
+
+def digest(data):
+    return hashlib.blake2b(data).digest()
+
+
+def template_digests(t):
+    return tuple(digest(open(f"{t}.{n}.bin", "rb").read()) for n in NAMES)
+
+
+WANTED = {template_digests(t): t for t in TEMPLATES}
+stop = threading.Event()
+wrong, saved = [], {}  # saved: name -> template, of what is complete
+count = {"saves": 0, "changes": 0, "right": 0, "failed": 0, "torn": 0}
+
+
+def copy(template, to, finish):
+    os.makedirs(to, exist_ok=True)
+    for f in os.listdir(template):
+        if f != ".metadata":
+            shutil.copyfile(f"{template}/{f}", f"{to}/{f}")
+    shutil.copyfile(f"{template}/.metadata", f"{to}/.metadata.tmp")
+    if finish:
+        os.rename(f"{to}/.metadata.tmp", f"{to}/.metadata")
+
+
+def change(rng):
+    name, other = (f"step-{rng.randrange(POOL)}" for _ in range(2))
+    what = rng.randrange(6)
+    template = rng.choice(TEMPLATES)
+    if what == 0:
+        shutil.rmtree(f"{RUN}/{name}", ignore_errors=True)
+        saved.pop(name, None)
+    elif what == 1 and name in saved and not os.path.exists(f"{RUN}/{other}"):
+        os.rename(f"{RUN}/{name}", f"{RUN}/{other}")
+        saved[other] = saved.pop(name)
+    elif what == 2:
+        partial = f"{RUN}/partial-{rng.randrange(3)}"
+        shutil.rmtree(partial, ignore_errors=True)
+        copy(template, partial, False)
+    elif what == 3:  # over the old one, as a saver may that takes .metadata away first
+        if os.path.exists(f"{RUN}/{name}/.metadata"):
+            os.unlink(f"{RUN}/{name}/.metadata")
+        copy(template, f"{RUN}/{name}", True)
+        saved[name] = template
+        count["saves"] += 1
+    else:
+        shutil.rmtree(f"{RUN}/{name}", ignore_errors=True)
+        copy(template, f"{RUN}/{name}", True)
+        saved[name] = template
+        count["saves"] += 1
+    count["changes"] += 1
+
+
+def write(rng):
+    while not stop.is_set():
+        change(rng)
+        time.sleep(0.02)  # file times have the resolution of the kernel's tick
+
+
+def read_file(name, dirfd):
+    fd = os.open(f"tensors/{name}", os.O_RDONLY, dir_fd=dirfd)
+    with os.fdopen(fd, "rb", buffering=0) as f:
+        return digest(f.read())
+
+
+def read_checkpoint(path):
+    """The template that a checkpoint is, None if it cannot be read; all that was read is whole."""
+    dirfd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        got = tuple(read_file(n, dirfd) for n in NAMES)
+    finally:
+        os.close(dirfd)
+    if got not in WANTED:
+        wrong.append(f"{path}: bytes of no save")
+    return WANTED.get(got)
+
+
+def read(rng):
+    while not stop.is_set():
+        names = os.listdir(MNT)
+        if any(n.startswith("partial") for n in names):
+            wrong.append(f"an incomplete one is shown: {names}")
+        rng.shuffle(names)
+        for n in names:
+            if n == ".ckptfs":
+                open(f"{MNT}/.ckptfs/info.json").read()
+                continue
+            try:
+                read_checkpoint(f"{MNT}/{n}")
+                count["right"] += 1
+            except OSError as e:
+                count["failed"] += 1
+                if e.errno not in CLEAN:
+                    wrong.append(f"{n}: {e}")
+
+
+def guarded(f, rng):
+    try:
+        f(rng)
+    except Exception as e:  # pylint: disable=broad-except
+        wrong.append(repr(e))
+
+
+def in_the_end():
+    """When nothing changes any more, exactly what is complete is shown, and is right."""
+    time.sleep(2.5)
+    names = set(os.listdir(MNT)) - {".ckptfs", "latest"}
+    if names != set(saved):
+        wrong.append(f"shown in the end: {sorted(names)}, there: {sorted(saved)}")
+        return
+    for name, template in saved.items():
+        found = read_checkpoint(f"{MNT}/{name}")
+        if found != template:
+            wrong.append(f"in the end {name} is {found}, not {template}")
+    newest = max(saved, key=lambda n: int(n.split("-")[1]))
+    if os.readlink(f"{MNT}/latest") != newest:
+        wrong.append(f"latest is {os.readlink(MNT + '/latest')}, not {newest}")
+
+
+def main():
+    copy(TEMPLATES[0], f"{RUN}/step-0", True)
+    saved["step-0"] = TEMPLATES[0]
+    seed = int(os.environ.get("TEST_SEED", time.time_ns()))
+    jobs = [(write, seed)] + [(read, seed + 1 + i) for i in range(READERS)]
+    threads = [threading.Thread(target=guarded, args=(f, random.Random(s))) for f, s in jobs]
+    for t in threads:
+        t.start()
+    time.sleep(SECONDS)
+    stop.set()
+    for t in threads:
+        t.join()
+    if not saved:
+        copy(TEMPLATES[0], f"{RUN}/step-0", True)
+        saved["step-0"] = TEMPLATES[0]
+    in_the_end()
+    print(f"TEST_SEED={seed}", count)
+    for w in wrong[:20]:
+        print(w)
+    if wrong or count["right"] < 50 or count["saves"] < 20:
+        sys.exit(1)
+
+
+main()

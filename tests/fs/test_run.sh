@@ -1,0 +1,225 @@
+#!/bin/bash
+# A directory of checkpoints that come and go.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Checkpoints of the same names, shapes and sizes, and of different contents; made once: template N
+template() {
+  local dir=$SCRATCH/run-templates/$1
+  if [[ ! -e $dir.done ]]; then
+    mkdir -p "$SCRATCH/run-templates"
+    head -c $((512 * 300 * 4)) /dev/urandom >"$dir.w.bin"
+    head -c $((40 * 7 * 4)) /dev/urandom >"$dir.v.bin"
+    make_dcp "$dir" w 512x300 "2x2:$dir.w.bin" v 40x7 "3x1:$dir.v.bin" >&2
+    touch "$dir.done"
+  fi
+  echo "$dir"
+}
+# saved TEMPLATE NAME: as savers do it.
+saved() {
+  mkdir -p "run/$2"
+  cp "$(template "$1")"/*.distcp "run/$2"
+  cp "$(template "$1")/.metadata" "run/$2/.metadata.tmp"
+  mv "run/$2/.metadata.tmp" "run/$2/.metadata"
+}
+holds() { cmp "m/$2/tensors/w" "$(template "$1").w.bin"; }
+shows() { [[ $(entries m | tr ' ' '\n' | sorted) == "$1" ]]; }
+
+test_checkpoints_are_directories() {
+  saved 1 step-1
+  saved 2 step-20
+  saved 3 step-3
+  mkdir run/logs
+  cp -r run/step-3 run/step-30
+  rm run/step-30/.metadata
+  mount_at m run
+  shows ".ckptfs latest step-1 step-20 step-3" || fail "$(entries m)"
+  is step-20 "$(readlink m/latest)"
+  holds 1 step-1
+  holds 2 step-20
+  holds 3 step-3
+  holds 2 latest
+  is "$(ckptfs info run --json | tr -d '\n')" "$(tr -d '\n' <m/.ckptfs/info.json)"
+  ckptfs cat run/step-3 hf/model.safetensors | cmp - m/step-3/hf/model.safetensors
+  is "float32" "$(getfattr --only-values -n user.ckptfs.dtype m/step-1/tensors/w)"
+  [[ ! -e m/step-30 && ! -e m/logs ]]
+  find m -type f -exec cat {} + >/dev/null
+  is $((4 * 8 + 1)) "$(find -L m -type f | wc -l)"
+}
+
+test_new_ones_appear_and_removed_ones_vanish() {
+  saved 1 step-1
+  mount_at m run
+  holds 1 step-1
+  [[ ! -e m/step-2 ]]
+  mkdir run/step-2
+  cp "$(template 2)"/*.distcp run/step-2
+  sleep 1.2
+  [[ ! -e m/step-2 ]]
+  cp "$(template 2)/.metadata" run/step-2/.metadata
+  wait_until test -e m/step-2
+  holds 2 step-2
+  wait_until test "$(readlink m/latest)" = step-2 || is step-2 "$(readlink m/latest)"
+  wait_until shows ".ckptfs latest step-1 step-2"
+  rm -r run/step-1
+  wait_until shows ".ckptfs latest step-2"
+  wait_until test ! -e m/step-1
+  mv run/step-2 run/step-7
+  wait_until shows ".ckptfs latest step-7"
+  holds 2 step-7
+  is step-7 "$(readlink m/latest)"
+}
+
+test_what_is_saved_again_has_its_new_content() {
+  local before
+  saved 1 step-1
+  mount_at m run
+  holds 1 step-1
+  before=$(stat -c %i m/step-1/tensors/w)
+  exec 5<m/step-1/tensors/w
+  sleep 0.1
+  rm -r run/step-1
+  saved 2 step-1
+  wait_until holds 2 step-1 2>/dev/null || fail "the old content is still there"
+  [[ $(stat -c %i m/step-1/tensors/w) != "$before" ]]
+  # The old file has its old bytes, or none.
+  cmp - "$(template 1).w.bin" <&5 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
+  exec 5<&-
+}
+
+test_options_hold_for_each_checkpoint() {
+  saved 1 step-1
+  saved 2 step-2
+  echo '{"model_type": "x"}' >config.json
+  mkdir assets
+  mv config.json assets
+  mount_at m run -o dtype=bf16,include=w,assets=assets
+  is "w" "$(entries m/step-1/tensors)"
+  is 307200 "$(stat -c %s m/step-2/tensors/w)"
+  cmp assets/config.json m/step-2/hf/config.json
+  refused "option 'dtype'" ckptfs mount run assets -o dtype=bf15
+  refused 'lies in the run' ckptfs mount run run/step-1
+  mkdir run/mnt
+  refused 'lies in the run' ckptfs mount run run/mnt
+  refused "option 'index'" ckptfs mount run assets -o index="$T/x"
+}
+
+test_commands_know_runs() {
+  local words='it is a run with 2 checkpoints; name one, as in .*/run/step-2'
+  saved 1 step-1
+  saved 2 step-2
+  cp -r run/step-1 run/step-3
+  rm run/step-3/.metadata
+  is "step-1 step-2" "$(ckptfs ls run | xargs)"
+  is "step-2" "$(ckptfs ls run '*2')"
+  status_of 1 ckptfs ls run nothing
+  is "incomplete step-3" "$(ckptfs ls -l run '*3' | cut -d'(' -f1 | xargs)"
+  is "complete step-2 (latest)" "$(ckptfs ls -l run '*2' | xargs)"
+  is "v w" "$(ckptfs ls run/step-1 | xargs)"
+  ckptfs ls --json run | "$PYTHON" -c 'import json, sys; assert len(json.load(sys.stdin)) == 3'
+  ckptfs info run | grep -qx 'latest      step-2'
+  ckptfs info run | grep -q '^  step-3: .metadata is missing'
+  ckptfs cat run step-1/tensors/w step-2/tensors/v >out
+  cat "$(template 1).w.bin" "$(template 2).v.bin" | cmp - out
+  ckptfs cat run latest/tensors/w | cmp - "$(template 2).w.bin"
+  ckptfs export run latest/tensors t
+  cmp t/w "$(template 2).w.bin"
+  refused 'has to begin with one of its checkpoints' ckptfs export run . t2
+  refused "'step-3' is not complete" ckptfs cat run step-3/tensors/w
+  refused "$words" ckptfs check run
+  refused "$words" ckptfs diff run run/step-1
+  refused "$words" ckptfs index run
+  refused "$words" ckptfs info run w
+  refused "$words" ckptfs cat --fqn run w
+  ckptfs diff run/step-1 run/step-1
+}
+
+test_one_that_cannot_be_opened_leaves_the_rest_alone() {
+  local pid i
+  saved 1 step-1
+  saved 2 step-2
+  rm run/step-2/__v_0.distcp
+  mkdir m
+  "$CKPTFS" mount -f run m 2>log &
+  pid=$!
+  wait_until is_mounted m
+  [[ -d m/step-2 ]]
+  for i in 1 2 3; do
+    try_eio ls m/step-2
+    try_eio cat m/step-2/tensors/w
+  done
+  holds 1 step-1
+  grep -q "data file '__v_0.distcp' is missing" m/.ckptfs/info.json
+  ckptfs umount m
+  wait "$pid"
+  [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
+  grep -q "^ckptfs: open '/step-2': checkpoint .*data file '__v_0.distcp' is missing" log || fail "$(cat log)"
+}
+
+test_a_signal_ends_it_whatever_is_open() {
+  local pid
+  saved 1 step-1
+  saved 2 step-2
+  mount_at m run
+  exec 5<m/step-1/tensors/w 6<m/step-2/hf/model.safetensors 7<m/.ckptfs/info.json
+  rm -r run/step-2
+  pid=$(daemon_of m)
+  kill "$pid"
+  wait_until gone "$pid"
+  wait_until unmounted m
+  exec 5<&- 6<&- 7<&-
+}
+
+test_an_empty_run_fills_up() {
+  mkdir -p run/step-1
+  cp "$(template 1)"/*.distcp run/step-1
+  mount_at m run
+  shows ".ckptfs"
+  cp "$(template 1)/.metadata" run/step-1
+  wait_until test -e m/step-1
+  holds 1 latest
+  rm -r run/step-1
+  wait_until shows ".ckptfs"
+}
+
+test_nothing_wrong_is_ever_read_while_others_save() {
+  mkdir run m
+  saved 1 step-0
+  mount_at m run
+  "$PYTHON" -S -E "$HERE/run_stress.py" run m "${STRESS_SECONDS:-10}" "$(template 1)" "$(template 2)" \
+    "$(template 3)" || fail "see above"
+  [[ -n $(daemon_of m) ]]
+}
+
+test_many_checkpoints_cost_nothing_until_they_are_entered() {
+  local i start end one many first
+  saved 1 step-1
+  first=$PWD/run/step-1
+  mount_at m run
+  ls -l m >/dev/null
+  one=$(rss "$(daemon_of m)")
+  ckptfs umount m
+  for ((i = 2; i <= 2000; i++)); do
+    mkdir "run/step-$i"
+    ln "$first"/.metadata "$first"/*.distcp "run/step-$i"
+  done
+  start=$(date +%s%N)
+  mount_at m run
+  end=$(date +%s%N)
+  is 2002 "$(find m -mindepth 1 -maxdepth 1 -printf '%y %s\n' | grep -c '^[dl]')"
+  many=$(rss "$(daemon_of m)")
+  echo "mounted in $(((end - start) / 1000000)) ms; RSS $one KiB with 1, $many KiB with 2000"
+  ((end - start < 3000000000)) || fail "mounting took $(((end - start) / 1000000)) ms"
+  if [[ ${VARIANT:-release} == release ]]; then
+    ((many - one < 4096)) || fail "$((many - one)) KiB more"
+  fi
+  is step-2000 "$(readlink m/latest)"
+  holds 1 step-1234
+  for ((i = 1; i <= 60; i++)); do holds 1 "step-$i"; done
+  if [[ ${VARIANT:-release} == release ]]; then
+    (($(rss "$(daemon_of m)") - many < 65536)) || fail "$(rss "$(daemon_of m)") KiB after 60"
+  fi
+}
+rss() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
+
+run_suite "$@"
