@@ -46,7 +46,7 @@ int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w
 	enum { PIECE = 1 << 16 };
 	struct stat st;
 	autoclose int fd = io_open_beneath(dirfd, name, &st, e);
-	autofree uint8_t *buf = malloc(PIECE);
+	autofree uint8_t *buf = NULL;
 	XXH3_state_t *s;
 	XXH128_hash_t h;
 	uint64_t at = 0;
@@ -54,6 +54,7 @@ int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w
 
 	if (fd < 0)
 		return fd;
+	buf = malloc(PIECE);
 	s = XXH3_createState();
 	if (!buf || !s) {
 		XXH3_freeState(s);

@@ -180,9 +180,11 @@ static int grow(struct chunks *c, size_t n_dims, struct err *e)
 	uint64_t *boxes = realloc(c->boxes, (cap * 2 * n_dims + 1) * sizeof(*boxes));
 	struct chunk_loc *locs;
 
-	c->boxes = boxes ? boxes : c->boxes;
+	if (boxes)
+		c->boxes = boxes;
 	locs = realloc(c->locs, cap * sizeof(*locs));
-	c->locs = locs ? locs : c->locs;
+	if (locs)
+		c->locs = locs;
 	if (!boxes || !locs || cap > UINT32_MAX / 4)
 		return err_set(e, ENOMEM, "out of memory");
 	c->cap = cap;
