@@ -16,6 +16,7 @@
 	} while (0)
 
 #define SUITES(X) \
+	X(arena) \
 	X(blockcache) \
 	X(box) \
 	X(box_cover) \
@@ -23,6 +24,7 @@
 	X(bytes) \
 	X(cast) \
 	X(catalog) \
+	X(checkpointable) \
 	X(chunkmap) \
 	X(ckpt) \
 	X(ckpt_data) \
@@ -30,6 +32,7 @@
 	X(ckpt_model) \
 	X(ckpt_recipe) \
 	X(dcp) \
+	X(dedup) \
 	X(delta) \
 	X(diff) \
 	X(dtype) \
@@ -38,6 +41,7 @@
 	X(files) \
 	X(gather) \
 	X(hf_index) \
+	X(hp_layout) \
 	X(hyperparallel) \
 	X(index) \
 	X(io) \
@@ -45,7 +49,9 @@
 	X(layout) \
 	X(megatron) \
 	X(megatron_args) \
+	X(merge) \
 	X(mesh) \
+	X(metadata) \
 	X(model_names) \
 	X(name) \
 	X(namelist) \
@@ -57,7 +63,9 @@
 	X(pickle_json) \
 	X(pickle_mutation) \
 	X(plan) \
+	X(planner) \
 	X(pt_write) \
+	X(read_items) \
 	X(recipe) \
 	X(rename) \
 	X(run) \
@@ -66,8 +74,8 @@
 	X(st_write) \
 	X(text) \
 	X(torchsave) \
-	X(vfile) \
 	X(values) \
+	X(vfile) \
 	X(view) \
 	X(view_model) \
 	X(vtensor) \

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "save/checkpointable.h"
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "model/box.h"
+#include "model/mesh.h"
+#include "save/save_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool same_dims(const uint64_t *a, const uint64_t *b, size_t n)
+{
+	return !n || !memcmp(a, b, n * sizeof(*a));
+}
+
+static int check_count(const struct local_tensor *t, const char *name, struct err *e)
+{
+	static const char *const kinds[] = { "a whole tensor", "a box", "shards" };
+
+	if (t->kind > LOCAL_SHARDS)
+		return err_set(e, EINVAL, "'%s': kind %u is none of local tensors", name, t->kind);
+	if (t->kind == LOCAL_WHOLE ? t->n_shards != 1 : t->kind == LOCAL_BOX && t->n_shards > 1)
+		return err_set(e, EINVAL, "'%s': %s has %zu shards", name, kinds[t->kind],
+			       t->n_shards);
+	return 0;
+}
+
+int local_tensor_check(const struct local_tensor *t, const char *fqn, size_t fqn_len, struct err *e)
+{
+	const char *name = FQN_TEXT(fqn, fqn_len);
+	int rc = check_count(t, name, e);
+	uint64_t volume;
+
+	if (rc)
+		return rc;
+	if (t->n_dims > MAX_DIMS)
+		return err_set(e, EINVAL, "'%s': %u dimensions, the most is %d", name, t->n_dims,
+			       MAX_DIMS);
+	if (t->props.dtype == DTYPE_NONE || t->props.dtype >= DTYPE_COUNT)
+		return err_set(e, EINVAL, "'%s': dtype %u is none", name, t->props.dtype);
+	if (!box_volume(t->n_dims, t->shape, &volume))
+		return err_set(e, EINVAL, "'%s': shape %s has more than 2^63 - 1 elements", name,
+			       TUPLE_TEXT(t->shape, t->n_dims));
+	for (size_t i = 0; i < t->n_shards; i++) {
+		const struct shard *s = &t->shards[i];
+
+		if (!box_inside(t->n_dims, s->off, s->len, t->shape) ||
+		    (t->kind == LOCAL_WHOLE && !same_dims(s->len, t->shape, t->n_dims)))
+			return err_set(e, EINVAL, "'%s': shard at %s of %s in a tensor of %s", name,
+				       TUPLE_TEXT(s->off, t->n_dims), TUPLE_TEXT(s->len, t->n_dims),
+				       TUPLE_TEXT(t->shape, t->n_dims));
+	}
+	return 0;
+}
+
+void local_tensor_write_items(const struct local_tensor *t, const char *fqn, uint32_t fqn_len,
+			      struct write_item *ret)
+{
+	for (size_t i = 0; i < t->n_shards; i++)
+		ret[i] = (struct write_item){
+			.index = { .fqn = fqn,
+				   .fqn_len = fqn_len,
+				   .offset = t->shards[i].off,
+				   .n_dims = t->n_dims,
+				   .has_offset = true,
+				   .hint = t->kind == LOCAL_SHARDS ? (int32_t)i : META_NO_HINT },
+			.chunk = { .off = t->shards[i].off, .len = t->shards[i].len },
+			.size = t->shape,
+			.props = t->props,
+			.type = t->kind == LOCAL_WHOLE ? WRITE_TENSOR : WRITE_SHARD,
+		};
+}
+
+static bool is_at(const struct local_tensor *t, size_t i, const struct meta_index *x)
+{
+	return x->n_dims == t->n_dims && same_dims(t->shards[i].off, x->offset, x->n_dims);
+}
+
+int local_tensor_shard(const struct local_tensor *t, const struct meta_index *x, size_t *ret,
+		       struct err *e)
+{
+	size_t i = t->kind == LOCAL_BOX || x->hint < 0 ? 0 : (size_t)x->hint;
+
+	if (!x->has_offset && t->kind == LOCAL_SHARDS)
+		return err_set(e, ENOENT,
+			       "Cannot lookup %s for a LocalShardsContainer without an offset",
+			       FQN_TEXT(x->fqn, x->fqn_len));
+	if (t->n_shards && (t->kind == LOCAL_BOX || (t->kind == LOCAL_WHOLE && !x->has_offset)))
+		i = 0;
+	else if (i >= t->n_shards || !is_at(t, i, x))
+		for (i = 0; i < t->n_shards && !is_at(t, i, x);)
+			i++;
+	if (i < t->n_shards) {
+		*ret = i;
+		return 0;
+	}
+	if (t->kind == LOCAL_WHOLE)
+		return err_set(e, ENOENT,
+			       "FQN: '%s' is not a ShardedTensor, can't find by offset: '%s'",
+			       FQN_TEXT(x->fqn, x->fqn_len), SIZE_TEXT(x->offset, x->n_dims));
+	return err_set(e, ENOENT, "Could not find shard at '%s' for FQN: '%s'",
+		       SIZE_TEXT(x->offset, x->n_dims), FQN_TEXT(x->fqn, x->fqn_len));
+}
+
+/* ---- meshes ---- */
+
+/* HyperParallel multiplies all mesh axes of a dimension up and wants that to divide it. */
+int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape, struct err *e)
+{
+	for (size_t d = 0; d < n_dims; d++) {
+		uint64_t parts = 1;
+
+		for (size_t i = 0; i < s->n; i++)
+			if (s->placements[i].how == SPLIT_EVEN &&
+			    placement_dim(&s->placements[i], n_dims) == d)
+				parts *= s->mesh[s->placements[i].axis];
+		if (shape[d] % parts)
+			return err_set(e, EINVAL,
+				       "Shape can not divided along dimension %zu by %" PRIu64
+				       " dev.",
+				       d, parts);
+	}
+	return err_set(e, EINVAL, "a placement names a dimension that a tensor of %s lacks",
+		       TUPLE_TEXT(shape, n_dims));
+}
+
+int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dims,
+			   const uint64_t *shape, struct tensor_props props, void *data,
+			   struct arena *a, struct local_tensor *ret, struct err *e)
+{
+	uint64_t *dims = arena_array(a, 3 * n_dims, sizeof(*dims)), ranks;
+	struct shard *shard = arena_array(a, 1, sizeof(*shard));
+
+	if (!dims || !shard)
+		return err_set(e, ENOMEM, "place a tensor on a mesh: out of memory");
+	if (!mesh_size(s->n_axes, s->mesh, &ranks) || rank >= ranks)
+		return err_set(e, EINVAL, "rank %" PRIu64 " is none of a mesh of %s", rank,
+			       TUPLE_TEXT(s->mesh, s->n_axes));
+	if (!shard_box(s, rank, n_dims, shape, dims, dims + n_dims))
+		return sharding_refused(s, n_dims, shape, e);
+	if (n_dims)
+		memcpy(dims + 2 * n_dims, shape, n_dims * sizeof(*dims));
+	/* An empty box lies behind the last element, as torch has it: where it would begin between
+	 * others, one that has elements begins too, and an offset is what chunks are known by. */
+	for (size_t d = 0; d < n_dims; d++)
+		if (!dims[n_dims + d])
+			dims[d] = shape[d];
+	*shard = (struct shard){ .off = dims, .len = dims + n_dims, .data = data };
+	*ret = (struct local_tensor){ .kind = LOCAL_BOX,
+				      .n_dims = (uint8_t)n_dims,
+				      .props = props,
+				      .shape = dims + 2 * n_dims,
+				      .shards = shard,
+				      .n_shards = 1 };
+	return 0;
+}

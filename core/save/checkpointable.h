@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * checkpointable - what one process holds of a tensor, in the three forms its owners know it, and
+ * what a planner wants from it: write items, a list of chunks, the shard that an index means.
+ *
+ *	struct shard s = { .off = off, .len = len, .data = p };
+ *	struct local_tensor t = { .kind = LOCAL_BOX, .n_dims = 2, .shape = shape,
+ *				  .props = { .dtype = DTYPE_BF16 }, .shards = &s, .n_shards = 1 };
+ *
+ * or from a mesh and placements (DTensor, HyperParallel): local_tensor_from_mesh; from Megatron's
+ * ShardedTensors: sharded_tensor_from_rank_offsets and local_tensor_from_sharded.
+ *
+ * Everything is a plain value that borrows its arrays from the caller; those that functions make
+ * are in the arena which they are given. Functions that fail leave their outputs as they were.
+ *
+ * Threads: pure.
+ */
+#ifndef SAVE_CHECKPOINTABLE_H
+#define SAVE_CHECKPOINTABLE_H
+
+#include "save/metadata.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+struct buf;
+struct err;
+struct sharding;
+
+enum local_kind {
+	LOCAL_WHOLE, /* a plain tensor: every rank holds all of it, as its only shard */
+	LOCAL_BOX,   /* a DTensor, or one shard of Megatron: at most one box */
+	LOCAL_SHARDS, /* torch's ShardedTensor, Megatron's LocalShardsContainer: any number of boxes */
+};
+
+struct shard {
+	const uint64_t *off, *len; /* n_dims numbers each; the box may be empty */
+	void *data; /* the box's elements, row-major, without gaps: saving reads, loading writes */
+};
+
+struct local_tensor {
+	uint8_t kind; /* enum local_kind */
+	uint8_t n_dims;
+	struct tensor_props props;
+	const uint64_t *shape;	    /* of the whole tensor */
+	const struct shard *shards; /* this is the chunk list */
+	size_t n_shards;
+	bool allow_shape_mismatch; /* loading takes what the shapes have in common, the rest is 0 */
+};
+
+/* A known dtype, no more than MAX_DIMS dimensions, as many shards as the kind has, each inside. */
+int local_tensor_check(const struct local_tensor *t, const char *fqn, size_t fqn_len,
+		       struct err *e);
+/* Write items, one for each shard, in their order; they borrow the name, the boxes, the shape. */
+void local_tensor_write_items(const struct local_tensor *t, const char *fqn, uint32_t fqn_len,
+			      struct write_item *ret);
+/*
+ * The shard that an index means: at its hint, if that shard has the index's offset, or the first
+ * with that offset. A LOCAL_BOX has one shard and gives it for any index, as Megatron does.
+ * ENOENT where there is none, with the text of whoever would have been asked.
+ */
+int local_tensor_shard(const struct local_tensor *t, const struct meta_index *index, size_t *ret,
+		       struct err *e);
+
+/*
+ * The box that a rank (a position in the mesh; see mesh.h) holds; one without elements is at the
+ * tensor's end. SPLIT_EVEN that does not divide fails with HyperParallel's text. A rank outside the mesh holds nothing: that is a local_tensor
+ * without shards, which is made without this.
+ */
+int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dims,
+			   const uint64_t *shape, struct tensor_props props, void *data,
+			   struct arena *a, struct local_tensor *ret, struct err *e);
+
+/* Why shard_box refuses: always EINVAL, with HyperParallel's text for what does not divide. */
+int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape, struct err *e);
+
+/* ---- Megatron ---- */
+
+/* Which copy this is: a number, or numbers. The main one, all 0, is the one that is saved. */
+struct replica_id {
+	const int64_t *ids;
+	size_t n;
+	bool is_tuple; /* false: n is 1, or 0 for the number 0 */
+};
+bool replica_is_main(const struct replica_id *r);
+
+struct array {
+	void *data; /* row-major, without gaps */
+	uint8_t dtype, n_dims;
+	const uint64_t *shape;
+};
+
+/*
+ * A local array's place in a global one. The global tensor may have axes in front which the local
+ * one lacks (n_prepend: layers, experts). On a regular grid every axis of the global tensor is cut
+ * into axis_fragmentations parts as long as the local one.
+ */
+struct sharded_tensor {
+	const char *key;
+	size_t key_len;
+	const struct array *data; /* NULL: for consistency checks only */
+	uint8_t dtype;
+	uint8_t n_local, n_global, n_offset, n_prepend; /* lengths of the arrays below */
+	const uint64_t *local_shape, *global_shape, *global_offset;
+	const uint64_t *axis_fragmentations; /* n_global numbers, or NULL: no regular grid */
+	struct replica_id replica;
+	bool allow_shape_mismatch;
+	const uint64_t *flattened_range; /* [0] to [1]: always refused; NULL */
+};
+
+/* Megatron's invariants, with its error texts (Megatron core 0.20, mapping.py). */
+int sharded_tensor_check(const struct sharded_tensor *s, struct err *e);
+
+struct rank_offset { /* this is part `rank` of `fragm` along a global axis */
+	int64_t axis, rank, fragm;
+};
+/* key, data and replica are borrowed, the rest is in the arena. */
+struct rank_offsets_args {
+	const char *key;
+	size_t key_len;
+	const struct array *data;
+	const struct rank_offset *offsets;
+	size_t n_offsets;
+	uint8_t n_prepend;
+	struct replica_id replica;
+	bool allow_shape_mismatch;
+};
+int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struct arena *a,
+				     struct sharded_tensor *ret, struct err *e);
+/* Which cell of the grid this is: n_global numbers. */
+int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct err *e);
+
+/*
+ * Do all ranks' shards of one key make up its tensor? Dtype and shapes agree, and each cell of the
+ * grid has one main replica; where there is no grid nobody can tell, and only the former is looked
+ * at. Megatron checks that before it saves.
+ */
+int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct err *e);
+
+/*
+ * This rank's shards of one key, as the planner wants them: LOCAL_BOX for one, LOCAL_SHARDS for
+ * several. Without data the shards' data is NULL.
+ */
+int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, struct arena *a,
+			      struct local_tensor *ret, struct err *e);
+
+/*
+ * One of a grid of objects, which are never cut or joined: saved as bytes under the name
+ * KEY/shard_<offset>_<shape>, numbers joined with dots.
+ */
+#define SHARDED_OBJECT_UNKNOWN UINT64_MAX /* last number of a shape that old files do not tell */
+struct sharded_object {
+	const char *key;
+	size_t key_len;
+	uint8_t n_offset, n_shape; /* equal, or it is refused */
+	const uint64_t *offset, *shape;
+	struct replica_id replica; /* main where sharded_object_parse made it */
+};
+/* Append the name. */
+int sharded_object_name(const struct sharded_object *o, struct buf *b, struct err *e);
+/* Do all ranks' objects of one key have each main replica once, and as many as the shape says? */
+int sharded_objects_check(const struct sharded_object *objects, size_t n, struct err *e);
+/* From a name, which the key is borrowed from. Names up to 0.5 lack the shape's last number. */
+int sharded_object_parse(const char *name, size_t len, struct arena *a, struct sharded_object *ret,
+			 struct err *e);
+
+#endif

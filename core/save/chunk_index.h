@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * chunk_index - a search structure over a list of chunks in any order, some perhaps empty.
+ * Private to core/save.
+ *
+ * Threads: any number may read one.
+ */
+#ifndef SAVE_CHUNK_INDEX_H
+#define SAVE_CHUNK_INDEX_H
+
+#include "model/chunkmap.h"
+#include "save/metadata.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+struct chunk_index {
+	struct chunkmap *map; /* of those that are not empty */
+	uint32_t *number;     /* the map's chunk i is number[i] of the list */
+};
+
+/* Fails with ENOMEM, and ERR_CORRUPT where a chunk is not inside the tensor. */
+int chunk_index_init(struct chunk_index *x, const struct tensor_meta *t, const char *fqn,
+		     size_t fqn_len, struct err *e);
+void chunk_index_release(struct chunk_index *x);
+
+/* ERR_CORRUPT: chunk i is not inside the tensor, in torch's words. */
+int chunk_outside(const struct tensor_meta *t, size_t i, const char *fqn, size_t fqn_len,
+		  struct err *e);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "save/hp_layout.h"
+
+#include "base/err.h"
+#include "model/box.h"
+#include "save/checkpointable.h"
+#include "save/save_internal.h"
+
+#include <inttypes.h>
+
+int hp_layout_sharding(const struct hp_layout *l, const char *name,
+		       struct placement room[static MESH_MAX_AXES], struct sharding *ret,
+		       struct err *e)
+{
+	uint64_t devices, used = 0;
+	uint8_t n = 0;
+
+	if (!mesh_size(l->n_axes, l->mesh, &devices))
+		return err_set(e, EINVAL, "Layout %s: %s is no mesh", name,
+			       TUPLE_TEXT(l->mesh, l->n_axes));
+	if (l->n_ranks != devices)
+		return err_set(e, EINVAL,
+			       "Layout %s rank_list size (%zu) must match device count (%" PRIu64
+			       ")",
+			       name, l->n_ranks, devices);
+	if (l->n_dims > MAX_DIMS)
+		return err_set(e, EINVAL, "Layout %s: tensor_map of %u dimensions, the most is %d",
+			       name, l->n_dims, MAX_DIMS);
+	for (size_t d = 0; d < l->n_dims; d++)
+		for (size_t i = 0; i < l->map[d].n; i++) {
+			uint8_t axis = l->map[d].axes[i];
+
+			if (axis >= l->n_axes || used >> axis & 1)
+				return err_set(
+					e, EINVAL,
+					"Layout %s: tensor_map names axis %u of a mesh of %u%s",
+					name, axis, l->n_axes, axis < l->n_axes ? " twice" : "");
+			used |= 1ull << axis;
+			room[n++] = (struct placement){ (uint8_t)(l->n_axes - 1 - axis), (int8_t)d,
+							SPLIT_EVEN };
+		}
+	*ret = (struct sharding){ l->mesh, room, l->n_axes, n };
+	return 0;
+}
+
+bool hp_layout_position(const struct hp_layout *l, uint64_t rank, uint64_t *ret)
+{
+	for (size_t i = 0; i < l->n_ranks; i++)
+		if (l->ranks[i] == rank) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
+struct translate {
+	const uint64_t *ranks;
+	shard_visit_fn *visit;
+	void *arg;
+};
+
+static int visit_rank(void *arg, uint64_t rank, const uint64_t *off, const uint64_t *len,
+		      const uint64_t *local_off)
+{
+	const struct translate *t = arg;
+
+	return t->visit(t->arg, t->ranks[rank], off, len, local_off);
+}
+
+static int check_dims(const struct hp_layout *l, const char *name, size_t n_dims, struct err *e)
+{
+	if (l->n_dims == n_dims)
+		return 0;
+	return err_set(e, EINVAL, "Layout %s: tensor_map of %u dimensions for a tensor of %zu",
+		       name, l->n_dims, n_dims);
+}
+
+int hp_reshard(const struct hp_layout *from, const struct hp_layout *to, size_t n_dims,
+	       const uint64_t *shape, uint64_t to_rank, shard_visit_fn *visit, void *arg,
+	       struct err *e)
+{
+	static const uint64_t one[] = { 1 }, rank_zero[] = { 0 };
+	static const struct hp_map whole[MAX_DIMS];
+	const struct hp_layout alone = { one, 1, (uint8_t)n_dims, whole, rank_zero, 1 };
+	struct placement from_room[MESH_MAX_AXES], to_room[MESH_MAX_AXES];
+	struct sharding source, target;
+	uint64_t off[MAX_DIMS], len[MAX_DIMS], at;
+	struct translate t = { from ? from->ranks : rank_zero, visit, arg };
+	int rc;
+
+	if (!from && !to)
+		return err_set(e, EINVAL, "`from_layout` and `to_layout` cannot both be None.");
+	if (n_dims > MAX_DIMS)
+		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, MAX_DIMS);
+	from = from ? from : &alone;
+	to = to ? to : &alone;
+	rc = hp_layout_sharding(from, "from_layout", from_room, &source, e);
+	if (!rc)
+		rc = hp_layout_sharding(to, "to_layout", to_room, &target, e);
+	if (!rc)
+		rc = check_dims(from, "from_layout", n_dims, e);
+	if (!rc)
+		rc = check_dims(to, "to_layout", n_dims, e);
+	if (rc)
+		return rc;
+	if (!hp_layout_position(to, to_rank, &at))
+		return err_set(e, EINVAL, "Input to_rank_id is not in to_rank_list.");
+	/* Splits are even: what one rank can have all can. */
+	if (!shard_box(&source, 0, n_dims, shape, off, len))
+		return sharding_refused(&source, n_dims, shape, e);
+	if (!shard_box(&target, at, n_dims, shape, off, len))
+		return sharding_refused(&target, n_dims, shape, e);
+	return shard_find(&source, n_dims, shape, off, len, visit_rank, &t);
+}

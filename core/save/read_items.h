@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * read_items - which parts of which stored chunks fill the chunks that a process wants.
+ *
+ * Threads: pure.
+ */
+#ifndef SAVE_READ_ITEMS_H
+#define SAVE_READ_ITEMS_H
+
+#include "save/metadata.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+struct err;
+struct local_tensor;
+
+/* Items are freed by read_list_release, their numbers live in the arena. */
+struct read_list {
+	struct read_item *items;
+	size_t count, cap;
+	struct arena *a;
+};
+void read_list_release(struct read_list *l);
+
+/*
+ * One item for every pair of a shard of t and a stored chunk that overlap, shard by shard, chunks
+ * in the order of their list; hints say which of the list they are. Boxes without elements give
+ * none; a tensor without dimensions is read whole. Names are borrowed. Where t's shape is not the
+ * saved one, what both have in common is read.
+ *
+ * Fails with ENOMEM, EINVAL for another number of dimensions, ERR_CORRUPT for chunks outside
+ * their tensor; the list then holds what was found before.
+ */
+int read_list_add_tensor(struct read_list *l, const char *fqn, uint32_t fqn_len,
+			 const struct tensor_meta *saved, const struct local_tensor *t,
+			 struct err *e);
+/* The item that reads all of an entry which is bytes. */
+int read_list_add_bytes(struct read_list *l, const char *fqn, uint32_t fqn_len, struct err *e);
+
+#endif

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Megatron's ShardedTensor and ShardedObject; texts and order of checks as in its mapping.py. */
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "model/box.h"
+#include "save/checkpointable.h"
+#include "save/save_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+bool replica_is_main(const struct replica_id *r)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->ids[i])
+			return false;
+	return true;
+}
+
+/* ---- as Python would show it ---- */
+
+enum { REPR_MAX = 1024 }; /* more than fits a message */
+
+static void add_tuple(struct buf *b, const uint64_t *v, size_t n)
+{
+	buf_str(b, "(");
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s%" PRIu64, i ? ", " : "", v[i]);
+	buf_str(b, n == 1 ? ",)" : ")");
+}
+
+static void add_replica(struct buf *b, const struct replica_id *r)
+{
+	if (!r->is_tuple) {
+		buf_printf(b, "%" PRId64, r->n ? r->ids[0] : 0);
+		return;
+	}
+	buf_str(b, "(");
+	for (size_t i = 0; i < r->n; i++)
+		buf_printf(b, "%s%" PRId64, i ? ", " : "", r->ids[i]);
+	buf_str(b, r->n == 1 ? ",)" : ")");
+}
+
+static void add_tensor(struct buf *b, const struct sharded_tensor *s)
+{
+	const char *dtype = s->dtype < DTYPE_COUNT ? dtype_info(s->dtype)->name : NULL;
+
+	buf_printf(b, "ShardedTensor(key='%s', dtype=torch.%s, local_shape=",
+		   FQN_TEXT(s->key, s->key_len), dtype ? dtype : "unknown");
+	add_tuple(b, s->local_shape, s->n_local);
+	buf_str(b, ", global_shape=");
+	add_tuple(b, s->global_shape, s->n_global);
+	buf_str(b, ", global_offset=");
+	add_tuple(b, s->global_offset, s->n_offset);
+	buf_str(b, ", axis_fragmentations=");
+	if (s->axis_fragmentations)
+		add_tuple(b, s->axis_fragmentations, s->n_global);
+	else
+		buf_str(b, "None");
+	buf_str(b, ", replica_id=");
+	add_replica(b, &s->replica);
+	buf_printf(b,
+		   ", prepend_axis_num=%u, allow_shape_mismatch=%s, flattened_range=", s->n_prepend,
+		   s->allow_shape_mismatch ? "True" : "False");
+	if (s->flattened_range)
+		buf_printf(b, "slice(%" PRIu64 ", %" PRIu64 ", None))", s->flattened_range[0],
+			   s->flattened_range[1]);
+	else
+		buf_str(b, "None)");
+}
+
+/* "WHAT for ShardedTensor(...)END" */
+static int refuse(struct err *e, const struct sharded_tensor *s, const char *what, const char *end)
+{
+	struct buf b = BUF_INIT(REPR_MAX);
+
+	add_tensor(&b, s);
+	(void)err_set(e, EINVAL, "%s for %s%s", what, b.data ? b.data : "ShardedTensor", end);
+	buf_release(&b);
+	return -EINVAL;
+}
+
+/* ---- ShardedTensor ---- */
+
+static int check_grid(const struct sharded_tensor *s, struct err *e)
+{
+	char what[96];
+
+	for (size_t i = 0; s->axis_fragmentations && i < s->n_local; i++) {
+		uint64_t off = s->global_offset[s->n_prepend + i], len = s->local_shape[i];
+
+		if (!len || off % len == 0)
+			continue;
+		(void)snprintf(what, sizeof(what),
+			       "Global offset (%" PRIu64
+			       ") must be divisible by local shape (%" PRIu64 ")",
+			       off, len);
+		return refuse(e, s, what, ".");
+	}
+	return 0;
+}
+
+int sharded_tensor_check(const struct sharded_tensor *s, struct err *e)
+{
+	const struct array *d = s->data;
+	int rc;
+
+	if (d && d->dtype != s->dtype)
+		return refuse(e, s, "Data dtype should match `dtype` attribute", "");
+	if (d && !s->flattened_range &&
+	    (d->n_dims != s->n_local ||
+	     (d->n_dims && memcmp(d->shape, s->local_shape, d->n_dims * sizeof(*d->shape)))))
+		return refuse(e, s, "Data shape should match `local_shape` attribute", "");
+	if (s->n_global != s->n_offset)
+		return refuse(e, s,
+			      "Global offset dimensions should be equal to global shape dimensions",
+			      "");
+	if (s->n_local + s->n_prepend != s->n_global)
+		return refuse(e, s,
+			      "Local shape together with `prepend_axis_num` dimensions should be "
+			      "equal to global shape dimensions",
+			      "");
+	rc = check_grid(s, e);
+	if (rc)
+		return rc;
+	if (s->flattened_range)
+		return err_set(e, EINVAL, "ShardedTensor.flattened_range is not supported.");
+	return 0;
+}
+
+static int refuse_offsets(const struct rank_offsets_args *args, struct err *e)
+{
+	struct buf b = BUF_INIT(REPR_MAX);
+
+	buf_str(&b, "(");
+	for (size_t i = 0; i < args->n_offsets; i++)
+		buf_printf(&b, "%s(%" PRId64 ", %" PRId64 ", %" PRId64 ")", i ? ", " : "",
+			   args->offsets[i].axis, args->offsets[i].rank, args->offsets[i].fragm);
+	buf_str(&b, args->n_offsets == 1 ? ",)" : ")");
+	(void)err_set(e, EINVAL, "Invalid rank offsets: %s for key %s.", b.data ? b.data : "",
+		      FQN_TEXT(args->key, args->key_len));
+	buf_release(&b);
+	return -EINVAL;
+}
+
+/* dims: global shape, global offset, fragmentations, n numbers each. */
+static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_t *dims,
+			 struct err *e)
+{
+	for (size_t i = 0; i < n; i++) {
+		dims[i] = i < args->n_prepend ? 1 : args->data->shape[i - args->n_prepend];
+		dims[2 * n + i] = 1;
+	}
+	for (size_t i = 0; i < args->n_offsets; i++) {
+		const struct rank_offset *o = &args->offsets[i];
+		size_t axis = (size_t)o->axis;
+		uint64_t local;
+
+		if (o->axis < 0 || o->rank < 0 || o->fragm < 1 || o->rank >= o->fragm)
+			return refuse_offsets(args, e);
+		if (axis >= n)
+			return err_set(e, EINVAL, "axis %zu of %zu in rank offsets for key %s",
+				       axis, n, FQN_TEXT(args->key, args->key_len));
+		local = axis < args->n_prepend ? 1 : args->data->shape[axis - args->n_prepend];
+		if (ckd_mul(&dims[axis], local, (uint64_t)o->fragm) || dims[axis] > INT64_MAX)
+			return err_set(e, EINVAL,
+				       "axis %zu for key %s is longer than 2^63 - 1 elements", axis,
+				       FQN_TEXT(args->key, args->key_len));
+		dims[n + axis] = (uint64_t)o->rank * local;
+		dims[2 * n + axis] = (uint64_t)o->fragm;
+	}
+	return 0;
+}
+
+int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struct arena *a,
+				     struct sharded_tensor *ret, struct err *e)
+{
+	size_t n = (size_t)args->data->n_dims + args->n_prepend;
+	struct sharded_tensor s;
+	uint64_t *dims;
+	int rc;
+
+	if (n > MAX_DIMS)
+		return err_set(e, EINVAL, "%zu dimensions for key %s, the most is %d", n,
+			       FQN_TEXT(args->key, args->key_len), MAX_DIMS);
+	dims = arena_array(a, 3 * n, sizeof(*dims));
+	if (!dims)
+		return err_set(e, ENOMEM, "sharded tensor of %zu dimensions: out of memory", n);
+	rc = apply_offsets(args, n, dims, e);
+	if (rc)
+		return rc;
+	s = (struct sharded_tensor){
+		.key = args->key,
+		.key_len = args->key_len,
+		.data = args->data,
+		.dtype = args->data->dtype,
+		.n_local = args->data->n_dims,
+		.n_global = (uint8_t)n,
+		.n_offset = (uint8_t)n,
+		.n_prepend = args->n_prepend,
+		.local_shape = args->data->shape,
+		.global_shape = dims,
+		.global_offset = dims + n,
+		.axis_fragmentations = dims + 2 * n,
+		.replica = args->replica,
+		.allow_shape_mismatch = args->allow_shape_mismatch,
+	};
+	rc = sharded_tensor_check(&s, e);
+	if (!rc)
+		*ret = s;
+	return rc;
+}
+
+int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct err *e)
+{
+	uint64_t cell[MAX_DIMS];
+	int rc = sharded_tensor_check(s, e);
+
+	if (rc)
+		return rc;
+	if (!s->axis_fragmentations)
+		return refuse(e, s, "No regular grid", "");
+	for (size_t i = 0; i < s->n_global; i++) {
+		uint64_t len = i < s->n_prepend ? 1 : s->local_shape[i - s->n_prepend];
+
+		if (!len)
+			return refuse(e, s, "No cell of an empty axis", "");
+		cell[i] = s->global_offset[i] / len;
+	}
+	if (s->n_global)
+		memcpy(ret, cell, s->n_global * sizeof(*ret));
+	return 0;
+}
+
+/* The box of one shard: prepended axes are 1 long. */
+static int shard_of(const struct sharded_tensor *s, struct arena *a, struct shard *ret,
+		    struct err *e)
+{
+	uint64_t *len;
+	int rc = sharded_tensor_check(s, e);
+
+	if (rc)
+		return rc;
+	/* Megatron would make a chunk whose offset and sizes differ in length. */
+	if (s->n_prepend && !s->axis_fragmentations)
+		return refuse(e, s, "Prepended axes need a regular grid", "");
+	len = arena_array(a, s->n_global, sizeof(*len));
+	if (!len)
+		return err_set(e, ENOMEM, "box of a sharded tensor: out of memory");
+	for (size_t i = 0; i < s->n_global; i++)
+		len[i] = i < s->n_prepend ? 1 : s->local_shape[i - s->n_prepend];
+	*ret = (struct shard){ .off = s->global_offset,
+			       .len = len,
+			       .data = s->data ? s->data->data : NULL };
+	return 0;
+}
+
+static bool same_tensor(const struct sharded_tensor *a, const struct sharded_tensor *b)
+{
+	return a->dtype == b->dtype && a->n_global == b->n_global &&
+	       (!a->n_global ||
+		!memcmp(a->global_shape, b->global_shape, a->n_global * sizeof(uint64_t)));
+}
+
+/* Counts the main replica of a shard in its cell of the grid that the first shard tells. */
+static int count_cell(const struct sharded_tensor *first, const struct sharded_tensor *s,
+		      uint8_t *main_replicas, struct err *e)
+{
+	uint64_t cell[MAX_DIMS], at = 0;
+	int rc;
+
+	if (!replica_is_main(&s->replica))
+		return 0;
+	rc = sharded_tensor_cell(s, cell, e);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < s->n_global; i++) {
+		if (cell[i] >= first->axis_fragmentations[i])
+			return refuse(e, s, "Invalid access pattern", "");
+		at = at * first->axis_fragmentations[i] + cell[i];
+	}
+	return main_replicas[at]++ ? refuse(e, s, "Invalid access pattern", "") : 0;
+}
+
+static int check_cells(const struct sharded_tensor *shards, size_t n, struct err *e)
+{
+	autofree uint8_t *main_replicas = NULL;
+	uint64_t cells;
+
+	/* More cells than shards cannot all have one. */
+	if (!box_volume(shards->n_global, shards->axis_fragmentations, &cells) || cells > n)
+		return refuse(e, shards, "Invalid access pattern", "");
+	main_replicas = calloc(cells + 1, 1);
+	if (!main_replicas)
+		return err_set(e, ENOMEM, "grid of %" PRIu64 " cells: out of memory", cells);
+	for (size_t i = 0; i < n; i++) {
+		int rc = count_cell(shards, &shards[i], main_replicas, e);
+
+		if (rc)
+			return rc;
+	}
+	return memchr(main_replicas, 0, cells) ? refuse(e, shards, "Invalid access pattern", "")
+					       : 0;
+}
+
+int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct err *e)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct sharded_tensor *s = &shards[i];
+		int rc = sharded_tensor_check(s, e);
+
+		if (rc)
+			return rc;
+		if (!same_tensor(shards, s) ||
+		    !s->axis_fragmentations != !shards->axis_fragmentations ||
+		    (s->axis_fragmentations &&
+		     (s->n_local != shards->n_local ||
+		      (s->n_local && memcmp(s->local_shape, shards->local_shape,
+					    s->n_local * sizeof(uint64_t)) != 0))))
+			return refuse(e, s, "Shards of one tensor differ", "");
+	}
+	return n && shards->axis_fragmentations ? check_cells(shards, n, e) : 0;
+}
+
+int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, struct arena *a,
+			      struct local_tensor *ret, struct err *e)
+{
+	struct shard *out = arena_array(a, n, sizeof(*out));
+	struct local_tensor t;
+	int rc;
+
+	if (!out)
+		return err_set(e, ENOMEM, "%zu shards: out of memory", n);
+	if (!n)
+		return err_set(e, EINVAL, "a container of shards must hold one at least");
+	for (size_t i = 0; i < n; i++) {
+		rc = shard_of(&shards[i], a, &out[i], e);
+		if (rc)
+			return rc;
+		if (!same_tensor(&shards[0], &shards[i]))
+			return refuse(e, &shards[i], "Shards of one tensor differ", "");
+	}
+	t = (struct local_tensor){ .kind = n == 1 ? LOCAL_BOX : LOCAL_SHARDS,
+				   .n_dims = shards[0].n_global,
+				   .props = { .dtype = shards[0].dtype },
+				   .shape = shards[0].global_shape,
+				   .shards = out,
+				   .n_shards = n,
+				   .allow_shape_mismatch = shards[0].allow_shape_mismatch };
+	rc = local_tensor_check(&t, shards[0].key, shards[0].key_len, e);
+	if (!rc)
+		*ret = t;
+	return rc;
+}
+
+/* ---- ShardedObject ---- */
+
+int sharded_object_name(const struct sharded_object *o, struct buf *b, struct err *e)
+{
+	if (o->n_offset != o->n_shape)
+		return err_set(e, EINVAL,
+			       "Global offset dimensions should be equal to global shape "
+			       "dimensions for ShardedObject(key='%s')",
+			       FQN_TEXT(o->key, o->key_len));
+	buf_add(b, o->key, o->key_len);
+	buf_str(b, "/shard_");
+	for (size_t i = 0; i < o->n_offset; i++) {
+		buf_str(b, i ? "." : "");
+		buf_u64(b, o->offset[i]);
+	}
+	buf_str(b, "_");
+	for (size_t i = 0; i < o->n_shape; i++) {
+		buf_str(b, i ? "." : "");
+		buf_u64(b, o->shape[i]);
+	}
+	return b->err ? err_set(e, b->err, "name of an object: no room") : 0;
+}
+
+static int by_offset(const void *ap, const void *bp)
+{
+	const struct sharded_object *const *a = ap, *const *b = bp;
+
+	return box_compare_off((*a)->n_offset, (*a)->offset, (*b)->offset);
+}
+
+int sharded_objects_check(const struct sharded_object *objects, size_t n, struct err *e)
+{
+	autofree const struct sharded_object **list = calloc(n + 1, sizeof(*list));
+	size_t count = 0;
+	uint64_t want;
+
+	if (!list)
+		return err_set(e, ENOMEM, "%zu objects: out of memory", n);
+	for (size_t i = 0; i < n; i++) {
+		const struct sharded_object *o = &objects[i];
+
+		if (o->n_offset != o->n_shape || o->n_shape != objects->n_shape ||
+		    (o->n_shape && memcmp(o->shape, objects->shape, o->n_shape * sizeof(uint64_t))))
+			return err_set(e, EINVAL, "ShardedObject(key='%s') is of several shapes",
+				       FQN_TEXT(o->key, o->key_len));
+		if (replica_is_main(&o->replica))
+			list[count++] = o;
+	}
+	qsort(list, count, sizeof(*list), by_offset);
+	for (size_t i = 1; i < count; i++)
+		if (!by_offset(&list[i - 1], &list[i]))
+			return err_set(e, EINVAL, "Duplicate ShardedObject keys: ['%s' at %s]",
+				       FQN_TEXT(list[i]->key, list[i]->key_len),
+				       TUPLE_TEXT(list[i]->offset, list[i]->n_offset));
+	if (!n)
+		return 0;
+	if (!box_volume(objects->n_shape, objects->shape, &want))
+		want = INT64_MAX;
+	if (want != count)
+		return err_set(e, EINVAL,
+			       "Invalid access pattern: %" PRId64 " ShardedObject are missing.",
+			       (int64_t)(want - count));
+	return 0;
+}
+
+/* As Python words it when a string splits into other than `want` parts. */
+static int split_count(const char *s, size_t n, char at, size_t want, struct err *e)
+{
+	size_t got = 1;
+
+	for (size_t i = 0; i < n; i++)
+		got += s[i] == at;
+	if (got == want)
+		return 0;
+	return err_set(e, EINVAL, "%s values to unpack (expected %zu, got %zu)",
+		       got > want ? "too many" : "not enough", want, got);
+}
+
+/* "1.20.3" */
+static int parse_numbers(const char *s, const char *end, uint64_t *ret, size_t *ret_n,
+			 struct err *e)
+{
+	size_t n = 0;
+
+	for (const char *at = s;; at++) {
+		const char *start = at;
+		uint64_t v = 0;
+
+		for (; at < end && *at >= '0' && *at <= '9'; at++)
+			if (ckd_mul(&v, v, 10u) || ckd_add(&v, v, (unsigned)(*at - '0')) ||
+			    v > INT64_MAX)
+				return err_set(e, EINVAL, "a number beyond 2^63 - 1");
+		if (at == start || (at < end && *at != '.'))
+			return err_set(e, EINVAL, "'%s' is no list of numbers",
+				       FQN_TEXT(s, (size_t)(end - s)));
+		if (n == MAX_DIMS)
+			return err_set(e, EINVAL, "more than %d dimensions", MAX_DIMS);
+		ret[n++] = v;
+		if (at == end)
+			break;
+	}
+	*ret_n = n;
+	return 0;
+}
+
+static int parse_shard(const char *s, const char *end, uint64_t *offset, size_t *n_offset,
+		       uint64_t *shape, size_t *n_shape, struct err *e)
+{
+	const char *bar, *bar2;
+	int rc = split_count(s, (size_t)(end - s), '_', 3, e);
+
+	if (rc)
+		return rc;
+	bar = memchr(s, '_', (size_t)(end - s));
+	bar2 = memchr(bar + 1, '_', (size_t)(end - bar - 1));
+	if (bar - s != 5 || memcmp(s, "shard", 5) != 0)
+		return err_set(e, EINVAL, "'%s' is not 'shard'", FQN_TEXT(s, (size_t)(bar - s)));
+	rc = parse_numbers(bar + 1, bar2, offset, n_offset, e);
+	if (!rc)
+		rc = parse_numbers(bar2 + 1, end, shape, n_shape, e);
+	if (rc)
+		return rc;
+	if (*n_shape + 1 == *n_offset)
+		shape[(*n_shape)++] = SHARDED_OBJECT_UNKNOWN;
+	if (*n_shape != *n_offset)
+		return err_set(e, EINVAL,
+			       "Global offset dimensions should be equal to global shape "
+			       "dimensions");
+	return 0;
+}
+
+int sharded_object_parse(const char *name, size_t len, struct arena *a, struct sharded_object *ret,
+			 struct err *e)
+{
+	uint64_t offset[MAX_DIMS], shape[MAX_DIMS + 1];
+	const char *slash = memchr(name, '/', len);
+	size_t n_offset = 0, n_shape = 0;
+	const uint64_t *kept_offset, *kept_shape;
+	int rc = split_count(name, len, '/', 2, e);
+
+	if (!rc)
+		rc = parse_shard(slash + 1, name + len, offset, &n_offset, shape, &n_shape, e);
+	if (rc)
+		return err_wrap(e, "object '%s'", FQN_TEXT(name, len));
+	kept_offset = arena_dup(a, offset, n_offset * sizeof(*offset));
+	kept_shape = arena_dup(a, shape, n_shape * sizeof(*shape));
+	if (!kept_offset || !kept_shape)
+		return err_set(e, ENOMEM, "object '%s': out of memory", FQN_TEXT(name, len));
+	*ret = (struct sharded_object){ .key = name,
+					.key_len = (size_t)(slash - name),
+					.n_offset = (uint8_t)n_offset,
+					.n_shape = (uint8_t)n_shape,
+					.offset = kept_offset,
+					.shape = kept_shape };
+	return 0;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * state_index - entries of a state dict by name. Private to core/save.
+ *
+ * Threads: any number may look up once it is built.
+ */
+#ifndef SAVE_STATE_INDEX_H
+#define SAVE_STATE_INDEX_H
+
+#include "save/idtable.h"
+#include "save/planner.h"
+
+struct state_index {
+	const struct state_dict *dict;
+	struct idtable names;
+};
+
+/* Checks every entry as well; a name that is there twice fails with the system's text. */
+int state_index_init(struct state_index *x, const struct state_dict *dict,
+		     enum planner_system system, struct err *e);
+void state_index_release(struct state_index *x);
+
+/* ENOENT with HyperParallel's text where the name is not there. */
+int state_index_find(const struct state_index *x, const struct meta_index *index, size_t *ret,
+		     struct err *e);
+
+#endif

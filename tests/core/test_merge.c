@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans of all ranks made into one, and what is wrong with some; HyperParallel's text is that of
+ * its planner_golden.json.
+ */
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "golden_util.h"
+#include "plan_util.h"
+#include "save/merge.h"
+#include "suites.h"
+
+static struct arena arena = ARENA_INIT(1 << 28);
+
+static const uint64_t zero[2], two[] = { 2, 2 }, three[] = { 3, 3 }, four[] = { 4, 4 };
+
+START_TEST(properties_that_differ_are_refused_as_in_hyperparallel)
+{
+	json_t *all = golden_load("hyperparallel/planner_golden.json");
+	const char *want = golden_text(json_object_get(all, "errors"), "props_differ");
+	struct write_item a = whole("a", 1, two, DTYPE_F32), b = whole("a", 1, two, DTYPE_F16),
+			  c = whole("a", 1, three, DTYPE_F32);
+	struct save_plan plans[] = { { .items = &a, .n_items = 1 }, { .items = &b, .n_items = 1 } },
+			 got[2];
+	struct merge_rules rules = { .rule = DEDUP_HYPERPARALLEL, .same_props = true };
+	struct metadata md = { .n_entries = 42 };
+	struct err e = { 0 };
+
+	ck_assert_int_eq(merge_plans(plans, 2, &rules, &arena, got, &md, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, want);
+	plans[1].items = &c;
+	ck_assert_int_eq(merge_plans(plans, 2, &rules, &arena, got, &md, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, want);
+	ck_assert_uint_eq(md.n_entries, 42);
+	plans[1].items = &a; /* copies that are not shared out are all listed */
+	ck_assert(!merge_plans(plans, 2, &rules, &arena, got, &md, &e));
+	ck_assert_uint_eq(md.entries[0].tensor.n_chunks, 2);
+	ck_assert_int_eq(got[1].items[0].index.hint, 1);
+	json_decref(all);
+	arena_release(&arena);
+}
+END_TEST
+
+START_TEST(what_is_wrong_with_chunks_is_said_as_torch_says_it)
+{
+	static const uint64_t at[] = { 2, 0 }, half[] = { 2, 4 }, low[] = { 1, 2 };
+	struct chunk_meta chunks[] = { { zero, half }, { at, half }, { low, low } };
+	struct meta_entry t = {
+		.fqn = "w",
+		.fqn_len = 1,
+		.is_tensor = true,
+		.tensor = { .n_dims = 2, .size = four, .chunks = chunks, .n_chunks = 2 }
+	};
+	const struct metadata md = { .entries = &t, .n_entries = 1 };
+	struct err e = { 0 };
+
+	ck_assert(!metadata_validate(&md, true, &e));
+	t.tensor.n_chunks = 3;
+	ck_assert_int_eq(metadata_validate(&md, false, &e), -ERR_CORRUPT);
+	ck_assert_str_eq(e.msg, "key:w has overlapping chunks: torch.Size([2, 4]) at "
+				"torch.Size([0, 0]), torch.Size([1, 2]) at torch.Size([1, 2])");
+	t.tensor.n_chunks = 1;
+	ck_assert(!metadata_validate(&md, false, &e));
+	ck_assert_int_eq(metadata_validate(&md, true, &e), -ERR_CORRUPT);
+	ck_assert_str_eq(e.msg, "key:w invalid fill tensor-volume: 16 chunks-volume: 8");
+	chunks[0].off = three;
+	ck_assert_int_eq(metadata_validate(&md, false, &e), -ERR_CORRUPT);
+	ck_assert_str_eq(e.msg, "key:w has out of bounds chunk: tensor-size:torch.Size([4, 4]) "
+				"chunk: torch.Size([2, 4]) at torch.Size([3, 3])");
+}
+END_TEST
+
+START_TEST(overlaps_are_those_that_elements_have)
+{
+	struct rng r = rng_new();
+
+	for (int round = 0; round < 500; round++) {
+		uint64_t shape[2] = { 1 + rng_below(&r, 8), 1 + rng_below(&r, 8) }, boxes[12][4];
+		struct chunk_meta chunks[12];
+		struct meta_entry t = { .fqn = "w",
+					.fqn_len = 1,
+					.is_tensor = true,
+					.tensor = { .n_dims = 2,
+						    .size = shape,
+						    .chunks = chunks,
+						    .n_chunks = rng_below(&r, 7) } };
+		const struct metadata md = { .entries = &t, .n_entries = 1 };
+		uint8_t times[64] = { 0 };
+		bool overlap = false, hole = false;
+		struct err e = { 0 };
+
+		for (size_t i = 0; i < t.tensor.n_chunks; i++) {
+			random_box(&r, 2, shape, boxes[i]);
+			chunks[i] = (struct chunk_meta){ boxes[i], boxes[i] + 2 };
+			for (uint64_t y = 0; y < boxes[i][2]; y++)
+				for (uint64_t x = 0; x < boxes[i][3]; x++)
+					overlap |= times[(boxes[i][0] + y) * 8 + boxes[i][1] + x]++;
+		}
+		for (uint64_t i = 0; i < 64; i++)
+			hole |= i / 8 < shape[0] && i % 8 < shape[1] && !times[i];
+		REQUIRE(!metadata_validate(&md, false, &e) == !overlap);
+		REQUIRE(!metadata_validate(&md, true, &e) == (!overlap && !hole));
+	}
+}
+END_TEST
+
+static const struct {
+	struct write_item second;
+	bool same_props;
+	const char *text;
+} conflicts[] = {
+	{ { .index = { .fqn = "w", .fqn_len = 1 }, .type = WRITE_BYTE_IO },
+	  false,
+	  "'w' is a tensor, on rank 1 it is bytes" },
+	{ { .index = { "w", zero, 1, META_NO_HINT, 2, true },
+	    .size = four,
+	    .chunk = { two, two },
+	    .props = { .dtype = DTYPE_F32 },
+	    .type = WRITE_TENSOR },
+	  false,
+	  "'w' is not sharded, and rank 1 has one more" },
+	{ { .index = { "w", two, 1, META_NO_HINT, 1, true },
+	    .size = four,
+	    .chunk = { two, two },
+	    .props = { .dtype = DTYPE_F32 },
+	    .type = WRITE_SHARD },
+	  false,
+	  "'w' has 2 dimensions, on rank 1 it has 1" },
+	{ { .index = { "w", two, 1, META_NO_HINT, 2, false }, .type = WRITE_SHARD },
+	  false,
+	  "'w': 2 dimensions, dtype 0, no offset" },
+	{ { .index = { .fqn = "w", .fqn_len = 1 }, .type = 9 },
+	  false,
+	  "'w': write item of type 9" },
+	{ { .index = { "w", two, 1, META_NO_HINT, 2, true },
+	    .size = four,
+	    .chunk = { three, two },
+	    .props = { .dtype = DTYPE_F32 },
+	    .type = WRITE_SHARD },
+	  false,
+	  "Failed to validate global plan: key:w has out of bounds chunk: "
+	  "tensor-size:torch.Size([4, 4]) chunk: torch.Size([2, 2]) at torch.Size([3, 3])" },
+};
+
+START_TEST(plans_that_do_not_fit_together_are_refused)
+{
+	struct write_item first = whole("w", 2, four, DTYPE_F32);
+	struct save_plan plans[] = { { .items = &first, .n_items = 1 },
+				     { .items = &conflicts[_i].second, .n_items = 1 } },
+			 got[2];
+	struct merge_rules rules = { .validate = true };
+	struct metadata md = { .n_entries = 42 };
+	struct err e = { 0 };
+
+	first.type = WRITE_SHARD;
+	ck_assert_int_lt(merge_plans(plans, 2, &rules, &arena, got, &md, &e), 0);
+	ck_assert_str_eq(e.msg, conflicts[_i].text);
+	ck_assert_uint_eq(md.n_entries, 42);
+	arena_release(&arena);
+}
+END_TEST
+
+Suite *merge_suite(void)
+{
+	Suite *s = suite_create("merge");
+	TCase *tc = tcase_create("merge");
+
+	tcase_add_test(tc, properties_that_differ_are_refused_as_in_hyperparallel);
+	tcase_add_test(tc, what_is_wrong_with_chunks_is_said_as_torch_says_it);
+	tcase_add_test(tc, overlaps_are_those_that_elements_have);
+	tcase_add_loop_test(tc, plans_that_do_not_fit_together_are_refused, 0,
+			    ARRAY_LEN(conflicts));
+	suite_add_tcase(s, tc);
+	return s;
+}
