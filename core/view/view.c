@@ -105,20 +105,44 @@ static void tree_tensor(const void *arg, uint32_t index, const char **ret, size_
 	*ret_len = v->tensors.v[index].len;
 }
 
-/* The tensors of the tree that are stored flattened and had another shape. */
+/*
+ * Optimizer state in its own shape though it was saved flattened: core_v0.8 to 0.10 flattened what
+ * had one dimension to itself. More dimensions are stored as blocks, one number for each and the
+ * elements, so nothing else of one dimension is flattened.
+ */
+static bool is_flat_itself(const struct catalog_tensor *t)
+{
+	return t->n_dims == 1 && (text_glob("optimizer.state.*", t->fqn, t->fqn_len) ||
+				  text_glob("chained_*.optimizer.state.*", t->fqn, t->fqn_len));
+}
+
+/* Of a checkpoint with tensors that are stored flattened, those, and their like. */
 static int list_logical(struct view *v, struct err *e)
 {
 	size_t n;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	bool any = false;
 	int rc = 0;
 
-	for (uint32_t i = 0; !rc && i < v->tensors.n; i++) {
+	for (size_t i = 0; i < n && !any; i++)
+		any = t[i].n_logical;
+	for (uint32_t i = 0; !rc && any && i < v->tensors.n; i++) {
 		const struct named *name = &v->tensors.v[i];
 
-		if (t[name->index].n_logical)
+		if (t[name->index].n_logical || is_flat_itself(&t[name->index]))
 			rc = namelist_add(&v->logical, name->fqn, name->len, i, e);
 	}
 	return rc ? rc : namelist_finish(&v->logical, tree_tensor, v, e);
+}
+
+uint64_t view_logical_id(const struct view *v, size_t i)
+{
+	uint32_t at = v->logical.v[i].index;
+	size_t n;
+
+	return view_id(catalog_tensors(v->c, &n)[v->tensors.v[at].index].n_logical ? OF_LOGICAL
+										   : OF_TREE,
+		       at);
 }
 
 static int bind_layout(struct view *v, struct err *e)
@@ -554,7 +578,7 @@ bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t
 	*ret_object = p.face == FACE_OBJECTS;
 	*ret_id = view_id(of_rank(p.rank), p.index);
 	if (p.face == FACE_LOGICAL)
-		*ret_id = view_id(OF_LOGICAL, v->logical.v[p.index].index);
+		*ret_id = view_logical_id(v, p.index);
 	return p.face == FACE_TENSORS || p.face == FACE_NPY || p.face == FACE_OBJECTS ||
 	       p.face == FACE_LOGICAL;
 }

@@ -37,7 +37,7 @@ static int describe(const struct view *v, struct place p, struct vfile *ret, str
 	struct view_tensor t;
 
 	(void)e;
-	view_single_tensor(v, view_id(OF_LOGICAL, v->logical.v[p.index].index), &t);
+	view_single_tensor(v, view_logical_id(v, p.index), &t);
 	vfile_tensor(ret, t.id, t.bytes);
 	return 0;
 }
