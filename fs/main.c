@@ -61,9 +61,9 @@ static int print_overview(void)
 	}
 	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
 		     "this text, or a command's options; 'help recipes' lists recipes");
-	(void)printf("A CKPT is a directory with a .metadata file, as torch.distributed.checkpoint "
-		     "writes it;\nmount, ls, info, cat and export also take a directory of "
-		     "them.\nThe manual is ckptfs(1).\n");
+	(void)printf("A CKPT is a checkpoint of PyTorch DCP, Megatron-core, HyperParallel, safetensors "
+		     "or torch.save,\na directory or a file; or a directory of checkpoints.\n"
+		     "The manual is ckptfs(1).\n");
 	return cmd_finish(STATUS_DONE);
 }
 
