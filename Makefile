@@ -110,9 +110,10 @@ check:
 	@scripts/check.sh $(BUILD)
 check-asan:
 	@$(MAKE) --no-print-directory check VARIANT=asan
-# Under ThreadSanitizer only the suites that start threads, and the real mounts.
+# Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
-	@UNIT="blockcache catalog ckpt ckpt_model diff fetch files index run" \
+	@MOUNTS="bytes damage diff export hf mount reads run tree" \
+	  UNIT="blockcache catalog ckpt ckpt_model diff fetch files index run" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 check-torch: all
 	@scripts/setup.sh test
