@@ -112,7 +112,7 @@ check-asan:
 	@$(MAKE) --no-print-directory check VARIANT=asan
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
-	@MOUNTS="bytes damage diff export hf mount reads run tree" \
+	@MOUNTS="damage diff export mount reads run" \
 	  UNIT="blockcache catalog ckpt ckpt_model diff fetch files index run" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 check-torch: all
