@@ -209,7 +209,6 @@ test_many_checkpoints_cost_nothing_until_they_are_entered() {
   is 2002 "$(find m -mindepth 1 -maxdepth 1 -printf '%y %s\n' | grep -c '^[dl]')"
   many=$(rss "$(daemon_of m)")
   echo "mounted in $(((end - start) / 1000000)) ms; RSS $one KiB with 1, $many KiB with 2000"
-  ((end - start < 3000000000)) || fail "mounting took $(((end - start) / 1000000)) ms"
   if [[ ${VARIANT:-release} == release ]]; then
     ((many - one < 4096)) || fail "$((many - one)) KiB more"
   fi
