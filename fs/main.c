@@ -61,9 +61,10 @@ static int print_overview(void)
 	}
 	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
 		     "this text, or a command's options; 'help recipes' lists recipes");
-	(void)printf("A CKPT is a checkpoint of PyTorch DCP, Megatron-core, HyperParallel, safetensors "
-		     "or torch.save,\na directory or a file; or a directory of checkpoints.\n"
-		     "The manual is ckptfs(1).\n");
+	(void)printf(
+		"A CKPT is a checkpoint of PyTorch DCP, Megatron-core, HyperParallel, safetensors "
+		"or torch.save,\na directory or a file; or a directory of checkpoints.\n"
+		"The manual is ckptfs(1).\n");
 	return cmd_finish(STATUS_DONE);
 }
 
