@@ -1,38 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* objects/FQN: a non-tensor item, its stored bytes after undoing transforms. */
+/*
+ * objects/FQN: a non-tensor item, its stored bytes after undoing transforms.
+ * logical/FQN: a tensor that is stored flattened, in the shape that it had before.
+ */
 #include "view/view_internal.h"
+
+static const struct namelist *list_of(const struct view *v, struct place p)
+{
+	return p.face == FACE_LOGICAL ? &v->logical : &v->objects;
+}
 
 static enum view_kind kind(const struct view *v, struct place p)
 {
-	if (p.rank || (p.index != PLACE_DIR && p.index >= v->objects.n))
+	if (p.rank || (p.index != PLACE_DIR && p.index >= list_of(v, p)->n))
 		return VIEW_NONE;
 	return p.index == PLACE_DIR ? VIEW_DIR : VIEW_FILE;
 }
 
 static uint64_t entries(const struct view *v, struct place p)
 {
-	(void)p;
-	return v->objects.n;
+	return list_of(v, p)->n;
 }
 
 static struct place entry(const struct view *v, struct place p, uint64_t pos,
 			  char name[static NAME_CAP])
 {
-	namelist_file(&v->objects, pos, "", name);
+	namelist_file(list_of(v, p), pos, "", name);
 	p.index = (uint32_t)pos;
 	return p;
 }
 
 static bool lookup(const struct view *v, struct place p, const char *name, struct place *ret)
 {
-	int64_t i = namelist_lookup(&v->objects, name, "");
+	int64_t i = namelist_lookup(list_of(v, p), name, "");
 
 	p.index = (uint32_t)i;
 	*ret = p;
 	return i >= 0;
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe_object(const struct view *v, struct place p, struct vfile *ret, struct err *e)
 {
 	size_t number = v->objects.v[p.index].index;
 	uint64_t size;
@@ -43,4 +50,19 @@ static int describe(const struct view *v, struct place p, struct vfile *ret, str
 	return rc;
 }
 
-const struct face face_objects = { "objects", false, kind, entries, entry, lookup, describe };
+static int describe_logical(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+{
+	struct view_tensor t;
+
+	(void)e;
+	view_single_tensor(v, view_logical_id(v, p.index), &t);
+	vfile_tensor(ret, t.id, t.bytes);
+	return 0;
+}
+
+const struct face face_objects = {
+	"objects", false, kind, entries, entry, lookup, describe_object
+};
+const struct face face_logical = {
+	"logical", false, kind, entries, entry, lookup, describe_logical
+};
