@@ -12,8 +12,10 @@ allowed() {
     parse | codec) echo "base model" ;;
     catalog) echo "base model parse codec" ;;
     format | view) echo "base model parse codec catalog" ;;
+    comm) echo "base" ;;
     read | save) echo "base model parse codec catalog format view" ;;
-    api) echo "base model parse codec catalog format view read save" ;;
+    store) echo "base model parse codec catalog format view save comm" ;;
+    api) echo "base model parse codec catalog format view read save comm store" ;;
     fs) echo "base api" ;;
     *) echo "?" ;;
   esac

@@ -141,7 +141,8 @@ int save_plan_copy(const struct save_plan *p, struct arena *a, struct save_plan 
 {
 	struct write_item *items = arena_array(a, p->n_items, sizeof(*items));
 	struct fqn_path *paths = arena_array(a, p->n_paths, sizeof(*paths));
-	bool ok = items && paths;
+	void *storage = arena_dup(a, p->storage, p->storage_len);
+	bool ok = items && paths && storage;
 
 	for (size_t i = 0; ok && i < p->n_items; i++)
 		ok = copy_item(&p->items[i], a, &items[i]);
@@ -152,6 +153,7 @@ int save_plan_copy(const struct save_plan *p, struct arena *a, struct save_plan 
 	*ret = *p;
 	ret->items = items;
 	ret->paths = paths;
+	ret->storage = p->storage_len ? storage : NULL;
 	return 0;
 }
 

@@ -95,6 +95,8 @@ struct storage_info {
 	const char *path;	 /* relative to the checkpoint */
 	uint64_t offset, length; /* bytes of that file */
 	const char *tensor_key;	 /* the name inside a container that has names, or NULL */
+	uint32_t tensor_key_len;
+	const char *transform; /* what has been done to the bytes, "stream.zstd/1"; NULL: nothing */
 };
 
 struct write_result {
@@ -134,6 +136,9 @@ struct save_plan {
 	size_t n_items;
 	const struct fqn_path *paths; /* planner_data */
 	size_t n_paths;
+	const void
+		*storage; /* storage_data: what the storage writer of the coordinator has to say */
+	size_t storage_len; /* to that of the plan's rank; bytes, after the global plan alone */
 	bool unchanged; /* empty because it equals the one before, which the other side has kept */
 };
 

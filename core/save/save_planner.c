@@ -368,6 +368,8 @@ static int finish(void *self, const struct save_plan *part, struct save_plan *re
 		return rc;
 	p->is_open = false;
 	*ret = p->opt.cache_plans ? p->finished.plan : *part;
+	ret->storage = part->storage; /* the storage's word is a new one each time */
+	ret->storage_len = part->storage_len;
 	return 0;
 }
 
