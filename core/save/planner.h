@@ -39,13 +39,24 @@ struct err;
 
 /* ---- state dicts ---- */
 
-/* Bytes that are there (data), or that read brings piece by piece, so that they need not fit. */
+/*
+ * Bytes that are there (data), or that read brings piece by piece, so that they need not fit. Who
+ * got it from get_data calls source_close when it is done with it.
+ */
 struct source {
-	const void *data; /* NULL: ask read, from any thread */
+	const void *data; /* NULL: ask read, from any thread; a tensor's in whole elements */
 	uint64_t len;	  /* bytes */
 	int (*read)(void *arg, uint64_t off, void *to, size_t n, struct err *e);
+	void (*close)(void *arg); /* NULL: nothing to do */
 	void *arg;
 };
+
+static inline void source_close(struct source *s)
+{
+	if (s->close)
+		s->close(s->arg);
+	*s = (struct source){ 0 };
+}
 
 struct state_entry {
 	const char *fqn;
