@@ -31,7 +31,7 @@ struct command {
 };
 
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
-	command_check, command_diff, command_export, command_index;
+	command_check, command_diff, command_export, command_index, command_reshard;
 
 /* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
 int cmd_fail(const struct err *e);

@@ -16,7 +16,10 @@ enum kind {
 	LIST,	/* const char **, grows */
 	SIZE,	/* uint64_t, "256MiB" */
 	NUMBER, /* uint64_t */
+	LEVEL,	/* NUMBER that may be left out: DEFAULT_LEVEL */
 };
+
+enum { DEFAULT_LEVEL = 3 }; /* of zstd, as torch's */
 
 struct word {
 	const char *name; /* with underscores; "" for one that is only a letter */
@@ -84,6 +87,22 @@ static const struct word words[] = {
 	  "compare all elements: how many changed, and how much" },
 	{ "jobs", 0, NUMBER, WORDS_JOBS, AT(jobs), "N",
 	  "worker threads (one per CPU, up to a few)" },
+	{ "ranks", 0, NUMBER, WORDS_RESHARD, AT(ranks), "N",
+	  "how many ranks it is written for (those of --layout, else 1)" },
+	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "FORMAT",
+	  "dcp, hyperparallel or safetensors (dcp)" },
+	{ "model", 0, FLAG, WORDS_RESHARD, AT(model), NULL,
+	  "the model alone, under the names it has in hf/" },
+	{ "zstd", 0, LEVEL, WORDS_RESHARD, AT(zstd), "LEVEL",
+	  "dcp: compress every item, 1 to 22 (3)" },
+	{ "threads", 0, NUMBER, WORDS_RESHARD, AT(threads), "N",
+	  "dcp: files of each rank, each with a thread of its own (1)" },
+	{ "file_per_item", 0, FLAG, WORDS_RESHARD, AT(file_per_item), NULL,
+	  "dcp: a file for every item" },
+	{ "save_to_lowest_rank", 0, FLAG, WORDS_RESHARD, AT(save_to_lowest_rank), NULL,
+	  "what several ranks have is the lowest's, not the least loaded's" },
+	{ "overwrite", 0, FLAG, WORDS_RESHARD, AT(overwrite), NULL,
+	  "replace the checkpoint at DST when the new one is complete" },
 	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
 	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar" },
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
@@ -171,6 +190,10 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 
 	if (w->kind == FLAG && value)
 		return err_set(e, EINVAL, "option '%s' takes no value", w->name);
+	if (w->kind == LEVEL && !value) {
+		*(uint64_t *)at = DEFAULT_LEVEL;
+		return 0;
+	}
 	if (w->kind != FLAG && !(value && *value))
 		return err_set(e, EINVAL, "option '%s' needs a value", w->name);
 	switch (w->kind) {
@@ -272,7 +295,7 @@ static int parse_long(struct options *o, unsigned groups, const char *s, const c
 		return 1;
 	if (!w || !len)
 		return err_set(e, EINVAL, "unknown option '--%.*s'", (int)len, s);
-	if (!value && next && w->kind != FLAG) {
+	if (!value && next && w->kind != FLAG && w->kind != LEVEL) {
 		value = next;
 		used = 2;
 	}
@@ -399,8 +422,9 @@ void options_help(FILE *to, unsigned groups)
 		if (!w->help || !(w->group & groups))
 			continue;
 		letter[1] = w->letter;
-		(void)snprintf(left, sizeof(left), "%3s --%s%s%s", w->letter ? letter : "", w->name,
-			       w->value ? "=" : "", w->value ? w->value : "");
+		(void)snprintf(left, sizeof(left), w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
+			       w->letter ? letter : "", w->name, w->value ? "=" : "",
+			       w->value ? w->value : "");
 		(void)fprintf(to, "  %-26s %s\n", left, w->help);
 	}
 }

@@ -7,7 +7,7 @@
  *	o.args[0], o.n_args        // what is left: CKPT, GLOB, ...
  *	options_release(&o);
  *
- * Forms: --word, --word=value, --word value, -x (letters may be joined: -lq), -o a,b=c. A dash
+ * Forms: --word, --word=value, --word value (where the value may not be left out), -x (letters may be joined: -lq), -o a,b=c. A dash
  * inside a word is as good as an underscore. In the list of -o a comma that belongs to a value is
  * written "\," and a backslash before it "\\"; any other backslash stands for itself, so that
  * globs look the same everywhere. "--" ends the options.
@@ -37,7 +37,8 @@ enum {
 	WORDS_INDEX = 1 << 7,
 	WORDS_DIFF = 1 << 8,
 	WORDS_JOBS = 1 << 9,
-	WORDS_HOW = 1 << 10, /* no command's: what does not change any byte of the tree */
+	WORDS_RESHARD = 1 << 10,
+	WORDS_HOW = 1 << 11, /* no command's: what does not change any byte of the tree */
 };
 
 struct options {
@@ -59,6 +60,10 @@ struct options {
 
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
+
+	const char *format;
+	uint64_t ranks, zstd; /* 0: not given */
+	bool overwrite, file_per_item, save_to_lowest_rank;
 
 	const char **args; /* not options, in order, NULL-terminated; NULL when there are none */
 	size_t n_args;

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_save - saving the tensors of a program as a checkpoint, and loading them back. ckptfs(1)
+ * has an example of 60 lines.
+ *
+ * A program has a state dict on every rank: names, and what this rank has of each tensor
+ * (save/checkpointable.h; save/planner.h has struct state_dict). All ranks call ckpt_save together:
+ *
+ *	struct shard shard = { .off = off, .len = len, .data = elements };
+ *	struct local_tensor t = { .kind = LOCAL_BOX, .n_dims = 2, .shape = shape,
+ *				  .props = { .dtype = DTYPE_BF16 }, .shards = &shard, .n_shards = 1 };
+ *	struct state_entry entry = { .fqn = "lm_head.weight", .fqn_len = 14, .tensor = &t };
+ *	struct state_dict dict = { &entry, 1 };
+ *	struct ckpt_save_opts opts = { .format = CKPT_DCP };
+ *
+ *	rc = ckpt_save(comm, "run/step-100", &dict, &opts, &e);
+ *
+ * and ckpt_load with any other shards of the same names fills those from whatever checkpoint this
+ * program reads, of whatever ranks and format. A program of one process passes a comm of its own
+ * (comm_self); comm/comm.h has ranks as threads and as MPI processes.
+ *
+ * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
+ * sentence, that of the first rank that failed. A save that fails or is killed leaves at its place
+ * what was there before.
+ *
+ * Threads: one call at a time for each struct comm; the state dict must stay until it returns.
+ */
+#ifndef API_CKPT_SAVE_H
+#define API_CKPT_SAVE_H
+
+#include "api/ckpt.h"
+#include "base/err.h"
+#include "comm/comm.h"
+#include "save/checkpointable.h"
+#include "save/metadata.h"
+#include "save/planner.h"
+#include "store/storage.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum ckpt_format {
+	CKPT_DCP,	    /* PyTorch Distributed Checkpoint, as of torch 2.14 */
+	CKPT_HYPERPARALLEL, /* its third generation */
+	CKPT_SAFETENSORS,   /* Hugging Face files and index; no objects */
+};
+
+struct ckpt_save_opts {
+	enum ckpt_format format;
+	bool overwrite;	     /* a checkpoint that is there is replaced, all at once at the end */
+	int zstd;	     /* DCP: compress items at this level; 0: do not */
+	bool file_per_item;  /* DCP: a file for each item, not for each rank or thread */
+	unsigned threads;    /* DCP: of each rank, each with a file of its own; 0: one */
+	uint64_t shard_size; /* safetensors: bytes of tensors in a file; 0: 5 GB */
+	bool save_to_lowest_rank; /* of ranks with the same, the lowest, not the least loaded */
+	/* In place of those that the format has; may be NULL. They are the caller's, who may keep
+	 * them for the next save: then plans that have not changed are not sent again. */
+	struct save_planner *planner;
+	struct storage_writer *writer;
+	/* Bytes of data that this rank has written so far, from any thread; may be NULL. */
+	void (*progress)(void *arg, uint64_t bytes);
+	void *progress_arg;
+};
+
+CKPT_API int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict,
+		       const struct ckpt_save_opts *opts, struct err *e);
+
+/* The format's own planner and writer, for who wants to keep them, or to put something around them.
+ */
+CKPT_API int ckpt_save_planner(enum ckpt_format format, struct save_planner *ret, struct err *e);
+CKPT_API int ckpt_save_writer(const struct ckpt_save_opts *opts, struct storage_writer *ret,
+			      struct err *e);
+
+struct ckpt_load_opts {
+	const struct ckpt_opts *open; /* NULL: none */
+	bool allow_partial; /* entries that the checkpoint lacks are left as they are */
+	take_bytes_fn *take_bytes; /* NULL: the dict has no bytes */
+	void *arg;
+	struct load_planner *planner; /* in place of PLANNER_DCP; may be NULL */
+	struct storage_reader *reader; /* in place of what opens every checkpoint; may be NULL */
+};
+
+CKPT_API int ckpt_load(struct comm *comm, const char *path, const struct state_dict *dict,
+		       const struct ckpt_load_opts *opts, struct err *e);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/reshard.h"
+
+#include "api/ckpt_internal.h"
+#include "api/reshard_internal.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "view/layout.h"
+#include "view/view.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void warn(const struct resharding *s, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+static void warn(const struct resharding *s, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (s->r->warn)
+		s->r->warn(s->r->warn_arg, text);
+}
+
+/* ---- what is written ---- */
+
+int reshard_compare(const char *fqn, size_t len, bool is_tensor, const struct reshard_entry *t)
+{
+	size_t n = len < t->fqn_len ? len : t->fqn_len;
+	int c = is_tensor - t->is_tensor;
+
+	if (!c && n)
+		c = memcmp(fqn, t->fqn, n);
+	return c ? c : len < t->fqn_len ? -1 : len > t->fqn_len;
+}
+
+static int compare_entries(const void *ap, const void *bp)
+{
+	const struct reshard_entry *const *a = ap, *const *b = bp;
+
+	return reshard_compare((*a)->fqn, (*a)->fqn_len, (*a)->is_tensor, *b);
+}
+
+static void add_tensor(struct resharding *s, size_t i)
+{
+	struct view_tensor t;
+	const char *fault;
+
+	if (s->r->model)
+		view_model_tensor(s->c->view, i, &t);
+	else
+		view_tensor(s->c->view, i, &t);
+	fault = ckpt_fault_of(s->c, &t);
+	if (fault) {
+		warn(s, "'%s' is left out: %s", FQN_TEXT(t.fqn, t.fqn_len), fault);
+		return;
+	}
+	s->entries[s->n++] = (struct reshard_entry){ .fqn = t.fqn,
+						     .fqn_len = (uint32_t)t.fqn_len,
+						     .number = (uint32_t)i,
+						     .is_tensor = true,
+						     .dtype = (uint8_t)t.dtype,
+						     .n_dims = (uint8_t)t.n_dims,
+						     .shape = t.shape };
+	s->total += t.bytes;
+	s->r->tensors++;
+}
+
+static void add_object(struct resharding *s, size_t i)
+{
+	struct ckpt_object o;
+
+	ckpt_object(s->c, i, &o);
+	if (o.fault) {
+		warn(s, "'%s' is left out: %s", FQN_TEXT(o.fqn, o.fqn_len), o.fault);
+		return;
+	}
+	s->entries[s->n++] = (struct reshard_entry){ .fqn = o.fqn,
+						     .fqn_len = (uint32_t)o.fqn_len,
+						     .number = (uint32_t)i };
+	s->total += o.length;
+	s->r->objects++;
+}
+
+static int list_entries(struct resharding *s, struct err *e)
+{
+	size_t tensors = s->r->model ? view_model(s->c->view) : view_tensors(s->c->view);
+	size_t objects = s->r->model ? 0 : view_objects(s->c->view);
+
+	s->entries = arena_array(&s->a, tensors + objects, sizeof(*s->entries));
+	s->by_name = arena_array(&s->a, tensors + objects, sizeof(*s->by_name));
+	if (!s->entries || !s->by_name)
+		return err_set(e, ENOMEM, "%zu tensors: out of memory", tensors);
+	for (size_t i = 0; i < tensors; i++)
+		add_tensor(s, i);
+	s->n_tensors = s->n;
+	if (objects && s->r->format == CKPT_SAFETENSORS)
+		warn(s, "%zu objects are left out: safetensors files hold tensors alone", objects);
+	else
+		for (size_t i = 0; i < objects; i++)
+			add_object(s, i);
+	for (size_t i = 0; i < s->n; i++)
+		s->by_name[i] = &s->entries[i];
+	qsort(s->by_name, s->n, sizeof(*s->by_name), compare_entries);
+	return 0;
+}
+
+/* ---- for whom ---- */
+
+static int bind_layout(struct resharding *s, struct err *e)
+{
+	struct layout_tensor *list = calloc(s->n_tensors + 1, sizeof(*list));
+	char text[384];
+	int rc;
+
+	if (!list)
+		return err_set(e, ENOMEM, "%zu tensors: out of memory", s->n_tensors);
+	for (size_t i = 0; i < s->n_tensors; i++)
+		list[i] = (struct layout_tensor){ .fqn = s->entries[i].fqn,
+						  .fqn_len = s->entries[i].fqn_len,
+						  .n_dims = s->entries[i].n_dims,
+						  .shape = s->entries[i].shape };
+	rc = layout_read(s->r->layout, &s->layout, e);
+	if (!rc)
+		rc = layout_bind(s->layout, list, s->n_tensors, e);
+	free(list);
+	for (size_t i = 0; !rc && i < 3 && layout_unused(s->layout, i, text, sizeof(text)); i++)
+		warn(s, "%s", text);
+	return rc;
+}
+
+/* Every rank of a layout is written, and they are numbered without gaps. */
+static int check_ranks(const struct resharding *s, struct err *e)
+{
+	size_t n = layout_ranks(s->layout);
+
+	for (size_t i = 0; i < n; i++)
+		if (layout_rank(s->layout, i) != i)
+			return err_set(e, EINVAL, "layout '%s': there is no rank %zu of 0 to %ju",
+				       s->r->layout, i, (uintmax_t)layout_rank(s->layout, n - 1));
+	if (s->r->ranks && s->r->ranks != n)
+		return err_set(e, EINVAL, "layout '%s' is for %zu ranks, not %ju", s->r->layout, n,
+			       (uintmax_t)s->r->ranks);
+	return 0;
+}
+
+static int count_ranks(struct resharding *s, struct err *e)
+{
+	struct reshard *r = s->r;
+	int rc = 0;
+
+	if (r->layout) {
+		rc = bind_layout(s, e);
+		if (!rc)
+			rc = check_ranks(s, e);
+	}
+	if (rc)
+		return rc;
+	if (!r->ranks)
+		r->ranks = s->layout ? layout_ranks(s->layout) : r->comm ? r->comm->size : 1;
+	if (r->ranks > RESHARD_MAX_RANKS)
+		return err_set(e, EINVAL, "%ju ranks: at most %u", (uintmax_t)r->ranks,
+			       RESHARD_MAX_RANKS);
+	if (r->comm && r->comm->size != r->ranks)
+		return err_set(e, EINVAL, "%ju ranks are to be written by %zu processes: start as "
+			       "many", (uintmax_t)r->ranks, r->comm->size);
+	s->ranks = r->ranks;
+	return 0;
+}
+
+/* Nobody may be left without a part of a tensor because no rank of the layout has it. */
+static int check_cover(const struct resharding *s, size_t i, uint64_t *boxes, struct err *e)
+{
+	const struct reshard_entry *t = &s->entries[i];
+	uint64_t off[MAX_DIMS], len[MAX_DIMS], volume;
+	size_t pair[2], n = 0;
+
+	for (size_t rank = 0; rank < s->ranks; rank++) {
+		uint64_t *row = boxes + n * 2 * t->n_dims;
+
+		if (!layout_box(s->layout, rank, i, row, row + t->n_dims))
+			continue;
+		(void)box_volume(t->n_dims, row + t->n_dims, &volume);
+		n += volume != 0;
+	}
+	(void)box_volume(t->n_dims, t->shape, &volume);
+	if (!volume || boxes_cover(t->n_dims, t->shape, boxes, n, off, len, pair) != BOXES_HOLE)
+		return 0;
+	return err_set(e, EINVAL, "layout '%s': no rank has %s of '%s' at %s", s->r->layout,
+		       SIZE_TEXT(len, t->n_dims), FQN_TEXT(t->fqn, t->fqn_len),
+		       SIZE_TEXT(off, t->n_dims));
+}
+
+static int check_layout(const struct resharding *s, struct err *e)
+{
+	autofree uint64_t *boxes = NULL;
+	int rc = 0;
+
+	if (!s->layout)
+		return 0;
+	boxes = calloc(s->ranks, 2 * MAX_DIMS * sizeof(*boxes));
+	if (!boxes)
+		return err_set(e, ENOMEM, "%zu ranks: out of memory", s->ranks);
+	for (size_t i = 0; !rc && i < s->n_tensors; i++)
+		rc = check_cover(s, i, boxes, e);
+	return rc;
+}
+
+/* ---- writing ---- */
+
+struct writing {
+	struct resharding *s;
+	sem_t turns;
+};
+
+static void wrote(void *arg, uint64_t bytes)
+{
+	struct resharding *s = arg;
+	uint64_t done = atomic_fetch_add(&s->written, bytes) + bytes;
+
+	if (s->r->progress)
+		s->r->progress(s->r->progress_arg, done, s->total);
+}
+
+/* Planner and writer of one rank, each with ours around it. */
+static int make_parts(struct writing *w, struct save_planner *planner,
+		      struct storage_writer *writer, struct err *e)
+{
+	struct ckpt_save_opts opts = w->s->r->save;
+	struct save_planner plain_planner = { 0 };
+	struct storage_writer plain_writer = { 0 };
+	int rc;
+
+	opts.format = w->s->r->format;
+	opts.progress = wrote;
+	opts.progress_arg = w->s;
+	rc = ckpt_save_planner(opts.format, &plain_planner, e);
+	if (!rc)
+		rc = reshard_planner(w->s, &plain_planner, planner, e);
+	if (!rc)
+		rc = ckpt_save_writer(&opts, &plain_writer, e);
+	return rc ? rc : reshard_gate(&w->turns, &plain_writer, writer, e);
+}
+
+static int write_rank(struct comm *comm, void *arg, struct err *e)
+{
+	struct writing *w = arg;
+	struct arena a CLEANUP(arena_release) = ARENA_INIT(SIZE_MAX);
+	struct save_planner planner CLEANUP(save_planner_free) = { 0 };
+	struct storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_save_opts opts = w->s->r->save;
+	struct state_dict dict;
+	int rc = make_parts(w, &planner, &writer, e);
+
+	if (!rc)
+		rc = reshard_dict(w->s, comm->rank, &a, &dict, e);
+	rc = comm_agree(comm, rc, e);
+	if (rc)
+		return rc;
+	opts.format = w->s->r->format;
+	opts.planner = &planner;
+	opts.writer = &writer;
+	return ckpt_save(comm, w->s->dest, &dict, &opts, e);
+}
+
+static int write_all(struct resharding *s, struct err *e)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	struct writing w = { .s = s };
+	int rc;
+
+	(void)sem_init(&w.turns, 0, s->r->jobs ? s->r->jobs : cpus > 0 ? (unsigned)cpus : 1);
+	rc = s->r->comm ? write_rank(s->r->comm, &w, e)
+			: comm_run_threads(s->ranks, write_rank, &w, e);
+	(void)sem_destroy(&w.turns);
+	return rc;
+}
+
+/* ---- the whole ---- */
+
+/* Objects have the form of the format that they were read from. */
+static enum object_form form_of(const struct ckpt *c)
+{
+	if (!strcmp(c->totals.format, "hyperparallel"))
+		return OBJECT_PICKLE;
+	return strcmp(c->totals.format, "torchsave") ? OBJECT_TORCH : OBJECT_JSON;
+}
+
+int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct err *e)
+{
+	struct resharding s = { .c = c,
+				.r = r,
+				.dest = dest,
+				.a = ARENA_INIT(SIZE_MAX),
+				.from = form_of(c),
+				.to = r->format == CKPT_DCP ? OBJECT_TORCH : OBJECT_PICKLE };
+	int rc;
+
+	r->tensors = r->objects = r->bytes = 0;
+	rc = list_entries(&s, e);
+	if (!rc)
+		rc = count_ranks(&s, e);
+	if (!rc)
+		rc = check_layout(&s, e);
+	if (!rc)
+		rc = write_all(&s, e);
+	r->bytes = s.written;
+	layout_free(s.layout);
+	arena_release(&s.a);
+	return rc;
+}

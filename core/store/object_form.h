@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * object_form - values of a training program in the form that a checkpoint system has for them.
+ *
+ *	OBJECT_TORCH   an archive of torch.save, as DCP has them. What else is found in its place
+ *	               (Megatron-core lets callers serialise themselves) goes through as it is.
+ *	OBJECT_PICKLE  a pickle; or bytes, which HyperParallel writes as they are
+ *	OBJECT_JSON    text of this program: what an object of a torch.save file is shown as
+ *
+ * From OBJECT_PICKLE to OBJECT_TORCH a pickle gets an archive around it, and bytes become an
+ * archive of a Python bytes object. From OBJECT_TORCH to OBJECT_PICKLE an archive becomes the
+ * pickle in it, unless it holds tensors: HyperParallel has no form for those, and gets the archive
+ * as bytes. JSON becomes the Python value that it reads as; where it holds numbers or strings that
+ * the JSON library has no room for, a string of the text.
+ *
+ * Nothing is executed: pickles are looked at, and copied.
+ *
+ * Threads: pure.
+ */
+#ifndef STORE_OBJECT_FORM_H
+#define STORE_OBJECT_FORM_H
+
+#include <stddef.h>
+
+struct buf;
+struct err;
+
+enum object_form { OBJECT_TORCH, OBJECT_PICKLE, OBJECT_JSON };
+
+/* Append what the len bytes are in another form. ENOMEM, EFBIG as of ret. */
+int object_convert(enum object_form from, enum object_form to, const void *data, size_t len,
+		   struct buf *ret, struct err *e);
+
+#endif

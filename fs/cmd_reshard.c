@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd.h"
+#include "options.h"
+
+#include "api/reshard.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "base/text.h"
+#include "comm/comm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const formats[] = {
+	[CKPT_DCP] = "dcp",
+	[CKPT_HYPERPARALLEL] = "hyperparallel",
+	[CKPT_SAFETENSORS] = "safetensors",
+};
+
+static int read_format(const struct options *o, struct reshard *r, struct err *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
+		if (!o->format || !strcmp(o->format, formats[i])) {
+			r->format = (enum ckpt_format)i;
+			return 0;
+		}
+	return err_set(e, EINVAL, "option 'format': '%s' is none of dcp, hyperparallel, safetensors",
+		       o->format);
+}
+
+static int only_dcp(const char *word, bool given, const struct reshard *r, struct err *e)
+{
+	if (!given || r->format == CKPT_DCP)
+		return 0;
+	return err_set(e, EINVAL, "option '%s' is for --format=dcp", word);
+}
+
+static int read_options(const struct options *o, struct reshard *r, struct err *e)
+{
+	int rc = read_format(o, r, e);
+
+	if (!rc)
+		rc = only_dcp("zstd", o->zstd, r, e);
+	if (!rc)
+		rc = only_dcp("threads", o->threads, r, e);
+	if (!rc)
+		rc = only_dcp("file_per_item", o->file_per_item, r, e);
+	if (rc)
+		return rc;
+	if (o->zstd > 22)
+		return err_set(e, EINVAL, "option 'zstd': levels are 1 to 22");
+	if (o->threads > 256)
+		return err_set(e, EINVAL, "option 'threads': at most 256");
+	if (o->jobs > 256)
+		return err_set(e, EINVAL, "option 'jobs': at most 256");
+	r->ranks = o->ranks;
+	r->layout = o->layout;
+	r->model = o->model || o->weights || o->recipe;
+	r->jobs = (unsigned)o->jobs;
+	r->save = (struct ckpt_save_opts){ .overwrite = o->overwrite,
+					   .zstd = (int)o->zstd,
+					   .file_per_item = o->file_per_item,
+					   .threads = (unsigned)o->threads,
+					   .shard_size = o->shard_size,
+					   .save_to_lowest_rank = o->save_to_lowest_rank };
+	return 0;
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct progress *p = arg;
+
+	p->total = total;
+	progress_set(p, done);
+}
+
+static void show_warning(void *arg, const char *what)
+{
+	progress_hide(arg);
+	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
+}
+
+/* The bar, the warnings and the last word are rank 0's. */
+static int reshard(const struct options *o, struct reshard *r, struct err *e)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct options open = *o;
+	bool speaks = !r->comm || !r->comm->rank;
+	struct progress p;
+	char size[32];
+	int rc;
+
+	open.layout = NULL; /* it is not that of a tree */
+	open.quiet = o->quiet || !speaks;
+	rc = cmd_open(o->args[0], &open, (struct ckpt_opts){ 0 }, &c, e);
+	if (r->comm)
+		rc = comm_agree(r->comm, rc, e);
+	if (rc)
+		return rc;
+	progress_start(&p, "reshard", 0, !open.quiet);
+	if (speaks) {
+		r->warn = show_warning;
+		r->warn_arg = r->progress_arg = &p;
+		r->progress = show_progress;
+	}
+	rc = ckpt_reshard(c, o->args[1], r, e);
+	progress_end(&p);
+	if (rc)
+		return err_wrap(e, "reshard");
+	if (!open.quiet && !r->comm)
+		(void)printf("%s: %ju tensors, %ju objects, %s for %ju rank%s\n", o->args[1],
+			     (uintmax_t)r->tensors, (uintmax_t)r->objects,
+			     text_size(r->bytes, size, sizeof(size)), (uintmax_t)r->ranks,
+			     r->ranks == 1 ? "" : "s");
+	return 0;
+}
+
+static int run_reshard(const struct options *o)
+{
+	struct reshard r = { 0 };
+	struct comm comm;
+	struct err e = { 0 };
+	int rc = read_options(o, &r, &e);
+
+	if (rc)
+		return cmd_fail(&e);
+	rc = comm_mpi_start(&comm, &e);
+	if (rc < 0)
+		return cmd_fail(&e);
+	if (!rc)
+		r.comm = &comm;
+	rc = reshard(o, &r, &e);
+	if (r.comm)
+		comm_free(&comm);
+	return rc ? cmd_fail(&e) : cmd_finish(STATUS_DONE);
+}
+
+const struct command command_reshard = {
+	.name = "reshard",
+	.usage = "SRC DST",
+	.summary = "Write a checkpoint again for other ranks or in another format",
+	.details = "DST is written as DST.partial and gets its name when all of it is on disk. "
+		   "Without --layout,\ntensors are cut along their first dimension. With --model, "
+		   "--weights or --recipe only the\nmodel is written. Under mpirun every process is "
+		   "a rank.\n",
+	.words = WORDS_OPEN | WORDS_JOBS | WORDS_RESHARD,
+	.min_args = 2,
+	.max_args = 2,
+	.run = run_reshard,
+};
