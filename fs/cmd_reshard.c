@@ -90,7 +90,7 @@ static int reshard(const struct options *o, struct reshard *r, struct err *e)
 	struct options open = *o;
 	bool speaks = !r->comm || !r->comm->rank;
 	struct progress p;
-	char size[32];
+	char size[16];
 	int rc;
 
 	open.layout = NULL; /* it is not that of a tree */
@@ -113,7 +113,7 @@ static int reshard(const struct options *o, struct reshard *r, struct err *e)
 	if (!open.quiet && !r->comm)
 		(void)printf("%s: %ju tensors, %ju objects, %s for %ju rank%s\n", o->args[1],
 			     (uintmax_t)r->tensors, (uintmax_t)r->objects,
-			     text_size(r->bytes, size, sizeof(size)), (uintmax_t)r->ranks,
+			     text_size(r->bytes, size), (uintmax_t)r->ranks,
 			     r->ranks == 1 ? "" : "s");
 	return 0;
 }
@@ -123,19 +123,21 @@ static int run_reshard(const struct options *o)
 	struct reshard r = { 0 };
 	struct comm comm;
 	struct err e = { 0 };
-	int rc = read_options(o, &r, &e);
+	int rc = read_options(o, &r, &e), mpi;
 
 	if (rc)
 		return cmd_fail(&e);
-	rc = comm_mpi_start(&comm, &e);
-	if (rc < 0)
+	mpi = comm_mpi_start(&comm, &e);
+	if (mpi < 0)
 		return cmd_fail(&e);
-	if (!rc)
+	if (!mpi)
 		r.comm = &comm;
 	rc = reshard(o, &r, &e);
 	if (r.comm)
-		comm_free(&comm);
-	return rc ? cmd_fail(&e) : cmd_finish(STATUS_DONE);
+		rc = comm_mpi_end(&comm, rc, &e);
+	if (rc) /* all ranks fail with the same sentence */
+		return r.comm && r.rank ? STATUS_TROUBLE : cmd_fail(&e);
+	return cmd_finish(STATUS_DONE);
 }
 
 const struct command command_reshard = {

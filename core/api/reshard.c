@@ -11,6 +11,7 @@
 #include "view/view.h"
 
 #include <semaphore.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,7 +251,7 @@ static int make_parts(struct writing *w, struct save_planner *planner,
 	return rc ? rc : reshard_gate(&w->turns, &plain_writer, writer, e);
 }
 
-static int write_rank(struct comm *comm, void *arg, struct err *e)
+static int write_rank(void *arg, struct comm *comm, struct err *e)
 {
 	struct writing *w = arg;
 	struct arena a CLEANUP(arena_release) = ARENA_INIT(SIZE_MAX);
@@ -278,7 +279,7 @@ static int write_all(struct resharding *s, struct err *e)
 	int rc;
 
 	(void)sem_init(&w.turns, 0, s->r->jobs ? s->r->jobs : cpus > 0 ? (unsigned)cpus : 1);
-	rc = s->r->comm ? write_rank(s->r->comm, &w, e)
+	rc = s->r->comm ? write_rank(&w, s->r->comm, e)
 			: comm_run_threads(s->ranks, write_rank, &w, e);
 	(void)sem_destroy(&w.turns);
 	return rc;
