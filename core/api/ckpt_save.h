@@ -57,7 +57,7 @@ struct ckpt_save_opts {
 	 * them for the next save: then plans that have not changed are not sent again. */
 	struct save_planner *planner;
 	struct storage_writer *writer;
-	/* Bytes of data that this rank has written so far, from any thread; may be NULL. */
+	/* So many more bytes of data are written, from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *progress_arg;
 };
@@ -72,11 +72,11 @@ CKPT_API int ckpt_save_writer(const struct ckpt_save_opts *opts, struct storage_
 			      struct err *e);
 
 struct ckpt_load_opts {
-	const struct ckpt_opts *open; /* NULL: none */
-	bool allow_partial; /* entries that the checkpoint lacks are left as they are */
-	take_bytes_fn *take_bytes; /* NULL: the dict has no bytes */
-	void *arg;
-	struct load_planner *planner; /* in place of PLANNER_DCP; may be NULL */
+	const struct ckpt_opts *open;  /* NULL: none */
+	bool allow_partial;	       /* entries that the checkpoint lacks are left as they are */
+	take_bytes_fn *take_bytes;     /* NULL: the dict has no bytes */
+	void *arg;		       /* of take_bytes */
+	struct load_planner *planner;  /* in place of PLANNER_DCP; may be NULL */
 	struct storage_reader *reader; /* in place of what opens every checkpoint; may be NULL */
 };
 

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/ckpt_save.h"
+
+#include "api/ckpt_reader.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "store/load_run.h"
+#include "store/save_run.h"
+#include "store/writer_dcp.h"
+#include "store/writer_hyperparallel.h"
+#include "store/writer_safetensors.h"
+
+/* ---- saving ---- */
+
+int ckpt_save_planner(enum ckpt_format format, struct save_planner *ret, struct err *e)
+{
+	return save_planner_new(
+		format == CKPT_HYPERPARALLEL ? PLANNER_HYPERPARALLEL_B : PLANNER_DCP, ret, e);
+}
+
+int ckpt_save_writer(const struct ckpt_save_opts *o, struct storage_writer *ret, struct err *e)
+{
+	const struct writer_dcp_opts dcp = { .overwrite = o->overwrite,
+					     .file_per_item = o->file_per_item,
+					     .zstd_level = o->zstd,
+					     .threads = o->threads,
+					     .progress = o->progress,
+					     .arg = o->progress_arg };
+	const struct writer_hyperparallel_opts hp = { .overwrite = o->overwrite,
+						      .progress = o->progress,
+						      .arg = o->progress_arg };
+	const struct writer_safetensors_opts st = { .overwrite = o->overwrite,
+						    .shard_size = o->shard_size,
+						    .progress = o->progress,
+						    .arg = o->progress_arg };
+
+	switch (o->format) {
+	case CKPT_DCP:
+		return writer_dcp_new(&dcp, ret, e);
+	case CKPT_HYPERPARALLEL:
+		return writer_hyperparallel_new(&hp, ret, e);
+	case CKPT_SAFETENSORS:
+		return writer_safetensors_new(&st, ret, e);
+	}
+	return err_set(e, EINVAL, "format %d: there is none of that number", (int)o->format);
+}
+
+int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict,
+	      const struct ckpt_save_opts *o, struct err *e)
+{
+	struct save_planner planner CLEANUP(save_planner_free) = { 0 };
+	struct storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct save_run_args args = { .comm = comm,
+				      .path = path,
+				      .dict = dict,
+				      .planner = o->planner ? o->planner : &planner,
+				      .writer = o->writer ? o->writer : &writer };
+	int rc = o->planner ? 0 : ckpt_save_planner(o->format, &planner, e);
+
+	if (!rc && !o->writer)
+		rc = ckpt_save_writer(o, &writer, e);
+	rc = comm_agree(comm, rc, e);
+	if (rc)
+		return rc;
+	args.options.save_to_minimum_rank = o->save_to_lowest_rank;
+	args.options.cache_plans = o->planner && o->format != CKPT_SAFETENSORS;
+	return save_run(&args, e);
+}
+
+/* ---- loading ---- */
+
+int ckpt_load(struct comm *comm, const char *path, const struct state_dict *dict,
+	      const struct ckpt_load_opts *o, struct err *e)
+{
+	struct load_planner planner CLEANUP(load_planner_free) = { 0 };
+	struct storage_reader reader CLEANUP(storage_reader_free) = { 0 };
+	struct load_run_args args = { .comm = comm,
+				      .path = path,
+				      .dict = dict,
+				      .planner = o->planner ? o->planner : &planner,
+				      .reader = o->reader ? o->reader : &reader };
+	int rc = o->planner ? 0 : load_planner_new(PLANNER_DCP, &planner, e);
+
+	if (!rc && !o->reader)
+		rc = ckpt_reader_new(o->open, &reader, e);
+	rc = comm_agree(comm, rc, e);
+	if (rc)
+		return rc;
+	args.options.allow_partial_load = o->allow_partial;
+	args.options.take_bytes = o->take_bytes;
+	args.options.arg = o->arg;
+	return load_run(&args, e);
+}
