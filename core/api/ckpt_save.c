@@ -63,7 +63,7 @@ int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict
 	if (rc)
 		return rc;
 	args.options.save_to_minimum_rank = o->save_to_lowest_rank;
-	args.options.cache_plans = o->planner && o->format != CKPT_SAFETENSORS;
+	args.options.cache_plans = o->cache_plans;
 	return save_run(&args, e);
 }
 

@@ -53,10 +53,12 @@ struct ckpt_save_opts {
 	unsigned threads;    /* DCP: of each rank, each with a file of its own; 0: one */
 	uint64_t shard_size; /* safetensors: bytes of tensors in a file; 0: 5 GB */
 	bool save_to_lowest_rank; /* of ranks with the same, the lowest, not the least loaded */
-	/* In place of those that the format has; may be NULL. They are the caller's, who may keep
-	 * them for the next save: then plans that have not changed are not sent again. */
+	/* In place of those that the format has, the caller's own; may be NULL. */
 	struct save_planner *planner;
 	struct storage_writer *writer;
+	/* With a planner that is kept from save to save: plans that have not changed are not sent
+	 * again. Not for safetensors. */
+	bool cache_plans;
 	/* So many more bytes of data are written, from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *progress_arg;
