@@ -27,7 +27,8 @@ static int read_format(const struct options *o, struct reshard *r, struct err *e
 			r->format = (enum ckpt_format)i;
 			return 0;
 		}
-	return err_set(e, EINVAL, "option 'format': '%s' is none of dcp, hyperparallel, safetensors",
+	return err_set(e, EINVAL,
+		       "option 'format': '%s' is none of dcp, hyperparallel, safetensors",
 		       o->format);
 }
 
@@ -144,10 +145,11 @@ const struct command command_reshard = {
 	.name = "reshard",
 	.usage = "SRC DST",
 	.summary = "Write a checkpoint again for other ranks or in another format",
-	.details = "DST is written as DST.partial and gets its name when all of it is on disk. "
-		   "Without --layout,\ntensors are cut along their first dimension. With --model, "
-		   "--weights or --recipe only the\nmodel is written. Under mpirun every process is "
-		   "a rank.\n",
+	.details =
+		"DST is written as DST.partial and gets its name when all of it is on disk. "
+		"Without --layout,\ntensors are cut along their first dimension. With --model, "
+		"--weights or --recipe only the\nmodel is written. Under mpirun every process is "
+		"a rank.\n",
 	.words = WORDS_OPEN | WORDS_JOBS | WORDS_RESHARD,
 	.min_args = 2,
 	.max_args = 2,

@@ -422,7 +422,8 @@ void options_help(FILE *to, unsigned groups)
 		if (!w->help || !(w->group & groups))
 			continue;
 		letter[1] = w->letter;
-		(void)snprintf(left, sizeof(left), w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
+		(void)snprintf(left, sizeof(left),
+			       w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
 			       w->letter ? letter : "", w->name, w->value ? "=" : "",
 			       w->value ? w->value : "");
 		(void)fprintf(to, "  %-26s %s\n", left, w->help);

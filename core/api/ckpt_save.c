@@ -63,6 +63,7 @@ int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict
 	if (rc)
 		return rc;
 	args.options.save_to_minimum_rank = o->save_to_lowest_rank;
+	args.options.no_paths = o->no_paths;
 	args.options.cache_plans = o->cache_plans;
 	return save_run(&args, e);
 }

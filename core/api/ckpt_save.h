@@ -52,6 +52,7 @@ struct ckpt_save_opts {
 	bool file_per_item;  /* DCP: a file for each item, not for each rank or thread */
 	unsigned threads;    /* DCP: of each rank, each with a file of its own; 0: one */
 	uint64_t shard_size; /* safetensors: bytes of tensors in a file; 0: 5 GB */
+	bool no_paths; /* planner_data is left out; else an entry without a path is at the top */
 	bool save_to_lowest_rank; /* of ranks with the same, the lowest, not the least loaded */
 	/* In place of those that the format has, the caller's own; may be NULL. */
 	struct save_planner *planner;

@@ -50,6 +50,28 @@ static int compare_entries(const void *ap, const void *bp)
 	return reshard_compare((*a)->fqn, (*a)->fqn_len, (*a)->is_tensor, *b);
 }
 
+/* The keys that lead to it in a nested state dict. */
+static bool add_path(struct resharding *s, struct reshard_entry *t)
+{
+	size_t (*ask)(const struct ckpt *, uint64_t, struct ckpt_step *, size_t) =
+		t->is_tensor ? ckpt_tensor_path : ckpt_object_path;
+	size_t n = ask(s->c, t->number, NULL, 0);
+	autofree struct ckpt_step *steps = calloc(n + 1, sizeof(*steps));
+	struct path_step *path = arena_array(&s->a, n, sizeof(*path));
+
+	if (!steps || !path)
+		return false;
+	(void)ask(s->c, t->number, steps, n);
+	for (size_t i = 0; i < n; i++)
+		path[i] = (struct path_step){ .key = steps[i].is_position ? NULL : steps[i].text,
+					      .key_len = (uint32_t)steps[i].len,
+					      .position = steps[i].position };
+	t->path = n ? path : NULL;
+	t->n_steps = (uint32_t)n;
+	s->has_paths |= n != 0;
+	return true;
+}
+
 static void add_tensor(struct resharding *s, size_t i)
 {
 	struct view_tensor t;
@@ -108,8 +130,11 @@ static int list_entries(struct resharding *s, struct err *e)
 	else
 		for (size_t i = 0; i < objects; i++)
 			add_object(s, i);
-	for (size_t i = 0; i < s->n; i++)
+	for (size_t i = 0; i < s->n; i++) {
 		s->by_name[i] = &s->entries[i];
+		if (!s->r->model && !add_path(s, &s->entries[i]))
+			return err_set(e, ENOMEM, "%zu names: out of memory", s->n);
+	}
 	qsort(s->by_name, s->n, sizeof(*s->by_name), compare_entries);
 	return 0;
 }
@@ -171,8 +196,10 @@ static int count_ranks(struct resharding *s, struct err *e)
 		return err_set(e, EINVAL, "%ju ranks: at most %u", (uintmax_t)r->ranks,
 			       RESHARD_MAX_RANKS);
 	if (r->comm && r->comm->size != r->ranks)
-		return err_set(e, EINVAL, "%ju ranks are to be written by %zu processes: start as "
-			       "many", (uintmax_t)r->ranks, r->comm->size);
+		return err_set(e, EINVAL,
+			       "%ju ranks are to be written by %zu processes: start as "
+			       "many",
+			       (uintmax_t)r->ranks, r->comm->size);
 	s->ranks = r->ranks;
 	return 0;
 }
@@ -267,6 +294,7 @@ static int write_rank(void *arg, struct comm *comm, struct err *e)
 	if (rc)
 		return rc;
 	opts.format = w->s->r->format;
+	opts.no_paths = !w->s->has_paths; /* as in the source, where nothing is known of them */
 	opts.planner = &planner;
 	opts.writer = &writer;
 	return ckpt_save(comm, w->s->dest, &dict, &opts, e);

@@ -32,14 +32,15 @@ struct err;
 
 struct reshard {
 	enum ckpt_format format;
-	uint64_t ranks; /* who the checkpoint is written for; 0: as many as the layout has, else 1 */
+	uint64_t
+		ranks; /* who the checkpoint is written for; 0: as many as the layout has, else 1 */
 	/* Layout file (view/layout.h); NULL: every tensor is cut along its first dimension, as
 	 * torch.chunk does, or whole where the format holds whole tensors. */
 	const char *layout;
 	struct ckpt_save_opts save; /* format and the functions in it are not looked at */
-	bool model;	/* the model alone, under the names of hf/; no objects */
-	unsigned jobs;	/* ranks that write at the same time; 0: one per CPU */
-	struct comm *comm; /* ranks as processes, or NULL: threads of this one */
+	bool model;		    /* the model alone, under the names of hf/; no objects */
+	unsigned jobs;		    /* ranks that write at the same time; 0: one per CPU */
+	struct comm *comm;	    /* ranks as processes, or NULL: threads of this one */
 	void (*warn)(void *arg, const char *what); /* as in ckpt_opts; may be NULL */
 	void *warn_arg;
 	/* Bytes written of bytes to write, from any thread; may be NULL. */

@@ -84,10 +84,9 @@ int reshard_dict(const struct resharding *s, size_t rank, struct arena *a, struc
 		const struct reshard_entry *t = &s->entries[i];
 		bool has = true;
 
-		entries[n] = (struct state_entry){ .fqn = t->fqn,
-						   .fqn_len = t->fqn_len,
-						   .path = t->path,
-						   .n_steps = t->n_steps };
+		entries[n] = (struct state_entry){
+			.fqn = t->fqn, .fqn_len = t->fqn_len, .path = t->path, .n_steps = t->n_steps
+		};
 		if (t->is_tensor && !add_tensor(s, rank, i, a, &entries[n], &has))
 			entries = NULL;
 		n += has;

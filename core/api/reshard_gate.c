@@ -70,9 +70,8 @@ static void free_gate(void *self)
 int reshard_gate(sem_t *open, struct storage_writer *inner, struct storage_writer *ret,
 		 struct err *e)
 {
-	static const struct storage_writer_ops ops = { validate,      reset,
-						       set_up,	      prepare_local,
-						       prepare_global, write_data,
+	static const struct storage_writer_ops ops = { validate,      reset,	      set_up,
+						       prepare_local, prepare_global, write_data,
 						       finish,	      free_gate };
 	struct gate *g = calloc(1, sizeof(*g));
 

@@ -20,7 +20,7 @@ struct layout;
 struct reshard_entry {
 	const char *fqn;
 	uint32_t fqn_len;
-	uint32_t number; /* of the tensor or object in the tree or the model */
+	uint32_t number;	      /* of the tensor or object in the tree or the model */
 	const struct path_step *path; /* or NULL */
 	uint32_t n_steps;
 	uint8_t dtype, n_dims; /* of a tensor */
@@ -35,8 +35,9 @@ struct resharding {
 	struct arena a; /* entries and all that they point to */
 	struct reshard_entry *entries;
 	size_t n_tensors, n;
+	bool has_paths;			      /* some entry has */
 	const struct reshard_entry **by_name; /* n, in the order of reshard_compare */
-	struct layout *layout; /* or NULL */
+	struct layout *layout;		      /* or NULL */
 	size_t ranks;
 	enum object_form from, to; /* of objects */
 	_Atomic uint64_t written;

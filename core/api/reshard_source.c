@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A save planner whose data are in a checkpoint. Each piece that a storage writer asks for is a
- * small load of its own: a state dict of the boxes that make up the piece, a load plan, and the
- * reader that fills them.
+ * small load of its own: a state dict of the boxes that make up the piece, a load plan of it, and
+ * the bytes of its items.
  */
-#include "api/ckpt_reader.h"
 #include "api/reshard_internal.h"
 #include "base/buf.h"
 #include "base/checked.h"
@@ -29,7 +28,7 @@ struct pull {
 	struct resharding *s;
 	const struct reshard_entry *t;
 	const uint64_t *off, *len; /* the chunk */
-	struct storage_reader reader;
+	struct ckpt_file *chunk;   /* open, so that boxes of it are opened at once */
 	struct load_planner planner;
 	uint64_t *dims; /* room for the boxes of a window */
 	struct shard *shards;
@@ -50,6 +49,32 @@ static int add_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t
 	p->shards[p->n_shards++] =
 		(struct shard){ dims, dims + n, p->to + pos * dtype_info(p->t->dtype)->size };
 	return 0;
+}
+
+static int open_box(const struct pull *p, const uint64_t *off, const uint64_t *len,
+		    struct ckpt_file **ret, struct err *e)
+{
+	if (p->s->r->model)
+		return ckpt_model_box_open(p->s->c, p->t->number, off, len, ret, e);
+	return ckpt_box_open(p->s->c, p->t->number, off, len, ret, e);
+}
+
+/* The tensor is one chunk, so what is read from it is where it says; and a window's boxes are
+ * without gaps, so what is read into them is one run. */
+static int read_item(struct pull *p, const struct read_item *item, struct err *e)
+{
+	struct tensor_view v;
+	struct ckpt_file *f;
+	int64_t got;
+	int rc = load_planner_acquire_tensor(&p->planner, item, &v, e);
+
+	if (!rc)
+		rc = open_box(p, item->storage_off, item->len, &f, e);
+	if (rc)
+		return rc;
+	got = ckpt_file_read(f, v.data, (size_t)ckpt_file_size(f), 0, e);
+	ckpt_file_close(f);
+	return got < 0 ? (int)got : load_planner_apply_tensor(&p->planner, item, &v, e);
 }
 
 /* The boxes of a window, as the state dict of a load. */
@@ -86,7 +111,9 @@ static int load_boxes(struct pull *p, struct err *e)
 		rc = load_planner_global_plan(&p->planner, &mine, 1, &part, e);
 	if (!rc)
 		rc = load_planner_finish(&p->planner, &part, &plan, e);
-	return rc ? rc : p->reader.ops->read_data(p->reader.self, &plan, &p->planner, e);
+	for (size_t i = 0; !rc && i < plan.n_items; i++)
+		rc = read_item(p, &plan.items[i], e);
+	return rc;
 }
 
 static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct err *e)
@@ -108,7 +135,7 @@ static void pull_close(void *arg)
 	struct pull *p = arg;
 
 	load_planner_free(&p->planner);
-	storage_reader_free(&p->reader);
+	ckpt_file_close(p->chunk);
 	free(p->dims);
 	free(p->shards);
 	free(p);
@@ -132,7 +159,7 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 	rc = p->dims && p->shards ? load_planner_new(PLANNER_DCP, &p->planner, e)
 				  : err_set(e, ENOMEM, "out of memory");
 	if (!rc)
-		rc = ckpt_reader_new(s->c, &p->reader, e);
+		rc = open_box(p, p->off, p->len, &p->chunk, e);
 	if (rc) {
 		pull_close(p);
 		return rc;
@@ -171,13 +198,14 @@ static int convert(const struct resharding *s, struct ckpt_file *f, struct sourc
 	if (!text)
 		return err_set(e, ENOMEM, "object of %zu bytes: out of memory", len);
 	got = ckpt_file_read(f, text, len, 0, e);
-	rc = got < 0 ? (int)got
-		     : object_convert(s->from, s->to, text, (size_t)got, &made, e);
+	rc = got < 0 ? (int)got : object_convert(s->from, s->to, text, (size_t)got, &made, e);
 	if (rc) {
 		buf_release(&made);
 		return rc;
 	}
-	*ret = (struct source){ .data = made.data, .len = made.len, .close = free, .arg = made.data };
+	*ret = (struct source){
+		.data = made.data, .len = made.len, .close = free, .arg = made.data
+	};
 	return 0;
 }
 
@@ -249,8 +277,8 @@ static int get_data(void *self, const struct write_item *item, struct source *re
 	if (!found)
 		return err_set(e, EINVAL, "'%s': there is nothing of that name and kind to write",
 			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
-	return w.is_tensor ? open_tensor(p->s, *found, item, ret, e) :
-			     open_object(p->s, *found, ret, e);
+	return w.is_tensor ? open_tensor(p->s, *found, item, ret, e)
+			   : open_object(p->s, *found, ret, e);
 }
 
 static void free_planner(void *self)

@@ -88,6 +88,7 @@ struct save_options {
 	size_t rank;
 	bool is_coordinator;
 	bool keep_redundancy; /* write every copy: HyperParallel with remove_redundancy=False */
+	bool no_paths;	      /* no planner_data: with flatten_state_dict=False torch has none */
 	bool save_to_minimum_rank; /* of ranks with the same, the lowest, not the least loaded */
 	/* Plans that equal those of the save before are not sent again: they come as empty ones,
 	 * marked `unchanged`, and each side uses what it has kept. The ranks' number

@@ -210,7 +210,7 @@ static int make_local(struct planner *p, struct save_plan *ret, struct err *e)
 	for (size_t i = 0; i < dict->count; i++)
 		plan.n_items += dict->entries[i].tensor ? dict->entries[i].tensor->n_shards : 1;
 	items = arena_array(&p->scratch, plan.n_items, sizeof(*items));
-	if (!items || (has_paths(p->system) && !make_paths(p, &plan)))
+	if (!items || (has_paths(p->system) && !p->opt.no_paths && !make_paths(p, &plan)))
 		return err_set(e, ENOMEM, "plan of %zu items: out of memory", plan.n_items);
 	plan.items = items;
 	for (size_t i = 0; i < dict->count; i++) {

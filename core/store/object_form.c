@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define MAX_LOOK ((size_t)256 << 20) /* bytes of memory to look at a pickle with */
-enum { MAX_DEPTH = 100 };	      /* of JSON: what this program writes is no deeper */
+enum { MAX_DEPTH = 100 };	     /* of JSON: what this program writes is no deeper */
 
 /* ---- pickles ---- */
 
