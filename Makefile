@@ -10,7 +10,7 @@ VARIANT   ?= release
 VERSION   := 0.2.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
-PKGS      := fuse3 sqlite3 libzstd jansson libxxhash zlib nettle
+PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle
 
 ifneq ($(MAKECMDGOALS),clean)
 ifneq ($(MAKECMDGOALS),help)
@@ -49,7 +49,7 @@ V_   := $(if $(V),,@)
 comma := ,
 # What tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf __asprintf_chk \
-	pread fsync ZSTD_createDCtx XXH3_createState)
+	pread pwrite write fsync renameat2 ZSTD_createDCtx XXH3_createState)
 
 all: $(BUILD)/ckptfs
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs

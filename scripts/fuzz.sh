@@ -7,7 +7,7 @@ seconds=$1
 shift
 flags=(-std=gnu17 -g -O1 -D_GNU_SOURCE -DCKPTFS_VERSION='"fuzz"' -Icore -Itests -pthread
   '-fsanitize=fuzzer,address,undefined' -fno-sanitize-recover=all -Wno-gnu)
-read -ra libs < <(pkg-config --libs sqlite3 libzstd jansson libxxhash zlib nettle)
+read -ra libs < <(pkg-config --libs sqlite3 libzstd jansson libxxhash libdeflate nettle)
 mkdir -p build/fuzz build/corpus
 for target in "$@"; do
   name=${target#fuzz_}

@@ -19,7 +19,7 @@
 static _Atomic uint64_t calls, first, last, reads, read_bytes, syncs;
 static _Atomic int64_t live, peak;
 static atomic_int armed;
-static atomic_bool hit;
+static atomic_bool hit, no_exchange;
 
 /* ---- arming ---- */
 
@@ -74,6 +74,9 @@ void *__real_realloc(void *p, size_t n);
 void __real_free(void *p);
 char *__real_strdup(const char *s);
 ssize_t __real_pread(int fd, void *buf, size_t len, off_t off);
+ssize_t __real_pwrite(int fd, const void *buf, size_t len, off_t off);
+ssize_t __real_write(int fd, const void *buf, size_t len);
+int __real_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags);
 ZSTD_DCtx *__real_ZSTD_createDCtx(void);
 XXH3_state_t *__real_XXH3_createState(void);
 
@@ -86,7 +89,10 @@ int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(prin
 int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off);
+ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t off);
+ssize_t __wrap_write(int fd, const void *buf, size_t len);
 int __wrap_fsync(int fd);
+int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags);
 ZSTD_DCtx *__wrap_ZSTD_createDCtx(void);
 XXH3_state_t *__wrap_XXH3_createState(void);
 
@@ -204,6 +210,33 @@ ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off)
 	return n;
 }
 
+static bool disk_full(void)
+{
+	if (!fails(FAULT_WRITE))
+		return false;
+	errno = ENOSPC;
+	return true;
+}
+
+ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t off)
+{
+	return disk_full() ? -1 : __real_pwrite(fd, buf, len, off);
+}
+
+ssize_t __wrap_write(int fd, const void *buf, size_t len)
+{
+	return disk_full() ? -1 : __real_write(fd, buf, len);
+}
+
+int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags)
+{
+	if (no_exchange) {
+		errno = EINVAL;
+		return -1;
+	}
+	return __real_renameat2(fd, from, to_fd, to, flags);
+}
+
 int __wrap_fsync(int fd)
 {
 	(void)fd;
@@ -238,6 +271,11 @@ int64_t fault_live(void)
 int64_t fault_peak(void)
 {
 	return peak;
+}
+
+void fault_no_exchange(void)
+{
+	no_exchange = true;
 }
 
 void fault_peak_reset(void)
@@ -287,24 +325,6 @@ static ssize_t sql_pread(int fd, void *buf, size_t len, off_t off)
 	return __real_pread(fd, buf, len, off);
 }
 
-static ssize_t sql_pwrite(int fd, const void *buf, size_t len, off_t off)
-{
-	if (fails(FAULT_WRITE)) {
-		errno = ENOSPC;
-		return -1;
-	}
-	return pwrite(fd, buf, len, off);
-}
-
-static ssize_t sql_write(int fd, const void *buf, size_t len)
-{
-	if (fails(FAULT_WRITE)) {
-		errno = ENOSPC;
-		return -1;
-	}
-	return write(fd, buf, len);
-}
-
 void fault_sqlite(void)
 {
 	static const struct {
@@ -313,9 +333,9 @@ void fault_sqlite(void)
 	} calls_of[] = {
 		{ "pread", (sqlite3_syscall_ptr)sql_pread },
 		{ "pread64", (sqlite3_syscall_ptr)sql_pread },
-		{ "pwrite", (sqlite3_syscall_ptr)sql_pwrite },
-		{ "pwrite64", (sqlite3_syscall_ptr)sql_pwrite },
-		{ "write", (sqlite3_syscall_ptr)sql_write },
+		{ "pwrite", (sqlite3_syscall_ptr)__wrap_pwrite },
+		{ "pwrite64", (sqlite3_syscall_ptr)__wrap_pwrite },
+		{ "write", (sqlite3_syscall_ptr)__wrap_write },
 	};
 	static const sqlite3_mem_methods methods = { sql_malloc,  free,	    sql_realloc,  sql_size,
 						     sql_roundup, sql_init, sql_shutdown, NULL };

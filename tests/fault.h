@@ -9,7 +9,7 @@
  *	}                                     // ends with the round in which nothing failed
  *
  * The linker's --wrap puts these in place of malloc, calloc, realloc, strdup, asprintf, the
- * contexts of zstd and xxHash, pread and fsync; fault_sqlite() and fault_jansson() put them into
+ * contexts of zstd and xxHash, pread, pwrite, write, fsync and renameat2; fault_sqlite() and fault_jansson() put them into
  * those libraries. No disk is ever synced: that would take most of the tests' time.
  *
  * Threads: counting from any; fault_on, fault_off from one.
@@ -23,7 +23,7 @@
 enum fault_kind {
 	FAULT_ALLOC = 1, /* NULL, ENOMEM */
 	FAULT_READ = 2,	 /* -1, EIO */
-	FAULT_WRITE = 4, /* -1, ENOSPC; SQLite's writes only */
+	FAULT_WRITE = 4, /* -1, ENOSPC */
 	FAULT_SYNC = 8,	 /* -1, EIO */
 };
 
@@ -50,6 +50,9 @@ uint64_t fault_syncs(void);
 int64_t fault_live(void);
 int64_t fault_peak(void);
 void fault_peak_reset(void);
+
+/* From now on directories cannot be exchanged (renameat2: EINVAL), as on NFS. */
+void fault_no_exchange(void);
 
 /* Before the library's first use in this process. */
 void fault_sqlite(void);

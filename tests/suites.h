@@ -52,6 +52,7 @@
 	X(merge) \
 	X(mesh) \
 	X(metadata) \
+	X(metadata_pickle) \
 	X(model_names) \
 	X(name) \
 	X(namelist) \
@@ -62,6 +63,7 @@
 	X(pickle_hostile) \
 	X(pickle_json) \
 	X(pickle_mutation) \
+	X(pickle_write) \
 	X(plan) \
 	X(planner) \
 	X(pt_write) \
@@ -71,14 +73,17 @@
 	X(run) \
 	X(safetensors) \
 	X(safetensors_dir) \
+	X(staging) \
 	X(st_write) \
 	X(text) \
+	X(torch_item) \
 	X(torchsave) \
 	X(values) \
 	X(vfile) \
 	X(view) \
 	X(view_model) \
 	X(vtensor) \
+	X(writer_dcp) \
 	X(zarr) \
 	X(zip) \
 	X(zstd)

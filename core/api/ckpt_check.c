@@ -20,9 +20,9 @@
 #include "read/fetch.h"
 #include "view/view.h"
 
+#include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 /* An item to read, and whose it is. */
 struct todo {
@@ -170,7 +170,7 @@ struct crc_run {
 static int check_member(void *arg, const struct zip_member *m, struct err *e)
 {
 	struct crc_run *x = arg;
-	uint32_t crc = (uint32_t)crc32(0, NULL, 0);
+	uint32_t crc = 0;
 	uint64_t data, done = 0;
 	int rc = zip_member_data(x->b, m, &data, e);
 
@@ -182,7 +182,7 @@ static int check_member(void *arg, const struct zip_member *m, struct err *e)
 
 		if (n <= 0)
 			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
-		crc = (uint32_t)crc32(crc, x->r->buf, (uInt)n);
+		crc = libdeflate_crc32(crc, x->r->buf, (size_t)n);
 		done += (uint64_t)n;
 	}
 	/* 0 means "not recorded" (torch.serialization.set_crc32_options) unless it is the true value. */

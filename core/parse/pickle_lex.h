@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle_lex - the byte stream of a pickle, its opcodes, and the first of the two passes.
+ * pickle_lex - the byte stream of a pickle, and the first of the two passes that read it.
  *
  * Private to core/parse. Threads: one at a time.
  */
@@ -8,67 +8,11 @@
 #define PARSE_PICKLE_LEX_H
 
 #include "parse/pickle.h"
+#include "parse/pickle_ops.h"
 
 #define PK_MAX_STRING (1u << 20) /* bytes of one string; longer bytes objects are skipped over */
 #define PK_MAX_LINE   1024	 /* bytes of a GLOBAL's line */
 #define PK_MAX_FIXED  9		 /* bytes of an opcode with an operand of fixed size */
-
-/* Opcodes, names as in CPython's pickletools. */
-enum pk_op {
-	OP_MARK = '(',
-	OP_STOP = '.',
-	OP_POP = '0',
-	OP_POP_MARK = '1',
-	OP_DUP = '2',
-	OP_NONE = 'N',
-	OP_BININT = 'J',
-	OP_BININT1 = 'K',
-	OP_BININT2 = 'M',
-	OP_BINPERSID = 'Q',
-	OP_REDUCE = 'R',
-	OP_BINSTRING = 'T',
-	OP_SHORT_BINSTRING = 'U',
-	OP_BINUNICODE = 'X',
-	OP_APPEND = 'a',
-	OP_BUILD = 'b',
-	OP_GLOBAL = 'c',
-	OP_DICT = 'd',
-	OP_APPENDS = 'e',
-	OP_BINGET = 'h',
-	OP_LONG_BINGET = 'j',
-	OP_LIST = 'l',
-	OP_BINPUT = 'q',
-	OP_LONG_BINPUT = 'r',
-	OP_SETITEM = 's',
-	OP_TUPLE = 't',
-	OP_SETITEMS = 'u',
-	OP_EMPTY_DICT = '}',
-	OP_EMPTY_LIST = ']',
-	OP_EMPTY_TUPLE = ')',
-	OP_BINFLOAT = 'G',
-	OP_BINBYTES = 'B',
-	OP_SHORT_BINBYTES = 'C',
-	OP_PROTO = 0x80,
-	OP_NEWOBJ = 0x81,
-	OP_TUPLE1 = 0x85,
-	OP_TUPLE2 = 0x86,
-	OP_TUPLE3 = 0x87,
-	OP_NEWTRUE = 0x88,
-	OP_NEWFALSE = 0x89,
-	OP_LONG1 = 0x8a,
-	OP_LONG4 = 0x8b,
-	OP_SHORT_BINUNICODE = 0x8c,
-	OP_BINUNICODE8 = 0x8d,
-	OP_BINBYTES8 = 0x8e,
-	OP_EMPTY_SET = 0x8f,
-	OP_ADDITEMS = 0x90,
-	OP_FROZENSET = 0x91,
-	OP_NEWOBJ_EX = 0x92,
-	OP_STACK_GLOBAL = 0x93,
-	OP_MEMOIZE = 0x94,
-	OP_FRAME = 0x95,
-	OP_BYTEARRAY8 = 0x96,
-};
 
 /* A window that slides over the input. */
 struct pk_reader {

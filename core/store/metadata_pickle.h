@@ -15,7 +15,15 @@ struct buf;
 struct err;
 struct metadata;
 
-/* Append to *ret. ENOMEM, EFBIG where ret's ceiling is reached. */
+/*
+ * Append to *ret. ENOMEM, EFBIG where ret's ceiling is reached, ERR_UNSUPPORTED for a name that is
+ * not UTF-8 (lone surrogates, which Python's strings may have, apart).
+ *
+ * What torch would draw by lot, the save_id, is made of a hash of the metadata where
+ * md->storage.save_id is NULL. planner_data is a dict, an empty one where no paths are given (as
+ * Megatron has it); in HyperParallel's None then. HyperParallel's items that have a tensor_key have
+ * no length.
+ */
 int metadata_pickle_dcp(const struct metadata *md, struct buf *ret, struct err *e);
 int metadata_pickle_hyperparallel(const struct metadata *md, struct buf *ret, struct err *e);
 

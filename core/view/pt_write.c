@@ -7,13 +7,14 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "parse/pickle_write.h"
 #include "parse/zip.h"
 #include "view/member.h"
 #include "view/vfile.h"
 
+#include <libdeflate.h>
 #include <stdio.h>
 #include <string.h>
-#include <zlib.h>
 
 bool pt_holds(enum dtype t)
 {
@@ -52,57 +53,13 @@ int pt_check(const struct member *m, struct err *e)
 
 /* ---- data.pkl ---- */
 
-static void put_num(struct buf *b, uint64_t v, size_t width)
+static void put_text(struct pickle_writer *w, const char *s)
 {
-	uint8_t *p = buf_room(b, width);
-
-	if (!p)
-		return;
-	(void)put_le(p, v, width);
-	b->len += width;
-}
-
-/* The shortest of BININT1, BININT2, BININT and LONG1, as the pickler does. */
-static void put_int(struct buf *b, uint64_t v)
-{
-	size_t width = 5;
-
-	if (v <= UINT8_MAX) {
-		buf_str(b, "K");
-		put_num(b, v, 1);
-	} else if (v <= UINT16_MAX) {
-		buf_str(b, "M");
-		put_num(b, v, 2);
-	} else if (v <= INT32_MAX) {
-		buf_str(b, "J");
-		put_num(b, v, 4);
-	} else {
-		while (width < 9 && v >> (8 * width - 1)) /* a bit is left for the sign */
-			width++;
-		buf_str(b, "\x8a");
-		put_num(b, width, 1);
-		put_num(b, v, width);
-	}
-}
-
-/* BINUNICODE */
-static void put_str(struct buf *b, const char *s, size_t n)
-{
-	buf_str(b, "X");
-	put_num(b, n, 4);
-	buf_add(b, s, n);
-}
-
-/* GLOBAL of module torch */
-static void put_torch(struct buf *b, const char *name)
-{
-	buf_str(b, "ctorch\n");
-	buf_str(b, name);
-	buf_str(b, "\n");
+	pw_str(w, s, strlen(s));
 }
 
 /* The tuples of sizes and of strides, in elements. */
-static void put_geometry(struct buf *b, const struct member *m)
+static void put_geometry(struct pickle_writer *w, const struct member *m)
 {
 	int64_t stride[UINT8_MAX + 1], step = 1;
 
@@ -112,13 +69,14 @@ static void put_geometry(struct buf *b, const struct member *m)
 		if (ckd_mul(&step, step, max_u64(m->shape[d], 1)))
 			step = INT64_MAX;
 	}
-	buf_str(b, "(");
+	pw_op(w, OP_MARK);
 	for (size_t d = 0; d < m->n_dims; d++)
-		put_int(b, m->shape[d]);
-	buf_str(b, "t(");
+		pw_uint(w, m->shape[d]);
+	pw_op(w, OP_TUPLE);
+	pw_op(w, OP_MARK);
 	for (size_t d = 0; d < m->n_dims; d++)
-		put_int(b, (uint64_t)stride[d]);
-	buf_str(b, "t");
+		pw_int(w, stride[d]);
+	pw_op(w, OP_TUPLE);
 }
 
 /*
@@ -126,38 +84,50 @@ static void put_geometry(struct buf *b, const struct member *m)
  * storage being the persistent id ("storage", class, key, "cpu", elements). Where torch has no
  * storage class for the dtype, v3: an untyped storage, counted in bytes, and the dtype at the end.
  */
-static void put_tensor(struct buf *b, const struct member *m, size_t key)
+static void put_tensor(struct pickle_writer *w, const struct member *m, size_t key)
 {
 	const struct dtype_info *d = dtype_info(m->dtype);
 	char digits[24];
 
-	put_str(b, m->name, m->name_len);
-	buf_str(b, d->storage ? "ctorch._utils\n_rebuild_tensor_v2\n(("
-			      : "ctorch._utils\n_rebuild_tensor_v3\n((");
-	put_str(b, "storage", 7);
+	pw_str(w, m->name, m->name_len);
+	pw_global(w, "torch._utils", d->storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+	pw_op(w, OP_MARK);
+	pw_op(w, OP_MARK);
+	put_text(w, "storage");
 	if (d->storage)
-		put_torch(b, d->storage);
+		pw_global(w, "torch", d->storage);
 	else
-		buf_str(b, "ctorch.storage\nUntypedStorage\n");
-	put_str(b, digits, (size_t)snprintf(digits, sizeof(digits), "%zu", key));
-	put_str(b, "cpu", 3);
-	put_int(b, d->storage ? m->bytes / d->size : m->bytes);
-	buf_str(b, "tQ"); /* TUPLE BINPERSID */
-	put_int(b, 0);
-	put_geometry(b, m);
-	buf_str(b, "\x89"
-		   "ccollections\nOrderedDict\n)R"); /* NEWFALSE, EMPTY_TUPLE REDUCE */
+		pw_global(w, "torch.storage", "UntypedStorage");
+	(void)snprintf(digits, sizeof(digits), "%zu", key);
+	put_text(w, digits);
+	put_text(w, "cpu");
+	pw_uint(w, d->storage ? m->bytes / d->size : m->bytes);
+	pw_op(w, OP_TUPLE);
+	pw_op(w, OP_BINPERSID);
+	pw_uint(w, 0);
+	put_geometry(w, m);
+	pw_bool(w, false);
+	pw_global(w, "collections", "OrderedDict");
+	pw_op(w, OP_EMPTY_TUPLE);
+	pw_op(w, OP_REDUCE);
 	if (!d->storage)
-		put_torch(b, d->name);
-	buf_str(b, "tR");
+		pw_global(w, "torch", d->name);
+	pw_op(w, OP_TUPLE);
+	pw_op(w, OP_REDUCE);
 }
 
+/* Nothing is numbered: a part of it can be understood by itself. */
 static void put_pickle(struct buf *b, const struct member *m, size_t n)
 {
-	buf_str(b, "\x80\x02}("); /* PROTO 2, EMPTY_DICT, MARK */
+	struct pickle_writer w;
+
+	pw_begin(&w, b, 2, false);
+	pw_op(&w, OP_EMPTY_DICT);
+	pw_op(&w, OP_MARK);
 	for (size_t i = 0; i < n && !b->err; i++)
-		put_tensor(b, &m[i], i);
-	buf_str(b, "u."); /* SETITEMS STOP */
+		put_tensor(&w, &m[i], i);
+	pw_op(&w, OP_SETITEMS);
+	(void)pw_end(&w);
 }
 
 /* ---- the archive ---- */
@@ -267,7 +237,7 @@ static void add_record(struct archive *a, const char *name, uint64_t size, uint3
 
 static void add_small(struct archive *a, const char *name, const void *p, size_t n)
 {
-	add_record(a, name, n, (uint32_t)crc32(0, p, (uInt)n));
+	add_record(a, name, n, libdeflate_crc32(0, p, n));
 	vfile_bytes(a->f, p, n);
 }
 

@@ -6,10 +6,10 @@
 #include "pickle_util.h"
 #include "suites.h"
 
+#include <libdeflate.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 /* ---- archives ---- */
 
@@ -52,7 +52,7 @@ void archive_add(struct archive *a, const char *name, const void *p, size_t n)
 	const char *prefix = a->style.prefix ? a->style.prefix : "archive";
 	size_t alignment = a->style.alignment ? a->style.alignment : 64, len;
 	bool streamed = n && !a->style.seekable; /* records without bytes have no descriptor */
-	uint32_t crc = a->style.no_crc ? 0 : (uint32_t)crc32(crc32(0, NULL, 0), p, (uInt)n);
+	uint32_t crc = a->style.no_crc ? 0 : libdeflate_crc32(0, p, n);
 	struct buf *b = &a->b;
 
 	if (!b->max)

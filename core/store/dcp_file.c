@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/dcp_file.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "save/planner.h"
+#include "store/torch_item.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zstd.h>
+
+enum {
+	PIECE = 256 * 1024,	/* of data at once: it stays in the cache between CRC and write */
+	ZSTD_PIECE = 64 * 1024, /* what zstd gets at once; the frame must not depend on the rest */
+	DIRECT = 64 * 1024,	/* bytes that are written from where they are */
+	WRITEBACK = 8 * 1024 * 1024, /* on their way to the disk while more is written */
+	ELEMENT_MASK = 15,	     /* sources give whole elements, of 16 bytes at most */
+	MAX_TEXT = INT32_MAX,	     /* of an archive's head or tail */
+};
+
+struct dcp_file {
+	struct dcp_file_opts opts;
+	int fd;
+	uint64_t pos;		 /* bytes written: where the buffer's first goes */
+	uint64_t on_its_way;	 /* up to here writing to the disk has begun */
+	struct buf text;	 /* head or tail of the item */
+	ZSTD_CCtx *zstd;	 /* NULL: not compressed */
+	uint8_t *in;		 /* what has been read, for zstd */
+	uint8_t *out;		 /* what is to be written */
+	size_t in_cap, cap, len; /* bytes of `in`, of `out`, and used of that */
+};
+
+int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret, struct err *e)
+{
+	struct dcp_file *f = calloc(1, sizeof(*f));
+
+	assert(opts->buffer >= DCP_FILE_MIN_BUFFER);
+	if (!f) {
+		(void)close(fd);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	*f = (struct dcp_file){ .fd = fd, .opts = *opts, .text = BUF_INIT(MAX_TEXT) };
+	f->in_cap = opts->zstd_level ? ZSTD_PIECE : 0;
+	f->cap = opts->buffer - f->in_cap;
+	f->in = malloc(opts->buffer);
+	f->out = f->in ? f->in + f->in_cap : NULL;
+	if (opts->zstd_level)
+		f->zstd = ZSTD_createCCtx();
+	if (!f->in || (opts->zstd_level && !f->zstd)) {
+		dcp_file_free(f);
+		return err_set(e, ENOMEM, "buffer of %zu bytes: out of memory", opts->buffer);
+	}
+	if (f->zstd)
+		(void)ZSTD_CCtx_setParameter(f->zstd, ZSTD_c_compressionLevel, opts->zstd_level);
+	*ret = f;
+	return 0;
+}
+
+void dcp_file_free(struct dcp_file *f)
+{
+	if (!f)
+		return;
+	(void)close(f->fd);
+	(void)ZSTD_freeCCtx(f->zstd);
+	buf_release(&f->text);
+	free(f->in);
+	free(f);
+}
+
+/* ---- to the file ---- */
+
+static int to_disk(struct dcp_file *f, const void *p, size_t n, struct err *e)
+{
+	int rc = io_pwrite(f->fd, p, n, f->pos);
+
+	if (rc)
+		return err_sys(e, -rc, "write %zu bytes at %" PRIu64, n, f->pos);
+	f->pos += n;
+	if (f->pos - f->on_its_way >= WRITEBACK) {
+		/* The sync at the end has less to wait for then. It says what goes wrong. */
+		(void)sync_file_range(f->fd, (off_t)f->on_its_way, (off_t)(f->pos - f->on_its_way),
+				      SYNC_FILE_RANGE_WRITE);
+		f->on_its_way = f->pos;
+	}
+	return 0;
+}
+
+static int flush(struct dcp_file *f, struct err *e)
+{
+	int rc = f->len ? to_disk(f, f->out, f->len, e) : 0;
+
+	if (!rc)
+		f->len = 0;
+	return rc;
+}
+
+/* Bytes as they are: through the buffer, or past it where they are many. */
+static int put_plain(struct dcp_file *f, const void *p, size_t n, struct err *e)
+{
+	int rc = n >= DIRECT || n > f->cap - f->len ? flush(f, e) : 0;
+
+	if (rc)
+		return rc;
+	if (n >= DIRECT)
+		return to_disk(f, p, n, e);
+	if (n)
+		memcpy(f->out + f->len, p, n);
+	f->len += n;
+	return 0;
+}
+
+static int put_zstd(struct dcp_file *f, const void *p, size_t n, ZSTD_EndDirective how,
+		    struct err *e)
+{
+	ZSTD_inBuffer in = { p, n, 0 };
+	size_t left;
+
+	do {
+		int rc = f->len == f->cap ? flush(f, e) : 0;
+		ZSTD_outBuffer out = { f->out, f->cap, f->len };
+
+		if (rc)
+			return rc;
+		left = ZSTD_compressStream2(f->zstd, &out, &in, how);
+		if (ZSTD_isError(left)) /* nothing else can be wrong with it */
+			return err_set(e, ENOMEM, "zstd: %s", ZSTD_getErrorName(left));
+		f->len = out.pos;
+	} while (how == ZSTD_e_end ? left != 0 : in.pos < in.size);
+	return 0;
+}
+
+static int put(struct dcp_file *f, const void *p, size_t n, struct err *e)
+{
+	return f->zstd ? put_zstd(f, p, n, ZSTD_e_continue, e) : put_plain(f, p, n, e);
+}
+
+/* ---- data ---- */
+
+static void tell(const struct dcp_file *f, size_t n)
+{
+	if (f->opts.progress)
+		f->opts.progress(f->opts.arg, n);
+}
+
+static int put_memory(struct dcp_file *f, const struct source *s, uint32_t *crc, struct err *e)
+{
+	size_t piece = f->zstd ? ZSTD_PIECE : PIECE;
+
+	for (uint64_t at = 0; at < s->len; at += piece) {
+		const uint8_t *p = (const uint8_t *)s->data + at;
+		size_t n = (size_t)min_u64(piece, s->len - at);
+		int rc;
+
+		*crc = libdeflate_crc32(*crc, p, n);
+		rc = put(f, p, n, e);
+		if (rc)
+			return rc;
+		tell(f, n);
+	}
+	return 0;
+}
+
+/* Straight into the buffer; what is to be compressed, beside it. */
+static int put_read(struct dcp_file *f, const struct source *s, uint32_t *crc, struct err *e)
+{
+	for (uint64_t at = 0, n; at < s->len; at += n) {
+		uint8_t *to = f->in;
+		int rc = 0;
+
+		n = min_u64(f->in_cap, s->len - at);
+		if (!f->zstd) {
+			if (f->cap - f->len < DIRECT)
+				rc = flush(f, e);
+			to = f->out + f->len;
+			n = min_u64((f->cap - f->len) & ~ELEMENT_MASK, s->len - at);
+		}
+		if (!rc)
+			rc = s->read(s->arg, at, to, (size_t)n, e);
+		if (rc)
+			return rc;
+		*crc = libdeflate_crc32(*crc, to, (size_t)n);
+		if (f->zstd)
+			rc = put_zstd(f, to, (size_t)n, ZSTD_e_continue, e);
+		else
+			f->len += (size_t)n;
+		if (rc)
+			return rc;
+		tell(f, (size_t)n);
+	}
+	return 0;
+}
+
+static int put_data(struct dcp_file *f, const struct source *s, uint32_t *crc, struct err *e)
+{
+	return s->data ? put_memory(f, s, crc, e) : put_read(f, s, crc, e);
+}
+
+/* ---- items ---- */
+
+static int put_text(struct dcp_file *f, struct err *e)
+{
+	int rc = put(f, f->text.data, f->text.len, e);
+
+	f->text.len = 0;
+	return rc;
+}
+
+static int put_tensor(struct dcp_file *f, const struct write_item *item, const struct source *s,
+		      struct err *e)
+{
+	uint32_t crc = 0;
+	struct torch_item t;
+	int rc = torch_item_begin(&t, item->props.dtype, item->index.n_dims, item->chunk.len,
+				  &f->text, e);
+
+	if (!rc && t.data_len != s->len)
+		return err_set(e, EINVAL, "its chunk has %" PRIu64 " bytes, its data %" PRIu64,
+			       t.data_len, s->len);
+	if (!rc)
+		rc = put_text(f, e);
+	if (!rc)
+		rc = put_data(f, s, &crc, e);
+	if (!rc)
+		rc = torch_item_end(&t, crc, &f->text, e);
+	return rc ? rc : put_text(f, e);
+}
+
+static int pad(struct dcp_file *f, struct err *e)
+{
+	static const uint8_t zeros[TORCH_ITEM_ALIGN];
+
+	if (f->zstd)
+		return 0;
+	return put_plain(f, zeros, -(f->pos + f->len) % TORCH_ITEM_ALIGN, e);
+}
+
+int dcp_file_add(struct dcp_file *f, const struct write_item *item, const struct source *s,
+		 uint64_t *ret_offset, uint64_t *ret_length, struct err *e)
+{
+	uint32_t crc = 0;
+	uint64_t start;
+	int rc = pad(f, e);
+
+	if (rc)
+		return rc;
+	start = f->pos + f->len;
+	if (item->type == WRITE_BYTE_IO)
+		rc = put_data(f, s, &crc, e);
+	else
+		rc = put_tensor(f, item, s, e);
+	if (!rc && f->zstd)
+		rc = put_zstd(f, NULL, 0, ZSTD_e_end, e);
+	if (rc)
+		return rc;
+	*ret_offset = start;
+	*ret_length = f->pos + f->len - start;
+	return 0;
+}
+
+int dcp_file_sync(struct dcp_file *f, struct err *e)
+{
+	int rc = flush(f, e);
+
+	if (!rc && fsync(f->fd))
+		rc = err_sys(e, errno, "sync");
+	return rc;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/staging.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "store/staging_internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct staging {
+	struct place place;
+	int dir;  /* DEST.partial */
+	int lock; /* the coordinator's; -1: another rank */
+	bool overwrite;
+	bool ours;	/* the lock file says that DEST.partial is ours */
+	bool committed; /* DEST.partial is what DEST was */
+};
+
+/*
+ * What the lock file holds. It is written when no DEST.partial is there, and before one is made:
+ * an empty lock file says nothing about one.
+ */
+#define MARK "A checkpoint is being saved here"
+static const char note[] = MARK
+	", or was when its process was killed. The next save to the same place removes this file, "
+	"and the directories .partial and .partial.old beside it.\n";
+
+int staging_check(const char *dest, bool overwrite, struct err *e)
+{
+	CLEANUP(place_close) struct place p = PLACE_INIT;
+	int rc = place_open(dest, &p, e);
+
+	return rc ? rc : place_check(&p, overwrite, e);
+}
+
+/* ---- the lock ---- */
+
+static bool is_still_named(const struct place *p, int fd)
+{
+	struct stat a, b;
+
+	return !fstat(fd, &a) && !fstatat(p->parent, p->lock, &b, AT_SYMLINK_NOFOLLOW) &&
+	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* Lustre and some others have no flock unless they are mounted so: then whoever makes the file has
+ * the lock. */
+static int lock_file(const struct place *p, int fd, bool made, struct err *e)
+{
+	if (!flock(fd, LOCK_EX | LOCK_NB))
+		return 0;
+	if (errno == EWOULDBLOCK)
+		return err_set(e, EBUSY, "another process is saving to '%s'", p->path);
+	if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK)
+		return err_sys(e, errno, "lock '%s.partial.lock'", p->path);
+	if (made)
+		return 0;
+	return err_set(
+		e, EBUSY,
+		"'%s.partial.lock' is there, and its file system has no locks that would tell "
+		"whether anybody still saves: remove it if nobody does",
+		p->path);
+}
+
+static int take_lock(struct staging *s, struct err *e)
+{
+	const struct place *p = &s->place;
+	const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+	for (;;) {
+		autoclose int fd = openat(p->parent, p->lock, flags | O_CREAT | O_EXCL, 0666);
+		bool made = fd >= 0;
+		int rc;
+
+		if (!made && errno == EEXIST)
+			fd = openat(p->parent, p->lock, flags);
+		if (fd < 0 && errno == ENOENT)
+			continue; /* whoever had it has just finished */
+		if (fd < 0)
+			return err_sys(e, errno, "make '%s.partial.lock'", p->path);
+		rc = lock_file(p, fd, made, e);
+		if (rc)
+			return rc;
+		if (is_still_named(p, fd)) {
+			s->lock = steal_fd(&fd);
+			return 0;
+		}
+	}
+}
+
+static int not_ours(const struct place *p, const char *suffix, struct err *e)
+{
+	return err_set(e, EEXIST, "'%s%s' is in the way: no save of this program has left it there",
+		       p->path, suffix);
+}
+
+/* Say that DEST.partial is ours, unless it is somebody else's. */
+static int claim(struct staging *s, struct err *e)
+{
+	const struct place *p = &s->place;
+	char mark[sizeof(MARK) - 1];
+	int64_t n = io_pread_some(s->lock, mark, sizeof(mark), 0);
+	int rc;
+
+	if (n < 0)
+		return err_sys(e, (int)-n, "read '%s.partial.lock'", p->path);
+	s->ours = n == sizeof(mark) && !memcmp(mark, MARK, sizeof(mark));
+	if (s->ours)
+		return 0;
+	if (n) {
+		(void)close(steal_fd(&s->lock)); /* and the file stays */
+		return not_ours(p, ".partial.lock", e);
+	}
+	if (place_has(p, p->partial))
+		return not_ours(p, ".partial", e);
+	if (place_has(p, p->old))
+		return not_ours(p, ".partial.old", e);
+	rc = io_write(s->lock, note, strlen(note));
+	if (!rc && fsync(s->lock))
+		rc = -errno;
+	if (rc)
+		return err_sys(e, -rc, "write '%s.partial.lock'", p->path);
+	s->ours = true;
+	return 0;
+}
+
+static void give_lock(struct staging *s)
+{
+	const struct place *p = &s->place;
+
+	if (s->lock < 0)
+		return;
+	if (!s->ours || (!place_has(p, p->partial) && !place_has(p, p->old)))
+		(void)unlinkat(p->parent, p->lock, 0);
+	(void)close(s->lock);
+	s->lock = -1;
+}
+
+/* ---- begin ---- */
+
+/* What a killed save has left. Between two renames DEST was missing. */
+static int clean_up(const struct place *p, struct err *e)
+{
+	int rc;
+
+	if (place_has(p, p->old) && !place_has(p, p->name) &&
+	    renameat(p->parent, p->old, p->parent, p->name))
+		return err_sys(e, errno, "put '%s.partial.old' back in its place", p->path);
+	rc = place_remove(p, p->old, e);
+	return rc ? rc : place_remove(p, p->partial, e);
+}
+
+static int open_partial(struct staging *s, struct err *e)
+{
+	const struct place *p = &s->place;
+
+	s->dir = openat(p->parent, p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return s->dir < 0 ? err_sys(e, errno, "open '%s.partial'", p->path) : 0;
+}
+
+static int begin(struct staging *s, struct err *e)
+{
+	const struct place *p = &s->place;
+	int rc = place_check(p, s->overwrite, e);
+
+	if (!rc)
+		rc = take_lock(s, e);
+	if (!rc)
+		rc = claim(s, e);
+	if (!rc)
+		rc = clean_up(p, e);
+	if (!rc) /* again: DEST may be back, and another save may have finished */
+		rc = place_check(p, s->overwrite, e);
+	if (rc)
+		return rc;
+	if (mkdirat(p->parent, p->partial, 0777))
+		return err_sys(e, errno, "make '%s.partial'", p->path);
+	return open_partial(s, e);
+}
+
+static struct staging *staging_new(void)
+{
+	struct staging *s = calloc(1, sizeof(*s));
+
+	if (s) {
+		s->place.parent = -1;
+		s->dir = -1;
+		s->lock = -1;
+	}
+	return s;
+}
+
+int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct err *e)
+{
+	struct staging *s = staging_new();
+	int rc;
+
+	if (!s)
+		return err_set(e, ENOMEM, "out of memory");
+	s->overwrite = overwrite;
+	rc = place_open(dest, &s->place, e);
+	if (!rc)
+		rc = begin(s, e);
+	if (rc)
+		staging_end(s);
+	else
+		*ret = s;
+	return rc;
+}
+
+int staging_join(const char *dest, struct staging **ret, struct err *e)
+{
+	struct staging *s = staging_new();
+	int rc;
+
+	if (!s)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = place_open(dest, &s->place, e);
+	if (!rc)
+		rc = open_partial(s, e);
+	if (rc)
+		staging_end(s);
+	else
+		*ret = s;
+	return rc;
+}
+
+/* ---- files ---- */
+
+static int check_name(const char *name, struct err *e)
+{
+	if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+		return err_set(e, EINVAL, "'%s' is no name for a file of a checkpoint", name);
+	return 0;
+}
+
+int staging_create(struct staging *s, const char *name, int *ret_fd, struct err *e)
+{
+	int fd, rc = check_name(name, e);
+
+	if (rc)
+		return rc;
+	fd = openat(s->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return err_sys(e, errno, "make '%s'", name);
+	*ret_fd = fd;
+	return 0;
+}
+
+int staging_put(struct staging *s, const char *name, const void *data, size_t len, struct err *e)
+{
+	autoclose int fd = -1;
+	char tmp[NAME_MAX + 1];
+	int rc = check_name(name, e);
+
+	if (rc)
+		return rc;
+	if (snprintf(tmp, sizeof(tmp), ".%s.tmp", name) > NAME_MAX)
+		return err_sys(e, ENAMETOOLONG, "'%s'", name);
+	rc = staging_create(s, tmp, &fd, e);
+	if (rc)
+		return rc;
+	rc = io_write(fd, data, len);
+	if (rc)
+		return err_sys(e, -rc, "write '%s'", name);
+	if (fsync(fd) || close(steal_fd(&fd)))
+		return err_sys(e, errno, "write '%s'", name);
+	if (renameat(s->dir, tmp, s->dir, name))
+		return err_sys(e, errno, "rename '%s' to '%s'", tmp, name);
+	return 0;
+}
+
+int staging_sync(struct staging *s, struct err *e)
+{
+	return fsync(s->dir) ? err_sys(e, errno, "sync '%s.partial'", s->place.path) : 0;
+}
+
+/* ---- commit ---- */
+
+static int replace_by_two_renames(const struct place *p, struct err *e)
+{
+	int code;
+
+	if (renameat(p->parent, p->name, p->parent, p->old))
+		return err_sys(e, errno, "rename '%s' to '%s.partial.old'", p->path, p->path);
+	if (!renameat(p->parent, p->partial, p->parent, p->name))
+		return 0;
+	code = errno;
+	if (renameat(p->parent, p->old, p->parent, p->name))
+		return err_sys(e, code, "'%s' is now at '%s.partial.old': rename '%s.partial'",
+			       p->path, p->path, p->path);
+	return err_sys(e, code, "rename '%s.partial'", p->path);
+}
+
+/* Only an empty directory, or nothing, gives way to a rename: the two cases without a risk. */
+static int take_place(const struct staging *s, struct err *e)
+{
+	const struct place *p = &s->place;
+	int rc;
+
+	if (!renameat(p->parent, p->partial, p->parent, p->name))
+		return 0;
+	if (errno != ENOTEMPTY && errno != EEXIST)
+		return err_sys(e, errno, "rename '%s.partial'", p->path);
+	rc = place_check(p, s->overwrite, e);
+	if (rc)
+		return rc;
+	if (!renameat2(p->parent, p->partial, p->parent, p->name, RENAME_EXCHANGE))
+		return 0;
+	if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP)
+		return replace_by_two_renames(p, e);
+	return err_sys(e, errno, "exchange '%s.partial' with '%s'", p->path, p->path);
+}
+
+int staging_commit(struct staging *s, struct err *e)
+{
+	const struct place *p = &s->place;
+	int rc = staging_sync(s, e);
+
+	if (!rc)
+		rc = take_place(s, e);
+	if (rc)
+		return rc;
+	s->committed = true;
+	/* The old one stays until the new one is sure to be found. */
+	if (fsync(p->parent))
+		return err_sys(e, errno, "'%s' is saved; sync its directory", p->path);
+	rc = place_remove(p, p->partial, e);
+	if (!rc)
+		rc = place_remove(p, p->old, e);
+	if (rc)
+		return err_wrap(e, "'%s' is saved; what was there before", p->path);
+	give_lock(s);
+	return 0;
+}
+
+void staging_end(struct staging *s)
+{
+	struct err ignored = { 0 };
+
+	if (!s)
+		return;
+	/* What cannot be removed keeps its lock file, and the next save tries again. */
+	if (s->ours && !s->committed)
+		(void)place_remove(&s->place, s->place.partial, &ignored);
+	give_lock(s);
+	if (s->dir >= 0)
+		(void)close(s->dir);
+	place_close(&s->place);
+	free(s);
+}

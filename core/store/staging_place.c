@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a checkpoint goes: which directory that is, whether it may be replaced, and removing it. */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "store/staging_internal.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- which directory ---- */
+
+/* "a/b/" and "a/b/." are a/b. */
+static size_t without_tail(const char *s)
+{
+	size_t n = strlen(s);
+
+	for (;;) {
+		if (n > 1 && s[n - 1] == '/')
+			n--;
+		else if (n > 2 && s[n - 1] == '.' && s[n - 2] == '/')
+			n -= 2;
+		else
+			return n;
+	}
+}
+
+/* The absolute path of what is not there yet: only its parent is. */
+static int resolve_new(const char *dest, char ret[static PATH_MAX], struct err *e)
+{
+	autofree char *path = strndup(dest, without_tail(dest)), *parent = NULL;
+	char *slash = path ? strrchr(path, '/') : NULL;
+	const char *name = slash ? slash + 1 : path;
+	struct stat st;
+
+	if (!path)
+		return err_set(e, ENOMEM, "out of memory");
+	if (!*name || !strcmp(name, ".."))
+		return err_set(e, EINVAL, "'%s' names no directory that could be made", dest);
+	if (!lstat(path, &st))
+		return err_set(e, ENOENT, "'%s' is a link that leads nowhere", path);
+	if (slash)
+		*slash = 0;
+	parent = realpath(!slash ? "." : slash == path ? "/" : path, NULL);
+	if (!parent)
+		return err_sys(e, errno, "directory of '%s'", dest);
+	if (snprintf(ret, PATH_MAX, "%s/%s", strcmp(parent, "/") ? parent : "", name) >= PATH_MAX)
+		return err_sys(e, ENAMETOOLONG, "'%s'", dest);
+	return 0;
+}
+
+static int resolve(const char *dest, char ret[static PATH_MAX], struct err *e)
+{
+	autofree char *real = realpath(dest, NULL);
+
+	if (!real)
+		return errno == ENOENT ? resolve_new(dest, ret, e)
+				       : err_sys(e, errno, "'%s'", dest);
+	if (!strcmp(real, "/"))
+		return err_set(e, EBUSY, "'/' cannot be replaced by a checkpoint");
+	(void)snprintf(ret, PATH_MAX, "%s", real);
+	return 0;
+}
+
+static int name_beside(const struct place *p, const char *suffix, char out[static NAME_MAX + 1],
+		       struct err *e)
+{
+	if (snprintf(out, NAME_MAX + 1, "%s%s", p->name, suffix) > NAME_MAX)
+		return err_set(e, ENAMETOOLONG,
+			       "'%s': the name is so long that '%s' does not fit behind it",
+			       p->path, suffix);
+	return 0;
+}
+
+int place_open(const char *dest, struct place *ret, struct err *e)
+{
+	char *slash;
+	int rc = resolve(dest, ret->path, e);
+
+	if (rc)
+		return rc;
+	slash = strrchr(ret->path, '/');
+	rc = snprintf(ret->name, sizeof(ret->name), "%s", slash + 1) > NAME_MAX
+		     ? err_sys(e, ENAMETOOLONG, "'%s'", dest)
+		     : name_beside(ret, ".partial", ret->partial, e);
+	if (!rc)
+		rc = name_beside(ret, ".partial.lock", ret->lock, e);
+	if (!rc)
+		rc = name_beside(ret, ".partial.old", ret->old, e);
+	if (rc)
+		return rc;
+	*slash = 0;
+	ret->parent =
+		open(slash == ret->path ? "/" : ret->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	*slash = '/';
+	return ret->parent < 0 ? err_sys(e, errno, "open the directory of '%s'", dest) : 0;
+}
+
+void place_close(struct place *p)
+{
+	if (p->parent >= 0)
+		(void)close(p->parent);
+	p->parent = -1;
+}
+
+/* ---- what is in a directory ---- */
+
+static DIR *list(const struct place *p, const char *name)
+{
+	autoclose int fd = openat(p->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (d)
+		(void)steal_fd(&fd);
+	return d;
+}
+
+static void list_end(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
+/* NULL at the end, with errno 0, or where reading fails. */
+static const char *list_next(DIR *d)
+{
+	const struct dirent *x;
+
+	errno = 0;
+	do
+		x = readdir(d); /* NOLINT(concurrency-mt-unsafe): the DIR is ours alone */
+	while (x && (!strcmp(x->d_name, ".") || !strcmp(x->d_name, "..")));
+	return x ? x->d_name : NULL;
+}
+
+/* ---- may it be replaced ---- */
+
+/*
+ * What writers of checkpoints leave in a directory, and this program. What people add to it -
+ * tokenizers, configurations, notes - is not in the list, nor are the formats that have things in
+ * them which a checkpoint written here does not: those are lost only where somebody removes them.
+ */
+static bool is_checkpoint_file(const char *name)
+{
+	static const char *const patterns[] = {
+		".metadata", /* torch DCP, HyperParallel */
+		".metadata.tmp",
+		"__[0-9]*_[0-9]*.distcp",
+		"__[0-9]*.metadata", /* torch DCP, one for each rank */
+		"__[0-9]*.metadata.tmp",
+		"_rank[0-9]*_.safetensors", /* HyperParallel */
+		"_rank[0-9]*_.bytes",
+		"*_rank[0-9]*.bytes",
+		".rank[0-9]*_metadata",
+		"[0-9]*.metadata",
+		"model.safetensors", /* Hugging Face */
+		"model-[0-9]*-of-[0-9]*.safetensors",
+		"model.safetensors.index.json",
+		"shard-[0-9]*-model-[0-9]*-of-[0-9]*.safetensors", /* torch's distributed form of it */
+		".ckptfs-index.sqlite*",
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(patterns); i++)
+		if (text_glob(patterns[i], name, strlen(name)))
+			return true;
+	return false;
+}
+
+static int check_entry(const struct place *p, int dir, const char *name, bool overwrite,
+		       struct err *e)
+{
+	struct stat st;
+
+	if (!overwrite)
+		return err_set(e, EEXIST, "'%s' is there already, and not empty", p->path);
+	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
+		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
+	if (!is_checkpoint_file(name) || S_ISDIR(st.st_mode))
+		return err_set(
+			e, ENOTEMPTY,
+			"'%s' holds '%s', which is no part of a checkpoint and would be lost",
+			p->path, name);
+	return 0;
+}
+
+static int check_entries(const struct place *p, bool overwrite, struct err *e)
+{
+	CLEANUP(list_end) DIR *d = list(p, p->name);
+	const char *name;
+	int rc = 0;
+
+	if (!d)
+		return err_sys(e, errno, "list '%s'", p->path);
+	while (!rc && (name = list_next(d)))
+		rc = check_entry(p, dirfd(d), name, overwrite, e);
+	if (!rc && errno)
+		return err_sys(e, errno, "list '%s'", p->path);
+	/* What is in it must go when it is replaced. */
+	if (!rc && overwrite && faccessat(dirfd(d), ".", W_OK | X_OK, AT_EACCESS))
+		return err_sys(e, errno, "'%s' cannot be replaced", p->path);
+	return rc;
+}
+
+int place_check(const struct place *p, bool overwrite, struct err *e)
+{
+	struct statx sx;
+
+	if (faccessat(p->parent, ".", W_OK | X_OK, AT_EACCESS))
+		return err_sys(e, errno, "'%s' cannot be made: its directory", p->path);
+	if (statx(p->parent, p->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx))
+		return errno == ENOENT ? 0 : err_sys(e, errno, "stat '%s'", p->path);
+	if (!S_ISDIR(sx.stx_mode))
+		return err_set(e, ENOTDIR, "'%s' is there already, and no directory", p->path);
+	if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+		return err_set(e, EBUSY,
+			       "'%s' is a mount point, which cannot be replaced: "
+			       "a directory in it could be",
+			       p->path);
+	return check_entries(p, overwrite, e);
+}
+
+bool place_has(const struct place *p, const char *name)
+{
+	struct stat st;
+
+	return !fstatat(p->parent, name, &st, AT_SYMLINK_NOFOLLOW) || errno != ENOENT;
+}
+
+/* ---- removing ---- */
+
+/* How many files have gone, or a negative errno: an entry that cannot go, named. */
+static int64_t remove_files(const struct place *p, const char *name, struct err *e)
+{
+	CLEANUP(list_end) DIR *d = list(p, name);
+	const char *file;
+	int64_t n = 0;
+
+	if (!d)
+		return err_sys(e, errno, "remove '%s'", name);
+	for (; (file = list_next(d)); n++)
+		if (unlinkat(dirfd(d), file, 0))
+			return err_sys(e, errno == EISDIR ? ENOTEMPTY : errno, "remove '%s/%s'",
+				       name, file);
+	return errno ? err_sys(e, errno, "list '%s'", name) : n;
+}
+
+int place_remove(const struct place *p, const char *name, struct err *e)
+{
+	if (!unlinkat(p->parent, name, 0) || errno == ENOENT)
+		return 0;
+	if (errno != EISDIR && errno != EPERM) /* EPERM: POSIX's word for it */
+		return err_sys(e, errno, "remove '%s'", name);
+	for (;;) {
+		int64_t n = remove_files(p, name, e);
+
+		if (n < 0)
+			return (int)n;
+		if (!unlinkat(p->parent, name, AT_REMOVEDIR))
+			return 0;
+		/* Some file systems skip entries when others go while they are listed. */
+		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
+			return err_sys(e, errno, "remove '%s'", name);
+	}
+}

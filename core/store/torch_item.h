@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch_item - an item of a DCP data file: the archive that torch.save makes of one tensor or
+ * object, in pieces, so that the tensor need not be in memory.
+ *
+ *	struct torch_item t;
+ *	torch_item_begin(&t, DTYPE_BF16, 2, shape, &head, &e);
+ *	...                             // write head, then t.data_len bytes of data
+ *	torch_item_end(&t, crc, &tail);
+ *	...                             // write tail: t.at bytes in all
+ *
+ *	archive/data.pkl                the tensor, pickle protocol 2
+ *	archive/.format_version         "1"
+ *	archive/.storage_alignment      "64"
+ *	archive/byteorder               "little"
+ *	archive/data/0                  the elements in row-major order; tensors only
+ *	archive/version                 "3\n"
+ *	archive/.data/serialization_id  of the records' names and CRCs
+ *
+ * Each record begins on a multiple of 64 bytes, counted from the item's start. The bytes are those
+ * of torch 2.14 for a contiguous tensor, serialization_id included.
+ *
+ * Sources: torch 2.14 serialization.py, caffe2/serialize/inline_container.cc, miniz; PKWARE
+ * APPNOTE 6.3. Threads: pure.
+ */
+#ifndef STORE_TORCH_ITEM_H
+#define STORE_TORCH_ITEM_H
+
+#include "model/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+struct err;
+
+enum { TORCH_ITEM_RECORDS = 7, TORCH_ITEM_ALIGN = 64 };
+
+struct torch_item {
+	uint64_t at;	   /* bytes of the item so far, data included */
+	uint64_t data_len; /* bytes that come between head and tail; 0: an object */
+	struct torch_record {
+		const char *name; /* behind "archive/" */
+		uint64_t header, size;
+		uint32_t crc;
+	} records[TORCH_ITEM_RECORDS];
+	size_t n;
+};
+
+/*
+ * Append what stands in front of the data. ERR_UNSUPPORTED for quantised dtypes, whose tensors
+ * have more to them than elements; EOVERFLOW, ENOMEM, EFBIG.
+ */
+int torch_item_begin(struct torch_item *t, enum dtype dtype, size_t n_dims, const uint64_t *shape,
+		     struct buf *ret, struct err *e);
+/* Append what stands behind the data, whose CRC-32 this is. */
+int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct err *e);
+
+/* Append the whole item around a pickle of any protocol, without persistent ids. */
+int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct err *e);
+/* The pickle in an item without tensors: *ret is a part of it. False: it is something else. */
+bool torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n);
+
+#endif

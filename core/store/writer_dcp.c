@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/writer_dcp.h"
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "save/planner.h"
+#include "store/dcp_file.h"
+#include "store/metadata_pickle.h"
+#include "store/staging.h"
+#include "store/storage.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+enum { DEFAULT_BUFFER = 4 * 1024 * 1024, MAX_PREFIX = 64 };
+
+struct writer {
+	struct writer_dcp_opts opts;
+	char *dest;
+	bool is_coordinator;
+	struct staging *staging; /* NULL: not begun */
+	struct arena a;		 /* prefixes, results, names */
+};
+
+/* ---- before the data ---- */
+
+static void forget(struct writer *w)
+{
+	staging_end(w->staging);
+	w->staging = NULL;
+	arena_release(&w->a);
+	free(w->dest);
+	w->dest = NULL;
+}
+
+static int validate(void *self, const char *id, struct err *e)
+{
+	const struct writer *w = self;
+
+	return staging_check(id, w->opts.overwrite, e);
+}
+
+static int reset(void *self, const char *id, struct err *e)
+{
+	struct writer *w = self;
+
+	forget(w);
+	w->dest = strdup(id);
+	return w->dest ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+{
+	struct writer *w = self;
+
+	w->is_coordinator = ranks->rank == 0;
+	return w->is_coordinator ? staging_begin(w->dest, w->opts.overwrite, &w->staging, e) : 0;
+}
+
+static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
+			      struct err *e)
+{
+	(void)self;
+	(void)e;
+	*ret = *plan;
+	return 0;
+}
+
+/* What torch calls _StoragePrefix: how the names of a rank's files begin. */
+static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, struct err *e)
+{
+	struct writer *w = self;
+
+	for (size_t i = 0; i < n; i++) {
+		char *prefix = arena_alloc(&w->a, MAX_PREFIX);
+
+		if (!prefix)
+			return err_set(e, ENOMEM, "out of memory");
+		parts[i].storage_len = (size_t)snprintf(prefix, MAX_PREFIX, "__%zu_", i);
+		parts[i].storage = prefix;
+	}
+	return 0;
+}
+
+/* ---- who writes what ---- */
+
+/* A file that one thread writes. */
+struct job {
+	const char *name;
+	const struct write_item **items; /* n of them, in the order of the file */
+	struct write_result *results;
+	size_t n;
+};
+
+struct jobs {
+	const struct save_plan *plan;
+	struct job *v;
+	size_t n;
+};
+
+static int check_prefix(const struct save_plan *plan, struct err *e)
+{
+	if (plan->storage && plan->storage_len && plan->storage_len < MAX_PREFIX &&
+	    !memchr(plan->storage, '/', plan->storage_len) &&
+	    !memchr(plan->storage, 0, plan->storage_len))
+		return 0;
+	return err_set(e, EINVAL, "the plan does not say how its files are named");
+}
+
+static int make_jobs(struct writer *w, const struct save_plan *plan, size_t n, struct jobs *ret,
+		     struct err *e)
+{
+	*ret = (struct jobs){ .plan = plan, .v = arena_array(&w->a, n, sizeof(*ret->v)), .n = n };
+	for (size_t i = 0; ret->v && i < n; i++) {
+		size_t room = plan->storage_len + 32;
+		char *name = arena_alloc(&w->a, room);
+
+		if (!name)
+			return err_set(e, ENOMEM, "%zu files: out of memory", n);
+		(void)snprintf(name, room, "%.*s%zu.distcp", (int)plan->storage_len,
+			       (const char *)plan->storage, i);
+		ret->v[i].name = name;
+	}
+	return ret->v ? 0 : err_set(e, ENOMEM, "%zu files: out of memory", n);
+}
+
+struct weighed {
+	const struct write_item *item;
+	uint64_t bytes;
+	uint32_t file;
+};
+
+static int heaviest_first(const void *ap, const void *bp)
+{
+	const struct weighed *a = ap, *b = bp;
+
+	if (a->bytes != b->bytes)
+		return a->bytes < b->bytes ? 1 : -1;
+	return a->item > b->item ? 1 : -1; /* in plan order: they are all of one array */
+}
+
+static uint32_t lightest(const uint64_t *load, size_t n)
+{
+	size_t r = 0;
+
+	for (size_t i = 1; i < n; i++)
+		if (load[i] < load[r])
+			r = i;
+	return (uint32_t)r;
+}
+
+/*
+ * The items in the order in which they are written, each with its file. Bytes come first and go
+ * round; tensors, the heaviest first, to the file that has least, and what counts is the whole
+ * tensor's size. With one file they stay in plan order.
+ */
+static int share_out(const struct save_plan *plan, struct weighed *v, size_t n_files, struct err *e)
+{
+	autofree uint64_t *load = calloc(n_files, sizeof(*load));
+	size_t n = 0, bytes;
+
+	if (!load)
+		return err_set(e, ENOMEM, "%zu files: out of memory", n_files);
+	for (size_t i = 0; i < plan->n_items; i++)
+		if (plan->items[i].type == WRITE_BYTE_IO) {
+			v[n] = (struct weighed){ &plan->items[i], 0, (uint32_t)(n % n_files) };
+			n++;
+		}
+	bytes = n;
+	for (size_t i = 0; i < plan->n_items; i++) {
+		int rc;
+
+		if (plan->items[i].type == WRITE_BYTE_IO)
+			continue;
+		v[n].item = &plan->items[i];
+		rc = write_item_tensor_bytes(v[n].item, &v[n].bytes, e);
+		if (rc)
+			return rc;
+		n++;
+	}
+	if (n_files > 1)
+		qsort(v + bytes, n - bytes, sizeof(*v), heaviest_first);
+	for (size_t i = bytes; i < n; i++) {
+		v[i].file = lightest(load, n_files);
+		load[v[i].file] += v[i].bytes;
+	}
+	return 0;
+}
+
+/* The lists of all jobs are parts of one array, and so are their results. */
+static void fill_jobs(struct jobs *jobs, const struct weighed *v, const struct write_item **items,
+		      struct write_result *results)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < jobs->plan->n_items; i++)
+		jobs->v[v[i].file].n++;
+	for (size_t i = 0; i < jobs->n; i++) {
+		jobs->v[i].items = items + at;
+		jobs->v[i].results = results + at;
+		at += jobs->v[i].n;
+		jobs->v[i].n = 0;
+	}
+	for (size_t i = 0; i < jobs->plan->n_items; i++) {
+		struct job *j = &jobs->v[v[i].file];
+
+		j->items[j->n++] = v[i].item;
+	}
+}
+
+static int plan_files(struct writer *w, const struct save_plan *plan, struct jobs *ret,
+		      struct write_results *results, struct err *e)
+{
+	size_t n = plan->n_items, n_files = w->opts.file_per_item ? n : w->opts.threads;
+	autofree struct weighed *v = calloc(n + 1, sizeof(*v));
+	const struct write_item **items = arena_array(&w->a, n, sizeof(struct write_item *));
+	struct write_result *out = arena_array(&w->a, n, sizeof(*out));
+	int rc;
+
+	if (!v || !items || !out)
+		return err_set(e, ENOMEM, "plan of %zu items: out of memory", n);
+	rc = make_jobs(w, plan, n_files, ret, e);
+	if (!rc && !w->opts.file_per_item)
+		rc = share_out(plan, v, n_files, e);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < n && w->opts.file_per_item; i++)
+		v[i] = (struct weighed){ &plan->items[i], 0, (uint32_t)i };
+	fill_jobs(ret, v, items, out);
+	*results = (struct write_results){ out, n };
+	return 0;
+}
+
+/* ---- writing ---- */
+
+struct work {
+	struct writer *w;
+	const struct jobs *jobs;
+	struct save_planner *planner;
+	atomic_size_t next; /* job that nobody has taken */
+	atomic_bool stop;
+	pthread_mutex_t lock;
+	int rc;	       /* of what went wrong first */
+	struct err *e; /* whose sentence it is */
+};
+
+static int write_item(struct work *k, struct dcp_file *f, const struct write_item *item,
+		      struct write_result *ret, struct err *e)
+{
+	struct source s = { 0 };
+	char shown[128];
+	int rc = save_planner_get_data(k->planner, item, &s, e);
+
+	*ret = (struct write_result){ .index = item->index };
+	if (!rc)
+		rc = dcp_file_add(f, item, &s, &ret->info.offset, &ret->info.length, e);
+	source_close(&s);
+	if (rc)
+		return err_wrap(
+			e, "'%s'",
+			text_show(item->index.fqn, item->index.fqn_len, shown, sizeof(shown)));
+	return 0;
+}
+
+static void close_file(struct dcp_file **f)
+{
+	dcp_file_free(*f);
+}
+
+static int write_file(struct work *k, const struct job *j, struct err *e)
+{
+	const struct writer_dcp_opts *o = &k->w->opts;
+	const struct dcp_file_opts opts = { o->zstd_level, o->buffer, o->progress, o->arg };
+	CLEANUP(close_file) struct dcp_file *f = NULL;
+	int fd, rc = staging_create(k->w->staging, j->name, &fd, e);
+
+	if (!rc)
+		rc = dcp_file_new(fd, &opts, &f, e);
+	for (size_t i = 0; i < j->n && !rc; i++) {
+		if (atomic_load_explicit(&k->stop, memory_order_relaxed))
+			return 0; /* it comes to nothing anyway */
+		rc = write_item(k, f, j->items[i], &j->results[i], e);
+		j->results[i].info.path = j->name;
+		j->results[i].info.transform = o->zstd_level ? DCP_TRANSFORM_ZSTD : NULL;
+	}
+	if (!rc)
+		rc = dcp_file_sync(f, e);
+	return rc ? err_wrap(e, "write '%s'", j->name) : 0;
+}
+
+static void fail(struct work *k, int rc, const struct err *e)
+{
+	SCOPED_LOCK(&k->lock);
+
+	atomic_store_explicit(&k->stop, true, memory_order_relaxed);
+	if (!k->rc) {
+		k->rc = rc;
+		*k->e = *e;
+	}
+}
+
+static void *take_jobs(void *arg)
+{
+	struct work *k = arg;
+	struct err e = { 0 };
+	size_t i;
+
+	while (!atomic_load_explicit(&k->stop, memory_order_relaxed) &&
+	       (i = atomic_fetch_add(&k->next, 1)) < k->jobs->n) {
+		int rc = write_file(k, &k->jobs->v[i], &e);
+
+		if (rc)
+			fail(k, rc, &e);
+	}
+	return NULL;
+}
+
+/* This thread is one of them, so it goes on where no other can be started. */
+static int write_files(struct writer *w, const struct jobs *jobs, struct save_planner *planner,
+		       struct err *e)
+{
+	size_t want = min_u64(w->opts.threads, jobs->n), n = 0;
+	autofree pthread_t *threads = calloc(want + 1, sizeof(*threads));
+	struct work k = {
+		.w = w, .jobs = jobs, .planner = planner, .lock = PTHREAD_MUTEX_INITIALIZER, .e = e
+	};
+
+	while (threads && n + 1 < want && !pthread_create(&threads[n], NULL, take_jobs, &k))
+		n++;
+	(void)take_jobs(&k);
+	while (n)
+		(void)pthread_join(threads[--n], NULL);
+	(void)pthread_mutex_destroy(&k.lock);
+	return k.rc;
+}
+
+static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
+		      struct write_results *ret, struct err *e)
+{
+	struct writer *w = self;
+	struct write_results results = { 0 };
+	struct jobs jobs;
+	int rc = check_prefix(plan, e);
+
+	if (!rc && !w->staging)
+		rc = staging_join(w->dest, &w->staging, e);
+	if (!rc)
+		rc = plan_files(w, plan, &jobs, &results, e);
+	if (!rc)
+		rc = write_files(w, &jobs, planner, e);
+	if (!rc)
+		rc = staging_sync(w->staging, e);
+	if (!rc)
+		*ret = results;
+	return rc;
+}
+
+/* ---- .metadata ---- */
+
+/* The results of all ranks as one list. */
+static int gather(const struct write_results *all, size_t n, struct write_result **ret,
+		  size_t *ret_n, struct err *e)
+{
+	struct write_result *v;
+	size_t total = 0;
+
+	for (size_t i = 0; i < n; i++)
+		total += all[i].n;
+	v = malloc((total + 1) * sizeof(*v));
+	if (!v)
+		return err_set(e, ENOMEM, "results of %zu items: out of memory", total);
+	for (size_t i = 0, at = 0; i < n; at += all[i++].n)
+		if (all[i].n)
+			memcpy(v + at, all[i].v, all[i].n * sizeof(*v));
+	*ret = v;
+	*ret_n = total;
+	return 0;
+}
+
+static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
+		  struct err *e)
+{
+	CLEANUP(buf_release) struct buf pickle = BUF_INIT(SIZE_MAX / 2);
+	autofree struct write_result *stored = NULL;
+	struct writer *w = self;
+	struct metadata whole = *md;
+	int rc = gather(all, n, &stored, &whole.n_stored, e);
+
+	whole.stored = stored;
+	whole.version = "1.0.0";
+	if (!rc)
+		rc = metadata_pickle_dcp(&whole, &pickle, e);
+	if (!rc)
+		rc = staging_put(w->staging, ".metadata", pickle.data, pickle.len, e);
+	return rc ? rc : staging_commit(w->staging, e);
+}
+
+/* ---- birth and death ---- */
+
+static void free_writer(void *self)
+{
+	struct writer *w = self;
+
+	forget(w);
+	free(w);
+}
+
+static int check_options(const struct writer_dcp_opts *o, struct err *e)
+{
+	if (o->threads > WRITER_DCP_MAX_THREADS)
+		return err_set(e, EINVAL, "%u threads, at most %d are possible", o->threads,
+			       WRITER_DCP_MAX_THREADS);
+	if (o->zstd_level < ZSTD_minCLevel() || o->zstd_level > ZSTD_maxCLevel())
+		return err_set(e, EINVAL, "zstd level %d, the highest is %d", o->zstd_level,
+			       ZSTD_maxCLevel());
+	if (o->buffer && o->buffer < DCP_FILE_MIN_BUFFER)
+		return err_set(e, EINVAL, "a buffer of %zu bytes, it needs %d", o->buffer,
+			       DCP_FILE_MIN_BUFFER);
+	return 0;
+}
+
+int writer_dcp_new(const struct writer_dcp_opts *opts, struct storage_writer *ret, struct err *e)
+{
+	static const struct storage_writer_ops ops = {
+		.validate_checkpoint_id = validate,
+		.reset = reset,
+		.set_up = set_up,
+		.prepare_local_plan = prepare_local_plan,
+		.prepare_global_plan = prepare_global_plan,
+		.write_data = write_data,
+		.finish = finish,
+		.free = free_writer,
+	};
+	int rc = check_options(opts, e);
+	struct writer *w = rc ? NULL : calloc(1, sizeof(*w));
+
+	if (rc)
+		return rc;
+	if (!w)
+		return err_set(e, ENOMEM, "out of memory");
+	*w = (struct writer){ .opts = *opts, .a = ARENA_INIT(SIZE_MAX) };
+	w->opts.threads = opts->threads ? opts->threads : 1;
+	w->opts.buffer = opts->buffer ? opts->buffer : DEFAULT_BUFFER;
+	*ret = (struct storage_writer){ .ops = &ops, .self = w };
+	return 0;
+}
