@@ -73,8 +73,8 @@
 	X(run) \
 	X(safetensors) \
 	X(safetensors_dir) \
-	X(staging) \
 	X(st_write) \
+	X(staging) \
 	X(text) \
 	X(torch_item) \
 	X(torchsave) \
@@ -84,6 +84,8 @@
 	X(view_model) \
 	X(vtensor) \
 	X(writer_dcp) \
+	X(writer_hyperparallel) \
+	X(writer_safetensors) \
 	X(zarr) \
 	X(zip) \
 	X(zstd)

@@ -145,13 +145,16 @@ static void give_lock(struct staging *s)
 
 /* ---- begin ---- */
 
-/* What a killed save has left. Between two renames DEST was missing. */
+/*
+ * What a killed save has left. Between two renames DEST was missing; if somebody has made an empty
+ * directory there since, it gives way, too. Else the new one is there and the old one is not needed.
+ */
 static int clean_up(const struct place *p, struct err *e)
 {
 	int rc;
 
-	if (place_has(p, p->old) && !place_has(p, p->name) &&
-	    renameat(p->parent, p->old, p->parent, p->name))
+	if (renameat(p->parent, p->old, p->parent, p->name) && errno != ENOENT &&
+	    errno != ENOTEMPTY && errno != EEXIST)
 		return err_sys(e, errno, "put '%s.partial.old' back in its place", p->path);
 	rc = place_remove(p, p->old, e);
 	return rc ? rc : place_remove(p, p->partial, e);

@@ -142,9 +142,9 @@ static const char *list_next(DIR *d)
 /* ---- may it be replaced ---- */
 
 /*
- * What writers of checkpoints leave in a directory, and this program. What people add to it -
- * tokenizers, configurations, notes - is not in the list, nor are the formats that have things in
- * them which a checkpoint written here does not: those are lost only where somebody removes them.
+ * What writers of checkpoints leave in a directory, and this program: all of it is about the tensors
+ * and objects that the new checkpoint replaces. What people put beside that, tokenizers and
+ * configurations and notes, is not in the list, and would be lost.
  */
 static bool is_checkpoint_file(const char *name)
 {
@@ -209,20 +209,21 @@ static int check_entries(const struct place *p, bool overwrite, struct err *e)
 
 int place_check(const struct place *p, bool overwrite, struct err *e)
 {
-	struct statx sx;
+	struct statx sx = { 0 };
+	bool is_there = !statx(p->parent, p->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx);
 
-	if (faccessat(p->parent, ".", W_OK | X_OK, AT_EACCESS))
-		return err_sys(e, errno, "'%s' cannot be made: its directory", p->path);
-	if (statx(p->parent, p->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx))
-		return errno == ENOENT ? 0 : err_sys(e, errno, "stat '%s'", p->path);
-	if (!S_ISDIR(sx.stx_mode))
+	if (!is_there && errno != ENOENT)
+		return err_sys(e, errno, "stat '%s'", p->path);
+	if (is_there && !S_ISDIR(sx.stx_mode))
 		return err_set(e, ENOTDIR, "'%s' is there already, and no directory", p->path);
 	if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
 		return err_set(e, EBUSY,
 			       "'%s' is a mount point, which cannot be replaced: "
 			       "a directory in it could be",
 			       p->path);
-	return check_entries(p, overwrite, e);
+	if (faccessat(p->parent, ".", W_OK | X_OK, AT_EACCESS))
+		return err_sys(e, errno, "'%s' cannot be made: its directory", p->path);
+	return is_there ? check_entries(p, overwrite, e) : 0;
 }
 
 bool place_has(const struct place *p, const char *name)

@@ -6,7 +6,6 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "parse/safetensors.h"
 #include "view/member.h"
 #include "view/vfile.h"
 
@@ -89,50 +88,75 @@ static void put_entry(struct buf *b, const struct member *m, uint64_t begin)
 	buf_str(b, "]}");
 }
 
-static int put_header(struct buf *b, const struct member *m, size_t n, struct err *e)
+void st_order(const struct member *m, size_t n, size_t *ret)
 {
-	uint64_t at = 0; /* may wrap: then the file is too large, which its segments find out */
+	size_t at = 0;
 
-	buf_str(b, "{\"" METADATA "\":{\"format\":\"pt\"}");
-	for (unsigned size = MAX_ELEMENT; size; size /= 2) {
-		for (size_t i = 0; i < n; i++) {
-			if (dtype_info(m[i].dtype)->size != size)
-				continue;
-			put_entry(b, &m[i], at);
-			at += m[i].bytes;
-		}
+	for (unsigned size = MAX_ELEMENT; size; size /= 2)
+		for (size_t i = 0; i < n; i++)
+			if (dtype_info(m[i].dtype)->size == size)
+				ret[at++] = i;
+}
+
+static void put_metadata(struct buf *b, const struct st_note *notes, size_t n)
+{
+	buf_str(b, "{\"" METADATA "\":{");
+	for (size_t i = 0; i < n; i++) {
+		buf_json_str(b, notes[i].key, strlen(notes[i].key));
+		buf_str(b, ":");
+		buf_json_str(b, notes[i].value, notes[i].len);
+		buf_str(b, ",");
 	}
-	buf_str(b, "}");
-	while (!b->err && (8 + b->len) % ALIGN)
-		buf_str(b, " ");
-	if (b->err == EFBIG)
+	buf_str(b, "\"format\":\"pt\"}");
+}
+
+int st_header(const struct member *m, const size_t *order, size_t n, const struct st_note *notes,
+	      size_t n_notes, struct buf *ret, struct err *e)
+{
+	uint64_t at = 0; /* may wrap: then the file is too large, which its writer finds out */
+
+	buf_add(ret, (uint8_t[8]){ 0 }, 8);
+	put_metadata(ret, notes, n_notes);
+	for (size_t i = 0; i < n; i++) {
+		put_entry(ret, &m[order[i]], at);
+		at += m[order[i]].bytes;
+	}
+	buf_str(ret, "}");
+	while (!ret->err && ret->len % ALIGN)
+		buf_str(ret, " ");
+	if (ret->err == EFBIG)
 		return err_set(e, EFBIG,
-			       "a safetensors header holds %u bytes, %zu tensors need more: "
-			       "a smaller shard_size= makes more and smaller files",
+			       "a safetensors header holds %u bytes, %zu tensors need more",
 			       ST_MAX_HEADER, n);
-	return b->err ? err_set(e, b->err, "out of memory") : 0;
+	if (ret->err)
+		return err_set(e, ret->err, "out of memory");
+	(void)put_le((uint8_t *)ret->data, ret->len - 8, 8);
+	return 0;
 }
 
 int st_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e)
 {
-	CLEANUP(buf_release) struct buf json = BUF_INIT(ST_MAX_HEADER);
+	CLEANUP(buf_release) struct buf header = BUF_INIT(ST_HEADER_CAP);
 	CLEANUP(vfile_release) struct vfile f = VFILE_INIT;
-	uint8_t len[8];
-	int rc = 0;
+	autofree size_t *order = calloc(n + 1, sizeof(*order));
+	int rc = order ? 0 : err_set(e, ENOMEM, "out of memory");
 
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = st_check(&m[i], e);
-	if (!rc)
-		rc = put_header(&json, m, n, e);
 	if (rc)
 		return rc;
-	(void)put_le(len, json.len, sizeof(len));
-	vfile_bytes(&f, len, sizeof(len));
-	vfile_bytes(&f, json.data, json.len);
-	for (unsigned size = MAX_ELEMENT; size; size /= 2)
-		for (size_t i = 0; i < n; i++)
-			if (dtype_info(m[i].dtype)->size == size)
-				vfile_tensor(&f, m[i].id, m[i].bytes);
+	st_order(m, n, order);
+	rc = st_header(m, order, n, NULL, 0, &header, e);
+	if (rc == -EFBIG)
+		return err_set(e, EFBIG,
+			       "a safetensors header holds %u bytes, %zu tensors need more: "
+			       "a smaller shard_size= makes more and smaller files",
+			       ST_MAX_HEADER, n);
+	if (rc)
+		return rc;
+	vfile_bytes(&f, header.data, header.len);
+	for (size_t i = 0; i < n; i++)
+		vfile_tensor(&f, m[order[i]].id, m[order[i]].bytes);
 	rc = vfile_done(&f, e);
 	if (rc)
 		return rc;

@@ -13,18 +13,36 @@
 #define VIEW_ST_WRITE_H
 
 #include "model/dtype.h"
+#include "parse/safetensors.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
+struct buf;
 struct err;
 struct member;
 struct vfile;
+
+#define ST_HEADER_CAP (8 + (size_t)ST_MAX_HEADER)
 
 /* Has the format such elements? */
 bool st_holds(enum dtype t);
 /* Can it hold this tensor? 0, or ERR_UNSUPPORTED and why not. */
 int st_check(const struct member *m, struct err *e);
+
+/* The order in which n tensors stand in a file: ret[0] is the first one's number. */
+void st_order(const struct member *m, size_t n, size_t *ret);
+
+struct st_note { /* an entry of __metadata__, beside "format": "pt" */
+	const char *key, *value;
+	size_t len; /* bytes of the value, UTF-8 */
+};
+/*
+ * What stands in front of the data, the length included, of n tensors in the order st_order has
+ * put them; ret is empty and has room for ST_HEADER_CAP. EFBIG beyond that.
+ */
+int st_header(const struct member *m, const size_t *order, size_t n, const struct st_note *notes,
+	      size_t n_notes, struct buf *ret, struct err *e);
 
 /*
  * The file of these n tensors of different names; *ret is the caller's to release. Fails with

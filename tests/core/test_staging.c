@@ -529,9 +529,28 @@ static void remove_dest(void)
 	REQUIRE(!unlinkat(dir_fd, "ckpt", AT_REMOVEDIR));
 }
 
-/* 0: nothing there before, 1: a checkpoint, 2: the same and no exchange of directories */
+/* The moment between two renames. */
+static unsigned between_renames(void)
+{
+	unsigned n = 0;
+
+	do {
+		struct staging *s = NULL;
+		struct err e = { 0 };
+
+		REQUIRE(!staging_begin(dest, true, &s, &e)); /* puts it back */
+		staging_end(s);
+		must_save('a', true);
+		REQUIRE(killed_at(n++, false));
+	} while (there("ckpt"));
+	return n - 1;
+}
+
+enum before { NOTHING, OLD, OLD_NO_EXCHANGE, MISSING, BEFORE_COUNT };
+
 START_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one)
 {
+	unsigned between = _i == MISSING ? between_renames() : 0;
 	unsigned n = 0, old = 0, new = 0, missing = 0;
 	bool killed = true;
 
@@ -540,25 +559,42 @@ START_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one)
 		struct err e = { 0 };
 		uint8_t tag;
 
-		if (_i)
+		if (_i != NOTHING)
 			must_save('a', true);
 		else if (there("ckpt"))
 			remove_dest();
-		killed = killed_at(n, _i < 2);
+		if (_i == MISSING)
+			REQUIRE(killed_at(between, false) && !there("ckpt"));
+		killed = killed_at(n, _i == NOTHING || _i == OLD);
 		tag = tag_at("ckpt");
 		REQUIRE(tag == 'a' || tag == 'b' || !tag);
-		missing += !tag && _i;
+		missing += !tag;
 		old += tag == 'a';
 		new += tag == 'b';
 		/* The next one repairs, and leaves nothing of this one. */
 		REQUIRE(!staging_begin(dest, true, &s, &e));
 		staging_end(s);
-		ck_assert_int_eq(tag_at("ckpt"), tag ? tag : _i ? 'a' : 0);
+		ck_assert_int_eq(tag_at("ckpt"), tag ? tag : _i == NOTHING ? 0 : 'a');
 		ck_assert_uint_eq(entries("."), there("ckpt") ? 1 : 0);
 	}
 	REQUIRE(n > 40 && new > 1);
-	REQUIRE(_i ? old > 20 : !old);
-	REQUIRE(_i < 2 ? !missing : missing > 0); /* between the two renames */
+	REQUIRE(_i == NOTHING ? !old : old > 20);
+	/* Only where there is no exchange it is gone for a moment. */
+	REQUIRE(_i == OLD ? !missing : missing > 0);
+}
+END_TEST
+
+START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
+{
+	struct staging *s = NULL;
+	struct err e = { 0 };
+
+	(void)between_renames(); /* where the last one was killed */
+	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
+	REQUIRE(!staging_begin(dest, true, &s, &e));
+	staging_end(s);
+	ck_assert_int_eq(tag_at("ckpt"), 'a');
+	only_dest_is_there();
 }
 END_TEST
 
@@ -585,7 +621,9 @@ Suite *staging_suite(void)
 	tcase_add_test(t, a_full_disk_leaves_the_old_one);
 	tcase_add_test(t, a_disk_that_does_not_sync_leaves_the_old_one);
 	tcase_add_test(t, no_memory_leaves_the_old_one);
-	tcase_add_loop_test(t, a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, 0, 3);
+	tcase_add_loop_test(t, a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, 0,
+			    BEFORE_COUNT);
+	tcase_add_test(t, an_empty_directory_is_not_taken_for_the_new_one);
 	tcase_set_timeout(t, 60);
 	suite_add_tcase(s, t);
 	return s;

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * outfile - a data file of a checkpoint while it is written: bytes and sources, one behind the
+ * other, through one buffer, on disk when it is done.
+ *
+ *	struct outfile f = OUTFILE_INIT;
+ *	outfile_open(&f, staging, "__0_0.distcp", &opts, &e);
+ *	outfile_write(&f, header, n, &e);
+ *	outfile_source(&f, &source, &e);
+ *	outfile_finish(&f, &e);
+ *	outfile_release(&f);                 // always
+ *
+ * Errors name the file. Private to core/store. Threads: one at a time for each.
+ */
+#ifndef STORE_OUTFILE_H
+#define STORE_OUTFILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct source;
+struct staging;
+
+struct outfile_opts {
+	size_t buffer; /* of each file being written; 0: 4 MiB */
+	/* So many bytes more of tensors and objects are written: from any thread; may be NULL. */
+	void (*progress)(void *arg, uint64_t bytes);
+	void *arg;
+};
+
+struct outfile {
+	int fd;
+	const char *name; /* borrowed */
+	uint64_t size;	  /* bytes so far */
+	const struct outfile_opts *opts;
+	char *buf;
+	size_t cap;
+};
+
+#define OUTFILE_INIT \
+	{ \
+		.fd = -1 \
+	}
+
+int outfile_open(struct outfile *f, struct staging *s, const char *name,
+		 const struct outfile_opts *opts, struct err *e);
+int outfile_write(struct outfile *f, const void *p, size_t n, struct err *e);
+/* All of it. */
+int outfile_source(struct outfile *f, const struct source *src, struct err *e);
+int outfile_finish(struct outfile *f, struct err *e);
+void outfile_release(struct outfile *f);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/writer_base.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "save/planner.h"
+#include "store/staging.h"
+#include "view/st_write.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ARENA_CEILING ((size_t)16 << 30) /* bytes: a result for each of 100 million items */
+
+/* ---- the directory ---- */
+
+void writer_init(struct writer_base *b, bool overwrite, const struct outfile_opts *out)
+{
+	*b = (struct writer_base){ .overwrite = overwrite,
+				   .out = *out,
+				   .arena = ARENA_INIT(ARENA_CEILING) };
+}
+
+void writer_release(struct writer_base *b)
+{
+	staging_end(b->staging);
+	b->staging = NULL;
+	free(b->id);
+	b->id = NULL;
+	arena_release(&b->arena);
+	b->results = NULL;
+	b->n_results = 0;
+}
+
+int writer_reset(struct writer_base *b, const char *id, struct err *e)
+{
+	writer_release(b);
+	b->id = strdup(id);
+	return b->id ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+int writer_set_up(struct writer_base *b, const struct storage_ranks *ranks, struct err *e)
+{
+	b->ranks = *ranks;
+	return ranks->rank ? 0 : staging_begin(b->id, b->overwrite, &b->staging, e);
+}
+
+int writer_begin_data(struct writer_base *b, size_t n, struct err *e)
+{
+	b->results = writer_array(b, n, sizeof(*b->results), e);
+	if (!b->results)
+		return -ENOMEM;
+	return b->staging || !n ? 0 : staging_join(b->id, &b->staging, e);
+}
+
+void writer_add_result(struct writer_base *b, const struct write_item *item,
+		       const struct storage_info *info)
+{
+	b->results[b->n_results++] = (struct write_result){ item->index, *info };
+}
+
+int writer_end_data(struct writer_base *b, struct write_results *ret, struct err *e)
+{
+	int rc = b->staging ? staging_sync(b->staging, e) : 0;
+
+	/* A process may be a thousand ranks, and descriptors are few. */
+	if (b->ranks.rank) {
+		staging_end(b->staging);
+		b->staging = NULL;
+	}
+	if (!rc)
+		*ret = (struct write_results){ b->results, b->n_results };
+	return rc;
+}
+
+int writer_join_results(struct writer_base *b, const struct write_results *all, size_t n,
+			struct metadata *md, struct err *e)
+{
+	struct write_result *v;
+	size_t count = 0;
+
+	for (size_t r = 0; r < n; r++)
+		count += all[r].n;
+	v = writer_array(b, count, sizeof(*v), e);
+	if (!v)
+		return -ENOMEM;
+	md->stored = v;
+	md->n_stored = count;
+	for (size_t r = 0; r < n; v += all[r++].n)
+		if (all[r].n)
+			memcpy(v, all[r].v, all[r].n * sizeof(*v));
+	return 0;
+}
+
+int writer_commit(struct writer_base *b, struct err *e)
+{
+	int rc = staging_commit(b->staging, e);
+
+	if (!rc) {
+		staging_end(b->staging);
+		b->staging = NULL;
+	}
+	return rc;
+}
+
+/* ---- memory ---- */
+
+void *writer_array(struct writer_base *b, size_t n, size_t size, struct err *e)
+{
+	void *p = arena_array(&b->arena, n, size);
+
+	if (!p)
+		(void)err_set(e, ENOMEM, "out of memory");
+	return p;
+}
+
+char *writer_printf(struct writer_base *b, struct err *e, const char *fmt, ...)
+{
+	char text[128];
+	va_list ap;
+	char *p;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	p = arena_dup(&b->arena, text, strlen(text));
+	if (!p)
+		(void)err_set(e, ENOMEM, "out of memory");
+	return p;
+}
+
+/* ---- items ---- */
+
+static int wrap_fqn(const struct write_item *item, struct err *e)
+{
+	char shown[128];
+
+	return err_wrap(e, "'%s'",
+			text_show(item->index.fqn, item->index.fqn_len, shown, sizeof(shown)));
+}
+
+static int get_source(struct save_planner *p, const struct write_item *item, struct source *ret,
+		      struct err *e)
+{
+	struct source src = { 0 };
+	uint64_t want = 0;
+	int rc = item->type == WRITE_BYTE_IO ? 0 : write_item_chunk_bytes(item, &want, e);
+
+	if (!rc)
+		rc = save_planner_get_data(p, item, &src, e);
+	if (rc)
+		return rc;
+	if (item->type != WRITE_BYTE_IO && src.len != want) {
+		uint64_t len = src.len;
+
+		source_close(&src);
+		return err_set(e, EINVAL, "a chunk of %llu bytes, %llu of them are there",
+			       (unsigned long long)want, (unsigned long long)len);
+	}
+	*ret = src;
+	return 0;
+}
+
+int st_item_member(const struct write_item *item, struct member *ret, struct err *e)
+{
+	struct member m = {
+		.name = item->index.fqn,
+		.name_len = item->index.fqn_len,
+		.shape = item->chunk.len,
+		.dtype = item->props.dtype,
+		.n_dims = item->index.n_dims,
+	};
+	int rc;
+
+	if (item->type == WRITE_BYTE_IO) {
+		(void)err_set(e, ERR_UNSUPPORTED, "an object, and safetensors holds tensors alone");
+		return wrap_fqn(item, e);
+	}
+	rc = st_check(&m, e);
+	if (rc)
+		return rc;
+	rc = write_item_chunk_bytes(item, &m.bytes, e);
+	if (rc)
+		return wrap_fqn(item, e);
+	*ret = m;
+	return 0;
+}
+
+int writer_put_source(struct outfile *f, const struct write_item *item, struct save_planner *p,
+		      struct err *e)
+{
+	CLEANUP(source_close) struct source src = { 0 };
+	int rc = get_source(p, item, &src, e);
+
+	if (!rc)
+		rc = outfile_source(f, &src, e);
+	return rc ? wrap_fqn(item, e) : 0;
+}
+
+int writer_put_tensors(struct writer_base *b, const char *file, const struct st_items *t,
+		       struct save_planner *p, struct err *e)
+{
+	CLEANUP(buf_release) struct buf header = BUF_INIT(ST_HEADER_CAP);
+	CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;
+	autofree size_t *order = calloc(t->n + 1, sizeof(*order));
+	int rc;
+
+	if (!order)
+		return err_set(e, ENOMEM, "out of memory");
+	st_order(t->m, t->n, order);
+	if (st_header(t->m, order, t->n, t->notes, t->n_notes, &header, e))
+		return err_wrap(e, "'%s'", file);
+	rc = outfile_open(&f, b->staging, file, &b->out, e);
+	if (!rc)
+		rc = outfile_write(&f, header.data, header.len, e);
+	for (size_t i = 0; i < t->n && !rc; i++)
+		rc = writer_put_source(&f, t->items[order[i]], p, e);
+	return rc ? rc : outfile_finish(&f, e);
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/writer_hyperparallel.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "save/planner.h"
+#include "store/metadata_pickle.h"
+#include "store/staging.h"
+#include "store/writer_base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define METADATA_CEILING ((size_t)4 << 30) /* bytes */
+
+struct hp_writer {
+	struct writer_base b;
+};
+
+static int validate(void *self, const char *id, struct err *e)
+{
+	const struct hp_writer *w = self;
+
+	return staging_check(id, w->b.overwrite, e);
+}
+
+static int reset(void *self, const char *id, struct err *e)
+{
+	struct hp_writer *w = self;
+
+	return writer_reset(&w->b, id, e);
+}
+
+static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+{
+	struct hp_writer *w = self;
+
+	return writer_set_up(&w->b, ranks, e);
+}
+
+/* What could not be written is refused before anything is. */
+static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
+			      struct err *e)
+{
+	struct member m;
+	int rc = 0;
+
+	(void)self;
+	for (size_t i = 0; i < plan->n_items && !rc; i++)
+		if (plan->items[i].type != WRITE_BYTE_IO)
+			rc = st_item_member(&plan->items[i], &m, e);
+	if (!rc)
+		*ret = *plan;
+	return rc;
+}
+
+/* Which rank has which file is known without a word of the coordinator's. */
+static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, struct err *e)
+{
+	(void)self;
+	(void)parts;
+	(void)n;
+	(void)e;
+	return 0;
+}
+
+/* ---- names in the container ---- */
+
+struct named {
+	const struct write_item *item;
+	size_t at; /* its place in the file's list */
+};
+
+static int cmp_name(const void *ap, const void *bp)
+{
+	const struct meta_index *a = &((const struct named *)ap)->item->index;
+	const struct meta_index *b = &((const struct named *)bp)->item->index;
+	int c = memcmp(a->fqn, b->fqn, min_u64(a->fqn_len, b->fqn_len));
+
+	return c ? c : (a->fqn_len > b->fqn_len) - (a->fqn_len < b->fqn_len);
+}
+
+static int cmp_named(const void *ap, const void *bp)
+{
+	const struct named *a = ap, *b = bp;
+	int c = cmp_name(a, b);
+
+	return c ? c : (a->at > b->at) - (a->at < b->at);
+}
+
+static bool is_tensor_name(const struct named *v, size_t n, const struct buf *name)
+{
+	struct write_item item = {
+		.index = { .fqn = name->data, .fqn_len = (uint32_t)name->len },
+	};
+	struct named key = { .item = &item };
+
+	return bsearch(&key, v, n, sizeof(*v), cmp_name);
+}
+
+/* The k-th chunk of a tensor that has several here. Only a tensor's own name can be in the way. */
+static int name_chunk(struct hp_writer *w, const struct named *all, size_t n,
+		      const struct write_item *item, size_t k, struct member *ret, struct err *e)
+{
+	CLEANUP(buf_release) struct buf key = BUF_INIT(UINT32_MAX);
+
+	buf_add(&key, item->index.fqn, item->index.fqn_len);
+	buf_printf(&key, ".__dcp_chunk_%zu", k);
+	while (!key.err && is_tensor_name(all, n, &key))
+		buf_str(&key, "_");
+	ret->name = key.err ? NULL : arena_dup(&w->b.arena, key.data, key.len);
+	ret->name_len = key.len;
+	return ret->name ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+static int name_chunks(struct hp_writer *w, const struct st_items *t, struct member *m,
+		       struct err *e)
+{
+	autofree struct named *v = calloc(t->n + 1, sizeof(*v));
+	size_t end;
+	int rc = 0;
+
+	if (!v)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < t->n; i++)
+		v[i] = (struct named){ t->items[i], i };
+	qsort(v, t->n, sizeof(*v), cmp_named);
+	for (size_t i = 0; i < t->n && !rc; i = end) {
+		for (end = i + 1; end < t->n && !cmp_name(&v[i], &v[end]);)
+			end++;
+		for (size_t k = 0; k < end - i && end - i > 1 && !rc; k++)
+			rc = name_chunk(w, v, t->n, v[i + k].item, k, &m[v[i + k].at], e);
+	}
+	return rc;
+}
+
+/* ---- data ---- */
+
+static int put_containers(struct hp_writer *w, const struct save_plan *plan, size_t n,
+			  struct save_planner *p, struct err *e)
+{
+	autofree const struct write_item **items = calloc(n, sizeof(*items));
+	autofree struct member *m = calloc(n, sizeof(*m));
+	struct st_items t = { .m = m, .items = items };
+	char *path = writer_printf(&w->b, e, "_rank%zu_.safetensors", w->b.ranks.rank);
+	int rc = 0;
+
+	if (!path)
+		return -ENOMEM;
+	if (!items || !m)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < plan->n_items && !rc; i++) {
+		if (plan->items[i].type == WRITE_BYTE_IO)
+			continue;
+		items[t.n] = &plan->items[i];
+		rc = st_item_member(items[t.n], &m[t.n], e);
+		t.n++;
+	}
+	if (!rc)
+		rc = name_chunks(w, &t, m, e);
+	if (!rc)
+		rc = writer_put_tensors(&w->b, path, &t, p, e);
+	for (size_t i = 0; i < t.n && !rc; i++)
+		writer_add_result(
+			&w->b, items[i],
+			&(struct storage_info){ .path = path,
+						.length = m[i].bytes,
+						.tensor_key = m[i].name,
+						.tensor_key_len = (uint32_t)m[i].name_len });
+	return rc;
+}
+
+static int put_object(struct hp_writer *w, struct outfile *f, const struct write_item *item,
+		      struct save_planner *p, struct err *e)
+{
+	struct storage_info info = { .path = f->name, .offset = f->size };
+	int rc = writer_put_source(f, item, p, e);
+
+	if (rc)
+		return rc;
+	info.length = f->size - info.offset;
+	writer_add_result(&w->b, item, &info);
+	return 0;
+}
+
+static int put_objects(struct hp_writer *w, const struct save_plan *plan, struct save_planner *p,
+		       struct err *e)
+{
+	CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;
+	char *path = writer_printf(&w->b, e, "_rank%zu_.bytes", w->b.ranks.rank);
+	int rc = path ? outfile_open(&f, w->b.staging, path, &w->b.out, e) : -ENOMEM;
+
+	for (size_t i = 0; i < plan->n_items && !rc; i++)
+		if (plan->items[i].type == WRITE_BYTE_IO)
+			rc = put_object(w, &f, &plan->items[i], p, e);
+	return rc ? rc : outfile_finish(&f, e);
+}
+
+static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
+		      struct write_results *ret, struct err *e)
+{
+	struct hp_writer *w = self;
+	size_t objects = 0;
+	int rc = writer_begin_data(&w->b, plan->n_items, e);
+
+	for (size_t i = 0; i < plan->n_items; i++)
+		objects += plan->items[i].type == WRITE_BYTE_IO;
+	if (!rc && objects < plan->n_items)
+		rc = put_containers(w, plan, plan->n_items - objects, planner, e);
+	if (!rc && objects)
+		rc = put_objects(w, plan, planner, e);
+	return rc ? rc : writer_end_data(&w->b, ret, e);
+}
+
+static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
+		  struct err *e)
+{
+	CLEANUP(buf_release) struct buf text = BUF_INIT(METADATA_CEILING);
+	struct hp_writer *w = self;
+	struct metadata full = *md;
+	int rc = writer_join_results(&w->b, all, n, &full, e);
+
+	if (!rc && metadata_pickle_hyperparallel(&full, &text, e))
+		rc = err_wrap(e, "'.metadata'");
+	if (!rc)
+		rc = staging_put(w->b.staging, ".metadata", text.data, text.len, e);
+	return rc ? rc : writer_commit(&w->b, e);
+}
+
+static void free_writer(void *self)
+{
+	struct hp_writer *w = self;
+
+	writer_release(&w->b);
+	free(w);
+}
+
+static const struct storage_writer_ops ops = {
+	.validate_checkpoint_id = validate,
+	.reset = reset,
+	.set_up = set_up,
+	.prepare_local_plan = prepare_local_plan,
+	.prepare_global_plan = prepare_global_plan,
+	.write_data = write_data,
+	.finish = finish,
+	.free = free_writer,
+};
+
+int writer_hyperparallel_new(const struct writer_hyperparallel_opts *opts,
+			     struct storage_writer *ret, struct err *e)
+{
+	struct hp_writer *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return err_set(e, ENOMEM, "out of memory");
+	writer_init(&w->b, opts->overwrite,
+		    &(struct outfile_opts){ opts->buffer, opts->progress, opts->arg });
+	*ret = (struct storage_writer){ .ops = &ops, .self = w };
+	return 0;
+}

@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/writer_safetensors.h"
+
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "save/planner.h"
+#include "store/staging.h"
+#include "store/writer_base.h"
+#include "view/hf_index.h"
+#include "view/st_write.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
+#define INDEX_CEILING ((size_t)4 << 30)	     /* bytes */
+#define KEPT_CEILING  ((size_t)16 << 30)
+#define NOTE_CEILING  ((size_t)ST_MAX_HEADER)
+
+struct st_writer {
+	struct writer_base b;
+	uint64_t shard_size;
+	struct buf index; /* the coordinator's; empty: there is none */
+	/* The plans that the coordinator saw last, for those that are not sent again. */
+	struct arena kept_arena;
+	struct save_plan *kept;
+	size_t n_kept;
+};
+
+/* ---- what goes into which file ---- */
+
+/* What the coordinator says to each rank. */
+struct form {
+	bool whole;	/* a Hugging Face model, else torch's distributed form */
+	uint32_t first; /* number of the rank's first file, of whole ones */
+	uint32_t count; /* of files: all of them, or the most that a rank has */
+	uint64_t items; /* what was seen of the rank's plan, as a number */
+};
+enum { FORM_BYTES = 17 };
+
+/* Items in the order of their names and places, and for each the number of its file of this rank. */
+struct sorted {
+	const struct write_item **items;
+	struct member *m;
+	uint32_t *file;
+	size_t n;
+	uint32_t n_files;
+};
+
+static bool is_empty(size_t n, const uint64_t *len)
+{
+	for (size_t d = 0; d < n; d++)
+		if (!len[d])
+			return true;
+	return false;
+}
+
+/* No element of a tensor that has some. */
+static bool says_nothing(const struct write_item *w)
+{
+	return is_empty(w->index.n_dims, w->chunk.len) && !is_empty(w->index.n_dims, w->size);
+}
+
+static bool is_whole(const struct write_item *w)
+{
+	size_t n = w->index.n_dims;
+
+	for (size_t d = 0; d < n; d++)
+		if (w->chunk.off[d] || w->chunk.len[d] != w->size[d])
+			return false;
+	return true;
+}
+
+static int cmp_fqn(const struct write_item *a, const struct write_item *b)
+{
+	return text_natural_cmp(a->index.fqn, a->index.fqn_len, b->index.fqn, b->index.fqn_len);
+}
+
+static int cmp_item(const void *ap, const void *bp)
+{
+	const struct write_item *a = *(const struct write_item *const *)ap;
+	const struct write_item *b = *(const struct write_item *const *)bp;
+	int c = cmp_fqn(a, b);
+
+	if (!c)
+		c = (a->index.n_dims > b->index.n_dims) - (a->index.n_dims < b->index.n_dims);
+	for (size_t d = 0; d < a->index.n_dims && !c; d++)
+		c = (a->chunk.off[d] > b->chunk.off[d]) - (a->chunk.off[d] < b->chunk.off[d]);
+	return c;
+}
+
+/* The items of plans in order, all of them of tensors. */
+static int sort_items(struct writer_base *b, const struct save_plan *plans, size_t n,
+		      struct sorted *ret, struct err *e)
+{
+	struct sorted s = { 0 };
+	size_t most = 0;
+	int rc = 0;
+
+	for (size_t r = 0; r < n; r++)
+		most += plans[r].n_items;
+	s.items = writer_array(b, most, sizeof(*s.items), e);
+	s.m = s.items ? writer_array(b, most, sizeof(*s.m), e) : NULL;
+	s.file = s.m ? writer_array(b, most, sizeof(*s.file), e) : NULL;
+	if (!s.file)
+		return -ENOMEM;
+	for (size_t r = 0; r < n; r++)
+		for (size_t i = 0; i < plans[r].n_items; i++)
+			if (!says_nothing(&plans[r].items[i]))
+				s.items[s.n++] = &plans[r].items[i];
+	qsort(s.items, s.n, sizeof(*s.items), cmp_item);
+	for (size_t i = 0; i < s.n && !rc; i++)
+		rc = st_item_member(s.items[i], &s.m[i], e);
+	if (!rc)
+		*ret = s;
+	return rc;
+}
+
+/* A file holds a name once: the second part of a tensor is in the second file. */
+static uint32_t spread(const struct sorted *s)
+{
+	uint32_t most = 0;
+
+	for (size_t i = 0; i < s->n; i++) {
+		bool again = i && !cmp_fqn(s->items[i - 1], s->items[i]);
+
+		s->file[i] = again ? s->file[i - 1] + 1 : 0;
+		if (s->file[i] >= most)
+			most = s->file[i] + 1;
+	}
+	return most;
+}
+
+static int sort_plan(struct st_writer *w, const struct save_plan *plan, bool whole,
+		     struct sorted *ret, struct err *e)
+{
+	int rc = sort_items(&w->b, plan, 1, ret, e);
+
+	if (!rc)
+		ret->n_files =
+			whole ? hf_split(ret->m, ret->n, w->shard_size, ret->file) : spread(ret);
+	return rc;
+}
+
+/* ---- plans ---- */
+
+static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
+			      struct err *e)
+{
+	struct member m;
+	int rc = 0;
+
+	(void)self;
+	for (size_t i = 0; i < plan->n_items && !rc; i++)
+		rc = st_item_member(&plan->items[i], &m, e);
+	if (!rc)
+		*ret = *plan;
+	return rc;
+}
+
+static int check_twice(const struct sorted *s, struct err *e)
+{
+	char shown[128];
+
+	for (size_t i = 1; i < s->n; i++)
+		if (!cmp_item(&s->items[i - 1], &s->items[i]))
+			return err_set(
+				e, EINVAL,
+				"'%s': one chunk twice in the plans, and safetensors files "
+				"have no place for copies",
+				text_show(s->m[i].name, s->m[i].name_len, shown, sizeof(shown)));
+	return 0;
+}
+
+static void forget_kept(struct st_writer *w)
+{
+	arena_release(&w->kept_arena);
+	w->kept = NULL;
+	w->n_kept = 0;
+}
+
+/* All of the parts, those too that are not sent again. */
+static int complete(struct st_writer *w, const struct save_plan *parts, size_t n,
+		    struct save_plan *ret, struct err *e)
+{
+	for (size_t r = 0; r < n; r++) {
+		if (parts[r].unchanged && r >= w->n_kept)
+			return err_set(e, EINVAL,
+				       "the plan of rank %zu is said to be unchanged, but none was "
+				       "kept",
+				       r);
+		ret[r] = parts[r].unchanged ? w->kept[r] : parts[r];
+	}
+	return 0;
+}
+
+static int keep(struct st_writer *w, const struct save_plan *full, size_t n, struct err *e)
+{
+	struct arena a = ARENA_INIT(KEPT_CEILING);
+	struct save_plan *v = arena_array(&a, n, sizeof(*v));
+	int rc = v ? 0 : err_set(e, ENOMEM, "out of memory");
+
+	for (size_t r = 0; r < n && !rc; r++)
+		rc = save_plan_copy(&full[r], &a, &v[r], e);
+	if (rc) {
+		arena_release(&a);
+		return rc;
+	}
+	forget_kept(w);
+	w->kept_arena = a;
+	w->kept = v;
+	w->n_kept = n;
+	return 0;
+}
+
+/* A number that plans of other items hardly share. */
+static uint64_t digest(const struct sorted *s)
+{
+	uint64_t h = s->n;
+
+	for (size_t i = 0; i < s->n; i++)
+		h = h * 0x9e3779b97f4a7c15 + meta_index_hash(&s->items[i]->index);
+	return h;
+}
+
+static int tell(struct st_writer *w, struct save_plan *part, const struct form *form, struct err *e)
+{
+	uint8_t *p = writer_array(&w->b, FORM_BYTES, 1, e);
+
+	if (!p)
+		return -ENOMEM;
+	part->storage = p;
+	part->storage_len = FORM_BYTES;
+	*p = form->whole;
+	(void)put_le(put_le(put_le(p + 1, form->first, 4), form->count, 4), form->items, 8);
+	return 0;
+}
+
+static int understand(const struct save_plan *plan, struct form *ret, struct err *e)
+{
+	const uint8_t *p = plan->storage;
+
+	if (plan->storage_len != FORM_BYTES)
+		return err_set(e, EINVAL, "the plan lacks what the coordinator's writer says");
+	*ret = (struct form){ *p != 0, load_le32(p + 1), load_le32(p + 5), load_le64(p + 9) };
+	return 0;
+}
+
+struct all_files {
+	struct sorted *of; /* for each rank */
+	size_t n, n_items;
+	uint32_t count;
+};
+
+/* Every rank's files of whole tensors, with their numbers among all, listed in the index. */
+static int make_index(struct st_writer *w, const struct all_files *all, struct err *e)
+{
+	struct member *m = writer_array(&w->b, all->n_items, sizeof(*m), e);
+	uint32_t *file = m ? writer_array(&w->b, all->n_items, sizeof(*file), e) : NULL;
+	uint32_t first = 0;
+	size_t at = 0;
+
+	if (!file)
+		return -ENOMEM;
+	for (size_t r = 0; r < all->n; first += all->of[r++].n_files)
+		for (size_t i = 0; i < all->of[r].n; i++, at++) {
+			m[at] = all->of[r].m[i];
+			file[at] = first + all->of[r].file[i];
+		}
+	return hf_index(m, at, file, all->count, &w->index, e);
+}
+
+static int share_out(struct st_writer *w, const struct save_plan *parts, size_t n, bool whole,
+		     struct all_files *ret, struct err *e)
+{
+	int rc = 0;
+
+	ret->of = writer_array(&w->b, n, sizeof(*ret->of), e);
+	ret->n = n;
+	if (!ret->of)
+		return -ENOMEM;
+	for (size_t r = 0; r < n && !rc; r++) {
+		struct sorted *s = &ret->of[r];
+
+		rc = sort_plan(w, &parts[r], whole, s, e);
+		ret->n_items += s->n;
+		if (whole)
+			ret->count += s->n_files;
+		else if (s->n_files > ret->count)
+			ret->count = s->n_files;
+	}
+	return rc;
+}
+
+static int decide(struct st_writer *w, const struct save_plan *full, struct save_plan *parts,
+		  size_t n, struct err *e)
+{
+	struct form form = { .whole = true };
+	struct all_files all = { 0 };
+	struct sorted s = { 0 };
+	int rc = sort_items(&w->b, full, n, &s, e);
+
+	if (!rc && !s.n)
+		rc = err_set(e, EINVAL, "there is no tensor to save");
+	if (!rc)
+		rc = check_twice(&s, e);
+	for (size_t i = 0; i < s.n; i++)
+		form.whole &= is_whole(s.items[i]);
+	if (!rc)
+		rc = share_out(w, full, n, form.whole, &all, e);
+	form.count = all.count;
+	for (size_t r = 0; r < n && !rc; form.first += all.of[r++].n_files) {
+		form.items = digest(&all.of[r]);
+		rc = tell(w, &parts[r], &form, e);
+	}
+	if (!rc && form.whole && all.count > 1)
+		rc = make_index(w, &all, e);
+	return rc;
+}
+
+static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, struct err *e)
+{
+	struct st_writer *w = self;
+	struct save_plan *full = writer_array(&w->b, n, sizeof(*full), e);
+	int rc = full ? complete(w, parts, n, full, e) : -ENOMEM;
+
+	if (!rc)
+		rc = decide(w, full, parts, n, e);
+	return rc ? rc : keep(w, full, n, e);
+}
+
+/* ---- data ---- */
+
+/* Where the parts in a file belong, as JSON. */
+static int sharding_info(const struct st_items *t, struct buf *ret, struct err *e)
+{
+	buf_str(ret, "{");
+	for (size_t i = 0; i < t->n; i++) {
+		const struct write_item *w = t->items[i];
+
+		buf_str(ret, i ? ", " : "");
+		buf_json_str(ret, w->index.fqn, w->index.fqn_len);
+		buf_str(ret, ": {\"saved_offsets\": ");
+		buf_json_u64s(ret, w->chunk.off, w->index.n_dims);
+		buf_str(ret, "}");
+	}
+	buf_str(ret, "}");
+	if (ret->err == EFBIG)
+		return err_set(e, EFBIG,
+			       "the names and places of %zu tensors do not fit in a header", t->n);
+	return ret->err ? err_set(e, ret->err, "out of memory") : 0;
+}
+
+static int put_parts(struct st_writer *w, const char *path, struct st_items *t,
+		     struct save_planner *p, struct err *e)
+{
+	CLEANUP(buf_release) struct buf info = BUF_INIT(NOTE_CEILING);
+	struct st_note notes[] = { { "DCP_SHARDING_INFO", NULL, 0 }, { "DCP_VERSION", "1.0", 3 } };
+
+	if (sharding_info(t, &info, e))
+		return err_wrap(e, "'%s'", path);
+	notes[0].value = info.data;
+	notes[0].len = info.len;
+	t->notes = notes;
+	t->n_notes = 2;
+	return writer_put_tensors(&w->b, path, t, p, e);
+}
+
+static int put_file(struct st_writer *w, const struct form *form, uint32_t file, struct st_items *t,
+		    struct save_planner *p, struct err *e)
+{
+	char name[HF_NAME_CAP], *path;
+	int rc;
+
+	hf_file_name(form->whole ? form->first + file : file, form->count, name);
+	path = form->whole ? writer_printf(&w->b, e, "%s", name)
+			   : writer_printf(&w->b, e, "shard-%05zu-model-%05u-of-%05u.safetensors",
+					   w->b.ranks.rank + 1, file + 1, form->count);
+	if (!path)
+		return -ENOMEM;
+	rc = form->whole ? writer_put_tensors(&w->b, path, t, p, e) : put_parts(w, path, t, p, e);
+	for (size_t i = 0; i < t->n && !rc; i++)
+		writer_add_result(
+			&w->b, t->items[i],
+			&(struct storage_info){ .path = path,
+						.length = t->m[i].bytes,
+						.tensor_key = t->m[i].name,
+						.tensor_key_len = (uint32_t)t->m[i].name_len });
+	return rc;
+}
+
+/* The items of one file after those of the other, in their order: start[f] is where f's begin. */
+static int by_file(struct st_writer *w, struct sorted *s, size_t *start, struct err *e)
+{
+	const struct write_item **items = writer_array(&w->b, s->n, sizeof(*items), e);
+	struct member *m = items ? writer_array(&w->b, s->n, sizeof(*m), e) : NULL;
+
+	if (!m)
+		return -ENOMEM;
+	for (size_t i = 0; i < s->n; i++)
+		start[s->file[i] + 2]++;
+	for (size_t f = 2; f < (size_t)s->n_files + 2; f++)
+		start[f] += start[f - 1];
+	for (size_t i = 0; i < s->n; i++) {
+		size_t at = start[s->file[i] + 1]++;
+
+		items[at] = s->items[i];
+		m[at] = s->m[i];
+	}
+	s->items = items;
+	s->m = m;
+	return 0;
+}
+
+static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
+		      struct write_results *ret, struct err *e)
+{
+	struct st_writer *w = self;
+	autofree size_t *start = NULL;
+	struct sorted s = { 0 };
+	struct form form = { 0 };
+	int rc = understand(plan, &form, e);
+
+	if (!rc)
+		rc = sort_plan(w, plan, form.whole, &s, e);
+	if (!rc && digest(&s) != form.items)
+		rc = err_set(e, EINVAL,
+			     "the plan is not the one that the coordinator has shared out");
+	if (!rc)
+		rc = writer_begin_data(&w->b, s.n, e);
+	if (rc)
+		return rc;
+	start = calloc((size_t)s.n_files + 2, sizeof(*start));
+	if (!start)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = by_file(w, &s, start, e);
+	for (uint32_t f = 0; f < s.n_files && !rc; f++) {
+		struct st_items t = { .m = s.m + start[f],
+				      .items = s.items + start[f],
+				      .n = start[f + 1] - start[f] };
+
+		rc = put_file(w, &form, f, &t, planner, e);
+	}
+	return rc ? rc : writer_end_data(&w->b, ret, e);
+}
+
+static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
+		  struct err *e)
+{
+	struct st_writer *w = self;
+	int rc = 0;
+
+	(void)md; /* the files say it all */
+	(void)all;
+	(void)n;
+	if (w->index.len)
+		rc = staging_put(w->b.staging, HF_INDEX_NAME, w->index.data, w->index.len, e);
+	return rc ? rc : writer_commit(&w->b, e);
+}
+
+/* ---- the writer ---- */
+
+static int validate(void *self, const char *id, struct err *e)
+{
+	const struct st_writer *w = self;
+
+	return staging_check(id, w->b.overwrite, e);
+}
+
+static void forget_index(struct st_writer *w)
+{
+	buf_release(&w->index);
+	w->index = (struct buf)BUF_INIT(INDEX_CEILING);
+}
+
+static int reset(void *self, const char *id, struct err *e)
+{
+	struct st_writer *w = self;
+
+	forget_index(w);
+	return writer_reset(&w->b, id, e);
+}
+
+static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+{
+	struct st_writer *w = self;
+
+	return writer_set_up(&w->b, ranks, e);
+}
+
+static void free_writer(void *self)
+{
+	struct st_writer *w = self;
+
+	forget_index(w);
+	forget_kept(w);
+	writer_release(&w->b);
+	free(w);
+}
+
+static const struct storage_writer_ops ops = {
+	.validate_checkpoint_id = validate,
+	.reset = reset,
+	.set_up = set_up,
+	.prepare_local_plan = prepare_local_plan,
+	.prepare_global_plan = prepare_global_plan,
+	.write_data = write_data,
+	.finish = finish,
+	.free = free_writer,
+};
+
+int writer_safetensors_new(const struct writer_safetensors_opts *opts, struct storage_writer *ret,
+			   struct err *e)
+{
+	struct st_writer *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return err_set(e, ENOMEM, "out of memory");
+	writer_init(&w->b, opts->overwrite,
+		    &(struct outfile_opts){ opts->buffer, opts->progress, opts->arg });
+	w->shard_size = opts->shard_size ? opts->shard_size : DEFAULT_SHARD;
+	forget_index(w);
+	*ret = (struct storage_writer){ .ops = &ops, .self = w };
+	return 0;
+}

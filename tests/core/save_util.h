@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save_util - state dicts of several ranks with random tensors, saved by planners and writers that
+ * are stepped by hand, and looked at through ckpt_open.
+ *
+ * Everything stays until the process ends: tests are processes. What goes wrong fails the test,
+ * but for what saved_save returns.
+ */
+#ifndef TESTS_SAVE_UTIL_H
+#define TESTS_SAVE_UTIL_H
+
+#include "rng.h"
+#include "save/planner.h"
+#include "store/storage.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+enum { SAVED_RANKS = 8, SAVED_ENTRIES = 16, SAVED_DIMS = 3 };
+
+struct saved_entry {
+	const char *fqn, *path; /* the latter in the tree: "tensors/a%2Fb" */
+	bool is_tensor;
+	uint8_t dtype, n_dims;
+	uint64_t shape[SAVED_DIMS];
+	uint8_t *data; /* all of it */
+	size_t len;
+	struct local_tensor
+		of[SAVED_RANKS]; /* kind, shards; n_shards 0 and LOCAL_WHOLE: not there */
+};
+
+struct saved {
+	size_t ranks, n;
+	struct saved_entry entries[SAVED_ENTRIES];
+	struct state_dict dict[SAVED_RANKS];
+};
+
+enum saved_kind {
+	SAVED_WHOLE, /* every rank has all of it */
+	SAVED_ONE,   /* one rank alone has it, the others do not know it */
+	SAVED_MESH,  /* cut along a dimension, some parts may be empty */
+	SAVED_ROWS,  /* rows dealt out as shards */
+	SAVED_OBJECT,
+};
+
+/* An entry with random contents. Names have to stay. */
+void saved_add(struct rng *r, struct saved *s, const char *fqn, const char *path,
+	       enum saved_kind kind, uint8_t dtype, size_t n_dims, const uint64_t *shape);
+/* Ranks and entries of all kinds; tensors of any dtype that safetensors has. */
+void saved_random(struct rng *r, struct saved *s, bool whole, bool objects);
+/* The dicts, when all entries are there. */
+void saved_dicts(struct saved *s);
+
+struct saved_opts {
+	enum planner_system system;
+	bool piecewise; /* tensors come by source.read */
+	bool caching;	/* planners are kept, plans cached */
+	bool stop;	/* when all data is written: nothing is finished */
+};
+/* All ranks, one step after the other; w[r] is rank r's writer. */
+int saved_save(const struct saved *s, const char *dest, struct storage_writer *w,
+	       const struct saved_opts *o, struct err *e);
+/* Every byte of every entry, and nothing else is there. */
+void saved_check(const struct saved *s, const char *dest);
+
+/* Bytes and names of all files of a directory as one number. */
+uint64_t dir_digest(const char *path);
+
+#endif
