@@ -6,15 +6,18 @@ MANDIR    ?= $(PREFIX)/share/man
 # mount(8) looks for mount.TYPE in /sbin only.
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 VARIANT   ?= release
+# MPI=1: ranks may be processes that mpirun has started (Open MPI).
+MPI       ?= 0
+WITH_MPI  := $(filter 1,$(MPI))
 
 VERSION   := 0.2.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
-PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle
+PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
 
 ifneq ($(MAKECMDGOALS),clean)
 ifneq ($(MAKECMDGOALS),help)
-SETUP := $(shell scripts/setup.sh build >&2 || echo failed)
+SETUP := $(shell MPI=$(WITH_MPI) scripts/setup.sh build >&2 || echo failed)
 ifneq ($(SETUP),)
 $(error what is missing is named above)
 endif
@@ -37,7 +40,8 @@ PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS)) -lm
 CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags check))
 CK_LIBS     = $(shell pkg-config --libs check)
-CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore
+CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore \
+	$(if $(WITH_MPI),-DCKPTFS_MPI)
 CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
 LATER := $(wildcard core/api/reshard*.c core/api/ckpt_save.c core/store/object_form.c fs/cmd_reshard.c)
@@ -72,6 +76,11 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/standalone.o $(BUIL
 $(BUILD)/bench_plan: $(call obj,tests/bench/bench_plan.c) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
+# What ranks do when they are processes: for mpirun.
+$(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
+	$(if $(WITH_MPI),,$(error MPI=1 builds it))
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/cast.o: CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
@@ -87,7 +96,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
 	 echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' >$@
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c)))
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c)))
 
 install: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(HELPERDIR)
@@ -105,7 +114,7 @@ demo: all
 
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 check:
-	@scripts/setup.sh test
+	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/unit $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
 	@for f in $(FUZZ); do $(BUILD)/fuzz/$$f tests/fuzz/corpus/$${f#fuzz_} || exit 1; done
 	@scripts/check.sh $(BUILD)
@@ -114,10 +123,10 @@ check-asan:
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
 	@MOUNTS="damage diff export mount reads run" \
-	  UNIT="blockcache catalog ckpt ckpt_model diff fetch files index run" \
+	  UNIT="blockcache catalog ckpt ckpt_model comm diff fetch files index run save_run" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 check-torch: all
-	@scripts/setup.sh test
+	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@tests/torch/run.sh
 	@tests/torch/clients.sh
 

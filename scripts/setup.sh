@@ -1,6 +1,7 @@
 #!/bin/sh
 # setup.sh build|test - make sure the Debian packages are there.
 #
+# MPI=1 in the environment: for a build with MPI.
 # Installs what is missing through apt when it may, otherwise prints the one line that does.
 # Silent and quick when nothing is missing.
 set -u
@@ -9,6 +10,7 @@ packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libj
 case ${1:-build} in
   test) packages="$packages check attr rsync sqlite3 python3" ;;
 esac
+[ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"
 
 missing=
 for p in $packages; do

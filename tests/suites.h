@@ -31,6 +31,7 @@
 	X(ckpt_fault) \
 	X(ckpt_model) \
 	X(ckpt_recipe) \
+	X(comm) \
 	X(dcp) \
 	X(dedup) \
 	X(delta) \
@@ -65,6 +66,7 @@
 	X(pickle_mutation) \
 	X(pickle_write) \
 	X(plan) \
+	X(plan_codec) \
 	X(planner) \
 	X(pt_write) \
 	X(read_items) \
@@ -73,8 +75,10 @@
 	X(run) \
 	X(safetensors) \
 	X(safetensors_dir) \
+	X(save_run) \
 	X(st_write) \
 	X(staging) \
+	X(storage) \
 	X(text) \
 	X(torch_item) \
 	X(torchsave) \

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every collective begins with a meeting: each rank says to rank 0 what it is about to do and how
+ * its last step went, and rank 0 tells all of them one verdict. All ranks go on, or none, and as
+ * a meeting is the same for every collective, a rank that is in another one than the others, or
+ * has come to its end, is found out there instead of waited for.
+ *
+ * Memory is found before bytes are moved: rank 0 that gathers has it before its verdict; for what
+ * rank 0 gives, the ranks learn how much it is and meet again when they have room for it.
+ */
+#include "comm/comm.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum call { AGREE, GATHER, SCATTER, BROADCAST, LEAVE, N_CALLS };
+
+static const char *const doing[N_CALLS] = {
+	[AGREE] = "agrees",	    [GATHER] = "gathers",  [SCATTER] = "scatters",
+	[BROADCAST] = "broadcasts", [LEAVE] = "has ended",
+};
+
+/* What a rank says, and what rank 0 says to all. */
+struct comm_said {
+	uint64_t len;	/* bytes that the rank has to give */
+	uint32_t call;	/* enum call; of the verdict, N_CALLS where the ranks differ */
+	uint32_t told;	/* the failure has its "rank 2: " */
+	struct err err; /* code 0: none */
+};
+
+int comm_init(struct comm *c, const struct comm_ops *ops, void *self, size_t rank, size_t size,
+	      struct err *e)
+{
+	struct comm fresh = { .ops = ops, .self = self, .rank = rank, .size = size };
+
+	if (!size || rank >= size)
+		return err_set(e, EINVAL, "rank %zu is none of %zu", rank, size);
+	if (rank == 0) {
+		fresh.said = calloc(size, sizeof(*fresh.said));
+		fresh.slot = calloc(size, sizeof(*fresh.slot));
+		if (!fresh.said || !fresh.slot) {
+			comm_release(&fresh);
+			return err_set(e, ENOMEM, "%zu ranks: out of memory", size);
+		}
+	}
+	*c = fresh;
+	return 0;
+}
+
+void comm_release(struct comm *c)
+{
+	free(c->said);
+	free(c->slot);
+	*c = (struct comm){ 0 };
+}
+
+void comm_all_release(struct comm_all *all)
+{
+	free(all->v);
+	free(all->block);
+	*all = (struct comm_all){ 0 };
+}
+
+/* ---- meetings ---- */
+
+/* rc and *e are how the step before went. */
+static struct comm_said say(const struct comm *c, enum call call, int rc, size_t len,
+			    const struct err *e)
+{
+	struct comm_said s = { .len = len, .call = call };
+
+	if (!rc)
+		return s;
+	s.err = *e;
+	s.told = c->told.code && e->code == c->told.code && !strcmp(e->msg, c->told.msg);
+	if (s.err.code <= 0)
+		s.err.code = rc < 0 ? -rc : EIO;
+	return s;
+}
+
+/* The lowest rank's failure, or that they do not do the same. */
+static struct comm_said judge(const struct comm *c)
+{
+	struct comm_said v = { .call = c->said[0].call };
+
+	for (size_t i = 0; i < c->size; i++) {
+		struct comm_said *s = &c->said[i];
+
+		s->err.msg[sizeof(s->err.msg) - 1] = 0;
+		if (s->call != c->said[0].call)
+			v.call = N_CALLS;
+		if (!s->err.code || v.err.code)
+			continue;
+		v.err = s->err;
+		if (!s->told)
+			(void)err_wrap(&v.err, "rank %zu", i);
+	}
+	for (size_t i = 1; i < c->size && v.call == N_CALLS && !v.err.code; i++)
+		if (c->said[i].call != c->said[0].call && c->said[i].call < N_CALLS)
+			(void)err_set(&v.err, EPROTO, "rank 0 %s, rank %zu %s",
+				      doing[c->said[0].call], i, doing[c->said[i].call]);
+	return v;
+}
+
+/* Rank 0: room for what all have said that they give. */
+static int make_room(const struct comm *c, struct comm_all *ret, struct err *e)
+{
+	struct comm_all all = { .n = c->size };
+	size_t total = 0;
+	char *at;
+
+	for (size_t i = 0; i < c->size; i++)
+		if (ckd_add(&total, total, c->said[i].len))
+			return err_set(e, EFBIG, "gather: more bytes than a size can say");
+	all.v = calloc(c->size, sizeof(*all.v));
+	all.block = at = malloc(total + !total);
+	if (!all.v || !all.block) {
+		comm_all_release(&all);
+		return err_set(e, ENOMEM, "gather %zu bytes of %zu ranks: out of memory", total,
+			       c->size);
+	}
+	for (size_t i = 0; i < c->size; at += all.v[i++].len) {
+		all.v[i].data = at;
+		all.v[i].len = c->said[i].len;
+	}
+	*ret = all;
+	return 0;
+}
+
+static int broken(struct comm *c, struct err *e)
+{
+	*e = c->broken;
+	return -e->code;
+}
+
+/* An error of the ops is one of this rank alone; but nothing reaches the others any more. */
+static int moved(struct comm *c, int rc, struct err *e)
+{
+	if (!rc)
+		return 0;
+	c->broken = *e;
+	if (c->broken.code <= 0)
+		c->broken.code = EIO;
+	return broken(c, e);
+}
+
+/*
+ * Returns the verdict's failure, with what was said otherwise in *ret: the call, and the length
+ * that rank 0 gives. Rank 0 makes room for what it gathers (NULL: it gathers nothing).
+ */
+static int meet(struct comm *c, struct comm_said mine, struct comm_all *room, struct comm_said *ret,
+		struct err *e)
+{
+	struct comm_said v = { 0 };
+	int rc;
+
+	if (c->broken.code)
+		return broken(c, e);
+	for (size_t i = 0; c->slot && i < c->size; i++)
+		c->slot[i] = (struct comm_bytes){ &c->said[i], sizeof(mine) };
+	rc = moved(c, c->ops->gather(c->self, &mine, sizeof(mine), c->slot, e), e);
+	if (rc)
+		return rc;
+	if (c->rank == 0) {
+		v = judge(c);
+		v.len = mine.len;
+		if (!v.err.code && room && make_room(c, room, &v.err))
+			(void)err_wrap(&v.err, "rank 0");
+	}
+	rc = moved(c, c->ops->broadcast(c->self, &v, sizeof(v), e), e);
+	if (rc)
+		return rc;
+	*ret = v;
+	c->told = v.err;
+	if (v.err.code)
+		*e = v.err;
+	return -v.err.code;
+}
+
+/* ---- collectives ---- */
+
+int comm_agree(struct comm *c, int rc, struct err *e)
+{
+	struct comm_said v;
+
+	return c->ops ? meet(c, say(c, AGREE, rc, 0, e), NULL, &v, e) : rc;
+}
+
+int comm_leave(struct comm *c, int rc, struct err *e)
+{
+	struct comm_said mine = say(c, LEAVE, rc, 0, e), v = { .call = N_CALLS };
+	struct err last = { 0 };
+
+	if (!c->ops)
+		return rc;
+	do
+		rc = meet(c, mine, NULL, &v, &last);
+	while (v.call != LEAVE && !c->broken.code);
+	if (rc)
+		*e = last;
+	return rc;
+}
+
+static int copy_of(const void *data, size_t len, struct comm_bytes *ret, struct err *e)
+{
+	void *p = malloc(len + !len);
+
+	if (!p)
+		return err_set(e, ENOMEM, "%zu bytes for this rank: out of memory", len);
+	if (len && data)
+		memcpy(p, data, len);
+	ret->data = p;
+	ret->len = len;
+	return 0;
+}
+
+static int gather_alone(const void *mine, size_t len, struct comm_all *ret, struct err *e)
+{
+	struct comm_all all = { .v = calloc(1, sizeof(*all.v)), .n = 1 };
+	int rc;
+
+	if (!all.v)
+		return err_set(e, ENOMEM, "gather: out of memory");
+	rc = copy_of(mine, len, &all.v[0], e);
+	all.block = all.v[0].data;
+	if (rc)
+		comm_all_release(&all);
+	else
+		*ret = all;
+	return rc;
+}
+
+int comm_gather(struct comm *c, int rc, const void *mine, size_t len, struct comm_all *ret,
+		struct err *e)
+{
+	struct comm_all all = { 0 };
+	struct comm_said v;
+
+	if (!c->ops)
+		return rc ? rc : gather_alone(mine, len, ret, e);
+	rc = meet(c, say(c, GATHER, rc, len, e), c->rank ? NULL : &all, &v, e);
+	if (!rc)
+		rc = moved(c, c->ops->gather(c->self, mine, len, all.v, e), e);
+	if (rc)
+		comm_all_release(&all);
+	else
+		*ret = all;
+	return rc;
+}
+
+/* Do all have room for what rank 0 gives? */
+static int meet_with_room(struct comm *c, enum call call, size_t len, struct comm_bytes *ret,
+			  struct err *e)
+{
+	struct comm_bytes room = { 0 };
+	int rc = copy_of(NULL, len, &room, e);
+	struct comm_said v;
+
+	rc = meet(c, say(c, call, rc, 0, e), NULL, &v, e);
+	if (rc)
+		free(room.data);
+	else
+		*ret = room;
+	return rc;
+}
+
+int comm_scatter(struct comm *c, int rc, const struct comm_bytes *parts, struct comm_bytes *ret,
+		 struct err *e)
+{
+	struct comm_bytes got = { 0 };
+	struct comm_said v;
+	uint64_t len;
+
+	if (!c->ops)
+		return rc ? rc : copy_of(parts[0].data, parts[0].len, ret, e);
+	rc = meet(c, say(c, SCATTER, rc, 0, e), NULL, &v, e);
+	for (size_t i = 0; !rc && c->slot && i < c->size; i++) {
+		c->said[i].len = parts[i].len;
+		c->slot[i] = (struct comm_bytes){ &c->said[i].len, sizeof(len) };
+	}
+	if (!rc)
+		rc = moved(c, c->ops->scatter(c->self, c->slot, &len, sizeof(len), e), e);
+	if (!rc)
+		rc = meet_with_room(c, SCATTER, len, &got, e);
+	if (!rc)
+		rc = moved(c,
+			   c->ops->scatter(c->self, c->rank ? NULL : parts, got.data, got.len, e),
+			   e);
+	if (rc)
+		free(got.data);
+	else
+		*ret = got;
+	return rc;
+}
+
+int comm_broadcast(struct comm *c, int rc, const void *data, size_t len, struct comm_bytes *ret,
+		   struct err *e)
+{
+	struct comm_bytes got = { 0 };
+	struct comm_said v;
+
+	if (!c->ops)
+		return rc ? rc : copy_of(data, len, ret, e);
+	rc = meet(c, say(c, BROADCAST, rc, len, e), NULL, &v, e);
+	if (!rc)
+		rc = meet_with_room(c, BROADCAST, v.len, &got, e);
+	if (!rc && c->rank == 0 && len)
+		memcpy(got.data, data, len);
+	if (!rc)
+		rc = moved(c, c->ops->broadcast(c->self, got.data, got.len, e), e);
+	if (rc)
+		free(got.data);
+	else
+		*ret = got;
+	return rc;
+}
+
+/* Rank 0: a buffer for each rank, and what is in them as parts to scatter. */
+static int decide_parts(const struct comm_all *all, comm_decide_fn *decide, void *arg,
+			struct buf *bufs, struct comm_bytes *parts, struct err *e)
+{
+	int rc;
+
+	if (!bufs || !parts)
+		return err_set(e, ENOMEM, "parts for %zu ranks: out of memory", all->n);
+	for (size_t i = 0; i < all->n; i++)
+		bufs[i] = (struct buf)BUF_INIT(SIZE_MAX);
+	rc = decide(arg, all, bufs, e);
+	for (size_t i = 0; i < all->n; i++)
+		parts[i] = (struct comm_bytes){ bufs[i].data, bufs[i].len };
+	return rc;
+}
+
+int comm_exchange(struct comm *c, int rc, struct buf *mine, comm_decide_fn *decide, void *arg,
+		  struct comm_bytes *ret, struct err *e)
+{
+	struct comm_all all = { 0 };
+	struct comm_bytes *parts = NULL;
+	struct buf *bufs = NULL;
+
+	rc = comm_gather(c, rc, mine->data, mine->len, &all, e);
+	buf_release(mine);
+	if (rc)
+		return rc;
+	if (c->rank == 0) {
+		bufs = calloc(c->size, sizeof(*bufs));
+		parts = calloc(c->size, sizeof(*parts));
+		rc = decide_parts(&all, decide, arg, bufs, parts, e);
+	}
+	comm_all_release(&all);
+	rc = comm_scatter(c, rc, parts, ret, e);
+	for (size_t i = 0; bufs && i < c->size; i++)
+		buf_release(&bufs[i]);
+	free(bufs);
+	free(parts);
+	return rc;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks as processes, by MPI: only with `make MPI=1`. MPI counts bytes with an int, so bytes go in
+ * pieces, from one process to another; rank 0 takes the others one after the other.
+ */
+#include "base/err.h"
+#include "comm/comm.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+static bool under_mpirun(void)
+{
+	return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+}
+
+#ifndef CKPTFS_MPI
+
+int comm_mpi_start(struct comm *ret, struct err *e)
+{
+	(void)ret;
+	if (!under_mpirun())
+		return 1;
+	return err_set(e, ERR_UNSUPPORTED,
+		       "started by mpirun, but built without MPI: build it with 'make MPI=1'");
+}
+
+int comm_mpi_end(struct comm *c, int rc, struct err *e)
+{
+	(void)c;
+	(void)e;
+	return rc;
+}
+
+#else
+
+#include "base/checked.h"
+
+#include <mpi.h>
+#include <string.h>
+
+#define PIECE ((size_t)1 << 30) /* bytes: the next power of two is no int */
+
+enum { TAG = 1 };
+
+struct world {
+	MPI_Comm comm;
+	int rank, size;
+	bool is_ours; /* we have initialised MPI */
+};
+
+static int mpi_failed(int code, const char *what, struct err *e)
+{
+	char why[MPI_MAX_ERROR_STRING + 1] = "";
+	int n = 0;
+
+	if (MPI_Error_string(code, why, &n) != MPI_SUCCESS || !n)
+		return err_set(e, EIO, "MPI: %s: error %d", what, code);
+	return err_set(e, EIO, "MPI: %s: %s", what, why);
+}
+
+static int send_to(const struct world *w, int rank, const void *data, size_t len, struct err *e)
+{
+	const char *p = data;
+
+	for (size_t n; len; p += n, len -= n) {
+		int rc;
+
+		n = min_u64(len, PIECE);
+		rc = MPI_Send(p, (int)n, MPI_BYTE, rank, TAG, w->comm);
+		if (rc != MPI_SUCCESS)
+			return mpi_failed(rc, "send", e);
+	}
+	return 0;
+}
+
+static int receive_from(const struct world *w, int rank, void *data, size_t len, struct err *e)
+{
+	char *p = data;
+
+	for (size_t n; len; p += n, len -= n) {
+		int rc;
+
+		n = min_u64(len, PIECE);
+		rc = MPI_Recv(p, (int)n, MPI_BYTE, rank, TAG, w->comm, MPI_STATUS_IGNORE);
+		if (rc != MPI_SUCCESS)
+			return mpi_failed(rc, "receive", e);
+	}
+	return 0;
+}
+
+static int gather(void *self, const void *mine, size_t len, const struct comm_bytes *all,
+		  struct err *e)
+{
+	const struct world *w = self;
+	int rc = 0;
+
+	if (!all)
+		return send_to(w, 0, mine, len, e);
+	if (len)
+		memcpy(all[0].data, mine, len);
+	for (int i = 1; i < w->size && !rc; i++)
+		rc = receive_from(w, i, all[i].data, all[i].len, e);
+	return rc;
+}
+
+static int scatter(void *self, const struct comm_bytes *parts, void *mine, size_t len,
+		   struct err *e)
+{
+	const struct world *w = self;
+	int rc = 0;
+
+	if (!parts)
+		return receive_from(w, 0, mine, len, e);
+	if (len)
+		memcpy(mine, parts[0].data, len);
+	for (int i = 1; i < w->size && !rc; i++)
+		rc = send_to(w, i, parts[i].data, parts[i].len, e);
+	return rc;
+}
+
+static int broadcast(void *self, void *data, size_t len, struct err *e)
+{
+	const struct world *w = self;
+	char *p = data;
+
+	for (size_t n; len; p += n, len -= n) {
+		int rc;
+
+		n = min_u64(len, PIECE);
+		rc = MPI_Bcast(p, (int)n, MPI_BYTE, 0, w->comm);
+		if (rc != MPI_SUCCESS)
+			return mpi_failed(rc, "broadcast", e);
+	}
+	return 0;
+}
+
+/* A communicator of our own: what else the program sends does not meet ours. */
+static int open_world(struct world *w, struct err *e)
+{
+	int is_there, level, rc = MPI_Initialized(&is_there);
+
+	if (rc == MPI_SUCCESS && !is_there) {
+		rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+		w->is_ours = rc == MPI_SUCCESS;
+	}
+	if (rc == MPI_SUCCESS)
+		rc = MPI_Query_thread(&level);
+	if (rc != MPI_SUCCESS)
+		return mpi_failed(rc, "start", e);
+	if (level < MPI_THREAD_FUNNELED)
+		return err_set(e, ERR_UNSUPPORTED, "MPI: start: it allows no threads beside it");
+	rc = MPI_Comm_dup(MPI_COMM_WORLD, &w->comm);
+	if (rc == MPI_SUCCESS)
+		rc = MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
+	if (rc == MPI_SUCCESS)
+		rc = MPI_Comm_rank(w->comm, &w->rank);
+	if (rc == MPI_SUCCESS)
+		rc = MPI_Comm_size(w->comm, &w->size);
+	return rc == MPI_SUCCESS ? 0 : mpi_failed(rc, "start", e);
+}
+
+/* Where it fails MPI is left as it is: mpirun ends the others when a process ends like that. */
+int comm_mpi_start(struct comm *ret, struct err *e)
+{
+	static const struct comm_ops ops = { gather, scatter, broadcast };
+	struct world *w;
+	int is_there = 0, rc;
+
+	(void)MPI_Initialized(&is_there);
+	if (!is_there && !under_mpirun())
+		return 1;
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return err_set(e, ENOMEM, "MPI: start: out of memory");
+	rc = open_world(w, e);
+	if (!rc)
+		rc = comm_init(ret, w->size > 1 ? &ops : NULL, w, (size_t)w->rank, (size_t)w->size,
+			       e);
+	if (rc)
+		free(w);
+	return rc;
+}
+
+int comm_mpi_end(struct comm *c, int rc, struct err *e)
+{
+	struct world *w = c->self;
+	bool broken;
+
+	rc = comm_leave(c, rc, e);
+	broken = c->broken.code != 0;
+	comm_release(c);
+	if (!broken) { /* else it would wait for others; mpirun ends them */
+		(void)MPI_Comm_free(&w->comm);
+		if (w->is_ours)
+			(void)MPI_Finalize();
+	}
+	free(w);
+	return rc;
+}
+
+#endif

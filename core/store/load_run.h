@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_run - load a checkpoint into what the ranks hold, all together: what dcp.load is to torch.
+ *
+ *	struct load_run_args args = { .comm = c, .path = "run/step-100", .dict = &dict,
+ *				      .planner = &planner, .reader = &reader };
+ *	rc = load_run(&args, &e);
+ *
+ * Every rank calls it with a planner and a reader of its own:
+ *
+ *	each rank    reader reset, read_metadata; planner configure; reader set_up;
+ *	             planner local_plan; reader prepare_local_plan
+ *	rank 0       planner global_plan; reader prepare_global_plan
+ *	each rank    planner finish; reader read_data
+ *
+ * Each rank reads the metadata itself, as in torch: a reader has to know its checkpoint anyway,
+ * and ranks of one process can share an opened one, which bytes from rank 0 would not let them.
+ *
+ * A failure of any rank at any step ends the load on all of them with that rank's sentence
+ * (comm.h); tensors may then hold anything.
+ *
+ * Afterwards planner and reader may be configured and reset for the next load, or freed; the plans
+ * that they had are gone.
+ *
+ * Threads: one for each rank.
+ */
+#ifndef STORE_LOAD_RUN_H
+#define STORE_LOAD_RUN_H
+
+#include "save/planner.h"
+
+struct comm;
+struct err;
+struct storage_reader;
+
+struct load_run_args {
+	struct comm *comm;
+	const char *path; /* the checkpoint id: the same on all ranks */
+	const struct state_dict *dict;
+	struct load_planner *planner;
+	struct storage_reader *reader;
+	struct load_options options; /* rank and is_coordinator are filled in */
+};
+
+int load_run(const struct load_run_args *args, struct err *e);
+
+#endif

@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is decoded is what was encoded, for random plans; bytes that are cut or changed are refused
+ * or are a plan that may be used.
+ */
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/err.h"
+#include "codec_util.h"
+#include "fault.h"
+#include "rng.h"
+#include "save/plan_codec.h"
+#include "suites.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ROUNDS = 400, MAX_ITEMS = 30 };
+
+/* The inputs, and what is decoded. */
+static struct arena in = ARENA_INIT(1 << 26), out = ARENA_INIT(1 << 26);
+
+static void *room(size_t count, size_t size)
+{
+	void *p = arena_array(&in, count, size);
+
+	REQUIRE(p);
+	return p;
+}
+
+/* ---- random values: mostly like the one before, as in plans of models ---- */
+
+static const char *random_text(struct rng *r, uint32_t *ret_len)
+{
+	static const char *const parts[] = {
+		"model", ".", "layers", "0", "weight", "", "\xff", "a"
+	};
+	struct buf b = BUF_INIT(1 << 16);
+	size_t n = rng_below(r, 6);
+	const char *s;
+
+	for (size_t i = 0; i < n; i++)
+		buf_str(&b, parts[rng_below(r, 8)]);
+	for (size_t i = 0; rng_chance(r, 3) && i < 300; i++)
+		buf_str(&b, "long");
+	if (rng_chance(r, 5))
+		buf_add(&b, "\0x", 2);
+	REQUIRE(!b.err);
+	*ret_len = (uint32_t)b.len;
+	s = arena_dup(&in, b.data ? b.data : "", b.len);
+	REQUIRE(s);
+	buf_release(&b);
+	return s;
+}
+
+static const char *random_c_text(struct rng *r)
+{
+	uint32_t len;
+
+	return random_text(r, &len);
+}
+
+static uint64_t random_number(struct rng *r)
+{
+	return rng_u64(r) >> (rng_chance(r, 10) ? 0 : 40 + rng_below(r, 24));
+}
+
+static const uint64_t *random_dims(struct rng *r, size_t n)
+{
+	uint64_t *v = room(n, sizeof(*v));
+
+	for (size_t d = 0; d < n && !rng_chance(r, 30); d++)
+		v[d] = random_number(r);
+	return v;
+}
+
+static int32_t random_hint(struct rng *r)
+{
+	return rng_chance(r, 50) ? META_NO_HINT : (int32_t)(random_number(r) & INT32_MAX);
+}
+
+static size_t random_n_dims(struct rng *r)
+{
+	return rng_chance(r, 2) ? MAX_DIMS : rng_below(r, 5);
+}
+
+static struct meta_index random_index(struct rng *r, const struct meta_index *before, size_t n)
+{
+	struct meta_index x = { .hint = random_hint(r), .has_offset = !n || rng_chance(r, 90) };
+
+	if (before && rng_chance(r, 50)) {
+		x.fqn = before->fqn;
+		x.fqn_len = before->fqn_len;
+	} else {
+		x.fqn = random_text(r, &x.fqn_len);
+	}
+	x.n_dims = x.has_offset ? (uint8_t)n : 0;
+	if (!x.has_offset)
+		return x;
+	x.offset = before && before->has_offset && before->n_dims == n && rng_chance(r, 50)
+			   ? before->offset
+			   : random_dims(r, n);
+	return x;
+}
+
+static void random_chunk(struct rng *r, struct write_item *w, const struct write_item *before)
+{
+	size_t n = w->index.n_dims;
+	bool like = before && before->type != WRITE_BYTE_IO && before->index.n_dims == n &&
+		    rng_chance(r, 70);
+
+	w->props = (struct tensor_props){ .dtype = (uint8_t)(1 + rng_below(r, DTYPE_COUNT - 1)),
+					  .memory_format = (uint8_t)rng_below(r, 3),
+					  .requires_grad = rng_chance(r, 50),
+					  .pin_memory = rng_chance(r, 50) };
+	if (like)
+		w->props = before->props;
+	w->size = like ? before->size : random_dims(r, n);
+	w->chunk.len = rng_chance(r, 30)	   ? w->size
+		       : like && rng_chance(r, 50) ? before->chunk.len
+						   : random_dims(r, n);
+	w->chunk.off =
+		w->index.has_offset && rng_chance(r, 80) ? w->index.offset : random_dims(r, n);
+}
+
+static struct fqn_path random_path(struct rng *r, const struct save_plan *p)
+{
+	struct fqn_path path = { .n_steps = (uint32_t)rng_below(r, 4) };
+	struct path_step *steps = room(path.n_steps, sizeof(*steps));
+
+	path.steps = steps;
+	if (p->n_items && rng_chance(r, 70)) {
+		const struct meta_index *x = &p->items[rng_below(r, p->n_items)].index;
+
+		path.fqn = x->fqn;
+		path.fqn_len = x->fqn_len;
+	} else {
+		path.fqn = random_text(r, &path.fqn_len);
+	}
+	for (size_t k = 0; k < path.n_steps; k++) {
+		if (rng_chance(r, 30)) {
+			steps[k].position = random_number(r);
+		} else if (rng_chance(r, 50)) {
+			size_t at = rng_below(r, path.fqn_len + 1);
+
+			steps[k].key = path.fqn + at;
+			steps[k].key_len = (uint32_t)rng_below(r, path.fqn_len - at + 1);
+		} else {
+			steps[k].key = random_text(r, &steps[k].key_len);
+		}
+	}
+	return path;
+}
+
+static struct save_plan random_save_plan(struct rng *r)
+{
+	struct save_plan p = { .n_items = rng_below(r, MAX_ITEMS),
+			       .n_paths = rng_below(r, MAX_ITEMS),
+			       .unchanged = rng_chance(r, 20) };
+	struct write_item *items = room(p.n_items, sizeof(*items));
+	struct fqn_path *paths = room(p.n_paths, sizeof(*paths));
+	uint32_t len;
+
+	p.items = items;
+	p.paths = paths;
+	for (size_t i = 0; i < p.n_items; i++) {
+		const struct write_item *before = i ? &items[i - 1] : NULL;
+		size_t n = before && rng_chance(r, 70) ? before->index.n_dims : random_n_dims(r);
+
+		items[i].type = (uint8_t)rng_below(r, 3);
+		items[i].index = random_index(r, before ? &before->index : NULL, n);
+		if (items[i].type != WRITE_BYTE_IO)
+			random_chunk(r, &items[i], before);
+	}
+	for (size_t i = 0; i < p.n_paths; i++)
+		paths[i] = random_path(r, &p);
+	p.storage = random_text(r, &len);
+	p.storage_len = len;
+	if (!len)
+		p.storage = NULL;
+	return p;
+}
+
+static struct load_plan random_load_plan(struct rng *r)
+{
+	struct load_plan p = { .n_items = rng_below(r, MAX_ITEMS) };
+	struct read_item *items = room(p.n_items, sizeof(*items));
+
+	p.items = items;
+	for (size_t i = 0; i < p.n_items; i++) {
+		const struct read_item *before = i ? &items[i - 1] : NULL;
+		size_t n = before && rng_chance(r, 70) ? before->n_dims : random_n_dims(r);
+		struct read_item *x = &items[i];
+
+		x->type = (uint8_t)rng_below(r, 2);
+		x->n_dims = (uint8_t)n;
+		x->dest = random_index(r, before ? &before->dest : NULL, n);
+		x->storage = random_index(r, &x->dest, n);
+		x->dest_off = random_dims(r, n);
+		x->storage_off = rng_chance(r, 50) ? x->dest_off : random_dims(r, n);
+		x->len = before && before->n_dims == n ? before->len : random_dims(r, n);
+	}
+	return p;
+}
+
+static const struct write_result *random_results(struct rng *r, size_t *ret_n)
+{
+	size_t n = *ret_n = rng_below(r, MAX_ITEMS);
+	struct write_result *v = room(n, sizeof(*v));
+
+	for (size_t i = 0; i < n; i++) {
+		struct storage_info *s = &v[i].info;
+		const struct write_result *before = i ? &v[i - 1] : NULL;
+
+		v[i].index = random_index(r, before ? &before->index : NULL, random_n_dims(r));
+		s->path = before && rng_chance(r, 70) ? before->info.path : random_c_text(r);
+		s->offset = before && rng_chance(r, 70) ? before->info.offset + before->info.length
+							: random_number(r);
+		s->length = random_number(r);
+		if (rng_chance(r, 50)) {
+			s->tensor_key = v[i].index.fqn;
+			s->tensor_key_len = v[i].index.fqn_len;
+		} else if (rng_chance(r, 50)) {
+			s->tensor_key = random_text(r, &s->tensor_key_len);
+		}
+		if (rng_chance(r, 50))
+			s->transform = rng_chance(r, 50) ? "stream.zstd/1" : random_c_text(r);
+	}
+	return v;
+}
+
+/* ---- equality ---- */
+
+static bool same_texts(const char *a, const char *b)
+{
+	return !a == !b && (!a || !strcmp(a, b));
+}
+
+static bool same_indices(const struct meta_index *a, const struct meta_index *b)
+{
+	return meta_index_equal(a, b) && a->hint == b->hint;
+}
+
+static bool same_vecs(const uint64_t *a, const uint64_t *b, size_t n)
+{
+	return !n || !memcmp(a, b, n * sizeof(*a));
+}
+
+static bool same_save_plans(const struct save_plan *a, const struct save_plan *b)
+{
+	return save_plan_equal(a, b) && a->storage_len == b->storage_len &&
+	       !a->storage == !b->storage &&
+	       (!a->storage || !memcmp(a->storage, b->storage, a->storage_len));
+}
+
+static bool same_load_plans(const struct load_plan *a, const struct load_plan *b)
+{
+	bool same = a->n_items == b->n_items;
+
+	for (size_t i = 0; same && i < a->n_items; i++) {
+		const struct read_item *x = &a->items[i], *y = &b->items[i];
+
+		same = x->type == y->type && x->n_dims == y->n_dims &&
+		       same_indices(&x->dest, &y->dest) && same_indices(&x->storage, &y->storage) &&
+		       same_vecs(x->dest_off, y->dest_off, x->n_dims) &&
+		       same_vecs(x->storage_off, y->storage_off, x->n_dims) &&
+		       same_vecs(x->len, y->len, x->n_dims);
+	}
+	return same;
+}
+
+static bool same_results(const struct write_result *a, const struct write_result *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct storage_info *x = &a[i].info, *y = &b[i].info;
+
+		if (!same_indices(&a[i].index, &b[i].index) || !same_texts(x->path, y->path) ||
+		    x->offset != y->offset || x->length != y->length ||
+		    !same_texts(x->transform, y->transform) || !x->tensor_key != !y->tensor_key ||
+		    x->tensor_key_len != y->tensor_key_len ||
+		    (x->tensor_key_len && memcmp(x->tensor_key, y->tensor_key, x->tensor_key_len)))
+			return false;
+	}
+	return true;
+}
+
+/* ---- the properties ---- */
+
+enum kind { SAVE, LOAD, RESULTS, N_KINDS };
+
+static void encode_random(struct rng *r, enum kind kind, struct buf *b, bool compare)
+{
+	struct save_plan sp = { 0 }, sq;
+	struct load_plan lp = { 0 }, lq;
+	const struct write_result *v = NULL, *u;
+	struct err e = { 0 };
+	size_t n = 0, m;
+
+	switch (kind) {
+	case SAVE:
+		sp = random_save_plan(r);
+		REQUIRE(!save_plan_encode(&sp, b, &e));
+		if (compare)
+			REQUIRE(!save_plan_decode(b->data, b->len, &out, &sq, &e) &&
+				same_save_plans(&sp, &sq));
+		break;
+	case LOAD:
+		lp = random_load_plan(r);
+		REQUIRE(!load_plan_encode(&lp, b, &e));
+		if (compare)
+			REQUIRE(!load_plan_decode(b->data, b->len, &out, &lq, &e) &&
+				same_load_plans(&lp, &lq));
+		break;
+	default:
+		v = random_results(r, &n);
+		REQUIRE(!write_results_encode(v, n, b, &e));
+		if (compare)
+			REQUIRE(!write_results_decode(b->data, b->len, &out, &u, &m, &e) &&
+				m == n && same_results(v, u, n));
+	}
+}
+
+/* 0: it is a value that may be used. The bytes lie where sanitizers see what is read behind them. */
+static int decode(enum kind kind, const void *data, size_t len, struct err *e)
+{
+	char *copy = malloc(len + !len);
+	const struct write_result *v;
+	struct save_plan sp;
+	struct load_plan lp;
+	size_t n;
+	int rc;
+
+	REQUIRE(copy);
+	if (len)
+		memcpy(copy, data, len);
+	rc = kind == SAVE   ? save_plan_decode(copy, len, &out, &sp, e)
+	     : kind == LOAD ? load_plan_decode(copy, len, &out, &lp, e)
+			    : write_results_decode(copy, len, &out, &v, &n, e);
+	free(copy);
+	if (!rc)
+		REQUIRE(kind == SAVE   ? save_plan_ok(&sp)
+			: kind == LOAD ? load_plan_ok(&lp)
+				       : results_ok(v, n));
+	else
+		REQUIRE((rc == -ERR_CORRUPT || rc == -ENOMEM) && e->code == -rc && e->msg[0]);
+	arena_release(&out);
+	return rc;
+}
+
+START_TEST(what_is_decoded_is_what_was_encoded)
+{
+	struct rng r = rng_new();
+
+	for (int round = 0; round < ROUNDS; round++) {
+		struct buf b = BUF_INIT(1 << 26);
+
+		encode_random(&r, (enum kind)_i, &b, true);
+		buf_release(&b);
+		arena_release(&in);
+		arena_release(&out);
+	}
+}
+END_TEST
+
+START_TEST(cut_bytes_are_refused)
+{
+	struct rng r = rng_new();
+
+	for (int round = 0; round < 20; round++) {
+		struct buf b = BUF_INIT(1 << 26);
+		struct err e = { 0 };
+
+		encode_random(&r, (enum kind)_i, &b, false);
+		for (size_t n = 0; n<b.len; n += b.len> 4000 ? 7 : 1)
+			REQUIRE(decode((enum kind)_i, b.data, n, &e) == -ERR_CORRUPT);
+		buf_add(&b, "x", 1);
+		REQUIRE(decode((enum kind)_i, b.data, b.len, &e) == -ERR_CORRUPT);
+		REQUIRE(strstr(e.msg, "1 bytes behind the last one"));
+		buf_release(&b);
+		arena_release(&in);
+	}
+}
+END_TEST
+
+START_TEST(changed_bytes_are_refused_or_another_plan)
+{
+	struct rng r = rng_new();
+	size_t refused = 0, taken = 0;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		struct buf b = BUF_INIT(1 << 26);
+
+		encode_random(&r, (enum kind)_i, &b, false);
+		for (int i = 0; i < 30; i++) {
+			struct err e = { 0 };
+			size_t at = rng_below(&r, b.len);
+			char old = b.data[at];
+
+			b.data[at] = (char)(rng_chance(&r, 50)
+						    ? rng_u64(&r)
+						    : (uint64_t)(old ^ 1 << rng_below(&r, 8)));
+			*(decode((enum kind)_i, b.data, b.len, &e) ? &refused : &taken) += 1;
+			if (rng_chance(&r, 70))
+				b.data[at] = old;
+		}
+		buf_release(&b);
+		arena_release(&in);
+	}
+	ck_assert(refused && taken);
+}
+END_TEST
+
+/* ---- what is refused, and why ---- */
+
+#define BYTES(s) s, sizeof(s) - 1
+
+static const struct {
+	enum kind kind;
+	const char *bytes;
+	size_t len;
+	const char *msg;
+} bad[] = {
+	{ SAVE, BYTES(""), "plan: after item 0: bytes of another kind" },
+	{ SAVE, BYTES("L\0\0\0\0"), "plan: after item 0: bytes of another kind" },
+	{ SAVE, BYTES("S\2\0\0\0"), "plan: after item 0: neither changed nor unchanged" },
+	{ SAVE, BYTES("S\0\xff\xff\3\0\0"), "plan: after item 0: more of them than bytes" },
+	{ SAVE, BYTES("S\0\1\3\0\0\0\0\0"), "plan: item 0: a type that is none" },
+	{ SAVE, BYTES("S\0\1\4\0\0\0\0\0"), "plan: item 0: a name like that of nothing" },
+	{ SAVE, BYTES("S\0\1\0\0\1\1a\0\0"), "plan: item 0: a name of more bytes than there are" },
+	{ SAVE, BYTES("S\0\1\0\0\0\5a\0\0"), "plan: item 0: the bytes end there" },
+	{ SAVE, BYTES("S\0\1\0\0\0\1a\101\0\0"), "plan: item 0: too many dimensions" },
+	{ SAVE, BYTES("S\0\1\0\0\0\1a\1\0\0"), "plan: item 0: dimensions without an offset" },
+	{ SAVE, BYTES("S\0\1\1\0\0\1a\0\0\0\0"), "plan: item 0: properties that no tensor has" },
+	{ SAVE, BYTES("S\0\1\1\0\0\1a\0\1\3\0"), "plan: item 0: properties that no tensor has" },
+	{ SAVE, BYTES("S\0\1\x21\0\0\1a\0"), "plan: item 0: properties like those of nothing" },
+	{ SAVE, BYTES("S\0\1\x11\x01\0\1a\1\1\0\0\1"),
+	  "plan: item 0: numbers like those of nothing" },
+	{ SAVE, BYTES("S\0\0\1\1\0"), "plan: path 0: a name like that of nothing" },
+	{ SAVE, BYTES("S\0\0\1\2\0\1a\3\0\0"), "plan: path 0: a step that is none" },
+	{ SAVE, BYTES("S\0\0\1\2\0\1a\1\1\1\0"), "plan: path 0: a key outside its name" },
+	{ SAVE, BYTES("S\0\0\1\x10\0\1a\0\0\0"), "plan: path 0: more steps than bytes" },
+	{ SAVE, BYTES("S\0\0\0\5a"), "plan: after item 0: more of them than bytes" },
+	{ LOAD, BYTES("S\0"), "plan: after item 0: bytes of another kind" },
+	{ LOAD, BYTES("L\2\0\0\0"), "plan: after item 0: more of them than bytes" },
+	{ LOAD, BYTES("L\1\0\0\4"), "plan: item 0: flags that are none" },
+	{ LOAD, BYTES("L\1\2\0\0"), "plan: item 0: a name like that of nothing" },
+	{ LOAD, BYTES("L\1\4\0\0\0\0\101"), "plan: item 0: too many dimensions" },
+	{ LOAD, BYTES("L\1\x0c\0\0\0\0\xff\xff\xff\xff\x0f\0"),
+	  "plan: item 0: a hint that is none" },
+	{ RESULTS, BYTES("R\1\0\0"), "write results: after 0: more of them than bytes" },
+	{ RESULTS, BYTES("R\1\0\x10\0\0\0\0\0"), "write result 0: flags that are none" },
+	{ RESULTS, BYTES("R\1\x10\0\0\0\0\0\0"), "write result 0: a path like that of nothing" },
+	{ RESULTS, BYTES("R\1\0\0\0\0\0\0\1\0\0\0"),
+	  "write result 0: a NUL in a path or transform" },
+	{ RESULTS, BYTES("R\1\0\3\0\0\0\0\1p\0\0"),
+	  "write result 0: a transform like that of nothing" },
+};
+
+START_TEST(what_is_wrong_is_said)
+{
+	struct err e = { 0 };
+
+	ck_assert(decode(bad[_i].kind, bad[_i].bytes, bad[_i].len, &e));
+	ck_assert_str_eq(e.msg, bad[_i].msg);
+}
+END_TEST
+
+START_TEST(an_index_without_its_dimensions_is_not_encoded)
+{
+	static const uint64_t v[100];
+	struct write_item w = { .index = { "w", v, 1, META_NO_HINT, 65, true } };
+	struct read_item x = { .dest = { "w", v, 1, META_NO_HINT, 1, true },
+			       .storage = { "w", v, 1, META_NO_HINT, 2, true },
+			       .dest_off = v,
+			       .storage_off = v,
+			       .len = v,
+			       .n_dims = 1 };
+	struct write_result res = { .index = { "w", v, 1, -2, 1, true }, .info = { .path = "p" } };
+	struct save_plan sp = { .items = &w, .n_items = 1 };
+	struct load_plan lp = { &x, 1 };
+	struct buf b = BUF_INIT(1 << 10);
+	struct err e = { 0 };
+
+	ck_assert_int_eq(save_plan_encode(&sp, &b, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "plan: item 0: its index is none");
+	w.index.n_dims = 1;
+	w.index.has_offset = false;
+	ck_assert_int_eq(save_plan_encode(&sp, &b, &e), -EINVAL);
+	ck_assert_int_eq(load_plan_encode(&lp, &b, &e), -EINVAL);
+	ck_assert_int_eq(write_results_encode(&res, 1, &b, &e), -EINVAL);
+	res.index.hint = 0;
+	res.info.path = NULL;
+	ck_assert_int_eq(write_results_encode(&res, 1, &b, &e), -EINVAL);
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(a_model_of_many_chunks_takes_few_bytes)
+{
+	enum { LAYERS = 500, RANKS = 8, N = LAYERS * RANKS };
+	struct write_item *items = room(N, sizeof(*items));
+	struct save_plan p = { .items = items, .n_items = N };
+	struct buf b = BUF_INIT(1 << 26);
+	struct err e = { 0 };
+
+	for (size_t i = 0; i < N; i++) {
+		uint64_t *dims = room(6, sizeof(*dims));
+		char name[64];
+
+		(void)snprintf(name, sizeof(name), "model.layers.%zu.mlp.weight", i / RANKS);
+		memcpy(dims, (uint64_t[]){ i % RANKS * 512, 0, 512, 14336, 4096, 14336 }, 48);
+		items[i] = (struct write_item){ .index = { arena_dup(&in, name, strlen(name)), dims,
+							   (uint32_t)strlen(name), META_NO_HINT, 2,
+							   true },
+						.chunk = { dims, dims + 2 },
+						.size = dims + 4,
+						.props = { .dtype = DTYPE_BF16 },
+						.type = WRITE_SHARD };
+	}
+	ck_assert(!save_plan_encode(&p, &b, &e));
+	ck_assert_uint_lt(b.len, N * 8);
+	buf_release(&b);
+	arena_release(&in);
+}
+END_TEST
+
+START_TEST(without_memory_nothing_is_made)
+{
+	struct rng r = rng_new();
+	struct buf b = BUF_INIT(1 << 26);
+	struct save_plan p = random_save_plan(&r), q;
+	struct err e = { 0 };
+
+	ck_assert(!save_plan_encode(&p, &b, &e));
+	for (size_t max = 0;; max += 997) {
+		struct arena small = ARENA_INIT(max);
+		int rc = save_plan_decode(b.data, b.len, &small, &q, &e);
+
+		REQUIRE(!rc || rc == -ENOMEM);
+		REQUIRE(rc || same_save_plans(&p, &q));
+		arena_release(&small);
+		if (!rc)
+			break;
+	}
+	for (size_t max = 0; max < b.len; max++) {
+		struct buf small = BUF_INIT(max);
+
+		REQUIRE(save_plan_encode(&p, &small, &e) == -EFBIG);
+		buf_release(&small);
+	}
+	buf_release(&b);
+	arena_release(&in);
+}
+END_TEST
+
+Suite *plan_codec_suite(void)
+{
+	Suite *s = suite_create("plan_codec");
+	TCase *t = tcase_create("plan_codec");
+
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, what_is_decoded_is_what_was_encoded, 0, N_KINDS);
+	tcase_add_loop_test(t, cut_bytes_are_refused, 0, N_KINDS);
+	tcase_add_loop_test(t, changed_bytes_are_refused_or_another_plan, 0, N_KINDS);
+	tcase_add_loop_test(t, what_is_wrong_is_said, 0, (int)(sizeof(bad) / sizeof(bad[0])));
+	tcase_add_test(t, an_index_without_its_dimensions_is_not_encoded);
+	tcase_add_test(t, a_model_of_many_chunks_takes_few_bytes);
+	tcase_add_test(t, without_memory_nothing_is_made);
+	suite_add_tcase(s, t);
+	return s;
+}
