@@ -24,12 +24,15 @@
 	X(bytes) \
 	X(cast) \
 	X(catalog) \
+	X(catalog_path) \
 	X(checkpointable) \
 	X(chunkmap) \
 	X(ckpt) \
+	X(ckpt_box) \
 	X(ckpt_data) \
 	X(ckpt_fault) \
 	X(ckpt_model) \
+	X(ckpt_reader) \
 	X(ckpt_recipe) \
 	X(comm) \
 	X(dcp) \

@@ -130,6 +130,20 @@ struct ckpt_object {
 CKPT_API void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_object *ret);
 CKPT_API int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len);
 
+/* Where it was in the nested state dict: a key, or a position in a list, on the way to it. */
+struct ckpt_step {
+	const char *text; /* len bytes of the FQN, which is all steps joined with '.'; borrowed */
+	size_t len;
+	bool is_position;
+	uint64_t position;
+};
+/* How many steps lead to tensor i, to object i; 0: the checkpoint does not say. Where cap is enough
+ * for all they are in ret. What has been renamed is at the top, under its new name. */
+CKPT_API size_t ckpt_tensor_path(const struct ckpt *c, uint64_t i, struct ckpt_step *ret,
+				 size_t cap);
+CKPT_API size_t ckpt_object_path(const struct ckpt *c, uint64_t i, struct ckpt_step *ret,
+				 size_t cap);
+
 /*
  * A run is a directory that is no checkpoint and has sub-directories that are. Its tree has one
  * directory for each complete checkpoint, with that one's tree, and a link `latest`. They are
@@ -207,6 +221,16 @@ CKPT_API int ckpt_next(struct ckpt *c, ckpt_node dir, uint64_t *pos,
 CKPT_API int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e);
 /* The bytes of tensor i of the model, for which the tree may have no file of its own. */
 CKPT_API int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct err *e);
+/*
+ * A box of tensor i of the tree, or of the model: its elements in row-major order, as the tensor is
+ * shown. off and len have n_dims numbers. EINVAL where it is not inside the tensor. This costs no
+ * more than a microsecond or two while the tensor is open anyhow, as a box or as a whole; else its
+ * chunks may have to be looked for again.
+ */
+CKPT_API int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
+			   struct ckpt_file **ret, struct err *e);
+CKPT_API int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off,
+				 const uint64_t *len, struct ckpt_file **ret, struct err *e);
 CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
 				 struct err *e);
 CKPT_API void ckpt_file_close(struct ckpt_file *f);

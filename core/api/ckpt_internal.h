@@ -72,6 +72,12 @@ struct ckpt_file {
 /* The checkpoint in a directory: dirfd, which is taken over in any case; root is its absolute path. */
 int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt **ret,
 		  struct err *e);
+/* Is there a checkpoint at this path, or a file that is one? Nothing of it is opened. */
+int ckpt_probe(const char *path, struct err *e);
+/* A file without content yet, or NULL. */
+struct ckpt_file *ckpt_file_new(struct ckpt *c, struct err *e);
+/* EIO where the tensor cannot be read. */
+int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct err *e);
 /* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
  * source files, and why it cannot be opened, or NULL. */
 uint64_t ckpt_chunks_of(const struct ckpt *c, const struct view_tensor *t);

@@ -321,7 +321,7 @@ static int refuse(const char *kind, const char *fqn, size_t len, const char *fau
 		     : 0;
 }
 
-static int check_tensor(const struct ckpt *c, const struct view_tensor *t, struct err *e)
+int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct err *e)
 {
 	return refuse("tensor", t->fqn, t->fqn_len, ckpt_fault_of(c, t), e);
 }
@@ -341,7 +341,7 @@ static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
 		return refuse("object", fqn, len, fault, e);
 	}
 	view_single_tensor(c->view, id, &t);
-	return check_tensor(c, &t, e);
+	return ckpt_readable(c, &t, e);
 }
 
 static int open_tensor(struct ckpt *c, uint64_t id, struct vreader **ret, struct err *e)
@@ -395,7 +395,7 @@ static int open_segments(struct ckpt_file *f, struct err *e)
 	return n ? fetch_look(f->c->fetch, n, make_tensor, &s, e) : 0;
 }
 
-static struct ckpt_file *new_file(struct ckpt *c, struct err *e)
+struct ckpt_file *ckpt_file_new(struct ckpt *c, struct err *e)
 {
 	struct ckpt_file *f = calloc(1, sizeof(*f));
 
@@ -426,7 +426,7 @@ int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struc
 	rc = check_openable(c, node, e);
 	if (rc)
 		return rc;
-	f = new_file(c, e);
+	f = ckpt_file_new(c, e);
 	if (!f)
 		return -ENOMEM;
 	rc = view_describe(c->view, node, &f->v, e);
@@ -447,10 +447,10 @@ int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct e
 	int rc;
 
 	view_model_tensor(c->view, i, &t);
-	rc = check_tensor(c, &t, e);
+	rc = ckpt_readable(c, &t, e);
 	if (rc)
 		return rc;
-	f = new_file(c, e);
+	f = ckpt_file_new(c, e);
 	if (!f)
 		return -ENOMEM;
 	vfile_tensor(&f->v, t.id, t.bytes);

@@ -131,7 +131,8 @@ static inline size_t put_varint(uint8_t *p, uint64_t v)
 	return n;
 }
 
-/* Only for bytes that put_varint wrote in this process: no bounds. Advances *pp. */
+/* Only for bytes that put_varint wrote in this process, or a cursor has read: no bounds. Advances
+ * *pp. */
 static inline uint64_t get_varint(const uint8_t **pp)
 {
 	const uint8_t *p = *pp;

@@ -11,11 +11,11 @@
 #include "catalog/catalog_internal.h"
 #include "catalog/catalog_names.h"
 #include "catalog/catalog_normal.h"
+#include "catalog/catalog_path.h"
 #include "catalog/catalog_query.h"
 #include "catalog/catalog_schema.h"
 #include "model/flat.h"
 
-#include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,13 +28,14 @@ struct pending {
 	const char *fqn;
 	const char *shape, *logical, *grid; /* JSON of a tensor; the last two may be NULL */
 	const char *fault;		    /* or NULL */
-	uint64_t *dims;			    /* shape, then logical */
+	const uint8_t *path;
+	uint64_t *dims; /* shape, then logical */
 	uint64_t bytes, map_xxh64;
 	int64_t map;
 	struct chunk_loc loc; /* an object's, and what it holds if that is here */
 	const char *text;     /* or NULL */
 	size_t text_len;
-	uint32_t fqn_len, top, chunks;
+	uint32_t fqn_len, chunks;
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* dimensions of the logical shape, 0: it has none */
 };
@@ -51,7 +52,7 @@ struct catalog_writer {
 	char *format, *root;
 	struct names sources, encodings;
 	struct pendings tensors, objects;
-	struct buf text;
+	struct buf text, path_text;
 	struct normal normal;
 	uint64_t chunks, bytes;
 	size_t text_bytes; /* of objects */
@@ -86,7 +87,7 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 
 	if (!w)
 		return err_set(e, ENOMEM, "chunk index: out of memory");
-	w->text = w->directory = (struct buf)BUF_INIT(MAX_VALUE);
+	w->text = w->path_text = w->directory = (struct buf)BUF_INIT(MAX_VALUE);
 	w->format = strdup(format);
 	w->root = strdup(root);
 	if (path && (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s.tmp", path) < 0))
@@ -142,6 +143,7 @@ void catalog_writer_free(struct catalog_writer *w)
 	pendings_release(&w->objects);
 	normal_release(&w->normal);
 	buf_release(&w->text);
+	buf_release(&w->path_text);
 	buf_release(&w->directory);
 	free(w->path);
 	free(w->tmp);
@@ -213,8 +215,8 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 static int pending_add(struct pendings *list, const struct pending *p, struct err *e)
 {
 	const char *const texts[] = { p->shape, p->logical, p->grid, p->fault };
-	size_t dims = (size_t)p->n_dims + p->n_logical;
-	size_t n = sizeof(*p) + dims * sizeof(*p->dims) + p->fqn_len + 1 + p->text_len;
+	size_t dims = (size_t)p->n_dims + p->n_logical, path = catalog_path_size(p->path);
+	size_t n = sizeof(*p) + dims * sizeof(*p->dims) + p->fqn_len + 1 + path + p->text_len;
 	const char **slots[ARRAY_LEN(texts)];
 	struct pending *copy;
 	char *at;
@@ -242,6 +244,8 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 	at[p->fqn_len] = 0;
 	copy->fqn = at;
 	at += p->fqn_len + 1;
+	copy->path = memcpy(at, p->path, path);
+	at += path;
 	slots[0] = &copy->shape;
 	slots[1] = &copy->logical;
 	slots[2] = &copy->grid;
@@ -260,9 +264,13 @@ static int pending_add(struct pendings *list, const struct pending *p, struct er
 	return 0;
 }
 
-static int check_fqn(const char *fqn, size_t len, size_t top, struct err *e)
+static const uint8_t *path_or_unknown(const uint8_t *path)
 {
-	assert(top <= len);
+	return path ? path : catalog_path_unknown;
+}
+
+static int check_fqn(const char *fqn, size_t len, struct err *e)
+{
 	if (len > INT32_MAX / 2)
 		return err_set(e, EFBIG, "FQN of %zu bytes", len);
 	if (!text_is_utf8(fqn, len))
@@ -344,10 +352,10 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	uint64_t dims[2 * MAX_DIMS];
 	struct pending p = { .fqn = t->fqn,
 			     .fqn_len = (uint32_t)t->fqn_len,
-			     .top = (uint32_t)t->top,
+			     .path = path_or_unknown(t->path),
 			     .dtype = (uint8_t)t->dtype,
 			     .dims = dims };
-	int rc = check_fqn(t->fqn, t->fqn_len, t->top, e);
+	int rc = check_fqn(t->fqn, t->fqn_len, e);
 
 	if (!rc)
 		rc = normal_make(&w->normal, t, &p.bytes, e);
@@ -393,10 +401,10 @@ int catalog_add_object(struct catalog_writer *w, const struct object_item *o, st
 {
 	struct pending p = { .fqn = o->fqn,
 			     .fqn_len = (uint32_t)o->fqn_len,
-			     .top = (uint32_t)o->top,
+			     .path = path_or_unknown(o->path),
 			     .loc = o->loc,
 			     .fault = o->fault };
-	int rc = check_fqn(o->fqn, o->fqn_len, o->top, e);
+	int rc = check_fqn(o->fqn, o->fqn_len, e);
 
 	if (rc)
 		return rc;
@@ -461,10 +469,31 @@ static int put_names(struct catalog_writer *w, const struct names *t, const char
 	return rc;
 }
 
+/* Into the directory; and as JSON, NULL where it is not known, for the row. */
+static const char *put_path(struct catalog_writer *w, const struct pending *p)
+{
+	struct catalog_steps steps = catalog_path_begin(p->path, p->fqn, p->fqn_len);
+	struct buf *b = &w->path_text;
+	struct catalog_step step;
+
+	buf_add(&w->directory, p->path, catalog_path_size(p->path));
+	if (!catalog_path_steps(p->path))
+		return NULL;
+	b->len = 0;
+	while (catalog_path_next(&steps, &step)) {
+		buf_str(b, b->len ? "," : "[");
+		if (step.is_position)
+			buf_u64(b, step.position);
+		else
+			buf_json_str(b, step.text, step.len);
+	}
+	buf_str(b, "]");
+	return b->data;
+}
+
+/* The rest of what the directory has of it. */
 static void put_tensor(struct catalog_writer *w, const struct pending *p)
 {
-	put_text(w, p->fqn, p->fqn_len);
-	put_int(w, p->top);
 	put_int(w, p->dtype);
 	put_int(w, p->n_dims);
 	for (size_t d = 0; d < p->n_dims; d++)
@@ -493,10 +522,11 @@ static int put_tensors(struct catalog_writer *w, struct err *e)
 	for (size_t i = 0; !rc && i < w->tensors.n; i++) {
 		const struct pending *p = w->tensors.v[i];
 
+		put_text(w, p->fqn, p->fqn_len);
+		bind_str(s, 3, put_path(w, p));
 		put_tensor(w, p);
 		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
 		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
-		(void)sqlite3_bind_int64(s, 3, p->top);
 		bind_str(s, 4, dtype_info(p->dtype)->name);
 		bind_str(s, 5, p->shape);
 		bind_str(s, 6, p->logical);
@@ -525,10 +555,9 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 					 p->loc.encoding };
 
 		put_text(w, p->fqn, p->fqn_len);
-		put_int(w, p->top);
+		bind_str(s, 3, put_path(w, p));
 		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
 		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
-		(void)sqlite3_bind_int64(s, 3, p->top);
 		for (int k = 0; k < 4; k++) {
 			put_int(w, loc[k]);
 			(void)sqlite3_bind_int64(s, 4 + k, (int64_t)loc[k]);
@@ -550,8 +579,9 @@ static int put_directory(struct catalog_writer *w, struct err *e)
 
 	if (rc)
 		return rc;
-	if (d->err)
-		return err_set(e, d->err, "chunk index: its directory is too large");
+	if (d->err || w->path_text.err)
+		return err_set(e, d->err ? d->err : w->path_text.err,
+			       "chunk index: its directory is too large");
 	(void)sqlite3_bind_blob(s, 1, d->data, (int)d->len, SQLITE_STATIC);
 	return step_reset(w, s, e);
 }

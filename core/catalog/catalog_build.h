@@ -43,14 +43,10 @@ int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *r
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
 			 const uint64_t hash[2], struct err *e);
 
-/*
- * The FQN's first `top` bytes are the checkpoint's top-level key, and a '.' or its end follows:
- * fqn_len where the state dict is flat, 0 where the checkpoint does not say. Never guessed from
- * the name: {"model": {"w": t}} and {"model.w": t} have the same FQN and mean different things.
- */
 struct tensor_chunks {
 	const char *fqn;
-	size_t fqn_len, top;
+	size_t fqn_len;
+	const uint8_t *path; /* of this FQN, see catalog_path.h; NULL: not known */
 	enum dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
@@ -69,7 +65,8 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
  */
 struct object_item {
 	const char *fqn;
-	size_t fqn_len, top; /* as of a tensor */
+	size_t fqn_len;
+	const uint8_t *path; /* as of a tensor */
 	struct chunk_loc loc;
 	const char *text;
 	size_t text_len;

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "catalog/catalog_internal.h"
+#include "catalog/catalog_path.h"
 #include "catalog/catalog_schema.h"
 #include "model/flat.h"
 
@@ -117,15 +118,6 @@ static void *get_count(struct cursor *d, size_t each, size_t size, size_t *ret)
 	return calloc(*ret + 1, size);
 }
 
-/* A text's first bytes: how many of fqn_len, 0 for none. */
-static uint32_t get_top(struct cursor *d, uint32_t fqn_len)
-{
-	uint64_t top = cursor_varint(d);
-
-	d->bad |= top > fqn_len;
-	return (uint32_t)top;
-}
-
 static int get_names(struct catalog *c, struct cursor *d)
 {
 	c->sources = get_count(d, 2, sizeof(*c->sources), &c->n_sources);
@@ -169,7 +161,8 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 	uint64_t dtype, n_dims, *shape, bytes;
 
 	t->fqn = get_text(d, &t->fqn_len);
-	t->top = get_top(d, t->fqn_len);
+	t->path = catalog_path_read(d, t->fqn, t->fqn_len);
+	t->top = catalog_path_top(t->path, t->fqn_len);
 	dtype = cursor_varint(d);
 	n_dims = cursor_varint(d);
 	if (d->bad || !t->fqn || !dtype || dtype >= DTYPE_COUNT || n_dims > MAX_DIMS) {
@@ -199,7 +192,8 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 static void get_object(struct catalog *c, struct cursor *d, struct catalog_object *o)
 {
 	o->fqn = get_text(d, &o->fqn_len);
-	o->top = get_top(d, o->fqn_len);
+	o->path = catalog_path_read(d, o->fqn, o->fqn_len);
+	o->top = catalog_path_top(o->path, o->fqn_len);
 	o->loc.file = (uint32_t)cursor_varint(d);
 	o->loc.offset = cursor_varint(d);
 	o->loc.length = cursor_varint(d);

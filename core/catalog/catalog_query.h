@@ -31,7 +31,8 @@ struct catalog_tensor {
 	uint64_t map_xxh64;
 	int64_t map;
 	uint32_t fqn_len, chunks;
-	uint32_t top; /* bytes of the FQN that are the top-level key, 0: not known */
+	uint32_t top;	     /* bytes of the FQN that are the top-level key, 0: not known */
+	const uint8_t *path; /* the keys that lead to it, see catalog_path.h */
 	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* 0: it never was flattened */
 };
@@ -41,6 +42,7 @@ struct catalog_object {
 	const char *fault;
 	const char *text;      /* its bytes, which are here; NULL: they are in a file, */
 	struct chunk_loc loc;  /* there; all zero with a fault or a text */
+	const uint8_t *path;   /* as of a tensor */
 	uint32_t fqn_len, top; /* as of a tensor */
 	uint32_t text_len;
 };

@@ -27,13 +27,13 @@ const char *const catalog_schema[] = {
 	"CREATE TABLE encoding(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
 
 	"CREATE TABLE tensor(\n"
-	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, top INTEGER NOT NULL,\n"
+	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, path TEXT,\n"
 	"  dtype TEXT NOT NULL, shape TEXT NOT NULL, logical TEXT, bytes INTEGER NOT NULL,\n"
 	"  chunks INTEGER NOT NULL, grid TEXT, state TEXT NOT NULL, fault TEXT, map INTEGER NOT "
 	"NULL)",
 
 	"CREATE TABLE object(\n"
-	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, top INTEGER NOT NULL,\n"
+	"  id INTEGER PRIMARY KEY, fqn TEXT NOT NULL UNIQUE, path TEXT,\n"
 	"  source INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,\n"
 	"  encoding INTEGER NOT NULL, fault TEXT, text TEXT)",
 

@@ -16,9 +16,9 @@
  *	format, chunks,
  *	sources: count, each path, min_size
  *	encodings: count, each name
- *	tensors: count, each fqn, top, dtype, dimensions, shape..., bytes, chunks, state, fault,
+ *	tensors: count, each fqn, path (catalog_path.h), dtype, dimensions, shape..., bytes, chunks, state, fault,
  *	         map, map_xxh64, dimensions of the logical shape (0: none), it...
- *	objects: count, each fqn, top, source, offset, length, encoding, fault, text
+ *	objects: count, each fqn, path, source, offset, length, encoding, fault, text
  *
  * Threads: pure.
  */
@@ -33,7 +33,7 @@
 struct err;
 
 #define CATALOG_APPLICATION_ID 0x636b7066 /* "ckpf"; file(1) and sqlite3 show it */
-#define CATALOG_VERSION	       4	  /* user_version; any other is rebuilt */
+#define CATALOG_VERSION	       5	  /* user_version; any other is rebuilt */
 
 extern const char *const catalog_schema[]; /* statements, NULL at the end */
 

@@ -5,8 +5,8 @@
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
  * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
  * agree, and objects that several ranks have, stays apart as FQN@rankN; objects that are known to
- * hold the same are one. The top-level key is the one that the ranks with an opinion share, or that
- * of the rank itself.
+ * hold the same are one. The path is the one that the ranks with an opinion share, or that of the rank
+ * itself.
  *
  * Where the items' own dtypes and sizes are known already (`sized`) they have to be the chunks'. An
  * offset alone does not name a chunk there: an empty one may begin where its neighbour does, and
@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_path.h"
 #include "model/box.h"
 #include "model/dtype.h"
 
@@ -265,22 +266,25 @@ static bool in_step(const struct join *j, const uint64_t *boxes, const uint32_t 
 
 struct named {
 	const char *fqn;
-	size_t len, top; /* top: of its top-level key, 0 when that is not known */
+	size_t len;
+	const uint8_t *path;
 };
 
-/* The top-level key that the entries [from, to) of j->entries agree on; not all need know it. */
-static uint32_t shared_top(const struct join *j, size_t from, size_t to)
+/* The path that the entries of j->entries agree on; not all need know it. */
+static const uint8_t *shared_path(const struct join *j)
 {
-	uint32_t top = 0;
+	const uint8_t *path = catalog_path_unknown;
 
-	for (size_t i = from; i < to; i++) {
-		uint32_t one = j->r->entries[j->entries[i]].top;
+	for (size_t i = 0; i < j->n_entries; i++) {
+		const uint8_t *one = dcp_entry_path(j->r, &j->r->entries[j->entries[i]]);
 
-		if (one && top && one != top)
-			return 0;
-		top = one ? one : top;
+		if (!catalog_path_steps(one) || one == path)
+			continue;
+		if (catalog_path_steps(path) && !catalog_path_equal(one, path))
+			return catalog_path_unknown;
+		path = one;
 	}
-	return top;
+	return path;
 }
 
 static int not_the_chunk(const struct join *j, const struct stored *s, const char *fqn,
@@ -364,7 +368,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	const struct dcp_entry *head = &j->r->entries[j->entries[from]];
 	struct tensor_chunks t = { .fqn = name->fqn,
 				   .fqn_len = name->len,
-				   .top = name->top,
+				   .path = name->path,
 				   .dtype = head->dtype,
 				   .n_dims = head->n_dims };
 	size_t n = head->n_dims, count = 0, k = 0;
@@ -424,7 +428,7 @@ static int join_object(struct join *j, const struct named *name, size_t at, stru
 	const struct stored *s = object_of(j, at);
 	struct object_item o = { .fqn = name->fqn,
 				 .fqn_len = name->len,
-				 .top = name->top,
+				 .path = name->path,
 				 .loc = { .file = CATALOG_NO_FILE } };
 
 	if (s)
@@ -467,19 +471,25 @@ static int same_objects(struct join *j, struct err *e)
 	return rc;
 }
 
-/* A rank's entry under a name of its own. */
+/*
+ * A rank's entry under a name of its own. That is longer at its end, where the last key is; a
+ * position it is no more.
+ */
 static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct err *e)
 {
 	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
+	const uint8_t *from = dcp_entry_path(j->r, entry);
+	size_t n = catalog_path_size(from);
 	autofree char *text = malloc(fqn->len + 32u);
-	struct named name = { .fqn = text, .len = fqn->len, .top = entry->top };
+	autofree uint8_t *path = malloc(n);
+	struct named name = { .fqn = text, .len = fqn->len, .path = path };
 
-	if (!text)
+	if (!text || !path)
 		return err_set(e, ENOMEM, "out of memory");
 	memcpy(text, fqn->data, fqn->len);
 	name.len += (size_t)snprintf(text + fqn->len, 32, "@rank%u", entry->rank);
-	if (name.top == fqn->len) /* the only key, so the new name is all of it */
-		name.top = name.len;
+	memcpy(path, from, n);
+	catalog_path_end_in_key(path);
 	return entry->dtype ? join_tensor(j, &name, at, at + 1, e) : join_object(j, &name, at, e);
 }
 
@@ -487,7 +497,7 @@ static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struc
 static int join_fqn(struct join *j, const struct pk_str *fqn, struct err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
-	struct named name = { fqn->data, fqn->len, shared_top(j, 0, j->n_entries) };
+	struct named name = { fqn->data, fqn->len, shared_path(j) };
 	bool same = true;
 	int rc = load_stored(j, fqn, e);
 

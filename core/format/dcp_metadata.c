@@ -81,7 +81,8 @@ void dcp_records_release(struct dcp_records *r)
 	free(r->by_fqn);
 	free(r->chunks.data);
 	free(r->storage.data);
-	free(r->tops.data);
+	free(r->planned.data);
+	free(r->paths.data);
 	free(r->shapes.data);
 	*r = (struct dcp_records){ 0 };
 }
@@ -472,57 +473,6 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 	return 0;
 }
 
-/* ---- top-level keys ---- */
-
-/*
- * How many bytes of the FQN are the first of the keys that lead to it. The FQN is all of them
- * joined with '.', and keys may have dots in them, so only this tells. 0 for anything else.
- */
-static uint32_t top_of(const struct pk_str *fqn, const struct pk_value *path)
-{
-	const struct pk_str *key;
-
-	if (path->type != PK_TUPLE || !pk_len(path) || path->n->own[0].type != PK_STR)
-		return 0;
-	key = path->n->own[0].s;
-	if (key->len > fqn->len || memcmp(key->data, fqn->data, key->len) != 0 ||
-	    (key->len < fqn->len && fqn->data[key->len] != '.'))
-		return 0;
-	return key->len;
-}
-
-/* Other planners keep other things here, so nothing is wrong: at worst the key is not known. */
-static int planner_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
-			struct err *e)
-{
-	struct byte_store *s = &rd->r->tops;
-	uint8_t *to;
-
-	if (key->type != PK_STR)
-		return 0;
-	to = byte_store_room(s, 2 * 10, e);
-	if (!to)
-		return -ENOMEM;
-	s->len += put_varint(to, key->s->id);
-	s->len += put_varint(s->data + s->len, top_of(key->s, value));
-	return 0;
-}
-
-/* Entries and their keys come in any order, so this is done when both are there. */
-static void apply_tops(struct reader *rd)
-{
-	struct dcp_records *r = rd->r;
-	const uint8_t *p = r->tops.data;
-
-	while (p && p < r->tops.data + r->tops.len) { /* NULL: never was any */
-		uint32_t i = entry_of_rank(r, (uint32_t)get_varint(&p), rd->rank);
-		uint32_t top = (uint32_t)get_varint(&p);
-
-		if (i != DCP_NO_TENSOR)
-			r->entries[i].top = top; /* of a dict's duplicates the last counts */
-	}
-}
-
 /* ---- shapes before flattening ---- */
 
 /* Megatron-core 0.8 to 0.15; see model/flat.h. Most tensors have none. */
@@ -564,6 +514,12 @@ static void apply_shapes(struct reader *rd, size_t from)
 }
 
 /* ---- the pickle ---- */
+
+static int planner_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
+			struct err *e)
+{
+	return dcp_paths_add(rd->r, key, value, e);
+}
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
@@ -612,13 +568,6 @@ static int check_version(const struct pk_value *v, struct err *e)
 	return 0;
 }
 
-/* A flat state dict: every name is a top-level key. HyperParallel's first generation has no other. */
-static void all_are_tops(struct dcp_records *r, uint32_t from)
-{
-	for (uint32_t i = from; i < r->n_entries; i++)
-		r->entries[i].top = pk_string(r->strings, r->entries[i].fqn)->len;
-}
-
 static int check_root(const struct reader *rd, const struct pk_value *root, struct err *e)
 {
 	const struct pk_value *state = pk_attr(root, "state_dict_metadata");
@@ -660,13 +609,13 @@ static int load(struct reader *rd, const struct pickle_input *in, struct pickle 
 				    .until = "all_local_plans" };
 	int rc;
 
-	rd->r->tops.len = 0;
+	rd->r->planned.len = 0;
 	rc = pickle_load(in, &opts, ret, e);
 	if (rc != -ECANCELED && (rc || has_both(*ret)))
 		return rc;
 	pickle_free(steal_ptr(ret));
 	opts.until = NULL;
-	rd->r->tops.len = 0;
+	rd->r->planned.len = 0;
 	return pickle_load(in, &opts, ret, e);
 }
 
@@ -696,9 +645,9 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 	if (!rc && planner && planner->type == PK_DICT) {
 		rc = leftovers(&rd, planner, planner_item, e);
 		if (!rc)
-			apply_tops(&rd);
+			rc = dcp_paths_apply(r, rank, first, e);
 	} else if (!rc && is_hyperparallel(&rd)) {
-		all_are_tops(r, first);
+		dcp_paths_flat(r, first); /* its first generation has no other */
 	}
 	if (!rc && mcore && mcore->type == PK_DICT) {
 		rc = leftovers(&rd, mcore, shape_item, e);

@@ -23,6 +23,9 @@ struct scan_opts;
 
 #define DCP_NO_TENSOR UINT32_MAX
 #define DCP_NO_LENGTH UINT64_MAX
+/* In path_at: what takes no place. */
+#define DCP_PATH_UNKNOWN 0
+#define DCP_PATH_FLAT	 SIZE_MAX
 
 enum dcp_dialect { DCP_TORCH, DCP_HYPERPARALLEL };
 
@@ -33,7 +36,7 @@ struct dcp_entry {
 	uint32_t rank;	 /* of the metadata file; 0 when there is just one */
 	uint32_t next;	 /* entry of the same FQN in another file, or DCP_NO_TENSOR */
 	uint32_t count;	 /* chunks */
-	uint32_t top;	 /* bytes of the FQN that are the top-level key, 0: not known */
+	size_t path_at;	 /* DCP_PATH_..., or 1 + where its path is in paths.data */
 	size_t shape_at; /* in shapes.data: dimensions and shape before flattening, or 0 */
 	uint8_t dtype;	 /* enum dtype; DTYPE_NONE for a bytes item */
 	uint8_t n_dims;
@@ -62,8 +65,9 @@ struct dcp_records {
 	struct byte_store storage;
 	bool sized;
 	uint64_t n_storage;
-	struct byte_store tops;	  /* fqn, top: planner_data of the file at hand, in its order */
-	struct byte_store shapes; /* fqn, dimensions, shape: mcore_data of all files */
+	struct byte_store planned; /* fqn, path: planner_data of the file at hand, in its order */
+	struct byte_store paths;   /* of all files, each once if they agree */
+	struct byte_store shapes;  /* fqn, dimensions, shape: mcore_data of all files */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };
@@ -85,6 +89,20 @@ int dcp_records_init(struct dcp_records *r, struct err *e);
 void dcp_records_release(struct dcp_records *r);
 /* First entry of an FQN, or DCP_NO_TENSOR. */
 uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn);
+
+/* ---- planner_data, in dcp_paths.c ---- */
+
+/* A pair of the file at hand, whatever it is. */
+int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struct pk_value *value,
+		  struct err *e);
+/* The file, of `rank`, has been read; its entries are those from `first`. */
+int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct err *e);
+/* They are those of a flat state dict. */
+void dcp_paths_flat(struct dcp_records *r, uint32_t first);
+/* Of an entry, as catalog_path.h has it. */
+const uint8_t *dcp_entry_path(const struct dcp_records *r, const struct dcp_entry *entry);
+
+/* ---- all of it ---- */
 
 /* Read one metadata pickle into *r. */
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,

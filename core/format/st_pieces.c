@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_path.h"
 #include "format/st_index.h"
 #include "model/box.h"
 #include "parse/json_numbers.h"
@@ -277,7 +278,7 @@ static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, stru
 	size_t dims = v[0]->n_dims;
 	struct tensor_chunks t = { .fqn = v[0]->fqn,
 				   .fqn_len = strlen(v[0]->fqn),
-				   .top = strlen(v[0]->fqn),
+				   .path = catalog_path_flat,
 				   .dtype = v[0]->dtype,
 				   .n_dims = dims,
 				   .shape = shape };
@@ -306,7 +307,7 @@ static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, stru
 static int add_unreadable(struct join *j, const char *fqn, const char *fault, struct err *e)
 {
 	struct object_item o = {
-		.fqn = fqn, .fqn_len = strlen(fqn), .top = strlen(fqn), .fault = fault
+		.fqn = fqn, .fqn_len = strlen(fqn), .path = catalog_path_flat, .fault = fault
 	};
 
 	return catalog_add_object(j->w, &o, e);

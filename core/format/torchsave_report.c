@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_path.h"
 #include "format/raw.h"
 #include "format/torch_tensor.h"
 #include "parse/pickle_json.h"
@@ -33,7 +34,12 @@ struct walk {
 	struct catalog_writer *w;
 	uint32_t source;
 	uint64_t visits, entries; /* that are left */
-	size_t top;		  /* bytes of the path's first key */
+	struct {
+		uint32_t end; /* bytes of the path up to here */
+		bool is_position;
+	} steps[MAX_DEPTH + 1];
+	size_t n_steps;
+	uint8_t cuts[(MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the same, for the catalog */
 	struct buf path, text, encoding;
 };
 
@@ -160,12 +166,28 @@ static int has_tensor(struct walk *w, const struct pk_value *v, struct err *e)
 
 /* ---- reporting ---- */
 
+static const uint8_t *path_of(struct walk *w)
+{
+	uint32_t from = 0;
+	size_t at;
+
+	if (!w->n_steps) /* there is no state dict, just this */
+		return catalog_path_unknown;
+	at = catalog_path_put_head(w->cuts, w->n_steps, w->steps[w->n_steps - 1].is_position);
+	for (size_t i = 0; i + 1 < w->n_steps; i++) {
+		at += catalog_path_put_step(w->cuts + at, w->steps[i].end - from,
+					    w->steps[i].is_position);
+		from = w->steps[i].end + 1;
+	}
+	return w->cuts;
+}
+
 static int add_object(struct walk *w, const char *text, size_t len, const char *fault,
 		      struct err *e)
 {
 	const struct object_item o = { .fqn = w->path.data,
 				       .fqn_len = w->path.len,
-				       .top = w->top,
+				       .path = path_of(w),
 				       .loc = { .file = CATALOG_NO_FILE },
 				       .text = text,
 				       .text_len = len,
@@ -248,7 +270,7 @@ static int report_tensor(struct walk *w, const struct pk_value *v, struct err *e
 	struct chunk_loc loc;
 	struct tensor_chunks chunks = { .fqn = w->path.data,
 					.fqn_len = w->path.len,
-					.top = w->top,
+					.path = path_of(w),
 					.shape = t.size,
 					.count = 1,
 					.boxes = box,
@@ -296,7 +318,7 @@ static int report_part(void *arg, const struct pk_value *key, size_t number,
 {
 	const struct step *s = arg;
 	struct walk *w = s->w;
-	size_t len = w->path.len, top = w->top;
+	size_t len = w->path.len;
 	int rc = 0;
 
 	buf_str(&w->path, s->depth ? "." : "");
@@ -308,12 +330,12 @@ static int report_part(void *arg, const struct pk_value *key, size_t number,
 		rc = err_set(e, w->path.err, "a name of more than %d bytes", MAX_PATH);
 	if (rc)
 		return rc;
-	if (!s->depth)
-		w->top = w->path.len;
+	w->steps[w->n_steps].end = (uint32_t)w->path.len;
+	w->steps[w->n_steps++].is_position = !key;
 	rc = report(w, v, s->depth + 1, e);
 	w->path.len = len;
 	w->path.data[len] = 0;
-	w->top = top;
+	w->n_steps--;
 	return rc;
 }
 

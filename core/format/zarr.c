@@ -23,6 +23,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_path.h"
 #include "format/megatron.h"
 #include "format/raw.h"
 #include "format/small_file.h"
@@ -327,7 +328,7 @@ static int add_tensor(int dirfd, const char *dir, const char *key, struct catalo
 	return catalog_add_tensor(w,
 				  &(struct tensor_chunks){ .fqn = key,
 							   .fqn_len = strlen(key),
-							   .top = strlen(key),
+							   .path = catalog_path_flat,
 							   .dtype = a.dtype,
 							   .n_dims = a.n,
 							   .shape = a.shape,

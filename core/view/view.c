@@ -466,29 +466,42 @@ bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret,
 	return true;
 }
 
+static int slice(const struct whole *w, const uint64_t *off, const uint64_t *len,
+		 struct vtensor **ret, struct err *e)
+{
+	autofree struct vtensor *whole = NULL;
+	int rc;
+
+	if (w->made)
+		return vtensor_slice(w->made, off, len, ret, e);
+	rc = vtensor_whole(w->is, w->sources[0], w->dtype, &whole, e);
+	return rc ? rc : vtensor_slice(whole, off, len, ret, e);
+}
+
+int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *len,
+	     struct vtensor **ret, struct err *e)
+{
+	struct whole w;
+
+	find_whole(v, (uint32_t)(id >> ID_SHIFT), (uint32_t)id, &w);
+	return slice(&w, off, len, ret, e);
+}
+
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e)
 {
 	uint32_t of = (uint32_t)(id >> ID_SHIFT);
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
-	autofree struct vtensor *whole = NULL;
 	struct whole w;
-	int rc;
 
 	find_whole(v, of, (uint32_t)id, &w);
-	if (of >= OF_RANKS)
+	if (of >= OF_RANKS) {
 		(void)part_box(v, of, (uint32_t)id, off, len); /* it was shown, so it is held */
+		return slice(&w, off, len, ret, e);
+	}
 	if (w.made)
-		return of < OF_RANKS ? vtensor_copy(w.made, ret, e)
-				     : vtensor_slice(w.made, off, len, ret, e);
-	if (of == OF_LOGICAL)
-		return vtensor_logical(w.is, w.sources[0], w.dtype, ret, e);
-	rc = vtensor_whole(w.is, w.sources[0], w.dtype, &whole, e);
-	if (rc)
-		return rc;
-	if (of >= OF_RANKS)
-		return vtensor_slice(whole, off, len, ret, e);
-	*ret = steal_ptr(&whole);
-	return 0;
+		return vtensor_copy(w.made, ret, e);
+	return of == OF_LOGICAL ? vtensor_logical(w.is, w.sources[0], w.dtype, ret, e)
+				: vtensor_whole(w.is, w.sources[0], w.dtype, ret, e);
 }
 
 size_t view_tensors(const struct view *v)

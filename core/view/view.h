@@ -95,6 +95,9 @@ int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct
 int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct err *e);
 /* The virtual tensor of a SEG_TENSOR segment. *ret is the caller's, free() it. */
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e);
+/* A box of a tensor of the tree or of the model, which it lies inside. *ret is the caller's. */
+int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *len,
+	     struct vtensor **ret, struct err *e);
 
 /* ---- tensors and objects ---- */
 

@@ -7,10 +7,12 @@
 #include "base/text.h"
 #include "blob_util.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_path.h"
 #include "catalog/catalog_query.h"
 #include "catalog/catalog_schema.h"
 #include "fault.h"
 #include "model/box.h"
+#include "path_util.h"
 #include "suites.h"
 
 #include <dirent.h>
@@ -87,12 +89,19 @@ static const struct sample samples[] = {
 };
 enum { N_SAMPLES = ARRAY_LEN(samples) };
 
-/* No name is that of a flat state dict but for the long one. */
-static size_t top_of(const struct sample *s)
+/* A list of two of what is nested otherwise. No name is that of a flat state dict but for the long
+ * one. */
+static const uint8_t *path_of(const struct sample *s, uint8_t room[2 * CATALOG_PATH_NUMBER])
 {
 	const char *dot = memchr(s->fqn, '.', s->fqn_len);
 
-	return s->fqn_len == 300 ? s->fqn_len : dot ? (size_t)(dot - s->fqn) : 0;
+	if (s->fqn_len == 300)
+		return catalog_path_flat;
+	if (!dot)
+		return NULL;
+	(void)catalog_path_put_step(room + catalog_path_put_head(room, 2, false),
+				    (size_t)(dot - s->fqn), false);
+	return room;
 }
 
 static int add_sample(struct catalog_writer *w, const struct sample *s, struct err *e)
@@ -100,10 +109,11 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 	static const char *const files[] = { "__0_0.distcp", "sub/__1_0.distcp", "__2_0.distcp" };
 	static const char *const encodings[] = { "dcp", "dcp+stream.zstd/1" };
 	static const uint64_t before[] = { 24 };
+	uint8_t room[2 * CATALOG_PATH_NUMBER];
 	struct chunk_loc locs[8];
 	struct tensor_chunks t = { .fqn = s->fqn,
 				   .fqn_len = s->fqn_len,
-				   .top = top_of(s),
+				   .path = path_of(s, room),
 				   .dtype = s->dtype,
 				   .n_dims = s->n,
 				   .shape = s->shape,
@@ -128,10 +138,12 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 
 static int add_objects(struct catalog_writer *w, struct err *e)
 {
-	struct object_item step = { FQN("step"), .top = 4, .loc = { .offset = 5, .length = 1261 } };
-	struct object_item a = { FQN("a"), .top = 0 }; /* a tensor may have the same name */
-	struct object_item lost = { FQN("lost.it"), .top = 4, .loc = { .file = CATALOG_NO_FILE } };
-	struct object_item text = { FQN("text"), .top = 4,
+	struct object_item step = { FQN("step"), catalog_path_flat,
+				    .loc = { .offset = 5, .length = 1261 } };
+	struct object_item a = { FQN("a"), .path = NULL }; /* a tensor may have the same name */
+	static const uint8_t lost_path[] = { 4, 8 };	   /* lost|it */
+	struct object_item lost = { FQN("lost.it"), lost_path, .loc = { .file = CATALOG_NO_FILE } };
+	struct object_item text = { FQN("text"), catalog_path_flat,
 				    .loc = { .file = CATALOG_NO_FILE, .offset = 7 },
 				    .text = "a\0b\n", .text_len = 4 };
 	struct object_item refused = { FQN("refused"), .loc = { .file = CATALOG_NO_FILE },
@@ -151,7 +163,7 @@ static int add_objects(struct catalog_writer *w, struct err *e)
 	if (!rc)
 		rc = catalog_add_object(w, &refused, e);
 	text.fqn = "nothing";
-	text.fqn_len = text.top = 7;
+	text.fqn_len = 7;
 	text.text_len = 0;
 	if (!rc)
 		rc = catalog_add_object(w, &text, e);
@@ -232,9 +244,10 @@ static int show(struct buf *b, struct catalog *c, struct err *e)
 	for (size_t i = 0; !rc && i < n; i++) {
 		buf_str(b, "tensor ");
 		buf_json_str(b, t[i].fqn, t[i].fqn_len);
-		buf_printf(b, " %u %s %u %llu %s ", t[i].top, dtype_info(t[i].dtype)->name,
-			   t[i].state, (unsigned long long)t[i].bytes,
-			   t[i].fault ? t[i].fault : "-");
+		buf_str(b, " ");
+		show_path(b, t[i].path, t[i].fqn, t[i].fqn_len);
+		buf_printf(b, " %s %u %llu %s ", dtype_info(t[i].dtype)->name, t[i].state,
+			   (unsigned long long)t[i].bytes, t[i].fault ? t[i].fault : "-");
 		show_u64s(b, t[i].shape, t[i].n_dims);
 		buf_str(b, "\n");
 		rc = show_map(b, c, &t[i], e);
@@ -243,7 +256,9 @@ static int show(struct buf *b, struct catalog *c, struct err *e)
 	for (size_t i = 0; i < n; i++) {
 		buf_str(b, "object ");
 		buf_json_str(b, o[i].fqn, o[i].fqn_len);
-		buf_printf(b, " %u %s ", o[i].top, o[i].fault ? o[i].fault : "-");
+		buf_str(b, " ");
+		show_path(b, o[i].path, o[i].fqn, o[i].fqn_len);
+		buf_printf(b, " %s ", o[i].fault ? o[i].fault : "-");
 		show_u64s(b,
 			  (const uint64_t[]){ o[i].loc.file, o[i].loc.offset, o[i].loc.length,
 					      o[i].loc.encoding },
@@ -305,12 +320,14 @@ START_TEST(what_goes_in_comes_out)
 	ck_assert_uint_eq(n, N_SAMPLES);
 	for (size_t i = 0; i < n; i++) {
 		const struct sample *s = &samples[i];
+		uint8_t room[2 * CATALOG_PATH_NUMBER];
+		const uint8_t *p = path_of(s, room);
 		struct chunkmap *m = NULL;
 		bool flat;
 
 		ck_assert_uint_eq(t[i].fqn_len, s->fqn_len);
 		ck_assert(!memcmp(t[i].fqn, s->fqn, s->fqn_len + 1));
-		ck_assert_uint_eq(t[i].top, top_of(s));
+		ck_assert(catalog_path_equal(t[i].path, p ? p : catalog_path_unknown));
 		ck_assert_uint_eq(t[i].dtype, s->dtype);
 		ck_assert_uint_eq(t[i].n_dims, s->n);
 		ck_assert(!memcmp(t[i].shape, s->shape, s->n * sizeof(uint64_t)));
@@ -340,6 +357,7 @@ START_TEST(what_goes_in_comes_out)
 	ck_assert_uint_eq(n, 6);
 	ck_assert_str_eq(o[0].fqn, "a");
 	ck_assert_ptr_null(o[0].text);
+	ck_assert(catalog_path_equal(o[0].path, catalog_path_unknown));
 	ck_assert_uint_eq(o[0].top, 0);
 	ck_assert_uint_eq(o[0].loc.length, INT64_MAX - 5);
 	ck_assert_str_eq(o[1].fqn, "lost.it");
@@ -433,17 +451,17 @@ START_TEST(people_can_read_the_tables)
 				   "[2,0] [2,3] __2_0.distcp 2001 702 dcp\n"
 				   "[2,3] [2,3] __0_0.distcp 3001 703 dcp+stream.zstd/1\n"
 				   "a float32 [4,6] [24] 96 4 [2,2] complete\n"
-				   "a.b 1\n"
-				   "lost.it 4\n"
-				   "refused 0\n"
+				   "a.b [\"a\",\"b\"]\n"
+				   "lost.it [\"lost\",\"it\"]\n"
+				   "refused (null)\n"
 				   "text 4\n";
 	static const char *const sql[] = {
 		("SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
 		 "ORDER BY chunk"),
 		"SELECT fqn, dtype, shape, logical, bytes, chunks, grid, state FROM tensor WHERE "
 		"fqn='a'",
-		"SELECT fqn, top FROM tensor WHERE fqn='a.b'",
-		"SELECT fqn, top FROM object WHERE fault IS NOT NULL",
+		"SELECT fqn, path FROM tensor WHERE fqn='a.b'",
+		"SELECT fqn, path FROM object WHERE fault IS NOT NULL",
 		"SELECT fqn, length(CAST(text AS BLOB)) FROM object WHERE text <> ''",
 	};
 	struct buf b = BUF_INIT(10000);
@@ -826,7 +844,7 @@ struct forged {
 	uint64_t state;
 	uint64_t tensors, objects, sources; /* counts + 1 */
 	uint64_t object[4];		    /* file, offset, length, encoding */
-	uint64_t top, object_top;
+	uint64_t path, object_path[2];
 	bool object_fault, object_text;
 	uint64_t n_logical, logical; /* dimensions; each of them */
 	size_t cut;		     /* bytes of the directory left out at its end */
@@ -860,7 +878,7 @@ static void put_forged(struct buf *b, const struct forged *f)
 	put_str(b, "dcp");
 	put_num(b, f->tensors ? f->tensors - 1 : 1);
 	put_str(b, "w");
-	put_num(b, f->top);
+	put_num(b, f->path);
 	put_num(b, f->dtype ? f->dtype : DTYPE_U8);
 	put_num(b, n_dims);
 	for (uint64_t d = 0; d < n_dims && d < 100; d++)
@@ -876,7 +894,9 @@ static void put_forged(struct buf *b, const struct forged *f)
 		put_num(b, f->logical);
 	put_num(b, f->objects ? f->objects - 1 : 1);
 	put_str(b, "step");
-	put_num(b, f->object_top);
+	put_num(b, f->object_path[0]);
+	if (f->object_path[0] > 3)
+		put_num(b, f->object_path[1]);
 	for (int i = 0; i < 4; i++)
 		put_num(b, f->object[i]);
 	put_str(b, f->object_fault ? "it is lost" : NULL);
@@ -901,7 +921,7 @@ static void forge(const struct forged *f)
 	REQUIRE(!sqlite3_exec(db, "PRAGMA synchronous=OFF; BEGIN", NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		REQUIRE(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
-	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=4", NULL,
+	REQUIRE(!sqlite3_exec(db, "PRAGMA application_id=0x636b7066; PRAGMA user_version=5", NULL,
 			      NULL, NULL));
 	REQUIRE(!sqlite3_prepare_v2(db, "INSERT INTO directory VALUES(1,?)", -1, &s, NULL));
 	(void)sqlite3_bind_blob(s, 1, d.data, (int)d.len, SQLITE_STATIC);
@@ -928,7 +948,7 @@ START_TEST(a_forged_index_that_says_nothing_odd_is_read)
 	struct err e = { 0 };
 	char *got;
 
-	forge(&(struct forged){ .map = WHOLE, .top = 1, .object_top = 4 });
+	forge(&(struct forged){ .map = WHOLE, .path = 2, .object_path = { 2 } });
 	got = open_and_show(&e);
 	ck_assert_msg(got, "%s", e.msg);
 	free(got);
@@ -959,14 +979,19 @@ static const struct {
 	{ { .map = WHOLE, .object = { 1, 0, 0, 0 } }, "its directory" },
 	{ { .map = WHOLE, .object = { 0, 0, 0, 1 } }, "its directory" },
 	{ { .map = WHOLE, .object = { UINT32_MAX, 0, 0, 0 } }, "its directory" },
-	{ { .map = WHOLE, .top = 2 }, "its directory" }, /* "w" has but one byte */
-	{ { .map = WHOLE, .top = UINT64_MAX }, "its directory" },
-	{ { .map = WHOLE, .top = (uint64_t)1 << 32 }, "its directory" },
+	{ { .map = WHOLE, .path = 1 }, "its directory" }, /* no steps, the last a position */
+	{ { .map = WHOLE, .path = 3 }, "its directory" }, /* "w" is no position */
+	{ { .map = WHOLE, .path = UINT64_MAX }, "its directory" },
+	{ { .map = WHOLE, .path = (uint64_t)1 << 32 }, "its directory" },
 	{ { .map = WHOLE, .n_dims = 3, .n_logical = 2, .logical = 2 }, "its directory" },
 	{ { .map = WHOLE, .n_dims = 3, .n_logical = 1, .logical = 5 }, "its directory" },
 	{ { .map = WHOLE, .n_logical = UINT64_MAX, .logical = 4 }, "its directory" },
-	{ { .map = WHOLE, .object_top = 5 }, "its directory" },
-	{ { .map = WHOLE, .object_top = (uint64_t)1 << 32 }, "its directory" },
+	/* "step" has no dot to be cut at */
+	{ { .map = WHOLE, .object_path = { 4, 2 } }, "its directory" },
+	{ { .map = WHOLE, .object_path = { 4, 8 } }, "its directory" },
+	{ { .map = WHOLE, .object_path = { 4, 10 } }, "its directory" },
+	{ { .map = WHOLE, .object_path = { 4, UINT64_MAX } }, "its directory" },
+	{ { .map = WHOLE, .object_path = { 12 } }, "its directory" },
 	{ { .map = "" }, "chunk map" },
 	{ { .map = "no numbers" }, "chunk map" },
 	{ { .map = "[[[0],[5],0,0,704,0]]" }, "chunk map" },
@@ -1002,8 +1027,8 @@ END_TEST
 
 START_TEST(an_object_says_why_it_cannot_be_read)
 {
-	struct object_item o = { FQN("o"), .top = 1, .loc = { .file = 7, .offset = 8 },
-				 .fault = "it is too heavy" };
+	struct object_item o = { FQN("o"), .path = catalog_path_flat,
+				 .loc = { .file = 7, .offset = 8 }, .fault = "it is too heavy" };
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
 	struct err e = { 0 };

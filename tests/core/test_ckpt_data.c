@@ -347,10 +347,31 @@ static void check_logical(struct ckpt *c, const json_t *want)
 
 /* ---- whole checkpoints ---- */
 
+/* What torch has in planner_data. */
+static void check_path(const struct ckpt *c, bool is_object, uint64_t i, const json_t *want)
+{
+	struct ckpt_step s[16] = { 0 };
+	size_t n = (is_object ? ckpt_object_path : ckpt_tensor_path)(c, i, s, ARRAY_LEN(s));
+
+	ck_assert_uint_eq(n, json_array_size(want));
+	REQUIRE(n <= ARRAY_LEN(s));
+	for (size_t k = 0; k < n; k++) {
+		const json_t *step = json_array_get(want, k);
+		autofree char *text = fqn_name(s[k].text, s[k].len);
+
+		REQUIRE(s[k].is_position == json_is_number(step));
+		if (s[k].is_position)
+			REQUIRE((double)s[k].position == json_number_value(step));
+		else
+			ck_assert_str_eq(text, json_string_value(step));
+	}
+}
+
 static void check_all(struct ckpt *c, const json_t *want)
 {
 	const json_t *tensors = json_object_get(want, "tensors"),
-		     *objects = json_object_get(want, "bytes");
+		     *objects = json_object_get(want, "bytes"),
+		     *paths = json_object_get(want, "planner_data");
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
@@ -367,6 +388,8 @@ static void check_all(struct ckpt *c, const json_t *want)
 		name = fqn_name(x.fqn, x.fqn_len);
 		ck_assert_msg(json_object_get(tensors, name) != NULL, "'%s' is not expected", name);
 		check_tensor(c, i, json_object_get(tensors, name));
+		if (paths)
+			check_path(c, false, i, json_object_get(paths, name));
 	}
 	for (uint64_t i = 0; i < t.objects; i++) {
 		struct ckpt_object x;
@@ -376,6 +399,8 @@ static void check_all(struct ckpt *c, const json_t *want)
 		name = fqn_name(x.fqn, x.fqn_len);
 		ck_assert_msg(json_object_get(objects, name) != NULL, "'%s' is not expected", name);
 		check_object(c, i, json_object_get(objects, name));
+		if (paths)
+			check_path(c, true, i, json_object_get(paths, name));
 	}
 	check_logical(c, json_object_get(want, "logical"));
 }

@@ -13,6 +13,7 @@
 #include "blob_util.h"
 #include "dcp_util.h"
 #include "fault.h"
+#include "fixture_util.h"
 #include "pickle_util.h"
 #include "sha256_util.h"
 #include "suites.h"
@@ -297,6 +298,29 @@ static void tell(int i)
 		put_common(models[i].experts);
 }
 
+START_TEST(boxes_are_those_of_the_whole)
+{
+	struct rng r = rng_new();
+	struct ckpt *c;
+
+	tell(_i);
+	c = open_with(
+		(struct ckpt_opts){ .recipe = models[_i].recipe, .dtype = _i % 2 ? "fp32" : NULL });
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		autofree uint8_t *whole = NULL;
+		struct ckpt_file *f = NULL;
+		struct ckpt_tensor t;
+		struct err e = { 0 };
+
+		ckpt_model_tensor(c, i, &t);
+		ck_assert_msg(!ckpt_model_open(c, i, &f, &e), "%s", e.msg);
+		whole = fixture_read(f);
+		check_boxes(c, i, &t, ckpt_model_box_open, whole, &r);
+	}
+	ckpt_close(c);
+}
+END_TEST
+
 START_TEST(the_model_is_what_it_is_at_hugging_face)
 {
 	json_t *want = expected(models[_i].name);
@@ -567,6 +591,7 @@ Suite *ckpt_recipe_suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 30);
 	tcase_add_loop_test(t, the_model_is_what_it_is_at_hugging_face, 0, ARRAY_LEN(models));
+	tcase_add_loop_test(t, boxes_are_those_of_the_whole, 0, ARRAY_LEN(models));
 	tcase_add_test(t, a_text_of_the_same_recipe_is_the_same_recipe);
 	tcase_add_test(t, ranks_hold_parts_of_what_a_recipe_makes);
 	tcase_add_test(t, casts_see_the_model);

@@ -10,6 +10,7 @@
 #include "fault.h"
 #include "format/format.h"
 #include "parse/pickle_lex.h"
+#include "path_util.h"
 #include "scan_util.h"
 #include "suites.h"
 
@@ -275,10 +276,10 @@ START_TEST(a_ranks_chunk_is_its_own_items_only)
 }
 END_TEST
 
-/* ---- top-level keys ---- */
+/* ---- paths ---- */
 
-/* "w 5; o 0; " */
-static void expect_tops(const char *want)
+/* "model.w model|w; o ?; " */
+static void expect_paths(const char *want)
 {
 	struct catalog *c = NULL;
 	struct err e = { 0 };
@@ -290,11 +291,17 @@ static void expect_tops(const char *want)
 	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
 	buf_str(&b, "");
 	t = catalog_tensors(c, &n);
-	for (size_t i = 0; i < n; i++)
-		buf_printf(&b, "%s %u; ", t[i].fqn, t[i].top);
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(&b, "%s ", t[i].fqn);
+		show_path(&b, t[i].path, t[i].fqn, t[i].fqn_len);
+		buf_str(&b, "; ");
+	}
 	o = catalog_objects(c, &n);
-	for (size_t i = 0; i < n; i++)
-		buf_printf(&b, "%s %u; ", o[i].fqn, o[i].top);
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(&b, "%s ", o[i].fqn);
+		show_path(&b, o[i].path, o[i].fqn, o[i].fqn_len);
+		buf_str(&b, "; ");
+	}
 	ck_assert_str_eq(b.data, want);
 	buf_release(&b);
 	catalog_close(c);
@@ -312,7 +319,7 @@ static void scalar(struct dcp *d, const char *fqn)
 	dcp_tensor(d, fqn, strlen(fqn), "uint8", 0, U(0), 1, U(0));
 }
 
-START_TEST(what_leads_to_a_value_says_which_top_level_key_it_has)
+START_TEST(what_leads_to_a_value_is_its_path)
 {
 	struct dcp d;
 
@@ -331,10 +338,10 @@ START_TEST(what_leads_to_a_value_says_which_top_level_key_it_has)
 	dcp_path(&d, BYTES("model.c.d"), KEYS("model.c.d")); /* of a flat state dict */
 	dcp_path(&d, BYTES("my.model.e"), KEYS("my.model", "e"));
 	dcp_path(&d, BYTES("of.nobody"), KEYS("of", "nobody"));
-	dcp_path(&d, BYTES(".f"), KEYS("", "f")); /* an empty key is as good as none */
+	dcp_path(&d, BYTES(".f"), KEYS("", "f"));
 	dcp_end(&d, ".metadata");
-	expect_tops(".f 0; model.a.b 5; model.c.d 9; my.model.e 8; not.planned 0; model.step 5; "
-		    "step 4; ");
+	expect_paths(".f |f; model.a.b model|a.b; model.c.d model.c.d; my.model.e my.model|e; "
+		     "not.planned ?; model.step model|step; step step; ");
 }
 END_TEST
 
@@ -350,7 +357,7 @@ START_TEST(what_the_ranks_planned_is_not_read)
 	emit_str(&d.more, "all_local_plans");
 	emit_bytes(&d.more, BYTES("\xff\xfe\xfd"));
 	dcp_end(&d, ".metadata");
-	expect_tops("w 1; o 0; ");
+	expect_paths("w w; o ?; ");
 }
 END_TEST
 
@@ -372,9 +379,10 @@ START_TEST(a_key_may_be_called_as_the_plans_are)
 		emit_op(&d.more, OP_EMPTY_LIST);
 	}
 	dcp_end(&d, ".metadata");
-	expect_tops(_i & 4   ? _i & 2 ? "all_local_plans 15; w 0; " : "all_local_plans 15; "
-		    : _i & 2 ? "w 0; all_local_plans 15; "
-			     : "all_local_plans 15; ");
+	expect_paths(_i & 4   ? _i & 2 ? "all_local_plans all_local_plans; w ?; "
+				       : "all_local_plans all_local_plans; "
+		     : _i & 2 ? "w ?; all_local_plans all_local_plans; "
+			      : "all_local_plans all_local_plans; ");
 }
 END_TEST
 
@@ -382,41 +390,41 @@ END_TEST
 static const struct {
 	const char *bytes;
 	size_t n;
-	uint32_t top;
+	const char *path;
 } paths[] = {
-	{ BYTES("\x8c\5model\x8c\4ab.w\x86"), 5 },
-	{ BYTES("\x8c\5model\x8c\2abK\0\x87"), 5 }, /* a list's position */
-	{ BYTES("(\x8c\5modelNNNt"), 5 },
-	{ BYTES("\x8c\10model.ab\x8c\1w\x86"), 8 },
-	{ BYTES("\x8c\12model.ab.w\x85"), 10 },
-	{ BYTES("\x8c\12model.ab.w\x85q\0"), 10 },
-	{ BYTES("\x8c\4mode\x85"), 0 },
-	{ BYTES("\x8c\6model.\x85"), 0 },
-	{ BYTES("\x8c\11model.ab.\x85"), 0 },
-	{ BYTES("\x8c\13model.ab.ww\x85"), 0 },
-	{ BYTES("\x8c\14model.ab.w.x\x85"), 0 },
-	{ BYTES("\x8c\5Model\x85"), 0 },
-	{ BYTES("\x8c\2ab\x85"), 0 },
-	{ BYTES("\x8c\5mod\0l\x85"), 0 },
-	{ BYTES("\x8c\6model\0\x85"), 0 },
-	{ BYTES("\x8c\0\x85"), 0 },
-	{ BYTES("K\0\x8c\5model\x86"), 0 },
-	{ BYTES("N\x85"), 0 },
-	{ BYTES("\x88\x85"), 0 },
-	{ BYTES("C\5model\x85"), 0 },	     /* bytes */
-	{ BYTES("\x8c\5model\x85\x85"), 0 }, /* (("model",),) */
-	{ BYTES(")"), 0 },
-	{ BYTES("]\x8c\5modela"), 0 }, /* a list */
-	{ BYTES("}\x8c\5modelNs"), 0 },
-	{ BYTES("\x8c\5model"), 0 },
-	{ BYTES("K\5"), 0 },
-	{ BYTES("N"), 0 },
-	{ BYTES("ctorch\nfloat32\n"), 0 },
-	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"), 0 },
-	{ BYTES("cos\nsystem\n)R"), 0 },
+	{ BYTES("\x8c\5model\x8c\4ab.w\x86"), "model|ab.w" },
+	{ BYTES("\x8c\5model\x8c\2abK\0\x87"), "?" }, /* a list's position */
+	{ BYTES("(\x8c\5modelNNNt"), "?" },
+	{ BYTES("\x8c\10model.ab\x8c\1w\x86"), "model.ab|w" },
+	{ BYTES("\x8c\12model.ab.w\x85"), "model.ab.w" },
+	{ BYTES("\x8c\12model.ab.w\x85q\0"), "model.ab.w" },
+	{ BYTES("\x8c\4mode\x85"), "?" },
+	{ BYTES("\x8c\6model.\x85"), "?" },
+	{ BYTES("\x8c\11model.ab.\x85"), "?" },
+	{ BYTES("\x8c\13model.ab.ww\x85"), "?" },
+	{ BYTES("\x8c\14model.ab.w.x\x85"), "?" },
+	{ BYTES("\x8c\5Model\x85"), "?" },
+	{ BYTES("\x8c\2ab\x85"), "?" },
+	{ BYTES("\x8c\5mod\0l\x85"), "?" },
+	{ BYTES("\x8c\6model\0\x85"), "?" },
+	{ BYTES("\x8c\0\x85"), "?" },
+	{ BYTES("K\0\x8c\5model\x86"), "?" },
+	{ BYTES("N\x85"), "?" },
+	{ BYTES("\x88\x85"), "?" },
+	{ BYTES("C\5model\x85"), "?" },	       /* bytes */
+	{ BYTES("\x8c\5model\x85\x85"), "?" }, /* (("model",),) */
+	{ BYTES(")"), "?" },
+	{ BYTES("]\x8c\5modela"), "?" }, /* a list */
+	{ BYTES("}\x8c\5modelNs"), "?" },
+	{ BYTES("\x8c\5model"), "?" },
+	{ BYTES("K\5"), "?" },
+	{ BYTES("N"), "?" },
+	{ BYTES("ctorch\nfloat32\n"), "?" },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"), "?" },
+	{ BYTES("cos\nsystem\n)R"), "?" },
 };
 
-START_TEST(only_a_path_of_keys_tells_the_top_level_key)
+START_TEST(only_what_joins_to_the_name_is_a_path)
 {
 	char want[64];
 	struct dcp d;
@@ -428,8 +436,42 @@ START_TEST(only_a_path_of_keys_tells_the_top_level_key)
 	emit_bytes(&d.planner, paths[_i].bytes, paths[_i].n);
 	dcp_path(&d, BYTES("next.w"), KEYS("next", "w"));
 	dcp_end(&d, ".metadata");
-	(void)snprintf(want, sizeof(want), "model.ab.w %u; next.w 4; ", paths[_i].top);
-	expect_tops(want);
+	(void)snprintf(want, sizeof(want), "model.ab.w %s; next.w next|w; ", paths[_i].path);
+	expect_paths(want);
+}
+END_TEST
+
+/* Of "a.7.b". */
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *path;
+} numbered[] = {
+	{ BYTES("\x8c\1aK\7\x8c\1b\x87"), "a|#7|b" },
+	{ BYTES("\x8c\1a\x8c\0017\x8c\1b\x87"), "a|7|b" },
+	{ BYTES("\x8c\1a\x8c\0037.b\x86"), "a|7.b" },
+	{ BYTES("\x8c\3a.7\x8c\1b\x86"), "a.7|b" },
+	{ BYTES("\x8c\1a\x8a\1\7\x8c\1b\x87"), "a|#7|b" },
+	{ BYTES("\x8c\1aK\10\x8c\1b\x87"), "?" },
+	{ BYTES("\x8c\1a\x8a\1\xf9\x8c\1b\x87"), "?" },		   /* -7 */
+	{ BYTES("\x8c\1aG\x40\x1c\0\0\0\0\0\0\x8c\1b\x87"), "?" }, /* 7.0 */
+	{ BYTES("\x8c\1aK\7\x86"), "?" },
+};
+
+START_TEST(numbers_are_positions_in_lists)
+{
+	char want[64];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	scalar(&d, "a.7.b");
+	dcp_object(&d, BYTES("a.18446744073709551615"));
+	emit_str(&d.planner, "a.7.b");
+	emit_bytes(&d.planner, numbered[_i].bytes, numbered[_i].n);
+	dcp_end(&d, ".metadata");
+	(void)snprintf(want, sizeof(want), "a.7.b %s; a.18446744073709551615 ?; ",
+		       numbered[_i].path);
+	expect_paths(want);
 }
 END_TEST
 
@@ -437,34 +479,35 @@ END_TEST
 static const struct {
 	const char *bytes;
 	size_t n;
-	uint32_t top; /* of "model.ab.w" */
+	const char *path; /* of "model.ab.w" */
 } planners[] = {
-	{ BYTES("N"), 0 },
-	{ BYTES("K\5"), 0 },
-	{ BYTES("\x8c\5model"), 0 },
-	{ BYTES("]"), 0 },
-	{ BYTES("](\x8c\12model.ab.w\x8c\5model\x85"
+	{ BYTES("N"), "?" },
+	{ BYTES("K\5"), "?" },
+	{ BYTES("\x8c\5model"), "?" },
+	{ BYTES("]"), "?" },
+	{ BYTES("](\x8c\12model.ab.w\x8c\12model.ab.w\x85"
 		"e"),
-	  0 },
-	{ BYTES("\x8c\12model.ab.w\x8c\5model\x86"), 0 },
-	{ BYTES("ctorch\nfloat32\n"), 0 },
-	{ BYTES("cos\nsystem\n)R"), 0 },
+	  "?" },
+	{ BYTES("\x8c\12model.ab.w\x8c\5model\x86"), "?" },
+	{ BYTES("ctorch\nfloat32\n"), "?" },
+	{ BYTES("cos\nsystem\n)R"), "?" },
 	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}\x8c\14planner_data}sb"),
-	  0 },
-	{ BYTES("}"), 0 },
-	{ BYTES("}K\1K\2s"), 0 },
-	{ BYTES("}(NNK\1\x8c\5model\x85)]u"), 0 },
-	{ BYTES("}\x8c\12model.ab.w\x8c\5model\x85s"), 5 },
-	{ BYTES("ccollections\nOrderedDict\n)R\x8c\12model.ab.w\x8c\5model\x85s"), 5 },
+	  "?" },
+	{ BYTES("}"), "?" },
+	{ BYTES("}K\1K\2s"), "?" },
+	{ BYTES("}(NNK\1\x8c\12model.ab.w\x85)]u"), "?" },
+	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s"), "model.ab.w" },
+	{ BYTES("ccollections\nOrderedDict\n)R\x8c\12model.ab.w\x8c\12model.ab.w\x85s"),
+	  "model.ab.w" },
 	/* not made in its place, but fetched from the memo */
-	{ BYTES("N}\x8c\12model.ab.w\x8c\5model\x85sq\0"
+	{ BYTES("N}\x8c\12model.ab.w\x8c\12model.ab.w\x85sq\0"
 		"00h\0"),
-	  5 },
+	  "model.ab.w" },
 	/* of a key that comes twice the later counts */
-	{ BYTES("}(\x8c\12model.ab.w\x8c\5model\x85\x8c\12model.ab.wNu"), 0 },
-	{ BYTES("}(\x8c\12model.ab.wN\x8c\12model.ab.w\x8c\5model\x85u"), 5 },
+	{ BYTES("}(\x8c\12model.ab.w\x8c\12model.ab.w\x85\x8c\12model.ab.wNu"), "?" },
+	{ BYTES("}(\x8c\12model.ab.wN\x8c\12model.ab.w\x8c\12model.ab.w\x85u"), "model.ab.w" },
 	/* and of an attribute that comes twice too */
-	{ BYTES("}\x8c\12model.ab.w\x8c\5model\x85s\x8c\14planner_dataN"), 0 },
+	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s\x8c\14planner_dataN"), "?" },
 };
 
 START_TEST(whatever_a_planner_keeps_is_no_error)
@@ -478,8 +521,8 @@ START_TEST(whatever_a_planner_keeps_is_no_error)
 	scalar(&d, "model.ab.w");
 	emit_bytes(&d.planner, planners[_i / 2].bytes, planners[_i / 2].n);
 	dcp_end(&d, ".metadata");
-	(void)snprintf(want, sizeof(want), "model.ab.w %u; ", planners[_i / 2].top);
-	expect_tops(want);
+	(void)snprintf(want, sizeof(want), "model.ab.w %s; ", planners[_i / 2].path);
+	expect_paths(want);
 }
 END_TEST
 
@@ -492,7 +535,7 @@ START_TEST(without_planner_data_nothing_is_known)
 	scalar(&d, "model.w");
 	dcp_object(&d, BYTES("model.o"));
 	dcp_end(&d, ".metadata");
-	expect_tops("model.w 0; model.o 0; ");
+	expect_paths("model.w ?; model.o ?; ");
 }
 END_TEST
 
@@ -509,9 +552,18 @@ START_TEST(paths_may_share_what_they_are_made_of)
 	emit_bytes(&d.planner, BYTES("\x8c\3m.ch\0\x8c\1c\x86"));
 	emit_bytes(&d.planner, BYTES("h\0h\0\x85"));
 	dcp_end(&d, ".metadata");
-	expect_tops("m 1; m.a 1; m.b 1; m.c 1; ");
+	expect_paths("m m; m.a m|a; m.b ?; m.c m|c; ");
 }
 END_TEST
+
+/* The name as the key and what comes after it, if anything does. */
+static void below_key(struct dcp *d, const char *fqn, const char *key)
+{
+	size_t n = strlen(key);
+	const char *const keys[] = { key, fqn + n + 1 };
+
+	dcp_path(d, fqn, strlen(fqn), fqn[n] == '.' ? 2 : 1, keys);
+}
 
 static void put_keyed_rank(int rank, const char *key, uint64_t rows)
 {
@@ -524,8 +576,8 @@ static void put_keyed_rank(int rank, const char *key, uint64_t rows)
 	dcp_tensor(&d, BYTES("a.b.w"), "uint8", 1, &rows, 1, U(0, rows));
 	dcp_object(&d, BYTES("a.b.o"));
 	if (key) {
-		dcp_path(&d, BYTES("a.b.w"), 1, &key);
-		dcp_path(&d, BYTES("a.b.o"), 1, &key);
+		below_key(&d, "a.b.w", key);
+		below_key(&d, "a.b.o", key);
 	} else {
 		d.planner_is = PLANNER_ABSENT;
 	}
@@ -535,38 +587,57 @@ static void put_keyed_rank(int rank, const char *key, uint64_t rows)
 static const struct {
 	const char *keys[3]; /* of ranks 0 to 2, NULL: that rank does not say */
 	uint64_t rows[3];
-	const char *tops;
+	const char *paths;
 } keyed[] = {
 	{ { "a", "a", "a" },
 	  { 4, 4, 4 },
-	  "a.b.w 1; a.b.o@rank0 1; a.b.o@rank1 1; a.b.o@rank2 1; " },
+	  "a.b.w a|b.w; a.b.o@rank0 a|b.o@rank0; a.b.o@rank1 a|b.o@rank1; a.b.o@rank2 "
+	  "a|b.o@rank2; " },
 	{ { NULL, "a.b", NULL },
 	  { 4, 4, 4 },
-	  "a.b.w 3; a.b.o@rank0 0; a.b.o@rank1 3; a.b.o@rank2 0; " },
+	  "a.b.w a.b|w; a.b.o@rank0 ?; a.b.o@rank1 a.b|o@rank1; a.b.o@rank2 ?; " },
 	{ { "a", NULL, "a" },
 	  { 4, 4, 4 },
-	  "a.b.w 1; a.b.o@rank0 1; a.b.o@rank1 0; a.b.o@rank2 1; " },
+	  "a.b.w a|b.w; a.b.o@rank0 a|b.o@rank0; a.b.o@rank1 ?; a.b.o@rank2 a|b.o@rank2; " },
 	{ { "a", "a.b", "a" },
 	  { 4, 4, 4 },
-	  "a.b.w 0; a.b.o@rank0 1; a.b.o@rank1 3; a.b.o@rank2 1; " },
+	  "a.b.w ?; a.b.o@rank0 a|b.o@rank0; a.b.o@rank1 a.b|o@rank1; a.b.o@rank2 a|b.o@rank2; " },
 	{ { NULL, "a.b", "a" },
 	  { 4, 4, 4 },
-	  "a.b.w 0; a.b.o@rank0 0; a.b.o@rank1 3; a.b.o@rank2 1; " },
+	  "a.b.w ?; a.b.o@rank0 ?; a.b.o@rank1 a.b|o@rank1; a.b.o@rank2 a|b.o@rank2; " },
 	{ { NULL, NULL, NULL },
 	  { 4, 4, 4 },
-	  "a.b.w 0; a.b.o@rank0 0; a.b.o@rank1 0; a.b.o@rank2 0; " },
+	  "a.b.w ?; a.b.o@rank0 ?; a.b.o@rank1 ?; a.b.o@rank2 ?; " },
 	/* sizes differ; where the only key was the whole FQN it is the whole of the new name */
 	{ { "a", NULL, "a.b.w" },
 	  { 4, 5, 6 },
-	  "a.b.w@rank0 1; a.b.w@rank1 0; a.b.w@rank2 11; a.b.o@rank0 1; a.b.o@rank1 0; "
-	  "a.b.o@rank2 0; " },
+	  "a.b.w@rank0 a|b.w@rank0; a.b.w@rank1 ?; a.b.w@rank2 a.b.w@rank2; a.b.o@rank0 "
+	  "a|b.o@rank0; a.b.o@rank1 ?; a.b.o@rank2 ?; " },
 };
 
-START_TEST(ranks_agree_on_the_top_level_key_or_it_is_not_known)
+/* A rank's own entry has a longer name, whose end is a position no more. */
+START_TEST(a_position_with_a_rank_behind_it_is_a_key)
+{
+	for (int rank = 0; rank < 2; rank++) {
+		char name[32];
+		struct dcp d;
+
+		(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+		dcp_begin(&d, dir_fd);
+		dcp_object(&d, BYTES("l.3.5"));
+		emit_str(&d.planner, "l.3.5");
+		emit_bytes(&d.planner, BYTES("\x8c\1lK\3K\5\x87"));
+		dcp_end(&d, name);
+	}
+	expect_paths("l.3.5@rank0 l|#3|5@rank0; l.3.5@rank1 l|#3|5@rank1; ");
+}
+END_TEST
+
+START_TEST(ranks_agree_on_the_path_or_it_is_not_known)
 {
 	for (int i = 0; i < 3; i++)
 		put_keyed_rank(i, keyed[_i].keys[i], keyed[_i].rows[i]);
-	expect_tops(keyed[_i].tops);
+	expect_paths(keyed[_i].paths);
 }
 END_TEST
 
@@ -1202,15 +1273,16 @@ Suite *dcp_suite(void)
 	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
 	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
 	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
-	tcase_add_loop_test(t, what_leads_to_a_value_says_which_top_level_key_it_has, 0, 2);
+	tcase_add_loop_test(t, what_leads_to_a_value_is_its_path, 0, 2);
 	tcase_add_test(t, what_the_ranks_planned_is_not_read);
 	tcase_add_loop_test(t, a_key_may_be_called_as_the_plans_are, 0, 16);
-	tcase_add_loop_test(t, only_a_path_of_keys_tells_the_top_level_key, 0, ARRAY_LEN(paths));
+	tcase_add_loop_test(t, only_what_joins_to_the_name_is_a_path, 0, ARRAY_LEN(paths));
 	tcase_add_loop_test(t, whatever_a_planner_keeps_is_no_error, 0, 2 * ARRAY_LEN(planners));
 	tcase_add_test(t, without_planner_data_nothing_is_known);
+	tcase_add_loop_test(t, numbers_are_positions_in_lists, 0, ARRAY_LEN(numbered));
 	tcase_add_test(t, paths_may_share_what_they_are_made_of);
-	tcase_add_loop_test(t, ranks_agree_on_the_top_level_key_or_it_is_not_known, 0,
-			    ARRAY_LEN(keyed));
+	tcase_add_test(t, a_position_with_a_rank_behind_it_is_a_key);
+	tcase_add_loop_test(t, ranks_agree_on_the_path_or_it_is_not_known, 0, ARRAY_LEN(keyed));
 	tcase_add_test(t, sixty_four_dimensions_of_large_numbers_fit);
 	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0,
 			    ARRAY_LEN(impossible));

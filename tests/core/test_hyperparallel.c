@@ -474,7 +474,8 @@ START_TEST(without_planner_data_every_name_is_a_key)
 	h.planned = _i;
 	emit_str(&h.planner, "a.b");
 	emit_str(&h.planner, "a");
-	emit_op(&h.planner, OP_TUPLE1);
+	emit_str(&h.planner, "b");
+	emit_op(&h.planner, OP_TUPLE2);
 	emit_str(&h.planner, "a.c.d");
 	emit_str(&h.planner, "a.c");
 	emit_str(&h.planner, "d");

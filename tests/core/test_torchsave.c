@@ -9,6 +9,7 @@
 #include "catalog/catalog_query.h"
 #include "fault.h"
 #include "format/format.h"
+#include "path_util.h"
 #include "pickle_util.h"
 #include "suites.h"
 
@@ -344,6 +345,34 @@ START_TEST(what_was_saved_becomes_tensors_and_objects)
 {
 	put_zip("f.pt", states[_i].pickle, NULL);
 	expect("f.pt", states[_i].want);
+}
+END_TEST
+
+START_TEST(positions_in_lists_and_tuples_are_told_from_keys)
+{
+	struct buf b = BUF_INIT(1 << 16);
+	struct catalog *c = NULL;
+	struct err e = { 0 };
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+	size_t n;
+
+	put_zip("f.pt", states[0].pickle, NULL);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	t = catalog_tensors(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		show_path(&b, t[i].path, t[i].fqn, t[i].fqn_len);
+		buf_str(&b, " ");
+	}
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		show_path(&b, o[i].path, o[i].fqn, o[i].fqn_len);
+		buf_str(&b, " ");
+	}
+	ck_assert_str_eq(b.data, "model|l|#0 model|l|#1|#0 model|w opt|state|0 epoch opt|groups "
+				 "opt|state|1 ");
+	buf_release(&b);
+	catalog_close(c);
 }
 END_TEST
 
@@ -693,6 +722,7 @@ Suite *torchsave_suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, what_was_saved_becomes_tensors_and_objects, 0,
 			    (int)ARRAY_LEN(states));
+	tcase_add_test(t, positions_in_lists_and_tuples_are_told_from_keys);
 	tcase_add_loop_test(t, a_stream_is_read_like_an_archive, 0, (int)ARRAY_LEN(states));
 	tcase_add_test(t, storages_that_are_parts_of_others_begin_where_they_begin);
 	tcase_add_test(t, classes_that_a_stream_quotes_the_source_of_are_nothing_to_read);

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_build.h"
+#include "catalog/catalog_path.h"
 #include "catalog/catalog_query.h"
 #include "fault.h"
 #include "model/box.h"
@@ -74,9 +75,11 @@ static struct catalog *make_catalog(const struct stored *t, size_t n)
 	REQUIRE(!catalog_add_encoding(w, "dcp", &loc.encoding, &e));
 	for (size_t i = 0; i < n; i++) {
 		uint64_t box[2 * DIMS] = { 0 };
+		uint8_t path[2 * CATALOG_PATH_NUMBER];
+		size_t top = strcspn(t[i].fqn, ".");
 		struct tensor_chunks in = { .fqn = t[i].fqn,
 					    .fqn_len = strlen(t[i].fqn),
-					    .top = strcspn(t[i].fqn, "."),
+					    .path = t[i].fqn[top] ? path : catalog_path_flat,
 					    .dtype = t[i].dtype,
 					    .n_dims = t[i].n_dims,
 					    .shape = t[i].shape,
@@ -85,6 +88,8 @@ static struct catalog *make_catalog(const struct stored *t, size_t n)
 					    .locs = &loc };
 
 		memcpy(box + t[i].n_dims, t[i].shape, t[i].n_dims * sizeof(*box));
+		(void)catalog_path_put_step(path + catalog_path_put_head(path, 2, false), top,
+					    false);
 		if (catalog_add_tensor(w, &in, &e))
 			ck_abort_msg("%s", e.msg);
 	}

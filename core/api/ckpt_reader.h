@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_reader - every checkpoint that ckpt_open reads, as a storage reader (store/storage.h).
+ *
+ * Tensors and objects are those of the tree, with names and dtypes as shown: after rename=, dtype=,
+ * include= ... Planners see the chunks that are stored; where a tensor cannot be read they see it as
+ * one chunk, so that reading any of it fails with the reason.
+ *
+ *	ckpt_reader_new(&opts, &r, &e);
+ *	storage_reader_reset(&r, "run/step-100", &e);
+ *	storage_reader_read_metadata(&r, &md, &e);
+ *	...
+ *	storage_reader_free(&r);
+ *
+ * Elements are cast where the state dict has another floating-point type than the checkpoint.
+ * Errors name the tensor or object.
+ *
+ * Threads: as of any storage reader.
+ */
+#ifndef API_CKPT_READER_H
+#define API_CKPT_READER_H
+
+#include "save/metadata.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+struct ckpt;
+struct ckpt_opts;
+struct err;
+struct storage_reader;
+
+/* What is read is opened with opts, whose pointers are borrowed until the reader is freed; NULL:
+ * none. */
+int ckpt_reader_new(const struct ckpt_opts *opts, struct storage_reader *ret, struct err *e);
+/* Of c, which stays open until the reader is freed: to be reset with the id NULL; or, for who makes
+ * plans of items itself, read_data alone. */
+int ckpt_reader_of(struct ckpt *c, struct storage_reader *ret, struct err *e);
+
+/*
+ * What the metadata says about tensor i, about object i, and its path, without all the others:
+ * numbers and steps are in the arena, names are c's. The path is *ret_path, of 0 steps where it is
+ * not known.
+ */
+int ckpt_reader_tensor(struct ckpt *c, uint64_t i, struct arena *a, struct meta_entry *ret,
+		       struct fqn_path *ret_path, struct err *e);
+int ckpt_reader_object(struct ckpt *c, uint64_t i, struct arena *a, struct meta_entry *ret,
+		       struct fqn_path *ret_path, struct err *e);
+
+#endif

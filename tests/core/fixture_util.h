@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fixture_util - every checkpoint of tests/data that can be opened, and boxes cut out of bytes. */
+#ifndef TESTS_FIXTURE_UTIL_H
+#define TESTS_FIXTURE_UTIL_H
+
+#include "api/ckpt.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "model/box.h"
+#include "model/dtype.h"
+#include "rng.h"
+#include "suites.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct dirent **fixtures;
+static int n_fixtures;
+
+static inline const char *fixture_dir(void)
+{
+	const char *s = getenv("TEST_DATA");
+
+	return s && *s ? s : "tests/data";
+}
+
+/* For suites; the names stay until the end. */
+static inline int fixture_count(void)
+{
+	if (!fixtures)
+		n_fixtures = scandir(fixture_dir(), &fixtures, NULL, alphasort);
+	return n_fixtures;
+}
+
+/* NULL: it is none, or damaged. */
+static inline struct ckpt *fixture_open(int i, const struct ckpt_opts *opts, char path[static 4400])
+{
+	static const char *const places[] = { "ckpt", "ckpt/model.pt" };
+	struct ckpt_opts o = *opts;
+	struct ckpt *c = NULL;
+	struct err e = { 0 };
+
+	o.index = ":memory:";
+	o.allow_missing = true;
+	for (size_t k = 0; k < 2 && !c; k++) {
+		(void)snprintf(path, 4400, "%s/%s/%s", fixture_dir(), fixtures[i]->d_name,
+			       places[k]);
+		if (ckpt_open(path, &o, &c, &e))
+			c = NULL;
+	}
+	return c;
+}
+
+/* All bytes of a file, which is closed. */
+static inline uint8_t *fixture_read(struct ckpt_file *f)
+{
+	uint64_t n = ckpt_file_size(f);
+	uint8_t *p = malloc(n + 1);
+	struct err e = { 0 };
+
+	REQUIRE(p);
+	ck_assert_msg(ckpt_file_read(f, p, n, 0, &e) == (int64_t)n, "%s", e.msg);
+	ckpt_file_close(f);
+	return p;
+}
+
+/* A box inside the shape, sometimes an empty one, sometimes all of it. */
+static inline void random_box(struct rng *r, size_t n, const uint64_t *shape, uint64_t *off,
+			      uint64_t *len)
+{
+	bool whole = rng_chance(r, 10);
+
+	for (size_t d = 0; d < n; d++) {
+		off[d] = whole ? 0 : rng_below(r, shape[d] + 1);
+		len[d] = whole ? shape[d] : rng_below(r, shape[d] - off[d] + 1);
+		if (!whole && !len[d] && off[d] < shape[d] && rng_chance(r, 90))
+			len[d] = 1 + rng_below(r, shape[d] - off[d]);
+	}
+}
+
+/* The elements of the box, one by one. */
+static inline uint8_t *cut_box(const uint8_t *whole, size_t size, size_t n, const uint64_t *shape,
+			       const uint64_t *off, const uint64_t *len, uint64_t *ret_bytes)
+{
+	uint64_t volume = 0;
+	uint8_t *p;
+
+	REQUIRE(box_volume(n, len, &volume));
+	p = malloc(volume * size + 1);
+	REQUIRE(p);
+	for (uint64_t i = 0; i < volume; i++) {
+		uint64_t at = 0, left = i, stride = 1;
+
+		for (size_t d = n; d-- > 0; stride *= shape[d]) {
+			at += (off[d] + left % len[d]) * stride;
+			left /= len[d];
+		}
+		memcpy(p + i * size, whole + at * size, size);
+	}
+	*ret_bytes = volume * size;
+	return p;
+}
+
+/* ckpt_box_open or ckpt_model_box_open. */
+typedef int open_box_fn(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
+			struct ckpt_file **ret, struct err *e);
+
+/* Boxes of tensor i, whose bytes are `whole`. */
+static inline void check_boxes(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
+			       open_box_fn *open, const uint8_t *whole, struct rng *r)
+{
+	size_t size = dtype_info(dtype_by_name(t->dtype, strlen(t->dtype)))->size;
+
+	for (int k = 0; k < 6; k++) {
+		uint64_t off[MAX_DIMS], len[MAX_DIMS], bytes;
+		autofree uint8_t *want = NULL, *got = NULL;
+		struct ckpt_file *f = NULL;
+		struct err e = { 0 };
+
+		random_box(r, t->n_dims, t->shape, off, len);
+		want = cut_box(whole, size, t->n_dims, t->shape, off, len, &bytes);
+		ck_assert_msg(!open(c, i, off, len, &f, &e), "%s", e.msg);
+		REQUIRE(ckpt_file_size(f) == bytes);
+		if (bytes) { /* a part, which need not be of whole elements */
+			uint64_t from = rng_below(r, bytes), n = 1 + rng_below(r, bytes - from);
+			autofree uint8_t *part = malloc(n);
+
+			REQUIRE(part && ckpt_file_read(f, part, n, from, &e) == (int64_t)n);
+			REQUIRE(!memcmp(part, want + from, n));
+		}
+		got = fixture_read(f);
+		REQUIRE(!memcmp(got, want, bytes));
+	}
+}
+
+#endif
