@@ -44,9 +44,8 @@ CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=3
 	$(if $(WITH_MPI),-DCKPTFS_MPI)
 CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
-LATER := $(wildcard core/api/reshard*.c core/api/ckpt_save.c core/store/object_form.c fs/cmd_reshard.c)
-CORE := $(filter-out $(LATER),$(sort $(wildcard core/*/*.c)))
-FS   := $(filter-out $(LATER),$(sort $(wildcard fs/*.c)))
+CORE := $(sort $(wildcard core/*/*.c))
+FS   := $(sort $(wildcard fs/*.c))
 TEST := tests/runner.c tests/fault.c $(sort $(wildcard tests/core/*.c))
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)

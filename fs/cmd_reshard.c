@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/progress.h"
 #include "base/text.h"
-#include "comm/comm.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -111,7 +110,7 @@ static int reshard(const struct options *o, struct reshard *r, struct err *e)
 	progress_end(&p);
 	if (rc)
 		return err_wrap(e, "reshard");
-	if (!open.quiet && !r->comm)
+	if (!open.quiet)
 		(void)printf("%s: %ju tensors, %ju objects, %s for %ju rank%s\n", o->args[1],
 			     (uintmax_t)r->tensors, (uintmax_t)r->objects,
 			     text_size(r->bytes, size), (uintmax_t)r->ranks,
@@ -125,6 +124,7 @@ static int run_reshard(const struct options *o)
 	struct comm comm;
 	struct err e = { 0 };
 	int rc = read_options(o, &r, &e), mpi;
+	bool speaks;
 
 	if (rc)
 		return cmd_fail(&e);
@@ -133,11 +133,14 @@ static int run_reshard(const struct options *o)
 		return cmd_fail(&e);
 	if (!mpi)
 		r.comm = &comm;
+	speaks = mpi || !comm.rank;
 	rc = reshard(o, &r, &e);
 	if (r.comm)
 		rc = comm_mpi_end(&comm, rc, &e);
-	if (rc) /* all ranks fail with the same sentence */
-		return r.comm && r.rank ? STATUS_TROUBLE : cmd_fail(&e);
+	/* All ranks fail with the same sentence, and mpirun kills the others when one has failed: it is
+	 * for rank 0 to say so. */
+	if (rc && speaks)
+		return cmd_fail(&e);
 	return cmd_finish(STATUS_DONE);
 }
 

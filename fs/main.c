@@ -24,7 +24,7 @@
 
 static const struct command *const commands[] = {
 	&command_mount,	 &command_umount, &command_ls,	 &command_info,	 &command_cat,
-	&command_export, &command_check,  &command_diff, &command_index,
+	&command_export, &command_check,  &command_diff, &command_index, &command_reshard,
 };
 
 static const struct command *find_command(const char *name)

@@ -32,6 +32,16 @@ bool text_glob_any(const char *const *patterns, const char *s, size_t n);
 const char *text_size(uint64_t bytes, char out[static 16]);
 /* FQN for people: control bytes as %XX, cut with "..." to fit cap >= 8. Returns out. */
 const char *text_show(const char *s, size_t n, char *out, size_t cap);
+/* The same for a message; lives as long as the block it is written in. */
+#define FQN_TEXT(s, n) text_show(s, n, (char[128]){ 0 }, 128)
+
+/*
+ * n numbers as Python shows them: "torch.Size([2, 3])" with SIZE_TEXT, "(2, 3)" and "(2,)" with
+ * TUPLE_TEXT; cut with "..." where they are too many for a message.
+ */
+#define SIZE_TEXT(v, n)	 text_dims(v, n, 'S', (char[128]){ 0 }, 128)
+#define TUPLE_TEXT(v, n) text_dims(v, n, 'T', (char[128]){ 0 }, 128)
+const char *text_dims(const uint64_t *v, size_t n, char style, char *out, size_t cap);
 /* "512", "64K", "256MiB", "5GB" (K, M, G, T and KiB... are powers of 1024, KB, MB... of 1000). */
 bool text_parse_size(const char *s, uint64_t *ret);
 

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,15 @@ void comm_all_release(struct comm_all *all)
 
 /* ---- meetings ---- */
 
+/* Is it the last failure of all ranks, perhaps with words put in front of it? */
+static bool is_told(const struct comm *c, const struct err *e)
+{
+	size_t n = strlen(c->told.msg), len = strlen(e->msg);
+
+	return c->told.code && e->code == c->told.code && len >= n &&
+	       !strcmp(e->msg + len - n, c->told.msg);
+}
+
 /* rc and *e are how the step before went. */
 static struct comm_said say(const struct comm *c, enum call call, int rc, size_t len,
 			    const struct err *e)
@@ -76,7 +86,7 @@ static struct comm_said say(const struct comm *c, enum call call, int rc, size_t
 	if (!rc)
 		return s;
 	s.err = *e;
-	s.told = c->told.code && e->code == c->told.code && !strcmp(e->msg, c->told.msg);
+	s.told = is_told(c, e);
 	if (s.err.code <= 0)
 		s.err.code = rc < 0 ? -rc : EIO;
 	return s;

@@ -22,8 +22,9 @@
  * step went (rc, and *e where it failed) and returns the same on all ranks: 0 where all came with
  * 0, else the failure of the lowest rank that had one, as "rank 2: <its sentence>". So a failed
  * step is not returned but handed to the next call; what a call returns may be returned at once,
- * as all ranks do. Nobody waits for a rank that has failed: a rank that returns before its turn,
- * or calls something else than the others, is a failure of all of them. A lone rank has no prefix.
+ * as all ranks do, and words may be put in front of it. Nobody waits for a rank that has failed: a
+ * rank that returns before its turn, or calls something else than the others, is a failure of all
+ * of them. A lone rank has no prefix.
  *
  * Threads: one at a time for each struct comm.
  */

@@ -4,9 +4,9 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
 #include "model/mesh.h"
-#include "save/save_internal.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
-#include "save/save_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

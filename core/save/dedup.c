@@ -4,9 +4,9 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
 #include "save/idtable.h"
-#include "save/save_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

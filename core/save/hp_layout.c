@@ -2,9 +2,9 @@
 #include "save/hp_layout.h"
 
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
 #include "save/checkpointable.h"
-#include "save/save_internal.h"
 
 #include <inttypes.h>
 

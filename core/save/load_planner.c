@@ -3,9 +3,9 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "save/planner.h"
 #include "save/read_items.h"
-#include "save/save_internal.h"
 #include "save/state_index.h"
 
 #include <stdlib.h>

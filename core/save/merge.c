@@ -5,10 +5,10 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
 #include "save/chunk_index.h"
 #include "save/idtable.h"
-#include "save/save_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

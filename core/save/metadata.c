@@ -4,8 +4,8 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
-#include "save/save_internal.h"
 
 #include <string.h>
 #include <xxhash.h>

@@ -8,10 +8,10 @@
 #include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
 #include "save/checkpointable.h"
 #include "save/chunk_index.h"
-#include "save/save_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

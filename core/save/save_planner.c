@@ -8,9 +8,9 @@
  */
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "save/merge.h"
 #include "save/planner.h"
-#include "save/save_internal.h"
 #include "save/state_index.h"
 
 #include <stdlib.h>

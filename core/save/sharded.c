@@ -5,9 +5,9 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "model/box.h"
 #include "save/checkpointable.h"
-#include "save/save_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>

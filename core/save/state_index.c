@@ -2,7 +2,7 @@
 #include "save/state_index.h"
 
 #include "base/err.h"
-#include "save/save_internal.h"
+#include "base/text.h"
 
 #include <string.h>
 #include <xxhash.h>

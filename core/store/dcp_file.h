@@ -28,8 +28,8 @@ struct write_item;
 struct dcp_file_opts {
 	int zstd_level; /* 0: nothing is compressed */
 	size_t buffer;	/* bytes, at least DCP_FILE_MIN_BUFFER */
-	void (*progress)(void *arg,
-			 uint64_t bytes); /* so many more bytes of data are written; or NULL */
+	/* So many more bytes of data have been written; or NULL. */
+	void (*progress)(void *arg, uint64_t bytes);
 	void *arg;
 };
 
@@ -37,8 +37,8 @@ enum { DCP_FILE_MIN_BUFFER = 128 * 1024 };
 
 /* Takes fd, which dcp_file_free closes, in any case. */
 int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret, struct err *e);
-/* The next item: a chunk as an archive, or an object's bytes as they are. The file's bytes it has
- * become. */
+/* The next item: a chunk as an archive, or an object's bytes as they are. Which of the file's bytes
+ * it has become. */
 int dcp_file_add(struct dcp_file *f, const struct write_item *item, const struct source *s,
 		 uint64_t *ret_offset, uint64_t *ret_length, struct err *e);
 /* All of it to disk. */

@@ -34,9 +34,9 @@ struct writer_dcp_opts {
 	int zstd_level;	    /* 0: not compressed; else 1 to 22, or one of zstd's below 0 */
 	unsigned threads;   /* of each rank; 0: 1 */
 	size_t buffer;	    /* bytes that each thread holds of what it writes; 0: 4 MiB */
-	void (*progress)(void *arg,
-			 uint64_t bytes); /* so many more bytes of data are written; from */
-	void *arg;			  /* any thread; or NULL */
+	/* So many more bytes of data have been written; from any thread; or NULL. */
+	void (*progress)(void *arg, uint64_t bytes);
+	void *arg;
 };
 
 /* EINVAL for options that cannot be. */

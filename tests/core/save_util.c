@@ -276,9 +276,6 @@ static int write_rank(size_t r, struct storage_writer *w, const struct saved_opt
 	if (rc)
 		return rc;
 	p.step = x->planner.step;
-	/* Unchanged plans come without it. */
-	x->plan.storage = x->part.storage;
-	x->plan.storage_len = x->part.storage_len;
 	if (o->piecewise) {
 		x->pieces.inner = p;
 		piece_ops = *p.ops;

@@ -390,8 +390,10 @@ static int fail_again(void *arg, struct comm *c, struct err *e)
 
 	rc = comm_agree(c, rc, &first);
 	REQUIRE(rc == -EIO && !strcmp(first.msg, "rank 1: first"));
+	rc = comm_agree(c, err_wrap(&first, "together"), &first);
+	REQUIRE(rc == -EIO && !strcmp(first.msg, "together: rank 1: first"));
 	rc = comm_agree(c, rc, &first);
-	REQUIRE(rc == -EIO && !strcmp(first.msg, "rank 1: first"));
+	REQUIRE(rc == -EIO && !strcmp(first.msg, "together: rank 1: first"));
 	rc = c->rank == 2 ? err_set(&mine, ENOSPC, "second") : 0;
 	rc = comm_agree(c, rc, &mine);
 	REQUIRE(rc == -ENOSPC && !strcmp(mine.msg, "rank 2: second"));
@@ -458,7 +460,7 @@ static int cut_gather(void *self, const void *mine, size_t len, const struct com
 		      struct err *e)
 {
 	(void)self;
-	if (all) {
+	if (all && len) {
 		memcpy(all[0].data, mine, len);
 		memcpy(all[1].data, mine, len);
 	}

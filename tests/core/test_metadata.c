@@ -53,7 +53,9 @@ static void make_sample(struct sample *s)
 	s->steps[0] = (struct path_step){ "m", 1, 0 };
 	s->steps[1] = (struct path_step){ NULL, 0, 9 };
 	s->path = (struct fqn_path){ "m.9", s->steps, 3, 2 };
-	s->plan = (struct save_plan){ s->items, 2, &s->path, 1, false };
+	s->plan = (struct save_plan){
+		.items = s->items, .n_items = 2, .paths = &s->path, .n_paths = 1
+	};
 }
 
 START_TEST(plans_are_equal_when_all_of_them_is)

@@ -182,14 +182,16 @@ static int write_items(struct rank *r, const struct save_plan *plan, struct save
 		struct source src;
 		int rc = save_planner_get_data(planner, &plan->items[i], &src, e);
 
-		if (!rc)
-			rc = keep(r->w->store, &plan->items[i], &src, e);
 		if (rc)
 			return rc;
 		r->results[i] = (struct write_result){
 			.index = plan->items[i].index,
 			.info = { .path = "memory", .offset = i, .length = src.len }
 		};
+		rc = keep(r->w->store, &plan->items[i], &src, e);
+		source_close(&src);
+		if (rc)
+			return rc;
 	}
 	return 0;
 }
