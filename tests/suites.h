@@ -62,6 +62,7 @@
 	X(namelist) \
 	X(normal) \
 	X(npy) \
+	X(object_form) \
 	X(pickle) \
 	X(pickle_hooks) \
 	X(pickle_hostile) \

@@ -182,6 +182,11 @@ int st_item_member(const struct write_item *item, struct member *ret, struct err
 	rc = st_check(&m, e);
 	if (rc)
 		return rc;
+	/* The format could, but hardly any reader of JSON can, ours included. */
+	if (m.name_len && memchr(m.name, 0, m.name_len)) {
+		(void)err_set(e, ERR_UNSUPPORTED, "a name with a NUL byte in it");
+		return wrap_fqn(item, e);
+	}
 	rc = write_item_chunk_bytes(item, &m.bytes, e);
 	if (rc)
 		return wrap_fqn(item, e);

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "suites.h"
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "store/object_form.h"
+#include "store/torch_item.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct buf convert(enum object_form from, enum object_form to, const void *p, size_t n)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct err e = { 0 };
+
+	if (object_convert(from, to, p, n, &b, &e))
+		ck_abort_msg("%s", e.msg);
+	return b;
+}
+
+static void is(struct buf *b, const void *want, size_t n)
+{
+	ck_assert_uint_eq(b->len, n);
+	ck_assert_mem_eq(b->data, want, n);
+	buf_release(b);
+}
+
+/* The pickle in an archive, which has to be one. */
+static struct buf pickle_in(struct buf archive)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	const void *p;
+	size_t n;
+
+	ck_assert(torch_item_unwrap(archive.data, archive.len, &p, &n));
+	buf_add(&b, p, n);
+	buf_release(&archive);
+	return b;
+}
+
+static const char seven[] = { (char)0x80, 2, 'K', 7, '.' };
+static const char seven_4[] = { (char)0x80, 4, 'K', 7, '.' };
+/* A tensor's storage: something else has to come with it. */
+static const char storage[] = { (char)0x80, 2, 'X', 1, 0, 0, 0, '0', 'Q', '.' };
+
+START_TEST(the_same_form_is_the_same_bytes)
+{
+	static const enum object_form forms[] = { OBJECT_TORCH, OBJECT_PICKLE, OBJECT_JSON };
+	struct buf b;
+
+	for (size_t i = 0; i < 3; i++) {
+		b = convert(forms[i], forms[i], "any\0thing", 9);
+		is(&b, "any\0thing", 9);
+	}
+}
+END_TEST
+
+START_TEST(a_pickle_gets_an_archive_and_loses_it_again)
+{
+	struct buf a = convert(OBJECT_PICKLE, OBJECT_TORCH, seven_4, sizeof(seven_4));
+	struct buf p = convert(OBJECT_TORCH, OBJECT_PICKLE, a.data, a.len);
+
+	is(&p, seven_4, sizeof(seven_4));
+	buf_release(&a);
+}
+END_TEST
+
+START_TEST(what_is_no_whole_pickle_becomes_python_bytes)
+{
+	static const struct {
+		const char *p;
+		size_t n;
+	} none[] = { { "", 0 },
+		     { "raw", 3 },
+		     { seven, sizeof(seven) - 1 },
+		     { "\x80\x02K\x07.K\x07.", 8 }, /* two of them */
+		     { storage, sizeof(storage) } };
+
+	for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++) {
+		struct buf p =
+			pickle_in(convert(OBJECT_PICKLE, OBJECT_TORCH, none[i].p, none[i].n));
+		char want[64] = { (char)0x80, 4, (char)0x8e, (char)none[i].n };
+
+		memcpy(want + 11, none[i].p, none[i].n);
+		want[11 + none[i].n] = '.';
+		is(&p, want, 12 + none[i].n);
+	}
+}
+END_TEST
+
+START_TEST(an_archive_with_tensors_stays_one)
+{
+	struct buf a = BUF_INIT(1 << 20);
+	struct err e;
+	struct buf p;
+
+	ck_assert(!torch_item_wrap(storage, sizeof(storage), &a, &e));
+	p = convert(OBJECT_TORCH, OBJECT_PICKLE, a.data, a.len);
+	is(&p, a.data, a.len);
+	buf_release(&a);
+	p = convert(OBJECT_TORCH, OBJECT_PICKLE, "no archive", 10);
+	is(&p, "no archive", 10);
+}
+END_TEST
+
+static const struct {
+	const char *json, *pickle;
+	size_t len;
+} values[] = {
+#define PICKLE(s) "\x80\x02" s ".", sizeof(s) + 2
+	{ "7\n", PICKLE("K\x07") },
+	{ "-1", PICKLE("J\xff\xff\xff\xff") },
+	{ "null", PICKLE("N") },
+	{ "[true, false]", PICKLE("](\x88\x89"
+				  "e") },
+	{ "[]", PICKLE("]") },
+	{ "{\"a\": {\"b\": []}}", PICKLE("}(X\x01\0\0\0a}(X\x01\0\0\0b]uu") },
+	{ "0.5", PICKLE("G\x3f\xe0\0\0\0\0\0\0") },
+	{ "\"x\\u0000y\"", PICKLE("X\x03\0\0\0x\0y") },
+	/* As text, what the library cannot hold: more than 64 bits, NaN, a lone surrogate. */
+	{ "18446744073709551616", PICKLE("X\x14\0\0\0"
+					 "18446744073709551616") },
+	{ "NaN", PICKLE("X\x03\0\0\0NaN") },
+	{ "\"\\ud800\"", PICKLE("X\x08\0\0\0\"\\ud800\"") },
+};
+
+START_TEST(json_becomes_the_value_it_reads_as)
+{
+	const char *json = values[_i].json;
+	struct buf b = convert(OBJECT_JSON, OBJECT_PICKLE, json, strlen(json));
+
+	is(&b, values[_i].pickle, values[_i].len);
+	b = pickle_in(convert(OBJECT_JSON, OBJECT_TORCH, json, strlen(json)));
+	is(&b, values[_i].pickle, values[_i].len);
+}
+END_TEST
+
+START_TEST(a_thousand_and_one_elements_come_in_two_batches)
+{
+	struct buf json = BUF_INIT(1 << 20), b;
+	size_t batches = 0;
+
+	buf_str(&json, "[1");
+	for (int i = 1; i < 1001; i++)
+		buf_str(&json, ",1");
+	buf_str(&json, "]");
+	b = convert(OBJECT_JSON, OBJECT_PICKLE, json.data, json.len);
+	for (size_t i = 0; i < b.len; i++)
+		batches += b.data[i] == 'e' || b.data[i] == 'a';
+	ck_assert_uint_eq(batches, 2);
+	buf_release(&json);
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(ceilings_hold)
+{
+	struct buf deep = BUF_INIT(1 << 20), small = BUF_INIT(100);
+	struct err e;
+
+	for (int i = 0; i < 200; i++)
+		buf_str(&deep, "[");
+	for (int i = 0; i < 200; i++)
+		buf_str(&deep, "]");
+	ck_assert_int_eq(object_convert(OBJECT_JSON, OBJECT_TORCH, deep.data, deep.len, &small, &e),
+			 -ERR_UNSUPPORTED);
+	ck_assert_str_eq(e.msg, "an object nests deeper than 100 levels");
+	ck_assert_int_eq(
+		object_convert(OBJECT_PICKLE, OBJECT_TORCH, seven, sizeof(seven), &small, &e),
+		-EFBIG);
+	buf_release(&deep);
+	buf_release(&small);
+}
+END_TEST
+
+Suite *object_form_suite(void)
+{
+	Suite *s = suite_create("object_form");
+	TCase *t = tcase_create("all");
+
+	tcase_add_test(t, the_same_form_is_the_same_bytes);
+	tcase_add_test(t, a_pickle_gets_an_archive_and_loses_it_again);
+	tcase_add_test(t, what_is_no_whole_pickle_becomes_python_bytes);
+	tcase_add_test(t, an_archive_with_tensors_stays_one);
+	tcase_add_loop_test(t, json_becomes_the_value_it_reads_as, 0,
+			    sizeof(values) / sizeof(*values));
+	tcase_add_test(t, a_thousand_and_one_elements_come_in_two_batches);
+	tcase_add_test(t, ceilings_hold);
+	suite_add_tcase(s, t);
+	return s;
+}
