@@ -31,7 +31,8 @@ struct command {
 };
 
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
-	command_check, command_diff, command_export, command_index, command_reshard;
+	command_check, command_diff, command_export, command_index, command_reshard, command_stats,
+	command_warm;
 
 /* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
 int cmd_fail(const struct err *e);

@@ -23,8 +23,9 @@
 #include <unistd.h>
 
 static const struct command *const commands[] = {
-	&command_mount,	 &command_umount, &command_ls,	 &command_info,	 &command_cat,
-	&command_export, &command_check,  &command_diff, &command_index, &command_reshard,
+	&command_mount,	  &command_umount, &command_ls,	   &command_info,
+	&command_cat,	  &command_export, &command_check, &command_diff,
+	&command_reshard, &command_index,  &command_stats, &command_warm,
 };
 
 static const struct command *find_command(const char *name)

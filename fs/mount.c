@@ -16,7 +16,10 @@
 #include "mounts.h"
 #include "ops.h"
 #include "options.h"
+#include "stats.h"
+#include "watch.h"
 
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -35,13 +38,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MIN_THREADS = 2, MAX_THREADS = 16 };
+enum {
+	MIN_THREADS = 2,
+	MAX_THREADS = 16,
+	MAX_SHAPE = 4 << 20, /* bytes */
+};
 
 struct mount {
 	const struct options *opts;
 	char *source, *target; /* absolute */
+	char *cwd;	       /* where the command was given, */
+	struct buf shape;      /* and what decides which tree it is: see options_add_shape */
 	int report;	       /* the pipe to the waiting parent, or -1 */
 	struct ckpt *ckpt;
+	struct stats *stats;
 	struct fs *fs;
 	struct fuse_session *session;
 	bool mounted, signals;
@@ -170,6 +180,7 @@ static int new_session(struct mount *m, struct err *e)
 	const struct options *o = m->opts;
 	struct fuse_args args CLEANUP(fuse_opt_free_args) = FUSE_ARGS_INIT(0, NULL);
 	autofree char *list = NULL;
+	struct fuse_lowlevel_ops ops;
 	struct capture c;
 	char line[256];
 	int failed = 0;
@@ -188,8 +199,9 @@ static int new_session(struct mount *m, struct err *e)
 	if (failed || fuse_opt_add_arg(&args, "ckptfs") || fuse_opt_add_arg(&args, "-o") ||
 	    fuse_opt_add_arg(&args, list) || (o->debug && fuse_opt_add_arg(&args, "-d")))
 		return err_sys(e, ENOMEM, "mount options");
+	watch_ops(&ops);
 	capture_start(&c);
-	m->session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), m->fs);
+	m->session = fuse_session_new(&args, &ops, sizeof(ops), m->fs);
 	capture_stop(&c, line, sizeof(line));
 	if (!m->session)
 		return err_set(e, EINVAL, "mount '%s': %s", m->target,
@@ -278,6 +290,23 @@ static void log_warning(void *arg, const char *what)
 	log_msg(LOG_LEVEL_WARN, "warning: %s", what);
 }
 
+static struct stats *new_stats(struct mount *m)
+{
+	struct stats_about about = { .ckpt = m->ckpt,
+				     .source = m->source,
+				     .directory = m->cwd,
+				     .threads = thread_count(m->opts),
+				     .clone_fd = true,
+				     .mount = &m->found };
+
+	options_add_shape(m->opts, &m->shape);
+	if (m->shape.err)
+		return NULL;
+	about.options = m->shape.data;
+	about.options_len = m->shape.len;
+	return stats_new(&about);
+}
+
 static int serve(struct mount *m, struct err *e)
 {
 	const struct options *o = m->opts;
@@ -298,7 +327,9 @@ static int serve(struct mount *m, struct err *e)
 			       "checkpoints",
 			       m->target);
 	config.ckpt = m->ckpt;
-	m->fs = fs_new(&config);
+	m->stats = new_stats(m);
+	config.stats = m->stats;
+	m->fs = m->stats ? fs_new(&config) : NULL;
 	if (!m->fs)
 		return err_sys(e, ENOMEM, "mount '%s'", m->target);
 	/* fusermount3 may stay (auto_unmount) and would keep a script's pipe open. */
@@ -321,6 +352,7 @@ static void clean_up(struct mount *m)
 	if (m->session)
 		fuse_session_destroy(m->session);
 	fs_free(m->fs);
+	stats_free(m->stats);
 	ckpt_close(m->ckpt);
 }
 
@@ -376,6 +408,8 @@ static void release(struct mount *m)
 {
 	free(m->source);
 	free(m->target);
+	free(m->cwd);
+	buf_release(&m->shape);
 }
 
 /* A relative path of the index must still mean the same after chdir("/"). */
@@ -394,11 +428,19 @@ static int mount_run(const struct options *opts)
 {
 	struct options o = *opts;
 	autofree char *index = absolute_index(o.index);
-	struct mount m CLEANUP(release) = { .opts = &o, .report = -1 };
+	struct mount m CLEANUP(
+		release) = { .opts = &o, .report = -1, .shape = BUF_INIT(MAX_SHAPE) };
 	struct err e = { 0 };
 
 	if (index)
 		o.index = index;
+	m.cwd = getcwd(NULL, 0);
+	if (!m.cwd)
+		m.cwd = strdup(""); /* it may be gone; relative paths fail by themselves */
+	if (!m.cwd) {
+		(void)err_sys(&e, ENOMEM, "mount");
+		return cmd_fail(&e);
+	}
 	if (resolve(&m, &e))
 		return cmd_fail(&e);
 	return o.foreground || o.debug ? run_daemon(&m) : fork_daemon(&m);

@@ -87,14 +87,19 @@ char *mounts_resolve(const char *path, struct err *e)
 	return real;
 }
 
+void mounts_bdi(const struct mount_found *m, char ret[static MOUNTS_BDI_MAX])
+{
+	(void)snprintf(ret, MOUNTS_BDI_MAX, "/sys/class/bdi/%u:%u/read_ahead_kb", m->major,
+		       m->minor);
+}
+
 void mounts_read_ahead(const struct mount_found *m)
 {
 	static const char kib[] = "1024";
-	char path[64];
+	char path[MOUNTS_BDI_MAX];
 	autoclose int fd = -1;
 
-	(void)snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", m->major,
-		       m->minor);
+	mounts_bdi(m, path);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd >= 0 && write(fd, kib, strlen(kib)) < 0)
 		return; /* as good as before */

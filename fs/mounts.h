@@ -26,6 +26,9 @@ int mounts_find(const char *path, struct mount_found *ret, struct err *e);
  */
 char *mounts_resolve(const char *path, struct err *e);
 
+/* Where the kernel keeps how far ahead it reads from this mount: a file of one number, in KiB. */
+enum { MOUNTS_BDI_MAX = 64 };
+void mounts_bdi(const struct mount_found *m, char ret[static MOUNTS_BDI_MAX]);
 /* Let the kernel read ahead 1 MiB at a time from this mount, if we may (root). */
 void mounts_read_ahead(const struct mount_found *m);
 

@@ -3,6 +3,7 @@
 
 #include "handle.h"
 #include "reply.h"
+#include "stats.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -67,6 +68,21 @@ void fs_free(struct fs *fs)
 	free(fs);
 }
 
+static struct fs *fs_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+const struct fs_config *fs_config_of(const struct fs *fs)
+{
+	return &fs->config;
+}
+
+struct stats *fs_stats(fuse_req_t req)
+{
+	return fs_of(req)->config.stats;
+}
+
 /* This thread's buffer of at least n bytes, valid until it asks again; NULL: out of memory. */
 static void *thread_buffer(struct fs *fs, size_t n)
 {
@@ -86,11 +102,6 @@ static void *thread_buffer(struct fs *fs, size_t n)
 		return NULL;
 	}
 	return b->data;
-}
-
-static struct fs *fs_of(fuse_req_t req)
-{
-	return fuse_req_userdata(req);
 }
 
 static struct handle *handle_of(const struct fuse_file_info *fi)
@@ -285,7 +296,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	bool changes;
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
-		(void)fuse_reply_err(req, EROFS);
+		reply_error(req, EROFS);
 		return;
 	}
 	if (!atomic_flag_test_and_set(&fs->opened) && fs->config.first_open)
@@ -303,8 +314,11 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	fi->keep_cache = !changes;
 	fi->direct_io = changes;
 	fi->noflush = 1;
-	if (fuse_reply_open(req, fi) == -ENOENT) /* interrupted: there will be no release */
+	stats_open_files(fs->config.stats, 1);
+	if (fuse_reply_open(req, fi) == -ENOENT) { /* interrupted: there will be no release */
+		stats_open_files(fs->config.stats, -1);
 		handle_close(&fs->handles, h);
+	}
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
@@ -319,7 +333,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 	int64_t n;
 
 	if (!buf) {
-		(void)fuse_reply_err(req, ENOMEM);
+		reply_error(req, ENOMEM);
 		return;
 	}
 	n = ckpt_file_read(h->file, buf, len, off, &e);
@@ -328,6 +342,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 		reply_failure(req, fs->failures, &(struct failure){ "read", node, off, len }, &e);
 		return;
 	}
+	stats_served(fs->config.stats, (size_t)n);
 	(void)fuse_reply_buf(req, buf, (size_t)n);
 }
 
@@ -335,6 +350,7 @@ static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 {
 	(void)node;
 	handle_close(&fs_of(req)->handles, handle_of(fi));
+	stats_open_files(fs_stats(req), -1);
 	(void)fuse_reply_err(req, 0);
 }
 
@@ -468,7 +484,7 @@ static void reply_value(fuse_req_t req, const char *buf, int64_t n, size_t size)
 	else if (!size)
 		(void)fuse_reply_xattr(req, (size_t)n);
 	else if ((uint64_t)n > size)
-		(void)fuse_reply_err(req, ERANGE);
+		reply_error(req, ERANGE);
 	else
 		(void)fuse_reply_buf(req, buf, (size_t)n);
 }
@@ -482,7 +498,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 
 	/* `ls -l` asks for labels and ACLs; after this answer it does not ask again. */
 	if (strncmp(name, "user.", strlen("user.")) != 0) {
-		(void)fuse_reply_err(req, ENOTSUP);
+		reply_error(req, ENOTSUP);
 		return;
 	}
 	n = buf ? ckpt_xattr(fs->config.ckpt, node, name, buf, size, &e) : -ENOMEM;

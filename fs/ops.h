@@ -24,9 +24,11 @@
 extern const struct fuse_lowlevel_ops fs_ops; /* userdata: struct fs * */
 
 struct fs;
+struct stats;
 struct fs_config {
-	struct ckpt *ckpt; /* borrowed */
-	uid_t uid;	   /* owner of all files */
+	struct ckpt *ckpt;   /* borrowed */
+	struct stats *stats; /* what is counted; borrowed */
+	uid_t uid;	     /* owner of all files */
 	gid_t gid;
 	void (*ready)(void *arg); /* the kernel and we have agreed: the mount is usable */
 	void (*first_open)(void *arg);
@@ -35,6 +37,9 @@ struct fs_config {
 
 /* NULL: out of memory. */
 struct fs *fs_new(const struct fs_config *config);
+const struct fs_config *fs_config_of(const struct fs *fs);
+/* Of the file system that a request is for. */
+struct stats *fs_stats(fuse_req_t req);
 /* Closes the files that readers still hold (a lazy unmount, a signal). NULL is fine. */
 void fs_free(struct fs *fs);
 

@@ -303,6 +303,14 @@ static int parse_long(struct options *o, unsigned groups, const char *s, const c
 	return rc ? rc : used;
 }
 
+int options_parse_word(struct options *o, unsigned groups, const char *s, struct err *e)
+{
+	int used = strncmp(s, "--", 2) != 0 ? err_set(e, EINVAL, "unknown option '%s'", s)
+					    : parse_long(o, groups, s + 2, NULL, e);
+
+	return used < 0 ? used : 0;
+}
+
 static int parse_letters(struct options *o, unsigned groups, const char *s, struct err *e)
 {
 	for (; *s; s++) {

@@ -80,6 +80,8 @@ int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, 
 /* The list of one -o alone. */
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
 		       struct err *e);
+/* One word as it stands on a command line, "--word" or "--word=value"; it is borrowed. */
+int options_parse_word(struct options *o, unsigned groups, const char *s, struct err *e);
 /* One more of .args. */
 int options_add_arg(struct options *o, const char *arg, struct err *e);
 void options_release(struct options *o);

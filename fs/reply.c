@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reply.h"
 
+#include "ops.h"
+#include "stats.h"
+
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -79,6 +82,12 @@ static void log_failure(struct failures *f, const struct failure *what, const st
 	log_msg(LOG_LEVEL_ERROR, "%s '%s'%s: %s%s", what->doing, path, range, e->msg, more);
 }
 
+void reply_error(fuse_req_t req, int code)
+{
+	stats_error(fs_stats(req), code);
+	(void)fuse_reply_err(req, code);
+}
+
 void reply_name_error(fuse_req_t req, int rc)
 {
 	switch (rc) {
@@ -90,10 +99,10 @@ void reply_name_error(fuse_req_t req, int rc)
 	case -ERANGE:
 	case -ENOMEM:
 	case -ESTALE:
-		(void)fuse_reply_err(req, -rc);
+		reply_error(req, -rc);
 		break;
 	default:
-		(void)fuse_reply_err(req, EIO);
+		reply_error(req, EIO);
 	}
 }
 
@@ -106,10 +115,10 @@ void reply_failure(fuse_req_t req, struct failures *f, const struct failure *wha
 	case EMFILE:
 	case ENFILE:
 	case ENOMEM:
-		(void)fuse_reply_err(req, e->code);
+		reply_error(req, e->code);
 		break;
 	default: /* a missing *data* file must not look like a missing tensor */
-		(void)fuse_reply_err(req, EIO);
+		reply_error(req, EIO);
 	}
 }
 

@@ -32,6 +32,8 @@ struct failure {
 	uint64_t off, len; /* of a read */
 };
 
+/* An error as it is, counted. */
+void reply_error(fuse_req_t req, int code);
 /* A question about names: rc is a negative errno, passed on where it answers the question. */
 void reply_name_error(fuse_req_t req, int rc);
 /* A file that cannot be read: EIO (ENOMEM, EISDIR and EMFILE pass), and a line in the log. */

@@ -34,7 +34,9 @@
 	X(ckpt_model) \
 	X(ckpt_reader) \
 	X(ckpt_recipe) \
+	X(ckpt_sources) \
 	X(comm) \
+	X(counters) \
 	X(dcp) \
 	X(dedup) \
 	X(delta) \

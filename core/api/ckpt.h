@@ -248,6 +248,35 @@ CKPT_API int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, ch
 /* NUL-separated names, as listxattr(2) gives them. */
 CKPT_API int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap);
 
+/* ---- what it has done ---- */
+
+/* Since it was opened; of a run, all of its checkpoints, also those that have been closed. */
+struct ckpt_counters {
+	uint64_t source_reads, source_bytes; /* of data files and assets; as stored */
+	uint64_t faults;	       /* such reads that failed: gone, changed, an I/O error */
+	uint64_t copies, copied_bytes; /* moves of elements into answers, and what they moved */
+	/* The cache of decoded blocks: gets that found theirs, gets that had to decode or read it, blocks
+	 * let go, what it holds now and may hold. */
+	uint64_t cache_hits, cache_misses, cache_evictions, cache_bytes, cache_max_bytes;
+};
+/* Waits for nobody. */
+CKPT_API void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret);
+
+/* ---- where bytes come from ---- */
+
+/*
+ * The parts of real files that a file of the tree is made of, or of the root: all data files. In no
+ * order; parts may overlap. The path is absolute. A non-zero return of `each` stops and is returned.
+ * Of a run's own files and root there are none.
+ */
+struct ckpt_source {
+	const char *path;  /* lent for the call */
+	uint64_t off, len; /* bytes */
+};
+CKPT_API int ckpt_sources(struct ckpt *c, ckpt_node node,
+			  int (*each)(void *arg, const struct ckpt_source *s), void *arg,
+			  struct err *e);
+
 /* ---- proof ---- */
 
 struct ckpt_fault {

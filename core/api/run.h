@@ -77,6 +77,7 @@ struct ckpt_run {
 	struct run_child **slots; /* slots[1 .. n_slots); NULL: ended */
 	size_t n_slots, cap_slots;
 	size_t n_complete, n_idle;
+	struct ckpt_counters closed;	   /* of checkpoints that are not open any more */
 	struct run_child *newest, *oldest; /* idle */
 	bool full_told;
 };
@@ -92,6 +93,8 @@ int run_refresh(struct ckpt_run *r, bool now, struct err *e);
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
 /* Is that name one of an incomplete checkpoint? Then *e says what it lacks. */
 bool run_incomplete(struct ckpt_run *r, const char *name, struct err *e);
+/* ckpt_counters of all that were open. */
+void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);
 /* Slot of the newest. 1: none of them can be said to be. */
 int run_latest(struct ckpt_run *r, unsigned *ret);
 

@@ -55,6 +55,30 @@ static void idle_remove(struct ckpt_run *r, struct run_child *k)
 	r->n_idle--;
 }
 
+static void add_counters(struct ckpt_counters *to, struct ckpt *c)
+{
+	struct ckpt_counters n;
+
+	ckpt_counters(c, &n);
+	to->source_reads += n.source_reads;
+	to->source_bytes += n.source_bytes;
+	to->faults += n.faults;
+	to->copies += n.copies;
+	to->copied_bytes += n.copied_bytes;
+	to->cache_hits += n.cache_hits;
+	to->cache_misses += n.cache_misses;
+	to->cache_evictions += n.cache_evictions;
+	to->cache_bytes += n.cache_bytes;
+	to->cache_max_bytes += n.cache_max_bytes;
+}
+
+/* c is about to be closed. */
+static void keep_counters(struct ckpt_run *r, struct ckpt *c)
+{
+	add_counters(&r->closed, c);
+	r->closed.cache_bytes = r->closed.cache_max_bytes = 0;
+}
+
 /* Returns the checkpoint that is to be closed for it. */
 static struct ckpt *idle_push(struct ckpt_run *r, struct run_child *k)
 {
@@ -70,16 +94,29 @@ static struct ckpt *idle_push(struct ckpt_run *r, struct run_child *k)
 	idle_remove(r, last);
 	c = last->ckpt;
 	last->ckpt = NULL;
+	keep_counters(r, c);
 	return c;
 }
 
 struct run_child *run_end(struct ckpt_run *r, struct run_child *k)
 {
-	if (k->ckpt)
+	if (k->ckpt) {
 		idle_remove(r, k);
+		keep_counters(r, k->ckpt);
+	}
 	if (k->slot)
 		r->slots[k->slot] = NULL;
 	return k;
+}
+
+void run_counters(struct ckpt_run *r, struct ckpt_counters *ret)
+{
+	SCOPED_LOCK(&r->lock);
+
+	*ret = r->closed;
+	for (size_t i = 1; i < r->n_slots; i++)
+		if (r->slots[i] && r->slots[i]->ckpt)
+			add_counters(ret, r->slots[i]->ckpt);
 }
 
 /* ---- opening ---- */

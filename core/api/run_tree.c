@@ -465,6 +465,22 @@ int run_tree_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct
 	return 0;
 }
 
+int run_tree_sources(struct ckpt *c, ckpt_node node,
+		     int (*each)(void *arg, const struct ckpt_source *s), void *arg, struct err *e)
+{
+	struct run_child *k;
+	int rc;
+
+	if (!slot_of(node))
+		return 0;
+	rc = run_use(c->run, slot_of(node), &k, e);
+	if (rc)
+		return rc;
+	rc = ckpt_sources(k->ckpt, local_of(node), each, arg, e);
+	run_done(c->run, k);
+	return rc;
+}
+
 void run_tree_blame(const struct ckpt_file *f, struct err *e)
 {
 	struct run_about about;

@@ -32,6 +32,9 @@ int64_t run_tree_xattr(struct ckpt *c, ckpt_node node, const char *name, char *b
 		       struct err *e);
 int64_t run_tree_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap);
 
+int run_tree_sources(struct ckpt *c, ckpt_node node,
+		     int (*each)(void *arg, const struct ckpt_source *s), void *arg, struct err *e);
+
 /* What ckpt_info_json gives. */
 int run_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e);
 

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "codec/zstd_stream.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,9 @@ struct blockcache {
 	pthread_mutex_t lock; /* everything below */
 	pthread_cond_t idle;  /* a decoder has become idle */
 	struct block_source src;
-	size_t max_bytes, bytes;
+	size_t max_bytes;
+	/* Changed under the lock, read by blockcache_counts without it. */
+	_Atomic uint64_t bytes, hits, misses, evictions;
 	struct entry *bucket[BUCKETS];
 	struct entry *newest, *oldest;
 	struct decoder *decoders;
@@ -111,6 +114,14 @@ size_t blockcache_max(const struct blockcache *c)
 	return c->max_bytes;
 }
 
+void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret)
+{
+	ret->hits = c->hits;
+	ret->misses = c->misses;
+	ret->evictions = c->evictions;
+	ret->bytes = c->bytes;
+}
+
 /* ---- blocks; under the lock ---- */
 
 static void lru_remove(struct blockcache *c, struct entry *b)
@@ -140,6 +151,7 @@ static struct entry *evict_to(struct blockcache *c, size_t max)
 			p = &(*p)->chain;
 		*p = b->chain;
 		c->bytes -= b->len;
+		c->evictions++;
 		b->chain = gone;
 		gone = b;
 	}
@@ -356,7 +368,9 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 			c->decoders = d;
 			c->n_decoders++;
 		}
+		c->hits += b != NULL;
 		if (!b) {
+			c->misses++;
 			d->busy = true;
 			d->used = ++c->clock;
 			gone = surplus_decoder(c, MAX_DECODERS);

@@ -48,6 +48,14 @@ void blockcache_free(struct blockcache *c);
 void blockcache_clear(struct blockcache *c);
 size_t blockcache_max(const struct blockcache *c);
 
+struct blockcache_counts {
+	uint64_t hits, misses; /* gets that found their block, and that had to bring it */
+	uint64_t evictions;    /* blocks let go */
+	uint64_t bytes;	       /* of the blocks that are there now */
+};
+/* Takes no lock. */
+void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret);
+
 /* Pin block `index` of the item; ret->len 0 when the item ends before. Borrowed until put. */
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t index,
 		   struct block *ret, void **ret_pin, struct err *e);

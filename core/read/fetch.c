@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/counters.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "catalog/catalog_query.h"
@@ -50,6 +51,7 @@ struct fetch {
 	struct encoding *encodings;
 	const char *const *encoding_names;
 	struct fetch_opts opts;
+	struct counters *counts; /* enum fetch_count */
 
 	pthread_mutex_t renew_lock;
 	_Atomic(struct catalog *) maps; /* where chunk maps are read from */
@@ -120,6 +122,11 @@ struct blockcache *fetch_blocks(struct fetch *f)
 	return f->blocks;
 }
 
+void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
+{
+	counters_read(f->counts, ret);
+}
+
 /* ---- life ---- */
 
 static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
@@ -148,10 +155,11 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	f->encoding_names = catalog_encodings(catalog, &n);
 	f->blocks = blockcache_new(opts->cache_bytes, &src);
 	f->items = item_cache_new();
+	f->counts = counters_new(FETCH_COUNTS);
 	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
 	f->looked = calloc(f->n_tensors + 1, sizeof(*f->looked));
 	f->encodings = calloc(n + 1, sizeof(*f->encodings));
-	if (!f->blocks || !f->items || !f->open || !f->looked || !f->encodings) {
+	if (!f->blocks || !f->items || !f->counts || !f->open || !f->looked || !f->encodings) {
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
@@ -178,6 +186,7 @@ void fetch_free(struct fetch *f)
 		otensor_free(f->open[i]);
 	blockcache_free(f->blocks);
 	item_cache_free(f->items);
+	counters_free(f->counts);
 	catalog_close(f->renewed);
 	(void)pthread_cond_destroy(&f->idle);
 	(void)pthread_mutex_destroy(&f->lock);
@@ -593,6 +602,15 @@ static void resolve_run(void *arg, uint8_t *p, uint64_t len)
 	payload_resolve(r->payload, r->dtype, p, len);
 }
 
+static uint64_t copied_bytes(const struct copy *c, const struct copy_dim *dims)
+{
+	uint64_t bytes = c->run;
+
+	for (uint32_t d = c->dim; d < c->dim + c->n_dims; d++)
+		bytes *= dims[d].count;
+	return bytes;
+}
+
 static int read_copy(struct fetch *f, const struct vreader *r, const struct copy *c,
 		     const struct copy_dim *dims, uint8_t *buf, struct err *e)
 {
@@ -607,6 +625,10 @@ static int read_copy(struct fetch *f, const struct vreader *r, const struct copy
 		rc = gather_copy(&g, c, dims, e);
 	if (!rc && payload_is_odd(resolve.payload))
 		gather_each_run(c, dims, buf, resolve_run, &resolve);
+	if (!rc) {
+		counters_add(f->counts, FETCH_COPIES, 1);
+		counters_add(f->counts, FETCH_COPIED, copied_bytes(c, dims));
+	}
 	if (rc && r->v->n_pieces > 1) {
 		char fqn[120];
 
@@ -722,6 +744,40 @@ int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len
 				show_fqn(r->tensors[0]->t, fqn), (unsigned long long)off,
 				(unsigned long long)(off + len));
 	}
+	return rc;
+}
+
+/* ---- where it comes from ---- */
+
+static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
+{
+	uint64_t span = c->run;
+
+	for (uint32_t d = c->dim; d < c->dim + c->n_dims; d++)
+		span += (dims[d].count - 1) * dims[d].src_stride;
+	return span;
+}
+
+int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each, void *arg,
+		  struct err *e)
+{
+	uint64_t len = r->v->bytes / dtype_info(r->v->dtype)->size * dtype_info(r->v->stored)->size;
+	struct plan plan = { 0 };
+	int rc = len && plan_read(r->v, r->sources, 0, len, &plan)
+			 ? err_set(e, ENOMEM, "out of memory")
+			 : 0;
+
+	for (size_t i = 0; !rc && i < plan.n; i++) {
+		const struct copy *c = &plan.copies[i];
+		struct block_item item = { 0 };
+
+		rc = fetch_item(f, &r->sources[c->piece].map->locs[c->chunk], &item, e);
+		if (!rc && item.zstd_layers) /* nothing of it without all before */
+			rc = each(arg, item.file, item.offset, item.length);
+		else if (!rc)
+			rc = each(arg, item.file, item.offset + c->src, span_of(c, plan.dims));
+	}
+	plan_release(&plan);
 	return rc;
 }
 

@@ -56,6 +56,14 @@ int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len
 		 struct err *e);
 
 /*
+ * The parts of source files that the whole tensor is read from, as stored, in no order; they may
+ * overlap. A non-zero return of `each` stops and is returned.
+ */
+typedef int fetch_span_fn(void *arg, uint32_t file, uint64_t off, uint64_t len);
+int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each, void *arg,
+		  struct err *e);
+
+/*
  * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here), as opening
  * them would, many at a time: for whoever will read them later, one after another. What has been
  * looked into once is not looked into again.
@@ -76,5 +84,9 @@ int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_
 /* The blob of one item as stored or decoded, for those who verify it. */
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e);
 struct blockcache *fetch_blocks(struct fetch *f);
+
+/* What reads of tensors have done: moves out of items, and the bytes that they moved. */
+enum fetch_count { FETCH_COPIES, FETCH_COPIED, FETCH_COUNTS };
+void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS]);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/counters.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "catalog/catalog_query.h"
@@ -30,6 +31,7 @@ struct files {
 	struct file *v;
 	size_t n, n_open, max_open;
 	uint32_t newest, oldest; /* index + 1 */
+	struct counters *counts; /* enum files_count */
 };
 
 static void look(struct files *f, size_t i)
@@ -80,13 +82,15 @@ int files_new(int dirfd, const struct catalog_source *sources, size_t n, struct 
 	struct files *f = calloc(1, sizeof(*f));
 	struct rlimit lim;
 
-	if (f)
+	if (f) {
+		(void)pthread_mutex_init(&f->lock, NULL);
 		f->v = calloc(n + 1, sizeof(*f->v));
-	if (!f || !f->v) {
-		free(f);
+		f->counts = counters_new(FILES_COUNTS);
+	}
+	if (!f || !f->v || !f->counts) {
+		files_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
-	(void)pthread_mutex_init(&f->lock, NULL);
 	f->dirfd = dirfd;
 	f->sources = sources;
 	f->n = n;
@@ -116,6 +120,7 @@ void files_free(struct files *f)
 		if (f->v[i].fd >= 0)
 			(void)close(f->v[i].fd);
 	(void)pthread_mutex_destroy(&f->lock);
+	counters_free(f->counts);
 	free(f->v);
 	free(f);
 }
@@ -276,8 +281,11 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 	struct stat st;
 	int fd = -1, rc = pin(f, i, &fd, e);
 
-	if (rc)
+	counters_add(f->counts, FILES_READS, 1);
+	if (rc) {
+		counters_add(f->counts, FILES_FAULTS, 1);
 		return rc;
+	}
 	rc = io_pread(fd, buf, len, off);
 	if (rc)
 		(void)err_sys(e, rc == -ENODATA ? EIO : -rc, "read '%s', %zu bytes at %llu", path,
@@ -287,5 +295,15 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 		    io_mtime_ns(&st) != x->mtime_ns || st.st_ino != x->inode))
 		rc = err_set(e, EIO, "'%s' was changed after the checkpoint was opened", path);
 	unpin(f, i);
+	counters_add(f->counts, rc ? FILES_FAULTS : FILES_BYTES, rc ? 1 : len);
 	return rc ? -e->code : 0;
+}
+
+void files_add_counts(const struct files *f, uint64_t ret[static FILES_COUNTS])
+{
+	uint64_t now[FILES_COUNTS];
+
+	counters_read(f->counts, now);
+	for (size_t i = 0; i < FILES_COUNTS; i++)
+		ret[i] += now[i];
 }

@@ -39,4 +39,9 @@ uint64_t files_hash(const struct files *f);
 /* Read exactly len bytes of file i; its identity is checked on the way. */
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e);
 
+/* What files_read has done: calls, the bytes they read, and those of them that failed. */
+enum files_count { FILES_READS, FILES_BYTES, FILES_FAULTS, FILES_COUNTS };
+/* Adds them to ret. */
+void files_add_counts(const struct files *f, uint64_t ret[static FILES_COUNTS]);
+
 #endif

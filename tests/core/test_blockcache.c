@@ -100,11 +100,17 @@ START_TEST(the_longest_unused_block_goes_first)
 	struct source s = { .bytes = bytes, .n = n };
 	struct block_item item = { .length = n, .file = 7 };
 	struct blockcache *c = new_cache(&s, 4 * MIB);
+	struct blockcache_counts counts;
 
 	for (uint64_t i = 0; i < 4; i++)
 		check_block(c, &item, i, bytes, n);
 	check_block(c, &item, 0, bytes, n); /* used again */
 	check_block(c, &item, 4, bytes, n); /* block 1 goes */
+	blockcache_counts(c, &counts);
+	ck_assert_uint_eq(counts.misses, 5);
+	ck_assert_uint_eq(counts.hits, 1);
+	ck_assert_uint_eq(counts.evictions, 1);
+	ck_assert_uint_eq(counts.bytes, 4 * MIB);
 	s.read_bytes = 0;
 	check_block(c, &item, 0, bytes, n);
 	check_block(c, &item, 2, bytes, n);

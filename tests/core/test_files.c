@@ -383,6 +383,28 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
+START_TEST(reads_are_counted_and_those_that_fail)
+{
+	const struct catalog_source s[] = { { "a", 5 }, { "missing", 3 } };
+	uint64_t n[FILES_COUNTS] = { 100, 0, 0 };
+	struct files *f;
+	struct err e = { 0 };
+	char b[8];
+
+	put_file(dir_fd, "a", "01234", 5);
+	f = open_files(s, 2);
+	ck_assert_int_eq(files_read(f, 0, b, 5, 0, &e), 0);
+	ck_assert_int_eq(files_read(f, 0, b, 2, 1, &e), 0);
+	ck_assert_int_ne(files_read(f, 0, b, 2, 4, &e), 0);
+	ck_assert_int_ne(files_read(f, 1, b, 1, 0, &e), 0);
+	files_add_counts(f, n);
+	ck_assert_uint_eq(n[FILES_READS], 104);
+	ck_assert_uint_eq(n[FILES_BYTES], 7);
+	ck_assert_uint_eq(n[FILES_FAULTS], 2);
+	files_free(f);
+}
+END_TEST
+
 Suite *files_suite(void)
 {
 	Suite *s = suite_create("files");
@@ -399,6 +421,7 @@ Suite *files_suite(void)
 	tcase_add_test(t, threads_share_few_descriptors);
 	tcase_add_test(t, a_failing_read_is_told_with_its_place);
 	tcase_add_test(t, without_memory_it_says_so);
+	tcase_add_test(t, reads_are_counted_and_those_that_fail);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "live.h"
+
+#include "watch.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_TEXT = 16 << 20 }; /* bytes */
+
+int live_read(const char *root, struct buf *ret, struct err *e)
+{
+	autofree char *path = NULL;
+	int rc;
+
+	if (asprintf(&path, "%s/" WATCH_DIR "/" WATCH_FILE, root) < 0) {
+		path = NULL;
+		return err_sys(e, ENOMEM, "'%s'", root);
+	}
+	rc = io_read_file(path, ret, e);
+	if (rc == -ENOTCONN)
+		return err_set(e, ENOTCONN, "'%s': a dead mount; 'ckptfs umount %s' removes it",
+			       root, root);
+	return rc;
+}
+
+int live_load(const char *root, json_t **ret, struct err *e)
+{
+	struct buf text CLEANUP(buf_release) = BUF_INIT(MAX_TEXT);
+	json_error_t why;
+
+	if (live_read(root, &text, e))
+		return -e->code;
+	*ret = json_loadb(text.data ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &why);
+	if (!json_is_object(*ret)) {
+		json_decref(*ret);
+		return err_set(e, ERR_CORRUPT, "'%s/" WATCH_DIR "/" WATCH_FILE "': %s", root,
+			       why.text);
+	}
+	return 0;
+}
+
+char *live_root(const char *path)
+{
+	char *root = strdup(path);
+	struct stat here, above;
+
+	if (!root || stat(root, &here))
+		goto out;
+	for (;;) {
+		char *slash = strrchr(root, '/'), last;
+
+		if (!slash || !slash[1])
+			return root;
+		slash = slash == root ? slash + 1 : slash;
+		last = *slash;
+		*slash = 0;
+		if (stat(root, &above))
+			goto out;
+		if (above.st_dev != here.st_dev) {
+			*slash = last;
+			return root;
+		}
+	}
+out:
+	free(root);
+	return NULL;
+}

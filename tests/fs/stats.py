@@ -1,0 +1,62 @@
+"""What test_stats.sh and test_warm.sh ask of a mount's numbers."""
+import json
+import mmap
+import os
+import time
+
+
+def stats(mnt):
+    with open(f"{mnt}/.ckptfs/stats.json", encoding="utf-8") as f:
+        return json.load(f)
+
+
+def numbers(value, path=""):
+    """Every number by its path: {"requests.read": 5, ...}; latencies as their sum."""
+    if isinstance(value, dict):
+        return {k: v for key, x in value.items() for k, v in numbers(x, f"{path}.{key}" if path else key).items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {path: sum(row["reads"] for row in value)}
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return {path: value}
+    return {}
+
+
+LIVE = ("uptime_seconds", "memory.", "threads.")
+
+
+def change(mnt, act):
+    """What act() adds to the numbers, as far as it does. Those of what is over come a little later."""
+    before = numbers(stats(mnt))
+    act()
+    after = None
+    for _ in range(100):
+        last, after = after, numbers(stats(mnt))
+        if last and {k: v for k, v in last.items() if not k.startswith(LIVE)} == {
+            k: v for k, v in after.items() if not k.startswith(LIVE)
+        }:
+            break
+        time.sleep(0.05)
+    return {
+        k: v - before.get(k, 0)
+        for k, v in after.items()
+        if v != before.get(k, 0) and not k.startswith(LIVE)
+    }
+
+
+def direct(path):
+    return os.open(path, os.O_RDONLY | os.O_DIRECT)
+
+
+def pread(fd, n, off):
+    """One read that the kernel does not answer by itself: n and off are multiples of 4096."""
+    m = mmap.mmap(-1, n)
+    got = os.preadv(fd, [m], off)
+    return m[:got]
+
+
+def wait_for(condition):
+    for _ in range(200):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,134 @@
+#!/bin/bash
+# Bringing files into the page cache.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+python() { PYTHONPATH=$HERE "$PYTHON" -B -S - "$@"; }
+
+test_what_is_warm_is_read_without_the_daemon() {
+  mount_at m "$(big)/ckpt"
+  ckptfs warm m/npy/v.npy >out
+  grep -qE '^warm: .*, 3\.0 MiB of 1 file in the mount: ' out || fail "$(cat out)"
+  python m <<'END'
+import sys
+from stats import *
+m = sys.argv[1]
+got = change(m, lambda: open(f"{m}/npy/v.npy", "rb").read())
+assert "requests.read" not in got and "served_bytes" not in got, got
+END
+  cmp <(tail -c 3179484 m/npy/v.npy) "$(big)/v.bin"
+}
+
+test_all_of_a_directory() {
+  mount_at m "$(zoo)"
+  ckptfs warm m/npy m/npy/ m/hf >out
+  python m <<'END'
+import os, sys
+from stats import *
+m = sys.argv[1]
+
+def read_all():
+    for d in ("npy", "hf"):
+        for name in os.listdir(f"{m}/{d}"):
+            open(f"{m}/{d}/{name}", "rb").read()
+
+got = change(m, read_all)
+assert "requests.read" not in got and got["requests.open"] > 10, got
+END
+}
+
+# bytes_of WHAT [options]: of source files that are brought in.
+sources() { ckptfs warm "$@" | sed -nE 's/^warm: (.*) of ([0-9]+) source files?[,:].*/\1 \2/p'; }
+
+test_sources_are_those_that_are_needed() {
+  cd "$(big)" || exit
+  is "32.0 MiB 2" "$(sources ckpt/tensors/w)"
+  is "3.0 MiB 3" "$(sources ckpt/npy/v.npy)"
+  is "35.0 MiB 5" "$(sources ckpt)"
+  is "35.0 MiB 5" "$(sources ckpt/)"
+  is "35.0 MiB 5" "$(sources ckpt/safetensors ckpt/tensors/v)"
+  is "3.0 MiB 3" "$(sources ckpt/tensors --include=v)"
+  is "0 B 0" "$(sources ckpt/.ckptfs)"
+}
+
+test_a_rank_needs_its_part() {
+  printf 'mesh dp=2\nw dp:0\n* dp:0\n' >layout
+  is "16.0 MiB 1" "$(sources "$(big)/ckpt/ranks/00001/tensors/w" -o layout=layout)"
+  # The mount knows where the layout is; whoever warms it may be elsewhere.
+  mount_at m "$(big)/ckpt" -o layout=layout
+  mkdir elsewhere
+  cd elsewhere
+  is "16.0 MiB 1" "$(sources ../m/ranks/00001/tensors/w)"
+}
+
+test_a_whole_mount_is_its_sources() {
+  mount_at m "$(big)/ckpt"
+  ckptfs warm m >out
+  grep -qE '^warm: 35\.0 MiB of 5 source files: ' out || fail "$(cat out)"
+  python m <<'END'
+import sys
+from stats import *
+m = sys.argv[1]
+got = change(m, lambda: open(f"{m}/npy/v.npy", "rb").read())
+assert got["requests.read"] > 0, got
+END
+}
+
+test_runs() {
+  mkdir run
+  cp -r "$(big)/ckpt" run/step-1
+  cp -r "$(zoo)" run/step-2
+  find run -exec touch -d '1 hour ago' {} +
+  mount_at m run
+  is "32.0 MiB 2" "$(sources m/step-1/tensors/w)"
+  is "35.0 MiB 5" "$(sources m/step-1)"
+  is "35.0 MiB 5" "$(sources run/step-1)"
+  is "35.1 MiB" "$(sources m | sed 's/ [0-9]*$//')" # of both
+}
+
+# Whoever may use the mount need not be able to read the checkpoint.
+test_without_the_checkpoint_the_mount_is_read() {
+  big_copy c
+  mount_at m c
+  mv c d
+  ckptfs warm m/npy/v.npy >out 2>err
+  grep -q 'warning: warm: read through the mount alone: ' err || fail "$(cat err)"
+  grep -qE '^warm: 0 B of 0 source files, 3\.0 MiB of 1 file in the mount: ' out || fail "$(cat out)"
+  python m <<'END'
+import sys
+from stats import *
+m = sys.argv[1]
+got = change(m, lambda: open(f"{m}/npy/v.npy", "rb").read())
+assert "requests.read" not in got, got
+END
+}
+
+test_one_bad_file_does_not_keep_the_others_cold() {
+  big_copy c
+  rm "$(find c -name '__w_0*')"
+  mount_at m c -o allow_missing
+  status_of 2 ckptfs warm m/npy
+  grep -qE "^ckptfs: warm: .*'w'.* is missing" err || fail "$(cat err)"
+  grep -qE '3\.0 MiB of 1 file in the mount' out || fail "$(cat out)"
+}
+
+test_refusals() {
+  mkdir empty
+  mount_at m "$(big)/ckpt"
+  refused 'No such file' ckptfs warm m/tensors/absent
+  refused 'no such file' ckptfs warm "$(big)/ckpt/tensors/absent"
+  refused 'No such file' ckptfs warm absent/one
+  refused 'checkpoint' ckptfs warm empty
+  refused 'at most 64' ckptfs warm --jobs 65 m
+  refused 'needs PATH' ckptfs warm
+}
+
+cases_any_number_of_jobs() { printf '%s\n' 1 2 7 64; }
+test_any_number_of_jobs() {
+  mount_at m "$(big)/ckpt"
+  ckptfs warm --jobs "$1" m/npy >out
+  grep -qE '^warm: .* 2 files in the mount' out || fail "$(cat out)"
+  cmp <(tail -c 3179484 m/npy/v.npy) "$(big)/v.bin"
+}
+
+run_suite "$@"
