@@ -10,6 +10,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -128,6 +129,8 @@ static int run_reshard(const struct options *o)
 
 	if (rc)
 		return cmd_fail(&e);
+	/* Or each thread's heap keeps the buffers of what it has written. */
+	(void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
 	mpi = comm_mpi_start(&comm, &e);
 	if (mpi < 0)
 		return cmd_fail(&e);
