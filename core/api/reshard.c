@@ -300,6 +300,18 @@ static int write_rank(void *arg, struct comm *comm, struct err *e)
 	return ckpt_save(comm, w->s->dest, &dict, &opts, e);
 }
 
+/* Before anything else is done: could it be written at all? */
+static int check_dest(const struct resharding *s, struct err *e)
+{
+	struct storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_save_opts opts = s->r->save;
+	int rc;
+
+	opts.format = s->r->format;
+	rc = ckpt_save_writer(&opts, &writer, e);
+	return rc ? rc : storage_writer_validate_checkpoint_id(&writer, s->dest, e);
+}
+
 static int write_all(struct resharding *s, struct err *e)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -334,7 +346,9 @@ int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct err
 	int rc;
 
 	r->tensors = r->objects = r->bytes = 0;
-	rc = list_entries(&s, e);
+	rc = check_dest(&s, e);
+	if (!rc)
+		rc = list_entries(&s, e);
 	if (!rc)
 		rc = count_ranks(&s, e);
 	if (!rc)

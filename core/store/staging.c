@@ -79,10 +79,11 @@ static int take_lock(struct staging *s, struct err *e)
 		bool made = fd >= 0;
 		int rc;
 
-		if (!made && errno == EEXIST)
+		if (!made && errno == EEXIST) {
 			fd = openat(p->parent, p->lock, flags);
-		if (fd < 0 && errno == ENOENT)
-			continue; /* whoever had it has just finished */
+			if (fd < 0 && errno == ENOENT)
+				continue; /* whoever had it has just finished */
+		}
 		if (fd < 0)
 			return err_sys(e, errno, "make '%s.partial.lock'", p->path);
 		rc = lock_file(p, fd, made, e);

@@ -178,7 +178,9 @@ static int check_entry(const struct place *p, int dir, const char *name, bool ov
 	struct stat st;
 
 	if (!overwrite)
-		return err_set(e, EEXIST, "'%s' is there already, and not empty", p->path);
+		return err_set(e, EEXIST,
+			       "'%s' is there already, and not empty: without 'overwrite' it stays",
+			       p->path);
 	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
 		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
 	if (!is_checkpoint_file(name) || S_ISDIR(st.st_mode))

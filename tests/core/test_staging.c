@@ -159,7 +159,8 @@ END_TEST
 START_TEST(an_old_checkpoint_is_replaced_when_asked_for)
 {
 	must_save('a', false);
-	REFUSED(save('b', false, &e), EEXIST, "'%s' is there already, and not empty", dest);
+	REFUSED(save('b', false, &e), EEXIST,
+		"'%s' is there already, and not empty: without 'overwrite' it stays", dest);
 	ck_assert_int_eq(tag_at("ckpt"), 'a');
 	must_save('b', true);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
