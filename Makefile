@@ -127,6 +127,7 @@ check-tsan:
 check-torch: all
 	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@tests/torch/run.sh
+	@tests/torch/reshard.sh
 	@tests/torch/clients.sh
 
 # FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.

@@ -11,6 +11,8 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,6 +86,37 @@ static void show_warning(void *arg, const char *what)
 	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
 }
 
+/* ---- being stopped ---- */
+
+static atomic_int stop; /* the number of the signal */
+
+static void on_signal(int number)
+{
+	atomic_store(&stop, number);
+}
+
+/* The first one is waited for until what has been written is removed; the next one kills. */
+static void catch_signals(void)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction old,
+		catch = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_RESETHAND };
+
+	(void)sigemptyset(&catch.sa_mask);
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_DFL)
+			(void)sigaction(numbers[i], &catch, NULL);
+}
+
+/* As if it had not been caught. */
+static void die_of(int number)
+{
+	(void)signal(number, SIG_DFL);
+	(void)raise(number);
+}
+
+/* ---- the command ---- */
+
 /* The bar, the warnings and the last word are rank 0's. */
 static int reshard(const struct options *o, struct reshard *r, struct err *e)
 {
@@ -107,6 +140,8 @@ static int reshard(const struct options *o, struct reshard *r, struct err *e)
 		r->warn_arg = r->progress_arg = &p;
 		r->progress = show_progress;
 	}
+	r->stop = &stop;
+	catch_signals();
 	rc = ckpt_reshard(c, o->args[1], r, e);
 	progress_end(&p);
 	if (rc)
@@ -140,6 +175,8 @@ static int run_reshard(const struct options *o)
 	rc = reshard(o, &r, &e);
 	if (r.comm)
 		rc = comm_mpi_end(&comm, rc, &e);
+	if (rc && atomic_load(&stop))
+		die_of(atomic_load(&stop));
 	/* All ranks fail with the same sentence, and mpirun kills the others when one has failed: it is
 	 * for rank 0 to say so. */
 	if (rc && speaks)

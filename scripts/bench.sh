@@ -1,9 +1,10 @@
 #!/bin/bash
-# bench.sh - what ckptfs costs, next to what a user would use instead. See bench.py for the cases.
+# bench.sh - what ckptfs costs, next to what a user would use instead. See bench.py for the cases, and
+# bench_reshard.py for one that takes minutes.
 #
-# Needs root and the chroot with PyTorch (scripts/chroot.sh makes it) for generating .metadata files
-# and for Python's pickle.load of them. Data goes to $BENCH_DIR (default build/bench, 0.4 GB) and
-# is kept. Results: a table on stdout, build/bench/results.json.
+# Needs root and the chroot with PyTorch (scripts/chroot.sh makes it) for generating checkpoints and
+# for doing with them what ckptfs does. Data goes to $BENCH_DIR (default build/bench, 3 GB and 3 more
+# for a while) and is kept. Results: tables on stdout, results.json and reshard.json in there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,4 +27,5 @@ else
 	1.3M 20000 64
 	CASES
 fi
-exec python3 scripts/bench.py "$dir"
+python3 scripts/bench.py "$dir"
+if [ "$(id -u)" = 0 ]; then python3 scripts/bench_reshard.py "$dir"; fi

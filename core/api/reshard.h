@@ -22,6 +22,7 @@
 #include "api/ckpt.h"
 #include "api/ckpt_save.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -46,6 +47,9 @@ struct reshard {
 	/* Bytes written of bytes to write, from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
+	/* Not 0: give up, with ECANCELED, and leave what a failure leaves. A signal handler may set
+	 * it. May be NULL. */
+	const atomic_int *stop;
 	/* Filled in. */
 	uint64_t tensors, objects, bytes;
 };

@@ -21,6 +21,11 @@ struct planner {
 	struct save_planner inner;
 };
 
+static int check_stop(const struct resharding *s, struct err *e)
+{
+	return s->r->stop && atomic_load(s->r->stop) ? err_set(e, ECANCELED, "stopped") : 0;
+}
+
 /* ---- tensors ---- */
 
 /* One chunk that is being written. */
@@ -120,6 +125,7 @@ static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct err *e)
 {
 	struct pull *p = arg;
 	size_t size = dtype_info(p->t->dtype)->size;
+	int rc;
 
 	if (off % size || n % size)
 		return err_set(e, EINVAL, "'%s': a part of an element is asked for",
@@ -127,7 +133,8 @@ static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct err *e)
 	p->to = to;
 	p->n_shards = 0;
 	(void)box_of_range(p->t->n_dims, p->len, off / size, n / size, add_box, p);
-	return load_boxes(p, e);
+	rc = check_stop(p->s, e);
+	return rc ? rc : load_boxes(p, e);
 }
 
 static void pull_close(void *arg)
@@ -273,7 +280,10 @@ static int get_data(void *self, const struct write_item *item, struct source *re
 	const struct wanted w = { &item->index, item->type != WRITE_BYTE_IO };
 	const struct reshard_entry *const *found =
 		bsearch(&w, p->s->by_name, p->s->n, sizeof(*p->s->by_name), compare);
+	int rc = check_stop(p->s, e);
 
+	if (rc)
+		return rc;
 	if (!found)
 		return err_set(e, EINVAL, "'%s': there is nothing of that name and kind to write",
 			       FQN_TEXT(item->index.fqn, item->index.fqn_len));

@@ -152,12 +152,24 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct er
 
 /* ---- forms ---- */
 
+/* The pickle in an archive, if it needs nothing else in there. */
+static bool plain_pickle(const void *data, size_t len, const void **ret, size_t *ret_n)
+{
+	return torch_item_unwrap(data, len, ret, ret_n) && is_pickle(*ret, *ret_n);
+}
+
 static int to_torch(enum object_form from, const void *data, size_t len, struct buf *ret,
 		    struct err *e)
 {
 	struct buf pickle = BUF_INIT(ret->max);
+	const void *p;
+	size_t n;
 	int rc = 0;
 
+	if (from == OBJECT_PICKLE && torch_item_is(data, len) && !plain_pickle(data, len, &p, &n)) {
+		buf_add(ret, data, len);
+		return 0;
+	}
 	if (from == OBJECT_JSON)
 		rc = json_to_pickle(data, len, &pickle, e);
 	else if (!is_pickle(data, len))
@@ -180,7 +192,7 @@ static int to_pickle(enum object_form from, const void *data, size_t len, struct
 
 	if (from == OBJECT_JSON)
 		return json_to_pickle(data, len, ret, e);
-	if (torch_item_unwrap(data, len, &pickle, &n) && is_pickle(pickle, n)) {
+	if (plain_pickle(data, len, &pickle, &n)) {
 		buf_add(ret, pickle, n);
 		return 0;
 	}

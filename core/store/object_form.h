@@ -10,8 +10,9 @@
  * From OBJECT_PICKLE to OBJECT_TORCH a pickle gets an archive around it, and bytes become an
  * archive of a Python bytes object. From OBJECT_TORCH to OBJECT_PICKLE an archive becomes the
  * pickle in it, unless it holds tensors: HyperParallel has no form for those, and gets the archive
- * as bytes. JSON becomes the Python value that it reads as; where it holds numbers or strings that
- * the JSON library has no room for, a string of the text.
+ * as bytes, which on the way back are the archive again. JSON becomes the Python value that it
+ * reads as; where it holds numbers or strings that the JSON library has no room for, a string of
+ * the text.
  *
  * Nothing is executed: pickles are looked at, and copied.
  *

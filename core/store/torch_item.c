@@ -379,8 +379,8 @@ static int64_t read_bytes(void *arg, uint64_t off, void *to, size_t len, struct 
 
 struct search {
 	const struct blob *b;
-	uint64_t at, size;
-	bool found;
+	uint64_t at, size; /* of the pickle */
+	bool found, has_tensors;
 };
 
 /* Behind the prefix, which may be any. */
@@ -393,7 +393,7 @@ static int look_at(void *arg, const struct zip_member *m, struct err *e)
 	struct search *s = arg;
 
 	if (n >= strlen(storage) && !memcmp(name, storage, strlen(storage)))
-		return err_set(e, ERR_UNSUPPORTED, "the object has tensors in it");
+		s->has_tensors = true;
 	if (n != strlen(pickle) || memcmp(name, pickle, n) != 0)
 		return 0;
 	s->found = true;
@@ -401,16 +401,30 @@ static int look_at(void *arg, const struct zip_member *m, struct err *e)
 	return zip_member_data(s->b, m, &s->at, e);
 }
 
-bool torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n)
+static bool search(const void *item, size_t n, struct search *s)
 {
 	struct bytes bytes = { item, n };
 	struct blob b = { read_bytes, &bytes, n };
-	struct search s = { .b = &b };
 	struct err e = { 0 };
 
-	if (!zip_magic(item, n) || zip_each(&b, look_at, &s, &e) || !s.found)
+	*s = (struct search){ .b = &b };
+	return zip_magic(item, n) && !zip_each(&b, look_at, s, &e) && s->found;
+}
+
+bool torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n)
+{
+	struct search s;
+
+	if (!search(item, n, &s) || s.has_tensors)
 		return false;
-	*ret = bytes.p + s.at;
+	*ret = (const uint8_t *)item + s.at;
 	*ret_n = (size_t)s.size;
 	return true;
+}
+
+bool torch_item_is(const void *item, size_t n)
+{
+	struct search s;
+
+	return search(item, n, &s);
 }

@@ -61,5 +61,7 @@ int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct e
 int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct err *e);
 /* The pickle in an item without tensors: *ret is a part of it. False: it is something else. */
 bool torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n);
+/* Is it an item, with or without tensors? */
+bool torch_item_is(const void *item, size_t n);
 
 #endif

@@ -98,6 +98,8 @@ START_TEST(an_archive_with_tensors_stays_one)
 	ck_assert(!torch_item_wrap(storage, sizeof(storage), &a, &e));
 	p = convert(OBJECT_TORCH, OBJECT_PICKLE, a.data, a.len);
 	is(&p, a.data, a.len);
+	p = convert(OBJECT_PICKLE, OBJECT_TORCH, a.data, a.len);
+	is(&p, a.data, a.len);
 	buf_release(&a);
 	p = convert(OBJECT_TORCH, OBJECT_PICKLE, "no archive", 10);
 	is(&p, "no archive", 10);
@@ -124,6 +126,22 @@ static const struct {
 	{ "NaN", PICKLE("X\x03\0\0\0NaN") },
 	{ "\"\\ud800\"", PICKLE("X\x08\0\0\0\"\\ud800\"") },
 };
+
+/* One that would not have stayed an archive is bytes that happen to look like one. */
+START_TEST(bytes_that_are_an_archive_without_tensors_are_python_bytes)
+{
+	struct buf a = BUF_INIT(1 << 20);
+	struct err e;
+	struct buf p;
+
+	ck_assert(!torch_item_wrap(seven, sizeof(seven), &a, &e));
+	p = pickle_in(convert(OBJECT_PICKLE, OBJECT_TORCH, a.data, a.len));
+	ck_assert_uint_eq(p.len, a.len + 12);
+	ck_assert_mem_eq(p.data + 11, a.data, a.len);
+	buf_release(&p);
+	buf_release(&a);
+}
+END_TEST
 
 START_TEST(json_becomes_the_value_it_reads_as)
 {
@@ -183,6 +201,7 @@ Suite *object_form_suite(void)
 	tcase_add_test(t, a_pickle_gets_an_archive_and_loses_it_again);
 	tcase_add_test(t, what_is_no_whole_pickle_becomes_python_bytes);
 	tcase_add_test(t, an_archive_with_tensors_stays_one);
+	tcase_add_test(t, bytes_that_are_an_archive_without_tensors_are_python_bytes);
 	tcase_add_loop_test(t, json_becomes_the_value_it_reads_as, 0,
 			    sizeof(values) / sizeof(*values));
 	tcase_add_test(t, a_thousand_and_one_elements_come_in_two_batches);

@@ -110,11 +110,13 @@ static int check_item(const uint8_t *item, size_t n)
 	ck_assert_msg(!zip_each(&b, find, &p, &e), "%s", e.msg);
 	if (!p.data) {
 		ck_assert(torch_item_unwrap(item, n, &pkl, &pkl_len));
+		ck_assert(torch_item_is(item, n));
 		ck_assert_uint_eq((uint64_t)((const uint8_t *)pkl - item), p.pickle);
 		ck_assert_uint_eq(pkl_len, p.pickle_len);
 		ck_assert_int_eq(torch_item_wrap(pkl, pkl_len, &ours, &e), 0);
 	} else {
 		ck_assert(!torch_item_unwrap(item, n, &pkl, &pkl_len));
+		ck_assert(torch_item_is(item, n));
 		k = load(item + p.pickle, p.pickle_len);
 		v = pickle_root(k);
 		ret = !torch_tensor_read(&v, &t, &e) && is_plain(&t) ? 2 : 0;
@@ -272,6 +274,7 @@ START_TEST(what_is_no_such_archive_stays_wrapped)
 
 		mem_init(&m, b.data, cut);
 		ck_assert(!torch_item_unwrap(m.p, cut, &back, &n));
+		ck_assert(!torch_item_is(m.p, cut));
 		mem_release(&m);
 	}
 	ck_assert(!back && n == 7);

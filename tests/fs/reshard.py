@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""What test_reshard.sh needs Python for.
+
+    reshard.py same DIFF LISTED all|tensors   DIFF, `ckptfs diff --json A B`, says that B has all that is in
+                                              LISTED, `ckptfs ls --json A`, and can be read; or of the
+                                              tensors all that safetensors files can hold
+    reshard.py excludes < LISTED              options that leave out what those cannot hold
+    reshard.py kill CKPTFS SRC                200 kills of a save over a checkpoint: see there
+    reshard.py signal NAME COMMAND...         it gets the signal while it writes, and ends of it at once
+    reshard.py memory MIB COMMAND...          it needs less than that
+"""
+import hashlib
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+
+def fits_safetensors(entry):
+    name = entry["fqn"]
+    return entry["dtype"] not in ("complex32", "complex128") and "\0" not in name and \
+        (entry["dtype"], entry["shape"]) != ("float4_e2m1fn_x2", [])
+
+
+def same(diff, listed, what):
+    with open(diff, encoding="utf-8") as f:
+        told = json.load(f)
+    with open(listed, encoding="utf-8") as f:
+        entries = json.load(f)
+    left_out = {x["fqn"] for x in entries if x.get("fault") is not None or
+                what == "tensors" and (x["type"] != "tensor" or not fits_safetensors(x))}
+    bad = [x for x in told["tensors"] if x["fqn"] not in left_out or x["result"] in ("only_b", "kind")]
+    assert not bad, bad[:3]
+    count = sum(x["fqn"] not in left_out for x in entries)
+    assert told["summary"]["equal"] >= count, (told["summary"], count)
+
+
+def excludes():
+    for x in json.load(sys.stdin):
+        if x["type"] == "tensor" and not fits_safetensors(x):
+            # A glob of bytes; some of them cannot be said in an argument.
+            print("--exclude=" + re.sub(rb"[^A-Za-z0-9._-]", b"?", x["fqn"].encode()).decode())
+
+
+def state(directory):
+    """Names and contents of its files."""
+    found = []
+    for name in sorted(os.listdir(directory)):
+        with open(f"{directory}/{name}", "rb") as f:
+            found.append((name, hashlib.sha256(f.read()).digest()))
+    return found
+
+
+def kill(ckptfs, src):
+    """Two ways to write SRC, of which a and b are the results, take turns at x. After every kill x is
+    one of them, and one in ten saves is not killed and leaves nothing but its result."""
+    args = {"a": ["--ranks=4"], "b": ["--ranks=3", "--threads=2", "--include=model.*"]}
+    seed = random.SystemRandom().randrange(1 << 32)
+    r = random.Random(seed)
+    print("seed", seed)
+
+    def start(to):
+        return subprocess.Popen([ckptfs, "reshard", "-q", "--index=:memory:", "--overwrite", src, "x", *args[to]])
+
+    want = {to: state(to) for to in args}
+    assert want["a"] != want["b"]
+    at, took, killed, late = "a", [], 0, 0
+    while killed < 200:
+        to = "b" if at == "a" else "a"
+        whole = len(took) < 5 or r.random() < 0.1
+        began = time.monotonic()
+        p = start(to)
+        if whole:
+            assert p.wait() == 0, f"after {killed} kills"
+            took.append(time.monotonic() - began)
+            left = [n for n in os.listdir(".") if "partial" in n]
+            assert not left, left
+        else:
+            time.sleep(r.random() * 1.1 * sorted(took)[len(took) // 2])
+            p.kill()
+            killed += p.wait() == -signal.SIGKILL
+        found = [d for d in want if state("x") == want[d]]
+        assert found, f"neither the old nor the new after {killed} kills: {[n for n, _ in state('x')]}"
+        assert found == [to] or not whole, found
+        late += found == [to] and not whole
+        at = found[0]
+    print(f"{killed} kills, {late} saves were done by then, {len(took)} were left alone")
+    assert start("a").wait() == 0 and state("x") == want["a"]
+    assert late < 190, "too quick"
+
+
+def send(name, *command):
+    number = getattr(signal, "SIG" + name)
+    # Shells have their background jobs ignore SIGINT.
+    p = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    while not os.path.exists("x.partial/__0_0.distcp"):
+        assert p.poll() is None, "too quick"
+        time.sleep(0.002)
+    p.send_signal(number)
+    began = time.monotonic()
+    status = p.wait(20)
+    assert status == -number, f"status {status}"
+    assert time.monotonic() - began < 5, "too late"
+
+
+def memory(limit, *command):
+    subprocess.run(command, check=True)
+    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(f"{mib:.1f} MiB")
+    assert mib < float(limit), f"{mib} MiB"
+
+
+if __name__ == "__main__":
+    {"same": same, "excludes": excludes, "kill": kill, "signal": send, "memory": memory}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,364 @@
+#!/bin/bash
+# reshard: every fixture there and back, the same bytes every time, and at DST the old checkpoint or the
+# new one whatever happens.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Warnings are shown where it fails.
+reshard() { ckptfs reshard -q --index=:memory: "$@" 2>>"$T/said" || { cat "$T/said" && false; }; }
+
+nothing_left_over() { [[ -z $(find "${1:-.}" -name '*.partial*') ]] || fail "$(find "${1:-.}" -name '*.partial*')"; }
+
+# The checkpoint of a fixture: a directory, or a file.
+checkpoint() { python3 -c '
+import json, os, sys
+try:
+    with open(sys.argv[1] + "/expected.json") as f:
+        print(sys.argv[1] + "/" + json.load(f).get("ckpt", "ckpt"))
+except FileNotFoundError:
+    print(sys.argv[1] + "/ckpt")' "$(realpath "$DATA/$1")"; }
+
+helper() { python3 "$HERE/reshard.py" "$@"; }
+
+# same A B [all|tensors [incomplete]]: what can be read of A is in B, byte for byte, and nothing else; or of
+# the tensors all that safetensors files can hold.
+same() {
+  local complete=()
+  [[ ${4:-} != incomplete ]] || complete=(--allow-missing)
+  ckptfs diff --json --index=:memory: "${complete[@]}" "$1" "$2" >"$T/same" 2>"$T/err" || (($? == 1)) || cat "$T/err"
+  ckptfs ls --json --index=:memory: "${complete[@]}" "$1" >"$T/listed"
+  helper same "$T/same" "$T/listed" "${3:-all}"
+}
+
+# What is in a directory: names and contents.
+digest() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
+
+# ---- there and back ----
+
+cases_every_fixture_there_and_back() {
+  local d
+  for d in "$DATA"/*/ckpt; do
+    [[ ! -e $d ]] || basename "$(dirname "$d")"
+  done
+}
+test_every_fixture_there_and_back() {
+  local src format some=() types=() complete=()
+  src=$(checkpoint "$1")
+  if ! ckptfs reshard -q --index=:memory: "$src" dcp --ranks=$((${#1} % 5 + 1)) 2>err; then
+    is 1 "$(grep -vc warning: err)"
+    [[ ! -e dcp ]]
+    nothing_left_over
+    # What is not whole can be left out.
+    ckptfs ls --index=:memory: --allow-missing "$src" >/dev/null 2>&1 || return 0
+    some=(--allow-missing) complete=(all incomplete)
+    reshard "$src" dcp --ranks=3 "${some[@]}"
+  fi
+  format=$(ckptfs info --json --index=:memory: "${some[@]}" "$src" | python3 -c 'import json, sys; print(json.load(sys.stdin)["format"])')
+  digest "$(dirname "$src")" >before
+  [[ $(ckptfs ls --index=:memory: dcp) ]] || return 0
+  mapfile -t types < <(ckptfs ls --json --index=:memory: "${some[@]}" "$src" | helper excludes)
+  reshard "$src" hp --format=hyperparallel --ranks=3 "${some[@]}" "${types[@]}"
+  reshard hp dcp2 --zstd --file-per-item --ranks=2
+  reshard dcp2 hp2 --format=hyperparallel
+  reshard hp2 dcp3 --threads=3
+  reshard dcp2 st --format=safetensors --ranks=2
+  # Objects have one form in each format; those of torch.save files and of HyperParallel's get one.
+  case $format in
+    hyperparallel) same "$src" hp "${complete[@]}" ;;
+    torchsave) same "$src" dcp tensors "${complete[1]:-}" ;;
+    *) same "$src" dcp "${complete[@]}" ;;
+  esac
+  same "$src" hp tensors "${complete[1]:-}"
+  same "$src" dcp tensors "${complete[1]:-}"
+  same dcp2 dcp3
+  same hp hp2 tensors
+  same hp st tensors
+  ckptfs check --data --index=:memory: dcp >/dev/null
+  ckptfs check --data --index=:memory: hp >/dev/null
+  digest "$(dirname "$src")" | cmp - before
+  nothing_left_over
+}
+
+cases_a_mount_of_it_is_the_same() { printf '%s\n' zoo mp4_mesh2d mp4_zstd weird_fqns shapes dtypes; }
+test_a_mount_of_it_is_the_same() {
+  local src=$ZOO_CKPT
+  [[ $1 == zoo ]] || src=$(checkpoint "$1")
+  reshard "$src" x --ranks=4 --threads=2
+  mount_at a "$src"
+  mount_at b x
+  # All but how it is cut, which info.json tells.
+  diff -r --exclude=.ckptfs a b
+  diff <(cd a && find . -printf '%p %y %s\n' | grep -v ckptfs/ | sort) \
+    <(cd b && find . -printf '%p %y %s\n' | grep -v ckptfs/ | sort)
+}
+
+cases_twice_the_same_files() {
+  printf '%s\n' "--ranks=5" "--ranks=3 --zstd --threads=3" "--ranks=2 --file-per-item --jobs=7" \
+    "--format=hyperparallel --ranks=4" "--format=safetensors --ranks=3 --shard-size=2000" \
+    "--format=safetensors --layout=mesh" "--layout=mesh --save-to-lowest-rank --dtype=bf16"
+}
+test_twice_the_same_files() {
+  mesh_of_six
+  reshard "$ZOO_CKPT" x "$@"
+  reshard "$ZOO_CKPT" y "$@" --jobs=1
+  reshard x z --format=dcp --ranks=9
+  reshard "$ZOO_CKPT" x "$@" --overwrite
+  diff -r x y
+  same y z tensors
+}
+
+mesh_of_six() {
+  cat >mesh <<'END'
+mesh dp=2 tp=3
+*.q.weight tp:1 dp:0
+*.wide tp:-1
+*lm_head.weight tp:0 dp:0
+END
+}
+
+# The box that each rank has is the one that ranks/ shows.
+test_the_parts_are_those_of_the_layout() {
+  local i
+  mesh_of_six
+  reshard "$ZOO_CKPT" x --layout=mesh --model --format=safetensors
+  mount_at m "$ZOO_CKPT" -o layout=mesh
+  [[ $(entries x) ]]
+  for ((i = 0; i < 6; i++)); do
+    readers digest "m/ranks/0000$i/model.safetensors" | sort >shown
+    python3 - x "$((i + 1))" <<'END' >written
+import glob, hashlib, json, sys
+for path in glob.glob(f"{sys.argv[1]}/shard-{int(sys.argv[2]):05}-*.safetensors"):
+    data = open(path, "rb").read()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, t in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            begin, end = (start + n for n in t["data_offsets"])
+            print(hashlib.sha256(data[begin:end]).hexdigest() + "  " + name)
+END
+    # Of what several ranks hold one has written it.
+    sort written | comm -13 shown - >too_much
+    [[ ! -s too_much ]] || fail "rank $i wrote $(cat too_much)"
+    cat written >>all
+  done
+  is "$(cut -c67- <(for ((i = 0; i < 6; i++)); do readers digest "m/ranks/0000$i/model.safetensors"; done) | sort -u | xargs)" \
+    "$(cut -c67- all | sort -u | xargs)"
+}
+
+test_the_model_alone() {
+  reshard "$ZOO_CKPT" x --model
+  mount_at m "$ZOO_CKPT"
+  readers digest m/hf/model.safetensors | sort >want
+  ckptfs ls --index=:memory: x | while IFS= read -r name; do
+    printf '%s  %s\n' "$(ckptfs cat x "tensors/$name" | sha256sum | cut -c1-64)" "$name"
+  done | sort | diff - want
+  reshard "$ZOO_CKPT" st --model --format=safetensors
+  readers digest st/model.safetensors | sort | diff - want
+}
+
+test_names_and_types_are_those_of_the_tree() {
+  local o=(--include='model.*' --exclude='*.ids' --dtype=bf16)
+  echo 's/^model\./m./' >rules
+  reshard "$ZOO_CKPT" x "${o[@]}" --rename=rules --ranks=2
+  mount_at a "$ZOO_CKPT" -o include='model.*',exclude='*.ids',dtype=bf16,rename=rules
+  mount_at b x
+  diff -r a/tensors b/tensors
+  [[ $(ls b/tensors) && ! -e b/tensors/model.ids ]]
+}
+
+# ---- what is said ----
+
+test_it_says_what_it_wrote() {
+  status_of 0 ckptfs reshard "$ZOO_CKPT" x --ranks=2
+  grep -qE '^x: 14 tensors, 0 objects, [0-9.]+ .?i?B for 2 ranks$' out || fail "$(cat out)"
+  status_of 0 ckptfs reshard -q "$ZOO_CKPT" y
+  [[ ! -s out && ! -s err ]]
+}
+
+test_options_that_cannot_be() {
+  local r=(ckptfs reshard "$ZOO_CKPT" x)
+  refused "option 'format': 'gguf' is none of dcp, hyperparallel, safetensors$" "${r[@]}" --format=gguf
+  refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=safetensors --zstd
+  refused "option 'threads' is for --format=dcp$" "${r[@]}" --format=hyperparallel --threads=2
+  refused "option 'file_per_item' is for --format=dcp$" "${r[@]}" --format=safetensors --file-per-item
+  refused "option 'zstd': levels are 1 to 22$" "${r[@]}" --zstd=23
+  refused "option 'threads': at most 256$" "${r[@]}" --threads=257
+  refused "option 'jobs': at most 256$" "${r[@]}" --jobs=257
+  refused "option 'ranks': 'many' is not a number" "${r[@]}" --ranks=many
+  refused "65537 ranks: at most 65536$" "${r[@]}" --ranks=65537
+  refused "option 'dtype'.*int8" "${r[@]}" --dtype=int8
+  refused "'nowhere'.*No such file" "${r[@]}" --layout=nowhere
+  refused "'nowhere'" ckptfs reshard nowhere x
+  refused "usage|DST" ckptfs reshard "$ZOO_CKPT"
+  mesh_of_six
+  refused "layout 'mesh' is for 6 ranks, not 4$" "${r[@]}" --layout=mesh --ranks=4
+  [[ $(entries . | xargs -n 1 | sort | xargs) == "err mesh out" ]] || fail "$(entries .)"
+}
+
+test_a_layout_must_have_all_of_every_tensor() {
+  local r=(ckptfs reshard "$ZOO_CKPT" x --include=model.lm_head.weight --layout=l)
+  echo '{"0": {"model.lm_head.weight": {"mesh_shape": [2], "tensor_map": [0, -1], "rank_list": [0, 1]}},
+         "1": {}}' >l
+  refused "layout 'l': no rank has .*32, ?16.* of 'model.lm_head.weight' at .*32, ?0.*" "${r[@]}"
+  echo '{"0": {}, "1": {}}' >l
+  refused "layout 'l': no rank has .*64, ?16.* of 'model.lm_head.weight' at .*0, ?0.*" "${r[@]}"
+  echo '{"0": {"model.lm_head.weight": {}}, "2": {"model.lm_head.weight": {}}}' >l
+  refused "layout 'l': there is no rank 1 of 0 to 2$" "${r[@]}"
+  [[ ! -e x ]]
+  nothing_left_over
+}
+
+# ---- where it may be written ----
+
+test_what_is_there_stays() {
+  reshard "$ZOO_CKPT" x
+  digest x >before
+  refused "'.*/x' is there already, and not empty: without 'overwrite' it stays$" ckptfs reshard "$ZOO_CKPT" x
+  digest x | cmp - before
+  echo hello >x/README
+  refused "'.*/x' holds 'README', which is no part of a checkpoint and would be lost$" ckptfs reshard --overwrite "$ZOO_CKPT" x
+  rm x/README
+  digest x | cmp - before
+  touch file
+  refused "'.*/file' is there already, and no directory$" ckptfs reshard --overwrite "$ZOO_CKPT" file
+  mkdir empty
+  reshard "$ZOO_CKPT" empty
+  diff -r x empty
+  reshard "$ZOO_CKPT" empty/. --overwrite --ranks=2
+  nothing_left_over
+}
+
+test_dst_in_src_and_src_in_dst() {
+  mkdir d
+  reshard "$ZOO_CKPT" d/src
+  digest d/src >before
+  refused "'.*/d/src' is there already" ckptfs reshard d/src d/src
+  refused "'.*/d' holds 'src', which is no part of a checkpoint" ckptfs reshard d/src d --overwrite
+  reshard d/src d/src/new --ranks=2
+  same d/src d/src/new
+  rm -r d/src/new
+  digest d/src | cmp - before
+  nothing_left_over
+}
+
+# The old one is read until the new one is complete.
+test_a_checkpoint_may_be_replaced_by_itself() {
+  reshard "$ZOO_CKPT" x --ranks=3
+  reshard x x --overwrite --ranks=7 --zstd
+  same "$ZOO_CKPT" x
+  [[ -e x/__6_0.distcp ]]
+  reshard x x --overwrite --format=hyperparallel
+  same "$ZOO_CKPT" x tensors
+  [[ ! -e x/__6_0.distcp ]]
+  nothing_left_over
+}
+
+test_two_at_once() {
+  local pid
+  "$CKPTFS" reshard -q "$(big)/ckpt" x --ranks=16 --jobs=1 --zstd=9 &
+  pid=$!
+  wait_until test -e x.partial
+  kill -STOP $pid
+  refused "another process is saving to '.*/x'" ckptfs reshard "$ZOO_CKPT" x
+  kill -CONT $pid
+  wait $pid
+  same "$(big)/ckpt" x
+  nothing_left_over
+}
+
+test_what_somebody_else_has_called_partial() {
+  mkdir x.partial
+  echo mine >x.partial/w
+  refused "'.*x.partial' is in the way" ckptfs reshard "$ZOO_CKPT" x
+  [[ $(cat x.partial/w) == mine && ! -e x ]]
+}
+
+test_a_directory_that_is_read_only() {
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir d
+  mount -t tmpfs tmpfs d
+  mount -o remount,ro d
+  refused "'.*d/x'.*Read-only file system" ckptfs reshard "$ZOO_CKPT" d/x
+  refused "'no/x'.*No such file" ckptfs reshard "$ZOO_CKPT" no/x
+}
+
+# ---- what goes wrong ----
+
+test_a_full_disk() {
+  local o
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir small
+  mount -t tmpfs -o size=20m tmpfs small
+  reshard "$ZOO_CKPT" small/x
+  digest small/x >before
+  for o in "--ranks=4" "--ranks=3 --threads=2 --jobs=5" "--format=hyperparallel" "--format=safetensors"; do
+    # shellcheck disable=SC2086 # words
+    refused "'.*(_|model).*'.*No space left on device" ckptfs reshard "$(big)/ckpt" small/y $o
+    [[ $(entries small) == x* && ! -e small/y ]] || fail "$(find small)"
+    # shellcheck disable=SC2086 # words
+    refused "No space left on device" ckptfs reshard "$(big)/ckpt" small/x --overwrite $o
+    digest small/x | cmp - before
+    nothing_left_over small
+  done
+  mount -o remount,size=40m small
+  reshard "$(big)/ckpt" small/x --overwrite --ranks=4
+  same "$(big)/ckpt" small/x
+}
+
+# What ends early when it is read.
+test_a_source_that_cannot_be_read() {
+  big_copy src
+  ckptfs index src 2>/dev/null || true
+  truncate -s -100000 src/__w_1.distcp
+  status_of 2 ckptfs reshard src x --ranks=2
+  [[ $(wc -l <err) == 1 ]] || fail "$(cat err)"
+  grep -q "__w_1.distcp" err || fail "$(cat err)"
+  [[ ! -e x ]]
+  nothing_left_over
+}
+
+cases_signals_leave_nothing() { printf '%s\n' INT TERM HUP; }
+test_signals_leave_nothing() {
+  reshard "$ZOO_CKPT" x
+  digest x >before
+  helper signal "$1" "$CKPTFS" reshard "$(big)/ckpt" x --overwrite --ranks=4 --zstd=12
+  digest x | cmp - before
+  nothing_left_over
+}
+
+# 200 kills of a save over a checkpoint. Two checkpoints take turns at x.
+test_killed_at_any_moment_the_old_or_the_new() {
+  reshard "$ZOO_CKPT" a --ranks=4
+  reshard "$ZOO_CKPT" b --ranks=3 --threads=2 --include='model.*'
+  cp -r a x
+  helper kill "$CKPTFS" "$ZOO_CKPT"
+  nothing_left_over
+}
+
+# ---- memory ----
+
+# A tensor of 256 MiB in a file of safetensors; where it is not written it takes no room.
+cases_memory_does_not_grow_with_tensors() {
+  printf '%s\n' "--ranks=4" "--ranks=2 --threads=2" "--layout=columns" "--zstd=1 --jobs=2" "--format=safetensors" \
+    "--format=hyperparallel --ranks=3"
+}
+test_memory_does_not_grow_with_tensors() {
+  echo -e 'mesh tp=4\n* tp:1' >columns
+  python3 - src.safetensors <<'END'
+import json, sys
+header = json.dumps({"w": {"dtype": "BF16", "shape": [16384, 8192], "data_offsets": [0, 1 << 28]}}).encode()
+with open(sys.argv[1], "wb") as f:
+    f.write(len(header).to_bytes(8, "little") + header)
+    for i in range(0, 256, 16):
+        f.seek(8 + len(header) + (i << 20))
+        f.write(i.to_bytes(8, "little") * 512)
+    f.truncate(8 + len(header) + (1 << 28))
+END
+  mkdir big
+  if [[ $(id -u) == 0 ]]; then mount -t tmpfs tmpfs big; fi
+  helper memory 64 "$CKPTFS" reshard -q src.safetensors big/x "$@"
+  same src.safetensors big/x
+}
+
+ZOO_CKPT=
+if [[ ${1:-} == --inside ]]; then ZOO_CKPT=$(zoo); fi
+run_suite "$@"
