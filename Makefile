@@ -122,7 +122,7 @@ check-asan:
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
 	@MOUNTS="damage diff export mount reads run stats" \
-	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index run save_run writer_dcp" \
+	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index pagemap run save_run writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 check-torch: all
 	@MPI=$(WITH_MPI) scripts/setup.sh test

@@ -4,7 +4,6 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -14,13 +13,6 @@ void handles_init(struct handles *hs)
 {
 	hs->first = NULL;
 	(void)pthread_mutex_init(&hs->lock, NULL);
-}
-
-void handles_release(struct handles *hs)
-{
-	while (hs->first)
-		handle_close(hs, hs->first);
-	(void)pthread_mutex_destroy(&hs->lock);
 }
 
 static void link_in(struct handles *hs, struct handle *h)
@@ -45,6 +37,20 @@ static void link_out(struct handles *hs, struct handle *h)
 		hs->first = h->next;
 }
 
+static void close_handle(struct handles *hs, struct handle *h)
+{
+	link_out(hs, h);
+	ckpt_file_close(h->file);
+	free(h);
+}
+
+void handles_release(struct handles *hs)
+{
+	while (hs->first)
+		close_handle(hs, hs->first);
+	(void)pthread_mutex_destroy(&hs->lock);
+}
+
 int handle_open(struct handles *hs, struct ckpt *c, ckpt_node node, struct handle **ret,
 		struct err *e)
 {
@@ -56,16 +62,22 @@ int handle_open(struct handles *hs, struct ckpt *c, ckpt_node node, struct handl
 	rc = ckpt_file_open(c, node, &h->file, e);
 	if (rc)
 		return rc;
+	h->users = 1;
 	link_in(hs, h);
 	*ret = steal_ptr(&h);
 	return 0;
 }
 
-void handle_close(struct handles *hs, struct handle *h)
+struct handle *handle_get(struct handle *h)
 {
-	link_out(hs, h);
-	ckpt_file_close(h->file);
-	free(h);
+	(void)atomic_fetch_add(&h->users, 1);
+	return h;
+}
+
+void handle_put(struct handles *hs, struct handle *h)
+{
+	if (atomic_fetch_sub(&h->users, 1) == 1)
+		close_handle(hs, h);
 }
 
 void handle_failed(struct handle *h, uint64_t off)

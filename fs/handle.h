@@ -5,7 +5,8 @@
  * All of them are kept in a list, because the kernel does not release what is open when a mount
  * ends with a signal or a lazy unmount.
  *
- * Threads: any, but one handle is opened and closed by one at a time.
+ * Threads: any. A handle lives until who opened it and all who have got it have put it back: the
+ * kernel may release a file as soon as it has the answer to the last read.
  */
 #ifndef FS_HANDLE_H
 #define FS_HANDLE_H
@@ -14,6 +15,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -21,6 +23,9 @@ struct err;
 struct handle {
 	struct ckpt_file *file;
 	struct handle *prev, *next;
+	_Atomic unsigned users;
+	bool direct; /* reads come as their reader makes them */
+	_Atomic unsigned small_reads;
 	_Atomic uint64_t bad_off; /* where the last read failed, and how often there in a row */
 	_Atomic unsigned bad_times;
 };
@@ -31,12 +36,13 @@ struct handles {
 };
 
 void handles_init(struct handles *hs);
-/* Closes those that are left. */
+/* Closes those that are left, which nobody reads from any more. */
 void handles_release(struct handles *hs);
 
 int handle_open(struct handles *hs, struct ckpt *c, ckpt_node node, struct handle **ret,
 		struct err *e);
-void handle_close(struct handles *hs, struct handle *h);
+struct handle *handle_get(struct handle *h);
+void handle_put(struct handles *hs, struct handle *h);
 
 /*
  * A read at off has failed. A mapping with MAP_POPULATE or mlock asks for a bad range again at

@@ -39,13 +39,17 @@
 #include <unistd.h>
 
 enum {
-	MIN_THREADS = 2,
-	MAX_THREADS = 16,
+	/* More than there are CPUs: who waits for a disk must not keep others from being served.
+	 * They are started when all others are busy, and one that sleeps costs nothing. */
+	THREADS_PER_CPU = 4,
+	MIN_THREADS = 16,
+	MAX_THREADS = 32,
 	MAX_SHAPE = 4 << 20, /* bytes */
 };
 
 struct mount {
 	const struct options *opts;
+	enum fs_io io;
 	char *source, *target; /* absolute */
 	char *cwd;	       /* where the command was given, */
 	struct buf shape;      /* and what decides which tree it is: see options_add_shape */
@@ -224,6 +228,9 @@ static int do_mount(struct mount *m, struct err *e)
 	if (rc)
 		return err_set(e, EIO, "mount '%s': %s", m->target, *line ? line : "refused");
 	m->mounted = true;
+	rc = fs_start(m->session);
+	if (rc)
+		return err_sys(e, -rc, "mount '%s'", m->target);
 	if (mounts_find(m->target, &m->found, e))
 		m->found = (struct mount_found){ 0 };
 	return 0;
@@ -251,11 +258,11 @@ static int detach(struct err *e)
 
 static unsigned thread_count(const struct options *o)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t cpus = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
 
 	if (o->threads)
 		return (unsigned)min_u64(o->threads, 1024);
-	return cpus < MIN_THREADS ? MIN_THREADS : cpus > MAX_THREADS ? MAX_THREADS : (unsigned)cpus;
+	return (unsigned)max_u64(MIN_THREADS, min_u64(MAX_THREADS, cpus * THREADS_PER_CPU));
 }
 
 static int run_loop(struct mount *m, struct err *e)
@@ -313,6 +320,7 @@ static int serve(struct mount *m, struct err *e)
 	struct fs_config config = {
 		.uid = o->has_uid ? (uid_t)o->uid : getuid(),
 		.gid = o->has_gid ? (gid_t)o->gid : getgid(),
+		.io = m->io,
 		.ready = report_ready,
 		.first_open = raise_read_ahead,
 		.arg = m,
@@ -424,6 +432,22 @@ static char *absolute_index(const char *index)
 	return !cwd || asprintf(&path, "%s/%s", cwd, index) < 0 ? NULL : path;
 }
 
+static int parse_io(const char *word, enum fs_io *ret, struct err *e)
+{
+	static const char *const words[] = {
+		[FS_IO_AUTO] = "auto",
+		[FS_IO_DIRECT] = "direct",
+		[FS_IO_CACHED] = "cached",
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (!word || !strcmp(word, words[i])) {
+			*ret = (enum fs_io)i;
+			return 0;
+		}
+	return err_set(e, EINVAL, "option 'io': '%s' is neither auto nor direct nor cached", word);
+}
+
 static int mount_run(const struct options *opts)
 {
 	struct options o = *opts;
@@ -441,7 +465,7 @@ static int mount_run(const struct options *opts)
 		(void)err_sys(&e, ENOMEM, "mount");
 		return cmd_fail(&e);
 	}
-	if (resolve(&m, &e))
+	if (parse_io(o.io, &m.io, &e) || resolve(&m, &e))
 		return cmd_fail(&e);
 	return o.foreground || o.debug ? run_daemon(&m) : fork_daemon(&m);
 }

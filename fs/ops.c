@@ -2,6 +2,7 @@
 #include "ops.h"
 
 #include "handle.h"
+#include "negotiate.h"
 #include "reply.h"
 #include "stats.h"
 
@@ -23,7 +24,11 @@ static const double forever = 86400, soon = 1;
 enum {
 	BLKSIZE = 1 << 20, /* makes cat, cp and stdio read 1 MiB at a time */
 	STATFS_BLOCK = 4096,
-	COUNT_SUBDIRS = 1024, /* entries; larger directories have a link count of 1: "unknown" */
+	DIRECT_SIZE = 1 << 20, /* a smaller file is as well cached */
+	SMALL_READ = 64 << 10, /* slower than through the cache by far */
+	SMALL_READS = 64,      /* by one reader, before a file is taken for one that is read so */
+	SMALL_NODES = 1024,    /* such files, of which some are forgotten */
+	COUNT_SUBDIRS = 1024,  /* entries; larger directories have a link count of 1: "unknown" */
 };
 
 struct fs {
@@ -32,12 +37,24 @@ struct fs {
 	pthread_key_t buffer; /* every thread's struct buffer */
 	atomic_flag opened;
 	struct handles handles;
+	struct negotiation negotiation;
+	_Atomic ckpt_node small[SMALL_NODES]; /* read in small pieces; by number */
 };
 
 struct buffer {
+	struct ckpt_parts *parts;
 	size_t cap;
 	char data[];
 };
+
+static void free_buffer(void *p)
+{
+	struct buffer *b = p;
+
+	if (b)
+		ckpt_parts_free(b->parts);
+	free(b);
+}
 
 struct fs *fs_new(const struct fs_config *config)
 {
@@ -47,7 +64,7 @@ struct fs *fs_new(const struct fs_config *config)
 		return NULL;
 	fs->config = *config;
 	fs->failures = failures_new(config->ckpt);
-	if (!fs->failures || pthread_key_create(&fs->buffer, free)) {
+	if (!fs->failures || pthread_key_create(&fs->buffer, free_buffer)) {
 		failures_free(fs->failures);
 		free(fs);
 		return NULL;
@@ -57,12 +74,24 @@ struct fs *fs_new(const struct fs_config *config)
 	return fs;
 }
 
+static struct negotiation *negotiation_of(void *userdata)
+{
+	struct fs *fs = userdata;
+
+	return &fs->negotiation;
+}
+
+int fs_start(struct fuse_session *session)
+{
+	return negotiate_start(session, negotiation_of);
+}
+
 void fs_free(struct fs *fs)
 {
 	if (!fs)
 		return;
 	handles_release(&fs->handles);
-	free(pthread_getspecific(fs->buffer));
+	free_buffer(pthread_getspecific(fs->buffer));
 	(void)pthread_key_delete(fs->buffer);
 	failures_free(fs->failures);
 	free(fs);
@@ -83,25 +112,44 @@ struct stats *fs_stats(fuse_req_t req)
 	return fs_of(req)->config.stats;
 }
 
+static struct buffer *new_buffer(size_t n)
+{
+	struct buffer *b = malloc(sizeof(*b) + n);
+
+	if (!b)
+		return NULL;
+	b->cap = n;
+	b->parts = ckpt_parts_new();
+	if (!b->parts) {
+		free(b);
+		return NULL;
+	}
+	return b;
+}
+
 /* This thread's buffer of at least n bytes, valid until it asks again; NULL: out of memory. */
-static void *thread_buffer(struct fs *fs, size_t n)
+static struct buffer *thread_buffer(struct fs *fs, size_t n)
 {
 	struct buffer *b = pthread_getspecific(fs->buffer);
 
 	if (b && b->cap >= n)
-		return b->data;
+		return b;
 	(void)pthread_setspecific(fs->buffer, NULL);
-	free(b);
-	n = n < BLKSIZE / 8 ? BLKSIZE / 8 : n;
-	b = malloc(sizeof(*b) + n);
-	if (!b)
-		return NULL;
-	b->cap = n;
-	if (pthread_setspecific(fs->buffer, b)) {
-		free(b);
+	free_buffer(b);
+	b = new_buffer(n < BLKSIZE / 8 ? BLKSIZE / 8 : n);
+	if (b && pthread_setspecific(fs->buffer, b)) {
+		free_buffer(b);
 		return NULL;
 	}
-	return b->data;
+	return b;
+}
+
+/* The same for those who want no more than the bytes. */
+static char *thread_bytes(struct fs *fs, size_t n)
+{
+	struct buffer *b = thread_buffer(fs, n);
+
+	return b ? b->data : NULL;
 }
 
 static struct handle *handle_of(const struct fuse_file_info *fi)
@@ -206,6 +254,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA, false);
 	/* Splicing replies costs more than copying them (pipe set-up for every 4 KiB page). */
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
+	negotiate_init(&fs->negotiation, conn);
 	conn->max_background = 64;
 	conn->congestion_threshold = 48;
 	if (fs->config.ready)
@@ -287,6 +336,23 @@ static void op_readlink(fuse_req_t req, fuse_ino_t node)
 		(void)fuse_reply_readlink(req, target);
 }
 
+/* Are the file's reads not to go through the kernel's page cache? */
+static bool is_direct(struct fs *fs, const struct handle *h, ckpt_node node)
+{
+	if (fs->config.io != FS_IO_AUTO)
+		return fs->config.io == FS_IO_DIRECT;
+	/* Else mapping it would be refused. */
+	return fs->negotiation.granted && ckpt_file_size(h->file) >= DIRECT_SIZE &&
+	       ckpt_file_is_plain(h->file) && fs->small[node % SMALL_NODES] != node;
+}
+
+/* Who reads in small pieces is better off with the cache, the next time. */
+static void count_small(struct fs *fs, struct handle *h, ckpt_node node, size_t size)
+{
+	if (h->direct && size < SMALL_READ && atomic_fetch_add(&h->small_reads, 1) == SMALL_READS)
+		fs->small[node % SMALL_NODES] = node;
+}
+
 static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
@@ -312,12 +378,12 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	fi->fh = (uintptr_t)h;
 	changes = ckpt_type(fs->config.ckpt, node, &st, &e) || st.changes;
 	fi->keep_cache = !changes;
-	fi->direct_io = changes;
+	fi->direct_io = h->direct = changes || is_direct(fs, h, node);
 	fi->noflush = 1;
 	stats_open_files(fs->config.stats, 1);
 	if (fuse_reply_open(req, fi) == -ENOENT) { /* interrupted: there will be no release */
 		stats_open_files(fs->config.stats, -1);
-		handle_close(&fs->handles, h);
+		handle_put(&fs->handles, h);
 	}
 }
 
@@ -325,31 +391,33 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 		    struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct handle *h = handle_of(fi);
+	struct handle *h = handle_get(handle_of(fi));
 	uint64_t off = (uint64_t)at, end = ckpt_file_size(h->file);
 	size_t len = off < end ? (size_t)min_u64(size, end - off) : 0;
+	const struct failure what = { "read", node, off, len };
+	struct buffer *b = thread_buffer(fs, len);
+	const struct iovec *iov;
 	struct err e = { 0 };
-	void *buf = thread_buffer(fs, len);
-	int64_t n;
+	int n;
 
-	if (!buf) {
+	count_small(fs, h, node, size);
+	if (!b) {
 		reply_error(req, ENOMEM);
-		return;
-	}
-	n = ckpt_file_read(h->file, buf, len, off, &e);
-	if (n < 0) {
+	} else if (ckpt_file_gather(h->file, b->data, len, off, b->parts, &iov, &n, &e) < 0) {
 		handle_failed(h, off);
-		reply_failure(req, fs->failures, &(struct failure){ "read", node, off, len }, &e);
-		return;
+		reply_failure(req, fs->failures, &what, &e);
+	} else {
+		stats_served(fs->config.stats, len);
+		(void)fuse_reply_iov(req, iov, n);
+		ckpt_parts_release(b->parts);
 	}
-	stats_served(fs->config.stats, (size_t)n);
-	(void)fuse_reply_buf(req, buf, (size_t)n);
+	handle_put(&fs->handles, h);
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	(void)node;
-	handle_close(&fs_of(req)->handles, handle_of(fi));
+	handle_put(&fs_of(req)->handles, handle_of(fi));
 	stats_open_files(fs_stats(req), -1);
 	(void)fuse_reply_err(req, 0);
 }
@@ -411,7 +479,7 @@ static size_t add_entry(fuse_req_t req, char *buf, size_t room, const char *name
 static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plus)
 {
 	struct fs *fs = fs_of(req);
-	char name[CKPT_NAME_MAX + 1], *buf = thread_buffer(fs, size);
+	char name[CKPT_NAME_MAX + 1], *buf = thread_bytes(fs, size);
 	struct fuse_entry_param entry = { 0 };
 	size_t used = 0;
 	int rc = buf ? 0 : -ENOMEM;
@@ -492,7 +560,7 @@ static void reply_value(fuse_req_t req, const char *buf, int64_t n, size_t size)
 static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_t size)
 {
 	struct fs *fs = fs_of(req);
-	char *buf = thread_buffer(fs, size);
+	char *buf = thread_bytes(fs, size);
 	struct err e = { 0 };
 	int64_t n;
 
@@ -508,7 +576,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
 {
 	struct fs *fs = fs_of(req);
-	char *buf = thread_buffer(fs, size);
+	char *buf = thread_bytes(fs, size);
 
 	reply_value(req, buf, buf ? ckpt_xattr_names(fs->config.ckpt, node, buf, size) : -ENOMEM,
 		    size);

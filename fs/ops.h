@@ -24,11 +24,21 @@
 extern const struct fuse_lowlevel_ops fs_ops; /* userdata: struct fs * */
 
 struct fs;
+struct fuse_session;
 struct stats;
+
+/* Whether reads go through the kernel's page cache. */
+enum fs_io {
+	FS_IO_AUTO,   /* file by file */
+	FS_IO_DIRECT, /* no: large reads are fastest, small ones slow */
+	FS_IO_CACHED, /* yes: what is read again, in small pieces or through a mapping is fastest */
+};
+
 struct fs_config {
 	struct ckpt *ckpt;   /* borrowed */
 	struct stats *stats; /* what is counted; borrowed */
-	uid_t uid;	     /* owner of all files */
+	enum fs_io io;
+	uid_t uid; /* owner of all files */
 	gid_t gid;
 	void (*ready)(void *arg); /* the kernel and we have agreed: the mount is usable */
 	void (*first_open)(void *arg);
@@ -37,6 +47,8 @@ struct fs_config {
 
 /* NULL: out of memory. */
 struct fs *fs_new(const struct fs_config *config);
+/* Of a session with fs_ops, between fuse_session_mount and the loop. 0 or -errno. */
+int fs_start(struct fuse_session *session);
 const struct fs_config *fs_config_of(const struct fs *fs);
 /* Of the file system that a request is for. */
 struct stats *fs_stats(fuse_req_t req);

@@ -65,6 +65,7 @@
 	X(normal) \
 	X(npy) \
 	X(object_form) \
+	X(pagemap) \
 	X(pickle) \
 	X(pickle_hooks) \
 	X(pickle_hostile) \

@@ -25,6 +25,7 @@
 
 #define DEFAULT_CACHE ((uint64_t)256 << 20)
 #define DEFAULT_MAPS  ((uint64_t)8 << 20)
+#define MAPPED_FILES  ((uint64_t)4 << 30)    /* 8 MiB of page tables */
 #define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
 #define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a file of renaming rules */
 
@@ -390,6 +391,8 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	newest_metadata(c);
 	sources = catalog_sources(c->catalog, &n_sources);
 	rc = files_new(c->dirfd, sources, n_sources, &c->files, e);
+	if (!rc && o->map_files)
+		rc = files_allow_maps(c->files, MAPPED_FILES, e);
 	if (!rc)
 		rc = check_files(c, o->allow_missing, e);
 	if (!rc)

@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #define CKPT_API __attribute__((visibility("default")))
 
@@ -39,6 +40,9 @@ struct ckpt_opts {
 	bool allow_holes;     /* the holes alone, for those who report them */
 	uint64_t cache_bytes; /* bound on decoded blocks in memory; 0: 256 MiB */
 	uint64_t map_bytes;   /* bound on chunk maps in memory; 0: 8 MiB */
+	bool map_files; /* take what is in the page cache from there: faster, and SIGBUS, which a
+	                   data file that becomes shorter may mean, is then handled here; one that
+	                   has another cause goes to the handler that was there before */
 	const char *const *include; /* globs of FQNs that exist, NULL-terminated; NULL: all */
 	const char *const *exclude; /* globs of FQNs that do not */
 	const char *rename;	    /* file of renaming rules, one s/REGEX/REPLACEMENT/ per line */
@@ -235,9 +239,29 @@ CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_f
 				 struct err *e);
 CKPT_API void ckpt_file_close(struct ckpt_file *f);
 CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
+/* One tensor and nothing else, whose elements need no decoding: reading it twice costs no more than
+ * having it in memory twice. */
+CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
 /* Bytes [off, off+len) as far as the file reaches: the count, complete, or a negative errno. */
 CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 				struct err *e);
+
+/*
+ * As ckpt_file_read without copying long runs that lie in the page cache: the bytes are where iov
+ * says, in buf and, with map_files, in mapped data files, until ckpt_parts_release, which is due
+ * after every success. Give iov to writev(2) or the like and touch nothing of it: pages may have gone for
+ * reasons of their own (an I/O error), when that call fails with EFAULT and this process would die.
+ *
+ * They are the checkpoint's bytes until the release: whoever wants to change one of the files waits
+ * for it (fcntl(2), F_SETLEASE), so release soon. Where that cannot be arranged the bytes are copied.
+ */
+struct ckpt_parts;					 /* belongs to one thread at a time */
+CKPT_API struct ckpt_parts *ckpt_parts_new(void);	 /* NULL: out of memory */
+CKPT_API void ckpt_parts_free(struct ckpt_parts *parts); /* NULL is fine */
+CKPT_API int64_t ckpt_file_gather(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
+				  struct ckpt_parts *parts, const struct iovec **ret_iov,
+				  int *ret_n, struct err *e);
+CKPT_API void ckpt_parts_release(struct ckpt_parts *parts);
 
 /*
  * Extended attribute of a file of tensors/, npy/ or logical/: user.ckptfs.fqn .dtype .shape .chunks .files.

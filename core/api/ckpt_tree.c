@@ -12,6 +12,7 @@
 #include "catalog/catalog_query.h"
 #include "model/dtype.h"
 #include "read/fetch.h"
+#include "read/parts.h"
 #include "view/view.h"
 #include "view/vtensor.h"
 
@@ -493,14 +494,19 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 	return f->v.size;
 }
 
+bool ckpt_file_is_plain(const struct ckpt_file *f)
+{
+	return f->reader && f->v.n == 1 && !vreader_is_encoded(f->reader);
+}
+
 static int read_tensor(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,
-		       struct err *e)
+		       struct parts *parts, struct err *e)
 {
 	struct vreader *r = f->reader;
 	int rc = r ? 0 : open_tensor(f->c, id, &r, e);
 
 	if (!rc)
-		rc = vreader_read(f->c->fetch, r, buf, len, at, e);
+		rc = vreader_read(f->c->fetch, r, buf, len, at, parts, e);
 	if (r != f->reader)
 		vreader_close(f->c->fetch, r);
 	return rc;
@@ -520,7 +526,7 @@ static int read_object(struct ckpt *c, size_t number, void *buf, size_t len, uin
 
 /* Bytes [at, at+len) of one segment. */
 static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf, size_t len,
-			uint64_t at, struct err *e)
+			uint64_t at, struct parts *parts, struct err *e)
 {
 	switch (s->kind) {
 	case SEG_BYTES:
@@ -530,7 +536,7 @@ static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf,
 		memset(buf, 0, len);
 		return 0;
 	case SEG_TENSOR:
-		return read_tensor(f, s->id, buf, len, at, e);
+		return read_tensor(f, s->id, buf, len, at, parts, e);
 	case SEG_OBJECT:
 		return read_object(f->c, s->id, buf, len, at, e);
 	case SEG_FILE:
@@ -539,7 +545,8 @@ static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf,
 	return err_set(e, EIO, "unknown segment");
 }
 
-int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off, struct err *e)
+static int64_t read_parts(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
+			  struct parts *parts, struct err *e)
 {
 	size_t done = 0;
 
@@ -548,13 +555,61 @@ int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 		const struct segment *s = &f->v.seg[i];
 		uint64_t at = off + done - s->off;
 		size_t n = (size_t)min_u64(len - done, s->len - at);
-		int rc = read_segment(f, s, (char *)buf + done, n, at, e);
+		int rc = read_segment(f, s, (char *)buf + done, n, at, parts, e);
 
-		if (rc && f->child)
-			run_tree_blame(f, e);
 		if (rc)
 			return rc;
 		done += n;
 	}
 	return (int64_t)done;
+}
+
+int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off, struct err *e)
+{
+	int64_t n = read_parts(f, buf, len, off, NULL, e);
+
+	if (n < 0 && f->child)
+		run_tree_blame(f, e);
+	return n;
+}
+
+struct ckpt_parts {
+	struct parts p;
+};
+
+struct ckpt_parts *ckpt_parts_new(void)
+{
+	return calloc(1, sizeof(struct ckpt_parts));
+}
+
+void ckpt_parts_free(struct ckpt_parts *p)
+{
+	free(p);
+}
+
+int64_t ckpt_file_gather(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
+			 struct ckpt_parts *parts, const struct iovec **ret_iov, int *ret_n,
+			 struct err *e)
+{
+	int64_t n;
+	int rc = 0;
+
+	parts_start(&parts->p, f->c->files, buf, PARTS_MIN_RUN);
+	n = read_parts(f, buf, len, off, &parts->p, e);
+	if (n >= 0)
+		rc = parts_finish(&parts->p, (uint64_t)n, e);
+	if (n < 0 || rc) {
+		parts_release(&parts->p);
+		if (f->child)
+			run_tree_blame(f, e);
+		return n < 0 ? n : rc;
+	}
+	*ret_iov = parts->p.iov;
+	*ret_n = parts->p.n_iov;
+	return n;
+}
+
+void ckpt_parts_release(struct ckpt_parts *parts)
+{
+	parts_release(&parts->p);
 }

@@ -13,6 +13,7 @@
 
 #include "read/blockcache.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,7 @@ struct err;
 struct fetch;
 struct files;
 struct otensor;
+struct parts;
 struct vreader;
 struct vtensor;
 
@@ -51,9 +53,11 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 /* Open a virtual tensor. Takes v over (free), also when it fails. */
 int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct err *e);
 void vreader_close(struct fetch *f, struct vreader *r); /* NULL is fine */
-/* Exactly len bytes at off, which lie inside the tensor as it is shown. */
+bool vreader_is_encoded(const struct vreader *r);	/* some of its items have to be decoded */
+/* Exactly len bytes at off, which lie inside the tensor as it is shown. All of them are in buf, which
+ * is a part of the buffer of parts, but for those that parts takes; NULL: none. */
 int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
-		 struct err *e);
+		 struct parts *parts, struct err *e);
 
 /*
  * The parts of source files that the whole tensor is read from, as stored, in no order; they may

@@ -7,25 +7,38 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "catalog/catalog_query.h"
+#include "read/guard.h"
+#include "read/lease.h"
+#include "read/pagemap.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <xxhash.h>
 
 enum { SPARE_FDS = 64 }; /* for SQLite, /dev/fuse and the rest of the program */
 
+/* In a file's users, beside their number: it is open. Only then are there any. */
+#define IS_OPEN ((uint32_t)1 << 31)
+
 struct file {
 	uint64_t size, mtime_ns, inode; /* when files_new looked */
 	int error;			/* errno of that look, or 0 */
-	int fd;				/* -1 when closed */
-	uint32_t pins;			/* readers using fd */
-	uint32_t newer, older;		/* list of open descriptors, by index + 1; 0 ends it */
+	_Atomic uint32_t users;		/* who use fd and map */
+	atomic_bool used;		/* since somebody looked for one to close */
+	int fd;				/* while it is open */
+	_Atomic(struct pagemap *) map;	/* NULL: none yet */
+	atomic_bool no_map;		/* it was tried */
+	struct lease lease;
+	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
 };
 
 struct files {
-	pthread_mutex_t lock; /* fd, pins and the list of every file; n_open */
+	pthread_mutex_t lock;  /* opening, closing, mapping; the list of open files, n_open */
+	struct pagepool *pool; /* NULL: nothing is mapped */
+	struct leases *leases;
 	int dirfd;
 	const struct catalog_source *sources;
 	struct file *v;
@@ -41,7 +54,6 @@ static void look(struct files *f, size_t i)
 	struct err e;
 	int fd;
 
-	x->fd = -1;
 	/* A plain stat follows links out of the directory; opening is the check that counts. */
 	if (fstatat(f->dirfd, f->sources[i].path, &st, AT_SYMLINK_NOFOLLOW)) {
 		x->error = errno;
@@ -117,8 +129,14 @@ void files_free(struct files *f)
 	if (!f)
 		return;
 	for (size_t i = 0; i < f->n; i++)
-		if (f->v[i].fd >= 0)
+		if (f->v[i].users & IS_OPEN) {
+			if (f->leases)
+				lease_drop(f->leases, &f->v[i].lease);
+			pagemap_free(f->v[i].map);
 			(void)close(f->v[i].fd);
+		}
+	leases_free(f->leases);
+	pagepool_free(f->pool);
 	(void)pthread_mutex_destroy(&f->lock);
 	counters_free(f->counts);
 	free(f->v);
@@ -182,7 +200,7 @@ uint64_t files_hash(const struct files *f)
 	return h;
 }
 
-/* ---- open descriptors; all of this under the lock ---- */
+/* ---- open files; all of this under the lock ---- */
 
 static void list_remove(struct files *f, uint32_t i)
 {
@@ -203,100 +221,202 @@ static void list_push(struct files *f, uint32_t i)
 	f->newest = i + 1;
 }
 
-/* A descriptor that may be closed because there are more than max, or -1. */
-static int take_surplus(struct files *f, size_t max)
-{
-	if (f->n_open <= max)
-		return -1;
-	for (uint32_t i = f->oldest; i; i = f->v[i - 1].newer) {
-		struct file *x = &f->v[i - 1];
+/* What is left of a file that is not open any more. */
+struct surplus {
+	int fd; /* -1: nothing */
+	struct pagemap *map;
+};
 
-		if (!x->pins) {
-			list_remove(f, i - 1);
+/* Close a file because there are more than max: the longest unused of those that nobody uses. */
+static struct surplus take_surplus(struct files *f, size_t max)
+{
+	size_t left = 2 * f->n_open; /* who was used is asked again */
+
+	while (f->n_open > max && left--) {
+		uint32_t i = f->oldest - 1, unused = IS_OPEN;
+		struct file *x = &f->v[i];
+
+		list_remove(f, i);
+		if (!atomic_exchange(&x->used, false) &&
+		    atomic_compare_exchange_strong(&x->users, &unused, 0)) {
 			f->n_open--;
-			return steal_fd(&x->fd);
+			if (f->leases)
+				lease_drop(f->leases, &x->lease);
+			return (struct surplus){ x->fd, atomic_exchange(&x->map, NULL) };
 		}
+		list_push(f, i);
 	}
-	return -1;
+	return (struct surplus){ -1, NULL };
 }
 
-static int pin(struct files *f, uint32_t i, int *ret, struct err *e)
+/* ---- using a file ---- */
+
+static void surplus_close(const struct surplus *s)
 {
+	pagemap_free(s->map);
+	if (s->fd >= 0)
+		(void)close(s->fd);
+}
+
+static bool pin_open(struct file *x)
+{
+	uint32_t users = x->users;
+
+	while (users & IS_OPEN)
+		if (atomic_compare_exchange_weak(&x->users, &users, users + 1)) {
+			if (!x->used)
+				x->used = true;
+			return true;
+		}
+	return false;
+}
+
+static void unpin(struct files *f, uint32_t i)
+{
+	(void)atomic_fetch_sub(&f->v[i].users, 1);
+}
+
+static int pin(struct files *f, uint32_t i, struct err *e)
+{
+	struct surplus surplus CLEANUP(surplus_close) = { -1, NULL };
 	struct file *x = &f->v[i];
-	autoclose int fd = -1, surplus = -1;
+	autoclose int fd = -1;
 	struct stat st;
 
-	{
-		SCOPED_LOCK(&f->lock);
-		if (x->fd >= 0) {
-			list_remove(f, i); /* used last now */
-			list_push(f, i);
-			x->pins++;
-			*ret = x->fd;
-			return 0;
-		}
-	}
+	if (pin_open(x))
+		return 0;
 	if (files_fault(f, i, e))
 		return -e->code;
 	fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, e);
 	if (fd < 0)
 		return fd;
 	SCOPED_LOCK(&f->lock);
-	if (x->fd < 0) { /* else another thread was quicker */
-		x->fd = steal_fd(&fd);
-		list_push(f, i);
-		f->n_open++;
-		x->pins++; /* before looking for surplus: not this one */
-		surplus = take_surplus(f, f->max_open);
-	} else {
-		x->pins++;
-	}
-	*ret = x->fd;
+	if (pin_open(x)) /* another thread was quicker */
+		return 0;
+	x->fd = steal_fd(&fd);
+	x->no_map = false;
+	x->users = IS_OPEN | 1; /* before looking for surplus: not this one */
+	list_push(f, i);
+	f->n_open++;
+	surplus = take_surplus(f, f->max_open);
 	return 0;
-}
-
-static void unpin(struct files *f, uint32_t i)
-{
-	SCOPED_LOCK(&f->lock);
-
-	f->v[i].pins--;
 }
 
 void files_trim(struct files *f, size_t keep)
 {
-	for (int fd = 0; fd >= 0;) {
+	struct surplus s;
+
+	do {
 		{
 			SCOPED_LOCK(&f->lock);
-			fd = take_surplus(f, keep);
+			s = take_surplus(f, keep);
 		}
-		if (fd >= 0)
-			(void)close(fd);
-	}
+		surplus_close(&s);
+	} while (s.fd >= 0);
+}
+
+int files_check(struct files *f, uint32_t i, struct err *e)
+{
+	const struct file *x = &f->v[i];
+	struct stat st;
+
+	if (fstat(x->fd, &st) || (uint64_t)st.st_size != x->size ||
+	    io_mtime_ns(&st) != x->mtime_ns || st.st_ino != x->inode)
+		return err_set(e, EIO, "'%s' was changed after the checkpoint was opened",
+			       f->sources[i].path);
+	return 0;
 }
 
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e)
 {
-	const struct file *x = &f->v[i];
-	const char *path = f->sources[i].path;
-	struct stat st;
-	int fd = -1, rc = pin(f, i, &fd, e);
+	int rc = pin(f, i, e);
 
 	counters_add(f->counts, FILES_READS, 1);
 	if (rc) {
 		counters_add(f->counts, FILES_FAULTS, 1);
 		return rc;
 	}
-	rc = io_pread(fd, buf, len, off);
+	rc = io_pread(f->v[i].fd, buf, len, off);
 	if (rc)
-		(void)err_sys(e, rc == -ENODATA ? EIO : -rc, "read '%s', %zu bytes at %llu", path,
-			      len, (unsigned long long)off);
-	/* After the read, so that bytes of an overwrite that began before cannot slip through. */
-	if (!rc && (fstat(fd, &st) || (uint64_t)st.st_size != x->size ||
-		    io_mtime_ns(&st) != x->mtime_ns || st.st_ino != x->inode))
-		rc = err_set(e, EIO, "'%s' was changed after the checkpoint was opened", path);
+		(void)err_sys(e, rc == -ENODATA ? EIO : -rc, "read '%s', %zu bytes at %llu",
+			      f->sources[i].path, len, (unsigned long long)off);
+	else
+		rc = files_check(f, i, e); /* see files.h: afterwards */
 	unpin(f, i);
 	counters_add(f->counts, rc ? FILES_FAULTS : FILES_BYTES, rc ? 1 : len);
 	return rc ? -e->code : 0;
+}
+
+/* ---- mapped files ---- */
+
+int files_allow_maps(struct files *f, uint64_t max_bytes, struct err *e)
+{
+	f->pool = pagepool_new(max_bytes);
+	f->leases = leases_new();
+	if (!f->pool || !f->leases)
+		return err_set(e, ENOMEM, "out of memory");
+	guard_install();
+	return 0;
+}
+
+/* The map of a file in use, or NULL. */
+static struct pagemap *map_of(struct files *f, struct file *x)
+{
+	struct pagemap *m = x->map;
+
+	if (m || x->no_map)
+		return m;
+	SCOPED_LOCK(&f->lock);
+	if (!x->map) {
+		x->map = pagemap_new(f->pool, x->fd, x->size);
+		x->no_map = !x->map;
+	}
+	return x->map;
+}
+
+const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	const uint8_t *p = NULL;
+	struct pagemap *m;
+	struct err e;
+
+	if (!f->pool || pin(f, i, &e))
+		return NULL;
+	m = map_of(f, &f->v[i]);
+	if (m)
+		p = pagemap_get(m, off, len);
+	if (!p)
+		unpin(f, i);
+	return p;
+}
+
+void files_unmap(struct files *f, uint32_t i)
+{
+	unpin(f, i);
+}
+
+const uint8_t *files_lend(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct file *x = &f->v[i];
+	const uint8_t *p;
+
+	if (x->lease.tried && !x->lease.held)
+		return NULL;
+	p = files_map(f, i, off, len);
+	if (!p)
+		return NULL;
+	if (!x->lease.tried)
+		lease_take(f->leases, &x->lease, x->fd);
+	if (lease_begin(&x->lease))
+		return p;
+	unpin(f, i);
+	return NULL;
+}
+
+void files_unlend(struct files *f, uint32_t i)
+{
+	lease_end(&f->v[i].lease);
+	unpin(f, i);
 }
 
 void files_add_counts(const struct files *f, uint64_t ret[static FILES_COUNTS])

@@ -6,7 +6,8 @@
  * or inode is an error for whoever reads it, never other bytes. Descriptors are kept open up to a
  * limit, the longest unused closed first.
  *
- * Threads: all functions from any thread (one internal mutex, never held across I/O).
+ * Threads: all functions from any thread, files_allow_maps before all others. Using an open file
+ * takes no lock; opening and mapping one take one that is never held across I/O.
  */
 #ifndef READ_FILES_H
 #define READ_FILES_H
@@ -38,6 +39,32 @@ uint64_t files_hash(const struct files *f);
 
 /* Read exactly len bytes of file i; its identity is checked on the way. */
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e);
+
+/*
+ * Taking bytes where the page cache has them, without a read. Allowed once; from then on SIGBUS is
+ * guard.h's, and page tables are kept for no more than max_bytes of files.
+ */
+int files_allow_maps(struct files *f, uint64_t max_bytes, struct err *e);
+/*
+ * Bytes [off, off+len) of file i, borrowed until files_unmap; len > 0. NULL where they are not in memory
+ * or cannot be mapped, for whatever reason: then files_read reads them or says why not.
+ *
+ * They are what the file has there now, and vanish when it becomes shorter: touch them inside
+ * guard_run, or have a system call touch them (EFAULT), and believe them after files_check.
+ */
+const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len);
+void files_unmap(struct files *f, uint32_t i);
+/*
+ * The same where nobody can change the file until files_unlend (see lease.h), so that files_check may be
+ * asked before a system call takes the bytes.
+ */
+const uint8_t *files_lend(struct files *f, uint32_t i, uint64_t off, uint64_t len);
+void files_unlend(struct files *f, uint32_t i);
+/*
+ * Is mapped file i what files_new saw? Asked after its bytes were taken, unless they are lent, so
+ * that an overwrite that began before cannot slip through.
+ */
+int files_check(struct files *f, uint32_t i, struct err *e);
 
 /* What files_read has done: calls, the bytes they read, and those of them that failed. */
 enum files_count { FILES_READS, FILES_BYTES, FILES_FAULTS, FILES_COUNTS };

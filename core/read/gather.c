@@ -6,6 +6,8 @@
 #include "base/err.h"
 #include "model/box.h"
 #include "read/files.h"
+#include "read/guard.h"
+#include "read/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,8 @@ enum {
 	SMALL_BAND =
 		64 * 1024, /* read even where most of it is not wanted: one call, a few pages */
 };
+
+#define MAX_MAPPED ((uint64_t)1 << 30) /* bytes looked at at once where they are in memory */
 
 /* Dimensions by falling source stride, so that splitting the first keeps the rest close together. */
 struct job {
@@ -83,6 +87,38 @@ static int read_band(const struct job *j, uint32_t from, uint64_t src, uint8_t *
 	rc = files_read(g->files, g->item.file, band, span, g->item.offset + src, e);
 	if (!rc)
 		scatter(j->dims + from, j->n - from, j->run, to, band);
+	return rc;
+}
+
+/* ---- from the page cache ---- */
+
+struct scattering {
+	const struct job *j;
+	uint32_t from;
+	uint8_t *to;
+	const uint8_t *data;
+};
+
+static void scatter_guarded(void *arg)
+{
+	const struct scattering *s = arg;
+
+	scatter(s->j->dims + s->from, s->j->n - s->from, s->j->run, s->to, s->data);
+}
+
+/* 1: it is not in memory, or not as long as it was. */
+static int from_pages(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
+		      struct err *e)
+{
+	const struct gather *g = j->g;
+	struct scattering s = { j, from, to, NULL };
+	int rc;
+
+	s.data = files_map(g->files, g->item.file, g->item.offset + src, span);
+	if (!s.data)
+		return 1;
+	rc = guard_run(scatter_guarded, &s) ? files_check(g->files, g->item.file, e) : 1;
+	files_unmap(g->files, g->item.file);
 	return rc;
 }
 
@@ -193,6 +229,12 @@ static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to
 
 	if (from == j->n)
 		return read_run(g, src, to, j->run, e);
+	if (!g->item.zstd_layers && span <= MAX_MAPPED) {
+		int rc = from_pages(j, from, src, to, span, e);
+
+		if (rc <= 0)
+			return rc;
+	}
 	if (!g->item.zstd_layers && span <= MAX_BAND && (span <= SMALL_BAND || span <= 2 * wanted))
 		return read_band(j, from, src, to, span, e);
 	if (fits && (g->item.zstd_layers || g->item.length <= blockcache_max(g->blocks) / 2))
@@ -219,15 +261,44 @@ static void sort_dims(struct job *j)
 	}
 }
 
+static void add_runs(struct parts *p, const struct copy_dim *d, uint32_t n, uint64_t run,
+		     uint8_t *to, const uint8_t *from)
+{
+	if (!n) {
+		parts_add(p, to, from, run);
+		return;
+	}
+	for (uint64_t i = 0; i < d->count; i++)
+		add_runs(p, d + 1, n - 1, run, to + i * d->dst_stride, from + i * d->src_stride);
+}
+
+/* Leave the runs where they are, if they are long and in memory. */
+static bool leave_runs(const struct gather *g, const struct job *j, const struct copy *c)
+{
+	uint64_t span = span_of(j, 0);
+	const uint8_t *data;
+
+	if (!g->parts || g->item.zstd_layers || c->run < g->parts->min_run || span > MAX_MAPPED ||
+	    !parts_room(g->parts, wanted_of(j, 0) / c->run))
+		return false;
+	data = files_lend(g->files, g->item.file, g->item.offset + c->src, span);
+	if (!data)
+		return false;
+	add_runs(g->parts, j->dims, j->n, j->run, g->out + c->dst, data);
+	parts_pin(g->parts, g->item.file);
+	return true;
+}
+
 int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
 		struct err *e)
 {
 	struct job j = { .g = g, .n = c->n_dims, .run = c->run };
 
-	if (!c->n_dims)
-		return read_run(g, c->src, g->out + c->dst, c->run, e);
-	memcpy(j.dims, dims + c->dim, c->n_dims * sizeof(*dims));
+	if (c->n_dims) /* a plan without any dimension has no array of them */
+		memcpy(j.dims, dims + c->dim, c->n_dims * sizeof(*dims));
 	sort_dims(&j);
+	if (leave_runs(g, &j, c))
+		return 0;
 	return run_job(&j, 0, c->src, g->out + c->dst, e);
 }
 

@@ -2,7 +2,8 @@
 /*
  * gather - one strided move out of an item into memory, with few system calls.
  *
- * Private to core/read. A run that is whole on both sides is read in place. Dense strides (a
+ * Private to core/read. What lies in the page cache is copied from there, or left there where the
+ * reply may consist of parts. The rest is read: a run that is whole on both sides in place. Dense strides (a
  * column shard: rows of a narrow matrix) are read as one band and scattered. Sparse ones (a
  * transposed matrix) and encoded items are gathered from cached blocks; what is too large for the
  * cache, dimension by dimension.
@@ -19,12 +20,14 @@
 
 struct err;
 struct files;
+struct parts;
 
 struct gather {
 	struct files *files;
 	struct blockcache *blocks;
 	struct block_item item;
-	uint8_t *out; /* start of the reply */
+	uint8_t *out;	     /* start of the reply */
+	struct parts *parts; /* NULL: all of it is to be in out */
 };
 
 int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,

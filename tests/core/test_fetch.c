@@ -11,6 +11,7 @@
 #include "format/format.h"
 #include "read/fetch.h"
 #include "read/files.h"
+#include "read/parts.h"
 #include "scene_util.h"
 #include "suites.h"
 #include "view/vtensor.h"
@@ -106,9 +107,32 @@ static void check_read(struct stage *g, const struct vreader *t, const struct sc
 	struct err e = { 0 };
 
 	REQUIRE(out);
-	if (vreader_read(g->fetch, t, out, len, off, &e))
+	if (vreader_read(g->fetch, t, out, len, off, NULL, &e))
 		ck_abort_msg("%s", e.msg);
 	REQUIRE(!memcmp(out, s->want + off, len));
+}
+
+/* The same, of which runs of min_run bytes stay in the page cache. */
+static void check_parts(struct stage *g, const struct vreader *t, const struct scene *s,
+			uint64_t off, uint64_t len, uint64_t min_run)
+{
+	autofree uint8_t *out = malloc(len + 1);
+	static struct parts p;
+	struct err e = { 0 };
+
+	REQUIRE(out);
+	memset(out, 0x55, len);
+	parts_start(&p, g->files, out, min_run);
+	if (vreader_read(g->fetch, t, out, len, off, &p, &e) || parts_finish(&p, len, &e))
+		ck_abort_msg("%s", e.msg);
+	for (int i = 0; i < p.n_iov; i++) {
+		REQUIRE(p.iov[i].iov_len <= s->bytes - off);
+		REQUIRE(!memcmp(p.iov[i].iov_base, s->want + off, p.iov[i].iov_len));
+		off += p.iov[i].iov_len;
+		len -= p.iov[i].iov_len;
+	}
+	REQUIRE(!len);
+	parts_release(&p);
 }
 
 /* ---- tensors ---- */
@@ -143,6 +167,8 @@ START_TEST(tensors_of_any_layout_are_read)
 	}
 	dcp_end(&d, ".metadata");
 	stage_init(&g, &o, NULL);
+	if (_i >= 4)
+		REQUIRE(!files_allow_maps(g.files, 1, &(struct err){ 0 }));
 	(void)catalog_tensors(g.catalog, &n);
 	ck_assert_uint_eq(n, N);
 	for (int i = 0; i < N; i++) {
@@ -157,6 +183,9 @@ START_TEST(tensors_of_any_layout_are_read)
 
 			check_read(&g, t, &scenes[i], off,
 				   1 + rng_below(&r, scenes[i].bytes - off));
+			check_parts(&g, t, &scenes[i], off,
+				    1 + rng_below(&r, scenes[i].bytes - off),
+				    1 + rng_below(&r, 20));
 		}
 		vreader_close(g.fetch, t);
 	}
@@ -207,7 +236,7 @@ START_TEST(odd_payloads_are_resolved_whatever_the_range)
 		for (uint64_t len = 0; len <= 24 - off; len++) {
 			uint8_t out[24];
 
-			ck_assert_int_eq(vreader_read(g.fetch, o, out, len, off, &e), 0);
+			ck_assert_int_eq(vreader_read(g.fetch, o, out, len, off, NULL, &e), 0);
 			ck_assert(!memcmp(out, (const uint8_t *)want + off, len));
 		}
 	}
@@ -349,7 +378,7 @@ static void *open_read_close(void *arg)
 				return arg;
 			otensor_close(w->g.fetch, o);
 		} else if (open_stored(&w->g, i, &t, &e) ||
-			   vreader_read(w->g.fetch, t, out, SIDE, 0, &e) ||
+			   vreader_read(w->g.fetch, t, out, SIDE, 0, NULL, &e) ||
 			   memcmp(out, w->scenes[i].want, SIDE) != 0) {
 			return arg;
 		}
@@ -548,7 +577,7 @@ START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 	if (items[_i].msg)
 		ck_assert_str_eq(e.msg, items[_i].msg);
 	if (!items[_i].code) {
-		ck_assert_int_eq(vreader_read(g.fetch, o, out, 4, 0, &e), 0);
+		ck_assert_int_eq(vreader_read(g.fetch, o, out, 4, 0, NULL, &e), 0);
 		ck_assert_mem_eq(out, "data", 4);
 	}
 	vreader_close(g.fetch, o);
@@ -586,7 +615,7 @@ START_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further)
 			"tensor 'w%0A', item at 4 of 'f': the item is neither a torch.save archive "
 			"nor safetensors: safetensors header: data of 7 bytes, the file has 6");
 	} else {
-		ck_assert_int_eq(vreader_read(g.fetch, o, out, 4, 0, &e), 0);
+		ck_assert_int_eq(vreader_read(g.fetch, o, out, 4, 0, NULL, &e), 0);
 		ck_assert_mem_eq(out, "data", 4);
 	}
 	vreader_close(g.fetch, o);
@@ -616,7 +645,7 @@ START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 	ck_assert_int_eq(open_stored(&g, 0, &o, &e), 0);
 	(void)usleep(20000);
 	put_file(dir_fd, "f", b.data, b.len);
-	ck_assert_int_eq(vreader_read(g.fetch, o, out, 2, 1, &e), -EIO);
+	ck_assert_int_eq(vreader_read(g.fetch, o, out, 2, 1, NULL, &e), -EIO);
 	ck_assert_str_eq(
 		e.msg,
 		"tensor 'w%0A', bytes 1 to 3: 'f' was changed after the checkpoint was opened");
@@ -646,7 +675,7 @@ START_TEST(a_failed_open_can_be_repeated)
 			int rc = open_stored(&g, i % TENSORS, &t, &e);
 
 			if (!rc)
-				rc = vreader_read(g.fetch, t, out, SIDE, 0, &e);
+				rc = vreader_read(g.fetch, t, out, SIDE, 0, NULL, &e);
 			(void)fault_off();
 			ck_assert(!rc || (e.code == -rc && e.msg[0]));
 			ck_assert(rc || !memcmp(out, scenes[i % TENSORS].want, SIDE));

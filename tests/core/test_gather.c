@@ -8,14 +8,17 @@
 #include "fault.h"
 #include "read/files.h"
 #include "read/gather.h"
+#include "read/parts.h"
 #include "scene_util.h"
 #include "suites.h"
 #include "whole_util.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
@@ -42,6 +45,7 @@ struct stage {
 	struct blockcache *blocks;
 	uint8_t *out;
 	struct plan plan;
+	struct parts *parts; /* NULL: all bytes are to be in out */
 };
 
 static int read_files(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
@@ -91,6 +95,39 @@ static void stage_release(struct stage *g)
 	plan_release(&g->plan);
 	free(g->items);
 	free(g->out);
+	free(g->parts);
+}
+
+/* Take from the page cache what is there; in_parts: leave runs of that many bytes there. */
+static void stage_map(struct stage *g, uint64_t in_parts)
+{
+	struct err e = { 0 };
+
+	REQUIRE(!files_allow_maps(g->files, 64 * MIB, &e));
+	if (!in_parts || g->s->overlap)
+		return;
+	g->parts = calloc(1, sizeof(*g->parts));
+	REQUIRE(g->parts);
+	parts_start(g->parts, g->files, g->out, in_parts);
+}
+
+/* The reply that consists of parts, put together. */
+static void join(struct stage *g, uint64_t len)
+{
+	autofree uint8_t *all = malloc(len + 1);
+	struct err e = { 0 };
+	uint64_t n = 0;
+
+	REQUIRE(all && !parts_finish(g->parts, len, &e));
+	for (int i = 0; i < g->parts->n_iov; i++) {
+		REQUIRE(g->parts->iov[i].iov_len <= len - n);
+		memcpy(all + n, g->parts->iov[i].iov_base, g->parts->iov[i].iov_len);
+		n += g->parts->iov[i].iov_len;
+	}
+	REQUIRE(n == len);
+	parts_release(g->parts);
+	parts_start(g->parts, g->files, g->out, g->parts->min_run);
+	memcpy(g->out, all, len);
 }
 
 static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct err *e)
@@ -100,7 +137,11 @@ static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct err *e
 	REQUIRE(!plan_whole(s->map, s->element, s->payloads, off, len, &g->plan));
 	for (size_t i = 0; i < g->plan.n; i++) {
 		const struct copy *c = &g->plan.copies[i];
-		struct gather job = { g->files, g->blocks, g->items[c->chunk], g->out };
+		struct gather job = { .files = g->files,
+				      .blocks = g->blocks,
+				      .item = g->items[c->chunk],
+				      .out = g->out,
+				      .parts = g->parts };
 		int rc = gather_copy(&job, c, g->plan.dims, e);
 
 		if (rc)
@@ -116,6 +157,8 @@ static void check_read(struct stage *g, uint64_t off, uint64_t len)
 	memset(g->out, 0x55, len);
 	if (stage_read(g, off, len, &e))
 		ck_abort_msg("%s", e.msg);
+	if (g->parts)
+		join(g, len);
 	REQUIRE(!memcmp(g->out, g->s->want + off, len));
 	REQUIRE(!e.code);
 }
@@ -127,11 +170,17 @@ static const struct {
 	uint32_t layers;
 	uint64_t elements;
 	int scenes;
+	bool mapped;
+	uint64_t in_parts;
 } mixes[] = {
-	{ 0, 0, 3000, 150 },	   { 64 << 20, 0, 3000, 150 }, { 0, 1, 600, 60 },
-	{ 8192, 1, 1500, 60 },	   { 64 << 20, 1, 3000, 100 }, { 64 << 20, 2, 3000, 50 },
-	{ 0, 0, 60000, 6 },	   { 3 << 20, 0, 60000, 6 },   { 64 << 20, 0, 60000, 6 },
-	{ 64 << 20, 1, 60000, 6 },
+	{ 0, 0, 3000, 150, false, 0 },	      { 64 << 20, 0, 3000, 150, false, 0 },
+	{ 0, 1, 600, 60, false, 0 },	      { 8192, 1, 1500, 60, false, 0 },
+	{ 64 << 20, 1, 3000, 100, false, 0 }, { 64 << 20, 2, 3000, 50, false, 0 },
+	{ 0, 0, 60000, 6, false, 0 },	      { 3 << 20, 0, 60000, 6, false, 0 },
+	{ 64 << 20, 0, 60000, 6, false, 0 },  { 64 << 20, 1, 60000, 6, false, 0 },
+	{ 0, 0, 3000, 150, true, 0 },	      { 0, 0, 3000, 150, true, 1 },
+	{ 0, 0, 60000, 6, true, 0 },	      { 0, 0, 60000, 12, true, 64 },
+	{ 64 << 20, 1, 3000, 50, true, 1 },
 };
 
 START_TEST(all_ranges_read_as_element_by_element)
@@ -146,6 +195,8 @@ START_TEST(all_ranges_read_as_element_by_element)
 
 		scene_make(&s, &c, &o);
 		stage_init(&g, &s, &r, mixes[_i].layers, mixes[_i].cache);
+		if (mixes[_i].mapped)
+			stage_map(&g, mixes[_i].in_parts);
 		check_read(&g, 0, s.bytes);
 		for (int k = 0; k < 8 && s.bytes; k++) {
 			uint64_t off = rng_below(&r, s.bytes);
@@ -235,6 +286,141 @@ START_TEST(a_column_shard_is_read_as_one_band)
 	ck_assert_uint_eq(c.bytes, 512 * 300);
 	stage_release(&g);
 	scene_release(&s);
+}
+END_TEST
+
+START_TEST(what_is_in_memory_is_not_read)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 2000, 128, 32, false); /* 4 chunks */
+	stage_init(&g, &s, &r, 0, 0);
+	stage_map(&g, 0);
+	c = cost_of(&g, 512 * 100, 512 * 1800);
+	ck_assert_uint_eq(c.reads, 0);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(long_runs_stay_where_they_are)
+{
+	struct rng r = rng_new();
+	struct err e = { 0 };
+	struct scene s;
+	struct stage g;
+
+	make_matrix(&s, &r, 100, 1000, 500, false);
+	stage_init(&g, &s, &r, 0, 0);
+	stage_map(&g, 2000);
+	ck_assert_int_eq(stage_read(&g, 1000, 399000, &e), 0);
+	/* The first run is shorter, all others are left. */
+	ck_assert_uint_eq(g.parts->n, 199);
+	ck_assert_int_eq(parts_finish(g.parts, 399000, &e), 0);
+	ck_assert_int_eq(g.parts->n_iov, 200);
+	ck_assert_ptr_eq(g.parts->iov[0].iov_base, g.out);
+	ck_assert_uint_eq(g.parts->iov[0].iov_len, 1000);
+	parts_release(g.parts);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(more_runs_than_a_reply_may_have_are_copied)
+{
+	struct rng r = rng_new();
+	struct err e = { 0 };
+	struct scene s;
+	struct stage g;
+
+	make_matrix(&s, &r, PARTS_MAX, 64, 32, false);
+	stage_init(&g, &s, &r, 0, 0);
+	stage_map(&g, 1);
+	ck_assert_int_eq(stage_read(&g, 0, s.bytes, &e), 0);
+	ck_assert_uint_eq(g.parts->n, PARTS_MAX); /* of one chunk; the other is in out */
+	join(&g, s.bytes);
+	ck_assert(!memcmp(g.out, s.want, s.bytes));
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+static void *write_item(void *arg)
+{
+	(void)arg;
+	put_file(dir_fd, "items", "x", 1);
+	return NULL;
+}
+
+/* Once the reply has been checked, a writer waits for it to go. */
+START_TEST(what_is_given_away_does_not_change)
+{
+	struct rng r = rng_new();
+	struct err e = { 0 };
+	pthread_t writer;
+	struct scene s;
+	struct stage g;
+	struct stat st;
+
+	make_matrix(&s, &r, 100, 1000, 1000, false);
+	stage_init(&g, &s, &r, 0, 0);
+	stage_map(&g, 2000);
+	ck_assert_int_eq(stage_read(&g, 0, s.bytes, &e), 0);
+	ck_assert_uint_eq(g.parts->n, 1);
+	ck_assert_int_eq(parts_finish(g.parts, s.bytes, &e), 0);
+	(void)usleep(20000); /* a file system's clock is a tick behind */
+	ck_assert_int_eq(pthread_create(&writer, NULL, write_item, NULL), 0);
+	(void)usleep(50000);
+	ck_assert(!fstatat(dir_fd, "items", &st, 0) && st.st_size > 1);
+	ck_assert(!memcmp(g.parts->iov[0].iov_base, s.want, s.bytes));
+	/* Nothing more is lent, and nobody waits for long. */
+	ck_assert_ptr_null(files_lend(g.files, 0, 0, 1));
+	parts_release(g.parts);
+	(void)pthread_join(writer, NULL);
+	parts_start(g.parts, g.files, g.out, 2000);
+	ck_assert(stage_read(&g, 0, s.bytes, &e) || parts_finish(g.parts, s.bytes, &e));
+	ck_assert_int_eq(e.code, EIO);
+	parts_release(g.parts);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(a_file_that_somebody_may_change_is_copied)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	int fd;
+
+	make_matrix(&s, &r, 100, 1000, 1000, false);
+	stage_init(&g, &s, &r, 0, 0);
+	stage_map(&g, 2000);
+	fd = openat(dir_fd, "items", O_WRONLY | O_CLOEXEC);
+	ck_assert_int_ge(fd, 0);
+	ck_assert_ptr_null(files_lend(g.files, 0, 0, 1));
+	check_read(&g, 0, s.bytes);
+	(void)close(fd);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
+START_TEST(overlapping_parts_are_refused)
+{
+	static const uint8_t data[8];
+	uint8_t buf[16];
+	struct parts p;
+	struct err e = { 0 };
+
+	parts_start(&p, NULL, buf, 1);
+	parts_add(&p, buf + 4, data, 4);
+	parts_add(&p, buf + (_i ? 13 : 7), data, 4);
+	ck_assert_int_eq(parts_finish(&p, 16, &e), -EIO);
+	ck_assert_str_eq(e.msg, "runs of a reply overlap");
 }
 END_TEST
 
@@ -502,6 +688,12 @@ Suite *gather_suite(void)
 	tcase_add_loop_test(t, all_ranges_read_as_element_by_element, 0, ARRAY_LEN(mixes));
 	tcase_add_test(t, a_contiguous_run_is_read_in_place);
 	tcase_add_test(t, a_column_shard_is_read_as_one_band);
+	tcase_add_test(t, what_is_in_memory_is_not_read);
+	tcase_add_test(t, long_runs_stay_where_they_are);
+	tcase_add_test(t, more_runs_than_a_reply_may_have_are_copied);
+	tcase_add_test(t, what_is_given_away_does_not_change);
+	tcase_add_test(t, a_file_that_somebody_may_change_is_copied);
+	tcase_add_loop_test(t, overlapping_parts_are_refused, 0, 2);
 	tcase_add_loop_test(t, a_band_too_large_for_one_buffer_is_read_in_parts, 0, 2);
 	tcase_add_test(t, scattered_elements_are_gathered_from_blocks_that_stay);
 	tcase_add_loop_test(t, what_is_larger_than_the_cache_is_read_in_pieces, 0, 3);

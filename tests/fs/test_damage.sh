@@ -93,6 +93,85 @@ test_whole_checkpoint_deleted() {
   ls m/tensors >/dev/null
 }
 
+# 32 MiB in two files whose halves are in one piece, made once.
+rows() {
+  local dir=$SCRATCH/rows
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    make_dcp "$dir/ckpt" w 2048x4096 2x1 v 1023x777 3x2 >&2
+    mv "$dir/ckpt.w.bin" "$dir/w.bin"
+    mv "$dir/ckpt.v.bin" "$dir/v.bin"
+    touch "$dir/done"
+  fi
+  echo "$dir"
+}
+
+# Readers that run while a data file goes: each block is right, or an I/O error, and nobody dies but
+# who has a mapping.
+cases_readers_while_a_file() {
+  local how io
+  for how in truncated overwritten saved_again replaced deleted; do
+    for io in direct cached; do echo "$how $io big" && echo "$how $io rows"; done
+  done
+}
+test_readers_while_a_file() {
+  local pids=() pid i file dir
+  file=c/__w_1.distcp
+  dir=$("$3")
+  cp -r "$dir/ckpt" c
+  touch -d '1 hour ago' c/* c/.metadata
+  mount_at m c -o "io=$2"
+  for i in 1 2 3 4; do
+    python3 - "$i" m/tensors/w "$dir/w.bin" go <<'END' &
+import os, random, sys, time
+rnd = random.Random(int(sys.argv[1]))
+want = open(sys.argv[3], "rb").read()
+fd = os.open(sys.argv[2], os.O_RDONLY)
+errors = reads = 0
+end = None
+while end is None or time.monotonic() < end:
+    if end is None and os.path.exists(sys.argv[4]):
+        end = time.monotonic() + 1
+    # The file's second half, which is in the file that goes.
+    n = rnd.choice((4096, 100000, 1 << 20, 5 << 20))
+    off = rnd.randrange(len(want) // 2, len(want))
+    if rnd.random() < 0.2:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        got = os.pread(fd, n, off)
+    except OSError as e:
+        assert e.errno == 5, e
+        errors += 1
+        continue
+    reads += 1
+    open(f"ready.{sys.argv[1]}", "w").close()
+    assert got and got == want[off : off + len(got)], (off, n, len(got))
+print("reads", reads, "errors", errors)
+assert reads
+END
+    pids+=($!)
+  done
+  wait_until test -e ready.1 -a -e ready.2 -a -e ready.3 -a -e ready.4
+  case $1 in
+    truncated) dd if=/dev/null of=$file bs=1 seek=5000000 status=none ;;
+    overwritten) dd if=/dev/zero of=$file bs=1M count=16 conv=notrunc status=none ;;
+    saved_again) cat "$dir/ckpt/__w_0.distcp" >$file ;;
+    replaced)
+      head -c "$(stat -c %s $file)" /dev/zero >new
+      mv new $file
+      ;;
+    deleted) rm $file ;;
+  esac
+  touch go
+  for pid in "${pids[@]}"; do wait "$pid"; done
+  # What is intact still serves.
+  cmp -n 16777216 m/tensors/w "$dir/w.bin"
+  cmp m/tensors/v "$dir/v.bin"
+  [[ -n $(daemon_of m) ]]
+  case $1 in truncated | overwritten | saved_again) try_eio tail -c 1M m/tensors/w ;; esac
+}
+
 test_map_of_a_truncated_file_kills_the_reader_only() {
   local rc=0
   big_copy c

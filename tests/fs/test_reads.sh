@@ -200,4 +200,50 @@ fcntl.lockf(f, fcntl.LOCK_UN)
 END
 }
 
+# Direct I/O and mappings of the same file.
+cases_direct_files_can_be_mapped() { printf '%s\n' auto direct cached; }
+test_direct_files_can_be_mapped() {
+  mount_at m "$(big)/ckpt" -o "io=$1"
+  python3 - m/tensors/w "$(big)/w.bin" <<'END'
+import mmap, sys
+want = open(sys.argv[2], "rb").read()
+with open(sys.argv[1], "rb") as f:
+    try:
+        m = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    except OSError as e:
+        assert e.errno == 19, e  # ENODEV: an older kernel
+        sys.exit()
+    assert f.read(1 << 20) == want[: 1 << 20]
+    assert m[:] == want
+    f.seek(0)
+    assert f.read() == want
+    n = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    assert n[5000000:] == want[5000000:] and m[:] == want
+END
+}
+
+# As many as there are pieces in which a file is read: then it is cached.
+test_small_reads_are_cached_the_next_time() {
+  mount_at m "$(big)/ckpt"
+  dd if=m/tensors/w bs=4k count=100 of=/dev/null status=none
+  dd if=m/tensors/w bs=4k count=100 of=/dev/null status=none
+  [[ $(cached m/tensors/w) -ge 100 ]] || fail "$(cached m/tensors/w) pages"
+  dd if=m/tensors/v bs=1M of=/dev/null status=none
+  [[ $(cached m/tensors/v) == 0 ]] || fail "$(cached m/tensors/v) pages"
+}
+# Pages of a file in the kernel's cache.
+cached() {
+  python3 - "$1" <<'END'
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open(sys.argv[1], os.O_RDONLY)
+n = os.fstat(fd).st_size
+libc.mmap.restype = ctypes.c_void_p
+p = libc.mmap(None, ctypes.c_size_t(n), mmap.PROT_READ, mmap.MAP_PRIVATE, fd, ctypes.c_long(0))
+v = (ctypes.c_ubyte * (-(-n // mmap.PAGESIZE)))()
+assert libc.mincore(ctypes.c_void_p(p), ctypes.c_size_t(n), v) == 0
+print(sum(x & 1 for x in v))
+END
+}
+
 run_suite "$@"

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "read/fetch_internal.h"
+#include "view/vtensor.h"
+
+#include <stdlib.h>
+
+/* Items lie anywhere: on storage with latency it is the number of requests on their way that
+ * counts. */
+enum { MAX_LOOKERS = 8, TENSORS_PER_LOOKER = 32 };
+
+struct look {
+	struct fetch *f;
+	vtensor_make_fn *make;
+	void *arg;
+	size_t n;
+	_Atomic size_t next;
+	pthread_mutex_t lock;
+	struct err *e; /* of the first that failed */
+	atomic_bool failed;
+};
+
+static int look_at(struct look *l, size_t i, struct err *e)
+{
+	autofree struct vtensor *v = NULL;
+	int rc = l->make(l->arg, i, &v, e);
+
+	for (uint32_t k = 0; !rc && k < v->n_pieces; k++) {
+		uint32_t number = v->pieces[k].source;
+		struct otensor *t = NULL;
+
+		if (l->f->looked[number])
+			continue;
+		rc = otensor_open(l->f, number, &t, e);
+		otensor_close(l->f, t);
+	}
+	return rc;
+}
+
+static void *look(void *arg)
+{
+	struct look *l = arg;
+	size_t i;
+
+	while (!l->failed && (i = l->next++) < l->n) {
+		struct err e = { 0 };
+
+		if (!look_at(l, i, &e))
+			continue;
+		SCOPED_LOCK(&l->lock);
+		if (!l->failed)
+			*l->e = e;
+		l->failed = true;
+	}
+	return NULL;
+}
+
+int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct err *e)
+{
+	struct look l = { .f = f, .make = make, .arg = arg, .n = n, .e = e };
+	pthread_t threads[MAX_LOOKERS];
+	size_t started = 0;
+
+	(void)pthread_mutex_init(&l.lock, NULL);
+	/* Where no thread can be had, this one does it. */
+	while (started < MAX_LOOKERS && started < n / TENSORS_PER_LOOKER &&
+	       !pthread_create(&threads[started], NULL, look, &l))
+		started++;
+	(void)look(&l);
+	while (started)
+		(void)pthread_join(threads[--started], NULL);
+	(void)pthread_mutex_destroy(&l.lock);
+	return l.failed ? -e->code : 0;
+}
