@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/writer_dcp.h"
 
-#include "base/arena.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -12,6 +11,7 @@
 #include "store/metadata_pickle.h"
 #include "store/staging.h"
 #include "store/storage.h"
+#include "store/writer_base.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,23 +23,11 @@
 enum { DEFAULT_BUFFER = 4 * 1024 * 1024, MAX_PREFIX = 64 };
 
 struct writer {
+	struct writer_base base;
 	struct writer_dcp_opts opts;
-	char *dest;
-	bool is_coordinator;
-	struct staging *staging; /* NULL: not begun */
-	struct arena a;		 /* prefixes, results, names */
 };
 
 /* ---- before the data ---- */
-
-static void forget(struct writer *w)
-{
-	staging_end(w->staging);
-	w->staging = NULL;
-	arena_release(&w->a);
-	free(w->dest);
-	w->dest = NULL;
-}
 
 static int validate(void *self, const char *id, struct err *e)
 {
@@ -50,19 +38,12 @@ static int validate(void *self, const char *id, struct err *e)
 
 static int reset(void *self, const char *id, struct err *e)
 {
-	struct writer *w = self;
-
-	forget(w);
-	w->dest = strdup(id);
-	return w->dest ? 0 : err_set(e, ENOMEM, "out of memory");
+	return writer_reset(&((struct writer *)self)->base, id, e);
 }
 
 static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
 {
-	struct writer *w = self;
-
-	w->is_coordinator = ranks->rank == 0;
-	return w->is_coordinator ? staging_begin(w->dest, w->opts.overwrite, &w->staging, e) : 0;
+	return writer_set_up(&((struct writer *)self)->base, ranks, e);
 }
 
 static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
@@ -80,7 +61,7 @@ static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, st
 	struct writer *w = self;
 
 	for (size_t i = 0; i < n; i++) {
-		char *prefix = arena_alloc(&w->a, MAX_PREFIX);
+		char *prefix = arena_alloc(&w->base.arena, MAX_PREFIX);
 
 		if (!prefix)
 			return err_set(e, ENOMEM, "out of memory");
@@ -118,10 +99,12 @@ static int check_prefix(const struct save_plan *plan, struct err *e)
 static int make_jobs(struct writer *w, const struct save_plan *plan, size_t n, struct jobs *ret,
 		     struct err *e)
 {
-	*ret = (struct jobs){ .plan = plan, .v = arena_array(&w->a, n, sizeof(*ret->v)), .n = n };
+	*ret = (struct jobs){ .plan = plan,
+			      .v = arena_array(&w->base.arena, n, sizeof(*ret->v)),
+			      .n = n };
 	for (size_t i = 0; ret->v && i < n; i++) {
 		size_t room = plan->storage_len + 32;
-		char *name = arena_alloc(&w->a, room);
+		char *name = arena_alloc(&w->base.arena, room);
 
 		if (!name)
 			return err_set(e, ENOMEM, "%zu files: out of memory", n);
@@ -217,15 +200,15 @@ static void fill_jobs(struct jobs *jobs, const struct weighed *v, const struct w
 }
 
 static int plan_files(struct writer *w, const struct save_plan *plan, struct jobs *ret,
-		      struct write_results *results, struct err *e)
+		      struct err *e)
 {
 	size_t n = plan->n_items, n_files = w->opts.file_per_item ? n : w->opts.threads;
 	autofree struct weighed *v = calloc(n + 1, sizeof(*v));
-	const struct write_item **items = arena_array(&w->a, n, sizeof(struct write_item *));
-	struct write_result *out = arena_array(&w->a, n, sizeof(*out));
+	const struct write_item **items =
+		arena_array(&w->base.arena, n, sizeof(struct write_item *));
 	int rc;
 
-	if (!v || !items || !out)
+	if (!v || !items)
 		return err_set(e, ENOMEM, "plan of %zu items: out of memory", n);
 	rc = make_jobs(w, plan, n_files, ret, e);
 	if (!rc && !w->opts.file_per_item)
@@ -234,8 +217,8 @@ static int plan_files(struct writer *w, const struct save_plan *plan, struct job
 		return rc;
 	for (size_t i = 0; i < n && w->opts.file_per_item; i++)
 		v[i] = (struct weighed){ &plan->items[i], 0, (uint32_t)i };
-	fill_jobs(ret, v, items, out);
-	*results = (struct write_results){ out, n };
+	fill_jobs(ret, v, items, w->base.results);
+	w->base.n_results = n;
 	return 0;
 }
 
@@ -280,7 +263,7 @@ static int write_file(struct work *k, const struct job *j, struct err *e)
 	const struct writer_dcp_opts *o = &k->w->opts;
 	const struct dcp_file_opts opts = { o->zstd_level, o->buffer, o->progress, o->arg };
 	CLEANUP(close_file) struct dcp_file *f = NULL;
-	int fd, rc = staging_create(k->w->staging, j->name, &fd, e);
+	int fd, rc = staging_create(k->w->base.staging, j->name, &fd, e);
 
 	if (!rc)
 		rc = dcp_file_new(fd, &opts, &f, e);
@@ -346,65 +329,34 @@ static int write_data(void *self, const struct save_plan *plan, struct save_plan
 		      struct write_results *ret, struct err *e)
 {
 	struct writer *w = self;
-	struct write_results results = { 0 };
 	struct jobs jobs;
 	int rc = check_prefix(plan, e);
 
-	if (!rc && !w->staging)
-		rc = staging_join(w->dest, &w->staging, e);
+	if (!rc) /* a rank without items has its files all the same */
+		rc = writer_begin_data(&w->base, plan->n_items + 1, e);
 	if (!rc)
-		rc = plan_files(w, plan, &jobs, &results, e);
+		rc = plan_files(w, plan, &jobs, e);
 	if (!rc)
 		rc = write_files(w, &jobs, planner, e);
-	if (!rc)
-		rc = staging_sync(w->staging, e);
-	if (!w->is_coordinator) { /* a thousand ranks of one process have no descriptors for that */
-		staging_end(w->staging);
-		w->staging = NULL;
-	}
-	if (!rc)
-		*ret = results;
-	return rc;
+	return rc ? rc : writer_end_data(&w->base, ret, e);
 }
 
 /* ---- .metadata ---- */
-
-/* The results of all ranks as one list. */
-static int gather(const struct write_results *all, size_t n, struct write_result **ret,
-		  size_t *ret_n, struct err *e)
-{
-	struct write_result *v;
-	size_t total = 0;
-
-	for (size_t i = 0; i < n; i++)
-		total += all[i].n;
-	v = malloc((total + 1) * sizeof(*v));
-	if (!v)
-		return err_set(e, ENOMEM, "results of %zu items: out of memory", total);
-	for (size_t i = 0, at = 0; i < n; at += all[i++].n)
-		if (all[i].n)
-			memcpy(v + at, all[i].v, all[i].n * sizeof(*v));
-	*ret = v;
-	*ret_n = total;
-	return 0;
-}
 
 static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
 		  struct err *e)
 {
 	CLEANUP(buf_release) struct buf pickle = BUF_INIT(SIZE_MAX / 2);
-	autofree struct write_result *stored = NULL;
 	struct writer *w = self;
 	struct metadata whole = *md;
-	int rc = gather(all, n, &stored, &whole.n_stored, e);
+	int rc = writer_join_results(&w->base, all, n, &whole, e);
 
-	whole.stored = stored;
 	whole.version = "1.0.0";
 	if (!rc)
 		rc = metadata_pickle_dcp(&whole, &pickle, e);
 	if (!rc)
-		rc = staging_put(w->staging, ".metadata", pickle.data, pickle.len, e);
-	return rc ? rc : staging_commit(w->staging, e);
+		rc = staging_put(w->base.staging, ".metadata", pickle.data, pickle.len, e);
+	return rc ? rc : writer_commit(&w->base, e);
 }
 
 /* ---- birth and death ---- */
@@ -413,7 +365,7 @@ static void free_writer(void *self)
 {
 	struct writer *w = self;
 
-	forget(w);
+	writer_release(&w->base);
 	free(w);
 }
 
@@ -450,7 +402,8 @@ int writer_dcp_new(const struct writer_dcp_opts *opts, struct storage_writer *re
 		return rc;
 	if (!w)
 		return err_set(e, ENOMEM, "out of memory");
-	*w = (struct writer){ .opts = *opts, .a = ARENA_INIT(SIZE_MAX) };
+	*w = (struct writer){ .opts = *opts };
+	writer_init(&w->base, opts->overwrite, &(struct outfile_opts){ 0 });
 	w->opts.threads = opts->threads ? opts->threads : 1;
 	w->opts.buffer = opts->buffer ? opts->buffer : DEFAULT_BUFFER;
 	*ret = (struct storage_writer){ .ops = &ops, .self = w };
