@@ -177,7 +177,8 @@ void lease_take(struct leases *s, struct lease *l, int fd)
 		s->first->prev = l;
 	s->first = l;
 	/* From here on the watcher can give it back. */
-	l->taken = l->held = true;
+	l->taken = true;
+	l->held = true;
 }
 
 void lease_drop(struct leases *s, struct lease *l)
