@@ -155,7 +155,7 @@ static void make_world(struct rng *r, struct world *w, const struct world *like)
 						      .fqn_len = (uint32_t)strlen(world_names[i]),
 						      .tensor = &w->t[rank][i] };
 		w->entries[rank][w->n] = (struct state_entry){
-			.fqn = "blob", .fqn_len = 4, .bytes = { "bytes", 5, NULL, NULL }
+			.fqn = "blob", .fqn_len = 4, .bytes = { .data = "bytes", .len = 5 }
 		};
 		w->dict[rank] = (struct state_dict){ w->entries[rank], w->n + 1 };
 	}
@@ -424,7 +424,7 @@ static const struct local_tensor six_tensor = { .kind = LOCAL_WHOLE,
 						.n_shards = 1 };
 static const struct state_entry six_entries[] = {
 	{ .fqn = "w", .fqn_len = 1, .tensor = &six_tensor },
-	{ .fqn = "b", .fqn_len = 1, .bytes = { "bytes", 5, NULL, NULL } }
+	{ .fqn = "b", .fqn_len = 1, .bytes = { .data = "bytes", .len = 5 } }
 };
 static const struct state_dict six_dict = { six_entries, 2 };
 static const struct save_options alone = { .is_coordinator = true };
