@@ -225,8 +225,8 @@ static void put_engine(struct buf *b, struct ckpt *ckpt)
 	ckpt_counters(ckpt, &c);
 	buf_printf(b,
 		   ",\n  \"source\": {\n    \"reads\": %" PRIu64 ",\n    \"bytes\": %" PRIu64
-		   ",\n    \"faults\": %" PRIu64 "\n  }",
-		   c.source_reads, c.source_bytes, c.faults);
+		   ",\n    \"mapped_bytes\": %" PRIu64 ",\n    \"faults\": %" PRIu64 "\n  }",
+		   c.source_reads, c.source_bytes, c.mapped_bytes, c.faults);
 	buf_printf(b,
 		   ",\n  \"copies\": {\n    \"moves\": %" PRIu64 ",\n    \"bytes\": %" PRIu64
 		   "\n  }",

@@ -277,6 +277,7 @@ CKPT_API int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, siz
 /* Since it was opened; of a run, all of its checkpoints, also those that have been closed. */
 struct ckpt_counters {
 	uint64_t source_reads, source_bytes; /* of data files and assets; as stored */
+	uint64_t mapped_bytes;	       /* of data files, which were in memory and needed no read */
 	uint64_t faults;	       /* such reads that failed: gone, changed, an I/O error */
 	uint64_t copies, copied_bytes; /* moves of elements into answers, and what they moved */
 	/* The cache of decoded blocks: gets that found theirs, gets that had to decode or read it, blocks

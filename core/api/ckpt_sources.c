@@ -33,6 +33,7 @@ void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret)
 	blockcache_counts(fetch_blocks(c->fetch), &blocks);
 	*ret = (struct ckpt_counters){ .source_reads = files[FILES_READS],
 				       .source_bytes = files[FILES_BYTES],
+				       .mapped_bytes = files[FILES_MAPPED],
 				       .faults = files[FILES_FAULTS],
 				       .copies = fetch[FETCH_COPIES],
 				       .copied_bytes = fetch[FETCH_COPIED],

@@ -62,6 +62,7 @@ static void add_counters(struct ckpt_counters *to, struct ckpt *c)
 	ckpt_counters(c, &n);
 	to->source_reads += n.source_reads;
 	to->source_bytes += n.source_bytes;
+	to->mapped_bytes += n.mapped_bytes;
 	to->faults += n.faults;
 	to->copies += n.copies;
 	to->copied_bytes += n.copied_bytes;

@@ -374,7 +374,7 @@ static struct pagemap *map_of(struct files *f, struct file *x)
 	return x->map;
 }
 
-const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+static const uint8_t *map_part(struct files *f, uint32_t i, uint64_t off, uint64_t len)
 {
 	const uint8_t *p = NULL;
 	struct pagemap *m;
@@ -390,6 +390,15 @@ const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len
 	return p;
 }
 
+const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	const uint8_t *p = map_part(f, i, off, len);
+
+	if (p)
+		counters_add(f->counts, FILES_MAPPED, len);
+	return p;
+}
+
 void files_unmap(struct files *f, uint32_t i)
 {
 	unpin(f, i);
@@ -402,13 +411,15 @@ const uint8_t *files_lend(struct files *f, uint32_t i, uint64_t off, uint64_t le
 
 	if (x->lease.tried && !x->lease.held)
 		return NULL;
-	p = files_map(f, i, off, len);
+	p = map_part(f, i, off, len);
 	if (!p)
 		return NULL;
 	if (!x->lease.tried)
 		lease_take(f->leases, &x->lease, x->fd);
-	if (lease_begin(&x->lease))
+	if (lease_begin(&x->lease)) {
+		counters_add(f->counts, FILES_MAPPED, len);
 		return p;
+	}
 	unpin(f, i);
 	return NULL;
 }

@@ -66,8 +66,9 @@ void files_unlend(struct files *f, uint32_t i);
  */
 int files_check(struct files *f, uint32_t i, struct err *e);
 
-/* What files_read has done: calls, the bytes they read, and those of them that failed. */
-enum files_count { FILES_READS, FILES_BYTES, FILES_FAULTS, FILES_COUNTS };
+/* What files_read has done: calls, the bytes they read, and those of them that failed; and the bytes
+ * that files_map and files_lend have shown. */
+enum files_count { FILES_READS, FILES_BYTES, FILES_FAULTS, FILES_MAPPED, FILES_COUNTS };
 /* Adds them to ret. */
 void files_add_counts(const struct files *f, uint64_t ret[static FILES_COUNTS]);
 

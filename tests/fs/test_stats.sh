@@ -29,6 +29,13 @@ assert got == {
     "source.reads": 10,
     "source.bytes": 40960,
 }, got
+# A long read comes out of the page cache, or not: nobody promises that it stays there.
+fd = direct(f"{m}/tensors/w")
+def read_more():
+    assert pread(fd, 1 << 20, 1 << 20) == want[1 << 20 : 2 << 20]
+got = change(m, read_more)
+assert got["served_bytes"] == 1 << 20, got
+assert got.get("source.bytes", 0) + got.get("source.mapped_bytes", 0) >= 1 << 20, got
 # The end of the file answers with what there is.
 size = os.fstat(fd).st_size
 v = direct(f"{m}/tensors/v")
