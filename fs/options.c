@@ -16,7 +16,8 @@ enum kind {
 	LIST,	/* const char **, grows */
 	SIZE,	/* uint64_t, "256MiB" */
 	NUMBER, /* uint64_t */
-	LEVEL,	/* NUMBER that may be left out: DEFAULT_LEVEL */
+	COUNT,	/* NUMBER that is not 0 */
+	LEVEL,	/* COUNT that may be left out: DEFAULT_LEVEL */
 };
 
 enum { DEFAULT_LEVEL = 3 }; /* of zstd, as torch's */
@@ -56,7 +57,7 @@ static const struct word words[] = {
 	  "accept incomplete tensors; opening one is an I/O error" },
 	{ "cache", 0, SIZE, WORDS_OPEN | WORDS_HOW, AT(cache), "SIZE",
 	  "bound on decoded blocks in memory (256MiB)" },
-	{ "threads", 0, NUMBER, WORDS_MOUNT, AT(threads), "N",
+	{ "threads", 0, COUNT, WORDS_MOUNT, AT(threads), "N",
 	  "worker threads (four per CPU, 16 to 32)" },
 	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "MODE",
 	  "how files are read: auto, direct or cached" },
@@ -87,9 +88,9 @@ static const struct word words[] = {
 	  "compare the models alone, under the names they have in hf/" },
 	{ "values", 0, FLAG, WORDS_DIFF, AT(values), NULL,
 	  "compare all elements: how many changed, and how much" },
-	{ "jobs", 0, NUMBER, WORDS_JOBS, AT(jobs), "N",
+	{ "jobs", 0, COUNT, WORDS_JOBS, AT(jobs), "N",
 	  "worker threads (one per CPU, up to a few)" },
-	{ "ranks", 0, NUMBER, WORDS_RESHARD, AT(ranks), "N",
+	{ "ranks", 0, COUNT, WORDS_RESHARD, AT(ranks), "N",
 	  "how many ranks it is written for (those of --layout, else 1)" },
 	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "FORMAT",
 	  "dcp, hyperparallel or safetensors (dcp)" },
@@ -97,7 +98,7 @@ static const struct word words[] = {
 	  "the model alone, under the names it has in hf/" },
 	{ "zstd", 0, LEVEL, WORDS_RESHARD, AT(zstd), "LEVEL",
 	  "dcp: compress every item, 1 to 22 (3)" },
-	{ "threads", 0, NUMBER, WORDS_RESHARD, AT(threads), "N",
+	{ "threads", 0, COUNT, WORDS_RESHARD, AT(threads), "N",
 	  "dcp: files of each rank, each with a thread of its own (1)" },
 	{ "file_per_item", 0, FLAG, WORDS_RESHARD, AT(file_per_item), NULL,
 	  "dcp: a file for every item" },
@@ -183,6 +184,8 @@ static int set_number(const struct word *w, const char *value, uint64_t *ret, st
 	*ret = strtoull(value, &end, 10);
 	if (*value < '0' || *value > '9' || *end || errno || *ret > UINT32_MAX)
 		return err_set(e, EINVAL, "option '%s': '%s' is not a number", w->name, value);
+	if (!*ret && w->kind != NUMBER) /* to the library that is the default */
+		return err_set(e, EINVAL, "option '%s': 0 is too small", w->name);
 	return 0;
 }
 
@@ -211,7 +214,7 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 		if (!text_parse_size(value, at))
 			return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name,
 				       value);
-		if (!*(const uint64_t *)at) /* to the library that is the default */
+		if (!*(const uint64_t *)at)
 			return err_set(e, EINVAL, "option '%s': 0 is too small", w->name);
 		return 0;
 	default:

@@ -184,6 +184,8 @@ test_options_that_cannot_be() {
   refused "option 'threads': at most 256$" "${r[@]}" --threads=257
   refused "option 'jobs': at most 256$" "${r[@]}" --jobs=257
   refused "option 'ranks': 'many' is not a number" "${r[@]}" --ranks=many
+  refused "option 'ranks': 0 is too small" "${r[@]}" --ranks=0
+  refused "option 'zstd': 0 is too small" "${r[@]}" --zstd=0
   refused "65537 ranks: at most 65536$" "${r[@]}" --ranks=65537
   refused "option 'dtype'.*int8" "${r[@]}" --dtype=int8
   refused "'nowhere'.*No such file" "${r[@]}" --layout=nowhere
