@@ -34,6 +34,7 @@
 	X(ckpt_model) \
 	X(ckpt_reader) \
 	X(ckpt_recipe) \
+	X(ckpt_save) \
 	X(ckpt_sources) \
 	X(comm) \
 	X(counters) \

@@ -57,8 +57,8 @@ struct ckpt_save_opts {
 	/* In place of those that the format has, the caller's own; may be NULL. */
 	struct save_planner *planner;
 	struct storage_writer *writer;
-	/* With a planner that is kept from save to save: plans that have not changed are not sent
-	 * again. Not for safetensors. */
+	/* With a planner that is kept from save to save (and, for safetensors, a writer): plans
+	 * that have not changed are not sent again. */
 	bool cache_plans;
 	/* So many more bytes of data are written, from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
