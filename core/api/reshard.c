@@ -97,6 +97,13 @@ static void add_tensor(struct resharding *s, size_t i)
 	s->r->tensors++;
 }
 
+static enum object_form form_of(const struct resharding *s, const struct ckpt_object *o)
+{
+	if (!strcmp(o->encoding, "text"))
+		return OBJECT_JSON;
+	return strcmp(s->c->totals.format, "hyperparallel") ? OBJECT_TORCH : OBJECT_PICKLE;
+}
+
 static void add_object(struct resharding *s, size_t i)
 {
 	struct ckpt_object o;
@@ -108,7 +115,8 @@ static void add_object(struct resharding *s, size_t i)
 	}
 	s->entries[s->n++] = (struct reshard_entry){ .fqn = o.fqn,
 						     .fqn_len = (uint32_t)o.fqn_len,
-						     .number = (uint32_t)i };
+						     .number = (uint32_t)i,
+						     .form = (uint8_t)form_of(s, &o) };
 	s->total += o.length;
 	s->r->objects++;
 }
@@ -327,21 +335,12 @@ static int write_all(struct resharding *s, struct err *e)
 
 /* ---- the whole ---- */
 
-/* Objects have the form of the format that they were read from. */
-static enum object_form form_of(const struct ckpt *c)
-{
-	if (!strcmp(c->totals.format, "hyperparallel"))
-		return OBJECT_PICKLE;
-	return strcmp(c->totals.format, "torchsave") ? OBJECT_TORCH : OBJECT_JSON;
-}
-
 int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct err *e)
 {
 	struct resharding s = { .c = c,
 				.r = r,
 				.dest = dest,
 				.a = ARENA_INIT(SIZE_MAX),
-				.from = form_of(c),
 				.to = r->format == CKPT_DCP ? OBJECT_TORCH : OBJECT_PICKLE };
 	int rc;
 

@@ -24,6 +24,7 @@ struct reshard_entry {
 	const struct path_step *path; /* or NULL */
 	uint32_t n_steps;
 	uint8_t dtype, n_dims; /* of a tensor */
+	uint8_t form;	       /* of an object: enum object_form that it has */
 	bool is_tensor;
 	const uint64_t *shape;
 };
@@ -39,7 +40,7 @@ struct resharding {
 	const struct reshard_entry **by_name; /* n, in the order of reshard_compare */
 	struct layout *layout;		      /* or NULL */
 	size_t ranks;
-	enum object_form from, to; /* of objects */
+	enum object_form to; /* of objects */
 	_Atomic uint64_t written;
 	uint64_t total;
 };

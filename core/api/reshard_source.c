@@ -189,8 +189,8 @@ static void object_close(void *arg)
 	ckpt_file_close(arg);
 }
 
-static int convert(const struct resharding *s, struct ckpt_file *f, struct source *ret,
-		   struct err *e)
+static int convert(enum object_form from, enum object_form to, struct ckpt_file *f,
+		   struct source *ret, struct err *e)
 {
 	size_t len = (size_t)ckpt_file_size(f);
 	struct buf made = BUF_INIT(MAX_OBJECT);
@@ -205,7 +205,7 @@ static int convert(const struct resharding *s, struct ckpt_file *f, struct sourc
 	if (!text)
 		return err_set(e, ENOMEM, "object of %zu bytes: out of memory", len);
 	got = ckpt_file_read(f, text, len, 0, e);
-	rc = got < 0 ? (int)got : object_convert(s->from, s->to, text, (size_t)got, &made, e);
+	rc = got < 0 ? (int)got : object_convert(from, to, text, (size_t)got, &made, e);
 	if (rc) {
 		buf_release(&made);
 		return rc;
@@ -224,14 +224,14 @@ static int open_object(struct resharding *s, const struct reshard_entry *t, stru
 
 	if (rc)
 		return rc;
-	if (s->from == s->to) {
+	if (t->form == s->to) {
 		*ret = (struct source){ .len = ckpt_file_size(f),
 					.read = object_read,
 					.close = object_close,
 					.arg = f };
 		return 0;
 	}
-	rc = convert(s, f, ret, e);
+	rc = convert((enum object_form)t->form, s->to, f, ret, e);
 	ckpt_file_close(f);
 	return rc ? err_wrap(e, "'%s'", FQN_TEXT(t->fqn, t->fqn_len)) : 0;
 }

@@ -35,6 +35,15 @@ digest() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
 
 # ---- there and back ----
 
+# Every object of a DCP checkpoint is one of torch.save.
+archives() {
+  local name
+  ckptfs export -q --index=:memory: "$1" objects "$1.objects"
+  while IFS= read -r -d '' name; do
+    is PK "$(head -c 2 "$name")"
+  done < <(find "$1.objects" -type f -print0)
+}
+
 cases_every_fixture_there_and_back() {
   local d
   for d in "$DATA"/*/ckpt; do
@@ -65,7 +74,10 @@ test_every_fixture_there_and_back() {
   # Objects have one form in each format; those of torch.save files and of HyperParallel's get one.
   case $format in
     hyperparallel) same "$src" hp "${complete[@]}" ;;
-    torchsave) same "$src" dcp tensors "${complete[1]:-}" ;;
+    torch.save)
+      same "$src" dcp tensors "${complete[1]:-}"
+      archives dcp
+      ;;
     *) same "$src" dcp "${complete[@]}" ;;
   esac
   same "$src" hp tensors "${complete[1]:-}"
