@@ -137,7 +137,7 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct er
 
 	pw_begin(&w, b, 2, false);
 	if (!v)
-		pw_str(&w, text, len);
+		pw_str(&w, text, len && text[len - 1] == '\n' ? len - 1 : len);
 	else if (!write_value(&w, v, 0)) {
 		json_decref(v);
 		b->len = 0;

@@ -123,7 +123,7 @@ static const struct {
 	/* As text, what the library cannot hold: more than 64 bits, NaN, a lone surrogate. */
 	{ "18446744073709551616", PICKLE("X\x14\0\0\0"
 					 "18446744073709551616") },
-	{ "NaN", PICKLE("X\x03\0\0\0NaN") },
+	{ "NaN\n", PICKLE("X\x03\0\0\0NaN") },
 	{ "\"\\ud800\"", PICKLE("X\x08\0\0\0\"\\ud800\"") },
 };
 
