@@ -44,11 +44,13 @@ archives() {
   done < <(find "$1.objects" -type f -print0)
 }
 
+# Sanitizers see every fourth: the paths are the same.
 cases_every_fixture_there_and_back() {
-  local d
+  local d step=4
+  [[ $VARIANT != release ]] || step=1
   for d in "$DATA"/*/ckpt; do
     [[ ! -e $d ]] || basename "$(dirname "$d")"
-  done
+  done | awk -v step=$step 'NR % step == 0'
 }
 test_every_fixture_there_and_back() {
   local src format some=() types=() complete=()
