@@ -81,7 +81,7 @@ $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
-$(BUILD)/core/codec/cast.o: CFLAGS_ += -O3
+$(BUILD)/core/codec/cast.o $(BUILD)/core/codec/q8_0.o: CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
 $(BUILD)/core/view/recipe_builtin.o: $(wildcard core/view/recipes/*.recipe)
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests $(CK_CFLAGS)
@@ -129,6 +129,7 @@ check-torch: all
 	@tests/torch/run.sh
 	@tests/torch/reshard.sh
 	@tests/torch/clients.sh
+	@tests/torch/gguf.sh
 
 # FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
 fuzz:

@@ -62,6 +62,8 @@ int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, stru
 	k.assets = o->assets;
 	k.layout = o->layout;
 	k.recipe = o->recipe;
+	k.experts = o->experts;
+	k.gguf_dtype = o->gguf_dtype;
 	k.shard_size = o->shard_size;
 	k.cache_bytes = o->cache;
 	if (!k.warn)

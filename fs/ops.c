@@ -166,7 +166,7 @@ static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
 	int64_t n = 0;
 	ckpt_node node;
 
-	if (dir->size > COUNT_SUBDIRS || dir->changes)
+	if (dir->size > COUNT_SUBDIRS || dir->changes || dir->partial)
 		return -1;
 	for (uint64_t pos = 0; !ckpt_next(c, dir->node, &pos, name, &node);)
 		n += !ckpt_type(c, node, &st, &e) && st.is_dir;

@@ -46,7 +46,7 @@ struct options {
 
 	const char **include, **exclude; /* NULL-terminated, or NULL */
 	const char *index;
-	const char *rename, *weights, *dtype, *assets, *layout, *recipe;
+	const char *rename, *weights, *dtype, *assets, *layout, *recipe, *gguf_dtype, *experts;
 	uint64_t shard_size; /* bytes; 0: not given */
 	bool allow_missing;
 	uint64_t cache; /* bytes; 0: not given */

@@ -47,6 +47,7 @@
 	X(fetch) \
 	X(files) \
 	X(gather) \
+	X(gguf) \
 	X(hf_index) \
 	X(hp_layout) \
 	X(hyperparallel) \
@@ -77,6 +78,7 @@
 	X(plan_codec) \
 	X(planner) \
 	X(pt_write) \
+	X(q8_0) \
 	X(read_items) \
 	X(recipe) \
 	X(rename) \
@@ -95,6 +97,7 @@
 	X(view) \
 	X(view_model) \
 	X(vtensor) \
+	X(vtensor_ops) \
 	X(writer_dcp) \
 	X(writer_hyperparallel) \
 	X(writer_safetensors) \

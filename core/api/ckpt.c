@@ -14,6 +14,7 @@
 #include "model/chunkmap.h"
 #include "read/fetch.h"
 #include "read/files.h"
+#include "view/gguf_write.h"
 #include "view/layout.h"
 #include "view/rename.h"
 #include "view/view.h"
@@ -273,6 +274,70 @@ static int size_of_object(void *arg, size_t number, uint64_t *ret, struct err *e
 	return ckpt_object_size(arg, number, ret, e);
 }
 
+static int read_asset(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct err *e)
+{
+	const struct ckpt *c = arg;
+
+	return assets_read(&c->assets, i, buf, len, off, e);
+}
+
+/* It is made for whoever reads it first: it tells of gguf/, which takes its time. */
+static int info(void *arg, const char **ret, size_t *ret_len, struct err *e)
+{
+	struct ckpt *c = arg;
+	struct buf *made = c->info, *before = NULL;
+	int rc;
+
+	if (!made) {
+		made = calloc(1, sizeof(*made));
+		if (!made)
+			return err_set(e, ENOMEM, "out of memory");
+		rc = ckpt_info_json(c, &made->data, &made->len, e);
+		if (rc) {
+			free(made);
+			return rc;
+		}
+		if (!atomic_compare_exchange_strong(&c->info, &before, made)) {
+			buf_release(made);
+			free(made);
+			made = before;
+		}
+	}
+	*ret = made->data;
+	*ret_len = made->len;
+	return 0;
+}
+
+static int parse_gguf_dtype(const char *name, const enum ggml_type **ret, struct err *e)
+{
+	static const struct {
+		const char *name;
+		enum ggml_type type;
+	} known[] = { { "f32", GGML_F32 },
+		      { "f16", GGML_F16 },
+		      { "bf16", GGML_BF16 },
+		      { "q8_0", GGML_Q8_0 } };
+
+	*ret = NULL;
+	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
+		if (!strcmp(name, known[i].name)) {
+			*ret = &known[i].type;
+			return 0;
+		}
+	return name ? err_set(e, EINVAL,
+			      "option 'gguf_dtype': '%s' is none of f32, f16, bf16, q8_0", name)
+		    : 0;
+}
+
+static int parse_experts(const char *name, enum view_experts *ret, struct err *e)
+{
+	*ret = !name ? EXPERTS_STORED : !strcmp(name, "fused") ? EXPERTS_FUSED : EXPERTS_SPLIT;
+	if (name && *ret == EXPERTS_SPLIT && strcmp(name, "split") != 0)
+		return err_set(e, EINVAL, "option 'experts': '%s' is neither fused nor split",
+			       name);
+	return 0;
+}
+
 static int parse_dtype(const char *name, enum dtype *ret, struct err *e)
 {
 	static const struct {
@@ -321,10 +386,15 @@ static void warn_unused(const struct ckpt *c, const struct ckpt_opts *o)
 }
 
 /* Everything that options name. */
-static int read_options(struct ckpt *c, const struct ckpt_opts *o, enum dtype *ret, struct err *e)
+static int read_options(struct ckpt *c, const struct ckpt_opts *o, struct view_opts *ret,
+			struct err *e)
 {
-	int rc = parse_dtype(o->dtype, ret, e);
+	int rc = parse_dtype(o->dtype, &ret->dtype, e);
 
+	if (!rc)
+		rc = parse_gguf_dtype(o->gguf_dtype, &ret->gguf_type, e);
+	if (!rc)
+		rc = parse_experts(o->experts, &ret->experts, e);
 	if (!rc && o->rename)
 		rc = read_rename(c, o->rename, e);
 	if (!rc && o->layout) {
@@ -341,12 +411,15 @@ static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 				  .exclude = o->exclude,
 				  .weights = o->weights,
 				  .shard_size = o->shard_size ? o->shard_size : DEFAULT_SHARD,
+				  .gguf_size = o->shard_size,
 				  .fault = fault_of,
+				  .read_asset = read_asset,
+				  .info = info,
 				  .object_size = size_of_object,
 				  .arg = c,
 				  .warn = o->warn,
 				  .warn_arg = o->warn_arg };
-	int rc = read_options(c, o, &view.dtype, e);
+	int rc = read_options(c, o, &view, e);
 
 	if (rc)
 		return rc;
@@ -411,10 +484,6 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	count(c);
 	if (!o->allow_missing && !o->allow_holes)
 		rc = refuse_holes(c, e);
-	if (!rc)
-		rc = ckpt_info_json(c, &c->info, &c->info_len, e);
-	if (!rc)
-		view_set_info(c->view, c->info, c->info_len);
 	return rc;
 }
 
@@ -436,7 +505,7 @@ static int refuse_run(struct ckpt_run *r, struct err *e)
 /* 1: it is none. */
 static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 {
-	enum dtype ignored;
+	struct view_opts ignored;
 	int rc = run_new(c->dirfd, c->root, o, &c->run, e);
 
 	if (rc)
@@ -552,6 +621,8 @@ void ckpt_close(struct ckpt *c)
 	free(c->tensor_bad);
 	free(c->object_bad);
 	free(c->object_size);
+	if (c->info)
+		buf_release(c->info);
 	free(c->info);
 	fetch_free(c->fetch);
 	view_free(c->view);

@@ -51,7 +51,10 @@ struct ckpt_opts {
 	const char *assets; /* directory of config.json, tokenizer, ... for hf/ */
 	const char *layout; /* layout file of ranks/ */
 	const char *recipe; /* name or file of what the model is made by; NULL: it is the weights */
-	uint64_t shard_size; /* bytes of tensors in a file of hf/; 0: 5 GB */
+	const char
+		*gguf_dtype; /* "f32", "f16", "bf16", "q8_0": what gguf/ has; NULL: the model's */
+	const char *experts; /* "fused", "split": how the model has its experts; NULL: as stored */
+	uint64_t shard_size; /* bytes of tensors in a file of hf/; 0: 5 GB. Not 0: of gguf/, too */
 	/* One sentence about something odd, while opening; may be NULL. */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;
@@ -185,6 +188,7 @@ struct ckpt_stat {
 	ckpt_node node;
 	bool is_dir, is_link;
 	bool changes; /* of a run: it may become another, or vanish; so may a directory's entries */
+	bool partial; /* a directory has entries that only listing it finds; size is without them */
 	uint64_t size; /* bytes; of a directory: its entries; of a link: of its target's name */
 	uint64_t mtime_ns;
 };

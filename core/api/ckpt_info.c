@@ -88,6 +88,26 @@ static void put_model(struct buf *b, const struct ckpt *c)
 	buf_str(b, listed ? "\n    ]\n  }" : "]\n  }");
 }
 
+/* One line: what gguf/ is, or why it is not there. */
+static void put_gguf(struct buf *b, const struct ckpt *c)
+{
+	struct view_gguf g;
+
+	view_gguf(c->view, &g);
+	buf_str(b, ",\n  \"gguf\": {");
+	if (g.missing) {
+		buf_str(b, "\"missing\": ");
+		buf_json_str(b, g.missing, strlen(g.missing));
+	} else {
+		buf_printf(b,
+			   "\"architecture\": \"%s\", \"dtype\": \"%s\", \"tensors\": %llu, "
+			   "\"files\": %llu",
+			   g.arch, g.dtype, (unsigned long long)g.tensors,
+			   (unsigned long long)g.files);
+	}
+	buf_str(b, "}");
+}
+
 int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
 {
 	const struct ckpt_totals *t = &c->totals;
@@ -113,6 +133,7 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
 	put_faults(&b, c);
 	buf_str(&b, "]");
 	put_model(&b, c);
+	put_gguf(&b, c);
 	buf_str(&b, "\n}\n");
 	if (b.err) {
 		int code = b.err;

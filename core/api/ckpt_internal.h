@@ -51,8 +51,7 @@ struct ckpt {
 	char **file_fault;	       /* by file: sentence or NULL */
 	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
 	struct ckpt_totals totals;
-	char *info;
-	size_t info_len;
+	_Atomic(struct buf *) info; /* info.json, once somebody has read it */
 };
 
 struct ckpt_file {

@@ -182,6 +182,7 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 	ret->mtime_ns = c->mtime_ns;
 	if (ret->is_dir) {
 		ret->size = view_entries(c->view, node);
+		ret->partial = view_is_partial(c->view, node);
 	} else if (ret->is_link) {
 		view_target(c->view, node, target);
 		ret->size = strlen(target);
@@ -531,6 +532,9 @@ static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf,
 	switch (s->kind) {
 	case SEG_BYTES:
 		memcpy(buf, f->v.text.data + s->from + at, len);
+		return 0;
+	case SEG_LENT:
+		memcpy(buf, (const char *)s->lent + at, len);
 		return 0;
 	case SEG_ZERO:
 		memset(buf, 0, len);

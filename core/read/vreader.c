@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "catalog/catalog_query.h"
 #include "codec/cast.h"
+#include "codec/q8_0.h"
 #include "read/fetch_internal.h"
 #include "read/gather.h"
 #include "read/parts.h"
@@ -230,6 +231,44 @@ static int read_cast(struct fetch *f, const struct vreader *r, uint8_t *buf, uin
 	return rc;
 }
 
+/* Bytes of the dtype that is shown. */
+static int read_elements(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
+			 uint64_t off, struct parts *parts, struct err *e)
+{
+	return r->v->dtype == r->v->stored ? read_stored(f, r, buf, len, off, parts, e)
+					   : read_cast(f, r, buf, len, off, e);
+}
+
+/* Blocks exist as wholes only. */
+static int read_q8_0(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
+		     uint64_t off, struct err *e)
+{
+	enum { ROUND = CAST_BLOCK / Q8_0_ELEMENTS, ELEMENTS = Q8_0_ELEMENTS * 4 };
+	uint64_t first = off / Q8_0_BYTES, skip = off % Q8_0_BYTES;
+	uint64_t room = min_u64((skip + len + Q8_0_BYTES - 1) / Q8_0_BYTES, ROUND);
+	autofree uint8_t *raw = malloc(room * (ELEMENTS + Q8_0_BYTES));
+	int rc = 0;
+
+	if (!raw)
+		return err_set(e, ENOMEM, "out of memory");
+	while (!rc && len) {
+		uint64_t n = min_u64((skip + len + Q8_0_BYTES - 1) / Q8_0_BYTES, room);
+		uint64_t got = min_u64(n * Q8_0_BYTES - skip, len);
+		uint8_t *blocks = raw + room * ELEMENTS;
+
+		rc = read_elements(f, r, raw, n * ELEMENTS, first * ELEMENTS, NULL, e);
+		if (rc)
+			break;
+		q8_0_run(raw, blocks, n);
+		memcpy(buf, blocks + skip, got);
+		first += n;
+		skip = 0;
+		buf += got;
+		len -= got;
+	}
+	return rc;
+}
+
 int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
 		 struct parts *parts, struct err *e)
 {
@@ -237,8 +276,8 @@ int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len
 
 	if (!len)
 		return 0;
-	rc = r->v->dtype == r->v->stored ? read_stored(f, r, buf, len, off, parts, e)
-					 : read_cast(f, r, buf, len, off, e);
+	rc = r->v->q8_0 ? read_q8_0(f, r, buf, len, off, e)
+			: read_elements(f, r, buf, len, off, parts, e);
 	if (rc && r->v->n_pieces == 1) {
 		char fqn[120];
 
@@ -263,7 +302,9 @@ static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
 int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each, void *arg,
 		  struct err *e)
 {
-	uint64_t len = r->v->bytes / dtype_info(r->v->dtype)->size * dtype_info(r->v->stored)->size;
+	uint64_t elements = r->v->q8_0 ? r->v->bytes / Q8_0_BYTES * Q8_0_ELEMENTS
+				       : r->v->bytes / dtype_info(r->v->dtype)->size;
+	uint64_t len = elements * dtype_info(r->v->stored)->size;
 	struct plan plan = { 0 };
 	int rc = len && plan_read(r->v, r->sources, 0, len, &plan)
 			 ? err_set(e, ENOMEM, "out of memory")

@@ -50,6 +50,11 @@ void vfile_bytes(struct vfile *f, const void *p, size_t n)
 	}
 }
 
+void vfile_lent(struct vfile *f, const void *p, size_t n)
+{
+	append(f, &(struct segment){ .kind = SEG_LENT, .len = n, .lent = p });
+}
+
 void vfile_zero(struct vfile *f, uint64_t n)
 {
 	append(f, &(struct segment){ .kind = SEG_ZERO, .len = n });

@@ -22,6 +22,7 @@ struct err;
 
 enum segment_kind {
 	SEG_BYTES,  /* literal: from is their place in vfile.text */
+	SEG_LENT,   /* literal: at lent, which outlives the file */
 	SEG_ZERO,   /* padding */
 	SEG_TENSOR, /* a whole virtual tensor: id */
 	SEG_OBJECT, /* an object's decoded bytes: id is its number in the catalog */
@@ -32,6 +33,7 @@ struct segment {
 	uint64_t off, len; /* in the virtual file */
 	uint64_t from;
 	uint64_t id;
+	const void *lent;
 	enum segment_kind kind;
 };
 
@@ -52,6 +54,8 @@ struct vfile {
 
 /* Each appends; nothing of length 0 becomes a segment. Neighbouring literals become one. */
 void vfile_bytes(struct vfile *f, const void *p, size_t n);
+/* Literals that are not copied: for what is large and stays where it is. */
+void vfile_lent(struct vfile *f, const void *p, size_t n);
 void vfile_zero(struct vfile *f, uint64_t n);
 void vfile_tensor(struct vfile *f, uint64_t id, uint64_t bytes);
 void vfile_object(struct vfile *f, uint64_t id, uint64_t bytes);

@@ -20,10 +20,15 @@
 
 /* In the order of the root directory; numbered by the enum in view_internal.h. */
 static const struct face *const faces[N_FACES] = {
-	[FACE_CONTROL] = &face_control, [FACE_HF] = &face_hf,
-	[FACE_LOGICAL] = &face_logical, [FACE_NPY] = &face_npy,
-	[FACE_OBJECTS] = &face_objects, [FACE_PT] = &face_pt,
-	[FACE_RANKS] = &face_ranks,	[FACE_SAFETENSORS] = &face_safetensors,
+	[FACE_CONTROL] = &face_control,
+	[FACE_GGUF] = &face_gguf,
+	[FACE_HF] = &face_hf,
+	[FACE_LOGICAL] = &face_logical,
+	[FACE_NPY] = &face_npy,
+	[FACE_OBJECTS] = &face_objects,
+	[FACE_PT] = &face_pt,
+	[FACE_RANKS] = &face_ranks,
+	[FACE_SAFETENSORS] = &face_safetensors,
 	[FACE_TENSORS] = &face_tensors,
 };
 
@@ -181,6 +186,8 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 		rc = view_hf_init(v, e);
 	if (!rc && v->o.layout)
 		rc = view_ranks_init(v, e);
+	if (!rc)
+		rc = view_gguf_init(v, e);
 	if (rc) {
 		view_free(v);
 		return rc;
@@ -196,6 +203,7 @@ void view_free(struct view *v)
 	namelist_release(&v->tensors);
 	namelist_release(&v->objects);
 	namelist_release(&v->logical);
+	view_gguf_release(v);
 	view_model_release(v);
 	namelist_release(&v->hf_entries);
 	free(v->shard);
@@ -205,12 +213,6 @@ void view_free(struct view *v)
 	free(v->held_at);
 	free(v->sizes);
 	free(v);
-}
-
-void view_set_info(struct view *v, const char *text, size_t len)
-{
-	v->info = text;
-	v->info_len = len;
 }
 
 /* ---- nodes ---- */
@@ -240,6 +242,8 @@ static bool shown(const struct view *v, unsigned face)
 		return v->o.layout;
 	if (face == FACE_LOGICAL)
 		return v->logical.n;
+	if (face == FACE_GGUF)
+		return v->has_model && view_has_gguf(v);
 	return face < N_FACES && (v->has_model || !faces[face]->of_model);
 }
 
@@ -274,7 +278,7 @@ static uint64_t root_entry(const struct view *v, uint64_t pos, const char *name,
 			   char out[static NAME_CAP])
 {
 	for (unsigned i = 0; i < N_FACES; i++) {
-		if (!shown(v, i) || (name && strcmp(name, faces[i]->dir) != 0))
+		if ((name && strcmp(name, faces[i]->dir) != 0) || !shown(v, i))
 			continue;
 		if (!name && pos--)
 			continue;
@@ -300,13 +304,22 @@ uint64_t view_entries(const struct view *v, uint64_t dir)
 {
 	struct place p = view_place(dir);
 	uint64_t n = 0;
+	bool gguf;
 
 	if (dir == VIEW_ROOT_NODE) {
+		/* What every stat of the root asks for shall not be what makes gguf/. */
 		for (unsigned i = 0; i < N_FACES; i++)
-			n += shown(v, i);
+			n += i == FACE_GGUF ? view_gguf_known(v, &gguf) && gguf : shown(v, i);
 		return n;
 	}
 	return view_kind(v, dir) == VIEW_DIR ? faces[p.face]->entries(v, p) : 0;
+}
+
+bool view_is_partial(const struct view *v, uint64_t dir)
+{
+	bool ignored;
+
+	return dir == VIEW_ROOT_NODE && v->has_model && !view_gguf_known(v, &ignored);
 }
 
 uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[static NAME_CAP])
@@ -493,6 +506,8 @@ int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct
 	uint64_t off[MAX_DIMS], len[MAX_DIMS];
 	struct whole w;
 
+	if (of == OF_GGUF)
+		return view_gguf_vtensor(v, (uint32_t)id, ret, e);
 	find_whole(v, of, (uint32_t)id, &w);
 	if (of >= OF_RANKS) {
 		(void)part_box(v, of, (uint32_t)id, off, len); /* it was shown, so it is held */
@@ -640,10 +655,12 @@ void view_about(const struct view *v, struct view_about *ret)
 				    .model_tensors = v->model.n,
 				    .shards = v->n_shards,
 				    .ranks = v->o.layout ? layout_ranks(v->o.layout) : 0 };
-	if (v->model.n && v->prefix) { /* the same of each: the weights are stored ones */
-		ret->prefix = v->tensors.v[v->weights[0].at].fqn;
-		ret->prefix_len = v->prefix;
-	}
+	for (size_t i = 0; i < v->n_weights && v->prefix; i++)
+		if (!v->weights[i].made) { /* the same of each stored one */
+			ret->prefix = v->tensors.v[v->weights[i].at].fqn;
+			ret->prefix_len = v->prefix;
+			break;
+		}
 	for (size_t i = 0; i < v->model.n; i++) {
 		struct view_tensor t;
 

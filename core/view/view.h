@@ -13,12 +13,14 @@
  * Nodes are inode numbers: the root is 1, all others say which face, rank and entry they are. They
  * are the same at every mount with the same options.
  *
- * Threads: immutable after view_new, except for sizes that are remembered.
+ * Threads: immutable after view_new, except for sizes that are remembered and for gguf/, which is
+ * made by whoever first looks for it.
  */
 #ifndef VIEW_VIEW_H
 #define VIEW_VIEW_H
 
 #include "model/dtype.h"
+#include "view/gguf_write.h"
 #include "view/name.h"
 #include "view/vfile.h"
 
@@ -48,8 +50,11 @@ struct view_opts {
 	struct rename *rename; /* rules for FQNs, or NULL */
 	const char *weights;   /* prefix of the model's FQNs, or NULL for the default */
 	enum dtype dtype;      /* what floating-point tensors are cast to; DTYPE_NONE: nothing */
-	uint64_t shard_size;   /* bytes of tensors in a file of hf/ */
-	struct layout *layout; /* of ranks/, or NULL */
+	enum view_experts { EXPERTS_STORED, EXPERTS_FUSED, EXPERTS_SPLIT } experts;
+	uint64_t shard_size;		 /* bytes of tensors in a file of hf/ */
+	uint64_t gguf_size;		 /* the same of gguf/; 0: one file has all */
+	const enum ggml_type *gguf_type; /* of its matrices; NULL: the model's */
+	struct layout *layout;		 /* of ranks/, or NULL */
 	/* What the model is made of, instead of being the weights as they are; or NULL. */
 	const struct recipe *recipe;
 	const struct recipe_facts *facts; /* for the recipe, in view_new alone */
@@ -59,6 +64,9 @@ struct view_opts {
 	const char *(*fault)(void *arg, bool object, size_t number);
 	/* Decoded size of an object. */
 	int (*object_size)(void *arg, size_t number, uint64_t *ret, struct err *e);
+	int (*read_asset)(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct err *e);
+	/* What .ckptfs/info.json holds; borrowed. */
+	int (*info)(void *arg, const char **ret, size_t *ret_len, struct err *e);
 	void *arg;
 	/* One sentence about something odd in the options; may be NULL. */
 	void (*warn)(void *arg, const char *what);
@@ -83,6 +91,9 @@ uint64_t view_lookup(const struct view *v, uint64_t dir, const char *name);
 /* Entry number pos of a directory; 0 at the end. */
 uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[static NAME_CAP]);
 uint64_t view_entries(const struct view *v, uint64_t dir);
+/* Whether it has more of them is found out by listing it: the root, while nobody has asked for
+ * gguf/. */
+bool view_is_partial(const struct view *v, uint64_t dir);
 /* Where a VIEW_LINK leads, relative to its directory. */
 void view_target(const struct view *v, uint64_t node, char out[static NAME_CAP]);
 /* Number of the asset that a file is, or -1. */
@@ -151,7 +162,12 @@ struct view_about {
 void view_about(const struct view *v, struct view_about *ret);
 /* Do safetensors files do without tensor i of the model? Then *why says why. */
 bool view_left_out(const struct view *v, size_t i, struct err *why);
-/* What .ckptfs/info.json holds; borrowed. Before anybody reads it. */
-void view_set_info(struct view *v, const char *text, size_t len);
+/* gguf/: why it is not there, or what it is. Whoever asks first waits for it to be made. */
+struct view_gguf {
+	const char *missing; /* one sentence; NULL: */
+	const char *arch, *dtype;
+	uint64_t files, tensors;
+};
+void view_gguf(const struct view *v, struct view_gguf *ret);
 
 #endif

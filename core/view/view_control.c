@@ -40,10 +40,14 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 
 static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
 {
+	const char *text = "";
+	size_t len = 0;
+	int rc = v->o.info ? v->o.info(v->o.arg, &text, &len, e) : 0;
+
 	(void)p;
-	(void)e;
-	vfile_bytes(ret, v->info, v->info_len);
-	return 0;
+	if (!rc)
+		vfile_lent(ret, text, len);
+	return rc;
 }
 
 const struct face face_control = { ".ckptfs", false, kind, entries, entry, lookup, describe };

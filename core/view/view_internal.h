@@ -39,12 +39,13 @@ struct face {
 	/* Of the file p. */
 	int (*describe)(const struct view *v, struct place p, struct vfile *ret, struct err *e);
 };
-extern const struct face face_tensors, face_npy, face_logical, face_objects, face_safetensors,
-	face_hf, face_pt, face_ranks, face_control;
+extern const struct face face_gguf, face_tensors, face_npy, face_logical, face_objects,
+	face_safetensors, face_hf, face_pt, face_ranks, face_control;
 
 /* In the order of the root directory; a face's number is its place here. */
 enum {
 	FACE_CONTROL,
+	FACE_GGUF,
 	FACE_HF,
 	FACE_LOGICAL,
 	FACE_NPY,
@@ -55,6 +56,8 @@ enum {
 	FACE_TENSORS,
 	N_FACES
 };
+
+struct gguf_lazy;
 
 /* A tensor of the model. */
 struct weight {
@@ -86,8 +89,7 @@ struct view {
 	size_t *held_at;
 	_Atomic uint64_t
 		*sizes; /* of consolidated files once known: safetensors/, pt/, hf/ shards */
-	const char *info;
-	size_t info_len;
+	struct gguf_lazy *gguf;
 };
 
 uint64_t view_node_of(struct place p);
@@ -102,14 +104,29 @@ enum dtype view_dtype(const struct view *v, enum dtype stored);
 int view_model_init(struct view *v, struct err *e);
 void view_model_release(struct view *v);
 
+int view_weight_sources(struct weight *w, struct err *e);
+/* Experts in one tensor, or each in its own, as view_opts says; the model is there. */
+int view_experts_init(struct view *v, struct err *e);
+
+/* ---- assets ---- */
+
+struct asset_text {
+	char *s; /* the caller's, followed by a NUL; NULL: there is no such asset */
+	size_t len;
+};
+/* EFBIG: it has more than max bytes. */
+int view_read_asset(const struct view *v, const char *name, uint64_t max, struct asset_text *ret,
+		    struct err *e);
+void asset_text_release(struct asset_text *t);
+
 /* ---- tensors that can be shown ---- */
 
 /*
  * Whose tensors: those of the tree; the same in the shape they had before they were flattened;
- * those of the model, or of these the parts that a rank has. Together with a position among them
- * it names a tensor that can be shown.
+ * those of the model; those of a GGUF; or of the model's the parts that a rank has. Together with a
+ * position among them it names a tensor that can be shown.
  */
-enum { OF_TREE, OF_LOGICAL, OF_MODEL, OF_RANKS };
+enum { OF_TREE, OF_LOGICAL, OF_MODEL, OF_GGUF, OF_RANKS };
 /* By place.rank; files of rank 0 show the tree. */
 static inline uint32_t of_rank(uint32_t rank)
 {
@@ -151,6 +168,13 @@ void members_release(struct members *m);
 #define HF_LEFT_OUT UINT32_MAX
 int view_hf_init(struct view *v, struct err *e);
 int view_ranks_init(struct view *v, struct err *e);
+int view_gguf_init(struct view *v, struct err *e);
+void view_gguf_release(struct view *v);
+/* Is there a GGUF? Whoever asks first waits for it. */
+bool view_has_gguf(const struct view *v);
+/* The same, if somebody has asked; false: nobody has. */
+bool view_gguf_known(const struct view *v, bool *ret);
+int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct err *e);
 /* Number of the asset that entry `index` is, or -1. */
 int64_t view_hf_asset(const struct view *v, uint32_t index);
 int64_t view_ranks_asset(const struct view *v, uint32_t index);

@@ -61,7 +61,7 @@ static int by_number(const void *ap, const void *bp)
 }
 
 /* Which stored tensors it is made of, each once. */
-static int list_sources(struct weight *w, struct err *e)
+int view_weight_sources(struct weight *w, struct err *e)
 {
 	uint32_t n = w->made->n_pieces, *s = w->sources = malloc((n + 1ul) * sizeof(*s));
 
@@ -111,7 +111,7 @@ static int apply_recipe(struct view *v, const struct namelist *names, struct err
 	v->model = out.names;
 	v->prefix = 0;
 	for (size_t i = 0; !rc && i < v->n_weights; i++)
-		rc = list_sources(&v->weights[i], e);
+		rc = view_weight_sources(&v->weights[i], e);
 	return rc;
 }
 
@@ -125,7 +125,7 @@ int view_model_init(struct view *v, struct err *e)
 	if (!rc) {
 		rc = v->o.recipe ? apply_recipe(v, &names, e) : take_weights(v, &names, e);
 		namelist_release(&names);
-		return rc;
+		return rc ? rc : view_experts_init(v, e);
 	}
 	if (rc != -EEXIST || v->o.weights || v->o.rename || v->o.layout || v->o.recipe) {
 		*e = why;

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "catalog/catalog_query.h"
+#include "codec/q8_0.h"
 #include "model/box.h"
 
 #include <errno.h>
@@ -182,8 +183,9 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e)
 		return -ENOMEM;
 	c->stored = v->stored;
 	c->dtype = v->dtype;
+	c->q8_0 = v->q8_0;
 	c->n_pieces = v->n_pieces;
-	c->bytes = bytes;
+	c->bytes = v->q8_0 ? bytes / (Q8_0_ELEMENTS * 4) * Q8_0_BYTES : bytes;
 	c->shape = c->shown = keep(&a, v->shape, n);
 	for (uint32_t i = 0; i < v->n_pieces; i++) {
 		const struct piece *p = &v->pieces[i];

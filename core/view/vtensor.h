@@ -18,6 +18,7 @@
 
 #include "model/dtype.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,6 +47,7 @@ struct vtensor {
 	uint8_t dtype;	/* enum dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
 	uint8_t n_shown;
+	bool q8_0; /* shown as blocks of codec/q8_0.h; dtype is DTYPE_F32, what they are made from */
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */
 	const uint64_t *shape;
@@ -60,7 +62,8 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dt
 int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
 		    struct vtensor **ret, struct err *e);
 /* A copy of v in one block, pieces and all; v's arrays may be anybody's. EFBIG: it has more bytes
- * than a file. v->bytes is not looked at, and it is shown in its shape. */
+ * than a file. v->bytes is not looked at, and it is shown in its shape. Of blocks there must be whole
+ * ones. */
 int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e);
 /* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,

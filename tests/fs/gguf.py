@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Tiny models for gguf/, and what has to be in it.
+
+    gguf.py model KIND DIR          - DIR/config.json, DIR/tokenizer.json, and in data/ the elements of
+                                      a KIND of llama, experts, fused, gpt2; prints arguments for make_dcp.py
+    gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
+    gguf.py names FILE              - of its tensors
+    gguf.py set FILE KEY JSON       - another value in a JSON file; "-": without the key
+
+Tensors are float32; elements are compared one by one with where they came from.
+"""
+import json
+import math
+import os
+import random
+import struct
+import sys
+
+VOCAB, HIDDEN, HEADS, KV, FFN, LAYERS, EXPERTS = 8, 64, 4, 2, 96, 2, 3
+HEAD = HIDDEN // HEADS
+CONFIG = {"model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": FFN,
+          "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV,
+          "max_position_embeddings": 32, "rms_norm_eps": 1e-5}
+TOKENIZER = {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+             "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}}
+
+
+def rotated(w, rows, heads):
+    """Rows of halves of heads, taking turns."""
+    size = rows // heads
+    order = [h * size + t * size // 2 + j
+             for h in range(heads) for j in range(size // 2) for t in range(2)]
+    n = len(w) // rows
+    return [x for r in order for x in w[r * n:(r + 1) * n]]
+
+
+def turned(w, rows):
+    return [x for c in range(len(w) // rows) for x in w[c::len(w) // rows]]
+
+
+def tensors(kind):
+    """Stored: name -> shape. Made: name -> (shape, is a matrix, function of what is stored)."""
+    stored, made = {}, {}
+
+    def one(name, shape, to, how=lambda w: w, dims=None, matrix=None):
+        stored[name] = shape
+        dims = dims or shape
+        made[to] = (dims, len(dims) > 1 if matrix is None else matrix,
+                    lambda get: how(get(name)))
+
+    if kind == "gpt2":
+        one("transformer.wte.weight", (VOCAB, HIDDEN), "token_embd.weight")
+        one("transformer.wpe.weight", (32, HIDDEN), "position_embd.weight", matrix=False)
+        for x in ("weight", "bias"):
+            one(f"transformer.ln_f.{x}", (HIDDEN,), f"output_norm.{x}")
+        for i in range(LAYERS):
+            for name, rows, cols, to in (("attn.c_attn", HIDDEN, 3 * HIDDEN, "attn_qkv"),
+                                         ("attn.c_proj", HIDDEN, HIDDEN, "attn_output"),
+                                         ("mlp.c_fc", HIDDEN, FFN, "ffn_up"),
+                                         ("mlp.c_proj", FFN, HIDDEN, "ffn_down")):
+                one(f"transformer.h.{i}.{name}.weight", (rows, cols), f"blk.{i}.{to}.weight",
+                    lambda w, n=rows: turned(w, n), (cols, rows))
+                one(f"transformer.h.{i}.{name}.bias", (cols,), f"blk.{i}.{to}.bias")
+            for name, to in (("ln_1", "attn_norm"), ("ln_2", "ffn_norm")):
+                for x in ("weight", "bias"):
+                    one(f"transformer.h.{i}.{name}.{x}", (HIDDEN,), f"blk.{i}.{to}.{x}")
+        return stored, made
+    one("model.embed_tokens.weight", (VOCAB, HIDDEN), "token_embd.weight")
+    one("lm_head.weight", (VOCAB, HIDDEN), "output.weight")
+    one("model.norm.weight", (HIDDEN,), "output_norm.weight")
+    for i in range(LAYERS):
+        p, b = f"model.layers.{i}.", f"blk.{i}."
+        one(p + "input_layernorm.weight", (HIDDEN,), b + "attn_norm.weight")
+        one(p + "post_attention_layernorm.weight", (HIDDEN,), b + "ffn_norm.weight")
+        for x, heads in (("q", HEADS), ("k", KV)):
+            one(f"{p}self_attn.{x}_proj.weight", (heads * HEAD, HIDDEN), f"{b}attn_{x}.weight",
+                lambda w, n=heads: rotated(w, n * HEAD, n))
+        one(p + "self_attn.v_proj.weight", (KV * HEAD, HIDDEN), b + "attn_v.weight")
+        one(p + "self_attn.o_proj.weight", (HIDDEN, HIDDEN), b + "attn_output.weight")
+        if kind == "llama":
+            one(p + "mlp.gate_proj.weight", (FFN, HIDDEN), b + "ffn_gate.weight")
+            one(p + "mlp.up_proj.weight", (FFN, HIDDEN), b + "ffn_up.weight")
+            one(p + "mlp.down_proj.weight", (HIDDEN, FFN), b + "ffn_down.weight")
+        else:
+            experts(kind, p, b, stored, made)
+    return stored, made
+
+
+def experts(kind, p, b, stored, made):
+    shapes = {"gate": (FFN, HIDDEN), "up": (FFN, HIDDEN), "down": (HIDDEN, FFN)}
+    moe = "mlp." if kind == "fused" else "block_sparse_moe."
+    stored[moe := p + moe + "gate.weight"] = (EXPERTS, HIDDEN)
+    made[b + "ffn_gate_inp.weight"] = ((EXPERTS, HIDDEN), False, lambda get: get(moe))
+    if kind == "fused":
+        both, down = p + "mlp.experts.gate_up_proj", p + "mlp.experts.down_proj"
+        stored[both], stored[down] = (EXPERTS, 2 * FFN, HIDDEN), (EXPERTS, HIDDEN, FFN)
+        n = FFN * HIDDEN
+
+        def half(get, at):
+            w = get(both)
+            return [x for e in range(EXPERTS) for x in w[(2 * e + at) * n:(2 * e + at + 1) * n]]
+        made[b + "ffn_gate_exps.weight"] = ((EXPERTS, FFN, HIDDEN), True, lambda get: half(get, 0))
+        made[b + "ffn_up_exps.weight"] = ((EXPERTS, FFN, HIDDEN), True, lambda get: half(get, 1))
+        made[b + "ffn_down_exps.weight"] = ((EXPERTS, HIDDEN, FFN), True, lambda get: get(down))
+        return
+    for part, w in (("gate", "w1"), ("up", "w3"), ("down", "w2")):
+        names = [f"{p}block_sparse_moe.experts.{e}.{w}.weight" for e in range(EXPERTS)]
+        for name in names:
+            stored[name] = shapes[part]
+        made[f"{b}ffn_{part}_exps.weight"] = (
+            (EXPERTS, *shapes[part]), True,
+            lambda get, names=tuple(names): [x for name in names for x in get(name)])
+
+
+def model(kind, where):
+    config = dict(CONFIG)
+    if kind == "gpt2":
+        config = {"model_type": "gpt2", "vocab_size": VOCAB, "n_embd": HIDDEN, "n_layer": LAYERS,
+                  "n_head": HEADS, "n_positions": 32, "n_inner": FFN, "layer_norm_epsilon": 1e-5}
+    elif kind != "llama":
+        config |= {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2}
+    for name, value in (("config", config), ("tokenizer", TOKENIZER)):
+        with open(f"{where}/{name}.json", "w", encoding="utf-8") as f:
+            json.dump(value, f)
+    os.makedirs("data", exist_ok=True)
+    r = random.Random(kind)
+    for name, shape in tensors(kind)[0].items():
+        with open(f"data/{name}", "wb") as f:
+            n = math.prod(shape)
+            f.write(struct.pack(f"<{n}f", *(r.gauss(0, r.choice([0.01, 1])) for _ in range(n))))
+        grid = "x".join(["2"] + ["1"] * (len(shape) - 1))
+        print(name, "x".join(map(str, shape)), f"{grid}:data/{name}")
+
+
+class Reader:
+    def __init__(self, path):
+        with open(path, "rb") as f:
+            self.data, self.at = f.read(), 0
+        assert self.data[:4] == b"GGUF" and self.take("<4xI") == 3
+        n_tensors, n_keys = self.take("<Q"), self.take("<Q")
+        self.keys = {self.text(): self.value(self.take("<I")) for _ in range(n_keys)}
+        assert self.keys["general.alignment"] == 4096
+        infos = [(self.text(), [self.take("<Q") for _ in range(self.take("<I"))][::-1],
+                  self.take("<I"), self.take("<Q")) for _ in range(n_tensors)]
+        begin, end = self.at + -self.at % 4096, 0
+        self.tensors = {}
+        for name, dims, kind, off in infos:
+            assert off == end, name
+            block, size = {0: (1, 4), 1: (1, 2), 8: (32, 34), 30: (1, 2)}[kind]
+            n = math.prod(dims) // block * size
+            self.tensors[name] = (dims, kind, self.data[begin + off:begin + off + n])
+            end = off + n + -n % 4096
+        assert len(self.data) == begin + end
+
+    def take(self, form):
+        value, = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return value
+
+    def text(self):
+        n = self.take("<Q")
+        self.at += n
+        return self.data[self.at - n:self.at].decode()
+
+    def value(self, kind):
+        if kind == 9:
+            kind, n = self.take("<I"), self.take("<Q")
+            return [self.value(kind) for _ in range(n)]
+        return self.text() if kind == 8 else self.take(
+            {2: "<H", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}[kind])
+
+
+def single(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def q8_0(w):
+    out = b""
+    for i in range(0, len(w), 32):
+        d = single(max(map(abs, w[i:i + 32])) / 127)
+        inverse = single(1 / d) if d else 0
+        y = [single(x * inverse) for x in w[i:i + 32]]
+        out += struct.pack("<e32b", d, *(int(math.copysign(math.floor(abs(v) + 0.5), v)) for v in y))
+    return out
+
+
+def packed(w, kind):
+    if kind == 30:  # to the nearest, ties to even
+        bits = struct.unpack(f"<{len(w)}I", struct.pack(f"<{len(w)}f", *w))
+        return struct.pack(f"<{len(w)}H", *((b + 0x7fff + (b >> 16 & 1)) >> 16 for b in bits))
+    return q8_0(w) if kind == 8 else struct.pack(f"<{len(w)}{'fe'[kind]}", *w)
+
+
+def check(kind, *paths):
+    readers = [Reader(p) for p in paths]
+    have = {n: t for r in readers for n, t in r.tensors.items()}
+    made = tensors(kind)[1]
+    assert sum(len(r.tensors) for r in readers) == len(have)
+    assert set(have) == set(made), set(have) ^ set(made)
+
+    def get(name):
+        with open(f"data/{name}", "rb") as f:
+            data = f.read()
+        return struct.unpack(f"<{len(data) // 4}f", data)
+
+    matrices = {t[1] for n, t in have.items() if made[n][1]}
+    for name, (dims, matrix, how) in made.items():
+        got_dims, got, data = have[name]
+        assert got_dims == list(dims), (name, got_dims, dims)
+        assert matrix or got == 0, (name, got)
+        assert data == packed(how(get), got), name
+    for i, r in enumerate(readers if len(readers) > 1 else []):
+        assert r.keys["split.no"] == i and r.keys["split.count"] == len(readers)
+        assert r.keys["split.tensors.count"] == len(have)
+    assert readers[0].keys["tokenizer.ggml.tokens"][:4] == ["a", "b", "ab", "[PAD3]"]
+    print(*sorted(matrices), readers[0].keys["general.file_type"])
+
+
+def change(path, key, value):
+    with open(path, encoding="utf-8") as f:
+        tree = json.load(f)
+    if value == "-":
+        del tree[key]
+    else:
+        tree[key] = json.loads(value)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(tree, f)
+
+
+def names(path):
+    print(*sorted(Reader(path).tensors))
+
+
+{"model": model, "check": check, "names": names, "set": change}[sys.argv[1]](*sys.argv[2:])

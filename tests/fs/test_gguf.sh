@@ -1,0 +1,215 @@
+#!/bin/bash
+# gguf/: what is in it, and why it is not there.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+gguf() { python3 "$HERE/gguf.py" "$@"; }
+
+# A tiny model in ./dcp, and its configuration in ./hf: model KIND
+model() {
+  local args
+  mkdir -p hf
+  args=$(gguf model "$1" hf)
+  # shellcheck disable=SC2086 # words
+  make_dcp --flat dcp $args
+}
+
+# What info.json says about gguf/.
+about() { sed -n 's/^  "gguf": //p' "$1"/.ckptfs/info.json; }
+
+# No gguf/, and why: missing WHY [options]
+missing() {
+  local why=$1
+  shift
+  mount_at m dcp -o assets=hf "$@"
+  [[ ! -e m/gguf ]] || fail "there is a gguf/"
+  [[ " $(entries m) " != *" gguf "* ]] || fail "gguf/ is listed"
+  is "{\"missing\": \"$why\"}" "$(about m)"
+  ckptfs umount m
+}
+
+# ---- what it is ----
+
+cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused gpt2; }
+test_every_element_is_where_it_belongs() {
+  model "$1"
+  mount_at m dcp -o assets=hf
+  is model.gguf "$(ls m/gguf)"
+  is "0 0" "$(gguf check "$1" m/gguf/model.gguf)"
+  [[ $(about m) == *'"dtype": "f32"'* ]] || fail "$(about m)"
+}
+
+cases_matrices_are_what_was_asked_for() {
+  printf '%s\n' "f32 0 0" "f16 1 1" "bf16 30 32" "q8_0 8 7"
+}
+test_matrices_are_what_was_asked_for() {
+  model llama
+  mount_at m dcp -o assets=hf,gguf_dtype="$1"
+  is "$2 $3" "$(gguf check llama m/gguf/model.gguf)"
+}
+
+test_blocks_that_do_not_come_out_are_f16() {
+  model llama
+  gguf set hf/config.json intermediate_size 80
+  missing "'model.layers.0.mlp.gate_proj.weight' is (96, 64), by config.json it should be (80, 64)"
+  sed 's/4, 2, 96, 2, 3/4, 2, 80, 2, 3/' "$HERE/gguf.py" >own.py
+  rm -r dcp
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(python3 own.py model llama hf)
+  mount_at m dcp -o assets=hf,gguf_dtype=q8_0
+  is "1 8 7" "$(python3 own.py check llama m/gguf/model.gguf)"
+}
+
+test_a_size_makes_several_files() {
+  model llama
+  mount_at m dcp -o assets=hf,shard_size=100KB
+  local files=(m/gguf/*)
+  ((${#files[@]} > 2)) || fail "${files[*]}"
+  is "model-00001-of-0000${#files[@]}.gguf" "$(basename "${files[0]}")"
+  is "0 0" "$(gguf check llama "${files[@]}")"
+  [[ ! -e m/gguf/model.gguf && ! -e m/gguf/model-00000-of-0000${#files[@]}.gguf ]]
+  ckptfs umount m
+  mount_at m dcp -o assets=hf,shard_size=1GB
+  is model.gguf "$(ls m/gguf)"
+}
+
+cases_any_part_reads_as_the_whole() { printf '%s\n' f32 q8_0; }
+test_any_part_reads_as_the_whole() {
+  local at n size
+  model experts
+  mount_at m dcp -o assets=hf,gguf_dtype="$1"
+  cat m/gguf/model.gguf >whole
+  ckptfs cat dcp gguf/model.gguf --assets=hf --gguf-dtype="$1" | cmp - whole
+  size=$(stat -c %s m/gguf/model.gguf)
+  is "$size" "$(stat -c %s whole)"
+  for ((at = 1; at < size; at += 20011)); do
+    n=$((at % 5000 + 1))
+    cmp <(dd if=m/gguf/model.gguf iflag=direct,skip_bytes,fullblock bs=$n skip=$at count=1 status=none) \
+      <(dd if=whole iflag=skip_bytes bs=$n skip=$at count=1 status=none)
+  done
+}
+
+test_a_cast_decides_what_matrices_are() {
+  model llama
+  mount_at m dcp -o assets=hf,dtype=bf16
+  is "30 32" "$(gguf check llama m/gguf/model.gguf)"
+}
+
+test_nobody_waits_for_it_but_who_looks() {
+  model llama
+  mount_at m dcp -o assets=hf
+  is 1 "$(stat -c %h m)" # not known yet
+  ls m/hf >/dev/null
+  is "$(stat -c %s m)" "$(($(entries m | wc -w) - 1))"
+}
+
+test_many_may_look_at_once() {
+  local i pids=()
+  model llama
+  mount_at m dcp -o assets=hf
+  for i in 1 2 3 4 5 6 7 8; do
+    cat m/gguf/model.gguf >"got$i" &
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i"; done
+  for i in 2 3 4 5 6 7 8; do cmp got1 "got$i"; done
+  is "0 0" "$(gguf check llama got1)"
+}
+
+# ---- experts ----
+
+# Names of the tensors in hf/ with their hashes: hf WORD=VALUE...
+hf() {
+  ckptfs cat dcp hf/model.safetensors --assets=hf "$@" >file
+  readers digest file | LC_ALL=C sort -k 2
+}
+
+test_experts_are_fused_and_split() {
+  local fused split
+  model experts
+  split=$(hf)
+  is "$split" "$(hf --experts=split 2>err)"
+  grep -q "option 'experts': the model has them like that, or none" err
+  fused=$(hf --experts=fused)
+  [[ $fused == *"model.layers.0.mlp.experts.gate_up_proj"* && $fused != *block_sparse_moe* ]]
+  # What is fused, in a checkpoint of its own, and split again.
+  mv file model.safetensors
+  rm -r dcp
+  mkdir dcp
+  mv model.safetensors dcp
+  is "$fused" "$(hf)"
+  is "$split" "$(hf --experts=split)"
+  mount_at m dcp -o assets=hf,experts=split
+  is "0 0" "$(gguf check experts m/gguf/model.gguf)"
+  ckptfs umount m
+  mount_at m dcp -o assets=hf
+  is "0 0" "$(gguf check experts m/gguf/model.gguf)"
+}
+
+test_experts_that_cannot_be_regrouped_are_named() {
+  model experts
+  refused "option 'experts': 'all' is neither fused nor split" ckptfs cat dcp hf/config.json --experts=all
+  refused "option 'experts': it needs a config.json" ckptfs cat dcp hf/model.safetensors --experts=fused
+  refused "'model.layers.0.block_sparse_moe.experts.0.w1.weight' is one of 3 experts, of which 2 are whole" \
+    ckptfs cat dcp hf/config.json --assets=hf --experts=fused --exclude='*.0.block*.2.w2.weight'
+  gguf set hf/config.json model_type '"llama"'
+  refused "option 'experts': config.json: model_type 'llama' has no experts that are known" \
+    ckptfs cat dcp hf/config.json --assets=hf --experts=fused
+}
+
+# ---- why it is not ----
+
+test_without_files_beside_it_there_is_none() {
+  model llama
+  mv hf elsewhere
+  mkdir hf
+  missing "there is no config.json, beside the checkpoint or in assets="
+  cp elsewhere/config.json hf
+  missing "there is no tokenizer.json, beside the checkpoint or in assets="
+  cp elsewhere/tokenizer.json hf
+  mount_at m dcp -o assets=hf
+  is "0 0" "$(gguf check llama m/gguf/model.gguf)"
+}
+
+test_what_is_not_known_is_said() {
+  model llama
+  cp -r hf good
+  gguf set hf/config.json model_type '"bert"'
+  missing "config.json: model_type 'bert' is none of those that are known"
+  cp good/config.json hf
+  gguf set hf/config.json rope_scaling '{"type": "dynamic", "factor": 2}'
+  missing "config.json: rotary embeddings of type 'dynamic' are not known"
+  cp good/config.json hf
+  gguf set hf/tokenizer.json pre_tokenizer '{"type": "Whitespace"}'
+  missing "tokenizer.json: the pre-tokenizer is not one that is known"
+  echo '{' >hf/tokenizer.json
+  missing "tokenizer.json, line 2: string or '}' expected near end of file"
+}
+
+test_the_model_has_to_be_all_of_it() {
+  model llama
+  missing "the model has no 'model.layers.1.mlp.up_proj.weight'" -o 'exclude=*.1.mlp.up_proj.weight'
+  missing "the model has no 'lm_head.weight'" -o exclude=lm_head.weight
+  gguf set hf/config.json num_hidden_layers 1
+  missing "a GGUF of architecture 'llama' has no place for 'model.layers.1.input_layernorm.weight'"
+  gguf set hf/config.json num_hidden_layers 3
+  missing "the model has no 'model.layers.2.input_layernorm.weight'"
+  gguf set hf/config.json num_hidden_layers 2
+  gguf set hf/config.json tie_word_embeddings true
+  mount_at m dcp -o assets=hf,exclude=lm_head.weight
+  [[ " $(gguf names m/gguf/model.gguf) " != *" output.weight "* ]]
+}
+
+test_experts_have_to_be_as_many_as_it_says() {
+  model experts
+  gguf set hf/config.json num_local_experts 2000000000
+  missing "'model.layers.0.block_sparse_moe.gate.weight' is (3, 64), by config.json it should be (2000000000, 64)"
+}
+
+test_a_type_that_is_none_is_refused() {
+  model llama
+  mkdir m
+  refused "option 'gguf_dtype': 'q4_0' is none of f32, f16, bf16, q8_0" ckptfs mount dcp m -o gguf_dtype=q4_0
+}
+
+run_suite "$@"

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.json, a blank line, tokenizer.json, a blank line, tokenizer_config.json. What becomes keys
+ * is well formed: as many tokens as the configuration says, with a type each.
+ */
+#include "base/err.h"
+#include "core/gguf_util.h"
+#include "view/gguf_config.h"
+#include "view/gguf_tokens.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+/* Up to a blank line, which is left out; the rest stays in *rest. */
+static struct gguf_file cut(struct gguf_file *rest)
+{
+	const char *end = rest->text ? memmem(rest->text, rest->len, "\n\n", 2) : NULL;
+	struct gguf_file first = *rest;
+
+	if (!end) {
+		*rest = (struct gguf_file){ NULL, 0 };
+		return first;
+	}
+	first.len = (size_t)(end - rest->text);
+	*rest = (struct gguf_file){ end + 2, rest->len - first.len - 2 };
+	return first;
+}
+
+static void check_tokens(const struct gguf_keys *k, const struct gguf_config *c)
+{
+	struct cursor tokens = gguf_value(k, "tokenizer.ggml.tokens", GGUF_ARRAY);
+	struct cursor types = gguf_value(k, "tokenizer.ggml.token_type", GGUF_ARRAY);
+
+	require(cursor_le32(&tokens) == GGUF_STR && cursor_le64(&tokens) == c->vocab);
+	require(cursor_le32(&types) == GGUF_I32 && cursor_le64(&types) == c->vocab);
+	for (uint64_t i = 0; i < c->vocab; i++) {
+		uint32_t type = cursor_le32(&types);
+
+		require(type >= 1 && type <= 6);
+	}
+	require(!types.bad && types.p == types.end);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct gguf_file rest = { (const char *)data, size }, config = cut(&rest);
+	struct gguf_token_files f = { .tokenizer = cut(&rest) };
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct gguf_config c;
+	struct err e = { 0 };
+	int rc;
+
+	f.config = rest;
+	rc = gguf_config_read(config.text ? config.text : "", config.len, &c, &e);
+	require(rc ? rc < 0 && e.code == -rc && *e.msg : !e.code);
+	if (!rc && c.vocab < 5000 && f.tokenizer.text) { /* more only takes long */
+		gguf_config_put(&c, &k);
+		require(gguf_keys_fine(&k));
+		rc = gguf_tokens_put(&f, &c, &k, &e);
+		require(rc ? rc < 0 && e.code == -rc && *e.msg : !e.code);
+		if (!rc) {
+			require(gguf_keys_fine(&k));
+			check_tokens(&k, &c);
+		}
+	}
+	buf_release(&k.text);
+	gguf_config_release(&c);
+	return 0;
+}

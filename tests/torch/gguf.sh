@@ -1,0 +1,70 @@
+#!/bin/bash
+# tests/torch/gguf.sh [SEED]
+#
+# gguf/ on live mounts, compared with what llama.cpp's own converter and llama-quantize make of the
+# same models, and served by llama-server, whose tokens and probabilities have to be those of
+# transformers. Models of every architecture that is known (gguf_models.py), in all types, in one file
+# and in many; and of those that clients.sh uses, what 4 ranks of FSDP and Megatron-core saved. SEED
+# (random when not given, always printed) decides everything about the checkpoints. Must be root, for the chroot
+# that llama.cpp lives in (scripts/chroot.sh).
+#
+# $CKPTFS is the program, default build/release/ckptfs.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+# shellcheck source=lib.sh
+. tests/torch/lib.sh
+seed=${1:-$RANDOM}
+mounts=()
+
+# generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
+generate() {
+  if ! in_chroot python3 "/mnt/tests/$1" "${@:2}" >"$tmp/generated" 2>&1; then
+    fail "$*"
+    tail -n 40 "$tmp/generated" | sed 's/^/  /'
+    return 1
+  fi
+  cat "$tmp/generated"
+}
+
+# job MODEL CKPT TYPE SERVE [WORD=VALUE...]: a mount, and a line for gguf_check.py.
+job() {
+  local o words=() name=${#mounts[@]}-$1-$3
+  for o in "${@:5}"; do words+=(-o "$o"); done
+  mkdir -p "$tmp/mnt/$name"
+  try "$name: mount ${*:5}" "$ckptfs" mount "$tmp/models/$1/$2" "$tmp/mnt/$name" \
+    -o "assets=$tmp/models/$1/hf" -o "gguf_dtype=$3" "${words[@]}" || return 0
+  mounts+=("$name")
+  echo "/mnt/out/mnt/$name /mnt/out/models/$1 $3 $4" >>"$tmp/jobs"
+}
+
+jobs() {
+  local m modes=(mmap none dio) i=0
+  for m in llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2; do
+    job "$m" ckpt f32 "${modes[i++ % 3]}"
+    job "$m" ckpt bf16 -
+    job "$m" ckpt f16 - shard_size=60KB
+    job "$m" ckpt q8_0 -
+  done
+  job smaug ckpt f32 mmap shard_size=60KB
+  job qwen3 ckpt bf16 mmap
+  # Another naming of experts, other sources.
+  for m in llama-bf16 mixtral-fp32; do
+    job "$m" fsdp f32 mmap
+    job "$m" megatron f32 mmap recipe=megatron
+    job "$m" megatron q8_0 - recipe=megatron
+  done
+}
+
+echo "seed $seed"
+if generate gguf_models.py "$seed" /mnt/out/models &&
+  generate make_models.py "$seed" /mnt/out/models llama mixtral &&
+  generate make_megatron.py "$seed" /mnt/out/models/{llama-bf16,mixtral-fp32}; then
+  : >"$tmp/jobs"
+  jobs
+  counted "gguf" in_chroot python3 /mnt/tests/gguf_check.py "$seed" /mnt/out/jobs
+fi
+for name in "${mounts[@]}"; do unmount "$name" "$tmp/mnt/$name"; done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
