@@ -111,10 +111,11 @@ uninstall:
 demo: all
 	@scripts/demo.sh
 
+check-programs: all $(BUILD)/tests/unit $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 check:
 	@MPI=$(WITH_MPI) scripts/setup.sh test
-	@$(MAKE) --no-print-directory all $(BUILD)/tests/unit $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
+	@$(MAKE) --no-print-directory check-programs
 	@for f in $(FUZZ); do $(BUILD)/fuzz/$$f tests/fuzz/corpus/$${f#fuzz_} || exit 1; done
 	@scripts/check.sh $(BUILD)
 check-asan:
@@ -159,6 +160,6 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all install uninstall demo check check-asan check-tsan check-torch fuzz bench layers lint \
+.PHONY: all install uninstall demo check check-programs check-asan check-tsan check-torch fuzz bench layers lint \
 	format clean help FORCE
 .DELETE_ON_ERROR:
