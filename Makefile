@@ -3,6 +3,7 @@
 PREFIX    ?= /usr/local
 BINDIR    ?= $(PREFIX)/bin
 MANDIR    ?= $(PREFIX)/share/man
+COMPDIR   ?= $(PREFIX)/share/bash-completion/completions
 # mount(8) looks for mount.TYPE in /sbin only.
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 VARIANT   ?= release
@@ -98,15 +99,22 @@ $(BUILD)/flags: FORCE
 -include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c)))
 
 install: all
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(HELPERDIR)
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(COMPDIR) $(DESTDIR)$(HELPERDIR)
 	install -m 755 build/release/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
 	install -m 644 fs/ckptfs.1 $(DESTDIR)$(MANDIR)/man1/ckptfs.1
+	install -m 644 fs/ckptfs.bash $(DESTDIR)$(COMPDIR)/ckptfs
 	ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/mount.ckptfs
 	ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
 
 uninstall:
-	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(MANDIR)/man1/ckptfs.1 \
+	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(MANDIR)/man1/ckptfs.1 $(DESTDIR)$(COMPDIR)/ckptfs \
 	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
+
+# The sources in one file; packages for the Debian that this is.
+dist:
+	@scripts/dist.sh $(VERSION)
+deb:
+	@scripts/deb.sh $(VERSION)
 
 demo: all
 	@scripts/demo.sh
@@ -151,6 +159,7 @@ clean:
 
 help:
 	@echo 'all install uninstall clean     program and man page (PREFIX, DESTDIR)'
+	@echo 'dist deb                        a tar of the sources; Debian packages, in build/'
 	@echo 'demo                            mount a real checkpoint and look around'
 	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
 	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
@@ -160,6 +169,6 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all install uninstall demo check check-programs check-asan check-tsan check-torch fuzz bench layers lint \
+.PHONY: all install uninstall dist deb demo check check-programs check-asan check-tsan check-torch fuzz bench layers lint \
 	format clean help FORCE
 .DELETE_ON_ERROR:

@@ -18,7 +18,7 @@ step() {
 }
 
 mapfile -t c < <(git ls-files '*.c' '*.h')
-mapfile -t sh < <(git ls-files '*.sh' .ci/run)
+mapfile -t sh < <(git ls-files '*.sh' '*.bash' .ci/run)
 have clang-format && step clang-format clang-format --dry-run -Werror "${c[@]}"
 have cppcheck && step cppcheck cppcheck --quiet --error-exitcode=1 --inline-suppr -j 2 \
   --enable=warning,performance,portability --suppress=missingIncludeSystem \

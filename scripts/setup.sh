@@ -1,5 +1,5 @@
 #!/bin/sh
-# setup.sh build|test - make sure the Debian packages are there.
+# setup.sh build|test|deb - make sure the Debian packages are there.
 #
 # MPI=1 in the environment: for a build with MPI.
 # Installs what is missing through apt when it may, otherwise prints the one line that does.
@@ -8,7 +8,8 @@ set -u
 
 packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libjansson-dev libxxhash-dev libdeflate-dev nettle-dev"
 case ${1:-build} in
-  test) packages="$packages check attr rsync sqlite3 python3" ;;
+  test) packages="$packages check attr rsync sqlite3 python3 bash-completion" ;;
+  deb) packages="$packages debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
 esac
 [ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"
 

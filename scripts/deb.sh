@@ -1,0 +1,31 @@
+#!/bin/bash
+# deb.sh VERSION - Debian packages of this version, for the Debian that this runs on: build/*.deb.
+#
+# Of the last commit, as `make dist` is. DEBFULLNAME and DEBEMAIL, where they are set, are whose
+# packages they are. LINTIAN=1: an error of lintian's is one of this script's.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=$1
+name=ckptfs-$version
+work=build/deb/$name
+log=build/deb/log
+
+scripts/setup.sh deb
+rm -rf build/deb
+mkdir -p build/deb
+scripts/dist.sh "$version" >/dev/null
+tar -xf "build/$name.tar.xz" -C build/deb
+cp "build/$name.tar.xz" "build/deb/ckptfs_$version.orig.tar.xz"
+cp -r scripts/debian "$work/debian"
+date=$(git log -1 --format=%cD 2>/dev/null || date -R)
+sed -i -e "s|@VERSION@|$version|g" -e "s|@DATE@|$date|g" \
+  -e "s|@MAINTAINER@|${DEBFULLNAME:-ckptfs} <${DEBEMAIL:-ckptfs@$(hostname).local}>|g" \
+  "$work"/debian/{control,changelog}
+if ! (cd "$work" && dpkg-buildpackage -b -us -uc) >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  exit 1
+fi
+rm -f build/*.deb
+mv build/deb/*.deb build/
+ls build/*.deb
+[ -z "${LINTIAN:-}" ] || lintian --fail-on error build/deb/*.changes
