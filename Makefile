@@ -28,7 +28,7 @@ endif
 WARN := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes \
 	-Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla \
 	-Wimplicit-fallthrough $(if $(WERROR),-Werror)
-HARDEN := -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack-clash-protection -fPIE
+HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack-clash-protection -fPIE
 SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIE
 FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined $(SAN)
