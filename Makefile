@@ -99,15 +99,19 @@ $(BUILD)/flags: FORCE
 -include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c)))
 
 install: all
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(COMPDIR) $(DESTDIR)$(HELPERDIR)
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(COMPDIR) \
+	  $(DESTDIR)$(HELPERDIR)
 	install -m 755 build/release/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
 	install -m 644 fs/ckptfs.1 $(DESTDIR)$(MANDIR)/man1/ckptfs.1
 	install -m 644 fs/ckptfs.bash $(DESTDIR)$(COMPDIR)/ckptfs
-	ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/mount.ckptfs
-	ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
+	for name in mount.ckptfs mount.fuse.ckptfs; do \
+	  ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/$$name && \
+	  echo .so man1/ckptfs.1 >$(DESTDIR)$(MANDIR)/man8/$$name.8 || exit 1; \
+	done
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(MANDIR)/man1/ckptfs.1 $(DESTDIR)$(COMPDIR)/ckptfs \
+	  $(DESTDIR)$(MANDIR)/man8/mount.ckptfs.8 $(DESTDIR)$(MANDIR)/man8/mount.fuse.ckptfs.8 \
 	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
 
 # The sources in one file; packages for the Debian that this is.
