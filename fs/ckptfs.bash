@@ -19,7 +19,7 @@ _ckptfs_value() {
       ;;
     dtype) mapfile -t COMPREPLY < <(compgen -W 'bf16 fp16 fp32' -- "$cur") ;;
     gguf_dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 f16 bf16 q8_0' -- "$cur") ;;
-    experts) mapfile -t COMPREPLY < <(compgen -W 'fused split' -- "$cur") ;;
+    experts) mapfile -t COMPREPLY < <(compgen -W 'fused split stored' -- "$cur") ;;
     io) mapfile -t COMPREPLY < <(compgen -W 'auto direct cached' -- "$cur") ;;
     format) mapfile -t COMPREPLY < <(compgen -W 'dcp hyperparallel safetensors' -- "$cur") ;;
   esac

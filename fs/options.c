@@ -52,7 +52,7 @@ static const struct word words[] = {
 	{ "recipe", 0, TEXT, WORDS_OPEN, AT(recipe), "NAME",
 	  "make the model by a recipe: see 'help recipes'" },
 	{ "experts", 0, TEXT, WORDS_OPEN, AT(experts), "HOW",
-	  "experts of the model fused in one tensor, or split" },
+	  "experts of the model: fused in one tensor, split, or stored" },
 	{ "gguf_dtype", 0, TEXT, WORDS_OPEN, AT(gguf_dtype), "TYPE",
 	  "matrices of gguf/ as f32, f16, bf16 or q8_0 (the model's)" },
 	{ "index", 0, TEXT, WORDS_OPEN | WORDS_HOW, AT(index), "PATH",

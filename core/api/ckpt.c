@@ -331,11 +331,20 @@ static int parse_gguf_dtype(const char *name, const enum ggml_type **ret, struct
 
 static int parse_experts(const char *name, enum view_experts *ret, struct err *e)
 {
-	*ret = !name ? EXPERTS_STORED : !strcmp(name, "fused") ? EXPERTS_FUSED : EXPERTS_SPLIT;
-	if (name && *ret == EXPERTS_SPLIT && strcmp(name, "split") != 0)
-		return err_set(e, EINVAL, "option 'experts': '%s' is neither fused nor split",
-			       name);
-	return 0;
+	static const char *const names[] = {
+		[EXPERTS_STORED] = "stored",
+		[EXPERTS_FUSED] = "fused",
+		[EXPERTS_SPLIT] = "split",
+	};
+
+	*ret = EXPERTS_AUTO;
+	for (unsigned i = EXPERTS_STORED; name && i < ARRAY_LEN(names); i++)
+		if (!strcmp(name, names[i]))
+			*ret = (enum view_experts)i;
+	return name && *ret == EXPERTS_AUTO
+		       ? err_set(e, EINVAL,
+				 "option 'experts': '%s' is none of fused, split, stored", name)
+		       : 0;
 }
 
 static int parse_dtype(const char *name, enum dtype *ret, struct err *e)

@@ -53,7 +53,9 @@ struct ckpt_opts {
 	const char *recipe; /* name or file of what the model is made by; NULL: it is the weights */
 	const char
 		*gguf_dtype; /* "f32", "f16", "bf16", "q8_0": what gguf/ has; NULL: the model's */
-	const char *experts; /* "fused", "split": how the model has its experts; NULL: as stored */
+	/* How the model has its experts: "fused", "split", "stored"; NULL: stored, but split in hf/ as
+	 * save_pretrained does it. */
+	const char *experts;
 	uint64_t shard_size; /* bytes of tensors in a file of hf/; 0: 5 GB. Not 0: of gguf/, too */
 	/* One sentence about something odd, while opening; may be NULL. */
 	void (*warn)(void *arg, const char *what);

@@ -183,7 +183,7 @@ static uint64_t size_of(const struct gguf_config *c, enum size s)
 static int take(struct placing *p, const char *name, size_t n_dims, const uint64_t *shape,
 		struct vtensor **ret)
 {
-	int64_t at = namelist_find(&p->v->model, name, strlen(name));
+	int64_t at = namelist_find(&p->v->model.names, name, strlen(name));
 	uint64_t have[MAX_DIMS];
 	struct member m;
 	struct err why;
@@ -379,8 +379,8 @@ static int take_split(struct placing *p, uint64_t layer, enum part part, struct 
 	char name[MAX_NAME];
 	int rc = 0;
 
-	if (c->experts > p->v->model.n) { /* a bound on what is allocated */
-		expert_name(p, layer, p->v->model.n, part, name);
+	if (c->experts > p->v->model.names.n) { /* a bound on what is allocated */
+		expert_name(p, layer, p->v->model.names.n, part, name);
 		return absent(p, name);
 	}
 	one = calloc(c->experts, sizeof(struct vtensor *));
@@ -487,8 +487,8 @@ static int place_head(struct placing *p, size_t embeddings)
 
 static int check_leftovers(const struct placing *p)
 {
-	for (size_t i = 0; i < p->v->model.n; i++) {
-		const struct named *n = &p->v->model.v[i];
+	for (size_t i = 0; i < p->v->model.names.n; i++) {
+		const struct named *n = &p->v->model.names.v[i];
 
 		if (!p->used[i] && !text_glob_any(ignored, n->fqn, n->len))
 			return err_set(p->e, ERR_UNSUPPORTED,
@@ -532,7 +532,7 @@ static int place_all(struct placing *p)
 int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type type,
 	       struct gguf_tensors *ret, struct err *e)
 {
-	bool *used = calloc(v->model.n + 1, sizeof(*used));
+	bool *used = calloc(v->model.names.n + 1, sizeof(*used));
 	struct placing p = { v, c, type, "model.", used, ret, e };
 	int rc;
 
@@ -540,7 +540,7 @@ int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type
 	if (!used)
 		return err_set(e, ENOMEM, "out of memory");
 	if (c->kind == KIND_GPT2) /* the first ones were published without */
-		p.prefix = namelist_find(&v->model, "wte.weight", strlen("wte.weight")) < 0
+		p.prefix = namelist_find(&v->model.names, "wte.weight", strlen("wte.weight")) < 0
 				   ? "transformer."
 				   : "";
 	rc = place_all(&p);

@@ -150,16 +150,18 @@ uint64_t view_logical_id(const struct view *v, size_t i)
 		       at);
 }
 
+static void describe_tensor(const struct view *v, uint32_t of, size_t i, struct view_tensor *ret);
+
 static int bind_layout(struct view *v, struct err *e)
 {
-	size_t n = v->model.n;
+	size_t n = v->model.names.n;
 	autofree struct layout_tensor *in = calloc(n + 1, sizeof(*in));
 	struct view_tensor t;
 
 	if (!in)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		view_model_tensor(v, i, &t);
+		describe_tensor(v, OF_MODEL, i, &t);
 		in[i] = (struct layout_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape };
 	}
 	return layout_bind(v->o.layout, in, n, e);
@@ -407,13 +409,20 @@ struct whole {
 	uint64_t bytes; /* as shown */
 };
 
+/* Which of the two, or NULL: the tree. */
+static const struct model *model_of(const struct view *v, uint32_t of)
+{
+	return of < OF_HF ? NULL : of == OF_HF ? v->hf : &v->model;
+}
+
 static void find_whole(const struct view *v, uint32_t of, size_t i, struct whole *ret)
 {
-	const struct weight *w = of < OF_MODEL ? NULL : &v->weights[v->model.v[i].index];
+	const struct model *m = model_of(v, of);
+	const struct weight *w = m ? &m->weights[m->names.v[i].index] : NULL;
 	const struct named *stored = &v->tensors.v[w ? w->at : i];
 	size_t n;
 
-	*ret = (struct whole){ .name = w ? &v->model.v[i] : stored, .made = w ? w->made : NULL };
+	*ret = (struct whole){ .name = m ? &m->names.v[i] : stored, .made = w ? w->made : NULL };
 	if (ret->made) {
 		ret->sources = w->sources;
 		ret->n_sources = w->n_sources;
@@ -557,12 +566,12 @@ void view_tensor(const struct view *v, size_t i, struct view_tensor *ret)
 
 size_t view_model(const struct view *v)
 {
-	return v->model.n;
+	return v->hf->names.n;
 }
 
 void view_model_tensor(const struct view *v, size_t i, struct view_tensor *ret)
 {
-	describe_tensor(v, OF_MODEL, i, ret);
+	describe_tensor(v, OF_HF, i, ret);
 }
 
 size_t view_objects(const struct view *v)
@@ -634,7 +643,7 @@ static const char *fault_of(const struct view *v, uint32_t of, size_t i)
 
 bool view_left_out(const struct view *v, size_t i, struct err *why)
 {
-	const char *fault = fault_of(v, OF_MODEL, i);
+	const char *fault = fault_of(v, OF_HF, i);
 	uint64_t shape[MAX_DIMS];
 	struct member m;
 
@@ -642,7 +651,7 @@ bool view_left_out(const struct view *v, size_t i, struct err *why)
 		(void)err_set(why, EIO, "%s", fault);
 		return true;
 	}
-	(void)view_shape(v, OF_MODEL, i, &m, shape);
+	(void)view_shape(v, OF_HF, i, &m, shape);
 	return st_check(&m, why);
 }
 
@@ -652,16 +661,16 @@ void view_about(const struct view *v, struct view_about *ret)
 
 	*ret = (struct view_about){ .has_model = v->has_model,
 				    .prefix = "",
-				    .model_tensors = v->model.n,
+				    .model_tensors = v->hf->names.n,
 				    .shards = v->n_shards,
 				    .ranks = v->o.layout ? layout_ranks(v->o.layout) : 0 };
-	for (size_t i = 0; i < v->n_weights && v->prefix; i++)
-		if (!v->weights[i].made) { /* the same of each stored one */
-			ret->prefix = v->tensors.v[v->weights[i].at].fqn;
+	for (size_t i = 0; i < v->model.n_weights && v->prefix; i++)
+		if (!v->model.weights[i].made) { /* the same of each stored one */
+			ret->prefix = v->tensors.v[v->model.weights[i].at].fqn;
 			ret->prefix_len = v->prefix;
 			break;
 		}
-	for (size_t i = 0; i < v->model.n; i++) {
+	for (size_t i = 0; i < v->hf->names.n; i++) {
 		struct view_tensor t;
 
 		view_model_tensor(v, i, &t);
@@ -676,7 +685,7 @@ static size_t shape_numbers(const struct view *v)
 	struct whole w;
 	size_t n = 0;
 
-	for (size_t i = 0; i < v->model.n; i++) {
+	for (size_t i = 0; i < v->model.names.n; i++) {
 		find_whole(v, OF_MODEL, i, &w);
 		n += w.n_dims;
 	}
@@ -687,7 +696,8 @@ int view_members(const struct view *v, uint32_t of,
 		 int (*check)(const struct member *m, struct err *e), const struct positions *only,
 		 struct members *ret, struct err *e)
 {
-	size_t n = only ? only->n : of < OF_MODEL ? v->tensors.n : v->model.n;
+	const struct model *model = model_of(v, of);
+	size_t n = only ? only->n : model ? model->names.n : v->tensors.n;
 	uint64_t *shape;
 
 	*ret = (struct members){ .v = calloc(n + 1, sizeof(struct member)) };

@@ -50,7 +50,8 @@ struct view_opts {
 	struct rename *rename; /* rules for FQNs, or NULL */
 	const char *weights;   /* prefix of the model's FQNs, or NULL for the default */
 	enum dtype dtype;      /* what floating-point tensors are cast to; DTYPE_NONE: nothing */
-	enum view_experts { EXPERTS_STORED, EXPERTS_FUSED, EXPERTS_SPLIT } experts;
+	/* Of the model; in hf/ alone, and as save_pretrained does it; as they are stored. */
+	enum view_experts { EXPERTS_AUTO, EXPERTS_STORED, EXPERTS_FUSED, EXPERTS_SPLIT } experts;
 	uint64_t shard_size;		 /* bytes of tensors in a file of hf/ */
 	uint64_t gguf_size;		 /* the same of gguf/; 0: one file has all */
 	const enum ggml_type *gguf_type; /* of its matrices; NULL: the model's */
@@ -130,6 +131,7 @@ struct view_tensor {
 };
 size_t view_tensors(const struct view *v);
 void view_tensor(const struct view *v, size_t i, struct view_tensor *ret);
+/* Of the model, as hf/ shows it. */
 size_t view_model(const struct view *v);
 void view_model_tensor(const struct view *v, size_t i, struct view_tensor *ret);
 size_t view_objects(const struct view *v);

@@ -42,10 +42,10 @@ static const struct style styles[] = {
 
 struct regrouping {
 	struct view *v;
+	bool split; /* what is fused; else the other way round */
 	const struct style *style;
-	struct namelist names;
-	struct weight *weights;
-	size_t n, cap;
+	struct model out;
+	size_t cap; /* of its weights */
 	bool *gone; /* by position in the model */
 	bool any;
 	struct err *e;
@@ -85,30 +85,31 @@ static int find_style(const struct view *v, const struct style **ret, struct err
 /* w is taken over, also when it fails. */
 static int add(struct regrouping *g, const char *name, size_t len, struct weight w)
 {
-	const char *copy = namelist_copy(&g->names, name, len);
+	struct model *m = &g->out;
+	const char *copy = namelist_copy(&m->names, name, len);
 	int rc = 0;
 
-	if (g->n == g->cap) {
+	if (m->n_weights == g->cap) {
 		size_t cap = g->cap ? g->cap * 2 : 256;
-		struct weight *grown = realloc(g->weights, cap * sizeof(*grown));
+		struct weight *grown = realloc(m->weights, cap * sizeof(*grown));
 
 		if (grown) {
-			g->weights = grown;
+			m->weights = grown;
 			g->cap = cap;
 		}
 	}
-	if (!copy || g->n == g->cap)
+	if (!copy || m->n_weights == g->cap)
 		rc = err_set(g->e, ENOMEM, "out of memory");
-	if (!rc && w.made && !w.sources)
+	if (!rc && w.made)
 		rc = view_weight_sources(&w, g->e);
 	if (!rc)
-		rc = namelist_add(&g->names, copy, len, (uint32_t)g->n, g->e);
+		rc = namelist_add(&m->names, copy, len, (uint32_t)m->n_weights, g->e);
 	if (rc) {
 		free(w.made);
 		free(w.sources);
 		return rc;
 	}
-	g->weights[g->n++] = w;
+	m->weights[m->n_weights++] = w;
 	return 0;
 }
 
@@ -119,7 +120,7 @@ static int add_made(struct regrouping *g, const char *name, struct vtensor *made
 
 static int whole(const struct regrouping *g, size_t i, size_t n_dims, struct vtensor **ret)
 {
-	const struct named *name = &g->v->model.v[i];
+	const struct named *name = &g->v->model.names.v[i];
 	int rc = view_vtensor(g->v, view_id(OF_MODEL, i), ret, g->e);
 
 	if (!rc && (*ret)->n_dims != n_dims)
@@ -182,7 +183,7 @@ static int find_expert(struct regrouping *g, const char *prefix, int len, uint64
 	char name[MAX_NAME];
 	int n = snprintf(name, sizeof(name), "%.*s.%s.experts.%llu.%s.weight", len, prefix,
 			 g->style->block, (unsigned long long)expert, g->style->part[part]);
-	int64_t at = namelist_find(&g->v->model, name, (size_t)n);
+	int64_t at = namelist_find(&g->v->model.names, name, (size_t)n);
 	int rc = at < 0 ? 1 : whole(g, (size_t)at, 2, ret);
 
 	if (!rc)
@@ -274,12 +275,12 @@ static int fuse(struct regrouping *g, const char *prefix, int len, bool down, si
 
 static int regroup_tensor(struct regrouping *g, size_t i)
 {
-	const struct named *name = &g->v->model.v[i];
+	const struct named *name = &g->v->model.names.v[i];
 	size_t n, n_down;
 	char first[64];
 	int len, rc;
 
-	if (g->v->o.experts == EXPERTS_SPLIT) {
+	if (g->split) {
 		if (ends(name, ".mlp.experts.gate_up_proj", &len))
 			return split(g, i, name->fqn, len, false);
 		return ends(name, ".mlp.experts.down_proj", &len)
@@ -302,18 +303,20 @@ static int regroup_tensor(struct regrouping *g, size_t i)
 /* The router's name follows its experts', and all others stay. */
 static int keep(struct regrouping *g, size_t i)
 {
-	bool is_split = g->v->o.experts == EXPERTS_SPLIT;
-	const struct named *name = &g->v->model.v[i];
-	struct weight *old = &g->v->weights[name->index], w = *old;
+	const struct named *name = &g->v->model.names.v[i];
+	struct weight w = { .at = g->v->model.weights[name->index].at };
 	char from[40], to[MAX_NAME];
-	int len;
+	int len, rc = 0;
 
-	*old = (struct weight){ 0 };
-	(void)snprintf(from, sizeof(from), ".%s.gate.weight", is_split ? "mlp" : g->style->block);
+	if (g->v->model.weights[name->index].made)
+		rc = view_vtensor(g->v, view_id(OF_MODEL, i), &w.made, g->e);
+	if (rc)
+		return rc;
+	(void)snprintf(from, sizeof(from), ".%s.gate.weight", g->split ? "mlp" : g->style->block);
 	if (!ends(name, from, &len))
 		return add(g, name->fqn, name->len, w);
 	(void)snprintf(to, sizeof(to), "%.*s.%s.gate.weight", len, name->fqn,
-		       is_split ? g->style->block : "mlp");
+		       g->split ? g->style->block : "mlp");
 	return add(g, to, strlen(to), w);
 }
 
@@ -330,50 +333,64 @@ static int regroup(struct regrouping *g)
 	struct view *v = g->v;
 	int rc = find_style(v, &g->style, g->e);
 
-	for (size_t i = 0; !rc && i < v->model.n; i++)
+	for (size_t i = 0; !rc && i < v->model.names.n; i++)
 		rc = regroup_tensor(g, i);
-	if (!rc && !g->any) {
-		if (v->o.warn)
-			v->o.warn(v->o.warn_arg,
-				  "option 'experts': the model has them like that, or none");
-		return 0;
-	}
-	for (size_t i = 0; !rc && i < v->model.n; i++)
+	for (size_t i = 0; !rc && g->any && i < v->model.names.n; i++)
 		if (!g->gone[i])
 			rc = keep(g, i);
-	if (!rc)
-		rc = namelist_finish(&g->names, new_name, NULL, g->e);
-	return rc;
+	return rc || !g->any ? rc : namelist_finish(&g->out.names, new_name, NULL, g->e);
 }
 
-static void weights_free(struct weight *w, size_t n)
+/* Into *ret, which stays empty where there is nothing to do. */
+static int regrouped(struct view *v, bool split, struct model *ret, struct err *e)
 {
-	for (size_t i = 0; i < n; i++) {
-		free(w[i].made);
-		free(w[i].sources);
-	}
-	free(w);
+	struct regrouping g = { .v = v, .split = split, .e = e };
+	int rc;
+
+	g.gone = calloc(v->model.names.n + 1, sizeof(*g.gone));
+	rc = g.gone ? regroup(&g) : err_set(e, ENOMEM, "out of memory");
+	free(g.gone);
+	if (rc || !g.any)
+		model_release(&g.out);
+	*ret = g.out;
+	return rc ? err_wrap(e, "option 'experts'") : 0;
+}
+
+static bool has_fused(const struct view *v)
+{
+	int len;
+
+	for (size_t i = 0; i < v->model.names.n; i++)
+		if (ends(&v->model.names.v[i], ".mlp.experts.gate_up_proj", &len))
+			return true;
+	return false;
+}
+
+/* As save_pretrained writes it, if that is known: nobody has asked. */
+static int for_hf(struct view *v, struct err *e)
+{
+	int rc = has_fused(v) ? regrouped(v, true, &v->regrouped, e) : 0;
+
+	if (v->regrouped.names.n)
+		v->hf = &v->regrouped;
+	return rc == -ENOMEM ? rc : 0;
 }
 
 int view_experts_init(struct view *v, struct err *e)
 {
-	struct regrouping g = { .v = v, .e = e };
+	struct model m;
 	int rc;
 
 	if (v->o.experts == EXPERTS_STORED)
 		return 0;
-	g.gone = calloc(v->model.n + 1, sizeof(*g.gone));
-	rc = g.gone ? regroup(&g) : err_set(e, ENOMEM, "out of memory");
-	free(g.gone);
-	if (rc || !g.any) {
-		namelist_release(&g.names);
-		weights_free(g.weights, g.n);
-		return rc ? err_wrap(e, "option 'experts'") : 0;
+	if (v->o.experts == EXPERTS_AUTO)
+		return for_hf(v, e);
+	rc = regrouped(v, v->o.experts == EXPERTS_SPLIT, &m, e);
+	if (m.names.n) {
+		model_release(&v->model);
+		v->model = m;
+	} else if (!rc && v->o.warn) {
+		v->o.warn(v->o.warn_arg, "option 'experts': the model has them like that, or none");
 	}
-	namelist_release(&v->model);
-	weights_free(v->weights, v->n_weights);
-	v->model = g.names;
-	v->weights = g.weights;
-	v->n_weights = g.n;
-	return 0;
+	return rc;
 }

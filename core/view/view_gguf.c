@@ -125,7 +125,7 @@ static int choose_type(const struct view *v, enum ggml_type *ret, struct err *e)
 		*ret = *v->o.gguf_type;
 		return 0;
 	}
-	for (size_t i = 0; i < v->model.n; i++) { /* what most of it is */
+	for (size_t i = 0; i < v->model.names.n; i++) { /* what most of it is */
 		(void)view_shape(v, OF_MODEL, i, &m, shape);
 		if (m.bytes > most && cast_possible(m.dtype, DTYPE_F32)) {
 			most = m.bytes;

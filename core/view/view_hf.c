@@ -63,15 +63,15 @@ static int group(struct view *v, struct err *e)
 {
 	size_t *at = v->shard_at = calloc(v->n_shards + 2ul, sizeof(*at));
 
-	v->by_shard = malloc((v->model.n + 1) * sizeof(*v->by_shard));
+	v->by_shard = malloc((v->hf->names.n + 1) * sizeof(*v->by_shard));
 	if (!at || !v->by_shard)
 		return err_set(e, ENOMEM, "out of memory");
-	for (size_t i = 0; i < v->model.n; i++)
+	for (size_t i = 0; i < v->hf->names.n; i++)
 		if (v->shard[i] != HF_LEFT_OUT)
 			at[v->shard[i] + 2]++;
 	for (uint32_t s = 2; s < v->n_shards + 2; s++)
 		at[s] += at[s - 1];
-	for (uint32_t i = 0; i < v->model.n; i++)
+	for (uint32_t i = 0; i < v->hf->names.n; i++)
 		if (v->shard[i] != HF_LEFT_OUT)
 			v->by_shard[at[v->shard[i] + 1]++] = i;
 	return 0;
@@ -82,21 +82,21 @@ static int split(struct view *v, struct err *e)
 {
 	struct members m;
 	uint32_t *of;
-	int rc = view_members(v, OF_MODEL, st_check, NULL, &m, e);
+	int rc = view_members(v, OF_HF, st_check, NULL, &m, e);
 
 	if (rc)
 		return rc;
 	of = malloc((m.n + 1) * sizeof(*of));
-	v->shard = malloc((v->model.n + 1) * sizeof(*v->shard));
+	v->shard = malloc((v->hf->names.n + 1) * sizeof(*v->shard));
 	if (!of || !v->shard) {
 		rc = err_set(e, ENOMEM, "out of memory");
 	} else {
 		v->n_shards = hf_split(m.v, m.n, v->o.shard_size, of);
 		if (!v->n_shards) /* a model without tensors is a file without tensors */
 			v->n_shards = 1;
-		for (size_t i = 0, k = 0; i < v->model.n; i++)
-			v->shard[i] =
-				k < m.n && m.v[k].name == v->model.v[i].fqn ? of[k++] : HF_LEFT_OUT;
+		for (size_t i = 0, k = 0; i < v->hf->names.n; i++)
+			v->shard[i] = k < m.n && m.v[k].name == v->hf->names.v[i].fqn ? of[k++]
+										      : HF_LEFT_OUT;
 	}
 	free(of);
 	members_release(&m);
@@ -149,14 +149,14 @@ static int describe_index(const struct view *v, struct vfile *ret, struct err *e
 {
 	struct buf b = BUF_INIT(MAX_INDEX);
 	struct members m;
-	int rc = view_members(v, OF_MODEL, st_check, NULL, &m, e);
+	int rc = view_members(v, OF_HF, st_check, NULL, &m, e);
 
 	/* The tensors that are in a file, in the model's order: those of v->shard. */
 	if (!rc) {
 		uint32_t *of = malloc((m.n + 1) * sizeof(*of));
 		size_t k = 0;
 
-		for (size_t i = 0; of && i < v->model.n; i++)
+		for (size_t i = 0; of && i < v->hf->names.n; i++)
 			if (v->shard[i] != HF_LEFT_OUT)
 				of[k++] = v->shard[i];
 		rc = of ? hf_index(m.v, m.n, of, v->n_shards, &b, e)
@@ -175,7 +175,7 @@ static int describe_shard(const struct view *v, uint32_t shard, struct vfile *re
 	struct positions only = { v->by_shard + v->shard_at[shard],
 				  v->shard_at[shard + 1] - v->shard_at[shard] };
 	struct members m;
-	int rc = view_members(v, OF_MODEL, st_check, &only, &m, e);
+	int rc = view_members(v, OF_HF, st_check, &only, &m, e);
 
 	if (!rc)
 		rc = st_layout(m.v, m.n, ret, e);

@@ -67,17 +67,25 @@ struct weight {
 	uint32_t *sources, n_sources;
 };
 
+/* Tensors with names: what a recipe made, or the weights as they are. */
+struct model {
+	struct namelist names; /* index: in weights */
+	struct weight *weights;
+	size_t n_weights;
+};
+void model_release(struct model *m);
+
 struct view {
 	const struct catalog *c;
 	struct view_opts o;
 	struct namelist tensors, objects; /* index: number in the catalog */
-	struct namelist model;		  /* index: in weights */
 	struct namelist logical;	  /* index: position in tensors */
-	struct weight *weights;
-	size_t n_weights;
+	struct model model;
+	struct model regrouped; /* the same with its experts split, where only hf/ wants that */
+	const struct model *hf; /* which of the two it shows */
 	bool has_model;
 	size_t prefix; /* bytes taken off the model's names */
-	/* hf/: file of every tensor of the model or HF_LEFT_OUT; the tensors of file s are
+	/* hf/: file of every tensor of it or HF_LEFT_OUT; the tensors of file s are
 	 * by_shard[shard_at[s] .. shard_at[s+1]) */
 	uint32_t *shard, *by_shard;
 	size_t *shard_at;
@@ -105,7 +113,8 @@ int view_model_init(struct view *v, struct err *e);
 void view_model_release(struct view *v);
 
 int view_weight_sources(struct weight *w, struct err *e);
-/* Experts in one tensor, or each in its own, as view_opts says; the model is there. */
+/* Experts in one tensor, or each in its own, as view_opts says; the model is there and gets
+ * replaced, or for hf/ alone, where nothing was said, v->regrouped made. */
 int view_experts_init(struct view *v, struct err *e);
 
 /* ---- assets ---- */
@@ -123,10 +132,10 @@ void asset_text_release(struct asset_text *t);
 
 /*
  * Whose tensors: those of the tree; the same in the shape they had before they were flattened;
- * those of the model; those of a GGUF; or of the model's the parts that a rank has. Together with a
+ * those of hf/; those of the model; those of a GGUF; or of the model's the parts that a rank has. Together with a
  * position among them it names a tensor that can be shown.
  */
-enum { OF_TREE, OF_LOGICAL, OF_MODEL, OF_GGUF, OF_RANKS };
+enum { OF_TREE, OF_LOGICAL, OF_HF, OF_MODEL, OF_GGUF, OF_RANKS };
 /* By place.rank; files of rank 0 show the tree. */
 static inline uint32_t of_rank(uint32_t rank)
 {

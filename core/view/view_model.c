@@ -40,15 +40,15 @@ static int list_weights(struct view *v, struct namelist *ret, struct err *e)
 /* The model is the weights. */
 static int take_weights(struct view *v, struct namelist *names, struct err *e)
 {
-	v->weights = calloc(names->n + 1, sizeof(*v->weights));
-	if (!v->weights)
+	v->model.weights = calloc(names->n + 1, sizeof(*v->model.weights));
+	if (!v->model.weights)
 		return err_set(e, ENOMEM, "out of memory");
-	v->n_weights = names->n;
+	v->model.n_weights = names->n;
 	for (uint32_t i = 0; i < names->n; i++) {
-		v->weights[i].at = names->v[i].index;
+		v->model.weights[i].at = names->v[i].index;
 		names->v[i].index = i;
 	}
-	v->model = *names;
+	v->model.names = *names;
 	*names = (struct namelist){ 0 };
 	return 0;
 }
@@ -99,19 +99,19 @@ static int apply_recipe(struct view *v, const struct namelist *names, struct err
 	rc = recipe_apply(v->o.recipe, &in, &out, e);
 	if (rc)
 		return rc;
-	v->weights = calloc(out.names.n + 1, sizeof(*v->weights));
-	if (!v->weights) {
+	v->model.weights = calloc(out.names.n + 1, sizeof(*v->model.weights));
+	if (!v->model.weights) {
 		recipe_out_release(&out);
 		return err_set(e, ENOMEM, "out of memory");
 	}
-	v->n_weights = out.names.n;
+	v->model.n_weights = out.names.n;
 	for (size_t i = 0; i < out.names.n; i++)
-		v->weights[i].made = out.tensors[i];
+		v->model.weights[i].made = out.tensors[i];
 	free(out.tensors);
-	v->model = out.names;
+	v->model.names = out.names;
 	v->prefix = 0;
-	for (size_t i = 0; !rc && i < v->n_weights; i++)
-		rc = view_weight_sources(&v->weights[i], e);
+	for (size_t i = 0; !rc && i < v->model.n_weights; i++)
+		rc = view_weight_sources(&v->model.weights[i], e);
 	return rc;
 }
 
@@ -121,6 +121,7 @@ int view_model_init(struct view *v, struct err *e)
 	struct err why = { 0 };
 	int rc = list_weights(v, &names, &why);
 
+	v->hf = &v->model;
 	v->has_model = !rc;
 	if (!rc) {
 		rc = v->o.recipe ? apply_recipe(v, &names, e) : take_weights(v, &names, e);
@@ -139,12 +140,19 @@ int view_model_init(struct view *v, struct err *e)
 	return 0;
 }
 
+void model_release(struct model *m)
+{
+	namelist_release(&m->names);
+	for (size_t i = 0; i < m->n_weights; i++) {
+		free(m->weights[i].made);
+		free(m->weights[i].sources);
+	}
+	free(m->weights);
+	*m = (struct model){ 0 };
+}
+
 void view_model_release(struct view *v)
 {
-	namelist_release(&v->model);
-	for (size_t i = 0; i < v->n_weights; i++) {
-		free(v->weights[i].made);
-		free(v->weights[i].sources);
-	}
-	free(v->weights);
+	model_release(&v->model);
+	model_release(&v->regrouped);
 }

@@ -157,7 +157,7 @@ static int list_held(struct view *v, struct err *e)
 	if (!v->held_at)
 		return err_set(e, ENOMEM, "out of memory");
 	for (uint32_t r = 1; r <= n; r++) {
-		for (size_t i = 0; i < v->model.n; i++) {
+		for (size_t i = 0; i < v->model.names.n; i++) {
 			uint64_t off[MAX_DIMS], len[MAX_DIMS];
 
 			if (!view_rank_box(v, r, i, off, len))

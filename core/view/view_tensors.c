@@ -12,7 +12,7 @@
 /* A rank's directory lists the model's tensors that it holds, the tree's lists all. */
 static const struct namelist *names_of(const struct view *v, uint32_t rank)
 {
-	return rank ? &v->model : &v->tensors;
+	return rank ? &v->model.names : &v->tensors;
 }
 
 static const char *suffix_of(struct place p)

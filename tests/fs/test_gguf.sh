@@ -137,8 +137,12 @@ test_experts_are_fused_and_split() {
   rm -r dcp
   mkdir dcp
   mv model.safetensors dcp
-  is "$fused" "$(hf)"
+  is "$fused" "$(hf --experts=stored)"
   is "$split" "$(hf --experts=split)"
+  # hf/ alone is as save_pretrained writes it, whoever trained it.
+  is "$split" "$(hf)"
+  ckptfs cat dcp pt/model.pt --assets=hf | cmp - <(ckptfs cat dcp pt/model.pt --assets=hf --experts=stored)
+  is "$fused" "$(mv hf/config.json kept; hf; mv kept hf/config.json)"
   mount_at m dcp -o assets=hf,experts=split
   is "0 0" "$(gguf check experts m/gguf/model.gguf)"
   ckptfs umount m
@@ -146,9 +150,23 @@ test_experts_are_fused_and_split() {
   is "0 0" "$(gguf check experts m/gguf/model.gguf)"
 }
 
+# What is asked for, and nothing else, is an error when it is not possible.
+test_experts_that_nobody_asked_for_stay() {
+  local fused
+  model experts
+  fused=$(hf --experts=fused)
+  rm -r dcp
+  mkdir dcp
+  mv file dcp/model.safetensors
+  gguf set hf/config.json model_type '"llama"'
+  is "$fused" "$(hf)"
+  echo '{' >hf/config.json
+  is "$fused" "$(hf)"
+}
+
 test_experts_that_cannot_be_regrouped_are_named() {
   model experts
-  refused "option 'experts': 'all' is neither fused nor split" ckptfs cat dcp hf/config.json --experts=all
+  refused "option 'experts': 'all' is none of fused, split, stored" ckptfs cat dcp hf/config.json --experts=all
   refused "option 'experts': it needs a config.json" ckptfs cat dcp hf/model.safetensors --experts=fused
   refused "'model.layers.0.block_sparse_moe.experts.0.w1.weight' is one of 3 experts, of which 2 are whole" \
     ckptfs cat dcp hf/config.json --assets=hf --experts=fused --exclude='*.0.block*.2.w2.weight'
