@@ -62,10 +62,13 @@ class Job:
         self.want = {k: v.to(self.dtype) for k, v in
                      safetensors.torch.load_file(f"{model}/state.safetensors").items()}
         self.state = self.want
-        if prefix == "recipe":  # experts split; tied weights twice
-            self.want = {k: v.to(self.dtype) for k, v in
-                         safetensors.torch.load_file(f"{model}/hf/model.safetensors").items()}
-            self.want.setdefault("lm_head.weight", self.want["model.embed_tokens.weight"])
+        # What hf/ has: experts split, as save_pretrained does; tied weights twice.
+        self.hf = {k: v.to(self.dtype) for k, v in
+                   safetensors.torch.load_file(f"{model}/hf/model.safetensors").items()}
+        if "lm_head.weight" in self.want:
+            self.hf.setdefault("lm_head.weight", self.want["lm_head.weight"])
+        if prefix == "recipe":
+            self.want = self.hf
         self.report = Report()
 
     def check(self, where, what, ok, detail=""):
@@ -129,9 +132,9 @@ class Job:
         for shard in shards:
             with safe_open(f"{self.top}/{shard}", "pt") as f:
                 names |= {k: os.path.basename(shard) for k in f.keys()}
-                sizes = [self.want[k].nbytes for k in f.keys() if k in self.want]
+                sizes = [self.hf[k].nbytes for k in f.keys() if k in self.hf]
                 limits.append(sum(sizes) <= self.limit or len(sizes) == 1)
-        total = sum(t.nbytes for t in self.want.values())
+        total = sum(t.nbytes for t in self.hf.values())
         self.check(where, "weight_map", index["weight_map"] == names)
         self.check(where, "total_size", index["metadata"]["total_size"] == total,
                    f"{index['metadata']}, not {total}")
@@ -154,6 +157,7 @@ class Job:
         self.check(where, "tokenizer", torch.equal(ids, self.reference["ids"]), ids)
 
     def safetensors(self, where, files, is_tree):
+        want = self.hf if where == "hf" else self.want
         have = {"safe_open": {}, "numpy": {}, "load_file": {}, "load": {}}
         for file in files:
             path = f"{self.top}/{file}"
@@ -166,14 +170,15 @@ class Job:
             with safe_open(path, "pt") as f:
                 self.check(file, "metadata", f.metadata() == {"format": "pt"}, f.metadata())
                 have["safe_open"] |= {k: f.get_tensor(k) for k in f.keys()}
-                self.slices(file, f, self.prefix if is_tree else "")
+                self.slices(file, f, want, self.prefix if is_tree else "")
             if self.dtype != torch.bfloat16:  # numpy has none
                 with safe_open(path, "np") as f:
                     have["numpy"] |= {k: torch.from_numpy(f.get_tensor(k)) for k in f.keys()}
         for what, tensors in have.items():
             if what != "numpy" or self.dtype != torch.bfloat16:
                 self.check_tensors(where, what,
-                                   self.model_of(where, what, tensors) if is_tree else tensors)
+                                   self.model_of(where, what, tensors) if is_tree else tensors,
+                                   want)
 
     def model_of(self, where, what, have):
         """have is what tensors/ has, and its weights are the model's."""
@@ -187,9 +192,9 @@ class Job:
                            octets(have[name]).numpy().tobytes() == f.read())
         return {weights[k]: v for k, v in have.items() if k in weights}
 
-    def slices(self, where, f, prefix):
+    def slices(self, where, f, wants, prefix):
         r = random.Random(where)  # the same in every run
-        for name, want in self.want.items():
+        for name, want in wants.items():
             if prefix + name not in f.keys():
                 continue
             view = f.get_slice(prefix + name)
