@@ -73,7 +73,9 @@ $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/standalone.o $(BUIL
 	@mkdir -p $(@D)
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
-$(BUILD)/bench_plan: $(call obj,tests/bench/bench_plan.c) $(BUILD)/libcore.a
+# What scripts/bench.py runs.
+$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libcore.a
+	@mkdir -p $(@D)
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 # What ranks do when they are processes: for mpirun.
@@ -96,7 +98,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
 	 echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' >$@
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c)))
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/bench/*.c)))
 
 install: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(COMPDIR) \
@@ -148,8 +150,10 @@ check-torch: all
 fuzz:
 	@scripts/fuzz.sh $(or $(FUZZ_SECS),60) $(FUZZ)
 
-bench: all
-	@scripts/bench.sh
+# Release builds, whatever VARIANT says. CASES, SIZE, ROUNDS, OUT: see scripts/bench.py.
+bench:
+	@$(MAKE) -s VARIANT=release all build/release/bench/reader build/release/bench/bench_plan
+	@python3 scripts/bench.py
 
 layers:
 	@scripts/check-layers.sh
@@ -168,7 +172,7 @@ help:
 	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
 	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
-	@echo 'bench                           ratios to named baselines'
+	@echo 'bench                           next to what else one would use; CASES, SIZE: scripts/bench.py -h'
 	@echo 'layers lint format              include order, static checks, clang-format'
 
 FORCE:

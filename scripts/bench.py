@@ -1,124 +1,219 @@
 #!/usr/bin/env python3
-"""bench.py DIR - run every case interleaved with its baseline, print medians and ratios.
+"""bench.py [CASE...]                - measure ckptfs, interleaved with what it is compared with
+bench.py --list                  - the groups and their cases
+bench.py --markdown FILE         - the table of a run, from its JSON
 
-index    `ckptfs index --rebuild` of DIR/NAME (its .metadata parsed and the index written and
-         synced) against Python's pickle.load of the same .metadata in the chroot: CPU seconds
-         (user + system, one core) and peak memory
-remount  `ckptfs mount` with a fresh index to the first byte of a tensor, wall clock; memory of
-         the daemon afterwards
-plan     nanoseconds to plan a read, from build/release/bench_plan
+A CASE is a group, or a part of "group: case"; all but the slow ones if none is given. Data is made
+from a fixed seed, read from a warm page cache (the group "cold": from disk), and removed at the end;
+so are mounts. Needs FUSE, and room in BENCH_DIR for 40 times SIZE. As root, and with the chroot of
+scripts/chroot.sh, also what PyTorch needs for the same work. Other work on the machine spoils the
+numbers: rounds that met some are counted in their lines.
 
-Medians of ROUNDS (environment, default 5); other work on the machine shows in the wall clock.
+Environment (make bench NAME=VALUE):
+  CASES          as CASE...
+  SIZE           bytes of a tensor (512M); models are of 2 and 8 times that
+  ROUNDS         runs of each (5)
+  OUT            where the JSON goes (build/bench.json)
+  BENCH_DIR      where the data goes (build/bench); KEEP=1: it stays, for the next run
+  MOUNT_OPTIONS  of all mounts, as "--io=cached --threads=4"
+  CKPTFS         the program (build/release/ckptfs)
 """
+import argparse
+import contextlib
 import json
 import os
-import statistics
+import platform
+import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-CKPTFS = os.path.abspath("build/release/ckptfs")
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
-median = statistics.median
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, f"{TOP}/tests/bench")
+
+from data import Data  # noqa: E402
+from harness import BUSY, Bench, Failed, Row, Skip, busy_cpus, short  # noqa: E402
+import programs  # noqa: E402
+import reads  # noqa: E402
+
+GROUPS = {group: reads.reads for group in reads.READS}
+GROUPS |= {f.__name__: f for f in (
+    reads.cast, reads.zstd, programs.ls, programs.mount, programs.convert, programs.reshard,
+    programs.index, programs.plan)}
+ROOM, SPARE = 40, 2 << 30
 
 
-def cpu_and_rss(argv):
-    """CPU seconds and peak RSS in MiB of one process on one core."""
-    pid = os.fork()
-    if pid == 0:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
-        os.execv(argv[0], argv)
-    _, status, use = os.wait4(pid, 0)
-    if status:
-        sys.exit(f"failed: {argv}")
-    return use.ru_utime + use.ru_stime, use.ru_maxrss / 1024
+def say(line):
+    print(line, flush=True)
 
 
-def pickle_load(directory, name):
-    """The same for pickle.load, over what `import torch` took before."""
-    out = subprocess.run(
-        ["scripts/chroot.sh", "run", "--bind", f"{os.getcwd()}/scripts:/mnt/scripts",
-         "--bind", f"{directory}:/mnt/bench", "--", "python3", "/mnt/scripts/bench_metadata.py",
-         "load", f"/mnt/bench/{name}/.metadata"],
-        stdout=subprocess.PIPE, check=True, text=True).stdout
-    r = json.loads(out.splitlines()[-1])
-    return r["cpu_s"], r["maxrss_kib_delta"] / 1024
+def bytes_of(text):
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper(), 0)
+    return int(text[:-1] if unit else text) << unit
 
 
-def bench_index(directory, name):
-    ours, theirs = [], []
-    for _ in range(ROUNDS):
-        ours.append(cpu_and_rss([CKPTFS, "index", "--rebuild", f"{directory}/{name}"]))
-        theirs.append(pickle_load(directory, name))
-    r = {"ckptfs_cpu_s": median(c for c, _ in ours), "ckptfs_rss_mib": median(m for _, m in ours),
-         "pickle_cpu_s": median(c for c, _ in theirs),
-         "pickle_rss_mib": median(m for _, m in theirs)}
-    r["times_faster"] = r["pickle_cpu_s"] / r["ckptfs_cpu_s"]
-    r["times_less_memory"] = r["pickle_rss_mib"] / r["ckptfs_rss_mib"]
-    print(f"index   {name}  ckptfs {r['ckptfs_cpu_s']:6.2f} s {r['ckptfs_rss_mib']:5.0f} MiB   "
-          f"pickle.load {r['pickle_cpu_s']:6.2f} s {r['pickle_rss_mib']:5.0f} MiB   "
-          f"{r['times_faster']:.1f} times faster, 1/{r['times_less_memory']:.0f} of the memory")
-    return r
+def options():
+    env = os.environ.get
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("cases", nargs="*", metavar="CASE")
+    p.add_argument("--list", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--markdown", metavar="FILE", help=argparse.SUPPRESS)
+    o = p.parse_args()
+    o.cases = o.cases or env("CASES", "").split()
+    o.size = bytes_of(env("SIZE") or "512M")
+    o.rounds = int(env("ROUNDS") or 5)
+    o.out = env("OUT") or f"{TOP}/build/bench.json"
+    o.dir = os.path.abspath(env("BENCH_DIR") or f"{TOP}/build/bench")
+    o.mount_options = env("MOUNT_OPTIONS", "").split()
+    o.ckptfs = os.path.abspath(env("CKPTFS") or f"{TOP}/build/release/ckptfs")
+    o.programs = f"{TOP}/build/release/bench"
+    return o
 
 
-def daemon_rss(mnt):
-    """MiB of the process that serves the mount."""
-    want = f"mount\0{mnt[0]}\0{mnt[1]}\0".encode()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if want in open(f"/proc/{pid}/cmdline", "rb").read():
-                for line in open(f"/proc/{pid}/status"):
-                    if line.startswith("VmHWM"):
-                        return int(line.split()[1]) / 1024
-        except OSError:
-            pass
-    return float("nan")
+class Chosen:
+    """Whether a case of a group is wanted: called with its name."""
+
+    def __init__(self, group, words, listing=None):
+        self.group, self.words, self.listing = group, words, listing
+
+    def __call__(self, name, slow=False):
+        if self.listing is not None:
+            self.listing.append(f"{self.group}: {name}" + (" (slow)" if slow else ""))
+            return False
+        if not self.words:
+            return not slow
+        return any(w == self.group and not slow if w in GROUPS else w in f"{self.group}: {name}"
+                   for w in self.words)
 
 
-def bench_remount(directory, name, mnt):
-    ckpt = f"{directory}/{name}"
-    tensor = subprocess.run([CKPTFS, "ls", ckpt], stdout=subprocess.PIPE, check=True,
-                            text=True).stdout.split("\n", 1)[0]
-    wall, rss = [], []
-    for _ in range(4 * ROUNDS):
+def cases():
+    """The names of all."""
+    found = []
+    for group, run in GROUPS.items():
+        run(None, None, group, Chosen(group, [], found))
+    return found
+
+
+def first_line(*argv):
+    try:
+        return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
+                              text=True).stdout.split("\n", 1)[0]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def field(path, name):
+    with open(path, encoding="ascii", errors="replace") as f:
+        return next((line.split(":", 1)[1].strip() for line in f if line.startswith(name)), None)
+
+
+def facts(o):
+    """What the numbers depend on."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "kernel": platform.release(), "cpu": field("/proc/cpuinfo", "model name"),
+        "cpus": len(os.sched_getaffinity(0)), "memory": field("/proc/meminfo", "MemTotal"),
+        "libfuse": first_line("pkg-config", "--modversion", "fuse3"),
+        "zstd": first_line("zstd", "--version"),
+        "filesystem": first_line("stat", "-f", "-c", "%T", o.dir),
+        "damon": first_line("cat", "/sys/kernel/mm/damon/admin/kdamonds/0/state"),
+        "ckptfs": first_line(o.ckptfs, "--version"), "commit": first_line(
+            "git", "-C", TOP, "describe", "--always", "--dirty"),
+        "mount_options": o.mount_options, "size": o.size, "rounds": o.rounds,
+        "load": os.getloadavg(), "busy_cpus": round(busy_cpus(1), 2),
+    }
+
+
+def check(o, about):
+    """What is in the way of the run, or of trusting it."""
+    free = shutil.disk_usage(o.dir).free
+    if free < ROOM * o.size + SPARE:
+        sys.exit(f"bench: {o.dir} has {free >> 30} GiB, {ROOM} times SIZE and 2 are wanted")
+    if not os.path.exists("/dev/fuse"):
+        sys.exit("bench: no /dev/fuse")
+    if about["busy_cpus"] > BUSY or about["load"][0] > 0.5 * about["cpus"]:
+        say(f"WARNING: the machine is busy ({about['busy_cpus']} CPUs now, load "
+            f"{about['load'][0]:.2f}): ratios may be off, and single numbers are")
+    if int(about["memory"].split()[0]) << 10 < 24 * o.size:
+        say("WARNING: sources and what is cached of mounts may not fit in memory: give a smaller SIZE")
+
+
+def run(o, bench, made):
+    for group, measure in GROUPS.items():
         start = time.perf_counter()
-        subprocess.run([CKPTFS, "mount", ckpt, mnt], check=True)
-        with open(f"{mnt}/tensors/{tensor}", "rb", buffering=0) as f:
-            f.read(1)
-        wall.append((time.perf_counter() - start) * 1e3)
-        rss.append(daemon_rss((ckpt, mnt)))
-        subprocess.run([CKPTFS, "umount", mnt], check=True)
-    r = {"first_byte_ms": median(wall), "best_ms": min(wall), "daemon_mib": median(rss)}
-    print(f"remount {name}  first byte after {r['first_byte_ms']:.1f} ms "
-          f"(best {r['best_ms']:.1f}), daemon {r['daemon_mib']:.1f} MiB")
-    return r
+        before = len(bench.rows)
+        try:
+            measure(bench, made, group, Chosen(group, o.cases))
+        except Skip as e:
+            bench.skip(group, e)
+        except Failed as e:
+            bench.fail(group, e)
+        if len(bench.rows) > before:
+            say(f"({group}: {time.perf_counter() - start:.0f} s)")
 
 
-def bench_plan():
-    runs = [json.loads(subprocess.run(["build/release/bench_plan"], stdout=subprocess.PIPE,
-                                      check=True, text=True).stdout) for _ in range(ROUNDS)]
-    r = {k: median(x[k] for x in runs) for k in runs[0]}
-    for k, v in r.items():
-        print(f"plan    {k:32s} {v:8.0f} ns")
-    return r
+def write(o, about, bench):
+    os.makedirs(os.path.dirname(os.path.abspath(o.out)), exist_ok=True)
+    with open(o.out, "w", encoding="utf-8") as f:
+        json.dump({"machine": about, "rows": [vars(r) for r in bench.rows], "skipped": bench.skipped,
+                   "failed": bench.failed, "samples": bench.samples}, f, indent=1)
+    say(f"written: {o.out}")
+
+
+def cell(row, party):
+    memory = row.memory.get(party)
+    return row.value(party) + (f", {memory:.0f} MiB" if memory is not None else "")
+
+
+def markdown(path):
+    with open(path, encoding="utf-8") as f:
+        run = json.load(f)
+    m = run["machine"]
+    out = [f"{m['ckptfs']}, Linux {m['kernel']}, {m['cpus']} CPUs ({m['cpu']}), {m['memory']}; medians "
+           f"of {m['rounds']}", "",
+           "| case | ckptfs | to compare with | ratio | to reach | CPU of the daemon, s/GiB |",
+           "| --- | --- | --- | --- | --- | --- |"]
+    for row in (Row(**r) for r in run["rows"]):
+        ours, *others = row.values
+        baselines = "; ".join(f"{p} {cell(row, p)}" for p in others)
+        ratio = short(row.ratio[0]) if row.ratio else ""
+        cpu = row.daemon_cpu_s_per_gib
+        out.append(f"| {row.group}: {row.name} | {cell(row, ours)} | {baselines} | {ratio} | "
+                   f"{row.target} | {'' if cpu is None else format(cpu, '.2f')} |")
+    return "\n".join(out)
 
 
 def main():
-    directory = sys.argv[1]
-    names = sorted(n for n in os.listdir(directory) if os.path.exists(f"{directory}/{n}/.metadata"))
-    results = {"rounds": ROUNDS, "plan_ns": bench_plan()}
-    with tempfile.TemporaryDirectory() as tmp:
-        os.environ["XDG_CACHE_HOME"] = tmp
-        os.mkdir(f"{tmp}/mnt")
-        for name in names:
-            results[f"index {name}"] = bench_index(directory, name)
-            if os.path.exists("/dev/fuse"):
-                results[f"remount {name}"] = bench_remount(directory, name, f"{tmp}/mnt")
-    with open(f"{directory}/results.json", "w") as f:
-        json.dump(results, f, indent=1)
-    print(f"written: {directory}/results.json")
+    o = options()
+    if o.list:
+        print("\n".join(cases()))
+        return
+    if o.markdown:
+        print(markdown(o.markdown))
+        return
+    missing = [w for w in o.cases if w not in GROUPS and not any(w in c for c in cases())]
+    if missing:
+        sys.exit(f"bench: no such case: {', '.join(missing)}; --list lists them")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.makedirs(o.dir, exist_ok=True)
+    about = facts(o)
+    check(o, about)
+    bench = Bench(o, say)
+    try:
+        run(o, bench, Data(f"{o.dir}/data", o.size, o.ckptfs, say))
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+    finally:
+        write(o, about, bench)
+        bench.close()
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(f"{o.dir}/data", ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(o.dir)
+    sys.exit(1 if bench.failed else 0)
 
 
 main()

@@ -91,13 +91,14 @@ def new(cls, **attributes):
     return obj
 
 
-def data_pickle(dtype, shape):
-    """As torch.save writes a contiguous tensor: protocol 2, storage by persistent id."""
+def data_pickle(dtype, shape, strides=None):
+    """As torch.save writes a tensor, contiguous if not said otherwise: protocol 2, storage by
+    persistent id."""
     p = io.BytesIO()
     text = lambda s: b"X" + len(s).to_bytes(4, "little") + s.encode()
     number = lambda v: b"J" + v.to_bytes(4, "little", signed=True)
     numbers = lambda many: b"(" + b"".join(map(number, many)) + b"t"
-    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    strides = strides or [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     p.write(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(")
     p.write(b"(" + text("storage") + b"ctorch\n" + DTYPES[dtype][1].encode() + b"\n")
     p.write(text("0") + text("cpu") + number(math.prod(shape)) + b"tQ" + number(0))
@@ -106,12 +107,12 @@ def data_pickle(dtype, shape):
     return p.getvalue()
 
 
-def item(dtype, shape, content):
+def item(dtype, shape, content, strides=None):
     """The archive that torch.save writes: stored members behind streamed headers, data on 64-byte
     boundaries by an extra field FB, CRC and sizes after the data, zip64 end records always."""
     out, directory, count = bytearray(), bytearray(), 0
     for name, data in (
-        ("archive/data.pkl", data_pickle(dtype, shape)),
+        ("archive/data.pkl", data_pickle(dtype, shape, strides)),
         ("archive/.format_version", b"1"),
         ("archive/.storage_alignment", b"64"),
         ("archive/byteorder", b"little"),

@@ -1,0 +1,257 @@
+"""The benchmark's data: made once, from a fixed seed, of values as weights have them.
+
+Data(directory, size) makes what is asked for when it is asked for. Tensors have about `size` bytes,
+models a multiple of it. What is there already, of that size, is used again.
+"""
+import ctypes
+import functools
+import json
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "fs"))
+
+import make_dcp  # noqa: E402  writes what torch writes, without torch
+
+MIB = 1 << 20
+FRAME = 256 << 10
+PIECE = 16 * MIB
+WIDTH = {"bfloat16": 2, "float32": 4}
+
+# name: columns (rows are as many as give the size), grid of items, dtype, and how an item is stored
+TENSORS = {
+    "rows": (1024, (4, 1), "bfloat16", "plain"),
+    "cols256": (1024, (1, 8), "bfloat16", "plain"),
+    "cols2k": (8192, (1, 8), "bfloat16", "plain"),
+    "cols8k": (32768, (1, 8), "bfloat16", "plain"),
+    "grid": (8192, (4, 4), "bfloat16", "plain"),
+    "transposed": (4096, (4, 1), "bfloat16", "transposed"),
+    "float32": (1024, (4, 1), "float32", "plain"),
+    "zstd frames": (1024, (4, 1), "bfloat16", "frames"),
+    "zstd": (1024, (4, 1), "bfloat16", "zstd"),
+}
+# name: times the size, ranks
+MODELS = {"model": (8, 4), "model of 1 GiB": (2, 4)}
+
+
+def top_bytes():
+    """For a random byte, the highest one (sign and most of the exponent) of a weight: bfloat16 and
+    float32 have the same. Of N(0, 0.02)."""
+    normal = statistics.NormalDist(0, 0.02)
+    values = (normal.inv_cdf((i + 0.5) / 256) for i in range(256))
+    floats = (ctypes.c_float * 256)(*values)
+    return bytes(floats)[3::4]
+
+
+@functools.cache
+def piece_of_weights(dtype, seed):
+    piece, width = bytearray(random.Random(seed).randbytes(PIECE)), WIDTH[dtype]
+    piece[width - 1 :: width] = piece[width - 1 :: width].translate(TOP)
+    return bytes(piece)
+
+
+def weights(nbytes, dtype, seed):
+    """Elements whose top byte has the few bits of information that it has in weights, so that zstd finds
+    what it finds there: at the level used, it does not see that they repeat."""
+    piece = piece_of_weights(dtype, seed)
+    return (piece * (nbytes // PIECE + 1))[:nbytes]
+
+
+TOP = top_bytes()
+
+
+class Zstd:
+    """Frames as torch's extension and others write them."""
+
+    def __init__(self):
+        self.lib = ctypes.CDLL("libzstd.so.1")
+        self.lib.ZSTD_compressBound.restype = self.lib.ZSTD_compress.restype = ctypes.c_size_t
+        self.lib.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
+        self.lib.ZSTD_compress.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p,
+                                           ctypes.c_size_t, ctypes.c_int]
+
+    def frame(self, data):
+        room = ctypes.create_string_buffer(self.lib.ZSTD_compressBound(len(data)))
+        n = self.lib.ZSTD_compress(room, len(room), data, len(data), 3)
+        assert n <= len(room), "ZSTD_compress"
+        return ctypes.string_at(room, n)
+
+    def frames(self, data, size):
+        return b"".join(self.frame(data[at : at + size]) for at in range(0, len(data), size))
+
+
+class TensorCheckpoint(make_dcp.Checkpoint):
+    """A tensor "w", every item in a file of its own."""
+
+    def add_items(self, dtype, shape, grid, how):
+        chunks = []
+        rows, cols = (make_dcp.cuts(n, parts) for n, parts in zip(shape, grid))
+        for box in ((row, col) for row in rows for col in cols):
+            off, lens = (make_dcp.Size(x) for x in zip(*box))
+            strides = (1, lens[0]) if how == "transposed" else None
+            content = weights(math.prod(lens) * WIDTH[dtype], dtype, len(chunks))
+            data = make_dcp.item(dtype, lens, content, strides)
+            info = {"relative_path": f"__{len(chunks):02}.distcp", "offset": 0}
+            if how in ("zstd", "frames"):
+                data = Zstd().frames(data, FRAME if how == "frames" else len(data))
+                info["transform_descriptors"] = ["stream.zstd/1"]
+            with open(f"{self.directory}/{info['relative_path']}", "wb") as f:
+                f.write(data)
+            key = make_dcp.new(make_dcp.Index, fqn="w", index=len(chunks), offset=off)
+            self.storage[key] = make_dcp.new(make_dcp.StorageInfo, length=len(data), **info)
+            chunks.append(make_dcp.new(make_dcp.Chunk, offsets=off, sizes=lens))
+        properties = make_dcp.new(make_dcp.Properties, dtype=getattr(make_dcp.torch, dtype))
+        self.state["w"] = make_dcp.new(make_dcp.TensorStorage, properties=properties,
+                                       size=make_dcp.Size(shape), chunks=chunks)
+
+
+def model_shapes(nbytes):
+    """Of a transformer of about so many bytes in bfloat16: layers of 48 million parameters, smaller
+    ones where that would be less than four layers."""
+    hidden = 2048
+    while hidden > 64 and 2 * 12 * hidden**2 * 4 > nbytes:
+        hidden //= 2
+    layers = max(1, nbytes // (2 * 12 * hidden**2))
+    shapes = {"model.embed_tokens.weight": (8 * hidden, hidden)}
+    for i in range(layers):
+        at = f"model.layers.{i}"
+        for name in "q", "k", "v", "o":
+            shapes[f"{at}.self_attn.{name}_proj.weight"] = (hidden, hidden)
+        shapes[f"{at}.mlp.up_proj.weight"] = (4 * hidden, hidden)
+        shapes[f"{at}.mlp.down_proj.weight"] = (hidden, 4 * hidden)
+        shapes[f"{at}.input_layernorm.weight"] = (hidden,)
+    return shapes
+
+
+def write_safetensors(path, shapes):
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        n = math.prod(shape) * 2
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            f.write(weights(math.prod(shape) * 2, "bfloat16", 0))
+
+
+def in_child(make, path):
+    """make(path) in a process of its own: what a program has when it starts another counts as the
+    memory of that one, and this takes a lot."""
+    def run():
+        for number in signal.SIGINT, signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)
+        make(path)
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    try:
+        child.join()
+    except BaseException:
+        child.terminate()
+        child.join()
+        raise
+    if child.exitcode:
+        sys.exit(f"bench: {path} was not made")
+
+
+class Data:
+    def __init__(self, directory, size, ckptfs, say):
+        self.directory, self.size, self.ckptfs, self.say = directory, size, ckptfs, say
+        os.makedirs(directory, exist_ok=True)
+
+    def made(self, name, make):
+        """The path of that; make(path) makes it, under another name first."""
+        path = f"{self.directory}/{name.replace(' ', '-')}.{self.size >> 20}M"
+        if not os.path.exists(path):
+            self.say(f"making {name}")
+            shutil.rmtree(f"{path}.new", ignore_errors=True)
+            in_child(make, f"{path}.new")
+            subprocess.run(["sync", "-f", self.directory], check=True)
+            os.rename(f"{path}.new", path)
+        return path
+
+    def tensor(self, name):
+        """A checkpoint of that tensor, called "w"."""
+        columns, grid, dtype, how = TENSORS[name]
+        rows = max(self.size // (columns * WIDTH[dtype]) // 16, 1) * 16
+
+        def make(path):
+            c = TensorCheckpoint(path, None)
+            c.add_items(dtype, (rows, columns), grid, how)
+            c.finish()
+
+        return self.made(name, make)
+
+    def safetensors(self, name):
+        """A model as Hugging Face has it, in one file laid out as the mount lays it out."""
+        def make(path):
+            os.makedirs(f"{path}/plain")
+            write_safetensors(f"{path}/plain/model.safetensors",
+                              model_shapes(MODELS[name][0] * self.size))
+            self._ckptfs("export", f"{path}/plain", "hf/model.safetensors",
+                         f"{path}/model.safetensors")
+            shutil.rmtree(f"{path}/plain")
+
+        return self.made(f"{name} in one file", make)
+
+    def model(self, name):
+        """The same as a checkpoint of DCP, of ranks that have it along the first dimension."""
+        def make(path):
+            os.makedirs(f"{path}.plain")
+            write_safetensors(f"{path}.plain/model.safetensors",
+                              model_shapes(MODELS[name][0] * self.size))
+            self._ckptfs("reshard", f"{path}.plain", path, f"--ranks={MODELS[name][1]}")
+            shutil.rmtree(f"{path}.plain")
+
+        return self.made(name, make)
+
+    def parts(self, name):
+        """The same as safetensors files of ranks, as torch's Hugging Face writer leaves them."""
+        def make(path):
+            layout = f"{path}.layout"
+            with open(layout, "w", encoding="ascii") as f:
+                f.write(f"mesh dp={MODELS[name][1]}\n* dp:0\n")
+            self._ckptfs("reshard", self.model(name), path, "--format=safetensors",
+                         f"--layout={layout}")
+            os.unlink(layout)
+
+        return self.made(f"{name} in parts", make)
+
+    def many(self, n):
+        """A checkpoint of n tensors, tiny ones."""
+        def make(path):
+            make_dcp.main("--many", str(n), path)
+            os.unlink(f"{path}.model.layers.0.0.w.bin")
+
+        return self.made(f"{n} tensors", make)
+
+    def files(self, n):
+        """A directory of as many files, as long as those tensors."""
+        def make(path):
+            os.mkdir(path)
+            for i in range(n):
+                with open(f"{path}/model.layers.{i // 100}.{i % 100}.w", "wb") as f:
+                    f.write(bytes(4))
+
+        return self.made(f"{n} files", make)
+
+    def _ckptfs(self, command, *args):
+        subprocess.run([self.ckptfs, command, "-q", "--index=:memory:", *args], check=True,
+                       stdout=subprocess.DEVNULL)
+
+
+def sources(ckpt):
+    """The data files of a checkpoint."""
+    return [f"{ckpt}/{f}" for f in sorted(os.listdir(ckpt))
+            if f.endswith((".distcp", ".safetensors"))]

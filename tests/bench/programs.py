@@ -1,0 +1,206 @@
+"""Cases that run whole programs: ls, mount, cp, reshard, index, next to what people run without ckptfs."""
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import data
+from harness import Sample, Target, in_chroot, no_torch, run_command
+
+MODEL = "model of 1 GiB"
+TENSOR = "model.layers.0.mlp.up_proj.weight"
+MANY = 100000
+# name: tensors, chunks of each. Those of a large and of a very large model.
+INDEXES = {"0.4M chunks": (3000, 128), "1.3M chunks": (20000, 64)}
+
+
+def with_torch(binds, command, *args):
+    """A sample of what with_torch.py says of a command."""
+    said = json.loads(in_chroot(binds, "run", command, *args).splitlines()[-1])
+    return Sample([(said["wall_s"], 0)], said["cpu_s"], peak_mib=said["rss_mib"]), said
+
+
+def torch_or_nothing(bench, name, *args):
+    """{name: party}, if there is a PyTorch for with_torch() to run."""
+    if no_torch():
+        bench.skip(name, no_torch())
+        return {}
+    return {name: lambda: with_torch(*args)[0]}
+
+
+def build_index(bench, ckpt):
+    """What a second mount finds."""
+    run_command([bench.ckptfs, "index", "-q", ckpt])
+
+
+def ls(bench, made, group, chosen):
+    """First and second `ls -lR` of a new mount; and of files on this disk, which the kernel knows."""
+    if not chosen("100k tensors"):
+        return
+    ckpt, files = made.many(MANY), made.files(MANY)
+    build_index(bench, ckpt)
+
+    def listing(directory, daemon=None):
+        before = daemon.cpu() if daemon else 0
+        runs = [run_command(["ls", "-lR", directory]) for _ in range(2)]
+        sample = Sample([(wall, 0) for wall, _, _ in runs], sum(cpu for _, cpu, _ in runs))
+        if daemon:
+            sample.daemon_cpu_s = daemon.cpu() - before
+            sample.rss_anon_mib, sample.rss_file_mib = daemon.rss()
+        return sample
+
+    def ours():
+        with bench.mount(ckpt) as daemon:
+            return listing(f"{daemon.mnt}/tensors", daemon)
+
+    bench.measure(group, "100k tensors, ls -lR", {"ckptfs": ours, "files": lambda: listing(files)},
+                  (Target(seconds=0.65),), ("first", "again"))
+
+
+def mount(bench, made, group, chosen):
+    """From the mount command to the first byte of a tensor."""
+    def first_byte(ckpt, name, *options):
+        mnt = bench.where()
+        os.mkdir(mnt)
+        start = time.perf_counter()
+        run_command([bench.ckptfs, "mount", "-q", *bench.mount_options, *options, ckpt, mnt])
+        try:
+            with open(f"{mnt}/tensors/{name}", "rb", buffering=0) as f:
+                f.read(1)
+            return Sample([(time.perf_counter() - start, 0)])
+        finally:
+            run_command([bench.ckptfs, "umount", mnt])
+
+    if chosen("first byte, 1 GiB of 4 ranks"):
+        ckpt = made.model(MODEL)
+        build_index(bench, ckpt)
+        parties = {"ckptfs": lambda: first_byte(ckpt, TENSOR),
+                   **torch_or_nothing(bench, "dcp.load", {"/mnt/ckpt": ckpt}, "tensor",
+                                      "/mnt/ckpt", TENSOR)}
+        bench.measure(group, "first byte, 1 GiB of 4 ranks", parties, (Target(50),),
+                      prepare=lambda: bench.warm(data.sources(ckpt)))
+        bench.measure(group, "first byte, 1 GiB, never indexed",
+                      {"ckptfs": lambda: first_byte(ckpt, TENSOR, "--index=:memory:")})
+    if chosen("first byte, 100k tensors"):
+        many = made.many(MANY)
+        build_index(bench, many)
+        bench.measure(group, "first byte, 100k tensors",
+                      {"ckptfs": lambda: first_byte(many, "model.layers.0.0.w")})
+
+
+def convert(bench, made, group, chosen):
+    """A checkpoint becomes one file of a model: cp out of a new mount, and two ways of torch."""
+    name = "cp hf/model.safetensors"
+    if not chosen(name):
+        return
+    ckpt, parts = made.model(MODEL), made.parts(MODEL)
+    out = f"{bench.tmp}/out"
+
+    def ours():
+        start = time.perf_counter()
+        with bench.mount(ckpt) as daemon:
+            _, cpu, peak = run_command(["cp", f"{daemon.mnt}/hf/model.safetensors", f"{out}/model"])
+            wall, (anon, file) = time.perf_counter() - start, daemon.rss()
+            return Sample([(wall, 0)], cpu, daemon.cpu(), anon, file, anon + peak)
+
+    def theirs(what, command, source, path):
+        return torch_or_nothing(bench, what, {"/mnt/source": source, "/mnt/out": out}, command,
+                                "/mnt/source", path)
+
+    def prepare():
+        clear(out)
+        os.mkdir(out)
+        bench.warm(data.sources(ckpt) + data.sources(parts))
+
+    bench.measure(group, name,
+                  {"ckptfs": ours,
+                   **theirs("dcp_to_torch_save", "save", ckpt, "/mnt/out/model.pt"),
+                   **theirs("HF consolidation", "consolidate", parts, "/mnt/out/hf")},
+                  (Target(5),), prepare=prepare, rounds=3)
+    clear(out)
+
+
+def clear(path):
+    """Away with what a run has written, and nothing left to write."""
+    shutil.rmtree(path, ignore_errors=True)
+    os.sync()
+
+
+def reshard(bench, made, group, chosen):
+    """From 4 ranks to 8, page cache warm; cp copies the same bytes. ckptfs and torch sync, cp is asked
+    to in one of two cases."""
+    name = "4 ranks to 8"
+    if not chosen(name):
+        return
+    ckpt = made.model(MODEL)
+    out = f"{bench.tmp}/out"
+    sync = 'cp -r "$1" "$2" && find "$2" -exec sync {} +'
+
+    def command(*argv):
+        def party():
+            wall, cpu, peak = run_command(argv)
+            return Sample([(wall, 0)], cpu, peak_mib=peak)
+        return party
+
+    def theirs(what, how):
+        return torch_or_nothing(bench, what, {"/mnt/source": ckpt, "/mnt/out": out}, how,
+                                "/mnt/source", "/mnt/out/new")
+
+    def prepare():
+        clear(out)
+        os.mkdir(out)
+        bench.warm(data.sources(ckpt))
+
+    bench.measure(group, name,
+                  {"ckptfs": command(bench.ckptfs, "reshard", "-q", ckpt, f"{out}/new", "--ranks=8"),
+                   **theirs("torch, 8 processes", "reshard8"),
+                   **theirs("torch, 1 process", "reshard"),
+                   "cp -r, sync": command("sh", "-c", sync, "sh", ckpt, f"{out}/new"),
+                   "cp -r": command("cp", "-r", ckpt, f"{out}/new")}, prepare=prepare, rounds=3)
+    clear(out)
+
+
+def index(bench, made, group, chosen):
+    """CPU seconds of building the chunk index, and of pickle.load of the same .metadata in Python,
+    which is what torch does on every rank at every load."""
+    for name, (tensors, chunks) in INDEXES.items():
+        if not chosen(name, slow=name != next(iter(INDEXES))):
+            continue
+        if no_torch():
+            bench.skip(name, no_torch())
+            continue
+        build(bench, group, name, made.made(name, lambda path: make_index(path, tensors, chunks)))
+
+
+def make_index(path, tensors, chunks):
+    os.mkdir(path)
+    in_chroot({"/mnt/out": path}, "index", str(tensors), str(chunks), "/mnt/out/ckpt")
+
+
+def build(bench, group, name, made):
+    def ours():
+        _, cpu, peak = run_command(["taskset", "-c", str(max(os.sched_getaffinity(0))), bench.ckptfs,
+                                    "index", "-q", "--rebuild", f"{made}/ckpt"])
+        return Sample([(cpu, 0)], cpu, peak_mib=peak)
+
+    def theirs():
+        sample, said = with_torch({"/mnt/in": made}, "load", "/mnt/in/ckpt/.metadata")
+        sample.passes = [(said["cpu_s"], 0)]
+        return sample
+
+    bench.measure(group, f"{name}, CPU", {"ckptfs": ours, "pickle.load": theirs})
+
+
+def plan(bench, _made, group, chosen):
+    """To find out what of which items a read needs."""
+    if not chosen("plan"):
+        return
+    program = f"{bench.programs}/bench_plan"
+    names = list(json.loads(subprocess.check_output([program])))
+
+    def ours():
+        took = json.loads(subprocess.check_output([program]))
+        return Sample([(took[n] * 1e-9, 0) for n in names])
+
+    bench.measure(group, "plan a read", {"ckptfs": ours}, passes=names)

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""What PyTorch does, for the benchmark; runs in the chroot (scripts/chroot.sh).
+
+    with_torch.py run COMMAND [ARG...]       one of these, as a program of its own:
+      tensor CKPT NAME                       dcp.load of a tensor
+      save CKPT FILE                         dcp_to_torch_save
+      consolidate PARTS DIR                  consolidate_safetensors_files, into one file
+      reshard CKPT DST                       dcp.load and dcp.save, by this one process
+      reshard8 CKPT DST                      the same by 8 ranks, whose tensors are sharded
+      load FILE                              pickle.load of a .metadata
+    with_torch.py index TENSORS CHUNKS DIR   a synthetic checkpoint with a large .metadata
+
+"run" prints one line of JSON: wall_s, cpu_s and rss_mib of all processes, start of Python included; and,
+where the command says more, its own: that of the first call to the end of the last, without imports.
+"""
+import gc
+import io
+import json
+import os
+import pathlib
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+RANKS = 8
+SIDE = 64  # of a chunk of "index"
+MODULES = ["attention.wq", "attention.wk", "attention.wv", "attention.wo", "feed_forward.w1",
+           "feed_forward.w2", "feed_forward.w3"]
+STATES = [("model", ""), ("optimizer", ".exp_avg"), ("optimizer", ".exp_avg_sq")]
+
+
+def run(*argv):
+    start = time.perf_counter()
+    p = subprocess.Popen([sys.executable, __file__, *argv], stdout=subprocess.PIPE, text=True)
+    said = p.stdout.read()
+    _, status, use = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    if p.returncode:
+        sys.exit(p.returncode)
+    out = {"wall_s": time.perf_counter() - start, "cpu_s": use.ru_utime + use.ru_stime,
+           "rss_mib": use.ru_maxrss / 1024}
+    print(json.dumps({**out, **json.loads(said or "{}")}))
+
+
+def used():
+    """CPU seconds, and MiB at the peak."""
+    r = resource.getrusage(resource.RUSAGE_SELF)
+    return r.ru_utime + r.ru_stime, r.ru_maxrss / 1024
+
+
+# ---- one process ----
+
+
+def sizes(ckpt, names=None):
+    """An empty tensor for each of a checkpoint."""
+    import torch
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    return {name: torch.empty(m.size, dtype=m.properties.dtype)
+            for name, m in FileSystemReader(ckpt).read_metadata().state_dict_metadata.items()
+            if isinstance(m, TensorStorageMetadata) and (names is None or name in names)}
+
+
+def tensor(ckpt, name):
+    import torch.distributed.checkpoint as dcp
+
+    state = sizes(ckpt, {name})
+    dcp.load(state, checkpoint_id=ckpt)
+    assert state[name].numel()
+
+
+def save(ckpt, path):
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(ckpt, path)
+
+
+def consolidate(parts, outdir):
+    from torch.distributed.checkpoint._consolidate_hf_safetensors import (
+        consolidate_safetensors_files)
+
+    names = set()
+    for part in os.listdir(parts):
+        with open(f"{parts}/{part}", "rb") as f:
+            names |= set(json.loads(f.read(int.from_bytes(f.read(8), "little"))))
+    names.discard("__metadata__")
+    os.makedirs(outdir, exist_ok=True)
+    consolidate_safetensors_files(parts, outdir, dict.fromkeys(names, 1), num_threads=2)
+
+
+def copy(state, src, dst, **writer):
+    """Load and save, and what that took."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
+    before, start = used(), time.perf_counter()
+    dcp.load(state, storage_reader=FileSystemReader(src))
+    dcp.save(state, storage_writer=FileSystemWriter(dst, **writer))
+    wall, after = time.perf_counter() - start, used()
+    return {"wall_s": wall, "cpu_s": after[0] - before[0], "grown_mib": after[1] - before[1]}
+
+
+def reshard(src, dst):
+    """From two threads, for one rank: no files of 8 ranks come of it, but the same bytes."""
+    import torch
+
+    imported = used()[1]
+    torch.set_num_threads(2)
+    report([copy(sizes(src), src, dst, thread_count=2)], imported)
+
+
+def report(got, imported):
+    """Of all processes: torch, imported, takes its memory once, and each has grown by its own."""
+    print(json.dumps({"wall_s": max(r["wall_s"] for r in got), "cpu_s": sum(r["cpu_s"] for r in got),
+                      "rss_mib": imported + sum(r["grown_mib"] for r in got)}))
+
+
+# ---- 8 processes, forked from one that has imported torch ----
+
+
+def reshard8(src, dst):
+    import torch.multiprocessing as mp
+
+    imported = used()[1]
+    with tempfile.TemporaryDirectory() as d:
+        mp.start_processes(reshard_rank, (src, dst, d), RANKS, start_method="fork")
+        got = []
+        for rank in range(RANKS):
+            with open(f"{d}/{rank}", encoding="ascii") as f:
+                got.append(json.load(f))
+    report(got, imported)
+
+
+def reshard_rank(rank, src, dst, d):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    torch.set_num_threads(1)
+    stderr = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo cannot be told to be quiet
+    dist.init_process_group("gloo", init_method=f"file://{d}/rendezvous", rank=rank,
+                            world_size=RANKS)
+    mesh = DeviceMesh("cpu", list(range(RANKS)))
+    os.dup2(stderr, 2)
+
+    def part(whole):  # all dimensions can be divided by 8
+        local = torch.empty((whole.shape[0] // RANKS, *whole.shape[1:]), dtype=whole.dtype)
+        return DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+
+    state = {name: part(whole) for name, whole in sizes(src).items()}
+    dist.barrier()
+    got = copy(state, src, dst)
+    with open(f"{d}/{rank}", "w", encoding="ascii") as f:
+        json.dump(got, f)
+    dist.destroy_process_group()
+
+
+# ---- a large index ----
+
+
+def item():
+    """One stored chunk: what torch.save writes, always of the same length."""
+    import torch
+
+    data = io.BytesIO()
+    torch.save(torch.randn(SIDE, SIDE).to(torch.bfloat16), data)
+    return data.getbuffer()
+
+
+def path_of(i):
+    """The keys that lead to tensor i in the state dict."""
+    layer, i = divmod(i, len(MODULES) * len(STATES))
+    state, module = divmod(i, len(MODULES))
+    top, suffix = STATES[state]
+    return top, f"layers.{layer}.{MODULES[module]}.weight{suffix}"
+
+
+def index(tensors, chunks, outdir):
+    """.metadata as a DTensor save by so many ranks leaves it: two-dimensional bfloat16 tensors, one
+    chunk per rank, cut along dimension 0 and 1 in turn. The data files have their true length but are
+    sparse; only the first tensors really are there."""
+    import torch
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta, TensorProperties,
+        TensorStorageMetadata)
+
+    gc.disable()  # nothing becomes garbage here
+    tensors, chunks, length = int(tensors), int(chunks), len(item())
+    os.makedirs(outdir)
+    paths = sorted((path_of(i) for i in range(tensors)), key=lambda path: path[0])
+
+    def offset_of(i, rank):
+        return torch.Size((0, rank * SIDE) if i % 2 else (rank * SIDE, 0))
+
+    state, storage = {}, {}
+    for i, path in enumerate(paths):
+        whole = (SIDE, chunks * SIDE) if i % 2 else (chunks * SIDE, SIDE)
+        state[".".join(path)] = TensorStorageMetadata(
+            TensorProperties(dtype=torch.bfloat16), torch.Size(whole),
+            [ChunkStorageMetadata(offset_of(i, rank), torch.Size((SIDE, SIDE)))
+             for rank in range(chunks)])
+    for rank in range(chunks):
+        name = f"__{rank}_0.distcp"
+        for i, path in enumerate(paths):
+            # The coordinator has unpickled every rank's answer by itself, so each brings its own
+            # copy of each FQN, and pickle writes them all.
+            storage[MetadataIndex(".".join(path), offset_of(i, rank), rank)] = _StorageInfo(
+                name, i * length, length)
+        with open(f"{outdir}/{name}", "wb") as f:
+            for _ in range(min(4, tensors)):
+                f.write(item())
+            f.truncate(tensors * length)
+    metadata = Metadata(state, {".".join(p): p for p in paths}, storage,
+                        StorageMeta(pathlib.Path(outdir).absolute(), str(uuid.uuid4())), "1.0.0")
+    with open(f"{outdir}/.metadata", "wb") as f:
+        pickle.dump(metadata, f, protocol=5)
+    os._exit(0)  # freeing millions of objects one by one takes as long as making them
+
+
+def load(path):
+    """The import of torch is not counted: who loads has it anyway."""
+    import torch.distributed.checkpoint.filesystem  # noqa: F401  the classes
+
+    before, start = used(), time.perf_counter()
+    with open(path, "rb") as f:
+        metadata = pickle.load(f)
+    wall, after = time.perf_counter() - start, used()
+    assert metadata.storage_data
+    print(json.dumps({"wall_s": wall, "cpu_s": after[0] - before[0],
+                      "rss_mib": after[1] - before[1]}), flush=True)
+    os._exit(0)
+
+
+COMMANDS = {f.__name__: f for f in (run, tensor, save, consolidate, reshard, reshard8, index, load)}
+
+
+def main():
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        COMMANDS[sys.argv[1]](*sys.argv[2:])
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
