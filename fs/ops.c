@@ -410,6 +410,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 		stats_served(fs->config.stats, len);
 		(void)fuse_reply_iov(req, iov, n);
 		ckpt_parts_release(b->parts);
+		ckpt_file_ahead(h->file);
 	}
 	handle_put(&fs->handles, h);
 }

@@ -234,9 +234,9 @@ static void put_engine(struct buf *b, struct ckpt *ckpt)
 	buf_printf(b,
 		   ",\n  \"block_cache\": {\n    \"hits\": %" PRIu64 ",\n    \"misses\": %" PRIu64
 		   ",\n    \"evictions\": %" PRIu64 ",\n    \"bytes\": %" PRIu64
-		   ",\n    \"max_bytes\": %" PRIu64 "\n  }",
+		   ",\n    \"max_bytes\": %" PRIu64 ",\n    \"decoded_bytes\": %" PRIu64 "\n  }",
 		   c.cache_hits, c.cache_misses, c.cache_evictions, c.cache_bytes,
-		   c.cache_max_bytes);
+		   c.cache_max_bytes, c.decoded_bytes);
 }
 
 /* The number that follows `key` in a small file of /proc or /sys; 0 where there is none. */

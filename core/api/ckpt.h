@@ -248,6 +248,9 @@ CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
 /* One tensor and nothing else, whose elements need no decoding: reading it twice costs no more than
  * having it in memory twice. */
 CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
+/* For a thread that has answered with what it read and has nothing else to do: decode what whoever reads
+ * the file in order is about to ask for. Costs nothing where nothing is to be decoded. */
+CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 /* Bytes [off, off+len) as far as the file reaches: the count, complete, or a negative errno. */
 CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 				struct err *e);
@@ -289,6 +292,7 @@ struct ckpt_counters {
 	/* The cache of decoded blocks: gets that found theirs, gets that had to decode or read it, blocks
 	 * let go, what it holds now and may hold. */
 	uint64_t cache_hits, cache_misses, cache_evictions, cache_bytes, cache_max_bytes;
+	uint64_t decoded_bytes; /* of compressed items; what was decoded twice counts twice */
 };
 /* Waits for nobody. */
 CKPT_API void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret);

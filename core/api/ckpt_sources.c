@@ -41,7 +41,8 @@ void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret)
 				       .cache_misses = blocks.misses,
 				       .cache_evictions = blocks.evictions,
 				       .cache_bytes = blocks.bytes,
-				       .cache_max_bytes = blockcache_max(fetch_blocks(c->fetch)) };
+				       .cache_max_bytes = blockcache_max(fetch_blocks(c->fetch)),
+				       .decoded_bytes = blocks.decoded };
 }
 
 struct teller {

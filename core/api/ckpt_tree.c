@@ -495,6 +495,11 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 	return f->v.size;
 }
 
+void ckpt_file_ahead(struct ckpt_file *f)
+{
+	blockcache_ahead(fetch_blocks(f->c->fetch));
+}
+
 bool ckpt_file_is_plain(const struct ckpt_file *f)
 {
 	return f->reader && f->v.n == 1 && !vreader_is_encoded(f->reader);

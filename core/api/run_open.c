@@ -71,6 +71,7 @@ static void add_counters(struct ckpt_counters *to, struct ckpt *c)
 	to->cache_evictions += n.cache_evictions;
 	to->cache_bytes += n.cache_bytes;
 	to->cache_max_bytes += n.cache_max_bytes;
+	to->decoded_bytes += n.decoded_bytes;
 }
 
 /* c is about to be closed. */

@@ -1,29 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "codec/zstd_stream.h"
 
+#include "base/checked.h"
 #include "base/err.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
-enum {
-	IN_SIZE = 128 * 1024,
-	MAX_WINDOW_LOG = 27, /* 128 MiB, zstd's own default limit; torch writes 21 */
-};
+/* Room for a whole frame of 256 KiB, however badly it compresses: one that is all there and fits what is
+ * asked for is decoded in place, without a window. */
+enum { IN_SIZE = 264 * 1024 };
 
 struct zstd_stream {
 	ZSTD_DCtx *ctx;
 	const struct blob *src; /* of the innermost layer */
 	struct zstd_stream *inner;
-	uint64_t src_pos;
+	int window_log;
+	uint64_t src_pos; /* behind what is in `in` */
 	ZSTD_inBuffer in;
 	bool in_end;   /* the input has been read to its end */
 	bool in_frame; /* a frame has begun and not ended */
+	uint64_t decoded;
+	struct zstd_place frame; /* the one that has begun */
+	uint64_t frame_size;	 /* stored bytes of the one that ended last, and some */
 	uint8_t data[IN_SIZE];
 };
 
-struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers)
+struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers, int window_log)
 {
 	struct zstd_stream *s = malloc(sizeof(*s));
 
@@ -32,16 +38,15 @@ struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers)
 	s->ctx = ZSTD_createDCtx();
 	s->src = src;
 	s->inner = NULL;
-	s->src_pos = 0;
-	s->in = (ZSTD_inBuffer){ s->data, 0, 0 };
-	s->in_end = s->in_frame = false;
+	s->window_log = window_log;
 	if (layers > 1)
-		s->inner = zstd_stream_new(src, layers - 1);
+		s->inner = zstd_stream_new(src, layers - 1, window_log);
 	if (!s->ctx || (layers > 1 && !s->inner) ||
-	    ZSTD_isError(ZSTD_DCtx_setParameter(s->ctx, ZSTD_d_windowLogMax, MAX_WINDOW_LOG))) {
+	    ZSTD_isError(ZSTD_DCtx_setParameter(s->ctx, ZSTD_d_windowLogMax, window_log))) {
 		zstd_stream_free(s);
 		return NULL;
 	}
+	zstd_stream_go(s, (struct zstd_place){ 0, 0 });
 	return s;
 }
 
@@ -56,41 +61,103 @@ void zstd_stream_free(struct zstd_stream *s)
 	}
 }
 
+void zstd_stream_go(struct zstd_stream *s, struct zstd_place at)
+{
+	(void)ZSTD_DCtx_reset(s->ctx, ZSTD_reset_session_only); /* cannot fail */
+	s->src_pos = at.stored;
+	s->in = (ZSTD_inBuffer){ s->data, 0, 0 };
+	s->in_end = s->in_frame = false;
+	s->decoded = at.decoded;
+	s->frame_size = 0;
+}
+
+static struct zstd_place here(const struct zstd_stream *s)
+{
+	return (struct zstd_place){ s->src_pos - (s->in.size - s->in.pos), s->decoded };
+}
+
+struct zstd_place zstd_stream_frame(const struct zstd_stream *s)
+{
+	return s->in_frame ? s->frame : here(s);
+}
+
+size_t zstd_stream_memory(const struct zstd_stream *s)
+{
+	size_t sum = 0;
+
+	for (; s; s = s->inner)
+		sum += sizeof(*s) + ZSTD_sizeof_DCtx(s->ctx);
+	return sum;
+}
+
+/* Fill the input up. */
 static int refill(struct zstd_stream *s, struct err *e)
 {
-	int64_t n = s->inner ? zstd_stream_read(s->inner, s->data, IN_SIZE, e)
-			     : s->src->read(s->src->arg, s->src_pos, s->data, IN_SIZE, e);
+	size_t left = s->in.size - s->in.pos;
+	uint8_t *to = s->data + left;
+	int64_t n;
 
+	memmove(s->data, s->data + s->in.pos, left);
+	s->in.size = left;
+	s->in.pos = 0;
+	n = s->inner ? zstd_stream_read(s->inner, to, IN_SIZE - left, e)
+		     : s->src->read(s->src->arg, s->src_pos, to, IN_SIZE - left, e);
 	if (n < 0)
 		return (int)n;
 	s->src_pos += (uint64_t)n;
-	s->in.size = (size_t)n;
-	s->in.pos = 0;
+	s->in.size += (size_t)n;
 	s->in_end = !n;
+	return 0;
+}
+
+/* Is there too little input? Frames that follow each other are often of one size: then each is wanted as a
+ * whole. */
+static bool wants_more(const struct zstd_stream *s)
+{
+	size_t left = s->in.size - s->in.pos;
+
+	return !s->in_end && (!left || (!s->in_frame && left < min_u64(s->frame_size, IN_SIZE)));
+}
+
+static int decode_error(const struct zstd_stream *s, size_t rc, struct err *e)
+{
+	bool larger = ZSTD_getErrorCode(rc) == ZSTD_error_frameParameter_windowTooLarge;
+
+	return err_set(e, larger && s->window_log < ZSTD_WINDOW_LOG_MAX ? ENOBUFS : ERR_CORRUPT,
+		       "zstd: %s", ZSTD_getErrorName(rc));
+}
+
+/* One step; how far it came is in out->pos. */
+static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct err *e)
+{
+	size_t before = out->pos, rc;
+
+	if (!s->in_frame)
+		s->frame = here(s);
+	rc = ZSTD_decompressStream(s->ctx, out, &s->in);
+	if (ZSTD_isError(rc))
+		return decode_error(s, rc, e);
+	s->decoded += out->pos - before;
+	s->in_frame = rc != 0;
+	if (!s->in_frame)
+		s->frame_size = (here(s).stored - s->frame.stored) / 8 * 9;
+	if (s->in_end && s->in.pos == s->in.size && out->pos == before && s->in_frame)
+		return err_set(e, ERR_CORRUPT, "zstd: the stream ends inside a frame");
 	return 0;
 }
 
 int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct err *e)
 {
 	ZSTD_outBuffer out = { buf, len, 0 };
+	int rc = 0;
 
-	while (out.pos < out.size) {
-		size_t before = out.pos, rc;
-
-		if (s->in.pos == s->in.size && !s->in_end) {
-			int r = refill(s, e);
-
-			if (r)
-				return r;
-		}
-		if (s->in_end && !s->in_frame)
+	while (!rc && out.pos < out.size) {
+		if (wants_more(s))
+			rc = refill(s, e);
+		if (!rc && s->in_end && s->in.pos == s->in.size && !s->in_frame)
 			break;
-		rc = ZSTD_decompressStream(s->ctx, &out, &s->in);
-		if (ZSTD_isError(rc))
-			return err_set(e, ERR_CORRUPT, "zstd: %s", ZSTD_getErrorName(rc));
-		s->in_frame = rc != 0;
-		if (s->in_end && out.pos == before && s->in_frame)
-			return err_set(e, ERR_CORRUPT, "zstd: the stream ends inside a frame");
+		if (!rc)
+			rc = decode(s, &out, e);
 	}
-	return (int64_t)out.pos;
+	return rc ? rc : (int64_t)out.pos;
 }

@@ -1,60 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "read/blockcache.h"
 
-#include "base/blob.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
-#include "base/err.h"
-#include "codec/zstd_stream.h"
+#include "read/blockcache_internal.h"
 
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	BUCKETS = 4096,
-	MAX_DECODERS = 8, /* each may hold a window of up to 128 MiB, in practice 2 MiB */
-};
-
-/* A cached block. */
-struct entry {
-	struct entry *chain;	     /* of its bucket */
-	struct entry *newer, *older; /* least recently used first; only while not pinned */
-	struct block_item item;
-	uint64_t index;
-	uint32_t pins;
-	size_t len;
-	uint8_t data[];
-};
-
-/* An item that is being decoded, or was and may be continued. */
-struct decoder {
-	struct decoder *next;
-	struct block_item item;
-	struct blob blob;
-	struct blockcache *cache;
-	struct zstd_stream *stream;
-	uint64_t next_index; /* block that the stream yields next */
-	bool busy;
-	uint64_t used; /* clock value of the last use */
-};
-
-struct blockcache {
-	pthread_mutex_t lock; /* everything below */
-	pthread_cond_t idle;  /* a decoder has become idle */
-	struct block_source src;
-	size_t max_bytes;
-	/* Changed under the lock, read by blockcache_counts without it. */
-	_Atomic uint64_t bytes, hits, misses, evictions;
-	struct entry *bucket[BUCKETS];
-	struct entry *newest, *oldest;
-	struct decoder *decoders;
-	size_t n_decoders;
-	uint64_t clock;
-};
-
-static bool same_item(const struct block_item *a, const struct block_item *b)
+bool block_item_equal(const struct block_item *a, const struct block_item *b)
 {
 	return a->file == b->file && a->offset == b->offset && a->length == b->length &&
 	       a->zstd_layers == b->zstd_layers;
@@ -64,7 +18,7 @@ static struct entry **bucket_of(struct blockcache *c, const struct block_item *i
 {
 	uint64_t h = (item->offset ^ (uint64_t)item->file << 40) * 0x9e3779b97f4a7c15u + index;
 
-	return &c->bucket[(h ^ h >> 29) % BUCKETS];
+	return &c->entries[(h ^ h >> 29) % ENTRY_BUCKETS];
 }
 
 struct blockcache *blockcache_new(size_t max_bytes, const struct block_source *src)
@@ -74,37 +28,28 @@ struct blockcache *blockcache_new(size_t max_bytes, const struct block_source *s
 	if (!c)
 		return NULL;
 	(void)pthread_mutex_init(&c->lock, NULL);
-	(void)pthread_cond_init(&c->idle, NULL);
+	(void)pthread_cond_init(&c->change, NULL);
 	c->max_bytes = max_bytes;
 	c->src = *src;
 	return c;
 }
 
-static void decoder_free(struct decoder *d)
+static void free_chain(struct entry *b)
 {
-	zstd_stream_free(d->stream);
-	free(d);
+	while (b) {
+		struct entry *next = b->chain;
+
+		free(b);
+		b = next;
+	}
 }
 
 void blockcache_free(struct blockcache *c)
 {
 	if (!c)
 		return;
-	for (size_t i = 0; i < BUCKETS; i++) {
-		while (c->bucket[i]) {
-			struct entry *next = c->bucket[i]->chain;
-
-			free(c->bucket[i]);
-			c->bucket[i] = next;
-		}
-	}
-	while (c->decoders) {
-		struct decoder *next = c->decoders->next;
-
-		decoder_free(c->decoders);
-		c->decoders = next;
-	}
-	(void)pthread_cond_destroy(&c->idle);
+	blockcache_clear(c);
+	(void)pthread_cond_destroy(&c->change);
 	(void)pthread_mutex_destroy(&c->lock);
 	free(c);
 }
@@ -120,6 +65,7 @@ void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret
 	ret->misses = c->misses;
 	ret->evictions = c->evictions;
 	ret->bytes = c->bytes;
+	ret->decoded = c->decoded;
 }
 
 /* ---- blocks; under the lock ---- */
@@ -138,63 +84,105 @@ static void lru_push(struct blockcache *c, struct entry *b)
 	c->newest = b;
 }
 
-/* Unpinned blocks beyond max bytes, unlinked, as a chain for free_chain. */
+static void unlink_block(struct blockcache *c, struct entry *b)
+{
+	struct entry **p = bucket_of(c, &b->item, b->index);
+
+	lru_remove(c, b);
+	while (*p != b)
+		p = &(*p)->chain;
+	*p = b->chain;
+	c->bytes -= b->len;
+	c->n_ahead -= b->ahead;
+	c->evictions++;
+}
+
+/* Is its memory worth keeping for another one? */
+static bool is_spare(const struct blockcache *c, const struct entry *b)
+{
+	return b->item.zstd_layers && b->len == DECODED_SIZE && c->n_spare < MAX_SPARE;
+}
+
+/* Unpinned blocks beyond max bytes, unlinked; those that are not kept for new ones, as a chain for
+ * free_chain. */
 static struct entry *evict_to(struct blockcache *c, size_t max)
 {
 	struct entry *gone = NULL;
 
-	while (c->bytes > max && c->oldest) {
-		struct entry *b = c->oldest, **p = bucket_of(c, &b->item, b->index);
+	while (c->oldest && (c->bytes > max || !max)) { /* those without bytes too */
+		struct entry *b = c->oldest;
+		bool keep = is_spare(c, b) && max;
 
-		lru_remove(c, b);
-		while (*p != b)
-			p = &(*p)->chain;
-		*p = b->chain;
-		c->bytes -= b->len;
-		c->evictions++;
-		b->chain = gone;
-		gone = b;
+		unlink_block(c, b);
+		b->chain = keep ? c->spare : gone;
+		*(keep ? &c->spare : &gone) = b;
+		c->n_spare += keep;
 	}
 	return gone;
 }
 
-static struct entry *evict(struct blockcache *c)
+static struct entry *find(struct blockcache *c, const struct block_item *item, uint64_t index)
 {
-	return evict_to(c, c->max_bytes);
+	struct entry *b = *bucket_of(c, item, index);
+
+	while (b && (b->index != index || !block_item_equal(&b->item, item)))
+		b = b->chain;
+	return b;
 }
 
-static void free_chain(struct entry *b)
+void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index)
 {
-	while (b) {
-		struct entry *next = b->chain;
+	struct entry *b = find(c, item, index);
 
-		free(b);
-		b = next;
+	if (!b || b->pins || !is_spare(c, b))
+		return;
+	unlink_block(c, b);
+	b->chain = c->spare;
+	c->spare = b;
+	c->n_spare++;
+}
+
+bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	return find(c, item, index) != NULL;
+}
+
+struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	struct entry *b = find(c, item, index);
+
+	if (b && !b->pins++)
+		lru_remove(c, b);
+	return b;
+}
+
+struct entry *entry_new(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	struct entry *b = NULL;
+
+	if (item->zstd_layers) {
+		SCOPED_LOCK(&c->lock);
+		b = c->spare;
+		if (b) {
+			c->spare = b->chain;
+			c->n_spare--;
+		}
 	}
+	if (!b)
+		b = malloc(sizeof(*b) + block_size(item));
+	if (b)
+		*b = (struct entry){ .item = *item, .index = index, .pins = 1 };
+	return b;
 }
 
-/* The block, pinned, or NULL. */
-static struct entry *find_pinned(struct blockcache *c, const struct block_item *item,
-				 uint64_t index)
-{
-	for (struct entry *b = *bucket_of(c, item, index); b; b = b->chain) {
-		if (b->index != index || !same_item(&b->item, item))
-			continue;
-		if (!b->pins++)
-			lru_remove(c, b);
-		return b;
-	}
-	return NULL;
-}
-
-/* Takes over b, whose one pin is the caller's. */
-static void insert_pinned(struct blockcache *c, struct entry *b)
+void entry_insert(struct blockcache *c, struct entry *b)
 {
 	struct entry **bucket = bucket_of(c, &b->item, b->index);
 
 	b->chain = *bucket;
 	*bucket = b;
 	c->bytes += b->len;
+	c->n_ahead += b->ahead;
 }
 
 void blockcache_put(struct blockcache *c, void *pin)
@@ -207,188 +195,42 @@ void blockcache_put(struct blockcache *c, void *pin)
 		SCOPED_LOCK(&c->lock);
 		if (!--b->pins)
 			lru_push(c, b);
-		gone = evict(c);
+		gone = evict_to(c, c->max_bytes - decoders_share(c));
 	}
 	free_chain(gone);
 }
 
-/* ---- decoders ---- */
-
-static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
-{
-	struct decoder *d = arg;
-	size_t n = (size_t)min_u64(len, off < d->item.length ? d->item.length - off : 0);
-	int rc = n ? d->cache->src.read(d->cache->src.arg, d->item.file, buf, n,
-					d->item.offset + off, e)
-		   : 0;
-
-	return rc ? rc : (int64_t)n;
-}
-
-static struct decoder *decoder_new(struct blockcache *c, const struct block_item *item)
-{
-	struct decoder *d = calloc(1, sizeof(*d));
-
-	if (!d)
-		return NULL;
-	d->item = *item;
-	d->cache = c;
-	d->blob = (struct blob){ read_stored, d, item->length };
-	return d;
-}
-
-static struct decoder *find_decoder(struct blockcache *c, const struct block_item *item)
-{
-	for (struct decoder *d = c->decoders; d; d = d->next)
-		if (same_item(&d->item, item))
-			return d;
-	return NULL;
-}
-
-/* Unlink the idle decoder that was not used for longest, when there are more than max. */
-static struct decoder *surplus_decoder(struct blockcache *c, size_t max)
-{
-	struct decoder **best = NULL, *d;
-
-	if (c->n_decoders <= max)
-		return NULL;
-	for (struct decoder **p = &c->decoders; *p; p = &(*p)->next)
-		if (!(*p)->busy && (!best || (*p)->used < (*best)->used))
-			best = p;
-	if (!best)
-		return NULL;
-	d = *best;
-	*best = d->next;
-	c->n_decoders--;
-	return d;
-}
-
-/* The next block of d, new and pinned once, outside the lock; NULL with *e on failure. */
-static struct entry *decode_next(struct decoder *d, uint64_t index, struct err *e)
-{
-	struct entry *b = malloc(sizeof(*b) + BLOCK_SIZE);
-	int64_t n;
-
-	if (!b) {
-		(void)err_set(e, ENOMEM, "out of memory");
-		return NULL;
-	}
-	if (!d->item.zstd_layers)
-		n = read_stored(d, index << BLOCK_SHIFT, b->data, BLOCK_SIZE, e);
-	else
-		n = zstd_stream_read(d->stream, b->data, BLOCK_SIZE, e);
-	if (n < 0) {
-		free(b);
-		return NULL;
-	}
-	b->item = d->item;
-	b->index = index;
-	b->pins = 1;
-	b->len = (size_t)n;
-	if (b->len < BLOCK_SIZE / 2) { /* small items would waste most of a block */
-		struct entry *fit = realloc(b, sizeof(*b) + b->len);
-
-		if (fit)
-			b = fit;
-	}
-	return b;
-}
-
-/*
- * Bring decoder d (busy, ours) forward to block `index`. Blocks passed on the way are kept if
- * nobody has them. Called without the lock.
- */
-static struct entry *decode_to(struct blockcache *c, struct decoder *d, uint64_t index,
-			       struct err *e)
-{
-	if (!d->item.zstd_layers)
-		d->next_index = index; /* raw bytes can be read anywhere */
-	else if (!d->stream || d->next_index > index) {
-		zstd_stream_free(d->stream);
-		d->stream = zstd_stream_new(&d->blob, d->item.zstd_layers);
-		d->next_index = 0;
-		if (!d->stream) {
-			(void)err_set(e, ENOMEM, "out of memory");
-			return NULL;
-		}
-	}
-	for (;;) {
-		struct entry *b = decode_next(d, d->next_index, e), *have, *gone = NULL;
-		bool last, end;
-
-		if (!b) {
-			zstd_stream_free(d->stream);
-			d->stream = NULL;
-			return NULL;
-		}
-		last = d->next_index == index;
-		end = b->len < BLOCK_SIZE;
-		d->next_index++;
-		{
-			SCOPED_LOCK(&c->lock);
-			have = find_pinned(c, &b->item, b->index);
-			if (!have)
-				insert_pinned(c, b);
-			if (!last && !end) { /* on the way only */
-				struct entry *keep = have ? have : b;
-
-				if (!--keep->pins)
-					lru_push(c, keep);
-				gone = evict(c);
-			}
-		}
-		if (have)
-			free(b);
-		free_chain(gone);
-		if (last || end)
-			return have ? have : b;
-	}
-}
+/* ---- reading ---- */
 
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t index,
 		   struct block *ret, void **ret_pin, struct err *e)
 {
-	struct decoder *d, *gone = NULL;
+	struct known *k;
 	struct entry *b;
+	int rc = 0;
 
 	{
 		SCOPED_LOCK(&c->lock);
-		for (;;) {
-			b = find_pinned(c, item, index);
-			d = find_decoder(c, item);
-			if (b || !d || !d->busy)
-				break;
-			(void)pthread_cond_wait(&c->idle, &c->lock);
-		}
-		if (!b && !d) {
-			d = decoder_new(c, item);
-			if (!d)
-				return err_set(e, ENOMEM, "out of memory");
-			d->next = c->decoders;
-			c->decoders = d;
-			c->n_decoders++;
-		}
-		c->hits += b != NULL;
-		if (!b) {
-			c->misses++;
-			d->busy = true;
-			d->used = ++c->clock;
-			gone = surplus_decoder(c, MAX_DECODERS);
-		}
+		k = known_use(c, item);
+		if (!k)
+			return err_set(e, ENOMEM, "out of memory");
+		note_asked(c, k, index);
+		b = entry_pin(c, item, index);
+		*(b ? &c->hits : &c->misses) += 1;
 	}
-	if (gone)
-		decoder_free(gone);
-	if (!b) {
-		b = decode_to(c, d, index, e);
-		{
-			SCOPED_LOCK(&c->lock);
-			d->busy = false;
-			(void)pthread_cond_broadcast(&c->idle);
+	if (!b)
+		rc = decode_block(c, k, index, &b, e);
+	{
+		SCOPED_LOCK(&c->lock);
+		if (b && b->ahead) {
+			b->ahead = false;
+			c->n_ahead--;
 		}
-		if (!b)
-			return -e->code;
+		known_done(c, k);
 	}
-	*ret = (struct block){ b->data, b->index == index ? b->len : 0 };
+	if (rc)
+		return rc;
+	*ret = b ? (struct block){ b->data, b->len } : (struct block){ NULL, 0 };
 	*ret_pin = b;
 	return 0;
 }
@@ -396,22 +238,23 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
 			void *buf, size_t len, struct err *e)
 {
-	size_t done = 0;
+	size_t size = block_size(item), done = 0;
 
 	while (done < len) {
-		uint64_t at = off + done, skip = at & (BLOCK_SIZE - 1);
+		uint64_t at = off + done, skip = at & (size - 1);
 		struct block b;
 		void *pin;
 		size_t n;
-		int rc = blockcache_get(c, item, at >> BLOCK_SHIFT, &b, &pin, e);
+		int rc = blockcache_get(c, item, at >> block_shift(item), &b, &pin, e);
 
 		if (rc)
 			return rc;
 		n = (size_t)min_u64(len - done, skip < b.len ? b.len - skip : 0);
-		memcpy((char *)buf + done, b.data + skip, n);
+		if (n)
+			memcpy((char *)buf + done, b.data + skip, n);
 		blockcache_put(c, pin);
 		done += n;
-		if (skip + n >= b.len && b.len < BLOCK_SIZE) /* > where off lies behind the end */
+		if (skip + n >= b.len && b.len < size) /* > where off lies behind the end */
 			break;
 	}
 	return (int64_t)done;
@@ -419,17 +262,24 @@ int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uin
 
 void blockcache_clear(struct blockcache *c)
 {
-	for (struct decoder *d = NULL;;) {
-		struct entry *gone;
+	for (struct decoder *d = NULL;; decoder_free(d)) {
+		struct entry *gone = NULL, *spare = NULL;
 
 		{
 			SCOPED_LOCK(&c->lock);
-			d = surplus_decoder(c, 0);
-			gone = d ? NULL : evict_to(c, 0);
+			forget_ahead(c);
+			d = decoder_surplus(c, 0);
+			if (!d) {
+				gone = evict_to(c, 0);
+				spare = c->spare;
+				c->spare = NULL;
+				c->n_spare = 0;
+				known_trim(c, 0);
+			}
 		}
 		free_chain(gone);
+		free_chain(spare);
 		if (!d)
 			return;
-		decoder_free(d);
 	}
 }

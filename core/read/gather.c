@@ -126,6 +126,7 @@ static int from_pages(const struct job *j, uint32_t from, uint64_t src, uint8_t 
 
 struct pinned {
 	struct blockcache *cache;
+	unsigned shift; /* of a block's size */
 	uint64_t first; /* index of blocks[0] */
 	size_t n;
 	struct block *blocks;
@@ -150,10 +151,12 @@ static int short_item(const struct gather *g, struct err *e)
 static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, uint64_t span,
 		      struct err *e)
 {
-	size_t n = (size_t)(((src + span - 1) >> BLOCK_SHIFT) - (src >> BLOCK_SHIFT)) + 1;
+	unsigned shift = block_shift(&g->item);
+	size_t n = (size_t)(((src + span - 1) >> shift) - (src >> shift)) + 1;
 
 	p->cache = g->blocks;
-	p->first = src >> BLOCK_SHIFT;
+	p->shift = shift;
+	p->first = src >> shift;
 	p->blocks = calloc(n, sizeof(*p->blocks));
 	p->pins = calloc(n, sizeof(*p->pins));
 	if (!p->blocks || !p->pins)
@@ -166,17 +169,19 @@ static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, ui
 			return rc;
 	}
 	/* Only the last block may be short, and it must reach the end of the span. */
-	if (p->blocks[n - 1].len < ((src + span - 1) & (BLOCK_SIZE - 1)) + 1)
+	if (p->blocks[n - 1].len < ((src + span - 1) & (block_size(&g->item) - 1)) + 1)
 		return short_item(g, e);
 	return 0;
 }
 
 static void copy_pinned(const struct pinned *p, uint64_t src, uint8_t *to, uint64_t run)
 {
-	while (run) {
-		uint64_t skip = src & (BLOCK_SIZE - 1), n = min_u64(run, BLOCK_SIZE - skip);
+	uint64_t size = (uint64_t)1 << p->shift;
 
-		memcpy(to, p->blocks[(src >> BLOCK_SHIFT) - p->first].data + skip, n);
+	while (run) {
+		uint64_t skip = src & (size - 1), n = min_u64(run, size - skip);
+
+		memcpy(to, p->blocks[(src >> p->shift) - p->first].data + skip, n);
 		src += n;
 		to += n;
 		run -= n;

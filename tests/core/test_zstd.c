@@ -33,7 +33,7 @@ static int64_t decode(const void *packed, size_t packed_n, unsigned layers, size
 
 	mem_init(&m, packed, packed_n);
 	b = mem_blob(&m, true);
-	s = zstd_stream_new(&b, layers);
+	s = zstd_stream_new(&b, layers, ZSTD_WINDOW_LOG_MAX);
 	REQUIRE(s);
 	do {
 		size_t want = step < cap - at ? step : cap - at;
@@ -221,7 +221,7 @@ END_TEST
 START_TEST(failing_reads_come_through)
 {
 	struct rng r = rng_new();
-	size_t n = 500000, packed_n;
+	size_t n = 2000000, packed_n;
 	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 0, &packed_n),
 		*out = malloc(n);
 	struct err e = { 0 };
@@ -232,7 +232,7 @@ START_TEST(failing_reads_come_through)
 	mem_init(&m, packed, packed_n);
 	m.fail = 2;
 	b = mem_blob(&m, true);
-	s = zstd_stream_new(&b, 1);
+	s = zstd_stream_new(&b, 1, ZSTD_WINDOW_LOG);
 	ck_assert_int_eq(zstd_stream_read(s, out, n, &e), -EIO);
 	ck_assert_int_eq(e.code, EIO);
 	zstd_stream_free(s);
@@ -250,7 +250,7 @@ START_TEST(without_memory_there_is_no_stream)
 
 	FAULT_LOOP(FAULT_ALLOC)
 	{
-		struct zstd_stream *s = zstd_stream_new(&b, 3);
+		struct zstd_stream *s = zstd_stream_new(&b, 3, ZSTD_WINDOW_LOG);
 
 		(void)fault_off();
 		ck_assert_int_eq(!s, fault_hit());

@@ -1,0 +1,691 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who makes the blocks of compressed items. A decoder stands between two blocks of an item; from there
+ * on it can go forward only. Several of one item may be there: readers at different places go on with
+ * the one that is the least behind them, or begin at a frame behind all of those.
+ */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "codec/zstd_stream.h"
+#include "read/blockcache_internal.h"
+
+#include <stdlib.h>
+
+enum {
+	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each, as torch compresses */
+	NEAR = 4,	  /* blocks; to decode so many again is no loss */
+	MAX_ITEMS = 1024, /* remembered; each has places of 16 KiB at most */
+	AHEAD_AFTER = 8,  /* blocks asked for in order */
+	BEHIND = 12,	  /* blocks; requests overtake each other */
+	AHEAD = 8,	  /* blocks made before they are asked for: two requests of 1 MiB */
+};
+
+/* ---- items; under the lock ---- */
+
+static struct known **item_bucket(struct blockcache *c, const struct block_item *item)
+{
+	uint64_t h = (item->offset ^ (uint64_t)item->file << 40) * 0x9e3779b97f4a7c15u;
+
+	return &c->items[h >> 40 & (ITEM_BUCKETS - 1)];
+}
+
+static void item_remove(struct blockcache *c, struct known *k)
+{
+	*(k->newer ? &k->newer->older : &c->newest_item) = k->older;
+	*(k->older ? &k->older->newer : &c->oldest_item) = k->newer;
+}
+
+static void item_push(struct blockcache *c, struct known *k)
+{
+	k->newer = NULL;
+	k->older = c->newest_item;
+	*(c->newest_item ? &c->newest_item->newer : &c->oldest_item) = k;
+	c->newest_item = k;
+}
+
+void known_trim(struct blockcache *c, size_t keep)
+{
+	while (c->n_items > keep && c->oldest_item) {
+		struct known *k = c->oldest_item, **p = item_bucket(c, &k->item);
+
+		item_remove(c, k);
+		while (*p != k)
+			p = &(*p)->chain;
+		*p = k->chain;
+		framemap_release(&k->frames);
+		free(k);
+		c->n_items--;
+	}
+}
+
+struct known *known_use(struct blockcache *c, const struct block_item *item)
+{
+	struct known **bucket = item_bucket(c, item), *k = *bucket;
+
+	while (k && !block_item_equal(&k->item, item))
+		k = k->chain;
+	if (k) {
+		if (!k->users++)
+			item_remove(c, k);
+		return k;
+	}
+	k = calloc(1, sizeof(*k));
+	if (!k)
+		return NULL;
+	k->item = *item;
+	k->users = 1;
+	k->no_walk = k->end = k->bad = UINT64_MAX;
+	k->chain = *bucket;
+	*bucket = k;
+	c->n_items++;
+	return k;
+}
+
+void known_done(struct blockcache *c, struct known *k)
+{
+	if (--k->users)
+		return;
+	item_push(c, k);
+	known_trim(c, MAX_ITEMS);
+}
+
+static uint64_t first_block(struct zstd_place at)
+{
+	return at.decoded / DECODED_SIZE + !!(at.decoded % DECODED_SIZE);
+}
+
+/* The last frame known to begin at or before the block. */
+static struct zstd_place place_of(const struct known *k, uint64_t index)
+{
+	uint64_t decoded;
+
+	return framemap_find(&k->frames,
+			     ckd_mul(&decoded, index, DECODED_SIZE) ? UINT64_MAX : decoded);
+}
+
+/* ---- decoders; under the lock ---- */
+
+static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	struct decoder *d = arg;
+	const struct block_item *item = &d->known->item;
+	size_t n = (size_t)min_u64(len, off < item->length ? item->length - off : 0);
+	int rc =
+		n ? d->cache->src.read(d->cache->src.arg, item->file, buf, n, item->offset + off, e)
+		  : 0;
+
+	return rc ? rc : (int64_t)n;
+}
+
+/* In the list, and busy. */
+static struct decoder *decoder_new(struct blockcache *c, struct known *k)
+{
+	struct decoder *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return NULL;
+	d->cache = c;
+	d->known = k;
+	d->blob = (struct blob){ read_stored, d, k->item.length };
+	k->users++;
+	d->next_one = c->decoders;
+	c->decoders = d;
+	c->n_decoders++;
+	return d;
+}
+
+void decoder_free(struct decoder *d)
+{
+	if (!d)
+		return;
+	zstd_stream_free(d->stream);
+	free(d);
+}
+
+static void decoder_unlink(struct blockcache *c, struct decoder *d)
+{
+	struct decoder **p = &c->decoders;
+
+	while (*p != d)
+		p = &(*p)->next_one;
+	*p = d->next_one;
+	c->n_decoders--;
+	c->decoder_bytes -= d->bytes;
+	if (c->large == d)
+		c->large = NULL;
+	known_done(c, d->known);
+}
+
+/* Would it cost little to have another one where it is? */
+static bool is_cheap(const struct decoder *d)
+{
+	return d->next - first_block(place_of(d->known, d->next)) < NEAR;
+}
+
+/* Is a the better one to lose? */
+static bool is_worse(const struct decoder *a, const struct decoder *b)
+{
+	bool cheap = is_cheap(a);
+
+	return cheap != is_cheap(b) ? cheap : a->used < b->used;
+}
+
+struct decoder *decoder_surplus(struct blockcache *c, size_t keep)
+{
+	struct decoder *worst = NULL;
+
+	if (c->n_decoders <= keep)
+		return NULL;
+	for (struct decoder *d = c->decoders; d; d = d->next_one)
+		if (!d->busy && (!worst || is_worse(d, worst)))
+			worst = d;
+	if (worst)
+		decoder_unlink(c, worst);
+	return worst;
+}
+
+size_t decoders_share(const struct blockcache *c)
+{
+	size_t n = c->n_decoders;
+
+	/* Not by more than that, whatever the busy ones need. */
+	return n <= MIN_DECODERS ? 0
+				 : (size_t)min_u64(c->decoder_bytes / n * (n - MIN_DECODERS),
+						   c->max_bytes / 4 * 3);
+}
+
+static struct decoder *too_many(struct blockcache *c)
+{
+	return c->decoder_bytes > c->max_bytes / 4 * 3 ? decoder_surplus(c, MIN_DECODERS) : NULL;
+}
+
+/* ---- who is to do it; under the lock ---- */
+
+struct choice {
+	struct decoder *best; /* idle, the furthest that is not beyond the block */
+	struct decoder *run;  /* the same of those that are busy */
+	struct decoder *free; /* idle, and of little use where it is */
+};
+
+static struct choice choices(struct blockcache *c, const struct known *k, uint64_t index)
+{
+	struct choice x = { 0 };
+
+	for (struct decoder *d = c->decoders; d; d = d->next_one) {
+		struct decoder **to = d->busy ? &x.run : &x.best;
+
+		if (d->known != k)
+			continue;
+		if (d->next <= index && (!*to || (*to)->next < d->next))
+			*to = d;
+		if (!d->busy && is_cheap(d))
+			x.free = d;
+	}
+	return x;
+}
+
+static void begin_at(struct decoder *d, struct zstd_place at)
+{
+	d->begin = true;
+	d->from = at;
+	d->next = first_block(at);
+}
+
+/* A decoder, made busy, that can bring the block, if only from the frame at `at` on. NULL: it is better
+ * to wait for one that is at work; or -ENOMEM. */
+static int choose(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place at,
+		  struct decoder **ret)
+{
+	uint64_t begin = k->item.zstd_layers ? first_block(at) : index;
+	struct choice x = choices(c, k, index);
+	struct decoder *d = x.best;
+
+	*ret = NULL;
+	if (x.run && x.run->next >= begin && (!d || x.run->next >= d->next))
+		return 0;
+	if (!d || d->next < begin) {
+		d = x.free ? x.free : decoder_new(c, k);
+		if (!d)
+			return -ENOMEM;
+		begin_at(d, at);
+		if (!k->item.zstd_layers)
+			d->next = index;
+	}
+	d->busy = true;
+	d->used = ++c->clock;
+	*ret = d;
+	return 0;
+}
+
+/* ---- decoding; without the lock ---- */
+
+/* Only one decoder at a time may have large windows: wait for it to be idle, and take its place. */
+static void become_large(struct blockcache *c, struct decoder *d)
+{
+	struct decoder *old;
+
+	{
+		SCOPED_LOCK(&c->lock);
+		while (c->large && c->large->busy)
+			(void)pthread_cond_wait(&c->change, &c->lock);
+		old = c->large;
+		if (old)
+			decoder_unlink(c, old);
+		c->large = d;
+	}
+	decoder_free(old);
+}
+
+/* A stream that stands where d is to begin. */
+static int begin(struct decoder *d, int window_log, struct err *e)
+{
+	const struct block_item *item = &d->known->item;
+
+	if (!d->stream || item->zstd_layers > 1 || window_log != ZSTD_WINDOW_LOG) {
+		zstd_stream_free(d->stream);
+		d->stream = zstd_stream_new(&d->blob, item->zstd_layers, window_log);
+		if (!d->stream)
+			return err_set(e, ENOMEM, "out of memory");
+	}
+	if (item->zstd_layers == 1)
+		zstd_stream_go(d->stream, d->from);
+	return 0;
+}
+
+/* The bytes of d's next block. */
+static int64_t next_bytes(struct decoder *d, uint8_t *to, int window_log, struct err *e)
+{
+	const struct block_item *item = &d->known->item;
+	uint64_t skip = 0;
+	int64_t n = 0;
+
+	if (!item->zstd_layers)
+		return d->next > item->length >> BLOCK_SHIFT
+			       ? 0
+			       : read_stored(d, d->next << BLOCK_SHIFT, to, BLOCK_SIZE, e);
+	if (d->begin) {
+		int rc = begin(d, window_log, e);
+
+		if (rc)
+			return rc;
+		skip = (d->next << DECODED_SHIFT) - d->from.decoded;
+	}
+	d->begin = false;
+	for (; skip; skip -= (uint64_t)n) {
+		n = zstd_stream_read(d->stream, to, (size_t)min_u64(skip, DECODED_SIZE), e);
+		if (n <= 0)
+			return n;
+	}
+	return zstd_stream_read(d->stream, to, DECODED_SIZE, e);
+}
+
+static int64_t next_bytes_or_large(struct blockcache *c, struct decoder *d, uint8_t *to,
+				   struct err *e)
+{
+	struct err why = { 0 };
+	int64_t n = next_bytes(d, to, ZSTD_WINDOW_LOG, &why);
+
+	if (n == -ENOBUFS && d->stream) {
+		become_large(c, d);
+		{
+			SCOPED_LOCK(&c->lock);
+			d->from = place_of(d->known, d->next);
+		}
+		d->begin = true;
+		n = next_bytes(d, to, ZSTD_WINDOW_LOG_MAX, &why);
+	}
+	if (n < 0)
+		*e = why;
+	return n;
+}
+
+/* The next block of d, new and pinned once. */
+static struct entry *make_block(struct blockcache *c, struct decoder *d, struct err *e)
+{
+	struct entry *b = entry_new(c, &d->known->item, d->next);
+	int64_t n;
+
+	if (!b) {
+		(void)err_set(e, ENOMEM, "out of memory");
+		return NULL;
+	}
+	n = next_bytes_or_large(c, d, b->data, e);
+	if (n < 0) {
+		free(b);
+		return NULL;
+	}
+	b->len = (size_t)n;
+	if (b->len < block_size(&b->item) / 2) { /* small items would waste most of a block */
+		struct entry *fit = realloc(b, sizeof(*b) + b->len);
+
+		if (fit)
+			b = fit;
+	}
+	return b;
+}
+
+/* What a run of a decoder is for. */
+struct goal {
+	uint64_t index;
+	bool ahead; /* nobody has asked for it yet */
+};
+
+/* d failed at its next block, or has come to the item's end; under the lock. */
+static void decoder_finish(struct blockcache *c, struct decoder *d, const struct err *why)
+{
+	struct known *k = d->known;
+
+	if (why && why->code == ERR_CORRUPT) { /* what is read again is the same */
+		k->bad = d->next;
+		k->why = *why;
+	}
+	decoder_unlink(c, d);
+	(void)pthread_cond_broadcast(&c->change);
+}
+
+/* Keep the block that d has made, b; what is there now, pinned. Under the lock. */
+static struct entry *keep_block(struct blockcache *c, struct decoder *d, struct entry *b)
+{
+	struct known *k = d->known;
+	struct entry *have = entry_pin(c, &b->item, b->index);
+
+	c->decoded += k->item.zstd_layers ? b->len : 0;
+	if (!have)
+		entry_insert(c, b);
+	if (b->len < block_size(&b->item))
+		k->end = b->index + !!b->len;
+	if (k->item.zstd_layers == 1)
+		framemap_add(&k->frames, zstd_stream_frame(d->stream));
+	return have ? have : b;
+}
+
+static void count_memory(struct blockcache *c, struct decoder *d)
+{
+	size_t bytes = zstd_stream_memory(d->stream);
+
+	c->decoder_bytes += bytes - d->bytes;
+	d->bytes = bytes;
+}
+
+/*
+ * One step of d, which is busy: its next block, pinned, or NULL. *ret_done: d is not ours any more,
+ * because that was the goal, or the item's end, or it failed.
+ */
+static struct entry *step(struct blockcache *c, struct decoder *d, const struct goal *goal,
+			  bool *ret_done, struct err *e)
+{
+	const struct block_item *item = &d->known->item;
+	struct entry *b = make_block(c, d, e), *kept = NULL, *unused = NULL;
+	struct decoder *gone = NULL, *surplus;
+
+	{
+		SCOPED_LOCK(&c->lock);
+		*ret_done = !b || d->next >= goal->index || b->len < block_size(item);
+		if (b) {
+			b->ahead = goal->ahead;
+			count_memory(c, d);
+			kept = keep_block(c, d, b);
+			unused = kept == b ? NULL : b;
+		}
+		if (!b || b->len < block_size(item) || !item->zstd_layers) {
+			decoder_finish(c, d, b ? NULL : e);
+			gone = d;
+		} else {
+			d->next++;
+			d->busy = !*ret_done;
+			(void)pthread_cond_broadcast(&c->change);
+		}
+		surplus = too_many(c);
+	}
+	free(unused);
+	decoder_free(gone);
+	decoder_free(surplus);
+	return kept;
+}
+
+static int run_to(struct blockcache *c, struct decoder *d, const struct goal *goal,
+		  struct entry **ret, struct err *e)
+{
+	struct entry *b = NULL;
+	bool done = false;
+
+	while (!done) {
+		blockcache_put(c, b); /* only on the way */
+		b = step(c, d, goal, &done, e);
+	}
+	if (!b)
+		return -e->code;
+	*ret = b;
+	if (b->index != goal->index || !b->len) { /* the item ends before */
+		blockcache_put(c, b);
+		*ret = NULL;
+	}
+	return 0;
+}
+
+/* ---- finding frames; without the lock ---- */
+
+struct walk {
+	struct blockcache *c;
+	struct known *k;
+};
+
+static void found_frame(void *arg, struct zstd_place at)
+{
+	struct walk *w = arg;
+	SCOPED_LOCK(&w->c->lock);
+
+	framemap_add(&w->k->frames, at);
+}
+
+/* Go on from *at, where a frame begins, to the last one before the block. */
+static int walk_frames(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place *at,
+		       struct err *e)
+{
+	struct walk w = { c, k };
+	struct decoder reader = { .cache = c, .known = k }; /* of stored bytes */
+	struct blob blob = { read_stored, &reader, k->item.length };
+	uint64_t target;
+	int rc;
+
+	if (ckd_mul(&target, index, DECODED_SIZE))
+		target = UINT64_MAX;
+	rc = zstd_frames_skip(&blob, at, target, found_frame, &w, e);
+	if (rc < 0)
+		return rc;
+	if (!rc) {
+		SCOPED_LOCK(&c->lock);
+		k->no_walk = at->stored;
+	}
+	return 0;
+}
+
+/* ---- all of it ---- */
+
+/* Is it known that the block cannot be had? Under the lock. */
+static bool is_bad(const struct known *k, uint64_t index, struct zstd_place at, struct err *e)
+{
+	if (index < k->bad || first_block(at) > k->bad)
+		return false;
+	*e = k->why;
+	return true;
+}
+
+/* May frames be stepped over on the way from `at`, and would that be of use? Under the lock. */
+static bool is_far(struct blockcache *c, const struct known *k, uint64_t index,
+		   struct zstd_place at)
+{
+	const struct decoder *best = choices(c, k, index).best;
+
+	return k->item.zstd_layers == 1 && at.stored != k->no_walk && first_block(at) < index &&
+	       (!best || best->next < index);
+}
+
+enum { THERE, WALK, DECODE }; /* what is to be done about a block */
+
+/* Wait until something is: *ret is the block (NULL: behind the end), or *ret_d who is to make it. */
+static int await(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place *at,
+		 bool walked, struct entry **ret, struct decoder **ret_d, struct err *e)
+{
+	SCOPED_LOCK(&c->lock);
+
+	for (;;) {
+		struct zstd_place known = place_of(k, index);
+
+		*ret = entry_pin(c, &k->item, index);
+		if (*ret || index >= k->end)
+			return THERE;
+		if (known.decoded >= at->decoded && known.stored > at->stored)
+			*at = known;
+		if (is_bad(k, index, *at, e))
+			return -e->code;
+		if (!walked && is_far(c, k, index, *at))
+			return WALK;
+		if (choose(c, k, index, *at, ret_d))
+			return err_set(e, ENOMEM, "out of memory");
+		if (*ret_d)
+			return DECODE;
+		(void)pthread_cond_wait(&c->change, &c->lock);
+	}
+}
+
+static int bring(struct blockcache *c, struct known *k, const struct goal *goal, struct entry **ret,
+		 struct err *e)
+{
+	struct zstd_place at = { 0, 0 };
+	struct decoder *d = NULL;
+	int rc = await(c, k, goal->index, &at, false, ret, &d, e);
+
+	if (rc == WALK) {
+		rc = walk_frames(c, k, goal->index, &at, e);
+		if (!rc)
+			rc = await(c, k, goal->index, &at, true, ret, &d, e);
+	}
+	return rc == DECODE ? run_to(c, d, goal, ret, e) : rc;
+}
+
+int decode_block(struct blockcache *c, struct known *k, uint64_t index, struct entry **ret,
+		 struct err *e)
+{
+	return bring(c, k, &(struct goal){ index, false }, ret, e);
+}
+
+/* ---- ahead of who reads in order ---- */
+
+static bool is_being_made(const struct blockcache *c, const struct known *k, uint64_t index)
+{
+	for (const struct decoder *d = c->decoders; d; d = d->next_one)
+		if (d->known == k && d->busy && d->next == index)
+			return true;
+	return false;
+}
+
+/* The next block that is worth making; UINT64_MAX: none. Under the lock. */
+static uint64_t next_ahead(struct blockcache *c, const struct known *k)
+{
+	if (!k->ahead || c->n_ahead >= c->max_bytes / DECODED_SIZE / 4)
+		return UINT64_MAX;
+	for (uint64_t i = k->asked; i <= k->ahead && i < k->end && i < k->bad; i++)
+		if (!entry_is_there(c, &k->item, i) && !is_being_made(c, k, i))
+			return i;
+	return UINT64_MAX;
+}
+
+/*
+ * Who reads in order has come from k->asked to block `index`. Of a large item what is well behind is not
+ * likely to be asked for again soon, the kernel has it; and its memory, warm, is better than new memory.
+ */
+static void pass(struct blockcache *c, struct known *k, uint64_t index)
+{
+	uint64_t some = c->max_bytes / 8 / DECODED_SIZE;
+
+	for (; k->asked < index; k->asked++, k->in_order++)
+		if (k->in_order >= BEHIND + some && c->bytes > c->max_bytes / 8)
+			entry_reuse(c, &k->item, k->asked - BEHIND);
+}
+
+void note_asked(struct blockcache *c, struct known *k, uint64_t index)
+{
+	if (!k->item.zstd_layers)
+		return;
+	if (index > k->asked + AHEAD || index + AHEAD < k->asked) {
+		k->in_order = k->ahead = 0;
+		k->asked = index;
+	}
+	pass(c, k, index);
+	if (k->in_order < AHEAD_AFTER)
+		return;
+	k->ahead = k->asked + AHEAD;
+	if (k->queued || k->runs_ahead || next_ahead(c, k) == UINT64_MAX)
+		return;
+	k->queued = true;
+	k->users++;
+	k->next_ahead = c->ahead;
+	c->ahead = k;
+	c->any_ahead = true;
+}
+
+void forget_ahead(struct blockcache *c)
+{
+	while (c->ahead) {
+		struct known *k = c->ahead;
+
+		c->ahead = k->next_ahead;
+		k->queued = false;
+		known_done(c, k);
+	}
+	c->any_ahead = false;
+}
+
+static struct known *take_ahead(struct blockcache *c)
+{
+	SCOPED_LOCK(&c->lock);
+	struct known *k = c->ahead;
+
+	if (k) {
+		c->ahead = k->next_ahead;
+		k->queued = false;
+		k->runs_ahead = true;
+	}
+	c->any_ahead = c->ahead != NULL;
+	return k;
+}
+
+/* The next block to make of k; UINT64_MAX: none, and k is not ours any more. */
+static uint64_t more_ahead(struct blockcache *c, struct known *k)
+{
+	SCOPED_LOCK(&c->lock);
+	uint64_t index = next_ahead(c, k);
+
+	if (index == UINT64_MAX) {
+		k->runs_ahead = false;
+		known_done(c, k);
+	}
+	return index;
+}
+
+static void stop_ahead(struct blockcache *c, struct known *k)
+{
+	SCOPED_LOCK(&c->lock);
+
+	k->in_order = k->ahead = 0;
+}
+
+void blockcache_ahead(struct blockcache *c)
+{
+	struct known *k;
+
+	while (c->any_ahead && (k = take_ahead(c))) {
+		struct goal goal = { .ahead = true };
+
+		while ((goal.index = more_ahead(c, k)) != UINT64_MAX) {
+			struct entry *b = NULL;
+			struct err e = { 0 };
+
+			/* What fails will fail again when it is asked for. */
+			if (bring(c, k, &goal, &b, &e))
+				stop_ahead(c, k);
+			blockcache_put(c, b);
+		}
+	}
+}

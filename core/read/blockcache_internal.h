@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * blockcache_internal - what the files of blockcache share: blocks (blockcache.c), and those who make
+ * them (blockcache_decode.c).
+ *
+ * Private to core/read. Everything is under the lock but for what a busy decoder's thread does with it.
+ */
+#ifndef READ_BLOCKCACHE_INTERNAL_H
+#define READ_BLOCKCACHE_INTERNAL_H
+
+#include "base/blob.h"
+#include "base/err.h"
+#include "read/blockcache.h"
+#include "read/framemap.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+enum {
+	ENTRY_BUCKETS = 4096,
+	ITEM_BUCKETS = 256,
+	MAX_SPARE = 4, /* blocks */
+};
+
+/* A cached block. */
+struct entry {
+	struct entry *chain;	     /* of its bucket */
+	struct entry *newer, *older; /* least recently used first; only while not pinned */
+	struct block_item item;
+	uint64_t index;
+	uint32_t pins;
+	bool ahead; /* made before anybody has asked for it */
+	size_t len;
+	uint8_t data[];
+};
+
+/* What is known of a compressed item. */
+struct known {
+	struct known *chain;	     /* of its bucket */
+	struct known *newer, *older; /* only while nobody uses it */
+	struct known *next_ahead;
+	struct block_item item;
+	uint32_t users;		/* decoders and threads */
+	struct framemap frames; /* of items with one layer */
+	uint64_t no_walk;	/* where a frame begins that does not say how long it is */
+	uint64_t end;		/* the block that is not full */
+	/* Decoding from any place at or before block `bad` has failed there, and would again. */
+	uint64_t bad;
+	struct err why;
+	/* Who reads in order. */
+	uint64_t asked, in_order; /* block, how many */
+	uint64_t ahead;		  /* blocks up to here will be asked for */
+	bool queued, runs_ahead;
+};
+
+struct decoder {
+	struct decoder *next_one;
+	struct blockcache *cache;
+	struct known *known;
+	struct blob blob;
+	struct zstd_stream *stream;
+	uint64_t next;		/* block that the stream yields next */
+	struct zstd_place from; /* where it is to begin, ... */
+	bool begin;		/* ... unless it goes on */
+	bool busy;
+	uint64_t used; /* clock value of the last use */
+	size_t bytes;
+};
+
+struct blockcache {
+	pthread_mutex_t lock;  /* everything below */
+	pthread_cond_t change; /* a block is there, or a decoder idle */
+	struct block_source src;
+	size_t max_bytes;
+	/* Changed under the lock, read by blockcache_counts without it. */
+	_Atomic uint64_t bytes, hits, misses, evictions, decoded;
+	struct entry *entries[ENTRY_BUCKETS];
+	struct entry *newest, *oldest, *spare;
+	size_t n_spare, n_ahead; /* blocks */
+	struct known *items[ITEM_BUCKETS];
+	struct known *newest_item, *oldest_item;
+	size_t n_items;
+	struct decoder *decoders, *large; /* the one that may have a large window */
+	size_t n_decoders, decoder_bytes;
+	uint64_t clock;
+	struct known *ahead; /* items that blocks may be made of before they are asked for */
+	atomic_bool any_ahead;
+};
+
+bool block_item_equal(const struct block_item *a, const struct block_item *b);
+
+/* A block of nothing, pinned once, without the lock; NULL: out of memory. */
+struct entry *entry_new(struct blockcache *c, const struct block_item *item, uint64_t index);
+/* Under the lock. */
+bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index);
+struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uint64_t index);
+/* Keep its memory for a new block, if nobody has it pinned. */
+void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index);
+/* Takes over b, whose one pin is the caller's. */
+void entry_insert(struct blockcache *c, struct entry *b);
+
+/* What the item's record says, made if need be; used until known_done. NULL: out of memory. */
+struct known *known_use(struct blockcache *c, const struct block_item *item);
+void known_done(struct blockcache *c, struct known *k);
+/* Forget items that nobody uses until no more than `keep` are left. */
+void known_trim(struct blockcache *c, size_t keep);
+
+/* Bring block `index`, without the lock: pinned, or *ret NULL: the item ends before. */
+int decode_block(struct blockcache *c, struct known *k, uint64_t index, struct entry **ret,
+		 struct err *e);
+/* The block has been asked for; under the lock. */
+void note_asked(struct blockcache *c, struct known *k, uint64_t index);
+/* Make nothing ahead of anybody who has not begun to; under the lock. */
+void forget_ahead(struct blockcache *c);
+/* Bytes of decoders that blocks have to do without; under the lock. */
+size_t decoders_share(const struct blockcache *c);
+/* Let go of a decoder that is idle, though there be no more than `keep`; NULL: there is none. Unlinked. */
+struct decoder *decoder_surplus(struct blockcache *c, size_t keep);
+void decoder_free(struct decoder *d);
+
+#endif
