@@ -32,6 +32,7 @@ HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack
 SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIE
 FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined $(SAN)
+FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
 FLAGS_tsan    := -O1 -g -fsanitize=thread $(SAN)
 LINK_release  := -pie -Wl,-z,relro,-z,now
 LINK_asan     := -pie -fsanitize=address,undefined
@@ -78,6 +79,12 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libcore.a
 	@mkdir -p $(@D)
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
+# What the suites on mounts ask the kernel.
+$(BUILD)/tests/syscalls: $(call obj,$(wildcard tests/fs/syscalls*.c))
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
+$(BUILD)/tests/random_reads: $(call obj,tests/fs/random_reads.c)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
+
 # What ranks do when they are processes: for mpirun.
 $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 	$(if $(WITH_MPI),,$(error MPI=1 builds it))
@@ -98,7 +105,8 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
 	 echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' >$@
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/bench/*.c)))
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c \
+	tests/bench/*.c)))
 
 install: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(COMPDIR) \
@@ -125,7 +133,7 @@ deb:
 demo: all
 	@scripts/demo.sh
 
-check-programs: all $(BUILD)/tests/unit $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
+check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 check:
 	@MPI=$(WITH_MPI) scripts/setup.sh test
@@ -139,6 +147,10 @@ check-tsan:
 	@MOUNTS="damage diff export mount reads run stats" \
 	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index pagemap run save_run writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
+# The unit suites under memcheck (valgrind); SUITES names some of them.
+check-valgrind:
+	@$(MAKE) --no-print-directory VARIANT=valgrind build/valgrind/tests/unit
+	@scripts/valgrind.sh build/valgrind/tests/unit $(SUITES)
 check-torch: all
 	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@tests/torch/run.sh
@@ -159,6 +171,9 @@ layers:
 	@scripts/check-layers.sh
 lint: layers
 	@scripts/lint.sh
+# clang-tidy, minutes.
+analyze:
+	@scripts/analyze.sh
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
@@ -174,9 +189,10 @@ help:
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
 	@echo 'bench                           next to what else one would use; CASES, SIZE: scripts/bench.py -h'
 	@echo 'layers lint format              include order, static checks, clang-format'
+	@echo 'analyze check-valgrind          clang-tidy; unit suites under memcheck: minutes'
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all install uninstall dist deb demo check check-programs check-asan check-tsan check-torch fuzz bench layers lint \
-	format clean help FORCE
+.PHONY: all install uninstall dist deb demo check check-programs check-asan check-tsan check-valgrind check-torch \
+	fuzz bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

@@ -195,7 +195,9 @@ static int new_session(struct mount *m, struct err *e)
 	add_value(&list, "context", o->context, &failed);
 	add_flag(&list, o->allow_other, "allow_other", &failed);
 	add_flag(&list, o->allow_root, "allow_root", &failed);
-	add_flag(&list, o->default_permissions, "default_permissions", &failed);
+	/* The kernel knows the modes, which never change, and need not ask: without it access(X_OK)
+	 * would say that files can be executed. */
+	add_flag(&list, true, "default_permissions", &failed);
 	add_flag(&list, o->auto_unmount, "auto_unmount", &failed);
 	add_flag(&list, o->nosuid, "nosuid", &failed);
 	add_flag(&list, o->nodev, "nodev", &failed);

@@ -67,8 +67,6 @@ static const struct word words[] = {
 	  "how files are read: auto, direct or cached" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },
 	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "root may read" },
-	{ "default_permissions", 0, FLAG, WORDS_MOUNT, AT(default_permissions), NULL,
-	  "the kernel checks file modes" },
 	{ "auto_unmount", 0, FLAG, WORDS_MOUNT, AT(auto_unmount), NULL,
 	  "unmount when the daemon is killed" },
 	{ "fsname", 0, TEXT, WORDS_MOUNT, AT(fsname), "NAME", "first column of mount(8) (CKPT)" },
@@ -116,14 +114,24 @@ static const struct word words[] = {
 };
 
 /* What fstab and mount(8) say to every file system. A tree that is read-only, without programs,
- * devices and access times, does all of it already or cannot. */
+ * devices and access times, whose modes are looked at, does all of it already or cannot. */
 static const char *const junk[] = {
-	"ro",	    "rw",	  "defaults", "auto",	    "noauto",	   "user",
-	"nouser",   "users",	  "owner",    "group",	    "nofail",	   "_netdev",
-	"atime",    "noatime",	  "relatime", "norelatime", "strictatime", "nostrictatime",
-	"lazytime", "nolazytime", "diratime", "nodiratime", "suid",	   "dev",
-	"exec",	    "async",	  "sync",     "dirsync",    "comment",	   "silent",
-	"loud",
+	"ro",	       "rw",
+	"defaults",    "auto",
+	"noauto",      "user",
+	"nouser",      "users",
+	"owner",       "group",
+	"nofail",      "_netdev",
+	"atime",       "noatime",
+	"relatime",    "norelatime",
+	"strictatime", "nostrictatime",
+	"lazytime",    "nolazytime",
+	"diratime",    "nodiratime",
+	"suid",	       "dev",
+	"exec",	       "async",
+	"sync",	       "dirsync",
+	"comment",     "silent",
+	"loud",	       "default_permissions",
 };
 
 /* len bytes of s, in which '-' counts as '_'. */

@@ -53,7 +53,7 @@ struct options {
 
 	uint64_t threads; /* 0: not given */
 	const char *io;
-	bool allow_other, allow_root, default_permissions, auto_unmount, nosuid, nodev, noexec;
+	bool allow_other, allow_root, auto_unmount, nosuid, nodev, noexec;
 	const char *fsname, *subtype, *context;
 	bool has_uid, has_gid;
 	uint64_t uid, gid;

@@ -1,5 +1,6 @@
 #!/bin/bash
-# lint.sh - what a compiler does not say: format, cppcheck, clang-tidy, shellcheck, the man page.
+# lint.sh - what a compiler does not say: format, cppcheck, shellcheck, pyflakes, the man page; in seconds.
+# analyze.sh has what takes minutes.
 # A tool that is not installed is named and skipped; with CI=true that is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -25,5 +26,7 @@ have cppcheck && step cppcheck cppcheck --quiet --error-exitcode=1 --inline-supp
   --suppress=nullPointerOutOfMemory --suppress=checkersReport -DCKPTFS_VERSION='"x"' \
   -D_GNU_SOURCE -Icore core fs
 have shellcheck && step shellcheck shellcheck -x -P SCRIPTDIR "${sh[@]}"
+mapfile -t py < <(git ls-files '*.py')
+have pyflakes3 && step pyflakes pyflakes3 "${py[@]}"
 have mandoc && step mandoc mandoc -T lint -W warning fs/ckptfs.1
 exit $bad

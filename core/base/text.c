@@ -224,11 +224,11 @@ bool text_parse_size(const char *s, uint64_t *ret)
 		end++;
 		if (!strcasecmp(end, "B"))
 			base = 1000;
-		else if (*end && strcasecmp(end, "iB"))
+		else if (*end && strcasecmp(end, "iB") != 0)
 			return false;
 		for (const char *l = letters; l <= at; l++)
 			unit *= base;
-	} else if (*end && strcasecmp(end, "B")) {
+	} else if (*end && strcasecmp(end, "B") != 0) {
 		return false;
 	}
 	if (ckd_mul(&v, v, unit))

@@ -1,0 +1,85 @@
+#!/bin/bash
+# What system calls answer: the table of syscalls.h, asked of mounts, and of a filesystem of the
+# kernel's own that holds a copy of one.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+USER_ID=65534
+
+# The checkpoint c, with what syscalls wants elsewhere.
+prepare() {
+  make_dcp c t 601x701 2x3
+  mkdir elsewhere
+  mv c.t.bin elsewhere/t
+  printf 'mesh r=2\nt r:0\n' >mesh
+  chmod 755 "$SCRATCH" . # for the user
+  chmod 777 elsewhere
+}
+
+# syscalls ROOT [ours]; also by a user who owns nothing, if we are root.
+syscalls() {
+  local program=$T/elsewhere/program
+  cp "$(dirname "$CKPTFS")/tests/syscalls" "$program"
+  "$program" "$1" "$T/elsewhere" "${@:2}"
+  rm -f elsewhere/copy
+  ((EUID)) || as_user "$program" "$1" "$T/elsewhere" "${@:2}"
+}
+
+cases_system_calls_are_answered_as_on_a_read_only_disk() { printf '%s\n' auto direct cached; }
+test_system_calls_are_answered_as_on_a_read_only_disk() {
+  prepare
+  mount_at m c -o "layout=mesh,io=$1$( ((EUID)) || echo ,allow_other)"
+  syscalls m ours
+}
+
+# Where names and attributes are asked for again after a second. The table's root is one of a mount.
+test_system_calls_in_a_run() {
+  [[ $EUID == 0 ]] || skip "not root"
+  prepare
+  mkdir run r
+  mv c run/step-1
+  touch -d '1 hour ago' run/step-1/* run/step-1/.metadata
+  mount_at m run -o layout=mesh,allow_other
+  mount --bind m/step-1 r
+  syscalls r ours
+}
+
+# Else the table would only say what this filesystem happens to do.
+cases_the_table_is_right_for() { printf '%s\n' tmpfs ext4; }
+test_the_table_is_right_for() {
+  [[ $EUID == 0 ]] || skip "not root"
+  prepare
+  mount_at m c -o layout=mesh
+  mkdir disk
+  case $1 in
+    tmpfs) mount -t tmpfs -o mode=555 reference disk ;;
+    ext4)
+      truncate -s 32M image
+      PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q image
+      mount -o loop image disk 2>err || skip "no loop devices: $(cat err)"
+      ;;
+  esac
+  cp -a m/. disk/
+  mount -o remount,ro disk
+  syscalls disk
+}
+
+# Modes are looked at, and only who mounted may look at all unless others were let in.
+test_nobody_else_may_look() {
+  [[ $EUID == 0 ]] || skip "not root"
+  prepare
+  mount_at m c
+  [[ ! -x m/tensors/t && -r m/tensors/t && -x m/tensors ]]
+  is "" "$(find m -type f -executable)"
+  if as_user cat m/tensors/t 2>err; then fail "another user may read"; fi
+  grep -q 'Permission denied' err
+  if as_user ls m 2>err; then fail "another user may list"; fi
+  grep -q 'Permission denied' err
+  umount m
+  ckptfs mount c m -o allow_other
+  as_user cmp m/tensors/t elsewhere/t
+  if as_user test -x m/tensors/t; then fail "a user may execute"; fi
+}
+as_user() { LC_ALL=C setpriv --reuid=$USER_ID --regid=$USER_ID --clear-groups "$@"; }
+
+run_suite "$@"
