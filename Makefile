@@ -14,7 +14,7 @@ WITH_MPI  := $(filter 1,$(MPI))
 VERSION   := 0.3.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
-PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
+PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle libseccomp $(if $(WITH_MPI),ompi-c)
 
 ifneq ($(MAKECMDGOALS),clean)
 ifneq ($(MAKECMDGOALS),help)

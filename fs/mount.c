@@ -9,14 +9,17 @@
  *	  exits 0 or 2                     serves until unmounted or signalled
  *
  * The fork comes first because neither threads nor SQLite's connections survive one, and because
- * a mount that has not answered INIT is not usable.
+ * a mount that has not answered INIT is not usable. The child has a child of its own, which unmounts
+ * for it (unmounter.h) once it is in its sandbox: after mounting, before the loop starts threads.
  */
 #include "capture.h"
 #include "cmd.h"
 #include "mounts.h"
 #include "ops.h"
 #include "options.h"
+#include "sandbox.h"
 #include "stats.h"
+#include "unmounter.h"
 #include "watch.h"
 
 #include "base/buf.h"
@@ -28,8 +31,10 @@
 
 #include <fuse_lowlevel.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,6 +55,7 @@ enum {
 struct mount {
 	const struct options *opts;
 	enum fs_io io;
+	enum sandbox_mode sandbox;
 	char *source, *target; /* absolute */
 	char *cwd;	       /* where the command was given, */
 	struct buf shape;      /* and what decides which tree it is: see options_add_shape */
@@ -58,8 +64,10 @@ struct mount {
 	struct stats *stats;
 	struct fs *fs;
 	struct fuse_session *session;
-	bool mounted, signals;
+	bool mounted, signals, confined;
 	struct mount_found found;
+	struct sandbox rules;
+	struct unmounter unmounter;
 };
 
 /* ---- reporting ---- */
@@ -82,6 +90,12 @@ static int report_failure(struct mount *m, const struct err *e)
 	(void)io_write(m->report, e->msg, strlen(e->msg));
 	(void)close(steal_fd(&m->report));
 	return STATUS_TROUBLE;
+}
+
+static void close_dirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
 }
 
 /* The parent's side. */
@@ -143,7 +157,7 @@ static int resolve(struct mount *m, struct err *e)
 	if (!m->source)
 		return err_sys(e, errno, "checkpoint '%s'", m->opts->args[0]);
 	if (stat(target, &st)) {
-		if (errno == ENOTCONN)
+		if (errno == ENOTCONN || errno == ECONNABORTED) /* the latter: it is just dying */
 			return err_set(e, ENOTCONN,
 				       "mount point '%s': a dead mount is there; 'ckptfs umount "
 				       "%s' removes it",
@@ -235,6 +249,79 @@ static int do_mount(struct mount *m, struct err *e)
 		return err_sys(e, -rc, "mount '%s'", m->target);
 	if (mounts_find(m->target, &m->found, e))
 		m->found = (struct mount_found){ 0 };
+	return 0;
+}
+
+/* ---- the sandbox ---- */
+
+static int may_read_source(void *arg, const struct ckpt_source *s)
+{
+	struct mount *m = arg;
+
+	sandbox_allow_read(&m->rules, s->path);
+	return 0;
+}
+
+/* A directory of assets, and what links in it lead to. */
+static void may_read_linked(struct mount *m, const char *dir)
+{
+	DIR *d CLEANUP(close_dirp) = opendir(dir);
+	const struct dirent *entry;
+
+	sandbox_allow_read(&m->rules, dir);
+	while (d && (entry = readdir(d))) {
+		autofree char *path = NULL;
+
+		if (entry->d_name[0] != '.' &&
+		    (entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN) &&
+		    asprintf(&path, "%s/%s", dir, entry->d_name) >= 0)
+			sandbox_allow_read(&m->rules, path);
+	}
+}
+
+/* The checkpoints of a run are opened, and their indexes built, when somebody enters them. */
+static void may_open_children(struct mount *m)
+{
+	const struct options *o = m->opts;
+	const char *const files[] = { o->rename, o->layout, o->recipe, o->index };
+	autofree char *cache = ckpt_index_dir();
+
+	for (size_t i = 0; i < ARRAY_LEN(files); i++)
+		if (files[i])
+			sandbox_allow_read(&m->rules, files[i]);
+	if (o->assets)
+		may_read_linked(m, o->assets);
+	if (cache)
+		sandbox_allow_write(&m->rules, cache);
+}
+
+/* What may be opened from now on; while relative paths still mean what they meant to the caller. */
+static int draw_limits(struct mount *m, struct err *e)
+{
+	char bdi[MOUNTS_BDI_MAX];
+
+	sandbox_prepare(&m->rules);
+	sandbox_allow_read(&m->rules, m->source);
+	mounts_bdi(&m->found, bdi);
+	sandbox_allow_write_file(&m->rules, bdi);
+	if (ckpt_is_run(m->ckpt))
+		may_open_children(m);
+	return ckpt_assets(m->ckpt, may_read_source, m, e);
+}
+
+static int confine(struct mount *m, struct err *e)
+{
+	struct err missing;
+
+	m->confined = true;
+	if (!sandbox_enter(&m->rules, false, &missing)) {
+		sandbox_release(&m->rules);
+		return 0;
+	}
+	if (m->sandbox == SANDBOX_ON)
+		return err_set(e, missing.code, "mount '%s': sandbox: %s", m->target, missing.msg);
+	log_msg(missing.code == ENOTSUP ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
+		"mount '%s': a part of the sandbox is missing: %s", m->target, missing.msg);
 	return 0;
 }
 
@@ -349,19 +436,42 @@ static int serve(struct mount *m, struct err *e)
 		return -e->code;
 	if (new_session(m, e) || do_mount(m, e))
 		return -e->code;
+	if (m->sandbox != SANDBOX_OFF && draw_limits(m, e))
+		return -e->code;
 	if (m->report >= 0 && detach(e))
+		return -e->code;
+	if (m->sandbox != SANDBOX_OFF && confine(m, e))
 		return -e->code;
 	return run_loop(m, e);
 }
 
+/* As libfuse does it, whose way is one that a sandbox does not leave: nothing when it has been
+ * unmounted already, for something else may lie there by now; and not before /dev/fuse is closed,
+ * or somebody who waits for an answer would hold us up. */
+static void leave(struct mount *m)
+{
+	struct pollfd p = { .fd = fuse_session_fd(m->session) };
+	bool there = poll(&p, 1, 0) != 1 || !(p.revents & POLLERR);
+
+	fuse_session_destroy(m->session);
+	m->session = NULL;
+	if (there && unmounter_ask(&m->unmounter))
+		log_msg(LOG_LEVEL_ERROR, "'%s' is still mounted: 'ckptfs umount' removes it",
+			m->target);
+}
+
 static void clean_up(struct mount *m)
 {
-	if (m->mounted)
+	if (m->mounted && !m->confined)
 		fuse_session_unmount(m->session);
 	if (m->signals)
 		fuse_remove_signal_handlers(m->session);
-	if (m->session)
+	if (m->confined)
+		leave(m);
+	else if (m->session)
 		fuse_session_destroy(m->session);
+	unmounter_release(&m->unmounter);
+	sandbox_release(&m->rules);
 	fs_free(m->fs);
 	stats_free(m->stats);
 	ckpt_close(m->ckpt);
@@ -371,13 +481,16 @@ static int run_daemon(struct mount *m)
 {
 	struct err e = { 0 };
 	bool waited_for = m->report >= 0;
-	int rc;
+	int rc = 0;
 
 	(void)signal(SIGPIPE, SIG_IGN);
 	log_set_level(m->opts->debug	 ? LOG_LEVEL_DEBUG
 		      : m->opts->verbose ? LOG_LEVEL_INFO
 					 : LOG_LEVEL_WARN);
-	rc = serve(m, &e);
+	if (m->sandbox != SANDBOX_OFF)
+		rc = unmounter_start(&m->unmounter, m->target, &e);
+	if (!rc)
+		rc = serve(m, &e);
 	clean_up(m);
 	if (!rc)
 		return STATUS_DONE;
@@ -455,8 +568,11 @@ static int mount_run(const struct options *opts)
 {
 	struct options o = *opts;
 	autofree char *index = absolute_index(o.index);
-	struct mount m CLEANUP(
-		release) = { .opts = &o, .report = -1, .shape = BUF_INIT(MAX_SHAPE) };
+	struct mount m CLEANUP(release) = { .opts = &o,
+					    .report = -1,
+					    .shape = BUF_INIT(MAX_SHAPE),
+					    .rules = SANDBOX_NONE,
+					    .unmounter = UNMOUNTER_NONE };
 	struct err e = { 0 };
 
 	if (index)
@@ -468,7 +584,8 @@ static int mount_run(const struct options *opts)
 		(void)err_sys(&e, ENOMEM, "mount");
 		return cmd_fail(&e);
 	}
-	if (parse_io(o.io, &m.io, &e) || resolve(&m, &e))
+	if (parse_io(o.io, &m.io, &e) || sandbox_parse(o.sandbox, &m.sandbox, &e) ||
+	    resolve(&m, &e))
 		return cmd_fail(&e);
 	return o.foreground || o.debug ? run_daemon(&m) : fork_daemon(&m);
 }

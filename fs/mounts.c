@@ -67,7 +67,7 @@ char *mounts_resolve(const char *path, struct err *e)
 	char *real, *slash;
 
 	real = realpath(path, NULL);
-	if (real || !copy || errno != ENOTCONN) {
+	if (real || !copy || (errno != ENOTCONN && errno != ECONNABORTED)) {
 		if (!real)
 			(void)err_sys(e, errno, "'%s'", path);
 		return real;

@@ -65,6 +65,8 @@ static const struct word words[] = {
 	  "worker threads (four per CPU, 16 to 32)" },
 	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "MODE",
 	  "how files are read: auto, direct or cached" },
+	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "MODE",
+	  "what the daemon gives up: auto, on (or no mount) or off" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },
 	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "root may read" },
 	{ "auto_unmount", 0, FLAG, WORDS_MOUNT, AT(auto_unmount), NULL,

@@ -52,7 +52,7 @@ struct options {
 	uint64_t cache; /* bytes; 0: not given */
 
 	uint64_t threads; /* 0: not given */
-	const char *io;
+	const char *io, *sandbox;
 	bool allow_other, allow_root, auto_unmount, nosuid, nodev, noexec;
 	const char *fsname, *subtype, *context;
 	bool has_uid, has_gid;

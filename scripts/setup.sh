@@ -6,7 +6,7 @@
 # Silent and quick when nothing is missing.
 set -u
 
-packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libjansson-dev libxxhash-dev libdeflate-dev nettle-dev"
+packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libjansson-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
 case ${1:-build} in
   test) packages="$packages check attr rsync sqlite3 python3 bash-completion" ;;
   deb) packages="$packages debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;

@@ -312,6 +312,14 @@ CKPT_API int ckpt_sources(struct ckpt *c, ckpt_node node,
 			  int (*each)(void *arg, const struct ckpt_source *s), void *arg,
 			  struct err *e);
 
+/* The real files that hf/ shows as they are, whole, which may lie outside of the checkpoint; of a
+ * run none. */
+CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s),
+			 void *arg, struct err *e);
+/* Where chunk indexes are kept unless options say otherwise, made if need be: the caller's, free()
+ * it. NULL: there is no such place. */
+CKPT_API char *ckpt_index_dir(void);
+
 /* ---- proof ---- */
 
 struct ckpt_fault {

@@ -3,6 +3,7 @@
 #include "api/ckpt.h"
 
 #include "api/ckpt_internal.h"
+#include "api/index.h"
 #include "api/run.h"
 #include "api/run_tree.h"
 #include "base/cleanup.h"
@@ -134,4 +135,20 @@ int ckpt_sources(struct ckpt *c, ckpt_node node,
 	if (node == CKPT_ROOT)
 		return tell_all(&t);
 	return view_kind(c->view, node) == VIEW_FILE ? tell_file(&t, node) : 0;
+}
+
+int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s), void *arg,
+		struct err *e)
+{
+	struct teller t = { c, each, arg, e };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < c->assets.n; i++)
+		rc = tell(&t, "", c->assets.paths[i].path, 0, c->assets.v[i].size);
+	return rc;
+}
+
+char *ckpt_index_dir(void)
+{
+	return index_cache_dir();
 }

@@ -191,13 +191,11 @@ static char *absolute(const char *path)
 	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
 }
 
-/* $XDG_CACHE_HOME/ckptfs/NAME-HASH.sqlite, or NULL when there is no such directory to write in. */
-static char *cache_path(const char *root)
+/* $XDG_CACHE_HOME/ckptfs, or NULL when there is no such directory to write in. */
+char *index_cache_dir(void)
 {
 	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-	const char *name = strrchr(root, '/');
 	autofree char *dir = NULL;
-	char *path;
 	struct stat st;
 	int n = -1;
 
@@ -212,6 +210,19 @@ static char *cache_path(const char *root)
 	/* Somebody else's directory is no place to find one's own files in. */
 	if (io_mkdirs(dir) || stat(dir, &st) || st.st_uid != geteuid() || access(dir, W_OK | X_OK))
 		return NULL;
+	return steal_ptr(&dir);
+}
+
+/* NAME-HASH.sqlite in it, or NULL. */
+static char *cache_path(const char *root)
+{
+	const char *name = strrchr(root, '/');
+	autofree char *dir = index_cache_dir();
+	char *path;
+	int n;
+
+	if (!dir)
+		return NULL;
 	name = name && name[1] ? name + 1 : "root";
 	n = asprintf(&path, "%s/%.80s-%016llx.sqlite", dir, name,
 		     (unsigned long long)XXH3_64bits(root, strlen(root)));
@@ -224,15 +235,29 @@ static int finish(char *path, char **ret_path, struct err *e)
 	return *ret_path ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-/* Open or build at path; 1: nothing can be written there. */
-static int at_default(const struct index_request *rq, const char *path, struct catalog **ret,
-		      bool *ret_built, struct err *e)
+/*
+ * Can nobody else make files in the checkpoint's directory? Who can might put a link where an index
+ * is going to be written, or keep its lock for ever.
+ */
+static bool is_ours(const struct index_request *rq)
+{
+	struct stat st;
+
+	return !fstat(rq->dirfd, &st) && st.st_uid == geteuid() &&
+	       !(st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* Open or build at path; 1: nothing can be written there, or may_write is false. */
+static int at_default(const struct index_request *rq, const char *path, bool may_write,
+		      struct catalog **ret, bool *ret_built, struct err *e)
 {
 	int rc;
 
 	*ret = rq->rebuild ? NULL : try_open(rq, path);
 	if (*ret)
 		return 0;
+	if (!may_write)
+		return 1;
 	rc = build_locked(rq, path, ret, ret_built, e);
 	switch (-rc) {
 	case EROFS:
@@ -265,12 +290,12 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 	if (!rq->where && !rq->is_file && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
 		path = NULL;
 	if (path && is_there(path))
-		rc = at_default(rq, path, ret, ret_built, e);
+		rc = at_default(rq, path, is_ours(rq), ret, ret_built, e);
 	if (rc == 1 && !rq->where) {
 		free(path);
 		path = cache_path(rq->root);
 		if (path)
-			rc = at_default(rq, path, ret, ret_built, e);
+			rc = at_default(rq, path, true, ret, ret_built, e);
 	}
 	if (rc == 1) {
 		free(steal_ptr(&path));

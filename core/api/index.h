@@ -33,4 +33,7 @@ struct index_request {
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
 	       bool *ret_built, struct err *e);
 
+/* Where it is kept by default, made if need be; the caller's to free. NULL: there is no such place. */
+char *index_cache_dir(void);
+
 #endif

@@ -165,6 +165,11 @@ static int parse_file(const char *path, struct model_recipe *r, struct err *e)
 	return rc;
 }
 
+bool model_recipe_is_file(const char *name)
+{
+	return !recipe_builtin_named(name) && strcmp(name, "megatron") != 0;
+}
+
 static int open_recipe(struct ckpt *c, const char *name, struct model_recipe *r, struct err *e)
 {
 	const struct recipe_builtin *b = recipe_builtin_named(name);

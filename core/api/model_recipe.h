@@ -12,6 +12,8 @@
 
 #include "view/recipe.h"
 
+#include <stdbool.h>
+
 struct ckpt;
 struct err;
 struct megatron_args;
@@ -30,5 +32,7 @@ struct model_recipe {
  */
 int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret, struct err *e);
 void model_recipe_release(struct model_recipe *r);
+/* Is the name that of a file? */
+bool model_recipe_is_file(const char *name);
 
 #endif

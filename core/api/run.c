@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/run.h"
 
+#include "api/model_recipe.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -540,10 +541,13 @@ static int own_paths(struct ckpt_run *r, struct err *e)
 		const char *word, **path;
 	} of[] = { { "rename", &r->opts.rename },
 		   { "layout", &r->opts.layout },
-		   { "assets", &r->opts.assets } };
+		   { "assets", &r->opts.assets },
+		   { "recipe", &r->opts.recipe } };
 
 	for (size_t i = 0; i < ARRAY_LEN(of); i++) {
 		if (!*of[i].path)
+			continue;
+		if (of[i].path == &r->opts.recipe && !model_recipe_is_file(r->opts.recipe))
 			continue;
 		r->owned[i] = realpath(*of[i].path, NULL);
 		if (!r->owned[i])

@@ -65,7 +65,7 @@ struct ckpt_run {
 	int dirfd;	  /* borrowed */
 	const char *root; /* its absolute path; borrowed */
 	struct ckpt_opts opts;
-	char *owned[3]; /* absolute paths that opts points to */
+	char *owned[4]; /* absolute paths that opts points to */
 
 	pthread_mutex_t scan_lock; /* changes of names and slots are made by its holder */
 	uint64_t scans, next_scan_ns;

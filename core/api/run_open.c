@@ -4,6 +4,7 @@
 #include "api/run.h"
 
 #include "api/ckpt_internal.h"
+#include "api/model_recipe.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -145,6 +146,8 @@ static uint64_t hash_options(const struct ckpt_opts *o)
 
 	hash_file(o->rename, &h);
 	hash_file(o->layout, &h);
+	if (o->recipe && model_recipe_is_file(o->recipe))
+		hash_file(o->recipe, &h);
 	return h;
 }
 

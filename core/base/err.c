@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,11 +10,15 @@
 /* A newline or an escape sequence out of a hostile name must not reach a terminal or a log. */
 static void sanitise(char *s)
 {
-	for (unsigned char *p = (unsigned char *)s; *p; p++) {
-		if (*p < 0x20 || *p == 0x7f)
-			*p = '?';
-		else if (*p == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f) /* C1 controls in UTF-8 */
-			p[0] = p[1] = '?';
+	const char *end = s + strlen(s);
+
+	while (s < end) {
+		const char *next = s;
+		size_t unfit = text_unfit(s, end);
+
+		(void)text_next(&next, end);
+		memset(s, '?', unfit);
+		s += next - s;
 	}
 }
 

@@ -180,26 +180,38 @@ const char *text_size(uint64_t bytes, char out[static 16])
 	return out;
 }
 
+size_t text_unfit(const char *s, const char *end)
+{
+	const char *next = s;
+	uint32_t c = text_next(&next, end);
+	size_t n = (size_t)(next - s);
+
+	if (c < 0x20 || (c >= 0x7f && c <= 0x9f) || (c == 0xfffd && n == 1) ||
+	    (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
+		return n;
+	return 0;
+}
+
 const char *text_show(const char *s, size_t n, char *out, size_t cap)
 {
-	size_t o = 0, c1 = 0; /* bytes left of a C1 control, which UTF-8 writes as C2 80-9F */
+	const char *end = s + n, *next = s; /* of the character that s is in */
+	bool unfit = false;
+	size_t o = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		unsigned char c = (unsigned char)s[i],
-			      next = i + 1 < n ? (unsigned char)s[i + 1] : 0;
-
+	for (; s < end; s++) {
 		if (o + 7 > cap) {
 			memcpy(out + o, "...", 3);
 			o += 3;
 			break;
 		}
-		if (c == 0xc2 && next >= 0x80 && next <= 0x9f)
-			c1 = 2;
-		if (c < 0x20 || c == 0x7f || c1)
-			o += (size_t)snprintf(out + o, 4, "%%%02X", c);
+		if (s == next) {
+			unfit = text_unfit(s, end) != 0;
+			(void)text_next(&next, end);
+		}
+		if (unfit)
+			o += (size_t)snprintf(out + o, 4, "%%%02X", (unsigned char)*s);
 		else
-			out[o++] = (char)c;
-		c1 -= c1 > 0;
+			out[o++] = *s;
 	}
 	out[o] = 0;
 	return out;

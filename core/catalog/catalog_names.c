@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <xxhash.h>
 
 void names_release(struct names *t)
@@ -15,6 +16,11 @@ void names_release(struct names *t)
 	free(t->table);
 }
 
+static uint64_t slot_of(const struct names *t, const char *s, size_t len, uint32_t cap)
+{
+	return XXH3_64bits_withSeed(s, len, t->seed) & (cap - 1);
+}
+
 static int names_grow(struct names *t, struct err *e)
 {
 	uint32_t cap = t->cap ? t->cap * 2 : 64;
@@ -23,6 +29,8 @@ static int names_grow(struct names *t, struct err *e)
 
 	if (t->n < t->cap / 2)
 		return 0;
+	if (!t->cap && getrandom(&t->seed, sizeof(t->seed), GRND_NONBLOCK) < 0)
+		t->seed = (uintptr_t)t;
 	by_id = realloc(t->by_id, cap / 2 * sizeof(*by_id));
 	table = by_id ? calloc(cap, sizeof(*table)) : NULL;
 	if (by_id)
@@ -31,7 +39,7 @@ static int names_grow(struct names *t, struct err *e)
 		return err_set(e, ENOMEM, "chunk index: out of memory");
 	for (uint32_t i = 0; i < t->n; i++) {
 		const char *s = by_id[i]->text;
-		uint64_t at = XXH3_64bits(s, strlen(s)) & (cap - 1);
+		uint64_t at = slot_of(t, s, strlen(s), cap);
 
 		while (table[at])
 			at = (at + 1) & (cap - 1);
@@ -51,7 +59,7 @@ int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct 
 
 	if (rc)
 		return rc;
-	for (at = XXH3_64bits(s, len) & (t->cap - 1); t->table[at]; at = (at + 1) & (t->cap - 1)) {
+	for (at = slot_of(t, s, len, t->cap); t->table[at]; at = (at + 1) & (t->cap - 1)) {
 		n = t->by_id[t->table[at] - 1];
 		if (strlen(n->text) == len && !memcmp(n->text, s, len)) {
 			*ret = n->id;

@@ -22,6 +22,7 @@ struct names {
 	struct name **by_id;
 	uint32_t *table; /* id + 1, 0 = free */
 	uint32_t n, cap;
+	uint64_t seed; /* so that nobody can write names that all fall into one slot */
 };
 
 /* The number of a name, new or not. Zero-initialise the table first. */

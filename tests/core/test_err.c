@@ -42,6 +42,8 @@ START_TEST(control_bytes_of_a_hostile_name_do_not_reach_the_terminal)
 
 	(void)err_set(&e, EIO, "open '%s'", "a\n\033[2Jb\x7f\tc");
 	ck_assert_str_eq(e.msg, "open 'a??[2Jb??c'");
+	(void)err_set(&e, EIO, "%s", "\xc2\x9b|\x9b|\xe2\x80\xae|\xc3\xa9");
+	ck_assert_str_eq(e.msg, "??|?|???|\xc3\xa9");
 	(void)err_sys(&e, EIO, "%s", "\r");
 	ck_assert_str_eq(e.msg, "?: Input/output error");
 	(void)err_wrap(&e, "%s", "\b");

@@ -279,6 +279,33 @@ START_TEST(a_stale_index_beside_a_read_only_checkpoint_is_no_obstacle)
 }
 END_TEST
 
+/* Who can write beside the checkpoint could put a link where ours is going to be written. */
+START_TEST(in_a_directory_of_others_an_index_is_read_and_not_written)
+{
+	struct stat before, after;
+	struct opened o;
+
+	put_metadata(".metadata", 3, 100);
+	expect(beside, true, 100, beside);
+	if (_i < 2)
+		ck_assert_int_eq(fchmod(ckpt_fd, _i ? 0777 : 0775), 0);
+	else if (geteuid() || fchown(ckpt_fd, 65534, 65534))
+		return;
+	expect(NULL, false, 100, beside);
+	put_metadata(".metadata", 3, 101);
+	ck_assert_int_eq(stat(beside, &before), 0);
+	open_index(&o, NULL, false);
+	ck_assert_msg(!o.rc, "%s", o.e.msg);
+	ck_assert(o.built);
+	ck_assert_int_eq(o.mark, 101);
+	ck_assert_str_ne(o.path, beside);
+	ck_assert_int_eq(stat(beside, &after), 0);
+	ck_assert_uint_eq(before.st_ino, after.st_ino);
+	ck_assert_uint_eq(count_entries(ckpt), 2);
+	ck_assert_uint_eq(count_cache(), 1);
+}
+END_TEST
+
 START_TEST(an_index_asked_for_where_none_can_be_is_an_error)
 {
 	struct opened o;
@@ -733,6 +760,7 @@ Suite *index_suite(void)
 	tcase_add_loop_test(t, without_xdg_it_is_below_home, 0, 2);
 	tcase_add_loop_test(t, where_nothing_can_be_written_it_is_in_memory, 0, 4);
 	tcase_add_test(t, an_index_beside_the_checkpoint_is_used_and_renewed);
+	tcase_add_loop_test(t, in_a_directory_of_others_an_index_is_read_and_not_written, 0, 3);
 	tcase_add_test(t, a_stale_index_beside_a_read_only_checkpoint_is_no_obstacle);
 	tcase_add_test(t, an_index_asked_for_where_none_can_be_is_an_error);
 	tcase_add_loop_test(t, other_things_in_place_of_the_index_do_no_harm, 0, 5);

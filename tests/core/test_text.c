@@ -295,13 +295,21 @@ END_TEST
 
 START_TEST(show_escapes_control_bytes_and_cuts_to_fit)
 {
-	char out[12];
+	char out[12], more[24];
 
 	ck_assert_str_eq(text_show("a\nb\x7f", 4, out, sizeof(out)), "a%0Ab%7F");
 	ck_assert_str_eq(text_show("", 0, out, sizeof(out)), "");
 	ck_assert_str_eq(text_show("a\0b", 3, out, sizeof(out)), "a%00b");
 	ck_assert_str_eq(text_show("a\xc2\x9b", 3, out, sizeof(out)), "a%C2%9B");
 	ck_assert_str_eq(text_show("\xc3\xa9", 2, out, sizeof(out)), "\xc3\xa9");
+	/* C1 of a terminal that knows no UTF-8; U+202E turns what follows it round. */
+	ck_assert_str_eq(text_show("a\x9b\xc3", 3, out, sizeof(out)), "a%9B%C3");
+	ck_assert_str_eq(text_show("\xe2\x80\xae", 3, more, sizeof(more)), "%E2%80%AE");
+	ck_assert_str_eq(text_show("\xe2\x81\xa6", 3, more, sizeof(more)), "%E2%81%A6");
+	ck_assert_str_eq(text_show("\xe2\x80\x93", 3, more, sizeof(more)),
+			 "\xe2\x80\x93"); /* a dash */
+	ck_assert_str_eq(text_show("\xef\xbf\xbd", 3, more, sizeof(more)),
+			 "\xef\xbf\xbd"); /* U+FFFD itself */
 	for (size_t cap = 8; cap <= sizeof(out); cap++) {
 		(void)text_show("0123456789012345", 16, out, cap);
 		ck_assert_uint_lt(strlen(out), cap);

@@ -141,7 +141,7 @@ daemon_of() {
   local p
   for p in /proc/[0-9]*; do
     if [[ $(readlink "$p/exe" 2>/dev/null) == "$CKPTFS" ]] && has_word "$p/cmdline" "$1" &&
-      has_word "$p/environ" "T=$T"; then
+      has_word "$p/environ" "T=$T" && [[ $(<"$p/comm") != ckptfs-umount ]]; then
       echo "${p#/proc/}"
     fi
   done | sort -n | tail -1

@@ -221,4 +221,15 @@ test_many_checkpoints_cost_nothing_until_they_are_entered() {
 }
 rss() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
 
+test_recipe_file_is_found_from_where_the_command_was_given() {
+  mkdir run
+  cp -r "$(big)/ckpt" run/step-1
+  echo 'v.weight = v [1023, 777]' >own.recipe
+  mount_at m run -o recipe=own.recipe
+  expect_v() { python3 -c 'import sys
+head = int.from_bytes(open(sys.argv[1], "rb").read(8), "little")
+assert open(sys.argv[1], "rb").read().endswith(open(sys.argv[2], "rb").read())' "$@"; }
+  expect_v m/step-1/hf/model.safetensors "$(big)/v.bin"
+}
+
 run_suite "$@"

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unmounter - a small process that unmounts when the daemon asks it to.
+ *
+ * A daemon that has given up its rights cannot unmount any more: not as root, and not as a user,
+ * whom fusermount3 helps only because it is setuid, which is one of the things that are given up.
+ * So a child is started before anything of the checkpoint is read. It waits for one byte on a
+ * pipe, unmounts the one directory that it was started for, and ends; it ends without unmounting
+ * when the daemon has gone without asking. Signals that end the daemon do not reach it.
+ *
+ * Threads: one at a time; starting forks, so before there are others.
+ */
+#ifndef FS_UNMOUNTER_H
+#define FS_UNMOUNTER_H
+
+#include <sys/types.h>
+
+struct err;
+
+struct unmounter {
+	int fd; /* -1: none */
+	pid_t pid;
+};
+#define UNMOUNTER_NONE ((struct unmounter){ .fd = -1 })
+
+/* target: an absolute path. */
+int unmounter_start(struct unmounter *u, const char *target, struct err *e);
+/* Have it unmounted, lazily, and wait until that is done. 0, or -EIO: it is still mounted. */
+int unmounter_ask(struct unmounter *u);
+/* It is not needed; after this or after asking u is none. */
+void unmounter_release(struct unmounter *u);
+
+#endif

@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""Write a checkpoint that means harm:
+
+    hostile.py KIND N DIR
+
+N says how much of it. What the kinds are is said where they are defined, below.
+"""
+
+import io
+import os
+import struct
+import sys
+import zlib
+
+# The first 8 bytes of XXH3's secret. A name that begins with them has the same hash whatever its next 8
+# bytes are, in tables that have no seed.
+SECRET = bytes.fromhex("b8fe6c3923a44bbe")
+
+META = "torch.distributed.checkpoint.metadata"
+FILES = "torch.distributed.checkpoint.filesystem"
+
+
+class Raw:
+    """A pickle, opcode by opcode."""
+
+    def __init__(self):
+        self.out, self.stored = io.BytesIO(), 0
+        self.put(b"\x80\x04")
+
+    def put(self, *parts):
+        for p in parts:
+            self.out.write(p)
+        return self
+
+    def text(self, s):
+        s = s if isinstance(s, bytes) else s.encode()
+        return self.put(b"X", struct.pack("<I", len(s)), s)
+
+    def number(self, n):
+        if -(2**31) <= n < 2**31:
+            return self.put(b"J", struct.pack("<i", n))
+        s = n.to_bytes((n.bit_length() + 8) // 8, "little", signed=True)
+        return self.put(b"\x8a", bytes([len(s)]), s)
+
+    def globl(self, module, name):
+        return self.put(b"c", module.encode(), b"\n", name.encode(), b"\n")
+
+    def store(self):
+        """The number that the value on top has in the memo from now on."""
+        self.put(b"r", struct.pack("<I", self.stored))
+        self.stored += 1
+        return self.stored - 1
+
+    def numbers(self, many):
+        self.put(b"(")
+        for n in many:
+            self.number(n)
+        return self.put(b"t")
+
+    def size(self, shape):
+        return self.globl("torch", "Size").numbers(shape).put(b"\x85R")
+
+    def new(self, module, name, **attributes):
+        """An object, its attributes written by functions."""
+        self.globl(module, name).put(b")\x81}(")
+        for key, value in attributes.items():
+            self.text(key)
+            value()
+        return self.put(b"ub")
+
+    def chunk(self, off, size):
+        return self.new(
+            META, "ChunkStorageMetadata", offsets=lambda: self.size(off), sizes=lambda: self.size(size)
+        )
+
+    def tensor(self, shape, chunks):
+        """chunks() writes the elements of a list."""
+
+        def listed():
+            self.put(b"](")
+            chunks()
+            self.put(b"e")
+
+        return self.new(
+            META, "TensorStorageMetadata", size=lambda: self.size(shape), chunks=listed,
+            properties=lambda: self.new(
+                META, "TensorProperties", dtype=lambda: self.globl("torch", "float32")
+            ),
+        )
+
+    def key(self, fqn, off):
+        """off: None of an object"""
+        return self.new(
+            META, "MetadataIndex", fqn=lambda: self.text(fqn),
+            offset=lambda: self.put(b"N") if off is None else self.size(off),
+            index=lambda: self.put(b"N"),
+        )
+
+    def place(self, path, offset, length, transforms=None):
+        more = {}
+        if transforms:
+            more["transform_descriptors"] = lambda: self.put(b"](").text(transforms).put(b"e")
+        return self.new(
+            FILES, "_StorageInfo", relative_path=lambda: self.text(path),
+            offset=lambda: self.number(offset), length=lambda: self.number(length), **more,
+        )
+
+    def mapping(self, write):
+        self.put(b"}(")
+        write()
+        return self.put(b"u")
+
+    def metadata(self, state, storage, planner=None):
+        """state() and storage() write keys and values; planner() a value."""
+        self.new(
+            META, "Metadata", state_dict_metadata=lambda: self.mapping(state),
+            storage_data=lambda: self.mapping(storage),
+            planner_data=planner or (lambda: self.put(b"N")),
+        )
+        return self.put(b".")
+
+
+def base62(n, width):
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    s = ""
+    for _ in range(width):
+        n, d = divmod(n, 62)
+        s += digits[d]
+    return s.encode()
+
+
+def one_tensor(p, storage=None, fqn="w", planner=None):
+    p.metadata(
+        lambda: p.text(fqn).tensor([1], lambda: p.chunk([0], [1])), storage or (lambda: None), planner
+    )
+
+
+def colliding_paths(p, n, _):
+    """A tensor of n chunks, each in a file of its own, whose names all have one hash."""
+    p.metadata(
+        lambda: p.text("w").tensor([n], lambda: [p.chunk([i], [1]) for i in range(n)]),
+        lambda: [
+            p.key("w", [i]).place(SECRET + base62(i, 8) + b"=" * 16, 0, 1000) for i in range(n)
+        ],
+    )
+
+
+def colliding_names(p, n, _):
+    """n tensors whose names all have one hash."""
+    names = [SECRET + base62(i, 8) + b"=" * 16 for i in range(n)]
+    p.metadata(lambda: [p.text(s).tensor([0], lambda: None) for s in names], lambda: None)
+
+
+def overlapping_chunks(p, n, _):
+    """A tensor of n chunks of which each overlaps each."""
+    p.metadata(
+        lambda: p.text("w").tensor([2 * n, 2], lambda: [p.chunk([i, 0], [n, 2]) for i in range(n)]),
+        lambda: [p.key("w", [i, 0]).place("f", 0, 1000) for i in range(n)],
+    )
+
+
+def crossing_chunks(p, n, _):
+    """Rows and columns."""
+    boxes = [([i, 0], [1, n]) for i in range(n)] + [([0, i], [n, 1]) for i in range(n)]
+    p.metadata(
+        lambda: p.text("w").tensor([n, n], lambda: [p.chunk(*b) for b in boxes]),
+        lambda: [p.key("w", b[0]).place("f", 0, 1000) for b in boxes],
+    )
+
+
+def repeated(p, n, off, size):
+    """A chunk n times, in five bytes each."""
+    again = b"j" + struct.pack("<I", p.chunk(off, size).store())
+    for at in range(1, n, 1000):
+        p.put(b"e(", again * min(1000, n - at))
+
+
+def empty_chunks(p, n, _):
+    """A tensor of n empty chunks."""
+    p.metadata(lambda: p.text("w").tensor([0], lambda: repeated(p, n, [0], [0])), lambda: None)
+
+
+def same_chunk(p, n, _):
+    """A tensor of one chunk, listed n times."""
+    p.metadata(
+        lambda: p.text("w").tensor([1], lambda: repeated(p, n, [0], [1])),
+        lambda: p.key("w", [0]).place("f", 0, 1000),
+    )
+
+
+def doubling(p, n, _):
+    """planner_data is n lists, each of which has the one before it twice."""
+
+    def planner():
+        p.put(b"}(").text("w").put(b"]")
+        for _ in range(n):
+            again = b"j" + struct.pack("<I", p.store())
+            p.put(b"](", again, again, b"e")
+        p.put(b"u")
+
+    one_tensor(p, planner=planner)
+
+
+def deep(p, n, _):
+    """n tuples in each other where planner_data is."""
+    one_tensor(p, planner=lambda: p.put(b")" + b"\x85" * n))
+
+
+def deep_marks(p, n, _):
+    p.put(b"(" * n, b".")
+
+
+def far_memo(p, n, _):
+    """Memo entry n of a memo that has no other."""
+    p.text("x").put(b"r", struct.pack("<I", n), b"0")
+    one_tensor(p)
+
+
+def memo(p, n, _):
+    """n memo entries."""
+    for _ in range(n):
+        p.put(b"K\x01").store()
+        p.put(b"0")
+    one_tensor(p)
+
+
+def text_that_is_not_there(p, n, _):
+    p.put(b"\x8d", struct.pack("<Q", n), b"abc")
+
+
+def huge_int(p, n, _):
+    """A number of n bytes."""
+    p.put(b"}(").text("x").put(b"\x8b", struct.pack("<i", n), b"\x01" * n, b"u0")
+    one_tensor(p)
+
+
+def digits(p, n, _):
+    """A number of n decimal digits."""
+    p.put(b"I", b"9" * n, b"\n0")
+    one_tensor(p)
+
+
+def huge_shape(p, n, _):
+    """n dimensions of 2**62."""
+    p.metadata(
+        lambda: p.text("w").tensor([2**62] * n, lambda: p.chunk([0] * n, [2**62] * n)),
+        lambda: p.key("w", [0] * n).place("f", 0, 1000),
+    )
+
+
+def far_item(p, n, directory):
+    """An item at n, with as many bytes."""
+    with open(os.path.join(directory, "f"), "wb") as f:
+        f.write(b"x" * 4096)
+    one_tensor(p, storage=lambda: p.key("w", [0]).place("f", n, n))
+
+
+def outside(path):
+    def kind(p, _, directory):
+        one_tensor(p, storage=lambda: p.key("w", [0]).place(path, 0, 100))
+
+    return kind
+
+
+def escapes(p, _, __):
+    """Names that do something to a terminal, to HTML, to JSON, to a shell."""
+    names = [
+        b"\x1b[2J\x1b]0;owned\x07", b"\xc2\x9b31m", "\u202egnp.exe".encode(), b"a\nb\rc",
+        b"</script><script>alert(1)</script>", b'"}], "x": [{"', b"\\u0000\\", b"$(id)`id`;id", b"-rf",
+        "\u2066\u2069".encode(), b"%1b%5b", b"..", b".", b"../../etc/passwd", b"",
+    ]
+    p.metadata(lambda: [p.text(s).tensor([0], lambda: None) for s in names], lambda: None)
+
+
+def zstd_rle(content, size):
+    """A frame that is content and then `size` zeros: four bytes for 128 KiB."""
+    block = lambda last, kind, n: struct.pack("<I", last | kind << 1 | n << 3)[:3]
+    out = struct.pack("<I", 0xFD2FB528) + bytes([0, 7 << 3])  # no content size; a window of 128 KiB
+    out += block(0, 0, len(content)) + content
+    while size:
+        n = min(size, 1 << 17)
+        size -= n
+        out += block(not size, 1, n) + b"\0"
+    return out
+
+
+def zstd_bomb(p, n, directory):
+    """An object that is n bytes when it is decompressed, and a thirty-thousandth of that as it is."""
+    data = zstd_rle(b"x", n)
+    with open(os.path.join(directory, "f"), "wb") as f:
+        f.write(data)
+    p.metadata(
+        lambda: p.text("o").new(META, "BytesStorageMetadata"),
+        lambda: p.key("o", None).place("f", 0, len(data), "stream.zstd/1"),
+    )
+
+
+def zstd_window(p, n, directory):
+    """A frame that wants a window of 2**n bytes."""
+    data = struct.pack("<I", 0xFD2FB528) + bytes([0, n - 10 << 3]) + b"\x01\0\0" * 2
+    with open(os.path.join(directory, "f"), "wb") as f:
+        f.write(data)
+    p.metadata(
+        lambda: p.text("o").new(META, "BytesStorageMetadata"),
+        lambda: p.key("o", None).place("f", 0, len(data), "stream.zstd/1"),
+    )
+
+
+def zip_bomb(p, n, directory):
+    """An item that is deflated: n zeros."""
+    z = zlib.compressobj(9, wbits=-15)
+    content = b"\0" * n
+    packed = z.compress(content) + z.flush()
+    name = b"archive/data.pkl"
+    head = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 0, zlib.crc32(content), len(packed), n, len(name), 0)
+    data = b"PK\3\4" + head + name + packed
+    start = len(data)
+    data += b"PK\1\2" + struct.pack("<H", 20) + head + struct.pack("<HHHII", 0, 0, 0, 0, 0) + name
+    data += b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(data) - start, start, 0)
+    with open(os.path.join(directory, "f"), "wb") as f:
+        f.write(data)
+    one_tensor(p, storage=lambda: p.key("w", [0]).place("f", 0, len(data)))
+
+
+KINDS = {
+    f.__name__: f
+    for f in (
+        colliding_paths, colliding_names, overlapping_chunks, crossing_chunks, empty_chunks,
+        same_chunk, doubling, deep, deep_marks, far_memo, memo,
+        text_that_is_not_there, huge_int, digits, huge_shape, far_item, escapes, zstd_bomb,
+        zstd_window, zip_bomb,
+    )
+}
+KINDS["absolute_path"] = outside("/etc/passwd")
+KINDS["parent_path"] = outside("a/../../secret")
+KINDS["link_path"] = outside("link")
+
+
+def main(kind, n, directory):
+    os.makedirs(directory)
+    p = Raw()
+    KINDS[kind](p, int(n), directory)
+    with open(os.path.join(directory, ".metadata"), "wb") as f:
+        f.write(p.out.getvalue())
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) == 4 else __doc__)

@@ -1,0 +1,300 @@
+#!/bin/bash
+# What the daemon gives up (fs/sandbox.h). That everything works under it is what the other suites
+# show, for it is on unless somebody says otherwise.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# A build with sanitizers has none, and says so.
+need_sandbox() {
+  [[ ${VARIANT:-release} != release ]] || return 0
+  mkdir none
+  refused "sanitizers" ckptfs mount "$(big)/ckpt" none -o sandbox=on
+  exit 0
+}
+
+# Of all threads of a process: the values of a line of /proc/PID/status, each once.
+threads_say() { awk -v key="$2:" '$1 == key { print $2 }' "/proc/$1"/task/*/status | sort -u | xargs; }
+
+has_landlock() {
+  python3 -c 'import ctypes, sys
+sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 1)'
+}
+
+# The daemon, in the foreground, with crime.c in it: serve_criminal CRIME FILE [options]
+serve_criminal() {
+  local crime=$1 file=$2
+  shift 2
+  [[ -e crime.so ]] || ${CC:-cc} -O1 -shared -fPIC -o crime.so "$HERE/crime.c"
+  mkdir -p m
+  LD_PRELOAD=$T/crime.so CRIME=$crime CRIME_FILE=$file "$CKPTFS" mount "$(big)/ckpt" m -f "$@" 2>said &
+  pid=$!
+  wait_until is_mounted m
+  cmp -n 100 m/tensors/v "$(big)/v.bin" # it is served: all that follows is inside
+}
+told() { cat "/proc/$pid"/task/*/comm | grep '^errno'; }
+done_or_dead() { told >/dev/null || gone "$pid"; }
+commit_it() {
+  kill -USR2 "$pid"
+  wait_until done_or_dead
+}
+end_it() {
+  kill -TERM "$pid"
+  wait "$pid"
+  unmounted m
+}
+
+cases_forbidden_calls_kill() {
+  printf '%s\n' execve fork mmap_exec mprotect_exec socket_inet socket_unix_stream ptrace \
+    process_vm_readv kill tgkill_other mount umount unshare setns chroot chmod setuid bpf io_uring \
+    open_by_handle_at symlinkat ioctl_tty prctl setrlimit_other
+}
+test_forbidden_calls_kill() {
+  local rc=0
+  need_sandbox
+  # Without a sandbox the call is made, whatever comes of it: it is no call that kills anyhow.
+  serve_criminal "$1" "" -o sandbox=off
+  commit_it
+  told >/dev/null
+  end_it
+  serve_criminal "$1" "" -o sandbox=on
+  commit_it
+  wait "$pid" || rc=$?
+  is 159 $rc # 128 + SIGSYS
+}
+
+# A call that was invented after the filter is one that the kernel does not have: ENOSYS is 38.
+test_later_calls_are_unknown() {
+  need_sandbox
+  serve_criminal later_call "" -o sandbox=on
+  commit_it
+  is "errno 38" "$(told)"
+  end_it
+}
+
+test_all_threads_are_in_it() {
+  need_sandbox
+  mount_at m "$(big)/ckpt" -o sandbox=on,threads=8,io=direct
+  for ((i = 0; i < 8; i++)); do
+    cat m/tensors/w >/dev/null &
+  done
+  wait
+  pid=$(daemon_of m)
+  (($(find "/proc/$pid/task" -mindepth 1 -maxdepth 1 | wc -l) > 2))
+  is 1 "$(threads_say "$pid" NoNewPrivs)"
+  is 2 "$(threads_say "$pid" Seccomp)"
+}
+
+# CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_LEASE.
+test_root_keeps_three_capabilities() {
+  need_sandbox
+  [[ $EUID == 0 ]] || skip "not root"
+  mount_at m "$(big)/ckpt" -o io=direct
+  pid=$(daemon_of m)
+  is 000000001000000c "$(threads_say "$pid" CapEff)"
+  is 000000001000000c "$(threads_say "$pid" CapPrm)"
+  is 0000000000000000 "$(threads_say "$pid" CapInh)"
+  is 0000000000000000 "$(threads_say "$pid" CapBnd)"
+  is 0000000000000000 "$(threads_say "$pid" CapAmb)"
+}
+
+# What the three are for: bytes of a file of others come out of the page cache without a copy.
+test_files_of_others_are_read_by_root() {
+  need_sandbox
+  [[ $EUID == 0 ]] || skip "not root"
+  big_copy c
+  chown -R 65534:65534 c
+  chmod 400 c/* c/.metadata
+  chmod 500 c
+  cat c/*.distcp >/dev/null
+  mount_at m c -o sandbox=on
+  cmp m/tensors/w "$(big)/w.bin"
+  (($(jq_number m '.mapped_bytes') > 0)) || fail "nothing was mapped"
+}
+jq_number() { python3 -c 'import json, sys
+def find(o, k):
+    for key, v in o.items():
+        if key == k: return v
+        if isinstance(v, dict) and (r := find(v, k)) is not None: return r
+print(find(json.load(open(sys.argv[1] + "/.ckptfs/stats.json")), sys.argv[2].strip(".")))' "$@"; }
+
+# CRIME FILE WHAT: as seen from the sandbox. EACCES is 13.
+test_files_elsewhere_are_out_of_reach() {
+  local crime file
+  need_sandbox
+  has_landlock || skip "this kernel has no Landlock"
+  echo secret >secret
+  while read -r crime file; do
+    serve_criminal "$crime" "$file" -o sandbox=on
+    commit_it
+    is "errno 13" "$(told)"
+    end_it
+    [[ $(cat secret) == secret && ! -e made ]]
+  done <<END
+read_file $T/secret
+write_file $T/secret
+truncate_file $T/secret
+remove_file $T/secret
+make_file $T/made
+read_file /etc/passwd
+make_file $(big)/ckpt/made
+remove_file $(big)/ckpt/.metadata
+write_file $(big)/ckpt/.metadata
+END
+  [[ -s $(big)/ckpt/.metadata && ! -e $(big)/ckpt/made ]]
+  # And those that it has a use for are not.
+  serve_criminal read_file "$(big)/ckpt/.metadata" -o sandbox=on
+  commit_it
+  is "errno 0" "$(told)"
+  end_it
+}
+
+test_sandbox_can_be_off() {
+  mount_at m "$(big)/ckpt" -o sandbox=off
+  pid=$(daemon_of m)
+  is 0 "$(threads_say "$pid" NoNewPrivs)"
+  is 0 "$(threads_say "$pid" Seccomp)"
+  is "" "$(pgrep -P "$pid" | xargs)"
+  mkdir n
+  refused "option 'sandbox': 'maybe'" ckptfs mount "$(big)/ckpt" n -o sandbox=maybe
+}
+
+# ---- what opens files late ----
+
+test_run_of_a_new_user_gets_its_indexes() {
+  mkdir run
+  cp -r "$(big)/ckpt" run/step-1
+  [[ ! -e $XDG_CACHE_HOME ]]
+  mount_at m run
+  cmp -n 1000 m/step-1/tensors/v "$(big)/v.bin"
+  ls "$XDG_CACHE_HOME"/ckptfs/step-1-*.sqlite
+}
+
+test_run_reads_the_files_of_its_options() {
+  mkdir run elsewhere assets
+  cp -r "$(big)/ckpt" run/step-1
+  echo 's/^w$/model.w/' >rules
+  printf 'mesh tp=2\n* tp:0\n' >tp.txt
+  echo '{"a": 1}' >elsewhere/blob
+  ln -s ../elsewhere/blob assets/config.json
+  mount_at m run -o rename=rules,layout=tp.txt,assets=assets
+  cmp m/step-1/tensors/model.w "$(big)/w.bin"
+  cmp m/step-1/hf/config.json elsewhere/blob
+  ls m/step-1/ranks/00001/tensors/w
+}
+
+test_assets_outside_are_read() {
+  mkdir elsewhere assets up
+  echo '{"a": 1}' >elsewhere/blob
+  echo '{"b": 2}' >up/config.json
+  ln -s ../elsewhere/blob assets/config.json
+  cp -r "$(big)/ckpt" up/c
+  mount_at m up/c -o assets=assets
+  cmp m/hf/config.json elsewhere/blob
+  ckptfs umount m
+  ckptfs mount up/c m
+  cmp m/hf/config.json up/config.json
+}
+
+test_single_file_is_served() {
+  local file name
+  need_fixture torchsave_zip
+  file=$(fixture torchsave_zip)/ckpt/model.pt
+  mount_at m "$file"
+  for name in m/tensors/*; do
+    ckptfs cat "$file" "${name#m/}" | cmp - "$name"
+  done
+}
+
+# ---- the end ----
+
+umounter_of() { pgrep -P "$1" -x ckptfs-umount; }
+
+test_helper_goes_with_the_daemon() {
+  local helper
+  need_sandbox
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  helper=$(umounter_of "$pid")
+  is "0 1 2" "$(entries "/proc/$helper/fd" | tr ' ' '\n' | sort -n | xargs)"
+  kill -TERM "$helper" # as systemd does it, to all at once
+  kill -TERM "$pid"
+  wait_until gone "$pid"
+  wait_until gone "$helper"
+  unmounted m
+  # A daemon that is killed leaves a dead mount, and no helper.
+  ckptfs mount "$(big)/ckpt" m
+  pid=$(daemon_of m)
+  helper=$(umounter_of "$pid")
+  kill -9 "$pid"
+  wait_until gone "$helper"
+  is_mounted m
+  ckptfs umount m
+}
+
+# Somebody has unmounted and mounted something else there: that stays.
+test_nothing_else_is_unmounted() {
+  need_sandbox
+  [[ $EUID == 0 ]] || skip "not root"
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  exec 4<m/tensors/v # the daemon lives on
+  umount -l m
+  mount -t tmpfs none m
+  exec 4<&-
+  wait_until gone "$pid"
+  is tmpfs "$(findmnt -no FSTYPE m)"
+  umount m
+}
+
+test_without_its_helper_the_daemon_ends() {
+  need_sandbox
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  kill -9 "$(umounter_of "$pid")"
+  kill -TERM "$pid"
+  wait_until gone "$pid"
+  ckptfs umount m
+}
+
+# No capability, and fusermount3 is setuid, which the daemon has given up.
+test_unprivileged_daemon_unmounts_at_sigterm() {
+  need_sandbox
+  [[ $EUID == 0 ]] || skip "not root"
+  unshare -m true 2>/dev/null || skip "no mount namespaces"
+  mkdir m cache
+  cp -r "$(big)/ckpt" c
+  chmod 755 "$SCRATCH" "$T"
+  chown 65534:65534 m cache
+  mknod -m 666 fuse c 10 229
+  cat >steps <<'END'
+    mount --bind fuse /dev/fuse
+    setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_CACHE_HOME=$T/cache \
+      "$CKPTFS" mount c m -o sandbox=on
+    pid=$(pgrep -n -x -u 65534 ckptfs)
+    grep -x $'NoNewPrivs:\t1' "/proc/$pid/status"
+    grep -x $'Seccomp:\t2' "/proc/$pid/status"
+    setpriv --reuid=65534 --regid=65534 --clear-groups cmp -n 1000 m/tensors/v "$1"
+    kill "$pid"
+    while [[ -e /proc/$pid/exe ]]; do sleep 0.05; done
+    ! grep " $T/m " /proc/self/mountinfo
+END
+  timeout 20 unshare -m bash -eux steps "$(big)/v.bin"
+}
+
+# ---- others ----
+
+test_other_users_may_look_only_when_asked() {
+  [[ $EUID == 0 ]] || skip "not root"
+  local as="setpriv --reuid=65534 --regid=65534 --clear-groups"
+  cp -r "$(big)/ckpt" c
+  chmod 755 "$SCRATCH" "$T"
+  mount_at m c
+  if $as ls m >/dev/null 2>&1; then fail "listed"; fi
+  if $as cat m/tensors/v >/dev/null 2>&1; then fail "read"; fi
+  ckptfs umount m
+  ckptfs mount c m -o allow_other
+  $as cmp -n 1000 m/tensors/v "$(big)/v.bin"
+  if $as test -w m/tensors/v; then fail "writable"; fi
+}
+
+run_suite "$@"

@@ -1,0 +1,265 @@
+#!/bin/bash
+# Who wrote the checkpoint, or what an option names, means harm (hostile.py). The README's threat
+# model says which test stands for which line of it.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+hostile() { python3 "$HERE/hostile.py" "$@"; }
+
+# bounded MIB COMMAND...: with that much address space, and more CPU time than linear work takes by far.
+bounded() {
+  local mib=$1
+  shift
+  (
+    ulimit -t 20
+    [[ ${VARIANT:-release} != release ]] || ulimit -v $((mib << 10))
+    exec "$@"
+  )
+}
+
+# KIND N, MiB, exit status of `info`, a word of what is said.
+cases_metadata_is_answered_within_bounds() {
+  local scale=1
+  [[ ${VARIANT:-release} == release ]] || scale=10
+  sed "s/ *#.*//" <<END
+colliding_paths $((150000 / scale)) 250 0 is.missing
+overlapping_chunks $((20000 / scale)) 200 0 cannot.be.opened
+crossing_chunks $((10000 / scale)) 200 0 cannot.be.opened
+empty_chunks $((10000000 / scale)) 2000 0 complete.*yes
+same_chunk $((10000000 / scale)) 2000 0 is.missing
+doubling $((1000000 / scale)) 200 0 stored.nowhere
+deep $((2000000 / scale)) 1000 0 stored.nowhere
+deep_marks $((2000000 / scale)) 1000 2 STOP.without.a.value
+memo $((2000000 / scale)) 200 0 stored.nowhere
+far_memo 4294967295 100 2 memo.entry.4294967295
+text_that_is_not_there 4294967299 100 2 ends.in.the.middle
+text_that_is_not_there 9223372036854775807 100 2 ends.in.the.middle
+text_that_is_not_there 18446744073709551615 100 2 .
+huge_int $((50000000 / scale)) 100 0 stored.nowhere
+huge_int 2147483647 100 2 .
+digits $((10000000 / scale)) 100 2 opcode.0x49
+huge_shape 2 100 2 larger.than.2.63
+huge_shape 64 100 2 larger.than.2.63
+huge_shape 65 100 2 at.most.64
+far_item 4611686018427387904 100 2 below.2.63
+far_item 2305843009213693952 100 0 items.in.it.reach
+colliding_names 1000 100 2 is.not.UTF-8
+END
+}
+test_metadata_is_answered_within_bounds() {
+  local kind=$1 n=$2 mib=$3 wanted=$4 word=$5 rc=0
+  case $kind-$n in
+    huge_int-2147483647) # its bytes are not there
+      hostile huge_int 8 c
+      python3 -c 'import sys
+s = open(sys.argv[1], "rb").read()
+open(sys.argv[1], "wb").write(s.replace(b"\x8b\x08\0\0\0", b"\x8b\xff\xff\xff\x7f"))' c/.metadata
+      ;;
+    *) hostile "$kind" "$n" c ;;
+  esac
+  bounded "$mib" "$CKPTFS" info --index=:memory: --allow-missing c >out 2>&1 || rc=$?
+  is "$wanted" "$rc"
+  LC_ALL=C grep -qE -- "$word" out || fail "$(head -c 1000 out)"
+}
+
+# ---- items ----
+
+test_bombs_do_not_go_off() {
+  hostile zstd_bomb 5000000000 z
+  hostile zstd_window 31 w
+  hostile zip_bomb 100000000 d
+  # 160 KB that are five GB: no object that large. Decoded as it is read, in little memory.
+  [[ ${VARIANT:-release} != release ]] || # sanitizers look at each of the four GiB
+    refused "decodes to more than 4 GiB" bounded 400 "$CKPTFS" cat --index=:memory: z objects/o
+  refused "too much memory" bounded 200 "$CKPTFS" cat --index=:memory: w objects/o
+  refused "compressed" bounded 200 "$CKPTFS" cat --index=:memory: d tensors/w
+}
+
+test_bombs_leave_a_mount_alone() {
+  mkdir run
+  hostile zstd_window 31 run/a
+  hostile zip_bomb 100000000 run/b
+  cp -r "$(big)/ckpt" run/c
+  mount_at m run
+  try_eio cat m/a/objects/o
+  try_eio cat m/b/tensors/w
+  cmp m/c/tensors/v "$(big)/v.bin"
+}
+
+# ---- paths ----
+
+test_paths_stay_inside() {
+  echo 'a secret' >secret
+  hostile absolute_path 0 a
+  refused "absolute path" ckptfs info a
+  hostile parent_path 0 p
+  mkdir p/a
+  refused "leaves or restates" ckptfs info p
+  hostile link_path 0 l
+  ln -s ../secret l/link
+  status_of 0 ckptfs info --allow-missing l
+  grep -q "not a regular file of the checkpoint\|Too many levels\|Invalid cross-device" out || fail "$(cat out)"
+  refused . ckptfs cat --allow-missing l tensors/w
+}
+
+# A directory of the checkpoint becomes a link to another one with a file of the same name and size, and
+# back, all the time: right bytes or an error, never those of the other.
+test_paths_stay_inside_while_they_change() {
+  local i n=40
+  [[ ${VARIANT:-release} == release ]] || n=10 # starting takes longer
+  make_dcp c w 64x64 1x1
+  mkdir c/sub outside
+  mv c/__w_0.distcp c/sub/f
+  python3 - <<'END'
+s = open("c/.metadata", "rb").read()
+old, new = b"__w_0.distcp", b"sub/////////f"[:3] + b"/" + b"f"
+i = s.index(old)
+assert s[i - 2] == 0x8c and s[i - 1] == len(old)  # SHORT_BINUNICODE, in a frame
+frame = s.index(b"\x95") + 1
+size = int.from_bytes(s[frame : frame + 8], "little") - len(old) + len(new)
+s = s[:frame] + size.to_bytes(8, "little") + s[frame + 8 : i - 1] + bytes([len(new)]) + new + s[i + len(old) :]
+open("c/.metadata", "wb").write(s)
+f = open("c/sub/f", "rb").read()
+data = open("c.w.bin", "rb").read()
+assert data in f
+open("outside/f", "wb").write(f.replace(data, b"\x53" * len(data)))
+END
+  touch -r c/sub/f outside/f
+  ckptfs cat c tensors/w | cmp - c.w.bin
+  python3 -c 'import os
+while not os.path.exists("stop"):
+    os.rename("c/sub", "c/away")
+    os.symlink("../outside", "c/sub")
+    os.remove("c/sub")
+    os.rename("c/away", "c/sub")' &
+  for ((i = 0; i < n; i++)); do
+    ckptfs cat c tensors/w >got 2>said || continue
+    cmp got c.w.bin
+  done
+  touch stop
+  wait
+  ckptfs cat c tensors/w | cmp - c.w.bin
+}
+
+# What a run calls its latest is one of its own checkpoints or nothing.
+cases_latest_stays_inside() { printf '%s\n' /etc ../outside step-1/../../outside . ''; }
+test_latest_stays_inside() {
+  mkdir run outside
+  cp -r "$(big)/ckpt" run/step-1
+  cp -r "$(big)/ckpt" outside/step-9
+  printf '%s' "${1:-}" >run/latest
+  mount_at m run
+  is step-1 "$(readlink m/latest)"
+  ckptfs umount m
+  rm run/latest
+  [[ -z ${1:-} ]] || ln -s "$1" run/latest
+  ckptfs mount run m
+  is step-1 "$(readlink m/latest)"
+}
+
+# ---- names ----
+
+# Bytes that a terminal acts on: C0 but newline, DEL, C1, marks that turn text round.
+harmless() {
+  if LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]' "$@"; then
+    fail "$(LC_ALL=C cat -v "$@")"
+  fi
+}
+
+test_names_do_nothing_to_a_terminal() {
+  local c name
+  hostile escapes 0 c
+  for c in ls 'ls -l' info check 'ls --json' 'info --json' 'check --json'; do
+    # shellcheck disable=SC2086 # words
+    ckptfs $c c >out 2>err || true
+    harmless out err
+    [[ -s out ]]
+  done
+  for name in $'\e[2J\e]0;owned\a' $'\xc2\x9b31m' $'\u202egnp.exe' $'a\nb\rc' $'\x9b'; do
+    ckptfs info c "$name" >out 2>err || true
+    harmless out err
+    refused . ckptfs cat c "objects/$name"
+    harmless err
+    ckptfs diff c "$(big)/ckpt" >out 2>err || true
+    harmless out err
+    refused . ckptfs info "$name"
+    harmless err
+  done
+}
+
+test_names_are_the_same_in_json() {
+  hostile escapes 0 c
+  ckptfs ls --json c >ls.json
+  ckptfs info --json c >info.json
+  python3 - <<'END'
+import json
+json.load(open("info.json"))
+names = {t["fqn"] for t in json.load(open("ls.json"))}
+assert {"\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\nb\rc", '"}], "x": [{"', "\\u0000\\", "..", ""} <= names, names
+END
+}
+
+# No name is a path, as a file of the mount or of what is exported.
+test_names_are_no_paths() {
+  hostile escapes 0 c
+  mount_at m c
+  is 15 "$(find m/tensors -type f | wc -l)"
+  harmless <(find m/tensors -type f -name '[!%]*' -printf '%f\n' | grep -v $'\xc2\x9b\|\xe2')
+  mkdir -p a/b
+  ckptfs export c tensors a/b/out
+  is 15 "$(find a -type f | wc -l)"
+  is "b" "$(entries a)"
+  is "out" "$(entries a/b)"
+}
+
+# ---- who writes what options name ----
+
+test_option_files_are_bounded() {
+  local f
+  cp -r "$(big)/ckpt" c
+  echo 's/((((a{255}){255}){255}){255})/x/' >too_large
+  refused "too large" bounded 300 "$CKPTFS" ls c --rename=too_large
+  echo 's/(((((a*)*)*)*)*)b/x/' >stars
+  bounded 300 "$CKPTFS" ls c --rename=stars >out 2>&1
+  printf 'mesh dp=4294967296 tp=4294967295\n* dp:0\n' >mesh
+  refused "more than" bounded 300 "$CKPTFS" ls c --layout=mesh
+  printf 'mesh dp=1000000\n* dp:0\n' >large
+  bounded 300 "$CKPTFS" cat c ranks/00001/tensors/w --layout=large >out
+  for f in /dev/zero /dev/null; do
+    bounded 300 "$CKPTFS" ls c --rename=$f >out 2>&1 || true
+    bounded 300 "$CKPTFS" ls c --layout=$f >out 2>&1 || true
+    bounded 300 "$CKPTFS" ls c --recipe=$f >out 2>&1 || true
+  done
+}
+
+# ---- other local users ----
+
+test_cache_of_somebody_else_is_not_used() {
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir -p "$XDG_CACHE_HOME/ckptfs"
+  chown 65534:65534 "$XDG_CACHE_HOME/ckptfs"
+  is :memory: "$(ckptfs index --print "$(big)/ckpt")"
+  mount_at m "$(big)/ckpt"
+  cmp -n 100 m/tensors/v "$(big)/v.bin"
+  is "" "$(entries "$XDG_CACHE_HOME/ckptfs")"
+}
+
+# An index beside a checkpoint in a directory of theirs is built again in the cache: not through a link
+# that they have put there, and without waiting for a lock that they hold.
+test_links_and_locks_of_others_beside_a_checkpoint_do_nothing() {
+  cp -r "$(big)/ckpt" c
+  ckptfs index c --index=c/.ckptfs-index.sqlite >/dev/null
+  touch c/.metadata
+  printf '\n' >>c/.metadata # stale
+  echo precious >victim
+  ln -s ../victim c/.ckptfs-index.sqlite.tmp
+  : >c/.ckptfs-index.sqlite.lock
+  exec 5<c/.ckptfs-index.sqlite.lock
+  flock 5
+  chmod 777 c
+  timeout 20 "$CKPTFS" index c >/dev/null
+  [[ $(ckptfs index --print c) == "$XDG_CACHE_HOME"/* ]]
+  is precious "$(cat victim)"
+}
+
+run_suite "$@"
