@@ -25,6 +25,7 @@ struct handle {
 	struct handle *prev, *next;
 	_Atomic unsigned users;
 	bool direct; /* reads come as their reader makes them */
+	bool begun;  /* passthrough_end is due */
 	_Atomic unsigned small_reads;
 	_Atomic uint64_t bad_off; /* where the last read failed, and how often there in a row */
 	_Atomic unsigned bad_times;

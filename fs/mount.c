@@ -15,8 +15,10 @@
 #include "capture.h"
 #include "cmd.h"
 #include "mounts.h"
+#include "negotiate.h"
 #include "ops.h"
 #include "options.h"
+#include "passthrough.h"
 #include "sandbox.h"
 #include "stats.h"
 #include "unmounter.h"
@@ -132,9 +134,9 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 
 	(void)vsnprintf(line, sizeof(line), fmt, ap);
 	line[strcspn(line, "\n")] = 0;
-	log_msg(level <= FUSE_LOG_ERR	    ? LOG_LEVEL_ERROR
-		: level == FUSE_LOG_WARNING ? LOG_LEVEL_WARN
-					    : LOG_LEVEL_DEBUG,
+	log_msg(level <= FUSE_LOG_ERR	 ? LOG_LEVEL_ERROR
+		: level <= FUSE_LOG_INFO ? LOG_LEVEL_WARN /* io_uring fails to start */
+					 : LOG_LEVEL_DEBUG,
 		"%s", line);
 }
 
@@ -213,6 +215,7 @@ static int new_session(struct mount *m, struct err *e)
 	 * would say that files can be executed. */
 	add_flag(&list, true, "default_permissions", &failed);
 	add_flag(&list, o->auto_unmount, "auto_unmount", &failed);
+	add_flag(&list, o->io_uring && negotiate_has_uring(), "io_uring", &failed);
 	add_flag(&list, o->nosuid, "nosuid", &failed);
 	add_flag(&list, o->nodev, "nodev", &failed);
 	add_flag(&list, o->noexec, "noexec", &failed);
@@ -244,7 +247,10 @@ static int do_mount(struct mount *m, struct err *e)
 	if (rc)
 		return err_set(e, EIO, "mount '%s': %s", m->target, *line ? line : "refused");
 	m->mounted = true;
-	rc = fs_start(m->session);
+	if (m->opts->io_uring && negotiate_no_uring())
+		log_msg(LOG_LEVEL_WARN, "warning: no io_uring, but /dev/fuse: %s",
+			negotiate_no_uring());
+	rc = fs_start(m->fs, m->session);
 	if (rc)
 		return err_sys(e, -rc, "mount '%s'", m->target);
 	if (mounts_find(m->target, &m->found, e))
@@ -311,10 +317,11 @@ static int draw_limits(struct mount *m, struct err *e)
 
 static int confine(struct mount *m, struct err *e)
 {
+	bool backing = m->io == FS_IO_AUTO && !ckpt_is_run(m->ckpt) && passthrough_allowed();
 	struct err missing;
 
 	m->confined = true;
-	if (!sandbox_enter(&m->rules, false, &missing)) {
+	if (!sandbox_enter(&m->rules, backing, &missing)) {
 		sandbox_release(&m->rules);
 		return 0;
 	}

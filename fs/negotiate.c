@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "negotiate.h"
 
-#ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
+#include <stdio.h>
+
+/* ---- flags ---- */
+
+#ifdef FUSE_CAP_PASSTHROUGH
 
 int negotiate_start(struct fuse_session *session, struct negotiation *(*get)(void *userdata))
 {
@@ -12,8 +16,11 @@ int negotiate_start(struct fuse_session *session, struct negotiation *(*get)(voi
 
 void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
 {
-	n->offered = n->granted = conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
-	conn->want |= conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
+	n->allow_mmap = conn->capable & FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
+	n->passthrough = n->passthrough && conn->capable & FUSE_CAP_PASSTHROUGH;
+	conn->want |= (n->allow_mmap ? FUSE_CAP_DIRECT_IO_ALLOW_MMAP : 0u) |
+		      (n->passthrough ? FUSE_CAP_PASSTHROUGH : 0u);
+	conn->max_backing_stack_depth = FUSE_BACKING_STACKED_UNDER;
 }
 
 #else
@@ -21,12 +28,15 @@ void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
 #include <linux/fuse.h>
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Bit 36 of the flags, whose upper half is flags2. */
-#define ALLOW_MMAP ((uint32_t)1 << (36 - 32))
+/* Bits 36 and 37 of the flags, whose upper half is flags2; the word behind it is max_stack_depth. */
+#define ALLOW_MMAP	((uint32_t)1 << (36 - 32))
+#define PASSTHROUGH	((uint32_t)1 << (37 - 32))
+#define STACK_DEPTH_POS (offsetof(struct fuse_init_out, flags2) + sizeof(uint32_t))
 
 static struct negotiation *(*negotiation_of)(void *userdata);
 
@@ -39,23 +49,23 @@ static ssize_t read_request(int fd, void *buf, size_t cap, void *userdata)
 
 	if (got >= (ssize_t)(sizeof(*head) + sizeof(*in)) && head->opcode == FUSE_INIT) {
 		n->unique = head->unique;
-		n->offered = in->flags & FUSE_INIT_EXT && in->flags2 & ALLOW_MMAP;
+		n->flags2 = in->flags & FUSE_INIT_EXT ? in->flags2 & (ALLOW_MMAP | PASSTHROUGH) : 0;
 	}
 	return got;
 }
 
-static ssize_t write_init(int fd, const struct iovec *iov, struct negotiation *n)
+static ssize_t write_init(int fd, const struct iovec *iov, const struct negotiation *n)
 {
+	static const uint32_t stack_depth = 1; /* backing files are on no stacked file system */
 	struct fuse_init_out out;
 	struct iovec both[2] = { iov[0], { &out, sizeof(out) } };
-	ssize_t rc;
 
 	memcpy(&out, iov[1].iov_base, sizeof(out));
 	out.flags |= FUSE_INIT_EXT;
-	out.flags2 |= ALLOW_MMAP;
-	rc = writev(fd, both, 2);
-	n->granted = rc >= 0;
-	return rc;
+	out.flags2 |= n->flags2;
+	if (n->flags2 & PASSTHROUGH)
+		memcpy((char *)&out + STACK_DEPTH_POS, &stack_depth, sizeof(stack_depth));
+	return writev(fd, both, 2);
 }
 
 static ssize_t write_reply(int fd, struct iovec *iov, int count, void *userdata)
@@ -65,7 +75,7 @@ static ssize_t write_reply(int fd, struct iovec *iov, int count, void *userdata)
 
 	if (n->unique && head->unique == n->unique) {
 		n->unique = 0;
-		if (n->offered && !head->error && count == 2 &&
+		if (n->flags2 && !head->error && count == 2 &&
 		    iov[1].iov_len == sizeof(struct fuse_init_out))
 			return write_init(fd, iov, n);
 	}
@@ -82,8 +92,61 @@ int negotiate_start(struct fuse_session *session, struct negotiation *(*get)(voi
 
 void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
 {
-	(void)n;
 	(void)conn;
+	if (!n->passthrough)
+		n->flags2 &= ~PASSTHROUGH;
+	n->passthrough = n->flags2 & PASSTHROUGH;
+	n->allow_mmap = n->flags2 & ALLOW_MMAP;
+}
+
+#endif
+
+/* ---- io_uring ---- */
+
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+
+bool negotiate_has_uring(void)
+{
+	return true;
+}
+
+const char *negotiate_no_uring(void)
+{
+	FILE *f = fopen("/sys/module/fuse/parameters/enable_uring", "re");
+	int c = f ? fgetc(f) : 'N';
+
+	if (f)
+		(void)fclose(f);
+	return c == 'Y' ? NULL
+	       : f	? "the kernel has it off; to turn it on, write Y to "
+			  "/sys/module/fuse/parameters/enable_uring"
+			: "the kernel has none, which takes Linux 6.14";
+}
+
+char *negotiate_payload(fuse_req_t req)
+{
+	char *payload;
+	size_t size;
+
+	return fuse_req_get_payload(req, &payload, &size, NULL) ? NULL : payload;
+}
+
+#else
+
+bool negotiate_has_uring(void)
+{
+	return false;
+}
+
+const char *negotiate_no_uring(void)
+{
+	return "the libfuse that this program was built with has none, which takes 3.18";
+}
+
+char *negotiate_payload(fuse_req_t req)
+{
+	(void)req;
+	return NULL;
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "handle.h"
 #include "negotiate.h"
+#include "passthrough.h"
 #include "reply.h"
 #include "stats.h"
 
@@ -38,6 +39,7 @@ struct fs {
 	atomic_flag opened;
 	struct handles handles;
 	struct negotiation negotiation;
+	struct passthrough passthrough;
 	_Atomic ckpt_node small[SMALL_NODES]; /* read in small pieces; by number */
 };
 
@@ -71,6 +73,8 @@ struct fs *fs_new(const struct fs_config *config)
 	}
 	atomic_flag_clear(&fs->opened);
 	handles_init(&fs->handles);
+	passthrough_init(&fs->passthrough, config->stats);
+	fs->negotiation.passthrough = config->io == FS_IO_AUTO && passthrough_allowed();
 	return fs;
 }
 
@@ -81,8 +85,9 @@ static struct negotiation *negotiation_of(void *userdata)
 	return &fs->negotiation;
 }
 
-int fs_start(struct fuse_session *session)
+int fs_start(struct fs *fs, struct fuse_session *session)
 {
+	fs->passthrough.fd = fuse_session_fd(session);
 	return negotiate_start(session, negotiation_of);
 }
 
@@ -90,6 +95,7 @@ void fs_free(struct fs *fs)
 {
 	if (!fs)
 		return;
+	passthrough_release(&fs->passthrough);
 	handles_release(&fs->handles);
 	free_buffer(pthread_getspecific(fs->buffer));
 	(void)pthread_key_delete(fs->buffer);
@@ -255,6 +261,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	/* Splicing replies costs more than copying them (pipe set-up for every 4 KiB page). */
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 	negotiate_init(&fs->negotiation, conn);
+	stats_set_passthrough(fs->config.stats, fs->negotiation.passthrough);
 	conn->max_background = 64;
 	conn->congestion_threshold = 48;
 	if (fs->config.ready)
@@ -342,7 +349,7 @@ static bool is_direct(struct fs *fs, const struct handle *h, ckpt_node node)
 	if (fs->config.io != FS_IO_AUTO)
 		return fs->config.io == FS_IO_DIRECT;
 	/* Else mapping it would be refused. */
-	return fs->negotiation.granted && ckpt_file_size(h->file) >= DIRECT_SIZE &&
+	return fs->negotiation.allow_mmap && ckpt_file_size(h->file) >= DIRECT_SIZE &&
 	       ckpt_file_is_plain(h->file) && fs->small[node % SMALL_NODES] != node;
 }
 
@@ -353,13 +360,50 @@ static void count_small(struct fs *fs, struct handle *h, ckpt_node node, size_t 
 		fs->small[node % SMALL_NODES] = node;
 }
 
+static void close_handle(struct fs *fs, struct handle *h, ckpt_node node)
+{
+	struct handle *first = h->begun ? passthrough_end(&fs->passthrough, node) : NULL;
+	struct err why = { 0 };
+
+	if (first) {
+		if (ckpt_file_written(first->file, &why))
+			reply_log(fs->failures, &(struct failure){ "reads of", node, 0, 0 }, &why);
+		handle_put(&fs->handles, first);
+	}
+	stats_open_files(fs->config.stats, -1);
+	handle_put(&fs->handles, h);
+}
+
+/* How the kernel is to treat the file. -ENOENT: nobody has it open. */
+static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct fuse_file_info *fi)
+{
+	struct fs *fs = fs_of(req);
+	struct ckpt_stat st;
+	struct err e = { 0 };
+	bool changes = ckpt_type(fs->config.ckpt, node, &st, &e) || st.changes;
+	int backing = 0;
+
+	if (fs->negotiation.passthrough && !changes && ckpt_file_size(h->file) >= DIRECT_SIZE)
+		backing = passthrough_begin(&fs->passthrough, &fs->handles, h, node, &e);
+	if (backing < 0) {
+		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 }, &e);
+		return -ENOENT;
+	}
+	if (backing)
+		return passthrough_reply(req, h, backing);
+	fi->fh = (uintptr_t)h;
+	fi->keep_cache = !changes;
+	fi->direct_io = h->direct = changes || is_direct(fs, h, node);
+	fi->noflush = 1;
+	return fuse_reply_open(req, fi);
+}
+
 static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct handle *h = NULL;
 	struct ckpt_stat st;
 	struct err e = { 0 };
-	bool changes;
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
 		reply_error(req, EROFS);
@@ -375,16 +419,36 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 				      &e);
 		return;
 	}
-	fi->fh = (uintptr_t)h;
-	changes = ckpt_type(fs->config.ckpt, node, &st, &e) || st.changes;
-	fi->keep_cache = !changes;
-	fi->direct_io = h->direct = changes || is_direct(fs, h, node);
-	fi->noflush = 1;
 	stats_open_files(fs->config.stats, 1);
-	if (fuse_reply_open(req, fi) == -ENOENT) { /* interrupted: there will be no release */
-		stats_open_files(fs->config.stats, -1);
-		handle_put(&fs->handles, h);
+	if (reply_open(req, h, node, fi) == -ENOENT) /* interrupted: there will be no release */
+		close_handle(fs, h, node);
+}
+
+/* Answer with bytes [off, off+len), which the file has; or fail, without an answer. */
+static int serve(fuse_req_t req, struct handle *h, size_t len, uint64_t off, struct err *e)
+{
+	struct fs *fs = fs_of(req);
+	char *payload = negotiate_payload(req);
+	struct buffer *b = payload ? NULL : thread_buffer(fs, len);
+	const struct iovec *iov;
+	int n;
+
+	/* Mapped pages are for a system call, which copes when they vanish; libfuse would copy them. */
+	if (payload) {
+		if (ckpt_file_read(h->file, payload, len, off, e) < 0)
+			return -e->code;
+		stats_served(fs->config.stats, len);
+		(void)fuse_reply_buf(req, payload, len);
+		return 0;
 	}
+	if (!b)
+		return err_sys(e, ENOMEM, "read");
+	if (ckpt_file_gather(h->file, b->data, len, off, b->parts, &iov, &n, e) < 0)
+		return -e->code;
+	stats_served(fs->config.stats, len);
+	(void)fuse_reply_iov(req, iov, n);
+	ckpt_parts_release(b->parts);
+	return 0;
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
@@ -395,21 +459,13 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 	uint64_t off = (uint64_t)at, end = ckpt_file_size(h->file);
 	size_t len = off < end ? (size_t)min_u64(size, end - off) : 0;
 	const struct failure what = { "read", node, off, len };
-	struct buffer *b = thread_buffer(fs, len);
-	const struct iovec *iov;
 	struct err e = { 0 };
-	int n;
 
 	count_small(fs, h, node, size);
-	if (!b) {
-		reply_error(req, ENOMEM);
-	} else if (ckpt_file_gather(h->file, b->data, len, off, b->parts, &iov, &n, &e) < 0) {
+	if (serve(req, h, len, off, &e)) {
 		handle_failed(h, off);
 		reply_failure(req, fs->failures, &what, &e);
 	} else {
-		stats_served(fs->config.stats, len);
-		(void)fuse_reply_iov(req, iov, n);
-		ckpt_parts_release(b->parts);
 		ckpt_file_ahead(h->file);
 	}
 	handle_put(&fs->handles, h);
@@ -417,9 +473,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 
 static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
-	(void)node;
-	handle_put(&fs_of(req)->handles, handle_of(fi));
-	stats_open_files(fs_stats(req), -1);
+	close_handle(fs_of(req), handle_of(fi), node);
 	(void)fuse_reply_err(req, 0);
 }
 

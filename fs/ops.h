@@ -48,7 +48,7 @@ struct fs_config {
 /* NULL: out of memory. */
 struct fs *fs_new(const struct fs_config *config);
 /* Of a session with fs_ops, between fuse_session_mount and the loop. 0 or -errno. */
-int fs_start(struct fuse_session *session);
+int fs_start(struct fs *fs, struct fuse_session *session);
 const struct fs_config *fs_config_of(const struct fs *fs);
 /* Of the file system that a request is for. */
 struct stats *fs_stats(fuse_req_t req);

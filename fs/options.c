@@ -65,6 +65,8 @@ static const struct word words[] = {
 	  "worker threads (four per CPU, 16 to 32)" },
 	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "MODE",
 	  "how files are read: auto, direct or cached" },
+	{ "io_uring", 0, FLAG, WORDS_MOUNT, AT(io_uring), NULL,
+	  "requests over io_uring, where libfuse and kernel have it" },
 	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "MODE",
 	  "what the daemon gives up: auto, on (or no mount) or off" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },

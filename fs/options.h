@@ -53,6 +53,7 @@ struct options {
 
 	uint64_t threads; /* 0: not given */
 	const char *io, *sandbox;
+	bool io_uring;
 	bool allow_other, allow_root, auto_unmount, nosuid, nodev, noexec;
 	const char *fsname, *subtype, *context;
 	bool has_uid, has_gid;

@@ -40,6 +40,9 @@ void reply_name_error(fuse_req_t req, int rc);
 void reply_failure(fuse_req_t req, struct failures *f, const struct failure *what,
 		   const struct err *e);
 
+/* That line alone. */
+void reply_log(struct failures *f, const struct failure *what, const struct err *e);
+
 /* "/tensors/NAME" of a node; for messages only, it looks through directories. */
 void reply_path(struct ckpt *c, ckpt_node node, char *ret, size_t cap);
 

@@ -20,7 +20,7 @@
  *
  *	sandbox_prepare(&s);
  *	sandbox_allow_read(&s, "/run/step-1000");
- *	sandbox_enter(&s, 0, &e);
+ *	sandbox_enter(&s, false, &e);
  *	...start threads, serve...
  *	sandbox_release(&s);
  *

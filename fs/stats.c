@@ -31,6 +31,7 @@ enum {
 	AT_REQUESTS,
 	AT_BYTES = AT_REQUESTS + N_STATS_REQUESTS,
 	AT_OPEN_FILES, /* modulo 2^64 it is one even where it is closed on another CPU */
+	AT_PASSED,
 	AT_LATENCY,
 	AT_ERRORS = AT_LATENCY + BUCKETS,
 	N_CELLS = AT_ERRORS + MAX_ERRNO + 1
@@ -40,6 +41,7 @@ struct stats {
 	struct stats_about about;
 	uint64_t start_ns;
 	struct counters *counters;
+	atomic_bool passthrough, uring;
 	pthread_mutex_t lock;
 	struct fuse_conn_info conn; /* this and below under the lock */
 	struct stats_reader *first;
@@ -120,6 +122,21 @@ void stats_read_done(struct stats *s, uint64_t start)
 void stats_open_files(struct stats *s, int by)
 {
 	counters_add(s->counters, AT_OPEN_FILES, (uint64_t)by);
+}
+
+void stats_passed(struct stats *s)
+{
+	counters_add(s->counters, AT_PASSED, 1);
+}
+
+void stats_set_passthrough(struct stats *s, bool on)
+{
+	s->passthrough = on;
+}
+
+void stats_set_uring(struct stats *s, bool on)
+{
+	s->uring = on;
 }
 
 void stats_negotiated(struct stats *s, const struct fuse_conn_info *conn)
@@ -256,10 +273,9 @@ static uint64_t number_in(const char *path, const char *key)
 	return at ? strtoull(at + strlen(key), NULL, 10) : 0;
 }
 
-static void put_flag(struct buf *b, const char *name, const struct fuse_conn_info *conn,
-		     unsigned flag)
+static void put_flag(struct buf *b, const char *name, bool on)
 {
-	buf_printf(b, ",\n    \"%s\": %s", name, conn->want & flag ? "true" : "false");
+	buf_printf(b, ",\n    \"%s\": %s", name, on ? "true" : "false");
 }
 
 static void put_negotiated(struct buf *b, struct stats *s)
@@ -284,14 +300,17 @@ static void put_negotiated(struct buf *b, struct stats *s)
 	buf_printf(b, ",\n    \"read_ahead_kb\": %" PRIu64, number_in(bdi, ""));
 	buf_printf(b, ",\n    \"max_background\": %u,\n    \"congestion_threshold\": %u",
 		   c.max_background, c.congestion_threshold);
-	put_flag(b, "async_read", &c, FUSE_CAP_ASYNC_READ);
-	put_flag(b, "async_dio", &c, FUSE_CAP_ASYNC_DIO);
-	put_flag(b, "readdirplus", &c, FUSE_CAP_READDIRPLUS);
-	put_flag(b, "parallel_dirops", &c, FUSE_CAP_PARALLEL_DIROPS);
-	put_flag(b, "splice_read", &c, FUSE_CAP_SPLICE_READ);
-	put_flag(b, "splice_write", &c, FUSE_CAP_SPLICE_WRITE);
-	put_flag(b, "splice_move", &c, FUSE_CAP_SPLICE_MOVE);
-	buf_printf(b, ",\n    \"clone_fd\": %s\n  }", s->about.clone_fd ? "true" : "false");
+	put_flag(b, "async_read", c.want & FUSE_CAP_ASYNC_READ);
+	put_flag(b, "async_dio", c.want & FUSE_CAP_ASYNC_DIO);
+	put_flag(b, "readdirplus", c.want & FUSE_CAP_READDIRPLUS);
+	put_flag(b, "parallel_dirops", c.want & FUSE_CAP_PARALLEL_DIROPS);
+	put_flag(b, "splice_read", c.want & FUSE_CAP_SPLICE_READ);
+	put_flag(b, "splice_write", c.want & FUSE_CAP_SPLICE_WRITE);
+	put_flag(b, "splice_move", c.want & FUSE_CAP_SPLICE_MOVE);
+	put_flag(b, "clone_fd", s->about.clone_fd);
+	put_flag(b, "passthrough", s->passthrough);
+	put_flag(b, "io_uring", s->uring);
+	buf_str(b, "\n  }");
 }
 
 static void put_process(struct buf *b, const struct stats *s)
@@ -319,8 +338,10 @@ static void put_text(struct buf *b, struct stats *s)
 	put_about(b, &s->about);
 	buf_printf(b, ",\n  \"uptime_seconds\": %" PRIu64 ".%03u", up / 1000000000,
 		   (unsigned)(up / 1000000 % 1000));
-	buf_printf(b, ",\n  \"open_files\": %" PRIu64 ",\n  \"served_bytes\": %" PRIu64,
-		   n[AT_OPEN_FILES], n[AT_BYTES]);
+	buf_printf(b,
+		   ",\n  \"open_files\": %" PRIu64 ",\n  \"passthrough_opens\": %" PRIu64
+		   ",\n  \"served_bytes\": %" PRIu64,
+		   n[AT_OPEN_FILES], n[AT_PASSED], n[AT_BYTES]);
 	put_requests(b, n);
 	put_errors(b, n);
 	put_latency(b, n);

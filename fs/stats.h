@@ -70,6 +70,12 @@ void stats_read_done(struct stats *s, uint64_t start);
 uint64_t stats_clock(void); /* ns */
 /* Files that readers have open: 1 or -1. */
 void stats_open_files(struct stats *s, int by);
+/* Such a file is read by the kernel itself (see passthrough.h): requests are not made for its reads. */
+void stats_passed(struct stats *s);
+/* Can there be such files? */
+void stats_set_passthrough(struct stats *s, bool on);
+/* Do requests come over io_uring? */
+void stats_set_uring(struct stats *s, bool on);
 /* What kernel and daemon have agreed on. */
 void stats_negotiated(struct stats *s, const struct fuse_conn_info *conn);
 

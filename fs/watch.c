@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "watch.h"
 
+#include "negotiate.h"
 #include "ops.h"
 #include "reply.h"
 #include "stats.h"
@@ -78,6 +79,7 @@ static void open_file(fuse_req_t req, struct fuse_file_info *fi)
 		reply_error(req, EROFS);
 		return;
 	}
+	stats_set_uring(fs_stats(req), negotiate_payload(req));
 	r = stats_open(fs_stats(req));
 	if (!r) {
 		reply_error(req, ENOMEM);

@@ -28,6 +28,7 @@
 	X(checkpointable) \
 	X(chunkmap) \
 	X(ckpt) \
+	X(ckpt_backing) \
 	X(ckpt_box) \
 	X(ckpt_data) \
 	X(ckpt_fault) \

@@ -273,6 +273,16 @@ CKPT_API int64_t ckpt_file_gather(struct ckpt_file *f, void *buf, size_t len, ui
 CKPT_API void ckpt_parts_release(struct ckpt_parts *parts);
 
 /*
+ * Are the bytes of the file those of one real file, all of them in their places and no others? Then 0
+ * and that one, unchanged since the checkpoint was opened, is open for reading at *ret_fd, which is
+ * the caller's; 1: no. Whoever reads from there reads what it holds by then. Not of a run, whose
+ * files change.
+ */
+CKPT_API int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct err *e);
+/* Has the file that this found been written to since? Then its name is in *why. */
+CKPT_API bool ckpt_file_written(const struct ckpt_file *f, struct err *why);
+
+/*
  * Extended attribute of a file of tensors/, npy/ or logical/: user.ckptfs.fqn .dtype .shape .chunks .files.
  * Returns the value's length (written as far as cap reaches), -ENODATA if there is none.
  */

@@ -62,6 +62,9 @@ struct ckpt_file {
 	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
 	 * consist of a hundred thousand. */
 	struct vreader *reader;
+	/* What ckpt_file_backing has found; NULL: nothing, or it was not asked. */
+	struct files *backing;
+	uint32_t backing_number;
 };
 
 /* In object_size, above all sizes: 0 was answered, because it could not be read; not asked for. */

@@ -68,6 +68,12 @@ int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each,
 		  struct err *e);
 
 /*
+ * Does byte i of the tensor lie, as it is shown, at off + i of one source file, for all i? Then 0 and
+ * *ret_file is that one; 1: no.
+ */
+int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct err *e);
+
+/*
  * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here), as opening
  * them would, many at a time: for whoever will read them later, one after another. What has been
  * looked into once is not looked into again.

@@ -165,6 +165,11 @@ bool files_fault(const struct files *f, uint32_t i, struct err *e)
 	return true;
 }
 
+const char *files_path(const struct files *f, uint32_t i)
+{
+	return f->sources[i].path;
+}
+
 uint64_t files_size(const struct files *f, uint32_t i)
 {
 	return f->v[i].size;
@@ -315,16 +320,43 @@ void files_trim(struct files *f, size_t keep)
 	} while (s.fd >= 0);
 }
 
-int files_check(struct files *f, uint32_t i, struct err *e)
+static bool looks_same(const struct file *x, const struct stat *st)
+{
+	return (uint64_t)st->st_size == x->size && io_mtime_ns(st) == x->mtime_ns;
+}
+
+static int check(const struct files *f, uint32_t i, int fd, struct err *e)
 {
 	const struct file *x = &f->v[i];
 	struct stat st;
 
-	if (fstat(x->fd, &st) || (uint64_t)st.st_size != x->size ||
-	    io_mtime_ns(&st) != x->mtime_ns || st.st_ino != x->inode)
+	if (fstat(fd, &st) || st.st_ino != x->inode || !looks_same(x, &st))
 		return err_set(e, EIO, "'%s' was changed after the checkpoint was opened",
 			       f->sources[i].path);
 	return 0;
+}
+
+int files_check(struct files *f, uint32_t i, struct err *e)
+{
+	return check(f, i, f->v[i].fd, e);
+}
+
+int files_open(struct files *f, uint32_t i, struct err *e)
+{
+	struct stat st;
+	autoclose int fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, e);
+
+	if (fd < 0)
+		return fd;
+	return check(f, i, fd, e) ? -e->code : steal_fd(&fd);
+}
+
+bool files_written(const struct files *f, uint32_t i)
+{
+	struct stat st;
+
+	return !fstatat(f->dirfd, f->sources[i].path, &st, 0) && st.st_ino == f->v[i].inode &&
+	       !looks_same(&f->v[i], &st);
 }
 
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e)

@@ -28,6 +28,7 @@ void files_free(struct files *f);
 
 /* What was wrong with file i when it was looked at: false, or true and a sentence. */
 bool files_fault(const struct files *f, uint32_t i, struct err *e);
+const char *files_path(const struct files *f, uint32_t i); /* as the catalog has it */
 uint64_t files_size(const struct files *f, uint32_t i);
 uint64_t files_total(const struct files *f); /* bytes of all */
 /* The latest modification time of any of them, as they were looked at. */
@@ -39,6 +40,14 @@ uint64_t files_hash(const struct files *f);
 
 /* Read exactly len bytes of file i; its identity is checked on the way. */
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e);
+
+/* File i as files_new saw it, opened once more: a descriptor that is the caller's, or -errno. */
+int files_open(struct files *f, uint32_t i, struct err *e);
+/*
+ * Has file i been written to since files_new saw it? Not where another has taken its place, or none:
+ * who has it open still has what it was.
+ */
+bool files_written(const struct files *f, uint32_t i);
 
 /*
  * Taking bytes where the page cache has them, without a read. Allowed once; from then on SIGBUS is

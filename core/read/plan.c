@@ -230,3 +230,32 @@ int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64
 	shape[n] = element;
 	return box_of_range(n + 1, shape, off, len, emit, &g);
 }
+
+static bool moves_alike(const struct copy *c, const struct copy_dim *dims)
+{
+	for (uint32_t d = c->dim; d < c->dim + c->n_dims; d++)
+		if (dims[d].src_stride != dims[d].dst_stride)
+			return false;
+	return true;
+}
+
+/* All copies together are the whole reply, so where each lies in place, it does. */
+bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint64_t off,
+		   uint32_t *ret_file)
+{
+	uint32_t file = 0;
+
+	for (size_t i = 0; i < p->n; i++) {
+		const struct copy *c = &p->copies[i];
+		const struct chunk_loc *loc = &sources[c->piece].map->locs[c->chunk];
+
+		if (!i)
+			file = loc->file;
+		if (loc->file != file || loc->offset + c->src != off + c->dst ||
+		    !moves_alike(c, p->dims))
+			return false;
+	}
+	if (p->n)
+		*ret_file = file;
+	return p->n;
+}

@@ -17,6 +17,7 @@
 #include "model/chunkmap.h"
 #include "view/vtensor.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,5 +56,12 @@ struct plan_source {
 int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
 	      uint64_t len, struct plan *ret);
 void plan_release(struct plan *p);
+
+/*
+ * Does byte i of the reply lie at off + i of one file, for all i? Then *ret_file is that one. Items
+ * that have to be decoded lie nowhere; there are none here.
+ */
+bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint64_t off,
+		   uint32_t *ret_file);
 
 #endif

@@ -323,3 +323,19 @@ int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each,
 	plan_release(&plan);
 	return rc;
 }
+
+int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct err *e)
+{
+	struct plan plan = { 0 };
+	bool yes;
+
+	if (r->encoded || r->odd || r->v->q8_0 || r->v->dtype != r->v->stored || !r->v->bytes)
+		return 1;
+	if (plan_read(r->v, r->sources, 0, r->v->bytes, &plan)) {
+		plan_release(&plan);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	yes = plan_in_place(&plan, r->sources, off, ret_file);
+	plan_release(&plan);
+	return yes ? 0 : 1;
+}

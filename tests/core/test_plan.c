@@ -324,6 +324,82 @@ START_TEST(a_range_of_nothing_is_no_copy)
 }
 END_TEST
 
+/* ---- where the reply lies ---- */
+
+/* Byte by byte: is the tensor at `off` of the file of its first chunk? */
+static bool lies_in_place(const struct scene *s, uint64_t off)
+{
+	for (uint32_t i = 0; i < s->count; i++) {
+		const uint64_t *box = s->boxes + i * 2 * s->n, *len = box + s->n;
+		uint64_t idx[MAX_DIMS] = { 0 };
+
+		do {
+			uint64_t at = 0, src = s->map->locs[i].offset + s->payloads[i].data;
+
+			for (size_t d = 0; d < s->n; d++) {
+				at = at * s->shape[d] + box[d] + idx[d];
+				src += idx[d] * s->payloads[i].stride[d];
+			}
+			if (src != off + at * s->element ||
+			    s->map->locs[i].file != s->map->locs[0].file)
+				return false;
+		} while (next_index(s->n, len, idx));
+	}
+	return true;
+}
+
+/* Items where a file of the whole tensor would have their first elements, but for some. */
+static void put_items(struct rng *r, const struct scene *s, uint64_t off)
+{
+	uint32_t file = (uint32_t)rng_below(r, 9);
+
+	for (uint32_t i = 0; i < s->count; i++) {
+		uint64_t at = 0;
+
+		for (size_t d = 0; d < s->n; d++)
+			at = at * s->shape[d] + s->boxes[i * 2 * s->n + d];
+		s->map->locs[i] = (struct chunk_loc){
+			.offset = off + at * s->element - s->payloads[i].data + rng_chance(r, 3),
+			.file = file + rng_chance(r, 3),
+		};
+	}
+}
+
+START_TEST(what_lies_in_place_is_found_as_byte_by_byte)
+{
+	struct rng r = rng_new();
+	struct choose c = choose_rng(&r);
+	unsigned found[2] = { 0 };
+
+	for (unsigned i = 0; i < 4000; i++) {
+		const struct scene_opts o = { 1 + rng_below(&r, 4), 200, 0,
+					      rng_chance(&r, 50) ? TILE_GRID : TILE_CUTS,
+					      rng_chance(&r, 70) ? ROWS_DENSE : ROWS_ANY };
+		uint64_t off = (1 << 20) + rng_below(&r, 1 << 20);
+		struct plan p = { 0 };
+		struct scene s;
+		struct whole w;
+		uint32_t file = 77;
+		bool want, got;
+
+		scene_make(&s, &c, &o);
+		put_items(&r, &s, off);
+		whole_init(&w, s.map, s.element, s.payloads);
+		REQUIRE(!plan_read(&w.v, &w.source, 0, s.bytes, &p));
+		want = s.bytes && lies_in_place(&s, off);
+		got = plan_in_place(&p, &w.source, off, &file);
+		REQUIRE(got == want);
+		REQUIRE(file == (got ? s.map->locs[0].file : 77));
+		REQUIRE(!got || !plan_in_place(&p, &w.source, off + 1, &file));
+		found[got]++;
+		plan_release(&p);
+		scene_release(&s);
+	}
+	ck_assert_uint_gt(found[0], 500);
+	ck_assert_uint_gt(found[1], 500);
+}
+END_TEST
+
 /* Every allocation of a plan fails once; the plan can be used again afterwards. */
 START_TEST(without_memory_it_says_so)
 {
@@ -370,6 +446,7 @@ Suite *plan_suite(void)
 	tcase_add_loop_test(t, what_is_contiguous_takes_few_copies, 0, ARRAY_LEN(layouts));
 	tcase_add_test(t, any_range_of_one_dense_item_is_one_copy);
 	tcase_add_test(t, a_range_of_nothing_is_no_copy);
+	tcase_add_test(t, what_lies_in_place_is_found_as_byte_by_byte);
 	tcase_add_test(t, without_memory_it_says_so);
 	suite_add_tcase(s, t);
 	return s;

@@ -95,6 +95,9 @@ test_root_keeps_three_capabilities() {
   is 0000000000000000 "$(threads_say "$pid" CapInh)"
   is 0000000000000000 "$(threads_say "$pid" CapBnd)"
   is 0000000000000000 "$(threads_say "$pid" CapAmb)"
+  # And CAP_SYS_ADMIN, where the kernel may be asked to read files itself.
+  mount_at auto "$(big)/ckpt"
+  is 000000001020000c "$(threads_say "$(daemon_of auto)" CapEff)"
 }
 
 # What the three are for: bytes of a file of others come out of the page cache without a copy.
