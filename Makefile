@@ -33,9 +33,11 @@ SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIE
 FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined $(SAN)
 FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
+FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined $(SAN)
 FLAGS_tsan    := -O1 -g -fsanitize=thread $(SAN)
 LINK_release  := -pie -Wl,-z,relro,-z,now
 LINK_asan     := -pie -fsanitize=address,undefined
+LINK_fuzz     := $(LINK_asan)
 LINK_tsan     := -pie -fsanitize=thread
 
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
@@ -53,8 +55,14 @@ obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
 comma := ,
 # What tests/fault.c can make fail.
-WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc free strdup asprintf __asprintf_chk \
-	pread pwrite write fsync renameat2 ZSTD_createDCtx XXH3_createState)
+WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free strdup strndup \
+	posix_memalign asprintf __asprintf_chk ZSTD_createDCtx ZSTD_createCCtx XXH3_createState regcomp \
+	open __open_2 openat fopen opendir fdopendir memfd_create syscall close \
+	read __read_chk pread write pwrite ftruncate fallocate futimens fsync \
+	mkdir mkdirat symlinkat rename renameat renameat2 unlink unlinkat \
+	stat lstat fstat fstatat statx statfs fstatvfs access faccessat readdir readlinkat realpath getcwd \
+	flock fcntl mmap mincore pthread_create \
+	$(addprefix sqlite3_,open_v2 prepare_v2 exec step close errcode extended_errcode errmsg))
 
 all: $(BUILD)/ckptfs
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
@@ -65,7 +73,7 @@ $(BUILD)/libcore.a: $(call obj,$(CORE))
 $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
-$(BUILD)/tests/unit: $(call obj,$(TEST)) $(BUILD)/libcore.a
+$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/export*.c)) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
 
 # Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.

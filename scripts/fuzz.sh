@@ -8,11 +8,13 @@ shift
 flags=(-std=gnu17 -g -O1 -D_GNU_SOURCE -DCKPTFS_VERSION='"fuzz"' -Icore -Itests -pthread
   '-fsanitize=fuzzer,address,undefined' -fno-sanitize-recover=all -Wno-gnu)
 read -ra libs < <(pkg-config --libs sqlite3 libzstd jansson libxxhash libdeflate nettle)
-mkdir -p build/fuzz build/corpus
+mkdir -p build/corpus
+make VARIANT=fuzz CC="${CC:-clang}" build/fuzz/libcore.a
 for target in "$@"; do
   name=${target#fuzz_}
   mkdir -p "build/corpus/$name"
-  clang "${flags[@]}" -o "build/fuzz/$target" "tests/fuzz/$target.c" core/*/*.c "${libs[@]}"
+  clang "${flags[@]}" -o "build/fuzz/$target" "tests/fuzz/$target.c" build/fuzz/libcore.a \
+    "${libs[@]}" -lm
   echo "== $target, $seconds s"
   "build/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 \
     -artifact_prefix="build/corpus/$name-" "build/corpus/$name" "tests/fuzz/corpus/$name" 2>&1 |

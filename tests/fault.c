@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fault.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <malloc.h>
+#include <pthread.h>
+#include <regex.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -11,6 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -20,6 +29,7 @@ static _Atomic uint64_t calls, first, last, reads, read_bytes, syncs;
 static _Atomic int64_t live, peak;
 static atomic_int armed;
 static atomic_bool hit, no_exchange;
+static const char *_Atomic failed = "";
 
 /* ---- arming ---- */
 
@@ -27,6 +37,7 @@ void fault_on(enum fault_kind kind, uint64_t from, uint64_t count)
 {
 	calls = 0;
 	hit = false;
+	failed = "";
 	first = from;
 	last = count > UINT64_MAX - from ? UINT64_MAX : from + count - 1;
 	armed = (int)kind;
@@ -43,6 +54,11 @@ bool fault_hit(void)
 	return hit;
 }
 
+const char *fault_name(void)
+{
+	return failed;
+}
+
 bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count)
 {
 	(void)fault_off();
@@ -52,49 +68,129 @@ bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count)
 	return true;
 }
 
-static bool fails(enum fault_kind kind)
+static bool fails(enum fault_kind kind, const char *name)
 {
 	uint64_t n;
 
-	if (armed != (int)kind)
+	if (!(armed & (int)kind))
 		return false;
 	n = ++calls;
 	if (!first || n < first || n > last)
 		return false;
+	failed = name;
 	hit = true;
+	return true;
+}
+
+static bool fails_with(enum fault_kind kind, int code, const char *name)
+{
+	if (!fails(kind, name))
+		return false;
+	errno = code;
 	return true;
 }
 
 /* ---- memory ---- */
 
 /* What the linker's --wrap calls the real functions and ours. NOLINTBEGIN(bugprone-reserved-identifier) */
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void __real_free(void *p);
-char *__real_strdup(const char *s);
-ssize_t __real_pread(int fd, void *buf, size_t len, off_t off);
-ssize_t __real_pwrite(int fd, const void *buf, size_t len, off_t off);
-ssize_t __real_write(int fd, const void *buf, size_t len);
-int __real_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags);
-ZSTD_DCtx *__real_ZSTD_createDCtx(void);
-XXH3_state_t *__real_XXH3_createState(void);
+#define FAILING_CALLS(X) \
+	X(FAULT_ALLOC, ENOMEM, ZSTD_DCtx *, NULL, ZSTD_createDCtx, (void), ()) \
+	X(FAULT_ALLOC, ENOMEM, ZSTD_CCtx *, NULL, ZSTD_createCCtx, (void), ()) \
+	X(FAULT_ALLOC, ENOMEM, XXH3_state_t *, NULL, XXH3_createState, (void), ()) \
+	X(FAULT_READ, EIO, ssize_t, -1, read, (int fd, void *p, size_t n), (fd, p, n)) \
+	X(FAULT_READ, EIO, ssize_t, -1, __read_chk, (int fd, void *p, size_t n, size_t cap), \
+	  (fd, p, n, cap)) \
+	X(FAULT_WRITE, ENOSPC, ssize_t, -1, pwrite, (int fd, const void *p, size_t n, off_t off), \
+	  (fd, p, n, off)) \
+	X(FAULT_WRITE, ENOSPC, ssize_t, -1, write, (int fd, const void *p, size_t n), (fd, p, n)) \
+	X(FAULT_WRITE, ENOSPC, int, -1, ftruncate, (int fd, off_t n), (fd, n)) \
+	X(FAULT_WRITE, ENOSPC, int, -1, fallocate, (int fd, int mode, off_t off, off_t n), \
+	  (fd, mode, off, n)) \
+	X(FAULT_WRITE, ENOSPC, int, -1, mkdir, (const char *path, mode_t mode), (path, mode)) \
+	X(FAULT_WRITE, ENOSPC, int, -1, mkdirat, (int fd, const char *path, mode_t mode), \
+	  (fd, path, mode)) \
+	X(FAULT_WRITE, ENOSPC, int, -1, symlinkat, (const char *to, int fd, const char *path), \
+	  (to, fd, path)) \
+	X(FAULT_WRITE, EIO, int, -1, futimens, (int fd, const struct timespec t[2]), (fd, t)) \
+	X(FAULT_NAME, EIO, int, -1, rename, (const char *from, const char *to), (from, to)) \
+	X(FAULT_NAME, EIO, int, -1, renameat, \
+	  (int fd, const char *from, int to_fd, const char *to), (fd, from, to_fd, to)) \
+	X(FAULT_NAME, EIO, int, -1, unlink, (const char *path), (path)) \
+	X(FAULT_NAME, EIO, int, -1, unlinkat, (int fd, const char *path, int flags), \
+	  (fd, path, flags)) \
+	X(FAULT_OPEN, EMFILE, int, -1, __open_2, (const char *path, int flags), (path, flags)) \
+	X(FAULT_OPEN, EMFILE, FILE *, NULL, fopen, (const char *path, const char *mode), \
+	  (path, mode)) \
+	X(FAULT_OPEN, EMFILE, DIR *, NULL, opendir, (const char *path), (path)) \
+	X(FAULT_OPEN, ENOMEM, DIR *, NULL, fdopendir, (int fd), (fd)) \
+	X(FAULT_OPEN, EMFILE, int, -1, memfd_create, (const char *name, unsigned flags), \
+	  (name, flags)) \
+	X(FAULT_STAT, EIO, struct dirent *, NULL, readdir, (DIR * d), (d)) \
+	X(FAULT_STAT, EIO, int, -1, stat, (const char *path, struct stat *st), (path, st)) \
+	X(FAULT_STAT, EIO, int, -1, lstat, (const char *path, struct stat *st), (path, st)) \
+	X(FAULT_STAT, EIO, int, -1, fstat, (int fd, struct stat *st), (fd, st)) \
+	X(FAULT_STAT, EIO, int, -1, fstatat, \
+	  (int fd, const char *path, struct stat *st, int flags), (fd, path, st, flags)) \
+	X(FAULT_STAT, EIO, int, -1, statx, \
+	  (int fd, const char *path, int flags, unsigned mask, struct statx *st), \
+	  (fd, path, flags, mask, st)) \
+	X(FAULT_STAT, EIO, int, -1, statfs, (const char *path, struct statfs *st), (path, st)) \
+	X(FAULT_STAT, EIO, int, -1, fstatvfs, (int fd, struct statvfs *st), (fd, st)) \
+	X(FAULT_STAT, EIO, int, -1, access, (const char *path, int mode), (path, mode)) \
+	X(FAULT_STAT, EIO, int, -1, faccessat, (int fd, const char *path, int mode, int flags), \
+	  (fd, path, mode, flags)) \
+	X(FAULT_STAT, EIO, ssize_t, -1, readlinkat, \
+	  (int fd, const char *path, char *out, size_t n), (fd, path, out, n)) \
+	X(FAULT_STAT, ENOLCK, int, -1, flock, (int fd, int how), (fd, how)) \
+	X(FAULT_MAP, ENOMEM, void *, MAP_FAILED, mmap, \
+	  (void *p, size_t n, int prot, int flags, int fd, off_t off), \
+	  (p, n, prot, flags, fd, off)) \
+	X(FAULT_MAP, EAGAIN, int, -1, mincore, (void *p, size_t n, unsigned char *out), (p, n, out))
 
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-void __wrap_free(void *p);
-char *__wrap_strdup(const char *s);
+/* Those with a function of their own below. */
+#define OTHER_CALLS(X) \
+	X(void *, malloc, (size_t n)) \
+	X(void *, calloc, (size_t n, size_t size)) \
+	X(void *, realloc, (void *p, size_t n)) \
+	X(void *, reallocarray, (void *p, size_t n, size_t size)) \
+	X(void, free, (void *p)) \
+	X(char *, strdup, (const char *s)) \
+	X(char *, strndup, (const char *s, size_t n)) \
+	X(int, posix_memalign, (void **ret, size_t align, size_t n)) \
+	X(char *, realpath, (const char *path, char *out)) \
+	X(char *, getcwd, (char *out, size_t n)) \
+	X(ssize_t, pread, (int fd, void *buf, size_t len, off_t off)) \
+	X(int, renameat2, (int fd, const char *from, int to_fd, const char *to, unsigned flags)) \
+	X(int, fsync, (int fd)) \
+	X(int, close, (int fd)) \
+	X(int, open, (const char *path, int flags, ...)) \
+	X(int, openat, (int dirfd, const char *path, int flags, ...)) \
+	X(int, fcntl, (int fd, int cmd, ...)) \
+	X(long, syscall, (long number, ...)) \
+	X(int, pthread_create, \
+	  (pthread_t * ret, const pthread_attr_t *attr, void *(*run)(void *), void *arg)) \
+	X(int, regcomp, (regex_t * ret, const char *text, int flags)) \
+	X(int, sqlite3_open_v2, (const char *path, sqlite3 **ret, int flags, const char *vfs)) \
+	X(int, sqlite3_prepare_v2, \
+	  (sqlite3 * db, const char *sql, int n, sqlite3_stmt **ret, const char **tail)) \
+	X(int, sqlite3_exec, \
+	  (sqlite3 * db, const char *sql, int (*each)(void *, int, char **, char **), void *arg, \
+	   char **msg)) \
+	X(int, sqlite3_step, (sqlite3_stmt * s)) \
+	X(int, sqlite3_close, (sqlite3 * db)) \
+	X(int, sqlite3_errcode, (sqlite3 * db)) \
+	X(int, sqlite3_extended_errcode, (sqlite3 * db)) \
+	X(const char *, sqlite3_errmsg, (sqlite3 * db))
+
+#define DECLARE_FAILING(kind, code, type, bad, name, params, args) DECLARE(type, name, params)
+#define DECLARE(type, name, params) \
+	type __real_##name params; \
+	type __wrap_##name params;
+FAILING_CALLS(DECLARE_FAILING)
+OTHER_CALLS(DECLARE)
 int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t off);
-ssize_t __wrap_write(int fd, const void *buf, size_t len);
-int __wrap_fsync(int fd);
-int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags);
-ZSTD_DCtx *__wrap_ZSTD_createDCtx(void);
-XXH3_state_t *__wrap_XXH3_createState(void);
 
 static void *counted(void *p)
 {
@@ -114,12 +210,12 @@ static void *no_memory(void)
 
 void *__wrap_malloc(size_t n)
 {
-	return fails(FAULT_ALLOC) ? no_memory() : counted(__real_malloc(n));
+	return fails(FAULT_ALLOC, "malloc") ? no_memory() : counted(__real_malloc(n));
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-	return fails(FAULT_ALLOC) ? no_memory() : counted(__real_calloc(n, size));
+	return fails(FAULT_ALLOC, "calloc") ? no_memory() : counted(__real_calloc(n, size));
 }
 
 void *__wrap_realloc(void *p, size_t n)
@@ -127,7 +223,7 @@ void *__wrap_realloc(void *p, size_t n)
 	size_t before = p ? malloc_usable_size(p) : 0;
 	void *q;
 
-	if (fails(FAULT_ALLOC))
+	if (fails(FAULT_ALLOC, "realloc"))
 		return no_memory();
 	q = __real_realloc(p, n);
 	if (q || !n)
@@ -143,7 +239,51 @@ void __wrap_free(void *p)
 
 char *__wrap_strdup(const char *s)
 {
-	return fails(FAULT_ALLOC) ? no_memory() : counted(__real_strdup(s));
+	return fails(FAULT_ALLOC, "strdup") ? no_memory() : counted(__real_strdup(s));
+}
+
+char *__wrap_strndup(const char *s, size_t n)
+{
+	return fails(FAULT_ALLOC, "strndup") ? no_memory() : counted(__real_strndup(s, n));
+}
+
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+	size_t bytes;
+
+	return __builtin_mul_overflow(n, size, &bytes) ? no_memory() : __wrap_realloc(p, bytes);
+}
+
+int __wrap_posix_memalign(void **ret, size_t align, size_t n)
+{
+	int rc;
+
+	if (fails(FAULT_ALLOC, "posix_memalign"))
+		return ENOMEM;
+	rc = __real_posix_memalign(ret, align, n);
+	if (!rc)
+		(void)counted(*ret);
+	return rc;
+}
+
+char *__wrap_realpath(const char *path, char *out)
+{
+	char *p;
+
+	if (fails_with(FAULT_STAT, EIO, "realpath"))
+		return NULL;
+	p = __real_realpath(path, out);
+	return p && !out ? counted(p) : p;
+}
+
+char *__wrap_getcwd(char *out, size_t n)
+{
+	char *p;
+
+	if (fails_with(FAULT_STAT, EIO, "getcwd"))
+		return NULL;
+	p = __real_getcwd(out, n);
+	return p && !out ? counted(p) : p;
 }
 
 static int print_new(char **ret, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
@@ -151,9 +291,8 @@ static int print_new(char **ret, const char *fmt, va_list ap)
 {
 	int n;
 
-	if (fails(FAULT_ALLOC)) {
+	if (fails_with(FAULT_ALLOC, ENOMEM, "asprintf")) {
 		*ret = NULL;
-		errno = ENOMEM;
 		return -1;
 	}
 	n = vasprintf(ret, fmt, ap);
@@ -185,47 +324,19 @@ int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
 	return n;
 }
 
-ZSTD_DCtx *__wrap_ZSTD_createDCtx(void)
-{
-	return fails(FAULT_ALLOC) ? NULL : __real_ZSTD_createDCtx();
-}
-
-XXH3_state_t *__wrap_XXH3_createState(void)
-{
-	return fails(FAULT_ALLOC) ? NULL : __real_XXH3_createState();
-}
+/* ---- reading and writing ---- */
 
 ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off)
 {
 	ssize_t n;
 
 	reads++;
-	if (fails(FAULT_READ)) {
-		errno = EIO;
+	if (fails_with(FAULT_READ, EIO, "pread"))
 		return -1;
-	}
 	n = __real_pread(fd, buf, len, off);
 	if (n > 0)
 		read_bytes += (uint64_t)n;
 	return n;
-}
-
-static bool disk_full(void)
-{
-	if (!fails(FAULT_WRITE))
-		return false;
-	errno = ENOSPC;
-	return true;
-}
-
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t off)
-{
-	return disk_full() ? -1 : __real_pwrite(fd, buf, len, off);
-}
-
-ssize_t __wrap_write(int fd, const void *buf, size_t len)
-{
-	return disk_full() ? -1 : __real_write(fd, buf, len);
 }
 
 int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags)
@@ -234,6 +345,8 @@ int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsign
 		errno = EINVAL;
 		return -1;
 	}
+	if (fails_with(FAULT_NAME, EIO, "renameat2"))
+		return -1;
 	return __real_renameat2(fd, from, to_fd, to, flags);
 }
 
@@ -241,10 +354,154 @@ int __wrap_fsync(int fd)
 {
 	(void)fd;
 	syncs++;
-	if (!fails(FAULT_SYNC))
-		return 0;
-	errno = EIO;
-	return -1;
+	return fails_with(FAULT_SYNC, EIO, "fsync") ? -1 : 0;
+}
+
+int __wrap_close(int fd)
+{
+	int rc = __real_close(fd);
+
+	return fails_with(FAULT_CLOSE, EIO, "close") ? -1 : rc;
+}
+
+/* The mode is there only where a file may be made. */
+#define OPEN_MODE(last, flags, mode) \
+	do { \
+		va_list ap; \
+\
+		va_start(ap, last); \
+		mode = (flags) & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0; \
+		va_end(ap); \
+	} while (0)
+
+int __wrap_open(const char *path, int flags, ...)
+{
+	mode_t mode;
+
+	OPEN_MODE(flags, flags, mode);
+	return fails_with(FAULT_OPEN, EMFILE, "open") ? -1 : __real_open(path, flags, mode);
+}
+
+int __wrap_openat(int dirfd, const char *path, int flags, ...)
+{
+	mode_t mode;
+
+	OPEN_MODE(flags, flags, mode);
+	return fails_with(FAULT_OPEN, EMFILE, "openat") ? -1
+							: __real_openat(dirfd, path, flags, mode);
+}
+
+int __wrap_fcntl(int fd, int cmd, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, cmd);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	return fails_with(FAULT_STAT, EAGAIN, "fcntl") ? -1 : __real_fcntl(fd, cmd, arg);
+}
+
+/* Only openat2 is one that does something. */
+long __wrap_syscall(long number, ...)
+{
+	long a[4];
+	va_list ap;
+
+	va_start(ap, number);
+	for (size_t i = 0; i < 4; i++)
+		a[i] = va_arg(ap, long);
+	va_end(ap);
+	if (number == SYS_openat2 ? fails_with(FAULT_OPEN, EMFILE, "openat2")
+				  : fails_with(FAULT_STAT, EIO, "syscall"))
+		return -1;
+	return __real_syscall(number, a[0], a[1], a[2], a[3]);
+}
+
+int __wrap_pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*run)(void *),
+			  void *arg)
+{
+	return fails(FAULT_THREAD, "pthread_create") ? EAGAIN
+						     : __real_pthread_create(ret, attr, run, arg);
+}
+
+int __wrap_regcomp(regex_t *ret, const char *text, int flags)
+{
+	return fails(FAULT_ALLOC, "regcomp") ? REG_ESPACE : __real_regcomp(ret, text, flags);
+}
+
+/* What fails with one value and errno. */
+#define FAILING(kind, code, type, bad, name, params, args) \
+	type __wrap_##name params \
+	{ \
+		return fails_with(kind, code, #name) ? (bad) : __real_##name args; \
+	}
+FAILING_CALLS(FAILING)
+
+/* ---- SQLite ---- */
+
+static _Thread_local int sql_code; /* what the call that failed last would have left behind */
+
+static bool sql_fails(const char *name, int code)
+{
+	bool it_does = fails(FAULT_SQL, name);
+
+	sql_code = it_does ? code : 0;
+	return it_does;
+}
+
+int __wrap_sqlite3_open_v2(const char *path, sqlite3 **ret, int flags, const char *vfs)
+{
+	if (sql_fails("sqlite3_open_v2", SQLITE_NOMEM)) {
+		*ret = NULL;
+		return SQLITE_NOMEM;
+	}
+	return __real_sqlite3_open_v2(path, ret, flags, vfs);
+}
+
+int __wrap_sqlite3_prepare_v2(sqlite3 *db, const char *sql, int n, sqlite3_stmt **ret,
+			      const char **tail)
+{
+	if (sql_fails("sqlite3_prepare_v2", SQLITE_IOERR)) {
+		*ret = NULL;
+		return SQLITE_IOERR;
+	}
+	return __real_sqlite3_prepare_v2(db, sql, n, ret, tail);
+}
+
+int __wrap_sqlite3_exec(sqlite3 *db, const char *sql, int (*each)(void *, int, char **, char **),
+			void *arg, char **msg)
+{
+	return sql_fails("sqlite3_exec", SQLITE_IOERR)
+		       ? SQLITE_IOERR
+		       : __real_sqlite3_exec(db, sql, each, arg, msg);
+}
+
+int __wrap_sqlite3_step(sqlite3_stmt *s)
+{
+	return sql_fails("sqlite3_step", SQLITE_IOERR) ? SQLITE_IOERR : __real_sqlite3_step(s);
+}
+
+int __wrap_sqlite3_close(sqlite3 *db)
+{
+	int rc = __real_sqlite3_close(db);
+
+	return sql_fails("sqlite3_close", SQLITE_IOERR) ? SQLITE_IOERR : rc;
+}
+
+int __wrap_sqlite3_errcode(sqlite3 *db)
+{
+	return sql_code ? sql_code : __real_sqlite3_errcode(db);
+}
+
+int __wrap_sqlite3_extended_errcode(sqlite3 *db)
+{
+	return sql_code ? sql_code : __real_sqlite3_extended_errcode(db);
+}
+
+const char *__wrap_sqlite3_errmsg(sqlite3 *db)
+{
+	return sql_code ? sqlite3_errstr(sql_code) : __real_sqlite3_errmsg(db);
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 
@@ -318,11 +575,13 @@ static void sql_shutdown(void *arg)
 
 static ssize_t sql_pread(int fd, void *buf, size_t len, off_t off)
 {
-	if (fails(FAULT_READ)) {
-		errno = EIO;
-		return -1;
-	}
-	return __real_pread(fd, buf, len, off);
+	return fails_with(FAULT_READ, EIO, "pread of SQLite") ? -1
+							      : __real_pread(fd, buf, len, off);
+}
+
+static int sql_open(const char *path, int flags, int mode)
+{
+	return __wrap_open(path, flags, mode);
 }
 
 void fault_sqlite(void)
@@ -333,6 +592,12 @@ void fault_sqlite(void)
 	} calls_of[] = {
 		{ "pread", (sqlite3_syscall_ptr)sql_pread },
 		{ "pread64", (sqlite3_syscall_ptr)sql_pread },
+		{ "open", (sqlite3_syscall_ptr)sql_open },
+		{ "access", (sqlite3_syscall_ptr)__wrap_access },
+		{ "stat", (sqlite3_syscall_ptr)__wrap_stat },
+		{ "fstat", (sqlite3_syscall_ptr)__wrap_fstat },
+		{ "ftruncate", (sqlite3_syscall_ptr)__wrap_ftruncate },
+		{ "unlink", (sqlite3_syscall_ptr)__wrap_unlink },
 		{ "pwrite", (sqlite3_syscall_ptr)__wrap_pwrite },
 		{ "pwrite64", (sqlite3_syscall_ptr)__wrap_pwrite },
 		{ "write", (sqlite3_syscall_ptr)__wrap_write },

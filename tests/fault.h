@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fault - allocations and reads that fail on command, and what memory is in use.
+ * fault - allocations and system calls that fail on command, and what memory is in use.
  *
  *	FAULT_LOOP(FAULT_ALLOC) {             // first call fails, then second, ...
  *		rc = thing_new(&t);
@@ -8,9 +8,10 @@
  *		...                           // rc is a clean error, or it went without
  *	}                                     // ends with the round in which nothing failed
  *
- * The linker's --wrap puts these in place of malloc, calloc, realloc, strdup, asprintf, the
- * contexts of zstd and xxHash, pread, pwrite, write, fsync and renameat2; fault_sqlite() and fault_jansson() put them into
- * those libraries. No disk is ever synced: that would take most of the tests' time.
+ * The linker's --wrap puts ours in place of the calls that fault.c has, see WRAP in the Makefile;
+ * fault_sqlite() and fault_jansson() put them into those libraries. What a call does when it fails
+ * is nothing, except that close() closes. No disk is ever synced: that would take most of the
+ * tests' time.
  *
  * Threads: counting from any; fault_on, fault_off from one.
  */
@@ -21,10 +22,18 @@
 #include <stdint.h>
 
 enum fault_kind {
-	FAULT_ALLOC = 1, /* NULL, ENOMEM */
-	FAULT_READ = 2,	 /* -1, EIO */
-	FAULT_WRITE = 4, /* -1, ENOSPC */
-	FAULT_SYNC = 8,	 /* -1, EIO */
+	FAULT_ALLOC = 1,    /* NULL, ENOMEM; also contexts of zstd and xxHash */
+	FAULT_READ = 2,	    /* -1, EIO */
+	FAULT_WRITE = 4,    /* -1, ENOSPC; also what makes files larger, and directories */
+	FAULT_SYNC = 8,	    /* -1, EIO */
+	FAULT_OPEN = 16,    /* -1, EMFILE; everything that gives a descriptor */
+	FAULT_STAT = 32,    /* -1, EIO; everything that asks what is there, readdir */
+	FAULT_NAME = 64,    /* -1, EIO; renaming and unlinking */
+	FAULT_CLOSE = 128,  /* -1, EIO, and the descriptor is closed */
+	FAULT_MAP = 256,    /* MAP_FAILED, ENOMEM; mincore */
+	FAULT_THREAD = 512, /* EAGAIN */
+	FAULT_SQL = 1024,   /* SQLITE_IOERR; a connection: SQLITE_NOMEM */
+	FAULT_ANY = 2047,   /* whichever comes */
 };
 
 /* From now on call number `from` (1: the next) and the `count - 1` calls behind it fail. 0: none. */
@@ -33,6 +42,8 @@ void fault_on(enum fault_kind kind, uint64_t from, uint64_t count);
 uint64_t fault_off(void);
 /* Did a call fail since fault_on? */
 bool fault_hit(void);
+/* The last call that did: "openat"; "" when none. */
+const char *fault_name(void);
 
 /* For FAULT_LOOP: arms round `n`; false when the round before met no fault. */
 bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);

@@ -45,6 +45,7 @@
 	X(diff) \
 	X(dtype) \
 	X(err) \
+	X(faults) \
 	X(fetch) \
 	X(files) \
 	X(gather) \

@@ -86,6 +86,12 @@ static int add(struct assets *a, const char *path, const char *name, const struc
 	return 0;
 }
 
+/* Not the file's own fault, so that it would be there the next time. */
+static bool is_passing(int code)
+{
+	return code == EIO || code == ENOMEM;
+}
+
 /* dir/name, if it is a regular file; `inside`: and if it lies in dir with all links followed. */
 static int consider(struct assets *a, const char *dir, const char *name, bool inside, struct err *e)
 {
@@ -98,7 +104,9 @@ static int consider(struct assets *a, const char *dir, const char *name, bool in
 		return err_set(e, ENOMEM, "out of memory");
 	}
 	path = realpath(joined, NULL);
-	if (!path || stat(path, &st) || !S_ISREG(st.st_mode))
+	if (!path || stat(path, &st))
+		return is_passing(errno) ? err_sys(e, errno, "look for '%s'", joined) : 0;
+	if (!S_ISREG(st.st_mode))
 		return 0;
 	if (inside && (strncmp(path, dir, n) != 0 || path[n] != '/'))
 		return 0;

@@ -57,13 +57,17 @@ static int open_root(struct ckpt *c, const char *path, struct err *e)
 	return 0;
 }
 
-static void newest_metadata(struct ckpt *c)
+static int newest_metadata(struct ckpt *c, struct err *e)
 {
 	struct stat st;
 
-	for (size_t i = 0; i < c->metadata.n; i++)
-		if (!fstatat(c->dirfd, c->metadata.v[i], &st, 0) && io_mtime_ns(&st) > c->mtime_ns)
+	for (size_t i = 0; i < c->metadata.n; i++) {
+		if (fstatat(c->dirfd, c->metadata.v[i], &st, 0))
+			return err_sys(e, errno, "stat '%s'", c->metadata.v[i]);
+		if (io_mtime_ns(&st) > c->mtime_ns)
 			c->mtime_ns = io_mtime_ns(&st);
+	}
+	return 0;
 }
 
 /* Another catalog of the same contents, in place of one that turned out to be damaged. */
@@ -468,9 +472,10 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	size_t n_sources, n_objects;
 	int rc = index_open(&rq, &c->catalog, &c->index, &c->index_built, e);
 
+	if (!rc)
+		rc = newest_metadata(c, e);
 	if (rc)
 		return rc;
-	newest_metadata(c);
 	sources = catalog_sources(c->catalog, &n_sources);
 	rc = files_new(c->dirfd, sources, n_sources, &c->files, e);
 	if (!rc && o->map_files)

@@ -9,6 +9,7 @@
 #include "base/io.h"
 #include "catalog/catalog_query.h"
 #include "format/megatron_args.h"
+#include "parse/json_text.h"
 #include "read/fetch.h"
 #include "view/view.h"
 
@@ -42,10 +43,12 @@ static int read_config(const struct ckpt *c, struct model_recipe *r, struct err 
 	rc = assets_read(&c->assets, i, text, size, 0, e);
 	if (rc)
 		return rc;
-	r->config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+	r->config = json_text_load(text, size, JSON_REJECT_DUPLICATES, &why);
+	if (!r->config)
+		return err_set(e, json_text_code(&why, EINVAL), "'%.200s', line %d: %s",
+			       c->assets.v[i].path, why.line, why.text);
 	if (!json_is_object((const json_t *)r->config))
-		return err_set(e, EINVAL, "'%.200s', line %d: %s", c->assets.v[i].path,
-			       r->config ? 1 : why.line, r->config ? "it is no object" : why.text);
+		return err_set(e, EINVAL, "'%.200s', line 1: it is no object", c->assets.v[i].path);
 	r->facts.has[RECIPE_CONFIG] = true;
 	return 0;
 }

@@ -183,6 +183,24 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e)
 	return steal_fd(&fd);
 }
 
+int io_look(int dirfd, const char *path, struct stat *ret, struct err *e)
+{
+	if (!fstatat(dirfd, path, ret, 0))
+		return 1;
+	if (errno == ENOENT || errno == ENOTDIR)
+		return 0;
+	return err_sys(e, errno, "look for '%s'", path);
+}
+
+int io_next_entry(DIR *d, const struct dirent **ret, struct err *e)
+{
+	errno = 0;
+	*ret = readdir(d); /* NOLINT(concurrency-mt-unsafe): the DIR is the caller's alone */
+	if (*ret)
+		return 1;
+	return errno ? err_sys(e, errno, "list the directory") : 0;
+}
+
 int io_mkdirs(const char *path)
 {
 	char tmp[4096];

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io - whole reads and writes, and opening a file of an untrusted directory.
+ * io - whole reads and writes, and what is in an untrusted directory.
  *
  * Threads: no shared state.
  */
 #ifndef BASE_IO_H
 #define BASE_IO_H
 
+#include <dirent.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -35,6 +36,14 @@ int io_read_file(const char *path, struct buf *b, struct err *e);
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e);
 /* Is this a relative path without "..", "." or empty elements and without control bytes? */
 int io_check_relative(const char *path, size_t len, struct err *e);
+
+/*
+ * Is there something of that name, with links followed? 1 and what it is, 0 where it is not (nor
+ * what a link leads to), or a negative errno with a sentence: what cannot be seen is not absent.
+ */
+int io_look(int dirfd, const char *path, struct stat *ret, struct err *e);
+/* The next entry of a directory: 1 and it, 0 at the end, or a negative errno with a sentence. */
+int io_next_entry(DIR *d, const struct dirent **ret, struct err *e);
 
 /* mkdir -p with mode 0700 for what is created. 0 or -errno. */
 int io_mkdirs(const char *path);

@@ -11,6 +11,7 @@
  */
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "format/dcp_records.h"
 #include "format/format.h"
 #include "format/metafile.h"
@@ -47,15 +48,16 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 	CLEANUP(close_dirp) DIR *dir = NULL;
 	bool interrupted = false;
 	const struct dirent *d;
-	int fd;
+	struct stat st;
+	int fd, rc;
 
 	if (file) /* it takes a directory */
 		return 0;
-	if (!faccessat(dirfd, ".metadata", F_OK, 0)) {
-		int rc = name_list_add(files, ".metadata", e);
-
-		return rc ? rc : 1;
-	}
+	rc = io_look(dirfd, ".metadata", &st, e);
+	if (rc > 0 && name_list_add(files, ".metadata", e))
+		return -e->code;
+	if (rc)
+		return rc;
 	fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || !(dir = fdopendir(fd))) {
 		int code = errno;
@@ -64,18 +66,16 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 			(void)close(fd);
 		return err_sys(e, code, "list the directory");
 	}
-	while ((d = readdir(dir))) {
+	while ((rc = io_next_entry(dir, &d, e)) > 0) {
 		size_t n = strlen(d->d_name);
 
-		if (rank_of(d->d_name) >= 0) {
-			int rc = name_list_add(files, d->d_name, e);
-
-			if (rc)
-				return rc;
-		}
+		if (rank_of(d->d_name) >= 0 && name_list_add(files, d->d_name, e))
+			return -e->code;
 		interrupted |= !strcmp(d->d_name, ".metadata.tmp") ||
 			       (n > 7 && !strcmp(d->d_name + n - 7, ".distcp"));
 	}
+	if (rc)
+		return rc;
 	name_list_sort(files);
 	if (files->n)
 		return 1;

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -76,14 +77,19 @@ static int name_some(int dirfd, char *out, size_t cap, struct err *e)
 	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	const struct dirent *d;
+	int code = errno, rc = 0;
 	size_t at = 0;
 
 	if (!dir && fd >= 0)
 		(void)close(fd);
-	while (dir && l.n < LOOK_AT && (d = readdir(dir)))
+	if (!dir)
+		return err_sys(e, code, "list the directory");
+	while (l.n < LOOK_AT && (rc = io_next_entry(dir, &d, e)) > 0)
 		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
 		    name_list_add(&l, d->d_name, e))
 			return -e->code;
+	if (rc < 0)
+		return rc;
 	name_list_sort(&l);
 	(void)snprintf(out, cap, "nothing");
 	for (size_t i = 0; i < l.n && i <= SHOW; i++)

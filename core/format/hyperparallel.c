@@ -121,13 +121,15 @@ static int add_file(int dirfd, const char *name, struct seen *s, struct name_lis
 {
 	bool metadata = s->global ? !strcmp(name, global_name) : rank_of(name) >= 0;
 	struct stat st;
+	int rc;
 
 	/* Objects' bytes are looked into only where several ranks may have the same. */
 	if (!metadata && !ends_with(name, ".safetensors") &&
 	    (s->global || !ends_with(name, ".bytes")))
 		return 0;
-	if (fstatat(dirfd, name, &st, 0) || !S_ISREG(st.st_mode))
-		return 0;
+	rc = io_look(dirfd, name, &st, e);
+	if (rc <= 0 || !S_ISREG(st.st_mode))
+		return rc < 0 ? rc : 0;
 	s->metadata |= metadata;
 	s->container |= number_in(name, "_rank", "_.safetensors") >= 0;
 	return name_list_add(files, name, e);
@@ -138,17 +140,17 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 	CLEANUP(close_dirp) DIR *dir = NULL;
 	struct seen s = { 0 };
 	const struct dirent *d;
-	int fd;
+	struct stat st;
+	int fd, rc;
 
 	if (file) /* it takes a directory */
 		return 0;
-	if (!faccessat(dirfd, global_name, F_OK, 0)) {
-		int ours = is_our_metadata(dirfd, e);
-
-		if (ours <= 0)
-			return ours;
-		s.global = true;
-	}
+	rc = io_look(dirfd, global_name, &st, e);
+	s.global = rc > 0;
+	if (s.global)
+		rc = is_our_metadata(dirfd, e);
+	if (rc < 0 || (s.global && !rc))
+		return rc;
 	fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || !(dir = fdopendir(fd))) {
 		int code = errno;
@@ -157,12 +159,11 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 			(void)close(fd);
 		return err_sys(e, code, "list the directory");
 	}
-	while ((d = readdir(dir))) {
-		int rc = add_file(dirfd, d->d_name, &s, files, e);
-
-		if (rc)
-			return rc;
-	}
+	while ((rc = io_next_entry(dir, &d, e)) > 0)
+		if (add_file(dirfd, d->d_name, &s, files, e))
+			return -e->code;
+	if (rc)
+		return rc;
 	name_list_sort(files);
 	if (!s.metadata && s.container)
 		return err_set(e, ENOENT,

@@ -105,7 +105,7 @@ static bool is_listed(const struct hp_directory *d, const char *name)
 
 /*
  * *ret stays -1 where the file is not there or not to be opened: whoever opens it next will say so,
- * and what goes with it. What the world is short of is an error.
+ * and what goes with it. What may be otherwise the next time is an error.
  */
 static int open_listed(const struct hp_directory *d, const char *path, int *ret, struct err *e)
 {
@@ -113,7 +113,8 @@ static int open_listed(const struct hp_directory *d, const char *path, int *ret,
 	struct stat st;
 	int fd = io_open_beneath(d->dirfd, path, &st, &why);
 
-	if (fd < 0 && (why.code == ENOMEM || why.code == EMFILE || why.code == ENFILE)) {
+	if (fd < 0 &&
+	    (why.code == ENOMEM || why.code == EMFILE || why.code == ENFILE || why.code == EIO)) {
 		*e = why;
 		return fd;
 	}

@@ -16,6 +16,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "catalog/catalog_build.h"
 #include "format/dcp_records.h"
 #include "format/small_file.h"
@@ -23,7 +24,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MAX_JSON ((size_t)1 << 20) /* bytes of metadata.json; real ones have about a hundred */
 
@@ -47,12 +47,13 @@ int megatron_list(int dirfd, const char *dir, const char *name, struct name_list
 		  struct err *e)
 {
 	char path[PATH_MAX];
+	struct stat st;
 	int rc = megatron_path(dir, name, path, e);
 
-	if (!rc && !faccessat(dirfd, path, F_OK, 0)) {
-		rc = name_list_add(files, path, e);
-		return rc ? rc : 1;
-	}
+	if (!rc)
+		rc = io_look(dirfd, path, &st, e);
+	if (rc > 0 && name_list_add(files, path, e))
+		return -e->code;
 	return rc;
 }
 
@@ -84,6 +85,20 @@ static int check_backend(const json_t *j, const char *path, const char *backend,
 		       "'%s': sharded_backend '%.60s' is neither torch_dist nor zarr", path, name);
 }
 
+/* 0: it is not JSON, and so not Megatron's. */
+static int read_metadata(int dirfd, const char *path, json_t **ret, struct err *e)
+{
+	struct err why = { 0 };
+
+	*ret = small_file_json(dirfd, path, MAX_JSON, &why);
+	if (*ret)
+		return 1;
+	if (why.code == ERR_CORRUPT || why.code == EFBIG)
+		return 0;
+	*e = why;
+	return -why.code;
+}
+
 int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_CAP], struct err *e)
 {
 	static const char *const places[] = { "", "weights/", "model_weights/" };
@@ -91,16 +106,17 @@ int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_C
 	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
 		json_t *j CLEANUP(json_release) = NULL;
 		char path[PATH_MAX];
-		struct err why;
-		int rc;
+		struct stat st;
+		int rc = i ? io_look(dirfd, ".metadata", &st, e) : 0;
 
+		if (rc)
+			return rc < 0 ? rc : 0; /* it is a checkpoint itself */
 		(void)snprintf(path, sizeof(path), "%smetadata.json", places[i]);
-		if (i && !faccessat(dirfd, ".metadata", F_OK, 0))
-			break; /* it is a checkpoint itself */
-		if (faccessat(dirfd, path, F_OK, 0))
-			continue;
-		j = small_file_json(dirfd, path, MAX_JSON, &why);
-		rc = j ? check_backend(j, path, backend, e) : 0;
+		rc = io_look(dirfd, path, &st, e);
+		if (rc > 0)
+			rc = read_metadata(dirfd, path, &j, e);
+		if (rc > 0)
+			rc = check_backend(j, path, backend, e);
 		if (rc > 0)
 			(void)snprintf(dir, MEGATRON_DIR_CAP, "%s", places[i]);
 		if (rc)

@@ -157,12 +157,10 @@ static int list(int dirfd, struct name_list *files, struct name_list *indexes, s
 			(void)close(fd);
 		return err_sys(e, code, "list the directory");
 	}
-	while (!rc && (d = readdir(dir))) {
-		if (is_tensors(d->d_name))
-			rc = name_list_add(files, d->d_name, e);
-		else if (is_index(d->d_name))
-			rc = name_list_add(indexes, d->d_name, e);
-	}
+	while (!rc && (rc = io_next_entry(dir, &d, e)) > 0)
+		rc = is_tensors(d->d_name) ? name_list_add(files, d->d_name, e)
+		     : is_index(d->d_name) ? name_list_add(indexes, d->d_name, e)
+					   : 0;
 	name_list_sort(indexes);
 	return rc;
 }
@@ -181,7 +179,9 @@ static int add_index(int dirfd, const char *index, bool asked_for, struct name_l
 		if (is_index(x.files[i]))
 			rc = err_set(e, ERR_CORRUPT, "'%.100s' names '%.100s' as a file of tensors",
 				     index, x.files[i]);
-		else if (!is_tensors(x.files[i]) && !faccessat(dirfd, x.files[i], F_OK, 0))
+		else if (!is_tensors(x.files[i]))
+			rc = io_look(dirfd, x.files[i], &st, e);
+		if (rc > 0)
 			rc = name_list_add(files, x.files[i], e);
 	}
 	return rc ? rc : name_list_add(files, index, e);

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "catalog/catalog_build.h"
+#include "parse/json_text.h"
 
 #include <xxhash.h>
 
@@ -34,9 +35,10 @@ json_t *small_file_json(int dirfd, const char *name, size_t max, struct err *e)
 		(void)err_set(e, EFBIG, "'%s' has more than %zu bytes", name, max);
 		return NULL;
 	}
-	j = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
+	j = json_text_load(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
 	if (!j)
-		(void)err_set(e, ERR_CORRUPT, "'%s', line %d: %s", name, why.line, why.text);
+		(void)err_set(e, json_text_code(&why, ERR_CORRUPT), "'%s', line %d: %s", name,
+			      why.line, why.text);
 	return j;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/io.h"
+#include "parse/json_text.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -53,11 +54,12 @@ int st_index_parse(const char *text, size_t len, struct st_index *ret, struct er
 	struct st_index x = { 0 };
 	const json_t *map;
 	json_error_t why;
-	json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+	json_t *root = json_text_load(text, len, JSON_REJECT_DUPLICATES, &why);
 	int rc;
 
 	if (!root)
-		return err_set(e, ERR_CORRUPT, "not JSON: %s, in line %d", why.text, why.line);
+		return err_set(e, json_text_code(&why, ERR_CORRUPT), "not JSON: %s, in line %d",
+			       why.text, why.line);
 	x.json = root;
 	map = json_object_get(root, "weight_map");
 	if (!json_object_size(map)) {

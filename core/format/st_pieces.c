@@ -10,6 +10,7 @@
 #include "format/st_index.h"
 #include "model/box.h"
 #include "parse/json_numbers.h"
+#include "parse/json_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,9 +60,10 @@ static int read_sharding(const struct st_header *h, json_t **ret, struct err *e)
 
 	if (!text)
 		return 0;
-	info = json_loads(text, JSON_REJECT_DUPLICATES, &why);
+	info = json_text_load(text, strlen(text), JSON_REJECT_DUPLICATES, &why);
 	if (!info)
-		return err_set(e, ERR_CORRUPT, "%s is not JSON: %.200s", sharding_key, why.text);
+		return err_set(e, json_text_code(&why, ERR_CORRUPT), "%s is not JSON: %.200s",
+			       sharding_key, why.text);
 	*ret = info;
 	if (!json_is_object(info))
 		return err_set(e, ERR_CORRUPT, "%s is not a JSON object", sharding_key);

@@ -16,6 +16,7 @@
 #include "base/io.h"
 #include "catalog/catalog_build.h"
 #include "format/format.h"
+#include "parse/json_text.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -72,12 +73,10 @@ static int read_index(int dirfd, struct catalog_writer *w, json_t **ret, struct 
 
 	if (rc)
 		return rc;
-	j = json_loadb(text.data, text.len, 0, &why);
-	if (!j && !*why.text)
-		return err_set(e, ENOMEM, "out of memory");
+	j = json_text_load(text.data, text.len, 0, &why);
 	if (!j)
-		return err_set(e, ERR_CORRUPT, "'%s': %.100s in line %d", index_name, why.text,
-			       why.line);
+		return err_set(e, json_text_code(&why, ERR_CORRUPT), "'%s': %.100s in line %d",
+			       index_name, why.text, why.line);
 	map = json_object_get(j, "weight_map");
 	if (!json_object_size(map))
 		return err_set(e, ERR_CORRUPT, "'%s' has no weight_map", index_name);
@@ -138,14 +137,17 @@ static int probe_file(int dirfd, const char *name, struct err *e)
 
 static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
 {
+	struct stat st;
 	int rc;
 
-	if (!file && !faccessat(dirfd, index_name, F_OK, 0)) {
-		rc = list_shards(dirfd, files, e);
-		return rc ? rc : 1;
-	}
-	if (!file && faccessat(dirfd, whole_name, F_OK, 0))
-		return 0;
+	rc = file ? 0 : io_look(dirfd, index_name, &st, e);
+	if (rc > 0 && list_shards(dirfd, files, e))
+		return -e->code;
+	if (rc)
+		return rc;
+	rc = file ? 1 : io_look(dirfd, whole_name, &st, e);
+	if (rc <= 0)
+		return rc;
 	file = file ? file : whole_name;
 	rc = probe_file(dirfd, file, e);
 	if (rc == 1 && name_list_add(files, file, e))

@@ -60,6 +60,7 @@ static int list_dir(int dirfd, const char *path, struct name_list *ret, struct e
 	int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
 	const struct dirent *d;
+	int rc;
 
 	if (!dir) {
 		int code = errno;
@@ -68,16 +69,11 @@ static int list_dir(int dirfd, const char *path, struct name_list *ret, struct e
 			(void)close(fd);
 		return err_sys(e, code, "list '%s'", path);
 	}
-	errno = 0;
-	while ((d = readdir(dir))) {
+	while ((rc = io_next_entry(dir, &d, e)) > 0)
 		if (*d->d_name != '.' && name_list_add(ret, d->d_name, e))
 			return -e->code;
-		errno = 0;
-	}
-	if (errno)
-		return err_sys(e, errno, "list '%s'", path);
 	name_list_sort(ret);
-	return 0;
+	return rc ? err_wrap(e, "'%s'", path) : 0;
 }
 
 /* ---- .zarray ---- */
@@ -386,7 +382,9 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 		struct stat st;
 
 		rc = megatron_path(dir, l.v[i], path, e);
-		if (!rc && !fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode))
+		if (!rc && fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW))
+			rc = errno == ENOENT ? 0 : err_sys(e, errno, "stat '%s'", path);
+		else if (!rc && S_ISDIR(st.st_mode))
 			rc = name_list_add(files, path, e);
 	}
 	return rc < 0 ? rc : 1;
@@ -406,16 +404,18 @@ static int scan_dir(int dirfd, const char *name, struct catalog_writer *w, struc
 {
 	const char *key = megatron_base(name);
 	char dir[PATH_MAX], path[PATH_MAX];
+	struct stat st;
 	int rc = add_times(dirfd, name, w, e);
 
 	if (!rc)
 		rc = megatron_path(name, "/", dir, e);
 	if (!rc)
 		rc = megatron_path(dir, ".zarray", path, e);
-	if (rc)
+	if (!rc)
+		rc = io_look(dirfd, path, &st, e);
+	if (rc < 0)
 		return rc;
-	return faccessat(dirfd, path, F_OK, 0) ? add_objects(dirfd, dir, key, w, e)
-					       : add_tensor(dirfd, dir, key, w, e);
+	return rc ? add_tensor(dirfd, dir, key, w, e) : add_objects(dirfd, dir, key, w, e);
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,

@@ -15,6 +15,8 @@ static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct e
 {
 	const struct pk_str *s = pk_intern(p->strings, (const char *)p->in.p, n);
 
+	if (!s && errno == ENOMEM)
+		return err_set(e, ENOMEM, "pickle: out of memory");
 	if (!s)
 		return err_set(e, EFBIG, "pickle: too many strings at byte %llu",
 			       (unsigned long long)pk_reader_pos(&p->in));

@@ -88,7 +88,7 @@ struct pk_node {
 struct pk_strings;
 struct pk_strings *pk_strings_new(size_t max_bytes);
 void pk_strings_free(struct pk_strings *t);
-/* NULL when over max_bytes or out of memory. */
+/* NULL, with errno EFBIG (over max_bytes) or ENOMEM. */
 const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len);
 const struct pk_str *pk_string(const struct pk_strings *t, uint32_t id);
 uint32_t pk_strings_count(const struct pk_strings *t);

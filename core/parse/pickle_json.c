@@ -187,6 +187,8 @@ static void put_global(struct buf *b, const char *key, const struct pk_value *v)
 	}
 	buf_printf(b, "{\"%s\": ", key);
 	buf_json_str(b, name.len ? name.data : "?", name.len ? name.len : 1);
+	if (name.err && !b->err)
+		b->err = name.err;
 	buf_release(&name);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parse/pickle.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -114,7 +115,8 @@ const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
 	uint32_t hash = (uint32_t)XXH3_64bits_withSeed(s, len, t->seed), at;
 	struct pk_str *r;
 
-	if (grow(t) || len > UINT32_MAX)
+	errno = EFBIG; /* unless malloc says ENOMEM */
+	if (len > UINT32_MAX || grow(t))
 		return NULL;
 	at = hash & (t->cap - 1);
 	while ((r = t->table[at])) {

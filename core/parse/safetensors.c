@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "model/box.h"
 #include "parse/json_numbers.h"
+#include "parse/json_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -187,9 +188,10 @@ int st_read(const struct blob *b, struct st_header **ret, struct err *e)
 	if ((uint64_t)n != len)
 		return err_set(e, ERR_CORRUPT, "safetensors header ends early");
 	h->data = 8 + len;
-	h->json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+	h->json = json_text_load(text, len, JSON_REJECT_DUPLICATES, &why);
 	if (!json_is_object(h->json))
-		return err_set(e, ERR_CORRUPT, "safetensors header is not a JSON object: %s",
+		return err_set(e, h->json ? ERR_CORRUPT : json_text_code(&why, ERR_CORRUPT),
+			       "safetensors header is not a JSON object: %s",
 			       h->json ? "something else" : why.text);
 	json_object_foreach (h->json, name, v)
 		n_shapes += json_array_size(json_object_get(v, "shape"));

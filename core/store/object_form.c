@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/err.h"
+#include "parse/json_text.h"
 #include "parse/pickle.h"
 #include "parse/pickle_write.h"
 #include "store/torch_item.h"
@@ -24,20 +25,24 @@ static int refuse_id(void *arg, const struct pk_value *id, struct err *e)
 	return err_set(e, ERR_UNSUPPORTED, "persistent id");
 }
 
-/* Is this one whole pickle that needs nothing else? */
-static bool is_pickle(const uint8_t *p, size_t len)
+/* Is this one whole pickle that needs nothing else? 1, 0, or -ENOMEM. */
+static int is_pickle(const uint8_t *p, size_t len, struct err *e)
 {
 	const struct pickle_input in = { .mem = p, .mem_len = len };
 	const struct pickle_opts opts = { .persid = refuse_id,
 					  .max_bytes = MAX_LOOK,
 					  .drop_unknown = true };
 	struct pickle *k;
-	struct err ignored;
+	struct err why;
 	bool whole;
 
-	if (len < 3 || p[0] != 0x80 || p[len - 1] != OP_STOP ||
-	    pickle_load(&in, &opts, &k, &ignored))
-		return false;
+	if (len < 3 || p[0] != 0x80 || p[len - 1] != OP_STOP)
+		return 0;
+	if (pickle_load(&in, &opts, &k, &why)) {
+		if (why.code == ENOMEM)
+			*e = why;
+		return why.code == ENOMEM ? -ENOMEM : 0;
+	}
 	whole = pickle_end(k) == len;
 	pickle_free(k);
 	return whole;
@@ -130,11 +135,14 @@ static bool write_value(struct pickle_writer *w, const json_t *v, int depth)
 /* The value; or, where the library cannot hold it, the text. */
 static int json_to_pickle(const char *text, size_t len, struct buf *b, struct err *e)
 {
-	json_error_t why;
-	json_t *v = json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
 	struct pickle_writer w;
+	json_error_t why;
+	json_t *v;
 	int rc;
 
+	v = json_text_load(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+	if (!v && json_text_code(&why, 0))
+		return err_set(e, ENOMEM, "out of memory");
 	pw_begin(&w, b, 2, false);
 	if (!v)
 		pw_str(&w, text, len && text[len - 1] == '\n' ? len - 1 : len);
@@ -153,27 +161,45 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct er
 /* ---- forms ---- */
 
 /* The pickle in an archive, if it needs nothing else in there. */
-static bool plain_pickle(const void *data, size_t len, const void **ret, size_t *ret_n)
+static int plain_pickle(const void *data, size_t len, const void **ret, size_t *ret_n,
+			struct err *e)
 {
-	return torch_item_unwrap(data, len, ret, ret_n) && is_pickle(*ret, *ret_n);
+	int rc = torch_item_unwrap(data, len, ret, ret_n, e);
+
+	return rc > 0 ? is_pickle(*ret, *ret_n, e) : rc;
+}
+
+/* An archive that holds more than a pickle: it stays what it is. */
+static int is_more(const void *data, size_t len, struct err *e)
+{
+	const void *p;
+	size_t n;
+	int rc = torch_item_is(data, len, e);
+
+	if (rc <= 0)
+		return rc;
+	rc = plain_pickle(data, len, &p, &n, e);
+	return rc < 0 ? rc : !rc;
 }
 
 static int to_torch(enum object_form from, const void *data, size_t len, struct buf *ret,
 		    struct err *e)
 {
 	struct buf pickle = BUF_INIT(ret->max);
-	const void *p;
-	size_t n;
-	int rc = 0;
+	int rc = from == OBJECT_PICKLE ? is_more(data, len, e) : 0;
 
-	if (from == OBJECT_PICKLE && torch_item_is(data, len) && !plain_pickle(data, len, &p, &n)) {
+	if (rc > 0)
 		buf_add(ret, data, len);
-		return 0;
-	}
-	if (from == OBJECT_JSON)
+	if (rc)
+		return rc < 0 ? rc : 0;
+	if (from == OBJECT_JSON) {
 		rc = json_to_pickle(data, len, &pickle, e);
-	else if (!is_pickle(data, len))
-		add_bytes_pickle(data, len, &pickle);
+	} else {
+		rc = is_pickle(data, len, e);
+		if (!rc)
+			add_bytes_pickle(data, len, &pickle);
+		rc = rc < 0 ? rc : 0;
+	}
 	if (!rc && pickle.err)
 		rc = err_sys(e, pickle.err, "object of %zu bytes", len);
 	if (!rc && pickle.len)
@@ -189,15 +215,16 @@ static int to_pickle(enum object_form from, const void *data, size_t len, struct
 {
 	const void *pickle = data;
 	size_t n = len;
+	int rc;
 
 	if (from == OBJECT_JSON)
 		return json_to_pickle(data, len, ret, e);
-	if (plain_pickle(data, len, &pickle, &n)) {
+	rc = plain_pickle(data, len, &pickle, &n, e);
+	if (rc > 0)
 		buf_add(ret, pickle, n);
-		return 0;
-	}
-	buf_add(ret, data, len);
-	return 0;
+	else if (!rc)
+		buf_add(ret, data, len);
+	return rc < 0 ? rc : 0;
 }
 
 int object_convert(enum object_form from, enum object_form to, const void *data, size_t len,

@@ -401,30 +401,37 @@ static int look_at(void *arg, const struct zip_member *m, struct err *e)
 	return zip_member_data(s->b, m, &s->at, e);
 }
 
-static bool search(const void *item, size_t n, struct search *s)
+static int search(const void *item, size_t n, struct search *s, struct err *e)
 {
 	struct bytes bytes = { item, n };
 	struct blob b = { read_bytes, &bytes, n };
-	struct err e = { 0 };
+	struct err why = { 0 };
+	int rc;
 
 	*s = (struct search){ .b = &b };
-	return zip_magic(item, n) && !zip_each(&b, look_at, s, &e) && s->found;
+	if (!zip_magic(item, n))
+		return 0;
+	rc = zip_each(&b, look_at, s, &why);
+	if (rc == -ENOMEM)
+		*e = why;
+	return rc == -ENOMEM ? rc : !rc && s->found;
 }
 
-bool torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n)
+int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n, struct err *e)
 {
 	struct search s;
+	int rc = search(item, n, &s, e);
 
-	if (!search(item, n, &s) || s.has_tensors)
-		return false;
+	if (rc <= 0 || s.has_tensors)
+		return rc < 0 ? rc : 0;
 	*ret = (const uint8_t *)item + s.at;
 	*ret_n = (size_t)s.size;
-	return true;
+	return 1;
 }
 
-bool torch_item_is(const void *item, size_t n)
+int torch_item_is(const void *item, size_t n, struct err *e)
 {
 	struct search s;
 
-	return search(item, n, &s);
+	return search(item, n, &s, e);
 }

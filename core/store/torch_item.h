@@ -59,9 +59,10 @@ int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct e
 
 /* Append the whole item around a pickle of any protocol, without persistent ids. */
 int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct err *e);
-/* The pickle in an item without tensors: *ret is a part of it. False: it is something else. */
-bool torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n);
-/* Is it an item, with or without tensors? */
-bool torch_item_is(const void *item, size_t n);
+/* The pickle in an item without tensors: 1, and *ret is a part of it; 0, it is something else;
+ * or -ENOMEM. */
+int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n, struct err *e);
+/* Is it an item, with or without tensors? 1, 0, or -ENOMEM. */
+int torch_item_is(const void *item, size_t n, struct err *e);
 
 #endif

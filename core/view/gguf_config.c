@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
+#include "parse/json_text.h"
 #include "view/gguf_write.h"
 
 #include <errno.h>
@@ -28,13 +29,15 @@ static const struct family {
 int gguf_json(const char *file, const char *text, size_t len, json_t **ret, struct err *e)
 {
 	json_error_t why;
-	json_t *v = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+	json_t *v = json_text_load(text, len, JSON_REJECT_DUPLICATES, &why);
 
 	/* "model_max_length": 1000000000000000019884624838656 is what transformers writes for none. */
 	if (!v && json_error_code(&why) == json_error_numeric_overflow)
-		v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &why);
+		v = json_text_load(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL,
+				   &why);
 	if (!v)
-		return err_set(e, EINVAL, "%s, line %d: %.120s", file, why.line, why.text);
+		return err_set(e, json_text_code(&why, EINVAL), "%s, line %d: %.120s", file,
+			       why.line, why.text);
 	if (!json_is_object(v)) {
 		json_decref(v);
 		return err_set(e, EINVAL, "%s is no object", file);

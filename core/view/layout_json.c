@@ -24,6 +24,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "parse/json_text.h"
 #include "view/layout_internal.h"
 
 #include <jansson.h>
@@ -68,9 +69,8 @@ static int next_value(struct walk *w, json_t **ret)
 	json_error_t why;
 	json_t *j;
 
-	errno = 0;
-	j = json_loadb(w->text + w->at, w->len - w->at, flags, &why);
-	if (!j && errno == ENOMEM) /* the library may take it for bad syntax */
+	j = json_text_load(w->text + w->at, w->len - w->at, flags, &why);
+	if (!j && json_text_code(&why, 0))
 		return layout_no_memory(w->e);
 	if (!j)
 		return bad_json(w, w->at + (size_t)why.position, why.text);

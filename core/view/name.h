@@ -21,8 +21,9 @@ size_t name_encode(const char *fqn, size_t len, const char *suffix, char out[sta
 /* Is the name with a suffix of n_suffix bytes not cut? */
 bool name_fits(const char *fqn, size_t len, size_t n_suffix);
 /*
- * The FQN of a name without its suffix into out, which has room for len bytes. False when it is
- * no name that name_encode makes, or one that was cut.
+ * The FQN of a name without its suffix into out, which has room for len bytes. False where an
+ * escape is none, as in one that was cut. Others than name_encode's may decode as well ("%41"):
+ * whoever minds encodes it again.
  */
 bool name_decode(const char *name, size_t len, char *out, size_t *ret_len);
 /* Was it cut? Then *ret_hash is the FQN's. */

@@ -276,6 +276,12 @@ static bool begin(struct gguf_lazy *l)
 	return true;
 }
 
+/* Memory and descriptors may come back, and a disk may answer the next time. */
+static bool is_passing(int rc)
+{
+	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE || rc == -EIO;
+}
+
 /* NULL: there is none. */
 static const struct gguf *find(const struct view *v)
 {
@@ -294,7 +300,7 @@ static const struct gguf *find(const struct view *v)
 	trim();
 	SCOPED_LOCK(&l->lock);
 	l->gguf = g;
-	l->state = rc == -ENOMEM ? NOT_YET : DONE; /* memory may come back */
+	l->state = is_passing(rc) ? NOT_YET : DONE;
 	(void)pthread_cond_broadcast(&l->idle);
 	return g;
 }
@@ -319,7 +325,9 @@ int view_gguf_init(struct view *v, struct err *e)
 	if (v->has_model && has_asset(v, "config.json") && has_asset(v, "tokenizer.json"))
 		return 0;
 	(void)find(v); /* it takes no time to say no */
-	return l->state == DONE ? 0 : err_set(e, ENOMEM, "out of memory");
+	if (l->state != DONE)
+		*e = l->missing;
+	return l->state == DONE ? 0 : -e->code;
 }
 
 bool view_has_gguf(const struct view *v)

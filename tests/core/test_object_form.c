@@ -31,9 +31,10 @@ static struct buf pickle_in(struct buf archive)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	const void *p;
+	struct err e;
 	size_t n;
 
-	ck_assert(torch_item_unwrap(archive.data, archive.len, &p, &n));
+	ck_assert_int_eq(torch_item_unwrap(archive.data, archive.len, &p, &n, &e), 1);
 	buf_add(&b, p, n);
 	buf_release(&archive);
 	return b;

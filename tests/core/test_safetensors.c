@@ -284,14 +284,13 @@ START_TEST(failing_reads_and_allocations_come_through)
 		int rc = st_read(&blob, &h, &e);
 
 		(void)fault_off();
-		/* jansson cannot tell a broken text from a lack of memory */
-		ck_assert(fault_hit() ? rc == -ENOMEM || rc == -EBADMSG : !rc);
+		ck_assert_int_eq(rc, fault_hit() ? -ENOMEM : 0);
 		ck_assert_int_eq(e.code, -rc);
 		ck_assert_int_eq(h != NULL, !rc);
-		failed += rc == -ENOMEM;
+		failed += rc != 0;
 		st_free(h);
 	}
-	ck_assert_uint_eq(failed, 4);
+	ck_assert_uint_gt(failed, 10); /* most of them in jansson */
 	mem_release(&m);
 }
 END_TEST

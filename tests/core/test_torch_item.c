@@ -109,14 +109,14 @@ static int check_item(const uint8_t *item, size_t n)
 	b = mem_blob(&m, true);
 	ck_assert_msg(!zip_each(&b, find, &p, &e), "%s", e.msg);
 	if (!p.data) {
-		ck_assert(torch_item_unwrap(item, n, &pkl, &pkl_len));
-		ck_assert(torch_item_is(item, n));
+		ck_assert_int_eq(torch_item_unwrap(item, n, &pkl, &pkl_len, &e), 1);
+		ck_assert_int_eq(torch_item_is(item, n, &e), 1);
 		ck_assert_uint_eq((uint64_t)((const uint8_t *)pkl - item), p.pickle);
 		ck_assert_uint_eq(pkl_len, p.pickle_len);
 		ck_assert_int_eq(torch_item_wrap(pkl, pkl_len, &ours, &e), 0);
 	} else {
-		ck_assert(!torch_item_unwrap(item, n, &pkl, &pkl_len));
-		ck_assert(torch_item_is(item, n));
+		ck_assert_int_eq(torch_item_unwrap(item, n, &pkl, &pkl_len, &e), 0);
+		ck_assert_int_eq(torch_item_is(item, n, &e), 1);
 		k = load(item + p.pickle, p.pickle_len);
 		v = pickle_root(k);
 		ret = !torch_tensor_read(&v, &t, &e) && is_plain(&t) ? 2 : 0;
@@ -245,7 +245,7 @@ START_TEST(a_pickle_goes_in_and_comes_out)
 		b.len = 0;
 		buf_str(&b, "before");
 		ck_assert_int_eq(torch_item_wrap(pickles[i].p, pickles[i].n, &b, &e), 0);
-		ck_assert(torch_item_unwrap(b.data + 6, b.len - 6, &back, &n));
+		ck_assert_int_eq(torch_item_unwrap(b.data + 6, b.len - 6, &back, &n, &e), 1);
 		ck_assert_uint_eq(n, pickles[i].n);
 		ck_assert(!memcmp(back, pickles[i].p, n));
 	}
@@ -261,20 +261,20 @@ START_TEST(what_is_no_such_archive_stays_wrapped)
 	struct err e = { 0 };
 	size_t n = 7;
 
-	ck_assert(!torch_item_unwrap("", 0, &back, &n));
-	ck_assert(!torch_item_unwrap("\x80\x02N.", 4, &back, &n));
-	ck_assert(!torch_item_unwrap("PK\3\4", 4, &back, &n));
+	ck_assert_int_eq(torch_item_unwrap("", 0, &back, &n, &e), 0);
+	ck_assert_int_eq(torch_item_unwrap("\x80\x02N.", 4, &back, &n, &e), 0);
+	ck_assert_int_eq(torch_item_unwrap("PK\3\4", 4, &back, &n, &e), 0);
 	archive_add(&a, "version", "3\n", 2);
 	archive_end(&a);
-	ck_assert(!torch_item_unwrap(a.b.data, a.b.len, &back, &n));
+	ck_assert_int_eq(torch_item_unwrap(a.b.data, a.b.len, &back, &n, &e), 0);
 	archive_release(&a);
 	ck_assert_int_eq(torch_item_wrap("\x80\x02N.", 4, &b, &e), 0);
 	for (size_t cut = 0; cut < b.len; cut++) {
 		struct mem m;
 
 		mem_init(&m, b.data, cut);
-		ck_assert(!torch_item_unwrap(m.p, cut, &back, &n));
-		ck_assert(!torch_item_is(m.p, cut));
+		ck_assert_int_eq(torch_item_unwrap(m.p, cut, &back, &n, &e), 0);
+		ck_assert_int_eq(torch_item_is(m.p, cut, &e), 0);
 		mem_release(&m);
 	}
 	ck_assert(!back && n == 7);

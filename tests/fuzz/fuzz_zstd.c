@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Any bytes as an item under one to three transforms, with one window or the other: decoded at once
+ * and in pieces of the size that the first byte says, which gives the same bytes and the same end.
+ */
+#include "base/err.h"
+#include "codec/zstd_stream.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX = 1 << 20 };
+
+struct bytes {
+	const uint8_t *p;
+	size_t n;
+};
+
+static void require(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+{
+	const struct bytes *b = arg;
+	size_t n = off < b->n ? b->n - (size_t)off : 0;
+
+	(void)e;
+	n = n < len ? n : len;
+	if (n)
+		memcpy(buf, b->p + off, n);
+	return (int64_t)n;
+}
+
+/* How much there is, up to MAX; *ret_rc: 0 or why no more came. */
+static size_t decode(struct bytes *b, unsigned layers, int window, size_t piece, uint8_t *out,
+		     int *ret_rc)
+{
+	const struct blob src = { read_bytes, b, b->n };
+	struct zstd_stream *s = zstd_stream_new(&src, layers, window);
+	struct err e = { 0 };
+	size_t at = 0;
+
+	require(s);
+	*ret_rc = 0;
+	while (at < MAX) {
+		size_t want = piece < MAX - at ? piece : MAX - at;
+		int64_t n = zstd_stream_read(s, out + at, want, &e);
+
+		require(n <= (int64_t)want && (n >= 0 || (e.code == -n && *e.msg)));
+		*ret_rc = n < 0 ? (int)n : 0;
+		if (n < 0 || (size_t)n < want) {
+			at += n > 0 ? (size_t)n : 0;
+			break;
+		}
+		at += (size_t)n;
+	}
+	zstd_stream_free(s);
+	return at;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct bytes b = { data + 2, size - 2 };
+	uint8_t *whole, *parts;
+	int window;
+	int rc_whole, rc_parts;
+	size_t n, m;
+
+	if (size < 2)
+		return 0;
+	window = data[1] & 4 ? ZSTD_WINDOW_LOG_MAX : ZSTD_WINDOW_LOG;
+	whole = malloc(MAX);
+	parts = malloc(MAX);
+	require(whole && parts);
+	n = decode(&b, 1 + data[1] % 3, window, MAX, whole, &rc_whole);
+	m = decode(&b, 1 + data[1] % 3, window, 1 + data[0] * 16u, parts, &rc_parts);
+	if (!rc_whole)
+		require(!rc_parts && n == m && !memcmp(whole, parts, n));
+	else
+		require(rc_parts == rc_whole);
+	free(whole);
+	free(parts);
+	return 0;
+}
