@@ -11,7 +11,7 @@ VARIANT   ?= release
 MPI       ?= 0
 WITH_MPI  := $(filter 1,$(MPI))
 
-VERSION   := 0.3.0
+VERSION   := 0.4.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
 PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle libseccomp $(if $(WITH_MPI),ompi-c)
