@@ -2,7 +2,12 @@
 
 PREFIX    ?= /usr/local
 BINDIR    ?= $(PREFIX)/bin
+LIBDIR    ?= $(PREFIX)/lib
+INCDIR    ?= $(PREFIX)/include
 MANDIR    ?= $(PREFIX)/share/man
+# Where Debian's Python looks.
+PYDIR     ?= $(PREFIX)/lib/$(if $(filter /usr,$(PREFIX)),python3,$(shell /usr/bin/python3 -c \
+	'import sys; print("python%d.%d" % sys.version_info[:2])' || echo python3))/dist-packages
 COMPDIR   ?= $(PREFIX)/share/bash-completion/completions
 # mount(8) looks for mount.TYPE in /sbin only.
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
@@ -14,7 +19,9 @@ WITH_MPI  := $(filter 1,$(MPI))
 VERSION   := 0.4.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
-PKGS      := fuse3 sqlite3 libzstd jansson libxxhash libdeflate nettle libseccomp $(if $(WITH_MPI),ompi-c)
+CORE_PKGS := sqlite3 libzstd jansson libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
+FS_PKGS   := fuse3 libseccomp
+PKGS      := $(FS_PKGS) $(CORE_PKGS)
 
 ifneq ($(MAKECMDGOALS),clean)
 ifneq ($(MAKECMDGOALS),help)
@@ -28,8 +35,8 @@ endif
 WARN := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes \
 	-Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla \
 	-Wimplicit-fallthrough $(if $(WERROR),-Werror)
-HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack-clash-protection -fPIE
-SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIE
+HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack-clash-protection -fPIC
+SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIC
 FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined $(SAN)
 FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
@@ -39,9 +46,13 @@ LINK_release  := -pie -Wl,-z,relro,-z,now
 LINK_asan     := -pie -fsanitize=address,undefined
 LINK_fuzz     := $(LINK_asan)
 LINK_tsan     := -pie -fsanitize=thread
+LINKLIB_release := -Wl,-z,relro,-z,now,-z,defs
+LINKLIB_asan    := -fsanitize=address,undefined
+LINKLIB_tsan    := -fsanitize=thread
 
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
-PKG_LIBS   := $(shell pkg-config --libs $(PKGS)) -lm
+CORE_LIBS  := $(shell pkg-config --libs $(CORE_PKGS)) -lm
+PKG_LIBS   := $(shell pkg-config --libs $(FS_PKGS)) $(CORE_LIBS)
 CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags check))
 CK_LIBS     = $(shell pkg-config --libs check)
 CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore \
@@ -53,6 +64,8 @@ FS   := $(sort $(wildcard fs/*.c))
 TEST := tests/runner.c tests/fault.c $(sort $(wildcard tests/core/*.c))
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
+OBJCOPY ?= objcopy
+LDCONFIG ?= ldconfig
 comma := ,
 # What tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free strdup strndup \
@@ -64,11 +77,24 @@ WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free
 	flock fcntl mmap mincore pthread_create \
 	$(addprefix sqlite3_,open_v2 prepare_v2 exec step close errcode extended_errcode errmsg))
 
-all: $(BUILD)/ckptfs
+# libckpt: its functions are marked CKPT_API, its headers include each other and nothing else of ours.
+HEADERS := $(addprefix core/,base/ckpt_base.h api/ckpt.h api/ckpt_diff.h)
+# What programs ask for at run time. Structures may change with each 0.x, and later with each X.
+SONAME  := libckpt.so.$(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
+
+all: $(BUILD)/ckptfs $(BUILD)/$(SONAME) $(BUILD)/libckpt.a
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
 
 $(BUILD)/libcore.a: $(call obj,$(CORE))
 	$(V_)rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/$(SONAME): $(call obj,$(CORE))
+	$(V_)$(CC) -shared -Wl,-soname,$(SONAME) $(CFLAGS_) $(CFLAGS) $(LINKLIB_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
+
+# One object, in which nothing but the library's functions has a name for others.
+$(BUILD)/libckpt.a: $(call obj,$(CORE))
+	$(V_)$(LD) -r -o $(@:.a=.o) $^ && $(OBJCOPY) --localize-hidden $(@:.a=.o) && rm -f $@ && \
+	  $(AR) rcs $@ $(@:.a=.o) && rm -f $(@:.a=.o)
 
 $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
@@ -116,10 +142,10 @@ $(BUILD)/flags: FORCE
 -include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c \
 	tests/bench/*.c)))
 
-install: all
+install: all install-lib
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(COMPDIR) \
 	  $(DESTDIR)$(HELPERDIR)
-	install -m 755 build/release/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
+	install -m 755 $(BUILD)/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
 	install -m 644 fs/ckptfs.1 $(DESTDIR)$(MANDIR)/man1/ckptfs.1
 	install -m 644 fs/ckptfs.bash $(DESTDIR)$(COMPDIR)/ckptfs
 	for name in mount.ckptfs mount.fuse.ckptfs; do \
@@ -127,7 +153,27 @@ install: all
 	  echo .so man1/ckptfs.1 >$(DESTDIR)$(MANDIR)/man8/$$name.8 || exit 1; \
 	done
 
+install-lib: all
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCDIR)/ckptfs $(DESTDIR)$(MANDIR)/man3 \
+	  $(DESTDIR)$(PYDIR)
+	install -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/libckpt.so.$(VERSION)
+	ln -sfn libckpt.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sfn $(SONAME) $(DESTDIR)$(LIBDIR)/libckpt.so
+	install -m 644 $(BUILD)/libckpt.a $(DESTDIR)$(LIBDIR)/libckpt.a
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+	  -e 's|@LIBS@|$(CORE_LIBS) -pthread|' core/api/ckpt.pc >$(DESTDIR)$(LIBDIR)/pkgconfig/ckpt.pc
+	for h in $(HEADERS); do \
+	  sed 's|^#include "[a-z]*/|#include "|' $$h >$(DESTDIR)$(INCDIR)/ckptfs/$${h##*/} || exit 1; \
+	done
+	install -m 644 core/api/ckpt.3 $(DESTDIR)$(MANDIR)/man3/ckpt.3
+	install -m 644 scripts/ckptfs.py $(DESTDIR)$(PYDIR)/ckptfs.py
+	[ -n "$(DESTDIR)" ] || $(LDCONFIG) || echo "ldconfig has to be run"
+
 uninstall:
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libckpt.so libckpt.a $(SONAME) libckpt.so.$(VERSION) pkgconfig/ckpt.pc) \
+	  $(addprefix $(DESTDIR)$(INCDIR)/ckptfs/,$(notdir $(HEADERS))) \
+	  $(DESTDIR)$(MANDIR)/man3/ckpt.3 $(DESTDIR)$(PYDIR)/ckptfs.py
+	[ ! -d $(DESTDIR)$(INCDIR)/ckptfs ] || rmdir $(DESTDIR)$(INCDIR)/ckptfs
 	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(MANDIR)/man1/ckptfs.1 $(DESTDIR)$(COMPDIR)/ckptfs \
 	  $(DESTDIR)$(MANDIR)/man8/mount.ckptfs.8 $(DESTDIR)$(MANDIR)/man8/mount.fuse.ckptfs.8 \
 	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
@@ -165,6 +211,7 @@ check-torch: all
 	@tests/torch/reshard.sh
 	@tests/torch/clients.sh
 	@tests/torch/gguf.sh
+	@tests/torch/python.sh
 
 # FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
 fuzz:
@@ -189,7 +236,7 @@ clean:
 	rm -rf build
 
 help:
-	@echo 'all install uninstall clean     program and man page (PREFIX, DESTDIR)'
+	@echo 'all install uninstall clean     program, library, man pages (PREFIX, DESTDIR)'
 	@echo 'dist deb                        a tar of the sources; Debian packages, in build/'
 	@echo 'demo                            mount a real checkpoint and look around'
 	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
@@ -201,6 +248,6 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all install uninstall dist deb demo check check-programs check-asan check-tsan check-valgrind check-torch \
-	fuzz bench layers lint analyze format clean help FORCE
+.PHONY: all install install-lib uninstall dist deb demo check check-programs check-asan check-tsan check-valgrind \
+	check-torch fuzz bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

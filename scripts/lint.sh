@@ -28,5 +28,5 @@ have cppcheck && step cppcheck cppcheck --quiet --error-exitcode=1 --inline-supp
 have shellcheck && step shellcheck shellcheck -x -P SCRIPTDIR "${sh[@]}"
 mapfile -t py < <(git ls-files '*.py')
 have pyflakes3 && step pyflakes pyflakes3 "${py[@]}"
-have mandoc && step mandoc mandoc -T lint -W warning fs/ckptfs.1
+have mandoc && step mandoc mandoc -T lint -W warning fs/ckptfs.1 core/api/ckpt.3
 exit $bad

@@ -8,7 +8,7 @@ set -u
 
 packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libjansson-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
 case ${1:-build} in
-  test) packages="$packages check attr rsync sqlite3 python3 bash-completion" ;;
+  test) packages="$packages check attr rsync sqlite3 python3 python3-numpy bash-completion g++" ;;
   deb) packages="$packages debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
 esac
 [ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"

@@ -36,6 +36,7 @@
 	X(ckpt_reader) \
 	X(ckpt_recipe) \
 	X(ckpt_save) \
+	X(ckpt_slice) \
 	X(ckpt_sources) \
 	X(comm) \
 	X(counters) \

@@ -564,6 +564,11 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 	return rc < 0 ? rc : open_parts(c, o, e);
 }
 
+const char *ckpt_version(void)
+{
+	return CKPTFS_VERSION;
+}
+
 int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret, struct err *e)
 {
 	struct ckpt *c = new_ckpt(e);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ckpt - an opened checkpoint and the tree of virtual files over it. What fs/ and other programs
- * use; the mount, the commands and this interface are one engine.
+ * use; the mount, the commands and this interface are one engine. Installed as <ckptfs/ckpt.h>, with
+ * the library libckpt; ckpt(3) is its manual.
  *
  *	struct ckpt_opts opts = {0};
  *	struct ckpt *c;
@@ -19,16 +20,20 @@
 #ifndef API_CKPT_H
 #define API_CKPT_H
 
+#include "base/ckpt_base.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define CKPT_API __attribute__((visibility("default")))
+CKPT_BEGIN
 
-struct err;
 struct ckpt;
 struct ckpt_file;
+
+/* Of the library that is there, which need not be that of this header: "0.3.0". */
+CKPT_API const char *ckpt_version(void);
 
 struct ckpt_opts {
 	const char *index;    /* where the chunk index is kept: a path, ":memory:", or NULL for the
@@ -98,6 +103,7 @@ struct ckpt_tensor {
 	const char *fqn; /* fqn_len bytes, any content, followed by a NUL; borrowed */
 	size_t fqn_len;
 	const char *dtype; /* torch's name: "bfloat16"; after a cast */
+	size_t element;	   /* bytes of one */
 	size_t n_dims;
 	const uint64_t *shape; /* n_dims, elements */
 	/* Of a tensor that is stored flattened: its own shape, which logical/ has it in. */
@@ -115,7 +121,44 @@ CKPT_API uint64_t ckpt_model_tensors(const struct ckpt *c);
 CKPT_API void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret);
 /* Index of the tensor of that name, or -1. */
 CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len);
+CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t len);
+/*
+ * With opts.layout: the box of tensor i of the model that a rank holds, as ranks/ shows it; n_dims
+ * numbers each. False: nothing of it, or there is no such rank, or they have its experts in one
+ * tensor where hf/ splits them (opts.experts settles that).
+ */
+CKPT_API bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *ret_off,
+			    uint64_t *ret_len);
 CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e);
+
+/*
+ * Elements of a tensor, in memory of the caller's. Arrays have n_dims numbers each, and may be NULL;
+ * { 0 } is all of the tensor, in row-major order.
+ *
+ *	// every second row, of them columns 16 to 31, in a matrix of rows of 100
+ *	float rows[n][100];
+ *	struct ckpt_slice s = { .start = (uint64_t[]){ 0, 16 },
+ *				.stop = (uint64_t[]){ 2 * n, 32 },
+ *				.step = (uint64_t[]){ 2, 1 },
+ *				.stride = (int64_t[]){ sizeof(rows[0]), sizeof(float) } };
+ *	rc = ckpt_slice_read(c, i, &s, rows, &e);
+ */
+struct ckpt_slice {
+	/* Of each dimension start, start + step, ... below stop, which is not above the shape; NULL:
+	 * 0, the shape, 1. */
+	const uint64_t *start, *stop, *step;
+	/* Bytes from one of these to the next in memory, of each dimension, also negative ones: `to` is
+	 * where the first element goes. NULL: row-major without gaps. */
+	const int64_t *stride;
+};
+/*
+ * Only what is asked for is read. EINVAL where it is not inside the tensor. What is in memory after
+ * a failure is not defined.
+ */
+CKPT_API int ckpt_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
+			     struct err *e);
+CKPT_API int ckpt_model_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
+				   struct err *e);
 
 struct ckpt_chunk {
 	const uint64_t *off, *len; /* n_dims each: the box, in elements */
@@ -209,8 +252,8 @@ CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, st
 /* As ckpt_stat without size and time, which for a file that is put together take longer. */
 CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
 /* Target of a link, relative to its directory, with a NUL: its length, or a negative errno. */
-CKPT_API int64_t ckpt_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
-			       struct err *e);
+CKPT_API int64_t ckpt_readlink(struct ckpt *c, ckpt_node node,
+			       char out[CKPT_ROOM(CKPT_NAME_MAX + 1)], struct err *e);
 CKPT_API ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node);
 /* Can what lies in a directory be shown? Of a run: look for what has come and gone, open the
  * checkpoint. */
@@ -218,11 +261,11 @@ CKPT_API int ckpt_enter(struct ckpt *c, ckpt_node dir, struct err *e);
 /* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. A run's root
  * has gaps. */
 CKPT_API int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos,
-			char name[static CKPT_NAME_MAX + 1], ckpt_node *ret);
+			char name[CKPT_ROOM(CKPT_NAME_MAX + 1)], ckpt_node *ret);
 
 /* The first entry that is not before *pos, which becomes the place after it. 1: none. */
 CKPT_API int ckpt_next(struct ckpt *c, ckpt_node dir, uint64_t *pos,
-		       char name[static CKPT_NAME_MAX + 1], ckpt_node *ret);
+		       char name[CKPT_ROOM(CKPT_NAME_MAX + 1)], ckpt_node *ret);
 
 /*
  * Opens check what reads will need: the source files are there and long enough, every item holds
@@ -350,5 +393,7 @@ struct ckpt_check {
 };
 /* Coverage, files, items. 0 also when faults were found. Open with allow_missing. */
 CKPT_API int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e);
+
+CKPT_END
 
 #endif

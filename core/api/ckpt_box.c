@@ -28,11 +28,11 @@ static int outside(const struct view_tensor *t, const uint64_t *off, const uint6
 	return rc;
 }
 
-static int open_box(struct ckpt_file *f, const struct view_tensor *t, const uint64_t *off,
-		    const uint64_t *len, struct err *e)
+static int open_steps(struct ckpt_file *f, const struct view_tensor *t, const uint64_t *off,
+		      const uint64_t *step, const uint64_t *count, struct err *e)
 {
 	struct vtensor *v;
-	int rc = view_box(f->c->view, t->id, off, len, &v, e);
+	int rc = view_box(f->c->view, t->id, off, step, count, &v, e);
 
 	if (rc)
 		return rc;
@@ -41,20 +41,19 @@ static int open_box(struct ckpt_file *f, const struct view_tensor *t, const uint
 	return rc ? rc : vfile_done(&f->v, e);
 }
 
-static int open_any(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
-		    const uint64_t *len, struct ckpt_file **ret, struct err *e)
+int ckpt_steps_open(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
+		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,
+		    struct err *e)
 {
 	struct ckpt_file *f;
 	int rc = ckpt_readable(c, t, e);
 
-	if (!rc && !box_inside(t->n_dims, off, len, t->shape))
-		rc = outside(t, off, len, e);
 	if (rc)
 		return rc;
 	f = ckpt_file_new(c, e);
 	if (!f)
 		return -ENOMEM;
-	rc = open_box(f, t, off, len, e);
+	rc = open_steps(f, t, off, step, count, e);
 	if (rc) {
 		ckpt_file_close(f);
 		return rc;
@@ -63,13 +62,23 @@ static int open_any(struct ckpt *c, const struct view_tensor *t, const uint64_t 
 	return 0;
 }
 
+static int open_box(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
+		    const uint64_t *len, struct ckpt_file **ret, struct err *e)
+{
+	int rc = ckpt_readable(c, t, e);
+
+	if (!rc && !box_inside(t->n_dims, off, len, t->shape))
+		rc = outside(t, off, len, e);
+	return rc ? rc : ckpt_steps_open(c, t, off, NULL, len, ret, e);
+}
+
 int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
 		  struct ckpt_file **ret, struct err *e)
 {
 	struct view_tensor t;
 
 	view_tensor(c->view, i, &t);
-	return open_any(c, &t, off, len, ret, e);
+	return open_box(c, &t, off, len, ret, e);
 }
 
 int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
@@ -78,5 +87,5 @@ int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const u
 	struct view_tensor t;
 
 	view_model_tensor(c->view, i, &t);
-	return open_any(c, &t, off, len, ret, e);
+	return open_box(c, &t, off, len, ret, e);
 }

@@ -18,6 +18,8 @@
 
 #include "api/ckpt.h"
 
+CKPT_BEGIN
+
 enum ckpt_diff_result {
 	CKPT_DIFF_EQUAL,
 	CKPT_DIFF_ONLY_A,
@@ -83,5 +85,7 @@ struct ckpt_diff {
 /* 0 also when they differ, and when some could not be compared. Open both with allow_missing.
  * ENOENT: model, and one of them has none. */
 CKPT_API int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e);
+
+CKPT_END
 
 #endif

@@ -78,6 +78,10 @@ int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, str
 int ckpt_probe(const char *path, struct err *e);
 /* A file without content yet, or NULL. */
 struct ckpt_file *ckpt_file_new(struct ckpt *c, struct err *e);
+/* Elements of a tensor, inside of which they lie, as view_box has them, in row-major order. */
+int ckpt_steps_open(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
+		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,
+		    struct err *e);
 /* EIO where the tensor cannot be read. */
 int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct err *e);
 /* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct

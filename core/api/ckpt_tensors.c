@@ -9,6 +9,7 @@
 #include "catalog/catalog_query.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
+#include "view/layout.h"
 #include "view/view.h"
 
 #include <stdlib.h>
@@ -38,6 +39,7 @@ static void fill_tensor(const struct ckpt *c, const struct view_tensor *v, struc
 	*ret = (struct ckpt_tensor){ .fqn = v->fqn,
 				     .fqn_len = v->fqn_len,
 				     .dtype = dtype_info(v->dtype)->name,
+				     .element = dtype_info(v->dtype)->size,
 				     .n_dims = v->n_dims,
 				     .shape = v->shape,
 				     .n_logical = v->n_logical,
@@ -68,9 +70,33 @@ void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret
 	fill_tensor(c, &t, ret);
 }
 
+bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *ret_off,
+		   uint64_t *ret_len)
+{
+	size_t low = 0, high = c->layout && !c->run ? layout_ranks(c->layout) : 0, n = high;
+	int64_t at;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (layout_rank(c->layout, mid) < rank)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	at = n ? view_rank_tensor(c->view, i) : -1;
+	return at >= 0 && low < n && layout_rank(c->layout, low) == rank &&
+	       layout_box(c->layout, low, (size_t)at, ret_off, ret_len);
+}
+
 int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len)
 {
 	return c->run ? -1 : view_find_tensor(c->view, fqn, len);
+}
+
+int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t len)
+{
+	return c->run ? -1 : view_find_model_tensor(c->view, name, len);
 }
 
 int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len)

@@ -14,15 +14,12 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
+#include "base/ckpt_base.h"
+
 #include <errno.h>
 
 #define ERR_CORRUPT	EBADMSG /* the checkpoint contradicts itself */
 #define ERR_UNSUPPORTED ENOTSUP /* well formed, but not something this program reads */
-
-struct err {
-	int code; /* positive errno */
-	char msg[384];
-};
 
 /* Set code and message; returns -code so that "return err_set(...)" reads well. */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -488,25 +488,25 @@ bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret,
 	return true;
 }
 
-static int slice(const struct whole *w, const uint64_t *off, const uint64_t *len,
-		 struct vtensor **ret, struct err *e)
+static int slice(const struct whole *w, const uint64_t *off, const uint64_t *step,
+		 const uint64_t *count, struct vtensor **ret, struct err *e)
 {
 	autofree struct vtensor *whole = NULL;
 	int rc;
 
 	if (w->made)
-		return vtensor_slice(w->made, off, len, ret, e);
+		return vtensor_steps(w->made, off, step, count, ret, e);
 	rc = vtensor_whole(w->is, w->sources[0], w->dtype, &whole, e);
-	return rc ? rc : vtensor_slice(whole, off, len, ret, e);
+	return rc ? rc : vtensor_steps(whole, off, step, count, ret, e);
 }
 
-int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *len,
-	     struct vtensor **ret, struct err *e)
+int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *step,
+	     const uint64_t *count, struct vtensor **ret, struct err *e)
 {
 	struct whole w;
 
 	find_whole(v, (uint32_t)(id >> ID_SHIFT), (uint32_t)id, &w);
-	return slice(&w, off, len, ret, e);
+	return slice(&w, off, step, count, ret, e);
 }
 
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e)
@@ -520,7 +520,7 @@ int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct
 	find_whole(v, of, (uint32_t)id, &w);
 	if (of >= OF_RANKS) {
 		(void)part_box(v, of, (uint32_t)id, off, len); /* it was shown, so it is held */
-		return slice(&w, off, len, ret, e);
+		return slice(&w, off, NULL, len, ret, e);
 	}
 	if (w.made)
 		return vtensor_copy(w.made, ret, e);
@@ -589,6 +589,19 @@ size_t view_object(const struct view *v, size_t i, const char **ret_fqn, size_t 
 int64_t view_find_tensor(const struct view *v, const char *fqn, size_t len)
 {
 	return namelist_find(&v->tensors, fqn, len);
+}
+
+int64_t view_find_model_tensor(const struct view *v, const char *name, size_t len)
+{
+	return namelist_find(&v->hf->names, name, len);
+}
+
+int64_t view_rank_tensor(const struct view *v, size_t i)
+{
+	const struct named *name = &v->hf->names.v[i];
+
+	return v->hf == &v->model ? (int64_t)i
+				  : namelist_find(&v->model.names, name->fqn, name->len);
 }
 
 int64_t view_find_object(const struct view *v, const char *fqn, size_t len)

@@ -107,9 +107,10 @@ int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct
 int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct err *e);
 /* The virtual tensor of a SEG_TENSOR segment. *ret is the caller's, free() it. */
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e);
-/* A box of a tensor of the tree or of the model, which it lies inside. *ret is the caller's. */
-int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *len,
-	     struct vtensor **ret, struct err *e);
+/* Elements of a tensor of the tree or of the model, inside of which they lie: as vtensor_steps has
+ * them. *ret is the caller's. */
+int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *step,
+	     const uint64_t *count, struct vtensor **ret, struct err *e);
 
 /* ---- tensors and objects ---- */
 
@@ -139,6 +140,9 @@ size_t view_objects(const struct view *v);
 size_t view_object(const struct view *v, size_t i, const char **ret_fqn, size_t *ret_len);
 /* Position by FQN, or -1. */
 int64_t view_find_tensor(const struct view *v, const char *fqn, size_t len);
+int64_t view_find_model_tensor(const struct view *v, const char *name, size_t len);
+/* Tensor i of the model: its number in the layout, which is of ranks/; -1: they have it otherwise. */
+int64_t view_rank_tensor(const struct view *v, size_t i);
 int64_t view_find_object(const struct view *v, const char *fqn, size_t len);
 /* Nodes of tensors/FQN and objects/FQN. */
 uint64_t view_tensor_node(size_t i);

@@ -202,50 +202,90 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e)
 	return 0;
 }
 
-/* The part of p inside the box, which is at *off of the new tensor. */
-static void cut_piece(const struct piece *p, size_t n, const uint64_t *box_off, const uint64_t *off,
+/* Of each dimension `count` elements: off, off + step, ... */
+struct steps {
+	size_t n;
+	const uint64_t *off, *step, *count;
+};
+
+static uint64_t step_of(const struct steps *x, size_t d)
+{
+	return x->step ? x->step[d] : 1;
+}
+
+/*
+ * The part of p that the steps touch. The box (off, len), which holds it, becomes a box of the new
+ * tensor. False: they go past all of it.
+ */
+static bool count_steps(const struct steps *x, uint64_t *off, uint64_t *len)
+{
+	for (size_t d = 0; d < x->n; d++) {
+		uint64_t step = step_of(x, d), at = off[d] - x->off[d];
+		uint64_t first = at / step + (at % step != 0), end = (at + len[d] - 1) / step + 1;
+
+		if (first >= end)
+			return false;
+		off[d] = first;
+		len[d] = end - first;
+	}
+	return true;
+}
+
+/* What the box (off, len) of the new tensor has of p. */
+static void cut_piece(const struct piece *p, const struct steps *x, const uint64_t *off,
 		      const uint64_t *len, struct arena *a, struct piece *ret)
 {
-	uint64_t *base = take(a, p->n_source), *at = take(a, n);
+	uint64_t *base = take(a, p->n_source), *coeff = take(a, x->n);
 
 	memcpy(base, p->base, p->n_source * sizeof(*base));
-	for (size_t d = 0; d < n; d++) {
+	for (size_t d = 0; d < x->n; d++) {
+		uint64_t step = step_of(x, d), from = x->off[d] + off[d] * step - p->off[d];
+
 		if (p->dim[d] != PIECE_FIXED)
-			base[p->dim[d]] += p->coeff[d] * (off[d] - p->off[d]);
-		at[d] = off[d] - box_off[d];
+			base[p->dim[d]] += p->coeff[d] * from;
+		coeff[d] = len[d] > 1 ? p->coeff[d] * step : 1;
 	}
 	*ret = (struct piece){ .source = p->source,
 			       .n_source = p->n_source,
-			       .off = at,
-			       .len = keep(a, len, n),
-			       .coeff = keep(a, p->coeff, n),
-			       .dim = keep_dims(a, p->dim, n),
+			       .off = keep(a, off, x->n),
+			       .len = keep(a, len, x->n),
+			       .coeff = coeff,
+			       .dim = keep_dims(a, p->dim, x->n),
 			       .base = base };
+}
+
+int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *step,
+		  const uint64_t *count, struct vtensor **ret, struct err *e)
+{
+	const struct steps x = { v->n_dims, off, step, count };
+	uint64_t hull[MAX_DIMS], x_off[MAX_DIMS], x_len[MAX_DIMS], volume = 0;
+	struct arena a;
+	struct vtensor *s;
+
+	/* off, len and coeff: three numbers per dimension, as for any piece. */
+	s = new_vtensor(x.n, v->n_pieces, source_dims(v), &a, e);
+	if (!s)
+		return -ENOMEM;
+	s->stored = v->stored;
+	s->dtype = v->dtype;
+	s->shape = s->shown = keep(&a, count, x.n);
+	(void)box_volume(x.n, count, &volume); /* no more than v's */
+	s->bytes = volume * dtype_info(v->dtype)->size;
+	for (size_t d = 0; d < x.n; d++)
+		hull[d] = count[d] ? (count[d] - 1) * step_of(&x, d) + 1 : 0;
+	for (uint32_t i = 0; i < v->n_pieces; i++) {
+		const struct piece *p = &v->pieces[i];
+
+		if (box_intersect(x.n, off, hull, p->off, p->len, x_off, x_len) &&
+		    count_steps(&x, x_off, x_len))
+			cut_piece(p, &x, x_off, x_len, &a, a.pieces + s->n_pieces++);
+	}
+	*ret = s;
+	return 0;
 }
 
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
 		  struct vtensor **ret, struct err *e)
 {
-	uint64_t x_off[MAX_DIMS], x_len[MAX_DIMS], volume = 0;
-	size_t n = v->n_dims;
-	struct arena a;
-	struct vtensor *s;
-
-	/* at and the copies of len and coeff: three numbers per dimension, as for any piece. */
-	s = new_vtensor(n, v->n_pieces, source_dims(v), &a, e);
-	if (!s)
-		return -ENOMEM;
-	s->stored = v->stored;
-	s->dtype = v->dtype;
-	s->shape = s->shown = keep(&a, len, n);
-	(void)box_volume(n, len, &volume); /* no more than v's */
-	s->bytes = volume * dtype_info(v->dtype)->size;
-	for (uint32_t i = 0; i < v->n_pieces; i++) {
-		const struct piece *p = &v->pieces[i];
-
-		if (box_intersect(n, off, len, p->off, p->len, x_off, x_len))
-			cut_piece(p, n, off, x_off, x_len, &a, a.pieces + s->n_pieces++);
-	}
-	*ret = s;
-	return 0;
+	return vtensor_steps(v, off, NULL, len, ret, e);
 }

@@ -68,5 +68,9 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e);
 /* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
 		  struct vtensor **ret, struct err *e);
+/* The same of every step-th element: off, off + step, ..., of each dimension `count`. step: NULL is
+ * 1; each >= 1. */
+int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *step,
+		  const uint64_t *count, struct vtensor **ret, struct err *e);
 
 #endif

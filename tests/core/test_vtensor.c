@@ -179,9 +179,9 @@ static void carry_out(const struct mosaic *m, const struct vtensor *v, const str
 	}
 }
 
-/* Any range of v, which is the box of m that begins at corner. */
+/* Any range of v, which has every step-th element of m from corner on; NULL: every one. */
 static void check(const struct mosaic *m, const struct vtensor *v, const uint64_t *corner,
-		  struct rng *r)
+		  const uint64_t *step, struct rng *r)
 {
 	uint32_t element = dtype_info(v->stored)->size;
 	struct plan_source sources[MAX_PIECES];
@@ -195,7 +195,7 @@ static void check(const struct mosaic *m, const struct vtensor *v, const uint64_
 		uint64_t y[DIMS];
 
 		for (size_t d = 0; d < v->n_dims; d++)
-			y[d] = corner[d] + x[d];
+			y[d] = corner[d] + x[d] * (step ? step[d] : 1);
 		memcpy(want + at, element_of(m, y), element);
 		at += element;
 	} while (next_index(v->n_dims, v->shape, x));
@@ -227,7 +227,7 @@ START_TEST(pieces_are_read_as_element_by_element)
 
 	for (int i = 0; i < 3000; i++) {
 		mosaic_make(&m, &r, i % 2 ? 60 : 0);
-		check(&m, &m.v, zero, &r);
+		check(&m, &m.v, zero, NULL, &r);
 		mosaic_release(&m);
 	}
 }
@@ -255,7 +255,44 @@ START_TEST(slices_are_the_same_elements)
 			}
 			REQUIRE(!vtensor_slice(from, off, len, &v[depth], &e));
 			from = v[depth];
-			check(&m, from, corner, &r);
+			check(&m, from, corner, NULL, &r);
+		}
+		free(v[0]);
+		free(v[1]);
+		mosaic_release(&m);
+	}
+}
+END_TEST
+
+/* Steps of a tensor that has been made in steps. */
+START_TEST(steps_are_the_same_elements)
+{
+	struct rng r = rng_new();
+	static struct mosaic m;
+
+	for (int i = 0; i < 3000; i++) {
+		uint64_t corner[DIMS] = { 0 }, apart[DIMS], off[DIMS], step[DIMS], count[DIMS];
+		const struct vtensor *from = &m.v;
+		struct vtensor *v[2] = { NULL, NULL };
+
+		mosaic_make(&m, &r, i % 2 ? 60 : 0);
+		for (size_t d = 0; d < m.v.n_dims; d++)
+			apart[d] = 1;
+		for (int depth = 0; depth < 2; depth++) {
+			struct err e;
+
+			for (size_t d = 0; d < m.v.n_dims; d++) {
+				off[d] = rng_below(&r, from->shape[d]);
+				step[d] = 1 + rng_below(&r, 5);
+				count[d] =
+					1 +
+					rng_below(&r, (from->shape[d] - off[d] - 1) / step[d] + 1);
+				corner[d] += off[d] * apart[d];
+				apart[d] *= step[d];
+			}
+			REQUIRE(!vtensor_steps(from, off, step, count, &v[depth], &e));
+			from = v[depth];
+			check(&m, from, corner, apart, &r);
 		}
 		free(v[0]);
 		free(v[1]);
@@ -436,6 +473,7 @@ Suite *vtensor_suite(void)
 
 	tcase_add_test(t, pieces_are_read_as_element_by_element);
 	tcase_add_test(t, slices_are_the_same_elements);
+	tcase_add_test(t, steps_are_the_same_elements);
 	tcase_add_test(t, a_flattened_tensor_gets_its_shape_back);
 	tcase_add_test(t, a_flattened_tensor_is_read_in_long_runs);
 	tcase_add_loop_test(t, what_fits_exactly_is_a_flattened_tensor, 0, ARRAY_LEN(forms));

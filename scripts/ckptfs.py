@@ -1,0 +1,690 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sharded training checkpoints as NumPy arrays and PyTorch tensors.
+
+    import ckptfs
+
+    with ckptfs.open("run/step-1000") as ck:
+        w = ck["model.embed_tokens.weight"]             # the whole tensor, a NumPy array
+        t = ck.tensor("model.embed_tokens.weight")      # nothing is read yet
+        t.shape, t.dtype                                # (32000, 4096), 'bfloat16'
+        rows = t[1000:1010, ::2]                        # reads these elements and no others
+        p = t.torch()                                   # a torch tensor, of any dtype
+        t.read_into(array)                              # into memory that is there already
+
+Everything that `ckptfs mount` reads is read: PyTorch DCP, Megatron-core, HyperParallel,
+safetensors, torch.save. ck is a mapping of the tensors of the checkpoint, ck.model one of the
+model's as hf/ has them (with recipe="megatron", say), ck.rank(N) one of what a rank of layout=FILE
+holds of it, ck.objects one of what is not a tensor. ck.read(path), ck.open_file(path) and
+ck.listdir(path) are the files of the mount.
+
+This is one file, over ctypes: it needs libckpt, which `make install` brings (or $CKPTFS_LIBRARY
+names), and NumPy or torch only where arrays or tensors are asked for. A failure is a ckptfs.Error
+with the library's sentence, a name that is not there a KeyError.
+
+Threads: all of it from any number at once; reads run outside of Python's lock. A checkpoint that is
+closed meanwhile stays until those who read it are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import io
+import json
+import os
+import pathlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+__all__ = ["Checkpoint", "Error", "File", "Tensor", "Tensors", "open"]
+__version__ = "0.3.0"
+
+NAME_MAX = 255
+ROOT = 1
+
+# What torch calls a type, where NumPy has it; and those that ml_dtypes adds to it.
+_NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4",
+          "int16": "<i2", "int8": "|i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2",
+          "uint8": "|u1", "bool": "|b1", "complex128": "<c16", "complex64": "<c8"}
+_ML_DTYPES = {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+              "float8_e8m0fnu"}
+
+Index = Union[int, slice, type(Ellipsis), tuple]
+
+
+class Error(OSError):
+    """What the library says: .errno and, as its text, one sentence."""
+
+    def __str__(self) -> str:
+        return self.strerror
+
+
+# ---- the library: structures of ckpt.h ----
+
+_WARN = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+_PROGRESS = ctypes.CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
+
+
+class _Err(ctypes.Structure):
+    _fields_ = [("code", c_int), ("msg", c_char * 384)]
+
+
+class _Opts(ctypes.Structure):
+    _fields_ = [("index", c_char_p), ("runs", c_bool), ("rebuild_index", c_bool),
+                ("allow_missing", c_bool), ("allow_holes", c_bool), ("cache_bytes", c_uint64),
+                ("map_bytes", c_uint64), ("map_files", c_bool), ("include", POINTER(c_char_p)),
+                ("exclude", POINTER(c_char_p)), ("rename", c_char_p), ("weights", c_char_p),
+                ("dtype", c_char_p), ("assets", c_char_p), ("layout", c_char_p),
+                ("recipe", c_char_p), ("gguf_dtype", c_char_p), ("experts", c_char_p),
+                ("shard_size", c_uint64), ("warn", _WARN), ("warn_arg", c_void_p),
+                ("progress", _PROGRESS), ("progress_arg", c_void_p)]
+
+
+class _Totals(ctypes.Structure):
+    _fields_ = [("format", c_char_p), ("index", c_char_p), ("index_built", c_bool),
+                ("tensors", c_uint64), ("objects", c_uint64), ("chunks", c_uint64),
+                ("files", c_uint64), ("tensor_bytes", c_uint64), ("stored_bytes", c_uint64),
+                ("incomplete", c_uint64), ("mtime_ns", c_uint64), ("has_model", c_bool),
+                ("model_tensors", c_uint64), ("model_bytes", c_uint64),
+                ("model_prefix", c_void_p), ("model_prefix_len", c_size_t),
+                ("identity", c_char_p)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("dtype", c_char_p),
+                ("element", c_size_t), ("n_dims", c_size_t), ("shape", POINTER(c_uint64)),
+                ("n_logical", c_size_t), ("logical", POINTER(c_uint64)), ("bytes", c_uint64),
+                ("chunks", c_uint64), ("files", c_uint64), ("fault", c_char_p)]
+
+
+class _Object(ctypes.Structure):
+    _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("path", c_char_p),
+                ("offset", c_uint64), ("length", c_uint64), ("encoding", c_char_p),
+                ("fault", c_char_p)]
+
+
+class _Stat(ctypes.Structure):
+    _fields_ = [("node", c_uint64), ("is_dir", c_bool), ("is_link", c_bool), ("changes", c_bool),
+                ("partial", c_bool), ("size", c_uint64), ("mtime_ns", c_uint64)]
+
+
+class _Slice(ctypes.Structure):
+    _fields_ = [("start", POINTER(c_uint64)), ("stop", POINTER(c_uint64)),
+                ("step", POINTER(c_uint64)), ("stride", POINTER(c_int64))]
+
+
+_NUMBERS = POINTER(c_uint64)
+_FUNCTIONS = {  # name: result, arguments
+    "ckpt_version": (c_char_p,),
+    "ckpt_open": (c_int, c_char_p, POINTER(_Opts), POINTER(c_void_p), POINTER(_Err)),
+    "ckpt_close": (None, c_void_p),
+    "ckpt_totals": (None, c_void_p, POINTER(_Totals)),
+    "ckpt_tensor": (None, c_void_p, c_uint64, POINTER(_Tensor)),
+    "ckpt_tensor_find": (c_int64, c_void_p, c_char_p, c_size_t),
+    "ckpt_model_tensors": (c_uint64, c_void_p),
+    "ckpt_model_tensor": (None, c_void_p, c_uint64, POINTER(_Tensor)),
+    "ckpt_model_find": (c_int64, c_void_p, c_char_p, c_size_t),
+    "ckpt_rank_box": (c_bool, c_void_p, c_uint64, c_uint64, _NUMBERS, _NUMBERS),
+    "ckpt_object": (None, c_void_p, c_uint64, POINTER(_Object)),
+    "ckpt_object_find": (c_int64, c_void_p, c_char_p, c_size_t),
+    "ckpt_object_node": (c_uint64, c_void_p, c_uint64),
+    "ckpt_slice_read": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_void_p, POINTER(_Err)),
+    "ckpt_model_slice_read": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_void_p,
+                              POINTER(_Err)),
+    "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
+    "ckpt_walk": (c_int, c_void_p, c_char_p, POINTER(c_uint64), POINTER(_Err)),
+    "ckpt_type": (c_int, c_void_p, c_uint64, POINTER(_Stat), POINTER(_Err)),
+    "ckpt_enter": (c_int, c_void_p, c_uint64, POINTER(_Err)),
+    "ckpt_next": (c_int, c_void_p, c_uint64, POINTER(c_uint64), c_char_p, POINTER(c_uint64)),
+    "ckpt_file_open": (c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(_Err)),
+    "ckpt_file_open_path": (c_int, c_void_p, c_char_p, POINTER(c_void_p), POINTER(_Err)),
+    "ckpt_file_close": (None, c_void_p),
+    "ckpt_file_size": (c_uint64, c_void_p),
+    "ckpt_file_read": (c_int64, c_void_p, c_void_p, c_size_t, c_uint64, POINTER(_Err)),
+    "free": (None, c_void_p),
+}
+
+
+def _candidates() -> Iterator[str]:
+    here = pathlib.Path(__file__).resolve().parent
+    if os.environ.get("CKPTFS_LIBRARY"):
+        yield os.environ["CKPTFS_LIBRARY"]
+        return
+    name = f"libckpt.so.{__version__.rpartition('.')[0]}"
+    for path in (here.parent / "build/release" / name,  # in the sources
+                 here.parent.parent / name):  # lib/python3/dist-packages
+        if path.exists():
+            yield str(path)
+    yield name
+
+
+@functools.lru_cache(maxsize=None)
+def _library() -> ctypes.CDLL:
+    why = ""
+    for path in _candidates():
+        try:
+            lib = ctypes.CDLL(path)
+            break
+        except OSError as e:
+            why = str(e)
+    else:
+        raise ImportError(f"libckpt: {why}; CKPTFS_LIBRARY may say where it is")
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    version = lib.ckpt_version().decode()
+    if version != __version__:  # the structures above are those of one version
+        raise ImportError(f"'{path}' is libckpt {version}, and {__file__} is for {__version__}")
+    return lib
+
+
+def _check(rc: int, e: _Err) -> int:
+    if rc < 0:
+        raise Error(e.code, e.msg.decode("utf-8", "replace"))
+    return rc
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _text(address: Optional[int], size: int) -> str:
+    return ctypes.string_at(address, size).decode("utf-8", "surrogatepass") if size else ""
+
+
+def _strings(words: Union[str, Sequence[str], None]):
+    if words is None:
+        return None
+    words = [words] if isinstance(words, str) else list(words)
+    return (c_char_p * (len(words) + 1))(*map(os.fsencode, words), None)
+
+
+# ---- tensors ----
+
+def _resolve(index: Index, shape: Sequence[int]):
+    """For every dimension the first element, the step, their number, and whether it stays."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    dots = [i for i, x in enumerate(items) if x is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    missing = len(shape) - len(items) + len(dots)
+    if missing < 0:
+        raise IndexError(f"too many indices: the tensor has {len(shape)} dimensions")
+    at = dots[0] if dots else len(items)
+    items[at:at + 1] = [slice(None)] * missing
+    out = []
+    for d, (item, size) in enumerate(zip(items, shape)):
+        if isinstance(item, slice):
+            start, stop, step = item.indices(size)
+            out.append((start, step, len(range(start, stop, step)), True))
+            continue
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise TypeError(f"an index is an integer, a slice or '...', not {item!r}")
+        i = item.__index__()
+        if not -size <= i < size:
+            raise IndexError(f"index {i} is out of bounds for dimension {d} of size {size}")
+        out.append((i % size, 1, 1, False))
+    return out
+
+
+class Tensor:
+    """A tensor that has not been read. t[...] reads, with the indices of NumPy: integers, slices
+    with any step, '...'; only the elements asked for are read."""
+
+    def __init__(self, group: Tensors, number: int, about: _Tensor, box=None):
+        self._group = group
+        self._number = number
+        self._off = box[0] if box else (0,) * about.n_dims
+        self.name: str = _text(about.fqn, about.fqn_len)
+        #: torch's name of its type, as "bfloat16"
+        self.dtype: str = about.dtype.decode()
+        self.itemsize: int = about.element
+        self.shape: tuple[int, ...] = tuple(box[1]) if box else tuple(about.shape[:about.n_dims])
+        #: why it cannot be read, or None
+        self.fault: Optional[str] = about.fault.decode() if about.fault else None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for x in self.shape:
+            n *= x
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<ckptfs.Tensor {self.name!r}: {self.dtype} {list(self.shape)}>"
+
+    def numpy_dtype(self) -> numpy.dtype:
+        """NumPy's type; TypeError where neither it nor ml_dtypes has one."""
+        import numpy as np
+
+        if self.dtype in _NUMPY:
+            return np.dtype(_NUMPY[self.dtype])
+        if self.dtype in _ML_DTYPES:
+            try:
+                import ml_dtypes
+
+                return np.dtype(getattr(ml_dtypes, self.dtype))
+            except (ImportError, AttributeError):
+                pass
+        raise TypeError(f"tensor '{self.name}' is {self.dtype}, which NumPy does not have"
+                        f"{' without ml_dtypes' if self.dtype in _ML_DTYPES else ''}: take .torch(), "
+                        f".bits(), or open the checkpoint with dtype='fp32'")
+
+    def __getitem__(self, index: Index) -> numpy.ndarray:
+        return self._array(index, self.numpy_dtype())
+
+    def __array__(self, dtype=None, copy=None) -> numpy.ndarray:
+        whole = self[...]
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def bits(self, index: Index = ...) -> numpy.ndarray:
+        """The elements as unsigned integers of their size, whatever they are; of 16 bytes as pairs
+        along a dimension more."""
+        if self.itemsize > 8:
+            whole = self._array(index, f"<u{self.itemsize // 2}", 2)
+            return whole
+        return self._array(index, f"<u{self.itemsize}")
+
+    def _array(self, index: Index, dtype, parts: int = 1) -> numpy.ndarray:
+        import numpy as np
+
+        wanted = _resolve(index, self.shape)
+        shape = [count for _, _, count, stays in wanted if stays]
+        out = np.empty(shape + [parts] * (parts > 1), dtype)
+        self._read(wanted, out.ctypes.data, out.strides[:len(shape)])
+        return out
+
+    def torch(self, index: Index = ...) -> torch.Tensor:
+        """As t[index], in a torch tensor, of any type that torch.empty makes."""
+        import torch
+
+        wanted = _resolve(index, self.shape)
+        shape = [count for _, _, count, stays in wanted if stays]
+        out = torch.empty(shape, dtype=getattr(torch, self.dtype))
+        self._read(wanted, out.data_ptr(), [s * self.itemsize for s in out.stride()])
+        return out
+
+    def read_into(self, out: Any, index: Index = ...) -> None:
+        """Read t[index] into a NumPy array or a torch tensor (in the CPU's memory) of the same shape
+        and size of element, which need not be in one piece."""
+        wanted = _resolve(index, self.shape)
+        shape = tuple(count for _, _, count, stays in wanted if stays)
+        if hasattr(out, "data_ptr"):
+            if out.device.type != "cpu":
+                raise TypeError(f"a tensor in the memory of {out.device}, not of the CPU")
+            at, itemsize = out.data_ptr(), out.element_size()
+            strides = [s * itemsize for s in out.stride()]
+        else:
+            if not out.flags.writeable:
+                raise ValueError("the array is read-only")
+            at, itemsize, strides = out.ctypes.data, out.itemsize, out.strides
+        if tuple(out.shape) != shape or itemsize != self.itemsize:
+            raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, and there "
+                             f"are {list(shape)} of {self.itemsize}")
+        self._read(wanted, at, strides)
+
+    def _read(self, wanted, at: int, strides: Sequence[int]) -> None:
+        """strides: bytes, of the dimensions that stay."""
+        n, left = len(wanted), list(strides)
+        start, stop, step = (c_uint64 * n)(), (c_uint64 * n)(), (c_uint64 * n)()
+        stride = (c_int64 * n)()
+        for d, (first, by, count, stays) in enumerate(wanted):
+            stride[d] = left.pop(0) if stays else 0
+            if by < 0 and count:  # the library goes forward in the tensor, and backward in memory
+                first += (count - 1) * by
+                at += (count - 1) * stride[d]
+                stride[d] = -stride[d]
+            start[d] = self._off[d] + (first if count else 0)
+            step[d] = abs(by)
+            stop[d] = start[d] + ((count - 1) * abs(by) + 1 if count else 0)
+        if any(count == 0 for _, _, count, _ in wanted):
+            return
+        with self._group._checkpoint._using() as handle:
+            e = _Err()
+            _check(self._group._read(handle, self._number, _Slice(start, stop, step, stride), at,
+                                     byref(e)), e)
+
+
+class Tensors(Mapping):
+    """Names in natural order, and for each the whole tensor as a NumPy array, read when it is asked
+    for. tensor(name) gives what has not been read."""
+
+    def __init__(self, checkpoint: Checkpoint, model: bool, rank: Optional[int] = None):
+        lib = checkpoint._lib
+        self._checkpoint = checkpoint
+        self._about = lib.ckpt_model_tensor if model else lib.ckpt_tensor
+        self._find = lib.ckpt_model_find if model else lib.ckpt_tensor_find
+        self._read = lib.ckpt_model_slice_read if model else lib.ckpt_slice_read
+        self._model = model
+        self._rank = rank
+        self._names: Optional[list[str]] = None
+
+    def _box(self, handle, i: int, about: _Tensor):
+        """What the rank has of it, as (off, len); None: nothing."""
+        off, size = (c_uint64 * about.n_dims)(), (c_uint64 * about.n_dims)()
+        if not self._checkpoint._lib.ckpt_rank_box(handle, self._rank, i, off, size):
+            return None
+        return tuple(off), tuple(size)
+
+    def _list(self) -> list[str]:
+        if self._names is None:
+            with self._checkpoint._using() as handle:
+                about, names = _Tensor(), []
+                for i in range(self._checkpoint._count(handle, self._model)):
+                    self._about(handle, i, byref(about))
+                    if self._rank is None or self._box(handle, i, about):
+                        names.append(_text(about.fqn, about.fqn_len))
+                self._names = names
+        return self._names
+
+    def tensor(self, name: str) -> Tensor:
+        """One that has not been read. KeyError."""
+        raw, about, box = _bytes(name), _Tensor(), None
+        with self._checkpoint._using() as handle:
+            i = self._find(handle, raw, len(raw))
+            if i >= 0:
+                self._about(handle, i, byref(about))
+                if self._rank is not None:
+                    box = self._box(handle, i, about)
+            if i < 0 or self._rank is not None and not box:
+                raise KeyError(f"no tensor '{name}'")
+            return Tensor(self, i, about, box)
+
+    def __getitem__(self, name: str) -> numpy.ndarray:
+        return self.tensor(name)[...]
+
+    def torch(self, name: str, index: Index = ...) -> torch.Tensor:
+        return self.tensor(name).torch(index)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._list()))
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        try:
+            self.tensor(name)
+        except KeyError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} in {self._checkpoint.path!r}>"
+
+
+class Objects(Mapping):
+    """What is not a tensor: the bytes that objects/ shows, by name."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self._checkpoint = checkpoint
+
+    def __getitem__(self, name: str) -> bytes:
+        raw, lib = _bytes(name), self._checkpoint._lib
+        with self._checkpoint._using() as handle:
+            i = lib.ckpt_object_find(handle, raw, len(raw))
+            if i < 0:
+                raise KeyError(f"no object '{name}'")
+            with File(self._checkpoint, lib.ckpt_file_open, lib.ckpt_object_node(handle, i)) as f:
+                return f.readall()
+
+    def __iter__(self) -> Iterator[str]:
+        names, about = [], _Object()
+        with self._checkpoint._using() as handle:
+            for i in range(len(self)):
+                self._checkpoint._lib.ckpt_object(handle, i, byref(about))
+                names.append(_text(about.fqn, about.fqn_len))
+        return iter(names)
+
+    def __len__(self) -> int:
+        totals = _Totals()
+        with self._checkpoint._using() as handle:
+            self._checkpoint._lib.ckpt_totals(handle, byref(totals))
+        return totals.objects
+
+
+# ---- files ----
+
+class File(io.RawIOBase):
+    """A file of the tree, as the mount has it; made by Checkpoint.open_file()."""
+
+    def __init__(self, checkpoint: Checkpoint, function, which: Union[int, bytes]):
+        super().__init__()
+        self._f = None
+        self._at = 0
+        self._checkpoint = checkpoint
+        handle, f, e = checkpoint._take(), c_void_p(), _Err()
+        try:
+            _check(function(handle, which, byref(f), byref(e)), e)
+        except BaseException:
+            checkpoint._give()
+            raise
+        self._f = f
+        self.size: int = checkpoint._lib.ckpt_file_size(f)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
+            raise ValueError(f"seek to {at}")
+        self._at = at
+        return at
+
+    def pread_into(self, buffer, offset: int) -> int:
+        """As many bytes at offset as there are, up to the buffer's length; from any thread."""
+        if self.closed:
+            raise ValueError("the file is closed")
+        view = memoryview(buffer).cast("B")
+        if not view:
+            return 0
+        e = _Err()
+        place = (c_char * len(view)).from_buffer(view)
+        return _check(self._checkpoint._lib.ckpt_file_read(self._f, place, len(view), offset,
+                                                           byref(e)), e)
+
+    def readinto(self, buffer) -> int:
+        n = self.pread_into(buffer, self._at)
+        self._at += n
+        return n
+
+    def readall(self) -> bytes:
+        out = bytearray(max(self.size - self._at, 0))
+        n = self.readinto(out)
+        return bytes(out if n == len(out) else out[:n])
+
+    def close(self) -> None:
+        if not self.closed and self._f:
+            self._checkpoint._lib.ckpt_file_close(self._f)
+            self._checkpoint._give()
+        super().close()
+
+
+# ---- checkpoints ----
+
+class Checkpoint(Tensors):
+    """An opened checkpoint; see open(). A mapping of its tensors, and what else is in it."""
+
+    def __init__(self, path: Union[str, os.PathLike], opts: _Opts):
+        self.path = os.fspath(path)
+        self._lib = _library()
+        self._lock = threading.Lock()
+        self._users = 0  # and what has to stay until they are done:
+        self._handle: Optional[c_void_p] = None
+        self._open = False
+        handle, e, odd = c_void_p(), _Err(), []
+        opts.warn = warn = _WARN(lambda _, what: odd.append(what.decode("utf-8", "replace")))
+        _check(self._lib.ckpt_open(os.fsencode(self.path), byref(opts), byref(handle), byref(e)), e)
+        self._opts, self._warn = opts, warn  # its strings are borrowed
+        self._handle, self._open = handle, True
+        super().__init__(self, False)
+        #: the model's tensors under the names that hf/ has them under
+        self.model = Tensors(self, True)
+        self.objects = Objects(self)
+        for what in odd:
+            warnings.warn(f"{self.path}: {what}", stacklevel=3)
+
+    def rank(self, number: int) -> Tensors:
+        """What a rank holds of the model; the checkpoint has been opened with layout=."""
+        return Tensors(self, True, number)
+
+    def info(self) -> dict:
+        """What `ckptfs info --json` prints."""
+        text, size, e = c_void_p(), c_size_t(), _Err()
+        with self._using() as handle:
+            _check(self._lib.ckpt_info_json(handle, byref(text), byref(size), byref(e)), e)
+        try:
+            return json.loads(ctypes.string_at(text, size.value))
+        finally:
+            self._lib.free(text)
+
+    def listdir(self, path: str = "") -> list[str]:
+        """Names in a directory of the tree."""
+        with self._using() as handle:
+            node, pos, child, about, e = c_uint64(), c_uint64(0), c_uint64(), _Stat(), _Err()
+            _check(self._lib.ckpt_walk(handle, os.fsencode(path), byref(node), byref(e)), e)
+            _check(self._lib.ckpt_type(handle, node, byref(about), byref(e)), e)
+            if not about.is_dir:
+                raise Error(errno.ENOTDIR, f"'{path}' is not a directory")
+            name, names = ctypes.create_string_buffer(NAME_MAX + 1), []
+            _check(self._lib.ckpt_enter(handle, node, byref(e)), e)
+            while not self._lib.ckpt_next(handle, node, byref(pos), name, byref(child)):
+                names.append(os.fsdecode(name.value))
+        return names
+
+    def open_file(self, path: str) -> File:
+        """A file of the tree, as "hf/model.safetensors", to read and seek in."""
+        return File(self, self._lib.ckpt_file_open_path, os.fsencode(path))
+
+    def read(self, path: str) -> bytes:
+        """All of a file of the tree."""
+        with self.open_file(path) as f:
+            return f.readall()
+
+    def close(self) -> None:
+        """The memory goes when nobody reads and no file is open any more."""
+        with self._lock:
+            last = self._open and not self._users
+            self._open = False
+        if last:
+            self._release()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.close()
+
+    def _count(self, handle, model: bool) -> int:
+        totals = _Totals()
+        if model:
+            return self._lib.ckpt_model_tensors(handle)
+        self._lib.ckpt_totals(handle, byref(totals))
+        return totals.tensors
+
+    def _take(self) -> c_void_p:
+        with self._lock:
+            if not self._open:
+                raise ValueError(f"'{self.path}' is closed")
+            self._users += 1
+        return self._handle
+
+    def _give(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = not self._open and not self._users
+        if last:
+            self._release()
+
+    def _release(self) -> None:
+        self._lib.ckpt_close(self._handle)
+        self._handle = None
+
+    @contextlib.contextmanager
+    def _using(self):
+        handle = self._take()
+        try:
+            yield handle
+        finally:
+            self._give()
+
+
+def open(path: Union[str, os.PathLike], *, include: Union[str, Sequence[str], None] = None,
+         exclude: Union[str, Sequence[str], None] = None, rename: Optional[str] = None,
+         weights: Optional[str] = None, dtype: Optional[str] = None, assets: Optional[str] = None,
+         layout: Optional[str] = None, recipe: Optional[str] = None,
+         experts: Optional[str] = None, gguf_dtype: Optional[str] = None, shard_size: int = 0,
+         index: Optional[str] = None, cache: int = 0, allow_missing: bool = False) -> Checkpoint:
+    """Open a checkpoint: a directory, or a file.
+
+    The options are those of `ckptfs mount -o`; see ckptfs(1). Sizes are bytes, 0 is the default.
+    """
+    def text(word: Union[str, os.PathLike, None]) -> Optional[bytes]:
+        return None if word is None else os.fsencode(word)
+
+    return Checkpoint(path, _Opts(
+        index=text(index), allow_missing=allow_missing, cache_bytes=cache,
+        include=_strings(include), exclude=_strings(exclude), rename=text(rename),
+        weights=text(weights), dtype=text(dtype), assets=text(assets), layout=text(layout),
+        recipe=text(recipe), gguf_dtype=text(gguf_dtype), experts=text(experts),
+        shard_size=shard_size))
+
+
+def main(argv: Sequence[str]) -> int:
+    """List the tensors of a checkpoint."""
+    options = dict(word.partition("=")[::2] for word in argv[2:])
+    model = options.pop("model", None) is not None
+    if len(argv) < 2 or argv[1].startswith("-"):
+        print(f"usage: {argv[0]} CHECKPOINT [model] [OPTION=VALUE...]", file=sys.stderr)
+        return 2
+    try:
+        with open(argv[1], **options) as ck:
+            group = ck.model if model else ck
+            for name in group:
+                t = group.tensor(name)
+                print(f"{t.dtype:<16} {str(list(t.shape)):<20} {ascii(name)[1:-1]}")
+    except (Error, TypeError) as e:
+        print(f"{argv[0]}: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""python.py TEST [ARG...] - scripts/ckptfs.py, compared with what the commands print. For test_python.sh."""
+import ctypes
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import types
+
+import ckptfs
+import numpy as np
+
+CKPTFS = os.environ["CKPTFS"]
+
+
+def run(*words):
+    return subprocess.run([CKPTFS, *words], capture_output=True, check=False)
+
+
+def out(*words):
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fails(error, words, function, *args, **named):
+    try:
+        function(*args, **named)
+    except error as e:
+        assert words in str(e), e
+        return e
+    raise AssertionError(f"no {error.__name__}")
+
+
+def random_index(r, shape):
+    """An index of NumPy's, with some dimensions left to it or to an ellipsis."""
+    items = []
+    for size in shape:
+        kind = r.randrange(4)
+        if kind == 0 and size:
+            items.append(r.randrange(-size, size))
+        elif kind == 1:
+            items.append(slice(None, None, r.choice([None, -1, 2, -3])))
+        else:
+            ends = [None] + list(range(-size - 2, size + 3))
+            items.append(slice(r.choice(ends), r.choice(ends), r.choice([None, 1, 2, 5, -1, -2])))
+    cut = r.randrange(len(items) + 1)
+    if r.random() < 0.5:
+        items[cut:r.randrange(cut, len(items) + 1)] = [...]
+    else:
+        del items[cut:]
+    return items[0] if len(items) == 1 and r.random() < 0.5 else tuple(items)
+
+
+def check_tensor(r, t, data):
+    """data: its bytes."""
+    if t.itemsize > 8:
+        whole = np.frombuffer(data, f"<u{t.itemsize // 2}").reshape(t.shape + (2,))
+    else:
+        whole = np.frombuffer(data, f"<u{t.itemsize}").reshape(t.shape)
+    assert len(data) == t.nbytes and t.ndim == len(t.shape)
+    for _ in range(6):
+        index = random_index(r, t.shape)
+        # Of pairs the last dimension is not the tensor's.
+        full = index if isinstance(index, tuple) else (index,)
+        of = full + (slice(None),) if t.itemsize > 8 and ... in full else full
+        got, want = t.bits(index), whole[of]
+        assert got.shape == want.shape and (got == want).all(), (t, index)
+    try:
+        dtype = t.numpy_dtype()
+    except TypeError:
+        fails(TypeError, ".bits()", lambda: t[...])
+        return
+    assert t[...].dtype == dtype and t[...].tobytes() == data
+    # Memory with gaps, in another order, and backwards.
+    room = np.zeros([2 * n + 1 for n in reversed(t.shape)], dtype)
+    view = room[(..., *[slice(1, None, 2)] * t.ndim)].T[(..., *[slice(None, None, -1)] * t.ndim)]
+    t.read_into(view)
+    assert view.tobytes() == data
+    view[...] = np.zeros((), dtype)
+    assert not any(room.tobytes())  # what is beside it has not been touched
+
+
+def open_fixture(path, shown):
+    """None: it is damaged, and the command has said the same. With holes they have to be allowed."""
+    try:
+        return ckptfs.open(path)
+    except ckptfs.Error as e:
+        if shown.returncode:
+            assert shown.stderr.decode().splitlines()[-1] == f"ckptfs: {e}", (shown.stderr, str(e))
+            return None
+    ck = ckptfs.open(path, allow_missing=True)
+    assert any(ck.tensor(name).fault for name in ck)
+    return ck
+
+
+def check_objects(ck, path):
+    good, files = [], []
+    for name, file in zip(ck.objects, ck.listdir("objects") if ck.objects else []):
+        try:
+            good.append(ck.objects[name])
+            files.append(f"objects/{file}")
+        except ckptfs.Error as e:
+            assert e.errno == 5 and run("cat", path, f"objects/{file}").returncode == 2, e
+    assert len(ck.objects) == len(list(ck.objects))
+    assert not files or out("cat", path, *files) == b"".join(good)
+
+
+def check_fixture(path):
+    r = random.Random(path)
+    shown = run("cat", path, ".ckptfs/info.json")
+    ck = open_fixture(path, shown)
+    if not ck:
+        return
+    with ck:
+        assert ck.info() == json.loads(shown.stdout)
+        names = list(ck)
+        assert len(names) == len(ck) == len(set(names)) and set(names) == set(ck.keys())
+        tensors = [ck.tensor(name) for name in names]
+        for t in [t for t in tensors if t.fault]:
+            assert fails(ckptfs.Error, t.fault, t.bits).errno == 5
+        files = [f"tensors/{f}" for f, t in zip(ck.listdir("tensors"), tensors) if not t.fault]
+        tensors = [t for t in tensors if not t.fault]
+        data = io.BytesIO(out("cat", path, *files) if files else b"")
+        for t in tensors:
+            assert t.name in ck
+            check_tensor(r, t, data.read(t.nbytes))
+        assert not data.read()
+        assert "no such name" not in ck
+        check_objects(ck, path)
+        for t in map(ck.model.tensor, ck.model):
+            if not t.fault:
+                check_tensor(r, t, t.bits().tobytes())
+
+
+def test_fixtures(*paths):
+    for path in paths:
+        try:
+            check_fixture(path)
+        except BaseException as e:
+            raise AssertionError(path) from e
+    assert len(paths) > 50, paths
+
+
+def test_listing(path):
+    """What ls says of each."""
+    listed = [x for x in json.loads(out("ls", "--json", path)) if "dtype" in x]
+    with ckptfs.open(path) as ck:
+        have = [(t.name, t.dtype, list(t.shape), t.nbytes) for t in map(ck.tensor, ck)]
+    want = [(t["fqn"], t["dtype"], t["shape"], t["bytes"]) for t in listed]
+    assert have == want and want, (have, want)
+
+
+def test_options(path):
+    with ckptfs.open(path, include=["model.*"], exclude="*.wide", dtype="bf16") as ck:
+        assert "model.n" in ck and "optim.step" not in ck and "model.layers.10.wide" not in ck
+        assert ck.tensor("model.layers.2.half").dtype == "bfloat16"
+        assert sorted(ck.model) == sorted(n[len("model."):] for n in ck)
+        assert ck.model["n"].tobytes() == ck["model.n"].tobytes()
+    with ckptfs.open(path, rename="rules") as ck:
+        assert "trunk.q" in ck
+    with ckptfs.open(path, layout="mesh") as ck:
+        whole = ck.model.tensor("layers.0.q.weight").bits()
+        parts = [ck.rank(n).tensor("layers.0.q.weight").bits() for n in range(2)]
+        assert (np.concatenate(parts) == whole).all()
+        t = ck.rank(1).tensor("layers.0.q.weight")
+        assert t.shape == (6, 24) and (t.bits(np.s_[::-2, 3:5]) == whole[7:][::-2, 3:5]).all()
+        assert ck.rank(1)["ids"].shape == (11,)
+        assert t[...].tobytes() == ck.read("ranks/00001/tensors/layers.0.q.weight")
+        assert list(ck.rank(0)) == list(ck.model) and not list(ck.rank(2))
+    fails(ckptfs.Error, "option 'dtype'", ckptfs.open, path, dtype="int4")
+    with ckptfs.warnings.catch_warnings(record=True) as said:
+        ckptfs.warnings.simplefilter("always")
+        ckptfs.open(path, rename="useless").close()
+    assert len(said) == 1 and "matches no FQN" in str(said[0].message), said
+
+
+def test_errors(path):
+    assert fails(ckptfs.Error, "open '/no/where'", ckptfs.open, "/no/where").errno == 2
+    ck = ckptfs.open(path)
+    fails(KeyError, "no tensor 'x'", lambda: ck["x"])
+    fails(KeyError, "no object 'x'", lambda: ck.objects["x"])
+    assert fails(ckptfs.Error, "tensors/x", ck.read, "tensors/x").errno == 2
+    assert fails(ckptfs.Error, "'tensors': it is a directory", ck.read, "tensors").errno == 21
+    assert fails(ckptfs.Error, "", ck.listdir, "tensors/model.n").errno == 20
+    t = ck.tensor("model.n")
+    assert repr(t) == "<ckptfs.Tensor 'model.n': int32 [3, 2]>" and len(t) == 3 and t.size == 6
+    for index in (3, -4, (0, 0, 0), (..., ...)):
+        fails(IndexError, "", lambda: t[index])
+    for index in (True, 1.5, None, [0, 1], "x"):
+        fails(TypeError, "", lambda: t[index])
+    fails(ValueError, "room for [2, 3]", t.read_into, np.zeros((2, 3), "i4"))
+    fails(ValueError, "of 8 bytes", t.read_into, np.zeros((3, 2), "i8"))
+    fixed = np.zeros((3, 2), "i4")
+    fixed.flags.writeable = False
+    fails(ValueError, "read-only", t.read_into, fixed)
+    fails(TypeError, "bfloat16", lambda: ck["model.layers.0.norm"])
+    ck.close()
+    ck.close()
+    fails(ValueError, "closed", lambda: t[...])
+    fails(ValueError, "closed", lambda: list(ck))
+
+
+def test_ml_dtypes(path):
+    """Where it is installed its types are used; this one stands for it."""
+    fake = types.ModuleType("ml_dtypes")
+    fake.bfloat16 = np.dtype("V2")
+    sys.modules["ml_dtypes"] = fake
+    with ckptfs.open(path) as ck:
+        t = ck.tensor("model.layers.0.norm")
+        assert t[...].dtype == np.dtype("V2") and t[...].tobytes() == t.bits().tobytes()
+
+
+def test_files(path):
+    with ckptfs.open(path) as ck:
+        want = out("cat", path, "safetensors/model.safetensors")
+        f = ck.open_file("safetensors/model.safetensors")
+        assert f.size == len(want) and f.read(8) == want[:8] and f.tell() == 8
+        assert f.seek(-5, os.SEEK_END) == len(want) - 5 and f.read(100) == want[-5:]
+        assert f.read(1) == b"" and f.seek(1000, os.SEEK_END) and f.read() == b""
+        assert f.seek(3) == 3 and io.BufferedReader(f).read() == want[3:]
+        fails(ValueError, "closed", f.pread_into, bytearray(1), 0)  # by the reader
+        whole = ck.read("npy/model.n.npy")
+        assert (np.load(io.BytesIO(whole)) == ck["model.n"]).all()
+        assert {"tensors", "npy", "objects", "safetensors"} <= set(ck.listdir())
+        g = ck.open_file("tensors/model.n")
+    assert g.read() == out("cat", path, "tensors/model.n")  # it keeps the checkpoint
+    g.close()
+
+
+def test_threads(path):
+    """Reads from many threads, and closing it beside them."""
+    with ckptfs.open(path) as ck:
+        whole = ck.tensor("w").bits()
+    for closing in (False, True):
+        ck = ckptfs.open(path)
+        t, bad, done = ck.tensor("w"), [], []
+
+        def work(seed):
+            r = random.Random(seed)
+            try:
+                for _ in range(30):
+                    index = random_index(r, t.shape)
+                    if not np.array_equal(t.bits(index), whole[index]):
+                        bad.append(index)
+            except ValueError as e:
+                done.append(str(e))
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for x in threads:
+            x.start()
+        if closing:
+            ck.close()
+        for x in threads:
+            x.join()
+        assert not bad, bad
+        assert closing or not done, done
+        ck.close()
+
+
+def test_structures():
+    """Sizes and places of members, as a C program has printed them."""
+    have = {}
+    for name, members in (("err", ckptfs._Err), ("ckpt_opts", ckptfs._Opts),
+                          ("ckpt_totals", ckptfs._Totals), ("ckpt_tensor", ckptfs._Tensor),
+                          ("ckpt_object", ckptfs._Object), ("ckpt_stat", ckptfs._Stat),
+                          ("ckpt_slice", ckptfs._Slice)):
+        have[name] = {"": ctypes.sizeof(members)}
+        for field, kind in members._fields_:
+            have[name][field] = getattr(members, field).offset
+    if sys.argv[2:]:
+        assert have == json.loads(sys.stdin.read()), have
+        return
+    print("#include <ckptfs/ckpt.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{")
+    lines = []
+    for name, fields in have.items():
+        one = [f'\\"{f}\\": %zu' for f in fields]
+        values = [f"offsetof(struct {name}, {f})" if f else f"sizeof(struct {name})" for f in fields]
+        lines.append(f'printf("\\"{name}\\": {{{", ".join(one)}}}", {", ".join(values)});')
+    print('puts("{");' + 'puts(",");'.join(lines) + 'puts("}");\nreturn 0;\n}')
+
+
+globals()[f"test_{sys.argv[1]}"](*([] if sys.argv[1] == "structures" else sys.argv[2:]))

@@ -1,0 +1,88 @@
+#!/bin/bash
+# scripts/ckptfs.py with Debian's Python and NumPy, on every fixture.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+LIMIT=${LIMIT:-120}
+. "$(dirname "$0")/lib.sh"
+
+TOP=$(realpath "$HERE/../..")
+BUILD=$(dirname "$CKPTFS")
+for CKPTFS_LIBRARY in "$BUILD"/libckpt.so.*; do :; done
+export CKPTFS_LIBRARY
+
+# A library with a sanitizer wants that one's to be there first; what Python itself leaves is no leak of ours.
+py() {
+  local preload
+  preload=$(ldd "$CKPTFS_LIBRARY" | awk '/lib(a|t)san/ { print $3 }')
+  env ${preload:+LD_PRELOAD="$preload" ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"} \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="${PYTHONPATH-$TOP/scripts}" PYTHONWARNINGS=error \
+    PYTHONUTF8=1 /usr/bin/python3 "$@"
+}
+check() { py "$HERE/python.py" "$@"; }
+
+test_each_fixture_is_what_the_commands_show() {
+  local path paths=()
+  for path in "$DATA"/*/ckpt "$DATA"/*/ckpt/model.pt; do
+    if [[ -e $path ]]; then paths+=("$path"); fi
+  done
+  check fixtures "${paths[@]}"
+}
+
+test_names_types_and_shapes_are_those_of_ls() { check listing "$(zoo)"; }
+
+test_options_are_those_of_the_mount() {
+  echo 's/^model\.layers\.0\.q\.weight$/trunk.q/' >rules
+  echo 's/^nothing$/something/' >useless
+  printf '%s\n' 'mesh tp=2' '*.q.weight tp:0' '* replicate' >mesh
+  check options "$(zoo)"
+}
+
+test_failures_are_exceptions_with_the_library_s_sentence() { check errors "$(zoo)"; }
+test_bfloat16_is_a_type_of_ml_dtypes() { check ml_dtypes "$(zoo)"; }
+test_files_of_the_tree_are_files() { check files "$(zoo)"; }
+test_threads_may_read_and_close() { check threads "$(big)/ckpt"; }
+
+test_structures_are_those_of_the_header() {
+  mkdir -p inc/ckptfs
+  cp "$TOP"/core/api/ckpt.h inc/ckptfs
+  check structures >s.c
+  read -ra compiler <<<"${CC:-cc}"
+  "${compiler[@]}" -Iinc -I"$TOP/core" -o s s.c
+  ./s | check structures compare
+}
+
+test_it_lists_a_checkpoint() {
+  local ck
+  ck=$(zoo)
+  status_of 0 py "$TOP/scripts/ckptfs.py" "$ck"
+  is "$(ckptfs ls "$ck" | wc -l)" "$(wc -l <out)"
+  grep -qx 'float16  *\[55, 7\]  *model.layers.2.half' out
+  status_of 0 py "$TOP/scripts/ckptfs.py" "$ck" model dtype=fp32
+  grep -qx 'float32  *\[55, 7\]  *layers.2.half' out
+  status_of 2 py "$TOP/scripts/ckptfs.py" "$T/no"
+  grep -q "open '$T/no'" err
+  status_of 2 py "$TOP/scripts/ckptfs.py"
+}
+
+# As `make install` puts it, the library is found without being named.
+test_it_finds_what_is_installed() {
+  make -s -C "$TOP" -o all install-lib VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/usr" LDCONFIG=:
+  mv usr elsewhere
+  (
+    PYTHONPATH=$(echo "$T"/elsewhere/lib/python3*/dist-packages)
+    real=$CKPTFS_LIBRARY
+    py() { env -u CKPTFS_LIBRARY /usr/bin/python3 "$@"; }
+    if [[ $VARIANT == release ]]; then
+      export PYTHONPATH
+      is "$T/elsewhere/lib/$(basename "$real")" \
+        "$(py -c 'import ckptfs; ckptfs._library(); print([x.split()[-1] for x in open("/proc/self/maps") if "libckpt" in x][0])' |
+          sed -E 's/\.so\.([0-9]+\.[0-9]+)\.[0-9]+$/.so.\1/')"
+    fi
+  )
+  rm -r elsewhere/lib/libckpt*
+  cp "$TOP/scripts/ckptfs.py" .
+  sed -i 's/^__version__ = .*/__version__ = "0.0.0"/' ckptfs.py
+  PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
+  grep -q 'ImportError: .* is for 0.0.0' err
+}
+
+run_suite "$@"

@@ -1,0 +1,26 @@
+#!/bin/bash
+# tests/torch/python.sh
+#
+# scripts/ckptfs.py and real PyTorch: every type that torch has, as torch loads it; and a model of
+# transformers that gets its weights out of what Megatron-core saved, without Megatron-core. Must be
+# root, for the chroot that PyTorch lives in (scripts/chroot.sh).
+#
+# $CKPTFS is the program, default build/release/ckptfs; its library lies beside it.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+# shellcheck source=lib.sh
+. tests/torch/lib.sh
+
+# The library, and what it needs that the chroot lacks.
+mkdir "$tmp/lib"
+cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
+ldd "$tmp"/lib/libckpt.so.* | awk '/libjansson/ { print $3 }' | xargs -I{} cp {} "$tmp/lib/"
+
+counted "ckptfs.py" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
+  --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
+  env LD_LIBRARY_PATH=/mnt/out/lib PYTHONPATH=/mnt/scripts XDG_CACHE_HOME=/mnt/out/cache \
+  python3 /mnt/tests/python_check.py /mnt/data /mnt/out
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
