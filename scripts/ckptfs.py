@@ -45,10 +45,10 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 if TYPE_CHECKING:
     import numpy
-    import torch
+    import torch as _torch
 
 __all__ = ["Checkpoint", "Error", "File", "Tensor", "Tensors", "open"]
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 NAME_MAX = 255
 ROOT = 1
@@ -318,7 +318,7 @@ class Tensor:
         self._read(wanted, out.ctypes.data, out.strides[:len(shape)])
         return out
 
-    def torch(self, index: Index = ...) -> torch.Tensor:
+    def torch(self, index: Index = ...) -> _torch.Tensor:
         """As t[index], in a torch tensor, of any type that torch.empty makes."""
         import torch
 
@@ -417,7 +417,7 @@ class Tensors(Mapping):
     def __getitem__(self, name: str) -> numpy.ndarray:
         return self.tensor(name)[...]
 
-    def torch(self, name: str, index: Index = ...) -> torch.Tensor:
+    def torch(self, name: str, index: Index = ...) -> _torch.Tensor:
         return self.tensor(name).torch(index)
 
     def __iter__(self) -> Iterator[str]:
