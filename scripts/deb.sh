@@ -17,8 +17,10 @@ scripts/dist.sh "$version" >/dev/null
 tar -xf "build/$name.tar.xz" -C build/deb
 cp "build/$name.tar.xz" "build/deb/ckptfs_$version.orig.tar.xz"
 cp -r scripts/debian "$work/debian"
+so=$(sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/' <<<"$version") # as the Makefile has it
+mv "$work/debian/libckpt.install" "$work/debian/libckpt$so.install"
 date=$(git log -1 --format=%cD 2>/dev/null || date -R)
-sed -i -e "s|@VERSION@|$version|g" -e "s|@DATE@|$date|g" \
+sed -i -e "s|@VERSION@|$version|g" -e "s|@SOVERSION@|$so|g" -e "s|@DATE@|$date|g" \
   -e "s|@MAINTAINER@|${DEBFULLNAME:-ckptfs} <${DEBEMAIL:-ckptfs@$(hostname).local}>|g" \
   "$work"/debian/{control,changelog}
 if ! (cd "$work" && dpkg-buildpackage -b -us -uc) >"$log" 2>&1; then
