@@ -497,7 +497,8 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 
 void ckpt_file_ahead(struct ckpt_file *f)
 {
-	blockcache_ahead(fetch_blocks(f->c->fetch));
+	if (f->c->fetch) /* a run has none, and texts of its own */
+		blockcache_ahead(fetch_blocks(f->c->fetch));
 }
 
 bool ckpt_file_is_plain(const struct ckpt_file *f)
