@@ -17,6 +17,8 @@ int pk_bad(const struct pickle *p, const char *what, struct err *e)
 
 int pk_too_big(const struct pickle *p, struct err *e)
 {
+	if (p->pool.no_memory)
+		return err_set(e, ENOMEM, "pickle: out of memory");
 	return err_set(e, EFBIG, "pickle: needs more than %zu MiB of memory at byte %llu",
 		       p->pool.max_bytes >> 20, (unsigned long long)pk_reader_pos(&p->in));
 }

@@ -18,8 +18,10 @@ static char *slab_add(struct pool *p, size_t n)
 	if (!pool_charge(p, n))
 		return NULL;
 	s = malloc(sizeof(*s) + n);
-	if (!s)
+	if (!s) {
+		p->no_memory = true;
 		return NULL;
+	}
 	s->next = p->slabs;
 	p->slabs = s;
 	return s->data;

@@ -22,6 +22,7 @@ struct pool {
 	char *at;
 	size_t left;		 /* bytes of the newest slab */
 	size_t bytes, max_bytes; /* of slabs, and of what pool_charge was told */
+	bool no_memory;		 /* it was not the ceiling that stopped pool_get */
 };
 
 /* Count n bytes that are held elsewhere but belong under the ceiling; false: no room. */

@@ -462,8 +462,8 @@ START_TEST(what_cannot_be_held_is_named)
 		const char *msg; /* NULL: it can */
 	} names[] = {
 		{ "q", DTYPE_QU8, "'q': a .pt file is not made of quint8" },
-		{ "a\xff", DTYPE_F32, "'a\xff': torch.load takes names in UTF-8, this one is not" },
-		{ "\xc3", DTYPE_F32, "'\xc3': torch.load takes names in UTF-8, this one is not" },
+		{ "a\xff", DTYPE_F32, "'a%FF': torch.load takes names in UTF-8, this one is not" },
+		{ "\xc3", DTYPE_F32, "'%C3': torch.load takes names in UTF-8, this one is not" },
 		/* lone surrogates: Python's own */
 		{ "a\xed\xa0\x80", DTYPE_F32, NULL },
 		{ "", DTYPE_F32, NULL },

@@ -477,7 +477,7 @@ static const struct {
 	{ "}(<a>}<b><T>s<a.b><T>u", NULL, ERR_CORRUPT, "two tensors are called 'a.b'" },
 	{ "}(<a>}<b><#1>s<a.b><#1><t><T>u", NULL, 0, NULL }, /* a tensor and an object may */
 	{ "}(<a>](<#1>e<a.0><#1><b><T>u", NULL, 0, NULL },   /* the list is one object */
-	{ "}<w\xff><T>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w\xff': FQN 'w\xff' is not UTF-8" },
+	{ "}<w\xff><T>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w%FF': FQN 'w?' is not UTF-8" },
 };
 
 START_TEST(what_contradicts_itself_is_refused)
