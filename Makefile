@@ -124,6 +124,11 @@ $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 	$(if $(WITH_MPI),,$(error MPI=1 builds it))
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
+# Programs of the suites on real mounts: a file system that fails on purpose, a reader.
+FSPROGS := badfs soak
+$(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%.o
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/q8_0.o: CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
@@ -187,7 +192,8 @@ deb:
 demo: all
 	@scripts/demo.sh
 
-check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))
+check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads \
+	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 check:
 	@MPI=$(WITH_MPI) scripts/setup.sh test
@@ -212,6 +218,10 @@ check-torch: all
 	@tests/torch/clients.sh
 	@tests/torch/gguf.sh
 	@tests/torch/python.sh
+
+# Many readers for long, on mounts; SOAK_SECONDS is for those who have no minutes.
+soak: all $(BUILD)/tests/soak
+	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak.sh $(BUILD)
 
 # FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
 fuzz:
@@ -242,6 +252,7 @@ help:
 	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
 	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
+	@echo 'soak                            64 readers compare every byte, MINUTES=60'
 	@echo 'bench                           next to what else one would use; CASES, SIZE: scripts/bench.py -h'
 	@echo 'layers lint format              include order, static checks, clang-format'
 	@echo 'analyze check-valgrind          clang-tidy; unit suites under memcheck: minutes'
@@ -249,5 +260,5 @@ help:
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
 .PHONY: all install install-lib uninstall dist deb demo check check-programs check-asan check-tsan check-valgrind \
-	check-torch fuzz bench layers lint analyze format clean help FORCE
+	check-torch fuzz soak bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

@@ -14,6 +14,7 @@
  */
 #include "capture.h"
 #include "cmd.h"
+#include "loop.h"
 #include "mounts.h"
 #include "negotiate.h"
 #include "ops.h"
@@ -32,6 +33,7 @@
 #include "base/log.h"
 
 #include <fuse_lowlevel.h>
+#include <linux/fuse.h>
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,6 +44,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,6 +70,7 @@ struct mount {
 	struct fs *fs;
 	struct fuse_session *session;
 	bool mounted, signals, confined;
+	unsigned hung; /* threads that do not come back */
 	struct mount_found found;
 	struct sandbox rules;
 	struct unmounter unmounter;
@@ -154,11 +158,12 @@ static int resolve(struct mount *m, struct err *e)
 {
 	const char *target = m->opts->args[1];
 	struct stat st;
+	struct statvfs fs;
 
 	m->source = realpath(m->opts->args[0], NULL);
 	if (!m->source)
 		return err_sys(e, errno, "checkpoint '%s'", m->opts->args[0]);
-	if (stat(target, &st)) {
+	if (statvfs(target, &fs) || stat(target, &st)) { /* stat alone the kernel may answer */
 		if (errno == ENOTCONN || errno == ECONNABORTED) /* the latter: it is just dying */
 			return err_set(e, ENOTCONN,
 				       "mount point '%s': a dead mount is there; 'ckptfs umount "
@@ -361,20 +366,25 @@ static unsigned thread_count(const struct options *o)
 	return (unsigned)max_u64(MIN_THREADS, min_u64(MAX_THREADS, cpus * THREADS_PER_CPU));
 }
 
+static void log_hang(void *arg, uint32_t opcode, uint64_t node)
+{
+	const struct mount *m = arg;
+
+	fs_hangs(m->fs,
+		 opcode == FUSE_READ   ? "read"
+		 : opcode == FUSE_OPEN ? "open"
+				       : "look at",
+		 node);
+}
+
 static int run_loop(struct mount *m, struct err *e)
 {
-	struct fuse_loop_config *config = fuse_loop_cfg_create();
-	int rc;
+	struct loop_config config = { .threads = thread_count(m->opts),
+				      .hangs = log_hang,
+				      .arg = m };
 
-	if (!config)
-		return err_sys(e, ENOMEM, "mount '%s'", m->target);
-	fuse_loop_cfg_set_clone_fd(config, 1);
-	fuse_loop_cfg_set_max_threads(config, thread_count(m->opts));
-	fuse_loop_cfg_set_idle_threads(config, thread_count(m->opts));
-	rc = fuse_session_loop_mt(m->session, config);
-	fuse_loop_cfg_destroy(config);
-	/* A positive value is the signal that asked us to stop. */
-	return rc < 0 ? err_sys(e, -rc, "serve '%s'", m->target) : 0;
+	return loop_run(m->session, &config, &m->hung, e) ? err_wrap(e, "serve '%s'", m->target)
+							  : 0;
 }
 
 /* The kernel offers 128 KiB in INIT and takes a larger value only afterwards, from sysfs. */
@@ -399,7 +409,6 @@ static struct stats *new_stats(struct mount *m)
 				     .source = m->source,
 				     .directory = m->cwd,
 				     .threads = thread_count(m->opts),
-				     .clone_fd = true,
 				     .mount = &m->found };
 
 	options_add_shape(m->opts, &m->shape);
@@ -452,6 +461,17 @@ static int serve(struct mount *m, struct err *e)
 	return run_loop(m, e);
 }
 
+/* Whoever waits for an answer has one then. Threads that hang use all the rest. */
+static void close_session(struct mount *m)
+{
+	if (m->hung) {
+		(void)close(fuse_session_fd(m->session));
+		return;
+	}
+	fuse_session_destroy(m->session);
+	m->session = NULL;
+}
+
 /* As libfuse does it, whose way is one that a sandbox does not leave: nothing when it has been
  * unmounted already, for something else may lie there by now; and not before /dev/fuse is closed,
  * or somebody who waits for an answer would hold us up. */
@@ -460,17 +480,27 @@ static void leave(struct mount *m)
 	struct pollfd p = { .fd = fuse_session_fd(m->session) };
 	bool there = poll(&p, 1, 0) != 1 || !(p.revents & POLLERR);
 
-	fuse_session_destroy(m->session);
-	m->session = NULL;
+	close_session(m);
 	if (there && unmounter_ask(&m->unmounter))
 		log_msg(LOG_LEVEL_ERROR, "'%s' is still mounted: 'ckptfs umount' removes it",
 			m->target);
 }
 
-static void clean_up(struct mount *m)
+static _Noreturn void abandon(struct mount *m, int status)
+{
+	if (m->confined)
+		leave(m);
+	log_msg(LOG_LEVEL_WARN, "unmounted '%s' while %u requests wait for their data files",
+		m->target, m->hung);
+	_exit(status);
+}
+
+static void clean_up(struct mount *m, int status)
 {
 	if (m->mounted && !m->confined)
-		fuse_session_unmount(m->session);
+		fuse_session_unmount(m->session); /* who waits for an answer gets ENOTCONN */
+	if (m->hung)
+		abandon(m, status);
 	if (m->signals)
 		fuse_remove_signal_handlers(m->session);
 	if (m->confined)
@@ -498,7 +528,7 @@ static int run_daemon(struct mount *m)
 		rc = unmounter_start(&m->unmounter, m->target, &e);
 	if (!rc)
 		rc = serve(m, &e);
-	clean_up(m);
+	clean_up(m, rc ? STATUS_TROUBLE : STATUS_DONE);
 	if (!rc)
 		return STATUS_DONE;
 	if (waited_for && m->report < 0) { /* nobody is there to hear it */

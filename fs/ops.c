@@ -2,6 +2,7 @@
 #include "ops.h"
 
 #include "handle.h"
+#include "loop.h"
 #include "negotiate.h"
 #include "passthrough.h"
 #include "reply.h"
@@ -101,6 +102,18 @@ void fs_free(struct fs *fs)
 	(void)pthread_key_delete(fs->buffer);
 	failures_free(fs->failures);
 	free(fs);
+}
+
+void fs_hangs(struct fs *fs, const char *doing, ckpt_node node)
+{
+	struct err e = { 0 };
+
+	(void)err_set(&e, ETIMEDOUT, "has been waiting for its data files for %d seconds",
+		      LOOP_LOG_SECONDS);
+	reply_log(fs->failures,
+		  &(struct failure){
+			  .doing = doing, .node = node, .unnamed = ckpt_is_run(fs->config.ckpt) },
+		  &e);
 }
 
 static struct fs *fs_of(fuse_req_t req)
@@ -262,8 +275,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 	negotiate_init(&fs->negotiation, conn);
 	stats_set_passthrough(fs->config.stats, fs->negotiation.passthrough);
-	conn->max_background = 64;
-	conn->congestion_threshold = 48;
+	/* Reads ahead that hang stay under way, and at the bound all cached reading would stop. */
+	conn->max_background = LOOP_MAX_HUNG;
+	conn->congestion_threshold = LOOP_MAX_HUNG / 4 * 3;
 	if (fs->config.ready)
 		fs->config.ready(fs->config.arg);
 }
@@ -288,7 +302,7 @@ static void reply_dir_failure(fuse_req_t req, ckpt_node dir, int rc)
 
 	if (rc != -ESTALE && rc != -ENAMETOOLONG && ckpt_enter(fs->config.ckpt, dir, &e) &&
 	    e.code != ESTALE)
-		reply_failure(req, fs->failures, &(struct failure){ "open", dir, 0, 0 }, &e);
+		reply_failure(req, fs->failures, &(struct failure){ "open", dir, 0, 0, false }, &e);
 	else
 		reply_name_error(req, rc);
 }
@@ -367,7 +381,7 @@ static void close_handle(struct fs *fs, struct handle *h, ckpt_node node)
 
 	if (first) {
 		if (ckpt_file_written(first->file, &why))
-			reply_log(fs->failures, &(struct failure){ "reads of", node, 0, 0 }, &why);
+			reply_log(fs->failures, &(struct failure){ "reads of", node, 0, 0, false }, &why);
 		handle_put(&fs->handles, first);
 	}
 	stats_open_files(fs->config.stats, -1);
@@ -386,13 +400,13 @@ static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct f
 	if (fs->negotiation.passthrough && !changes && ckpt_file_size(h->file) >= DIRECT_SIZE)
 		backing = passthrough_begin(&fs->passthrough, &fs->handles, h, node, &e);
 	if (backing < 0) {
-		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 }, &e);
+		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0, false }, &e);
 		return -ENOENT;
 	}
 	if (backing)
 		return passthrough_reply(req, h, backing);
 	fi->fh = (uintptr_t)h;
-	fi->keep_cache = !changes;
+	fi->keep_cache = !changes && !ckpt_file_is_stale(h->file);
 	fi->direct_io = h->direct = changes || is_direct(fs, h, node);
 	fi->noflush = 1;
 	return fuse_reply_open(req, fi);
@@ -415,8 +429,8 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 		if (e.code == ESTALE && ckpt_type(fs->config.ckpt, node, &st, &e) == -ESTALE)
 			reply_name_error(req, -ESTALE); /* the kernel asks for the name again */
 		else
-			reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0 },
-				      &e);
+			reply_failure(req, fs->failures,
+				      &(struct failure){ "open", node, 0, 0, false }, &e);
 		return;
 	}
 	stats_open_files(fs->config.stats, 1);
@@ -458,7 +472,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 	struct handle *h = handle_get(handle_of(fi));
 	uint64_t off = (uint64_t)at, end = ckpt_file_size(h->file);
 	size_t len = off < end ? (size_t)min_u64(size, end - off) : 0;
-	const struct failure what = { "read", node, off, len };
+	const struct failure what = { "read", node, off, len, false };
 	struct err e = { 0 };
 
 	count_small(fs, h, node, size);

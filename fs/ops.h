@@ -52,6 +52,8 @@ int fs_start(struct fs *fs, struct fuse_session *session);
 const struct fs_config *fs_config_of(const struct fs *fs);
 /* Of the file system that a request is for. */
 struct stats *fs_stats(fuse_req_t req);
+/* The log is told that a request about a node has been waiting for its data files. */
+void fs_hangs(struct fs *fs, const char *doing, ckpt_node node);
 /* Closes the files that readers still hold (a lazy unmount, a signal). NULL is fine. */
 void fs_free(struct fs *fs);
 

@@ -72,7 +72,10 @@ void reply_log(struct failures *f, const struct failure *what, const struct err 
 
 	if (!may_log(f, what->node, &kept_back))
 		return;
-	reply_path(f->ckpt, what->node, path, sizeof(path));
+	if (what->unnamed)
+		(void)snprintf(path, sizeof(path), "inode %" PRIu64, (uint64_t)what->node);
+	else
+		reply_path(f->ckpt, what->node, path, sizeof(path));
 	if (what->len)
 		(void)snprintf(range, sizeof(range), " [%" PRIu64 ", %" PRIu64 ")", what->off,
 			       what->off + what->len);

@@ -15,6 +15,7 @@
 
 #include <fuse_lowlevel.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,7 @@ struct failure {
 	const char *doing; /* "open" or "read" */
 	ckpt_node node;
 	uint64_t off, len; /* of a read */
+	bool unnamed;	   /* not to be looked for by name: its directories may hang as well */
 };
 
 /* An error as it is, counted. */

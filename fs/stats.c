@@ -307,7 +307,6 @@ static void put_negotiated(struct buf *b, struct stats *s)
 	put_flag(b, "splice_read", c.want & FUSE_CAP_SPLICE_READ);
 	put_flag(b, "splice_write", c.want & FUSE_CAP_SPLICE_WRITE);
 	put_flag(b, "splice_move", c.want & FUSE_CAP_SPLICE_MOVE);
-	put_flag(b, "clone_fd", s->about.clone_fd);
 	put_flag(b, "passthrough", s->passthrough);
 	put_flag(b, "io_uring", s->uring);
 	buf_str(b, "\n  }");

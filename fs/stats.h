@@ -53,7 +53,6 @@ struct stats_about {
 	size_t options_len;		 /* bytes, */
 	const char *directory;		 /* and where relative paths in them begin */
 	unsigned threads;		 /* at most so many */
-	bool clone_fd;			 /* each with a descriptor of its own */
 	const struct mount_found *mount; /* filled in by the first request */
 };
 

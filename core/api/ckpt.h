@@ -294,6 +294,9 @@ CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
 /* For a thread that has answered with what it read and has nothing else to do: decode what whoever reads
  * the file in order is about to ask for. Costs nothing where nothing is to be decoded. */
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
+/* A data file of its checkpoint has been found changed: what somebody has kept of any file of it is
+ * not to be believed. */
+CKPT_API bool ckpt_file_is_stale(const struct ckpt_file *f);
 /* Bytes [off, off+len) as far as the file reaches: the count, complete, or a negative errno. */
 CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 				struct err *e);

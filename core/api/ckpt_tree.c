@@ -12,6 +12,7 @@
 #include "catalog/catalog_query.h"
 #include "model/dtype.h"
 #include "read/fetch.h"
+#include "read/files.h"
 #include "read/parts.h"
 #include "view/view.h"
 #include "view/vtensor.h"
@@ -504,6 +505,11 @@ void ckpt_file_ahead(struct ckpt_file *f)
 bool ckpt_file_is_plain(const struct ckpt_file *f)
 {
 	return f->reader && f->v.n == 1 && !vreader_is_encoded(f->reader);
+}
+
+bool ckpt_file_is_stale(const struct ckpt_file *f)
+{
+	return files_changed(f->c->files);
 }
 
 static int read_tensor(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,

@@ -18,7 +18,11 @@
 #include <sys/resource.h>
 #include <xxhash.h>
 
-enum { SPARE_FDS = 64 }; /* for SQLite, /dev/fuse and the rest of the program */
+enum {
+	SPARE_FDS = 64, /* for SQLite, /dev/fuse and the rest of the program */
+	MAX_TRIES =
+		64, /* to open a file while other threads take the descriptors that become free */
+};
 
 /* In a file's users, beside their number: it is open. Only then are there any. */
 #define IS_OPEN ((uint32_t)1 << 31)
@@ -44,6 +48,7 @@ struct files {
 	struct file *v;
 	size_t n, n_open, max_open;
 	uint32_t newest, oldest; /* index + 1 */
+	atomic_bool changed;
 	struct counters *counts; /* enum files_count */
 };
 
@@ -116,7 +121,7 @@ int files_new(int dirfd, const struct catalog_source *sources, size_t n, struct 
 	/* Not all of them: who writes files needs some too. */
 	f->max_open = lim.rlim_cur > 2 * SPARE_FDS
 			      ? (size_t)(lim.rlim_cur - max_u64(SPARE_FDS, lim.rlim_cur / 4))
-			      : SPARE_FDS;
+			      : SPARE_FDS; /* and less where there are not so many: see open_file */
 	reserve_fds(f);
 	for (size_t i = 0; i < n; i++)
 		look(f, i);
@@ -281,18 +286,38 @@ static void unpin(struct files *f, uint32_t i)
 	(void)atomic_fetch_sub(&f->v[i].users, 1);
 }
 
+/* Where descriptors have run out, in place of a file that nobody uses. */
+static int open_file(struct files *f, uint32_t i, struct err *e)
+{
+	struct stat st;
+
+	for (int tries = 0;; tries++) {
+		struct surplus s;
+		int fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, e);
+
+		if ((fd != -EMFILE && fd != -ENFILE) || tries == MAX_TRIES)
+			return fd;
+		{
+			SCOPED_LOCK(&f->lock);
+			s = take_surplus(f, max_u64(f->n_open, 1) - 1);
+		}
+		if (s.fd < 0)
+			return fd;
+		surplus_close(&s);
+	}
+}
+
 static int pin(struct files *f, uint32_t i, struct err *e)
 {
 	struct surplus surplus CLEANUP(surplus_close) = { -1, NULL };
 	struct file *x = &f->v[i];
 	autoclose int fd = -1;
-	struct stat st;
 
 	if (pin_open(x))
 		return 0;
 	if (files_fault(f, i, e))
 		return -e->code;
-	fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, e);
+	fd = open_file(f, i, e);
 	if (fd < 0)
 		return fd;
 	SCOPED_LOCK(&f->lock);
@@ -325,15 +350,21 @@ static bool looks_same(const struct file *x, const struct stat *st)
 	return (uint64_t)st->st_size == x->size && io_mtime_ns(st) == x->mtime_ns;
 }
 
-static int check(const struct files *f, uint32_t i, int fd, struct err *e)
+static int check(struct files *f, uint32_t i, int fd, struct err *e)
 {
 	const struct file *x = &f->v[i];
 	struct stat st;
 
-	if (fstat(fd, &st) || st.st_ino != x->inode || !looks_same(x, &st))
-		return err_set(e, EIO, "'%s' was changed after the checkpoint was opened",
-			       f->sources[i].path);
-	return 0;
+	if (!fstat(fd, &st) && st.st_ino == x->inode && looks_same(x, &st))
+		return 0;
+	f->changed = true;
+	return err_set(e, EIO, "'%s' was changed after the checkpoint was opened",
+		       f->sources[i].path);
+}
+
+bool files_changed(const struct files *f)
+{
+	return f->changed;
 }
 
 int files_check(struct files *f, uint32_t i, struct err *e)

@@ -74,6 +74,8 @@ void files_unlend(struct files *f, uint32_t i);
  * that an overwrite that began before cannot slip through.
  */
 int files_check(struct files *f, uint32_t i, struct err *e);
+/* Has any file been found to be another one than files_new saw? */
+bool files_changed(const struct files *f);
 
 /* What files_read has done: calls, the bytes they read, and those of them that failed; and the bytes
  * that files_map and files_lend have shown. */

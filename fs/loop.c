@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "loop.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <fuse_lowlevel.h>
+#include <linux/fuse.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	TICK_MS = 500,
+	/* While some hang, who takes so long is likely to do so too: more threads are there sooner. */
+	AGAIN_MS = 100,
+	TOLD_AT_ONCE = 8,
+	STOP_MS = 10,
+};
+
+#define WAKE_SIGNAL SIGURG /* ignored by default: it hurts nobody who gets it too late */
+
+struct worker {
+	struct loop *loop;
+	struct worker *next, *prev;
+	pthread_t thread;
+	struct fuse_buf buf;
+	/* The request it is with, under the lock: */
+	uint64_t unique; /* 0: none */
+	uint64_t node, since_ms;
+	uint32_t opcode;
+	bool interrupted; /* its reader has got a signal and no answer yet */
+	bool hung;	  /* another thread may take its place */
+	bool told;
+};
+
+struct loop {
+	struct fuse_session *session;
+	const struct loop_config *config;
+	int wake; /* eventfd: for who called loop_run */
+	pthread_mutex_t lock;
+	struct worker *first; /* all that run */
+	struct worker *gone;  /* to be joined */
+	unsigned n, idle, hung;
+	bool watched;  /* the clock is looked at, because some request is being served */
+	bool stopping; /* no thread is started, and none goes by itself */
+	int error;
+};
+
+struct hang {
+	uint32_t opcode;
+	uint64_t node;
+};
+
+static uint64_t now_ms(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+
+static void wake(const struct loop *l)
+{
+	(void)eventfd_write(l->wake, 1);
+}
+
+/* ---- what follows up to the threads, under the lock ---- */
+
+static void list_remove(struct loop *l, struct worker *w)
+{
+	*(w->prev ? &w->prev->next : &l->first) = w->next;
+	if (w->next)
+		w->next->prev = w->prev;
+	l->n--;
+}
+
+static void *serve(void *arg);
+
+static int start_worker(struct loop *l)
+{
+	struct worker *w = calloc(1, sizeof(*w));
+	int rc;
+
+	if (!w)
+		return ENOMEM;
+	w->loop = l;
+	rc = pthread_create(&w->thread, NULL, serve, w);
+	if (rc) {
+		free(w);
+		return rc;
+	}
+	w->next = l->first;
+	if (w->next)
+		w->next->prev = w;
+	l->first = w;
+	l->n++;
+	l->idle++;
+	return 0;
+}
+
+/* Where no thread can be had, those that are there go on. */
+static void keep_one_idle(struct loop *l)
+{
+	if (!l->idle && !l->stopping && l->n < l->config->threads + l->hung)
+		(void)start_worker(l);
+}
+
+/* Answer in place of its thread; the kernel refuses that one's answer then (ENOENT). */
+static void answer_interrupted(struct loop *l, struct worker *w)
+{
+	const struct fuse_out_header out = { .len = sizeof(out),
+					     .error = -EINTR,
+					     .unique = w->unique };
+
+	(void)!write(fuse_session_fd(l->session), &out, sizeof(out));
+	w->interrupted = false;
+}
+
+/* If its thread has not come to it yet, libfuse asks the kernel to tell us again. */
+static void interrupt(struct loop *l, uint64_t unique)
+{
+	for (struct worker *w = l->first; w; w = w->next)
+		if (w->unique == unique) {
+			w->interrupted = true;
+			if (now_ms() - w->since_ms >= LOOP_HUNG_MS)
+				answer_interrupted(l, w);
+		}
+}
+
+static void look_at(struct loop *l, struct worker *w, uint64_t age_ms)
+{
+	if (!w->hung && l->hung < LOOP_MAX_HUNG &&
+	    age_ms >= (l->hung ? (uint64_t)AGAIN_MS : LOOP_HUNG_MS)) {
+		w->hung = true;
+		l->hung++;
+	}
+	if (w->interrupted && age_ms >= LOOP_HUNG_MS)
+		answer_interrupted(l, w);
+}
+
+/* Returns how many hangs are to be told of. */
+static unsigned look_at_workers(struct loop *l, struct hang hangs[static TOLD_AT_ONCE])
+{
+	uint64_t now = now_ms();
+	unsigned n = 0;
+	bool busy = false;
+
+	for (struct worker *w = l->first; w; w = w->next) {
+		uint64_t age_ms = now - w->since_ms;
+
+		if (!w->unique)
+			continue;
+		busy = true;
+		look_at(l, w, age_ms);
+		if (!w->told && age_ms >= LOOP_LOG_SECONDS * 1000 && n < TOLD_AT_ONCE) {
+			w->told = true;
+			hangs[n++] = (struct hang){ w->opcode, w->node };
+		}
+	}
+	l->watched = busy;
+	keep_one_idle(l);
+	return n;
+}
+
+/* ---- threads ---- */
+
+static void begin(struct worker *w)
+{
+	const struct fuse_in_header *head = w->buf.mem;
+	struct loop *l = w->loop;
+	SCOPED_LOCK(&l->lock);
+
+	l->idle--;
+	w->unique = head->unique;
+	w->node = head->nodeid;
+	w->opcode = head->opcode;
+	w->since_ms = now_ms();
+	if (head->opcode == FUSE_INTERRUPT)
+		interrupt(l, ((const struct fuse_interrupt_in *)(head + 1))->unique);
+	keep_one_idle(l);
+	if (!l->watched || (l->hung && !l->idle))
+		wake(l);
+	l->watched = true;
+}
+
+/* false: there are enough threads without this one. */
+static bool end(struct worker *w)
+{
+	struct loop *l = w->loop;
+	SCOPED_LOCK(&l->lock);
+
+	w->unique = 0;
+	w->interrupted = w->told = false;
+	l->hung -= w->hung;
+	w->hung = false;
+	if (!l->stopping && l->n > l->config->threads + l->hung) {
+		list_remove(l, w);
+		w->next = l->gone;
+		l->gone = w;
+		wake(l);
+		return false;
+	}
+	l->idle++;
+	return true;
+}
+
+/* n is 0 when the mount is gone. */
+static void give_up(struct loop *l, int n)
+{
+	SCOPED_LOCK(&l->lock);
+
+	if (!l->error)
+		l->error = -n;
+	fuse_session_exit(l->session);
+}
+
+static void *serve(void *arg)
+{
+	struct worker *w = arg;
+	struct loop *l = w->loop;
+
+	while (!fuse_session_exited(l->session)) {
+		int n = fuse_session_receive_buf(l->session, &w->buf);
+
+		if (n == -EINTR || n == -EAGAIN)
+			continue;
+		if (n <= 0) {
+			give_up(l, n);
+			break;
+		}
+		begin(w);
+		fuse_session_process_buf(l->session, &w->buf);
+		if (!end(w))
+			return NULL;
+	}
+	wake(l);
+	return NULL;
+}
+
+static void free_worker(struct worker *w)
+{
+	free(w->buf.mem);
+	free(w);
+}
+
+static void join_gone(struct loop *l)
+{
+	struct worker *w;
+
+	{
+		SCOPED_LOCK(&l->lock);
+		w = l->gone;
+		l->gone = NULL;
+	}
+	while (w) {
+		struct worker *next = w->next;
+
+		(void)pthread_join(w->thread, NULL);
+		free_worker(w);
+		w = next;
+	}
+}
+
+/*
+ * End a thread that waits for a request, or comes to do so before `until`. A signal may come just before it
+ * waits, so it is sent again and again. Cancelling would load a library, for which there may be
+ * no descriptor left, and abort the program.
+ */
+static bool end_worker(const struct worker *w, uint64_t until_ms)
+{
+	do {
+		struct timespec soon;
+
+		(void)pthread_kill(w->thread, WAKE_SIGNAL);
+		(void)clock_gettime(CLOCK_REALTIME, &soon);
+		soon.tv_nsec += STOP_MS * 1000000L;
+		soon.tv_sec += soon.tv_nsec / 1000000000;
+		soon.tv_nsec %= 1000000000;
+		if (!pthread_timedjoin_np(w->thread, NULL, &soon))
+			return true;
+	} while (now_ms() < until_ms);
+	return false;
+}
+
+/* Returns how many do not end. */
+static unsigned stop_all(struct loop *l)
+{
+	uint64_t until = now_ms() + LOOP_GRACE_MS;
+	unsigned left = 0;
+
+	{
+		SCOPED_LOCK(&l->lock);
+		l->stopping = true;
+	}
+	for (struct worker *w = l->first, *next; w; w = next) {
+		next = w->next;
+		if (end_worker(w, until))
+			free_worker(w);
+		else
+			left++;
+	}
+	join_gone(l);
+	return left;
+}
+
+static void wake_up(int sig)
+{
+	(void)sig;
+}
+
+/* ---- the caller's thread ---- */
+
+/* For so long, or until something happens; -1: for ever. Signals are let in here and nowhere else: so
+ * none comes between the question whether to go on and the wait. */
+static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
+{
+	const struct timespec until = { .tv_nsec = ms * 1000000 };
+	struct pollfd p = { .fd = l->wake, .events = POLLIN };
+	eventfd_t n;
+
+	if (ppoll(&p, 1, ms < 0 ? NULL : &until, signals) > 0)
+		(void)eventfd_read(l->wake, &n);
+}
+
+static void watch(struct loop *l, const sigset_t *signals)
+{
+	long ms = -1;
+
+	while (!fuse_session_exited(l->session)) {
+		struct hang hangs[TOLD_AT_ONCE];
+		unsigned n;
+
+		wait_for_news(l, ms, signals);
+		join_gone(l);
+		{
+			SCOPED_LOCK(&l->lock);
+			n = look_at_workers(l, hangs);
+			ms = !l->watched ? -1 : l->hung && !l->idle ? AGAIN_MS : TICK_MS;
+		}
+		while (n--)
+			l->config->hangs(l->config->arg, hangs[n].opcode, hangs[n].node);
+	}
+}
+
+static int run(struct loop *l, unsigned *ret_hung)
+{
+	const struct sigaction interrupts = { .sa_handler = wake_up };
+	sigset_t ours, before;
+	int rc;
+
+	(void)sigaction(WAKE_SIGNAL, &interrupts, NULL);
+	(void)sigemptyset(&ours);
+	(void)sigaddset(&ours, SIGHUP);
+	(void)sigaddset(&ours, SIGINT);
+	(void)sigaddset(&ours, SIGTERM);
+	(void)pthread_sigmask(SIG_BLOCK, &ours, &before);
+	{
+		SCOPED_LOCK(&l->lock);
+		rc = start_worker(l);
+	}
+	if (!rc)
+		watch(l, &before);
+	*ret_hung = stop_all(l);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc ? rc : l->error;
+}
+
+int loop_run(struct fuse_session *session, const struct loop_config *config, unsigned *ret_hung,
+	     struct err *e)
+{
+	struct loop *l = calloc(1, sizeof(*l));
+	int rc;
+
+	if (!l)
+		return err_sys(e, ENOMEM, "requests");
+	l->session = session;
+	l->config = config;
+	(void)pthread_mutex_init(&l->lock, NULL);
+	l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = l->wake < 0 ? errno : run(l, ret_hung);
+	if (!*ret_hung) {
+		(void)close(l->wake);
+		(void)pthread_mutex_destroy(&l->lock);
+		free(l);
+	}
+	return rc ? err_sys(e, rc, "requests") : 0;
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * soak - a checkpoint whose bytes can be computed, and readers that compare every byte they get.
+ *
+ *	soak make DIRECTORY TENSORS             safetensors files: one in a thousand tensors is large
+ *	soak open TENSORS MOUNT                 opens every tensor once
+ *	soak read TENSORS MOUNT READERS SECONDS [may-fail]
+ *
+ * READERS processes read in all the ways that programs do. A wrong byte, a wrong size or an error ends all
+ * of them with status 1; with may-fail EIO, ENOMEM, ENFILE and EMFILE are counted, but not wrong bytes.
+ * Prints what was done.
+ *
+ * Byte o of tensor i is byte o % 8 of a hash of i and o / 8: nobody needs a second copy.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LARGE_EVERY = 1000, FILES = 4, PIECE = 128 << 10, ALIGN = 4096, MAX_PATH = 4096 };
+
+enum kind { CAT, MAP, PREAD, DIRECT, NPY, STAT, XATTR, LIST, KINDS };
+static const char *const kind_names[KINDS] = { "cat", "mmap", "pread",	  "O_DIRECT",
+					       "npy", "stat", "getxattr", "readdir" };
+
+struct shared {
+	_Atomic uint64_t done[KINDS], failed[KINDS], bytes;
+};
+
+struct reader {
+	const char *mount;
+	uint64_t tensors;
+	bool may_fail;
+	struct shared *shared;
+	uint64_t random;
+	uint8_t *buf; /* aligned; of the largest tensor */
+};
+
+static _Noreturn void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+/* ---- what tensors are ---- */
+
+struct tensor {
+	uint64_t i, rows, cols; /* of bytes */
+	char name[16];
+};
+
+static struct tensor tensor_of(uint64_t i)
+{
+	uint64_t h = mix(i + 1);
+	struct tensor t = { .i = i };
+
+	if (i % LARGE_EVERY == 0) {
+		t.rows = 128 + h % 128;
+		t.cols = 6000 + (h >> 20) % 5000;
+	} else {
+		t.rows = 1 + h % 16;
+		t.cols = 1 + (h >> 20) % 100;
+	}
+	(void)snprintf(t.name, sizeof(t.name), "%c.%06" PRIu64, i % LARGE_EVERY ? 't' : 'b', i);
+	return t;
+}
+
+static uint64_t size_of(const struct tensor *t)
+{
+	return t->rows * t->cols;
+}
+
+static uint64_t word_of(const struct tensor *t, uint64_t k)
+{
+	return mix(t->i * 0x9e3779b97f4a7c15u + k * 0xd1b54a32d192ed03u + 1);
+}
+
+static void fill(const struct tensor *t, uint8_t *to)
+{
+	uint64_t n = size_of(t);
+
+	for (uint64_t o = 0; o < n; o += 8) {
+		uint64_t w = word_of(t, o / 8);
+
+		memcpy(to + o, &w, n - o < 8 ? n - o : 8);
+	}
+}
+
+/* Where n bytes differ from those of the tensor at off; n: nowhere. */
+static uint64_t differs(const struct tensor *t, const uint8_t *p, uint64_t off, uint64_t n)
+{
+	uint64_t o = 0;
+
+	while (o < n) {
+		uint64_t skip = (off + o) % 8, len = n - o < 8 - skip ? n - o : 8 - skip;
+		uint64_t w = word_of(t, (off + o) / 8);
+
+		if (memcmp(p + o, (const uint8_t *)&w + skip, len) != 0)
+			return o;
+		o += len;
+	}
+	return n;
+}
+
+/* ---- make ---- */
+
+static void make_file(const char *dir, uint64_t tensors, uint64_t file)
+{
+	uint64_t first = tensors * file / FILES, last = tensors * (file + 1) / FILES, at = 0;
+	char path[MAX_PATH], *text;
+	uint8_t *data;
+	size_t n;
+	FILE *header = open_memstream(&text, &n), *f;
+
+	for (uint64_t i = first; i < last; i++) {
+		struct tensor t = tensor_of(i);
+
+		(void)fprintf(header,
+			      "%c\"%s\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64 ",%" PRIu64
+			      "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+			      i == first ? '{' : ',', t.name, t.rows, t.cols, at, at + size_of(&t));
+		at += size_of(&t);
+	}
+	(void)fprintf(header, "}");
+	if (fclose(header))
+		die("header");
+	(void)snprintf(path, sizeof(path), "%s/model-%" PRIu64 ".safetensors", dir, file);
+	f = fopen(path, "w");
+	data = malloc(4 << 20);
+	if (!f || !data || fwrite(&(uint64_t){ n }, 8, 1, f) != 1 || fwrite(text, n, 1, f) != 1)
+		die(path);
+	for (uint64_t i = first; i < last; i++) {
+		struct tensor t = tensor_of(i);
+
+		fill(&t, data);
+		if (fwrite(data, size_of(&t), 1, f) != 1)
+			die(path);
+	}
+	if (fclose(f))
+		die(path);
+	free(text);
+	free(data);
+}
+
+static int make(const char *dir, uint64_t tensors)
+{
+	if (mkdir(dir, 0777))
+		die(dir);
+	for (uint64_t file = 0; file < FILES; file++)
+		make_file(dir, tensors, file);
+	return 0;
+}
+
+/* ---- reading ---- */
+
+static uint64_t roll(struct reader *r, uint64_t n)
+{
+	r->random = r->random * 6364136223846793005u + 1442695040888963407u;
+	return (r->random >> 33) % n;
+}
+
+/* An error of a call: false, where it may be. */
+static bool failed(const struct reader *r, enum kind k, const char *name)
+{
+	int code = errno;
+
+	if (!r->may_fail || (code != EIO && code != ENOMEM && code != ENFILE && code != EMFILE)) {
+		(void)fprintf(stderr, "soak: %s of %s: %s\n", kind_names[k], name, strerror(code));
+		exit(1);
+	}
+	(void)atomic_fetch_add(&r->shared->failed[k], 1);
+	return false;
+}
+
+static _Noreturn void wrong(enum kind k, const char *name, const char *what, uint64_t at)
+{
+	(void)fprintf(stderr, "soak: %s of %s: wrong %s %" PRIu64 "\n", kind_names[k], name, what,
+		      at);
+	exit(1);
+}
+
+static void compare(const struct reader *r, enum kind k, const struct tensor *t, const uint8_t *p,
+		    uint64_t off, uint64_t n)
+{
+	uint64_t at = differs(t, p, off, n);
+
+	if (at != n)
+		wrong(k, t->name, "byte", off + at);
+	(void)atomic_fetch_add(&r->shared->bytes, n);
+}
+
+static int open_in(const struct reader *r, const char *dir, const char *name, const char *suffix,
+		   int flags)
+{
+	char path[MAX_PATH];
+
+	(void)snprintf(path, sizeof(path), "%s/%s/%s%s", r->mount, dir, name, suffix);
+	return open(path, O_RDONLY | O_CLOEXEC | flags);
+}
+
+/* The tensor lies `skip` bytes behind the beginning of the file. */
+static bool read_through(const struct reader *r, enum kind k, const struct tensor *t, int fd,
+			 uint64_t skip, size_t piece)
+{
+	uint64_t at = 0, size = size_of(t) + skip;
+	ssize_t n;
+
+	while ((n = read(fd, r->buf, piece)) > 0) {
+		uint64_t from = at < skip ? skip - at : 0;
+
+		if (at + (uint64_t)n > size)
+			wrong(k, t->name, "end", at + (uint64_t)n);
+		if (from < (uint64_t)n)
+			compare(r, k, t, r->buf + from, at + from - skip, (uint64_t)n - from);
+		at += (uint64_t)n;
+	}
+	if (n < 0)
+		return failed(r, k, t->name);
+	if (at != size)
+		wrong(k, t->name, "size", at);
+	return true;
+}
+
+static bool read_pieces(struct reader *r, const struct tensor *t, int fd)
+{
+	for (int i = 0; i < 8; i++) {
+		uint64_t off = roll(r, size_of(t)), want = 1 + roll(r, 64 << 10);
+		ssize_t n = pread(fd, r->buf, want, (off_t)off);
+
+		if (n < 0)
+			return failed(r, PREAD, t->name);
+		if (want > size_of(t) - off)
+			want = size_of(t) - off;
+		if ((uint64_t)n != want)
+			wrong(PREAD, t->name, "count", (uint64_t)n);
+		compare(r, PREAD, t, r->buf, off, want);
+	}
+	return true;
+}
+
+static bool read_map(const struct reader *r, const struct tensor *t, int fd)
+{
+	uint8_t *p = mmap(NULL, size_of(t), PROT_READ,
+			  roll((struct reader *)(uintptr_t)r, 2) ? MAP_SHARED : MAP_PRIVATE, fd, 0);
+
+	if (p == MAP_FAILED)
+		return failed(r, MAP, t->name);
+	compare(r, MAP, t, p, 0, size_of(t));
+	(void)munmap(p, size_of(t));
+	return true;
+}
+
+static bool read_one(struct reader *r, enum kind k, const struct tensor *t, int fd)
+{
+	struct stat st;
+	char shape[64], want[64];
+	ssize_t n;
+
+	switch (k) {
+	case MAP:
+		return read_map(r, t, fd);
+	case PREAD:
+		return read_pieces(r, t, fd);
+	case DIRECT:
+		return read_through(r, k, t, fd, 0, (1 + roll(r, 64)) * ALIGN);
+	case NPY:
+		if (fstat(fd, &st))
+			return failed(r, k, t->name);
+		return read_through(r, k, t, fd, (uint64_t)st.st_size - size_of(t), PIECE);
+	case STAT:
+		if (fstat(fd, &st))
+			return failed(r, k, t->name);
+		if ((uint64_t)st.st_size != size_of(t))
+			wrong(k, t->name, "size", (uint64_t)st.st_size);
+		return true;
+	case XATTR:
+		n = fgetxattr(fd, "user.ckptfs.shape", shape, sizeof(shape) - 1);
+		if (n < 0)
+			return failed(r, k, t->name);
+		shape[n] = 0;
+		(void)snprintf(want, sizeof(want), "[%" PRIu64 ",%" PRIu64 "]", t->rows, t->cols);
+		if (strcmp(shape, want) != 0)
+			wrong(k, t->name, "shape", t->rows);
+		return true;
+	default:
+		return read_through(r, k, t, fd, 0, PIECE);
+	}
+}
+
+static bool list(const struct reader *r)
+{
+	char path[MAX_PATH];
+	const struct dirent *e;
+	uint64_t n = 0;
+	DIR *d;
+
+	(void)snprintf(path, sizeof(path), "%s/tensors", r->mount);
+	d = opendir(path);
+	if (!d)
+		return failed(r, LIST, path);
+	while ((errno = 0, e = readdir(d)))
+		n += e->d_name[0] != '.';
+	if (errno) {
+		(void)closedir(d);
+		return failed(r, LIST, path);
+	}
+	(void)closedir(d);
+	if (n != r->tensors)
+		wrong(LIST, path, "number of entries", n);
+	return true;
+}
+
+static void step(struct reader *r)
+{
+	uint64_t i =
+		roll(r, 4) ? roll(r, r->tensors) : roll(r, r->tensors) / LARGE_EVERY * LARGE_EVERY;
+	enum kind k = roll(r, 2000) ? (enum kind)roll(r, LIST) : LIST;
+	struct tensor t = tensor_of(i);
+	bool done;
+	int fd;
+
+	if (k == LIST) {
+		done = list(r);
+	} else {
+		fd = open_in(r, k == NPY ? "npy" : "tensors", t.name, k == NPY ? ".npy" : "",
+			     k == DIRECT ? O_DIRECT : 0);
+		done = fd < 0 ? failed(r, k, t.name) : read_one(r, k, &t, fd);
+		if (fd >= 0)
+			(void)close(fd);
+	}
+	if (done)
+		(void)atomic_fetch_add(&r->shared->done[k], 1);
+}
+
+static time_t now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec;
+}
+
+static struct reader new_reader(const char *mount, uint64_t tensors)
+{
+	struct reader r = { .mount = mount, .tensors = tensors };
+
+	r.shared = mmap(NULL, sizeof(*r.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			-1, 0);
+	r.buf = aligned_alloc(ALIGN, 4 << 20);
+	if (r.shared == MAP_FAILED || !r.buf)
+		die("memory");
+	return r;
+}
+
+static int open_all(const char *mount, uint64_t tensors)
+{
+	struct reader r = new_reader(mount, tensors);
+
+	for (uint64_t i = 0; i < tensors; i++) {
+		struct tensor t = tensor_of(i);
+		int fd = open_in(&r, "tensors", t.name, "", 0);
+
+		if (fd < 0)
+			die(t.name);
+		(void)close(fd);
+	}
+	return 0;
+}
+
+static void print_counts(const struct shared *s)
+{
+	uint64_t n = 0, bad = 0;
+
+	for (int k = 0; k < KINDS; k++) {
+		n += s->done[k];
+		bad += s->failed[k];
+		printf("%s %" PRIu64 ", ", kind_names[k], s->done[k]);
+	}
+	printf("failed %" PRIu64 "; %" PRIu64 " operations, %" PRIu64 " bytes compared\n", bad, n,
+	       s->bytes);
+}
+
+static int read_all(const char *mount, uint64_t tensors, int readers, int seconds, bool may_fail)
+{
+	struct reader r = new_reader(mount, tensors);
+	time_t end = now() + seconds;
+	int status, worst = 0;
+
+	r.may_fail = may_fail;
+	for (int i = 0; i < readers; i++) {
+		pid_t child = fork();
+
+		if (child < 0)
+			die("fork");
+		if (child)
+			continue;
+		r.random = mix((uint64_t)time(NULL) << 16 | (uint64_t)i);
+		while (now() < end)
+			step(&r);
+		_exit(0);
+	}
+	while (wait(&status) > 0) {
+		if (!status || worst)
+			continue;
+		worst = 1;
+		(void)signal(SIGTERM, SIG_IGN);
+		(void)kill(0, SIGTERM); /* soak.sh gives us a process group */
+	}
+	print_counts(r.shared);
+	return worst;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 3 ? argv[1] : "";
+
+	if (!strcmp(what, "make"))
+		return make(argv[2], strtoull(argv[3], NULL, 10));
+	if (!strcmp(what, "open"))
+		return open_all(argv[3], strtoull(argv[2], NULL, 10));
+	if (!strcmp(what, "read") && argc > 5)
+		return read_all(argv[3], strtoull(argv[2], NULL, 10), atoi(argv[4]), atoi(argv[5]),
+				argc > 6);
+	(void)fprintf(stderr, "usage: soak make DIRECTORY TENSORS | open TENSORS MOUNT | "
+			      "read TENSORS MOUNT READERS SECONDS [may-fail]\n");
+	return 2;
+}

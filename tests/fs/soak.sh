@@ -1,0 +1,94 @@
+#!/bin/bash
+# soak.sh BUILDDIR - many readers for a long time: half of them on a mount of many tensors, half on compressed
+# data; every byte is compared with what soak.c computes. SOAK_SECONDS (60) is how long, SOAK_READERS (64)
+# how many, SOAK_TENSORS (100000, and 20000 for less than five minutes) of what.
+#
+# Memory and descriptors of the daemons are looked at all the time: what they have in the last quarter must be
+# what they had in the second. Then both are unmounted, and nothing may be left.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+build=$(realpath "${1:?directory of the build}")
+seconds=${SOAK_SECONDS:-60}
+readers=${SOAK_READERS:-64}
+tensors=${SOAK_TENSORS:-$((seconds < 300 ? 20000 : 100000))}
+packed=3000
+ckptfs=$build/ckptfs soak=$build/tests/soak
+T=$(mktemp -d)
+export XDG_CACHE_HOME=$T/cache
+daemons=() jobs=()
+
+clean_up() {
+  kill "${daemons[@]}" "${jobs[@]}" 2>/dev/null || true
+  umount -l "$T/m" "$T/mz" 2>/dev/null || true
+  rm -rf "$T"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM HUP
+
+fail() {
+  echo "FAILED  soak: $*"
+  exit 1
+}
+
+# Columns of large tensors are cut, as tensor parallelism does; small ones lie behind one another.
+printf 'mesh tp=4\nb.* tp:1\n* replicate\n' >"$T/layout"
+"$soak" make "$T/st" "$tensors"
+"$ckptfs" reshard -q "$T/st" "$T/dcp" --layout "$T/layout" >/dev/null
+rm -r "$T/st"
+"$soak" make "$T/st" "$packed"
+"$ckptfs" reshard -q "$T/st" "$T/zstd" --zstd --layout "$T/layout" >/dev/null
+
+mkdir "$T/m" "$T/mz"
+"$ckptfs" mount -f "$T/dcp" "$T/m" 2>"$T/log" &
+daemons=($!)
+"$ckptfs" mount -f "$T/zstd" "$T/mz" -o cache=2MiB 2>"$T/logz" &
+daemons+=($!)
+for m in "$T/m" "$T/mz"; do
+  for ((i = 0; i < 100; i++)); do
+    mountpoint -q "$m" && break
+    sleep 0.1
+  done
+done
+# What is kept of a tensor is kept from its first use on.
+"$soak" open "$tensors" "$T/m"
+"$soak" open "$packed" "$T/mz"
+
+sample() { # kB and descriptors of a daemon
+  echo "$(awk '/^RssAnon/ { print $2 }' "/proc/$1/status") $(find "/proc/$1/fd" -mindepth 1 | wc -l)"
+}
+most() { # of a column in a part of a file of samples: most FILE COLUMN QUARTER
+  awk -v c="$2" -v q="$3" '{ v[NR] = $c } END {
+    for (i = int(NR * (q - 1) / 4) + 1; i <= NR * q / 4; i++) if (v[i] > max) max = v[i]
+    print max + 0 }' "$1"
+}
+
+start=$SECONDS
+setsid "$soak" read "$tensors" "$T/m" $((readers - readers / 2)) "$seconds" >"$T/read" 2>&1 &
+jobs=($!)
+setsid "$soak" read "$packed" "$T/mz" $((readers / 2)) "$seconds" >"$T/readz" 2>&1 &
+jobs+=($!)
+while kill -0 "${jobs[0]}" 2>/dev/null || kill -0 "${jobs[1]}" 2>/dev/null; do
+  for k in 0 1; do sample "${daemons[k]}" >>"$T/samples.$k"; done
+  sleep 1
+done
+bad=
+for job in "${jobs[@]}"; do wait "$job" || bad=yes; done
+echo "many tensors: $(cat "$T/read")"
+echo "zstd:         $(cat "$T/readz")"
+[[ -z $bad ]] || fail "readers"
+
+for k in 0 1; do
+  before=$(most "$T/samples.$k" 1 2) after=$(most "$T/samples.$k" 1 4)
+  fds=$(most "$T/samples.$k" 2 2) fds_after=$(most "$T/samples.$k" 2 4)
+  echo "daemon $k: RssAnon $(most "$T/samples.$k" 1 1), $before, $(most "$T/samples.$k" 1 3), $after kB by quarters; descriptors $fds, $fds_after"
+  ((after <= before + before / 10 + 4096)) || fail "memory grows"
+  ((fds_after <= fds + 2)) || fail "descriptors are not closed"
+done
+cat "$T/log" "$T/logz"
+[[ ! -s $T/log && ! -s $T/logz ]] || fail "the log is not empty"
+"$ckptfs" umount "$T/m"
+"$ckptfs" umount "$T/mz"
+wait "${daemons[@]}" || fail "a daemon ended with status $?"
+! grep -qF "$T/" /proc/self/mountinfo || fail "a mount is left"
+echo "ok      soak: $readers readers, $((SECONDS - start)) s"

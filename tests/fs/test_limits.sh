@@ -1,0 +1,100 @@
+#!/bin/bash
+# Too little memory, too few descriptors or threads: slower, or a clean error, never a dead daemon and never a
+# wrong byte; and as before when there is enough again.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+SOAK=$(dirname "$CKPTFS")/tests/soak
+N=2000   # tensors; every thousandth is a megabyte
+MANY=150 # in a file each
+
+# plain and compressed, cut by columns over 4 files, made once
+limited() {
+  [[ -x $SOAK ]] || skip "no soak"
+  local dir=$SCRATCH/limited
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    "$SOAK" make "$dir/st" $N
+    printf 'mesh tp=4\nb.* tp:1\n* replicate\n' >"$dir/layout"
+    ckptfs reshard -q "$dir/st" "$dir/plain" --layout "$dir/layout" >&2
+    ckptfs reshard -q "$dir/st" "$dir/zstd" --zstd --layout "$dir/layout" >&2
+    "$SOAK" make "$dir/few" $MANY
+    ckptfs reshard -q "$dir/few" "$dir/files" --file-per-item >&2
+    touch "$dir/done"
+  fi
+  echo "$dir"
+}
+
+# mount_limited CKPT COMMAND...: the command comes before "ckptfs mount"
+mount_limited() {
+  [[ -x $SOAK ]] || skip "no soak"
+  local ckpt
+  ckpt=$(limited)/$1
+  mkdir -p m
+  "${@:2}" "$CKPTFS" mount -f "$ckpt" m -o cache=4MiB 2>log &
+  DAEMON=$!
+  wait_until is_mounted m || fail "$(cat log)"
+}
+
+# use TENSORS: many readers for a while, who may get errors but no wrong bytes
+use() {
+  setsid -w "$SOAK" read "$1" m 24 2 may-fail >counts || fail "a reader: $(cat counts)"
+  kill -0 "$DAEMON" || fail "the daemon is dead: $(cat log)"
+}
+# Afterwards nobody gets one, in the same mount.
+use_again() {
+  setsid -w "$SOAK" read "$1" m 2 1 >counts || fail "a reader, afterwards: $(cat counts log)"
+  ckptfs umount m
+  wait_until gone "$DAEMON"
+  wait "$DAEMON"
+}
+
+# What a thread may use as its stack counts too, so there are few.
+cases_memory_of_its_own() { printf '%s\n' 'plain 64' 'zstd 64' 'plain 24' 'zstd 24'; }
+test_memory_of_its_own() {
+  [[ ${VARIANT:-release} == release ]] || return 0 # sanitizers need more
+  mount_limited "$1" prlimit --data=$(($2 << 20)):unlimited
+  use $N
+  prlimit --pid "$DAEMON" --data=unlimited:unlimited
+  use_again $N
+}
+
+# A control group of 64 MiB, which is told on standard output.
+new_group() {
+  local top=/sys/fs/cgroup
+  if [[ -d $top/memory ]]; then top=$top/memory; fi
+  mkdir "$top/ckptfs-$$" 2>/dev/null || return 1
+  echo $((64 << 20)) 2>/dev/null >"$top/ckptfs-$$/memory.limit_in_bytes" ||
+    echo $((64 << 20)) 2>/dev/null >"$top/ckptfs-$$/memory.max" ||
+    { rmdir "$top/ckptfs-$$" && return 1; }
+  echo "$top/ckptfs-$$"
+}
+# Where there are no groups for us, there is no such test.
+cases_memory_of_a_group() {
+  local group
+  if group=$(new_group); then
+    rmdir "$group"
+    printf '%s\n' plain zstd
+  fi
+}
+test_memory_of_a_group() {
+  local group
+  [[ ${VARIANT:-release} == release ]] || return 0
+  group=$(new_group)
+  # shellcheck disable=SC2016 # the inner shell's
+  mount_limited "$1" bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group"
+  use $N
+  use_again $N
+  rmdir "$group"
+}
+
+# Files for each item, and not a quarter of the descriptors that they need.
+test_few_descriptors() {
+  # shellcheck disable=SC2016 # the inner shell's
+  mount_limited files bash -c 'ulimit -n 32 && exec "$@"' x
+  use $MANY
+  use_again $MANY
+}
+
+run_suite "$@"

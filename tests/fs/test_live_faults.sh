@@ -1,0 +1,363 @@
+#!/bin/bash
+# What happens to storage, index and daemon while readers run. What test_damage.sh does to data files is
+# not done again.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+BADFS=$(dirname "$CKPTFS")/tests/badfs
+
+# start_reader FILE NAME [FROM TO]: it goes on until the file `stop` exists; what it found is in NAME.found
+start_reader() {
+  "$PYTHON" -S -E "$HERE/live_reader.py" "$1" "$(big)/$(basename "$1").bin" stop "${@:3}" >"$2.found" 2>&1 &
+  READERS+=($!)
+  wait_until test -e "ready.$!" || fail "$2: $(cat "$2.found")"
+}
+READERS=()
+stop_readers() {
+  local pid
+  touch stop
+  for pid in "${READERS[@]}"; do wait "$pid" || fail "$(cat ./*.found)"; done
+  rm stop
+  READERS=()
+}
+# found NAME PATTERN: what a reader says about itself
+found() { grep -qE -- "$2" "$1.found" || fail "$1 found: $(cat "$1.found")"; }
+
+# A daemon whose log we see: mount_logged CKPT MNT [options]
+mount_logged() {
+  mkdir -p "$2"
+  (trap - INT && exec "$CKPTFS" mount -f "$@") 2>log & # which a shell makes ignore SIGINT
+  DAEMON=$!
+  wait_until is_mounted "$2"
+}
+ends() { wait_until gone "$DAEMON" && wait "$DAEMON"; }
+
+cold() { # the file's pages are forgotten, everywhere
+  dd of="$1" oflag=nocache conv=notrunc,fdatasync count=0 status=none 2>/dev/null || true
+  "$PYTHON" -S -E -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)' "$1"
+}
+
+# The big checkpoint in c, seen through badfs as b, mounted as m; both halves of w and all of v opened once.
+on_bad_storage() {
+  [[ -x $BADFS ]] || skip "no badfs"
+  mkdir b orders m
+  big_copy c
+  # libfuse keeps a little of what it parses.
+  ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 "$BADFS" c orders b -o max_threads=600
+  mount_logged b m "$@"
+  cmp -n 100 m/tensors/w "$(big)/w.bin"
+  cmp -n 100 m/tensors/v "$(big)/v.bin"
+}
+
+# ---- storage ----
+
+cases_input_output_errors() { printf '%s\n' direct cached; }
+test_input_output_errors() {
+  on_bad_storage -o io="$1"
+  start_reader m/tensors/v other
+  touch orders/__w_1.distcp.eio
+  cold b/__w_1.distcp
+  try_eio dd if=m/tensors/w bs=1M skip=17 of=/dev/null
+  cmp -n 16777216 m/tensors/w "$(big)/w.bin"
+  # It comes back when the storage does.
+  rm orders/__w_1.distcp.eio
+  cmp m/tensors/w "$(big)/w.bin"
+  stop_readers
+  found other '^right=[0-9]+$'
+  [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
+  grep -qE "^ckptfs: read '/tensors/w' \[[0-9]+, [0-9]+\): .*__w_1\.distcp.*: [Ii]nput/output error" log || fail "$(cat log)"
+}
+
+# Reads of 4 KiB, each in a place of its own of the second half of w: hang N
+hang() {
+  local i
+  touch orders/__w_1.distcp.hang
+  cold b/__w_1.distcp
+  for ((i = 0; i < $1; i++)); do
+    dd if=m/tensors/w of="got.$i" bs=4096 skip=$((4096 + i * 64)) count=1 iflag=direct status=none &
+    HANGING+=($!)
+  done
+}
+HANGING=()
+threads() { awk '/^Threads/ { print $2 }' "/proc/$DAEMON/status"; }
+few_threads() { (($(threads) <= 8)); }
+
+# More requests than threads hang, and nobody else has to wait for them.
+test_hanging_reads_keep_nobody_else_waiting() {
+  local i
+  on_bad_storage -o threads=4
+  start_reader m/tensors/v other
+  hang 40
+  sleep 0.3
+  cmp m/tensors/v "$(big)/v.bin"
+  cmp -n 16777216 m/tensors/w "$(big)/w.bin"
+  [[ $(entries m/tensors | xargs -n 1 | sorted) == "v w" ]]
+  (($(threads) > 40))
+  wait_until grep -q "^ckptfs: read '/tensors/w': has been waiting for its data files for 10 seconds" log
+  rm orders/__w_1.distcp.hang
+  for i in "${!HANGING[@]}"; do
+    wait "${HANGING[i]}"
+    cmp "got.$i" <(dd if="$(big)/w.bin" bs=4096 skip=$((4096 + i * 64)) count=1 status=none)
+  done
+  stop_readers
+  found other '^right=[0-9]+$'
+  # The threads that stood in for them go.
+  wait_until few_threads
+  [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
+}
+
+cases_hanging_reader_can_be_interrupted() { printf '%s %s\n' direct KILL direct INT cached TERM; }
+test_hanging_reader_can_be_interrupted() {
+  local pid
+  on_bad_storage -o threads=2,io="$1"
+  touch orders/__w_1.distcp.hang
+  cold b/__w_1.distcp
+  (trap - INT TERM; exec cat m/tensors/w) >/dev/null &
+  pid=$!
+  sleep 1.5
+  [[ -e /proc/$pid/exe ]] || fail "it does not hang"
+  kill -s "$2" $pid
+  wait_until gone $pid || fail "$(cat /proc/$pid/stack)"
+  cmp m/tensors/v "$(big)/v.bin"
+  rm orders/__w_1.distcp.hang
+  cmp m/tensors/w "$(big)/w.bin"
+}
+
+# A signal that a program handles ends a read that hangs, and none that is on its way.
+test_a_handled_signal_is_eintr_only_when_a_read_hangs() {
+  on_bad_storage -o io=direct
+  "$PYTHON" -S -E - m/tensors/w orders/__w_1.distcp.hang b/__w_1.distcp <<'END'
+import ctypes, os, signal, sys, time
+path, order, source = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+buf = ctypes.create_string_buffer(1 << 20)
+fd = os.open(path, os.O_RDONLY)
+def pread(n, off):  # Python's own would try again
+    got = libc.pread(fd, buf, ctypes.c_size_t(n), ctypes.c_long(off))
+    return got if got >= 0 else -ctypes.get_errno()
+ticks = 0
+def tick(*_):
+    global ticks
+    ticks += 1
+signal.signal(signal.SIGALRM, tick)
+signal.siginterrupt(signal.SIGALRM, True)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+while ticks < 200:
+    for off in range(0, 1 << 25, 1 << 20):
+        assert pread(1 << 20, off) == 1 << 20
+signal.setitimer(signal.ITIMER_REAL, 0)
+open(order, "w").close()
+f = os.open(source, os.O_RDONLY)
+os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+start = time.monotonic()
+got = pread(1 << 20, 20 << 20)
+took = time.monotonic() - start
+assert got == -4, got
+assert took >= 0.9, took  # what takes a moment is not cut short
+os.unlink(order)
+assert pread(1 << 20, 20 << 20) == 1 << 20
+END
+}
+
+cases_end_while_a_read_hangs() { printf '%s\n' TERM KILL lazy force; }
+test_end_while_a_read_hangs() {
+  local pid rc=0
+  on_bad_storage -o threads=2
+  hang 5
+  cat m/npy/w.npy >/dev/null 2>&1 & # reads ahead
+  HANGING+=($!)
+  sleep 0.5
+  if ckptfs umount m 2>err; then fail "unmounted"; fi
+  grep -qE 'busy|in use' err
+  case $1 in
+    lazy) umount -l m && kill -9 "${HANGING[@]}" ;;
+    force) umount -f m 2>/dev/null || true ;;
+    *) kill -s "$1" "$DAEMON" ;;
+  esac
+  for pid in "${HANGING[@]}"; do wait_until gone "$pid" || fail "a reader hangs: $(cat "/proc/$pid/stack")"; done
+  wait_until gone "$DAEMON" || fail "the daemon hangs"
+  wait "$DAEMON" || rc=$?
+  case $1 in
+    KILL)
+      ((rc == 137))
+      ckptfs umount m
+      ;;
+    force) umount m 2>/dev/null || true ;;
+    *) ((rc == 0)) || fail "status $rc" ;;
+  esac
+  unmounted m
+  [[ $1 == KILL ]] || grep -qE "unmounted '.*' while [0-9]+ requests wait for their data files" log || fail "$(cat log)"
+  rm orders/__w_1.distcp.hang
+  ckptfs mount b m
+  cmp m/tensors/w "$(big)/w.bin"
+}
+
+test_a_file_that_became_unreadable() {
+  [[ $EUID == 0 ]] || skip "not root"
+  unshare -m true 2>/dev/null || skip "no mount namespaces"
+  mkdir m cache
+  cp -r "$(big)/ckpt" c
+  chmod 755 "$SCRATCH" "$T"
+  chown 65534:65534 m cache
+  mknod -m 666 fuse c 10 229
+  cat >steps <<'END'
+    mount --bind fuse /dev/fuse
+    as="setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_CACHE_HOME=$T/cache"
+    $as "$CKPTFS" mount -f c m 2>log &
+    daemon=$!
+    for i in {1..100}; do $as mountpoint -q m && break; sleep 0.05; done
+    $as cmp m/tensors/v "$1"
+    chmod 0 c/__w_1.distcp
+    if $as cat m/tensors/w >/dev/null 2>err; then exit 1; fi
+    grep -q 'Input/output error' err
+    $as cmp m/tensors/v "$1"
+    chmod 644 c/__w_1.distcp
+    $as cmp m/tensors/w "$2"
+    $as "$CKPTFS" umount m
+    wait $daemon
+    [[ $(wc -l <log) == 1 ]]
+    grep -qE "^ckptfs: open '/tensors/w': .*__w_1.distcp.*: [Pp]ermission denied" log
+END
+  unshare -m bash -eux steps "$(big)/v.bin" "$(big)/w.bin"
+}
+
+# Who has seen a change sees no old byte afterwards: what the kernel had kept goes with the next open.
+test_no_old_bytes_after_a_change_was_seen() {
+  big_copy c
+  mount_at m c -o io=cached
+  cmp m/tensors/v "$(big)/v.bin" # all of it is cached now
+  dd if=/dev/zero of=c/__v_1.distcp bs=4096 count=250 conv=notrunc status=none
+  # Somebody sees it, in another file.
+  try_eio cat m/npy/v.npy
+  try_eio cat m/tensors/v
+  cmp m/tensors/w "$(big)/w.bin"
+}
+
+test_the_directory_is_renamed() {
+  big_copy c
+  mount_at m c
+  start_reader m/tensors/w w
+  mv c d
+  # Another one of that name is another one, also for files that had not been opened.
+  mkdir c
+  cmp m/tensors/v "$(big)/v.bin"
+  stop_readers
+  found w '^right=[0-9]+$'
+}
+
+# ---- the index ----
+
+# Many tensors of their own contents, made once; most are first opened after the index has changed.
+many() {
+  local dir=$SCRATCH/live-many args=() i
+  if [[ ! -e $dir/done ]]; then
+    rm -rf "$dir"
+    mkdir "$dir"
+    for i in {100..299}; do args+=("t$i" "64x4" 1x1); done
+    make_dcp "$dir/ckpt" "${args[@]}" >&2
+    touch "$dir/done"
+  fi
+  echo "$dir"
+}
+compare_many() { # MNT FIRST LAST
+  local i
+  for ((i = $2; i <= $3; i++)); do cmp "$1/tensors/t$i" "$(many)/ckpt.t$i.bin"; done
+}
+
+cases_index_of_a_live_mount() { printf '%s\n' deleted overwritten truncated replaced zeroed; }
+test_index_of_a_live_mount() {
+  local size
+  mount_logged "$(many)/ckpt" m -o "index=$T/index"
+  compare_many m 100 110
+  size=$(stat -c %s index)
+  case $1 in
+    deleted) rm index ;;
+    overwritten) dd if=/dev/urandom of=index bs="$size" count=1 conv=notrunc iflag=fullblock status=none ;;
+    truncated) truncate -s 5000 index ;;
+    zeroed) dd if=/dev/zero of=index bs="$size" count=1 conv=notrunc status=none ;;
+    replaced)
+      ckptfs index "$(big)/ckpt" --index="$T/other"
+      mv other index
+      ;;
+  esac
+  compare_many m 105 299
+  [[ $(find m/tensors -type f | wc -l) == 200 ]]
+  ckptfs umount m
+  ends
+  # The next mount has a whole one again.
+  ckptfs mount "$(many)/ckpt" m -o "index=$T/index"
+  compare_many m 100 110
+}
+
+test_disk_of_the_index_is_full() {
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir m full
+  mount -t tmpfs -o size=64k tmpfs full
+  dd if=/dev/zero of=full/fill bs=4096 status=none 2>/dev/null || true
+  # The cache's disk: the index is kept in memory.
+  XDG_CACHE_HOME=$T/full mount_logged "$(many)/ckpt" m
+  compare_many m 100 120
+  ckptfs umount m
+  ends
+  # A file that was asked for: said so, and nothing is left of it.
+  refused "chunk index: .*disk is full" ckptfs mount "$(many)/ckpt" m -o "index=$T/full/index"
+  [[ $(find full -type f) == full/fill ]] || fail "$(find full)"
+  # A mount whose index is there, and is spoilt when there is no room for another.
+  rm full/fill
+  mount -o remount,size=4m full
+  mount_logged "$(many)/ckpt" m -o "index=$T/full/index"
+  dd if=/dev/zero of=full/fill bs=4096 status=none 2>/dev/null || true
+  dd if=/dev/urandom of=full/index bs=16384 seek=1 count=8 conv=notrunc status=none
+  compare_many m 100 299
+  ckptfs umount m
+  ends
+}
+
+# ---- the daemon ----
+
+cases_daemon_ends_under_readers() { printf '%s\n' TERM INT HUP KILL; }
+test_daemon_ends_under_readers() {
+  local rc=0
+  mount_logged "$(big)/ckpt" m
+  start_reader m/tensors/w w
+  start_reader m/tensors/v v
+  kill -s "$1" "$DAEMON"
+  wait_until gone "$DAEMON"
+  wait "$DAEMON" || rc=$?
+  sleep 0.1
+  stop_readers
+  found w '(ENOTCONN|ECONNABORTED)=[0-9]+'
+  found v '^([A-Z]+=[0-9]+ )*right=[0-9]+$'
+  if [[ $1 == KILL ]]; then
+    ((rc == 137))
+    if ls m 2>err; then fail "a dead mount is listed"; fi
+    refused 'dead mount' ckptfs mount "$(big)/ckpt" m
+    ckptfs umount m
+  else
+    ((rc == 0)) || fail "status $rc"
+  fi
+  unmounted m
+  [[ ! -s log ]] || fail "$(cat log)"
+  ckptfs mount "$(big)/ckpt" m
+  cmp m/tensors/w "$(big)/w.bin"
+}
+
+test_lazy_unmount_under_readers() {
+  mount_logged "$(big)/ckpt" m
+  start_reader m/tensors/w w
+  start_reader m/tensors/v v
+  umount -l m 2>/dev/null || fusermount3 -uz m
+  unmounted m
+  sleep 0.2
+  kill -0 "$DAEMON"
+  stop_readers
+  found w '^right=[0-9]+$'
+  found v '^right=[0-9]+$'
+  ends
+  [[ ! -s log ]] || fail "$(cat log)"
+}
+
+run_suite "$@"
