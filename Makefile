@@ -204,7 +204,7 @@ check-asan:
 	@$(MAKE) --no-print-directory check VARIANT=asan
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
-	@MOUNTS="damage diff export mount reads run stats" \
+	@MOUNTS="damage diff export live_faults mount reads run stats" \
 	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index pagemap run save_run writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 # The unit suites under memcheck (valgrind); SUITES names some of them.

@@ -381,7 +381,8 @@ static void close_handle(struct fs *fs, struct handle *h, ckpt_node node)
 
 	if (first) {
 		if (ckpt_file_written(first->file, &why))
-			reply_log(fs->failures, &(struct failure){ "reads of", node, 0, 0, false }, &why);
+			reply_log(fs->failures, &(struct failure){ "reads of", node, 0, 0, false },
+				  &why);
 		handle_put(&fs->handles, first);
 	}
 	stats_open_files(fs->config.stats, -1);
@@ -400,7 +401,8 @@ static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct f
 	if (fs->negotiation.passthrough && !changes && ckpt_file_size(h->file) >= DIRECT_SIZE)
 		backing = passthrough_begin(&fs->passthrough, &fs->handles, h, node, &e);
 	if (backing < 0) {
-		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0, false }, &e);
+		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0, false },
+			      &e);
 		return -ENOENT;
 	}
 	if (backing)
