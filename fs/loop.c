@@ -191,6 +191,14 @@ static void begin(struct worker *w)
 	l->watched = true;
 }
 
+static void retire(struct loop *l, struct worker *w)
+{
+	list_remove(l, w);
+	w->next = l->gone;
+	l->gone = w;
+	wake(l);
+}
+
 /* false: there are enough threads without this one. */
 static bool end(struct worker *w)
 {
@@ -202,14 +210,30 @@ static bool end(struct worker *w)
 	l->hung -= w->hung;
 	w->hung = false;
 	if (!l->stopping && l->n > l->config->threads + l->hung) {
-		list_remove(l, w);
-		w->next = l->gone;
-		l->gone = w;
-		wake(l);
+		retire(l, w);
 		return false;
 	}
 	l->idle++;
 	return true;
+}
+
+/* Are there others without w, which waits for a request and has no memory for one? The last one tries
+ * again. */
+static bool may_go(struct worker *w)
+{
+	const struct timespec soon = { .tv_nsec = AGAIN_MS * 1000000L };
+	struct loop *l = w->loop;
+
+	{
+		SCOPED_LOCK(&l->lock);
+		if (!l->stopping && l->n > 1 + l->hung) {
+			l->idle--;
+			retire(l, w);
+			return true;
+		}
+	}
+	(void)nanosleep(&soon, NULL);
+	return false;
 }
 
 /* n is 0 when the mount is gone. */
@@ -232,6 +256,11 @@ static void *serve(void *arg)
 
 		if (n == -EINTR || n == -EAGAIN)
 			continue;
+		if (n == -ENOMEM) { /* for the buffer; nothing has been received */
+			if (!may_go(w))
+				continue;
+			return NULL;
+		}
 		if (n <= 0) {
 			give_up(l, n);
 			break;

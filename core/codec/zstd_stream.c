@@ -123,6 +123,8 @@ static int decode_error(const struct zstd_stream *s, size_t rc, struct err *e)
 {
 	bool larger = ZSTD_getErrorCode(rc) == ZSTD_error_frameParameter_windowTooLarge;
 
+	if (ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation)
+		return err_set(e, ENOMEM, "zstd: out of memory");
 	return err_set(e, larger && s->window_log < ZSTD_WINDOW_LOG_MAX ? ENOBUFS : ERR_CORRUPT,
 		       "zstd: %s", ZSTD_getErrorName(rc));
 }
