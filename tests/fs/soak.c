@@ -445,6 +445,7 @@ static int read_all(const char *mount, uint64_t tensors, int readers, int second
 		(void)kill(0, SIGTERM); /* soak.sh gives us a process group */
 	}
 	print_counts(r.shared);
+	free(r.buf);
 	return worst;
 }
 
