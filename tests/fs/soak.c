@@ -402,6 +402,7 @@ static int open_all(const char *mount, uint64_t tensors)
 			die(t.name);
 		(void)close(fd);
 	}
+	free(r.buf);
 	return 0;
 }
 
