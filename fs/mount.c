@@ -312,6 +312,7 @@ static int draw_limits(struct mount *m, struct err *e)
 	char bdi[MOUNTS_BDI_MAX];
 
 	sandbox_prepare(&m->rules);
+	m->rules.uring = m->opts->io_uring;
 	sandbox_allow_read(&m->rules, m->source);
 	mounts_bdi(&m->found, bdi);
 	sandbox_allow_write_file(&m->rules, bdi);

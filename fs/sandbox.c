@@ -213,7 +213,7 @@ int sandbox_enter(struct sandbox *s, bool backing, struct err *e)
 		return err_sys(e, errno, "no_new_privs"); /* without it neither of the others */
 	if (restrict_paths(s, rc ? &later : e) && !rc)
 		rc = -e->code;
-	if (sandbox_filter_calls(rc ? &later : e) && !rc)
+	if (sandbox_filter_calls(s->uring, rc ? &later : e) && !rc)
 		rc = -e->code;
 	return rc;
 }

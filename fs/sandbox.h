@@ -47,6 +47,7 @@ int sandbox_parse(const char *word, enum sandbox_mode *ret, struct err *e);
 struct sandbox {
 	int rules;    /* of Landlock; -1: this kernel has none */
 	long version; /* of Landlock */
+	bool uring; /* requests come over io_uring, whose calls stay; Landlock holds for it as well */
 };
 
 #define SANDBOX_NONE ((struct sandbox){ .rules = -1 })
@@ -69,6 +70,6 @@ void sandbox_allow_write_file(struct sandbox *s, const char *path);
 int sandbox_enter(struct sandbox *s, bool backing, struct err *e);
 
 /* The filter of system calls alone; private to sandbox. */
-int sandbox_filter_calls(struct err *e);
+int sandbox_filter_calls(bool uring, struct err *e);
 
 #endif

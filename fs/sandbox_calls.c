@@ -258,7 +258,14 @@ static int add_rules(scmp_filter_ctx f)
 	return rc;
 }
 
-int sandbox_filter_calls(struct err *e)
+/* And where libfuse puts its threads and their memory for it. */
+static const int of_uring[] = {
+	SCMP_SYS(io_uring_setup),    SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register),
+	SCMP_SYS(sched_setaffinity), SCMP_SYS(mbind),	       SCMP_SYS(get_mempolicy),
+	SCMP_SYS(set_mempolicy),
+};
+
+int sandbox_filter_calls(bool uring, struct err *e)
 {
 	scmp_filter_ctx f = seccomp_init(SCMP_ACT_KILL_PROCESS);
 	int rc;
@@ -272,6 +279,8 @@ int sandbox_filter_calls(struct err *e)
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	rc = add_rules(f);
+	for (size_t i = 0; !rc && uring && i < ARRAY_LEN(of_uring); i++)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, of_uring[i], 0);
 	if (!rc)
 		rc = seccomp_load(f);
 	seccomp_release(f);
