@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int cmd_fail(const struct err *e)
+int cmd_fail(const struct ckpt_err *e)
 {
 	(void)fflush(stdout);
 	(void)fprintf(stderr, "ckptfs: %s\n", e->msg);
@@ -22,7 +22,7 @@ int cmd_fail(const struct err *e)
 
 int cmd_finish(int status)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = fflush(stdout) ? errno : 0;
 
 	if (!rc && !ferror(stdout))
@@ -47,7 +47,7 @@ static void show_warning(void *arg, const char *what)
 }
 
 int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
-	     struct err *e)
+	     struct ckpt_err *e)
 {
 	struct progress p;
 	int rc;
@@ -76,7 +76,8 @@ int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, stru
 	return rc;
 }
 
-int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret, struct err *e)
+int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
+	     struct ckpt_err *e)
 {
 	ckpt_node node;
 	int rc;
@@ -105,7 +106,7 @@ void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)
 
 int cmd_print(struct buf *b)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (b->err) {
 		(void)err_sys(&e, b->err, "print");

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct ckpt_err;
 struct options;
 
 enum { STATUS_DONE = 0, STATUS_NO = 1, STATUS_TROUBLE = 2 };
@@ -35,16 +35,17 @@ extern const struct command command_mount, command_umount, command_ls, command_i
 	command_warm;
 
 /* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
-int cmd_fail(const struct err *e);
+int cmd_fail(const struct ckpt_err *e);
 /* Flush stdout: a write that did not arrive turns `status` into STATUS_TROUBLE, with its line. */
 int cmd_finish(int status);
 
 /* ckpt_open with what the options say on top of k, and a progress bar while an index is built. */
 int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
-	     struct err *e);
+	     struct ckpt_err *e);
 
 /* What a PATH argument names, a file or a directory; with is_fqn the raw FQN of a tensor or object. */
-int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret, struct err *e);
+int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
+	     struct ckpt_err *e);
 
 static inline void cmd_closep(struct ckpt **c)
 {

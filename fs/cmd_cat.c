@@ -18,7 +18,8 @@ static void cleanup_file(struct ckpt_file **f)
 		ckpt_file_close(*f);
 }
 
-static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret, struct err *e)
+static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
+		struct ckpt_err *e)
 {
 	if (cmd_find(c, path, is_fqn, ret, e))
 		return -e->code;
@@ -26,7 +27,7 @@ static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat 
 }
 
 static int copy_out(struct ckpt_file *f, const char *path, char *buf, struct progress *p,
-		    uint64_t *done, struct err *e)
+		    uint64_t *done, struct ckpt_err *e)
 {
 	int64_t n = 0;
 
@@ -49,7 +50,7 @@ static int copy_out(struct ckpt_file *f, const char *path, char *buf, struct pro
 }
 
 static int cat_one(struct ckpt *c, const char *path, const struct options *o, char *buf,
-		   struct progress *p, uint64_t *done, struct err *e)
+		   struct progress *p, uint64_t *done, struct ckpt_err *e)
 {
 	struct ckpt_file *f CLEANUP(cleanup_file) = NULL;
 	struct ckpt_stat st;
@@ -68,7 +69,7 @@ static uint64_t total_bytes(struct ckpt *c, const struct options *o)
 
 	for (size_t i = 1; i < o->n_args; i++) {
 		struct ckpt_stat st;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (!find(c, o->args[i], o->fqn, &st, &e))
 			total += st.size;
@@ -80,7 +81,7 @@ static int cat_run(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	static char buf[BLOCK];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct progress p;
 	uint64_t done = 0;
 	int rc = 0;

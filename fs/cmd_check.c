@@ -96,7 +96,7 @@ static int check_run(const struct options *o)
 		.progress = show_progress,
 		.arg = &r,
 	};
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true }, &c, &e))

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, MAX_DIMS = 64 };
+enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, CKPT_MAX_DIMS = 64 };
 
 static const struct {
 	const char *text, *json;
@@ -54,8 +54,9 @@ static void add_side(struct buf *b, const struct ckpt_diff_side *s)
 /* The index of element number i in a tensor of that shape. */
 static void add_index(struct buf *b, const struct ckpt_diff_side *s, uint64_t i)
 {
-	uint64_t index[MAX_DIMS];
-	size_t n = (size_t)min_u64(s->n_dims, MAX_DIMS); /* no checkpoint has tensors of more */
+	uint64_t index[CKPT_MAX_DIMS];
+	size_t n =
+		(size_t)min_u64(s->n_dims, CKPT_MAX_DIMS); /* no checkpoint has tensors of more */
 
 	for (size_t k = n; k--;) {
 		index[k] = i % s->shape[k];
@@ -266,7 +267,7 @@ static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf 
 	scratch->len = 0;
 }
 
-static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, struct err *e)
+static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, struct ckpt_err *e)
 {
 	const struct ckpt_opts holes_are_fine = { .allow_missing = true };
 	int rc;
@@ -285,7 +286,7 @@ static int verdict(const struct report *r, const struct ckpt_diff *d)
 {
 	const char *const *globs = r->o->args + 2;
 	uint64_t failed = d->counts[CKPT_DIFF_FAILED];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (failed)
 		(void)err_set(&e, EIO, "diff: %" PRIu64 " of %" PRIu64 " names cannot be compared",
@@ -312,7 +313,7 @@ static int diff_run(const struct options *o)
 		.progress = show_progress,
 		.arg = &r,
 	};
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (open_both(o, &a, &b, &e))

@@ -30,7 +30,7 @@ static void add_files(const struct options *o, struct buf *b)
 				   (uintmax_t)io_mtime_ns(&st));
 }
 
-static int copy(const struct options *o, struct ckpt *c, const char *path, struct err *e)
+static int copy(const struct options *o, struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	struct buf request CLEANUP(buf_release) = BUF_INIT(REQUEST_MAX_BYTES);
 	struct export_job job = { .c = c,
@@ -55,7 +55,7 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 
 /* In place of the run, the checkpoint that the path leads into: exported as by itself, so that it
  * can go on where it was when it is interrupted. */
-static int enter(const struct options *o, struct ckpt **c, const char **path, struct err *e)
+static int enter(const struct options *o, struct ckpt **c, const char **path, struct ckpt_err *e)
 {
 	autofree char *checkpoint = NULL;
 
@@ -70,7 +70,7 @@ static int run_export(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	const char *path = o->args[1];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .runs = !o->fqn }, &c, &e) ||
 	    (ckpt_is_run(c) && enter(o, &c, &path, &e)))

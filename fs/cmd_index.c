@@ -13,7 +13,7 @@ static int index_run(const struct options *o)
 	struct ckpt_opts k = { .allow_missing = true, .rebuild_index = o->rebuild };
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct ckpt_totals t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (cmd_open(o->args[0], o, k, &c, &e))
 		return cmd_fail(&e);

@@ -97,7 +97,7 @@ static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 static int print_checkpoint_json(struct ckpt *c)
 {
 	autofree char *json = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t len;
 
 	if (ckpt_info_json(c, &json, &len, &e))
@@ -182,7 +182,7 @@ static int print_tensor(struct ckpt *c, uint64_t i, bool json, struct buf *b)
 {
 	struct chunks cs = { .b = b, .json = json };
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	ckpt_tensor(c, i, &t);
@@ -238,7 +238,7 @@ static int print_object(const struct ckpt *c, uint64_t i, bool json, struct buf 
 static int print_fqn(struct ckpt *c, const char *fqn, bool json, struct buf *b)
 {
 	int64_t i = ckpt_tensor_find(c, fqn, strlen(fqn));
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (i >= 0)
 		return print_tensor(c, (uint64_t)i, json, b);
@@ -272,7 +272,7 @@ static int print_run(struct ckpt *c, const char *path, struct buf *b)
 {
 	struct run_summary s = { .latest = BUF_INIT(TEXT_MAX_BYTES),
 				 .rest = BUF_INIT(TEXT_MAX_BYTES) };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_run_each(c, add_run_entry, &s, &e);
 
 	buf_str(b, "run         ");
@@ -290,7 +290,7 @@ static int info_run(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct buf b CLEANUP(buf_release) = BUF_INIT(TEXT_MAX_BYTES);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	/* What is incomplete is worth looking at; what lost its files is trouble. */

@@ -264,7 +264,7 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
 {
 	struct run_lines l = { .o = o, .b = b };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_run_each(c, add_run_entry, &l, &e);
 
 	if (!rc && o->json) {
@@ -281,7 +281,7 @@ static int ls_run(const struct options *o)
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct buf b CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
 	bool any = false, filtered = o->n_args > 1;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true, .runs = true }, &c,

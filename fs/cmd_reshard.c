@@ -22,7 +22,7 @@ static const char *const formats[] = {
 	[CKPT_SAFETENSORS] = "safetensors",
 };
 
-static int read_format(const struct options *o, struct reshard *r, struct err *e)
+static int read_format(const struct options *o, struct reshard *r, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
 		if (!o->format || !strcmp(o->format, formats[i])) {
@@ -34,14 +34,14 @@ static int read_format(const struct options *o, struct reshard *r, struct err *e
 		       o->format);
 }
 
-static int only_dcp(const char *word, bool given, const struct reshard *r, struct err *e)
+static int only_dcp(const char *word, bool given, const struct reshard *r, struct ckpt_err *e)
 {
 	if (!given || r->format == CKPT_DCP)
 		return 0;
 	return err_set(e, EINVAL, "option '%s' is for --format=dcp", word);
 }
 
-static int read_options(const struct options *o, struct reshard *r, struct err *e)
+static int read_options(const struct options *o, struct reshard *r, struct ckpt_err *e)
 {
 	int rc = read_format(o, r, e);
 
@@ -118,7 +118,7 @@ static void die_of(int number)
 /* ---- the command ---- */
 
 /* The bar, the warnings and the last word are rank 0's. */
-static int reshard(const struct options *o, struct reshard *r, struct err *e)
+static int reshard(const struct options *o, struct reshard *r, struct ckpt_err *e)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct options open = *o;
@@ -131,7 +131,7 @@ static int reshard(const struct options *o, struct reshard *r, struct err *e)
 	open.quiet = o->quiet || !speaks;
 	rc = cmd_open(o->args[0], &open, (struct ckpt_opts){ 0 }, &c, e);
 	if (r->comm)
-		rc = comm_agree(r->comm, rc, e);
+		rc = ckpt_comm_agree(r->comm, rc, e);
 	if (rc)
 		return rc;
 	progress_start(&p, "reshard", 0, !open.quiet);
@@ -157,8 +157,8 @@ static int reshard(const struct options *o, struct reshard *r, struct err *e)
 static int run_reshard(const struct options *o)
 {
 	struct reshard r = { 0 };
-	struct comm comm;
-	struct err e = { 0 };
+	struct ckpt_comm comm;
+	struct ckpt_err e = { 0 };
 	int rc = read_options(o, &r, &e), mpi;
 	bool speaks;
 
@@ -166,7 +166,7 @@ static int run_reshard(const struct options *o)
 		return cmd_fail(&e);
 	/* Or each thread's heap keeps the buffers of what it has written. */
 	(void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
-	mpi = comm_mpi_start(&comm, &e);
+	mpi = ckpt_comm_mpi_start(&comm, &e);
 	if (mpi < 0)
 		return cmd_fail(&e);
 	if (!mpi)
@@ -174,7 +174,7 @@ static int run_reshard(const struct options *o)
 	speaks = mpi || !comm.rank;
 	rc = reshard(o, &r, &e);
 	if (r.comm)
-		rc = comm_mpi_end(&comm, rc, &e);
+		rc = ckpt_comm_mpi_end(&comm, rc, &e);
 	if (rc && atomic_load(&stop))
 		die_of(atomic_load(&stop));
 	/* All ranks fail with the same sentence, and mpirun kills the others when one has failed: it is

@@ -158,7 +158,7 @@ static int print_table(json_t *stats)
 	return rc ? rc : cmd_finish(STATUS_DONE);
 }
 
-static int print_json(const char *root, struct err *e)
+static int print_json(const char *root, struct ckpt_err *e)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_OUTPUT);
 	int rc = live_read(root, &b, e);
@@ -170,7 +170,7 @@ static int print_json(const char *root, struct err *e)
 }
 
 /* Only then is it asked: another file system may have a file of that name. */
-static int check_mount(const char *path, const char *root, struct err *e)
+static int check_mount(const char *path, const char *root, struct ckpt_err *e)
 {
 	struct mount_found found;
 	int rc = mounts_find(root, &found, e);
@@ -184,7 +184,7 @@ static int check_mount(const char *path, const char *root, struct err *e)
 
 static int stats_run(const struct options *o)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree char *root = mounts_resolve(o->args[0], &e);
 	json_t *stats CLEANUP(cleanup_json) = NULL;
 	int rc = root ? check_mount(o->args[0], root, &e) : -e.code;

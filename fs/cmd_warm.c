@@ -52,8 +52,8 @@ struct job {
 	const struct options *o;
 	struct place place;
 	struct warm source, view;
-	bool whole;	/* the sources are those of whole checkpoints */
-	struct err err; /* the first of what could not be brought in */
+	bool whole;	     /* the sources are those of whole checkpoints */
+	struct ckpt_err err; /* the first of what could not be brought in */
 };
 
 /* ---- files of a mount ---- */
@@ -70,7 +70,7 @@ static bool is_kept(const char *path, uint64_t size)
 	return fd < 0 || pread(fd, &byte, 1, 0) != 1 || warm_has(fd) != 0;
 }
 
-static int add_found(struct job *j, const FTSENT *f, struct err *e)
+static int add_found(struct job *j, const FTSENT *f, struct ckpt_err *e)
 {
 	struct warm_part part = { .path = f->fts_path };
 
@@ -81,7 +81,7 @@ static int add_found(struct job *j, const FTSENT *f, struct err *e)
 }
 
 /* All files below a path, of which nothing is known. */
-static int add_through(struct job *j, char *path, struct err *e)
+static int add_through(struct job *j, char *path, struct ckpt_err *e)
 {
 	char *const paths[] = { path, NULL };
 	FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
@@ -99,7 +99,7 @@ static int add_through(struct job *j, char *path, struct err *e)
 
 /* ---- parts of source files, and the files made of them ---- */
 
-static void note(struct job *j, const struct err *e)
+static void note(struct job *j, const struct ckpt_err *e)
 {
 	if (!j->err.code)
 		j->err = *e;
@@ -107,7 +107,7 @@ static void note(struct job *j, const struct err *e)
 
 struct adder {
 	struct job *job;
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 static int add_source(void *arg, const struct ckpt_source *s)
@@ -118,9 +118,9 @@ static int add_source(void *arg, const struct ckpt_source *s)
 			a->e);
 }
 
-static int add_node(struct job *j, ckpt_node node, const char *path, struct err *e);
+static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e);
 
-static int add_entries(struct job *j, ckpt_node dir, const char *path, struct err *e)
+static int add_entries(struct job *j, ckpt_node dir, const char *path, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node node;
@@ -139,7 +139,8 @@ static int add_entries(struct job *j, ckpt_node dir, const char *path, struct er
 }
 
 /* One whose sources are those from number `first` on; it is read where the first of them is. */
-static int add_view(struct job *j, ckpt_node node, const char *path, size_t first, struct err *e)
+static int add_view(struct job *j, ckpt_node node, const char *path, size_t first,
+		    struct ckpt_err *e)
 {
 	const struct warm_part *at = first < j->source.n ? &j->source.v[first] : NULL;
 	struct warm_part part = { .path = path };
@@ -155,7 +156,7 @@ static int add_view(struct job *j, ckpt_node node, const char *path, size_t firs
 }
 
 /* path: where it is mounted, or NULL. Links lead to what is in the tree already. */
-static int add_node(struct job *j, ckpt_node node, const char *path, struct err *e)
+static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e)
 {
 	struct adder a = { j, e };
 	size_t before = j->source.n;
@@ -195,7 +196,7 @@ static const char *text_of(const struct place *p, const char *key)
 	return s ? s : "";
 }
 
-static int parse_options(struct place *p, struct err *e)
+static int parse_options(struct place *p, struct ckpt_err *e)
 {
 	json_t *list = json_object_get(p->stats, "options");
 
@@ -214,7 +215,7 @@ static void say_nothing(void *arg, const char *what)
 	(void)what;
 }
 
-static int open_there(struct place *p, struct err *e)
+static int open_there(struct place *p, struct ckpt_err *e)
 {
 	struct ckpt_opts k = { .runs = true, .allow_missing = true, .warn = say_nothing };
 	struct ckpt_totals t;
@@ -234,7 +235,7 @@ static int open_there(struct place *p, struct err *e)
 }
 
 /* Open the checkpoint as the mount has it open; relative paths begin where that was started. */
-static int open_again(struct place *p, struct err *e)
+static int open_again(struct place *p, struct ckpt_err *e)
 {
 	autoclose int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int rc;
@@ -248,10 +249,10 @@ static int open_again(struct place *p, struct err *e)
 }
 
 /* Be in the mount at root, which is taken over. 1: it is none of this program. */
-static int enter(struct job *j, char *root, struct err *e)
+static int enter(struct job *j, char *root, struct ckpt_err *e)
 {
 	struct place *p = &j->place;
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 	int rc;
 
 	if (p->root && !strcmp(p->root, root)) {
@@ -270,7 +271,7 @@ static int enter(struct job *j, char *root, struct err *e)
 }
 
 /* Everything of a checkpoint once, without its sources being known. */
-static int add_all_through(struct job *j, struct err *e)
+static int add_all_through(struct job *j, struct ckpt_err *e)
 {
 	static const char *const names[] = { "tensors", "objects" };
 	int rc = 0;
@@ -288,7 +289,7 @@ static int add_all_through(struct job *j, struct err *e)
 }
 
 /* path: absolute, in the mount. */
-static int add_mounted(struct job *j, char *path, struct err *e)
+static int add_mounted(struct job *j, char *path, struct ckpt_err *e)
 {
 	const char *inside = path + strlen(j->place.root);
 	ckpt_node node;
@@ -325,7 +326,7 @@ static void split(char *path, const char **ret_rest)
 	}
 }
 
-static int add_unmounted(struct job *j, const char *path, const char *rest, struct err *e)
+static int add_unmounted(struct job *j, const char *path, const char *rest, struct ckpt_err *e)
 {
 	struct ckpt_opts k = { .runs = true, .allow_missing = true };
 	ckpt_node node;
@@ -345,7 +346,7 @@ static bool is_fuse(const char *path)
 	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC;
 }
 
-static int add_arg(struct job *j, const char *arg, struct err *e)
+static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 {
 	autofree char *there = strdup(arg), *path = NULL;
 	const char *rest = "";
@@ -419,7 +420,7 @@ static void print_sum(const struct job *j, uint64_t ns)
 struct side {
 	struct warm *w;
 	const struct warm_how *how;
-	struct err err;
+	struct ckpt_err err;
 };
 
 static void *run_side(void *arg)
@@ -471,7 +472,7 @@ static int warm_main(const struct options *o)
 {
 	struct job j CLEANUP(job_release) = { .o = o };
 	size_t threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = 0;
 
 	if (threads > WARM_MAX_THREADS)

@@ -55,7 +55,7 @@ struct run {
 	_Atomic uint64_t written;
 	atomic_bool stop;
 	pthread_mutex_t lock;
-	struct err err; /* the first one; under the lock */
+	struct ckpt_err err; /* the first one; under the lock */
 };
 
 struct worker {
@@ -85,7 +85,7 @@ static uint64_t now_ns(void)
 /* ---- names ---- */
 
 /* "a/b/" is 'b' in "a". */
-static int split_dest(struct run *x, struct err *e)
+static int split_dest(struct run *x, struct ckpt_err *e)
 {
 	autofree char *dest = strdup(x->job->dest);
 	size_t n = strlen(x->job->dest);
@@ -117,7 +117,7 @@ static bool exists(const struct run *x, const char *name)
 	return !fstatat(x->parent, name, &st, AT_SYMLINK_NOFOLLOW);
 }
 
-static int refuse_existing(const struct run *x, struct err *e)
+static int refuse_existing(const struct run *x, struct ckpt_err *e)
 {
 	if (!*x->names.base || exists(x, x->names.base))
 		return err_set(e, EEXIST, "'%s' exists already", x->job->dest);
@@ -126,7 +126,7 @@ static int refuse_existing(const struct run *x, struct err *e)
 
 /* Descriptor, the caller's, of the directory below DEST.partial that the first len bytes of path
  * name. No link is followed on the way. */
-static int open_below(const struct run *x, const char *path, size_t len, struct err *e)
+static int open_below(const struct run *x, const char *path, size_t len, struct ckpt_err *e)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 	const char *p = path, *end = path + len;
@@ -149,7 +149,7 @@ static int open_below(const struct run *x, const char *path, size_t len, struct 
 
 /* Name of file i in its directory, and what it is in the tree. */
 static int name_of(const struct run *x, size_t i, char name[static CKPT_NAME_MAX + 1],
-		   ckpt_node *ret, struct err *e)
+		   ckpt_node *ret, struct ckpt_err *e)
 {
 	const struct export_file *f = &x->list.files[i];
 
@@ -164,12 +164,12 @@ static int name_of(const struct run *x, size_t i, char name[static CKPT_NAME_MAX
 }
 
 /* "what 'tensors/NAME'" in front of the message. */
-static int blame(const struct run *x, const char *what, size_t i, struct err *e)
+static int blame(const struct run *x, const char *what, size_t i, struct ckpt_err *e)
 {
 	const struct export_file *f = &x->list.files[i];
 	const char *dir = f->dir == EXPORT_TOP ? "" : x->list.dirs[f->dir].path;
 	char name[CKPT_NAME_MAX + 1] = "";
-	struct err ignored;
+	struct ckpt_err ignored;
 	ckpt_node node;
 
 	(void)name_of(x, i, name, &node, &ignored);
@@ -179,7 +179,7 @@ static int blame(const struct run *x, const char *what, size_t i, struct err *e)
 /* ---- a worker's files ---- */
 
 /* The directory of file i; borrowed. */
-static int dir_of(struct worker *w, size_t i, struct err *e)
+static int dir_of(struct worker *w, size_t i, struct ckpt_err *e)
 {
 	const struct run *x = w->x;
 	uint32_t d = x->list.files[i].dir;
@@ -196,7 +196,7 @@ static int dir_of(struct worker *w, size_t i, struct err *e)
 }
 
 /* Give it its size and its blocks now, so that a full disk shows before hours of copying. */
-static int size_file(int fd, uint64_t size, struct err *e)
+static int size_file(int fd, uint64_t size, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -215,7 +215,7 @@ static int size_file(int fd, uint64_t size, struct err *e)
 	return ftruncate(fd, (off_t)size) ? err_sys(e, errno, "set the size") : 0;
 }
 
-static int open_target(struct worker *w, size_t i, const char *name, bool first, struct err *e)
+static int open_target(struct worker *w, size_t i, const char *name, bool first, struct ckpt_err *e)
 {
 	autoclose int fd = -1;
 	int dirfd = dir_of(w, i, e);
@@ -243,7 +243,7 @@ static void leave_file(struct worker *w)
  * Have file i open on both sides. Fewer than BATCH_UNITS descriptors wait to be flushed. Who has
  * its first unit gives it its size; when that is done already, so is the size.
  */
-static int use_file(struct worker *w, size_t i, bool first, struct err *e)
+static int use_file(struct worker *w, size_t i, bool first, struct ckpt_err *e)
 {
 	const struct run *x = w->x;
 	char name[CKPT_NAME_MAX + 1];
@@ -266,7 +266,7 @@ static int use_file(struct worker *w, size_t i, bool first, struct err *e)
 
 /* ---- flushing ---- */
 
-static void fail(struct run *x, const struct err *e)
+static void fail(struct run *x, const struct ckpt_err *e)
 {
 	SCOPED_LOCK(&x->lock);
 	if (!x->stop)
@@ -275,7 +275,7 @@ static void fail(struct run *x, const struct err *e)
 }
 
 /* Wait until all that this worker wrote is on disk, then record it. */
-static int flush_batch(struct worker *w, struct err *e)
+static int flush_batch(struct worker *w, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -308,7 +308,7 @@ static bool batch_is_full(const struct worker *w)
 
 /* ---- copying ---- */
 
-static int copy_range(struct worker *w, int fd, uint64_t off, uint64_t len, struct err *e)
+static int copy_range(struct worker *w, int fd, uint64_t off, uint64_t len, struct ckpt_err *e)
 {
 	struct run *x = w->x;
 	uint64_t end = off + len;
@@ -335,7 +335,7 @@ static int copy_range(struct worker *w, int fd, uint64_t off, uint64_t len, stru
 }
 
 /* The last write to a file is over: it gets the checkpoint's time, which fsync then keeps. */
-static int set_time(const struct run *x, int fd, ckpt_node node, struct err *e)
+static int set_time(const struct run *x, int fd, ckpt_node node, struct ckpt_err *e)
 {
 	struct timespec t[2] = { { .tv_nsec = UTIME_NOW } };
 	struct ckpt_stat st;
@@ -347,7 +347,7 @@ static int set_time(const struct run *x, int fd, ckpt_node node, struct err *e)
 	return futimens(fd, t) ? err_sys(e, errno, "set the time") : 0;
 }
 
-static int finish_file(struct worker *w, int fd, struct err *e)
+static int finish_file(struct worker *w, int fd, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node node;
@@ -357,7 +357,7 @@ static int finish_file(struct worker *w, int fd, struct err *e)
 		       : 0;
 }
 
-static int copy_unit(struct worker *w, uint64_t unit, struct err *e)
+static int copy_unit(struct worker *w, uint64_t unit, struct ckpt_err *e)
 {
 	struct export_list *l = &w->x->list;
 	size_t i = export_list_find(l, unit);
@@ -385,7 +385,7 @@ static int copy_unit(struct worker *w, uint64_t unit, struct err *e)
 static void work(struct worker *w)
 {
 	struct run *x = w->x;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = 0;
 
 	while (!rc && !x->stop) {
@@ -411,7 +411,7 @@ static void work(struct worker *w)
 static void *worker_main(void *arg)
 {
 	struct worker w = { .x = arg, .dirfd = -1, .file = no_file };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	w.buf = malloc(BLOCK);
 	if (w.buf) {
@@ -424,7 +424,7 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static int run_workers(struct run *x, struct err *e)
+static int run_workers(struct run *x, struct ckpt_err *e)
 {
 	pthread_t thread[EXPORT_MAX_JOBS];
 	size_t n = 0, want = (size_t)min_u64(x->job->threads, x->list.units);
@@ -467,10 +467,10 @@ static uint64_t look_at_file(struct run *x, size_t i, const struct stat *st, uin
 }
 
 /* See what of the files in DEST.partial is there. */
-static int look_at_partial(struct run *x, uint64_t block, uint64_t *ret_need, struct err *e)
+static int look_at_partial(struct run *x, uint64_t block, uint64_t *ret_need, struct ckpt_err *e)
 {
 	struct worker w = { .x = x, .dirfd = -1 };
-	struct err absent;
+	struct ckpt_err absent;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < x->list.n_files; i++) {
@@ -490,7 +490,8 @@ static int look_at_partial(struct run *x, uint64_t block, uint64_t *ret_need, st
 	return rc;
 }
 
-static int check_space(const struct run *x, const struct statvfs *fs, uint64_t need, struct err *e)
+static int check_space(const struct run *x, const struct statvfs *fs, uint64_t need,
+		       struct ckpt_err *e)
 {
 	uint64_t free = fs->f_bavail * fs->f_frsize;
 	char a[16], b[16];
@@ -520,7 +521,7 @@ static void say_resuming(const struct run *x)
 }
 
 /* Space is looked at before anything is allocated by the number of units. */
-static int prepare_state(struct run *x, struct err *e)
+static int prepare_state(struct run *x, struct ckpt_err *e)
 {
 	bool resumed = exists(x, x->names.partial);
 	struct statvfs fs;
@@ -549,7 +550,7 @@ static int prepare_state(struct run *x, struct err *e)
 }
 
 /* Directory or link number d. */
-static int make_dir(const struct run *x, uint32_t d, struct err *e)
+static int make_dir(const struct run *x, uint32_t d, struct ckpt_err *e)
 {
 	const char *path = x->list.dirs[d].path, *slash = strrchr(path, '/');
 	const char *name = slash ? slash + 1 : path, *target = x->list.dirs[d].target;
@@ -570,7 +571,7 @@ static int make_dir(const struct run *x, uint32_t d, struct err *e)
 		       : 0;
 }
 
-static int make_dirs(const struct run *x, struct err *e)
+static int make_dirs(const struct run *x, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -581,7 +582,7 @@ static int make_dirs(const struct run *x, struct err *e)
 
 /* ---- after ---- */
 
-static int sync_dirs(const struct run *x, struct err *e)
+static int sync_dirs(const struct run *x, struct ckpt_err *e)
 {
 	for (uint32_t d = 0; d < x->list.n_dirs; d++) {
 		const struct export_dir *dir = &x->list.dirs[d];
@@ -601,7 +602,7 @@ static int sync_dirs(const struct run *x, struct err *e)
 	return 0;
 }
 
-static int publish(const struct run *x, struct err *e)
+static int publish(const struct run *x, struct ckpt_err *e)
 {
 	int rc = renameat2(x->parent, x->names.partial, x->parent, x->names.base, RENAME_NOREPLACE);
 
@@ -620,7 +621,7 @@ static int publish(const struct run *x, struct err *e)
 
 /* ---- all of it ---- */
 
-static int copy_all(struct run *x, struct err *e)
+static int copy_all(struct run *x, struct ckpt_err *e)
 {
 	int rc = make_dirs(x, e);
 
@@ -634,7 +635,7 @@ static int copy_all(struct run *x, struct err *e)
 	return rc ? rc : publish(x, e);
 }
 
-static int lock_dest(struct run *x, struct err *e)
+static int lock_dest(struct run *x, struct ckpt_err *e)
 {
 	int rc = export_state_open(x->parent, x->names.state, &x->state, e);
 
@@ -651,9 +652,9 @@ static void drop_empty_state(const struct run *x)
 		(void)unlinkat(x->parent, x->names.state, 0);
 }
 
-static int run_locked(struct run *x, struct err *e)
+static int run_locked(struct run *x, struct ckpt_err *e)
 {
-	struct err why;
+	struct ckpt_err why;
 
 	/* DEST may be there since we asked first. */
 	if (refuse_existing(x, e) || prepare_state(x, e)) {
@@ -682,7 +683,7 @@ static void release(struct run *x)
 	(void)pthread_mutex_destroy(&x->lock);
 }
 
-int export_run(const struct export_job *job, struct err *e)
+int export_run(const struct export_job *job, struct ckpt_err *e)
 {
 	struct run x CLEANUP(release) = { .job = job, .parent = -1, .state.fd = -1 };
 	struct rlimit lim = { .rlim_cur = 1024 };

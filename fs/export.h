@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct ckpt_err;
 
 enum { EXPORT_MAX_JOBS = 256 };
 
@@ -30,6 +30,6 @@ struct export_job {
 	bool quiet;	/* neither a bar nor a word */
 };
 
-int export_run(const struct export_job *job, struct err *e);
+int export_run(const struct export_job *job, struct ckpt_err *e);
 
 #endif

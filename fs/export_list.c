@@ -22,7 +22,7 @@ static void cleanup_hash(XXH3_state_t **s)
 }
 
 /* Room for one more of n elements. */
-static int grow(void *v, size_t n, size_t *cap, size_t size, struct err *e)
+static int grow(void *v, size_t n, size_t *cap, size_t size, struct ckpt_err *e)
 {
 	void **array = v, *grown;
 	size_t want = *cap ? *cap * 2 : 64;
@@ -42,7 +42,7 @@ uint64_t export_units_of(uint64_t size)
 	return size ? (size - 1) / EXPORT_UNIT + 1 : 1;
 }
 
-static int add_file(struct maker *m, uint32_t dir, uint64_t pos, uint64_t size, struct err *e)
+static int add_file(struct maker *m, uint32_t dir, uint64_t pos, uint64_t size, struct ckpt_err *e)
 {
 	struct export_list *l = m->l;
 	uint64_t units = export_units_of(size);
@@ -64,7 +64,7 @@ static int add_file(struct maker *m, uint32_t dir, uint64_t pos, uint64_t size, 
 
 /* A directory, or with a target a link. */
 static int add_dir(struct maker *m, const char *path, ckpt_node node, const char *target,
-		   struct err *e)
+		   struct ckpt_err *e)
 {
 	struct export_list *l = m->l;
 	struct export_dir *d;
@@ -81,7 +81,7 @@ static int add_dir(struct maker *m, const char *path, ckpt_node node, const char
 }
 
 static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *name, ckpt_node node,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	const char *parent = m->l->dirs[dir].path;
 	struct {
@@ -108,7 +108,7 @@ static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *na
 }
 
 /* The list of directories is also the queue of those that are still to be read. */
-static int add_tree(struct maker *m, ckpt_node top, struct err *e)
+static int add_tree(struct maker *m, ckpt_node top, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node node;
@@ -123,7 +123,7 @@ static int add_tree(struct maker *m, ckpt_node top, struct err *e)
 }
 
 int export_list_make(struct ckpt *c, const struct ckpt_stat *top, struct export_list *ret,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	XXH3_state_t *hash CLEANUP(cleanup_hash) = XXH3_createState();
 	struct maker m = { .c = c, .l = ret, .hash = hash };

@@ -19,7 +19,7 @@
 #define EXPORT_UNIT ((uint64_t)8 << 20) /* bytes */
 #define EXPORT_TOP  UINT32_MAX		/* in place of a directory: what is exported is a file */
 
-struct err;
+struct ckpt_err;
 
 struct export_dir {
 	ckpt_node node;
@@ -46,7 +46,7 @@ struct export_list {
 };
 
 int export_list_make(struct ckpt *c, const struct ckpt_stat *top, struct export_list *ret,
-		     struct err *e);
+		     struct ckpt_err *e);
 void export_list_release(struct export_list *l);
 
 /* Which file a unit < .units belongs to. */

@@ -37,7 +37,7 @@ static void make_header(const struct export_identity *id, char ret[static HEADER
 		       (unsigned long long)h.low64, id->files);
 }
 
-int export_state_open(int dirfd, const char *name, struct export_state *ret, struct err *e)
+int export_state_open(int dirfd, const char *name, struct export_state *ret, struct ckpt_err *e)
 {
 	autoclose int fd = -1;
 	struct stat st = { 0 };
@@ -62,7 +62,7 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 	return 0;
 }
 
-int export_state_init(struct export_state *s, uint64_t units, struct err *e)
+int export_state_init(struct export_state *s, uint64_t units, struct ckpt_err *e)
 {
 	s->units = units;
 	s->done = calloc(units + 1, 1);
@@ -80,7 +80,7 @@ static size_t line_that_differs(const char *a, const char *b)
 }
 
 int export_state_load(struct export_state *s, const struct export_identity *id, const char *partial,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	char want[HEADER], have[HEADER] = { 0 };
 	int64_t n = io_pread_some(s->fd, have, HEADER, 0);
@@ -100,7 +100,7 @@ int export_state_load(struct export_state *s, const struct export_identity *id, 
 }
 
 /* In place: cut short at any moment, it still says what it said before, or less. */
-int export_state_save(struct export_state *s, const struct export_identity *id, struct err *e)
+int export_state_save(struct export_state *s, const struct export_identity *id, struct ckpt_err *e)
 {
 	char header[HEADER];
 	int rc;

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 /* Everything that has to be the same for bytes of two runs to belong together. */
 struct export_identity {
@@ -32,14 +32,14 @@ struct export_state {
 };
 
 /* Open or create `name` in dirfd and lock it. -EBUSY: another process has it locked. */
-int export_state_open(int dirfd, const char *name, struct export_state *ret, struct err *e);
+int export_state_open(int dirfd, const char *name, struct export_state *ret, struct ckpt_err *e);
 /* All units undone. */
-int export_state_init(struct export_state *s, uint64_t units, struct err *e);
+int export_state_init(struct export_state *s, uint64_t units, struct ckpt_err *e);
 /* Read which units are done. An error when the file is another export's; it names `partial`. */
 int export_state_load(struct export_state *s, const struct export_identity *id, const char *partial,
-		      struct err *e);
+		      struct ckpt_err *e);
 /* Write it whole and wait until it is on disk. */
-int export_state_save(struct export_state *s, const struct export_identity *id, struct err *e);
+int export_state_save(struct export_state *s, const struct export_identity *id, struct ckpt_err *e);
 /* Note a unit whose bytes are on disk. 0 or -errno. */
 int export_state_record(const struct export_state *s, uint64_t unit);
 void export_state_close(struct export_state *s); /* the lock goes with it */

@@ -52,7 +52,7 @@ void handles_release(struct handles *hs)
 }
 
 int handle_open(struct handles *hs, struct ckpt *c, ckpt_node node, struct handle **ret,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	autofree struct handle *h = calloc(1, sizeof(*h));
 	int rc;

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 struct handle {
 	struct ckpt_file *file;
@@ -41,7 +41,7 @@ void handles_init(struct handles *hs);
 void handles_release(struct handles *hs);
 
 int handle_open(struct handles *hs, struct ckpt *c, ckpt_node node, struct handle **ret,
-		struct err *e);
+		struct ckpt_err *e);
 struct handle *handle_get(struct handle *h);
 void handle_put(struct handles *hs, struct handle *h);
 

@@ -20,7 +20,7 @@ struct call {
 	struct options *o;
 };
 
-static int enter_namespace(const char *where, struct err *e)
+static int enter_namespace(const char *where, struct ckpt_err *e)
 {
 	char path[64];
 	autoclose int fd = -1;
@@ -36,7 +36,7 @@ static int enter_namespace(const char *where, struct err *e)
 }
 
 /* Options come after the two names, but a later -s already holds for an earlier -o. */
-static int read_letters(struct call *c, int argc, char **argv, struct err *e)
+static int read_letters(struct call *c, int argc, char **argv, struct ckpt_err *e)
 {
 	static const char letters[] = "+sfnvN:t:o:";
 	int opt;
@@ -67,7 +67,7 @@ int helper_main(int argc, char **argv)
 {
 	struct options o CLEANUP(options_release) = { 0 };
 	struct call c = { .o = &o };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (argc < 2 || argv[0][0] == '-' || argv[1][0] == '-') {
 		(void)err_set(&e, EINVAL,

@@ -16,7 +16,7 @@
 
 enum { MAX_TEXT = 16 << 20 }; /* bytes */
 
-int live_read(const char *root, struct buf *ret, struct err *e)
+int live_read(const char *root, struct buf *ret, struct ckpt_err *e)
 {
 	autofree char *path = NULL;
 	int rc;
@@ -32,7 +32,7 @@ int live_read(const char *root, struct buf *ret, struct err *e)
 	return rc;
 }
 
-int live_load(const char *root, json_t **ret, struct err *e)
+int live_load(const char *root, json_t **ret, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(MAX_TEXT);
 	json_error_t why;

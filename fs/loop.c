@@ -403,7 +403,7 @@ static int run(struct loop *l, unsigned *ret_hung)
 }
 
 int loop_run(struct fuse_session *session, const struct loop_config *config, unsigned *ret_hung,
-	     struct err *e)
+	     struct ckpt_err *e)
 {
 	struct loop *l = calloc(1, sizeof(*l));
 	int rc;

@@ -27,7 +27,7 @@ enum {
 	LOOP_GRACE_MS = 2000,
 };
 
-struct err;
+struct ckpt_err;
 struct fuse_session;
 
 struct loop_config {
@@ -43,6 +43,6 @@ struct loop_config {
  * any, all that requests use has to stay, and only the end of the process is safe.
  */
 int loop_run(struct fuse_session *session, const struct loop_config *config, unsigned *ret_hung,
-	     struct err *e);
+	     struct ckpt_err *e);
 
 #endif

@@ -36,7 +36,7 @@ static const struct command *find_command(const char *name)
 	return NULL;
 }
 
-static int bad_usage(struct err *e, const char *about)
+static int bad_usage(struct ckpt_err *e, const char *about)
 {
 	(void)fprintf(stderr, "ckptfs: %s (try 'ckptfs help%s%s')\n", e->msg, about ? " " : "",
 		      about ? about : "");
@@ -84,7 +84,7 @@ static int print_help(const struct command *c)
 static int print_recipes(const char *name)
 {
 	const char *recipe, *summary, *text;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (!name)
 		(void)printf(
@@ -107,7 +107,7 @@ static int print_recipes(const char *name)
 
 static int run_help(int argc, char *const *argv)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct command *c;
 
 	if (argc < 1 || argv[0][0] == '-' || !strcmp(argv[0], "help"))
@@ -124,7 +124,7 @@ static int run_help(int argc, char *const *argv)
 static int run_command(const struct command *c, int argc, char *const *argv)
 {
 	struct options o CLEANUP(options_release) = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (options_parse(&o, c->words | WORDS_ANY, 0, argc, argv, &e))
 		return bad_usage(&e, c->name);
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
 {
 	const char *self = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	const struct command *c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (!have_standard_files())
 		return STATUS_TROUBLE;

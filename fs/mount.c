@@ -89,7 +89,7 @@ static void report_ready(void *arg)
 	}
 }
 
-static int report_failure(struct mount *m, const struct err *e)
+static int report_failure(struct mount *m, const struct ckpt_err *e)
 {
 	if (m->report < 0)
 		return cmd_fail(e);
@@ -107,7 +107,7 @@ static void close_dirp(DIR **d)
 /* The parent's side. */
 static int await_ready(int fd, pid_t child, const char *target)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n = 0;
 	int status = 0;
 
@@ -154,7 +154,7 @@ static bool lies_in(const char *path, const char *dir)
 	return !strncmp(dir, path, n) && (!path[n] || path[n] == '/' || n == 1);
 }
 
-static int resolve(struct mount *m, struct err *e)
+static int resolve(struct mount *m, struct ckpt_err *e)
 {
 	const char *target = m->opts->args[1];
 	struct stat st;
@@ -200,7 +200,7 @@ static void add_value(char **list, const char *word, const char *value, int *fai
 		*failed |= fuse_opt_add_opt_escaped(list, both);
 }
 
-static int new_session(struct mount *m, struct err *e)
+static int new_session(struct mount *m, struct ckpt_err *e)
 {
 	const struct options *o = m->opts;
 	struct fuse_args args CLEANUP(fuse_opt_free_args) = FUSE_ARGS_INIT(0, NULL);
@@ -237,7 +237,7 @@ static int new_session(struct mount *m, struct err *e)
 	return 0;
 }
 
-static int do_mount(struct mount *m, struct err *e)
+static int do_mount(struct mount *m, struct ckpt_err *e)
 {
 	struct capture c;
 	char line[256];
@@ -307,7 +307,7 @@ static void may_open_children(struct mount *m)
 }
 
 /* What may be opened from now on; while relative paths still mean what they meant to the caller. */
-static int draw_limits(struct mount *m, struct err *e)
+static int draw_limits(struct mount *m, struct ckpt_err *e)
 {
 	char bdi[MOUNTS_BDI_MAX];
 
@@ -321,10 +321,10 @@ static int draw_limits(struct mount *m, struct err *e)
 	return ckpt_assets(m->ckpt, may_read_source, m, e);
 }
 
-static int confine(struct mount *m, struct err *e)
+static int confine(struct mount *m, struct ckpt_err *e)
 {
 	bool backing = m->io == FS_IO_AUTO && !ckpt_is_run(m->ckpt) && passthrough_allowed();
-	struct err missing;
+	struct ckpt_err missing;
 
 	m->confined = true;
 	if (!sandbox_enter(&m->rules, backing, &missing)) {
@@ -340,7 +340,7 @@ static int confine(struct mount *m, struct err *e)
 
 /* ---- the daemon ---- */
 
-static int to_dev_null(int fd, int flags, struct err *e)
+static int to_dev_null(int fd, int flags, struct ckpt_err *e)
 {
 	autoclose int null = open("/dev/null", flags | O_CLOEXEC);
 
@@ -348,7 +348,7 @@ static int to_dev_null(int fd, int flags, struct err *e)
 }
 
 /* Nothing of the caller's is kept: a pipe that a script reads from would never end. */
-static int detach(struct err *e)
+static int detach(struct ckpt_err *e)
 {
 	log_use_syslog("ckptfs");
 	fuse_set_log_func(log_fuse);
@@ -378,7 +378,7 @@ static void log_hang(void *arg, uint32_t opcode, uint64_t node)
 		 node);
 }
 
-static int run_loop(struct mount *m, struct err *e)
+static int run_loop(struct mount *m, struct ckpt_err *e)
 {
 	struct loop_config config = { .threads = thread_count(m->opts),
 				      .hangs = log_hang,
@@ -420,7 +420,7 @@ static struct stats *new_stats(struct mount *m)
 	return stats_new(&about);
 }
 
-static int serve(struct mount *m, struct err *e)
+static int serve(struct mount *m, struct ckpt_err *e)
 {
 	const struct options *o = m->opts;
 	struct fs_config config = {
@@ -517,7 +517,7 @@ static void clean_up(struct mount *m, int status)
 
 static int run_daemon(struct mount *m)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	bool waited_for = m->report >= 0;
 	int rc = 0;
 
@@ -541,7 +541,7 @@ static int run_daemon(struct mount *m)
 
 static int fork_daemon(struct mount *m)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int ends[2], status;
 	pid_t child;
 
@@ -586,7 +586,7 @@ static char *absolute_index(const char *index)
 	return !cwd || asprintf(&path, "%s/%s", cwd, index) < 0 ? NULL : path;
 }
 
-static int parse_io(const char *word, enum fs_io *ret, struct err *e)
+static int parse_io(const char *word, enum fs_io *ret, struct ckpt_err *e)
 {
 	static const char *const words[] = {
 		[FS_IO_AUTO] = "auto",
@@ -611,7 +611,7 @@ static int mount_run(const struct options *opts)
 					    .shape = BUF_INIT(MAX_SHAPE),
 					    .rules = SANDBOX_NONE,
 					    .unmounter = UNMOUNTER_NONE };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (index)
 		o.index = index;

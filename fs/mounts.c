@@ -35,7 +35,7 @@ static void decode(char *s)
 }
 
 /* proc(5): "36 35 98:0 /root /mnt rw,noatime shared:1 - ext3 /dev/root rw" */
-int mounts_find(const char *path, struct mount_found *ret, struct err *e)
+int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e)
 {
 	FILE *f CLEANUP(cleanup_fclose) = fopen("/proc/self/mountinfo", "re");
 	autofree char *line = NULL;
@@ -60,7 +60,7 @@ int mounts_find(const char *path, struct mount_found *ret, struct err *e)
 	return found;
 }
 
-char *mounts_resolve(const char *path, struct err *e)
+char *mounts_resolve(const char *path, struct ckpt_err *e)
 {
 	autofree char *copy = strdup(path);
 	autofree char *parent = NULL;

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-struct err;
+struct ckpt_err;
 
 struct mount_found {
 	unsigned major, minor; /* its device, as in /sys/class/bdi */
@@ -18,13 +18,13 @@ struct mount_found {
 };
 
 /* The topmost mount at this absolute path: 0, 1 when there is none, or a negative errno. */
-int mounts_find(const char *path, struct mount_found *ret, struct err *e);
+int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e);
 
 /*
  * Absolute path of a directory without symbolic links, also when it is a mount whose daemon is
  * dead. The caller frees it; NULL with *e set.
  */
-char *mounts_resolve(const char *path, struct err *e);
+char *mounts_resolve(const char *path, struct ckpt_err *e);
 
 /* Where the kernel keeps how far ahead it reads from this mount: a file of one number, in KiB. */
 enum { MOUNTS_BDI_MAX = 64 };

@@ -106,7 +106,7 @@ void fs_free(struct fs *fs)
 
 void fs_hangs(struct fs *fs, const char *doing, ckpt_node node)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)err_set(&e, ETIMEDOUT, "has been waiting for its data files for %d seconds",
 		      LOOP_LOG_SECONDS);
@@ -181,7 +181,7 @@ static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
 {
 	char name[CKPT_NAME_MAX + 1];
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int64_t n = 0;
 	ckpt_node node;
 
@@ -200,7 +200,7 @@ static mode_t mode_of(const struct ckpt_stat *st)
 static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret, double *ret_timeout)
 {
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_stat(fs->config.ckpt, node, &st, &e);
 
 	if (rc)
@@ -226,7 +226,7 @@ static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret, double *re
 static int node_type(struct fs *fs, ckpt_node node, struct stat *ret)
 {
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_type(fs->config.ckpt, node, &st, &e);
 
 	*ret = (struct stat){ .st_ino = node, .st_mode = rc ? 0 : mode_of(&st) };
@@ -247,7 +247,7 @@ static int node_entry(struct fs *fs, ckpt_node node, struct fuse_entry_param *re
 static double absent_timeout(struct fs *fs, ckpt_node dir)
 {
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	return ckpt_type(fs->config.ckpt, dir, &st, &e) || st.changes ? soon : forever;
 }
@@ -298,7 +298,7 @@ static int find(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
 static void reply_dir_failure(fuse_req_t req, ckpt_node dir, int rc)
 {
 	struct fs *fs = fs_of(req);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (rc != -ESTALE && rc != -ENAMETOOLONG && ckpt_enter(fs->config.ckpt, dir, &e) &&
 	    e.code != ESTALE)
@@ -348,7 +348,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 static void op_readlink(fuse_req_t req, fuse_ino_t node)
 {
 	char target[CKPT_NAME_MAX + 1];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int64_t n = ckpt_readlink(fs_of(req)->config.ckpt, node, target, &e);
 
 	if (n < 0)
@@ -377,7 +377,7 @@ static void count_small(struct fs *fs, struct handle *h, ckpt_node node, size_t 
 static void close_handle(struct fs *fs, struct handle *h, ckpt_node node)
 {
 	struct handle *first = h->begun ? passthrough_end(&fs->passthrough, node) : NULL;
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 
 	if (first) {
 		if (ckpt_file_written(first->file, &why))
@@ -394,7 +394,7 @@ static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct f
 {
 	struct fs *fs = fs_of(req);
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	bool changes = ckpt_type(fs->config.ckpt, node, &st, &e) || st.changes;
 	int backing = 0;
 
@@ -419,7 +419,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 	struct fs *fs = fs_of(req);
 	struct handle *h = NULL;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
 		reply_error(req, EROFS);
@@ -441,7 +441,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 }
 
 /* Answer with bytes [off, off+len), which the file has; or fail, without an answer. */
-static int serve(fuse_req_t req, struct handle *h, size_t len, uint64_t off, struct err *e)
+static int serve(fuse_req_t req, struct handle *h, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	struct fs *fs = fs_of(req);
 	char *payload = negotiate_payload(req);
@@ -475,7 +475,7 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 	uint64_t off = (uint64_t)at, end = ckpt_file_size(h->file);
 	size_t len = off < end ? (size_t)min_u64(size, end - off) : 0;
 	const struct failure what = { "read", node, off, len, false };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	count_small(fs, h, node, size);
 	if (serve(req, h, len, off, &e)) {
@@ -497,7 +497,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 {
 	struct ckpt *c = fs_of(req)->config.ckpt;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_type(c, node, &st, &e);
 
 	if (!rc && !st.is_dir)
@@ -632,7 +632,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 {
 	struct fs *fs = fs_of(req);
 	char *buf = thread_bytes(fs, size);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int64_t n;
 
 	/* `ls -l` asks for labels and ACLs; after this answer it does not ask again. */

@@ -171,7 +171,7 @@ static const struct word *find_word(unsigned groups, const char *s, size_t len)
 	return NULL;
 }
 
-static int push(const char ***list, size_t n, const char *s, struct err *e)
+static int push(const char ***list, size_t n, const char *s, struct ckpt_err *e)
 {
 	const char **grown = realloc(*list, (n + 2) * sizeof(**list));
 
@@ -192,7 +192,7 @@ static size_t list_len(const char *const *list)
 	return n;
 }
 
-static int set_number(const struct word *w, const char *value, uint64_t *ret, struct err *e)
+static int set_number(const struct word *w, const char *value, uint64_t *ret, struct ckpt_err *e)
 {
 	char *end;
 
@@ -205,7 +205,7 @@ static int set_number(const struct word *w, const char *value, uint64_t *ret, st
 	return 0;
 }
 
-static int set_word(struct options *o, const struct word *w, const char *value, struct err *e)
+static int set_word(struct options *o, const struct word *w, const char *value, struct ckpt_err *e)
 {
 	void *at = (char *)o + w->at;
 
@@ -256,7 +256,7 @@ static char *next_of_list(char **list)
 }
 
 static int parse_list_word(struct options *o, unsigned groups, unsigned flags, char *s,
-			   struct err *e)
+			   struct ckpt_err *e)
 {
 	size_t len = strcspn(s, "=");
 	const struct word *w;
@@ -271,7 +271,7 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 	return err_set(e, EINVAL, "unknown option '%.*s'", (int)len, s);
 }
 
-static char *own(struct options *o, const char *s, struct err *e)
+static char *own(struct options *o, const char *s, struct ckpt_err *e)
 {
 	char **grown = realloc(o->owned, (o->n_owned + 1) * sizeof(*grown));
 	char *copy = strdup(s);
@@ -288,7 +288,7 @@ static char *own(struct options *o, const char *s, struct err *e)
 }
 
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	char *rest = own(o, list, e);
 
@@ -305,7 +305,7 @@ int options_parse_list(struct options *o, unsigned groups, unsigned flags, const
 
 /* "--word", "--word=value", "--word value": how many arguments were used, or -errno. */
 static int parse_long(struct options *o, unsigned groups, const char *s, const char *next,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	size_t len = strcspn(s, "=");
 	const struct word *w = find_word(groups, s, len);
@@ -324,7 +324,7 @@ static int parse_long(struct options *o, unsigned groups, const char *s, const c
 	return rc ? rc : used;
 }
 
-int options_parse_word(struct options *o, unsigned groups, const char *s, struct err *e)
+int options_parse_word(struct options *o, unsigned groups, const char *s, struct ckpt_err *e)
 {
 	int used = strncmp(s, "--", 2) != 0 ? err_set(e, EINVAL, "unknown option '%s'", s)
 					    : parse_long(o, groups, s + 2, NULL, e);
@@ -332,7 +332,7 @@ int options_parse_word(struct options *o, unsigned groups, const char *s, struct
 	return used < 0 ? used : 0;
 }
 
-static int parse_letters(struct options *o, unsigned groups, const char *s, struct err *e)
+static int parse_letters(struct options *o, unsigned groups, const char *s, struct ckpt_err *e)
 {
 	for (; *s; s++) {
 		const struct word *w = NULL;
@@ -350,7 +350,7 @@ static int parse_letters(struct options *o, unsigned groups, const char *s, stru
 
 /* "-o list", "-olist": how many arguments were used, or -errno. */
 static int parse_o(struct options *o, unsigned groups, unsigned flags, const char *s,
-		   const char *next, struct err *e)
+		   const char *next, struct ckpt_err *e)
 {
 	int rc;
 
@@ -360,7 +360,7 @@ static int parse_o(struct options *o, unsigned groups, unsigned flags, const cha
 	return rc ? rc : *s ? 1 : 2;
 }
 
-int options_add_arg(struct options *o, const char *arg, struct err *e)
+int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e)
 {
 	int rc = push(&o->args, o->n_args, arg, e);
 
@@ -369,7 +369,7 @@ int options_add_arg(struct options *o, const char *arg, struct err *e)
 }
 
 int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	bool ended = false;
 

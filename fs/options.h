@@ -23,7 +23,7 @@
 #include <stdio.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 
 /* Groups of words; a command takes those that it names. Or-ed. */
 enum {
@@ -78,14 +78,14 @@ struct options {
 
 /* EINVAL and one line that names the word; *o is to be released in either case. */
 int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
-		  struct err *e);
+		  struct ckpt_err *e);
 /* The list of one -o alone. */
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
-		       struct err *e);
+		       struct ckpt_err *e);
 /* One word as it stands on a command line, "--word" or "--word=value"; it is borrowed. */
-int options_parse_word(struct options *o, unsigned groups, const char *s, struct err *e);
+int options_parse_word(struct options *o, unsigned groups, const char *s, struct ckpt_err *e);
 /* One more of .args. */
-int options_add_arg(struct options *o, const char *arg, struct err *e);
+int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e);
 void options_release(struct options *o);
 
 /*

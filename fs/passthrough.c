@@ -93,7 +93,7 @@ static void tell(struct passthrough *p, const char *what)
 static int open_backing(struct passthrough *p, struct ckpt_file *f)
 {
 	struct backing_map map = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autoclose int fd = -1;
 	int rc, id, why;
 
@@ -156,7 +156,7 @@ static struct handle *join(struct passthrough *p, struct handle *h, ckpt_node no
 }
 
 /* Who was first has looked at the real file; since then it may have been written to. */
-static int as_first(struct handles *hs, struct handle *first, int backing, struct err *e)
+static int as_first(struct handles *hs, struct handle *first, int backing, struct ckpt_err *e)
 {
 	int rc = backing && ckpt_file_written(first->file, e) ? -EIO : backing;
 
@@ -165,7 +165,7 @@ static int as_first(struct handles *hs, struct handle *first, int backing, struc
 }
 
 int passthrough_begin(struct passthrough *p, struct handles *hs, struct handle *h, ckpt_node node,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	struct handle *first;
 	struct opened *o;

@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct handle;
 struct handles;
 struct opened;
@@ -54,7 +54,7 @@ bool passthrough_allowed(void);
  * opened with; 0: without; or -errno. Where h->begun is set, passthrough_end is due once it is closed.
  */
 int passthrough_begin(struct passthrough *p, struct handles *hs, struct handle *h, ckpt_node node,
-		      struct err *e);
+		      struct ckpt_err *e);
 /* The last one's handle, which passthrough_begin has got for itself and who calls puts back; NULL:
  * others have the node open. */
 struct handle *passthrough_end(struct passthrough *p, ckpt_node node);

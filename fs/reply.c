@@ -65,7 +65,7 @@ static bool may_log(struct failures *f, ckpt_node node, uint64_t *kept_back)
 	return true;
 }
 
-void reply_log(struct failures *f, const struct failure *what, const struct err *e)
+void reply_log(struct failures *f, const struct failure *what, const struct ckpt_err *e)
 {
 	char path[512], range[64] = "", more[64] = "";
 	uint64_t kept_back;
@@ -110,7 +110,7 @@ void reply_name_error(fuse_req_t req, int rc)
 }
 
 void reply_failure(fuse_req_t req, struct failures *f, const struct failure *what,
-		   const struct err *e)
+		   const struct ckpt_err *e)
 {
 	reply_log(f, what, e);
 	switch (e->code) {

@@ -21,7 +21,7 @@
 
 enum { REPLY_LOG_SECONDS = 30 };
 
-struct err;
+struct ckpt_err;
 struct failures; /* what was logged when */
 
 struct failures *failures_new(struct ckpt *c); /* NULL: out of memory */
@@ -40,10 +40,10 @@ void reply_error(fuse_req_t req, int code);
 void reply_name_error(fuse_req_t req, int rc);
 /* A file that cannot be read: EIO (ENOMEM, EISDIR and EMFILE pass), and a line in the log. */
 void reply_failure(fuse_req_t req, struct failures *f, const struct failure *what,
-		   const struct err *e);
+		   const struct ckpt_err *e);
 
 /* That line alone. */
-void reply_log(struct failures *f, const struct failure *what, const struct err *e);
+void reply_log(struct failures *f, const struct failure *what, const struct ckpt_err *e);
 
 /* "/tensors/NAME" of a node; for messages only, it looks through directories. */
 void reply_path(struct ckpt *c, ckpt_node node, char *ret, size_t cap);

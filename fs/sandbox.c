@@ -29,7 +29,7 @@
 #define SANITIZED false
 #endif
 
-int sandbox_parse(const char *word, enum sandbox_mode *ret, struct err *e)
+int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e)
 {
 	static const char *const words[] = {
 		[SANDBOX_AUTO] = "auto",
@@ -150,7 +150,7 @@ static void allow_system(struct sandbox *s)
 	sandbox_allow_write_file(s, "/dev/fuse"); /* one for each thread */
 }
 
-static int restrict_paths(struct sandbox *s, struct err *e)
+static int restrict_paths(struct sandbox *s, struct ckpt_err *e)
 {
 	if (s->version < 1)
 		return err_set(e, ENOTSUP, "this kernel has no Landlock");
@@ -167,7 +167,7 @@ static uint64_t bit(unsigned capability)
 	return (uint64_t)1 << capability;
 }
 
-static int drop_capabilities(uint64_t keep, struct err *e)
+static int drop_capabilities(uint64_t keep, struct ckpt_err *e)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct v[_LINUX_CAPABILITY_U32S_3];
@@ -200,11 +200,11 @@ static void load_late_parts(void)
 	tzset();
 }
 
-int sandbox_enter(struct sandbox *s, bool backing, struct err *e)
+int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
 {
 	uint64_t keep = bit(CAP_DAC_READ_SEARCH) | bit(CAP_FOWNER) | bit(CAP_LEASE) |
 			(backing ? bit(CAP_SYS_ADMIN) : 0);
-	struct err later;
+	struct ckpt_err later;
 	int rc;
 
 	load_late_parts();

@@ -34,7 +34,7 @@
 
 #include <stdbool.h>
 
-struct err;
+struct ckpt_err;
 
 enum sandbox_mode {
 	SANDBOX_AUTO, /* what kernel and build have */
@@ -42,7 +42,7 @@ enum sandbox_mode {
 	SANDBOX_OFF,
 };
 /* NULL: auto. A build with sanitizers makes off of it. */
-int sandbox_parse(const char *word, enum sandbox_mode *ret, struct err *e);
+int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e);
 
 struct sandbox {
 	int rules;    /* of Landlock; -1: this kernel has none */
@@ -67,9 +67,9 @@ void sandbox_allow_write_file(struct sandbox *s, const char *path);
  * filter leaves of it. Fails where a part is missing, with the rest in place: a sentence for a
  * warning, or for giving up. ENOTSUP: this kernel has no such thing.
  */
-int sandbox_enter(struct sandbox *s, bool backing, struct err *e);
+int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e);
 
 /* The filter of system calls alone; private to sandbox. */
-int sandbox_filter_calls(bool uring, struct err *e);
+int sandbox_filter_calls(bool uring, struct ckpt_err *e);
 
 #endif

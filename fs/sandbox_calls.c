@@ -265,7 +265,7 @@ static const int of_uring[] = {
 	SCMP_SYS(set_mempolicy),
 };
 
-int sandbox_filter_calls(bool uring, struct err *e)
+int sandbox_filter_calls(bool uring, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = seccomp_init(SCMP_ACT_KILL_PROCESS);
 	int rc;

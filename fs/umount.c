@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int run_fusermount(char *target, struct err *e)
+static int run_fusermount(char *target, struct ckpt_err *e)
 {
 	char name[] = "fusermount3", flag[] = "-u", end[] = "--";
 	char *argv[] = { name, flag, end, target, NULL };
@@ -40,7 +40,7 @@ static int run_fusermount(char *target, struct err *e)
 	return 0;
 }
 
-static int unmount(const char *path, struct err *e)
+static int unmount(const char *path, struct ckpt_err *e)
 {
 	autofree char *target = mounts_resolve(path, e);
 	struct mount_found found;
@@ -67,7 +67,7 @@ static int unmount(const char *path, struct err *e)
 
 static int umount_run(const struct options *o)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	return unmount(o->args[0], &e) ? cmd_fail(&e) : STATUS_DONE;
 }

@@ -48,7 +48,7 @@ static void __attribute__((noreturn)) unmount_when_asked(const char *target)
 	_exit(0);
 }
 
-int unmounter_start(struct unmounter *u, const char *target, struct err *e)
+int unmounter_start(struct unmounter *u, const char *target, struct ckpt_err *e)
 {
 	int ends[2];
 	pid_t pid;

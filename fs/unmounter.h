@@ -15,7 +15,7 @@
 
 #include <sys/types.h>
 
-struct err;
+struct ckpt_err;
 
 struct unmounter {
 	int fd; /* -1: none */
@@ -24,7 +24,7 @@ struct unmounter {
 #define UNMOUNTER_NONE ((struct unmounter){ .fd = -1 })
 
 /* target: an absolute path. */
-int unmounter_start(struct unmounter *u, const char *target, struct err *e);
+int unmounter_start(struct unmounter *u, const char *target, struct ckpt_err *e);
 /* Have it unmounted, lazily, and wait until that is done. 0, or -EIO: it is still mounted. */
 int unmounter_ask(struct unmounter *u);
 /* It is not needed; after this or after asking u is none. */

@@ -31,7 +31,7 @@ enum {
 
 /* ---- the list ---- */
 
-static int grow(void *v, size_t n, size_t *cap, size_t size, struct err *e)
+static int grow(void *v, size_t n, size_t *cap, size_t size, struct ckpt_err *e)
 {
 	void **array = v, *grown;
 	size_t want = *cap ? *cap * 2 : 64;
@@ -46,7 +46,7 @@ static int grow(void *v, size_t n, size_t *cap, size_t size, struct err *e)
 	return 0;
 }
 
-static const char *own_path(struct warm *w, const char *path, struct err *e)
+static const char *own_path(struct warm *w, const char *path, struct ckpt_err *e)
 {
 	if (w->n_paths && !strcmp(w->paths[w->n_paths - 1], path))
 		return w->paths[w->n_paths - 1];
@@ -60,7 +60,7 @@ static const char *own_path(struct warm *w, const char *path, struct err *e)
 	return w->paths[w->n_paths++];
 }
 
-int warm_add(struct warm *w, const struct warm_part *part, struct err *e)
+int warm_add(struct warm *w, const struct warm_part *part, struct ckpt_err *e)
 {
 	struct warm_part *p;
 	const char *own;
@@ -177,7 +177,7 @@ struct pool {
 	pthread_mutex_t lock; /* all of this */
 	size_t part;	      /* the next unit */
 	uint64_t off;
-	struct err err; /* the first one */
+	struct ckpt_err err; /* the first one */
 	_Atomic uint64_t read, there;
 };
 
@@ -200,7 +200,7 @@ static bool take(struct pool *p, struct warm_part *ret)
 	return true;
 }
 
-static void fail(struct pool *p, const struct err *e)
+static void fail(struct pool *p, const struct ckpt_err *e)
 {
 	SCOPED_LOCK(&p->lock);
 
@@ -213,7 +213,8 @@ static void advance(struct pool *p, uint64_t n)
 	progress_set(p->how->progress, atomic_fetch_add(p->how->done, n) + n);
 }
 
-static int read_unit(struct pool *p, int fd, const struct warm_part *u, char *buf, struct err *e)
+static int read_unit(struct pool *p, int fd, const struct warm_part *u, char *buf,
+		     struct ckpt_err *e)
 {
 	uint64_t whole = (u->off % (uint64_t)sysconf(_SC_PAGESIZE)) + u->len;
 	int64_t n = cached_bytes(fd, u->off, u->len);
@@ -242,7 +243,7 @@ static void *work(void *arg)
 	struct warm_part unit;
 	const char *path = NULL;
 	autoclose int fd = -1;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = buf ? 0 : err_sys(&e, ENOMEM, "read");
 
 	if (rc)
@@ -265,7 +266,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-int warm_run(struct warm *w, const struct warm_how *how, struct err *e)
+int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e)
 {
 	struct pool p = { .w = w, .how = how };
 	pthread_t thread[WARM_MAX_THREADS];

@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct progress;
 
 struct warm_part {
@@ -52,14 +52,14 @@ struct warm_how {
 enum { WARM_MAX_THREADS = 64 };
 
 /* Its path is copied. */
-int warm_add(struct warm *w, const struct warm_part *part, struct err *e);
+int warm_add(struct warm *w, const struct warm_part *part, struct ckpt_err *e);
 /* By their places; overlapping parts, and those with little between them, become one. */
 void warm_sort(struct warm *w);
 /*
  * What ends before a part does is read to its end. A file that cannot be read is passed over; the
  * first one is told when all others are done.
  */
-int warm_run(struct warm *w, const struct warm_how *how, struct err *e);
+int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e);
 void warm_release(struct warm *w);
 
 /* Is the beginning of the file that fd is open for in the page cache? 1, 0, or -errno: it cannot be told. */

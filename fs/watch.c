@@ -42,7 +42,7 @@ static int attributes(fuse_req_t req, struct stat *ret)
 {
 	const struct fs_config *config = config_of(req);
 	struct ckpt_stat dir;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node node;
 	int rc = find_dir(req, &node) ? ckpt_stat(config->ckpt, node, &dir, &e) : -ENOENT;
 

@@ -68,7 +68,7 @@ static const char *own(struct assets *a, const char *s)
 }
 
 static int add(struct assets *a, const char *path, const char *name, const struct stat *st,
-	       struct err *e)
+	       struct ckpt_err *e)
 {
 	struct view_asset *v = realloc(a->v, (a->n + 1) * sizeof(*v));
 
@@ -93,7 +93,8 @@ static bool is_passing(int code)
 }
 
 /* dir/name, if it is a regular file; `inside`: and if it lies in dir with all links followed. */
-static int consider(struct assets *a, const char *dir, const char *name, bool inside, struct err *e)
+static int consider(struct assets *a, const char *dir, const char *name, bool inside,
+		    struct ckpt_err *e)
 {
 	autofree char *joined = NULL, *path = NULL;
 	size_t n = strlen(dir);
@@ -121,7 +122,7 @@ static bool has(const struct assets *a, const char *name)
 	return false;
 }
 
-static int find_usual(struct assets *a, const char *checkpoint, struct err *e)
+static int find_usual(struct assets *a, const char *checkpoint, struct ckpt_err *e)
 {
 	autofree char *parent = strdup(checkpoint);
 	char *slash;
@@ -145,7 +146,7 @@ static void close_dirp(DIR **d)
 		(void)closedir(*d);
 }
 
-static int find_all(struct assets *a, const char *dir, struct err *e)
+static int find_all(struct assets *a, const char *dir, struct ckpt_err *e)
 {
 	autofree char *path = realpath(dir, NULL);
 	DIR *d CLEANUP(close_dirp) = path ? opendir(path) : NULL;
@@ -175,7 +176,7 @@ static int by_name(const void *ap, const void *bp)
 	return text_natural_cmp(a->name, strlen(a->name), b->name, strlen(b->name));
 }
 
-static int open_files(struct assets *a, struct err *e)
+static int open_files(struct assets *a, struct ckpt_err *e)
 {
 	a->paths = calloc(a->n + 1, sizeof(*a->paths));
 	a->root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -188,7 +189,7 @@ static int open_files(struct assets *a, struct err *e)
 	return files_new(a->root, a->paths, a->n, &a->files, e);
 }
 
-int assets_find(const char *dir, const char *checkpoint, struct assets *ret, struct err *e)
+int assets_find(const char *dir, const char *checkpoint, struct assets *ret, struct ckpt_err *e)
 {
 	int rc;
 
@@ -214,7 +215,7 @@ void assets_release(struct assets *a)
 }
 
 int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_t off,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	return files_read(a->files, (uint32_t)i, buf, len, off, e);
 }

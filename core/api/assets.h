@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 struct catalog_source;
-struct err;
+struct ckpt_err;
 struct files;
 struct view_asset;
 
@@ -31,9 +31,9 @@ struct assets {
 };
 
 /* dir: -o assets=, or NULL; checkpoint: its absolute path. */
-int assets_find(const char *dir, const char *checkpoint, struct assets *ret, struct err *e);
+int assets_find(const char *dir, const char *checkpoint, struct assets *ret, struct ckpt_err *e);
 void assets_release(struct assets *a);
 int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_t off,
-		struct err *e);
+		struct ckpt_err *e);
 
 #endif

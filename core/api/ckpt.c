@@ -32,7 +32,7 @@
 
 /* ---- its parts ---- */
 
-static int open_root(struct ckpt *c, const char *path, struct err *e)
+static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -57,7 +57,7 @@ static int open_root(struct ckpt *c, const char *path, struct err *e)
 	return 0;
 }
 
-static int newest_metadata(struct ckpt *c, struct err *e)
+static int newest_metadata(struct ckpt *c, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -71,7 +71,7 @@ static int newest_metadata(struct ckpt *c, struct err *e)
 }
 
 /* Another catalog of the same contents, in place of one that turned out to be damaged. */
-static int renew_catalog(void *arg, struct catalog **ret, struct err *e)
+static int renew_catalog(void *arg, struct catalog **ret, struct ckpt_err *e)
 {
 	struct ckpt *c = arg;
 	struct index_request rq = { .dirfd = c->dirfd,
@@ -102,9 +102,9 @@ static int renew_catalog(void *arg, struct catalog **ret, struct err *e)
 
 /* Chunk map of tensor i, out of *renewed (the caller's to close) if the index is damaged. */
 static int load_map(struct ckpt *c, struct catalog **renewed, size_t i, struct chunkmap **ret,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
-	struct err why;
+	struct ckpt_err why;
 	size_t n;
 	int rc;
 
@@ -121,7 +121,7 @@ static int load_map(struct ckpt *c, struct catalog **renewed, size_t i, struct c
 }
 
 /* Fill in which tensors and objects the unreadable files take with them. */
-static int find_victims(struct ckpt *c, struct err *e)
+static int find_victims(struct ckpt *c, struct ckpt_err *e)
 {
 	size_t n_tensors, n_objects;
 	const struct catalog_object *o = catalog_objects(c->catalog, &n_objects);
@@ -148,11 +148,11 @@ static int find_victims(struct ckpt *c, struct err *e)
 	return rc;
 }
 
-static int check_files(struct ckpt *c, bool allow, struct err *e)
+static int check_files(struct ckpt *c, bool allow, struct ckpt_err *e)
 {
 	size_t n, bad = 0, first = 0;
 	const struct catalog_source *s = catalog_sources(c->catalog, &n);
-	struct err why;
+	struct ckpt_err why;
 
 	c->file_fault = calloc(n + 1, sizeof(*c->file_fault));
 	if (!c->file_fault)
@@ -237,7 +237,7 @@ static void count(struct ckpt *c)
 }
 
 /* Without allow_missing nothing that is shown may be incomplete. */
-static int refuse_holes(const struct ckpt *c, struct err *e)
+static int refuse_holes(const struct ckpt *c, struct ckpt_err *e)
 {
 	char show[120], more[64] = "";
 	struct view_tensor t;
@@ -273,12 +273,12 @@ static const char *fault_of(void *arg, bool object, size_t number)
 	return object ? ckpt_object_fault(arg, number) : ckpt_tensor_fault(arg, number);
 }
 
-static int size_of_object(void *arg, size_t number, uint64_t *ret, struct err *e)
+static int size_of_object(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
 {
 	return ckpt_object_size(arg, number, ret, e);
 }
 
-static int read_asset(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct err *e)
+static int read_asset(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	const struct ckpt *c = arg;
 
@@ -286,7 +286,7 @@ static int read_asset(void *arg, size_t i, void *buf, size_t len, uint64_t off, 
 }
 
 /* It is made for whoever reads it first: it tells of gguf/, which takes its time. */
-static int info(void *arg, const char **ret, size_t *ret_len, struct err *e)
+static int info(void *arg, const char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	struct ckpt *c = arg;
 	struct buf *made = c->info, *before = NULL;
@@ -312,7 +312,7 @@ static int info(void *arg, const char **ret, size_t *ret_len, struct err *e)
 	return 0;
 }
 
-static int parse_gguf_dtype(const char *name, const enum ggml_type **ret, struct err *e)
+static int parse_gguf_dtype(const char *name, const enum ggml_type **ret, struct ckpt_err *e)
 {
 	static const struct {
 		const char *name;
@@ -333,7 +333,7 @@ static int parse_gguf_dtype(const char *name, const enum ggml_type **ret, struct
 		    : 0;
 }
 
-static int parse_experts(const char *name, enum view_experts *ret, struct err *e)
+static int parse_experts(const char *name, enum view_experts *ret, struct ckpt_err *e)
 {
 	static const char *const names[] = {
 		[EXPERTS_STORED] = "stored",
@@ -351,14 +351,15 @@ static int parse_experts(const char *name, enum view_experts *ret, struct err *e
 		       : 0;
 }
 
-static int parse_dtype(const char *name, enum dtype *ret, struct err *e)
+static int parse_dtype(const char *name, enum ckpt_dtype *ret, struct ckpt_err *e)
 {
 	static const struct {
 		const char *name;
-		enum dtype dtype;
+		enum ckpt_dtype dtype;
 	} known[] = {
-		{ "bf16", DTYPE_BF16 },	  { "bfloat16", DTYPE_BF16 }, { "fp16", DTYPE_F16 },
-		{ "float16", DTYPE_F16 }, { "fp32", DTYPE_F32 },      { "float32", DTYPE_F32 },
+		{ "bf16", CKPT_DTYPE_BF16 }, { "bfloat16", CKPT_DTYPE_BF16 },
+		{ "fp16", CKPT_DTYPE_F16 },  { "float16", CKPT_DTYPE_F16 },
+		{ "fp32", CKPT_DTYPE_F32 },  { "float32", CKPT_DTYPE_F32 },
 	};
 
 	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
@@ -370,7 +371,7 @@ static int parse_dtype(const char *name, enum dtype *ret, struct err *e)
 		    : 0;
 }
 
-static int read_rename(struct ckpt *c, const char *path, struct err *e)
+static int read_rename(struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(MAX_RULES);
 	int rc = io_read_file(path, &b, e);
@@ -400,7 +401,7 @@ static void warn_unused(const struct ckpt *c, const struct ckpt_opts *o)
 
 /* Everything that options name. */
 static int read_options(struct ckpt *c, const struct ckpt_opts *o, struct view_opts *ret,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	int rc = parse_dtype(o->dtype, &ret->dtype, e);
 
@@ -418,7 +419,7 @@ static int read_options(struct ckpt *c, const struct ckpt_opts *o, struct view_o
 	return rc ? rc : assets_find(o->assets, c->dir, &c->assets, e);
 }
 
-static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct view_opts view = { .include = o->include,
 				  .exclude = o->exclude,
@@ -454,7 +455,7 @@ static int open_view(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 }
 
 /* c->format and c->metadata are known. */
-static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct index_request rq = { .dirfd = c->dirfd,
 				    .root = c->root,
@@ -503,7 +504,7 @@ static int open_parts(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 
 /* ---- runs ---- */
 
-static int refuse_run(struct ckpt_run *r, struct err *e)
+static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 {
 	struct run_about one;
 	unsigned slot;
@@ -517,7 +518,7 @@ static int refuse_run(struct ckpt_run *r, struct err *e)
 }
 
 /* 1: it is none. */
-static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct view_opts ignored;
 	int rc = run_new(c->dirfd, c->root, o, &c->run, e);
@@ -538,7 +539,7 @@ static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
 
 /* ---- opening ---- */
 
-static struct ckpt *new_ckpt(struct err *e)
+static struct ckpt *new_ckpt(struct ckpt_err *e)
 {
 	struct ckpt *c = calloc(1, sizeof(*c));
 
@@ -549,7 +550,7 @@ static struct ckpt *new_ckpt(struct err *e)
 	return c;
 }
 
-static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct err *e)
+static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	int rc = format_probe(c->dirfd, c->file, &c->format, &c->metadata, e);
 
@@ -569,7 +570,7 @@ const char *ckpt_version(void)
 	return CKPTFS_VERSION;
 }
 
-int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret, struct err *e)
+int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret, struct ckpt_err *e)
 {
 	struct ckpt *c = new_ckpt(e);
 	int rc = c ? open_root(c, path, e) : -ENOMEM;
@@ -587,7 +588,7 @@ int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 	return 0;
 }
 
-int ckpt_probe(const char *path, struct err *e)
+int ckpt_probe(const char *path, struct ckpt_err *e)
 {
 	struct ckpt *c = new_ckpt(e);
 	int rc = c ? open_root(c, path, e) : -ENOMEM;
@@ -601,7 +602,7 @@ int ckpt_probe(const char *path, struct err *e)
 }
 
 int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt **ret,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	struct ckpt *c = new_ckpt(e);
 	int rc;

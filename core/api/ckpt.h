@@ -7,7 +7,7 @@
  *	struct ckpt_opts opts = {0};
  *	struct ckpt *c;
  *	struct ckpt_file *f;
- *	struct err e = {0};
+ *	struct ckpt_err e = {0};
  *	if (ckpt_open("run/step-100", &opts, &c, &e) ||
  *	    ckpt_file_open_path(c, "tensors/lm_head.weight", &f, &e))
  *		errx(2, "%s", e.msg);
@@ -72,7 +72,7 @@ struct ckpt_opts {
 
 /* Strings are borrowed until ckpt_close; of a run, warn is called until then, from any thread. */
 CKPT_API int ckpt_open(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
-		       struct err *e);
+		       struct ckpt_err *e);
 CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be closed */
 
 /* The recipes that come with the program, by number: name, one line, text; NULL behind the last. */
@@ -129,7 +129,7 @@ CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t 
  */
 CKPT_API bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *ret_off,
 			    uint64_t *ret_len);
-CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e);
+CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err *e);
 
 /*
  * Elements of a tensor, in memory of the caller's. Arrays have n_dims numbers each, and may be NULL;
@@ -156,9 +156,9 @@ struct ckpt_slice {
  * a failure is not defined.
  */
 CKPT_API int ckpt_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
-			     struct err *e);
+			     struct ckpt_err *e);
 CKPT_API int ckpt_model_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
-				   struct err *e);
+				   struct ckpt_err *e);
 
 struct ckpt_chunk {
 	const uint64_t *off, *len; /* n_dims each: the box, in elements */
@@ -169,7 +169,7 @@ struct ckpt_chunk {
 /* Every chunk of tensor i; a non-zero return of `each` stops and is returned. */
 CKPT_API int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 				int (*each)(void *arg, const struct ckpt_chunk *chunk), void *arg,
-				struct err *e);
+				struct ckpt_err *e);
 
 struct ckpt_object {
 	const char *fqn;
@@ -213,14 +213,14 @@ struct ckpt_run_entry {
  * returned. */
 CKPT_API int ckpt_run_each(struct ckpt *c,
 			   int (*each)(void *arg, const struct ckpt_run_entry *entry), void *arg,
-			   struct err *e);
+			   struct ckpt_err *e);
 /* Of a run: the checkpoint that a path of its tree leads into, as ckpt_open takes it (the caller's,
  * free() it), and the rest of the path. */
 CKPT_API int ckpt_run_pick(struct ckpt *c, const char *path, char **ret, const char **ret_rest,
-			   struct err *e);
+			   struct ckpt_err *e);
 
 /* info.json as it appears in the tree; *ret is the caller's, free() it. */
-CKPT_API int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e);
+CKPT_API int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err *e);
 
 /* ---- the tree ---- */
 
@@ -241,23 +241,23 @@ struct ckpt_stat {
 CKPT_API int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret);
 /* "tensors/NAME", relative to the root, as in the mount; links are followed. -ENOENT names the
  * path. */
-CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e);
+CKPT_API int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct ckpt_err *e);
 /* The file of a tensor in tensors/, or where there is none of that name of an object in objects/.
  * 1: neither. */
 CKPT_API int ckpt_fqn_node(struct ckpt *c, const char *fqn, size_t len, ckpt_node *ret);
 /* The file in tensors/ or objects/ of tensor i, of object i. */
 CKPT_API ckpt_node ckpt_tensor_node(const struct ckpt *c, uint64_t i);
 CKPT_API ckpt_node ckpt_object_node(const struct ckpt *c, uint64_t i);
-CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
+CKPT_API int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e);
 /* As ckpt_stat without size and time, which for a file that is put together take longer. */
-CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e);
+CKPT_API int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e);
 /* Target of a link, relative to its directory, with a NUL: its length, or a negative errno. */
 CKPT_API int64_t ckpt_readlink(struct ckpt *c, ckpt_node node,
-			       char out[CKPT_ROOM(CKPT_NAME_MAX + 1)], struct err *e);
+			       char out[CKPT_ROOM(CKPT_NAME_MAX + 1)], struct ckpt_err *e);
 CKPT_API ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node);
 /* Can what lies in a directory be shown? Of a run: look for what has come and gone, open the
  * checkpoint. */
-CKPT_API int ckpt_enter(struct ckpt *c, ckpt_node dir, struct err *e);
+CKPT_API int ckpt_enter(struct ckpt *c, ckpt_node dir, struct ckpt_err *e);
 /* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. A run's root
  * has gaps. */
 CKPT_API int ckpt_entry(struct ckpt *c, ckpt_node dir, uint64_t pos,
@@ -271,9 +271,11 @@ CKPT_API int ckpt_next(struct ckpt *c, ckpt_node dir, uint64_t *pos,
  * Opens check what reads will need: the source files are there and long enough, every item holds
  * what the index says. A failure here is a failure that no mapped page has to report.
  */
-CKPT_API int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e);
+CKPT_API int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret,
+			    struct ckpt_err *e);
 /* The bytes of tensor i of the model, for which the tree may have no file of its own. */
-CKPT_API int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct err *e);
+CKPT_API int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret,
+			     struct ckpt_err *e);
 /*
  * A box of tensor i of the tree, or of the model: its elements in row-major order, as the tensor is
  * shown. off and len have n_dims numbers. EINVAL where it is not inside the tensor. This costs no
@@ -281,11 +283,11 @@ CKPT_API int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret,
  * chunks may have to be looked for again.
  */
 CKPT_API int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
-			   struct ckpt_file **ret, struct err *e);
+			   struct ckpt_file **ret, struct ckpt_err *e);
 CKPT_API int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off,
-				 const uint64_t *len, struct ckpt_file **ret, struct err *e);
+				 const uint64_t *len, struct ckpt_file **ret, struct ckpt_err *e);
 CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
-				 struct err *e);
+				 struct ckpt_err *e);
 CKPT_API void ckpt_file_close(struct ckpt_file *f);
 CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
 /* One tensor and nothing else, whose elements need no decoding: reading it twice costs no more than
@@ -299,7 +301,7 @@ CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 CKPT_API bool ckpt_file_is_stale(const struct ckpt_file *f);
 /* Bytes [off, off+len) as far as the file reaches: the count, complete, or a negative errno. */
 CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
-				struct err *e);
+				struct ckpt_err *e);
 
 /*
  * As ckpt_file_read without copying long runs that lie in the page cache: the bytes are where iov
@@ -315,7 +317,7 @@ CKPT_API struct ckpt_parts *ckpt_parts_new(void);	 /* NULL: out of memory */
 CKPT_API void ckpt_parts_free(struct ckpt_parts *parts); /* NULL is fine */
 CKPT_API int64_t ckpt_file_gather(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 				  struct ckpt_parts *parts, const struct iovec **ret_iov,
-				  int *ret_n, struct err *e);
+				  int *ret_n, struct ckpt_err *e);
 CKPT_API void ckpt_parts_release(struct ckpt_parts *parts);
 
 /*
@@ -324,16 +326,16 @@ CKPT_API void ckpt_parts_release(struct ckpt_parts *parts);
  * the caller's; 1: no. Whoever reads from there reads what it holds by then. Not of a run, whose
  * files change.
  */
-CKPT_API int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct err *e);
+CKPT_API int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct ckpt_err *e);
 /* Has the file that this found been written to since? Then its name is in *why. */
-CKPT_API bool ckpt_file_written(const struct ckpt_file *f, struct err *why);
+CKPT_API bool ckpt_file_written(const struct ckpt_file *f, struct ckpt_err *why);
 
 /*
  * Extended attribute of a file of tensors/, npy/ or logical/: user.ckptfs.fqn .dtype .shape .chunks .files.
  * Returns the value's length (written as far as cap reaches), -ENODATA if there is none.
  */
 CKPT_API int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
-			    struct err *e);
+			    struct ckpt_err *e);
 /* NUL-separated names, as listxattr(2) gives them. */
 CKPT_API int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap);
 
@@ -366,12 +368,12 @@ struct ckpt_source {
 };
 CKPT_API int ckpt_sources(struct ckpt *c, ckpt_node node,
 			  int (*each)(void *arg, const struct ckpt_source *s), void *arg,
-			  struct err *e);
+			  struct ckpt_err *e);
 
 /* The real files that hf/ shows as they are, whole, which may lie outside of the checkpoint; of a
  * run none. */
 CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s),
-			 void *arg, struct err *e);
+			 void *arg, struct ckpt_err *e);
 /* Where chunk indexes are kept unless options say otherwise, made if need be: the caller's, free()
  * it. NULL: there is no such place. */
 CKPT_API char *ckpt_index_dir(void);
@@ -395,7 +397,7 @@ struct ckpt_check {
 	uint64_t faults, items, bytes, crcs, hashes;
 };
 /* Coverage, files, items. 0 also when faults were found. Open with allow_missing. */
-CKPT_API int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e);
+CKPT_API int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct ckpt_err *e);
 
 CKPT_END
 

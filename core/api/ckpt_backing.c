@@ -37,7 +37,7 @@ static int agree(struct backing *b, struct files *files, uint32_t number, uint64
 }
 
 static int find_tensor(struct ckpt_file *f, const struct segment *s, struct backing *b,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct vreader *r = f->reader;
 	struct vtensor *v;
@@ -59,7 +59,7 @@ static int find_tensor(struct ckpt_file *f, const struct segment *s, struct back
 }
 
 /* What comes from files comes from one, and is where it is there. */
-static int find(struct ckpt_file *f, struct backing *b, struct err *e)
+static int find(struct ckpt_file *f, struct backing *b, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -78,7 +78,7 @@ static int find(struct ckpt_file *f, struct backing *b, struct err *e)
 }
 
 /* What is made here, a header, is there as well. */
-static int compare_literals(struct ckpt_file *f, const struct backing *b, struct err *e)
+static int compare_literals(struct ckpt_file *f, const struct backing *b, struct ckpt_err *e)
 {
 	autofree char *want = malloc(WINDOW), *found = malloc(WINDOW);
 	int rc = want && found ? 0 : err_set(e, ENOMEM, "out of memory");
@@ -101,7 +101,7 @@ static int compare_literals(struct ckpt_file *f, const struct backing *b, struct
 	return rc;
 }
 
-int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct err *e)
+int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct ckpt_err *e)
 {
 	struct backing b = { 0 };
 	int rc = f->child ? 1 : find(f, &b, e);
@@ -119,7 +119,7 @@ int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct err *e)
 	return 0;
 }
 
-bool ckpt_file_written(const struct ckpt_file *f, struct err *why)
+bool ckpt_file_written(const struct ckpt_file *f, struct ckpt_err *why)
 {
 	if (!f->backing || !files_written(f->backing, f->backing_number))
 		return false;

@@ -11,10 +11,10 @@
 #include "view/vtensor.h"
 
 static int outside(const struct view_tensor *t, const uint64_t *off, const uint64_t *len,
-		   struct err *e)
+		   struct ckpt_err *e)
 {
 	const uint64_t *const numbers[] = { len, off, t->shape };
-	struct buf b = BUF_INIT(MAX_DIMS * 3 * 24);
+	struct buf b = BUF_INIT(CKPT_MAX_DIMS * 3 * 24);
 	char shown[120];
 	int rc;
 
@@ -29,7 +29,7 @@ static int outside(const struct view_tensor *t, const uint64_t *off, const uint6
 }
 
 static int open_steps(struct ckpt_file *f, const struct view_tensor *t, const uint64_t *off,
-		      const uint64_t *step, const uint64_t *count, struct err *e)
+		      const uint64_t *step, const uint64_t *count, struct ckpt_err *e)
 {
 	struct vtensor *v;
 	int rc = view_box(f->c->view, t->id, off, step, count, &v, e);
@@ -43,7 +43,7 @@ static int open_steps(struct ckpt_file *f, const struct view_tensor *t, const ui
 
 int ckpt_steps_open(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
 		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	struct ckpt_file *f;
 	int rc = ckpt_readable(c, t, e);
@@ -63,7 +63,7 @@ int ckpt_steps_open(struct ckpt *c, const struct view_tensor *t, const uint64_t 
 }
 
 static int open_box(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
-		    const uint64_t *len, struct ckpt_file **ret, struct err *e)
+		    const uint64_t *len, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	int rc = ckpt_readable(c, t, e);
 
@@ -73,7 +73,7 @@ static int open_box(struct ckpt *c, const struct view_tensor *t, const uint64_t 
 }
 
 int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
-		  struct ckpt_file **ret, struct err *e)
+		  struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct view_tensor t;
 
@@ -82,7 +82,7 @@ int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_
 }
 
 int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
-			struct ckpt_file **ret, struct err *e)
+			struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct view_tensor t;
 

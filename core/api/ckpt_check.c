@@ -50,7 +50,7 @@ static void report(struct ckpt_check *k, const char *fqn, size_t len, const char
 }
 
 static int add_todo(struct run *r, const struct chunk_loc *loc, size_t owner, bool object,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	if (r->n == r->cap) {
 		size_t cap = r->cap ? r->cap * 2 : 1024;
@@ -81,7 +81,7 @@ static void check_files(struct run *r)
 		}
 		/* A finished save writes its metadata last. Copies that do not keep times trip this too. */
 		if (!fstatat(r->c->dirfd, s[i].path, &st, 0) && io_mtime_ns(&st) > r->c->mtime_ns) {
-			struct err e;
+			struct ckpt_err e;
 
 			(void)err_set(
 				&e, EIO,
@@ -96,7 +96,7 @@ static void check_files(struct run *r)
 /* ---- tensors and objects ---- */
 
 /* number: in the catalog */
-static int check_tensor(struct run *r, size_t number, struct err *e)
+static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 {
 	struct ckpt *c = r->c;
 	size_t n;
@@ -104,7 +104,7 @@ static int check_tensor(struct run *r, size_t number, struct err *e)
 	const char *fault = ckpt_tensor_fault(c, number);
 	const struct chunkmap *m;
 	struct otensor *items, *map;
-	struct err why;
+	struct ckpt_err why;
 	int rc;
 
 	if (fault) {
@@ -128,13 +128,13 @@ static int check_tensor(struct run *r, size_t number, struct err *e)
 	return rc;
 }
 
-static int check_object(struct run *r, size_t number, struct err *e)
+static int check_object(struct run *r, size_t number, struct ckpt_err *e)
 {
 	struct ckpt *c = r->c;
 	size_t n;
 	const struct catalog_object *o = &catalog_objects(c->catalog, &n)[number];
 	const char *fault = ckpt_object_fault(c, number);
-	struct err why;
+	struct ckpt_err why;
 	uint64_t size;
 
 	if (!fault && object_size(c->fetch, o, &size, &why))
@@ -155,7 +155,7 @@ struct item_reader {
 	const struct chunk_loc *loc;
 };
 
-static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct item_reader *r = arg;
 
@@ -167,7 +167,7 @@ struct crc_run {
 	const struct blob *b;
 };
 
-static int check_member(void *arg, const struct zip_member *m, struct err *e)
+static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct crc_run *x = arg;
 	uint32_t crc = 0;
@@ -194,7 +194,7 @@ static int check_member(void *arg, const struct zip_member *m, struct err *e)
 }
 
 /* Read the whole item; as an archive where it is one, so that its CRCs are checked on the way. */
-static int check_data(struct run *r, const struct chunk_loc *loc, struct err *e)
+static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_err *e)
 {
 	struct item_reader reader = { r->c->fetch, loc };
 	struct blob b = { read_item, &reader, 0 };
@@ -241,7 +241,7 @@ static void check_all_data(struct run *r)
 		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
 	for (size_t i = 0; i < r->n; i++) {
 		const struct todo *d = &r->todo[i];
-		struct err why;
+		struct ckpt_err why;
 
 		if (check_data(r, &d->loc, &why)) {
 			(void)err_wrap(&why, "item at %llu of '%s'",
@@ -275,7 +275,7 @@ static void check_hashes(struct run *r, const struct integrity *in)
 	json_t *hash;
 
 	json_object_foreach (in->files, name, hash) {
-		struct err why;
+		struct ckpt_err why;
 
 		if (integrity_verify(in, name, hash, &work, &why))
 			report(r->k, NULL, 0, why.msg, false);
@@ -290,7 +290,7 @@ static void check_contents(struct run *r)
 	const char *first = r->c->metadata.v[0], *slash = strrchr(first, '/');
 	autofree char *dir = strndup(first, slash ? (size_t)(slash + 1 - first) : 0);
 	struct integrity in = { 0 };
-	struct err why;
+	struct ckpt_err why;
 
 	if (!dir)
 		report(r->k, NULL, 0, "out of memory", false);
@@ -303,7 +303,7 @@ static void check_contents(struct run *r)
 	integrity_close(&in);
 }
 
-int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct err *e)
+int ckpt_check(struct ckpt *c, struct ckpt_check *k, struct ckpt_err *e)
 {
 	struct run r = { .c = c, .k = k, .buf = malloc(BLOCK_SIZE) };
 	struct view_tensor t;

@@ -37,7 +37,7 @@ struct pair {
 	bool complete, differs;
 	struct delta delta;
 	struct ckpt_diff_values result;
-	struct err why;
+	struct ckpt_err why;
 };
 
 /* One block of a pair; the only one of a pair that is not read, and of an object. */
@@ -47,7 +47,7 @@ struct slot {
 	bool done, differs;
 	uint64_t first; /* if it differs: element of the tensor */
 	struct delta delta;
-	struct err why; /* a code if reading failed */
+	struct ckpt_err why; /* a code if reading failed */
 	bool why_b;
 };
 
@@ -357,7 +357,7 @@ static unsigned default_jobs(void)
 	return (unsigned)min_u64((uint64_t)CPU_COUNT(&set), DEFAULT_JOBS);
 }
 
-static int run_with(struct run *r, struct worker *workers, unsigned jobs, struct err *e)
+static int run_with(struct run *r, struct worker *workers, unsigned jobs, struct ckpt_err *e)
 {
 	unsigned started = 0;
 	int rc = 0;
@@ -389,7 +389,7 @@ static int run_with(struct run *r, struct worker *workers, unsigned jobs, struct
 	return rc;
 }
 
-int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e)
+int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt_err *e)
 {
 	unsigned jobs = d->jobs ? d->jobs : default_jobs();
 	struct run r = { .d = d, .n = (uint64_t)jobs * SLOTS_PER_JOB };

@@ -84,7 +84,7 @@ struct ckpt_diff {
 
 /* 0 also when they differ, and when some could not be compared. Open both with allow_missing.
  * ENOENT: model, and one of them has none. */
-CKPT_API int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct err *e);
+CKPT_API int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt_err *e);
 
 CKPT_END
 

@@ -74,7 +74,7 @@ static void put_model(struct buf *b, const struct ckpt *c)
 		   (unsigned long long)a.shards, (unsigned long long)a.ranks);
 	for (size_t i = 0; i < a.model_tensors && listed < a.left_out && listed < MAX_LISTED; i++) {
 		struct view_tensor t;
-		struct err why;
+		struct ckpt_err why;
 
 		if (!view_left_out(c->view, i, &why))
 			continue;
@@ -108,7 +108,7 @@ static void put_gguf(struct buf *b, const struct ckpt *c)
 	buf_str(b, "}");
 }
 
-int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
+int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	const struct ckpt_totals *t = &c->totals;
 	struct buf b = BUF_INIT(MAX_INFO);

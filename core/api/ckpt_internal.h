@@ -73,24 +73,24 @@ struct ckpt_file {
 
 /* The checkpoint in a directory: dirfd, which is taken over in any case; root is its absolute path. */
 int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt **ret,
-		  struct err *e);
+		  struct ckpt_err *e);
 /* Is there a checkpoint at this path, or a file that is one? Nothing of it is opened. */
-int ckpt_probe(const char *path, struct err *e);
+int ckpt_probe(const char *path, struct ckpt_err *e);
 /* A file without content yet, or NULL. */
-struct ckpt_file *ckpt_file_new(struct ckpt *c, struct err *e);
+struct ckpt_file *ckpt_file_new(struct ckpt *c, struct ckpt_err *e);
 /* Elements of a tensor, inside of which they lie, as view_box has them, in row-major order. */
 int ckpt_steps_open(struct ckpt *c, const struct view_tensor *t, const uint64_t *off,
 		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,
-		    struct err *e);
+		    struct ckpt_err *e);
 /* EIO where the tensor cannot be read. */
-int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct err *e);
+int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct ckpt_err *e);
 /* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
  * source files, and why it cannot be opened, or NULL. */
 uint64_t ckpt_chunks_of(const struct ckpt *c, const struct view_tensor *t);
-int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, struct err *e);
+int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, struct ckpt_err *e);
 const char *ckpt_fault_of(const struct ckpt *c, const struct view_tensor *t);
 /* Decoded size of an object, by catalog number. */
-int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e);
+int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct ckpt_err *e);
 /* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */
 const char *ckpt_tensor_fault(const struct ckpt *c, size_t i);
 const char *ckpt_object_fault(const struct ckpt *c, size_t i);

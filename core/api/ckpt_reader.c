@@ -35,12 +35,12 @@ struct reader {
 	struct ckpt *c;		     /* either of them */
 	struct at_hand hand;
 	struct arena arena;
-	struct metadata md;
+	struct ckpt_metadata md;
 };
 
 /* ---- metadata ---- */
 
-static int out_of_memory(const char *fqn, size_t len, struct err *e)
+static int out_of_memory(const char *fqn, size_t len, struct ckpt_err *e)
 {
 	char shown[120];
 
@@ -48,26 +48,26 @@ static int out_of_memory(const char *fqn, size_t len, struct err *e)
 }
 
 /* The whole tensor: what planners see of one that is not read chunk by chunk. */
-static int one_chunk(const struct view_tensor *t, struct arena *a, struct tensor_meta *ret,
-		     struct err *e)
+static int one_chunk(const struct view_tensor *t, struct arena *a, struct ckpt_tensor_meta *ret,
+		     struct ckpt_err *e)
 {
 	uint64_t *off = arena_array(a, t->n_dims, sizeof(*off));
-	struct chunk_meta *chunk = arena_array(a, 1, sizeof(*chunk));
+	struct ckpt_chunk_meta *chunk = arena_array(a, 1, sizeof(*chunk));
 
 	if (!off || !chunk)
 		return out_of_memory(t->fqn, t->fqn_len, e);
-	*chunk = (struct chunk_meta){ off, t->shape };
+	*chunk = (struct ckpt_chunk_meta){ off, t->shape };
 	ret->chunks = chunk;
 	ret->n_chunks = 1;
 	return 0;
 }
 
 static int stored_chunks(struct ckpt *c, const struct view_tensor *t, struct arena *a,
-			 struct tensor_meta *ret, struct err *e)
+			 struct ckpt_tensor_meta *ret, struct ckpt_err *e)
 {
 	const struct chunkmap *m;
 	struct otensor *o;
-	struct chunk_meta *chunks;
+	struct ckpt_chunk_meta *chunks;
 	uint64_t *numbers;
 	size_t n = t->n_dims;
 	int rc = otensor_map(c->fetch, t->sources[0], &o, &m, e);
@@ -80,7 +80,7 @@ static int stored_chunks(struct ckpt *c, const struct view_tensor *t, struct are
 		uint64_t *box = numbers + i * 2 * n;
 
 		chunkmap_box(m, i, box, box + n);
-		chunks[i] = (struct chunk_meta){ box, box + n };
+		chunks[i] = (struct ckpt_chunk_meta){ box, box + n };
 	}
 	ret->chunks = chunks;
 	ret->n_chunks = m->count;
@@ -90,12 +90,13 @@ static int stored_chunks(struct ckpt *c, const struct view_tensor *t, struct are
 
 typedef size_t path_fn(const struct ckpt *c, uint64_t i, struct ckpt_step *ret, size_t cap);
 
-static int path_of(const struct ckpt *c, uint64_t i, path_fn *get, const struct meta_entry *entry,
-		   struct arena *a, struct fqn_path *ret, struct err *e)
+static int path_of(const struct ckpt *c, uint64_t i, path_fn *get,
+		   const struct ckpt_meta_entry *entry, struct arena *a, struct ckpt_fqn_path *ret,
+		   struct ckpt_err *e)
 {
 	size_t n = get(c, i, NULL, 0);
 	autofree struct ckpt_step *from = calloc(n + 1, sizeof(*from));
-	struct path_step *to = arena_array(a, n, sizeof(*to));
+	struct ckpt_path_step *to = arena_array(a, n, sizeof(*to));
 
 	if (!from || !to)
 		return out_of_memory(entry->fqn, entry->fqn_len, e);
@@ -108,24 +109,24 @@ static int path_of(const struct ckpt *c, uint64_t i, path_fn *get, const struct 
 			to[k].key_len = (uint32_t)from[k].len;
 		}
 	}
-	*ret = (struct fqn_path){ entry->fqn, to, entry->fqn_len, (uint32_t)n };
+	*ret = (struct ckpt_fqn_path){ entry->fqn, to, entry->fqn_len, (uint32_t)n };
 	return 0;
 }
 
-int ckpt_reader_tensor(struct ckpt *c, uint64_t i, struct arena *a, struct meta_entry *ret,
-		       struct fqn_path *ret_path, struct err *e)
+int ckpt_reader_tensor(struct ckpt *c, uint64_t i, struct arena *a, struct ckpt_meta_entry *ret,
+		       struct ckpt_fqn_path *ret_path, struct ckpt_err *e)
 {
 	struct view_tensor t;
-	struct meta_entry m;
+	struct ckpt_meta_entry m;
 	int rc;
 
 	view_tensor(c->view, i, &t);
-	m = (struct meta_entry){ .fqn = t.fqn,
-				 .fqn_len = (uint32_t)t.fqn_len,
-				 .is_tensor = true,
-				 .tensor = { .props = { .dtype = (uint8_t)t.dtype },
-					     .n_dims = (uint8_t)t.n_dims,
-					     .size = t.shape } };
+	m = (struct ckpt_meta_entry){ .fqn = t.fqn,
+				      .fqn_len = (uint32_t)t.fqn_len,
+				      .is_tensor = true,
+				      .tensor = { .props = { .dtype = (uint8_t)t.dtype },
+						  .n_dims = (uint8_t)t.n_dims,
+						  .size = t.shape } };
 	rc = t.n_sources == 1 && !ckpt_fault_of(c, &t) ? stored_chunks(c, &t, a, &m.tensor, e)
 						       : one_chunk(&t, a, &m.tensor, e);
 	if (!rc)
@@ -135,28 +136,28 @@ int ckpt_reader_tensor(struct ckpt *c, uint64_t i, struct arena *a, struct meta_
 	return rc;
 }
 
-int ckpt_reader_object(struct ckpt *c, uint64_t i, struct arena *a, struct meta_entry *ret,
-		       struct fqn_path *ret_path, struct err *e)
+int ckpt_reader_object(struct ckpt *c, uint64_t i, struct arena *a, struct ckpt_meta_entry *ret,
+		       struct ckpt_fqn_path *ret_path, struct ckpt_err *e)
 {
 	const char *fqn;
 	size_t len;
-	struct meta_entry m;
+	struct ckpt_meta_entry m;
 	int rc;
 
 	(void)view_object(c->view, i, &fqn, &len);
-	m = (struct meta_entry){ .fqn = fqn, .fqn_len = (uint32_t)len };
+	m = (struct ckpt_meta_entry){ .fqn = fqn, .fqn_len = (uint32_t)len };
 	rc = path_of(c, i, ckpt_object_path, &m, a, ret_path, e);
 	if (!rc)
 		*ret = m;
 	return rc;
 }
 
-static int read_metadata(void *self, const struct metadata **ret, struct err *e)
+static int read_metadata(void *self, const struct ckpt_metadata **ret, struct ckpt_err *e)
 {
 	struct reader *r = self;
 	size_t tensors = view_tensors(r->c->view), n = tensors + view_objects(r->c->view);
-	struct meta_entry *entries = arena_array(&r->arena, n, sizeof(*entries));
-	struct fqn_path *paths = arena_array(&r->arena, n, sizeof(*paths));
+	struct ckpt_meta_entry *entries = arena_array(&r->arena, n, sizeof(*entries));
+	struct ckpt_fqn_path *paths = arena_array(&r->arena, n, sizeof(*paths));
 	size_t n_paths = 0;
 
 	if (!entries || !paths)
@@ -171,7 +172,7 @@ static int read_metadata(void *self, const struct metadata **ret, struct err *e)
 			return rc;
 		n_paths += paths[n_paths].n_steps > 0;
 	}
-	r->md = (struct metadata){
+	r->md = (struct ckpt_metadata){
 		.entries = entries, .n_entries = n, .paths = paths, .n_paths = n_paths
 	};
 	*ret = &r->md;
@@ -180,7 +181,7 @@ static int read_metadata(void *self, const struct metadata **ret, struct err *e)
 
 /* ---- which checkpoint ---- */
 
-static int validate(void *self, const char *id, struct err *e)
+static int validate(void *self, const char *id, struct ckpt_err *e)
 {
 	(void)self;
 	return ckpt_probe(id, e);
@@ -195,7 +196,7 @@ static void forget(struct reader *r)
 	r->opened = r->c = NULL;
 }
 
-static int reset(void *self, const char *id, struct err *e)
+static int reset(void *self, const char *id, struct ckpt_err *e)
 {
 	struct reader *r = self;
 	struct ckpt *c = r->given;
@@ -218,8 +219,8 @@ static int reset(void *self, const char *id, struct err *e)
 
 /* ---- plans: everybody reads what it wants ---- */
 
-static int set_up(void *self, const struct metadata *md, const struct storage_ranks *ranks,
-		  struct err *e)
+static int set_up(void *self, const struct ckpt_metadata *md,
+		  const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	(void)self;
 	(void)md;
@@ -228,8 +229,8 @@ static int set_up(void *self, const struct metadata *md, const struct storage_ra
 	return 0;
 }
 
-static int local_plan(void *self, const struct load_plan *plan, struct load_plan *ret,
-		      struct err *e)
+static int local_plan(void *self, const struct ckpt_load_plan *plan, struct ckpt_load_plan *ret,
+		      struct ckpt_err *e)
 {
 	(void)self;
 	(void)e;
@@ -237,7 +238,7 @@ static int local_plan(void *self, const struct load_plan *plan, struct load_plan
 	return 0;
 }
 
-static int global_plan(void *self, struct load_plan *parts, size_t n, struct err *e)
+static int global_plan(void *self, struct ckpt_load_plan *parts, size_t n, struct ckpt_err *e)
 {
 	(void)self;
 	(void)parts;
@@ -248,15 +249,15 @@ static int global_plan(void *self, struct load_plan *parts, size_t n, struct err
 
 /* ---- tensors ---- */
 
-static bool is_at_hand(const struct at_hand *h, const struct meta_index *x)
+static bool is_at_hand(const struct at_hand *h, const struct ckpt_meta_index *x)
 {
 	return h->whole && h->t.fqn_len == x->fqn_len && !memcmp(h->t.fqn, x->fqn, x->fqn_len);
 }
 
-static int take_in_hand(struct ckpt *c, const struct meta_index *x, struct at_hand *h,
-			struct err *e)
+static int take_in_hand(struct ckpt *c, const struct ckpt_meta_index *x, struct at_hand *h,
+			struct ckpt_err *e)
 {
-	uint64_t zeros[MAX_DIMS] = { 0 };
+	uint64_t zeros[CKPT_MAX_DIMS] = { 0 };
 	int64_t i;
 
 	if (is_at_hand(h, x))
@@ -272,8 +273,8 @@ static int take_in_hand(struct ckpt *c, const struct meta_index *x, struct at_ha
 }
 
 /* Where the item's box begins in the whole tensor. */
-static int box_of(const struct read_item *item, const struct view_tensor *t, uint64_t *ret,
-		  struct err *e)
+static int box_of(const struct ckpt_read_item *item, const struct view_tensor *t, uint64_t *ret,
+		  struct ckpt_err *e)
 {
 	if (!item->storage.has_offset)
 		return err_set(e, EINVAL, "an item of bytes, and it is a tensor");
@@ -286,7 +287,7 @@ static int box_of(const struct read_item *item, const struct view_tensor *t, uin
 	return 0;
 }
 
-static void dense_strides(struct tensor_view *v)
+static void dense_strides(struct ckpt_tensor_view *v)
 {
 	uint64_t stride = dtype_info(v->dtype)->size;
 
@@ -294,9 +295,9 @@ static void dense_strides(struct tensor_view *v)
 		v->stride[d] = stride;
 }
 
-static bool is_dense(const struct tensor_view *v)
+static bool is_dense(const struct ckpt_tensor_view *v)
 {
-	struct tensor_view dense = *v;
+	struct ckpt_tensor_view dense = *v;
 
 	dense_strides(&dense);
 	for (size_t d = 0; d < v->n_dims; d++)
@@ -305,7 +306,8 @@ static bool is_dense(const struct tensor_view *v)
 	return true;
 }
 
-static int read_exactly(struct ckpt_file *f, void *buf, uint64_t len, uint64_t off, struct err *e)
+static int read_exactly(struct ckpt_file *f, void *buf, uint64_t len, uint64_t off,
+			struct ckpt_err *e)
 {
 	int64_t n = ckpt_file_read(f, buf, len, off, e);
 
@@ -316,23 +318,23 @@ static int read_exactly(struct ckpt_file *f, void *buf, uint64_t len, uint64_t o
 
 /* Elements on their way: a run of the box in row-major order. */
 struct window {
-	const struct read_item *item;
-	struct load_planner *planner;
+	const struct ckpt_read_item *item;
+	struct ckpt_load_planner *planner;
 	uint8_t *elements; /* as the planner wants them */
 	uint8_t dtype;
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 /* A box of the run, which is one run of the window. */
 static int apply_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t pos)
 {
 	const struct window *w = arg;
-	struct read_item part = *w->item;
-	uint64_t dest[MAX_DIMS], storage[MAX_DIMS];
-	struct tensor_view v = { .data = w->elements + pos * dtype_info(w->dtype)->size,
-				 .dtype = w->dtype,
-				 .n_dims = part.n_dims,
-				 .len = len };
+	struct ckpt_read_item part = *w->item;
+	uint64_t dest[CKPT_MAX_DIMS], storage[CKPT_MAX_DIMS];
+	struct ckpt_tensor_view v = { .data = w->elements + pos * dtype_info(w->dtype)->size,
+				      .dtype = w->dtype,
+				      .n_dims = part.n_dims,
+				      .len = len };
 
 	for (size_t d = 0; d < part.n_dims; d++) {
 		dest[d] = part.dest_off[d] + off[d];
@@ -346,8 +348,9 @@ static int apply_box(void *arg, const uint64_t *off, const uint64_t *len, uint64
 }
 
 /* Window by window: the view has gaps, or another dtype. */
-static int read_windows(struct ckpt_file *f, enum dtype from, const struct read_item *item,
-			struct load_planner *planner, const struct tensor_view *v, struct err *e)
+static int read_windows(struct ckpt_file *f, enum ckpt_dtype from,
+			const struct ckpt_read_item *item, struct ckpt_load_planner *planner,
+			const struct ckpt_tensor_view *v, struct ckpt_err *e)
 {
 	size_t size = dtype_info(from)->size;
 	uint64_t total = ckpt_file_size(f) / size, step = min_u64(WINDOW / size, total), n;
@@ -370,10 +373,10 @@ static int read_windows(struct ckpt_file *f, enum dtype from, const struct read_
 	return rc;
 }
 
-static int read_box(struct ckpt_file *f, enum dtype from, const struct read_item *item,
-		    struct load_planner *planner, struct err *e)
+static int read_box(struct ckpt_file *f, enum ckpt_dtype from, const struct ckpt_read_item *item,
+		    struct ckpt_load_planner *planner, struct ckpt_err *e)
 {
-	struct tensor_view v;
+	struct ckpt_tensor_view v;
 	int rc = load_planner_acquire_tensor(planner, item, &v, e);
 
 	if (rc)
@@ -390,10 +393,10 @@ static int read_box(struct ckpt_file *f, enum dtype from, const struct read_item
 	return rc ? rc : load_planner_apply_tensor(planner, item, &v, e);
 }
 
-static int read_tensor(struct ckpt *c, const struct read_item *item, struct load_planner *planner,
-		       struct at_hand *h, struct err *e)
+static int read_tensor(struct ckpt *c, const struct ckpt_read_item *item,
+		       struct ckpt_load_planner *planner, struct at_hand *h, struct ckpt_err *e)
 {
-	uint64_t off[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS];
 	struct ckpt_file *f;
 	int rc = take_in_hand(c, &item->storage, h, e);
 
@@ -410,8 +413,8 @@ static int read_tensor(struct ckpt *c, const struct read_item *item, struct load
 
 /* ---- objects ---- */
 
-static int apply_object(struct ckpt_file *f, const struct read_item *item,
-			struct load_planner *planner, struct err *e)
+static int apply_object(struct ckpt_file *f, const struct ckpt_read_item *item,
+			struct ckpt_load_planner *planner, struct ckpt_err *e)
 {
 	uint64_t size = ckpt_file_size(f);
 	autofree uint8_t *bytes = NULL;
@@ -427,8 +430,8 @@ static int apply_object(struct ckpt_file *f, const struct read_item *item,
 	return rc ? rc : load_planner_apply_bytes(planner, item, bytes, size, e);
 }
 
-static int read_object(struct ckpt *c, const struct read_item *item, struct load_planner *planner,
-		       struct err *e)
+static int read_object(struct ckpt *c, const struct ckpt_read_item *item,
+		       struct ckpt_load_planner *planner, struct ckpt_err *e)
 {
 	int64_t i = ckpt_object_find(c, item->storage.fqn, item->storage.fqn_len);
 	struct ckpt_file *f;
@@ -444,18 +447,18 @@ static int read_object(struct ckpt *c, const struct read_item *item, struct load
 	return rc;
 }
 
-static int read_data(void *self, const struct load_plan *plan, struct load_planner *planner,
-		     struct err *e)
+static int read_data(void *self, const struct ckpt_load_plan *plan,
+		     struct ckpt_load_planner *planner, struct ckpt_err *e)
 {
 	struct reader *r = self;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < plan->n_items; i++) {
-		const struct read_item *item = &plan->items[i];
+		const struct ckpt_read_item *item = &plan->items[i];
 		char shown[120];
 
-		rc = item->type == READ_TENSOR ? read_tensor(r->c, item, planner, &r->hand, e)
-					       : read_object(r->c, item, planner, e);
+		rc = item->type == CKPT_READ_TENSOR ? read_tensor(r->c, item, planner, &r->hand, e)
+						    : read_object(r->c, item, planner, e);
 		if (rc)
 			rc = err_wrap(e, "load '%s'",
 				      text_show(item->storage.fqn, item->storage.fqn_len, shown,
@@ -474,9 +477,9 @@ static void free_reader(void *self)
 	free(r);
 }
 
-static struct reader *make(struct storage_reader *ret, struct err *e)
+static struct reader *make(struct ckpt_storage_reader *ret, struct ckpt_err *e)
 {
-	static const struct storage_reader_ops ops = {
+	static const struct ckpt_storage_reader_ops ops = {
 		validate,   reset,	 read_metadata, set_up,
 		local_plan, global_plan, read_data,	free_reader,
 	};
@@ -487,11 +490,12 @@ static struct reader *make(struct storage_reader *ret, struct err *e)
 		return NULL;
 	}
 	r->arena = (struct arena)ARENA_INIT(MAX_ARENA);
-	*ret = (struct storage_reader){ .ops = &ops, .self = r };
+	*ret = (struct ckpt_storage_reader){ .ops = &ops, .self = r };
 	return r;
 }
 
-int ckpt_reader_new(const struct ckpt_opts *opts, struct storage_reader *ret, struct err *e)
+int ckpt_reader_new(const struct ckpt_opts *opts, struct ckpt_storage_reader *ret,
+		    struct ckpt_err *e)
 {
 	struct reader *r = make(ret, e);
 
@@ -502,7 +506,7 @@ int ckpt_reader_new(const struct ckpt_opts *opts, struct storage_reader *ret, st
 	return 0;
 }
 
-int ckpt_reader_of(struct ckpt *c, struct storage_reader *ret, struct err *e)
+int ckpt_reader_of(struct ckpt *c, struct ckpt_storage_reader *ret, struct ckpt_err *e)
 {
 	struct reader *r = make(ret, e);
 

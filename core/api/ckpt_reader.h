@@ -28,24 +28,25 @@
 struct arena;
 struct ckpt;
 struct ckpt_opts;
-struct err;
-struct storage_reader;
+struct ckpt_err;
+struct ckpt_storage_reader;
 
 /* What is read is opened with opts, whose pointers are borrowed until the reader is freed; NULL:
  * none. */
-int ckpt_reader_new(const struct ckpt_opts *opts, struct storage_reader *ret, struct err *e);
+int ckpt_reader_new(const struct ckpt_opts *opts, struct ckpt_storage_reader *ret,
+		    struct ckpt_err *e);
 /* Of c, which stays open until the reader is freed: to be reset with the id NULL; or, for who makes
  * plans of items itself, read_data alone. */
-int ckpt_reader_of(struct ckpt *c, struct storage_reader *ret, struct err *e);
+int ckpt_reader_of(struct ckpt *c, struct ckpt_storage_reader *ret, struct ckpt_err *e);
 
 /*
  * What the metadata says about tensor i, about object i, and its path, without all the others:
  * numbers and steps are in the arena, names are c's. The path is *ret_path, of 0 steps where it is
  * not known.
  */
-int ckpt_reader_tensor(struct ckpt *c, uint64_t i, struct arena *a, struct meta_entry *ret,
-		       struct fqn_path *ret_path, struct err *e);
-int ckpt_reader_object(struct ckpt *c, uint64_t i, struct arena *a, struct meta_entry *ret,
-		       struct fqn_path *ret_path, struct err *e);
+int ckpt_reader_tensor(struct ckpt *c, uint64_t i, struct arena *a, struct ckpt_meta_entry *ret,
+		       struct ckpt_fqn_path *ret_path, struct ckpt_err *e);
+int ckpt_reader_object(struct ckpt *c, uint64_t i, struct arena *a, struct ckpt_meta_entry *ret,
+		       struct ckpt_fqn_path *ret_path, struct ckpt_err *e);
 
 #endif

@@ -12,13 +12,15 @@
 
 /* ---- saving ---- */
 
-int ckpt_save_planner(enum ckpt_format format, struct save_planner *ret, struct err *e)
+int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret, struct ckpt_err *e)
 {
-	return save_planner_new(
-		format == CKPT_HYPERPARALLEL ? PLANNER_HYPERPARALLEL_B : PLANNER_DCP, ret, e);
+	return save_planner_new(format == CKPT_HYPERPARALLEL ? CKPT_PLANNER_HYPERPARALLEL_B
+							     : CKPT_PLANNER_DCP,
+				ret, e);
 }
 
-int ckpt_save_writer(const struct ckpt_save_opts *o, struct storage_writer *ret, struct err *e)
+int ckpt_save_writer(const struct ckpt_save_opts *o, struct ckpt_storage_writer *ret,
+		     struct ckpt_err *e)
 {
 	const struct writer_dcp_opts dcp = { .overwrite = o->overwrite,
 					     .file_per_item = o->file_per_item,
@@ -45,11 +47,11 @@ int ckpt_save_writer(const struct ckpt_save_opts *o, struct storage_writer *ret,
 	return err_set(e, EINVAL, "format %d: there is none of that number", (int)o->format);
 }
 
-int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict,
-	      const struct ckpt_save_opts *o, struct err *e)
+int ckpt_save(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
+	      const struct ckpt_save_opts *o, struct ckpt_err *e)
 {
-	struct save_planner planner CLEANUP(save_planner_free) = { 0 };
-	struct storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_save_planner planner CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { 0 };
 	struct save_run_args args = { .comm = comm,
 				      .path = path,
 				      .dict = dict,
@@ -59,7 +61,7 @@ int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict
 
 	if (!rc && !o->writer)
 		rc = ckpt_save_writer(o, &writer, e);
-	rc = comm_agree(comm, rc, e);
+	rc = ckpt_comm_agree(comm, rc, e);
 	if (rc)
 		return rc;
 	args.options.save_to_minimum_rank = o->save_to_lowest_rank;
@@ -70,21 +72,21 @@ int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict
 
 /* ---- loading ---- */
 
-int ckpt_load(struct comm *comm, const char *path, const struct state_dict *dict,
-	      const struct ckpt_load_opts *o, struct err *e)
+int ckpt_load(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
+	      const struct ckpt_load_opts *o, struct ckpt_err *e)
 {
-	struct load_planner planner CLEANUP(load_planner_free) = { 0 };
-	struct storage_reader reader CLEANUP(storage_reader_free) = { 0 };
+	struct ckpt_load_planner planner CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_storage_reader reader CLEANUP(storage_reader_free) = { 0 };
 	struct load_run_args args = { .comm = comm,
 				      .path = path,
 				      .dict = dict,
 				      .planner = o->planner ? o->planner : &planner,
 				      .reader = o->reader ? o->reader : &reader };
-	int rc = o->planner ? 0 : load_planner_new(PLANNER_DCP, &planner, e);
+	int rc = o->planner ? 0 : load_planner_new(CKPT_PLANNER_DCP, &planner, e);
 
 	if (!rc && !o->reader)
 		rc = ckpt_reader_new(o->open, &reader, e);
-	rc = comm_agree(comm, rc, e);
+	rc = ckpt_comm_agree(comm, rc, e);
 	if (rc)
 		return rc;
 	args.options.allow_partial_load = o->allow_partial;

@@ -4,26 +4,26 @@
  * has an example of 60 lines.
  *
  * A program has a state dict on every rank: names, and what this rank has of each tensor
- * (save/checkpointable.h; save/planner.h has struct state_dict). All ranks call ckpt_save together:
+ * (save/checkpointable.h; save/planner.h has struct ckpt_state_dict). All ranks call ckpt_save together:
  *
- *	struct shard shard = { .off = off, .len = len, .data = elements };
- *	struct local_tensor t = { .kind = LOCAL_BOX, .n_dims = 2, .shape = shape,
- *				  .props = { .dtype = DTYPE_BF16 }, .shards = &shard, .n_shards = 1 };
- *	struct state_entry entry = { .fqn = "lm_head.weight", .fqn_len = 14, .tensor = &t };
- *	struct state_dict dict = { &entry, 1 };
+ *	struct ckpt_shard shard = { .off = off, .len = len, .data = elements };
+ *	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_BOX, .n_dims = 2, .shape = shape,
+ *				  .props = { .dtype = CKPT_DTYPE_BF16 }, .shards = &shard, .n_shards = 1 };
+ *	struct ckpt_state_entry entry = { .fqn = "lm_head.weight", .fqn_len = 14, .tensor = &t };
+ *	struct ckpt_state_dict dict = { &entry, 1 };
  *	struct ckpt_save_opts opts = { .format = CKPT_DCP };
  *
  *	rc = ckpt_save(comm, "run/step-100", &dict, &opts, &e);
  *
  * and ckpt_load with any other shards of the same names fills those from whatever checkpoint this
  * program reads, of whatever ranks and format. A program of one process passes a comm of its own
- * (comm_self); comm/comm.h has ranks as threads and as MPI processes.
+ * (ckpt_comm_self); comm/comm.h has ranks as threads and as MPI processes.
  *
  * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
  * sentence, that of the first rank that failed. A save that fails or is killed leaves at its place
  * what was there before.
  *
- * Threads: one call at a time for each struct comm; the state dict must stay until it returns.
+ * Threads: one call at a time for each struct ckpt_comm; the state dict must stay until it returns.
  */
 #ifndef API_CKPT_SAVE_H
 #define API_CKPT_SAVE_H
@@ -55,8 +55,8 @@ struct ckpt_save_opts {
 	bool no_paths; /* planner_data is left out; else an entry without a path is at the top */
 	bool save_to_lowest_rank; /* of ranks with the same, the lowest, not the least loaded */
 	/* In place of those that the format has, the caller's own; may be NULL. */
-	struct save_planner *planner;
-	struct storage_writer *writer;
+	struct ckpt_save_planner *planner;
+	struct ckpt_storage_writer *writer;
 	/* With a planner that is kept from save to save (and, for safetensors, a writer): plans
 	 * that have not changed are not sent again. */
 	bool cache_plans;
@@ -65,25 +65,27 @@ struct ckpt_save_opts {
 	void *progress_arg;
 };
 
-CKPT_API int ckpt_save(struct comm *comm, const char *path, const struct state_dict *dict,
-		       const struct ckpt_save_opts *opts, struct err *e);
+CKPT_API int ckpt_save(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
+		       const struct ckpt_save_opts *opts, struct ckpt_err *e);
 
 /* The format's own planner and writer, for who wants to keep them, or to put something around them.
  */
-CKPT_API int ckpt_save_planner(enum ckpt_format format, struct save_planner *ret, struct err *e);
-CKPT_API int ckpt_save_writer(const struct ckpt_save_opts *opts, struct storage_writer *ret,
-			      struct err *e);
+CKPT_API int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret,
+			       struct ckpt_err *e);
+CKPT_API int ckpt_save_writer(const struct ckpt_save_opts *opts, struct ckpt_storage_writer *ret,
+			      struct ckpt_err *e);
 
 struct ckpt_load_opts {
-	const struct ckpt_opts *open;  /* NULL: none */
-	bool allow_partial;	       /* entries that the checkpoint lacks are left as they are */
-	take_bytes_fn *take_bytes;     /* NULL: the dict has no bytes */
-	void *arg;		       /* of take_bytes */
-	struct load_planner *planner;  /* in place of PLANNER_DCP; may be NULL */
-	struct storage_reader *reader; /* in place of what opens every checkpoint; may be NULL */
+	const struct ckpt_opts *open;	/* NULL: none */
+	bool allow_partial;		/* entries that the checkpoint lacks are left as they are */
+	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes */
+	void *arg;			/* of take_bytes */
+	struct ckpt_load_planner *planner; /* in place of CKPT_PLANNER_DCP; may be NULL */
+	struct ckpt_storage_reader
+		*reader; /* in place of what opens every checkpoint; may be NULL */
 };
 
-CKPT_API int ckpt_load(struct comm *comm, const char *path, const struct state_dict *dict,
-		       const struct ckpt_load_opts *opts, struct err *e);
+CKPT_API int ckpt_load(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
+		       const struct ckpt_load_opts *opts, struct ckpt_err *e);
 
 #endif

@@ -17,8 +17,8 @@
 /* What a struct ckpt_slice says of a tensor, all of it. */
 struct wanted {
 	size_t n, size; /* dimensions; bytes of an element */
-	uint64_t start[MAX_DIMS], step[MAX_DIMS], count[MAX_DIMS];
-	int64_t stride[MAX_DIMS];
+	uint64_t start[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS], count[CKPT_MAX_DIMS];
+	int64_t stride[CKPT_MAX_DIMS];
 	bool dense; /* in row-major order without gaps */
 };
 
@@ -35,7 +35,7 @@ static void resolve_strides(const struct ckpt_slice *s, struct wanted *w)
 }
 
 static int resolve(const struct view_tensor *t, const struct ckpt_slice *s, struct wanted *w,
-		   struct err *e)
+		   struct ckpt_err *e)
 {
 	w->n = t->n_dims;
 	w->size = dtype_info(t->dtype)->size;
@@ -119,7 +119,8 @@ static int scatter_box(void *arg, const uint64_t *off, const uint64_t *len, uint
 
 /* ---- reading ---- */
 
-static int read_exactly(struct ckpt_file *f, void *to, uint64_t len, uint64_t off, struct err *e)
+static int read_exactly(struct ckpt_file *f, void *to, uint64_t len, uint64_t off,
+			struct ckpt_err *e)
 {
 	int64_t n = ckpt_file_read(f, to, len, off, e);
 
@@ -128,7 +129,8 @@ static int read_exactly(struct ckpt_file *f, void *to, uint64_t len, uint64_t of
 	return (uint64_t)n == len ? 0 : err_set(e, EIO, "it became shorter");
 }
 
-static int read_windows(struct ckpt_file *f, const struct wanted *w, uint8_t *to, struct err *e)
+static int read_windows(struct ckpt_file *f, const struct wanted *w, uint8_t *to,
+			struct ckpt_err *e)
 {
 	uint64_t total = ckpt_file_size(f) / w->size, step = min_u64(WINDOW / w->size, total), n;
 	autofree uint8_t *window = malloc(step * w->size + 1);
@@ -147,7 +149,7 @@ static int read_windows(struct ckpt_file *f, const struct wanted *w, uint8_t *to
 }
 
 static int read_slice(struct ckpt *c, const struct view_tensor *t, const struct ckpt_slice *s,
-		      void *to, struct err *e)
+		      void *to, struct ckpt_err *e)
 {
 	struct ckpt_file *f;
 	struct wanted w;
@@ -162,7 +164,8 @@ static int read_slice(struct ckpt *c, const struct view_tensor *t, const struct 
 	return rc;
 }
 
-int ckpt_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to, struct err *e)
+int ckpt_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
+		    struct ckpt_err *e)
 {
 	struct view_tensor t;
 
@@ -171,7 +174,7 @@ int ckpt_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void
 }
 
 int ckpt_model_slice_read(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
-			  struct err *e)
+			  struct ckpt_err *e)
 {
 	struct view_tensor t;
 

@@ -50,7 +50,7 @@ struct teller {
 	struct ckpt *c;
 	int (*each)(void *arg, const struct ckpt_source *s);
 	void *arg;
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 /* path: of dir. */
@@ -126,7 +126,7 @@ static int tell_all(struct teller *t)
 }
 
 int ckpt_sources(struct ckpt *c, ckpt_node node,
-		 int (*each)(void *arg, const struct ckpt_source *s), void *arg, struct err *e)
+		 int (*each)(void *arg, const struct ckpt_source *s), void *arg, struct ckpt_err *e)
 {
 	struct teller t = { c, each, arg, e };
 
@@ -138,7 +138,7 @@ int ckpt_sources(struct ckpt *c, ckpt_node node,
 }
 
 int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s), void *arg,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	struct teller t = { c, each, arg, e };
 	int rc = 0;

@@ -111,7 +111,7 @@ static int by_u32(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e)
+int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err *e)
 {
 	struct view_tensor t;
 
@@ -120,7 +120,8 @@ int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct err *e)
 }
 
 /* Add the files of a stored tensor to the n that *files lists. */
-static int add_files(struct ckpt *c, uint32_t number, uint32_t **files, size_t *n, struct err *e)
+static int add_files(struct ckpt *c, uint32_t number, uint32_t **files, size_t *n,
+		     struct ckpt_err *e)
 {
 	const struct chunkmap *m;
 	struct otensor *t;
@@ -139,7 +140,7 @@ static int add_files(struct ckpt *c, uint32_t number, uint32_t **files, size_t *
 	return grown ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, struct err *e)
+int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, struct ckpt_err *e)
 {
 	autofree uint32_t *files = NULL;
 	size_t n = 0;
@@ -161,7 +162,7 @@ int ckpt_files_of(struct ckpt *c, const struct view_tensor *t, uint64_t *ret, st
 
 int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 		       int (*each)(void *arg, const struct ckpt_chunk *chunk), void *arg,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	uint64_t off[64] = { 0 }, len[64] = { 0 };
 	size_t n;

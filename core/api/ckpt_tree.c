@@ -36,12 +36,12 @@ int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
 	return 0;
 }
 
-static int no_such_file(struct err *e, const char *path)
+static int no_such_file(struct ckpt_err *e, const char *path)
 {
 	return err_set(e, ENOENT, "'%s': there is no such file in the tree", path);
 }
 
-int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
+int ckpt_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct ckpt_err *e)
 {
 	char rest[CKPT_NAME_MAX + 1] = "";
 	ckpt_node at = CKPT_ROOT;
@@ -102,7 +102,7 @@ ckpt_node ckpt_parent(struct ckpt *c, ckpt_node node)
 	return c->run ? run_tree_parent(c, node) : view_parent(c->view, node);
 }
 
-int ckpt_enter(struct ckpt *c, ckpt_node dir, struct err *e)
+int ckpt_enter(struct ckpt *c, ckpt_node dir, struct ckpt_err *e)
 {
 	return c->run ? run_tree_enter(c, dir, e) : 0;
 }
@@ -132,7 +132,7 @@ int ckpt_next(struct ckpt *c, ckpt_node dir, uint64_t *pos, char name[static CKP
 
 /* ---- attributes ---- */
 
-int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
+int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct ckpt_err *e)
 {
 	uint64_t size = c->object_size[i], known = CKPT_SIZE_UNKNOWN;
 	size_t n;
@@ -152,7 +152,7 @@ int ckpt_object_size(struct ckpt *c, size_t i, uint64_t *ret, struct err *e)
 	return 0;
 }
 
-int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
+int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	enum view_kind kind;
 
@@ -168,10 +168,10 @@ int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 	return 0;
 }
 
-int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
+int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	char target[CKPT_NAME_MAX + 1];
-	struct err why;
+	struct ckpt_err why;
 	int64_t asset;
 	int rc;
 
@@ -202,7 +202,7 @@ int ckpt_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err 
 }
 
 int64_t ckpt_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	if (c->run)
 		return run_tree_readlink(c, node, out, e);
@@ -229,7 +229,8 @@ static int xattr_number(const char *name)
 }
 
 /* Of a file in tensors/, npy/ or logical/, also a rank's. */
-static int put_tensor_xattr(struct ckpt *c, uint64_t id, int which, struct buf *b, struct err *e)
+static int put_tensor_xattr(struct ckpt *c, uint64_t id, int which, struct buf *b,
+			    struct ckpt_err *e)
 {
 	struct view_tensor t;
 	autofree struct vtensor *v = NULL;
@@ -261,7 +262,7 @@ static int put_tensor_xattr(struct ckpt *c, uint64_t id, int which, struct buf *
 }
 
 int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
-		   struct err *e)
+		   struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	autofree void *release = NULL;
@@ -315,7 +316,8 @@ int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 
 /* ---- files ---- */
 
-static int refuse(const char *kind, const char *fqn, size_t len, const char *fault, struct err *e)
+static int refuse(const char *kind, const char *fqn, size_t len, const char *fault,
+		  struct ckpt_err *e)
 {
 	char shown[120];
 
@@ -324,12 +326,12 @@ static int refuse(const char *kind, const char *fqn, size_t len, const char *fau
 		     : 0;
 }
 
-int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct err *e)
+int ckpt_readable(const struct ckpt *c, const struct view_tensor *t, struct ckpt_err *e)
 {
 	return refuse("tensor", t->fqn, t->fqn_len, ckpt_fault_of(c, t), e);
 }
 
-static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
+static int check_openable(struct ckpt *c, ckpt_node node, struct ckpt_err *e)
 {
 	const char *fault, *fqn;
 	struct view_tensor t;
@@ -347,7 +349,7 @@ static int check_openable(struct ckpt *c, ckpt_node node, struct err *e)
 	return ckpt_readable(c, &t, e);
 }
 
-static int open_tensor(struct ckpt *c, uint64_t id, struct vreader **ret, struct err *e)
+static int open_tensor(struct ckpt *c, uint64_t id, struct vreader **ret, struct ckpt_err *e)
 {
 	struct vtensor *v;
 	int rc = view_vtensor(c->view, id, &v, e);
@@ -360,7 +362,7 @@ struct tensor_segments {
 	uint32_t *v; /* numbers of the segments */
 };
 
-static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct err *e)
+static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct ckpt_err *e)
 {
 	const struct tensor_segments *s = arg;
 
@@ -368,7 +370,7 @@ static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct err *e)
 }
 
 /* An asset is there as long as it was: its last byte can be read. */
-static int check_asset(struct ckpt_file *f, const struct segment *s, struct err *e)
+static int check_asset(struct ckpt_file *f, const struct segment *s, struct ckpt_err *e)
 {
 	uint8_t last;
 
@@ -376,7 +378,7 @@ static int check_asset(struct ckpt_file *f, const struct segment *s, struct err 
 }
 
 /* Everything that reads will need is looked at now. */
-static int open_segments(struct ckpt_file *f, struct err *e)
+static int open_segments(struct ckpt_file *f, struct ckpt_err *e)
 {
 	autofree uint32_t *v = malloc((f->v.n + 1) * sizeof(*v));
 	struct tensor_segments s = { f, v };
@@ -398,7 +400,7 @@ static int open_segments(struct ckpt_file *f, struct err *e)
 	return n ? fetch_look(f->c->fetch, n, make_tensor, &s, e) : 0;
 }
 
-struct ckpt_file *ckpt_file_new(struct ckpt *c, struct err *e)
+struct ckpt_file *ckpt_file_new(struct ckpt *c, struct ckpt_err *e)
 {
 	struct ckpt_file *f = calloc(1, sizeof(*f));
 
@@ -411,7 +413,7 @@ struct ckpt_file *ckpt_file_new(struct ckpt *c, struct err *e)
 	return f;
 }
 
-int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e)
+int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	enum view_kind kind;
 	struct ckpt_file *f;
@@ -443,7 +445,7 @@ int ckpt_file_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struc
 	return 0;
 }
 
-int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct err *e)
+int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct ckpt_file *f;
 	struct view_tensor t;
@@ -468,7 +470,8 @@ int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret, struct e
 	return 0;
 }
 
-int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret, struct err *e)
+int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
+			struct ckpt_err *e)
 {
 	ckpt_node node;
 	int rc = ckpt_walk(c, path, &node, e);
@@ -513,7 +516,7 @@ bool ckpt_file_is_stale(const struct ckpt_file *f)
 }
 
 static int read_tensor(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,
-		       struct parts *parts, struct err *e)
+		       struct parts *parts, struct ckpt_err *e)
 {
 	struct vreader *r = f->reader;
 	int rc = r ? 0 : open_tensor(f->c, id, &r, e);
@@ -526,7 +529,7 @@ static int read_tensor(struct ckpt_file *f, uint64_t id, void *buf, size_t len, 
 }
 
 static int read_object(struct ckpt *c, size_t number, void *buf, size_t len, uint64_t at,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	size_t n;
 	int64_t got =
@@ -539,7 +542,7 @@ static int read_object(struct ckpt *c, size_t number, void *buf, size_t len, uin
 
 /* Bytes [at, at+len) of one segment. */
 static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf, size_t len,
-			uint64_t at, struct parts *parts, struct err *e)
+			uint64_t at, struct parts *parts, struct ckpt_err *e)
 {
 	switch (s->kind) {
 	case SEG_BYTES:
@@ -562,7 +565,7 @@ static int read_segment(struct ckpt_file *f, const struct segment *s, void *buf,
 }
 
 static int64_t read_parts(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
-			  struct parts *parts, struct err *e)
+			  struct parts *parts, struct ckpt_err *e)
 {
 	size_t done = 0;
 
@@ -580,7 +583,7 @@ static int64_t read_parts(struct ckpt_file *f, void *buf, size_t len, uint64_t o
 	return (int64_t)done;
 }
 
-int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off, struct err *e)
+int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	int64_t n = read_parts(f, buf, len, off, NULL, e);
 
@@ -605,7 +608,7 @@ void ckpt_parts_free(struct ckpt_parts *p)
 
 int64_t ckpt_file_gather(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 			 struct ckpt_parts *parts, const struct iovec **ret_iov, int *ret_n,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
 	int64_t n;
 	int rc = 0;

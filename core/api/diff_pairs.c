@@ -80,7 +80,7 @@ static void side_step(struct diff_side *s, const struct entry *peeked)
 }
 
 int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
-	      struct err *e)
+	      struct ckpt_err *e)
 {
 	if (s->model)
 		return ckpt_model_open(s->ckpt, at, ret, e);
@@ -128,7 +128,7 @@ static void pair_of_both(struct diff_pair *p, const struct entry *a, const struc
 		p->item.result = CKPT_DIFF_KIND;
 	} else if (a->is_object) {
 		p->is_object = p->read = p->same_type = true;
-		p->types[0] = p->types[1] = DTYPE_U8;
+		p->types[0] = p->types[1] = CKPT_DTYPE_U8;
 		p->step = DIFF_BLOCK;
 	} else {
 		pair_of_tensors(p, values);

@@ -33,17 +33,17 @@ struct diff_pair {
 	bool read;		    /* the rest needs reading, and tells: */
 	bool is_object;
 	bool same_type;
-	bool values;	     /* elements are counted and compared by value */
-	enum dtype types[2]; /* of an object: bytes */
-	uint64_t elements;   /* of a tensor; an object's size shows when it is opened */
-	uint64_t step;	     /* elements that fit a block, on both sides */
-	uint64_t cost;	     /* bytes to read */
+	bool values;		  /* elements are counted and compared by value */
+	enum ckpt_dtype types[2]; /* of an object: bytes */
+	uint64_t elements;	  /* of a tensor; an object's size shows when it is opened */
+	uint64_t step;		  /* elements that fit a block, on both sides */
+	uint64_t cost;		  /* bytes to read */
 };
 
 struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d);
 /* What .at says; of a pair's object if is_object. */
 int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
-	      struct err *e);
+	      struct ckpt_err *e);
 /* The next name of either side, of those that d->globs match; false after the last. */
 bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, struct diff_pair *ret);
 

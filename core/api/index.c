@@ -19,7 +19,7 @@ static const char beside_name[] = ".ckptfs-index.sqlite";
 
 /* ---- is it still true? ---- */
 
-static int hash_file(int dirfd, const char *name, char out[static 33], struct err *e)
+static int hash_file(int dirfd, const char *name, char out[static 33], struct ckpt_err *e)
 {
 	enum { CHUNK = 1 << 20 };
 	autofree uint8_t *buf = malloc(CHUNK);
@@ -53,7 +53,7 @@ static int hash_file(int dirfd, const char *name, char out[static 33], struct er
 static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m)
 {
 	struct stat st;
-	struct err ignored;
+	struct ckpt_err ignored;
 	char hash[33];
 
 	if (fstatat(rq->dirfd, m->name, &st, 0) || (uint64_t)st.st_size != m->size)
@@ -98,7 +98,7 @@ static bool is_there(const char *path)
 static struct catalog *try_open(const struct index_request *rq, const char *path)
 {
 	struct catalog *c = NULL;
-	struct err why;
+	struct ckpt_err why;
 
 	if (!is_there(path))
 		return NULL;
@@ -115,7 +115,7 @@ static struct catalog *try_open(const struct index_request *rq, const char *path
 /* ---- building ---- */
 
 static int build(const struct index_request *rq, const char *path, struct catalog **ret,
-		 struct err *e)
+		 struct ckpt_err *e)
 {
 	struct catalog_writer *w = NULL;
 	int rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
@@ -159,7 +159,7 @@ static void unlock(const char *path, int fd)
 }
 
 static int build_locked(const struct index_request *rq, const char *path, struct catalog **ret,
-			bool *ret_built, struct err *e)
+			bool *ret_built, struct ckpt_err *e)
 {
 	autofree char *lock_path = NULL;
 	int fd, rc = 0;
@@ -229,7 +229,7 @@ static char *cache_path(const char *root)
 	return n < 0 ? NULL : path;
 }
 
-static int finish(char *path, char **ret_path, struct err *e)
+static int finish(char *path, char **ret_path, struct ckpt_err *e)
 {
 	*ret_path = path ? path : strdup(":memory:");
 	return *ret_path ? 0 : err_set(e, ENOMEM, "out of memory");
@@ -249,7 +249,7 @@ static bool is_ours(const struct index_request *rq)
 
 /* Open or build at path; 1: nothing can be written there, or may_write is false. */
 static int at_default(const struct index_request *rq, const char *path, bool may_write,
-		      struct catalog **ret, bool *ret_built, struct err *e)
+		      struct catalog **ret, bool *ret_built, struct ckpt_err *e)
 {
 	int rc;
 
@@ -273,7 +273,7 @@ static int at_default(const struct index_request *rq, const char *path, bool may
 }
 
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
-	       bool *ret_built, struct err *e)
+	       bool *ret_built, struct ckpt_err *e)
 {
 	autofree char *path = NULL;
 	int rc = 1;

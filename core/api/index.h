@@ -16,7 +16,7 @@
 #include <stdbool.h>
 
 struct catalog;
-struct err;
+struct ckpt_err;
 
 struct index_request {
 	int dirfd;	  /* the checkpoint */
@@ -31,7 +31,7 @@ struct index_request {
 
 /* *ret_path is the caller's to free: the index's path, or ":memory:". */
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
-	       bool *ret_built, struct err *e);
+	       bool *ret_built, struct ckpt_err *e);
 
 /* Where it is kept by default, made if need be; the caller's to free. NULL: there is no such place. */
 char *index_cache_dir(void);

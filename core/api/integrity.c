@@ -22,7 +22,7 @@ static void path_of(const struct integrity *in, const char *name, char out[stati
 	(void)snprintf(out, PATH_MAX, "%s%s", in->dir, name); /* cut, it is no file's name */
 }
 
-static int take_files(const json_t *j, struct integrity *ret, struct err *e)
+static int take_files(const json_t *j, struct integrity *ret, struct ckpt_err *e)
 {
 	const char *algorithm = json_string_value(json_object_get(j, "algorithm"));
 	json_t *files = json_object_get(j, "files");
@@ -38,7 +38,7 @@ static int take_files(const json_t *j, struct integrity *ret, struct err *e)
 	return 0;
 }
 
-int integrity_open(int dirfd, const char *dir, struct integrity *ret, struct err *e)
+int integrity_open(int dirfd, const char *dir, struct integrity *ret, struct ckpt_err *e)
 {
 	char path[PATH_MAX];
 	struct stat st;
@@ -70,7 +70,7 @@ void integrity_close(struct integrity *in)
 }
 
 int integrity_verify(const struct integrity *in, const char *name, const json_t *hash,
-		     const struct integrity_work *work, struct err *e)
+		     const struct integrity_work *work, struct ckpt_err *e)
 {
 	const char *want = json_string_value(hash);
 	char path[PATH_MAX], hex[BASE16_ENCODE_LENGTH(SHA256_DIGEST_SIZE) + 1] = "";

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 struct integrity {
 	int dirfd;
@@ -29,7 +29,7 @@ struct integrity {
 };
 
 /* 0 also when there is none; ERR_CORRUPT and ERR_UNSUPPORTED when nothing can be verified by it. */
-int integrity_open(int dirfd, const char *dir, struct integrity *ret, struct err *e);
+int integrity_open(int dirfd, const char *dir, struct integrity *ret, struct ckpt_err *e);
 void integrity_close(struct integrity *in);
 
 struct integrity_work {
@@ -40,6 +40,6 @@ struct integrity_work {
 };
 /* Read a file and compare. ERR_CORRUPT: it has other bytes; or why it cannot be read. */
 int integrity_verify(const struct integrity *in, const char *name, const json_t *hash,
-		     const struct integrity_work *work, struct err *e);
+		     const struct integrity_work *work, struct ckpt_err *e);
 
 #endif

@@ -21,7 +21,7 @@
 
 /* ---- config.json ---- */
 
-static int read_config(const struct ckpt *c, struct model_recipe *r, struct err *e)
+static int read_config(const struct ckpt *c, struct model_recipe *r, struct ckpt_err *e)
 {
 	autofree char *text = NULL;
 	json_error_t why;
@@ -53,7 +53,7 @@ static int read_config(const struct ckpt *c, struct model_recipe *r, struct err 
 	return 0;
 }
 
-static int config_number(const json_t *config, const char *key, uint64_t *ret, struct err *e)
+static int config_number(const json_t *config, const char *key, uint64_t *ret, struct ckpt_err *e)
 {
 	const json_t *v = json_object_get(config, key);
 
@@ -75,14 +75,14 @@ struct object {
 	const struct catalog_object *object;
 };
 
-static int64_t read_object(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_object(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct object *o = arg;
 
 	return object_read(o->fetch, o->object, buf, len, off, e);
 }
 
-static int args_of_object(struct ckpt *c, size_t number, struct model_recipe *r, struct err *e)
+static int args_of_object(struct ckpt *c, size_t number, struct model_recipe *r, struct ckpt_err *e)
 {
 	const char *fault = ckpt_object_fault(c, number);
 	size_t n;
@@ -108,7 +108,7 @@ static int64_t find_object(const struct ckpt *c, const char *name)
 	return -1;
 }
 
-static int read_args(struct ckpt *c, struct model_recipe *r, struct err *e)
+static int read_args(struct ckpt *c, struct model_recipe *r, struct ckpt_err *e)
 {
 	const char *name = MEGATRON_COMMON_FILE; /* Megatron looks for it first */
 	int64_t i = find_object(c, name);
@@ -125,7 +125,8 @@ static int read_args(struct ckpt *c, struct model_recipe *r, struct err *e)
 
 /* ---- the recipe ---- */
 
-static int number(void *arg, enum recipe_from from, const char *key, uint64_t *ret, struct err *e)
+static int number(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
+		  struct ckpt_err *e)
 {
 	const struct model_recipe *r = arg;
 
@@ -136,7 +137,8 @@ static int number(void *arg, enum recipe_from from, const char *key, uint64_t *r
 }
 
 /* "megatron": what config.json calls the model; the args know whether it has experts, not whose. */
-static int choose(const struct model_recipe *r, const struct recipe_builtin **ret, struct err *e)
+static int choose(const struct model_recipe *r, const struct recipe_builtin **ret,
+		  struct ckpt_err *e)
 {
 	const char *type = json_string_value(json_object_get(r->config, "model_type"));
 	uint64_t experts = 0;
@@ -157,7 +159,7 @@ static int choose(const struct model_recipe *r, const struct recipe_builtin **re
 			      "recipes' lists them");
 }
 
-static int parse_file(const char *path, struct model_recipe *r, struct err *e)
+static int parse_file(const char *path, struct model_recipe *r, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(RECIPE_MAX_FILE);
 	int rc = io_read_file(path, &b, e);
@@ -173,7 +175,7 @@ bool model_recipe_is_file(const char *name)
 	return !recipe_builtin_named(name) && strcmp(name, "megatron") != 0;
 }
 
-static int open_recipe(struct ckpt *c, const char *name, struct model_recipe *r, struct err *e)
+static int open_recipe(struct ckpt *c, const char *name, struct model_recipe *r, struct ckpt_err *e)
 {
 	const struct recipe_builtin *b = recipe_builtin_named(name);
 	int rc = read_config(c, r, e);
@@ -188,7 +190,8 @@ static int open_recipe(struct ckpt *c, const char *name, struct model_recipe *r,
 		 : parse_file(name, r, e);
 }
 
-int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret, struct err *e)
+int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret,
+		      struct ckpt_err *e)
 {
 	int rc;
 

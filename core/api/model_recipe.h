@@ -15,7 +15,7 @@
 #include <stdbool.h>
 
 struct ckpt;
-struct err;
+struct ckpt_err;
 struct megatron_args;
 
 struct model_recipe {
@@ -30,7 +30,8 @@ struct model_recipe {
  * model; or a file. The checkpoint's assets and fetch are there, and outlive *ret, which stays where
  * it is and is to be released in any case.
  */
-int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret, struct err *e);
+int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret,
+		      struct ckpt_err *e);
 void model_recipe_release(struct model_recipe *r);
 /* Is the name that of a file? */
 bool model_recipe_is_file(const char *name);

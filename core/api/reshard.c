@@ -57,15 +57,16 @@ static bool add_path(struct resharding *s, struct reshard_entry *t)
 		t->is_tensor ? ckpt_tensor_path : ckpt_object_path;
 	size_t n = ask(s->c, t->number, NULL, 0);
 	autofree struct ckpt_step *steps = calloc(n + 1, sizeof(*steps));
-	struct path_step *path = arena_array(&s->a, n, sizeof(*path));
+	struct ckpt_path_step *path = arena_array(&s->a, n, sizeof(*path));
 
 	if (!steps || !path)
 		return false;
 	(void)ask(s->c, t->number, steps, n);
 	for (size_t i = 0; i < n; i++)
-		path[i] = (struct path_step){ .key = steps[i].is_position ? NULL : steps[i].text,
-					      .key_len = (uint32_t)steps[i].len,
-					      .position = steps[i].position };
+		path[i] =
+			(struct ckpt_path_step){ .key = steps[i].is_position ? NULL : steps[i].text,
+						 .key_len = (uint32_t)steps[i].len,
+						 .position = steps[i].position };
 	t->path = n ? path : NULL;
 	t->n_steps = (uint32_t)n;
 	s->has_paths |= n != 0;
@@ -121,7 +122,7 @@ static void add_object(struct resharding *s, size_t i)
 	s->r->objects++;
 }
 
-static int list_entries(struct resharding *s, struct err *e)
+static int list_entries(struct resharding *s, struct ckpt_err *e)
 {
 	size_t tensors = s->r->model ? view_model(s->c->view) : view_tensors(s->c->view);
 	size_t objects = s->r->model ? 0 : view_objects(s->c->view);
@@ -149,7 +150,7 @@ static int list_entries(struct resharding *s, struct err *e)
 
 /* ---- for whom ---- */
 
-static int bind_layout(struct resharding *s, struct err *e)
+static int bind_layout(struct resharding *s, struct ckpt_err *e)
 {
 	struct layout_tensor *list = calloc(s->n_tensors + 1, sizeof(*list));
 	char text[384];
@@ -172,7 +173,7 @@ static int bind_layout(struct resharding *s, struct err *e)
 }
 
 /* Every rank of a layout is written, and they are numbered without gaps. */
-static int check_ranks(const struct resharding *s, struct err *e)
+static int check_ranks(const struct resharding *s, struct ckpt_err *e)
 {
 	size_t n = layout_ranks(s->layout);
 
@@ -186,7 +187,7 @@ static int check_ranks(const struct resharding *s, struct err *e)
 	return 0;
 }
 
-static int count_ranks(struct resharding *s, struct err *e)
+static int count_ranks(struct resharding *s, struct ckpt_err *e)
 {
 	struct reshard *r = s->r;
 	int rc = 0;
@@ -213,10 +214,10 @@ static int count_ranks(struct resharding *s, struct err *e)
 }
 
 /* Nobody may be left without a part of a tensor because no rank of the layout has it. */
-static int check_cover(const struct resharding *s, size_t i, uint64_t *boxes, struct err *e)
+static int check_cover(const struct resharding *s, size_t i, uint64_t *boxes, struct ckpt_err *e)
 {
 	const struct reshard_entry *t = &s->entries[i];
-	uint64_t off[MAX_DIMS], len[MAX_DIMS], volume;
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], volume;
 	size_t pair[2], n = 0;
 
 	for (size_t rank = 0; rank < s->ranks; rank++) {
@@ -235,14 +236,14 @@ static int check_cover(const struct resharding *s, size_t i, uint64_t *boxes, st
 		       SIZE_TEXT(off, t->n_dims));
 }
 
-static int check_layout(const struct resharding *s, struct err *e)
+static int check_layout(const struct resharding *s, struct ckpt_err *e)
 {
 	autofree uint64_t *boxes = NULL;
 	int rc = 0;
 
 	if (!s->layout)
 		return 0;
-	boxes = calloc(s->ranks, 2 * MAX_DIMS * sizeof(*boxes));
+	boxes = calloc(s->ranks, 2 * CKPT_MAX_DIMS * sizeof(*boxes));
 	if (!boxes)
 		return err_set(e, ENOMEM, "%zu ranks: out of memory", s->ranks);
 	for (size_t i = 0; !rc && i < s->n_tensors; i++)
@@ -267,12 +268,12 @@ static void wrote(void *arg, uint64_t bytes)
 }
 
 /* Planner and writer of one rank, each with ours around it. */
-static int make_parts(struct writing *w, struct save_planner *planner,
-		      struct storage_writer *writer, struct err *e)
+static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
+		      struct ckpt_storage_writer *writer, struct ckpt_err *e)
 {
 	struct ckpt_save_opts opts = w->s->r->save;
-	struct save_planner plain_planner = { 0 };
-	struct storage_writer plain_writer = { 0 };
+	struct ckpt_save_planner plain_planner = { 0 };
+	struct ckpt_storage_writer plain_writer = { 0 };
 	int rc;
 
 	opts.format = w->s->r->format;
@@ -286,19 +287,19 @@ static int make_parts(struct writing *w, struct save_planner *planner,
 	return rc ? rc : reshard_gate(&w->turns, &plain_writer, writer, e);
 }
 
-static int write_rank(void *arg, struct comm *comm, struct err *e)
+static int write_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)
 {
 	struct writing *w = arg;
 	struct arena a CLEANUP(arena_release) = ARENA_INIT(SIZE_MAX);
-	struct save_planner planner CLEANUP(save_planner_free) = { 0 };
-	struct storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_save_planner planner CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { 0 };
 	struct ckpt_save_opts opts = w->s->r->save;
-	struct state_dict dict;
+	struct ckpt_state_dict dict;
 	int rc = make_parts(w, &planner, &writer, e);
 
 	if (!rc)
 		rc = reshard_dict(w->s, comm->rank, &a, &dict, e);
-	rc = comm_agree(comm, rc, e);
+	rc = ckpt_comm_agree(comm, rc, e);
 	if (rc)
 		return rc;
 	opts.format = w->s->r->format;
@@ -309,9 +310,9 @@ static int write_rank(void *arg, struct comm *comm, struct err *e)
 }
 
 /* Before anything else is done: could it be written at all? */
-static int check_dest(const struct resharding *s, struct err *e)
+static int check_dest(const struct resharding *s, struct ckpt_err *e)
 {
-	struct storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { 0 };
 	struct ckpt_save_opts opts = s->r->save;
 	int rc;
 
@@ -320,7 +321,7 @@ static int check_dest(const struct resharding *s, struct err *e)
 	return rc ? rc : storage_writer_validate_checkpoint_id(&writer, s->dest, e);
 }
 
-static int write_all(struct resharding *s, struct err *e)
+static int write_all(struct resharding *s, struct ckpt_err *e)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	struct writing w = { .s = s };
@@ -328,14 +329,14 @@ static int write_all(struct resharding *s, struct err *e)
 
 	(void)sem_init(&w.turns, 0, s->r->jobs ? s->r->jobs : cpus > 0 ? (unsigned)cpus : 1);
 	rc = s->r->comm ? write_rank(&w, s->r->comm, e)
-			: comm_run_threads(s->ranks, write_rank, &w, e);
+			: ckpt_comm_run_threads(s->ranks, write_rank, &w, e);
 	(void)sem_destroy(&w.turns);
 	return rc;
 }
 
 /* ---- the whole ---- */
 
-int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct err *e)
+int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct ckpt_err *e)
 {
 	struct resharding s = { .c = c,
 				.r = r,

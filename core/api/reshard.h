@@ -26,8 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct comm;
-struct err;
+struct ckpt_comm;
+struct ckpt_err;
 
 #define RESHARD_MAX_RANKS 65536u
 
@@ -41,7 +41,7 @@ struct reshard {
 	struct ckpt_save_opts save; /* format and the functions in it are not looked at */
 	bool model;		    /* the model alone, under the names of hf/; no objects */
 	unsigned jobs;		    /* ranks that write at the same time; 0: one per CPU */
-	struct comm *comm;	    /* ranks as processes, or NULL: threads of this one */
+	struct ckpt_comm *comm;	    /* ranks as processes, or NULL: threads of this one */
 	void (*warn)(void *arg, const char *what); /* as in ckpt_opts; may be NULL */
 	void *warn_arg;
 	/* Bytes written of bytes to write, from any thread; may be NULL. */
@@ -54,6 +54,6 @@ struct reshard {
 	uint64_t tensors, objects, bytes;
 };
 
-int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct err *e);
+int ckpt_reshard(struct ckpt *c, const char *dest, struct reshard *r, struct ckpt_err *e);
 
 #endif

@@ -42,12 +42,12 @@ static bool box_of(const struct resharding *s, size_t rank, size_t i, uint64_t *
 }
 
 static bool add_tensor(const struct resharding *s, size_t rank, size_t i, struct arena *a,
-		       struct state_entry *ret, bool *ret_has)
+		       struct ckpt_state_entry *ret, bool *ret_has)
 {
 	const struct reshard_entry *t = &s->entries[i];
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
-	struct local_tensor *local;
-	struct shard *shard;
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
+	struct ckpt_local_tensor *local;
+	struct ckpt_shard *shard;
 	uint64_t *dims;
 	bool whole;
 
@@ -58,33 +58,33 @@ static bool add_tensor(const struct resharding *s, size_t rank, size_t i, struct
 	dims = arena_array(a, 2 * (size_t)t->n_dims, sizeof(*dims));
 	if (!local || !dims)
 		return false;
-	shard = (struct shard *)(local + 1);
+	shard = (struct ckpt_shard *)(local + 1);
 	for (size_t d = 0; d < t->n_dims; d++) {
 		dims[d] = whole ? 0 : off[d];
 		dims[t->n_dims + d] = whole ? t->shape[d] : len[d];
 	}
-	*shard = (struct shard){ .off = dims, .len = dims + t->n_dims };
-	*local = (struct local_tensor){ .kind = whole ? LOCAL_WHOLE : LOCAL_BOX,
-					.n_dims = t->n_dims,
-					.props = { .dtype = t->dtype },
-					.shape = t->shape,
-					.shards = shard,
-					.n_shards = 1 };
+	*shard = (struct ckpt_shard){ .off = dims, .len = dims + t->n_dims };
+	*local = (struct ckpt_local_tensor){ .kind = whole ? CKPT_LOCAL_WHOLE : CKPT_LOCAL_BOX,
+					     .n_dims = t->n_dims,
+					     .props = { .dtype = t->dtype },
+					     .shape = t->shape,
+					     .shards = shard,
+					     .n_shards = 1 };
 	ret->tensor = local;
 	return true;
 }
 
-int reshard_dict(const struct resharding *s, size_t rank, struct arena *a, struct state_dict *ret,
-		 struct err *e)
+int reshard_dict(const struct resharding *s, size_t rank, struct arena *a,
+		 struct ckpt_state_dict *ret, struct ckpt_err *e)
 {
-	struct state_entry *entries = arena_array(a, s->n, sizeof(*entries));
+	struct ckpt_state_entry *entries = arena_array(a, s->n, sizeof(*entries));
 	size_t n = 0;
 
 	for (size_t i = 0; entries && i < s->n; i++) {
 		const struct reshard_entry *t = &s->entries[i];
 		bool has = true;
 
-		entries[n] = (struct state_entry){
+		entries[n] = (struct ckpt_state_entry){
 			.fqn = t->fqn, .fqn_len = t->fqn_len, .path = t->path, .n_steps = t->n_steps
 		};
 		if (t->is_tensor && !add_tensor(s, rank, i, a, &entries[n], &has))
@@ -93,6 +93,6 @@ int reshard_dict(const struct resharding *s, size_t rank, struct arena *a, struc
 	}
 	if (!entries)
 		return err_set(e, ENOMEM, "state dict of %zu entries: out of memory", s->n);
-	*ret = (struct state_dict){ entries, n };
+	*ret = (struct ckpt_state_dict){ entries, n };
 	return 0;
 }

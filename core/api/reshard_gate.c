@@ -11,37 +11,38 @@
 
 struct gate {
 	sem_t *open;
-	struct storage_writer inner;
+	struct ckpt_storage_writer inner;
 };
 
-static int validate(void *self, const char *id, struct err *e)
+static int validate(void *self, const char *id, struct ckpt_err *e)
 {
 	return storage_writer_validate_checkpoint_id(&((struct gate *)self)->inner, id, e);
 }
 
-static int reset(void *self, const char *id, struct err *e)
+static int reset(void *self, const char *id, struct ckpt_err *e)
 {
 	return storage_writer_reset(&((struct gate *)self)->inner, id, e);
 }
 
-static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	return storage_writer_set_up(&((struct gate *)self)->inner, ranks, e);
 }
 
-static int prepare_local(void *self, const struct save_plan *plan, struct save_plan *ret,
-			 struct err *e)
+static int prepare_local(void *self, const struct ckpt_save_plan *plan, struct ckpt_save_plan *ret,
+			 struct ckpt_err *e)
 {
 	return storage_writer_prepare_local_plan(&((struct gate *)self)->inner, plan, ret, e);
 }
 
-static int prepare_global(void *self, struct save_plan *parts, size_t n, struct err *e)
+static int prepare_global(void *self, struct ckpt_save_plan *parts, size_t n, struct ckpt_err *e)
 {
 	return storage_writer_prepare_global_plan(&((struct gate *)self)->inner, parts, n, e);
 }
 
-static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
-		      struct write_results *ret, struct err *e)
+static int write_data(void *self, const struct ckpt_save_plan *plan,
+		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
+		      struct ckpt_err *e)
 {
 	struct gate *g = self;
 	int rc;
@@ -53,8 +54,8 @@ static int write_data(void *self, const struct save_plan *plan, struct save_plan
 	return rc;
 }
 
-static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
-		  struct err *e)
+static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
+		  size_t n, struct ckpt_err *e)
 {
 	return storage_writer_finish(&((struct gate *)self)->inner, md, all, n, e);
 }
@@ -67,12 +68,13 @@ static void free_gate(void *self)
 	free(g);
 }
 
-int reshard_gate(sem_t *open, struct storage_writer *inner, struct storage_writer *ret,
-		 struct err *e)
+int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_storage_writer *ret,
+		 struct ckpt_err *e)
 {
-	static const struct storage_writer_ops ops = { validate,      reset,	      set_up,
-						       prepare_local, prepare_global, write_data,
-						       finish,	      free_gate };
+	static const struct ckpt_storage_writer_ops ops = { validate,	    reset,
+							    set_up,	    prepare_local,
+							    prepare_global, write_data,
+							    finish,	    free_gate };
 	struct gate *g = calloc(1, sizeof(*g));
 
 	if (!g) {
@@ -80,7 +82,7 @@ int reshard_gate(sem_t *open, struct storage_writer *inner, struct storage_write
 		return err_set(e, ENOMEM, "storage writer: out of memory");
 	}
 	*g = (struct gate){ open, *inner };
-	*inner = (struct storage_writer){ 0 };
-	*ret = (struct storage_writer){ .ops = &ops, .self = g };
+	*inner = (struct ckpt_storage_writer){ 0 };
+	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = g };
 	return 0;
 }

@@ -20,8 +20,8 @@ struct layout;
 struct reshard_entry {
 	const char *fqn;
 	uint32_t fqn_len;
-	uint32_t number;	      /* of the tensor or object in the tree or the model */
-	const struct path_step *path; /* or NULL */
+	uint32_t number;		   /* of the tensor or object in the tree or the model */
+	const struct ckpt_path_step *path; /* or NULL */
 	uint32_t n_steps;
 	uint8_t dtype, n_dims; /* of a tensor */
 	uint8_t form;	       /* of an object: enum object_form that it has */
@@ -48,17 +48,17 @@ struct resharding {
 int reshard_compare(const char *fqn, size_t len, bool is_tensor, const struct reshard_entry *t);
 
 /* Rank's state dict in *a; entries it has nothing of are left out. */
-int reshard_dict(const struct resharding *s, size_t rank, struct arena *a, struct state_dict *ret,
-		 struct err *e);
+int reshard_dict(const struct resharding *s, size_t rank, struct arena *a,
+		 struct ckpt_state_dict *ret, struct ckpt_err *e);
 
 /* A planner that plans as `inner` does, which is taken over, and whose data are read out of the
  * checkpoint. */
-int reshard_planner(struct resharding *s, struct save_planner *inner, struct save_planner *ret,
-		    struct err *e);
+int reshard_planner(struct resharding *s, struct ckpt_save_planner *inner,
+		    struct ckpt_save_planner *ret, struct ckpt_err *e);
 
 /* A writer that hands everything on to `inner`, which is taken over; of all that have the same
  * semaphore only as many write data at once as it lets pass. */
-int reshard_gate(sem_t *open, struct storage_writer *inner, struct storage_writer *ret,
-		 struct err *e);
+int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_storage_writer *ret,
+		 struct ckpt_err *e);
 
 #endif

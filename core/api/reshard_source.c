@@ -18,10 +18,10 @@
 
 struct planner {
 	struct resharding *s;
-	struct save_planner inner;
+	struct ckpt_save_planner inner;
 };
 
-static int check_stop(const struct resharding *s, struct err *e)
+static int check_stop(const struct resharding *s, struct ckpt_err *e)
 {
 	return s->r->stop && atomic_load(s->r->stop) ? err_set(e, ECANCELED, "stopped") : 0;
 }
@@ -34,9 +34,9 @@ struct pull {
 	const struct reshard_entry *t;
 	const uint64_t *off, *len; /* the chunk */
 	struct ckpt_file *chunk;   /* open, so that boxes of it are opened at once */
-	struct load_planner planner;
+	struct ckpt_load_planner planner;
 	uint64_t *dims; /* room for the boxes of a window */
-	struct shard *shards;
+	struct ckpt_shard *shards;
 	size_t n_shards;
 	uint8_t *to;
 };
@@ -52,12 +52,12 @@ static int add_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t
 		dims[n + d] = len[d];
 	}
 	p->shards[p->n_shards++] =
-		(struct shard){ dims, dims + n, p->to + pos * dtype_info(p->t->dtype)->size };
+		(struct ckpt_shard){ dims, dims + n, p->to + pos * dtype_info(p->t->dtype)->size };
 	return 0;
 }
 
 static int open_box(const struct pull *p, const uint64_t *off, const uint64_t *len,
-		    struct ckpt_file **ret, struct err *e)
+		    struct ckpt_file **ret, struct ckpt_err *e)
 {
 	if (p->s->r->model)
 		return ckpt_model_box_open(p->s->c, p->t->number, off, len, ret, e);
@@ -66,9 +66,9 @@ static int open_box(const struct pull *p, const uint64_t *off, const uint64_t *l
 
 /* The tensor is one chunk, so what is read from it is where it says; and a window's boxes are
  * without gaps, so what is read into them is one run. */
-static int read_item(struct pull *p, const struct read_item *item, struct err *e)
+static int read_item(struct pull *p, const struct ckpt_read_item *item, struct ckpt_err *e)
 {
-	struct tensor_view v;
+	struct ckpt_tensor_view v;
 	struct ckpt_file *f;
 	int64_t got;
 	int rc = load_planner_acquire_tensor(&p->planner, item, &v, e);
@@ -83,31 +83,31 @@ static int read_item(struct pull *p, const struct read_item *item, struct err *e
 }
 
 /* The boxes of a window, as the state dict of a load. */
-static int load_boxes(struct pull *p, struct err *e)
+static int load_boxes(struct pull *p, struct ckpt_err *e)
 {
 	const struct reshard_entry *t = p->t;
-	static const uint64_t zeros[MAX_DIMS];
-	const struct chunk_meta whole = { zeros, t->shape };
-	struct local_tensor local = { .kind = LOCAL_SHARDS,
-				      .n_dims = t->n_dims,
-				      .props = { .dtype = t->dtype },
-				      .shape = t->shape,
-				      .shards = p->shards,
-				      .n_shards = p->n_shards };
-	struct state_entry entry = { .fqn = t->fqn, .fqn_len = t->fqn_len, .tensor = &local };
-	const struct state_dict dict = { &entry, 1 };
+	static const uint64_t zeros[CKPT_MAX_DIMS];
+	const struct ckpt_chunk_meta whole = { zeros, t->shape };
+	struct ckpt_local_tensor local = { .kind = CKPT_LOCAL_SHARDS,
+					   .n_dims = t->n_dims,
+					   .props = { .dtype = t->dtype },
+					   .shape = t->shape,
+					   .shards = p->shards,
+					   .n_shards = p->n_shards };
+	struct ckpt_state_entry entry = { .fqn = t->fqn, .fqn_len = t->fqn_len, .tensor = &local };
+	const struct ckpt_state_dict dict = { &entry, 1 };
 	/* As the checkpoint is shown, each tensor is one chunk; fetch knows how it is stored. */
-	struct meta_entry saved = { .fqn = t->fqn,
-				    .fqn_len = t->fqn_len,
-				    .is_tensor = true,
-				    .tensor = { .props = local.props,
-						.n_dims = t->n_dims,
-						.size = t->shape,
-						.chunks = &whole,
-						.n_chunks = 1 } };
-	const struct metadata md = { .entries = &saved, .n_entries = 1 };
-	const struct load_options opt = { .is_coordinator = true };
-	struct load_plan mine, part, plan;
+	struct ckpt_meta_entry saved = { .fqn = t->fqn,
+					 .fqn_len = t->fqn_len,
+					 .is_tensor = true,
+					 .tensor = { .props = local.props,
+						     .n_dims = t->n_dims,
+						     .size = t->shape,
+						     .chunks = &whole,
+						     .n_chunks = 1 } };
+	const struct ckpt_metadata md = { .entries = &saved, .n_entries = 1 };
+	const struct ckpt_load_planning opt = { .is_coordinator = true };
+	struct ckpt_load_plan mine, part, plan;
 	int rc = load_planner_configure(&p->planner, &dict, &md, &opt, e);
 
 	if (!rc)
@@ -121,7 +121,7 @@ static int load_boxes(struct pull *p, struct err *e)
 	return rc;
 }
 
-static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct err *e)
+static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e)
 {
 	struct pull *p = arg;
 	size_t size = dtype_info(p->t->dtype)->size;
@@ -149,7 +149,8 @@ static void pull_close(void *arg)
 }
 
 static int open_tensor(struct resharding *s, const struct reshard_entry *t,
-		       const struct write_item *item, struct source *ret, struct err *e)
+		       const struct ckpt_write_item *item, struct ckpt_data *ret,
+		       struct ckpt_err *e)
 {
 	size_t boxes = t->n_dims ? 2 * (size_t)t->n_dims : 1; /* of box_of_range */
 	struct pull *p = calloc(1, sizeof(*p));
@@ -163,7 +164,7 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 	*p = (struct pull){ .s = s, .t = t, .off = item->chunk.off, .len = item->chunk.len };
 	p->dims = calloc(boxes * 2 * boxes, sizeof(*p->dims));
 	p->shards = calloc(boxes, sizeof(*p->shards));
-	rc = p->dims && p->shards ? load_planner_new(PLANNER_DCP, &p->planner, e)
+	rc = p->dims && p->shards ? load_planner_new(CKPT_PLANNER_DCP, &p->planner, e)
 				  : err_set(e, ENOMEM, "out of memory");
 	if (!rc)
 		rc = open_box(p, p->off, p->len, &p->chunk, e);
@@ -171,13 +172,13 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 		pull_close(p);
 		return rc;
 	}
-	*ret = (struct source){ .len = bytes, .read = pull_read, .close = pull_close, .arg = p };
+	*ret = (struct ckpt_data){ .len = bytes, .read = pull_read, .close = pull_close, .arg = p };
 	return 0;
 }
 
 /* ---- objects ---- */
 
-static int object_read(void *arg, uint64_t off, void *to, size_t n, struct err *e)
+static int object_read(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e)
 {
 	int64_t got = ckpt_file_read(arg, to, n, off, e);
 
@@ -190,7 +191,7 @@ static void object_close(void *arg)
 }
 
 static int convert(enum object_form from, enum object_form to, struct ckpt_file *f,
-		   struct source *ret, struct err *e)
+		   struct ckpt_data *ret, struct ckpt_err *e)
 {
 	size_t len = (size_t)ckpt_file_size(f);
 	struct buf made = BUF_INIT(MAX_OBJECT);
@@ -210,14 +211,14 @@ static int convert(enum object_form from, enum object_form to, struct ckpt_file 
 		buf_release(&made);
 		return rc;
 	}
-	*ret = (struct source){
+	*ret = (struct ckpt_data){
 		.data = made.data, .len = made.len, .close = free, .arg = made.data
 	};
 	return 0;
 }
 
-static int open_object(struct resharding *s, const struct reshard_entry *t, struct source *ret,
-		       struct err *e)
+static int open_object(struct resharding *s, const struct reshard_entry *t, struct ckpt_data *ret,
+		       struct ckpt_err *e)
 {
 	struct ckpt_file *f;
 	int rc = ckpt_file_open(s->c, ckpt_object_node(s->c, t->number), &f, e);
@@ -225,10 +226,10 @@ static int open_object(struct resharding *s, const struct reshard_entry *t, stru
 	if (rc)
 		return rc;
 	if (t->form == s->to) {
-		*ret = (struct source){ .len = ckpt_file_size(f),
-					.read = object_read,
-					.close = object_close,
-					.arg = f };
+		*ret = (struct ckpt_data){ .len = ckpt_file_size(f),
+					   .read = object_read,
+					   .close = object_close,
+					   .arg = f };
 		return 0;
 	}
 	rc = convert((enum object_form)t->form, s->to, f, ret, e);
@@ -238,31 +239,33 @@ static int open_object(struct resharding *s, const struct reshard_entry *t, stru
 
 /* ---- the planner ---- */
 
-static int configure(void *self, const struct state_dict *dict, const struct save_options *opt,
-		     struct err *e)
+static int configure(void *self, const struct ckpt_state_dict *dict,
+		     const struct ckpt_save_planning *opt, struct ckpt_err *e)
 {
 	return save_planner_configure(&((struct planner *)self)->inner, dict, opt, e);
 }
 
-static int local_plan(void *self, struct save_plan *ret, struct err *e)
+static int local_plan(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	return save_planner_local_plan(&((struct planner *)self)->inner, ret, e);
 }
 
-static int global_plan(void *self, const struct save_plan *all, size_t n,
-		       struct save_plan *ret_parts, struct metadata *ret_md, struct err *e)
+static int global_plan(void *self, const struct ckpt_save_plan *all, size_t n,
+		       struct ckpt_save_plan *ret_parts, struct ckpt_metadata *ret_md,
+		       struct ckpt_err *e)
 {
 	return save_planner_global_plan(&((struct planner *)self)->inner, all, n, ret_parts, ret_md,
 					e);
 }
 
-static int finish(void *self, const struct save_plan *part, struct save_plan *ret, struct err *e)
+static int finish(void *self, const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
+		  struct ckpt_err *e)
 {
 	return save_planner_finish(&((struct planner *)self)->inner, part, ret, e);
 }
 
 struct wanted {
-	const struct meta_index *index;
+	const struct ckpt_meta_index *index;
 	bool is_tensor;
 };
 
@@ -274,10 +277,11 @@ static int compare(const void *key, const void *element)
 	return reshard_compare(w->index->fqn, w->index->fqn_len, w->is_tensor, *t);
 }
 
-static int get_data(void *self, const struct write_item *item, struct source *ret, struct err *e)
+static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_data *ret,
+		    struct ckpt_err *e)
 {
 	const struct planner *p = self;
-	const struct wanted w = { &item->index, item->type != WRITE_BYTE_IO };
+	const struct wanted w = { &item->index, item->type != CKPT_WRITE_BYTE_IO };
 	const struct reshard_entry *const *found =
 		bsearch(&w, p->s->by_name, p->s->n, sizeof(*p->s->by_name), compare);
 	int rc = check_stop(p->s, e);
@@ -299,11 +303,11 @@ static void free_planner(void *self)
 	free(p);
 }
 
-int reshard_planner(struct resharding *s, struct save_planner *inner, struct save_planner *ret,
-		    struct err *e)
+int reshard_planner(struct resharding *s, struct ckpt_save_planner *inner,
+		    struct ckpt_save_planner *ret, struct ckpt_err *e)
 {
-	static const struct save_planner_ops ops = { configure, local_plan, global_plan,
-						     finish,	get_data,   free_planner };
+	static const struct ckpt_save_planner_ops ops = { configure, local_plan, global_plan,
+							  finish,    get_data,	 free_planner };
 	struct planner *p = calloc(1, sizeof(*p));
 
 	if (!p) {
@@ -311,7 +315,7 @@ int reshard_planner(struct resharding *s, struct save_planner *inner, struct sav
 		return err_set(e, ENOMEM, "save planner: out of memory");
 	}
 	*p = (struct planner){ .s = s, .inner = *inner };
-	*inner = (struct save_planner){ 0 };
-	*ret = (struct save_planner){ .ops = &ops, .self = p };
+	*inner = (struct ckpt_save_planner){ 0 };
+	*ret = (struct ckpt_save_planner){ .ops = &ops, .self = p };
 	return 0;
 }

@@ -44,7 +44,7 @@ struct look {
 	char *first;
 	struct run_seen dir, first_seen;
 	uint64_t signature, mtime_ns;
-	char why[sizeof(((struct err *)NULL)->msg)];
+	char why[sizeof(((struct ckpt_err *)NULL)->msg)];
 };
 
 static void look_release(struct look *l)
@@ -74,7 +74,7 @@ int run_open_dir(const struct ckpt_run *r, const char *name, const char *inner)
 }
 
 /* dirfd is a complete checkpoint with these metadata files. */
-static int sign(int dirfd, const struct name_list *files, struct look *l, struct err *e)
+static int sign(int dirfd, const struct name_list *files, struct look *l, struct ckpt_err *e)
 {
 	struct stat st;
 	uint64_t h;
@@ -107,12 +107,12 @@ static bool is_absence(int rc)
 
 /* Is the sub-directory, or `inner` in it, a checkpoint? */
 static int look_into(const struct ckpt_run *r, const char *name, const char *inner, struct look *l,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct name_list files CLEANUP(name_list_release) = { 0 };
 	autoclose int fd = run_open_dir(r, name, inner);
 	const struct format *format;
-	struct err why;
+	struct ckpt_err why;
 	int rc;
 
 	if (fd < 0)
@@ -135,7 +135,7 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 }
 
 /* A failure says nothing about the sub-directory. */
-static int look_at(const struct ckpt_run *r, const char *name, struct look *l, struct err *e)
+static int look_at(const struct ckpt_run *r, const char *name, struct look *l, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -180,7 +180,7 @@ static bool untouched(const struct ckpt_run *r, const struct run_child *k)
 	return same(&dir, &k->dir) && same(&first, &k->first_seen);
 }
 
-int run_still(const struct ckpt_run *r, const struct run_child *k, struct err *e)
+int run_still(const struct ckpt_run *r, const struct run_child *k, struct ckpt_err *e)
 {
 	struct look l CLEANUP(look_release) = { 0 };
 	int rc = look_at(r, k->name, &l, e);
@@ -287,7 +287,7 @@ static struct run_child *child_new(const char *name, const struct look *l)
 
 /* Put what was found in the place of `old` (NULL: there was nothing). */
 static int put(struct ckpt_run *r, const char *name, struct run_child *old, const struct look *l,
-	       struct err *e)
+	       struct ckpt_err *e)
 {
 	struct run_child *k = NULL, *end = NULL;
 	bool added = true;
@@ -320,7 +320,7 @@ static int put(struct ckpt_run *r, const char *name, struct run_child *old, cons
 }
 
 /* What stands under this name now? A failure leaves what is known. */
-static int look_again(struct ckpt_run *r, const char *name, struct err *e)
+static int look_again(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 {
 	struct look l CLEANUP(look_release) = { 0 };
 	struct run_child *k = find(r, name); /* only we change the table */
@@ -354,7 +354,7 @@ static void close_dirp(DIR **d)
 }
 
 /* Names that may be checkpoints, in natural order. */
-static int list_names(const struct ckpt_run *r, struct name_list *ret, struct err *e)
+static int list_names(const struct ckpt_run *r, struct name_list *ret, struct ckpt_err *e)
 {
 	int fd = openat(r->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
@@ -381,7 +381,7 @@ static int list_names(const struct ckpt_run *r, struct name_list *ret, struct er
 	return rc;
 }
 
-static int scan(struct ckpt_run *r, struct err *e)
+static int scan(struct ckpt_run *r, struct ckpt_err *e)
 {
 	struct name_list names CLEANUP(name_list_release) = { 0 };
 	int rc = list_names(r, &names, e);
@@ -398,7 +398,7 @@ static int scan(struct ckpt_run *r, struct err *e)
 	return 0;
 }
 
-int run_refresh(struct ckpt_run *r, bool now, struct err *e)
+int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e)
 {
 	uint64_t start = now_ns();
 	int rc;
@@ -416,7 +416,7 @@ int run_refresh(struct ckpt_run *r, bool now, struct err *e)
 
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
 {
-	struct err ignored;
+	struct ckpt_err ignored;
 	const struct run_child *k;
 	int rc;
 	SCOPED_LOCK(&r->scan_lock);
@@ -429,7 +429,7 @@ int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
 	return 0;
 }
 
-bool run_incomplete(struct ckpt_run *r, const char *name, struct err *e)
+bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 {
 	const struct run_child *k;
 	SCOPED_LOCK(&r->lock);
@@ -445,7 +445,7 @@ bool run_incomplete(struct ckpt_run *r, const char *name, struct err *e)
 static void first_line(const struct ckpt_run *r, const char *name, char out[static 256])
 {
 	struct stat st;
-	struct err ignored;
+	struct ckpt_err ignored;
 	ssize_t n = readlinkat(r->dirfd, name, out, 255);
 
 	if (n < 0) {
@@ -481,7 +481,7 @@ static bool tracked(struct ckpt_run *r, unsigned *ret)
 int run_latest(struct ckpt_run *r, unsigned *ret)
 {
 	const struct run_child *best = NULL;
-	struct err ignored;
+	struct ckpt_err ignored;
 
 	if (tracked(r, ret))
 		return 0;
@@ -535,7 +535,7 @@ int run_next(struct ckpt_run *r, unsigned *slot, struct run_about *ret)
 /* ---- life ---- */
 
 /* Options that name files mean the same ones wherever the process goes. */
-static int own_paths(struct ckpt_run *r, struct err *e)
+static int own_paths(struct ckpt_run *r, struct ckpt_err *e)
 {
 	const struct {
 		const char *word, **path;
@@ -558,7 +558,7 @@ static int own_paths(struct ckpt_run *r, struct err *e)
 }
 
 int run_new(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt_run **ret,
-	    struct err *e)
+	    struct ckpt_err *e)
 {
 	struct ckpt_run *r = calloc(1, sizeof(*r));
 	int rc;

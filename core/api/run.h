@@ -29,7 +29,7 @@
 
 #define RUN_MAX_SLOT 65535u /* a slot is the 16 bits above a checkpoint's nodes */
 
-struct err;
+struct ckpt_err;
 
 /* What stat says about a file that is the same one. */
 struct run_seen {
@@ -84,22 +84,22 @@ struct ckpt_run {
 
 /* 1: this directory is no run. opts' strings are borrowed; dirfd and root are borrowed. */
 int run_new(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt_run **ret,
-	    struct err *e);
+	    struct ckpt_err *e);
 void run_free(struct ckpt_run *r); /* NULL is fine; nobody uses a checkpoint */
 
 /* Look for what has come and gone; at once, or at most about once a second. */
-int run_refresh(struct ckpt_run *r, bool now, struct err *e);
+int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e);
 /* Slot of the complete checkpoint that has this name now. 1: there is none; or a negative errno. */
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
 /* Is that name one of an incomplete checkpoint? Then *e says what it lacks. */
-bool run_incomplete(struct ckpt_run *r, const char *name, struct err *e);
+bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e);
 /* ckpt_counters of all that were open. */
 void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);
 /* Slot of the newest. 1: none of them can be said to be. */
 int run_latest(struct ckpt_run *r, unsigned *ret);
 
 /* A checkpoint for use, opened if need be. -ESTALE: the slot has ended. */
-int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct err *e);
+int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e);
 void run_done(struct ckpt_run *r, struct run_child *k);
 
 /* What is known of a slot without opening it. 1: it has ended. */
@@ -118,7 +118,7 @@ int run_next(struct ckpt_run *r, unsigned *slot, struct run_about *ret);
 /* Descriptor of its directory, or -errno. */
 int run_open_dir(const struct ckpt_run *r, const char *name, const char *inner);
 /* Is it what it was when it was found? -ESTALE: no. */
-int run_still(const struct ckpt_run *r, const struct run_child *k, struct err *e);
+int run_still(const struct ckpt_run *r, const struct run_child *k, struct ckpt_err *e);
 /* Under the lock: its slot has ended. Returns k, to be freed without the lock. */
 struct run_child *run_end(struct ckpt_run *r, struct run_child *k);
 void run_child_free(struct run_child *k); /* NULL is fine */

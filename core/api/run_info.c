@@ -59,7 +59,7 @@ static int copy_table(struct ckpt_run *r, unsigned latest, struct listing *ret)
 	return 0;
 }
 
-static int list(struct ckpt_run *r, struct listing *ret, struct err *e)
+static int list(struct ckpt_run *r, struct listing *ret, struct ckpt_err *e)
 {
 	unsigned latest;
 
@@ -74,7 +74,7 @@ bool ckpt_is_run(const struct ckpt *c)
 }
 
 int ckpt_run_each(struct ckpt *c, int (*each)(void *arg, const struct ckpt_run_entry *entry),
-		  void *arg, struct err *e)
+		  void *arg, struct ckpt_err *e)
 {
 	struct listing l CLEANUP(listing_release) = { 0 };
 	int rc = run_refresh(c->run, false, e);
@@ -99,7 +99,7 @@ static void put_entry(struct buf *b, const struct ckpt_run_entry *x)
 	buf_str(b, "}");
 }
 
-int run_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct err *e)
+int run_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_INFO);
 	struct listing l CLEANUP(listing_release) = { 0 };

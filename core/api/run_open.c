@@ -171,7 +171,7 @@ static uint64_t identity_of(const struct ckpt *c, uint64_t options)
  * time part of each is there. Data that is newer than the metadata may be a copy as well; but not
  * for long does a save not write anything.
  */
-static int check_settled(const struct ckpt *c, struct err *e)
+static int check_settled(const struct ckpt *c, struct ckpt_err *e)
 {
 	uint64_t newest = files_newest_ns(c->files), now;
 	struct timespec t;
@@ -188,7 +188,7 @@ static int check_settled(const struct ckpt *c, struct err *e)
 }
 
 static int open_child(const struct ckpt_run *r, const struct run_child *k, struct ckpt **ret,
-		      uint64_t *ret_identity, struct err *e)
+		      uint64_t *ret_identity, struct ckpt_err *e)
 {
 	struct ckpt_opts o = r->opts;
 	uint64_t options = hash_options(&o);
@@ -224,7 +224,7 @@ static int open_child(const struct ckpt_run *r, const struct run_child *k, struc
 
 /* ---- using; under the lock ---- */
 
-static int may_open(const struct run_child *k, struct err *e)
+static int may_open(const struct run_child *k, struct ckpt_err *e)
 {
 	if (k->gone || k->replaced)
 		return err_set(e, ESTALE, "checkpoint '%s' is not what it was", k->name);
@@ -234,7 +234,7 @@ static int may_open(const struct run_child *k, struct err *e)
 }
 
 /* It may be looked at again soon; its sentence is kept for those who ask until then. */
-static void note_failure(struct run_child *k, const struct err *e)
+static void note_failure(struct run_child *k, const struct ckpt_err *e)
 {
 	if (e->code == ESTALE || e->code == ENOMEM || e->code == EMFILE || e->code == ENFILE)
 		return;
@@ -262,7 +262,7 @@ static struct ckpt *note_opened(struct run_child *k, struct ckpt *c, uint64_t id
 /* ---- using ---- */
 
 /* k is ours to open: k->opening. */
-static int open_for_all(struct ckpt_run *r, struct run_child *k, struct err *e)
+static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err *e)
 {
 	struct ckpt *c = NULL, *other = NULL;
 	uint64_t identity = 0;
@@ -283,7 +283,7 @@ static int open_for_all(struct ckpt_run *r, struct run_child *k, struct err *e)
 	return rc;
 }
 
-int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct err *e)
+int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e)
 {
 	struct run_child *k;
 	bool open = false;

@@ -48,12 +48,12 @@ static unsigned target_of(ckpt_node node)
 	return node >= LINK && node <= LINK + RUN_MAX_SLOT ? (unsigned)(node - LINK) : 0;
 }
 
-static int no_such_node(ckpt_node node, struct err *e)
+static int no_such_node(ckpt_node node, struct ckpt_err *e)
 {
 	return err_set(e, ENOENT, "inode %llu: there is no such file", (unsigned long long)node);
 }
 
-static int is_gone(struct err *e)
+static int is_gone(struct ckpt_err *e)
 {
 	return err_set(e, ESTALE, "the checkpoint is gone");
 }
@@ -82,7 +82,7 @@ int run_tree_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *
 {
 	unsigned slot = slot_of(dir);
 	struct run_child *k;
-	struct err ignored;
+	struct ckpt_err ignored;
 	int rc;
 
 	if (dir == CKPT_ROOT)
@@ -104,7 +104,8 @@ int run_tree_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *
 }
 
 /* `rest` is what follows the first name in the path. */
-static int walk_on(struct ckpt *c, ckpt_node at, const char *rest, ckpt_node *ret, struct err *e)
+static int walk_on(struct ckpt *c, ckpt_node at, const char *rest, ckpt_node *ret,
+		   struct ckpt_err *e)
 {
 	struct run_child *k;
 	int rc;
@@ -143,7 +144,7 @@ static int first_name(const char *path, char name[static CKPT_NAME_MAX + 1], con
 	return 0;
 }
 
-int run_tree_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *e)
+int run_tree_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node at = CKPT_ROOT, found = CKPT_ROOT;
@@ -170,7 +171,7 @@ int run_tree_walk(struct ckpt *c, const char *path, ckpt_node *ret, struct err *
 }
 
 int ckpt_run_pick(struct ckpt *c, const char *path, char **ret, const char **ret_rest,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	struct run_about about;
@@ -200,7 +201,7 @@ int ckpt_run_pick(struct ckpt *c, const char *path, char **ret, const char **ret
 ckpt_node run_tree_parent(struct ckpt *c, ckpt_node node)
 {
 	struct run_child *k;
-	struct err ignored;
+	struct ckpt_err ignored;
 	ckpt_node up;
 
 	if (node == INFO)
@@ -213,7 +214,7 @@ ckpt_node run_tree_parent(struct ckpt *c, ckpt_node node)
 	return up;
 }
 
-int run_tree_enter(struct ckpt *c, ckpt_node dir, struct err *e)
+int run_tree_enter(struct ckpt *c, ckpt_node dir, struct ckpt_err *e)
 {
 	struct run_child *k;
 	int rc;
@@ -259,7 +260,7 @@ int run_tree_next(struct ckpt *c, ckpt_node dir, uint64_t *pos, char name[static
 		  ckpt_node *ret)
 {
 	struct run_child *k;
-	struct err ignored;
+	struct ckpt_err ignored;
 	int rc;
 
 	if (dir == CKPT_ROOT)
@@ -285,7 +286,7 @@ int run_tree_next(struct ckpt *c, ckpt_node dir, uint64_t *pos, char name[static
 /* ---- attributes ---- */
 
 /* Of the run's own nodes and of a checkpoint's root, which need no checkpoint to be open. */
-static int own_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
+static int own_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	struct run_about about;
 	struct stat st;
@@ -312,8 +313,9 @@ static bool is_own(ckpt_node node)
 	return !slot_of(node) || local_of(node) == CKPT_ROOT;
 }
 
-static int child_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e,
-		      int (*stat_fn)(struct ckpt *, ckpt_node, struct ckpt_stat *, struct err *))
+static int child_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e,
+		      int (*stat_fn)(struct ckpt *, ckpt_node, struct ckpt_stat *,
+				     struct ckpt_err *))
 {
 	struct run_child *k;
 	int rc = run_use(c->run, slot_of(node), &k, e);
@@ -326,12 +328,12 @@ static int child_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, str
 	return rc;
 }
 
-int run_tree_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
+int run_tree_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	return is_own(node) ? own_type(c, node, ret, e) : child_stat(c, node, ret, e, ckpt_type);
 }
 
-int run_tree_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct err *e)
+int run_tree_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	char target[CKPT_NAME_MAX + 1];
 	autofree char *info = NULL;
@@ -356,7 +358,7 @@ int run_tree_stat(struct ckpt *c, ckpt_node node, struct ckpt_stat *ret, struct 
 }
 
 int64_t run_tree_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_NAME_MAX + 1],
-			  struct err *e)
+			  struct ckpt_err *e)
 {
 	struct run_about about;
 	struct run_child *k;
@@ -378,7 +380,7 @@ int64_t run_tree_readlink(struct ckpt *c, ckpt_node node, char out[static CKPT_N
 }
 
 int64_t run_tree_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct run_child *k;
 	int64_t n;
@@ -396,7 +398,7 @@ int64_t run_tree_xattr(struct ckpt *c, ckpt_node node, const char *name, char *b
 int64_t run_tree_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap)
 {
 	struct run_child *k;
-	struct err ignored;
+	struct ckpt_err ignored;
 	int64_t n;
 
 	if (is_own(node))
@@ -412,7 +414,7 @@ int64_t run_tree_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t c
 /* ---- files ---- */
 
 /* The list as it is now, which the file keeps. */
-static int open_info(struct ckpt *c, struct ckpt_file **ret, struct err *e)
+static int open_info(struct ckpt *c, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct ckpt_file *f = calloc(1, sizeof(*f));
 	autofree char *text = NULL;
@@ -438,7 +440,7 @@ static int open_info(struct ckpt *c, struct ckpt_file **ret, struct err *e)
 	return rc;
 }
 
-int run_tree_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct err *e)
+int run_tree_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct ckpt_stat st;
 	struct run_child *k;
@@ -466,7 +468,8 @@ int run_tree_open(struct ckpt *c, ckpt_node node, struct ckpt_file **ret, struct
 }
 
 int run_tree_sources(struct ckpt *c, ckpt_node node,
-		     int (*each)(void *arg, const struct ckpt_source *s), void *arg, struct err *e)
+		     int (*each)(void *arg, const struct ckpt_source *s), void *arg,
+		     struct ckpt_err *e)
 {
 	struct run_child *k;
 	int rc;
@@ -481,7 +484,7 @@ int run_tree_sources(struct ckpt *c, ckpt_node node,
 	return rc;
 }
 
-void run_tree_blame(const struct ckpt_file *f, struct err *e)
+void run_tree_blame(const struct ckpt_file *f, struct ckpt_err *e)
 {
 	struct run_about about;
 

@@ -10,13 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 #define BLOB_SIZE_UNKNOWN UINT64_MAX
 
 struct blob {
 	/* Up to len bytes at off; fewer only where the blob ends. The count, or a negative errno. */
-	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t len, struct err *e);
+	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e);
 	void *arg;
 	uint64_t size; /* bytes, or BLOB_SIZE_UNKNOWN */
 };

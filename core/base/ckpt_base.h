@@ -25,7 +25,7 @@
  * Supplied by the caller: on success it is untouched, on failure always set. The message is one
  * sentence: what was being done, to which thing, what was found.
  */
-struct err {
+struct ckpt_err {
 	int code; /* positive errno */
 	char msg[384];
 };

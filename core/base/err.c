@@ -22,7 +22,7 @@ static void sanitise(char *s)
 	}
 }
 
-int err_set(struct err *e, int code, const char *fmt, ...)
+int err_set(struct ckpt_err *e, int code, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -34,7 +34,7 @@ int err_set(struct err *e, int code, const char *fmt, ...)
 	return -code;
 }
 
-int err_sys(struct err *e, int code, const char *fmt, ...)
+int err_sys(struct ckpt_err *e, int code, const char *fmt, ...)
 {
 	char why[96];
 	va_list ap;
@@ -50,7 +50,7 @@ int err_sys(struct err *e, int code, const char *fmt, ...)
 	return -code;
 }
 
-int err_wrap(struct err *e, const char *fmt, ...)
+int err_wrap(struct ckpt_err *e, const char *fmt, ...)
 {
 	char inner[sizeof(e->msg)];
 	va_list ap;

@@ -2,7 +2,7 @@
 /*
  * err - one error value, supplied by the caller: a code and one sentence.
  *
- *	struct err e = {0};
+ *	struct ckpt_err e = {0};
  *	if (dcp_read(dirfd, &md, &e))
  *		fprintf(stderr, "ckptfs: %s\n", e.msg);
  *
@@ -22,10 +22,12 @@
 #define ERR_UNSUPPORTED ENOTSUP /* well formed, but not something this program reads */
 
 /* Set code and message; returns -code so that "return err_set(...)" reads well. */
-int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int err_set(struct ckpt_err *e, int code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* The same with ": strerror(code)" appended, for failed system calls. */
-int err_sys(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int err_sys(struct ckpt_err *e, int code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* Put "context: " in front of the message that *e holds; returns -e->code. */
-int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int err_wrap(struct ckpt_err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -39,7 +39,7 @@ int io_pread(int fd, void *buf, size_t len, uint64_t off)
 	return (size_t)n == len ? 0 : -ENODATA;
 }
 
-int io_read_file(const char *path, struct buf *b, struct err *e)
+int io_read_file(const char *path, struct buf *b, struct ckpt_err *e)
 {
 	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : 1;
@@ -99,7 +99,7 @@ int io_pwrite(int fd, const void *buf, size_t len, uint64_t off)
 	return 0;
 }
 
-int io_check_relative(const char *path, size_t len, struct err *e)
+int io_check_relative(const char *path, size_t len, struct ckpt_err *e)
 {
 	const char *p = path, *end = path + len;
 
@@ -155,7 +155,7 @@ static int open_by_element(int dirfd, const char *path, int flags)
 	}
 }
 
-int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e)
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
 {
 	/* O_NONBLOCK: a FIFO planted under a data file's name must not hang us. */
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
@@ -183,7 +183,7 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e)
 	return steal_fd(&fd);
 }
 
-int io_look(int dirfd, const char *path, struct stat *ret, struct err *e)
+int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e)
 {
 	if (!fstatat(dirfd, path, ret, 0))
 		return 1;
@@ -192,7 +192,7 @@ int io_look(int dirfd, const char *path, struct stat *ret, struct err *e)
 	return err_sys(e, errno, "look for '%s'", path);
 }
 
-int io_next_entry(DIR *d, const struct dirent **ret, struct err *e)
+int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e)
 {
 	errno = 0;
 	*ret = readdir(d); /* NOLINT(concurrency-mt-unsafe): the DIR is the caller's alone */

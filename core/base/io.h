@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 
 /* Read exactly len bytes at off. 0, or -errno; -ENODATA when the file ends before. */
 int io_pread(int fd, void *buf, size_t len, uint64_t off);
@@ -26,24 +26,24 @@ int io_write(int fd, const void *buf, size_t len);
 
 /* Append the whole file to *b, as far as b's ceiling allows; a file that somebody named, so links
  * are followed and anything that can be read will do. */
-int io_read_file(const char *path, struct buf *b, struct err *e);
+int io_read_file(const char *path, struct buf *b, struct ckpt_err *e);
 
 /*
  * Open the regular file `path` below dirfd for reading, never leaving the directory: no absolute
  * path, no "..", no symbolic link that points out. *st is the opened file's. Returns the
  * descriptor (caller closes) or -errno with a sentence that names the path.
  */
-int io_open_beneath(int dirfd, const char *path, struct stat *st, struct err *e);
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
 /* Is this a relative path without "..", "." or empty elements and without control bytes? */
-int io_check_relative(const char *path, size_t len, struct err *e);
+int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
 
 /*
  * Is there something of that name, with links followed? 1 and what it is, 0 where it is not (nor
  * what a link leads to), or a negative errno with a sentence: what cannot be seen is not absent.
  */
-int io_look(int dirfd, const char *path, struct stat *ret, struct err *e);
+int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e);
 /* The next entry of a directory: 1 and it, 0 at the end, or a negative errno with a sentence. */
-int io_next_entry(DIR *d, const struct dirent **ret, struct err *e);
+int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
 
 /* mkdir -p with mode 0700 for what is created. 0 or -errno. */
 int io_mkdirs(const char *path);

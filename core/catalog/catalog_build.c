@@ -36,7 +36,7 @@ struct pending {
 	const char *text;     /* or NULL */
 	size_t text_len;
 	uint32_t fqn_len, chunks;
-	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
+	uint8_t dtype, n_dims, state; /* enum ckpt_dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* dimensions of the logical shape, 0: it has none */
 };
 
@@ -65,14 +65,15 @@ static const char builder[] = "ckptfs " CKPTFS_VERSION;
 /* ---- names ---- */
 
 int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	int rc = io_check_relative(path, len, e);
 
 	return rc ? rc : names_add(&w->sources, path, len, ret, e);
 }
 
-int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret, struct err *e)
+int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
+			 struct ckpt_err *e)
 {
 	return names_add(&w->encodings, name, strlen(name), ret, e);
 }
@@ -80,7 +81,7 @@ int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *r
 /* ---- opening ---- */
 
 int catalog_writer_new(const char *path, const char *format, const char *root,
-		       struct catalog_writer **ret, struct err *e)
+		       struct catalog_writer **ret, struct ckpt_err *e)
 {
 	struct catalog_writer *w = calloc(1, sizeof(*w));
 	int rc;
@@ -154,7 +155,7 @@ void catalog_writer_free(struct catalog_writer *w)
 
 /* ---- rows ---- */
 
-static int step_reset(struct catalog_writer *w, sqlite3_stmt *s, struct err *e)
+static int step_reset(struct catalog_writer *w, sqlite3_stmt *s, struct ckpt_err *e)
 {
 	int rc = sqlite3_step(s);
 
@@ -191,7 +192,7 @@ static void put_str(struct catalog_writer *w, const char *p)
 }
 
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct stat *st,
-			 const uint64_t hash[2], struct err *e)
+			 const uint64_t hash[2], struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	char hex[33] = "";
@@ -212,7 +213,7 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 }
 
 /* A copy of *p whose dimensions and strings lie behind it, on the list. */
-static int pending_add(struct pendings *list, const struct pending *p, struct err *e)
+static int pending_add(struct pendings *list, const struct pending *p, struct ckpt_err *e)
 {
 	const char *const texts[] = { p->shape, p->logical, p->grid, p->fault };
 	size_t dims = (size_t)p->n_dims + p->n_logical, path = catalog_path_size(p->path);
@@ -269,7 +270,7 @@ static const uint8_t *path_or_unknown(const uint8_t *path)
 	return path ? path : catalog_path_unknown;
 }
 
-static int check_fqn(const char *fqn, size_t len, struct err *e)
+static int check_fqn(const char *fqn, size_t len, struct ckpt_err *e)
 {
 	if (len > INT32_MAX / 2)
 		return err_set(e, EFBIG, "FQN of %zu bytes", len);
@@ -344,12 +345,12 @@ static void put_map(struct buf *b, size_t n, const struct normal *list)
 	buf_str(b, "]");
 }
 
-int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct err *e)
+int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct ckpt_err *e)
 {
-	struct buf shape CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24);
-	struct buf logical CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24);
-	struct buf grid CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24);
-	uint64_t dims[2 * MAX_DIMS];
+	struct buf shape CLEANUP(buf_release) = BUF_INIT(CKPT_MAX_DIMS * 24);
+	struct buf logical CLEANUP(buf_release) = BUF_INIT(CKPT_MAX_DIMS * 24);
+	struct buf grid CLEANUP(buf_release) = BUF_INIT(CKPT_MAX_DIMS * 24);
+	uint64_t dims[2 * CKPT_MAX_DIMS];
 	struct pending p = { .fqn = t->fqn,
 			     .fqn_len = (uint32_t)t->fqn_len,
 			     .path = path_or_unknown(t->path),
@@ -397,7 +398,7 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	return rc ? rc : pending_add(&w->tensors, &p, e);
 }
 
-int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct err *e)
+int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct ckpt_err *e)
 {
 	struct pending p = { .fqn = o->fqn,
 			     .fqn_len = (uint32_t)o->fqn_len,
@@ -436,7 +437,7 @@ static int by_fqn(const void *ap, const void *bp)
 	return text_natural_cmp(a->fqn, a->fqn_len, b->fqn, b->fqn_len);
 }
 
-static int sort_and_check(struct pendings *p, const char *what, struct err *e)
+static int sort_and_check(struct pendings *p, const char *what, struct ckpt_err *e)
 {
 	if (p->n)
 		qsort(p->v, p->n, sizeof(struct pending *), by_fqn);
@@ -448,7 +449,7 @@ static int sort_and_check(struct pendings *p, const char *what, struct err *e)
 }
 
 static int put_names(struct catalog_writer *w, const struct names *t, const char *sql, bool sizes,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	int rc = sql_prepare(w->db, sql, &s, e);
@@ -509,7 +510,7 @@ static void put_tensor(struct catalog_writer *w, const struct pending *p)
 		put_int(w, p->dims[p->n_dims + d]);
 }
 
-static int put_tensors(struct catalog_writer *w, struct err *e)
+static int put_tensors(struct catalog_writer *w, struct ckpt_err *e)
 {
 	static const char *const state[] = { "complete", "incomplete", "overlapping" };
 	autofinalize sqlite3_stmt *s = NULL;
@@ -541,7 +542,7 @@ static int put_tensors(struct catalog_writer *w, struct err *e)
 	return rc;
 }
 
-static int put_objects(struct catalog_writer *w, struct err *e)
+static int put_objects(struct catalog_writer *w, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	int rc = sort_and_check(&w->objects, "objects", e);
@@ -571,7 +572,7 @@ static int put_objects(struct catalog_writer *w, struct err *e)
 	return rc;
 }
 
-static int put_directory(struct catalog_writer *w, struct err *e)
+static int put_directory(struct catalog_writer *w, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	const struct buf *d = &w->directory;
@@ -586,7 +587,7 @@ static int put_directory(struct catalog_writer *w, struct err *e)
 	return step_reset(w, s, e);
 }
 
-static int put_checkpoint(struct catalog_writer *w, struct err *e)
+static int put_checkpoint(struct catalog_writer *w, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	const struct buf *d = &w->directory;
@@ -622,7 +623,7 @@ static int open_parent(const char *path)
 }
 
 /* Sync the finished file, give it its name, sync the directory. */
-static int publish(const char *tmp, const char *path, struct err *e)
+static int publish(const char *tmp, const char *path, struct ckpt_err *e)
 {
 	autoclose int fd = open(tmp, O_RDONLY | O_CLOEXEC);
 	autoclose int dirfd = open_parent(path);
@@ -636,7 +637,7 @@ static int publish(const char *tmp, const char *path, struct err *e)
 	return 0;
 }
 
-int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct err *e)
+int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct ckpt_err *e)
 {
 	sqlite3 *db;
 	int rc;

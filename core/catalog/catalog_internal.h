@@ -5,9 +5,9 @@
 #include <sqlite3.h>
 
 struct catalog;
-struct err;
+struct ckpt_err;
 
 /* Read a catalog from an open connection, which it takes over, also on failure. */
-int catalog_from_db(sqlite3 *db, struct catalog **ret, struct err *e);
+int catalog_from_db(sqlite3 *db, struct catalog **ret, struct ckpt_err *e);
 
 #endif

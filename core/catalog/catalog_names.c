@@ -21,7 +21,7 @@ static uint64_t slot_of(const struct names *t, const char *s, size_t len, uint32
 	return XXH3_64bits_withSeed(s, len, t->seed) & (cap - 1);
 }
 
-static int names_grow(struct names *t, struct err *e)
+static int names_grow(struct names *t, struct ckpt_err *e)
 {
 	uint32_t cap = t->cap ? t->cap * 2 : 64;
 	struct name **by_id;
@@ -51,7 +51,7 @@ static int names_grow(struct names *t, struct err *e)
 	return 0;
 }
 
-int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct err *e)
+int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct ckpt_err *e)
 {
 	struct name *n;
 	uint64_t at;

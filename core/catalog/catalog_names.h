@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 struct name {
 	uint32_t id;
@@ -26,7 +26,7 @@ struct names {
 };
 
 /* The number of a name, new or not. Zero-initialise the table first. */
-int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct err *e);
+int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct ckpt_err *e);
 void names_release(struct names *t);
 
 #endif

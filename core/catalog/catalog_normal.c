@@ -41,7 +41,7 @@ static int by_listed(const void *ap, const void *bp)
 	return a->listed < b->listed ? -1 : a->listed > b->listed;
 }
 
-static int reserve(struct normal *r, size_t n, size_t count, struct err *e)
+static int reserve(struct normal *r, size_t n, size_t count, struct ckpt_err *e)
 {
 	size_t numbers = 2 * n * count + n + 1;
 
@@ -81,7 +81,8 @@ static const char *show(const uint64_t *v, size_t n, char out[static 128])
 	return out;
 }
 
-static int check_chunk(const struct tensor_chunks *t, uint32_t i, const char *fqn, struct err *e)
+static int check_chunk(const struct tensor_chunks *t, uint32_t i, const char *fqn,
+		       struct ckpt_err *e)
 {
 	const uint64_t *off = t->boxes + i * 2 * t->n_dims, *len = off + t->n_dims;
 	const struct chunk_loc *l = &t->locs[i];
@@ -101,7 +102,8 @@ static int check_chunk(const struct tensor_chunks *t, uint32_t i, const char *fq
 
 /* Keep what has elements and data; how many had no data, and the first of those. */
 static int collect(struct normal *r, const struct tensor_chunks *t, const char *fqn,
-		   uint32_t *ret_kept, uint32_t *ret_lost, uint32_t *ret_first_lost, struct err *e)
+		   uint32_t *ret_kept, uint32_t *ret_lost, uint32_t *ret_first_lost,
+		   struct ckpt_err *e)
 {
 	uint32_t kept = 0, lost = 0;
 	size_t n = t->n_dims;
@@ -139,7 +141,7 @@ static void copy_boxes(const struct normal_row *rows, uint32_t count, size_t n, 
 static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost,
 		  uint32_t first_lost)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	size_t pair[2] = { 0, 0 }, n = t->n_dims;
 	char a[128], b[128];
 
@@ -178,7 +180,8 @@ static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost
 	}
 }
 
-int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_bytes, struct err *e)
+int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_bytes,
+		struct ckpt_err *e)
 {
 	uint32_t lost = 0, first_lost = 0, kept, out;
 	size_t n = t->n_dims;
@@ -188,7 +191,7 @@ int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_b
 	int rc;
 
 	(void)text_show(t->fqn, t->fqn_len, fqn, sizeof(fqn));
-	if (n > MAX_DIMS)
+	if (n > CKPT_MAX_DIMS)
 		return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has %zu dimensions", fqn, n);
 	if (!box_volume(n, t->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size) || bytes > INT64_MAX)

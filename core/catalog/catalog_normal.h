@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct tensor_chunks;
 
 struct normal {
@@ -26,7 +26,7 @@ struct normal {
 	struct chunk_loc *locs;
 	uint32_t count;
 	bool is_grid;
-	uint64_t grid[MAX_DIMS]; /* cells per dimension */
+	uint64_t grid[CKPT_MAX_DIMS]; /* cells per dimension */
 	enum tensor_state state;
 	char fault[384]; /* why it is incomplete, or where it overlaps; else empty */
 
@@ -36,7 +36,7 @@ struct normal {
 };
 
 int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_bytes,
-		struct err *e);
+		struct ckpt_err *e);
 void normal_release(struct normal *r);
 
 #endif

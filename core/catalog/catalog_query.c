@@ -38,7 +38,7 @@ struct catalog {
 	char seal[33];
 };
 
-static int damaged(struct err *e, const char *what)
+static int damaged(struct ckpt_err *e, const char *what)
 {
 	return err_set(e, ERR_CORRUPT, "chunk index is damaged: %s", what);
 }
@@ -165,7 +165,7 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 	t->top = catalog_path_top(t->path, t->fqn_len);
 	dtype = cursor_varint(d);
 	n_dims = cursor_varint(d);
-	if (d->bad || !t->fqn || !dtype || dtype >= DTYPE_COUNT || n_dims > MAX_DIMS) {
+	if (d->bad || !t->fqn || !dtype || dtype >= CKPT_DTYPE_COUNT || n_dims > CKPT_MAX_DIMS) {
 		d->bad = true;
 		return 0;
 	}
@@ -207,7 +207,7 @@ static void get_object(struct catalog *c, struct cursor *d, struct catalog_objec
 	d->bad |= !o->fqn;
 }
 
-static int parse_directory(struct catalog *c, size_t len, struct err *e)
+static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 {
 	struct cursor d = cursor_of(c->directory, len);
 	int rc;
@@ -226,7 +226,7 @@ static int parse_directory(struct catalog *c, size_t len, struct err *e)
 	return d.bad || d.p != d.end ? damaged(e, "its directory") : 0;
 }
 
-static int read_directory(struct catalog *c, struct err *e)
+static int read_directory(struct catalog *c, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	const char *want;
@@ -255,7 +255,7 @@ static int read_directory(struct catalog *c, struct err *e)
 	return parse_directory(c, len, e);
 }
 
-static int read_metadata_files(struct catalog *c, struct err *e)
+static int read_metadata_files(struct catalog *c, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	size_t cap = 0;
@@ -300,7 +300,7 @@ static int read_metadata_files(struct catalog *c, struct err *e)
 
 /* ---- opening ---- */
 
-static int check_schema(sqlite3 *db, struct err *e)
+static int check_schema(sqlite3 *db, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	size_t i = 0;
@@ -333,7 +333,7 @@ static int check_schema(sqlite3 *db, struct err *e)
 	return catalog_schema[i] ? err_set(e, ERR_CORRUPT, "chunk index lacks a table") : 0;
 }
 
-int catalog_from_db(sqlite3 *db, struct catalog **ret, struct err *e)
+int catalog_from_db(sqlite3 *db, struct catalog **ret, struct ckpt_err *e)
 {
 	struct catalog *c = calloc(1, sizeof(*c));
 	int rc;
@@ -375,7 +375,7 @@ static char *immutable_uri(const char *path)
 	return uri;
 }
 
-int catalog_open(const char *path, struct catalog **ret, struct err *e)
+int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e)
 {
 	autofree char *uri = immutable_uri(path);
 	sqlite3 *db = NULL;
@@ -428,7 +428,7 @@ void catalog_close(struct catalog *c)
 /* ---- chunk maps ---- */
 
 static int map_from_text(const struct catalog *c, const struct catalog_tensor *t, const char *text,
-			 size_t len, struct chunkmap **ret, struct err *e)
+			 size_t len, struct chunkmap **ret, struct ckpt_err *e)
 {
 	const char *p = text, *end = text + len;
 	size_t n = t->n_dims;
@@ -461,7 +461,7 @@ static int map_from_text(const struct catalog *c, const struct catalog_tensor *t
 		return err_set(e, ENOMEM, "chunk index: out of memory");
 	/* A grid covers its tensor by being one. Of other chunks the index only says so. */
 	if (!m->counts && t->state != TENSOR_INCOMPLETE) {
-		uint64_t hole_off[MAX_DIMS], hole_len[MAX_DIMS];
+		uint64_t hole_off[CKPT_MAX_DIMS], hole_len[CKPT_MAX_DIMS];
 		size_t pair[2];
 
 		switch (boxes_cover(n, t->shape, boxes, t->chunks, hole_off, hole_len, pair)) {
@@ -478,7 +478,7 @@ static int map_from_text(const struct catalog *c, const struct catalog_tensor *t
 }
 
 int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	autofree char *copy = NULL;
 	size_t len = 0;

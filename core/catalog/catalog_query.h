@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 struct catalog;
-struct err;
+struct ckpt_err;
 
 enum tensor_state { TENSOR_COMPLETE, TENSOR_INCOMPLETE, TENSOR_OVERLAPPING };
 
@@ -33,7 +33,7 @@ struct catalog_tensor {
 	uint32_t fqn_len, chunks;
 	uint32_t top;	     /* bytes of the FQN that are the top-level key, 0: not known */
 	const uint8_t *path; /* the keys that lead to it, see catalog_path.h */
-	uint8_t dtype, n_dims, state; /* enum dtype, dimensions, enum tensor_state */
+	uint8_t dtype, n_dims, state; /* enum ckpt_dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* 0: it never was flattened */
 };
 
@@ -58,7 +58,7 @@ struct catalog_metadata {
 	char hash[33]; /* XXH3-128 in hex; "": it was not hashed */
 };
 
-int catalog_open(const char *path, struct catalog **ret, struct err *e);
+int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e);
 void catalog_close(struct catalog *c); /* NULL is fine */
 
 /* In natural order of the FQNs. */
@@ -73,6 +73,6 @@ const char *catalog_seal(const struct catalog *c);
 
 /* *ret is the caller's, free() it. */
 int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
-		     struct err *e);
+		     struct ckpt_err *e);
 
 #endif

@@ -51,7 +51,7 @@ const char *const catalog_schema[] = {
 	NULL,
 };
 
-int sql_err(sqlite3 *db, struct err *e, const char *what)
+int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 {
 	int rc = sqlite3_extended_errcode(db) & 0xff;
 	int code = rc == SQLITE_NOMEM	 ? ENOMEM
@@ -63,12 +63,12 @@ int sql_err(sqlite3 *db, struct err *e, const char *what)
 	return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
 }
 
-int sql_exec(sqlite3 *db, const char *sql, struct err *e)
+int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e)
 {
 	return sqlite3_exec(db, sql, NULL, NULL, NULL) ? sql_err(db, e, "chunk index") : 0;
 }
 
-int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct err *e)
+int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_err *e)
 {
 	return sqlite3_prepare_v2(db, sql, -1, ret, NULL) ? sql_err(db, e, "chunk index") : 0;
 }

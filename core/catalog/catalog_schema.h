@@ -30,7 +30,7 @@
 #include <stdint.h>
 #include <xxhash.h>
 
-struct err;
+struct ckpt_err;
 
 #define CATALOG_APPLICATION_ID 0x636b7066 /* "ckpf"; file(1) and sqlite3 show it */
 #define CATALOG_VERSION	       5	  /* user_version; any other is rebuilt */
@@ -38,9 +38,9 @@ struct err;
 extern const char *const catalog_schema[]; /* statements, NULL at the end */
 
 /* Turn the connection's last error into *e. */
-int sql_err(sqlite3 *db, struct err *e, const char *what);
-int sql_exec(sqlite3 *db, const char *sql, struct err *e);
-int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct err *e);
+int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what);
+int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e);
+int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_err *e);
 void sql_finalizep(sqlite3_stmt **s);
 #define autofinalize __attribute__((cleanup(sql_finalizep)))
 

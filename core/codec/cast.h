@@ -2,8 +2,8 @@
 /*
  * cast - floating-point elements in another type, bit for bit as torch's Tensor.to() gives them.
  *
- *	if (cast_possible(DTYPE_F32, DTYPE_BF16))
- *		cast_run(DTYPE_F32, DTYPE_BF16, src, dst, n);
+ *	if (cast_possible(CKPT_DTYPE_F32, CKPT_DTYPE_BF16))
+ *		cast_run(CKPT_DTYPE_F32, CKPT_DTYPE_BF16, src, dst, n);
  *
  * Rounding is to nearest, ties to even; too large becomes infinity, subnormals are kept. All goes
  * through float32: float64 to a type of 16 bits is rounded twice, as torch does.
@@ -46,11 +46,11 @@
 #include <stddef.h>
 
 /* from: float64, float32, float16, bfloat16; to: float32, float16, bfloat16, also the same. */
-bool cast_possible(enum dtype from, enum dtype to);
+bool cast_possible(enum ckpt_dtype from, enum ckpt_dtype to);
 /*
  * n elements, little-endian on both sides; no alignment needed, no overlap allowed. Only for what
  * is possible.
  */
-void cast_run(enum dtype from, enum dtype to, const void *src, void *dst, size_t n);
+void cast_run(enum ckpt_dtype from, enum ckpt_dtype to, const void *src, void *dst, size_t n);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "codec/cast.h"
 
-void cast_run_portable(enum dtype from, enum dtype to, const void *src, void *dst, size_t n);
+void cast_run_portable(enum ckpt_dtype from, enum ckpt_dtype to, const void *src, void *dst,
+		       size_t n);
 
 #endif

@@ -28,7 +28,7 @@ struct numbers {
 	bool has_rest;
 };
 
-bool delta_numeric(enum dtype a, enum dtype b)
+bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b)
 {
 	return values_known(a) && values_known(b) && values_numbers(a) == values_numbers(b);
 }
@@ -154,13 +154,13 @@ static unsigned add_numbers(struct delta *d, const struct numbers *a, const stru
 	return unequal;
 }
 
-static void decode(enum dtype t, const uint8_t *from, size_t n, struct numbers *ret)
+static void decode(enum ckpt_dtype t, const uint8_t *from, size_t n, struct numbers *ret)
 {
 	ret->has_rest = values_decode(t, from, n, ret->v, ret->rest);
 }
 
-static void add_tile(struct delta *d, enum dtype a_type, const uint8_t *a, enum dtype b_type,
-		     const uint8_t *b, size_t n)
+static void add_tile(struct delta *d, enum ckpt_dtype a_type, const uint8_t *a,
+		     enum ckpt_dtype b_type, const uint8_t *b, size_t n)
 {
 	size_t parts = values_numbers(a_type), size = dtype_info(a_type)->size;
 	bool same_type = a_type == b_type, same = same_type && !memcmp(a, b, n * size);
@@ -183,8 +183,8 @@ static void add_tile(struct delta *d, enum dtype a_type, const uint8_t *a, enum 
 		d->changed += unequal;
 }
 
-void delta_add(struct delta *d, enum dtype a_type, const void *a, enum dtype b_type, const void *b,
-	       size_t n)
+void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
+	       const void *b, size_t n)
 {
 	size_t a_size = dtype_info(a_type)->size, b_size = dtype_info(b_type)->size;
 	size_t step = TILE / values_numbers(a_type);

@@ -3,7 +3,7 @@
  * delta - how far apart the elements of two blocks are.
  *
  *	struct delta d = {0};
- *	delta_add(&d, DTYPE_F32, a, DTYPE_F32, b, n);    // block after block
+ *	delta_add(&d, CKPT_DTYPE_F32, a, CKPT_DTYPE_F32, b, n);    // block after block
  *	mean = d.finite ? d.sum / d.finite : NAN;
  *
  * Threads: pure.
@@ -29,11 +29,11 @@ struct delta {
 };
 
 /* Can they be compared by value: numbers of known meaning, both real or both complex? */
-bool delta_numeric(enum dtype a, enum dtype b);
+bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b);
 
 /* n elements on each side. Where they are not numeric, a == b, and only `changed` is counted. */
-void delta_add(struct delta *d, enum dtype a_type, const void *a, enum dtype b_type, const void *b,
-	       size_t n);
+void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
+	       const void *b, size_t n);
 void delta_merge(struct delta *to, const struct delta *from);
 
 #endif

@@ -66,7 +66,7 @@ INLINE void block(const uint8_t *restrict src, uint8_t *restrict dst)
 	inverse = d != 0 ? 1 / d : 0;
 	memcpy(&bits, &d, sizeof(bits));
 	bits = htole32(bits);
-	cast_run(DTYPE_F32, DTYPE_F16, &bits, dst, 1);
+	cast_run(CKPT_DTYPE_F32, CKPT_DTYPE_F16, &bits, dst, 1);
 	for (int i = 0; i < Q8_0_ELEMENTS; i++)
 		dst[2 + i] = (uint8_t)rounded(x[i] * inverse);
 }

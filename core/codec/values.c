@@ -188,49 +188,49 @@ DECODER(rest_u64, 8)
 
 typedef void decoder(const uint8_t *restrict p, size_t n, double *restrict ret);
 
-static decoder *const decoders[DTYPE_COUNT] = {
-	[DTYPE_F64] = of_f64s,
-	[DTYPE_F32] = of_f32s,
-	[DTYPE_F16] = of_f16s,
-	[DTYPE_BF16] = of_bf16s,
-	[DTYPE_I64] = of_i64s,
-	[DTYPE_I32] = of_i32s,
-	[DTYPE_I16] = of_i16s,
-	[DTYPE_I8] = of_i8s,
-	[DTYPE_U64] = of_u64s,
-	[DTYPE_U32] = of_u32s,
-	[DTYPE_U16] = of_u16s,
-	[DTYPE_U8] = of_u8s,
-	[DTYPE_BOOL] = of_bools,
-	[DTYPE_C128] = of_f64s,
-	[DTYPE_C64] = of_f32s,
-	[DTYPE_C32] = of_f16s,
-	[DTYPE_BC32] = of_bf16s,
-	[DTYPE_F8_E4M3FN] = of_e4m3fns,
-	[DTYPE_F8_E4M3FNUZ] = of_e4m3fnuzs,
-	[DTYPE_F8_E5M2] = of_e5m2s,
-	[DTYPE_F8_E5M2FNUZ] = of_e5m2fnuzs,
-	[DTYPE_F8_E8M0FNU] = of_e8m0fnus,
+static decoder *const decoders[CKPT_DTYPE_COUNT] = {
+	[CKPT_DTYPE_F64] = of_f64s,
+	[CKPT_DTYPE_F32] = of_f32s,
+	[CKPT_DTYPE_F16] = of_f16s,
+	[CKPT_DTYPE_BF16] = of_bf16s,
+	[CKPT_DTYPE_I64] = of_i64s,
+	[CKPT_DTYPE_I32] = of_i32s,
+	[CKPT_DTYPE_I16] = of_i16s,
+	[CKPT_DTYPE_I8] = of_i8s,
+	[CKPT_DTYPE_U64] = of_u64s,
+	[CKPT_DTYPE_U32] = of_u32s,
+	[CKPT_DTYPE_U16] = of_u16s,
+	[CKPT_DTYPE_U8] = of_u8s,
+	[CKPT_DTYPE_BOOL] = of_bools,
+	[CKPT_DTYPE_C128] = of_f64s,
+	[CKPT_DTYPE_C64] = of_f32s,
+	[CKPT_DTYPE_C32] = of_f16s,
+	[CKPT_DTYPE_BC32] = of_bf16s,
+	[CKPT_DTYPE_F8_E4M3FN] = of_e4m3fns,
+	[CKPT_DTYPE_F8_E4M3FNUZ] = of_e4m3fnuzs,
+	[CKPT_DTYPE_F8_E5M2] = of_e5m2s,
+	[CKPT_DTYPE_F8_E5M2FNUZ] = of_e5m2fnuzs,
+	[CKPT_DTYPE_F8_E8M0FNU] = of_e8m0fnus,
 };
 
-bool values_known(enum dtype t)
+bool values_known(enum ckpt_dtype t)
 {
-	return t < DTYPE_COUNT && decoders[t];
+	return t < CKPT_DTYPE_COUNT && decoders[t];
 }
 
-size_t values_numbers(enum dtype t)
+size_t values_numbers(enum ckpt_dtype t)
 {
 	const struct dtype_info *i = dtype_info(t);
 
 	return i->unit ? i->size / i->unit : 1;
 }
 
-bool values_decode(enum dtype t, const void *from, size_t n, double *ret, double *rest)
+bool values_decode(enum ckpt_dtype t, const void *from, size_t n, double *ret, double *rest)
 {
 	decoders[t](from, n, ret);
-	if (t == DTYPE_I64)
+	if (t == CKPT_DTYPE_I64)
 		rest_i64s(from, n, rest);
-	else if (t == DTYPE_U64)
+	else if (t == CKPT_DTYPE_U64)
 		rest_u64s(from, n, rest);
-	return t == DTYPE_I64 || t == DTYPE_U64;
+	return t == CKPT_DTYPE_I64 || t == CKPT_DTYPE_U64;
 }

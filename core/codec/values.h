@@ -21,15 +21,15 @@
 #include <stddef.h>
 
 /* Not packed, quantised and bits types: their bytes are no numbers, or none without a scale. */
-bool values_known(enum dtype t);
+bool values_known(enum ckpt_dtype t);
 /* Of an element: 1, 2 for complex. */
-size_t values_numbers(enum dtype t);
+size_t values_numbers(enum ckpt_dtype t);
 
 /*
  * n numbers at `from` (stored little-endian, aligned or not), as doubles. Returns whether *rest was
  * written too, which is so for 64-bit integers: number i is then exactly ret[i] + rest[i], and
  * two numbers are equal when both parts are. values_known(t) holds; nothing overlaps.
  */
-bool values_decode(enum dtype t, const void *from, size_t n, double *ret, double *rest);
+bool values_decode(enum ckpt_dtype t, const void *from, size_t n, double *ret, double *rest);
 
 #endif

@@ -24,7 +24,7 @@ struct walker {
 	uint8_t piece[PIECE];
 	int rc;	     /* of a read that failed */
 	bool behind; /* the frame looked at last says that it ends behind the target */
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 /* What is there at off, *ret_n bytes: `want`, or fewer at the end; or NULL: fewer than `least`. */
@@ -116,7 +116,7 @@ static bool skip_frame(struct walker *w, struct zstd_place *at, uint64_t target)
 }
 
 int zstd_frames_skip(const struct blob *src, struct zstd_place *at, uint64_t target,
-		     void (*each)(void *arg, struct zstd_place at), void *arg, struct err *e)
+		     void (*each)(void *arg, struct zstd_place at), void *arg, struct ckpt_err *e)
 {
 	struct walker w = { .src = src, .e = e };
 

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 struct blob;
-struct err;
+struct ckpt_err;
 
 struct zstd_place {
 	uint64_t stored, decoded; /* bytes from the beginning */
@@ -27,6 +27,6 @@ struct zstd_place {
  * is told of every beginning on the way.
  */
 int zstd_frames_skip(const struct blob *src, struct zstd_place *at, uint64_t target,
-		     void (*each)(void *arg, struct zstd_place at), void *arg, struct err *e);
+		     void (*each)(void *arg, struct zstd_place at), void *arg, struct ckpt_err *e);
 
 #endif

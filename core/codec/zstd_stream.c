@@ -91,7 +91,7 @@ size_t zstd_stream_memory(const struct zstd_stream *s)
 }
 
 /* Fill the input up. */
-static int refill(struct zstd_stream *s, struct err *e)
+static int refill(struct zstd_stream *s, struct ckpt_err *e)
 {
 	size_t left = s->in.size - s->in.pos;
 	uint8_t *to = s->data + left;
@@ -119,7 +119,7 @@ static bool wants_more(const struct zstd_stream *s)
 	return !s->in_end && (!left || (!s->in_frame && left < min_u64(s->frame_size, IN_SIZE)));
 }
 
-static int decode_error(const struct zstd_stream *s, size_t rc, struct err *e)
+static int decode_error(const struct zstd_stream *s, size_t rc, struct ckpt_err *e)
 {
 	bool larger = ZSTD_getErrorCode(rc) == ZSTD_error_frameParameter_windowTooLarge;
 
@@ -130,7 +130,7 @@ static int decode_error(const struct zstd_stream *s, size_t rc, struct err *e)
 }
 
 /* One step; how far it came is in out->pos. */
-static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct err *e)
+static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct ckpt_err *e)
 {
 	size_t before = out->pos, rc;
 
@@ -148,7 +148,7 @@ static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct err *e)
 	return 0;
 }
 
-int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct err *e)
+int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct ckpt_err *e)
 {
 	ZSTD_outBuffer out = { buf, len, 0 };
 	int rc = 0;

@@ -34,7 +34,7 @@ struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers, int
 void zstd_stream_free(struct zstd_stream *s);
 /* The next len bytes, fewer only at the end. The count, or a negative errno: -ENOBUFS where a window is
  * too large for this stream, but may not be for one of ZSTD_WINDOW_LOG_MAX. */
-int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct err *e);
+int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct ckpt_err *e);
 
 /* Go on at a frame's beginning; whatever was there before is forgotten, errors too. One layer only. */
 void zstd_stream_go(struct zstd_stream *s, struct zstd_place at);

@@ -26,17 +26,17 @@ static const char *const doing[N_CALLS] = {
 };
 
 /* What a rank says, and what rank 0 says to all. */
-struct comm_said {
-	uint64_t len;	/* bytes that the rank has to give */
-	uint32_t call;	/* enum call; of the verdict, N_CALLS where the ranks differ */
-	uint32_t told;	/* the failure has its "rank 2: " */
-	struct err err; /* code 0: none */
+struct ckpt_comm_said {
+	uint64_t len;	     /* bytes that the rank has to give */
+	uint32_t call;	     /* enum call; of the verdict, N_CALLS where the ranks differ */
+	uint32_t told;	     /* the failure has its "rank 2: " */
+	struct ckpt_err err; /* code 0: none */
 };
 
-int comm_init(struct comm *c, const struct comm_ops *ops, void *self, size_t rank, size_t size,
-	      struct err *e)
+int ckpt_comm_init(struct ckpt_comm *c, const struct ckpt_comm_ops *ops, void *self, size_t rank,
+		   size_t size, struct ckpt_err *e)
 {
-	struct comm fresh = { .ops = ops, .self = self, .rank = rank, .size = size };
+	struct ckpt_comm fresh = { .ops = ops, .self = self, .rank = rank, .size = size };
 
 	if (!size || rank >= size)
 		return err_set(e, EINVAL, "rank %zu is none of %zu", rank, size);
@@ -44,7 +44,7 @@ int comm_init(struct comm *c, const struct comm_ops *ops, void *self, size_t ran
 		fresh.said = calloc(size, sizeof(*fresh.said));
 		fresh.slot = calloc(size, sizeof(*fresh.slot));
 		if (!fresh.said || !fresh.slot) {
-			comm_release(&fresh);
+			ckpt_comm_release(&fresh);
 			return err_set(e, ENOMEM, "%zu ranks: out of memory", size);
 		}
 	}
@@ -52,24 +52,24 @@ int comm_init(struct comm *c, const struct comm_ops *ops, void *self, size_t ran
 	return 0;
 }
 
-void comm_release(struct comm *c)
+void ckpt_comm_release(struct ckpt_comm *c)
 {
 	free(c->said);
 	free(c->slot);
-	*c = (struct comm){ 0 };
+	*c = (struct ckpt_comm){ 0 };
 }
 
-void comm_all_release(struct comm_all *all)
+void ckpt_comm_all_release(struct ckpt_comm_all *all)
 {
 	free(all->v);
 	free(all->block);
-	*all = (struct comm_all){ 0 };
+	*all = (struct ckpt_comm_all){ 0 };
 }
 
 /* ---- meetings ---- */
 
 /* Is it the last failure of all ranks, perhaps with words put in front of it? */
-static bool is_told(const struct comm *c, const struct err *e)
+static bool is_told(const struct ckpt_comm *c, const struct ckpt_err *e)
 {
 	size_t n = strlen(c->told.msg), len = strlen(e->msg);
 
@@ -78,10 +78,10 @@ static bool is_told(const struct comm *c, const struct err *e)
 }
 
 /* rc and *e are how the step before went. */
-static struct comm_said say(const struct comm *c, enum call call, int rc, size_t len,
-			    const struct err *e)
+static struct ckpt_comm_said say(const struct ckpt_comm *c, enum call call, int rc, size_t len,
+				 const struct ckpt_err *e)
 {
-	struct comm_said s = { .len = len, .call = call };
+	struct ckpt_comm_said s = { .len = len, .call = call };
 
 	if (!rc)
 		return s;
@@ -93,12 +93,12 @@ static struct comm_said say(const struct comm *c, enum call call, int rc, size_t
 }
 
 /* The lowest rank's failure, or that they do not do the same. */
-static struct comm_said judge(const struct comm *c)
+static struct ckpt_comm_said judge(const struct ckpt_comm *c)
 {
-	struct comm_said v = { .call = c->said[0].call };
+	struct ckpt_comm_said v = { .call = c->said[0].call };
 
 	for (size_t i = 0; i < c->size; i++) {
-		struct comm_said *s = &c->said[i];
+		struct ckpt_comm_said *s = &c->said[i];
 
 		s->err.msg[sizeof(s->err.msg) - 1] = 0;
 		if (s->call != c->said[0].call)
@@ -117,9 +117,9 @@ static struct comm_said judge(const struct comm *c)
 }
 
 /* Rank 0: room for what all have said that they give. */
-static int make_room(const struct comm *c, struct comm_all *ret, struct err *e)
+static int make_room(const struct ckpt_comm *c, struct ckpt_comm_all *ret, struct ckpt_err *e)
 {
-	struct comm_all all = { .n = c->size };
+	struct ckpt_comm_all all = { .n = c->size };
 	size_t total = 0;
 	char *at;
 
@@ -129,7 +129,7 @@ static int make_room(const struct comm *c, struct comm_all *ret, struct err *e)
 	all.v = calloc(c->size, sizeof(*all.v));
 	all.block = at = malloc(total + !total);
 	if (!all.v || !all.block) {
-		comm_all_release(&all);
+		ckpt_comm_all_release(&all);
 		return err_set(e, ENOMEM, "gather %zu bytes of %zu ranks: out of memory", total,
 			       c->size);
 	}
@@ -141,14 +141,14 @@ static int make_room(const struct comm *c, struct comm_all *ret, struct err *e)
 	return 0;
 }
 
-static int broken(struct comm *c, struct err *e)
+static int broken(struct ckpt_comm *c, struct ckpt_err *e)
 {
 	*e = c->broken;
 	return -e->code;
 }
 
 /* An error of the ops is one of this rank alone; but nothing reaches the others any more. */
-static int moved(struct comm *c, int rc, struct err *e)
+static int moved(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
 	if (!rc)
 		return 0;
@@ -162,16 +162,16 @@ static int moved(struct comm *c, int rc, struct err *e)
  * Returns the verdict's failure, with what was said otherwise in *ret: the call, and the length
  * that rank 0 gives. Rank 0 makes room for what it gathers (NULL: it gathers nothing).
  */
-static int meet(struct comm *c, struct comm_said mine, struct comm_all *room, struct comm_said *ret,
-		struct err *e)
+static int meet(struct ckpt_comm *c, struct ckpt_comm_said mine, struct ckpt_comm_all *room,
+		struct ckpt_comm_said *ret, struct ckpt_err *e)
 {
-	struct comm_said v = { 0 };
+	struct ckpt_comm_said v = { 0 };
 	int rc;
 
 	if (c->broken.code)
 		return broken(c, e);
 	for (size_t i = 0; c->slot && i < c->size; i++)
-		c->slot[i] = (struct comm_bytes){ &c->said[i], sizeof(mine) };
+		c->slot[i] = (struct ckpt_comm_bytes){ &c->said[i], sizeof(mine) };
 	rc = moved(c, c->ops->gather(c->self, &mine, sizeof(mine), c->slot, e), e);
 	if (rc)
 		return rc;
@@ -193,17 +193,17 @@ static int meet(struct comm *c, struct comm_said mine, struct comm_all *room, st
 
 /* ---- collectives ---- */
 
-int comm_agree(struct comm *c, int rc, struct err *e)
+int ckpt_comm_agree(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
-	struct comm_said v;
+	struct ckpt_comm_said v;
 
 	return c->ops ? meet(c, say(c, AGREE, rc, 0, e), NULL, &v, e) : rc;
 }
 
-int comm_leave(struct comm *c, int rc, struct err *e)
+int ckpt_comm_leave(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
-	struct comm_said mine = say(c, LEAVE, rc, 0, e), v = { .call = N_CALLS };
-	struct err last = { 0 };
+	struct ckpt_comm_said mine = say(c, LEAVE, rc, 0, e), v = { .call = N_CALLS };
+	struct ckpt_err last = { 0 };
 
 	if (!c->ops)
 		return rc;
@@ -215,7 +215,7 @@ int comm_leave(struct comm *c, int rc, struct err *e)
 	return rc;
 }
 
-static int copy_of(const void *data, size_t len, struct comm_bytes *ret, struct err *e)
+static int copy_of(const void *data, size_t len, struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
 	void *p = malloc(len + !len);
 
@@ -228,9 +228,9 @@ static int copy_of(const void *data, size_t len, struct comm_bytes *ret, struct 
 	return 0;
 }
 
-static int gather_alone(const void *mine, size_t len, struct comm_all *ret, struct err *e)
+static int gather_alone(const void *mine, size_t len, struct ckpt_comm_all *ret, struct ckpt_err *e)
 {
-	struct comm_all all = { .v = calloc(1, sizeof(*all.v)), .n = 1 };
+	struct ckpt_comm_all all = { .v = calloc(1, sizeof(*all.v)), .n = 1 };
 	int rc;
 
 	if (!all.v)
@@ -238,17 +238,17 @@ static int gather_alone(const void *mine, size_t len, struct comm_all *ret, stru
 	rc = copy_of(mine, len, &all.v[0], e);
 	all.block = all.v[0].data;
 	if (rc)
-		comm_all_release(&all);
+		ckpt_comm_all_release(&all);
 	else
 		*ret = all;
 	return rc;
 }
 
-int comm_gather(struct comm *c, int rc, const void *mine, size_t len, struct comm_all *ret,
-		struct err *e)
+int ckpt_comm_gather(struct ckpt_comm *c, int rc, const void *mine, size_t len,
+		     struct ckpt_comm_all *ret, struct ckpt_err *e)
 {
-	struct comm_all all = { 0 };
-	struct comm_said v;
+	struct ckpt_comm_all all = { 0 };
+	struct ckpt_comm_said v;
 
 	if (!c->ops)
 		return rc ? rc : gather_alone(mine, len, ret, e);
@@ -256,19 +256,19 @@ int comm_gather(struct comm *c, int rc, const void *mine, size_t len, struct com
 	if (!rc)
 		rc = moved(c, c->ops->gather(c->self, mine, len, all.v, e), e);
 	if (rc)
-		comm_all_release(&all);
+		ckpt_comm_all_release(&all);
 	else
 		*ret = all;
 	return rc;
 }
 
 /* Do all have room for what rank 0 gives? */
-static int meet_with_room(struct comm *c, enum call call, size_t len, struct comm_bytes *ret,
-			  struct err *e)
+static int meet_with_room(struct ckpt_comm *c, enum call call, size_t len,
+			  struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
-	struct comm_bytes room = { 0 };
+	struct ckpt_comm_bytes room = { 0 };
 	int rc = copy_of(NULL, len, &room, e);
-	struct comm_said v;
+	struct ckpt_comm_said v;
 
 	rc = meet(c, say(c, call, rc, 0, e), NULL, &v, e);
 	if (rc)
@@ -278,11 +278,11 @@ static int meet_with_room(struct comm *c, enum call call, size_t len, struct com
 	return rc;
 }
 
-int comm_scatter(struct comm *c, int rc, const struct comm_bytes *parts, struct comm_bytes *ret,
-		 struct err *e)
+int ckpt_comm_scatter(struct ckpt_comm *c, int rc, const struct ckpt_comm_bytes *parts,
+		      struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
-	struct comm_bytes got = { 0 };
-	struct comm_said v;
+	struct ckpt_comm_bytes got = { 0 };
+	struct ckpt_comm_said v;
 	uint64_t len;
 
 	if (!c->ops)
@@ -290,7 +290,7 @@ int comm_scatter(struct comm *c, int rc, const struct comm_bytes *parts, struct 
 	rc = meet(c, say(c, SCATTER, rc, 0, e), NULL, &v, e);
 	for (size_t i = 0; !rc && c->slot && i < c->size; i++) {
 		c->said[i].len = parts[i].len;
-		c->slot[i] = (struct comm_bytes){ &c->said[i].len, sizeof(len) };
+		c->slot[i] = (struct ckpt_comm_bytes){ &c->said[i].len, sizeof(len) };
 	}
 	if (!rc)
 		rc = moved(c, c->ops->scatter(c->self, c->slot, &len, sizeof(len), e), e);
@@ -307,11 +307,11 @@ int comm_scatter(struct comm *c, int rc, const struct comm_bytes *parts, struct 
 	return rc;
 }
 
-int comm_broadcast(struct comm *c, int rc, const void *data, size_t len, struct comm_bytes *ret,
-		   struct err *e)
+int ckpt_comm_broadcast(struct ckpt_comm *c, int rc, const void *data, size_t len,
+			struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
-	struct comm_bytes got = { 0 };
-	struct comm_said v;
+	struct ckpt_comm_bytes got = { 0 };
+	struct ckpt_comm_said v;
 
 	if (!c->ops)
 		return rc ? rc : copy_of(data, len, ret, e);
@@ -330,8 +330,8 @@ int comm_broadcast(struct comm *c, int rc, const void *data, size_t len, struct 
 }
 
 /* Rank 0: a buffer for each rank, and what is in them as parts to scatter. */
-static int decide_parts(const struct comm_all *all, comm_decide_fn *decide, void *arg,
-			struct buf *bufs, struct comm_bytes *parts, struct err *e)
+static int decide_parts(const struct ckpt_comm_all *all, ckpt_comm_decide_fn *decide, void *arg,
+			struct buf *bufs, struct ckpt_comm_bytes *parts, struct ckpt_err *e)
 {
 	int rc;
 
@@ -341,18 +341,18 @@ static int decide_parts(const struct comm_all *all, comm_decide_fn *decide, void
 		bufs[i] = (struct buf)BUF_INIT(SIZE_MAX);
 	rc = decide(arg, all, bufs, e);
 	for (size_t i = 0; i < all->n; i++)
-		parts[i] = (struct comm_bytes){ bufs[i].data, bufs[i].len };
+		parts[i] = (struct ckpt_comm_bytes){ bufs[i].data, bufs[i].len };
 	return rc;
 }
 
-int comm_exchange(struct comm *c, int rc, struct buf *mine, comm_decide_fn *decide, void *arg,
-		  struct comm_bytes *ret, struct err *e)
+int ckpt_comm_exchange(struct ckpt_comm *c, int rc, struct buf *mine, ckpt_comm_decide_fn *decide,
+		       void *arg, struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
-	struct comm_all all = { 0 };
-	struct comm_bytes *parts = NULL;
+	struct ckpt_comm_all all = { 0 };
+	struct ckpt_comm_bytes *parts = NULL;
 	struct buf *bufs = NULL;
 
-	rc = comm_gather(c, rc, mine->data, mine->len, &all, e);
+	rc = ckpt_comm_gather(c, rc, mine->data, mine->len, &all, e);
 	buf_release(mine);
 	if (rc)
 		return rc;
@@ -361,8 +361,8 @@ int comm_exchange(struct comm *c, int rc, struct buf *mine, comm_decide_fn *deci
 		parts = calloc(c->size, sizeof(*parts));
 		rc = decide_parts(&all, decide, arg, bufs, parts, e);
 	}
-	comm_all_release(&all);
-	rc = comm_scatter(c, rc, parts, ret, e);
+	ckpt_comm_all_release(&all);
+	rc = ckpt_comm_scatter(c, rc, parts, ret, e);
 	for (size_t i = 0; bufs && i < c->size; i++)
 		buf_release(&bufs[i]);
 	free(bufs);

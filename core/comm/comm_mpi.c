@@ -16,7 +16,7 @@ static bool under_mpirun(void)
 
 #ifndef CKPTFS_MPI
 
-int comm_mpi_start(struct comm *ret, struct err *e)
+int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e)
 {
 	(void)ret;
 	if (!under_mpirun())
@@ -25,7 +25,7 @@ int comm_mpi_start(struct comm *ret, struct err *e)
 		       "started by mpirun, but built without MPI: build it with 'make MPI=1'");
 }
 
-int comm_mpi_end(struct comm *c, int rc, struct err *e)
+int ckpt_comm_mpi_end(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
 	(void)c;
 	(void)e;
@@ -49,7 +49,7 @@ struct world {
 	bool is_ours; /* we have initialised MPI */
 };
 
-static int mpi_failed(int code, const char *what, struct err *e)
+static int mpi_failed(int code, const char *what, struct ckpt_err *e)
 {
 	char why[MPI_MAX_ERROR_STRING + 1] = "";
 	int n = 0;
@@ -59,7 +59,8 @@ static int mpi_failed(int code, const char *what, struct err *e)
 	return err_set(e, EIO, "MPI: %s: %s", what, why);
 }
 
-static int send_to(const struct world *w, int rank, const void *data, size_t len, struct err *e)
+static int send_to(const struct world *w, int rank, const void *data, size_t len,
+		   struct ckpt_err *e)
 {
 	const char *p = data;
 
@@ -74,7 +75,7 @@ static int send_to(const struct world *w, int rank, const void *data, size_t len
 	return 0;
 }
 
-static int receive_from(const struct world *w, int rank, void *data, size_t len, struct err *e)
+static int receive_from(const struct world *w, int rank, void *data, size_t len, struct ckpt_err *e)
 {
 	char *p = data;
 
@@ -89,8 +90,8 @@ static int receive_from(const struct world *w, int rank, void *data, size_t len,
 	return 0;
 }
 
-static int gather(void *self, const void *mine, size_t len, const struct comm_bytes *all,
-		  struct err *e)
+static int gather(void *self, const void *mine, size_t len, const struct ckpt_comm_bytes *all,
+		  struct ckpt_err *e)
 {
 	const struct world *w = self;
 	int rc = 0;
@@ -104,8 +105,8 @@ static int gather(void *self, const void *mine, size_t len, const struct comm_by
 	return rc;
 }
 
-static int scatter(void *self, const struct comm_bytes *parts, void *mine, size_t len,
-		   struct err *e)
+static int scatter(void *self, const struct ckpt_comm_bytes *parts, void *mine, size_t len,
+		   struct ckpt_err *e)
 {
 	const struct world *w = self;
 	int rc = 0;
@@ -119,7 +120,7 @@ static int scatter(void *self, const struct comm_bytes *parts, void *mine, size_
 	return rc;
 }
 
-static int broadcast(void *self, void *data, size_t len, struct err *e)
+static int broadcast(void *self, void *data, size_t len, struct ckpt_err *e)
 {
 	const struct world *w = self;
 	char *p = data;
@@ -136,7 +137,7 @@ static int broadcast(void *self, void *data, size_t len, struct err *e)
 }
 
 /* A communicator of our own: what else the program sends does not meet ours. */
-static int open_world(struct world *w, struct err *e)
+static int open_world(struct world *w, struct ckpt_err *e)
 {
 	int is_there, level, rc = MPI_Initialized(&is_there);
 
@@ -161,9 +162,9 @@ static int open_world(struct world *w, struct err *e)
 }
 
 /* Where it fails MPI is left as it is: mpirun ends the others when a process ends like that. */
-int comm_mpi_start(struct comm *ret, struct err *e)
+int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e)
 {
-	static const struct comm_ops ops = { gather, scatter, broadcast };
+	static const struct ckpt_comm_ops ops = { gather, scatter, broadcast };
 	struct world *w;
 	int is_there = 0, rc;
 
@@ -175,21 +176,21 @@ int comm_mpi_start(struct comm *ret, struct err *e)
 		return err_set(e, ENOMEM, "MPI: start: out of memory");
 	rc = open_world(w, e);
 	if (!rc)
-		rc = comm_init(ret, w->size > 1 ? &ops : NULL, w, (size_t)w->rank, (size_t)w->size,
-			       e);
+		rc = ckpt_comm_init(ret, w->size > 1 ? &ops : NULL, w, (size_t)w->rank,
+				    (size_t)w->size, e);
 	if (rc)
 		free(w);
 	return rc;
 }
 
-int comm_mpi_end(struct comm *c, int rc, struct err *e)
+int ckpt_comm_mpi_end(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
 	struct world *w = c->self;
 	bool broken;
 
-	rc = comm_leave(c, rc, e);
+	rc = ckpt_comm_leave(c, rc, e);
 	broken = c->broken.code != 0;
-	comm_release(c);
+	ckpt_comm_release(c);
 	if (!broken) { /* else it would wait for others; mpirun ends them */
 		(void)MPI_Comm_free(&w->comm);
 		if (w->is_ours)

@@ -18,17 +18,17 @@ struct group {
 	pthread_mutex_t gate; /* held until all threads are there */
 	bool is_open;	      /* under gate: they are */
 	pthread_barrier_t barrier;
-	comm_rank_fn *fn;
+	ckpt_comm_rank_fn *fn;
 	void *arg;
 	struct member *members;
 	size_t n;
-	const struct comm_bytes *parts; /* what rank 0 gives */
+	const struct ckpt_comm_bytes *parts; /* what rank 0 gives */
 	const void *data;
 };
 
 struct member {
 	struct group *group;
-	struct comm comm;
+	struct ckpt_comm comm;
 	const void *mine; /* what the rank gives */
 	size_t len;
 	pthread_t thread;
@@ -45,8 +45,8 @@ static void copy(void *to, const void *from, size_t n)
 		memcpy(to, from, n);
 }
 
-static int gather(void *self, const void *mine, size_t len, const struct comm_bytes *all,
-		  struct err *e)
+static int gather(void *self, const void *mine, size_t len, const struct ckpt_comm_bytes *all,
+		  struct ckpt_err *e)
 {
 	struct member *m = self;
 	struct group *g = m->group;
@@ -61,8 +61,8 @@ static int gather(void *self, const void *mine, size_t len, const struct comm_by
 	return 0;
 }
 
-static int scatter(void *self, const struct comm_bytes *parts, void *mine, size_t len,
-		   struct err *e)
+static int scatter(void *self, const struct ckpt_comm_bytes *parts, void *mine, size_t len,
+		   struct ckpt_err *e)
 {
 	const struct member *m = self;
 	struct group *g = m->group;
@@ -76,7 +76,7 @@ static int scatter(void *self, const struct comm_bytes *parts, void *mine, size_
 	return 0;
 }
 
-static int broadcast(void *self, void *data, size_t len, struct err *e)
+static int broadcast(void *self, void *data, size_t len, struct ckpt_err *e)
 {
 	const struct member *m = self;
 	struct group *g = m->group;
@@ -91,9 +91,9 @@ static int broadcast(void *self, void *data, size_t len, struct err *e)
 	return 0;
 }
 
-static int run_rank(struct member *m, struct err *e)
+static int run_rank(struct member *m, struct ckpt_err *e)
 {
-	return comm_leave(&m->comm, m->group->fn(m->group->arg, &m->comm, e), e);
+	return ckpt_comm_leave(&m->comm, m->group->fn(m->group->arg, &m->comm, e), e);
 }
 
 static bool is_open(struct group *g)
@@ -106,7 +106,7 @@ static bool is_open(struct group *g)
 static void *run_thread(void *arg)
 {
 	struct member *m = arg;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (is_open(m->group))
 		(void)run_rank(m, &e); /* rank 0 returns the same */
@@ -114,7 +114,7 @@ static void *run_thread(void *arg)
 }
 
 /* Ranks 1 to n - 1, which wait at the gate. Returns how many there are now. */
-static size_t start_threads(struct group *g, struct err *e)
+static size_t start_threads(struct group *g, struct ckpt_err *e)
 {
 	pthread_attr_t attr;
 	size_t n = 1;
@@ -138,7 +138,7 @@ static size_t start_threads(struct group *g, struct err *e)
 	return n;
 }
 
-static int run_group(struct group *g, struct err *e)
+static int run_group(struct group *g, struct ckpt_err *e)
 {
 	size_t n = start_threads(g, e);
 	int rc = n == g->n ? run_rank(&g->members[0], e) : -e->code;
@@ -148,9 +148,9 @@ static int run_group(struct group *g, struct err *e)
 	return rc;
 }
 
-static int make_members(struct group *g, struct err *e)
+static int make_members(struct group *g, struct ckpt_err *e)
 {
-	static const struct comm_ops ops = { gather, scatter, broadcast };
+	static const struct ckpt_comm_ops ops = { gather, scatter, broadcast };
 	int rc = 0;
 
 	g->members = calloc(g->n, sizeof(*g->members));
@@ -158,15 +158,15 @@ static int make_members(struct group *g, struct err *e)
 		return err_set(e, ENOMEM, "%zu ranks: out of memory", g->n);
 	for (size_t i = 0; i < g->n && !rc; i++) {
 		g->members[i].group = g;
-		rc = comm_init(&g->members[i].comm, &ops, &g->members[i], i, g->n, e);
+		rc = ckpt_comm_init(&g->members[i].comm, &ops, &g->members[i], i, g->n, e);
 	}
 	return rc;
 }
 
-int comm_run_threads(size_t n, comm_rank_fn *fn, void *arg, struct err *e)
+int ckpt_comm_run_threads(size_t n, ckpt_comm_rank_fn *fn, void *arg, struct ckpt_err *e)
 {
 	struct group g = { .gate = PTHREAD_MUTEX_INITIALIZER, .fn = fn, .arg = arg, .n = n };
-	struct comm alone = comm_self();
+	struct ckpt_comm alone = ckpt_comm_self();
 	int rc;
 
 	if (n == 1)
@@ -180,7 +180,7 @@ int comm_run_threads(size_t n, comm_rank_fn *fn, void *arg, struct err *e)
 	if (!rc)
 		rc = run_group(&g, e);
 	if (g.members)
-		comm_release(&g.members[0].comm); /* the others own nothing */
+		ckpt_comm_release(&g.members[0].comm); /* the others own nothing */
 	free(g.members);
 	(void)pthread_barrier_destroy(&g.barrier);
 	return rc;

@@ -43,7 +43,7 @@ static void close_dirp(DIR **d)
 		(void)closedir(*d);
 }
 
-static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(close_dirp) DIR *dir = NULL;
 	bool interrupted = false;
@@ -92,7 +92,7 @@ struct reading {
 	uint32_t rank;
 };
 
-static int parse(void *arg, const struct pickle_input *in, struct err *e)
+static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
 {
 	struct reading *x = arg;
 
@@ -100,7 +100,7 @@ static int parse(void *arg, const struct pickle_input *in, struct err *e)
 }
 
 int dcp_scan(int dirfd, char *const *names, size_t n, const struct scan_opts *opts,
-	     struct catalog_writer *w, struct err *e)
+	     struct catalog_writer *w, struct ckpt_err *e)
 {
 	const char *slash = strrchr(names[0], '/');
 	const struct dcp_join_opts join = { .many = n > 1 || rank_of(names[0]) >= 0,
@@ -128,7 +128,7 @@ int dcp_scan(int dirfd, char *const *names, size_t n, const struct scan_opts *op
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+		struct catalog_writer *w, struct ckpt_err *e)
 {
 	return dcp_scan(dirfd, files->v, files->n, opts, w, e);
 }

@@ -59,7 +59,7 @@ struct join {
 };
 
 /* Make *p hold at least n elements of `size`; content is not kept. */
-static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct err *e)
+static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct ckpt_err *e)
 {
 	void **p = pp;
 	size_t want = n + n / 2 + 16;
@@ -73,7 +73,7 @@ static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct err *e)
 }
 
 /* Counting sort of the storage entries by FQN, keeping their order. */
-static int group_storage(struct join *j, struct err *e)
+static int group_storage(struct join *j, struct ckpt_err *e)
 {
 	const struct byte_store *s = &j->r->storage;
 	uint32_t n_strings = pk_strings_count(j->r->strings);
@@ -92,7 +92,7 @@ static int group_storage(struct join *j, struct err *e)
 			skip_varints(&p, 5);
 			dims = get_varint(&p);
 			skip_varints(&p, dims ? dims - 1 : 0);
-			if (j->r->sized && dims && get_varint(&p) != DTYPE_NONE)
+			if (j->r->sized && dims && get_varint(&p) != CKPT_DTYPE_NONE)
 				skip_varints(&p, dims - 1);
 			if (pass == 0)
 				j->first[fqn + 2]++;
@@ -107,7 +107,7 @@ static int group_storage(struct join *j, struct err *e)
 }
 
 static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t *ret,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	const struct pk_str *path = pk_string(j->r->strings, (uint32_t)path_id);
 	size_t len = j->o->dir_len + path->len;
@@ -132,7 +132,7 @@ static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t
 }
 
 /* Decode the storage entries of one FQN into j->stored. */
-static int load_stored(struct join *j, const struct pk_str *fqn, struct err *e)
+static int load_stored(struct join *j, const struct pk_str *fqn, struct ckpt_err *e)
 {
 	uint64_t from = j->first[fqn->id], to = j->first[fqn->id + 1u];
 	size_t n = (size_t)(to - from), used = 0, total = 0;
@@ -164,7 +164,7 @@ static int load_stored(struct join *j, const struct pk_str *fqn, struct err *e)
 		for (size_t d = 0; d < s->n_dims; d++)
 			j->offs[used++] = get_varint(&p);
 		s->size = j->offs + used;
-		s->dtype = j->r->sized && dims ? (uint8_t)get_varint(&p) : DTYPE_NONE;
+		s->dtype = j->r->sized && dims ? (uint8_t)get_varint(&p) : CKPT_DTYPE_NONE;
 		for (size_t d = 0; s->dtype && d < s->n_dims; d++)
 			j->offs[used++] = get_varint(&p);
 		rc = source_of(j, s->path, fqn->data, &s->loc.file, e);
@@ -221,7 +221,7 @@ static const struct stored *find_stored(struct join *j, const struct stored *key
 }
 
 /* Does the item hold this chunk? One whose file is not there might. */
-static bool is_chunk(const struct stored *s, enum dtype dtype, const uint64_t *len)
+static bool is_chunk(const struct stored *s, enum ckpt_dtype dtype, const uint64_t *len)
 {
 	return !s->dtype || (s->dtype == dtype && !box_compare_off(s->n_dims, s->size, len));
 }
@@ -230,8 +230,8 @@ static bool is_chunk(const struct stored *s, enum dtype dtype, const uint64_t *l
  * The item of the chunk with that key and these sizes: the first listed that holds it, better one
  * whose file is there. If none does, the first; NULL where no item has the key.
  */
-static const struct stored *find_sized(struct join *j, const struct stored *key, enum dtype dtype,
-				       const uint64_t *len)
+static const struct stored *find_sized(struct join *j, const struct stored *key,
+				       enum ckpt_dtype dtype, const uint64_t *len)
 {
 	const struct stored *best = NULL;
 
@@ -288,10 +288,10 @@ static const uint8_t *shared_path(const struct join *j)
 }
 
 static int not_the_chunk(const struct join *j, const struct stored *s, const char *fqn,
-			 enum dtype dtype, const uint64_t *len, struct err *e)
+			 enum ckpt_dtype dtype, const uint64_t *len, struct ckpt_err *e)
 {
-	struct buf text[3] = { BUF_INIT(MAX_DIMS * 24), BUF_INIT(MAX_DIMS * 24),
-			       BUF_INIT(MAX_DIMS * 24) };
+	struct buf text[3] = { BUF_INIT(CKPT_MAX_DIMS * 24), BUF_INIT(CKPT_MAX_DIMS * 24),
+			       BUF_INIT(CKPT_MAX_DIMS * 24) };
 	const uint64_t *const numbers[] = { s->off, len, s->size };
 	const char *path = pk_string(j->r->strings, s->path)->data;
 	bool full = false;
@@ -314,7 +314,7 @@ static int not_the_chunk(const struct join *j, const struct stored *s, const cha
 
 /* Where the chunk `box` of the rank is stored; `hint`, if any, is the entry in step with it. */
 static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t *box, uint32_t rank,
-		  const struct stored *hint, struct chunk_loc *ret, struct err *e)
+		  const struct stored *hint, struct chunk_loc *ret, struct ckpt_err *e)
 {
 	struct stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = box };
 	const uint64_t *len = box + t->n_dims;
@@ -363,7 +363,7 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 
 /* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
 static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[from]];
 	struct tensor_chunks t = { .fqn = name->fqn,
@@ -373,7 +373,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 				   .n_dims = head->n_dims };
 	size_t n = head->n_dims, count = 0, k = 0;
 	autofree uint32_t *ranks = NULL;
-	uint64_t shape[MAX_DIMS], before[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS], before[CKPT_MAX_DIMS];
 	bool step, sorted;
 	int rc;
 
@@ -423,7 +423,7 @@ static const struct stored *object_of(struct join *j, size_t at)
 	return find_stored(j, &key);
 }
 
-static int join_object(struct join *j, const struct named *name, size_t at, struct err *e)
+static int join_object(struct join *j, const struct named *name, size_t at, struct ckpt_err *e)
 {
 	const struct stored *s = object_of(j, at);
 	struct object_item o = { .fqn = name->fqn,
@@ -450,7 +450,7 @@ static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
 }
 
 /* 1 if the entries of all ranks are objects that hold the same bytes. */
-static int same_objects(struct join *j, struct err *e)
+static int same_objects(struct join *j, struct ckpt_err *e)
 {
 	const struct stored *a = object_of(j, 0);
 	int rc = 1;
@@ -475,7 +475,7 @@ static int same_objects(struct join *j, struct err *e)
  * A rank's entry under a name of its own. That is longer at its end, where the last key is; a
  * position it is no more.
  */
-static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct err *e)
+static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct ckpt_err *e)
 {
 	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
 	const uint8_t *from = dcp_entry_path(j->r, entry);
@@ -494,7 +494,7 @@ static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struc
 }
 
 /* All entries of one FQN. */
-static int join_fqn(struct join *j, const struct pk_str *fqn, struct err *e)
+static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e)
 {
 	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
 	struct named name = { fqn->data, fqn->len, shared_path(j) };
@@ -515,7 +515,7 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct err *e)
 }
 
 /* The chain of entries that begins at `head`, by rank. */
-static int collect_entries(struct join *j, uint32_t head, struct err *e)
+static int collect_entries(struct join *j, uint32_t head, struct ckpt_err *e)
 {
 	size_t n = 0;
 	int rc;
@@ -533,7 +533,7 @@ static int collect_entries(struct join *j, uint32_t head, struct err *e)
 }
 
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
-	     struct err *e)
+	     struct ckpt_err *e)
 {
 	struct join j = { .r = r, .o = o, .w = w };
 	int rc = group_storage(&j, e);

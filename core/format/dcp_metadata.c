@@ -68,7 +68,7 @@ static bool is_hyperparallel(const struct reader *rd)
 
 /* ---- records ---- */
 
-int dcp_records_init(struct dcp_records *r, struct err *e)
+int dcp_records_init(struct dcp_records *r, struct ckpt_err *e)
 {
 	*r = (struct dcp_records){ .strings = pk_strings_new(MAX_STRINGS) };
 	return r->strings ? 0 : err_set(e, ENOMEM, "out of memory");
@@ -92,7 +92,7 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn)
 	return fqn < r->cap_by_fqn ? r->by_fqn[fqn] : DCP_NO_TENSOR;
 }
 
-uint8_t *byte_store_room(struct byte_store *s, size_t n, struct err *e)
+uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e)
 {
 	if (s->cap - s->len <= n) { /* also when n is 0: NULL means out of memory */
 		size_t cap = s->cap + s->cap / 2 + n + 4096;
@@ -116,7 +116,7 @@ static uint32_t entry_of_rank(const struct dcp_records *r, uint32_t fqn, uint32_
 	return i != DCP_NO_TENSOR && r->entries[i].rank == rank ? i : DCP_NO_TENSOR;
 }
 
-static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struct err *e)
+static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struct ckpt_err *e)
 {
 	uint32_t i;
 
@@ -161,7 +161,7 @@ static const char *show(const struct pk_str *s)
 	return s->data; /* err_set keeps control bytes out */
 }
 
-static int wrong(struct err *e, const struct pk_str *fqn, const char *what)
+static int wrong(struct ckpt_err *e, const struct pk_str *fqn, const char *what)
 {
 	return err_set(e, ERR_CORRUPT, "'%.200s': %s", show(fqn), what);
 }
@@ -214,11 +214,11 @@ static int classify(void *arg, const char *module, const char *name)
 /* Dimensions, offsets and sizes of a ChunkStorageMetadata as varints. */
 static bool encode_chunk(const struct pk_value *obj, uint8_t *out, size_t *ret_len)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	size_t n, m, at = 0;
 
-	if (!pk_numbers(pk_attr(obj, "offsets"), off, MAX_DIMS, &n) ||
-	    !pk_numbers(pk_attr(obj, "sizes"), len, MAX_DIMS, &m) || n != m)
+	if (!pk_numbers(pk_attr(obj, "offsets"), off, CKPT_MAX_DIMS, &n) ||
+	    !pk_numbers(pk_attr(obj, "sizes"), len, CKPT_MAX_DIMS, &m) || n != m)
 		return false;
 	at += put_varint(out + at, n);
 	for (size_t i = 0; i < n; i++)
@@ -230,9 +230,9 @@ static bool encode_chunk(const struct pk_value *obj, uint8_t *out, size_t *ret_l
 }
 
 /* A chunk is complete: keep its numbers instead of the object, its dict and its tuples. */
-static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *e)
+static int built(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e)
 {
-	uint8_t bytes[(2 * MAX_DIMS + 1) * 10];
+	uint8_t bytes[(2 * CKPT_MAX_DIMS + 1) * 10];
 	size_t len;
 	int rc;
 
@@ -244,9 +244,9 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 }
 
 static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct pk_value *v,
-		       size_t n_dims, struct err *e)
+		       size_t n_dims, struct ckpt_err *e)
 {
-	uint8_t bytes[(2 * MAX_DIMS + 1) * 10];
+	uint8_t bytes[(2 * CKPT_MAX_DIMS + 1) * 10];
 	const uint8_t *p = bytes;
 	struct byte_store *s = &rd->r->chunks;
 	size_t len;
@@ -272,11 +272,12 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 /* ---- entries ---- */
 
 /* "torch.bfloat16", "BFloat16": no underscores in MindSpore's, capitals as they come. */
-static enum dtype dtype_of_text(const struct pk_str *s)
+static enum ckpt_dtype dtype_of_text(const struct pk_str *s)
 {
 	const char *dot = strrchr(s->data, '.'), *from = dot ? dot + 1 : s->data;
 
-	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT && strlen(s->data) == s->len; t++) {
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1;
+	     t < CKPT_DTYPE_COUNT && strlen(s->data) == s->len; t++) {
 		const char *p = from, *q = dtype_info(t)->name;
 
 		while (*p && *q && (*p == *q || (*p >= 'A' && *p <= 'Z' && *p + 'a' - 'A' == *q))) {
@@ -287,12 +288,12 @@ static enum dtype dtype_of_text(const struct pk_str *s)
 		if (!*p && !*q)
 			return t;
 	}
-	return DTYPE_NONE;
+	return CKPT_DTYPE_NONE;
 }
 
 /* TensorProperties' state is a tuple with the dtype first (torch >= 2.0), or a dict. */
-static enum dtype dtype_of(const struct reader *rd, const struct pk_value *properties,
-			   const struct pk_str **ret_name)
+static enum ckpt_dtype dtype_of(const struct reader *rd, const struct pk_value *properties,
+				const struct pk_str **ret_name)
 {
 	const struct pk_value *v = pk_attr(properties, "dtype"), *state;
 
@@ -306,27 +307,27 @@ static enum dtype dtype_of(const struct reader *rd, const struct pk_value *prope
 		return dtype_of_text(v->s);
 	}
 	if (!v || v->type != PK_GLOBAL)
-		return DTYPE_NONE;
+		return CKPT_DTYPE_NONE;
 	*ret_name = v->g->name;
 	return dtype_by_name(v->g->name->data, v->g->name->len);
 }
 
 static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struct pk_value *v,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	const struct pk_value *chunks = pk_attr(v, "chunks");
 	struct dcp_entry entry = { .at = rd->r->chunks.len, .fqn = fqn->id, .rank = rd->rank };
 	const struct pk_str *name = NULL;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	size_t n;
 	uint8_t *to;
 
-	if (!pk_numbers(pk_attr(v, "size"), shape, MAX_DIMS, &n))
+	if (!pk_numbers(pk_attr(v, "size"), shape, CKPT_MAX_DIMS, &n))
 		return wrong(e, fqn, "its size is not a list of at most 64 numbers");
 	if (!chunks || chunks->type != PK_LIST)
 		return wrong(e, fqn, "its chunks are not a list");
 	entry.dtype = (uint8_t)dtype_of(rd, pk_attr(v, "properties"), &name);
-	if (entry.dtype == DTYPE_NONE)
+	if (entry.dtype == CKPT_DTYPE_NONE)
 		return err_set(e, ERR_UNSUPPORTED, "'%.200s': dtype '%.60s' is not known",
 			       show(fqn), name ? name->data : "?");
 	entry.n_dims = (uint8_t)n;
@@ -346,7 +347,7 @@ static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struc
 }
 
 static int state_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	struct dcp_entry bytes = { .rank = rd->rank };
 
@@ -375,7 +376,7 @@ static int state_item(struct reader *rd, const struct pk_value *key, const struc
  * safetensors blob), then the transforms to undo, in reading order.
  */
 static int encoding_of(struct reader *rd, const struct pk_str *fqn, const struct pk_value *list,
-		       uint32_t *ret, struct err *e)
+		       uint32_t *ret, struct ckpt_err *e)
 {
 	char name[512] = "dcp";
 	size_t at = 3;
@@ -398,7 +399,7 @@ static int encoding_of(struct reader *rd, const struct pk_str *fqn, const struct
 
 /* The name in the container; that of the checkpoint where none is given. */
 static int key_of(const struct pk_str *fqn, const struct pk_value *key, uint32_t *ret,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	if (key && key->type != PK_NONE && key->type != PK_STR)
 		return wrong(e, fqn, "its tensor_key is no string");
@@ -422,12 +423,12 @@ static bool item_range(const struct reader *rd, const struct pk_value *value, ui
 }
 
 static int storage_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	const struct pk_value *fqn = pk_attr(key, "fqn"), *at = pk_attr(key, "offset");
 	const struct pk_value *path = pk_attr(value, "relative_path");
 	const struct pk_value *transforms = pk_attr(value, "transform_descriptors");
-	uint64_t off[MAX_DIMS], offset, length;
+	uint64_t off[CKPT_MAX_DIMS], offset, length;
 	uint32_t encoding = 0;
 	size_t n = 0;
 	uint8_t *to, *start;
@@ -446,7 +447,7 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 		return wrong(e, fqn->s, "its item's offset and length are not numbers below 2^63");
 	if (at && at->type == PK_NONE)
 		at = NULL;
-	if (at && !pk_numbers(at, off, MAX_DIMS, &n))
+	if (at && !pk_numbers(at, off, CKPT_MAX_DIMS, &n))
 		return wrong(e, fqn->s, "its item's index is not a list of numbers");
 	if (transforms && transforms->type != PK_NONE && transforms->type != PK_LIST &&
 	    transforms->type != PK_TUPLE)
@@ -477,15 +478,15 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 
 /* Megatron-core 0.8 to 0.15; see model/flat.h. Most tensors have none. */
 static int shape_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	const struct pk_value *v = pk_get(value, "nd_reformulated_orig_global_shape");
 	struct byte_store *s = &rd->r->shapes;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	uint8_t *to;
 	size_t n;
 
-	if (key->type != PK_STR || !pk_numbers(v, shape, MAX_DIMS, &n))
+	if (key->type != PK_STR || !pk_numbers(v, shape, CKPT_MAX_DIMS, &n))
 		return 0;
 	to = byte_store_room(s, (2 + n) * 10, e);
 	if (!to)
@@ -516,14 +517,14 @@ static void apply_shapes(struct reader *rd, size_t from)
 /* ---- the pickle ---- */
 
 static int planner_item(struct reader *rd, const struct pk_value *key, const struct pk_value *value,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	return dcp_paths_add(rd->r, key, value, e);
 }
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct reader *rd = arg;
 
@@ -543,8 +544,8 @@ static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 /* What did not stream by (an attribute whose dict was built elsewhere in the pickle). */
 static int leftovers(struct reader *rd, const struct pk_value *dict,
 		     int (*item)(struct reader *, const struct pk_value *, const struct pk_value *,
-				 struct err *),
-		     struct err *e)
+				 struct ckpt_err *),
+		     struct ckpt_err *e)
 {
 	for (size_t i = 0; i < pk_len(dict); i++) {
 		int rc = item(rd, &dict->n->v[2 * i], &dict->n->v[2 * i + 1], e);
@@ -556,7 +557,7 @@ static int leftovers(struct reader *rd, const struct pk_value *dict,
 }
 
 /* A version that HyperParallel's own loader would not take is not taken. */
-static int check_version(const struct pk_value *v, struct err *e)
+static int check_version(const struct pk_value *v, struct ckpt_err *e)
 {
 	if (!v) /* the first has no such attribute */
 		return 0;
@@ -568,7 +569,7 @@ static int check_version(const struct pk_value *v, struct err *e)
 	return 0;
 }
 
-static int check_root(const struct reader *rd, const struct pk_value *root, struct err *e)
+static int check_root(const struct reader *rd, const struct pk_value *root, struct ckpt_err *e)
 {
 	const struct pk_value *state = pk_attr(root, "state_dict_metadata");
 	const struct pk_value *storage = pk_attr(root, "storage_data");
@@ -598,7 +599,7 @@ static bool has_both(const struct pickle *p)
  * as by a dict's later duplicates.
  */
 static int load(struct reader *rd, const struct pickle_input *in, struct pickle **ret,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	static const struct pickle_hooks hooks = { classify, built, attr_item };
 	struct pickle_opts opts = { .hooks = &hooks,
@@ -620,7 +621,7 @@ static int load(struct reader *rd, const struct pickle_input *in, struct pickle 
 }
 
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
-		      struct catalog_writer *w, struct err *e)
+		      struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct reader rd = { .r = r, .w = w, .rank = rank };
 	const struct pk_value *planner, *mcore;

@@ -68,7 +68,7 @@ static size_t put_path(uint8_t *to, const struct pk_value *path)
 }
 
 int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struct pk_value *value,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	struct byte_store *s = &r->planned;
 	size_t n = pk_len(value);
@@ -91,7 +91,8 @@ int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struc
 }
 
 /* Keep it in r->paths, unless the same FQN's entry of another file has it there. */
-static int keep(struct dcp_records *r, const uint8_t *path, struct dcp_entry *entry, struct err *e)
+static int keep(struct dcp_records *r, const uint8_t *path, struct dcp_entry *entry,
+		struct ckpt_err *e)
 {
 	size_t n = catalog_path_size(path);
 	struct byte_store *s = &r->paths;
@@ -121,7 +122,7 @@ static int keep(struct dcp_records *r, const uint8_t *path, struct dcp_entry *en
 	return 0;
 }
 
-int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct err *e)
+int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct ckpt_err *e)
 {
 	const uint8_t *p = r->planned.data;
 	int rc = 0;

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 struct catalog_writer;
-struct err;
+struct ckpt_err;
 struct scan_opts;
 
 #define DCP_NO_TENSOR UINT32_MAX
@@ -38,7 +38,7 @@ struct dcp_entry {
 	uint32_t count;	 /* chunks */
 	size_t path_at;	 /* DCP_PATH_..., or 1 + where its path is in paths.data */
 	size_t shape_at; /* in shapes.data: dimensions and shape before flattening, or 0 */
-	uint8_t dtype;	 /* enum dtype; DTYPE_NONE for a bytes item */
+	uint8_t dtype;	 /* enum ckpt_dtype; CKPT_DTYPE_NONE for a bytes item */
 	uint8_t n_dims;
 };
 
@@ -60,7 +60,7 @@ struct dcp_records {
 	 * As HyperParallel's is read: the container's key (string id) in place of the encoding,
 	 * and DCP_NO_LENGTH where its length is -1, "look inside". Before dcp_join that is replaced
 	 * by what was found in there, and `sized` set: offsets are followed by the item's dtype and
-	 * sizes, or by DTYPE_NONE where its file is not there.
+	 * sizes, or by CKPT_DTYPE_NONE where its file is not there.
 	 */
 	struct byte_store storage;
 	bool sized;
@@ -83,9 +83,9 @@ static inline void skip_varints(const uint8_t **p, size_t n)
 }
 
 /* Room for n more bytes, or NULL with *e set. */
-uint8_t *byte_store_room(struct byte_store *s, size_t n, struct err *e);
+uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e);
 
-int dcp_records_init(struct dcp_records *r, struct err *e);
+int dcp_records_init(struct dcp_records *r, struct ckpt_err *e);
 void dcp_records_release(struct dcp_records *r);
 /* First entry of an FQN, or DCP_NO_TENSOR. */
 uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn);
@@ -94,9 +94,9 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn);
 
 /* A pair of the file at hand, whatever it is. */
 int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struct pk_value *value,
-		  struct err *e);
+		  struct ckpt_err *e);
 /* The file, of `rank`, has been read; its entries are those from `first`. */
-int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct err *e);
+int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct ckpt_err *e);
 /* They are those of a flat state dict. */
 void dcp_paths_flat(struct dcp_records *r, uint32_t first);
 /* Of an entry, as catalog_path.h has it. */
@@ -106,7 +106,7 @@ const uint8_t *dcp_entry_path(const struct dcp_records *r, const struct dcp_entr
 
 /* Read one metadata pickle into *r. */
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
-		      struct catalog_writer *w, struct err *e);
+		      struct catalog_writer *w, struct ckpt_err *e);
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
 	/* The first dir_len bytes go in front of the names of data files: "weights/", or nothing. */
@@ -114,15 +114,15 @@ struct dcp_join_opts {
 	size_t dir_len;
 	/* 1 if two items of objects hold the same. NULL: never asked, ranks' objects stay apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
-			   uint64_t length, struct err *e);
+			   uint64_t length, struct ckpt_err *e);
 	void *arg;
 };
 /* Report all of it to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
-	     struct err *e);
+	     struct ckpt_err *e);
 
 /* All of it: n metadata files, n > 0, of one directory, which is where their data files are. */
 int dcp_scan(int dirfd, char *const *names, size_t n, const struct scan_opts *opts,
-	     struct catalog_writer *w, struct err *e);
+	     struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

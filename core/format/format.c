@@ -24,7 +24,7 @@ static const char known_directories[] =
 	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin";
 static const char known_files[] = "neither safetensors nor by torch.save";
 
-int name_list_add(struct name_list *l, const char *name, struct err *e)
+int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)
 {
 	if (l->n == l->cap) {
 		size_t cap = l->cap ? l->cap * 2 : 8;
@@ -70,7 +70,7 @@ static void close_dirp(DIR **d)
 }
 
 /* The first names of a directory, in natural order: "'a', 'b', 'c', ...", or "nothing". */
-static int name_some(int dirfd, char *out, size_t cap, struct err *e)
+static int name_some(int dirfd, char *out, size_t cap, struct ckpt_err *e)
 {
 	enum { LOOK_AT = 1000, SHOW = 3 };
 	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -99,7 +99,7 @@ static int name_some(int dirfd, char *out, size_t cap, struct err *e)
 }
 
 /* Nobody knows it: say what is there, and what would have been known. */
-static int unknown(int dirfd, const char *file, struct err *e)
+static int unknown(int dirfd, const char *file, struct ckpt_err *e)
 {
 	char found[200];
 
@@ -111,7 +111,7 @@ static int unknown(int dirfd, const char *file, struct err *e)
 }
 
 int format_probe(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		 struct err *e)
+		 struct ckpt_err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
 		int rc = formats[i]->probe(dirfd, file, files, e);
@@ -126,7 +126,7 @@ int format_probe(int dirfd, const char *file, const struct format **ret, struct 
 }
 
 int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	int rc = format_probe(dirfd, file, ret, files, e);
 

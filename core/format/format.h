@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 struct catalog_writer;
-struct err;
+struct ckpt_err;
 
 /* File names relative to the checkpoint, in natural order. */
 struct name_list {
@@ -32,20 +32,20 @@ struct format {
 	const char *name;
 	/* 1 and the metadata files when dirfd is such a checkpoint, or, where file is not NULL, that
 	 * file in it; else 0; < 0 when it looks like one but cannot be read, with a sentence. */
-	int (*probe)(int dirfd, const char *file, struct name_list *files, struct err *e);
+	int (*probe)(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e);
 	int (*scan)(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		    struct catalog_writer *w, struct err *e);
+		    struct catalog_writer *w, struct ckpt_err *e);
 };
 
 /* As a format's probe, with the format that does not answer 0. */
 int format_probe(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		 struct err *e);
+		 struct ckpt_err *e);
 /* The format of a directory, or of a file in it; an error that says what was looked for when there
  * is none. */
 int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		  struct err *e);
+		  struct ckpt_err *e);
 
-int name_list_add(struct name_list *l, const char *name, struct err *e);
+int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e);
 void name_list_sort(struct name_list *l);
 void name_list_release(struct name_list *l);
 

@@ -92,11 +92,11 @@ static bool is_our_module(const char *module, size_t len)
 }
 
 /* PyTorch's DCP has a file of that name too: the class of what is in it tells. */
-static int is_our_metadata(int dirfd, struct err *e)
+static int is_our_metadata(int dirfd, struct ckpt_err *e)
 {
 	uint8_t head[1024];
 	struct stat st;
-	struct err ignored;
+	struct ckpt_err ignored;
 	autoclose int fd = io_open_beneath(dirfd, global_name, &st, &ignored);
 	const char *module;
 	int64_t n;
@@ -117,7 +117,7 @@ struct seen {
 };
 
 static int add_file(int dirfd, const char *name, struct seen *s, struct name_list *files,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	bool metadata = s->global ? !strcmp(name, global_name) : rank_of(name) >= 0;
 	struct stat st;
@@ -135,7 +135,7 @@ static int add_file(int dirfd, const char *name, struct seen *s, struct name_lis
 	return name_list_add(files, name, e);
 }
 
-static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(close_dirp) DIR *dir = NULL;
 	struct seen s = { 0 };
@@ -174,23 +174,23 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 
 /* ---- scan ---- */
 
-struct source {
+struct ckpt_data {
 	const char *name;
 	uint32_t rank;
 };
 
 static int by_rank(const void *ap, const void *bp)
 {
-	const struct source *a = ap, *b = bp;
+	const struct ckpt_data *a = ap, *b = bp;
 
 	return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
 /* The metadata files in rank order; `*ret_many` if they are of ranks. Free *ret. */
-static int list_metadata(const struct name_list *files, struct source **ret, size_t *ret_n,
-			 bool *ret_many, struct err *e)
+static int list_metadata(const struct name_list *files, struct ckpt_data **ret, size_t *ret_n,
+			 bool *ret_many, struct ckpt_err *e)
 {
-	autofree struct source *v = calloc(files->n + 1, sizeof(*v));
+	autofree struct ckpt_data *v = calloc(files->n + 1, sizeof(*v));
 	bool global = false;
 	size_t n = 0;
 
@@ -202,7 +202,7 @@ static int list_metadata(const struct name_list *files, struct source **ret, siz
 		long rank = rank_of(files->v[i]);
 
 		if (global ? !strcmp(files->v[i], global_name) : rank >= 0)
-			v[n++] = (struct source){ files->v[i], global ? 0 : (uint32_t)rank };
+			v[n++] = (struct ckpt_data){ files->v[i], global ? 0 : (uint32_t)rank };
 	}
 	qsort(v, n, sizeof(*v), by_rank);
 	for (size_t i = 1; i < n; i++)
@@ -219,7 +219,7 @@ static int list_metadata(const struct name_list *files, struct source **ret, siz
 
 /* Their contents are not hashed. Noted before they are opened: a change meanwhile shows later. */
 static int note_data_files(int dirfd, const struct name_list *files, bool many,
-			   struct catalog_writer *w, struct err *e)
+			   struct catalog_writer *w, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < files->n; i++) {
 		const char *name = files->v[i];
@@ -243,15 +243,16 @@ struct reading {
 	uint32_t rank;
 };
 
-static int parse(void *arg, const struct pickle_input *in, struct err *e)
+static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
 {
 	struct reading *x = arg;
 
 	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
 }
 
-static int read_metadata(int dirfd, const struct source *v, size_t n, const struct scan_opts *opts,
-			 struct dcp_records *r, struct catalog_writer *w, struct err *e)
+static int read_metadata(int dirfd, const struct ckpt_data *v, size_t n,
+			 const struct scan_opts *opts, struct dcp_records *r,
+			 struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct metafiles m;
 	int rc = metafiles_init(&m, dirfd, opts, e);
@@ -268,11 +269,11 @@ static int read_metadata(int dirfd, const struct source *v, size_t n, const stru
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+		struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct hp_directory d = { dirfd, files };
 	struct dcp_join_opts join = { .same_object = hp_same_object, .arg = &d };
-	autofree struct source *metadata = NULL;
+	autofree struct ckpt_data *metadata = NULL;
 	struct dcp_records r = { 0 };
 	size_t n = 0;
 	int rc = list_metadata(files, &metadata, &n, &join.many, e);

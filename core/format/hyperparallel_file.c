@@ -46,7 +46,7 @@ struct hp_file {
 	bool big_endian;
 };
 
-static int64_t read_file(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_file(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct hp_file *f = arg;
 	int64_t n = io_pread_some(f->fd, buf, len, off);
@@ -65,7 +65,7 @@ struct listing {
 };
 
 static int add_storage(struct hp_file *f, const char *key, size_t len, const struct zip_member *m,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct storage *s;
 
@@ -90,7 +90,7 @@ static bool is_name(const char *name, size_t len, const char *want)
 	return strlen(want) == len && !memcmp(name, want, len);
 }
 
-static int each_member(void *arg, const struct zip_member *m, struct err *e)
+static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct listing *l = arg;
 	const char *slash = memchr(m->name, '/', m->name_len), *name = slash ? slash + 1 : m->name;
@@ -115,7 +115,7 @@ static int by_key(const void *ap, const void *bp)
 }
 
 static int read_member(const struct hp_file *f, const struct zip_member *m, const char *name,
-		       size_t max, uint8_t **ret, struct err *e)
+		       size_t max, uint8_t **ret, struct ckpt_err *e)
 {
 	autofree uint8_t *p = NULL;
 	uint64_t at;
@@ -150,7 +150,7 @@ static int by_name(const void *ap, const void *bp)
 	return a->value > b->value ? -1 : a->value < b->value;
 }
 
-static int list_entries(struct hp_file *f, const struct pk_value *root, struct err *e)
+static int list_entries(struct hp_file *f, const struct pk_value *root, struct ckpt_err *e)
 {
 	size_t n = root->type == PK_DICT ? pk_len(root) : 0;
 
@@ -170,7 +170,7 @@ static int list_entries(struct hp_file *f, const struct pk_value *root, struct e
 	return 0;
 }
 
-static int open_archive(struct hp_file *f, struct err *e)
+static int open_archive(struct hp_file *f, struct ckpt_err *e)
 {
 	const struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
 	struct listing l = { .f = f };
@@ -200,7 +200,7 @@ static int open_archive(struct hp_file *f, struct err *e)
 }
 
 static int find_storage(const struct hp_file *f, const struct torch_tensor *t, uint64_t *ret,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	struct storage key = { 0 };
 	const struct storage *s;
@@ -217,7 +217,7 @@ static int find_storage(const struct hp_file *f, const struct torch_tensor *t, u
 }
 
 static int from_archive(const struct hp_file *f, const struct pk_value *v, struct hp_tensor *ret,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	struct torch_tensor t = { 0 };
 	uint64_t end, storage;
@@ -266,7 +266,7 @@ static int from_header(const struct st_header *h, const struct st_tensor *t, str
 	ret->n_dims = t->n_dims;
 	memcpy(ret->shape, t->shape, t->n_dims * sizeof(*ret->shape));
 	/* Counted in single values there, in pairs everywhere else. */
-	if (t->dtype == DTYPE_F4_E2M1FN_X2 && t->n_dims)
+	if (t->dtype == CKPT_DTYPE_F4_E2M1FN_X2 && t->n_dims)
 		ret->shape[t->n_dims - 1] /= 2;
 	ret->layout = (struct raw_layout){ 0 };
 	ret->offset = st_data(h) + t->begin;
@@ -277,7 +277,7 @@ static int from_header(const struct st_header *h, const struct st_tensor *t, str
 /* ---- both ---- */
 
 int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct hp_tensor *ret,
-		 struct err *e)
+		 struct ckpt_err *e)
 {
 	const struct st_tensor *t;
 	const struct pk_value *v;
@@ -301,7 +301,7 @@ void hp_file_close(struct hp_file *f)
 	free(f);
 }
 
-int hp_file_open(int fd, uint64_t size, struct hp_file **ret, struct err *e)
+int hp_file_open(int fd, uint64_t size, struct hp_file **ret, struct ckpt_err *e)
 {
 	struct hp_file *f = calloc(1, sizeof(*f));
 	uint8_t magic[4];

@@ -17,23 +17,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct hp_file;
 
 struct hp_tensor {
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	uint64_t offset, length; /* bytes in the file */
 	struct raw_layout layout;
 };
 
 /* Errors do not name the file. fd is the caller's and has to stay open. */
-int hp_file_open(int fd, uint64_t size, struct hp_file **ret, struct err *e);
+int hp_file_open(int fd, uint64_t size, struct hp_file **ret, struct ckpt_err *e);
 void hp_file_close(struct hp_file *f); /* NULL is fine */
 
 /* 1, or 0 when there is none of that name. */
 int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct hp_tensor *ret,
-		 struct err *e);
+		 struct ckpt_err *e);
 
 #endif

@@ -70,7 +70,7 @@ static int by_path(const void *ap, const void *bp)
 	return a->number < b->number ? -1 : a->number > b->number;
 }
 
-static int list_todo(struct resolver *x, struct err *e)
+static int list_todo(struct resolver *x, struct ckpt_err *e)
 {
 	x->todo = malloc((x->r->n_storage + 1) * sizeof(*x->todo));
 	x->found_at = calloc(x->r->n_storage + 1, sizeof(*x->found_at));
@@ -107,9 +107,9 @@ static bool is_listed(const struct hp_directory *d, const char *name)
  * *ret stays -1 where the file is not there or not to be opened: whoever opens it next will say so,
  * and what goes with it. What may be otherwise the next time is an error.
  */
-static int open_listed(const struct hp_directory *d, const char *path, int *ret, struct err *e)
+static int open_listed(const struct hp_directory *d, const char *path, int *ret, struct ckpt_err *e)
 {
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 	struct stat st;
 	int fd = io_open_beneath(d->dirfd, path, &st, &why);
 
@@ -124,7 +124,7 @@ static int open_listed(const struct hp_directory *d, const char *path, int *ret,
 
 /* One that appears later has to be noticed, so it must be of a kind that is listed. */
 static int check_container(const struct resolver *x, const char *path, const char *fqn,
-			   struct err *e)
+			   struct ckpt_err *e)
 {
 	static const char tail[] = ".safetensors";
 	size_t n = strlen(path), m = sizeof(tail) - 1;
@@ -141,7 +141,7 @@ static int check_container(const struct resolver *x, const char *path, const cha
 
 /* *ret stays NULL where there is none; *fd belongs to it. */
 static int open_container(struct resolver *x, const char *path, int *fd, struct hp_file **ret,
-			  struct err *e)
+			  struct ckpt_err *e)
 {
 	struct stat st;
 	int rc = open_listed(x->d, path, fd, e);
@@ -155,7 +155,8 @@ static int open_container(struct resolver *x, const char *path, int *fd, struct 
 }
 
 /* offset, length, encoding, dtype, sizes */
-static int put_found(struct resolver *x, const struct hp_tensor *t, uint64_t number, struct err *e)
+static int put_found(struct resolver *x, const struct hp_tensor *t, uint64_t number,
+		     struct ckpt_err *e)
 {
 	uint32_t encoding = x->plain;
 	uint8_t *start, *to;
@@ -185,7 +186,8 @@ static int put_found(struct resolver *x, const struct hp_tensor *t, uint64_t num
 	return 0;
 }
 
-static int look_up(struct resolver *x, const struct hp_file *f, const struct todo *t, struct err *e)
+static int look_up(struct resolver *x, const struct hp_file *f, const struct todo *t,
+		   struct ckpt_err *e)
 {
 	const struct stored s = decode(x->r->storage.data + t->at);
 	const struct pk_str *key = pk_string(x->r->strings, (uint32_t)s.key);
@@ -207,7 +209,7 @@ static int look_up(struct resolver *x, const struct hp_file *f, const struct tod
 }
 
 /* Everything in the container of todo[*i]; *i moves on behind it. */
-static int one_container(struct resolver *x, size_t *i, struct err *e)
+static int one_container(struct resolver *x, size_t *i, struct ckpt_err *e)
 {
 	const struct todo *first = &x->todo[*i];
 	const struct stored s = decode(x->r->storage.data + first->at);
@@ -227,7 +229,8 @@ static int one_container(struct resolver *x, size_t *i, struct err *e)
 
 /* ---- what was found ---- */
 
-static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_at, struct err *e)
+static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_at,
+		     struct ckpt_err *e)
 {
 	const uint8_t *found = found_at ? x->found.data + found_at - 1 : NULL;
 	bool tensor = s->length == DCP_NO_LENGTH;
@@ -255,7 +258,7 @@ static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_
 	if (tensor) {
 		memcpy(to, s->offsets, (size_t)(s->end - s->offsets));
 		to += s->end - s->offsets;
-		to += put_varint(to, found ? get_varint(&found) : DTYPE_NONE);
+		to += put_varint(to, found ? get_varint(&found) : CKPT_DTYPE_NONE);
 		for (size_t d = 0; found && d < n; d++)
 			to += put_varint(to, get_varint(&found));
 	}
@@ -263,7 +266,7 @@ static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_
 	return 0;
 }
 
-static int put_entries(struct resolver *x, struct err *e)
+static int put_entries(struct resolver *x, struct ckpt_err *e)
 {
 	const uint8_t *p = x->r->storage.data;
 	int rc = 0;
@@ -278,7 +281,7 @@ static int put_entries(struct resolver *x, struct err *e)
 }
 
 int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catalog_writer *w,
-	       struct err *e)
+	       struct ckpt_err *e)
 {
 	struct resolver x = { .d = d, .r = r, .w = w };
 	int rc = catalog_add_encoding(w, "raw", &x.plain, e);
@@ -305,7 +308,7 @@ int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catal
 /* ---- objects ---- */
 
 /* -ENODATA, which is no error, where the file is shorter. */
-static int read_part(int fd, const char *name, void *buf, size_t n, uint64_t at, struct err *e)
+static int read_part(int fd, const char *name, void *buf, size_t n, uint64_t at, struct ckpt_err *e)
 {
 	int rc = io_pread(fd, buf, n, at);
 
@@ -313,7 +316,7 @@ static int read_part(int fd, const char *name, void *buf, size_t n, uint64_t at,
 }
 
 int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
-		   uint64_t length, struct err *e)
+		   uint64_t length, struct ckpt_err *e)
 {
 	enum { STEP = 8 << 10, MOST = 16 << 20 };
 	const struct hp_directory *d = arg;

@@ -11,7 +11,7 @@
 
 struct catalog_writer;
 struct dcp_records;
-struct err;
+struct ckpt_err;
 struct name_list;
 
 struct hp_directory {
@@ -25,10 +25,10 @@ struct hp_directory {
  * tensors will be told from those of others.
  */
 int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catalog_writer *w,
-	       struct err *e);
+	       struct ckpt_err *e);
 
 /* dcp_join_opts.same_object; arg: the directory. 0 where it cannot be told, or only by reading much. */
 int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
-		   uint64_t length, struct err *e);
+		   uint64_t length, struct ckpt_err *e);
 
 #endif

@@ -40,7 +40,7 @@ enum {
 
 /* *ret_len: bytes of the pickle. -ENODATA when it goes on behind len. */
 static int read_pickle(const uint8_t *p, size_t len, struct torch_tensor *ret, size_t *ret_len,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct pickle_input in = { .mem = p, .mem_len = len };
 	struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
@@ -98,7 +98,7 @@ static size_t small_record(const uint8_t *p, size_t len)
  * Walk `head`, the archive's first len bytes. 0 when found; 1 when the directory has to be asked;
  * -ENODATA when a longer head may help; other errors are final.
  */
-static int walk(const uint8_t *head, size_t len, struct found *ret, struct err *e)
+static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_err *e)
 {
 	bool have_order = false;
 	uint64_t at = 0;
@@ -156,7 +156,7 @@ struct lookup {
 	bool have_pkl, have_order, have_storage;
 };
 
-static int each_member(void *arg, const struct zip_member *m, struct err *e)
+static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct lookup *l = arg;
 	size_t len;
@@ -177,7 +177,7 @@ static int each_member(void *arg, const struct zip_member *m, struct err *e)
 }
 
 static int read_member(const struct blob *item, const struct zip_member *m, size_t max,
-		       uint8_t **ret, struct err *e)
+		       uint8_t **ret, struct ckpt_err *e)
 {
 	autofree uint8_t *p = NULL;
 	uint64_t data;
@@ -201,7 +201,7 @@ static int read_member(const struct blob *item, const struct zip_member *m, size
 	return 0;
 }
 
-static int by_directory(const struct blob *item, struct found *ret, struct err *e)
+static int by_directory(const struct blob *item, struct found *ret, struct ckpt_err *e)
 {
 	struct lookup l = { .item = item };
 	autofree uint8_t *pkl = NULL, *order = NULL;
@@ -234,11 +234,11 @@ static int by_directory(const struct blob *item, struct found *ret, struct err *
 }
 
 static int find_storage(const struct blob *item, uint8_t *head, size_t len, struct found *ret,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	autofree uint8_t *more = NULL;
 	size_t cap = FIRST_READ;
-	struct err why; /* what stops the walk is final only sometimes */
+	struct ckpt_err why; /* what stops the walk is final only sometimes */
 	int rc;
 
 	for (;;) {
@@ -272,14 +272,14 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 
 /* ---- checks ---- */
 
-static int wrong_dtype(const struct item_want *want, enum dtype found, struct err *e)
+static int wrong_dtype(const struct item_want *want, enum ckpt_dtype found, struct ckpt_err *e)
 {
 	return err_set(e, ERR_CORRUPT, "the metadata says %s, its item holds %s",
 		       dtype_info(want->dtype)->name, dtype_info(found)->name);
 }
 
 static int check_view(const struct blob *item, const struct found *f, const struct item_want *want,
-		      struct payload *ret, struct err *e)
+		      struct payload *ret, struct ckpt_err *e)
 {
 	const struct dtype_info *d = dtype_info(want->dtype);
 	const struct torch_tensor *v = &f->view;
@@ -334,7 +334,7 @@ static void negate(uint8_t *p, size_t n, bool integer)
 	}
 }
 
-void payload_resolve(const struct payload *p, enum dtype dtype, void *elements, size_t bytes)
+void payload_resolve(const struct payload *p, enum ckpt_dtype dtype, void *elements, size_t bytes)
 {
 	const struct dtype_info *d = dtype_info(dtype);
 	uint8_t *at = elements;
@@ -376,7 +376,7 @@ void item_cache_free(struct item_cache *c)
 }
 
 static int from_header(const struct st_header *h, const struct item_want *want, struct payload *ret,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	const struct st_tensor *t = st_find(h, want->fqn, want->fqn_len);
 	uint64_t stride = dtype_info(want->dtype)->size;
@@ -388,7 +388,7 @@ static int from_header(const struct st_header *h, const struct item_want *want, 
 		return wrong_dtype(want, t->dtype, e);
 	same = t->n_dims == want->n_dims;
 	for (size_t i = 0; same && i < t->n_dims; i++) {
-		bool halves = t->dtype == DTYPE_F4_E2M1FN_X2 && i + 1 == t->n_dims;
+		bool halves = t->dtype == CKPT_DTYPE_F4_E2M1FN_X2 && i + 1 == t->n_dims;
 
 		same = t->shape[i] == want->len[i] * (halves ? 2 : 1);
 	}
@@ -404,7 +404,7 @@ static int from_header(const struct st_header *h, const struct item_want *want, 
 }
 
 static int open_safetensors(const struct item_want *want, struct item_cache *cache,
-			    struct payload *ret, struct err *e)
+			    struct payload *ret, struct ckpt_err *e)
 {
 	struct st_header *h = NULL, *old;
 	int rc;
@@ -429,7 +429,7 @@ static int open_safetensors(const struct item_want *want, struct item_cache *cac
 }
 
 int item_open(const struct blob *item, const struct item_want *want, struct item_cache *cache,
-	      struct payload *ret, struct err *e)
+	      struct payload *ret, struct ckpt_err *e)
 {
 	uint8_t head[FIRST_READ];
 	struct found f;

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 /* Element x of the chunk is at data + sum(x[d] * stride[d]), bytes from the item's start. */
 struct payload {
@@ -37,7 +37,7 @@ static inline bool payload_is_odd(const struct payload *p)
 	return p->swap || p->neg || p->conj;
 }
 /* Turn `bytes` bytes of whole elements into the values they stand for. */
-void payload_resolve(const struct payload *p, enum dtype dtype, void *elements, size_t bytes);
+void payload_resolve(const struct payload *p, enum ckpt_dtype dtype, void *elements, size_t bytes);
 
 /* Parsed safetensors headers are shared by the items of a file. */
 struct item_cache;
@@ -47,7 +47,7 @@ void item_cache_free(struct item_cache *c);
 struct item_want {
 	const char *fqn;
 	size_t fqn_len;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *len; /* the chunk's sizes */
 	uint64_t file_key;   /* tells items of different files and offsets apart, for the cache */
@@ -59,6 +59,6 @@ struct item_want {
  * Fails when dtype or sizes are not the wanted ones or any element would lie outside.
  */
 int item_open(const struct blob *item, const struct item_want *want, struct item_cache *cache,
-	      struct payload *ret, struct err *e);
+	      struct payload *ret, struct ckpt_err *e);
 
 #endif

@@ -36,7 +36,7 @@ const char *megatron_base(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-int megatron_path(const char *dir, const char *name, char out[static PATH_MAX], struct err *e)
+int megatron_path(const char *dir, const char *name, char out[static PATH_MAX], struct ckpt_err *e)
 {
 	return snprintf(out, PATH_MAX, "%s%s", dir, name) < PATH_MAX
 		       ? 0
@@ -44,7 +44,7 @@ int megatron_path(const char *dir, const char *name, char out[static PATH_MAX], 
 }
 
 int megatron_list(int dirfd, const char *dir, const char *name, struct name_list *files,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	char path[PATH_MAX];
 	struct stat st;
@@ -65,7 +65,7 @@ static void json_release(json_t **j)
 }
 
 /* What metadata.json says of its backend: 1 when it is that one, 0 when it is no business of ours. */
-static int check_backend(const json_t *j, const char *path, const char *backend, struct err *e)
+static int check_backend(const json_t *j, const char *path, const char *backend, struct ckpt_err *e)
 {
 	const json_t *version = json_object_get(j, "sharded_backend_version");
 	const char *name = json_string_value(json_object_get(j, "sharded_backend"));
@@ -86,9 +86,9 @@ static int check_backend(const json_t *j, const char *path, const char *backend,
 }
 
 /* 0: it is not JSON, and so not Megatron's. */
-static int read_metadata(int dirfd, const char *path, json_t **ret, struct err *e)
+static int read_metadata(int dirfd, const char *path, json_t **ret, struct ckpt_err *e)
 {
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 
 	*ret = small_file_json(dirfd, path, MAX_JSON, &why);
 	if (*ret)
@@ -99,7 +99,8 @@ static int read_metadata(int dirfd, const char *path, json_t **ret, struct err *
 	return -why.code;
 }
 
-int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_CAP], struct err *e)
+int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_CAP],
+		  struct ckpt_err *e)
 {
 	static const char *const places[] = { "", "weights/", "model_weights/" };
 
@@ -128,7 +129,7 @@ int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_C
 /* ---- objects in files of their own ---- */
 
 int megatron_add_object(struct catalog_writer *w, const char *name, const char *path, uint64_t size,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	struct object_item o = { .fqn = name, .fqn_len = strlen(name), .loc = { .length = size } };
 	int rc = catalog_add_source(w, path, strlen(path), &o.loc.file, e);
@@ -139,7 +140,7 @@ int megatron_add_object(struct catalog_writer *w, const char *name, const char *
 }
 
 int megatron_add_common(int dirfd, const struct name_list *files, struct catalog_writer *w,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	for (size_t i = 0; i < files->n; i++) {
 		const char *name = megatron_base(files->v[i]);
@@ -157,7 +158,7 @@ int megatron_add_common(int dirfd, const struct name_list *files, struct catalog
 /* ---- torch_dist ---- */
 
 /* The list: metadata.json, .metadata, and common.pt where there is one. */
-static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	char dir[MEGATRON_DIR_CAP];
 	int rc = file ? 0 : megatron_find(dirfd, "torch_dist", dir, e);
@@ -178,7 +179,7 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+		struct catalog_writer *w, struct ckpt_err *e)
 {
 	int rc = small_file_fingerprint(dirfd, files->v[0], w, NULL, e);
 

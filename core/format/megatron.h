@@ -17,22 +17,23 @@
  * Is this a Megatron-core checkpoint of that backend? 1 and where in the directory it lies, "" or
  * with a slash at its end; 0; or < 0 when it is one that nothing here reads.
  */
-int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_CAP], struct err *e);
+int megatron_find(int dirfd, const char *backend, char dir[static MEGATRON_DIR_CAP],
+		  struct ckpt_err *e);
 
 /* `dir` and a name in it. */
-int megatron_path(const char *dir, const char *name, char out[static PATH_MAX], struct err *e);
+int megatron_path(const char *dir, const char *name, char out[static PATH_MAX], struct ckpt_err *e);
 /* Put dir/name on the list of metadata files if it is there: 1, 0, or < 0. */
 int megatron_list(int dirfd, const char *dir, const char *name, struct name_list *files,
-		  struct err *e);
+		  struct ckpt_err *e);
 /*
  * Report common.pt, which has what is not sharded, as an object, where it is on the list. After
  * core_v0.18 that is an object like any other and there is no such file.
  */
 int megatron_add_common(int dirfd, const struct name_list *files, struct catalog_writer *w,
-			struct err *e);
+			struct ckpt_err *e);
 /* A whole file as an object. */
 int megatron_add_object(struct catalog_writer *w, const char *name, const char *path, uint64_t size,
-			struct err *e);
+			struct ckpt_err *e);
 /* The last element of a path. */
 const char *megatron_base(const char *path);
 

@@ -25,7 +25,7 @@ struct megatron_args {
 
 /* ---- the container ---- */
 
-static int each_record(void *arg, const struct zip_member *m, struct err *e)
+static int each_record(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	static const char pkl[] = "/data.pkl";
 	size_t n = sizeof(pkl) - 1;
@@ -44,7 +44,7 @@ struct stretch {
 	uint64_t at, size;
 };
 
-static int64_t read_stretch(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+static int64_t read_stretch(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
 	const struct stretch *s = arg;
 
@@ -55,7 +55,7 @@ static int64_t read_stretch(void *arg, uint64_t off, void *buf, size_t cap, stru
 	return s->blob->read(s->blob->arg, s->at + off, buf, cap, e);
 }
 
-static int load(const struct stretch *s, struct pickle **ret, struct err *e)
+static int load(const struct stretch *s, struct pickle **ret, struct ckpt_err *e)
 {
 	struct pickle_input in = { .read = read_stretch, .arg = (void *)(uintptr_t)s };
 	struct pickle_opts opts = { .max_bytes = MAX_MEMORY };
@@ -64,7 +64,7 @@ static int load(const struct stretch *s, struct pickle **ret, struct err *e)
 	return rc == -ENODATA ? err_set(e, ERR_CORRUPT, "its pickle ends early") : rc;
 }
 
-static int load_zip(const struct blob *b, struct pickle **ret, struct err *e)
+static int load_zip(const struct blob *b, struct pickle **ret, struct ckpt_err *e)
 {
 	struct stretch s = { .blob = b };
 	struct zip_member m = { 0 };
@@ -81,7 +81,7 @@ static int load_zip(const struct blob *b, struct pickle **ret, struct err *e)
 	return rc ? rc : load(&s, ret, e);
 }
 
-static int load_legacy(const struct blob *b, struct pickle **ret, struct err *e)
+static int load_legacy(const struct blob *b, struct pickle **ret, struct ckpt_err *e)
 {
 	struct stretch s = { .blob = b, .size = b->size };
 
@@ -116,7 +116,7 @@ static bool find_args(const struct pickle *p, struct pk_value *ret)
 	return true;
 }
 
-int megatron_args_read(const struct blob *b, struct megatron_args **ret, struct err *e)
+int megatron_args_read(const struct blob *b, struct megatron_args **ret, struct ckpt_err *e)
 {
 	struct megatron_args *a;
 	struct pickle *p;
@@ -152,7 +152,7 @@ void megatron_args_free(struct megatron_args *a)
 }
 
 int megatron_args_number(const struct megatron_args *a, const char *name, uint64_t *ret,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
 	const struct pk_value *v =
 		a->args.type == PK_DICT ? pk_get(&a->args, name) : pk_attr(&a->args, name);

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 struct blob;
-struct err;
+struct ckpt_err;
 struct megatron_args;
 
 #define MEGATRON_COMMON_FILE   "common.pt"
@@ -27,12 +27,12 @@ struct megatron_args;
  * The blob's size must be known. *ret is the caller's to free; NULL where the common state has no
  * args. ERR_CORRUPT, ERR_UNSUPPORTED: it is not what torch.save makes of a dict.
  */
-int megatron_args_read(const struct blob *b, struct megatron_args **ret, struct err *e);
+int megatron_args_read(const struct blob *b, struct megatron_args **ret, struct ckpt_err *e);
 void megatron_args_free(struct megatron_args *a); /* NULL is fine */
 
 /* A whole number that is not negative; False and True are 0 and 1. 1: there is none of that name, or
  * it is None. EINVAL: it is something else. */
 int megatron_args_number(const struct megatron_args *a, const char *name, uint64_t *ret,
-			 struct err *e);
+			 struct ckpt_err *e);
 
 #endif

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts, struct err *e)
+int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts, struct ckpt_err *e)
 {
 	*m = (struct metafiles){ .dirfd = dirfd, .opts = opts, .hash = XXH3_createState() };
 	return m->hash ? 0 : err_set(e, ENOMEM, "out of memory");
@@ -31,7 +31,7 @@ void metafiles_expect(struct metafiles *m, const char *name)
 		m->total += (uint64_t)st.st_size;
 }
 
-static int64_t read_file(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+static int64_t read_file(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
 	struct metafiles *m = arg;
 	int64_t n = io_pread_some(m->fd, buf, cap, off);
@@ -57,7 +57,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
 }
 
 int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *parse, void *arg,
-		   struct catalog_writer *w, struct err *e)
+		   struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct pickle_input in = { .read = read_file, .arg = m };
 	struct stat before, after;

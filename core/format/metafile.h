@@ -17,7 +17,7 @@
 
 struct XXH3_state_s;
 struct catalog_writer;
-struct err;
+struct ckpt_err;
 struct pickle_input;
 struct scan_opts;
 
@@ -32,13 +32,14 @@ struct metafiles {
 	uint64_t size, hashed; /* bytes; the pickle's second pass must not count twice */
 };
 
-int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts, struct err *e);
+int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts,
+		   struct ckpt_err *e);
 void metafiles_release(struct metafiles *m);
 void metafiles_expect(struct metafiles *m, const char *name);
 
-typedef int metafile_parse_fn(void *arg, const struct pickle_input *in, struct err *e);
+typedef int metafile_parse_fn(void *arg, const struct pickle_input *in, struct ckpt_err *e);
 /* Fails as parse does, and when the file is empty or changes meanwhile; errors name it. */
 int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *parse, void *arg,
-		   struct catalog_writer *w, struct err *e);
+		   struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

@@ -38,7 +38,7 @@ static bool take_strides(const char **s, struct raw_layout *l)
 	do {
 		char *end;
 
-		if (l->n_dims == MAX_DIMS || **s < '0' || **s > '9')
+		if (l->n_dims == CKPT_MAX_DIMS || **s < '0' || **s > '9')
 			return false;
 		errno = 0;
 		l->stride[l->n_dims++] = strtoull(*s, &end, 10);
@@ -63,8 +63,8 @@ bool raw_parse(const char *name, struct raw_layout *ret)
 	return !*name;
 }
 
-bool raw_extent(const struct raw_layout *l, enum dtype dtype, size_t n_dims, const uint64_t *len,
-		uint64_t *ret)
+bool raw_extent(const struct raw_layout *l, enum ckpt_dtype dtype, size_t n_dims,
+		const uint64_t *len, uint64_t *ret)
 {
 	uint64_t size = dtype_info(dtype)->size, volume, last = 0;
 
@@ -82,7 +82,7 @@ bool raw_extent(const struct raw_layout *l, enum dtype dtype, size_t n_dims, con
 }
 
 int raw_open(const struct raw_layout *l, const struct item_want *want, uint64_t length,
-	     struct payload *ret, struct err *e)
+	     struct payload *ret, struct ckpt_err *e)
 {
 	uint64_t size = dtype_info(want->dtype)->size, step = size, end;
 

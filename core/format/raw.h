@@ -26,7 +26,7 @@ struct buf;
 struct raw_layout {
 	bool strided, swap, neg, conj;
 	uint8_t n_dims; /* of stride */
-	uint64_t stride[MAX_DIMS];
+	uint64_t stride[CKPT_MAX_DIMS];
 };
 
 /* Append the encoding's name. */
@@ -38,11 +38,11 @@ bool raw_parse(const char *name, struct raw_layout *ret);
  * Bytes of an item with these sizes; false when that does not fit 63 bits, or the strides are for
  * another number of dimensions.
  */
-bool raw_extent(const struct raw_layout *l, enum dtype dtype, size_t n_dims, const uint64_t *len,
-		uint64_t *ret);
+bool raw_extent(const struct raw_layout *l, enum ckpt_dtype dtype, size_t n_dims,
+		const uint64_t *len, uint64_t *ret);
 /* The payload of an item of `length` bytes; want->fqn and the rest that is not dtype and sizes is
  * not needed. ret->stride as for item_open. */
 int raw_open(const struct raw_layout *l, const struct item_want *want, uint64_t length,
-	     struct payload *ret, struct err *e);
+	     struct payload *ret, struct ckpt_err *e);
 
 #endif

@@ -53,7 +53,7 @@ static bool is_index(const char *name)
 
 /* *ret_hash (if not NULL): XXH3-128, for catalog_add_metadata. */
 static int read_index(int dirfd, const char *name, struct st_index *ret, struct stat *st,
-		      uint64_t ret_hash[2], struct err *e)
+		      uint64_t ret_hash[2], struct ckpt_err *e)
 {
 	autoclose int fd = io_open_beneath(dirfd, name, st, e);
 	autofree char *text = NULL;
@@ -83,7 +83,7 @@ static int read_index(int dirfd, const char *name, struct st_index *ret, struct 
 }
 
 /* The index of a directory that has these, or NULL. */
-static int choose_index(const struct name_list *indexes, const char **ret, struct err *e)
+static int choose_index(const struct name_list *indexes, const char **ret, struct ckpt_err *e)
 {
 	*ret = indexes->n ? indexes->v[0] : NULL;
 	for (size_t i = 0; i < indexes->n; i++)
@@ -101,7 +101,7 @@ static int choose_index(const struct name_list *indexes, const char **ret, struc
 
 /* Is there a file that has the whole model beside the index of another version of it? */
 static int refuse_two(const char *index, const struct st_index *x, const struct name_list *files,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	size_t stem = (size_t)(strstr(index, index_infix) - index) + sizeof(suffix) - 1;
 
@@ -122,7 +122,7 @@ static bool is_safetensors(int dirfd, const char *file)
 {
 	uint8_t head[64];
 	struct stat st;
-	struct err ignored;
+	struct ckpt_err ignored;
 	autoclose int fd = io_open_beneath(dirfd, file, &st, &ignored);
 	int64_t n = fd < 0 ? -1 : io_pread_some(fd, head, sizeof(head), 0);
 	uint64_t len;
@@ -144,7 +144,7 @@ static void close_dirp(DIR **d)
 		(void)closedir(*d);
 }
 
-static int list(int dirfd, struct name_list *files, struct name_list *indexes, struct err *e)
+static int list(int dirfd, struct name_list *files, struct name_list *indexes, struct ckpt_err *e)
 {
 	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
 	CLEANUP(close_dirp) DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -167,7 +167,7 @@ static int list(int dirfd, struct name_list *files, struct name_list *indexes, s
 
 /* The index, and the files that it names elsewhere than where all are listed. */
 static int add_index(int dirfd, const char *index, bool asked_for, struct name_list *files,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };
 	struct stat st;
@@ -191,7 +191,7 @@ static int add_index(int dirfd, const char *index, bool asked_for, struct name_l
  * What the chunk index is keyed by: the file, or all files of the directory, whether they turn out
  * to be read or not, and the index.
  */
-static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(name_list_release) struct name_list indexes = { 0 };
 	const char *index = file;
@@ -219,7 +219,7 @@ struct data_file {
 	const char *name;
 };
 
-static int64_t read_data(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_data(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct data_file *f = arg;
 	int64_t n = io_pread_some(f->fd, buf, len, off);
@@ -242,7 +242,7 @@ struct scan {
 };
 
 /* pieces_only: a file that holds whole tensors is not wanted. */
-static int scan_file(struct scan *s, const char *name, bool pieces_only, struct err *e)
+static int scan_file(struct scan *s, const char *name, bool pieces_only, struct ckpt_err *e)
 {
 	CLEANUP(free_header) struct st_header *h = NULL;
 	struct stat st;
@@ -270,7 +270,7 @@ static int scan_file(struct scan *s, const char *name, bool pieces_only, struct 
 }
 
 /* A file that the index does not name. */
-static int skip_file(struct scan *s, const char *name, struct err *e)
+static int skip_file(struct scan *s, const char *name, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -289,7 +289,7 @@ static void count_files(struct scan *s, const struct name_list *files)
 }
 
 static int scan_files(struct scan *s, const struct name_list *files, const char *index,
-		      const struct st_index *x, struct err *e)
+		      const struct st_index *x, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -306,7 +306,7 @@ static int scan_files(struct scan *s, const struct name_list *files, const char 
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+		struct catalog_writer *w, struct ckpt_err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };
 	struct scan s = { .dirfd = dirfd, .opts = opts, .w = w };

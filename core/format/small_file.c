@@ -10,7 +10,7 @@
 
 #include <xxhash.h>
 
-json_t *small_file_json(int dirfd, const char *name, size_t max, struct err *e)
+json_t *small_file_json(int dirfd, const char *name, size_t max, struct ckpt_err *e)
 {
 	struct stat st;
 	autoclose int fd = io_open_beneath(dirfd, name, &st, e);
@@ -43,7 +43,7 @@ json_t *small_file_json(int dirfd, const char *name, size_t max, struct err *e)
 }
 
 int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w,
-			   uint64_t *ret_size, struct err *e)
+			   uint64_t *ret_size, struct ckpt_err *e)
 {
 	enum { PIECE = 1 << 16 };
 	struct stat st;

@@ -12,13 +12,13 @@
 #include <stdint.h>
 
 struct catalog_writer;
-struct err;
+struct ckpt_err;
 
 /* The JSON value in a file of at most max bytes; NULL with a sentence that names the file. */
-json_t *small_file_json(int dirfd, const char *name, size_t max, struct err *e);
+json_t *small_file_json(int dirfd, const char *name, size_t max, struct ckpt_err *e);
 /* Tell the catalog that the index was made from this file, with the hash of its bytes. Its size
  * into *ret_size, if not NULL. */
 int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w,
-			   uint64_t *ret_size, struct err *e);
+			   uint64_t *ret_size, struct ckpt_err *e);
 
 #endif

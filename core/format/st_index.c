@@ -21,7 +21,7 @@ static int by_string(const void *ap, const void *bp)
 	return strcmp(*(const char *const *)ap, *(const char *const *)bp);
 }
 
-static int read_entries(struct st_index *x, const json_t *map, struct err *e)
+static int read_entries(struct st_index *x, const json_t *map, struct ckpt_err *e)
 {
 	const char *tensor;
 	json_t *v;
@@ -49,7 +49,7 @@ static void sort(struct st_index *x)
 			x->files[x->n_files++] = x->files[i];
 }
 
-int st_index_parse(const char *text, size_t len, struct st_index *ret, struct err *e)
+int st_index_parse(const char *text, size_t len, struct st_index *ret, struct ckpt_err *e)
 {
 	struct st_index x = { 0 };
 	const json_t *map;

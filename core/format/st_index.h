@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct ckpt_err;
 
 struct st_index_entry {
 	const char *tensor, *file; /* file: a path below the index's directory */
@@ -27,7 +27,7 @@ struct st_index {
 };
 
 /* *ret is empty on failure. */
-int st_index_parse(const char *text, size_t len, struct st_index *ret, struct err *e);
+int st_index_parse(const char *text, size_t len, struct st_index *ret, struct ckpt_err *e);
 void st_index_release(struct st_index *x);
 bool st_index_names_file(const struct st_index *x, const char *file);
 

@@ -22,7 +22,7 @@ struct st_piece {
 	const char *file, *fqn;
 	char *fault;		 /* why it cannot be read, or NULL */
 	uint64_t offset, length; /* bytes, in the file */
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
 	bool placed;	/* the file says where in the tensor it belongs */
 	uint64_t box[]; /* offsets and lengths; the FQN lies behind them */
@@ -36,7 +36,8 @@ bool st_is_sharded(const struct st_header *h)
 }
 
 /* The offsets of tensor t, which has n_dims dimensions. */
-static int read_offsets(const json_t *info, const struct st_tensor *t, uint64_t *ret, struct err *e)
+static int read_offsets(const json_t *info, const struct st_tensor *t, uint64_t *ret,
+			struct ckpt_err *e)
 {
 	const json_t *entry = json_object_get(info, t->name);
 	size_t n;
@@ -52,7 +53,7 @@ static int read_offsets(const json_t *info, const struct st_tensor *t, uint64_t 
 }
 
 /* *ret: the parsed text, or NULL where the file holds whole tensors. */
-static int read_sharding(const struct st_header *h, json_t **ret, struct err *e)
+static int read_sharding(const struct st_header *h, json_t **ret, struct ckpt_err *e)
 {
 	const char *text = st_metadata(h, sharding_key), *name;
 	json_error_t why;
@@ -85,10 +86,10 @@ static int read_sizes(const struct st_tensor *t, struct st_piece *p, uint64_t *l
 
 	if (t->n_dims)
 		memcpy(len, t->shape, t->n_dims * sizeof(*len));
-	if (t->dtype == DTYPE_NONE)
+	if (t->dtype == CKPT_DTYPE_NONE)
 		return asprintf(&p->fault, "a tensor of dtype '%.40s', which is not known",
 				t->dtype_name);
-	if (t->dtype != DTYPE_F4_E2M1FN_X2)
+	if (t->dtype != CKPT_DTYPE_F4_E2M1FN_X2)
 		return 0;
 	if (*last % 2) /* there are dimensions: the header does not let a lone half byte pass */
 		return asprintf(
@@ -112,7 +113,7 @@ static void piece_freep(struct st_piece **p)
 }
 
 static int add_tensor(struct st_pieces *all, const char *file, const struct st_header *h,
-		      const struct st_tensor *t, const json_t *info, struct err *e)
+		      const struct st_tensor *t, const json_t *info, struct ckpt_err *e)
 {
 	size_t n = t->n_dims, name_size = strlen(t->name) + 1;
 	CLEANUP(piece_freep)
@@ -153,7 +154,8 @@ static int add_tensor(struct st_pieces *all, const char *file, const struct st_h
 	return 0;
 }
 
-int st_pieces_add(struct st_pieces *p, const char *file, const struct st_header *h, struct err *e)
+int st_pieces_add(struct st_pieces *p, const char *file, const struct st_header *h,
+		  struct ckpt_err *e)
 {
 	json_t *info = NULL;
 	int rc = name_list_add(&p->files, file, e);
@@ -205,11 +207,12 @@ static const char *show(const char *s, char out[static 120])
 
 static const char *dtype_of(const struct st_piece *p)
 {
-	return p->dtype == DTYPE_NONE ? "a dtype that is not known" : dtype_info(p->dtype)->name;
+	return p->dtype == CKPT_DTYPE_NONE ? "a dtype that is not known"
+					   : dtype_info(p->dtype)->name;
 }
 
 /* Can two pieces be of one tensor? */
-static int check_pair(const struct st_piece *a, const struct st_piece *b, struct err *e)
+static int check_pair(const struct st_piece *a, const struct st_piece *b, struct ckpt_err *e)
 {
 	char fqn[120];
 
@@ -227,7 +230,7 @@ static int check_pair(const struct st_piece *a, const struct st_piece *b, struct
 }
 
 /* Room for the boxes of n pieces; content is not kept. */
-static int reserve(struct join *j, size_t n, size_t numbers, struct err *e)
+static int reserve(struct join *j, size_t n, size_t numbers, struct ckpt_err *e)
 {
 	if (n > j->cap_locs || !j->locs) {
 		free(j->locs);
@@ -260,9 +263,10 @@ static const char *file_of(struct st_piece *const *v, size_t k)
 
 /* Each element is saved once. Where two files have it, one of them is left over from an earlier
  * save, and nobody can tell which. */
-static int check_overlap(const struct tensor_chunks *t, struct st_piece *const *v, struct err *e)
+static int check_overlap(const struct tensor_chunks *t, struct st_piece *const *v,
+			 struct ckpt_err *e)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	char fqn[120];
 	size_t pair[2];
 
@@ -274,9 +278,9 @@ static int check_overlap(const struct tensor_chunks *t, struct st_piece *const *
 }
 
 /* A tensor out of the n pieces v. */
-static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, struct err *e)
+static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, struct ckpt_err *e)
 {
-	uint64_t shape[MAX_DIMS] = { 0 };
+	uint64_t shape[CKPT_MAX_DIMS] = { 0 };
 	size_t dims = v[0]->n_dims;
 	struct tensor_chunks t = { .fqn = v[0]->fqn,
 				   .fqn_len = strlen(v[0]->fqn),
@@ -306,7 +310,7 @@ static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, stru
 	return rc ? rc : catalog_add_tensor(j->w, &t, e);
 }
 
-static int add_unreadable(struct join *j, const char *fqn, const char *fault, struct err *e)
+static int add_unreadable(struct join *j, const char *fqn, const char *fault, struct ckpt_err *e)
 {
 	struct object_item o = {
 		.fqn = fqn, .fqn_len = strlen(fqn), .path = catalog_path_flat, .fault = fault
@@ -317,7 +321,7 @@ static int add_unreadable(struct join *j, const char *fqn, const char *fault, st
 
 /* Is the tensor of n pieces where the index says? Offsets say more than the one file it can name. */
 static int check_index(const struct join *j, const struct st_index_entry *entry,
-		       struct st_piece *const *v, size_t n, struct err *e)
+		       struct st_piece *const *v, size_t n, struct ckpt_err *e)
 {
 	char fqn[120];
 
@@ -332,7 +336,7 @@ static int check_index(const struct join *j, const struct st_index_entry *entry,
 }
 
 static int join_fqn(struct join *j, const struct st_index_entry *entry, struct st_piece *const *v,
-		    size_t n, struct err *e)
+		    size_t n, struct ckpt_err *e)
 {
 	const char *fault = v[0]->fault;
 	int rc = 0;
@@ -349,7 +353,7 @@ static int join_fqn(struct join *j, const struct st_index_entry *entry, struct s
 }
 
 /* A tensor that the index names and no file holds. */
-static int join_absent(struct join *j, const struct st_index_entry *entry, struct err *e)
+static int join_absent(struct join *j, const struct st_index_entry *entry, struct ckpt_err *e)
 {
 	const struct name_list *files = &j->pieces->files;
 	char fault[300], fqn[120];
@@ -365,7 +369,7 @@ static int join_absent(struct join *j, const struct st_index_entry *entry, struc
 }
 
 /* Pieces and index entries are both sorted by name: walk them side by side. */
-static int join_all(struct join *j, struct err *e)
+static int join_all(struct join *j, struct ckpt_err *e)
 {
 	const struct st_index_entry *entries = j->index ? j->index->entries : NULL;
 	size_t n_entries = j->index ? j->index->n_entries : 0, k = 0;
@@ -388,7 +392,7 @@ static int join_all(struct join *j, struct err *e)
 }
 
 int st_pieces_join(struct st_pieces *p, const struct st_index *index, const char *index_name,
-		   struct catalog_writer *w, struct err *e)
+		   struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct join j = { .pieces = p, .index = index, .index_name = index_name, .w = w };
 	int rc = catalog_add_encoding(w, "raw", &j.encoding, e);

@@ -10,7 +10,7 @@
 
 /* (..., count, (key, offset, size)): legacy files had storages that were parts of others. */
 static int read_window(const struct pk_value *tuple, uint64_t size, struct torch_tensor *ret,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	const struct pk_value *v = pk_len(tuple) > 5 ? &tuple->n->own[5] : NULL, *f;
 	uint64_t first, bytes;
@@ -28,7 +28,7 @@ static int read_window(const struct pk_value *tuple, uint64_t size, struct torch
 }
 
 /* ('storage', torch.FloatStorage, '0', 'cpu', count) */
-static int read_storage(const struct pk_value *v, struct torch_tensor *ret, struct err *e)
+static int read_storage(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e)
 {
 	const struct pk_value *t = v->type == PK_PERSID ? &v->n->own[0] : NULL, *f;
 
@@ -46,7 +46,7 @@ static int read_storage(const struct pk_value *v, struct torch_tensor *ret, stru
 		return read_window(t, 1, ret, e);
 	}
 	ret->dtype = dtype_by_storage(f[1].g->name->data);
-	if (ret->dtype == DTYPE_NONE)
+	if (ret->dtype == CKPT_DTYPE_NONE)
 		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'",
 			       f[1].g->name->data);
 	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
@@ -65,7 +65,7 @@ static void read_bits(const struct pk_value *v, struct torch_tensor *ret)
 
 /* Arguments: storage, offset, size, stride, requires_grad, hooks [, dtype if v3] [, bits] */
 static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct torch_tensor *ret,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	size_t n = pk_len(args), strides;
 	const struct pk_value *a;
@@ -78,16 +78,16 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	if (v3) {
 		ret->dtype = a[6].type == PK_GLOBAL
 				     ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
-				     : DTYPE_NONE;
-		if (ret->dtype == DTYPE_NONE)
+				     : CKPT_DTYPE_NONE;
+		if (ret->dtype == CKPT_DTYPE_NONE)
 			return err_set(e, ERR_UNSUPPORTED, "data.pkl: unknown dtype");
 	}
 	rc = read_storage(&a[0], ret, e);
 	if (rc)
 		return rc;
 	if (a[1].type != PK_INT || a[1].i < 0 ||
-	    !pk_numbers(&a[2], ret->size, MAX_DIMS, &ret->n_dims) ||
-	    !pk_numbers(&a[3], ret->stride, MAX_DIMS, &strides) || strides != ret->n_dims)
+	    !pk_numbers(&a[2], ret->size, CKPT_MAX_DIMS, &ret->n_dims) ||
+	    !pk_numbers(&a[3], ret->stride, CKPT_MAX_DIMS, &strides) || strides != ret->n_dims)
 		return err_set(e, ERR_CORRUPT,
 			       "data.pkl: offset, size and stride do not fit together");
 	ret->offset = (uint64_t)a[1].i;
@@ -96,7 +96,7 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	return 0;
 }
 
-int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct err *e)
+int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e)
 {
 	const struct pk_value *fn, *args;
 
@@ -131,7 +131,7 @@ int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct
 		       fn->type == PK_GLOBAL ? fn->g->name->data : "?");
 }
 
-int torch_tensor_reach(const struct torch_tensor *t, uint64_t *ret, struct err *e)
+int torch_tensor_reach(const struct torch_tensor *t, uint64_t *ret, struct ckpt_err *e)
 {
 	uint64_t last = t->offset, end, step;
 	bool empty = false, bad = false;

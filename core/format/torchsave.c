@@ -32,7 +32,7 @@ struct data_file {
 	const char *name;
 };
 
-static int64_t read_file(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_file(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct data_file *f = arg;
 	int64_t n = io_pread_some(f->fd, buf, len, off);
@@ -42,7 +42,7 @@ static int64_t read_file(void *arg, uint64_t off, void *buf, size_t len, struct 
 
 /* ---- the index of a directory ---- */
 
-static int read_text(int dirfd, struct buf *ret, struct stat *st, struct err *e)
+static int read_text(int dirfd, struct buf *ret, struct stat *st, struct ckpt_err *e)
 {
 	autoclose int fd = io_open_beneath(dirfd, index_name, st, e);
 	char *to;
@@ -61,7 +61,7 @@ static int read_text(int dirfd, struct buf *ret, struct stat *st, struct err *e)
 }
 
 /* *ret: the weight_map, whose values are names of files. With a writer: what it was read from. */
-static int read_index(int dirfd, struct catalog_writer *w, json_t **ret, struct err *e)
+static int read_index(int dirfd, struct catalog_writer *w, json_t **ret, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(MAX_INDEX);
 	json_t *j CLEANUP(json_decrefp) = NULL, *map, *file;
@@ -94,7 +94,7 @@ static int read_index(int dirfd, struct catalog_writer *w, json_t **ret, struct 
 }
 
 /* The index, then the files that it names, once each. */
-static int list_shards(int dirfd, struct name_list *files, struct err *e)
+static int list_shards(int dirfd, struct name_list *files, struct ckpt_err *e)
 {
 	json_t *map CLEANUP(json_decrefp) = NULL, *seen CLEANUP(json_decrefp) = json_object(),
 		    *file;
@@ -120,7 +120,7 @@ static int list_shards(int dirfd, struct name_list *files, struct err *e)
 
 /* ---- probe ---- */
 
-static int probe_file(int dirfd, const char *name, struct err *e)
+static int probe_file(int dirfd, const char *name, struct ckpt_err *e)
 {
 	enum torchsave_kind kind;
 	struct stat st = { 0 };
@@ -135,7 +135,7 @@ static int probe_file(int dirfd, const char *name, struct err *e)
 	return rc ? err_wrap(e, "'%.100s'", name) : kind != TORCHSAVE_NONE;
 }
 
-static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct stat st;
 	int rc;
@@ -158,7 +158,7 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 /* ---- scan ---- */
 
 static int scan_file(int dirfd, const char *name, json_t *expected, struct catalog_writer *w,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct stat before = { 0 }, after;
 	autoclose int fd = io_open_beneath(dirfd, name, &before, e);
@@ -186,7 +186,7 @@ static int scan_file(int dirfd, const char *name, json_t *expected, struct catal
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+		struct catalog_writer *w, struct ckpt_err *e)
 {
 	json_t *expected CLEANUP(json_decrefp) = NULL, *file;
 	bool indexed = files->n && !strcmp(files->v[files->n - 1], index_name);

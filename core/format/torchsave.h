@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 struct catalog_writer;
-struct err;
+struct ckpt_err;
 struct torch_tensor;
 
 enum torchsave_kind {
@@ -28,7 +28,7 @@ enum torchsave_kind {
 };
 
 /* A negative errno where it is a ZIP archive that cannot be read. */
-int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct err *e);
+int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e);
 
 /* A storage's bytes in the file. */
 struct torchsave_storage {
@@ -47,17 +47,17 @@ struct torchsave {
 };
 
 /* The pickle is read, the storages are only looked for. Release it also when this fails. */
-int torchsave_open(struct torchsave *t, const struct blob *file, struct err *e);
+int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err *e);
 void torchsave_release(struct torchsave *t);
 /* Where the storage of a tensor begins; fails when it does not hold what the pickle says. */
 int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint64_t *ret,
-		   struct err *e);
+		   struct ckpt_err *e);
 
 /*
  * Report all tensors and objects to the catalog as parts of data file `name`. expected: NULL, or
  * FQN -> name of a file, from which what is found here is taken away.
  */
 int torchsave_report(struct torchsave *t, const char *name, json_t *expected,
-		     struct catalog_writer *w, struct err *e);
+		     struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

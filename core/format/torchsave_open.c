@@ -59,7 +59,7 @@ static bool is_member(const struct zip_member *m, const char *want)
 	return len == strlen(want) && !memcmp(name, want, len);
 }
 
-static int has_pickle(void *arg, const struct zip_member *m, struct err *e)
+static int has_pickle(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	bool *found = arg;
 
@@ -79,7 +79,7 @@ static bool is_tar(const char *head, size_t n)
 	return false;
 }
 
-int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct err *e)
+int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e)
 {
 	enum { MAGIC_WITHIN = 32 }; /* it stands behind PROTO, FRAME and LONG1 at the most */
 	char head[512 + 1] = "";
@@ -107,7 +107,7 @@ int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct err
 
 /* The entry of a key, with room made for it. */
 static int entry_of(struct torchsave *t, const struct pk_str *key, struct torchsave_storage **ret,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	if (!key)
 		return err_set(e, EFBIG, "too many storages");
@@ -126,7 +126,7 @@ static int entry_of(struct torchsave *t, const struct pk_str *key, struct torchs
 }
 
 int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint64_t *ret,
-		   struct err *e)
+		   struct ckpt_err *e)
 {
 	const struct pk_str *key = pk_intern(t->strings, tensor->key, strlen(tensor->key));
 	struct torchsave_storage *s;
@@ -160,7 +160,7 @@ struct part {
 	uint64_t at, len;
 };
 
-static int64_t read_part(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+static int64_t read_part(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
 	const struct part *p = arg;
 	size_t n = (size_t)min_u64(cap, off < p->len ? p->len - off : 0);
@@ -169,7 +169,7 @@ static int64_t read_part(void *arg, uint64_t off, void *buf, size_t cap, struct 
 }
 
 static int load(struct torchsave *t, struct part *part, const struct pickle_opts *opts,
-		struct pickle **ret, struct err *e)
+		struct pickle **ret, struct ckpt_err *e)
 {
 	struct pickle_input in = { .read = read_part, .arg = part };
 	struct pickle_opts o = *opts;
@@ -191,7 +191,7 @@ struct members {
 	bool have_order;
 };
 
-static int each_member(void *arg, const struct zip_member *m, struct err *e)
+static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct members *x = arg;
 	struct torchsave_storage *s;
@@ -219,7 +219,7 @@ static int each_member(void *arg, const struct zip_member *m, struct err *e)
 	return 0;
 }
 
-static int read_order(struct torchsave *t, const struct zip_member *m, struct err *e)
+static int read_order(struct torchsave *t, const struct zip_member *m, struct ckpt_err *e)
 {
 	char order[8] = "";
 	uint64_t at;
@@ -237,7 +237,7 @@ static int read_order(struct torchsave *t, const struct zip_member *m, struct er
 	return 0;
 }
 
-static int open_zip(struct torchsave *t, struct err *e)
+static int open_zip(struct torchsave *t, struct ckpt_err *e)
 {
 	const struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
 	struct members x = { .t = t };
@@ -255,12 +255,12 @@ static int open_zip(struct torchsave *t, struct err *e)
 /* ---- the legacy stream ---- */
 
 /* Note how large the elements of a storage are: nothing else says so. */
-static int note_storage(void *arg, const struct pk_value *id, struct err *e)
+static int note_storage(void *arg, const struct pk_value *id, struct ckpt_err *e)
 {
 	struct torchsave *t = arg;
 	const struct pk_value *f = id->type == PK_TUPLE && pk_len(id) >= 5 ? id->n->own : NULL;
 	struct torchsave_storage *s;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	uint8_t element = 1;
 	int rc;
 
@@ -270,7 +270,7 @@ static int note_storage(void *arg, const struct pk_value *id, struct err *e)
 	if (!f || f[1].type != PK_GLOBAL || f[2].type != PK_STR)
 		return err_set(e, ERR_CORRUPT, "a storage is not written as torch writes it");
 	dtype = dtype_by_storage(f[1].g->name->data);
-	if (dtype != DTYPE_NONE)
+	if (dtype != CKPT_DTYPE_NONE)
 		element = dtype_info(dtype)->size;
 	else if (strcmp(f[1].g->name->data, "UntypedStorage") != 0)
 		return err_set(e, ERR_UNSUPPORTED, "storage class '%.60s'", f[1].g->name->data);
@@ -285,7 +285,8 @@ static int note_storage(void *arg, const struct pk_value *id, struct err *e)
 }
 
 /* The storages lie behind the list of their keys, in its order. */
-static int find_legacy(struct torchsave *t, const struct pk_value *keys, uint64_t at, struct err *e)
+static int find_legacy(struct torchsave *t, const struct pk_value *keys, uint64_t at,
+		       struct ckpt_err *e)
 {
 	for (size_t i = 0; i < pk_len(keys); i++) {
 		const struct pk_value *key = &keys->n->v[i];
@@ -319,7 +320,7 @@ static int find_legacy(struct torchsave *t, const struct pk_value *keys, uint64_
 	return 0;
 }
 
-static int open_legacy(struct torchsave *t, struct err *e)
+static int open_legacy(struct torchsave *t, struct ckpt_err *e)
 {
 	const struct pickle_opts small = { .max_bytes = MAX_SMALL };
 	const struct pickle_opts all = { .max_bytes = MAX_PICKLE, .persid = note_storage };
@@ -355,7 +356,7 @@ static int open_legacy(struct torchsave *t, struct err *e)
 
 /* ---- both ---- */
 
-int torchsave_open(struct torchsave *t, const struct blob *file, struct err *e)
+int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err *e)
 {
 	enum torchsave_kind kind;
 	int rc = torchsave_kind(file, &kind, e);

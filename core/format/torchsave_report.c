@@ -61,7 +61,7 @@ static bool is_storage(const struct pk_value *v)
 	return id && id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "storage");
 }
 
-static int too_often(struct err *e)
+static int too_often(struct ckpt_err *e)
 {
 	return err_set(e, ERR_UNSUPPORTED,
 		       "what was saved refers to itself, or repeats itself "
@@ -70,12 +70,12 @@ static int too_often(struct err *e)
 
 /* Each value that v is made of. A non-zero return of `each` stops and is returned. */
 typedef int part_fn(void *arg, const struct pk_value *key, size_t number,
-		    const struct pk_value *value, struct err *e);
+		    const struct pk_value *value, struct ckpt_err *e);
 
-static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct err *e);
+static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct ckpt_err *e);
 
 /* OrderedDict([[key, value], ...]), as Python 2 has it. */
-static int each_pair(const struct pk_value *list, part_fn *each, void *arg, struct err *e)
+static int each_pair(const struct pk_value *list, part_fn *each, void *arg, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -89,7 +89,7 @@ static int each_pair(const struct pk_value *list, part_fn *each, void *arg, stru
 	return rc;
 }
 
-static int each_of_object(const struct pk_value *f, part_fn *each, void *arg, struct err *e)
+static int each_of_object(const struct pk_value *f, part_fn *each, void *arg, struct ckpt_err *e)
 {
 	const struct pk_value *args = &f[PK_ARGS], *state = &f[PK_STATE];
 	int rc = 0;
@@ -110,7 +110,7 @@ static int each_of_object(const struct pk_value *f, part_fn *each, void *arg, st
 	return rc ? rc : each_of(&f[PK_ITEMS], each, arg, e);
 }
 
-static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct err *e)
+static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -138,7 +138,7 @@ struct search {
 
 /* 1: there is a tensor, or what is left of one, in it. */
 static int find_tensor(void *arg, const struct pk_value *key, size_t number,
-		       const struct pk_value *v, struct err *e)
+		       const struct pk_value *v, struct ckpt_err *e)
 {
 	struct search *s = arg;
 	int rc;
@@ -157,7 +157,7 @@ static int find_tensor(void *arg, const struct pk_value *key, size_t number,
 	return rc;
 }
 
-static int has_tensor(struct walk *w, const struct pk_value *v, struct err *e)
+static int has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct search s = { .w = w };
 
@@ -183,7 +183,7 @@ static const uint8_t *path_of(struct walk *w)
 }
 
 static int add_object(struct walk *w, const char *text, size_t len, const char *fault,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	const struct object_item o = { .fqn = w->path.data,
 				       .fqn_len = w->path.len,
@@ -196,9 +196,9 @@ static int add_object(struct walk *w, const char *text, size_t len, const char *
 	return catalog_add_object(w->w, &o, e);
 }
 
-static int report_object(struct walk *w, const struct pk_value *v, struct err *e)
+static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
-	struct err why;
+	struct ckpt_err why;
 	int rc;
 
 	w->text.len = 0;
@@ -222,7 +222,8 @@ static int report_object(struct walk *w, const struct pk_value *v, struct err *e
 }
 
 /* A tensor that exists but is none that could be shown. */
-static int report_fault(struct walk *w, const struct pk_value *v, struct err *why, struct err *e)
+static int report_fault(struct walk *w, const struct pk_value *v, struct ckpt_err *why,
+			struct ckpt_err *e)
 {
 	const struct pk_value *args = &v->n->own[PK_ARGS];
 
@@ -234,7 +235,8 @@ static int report_fault(struct walk *w, const struct pk_value *v, struct err *wh
 	return add_object(w, NULL, 0, why->msg, e);
 }
 
-static int encoding_of(struct walk *w, const struct raw_layout *l, uint32_t *ret, struct err *e)
+static int encoding_of(struct walk *w, const struct raw_layout *l, uint32_t *ret,
+		       struct ckpt_err *e)
 {
 	w->encoding.len = 0;
 	raw_name(l, &w->encoding);
@@ -244,7 +246,7 @@ static int encoding_of(struct walk *w, const struct raw_layout *l, uint32_t *ret
 }
 
 static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc *ret,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	struct raw_layout l;
 	uint64_t at, end;
@@ -263,9 +265,9 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 	return encoding_of(w, &l, &ret->encoding, e);
 }
 
-static int report_tensor(struct walk *w, const struct pk_value *v, struct err *e)
+static int report_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
-	uint64_t box[2 * MAX_DIMS] = { 0 };
+	uint64_t box[2 * CKPT_MAX_DIMS] = { 0 };
 	struct torch_tensor t = { 0 };
 	struct chunk_loc loc;
 	struct tensor_chunks chunks = { .fqn = w->path.data,
@@ -275,10 +277,10 @@ static int report_tensor(struct walk *w, const struct pk_value *v, struct err *e
 					.count = 1,
 					.boxes = box,
 					.locs = &loc };
-	struct err why;
+	struct ckpt_err why;
 	int rc = torch_tensor_read(v, &t, &why);
 
-	if (!rc && t.dtype >= DTYPE_QI8 && t.dtype <= DTYPE_QU2X4)
+	if (!rc && t.dtype >= CKPT_DTYPE_QI8 && t.dtype <= CKPT_DTYPE_QU2X4)
 		rc = err_set(&why, ERR_UNSUPPORTED,
 			     "a quantised tensor: its elements mean nothing without its scales");
 	if (rc == -ERR_UNSUPPORTED)
@@ -311,10 +313,10 @@ struct step {
 	unsigned depth;
 };
 
-static int report(struct walk *w, const struct pk_value *v, unsigned depth, struct err *e);
+static int report(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
 
 static int report_part(void *arg, const struct pk_value *key, size_t number,
-		       const struct pk_value *v, struct err *e)
+		       const struct pk_value *v, struct ckpt_err *e)
 {
 	const struct step *s = arg;
 	struct walk *w = s->w;
@@ -345,7 +347,7 @@ static bool is_root_container(const struct pk_value *v, unsigned depth)
 	return !depth && (v->type == PK_DICT || v->type == PK_LIST || v->type == PK_TUPLE);
 }
 
-static int report(struct walk *w, const struct pk_value *v, unsigned depth, struct err *e)
+static int report(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
 	struct step s = { w, depth };
 	char fqn[120];
@@ -370,7 +372,7 @@ static int report(struct walk *w, const struct pk_value *v, unsigned depth, stru
 }
 
 int torchsave_report(struct torchsave *t, const char *name, json_t *expected,
-		     struct catalog_writer *w, struct err *e)
+		     struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct walk walk = { .t = t,
 			     .name = name,

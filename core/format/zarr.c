@@ -39,11 +39,11 @@
 
 struct array {
 	const char *key;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	bool swap, fortran;
 	char separator; /* between the numbers of a chunk's name */
 	size_t n;
-	uint64_t shape[MAX_DIMS], chunk[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS], chunk[CKPT_MAX_DIMS];
 };
 
 /* ---- directories ---- */
@@ -55,7 +55,7 @@ static void close_dirp(DIR **d)
 }
 
 /* The names in a directory below dirfd, in natural order, apart from hidden ones. */
-static int list_dir(int dirfd, const char *path, struct name_list *ret, struct err *e)
+static int list_dir(int dirfd, const char *path, struct name_list *ret, struct ckpt_err *e)
 {
 	int fd = openat(dirfd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
@@ -78,7 +78,7 @@ static int list_dir(int dirfd, const char *path, struct name_list *ret, struct e
 
 /* ---- .zarray ---- */
 
-static int bad(struct err *e, const struct array *a, const char *what)
+static int bad(struct ckpt_err *e, const struct array *a, const char *what)
 {
 	return err_set(e, ERR_CORRUPT, "'%.200s/.zarray': %s", a->key, what);
 }
@@ -88,7 +88,7 @@ static bool numbers(const json_t *j, uint64_t *ret, size_t *ret_n)
 	size_t i;
 	const json_t *v;
 
-	if (!json_is_array(j) || json_array_size(j) > MAX_DIMS)
+	if (!json_is_array(j) || json_array_size(j) > CKPT_MAX_DIMS)
 		return false;
 	json_array_foreach(j, i, v)
 	{
@@ -101,18 +101,18 @@ static bool numbers(const json_t *j, uint64_t *ret, size_t *ret_n)
 }
 
 /* "<f4", "|b1" or a name of torch's: "bfloat16". */
-static enum dtype parse_dtype(const char *name, bool *ret_swap)
+static enum ckpt_dtype parse_dtype(const char *name, bool *ret_swap)
 {
 	*ret_swap = *name == '>';
 	if (!strchr("<>|", *name))
 		return dtype_by_name(name, strlen(name));
-	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT; t++) {
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++) {
 		const char *npy = dtype_info(t)->npy;
 
 		if (npy[1] != 'V' && !strcmp(npy + 1, name + 1))
 			return t;
 	}
-	return DTYPE_NONE;
+	return CKPT_DTYPE_NONE;
 }
 
 static bool is_null(const json_t *j, const char *key)
@@ -122,7 +122,7 @@ static bool is_null(const json_t *j, const char *key)
 	return !v || json_is_null(v);
 }
 
-static int parse_array(const json_t *j, struct array *a, struct err *e)
+static int parse_array(const json_t *j, struct array *a, struct ckpt_err *e)
 {
 	const char *dtype = json_string_value(json_object_get(j, "dtype"));
 	const char *order = json_string_value(json_object_get(j, "order"));
@@ -141,7 +141,7 @@ static int parse_array(const json_t *j, struct array *a, struct err *e)
 	if (!dtype)
 		return bad(e, a, "its dtype is no string");
 	a->dtype = parse_dtype(dtype, &a->swap);
-	if (a->dtype == DTYPE_NONE)
+	if (a->dtype == CKPT_DTYPE_NONE)
 		return err_set(e, ERR_UNSUPPORTED, "'%.200s/.zarray': dtype '%.60s' is not known",
 			       a->key, dtype);
 	if (!is_null(j, "compressor") || !is_null(j, "filters"))
@@ -171,7 +171,7 @@ static void chunks_release(struct chunks *c)
 	free(c->locs);
 }
 
-static int grow(struct chunks *c, size_t n_dims, struct err *e)
+static int grow(struct chunks *c, size_t n_dims, struct ckpt_err *e)
 {
 	uint32_t cap = c->cap ? c->cap * 2 : 64;
 	uint64_t *boxes = realloc(c->boxes, (cap * 2 * n_dims + 1) * sizeof(*boxes));
@@ -219,7 +219,7 @@ static bool cell_box(const struct array *a, const uint64_t *cell, uint64_t *off,
 
 /* How the elements of a chunk lie that reaches `len` into the array: a part of the whole chunk. */
 static int chunk_layout(const struct array *a, const uint64_t *len, struct raw_layout *ret,
-			uint64_t *ret_length, struct err *e)
+			uint64_t *ret_length, struct ckpt_err *e)
 {
 	uint64_t step = 1;
 
@@ -239,10 +239,10 @@ static int chunk_layout(const struct array *a, const uint64_t *len, struct raw_l
 
 /* The chunk in DIR/KEY/name, if that is one. */
 static int add_chunk(const struct array *a, const char *path, const uint64_t *cell,
-		     struct chunks *c, struct catalog_writer *w, struct err *e)
+		     struct chunks *c, struct catalog_writer *w, struct ckpt_err *e)
 {
-	struct buf name CLEANUP(buf_release) = BUF_INIT(MAX_DIMS * 24 + 64);
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	struct buf name CLEANUP(buf_release) = BUF_INIT(CKPT_MAX_DIMS * 24 + 64);
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	struct raw_layout layout;
 	struct chunk_loc *l;
 	int rc = 0;
@@ -276,7 +276,8 @@ static int add_chunk(const struct array *a, const char *path, const uint64_t *ce
  * nothing only where numbers are separated by '/'.
  */
 static int add_chunks(int dirfd, const struct array *a, const char *dir, size_t have,
-		      uint64_t *cell, struct chunks *c, struct catalog_writer *w, struct err *e)
+		      uint64_t *cell, struct chunks *c, struct catalog_writer *w,
+		      struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	bool nested = a->separator == '/' && a->n;
@@ -301,11 +302,11 @@ static int add_chunks(int dirfd, const struct array *a, const char *dir, size_t 
 
 /* dir: "DIR/KEY/", KEY of it is at key */
 static int add_tensor(int dirfd, const char *dir, const char *key, struct catalog_writer *w,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	struct chunks c CLEANUP(chunks_release) = { 0 };
 	struct array a = { .key = key };
-	uint64_t cell[MAX_DIMS + 1];
+	uint64_t cell[CKPT_MAX_DIMS + 1];
 	char path[PATH_MAX];
 	json_t *j;
 	int rc = megatron_path(dir, ".zarray", path, e);
@@ -338,7 +339,7 @@ static int add_tensor(int dirfd, const char *dir, const char *key, struct catalo
 
 /* The parts of an object: KEY/shard_O_S.pt is KEY/shard_O_S. */
 static int add_objects(int dirfd, const char *dir, const char *key, struct catalog_writer *w,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	int rc = list_dir(dirfd, dir, &l, e);
@@ -365,7 +366,7 @@ static int add_objects(int dirfd, const char *dir, const char *key, struct catal
 /* ---- the checkpoint ---- */
 
 /* metadata.json, common.pt, then directories. */
-static int probe(int dirfd, const char *file, struct name_list *files, struct err *e)
+static int probe(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	char dir[MEGATRON_DIR_CAP], path[PATH_MAX];
@@ -390,7 +391,7 @@ static int probe(int dirfd, const char *file, struct name_list *files, struct er
 	return rc < 0 ? rc : 1;
 }
 
-static int add_times(int dirfd, const char *name, struct catalog_writer *w, struct err *e)
+static int add_times(int dirfd, const char *name, struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -400,7 +401,7 @@ static int add_times(int dirfd, const char *name, struct catalog_writer *w, stru
 }
 
 /* A directory of the checkpoint: a tensor, an object, or something else. */
-static int scan_dir(int dirfd, const char *name, struct catalog_writer *w, struct err *e)
+static int scan_dir(int dirfd, const char *name, struct catalog_writer *w, struct ckpt_err *e)
 {
 	const char *key = megatron_base(name);
 	char dir[PATH_MAX], path[PATH_MAX];
@@ -419,7 +420,7 @@ static int scan_dir(int dirfd, const char *name, struct catalog_writer *w, struc
 }
 
 static int scan(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		struct catalog_writer *w, struct err *e)
+		struct catalog_writer *w, struct ckpt_err *e)
 {
 	int rc = add_times(dirfd, files->v[0], w, e);
 

@@ -61,7 +61,8 @@ int box_compare_off(size_t n, const uint64_t *a, const uint64_t *b)
 int box_of_range(size_t n, const uint64_t *shape, uint64_t first, uint64_t count, box_emit_fn *emit,
 		 void *arg)
 {
-	uint64_t stride[MAX_DIMS + 1], idx[MAX_DIMS + 1], len[MAX_DIMS + 1], pos = 0, s = 1;
+	uint64_t stride[CKPT_MAX_DIMS + 1], idx[CKPT_MAX_DIMS + 1], len[CKPT_MAX_DIMS + 1], pos = 0,
+											    s = 1;
 
 	if (!count)
 		return 0;
@@ -100,7 +101,7 @@ int box_of_range(size_t n, const uint64_t *shape, uint64_t first, uint64_t count
 bool boxes_grid(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t count,
 		uint64_t *ret_counts, uint64_t *ret_starts)
 {
-	uint64_t idx[MAX_DIMS] = { 0 };
+	uint64_t idx[CKPT_MAX_DIMS] = { 0 };
 	size_t cells = 1, at = 0;
 
 	if (!count)

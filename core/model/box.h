@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MAX_DIMS 64 /* torch's limit (c10 dispatches at most 64 dimensions) */
+#define CKPT_MAX_DIMS 64 /* torch's limit (c10 dispatches at most 64 dimensions) */
 
 /*
  * The intersection routine: that of (a_off, a_len) and (b_off, b_len), false when it is empty

@@ -67,7 +67,7 @@ static int find_overlap(size_t n, const uint64_t *boxes, const struct sweep_entr
 			size_t count, size_t ret_pair[2])
 {
 	autofree struct sweep_entry *active = malloc((count + 1) * sizeof(*active));
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	size_t n_active = 0, work = 0;
 
 	if (!active)
@@ -122,7 +122,7 @@ static bool rest_add(struct rest *r, size_t n, const uint64_t *off, const uint64
 static bool rest_cut(struct rest *r, size_t n, size_t at, const uint64_t *cut_off,
 		     const uint64_t *cut_len)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 
 	memcpy(off, r->boxes + at * 2 * n, n * sizeof(*off));
 	memcpy(len, r->boxes + at * 2 * n + n, n * sizeof(*len));
@@ -152,7 +152,7 @@ static int find_hole(size_t n, const uint64_t *shape, const uint64_t *boxes,
 {
 	struct rest r = { 0 };
 	autofree void *release = NULL;
-	uint64_t off[MAX_DIMS] = { 0 }, len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS] = { 0 }, len[CKPT_MAX_DIMS];
 	size_t work = 0;
 
 	if (!rest_add(&r, n, off, shape))

@@ -74,7 +74,7 @@ struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *b
 			      uint32_t count)
 {
 	autofree uint64_t *starts = malloc((count + n + 1) * sizeof(*starts));
-	uint64_t counts[MAX_DIMS], n_starts = 0;
+	uint64_t counts[CKPT_MAX_DIMS], n_starts = 0;
 	struct chunkmap *m;
 	size_t numbers, bytes;
 	uint64_t *at;
@@ -171,8 +171,9 @@ void chunkmap_box(const struct chunkmap *m, uint32_t i, uint64_t *off, uint64_t 
 static int find_in_grid(const struct chunkmap *m, const uint64_t *off, const uint64_t *len,
 			chunk_visit_fn *visit, void *arg)
 {
-	uint64_t first[MAX_DIMS], last[MAX_DIMS], cell[MAX_DIMS], at[MAX_DIMS];
-	uint64_t c_off[MAX_DIMS], c_len[MAX_DIMS], i_off[MAX_DIMS], i_len[MAX_DIMS];
+	uint64_t first[CKPT_MAX_DIMS], last[CKPT_MAX_DIMS], cell[CKPT_MAX_DIMS], at[CKPT_MAX_DIMS];
+	uint64_t c_off[CKPT_MAX_DIMS], c_len[CKPT_MAX_DIMS], i_off[CKPT_MAX_DIMS],
+		i_len[CKPT_MAX_DIMS];
 	size_t n = m->n_dims, d;
 
 	c_off[0] = c_len[0] = 0; /* of a 0-dimensional grid */
@@ -221,7 +222,7 @@ static int by_number(const void *a, const void *b)
 static int find_by_search(const struct chunkmap *m, const uint64_t *off, const uint64_t *len,
 			  chunk_visit_fn *visit, void *arg)
 {
-	uint64_t i_off[MAX_DIMS], i_len[MAX_DIMS], from = 0, to = UINT64_MAX;
+	uint64_t i_off[CKPT_MAX_DIMS], i_len[CKPT_MAX_DIMS], from = 0, to = UINT64_MAX;
 	size_t n = m->n_dims, s = m->sweep_dim, hits = 0;
 	uint32_t lo = 0, hi = m->count, small[64] = { 0 };
 	autofree uint32_t *big = NULL;

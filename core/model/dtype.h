@@ -13,42 +13,42 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum dtype {
-	DTYPE_NONE,
-	DTYPE_F64,
-	DTYPE_F32,
-	DTYPE_F16,
-	DTYPE_BF16,
-	DTYPE_I64,
-	DTYPE_I32,
-	DTYPE_I16,
-	DTYPE_I8,
-	DTYPE_U64,
-	DTYPE_U32,
-	DTYPE_U16,
-	DTYPE_U8,
-	DTYPE_BOOL,
-	DTYPE_C128,
-	DTYPE_C64,
-	DTYPE_C32,
-	DTYPE_BC32,
-	DTYPE_F8_E4M3FN,
-	DTYPE_F8_E4M3FNUZ,
-	DTYPE_F8_E5M2,
-	DTYPE_F8_E5M2FNUZ,
-	DTYPE_F8_E8M0FNU,
-	DTYPE_F4_E2M1FN_X2,
-	DTYPE_QI8,
-	DTYPE_QU8,
-	DTYPE_QI32,
-	DTYPE_QU4X2,
-	DTYPE_QU2X4,
-	DTYPE_BITS8,
-	DTYPE_BITS16,
-	DTYPE_BITS1X8,
-	DTYPE_BITS2X4,
-	DTYPE_BITS4X2,
-	DTYPE_COUNT
+enum ckpt_dtype {
+	CKPT_DTYPE_NONE,
+	CKPT_DTYPE_F64,
+	CKPT_DTYPE_F32,
+	CKPT_DTYPE_F16,
+	CKPT_DTYPE_BF16,
+	CKPT_DTYPE_I64,
+	CKPT_DTYPE_I32,
+	CKPT_DTYPE_I16,
+	CKPT_DTYPE_I8,
+	CKPT_DTYPE_U64,
+	CKPT_DTYPE_U32,
+	CKPT_DTYPE_U16,
+	CKPT_DTYPE_U8,
+	CKPT_DTYPE_BOOL,
+	CKPT_DTYPE_C128,
+	CKPT_DTYPE_C64,
+	CKPT_DTYPE_C32,
+	CKPT_DTYPE_BC32,
+	CKPT_DTYPE_F8_E4M3FN,
+	CKPT_DTYPE_F8_E4M3FNUZ,
+	CKPT_DTYPE_F8_E5M2,
+	CKPT_DTYPE_F8_E5M2FNUZ,
+	CKPT_DTYPE_F8_E8M0FNU,
+	CKPT_DTYPE_F4_E2M1FN_X2,
+	CKPT_DTYPE_QI8,
+	CKPT_DTYPE_QU8,
+	CKPT_DTYPE_QI32,
+	CKPT_DTYPE_QU4X2,
+	CKPT_DTYPE_QU2X4,
+	CKPT_DTYPE_BITS8,
+	CKPT_DTYPE_BITS16,
+	CKPT_DTYPE_BITS1X8,
+	CKPT_DTYPE_BITS2X4,
+	CKPT_DTYPE_BITS4X2,
+	CKPT_DTYPE_COUNT
 };
 
 struct dtype_info {
@@ -61,10 +61,10 @@ struct dtype_info {
 	bool is_integer;	 /* two's complement or unsigned; not bool */
 };
 
-const struct dtype_info *dtype_info(enum dtype t);
-/* DTYPE_NONE when unknown; names need not end in NUL. */
-enum dtype dtype_by_name(const char *name, size_t len);
-enum dtype dtype_by_storage(const char *name);
-enum dtype dtype_by_safetensors(const char *name);
+const struct dtype_info *dtype_info(enum ckpt_dtype t);
+/* CKPT_DTYPE_NONE when unknown; names need not end in NUL. */
+enum ckpt_dtype dtype_by_name(const char *name, size_t len);
+enum ckpt_dtype dtype_by_storage(const char *name);
+enum ckpt_dtype dtype_by_safetensors(const char *name);
 
 #endif

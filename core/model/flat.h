@@ -13,7 +13,7 @@
 
 #include "model/box.h"
 
-#define FLAT_MAX_DIMS (MAX_DIMS / 2) /* of the tensor as it was */
+#define FLAT_MAX_DIMS (CKPT_MAX_DIMS / 2) /* of the tensor as it was */
 
 /* Is `stored`, of n + 1 dimensions, this form of a tensor with that shape, which has elements? */
 bool flat_fits(size_t n, const uint64_t *shape, const uint64_t *stored);

@@ -93,7 +93,7 @@ struct find {
 	const struct sharding *s;
 	size_t n_dims;
 	const uint64_t *want_off, *want_len;
-	uint64_t off[MAX_DIMS], len[MAX_DIMS]; /* what the placements so far leave */
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS]; /* what the placements so far leave */
 	uint64_t stride[MESH_MAX_AXES];
 	shard_visit_fn *visit;
 	void *arg;
@@ -101,7 +101,7 @@ struct find {
 
 static int found(struct find *f, uint64_t rank)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS], local[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], local[CKPT_MAX_DIMS];
 
 	if (!box_intersect(f->n_dims, f->off, f->len, f->want_off, f->want_len, off, len))
 		return 0;

@@ -11,7 +11,7 @@
 /* ---- opcodes with operands ---- */
 
 /* The n bytes that are readable. */
-static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct err *e)
+static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct ckpt_err *e)
 {
 	const struct pk_str *s = pk_intern(p->strings, (const char *)p->in.p, n);
 
@@ -24,7 +24,7 @@ static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct e
 	return pk_push(p, (struct pk_value){ .type = type, .s = s }, e);
 }
 
-static int op_string(struct pickle *p, uint8_t op, struct err *e)
+static int op_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 {
 	bool text = op == OP_SHORT_BINUNICODE || op == OP_BINUNICODE || op == OP_BINUNICODE8 ||
 		    op == OP_BINSTRING || op == OP_SHORT_BINSTRING;
@@ -51,7 +51,7 @@ static int op_string(struct pickle *p, uint8_t op, struct err *e)
 	return push_string(p, text ? PK_STR : PK_BYTES, n, e);
 }
 
-static int op_long(struct pickle *p, uint8_t op, struct err *e)
+static int op_long(struct pickle *p, uint8_t op, struct ckpt_err *e)
 {
 	uint64_t n, v = 0;
 	int rc = pk_reader_length(&p->in, op, &n, e);
@@ -75,7 +75,7 @@ static int op_long(struct pickle *p, uint8_t op, struct err *e)
 	return pk_push(p, (struct pk_value){ .type = PK_INT, .i = (int64_t)v }, e);
 }
 
-static int op_global(struct pickle *p, struct err *e)
+static int op_global(struct pickle *p, struct ckpt_err *e)
 {
 	const struct pk_str *module, *name;
 	const char *line;
@@ -92,7 +92,7 @@ static int op_global(struct pickle *p, struct err *e)
 	return module && name ? pk_add_global(p, module, name, e) : pk_too_big(p, e);
 }
 
-static int op_stack_global(struct pickle *p, struct err *e)
+static int op_stack_global(struct pickle *p, struct ckpt_err *e)
 {
 	if (!pk_has(p, 2))
 		return pk_need(p, 2, e);
@@ -104,7 +104,7 @@ static int op_stack_global(struct pickle *p, struct err *e)
 
 /* ---- memo: entries are numbered by their PUTs (the first pass has seen to it) ---- */
 
-static int memo_store(struct pickle *p, struct err *e)
+static int memo_store(struct pickle *p, struct ckpt_err *e)
 {
 	if (!pk_has(p, 1))
 		return pk_need(p, 1, e);
@@ -114,12 +114,12 @@ static int memo_store(struct pickle *p, struct err *e)
 	return 0;
 }
 
-static inline int memo_put(struct pickle *p, struct err *e)
+static inline int memo_put(struct pickle *p, struct ckpt_err *e)
 {
 	return p->n_puts++ == p->next_wanted ? memo_store(p, e) : 0;
 }
 
-static inline int memo_get(struct pickle *p, uint32_t id, struct err *e)
+static inline int memo_get(struct pickle *p, uint32_t id, struct ckpt_err *e)
 {
 	struct pk_memo_place *known = &p->places[id % PK_PLACES];
 
@@ -136,7 +136,7 @@ static inline int memo_get(struct pickle *p, uint32_t id, struct err *e)
 
 /* ---- the machine ---- */
 
-static int op_pop(struct pickle *p, struct err *e)
+static int op_pop(struct pickle *p, struct ckpt_err *e)
 {
 	size_t ignore;
 
@@ -148,7 +148,7 @@ static int op_pop(struct pickle *p, struct err *e)
 	return 0;
 }
 
-static int op_dup(struct pickle *p, struct err *e)
+static int op_dup(struct pickle *p, struct ckpt_err *e)
 {
 	struct pk_value v;
 
@@ -160,7 +160,7 @@ static int op_dup(struct pickle *p, struct err *e)
 }
 
 /* What run() does not do itself. Operands of fixed size are readable at p->in.p. */
-static int step(struct pickle *p, uint8_t op, struct err *e)
+static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 {
 	double f;
 	uint64_t u;
@@ -241,7 +241,7 @@ static int step(struct pickle *p, uint8_t op, struct err *e)
  * The name of the attribute that is not wanted has been read: the object's state is what is there,
  * "object, dict, MARK, name, value, name, value" on the stack.
  */
-static int close_early(struct pickle *p, struct err *e)
+static int close_early(struct pickle *p, struct ckpt_err *e)
 {
 	int rc;
 
@@ -254,7 +254,7 @@ static int close_early(struct pickle *p, struct err *e)
 }
 
 /* The opcodes that torch's .metadata consists of, 99 in 100; step() has the others. */
-static int run(struct pickle *p, struct err *e)
+static int run(struct pickle *p, struct ckpt_err *e)
 {
 	struct pk_reader *in = &p->in;
 
@@ -331,7 +331,8 @@ static int run(struct pickle *p, struct err *e)
 	}
 }
 
-static int load(struct pickle *p, const struct pickle_input *in, const char *until, struct err *e)
+static int load(struct pickle *p, const struct pickle_input *in, const char *until,
+		struct ckpt_err *e)
 {
 	int rc;
 
@@ -370,7 +371,7 @@ static int load(struct pickle *p, const struct pickle_input *in, const char *unt
 }
 
 int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, struct pickle **ret,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	struct pickle *p = calloc(1, sizeof(*p));
 	int rc;
@@ -418,7 +419,7 @@ uint64_t pickle_end(const struct pickle *p)
 }
 
 int pickle_to_record(struct pickle *p, struct pk_value *obj, const void *bytes, size_t len,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	unsigned cls = pool_class(sizeof(struct pk_node) + len);
 	struct pk_node *r;

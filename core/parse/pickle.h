@@ -25,7 +25,7 @@
 #include <stdint.h>
 #include <string.h>
 
-struct err;
+struct ckpt_err;
 struct pickle;
 
 enum pk_type {
@@ -98,7 +98,7 @@ struct pickle_hooks {
 	/* Give a global a class number > 0; 0 for those of no interest. */
 	int (*classify)(void *arg, const char *module, const char *name);
 	/* BUILD has attached a state to an object of a class > 0. */
-	int (*built)(void *arg, struct pickle *p, struct pk_value *obj, struct err *e);
+	int (*built)(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e);
 	/*
 	 * A pair is about to enter the dict that becomes attribute `attr` of the pickle's
 	 * outermost object (root_class is its class). *consumed = true drops the pair instead.
@@ -107,12 +107,12 @@ struct pickle_hooks {
 	 */
 	int (*attr_item)(void *arg, int root_class, const struct pk_str *attr,
 			 const struct pk_value *key, const struct pk_value *value, bool *consumed,
-			 struct err *e);
+			 struct ckpt_err *e);
 };
 
 struct pickle_input {
 	/* Up to cap bytes at off; 0 bytes is the end. Returns the count or a negative errno. */
-	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t cap, struct err *e);
+	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e);
 	void *arg;
 	const void *mem; /* or, instead of read: bytes in memory */
 	size_t mem_len;
@@ -121,7 +121,7 @@ struct pickle_input {
 struct pickle_opts {
 	const struct pickle_hooks *hooks; /* may be NULL */
 	/* Called for every persistent id, if not NULL; as a hook. */
-	int (*persid)(void *arg, const struct pk_value *id, struct err *e);
+	int (*persid)(void *arg, const struct pk_value *id, struct ckpt_err *e);
 	void *arg;
 	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
 	size_t max_bytes;	    /* ceiling of live memory, strings apart */
@@ -138,7 +138,7 @@ struct pickle_opts {
 
 /* ENODATA: the input ended before STOP (more input may help); ERR_CORRUPT; EFBIG; ENOMEM. */
 int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, struct pickle **ret,
-		struct err *e);
+		struct ckpt_err *e);
 void pickle_free(struct pickle *p);
 struct pk_value pickle_root(const struct pickle *p);
 uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included where it was reached */
@@ -155,7 +155,7 @@ const char *pickle_first_module(const void *bytes, size_t len, size_t *ret_len);
  * it as well.
  */
 int pickle_to_record(struct pickle *p, struct pk_value *obj, const void *bytes, size_t len,
-		     struct err *e);
+		     struct ckpt_err *e);
 static inline const uint8_t *pickle_record(const struct pk_value *v)
 {
 	return (const uint8_t *)v->n->own;

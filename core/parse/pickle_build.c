@@ -18,7 +18,7 @@ struct pk_known_global {
 	struct pk_known_global *next;
 };
 
-int pk_make_tuple(struct pickle *p, size_t count, struct err *e)
+int pk_make_tuple(struct pickle *p, size_t count, struct ckpt_err *e)
 {
 	struct pk_node *n;
 
@@ -55,7 +55,7 @@ static enum known known_global(const char *module, const char *name)
 }
 
 int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk_str *name,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	struct pk_known_global **head, *g;
 
@@ -101,7 +101,7 @@ static bool make_size(struct pickle *p)
 }
 
 /* callee and arguments on top become an object, or what the callee is known to yield. */
-int pk_make_object(struct pickle *p, bool reduce, struct err *e)
+int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e)
 {
 	struct pk_value *callee, *args;
 	struct pk_node *n;
@@ -135,7 +135,7 @@ int pk_make_object(struct pickle *p, bool reduce, struct err *e)
 	return 0;
 }
 
-int pk_make_persid(struct pickle *p, struct err *e)
+int pk_make_persid(struct pickle *p, struct ckpt_err *e)
 {
 	struct pk_node *n;
 
@@ -154,7 +154,7 @@ int pk_make_persid(struct pickle *p, struct err *e)
 	return pk_push_node(p, PK_PERSID, n, e);
 }
 
-int pk_build(struct pickle *p, struct err *e)
+int pk_build(struct pickle *p, struct ckpt_err *e)
 {
 	struct pk_value state, *obj, *slot, *callee;
 
@@ -198,7 +198,7 @@ static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *re
  * just like an attribute. The difference shows when the outer one closes over it: an attribute
  * stays in its place until the object's state takes all of them.
  */
-int pk_check_taken(const struct pickle *p, struct err *e)
+int pk_check_taken(const struct pickle *p, struct ckpt_err *e)
 {
 	if (!p->taken)
 		return 0;
@@ -211,7 +211,7 @@ int pk_check_taken(const struct pickle *p, struct err *e)
 		(unsigned long long)pk_reader_pos(&p->in));
 }
 
-static int note_taken(struct pickle *p, size_t at, struct err *e)
+static int note_taken(struct pickle *p, size_t at, struct ckpt_err *e)
 {
 	int rc;
 
@@ -225,7 +225,7 @@ static int note_taken(struct pickle *p, size_t at, struct err *e)
 
 /* Offer the pairs [from, p->n) to the hook; those it leaves move together. */
 static int offer_items(struct pickle *p, size_t from, int root_class, const struct pk_str *attr,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	size_t to = from;
 
@@ -259,7 +259,7 @@ static int offer_items(struct pickle *p, size_t from, int root_class, const stru
  * is an object of some class, the object's own. Something else has no room for them: PK_NONE.
  */
 static int items_of(struct pickle *p, size_t at, enum pk_type type, struct pk_value *ret,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	struct pk_value *slot = &p->stack[at];
 
@@ -279,7 +279,7 @@ static int items_of(struct pickle *p, size_t at, enum pk_type type, struct pk_va
 	return 0;
 }
 
-int pk_set_items(struct pickle *p, size_t from, struct err *e)
+int pk_set_items(struct pickle *p, size_t from, struct ckpt_err *e)
 {
 	bool plain = p->stack[from - 1].type == PK_DICT;
 	struct pk_value dict;
@@ -321,7 +321,7 @@ int pk_set_items(struct pickle *p, size_t from, struct err *e)
 	return 0;
 }
 
-int pk_append_items(struct pickle *p, size_t from, struct err *e)
+int pk_append_items(struct pickle *p, size_t from, struct ckpt_err *e)
 {
 	struct pk_value list;
 	int rc = items_of(p, from - 1, PK_LIST, &list, e);
@@ -342,7 +342,7 @@ int pk_append_items(struct pickle *p, size_t from, struct err *e)
 }
 
 /* LIST and DICT: as if the empty container had been there before the mark. */
-static int make_container(struct pickle *p, enum pk_type type, size_t from, struct err *e)
+static int make_container(struct pickle *p, enum pk_type type, size_t from, struct ckpt_err *e)
 {
 	int rc = pk_push_node(p, type, pk_node_new(p, 0), e);
 	struct pk_value v;
@@ -355,7 +355,7 @@ static int make_container(struct pickle *p, enum pk_type type, size_t from, stru
 	return type == PK_LIST ? pk_append_items(p, from + 1, e) : pk_set_items(p, from + 1, e);
 }
 
-int pk_marked(struct pickle *p, uint8_t op, struct err *e)
+int pk_marked(struct pickle *p, uint8_t op, struct ckpt_err *e)
 {
 	size_t from = 0;
 	int rc = pk_mark_pop(p, &from, e);

@@ -41,7 +41,7 @@ struct pickle {
 	size_t n_marks, marks_cap;
 	struct pool pool;
 	const struct pickle_hooks *hooks;
-	int (*persid)(void *arg, const struct pk_value *id, struct err *e);
+	int (*persid)(void *arg, const struct pk_value *id, struct ckpt_err *e);
 	void *arg;
 	bool drop_unknown, skip_long_text;
 	struct pk_strings *strings, *own_strings;
@@ -53,19 +53,19 @@ struct pickle {
 };
 
 /* "pickle: WHAT at byte N" */
-int pk_bad(const struct pickle *p, const char *what, struct err *e);
+int pk_bad(const struct pickle *p, const char *what, struct ckpt_err *e);
 /* The ceiling, or no memory. */
-int pk_too_big(const struct pickle *p, struct err *e);
+int pk_too_big(const struct pickle *p, struct ckpt_err *e);
 
 /* ---- pickle_node.c ---- */
 
 void pk_node_free(struct pickle *p, enum pk_type type, struct pk_node *n);
 /* Room for `more` values after the `used` ones of a list's or dict's array. */
-int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct err *e);
-int pk_stack_grow(struct pickle *p, struct err *e);
-int pk_mark_push(struct pickle *p, struct err *e);
+int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct ckpt_err *e);
+int pk_stack_grow(struct pickle *p, struct ckpt_err *e);
+int pk_mark_push(struct pickle *p, struct ckpt_err *e);
 /* *ret: the first stack position above the innermost mark, which is gone. */
-int pk_mark_pop(struct pickle *p, size_t *ret, struct err *e);
+int pk_mark_pop(struct pickle *p, size_t *ret, struct ckpt_err *e);
 void pk_drop_from(struct pickle *p, size_t at);
 
 /* A node with n_own values of its own, uninitialised; NULL at the ceiling. */
@@ -95,7 +95,7 @@ static inline void pk_drop(struct pickle *p, const struct pk_value *v)
 		pk_node_free(p, v->type, v->n);
 }
 
-static inline int pk_push(struct pickle *p, struct pk_value v, struct err *e)
+static inline int pk_push(struct pickle *p, struct pk_value v, struct ckpt_err *e)
 {
 	if (p->n == p->cap) {
 		int rc = pk_stack_grow(p, e);
@@ -108,12 +108,12 @@ static inline int pk_push(struct pickle *p, struct pk_value v, struct err *e)
 }
 
 static inline int pk_push_node(struct pickle *p, enum pk_type type, struct pk_node *n,
-			       struct err *e)
+			       struct ckpt_err *e)
 {
 	return n ? pk_push(p, (struct pk_value){ .type = type, .n = n }, e) : pk_too_big(p, e);
 }
 
-static inline int pk_push_int(struct pickle *p, int64_t i, struct err *e)
+static inline int pk_push_int(struct pickle *p, int64_t i, struct ckpt_err *e)
 {
 	return pk_push(p, (struct pk_value){ .type = PK_INT, .i = i }, e);
 }
@@ -124,25 +124,25 @@ static inline bool pk_has(const struct pickle *p, size_t n)
 	return p->n - p->floor >= n;
 }
 
-static inline int pk_need(const struct pickle *p, size_t n, struct err *e)
+static inline int pk_need(const struct pickle *p, size_t n, struct ckpt_err *e)
 {
 	return pk_has(p, n) ? 0 : pk_bad(p, "stack underflow", e);
 }
 
 /* ---- pickle_build.c: each checks the stack itself ---- */
 
-int pk_make_tuple(struct pickle *p, size_t count, struct err *e);
-int pk_make_object(struct pickle *p, bool reduce, struct err *e);
-int pk_make_persid(struct pickle *p, struct err *e);
+int pk_make_tuple(struct pickle *p, size_t count, struct ckpt_err *e);
+int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e);
+int pk_make_persid(struct pickle *p, struct ckpt_err *e);
 int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk_str *name,
-		  struct err *e);
-int pk_build(struct pickle *p, struct err *e);
+		  struct ckpt_err *e);
+int pk_build(struct pickle *p, struct ckpt_err *e);
 /* Values [from, p->n) enter the container at `from` - 1. */
-int pk_set_items(struct pickle *p, size_t from, struct err *e);
-int pk_append_items(struct pickle *p, size_t from, struct err *e);
+int pk_set_items(struct pickle *p, size_t from, struct ckpt_err *e);
+int pk_append_items(struct pickle *p, size_t from, struct ckpt_err *e);
 /* Was all that attr_item took part of an attribute? */
-int pk_check_taken(const struct pickle *p, struct err *e);
+int pk_check_taken(const struct pickle *p, struct ckpt_err *e);
 /* Opcodes that act on everything above a mark. */
-int pk_marked(struct pickle *p, uint8_t op, struct err *e);
+int pk_marked(struct pickle *p, uint8_t op, struct ckpt_err *e);
 
 #endif

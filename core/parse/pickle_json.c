@@ -13,7 +13,7 @@
 
 enum { MAX_DEPTH = 100 };
 
-static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct err *e);
+static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
 
 /* ---- numbers ---- */
 
@@ -86,7 +86,7 @@ static void put_long(struct buf *b, const struct pk_str *s)
 
 /* ---- containers ---- */
 
-static int put_list(struct buf *b, const struct pk_value *v, unsigned depth, struct err *e)
+static int put_list(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -99,7 +99,7 @@ static int put_list(struct buf *b, const struct pk_value *v, unsigned depth, str
 	return rc;
 }
 
-static int key_text(struct buf *b, const struct pk_value *key, unsigned depth, struct err *e)
+static int key_text(struct buf *b, const struct pk_value *key, unsigned depth, struct ckpt_err *e)
 {
 	if (key->type != PK_STR)
 		return put(b, key, depth, e);
@@ -109,7 +109,7 @@ static int key_text(struct buf *b, const struct pk_value *key, unsigned depth, s
 
 /* The pairs of a dict; first: nothing stands before them in the braces. */
 static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsigned depth,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -130,7 +130,7 @@ static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsign
 	return rc;
 }
 
-static int put_dict(struct buf *b, const struct pk_value *v, unsigned depth, struct err *e)
+static int put_dict(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
 	int rc;
 
@@ -193,13 +193,13 @@ static void put_global(struct buf *b, const char *key, const struct pk_value *v)
 }
 
 static int put_field(struct buf *b, const char *name, const struct pk_value *v, unsigned depth,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	buf_printf(b, ", \"%s\": ", name);
 	return put(b, v, depth + 1, e);
 }
 
-static int put_object(struct buf *b, const struct pk_value *v, unsigned depth, struct err *e)
+static int put_object(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
 	const struct pk_value *f = v->n->own;
 	int rc = 0;
@@ -219,7 +219,7 @@ static int put_object(struct buf *b, const struct pk_value *v, unsigned depth, s
 	return rc;
 }
 
-static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct err *e)
+static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
 	if (depth > MAX_DEPTH)
 		return err_set(e, EFBIG, "it nests deeper than %d levels", MAX_DEPTH);
@@ -264,18 +264,18 @@ static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct e
 	}
 }
 
-static int checked(int rc, const struct buf *b, struct err *e)
+static int checked(int rc, const struct buf *b, struct ckpt_err *e)
 {
 	return !rc && b->err ? err_set(e, b->err, "its text needs more than %zu bytes", b->max)
 			     : rc;
 }
 
-int pickle_json(const struct pk_value *v, struct buf *ret, struct err *e)
+int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e)
 {
 	return checked(put(ret, v, 0, e), ret, e);
 }
 
-int pickle_key(const struct pk_value *key, struct buf *ret, struct err *e)
+int pickle_key(const struct pk_value *key, struct buf *ret, struct ckpt_err *e)
 {
 	return checked(key_text(ret, key, 0, e), ret, e);
 }

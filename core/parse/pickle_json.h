@@ -19,14 +19,14 @@
 #define PARSE_PICKLE_JSON_H
 
 struct buf;
-struct err;
+struct ckpt_err;
 struct pk_value;
 
 /* Append the text. Fails where ret's ceiling does not hold it (EFBIG; ENOMEM), and where it nests
  * deeper than 100 levels, as what refers to itself does. */
-int pickle_json(const struct pk_value *v, struct buf *ret, struct err *e);
+int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e);
 
 /* Append a dict's key as a name: a string's own text, else JSON: 0, 1.5, true, null, ["a", 1]. */
-int pickle_key(const struct pk_value *key, struct buf *ret, struct err *e);
+int pickle_key(const struct pk_value *key, struct buf *ret, struct ckpt_err *e);
 
 #endif

@@ -78,12 +78,12 @@ static size_t operand_size(uint8_t op)
 	return operand[op] && operand[op] != VAR ? operand[op] - 1u : 0;
 }
 
-static int out_of_memory(struct err *e)
+static int out_of_memory(struct ckpt_err *e)
 {
 	return err_set(e, ENOMEM, "pickle: out of memory");
 }
 
-int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct err *e)
+int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct ckpt_err *e)
 {
 	*r = (struct pk_reader){ .in = in };
 	if (!in->mem) {
@@ -116,7 +116,7 @@ void pk_reader_rewind(struct pk_reader *r)
 	}
 }
 
-int pk_reader_fill(struct pk_reader *r, size_t n, struct err *e)
+int pk_reader_fill(struct pk_reader *r, size_t n, struct ckpt_err *e)
 {
 	size_t have = (size_t)(r->end - r->p);
 
@@ -154,14 +154,14 @@ int pk_reader_fill(struct pk_reader *r, size_t n, struct err *e)
 	return 0;
 }
 
-int pk_reader_op(struct pk_reader *r, struct err *e)
+int pk_reader_op(struct pk_reader *r, struct ckpt_err *e)
 {
 	int rc = pk_reader_fill(r, 1, e);
 
 	return rc ? rc : pk_reader_fill(r, 1 + operand_size(*r->p), e);
 }
 
-int pk_reader_skip(struct pk_reader *r, uint64_t n, struct err *e)
+int pk_reader_skip(struct pk_reader *r, uint64_t n, struct ckpt_err *e)
 {
 	for (;;) {
 		uint64_t have = (uint64_t)(r->end - r->p), step = min_u64(n, have);
@@ -177,7 +177,7 @@ int pk_reader_skip(struct pk_reader *r, uint64_t n, struct err *e)
 	}
 }
 
-int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct err *e)
+int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	for (size_t n = 0; n < PK_MAX_LINE; n++) {
 		if ((size_t)(r->end - r->p) <= n) {
@@ -197,7 +197,7 @@ int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struc
 		       (unsigned long long)pk_reader_pos(r), PK_MAX_LINE);
 }
 
-int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct err *e)
+int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt_err *e)
 {
 	size_t width = 4;
 	uint64_t n;
@@ -233,7 +233,7 @@ int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct err 
 /* ---- the first pass ---- */
 
 /* Make the map reach to entry `id`. */
-static int plan_grow(struct pk_memo_plan *m, uint64_t id, struct err *e)
+static int plan_grow(struct pk_memo_plan *m, uint64_t id, struct ckpt_err *e)
 {
 	uint64_t words = max_u64(id / 64 + 1, m->words * 2);
 	uint64_t *map = realloc(m->wanted, words * sizeof(*map));
@@ -247,7 +247,7 @@ static int plan_grow(struct pk_memo_plan *m, uint64_t id, struct err *e)
 }
 
 static int plan_get_new(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
-			const struct pk_reader *r, struct err *e)
+			const struct pk_reader *r, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -264,7 +264,7 @@ static int plan_get_new(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
 }
 
 static inline int plan_get(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
-			   const struct pk_reader *r, struct err *e)
+			   const struct pk_reader *r, struct ckpt_err *e)
 {
 	if (id / 64 < m->words && m->wanted[id / 64] >> (id % 64) & 1)
 		return 0;
@@ -275,7 +275,7 @@ static inline int plan_get(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
  * CPython keeps MEMOIZE's number as "entries in the memo", which differs from "PUTs so far" when
  * one number is PUT twice. No pickler does that; such an input is refused rather than guessed at.
  */
-static int check_put(uint64_t id, uint64_t n_puts, const struct pk_reader *r, struct err *e)
+static int check_put(uint64_t id, uint64_t n_puts, const struct pk_reader *r, struct ckpt_err *e)
 {
 	if (id == n_puts)
 		return 0;
@@ -286,7 +286,7 @@ static int check_put(uint64_t id, uint64_t n_puts, const struct pk_reader *r, st
 }
 
 /* Is the string of n bytes that comes next, which op is the opcode of, r->until? Then 1. */
-static int is_until(struct pk_reader *r, uint8_t op, uint64_t n, struct err *e)
+static int is_until(struct pk_reader *r, uint8_t op, uint64_t n, struct ckpt_err *e)
 {
 	int rc;
 
@@ -298,7 +298,7 @@ static int is_until(struct pk_reader *r, uint8_t op, uint64_t n, struct err *e)
 }
 
 /* 1: it was r->until. */
-static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
+static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 {
 	uint64_t n;
 	int rc, last;
@@ -324,7 +324,7 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct err *e)
 }
 
 /* The opcodes that are rare; r->p stands behind the opcode. */
-static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct err *e)
+static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -355,7 +355,7 @@ static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct err
  * On to the STOP, or behind r->until, which is 1. The cases are what a .metadata consists of: written out one by one, the
  * processor can guess where the next opcode stands instead of waiting for this one's length.
  */
-static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct err *e)
+static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 {
 	const uint8_t *at = r->p;
 	uint64_t n_puts = 0;
@@ -419,7 +419,7 @@ static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct err *e)
 	}
 }
 
-int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e)
+int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct ckpt_err *e)
 {
 	struct pk_memo_plan m = { 0 };
 	int rc = scan(r, &m, e);

@@ -25,23 +25,23 @@ struct pk_reader {
 	const char *until; /* the first pass ends behind this string, if not NULL */
 };
 
-int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct err *e);
+int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct ckpt_err *e);
 void pk_reader_release(struct pk_reader *r);
 void pk_reader_rewind(struct pk_reader *r);
 /* Make n <= PK_MAX_STRING bytes readable at r->p, or fail: ENODATA at the end of the input. */
-int pk_reader_fill(struct pk_reader *r, size_t n, struct err *e);
-int pk_reader_skip(struct pk_reader *r, uint64_t n, struct err *e);
+int pk_reader_fill(struct pk_reader *r, size_t n, struct ckpt_err *e);
+int pk_reader_skip(struct pk_reader *r, uint64_t n, struct ckpt_err *e);
 /* The line at r->p, its newline not counted but passed over. */
-int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct err *e);
+int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e);
 static inline uint64_t pk_reader_pos(const struct pk_reader *r)
 {
 	return r->base - (uint64_t)(r->end - r->p);
 }
 
 /* Make the opcode at r->p readable, with its operand where that is of fixed size. */
-int pk_reader_op(struct pk_reader *r, struct err *e);
+int pk_reader_op(struct pk_reader *r, struct ckpt_err *e);
 /* Length prefix of a string-like opcode; r->p stands behind the opcode. */
-int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct err *e);
+int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt_err *e);
 
 /* What the first pass found. Bit i of the map is memo entry i. */
 struct pk_memo_plan {
@@ -53,7 +53,7 @@ struct pk_memo_plan {
 	bool cut;     /* the latter */
 };
 
-int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct err *e);
+int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct ckpt_err *e);
 /* The first wanted entry >= id, or UINT64_MAX. */
 uint64_t pk_memo_next(const struct pk_memo_plan *m, uint64_t id);
 /* How many wanted entries there are up to and with entry id; 0 when that is not wanted itself. */

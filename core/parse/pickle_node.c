@@ -9,13 +9,13 @@
 /* Metadata nests seven deep; what lies deeper is freed by pickle_free, not by our recursion. */
 enum { MAX_FREE_DEPTH = 32 };
 
-int pk_bad(const struct pickle *p, const char *what, struct err *e)
+int pk_bad(const struct pickle *p, const char *what, struct ckpt_err *e)
 {
 	return err_set(e, ERR_CORRUPT, "pickle: %s at byte %llu", what,
 		       (unsigned long long)pk_reader_pos(&p->in));
 }
 
-int pk_too_big(const struct pickle *p, struct err *e)
+int pk_too_big(const struct pickle *p, struct ckpt_err *e)
 {
 	if (p->pool.no_memory)
 		return err_set(e, ENOMEM, "pickle: out of memory");
@@ -43,7 +43,7 @@ void pk_node_free(struct pickle *p, enum pk_type type, struct pk_node *n)
 	node_free(p, type, n, 0);
 }
 
-int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct err *e)
+int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct ckpt_err *e)
 {
 	size_t want = used + more;
 	unsigned cls = pool_class(want * sizeof(struct pk_value));
@@ -68,7 +68,7 @@ int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, 
 
 /* Twice the room for an array of *cap elements; the ceiling counts it. */
 static int grow(struct pickle *p, void **array, size_t *cap, size_t first, size_t size,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	size_t more = *cap ? *cap : first;
 	void *a;
@@ -83,7 +83,7 @@ static int grow(struct pickle *p, void **array, size_t *cap, size_t first, size_
 	return 0;
 }
 
-int pk_stack_grow(struct pickle *p, struct err *e)
+int pk_stack_grow(struct pickle *p, struct ckpt_err *e)
 {
 	void *a = p->stack;
 	int rc = grow(p, &a, &p->cap, 64, sizeof(*p->stack), e);
@@ -92,7 +92,7 @@ int pk_stack_grow(struct pickle *p, struct err *e)
 	return rc;
 }
 
-int pk_mark_push(struct pickle *p, struct err *e)
+int pk_mark_push(struct pickle *p, struct ckpt_err *e)
 {
 	if (p->n_marks == p->marks_cap) {
 		void *a = p->marks;
@@ -106,7 +106,7 @@ int pk_mark_push(struct pickle *p, struct err *e)
 	return 0;
 }
 
-int pk_mark_pop(struct pickle *p, size_t *ret, struct err *e)
+int pk_mark_pop(struct pickle *p, size_t *ret, struct ckpt_err *e)
 {
 	if (!p->n_marks)
 		return pk_bad(p, "no mark", e);

@@ -78,14 +78,14 @@ static int by_begin(const void *ap, const void *bp)
 	return a->end < b->end ? -1 : a->end > b->end;
 }
 
-static int bad(struct err *e, const char *name, const char *what)
+static int bad(struct ckpt_err *e, const char *name, const char *what)
 {
 	return err_set(e, ERR_CORRUPT, "safetensors header: '%.200s': %s", name, what);
 }
 
 /* One entry of the header; the shape goes to *shapes, which moves on. */
 static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, uint64_t **shapes,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	const char *dtype = json_string_value(json_object_get(v, "dtype"));
 	uint64_t range[2], bytes;
@@ -96,7 +96,7 @@ static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, u
 	t->name = name;
 	t->dtype_name = dtype;
 	t->dtype = dtype_by_safetensors(dtype);
-	if (!json_numbers(json_object_get(v, "shape"), *shapes, MAX_DIMS, &t->n_dims))
+	if (!json_numbers(json_object_get(v, "shape"), *shapes, CKPT_MAX_DIMS, &t->n_dims))
 		return bad(e, name, "its shape is not a list of at most 64 numbers");
 	if (!json_numbers(json_object_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
 	    range[0] > range[1])
@@ -105,12 +105,12 @@ static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, u
 	*shapes += t->n_dims;
 	t->begin = range[0];
 	t->end = range[1];
-	if (t->dtype == DTYPE_NONE) /* whoever wants the others can have them */
+	if (t->dtype == CKPT_DTYPE_NONE) /* whoever wants the others can have them */
 		return 0;
 	if (!box_volume(t->n_dims, t->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
 		return bad(e, name, "its shape is too large");
-	if (t->dtype == DTYPE_F4_E2M1FN_X2) {
+	if (t->dtype == CKPT_DTYPE_F4_E2M1FN_X2) {
 		if (bytes % 2)
 			return bad(e, name, "its 4-bit values do not fill whole bytes");
 		bytes /= 2;
@@ -121,7 +121,7 @@ static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, u
 }
 
 /* Every byte of the data belongs to one tensor. */
-static int check_layout(struct st_header *h, uint64_t limit, struct err *e)
+static int check_layout(struct st_header *h, uint64_t limit, struct ckpt_err *e)
 {
 	uint64_t at = 0;
 
@@ -143,7 +143,7 @@ static int check_layout(struct st_header *h, uint64_t limit, struct err *e)
 }
 
 /* Strings and nothing else, as safetensors demands. */
-static int check_metadata(const json_t *v, struct err *e)
+static int check_metadata(const json_t *v, struct ckpt_err *e)
 {
 	const char *key;
 	json_t *value;
@@ -158,7 +158,7 @@ static int check_metadata(const json_t *v, struct err *e)
 	return 0;
 }
 
-int st_read(const struct blob *b, struct st_header **ret, struct err *e)
+int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 {
 	CLEANUP(st_freep) struct st_header *h = calloc(1, sizeof(*h));
 	autofree char *text = NULL;
@@ -196,7 +196,7 @@ int st_read(const struct blob *b, struct st_header **ret, struct err *e)
 	json_object_foreach (h->json, name, v)
 		n_shapes += json_array_size(json_object_get(v, "shape"));
 	h->tensors = calloc(json_object_size(h->json) + 1, sizeof(*h->tensors));
-	h->shapes = shapes = calloc(n_shapes + MAX_DIMS, sizeof(*h->shapes));
+	h->shapes = shapes = calloc(n_shapes + CKPT_MAX_DIMS, sizeof(*h->shapes));
 	if (!h->tensors || !h->shapes)
 		return err_set(e, ENOMEM, "out of memory");
 	json_object_foreach (h->json, name, v) {

@@ -24,14 +24,15 @@ struct st_tensor {
 	size_t n_dims;
 	const uint64_t *shape; /* elements; F4 counts single values, two to a byte */
 	uint64_t begin, end;   /* bytes, from the start of the data */
-	enum dtype dtype; /* DTYPE_NONE: not known here, then begin and end are all that counts */
+	enum ckpt_dtype
+		dtype; /* CKPT_DTYPE_NONE: not known here, then begin and end are all that counts */
 	const char *dtype_name;
 };
 
 struct st_header;
 
 /* The header at the start of the blob, which goes on to the end of the file. */
-int st_read(const struct blob *b, struct st_header **ret, struct err *e);
+int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e);
 void st_free(struct st_header *h);
 /* Offsets from the blob's start: of the data, and of what follows its last byte. */
 uint64_t st_data(const struct st_header *h);

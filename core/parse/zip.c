@@ -20,7 +20,7 @@ bool zip_magic(const void *p, size_t len)
 	return len >= 4 && load_le32(p) == ZIP_SIG_LOCAL;
 }
 
-int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct err *e)
+int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct ckpt_err *e)
 {
 	struct cursor c = cursor_of(p, len);
 	uint32_t sig = cursor_le32(&c), csize, usize;
@@ -70,7 +70,7 @@ size_t zip_descriptor(const void *p, size_t len, uint64_t size)
 
 /* ---- central directory ---- */
 
-static int read_exact(const struct blob *b, uint64_t off, void *buf, size_t len, struct err *e)
+static int read_exact(const struct blob *b, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	int64_t n;
 
@@ -90,7 +90,7 @@ struct directory {
 };
 
 /* torch never writes a comment, so the end record is the last 22 bytes; nothing is searched. */
-static int find_directory(const struct blob *b, struct directory *ret, struct err *e)
+static int find_directory(const struct blob *b, struct directory *ret, struct ckpt_err *e)
 {
 	uint8_t tail[ZIP_LOCATOR64_SIZE + ZIP_END_SIZE], end64[ZIP_END64_SIZE];
 	const uint8_t *end = tail + ZIP_LOCATOR64_SIZE;
@@ -149,7 +149,7 @@ static void zip64_fields(struct cursor extra, uint64_t *usize, uint64_t *csize, 
 	}
 }
 
-static int read_member(struct cursor *c, struct zip_member *m, struct err *e)
+static int read_member(struct cursor *c, struct zip_member *m, struct ckpt_err *e)
 {
 	uint16_t flags, method, name_len, extra_len, comment_len;
 	uint64_t csize;
@@ -183,8 +183,8 @@ static int read_member(struct cursor *c, struct zip_member *m, struct err *e)
 }
 
 int zip_each(const struct blob *b,
-	     int (*each)(void *arg, const struct zip_member *m, struct err *e), void *arg,
-	     struct err *e)
+	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
+	     struct ckpt_err *e)
 {
 	autofree uint8_t *dir = NULL;
 	struct directory d = { 0 };
@@ -214,7 +214,8 @@ int zip_each(const struct blob *b,
 	return rc;
 }
 
-int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret, struct err *e)
+int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret,
+		    struct ckpt_err *e)
 {
 	uint8_t head[ZIP_LOCAL_SIZE];
 	uint64_t data;

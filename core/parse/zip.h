@@ -47,7 +47,7 @@ struct zip_local {
 bool zip_magic(const void *p, size_t len);
 
 /* Local header at p. -ENODATA: more bytes are needed; ERR_CORRUPT or ERR_UNSUPPORTED with *e. */
-int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct err *e);
+int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct ckpt_err *e);
 
 /* Bytes of the data descriptor at p that follows `size` bytes of data, or 0 when there is none. */
 size_t zip_descriptor(const void *p, size_t len, uint64_t size);
@@ -65,9 +65,10 @@ struct zip_member {
  * returned. The blob's size must be known.
  */
 int zip_each(const struct blob *b,
-	     int (*each)(void *arg, const struct zip_member *m, struct err *e), void *arg,
-	     struct err *e);
+	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
+	     struct ckpt_err *e);
 /* Where a member's bytes begin; checks that they lie inside the archive. */
-int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret, struct err *e);
+int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret,
+		    struct ckpt_err *e);
 
 #endif

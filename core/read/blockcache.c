@@ -203,7 +203,7 @@ void blockcache_put(struct blockcache *c, void *pin)
 /* ---- reading ---- */
 
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t index,
-		   struct block *ret, void **ret_pin, struct err *e)
+		   struct block *ret, void **ret_pin, struct ckpt_err *e)
 {
 	struct known *k;
 	struct entry *b;
@@ -236,7 +236,7 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 }
 
 int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
-			void *buf, size_t len, struct err *e)
+			void *buf, size_t len, struct ckpt_err *e)
 {
 	size_t size = block_size(item), done = 0;
 

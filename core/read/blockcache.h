@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 struct blockcache;
-struct err;
+struct ckpt_err;
 
 #define BLOCK_SHIFT   20 /* 1 MiB: one FUSE read */
 #define BLOCK_SIZE    ((size_t)1 << BLOCK_SHIFT)
@@ -37,7 +37,8 @@ struct block {
 
 struct block_source {
 	/* Raw bytes [off, off+len) of file; exactly. */
-	int (*read)(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e);
+	int (*read)(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
+		    struct ckpt_err *e);
 	void *arg;
 };
 
@@ -77,12 +78,12 @@ void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret
 /* Pin block `index` of the item; ret->len 0 when the item ends before. Borrowed until put. What is known to be
  * damaged fails again without being read again. */
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t index,
-		   struct block *ret, void **ret_pin, struct err *e);
+		   struct block *ret, void **ret_pin, struct ckpt_err *e);
 void blockcache_put(struct blockcache *c, void *pin); /* NULL is fine */
 
 /* Decoded bytes [off, off+len) as far as the item reaches: the count, or a negative errno. */
 int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
-			void *buf, size_t len, struct err *e);
+			void *buf, size_t len, struct ckpt_err *e);
 
 /*
  * Make blocks that are likely to be asked for next, where somebody reads in order: for a thread that

@@ -105,7 +105,7 @@ static struct zstd_place place_of(const struct known *k, uint64_t index)
 
 /* ---- decoders; under the lock ---- */
 
-static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	struct decoder *d = arg;
 	const struct block_item *item = &d->known->item;
@@ -277,7 +277,7 @@ static void become_large(struct blockcache *c, struct decoder *d)
 }
 
 /* A stream that stands where d is to begin. */
-static int begin(struct decoder *d, int window_log, struct err *e)
+static int begin(struct decoder *d, int window_log, struct ckpt_err *e)
 {
 	const struct block_item *item = &d->known->item;
 
@@ -293,7 +293,7 @@ static int begin(struct decoder *d, int window_log, struct err *e)
 }
 
 /* The bytes of d's next block. */
-static int64_t next_bytes(struct decoder *d, uint8_t *to, int window_log, struct err *e)
+static int64_t next_bytes(struct decoder *d, uint8_t *to, int window_log, struct ckpt_err *e)
 {
 	const struct block_item *item = &d->known->item;
 	uint64_t skip = 0;
@@ -320,9 +320,9 @@ static int64_t next_bytes(struct decoder *d, uint8_t *to, int window_log, struct
 }
 
 static int64_t next_bytes_or_large(struct blockcache *c, struct decoder *d, uint8_t *to,
-				   struct err *e)
+				   struct ckpt_err *e)
 {
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 	int64_t n = next_bytes(d, to, ZSTD_WINDOW_LOG, &why);
 
 	if (n == -ENOBUFS && d->stream) {
@@ -340,7 +340,7 @@ static int64_t next_bytes_or_large(struct blockcache *c, struct decoder *d, uint
 }
 
 /* The next block of d, new and pinned once. */
-static struct entry *make_block(struct blockcache *c, struct decoder *d, struct err *e)
+static struct entry *make_block(struct blockcache *c, struct decoder *d, struct ckpt_err *e)
 {
 	struct entry *b = entry_new(c, &d->known->item, d->next);
 	int64_t n;
@@ -371,7 +371,7 @@ struct goal {
 };
 
 /* d failed at its next block, or has come to the item's end; under the lock. */
-static void decoder_finish(struct blockcache *c, struct decoder *d, const struct err *why)
+static void decoder_finish(struct blockcache *c, struct decoder *d, const struct ckpt_err *why)
 {
 	struct known *k = d->known;
 
@@ -412,7 +412,7 @@ static void count_memory(struct blockcache *c, struct decoder *d)
  * because that was the goal, or the item's end, or it failed.
  */
 static struct entry *step(struct blockcache *c, struct decoder *d, const struct goal *goal,
-			  bool *ret_done, struct err *e)
+			  bool *ret_done, struct ckpt_err *e)
 {
 	const struct block_item *item = &d->known->item;
 	struct entry *b = make_block(c, d, e), *kept = NULL, *unused = NULL;
@@ -444,7 +444,7 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 }
 
 static int run_to(struct blockcache *c, struct decoder *d, const struct goal *goal,
-		  struct entry **ret, struct err *e)
+		  struct entry **ret, struct ckpt_err *e)
 {
 	struct entry *b = NULL;
 	bool done = false;
@@ -480,7 +480,7 @@ static void found_frame(void *arg, struct zstd_place at)
 
 /* Go on from *at, where a frame begins, to the last one before the block. */
 static int walk_frames(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place *at,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct walk w = { c, k };
 	struct decoder reader = { .cache = c, .known = k }; /* of stored bytes */
@@ -503,7 +503,7 @@ static int walk_frames(struct blockcache *c, struct known *k, uint64_t index, st
 /* ---- all of it ---- */
 
 /* Is it known that the block cannot be had? Under the lock. */
-static bool is_bad(const struct known *k, uint64_t index, struct zstd_place at, struct err *e)
+static bool is_bad(const struct known *k, uint64_t index, struct zstd_place at, struct ckpt_err *e)
 {
 	if (index < k->bad || first_block(at) > k->bad)
 		return false;
@@ -525,7 +525,7 @@ enum { THERE, WALK, DECODE }; /* what is to be done about a block */
 
 /* Wait until something is: *ret is the block (NULL: behind the end), or *ret_d who is to make it. */
 static int await(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place *at,
-		 bool walked, struct entry **ret, struct decoder **ret_d, struct err *e)
+		 bool walked, struct entry **ret, struct decoder **ret_d, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&c->lock);
 
@@ -550,7 +550,7 @@ static int await(struct blockcache *c, struct known *k, uint64_t index, struct z
 }
 
 static int bring(struct blockcache *c, struct known *k, const struct goal *goal, struct entry **ret,
-		 struct err *e)
+		 struct ckpt_err *e)
 {
 	struct zstd_place at = { 0, 0 };
 	struct decoder *d = NULL;
@@ -565,7 +565,7 @@ static int bring(struct blockcache *c, struct known *k, const struct goal *goal,
 }
 
 int decode_block(struct blockcache *c, struct known *k, uint64_t index, struct entry **ret,
-		 struct err *e)
+		 struct ckpt_err *e)
 {
 	return bring(c, k, &(struct goal){ index, false }, ret, e);
 }
@@ -680,7 +680,7 @@ void blockcache_ahead(struct blockcache *c)
 
 		while ((goal.index = more_ahead(c, k)) != UINT64_MAX) {
 			struct entry *b = NULL;
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 
 			/* What fails will fail again when it is asked for. */
 			if (bring(c, k, &goal, &b, &e))

@@ -47,7 +47,7 @@ struct known {
 	uint64_t end;		/* the block that is not full */
 	/* Decoding from any place at or before block `bad` has failed there, and would again. */
 	uint64_t bad;
-	struct err why;
+	struct ckpt_err why;
 	/* Who reads in order. */
 	uint64_t asked, in_order; /* block, how many */
 	uint64_t ahead;		  /* blocks up to here will be asked for */
@@ -108,7 +108,7 @@ void known_trim(struct blockcache *c, size_t keep);
 
 /* Bring block `index`, without the lock: pinned, or *ret NULL: the item ends before. */
 int decode_block(struct blockcache *c, struct known *k, uint64_t index, struct entry **ret,
-		 struct err *e);
+		 struct ckpt_err *e);
 /* The block has been asked for; under the lock. */
 void note_asked(struct blockcache *c, struct known *k, uint64_t index);
 /* Make nothing ahead of anybody who has not begun to; under the lock. */

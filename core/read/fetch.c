@@ -49,7 +49,8 @@ static void parse_encoding(const char *name, struct encoding *ret)
 		ret->kind = ENC_RAW;
 }
 
-int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e)
+int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret,
+	       struct ckpt_err *e)
 {
 	const struct encoding *x = &f->encodings[loc->encoding];
 
@@ -75,7 +76,8 @@ void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
 
 /* ---- life ---- */
 
-static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
+static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
+		       struct ckpt_err *e)
 {
 	const struct fetch *f = arg;
 
@@ -83,7 +85,7 @@ static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t
 }
 
 int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_opts *opts,
-	      struct fetch **ret, struct err *e)
+	      struct fetch **ret, struct ckpt_err *e)
 {
 	struct fetch *f = calloc(1, sizeof(*f));
 	struct block_source src = { read_source, f };
@@ -146,10 +148,10 @@ void fetch_free(struct fetch *f)
 /* ---- chunk maps ---- */
 
 /* The index is damaged: get another one of the same contents, once. */
-static int renew(struct fetch *f, struct catalog *broken, struct err *e)
+static int renew(struct fetch *f, struct catalog *broken, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&f->renew_lock);
-	struct err why = *e;
+	struct ckpt_err why = *e;
 	int rc;
 
 	if (f->maps != broken)
@@ -165,11 +167,11 @@ static int renew(struct fetch *f, struct catalog *broken, struct err *e)
 	return 0;
 }
 
-static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct err *e)
+static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct ckpt_err *e)
 {
 	for (;;) {
 		struct catalog *c = f->maps;
-		struct err why;
+		struct ckpt_err why;
 		size_t n;
 		int rc = catalog_load_map(c, &catalog_tensors(c, &n)[i], ret, &why);
 
@@ -189,7 +191,7 @@ struct stored_item {
 	struct block_item item;
 };
 
-static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct stored_item *s = arg;
 	size_t n;
@@ -203,10 +205,10 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 }
 
 static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struct payload *ret,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	const struct chunk_loc *loc = &t->map->locs[i];
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	struct stored_item item = { .f = f }, rest = { .f = f };
 	struct blob item_blob = { read_item, &item, BLOB_SIZE_UNKNOWN };
 	struct blob rest_blob = { read_item, &rest, 0 };
@@ -218,7 +220,7 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 				  .file_key = loc->offset ^ (uint64_t)loc->file << 40 };
 	bool opened = false;
 	char fqn[120];
-	struct err why;
+	struct ckpt_err why;
 	int rc;
 
 	chunkmap_box(t->map, i, off, len);
@@ -248,7 +250,7 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 	return 0;
 }
 
-static int open_items(struct fetch *f, struct otensor *t, struct err *e)
+static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 {
 	size_t n = t->map->count, dims = t->map->n_dims;
 	size_t bytes = n * (sizeof(struct payload) + dims * sizeof(uint64_t));
@@ -338,7 +340,8 @@ void otensor_close(struct fetch *f, struct otensor *t)
 }
 
 /* Bring t to the wanted state; one thread does it, others wait. */
-static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state want, struct err *e)
+static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state want,
+		       struct ckpt_err *e)
 {
 	enum otensor_state state;
 	size_t bytes = sizeof(*t);
@@ -372,7 +375,7 @@ static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state wa
 }
 
 static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct otensor **ret,
-		   struct err *e)
+		   struct ckpt_err *e)
 {
 	struct otensor *t;
 	int rc;
@@ -392,7 +395,7 @@ static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct ot
 	return 0;
 }
 
-int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct err *e)
+int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_err *e)
 {
 	int rc = open_to(f, i, OT_ITEMS, ret, e);
 
@@ -402,7 +405,7 @@ int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct err *e)
 }
 
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	int rc = open_to(f, i, OT_MAP, ret, e);
 
@@ -413,7 +416,7 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 
 /* ---- objects ---- */
 
-int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e)
+int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct ckpt_err *e)
 {
 	autofree uint8_t *buf = NULL;
 	struct block_item item;
@@ -444,7 +447,7 @@ int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struc
 }
 
 int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	struct stored_item s = { .f = f };
 	int rc = fetch_item(f, loc, &s.item, e);
@@ -452,7 +455,7 @@ int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_
 	return rc ? rc : read_item(&s, off, buf, len, e);
 }
 
-int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct err *e)
+int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct ckpt_err *e)
 {
 	if (!o->text)
 		return item_size(f, &o->loc, ret, e);
@@ -461,7 +464,7 @@ int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, 
 }
 
 int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, size_t len,
-		    uint64_t off, struct err *e)
+		    uint64_t off, struct ckpt_err *e)
 {
 	size_t n;
 

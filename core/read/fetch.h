@@ -22,7 +22,7 @@ struct catalog_object;
 struct catalog_tensor;
 struct chunk_loc;
 struct chunkmap;
-struct err;
+struct ckpt_err;
 struct fetch;
 struct files;
 struct otensor;
@@ -34,30 +34,30 @@ struct fetch_opts {
 	size_t cache_bytes; /* decoded blocks */
 	size_t map_bytes;   /* chunk maps of tensors that nobody has open */
 	/* The index turned out to be damaged: give another catalog of the same contents, or fail. */
-	int (*renew)(void *arg, struct catalog **ret, struct err *e);
+	int (*renew)(void *arg, struct catalog **ret, struct ckpt_err *e);
 	void *renew_arg;
 };
 
 /* catalog and files are borrowed and outlive it. */
 int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_opts *opts,
-	      struct fetch **ret, struct err *e);
+	      struct fetch **ret, struct ckpt_err *e);
 void fetch_free(struct fetch *f); /* NULL is fine; no tensor may be open */
 
 /* Open tensor number i of the catalog: its files, its chunk map, every item. */
-int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct err *e);
+int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_err *e);
 void otensor_close(struct fetch *f, struct otensor *t);
 /* Its chunk map without looking into items, for those who list chunks. *ret is the caller's to close. */
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
-		struct err *e);
+		struct ckpt_err *e);
 
 /* Open a virtual tensor. Takes v over (free), also when it fails. */
-int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct err *e);
+int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct ckpt_err *e);
 void vreader_close(struct fetch *f, struct vreader *r); /* NULL is fine */
 bool vreader_is_encoded(const struct vreader *r);	/* some of its items have to be decoded */
 /* Exactly len bytes at off, which lie inside the tensor as it is shown. All of them are in buf, which
  * is a part of the buffer of parts, but for those that parts takes; NULL: none. */
 int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
-		 struct parts *parts, struct err *e);
+		 struct parts *parts, struct ckpt_err *e);
 
 /*
  * The parts of source files that the whole tensor is read from, as stored, in no order; they may
@@ -65,34 +65,35 @@ int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len
  */
 typedef int fetch_span_fn(void *arg, uint32_t file, uint64_t off, uint64_t len);
 int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each, void *arg,
-		  struct err *e);
+		  struct ckpt_err *e);
 
 /*
  * Does byte i of the tensor lie, as it is shown, at off + i of one source file, for all i? Then 0 and
  * *ret_file is that one; 1: no.
  */
-int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct err *e);
+int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct ckpt_err *e);
 
 /*
  * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here), as opening
  * them would, many at a time: for whoever will read them later, one after another. What has been
  * looked into once is not looked into again.
  */
-typedef int vtensor_make_fn(void *arg, size_t i, struct vtensor **ret, struct err *e);
-int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct err *e);
+typedef int vtensor_make_fn(void *arg, size_t i, struct vtensor **ret, struct ckpt_err *e);
+int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct ckpt_err *e);
 
 /* Bytes of an object, which has no fault: its text, or its item after undoing the transforms. */
-int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct err *e);
+int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct ckpt_err *e);
 int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, size_t len,
-		    uint64_t off, struct err *e);
+		    uint64_t off, struct ckpt_err *e);
 
 /* Bytes of an item after undoing its transforms. */
-int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct err *e);
+int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct ckpt_err *e);
 int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
-		  struct err *e);
+		  struct ckpt_err *e);
 
 /* The blob of one item as stored or decoded, for those who verify it. */
-int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret, struct err *e);
+int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret,
+	       struct ckpt_err *e);
 struct blockcache *fetch_blocks(struct fetch *f);
 
 /* What reads of tensors have done: moves out of items, and the bytes that they moved. */

@@ -17,11 +17,11 @@ struct look {
 	size_t n;
 	_Atomic size_t next;
 	pthread_mutex_t lock;
-	struct err *e; /* of the first that failed */
+	struct ckpt_err *e; /* of the first that failed */
 	atomic_bool failed;
 };
 
-static int look_at(struct look *l, size_t i, struct err *e)
+static int look_at(struct look *l, size_t i, struct ckpt_err *e)
 {
 	autofree struct vtensor *v = NULL;
 	int rc = l->make(l->arg, i, &v, e);
@@ -44,7 +44,7 @@ static void *look(void *arg)
 	size_t i;
 
 	while (!l->failed && (i = l->next++) < l->n) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (!look_at(l, i, &e))
 			continue;
@@ -56,7 +56,7 @@ static void *look(void *arg)
 	return NULL;
 }
 
-int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct err *e)
+int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct ckpt_err *e)
 {
 	struct look l = { .f = f, .make = make, .arg = arg, .n = n, .e = e };
 	pthread_t threads[MAX_LOOKERS];

@@ -56,7 +56,7 @@ static void look(struct files *f, size_t i)
 {
 	struct file *x = &f->v[i];
 	struct stat st;
-	struct err e;
+	struct ckpt_err e;
 	int fd;
 
 	/* A plain stat follows links out of the directory; opening is the check that counts. */
@@ -94,7 +94,7 @@ static void reserve_fds(const struct files *f)
 }
 
 int files_new(int dirfd, const struct catalog_source *sources, size_t n, struct files **ret,
-	      struct err *e)
+	      struct ckpt_err *e)
 {
 	struct files *f = calloc(1, sizeof(*f));
 	struct rlimit lim;
@@ -148,7 +148,7 @@ void files_free(struct files *f)
 	free(f);
 }
 
-bool files_fault(const struct files *f, uint32_t i, struct err *e)
+bool files_fault(const struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	const struct file *x = &f->v[i];
 	const struct catalog_source *s = &f->sources[i];
@@ -287,7 +287,7 @@ static void unpin(struct files *f, uint32_t i)
 }
 
 /* Where descriptors have run out, in place of a file that nobody uses. */
-static int open_file(struct files *f, uint32_t i, struct err *e)
+static int open_file(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -307,7 +307,7 @@ static int open_file(struct files *f, uint32_t i, struct err *e)
 	}
 }
 
-static int pin(struct files *f, uint32_t i, struct err *e)
+static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	struct surplus surplus CLEANUP(surplus_close) = { -1, NULL };
 	struct file *x = &f->v[i];
@@ -350,7 +350,7 @@ static bool looks_same(const struct file *x, const struct stat *st)
 	return (uint64_t)st->st_size == x->size && io_mtime_ns(st) == x->mtime_ns;
 }
 
-static int check(struct files *f, uint32_t i, int fd, struct err *e)
+static int check(struct files *f, uint32_t i, int fd, struct ckpt_err *e)
 {
 	const struct file *x = &f->v[i];
 	struct stat st;
@@ -367,12 +367,12 @@ bool files_changed(const struct files *f)
 	return f->changed;
 }
 
-int files_check(struct files *f, uint32_t i, struct err *e)
+int files_check(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	return check(f, i, f->v[i].fd, e);
 }
 
-int files_open(struct files *f, uint32_t i, struct err *e)
+int files_open(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	struct stat st;
 	autoclose int fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, e);
@@ -390,7 +390,7 @@ bool files_written(const struct files *f, uint32_t i)
 	       !looks_same(&f->v[i], &st);
 }
 
-int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e)
+int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	int rc = pin(f, i, e);
 
@@ -412,7 +412,7 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 
 /* ---- mapped files ---- */
 
-int files_allow_maps(struct files *f, uint64_t max_bytes, struct err *e)
+int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
 {
 	f->pool = pagepool_new(max_bytes);
 	f->leases = leases_new();
@@ -441,7 +441,7 @@ static const uint8_t *map_part(struct files *f, uint32_t i, uint64_t off, uint64
 {
 	const uint8_t *p = NULL;
 	struct pagemap *m;
-	struct err e;
+	struct ckpt_err e;
 
 	if (!f->pool || pin(f, i, &e))
 		return NULL;

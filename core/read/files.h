@@ -16,18 +16,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct files;
 struct catalog_source;
 
 /* dirfd and sources are borrowed and must outlive it. Files that are missing or too short are
  * not an error here, see files_fault. */
 int files_new(int dirfd, const struct catalog_source *sources, size_t n, struct files **ret,
-	      struct err *e);
+	      struct ckpt_err *e);
 void files_free(struct files *f);
 
 /* What was wrong with file i when it was looked at: false, or true and a sentence. */
-bool files_fault(const struct files *f, uint32_t i, struct err *e);
+bool files_fault(const struct files *f, uint32_t i, struct ckpt_err *e);
 const char *files_path(const struct files *f, uint32_t i); /* as the catalog has it */
 uint64_t files_size(const struct files *f, uint32_t i);
 uint64_t files_total(const struct files *f); /* bytes of all */
@@ -39,10 +39,11 @@ void files_trim(struct files *f, size_t keep);
 uint64_t files_hash(const struct files *f);
 
 /* Read exactly len bytes of file i; its identity is checked on the way. */
-int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct err *e);
+int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
+	       struct ckpt_err *e);
 
 /* File i as files_new saw it, opened once more: a descriptor that is the caller's, or -errno. */
-int files_open(struct files *f, uint32_t i, struct err *e);
+int files_open(struct files *f, uint32_t i, struct ckpt_err *e);
 /*
  * Has file i been written to since files_new saw it? Not where another has taken its place, or none:
  * who has it open still has what it was.
@@ -53,7 +54,7 @@ bool files_written(const struct files *f, uint32_t i);
  * Taking bytes where the page cache has them, without a read. Allowed once; from then on SIGBUS is
  * guard.h's, and page tables are kept for no more than max_bytes of files.
  */
-int files_allow_maps(struct files *f, uint64_t max_bytes, struct err *e);
+int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e);
 /*
  * Bytes [off, off+len) of file i, borrowed until files_unmap; len > 0. NULL where they are not in memory
  * or cannot be mapped, for whatever reason: then files_read reads them or says why not.
@@ -73,7 +74,7 @@ void files_unlend(struct files *f, uint32_t i);
  * Is mapped file i what files_new saw? Asked after its bytes were taken, unless they are lent, so
  * that an overwrite that began before cannot slip through.
  */
-int files_check(struct files *f, uint32_t i, struct err *e);
+int files_check(struct files *f, uint32_t i, struct ckpt_err *e);
 /* Has any file been found to be another one than files_new saw? */
 bool files_changed(const struct files *f);
 

@@ -23,7 +23,7 @@ enum {
 /* Dimensions by falling source stride, so that splitting the first keeps the rest close together. */
 struct job {
 	const struct gather *g;
-	struct copy_dim dims[MAX_DIMS];
+	struct copy_dim dims[CKPT_MAX_DIMS];
 	uint32_t n;
 	uint64_t run;
 };
@@ -76,7 +76,7 @@ static void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t 
 }
 
 static int read_band(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	const struct gather *g = j->g;
 	autofree uint8_t *band = malloc(span);
@@ -108,7 +108,7 @@ static void scatter_guarded(void *arg)
 
 /* 1: it is not in memory, or not as long as it was. */
 static int from_pages(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	const struct gather *g = j->g;
 	struct scattering s = { j, from, to, NULL };
@@ -141,7 +141,7 @@ static void pinned_release(struct pinned *p)
 	free(p->pins);
 }
 
-static int short_item(const struct gather *g, struct err *e)
+static int short_item(const struct gather *g, struct ckpt_err *e)
 {
 	return err_set(e, ERR_CORRUPT,
 		       "the item at %llu decodes to fewer bytes than its tensor needs",
@@ -149,7 +149,7 @@ static int short_item(const struct gather *g, struct err *e)
 }
 
 static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, uint64_t span,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	unsigned shift = block_shift(&g->item);
 	size_t n = (size_t)(((src + span - 1) >> shift) - (src >> shift)) + 1;
@@ -201,7 +201,7 @@ static void gather_pinned(const struct pinned *p, const struct copy_dim *d, uint
 }
 
 static int from_blocks(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct pinned p = { 0 };
 	int rc = pin_blocks(&p, j->g, src, span, e);
@@ -214,7 +214,8 @@ static int from_blocks(const struct job *j, uint32_t from, uint64_t src, uint8_t
 
 /* ---- choosing ---- */
 
-static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t run, struct err *e)
+static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t run,
+		    struct ckpt_err *e)
 {
 	int64_t n;
 
@@ -226,7 +227,8 @@ static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t 
 	return (uint64_t)n == run ? 0 : short_item(g, e);
 }
 
-static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, struct err *e)
+static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to,
+		   struct ckpt_err *e)
 {
 	const struct gather *g = j->g;
 	uint64_t span = span_of(j, from), wanted = wanted_of(j, from);
@@ -295,7 +297,7 @@ static bool leave_runs(const struct gather *g, const struct job *j, const struct
 }
 
 int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	struct job j = { .g = g, .n = c->n_dims, .run = c->run };
 

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct files;
 struct parts;
 
@@ -31,7 +31,7 @@ struct gather {
 };
 
 int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
-		struct err *e);
+		struct ckpt_err *e);
 
 /* Call run() for every run of the copy in the reply. */
 void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,

@@ -43,7 +43,7 @@ static void add_iov(struct parts *p, const uint8_t *data, uint64_t len)
 		p->iov[p->n_iov++] = (struct iovec){ (void *)(uintptr_t)data, (size_t)len };
 }
 
-static int check_all(const struct parts *p, struct err *e)
+static int check_all(const struct parts *p, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < p->n_pins; i++) {
 		int rc = i && p->pins[i] == p->pins[i - 1] ? 0
@@ -55,7 +55,7 @@ static int check_all(const struct parts *p, struct err *e)
 	return 0;
 }
 
-int parts_finish(struct parts *p, uint64_t len, struct err *e)
+int parts_finish(struct parts *p, uint64_t len, struct ckpt_err *e)
 {
 	uint64_t done = 0;
 

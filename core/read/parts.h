@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-struct err;
+struct ckpt_err;
 struct files;
 
 enum {
@@ -53,7 +53,7 @@ void parts_add(struct parts *p, const uint8_t *at, const uint8_t *data, uint64_t
 void parts_pin(struct parts *p, uint32_t file);
 
 /* Make iov of the len bytes, and see that all files are what they were. */
-int parts_finish(struct parts *p, uint64_t len, struct err *e);
+int parts_finish(struct parts *p, uint64_t len, struct ckpt_err *e);
 /* Give all files back. */
 void parts_release(struct parts *p);
 

@@ -12,15 +12,15 @@ struct planning {
 	const struct vtensor *v;
 	const struct plan_source *sources;
 	struct plan *plan;
-	uint64_t row[MAX_DIMS]; /* bytes between neighbours along each dimension of v */
+	uint64_t row[CKPT_MAX_DIMS]; /* bytes between neighbours along each dimension of v */
 	/* The box at hand. */
 	const uint64_t *box_off;
 	uint64_t pos;		     /* of its first byte in the reply */
 	uint64_t byte_off, byte_len; /* its part of every element */
 	/* The piece at hand: the part of it that the box wants, and where its source has that. */
 	uint32_t piece;
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
-	uint64_t src_off[MAX_DIMS], src_len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
+	uint64_t src_off[CKPT_MAX_DIMS], src_len[CKPT_MAX_DIMS];
 };
 
 void plan_release(struct plan *p)
@@ -169,7 +169,7 @@ static int read_each(struct planning *g, size_t d)
 static int read_piece(struct planning *g)
 {
 	const struct piece *p = &g->v->pieces[g->piece];
-	size_t shares = MAX_DIMS;
+	size_t shares = CKPT_MAX_DIMS;
 	uint64_t moved = 0; /* bits: source dimensions along which it goes more than one step */
 
 	for (size_t s = 0; s < p->n_source; s++) {
@@ -189,7 +189,7 @@ static int read_piece(struct planning *g)
 			shares = d;
 		moved |= (uint64_t)1 << s;
 	}
-	if (shares < MAX_DIMS)
+	if (shares < CKPT_MAX_DIMS)
 		return read_each(g, shares);
 	return chunkmap_find(g->sources[g->piece].map, g->src_off, g->src_len, visit, g);
 }
@@ -218,7 +218,7 @@ int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64
 {
 	struct planning g = { .v = v, .sources = sources, .plan = ret };
 	uint32_t element = dtype_info(v->stored)->size;
-	uint64_t shape[MAX_DIMS + 1], row = element;
+	uint64_t shape[CKPT_MAX_DIMS + 1], row = element;
 	size_t n = v->n_dims;
 
 	ret->n = ret->n_dims = 0;

@@ -43,7 +43,7 @@ void vreader_close(struct fetch *f, struct vreader *r)
 	free(r);
 }
 
-int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct err *e)
+int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct ckpt_err *e)
 {
 	struct vreader *r = calloc(1, sizeof(*r));
 	int rc = 0;
@@ -81,7 +81,7 @@ static const char *show_fqn(const struct catalog_tensor *t, char out[static 120]
 
 struct resolve {
 	const struct payload *payload;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 };
 
 static void resolve_run(void *arg, uint8_t *p, uint64_t len)
@@ -101,7 +101,8 @@ static uint64_t copied_bytes(const struct copy *c, const struct copy_dim *dims)
 }
 
 static int read_copy(struct fetch *f, const struct vreader *r, const struct copy *c,
-		     const struct copy_dim *dims, uint8_t *buf, struct parts *parts, struct err *e)
+		     const struct copy_dim *dims, uint8_t *buf, struct parts *parts,
+		     struct ckpt_err *e)
 {
 	const struct plan_source *s = &r->sources[c->piece];
 	struct gather g = { .files = f->files, .blocks = f->blocks, .out = buf };
@@ -140,7 +141,7 @@ static uint64_t bytes_of(const struct plan *p)
 
 /* Bytes before any cast. */
 static int read_planned(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
-			uint64_t off, struct parts *parts, struct err *e)
+			uint64_t off, struct parts *parts, struct ckpt_err *e)
 {
 	struct plan plan = { 0 };
 	int rc = plan_read(r->v, r->sources, off, len, &plan);
@@ -164,7 +165,7 @@ static void whole_elements(uint64_t size, uint64_t off, uint64_t len, uint64_t *
 }
 
 static int read_stored(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
-		       uint64_t off, struct parts *parts, struct err *e)
+		       uint64_t off, struct parts *parts, struct ckpt_err *e)
 {
 	uint64_t size = dtype_info(r->v->stored)->size, first, n;
 	autofree uint8_t *whole = NULL;
@@ -184,7 +185,7 @@ static int read_stored(struct fetch *f, const struct vreader *r, uint8_t *buf, u
 
 /* Elements [first, first+n), cast. */
 static int cast_elements(struct fetch *f, const struct vreader *r, uint8_t *to, uint64_t first,
-			 uint64_t n, uint8_t *raw, struct err *e)
+			 uint64_t n, uint8_t *raw, struct ckpt_err *e)
 {
 	uint64_t size = dtype_info(r->v->stored)->size;
 	int rc = read_stored(f, r, raw, n * size, first * size, NULL, e);
@@ -196,7 +197,7 @@ static int cast_elements(struct fetch *f, const struct vreader *r, uint8_t *to, 
 
 /* Bytes [skip, skip+len) of one element. */
 static int cast_part(struct fetch *f, const struct vreader *r, uint8_t *to, uint64_t element,
-		     uint64_t skip, uint64_t len, uint8_t *raw, struct err *e)
+		     uint64_t skip, uint64_t len, uint8_t *raw, struct ckpt_err *e)
 {
 	uint8_t whole[16];
 	int rc = cast_elements(f, r, whole, element, 1, raw, e);
@@ -207,7 +208,7 @@ static int cast_part(struct fetch *f, const struct vreader *r, uint8_t *to, uint
 }
 
 static int read_cast(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
-		     uint64_t off, struct err *e)
+		     uint64_t off, struct ckpt_err *e)
 {
 	uint64_t size = dtype_info(r->v->dtype)->size, at = off / size, skip = off % size, n;
 	autofree uint8_t *raw =
@@ -233,7 +234,7 @@ static int read_cast(struct fetch *f, const struct vreader *r, uint8_t *buf, uin
 
 /* Bytes of the dtype that is shown. */
 static int read_elements(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
-			 uint64_t off, struct parts *parts, struct err *e)
+			 uint64_t off, struct parts *parts, struct ckpt_err *e)
 {
 	return r->v->dtype == r->v->stored ? read_stored(f, r, buf, len, off, parts, e)
 					   : read_cast(f, r, buf, len, off, e);
@@ -241,7 +242,7 @@ static int read_elements(struct fetch *f, const struct vreader *r, uint8_t *buf,
 
 /* Blocks exist as wholes only. */
 static int read_q8_0(struct fetch *f, const struct vreader *r, uint8_t *buf, uint64_t len,
-		     uint64_t off, struct err *e)
+		     uint64_t off, struct ckpt_err *e)
 {
 	enum { ROUND = CAST_BLOCK / Q8_0_ELEMENTS, ELEMENTS = Q8_0_ELEMENTS * 4 };
 	uint64_t first = off / Q8_0_BYTES, skip = off % Q8_0_BYTES;
@@ -270,7 +271,7 @@ static int read_q8_0(struct fetch *f, const struct vreader *r, uint8_t *buf, uin
 }
 
 int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
-		 struct parts *parts, struct err *e)
+		 struct parts *parts, struct ckpt_err *e)
 {
 	int rc;
 
@@ -300,7 +301,7 @@ static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
 }
 
 int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each, void *arg,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
 	uint64_t elements = r->v->q8_0 ? r->v->bytes / Q8_0_BYTES * Q8_0_ELEMENTS
 				       : r->v->bytes / dtype_info(r->v->dtype)->size;
@@ -324,7 +325,7 @@ int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each,
 	return rc;
 }
 
-int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct err *e)
+int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct ckpt_err *e)
 {
 	struct plan plan = { 0 };
 	bool yes;

@@ -16,19 +16,21 @@ static bool same_dims(const uint64_t *a, const uint64_t *b, size_t n)
 	return !n || !memcmp(a, b, n * sizeof(*a));
 }
 
-static int check_count(const struct local_tensor *t, const char *name, struct err *e)
+static int check_count(const struct ckpt_local_tensor *t, const char *name, struct ckpt_err *e)
 {
 	static const char *const kinds[] = { "a whole tensor", "a box", "shards" };
 
-	if (t->kind > LOCAL_SHARDS)
+	if (t->kind > CKPT_LOCAL_SHARDS)
 		return err_set(e, EINVAL, "'%s': kind %u is none of local tensors", name, t->kind);
-	if (t->kind == LOCAL_WHOLE ? t->n_shards != 1 : t->kind == LOCAL_BOX && t->n_shards > 1)
+	if (t->kind == CKPT_LOCAL_WHOLE ? t->n_shards != 1
+					: t->kind == CKPT_LOCAL_BOX && t->n_shards > 1)
 		return err_set(e, EINVAL, "'%s': %s has %zu shards", name, kinds[t->kind],
 			       t->n_shards);
 	return 0;
 }
 
-int local_tensor_check(const struct local_tensor *t, const char *fqn, size_t fqn_len, struct err *e)
+int local_tensor_check(const struct ckpt_local_tensor *t, const char *fqn, size_t fqn_len,
+		       struct ckpt_err *e)
 {
 	const char *name = FQN_TEXT(fqn, fqn_len);
 	int rc = check_count(t, name, e);
@@ -36,19 +38,19 @@ int local_tensor_check(const struct local_tensor *t, const char *fqn, size_t fqn
 
 	if (rc)
 		return rc;
-	if (t->n_dims > MAX_DIMS)
+	if (t->n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "'%s': %u dimensions, the most is %d", name, t->n_dims,
-			       MAX_DIMS);
-	if (t->props.dtype == DTYPE_NONE || t->props.dtype >= DTYPE_COUNT)
+			       CKPT_MAX_DIMS);
+	if (t->props.dtype == CKPT_DTYPE_NONE || t->props.dtype >= CKPT_DTYPE_COUNT)
 		return err_set(e, EINVAL, "'%s': dtype %u is none", name, t->props.dtype);
 	if (!box_volume(t->n_dims, t->shape, &volume))
 		return err_set(e, EINVAL, "'%s': shape %s has more than 2^63 - 1 elements", name,
 			       TUPLE_TEXT(t->shape, t->n_dims));
 	for (size_t i = 0; i < t->n_shards; i++) {
-		const struct shard *s = &t->shards[i];
+		const struct ckpt_shard *s = &t->shards[i];
 
 		if (!box_inside(t->n_dims, s->off, s->len, t->shape) ||
-		    (t->kind == LOCAL_WHOLE && !same_dims(s->len, t->shape, t->n_dims)))
+		    (t->kind == CKPT_LOCAL_WHOLE && !same_dims(s->len, t->shape, t->n_dims)))
 			return err_set(e, EINVAL, "'%s': shard at %s of %s in a tensor of %s", name,
 				       TUPLE_TEXT(s->off, t->n_dims), TUPLE_TEXT(s->len, t->n_dims),
 				       TUPLE_TEXT(t->shape, t->n_dims));
@@ -56,39 +58,41 @@ int local_tensor_check(const struct local_tensor *t, const char *fqn, size_t fqn
 	return 0;
 }
 
-void local_tensor_write_items(const struct local_tensor *t, const char *fqn, uint32_t fqn_len,
-			      struct write_item *ret)
+void local_tensor_write_items(const struct ckpt_local_tensor *t, const char *fqn, uint32_t fqn_len,
+			      struct ckpt_write_item *ret)
 {
 	for (size_t i = 0; i < t->n_shards; i++)
-		ret[i] = (struct write_item){
+		ret[i] = (struct ckpt_write_item){
 			.index = { .fqn = fqn,
 				   .fqn_len = fqn_len,
 				   .offset = t->shards[i].off,
 				   .n_dims = t->n_dims,
 				   .has_offset = true,
-				   .hint = t->kind == LOCAL_SHARDS ? (int32_t)i : META_NO_HINT },
+				   .hint = t->kind == CKPT_LOCAL_SHARDS ? (int32_t)i
+									: CKPT_META_NO_HINT },
 			.chunk = { .off = t->shards[i].off, .len = t->shards[i].len },
 			.size = t->shape,
 			.props = t->props,
-			.type = t->kind == LOCAL_WHOLE ? WRITE_TENSOR : WRITE_SHARD,
+			.type = t->kind == CKPT_LOCAL_WHOLE ? CKPT_WRITE_TENSOR : CKPT_WRITE_SHARD,
 		};
 }
 
-static bool is_at(const struct local_tensor *t, size_t i, const struct meta_index *x)
+static bool is_at(const struct ckpt_local_tensor *t, size_t i, const struct ckpt_meta_index *x)
 {
 	return x->n_dims == t->n_dims && same_dims(t->shards[i].off, x->offset, x->n_dims);
 }
 
-int local_tensor_shard(const struct local_tensor *t, const struct meta_index *x, size_t *ret,
-		       struct err *e)
+int local_tensor_shard(const struct ckpt_local_tensor *t, const struct ckpt_meta_index *x,
+		       size_t *ret, struct ckpt_err *e)
 {
-	size_t i = t->kind == LOCAL_BOX || x->hint < 0 ? 0 : (size_t)x->hint;
+	size_t i = t->kind == CKPT_LOCAL_BOX || x->hint < 0 ? 0 : (size_t)x->hint;
 
-	if (!x->has_offset && t->kind == LOCAL_SHARDS)
+	if (!x->has_offset && t->kind == CKPT_LOCAL_SHARDS)
 		return err_set(e, ENOENT,
 			       "Cannot lookup %s for a LocalShardsContainer without an offset",
 			       FQN_TEXT(x->fqn, x->fqn_len));
-	if (t->n_shards && (t->kind == LOCAL_BOX || (t->kind == LOCAL_WHOLE && !x->has_offset)))
+	if (t->n_shards &&
+	    (t->kind == CKPT_LOCAL_BOX || (t->kind == CKPT_LOCAL_WHOLE && !x->has_offset)))
 		i = 0;
 	else if (i >= t->n_shards || !is_at(t, i, x))
 		for (i = 0; i < t->n_shards && !is_at(t, i, x);)
@@ -97,7 +101,7 @@ int local_tensor_shard(const struct local_tensor *t, const struct meta_index *x,
 		*ret = i;
 		return 0;
 	}
-	if (t->kind == LOCAL_WHOLE)
+	if (t->kind == CKPT_LOCAL_WHOLE)
 		return err_set(e, ENOENT,
 			       "FQN: '%s' is not a ShardedTensor, can't find by offset: '%s'",
 			       FQN_TEXT(x->fqn, x->fqn_len), SIZE_TEXT(x->offset, x->n_dims));
@@ -108,7 +112,8 @@ int local_tensor_shard(const struct local_tensor *t, const struct meta_index *x,
 /* ---- meshes ---- */
 
 /* HyperParallel multiplies all mesh axes of a dimension up and wants that to divide it. */
-int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape, struct err *e)
+int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape,
+		     struct ckpt_err *e)
 {
 	for (size_t d = 0; d < n_dims; d++) {
 		uint64_t parts = 1;
@@ -128,11 +133,11 @@ int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *sh
 }
 
 int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dims,
-			   const uint64_t *shape, struct tensor_props props, void *data,
-			   struct arena *a, struct local_tensor *ret, struct err *e)
+			   const uint64_t *shape, struct ckpt_tensor_props props, void *data,
+			   struct arena *a, struct ckpt_local_tensor *ret, struct ckpt_err *e)
 {
 	uint64_t *dims = arena_array(a, 3 * n_dims, sizeof(*dims)), ranks;
-	struct shard *shard = arena_array(a, 1, sizeof(*shard));
+	struct ckpt_shard *shard = arena_array(a, 1, sizeof(*shard));
 
 	if (!dims || !shard)
 		return err_set(e, ENOMEM, "place a tensor on a mesh: out of memory");
@@ -148,12 +153,12 @@ int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dim
 	for (size_t d = 0; d < n_dims; d++)
 		if (!dims[n_dims + d])
 			dims[d] = shape[d];
-	*shard = (struct shard){ .off = dims, .len = dims + n_dims, .data = data };
-	*ret = (struct local_tensor){ .kind = LOCAL_BOX,
-				      .n_dims = (uint8_t)n_dims,
-				      .props = props,
-				      .shape = dims + 2 * n_dims,
-				      .shards = shard,
-				      .n_shards = 1 };
+	*shard = (struct ckpt_shard){ .off = dims, .len = dims + n_dims, .data = data };
+	*ret = (struct ckpt_local_tensor){ .kind = CKPT_LOCAL_BOX,
+					   .n_dims = (uint8_t)n_dims,
+					   .props = props,
+					   .shape = dims + 2 * n_dims,
+					   .shards = shard,
+					   .n_shards = 1 };
 	return 0;
 }

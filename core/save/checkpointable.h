@@ -3,9 +3,9 @@
  * checkpointable - what one process holds of a tensor, in the three forms its owners know it, and
  * what a planner wants from it: write items, a list of chunks, the shard that an index means.
  *
- *	struct shard s = { .off = off, .len = len, .data = p };
- *	struct local_tensor t = { .kind = LOCAL_BOX, .n_dims = 2, .shape = shape,
- *				  .props = { .dtype = DTYPE_BF16 }, .shards = &s, .n_shards = 1 };
+ *	struct ckpt_shard s = { .off = off, .len = len, .data = p };
+ *	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_BOX, .n_dims = 2, .shape = shape,
+ *				  .props = { .dtype = CKPT_DTYPE_BF16 }, .shards = &s, .n_shards = 1 };
  *
  * or from a mesh and placements (DTensor, HyperParallel): local_tensor_from_mesh; from Megatron's
  * ShardedTensors: sharded_tensor_from_rank_offsets and local_tensor_from_sharded.
@@ -26,43 +26,43 @@
 
 struct arena;
 struct buf;
-struct err;
+struct ckpt_err;
 struct sharding;
 
-enum local_kind {
-	LOCAL_WHOLE, /* a plain tensor: every rank holds all of it, as its only shard */
-	LOCAL_BOX,   /* a DTensor, or one shard of Megatron: at most one box */
-	LOCAL_SHARDS, /* torch's ShardedTensor, Megatron's LocalShardsContainer: any number of boxes */
+enum ckpt_local_kind {
+	CKPT_LOCAL_WHOLE, /* a plain tensor: every rank holds all of it, as its only shard */
+	CKPT_LOCAL_BOX,	  /* a DTensor, or one shard of Megatron: at most one box */
+	CKPT_LOCAL_SHARDS, /* torch's ShardedTensor, Megatron's LocalShardsContainer: any number of boxes */
 };
 
-struct shard {
+struct ckpt_shard {
 	const uint64_t *off, *len; /* n_dims numbers each; the box may be empty */
 	void *data; /* the box's elements, row-major, without gaps: saving reads, loading writes */
 };
 
-struct local_tensor {
-	uint8_t kind; /* enum local_kind */
+struct ckpt_local_tensor {
+	uint8_t kind; /* enum ckpt_local_kind */
 	uint8_t n_dims;
-	struct tensor_props props;
-	const uint64_t *shape;	    /* of the whole tensor */
-	const struct shard *shards; /* this is the chunk list */
+	struct ckpt_tensor_props props;
+	const uint64_t *shape;		 /* of the whole tensor */
+	const struct ckpt_shard *shards; /* this is the chunk list */
 	size_t n_shards;
 	bool allow_shape_mismatch; /* loading takes what the shapes have in common, the rest is 0 */
 };
 
-/* A known dtype, no more than MAX_DIMS dimensions, as many shards as the kind has, each inside. */
-int local_tensor_check(const struct local_tensor *t, const char *fqn, size_t fqn_len,
-		       struct err *e);
+/* A known dtype, no more than CKPT_MAX_DIMS dimensions, as many shards as the kind has, each inside. */
+int local_tensor_check(const struct ckpt_local_tensor *t, const char *fqn, size_t fqn_len,
+		       struct ckpt_err *e);
 /* Write items, one for each shard, in their order; they borrow the name, the boxes, the shape. */
-void local_tensor_write_items(const struct local_tensor *t, const char *fqn, uint32_t fqn_len,
-			      struct write_item *ret);
+void local_tensor_write_items(const struct ckpt_local_tensor *t, const char *fqn, uint32_t fqn_len,
+			      struct ckpt_write_item *ret);
 /*
  * The shard that an index means: at its hint, if that shard has the index's offset, or the first
- * with that offset. A LOCAL_BOX has one shard and gives it for any index, as Megatron does.
+ * with that offset. A CKPT_LOCAL_BOX has one shard and gives it for any index, as Megatron does.
  * ENOENT where there is none, with the text of whoever would have been asked.
  */
-int local_tensor_shard(const struct local_tensor *t, const struct meta_index *index, size_t *ret,
-		       struct err *e);
+int local_tensor_shard(const struct ckpt_local_tensor *t, const struct ckpt_meta_index *index,
+		       size_t *ret, struct ckpt_err *e);
 
 /*
  * The box that a rank (a position in the mesh; see mesh.h) holds; one without elements is at the
@@ -70,11 +70,12 @@ int local_tensor_shard(const struct local_tensor *t, const struct meta_index *in
  * without shards, which is made without this.
  */
 int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dims,
-			   const uint64_t *shape, struct tensor_props props, void *data,
-			   struct arena *a, struct local_tensor *ret, struct err *e);
+			   const uint64_t *shape, struct ckpt_tensor_props props, void *data,
+			   struct arena *a, struct ckpt_local_tensor *ret, struct ckpt_err *e);
 
 /* Why shard_box refuses: always EINVAL, with HyperParallel's text for what does not divide. */
-int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape, struct err *e);
+int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape,
+		     struct ckpt_err *e);
 
 /* ---- Megatron ---- */
 
@@ -111,7 +112,7 @@ struct sharded_tensor {
 };
 
 /* Megatron's invariants, with its error texts (Megatron core 0.20, mapping.py). */
-int sharded_tensor_check(const struct sharded_tensor *s, struct err *e);
+int sharded_tensor_check(const struct sharded_tensor *s, struct ckpt_err *e);
 
 struct rank_offset { /* this is part `rank` of `fragm` along a global axis */
 	int64_t axis, rank, fragm;
@@ -128,23 +129,23 @@ struct rank_offsets_args {
 	bool allow_shape_mismatch;
 };
 int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struct arena *a,
-				     struct sharded_tensor *ret, struct err *e);
+				     struct sharded_tensor *ret, struct ckpt_err *e);
 /* Which cell of the grid this is: n_global numbers. */
-int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct err *e);
+int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct ckpt_err *e);
 
 /*
  * Do all ranks' shards of one key make up its tensor? Dtype and shapes agree, and each cell of the
  * grid has one main replica; where there is no grid nobody can tell, and only the former is looked
  * at. Megatron checks that before it saves.
  */
-int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct err *e);
+int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct ckpt_err *e);
 
 /*
- * This rank's shards of one key, as the planner wants them: LOCAL_BOX for one, LOCAL_SHARDS for
+ * This rank's shards of one key, as the planner wants them: CKPT_LOCAL_BOX for one, CKPT_LOCAL_SHARDS for
  * several. Without data the shards' data is NULL.
  */
 int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, struct arena *a,
-			      struct local_tensor *ret, struct err *e);
+			      struct ckpt_local_tensor *ret, struct ckpt_err *e);
 
 /*
  * One of a grid of objects, which are never cut or joined: saved as bytes under the name
@@ -159,11 +160,11 @@ struct sharded_object {
 	struct replica_id replica; /* main where sharded_object_parse made it */
 };
 /* Append the name. */
-int sharded_object_name(const struct sharded_object *o, struct buf *b, struct err *e);
+int sharded_object_name(const struct sharded_object *o, struct buf *b, struct ckpt_err *e);
 /* Do all ranks' objects of one key have each main replica once, and as many as the shape says? */
-int sharded_objects_check(const struct sharded_object *objects, size_t n, struct err *e);
+int sharded_objects_check(const struct sharded_object *objects, size_t n, struct ckpt_err *e);
 /* From a name, which the key is borrowed from. Names up to 0.5 lack the shape's last number. */
 int sharded_object_parse(const char *name, size_t len, struct arena *a, struct sharded_object *ret,
-			 struct err *e);
+			 struct ckpt_err *e);
 
 #endif

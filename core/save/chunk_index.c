@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int chunk_outside(const struct tensor_meta *t, size_t i, const char *fqn, size_t fqn_len,
-		  struct err *e)
+int chunk_outside(const struct ckpt_tensor_meta *t, size_t i, const char *fqn, size_t fqn_len,
+		  struct ckpt_err *e)
 {
 	return err_set(
 		e, ERR_CORRUPT, "key:%s has out of bounds chunk: tensor-size:%s chunk: %s at %s",
@@ -20,7 +20,7 @@ int chunk_outside(const struct tensor_meta *t, size_t i, const char *fqn, size_t
 
 static int by_offset(const void *ap, const void *bp, void *arg)
 {
-	const struct tensor_meta *t = arg;
+	const struct ckpt_tensor_meta *t = arg;
 	uint32_t a = *(const uint32_t *)ap, b = *(const uint32_t *)bp;
 	int c = box_compare_off(t->n_dims, t->chunks[a].off, t->chunks[b].off);
 
@@ -28,8 +28,8 @@ static int by_offset(const void *ap, const void *bp, void *arg)
 }
 
 /* The chunks that are not empty, sorted so that a grid is seen to be one. */
-static int sort_chunks(const struct tensor_meta *t, const char *fqn, size_t fqn_len,
-		       uint32_t *number, uint32_t *ret_count, struct err *e)
+static int sort_chunks(const struct ckpt_tensor_meta *t, const char *fqn, size_t fqn_len,
+		       uint32_t *number, uint32_t *ret_count, struct ckpt_err *e)
 {
 	uint32_t count = 0;
 
@@ -48,7 +48,8 @@ static int sort_chunks(const struct tensor_meta *t, const char *fqn, size_t fqn_
 }
 
 /* Rows of offsets and lengths, as chunkmap_new wants them. */
-static uint64_t *make_boxes(const struct tensor_meta *t, const uint32_t *number, uint32_t count)
+static uint64_t *make_boxes(const struct ckpt_tensor_meta *t, const uint32_t *number,
+			    uint32_t count)
 {
 	size_t n = t->n_dims;
 	uint64_t *boxes = calloc(count + 1u, (2 * n + 1) * sizeof(*boxes));
@@ -60,8 +61,8 @@ static uint64_t *make_boxes(const struct tensor_meta *t, const uint32_t *number,
 	return boxes;
 }
 
-int chunk_index_init(struct chunk_index *x, const struct tensor_meta *t, const char *fqn,
-		     size_t fqn_len, struct err *e)
+int chunk_index_init(struct chunk_index *x, const struct ckpt_tensor_meta *t, const char *fqn,
+		     size_t fqn_len, struct ckpt_err *e)
 {
 	autofree uint32_t *number = NULL;
 	autofree uint64_t *boxes = NULL;

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 struct chunk_index {
 	struct chunkmap *map; /* of those that are not empty */
@@ -22,12 +22,12 @@ struct chunk_index {
 };
 
 /* Fails with ENOMEM, and ERR_CORRUPT where a chunk is not inside the tensor. */
-int chunk_index_init(struct chunk_index *x, const struct tensor_meta *t, const char *fqn,
-		     size_t fqn_len, struct err *e);
+int chunk_index_init(struct chunk_index *x, const struct ckpt_tensor_meta *t, const char *fqn,
+		     size_t fqn_len, struct ckpt_err *e);
 void chunk_index_release(struct chunk_index *x);
 
 /* ERR_CORRUPT: chunk i is not inside the tensor, in torch's words. */
-int chunk_outside(const struct tensor_meta *t, size_t i, const char *fqn, size_t fqn_len,
-		  struct err *e);
+int chunk_outside(const struct ckpt_tensor_meta *t, size_t i, const char *fqn, size_t fqn_len,
+		  struct ckpt_err *e);
 
 #endif

@@ -45,15 +45,16 @@ unsigned hp_element_weight(enum dedup_rule rule, const char *dtype, size_t len)
 }
 
 /* What an item counts when work is shared out. */
-static int weight_of(const struct write_item *w, enum dedup_rule rule, uint64_t *ret, struct err *e)
+static int weight_of(const struct ckpt_write_item *w, enum dedup_rule rule, uint64_t *ret,
+		     struct ckpt_err *e)
 {
 	const char *dtype;
 	uint64_t v = 0;
 	int rc = 0;
 
-	if (w->type != WRITE_BYTE_IO && rule == DEDUP_DCP) {
+	if (w->type != CKPT_WRITE_BYTE_IO && rule == DEDUP_DCP) {
 		rc = write_item_tensor_bytes(w, &v, e);
-	} else if (w->type != WRITE_BYTE_IO) {
+	} else if (w->type != CKPT_WRITE_BYTE_IO) {
 		dtype = dtype_info(w->props.dtype)->name;
 		if (!box_volume(w->index.n_dims, w->chunk.len, &v) ||
 		    ckd_mul(&v, v, hp_element_weight(rule, dtype, strlen(dtype))))
@@ -75,8 +76,8 @@ static uint64_t sum(uint64_t a, uint64_t b)
 
 /* ---- duplicates ---- */
 
-struct offer {			       /* an index that plans offer */
-	const struct write_item *item; /* the last one: torch takes its size */
+struct offer {				    /* an index that plans offer */
+	const struct ckpt_write_item *item; /* the last one: torch takes its size */
 	uint64_t weight;
 	size_t first, count; /* its plans, in offers.plans */
 	uint32_t owner, last;
@@ -101,7 +102,7 @@ static void offers_release(struct offers *o)
 
 struct same_item {
 	const struct offer *list;
-	const struct meta_index *index;
+	const struct ckpt_meta_index *index;
 };
 
 static bool is_same_item(const void *arg, uint32_t id)
@@ -115,11 +116,12 @@ static bool is_same_item(const void *arg, uint32_t id)
  * Whole tensors of one name are taken for copies whatever they hold, as in torch. Shards that begin
  * at one place and are not of one size cannot be: dropping one would lose elements.
  */
-static int check_copies(const struct write_item *a, const struct write_item *b, struct err *e)
+static int check_copies(const struct ckpt_write_item *a, const struct ckpt_write_item *b,
+			struct ckpt_err *e)
 {
 	size_t n = a->index.n_dims;
 
-	if (a->type != WRITE_SHARD || b->type != WRITE_SHARD || !n ||
+	if (a->type != CKPT_WRITE_SHARD || b->type != CKPT_WRITE_SHARD || !n ||
 	    !memcmp(a->chunk.len, b->chunk.len, n * sizeof(*a->chunk.len)))
 		return 0;
 	return err_set(e, EINVAL, "'%s': the shards at %s are of %s and %s",
@@ -128,13 +130,14 @@ static int check_copies(const struct write_item *a, const struct write_item *b, 
 }
 
 /* Number the indexes and count their plans. */
-static int collect(const struct save_plan *plans, size_t n, struct offers *o, struct err *e)
+static int collect(const struct ckpt_save_plan *plans, size_t n, struct offers *o,
+		   struct ckpt_err *e)
 {
 	size_t k = 0;
 
 	for (size_t p = 0; p < n; p++)
 		for (size_t i = 0; i < plans[p].n_items; i++) {
-			const struct write_item *w = &plans[p].items[i];
+			const struct ckpt_write_item *w = &plans[p].items[i];
 			struct same_item s = { o->list, &w->index };
 			uint64_t hash = meta_index_hash(&w->index);
 			uint32_t *id = idtable_find(&o->ids, hash, is_same_item, &s);
@@ -156,7 +159,7 @@ static int collect(const struct save_plan *plans, size_t n, struct offers *o, st
 }
 
 /* Which plans offer each. */
-static void list_plans(const struct save_plan *plans, size_t n, struct offers *o)
+static void list_plans(const struct ckpt_save_plan *plans, size_t n, struct offers *o)
 {
 	size_t at = 0, k = 0;
 
@@ -227,7 +230,7 @@ static bool offers_init(struct offers *o, size_t total)
 }
 
 static int choose_owners(struct offers *o, size_t n_plans, enum dedup_rule rule, bool to_lowest,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
 	autofree uint64_t *load = calloc(n_plans + 1, sizeof(*load));
 
@@ -249,8 +252,8 @@ static int choose_owners(struct offers *o, size_t n_plans, enum dedup_rule rule,
 	return 0;
 }
 
-int dedup_plans(const struct save_plan *plans, size_t n, enum dedup_rule rule, bool to_lowest_rank,
-		bool *keep, struct err *e)
+int dedup_plans(const struct ckpt_save_plan *plans, size_t n, enum dedup_rule rule,
+		bool to_lowest_rank, bool *keep, struct ckpt_err *e)
 {
 	struct offers o CLEANUP(offers_release) = { 0 };
 	size_t total = 0, k = 0;
@@ -316,7 +319,7 @@ static uint32_t lightest_holder(const struct held_shard *s, const uint64_t *load
 	return best;
 }
 
-static int check_holders(const struct held_shard *s, size_t n_ranks, struct err *e)
+static int check_holders(const struct held_shard *s, size_t n_ranks, struct ckpt_err *e)
 {
 	if (!s->n_holders)
 		return err_set(e, EINVAL, "shard of '%s': no rank holds it",
@@ -329,7 +332,7 @@ static int check_holders(const struct held_shard *s, size_t n_ranks, struct err 
 }
 
 int distribute_shards(const struct held_shard *shards, size_t n, size_t n_ranks, uint32_t *ret,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	autofree uint64_t *load = calloc(n_ranks + 1, sizeof(*load));
 	autofree uint32_t *order = calloc(n + 1, sizeof(*order));
@@ -381,15 +384,15 @@ static size_t lightest_bin(const uint64_t *load, size_t bins)
 }
 
 /* Bytes in front in the plan's order, tensors behind them, each with its bin. */
-static int assign_bins(const struct write_item *items, size_t n, size_t bins, struct sized *list,
-		       uint64_t *load, struct err *e)
+static int assign_bins(const struct ckpt_write_item *items, size_t n, size_t bins,
+		       struct sized *list, uint64_t *load, struct ckpt_err *e)
 {
 	size_t n_bytes = 0, n_tensors = 0;
 
 	for (size_t i = 0; i < n; i++)
-		n_bytes += items[i].type == WRITE_BYTE_IO;
+		n_bytes += items[i].type == CKPT_WRITE_BYTE_IO;
 	for (size_t i = 0, b = 0; i < n; i++) {
-		if (items[i].type == WRITE_BYTE_IO) {
+		if (items[i].type == CKPT_WRITE_BYTE_IO) {
 			list[b] =
 				(struct sized){ .item = (uint32_t)i, .bin = (uint32_t)(b % bins) };
 			b++;
@@ -410,8 +413,8 @@ static int assign_bins(const struct write_item *items, size_t n, size_t bins, st
 	return 0;
 }
 
-int split_bins(const struct write_item *items, size_t n, size_t bins, uint32_t *ret_order,
-	       size_t *ret_start, struct err *e)
+int split_bins(const struct ckpt_write_item *items, size_t n, size_t bins, uint32_t *ret_order,
+	       size_t *ret_start, struct ckpt_err *e)
 {
 	autofree struct sized *list = calloc(n + 1, sizeof(*list));
 	autofree uint64_t *load = calloc(bins + 1, sizeof(*load));

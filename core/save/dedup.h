@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 /*
  * Items of equal index are copies; one plan keeps each. It is the one with the least to write so
@@ -36,8 +36,8 @@ enum dedup_rule { DEDUP_DCP, DEDUP_HYPERPARALLEL, DEDUP_HYPERPARALLEL_B };
  * has one index twice keeps both. Fails with ENOMEM, EINVAL for impossible sizes and for shards of
  * one index that are not of one size.
  */
-int dedup_plans(const struct save_plan *plans, size_t n, enum dedup_rule rule, bool to_lowest_rank,
-		bool *keep, struct err *e);
+int dedup_plans(const struct ckpt_save_plan *plans, size_t n, enum dedup_rule rule,
+		bool to_lowest_rank, bool *keep, struct ckpt_err *e);
 
 /*
  * HyperParallel's element size, found by looking for names in that of the dtype ("torch.uint8",
@@ -63,7 +63,7 @@ struct held_shard {
 };
 /* ret: for each shard the rank that writes it. */
 int distribute_shards(const struct held_shard *shards, size_t n, size_t n_ranks, uint32_t *ret,
-		      struct err *e);
+		      struct ckpt_err *e);
 
 /*
  * A rank's items shared out among `bins` files, 1 or more: bytes in turn, then tensors, the largest
@@ -71,7 +71,7 @@ int distribute_shards(const struct held_shard *shards, size_t n, size_t n_ranks,
  * single file keeps the plan's order.
  * ret_order: the items, file after file; file b's are [ret_start[b], ret_start[b + 1]).
  */
-int split_bins(const struct write_item *items, size_t n, size_t bins, uint32_t *ret_order,
-	       size_t *ret_start, struct err *e);
+int split_bins(const struct ckpt_write_item *items, size_t n, size_t bins, uint32_t *ret_order,
+	       size_t *ret_start, struct ckpt_err *e);
 
 #endif

@@ -10,7 +10,7 @@
 
 int hp_layout_sharding(const struct hp_layout *l, const char *name,
 		       struct placement room[static MESH_MAX_AXES], struct sharding *ret,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	uint64_t devices, used = 0;
 	uint8_t n = 0;
@@ -23,9 +23,9 @@ int hp_layout_sharding(const struct hp_layout *l, const char *name,
 			       "Layout %s rank_list size (%zu) must match device count (%" PRIu64
 			       ")",
 			       name, l->n_ranks, devices);
-	if (l->n_dims > MAX_DIMS)
+	if (l->n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "Layout %s: tensor_map of %u dimensions, the most is %d",
-			       name, l->n_dims, MAX_DIMS);
+			       name, l->n_dims, CKPT_MAX_DIMS);
 	for (size_t d = 0; d < l->n_dims; d++)
 		for (size_t i = 0; i < l->map[d].n; i++) {
 			uint8_t axis = l->map[d].axes[i];
@@ -67,7 +67,8 @@ static int visit_rank(void *arg, uint64_t rank, const uint64_t *off, const uint6
 	return t->visit(t->arg, t->ranks[rank], off, len, local_off);
 }
 
-static int check_dims(const struct hp_layout *l, const char *name, size_t n_dims, struct err *e)
+static int check_dims(const struct hp_layout *l, const char *name, size_t n_dims,
+		      struct ckpt_err *e)
 {
 	if (l->n_dims == n_dims)
 		return 0;
@@ -77,21 +78,21 @@ static int check_dims(const struct hp_layout *l, const char *name, size_t n_dims
 
 int hp_reshard(const struct hp_layout *from, const struct hp_layout *to, size_t n_dims,
 	       const uint64_t *shape, uint64_t to_rank, shard_visit_fn *visit, void *arg,
-	       struct err *e)
+	       struct ckpt_err *e)
 {
 	static const uint64_t one[] = { 1 }, rank_zero[] = { 0 };
-	static const struct hp_map whole[MAX_DIMS];
+	static const struct hp_map whole[CKPT_MAX_DIMS];
 	const struct hp_layout alone = { one, 1, (uint8_t)n_dims, whole, rank_zero, 1 };
 	struct placement from_room[MESH_MAX_AXES], to_room[MESH_MAX_AXES];
 	struct sharding source, target;
-	uint64_t off[MAX_DIMS], len[MAX_DIMS], at;
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], at;
 	struct translate t = { from ? from->ranks : rank_zero, visit, arg };
 	int rc;
 
 	if (!from && !to)
 		return err_set(e, EINVAL, "`from_layout` and `to_layout` cannot both be None.");
-	if (n_dims > MAX_DIMS)
-		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, MAX_DIMS);
+	if (n_dims > CKPT_MAX_DIMS)
+		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, CKPT_MAX_DIMS);
 	from = from ? from : &alone;
 	to = to ? to : &alone;
 	rc = hp_layout_sharding(from, "from_layout", from_room, &source, e);

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 struct hp_layout {
 	const uint64_t *mesh; /* mesh_shape */
@@ -37,7 +37,7 @@ struct hp_layout {
  */
 int hp_layout_sharding(const struct hp_layout *l, const char *name,
 		       struct placement room[static MESH_MAX_AXES], struct sharding *ret,
-		       struct err *e);
+		       struct ckpt_err *e);
 
 /* The rank's position in the mesh; false: it is none of the layout's. */
 bool hp_layout_position(const struct hp_layout *l, uint64_t rank, uint64_t *ret);
@@ -50,6 +50,6 @@ bool hp_layout_position(const struct hp_layout *l, uint64_t rank, uint64_t *ret)
  */
 int hp_reshard(const struct hp_layout *from, const struct hp_layout *to, size_t n_dims,
 	       const uint64_t *shape, uint64_t to_rank, shard_visit_fn *visit, void *arg,
-	       struct err *e);
+	       struct ckpt_err *e);
 
 #endif

@@ -13,17 +13,17 @@
 #include <xxhash.h>
 
 struct planner {
-	enum planner_system system;
-	struct load_options opt;
+	enum ckpt_planner_system system;
+	struct ckpt_load_planning opt;
 	struct state_index names;
-	const struct metadata *md;
+	const struct ckpt_metadata *md;
 	struct idtable saved; /* the metadata's names */
 	struct arena scratch;
 	struct read_list list;
 };
 
 struct wanted {
-	const struct metadata *md;
+	const struct ckpt_metadata *md;
 	const char *fqn;
 	uint32_t fqn_len;
 };
@@ -31,12 +31,12 @@ struct wanted {
 static bool is_saved(const void *arg, uint32_t id)
 {
 	const struct wanted *w = arg;
-	const struct meta_entry *m = &w->md->entries[id];
+	const struct ckpt_meta_entry *m = &w->md->entries[id];
 
 	return m->fqn_len == w->fqn_len && (!m->fqn_len || !memcmp(m->fqn, w->fqn, m->fqn_len));
 }
 
-static int index_saved(struct planner *p, const struct metadata *md, struct err *e)
+static int index_saved(struct planner *p, const struct ckpt_metadata *md, struct ckpt_err *e)
 {
 	if (!idtable_init(&p->saved, md->n_entries))
 		return err_set(e, ENOMEM, "%zu names: out of memory", md->n_entries);
@@ -62,8 +62,8 @@ static void forget(struct planner *p)
 	arena_release(&p->scratch);
 }
 
-static int configure(void *self, const struct state_dict *dict, const struct metadata *md,
-		     const struct load_options *opt, struct err *e)
+static int configure(void *self, const struct ckpt_state_dict *dict, const struct ckpt_metadata *md,
+		     const struct ckpt_load_planning *opt, struct ckpt_err *e)
 {
 	struct planner *p = self;
 	int rc;
@@ -82,7 +82,7 @@ static int configure(void *self, const struct state_dict *dict, const struct met
 
 static int by_name(const void *ap, const void *bp)
 {
-	const struct meta_entry *const *a = ap, *const *b = bp;
+	const struct ckpt_meta_entry *const *a = ap, *const *b = bp;
 	size_t n = (*a)->fqn_len < (*b)->fqn_len ? (*a)->fqn_len : (*b)->fqn_len;
 	int c = n ? memcmp((*a)->fqn, (*b)->fqn, n) : 0;
 
@@ -90,15 +90,16 @@ static int by_name(const void *ap, const void *bp)
 }
 
 /* Megatron shows what there is, in order; a message has room for the first names. */
-static int missing_in(const struct planner *p, const char *name, struct err *e)
+static int missing_in(const struct planner *p, const char *name, struct ckpt_err *e)
 {
-	const struct meta_entry **list = calloc(p->md->n_entries + 1, sizeof(struct meta_entry *));
+	const struct ckpt_meta_entry **list =
+		calloc(p->md->n_entries + 1, sizeof(struct ckpt_meta_entry *));
 	struct buf b = BUF_INIT(2 * sizeof(e->msg));
 
 	for (size_t i = 0; list && i < p->md->n_entries; i++)
 		list[i] = &p->md->entries[i];
 	if (list)
-		qsort(list, p->md->n_entries, sizeof(struct meta_entry *), by_name);
+		qsort(list, p->md->n_entries, sizeof(struct ckpt_meta_entry *), by_name);
 	for (size_t i = 0; list && i < p->md->n_entries && b.len < sizeof(e->msg); i++)
 		buf_printf(&b, "%s'%s'", i ? ", " : "", FQN_TEXT(list[i]->fqn, list[i]->fqn_len));
 	(void)err_set(e, ENOENT, "%s from model not in state dict: [%s]", name,
@@ -108,30 +109,30 @@ static int missing_in(const struct planner *p, const char *name, struct err *e)
 	return -ENOENT;
 }
 
-static int missing(const struct planner *p, const struct state_entry *s, struct err *e)
+static int missing(const struct planner *p, const struct ckpt_state_entry *s, struct ckpt_err *e)
 {
 	const char *name = FQN_TEXT(s->fqn, s->fqn_len);
 
-	if (p->system == PLANNER_MEGATRON)
+	if (p->system == CKPT_PLANNER_MEGATRON)
 		return missing_in(p, name, e);
 	return err_set(e, ENOENT, "Missing key in checkpoint state_dict: %s.", name);
 }
 
-static bool same_shape(const struct tensor_meta *m, const struct local_tensor *t)
+static bool same_shape(const struct ckpt_tensor_meta *m, const struct ckpt_local_tensor *t)
 {
 	return m->n_dims == t->n_dims &&
 	       (!t->n_dims || !memcmp(m->size, t->shape, t->n_dims * sizeof(*t->shape)));
 }
 
-static int check_shape(const struct planner *p, const struct state_entry *s,
-		       const struct tensor_meta *m, struct err *e)
+static int check_shape(const struct planner *p, const struct ckpt_state_entry *s,
+		       const struct ckpt_tensor_meta *m, struct ckpt_err *e)
 {
-	const struct local_tensor *t = s->tensor;
+	const struct ckpt_local_tensor *t = s->tensor;
 	const char *name = FQN_TEXT(s->fqn, s->fqn_len);
 
 	if (same_shape(m, t))
 		return 0;
-	if (p->system != PLANNER_MEGATRON)
+	if (p->system != CKPT_PLANNER_MEGATRON)
 		return err_set(e, EINVAL, "Size mismatch between saved %s and current: %s for %s",
 			       SIZE_TEXT(m->size, m->n_dims), SIZE_TEXT(t->shape, t->n_dims), name);
 	if (t->allow_shape_mismatch && m->n_dims == t->n_dims)
@@ -141,7 +142,8 @@ static int check_shape(const struct planner *p, const struct state_entry *s,
 		       SIZE_TEXT(m->size, m->n_dims), TUPLE_TEXT(t->shape, t->n_dims), name);
 }
 
-static const struct meta_entry *find_saved(const struct planner *p, const struct state_entry *s)
+static const struct ckpt_meta_entry *find_saved(const struct planner *p,
+						const struct ckpt_state_entry *s)
 {
 	struct wanted w = { p->md, s->fqn, s->fqn_len };
 	uint32_t id = *idtable_find(&p->saved, XXH3_64bits(s->fqn, s->fqn_len), is_saved, &w);
@@ -149,9 +151,9 @@ static const struct meta_entry *find_saved(const struct planner *p, const struct
 	return id == IDTABLE_NONE ? NULL : &p->md->entries[id];
 }
 
-static int plan_entry(struct planner *p, const struct state_entry *s, struct err *e)
+static int plan_entry(struct planner *p, const struct ckpt_state_entry *s, struct ckpt_err *e)
 {
-	const struct meta_entry *m = find_saved(p, s);
+	const struct ckpt_meta_entry *m = find_saved(p, s);
 	int rc;
 
 	if (!m)
@@ -174,7 +176,7 @@ static int plan_entry(struct planner *p, const struct state_entry *s, struct err
 	return read_list_add_tensor(&p->list, s->fqn, s->fqn_len, &m->tensor, s->tensor, e);
 }
 
-static int local_plan(void *self, struct load_plan *ret, struct err *e)
+static int local_plan(void *self, struct ckpt_load_plan *ret, struct ckpt_err *e)
 {
 	struct planner *p = self;
 
@@ -187,13 +189,13 @@ static int local_plan(void *self, struct load_plan *ret, struct err *e)
 		if (rc)
 			return rc;
 	}
-	*ret = (struct load_plan){ p->list.items, p->list.count };
+	*ret = (struct ckpt_load_plan){ p->list.items, p->list.count };
 	return 0;
 }
 
 /* Nothing is shared between ranks when loading. */
-static int global_plan(void *self, const struct load_plan *all, size_t n,
-		       struct load_plan *ret_parts, struct err *e)
+static int global_plan(void *self, const struct ckpt_load_plan *all, size_t n,
+		       struct ckpt_load_plan *ret_parts, struct ckpt_err *e)
 {
 	(void)self;
 	(void)e;
@@ -202,7 +204,7 @@ static int global_plan(void *self, const struct load_plan *all, size_t n,
 	return 0;
 }
 
-static void zero_shards(const struct local_tensor *t)
+static void zero_shards(const struct ckpt_local_tensor *t)
 {
 	for (size_t i = 0; i < t->n_shards; i++) {
 		uint64_t volume = 0;
@@ -213,14 +215,15 @@ static void zero_shards(const struct local_tensor *t)
 	}
 }
 
-static int finish(void *self, const struct load_plan *part, struct load_plan *ret, struct err *e)
+static int finish(void *self, const struct ckpt_load_plan *part, struct ckpt_load_plan *ret,
+		  struct ckpt_err *e)
 {
 	const struct planner *p = self;
 
 	(void)e;
 	for (size_t i = 0; i < p->names.dict->count; i++) {
-		const struct state_entry *s = &p->names.dict->entries[i];
-		const struct meta_entry *m = s->tensor ? find_saved(p, s) : NULL;
+		const struct ckpt_state_entry *s = &p->names.dict->entries[i];
+		const struct ckpt_meta_entry *m = s->tensor ? find_saved(p, s) : NULL;
 
 		if (m && !same_shape(&m->tensor, s->tensor))
 			zero_shards(s->tensor);
@@ -231,13 +234,13 @@ static int finish(void *self, const struct load_plan *part, struct load_plan *re
 
 /* ---- data ---- */
 
-static int acquire_tensor(void *self, const struct read_item *item, struct tensor_view *ret,
-			  struct err *e)
+static int acquire_tensor(void *self, const struct ckpt_read_item *item,
+			  struct ckpt_tensor_view *ret, struct ckpt_err *e)
 {
 	const struct planner *p = self;
-	const struct local_tensor *t;
-	const struct shard *s;
-	struct tensor_view v;
+	const struct ckpt_local_tensor *t;
+	const struct ckpt_shard *s;
+	struct ckpt_tensor_view v;
 	uint64_t stride, off = 0;
 	size_t entry, shard;
 	int rc = state_index_find(&p->names, &item->dest, &entry, e);
@@ -245,7 +248,7 @@ static int acquire_tensor(void *self, const struct read_item *item, struct tenso
 	if (rc)
 		return rc;
 	t = p->names.dict->entries[entry].tensor;
-	if (!t || item->type != READ_TENSOR || item->n_dims != t->n_dims)
+	if (!t || item->type != CKPT_READ_TENSOR || item->n_dims != t->n_dims)
 		return err_set(e, EINVAL, "'%s': the read item is for something else",
 			       FQN_TEXT(item->dest.fqn, item->dest.fqn_len));
 	rc = local_tensor_shard(t, &item->dest, &shard, e);
@@ -258,7 +261,9 @@ static int acquire_tensor(void *self, const struct read_item *item, struct tenso
 			       TUPLE_TEXT(item->len, t->n_dims),
 			       TUPLE_TEXT(item->dest_off, t->n_dims), TUPLE_TEXT(s->len, t->n_dims),
 			       s->data ? "" : " without memory");
-	v = (struct tensor_view){ .dtype = t->props.dtype, .n_dims = t->n_dims, .len = item->len };
+	v = (struct ckpt_tensor_view){ .dtype = t->props.dtype,
+				       .n_dims = t->n_dims,
+				       .len = item->len };
 	stride = dtype_info(t->props.dtype)->size;
 	for (size_t d = t->n_dims; d-- > 0; stride *= s->len[d]) {
 		v.stride[d] = stride;
@@ -270,10 +275,10 @@ static int acquire_tensor(void *self, const struct read_item *item, struct tenso
 }
 
 /* Element by element, or run by run where both have the last dimension in one piece. */
-static void copy_view(const struct tensor_view *to, const struct tensor_view *from)
+static void copy_view(const struct ckpt_tensor_view *to, const struct ckpt_tensor_view *from)
 {
 	size_t n = to->n_dims, size = dtype_info(to->dtype)->size, run = size, outer = n;
-	uint64_t at[MAX_DIMS] = { 0 };
+	uint64_t at[CKPT_MAX_DIMS] = { 0 };
 
 	for (size_t d = 0; d < n; d++)
 		if (!to->len[d])
@@ -297,10 +302,10 @@ static void copy_view(const struct tensor_view *to, const struct tensor_view *fr
 	}
 }
 
-static int apply_tensor(void *self, const struct read_item *item, const struct tensor_view *v,
-			struct err *e)
+static int apply_tensor(void *self, const struct ckpt_read_item *item,
+			const struct ckpt_tensor_view *v, struct ckpt_err *e)
 {
-	struct tensor_view to;
+	struct ckpt_tensor_view to;
 	int rc = acquire_tensor(self, item, &to, e);
 
 	if (rc || v->data == to.data)
@@ -314,8 +319,8 @@ static int apply_tensor(void *self, const struct read_item *item, const struct t
 	return 0;
 }
 
-static int apply_bytes(void *self, const struct read_item *item, const void *data, size_t len,
-		       struct err *e)
+static int apply_bytes(void *self, const struct ckpt_read_item *item, const void *data, size_t len,
+		       struct ckpt_err *e)
 {
 	const struct planner *p = self;
 	size_t entry;
@@ -323,7 +328,7 @@ static int apply_bytes(void *self, const struct read_item *item, const void *dat
 
 	if (rc)
 		return rc;
-	if (item->type != READ_BYTE_IO || p->names.dict->entries[entry].tensor)
+	if (item->type != CKPT_READ_BYTE_IO || p->names.dict->entries[entry].tensor)
 		return err_set(e, EINVAL, "'%s': the read item is for something else",
 			       FQN_TEXT(item->dest.fqn, item->dest.fqn_len));
 	return p->opt.take_bytes(p->opt.arg, &p->names.dict->entries[entry], data, len, e);
@@ -335,9 +340,10 @@ static void free_planner(void *self)
 	free(self);
 }
 
-int load_planner_new(enum planner_system system, struct load_planner *ret, struct err *e)
+int load_planner_new(enum ckpt_planner_system system, struct ckpt_load_planner *ret,
+		     struct ckpt_err *e)
 {
-	static const struct load_planner_ops ops = {
+	static const struct ckpt_load_planner_ops ops = {
 		configure,	local_plan,   global_plan, finish,
 		acquire_tensor, apply_tensor, apply_bytes, free_planner,
 	};
@@ -347,6 +353,6 @@ int load_planner_new(enum planner_system system, struct load_planner *ret, struc
 		return err_set(e, ENOMEM, "load planner: out of memory");
 	p->system = system;
 	p->scratch = (struct arena)ARENA_INIT(SIZE_MAX);
-	*ret = (struct load_planner){ .ops = &ops, .self = p };
+	*ret = (struct ckpt_load_planner){ .ops = &ops, .self = p };
 	return 0;
 }

@@ -17,12 +17,12 @@
 
 /* One name of the checkpoint while plans are counted. */
 struct entry {
-	const struct write_item *item; /* its first */
+	const struct ckpt_write_item *item; /* its first */
 	size_t n_chunks;
 };
 
 struct merge {
-	const struct save_plan *plans;
+	const struct ckpt_save_plan *plans;
 	size_t n, total; /* plans, items */
 	const struct merge_rules *rules;
 	struct arena *a;
@@ -30,7 +30,7 @@ struct merge {
 	uint32_t *entry_of; /* for each item that is kept */
 	struct entry *entries;
 	struct idtable names;
-	struct chunk_meta *chunks; /* of all tensors */
+	struct ckpt_chunk_meta *chunks; /* of all tensors */
 };
 
 static void merge_release(struct merge *m)
@@ -43,18 +43,18 @@ static void merge_release(struct merge *m)
 
 struct same_name {
 	const struct entry *entries;
-	const struct write_item *item;
+	const struct ckpt_write_item *item;
 };
 
 static bool is_same_name(const void *arg, uint32_t id)
 {
 	const struct same_name *s = arg;
-	const struct meta_index *a = &s->entries[id].item->index, *b = &s->item->index;
+	const struct ckpt_meta_index *a = &s->entries[id].item->index, *b = &s->item->index;
 
 	return a->fqn_len == b->fqn_len && (!a->fqn_len || !memcmp(a->fqn, b->fqn, a->fqn_len));
 }
 
-static bool same_size(const struct write_item *a, const struct write_item *b)
+static bool same_size(const struct ckpt_write_item *a, const struct ckpt_write_item *b)
 {
 	size_t n = a->index.n_dims;
 
@@ -62,16 +62,16 @@ static bool same_size(const struct write_item *a, const struct write_item *b)
 }
 
 /* May w join the entry that `first` began? */
-static int check_joins(const struct merge *m, const struct write_item *first,
-		       const struct write_item *w, size_t rank, struct err *e)
+static int check_joins(const struct merge *m, const struct ckpt_write_item *first,
+		       const struct ckpt_write_item *w, size_t rank, struct ckpt_err *e)
 {
 	const char *name = FQN_TEXT(w->index.fqn, w->index.fqn_len);
-	bool bytes = w->type == WRITE_BYTE_IO;
+	bool bytes = w->type == CKPT_WRITE_BYTE_IO;
 
-	if (bytes != (first->type == WRITE_BYTE_IO))
+	if (bytes != (first->type == CKPT_WRITE_BYTE_IO))
 		return err_set(e, EINVAL, "'%s' is %s, on rank %zu it is %s", name,
 			       bytes ? "a tensor" : "bytes", rank, bytes ? "bytes" : "a tensor");
-	if (!m->rules->same_props && w->type != WRITE_SHARD)
+	if (!m->rules->same_props && w->type != CKPT_WRITE_SHARD)
 		return err_set(e, EINVAL, "'%s' is not sharded, and rank %zu has one more", name,
 			       rank);
 	if (bytes)
@@ -86,22 +86,23 @@ static int check_joins(const struct merge *m, const struct write_item *first,
 	return 0;
 }
 
-static int check_item(const struct write_item *w, struct err *e)
+static int check_item(const struct ckpt_write_item *w, struct ckpt_err *e)
 {
 	const char *name = FQN_TEXT(w->index.fqn, w->index.fqn_len);
 
-	if (w->type > WRITE_SHARD)
+	if (w->type > CKPT_WRITE_SHARD)
 		return err_set(e, EINVAL, "'%s': write item of type %u", name, w->type);
-	if (w->type == WRITE_BYTE_IO)
+	if (w->type == CKPT_WRITE_BYTE_IO)
 		return 0;
-	if (w->index.n_dims > MAX_DIMS || !w->index.has_offset || w->props.dtype >= DTYPE_COUNT)
+	if (w->index.n_dims > CKPT_MAX_DIMS || !w->index.has_offset ||
+	    w->props.dtype >= CKPT_DTYPE_COUNT)
 		return err_set(e, EINVAL, "'%s': %u dimensions, dtype %u, %s offset", name,
 			       w->index.n_dims, w->props.dtype, w->index.has_offset ? "an" : "no");
 	return 0;
 }
 
-static int count_item(struct merge *m, const struct write_item *w, size_t rank, size_t k,
-		      struct err *e)
+static int count_item(struct merge *m, const struct ckpt_write_item *w, size_t rank, size_t k,
+		      struct ckpt_err *e)
 {
 	struct same_name s = { m->entries, w };
 	uint64_t hash = XXH3_64bits(w->index.fqn, w->index.fqn_len);
@@ -114,13 +115,13 @@ static int count_item(struct merge *m, const struct write_item *w, size_t rank, 
 	} else {
 		rc = check_joins(m, m->entries[*id].item, w, rank, e);
 	}
-	m->entries[*id].n_chunks += w->type != WRITE_BYTE_IO;
+	m->entries[*id].n_chunks += w->type != CKPT_WRITE_BYTE_IO;
 	m->entry_of[k] = *id;
 	return rc;
 }
 
 /* Names in order of appearance, and how many chunks each has. */
-static int count_entries(struct merge *m, struct err *e)
+static int count_entries(struct merge *m, struct ckpt_err *e)
 {
 	for (size_t p = 0, i = 0, k = 0; p < m->n; p++)
 		for (size_t j = 0; j < m->plans[p].n_items; j++) {
@@ -135,7 +136,7 @@ static int count_entries(struct merge *m, struct err *e)
 }
 
 /* Entries with room for their chunks, which place_items fills. */
-static bool make_entries(struct merge *m, struct metadata *md)
+static bool make_entries(struct merge *m, struct ckpt_metadata *md)
 {
 	size_t n = m->names.count, n_chunks = 0, at = 0;
 
@@ -147,28 +148,29 @@ static bool make_entries(struct merge *m, struct metadata *md)
 		return false;
 	md->n_entries = n;
 	for (size_t i = 0; i < n; i++) {
-		const struct write_item *w = m->entries[i].item;
-		struct meta_entry *t = &md->entries[i];
+		const struct ckpt_write_item *w = m->entries[i].item;
+		struct ckpt_meta_entry *t = &md->entries[i];
 
 		t->fqn = w->index.fqn;
 		t->fqn_len = w->index.fqn_len;
-		t->is_tensor = w->type != WRITE_BYTE_IO;
+		t->is_tensor = w->type != CKPT_WRITE_BYTE_IO;
 		if (t->is_tensor)
-			t->tensor = (struct tensor_meta){ .props = w->props,
-							  .n_dims = w->index.n_dims,
-							  .size = w->size,
-							  .chunks = m->chunks + at };
+			t->tensor = (struct ckpt_tensor_meta){ .props = w->props,
+							       .n_dims = w->index.n_dims,
+							       .size = w->size,
+							       .chunks = m->chunks + at };
 		at += m->entries[i].n_chunks;
 	}
 	return true;
 }
 
 /* The plans' items once more, each with its place among its tensor's chunks. */
-static int place_items(struct merge *m, struct metadata *md, struct save_plan *ret, struct err *e)
+static int place_items(struct merge *m, struct ckpt_metadata *md, struct ckpt_save_plan *ret,
+		       struct ckpt_err *e)
 {
 	for (size_t p = 0, i = 0, k = 0; p < m->n; p++) {
-		const struct save_plan *plan = &m->plans[p];
-		struct write_item *items;
+		const struct ckpt_save_plan *plan = &m->plans[p];
+		struct ckpt_write_item *items;
 		size_t kept = 0;
 
 		for (size_t j = 0; j < plan->n_items; j++)
@@ -180,13 +182,13 @@ static int place_items(struct merge *m, struct metadata *md, struct save_plan *r
 		ret[p].items = items;
 		ret[p].n_items = kept;
 		for (size_t j = 0; j < plan->n_items; j++) {
-			struct tensor_meta *t;
+			struct ckpt_tensor_meta *t;
 
 			if (!m->keep[i++])
 				continue;
 			*items = plan->items[j];
 			t = &md->entries[m->entry_of[k++]].tensor;
-			if (items->type != WRITE_BYTE_IO) {
+			if (items->type != CKPT_WRITE_BYTE_IO) {
 				items->index.hint = (int32_t)t->n_chunks;
 				m->chunks[t->chunks - m->chunks + t->n_chunks++] = items->chunk;
 			}
@@ -199,22 +201,22 @@ static int place_items(struct merge *m, struct metadata *md, struct save_plan *r
 /* ---- planner_data ---- */
 
 struct same_path {
-	const struct fqn_path *list, *path;
+	const struct ckpt_fqn_path *list, *path;
 };
 
 static bool is_same_path(const void *arg, uint32_t id)
 {
 	const struct same_path *s = arg;
-	const struct fqn_path *a = &s->list[id], *b = s->path;
+	const struct ckpt_fqn_path *a = &s->list[id], *b = s->path;
 
 	return a->fqn_len == b->fqn_len && (!a->fqn_len || !memcmp(a->fqn, b->fqn, a->fqn_len));
 }
 
 /* Every name once, as the first rank that knows it says. */
-static int merge_paths(const struct merge *m, struct metadata *md, struct err *e)
+static int merge_paths(const struct merge *m, struct ckpt_metadata *md, struct ckpt_err *e)
 {
 	struct idtable seen CLEANUP(idtable_release) = { 0 };
-	autofree struct fqn_path *list = NULL;
+	autofree struct ckpt_fqn_path *list = NULL;
 	size_t total = 0;
 
 	for (size_t p = 0; p < m->n; p++)
@@ -226,7 +228,7 @@ static int merge_paths(const struct merge *m, struct metadata *md, struct err *e
 		return err_set(e, ENOMEM, "%zu paths: out of memory", total);
 	for (size_t p = 0; p < m->n; p++)
 		for (size_t i = 0; i < m->plans[p].n_paths; i++) {
-			const struct fqn_path *f = &m->plans[p].paths[i];
+			const struct ckpt_fqn_path *f = &m->plans[p].paths[i];
 			struct same_path s = { list, f };
 			uint64_t hash = XXH3_64bits(f->fqn, f->fqn_len);
 			uint32_t *id = idtable_find(&seen, hash, is_same_path, &s);
@@ -243,7 +245,7 @@ static int merge_paths(const struct merge *m, struct metadata *md, struct err *e
 
 /* ---- all of it ---- */
 
-static int merge_init(struct merge *m, struct err *e)
+static int merge_init(struct merge *m, struct ckpt_err *e)
 {
 	for (size_t p = 0; p < m->n; p++)
 		for (size_t i = 0; i < m->plans[p].n_items; i++, m->total++) {
@@ -263,12 +265,12 @@ static int merge_init(struct merge *m, struct err *e)
 	return dedup_plans(m->plans, m->n, m->rules->rule, m->rules->to_lowest_rank, m->keep, e);
 }
 
-int merge_plans(const struct save_plan *plans, size_t n, const struct merge_rules *rules,
-		struct arena *a, struct save_plan *ret_plans, struct metadata *ret_md,
-		struct err *e)
+int merge_plans(const struct ckpt_save_plan *plans, size_t n, const struct merge_rules *rules,
+		struct arena *a, struct ckpt_save_plan *ret_plans, struct ckpt_metadata *ret_md,
+		struct ckpt_err *e)
 {
 	struct merge m CLEANUP(merge_release) = { .plans = plans, .n = n, .rules = rules, .a = a };
-	struct metadata md = { .version = rules->version };
+	struct ckpt_metadata md = { .version = rules->version };
 	int rc = merge_init(&m, e);
 
 	if (!rc)
@@ -308,16 +310,17 @@ static int visit_other(void *arg, uint32_t chunk, const uint64_t *chunk_off,
 	return chunk != o->self;
 }
 
-static int check_overlap(const struct meta_entry *t, const struct chunk_index *x, struct err *e)
+static int check_overlap(const struct ckpt_meta_entry *t, const struct chunk_index *x,
+			 struct ckpt_err *e)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	size_t n = t->tensor.n_dims;
 
 	if (x->map->counts) /* the cells of a grid do not overlap */
 		return 0;
 	for (uint32_t i = 0; i < x->map->count; i++) {
 		struct overlap o = { .self = i };
-		const struct chunk_meta *a, *b;
+		const struct ckpt_chunk_meta *a, *b;
 		int rc;
 
 		chunkmap_box(x->map, i, off, len);
@@ -336,7 +339,7 @@ static int check_overlap(const struct meta_entry *t, const struct chunk_index *x
 	return 0;
 }
 
-static int check_fill(const struct meta_entry *t, struct err *e)
+static int check_fill(const struct ckpt_meta_entry *t, struct ckpt_err *e)
 {
 	uint64_t want, v, got = 0;
 
@@ -355,10 +358,10 @@ static int check_fill(const struct meta_entry *t, struct err *e)
 }
 
 /* Most tensors are one chunk: no need for a search structure. */
-static int check_chunks(const struct meta_entry *t, struct err *e)
+static int check_chunks(const struct ckpt_meta_entry *t, struct ckpt_err *e)
 {
 	struct chunk_index x CLEANUP(chunk_index_release) = { 0 };
-	const struct chunk_meta *c = t->tensor.chunks;
+	const struct ckpt_chunk_meta *c = t->tensor.chunks;
 	int rc;
 
 	if (t->tensor.n_chunks == 1 && box_inside(t->tensor.n_dims, c->off, c->len, t->tensor.size))
@@ -367,10 +370,10 @@ static int check_chunks(const struct meta_entry *t, struct err *e)
 	return rc ? rc : check_overlap(t, &x, e);
 }
 
-int metadata_validate(const struct metadata *md, bool must_fill, struct err *e)
+int metadata_validate(const struct ckpt_metadata *md, bool must_fill, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < md->n_entries; i++) {
-		const struct meta_entry *t = &md->entries[i];
+		const struct ckpt_meta_entry *t = &md->entries[i];
 		int rc;
 
 		if (!t->is_tensor || !t->tensor.n_dims)

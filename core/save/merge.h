@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 struct arena;
-struct err;
+struct ckpt_err;
 
 struct merge_rules {
 	bool dedup;	      /* else every copy is written and listed */
@@ -32,15 +32,15 @@ struct merge_rules {
  * metadata are in the arena and borrow names and numbers of the input. None of the input's plans
  * may be `unchanged`.
  */
-int merge_plans(const struct save_plan *plans, size_t n, const struct merge_rules *rules,
-		struct arena *a, struct save_plan *ret_plans, struct metadata *ret_md,
-		struct err *e);
+int merge_plans(const struct ckpt_save_plan *plans, size_t n, const struct merge_rules *rules,
+		struct arena *a, struct ckpt_save_plan *ret_plans, struct ckpt_metadata *ret_md,
+		struct ckpt_err *e);
 
 /*
  * Are all chunks inside their tensors, is none over another, and, if must_fill, do their volumes
  * add up to the tensors'? Tensors without dimensions are not looked at. ERR_CORRUPT with torch's
  * text for the first that is wrong.
  */
-int metadata_validate(const struct metadata *md, bool must_fill, struct err *e);
+int metadata_validate(const struct ckpt_metadata *md, bool must_fill, struct ckpt_err *e);
 
 #endif

@@ -20,14 +20,14 @@ static bool same_dims(const uint64_t *a, const uint64_t *b, size_t n)
 	return !n || !memcmp(a, b, n * sizeof(*a));
 }
 
-bool meta_index_equal(const struct meta_index *a, const struct meta_index *b)
+bool meta_index_equal(const struct ckpt_meta_index *a, const struct ckpt_meta_index *b)
 {
 	return same_bytes(a->fqn, a->fqn_len, b->fqn, b->fqn_len) &&
 	       a->has_offset == b->has_offset && a->n_dims == b->n_dims &&
 	       same_dims(a->offset, b->offset, a->n_dims);
 }
 
-uint64_t meta_index_hash(const struct meta_index *x)
+uint64_t meta_index_hash(const struct ckpt_meta_index *x)
 {
 	uint64_t h = XXH3_64bits(x->fqn, x->fqn_len);
 
@@ -36,7 +36,7 @@ uint64_t meta_index_hash(const struct meta_index *x)
 		       : h;
 }
 
-bool tensor_props_equal(const struct tensor_props *a, const struct tensor_props *b)
+bool tensor_props_equal(const struct ckpt_tensor_props *a, const struct ckpt_tensor_props *b)
 {
 	return a->dtype == b->dtype && a->memory_format == b->memory_format &&
 	       a->requires_grad == b->requires_grad && a->pin_memory == b->pin_memory;
@@ -44,25 +44,25 @@ bool tensor_props_equal(const struct tensor_props *a, const struct tensor_props 
 
 /* ---- comparing plans ---- */
 
-static bool same_item(const struct write_item *a, const struct write_item *b)
+static bool same_item(const struct ckpt_write_item *a, const struct ckpt_write_item *b)
 {
 	size_t n = a->index.n_dims;
 
 	if (a->type != b->type || a->index.hint != b->index.hint ||
 	    !meta_index_equal(&a->index, &b->index))
 		return false;
-	return a->type == WRITE_BYTE_IO ||
+	return a->type == CKPT_WRITE_BYTE_IO ||
 	       (tensor_props_equal(&a->props, &b->props) && same_dims(a->size, b->size, n) &&
 		same_dims(a->chunk.off, b->chunk.off, n) &&
 		same_dims(a->chunk.len, b->chunk.len, n));
 }
 
-static bool same_path(const struct fqn_path *a, const struct fqn_path *b)
+static bool same_path(const struct ckpt_fqn_path *a, const struct ckpt_fqn_path *b)
 {
 	if (!same_bytes(a->fqn, a->fqn_len, b->fqn, b->fqn_len) || a->n_steps != b->n_steps)
 		return false;
 	for (size_t i = 0; i < a->n_steps; i++) {
-		const struct path_step *s = &a->steps[i], *t = &b->steps[i];
+		const struct ckpt_path_step *s = &a->steps[i], *t = &b->steps[i];
 
 		if (!s->key != !t->key)
 			return false;
@@ -73,7 +73,7 @@ static bool same_path(const struct fqn_path *a, const struct fqn_path *b)
 	return true;
 }
 
-bool save_plan_equal(const struct save_plan *a, const struct save_plan *b)
+bool save_plan_equal(const struct ckpt_save_plan *a, const struct ckpt_save_plan *b)
 {
 	if (a->n_items != b->n_items || a->n_paths != b->n_paths || a->unchanged != b->unchanged)
 		return false;
@@ -89,7 +89,8 @@ bool save_plan_equal(const struct save_plan *a, const struct save_plan *b)
 /* ---- copying plans ---- */
 
 /* Offset, length, shape; an index has its chunk's offset, mostly the same numbers in memory. */
-static bool copy_item(const struct write_item *from, struct arena *a, struct write_item *to)
+static bool copy_item(const struct ckpt_write_item *from, struct arena *a,
+		      struct ckpt_write_item *to)
 {
 	size_t n = from->index.n_dims, bytes = n * sizeof(uint64_t);
 	bool shared = from->index.offset == from->chunk.off;
@@ -99,12 +100,12 @@ static bool copy_item(const struct write_item *from, struct arena *a, struct wri
 	to->index.fqn = arena_dup(a, from->index.fqn, from->index.fqn_len);
 	if (!to->index.fqn)
 		return false;
-	if (from->type == WRITE_BYTE_IO)
+	if (from->type == CKPT_WRITE_BYTE_IO)
 		return true;
 	dims = arena_alloc(a, (shared ? 3 : 4) * bytes);
 	if (!dims)
 		return false;
-	to->chunk = (struct chunk_meta){ dims, dims + n };
+	to->chunk = (struct ckpt_chunk_meta){ dims, dims + n };
 	to->size = dims + 2 * n;
 	to->index.offset = shared ? dims : dims + 3 * n;
 	if (!n)
@@ -117,9 +118,9 @@ static bool copy_item(const struct write_item *from, struct arena *a, struct wri
 	return true;
 }
 
-static bool copy_path(const struct fqn_path *from, struct arena *a, struct fqn_path *to)
+static bool copy_path(const struct ckpt_fqn_path *from, struct arena *a, struct ckpt_fqn_path *to)
 {
-	struct path_step *steps = arena_array(a, from->n_steps, sizeof(*steps));
+	struct ckpt_path_step *steps = arena_array(a, from->n_steps, sizeof(*steps));
 
 	*to = *from;
 	to->fqn = arena_dup(a, from->fqn, from->fqn_len);
@@ -137,10 +138,11 @@ static bool copy_path(const struct fqn_path *from, struct arena *a, struct fqn_p
 	return true;
 }
 
-int save_plan_copy(const struct save_plan *p, struct arena *a, struct save_plan *ret, struct err *e)
+int save_plan_copy(const struct ckpt_save_plan *p, struct arena *a, struct ckpt_save_plan *ret,
+		   struct ckpt_err *e)
 {
-	struct write_item *items = arena_array(a, p->n_items, sizeof(*items));
-	struct fqn_path *paths = arena_array(a, p->n_paths, sizeof(*paths));
+	struct ckpt_write_item *items = arena_array(a, p->n_items, sizeof(*items));
+	struct ckpt_fqn_path *paths = arena_array(a, p->n_paths, sizeof(*paths));
 	void *storage = arena_dup(a, p->storage, p->storage_len);
 	bool ok = items && paths && storage;
 
@@ -159,7 +161,8 @@ int save_plan_copy(const struct save_plan *p, struct arena *a, struct save_plan 
 
 /* ---- sizes ---- */
 
-static int bytes_of(const struct write_item *w, const uint64_t *len, uint64_t *ret, struct err *e)
+static int bytes_of(const struct ckpt_write_item *w, const uint64_t *len, uint64_t *ret,
+		    struct ckpt_err *e)
 {
 	uint64_t v;
 
@@ -171,12 +174,12 @@ static int bytes_of(const struct write_item *w, const uint64_t *len, uint64_t *r
 	return 0;
 }
 
-int write_item_tensor_bytes(const struct write_item *w, uint64_t *ret, struct err *e)
+int write_item_tensor_bytes(const struct ckpt_write_item *w, uint64_t *ret, struct ckpt_err *e)
 {
 	return bytes_of(w, w->size, ret, e);
 }
 
-int write_item_chunk_bytes(const struct write_item *w, uint64_t *ret, struct err *e)
+int write_item_chunk_bytes(const struct ckpt_write_item *w, uint64_t *ret, struct ckpt_err *e)
 {
 	return bytes_of(w, w->chunk.len, ret, e);
 }

@@ -8,7 +8,7 @@
 /* Longer prefixes are not shared, or few bytes would become many. */
 enum { MAX_SHARED = 255 };
 
-static const uint64_t zeros[MAX_DIMS];
+static const uint64_t zeros[CKPT_MAX_DIMS];
 
 void pb_put_text(struct buf *b, struct pb_text t, struct pb_text before)
 {
@@ -38,7 +38,7 @@ void pb_put_vec(struct buf *b, uint32_t mode, const uint64_t *v, size_t n, struc
 	*last = (struct pb_vec){ v, n };
 }
 
-int pb_encoded(const struct buf *b, struct err *e)
+int pb_encoded(const struct buf *b, struct ckpt_err *e)
 {
 	return b->err ? err_set(e, b->err, "a plan's bytes: %s",
 				b->err == ENOMEM ? "out of memory" : "too many")
@@ -99,7 +99,7 @@ size_t pb_get_n_dims(struct pb_reader *r, bool same, size_t last)
 {
 	uint32_t n = same ? (uint32_t)last : pb_get_word(r, 1);
 
-	if (n > MAX_DIMS)
+	if (n > CKPT_MAX_DIMS)
 		pb_refuse(r, "too many dimensions");
 	return r->c.bad ? 0 : n;
 }
@@ -132,16 +132,16 @@ int32_t pb_get_hint(struct pb_reader *r, bool is_there)
 
 	if (v > INT32_MAX)
 		pb_refuse(r, "a hint that is none");
-	return is_there && !r->c.bad ? (int32_t)v : META_NO_HINT;
+	return is_there && !r->c.bad ? (int32_t)v : CKPT_META_NO_HINT;
 }
 
-int pb_refused(const struct pb_reader *r, const char *what, size_t i, struct err *e)
+int pb_refused(const struct pb_reader *r, const char *what, size_t i, struct ckpt_err *e)
 {
 	return err_set(e, r->is_full ? ENOMEM : ERR_CORRUPT, "%s %zu: %s", what, i,
 		       r->why ? r->why : "the bytes end there");
 }
 
-int pb_ended(const struct pb_reader *r, const char *what, size_t n, struct err *e)
+int pb_ended(const struct pb_reader *r, const char *what, size_t n, struct ckpt_err *e)
 {
 	if (r->c.bad)
 		return pb_refused(r, what, n, e);

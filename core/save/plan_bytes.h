@@ -28,7 +28,7 @@
 #include <string.h>
 
 struct arena;
-struct err;
+struct ckpt_err;
 
 enum { V_NEW, V_ZERO, V_SAME, V_LIKE, V_BITS = 2, V_MASK = 3 };
 
@@ -52,7 +52,7 @@ static inline bool pb_same_dims(const uint64_t *a, const uint64_t *b, size_t n)
 	return !n || !memcmp(a, b, n * sizeof(*a));
 }
 
-static inline struct pb_text pb_name_of(const struct meta_index *x)
+static inline struct pb_text pb_name_of(const struct ckpt_meta_index *x)
 {
 	return (struct pb_text){ x->fqn, x->fqn_len };
 }
@@ -89,7 +89,7 @@ uint32_t pb_vec_mode(const uint64_t *v, size_t n, struct pb_vec last, const uint
 /* mode: of vec_mode. */
 void pb_put_vec(struct buf *b, uint32_t mode, const uint64_t *v, size_t n, struct pb_vec *last);
 
-int pb_encoded(const struct buf *b, struct err *e);
+int pb_encoded(const struct buf *b, struct ckpt_err *e);
 
 /* ---- reading ---- */
 
@@ -139,17 +139,17 @@ const uint64_t *pb_get_vec(struct pb_reader *r, uint32_t mode, size_t n, struct 
 int32_t pb_get_hint(struct pb_reader *r, bool is_there);
 
 /* what: "item 5", or nothing more than the kind of value. */
-int pb_refused(const struct pb_reader *r, const char *what, size_t i, struct err *e);
+int pb_refused(const struct pb_reader *r, const char *what, size_t i, struct ckpt_err *e);
 
 /* Everything has been read, and nothing is left. */
-int pb_ended(const struct pb_reader *r, const char *what, size_t n, struct err *e);
+int pb_ended(const struct pb_reader *r, const char *what, size_t n, struct ckpt_err *e);
 
 struct pb_reader pb_reader_of(const void *data, size_t len, struct arena *a, char kind);
 
-static inline bool pb_index_fits(const struct meta_index *x, size_t n_dims)
+static inline bool pb_index_fits(const struct ckpt_meta_index *x, size_t n_dims)
 {
-	return n_dims <= MAX_DIMS && x->n_dims == (x->has_offset ? n_dims : 0) &&
-	       x->hint >= META_NO_HINT;
+	return n_dims <= CKPT_MAX_DIMS && x->n_dims == (x->has_offset ? n_dims : 0) &&
+	       x->hint >= CKPT_META_NO_HINT;
 }
 
 #endif

@@ -30,19 +30,19 @@ enum {
 /* What the item before was like, on both sides. */
 struct write_state {
 	struct pb_text name;
-	struct tensor_props props;
+	struct ckpt_tensor_props props;
 	size_t n_dims;
 	struct pb_vec index, off, len, size;
 };
 
-static uint32_t write_word(const struct write_item *w, const struct write_state *s)
+static uint32_t write_word(const struct ckpt_write_item *w, const struct write_state *s)
 {
-	const struct meta_index *x = &w->index;
-	bool is_tensor = w->type != WRITE_BYTE_IO;
+	const struct ckpt_meta_index *x = &w->index;
+	bool is_tensor = w->type != CKPT_WRITE_BYTE_IO;
 	uint32_t v = w->type;
 
 	v |= pb_same_text(pb_name_of(x), s->name) && s->name.s ? W_SAME_NAME : 0;
-	v |= x->hint != META_NO_HINT ? W_HINT : 0;
+	v |= x->hint != CKPT_META_NO_HINT ? W_HINT : 0;
 	v |= x->n_dims == s->n_dims ? W_SAME_DIMS : 0;
 	if (x->has_offset)
 		v |= W_OFFSET |
@@ -56,7 +56,7 @@ static uint32_t write_word(const struct write_item *w, const struct write_state 
 	return v | pb_vec_mode(w->size, x->n_dims, s->size, NULL) << W_SIZE_AT;
 }
 
-static void put_props(struct buf *b, struct tensor_props p)
+static void put_props(struct buf *b, struct ckpt_tensor_props p)
 {
 	pb_put_word(b,
 		    p.dtype | (uint32_t)p.memory_format << 8 | (p.requires_grad ? 1u << 16 : 0) |
@@ -64,9 +64,9 @@ static void put_props(struct buf *b, struct tensor_props p)
 		    3);
 }
 
-static void put_write_item(struct buf *b, const struct write_item *w, struct write_state *s)
+static void put_write_item(struct buf *b, const struct ckpt_write_item *w, struct write_state *s)
 {
-	const struct meta_index *x = &w->index;
+	const struct ckpt_meta_index *x = &w->index;
 	uint32_t word = write_word(w, s);
 
 	pb_put_word(b, word, W_BYTES);
@@ -78,7 +78,7 @@ static void put_write_item(struct buf *b, const struct write_item *w, struct wri
 		pb_put_word(b, x->n_dims, 1);
 	s->name = pb_name_of(x);
 	s->n_dims = x->n_dims;
-	if (w->type != WRITE_BYTE_IO) {
+	if (w->type != CKPT_WRITE_BYTE_IO) {
 		if (!(word & W_SAME_PROPS))
 			put_props(b, w->props);
 		s->props = w->props;
@@ -90,26 +90,26 @@ static void put_write_item(struct buf *b, const struct write_item *w, struct wri
 		pb_put_vec(b, word >> W_INDEX_AT, x->offset, x->n_dims, &s->index);
 }
 
-static struct tensor_props get_props(struct pb_reader *r)
+static struct ckpt_tensor_props get_props(struct pb_reader *r)
 {
 	uint32_t v = pb_get_word(r, 3);
-	struct tensor_props p = { .dtype = (uint8_t)v,
-				  .memory_format = (uint8_t)(v >> 8),
-				  .requires_grad = v >> 16 & 1,
-				  .pin_memory = v >> 17 & 1 };
+	struct ckpt_tensor_props p = { .dtype = (uint8_t)v,
+				       .memory_format = (uint8_t)(v >> 8),
+				       .requires_grad = v >> 16 & 1,
+				       .pin_memory = v >> 17 & 1 };
 
-	if (p.dtype == DTYPE_NONE || p.dtype >= DTYPE_COUNT || p.memory_format > MEMORY_PRESERVE ||
-	    v >> 18)
+	if (p.dtype == CKPT_DTYPE_NONE || p.dtype >= CKPT_DTYPE_COUNT ||
+	    p.memory_format > CKPT_MEMORY_PRESERVE || v >> 18)
 		pb_refuse(r, "properties that no tensor has");
 	return p;
 }
 
-static void get_tensor(struct pb_reader *r, uint32_t word, struct write_item *w,
+static void get_tensor(struct pb_reader *r, uint32_t word, struct ckpt_write_item *w,
 		       struct write_state *s)
 {
 	if (!(word & W_SAME_PROPS))
 		s->props = get_props(r);
-	else if (s->props.dtype == DTYPE_NONE)
+	else if (s->props.dtype == CKPT_DTYPE_NONE)
 		pb_refuse(r, "properties like those of nothing");
 	w->props = s->props;
 	w->size = pb_get_vec(r, word >> W_SIZE_AT, s->n_dims, &s->size, NULL);
@@ -117,13 +117,13 @@ static void get_tensor(struct pb_reader *r, uint32_t word, struct write_item *w,
 	w->chunk.off = pb_get_vec(r, word >> W_OFF_AT, s->n_dims, &s->off, NULL);
 }
 
-static void get_write_item(struct pb_reader *r, struct write_item *w, struct write_state *s)
+static void get_write_item(struct pb_reader *r, struct ckpt_write_item *w, struct write_state *s)
 {
 	uint32_t word = pb_get_word(r, W_BYTES);
-	struct meta_index *x = &w->index;
+	struct ckpt_meta_index *x = &w->index;
 
 	w->type = word & W_TYPE;
-	if (w->type > WRITE_SHARD || word >> (W_SIZE_AT + V_BITS))
+	if (w->type > CKPT_WRITE_SHARD || word >> (W_SIZE_AT + V_BITS))
 		pb_refuse(r, "a type that is none");
 	if (!(word & W_SAME_NAME))
 		s->name = pb_get_text(r, s->name);
@@ -134,7 +134,7 @@ static void get_write_item(struct pb_reader *r, struct write_item *w, struct wri
 	x->hint = pb_get_hint(r, word & W_HINT);
 	s->n_dims = pb_get_n_dims(r, word & W_SAME_DIMS, s->n_dims);
 	x->n_dims = (uint8_t)s->n_dims;
-	if (w->type != WRITE_BYTE_IO)
+	if (w->type != CKPT_WRITE_BYTE_IO)
 		get_tensor(r, word, w, s);
 	x->has_offset = word & W_OFFSET;
 	if (x->has_offset)
@@ -150,7 +150,7 @@ static void get_write_item(struct pb_reader *r, struct write_item *w, struct wri
  * the items' names, each once.
  */
 struct name_walk {
-	const struct write_item *items;
+	const struct ckpt_write_item *items;
 	size_t n, at;
 };
 
@@ -170,7 +170,7 @@ static void walk_on(struct name_walk *w)
 
 enum step_kind { STEP_POSITION, STEP_IN_FQN, STEP_KEY };
 
-static void put_step(struct buf *b, const struct path_step *s, struct pb_text fqn)
+static void put_step(struct buf *b, const struct ckpt_path_step *s, struct pb_text fqn)
 {
 	const char *in = s->key && fqn.s ? memmem(fqn.s, fqn.len, s->key, s->key_len) : NULL;
 
@@ -182,14 +182,14 @@ static void put_step(struct buf *b, const struct path_step *s, struct pb_text fq
 		buf_add(b, s->key, s->key_len);
 }
 
-static void put_paths(struct buf *b, const struct save_plan *p)
+static void put_paths(struct buf *b, const struct ckpt_save_plan *p)
 {
 	struct name_walk w = { p->items, p->n_items, 0 };
 	struct pb_text last = { 0 };
 
 	pb_put(b, p->n_paths);
 	for (size_t i = 0; i < p->n_paths; i++) {
-		const struct fqn_path *path = &p->paths[i];
+		const struct ckpt_fqn_path *path = &p->paths[i];
 		struct pb_text fqn = { path->fqn, path->fqn_len };
 		bool walks = w.at < w.n && pb_same_text(fqn, walk_name(&w));
 
@@ -204,7 +204,7 @@ static void put_paths(struct buf *b, const struct save_plan *p)
 	}
 }
 
-static void get_step(struct pb_reader *r, struct path_step *s, struct pb_text fqn)
+static void get_step(struct pb_reader *r, struct ckpt_path_step *s, struct pb_text fqn)
 {
 	uint64_t kind = cursor_varint(&r->c), at = 0, v;
 
@@ -235,11 +235,11 @@ static void get_step(struct pb_reader *r, struct path_step *s, struct pb_text fq
 	s->key_len = (uint32_t)v;
 }
 
-static void get_path(struct pb_reader *r, struct fqn_path *p, struct name_walk *w,
+static void get_path(struct pb_reader *r, struct ckpt_fqn_path *p, struct name_walk *w,
 		     struct pb_text *last)
 {
 	uint64_t v = cursor_varint(&r->c);
-	struct path_step *steps;
+	struct ckpt_path_step *steps;
 
 	if (v >> 1 > UINT32_MAX) {
 		pb_refuse(r, "too many steps");
@@ -263,10 +263,10 @@ static void get_path(struct pb_reader *r, struct fqn_path *p, struct name_walk *
 		get_step(r, &steps[k], *last);
 }
 
-static int get_paths(struct pb_reader *r, struct save_plan *p, struct err *e)
+static int get_paths(struct pb_reader *r, struct ckpt_save_plan *p, struct ckpt_err *e)
 {
 	struct name_walk w = { p->items, p->n_items, 0 };
-	struct fqn_path *paths;
+	struct ckpt_fqn_path *paths;
 	struct pb_text last = { 0 };
 
 	p->n_paths = pb_get_count(r, 1);
@@ -281,7 +281,7 @@ static int get_paths(struct pb_reader *r, struct save_plan *p, struct err *e)
 
 /* ---- save plans ---- */
 
-int save_plan_encode(const struct save_plan *p, struct buf *b, struct err *e)
+int save_plan_encode(const struct ckpt_save_plan *p, struct buf *b, struct ckpt_err *e)
 {
 	struct write_state s = { 0 };
 
@@ -299,7 +299,7 @@ int save_plan_encode(const struct save_plan *p, struct buf *b, struct err *e)
 	return pb_encoded(b, e);
 }
 
-static void get_storage(struct pb_reader *r, struct save_plan *p)
+static void get_storage(struct pb_reader *r, struct ckpt_save_plan *p)
 {
 	size_t n = pb_get_count(r, 1);
 	const uint8_t *from = cursor_take(&r->c, n);
@@ -312,14 +312,14 @@ static void get_storage(struct pb_reader *r, struct save_plan *p)
 	p->storage_len = n;
 }
 
-int save_plan_decode(const void *data, size_t len, struct arena *a, struct save_plan *ret,
-		     struct err *e)
+int save_plan_decode(const void *data, size_t len, struct arena *a, struct ckpt_save_plan *ret,
+		     struct ckpt_err *e)
 {
 	struct pb_reader r = pb_reader_of(data, len, a, 'S');
 	uint32_t unchanged = pb_get_word(&r, 1);
 	struct write_state s = { 0 };
-	struct save_plan p = { .unchanged = unchanged };
-	struct write_item *items;
+	struct ckpt_save_plan p = { .unchanged = unchanged };
+	struct ckpt_write_item *items;
 	int rc;
 
 	if (unchanged > 1)

@@ -22,19 +22,20 @@
 
 struct arena;
 struct buf;
-struct err;
+struct ckpt_err;
 
-int save_plan_encode(const struct save_plan *p, struct buf *b, struct err *e);
-int save_plan_decode(const void *data, size_t len, struct arena *a, struct save_plan *ret,
-		     struct err *e);
+int save_plan_encode(const struct ckpt_save_plan *p, struct buf *b, struct ckpt_err *e);
+int save_plan_decode(const void *data, size_t len, struct arena *a, struct ckpt_save_plan *ret,
+		     struct ckpt_err *e);
 
-int load_plan_encode(const struct load_plan *p, struct buf *b, struct err *e);
-int load_plan_decode(const void *data, size_t len, struct arena *a, struct load_plan *ret,
-		     struct err *e);
+int load_plan_encode(const struct ckpt_load_plan *p, struct buf *b, struct ckpt_err *e);
+int load_plan_decode(const void *data, size_t len, struct arena *a, struct ckpt_load_plan *ret,
+		     struct ckpt_err *e);
 
 /* path and transform end at their NUL. */
-int write_results_encode(const struct write_result *v, size_t n, struct buf *b, struct err *e);
+int write_results_encode(const struct ckpt_write_result *v, size_t n, struct buf *b,
+			 struct ckpt_err *e);
 int write_results_decode(const void *data, size_t len, struct arena *a,
-			 const struct write_result **ret, size_t *ret_n, struct err *e);
+			 const struct ckpt_write_result **ret, size_t *ret_n, struct ckpt_err *e);
 
 #endif

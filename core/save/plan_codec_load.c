@@ -27,16 +27,16 @@ struct read_state {
 	struct pb_vec dest, storage, dest_off, storage_off, len;
 };
 
-static uint32_t read_word(const struct read_item *i, const struct read_state *s)
+static uint32_t read_word(const struct ckpt_read_item *i, const struct read_state *s)
 {
-	const struct meta_index *d = &i->dest, *g = &i->storage;
-	uint32_t v = i->type == READ_TENSOR ? L_TENSOR : 0;
+	const struct ckpt_meta_index *d = &i->dest, *g = &i->storage;
+	uint32_t v = i->type == CKPT_READ_TENSOR ? L_TENSOR : 0;
 	size_t n = i->n_dims;
 
 	v |= pb_same_text(pb_name_of(d), s->name) && s->name.s ? L_SAME_NAME : 0;
 	v |= pb_same_text(pb_name_of(d), pb_name_of(g)) ? L_ONE_NAME : 0;
-	v |= d->hint != META_NO_HINT ? L_DEST_HINT : 0;
-	v |= g->hint != META_NO_HINT ? L_STORAGE_HINT : 0;
+	v |= d->hint != CKPT_META_NO_HINT ? L_DEST_HINT : 0;
+	v |= g->hint != CKPT_META_NO_HINT ? L_STORAGE_HINT : 0;
 	v |= n == s->n_dims ? L_SAME_DIMS : 0;
 	if (d->has_offset)
 		v |= L_DEST_OFFSET | pb_vec_mode(d->offset, n, s->dest, NULL) << L_DEST_AT;
@@ -49,9 +49,9 @@ static uint32_t read_word(const struct read_item *i, const struct read_state *s)
 	return v | pb_vec_mode(i->len, n, s->len, NULL) << L_LEN_AT;
 }
 
-static void put_read_item(struct buf *b, const struct read_item *i, struct read_state *s)
+static void put_read_item(struct buf *b, const struct ckpt_read_item *i, struct read_state *s)
 {
-	const struct meta_index *d = &i->dest, *g = &i->storage;
+	const struct ckpt_meta_index *d = &i->dest, *g = &i->storage;
 	uint32_t word = read_word(i, s);
 	size_t n = i->n_dims;
 
@@ -77,14 +77,14 @@ static void put_read_item(struct buf *b, const struct read_item *i, struct read_
 	pb_put_vec(b, word >> L_LEN_AT, i->len, n, &s->len);
 }
 
-int load_plan_encode(const struct load_plan *p, struct buf *b, struct err *e)
+int load_plan_encode(const struct ckpt_load_plan *p, struct buf *b, struct ckpt_err *e)
 {
 	struct read_state s = { 0 };
 
 	pb_put_word(b, 'L', 1);
 	pb_put(b, p->n_items);
 	for (size_t i = 0; i < p->n_items; i++) {
-		const struct read_item *x = &p->items[i];
+		const struct ckpt_read_item *x = &p->items[i];
 
 		if (!pb_index_fits(&x->dest, x->n_dims) || !pb_index_fits(&x->storage, x->n_dims))
 			return err_set(e, EINVAL, "plan: item %zu: an index of it is none", i);
@@ -93,7 +93,8 @@ int load_plan_encode(const struct load_plan *p, struct buf *b, struct err *e)
 	return pb_encoded(b, e);
 }
 
-static void get_names(struct pb_reader *r, uint32_t word, struct read_item *i, struct read_state *s)
+static void get_names(struct pb_reader *r, uint32_t word, struct ckpt_read_item *i,
+		      struct read_state *s)
 {
 	struct pb_text stored;
 
@@ -110,14 +111,14 @@ static void get_names(struct pb_reader *r, uint32_t word, struct read_item *i, s
 	i->storage.hint = pb_get_hint(r, word & L_STORAGE_HINT);
 }
 
-static void get_read_item(struct pb_reader *r, struct read_item *i, struct read_state *s)
+static void get_read_item(struct pb_reader *r, struct ckpt_read_item *i, struct read_state *s)
 {
 	uint32_t word = pb_get_word(r, L_BYTES);
 	size_t n;
 
 	if (word >> (L_LEN_AT + V_BITS))
 		pb_refuse(r, "flags that are none");
-	i->type = word & L_TENSOR ? READ_TENSOR : READ_BYTE_IO;
+	i->type = word & L_TENSOR ? CKPT_READ_TENSOR : CKPT_READ_BYTE_IO;
 	get_names(r, word, i, s);
 	s->n_dims = n = pb_get_n_dims(r, word & L_SAME_DIMS, s->n_dims);
 	i->n_dims = (uint8_t)n;
@@ -137,13 +138,13 @@ static void get_read_item(struct pb_reader *r, struct read_item *i, struct read_
 	i->len = pb_get_vec(r, word >> L_LEN_AT, n, &s->len, NULL);
 }
 
-int load_plan_decode(const void *data, size_t len, struct arena *a, struct load_plan *ret,
-		     struct err *e)
+int load_plan_decode(const void *data, size_t len, struct arena *a, struct ckpt_load_plan *ret,
+		     struct ckpt_err *e)
 {
 	struct pb_reader r = pb_reader_of(data, len, a, 'L');
 	struct read_state s = { 0 };
 	size_t n = pb_get_count(&r, L_BYTES);
-	struct read_item *items = pb_room(&r, n, sizeof(*items));
+	struct ckpt_read_item *items = pb_room(&r, n, sizeof(*items));
 	int rc;
 
 	for (size_t i = 0; items && i < n; i++) {
@@ -153,6 +154,6 @@ int load_plan_decode(const void *data, size_t len, struct arena *a, struct load_
 	}
 	rc = pb_ended(&r, "plan: after item", n, e);
 	if (!rc)
-		*ret = (struct load_plan){ items, n };
+		*ret = (struct ckpt_load_plan){ items, n };
 	return rc;
 }

@@ -26,15 +26,15 @@ struct result_state {
 	uint64_t end;
 };
 
-static uint32_t result_word(const struct write_result *w, const struct result_state *s)
+static uint32_t result_word(const struct ckpt_write_result *w, const struct result_state *s)
 {
-	const struct meta_index *x = &w->index;
-	const struct storage_info *i = &w->info;
+	const struct ckpt_meta_index *x = &w->index;
+	const struct ckpt_storage_info *i = &w->info;
 	struct pb_text key = { i->tensor_key, i->tensor_key_len };
 	uint32_t v = 0;
 
 	v |= pb_same_text(pb_name_of(x), s->name) && s->name.s ? R_SAME_NAME : 0;
-	v |= x->hint != META_NO_HINT ? R_HINT : 0;
+	v |= x->hint != CKPT_META_NO_HINT ? R_HINT : 0;
 	v |= x->n_dims == s->n_dims ? R_SAME_DIMS : 0;
 	v |= s->path.s && pb_same_text(pb_c_text(i->path), s->path) ? R_SAME_PATH : 0;
 	v |= i->offset == s->end ? R_FOLLOWS : 0;
@@ -50,7 +50,7 @@ static uint32_t result_word(const struct write_result *w, const struct result_st
 	return v;
 }
 
-static void put_info(struct buf *b, uint32_t word, const struct storage_info *i,
+static void put_info(struct buf *b, uint32_t word, const struct ckpt_storage_info *i,
 		     struct result_state *s)
 {
 	struct pb_text key = { i->tensor_key, i->tensor_key_len };
@@ -72,9 +72,9 @@ static void put_info(struct buf *b, uint32_t word, const struct storage_info *i,
 		s->transform = pb_c_text(i->transform);
 }
 
-static void put_result(struct buf *b, const struct write_result *w, struct result_state *s)
+static void put_result(struct buf *b, const struct ckpt_write_result *w, struct result_state *s)
 {
-	const struct meta_index *x = &w->index;
+	const struct ckpt_meta_index *x = &w->index;
 	uint32_t word = result_word(w, s);
 
 	pb_put_word(b, word, R_BYTES);
@@ -91,7 +91,8 @@ static void put_result(struct buf *b, const struct write_result *w, struct resul
 	put_info(b, word, &w->info, s);
 }
 
-int write_results_encode(const struct write_result *v, size_t n, struct buf *b, struct err *e)
+int write_results_encode(const struct ckpt_write_result *v, size_t n, struct buf *b,
+			 struct ckpt_err *e)
 {
 	struct result_state s = { 0 };
 
@@ -106,7 +107,7 @@ int write_results_encode(const struct write_result *v, size_t n, struct buf *b, 
 	return pb_encoded(b, e);
 }
 
-static void get_info(struct pb_reader *r, uint32_t word, struct storage_info *i,
+static void get_info(struct pb_reader *r, uint32_t word, struct ckpt_storage_info *i,
 		     struct result_state *s)
 {
 	if (!(word & R_SAME_PATH))
@@ -131,10 +132,10 @@ static void get_info(struct pb_reader *r, uint32_t word, struct storage_info *i,
 	i->transform = s->transform.s;
 }
 
-static void get_result(struct pb_reader *r, struct write_result *w, struct result_state *s)
+static void get_result(struct pb_reader *r, struct ckpt_write_result *w, struct result_state *s)
 {
 	uint32_t word = pb_get_word(r, R_BYTES);
-	struct meta_index *x = &w->index;
+	struct ckpt_meta_index *x = &w->index;
 
 	if (word >> (R_INDEX_AT + V_BITS))
 		pb_refuse(r, "flags that are none");
@@ -156,12 +157,12 @@ static void get_result(struct pb_reader *r, struct write_result *w, struct resul
 }
 
 int write_results_decode(const void *data, size_t len, struct arena *a,
-			 const struct write_result **ret, size_t *ret_n, struct err *e)
+			 const struct ckpt_write_result **ret, size_t *ret_n, struct ckpt_err *e)
 {
 	struct pb_reader r = pb_reader_of(data, len, a, 'R');
 	struct result_state s = { 0 };
 	size_t n = pb_get_count(&r, R_BYTES + 1);
-	struct write_result *v = pb_room(&r, n, sizeof(*v));
+	struct ckpt_write_result *v = pb_room(&r, n, sizeof(*v));
 	int rc;
 
 	for (size_t i = 0; v && i < n; i++) {

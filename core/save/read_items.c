@@ -26,16 +26,16 @@ void read_list_release(struct read_list *l)
 }
 
 /* A zeroed item with room for its numbers: dest_off, storage_off, len. */
-static struct read_item *add_item(struct read_list *l, size_t n, uint64_t **ret_dims)
+static struct ckpt_read_item *add_item(struct read_list *l, size_t n, uint64_t **ret_dims)
 {
 	uint64_t *dims = arena_array(l->a, 3 * n, sizeof(*dims));
-	struct read_item *r;
+	struct ckpt_read_item *r;
 
 	if (!dims)
 		return NULL;
 	if (l->count == l->cap) {
 		size_t cap = l->cap ? l->cap * 2 : 64;
-		struct read_item *more = realloc(l->items, cap * sizeof(*more));
+		struct ckpt_read_item *more = realloc(l->items, cap * sizeof(*more));
 
 		if (!more)
 			return NULL;
@@ -43,22 +43,24 @@ static struct read_item *add_item(struct read_list *l, size_t n, uint64_t **ret_
 		l->cap = cap;
 	}
 	r = &l->items[l->count++];
-	*r = (struct read_item){
+	*r = (struct ckpt_read_item){
 		.dest_off = dims, .storage_off = dims + n, .len = dims + 2 * n, .n_dims = (uint8_t)n
 	};
 	*ret_dims = dims;
 	return r;
 }
 
-int read_list_add_bytes(struct read_list *l, const char *fqn, uint32_t fqn_len, struct err *e)
+int read_list_add_bytes(struct read_list *l, const char *fqn, uint32_t fqn_len, struct ckpt_err *e)
 {
 	uint64_t *dims;
-	struct read_item *r = add_item(l, 1, &dims);
+	struct ckpt_read_item *r = add_item(l, 1, &dims);
 
 	if (!r)
 		return err_set(e, ENOMEM, "'%s': read item: out of memory", FQN_TEXT(fqn, fqn_len));
-	r->type = READ_BYTE_IO;
-	r->dest = (struct meta_index){ .fqn = fqn, .fqn_len = fqn_len, .hint = META_NO_HINT };
+	r->type = CKPT_READ_BYTE_IO;
+	r->dest = (struct ckpt_meta_index){ .fqn = fqn,
+					    .fqn_len = fqn_len,
+					    .hint = CKPT_META_NO_HINT };
 	r->storage = r->dest;
 	return 0;
 }
@@ -67,8 +69,8 @@ struct request {
 	struct read_list *list;
 	const char *fqn;
 	uint32_t fqn_len;
-	const struct tensor_meta *saved;
-	const struct local_tensor *t;
+	const struct ckpt_tensor_meta *saved;
+	const struct ckpt_local_tensor *t;
 	const uint32_t *number; /* of the search structure, or NULL */
 	size_t shard;		/* being looked for */
 };
@@ -77,11 +79,11 @@ struct request {
 static int add_overlap(const struct request *q, size_t chunk, const uint64_t *off,
 		       const uint64_t *len)
 {
-	const struct shard *s = &q->t->shards[q->shard];
-	const struct chunk_meta *c = &q->saved->chunks[chunk];
+	const struct ckpt_shard *s = &q->t->shards[q->shard];
+	const struct ckpt_chunk_meta *c = &q->saved->chunks[chunk];
 	size_t n = q->saved->n_dims;
 	uint64_t *dims;
-	struct read_item *r = add_item(q->list, n, &dims);
+	struct ckpt_read_item *r = add_item(q->list, n, &dims);
 
 	if (!r)
 		return -ENOMEM;
@@ -90,11 +92,11 @@ static int add_overlap(const struct request *q, size_t chunk, const uint64_t *of
 		dims[n + d] = off[d] - c->off[d];
 		dims[2 * n + d] = len[d];
 	}
-	r->type = READ_TENSOR;
-	r->dest = (struct meta_index){ q->fqn,	   s->off, q->fqn_len, (int32_t)q->shard,
-				       (uint8_t)n, true };
-	r->storage =
-		(struct meta_index){ q->fqn, c->off, q->fqn_len, (int32_t)chunk, (uint8_t)n, true };
+	r->type = CKPT_READ_TENSOR;
+	r->dest = (struct ckpt_meta_index){ q->fqn,	s->off, q->fqn_len, (int32_t)q->shard,
+					    (uint8_t)n, true };
+	r->storage = (struct ckpt_meta_index){ q->fqn,	       c->off,	   q->fqn_len,
+					       (int32_t)chunk, (uint8_t)n, true };
 	return 0;
 }
 
@@ -110,7 +112,7 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *chunk_off, const uin
 
 static int by_chunk(const void *ap, const void *bp)
 {
-	const struct read_item *a = ap, *b = bp;
+	const struct ckpt_read_item *a = ap, *b = bp;
 
 	return a->storage.hint < b->storage.hint ? -1 : a->storage.hint > b->storage.hint;
 }
@@ -118,13 +120,13 @@ static int by_chunk(const void *ap, const void *bp)
 /* What the shard can have of a tensor of the saved shape; false: nothing. */
 static bool clip(const struct request *q, uint64_t *off, uint64_t *len)
 {
-	static const uint64_t zero[MAX_DIMS];
-	const struct shard *s = &q->t->shards[q->shard];
+	static const uint64_t zero[CKPT_MAX_DIMS];
+	const struct ckpt_shard *s = &q->t->shards[q->shard];
 
 	return box_intersect(q->saved->n_dims, s->off, s->len, zero, q->saved->size, off, len);
 }
 
-static int search_all(struct request *q, struct err *e)
+static int search_all(struct request *q, struct ckpt_err *e)
 {
 	struct chunk_index x CLEANUP(chunk_index_release) = { 0 };
 	int rc = chunk_index_init(&x, q->saved, q->fqn, q->fqn_len, e);
@@ -133,7 +135,7 @@ static int search_all(struct request *q, struct err *e)
 		return rc;
 	q->number = x.number;
 	for (q->shard = 0; q->shard < q->t->n_shards; q->shard++) {
-		uint64_t off[MAX_DIMS], len[MAX_DIMS];
+		uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 		size_t from = q->list->count;
 
 		if (!x.map->count || !clip(q, off, len))
@@ -149,7 +151,7 @@ static int search_all(struct request *q, struct err *e)
 	return 0;
 }
 
-static int try_all(struct request *q, struct err *e)
+static int try_all(struct request *q, struct ckpt_err *e)
 {
 	size_t n = q->saved->n_dims;
 
@@ -159,9 +161,9 @@ static int try_all(struct request *q, struct err *e)
 			return chunk_outside(q->saved, i, q->fqn, q->fqn_len, e);
 	for (q->shard = 0; q->shard < q->t->n_shards; q->shard++)
 		for (size_t i = 0; i < q->saved->n_chunks; i++) {
-			const struct chunk_meta *c = &q->saved->chunks[i];
-			const struct shard *s = &q->t->shards[q->shard];
-			uint64_t off[MAX_DIMS], len[MAX_DIMS];
+			const struct ckpt_chunk_meta *c = &q->saved->chunks[i];
+			const struct ckpt_shard *s = &q->t->shards[q->shard];
+			uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 
 			if (box_intersect(n, s->off, s->len, c->off, c->len, off, len) &&
 			    add_overlap(q, i, off, len))
@@ -172,12 +174,12 @@ static int try_all(struct request *q, struct err *e)
 }
 
 int read_list_add_tensor(struct read_list *l, const char *fqn, uint32_t fqn_len,
-			 const struct tensor_meta *saved, const struct local_tensor *t,
-			 struct err *e)
+			 const struct ckpt_tensor_meta *saved, const struct ckpt_local_tensor *t,
+			 struct ckpt_err *e)
 {
 	struct request q = { .list = l, .fqn = fqn, .fqn_len = fqn_len, .saved = saved, .t = t };
 
-	if (saved->n_dims != t->n_dims || saved->n_dims > MAX_DIMS)
+	if (saved->n_dims != t->n_dims || saved->n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "'%s': %u dimensions, saved with %u",
 			       FQN_TEXT(fqn, fqn_len), t->n_dims, saved->n_dims);
 	if (saved->n_chunks > INT32_MAX || t->n_shards > INT32_MAX)

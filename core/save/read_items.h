@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 struct arena;
-struct err;
-struct local_tensor;
+struct ckpt_err;
+struct ckpt_local_tensor;
 
 /* Items are freed by read_list_release, their numbers live in the arena. */
 struct read_list {
-	struct read_item *items;
+	struct ckpt_read_item *items;
 	size_t count, cap;
 	struct arena *a;
 };
@@ -34,9 +34,9 @@ void read_list_release(struct read_list *l);
  * their tensor; the list then holds what was found before.
  */
 int read_list_add_tensor(struct read_list *l, const char *fqn, uint32_t fqn_len,
-			 const struct tensor_meta *saved, const struct local_tensor *t,
-			 struct err *e);
+			 const struct ckpt_tensor_meta *saved, const struct ckpt_local_tensor *t,
+			 struct ckpt_err *e);
 /* The item that reads all of an entry which is bytes. */
-int read_list_add_bytes(struct read_list *l, const char *fqn, uint32_t fqn_len, struct err *e);
+int read_list_add_bytes(struct read_list *l, const char *fqn, uint32_t fqn_len, struct ckpt_err *e);
 
 #endif

@@ -18,20 +18,20 @@
 
 struct kept_plan {
 	struct arena a;
-	struct save_plan plan;
+	struct ckpt_save_plan plan;
 	bool is_set;
 };
 
 struct generation {
 	struct arena a;
 	size_t n; /* ranks; 0: none yet */
-	struct save_plan *all, *parts;
-	struct metadata md;
+	struct ckpt_save_plan *all, *parts;
+	struct ckpt_metadata md;
 };
 
 struct planner {
-	enum planner_system system;
-	struct save_options opt;
+	enum ckpt_planner_system system;
+	struct ckpt_save_planning opt;
 	struct state_index names;
 	struct idtable
 		shards; /* shards of all entries, numbered in their order, by fqn and offset */
@@ -45,16 +45,19 @@ struct planner {
 };
 
 static const struct merge_rules rules[] = {
-	[PLANNER_DCP] = { .dedup = true, .rule = DEDUP_DCP, .validate = true, .version = "1.0.0" },
-	[PLANNER_MEGATRON] = { .validate = true, .version = "1.0.0" },
-	[PLANNER_HYPERPARALLEL] = { .dedup = true,
-				    .rule = DEDUP_HYPERPARALLEL,
-				    .same_props = true,
-				    .version = "1.0" },
-	[PLANNER_HYPERPARALLEL_B] = { .dedup = true,
-				      .rule = DEDUP_HYPERPARALLEL_B,
-				      .same_props = true,
-				      .version = "2.0" },
+	[CKPT_PLANNER_DCP] = { .dedup = true,
+			       .rule = DEDUP_DCP,
+			       .validate = true,
+			       .version = "1.0.0" },
+	[CKPT_PLANNER_MEGATRON] = { .validate = true, .version = "1.0.0" },
+	[CKPT_PLANNER_HYPERPARALLEL] = { .dedup = true,
+					 .rule = DEDUP_HYPERPARALLEL,
+					 .same_props = true,
+					 .version = "1.0" },
+	[CKPT_PLANNER_HYPERPARALLEL_B] = { .dedup = true,
+					   .rule = DEDUP_HYPERPARALLEL_B,
+					   .same_props = true,
+					   .version = "2.0" },
 };
 
 /* ---- what is kept between saves ---- */
@@ -62,11 +65,11 @@ static const struct merge_rules rules[] = {
 static void drop_kept(struct kept_plan *k)
 {
 	arena_release(&k->a);
-	k->plan = (struct save_plan){ 0 };
+	k->plan = (struct ckpt_save_plan){ 0 };
 	k->is_set = false;
 }
 
-static int keep_plan(struct kept_plan *k, const struct save_plan *p, struct err *e)
+static int keep_plan(struct kept_plan *k, const struct ckpt_save_plan *p, struct ckpt_err *e)
 {
 	struct kept_plan fresh = { .a = ARENA_INIT(SIZE_MAX), .is_set = true };
 	int rc = save_plan_copy(p, &fresh.a, &fresh.plan, e);
@@ -90,33 +93,33 @@ static void drop_generation(struct generation *g)
 
 struct wanted_shard {
 	const struct planner *p;
-	const struct meta_index *index;
+	const struct ckpt_meta_index *index;
 };
 
-static struct meta_index index_of(const struct planner *p, struct where w)
+static struct ckpt_meta_index index_of(const struct planner *p, struct where w)
 {
-	const struct state_entry *s = &p->names.dict->entries[w.entry];
+	const struct ckpt_state_entry *s = &p->names.dict->entries[w.entry];
 
-	return (struct meta_index){ .fqn = s->fqn,
-				    .fqn_len = s->fqn_len,
-				    .offset = s->tensor->shards[w.shard].off,
-				    .n_dims = s->tensor->n_dims,
-				    .has_offset = true,
-				    .hint = META_NO_HINT };
+	return (struct ckpt_meta_index){ .fqn = s->fqn,
+					 .fqn_len = s->fqn_len,
+					 .offset = s->tensor->shards[w.shard].off,
+					 .n_dims = s->tensor->n_dims,
+					 .has_offset = true,
+					 .hint = CKPT_META_NO_HINT };
 }
 
 static bool is_shard(const void *arg, uint32_t id)
 {
 	const struct wanted_shard *s = arg;
-	struct meta_index x = index_of(s->p, s->p->where[id]);
+	struct ckpt_meta_index x = index_of(s->p, s->p->where[id]);
 
 	return meta_index_equal(&x, s->index);
 }
 
 /* Where get_data will look: a plan's hints are positions in other lists by then. */
-static int index_shards(struct planner *p, struct err *e)
+static int index_shards(struct planner *p, struct ckpt_err *e)
 {
-	const struct state_dict *dict = p->names.dict;
+	const struct ckpt_state_dict *dict = p->names.dict;
 	size_t total = 0;
 
 	for (size_t i = 0; i < dict->count; i++)
@@ -125,11 +128,11 @@ static int index_shards(struct planner *p, struct err *e)
 	if (!p->where || !idtable_init(&p->shards, total))
 		return err_set(e, ENOMEM, "%zu shards: out of memory", total);
 	for (size_t i = 0; i < dict->count; i++) {
-		const struct local_tensor *t = dict->entries[i].tensor;
+		const struct ckpt_local_tensor *t = dict->entries[i].tensor;
 
 		for (size_t k = 0; t && k < t->n_shards; k++) {
 			struct where w = { (uint32_t)i, (uint32_t)k };
-			struct meta_index x = index_of(p, w);
+			struct ckpt_meta_index x = index_of(p, w);
 			struct wanted_shard s = { p, &x };
 			uint64_t hash = meta_index_hash(&x);
 			uint32_t *id = idtable_find(&p->shards, hash, is_shard, &s);
@@ -150,8 +153,8 @@ static void forget(struct planner *p)
 	arena_release(&p->scratch);
 }
 
-static int configure(void *self, const struct state_dict *dict, const struct save_options *opt,
-		     struct err *e)
+static int configure(void *self, const struct ckpt_state_dict *dict,
+		     const struct ckpt_save_planning *opt, struct ckpt_err *e)
 {
 	struct planner *p = self;
 	bool same_rules = opt->keep_redundancy == p->opt.keep_redundancy &&
@@ -164,7 +167,7 @@ static int configure(void *self, const struct state_dict *dict, const struct sav
 		drop_kept(&p->finished);
 		drop_generation(&p->gen);
 	}
-	if (opt->keep_redundancy && p->system < PLANNER_HYPERPARALLEL)
+	if (opt->keep_redundancy && p->system < CKPT_PLANNER_HYPERPARALLEL)
 		return err_set(e, EINVAL, "keep_redundancy is HyperParallel's alone");
 	p->opt = *opt;
 	rc = state_index_init(&p->names, dict, p->system, e);
@@ -173,39 +176,39 @@ static int configure(void *self, const struct state_dict *dict, const struct sav
 
 /* ---- local plan ---- */
 
-static bool has_paths(enum planner_system system)
+static bool has_paths(enum ckpt_planner_system system)
 {
-	return system == PLANNER_DCP || system == PLANNER_HYPERPARALLEL_B;
+	return system == CKPT_PLANNER_DCP || system == CKPT_PLANNER_HYPERPARALLEL_B;
 }
 
 /* An entry without a path was at the top: its name is the only step. */
-static bool make_paths(struct planner *p, struct save_plan *plan)
+static bool make_paths(struct planner *p, struct ckpt_save_plan *plan)
 {
-	const struct state_dict *dict = p->names.dict;
-	struct fqn_path *paths = arena_array(&p->scratch, dict->count, sizeof(*paths));
-	struct path_step *steps = arena_array(&p->scratch, dict->count, sizeof(*steps));
+	const struct ckpt_state_dict *dict = p->names.dict;
+	struct ckpt_fqn_path *paths = arena_array(&p->scratch, dict->count, sizeof(*paths));
+	struct ckpt_path_step *steps = arena_array(&p->scratch, dict->count, sizeof(*steps));
 
 	if (!paths || !steps)
 		return false;
 	for (size_t i = 0; i < dict->count; i++) {
-		const struct state_entry *s = &dict->entries[i];
+		const struct ckpt_state_entry *s = &dict->entries[i];
 
-		steps[i] = (struct path_step){ .key = s->fqn, .key_len = s->fqn_len };
-		paths[i] = (struct fqn_path){ .fqn = s->fqn,
-					      .fqn_len = s->fqn_len,
-					      .steps = s->path ? s->path : &steps[i],
-					      .n_steps = s->path ? s->n_steps : 1 };
+		steps[i] = (struct ckpt_path_step){ .key = s->fqn, .key_len = s->fqn_len };
+		paths[i] = (struct ckpt_fqn_path){ .fqn = s->fqn,
+						   .fqn_len = s->fqn_len,
+						   .steps = s->path ? s->path : &steps[i],
+						   .n_steps = s->path ? s->n_steps : 1 };
 	}
 	plan->paths = paths;
 	plan->n_paths = dict->count;
 	return true;
 }
 
-static int make_local(struct planner *p, struct save_plan *ret, struct err *e)
+static int make_local(struct planner *p, struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
-	const struct state_dict *dict = p->names.dict;
-	struct save_plan plan = { 0 };
-	struct write_item *items;
+	const struct ckpt_state_dict *dict = p->names.dict;
+	struct ckpt_save_plan plan = { 0 };
+	struct ckpt_write_item *items;
 
 	for (size_t i = 0; i < dict->count; i++)
 		plan.n_items += dict->entries[i].tensor ? dict->entries[i].tensor->n_shards : 1;
@@ -214,26 +217,26 @@ static int make_local(struct planner *p, struct save_plan *ret, struct err *e)
 		return err_set(e, ENOMEM, "plan of %zu items: out of memory", plan.n_items);
 	plan.items = items;
 	for (size_t i = 0; i < dict->count; i++) {
-		const struct state_entry *s = &dict->entries[i];
+		const struct ckpt_state_entry *s = &dict->entries[i];
 
 		if (s->tensor) {
 			local_tensor_write_items(s->tensor, s->fqn, s->fqn_len, items);
 			items += s->tensor->n_shards;
 		} else {
-			*items++ = (struct write_item){ .index = { .fqn = s->fqn,
-								   .fqn_len = s->fqn_len,
-								   .hint = META_NO_HINT },
-							.type = WRITE_BYTE_IO };
+			*items++ = (struct ckpt_write_item){ .index = { .fqn = s->fqn,
+									.fqn_len = s->fqn_len,
+									.hint = CKPT_META_NO_HINT },
+							     .type = CKPT_WRITE_BYTE_IO };
 		}
 	}
 	*ret = plan;
 	return 0;
 }
 
-static int local_plan(void *self, struct save_plan *ret, struct err *e)
+static int local_plan(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	struct planner *p = self;
-	struct save_plan plan;
+	struct ckpt_save_plan plan;
 	int rc = make_local(p, &plan, e);
 
 	if (p->is_open) { /* what the coordinator has kept of the last one is not known */
@@ -243,7 +246,7 @@ static int local_plan(void *self, struct save_plan *ret, struct err *e)
 	p->is_open = true;
 	if (!rc && p->opt.cache_plans && p->local.is_set &&
 	    save_plan_equal(&plan, &p->local.plan)) {
-		*ret = (struct save_plan){ .unchanged = true };
+		*ret = (struct ckpt_save_plan){ .unchanged = true };
 		return 0;
 	}
 	if (!rc && p->opt.cache_plans)
@@ -264,18 +267,18 @@ static struct merge_rules rules_of(const struct planner *p)
 	return r;
 }
 
-static int not_kept(size_t rank, struct err *e)
+static int not_kept(size_t rank, struct ckpt_err *e)
 {
 	return err_set(e, EINVAL, "the plan of rank %zu is said to be unchanged, but none was kept",
 		       rank);
 }
 
 /* The plans that ranks have sent, or those that they sent before. */
-static int copy_all(const struct generation *old, const struct save_plan *all, struct generation *g,
-		    struct err *e)
+static int copy_all(const struct generation *old, const struct ckpt_save_plan *all,
+		    struct generation *g, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < g->n; i++) {
-		const struct save_plan *from = &all[i];
+		const struct ckpt_save_plan *from = &all[i];
 		int rc;
 
 		if (from->unchanged && i >= old->n)
@@ -289,8 +292,8 @@ static int copy_all(const struct generation *old, const struct save_plan *all, s
 	return 0;
 }
 
-static int next_generation(struct planner *p, const struct save_plan *all, struct generation *g,
-			   struct err *e)
+static int next_generation(struct planner *p, const struct ckpt_save_plan *all,
+			   struct generation *g, struct ckpt_err *e)
 {
 	struct merge_rules r = rules_of(p);
 	int rc;
@@ -303,8 +306,9 @@ static int next_generation(struct planner *p, const struct save_plan *all, struc
 	return rc ? rc : merge_plans(g->all, g->n, &r, &g->a, g->parts, &g->md, e);
 }
 
-static int global_cached(struct planner *p, const struct save_plan *all, size_t n,
-			 struct save_plan *ret_parts, struct metadata *ret_md, struct err *e)
+static int global_cached(struct planner *p, const struct ckpt_save_plan *all, size_t n,
+			 struct ckpt_save_plan *ret_parts, struct ckpt_metadata *ret_md,
+			 struct ckpt_err *e)
 {
 	struct generation g = { .a = ARENA_INIT(SIZE_MAX), .n = n };
 	bool same = p->gen.n == n;
@@ -314,7 +318,7 @@ static int global_cached(struct planner *p, const struct save_plan *all, size_t 
 		same = all[i].unchanged;
 	if (same) {
 		for (size_t i = 0; i < n; i++)
-			ret_parts[i] = (struct save_plan){ .unchanged = true };
+			ret_parts[i] = (struct ckpt_save_plan){ .unchanged = true };
 		*ret_md = p->gen.md;
 		return 0;
 	}
@@ -330,7 +334,7 @@ static int global_cached(struct planner *p, const struct save_plan *all, size_t 
 
 		ret_parts[i] = g.parts[i];
 		if (known)
-			ret_parts[i] = (struct save_plan){ .unchanged = true };
+			ret_parts[i] = (struct ckpt_save_plan){ .unchanged = true };
 	}
 	drop_generation(&p->gen);
 	p->gen = g;
@@ -338,13 +342,14 @@ static int global_cached(struct planner *p, const struct save_plan *all, size_t 
 	return 0;
 }
 
-static int global_plan(void *self, const struct save_plan *all, size_t n,
-		       struct save_plan *ret_parts, struct metadata *ret_md, struct err *e)
+static int global_plan(void *self, const struct ckpt_save_plan *all, size_t n,
+		       struct ckpt_save_plan *ret_parts, struct ckpt_metadata *ret_md,
+		       struct ckpt_err *e)
 {
 	struct planner *p = self;
 	struct merge_rules r = rules_of(p);
 
-	if (!p->opt.is_coordinator && p->system < PLANNER_HYPERPARALLEL)
+	if (!p->opt.is_coordinator && p->system < CKPT_PLANNER_HYPERPARALLEL)
 		return err_set(e, EPERM, "rank %zu makes a global plan and is not the coordinator",
 			       p->opt.rank);
 	if (p->opt.cache_plans)
@@ -355,7 +360,8 @@ static int global_plan(void *self, const struct save_plan *all, size_t n,
 	return merge_plans(all, n, &r, &p->scratch, ret_parts, ret_md, e);
 }
 
-static int finish(void *self, const struct save_plan *part, struct save_plan *ret, struct err *e)
+static int finish(void *self, const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
+		  struct ckpt_err *e)
 {
 	struct planner *p = self;
 	int rc = 0;
@@ -375,8 +381,8 @@ static int finish(void *self, const struct save_plan *part, struct save_plan *re
 
 /* ---- data ---- */
 
-static int find_shard(const struct planner *p, const struct meta_index *x, size_t *ret_entry,
-		      size_t *ret_shard, struct err *e)
+static int find_shard(const struct planner *p, const struct ckpt_meta_index *x, size_t *ret_entry,
+		      size_t *ret_shard, struct ckpt_err *e)
 {
 	struct wanted_shard s = { p, x };
 	uint32_t id = *idtable_find(&p->shards, meta_index_hash(x), is_shard, &s);
@@ -396,8 +402,8 @@ static int find_shard(const struct planner *p, const struct meta_index *x, size_
 	return local_tensor_shard(p->names.dict->entries[*ret_entry].tensor, x, ret_shard, e);
 }
 
-static int get_bytes(const struct planner *p, const struct write_item *item, struct source *ret,
-		     struct err *e)
+static int get_bytes(const struct planner *p, const struct ckpt_write_item *item,
+		     struct ckpt_data *ret, struct ckpt_err *e)
 {
 	size_t entry;
 	int rc = state_index_find(&p->names, &item->index, &entry, e);
@@ -411,16 +417,17 @@ static int get_bytes(const struct planner *p, const struct write_item *item, str
 	return 0;
 }
 
-static int get_data(void *self, const struct write_item *item, struct source *ret, struct err *e)
+static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_data *ret,
+		    struct ckpt_err *e)
 {
 	const struct planner *p = self;
-	const struct local_tensor *t;
-	struct source s = { 0 };
+	const struct ckpt_local_tensor *t;
+	struct ckpt_data s = { 0 };
 	size_t entry, shard;
 	uint64_t volume = 0;
 	int rc;
 
-	if (item->type == WRITE_BYTE_IO)
+	if (item->type == CKPT_WRITE_BYTE_IO)
 		return get_bytes(p, item, ret, e);
 	rc = find_shard(p, &item->index, &entry, &shard, e);
 	if (rc)
@@ -448,10 +455,11 @@ static void free_planner(void *self)
 	free(p);
 }
 
-int save_planner_new(enum planner_system system, struct save_planner *ret, struct err *e)
+int save_planner_new(enum ckpt_planner_system system, struct ckpt_save_planner *ret,
+		     struct ckpt_err *e)
 {
-	static const struct save_planner_ops ops = { configure, local_plan, global_plan,
-						     finish,	get_data,   free_planner };
+	static const struct ckpt_save_planner_ops ops = { configure, local_plan, global_plan,
+							  finish,    get_data,	 free_planner };
 	struct planner *p = calloc(1, sizeof(*p));
 
 	if (!p)
@@ -459,6 +467,6 @@ int save_planner_new(enum planner_system system, struct save_planner *ret, struc
 	p->system = system;
 	p->scratch = (struct arena)ARENA_INIT(SIZE_MAX);
 	p->local.a = p->finished.a = p->gen.a = p->scratch;
-	*ret = (struct save_planner){ .ops = &ops, .self = p };
+	*ret = (struct ckpt_save_planner){ .ops = &ops, .self = p };
 	return 0;
 }

@@ -47,7 +47,7 @@ static void add_replica(struct buf *b, const struct replica_id *r)
 
 static void add_tensor(struct buf *b, const struct sharded_tensor *s)
 {
-	const char *dtype = s->dtype < DTYPE_COUNT ? dtype_info(s->dtype)->name : NULL;
+	const char *dtype = s->dtype < CKPT_DTYPE_COUNT ? dtype_info(s->dtype)->name : NULL;
 
 	buf_printf(b, "ShardedTensor(key='%s', dtype=torch.%s, local_shape=",
 		   FQN_TEXT(s->key, s->key_len), dtype ? dtype : "unknown");
@@ -74,7 +74,8 @@ static void add_tensor(struct buf *b, const struct sharded_tensor *s)
 }
 
 /* "WHAT for ShardedTensor(...)END" */
-static int refuse(struct err *e, const struct sharded_tensor *s, const char *what, const char *end)
+static int refuse(struct ckpt_err *e, const struct sharded_tensor *s, const char *what,
+		  const char *end)
 {
 	struct buf b = BUF_INIT(REPR_MAX);
 
@@ -86,7 +87,7 @@ static int refuse(struct err *e, const struct sharded_tensor *s, const char *wha
 
 /* ---- ShardedTensor ---- */
 
-static int check_grid(const struct sharded_tensor *s, struct err *e)
+static int check_grid(const struct sharded_tensor *s, struct ckpt_err *e)
 {
 	char what[96];
 
@@ -104,7 +105,7 @@ static int check_grid(const struct sharded_tensor *s, struct err *e)
 	return 0;
 }
 
-int sharded_tensor_check(const struct sharded_tensor *s, struct err *e)
+int sharded_tensor_check(const struct sharded_tensor *s, struct ckpt_err *e)
 {
 	const struct array *d = s->data;
 	int rc;
@@ -132,7 +133,7 @@ int sharded_tensor_check(const struct sharded_tensor *s, struct err *e)
 	return 0;
 }
 
-static int refuse_offsets(const struct rank_offsets_args *args, struct err *e)
+static int refuse_offsets(const struct rank_offsets_args *args, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(REPR_MAX);
 
@@ -149,7 +150,7 @@ static int refuse_offsets(const struct rank_offsets_args *args, struct err *e)
 
 /* dims: global shape, global offset, fragmentations, n numbers each. */
 static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_t *dims,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
 	for (size_t i = 0; i < n; i++) {
 		dims[i] = i < args->n_prepend ? 1 : args->data->shape[i - args->n_prepend];
@@ -177,16 +178,16 @@ static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_
 }
 
 int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struct arena *a,
-				     struct sharded_tensor *ret, struct err *e)
+				     struct sharded_tensor *ret, struct ckpt_err *e)
 {
 	size_t n = (size_t)args->data->n_dims + args->n_prepend;
 	struct sharded_tensor s;
 	uint64_t *dims;
 	int rc;
 
-	if (n > MAX_DIMS)
+	if (n > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "%zu dimensions for key %s, the most is %d", n,
-			       FQN_TEXT(args->key, args->key_len), MAX_DIMS);
+			       FQN_TEXT(args->key, args->key_len), CKPT_MAX_DIMS);
 	dims = arena_array(a, 3 * n, sizeof(*dims));
 	if (!dims)
 		return err_set(e, ENOMEM, "sharded tensor of %zu dimensions: out of memory", n);
@@ -215,9 +216,9 @@ int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struc
 	return rc;
 }
 
-int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct err *e)
+int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct ckpt_err *e)
 {
-	uint64_t cell[MAX_DIMS];
+	uint64_t cell[CKPT_MAX_DIMS];
 	int rc = sharded_tensor_check(s, e);
 
 	if (rc)
@@ -237,8 +238,8 @@ int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct er
 }
 
 /* The box of one shard: prepended axes are 1 long. */
-static int shard_of(const struct sharded_tensor *s, struct arena *a, struct shard *ret,
-		    struct err *e)
+static int shard_of(const struct sharded_tensor *s, struct arena *a, struct ckpt_shard *ret,
+		    struct ckpt_err *e)
 {
 	uint64_t *len;
 	int rc = sharded_tensor_check(s, e);
@@ -253,9 +254,9 @@ static int shard_of(const struct sharded_tensor *s, struct arena *a, struct shar
 		return err_set(e, ENOMEM, "box of a sharded tensor: out of memory");
 	for (size_t i = 0; i < s->n_global; i++)
 		len[i] = i < s->n_prepend ? 1 : s->local_shape[i - s->n_prepend];
-	*ret = (struct shard){ .off = s->global_offset,
-			       .len = len,
-			       .data = s->data ? s->data->data : NULL };
+	*ret = (struct ckpt_shard){ .off = s->global_offset,
+				    .len = len,
+				    .data = s->data ? s->data->data : NULL };
 	return 0;
 }
 
@@ -268,9 +269,9 @@ static bool same_tensor(const struct sharded_tensor *a, const struct sharded_ten
 
 /* Counts the main replica of a shard in its cell of the grid that the first shard tells. */
 static int count_cell(const struct sharded_tensor *first, const struct sharded_tensor *s,
-		      uint8_t *main_replicas, struct err *e)
+		      uint8_t *main_replicas, struct ckpt_err *e)
 {
-	uint64_t cell[MAX_DIMS], at = 0;
+	uint64_t cell[CKPT_MAX_DIMS], at = 0;
 	int rc;
 
 	if (!replica_is_main(&s->replica))
@@ -286,7 +287,7 @@ static int count_cell(const struct sharded_tensor *first, const struct sharded_t
 	return main_replicas[at]++ ? refuse(e, s, "Invalid access pattern", "") : 0;
 }
 
-static int check_cells(const struct sharded_tensor *shards, size_t n, struct err *e)
+static int check_cells(const struct sharded_tensor *shards, size_t n, struct ckpt_err *e)
 {
 	autofree uint8_t *main_replicas = NULL;
 	uint64_t cells;
@@ -307,7 +308,7 @@ static int check_cells(const struct sharded_tensor *shards, size_t n, struct err
 					       : 0;
 }
 
-int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct err *e)
+int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < n; i++) {
 		const struct sharded_tensor *s = &shards[i];
@@ -327,10 +328,10 @@ int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct 
 }
 
 int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, struct arena *a,
-			      struct local_tensor *ret, struct err *e)
+			      struct ckpt_local_tensor *ret, struct ckpt_err *e)
 {
-	struct shard *out = arena_array(a, n, sizeof(*out));
-	struct local_tensor t;
+	struct ckpt_shard *out = arena_array(a, n, sizeof(*out));
+	struct ckpt_local_tensor t;
 	int rc;
 
 	if (!out)
@@ -344,13 +345,13 @@ int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, str
 		if (!same_tensor(&shards[0], &shards[i]))
 			return refuse(e, &shards[i], "Shards of one tensor differ", "");
 	}
-	t = (struct local_tensor){ .kind = n == 1 ? LOCAL_BOX : LOCAL_SHARDS,
-				   .n_dims = shards[0].n_global,
-				   .props = { .dtype = shards[0].dtype },
-				   .shape = shards[0].global_shape,
-				   .shards = out,
-				   .n_shards = n,
-				   .allow_shape_mismatch = shards[0].allow_shape_mismatch };
+	t = (struct ckpt_local_tensor){ .kind = n == 1 ? CKPT_LOCAL_BOX : CKPT_LOCAL_SHARDS,
+					.n_dims = shards[0].n_global,
+					.props = { .dtype = shards[0].dtype },
+					.shape = shards[0].global_shape,
+					.shards = out,
+					.n_shards = n,
+					.allow_shape_mismatch = shards[0].allow_shape_mismatch };
 	rc = local_tensor_check(&t, shards[0].key, shards[0].key_len, e);
 	if (!rc)
 		*ret = t;
@@ -359,7 +360,7 @@ int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, str
 
 /* ---- ShardedObject ---- */
 
-int sharded_object_name(const struct sharded_object *o, struct buf *b, struct err *e)
+int sharded_object_name(const struct sharded_object *o, struct buf *b, struct ckpt_err *e)
 {
 	if (o->n_offset != o->n_shape)
 		return err_set(e, EINVAL,
@@ -387,7 +388,7 @@ static int by_offset(const void *ap, const void *bp)
 	return box_compare_off((*a)->n_offset, (*a)->offset, (*b)->offset);
 }
 
-int sharded_objects_check(const struct sharded_object *objects, size_t n, struct err *e)
+int sharded_objects_check(const struct sharded_object *objects, size_t n, struct ckpt_err *e)
 {
 	autofree const struct sharded_object **list = calloc(n + 1, sizeof(*list));
 	size_t count = 0;
@@ -423,7 +424,7 @@ int sharded_objects_check(const struct sharded_object *objects, size_t n, struct
 }
 
 /* As Python words it when a string splits into other than `want` parts. */
-static int split_count(const char *s, size_t n, char at, size_t want, struct err *e)
+static int split_count(const char *s, size_t n, char at, size_t want, struct ckpt_err *e)
 {
 	size_t got = 1;
 
@@ -437,7 +438,7 @@ static int split_count(const char *s, size_t n, char at, size_t want, struct err
 
 /* "1.20.3" */
 static int parse_numbers(const char *s, const char *end, uint64_t *ret, size_t *ret_n,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
 	size_t n = 0;
 
@@ -452,8 +453,8 @@ static int parse_numbers(const char *s, const char *end, uint64_t *ret, size_t *
 		if (at == start || (at < end && *at != '.'))
 			return err_set(e, EINVAL, "'%s' is no list of numbers",
 				       FQN_TEXT(s, (size_t)(end - s)));
-		if (n == MAX_DIMS)
-			return err_set(e, EINVAL, "more than %d dimensions", MAX_DIMS);
+		if (n == CKPT_MAX_DIMS)
+			return err_set(e, EINVAL, "more than %d dimensions", CKPT_MAX_DIMS);
 		ret[n++] = v;
 		if (at == end)
 			break;
@@ -463,7 +464,7 @@ static int parse_numbers(const char *s, const char *end, uint64_t *ret, size_t *
 }
 
 static int parse_shard(const char *s, const char *end, uint64_t *offset, size_t *n_offset,
-		       uint64_t *shape, size_t *n_shape, struct err *e)
+		       uint64_t *shape, size_t *n_shape, struct ckpt_err *e)
 {
 	const char *bar, *bar2;
 	int rc = split_count(s, (size_t)(end - s), '_', 3, e);
@@ -489,9 +490,9 @@ static int parse_shard(const char *s, const char *end, uint64_t *offset, size_t 
 }
 
 int sharded_object_parse(const char *name, size_t len, struct arena *a, struct sharded_object *ret,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
-	uint64_t offset[MAX_DIMS], shape[MAX_DIMS + 1];
+	uint64_t offset[CKPT_MAX_DIMS], shape[CKPT_MAX_DIMS + 1];
 	const char *slash = memchr(name, '/', len);
 	size_t n_offset = 0, n_shape = 0;
 	const uint64_t *kept_offset, *kept_shape;

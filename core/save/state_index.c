@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 struct wanted {
-	const struct state_entry *entries;
+	const struct ckpt_state_entry *entries;
 	const char *fqn;
 	uint32_t fqn_len;
 };
@@ -16,7 +16,7 @@ struct wanted {
 static bool is_entry(const void *arg, uint32_t id)
 {
 	const struct wanted *w = arg;
-	const struct state_entry *s = &w->entries[id];
+	const struct ckpt_state_entry *s = &w->entries[id];
 
 	return s->fqn_len == w->fqn_len && (!s->fqn_len || !memcmp(s->fqn, w->fqn, s->fqn_len));
 }
@@ -30,8 +30,8 @@ static uint32_t *place(const struct state_index *x, const char *fqn, uint32_t fq
 	return idtable_find(&x->names, *ret_hash, is_entry, &w);
 }
 
-static int add_entry(struct state_index *x, const struct state_entry *s, bool hyperparallel,
-		     struct err *e)
+static int add_entry(struct state_index *x, const struct ckpt_state_entry *s, bool hyperparallel,
+		     struct ckpt_err *e)
 {
 	uint64_t hash;
 	uint32_t *id = place(x, s->fqn, s->fqn_len, &hash);
@@ -44,14 +44,14 @@ static int add_entry(struct state_index *x, const struct state_entry *s, bool hy
 	return s->tensor ? local_tensor_check(s->tensor, s->fqn, s->fqn_len, e) : 0;
 }
 
-int state_index_init(struct state_index *x, const struct state_dict *dict,
-		     enum planner_system system, struct err *e)
+int state_index_init(struct state_index *x, const struct ckpt_state_dict *dict,
+		     enum ckpt_planner_system system, struct ckpt_err *e)
 {
 	*x = (struct state_index){ .dict = dict };
 	if (!idtable_init(&x->names, dict->count))
 		return err_set(e, ENOMEM, "state dict of %zu entries: out of memory", dict->count);
 	for (size_t i = 0; i < dict->count; i++) {
-		int rc = add_entry(x, &dict->entries[i], system >= PLANNER_HYPERPARALLEL, e);
+		int rc = add_entry(x, &dict->entries[i], system >= CKPT_PLANNER_HYPERPARALLEL, e);
 
 		if (rc) {
 			state_index_release(x);
@@ -67,8 +67,8 @@ void state_index_release(struct state_index *x)
 	x->dict = NULL;
 }
 
-int state_index_find(const struct state_index *x, const struct meta_index *index, size_t *ret,
-		     struct err *e)
+int state_index_find(const struct state_index *x, const struct ckpt_meta_index *index, size_t *ret,
+		     struct ckpt_err *e)
 {
 	uint64_t hash;
 	uint32_t id = *place(x, index->fqn, index->fqn_len, &hash);

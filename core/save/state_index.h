@@ -11,17 +11,17 @@
 #include "save/planner.h"
 
 struct state_index {
-	const struct state_dict *dict;
+	const struct ckpt_state_dict *dict;
 	struct idtable names;
 };
 
 /* Checks every entry as well; a name that is there twice fails with the system's text. */
-int state_index_init(struct state_index *x, const struct state_dict *dict,
-		     enum planner_system system, struct err *e);
+int state_index_init(struct state_index *x, const struct ckpt_state_dict *dict,
+		     enum ckpt_planner_system system, struct ckpt_err *e);
 void state_index_release(struct state_index *x);
 
 /* ENOENT with HyperParallel's text where the name is not there. */
-int state_index_find(const struct state_index *x, const struct meta_index *index, size_t *ret,
-		     struct err *e);
+int state_index_find(const struct state_index *x, const struct ckpt_meta_index *index, size_t *ret,
+		     struct ckpt_err *e);
 
 #endif

@@ -38,7 +38,8 @@ struct dcp_file {
 	size_t in_cap, cap, len; /* bytes of `in`, of `out`, and used of that */
 };
 
-int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret, struct err *e)
+int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret,
+		 struct ckpt_err *e)
 {
 	struct dcp_file *f = calloc(1, sizeof(*f));
 
@@ -77,7 +78,7 @@ void dcp_file_free(struct dcp_file *f)
 
 /* ---- to the file ---- */
 
-static int to_disk(struct dcp_file *f, const void *p, size_t n, struct err *e)
+static int to_disk(struct dcp_file *f, const void *p, size_t n, struct ckpt_err *e)
 {
 	int rc = io_pwrite(f->fd, p, n, f->pos);
 
@@ -93,7 +94,7 @@ static int to_disk(struct dcp_file *f, const void *p, size_t n, struct err *e)
 	return 0;
 }
 
-static int flush(struct dcp_file *f, struct err *e)
+static int flush(struct dcp_file *f, struct ckpt_err *e)
 {
 	int rc = f->len ? to_disk(f, f->out, f->len, e) : 0;
 
@@ -103,7 +104,7 @@ static int flush(struct dcp_file *f, struct err *e)
 }
 
 /* Bytes as they are: through the buffer, or past it where they are many. */
-static int put_plain(struct dcp_file *f, const void *p, size_t n, struct err *e)
+static int put_plain(struct dcp_file *f, const void *p, size_t n, struct ckpt_err *e)
 {
 	int rc = n >= DIRECT || n > f->cap - f->len ? flush(f, e) : 0;
 
@@ -118,7 +119,7 @@ static int put_plain(struct dcp_file *f, const void *p, size_t n, struct err *e)
 }
 
 static int put_zstd(struct dcp_file *f, const void *p, size_t n, ZSTD_EndDirective how,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	ZSTD_inBuffer in = { p, n, 0 };
 	size_t left;
@@ -137,7 +138,7 @@ static int put_zstd(struct dcp_file *f, const void *p, size_t n, ZSTD_EndDirecti
 	return 0;
 }
 
-static int put(struct dcp_file *f, const void *p, size_t n, struct err *e)
+static int put(struct dcp_file *f, const void *p, size_t n, struct ckpt_err *e)
 {
 	return f->zstd ? put_zstd(f, p, n, ZSTD_e_continue, e) : put_plain(f, p, n, e);
 }
@@ -150,7 +151,8 @@ static void tell(const struct dcp_file *f, size_t n)
 		f->opts.progress(f->opts.arg, n);
 }
 
-static int put_memory(struct dcp_file *f, const struct source *s, uint32_t *crc, struct err *e)
+static int put_memory(struct dcp_file *f, const struct ckpt_data *s, uint32_t *crc,
+		      struct ckpt_err *e)
 {
 	size_t piece = f->zstd ? ZSTD_PIECE : PIECE;
 
@@ -169,7 +171,8 @@ static int put_memory(struct dcp_file *f, const struct source *s, uint32_t *crc,
 }
 
 /* Straight into the buffer; what is to be compressed, beside it. */
-static int put_read(struct dcp_file *f, const struct source *s, uint32_t *crc, struct err *e)
+static int put_read(struct dcp_file *f, const struct ckpt_data *s, uint32_t *crc,
+		    struct ckpt_err *e)
 {
 	for (uint64_t at = 0, n; at < s->len; at += n) {
 		uint8_t *to = f->in;
@@ -198,14 +201,15 @@ static int put_read(struct dcp_file *f, const struct source *s, uint32_t *crc, s
 	return 0;
 }
 
-static int put_data(struct dcp_file *f, const struct source *s, uint32_t *crc, struct err *e)
+static int put_data(struct dcp_file *f, const struct ckpt_data *s, uint32_t *crc,
+		    struct ckpt_err *e)
 {
 	return s->data ? put_memory(f, s, crc, e) : put_read(f, s, crc, e);
 }
 
 /* ---- items ---- */
 
-static int put_text(struct dcp_file *f, struct err *e)
+static int put_text(struct dcp_file *f, struct ckpt_err *e)
 {
 	int rc = put(f, f->text.data, f->text.len, e);
 
@@ -213,8 +217,8 @@ static int put_text(struct dcp_file *f, struct err *e)
 	return rc;
 }
 
-static int put_tensor(struct dcp_file *f, const struct write_item *item, const struct source *s,
-		      struct err *e)
+static int put_tensor(struct dcp_file *f, const struct ckpt_write_item *item,
+		      const struct ckpt_data *s, struct ckpt_err *e)
 {
 	uint32_t crc = 0;
 	struct torch_item t;
@@ -233,7 +237,7 @@ static int put_tensor(struct dcp_file *f, const struct write_item *item, const s
 	return rc ? rc : put_text(f, e);
 }
 
-static int pad(struct dcp_file *f, struct err *e)
+static int pad(struct dcp_file *f, struct ckpt_err *e)
 {
 	static const uint8_t zeros[TORCH_ITEM_ALIGN];
 
@@ -242,8 +246,8 @@ static int pad(struct dcp_file *f, struct err *e)
 	return put_plain(f, zeros, -(f->pos + f->len) % TORCH_ITEM_ALIGN, e);
 }
 
-int dcp_file_add(struct dcp_file *f, const struct write_item *item, const struct source *s,
-		 uint64_t *ret_offset, uint64_t *ret_length, struct err *e)
+int dcp_file_add(struct dcp_file *f, const struct ckpt_write_item *item, const struct ckpt_data *s,
+		 uint64_t *ret_offset, uint64_t *ret_length, struct ckpt_err *e)
 {
 	uint32_t crc = 0;
 	uint64_t start;
@@ -252,7 +256,7 @@ int dcp_file_add(struct dcp_file *f, const struct write_item *item, const struct
 	if (rc)
 		return rc;
 	start = f->pos + f->len;
-	if (item->type == WRITE_BYTE_IO)
+	if (item->type == CKPT_WRITE_BYTE_IO)
 		rc = put_data(f, s, &crc, e);
 	else
 		rc = put_tensor(f, item, s, e);
@@ -265,7 +269,7 @@ int dcp_file_add(struct dcp_file *f, const struct write_item *item, const struct
 	return 0;
 }
 
-int dcp_file_sync(struct dcp_file *f, struct err *e)
+int dcp_file_sync(struct dcp_file *f, struct ckpt_err *e)
 {
 	int rc = flush(f, e);
 

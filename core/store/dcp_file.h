@@ -19,9 +19,9 @@
 #include <stdint.h>
 
 struct dcp_file;
-struct err;
-struct source;
-struct write_item;
+struct ckpt_err;
+struct ckpt_data;
+struct ckpt_write_item;
 
 #define DCP_TRANSFORM_ZSTD "stream.zstd/1"
 
@@ -36,13 +36,14 @@ struct dcp_file_opts {
 enum { DCP_FILE_MIN_BUFFER = 128 * 1024 };
 
 /* Takes fd, which dcp_file_free closes, in any case. */
-int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret, struct err *e);
+int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret,
+		 struct ckpt_err *e);
 /* The next item: a chunk as an archive, or an object's bytes as they are. Which of the file's bytes
  * it has become. */
-int dcp_file_add(struct dcp_file *f, const struct write_item *item, const struct source *s,
-		 uint64_t *ret_offset, uint64_t *ret_length, struct err *e);
+int dcp_file_add(struct dcp_file *f, const struct ckpt_write_item *item, const struct ckpt_data *s,
+		 uint64_t *ret_offset, uint64_t *ret_length, struct ckpt_err *e);
 /* All of it to disk. */
-int dcp_file_sync(struct dcp_file *f, struct err *e);
+int dcp_file_sync(struct dcp_file *f, struct ckpt_err *e);
 void dcp_file_free(struct dcp_file *f); /* NULL is fine */
 
 #endif

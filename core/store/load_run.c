@@ -15,11 +15,11 @@ struct run {
 	struct arena plans; /* all that came from other ranks, until the end */
 };
 
-static int open_step(struct run *r, const struct storage_ranks *ranks, struct err *e)
+static int open_step(struct run *r, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	const struct load_run_args *a = r->args;
-	struct load_options opt = a->options;
-	const struct metadata *md = NULL;
+	struct ckpt_load_planning opt = a->options;
+	const struct ckpt_metadata *md = NULL;
 	int rc = storage_reader_reset(a->reader, a->path, e);
 
 	opt.rank = ranks->rank;
@@ -31,11 +31,11 @@ static int open_step(struct run *r, const struct storage_ranks *ranks, struct er
 	return rc ? rc : storage_reader_set_up(a->reader, md, ranks, e);
 }
 
-static int local_step(struct run *r, struct buf *ret, struct err *e)
+static int local_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 {
 	const struct load_run_args *a = r->args;
-	struct storage_ranks ranks = { a->comm->rank, a->comm->size };
-	struct load_plan plan = { 0 };
+	struct ckpt_storage_ranks ranks = { a->comm->rank, a->comm->size };
+	struct ckpt_load_plan plan = { 0 };
 	int rc = open_step(r, &ranks, e);
 
 	if (!rc)
@@ -46,12 +46,13 @@ static int local_step(struct run *r, struct buf *ret, struct err *e)
 }
 
 /* Rank 0: each rank's part of the global plan. */
-static int global_step(void *arg, const struct comm_all *all, struct buf *ret, struct err *e)
+static int global_step(void *arg, const struct ckpt_comm_all *all, struct buf *ret,
+		       struct ckpt_err *e)
 {
 	struct run *r = arg;
 	const struct load_run_args *a = r->args;
-	struct load_plan *plans = arena_array(&r->plans, all->n, sizeof(*plans));
-	struct load_plan *parts = arena_array(&r->plans, all->n, sizeof(*parts));
+	struct ckpt_load_plan *plans = arena_array(&r->plans, all->n, sizeof(*plans));
+	struct ckpt_load_plan *parts = arena_array(&r->plans, all->n, sizeof(*parts));
 	int rc = 0;
 
 	if (!plans || !parts)
@@ -69,30 +70,30 @@ static int global_step(void *arg, const struct comm_all *all, struct buf *ret, s
 	return rc;
 }
 
-static int plan_load(struct run *r, struct load_plan *ret, struct err *e)
+static int plan_load(struct run *r, struct ckpt_load_plan *ret, struct ckpt_err *e)
 {
 	struct buf bytes = BUF_INIT(SIZE_MAX);
-	struct comm_bytes part = { 0 };
+	struct ckpt_comm_bytes part = { 0 };
 	int rc = local_step(r, &bytes, e);
 
-	rc = comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
+	rc = ckpt_comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
 	if (!rc)
 		rc = load_plan_decode(part.data, part.len, &r->plans, ret, e);
 	free(part.data);
 	return rc;
 }
 
-int load_run(const struct load_run_args *args, struct err *e)
+int load_run(const struct load_run_args *args, struct ckpt_err *e)
 {
 	struct run r = { .args = args, .plans = ARENA_INIT(SIZE_MAX) };
-	struct load_plan part = { 0 }, plan = { 0 };
+	struct ckpt_load_plan part = { 0 }, plan = { 0 };
 	int rc = plan_load(&r, &part, e);
 
 	if (!rc)
 		rc = load_planner_finish(args->planner, &part, &plan, e);
 	if (!rc)
 		rc = storage_reader_read_data(args->reader, &plan, args->planner, e);
-	rc = comm_agree(args->comm, rc, e);
+	rc = ckpt_comm_agree(args->comm, rc, e);
 	arena_release(&r.plans);
 	return rc;
 }

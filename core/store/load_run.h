@@ -29,19 +29,19 @@
 
 #include "save/planner.h"
 
-struct comm;
-struct err;
-struct storage_reader;
+struct ckpt_comm;
+struct ckpt_err;
+struct ckpt_storage_reader;
 
 struct load_run_args {
-	struct comm *comm;
+	struct ckpt_comm *comm;
 	const char *path; /* the checkpoint id: the same on all ranks */
-	const struct state_dict *dict;
-	struct load_planner *planner;
-	struct storage_reader *reader;
-	struct load_options options; /* rank and is_coordinator are filled in */
+	const struct ckpt_state_dict *dict;
+	struct ckpt_load_planner *planner;
+	struct ckpt_storage_reader *reader;
+	struct ckpt_load_planning options; /* rank and is_coordinator are filled in */
 };
 
-int load_run(const struct load_run_args *args, struct err *e);
+int load_run(const struct load_run_args *args, struct ckpt_err *e);
 
 #endif

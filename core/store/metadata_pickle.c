@@ -27,11 +27,11 @@
 
 struct graph {
 	struct pickle_writer w;
-	struct err *e;
+	struct ckpt_err *e;
 	bool hyper; /* HyperParallel's, else torch's */
 	const char *metadata_module, *storage_module, *storage_class;
 	/* Results of calls that all tensors share: + 1, 0 before the first. */
-	uint32_t layout, formats[MEMORY_PRESERVE + 1];
+	uint32_t layout, formats[CKPT_MEMORY_PRESERVE + 1];
 };
 
 /* ---- Python ---- */
@@ -121,7 +121,7 @@ static void put_format(struct graph *g, uint8_t format)
 }
 
 /* TensorProperties.__getstate__ gives a tuple. */
-static void put_torch_properties(struct graph *g, const struct tensor_props *p)
+static void put_torch_properties(struct graph *g, const struct ckpt_tensor_props *p)
 {
 	put_object(g, g->metadata_module, "TensorProperties");
 	pw_tuple_begin(&g->w, 5);
@@ -134,7 +134,7 @@ static void put_torch_properties(struct graph *g, const struct tensor_props *p)
 	pw_op(&g->w, OP_BUILD);
 }
 
-static void put_hyper_properties(struct graph *g, const struct tensor_props *p)
+static void put_hyper_properties(struct graph *g, const struct ckpt_tensor_props *p)
 {
 	char dtype[64];
 
@@ -150,7 +150,7 @@ static void put_hyper_properties(struct graph *g, const struct tensor_props *p)
 	end_attrs(g);
 }
 
-static void put_chunk(struct graph *g, const struct chunk_meta *c, size_t n_dims)
+static void put_chunk(struct graph *g, const struct ckpt_chunk_meta *c, size_t n_dims)
 {
 	put_object(g, g->metadata_module, "ChunkStorageMetadata");
 	begin_attrs(g);
@@ -161,7 +161,7 @@ static void put_chunk(struct graph *g, const struct chunk_meta *c, size_t n_dims
 	end_attrs(g);
 }
 
-static void put_tensor(struct graph *g, const struct tensor_meta *t)
+static void put_tensor(struct graph *g, const struct ckpt_tensor_meta *t)
 {
 	put_object(g, g->metadata_module, "TensorStorageMetadata");
 	begin_attrs(g);
@@ -182,12 +182,12 @@ static void put_tensor(struct graph *g, const struct tensor_meta *t)
 	end_attrs(g);
 }
 
-static int put_state(struct graph *g, const struct metadata *md)
+static int put_state(struct graph *g, const struct ckpt_metadata *md)
 {
 	put_text(g, "state_dict_metadata");
 	pw_op(&g->w, OP_EMPTY_DICT);
 	for (size_t i = 0; i < md->n_entries; i++) {
-		const struct meta_entry *t = &md->entries[i];
+		const struct ckpt_meta_entry *t = &md->entries[i];
 		int rc = check_name(g, "the name", t->fqn, t->fqn_len);
 
 		if (rc)
@@ -205,12 +205,12 @@ static int put_state(struct graph *g, const struct metadata *md)
 
 /* ---- planner_data ---- */
 
-static int put_path(struct graph *g, const struct fqn_path *p)
+static int put_path(struct graph *g, const struct ckpt_fqn_path *p)
 {
 	pw_str(&g->w, p->fqn, p->fqn_len);
 	pw_tuple_begin(&g->w, p->n_steps);
 	for (size_t i = 0; i < p->n_steps; i++) {
-		const struct path_step *s = &p->steps[i];
+		const struct ckpt_path_step *s = &p->steps[i];
 		int rc = s->key ? check_name(g, "the key", s->key, s->key_len) : 0;
 
 		if (rc)
@@ -224,7 +224,7 @@ static int put_path(struct graph *g, const struct fqn_path *p)
 	return 0;
 }
 
-static int put_planner_data(struct graph *g, const struct metadata *md)
+static int put_planner_data(struct graph *g, const struct ckpt_metadata *md)
 {
 	put_text(g, "planner_data");
 	if (g->hyper && !md->paths) {
@@ -247,17 +247,17 @@ static int put_planner_data(struct graph *g, const struct metadata *md)
 
 /* ---- storage_data ---- */
 
-static void put_hint(struct graph *g, const struct meta_index *x)
+static void put_hint(struct graph *g, const struct ckpt_meta_index *x)
 {
 	put_text(g, "index");
-	if (x->hint == META_NO_HINT)
+	if (x->hint == CKPT_META_NO_HINT)
 		pw_op(&g->w, OP_NONE);
 	else
 		pw_int(&g->w, x->hint);
 }
 
 /* Bytes: torch leaves the offset out, HyperParallel's is of no dimensions. */
-static void put_index(struct graph *g, const struct meta_index *x)
+static void put_index(struct graph *g, const struct ckpt_meta_index *x)
 {
 	put_object(g, g->metadata_module, "MetadataIndex");
 	begin_attrs(g);
@@ -285,7 +285,7 @@ static void put_transform(struct graph *g, const char *transform)
 }
 
 /* Where in a container with names a tensor is, only the container says: length -1. */
-static void put_info(struct graph *g, const struct storage_info *s)
+static void put_info(struct graph *g, const struct ckpt_storage_info *s)
 {
 	put_object(g, g->storage_module, g->storage_class);
 	begin_attrs(g);
@@ -310,7 +310,7 @@ static void put_info(struct graph *g, const struct storage_info *s)
 	end_attrs(g);
 }
 
-static void put_storage_data(struct graph *g, const struct metadata *md)
+static void put_storage_data(struct graph *g, const struct ckpt_metadata *md)
 {
 	put_text(g, "storage_data");
 	pw_op(&g->w, OP_EMPTY_DICT);
@@ -337,7 +337,7 @@ static void name_of(const void *p, size_t n, char ret[37])
 }
 
 /* start: where in the output the pickle begins. */
-static void put_storage_meta(struct graph *g, const struct storage_meta *s, size_t start)
+static void put_storage_meta(struct graph *g, const struct ckpt_storage_meta *s, size_t start)
 {
 	const struct buf *out = g->w.out;
 	char id[37];
@@ -361,7 +361,7 @@ static void put_storage_meta(struct graph *g, const struct storage_meta *s, size
 
 /* ---- all of it ---- */
 
-static int put_metadata(struct graph *g, const struct metadata *md, struct buf *ret)
+static int put_metadata(struct graph *g, const struct ckpt_metadata *md, struct buf *ret)
 {
 	size_t start = ret->len;
 	int rc, code;
@@ -387,7 +387,7 @@ static int put_metadata(struct graph *g, const struct metadata *md, struct buf *
 	return rc;
 }
 
-int metadata_pickle_dcp(const struct metadata *md, struct buf *ret, struct err *e)
+int metadata_pickle_dcp(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e)
 {
 	struct graph g = { .e = e,
 			   .metadata_module = TORCH "metadata",
@@ -397,7 +397,8 @@ int metadata_pickle_dcp(const struct metadata *md, struct buf *ret, struct err *
 	return put_metadata(&g, md, ret);
 }
 
-int metadata_pickle_hyperparallel(const struct metadata *md, struct buf *ret, struct err *e)
+int metadata_pickle_hyperparallel(const struct ckpt_metadata *md, struct buf *ret,
+				  struct ckpt_err *e)
 {
 	struct graph g = { .e = e,
 			   .hyper = true,

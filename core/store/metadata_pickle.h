@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metadata_pickle - the .metadata files: struct metadata as the pickle that the system itself would
+ * metadata_pickle - the .metadata files: struct ckpt_metadata as the pickle that the system itself would
  * have written, protocol 4. The same metadata gives the same bytes.
  *
  * Sources: torch 2.14 distributed/checkpoint/metadata.py and filesystem.py; HyperParallel
@@ -12,8 +12,8 @@
 #define STORE_METADATA_PICKLE_H
 
 struct buf;
-struct err;
-struct metadata;
+struct ckpt_err;
+struct ckpt_metadata;
 
 /*
  * Append to *ret. ENOMEM, EFBIG where ret's ceiling is reached, ERR_UNSUPPORTED for a name that is
@@ -24,7 +24,8 @@ struct metadata;
  * Megatron has it); in HyperParallel's None then. HyperParallel's items that have a tensor_key have
  * no length.
  */
-int metadata_pickle_dcp(const struct metadata *md, struct buf *ret, struct err *e);
-int metadata_pickle_hyperparallel(const struct metadata *md, struct buf *ret, struct err *e);
+int metadata_pickle_dcp(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e);
+int metadata_pickle_hyperparallel(const struct ckpt_metadata *md, struct buf *ret,
+				  struct ckpt_err *e);
 
 #endif

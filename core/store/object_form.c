@@ -18,7 +18,7 @@ enum { MAX_DEPTH = 100 };	     /* of JSON: what this program writes is no deeper
 /* ---- pickles ---- */
 
 /* Storages are named by persistent ids: with one the pickle does not stand alone. */
-static int refuse_id(void *arg, const struct pk_value *id, struct err *e)
+static int refuse_id(void *arg, const struct pk_value *id, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)id;
@@ -26,14 +26,14 @@ static int refuse_id(void *arg, const struct pk_value *id, struct err *e)
 }
 
 /* Is this one whole pickle that needs nothing else? 1, 0, or -ENOMEM. */
-static int is_pickle(const uint8_t *p, size_t len, struct err *e)
+static int is_pickle(const uint8_t *p, size_t len, struct ckpt_err *e)
 {
 	const struct pickle_input in = { .mem = p, .mem_len = len };
 	const struct pickle_opts opts = { .persid = refuse_id,
 					  .max_bytes = MAX_LOOK,
 					  .drop_unknown = true };
 	struct pickle *k;
-	struct err why;
+	struct ckpt_err why;
 	bool whole;
 
 	if (len < 3 || p[0] != 0x80 || p[len - 1] != OP_STOP)
@@ -133,7 +133,7 @@ static bool write_value(struct pickle_writer *w, const json_t *v, int depth)
 }
 
 /* The value; or, where the library cannot hold it, the text. */
-static int json_to_pickle(const char *text, size_t len, struct buf *b, struct err *e)
+static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ckpt_err *e)
 {
 	struct pickle_writer w;
 	json_error_t why;
@@ -162,7 +162,7 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct er
 
 /* The pickle in an archive, if it needs nothing else in there. */
 static int plain_pickle(const void *data, size_t len, const void **ret, size_t *ret_n,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	int rc = torch_item_unwrap(data, len, ret, ret_n, e);
 
@@ -170,7 +170,7 @@ static int plain_pickle(const void *data, size_t len, const void **ret, size_t *
 }
 
 /* An archive that holds more than a pickle: it stays what it is. */
-static int is_more(const void *data, size_t len, struct err *e)
+static int is_more(const void *data, size_t len, struct ckpt_err *e)
 {
 	const void *p;
 	size_t n;
@@ -183,7 +183,7 @@ static int is_more(const void *data, size_t len, struct err *e)
 }
 
 static int to_torch(enum object_form from, const void *data, size_t len, struct buf *ret,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	struct buf pickle = BUF_INIT(ret->max);
 	int rc = from == OBJECT_PICKLE ? is_more(data, len, e) : 0;
@@ -211,7 +211,7 @@ static int to_torch(enum object_form from, const void *data, size_t len, struct 
 }
 
 static int to_pickle(enum object_form from, const void *data, size_t len, struct buf *ret,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	const void *pickle = data;
 	size_t n = len;
@@ -228,7 +228,7 @@ static int to_pickle(enum object_form from, const void *data, size_t len, struct
 }
 
 int object_convert(enum object_form from, enum object_form to, const void *data, size_t len,
-		   struct buf *ret, struct err *e)
+		   struct buf *ret, struct ckpt_err *e)
 {
 	int rc = 0;
 

@@ -24,12 +24,12 @@
 #include <stddef.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 
 enum object_form { OBJECT_TORCH, OBJECT_PICKLE, OBJECT_JSON };
 
 /* Append what the len bytes are in another form. ENOMEM, EFBIG as of ret. */
 int object_convert(enum object_form from, enum object_form to, const void *data, size_t len,
-		   struct buf *ret, struct err *e);
+		   struct buf *ret, struct ckpt_err *e);
 
 #endif

@@ -14,7 +14,7 @@ enum {
 };
 
 int outfile_open(struct outfile *f, struct staging *s, const char *name,
-		 const struct outfile_opts *opts, struct err *e)
+		 const struct outfile_opts *opts, struct ckpt_err *e)
 {
 	size_t cap = opts->buffer ? opts->buffer : DEFAULT_BUFFER;
 
@@ -24,7 +24,7 @@ int outfile_open(struct outfile *f, struct staging *s, const char *name,
 	return staging_create(s, name, &f->fd, e);
 }
 
-int outfile_write(struct outfile *f, const void *p, size_t n, struct err *e)
+int outfile_write(struct outfile *f, const void *p, size_t n, struct ckpt_err *e)
 {
 	int rc = io_write(f->fd, p, n);
 
@@ -34,8 +34,8 @@ int outfile_write(struct outfile *f, const void *p, size_t n, struct err *e)
 	return 0;
 }
 
-static int source_piece(struct outfile *f, const struct source *src, uint64_t off, size_t n,
-			struct err *e)
+static int source_piece(struct outfile *f, const struct ckpt_data *src, uint64_t off, size_t n,
+			struct ckpt_err *e)
 {
 	const char *p = src->data ? (const char *)src->data + off : f->buf;
 	int rc = src->data ? 0 : src->read(src->arg, off, f->buf, n, e);
@@ -47,7 +47,7 @@ static int source_piece(struct outfile *f, const struct source *src, uint64_t of
 	return rc;
 }
 
-int outfile_source(struct outfile *f, const struct source *src, struct err *e)
+int outfile_source(struct outfile *f, const struct ckpt_data *src, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -61,7 +61,7 @@ int outfile_source(struct outfile *f, const struct source *src, struct err *e)
 	return rc;
 }
 
-int outfile_finish(struct outfile *f, struct err *e)
+int outfile_finish(struct outfile *f, struct ckpt_err *e)
 {
 	if (fsync(f->fd) || close(steal_fd(&f->fd)))
 		return err_sys(e, errno, "write '%s'", f->name);

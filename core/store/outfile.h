@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
-struct source;
+struct ckpt_err;
+struct ckpt_data;
 struct staging;
 
 struct outfile_opts {
@@ -44,11 +44,11 @@ struct outfile {
 	}
 
 int outfile_open(struct outfile *f, struct staging *s, const char *name,
-		 const struct outfile_opts *opts, struct err *e);
-int outfile_write(struct outfile *f, const void *p, size_t n, struct err *e);
+		 const struct outfile_opts *opts, struct ckpt_err *e);
+int outfile_write(struct outfile *f, const void *p, size_t n, struct ckpt_err *e);
 /* All of it. */
-int outfile_source(struct outfile *f, const struct source *src, struct err *e);
-int outfile_finish(struct outfile *f, struct err *e);
+int outfile_source(struct outfile *f, const struct ckpt_data *src, struct ckpt_err *e);
+int outfile_finish(struct outfile *f, struct ckpt_err *e);
 void outfile_release(struct outfile *f);
 
 #endif

@@ -12,18 +12,18 @@
 
 struct run {
 	const struct save_run_args *args;
-	struct arena plans;    /* all that came from other ranks, until the end */
-	struct save_plan mine; /* the local plan, and then this rank's of the global one */
-	struct metadata md;    /* rank 0 */
+	struct arena plans;	    /* all that came from other ranks, until the end */
+	struct ckpt_save_plan mine; /* the local plan, and then this rank's of the global one */
+	struct ckpt_metadata md;    /* rank 0 */
 };
 
 /* ---- deciding ---- */
 
-static int local_step(struct run *r, struct buf *ret, struct err *e)
+static int local_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 {
 	const struct save_run_args *a = r->args;
-	struct storage_ranks ranks = { a->comm->rank, a->comm->size };
-	struct save_options opt = a->options;
+	struct ckpt_storage_ranks ranks = { a->comm->rank, a->comm->size };
+	struct ckpt_save_planning opt = a->options;
 	int rc = storage_writer_reset(a->writer, a->path, e);
 
 	opt.rank = ranks.rank;
@@ -40,8 +40,8 @@ static int local_step(struct run *r, struct buf *ret, struct err *e)
 }
 
 /* all[i] are the bytes of rank i's plan. */
-static int decode_all(struct run *r, const struct comm_all *all, struct save_plan *ret,
-		      struct err *e)
+static int decode_all(struct run *r, const struct ckpt_comm_all *all, struct ckpt_save_plan *ret,
+		      struct ckpt_err *e)
 {
 	for (size_t i = 0; i < all->n; i++)
 		if (save_plan_decode(all->v[i].data, all->v[i].len, &r->plans, &ret[i], e))
@@ -50,12 +50,13 @@ static int decode_all(struct run *r, const struct comm_all *all, struct save_pla
 }
 
 /* Rank 0: each rank's part of the global plan. */
-static int global_step(void *arg, const struct comm_all *all, struct buf *ret, struct err *e)
+static int global_step(void *arg, const struct ckpt_comm_all *all, struct buf *ret,
+		       struct ckpt_err *e)
 {
 	struct run *r = arg;
 	const struct save_run_args *a = r->args;
-	struct save_plan *plans = arena_array(&r->plans, all->n, sizeof(*plans));
-	struct save_plan *parts = arena_array(&r->plans, all->n, sizeof(*parts));
+	struct ckpt_save_plan *plans = arena_array(&r->plans, all->n, sizeof(*plans));
+	struct ckpt_save_plan *parts = arena_array(&r->plans, all->n, sizeof(*parts));
 	int rc;
 
 	if (!plans || !parts)
@@ -70,13 +71,13 @@ static int global_step(void *arg, const struct comm_all *all, struct buf *ret, s
 	return rc;
 }
 
-static int plan_save(struct run *r, struct err *e)
+static int plan_save(struct run *r, struct ckpt_err *e)
 {
 	struct buf bytes = BUF_INIT(SIZE_MAX);
-	struct comm_bytes part = { 0 };
+	struct ckpt_comm_bytes part = { 0 };
 	int rc = local_step(r, &bytes, e);
 
-	rc = comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
+	rc = ckpt_comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
 	if (!rc)
 		rc = save_plan_decode(part.data, part.len, &r->plans, &r->mine, e);
 	free(part.data);
@@ -85,11 +86,11 @@ static int plan_save(struct run *r, struct err *e)
 
 /* ---- writing ---- */
 
-static int write_step(struct run *r, struct buf *ret, struct err *e)
+static int write_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 {
 	const struct save_run_args *a = r->args;
-	struct write_results results = { 0 };
-	struct save_plan plan = { 0 };
+	struct ckpt_write_results results = { 0 };
+	struct ckpt_save_plan plan = { 0 };
 	int rc = save_planner_finish(a->planner, &r->mine, &plan, e);
 
 	if (!rc)
@@ -98,9 +99,9 @@ static int write_step(struct run *r, struct buf *ret, struct err *e)
 }
 
 /* Rank 0: all have written. */
-static int finish_step(struct run *r, const struct comm_all *all, struct err *e)
+static int finish_step(struct run *r, const struct ckpt_comm_all *all, struct ckpt_err *e)
 {
-	struct write_results *v = arena_array(&r->plans, all->n, sizeof(*v));
+	struct ckpt_write_results *v = arena_array(&r->plans, all->n, sizeof(*v));
 	int rc = 0;
 
 	if (!v)
@@ -115,25 +116,25 @@ static int finish_step(struct run *r, const struct comm_all *all, struct err *e)
 }
 
 /* rc: how planning went on this rank. */
-static int write_save(struct run *r, int rc, struct err *e)
+static int write_save(struct run *r, int rc, struct ckpt_err *e)
 {
-	struct comm *c = r->args->comm;
+	struct ckpt_comm *c = r->args->comm;
 	struct buf bytes = BUF_INIT(SIZE_MAX);
-	struct comm_all all = { 0 };
+	struct ckpt_comm_all all = { 0 };
 
 	if (!rc)
 		rc = write_step(r, &bytes, e);
-	rc = comm_gather(c, rc, bytes.data, bytes.len, &all, e);
+	rc = ckpt_comm_gather(c, rc, bytes.data, bytes.len, &all, e);
 	buf_release(&bytes);
 	if (rc)
 		return rc;
 	if (c->rank == 0)
 		rc = finish_step(r, &all, e);
-	comm_all_release(&all);
-	return comm_agree(c, rc, e);
+	ckpt_comm_all_release(&all);
+	return ckpt_comm_agree(c, rc, e);
 }
 
-int save_run(const struct save_run_args *args, struct err *e)
+int save_run(const struct save_run_args *args, struct ckpt_err *e)
 {
 	struct run r = { .args = args, .plans = ARENA_INIT(SIZE_MAX) };
 	int rc = plan_save(&r, e);

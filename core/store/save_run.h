@@ -29,19 +29,19 @@
 
 #include "save/planner.h"
 
-struct comm;
-struct err;
-struct storage_writer;
+struct ckpt_comm;
+struct ckpt_err;
+struct ckpt_storage_writer;
 
 struct save_run_args {
-	struct comm *comm;
+	struct ckpt_comm *comm;
 	const char *path; /* the checkpoint id: the same on all ranks */
-	const struct state_dict *dict;
-	struct save_planner *planner;
-	struct storage_writer *writer;
-	struct save_options options; /* rank and is_coordinator are filled in */
+	const struct ckpt_state_dict *dict;
+	struct ckpt_save_planner *planner;
+	struct ckpt_storage_writer *writer;
+	struct ckpt_save_planning options; /* rank and is_coordinator are filled in */
 };
 
-int save_run(const struct save_run_args *args, struct err *e);
+int save_run(const struct save_run_args *args, struct ckpt_err *e);
 
 #endif

@@ -32,7 +32,7 @@ static const char note[] = MARK
 	", or was when its process was killed. The next save to the same place removes this file, "
 	"and the directories .partial and .partial.old beside it.\n";
 
-int staging_check(const char *dest, bool overwrite, struct err *e)
+int staging_check(const char *dest, bool overwrite, struct ckpt_err *e)
 {
 	CLEANUP(place_close) struct place p = PLACE_INIT;
 	int rc = place_open(dest, &p, e);
@@ -52,7 +52,7 @@ static bool is_still_named(const struct place *p, int fd)
 
 /* Lustre and some others have no flock unless they are mounted so: then whoever makes the file has
  * the lock. */
-static int lock_file(const struct place *p, int fd, bool made, struct err *e)
+static int lock_file(const struct place *p, int fd, bool made, struct ckpt_err *e)
 {
 	if (!flock(fd, LOCK_EX | LOCK_NB))
 		return 0;
@@ -69,7 +69,7 @@ static int lock_file(const struct place *p, int fd, bool made, struct err *e)
 		p->path);
 }
 
-static int take_lock(struct staging *s, struct err *e)
+static int take_lock(struct staging *s, struct ckpt_err *e)
 {
 	const struct place *p = &s->place;
 	const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -96,14 +96,14 @@ static int take_lock(struct staging *s, struct err *e)
 	}
 }
 
-static int not_ours(const struct place *p, const char *suffix, struct err *e)
+static int not_ours(const struct place *p, const char *suffix, struct ckpt_err *e)
 {
 	return err_set(e, EEXIST, "'%s%s' is in the way: no save of this program has left it there",
 		       p->path, suffix);
 }
 
 /* Say that DEST.partial is ours, unless it is somebody else's. */
-static int claim(struct staging *s, struct err *e)
+static int claim(struct staging *s, struct ckpt_err *e)
 {
 	const struct place *p = &s->place;
 	char mark[sizeof(MARK) - 1];
@@ -150,7 +150,7 @@ static void give_lock(struct staging *s)
  * What a killed save has left. Between two renames DEST was missing; if somebody has made an empty
  * directory there since, it gives way, too. Else the new one is there and the old one is not needed.
  */
-static int clean_up(const struct place *p, struct err *e)
+static int clean_up(const struct place *p, struct ckpt_err *e)
 {
 	int rc;
 
@@ -161,7 +161,7 @@ static int clean_up(const struct place *p, struct err *e)
 	return rc ? rc : place_remove(p, p->partial, e);
 }
 
-static int open_partial(struct staging *s, struct err *e)
+static int open_partial(struct staging *s, struct ckpt_err *e)
 {
 	const struct place *p = &s->place;
 
@@ -169,7 +169,7 @@ static int open_partial(struct staging *s, struct err *e)
 	return s->dir < 0 ? err_sys(e, errno, "open '%s.partial'", p->path) : 0;
 }
 
-static int begin(struct staging *s, struct err *e)
+static int begin(struct staging *s, struct ckpt_err *e)
 {
 	const struct place *p = &s->place;
 	int rc = place_check(p, s->overwrite, e);
@@ -201,7 +201,7 @@ static struct staging *staging_new(void)
 	return s;
 }
 
-int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct err *e)
+int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct ckpt_err *e)
 {
 	struct staging *s = staging_new();
 	int rc;
@@ -219,7 +219,7 @@ int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct
 	return rc;
 }
 
-int staging_join(const char *dest, struct staging **ret, struct err *e)
+int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e)
 {
 	struct staging *s = staging_new();
 	int rc;
@@ -238,14 +238,14 @@ int staging_join(const char *dest, struct staging **ret, struct err *e)
 
 /* ---- files ---- */
 
-static int check_name(const char *name, struct err *e)
+static int check_name(const char *name, struct ckpt_err *e)
 {
 	if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
 		return err_set(e, EINVAL, "'%s' is no name for a file of a checkpoint", name);
 	return 0;
 }
 
-int staging_create(struct staging *s, const char *name, int *ret_fd, struct err *e)
+int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e)
 {
 	int fd, rc = check_name(name, e);
 
@@ -258,7 +258,8 @@ int staging_create(struct staging *s, const char *name, int *ret_fd, struct err 
 	return 0;
 }
 
-int staging_put(struct staging *s, const char *name, const void *data, size_t len, struct err *e)
+int staging_put(struct staging *s, const char *name, const void *data, size_t len,
+		struct ckpt_err *e)
 {
 	autoclose int fd = -1;
 	char tmp[NAME_MAX + 1];
@@ -281,14 +282,14 @@ int staging_put(struct staging *s, const char *name, const void *data, size_t le
 	return 0;
 }
 
-int staging_sync(struct staging *s, struct err *e)
+int staging_sync(struct staging *s, struct ckpt_err *e)
 {
 	return fsync(s->dir) ? err_sys(e, errno, "sync '%s.partial'", s->place.path) : 0;
 }
 
 /* ---- commit ---- */
 
-static int replace_by_two_renames(const struct place *p, struct err *e)
+static int replace_by_two_renames(const struct place *p, struct ckpt_err *e)
 {
 	int code;
 
@@ -304,7 +305,7 @@ static int replace_by_two_renames(const struct place *p, struct err *e)
 }
 
 /* Only an empty directory, or nothing, gives way to a rename: the two cases without a risk. */
-static int take_place(const struct staging *s, struct err *e)
+static int take_place(const struct staging *s, struct ckpt_err *e)
 {
 	const struct place *p = &s->place;
 	int rc;
@@ -323,7 +324,7 @@ static int take_place(const struct staging *s, struct err *e)
 	return err_sys(e, errno, "exchange '%s.partial' with '%s'", p->path, p->path);
 }
 
-int staging_commit(struct staging *s, struct err *e)
+int staging_commit(struct staging *s, struct ckpt_err *e)
 {
 	const struct place *p = &s->place;
 	int rc = staging_sync(s, e);
@@ -347,7 +348,7 @@ int staging_commit(struct staging *s, struct err *e)
 
 void staging_end(struct staging *s)
 {
-	struct err ignored = { 0 };
+	struct ckpt_err ignored = { 0 };
 
 	if (!s)
 		return;

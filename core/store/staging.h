@@ -31,7 +31,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct ckpt_err;
 struct staging;
 
 /*
@@ -40,28 +40,29 @@ struct staging;
  * the error names it. Nothing is changed. EEXIST, ENOTEMPTY (something would be lost), ENOTDIR,
  * EBUSY (a mount point, or /), and what the system says.
  */
-int staging_check(const char *dest, bool overwrite, struct err *e);
+int staging_check(const char *dest, bool overwrite, struct ckpt_err *e);
 
 /* The coordinator: check, lock (EBUSY: another process is saving there), repair and remove what a
  * killed save has left, make DEST.partial. */
-int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct err *e);
+int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct ckpt_err *e);
 /* The other ranks, once the coordinator has begun: its directory. */
-int staging_join(const char *dest, struct staging **ret, struct err *e);
+int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e);
 
 /* A new file of that name (one element, EINVAL) for writing: *ret_fd is the caller's to sync and
  * close. EEXIST where this save has made it before. */
-int staging_create(struct staging *s, const char *name, int *ret_fd, struct err *e);
+int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e);
 /* A whole file, under a temporary name until it is on disk. */
-int staging_put(struct staging *s, const char *name, const void *data, size_t len, struct err *e);
+int staging_put(struct staging *s, const char *name, const void *data, size_t len,
+		struct ckpt_err *e);
 /* Have the names of all files so far on disk. Every rank, when it has written its files. */
-int staging_sync(struct staging *s, struct err *e);
+int staging_sync(struct staging *s, struct ckpt_err *e);
 
 /*
  * The coordinator, when all ranks have synced: DEST becomes the new checkpoint, the old one is
  * removed. Fails with staging_check's errors where DEST has changed since. Where only the removal
  * fails, the sentence says that DEST is the new checkpoint.
  */
-int staging_commit(struct staging *s, struct err *e);
+int staging_commit(struct staging *s, struct ckpt_err *e);
 /* Close. The coordinator removes what has not been committed, so all ranks must have stopped. NULL is fine. */
 void staging_end(struct staging *s);
 

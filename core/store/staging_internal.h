@@ -11,7 +11,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-struct err;
+struct ckpt_err;
 
 struct place {
 	int parent;	     /* the directory that holds DEST */
@@ -25,14 +25,14 @@ struct place {
 		.parent = -1 \
 	}
 
-int place_open(const char *dest, struct place *ret, struct err *e);
+int place_open(const char *dest, struct place *ret, struct ckpt_err *e);
 void place_close(struct place *p);
 /* As staging_check. */
-int place_check(const struct place *p, bool overwrite, struct err *e);
+int place_check(const struct place *p, bool overwrite, struct ckpt_err *e);
 /* Is there something of that name? Where that cannot be known, yes. */
 bool place_has(const struct place *p, const char *name);
 /* Remove the directory of that name with the files in it, or whatever else has the name. Fails
  * with ENOTEMPTY where a directory is in it: nothing of ours ever is. */
-int place_remove(const struct place *p, const char *name, struct err *e);
+int place_remove(const struct place *p, const char *name, struct ckpt_err *e);
 
 #endif

@@ -32,7 +32,7 @@ static size_t without_tail(const char *s)
 }
 
 /* The absolute path of what is not there yet: only its parent is. */
-static int resolve_new(const char *dest, char ret[static PATH_MAX], struct err *e)
+static int resolve_new(const char *dest, char ret[static PATH_MAX], struct ckpt_err *e)
 {
 	autofree char *path = strndup(dest, without_tail(dest)), *parent = NULL;
 	char *slash = path ? strrchr(path, '/') : NULL;
@@ -55,7 +55,7 @@ static int resolve_new(const char *dest, char ret[static PATH_MAX], struct err *
 	return 0;
 }
 
-static int resolve(const char *dest, char ret[static PATH_MAX], struct err *e)
+static int resolve(const char *dest, char ret[static PATH_MAX], struct ckpt_err *e)
 {
 	autofree char *real = realpath(dest, NULL);
 
@@ -69,7 +69,7 @@ static int resolve(const char *dest, char ret[static PATH_MAX], struct err *e)
 }
 
 static int name_beside(const struct place *p, const char *suffix, char out[static NAME_MAX + 1],
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	if (snprintf(out, NAME_MAX + 1, "%s%s", p->name, suffix) > NAME_MAX)
 		return err_set(e, ENAMETOOLONG,
@@ -78,7 +78,7 @@ static int name_beside(const struct place *p, const char *suffix, char out[stati
 	return 0;
 }
 
-int place_open(const char *dest, struct place *ret, struct err *e)
+int place_open(const char *dest, struct place *ret, struct ckpt_err *e)
 {
 	char *slash;
 	int rc = resolve(dest, ret->path, e);
@@ -173,7 +173,7 @@ static bool is_checkpoint_file(const char *name)
 }
 
 static int check_entry(const struct place *p, int dir, const char *name, bool overwrite,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct stat st;
 
@@ -191,7 +191,7 @@ static int check_entry(const struct place *p, int dir, const char *name, bool ov
 	return 0;
 }
 
-static int check_entries(const struct place *p, bool overwrite, struct err *e)
+static int check_entries(const struct place *p, bool overwrite, struct ckpt_err *e)
 {
 	CLEANUP(list_end) DIR *d = list(p, p->name);
 	const char *name;
@@ -209,7 +209,7 @@ static int check_entries(const struct place *p, bool overwrite, struct err *e)
 	return rc;
 }
 
-int place_check(const struct place *p, bool overwrite, struct err *e)
+int place_check(const struct place *p, bool overwrite, struct ckpt_err *e)
 {
 	struct statx sx = { 0 };
 	bool is_there = !statx(p->parent, p->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx);
@@ -238,7 +238,7 @@ bool place_has(const struct place *p, const char *name)
 /* ---- removing ---- */
 
 /* How many files have gone, or a negative errno: an entry that cannot go, named. */
-static int64_t remove_files(const struct place *p, const char *name, struct err *e)
+static int64_t remove_files(const struct place *p, const char *name, struct ckpt_err *e)
 {
 	CLEANUP(list_end) DIR *d = list(p, name);
 	const char *file;
@@ -253,7 +253,7 @@ static int64_t remove_files(const struct place *p, const char *name, struct err 
 	return errno ? err_sys(e, errno, "list '%s'", name) : n;
 }
 
-int place_remove(const struct place *p, const char *name, struct err *e)
+int place_remove(const struct place *p, const char *name, struct ckpt_err *e)
 {
 	if (!unlinkat(p->parent, name, 0) || errno == ENOENT)
 		return 0;

@@ -41,97 +41,104 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
-struct load_planner;
-struct save_planner;
+struct ckpt_err;
+struct ckpt_load_planner;
+struct ckpt_save_planner;
 
 /* Who takes part. Rank 0 is the coordinator. */
-struct storage_ranks {
+struct ckpt_storage_ranks {
 	size_t rank, size;
 };
 
-struct write_results {
-	const struct write_result *v; /* one for each item that was written */
+struct ckpt_write_results {
+	const struct ckpt_write_result *v; /* one for each item that was written */
 	size_t n;
 };
 
 /* ---- writing ---- */
 
-struct storage_writer_ops {
+struct ckpt_storage_writer_ops {
 	/* Is this a place where the writer could write? Nothing is changed. */
-	int (*validate_checkpoint_id)(void *self, const char *id, struct err *e);
-	int (*reset)(void *self, const char *id, struct err *e);
-	int (*set_up)(void *self, const struct storage_ranks *ranks, struct err *e);
-	int (*prepare_local_plan)(void *self, const struct save_plan *plan, struct save_plan *ret,
-				  struct err *e);
+	int (*validate_checkpoint_id)(void *self, const char *id, struct ckpt_err *e);
+	int (*reset)(void *self, const char *id, struct ckpt_err *e);
+	int (*set_up)(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
+	int (*prepare_local_plan)(void *self, const struct ckpt_save_plan *plan,
+				  struct ckpt_save_plan *ret, struct ckpt_err *e);
 	/* parts[r] is rank r's; what each rank has to know is put into its .storage. */
-	int (*prepare_global_plan)(void *self, struct save_plan *parts, size_t n, struct err *e);
-	int (*write_data)(void *self, const struct save_plan *plan, struct save_planner *planner,
-			  struct write_results *ret, struct err *e);
+	int (*prepare_global_plan)(void *self, struct ckpt_save_plan *parts, size_t n,
+				   struct ckpt_err *e);
+	int (*write_data)(void *self, const struct ckpt_save_plan *plan,
+			  struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
+			  struct ckpt_err *e);
 	/* all[r] is what rank r has written; afterwards the checkpoint is complete and on disk. */
-	int (*finish)(void *self, const struct metadata *md, const struct write_results *all,
-		      size_t n, struct err *e);
+	int (*finish)(void *self, const struct ckpt_metadata *md,
+		      const struct ckpt_write_results *all, size_t n, struct ckpt_err *e);
 	void (*free)(void *self);
 };
 
-struct storage_writer {
-	const struct storage_writer_ops *ops;
+struct ckpt_storage_writer {
+	const struct ckpt_storage_writer_ops *ops;
 	void *self;
 	uint8_t step;	     /* 0 at birth; the rest is storage.c's */
 	bool is_coordinator; /* as set up */
 };
 
-int storage_writer_validate_checkpoint_id(struct storage_writer *w, const char *id, struct err *e);
-int storage_writer_reset(struct storage_writer *w, const char *id, struct err *e);
-int storage_writer_set_up(struct storage_writer *w, const struct storage_ranks *ranks,
-			  struct err *e);
-int storage_writer_prepare_local_plan(struct storage_writer *w, const struct save_plan *plan,
-				      struct save_plan *ret, struct err *e);
-int storage_writer_prepare_global_plan(struct storage_writer *w, struct save_plan *parts, size_t n,
-				       struct err *e);
-int storage_writer_write_data(struct storage_writer *w, const struct save_plan *plan,
-			      struct save_planner *planner, struct write_results *ret,
-			      struct err *e);
-int storage_writer_finish(struct storage_writer *w, const struct metadata *md,
-			  const struct write_results *all, size_t n, struct err *e);
-void storage_writer_free(struct storage_writer *w); /* all zero is fine */
+int storage_writer_validate_checkpoint_id(struct ckpt_storage_writer *w, const char *id,
+					  struct ckpt_err *e);
+int storage_writer_reset(struct ckpt_storage_writer *w, const char *id, struct ckpt_err *e);
+int storage_writer_set_up(struct ckpt_storage_writer *w, const struct ckpt_storage_ranks *ranks,
+			  struct ckpt_err *e);
+int storage_writer_prepare_local_plan(struct ckpt_storage_writer *w,
+				      const struct ckpt_save_plan *plan, struct ckpt_save_plan *ret,
+				      struct ckpt_err *e);
+int storage_writer_prepare_global_plan(struct ckpt_storage_writer *w, struct ckpt_save_plan *parts,
+				       size_t n, struct ckpt_err *e);
+int storage_writer_write_data(struct ckpt_storage_writer *w, const struct ckpt_save_plan *plan,
+			      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
+			      struct ckpt_err *e);
+int storage_writer_finish(struct ckpt_storage_writer *w, const struct ckpt_metadata *md,
+			  const struct ckpt_write_results *all, size_t n, struct ckpt_err *e);
+void storage_writer_free(struct ckpt_storage_writer *w); /* all zero is fine */
 
 /* ---- reading ---- */
 
-struct storage_reader_ops {
+struct ckpt_storage_reader_ops {
 	/* Is this a checkpoint that the reader reads? */
-	int (*validate_checkpoint_id)(void *self, const char *id, struct err *e);
-	int (*reset)(void *self, const char *id, struct err *e);
-	int (*read_metadata)(void *self, const struct metadata **ret, struct err *e);
-	int (*set_up)(void *self, const struct metadata *md, const struct storage_ranks *ranks,
-		      struct err *e);
-	int (*prepare_local_plan)(void *self, const struct load_plan *plan, struct load_plan *ret,
-				  struct err *e);
-	int (*prepare_global_plan)(void *self, struct load_plan *parts, size_t n, struct err *e);
-	int (*read_data)(void *self, const struct load_plan *plan, struct load_planner *planner,
-			 struct err *e);
+	int (*validate_checkpoint_id)(void *self, const char *id, struct ckpt_err *e);
+	int (*reset)(void *self, const char *id, struct ckpt_err *e);
+	int (*read_metadata)(void *self, const struct ckpt_metadata **ret, struct ckpt_err *e);
+	int (*set_up)(void *self, const struct ckpt_metadata *md,
+		      const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
+	int (*prepare_local_plan)(void *self, const struct ckpt_load_plan *plan,
+				  struct ckpt_load_plan *ret, struct ckpt_err *e);
+	int (*prepare_global_plan)(void *self, struct ckpt_load_plan *parts, size_t n,
+				   struct ckpt_err *e);
+	int (*read_data)(void *self, const struct ckpt_load_plan *plan,
+			 struct ckpt_load_planner *planner, struct ckpt_err *e);
 	void (*free)(void *self);
 };
 
-struct storage_reader {
-	const struct storage_reader_ops *ops;
+struct ckpt_storage_reader {
+	const struct ckpt_storage_reader_ops *ops;
 	void *self;
 	uint8_t step;
 	bool is_coordinator;
 };
 
-int storage_reader_validate_checkpoint_id(struct storage_reader *r, const char *id, struct err *e);
-int storage_reader_reset(struct storage_reader *r, const char *id, struct err *e);
-int storage_reader_read_metadata(struct storage_reader *r, const struct metadata **ret,
-				 struct err *e);
-int storage_reader_set_up(struct storage_reader *r, const struct metadata *md,
-			  const struct storage_ranks *ranks, struct err *e);
-int storage_reader_prepare_local_plan(struct storage_reader *r, const struct load_plan *plan,
-				      struct load_plan *ret, struct err *e);
-int storage_reader_prepare_global_plan(struct storage_reader *r, struct load_plan *parts, size_t n,
-				       struct err *e);
-int storage_reader_read_data(struct storage_reader *r, const struct load_plan *plan,
-			     struct load_planner *planner, struct err *e);
-void storage_reader_free(struct storage_reader *r); /* all zero is fine */
+int storage_reader_validate_checkpoint_id(struct ckpt_storage_reader *r, const char *id,
+					  struct ckpt_err *e);
+int storage_reader_reset(struct ckpt_storage_reader *r, const char *id, struct ckpt_err *e);
+int storage_reader_read_metadata(struct ckpt_storage_reader *r, const struct ckpt_metadata **ret,
+				 struct ckpt_err *e);
+int storage_reader_set_up(struct ckpt_storage_reader *r, const struct ckpt_metadata *md,
+			  const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
+int storage_reader_prepare_local_plan(struct ckpt_storage_reader *r,
+				      const struct ckpt_load_plan *plan, struct ckpt_load_plan *ret,
+				      struct ckpt_err *e);
+int storage_reader_prepare_global_plan(struct ckpt_storage_reader *r, struct ckpt_load_plan *parts,
+				       size_t n, struct ckpt_err *e);
+int storage_reader_read_data(struct ckpt_storage_reader *r, const struct ckpt_load_plan *plan,
+			     struct ckpt_load_planner *planner, struct ckpt_err *e);
+void storage_reader_free(struct ckpt_storage_reader *r); /* all zero is fine */
 
 #endif

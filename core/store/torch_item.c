@@ -64,7 +64,7 @@ static void put_storage(struct pickle_writer *w, const struct dtype_info *d, uin
 
 static void put_strides(struct pickle_writer *w, size_t n_dims, const uint64_t *shape)
 {
-	uint64_t stride[MAX_DIMS], step = 1;
+	uint64_t stride[CKPT_MAX_DIMS], step = 1;
 
 	for (size_t d = n_dims; d--;) {
 		stride[d] = step;
@@ -80,7 +80,7 @@ static void put_strides(struct pickle_writer *w, size_t n_dims, const uint64_t *
  * v3 with the dtype at the end where torch has no storage class for it. Numbers are given as
  * torch's pickler gives them.
  */
-static int put_pickle(struct buf *b, enum dtype dtype, size_t n_dims, const uint64_t *shape,
+static int put_pickle(struct buf *b, enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		      uint64_t bytes)
 {
 	const struct dtype_info *d = dtype_info(dtype);
@@ -294,7 +294,7 @@ static void add_front(struct torch_item *t, const void *pickle, size_t n, struct
 	add_record(t, ret, "byteorder", "little", 6);
 }
 
-static int add_back(struct torch_item *t, bool has_data, struct buf *ret, struct err *e)
+static int add_back(struct torch_item *t, bool has_data, struct buf *ret, struct ckpt_err *e)
 {
 	uint64_t dir;
 
@@ -308,25 +308,25 @@ static int add_back(struct torch_item *t, bool has_data, struct buf *ret, struct
 			: 0;
 }
 
-static int tensor_bytes(enum dtype dtype, size_t n_dims, const uint64_t *shape, uint64_t *ret,
-			struct err *e)
+static int tensor_bytes(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape, uint64_t *ret,
+			struct ckpt_err *e)
 {
 	uint64_t volume;
 
 	if (!pt_holds(dtype))
 		return err_set(e, ERR_UNSUPPORTED, "a torch.save archive is not made of %s here",
 			       dtype_info(dtype)->name);
-	if (n_dims > MAX_DIMS)
+	if (n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "%zu dimensions, at most %d are possible", n_dims,
-			       MAX_DIMS);
+			       CKPT_MAX_DIMS);
 	if (!box_volume(n_dims, shape, &volume) || ckd_mul(ret, volume, dtype_info(dtype)->size) ||
 	    *ret > INT64_MAX)
 		return err_set(e, EOVERFLOW, "more than 2^63 - 1 bytes");
 	return 0;
 }
 
-int torch_item_begin(struct torch_item *t, enum dtype dtype, size_t n_dims, const uint64_t *shape,
-		     struct buf *ret, struct err *e)
+int torch_item_begin(struct torch_item *t, enum ckpt_dtype dtype, size_t n_dims,
+		     const uint64_t *shape, struct buf *ret, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf pkl = BUF_INIT(MAX_PICKLE);
 	uint64_t bytes = 0;
@@ -344,13 +344,13 @@ int torch_item_begin(struct torch_item *t, enum dtype dtype, size_t n_dims, cons
 	return ret->err ? err_sys(e, ret->err, "head of a torch.save archive") : 0;
 }
 
-int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct err *e)
+int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct ckpt_err *e)
 {
 	end_record(t, ret, crc);
 	return add_back(t, true, ret, e);
 }
 
-int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct err *e)
+int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct ckpt_err *e)
 {
 	struct torch_item t = { 0 };
 
@@ -367,7 +367,7 @@ struct bytes {
 	size_t n;
 };
 
-static int64_t read_bytes(void *arg, uint64_t off, void *to, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *to, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? (size_t)min_u64(len, b->n - off) : 0;
@@ -384,7 +384,7 @@ struct search {
 };
 
 /* Behind the prefix, which may be any. */
-static int look_at(void *arg, const struct zip_member *m, struct err *e)
+static int look_at(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	static const char pickle[] = "data.pkl", storage[] = "data/";
 	const char *slash = memchr(m->name, '/', m->name_len);
@@ -401,11 +401,11 @@ static int look_at(void *arg, const struct zip_member *m, struct err *e)
 	return zip_member_data(s->b, m, &s->at, e);
 }
 
-static int search(const void *item, size_t n, struct search *s, struct err *e)
+static int search(const void *item, size_t n, struct search *s, struct ckpt_err *e)
 {
 	struct bytes bytes = { item, n };
 	struct blob b = { read_bytes, &bytes, n };
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 	int rc;
 
 	*s = (struct search){ .b = &b };
@@ -417,7 +417,8 @@ static int search(const void *item, size_t n, struct search *s, struct err *e)
 	return rc == -ENOMEM ? rc : !rc && s->found;
 }
 
-int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n, struct err *e)
+int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n,
+		      struct ckpt_err *e)
 {
 	struct search s;
 	int rc = search(item, n, &s, e);
@@ -429,7 +430,7 @@ int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_
 	return 1;
 }
 
-int torch_item_is(const void *item, size_t n, struct err *e)
+int torch_item_is(const void *item, size_t n, struct ckpt_err *e)
 {
 	struct search s;
 

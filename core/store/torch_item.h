@@ -4,7 +4,7 @@
  * object, in pieces, so that the tensor need not be in memory.
  *
  *	struct torch_item t;
- *	torch_item_begin(&t, DTYPE_BF16, 2, shape, &head, &e);
+ *	torch_item_begin(&t, CKPT_DTYPE_BF16, 2, shape, &head, &e);
  *	...                             // write head, then t.data_len bytes of data
  *	torch_item_end(&t, crc, &tail);
  *	...                             // write tail: t.at bytes in all
@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 
 enum { TORCH_ITEM_RECORDS = 7, TORCH_ITEM_ALIGN = 64 };
 
@@ -52,17 +52,18 @@ struct torch_item {
  * Append what stands in front of the data. ERR_UNSUPPORTED for quantised dtypes, whose tensors
  * have more to them than elements; EOVERFLOW, ENOMEM, EFBIG.
  */
-int torch_item_begin(struct torch_item *t, enum dtype dtype, size_t n_dims, const uint64_t *shape,
-		     struct buf *ret, struct err *e);
+int torch_item_begin(struct torch_item *t, enum ckpt_dtype dtype, size_t n_dims,
+		     const uint64_t *shape, struct buf *ret, struct ckpt_err *e);
 /* Append what stands behind the data, whose CRC-32 this is. */
-int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct err *e);
+int torch_item_end(struct torch_item *t, uint32_t crc, struct buf *ret, struct ckpt_err *e);
 
 /* Append the whole item around a pickle of any protocol, without persistent ids. */
-int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct err *e);
+int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct ckpt_err *e);
 /* The pickle in an item without tensors: 1, and *ret is a part of it; 0, it is something else;
  * or -ENOMEM. */
-int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n, struct err *e);
+int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n,
+		      struct ckpt_err *e);
 /* Is it an item, with or without tensors? 1, 0, or -ENOMEM. */
-int torch_item_is(const void *item, size_t n, struct err *e);
+int torch_item_is(const void *item, size_t n, struct ckpt_err *e);
 
 #endif

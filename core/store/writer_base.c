@@ -35,20 +35,20 @@ void writer_release(struct writer_base *b)
 	b->n_results = 0;
 }
 
-int writer_reset(struct writer_base *b, const char *id, struct err *e)
+int writer_reset(struct writer_base *b, const char *id, struct ckpt_err *e)
 {
 	writer_release(b);
 	b->id = strdup(id);
 	return b->id ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-int writer_set_up(struct writer_base *b, const struct storage_ranks *ranks, struct err *e)
+int writer_set_up(struct writer_base *b, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	b->ranks = *ranks;
 	return ranks->rank ? 0 : staging_begin(b->id, b->overwrite, &b->staging, e);
 }
 
-int writer_begin_data(struct writer_base *b, size_t n, struct err *e)
+int writer_begin_data(struct writer_base *b, size_t n, struct ckpt_err *e)
 {
 	b->results = writer_array(b, n, sizeof(*b->results), e);
 	if (!b->results)
@@ -56,13 +56,13 @@ int writer_begin_data(struct writer_base *b, size_t n, struct err *e)
 	return b->staging || !n ? 0 : staging_join(b->id, &b->staging, e);
 }
 
-void writer_add_result(struct writer_base *b, const struct write_item *item,
-		       const struct storage_info *info)
+void writer_add_result(struct writer_base *b, const struct ckpt_write_item *item,
+		       const struct ckpt_storage_info *info)
 {
-	b->results[b->n_results++] = (struct write_result){ item->index, *info };
+	b->results[b->n_results++] = (struct ckpt_write_result){ item->index, *info };
 }
 
-int writer_end_data(struct writer_base *b, struct write_results *ret, struct err *e)
+int writer_end_data(struct writer_base *b, struct ckpt_write_results *ret, struct ckpt_err *e)
 {
 	int rc = b->staging ? staging_sync(b->staging, e) : 0;
 
@@ -72,14 +72,14 @@ int writer_end_data(struct writer_base *b, struct write_results *ret, struct err
 		b->staging = NULL;
 	}
 	if (!rc)
-		*ret = (struct write_results){ b->results, b->n_results };
+		*ret = (struct ckpt_write_results){ b->results, b->n_results };
 	return rc;
 }
 
-int writer_join_results(struct writer_base *b, const struct write_results *all, size_t n,
-			struct metadata *md, struct err *e)
+int writer_join_results(struct writer_base *b, const struct ckpt_write_results *all, size_t n,
+			struct ckpt_metadata *md, struct ckpt_err *e)
 {
-	struct write_result *v;
+	struct ckpt_write_result *v;
 	size_t count = 0;
 
 	for (size_t r = 0; r < n; r++)
@@ -95,7 +95,7 @@ int writer_join_results(struct writer_base *b, const struct write_results *all, 
 	return 0;
 }
 
-int writer_commit(struct writer_base *b, struct err *e)
+int writer_commit(struct writer_base *b, struct ckpt_err *e)
 {
 	int rc = staging_commit(b->staging, e);
 
@@ -108,7 +108,7 @@ int writer_commit(struct writer_base *b, struct err *e)
 
 /* ---- memory ---- */
 
-void *writer_array(struct writer_base *b, size_t n, size_t size, struct err *e)
+void *writer_array(struct writer_base *b, size_t n, size_t size, struct ckpt_err *e)
 {
 	void *p = arena_array(&b->arena, n, size);
 
@@ -117,7 +117,7 @@ void *writer_array(struct writer_base *b, size_t n, size_t size, struct err *e)
 	return p;
 }
 
-char *writer_printf(struct writer_base *b, struct err *e, const char *fmt, ...)
+char *writer_printf(struct writer_base *b, struct ckpt_err *e, const char *fmt, ...)
 {
 	char text[128];
 	va_list ap;
@@ -134,7 +134,7 @@ char *writer_printf(struct writer_base *b, struct err *e, const char *fmt, ...)
 
 /* ---- items ---- */
 
-static int wrap_fqn(const struct write_item *item, struct err *e)
+static int wrap_fqn(const struct ckpt_write_item *item, struct ckpt_err *e)
 {
 	char shown[128];
 
@@ -142,18 +142,18 @@ static int wrap_fqn(const struct write_item *item, struct err *e)
 			text_show(item->index.fqn, item->index.fqn_len, shown, sizeof(shown)));
 }
 
-static int get_source(struct save_planner *p, const struct write_item *item, struct source *ret,
-		      struct err *e)
+static int get_source(struct ckpt_save_planner *p, const struct ckpt_write_item *item,
+		      struct ckpt_data *ret, struct ckpt_err *e)
 {
-	struct source src = { 0 };
+	struct ckpt_data src = { 0 };
 	uint64_t want = 0;
-	int rc = item->type == WRITE_BYTE_IO ? 0 : write_item_chunk_bytes(item, &want, e);
+	int rc = item->type == CKPT_WRITE_BYTE_IO ? 0 : write_item_chunk_bytes(item, &want, e);
 
 	if (!rc)
 		rc = save_planner_get_data(p, item, &src, e);
 	if (rc)
 		return rc;
-	if (item->type != WRITE_BYTE_IO && src.len != want) {
+	if (item->type != CKPT_WRITE_BYTE_IO && src.len != want) {
 		uint64_t len = src.len;
 
 		source_close(&src);
@@ -164,7 +164,7 @@ static int get_source(struct save_planner *p, const struct write_item *item, str
 	return 0;
 }
 
-int st_item_member(const struct write_item *item, struct member *ret, struct err *e)
+int st_item_member(const struct ckpt_write_item *item, struct member *ret, struct ckpt_err *e)
 {
 	struct member m = {
 		.name = item->index.fqn,
@@ -175,7 +175,7 @@ int st_item_member(const struct write_item *item, struct member *ret, struct err
 	};
 	int rc;
 
-	if (item->type == WRITE_BYTE_IO) {
+	if (item->type == CKPT_WRITE_BYTE_IO) {
 		(void)err_set(e, ERR_UNSUPPORTED, "an object, and safetensors holds tensors alone");
 		return wrap_fqn(item, e);
 	}
@@ -194,10 +194,10 @@ int st_item_member(const struct write_item *item, struct member *ret, struct err
 	return 0;
 }
 
-int writer_put_source(struct outfile *f, const struct write_item *item, struct save_planner *p,
-		      struct err *e)
+int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
+		      struct ckpt_save_planner *p, struct ckpt_err *e)
 {
-	CLEANUP(source_close) struct source src = { 0 };
+	CLEANUP(source_close) struct ckpt_data src = { 0 };
 	int rc = get_source(p, item, &src, e);
 
 	if (!rc)
@@ -206,7 +206,7 @@ int writer_put_source(struct outfile *f, const struct write_item *item, struct s
 }
 
 int writer_put_tensors(struct writer_base *b, const char *file, const struct st_items *t,
-		       struct save_planner *p, struct err *e)
+		       struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf header = BUF_INIT(ST_HEADER_CAP);
 	CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;

@@ -17,60 +17,61 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
-struct save_planner;
+struct ckpt_err;
+struct ckpt_save_planner;
 struct st_note;
 struct staging;
 
 struct writer_base {
 	bool overwrite;
 	struct outfile_opts out;
-	struct storage_ranks ranks;
+	struct ckpt_storage_ranks ranks;
 	char *id;
 	struct staging *staging;
 	struct arena arena; /* everything that stays until the next reset */
-	struct write_result *results;
+	struct ckpt_write_result *results;
 	size_t n_results;
 };
 
 void writer_init(struct writer_base *b, bool overwrite, const struct outfile_opts *out);
 void writer_release(struct writer_base *b);
-int writer_reset(struct writer_base *b, const char *id, struct err *e);
+int writer_reset(struct writer_base *b, const char *id, struct ckpt_err *e);
 /* The coordinator begins here, the others join when they write their first file. */
-int writer_set_up(struct writer_base *b, const struct storage_ranks *ranks, struct err *e);
+int writer_set_up(struct writer_base *b, const struct ckpt_storage_ranks *ranks,
+		  struct ckpt_err *e);
 
 /* Before the first file: a directory, and room for n results. */
-int writer_begin_data(struct writer_base *b, size_t n, struct err *e);
-void writer_add_result(struct writer_base *b, const struct write_item *item,
-		       const struct storage_info *info);
+int writer_begin_data(struct writer_base *b, size_t n, struct ckpt_err *e);
+void writer_add_result(struct writer_base *b, const struct ckpt_write_item *item,
+		       const struct ckpt_storage_info *info);
 /* All of it is on disk; ranks other than the coordinator have no more to do with the directory. */
-int writer_end_data(struct writer_base *b, struct write_results *ret, struct err *e);
+int writer_end_data(struct writer_base *b, struct ckpt_write_results *ret, struct ckpt_err *e);
 /* All ranks' results into the metadata, rank after rank. */
-int writer_join_results(struct writer_base *b, const struct write_results *all, size_t n,
-			struct metadata *md, struct err *e);
+int writer_join_results(struct writer_base *b, const struct ckpt_write_results *all, size_t n,
+			struct ckpt_metadata *md, struct ckpt_err *e);
 /* The coordinator, when all is written: the directory becomes the checkpoint. */
-int writer_commit(struct writer_base *b, struct err *e);
+int writer_commit(struct writer_base *b, struct ckpt_err *e);
 
 /* Memory of the arena, or NULL with ENOMEM set. */
-void *writer_array(struct writer_base *b, size_t n, size_t size, struct err *e);
-char *writer_printf(struct writer_base *b, struct err *e, const char *fmt, ...)
+void *writer_array(struct writer_base *b, size_t n, size_t size, struct ckpt_err *e);
+char *writer_printf(struct writer_base *b, struct ckpt_err *e, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* An item's bytes, which are as many as its chunk has, at the end of the file. */
-int writer_put_source(struct outfile *f, const struct write_item *item, struct save_planner *p,
-		      struct err *e);
+int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
+		      struct ckpt_save_planner *p, struct ckpt_err *e);
 
 /* Items in a safetensors file: m[i] is how items[i] is called there, and its box. */
 struct st_items {
 	const struct member *m;
-	const struct write_item *const *items;
+	const struct ckpt_write_item *const *items;
 	size_t n;
 	const struct st_note *notes;
 	size_t n_notes;
 };
 /* m for an item under its own name; ERR_UNSUPPORTED where safetensors cannot hold it. */
-int st_item_member(const struct write_item *item, struct member *ret, struct err *e);
+int st_item_member(const struct ckpt_write_item *item, struct member *ret, struct ckpt_err *e);
 int writer_put_tensors(struct writer_base *b, const char *file, const struct st_items *t,
-		       struct save_planner *p, struct err *e);
+		       struct ckpt_save_planner *p, struct ckpt_err *e);
 
 #endif

@@ -29,25 +29,25 @@ struct writer {
 
 /* ---- before the data ---- */
 
-static int validate(void *self, const char *id, struct err *e)
+static int validate(void *self, const char *id, struct ckpt_err *e)
 {
 	const struct writer *w = self;
 
 	return staging_check(id, w->opts.overwrite, e);
 }
 
-static int reset(void *self, const char *id, struct err *e)
+static int reset(void *self, const char *id, struct ckpt_err *e)
 {
 	return writer_reset(&((struct writer *)self)->base, id, e);
 }
 
-static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	return writer_set_up(&((struct writer *)self)->base, ranks, e);
 }
 
-static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
-			      struct err *e)
+static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
+			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	(void)self;
 	(void)e;
@@ -56,7 +56,8 @@ static int prepare_local_plan(void *self, const struct save_plan *plan, struct s
 }
 
 /* What torch calls _StoragePrefix: how the names of a rank's files begin. */
-static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, struct err *e)
+static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
+			       struct ckpt_err *e)
 {
 	struct writer *w = self;
 
@@ -76,18 +77,18 @@ static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, st
 /* A file that one thread writes. */
 struct job {
 	const char *name;
-	const struct write_item **items; /* n of them, in the order of the file */
-	struct write_result *results;
+	const struct ckpt_write_item **items; /* n of them, in the order of the file */
+	struct ckpt_write_result *results;
 	size_t n;
 };
 
 struct jobs {
-	const struct save_plan *plan;
+	const struct ckpt_save_plan *plan;
 	struct job *v;
 	size_t n;
 };
 
-static int check_prefix(const struct save_plan *plan, struct err *e)
+static int check_prefix(const struct ckpt_save_plan *plan, struct ckpt_err *e)
 {
 	if (plan->storage && plan->storage_len && plan->storage_len < MAX_PREFIX &&
 	    !memchr(plan->storage, '/', plan->storage_len) &&
@@ -96,8 +97,8 @@ static int check_prefix(const struct save_plan *plan, struct err *e)
 	return err_set(e, EINVAL, "the plan does not say how its files are named");
 }
 
-static int make_jobs(struct writer *w, const struct save_plan *plan, size_t n, struct jobs *ret,
-		     struct err *e)
+static int make_jobs(struct writer *w, const struct ckpt_save_plan *plan, size_t n,
+		     struct jobs *ret, struct ckpt_err *e)
 {
 	*ret = (struct jobs){ .plan = plan,
 			      .v = arena_array(&w->base.arena, n, sizeof(*ret->v)),
@@ -116,7 +117,7 @@ static int make_jobs(struct writer *w, const struct save_plan *plan, size_t n, s
 }
 
 struct weighed {
-	const struct write_item *item;
+	const struct ckpt_write_item *item;
 	uint64_t bytes;
 	uint32_t file;
 };
@@ -145,7 +146,8 @@ static uint32_t lightest(const uint64_t *load, size_t n)
  * round; tensors, the heaviest first, to the file that has least, and what counts is the whole
  * tensor's size. With one file they stay in plan order.
  */
-static int share_out(const struct save_plan *plan, struct weighed *v, size_t n_files, struct err *e)
+static int share_out(const struct ckpt_save_plan *plan, struct weighed *v, size_t n_files,
+		     struct ckpt_err *e)
 {
 	autofree uint64_t *load = calloc(n_files, sizeof(*load));
 	size_t n = 0, bytes;
@@ -153,7 +155,7 @@ static int share_out(const struct save_plan *plan, struct weighed *v, size_t n_f
 	if (!load)
 		return err_set(e, ENOMEM, "%zu files: out of memory", n_files);
 	for (size_t i = 0; i < plan->n_items; i++)
-		if (plan->items[i].type == WRITE_BYTE_IO) {
+		if (plan->items[i].type == CKPT_WRITE_BYTE_IO) {
 			v[n] = (struct weighed){ &plan->items[i], 0, (uint32_t)(n % n_files) };
 			n++;
 		}
@@ -161,7 +163,7 @@ static int share_out(const struct save_plan *plan, struct weighed *v, size_t n_f
 	for (size_t i = 0; i < plan->n_items; i++) {
 		int rc;
 
-		if (plan->items[i].type == WRITE_BYTE_IO)
+		if (plan->items[i].type == CKPT_WRITE_BYTE_IO)
 			continue;
 		v[n].item = &plan->items[i];
 		rc = write_item_tensor_bytes(v[n].item, &v[n].bytes, e);
@@ -179,8 +181,8 @@ static int share_out(const struct save_plan *plan, struct weighed *v, size_t n_f
 }
 
 /* The lists of all jobs are parts of one array, and so are their results. */
-static void fill_jobs(struct jobs *jobs, const struct weighed *v, const struct write_item **items,
-		      struct write_result *results)
+static void fill_jobs(struct jobs *jobs, const struct weighed *v,
+		      const struct ckpt_write_item **items, struct ckpt_write_result *results)
 {
 	size_t at = 0;
 
@@ -199,13 +201,13 @@ static void fill_jobs(struct jobs *jobs, const struct weighed *v, const struct w
 	}
 }
 
-static int plan_files(struct writer *w, const struct save_plan *plan, struct jobs *ret,
-		      struct err *e)
+static int plan_files(struct writer *w, const struct ckpt_save_plan *plan, struct jobs *ret,
+		      struct ckpt_err *e)
 {
 	size_t n = plan->n_items, n_files = w->opts.file_per_item ? n : w->opts.threads;
 	autofree struct weighed *v = calloc(n + 1, sizeof(*v));
-	const struct write_item **items =
-		arena_array(&w->base.arena, n, sizeof(struct write_item *));
+	const struct ckpt_write_item **items =
+		arena_array(&w->base.arena, n, sizeof(struct ckpt_write_item *));
 	int rc;
 
 	if (!v || !items)
@@ -227,22 +229,22 @@ static int plan_files(struct writer *w, const struct save_plan *plan, struct job
 struct work {
 	struct writer *w;
 	const struct jobs *jobs;
-	struct save_planner *planner;
+	struct ckpt_save_planner *planner;
 	atomic_size_t next; /* job that nobody has taken */
 	atomic_bool stop;
 	pthread_mutex_t lock;
-	int rc;	       /* of what went wrong first */
-	struct err *e; /* whose sentence it is */
+	int rc;		    /* of what went wrong first */
+	struct ckpt_err *e; /* whose sentence it is */
 };
 
-static int write_item(struct work *k, struct dcp_file *f, const struct write_item *item,
-		      struct write_result *ret, struct err *e)
+static int write_item(struct work *k, struct dcp_file *f, const struct ckpt_write_item *item,
+		      struct ckpt_write_result *ret, struct ckpt_err *e)
 {
-	struct source s = { 0 };
+	struct ckpt_data s = { 0 };
 	char shown[128];
 	int rc = save_planner_get_data(k->planner, item, &s, e);
 
-	*ret = (struct write_result){ .index = item->index };
+	*ret = (struct ckpt_write_result){ .index = item->index };
 	if (!rc)
 		rc = dcp_file_add(f, item, &s, &ret->info.offset, &ret->info.length, e);
 	source_close(&s);
@@ -258,7 +260,7 @@ static void close_file(struct dcp_file **f)
 	dcp_file_free(*f);
 }
 
-static int write_file(struct work *k, const struct job *j, struct err *e)
+static int write_file(struct work *k, const struct job *j, struct ckpt_err *e)
 {
 	const struct writer_dcp_opts *o = &k->w->opts;
 	const struct dcp_file_opts opts = { o->zstd_level, o->buffer, o->progress, o->arg };
@@ -279,7 +281,7 @@ static int write_file(struct work *k, const struct job *j, struct err *e)
 	return rc ? err_wrap(e, "write '%s'", j->name) : 0;
 }
 
-static void fail(struct work *k, int rc, const struct err *e)
+static void fail(struct work *k, int rc, const struct ckpt_err *e)
 {
 	SCOPED_LOCK(&k->lock);
 
@@ -293,7 +295,7 @@ static void fail(struct work *k, int rc, const struct err *e)
 static void *take_jobs(void *arg)
 {
 	struct work *k = arg;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t i;
 
 	while (!atomic_load_explicit(&k->stop, memory_order_relaxed) &&
@@ -307,8 +309,8 @@ static void *take_jobs(void *arg)
 }
 
 /* This thread is one of them, so it goes on where no other can be started. */
-static int write_files(struct writer *w, const struct jobs *jobs, struct save_planner *planner,
-		       struct err *e)
+static int write_files(struct writer *w, const struct jobs *jobs, struct ckpt_save_planner *planner,
+		       struct ckpt_err *e)
 {
 	size_t want = min_u64(w->opts.threads, jobs->n), n = 0;
 	autofree pthread_t *threads = calloc(want + 1, sizeof(*threads));
@@ -325,8 +327,9 @@ static int write_files(struct writer *w, const struct jobs *jobs, struct save_pl
 	return k.rc;
 }
 
-static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
-		      struct write_results *ret, struct err *e)
+static int write_data(void *self, const struct ckpt_save_plan *plan,
+		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
+		      struct ckpt_err *e)
 {
 	struct writer *w = self;
 	struct jobs jobs;
@@ -343,12 +346,12 @@ static int write_data(void *self, const struct save_plan *plan, struct save_plan
 
 /* ---- .metadata ---- */
 
-static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
-		  struct err *e)
+static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
+		  size_t n, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf pickle = BUF_INIT(SIZE_MAX / 2);
 	struct writer *w = self;
-	struct metadata whole = *md;
+	struct ckpt_metadata whole = *md;
 	int rc = writer_join_results(&w->base, all, n, &whole, e);
 
 	whole.version = "1.0.0";
@@ -369,7 +372,7 @@ static void free_writer(void *self)
 	free(w);
 }
 
-static int check_options(const struct writer_dcp_opts *o, struct err *e)
+static int check_options(const struct writer_dcp_opts *o, struct ckpt_err *e)
 {
 	if (o->threads > WRITER_DCP_MAX_THREADS)
 		return err_set(e, EINVAL, "%u threads, at most %d are possible", o->threads,
@@ -383,9 +386,10 @@ static int check_options(const struct writer_dcp_opts *o, struct err *e)
 	return 0;
 }
 
-int writer_dcp_new(const struct writer_dcp_opts *opts, struct storage_writer *ret, struct err *e)
+int writer_dcp_new(const struct writer_dcp_opts *opts, struct ckpt_storage_writer *ret,
+		   struct ckpt_err *e)
 {
-	static const struct storage_writer_ops ops = {
+	static const struct ckpt_storage_writer_ops ops = {
 		.validate_checkpoint_id = validate,
 		.reset = reset,
 		.set_up = set_up,
@@ -406,6 +410,6 @@ int writer_dcp_new(const struct writer_dcp_opts *opts, struct storage_writer *re
 	writer_init(&w->base, opts->overwrite, &(struct outfile_opts){ 0 });
 	w->opts.threads = opts->threads ? opts->threads : 1;
 	w->opts.buffer = opts->buffer ? opts->buffer : DEFAULT_BUFFER;
-	*ret = (struct storage_writer){ .ops = &ops, .self = w };
+	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = w };
 	return 0;
 }

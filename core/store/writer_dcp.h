@@ -7,7 +7,7 @@
  *	                          state dict has as such archives already (torch_item.h wraps them)
  *
  *	struct writer_dcp_opts opts = { .threads = 4 };
- *	struct storage_writer w = { 0 };
+ *	struct ckpt_storage_writer w = { 0 };
  *	writer_dcp_new(&opts, &w, &e);
  *
  * DEST appears when all is done (staging.h). Which item is in which file, and in which order, is as
@@ -23,8 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
-struct storage_writer;
+struct ckpt_err;
+struct ckpt_storage_writer;
 
 enum { WRITER_DCP_MAX_THREADS = 1024 };
 
@@ -40,6 +40,7 @@ struct writer_dcp_opts {
 };
 
 /* EINVAL for options that cannot be. */
-int writer_dcp_new(const struct writer_dcp_opts *opts, struct storage_writer *ret, struct err *e);
+int writer_dcp_new(const struct writer_dcp_opts *opts, struct ckpt_storage_writer *ret,
+		   struct ckpt_err *e);
 
 #endif

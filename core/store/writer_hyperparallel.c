@@ -19,21 +19,21 @@ struct hp_writer {
 	struct writer_base b;
 };
 
-static int validate(void *self, const char *id, struct err *e)
+static int validate(void *self, const char *id, struct ckpt_err *e)
 {
 	const struct hp_writer *w = self;
 
 	return staging_check(id, w->b.overwrite, e);
 }
 
-static int reset(void *self, const char *id, struct err *e)
+static int reset(void *self, const char *id, struct ckpt_err *e)
 {
 	struct hp_writer *w = self;
 
 	return writer_reset(&w->b, id, e);
 }
 
-static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	struct hp_writer *w = self;
 
@@ -41,15 +41,15 @@ static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
 }
 
 /* What could not be written is refused before anything is. */
-static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
-			      struct err *e)
+static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
+			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	struct member m;
 	int rc = 0;
 
 	(void)self;
 	for (size_t i = 0; i < plan->n_items && !rc; i++)
-		if (plan->items[i].type != WRITE_BYTE_IO)
+		if (plan->items[i].type != CKPT_WRITE_BYTE_IO)
 			rc = st_item_member(&plan->items[i], &m, e);
 	if (!rc)
 		*ret = *plan;
@@ -57,7 +57,8 @@ static int prepare_local_plan(void *self, const struct save_plan *plan, struct s
 }
 
 /* Which rank has which file is known without a word of the coordinator's. */
-static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, struct err *e)
+static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
+			       struct ckpt_err *e)
 {
 	(void)self;
 	(void)parts;
@@ -69,14 +70,14 @@ static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, st
 /* ---- names in the container ---- */
 
 struct named {
-	const struct write_item *item;
+	const struct ckpt_write_item *item;
 	size_t at; /* its place in the file's list */
 };
 
 static int cmp_name(const void *ap, const void *bp)
 {
-	const struct meta_index *a = &((const struct named *)ap)->item->index;
-	const struct meta_index *b = &((const struct named *)bp)->item->index;
+	const struct ckpt_meta_index *a = &((const struct named *)ap)->item->index;
+	const struct ckpt_meta_index *b = &((const struct named *)bp)->item->index;
 	int c = memcmp(a->fqn, b->fqn, min_u64(a->fqn_len, b->fqn_len));
 
 	return c ? c : (a->fqn_len > b->fqn_len) - (a->fqn_len < b->fqn_len);
@@ -92,7 +93,7 @@ static int cmp_named(const void *ap, const void *bp)
 
 static bool is_tensor_name(const struct named *v, size_t n, const struct buf *name)
 {
-	struct write_item item = {
+	struct ckpt_write_item item = {
 		.index = { .fqn = name->data, .fqn_len = (uint32_t)name->len },
 	};
 	struct named key = { .item = &item };
@@ -102,7 +103,8 @@ static bool is_tensor_name(const struct named *v, size_t n, const struct buf *na
 
 /* The k-th chunk of a tensor that has several here. Only a tensor's own name can be in the way. */
 static int name_chunk(struct hp_writer *w, const struct named *all, size_t n,
-		      const struct write_item *item, size_t k, struct member *ret, struct err *e)
+		      const struct ckpt_write_item *item, size_t k, struct member *ret,
+		      struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf key = BUF_INIT(UINT32_MAX);
 
@@ -116,7 +118,7 @@ static int name_chunk(struct hp_writer *w, const struct named *all, size_t n,
 }
 
 static int name_chunks(struct hp_writer *w, const struct st_items *t, struct member *m,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	autofree struct named *v = calloc(t->n + 1, sizeof(*v));
 	size_t end;
@@ -138,10 +140,10 @@ static int name_chunks(struct hp_writer *w, const struct st_items *t, struct mem
 
 /* ---- data ---- */
 
-static int put_containers(struct hp_writer *w, const struct save_plan *plan, size_t n,
-			  struct save_planner *p, struct err *e)
+static int put_containers(struct hp_writer *w, const struct ckpt_save_plan *plan, size_t n,
+			  struct ckpt_save_planner *p, struct ckpt_err *e)
 {
-	autofree const struct write_item **items = calloc(n, sizeof(*items));
+	autofree const struct ckpt_write_item **items = calloc(n, sizeof(*items));
 	autofree struct member *m = calloc(n, sizeof(*m));
 	struct st_items t = { .m = m, .items = items };
 	char *path = writer_printf(&w->b, e, "_rank%zu_.safetensors", w->b.ranks.rank);
@@ -152,7 +154,7 @@ static int put_containers(struct hp_writer *w, const struct save_plan *plan, siz
 	if (!items || !m)
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < plan->n_items && !rc; i++) {
-		if (plan->items[i].type == WRITE_BYTE_IO)
+		if (plan->items[i].type == CKPT_WRITE_BYTE_IO)
 			continue;
 		items[t.n] = &plan->items[i];
 		rc = st_item_member(items[t.n], &m[t.n], e);
@@ -165,17 +167,17 @@ static int put_containers(struct hp_writer *w, const struct save_plan *plan, siz
 	for (size_t i = 0; i < t.n && !rc; i++)
 		writer_add_result(
 			&w->b, items[i],
-			&(struct storage_info){ .path = path,
-						.length = m[i].bytes,
-						.tensor_key = m[i].name,
-						.tensor_key_len = (uint32_t)m[i].name_len });
+			&(struct ckpt_storage_info){ .path = path,
+						     .length = m[i].bytes,
+						     .tensor_key = m[i].name,
+						     .tensor_key_len = (uint32_t)m[i].name_len });
 	return rc;
 }
 
-static int put_object(struct hp_writer *w, struct outfile *f, const struct write_item *item,
-		      struct save_planner *p, struct err *e)
+static int put_object(struct hp_writer *w, struct outfile *f, const struct ckpt_write_item *item,
+		      struct ckpt_save_planner *p, struct ckpt_err *e)
 {
-	struct storage_info info = { .path = f->name, .offset = f->size };
+	struct ckpt_storage_info info = { .path = f->name, .offset = f->size };
 	int rc = writer_put_source(f, item, p, e);
 
 	if (rc)
@@ -185,28 +187,29 @@ static int put_object(struct hp_writer *w, struct outfile *f, const struct write
 	return 0;
 }
 
-static int put_objects(struct hp_writer *w, const struct save_plan *plan, struct save_planner *p,
-		       struct err *e)
+static int put_objects(struct hp_writer *w, const struct ckpt_save_plan *plan,
+		       struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;
 	char *path = writer_printf(&w->b, e, "_rank%zu_.bytes", w->b.ranks.rank);
 	int rc = path ? outfile_open(&f, w->b.staging, path, &w->b.out, e) : -ENOMEM;
 
 	for (size_t i = 0; i < plan->n_items && !rc; i++)
-		if (plan->items[i].type == WRITE_BYTE_IO)
+		if (plan->items[i].type == CKPT_WRITE_BYTE_IO)
 			rc = put_object(w, &f, &plan->items[i], p, e);
 	return rc ? rc : outfile_finish(&f, e);
 }
 
-static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
-		      struct write_results *ret, struct err *e)
+static int write_data(void *self, const struct ckpt_save_plan *plan,
+		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
+		      struct ckpt_err *e)
 {
 	struct hp_writer *w = self;
 	size_t objects = 0;
 	int rc = writer_begin_data(&w->b, plan->n_items, e);
 
 	for (size_t i = 0; i < plan->n_items; i++)
-		objects += plan->items[i].type == WRITE_BYTE_IO;
+		objects += plan->items[i].type == CKPT_WRITE_BYTE_IO;
 	if (!rc && objects < plan->n_items)
 		rc = put_containers(w, plan, plan->n_items - objects, planner, e);
 	if (!rc && objects)
@@ -214,12 +217,12 @@ static int write_data(void *self, const struct save_plan *plan, struct save_plan
 	return rc ? rc : writer_end_data(&w->b, ret, e);
 }
 
-static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
-		  struct err *e)
+static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
+		  size_t n, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf text = BUF_INIT(METADATA_CEILING);
 	struct hp_writer *w = self;
-	struct metadata full = *md;
+	struct ckpt_metadata full = *md;
 	int rc = writer_join_results(&w->b, all, n, &full, e);
 
 	if (!rc && metadata_pickle_hyperparallel(&full, &text, e))
@@ -237,7 +240,7 @@ static void free_writer(void *self)
 	free(w);
 }
 
-static const struct storage_writer_ops ops = {
+static const struct ckpt_storage_writer_ops ops = {
 	.validate_checkpoint_id = validate,
 	.reset = reset,
 	.set_up = set_up,
@@ -249,7 +252,7 @@ static const struct storage_writer_ops ops = {
 };
 
 int writer_hyperparallel_new(const struct writer_hyperparallel_opts *opts,
-			     struct storage_writer *ret, struct err *e)
+			     struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
 	struct hp_writer *w = calloc(1, sizeof(*w));
 
@@ -257,6 +260,6 @@ int writer_hyperparallel_new(const struct writer_hyperparallel_opts *opts,
 		return err_set(e, ENOMEM, "out of memory");
 	writer_init(&w->b, opts->overwrite,
 		    &(struct outfile_opts){ opts->buffer, opts->progress, opts->arg });
-	*ret = (struct storage_writer){ .ops = &ops, .self = w };
+	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = w };
 	return 0;
 }

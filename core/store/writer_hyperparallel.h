@@ -21,8 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
-struct storage_writer;
+struct ckpt_err;
+struct ckpt_storage_writer;
 
 struct writer_hyperparallel_opts {
 	bool overwrite; /* replace a checkpoint that is there */
@@ -33,6 +33,6 @@ struct writer_hyperparallel_opts {
 };
 
 int writer_hyperparallel_new(const struct writer_hyperparallel_opts *opts,
-			     struct storage_writer *ret, struct err *e);
+			     struct ckpt_storage_writer *ret, struct ckpt_err *e);
 
 #endif

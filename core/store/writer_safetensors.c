@@ -26,7 +26,7 @@ struct st_writer {
 	struct buf index; /* the coordinator's; empty: there is none */
 	/* The plans that the coordinator saw last, for those that are not sent again. */
 	struct arena kept_arena;
-	struct save_plan *kept;
+	struct ckpt_save_plan *kept;
 	size_t n_kept;
 };
 
@@ -43,7 +43,7 @@ enum { FORM_BYTES = 17 };
 
 /* Items in the order of their names and places, and for each the number of its file of this rank. */
 struct sorted {
-	const struct write_item **items;
+	const struct ckpt_write_item **items;
 	struct member *m;
 	uint32_t *file;
 	size_t n;
@@ -59,12 +59,12 @@ static bool is_empty(size_t n, const uint64_t *len)
 }
 
 /* No element of a tensor that has some. */
-static bool says_nothing(const struct write_item *w)
+static bool says_nothing(const struct ckpt_write_item *w)
 {
 	return is_empty(w->index.n_dims, w->chunk.len) && !is_empty(w->index.n_dims, w->size);
 }
 
-static bool is_whole(const struct write_item *w)
+static bool is_whole(const struct ckpt_write_item *w)
 {
 	size_t n = w->index.n_dims;
 
@@ -74,15 +74,15 @@ static bool is_whole(const struct write_item *w)
 	return true;
 }
 
-static int cmp_fqn(const struct write_item *a, const struct write_item *b)
+static int cmp_fqn(const struct ckpt_write_item *a, const struct ckpt_write_item *b)
 {
 	return text_natural_cmp(a->index.fqn, a->index.fqn_len, b->index.fqn, b->index.fqn_len);
 }
 
 static int cmp_item(const void *ap, const void *bp)
 {
-	const struct write_item *a = *(const struct write_item *const *)ap;
-	const struct write_item *b = *(const struct write_item *const *)bp;
+	const struct ckpt_write_item *a = *(const struct ckpt_write_item *const *)ap;
+	const struct ckpt_write_item *b = *(const struct ckpt_write_item *const *)bp;
 	int c = cmp_fqn(a, b);
 
 	if (!c)
@@ -93,8 +93,8 @@ static int cmp_item(const void *ap, const void *bp)
 }
 
 /* The items of plans in order, all of them of tensors. */
-static int sort_items(struct writer_base *b, const struct save_plan *plans, size_t n,
-		      struct sorted *ret, struct err *e)
+static int sort_items(struct writer_base *b, const struct ckpt_save_plan *plans, size_t n,
+		      struct sorted *ret, struct ckpt_err *e)
 {
 	struct sorted s = { 0 };
 	size_t most = 0;
@@ -134,8 +134,8 @@ static uint32_t spread(const struct sorted *s)
 	return most;
 }
 
-static int sort_plan(struct st_writer *w, const struct save_plan *plan, bool whole,
-		     struct sorted *ret, struct err *e)
+static int sort_plan(struct st_writer *w, const struct ckpt_save_plan *plan, bool whole,
+		     struct sorted *ret, struct ckpt_err *e)
 {
 	int rc = sort_items(&w->b, plan, 1, ret, e);
 
@@ -147,8 +147,8 @@ static int sort_plan(struct st_writer *w, const struct save_plan *plan, bool who
 
 /* ---- plans ---- */
 
-static int prepare_local_plan(void *self, const struct save_plan *plan, struct save_plan *ret,
-			      struct err *e)
+static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
+			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	struct member m;
 	int rc = 0;
@@ -161,7 +161,7 @@ static int prepare_local_plan(void *self, const struct save_plan *plan, struct s
 	return rc;
 }
 
-static int check_twice(const struct sorted *s, struct err *e)
+static int check_twice(const struct sorted *s, struct ckpt_err *e)
 {
 	char shown[128];
 
@@ -183,8 +183,8 @@ static void forget_kept(struct st_writer *w)
 }
 
 /* All of the parts, those too that are not sent again. */
-static int complete(struct st_writer *w, const struct save_plan *parts, size_t n,
-		    struct save_plan *ret, struct err *e)
+static int complete(struct st_writer *w, const struct ckpt_save_plan *parts, size_t n,
+		    struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	for (size_t r = 0; r < n; r++) {
 		if (parts[r].unchanged && r >= w->n_kept)
@@ -197,10 +197,11 @@ static int complete(struct st_writer *w, const struct save_plan *parts, size_t n
 	return 0;
 }
 
-static int keep(struct st_writer *w, const struct save_plan *full, size_t n, struct err *e)
+static int keep(struct st_writer *w, const struct ckpt_save_plan *full, size_t n,
+		struct ckpt_err *e)
 {
 	struct arena a = ARENA_INIT(KEPT_CEILING);
-	struct save_plan *v = arena_array(&a, n, sizeof(*v));
+	struct ckpt_save_plan *v = arena_array(&a, n, sizeof(*v));
 	int rc = v ? 0 : err_set(e, ENOMEM, "out of memory");
 
 	for (size_t r = 0; r < n && !rc; r++)
@@ -226,7 +227,8 @@ static uint64_t digest(const struct sorted *s)
 	return h;
 }
 
-static int tell(struct st_writer *w, struct save_plan *part, const struct form *form, struct err *e)
+static int tell(struct st_writer *w, struct ckpt_save_plan *part, const struct form *form,
+		struct ckpt_err *e)
 {
 	uint8_t *p = writer_array(&w->b, FORM_BYTES, 1, e);
 
@@ -239,7 +241,7 @@ static int tell(struct st_writer *w, struct save_plan *part, const struct form *
 	return 0;
 }
 
-static int understand(const struct save_plan *plan, struct form *ret, struct err *e)
+static int understand(const struct ckpt_save_plan *plan, struct form *ret, struct ckpt_err *e)
 {
 	const uint8_t *p = plan->storage;
 
@@ -256,7 +258,7 @@ struct all_files {
 };
 
 /* Every rank's files of whole tensors, with their numbers among all, listed in the index. */
-static int make_index(struct st_writer *w, const struct all_files *all, struct err *e)
+static int make_index(struct st_writer *w, const struct all_files *all, struct ckpt_err *e)
 {
 	struct member *m = writer_array(&w->b, all->n_items, sizeof(*m), e);
 	uint32_t *file = m ? writer_array(&w->b, all->n_items, sizeof(*file), e) : NULL;
@@ -273,8 +275,8 @@ static int make_index(struct st_writer *w, const struct all_files *all, struct e
 	return hf_index(m, at, file, all->count, &w->index, e);
 }
 
-static int share_out(struct st_writer *w, const struct save_plan *parts, size_t n, bool whole,
-		     struct all_files *ret, struct err *e)
+static int share_out(struct st_writer *w, const struct ckpt_save_plan *parts, size_t n, bool whole,
+		     struct all_files *ret, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -295,8 +297,8 @@ static int share_out(struct st_writer *w, const struct save_plan *parts, size_t 
 	return rc;
 }
 
-static int decide(struct st_writer *w, const struct save_plan *full, struct save_plan *parts,
-		  size_t n, struct err *e)
+static int decide(struct st_writer *w, const struct ckpt_save_plan *full,
+		  struct ckpt_save_plan *parts, size_t n, struct ckpt_err *e)
 {
 	struct form form = { .whole = true };
 	struct all_files all = { 0 };
@@ -321,10 +323,11 @@ static int decide(struct st_writer *w, const struct save_plan *full, struct save
 	return rc;
 }
 
-static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, struct err *e)
+static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
+			       struct ckpt_err *e)
 {
 	struct st_writer *w = self;
-	struct save_plan *full = writer_array(&w->b, n, sizeof(*full), e);
+	struct ckpt_save_plan *full = writer_array(&w->b, n, sizeof(*full), e);
 	int rc = full ? complete(w, parts, n, full, e) : -ENOMEM;
 
 	if (!rc)
@@ -335,11 +338,11 @@ static int prepare_global_plan(void *self, struct save_plan *parts, size_t n, st
 /* ---- data ---- */
 
 /* Where the parts in a file belong, as JSON. */
-static int sharding_info(const struct st_items *t, struct buf *ret, struct err *e)
+static int sharding_info(const struct st_items *t, struct buf *ret, struct ckpt_err *e)
 {
 	buf_str(ret, "{");
 	for (size_t i = 0; i < t->n; i++) {
-		const struct write_item *w = t->items[i];
+		const struct ckpt_write_item *w = t->items[i];
 
 		buf_str(ret, i ? ", " : "");
 		buf_json_str(ret, w->index.fqn, w->index.fqn_len);
@@ -355,7 +358,7 @@ static int sharding_info(const struct st_items *t, struct buf *ret, struct err *
 }
 
 static int put_parts(struct st_writer *w, const char *path, struct st_items *t,
-		     struct save_planner *p, struct err *e)
+		     struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf info = BUF_INIT(NOTE_CEILING);
 	struct st_note notes[] = { { "DCP_SHARDING_INFO", NULL, 0 }, { "DCP_VERSION", "1.0", 3 } };
@@ -370,7 +373,7 @@ static int put_parts(struct st_writer *w, const char *path, struct st_items *t,
 }
 
 static int put_file(struct st_writer *w, const struct form *form, uint32_t file, struct st_items *t,
-		    struct save_planner *p, struct err *e)
+		    struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	char name[HF_NAME_CAP], *path;
 	int rc;
@@ -383,19 +386,19 @@ static int put_file(struct st_writer *w, const struct form *form, uint32_t file,
 		return -ENOMEM;
 	rc = form->whole ? writer_put_tensors(&w->b, path, t, p, e) : put_parts(w, path, t, p, e);
 	for (size_t i = 0; i < t->n && !rc; i++)
-		writer_add_result(
-			&w->b, t->items[i],
-			&(struct storage_info){ .path = path,
-						.length = t->m[i].bytes,
-						.tensor_key = t->m[i].name,
-						.tensor_key_len = (uint32_t)t->m[i].name_len });
+		writer_add_result(&w->b, t->items[i],
+				  &(struct ckpt_storage_info){
+					  .path = path,
+					  .length = t->m[i].bytes,
+					  .tensor_key = t->m[i].name,
+					  .tensor_key_len = (uint32_t)t->m[i].name_len });
 	return rc;
 }
 
 /* The items of one file after those of the other, in their order: start[f] is where f's begin. */
-static int by_file(struct st_writer *w, struct sorted *s, size_t *start, struct err *e)
+static int by_file(struct st_writer *w, struct sorted *s, size_t *start, struct ckpt_err *e)
 {
-	const struct write_item **items = writer_array(&w->b, s->n, sizeof(*items), e);
+	const struct ckpt_write_item **items = writer_array(&w->b, s->n, sizeof(*items), e);
 	struct member *m = items ? writer_array(&w->b, s->n, sizeof(*m), e) : NULL;
 
 	if (!m)
@@ -415,8 +418,9 @@ static int by_file(struct st_writer *w, struct sorted *s, size_t *start, struct 
 	return 0;
 }
 
-static int write_data(void *self, const struct save_plan *plan, struct save_planner *planner,
-		      struct write_results *ret, struct err *e)
+static int write_data(void *self, const struct ckpt_save_plan *plan,
+		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
+		      struct ckpt_err *e)
 {
 	struct st_writer *w = self;
 	autofree size_t *start = NULL;
@@ -447,8 +451,8 @@ static int write_data(void *self, const struct save_plan *plan, struct save_plan
 	return rc ? rc : writer_end_data(&w->b, ret, e);
 }
 
-static int finish(void *self, const struct metadata *md, const struct write_results *all, size_t n,
-		  struct err *e)
+static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
+		  size_t n, struct ckpt_err *e)
 {
 	struct st_writer *w = self;
 	int rc = 0;
@@ -463,7 +467,7 @@ static int finish(void *self, const struct metadata *md, const struct write_resu
 
 /* ---- the writer ---- */
 
-static int validate(void *self, const char *id, struct err *e)
+static int validate(void *self, const char *id, struct ckpt_err *e)
 {
 	const struct st_writer *w = self;
 
@@ -476,7 +480,7 @@ static void forget_index(struct st_writer *w)
 	w->index = (struct buf)BUF_INIT(INDEX_CEILING);
 }
 
-static int reset(void *self, const char *id, struct err *e)
+static int reset(void *self, const char *id, struct ckpt_err *e)
 {
 	struct st_writer *w = self;
 
@@ -484,7 +488,7 @@ static int reset(void *self, const char *id, struct err *e)
 	return writer_reset(&w->b, id, e);
 }
 
-static int set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	struct st_writer *w = self;
 
@@ -501,7 +505,7 @@ static void free_writer(void *self)
 	free(w);
 }
 
-static const struct storage_writer_ops ops = {
+static const struct ckpt_storage_writer_ops ops = {
 	.validate_checkpoint_id = validate,
 	.reset = reset,
 	.set_up = set_up,
@@ -512,8 +516,8 @@ static const struct storage_writer_ops ops = {
 	.free = free_writer,
 };
 
-int writer_safetensors_new(const struct writer_safetensors_opts *opts, struct storage_writer *ret,
-			   struct err *e)
+int writer_safetensors_new(const struct writer_safetensors_opts *opts,
+			   struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
 	struct st_writer *w = calloc(1, sizeof(*w));
 
@@ -523,6 +527,6 @@ int writer_safetensors_new(const struct writer_safetensors_opts *opts, struct st
 		    &(struct outfile_opts){ opts->buffer, opts->progress, opts->arg });
 	w->shard_size = opts->shard_size ? opts->shard_size : DEFAULT_SHARD;
 	forget_index(w);
-	*ret = (struct storage_writer){ .ops = &ops, .self = w };
+	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = w };
 	return 0;
 }

@@ -34,8 +34,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
-struct storage_writer;
+struct ckpt_err;
+struct ckpt_storage_writer;
 
 struct writer_safetensors_opts {
 	bool overwrite;	     /* replace a checkpoint that is there */
@@ -46,7 +46,7 @@ struct writer_safetensors_opts {
 	void *arg;
 };
 
-int writer_safetensors_new(const struct writer_safetensors_opts *opts, struct storage_writer *ret,
-			   struct err *e);
+int writer_safetensors_new(const struct writer_safetensors_opts *opts,
+			   struct ckpt_storage_writer *ret, struct ckpt_err *e);
 
 #endif

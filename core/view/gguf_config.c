@@ -26,7 +26,7 @@ static const struct family {
 	{ "GPT2LMHeadModel", "gpt2", "gpt2", KIND_GPT2, 0, true },
 };
 
-int gguf_json(const char *file, const char *text, size_t len, json_t **ret, struct err *e)
+int gguf_json(const char *file, const char *text, size_t len, json_t **ret, struct ckpt_err *e)
 {
 	json_error_t why;
 	json_t *v = json_text_load(text, len, JSON_REJECT_DUPLICATES, &why);
@@ -50,7 +50,7 @@ int gguf_json(const char *file, const char *text, size_t len, json_t **ret, stru
 
 struct reading {
 	const json_t *from;
-	struct err *e;
+	struct ckpt_err *e;
 	int rc;
 };
 
@@ -252,7 +252,7 @@ static void put_number(struct gguf_keys *k, const struct reading *r, const char 
 
 static void put_rope(const struct gguf_config *c, struct gguf_keys *k)
 {
-	struct err e;
+	struct ckpt_err e;
 	struct reading all = { c->root, &e, 0 }, r = rope_of(&all);
 	const char *type = rope_type(&r);
 
@@ -355,7 +355,7 @@ static void read_heads(struct gguf_config *c, struct reading *r)
 	must_be(r, c->kind == KIND_GPT2 || c->head_dim % 2 == 0, "heads of an odd size");
 }
 
-int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct err *e)
+int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e)
 {
 	struct reading r = { NULL, e, 0 };
 	const struct family *f;
@@ -423,7 +423,7 @@ void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k)
 
 /* ---- generation_config.json ---- */
 
-int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct err *e)
+int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct ckpt_err *e)
 {
 	static const struct {
 		const char *from, *key;

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct gguf_keys;
 
 /* Kinds of models, as bits: rules say which ones they are for. */
@@ -50,14 +50,14 @@ struct gguf_config {
 };
 
 /* *ret is to be released in any case. */
-int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct err *e);
+int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e);
 void gguf_config_release(struct gguf_config *c);
 /* The keys that come from it, but for general.*. */
 void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k);
 /* general.sampling.*, from a generation_config.json. */
-int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct err *e);
+int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct ckpt_err *e);
 
 /* A JSON object out of len bytes, or why it is none; file is its name. The caller's, json_decref. */
-int gguf_json(const char *file, const char *text, size_t len, json_t **ret, struct err *e);
+int gguf_json(const char *file, const char *text, size_t len, json_t **ret, struct ckpt_err *e);
 
 #endif

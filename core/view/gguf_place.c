@@ -27,7 +27,7 @@ struct placing {
 	const char *prefix; /* of all names but lm_head.weight */
 	bool *used;	    /* by position in the model */
 	struct gguf_tensors *ret;
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 /* ---- the rules ---- */
@@ -184,9 +184,9 @@ static int take(struct placing *p, const char *name, size_t n_dims, const uint64
 		struct vtensor **ret)
 {
 	int64_t at = namelist_find(&p->v->model.names, name, strlen(name));
-	uint64_t have[MAX_DIMS];
+	uint64_t have[CKPT_MAX_DIMS];
 	struct member m;
-	struct err why;
+	struct ckpt_err why;
 	int rc;
 
 	if (at < 0)
@@ -200,7 +200,7 @@ static int take(struct placing *p, const char *name, size_t n_dims, const uint64
 	rc = view_vtensor(p->v, m.id, ret, p->e);
 	if (rc)
 		return rc;
-	if (!cast_possible((*ret)->stored, DTYPE_F32))
+	if (!cast_possible((*ret)->stored, CKPT_DTYPE_F32))
 		rc = err_set(p->e, ERR_UNSUPPORTED, "'%.80s' is of dtype %s", name,
 			     dtype_info((*ret)->stored)->name);
 	p->used[at] = true;
@@ -253,7 +253,9 @@ static void show_as(struct vtensor *v, enum ggml_type type)
 {
 	uint64_t elements = v->bytes / dtype_info(v->dtype)->size;
 
-	v->dtype = type == GGML_F16 ? DTYPE_F16 : type == GGML_BF16 ? DTYPE_BF16 : DTYPE_F32;
+	v->dtype = type == GGML_F16    ? CKPT_DTYPE_F16
+		   : type == GGML_BF16 ? CKPT_DTYPE_BF16
+				       : CKPT_DTYPE_F32;
 	v->q8_0 = type == GGML_Q8_0;
 	v->bytes = v->q8_0 ? elements / Q8_0_ELEMENTS * Q8_0_BYTES
 			   : elements * dtype_info(v->dtype)->size;
@@ -530,7 +532,7 @@ static int place_all(struct placing *p)
 }
 
 int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type type,
-	       struct gguf_tensors *ret, struct err *e)
+	       struct gguf_tensors *ret, struct ckpt_err *e)
 {
 	bool *used = calloc(v->model.names.n + 1, sizeof(*used));
 	struct placing p = { v, c, type, "model.", used, ret, e };

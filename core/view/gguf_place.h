@@ -23,7 +23,7 @@
 
 #include "view/gguf_write.h"
 
-struct err;
+struct ckpt_err;
 struct gguf_config;
 struct view;
 struct vtensor;
@@ -36,7 +36,7 @@ struct gguf_tensors {
 
 /* type: of matrices. *ret is to be released in any case. */
 int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type type,
-	       struct gguf_tensors *ret, struct err *e);
+	       struct gguf_tensors *ret, struct ckpt_err *e);
 void gguf_tensors_release(struct gguf_tensors *t);
 
 #endif

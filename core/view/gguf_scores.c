@@ -36,7 +36,7 @@ struct scoring {
 	uint32_t *first;      /* by token: rank of the first merge that makes it, or NEVER */
 	size_t n;
 	uint64_t work;
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 static void scoring_release(struct scoring *s)
@@ -229,7 +229,7 @@ static int prove(struct scoring *s, uint32_t token)
 	return rc;
 }
 
-int tokens_score(struct tokens *t, struct err *e)
+int tokens_score(struct tokens *t, struct ckpt_err *e)
 {
 	CLEANUP(scoring_release) struct scoring s = { .t = t, .e = e };
 	int rc = read_merges(&s);

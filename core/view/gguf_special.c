@@ -36,7 +36,7 @@ static const json_t *token_text(const json_t *config, const char *name)
 }
 
 static int find_special(const struct tokens *t, const struct gguf_config *c, struct ends *x,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	for (int i = 0; i < N_SPECIAL; i++) {
 		const json_t *s = token_text(t->config, special[i].name), *id;
@@ -65,7 +65,7 @@ static int find_special(const struct tokens *t, const struct gguf_config *c, str
 
 /* One step of a template that is a token: it must be the one at that end. */
 static int take_end(const struct tokens *t, const json_t *step, int which, struct ends *x,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	const json_t *id = json_object_get(json_object_get(step, "SpecialToken"), "id");
 	int64_t found = json_is_string(id)
@@ -82,7 +82,7 @@ static int take_end(const struct tokens *t, const json_t *step, int which, struc
 
 /* [bos] text [eos] */
 static int read_template(const struct tokens *t, const json_t *single, struct ends *x,
-			 struct err *e)
+			 struct ckpt_err *e)
 {
 	size_t n = json_array_size(single), text = 0;
 	int rc = 0;
@@ -105,7 +105,8 @@ static void from_config(const struct tokens *t, struct ends *x)
 }
 
 /* A single processor. The flags of the configuration count where none says anything. */
-static int read_processor(const struct tokens *t, const json_t *p, struct ends *x, struct err *e)
+static int read_processor(const struct tokens *t, const json_t *p, struct ends *x,
+			  struct ckpt_err *e)
 {
 	const char *type = json_string_value(json_object_get(p, "type"));
 	const json_t *single = json_object_get(p, "single");
@@ -119,7 +120,7 @@ static int read_processor(const struct tokens *t, const json_t *p, struct ends *
 	return json_array_size(single) > 1 ? read_template(t, single, x, e) : 0;
 }
 
-static int read_ends(const struct tokens *t, struct ends *x, struct err *e)
+static int read_ends(const struct tokens *t, struct ends *x, struct ckpt_err *e)
 {
 	const json_t *p = json_object_get(t->root, "post_processor");
 	const json_t *steps = json_object_get(p, "processors");
@@ -136,7 +137,7 @@ static int read_ends(const struct tokens *t, struct ends *x, struct err *e)
 }
 
 int tokens_put_special(struct tokens *t, const struct gguf_config *c, struct gguf_keys *k,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	struct ends x = { 0 };
 	int rc = find_special(t, c, &x, e);

@@ -62,7 +62,7 @@ static const json_t *step_of(const json_t *v, const char *list, size_t i)
 
 /* ---- bytes as characters ---- */
 
-static int split_by(struct tokens *t, const json_t *split, struct err *e)
+static int split_by(struct tokens *t, const json_t *split, struct ckpt_err *e)
 {
 	const char *expression =
 		json_string_value(json_object_get(json_object_get(split, "pattern"), "Regex"));
@@ -82,7 +82,7 @@ static int split_by(struct tokens *t, const json_t *split, struct err *e)
 		       expression, ignore ? " and ignore merges" : "");
 }
 
-static int split_bytes(struct tokens *t, struct err *e)
+static int split_bytes(struct tokens *t, struct ckpt_err *e)
 {
 	const json_t *pre = json_object_get(t->root, "pre_tokenizer");
 	const json_t *first = step_of(pre, "pretokenizers", 0);
@@ -116,7 +116,7 @@ static bool is_space_step(const json_t *v)
 }
 
 /* Metaspace as older and newer files have it; it must not split. */
-static int read_metaspace(struct tokens *t, const json_t *m, struct err *e)
+static int read_metaspace(struct tokens *t, const json_t *m, struct ckpt_err *e)
 {
 	const json_t *scheme = json_object_get(m, "prepend_scheme");
 
@@ -127,7 +127,7 @@ static int read_metaspace(struct tokens *t, const json_t *m, struct err *e)
 	return 0;
 }
 
-static int split_pieces(struct tokens *t, struct err *e)
+static int split_pieces(struct tokens *t, struct ckpt_err *e)
 {
 	const json_t *pre = json_object_get(t->root, "pre_tokenizer");
 	const json_t *normal = json_object_get(t->root, "normalizer");
@@ -147,7 +147,7 @@ static int split_pieces(struct tokens *t, struct err *e)
 	return 0;
 }
 
-int tokens_split(struct tokens *t, struct err *e)
+int tokens_split(struct tokens *t, struct ckpt_err *e)
 {
 	const json_t *m = t->model, *type = json_object_get(m, "type");
 

@@ -15,12 +15,12 @@
 #define SPACE	 "\xe2\x96\x81" /* U+2581 */
 #define FULL_BAR "\xef\xbd\x9c" /* U+FF5C */
 
-int tokens_wrong(struct err *e, const char *what)
+int tokens_wrong(struct ckpt_err *e, const char *what)
 {
 	return err_set(e, EINVAL, "tokenizer.json: %s", what);
 }
 
-int tokens_unknown(struct err *e, const char *what)
+int tokens_unknown(struct ckpt_err *e, const char *what)
 {
 	return err_set(e, ERR_UNSUPPORTED, "tokenizer.json: %s is not one that is known", what);
 }
@@ -80,7 +80,7 @@ static int byte_of(const struct token *t)
 	return hex(t->s[3]) * 16 + hex(t->s[4]);
 }
 
-static int number_of(const struct tokens *t, const json_t *id, size_t *ret, struct err *e)
+static int number_of(const struct tokens *t, const json_t *id, size_t *ret, struct ckpt_err *e)
 {
 	if (!json_is_integer(id) || json_integer_value(id) < 0 ||
 	    (uint64_t)json_integer_value(id) >= t->n)
@@ -90,7 +90,7 @@ static int number_of(const struct tokens *t, const json_t *id, size_t *ret, stru
 	return 0;
 }
 
-static int read_vocab(struct tokens *t, struct err *e)
+static int read_vocab(struct tokens *t, struct ckpt_err *e)
 {
 	const char *key;
 	size_t len, i;
@@ -113,7 +113,7 @@ static int read_vocab(struct tokens *t, struct err *e)
 	return 0;
 }
 
-static int add_token(struct tokens *t, const json_t *id, const json_t *token, struct err *e)
+static int add_token(struct tokens *t, const json_t *id, const json_t *token, struct ckpt_err *e)
 {
 	const json_t *s = json_object_get(token, "content");
 	bool declared = json_is_true(json_object_get(token, "special"));
@@ -138,7 +138,7 @@ static int add_token(struct tokens *t, const json_t *id, const json_t *token, st
 }
 
 /* tokenizer.json has them as a list, tokenizer_config.json by number. */
-static int read_added(struct tokens *t, struct err *e)
+static int read_added(struct tokens *t, struct ckpt_err *e)
 {
 	const json_t *list = json_object_get(t->root, "added_tokens");
 	json_t *more = json_object_get(t->config, "added_tokens_decoder"), *token;
@@ -162,7 +162,7 @@ static int read_added(struct tokens *t, struct err *e)
 	return rc;
 }
 
-static int check_bytes(const struct tokens *t, struct err *e)
+static int check_bytes(const struct tokens *t, struct ckpt_err *e)
 {
 	bool has[256] = { 0 };
 
@@ -244,7 +244,7 @@ static void add_half(struct buf *b, const json_t *half)
 		buf_add(b, s[i] == ' ' ? "\xc4\xa0" : s + i, s[i] == ' ' ? 2 : 1);
 }
 
-static int put_merges(const struct tokens *t, struct gguf_keys *k, struct err *e)
+static int put_merges(const struct tokens *t, struct gguf_keys *k, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf b = BUF_INIT(1 << 20);
 	size_t n = json_array_size(t->merges);
@@ -298,7 +298,7 @@ static void put_named_templates(const json_t *list, struct gguf_keys *k)
 }
 
 static int put_template(const struct tokens *t, const struct gguf_token_files *f,
-			struct gguf_keys *k, struct err *e)
+			struct gguf_keys *k, struct ckpt_err *e)
 {
 	const json_t *s = json_object_get(t->config, "chat_template");
 	json_t *root = NULL;
@@ -325,7 +325,7 @@ static int put_template(const struct tokens *t, const struct gguf_token_files *f
 /* ---- all of it ---- */
 
 static int open_tokens(struct tokens *t, const struct gguf_token_files *f,
-		       const struct gguf_config *c, struct err *e)
+		       const struct gguf_config *c, struct ckpt_err *e)
 {
 	int rc = gguf_json("tokenizer.json", f->tokenizer.text, f->tokenizer.len, &t->root, e);
 
@@ -358,7 +358,7 @@ static int open_tokens(struct tokens *t, const struct gguf_token_files *f,
 }
 
 int gguf_tokens_put(const struct gguf_token_files *f, const struct gguf_config *c,
-		    struct gguf_keys *k, struct err *e)
+		    struct gguf_keys *k, struct ckpt_err *e)
 {
 	CLEANUP(tokens_release) struct tokens t = { 0 };
 	int rc = open_tokens(&t, f, c, e);

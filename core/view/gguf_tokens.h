@@ -27,7 +27,7 @@
 
 #include <stddef.h>
 
-struct err;
+struct ckpt_err;
 struct gguf_config;
 struct gguf_keys;
 
@@ -47,6 +47,6 @@ struct gguf_token_files {
 
 /* ERR_UNSUPPORTED: not a tokenizer that is known, and why; EINVAL: the files are wrong. */
 int gguf_tokens_put(const struct gguf_token_files *f, const struct gguf_config *c,
-		    struct gguf_keys *k, struct err *e);
+		    struct gguf_keys *k, struct ckpt_err *e);
 
 #endif

@@ -46,17 +46,17 @@ struct tokens {
 };
 
 /* What is in tokenizer.json besides tokens: spm, space_first, nfc, pre. */
-int tokens_split(struct tokens *t, struct err *e);
+int tokens_split(struct tokens *t, struct ckpt_err *e);
 /* Scores of all tokens; spm. */
-int tokens_score(struct tokens *t, struct err *e);
+int tokens_score(struct tokens *t, struct ckpt_err *e);
 /* The keys of special tokens. */
 int tokens_put_special(struct tokens *t, const struct gguf_config *c, struct gguf_keys *k,
-		       struct err *e);
+		       struct ckpt_err *e);
 /* The number of a token, or -1. */
 int64_t token_find(const struct tokens *t, const char *s, size_t len);
 
 /* "tokenizer.json: " and what is wrong. */
-int tokens_wrong(struct err *e, const char *what);
-int tokens_unknown(struct err *e, const char *what);
+int tokens_wrong(struct ckpt_err *e, const char *what);
+int tokens_unknown(struct ckpt_err *e, const char *what);
 
 #endif

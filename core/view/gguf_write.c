@@ -116,7 +116,7 @@ static void put_tensor(struct buf *b, const struct gguf_tensor *t, uint64_t off)
 }
 
 int gguf_header(const struct gguf_keys *k, const struct gguf_tensor *t, size_t n, struct buf *ret,
-		struct err *e)
+		struct ckpt_err *e)
 {
 	uint64_t off = 0;
 	size_t from = ret->len;

@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 #define GGUF_ALIGN	4096
 #define GGUF_MAX_HEADER ((size_t)256 << 20) /* bytes */
@@ -80,6 +80,6 @@ struct gguf_tensor {
 uint64_t gguf_padding(uint64_t bytes);
 /* All before the first tensor's data, appended to *ret. EFBIG, ENOMEM. */
 int gguf_header(const struct gguf_keys *k, const struct gguf_tensor *t, size_t n, struct buf *ret,
-		struct err *e);
+		struct ckpt_err *e);
 
 #endif

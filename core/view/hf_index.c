@@ -64,7 +64,7 @@ static int by_name(const void *ap, const void *bp)
 	return c ? c : (a->name_len > b->name_len) - (a->name_len < b->name_len);
 }
 
-static int put_metadata(struct buf *b, const struct member *m, size_t n, struct err *e)
+static int put_metadata(struct buf *b, const struct member *m, size_t n, struct ckpt_err *e)
 {
 	uint64_t elements = 0, bytes = 0;
 
@@ -82,7 +82,7 @@ static int put_metadata(struct buf *b, const struct member *m, size_t n, struct 
 }
 
 int hf_index(const struct member *m, size_t n, const uint32_t *shard, uint32_t count,
-	     struct buf *ret, struct err *e)
+	     struct buf *ret, struct ckpt_err *e)
 {
 	autofree const struct member **sorted = calloc(n + 1, sizeof(*sorted));
 	int rc;

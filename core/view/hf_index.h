@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 struct member;
 
 #define HF_INDEX_NAME "model.safetensors.index.json"
@@ -36,6 +36,6 @@ uint32_t hf_split(const struct member *m, size_t n, uint64_t limit, uint32_t *sh
 void hf_file_name(uint32_t i, uint32_t count, char out[static HF_NAME_CAP]);
 /* Text of the index, appended to *ret, for n > 0 tensors that st_check likes. */
 int hf_index(const struct member *m, size_t n, const uint32_t *shard, uint32_t count,
-	     struct buf *ret, struct err *e);
+	     struct buf *ret, struct ckpt_err *e);
 
 #endif

@@ -69,7 +69,8 @@ static bool is_json(const char *text, size_t len)
 	return i < len && text[i] == '{';
 }
 
-int layout_parse(const char *text, size_t len, const char *name, struct layout **ret, struct err *e)
+int layout_parse(const char *text, size_t len, const char *name, struct layout **ret,
+		 struct ckpt_err *e)
 {
 	CLEANUP(layout_freep) struct layout *l = layout_new(name);
 	int rc;
@@ -103,7 +104,7 @@ static int by_number(const void *ap, const void *bp)
 	return a->first < b->first ? -1 : a->first > b->first;
 }
 
-int layout_done(struct layout *l, struct err *e)
+int layout_done(struct layout *l, struct ckpt_err *e)
 {
 	if (l->is_text)
 		return 0;

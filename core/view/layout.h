@@ -37,22 +37,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct layout;
 
 #define LAYOUT_MAX_FILE ((size_t)256 << 20) /* bytes */
 
 /* A file of either kind (JSON begins with '{') or a directory. */
-int layout_read(const char *path, struct layout **ret, struct err *e);
+int layout_read(const char *path, struct layout **ret, struct ckpt_err *e);
 /* What layout_read does with a file's content; messages call it `name`. */
 int layout_parse(const char *text, size_t len, const char *name, struct layout **ret,
-		 struct err *e);
+		 struct ckpt_err *e);
 void layout_free(struct layout *l); /* NULL is fine */
 
 struct layout_tensor {
 	const char *fqn;
 	size_t fqn_len;
-	size_t n_dims; /* at most MAX_DIMS */
+	size_t n_dims; /* at most CKPT_MAX_DIMS */
 	const uint64_t *shape;
 };
 
@@ -61,7 +61,8 @@ struct layout_tensor {
  * be: a dimension that is not there, a full_shape unlike the tensor's, parts that do not divide.
  * May be called again for other tensors.
  */
-int layout_bind(struct layout *l, const struct layout_tensor *tensors, size_t n, struct err *e);
+int layout_bind(struct layout *l, const struct layout_tensor *tensors, size_t n,
+		struct ckpt_err *e);
 /*
  * A sentence about the i-th thing in the layout that no tensor needed, for a warning: a rule, a
  * parameter. False when there is no i-th.

@@ -32,7 +32,8 @@ static const char *describe(const struct layout_tensor *t, char *out, size_t cap
 	return out;
 }
 
-static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n,
+		       struct ckpt_err *e)
 {
 	size_t total = 0;
 
@@ -67,7 +68,7 @@ static size_t find_rule(const struct layout *l, const char *fqn, size_t len)
 }
 
 static int check_rule(const struct layout *l, const struct layout_rule *r,
-		      const struct layout_tensor *t, struct err *e)
+		      const struct layout_tensor *t, struct ckpt_err *e)
 {
 	const struct sharding s = layout_sharding(layout_packed(l, r->spec));
 	char what[300];
@@ -81,7 +82,7 @@ static int check_rule(const struct layout *l, const struct layout_rule *r,
 	return 0;
 }
 
-static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n, struct ckpt_err *e)
 {
 	autofree bool *used = calloc(l->n_rules + 1, sizeof(*used));
 
@@ -130,12 +131,12 @@ static bool has_shape(const struct layout_tensor *t, size_t n_dims, const uint64
 
 static int check_entry(const struct layout *l, const struct layout_rank *r,
 		       const struct layout_entry *entry, const struct layout_tensor *t,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	const struct layout_packed *p = layout_packed(l, entry->spec);
 	const struct sharding s = layout_sharding(p);
 	const uint64_t *declared = p->numbers + p->n_axes;
-	uint64_t off[MAX_DIMS], len[MAX_DIMS], parts = 1;
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], parts = 1;
 	char shape[90], why[150], what[300];
 	size_t d;
 
@@ -157,7 +158,7 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 
 /* Every spec of every tensor once: ranks mostly say the same. */
 static int check_ranks(const struct layout *l, const struct layout_tensor *t,
-		       const uint32_t *tensor_of, struct err *e)
+		       const uint32_t *tensor_of, struct ckpt_err *e)
 {
 	autofree uint32_t *seen = malloc((l->params.n + 1) * sizeof(*seen));
 
@@ -183,7 +184,8 @@ static int check_ranks(const struct layout *l, const struct layout_tensor *t,
 	return 0;
 }
 
-static int bind_params(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+static int bind_params(struct layout *l, const struct layout_tensor *t, size_t n,
+		       struct ckpt_err *e)
 {
 	autofree uint32_t *tensor_of = malloc((l->params.n + 1) * sizeof(*tensor_of));
 
@@ -201,7 +203,7 @@ static int bind_params(struct layout *l, const struct layout_tensor *t, size_t n
 	return check_ranks(l, t, tensor_of, e);
 }
 
-int layout_bind(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+int layout_bind(struct layout *l, const struct layout_tensor *t, size_t n, struct ckpt_err *e)
 {
 	int rc;
 

@@ -14,7 +14,8 @@
 #include <string.h>
 
 /* The whole file; *ret is the caller's to free. */
-static int read_whole(const char *path, int fd, const struct stat *st, char **ret, struct err *e)
+static int read_whole(const char *path, int fd, const struct stat *st, char **ret,
+		      struct ckpt_err *e)
 {
 	autofree char *text = NULL;
 	int rc;
@@ -34,7 +35,7 @@ static int read_whole(const char *path, int fd, const struct stat *st, char **re
 	return 0;
 }
 
-static int open_layout(const char *path, struct stat *st, struct err *e)
+static int open_layout(const char *path, struct stat *st, struct ckpt_err *e)
 {
 	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
@@ -45,7 +46,7 @@ static int open_layout(const char *path, struct stat *st, struct err *e)
 	return steal_fd(&fd);
 }
 
-static int add_file(struct layout *l, const char *dir, const char *name, struct err *e)
+static int add_file(struct layout *l, const char *dir, const char *name, struct ckpt_err *e)
 {
 	autofree char *text = NULL;
 	autofree char *path = NULL;
@@ -71,7 +72,7 @@ static int is_layout(const struct dirent *d)
 	return n > 7 && !strcmp(d->d_name + n - 7, ".layout");
 }
 
-static int read_directory(const char *path, struct layout **ret, struct err *e)
+static int read_directory(const char *path, struct layout **ret, struct ckpt_err *e)
 {
 	struct layout *l = layout_new(path);
 	struct dirent **names = NULL;
@@ -99,7 +100,7 @@ static int read_directory(const char *path, struct layout **ret, struct err *e)
 	return rc;
 }
 
-int layout_read(const char *path, struct layout **ret, struct err *e)
+int layout_read(const char *path, struct layout **ret, struct ckpt_err *e)
 {
 	autofree char *text = NULL;
 	autoclose int fd = -1;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int layout_no_memory(struct err *e)
+int layout_no_memory(struct ckpt_err *e)
 {
 	return err_set(e, ENOMEM, "out of memory");
 }
@@ -105,9 +105,10 @@ void intern_release(struct interner *p)
 
 /* ---- specs ---- */
 
-int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret, struct err *e)
+int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret,
+		    struct ckpt_err *e)
 {
-	uint64_t room[1 + MESH_MAX_AXES + MAX_DIMS + MESH_MAX_AXES] = { 0 };
+	uint64_t room[1 + MESH_MAX_AXES + CKPT_MAX_DIMS + MESH_MAX_AXES] = { 0 };
 	struct layout_packed *p = (struct layout_packed *)room;
 	size_t n_shape = s->has_shape ? s->n_dims : 0;
 	uint8_t *at = (uint8_t *)p->numbers;

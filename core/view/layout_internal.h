@@ -36,14 +36,15 @@ void intern_release(struct interner *p);
 /* How a tensor lies on a mesh. layout_add_spec packs and interns it. */
 struct layout_spec {
 	uint64_t mesh[MESH_MAX_AXES];
-	uint64_t shape[MAX_DIMS]; /* as declared */
+	uint64_t shape[CKPT_MAX_DIMS]; /* as declared */
 	struct placement placements[MESH_MAX_AXES];
 	uint8_t n_axes, n;
 	uint8_t n_dims; /* as declared by shape or tensor_map */
 	bool has_shape; /* shape is declared */
 	bool has_map;	/* n_dims is: there is a tensor_map */
 };
-int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret, struct err *e);
+int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret,
+		    struct ckpt_err *e);
 
 struct layout_packed {
 	uint8_t n_axes, n, n_dims;
@@ -106,15 +107,15 @@ struct layout {
 };
 
 struct layout *layout_new(const char *name); /* NULL: out of memory */
-int layout_add_text(struct layout *l, const char *text, size_t len, struct err *e);
+int layout_add_text(struct layout *l, const char *text, size_t len, struct ckpt_err *e);
 /* May be called for several files; then layout_done. */
 int layout_add_json(struct layout *l, const char *text, size_t len, const char *file,
-		    struct err *e);
-int layout_done(struct layout *l, struct err *e);
+		    struct ckpt_err *e);
+int layout_done(struct layout *l, struct ckpt_err *e);
 void layout_unbind(struct layout *l);
 const char *layout_file(const struct layout *l, const struct layout_rank *r);
 
-int layout_no_memory(struct err *e);
+int layout_no_memory(struct ckpt_err *e);
 /* Room for one more in an array of `size`d elements: 0 or -ENOMEM. */
 int layout_grow(void *array, size_t n, size_t *cap, size_t size);
 /* Decimal digits and nothing else; more than max becomes max + 1. */

@@ -35,7 +35,7 @@
 
 struct walk {
 	struct layout *l;
-	struct err *e;
+	struct ckpt_err *e;
 	const char *name, *text;
 	size_t len, at;
 	uint32_t rank;
@@ -164,7 +164,7 @@ static int get_list(const struct walk *w, const json_t *v, const char *key, uint
 	*ret_n = (uint8_t)n;
 	return 0;
 }
-_Static_assert(MESH_MAX_AXES == 64 && MAX_DIMS == 64, "get_list's bound");
+_Static_assert(MESH_MAX_AXES == 64 && CKPT_MAX_DIMS == 64, "get_list's bound");
 
 static int read_mesh(const struct walk *w, const json_t *v, struct layout_spec *s,
 		     uint64_t *ret_ranks)
@@ -230,8 +230,8 @@ static int read_map(const struct walk *w, const json_t *v, struct layout_spec *s
 	bool even;
 	int rc = 0;
 
-	if (!json_is_array(map) || json_array_size(map) > MAX_DIMS)
-		return bad(w, "tensor_map is not a list of at most %d entries", MAX_DIMS);
+	if (!json_is_array(map) || json_array_size(map) > CKPT_MAX_DIMS)
+		return bad(w, "tensor_map is not a list of at most %d entries", CKPT_MAX_DIMS);
 	s->n_dims = (uint8_t)json_array_size(map);
 	s->has_map = true;
 	for (d = 0; d < s->n_dims && !rc; d++) {
@@ -463,7 +463,8 @@ static int read_rank(struct walk *w, uint32_t file, const char *key)
 	return 0;
 }
 
-int layout_add_json(struct layout *l, const char *text, size_t len, const char *file, struct err *e)
+int layout_add_json(struct layout *l, const char *text, size_t len, const char *file,
+		    struct ckpt_err *e)
 {
 	struct walk w = { .l = l, .e = e, .name = file, .text = text, .len = len };
 	bool first = true;

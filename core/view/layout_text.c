@@ -14,7 +14,7 @@
 
 struct reader {
 	struct layout *l;
-	struct err *e;
+	struct ckpt_err *e;
 	uint32_t line;
 	char *at; /* rest of the line, which ends in a NUL */
 	const char *axes[MESH_MAX_AXES];
@@ -138,11 +138,11 @@ static int read_placement(struct reader *r, char *word, struct layout_spec *s)
 	uint64_t dim;
 	size_t axis;
 
-	if (!colon || colon == word || !layout_number(colon + 1 + back, MAX_DIMS, &dim))
+	if (!colon || colon == word || !layout_number(colon + 1 + back, CKPT_MAX_DIMS, &dim))
 		return bad(r, "'%s' is not AXIS:DIM", show(word, tmp));
-	if (dim >= MAX_DIMS + (uint64_t)back)
+	if (dim >= CKPT_MAX_DIMS + (uint64_t)back)
 		return bad(r, "'%s': tensors have at most %d dimensions", show(word, tmp),
-			   MAX_DIMS);
+			   CKPT_MAX_DIMS);
 	*colon = 0;
 	axis = find_axis(r, word);
 	if (axis == r->n_axes)
@@ -221,7 +221,7 @@ static int read_line(struct reader *r, size_t len)
 	return strcmp(word, "mesh") != 0 ? read_rule(r, word) : read_mesh(r);
 }
 
-int layout_add_text(struct layout *l, const char *text, size_t len, struct err *e)
+int layout_add_text(struct layout *l, const char *text, size_t len, struct ckpt_err *e)
 {
 	struct reader r = { .l = l, .e = e };
 	char *at, *end;

@@ -96,7 +96,7 @@ static void unwrap(const char *name, size_t len, struct buf *out)
 }
 
 static int add_names(const struct model_in *in, size_t n, const struct choice *c,
-		     struct namelist *t, struct err *e)
+		     struct namelist *t, struct ckpt_err *e)
 {
 	size_t prefix = c->key ? c->key_len + 1 : 0;
 	struct buf bare = BUF_INIT(UINT32_MAX);
@@ -128,7 +128,7 @@ static void stored_name(const void *arg, uint32_t index, const char **ret, size_
 }
 
 int model_names(const struct model_in *in, size_t n, const char *weights, struct namelist *ret,
-		size_t *ret_prefix, struct err *e)
+		size_t *ret_prefix, struct ckpt_err *e)
 {
 	struct namelist t = { 0 };
 	struct choice c = { .all = true };

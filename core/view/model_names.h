@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct namelist;
 
 /*
@@ -49,6 +49,6 @@ struct model_in {
  * same name.
  */
 int model_names(const struct model_in *in, size_t n, const char *weights, struct namelist *ret,
-		size_t *ret_prefix, struct err *e);
+		size_t *ret_prefix, struct ckpt_err *e);
 
 #endif

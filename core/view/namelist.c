@@ -62,7 +62,8 @@ const char *namelist_copy(struct namelist *t, const char *s, size_t len)
 	return to;
 }
 
-int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index, struct err *e)
+int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index,
+		 struct ckpt_err *e)
 {
 	if (len > UINT32_MAX || t->n == UINT32_MAX)
 		return err_set(e, ERR_UNSUPPORTED, "%s",
@@ -100,7 +101,7 @@ static size_t first_unordered(const struct namelist *t)
 }
 
 static int refuse_twins(const struct named *twin, namelist_stored_fn *stored, const void *arg,
-			struct err *e)
+			struct ckpt_err *e)
 {
 	char name[SHOWN], shown[2][SHOWN];
 
@@ -124,7 +125,7 @@ static int by_hash(const void *ap, const void *bp)
 	return a->hash < b->hash ? -1 : a->hash > b->hash;
 }
 
-static int add_cut(struct namelist *t, size_t *cap, size_t pos, struct err *e)
+static int add_cut(struct namelist *t, size_t *cap, size_t pos, struct ckpt_err *e)
 {
 	const struct named *d = &t->v[pos];
 
@@ -142,7 +143,7 @@ static int add_cut(struct namelist *t, size_t *cap, size_t pos, struct err *e)
 }
 
 /* Cut with the longest suffix, so that with any other the name is here or fits. */
-static int list_cut(struct namelist *t, struct err *e)
+static int list_cut(struct namelist *t, struct ckpt_err *e)
 {
 	size_t cap = 0;
 
@@ -156,7 +157,7 @@ static int list_cut(struct namelist *t, struct err *e)
 }
 
 /* Cut names differ by hash alone; an attacker may make two hashes equal, not two files of one name. */
-static int check_cut(const struct namelist *t, struct err *e)
+static int check_cut(const struct namelist *t, struct ckpt_err *e)
 {
 	for (size_t i = 1; i < t->n_cut; i++) {
 		const struct named *a = &t->v[t->cut[i - 1].pos], *b = &t->v[t->cut[i].pos];
@@ -171,7 +172,8 @@ static int check_cut(const struct namelist *t, struct err *e)
 	return 0;
 }
 
-int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *arg, struct err *e)
+int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *arg,
+		    struct ckpt_err *e)
 {
 	size_t i = first_unordered(t);
 	int rc;

@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct namelist_block;
 struct namelist_cut;
 
@@ -48,7 +48,8 @@ struct namelist {
 #define NAMELIST_MAX_SUFFIX 4 /* bytes: ".npy" */
 
 /* On failure the list is as it was. */
-int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index, struct err *e);
+int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index,
+		 struct ckpt_err *e);
 /* A copy, followed by a NUL, that lives as long as the list; NULL when out of memory. */
 const char *namelist_copy(struct namelist *t, const char *s, size_t len);
 
@@ -59,7 +60,8 @@ typedef void namelist_stored_fn(const void *arg, uint32_t index, const char **re
  * when two names that are too long for a file name have the same hash. After a failure only
  * namelist_release is possible.
  */
-int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *arg, struct err *e);
+int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *arg,
+		    struct ckpt_err *e);
 void namelist_release(struct namelist *t);
 
 /* All below: after namelist_finish. Suffixes have at most NAMELIST_MAX_SUFFIX bytes. */

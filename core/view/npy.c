@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t npy_header(enum dtype dtype, size_t n_dims, const uint64_t *shape,
+size_t npy_header(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		  char out[static NPY_MAX_HEADER])
 {
 	static const char magic[] = "\x93NUMPY\x01\x00";

@@ -15,7 +15,7 @@
 #define NPY_MAX_HEADER 2048 /* bytes; 64 dimensions of 20 digits fit */
 
 /* Writes the header, a multiple of 64 bytes, and returns its length. */
-size_t npy_header(enum dtype dtype, size_t n_dims, const uint64_t *shape,
+size_t npy_header(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		  char out[static NPY_MAX_HEADER]);
 
 #endif

@@ -16,22 +16,22 @@
 #include <stdio.h>
 #include <string.h>
 
-bool pt_holds(enum dtype t)
+bool pt_holds(enum ckpt_dtype t)
 {
 	switch (t) {
-	case DTYPE_NONE:
-	case DTYPE_QI8:
-	case DTYPE_QU8:
-	case DTYPE_QI32:
-	case DTYPE_QU4X2:
-	case DTYPE_QU2X4:
+	case CKPT_DTYPE_NONE:
+	case CKPT_DTYPE_QI8:
+	case CKPT_DTYPE_QU8:
+	case CKPT_DTYPE_QI32:
+	case CKPT_DTYPE_QU4X2:
+	case CKPT_DTYPE_QU2X4:
 		return false;
 	default:
-		return t < DTYPE_COUNT;
+		return t < CKPT_DTYPE_COUNT;
 	}
 }
 
-static int why_not(const struct member *m, struct err *e)
+static int why_not(const struct member *m, struct ckpt_err *e)
 {
 	if (!pt_holds(m->dtype))
 		return err_set(e, ERR_UNSUPPORTED, "a .pt file is not made of %s",
@@ -42,7 +42,7 @@ static int why_not(const struct member *m, struct err *e)
 	return 0;
 }
 
-int pt_check(const struct member *m, struct err *e)
+int pt_check(const struct member *m, struct ckpt_err *e)
 {
 	char shown[100];
 
@@ -271,7 +271,7 @@ static void add_end(struct archive *a)
 	vfile_bytes(a->f, end, (size_t)(p - end));
 }
 
-int pt_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e)
+int pt_layout(const struct member *m, size_t n, struct vfile *ret, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf pkl = BUF_INIT(VFILE_MAX_TEXT);
 	CLEANUP(vfile_release) struct vfile f = VFILE_INIT;

@@ -28,19 +28,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct ckpt_err;
 struct member;
 struct vfile;
 
 /* Everything but the quantised dtypes, whose tensors have more to them than elements. */
-bool pt_holds(enum dtype t);
+bool pt_holds(enum ckpt_dtype t);
 /* Can it hold this tensor? 0, or ERR_UNSUPPORTED and why not. */
-int pt_check(const struct member *m, struct err *e);
+int pt_check(const struct member *m, struct ckpt_err *e);
 
 /*
  * The file of these n tensors of different names; *ret is the caller's to release. Fails with
  * ERR_UNSUPPORTED where pt_check would, EFBIG, ENOMEM.
  */
-int pt_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e);
+int pt_layout(const struct member *m, size_t n, struct vfile *ret, struct ckpt_err *e);
 
 #endif

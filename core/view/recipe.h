@@ -71,7 +71,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 struct recipe;
 struct vtensor;
 
@@ -79,7 +79,7 @@ struct vtensor;
 
 /* file: what sentences call the text, copied, as text is. */
 int recipe_parse(const char *text, size_t len, const char *file, struct recipe **ret,
-		 struct err *e);
+		 struct ckpt_err *e);
 void recipe_free(struct recipe *r); /* NULL is fine */
 
 /* ---- the ones that come with the program ---- */
@@ -102,14 +102,15 @@ struct recipe_facts {
 	bool has[2]; /* is there such a place at all? By enum recipe_from; for messages */
 	/* 0; 1: it does not say; or a negative errno: it says something else than a number. */
 	int (*number)(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
-		      struct err *e);
+		      struct ckpt_err *e);
 	void *arg;
 };
 
 struct recipe_source {
 	const uint64_t *shape;
-	uint32_t number;       /* in the catalog: for the pieces */
-	uint8_t stored, shown; /* enum dtype: as it is, and as what it is made from it is shown */
+	uint32_t number; /* in the catalog: for the pieces */
+	uint8_t stored,
+		shown; /* enum ckpt_dtype: as it is, and as what it is made from it is shown */
 	uint8_t n_dims;
 };
 
@@ -129,7 +130,7 @@ struct recipe_out {
 /* *ret is the caller's to release. EEXIST: two results of one name. EFBIG: more results, pieces or
  * rounds of loops than make sense. */
 int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
-		 struct err *e);
+		 struct ckpt_err *e);
 void recipe_out_release(struct recipe_out *o);
 
 #endif

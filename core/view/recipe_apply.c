@@ -24,7 +24,7 @@ struct work {
 	struct eval x;
 	const struct recipe *r;
 	const struct recipe_in *in;
-	struct err *e;
+	struct ckpt_err *e;
 	struct recipe_out *out;
 	const char *prefix;
 	bool *used;	   /* by position in in->names, as the next: */
@@ -362,7 +362,7 @@ static void stored_name(const void *arg, uint32_t index, const char **ret, size_
 }
 
 int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
-		 struct err *e)
+		 struct ckpt_err *e)
 {
 	struct recipe_out out = { 0 };
 	struct work w = { .x = { .r = r, .facts = in->facts },

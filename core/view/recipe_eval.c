@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 static int operate(const struct recipe *r, uint32_t line, enum rx_op op, uint64_t a, uint64_t b,
-		   uint64_t *ret, struct err *e)
+		   uint64_t *ret, struct ckpt_err *e)
 {
 	static const char marks[] = {
 		[RX_ADD] = '+', [RX_SUB] = '-', [RX_MUL] = '*', [RX_DIV] = '/'
@@ -49,9 +49,9 @@ static int operate(const struct recipe *r, uint32_t line, enum rx_op op, uint64_
 }
 
 static int lookup(struct eval *x, const struct rx_token *t, uint32_t line, uint64_t *ret,
-		  struct err *e)
+		  struct ckpt_err *e)
 {
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 	int rc = x->facts->number(x->facts->arg, t->from, t->key, ret, &why);
 
 	return rc < 0 ? recipe_bad(x->r, line, e, "%s", why.msg) : rc;
@@ -79,7 +79,7 @@ static void list_places(const struct eval *x, const struct param *p, char *out, 
 	}
 }
 
-static int find_param(struct eval *x, uint32_t number, uint64_t *ret, struct err *e)
+static int find_param(struct eval *x, uint32_t number, uint64_t *ret, struct ckpt_err *e)
 {
 	const struct param *p = &x->r->params[number];
 	char places[260];
@@ -104,7 +104,7 @@ static int find_param(struct eval *x, uint32_t number, uint64_t *ret, struct err
 	return recipe_bad(x->r, p->line, e, "no value for '%.40s': looked for %s", p->name, places);
 }
 
-static int param(struct eval *x, uint32_t number, uint64_t *ret, struct err *e)
+static int param(struct eval *x, uint32_t number, uint64_t *ret, struct ckpt_err *e)
 {
 	struct param_value *v = &x->params[number];
 
@@ -119,7 +119,7 @@ static int param(struct eval *x, uint32_t number, uint64_t *ret, struct err *e)
 	return 0;
 }
 
-int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, struct err *e)
+int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, struct ckpt_err *e)
 {
 	uint64_t stack[RECIPE_MAX_STACK] = { 0 };
 	size_t n = 0;

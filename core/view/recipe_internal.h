@@ -100,7 +100,7 @@ struct recipe {
 };
 
 /* EINVAL: "FILE:LINE: ..." */
-int recipe_bad(const struct recipe *r, uint32_t line, struct err *e, const char *fmt, ...)
+int recipe_bad(const struct recipe *r, uint32_t line, struct ckpt_err *e, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
 /* ---- numbers ---- */
@@ -117,7 +117,7 @@ struct eval {
 };
 
 /* 0; 1: something in it is not known (only where the recipe looks something up); an error. */
-int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, struct err *e);
+int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, struct ckpt_err *e);
 
 /* ---- cutting ---- */
 
@@ -130,6 +130,6 @@ struct cut_from {
 };
 /* The tensor that these axes (a run of axes) make of it. */
 int recipe_cut(struct eval *x, const struct cut_from *c, struct run axes, struct vtensor **ret,
-	       struct err *e);
+	       struct ckpt_err *e);
 
 #endif

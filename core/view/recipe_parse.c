@@ -14,7 +14,7 @@
 
 struct parser {
 	struct recipe *r;
-	struct err *e;
+	struct ckpt_err *e;
 	const char *at, *end;		 /* rest of the line, without its comment */
 	const char *next, *stop;	 /* the following lines */
 	uint32_t line, depth;		 /* of what the expression keeps at once */
@@ -28,7 +28,7 @@ struct parser {
 static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
 static const char digits[] = "0123456789";
 
-int recipe_bad(const struct recipe *r, uint32_t line, struct err *e, const char *fmt, ...)
+int recipe_bad(const struct recipe *r, uint32_t line, struct ckpt_err *e, const char *fmt, ...)
 {
 	char what[320];
 	va_list ap;
@@ -41,7 +41,7 @@ int recipe_bad(const struct recipe *r, uint32_t line, struct err *e, const char 
 
 #define BAD(p, ...) recipe_bad((p)->r, (p)->line, (p)->e, __VA_ARGS__)
 
-static int no_memory(struct err *e)
+static int no_memory(struct ckpt_err *e)
 {
 	return err_set(e, ENOMEM, "out of memory");
 }
@@ -704,7 +704,8 @@ static int parse_line(struct parser *p)
 	return parse_rule(p);
 }
 
-int recipe_parse(const char *text, size_t len, const char *file, struct recipe **ret, struct err *e)
+int recipe_parse(const char *text, size_t len, const char *file, struct recipe **ret,
+		 struct ckpt_err *e)
 {
 	struct recipe *r = calloc(1, sizeof(*r));
 	struct parser p = { .r = r, .e = e, .next = text, .stop = text + len };

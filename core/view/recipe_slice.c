@@ -35,8 +35,8 @@ struct axis {
 struct cutting {
 	const struct cut_from *from;
 	const struct recipe *r;
-	struct err *e;
-	struct axis axes[MAX_DIMS];
+	struct ckpt_err *e;
+	struct axis axes[CKPT_MAX_DIMS];
 	size_t n_axes;
 };
 
@@ -133,8 +133,8 @@ static int read_axes(struct eval *x, struct cutting *c, struct run axes)
 	size_t stacked = c->from->n_stacked;
 	bool fits = s->n_dims == stacked + axes.n;
 
-	if (axes.n > MAX_DIMS)
-		return recipe_bad(x->r, c->from->line, c->e, "more than %d axes", MAX_DIMS);
+	if (axes.n > CKPT_MAX_DIMS)
+		return recipe_bad(x->r, c->from->line, c->e, "more than %d axes", CKPT_MAX_DIMS);
 	for (size_t i = 0; i < stacked && fits; i++)
 		fits = s->shape[i] == c->from->count[i];
 	for (size_t i = 0; i < axes.n; i++) {
@@ -186,8 +186,8 @@ static int count_pieces(const struct cutting *c, uint64_t *ret)
 /* What the pieces have in common, and room for what they have not. */
 struct parts {
 	struct vtensor v;
-	uint64_t shape[MAX_DIMS], len[MAX_DIMS], ones[MAX_DIMS];
-	uint8_t dim[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ones[CKPT_MAX_DIMS];
+	uint8_t dim[CKPT_MAX_DIMS];
 };
 
 static void describe(const struct cutting *c, struct parts *p)
@@ -239,7 +239,7 @@ static void make_piece(const struct cutting *c, const struct parts *p, uint64_t 
 }
 
 int recipe_cut(struct eval *x, const struct cut_from *from, struct run axes, struct vtensor **ret,
-	       struct err *e)
+	       struct ckpt_err *e)
 {
 	struct cutting c = { .from = from, .r = x->r, .e = e };
 	autofree struct piece *pieces = NULL;

@@ -90,7 +90,7 @@ static uint64_t read_repeat(const char *p, const char **ret_end)
 	return max_u64(n, 1);
 }
 
-static int check_size(const char *p, struct err *e)
+static int check_size(const char *p, struct ckpt_err *e)
 {
 	uint64_t size = 0, atom = 0, open[MAX_DEPTH];
 	size_t depth = 0;
@@ -149,7 +149,7 @@ static const char *read_bracket(const char *p, const char *end, char delim, stru
 }
 
 /* Up to the delimiter, which *pp is then behind. */
-static int read_regex(const char **pp, char delim, struct buf *re, struct err *e)
+static int read_regex(const char **pp, char delim, struct buf *re, struct ckpt_err *e)
 {
 	const char *p = *pp, *end;
 
@@ -187,7 +187,7 @@ static void add_literal(struct buf *to, char c)
 }
 
 static int read_replacement(const char **pp, char delim, struct rule *r, struct buf *to,
-			    struct err *e)
+			    struct ckpt_err *e)
 {
 	const char *p = *pp;
 
@@ -214,7 +214,7 @@ static int read_replacement(const char **pp, char delim, struct rule *r, struct 
 	return 0;
 }
 
-static int read_flags(const char *p, struct rule *r, int *cflags, struct err *e)
+static int read_flags(const char *p, struct rule *r, int *cflags, struct ckpt_err *e)
 {
 	for (; *p == 'g' || *p == 'I'; p++) {
 		if (*p == 'g')
@@ -228,7 +228,7 @@ static int read_flags(const char *p, struct rule *r, int *cflags, struct err *e)
 	return 0;
 }
 
-static int compile(struct rule *r, const char *re, int cflags, struct err *e)
+static int compile(struct rule *r, const char *re, int cflags, struct ckpt_err *e)
 {
 	char why[128];
 	int rc = regcomp(&r->re, re, cflags);
@@ -249,7 +249,7 @@ static int compile(struct rule *r, const char *re, int cflags, struct err *e)
 }
 
 /* r->text into the rest of r. */
-static int parse_rule(struct rule *r, struct buf *re, struct buf *to, struct err *e)
+static int parse_rule(struct rule *r, struct buf *re, struct buf *to, struct ckpt_err *e)
 {
 	const char *p = r->text;
 	char delim;
@@ -279,7 +279,7 @@ static int parse_rule(struct rule *r, struct buf *re, struct buf *to, struct err
 	return 0;
 }
 
-static int add_rule(struct rename *r, const char *s, size_t len, unsigned line, struct err *e)
+static int add_rule(struct rename *r, const char *s, size_t len, unsigned line, struct ckpt_err *e)
 {
 	struct buf re = BUF_INIT(2 * RENAME_MAX_RULE), to = BUF_INIT(2 * RENAME_MAX_RULE);
 	struct rule rule = { .line = line };
@@ -309,7 +309,8 @@ static int add_rule(struct rename *r, const char *s, size_t len, unsigned line, 
 	return 0;
 }
 
-static int parse_line(struct rename *r, const char *s, size_t len, unsigned line, struct err *e)
+static int parse_line(struct rename *r, const char *s, size_t len, unsigned line,
+		      struct ckpt_err *e)
 {
 	if (len && s[len - 1] == '\r')
 		len--;
@@ -326,7 +327,7 @@ static int parse_line(struct rename *r, const char *s, size_t len, unsigned line
 	return add_rule(r, s, len, line, e);
 }
 
-static int parse_lines(struct rename *r, const char *text, size_t len, struct err *e)
+static int parse_lines(struct rename *r, const char *text, size_t len, struct ckpt_err *e)
 {
 	const char *s = text, *end = text + len;
 
@@ -340,7 +341,8 @@ static int parse_lines(struct rename *r, const char *text, size_t len, struct er
 	return 0;
 }
 
-int rename_parse(const char *text, size_t len, const char *file, struct rename **ret, struct err *e)
+int rename_parse(const char *text, size_t len, const char *file, struct rename **ret,
+		 struct ckpt_err *e)
 {
 	struct rename *r = calloc(1, sizeof(*r));
 	int rc;
@@ -439,7 +441,7 @@ static int apply_rule(struct rule *r, const char *s, size_t len, struct buf *out
 }
 
 static int refuse(const struct rename *r, const struct rule *rule, const char *fqn, size_t len,
-		  const char *what, struct err *e)
+		  const char *what, struct ckpt_err *e)
 {
 	char shown[SHOWN];
 
@@ -454,7 +456,7 @@ static void start_work(struct buf *b, const char *s, size_t len)
 	buf_add(b, s, len);
 }
 
-int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out, struct err *e)
+int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out, struct ckpt_err *e)
 {
 	struct buf *from = &r->work[0], *to = &r->work[1];
 	char shown[SHOWN];
@@ -483,7 +485,7 @@ int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out,
 	return out->err ? err_set(e, out->err, "rename: no room for a name") : 0;
 }
 
-int rename_list(struct rename *r, struct namelist *t, struct err *e)
+int rename_list(struct rename *r, struct namelist *t, struct ckpt_err *e)
 {
 	struct buf to = BUF_INIT(RENAME_MAX_NAME);
 	int rc = 0;

@@ -27,7 +27,7 @@
 #include <stddef.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 struct namelist;
 struct rename;
 
@@ -44,16 +44,17 @@ struct rename;
  * and ENOMEM.
  */
 int rename_parse(const char *text, size_t len, const char *file, struct rename **ret,
-		 struct err *e);
+		 struct ckpt_err *e);
 void rename_free(struct rename *r); /* NULL is fine */
 
 /*
  * Append the new name to *out. EINVAL, with FQN, file and line, when a rule leaves nothing of a
  * name or more than RENAME_MAX_NAME bytes. *out is as it was on failure.
  */
-int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out, struct err *e);
+int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out,
+		 struct ckpt_err *e);
 /* The same for all names of a list that is not finished yet. */
-int rename_list(struct rename *r, struct namelist *t, struct err *e);
+int rename_list(struct rename *r, struct namelist *t, struct ckpt_err *e);
 
 /* The next rule that has not matched yet, of those behind line `after`; false when there is none. */
 struct rename_rule {

@@ -18,7 +18,7 @@ enum {
 	MAX_ELEMENT = 8, /* bytes; every size is a power of two */
 };
 
-bool st_holds(enum dtype t)
+bool st_holds(enum ckpt_dtype t)
 {
 	return dtype_info(t)->safetensors;
 }
@@ -36,12 +36,12 @@ static bool is_unicode(const char *s, size_t n)
 	return true;
 }
 
-static int why_not(const struct member *m, struct err *e)
+static int why_not(const struct member *m, struct ckpt_err *e)
 {
 	if (!st_holds(m->dtype))
 		return err_set(e, ERR_UNSUPPORTED, "safetensors has no %s",
 			       dtype_info(m->dtype)->name);
-	if (m->dtype == DTYPE_F4_E2M1FN_X2 && !m->n_dims)
+	if (m->dtype == CKPT_DTYPE_F4_E2M1FN_X2 && !m->n_dims)
 		return err_set(e, ERR_UNSUPPORTED,
 			       "safetensors has no pair of 4-bit values without dimensions");
 	if (!is_unicode(m->name, m->name_len))
@@ -52,7 +52,7 @@ static int why_not(const struct member *m, struct err *e)
 	return 0;
 }
 
-int st_check(const struct member *m, struct err *e)
+int st_check(const struct member *m, struct ckpt_err *e)
 {
 	char shown[100];
 
@@ -65,7 +65,7 @@ int st_check(const struct member *m, struct err *e)
 static void put_shape(struct buf *b, const struct member *m)
 {
 	for (size_t i = 0; i < m->n_dims; i++) {
-		bool pairs = m->dtype == DTYPE_F4_E2M1FN_X2 && i + 1 == m->n_dims;
+		bool pairs = m->dtype == CKPT_DTYPE_F4_E2M1FN_X2 && i + 1 == m->n_dims;
 
 		if (i)
 			buf_str(b, ",");
@@ -111,7 +111,7 @@ static void put_metadata(struct buf *b, const struct st_note *notes, size_t n)
 }
 
 int st_header(const struct member *m, const size_t *order, size_t n, const struct st_note *notes,
-	      size_t n_notes, struct buf *ret, struct err *e)
+	      size_t n_notes, struct buf *ret, struct ckpt_err *e)
 {
 	uint64_t at = 0; /* may wrap: then the file is too large, which its writer finds out */
 
@@ -134,7 +134,7 @@ int st_header(const struct member *m, const size_t *order, size_t n, const struc
 	return 0;
 }
 
-int st_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e)
+int st_layout(const struct member *m, size_t n, struct vfile *ret, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf header = BUF_INIT(ST_HEADER_CAP);
 	CLEANUP(vfile_release) struct vfile f = VFILE_INIT;

@@ -19,16 +19,16 @@
 #include <stddef.h>
 
 struct buf;
-struct err;
+struct ckpt_err;
 struct member;
 struct vfile;
 
 #define ST_HEADER_CAP (8 + (size_t)ST_MAX_HEADER)
 
 /* Has the format such elements? */
-bool st_holds(enum dtype t);
+bool st_holds(enum ckpt_dtype t);
 /* Can it hold this tensor? 0, or ERR_UNSUPPORTED and why not. */
-int st_check(const struct member *m, struct err *e);
+int st_check(const struct member *m, struct ckpt_err *e);
 
 /* The order in which n tensors stand in a file: ret[0] is the first one's number. */
 void st_order(const struct member *m, size_t n, size_t *ret);
@@ -42,12 +42,12 @@ struct st_note { /* an entry of __metadata__, beside "format": "pt" */
  * put them; ret is empty and has room for ST_HEADER_CAP. EFBIG beyond that.
  */
 int st_header(const struct member *m, const size_t *order, size_t n, const struct st_note *notes,
-	      size_t n_notes, struct buf *ret, struct err *e);
+	      size_t n_notes, struct buf *ret, struct ckpt_err *e);
 
 /*
  * The file of these n tensors of different names; *ret is the caller's to release. Fails with
  * ERR_UNSUPPORTED where st_check would, EFBIG, ENOMEM.
  */
-int st_layout(const struct member *m, size_t n, struct vfile *ret, struct err *e);
+int st_layout(const struct member *m, size_t n, struct vfile *ret, struct ckpt_err *e);
 
 #endif

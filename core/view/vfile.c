@@ -75,7 +75,7 @@ void vfile_file(struct vfile *f, uint64_t id, uint64_t from, uint64_t bytes)
 	append(f, &(struct segment){ .kind = SEG_FILE, .len = bytes, .from = from, .id = id });
 }
 
-int vfile_done(const struct vfile *f, struct err *e)
+int vfile_done(const struct vfile *f, struct ckpt_err *e)
 {
 	if (f->err == EFBIG)
 		return err_set(e, EFBIG, "the file would be larger than can be");

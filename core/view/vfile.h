@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 enum segment_kind {
 	SEG_BYTES,  /* literal: from is their place in vfile.text */
@@ -61,7 +61,7 @@ void vfile_tensor(struct vfile *f, uint64_t id, uint64_t bytes);
 void vfile_object(struct vfile *f, uint64_t id, uint64_t bytes);
 void vfile_file(struct vfile *f, uint64_t id, uint64_t from, uint64_t bytes);
 
-int vfile_done(const struct vfile *f, struct err *e);
+int vfile_done(const struct vfile *f, struct ckpt_err *e);
 void vfile_release(struct vfile *f);
 
 /* Number of the segment that holds byte off < size. */

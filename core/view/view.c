@@ -70,7 +70,7 @@ static void stored_object(const void *arg, uint32_t index, const char **ret, siz
 
 /* The names of the tree: those that exist among n stored ones, after renaming. */
 static int list_names(struct view *v, size_t n, namelist_stored_fn *stored, struct namelist *ret,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -87,7 +87,7 @@ static int list_names(struct view *v, size_t n, namelist_stored_fn *stored, stru
 	return rc ? rc : namelist_finish(ret, stored, v, e);
 }
 
-static int list_tree(struct view *v, struct err *e)
+static int list_tree(struct view *v, struct ckpt_err *e)
 {
 	size_t n_tensors, n_objects;
 	int rc;
@@ -122,7 +122,7 @@ static bool is_flat_itself(const struct catalog_tensor *t)
 }
 
 /* Of a checkpoint with tensors that are stored flattened, those, and their like. */
-static int list_logical(struct view *v, struct err *e)
+static int list_logical(struct view *v, struct ckpt_err *e)
 {
 	size_t n;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
@@ -152,7 +152,7 @@ uint64_t view_logical_id(const struct view *v, size_t i)
 
 static void describe_tensor(const struct view *v, uint32_t of, size_t i, struct view_tensor *ret);
 
-static int bind_layout(struct view *v, struct err *e)
+static int bind_layout(struct view *v, struct ckpt_err *e)
 {
 	size_t n = v->model.names.n;
 	autofree struct layout_tensor *in = calloc(n + 1, sizeof(*in));
@@ -168,7 +168,7 @@ static int bind_layout(struct view *v, struct err *e)
 }
 
 int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
-	     struct err *e)
+	     struct ckpt_err *e)
 {
 	struct view *v = calloc(1, sizeof(*v));
 	int rc;
@@ -337,7 +337,7 @@ uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[
 
 /* ---- files ---- */
 
-int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct err *e)
+int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct ckpt_err *e)
 {
 	struct place p = view_place(node);
 	int rc;
@@ -365,7 +365,7 @@ static _Atomic uint64_t *remembered(const struct view *v, struct place p)
 	}
 }
 
-int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct err *e)
+int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct ckpt_err *e)
 {
 	_Atomic uint64_t *known = remembered(v, view_place(node));
 	struct vfile f = VFILE_INIT;
@@ -403,7 +403,7 @@ struct whole {
 	const struct catalog_tensor *is; /* of the catalog */
 	const uint32_t *sources;
 	size_t n_sources;
-	enum dtype dtype; /* as shown */
+	enum ckpt_dtype dtype; /* as shown */
 	size_t n_dims;
 	const uint64_t *shape;
 	uint64_t bytes; /* as shown */
@@ -473,7 +473,7 @@ static void member_of(const struct whole *w, uint64_t id, struct member *ret)
 
 bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret, uint64_t *shape)
 {
-	uint64_t off[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS];
 	struct whole w;
 
 	find_whole(v, of, i, &w);
@@ -489,7 +489,7 @@ bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret,
 }
 
 static int slice(const struct whole *w, const uint64_t *off, const uint64_t *step,
-		 const uint64_t *count, struct vtensor **ret, struct err *e)
+		 const uint64_t *count, struct vtensor **ret, struct ckpt_err *e)
 {
 	autofree struct vtensor *whole = NULL;
 	int rc;
@@ -501,7 +501,7 @@ static int slice(const struct whole *w, const uint64_t *off, const uint64_t *ste
 }
 
 int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *step,
-	     const uint64_t *count, struct vtensor **ret, struct err *e)
+	     const uint64_t *count, struct vtensor **ret, struct ckpt_err *e)
 {
 	struct whole w;
 
@@ -509,10 +509,10 @@ int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint6
 	return slice(&w, off, step, count, ret, e);
 }
 
-int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e)
+int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct ckpt_err *e)
 {
 	uint32_t of = (uint32_t)(id >> ID_SHIFT);
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	struct whole w;
 
 	if (of == OF_GGUF)
@@ -535,7 +535,7 @@ size_t view_tensors(const struct view *v)
 
 static void describe_tensor(const struct view *v, uint32_t of, size_t i, struct view_tensor *ret)
 {
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	struct member m;
 	struct whole w;
 
@@ -654,10 +654,10 @@ static const char *fault_of(const struct view *v, uint32_t of, size_t i)
 	return fault;
 }
 
-bool view_left_out(const struct view *v, size_t i, struct err *why)
+bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why)
 {
 	const char *fault = fault_of(v, OF_HF, i);
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	struct member m;
 
 	if (fault) {
@@ -670,7 +670,7 @@ bool view_left_out(const struct view *v, size_t i, struct err *why)
 
 void view_about(const struct view *v, struct view_about *ret)
 {
-	struct err why;
+	struct ckpt_err why;
 
 	*ret = (struct view_about){ .has_model = v->has_model,
 				    .prefix = "",
@@ -706,8 +706,8 @@ static size_t shape_numbers(const struct view *v)
 }
 
 int view_members(const struct view *v, uint32_t of,
-		 int (*check)(const struct member *m, struct err *e), const struct positions *only,
-		 struct members *ret, struct err *e)
+		 int (*check)(const struct member *m, struct ckpt_err *e),
+		 const struct positions *only, struct members *ret, struct ckpt_err *e)
 {
 	const struct model *model = model_of(v, of);
 	size_t n = only ? only->n : model ? model->names.n : v->tensors.n;
@@ -715,7 +715,7 @@ int view_members(const struct view *v, uint32_t of,
 
 	*ret = (struct members){ .v = calloc(n + 1, sizeof(struct member)) };
 	ret->shapes = shape =
-		calloc(of >= OF_RANKS ? shape_numbers(v) + MAX_DIMS : 1, sizeof(*shape));
+		calloc(of >= OF_RANKS ? shape_numbers(v) + CKPT_MAX_DIMS : 1, sizeof(*shape));
 	if (!ret->v || !shape) {
 		members_release(ret);
 		return err_set(e, ENOMEM, "out of memory");
@@ -723,7 +723,7 @@ int view_members(const struct view *v, uint32_t of,
 	for (size_t k = 0; k < n; k++) {
 		size_t i = only ? only->v[k] : k;
 		struct member *m = &ret->v[ret->n];
-		struct err why;
+		struct ckpt_err why;
 
 		if (fault_of(v, of, i) || !view_shape(v, of, i, m, shape) || check(m, &why))
 			continue;

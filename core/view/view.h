@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 struct catalog;
-struct err;
+struct ckpt_err;
 struct layout;
 struct recipe;
 struct recipe_facts;
@@ -49,7 +49,8 @@ struct view_opts {
 	const char *const *exclude;
 	struct rename *rename; /* rules for FQNs, or NULL */
 	const char *weights;   /* prefix of the model's FQNs, or NULL for the default */
-	enum dtype dtype;      /* what floating-point tensors are cast to; DTYPE_NONE: nothing */
+	enum ckpt_dtype
+		dtype; /* what floating-point tensors are cast to; CKPT_DTYPE_NONE: nothing */
 	/* Of the model; in hf/ alone, and as save_pretrained does it; as they are stored. */
 	enum view_experts { EXPERTS_AUTO, EXPERTS_STORED, EXPERTS_FUSED, EXPERTS_SPLIT } experts;
 	uint64_t shard_size;		 /* bytes of tensors in a file of hf/ */
@@ -64,10 +65,11 @@ struct view_opts {
 	/* Why a tensor or object (number in the catalog) cannot be read, or NULL. */
 	const char *(*fault)(void *arg, bool object, size_t number);
 	/* Decoded size of an object. */
-	int (*object_size)(void *arg, size_t number, uint64_t *ret, struct err *e);
-	int (*read_asset)(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct err *e);
+	int (*object_size)(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e);
+	int (*read_asset)(void *arg, size_t i, void *buf, size_t len, uint64_t off,
+			  struct ckpt_err *e);
 	/* What .ckptfs/info.json holds; borrowed. */
-	int (*info)(void *arg, const char **ret, size_t *ret_len, struct err *e);
+	int (*info)(void *arg, const char **ret, size_t *ret_len, struct ckpt_err *e);
 	void *arg;
 	/* One sentence about something odd in the options; may be NULL. */
 	void (*warn)(void *arg, const char *what);
@@ -75,7 +77,7 @@ struct view_opts {
 };
 /* opts' pointers are borrowed and outlive the view. */
 int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
-	     struct err *e);
+	     struct ckpt_err *e);
 void view_free(struct view *v); /* NULL is fine */
 
 /* ---- the tree ---- */
@@ -103,14 +105,14 @@ int64_t view_asset(const struct view *v, uint64_t node);
 /* ---- files ---- */
 
 /* What a file consists of; *ret is VFILE_INIT and the caller's to release, whatever happens. */
-int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct err *e);
-int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct err *e);
+int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct ckpt_err *e);
+int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct ckpt_err *e);
 /* The virtual tensor of a SEG_TENSOR segment. *ret is the caller's, free() it. */
-int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct err *e);
+int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct ckpt_err *e);
 /* Elements of a tensor of the tree or of the model, inside of which they lie: as vtensor_steps has
  * them. *ret is the caller's. */
 int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint64_t *step,
-	     const uint64_t *count, struct vtensor **ret, struct err *e);
+	     const uint64_t *count, struct vtensor **ret, struct ckpt_err *e);
 
 /* ---- tensors and objects ---- */
 
@@ -121,7 +123,7 @@ struct view_tensor {
 	const uint32_t
 		*sources; /* n_sources stored ones that it is made of: numbers in the catalog */
 	size_t n_sources;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape; /* NULL of a rank's part */
 	/* Of a stored one that was flattened: n_logical, what it was before; 0: it never was. */
@@ -167,7 +169,7 @@ struct view_about {
 };
 void view_about(const struct view *v, struct view_about *ret);
 /* Do safetensors files do without tensor i of the model? Then *why says why. */
-bool view_left_out(const struct view *v, size_t i, struct err *why);
+bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why);
 /* gguf/: why it is not there, or what it is. Whoever asks first waits for it to be made. */
 struct view_gguf {
 	const char *missing; /* one sentence; NULL: */

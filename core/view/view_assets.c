@@ -13,7 +13,7 @@ void asset_text_release(struct asset_text *t)
 }
 
 int view_read_asset(const struct view *v, const char *name, uint64_t max, struct asset_text *ret,
-		    struct err *e)
+		    struct ckpt_err *e)
 {
 	uint64_t size;
 	size_t i = 0;

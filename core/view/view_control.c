@@ -38,7 +38,7 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return !strcmp(name, names[0]);
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct ckpt_err *e)
 {
 	const char *text = "";
 	size_t len = 0;

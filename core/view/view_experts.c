@@ -48,12 +48,12 @@ struct regrouping {
 	size_t cap; /* of its weights */
 	bool *gone; /* by position in the model */
 	bool any;
-	struct err *e;
+	struct ckpt_err *e;
 };
 
 /* ---- which model it is ---- */
 
-static int find_style(const struct view *v, const struct style **ret, struct err *e)
+static int find_style(const struct view *v, const struct style **ret, struct ckpt_err *e)
 {
 	CLEANUP(asset_text_release) struct asset_text t = { 0 };
 	json_t *root = NULL;
@@ -342,7 +342,7 @@ static int regroup(struct regrouping *g)
 }
 
 /* Into *ret, which stays empty where there is nothing to do. */
-static int regrouped(struct view *v, bool split, struct model *ret, struct err *e)
+static int regrouped(struct view *v, bool split, struct model *ret, struct ckpt_err *e)
 {
 	struct regrouping g = { .v = v, .split = split, .e = e };
 	int rc;
@@ -367,7 +367,7 @@ static bool has_fused(const struct view *v)
 }
 
 /* As save_pretrained writes it, if that is known: nobody has asked. */
-static int for_hf(struct view *v, struct err *e)
+static int for_hf(struct view *v, struct ckpt_err *e)
 {
 	int rc = has_fused(v) ? regrouped(v, true, &v->regrouped, e) : 0;
 
@@ -376,7 +376,7 @@ static int for_hf(struct view *v, struct err *e)
 	return rc == -ENOMEM ? rc : 0;
 }
 
-int view_experts_init(struct view *v, struct err *e)
+int view_experts_init(struct view *v, struct ckpt_err *e)
 {
 	struct model m;
 	int rc;

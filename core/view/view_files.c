@@ -48,7 +48,7 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return !strcmp(name, file_of(p));
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct ckpt_err *e)
 {
 	bool model = p.face == FACE_PT || v->o.weights || v->o.recipe;
 	uint32_t of = model && !p.rank ? OF_MODEL : of_rank(p.rank);

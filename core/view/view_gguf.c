@@ -46,7 +46,7 @@ struct gguf_lazy {
 	pthread_cond_t idle;
 	enum { NOT_YET, BUSY, DONE } state;
 	struct gguf *gguf; /* DONE: it, or NULL and: */
-	struct err missing;
+	struct ckpt_err missing;
 };
 
 static void gguf_free(struct gguf *g)
@@ -66,7 +66,7 @@ static void gguf_free(struct gguf *g)
 /* ---- reading assets ---- */
 
 static int read_needed(const struct view *v, const char *name, uint64_t max, struct asset_text *ret,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	int rc = view_read_asset(v, name, max, ret, e);
 
@@ -81,7 +81,7 @@ static struct gguf_file file_of(const struct asset_text *t)
 }
 
 static int put_tokens(const struct view *v, const struct gguf_config *c, struct gguf_keys *k,
-		      struct err *e)
+		      struct ckpt_err *e)
 {
 	CLEANUP(asset_text_release) struct asset_text tokenizer = { 0 };
 	CLEANUP(asset_text_release) struct asset_text config = { 0 };
@@ -103,7 +103,7 @@ static int put_tokens(const struct view *v, const struct gguf_config *c, struct 
 	return gguf_tokens_put(&f, c, k, e);
 }
 
-static int put_sampling(const struct view *v, struct gguf_keys *k, struct err *e)
+static int put_sampling(const struct view *v, struct gguf_keys *k, struct ckpt_err *e)
 {
 	CLEANUP(asset_text_release) struct asset_text t = { 0 };
 	int rc = view_read_asset(v, "generation_config.json", MAX_JSON, &t, e);
@@ -114,12 +114,12 @@ static int put_sampling(const struct view *v, struct gguf_keys *k, struct err *e
 /* ---- what is in which file ---- */
 
 /* What matrices are: what was asked for, or what the embeddings are shown as. */
-static int choose_type(const struct view *v, enum ggml_type *ret, struct err *e)
+static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_err *e)
 {
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	struct member m;
 	uint64_t most = 0;
-	enum dtype t = DTYPE_NONE;
+	enum ckpt_dtype t = CKPT_DTYPE_NONE;
 
 	if (v->o.gguf_type) {
 		*ret = *v->o.gguf_type;
@@ -127,19 +127,19 @@ static int choose_type(const struct view *v, enum ggml_type *ret, struct err *e)
 	}
 	for (size_t i = 0; i < v->model.names.n; i++) { /* what most of it is */
 		(void)view_shape(v, OF_MODEL, i, &m, shape);
-		if (m.bytes > most && cast_possible(m.dtype, DTYPE_F32)) {
+		if (m.bytes > most && cast_possible(m.dtype, CKPT_DTYPE_F32)) {
 			most = m.bytes;
 			t = m.dtype;
 		}
 	}
-	*ret = t == DTYPE_BF16 ? GGML_BF16 : t == DTYPE_F16 ? GGML_F16 : GGML_F32;
-	return t == DTYPE_NONE
+	*ret = t == CKPT_DTYPE_BF16 ? GGML_BF16 : t == CKPT_DTYPE_F16 ? GGML_F16 : GGML_F32;
+	return t == CKPT_DTYPE_NONE
 		       ? err_set(e, ERR_UNSUPPORTED, "the model has no floating-point tensors")
 		       : 0;
 }
 
 /* Tensors in order until a file would be larger than was asked for. */
-static int divide(const struct view *v, struct gguf *g, struct err *e)
+static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 {
 	size_t n = g->tensors.n;
 	autofree struct member *m = calloc(n + 1, sizeof(*m));
@@ -187,7 +187,7 @@ static void put_general(const struct gguf *g, struct gguf_keys *k)
 }
 
 /* The first file has all keys, the others what says where they belong. */
-static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct err *e)
+static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf made = BUF_INIT(GGUF_MAX_HEADER);
 	struct gguf_keys k = GGUF_KEYS_INIT(g->config.arch);
@@ -221,7 +221,7 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 	return g->heads[file].err ? err_set(e, ENOMEM, "out of memory") : 0;
 }
 
-static int make(const struct view *v, struct gguf *g, struct err *e)
+static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
 {
 	CLEANUP(asset_text_release) struct asset_text config = { 0 };
 	int rc;
@@ -313,7 +313,7 @@ static bool has_asset(const struct view *v, const char *name)
 	return false;
 }
 
-int view_gguf_init(struct view *v, struct err *e)
+int view_gguf_init(struct view *v, struct ckpt_err *e)
 {
 	struct gguf_lazy *l = calloc(1, sizeof(*l));
 
@@ -358,7 +358,7 @@ void view_gguf(const struct view *v, struct view_gguf *ret)
 					    : "q8_0";
 }
 
-int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct err *e)
+int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e)
 {
 	return vtensor_copy(find(v)->tensors.v[i], ret, e); /* it was shown, so it is there */
 }
@@ -412,7 +412,7 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return false;
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct ckpt_err *e)
 {
 	const struct gguf *g = find(v);
 	const struct buf *head = &g->heads[p.index];

@@ -25,7 +25,7 @@ static uint32_t first_asset(const struct view *v)
 	return v->n_shards + (v->n_shards > 1);
 }
 
-static int add_copy(struct namelist *t, const char *name, uint32_t index, struct err *e)
+static int add_copy(struct namelist *t, const char *name, uint32_t index, struct ckpt_err *e)
 {
 	size_t len = strlen(name);
 	const char *copy = namelist_copy(t, name, len);
@@ -41,7 +41,7 @@ static void entry_name(const void *arg, uint32_t index, const char **ret, size_t
 	*ret_len = 0;
 }
 
-static int list_entries(struct view *v, struct err *e)
+static int list_entries(struct view *v, struct ckpt_err *e)
 {
 	struct namelist *t = &v->hf_entries;
 	char name[HF_NAME_CAP];
@@ -59,7 +59,7 @@ static int list_entries(struct view *v, struct err *e)
 }
 
 /* The tensors of each file together, in the model's order. */
-static int group(struct view *v, struct err *e)
+static int group(struct view *v, struct ckpt_err *e)
 {
 	size_t *at = v->shard_at = calloc(v->n_shards + 2ul, sizeof(*at));
 
@@ -78,7 +78,7 @@ static int group(struct view *v, struct err *e)
 }
 
 /* Which file of hf/ each tensor of the model is in. */
-static int split(struct view *v, struct err *e)
+static int split(struct view *v, struct ckpt_err *e)
 {
 	struct members m;
 	uint32_t *of;
@@ -103,7 +103,7 @@ static int split(struct view *v, struct err *e)
 	return rc ? rc : group(v, e);
 }
 
-int view_hf_init(struct view *v, struct err *e)
+int view_hf_init(struct view *v, struct ckpt_err *e)
 {
 	int rc = split(v, e);
 
@@ -145,7 +145,7 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return true;
 }
 
-static int describe_index(const struct view *v, struct vfile *ret, struct err *e)
+static int describe_index(const struct view *v, struct vfile *ret, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(MAX_INDEX);
 	struct members m;
@@ -170,7 +170,8 @@ static int describe_index(const struct view *v, struct vfile *ret, struct err *e
 	return rc;
 }
 
-static int describe_shard(const struct view *v, uint32_t shard, struct vfile *ret, struct err *e)
+static int describe_shard(const struct view *v, uint32_t shard, struct vfile *ret,
+			  struct ckpt_err *e)
 {
 	struct positions only = { v->by_shard + v->shard_at[shard],
 				  v->shard_at[shard + 1] - v->shard_at[shard] };
@@ -183,7 +184,7 @@ static int describe_shard(const struct view *v, uint32_t shard, struct vfile *re
 	return rc;
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct ckpt_err *e)
 {
 	if (p.index < v->n_shards)
 		return describe_shard(v, p.index, ret, e);

@@ -37,7 +37,8 @@ struct face {
 	/* False: no such name. */
 	bool (*lookup)(const struct view *v, struct place p, const char *name, struct place *ret);
 	/* Of the file p. */
-	int (*describe)(const struct view *v, struct place p, struct vfile *ret, struct err *e);
+	int (*describe)(const struct view *v, struct place p, struct vfile *ret,
+			struct ckpt_err *e);
 };
 extern const struct face face_gguf, face_tensors, face_npy, face_logical, face_objects,
 	face_safetensors, face_hf, face_pt, face_ranks, face_control;
@@ -104,18 +105,18 @@ uint64_t view_node_of(struct place p);
 struct place view_place(uint64_t node);
 
 /* The dtype that a stored one is shown as. */
-enum dtype view_dtype(const struct view *v, enum dtype stored);
+enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored);
 
 /* ---- the model, in view_model.c ---- */
 
 /* From v->tensors and the options. */
-int view_model_init(struct view *v, struct err *e);
+int view_model_init(struct view *v, struct ckpt_err *e);
 void view_model_release(struct view *v);
 
-int view_weight_sources(struct weight *w, struct err *e);
+int view_weight_sources(struct weight *w, struct ckpt_err *e);
 /* Experts in one tensor, or each in its own, as view_opts says; the model is there and gets
  * replaced, or for hf/ alone, where nothing was said, v->regrouped made. */
-int view_experts_init(struct view *v, struct err *e);
+int view_experts_init(struct view *v, struct ckpt_err *e);
 
 /* ---- assets ---- */
 
@@ -125,7 +126,7 @@ struct asset_text {
 };
 /* EFBIG: it has more than max bytes. */
 int view_read_asset(const struct view *v, const char *name, uint64_t max, struct asset_text *ret,
-		    struct err *e);
+		    struct ckpt_err *e);
 void asset_text_release(struct asset_text *t);
 
 /* ---- tensors that can be shown ---- */
@@ -148,7 +149,7 @@ bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off,
 uint64_t view_id(uint32_t of, size_t i);
 /* Of entry i of logical/. */
 uint64_t view_logical_id(const struct view *v, size_t i);
-/* Name, dtype, shape and bytes as shown; shape has room for MAX_DIMS. False: the rank does not hold
+/* Name, dtype, shape and bytes as shown; shape has room for CKPT_MAX_DIMS. False: the rank does not hold
  * it. */
 bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret, uint64_t *shape);
 
@@ -168,22 +169,22 @@ struct positions {
 	size_t n;
 };
 int view_members(const struct view *v, uint32_t of,
-		 int (*check)(const struct member *m, struct err *e), const struct positions *only,
-		 struct members *ret, struct err *e);
+		 int (*check)(const struct member *m, struct ckpt_err *e),
+		 const struct positions *only, struct members *ret, struct ckpt_err *e);
 void members_release(struct members *m);
 
 /* ---- faces with something to prepare ---- */
 
 #define HF_LEFT_OUT UINT32_MAX
-int view_hf_init(struct view *v, struct err *e);
-int view_ranks_init(struct view *v, struct err *e);
-int view_gguf_init(struct view *v, struct err *e);
+int view_hf_init(struct view *v, struct ckpt_err *e);
+int view_ranks_init(struct view *v, struct ckpt_err *e);
+int view_gguf_init(struct view *v, struct ckpt_err *e);
 void view_gguf_release(struct view *v);
 /* Is there a GGUF? Whoever asks first waits for it. */
 bool view_has_gguf(const struct view *v);
 /* The same, if somebody has asked; false: nobody has. */
 bool view_gguf_known(const struct view *v, bool *ret);
-int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct err *e);
+int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e);
 /* Number of the asset that entry `index` is, or -1. */
 int64_t view_hf_asset(const struct view *v, uint32_t index);
 int64_t view_ranks_asset(const struct view *v, uint32_t index);

@@ -12,13 +12,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum dtype view_dtype(const struct view *v, enum dtype stored)
+enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored)
 {
-	return v->o.dtype != DTYPE_NONE && cast_possible(stored, v->o.dtype) ? v->o.dtype : stored;
+	return v->o.dtype != CKPT_DTYPE_NONE && cast_possible(stored, v->o.dtype) ? v->o.dtype
+										  : stored;
 }
 
 /* The weights' names, from those of the tree; their indexes are positions there. */
-static int list_weights(struct view *v, struct namelist *ret, struct err *e)
+static int list_weights(struct view *v, struct namelist *ret, struct ckpt_err *e)
 {
 	size_t n = v->tensors.n, k;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &k);
@@ -38,7 +39,7 @@ static int list_weights(struct view *v, struct namelist *ret, struct err *e)
 }
 
 /* The model is the weights. */
-static int take_weights(struct view *v, struct namelist *names, struct err *e)
+static int take_weights(struct view *v, struct namelist *names, struct ckpt_err *e)
 {
 	v->model.weights = calloc(names->n + 1, sizeof(*v->model.weights));
 	if (!v->model.weights)
@@ -61,7 +62,7 @@ static int by_number(const void *ap, const void *bp)
 }
 
 /* Which stored tensors it is made of, each once. */
-int view_weight_sources(struct weight *w, struct err *e)
+int view_weight_sources(struct weight *w, struct ckpt_err *e)
 {
 	uint32_t n = w->made->n_pieces, *s = w->sources = malloc((n + 1ul) * sizeof(*s));
 
@@ -77,7 +78,7 @@ int view_weight_sources(struct weight *w, struct err *e)
 }
 
 /* The model is what the recipe makes of the weights. */
-static int apply_recipe(struct view *v, const struct namelist *names, struct err *e)
+static int apply_recipe(struct view *v, const struct namelist *names, struct ckpt_err *e)
 {
 	size_t n;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
@@ -115,10 +116,10 @@ static int apply_recipe(struct view *v, const struct namelist *names, struct err
 	return rc;
 }
 
-int view_model_init(struct view *v, struct err *e)
+int view_model_init(struct view *v, struct ckpt_err *e)
 {
 	struct namelist names = { 0 };
-	struct err why = { 0 };
+	struct ckpt_err why = { 0 };
 	int rc = list_weights(v, &names, &why);
 
 	v->hf = &v->model;

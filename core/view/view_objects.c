@@ -39,7 +39,8 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return i >= 0;
 }
 
-static int describe_object(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe_object(const struct view *v, struct place p, struct vfile *ret,
+			   struct ckpt_err *e)
 {
 	size_t number = v->objects.v[p.index].index;
 	uint64_t size;
@@ -50,7 +51,8 @@ static int describe_object(const struct view *v, struct place p, struct vfile *r
 	return rc;
 }
 
-static int describe_logical(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe_logical(const struct view *v, struct place p, struct vfile *ret,
+			    struct ckpt_err *e)
 {
 	struct view_tensor t;
 

@@ -148,7 +148,7 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return false;
 }
 
-static int list_held(struct view *v, struct err *e)
+static int list_held(struct view *v, struct ckpt_err *e)
 {
 	uint32_t n = n_ranks(v);
 	size_t k = 0, cap = 0;
@@ -158,7 +158,7 @@ static int list_held(struct view *v, struct err *e)
 		return err_set(e, ENOMEM, "out of memory");
 	for (uint32_t r = 1; r <= n; r++) {
 		for (size_t i = 0; i < v->model.names.n; i++) {
-			uint64_t off[MAX_DIMS], len[MAX_DIMS];
+			uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 
 			if (!view_rank_box(v, r, i, off, len))
 				continue;
@@ -178,7 +178,7 @@ static int list_held(struct view *v, struct err *e)
 	return 0;
 }
 
-int view_ranks_init(struct view *v, struct err *e)
+int view_ranks_init(struct view *v, struct ckpt_err *e)
 {
 	struct place p;
 
@@ -190,7 +190,7 @@ int view_ranks_init(struct view *v, struct err *e)
 	return layout_holds_all(v->o.layout) ? 0 : list_held(v, e);
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct ckpt_err *e)
 {
 	size_t i = p.index - n_ranks(v);
 

@@ -22,7 +22,7 @@ static const char *suffix_of(struct place p)
 
 static bool held(const struct view *v, uint32_t rank, size_t i)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 
 	return !rank || view_rank_box(v, rank, i, off, len);
 }
@@ -60,9 +60,9 @@ static bool lookup(const struct view *v, struct place p, const char *name, struc
 	return true;
 }
 
-static int describe(const struct view *v, struct place p, struct vfile *ret, struct err *e)
+static int describe(const struct view *v, struct place p, struct vfile *ret, struct ckpt_err *e)
 {
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	char head[NPY_MAX_HEADER];
 	struct member m;
 

@@ -20,7 +20,7 @@ struct arena {
 
 /* extra: numbers besides the shape and three per dimension of a piece */
 static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t extra, struct arena *a,
-				   struct err *e)
+				   struct ckpt_err *e)
 {
 	size_t numbers = n_dims + n_pieces * 3 * n_dims + extra;
 	struct vtensor *v = calloc(1, sizeof(*v) + n_pieces * sizeof(struct piece) +
@@ -60,8 +60,8 @@ static const uint8_t *keep_dims(struct arena *a, const uint8_t *from, size_t n)
 	return p;
 }
 
-int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
-		  struct vtensor **ret, struct err *e)
+int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
+		  struct vtensor **ret, struct ckpt_err *e)
 {
 	size_t n = t->n_dims;
 	struct arena a = { 0 };
@@ -91,8 +91,8 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dt
 /* The dimensions that a flattened tensor is described in. */
 struct unfolded {
 	size_t n;
-	uint64_t len[MAX_DIMS], coeff[MAX_DIMS];
-	uint8_t dim[MAX_DIMS];
+	uint64_t len[CKPT_MAX_DIMS], coeff[CKPT_MAX_DIMS];
+	uint8_t dim[CKPT_MAX_DIMS];
 };
 
 /*
@@ -128,8 +128,8 @@ static void unfold(const struct catalog_tensor *t, struct unfolded *u)
 	}
 }
 
-int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
-		    struct vtensor **ret, struct err *e)
+int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
+		    struct vtensor **ret, struct ckpt_err *e)
 {
 	struct unfolded u;
 	struct arena a = { 0 };
@@ -168,7 +168,7 @@ static size_t source_dims(const struct vtensor *v)
 	return n;
 }
 
-int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e)
+int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e)
 {
 	size_t n = v->n_dims;
 	uint64_t bytes;
@@ -255,10 +255,10 @@ static void cut_piece(const struct piece *p, const struct steps *x, const uint64
 }
 
 int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *step,
-		  const uint64_t *count, struct vtensor **ret, struct err *e)
+		  const uint64_t *count, struct vtensor **ret, struct ckpt_err *e)
 {
 	const struct steps x = { v->n_dims, off, step, count };
-	uint64_t hull[MAX_DIMS], x_off[MAX_DIMS], x_len[MAX_DIMS], volume = 0;
+	uint64_t hull[CKPT_MAX_DIMS], x_off[CKPT_MAX_DIMS], x_len[CKPT_MAX_DIMS], volume = 0;
 	struct arena a;
 	struct vtensor *s;
 
@@ -285,7 +285,7 @@ int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *
 }
 
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
-		  struct vtensor **ret, struct err *e)
+		  struct vtensor **ret, struct ckpt_err *e)
 {
 	return vtensor_steps(v, off, NULL, len, ret, e);
 }

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 struct catalog_tensor;
-struct err;
+struct ckpt_err;
 
 #define PIECE_FIXED UINT8_MAX
 
@@ -43,11 +43,11 @@ struct piece {
 };
 
 struct vtensor {
-	uint8_t stored; /* enum dtype of all sources */
-	uint8_t dtype;	/* enum dtype that is shown: stored, or what it is cast to */
+	uint8_t stored; /* enum ckpt_dtype of all sources */
+	uint8_t dtype;	/* enum ckpt_dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
 	uint8_t n_shown;
-	bool q8_0; /* shown as blocks of codec/q8_0.h; dtype is DTYPE_F32, what they are made from */
+	bool q8_0; /* shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, what they are made from */
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */
 	const uint64_t *shape;
@@ -56,21 +56,21 @@ struct vtensor {
 };
 
 /* Tensor `number` of the catalog as it is, shown as `dtype`. *ret is the caller's, free() it. */
-int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
-		  struct vtensor **ret, struct err *e);
+int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
+		  struct vtensor **ret, struct ckpt_err *e);
 /* The same, in the shape that it had before it was flattened: t->n_logical is not 0. */
-int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum dtype dtype,
-		    struct vtensor **ret, struct err *e);
+int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
+		    struct vtensor **ret, struct ckpt_err *e);
 /* A copy of v in one block, pieces and all; v's arrays may be anybody's. EFBIG: it has more bytes
  * than a file. v->bytes is not looked at, and it is shown in its shape. Of blocks there must be whole
  * ones. */
-int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct err *e);
+int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e);
 /* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
-		  struct vtensor **ret, struct err *e);
+		  struct vtensor **ret, struct ckpt_err *e);
 /* The same of every step-th element: off, off + step, ..., of each dimension `count`. step: NULL is
  * 1; each >= 1. */
 int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *step,
-		  const uint64_t *count, struct vtensor **ret, struct err *e);
+		  const uint64_t *count, struct vtensor **ret, struct ckpt_err *e);
 
 #endif

@@ -14,7 +14,7 @@
 /* What is being made, in arrays of their own; vtensor_copy brings them together. */
 struct draft {
 	struct vtensor v;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	struct piece *pieces;
 	uint64_t *numbers; /* off, len, coeff of each piece, then its base */
 	uint8_t *dims;
@@ -30,12 +30,12 @@ static void draft_release(struct draft *d)
 
 /* Room for n_pieces, of which none moves along more than n_source dimensions. */
 static int draft_init(struct draft *d, const struct vtensor *like, size_t n_dims, size_t n_pieces,
-		      size_t n_source, struct err *e)
+		      size_t n_source, struct ckpt_err *e)
 {
 	size_t numbers;
 
 	*d = (struct draft){ .v = *like };
-	if (n_dims > MAX_DIMS || n_pieces > UINT32_MAX ||
+	if (n_dims > CKPT_MAX_DIMS || n_pieces > UINT32_MAX ||
 	    ckd_mul(&numbers, n_pieces, 3 * n_dims + n_source))
 		return err_set(e, EFBIG, "a tensor of %zu dimensions in %zu pieces", n_dims,
 			       n_pieces);
@@ -97,7 +97,7 @@ static size_t most_source_dims(const struct vtensor *v)
 	return n;
 }
 
-int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct err *e)
+int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e)
 {
 	struct draft d CLEANUP(draft_release) = { 0 };
 	int rc = draft_init(&d, v, 2, v->n_pieces, most_source_dims(v), e);
@@ -128,7 +128,8 @@ static size_t all_pieces(const struct vtensor *const *v, size_t n, size_t *ret_s
 	return pieces;
 }
 
-int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret, struct err *e)
+int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret,
+		  struct ckpt_err *e)
 {
 	struct draft d CLEANUP(draft_release) = { 0 };
 	size_t n_source, pieces = all_pieces(v, n, &n_source), dims = v[0]->n_dims;
@@ -150,7 +151,8 @@ int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret
 	return vtensor_copy(&d.v, ret, e);
 }
 
-int vtensor_concat(const struct vtensor *const *v, size_t n, struct vtensor **ret, struct err *e)
+int vtensor_concat(const struct vtensor *const *v, size_t n, struct vtensor **ret,
+		   struct ckpt_err *e)
 {
 	struct draft d CLEANUP(draft_release) = { 0 };
 	size_t n_source, pieces = all_pieces(v, n, &n_source), dims = v[0]->n_dims;
@@ -174,7 +176,7 @@ int vtensor_concat(const struct vtensor *const *v, size_t n, struct vtensor **re
 	return vtensor_copy(&d.v, ret, e);
 }
 
-int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, struct err *e)
+int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, struct ckpt_err *e)
 {
 	struct draft d CLEANUP(draft_release) = { 0 };
 	size_t dims = v->n_dims - 1u;
@@ -248,7 +250,7 @@ static void interleave_piece(struct draft *d, const struct piece *p, uint64_t ha
 }
 
 int vtensor_interleave(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
-		       struct err *e)
+		       struct ckpt_err *e)
 {
 	enum {
 		PARTS = 5

@@ -150,7 +150,7 @@ void archive_release(struct archive *a)
 
 /* ---- data.pkl ---- */
 
-enum rebuild saved_way(enum dtype t)
+enum rebuild saved_way(enum ckpt_dtype t)
 {
 	return dtype_info(t)->storage ? REBUILD_V2 : REBUILD_V3;
 }

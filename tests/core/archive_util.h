@@ -62,7 +62,7 @@ enum rebuild {
 /* A tensor to save. Numbers are signed, so that impossible ones can be written. */
 struct saved {
 	enum rebuild how;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const int64_t *size;
 	const int64_t *stride; /* elements; NULL: row-major */
@@ -98,6 +98,6 @@ void saved_pickle(struct buf *b, const struct saved *t);
 uint64_t saved_item(struct buf *b, const struct saved *t);
 
 /* v2 where the dtype has a storage class, else v3. */
-enum rebuild saved_way(enum dtype t);
+enum rebuild saved_way(enum ckpt_dtype t);
 
 #endif

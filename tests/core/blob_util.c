@@ -70,7 +70,7 @@ void mem_release(struct mem *m)
 	free(m->p);
 }
 
-static int64_t mem_read(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t mem_read(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	struct mem *m = arg;
 	size_t n;

@@ -26,32 +26,32 @@ static inline bool dims_ok(const uint64_t *v, size_t n)
 
 	for (size_t i = 0; v && i < n; i++)
 		sum = sum ^ v[i];
-	return v != NULL && n <= MAX_DIMS;
+	return v != NULL && n <= CKPT_MAX_DIMS;
 }
 
-static inline bool index_ok(const struct meta_index *x)
+static inline bool index_ok(const struct ckpt_meta_index *x)
 {
-	return bytes_ok(x->fqn, x->fqn_len) && x->hint >= META_NO_HINT &&
+	return bytes_ok(x->fqn, x->fqn_len) && x->hint >= CKPT_META_NO_HINT &&
 	       (x->has_offset ? dims_ok(x->offset, x->n_dims) : x->n_dims == 0);
 }
 
-static inline bool save_plan_ok(const struct save_plan *p)
+static inline bool save_plan_ok(const struct ckpt_save_plan *p)
 {
 	bool ok = p->storage_len ? bytes_ok(p->storage, p->storage_len) : !p->storage;
 
 	for (size_t i = 0; i < p->n_items && ok; i++) {
-		const struct write_item *w = &p->items[i];
+		const struct ckpt_write_item *w = &p->items[i];
 		size_t n = w->index.n_dims;
 
-		ok = index_ok(&w->index) && w->type <= WRITE_SHARD;
-		if (w->type != WRITE_BYTE_IO)
+		ok = index_ok(&w->index) && w->type <= CKPT_WRITE_SHARD;
+		if (w->type != CKPT_WRITE_BYTE_IO)
 			ok &= dims_ok(w->chunk.off, n) && dims_ok(w->chunk.len, n) &&
-			      dims_ok(w->size, n) && w->props.dtype != DTYPE_NONE &&
-			      w->props.dtype < DTYPE_COUNT &&
-			      w->props.memory_format <= MEMORY_PRESERVE;
+			      dims_ok(w->size, n) && w->props.dtype != CKPT_DTYPE_NONE &&
+			      w->props.dtype < CKPT_DTYPE_COUNT &&
+			      w->props.memory_format <= CKPT_MEMORY_PRESERVE;
 	}
 	for (size_t i = 0; i < p->n_paths && ok; i++) {
-		const struct fqn_path *path = &p->paths[i];
+		const struct ckpt_fqn_path *path = &p->paths[i];
 
 		ok = bytes_ok(path->fqn, path->fqn_len);
 		for (size_t k = 0; k < path->n_steps && ok; k++)
@@ -61,12 +61,12 @@ static inline bool save_plan_ok(const struct save_plan *p)
 	return ok;
 }
 
-static inline bool load_plan_ok(const struct load_plan *p)
+static inline bool load_plan_ok(const struct ckpt_load_plan *p)
 {
 	for (size_t i = 0; i < p->n_items; i++) {
-		const struct read_item *x = &p->items[i];
+		const struct ckpt_read_item *x = &p->items[i];
 
-		if (!index_ok(&x->dest) || !index_ok(&x->storage) || x->type > READ_TENSOR ||
+		if (!index_ok(&x->dest) || !index_ok(&x->storage) || x->type > CKPT_READ_TENSOR ||
 		    !dims_ok(x->dest_off, x->n_dims) || !dims_ok(x->storage_off, x->n_dims) ||
 		    !dims_ok(x->len, x->n_dims))
 			return false;
@@ -74,10 +74,10 @@ static inline bool load_plan_ok(const struct load_plan *p)
 	return true;
 }
 
-static inline bool results_ok(const struct write_result *v, size_t n)
+static inline bool results_ok(const struct ckpt_write_result *v, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		const struct storage_info *s = &v[i].info;
+		const struct ckpt_storage_info *s = &v[i].info;
 
 		if (!index_ok(&v[i].index) || !s->path || !bytes_ok(s->path, strlen(s->path)) ||
 		    (s->tensor_key && !bytes_ok(s->tensor_key, s->tensor_key_len)) ||

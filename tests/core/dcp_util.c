@@ -203,13 +203,13 @@ bool dcp_can_hold(const struct scene *s)
 	return true;
 }
 
-enum dtype dcp_dtype(uint32_t element)
+enum ckpt_dtype dcp_dtype(uint32_t element)
 {
-	return element == 1   ? DTYPE_U8
-	       : element == 2 ? DTYPE_I16
-	       : element == 4 ? DTYPE_F32
-	       : element == 8 ? DTYPE_F64
-			      : DTYPE_C128;
+	return element == 1   ? CKPT_DTYPE_U8
+	       : element == 2 ? CKPT_DTYPE_I16
+	       : element == 4 ? CKPT_DTYPE_F32
+	       : element == 8 ? CKPT_DTYPE_F64
+			      : CKPT_DTYPE_C128;
 }
 
 void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s, unsigned file,
@@ -219,13 +219,13 @@ void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s
 }
 
 void dcp_scene_as(struct dcp *d, const char *fqn, size_t len, const struct scene *s,
-		  enum dtype dtype, unsigned file, unsigned layers)
+		  enum ckpt_dtype dtype, unsigned file, unsigned layers)
 {
 	dcp_tensor(d, fqn, len, dtype_info(dtype)->name, s->n, s->shape, s->count, s->boxes);
 	for (uint32_t i = 0; i < s->count; i++) {
 		const uint64_t *box = s->boxes + i * 2 * s->n;
 		struct buf b = BUF_INIT(0);
-		int64_t size[MAX_DIMS], stride[MAX_DIMS];
+		int64_t size[CKPT_MAX_DIMS], stride[CKPT_MAX_DIMS];
 		struct saved t = { .how = saved_way(dtype),
 				   .dtype = dtype,
 				   .n_dims = s->n,

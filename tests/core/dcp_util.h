@@ -57,7 +57,7 @@ void dcp_stored(struct dcp *d, const char *fqn, size_t len, size_t n_dims, const
 /* Chunks are told apart by their offset: no two may have the same. */
 bool dcp_can_hold(const struct scene *s);
 /* A dtype of that many bytes: 1, 2, 4, 8, 16. */
-enum dtype dcp_dtype(uint32_t element);
+enum ckpt_dtype dcp_dtype(uint32_t element);
 /*
  * The scene's chunks as torch.save items, spread over the data files from `file` on; its strides
  * must be whole elements (not ROWS_BYTES).
@@ -66,7 +66,7 @@ void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s
 	       unsigned layers);
 /* The same as another dtype of that size. */
 void dcp_scene_as(struct dcp *d, const char *fqn, size_t len, const struct scene *s,
-		  enum dtype dtype, unsigned file, unsigned layers);
+		  enum ckpt_dtype dtype, unsigned file, unsigned layers);
 /* An object of those bytes. */
 void dcp_bytes(struct dcp *d, const char *fqn, size_t len, const void *p, size_t n, unsigned file,
 	       unsigned layers);

@@ -40,7 +40,7 @@ static inline struct ckpt *fixture_open(int i, const struct ckpt_opts *opts, cha
 	static const char *const places[] = { "ckpt", "ckpt/model.pt" };
 	struct ckpt_opts o = *opts;
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	o.index = ":memory:";
 	o.allow_missing = true;
@@ -58,7 +58,7 @@ static inline uint8_t *fixture_read(struct ckpt_file *f)
 {
 	uint64_t n = ckpt_file_size(f);
 	uint8_t *p = malloc(n + 1);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(p);
 	ck_assert_msg(ckpt_file_read(f, p, n, 0, &e) == (int64_t)n, "%s", e.msg);
@@ -105,7 +105,7 @@ static inline uint8_t *cut_box(const uint8_t *whole, size_t size, size_t n, cons
 
 /* ckpt_box_open or ckpt_model_box_open. */
 typedef int open_box_fn(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
-			struct ckpt_file **ret, struct err *e);
+			struct ckpt_file **ret, struct ckpt_err *e);
 
 /* Boxes of tensor i, whose bytes are `whole`. */
 static inline void check_boxes(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
@@ -114,10 +114,10 @@ static inline void check_boxes(struct ckpt *c, uint64_t i, const struct ckpt_ten
 	size_t size = dtype_info(dtype_by_name(t->dtype, strlen(t->dtype)))->size;
 
 	for (int k = 0; k < 6; k++) {
-		uint64_t off[MAX_DIMS], len[MAX_DIMS], bytes;
+		uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], bytes;
 		autofree uint8_t *want = NULL, *got = NULL;
 		struct ckpt_file *f = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		random_box(r, t->n_dims, t->shape, off, len);
 		want = cut_box(whole, size, t->n_dims, t->shape, off, len, &bytes);

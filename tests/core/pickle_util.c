@@ -11,7 +11,7 @@
 
 /* ---- reading ---- */
 
-int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
 	const struct feed *f = arg;
 	size_t n;
@@ -27,7 +27,7 @@ int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
 }
 
 int load_bytes(const void *bytes, size_t n, size_t step, const struct pickle_opts *opts,
-	       struct pickle **ret, struct err *e)
+	       struct pickle **ret, struct ckpt_err *e)
 {
 	uint8_t *copy = malloc(n ? n : 1);
 	struct feed f = { .bytes = copy, .n = n, .step = step };
@@ -446,7 +446,7 @@ static int classify(void *arg, const char *module, const char *name)
 }
 
 /* A chunk becomes a record of varints. */
-static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *e)
+static int built(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e)
 {
 	struct dcp_count *c = arg;
 	const struct pk_value *box[2];
@@ -472,7 +472,7 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct dcp_count *c = arg;
 

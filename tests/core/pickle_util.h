@@ -15,14 +15,14 @@ struct feed {
 	const uint8_t *bytes;
 	size_t n, step;
 };
-int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e);
+int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e);
 
 /*
  * pickle_load with `step` bytes at a time through the read callback, or from memory where step is
  * 0. The bytes are copied to an allocation of exactly that size first, for AddressSanitizer.
  */
 int load_bytes(const void *bytes, size_t n, size_t step, const struct pickle_opts *opts,
-	       struct pickle **ret, struct err *e);
+	       struct pickle **ret, struct ckpt_err *e);
 
 /*
  * Much as Python would print it: (1, 'a', b'x', {None: [True, 1.5]}); a global mod.name, an object

@@ -14,15 +14,15 @@
 static const uint64_t plan_zero[2]; /* an offset */
 
 /* A whole tensor of n_dims times `size`. */
-static inline struct write_item whole(const char *fqn, uint8_t n_dims, const uint64_t *size,
-				      uint8_t dtype)
+static inline struct ckpt_write_item whole(const char *fqn, uint8_t n_dims, const uint64_t *size,
+					   uint8_t dtype)
 {
-	return (struct write_item){ .index = { fqn, plan_zero, (uint32_t)strlen(fqn), META_NO_HINT,
-					       n_dims, true },
-				    .chunk = { plan_zero, size },
-				    .size = size,
-				    .props = { .dtype = dtype },
-				    .type = WRITE_TENSOR };
+	return (struct ckpt_write_item){ .index = { fqn, plan_zero, (uint32_t)strlen(fqn),
+						    CKPT_META_NO_HINT, n_dims, true },
+					 .chunk = { plan_zero, size },
+					 .size = size,
+					 .props = { .dtype = dtype },
+					 .type = CKPT_WRITE_TENSOR };
 }
 
 /* A small one of n dimensions inside shape, perhaps empty: n offsets, n lengths. */

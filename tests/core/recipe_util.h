@@ -57,7 +57,7 @@ static inline void store_name(const void *arg, uint32_t index, const char **ret,
 }
 
 static inline int store_number(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
-			       struct err *e)
+			       struct ckpt_err *e)
 {
 	const struct store *s = arg;
 
@@ -77,15 +77,15 @@ static inline void store_warn(void *arg, const char *what)
 }
 
 /* 0 or an error of namelist. */
-static inline int store_finish(struct store *s, struct err *e)
+static inline int store_finish(struct store *s, struct ckpt_err *e)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; !rc && i < s->n; i++) {
 		const struct stored *t = &s->tensors[i];
 
-		s->sources[i] = (struct recipe_source){ t->shape, i, DTYPE_BF16, DTYPE_BF16,
-							(uint8_t)t->n_dims };
+		s->sources[i] = (struct recipe_source){ t->shape, i, CKPT_DTYPE_BF16,
+							CKPT_DTYPE_BF16, (uint8_t)t->n_dims };
 		rc = namelist_add(&s->names, t->name, strlen(t->name), i, e);
 	}
 	s->of = (struct recipe_facts){ { true, false }, store_number, s };
@@ -93,7 +93,7 @@ static inline int store_finish(struct store *s, struct err *e)
 }
 
 static inline int store_apply(struct store *s, const struct recipe *r, struct recipe_out *ret,
-			      struct err *e)
+			      struct ckpt_err *e)
 {
 	struct recipe_in in = { &s->names, s->sources, &s->of, store_warn, s };
 

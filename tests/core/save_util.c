@@ -56,8 +56,8 @@ static void *cut(const struct saved_entry *x, const uint64_t *off, const uint64_
 /* x->of[rank] has a shard more: [off, off + len) of dimension dim. */
 static void add_shard(struct saved_entry *x, size_t rank, size_t dim, uint64_t off, uint64_t len)
 {
-	struct local_tensor *t = &x->of[rank];
-	struct shard *s = (struct shard *)(uintptr_t)t->shards;
+	struct ckpt_local_tensor *t = &x->of[rank];
+	struct ckpt_shard *s = (struct ckpt_shard *)(uintptr_t)t->shards;
 	uint64_t *box = take(2 * SAVED_DIMS, sizeof(*box));
 
 	if (!s)
@@ -68,7 +68,8 @@ static void add_shard(struct saved_entry *x, size_t rank, size_t dim, uint64_t o
 		box[dim] = off;
 		box[SAVED_DIMS + dim] = len;
 	}
-	s[t->n_shards++] = (struct shard){ box, box + SAVED_DIMS, cut(x, box, box + SAVED_DIMS) };
+	s[t->n_shards++] =
+		(struct ckpt_shard){ box, box + SAVED_DIMS, cut(x, box, box + SAVED_DIMS) };
 }
 
 static void hold(struct rng *r, struct saved *s, struct saved_entry *x, enum saved_kind kind)
@@ -78,16 +79,16 @@ static void hold(struct rng *r, struct saved *s, struct saved_entry *x, enum sav
 	uint64_t each = (whole + s->ranks - 1) / s->ranks;
 
 	for (size_t rank = 0; rank < s->ranks; rank++) {
-		struct local_tensor *t = &x->of[rank];
+		struct ckpt_local_tensor *t = &x->of[rank];
 		uint64_t from = rank * each < whole ? rank * each : whole;
 		uint64_t to = from + each < whole ? from + each : whole;
 
-		*t = (struct local_tensor){ .kind = kind == SAVED_MESH	 ? LOCAL_BOX
-						    : kind == SAVED_ROWS ? LOCAL_SHARDS
-									 : LOCAL_WHOLE,
-					    .n_dims = x->n_dims,
-					    .props = { .dtype = x->dtype },
-					    .shape = x->shape };
+		*t = (struct ckpt_local_tensor){ .kind = kind == SAVED_MESH   ? CKPT_LOCAL_BOX
+							 : kind == SAVED_ROWS ? CKPT_LOCAL_SHARDS
+									      : CKPT_LOCAL_WHOLE,
+						 .n_dims = x->n_dims,
+						 .props = { .dtype = x->dtype },
+						 .shape = x->shape };
 		if (kind == SAVED_WHOLE || (kind == SAVED_ONE && rank == one))
 			add_shard(x, rank, dim, 0, whole);
 		else if (kind == SAVED_MESH)
@@ -118,7 +119,7 @@ void saved_add(struct rng *r, struct saved *s, const char *fqn, const char *path
 	}
 	x->data = take(x->len + 1, 1);
 	random_bytes(r, x->data, x->len);
-	if (dtype == DTYPE_BOOL)
+	if (dtype == CKPT_DTYPE_BOOL)
 		for (size_t i = 0; i < x->len; i++)
 			x->data[i] &= 1;
 	if (x->is_tensor)
@@ -161,9 +162,9 @@ void saved_random(struct rng *r, struct saved *s, bool whole, bool objects)
 		if (kind == SAVED_ROWS && !n_dims)
 			kind = SAVED_WHOLE;
 		do
-			dtype = (uint8_t)(1 + rng_below(r, DTYPE_COUNT - 1));
+			dtype = (uint8_t)(1 + rng_below(r, CKPT_DTYPE_COUNT - 1));
 		while (!dtype_info(dtype)->safetensors || dtype_info(dtype)->size > 8 ||
-		       dtype == DTYPE_F4_E2M1FN_X2);
+		       dtype == CKPT_DTYPE_F4_E2M1FN_X2);
 		saved_add(r, s, names[i][0], path, kind, dtype, n_dims, shape);
 	}
 	saved_dicts(s);
@@ -172,24 +173,24 @@ void saved_random(struct rng *r, struct saved *s, bool whole, bool objects)
 void saved_dicts(struct saved *s)
 {
 	for (size_t rank = 0; rank < s->ranks; rank++) {
-		struct state_entry *v = take(s->n + 1, sizeof(*v));
+		struct ckpt_state_entry *v = take(s->n + 1, sizeof(*v));
 		size_t n = 0;
 
 		for (size_t i = 0; i < s->n; i++) {
 			struct saved_entry *x = &s->entries[i];
-			const struct local_tensor *t = &x->of[rank];
+			const struct ckpt_local_tensor *t = &x->of[rank];
 
-			if (x->is_tensor && t->kind == LOCAL_WHOLE && !t->n_shards)
+			if (x->is_tensor && t->kind == CKPT_LOCAL_WHOLE && !t->n_shards)
 				continue;
-			v[n] = (struct state_entry){ .fqn = x->fqn,
-						     .fqn_len = (uint32_t)strlen(x->fqn) };
+			v[n] = (struct ckpt_state_entry){ .fqn = x->fqn,
+							  .fqn_len = (uint32_t)strlen(x->fqn) };
 			if (x->is_tensor)
 				v[n].tensor = t;
 			else
-				v[n].bytes = (struct source){ .data = x->data, .len = x->len };
+				v[n].bytes = (struct ckpt_data){ .data = x->data, .len = x->len };
 			n++;
 		}
-		s->dict[rank] = (struct state_dict){ v, n };
+		s->dict[rank] = (struct ckpt_state_dict){ v, n };
 	}
 }
 
@@ -197,14 +198,14 @@ void saved_dicts(struct saved *s)
 
 /* A planner around another, which hands out data piece by piece. */
 struct pieces {
-	struct save_planner inner;
+	struct ckpt_save_planner inner;
 };
 
-static struct save_planner_ops piece_ops;
+static struct ckpt_save_planner_ops piece_ops;
 
-static int read_piece(void *arg, uint64_t off, void *to, size_t n, struct err *e)
+static int read_piece(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e)
 {
-	const struct source *s = arg;
+	const struct ckpt_data *s = arg;
 
 	(void)e;
 	REQUIRE(n && n <= 4096 && off <= s->len && n <= s->len - off);
@@ -220,10 +221,11 @@ static void close_piece(void *arg)
 	free(arg);
 }
 
-static int get_pieces(void *self, const struct write_item *item, struct source *ret, struct err *e)
+static int get_pieces(void *self, const struct ckpt_write_item *item, struct ckpt_data *ret,
+		      struct ckpt_err *e)
 {
 	struct pieces *p = self;
-	struct source *s = malloc(sizeof(*s));
+	struct ckpt_data *s = malloc(sizeof(*s));
 	int rc = p->inner.ops->get_data(p->inner.self, item, s, e);
 
 	if (rc) {
@@ -231,26 +233,28 @@ static int get_pieces(void *self, const struct write_item *item, struct source *
 		return rc;
 	}
 	pieces_open++;
-	*ret = (struct source){ .len = s->len, .read = read_piece, .close = close_piece, .arg = s };
+	*ret = (struct ckpt_data){
+		.len = s->len, .read = read_piece, .close = close_piece, .arg = s
+	};
 	return 0;
 }
 
 struct rank {
-	struct save_planner planner;
+	struct ckpt_save_planner planner;
 	struct pieces pieces;
-	struct save_plan local, part, plan;
-	struct write_results results;
+	struct ckpt_save_plan local, part, plan;
+	struct ckpt_write_results results;
 };
 
 static struct rank ranks[SAVED_RANKS];
 
-static int plan_local(const struct saved *s, size_t r, struct storage_writer *w, const char *dest,
-		      const struct saved_opts *o, struct err *e)
+static int plan_local(const struct saved *s, size_t r, struct ckpt_storage_writer *w,
+		      const char *dest, const struct saved_opts *o, struct ckpt_err *e)
 {
-	const struct save_options opt = { .rank = r,
-					  .is_coordinator = r == 0,
-					  .cache_plans = o->caching };
-	const struct storage_ranks who = { r, s->ranks };
+	const struct ckpt_save_planning opt = { .rank = r,
+						.is_coordinator = r == 0,
+						.cache_plans = o->caching };
+	const struct ckpt_storage_ranks who = { r, s->ranks };
 	struct rank *x = &ranks[r];
 	int rc = 0;
 
@@ -267,10 +271,11 @@ static int plan_local(const struct saved *s, size_t r, struct storage_writer *w,
 	return rc ? rc : storage_writer_prepare_local_plan(w, &x->local, &x->local, e);
 }
 
-static int write_rank(size_t r, struct storage_writer *w, const struct saved_opts *o, struct err *e)
+static int write_rank(size_t r, struct ckpt_storage_writer *w, const struct saved_opts *o,
+		      struct ckpt_err *e)
 {
 	struct rank *x = &ranks[r];
-	struct save_planner p = x->planner;
+	struct ckpt_save_planner p = x->planner;
 	int rc = save_planner_finish(&x->planner, &x->part, &x->plan, e);
 
 	if (rc)
@@ -288,12 +293,12 @@ static int write_rank(size_t r, struct storage_writer *w, const struct saved_opt
 	return rc;
 }
 
-static int save_all(const struct saved *s, const char *dest, struct storage_writer *w,
-		    const struct saved_opts *o, struct err *e)
+static int save_all(const struct saved *s, const char *dest, struct ckpt_storage_writer *w,
+		    const struct saved_opts *o, struct ckpt_err *e)
 {
-	struct save_plan all[SAVED_RANKS], parts[SAVED_RANKS];
-	struct write_results results[SAVED_RANKS];
-	struct metadata md = { 0 };
+	struct ckpt_save_plan all[SAVED_RANKS], parts[SAVED_RANKS];
+	struct ckpt_write_results results[SAVED_RANKS];
+	struct ckpt_metadata md = { 0 };
 	int rc = 0;
 
 	for (size_t r = 0; r < s->ranks && !rc; r++) {
@@ -314,8 +319,8 @@ static int save_all(const struct saved *s, const char *dest, struct storage_writ
 	return storage_writer_finish(&w[0], &md, results, s->ranks, e);
 }
 
-int saved_save(const struct saved *s, const char *dest, struct storage_writer *w,
-	       const struct saved_opts *o, struct err *e)
+int saved_save(const struct saved *s, const char *dest, struct ckpt_storage_writer *w,
+	       const struct saved_opts *o, struct ckpt_err *e)
 {
 	int rc = save_all(s, dest, w, o, e);
 
@@ -332,7 +337,7 @@ static void check_entry(struct ckpt *c, const struct saved_entry *x)
 {
 	struct ckpt_file *f = NULL;
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint8_t *p = malloc(x->len + 1);
 
 	REQUIRE(p);
@@ -359,7 +364,7 @@ void saved_check(const struct saved *s, const char *dest)
 	struct ckpt_opts opts = { .index = ":memory:" };
 	struct ckpt_totals totals;
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_open(dest, &opts, &c, &e), "%s", e.msg);
 	ckpt_totals(c, &totals);

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct ckpt_err;
 
 enum { SAVED_RANKS = 8, SAVED_ENTRIES = 16, SAVED_DIMS = 3 };
 
@@ -28,14 +28,14 @@ struct saved_entry {
 	uint64_t shape[SAVED_DIMS];
 	uint8_t *data; /* all of it */
 	size_t len;
-	struct local_tensor
-		of[SAVED_RANKS]; /* kind, shards; n_shards 0 and LOCAL_WHOLE: not there */
+	struct ckpt_local_tensor
+		of[SAVED_RANKS]; /* kind, shards; n_shards 0 and CKPT_LOCAL_WHOLE: not there */
 };
 
 struct saved {
 	size_t ranks, n;
 	struct saved_entry entries[SAVED_ENTRIES];
-	struct state_dict dict[SAVED_RANKS];
+	struct ckpt_state_dict dict[SAVED_RANKS];
 };
 
 enum saved_kind {
@@ -55,14 +55,14 @@ void saved_random(struct rng *r, struct saved *s, bool whole, bool objects);
 void saved_dicts(struct saved *s);
 
 struct saved_opts {
-	enum planner_system system;
+	enum ckpt_planner_system system;
 	bool piecewise; /* tensors come by source.read */
 	bool caching;	/* planners are kept, plans cached */
 	bool stop;	/* when all data is written: nothing is finished */
 };
 /* All ranks, one step after the other; w[r] is rank r's writer. */
-int saved_save(const struct saved *s, const char *dest, struct storage_writer *w,
-	       const struct saved_opts *o, struct err *e);
+int saved_save(const struct saved *s, const char *dest, struct ckpt_storage_writer *w,
+	       const struct saved_opts *o, struct ckpt_err *e);
 /* Every byte of every entry, and nothing else is there. */
 void saved_check(const struct saved *s, const char *dest);
 

@@ -9,7 +9,7 @@
 #include "format/format.h"
 #include "suites.h"
 
-int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct err *e)
+int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
 {
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
@@ -45,7 +45,7 @@ char *catalog_text(struct catalog *c)
 	buf_str(&b, "");
 	for (size_t i = 0; i < n; i++) {
 		autofree struct chunkmap *m = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		REQUIRE(!catalog_load_map(c, &t[i], &m, &e));
 		buf_printf(&b, "%s %s ", t[i].fqn, dtype_info(t[i].dtype)->name);

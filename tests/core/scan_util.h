@@ -6,10 +6,10 @@
 #define TESTS_SCAN_UTIL_H
 
 struct catalog;
-struct err;
+struct ckpt_err;
 struct scan_opts;
 
-int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct err *e);
+int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e);
 
 /* "w float32 [4] complete: [0]+[2]@file:0+10,enc ...; o object: file:0+10,enc; "; free it. */
 char *catalog_text(struct catalog *c);

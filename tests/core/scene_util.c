@@ -67,7 +67,8 @@ static uint64_t *add_box(struct scene *s)
 
 static void tile_grid(struct scene *s, const struct choose *c)
 {
-	uint64_t starts[MAX_DIMS][9], counts[MAX_DIMS], cell[MAX_DIMS] = { 0 }, cells = 1;
+	uint64_t starts[CKPT_MAX_DIMS][9], counts[CKPT_MAX_DIMS], cell[CKPT_MAX_DIMS] = { 0 },
+								  cells = 1;
 
 	for (size_t d = 0; d < s->n; d++) {
 		uint64_t at = 0, left = s->shape[d];
@@ -100,7 +101,7 @@ static void tile_grid(struct scene *s, const struct choose *c)
 static void tile_cuts(struct scene *s, const struct choose *c, const uint64_t *box, unsigned depth)
 {
 	size_t d = s->n ? (size_t)pick(c, s->n) : 0, n = s->n;
-	uint64_t half[2 * MAX_DIMS], at;
+	uint64_t half[2 * CKPT_MAX_DIMS], at;
 
 	if (!n || !depth || box[n + d] < 2 || s->count > MAX_CHUNKS / 2 || !pick(c, 6)) {
 		memcpy(add_box(s), box, 2 * n * sizeof(*box));
@@ -117,7 +118,7 @@ static void tile_cuts(struct scene *s, const struct choose *c, const uint64_t *b
 
 static void shuffle(struct scene *s, const struct choose *c)
 {
-	uint64_t t[2 * MAX_DIMS];
+	uint64_t t[2 * CKPT_MAX_DIMS];
 	size_t row = 2 * s->n * sizeof(*t);
 
 	for (size_t i = s->count; i > 1; i--) {
@@ -131,7 +132,7 @@ static void shuffle(struct scene *s, const struct choose *c)
 
 static void make_boxes(struct scene *s, const struct choose *c, enum scene_tiling tiling)
 {
-	uint64_t all[2 * MAX_DIMS] = { 0 };
+	uint64_t all[2 * CKPT_MAX_DIMS] = { 0 };
 
 	s->boxes = need(calloc((size_t)MAX_CHUNKS * 2 * (s->n + 1), sizeof(*s->boxes)));
 	for (size_t d = 0; d < s->n; d++) {
@@ -163,7 +164,7 @@ static void make_boxes(struct scene *s, const struct choose *c, enum scene_tilin
 static void make_strides(const struct scene *s, const struct choose *c, const uint64_t *len,
 			 enum scene_strides kind, uint64_t *stride)
 {
-	size_t order[MAX_DIMS];
+	size_t order[CKPT_MAX_DIMS];
 	uint64_t step = s->element;
 
 	if (kind == ROWS_ANY)
@@ -236,7 +237,7 @@ static void put_together(struct scene *s)
 	s->want = need(calloc(s->bytes + 1, 1));
 	for (uint32_t i = 0; i < s->count; i++) {
 		const uint64_t *off = s->boxes + i * 2 * n, *len = off + n;
-		uint64_t idx[MAX_DIMS] = { 0 };
+		uint64_t idx[CKPT_MAX_DIMS] = { 0 };
 
 		do {
 			uint64_t from = s->payloads[i].data, to = 0;

@@ -46,7 +46,7 @@ struct scene_opts {
 
 struct scene {
 	size_t n;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	uint32_t element; /* bytes */
 	uint64_t bytes;	  /* of the tensor */
 	bool overlap;	  /* some element is in several chunks */

@@ -14,16 +14,17 @@
 #include <zstd.h>
 
 /* A "file" in memory that counts what is read of it. */
-struct source {
+struct ckpt_data {
 	const uint8_t *bytes;
 	size_t n;
 	_Atomic uint64_t reads, read_bytes;
 	_Atomic uint64_t fail; /* read that fails, from 1; 0: none */
 };
 
-static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
+static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
+		       struct ckpt_err *e)
 {
-	struct source *s = arg;
+	struct ckpt_data *s = arg;
 
 	if (++s->reads == s->fail)
 		return err_set(e, EIO, "read of the test's own that fails");
@@ -35,7 +36,7 @@ static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t
 	return 0;
 }
 
-static struct blockcache *new_cache(struct source *s, size_t max)
+static struct blockcache *new_cache(struct ckpt_data *s, size_t max)
 {
 	struct block_source src = { read_source, s };
 	struct blockcache *c = blockcache_new(max, &src);
@@ -61,7 +62,7 @@ static void check_one(struct blockcache *c, const struct block_item *item, uint6
 {
 	size_t from = (size_t)index << block_shift(item), len = from < n ? n - from : 0;
 	struct block b;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	void *pin = NULL;
 	int rc = blockcache_get(c, item, index, &b, &pin, &e);
 
@@ -91,7 +92,7 @@ START_TEST(blocks_of_raw_items_are_read_once_and_kept)
 {
 	size_t n = 5 * MIB + 100;
 	autofree uint8_t *bytes = make_bytes(n);
-	struct source s = { .bytes = bytes, .n = n };
+	struct ckpt_data s = { .bytes = bytes, .n = n };
 	struct block_item item = { .offset = 40, .length = n - 50, .file = 7 };
 	struct blockcache *c = new_cache(&s, 8 * MIB);
 
@@ -108,7 +109,7 @@ START_TEST(the_longest_unused_block_goes_first)
 {
 	size_t n = 8 * MIB;
 	autofree uint8_t *bytes = make_bytes(n);
-	struct source s = { .bytes = bytes, .n = n };
+	struct ckpt_data s = { .bytes = bytes, .n = n };
 	struct block_item item = { .length = n, .file = 7 };
 	struct blockcache *c = new_cache(&s, 4 * MIB);
 	struct blockcache_counts counts;
@@ -138,11 +139,11 @@ START_TEST(pinned_blocks_stay_whatever_the_bound)
 {
 	size_t n = 8 * MIB;
 	autofree uint8_t *bytes = make_bytes(n);
-	struct source s = { .bytes = bytes, .n = n };
+	struct ckpt_data s = { .bytes = bytes, .n = n };
 	struct block_item item = { .length = n, .file = 7 };
 	struct blockcache *c = new_cache(&s, _i * MIB);
 	struct block b[8];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	void *pins[8], *again;
 
 	for (uint64_t i = 0; i < 8; i++)
@@ -170,8 +171,8 @@ START_TEST(memory_stays_under_the_bound)
 {
 	size_t n = 40 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
-	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
-	struct source *s = _i ? &z : &raw;
+	struct ckpt_data raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
+	struct ckpt_data *s = _i ? &z : &raw;
 	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
 	int64_t before = fault_live();
 	struct blockcache *c = new_cache(s, 6 * MIB);
@@ -206,7 +207,7 @@ START_TEST(compressed_items_are_decoded_in_any_order)
 	size_t n = shapes[_i].n, packed_n = n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = make_bytes(n);
 	struct rng r = rng_new();
-	struct source s = { 0 };
+	struct ckpt_data s = { 0 };
 	struct block_item item = { .offset = 0, .file = 7, .zstd_layers = shapes[_i].layers };
 	uint64_t blocks = n / MIB + 3;
 	struct blockcache *c;
@@ -237,15 +238,15 @@ START_TEST(reads_may_begin_and_end_anywhere)
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n),
 			 *out = malloc(n + 100);
 	struct rng r = rng_new();
-	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
-	struct source *s = _i ? &z : &raw;
+	struct ckpt_data raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
+	struct ckpt_data *s = _i ? &z : &raw;
 	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
 	struct blockcache *c = new_cache(s, 8 * MIB);
 
 	for (int i = 0; i < 300; i++) {
 		uint64_t off = i < 8 ? (uint64_t)(i / 2) * MIB - i % 2 : rng_below(&r, n + 100);
 		size_t len = i < 8 ? n : rng_below(&r, rng_chance(&r, 50) ? 1000 : n), want;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		off = i == 1 ? n : off;
 		want = off < n ? (len < n - off ? len : n - off) : 0;
@@ -263,7 +264,7 @@ START_TEST(more_items_than_decoders_are_all_right)
 	autofree uint8_t *all = malloc(ITEMS * MIB), *bytes = make_bytes(n);
 	struct block_item items[ITEMS];
 	struct rng r = rng_new();
-	struct source s = { .bytes = all };
+	struct ckpt_data s = { .bytes = all };
 	struct blockcache *c;
 
 	ck_assert_ptr_nonnull(all);
@@ -296,7 +297,7 @@ START_TEST(items_that_differ_in_anything_are_kept_apart)
 	size_t n = 100, packed_n, n2;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	autofree uint8_t *twice = zstd_pack(packed, packed_n, 0, &n2);
-	struct source s = { .bytes = twice, .n = n2 };
+	struct ckpt_data s = { .bytes = twice, .n = n2 };
 	struct blockcache *c = new_cache(&s, MIB);
 
 	check_block(c, &(struct block_item){ 0, n2, 7, 0 }, 0, twice, n2);
@@ -323,7 +324,7 @@ START_TEST(a_block_costs_the_frames_it_lies_in)
 {
 	size_t n = 16 * MIB, packed_n, at = 0;
 	autofree uint8_t *bytes = make_bytes(n), *packed = malloc(ZSTD_compressBound(n) * 2);
-	struct source s = { .bytes = packed };
+	struct ckpt_data s = { .bytes = packed };
 	struct block_item item = { .file = 7, .zstd_layers = 1 };
 	struct blockcache *c;
 	struct rng r = rng_new();
@@ -354,7 +355,7 @@ START_TEST(frames_that_were_seen_are_found_again)
 {
 	size_t n = 16 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB / 4, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
 	struct blockcache *c = new_cache(&s, MIB);
 	uint64_t before;
@@ -375,7 +376,7 @@ START_TEST(many_items_read_in_turns_are_decoded_once)
 	enum { ITEMS = 40 }; /* more than decoders that are kept in any case */
 	size_t n = 3 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *all;
-	struct source s = { 0 };
+	struct ckpt_data s = { 0 };
 	struct block_item items[ITEMS];
 	struct blockcache *c;
 
@@ -401,7 +402,7 @@ START_TEST(places_far_apart_are_read_side_by_side)
 	enum { READERS = 4 };
 	size_t n = 16 * MIB, packed_n, blocks = n / DECODED_SIZE;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
 	struct blockcache *c = new_cache(&s, 2 * MIB); /* holds an eighth */
 
@@ -476,7 +477,7 @@ static void *stroll(void *arg)
 	for (int k = 0; out && k < 60; k++) {
 		size_t len = rng_below(&r, 4) ? 1 + rng_below(&r, 300000) : 1 + rng_below(&r, 5000);
 		size_t want;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (rng_chance(&r, 15))
 			at = rng_below(&r, w->n + 1000);
@@ -500,7 +501,7 @@ START_TEST(whatever_the_frames_and_the_readers_bytes_are_right)
 	size_t n = 3 * MIB + rng_below(&r, 3 * MIB), packed_n;
 	autofree uint8_t *bytes = make_bytes(n),
 			 *packed = random_frames(&r, bytes, n, _i, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
 	struct blockcache *c = new_cache(&s, random_items[_i].cache);
 	struct stroll w[READERS];
@@ -524,7 +525,7 @@ START_TEST(what_is_asked_for_next_may_be_made_before)
 {
 	size_t n = 16 * MIB, packed_n, blocks = n / DECODED_SIZE;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
 	struct blockcache *c = new_cache(&s, 32 * MIB);
 	struct blockcache_counts counts;
@@ -552,11 +553,11 @@ START_TEST(large_windows_take_turns)
 	static const uint8_t frames[] = "\x28\xb5\x2f\xfd\0\x88\x21\0\0text"  /* 128 MiB */
 					"\x28\xb5\x2f\xfd\0\x70\x21\0\0more"  /* 16 MiB */
 					"\x28\xb5\x2f\xfd\0\x90\x21\0\0text"; /* 256 MiB */
-	struct source s = { .bytes = frames, .n = sizeof(frames) - 1 };
+	struct ckpt_data s = { .bytes = frames, .n = sizeof(frames) - 1 };
 	struct block_item items[] = { { 0, 26, 7, 1 }, { 0, 13, 7, 1 }, { 13, 13, 7, 1 } };
 	struct block_item huge = { 26, 13, 7, 1 };
 	struct blockcache *c = new_cache(&s, 0);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct block b;
 	void *pin;
 
@@ -573,14 +574,14 @@ START_TEST(damage_is_found_once)
 {
 	size_t n = 4 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n - 10, .file = 7, .zstd_layers = 1 };
 	struct blockcache *c = new_cache(&s, MIB);
 	uint64_t reads = 0;
 
 	for (int i = 0; i < 3; i++) {
 		struct block b = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		void *pin = NULL;
 
 		ck_assert_int_eq(blockcache_get(c, &item, 15, &b, &pin, &e), -EBADMSG);
@@ -600,7 +601,7 @@ START_TEST(empty_frames_are_passed_once)
 	size_t n = MIB, text_n, empty_n;
 	autofree uint8_t *bytes = make_bytes(n), *text = zstd_pack(bytes, n, 0, &text_n),
 			 *empty = zstd_pack("", 0, 0, &empty_n), *all;
-	struct source s = { 0 };
+	struct ckpt_data s = { 0 };
 	struct block_item item = { .file = 7, .zstd_layers = 1 };
 	struct blockcache *c;
 	uint64_t before;
@@ -625,14 +626,14 @@ START_TEST(damage_is_an_error_and_what_is_before_it_is_not)
 {
 	size_t n = 4 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	/* cut in the last frame */
 	struct block_item item = { .length = packed_n - 10, .file = 7, .zstd_layers = 1 };
 	struct blockcache *c = new_cache(&s, 8 * MIB);
 
 	for (int round = 0; round < 2; round++) {
 		struct block b = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		void *pin = NULL;
 
 		for (uint64_t i = 0; i < 3; i++)
@@ -651,8 +652,8 @@ START_TEST(a_read_that_fails_once_is_tried_again)
 {
 	size_t n = 4 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 1000, &packed_n);
-	struct source raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
-	struct source *s = _i ? &z : &raw;
+	struct ckpt_data raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
+	struct ckpt_data *s = _i ? &z : &raw;
 	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
 	unsigned failed = 0;
 
@@ -660,7 +661,7 @@ START_TEST(a_read_that_fails_once_is_tried_again)
 	for (unsigned fail = 1; fail < 5; fail++) {
 		struct blockcache *c = new_cache(s, 8 * MIB);
 		struct block b;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		void *pin;
 
 		s->reads = 0;
@@ -687,7 +688,7 @@ START_TEST(every_allocation_may_fail)
 {
 	size_t n = 2 * MIB + 10, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 2 };
 	struct block_source src = { read_source, &s };
 	unsigned failed = 0;
@@ -696,7 +697,7 @@ START_TEST(every_allocation_may_fail)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct blockcache *c = blockcache_new(MIB, &src);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint8_t out[1000];
 		int64_t rc = c ? blockcache_read(c, &item, 2 * MIB - 500, out, 1000, &e) : -ENOMEM;
 
@@ -738,7 +739,7 @@ static void *read_blocks(void *arg)
 		uint64_t index = rng_below(&r, w->n / size + 1);
 		size_t from = index * size, len = w->n - from < size ? w->n - from : size;
 		struct block b;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		void *pin;
 
 		if (blockcache_get(w->c, item, index, &b, &pin, &e))
@@ -768,7 +769,7 @@ START_TEST(readers_of_one_compressed_item_decode_it_once)
 {
 	size_t n = 5 * MIB + 7, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
-	struct source s = { .bytes = packed, .n = packed_n };
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
 	struct crowd w = {
 		.c = new_cache(&s, 64 * MIB), .items = &item, .n_items = 1, .bytes = bytes, .n = n
@@ -784,7 +785,7 @@ START_TEST(readers_of_many_items_do_not_disturb_each_other)
 {
 	size_t n = 2 * MIB + 7, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *all;
-	struct source s = { 0 };
+	struct ckpt_data s = { 0 };
 	struct block_item items[20];
 	struct crowd w = { .items = items, .n_items = 20, .bytes = bytes, .n = n };
 

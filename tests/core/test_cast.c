@@ -15,14 +15,14 @@ struct shape {
 	int exponent, mantissa; /* bits */
 };
 
-static struct shape shape_of(enum dtype t)
+static struct shape shape_of(enum ckpt_dtype t)
 {
 	switch (t) {
-	case DTYPE_F64:
+	case CKPT_DTYPE_F64:
 		return (struct shape){ 11, 52 };
-	case DTYPE_F32:
+	case CKPT_DTYPE_F32:
 		return (struct shape){ 8, 23 };
-	case DTYPE_F16:
+	case CKPT_DTYPE_F16:
 		return (struct shape){ 5, 10 };
 	default:
 		return (struct shape){ 8, 7 };
@@ -79,25 +79,25 @@ static uint64_t naive_finite(struct shape from, struct shape to, uint64_t bits)
 	return m < infinity_of(to) ? m : infinity_of(to);
 }
 
-static uint64_t naive_nan(enum dtype from, enum dtype to, uint64_t bits)
+static uint64_t naive_nan(enum ckpt_dtype from, enum ckpt_dtype to, uint64_t bits)
 {
 	struct shape f = shape_of(from), t = shape_of(to);
 	uint64_t payload = bits & ((UINT64_C(1) << f.mantissa) - 1), r = infinity_of(t);
 
-	if (to == DTYPE_BF16)
-		return from == DTYPE_F16 ? 0x7fc0 : 0xffff;
+	if (to == CKPT_DTYPE_BF16)
+		return from == CKPT_DTYPE_F16 ? 0x7fc0 : 0xffff;
 	if (f.mantissa > t.mantissa)
 		r |= payload >> (f.mantissa - t.mantissa);
 	else
 		r |= payload << (t.mantissa - f.mantissa);
-	if (from != DTYPE_BF16 || to != DTYPE_F32)
+	if (from != CKPT_DTYPE_BF16 || to != CKPT_DTYPE_F32)
 		r |= UINT64_C(1) << (t.mantissa - 1);
 	return r | (bits & sign_of(f) ? sign_of(t) : 0);
 }
 
-static uint64_t naive(enum dtype from, enum dtype to, uint64_t bits)
+static uint64_t naive(enum ckpt_dtype from, enum ckpt_dtype to, uint64_t bits)
 {
-	struct shape f = shape_of(from), t = shape_of(to), single = shape_of(DTYPE_F32);
+	struct shape f = shape_of(from), t = shape_of(to), single = shape_of(CKPT_DTYPE_F32);
 	uint64_t magnitude = bits & ~sign_of(f);
 
 	if (from == to)
@@ -106,7 +106,7 @@ static uint64_t naive(enum dtype from, enum dtype to, uint64_t bits)
 		return naive_nan(from, to, bits);
 	if (magnitude == infinity_of(f))
 		magnitude = infinity_of(t);
-	else if (from == DTYPE_F64) /* twice */
+	else if (from == CKPT_DTYPE_F64) /* twice */
 		magnitude = naive_finite(single, t, naive_finite(f, single, magnitude));
 	else
 		magnitude = naive_finite(f, t, magnitude);
@@ -115,13 +115,14 @@ static uint64_t naive(enum dtype from, enum dtype to, uint64_t bits)
 
 /* ---- comparison ---- */
 
-static const enum dtype sources[] = { DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
-static const enum dtype targets[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+static const enum ckpt_dtype sources[] = { CKPT_DTYPE_F64, CKPT_DTYPE_F32, CKPT_DTYPE_F16,
+					   CKPT_DTYPE_BF16 };
+static const enum ckpt_dtype targets[] = { CKPT_DTYPE_F32, CKPT_DTYPE_F16, CKPT_DTYPE_BF16 };
 
-typedef void run_fn(enum dtype from, enum dtype to, const void *src, void *dst, size_t n);
+typedef void run_fn(enum ckpt_dtype from, enum ckpt_dtype to, const void *src, void *dst, size_t n);
 static run_fn *const runs[] = { cast_run, cast_run_portable };
 
-static uint64_t element(enum dtype t, const uint8_t *p, size_t i)
+static uint64_t element(enum ckpt_dtype t, const uint8_t *p, size_t i)
 {
 	size_t size = dtype_info(t)->size;
 	uint64_t u = 0;
@@ -131,7 +132,7 @@ static uint64_t element(enum dtype t, const uint8_t *p, size_t i)
 	return u;
 }
 
-static void set_element(enum dtype t, uint8_t *p, size_t i, uint64_t u)
+static void set_element(enum ckpt_dtype t, uint8_t *p, size_t i, uint64_t u)
 {
 	size_t size = dtype_info(t)->size;
 
@@ -139,8 +140,8 @@ static void set_element(enum dtype t, uint8_t *p, size_t i, uint64_t u)
 		p[i * size + b] = (uint8_t)(u >> 8 * b);
 }
 
-static void compare(enum dtype from, enum dtype to, const uint8_t *src, const uint8_t *dst,
-		    size_t n)
+static void compare(enum ckpt_dtype from, enum ckpt_dtype to, const uint8_t *src,
+		    const uint8_t *dst, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		uint64_t u = element(from, src, i);
@@ -156,7 +157,7 @@ enum { BATCH = 4096 };
 
 /* Elements of one type, collected and then cast to every other in every way. */
 struct batch {
-	enum dtype from;
+	enum ckpt_dtype from;
 	size_t n;
 	uint8_t src[8 * BATCH], dst[4 * BATCH];
 };
@@ -192,8 +193,8 @@ static void batch_add_around(struct batch *b, uint64_t u)
 
 START_TEST(sources_and_targets_are_floats_of_at_most_64_and_32_bits)
 {
-	for (enum dtype from = DTYPE_NONE; from < DTYPE_COUNT; from++) {
-		for (enum dtype to = DTYPE_NONE; to < DTYPE_COUNT; to++) {
+	for (enum ckpt_dtype from = CKPT_DTYPE_NONE; from < CKPT_DTYPE_COUNT; from++) {
+		for (enum ckpt_dtype to = CKPT_DTYPE_NONE; to < CKPT_DTYPE_COUNT; to++) {
 			bool want = false;
 
 			for (size_t s = 0; s < ARRAY_LEN(sources); s++)
@@ -208,34 +209,37 @@ END_TEST
 START_TEST(well_known_numbers)
 {
 	static const struct {
-		enum dtype from, to;
+		enum ckpt_dtype from, to;
 		uint64_t bits, want;
 	} c[] = {
-		{ DTYPE_F32, DTYPE_BF16, 0x3f800000, 0x3f80 }, /* 1 */
-		{ DTYPE_F32, DTYPE_BF16, 0x3f808000, 0x3f80 }, /* halfway: to even, down */
-		{ DTYPE_F32, DTYPE_BF16, 0x3f818000, 0x3f82 }, /* halfway: to even, up */
-		{ DTYPE_F32, DTYPE_BF16, 0x7f7fffff, 0x7f80 }, /* FLT_MAX: infinity */
-		{ DTYPE_F32, DTYPE_BF16, 0x80000001, 0x8000 },
-		{ DTYPE_F32, DTYPE_BF16, 0x7fc00000, 0xffff },
-		{ DTYPE_F32, DTYPE_F16, 0x3f800000, 0x3c00 },
-		{ DTYPE_F32, DTYPE_F16, 0x477fefff, 0x7bff }, /* just below 65520: 65504 */
-		{ DTYPE_F32, DTYPE_F16, 0x477ff000, 0x7c00 },
-		{ DTYPE_F32, DTYPE_F16, 0x33000000, 0x0000 }, /* 2^-25: half of the smallest */
-		{ DTYPE_F32, DTYPE_F16, 0x33000001, 0x0001 },
-		{ DTYPE_F32, DTYPE_F16, 0xff802000, 0xfe01 },
-		{ DTYPE_F16, DTYPE_F32, 0x0001, 0x33800000 }, /* 2^-24 */
-		{ DTYPE_F16, DTYPE_F32, 0xfc00, 0xff800000 },
-		{ DTYPE_F16, DTYPE_F32, 0x7c01, 0x7fc02000 },
-		{ DTYPE_F16, DTYPE_BF16, 0x3555, 0x3eab }, /* a third */
-		{ DTYPE_F16, DTYPE_BF16, 0xfe00, 0x7fc0 },
-		{ DTYPE_BF16, DTYPE_F32, 0x7f81, 0x7f810000 }, /* stays signalling */
-		{ DTYPE_BF16, DTYPE_F16, 0x7f81, 0x7e08 },
-		{ DTYPE_F64, DTYPE_F32, 0x3fb999999999999a, 0x3dcccccd }, /* 0.1 */
-		{ DTYPE_F64, DTYPE_F32, 0x36a0000000000001, 0x00000001 },
-		{ DTYPE_F64, DTYPE_F32, 0xfff0000020000000, 0xffc00001 },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16, 0x3f800000, 0x3f80 }, /* 1 */
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16, 0x3f808000,
+		  0x3f80 }, /* halfway: to even, down */
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16, 0x3f818000, 0x3f82 }, /* halfway: to even, up */
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16, 0x7f7fffff, 0x7f80 }, /* FLT_MAX: infinity */
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16, 0x80000001, 0x8000 },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16, 0x7fc00000, 0xffff },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16, 0x3f800000, 0x3c00 },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16, 0x477fefff,
+		  0x7bff }, /* just below 65520: 65504 */
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16, 0x477ff000, 0x7c00 },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16, 0x33000000,
+		  0x0000 }, /* 2^-25: half of the smallest */
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16, 0x33000001, 0x0001 },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16, 0xff802000, 0xfe01 },
+		{ CKPT_DTYPE_F16, CKPT_DTYPE_F32, 0x0001, 0x33800000 }, /* 2^-24 */
+		{ CKPT_DTYPE_F16, CKPT_DTYPE_F32, 0xfc00, 0xff800000 },
+		{ CKPT_DTYPE_F16, CKPT_DTYPE_F32, 0x7c01, 0x7fc02000 },
+		{ CKPT_DTYPE_F16, CKPT_DTYPE_BF16, 0x3555, 0x3eab }, /* a third */
+		{ CKPT_DTYPE_F16, CKPT_DTYPE_BF16, 0xfe00, 0x7fc0 },
+		{ CKPT_DTYPE_BF16, CKPT_DTYPE_F32, 0x7f81, 0x7f810000 }, /* stays signalling */
+		{ CKPT_DTYPE_BF16, CKPT_DTYPE_F16, 0x7f81, 0x7e08 },
+		{ CKPT_DTYPE_F64, CKPT_DTYPE_F32, 0x3fb999999999999a, 0x3dcccccd }, /* 0.1 */
+		{ CKPT_DTYPE_F64, CKPT_DTYPE_F32, 0x36a0000000000001, 0x00000001 },
+		{ CKPT_DTYPE_F64, CKPT_DTYPE_F32, 0xfff0000020000000, 0xffc00001 },
 		/* A little above halfway, but float32 does not see it. */
-		{ DTYPE_F64, DTYPE_BF16, 0x3ff0100000000001, 0x3f80 },
-		{ DTYPE_F64, DTYPE_F16, 0x3ff0020000000001, 0x3c00 },
+		{ CKPT_DTYPE_F64, CKPT_DTYPE_BF16, 0x3ff0100000000001, 0x3f80 },
+		{ CKPT_DTYPE_F64, CKPT_DTYPE_F16, 0x3ff0020000000001, 0x3c00 },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(c); i++) {
@@ -264,9 +268,9 @@ START_TEST(every_number_of_16_bits)
 }
 END_TEST
 
-static double value(enum dtype from, uint64_t bits)
+static double value(enum ckpt_dtype from, uint64_t bits)
 {
-	uint32_t u = (uint32_t)naive(from, DTYPE_F32, bits);
+	uint32_t u = (uint32_t)naive(from, CKPT_DTYPE_F32, bits);
 	float f;
 
 	memcpy(&f, &u, sizeof(f));
@@ -288,7 +292,7 @@ static void add_value_around(struct batch *b32, struct batch *b64, double d)
 
 START_TEST(around_every_number_of_16_bits_and_every_halfway_point)
 {
-	static struct batch b32 = { .from = DTYPE_F32 }, b64 = { .from = DTYPE_F64 };
+	static struct batch b32 = { .from = CKPT_DTYPE_F32 }, b64 = { .from = CKPT_DTYPE_F64 };
 
 	for (size_t t = 1; t < ARRAY_LEN(targets); t++) {
 		uint64_t infinity = infinity_of(shape_of(targets[t]));
@@ -327,11 +331,11 @@ END_TEST
 /* Doubles that are numbers, or nearly, of the narrower types: most random bits are out of range. */
 START_TEST(random_doubles_in_range)
 {
-	static struct batch b = { .from = DTYPE_F64 };
+	static struct batch b = { .from = CKPT_DTYPE_F64 };
 	struct rng r = rng_new();
 
 	for (int i = 0; i < 200000; i++) {
-		uint64_t u = naive(DTYPE_F32, DTYPE_F64, (uint32_t)rng_u64(&r));
+		uint64_t u = naive(CKPT_DTYPE_F32, CKPT_DTYPE_F64, (uint32_t)rng_u64(&r));
 
 		if (rng_chance(&r, 50)) /* about the size of float16 */
 			u = (u & 0x800fffffe0000000) | (0x3f1 - 16 + rng_below(&r, 40)) << 52;
@@ -352,7 +356,7 @@ START_TEST(any_length_at_any_address_and_nothing_beside_it)
 		src[i] = (uint8_t)rng_u64(&r);
 	for (size_t n = 0; n <= MOST; n++) {
 		for (size_t i = 0; i < 4 * 3 * ARRAY_LEN(runs); i++) {
-			enum dtype from = sources[i % 4], to = targets[i / 4 % 3];
+			enum ckpt_dtype from = sources[i % 4], to = targets[i / 4 % 3];
 			const uint8_t *in = src + rng_below(&r, 8);
 			uint8_t *out = dst + MARGIN - rng_below(&r, 8);
 			size_t len = n * dtype_info(to)->size;

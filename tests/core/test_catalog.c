@@ -42,7 +42,7 @@ static void teardown(void)
 struct sample {
 	const char *fqn;
 	size_t fqn_len;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n;
 	uint64_t shape[3];
 	uint32_t count;
@@ -59,29 +59,29 @@ struct sample {
 
 /* In natural order. */
 static const struct sample samples[] = {
-	{ FQN(""), DTYPE_U8, 1, { 2 }, 1, LIST(0, 2) },
-	{ FQN(LONG50 LONG50 LONG50 LONG50 LONG50 LONG50), DTYPE_F64, 1, { 1 }, 1, LIST(0, 1) },
+	{ FQN(""), CKPT_DTYPE_U8, 1, { 2 }, 1, LIST(0, 2) },
+	{ FQN(LONG50 LONG50 LONG50 LONG50 LONG50 LONG50), CKPT_DTYPE_F64, 1, { 1 }, 1, LIST(0, 1) },
 	{ FQN("a"),
-	  DTYPE_F32,
+	  CKPT_DTYPE_F32,
 	  2,
 	  { 4, 6 },
 	  4,
 	  LIST(0, 0, 2, 3, 0, 3, 2, 3, 2, 0, 2, 3, 2, 3, 2, 3) },
-	{ FQN("a\0b"), DTYPE_C128, 0, { 0 }, 1, LIST(0) },
-	{ FQN("a.b"), DTYPE_F16, 1, { 7 }, 3, LIST(0, 3, 3, 1, 4, 3) },
+	{ FQN("a\0b"), CKPT_DTYPE_C128, 0, { 0 }, 1, LIST(0) },
+	{ FQN("a.b"), CKPT_DTYPE_F16, 1, { 7 }, 3, LIST(0, 3, 3, 1, 4, 3) },
 	{ FQN("a/../b\n"),
-	  DTYPE_BF16,
+	  CKPT_DTYPE_BF16,
 	  2,
 	  { 3, 3 },
 	  5,
 	  LIST(2, 1, 1, 2, 0, 0, 1, 2, 1, 1, 1, 1, 1, 0, 2, 1, 0, 2, 2, 1) }, /* no grid */
-	{ FQN("empty"), DTYPE_I64, 3, { 2, 0, 5 }, 0, NULL },
-	{ FQN("hole"), DTYPE_I8, 1, { 100 }, 2, LIST(0, 50, 60, 40) },
-	{ FQN("layers.2"), DTYPE_F8_E4M3FN, 1, { 1 }, 1, LIST(0, 1) },
-	{ FQN("layers.10"), DTYPE_BOOL, 1, { 1 }, 1, LIST(0, 1) },
-	{ FQN("overlap"), DTYPE_I16, 1, { 10 }, 2, LIST(4, 6, 0, 5) },
+	{ FQN("empty"), CKPT_DTYPE_I64, 3, { 2, 0, 5 }, 0, NULL },
+	{ FQN("hole"), CKPT_DTYPE_I8, 1, { 100 }, 2, LIST(0, 50, 60, 40) },
+	{ FQN("layers.2"), CKPT_DTYPE_F8_E4M3FN, 1, { 1 }, 1, LIST(0, 1) },
+	{ FQN("layers.10"), CKPT_DTYPE_BOOL, 1, { 1 }, 1, LIST(0, 1) },
+	{ FQN("overlap"), CKPT_DTYPE_I16, 1, { 10 }, 2, LIST(4, 6, 0, 5) },
 	{ FQN("surrogate \xed\xb2\x80 and \xf0\x9f\x98\x80"),
-	  DTYPE_U64,
+	  CKPT_DTYPE_U64,
 	  1,
 	  { 3 },
 	  3,
@@ -104,7 +104,7 @@ static const uint8_t *path_of(const struct sample *s, uint8_t room[2 * CATALOG_P
 	return room;
 }
 
-static int add_sample(struct catalog_writer *w, const struct sample *s, struct err *e)
+static int add_sample(struct catalog_writer *w, const struct sample *s, struct ckpt_err *e)
 {
 	static const char *const files[] = { "__0_0.distcp", "sub/__1_0.distcp", "__2_0.distcp" };
 	static const char *const encodings[] = { "dcp", "dcp+stream.zstd/1" };
@@ -136,7 +136,7 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct e
 	return rc ? rc : catalog_add_tensor(w, &t, e);
 }
 
-static int add_objects(struct catalog_writer *w, struct err *e)
+static int add_objects(struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct object_item step = { FQN("step"), catalog_path_flat,
 				    .loc = { .offset = 5, .length = 1261 } };
@@ -171,7 +171,7 @@ static int add_objects(struct catalog_writer *w, struct err *e)
 }
 
 /* where NULL: in memory. Tensors in an order of their own. */
-static int build(const char *where, struct catalog **ret, struct err *e)
+static int build(const char *where, struct catalog **ret, struct ckpt_err *e)
 {
 	const struct stat st = {
 		.st_size = 4711, .st_ino = 99, .st_mtim = { 12, 34 }, .st_ctim = { 56, 78 }
@@ -202,10 +202,11 @@ static void show_u64s(struct buf *b, const uint64_t *v, size_t n)
 	buf_str(b, " ");
 }
 
-static int show_map(struct buf *b, struct catalog *c, const struct catalog_tensor *t, struct err *e)
+static int show_map(struct buf *b, struct catalog *c, const struct catalog_tensor *t,
+		    struct ckpt_err *e)
 {
 	autofree struct chunkmap *m = NULL;
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	int rc = catalog_load_map(c, t, &m, e);
 
 	if (rc)
@@ -224,7 +225,7 @@ static int show_map(struct buf *b, struct catalog *c, const struct catalog_tenso
 }
 
 /* 0, or the first error that a map gave. */
-static int show(struct buf *b, struct catalog *c, struct err *e)
+static int show(struct buf *b, struct catalog *c, struct ckpt_err *e)
 {
 	size_t n;
 	const struct catalog_source *s = catalog_sources(c, &n);
@@ -274,7 +275,7 @@ static char *build_and_show(const char *where)
 {
 	struct catalog *c = NULL;
 	struct buf b = BUF_INIT(1 << 20);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(build(where, &c, &e) == 0, "%s", e.msg);
 	ck_assert_int_eq(show(&b, c, &e), 0);
@@ -284,7 +285,7 @@ static char *build_and_show(const char *where)
 }
 
 /* The file at path: its content as text, or NULL and an error. */
-static char *open_and_show(struct err *e)
+static char *open_and_show(struct ckpt_err *e)
 {
 	struct catalog *c = NULL;
 	struct buf b = BUF_INIT(1 << 20);
@@ -309,7 +310,7 @@ START_TEST(what_goes_in_comes_out)
 {
 	static const uint64_t surrogate_order[] = { 1, 2, 0 }; /* chunk of cell 0, 1, 2 */
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 	const struct catalog_tensor *t;
 	const struct catalog_object *o;
@@ -343,7 +344,8 @@ START_TEST(what_goes_in_comes_out)
 		ck_assert_uint_eq(m->count, s->count);
 		for (uint32_t k = 0; k < m->count; k++) {
 			uint64_t off[3], len[3];
-			uint32_t from = s->dtype == DTYPE_U64 ? (uint32_t)surrogate_order[k] : k;
+			uint32_t from =
+				s->dtype == CKPT_DTYPE_U64 ? (uint32_t)surrogate_order[k] : k;
 			const uint64_t *b = s->boxes + from * 2 * s->n;
 
 			chunkmap_box(m, k, off, len);
@@ -395,7 +397,7 @@ END_TEST
 START_TEST(sources_know_how_long_they_must_be)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 	const struct catalog_source *s;
 
@@ -429,7 +431,7 @@ START_TEST(nothing_at_all_is_an_index_too)
 {
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n = 1;
 
 	ck_assert_int_eq(catalog_writer_new(path, "dcp", "/", &w, &e), 0);
@@ -494,7 +496,7 @@ static void *load_all(void *arg)
 
 	for (size_t i = 0; i < 50 * n; i++) {
 		autofree struct chunkmap *m = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (catalog_load_map(c, &t[i % n], &m, &e) || m->count != t[i % n].chunks)
 			return arg;
@@ -505,7 +507,7 @@ static void *load_all(void *arg)
 START_TEST(threads_may_load_maps_at_once)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	pthread_t threads[8];
 
 	ck_assert_int_eq(build(path, &c, &e), 0);
@@ -527,8 +529,8 @@ START_TEST(impossible_names_are_refused)
 {
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
-	struct sample s = { FQN("a\xff"), DTYPE_U8, 0, { 0 }, 1, LIST(0) };
+	struct ckpt_err e = { 0 };
+	struct sample s = { FQN("a\xff"), CKPT_DTYPE_U8, 0, { 0 }, 1, LIST(0) };
 	struct object_item o = { s.fqn, s.fqn_len, .loc = { .file = CATALOG_NO_FILE } };
 	uint32_t id = 42;
 
@@ -555,8 +557,8 @@ END_TEST
 START_TEST(a_chunk_out_of_bounds_is_refused_with_all_numbers)
 {
 	struct catalog_writer *w = NULL;
-	struct err e = { 0 };
-	struct sample s = { FQN("model.w"), DTYPE_U8, 2, { 4, 4 }, 1, LIST(2, 0, 3, 4) };
+	struct ckpt_err e = { 0 };
+	struct sample s = { FQN("model.w"), CKPT_DTYPE_U8, 2, { 4, 4 }, 1, LIST(2, 0, 3, 4) };
 
 	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
 	ck_assert_int_eq(add_sample(w, &s, &e), -EBADMSG);
@@ -570,8 +572,8 @@ END_TEST
 START_TEST(tensors_of_more_than_2_to_the_63_bytes_together_are_refused)
 {
 	struct catalog_writer *w = NULL;
-	struct err e = { 0 };
-	struct sample s = { FQN("a"), DTYPE_U8, 1, { INT64_MAX }, 1, LIST(0, INT64_MAX) };
+	struct ckpt_err e = { 0 };
+	struct sample s = { FQN("a"), CKPT_DTYPE_U8, 1, { INT64_MAX }, 1, LIST(0, INT64_MAX) };
 
 	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
 	ck_assert_int_eq(add_sample(w, &s, &e), 0);
@@ -598,7 +600,7 @@ START_TEST(only_a_finished_index_is_left)
 {
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct stat before, after;
 
 	ck_assert_int_eq(catalog_writer_new(path, "dcp", "/", &w, &e), 0);
@@ -621,7 +623,7 @@ START_TEST(where_nothing_can_be_written_it_says_so)
 {
 	char nowhere[4300];
 	struct catalog_writer *w = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)snprintf(nowhere, sizeof(nowhere), "%s/missing/index.sqlite", dir);
 	ck_assert_int_lt(catalog_writer_new(nowhere, "dcp", "/", &w, &e), 0);
@@ -660,7 +662,7 @@ START_TEST(no_flipped_bit_gives_other_contents)
 
 		for (unsigned bit = 0; bit < 8; bit++) {
 			uint8_t changed = (uint8_t)(file[at] ^ 1u << bit);
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			char *got;
 
 			if (rng_below(&r, often))
@@ -677,7 +679,7 @@ START_TEST(no_flipped_bit_gives_other_contents)
 	}
 	ck_assert_uint_gt(flips, 3000);
 	ck_assert_uint_gt(errors, flips / 20);
-	free(open_and_show(&(struct err){ 0 }));
+	free(open_and_show(&(struct ckpt_err){ 0 }));
 }
 END_TEST
 
@@ -693,7 +695,7 @@ START_TEST(no_overwritten_stretch_gives_other_contents)
 		autofree uint8_t *copy = malloc(n);
 		size_t len = 1 + rng_below(&r, rng_chance(&r, 50) ? 20 : 5000),
 		       at = rng_below(&r, n - len);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		char *got;
 
 		REQUIRE(copy);
@@ -725,7 +727,7 @@ START_TEST(a_cut_index_is_refused_or_lacks_nothing)
 		size_t len = i < 120   ? (size_t)i
 			     : i < 150 ? n - (size_t)(i - 119)
 				       : rng_below(&r, n);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		char *got;
 
 		put_file(dir_fd, "index.sqlite", file, len);
@@ -741,7 +743,7 @@ START_TEST(what_is_no_index_is_refused)
 {
 	struct rng r = rng_new();
 	uint8_t random[40000];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_ptr_null(open_and_show(&e)); /* nothing there */
 	put_file(dir_fd, "index.sqlite", "", 0);
@@ -802,7 +804,7 @@ static const struct {
 
 START_TEST(changes_to_the_tables_are_noticed)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	sqlite3 *db;
 
 	free(build_and_show(path));
@@ -819,7 +821,7 @@ END_TEST
 
 START_TEST(somebody_elses_database_is_refused)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	sqlite3 *db;
 
 	ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
@@ -879,7 +881,7 @@ static void put_forged(struct buf *b, const struct forged *f)
 	put_num(b, f->tensors ? f->tensors - 1 : 1);
 	put_str(b, "w");
 	put_num(b, f->path);
-	put_num(b, f->dtype ? f->dtype : DTYPE_U8);
+	put_num(b, f->dtype ? f->dtype : CKPT_DTYPE_U8);
 	put_num(b, n_dims);
 	for (uint64_t d = 0; d < n_dims && d < 100; d++)
 		put_num(b, d ? 1 : f->shape0 ? f->shape0 : 4);
@@ -945,7 +947,7 @@ static void forge(const struct forged *f)
 
 START_TEST(a_forged_index_that_says_nothing_odd_is_read)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char *got;
 
 	forge(&(struct forged){ .map = WHOLE, .path = 2, .object_path = { 2 } });
@@ -959,9 +961,9 @@ static const struct {
 	struct forged f;
 	const char *msg; /* NULL: any */
 } forgeries[] = {
-	{ { .map = WHOLE, .dtype = DTYPE_COUNT }, "its directory" },
+	{ { .map = WHOLE, .dtype = CKPT_DTYPE_COUNT }, "its directory" },
 	{ { .map = WHOLE, .dtype = UINT64_MAX }, "its directory" },
-	{ { .map = WHOLE, .dtype = DTYPE_F32 }, "its directory" }, /* 16 bytes, not 4 */
+	{ { .map = WHOLE, .dtype = CKPT_DTYPE_F32 }, "its directory" }, /* 16 bytes, not 4 */
 	{ { .map = WHOLE, .bytes = 5 }, "its directory" },
 	{ { .map = WHOLE, .bytes = UINT64_MAX }, "its directory" },
 	{ { .map = WHOLE, .shape0 = UINT64_MAX }, "its directory" },
@@ -1014,7 +1016,7 @@ static const struct {
 
 START_TEST(a_sealed_index_that_lies_is_refused)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char want[100];
 
 	(void)snprintf(want, sizeof(want), "chunk index is damaged: %s", forgeries[_i].msg);
@@ -1031,7 +1033,7 @@ START_TEST(an_object_says_why_it_cannot_be_read)
 				 .loc = { .file = 7, .offset = 8 }, .fault = "it is too heavy" };
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
@@ -1050,7 +1052,7 @@ START_TEST(a_metadata_file_need_not_be_hashed)
 {
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
@@ -1070,7 +1072,7 @@ START_TEST(an_object_that_is_in_no_file_points_nowhere)
 		.map = WHOLE, .object = { 77, 1, 2, 88 }, .object_fault = !_i, .object_text = _i
 	};
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	forge(&f);
@@ -1094,7 +1096,7 @@ START_TEST(empty_boxes_in_a_forged_map_do_no_harm)
 		"[[[2],[2],0,0,704,0],[[1],[0],0,0,704,0],[[0],[2],0,0,704,0]]",
 	};
 	struct forged f = { .map = maps[_i], .chunks = _i < 2 ? 2 : 3 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	forge(&f);
 	free(open_and_show(
@@ -1115,7 +1117,7 @@ START_TEST(random_directories_never_crash)
 		sqlite3_stmt *s;
 		char hex[33];
 		autofree char *d = malloc(good.len), *got = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		REQUIRE(d);
 		memcpy(d, good.data, good.len);
@@ -1155,7 +1157,7 @@ START_TEST(every_allocation_may_fail)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = build(_i ? path : NULL, &c, &e);
 
 		(void)fault_off();
@@ -1185,7 +1187,7 @@ START_TEST(opening_and_loading_may_fail_anywhere)
 	want = build_and_show(path);
 	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		char *got = open_and_show(&e);
 
 		(void)fault_off();
@@ -1203,7 +1205,7 @@ START_TEST(a_full_disk_leaves_nothing_behind)
 	FAULT_LOOP(FAULT_WRITE)
 	{
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct stat st;
 		int rc = build(path, &c, &e);
 

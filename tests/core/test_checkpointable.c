@@ -34,10 +34,10 @@ START_TEST(rank_offsets_are_those_of_megatron)
 	{
 		uint64_t shape[8], cell[16];
 		struct rank_offset offsets[8];
-		struct array data = { .dtype = DTYPE_F32, .shape = shape };
+		struct array data = { .dtype = CKPT_DTYPE_F32, .shape = shape };
 		struct rank_offsets_args args = { .key = "k", .key_len = 1, .data = &data };
 		struct sharded_tensor s;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		data.n_dims = (uint8_t)golden_numbers(json_object_get(row, "local_shape"), shape);
 		args.n_prepend = (uint8_t)json_integer_value(json_object_get(row, "prepend"));
@@ -70,7 +70,7 @@ END_TEST
 static const uint64_t two[] = { 2 }, three[] = { 3 }, ten[] = { 10 }, zero[] = { 0 }, one[] = { 1 },
 		      five[] = { 5 }, two_two[] = { 2, 2 }, zero_zero[] = { 0, 0 },
 		      one_one[] = { 1, 1 };
-static const struct array pair = { .dtype = DTYPE_F32, .n_dims = 1, .shape = two };
+static const struct array pair = { .dtype = CKPT_DTYPE_F32, .n_dims = 1, .shape = two };
 
 /* Local shape (2), whatever the rest. */
 #define SHARDED(type, n, global, offset, fragm, ...) \
@@ -84,12 +84,12 @@ static const struct {
 	const char *name;
 	struct sharded_tensor s;
 } broken[] = {
-	{ "dtype", SHARDED(DTYPE_F16, 1, two, zero, one) },
+	{ "dtype", SHARDED(CKPT_DTYPE_F16, 1, two, zero, one) },
 	{ "shape",
 	  { .key = "k",
 	    .key_len = 1,
 	    .data = &pair,
-	    .dtype = DTYPE_F32,
+	    .dtype = CKPT_DTYPE_F32,
 	    .n_local = 1,
 	    .n_global = 1,
 	    .n_offset = 1,
@@ -97,16 +97,16 @@ static const struct {
 	    .global_shape = three,
 	    .global_offset = zero,
 	    .axis_fragmentations = one } },
-	{ "ndim", SHARDED(DTYPE_F32, 2, two_two, zero_zero, one_one) },
-	{ "indivisible_regular", SHARDED(DTYPE_F32, 1, ten, three, five) },
-	{ "flattened", SHARDED(DTYPE_F32, 1, two, zero, one, .flattened_range = zero_zero) },
+	{ "ndim", SHARDED(CKPT_DTYPE_F32, 2, two_two, zero_zero, one_one) },
+	{ "indivisible_regular", SHARDED(CKPT_DTYPE_F32, 1, ten, three, five) },
+	{ "flattened", SHARDED(CKPT_DTYPE_F32, 1, two, zero, one, .flattened_range = zero_zero) },
 };
 
 START_TEST(invariants_are_those_of_megatron)
 {
 	json_t *all = golden_load(GOLDEN);
 	const char *want = golden_text(json_object_get(all, "errors"), broken[_i].name);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(sharded_tensor_check(&broken[_i].s, &e), -EINVAL);
 	/* The golden texts were cut at 300 characters. */
@@ -118,8 +118,8 @@ END_TEST
 
 START_TEST(offset_and_shape_of_other_lengths_are_refused)
 {
-	struct sharded_tensor s = SHARDED(DTYPE_F32, 1, two, zero_zero, one);
-	struct err e = { 0 };
+	struct sharded_tensor s = SHARDED(CKPT_DTYPE_F32, 1, two, zero_zero, one);
+	struct ckpt_err e = { 0 };
 
 	s.n_offset = 2;
 	ck_assert_int_eq(sharded_tensor_check(&s, &e), -EINVAL);
@@ -131,9 +131,9 @@ END_TEST
 
 START_TEST(irregular_shards_may_lie_anywhere)
 {
-	struct sharded_tensor s = SHARDED(DTYPE_F32, 1, ten, three, NULL);
+	struct sharded_tensor s = SHARDED(CKPT_DTYPE_F32, 1, ten, three, NULL);
 	uint64_t cell = 7;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!sharded_tensor_check(&s, &e)); /* errors.irregular_ok is null */
 	ck_assert_int_eq(sharded_tensor_cell(&s, &cell, &e), -EINVAL);
@@ -149,8 +149,8 @@ START_TEST(tuples_of_replicas_are_shown_as_tuples)
 {
 	static const int64_t ids[] = { 0, -1 };
 	struct sharded_tensor s =
-		SHARDED(DTYPE_BF16, 1, two, zero, one, .replica = { ids, 2, true });
-	struct err e = { 0 };
+		SHARDED(CKPT_DTYPE_BF16, 1, two, zero, one, .replica = { ids, 2, true });
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(sharded_tensor_check(&s, &e), -EINVAL);
 	ck_assert_ptr_nonnull(strstr(e.msg, "replica_id=(0, -1), "));
@@ -178,7 +178,7 @@ START_TEST(impossible_rank_offsets_are_refused)
 					  .offsets = &bad_offsets[_i].o,
 					  .n_offsets = 1 };
 	struct sharded_tensor s = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(sharded_tensor_from_rank_offsets(&args, &arena, &s, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, bad_offsets[_i].golden ? golden_text(json_object_get(all, "errors"),
@@ -192,10 +192,10 @@ END_TEST
 START_TEST(too_many_axes_are_refused)
 {
 	struct rank_offsets_args args = {
-		.key = "k", .key_len = 1, .data = &pair, .n_prepend = MAX_DIMS
+		.key = "k", .key_len = 1, .data = &pair, .n_prepend = CKPT_MAX_DIMS
 	};
 	struct sharded_tensor s;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(sharded_tensor_from_rank_offsets(&args, &arena, &s, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "65 dimensions for key k, the most is 64");
@@ -235,7 +235,7 @@ static void make_grid(struct grid *g)
 	static const int64_t main_ids[] = { 0, 0 }, copy_ids[] = { 0, 1 };
 
 	*g = (struct grid){ .shape = { 2, 2 } };
-	g->data = (struct array){ .dtype = DTYPE_F32, .n_dims = 2, .shape = g->shape };
+	g->data = (struct array){ .dtype = CKPT_DTYPE_F32, .n_dims = 2, .shape = g->shape };
 	for (int64_t i = 0; i < 12; i++) {
 		const struct rank_offset o[] = { { 0, i / 2 / 3, 2 }, { 1, i / 2 % 3, 3 } };
 		struct rank_offsets_args args = { .key = "k",
@@ -245,7 +245,7 @@ static void make_grid(struct grid *g)
 						  .n_offsets = 2,
 						  .replica = { i % 2 ? copy_ids : main_ids, 2,
 							       true } };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert(!sharded_tensor_from_rank_offsets(&args, &arena, &g->s[i], &e));
 	}
@@ -253,7 +253,7 @@ static void make_grid(struct grid *g)
 
 static void check_grid(const struct sharded_tensor *s, size_t n, const char *text)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(sharded_tensors_check(s, n, &e), text ? -EINVAL : 0);
 	ck_assert_msg(!text || !strncmp(e.msg, text, strlen(text)), "%s", e.msg);
@@ -283,7 +283,7 @@ START_TEST(every_cell_has_one_main_replica)
 	for (size_t i = 0; i < 12; i++) /* no grid: no cells to count */
 		g.s[i].axis_fragmentations = NULL;
 	check_grid(g.s, 3, NULL);
-	g.s[2].dtype = DTYPE_F16;
+	g.s[2].dtype = CKPT_DTYPE_F16;
 	g.s[2].data = NULL;
 	check_grid(g.s, 3, differ);
 	arena_release(&arena);
@@ -297,13 +297,13 @@ struct holding {
 	uint64_t offsets[2];
 	struct array data[2];
 	struct sharded_tensor s[2];
-	struct local_tensor t;
+	struct ckpt_local_tensor t;
 };
 
 /* n shards of two elements, of a tensor of ten: values 1, 2, ... at the offsets. */
 static void hold(struct holding *h, size_t n, uint64_t first, uint64_t second, float value)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	*h = (struct holding){ .offsets = { first, second } };
 	for (size_t i = 0; i < n; i++) {
@@ -311,28 +311,29 @@ static void hold(struct holding *h, size_t n, uint64_t first, uint64_t second, f
 		h->values[i][1] = h->values[i][0] + 1;
 		h->data[i] = pair;
 		h->data[i].data = h->values[i];
-		h->s[i] = (struct sharded_tensor)SHARDED(DTYPE_F32, 1, ten, &h->offsets[i], NULL);
+		h->s[i] = (struct sharded_tensor)SHARDED(CKPT_DTYPE_F32, 1, ten, &h->offsets[i],
+							 NULL);
 		h->s[i].data = &h->data[i];
 	}
 	ck_assert_msg(!local_tensor_from_sharded(h->s, n, &arena, &h->t, &e), "%s", e.msg);
 }
 
-static void check_items(const json_t *want, const struct local_tensor *t)
+static void check_items(const json_t *want, const struct ckpt_local_tensor *t)
 {
-	struct write_item items[2];
+	struct ckpt_write_item items[2];
 
 	ck_assert_uint_eq(json_array_size(want), t->n_shards);
 	local_tensor_write_items(t, "k", 1, items);
 	for (size_t i = 0; i < t->n_shards; i++) {
 		const json_t *w = json_array_get(want, i), *chunk = json_object_get(w, "chunk"),
 			     *hint = json_object_get(w, "index");
-		const struct write_item *item = &items[i];
+		const struct ckpt_write_item *item = &items[i];
 
 		ck_assert_str_eq(json_string_value(json_object_get(w, "fqn")), item->index.fqn);
 		ck_assert_str_eq(json_string_value(json_object_get(w, "type")), "SHARD");
-		ck_assert_int_eq(item->type, WRITE_SHARD);
+		ck_assert_int_eq(item->type, CKPT_WRITE_SHARD);
 		ck_assert_int_eq(item->index.hint,
-				 json_is_null(hint) ? META_NO_HINT : json_integer_value(hint));
+				 json_is_null(hint) ? CKPT_META_NO_HINT : json_integer_value(hint));
 		ck_assert(item->index.has_offset);
 		golden_check_numbers(json_object_get(w, "offset"), item->index.offset, 1);
 		golden_check_numbers(json_array_get(chunk, 0), item->chunk.off, 1);
@@ -341,7 +342,7 @@ static void check_items(const json_t *want, const struct local_tensor *t)
 	}
 }
 
-static void check_chunks(const json_t *want, const struct local_tensor *t)
+static void check_chunks(const json_t *want, const struct ckpt_local_tensor *t)
 {
 	ck_assert_uint_eq(json_array_size(want), t->n_shards);
 	for (size_t i = 0; i < t->n_shards; i++) {
@@ -352,11 +353,11 @@ static void check_chunks(const json_t *want, const struct local_tensor *t)
 	}
 }
 
-static void check_found(const json_t *want, const struct local_tensor *t, uint64_t offset,
+static void check_found(const json_t *want, const struct ckpt_local_tensor *t, uint64_t offset,
 			int32_t hint)
 {
-	struct meta_index x = { "k", &offset, 1, hint, 1, true };
-	struct err e = { 0 };
+	struct ckpt_meta_index x = { "k", &offset, 1, hint, 1, true };
+	struct ckpt_err e = { 0 };
 	size_t at = 99;
 
 	ck_assert_msg(!local_tensor_shard(t, &x, &at, &e), "%s", e.msg);
@@ -365,10 +366,10 @@ static void check_found(const json_t *want, const struct local_tensor *t, uint64
 				    ((const float *)t->shards[at].data)[i]);
 }
 
-static void check_not_found(const char *want, const struct local_tensor *t,
-			    const struct meta_index *x)
+static void check_not_found(const char *want, const struct ckpt_local_tensor *t,
+			    const struct ckpt_meta_index *x)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t at = 99;
 
 	ck_assert_int_eq(local_tensor_shard(t, x, &at, &e), -ENOENT);
@@ -382,11 +383,11 @@ START_TEST(one_shard_answers_as_megatron_does)
 	struct holding h;
 
 	hold(&h, 1, 3, 0, 3);
-	ck_assert_int_eq(h.t.kind, LOCAL_BOX);
+	ck_assert_int_eq(h.t.kind, CKPT_LOCAL_BOX);
 	check_items(json_object_get(want, "single_write"), &h.t);
 	check_chunks(json_object_get(want, "single_chunks"), &h.t);
 	golden_check_numbers(json_object_get(want, "single_wrapper_shape"), h.t.shape, 1);
-	check_found(json_object_get(want, "single_get_any_index"), &h.t, 3, META_NO_HINT);
+	check_found(json_object_get(want, "single_get_any_index"), &h.t, 3, CKPT_META_NO_HINT);
 	check_found(json_object_get(want, "single_get_any_index"), &h.t, 8, 5);
 	json_decref(all);
 	arena_release(&arena);
@@ -396,12 +397,13 @@ END_TEST
 START_TEST(a_container_answers_as_megatron_does)
 {
 	json_t *all = golden_load(GOLDEN), *want = json_object_get(all, "checkpointable");
-	struct meta_index nowhere = { "k", (const uint64_t[]){ 6 }, 1, META_NO_HINT, 1, true };
-	struct meta_index whole = { .fqn = "k", .fqn_len = 1, .hint = 0 };
+	struct ckpt_meta_index nowhere = { "k", (const uint64_t[]){ 6 }, 1, CKPT_META_NO_HINT, 1,
+					   true };
+	struct ckpt_meta_index whole = { .fqn = "k", .fqn_len = 1, .hint = 0 };
 	struct holding h;
 
 	hold(&h, 2, 5, 7, 5);
-	ck_assert_int_eq(h.t.kind, LOCAL_SHARDS);
+	ck_assert_int_eq(h.t.kind, CKPT_LOCAL_SHARDS);
 	check_items(json_object_get(want, "container_write"), &h.t);
 	check_chunks(json_object_get(want, "container_chunks"), &h.t);
 	golden_check_numbers(json_object_get(want, "container_wrapper_shape"), h.t.shape, 1);
@@ -417,14 +419,14 @@ END_TEST
 
 START_TEST(what_makes_no_container_is_refused)
 {
-	struct sharded_tensor s[] = { SHARDED(DTYPE_F32, 1, two, zero, one),
-				      SHARDED(DTYPE_F32, 1, ten, zero, one) };
-	struct sharded_tensor changed = SHARDED(DTYPE_F32, 1, three, zero, one);
+	struct sharded_tensor s[] = { SHARDED(CKPT_DTYPE_F32, 1, two, zero, one),
+				      SHARDED(CKPT_DTYPE_F32, 1, ten, zero, one) };
+	struct sharded_tensor changed = SHARDED(CKPT_DTYPE_F32, 1, three, zero, one);
 	struct sharded_tensor prepended =
-		SHARDED(DTYPE_F32, 2, two_two, zero_zero, NULL, .n_prepend = 1);
-	struct sharded_tensor outside = SHARDED(DTYPE_F32, 1, two, two, one);
-	struct local_tensor t = { .n_shards = 42 };
-	struct err e = { 0 };
+		SHARDED(CKPT_DTYPE_F32, 2, two_two, zero_zero, NULL, .n_prepend = 1);
+	struct sharded_tensor outside = SHARDED(CKPT_DTYPE_F32, 1, two, two, one);
+	struct ckpt_local_tensor t = { .n_shards = 42 };
+	struct ckpt_err e = { 0 };
 
 	changed.local_shape = three;
 	ck_assert_int_eq(local_tensor_from_sharded(s, 0, &arena, &t, &e), -EINVAL);
@@ -453,8 +455,8 @@ START_TEST(prepended_axes_are_one_long)
 					  .n_prepend = 1,
 					  .allow_shape_mismatch = true };
 	struct sharded_tensor s;
-	struct local_tensor t;
-	struct err e = { 0 };
+	struct ckpt_local_tensor t;
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!sharded_tensor_from_rank_offsets(&args, &arena, &s, &e));
 	ck_assert(!local_tensor_from_sharded(&s, 1, &arena, &t, &e));
@@ -468,18 +470,18 @@ END_TEST
 
 START_TEST(a_plain_tensor_is_found_as_a_whole_or_at_zero)
 {
-	const struct shard s = { zero, ten, NULL };
-	const struct local_tensor t = { .kind = LOCAL_WHOLE,
-					.n_dims = 1,
-					.shape = ten,
-					.props = { .dtype = DTYPE_I8 },
-					.shards = &s,
-					.n_shards = 1 };
-	struct meta_index at_zero = { "k", zero, 1, 4, 1, true };
-	struct meta_index at_one = { "k", one, 1, META_NO_HINT, 1, true };
-	struct meta_index whole = { .fqn = "k", .fqn_len = 1, .hint = 3 };
-	struct write_item item;
-	struct err e = { 0 };
+	const struct ckpt_shard s = { zero, ten, NULL };
+	const struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_WHOLE,
+					     .n_dims = 1,
+					     .shape = ten,
+					     .props = { .dtype = CKPT_DTYPE_I8 },
+					     .shards = &s,
+					     .n_shards = 1 };
+	struct ckpt_meta_index at_zero = { "k", zero, 1, 4, 1, true };
+	struct ckpt_meta_index at_one = { "k", one, 1, CKPT_META_NO_HINT, 1, true };
+	struct ckpt_meta_index whole = { .fqn = "k", .fqn_len = 1, .hint = 3 };
+	struct ckpt_write_item item;
+	struct ckpt_err e = { 0 };
 	size_t i = 99;
 
 	ck_assert(!local_tensor_shard(&t, &at_zero, &i, &e) && i == 0);
@@ -488,37 +490,37 @@ START_TEST(a_plain_tensor_is_found_as_a_whole_or_at_zero)
 	check_not_found("FQN: 'k' is not a ShardedTensor, can't find by offset: 'torch.Size([1])'",
 			&t, &at_one);
 	local_tensor_write_items(&t, "k", 1, &item);
-	ck_assert_int_eq(item.type, WRITE_TENSOR);
+	ck_assert_int_eq(item.type, CKPT_WRITE_TENSOR);
 }
 END_TEST
 
 static const struct {
-	struct local_tensor t;
+	struct ckpt_local_tensor t;
 	const char *text;
 } bad_tensors[] = {
 	{ { .kind = 3 }, "'w': kind 3 is none of local tensors" },
-	{ { .kind = LOCAL_WHOLE, .n_shards = 2 }, "'w': a whole tensor has 2 shards" },
-	{ { .kind = LOCAL_BOX, .n_shards = 2 }, "'w': a box has 2 shards" },
-	{ { .kind = LOCAL_BOX, .n_dims = 65 }, "'w': 65 dimensions, the most is 64" },
-	{ { .kind = LOCAL_BOX }, "'w': dtype 0 is none" },
-	{ { .kind = LOCAL_BOX, .props = { .dtype = 250 } }, "'w': dtype 250 is none" },
-	{ { .kind = LOCAL_BOX,
-	    .props = { .dtype = DTYPE_U8 },
+	{ { .kind = CKPT_LOCAL_WHOLE, .n_shards = 2 }, "'w': a whole tensor has 2 shards" },
+	{ { .kind = CKPT_LOCAL_BOX, .n_shards = 2 }, "'w': a box has 2 shards" },
+	{ { .kind = CKPT_LOCAL_BOX, .n_dims = 65 }, "'w': 65 dimensions, the most is 64" },
+	{ { .kind = CKPT_LOCAL_BOX }, "'w': dtype 0 is none" },
+	{ { .kind = CKPT_LOCAL_BOX, .props = { .dtype = 250 } }, "'w': dtype 250 is none" },
+	{ { .kind = CKPT_LOCAL_BOX,
+	    .props = { .dtype = CKPT_DTYPE_U8 },
 	    .n_dims = 2,
 	    .shape = (const uint64_t[]){ 1ull << 32, 1ull << 31 } },
 	  "'w': shape (4294967296, 2147483648) has more than 2^63 - 1 elements" },
-	{ { .kind = LOCAL_WHOLE,
-	    .props = { .dtype = DTYPE_U8 },
+	{ { .kind = CKPT_LOCAL_WHOLE,
+	    .props = { .dtype = CKPT_DTYPE_U8 },
 	    .n_dims = 1,
 	    .shape = ten,
-	    .shards = &(const struct shard){ zero, five, NULL },
+	    .shards = &(const struct ckpt_shard){ zero, five, NULL },
 	    .n_shards = 1 },
 	  "'w': shard at (0,) of (5,) in a tensor of (10,)" },
 };
 
 START_TEST(impossible_tensors_are_refused)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(local_tensor_check(&bad_tensors[_i].t, "w", 1, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, bad_tensors[_i].text);
@@ -529,7 +531,7 @@ END_TEST
 
 START_TEST(every_element_has_its_owner_on_the_mesh)
 {
-	static const struct tensor_props props = { .dtype = DTYPE_BF16 };
+	static const struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_BF16 };
 	struct rng r = rng_new();
 
 	for (int round = 0; round < 300; round++) {
@@ -544,13 +546,13 @@ START_TEST(every_element_has_its_owner_on_the_mesh)
 		for (size_t i = s.n; i < 2; i++)
 			copies *= mesh[i];
 		for (uint64_t rank = 0; rank < mesh[0] * mesh[1]; rank++) {
-			struct local_tensor t;
-			struct err e = { 0 };
+			struct ckpt_local_tensor t;
+			struct ckpt_err e = { 0 };
 
 			REQUIRE(!local_tensor_from_mesh(&s, rank, 2, shape, props, NULL, &arena, &t,
 							&e));
 			REQUIRE(!local_tensor_check(&t, "t", 1, &e));
-			REQUIRE(t.n_shards == 1 && t.kind == LOCAL_BOX && t.n_dims == 2);
+			REQUIRE(t.n_shards == 1 && t.kind == CKPT_LOCAL_BOX && t.n_dims == 2);
 			for (at[0] = 0; at[0] < t.shards[0].len[0]; at[0]++)
 				for (at[1] = 0; at[1] < t.shards[0].len[1]; at[1]++)
 					owners[(t.shards[0].off[0] + at[0]) * 7 +
@@ -566,15 +568,15 @@ END_TEST
 /* Two thirds of one: rank (0, 2) has nothing of [0, 2), and (1, 0) begins at 2. */
 START_TEST(a_box_without_elements_takes_nobodys_place)
 {
-	static const struct tensor_props props = { .dtype = DTYPE_BF16 };
+	static const struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_BF16 };
 	const uint64_t mesh[] = { 2, 3 }, shape[] = { 4 };
 	const struct placement p[] = { { 0, 0, SPLIT_CEIL }, { 1, 0, SPLIT_CEIL } };
 	const struct sharding s = { mesh, p, 2, 2 };
 	static const uint64_t want[] = { 0, 1, 4, 2, 3, 4 };
 
 	for (uint64_t rank = 0; rank < 6; rank++) {
-		struct local_tensor t;
-		struct err e = { 0 };
+		struct ckpt_local_tensor t;
+		struct ckpt_err e = { 0 };
 
 		ck_assert(!local_tensor_from_mesh(&s, rank, 1, shape, props, NULL, &arena, &t, &e));
 		ck_assert_uint_eq(t.shards[0].off[0], want[rank]);
@@ -587,12 +589,12 @@ END_TEST
 START_TEST(what_a_mesh_does_not_divide_is_refused)
 {
 	json_t *all = golden_load("hyperparallel/planner_golden.json");
-	static const struct tensor_props props = { .dtype = DTYPE_BF16 };
+	static const struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_BF16 };
 	const uint64_t mesh[] = { 2 };
 	struct placement p = { 0, 0, SPLIT_EVEN };
 	struct sharding s = { mesh, &p, 1, 1 };
-	struct local_tensor t = { .n_shards = 42 };
-	struct err e = { 0 };
+	struct ckpt_local_tensor t = { .n_shards = 42 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(local_tensor_from_mesh(&s, 0, 1, three, props, NULL, &arena, &t, &e),
 			 -EINVAL);
@@ -621,7 +623,7 @@ START_TEST(names_of_objects_are_those_of_megatron)
 		{ "k", 1, 1, 2, zero, two_two, { 0 } },
 	};
 	struct buf b = BUF_INIT(100);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t i;
 
 	ck_assert(!sharded_object_name(&o[0], &b, &e));
@@ -675,7 +677,7 @@ START_TEST(other_names_of_objects_are_refused)
 {
 	json_t *all = golden_load(GOLDEN);
 	struct sharded_object o = { .key_len = 42 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const char *name = bad_names[_i].name;
 
 	ck_assert_int_eq(sharded_object_parse(name, strlen(name), &arena, &o, &e), -EINVAL);
@@ -696,7 +698,7 @@ START_TEST(objects_are_there_once_each)
 			      offs[4][2] = { { 1, 1 }, { 0, 0 }, { 1, 0 }, { 0, 1 } };
 	static const int64_t copy = 1;
 	struct sharded_object o[5];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < 5; i++)
 		o[i] = (struct sharded_object){ "rng", 3, 2, 2, offs[i % 4], shape, { 0 } };

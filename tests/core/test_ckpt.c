@@ -54,7 +54,7 @@ static void put_text(struct dcp *d, const char *fqn, const char *text, uint64_t 
 	dcp_tensor(d, fqn, strlen(fqn), "uint8", 1, &n, count, boxes);
 	for (uint32_t i = 0; i < count; i++) {
 		const int64_t size = (int64_t)boxes[2 * i + 1];
-		struct saved t = { .dtype = DTYPE_U8,
+		struct saved t = { .dtype = CKPT_DTYPE_U8,
 				   .n_dims = 1,
 				   .size = &size,
 				   .storage = text + boxes[2 * i],
@@ -88,7 +88,7 @@ static struct ckpt *open_with(const struct ckpt_opts *o)
 {
 	struct ckpt_opts in_memory = *o;
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	in_memory.index = in_memory.index ? in_memory.index : ":memory:";
 	if (ckpt_open(dir, &in_memory, &c, &e))
@@ -97,14 +97,14 @@ static struct ckpt *open_with(const struct ckpt_opts *o)
 	return c;
 }
 
-static int open_code(const struct ckpt_opts *o, struct err *e)
+static int open_code(const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct ckpt_opts in_memory = *o;
 	struct ckpt *c = NULL;
 	int rc;
 
 	in_memory.index = ":memory:";
-	*e = (struct err){ 0 };
+	*e = (struct ckpt_err){ 0 };
 	rc = ckpt_open(dir, &in_memory, &c, e);
 	REQUIRE(rc ? !c && e->code == -rc : c && !e->code);
 	ckpt_close(c);
@@ -117,7 +117,7 @@ static const struct ckpt_opts plain = { 0 };
 static char *cat(struct ckpt *c, const char *path)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char *out = calloc(1, 10000);
 	int64_t n;
 
@@ -162,7 +162,7 @@ static void expect_msg(const char *got, const char *want)
 START_TEST(what_cannot_be_opened_is_told)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[4200];
 
 	(void)snprintf(path, sizeof(path), "%s/missing", dir);
@@ -185,7 +185,7 @@ START_TEST(totals_say_what_it_holds)
 	struct ckpt_totals t;
 	struct ckpt_tensor x;
 	struct ckpt_object o;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t files = 0;
 	struct stat st;
 
@@ -282,7 +282,7 @@ START_TEST(paths_lead_where_they_lead_in_a_mount)
 {
 	struct ckpt *c;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node n = 0;
 
 	put_sample();
@@ -303,7 +303,7 @@ END_TEST
 START_TEST(an_fqn_leads_to_its_file)
 {
 	struct ckpt *c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node n = 0, want = 1;
 
 	put_sample();
@@ -324,7 +324,7 @@ END_TEST
 START_TEST(names_too_long_for_a_file_are_not_found)
 {
 	struct ckpt *c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[1000] = "tensors/";
 	ckpt_node n = 42;
 
@@ -348,7 +348,7 @@ START_TEST(directories_and_strangers_cannot_be_opened)
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node n;
 
@@ -396,7 +396,7 @@ START_TEST(stat_knows_every_size_and_the_checkpoints_time)
 	for (int again = 0; again < 2; again++) {
 		for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 			struct ckpt_stat st;
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			ckpt_node n;
 
 			ck_assert_int_eq(ckpt_walk(c, rows[i].path, &n, &e), 0);
@@ -416,7 +416,7 @@ START_TEST(every_range_of_a_file_is_right)
 					     ".ckptfs/info.json" };
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char whole[2000], part[2000];
 	uint64_t n;
 
@@ -465,7 +465,7 @@ START_TEST(attributes_describe_tensors)
 	put_sample();
 	c = open_with(&plain);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int64_t len = rows[i].value ? (int64_t)strlen(rows[i].value) : -ENODATA;
 		ckpt_node n;
 
@@ -490,7 +490,7 @@ START_TEST(attribute_names_are_listed)
 		"user.ckptfs.fqn\0user.ckptfs.dtype\0user.ckptfs.shape\0user.ckptfs.chunks\0"
 		"user.ckptfs.files";
 	struct ckpt *c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node tensor, object, tensors;
 
 	put_sample();
@@ -551,7 +551,7 @@ START_TEST(chunks_are_listed_until_one_says_stop)
 {
 	struct buf b = BUF_INIT(1000);
 	struct ckpt *c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_sample();
 	c = open_with(&plain);
@@ -586,7 +586,7 @@ START_TEST(holes_are_refused_unless_allowed)
 {
 	static const struct ckpt_opts allowed[] = { { .allow_missing = true },
 						    { .allow_holes = true } };
-	struct err e;
+	struct ckpt_err e;
 	struct ckpt *c;
 	struct ckpt_totals t;
 	struct ckpt_tensor x;
@@ -632,7 +632,7 @@ START_TEST(holes_in_what_is_excluded_do_not_matter)
 	static const char *const exclude[] = { "half", "lost", "nowhere", NULL }, *const most[] = {
 		"half", "lost", NULL
 	};
-	struct err e;
+	struct ckpt_err e;
 
 	put_holes();
 	ck_assert_int_eq(open_code(&(struct ckpt_opts){ .exclude = exclude }, &e), 0);
@@ -645,7 +645,7 @@ START_TEST(holes_can_be_listed_and_looked_at)
 {
 	struct ckpt *c;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree char *text = NULL;
 	ckpt_node n;
 	json_t *j;
@@ -736,7 +736,7 @@ static void check_victims(const struct ckpt_opts *o, bool packed_too)
 
 START_TEST(missing_files_take_their_tensors_with_them)
 {
-	struct err e;
+	struct ckpt_err e;
 	char want[4400];
 
 	put_sample();
@@ -800,7 +800,7 @@ START_TEST(a_damaged_compressed_object_has_no_size_and_fails_when_opened)
 {
 	struct ckpt *c;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct dcp d;
 	ckpt_node n;
 
@@ -825,7 +825,7 @@ START_TEST(a_compressed_item_that_is_too_short_is_an_error)
 	const uint64_t shape[] = { 3000000 }, box[] = { 0, 3000000 };
 	static const size_t keep[] = { 800, 1 << 20, 2000000, 3000000 };
 	autofree uint8_t *bytes = calloc(1, 3000000);
-	struct saved t = { .dtype = DTYPE_U8,
+	struct saved t = { .dtype = CKPT_DTYPE_U8,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = bytes,
@@ -833,7 +833,7 @@ START_TEST(a_compressed_item_that_is_too_short_is_an_error)
 	struct buf b = BUF_INIT(0);
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct chunk_loc l;
 	struct dcp d;
 
@@ -886,7 +886,7 @@ static char *check(const struct ckpt_opts *o, bool data, struct ckpt_check *ret)
 {
 	struct faults x = { .b = BUF_INIT(10000) };
 	struct ckpt *c = open_with(o);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	*ret = (struct ckpt_check){
 		.data = data, .fault = add_fault, .progress = add_progress, .arg = &x
@@ -998,9 +998,11 @@ START_TEST(overlaps_are_read_and_reported)
 	struct dcp d;
 	struct ckpt *c;
 	const int64_t size[] = { 4 };
-	struct saved t = {
-		.dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "abcd", .storage_bytes = 4
-	};
+	struct saved t = { .dtype = CKPT_DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "abcd",
+			   .storage_bytes = 4 };
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
 	autofree char *got = NULL;
@@ -1049,7 +1051,7 @@ static void *use_everything(void *arg)
 		autofree char *got = cat(w->c, files[i].path);
 		char name[CKPT_NAME_MAX + 1], value[50];
 		struct ckpt_stat st;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		ckpt_node n = 0;
 
 		w->bad = w->bad || strcmp(got, files[i].content) != 0 ||

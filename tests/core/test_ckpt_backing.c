@@ -40,7 +40,7 @@ static uint8_t *bytes_of(struct ckpt_file *f)
 {
 	uint64_t n = ckpt_file_size(f);
 	uint8_t *b = malloc(n + 1);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(b && ckpt_file_read(f, b, n, 0, &e) == (int64_t)n);
 	return b;
@@ -80,7 +80,7 @@ static void check_file(struct ckpt *c, ckpt_node node, bool object, struct count
 {
 	autofree uint8_t *want = NULL;
 	struct ckpt_file *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autoclose int fd = -1;
 	int rc;
 
@@ -90,7 +90,7 @@ static void check_file(struct ckpt *c, ckpt_node node, bool object, struct count
 	rc = ckpt_file_backing(f, &fd, &e);
 	ck_assert_msg(rc >= 0, "%s", e.msg);
 	if (!rc) {
-		struct err why = { 0 };
+		struct ckpt_err why = { 0 };
 
 		ck_assert(holds(fd, want, ckpt_file_size(f)));
 		ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
@@ -112,7 +112,7 @@ static void walk(struct ckpt *c, ckpt_node dir, bool objects, struct count *coun
 {
 	char name[CKPT_NAME_MAX + 1];
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node node;
 
 	for (uint64_t pos = 0; !ckpt_next(c, dir, &pos, name, &node);) {
@@ -128,7 +128,7 @@ static struct count walk_case(const char *path, const struct ckpt_opts *opts)
 {
 	struct count count = { 0 };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (ckpt_open(path, opts, &c, &e)) /* made to be refused */
 		return count;
@@ -175,7 +175,7 @@ static struct ckpt_file *open_asset(struct ckpt **ret_c)
 {
 	struct ckpt_opts o = { .index = ":memory:", .assets = dir };
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[4096];
 
 	(void)snprintf(path, sizeof(path), "%s/plain/ckpt", data_dir());
@@ -188,7 +188,7 @@ START_TEST(what_was_written_to_is_not_opened_any_more_and_said)
 {
 	struct ckpt *c;
 	struct ckpt_file *f = open_asset(&c);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int fd = -1, again = -2;
 
 	ck_assert_int_eq(ckpt_file_backing(f, &fd, &e), 0);
@@ -207,7 +207,7 @@ START_TEST(what_was_replaced_is_still_there_for_who_has_it)
 {
 	struct ckpt *c;
 	struct ckpt_file *f = open_asset(&c);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int fd = -1, again = -2;
 
 	ck_assert_int_eq(ckpt_file_backing(f, &fd, &e), 0);

@@ -11,9 +11,9 @@ static const struct ckpt_opts options[] = { { .runs = false },
 static void check_outside(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			  open_box_fn *open, struct rng *r)
 {
-	uint64_t off[MAX_DIMS], len[MAX_DIMS], more;
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], more;
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t d;
 
 	if (!t->n_dims)
@@ -36,7 +36,7 @@ START_TEST(a_box_holds_what_the_whole_has_there)
 	struct rng r = rng_new();
 	struct ckpt_totals totals;
 	struct ckpt_file *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[4400];
 	struct ckpt *c = fixture_open(_i / (int)ARRAY_LEN(options), o, path);
 
@@ -49,8 +49,8 @@ START_TEST(a_box_holds_what_the_whole_has_there)
 
 		ckpt_tensor(c, i, &t);
 		if (t.fault) {
-			REQUIRE(ckpt_box_open(c, i, (uint64_t[MAX_DIMS]){ 0 },
-					      (uint64_t[MAX_DIMS]){ 0 }, &f, &e) == -EIO);
+			REQUIRE(ckpt_box_open(c, i, (uint64_t[CKPT_MAX_DIMS]){ 0 },
+					      (uint64_t[CKPT_MAX_DIMS]){ 0 }, &f, &e) == -EIO);
 			continue;
 		}
 		ck_assert_msg(!ckpt_file_open(c, ckpt_tensor_node(c, i), &f, &e), "%s", e.msg);

@@ -107,7 +107,7 @@ static const char *string_of(const json_t *j, const char *key)
 }
 
 static int open_case(const char *name, const char *sub, const struct ckpt_opts *o,
-		     struct ckpt **ret, struct err *e)
+		     struct ckpt **ret, struct ckpt_err *e)
 {
 	char path[4400];
 
@@ -123,7 +123,7 @@ static uint8_t *read_file(struct ckpt *c, ckpt_node node, size_t *ret_n)
 	struct rng r = rng_new();
 	struct ckpt_file *f = NULL;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint8_t *whole;
 	uint64_t size;
 
@@ -153,7 +153,7 @@ static uint8_t *read_file(struct ckpt *c, ckpt_node node, size_t *ret_n)
 static ckpt_node node_of(struct ckpt *c, const char *dir, uint64_t pos,
 			 char name[static CKPT_NAME_MAX + 1])
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node d, n, again;
 
 	ck_assert_int_eq(ckpt_walk(c, dir, &d, &e), 0);
@@ -167,7 +167,7 @@ static ckpt_node node_of(struct ckpt *c, const char *dir, uint64_t pos,
 static void check_xattr(struct ckpt *c, ckpt_node node, const char *name, const void *want,
 			size_t n)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char value[5000];
 
 	ck_assert_int_eq(ckpt_xattr(c, node, name, value, sizeof(value), &e), (int64_t)n);
@@ -251,7 +251,7 @@ static void check_tensor(struct ckpt *c, uint64_t i, const json_t *want)
 	ckpt_node node = node_of(c, "tensors", i, name);
 	autofree uint8_t *bytes = NULL;
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node by_fqn = 0;
 	uint64_t files = 0;
 	size_t n;
@@ -312,7 +312,7 @@ static void check_object(struct ckpt *c, uint64_t i, const json_t *want)
 static void check_logical(struct ckpt *c, const json_t *want)
 {
 	struct ckpt_stat st = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node dir;
 
 	if (!json_object_size(want)) {
@@ -440,7 +440,7 @@ static void check_good(const char *name, const json_t *want)
 		struct ckpt_check k = { .data = true, .fault = report };
 		struct ckpt *c = NULL;
 		struct ckpt_totals t;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_msg(!open_case(name, string_of(want, "ckpt"), &opts[i], &c, &e), "%s",
 			      e.msg);
@@ -457,7 +457,7 @@ static void check_good(const char *name, const json_t *want)
 	}
 	if (holes) {
 		struct ckpt *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_int_eq(open_case(name, string_of(want, "ckpt"), &opts[0], &c, &e), 0);
 		ckpt_close(c);
@@ -472,7 +472,7 @@ static void check_good(const char *name, const json_t *want)
 static void check_refused(const char *name, const json_t *want)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_lt(open_case(name, string_of(want, "ckpt"),
 				   &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),
@@ -535,7 +535,7 @@ static void check_ranks(const char *name, const json_t *want)
 	const json_t *ranks = json_object_get(want, "per_metadata");
 	struct ckpt *c = NULL;
 	struct ckpt_totals totals;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!open_case(name, string_of(want, "ckpt"),
 				 &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),

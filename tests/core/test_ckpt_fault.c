@@ -42,7 +42,7 @@ static void teardown(void)
 /* ---- walking through everything ---- */
 
 static int read_file(struct ckpt *c, ckpt_node n, uint64_t size, bool keep, struct buf *out,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct ckpt_file *f = NULL;
 	int64_t got = ckpt_file_open(c, n, &f, e);
@@ -58,7 +58,8 @@ static int read_file(struct ckpt *c, ckpt_node n, uint64_t size, bool keep, stru
 }
 
 /* Files below a directory in order, their bytes one after the other, as far as no error comes. */
-static int read_below(struct ckpt *c, ckpt_node dir_node, bool keep, struct buf *out, struct err *e)
+static int read_below(struct ckpt *c, ckpt_node dir_node, bool keep, struct buf *out,
+		      struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1], value[300];
 	struct ckpt_stat st;
@@ -70,7 +71,7 @@ static int read_below(struct ckpt *c, ckpt_node dir_node, bool keep, struct buf 
 
 		if (got < 0 && got != -ENODATA)
 			return (int)got;
-		*e = (struct err){ 0 };
+		*e = (struct ckpt_err){ 0 };
 		rc = ckpt_stat(c, n, &st, e);
 		if (rc || st.is_link)
 			continue;
@@ -87,7 +88,7 @@ static void ignore(void *arg, const struct ckpt_fault *f)
 	(void)f;
 }
 
-static int use(const char *path, const struct ckpt_opts *o, struct buf *out, struct err *e)
+static int use(const char *path, const struct ckpt_opts *o, struct buf *out, struct ckpt_err *e)
 {
 	struct ckpt_check k = { .data = true, .fault = ignore };
 	struct ckpt *c = NULL;
@@ -137,7 +138,7 @@ static void put_checkpoint(unsigned n)
 					{ 2, 30, 2, TILE_GRID, ROWS_DENSE } };
 	const int64_t size[] = { 2 };
 	const float odd[] = { 1, 2, 3, 4 };
-	struct saved t = { .dtype = DTYPE_C64,
+	struct saved t = { .dtype = CKPT_DTYPE_C64,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = odd,
@@ -200,7 +201,7 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 	struct ckpt_opts o = { .index = runs[_i].file ? index_path : ":memory:" };
 	const char *data = getenv("TEST_DATA");
 	struct buf want = BUF_INIT(1 << 20), got = BUF_INIT(1 << 20);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	unsigned failed = 0;
 	char path[4500];
 
@@ -219,7 +220,7 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 	for (uint64_t n = 1; fault_round(runs[_i].kind, n, runs[_i].rest ? UINT64_MAX : 1); n++) {
 		int rc;
 
-		e = (struct err){ 0 };
+		e = (struct ckpt_err){ 0 };
 		if (!runs[_i].there)
 			(void)unlink(index_path);
 		rc = use(path, &o, &got, &e);
@@ -233,7 +234,7 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 		}
 		/* Whatever happened, the next one finds no obstacle. */
 		if (n % 64 == 0) {
-			e = (struct err){ 0 };
+			e = (struct ckpt_err){ 0 };
 			ck_assert_msg(!use(path, &o, &got, &e), "%s", e.msg);
 		}
 	}

@@ -52,22 +52,22 @@ static void teardown(void)
 /* In natural order of their names; `name` is the model's, NULL: it is not part of it. */
 static const struct sample {
 	const char *key, *rest, *name;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n;
 	uint64_t shape[3];
 	unsigned layers; /* of compression */
 } samples[] = {
-	{ "model", "embed.weight", "embed.weight", DTYPE_F32, 2, { 10, 4 }, 0 },
-	{ "model", "_orig_mod.head.weight", "head.weight", DTYPE_F64, 2, { 3, 5 }, 0 },
-	{ "model", "ids", "ids", DTYPE_I64, 1, { 5 }, 0 },
-	{ "model", "layers.0.b", "layers.0.b", DTYPE_F16, 1, { 7 }, 1 },
-	{ "model", "layers.0.w", "layers.0.w", DTYPE_BF16, 2, { 6, 8 }, 0 },
-	{ "model", "layers.2.w", "layers.2.w", DTYPE_BF16, 2, { 6, 8 }, 2 },
-	{ "model", "layers.10.w", "layers.10.w", DTYPE_BF16, 3, { 2, 3, 5 }, 0 },
-	{ "model", "mask", "mask", DTYPE_BOOL, 1, { 9 }, 0 },
-	{ "model", "pair", "pair", DTYPE_C128, 1, { 3 }, 0 },
-	{ "model", "scalar", "scalar", DTYPE_F32, 0, { 0 }, 0 },
-	{ "optim", "exp_avg.embed.weight", NULL, DTYPE_F32, 2, { 10, 4 }, 0 },
+	{ "model", "embed.weight", "embed.weight", CKPT_DTYPE_F32, 2, { 10, 4 }, 0 },
+	{ "model", "_orig_mod.head.weight", "head.weight", CKPT_DTYPE_F64, 2, { 3, 5 }, 0 },
+	{ "model", "ids", "ids", CKPT_DTYPE_I64, 1, { 5 }, 0 },
+	{ "model", "layers.0.b", "layers.0.b", CKPT_DTYPE_F16, 1, { 7 }, 1 },
+	{ "model", "layers.0.w", "layers.0.w", CKPT_DTYPE_BF16, 2, { 6, 8 }, 0 },
+	{ "model", "layers.2.w", "layers.2.w", CKPT_DTYPE_BF16, 2, { 6, 8 }, 2 },
+	{ "model", "layers.10.w", "layers.10.w", CKPT_DTYPE_BF16, 3, { 2, 3, 5 }, 0 },
+	{ "model", "mask", "mask", CKPT_DTYPE_BOOL, 1, { 9 }, 0 },
+	{ "model", "pair", "pair", CKPT_DTYPE_C128, 1, { 3 }, 0 },
+	{ "model", "scalar", "scalar", CKPT_DTYPE_F32, 0, { 0 }, 0 },
+	{ "optim", "exp_avg.embed.weight", NULL, CKPT_DTYPE_F32, 2, { 10, 4 }, 0 },
 };
 enum { N_SAMPLES = ARRAY_LEN(samples), SPLIT_SAMPLE = 4 /* in two chunks for sure */ };
 
@@ -114,20 +114,20 @@ static void release_samples(void)
 	}
 }
 
-static int try_open(const struct ckpt_opts *o, struct ckpt **ret, struct err *e)
+static int try_open(const struct ckpt_opts *o, struct ckpt **ret, struct ckpt_err *e)
 {
 	struct ckpt_opts in_memory = *o;
 
 	in_memory.index = ":memory:";
 	*ret = NULL;
-	*e = (struct err){ 0 };
+	*e = (struct ckpt_err){ 0 };
 	return ckpt_open(dir, &in_memory, ret, e);
 }
 
 static struct ckpt *open_with(const struct ckpt_opts *o)
 {
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	if (try_open(o, &c, &e))
 		ck_abort_msg("%s", e.msg);
@@ -138,7 +138,7 @@ static struct ckpt *open_with(const struct ckpt_opts *o)
 static uint8_t *read_file(struct ckpt *c, const char *path, size_t *ret_n)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_stat st;
 	ckpt_node n = 0;
 	uint8_t *p;
@@ -160,13 +160,13 @@ static uint8_t *read_file(struct ckpt *c, const char *path, size_t *ret_n)
 /* A tensor as it should be shown. */
 struct want {
 	const char *name;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n, bytes;
 	uint64_t shape[3];
 	uint8_t *p;
 };
 
-static struct want want_whole(size_t i, enum dtype to)
+static struct want want_whole(size_t i, enum ckpt_dtype to)
 {
 	const struct sample *s = &samples[i];
 	bool cast = to && cast_possible(s->dtype, to);
@@ -261,7 +261,7 @@ static void check_safetensors(struct ckpt *c, const char *path, const struct wan
 	size_t bytes;
 	autofree uint8_t *file = read_file(c, path, &bytes);
 	struct st_header *h = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct blob blob;
 	struct mem m;
 
@@ -297,7 +297,7 @@ struct records {
 	size_t n, seen;
 };
 
-static int check_record(void *arg, const struct zip_member *m, struct err *e)
+static int check_record(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct records *r = arg;
 	unsigned i;
@@ -319,7 +319,7 @@ static void check_pt(struct ckpt *c, const struct want *w, size_t n)
 {
 	size_t bytes;
 	autofree uint8_t *file = read_file(c, "pt/model.pt", &bytes);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob blob;
 	struct records r = { &blob, file, w, n, 0 };
@@ -378,7 +378,7 @@ static void check_ranks(struct ckpt *c, const struct want *w, size_t n)
 	}
 }
 
-static void check_model(struct ckpt *c, enum dtype to, bool sharded, bool ranks)
+static void check_model(struct ckpt *c, enum ckpt_dtype to, bool sharded, bool ranks)
 {
 	struct want w[N_SAMPLES];
 	size_t n = 0;
@@ -398,7 +398,7 @@ static void check_model(struct ckpt *c, enum dtype to, bool sharded, bool ranks)
 	for (size_t i = 0; i < n; i++) {
 		struct ckpt_tensor t;
 		struct ckpt_file *f = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		autofree uint8_t *got = malloc(w[i].bytes + 1);
 
 		ckpt_model_tensor(c, i, &t);
@@ -422,16 +422,16 @@ static void check_model(struct ckpt *c, enum dtype to, bool sharded, bool ranks)
 
 static const struct {
 	struct ckpt_opts o;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	bool ranks;
 } combinations[] = {
-	{ { .shard_size = 0 }, DTYPE_NONE, false },
-	{ { .shard_size = 100 }, DTYPE_NONE, true },
-	{ { .shard_size = 1, .map_bytes = 1 }, DTYPE_NONE, false },
-	{ { .weights = "model" }, DTYPE_NONE, true },
-	{ { .dtype = "bf16" }, DTYPE_BF16, true },
-	{ { .dtype = "fp16", .shard_size = 50, .cache_bytes = 1 }, DTYPE_F16, true },
-	{ { .dtype = "fp32", .weights = "model.", .map_bytes = 1 }, DTYPE_F32, true },
+	{ { .shard_size = 0 }, CKPT_DTYPE_NONE, false },
+	{ { .shard_size = 100 }, CKPT_DTYPE_NONE, true },
+	{ { .shard_size = 1, .map_bytes = 1 }, CKPT_DTYPE_NONE, false },
+	{ { .weights = "model" }, CKPT_DTYPE_NONE, true },
+	{ { .dtype = "bf16" }, CKPT_DTYPE_BF16, true },
+	{ { .dtype = "fp16", .shard_size = 50, .cache_bytes = 1 }, CKPT_DTYPE_F16, true },
+	{ { .dtype = "fp32", .weights = "model.", .map_bytes = 1 }, CKPT_DTYPE_F32, true },
 };
 
 START_TEST(every_face_shows_the_tensors_bytes)
@@ -458,7 +458,7 @@ START_TEST(every_range_of_a_consolidated_file_is_right)
 					     "safetensors/model.safetensors" };
 	struct rng r = rng_new();
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char layout[4300];
 	struct ckpt *c;
 	size_t n;
@@ -492,7 +492,7 @@ START_TEST(rules_rename_the_tree_and_the_model)
 	static const char rules[] = "s/^model\\._orig_mod\\./net./\ns/^model\\./net./\n"
 				    "s/layers\\.([0-9]+)\\.w/blocks.\\1.weight/\n";
 	char path[4300], name[CKPT_NAME_MAX + 1], got[1000] = "";
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 	ckpt_node tensors = 0, n;
 	struct want w;
@@ -507,7 +507,7 @@ START_TEST(rules_rename_the_tree_and_the_model)
 	ck_assert_str_eq(got, "net.blocks.0.weight net.blocks.2.weight net.blocks.10.weight "
 			      "net.embed.weight net.head.weight net.ids net.layers.0.b net.mask "
 			      "net.pair net.scalar optim.exp_avg.embed.weight ");
-	w = want_whole(5, DTYPE_NONE);
+	w = want_whole(5, CKPT_DTYPE_NONE);
 	w.name = "blocks.2.weight";
 	check_single(c, "", "net.blocks.2.weight", &w);
 	check_safetensors(c, "hf/model.safetensors", &w, 1);
@@ -524,7 +524,7 @@ END_TEST
 static void put_odd(const void *values, size_t n)
 {
 	const int64_t size[] = { (int64_t)n };
-	struct saved t = { .dtype = DTYPE_F32,
+	struct saved t = { .dtype = CKPT_DTYPE_F32,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = values,
@@ -548,14 +548,16 @@ static void put_odd(const void *values, size_t n)
 
 static const struct {
 	const char *option;
-	enum dtype to;
-} targets[] = { { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { "fp32", DTYPE_F32 } };
+	enum ckpt_dtype to;
+} targets[] = { { "bf16", CKPT_DTYPE_BF16 },
+		{ "fp16", CKPT_DTYPE_F16 },
+		{ "fp32", CKPT_DTYPE_F32 } };
 
 /* Every offset and length of a file against a cast of the whole. */
 static void check_ranges(struct ckpt *c, const char *path, const uint8_t *want, size_t n)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint8_t part[400];
 
 	REQUIRE(n < sizeof(part) && !ckpt_file_open_path(c, path, &f, &e));
@@ -600,7 +602,7 @@ START_TEST(odd_elements_are_resolved_before_they_are_cast)
 	}
 	put_odd(values, 20);
 	c = open_with(&(struct ckpt_opts){ .dtype = targets[_i].option });
-	cast_run(DTYPE_F32, targets[_i].to, negated, want, 20);
+	cast_run(CKPT_DTYPE_F32, targets[_i].to, negated, want, 20);
 	check_ranges(c, "tensors/odd", want, 20 * dtype_info(targets[_i].to)->size);
 	ckpt_close(c);
 }
@@ -616,7 +618,7 @@ START_TEST(large_tensors_are_cast_piece_by_piece)
 	struct choose ch = choose_rng(&r);
 	autofree uint8_t *want = malloc(N * 2), *got = malloc(N * 2 + 1);
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct scene s = { 0 };
 	struct ckpt *c;
 	struct dcp d;
@@ -629,7 +631,7 @@ START_TEST(large_tensors_are_cast_piece_by_piece)
 	dcp_scene(&d, "w", 1, &s, 0, 0);
 	dcp_end(&d, ".metadata");
 	REQUIRE(want && got);
-	cast_run(DTYPE_F32, DTYPE_BF16, s.want, want, N);
+	cast_run(CKPT_DTYPE_F32, CKPT_DTYPE_BF16, s.want, want, N);
 	c = open_with(&(struct ckpt_opts){ .dtype = "bf16" });
 	REQUIRE(!ckpt_file_open_path(c, "tensors/w", &f, &e));
 	for (int i = 0; i < 12; i++) {
@@ -717,7 +719,7 @@ START_TEST(wrong_options_are_named)
 	char rename[4300], layout[4300], assets[4300];
 	struct buf want = BUF_INIT(20000);
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	put_samples();
 	put_text("bad", "# what is it?\ns/[/x/\n");
@@ -795,7 +797,7 @@ static void put_link(int fd, const char *target, const char *name)
 static void list(struct ckpt *c, const char *path, char out[static 1000])
 {
 	char name[CKPT_NAME_MAX + 1];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node at = 0, n;
 
 	*out = 0;
@@ -816,7 +818,7 @@ START_TEST(a_directory_of_assets_is_shown_without_weights)
 {
 	struct ckpt_opts o = { 0 };
 	char assets[4300], layout[4300], got[1000];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_stat st;
 	struct ckpt *c;
 	ckpt_node n = 0;
@@ -890,7 +892,7 @@ END_TEST
 START_TEST(an_asset_that_changes_is_an_error)
 {
 	struct ckpt_file *f = NULL, *again = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char buf[20];
 	struct ckpt *c;
 
@@ -928,7 +930,7 @@ START_TEST(links_lead_to_the_files_of_ranks)
 	char layout[4300], target[CKPT_NAME_MAX + 1];
 	struct ckpt_file *f = NULL;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node n = 0, want = 0, ranks = 0;
 	struct ckpt *c;
 
@@ -977,7 +979,7 @@ START_TEST(attributes_of_a_ranks_file_are_those_of_its_part)
 		{ "ranks/00001/model.safetensors", "fqn", NULL },
 		{ "ranks", "fqn", NULL },
 	};
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char layout[4300];
 	struct ckpt *c;
 
@@ -1003,12 +1005,12 @@ END_TEST
 
 /* ---- what cannot be read ---- */
 
-static int open_path_code(struct ckpt *c, const char *path, struct err *e)
+static int open_path_code(struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	struct ckpt_file *f = NULL;
 	int rc;
 
-	*e = (struct err){ 0 };
+	*e = (struct ckpt_err){ 0 };
 	rc = ckpt_file_open_path(c, path, &f, e);
 	REQUIRE(!rc == (f != NULL));
 	ckpt_file_close(f);
@@ -1035,7 +1037,7 @@ START_TEST(a_damaged_item_fails_the_opens_that_need_it)
 		{ "ranks/00007/model.safetensors", false },
 	};
 	const int64_t size[] = { 4 };
-	struct saved t = { .dtype = DTYPE_F32,
+	struct saved t = { .dtype = CKPT_DTYPE_F32,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "0123456789abcde",
@@ -1065,7 +1067,7 @@ START_TEST(a_damaged_item_fails_the_opens_that_need_it)
 			   "\"7\": {\"embed.weight\": {}}}");
 	c = open_with(&(struct ckpt_opts){ .layout = in_top("@layout", layout), .shard_size = 16 });
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		struct err e;
+		struct ckpt_err e;
 		int rc = open_path_code(c, rows[i].path, &e);
 
 		ck_assert_msg(rc == (rows[i].fails ? -EBADMSG : 0), "%s: %d %s", rows[i].path, rc,
@@ -1083,7 +1085,7 @@ START_TEST(what_is_missing_is_left_out_of_what_is_put_together)
 	struct want w[N_SAMPLES];
 	char layout[4300];
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 	size_t n = 0, bytes, left_out = 0;
 	json_t *j;
 
@@ -1104,7 +1106,7 @@ START_TEST(what_is_missing_is_left_out_of_what_is_put_together)
 		ck_assert_int_eq(open_path_code(c, path, &e), lost ? -EIO : 0);
 		left_out += lost || !dtype_info(samples[i].dtype)->safetensors;
 		if (!lost)
-			w[n++] = want_whole(i, DTYPE_NONE);
+			w[n++] = want_whole(i, CKPT_DTYPE_NONE);
 	}
 	check_pt(c, w, n);
 	check_safetensors(c, "safetensors/model.safetensors", NULL, 0);
@@ -1160,7 +1162,7 @@ static void *read_at_random(void *arg)
 		uint64_t len = 1 + rng_below(&r, w->n - off);
 		struct ckpt_file *f = w->f;
 		struct ckpt_stat st;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		ckpt_node node = 0;
 
 		if (own && ckpt_file_open_path(w->c, "hf/model.safetensors", &f, &e))
@@ -1181,7 +1183,7 @@ START_TEST(threads_read_one_file_at_once)
 {
 	struct crowd w = { 0 };
 	pthread_t threads[N_THREADS];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree uint8_t *whole = NULL;
 	struct ckpt *first;
 

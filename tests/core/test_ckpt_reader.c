@@ -22,25 +22,25 @@ enum { MAX_SHARDS = 4, GUARD = 16 };
 /* ---- a rank's state dict ---- */
 
 struct held {
-	struct shard shards[MAX_SHARDS];
-	uint64_t off[MAX_SHARDS][MAX_DIMS], len[MAX_SHARDS][MAX_DIMS];
-	struct local_tensor t;
+	struct ckpt_shard shards[MAX_SHARDS];
+	uint64_t off[MAX_SHARDS][CKPT_MAX_DIMS], len[MAX_SHARDS][CKPT_MAX_DIMS];
+	struct ckpt_local_tensor t;
 	uint8_t *whole; /* the tensor as the file has it */
-	enum dtype from;
+	enum ckpt_dtype from;
 };
 
 struct rank {
 	struct ckpt *c;
 	struct held *held; /* by tensor */
-	struct state_entry *entries;
-	struct state_dict dict;
+	struct ckpt_state_entry *entries;
+	struct ckpt_state_dict dict;
 	uint64_t tensors, objects, objects_taken;
 };
 
 static uint8_t *read_node(struct ckpt *c, ckpt_node node, uint64_t *ret)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_file_open(c, node, &f, &e), "%s", e.msg);
 	*ret = ckpt_file_size(f);
@@ -65,9 +65,9 @@ static size_t random_slabs(struct rng *r, struct held *h, const struct ckpt_tens
 static size_t random_shards(struct rng *r, struct held *h, const struct ckpt_tensor *t)
 {
 	h->t.kind = (uint8_t)rng_below(r, 3);
-	if (h->t.kind == LOCAL_SHARDS && t->n_dims)
+	if (h->t.kind == CKPT_LOCAL_SHARDS && t->n_dims)
 		return random_slabs(r, h, t);
-	if (h->t.kind == LOCAL_BOX) {
+	if (h->t.kind == CKPT_LOCAL_BOX) {
 		random_box(r, t->n_dims, t->shape, h->off[0], h->len[0]);
 		return 1;
 	}
@@ -78,9 +78,9 @@ static size_t random_shards(struct rng *r, struct held *h, const struct ckpt_ten
 
 static void hold_tensor(struct rank *k, uint64_t i, const struct ckpt_tensor *t, struct rng *r)
 {
-	static const enum dtype others[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+	static const enum ckpt_dtype others[] = { CKPT_DTYPE_F32, CKPT_DTYPE_BF16, CKPT_DTYPE_F16 };
 	struct held *h = &k->held[i];
-	enum dtype to;
+	enum ckpt_dtype to;
 	uint64_t bytes;
 
 	h->from = to = dtype_by_name(t->dtype, strlen(t->dtype));
@@ -98,15 +98,15 @@ static void hold_tensor(struct rank *k, uint64_t i, const struct ckpt_tensor *t,
 		p = malloc(volume * dtype_info(to)->size + GUARD);
 		REQUIRE(p);
 		memset(p, 0xa5, volume * dtype_info(to)->size + GUARD);
-		h->shards[s] = (struct shard){ h->off[s], h->len[s], p };
+		h->shards[s] = (struct ckpt_shard){ h->off[s], h->len[s], p };
 	}
 	h->t.n_dims = (uint8_t)t->n_dims;
 	h->t.shape = t->shape;
 	h->t.props.dtype = (uint8_t)to;
 	h->t.shards = h->shards;
-	k->entries[k->dict.count++] = (struct state_entry){ .fqn = t->fqn,
-							    .fqn_len = (uint32_t)t->fqn_len,
-							    .tensor = &h->t };
+	k->entries[k->dict.count++] = (struct ckpt_state_entry){ .fqn = t->fqn,
+								 .fqn_len = (uint32_t)t->fqn_len,
+								 .tensor = &h->t };
 }
 
 static void rank_init(struct rank *k, struct ckpt *c, struct rng *r)
@@ -134,7 +134,7 @@ static void rank_init(struct rank *k, struct ckpt *c, struct rng *r)
 			continue;
 		k->objects++;
 		k->entries[k->dict.count++] =
-			(struct state_entry){ .fqn = o.fqn, .fqn_len = (uint32_t)o.fqn_len };
+			(struct ckpt_state_entry){ .fqn = o.fqn, .fqn_len = (uint32_t)o.fqn_len };
 	}
 }
 
@@ -155,7 +155,7 @@ static void check_rank(const struct rank *k)
 	for (uint64_t i = 0; i < k->tensors; i++) {
 		const struct held *h = &k->held[i];
 		size_t size = dtype_info(h->from)->size, n = h->t.n_dims;
-		enum dtype to = h->t.props.dtype;
+		enum ckpt_dtype to = h->t.props.dtype;
 
 		for (size_t s = 0; s < h->t.n_shards; s++) {
 			uint64_t bytes, count;
@@ -177,8 +177,8 @@ static void check_rank(const struct rank *k)
 	}
 }
 
-static int take_object(void *arg, const struct state_entry *entry, const void *data, size_t len,
-		       struct err *e)
+static int take_object(void *arg, const struct ckpt_state_entry *entry, const void *data,
+		       size_t len, struct ckpt_err *e)
 {
 	struct rank *k = arg;
 	int64_t i = ckpt_object_find(k->c, entry->fqn, entry->fqn_len);
@@ -193,15 +193,15 @@ static int take_object(void *arg, const struct state_entry *entry, const void *d
 
 /* ---- loading ---- */
 
-static int load(struct storage_reader *s, const char *id, const struct state_dict *dict, void *arg,
-		struct err *e)
+static int load(struct ckpt_storage_reader *s, const char *id, const struct ckpt_state_dict *dict,
+		void *arg, struct ckpt_err *e)
 {
-	const struct load_options opt = { .take_bytes = take_object, .arg = arg };
-	const struct storage_ranks alone = { .rank = 0, .size = 1 };
-	struct load_planner p = { 0 };
-	struct load_plan mine, plan;
-	const struct metadata *md = NULL;
-	int rc = load_planner_new(PLANNER_DCP, &p, e);
+	const struct ckpt_load_planning opt = { .take_bytes = take_object, .arg = arg };
+	const struct ckpt_storage_ranks alone = { .rank = 0, .size = 1 };
+	struct ckpt_load_planner p = { 0 };
+	struct ckpt_load_plan mine, plan;
+	const struct ckpt_metadata *md = NULL;
+	int rc = load_planner_new(CKPT_PLANNER_DCP, &p, e);
 
 	if (!rc)
 		rc = storage_reader_reset(s, id, e);
@@ -227,10 +227,10 @@ static int load(struct storage_reader *s, const char *id, const struct state_dic
 	return rc;
 }
 
-static struct storage_reader new_reader(struct ckpt *c, const struct ckpt_opts *opts)
+static struct ckpt_storage_reader new_reader(struct ckpt *c, const struct ckpt_opts *opts)
 {
-	struct storage_reader s;
-	struct err e = { 0 };
+	struct ckpt_storage_reader s;
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!(c ? ckpt_reader_of(c, &s, &e) : ckpt_reader_new(opts, &s, &e)), "%s",
 		      e.msg);
@@ -244,7 +244,7 @@ static const struct ckpt_opts options[] = { { .runs = false }, { .dtype = "bf16"
 START_TEST(every_rank_gets_what_it_holds)
 {
 	struct ckpt_opts opts = options[_i % ARRAY_LEN(options)];
-	struct storage_reader given, opened;
+	struct ckpt_storage_reader given, opened;
 	struct rng r = rng_new();
 	char path[4400];
 	struct ckpt *c = fixture_open(_i / (int)ARRAY_LEN(options), &opts, path);
@@ -256,7 +256,7 @@ START_TEST(every_rank_gets_what_it_holds)
 	given = new_reader(c, &opts);
 	opened = new_reader(NULL, &opts);
 	for (int rank = 0; rank < 4; rank++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct rank k;
 
 		rank_init(&k, c, &r);
@@ -272,13 +272,13 @@ START_TEST(every_rank_gets_what_it_holds)
 }
 END_TEST
 
-static void check_entry(struct ckpt *c, uint64_t i, const struct meta_entry *m)
+static void check_entry(struct ckpt *c, uint64_t i, const struct ckpt_meta_entry *m)
 {
 	struct arena a = ARENA_INIT(1 << 20);
-	struct fqn_path path;
-	struct meta_entry x;
+	struct ckpt_fqn_path path;
+	struct ckpt_meta_entry x;
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t volume = 0, chunks = 0, one;
 
 	ckpt_tensor(c, i, &t);
@@ -303,10 +303,10 @@ START_TEST(the_metadata_is_what_is_shown)
 	char path[4400];
 	struct ckpt *c = fixture_open(_i, &opts, path);
 	struct ckpt_totals totals;
-	struct storage_reader s;
-	const struct metadata *md;
+	struct ckpt_storage_reader s;
+	const struct ckpt_metadata *md;
 	struct ckpt_step step;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t paths = 0;
 
 	if (!c)
@@ -326,7 +326,7 @@ START_TEST(the_metadata_is_what_is_shown)
 	}
 	ck_assert_uint_eq(md->n_paths, paths);
 	for (size_t i = 0; i < md->n_paths; i++) { /* they join to the name */
-		const struct fqn_path *p = &md->paths[i];
+		const struct ckpt_fqn_path *p = &md->paths[i];
 		struct buf b = BUF_INIT(1 << 16);
 
 		for (uint32_t k = 0; k < p->n_steps; k++) {
@@ -391,29 +391,29 @@ struct gaps {
 	unsigned applied;
 };
 
-static int gaps_acquire(void *self, const struct read_item *item, struct tensor_view *ret,
-			struct err *e)
+static int gaps_acquire(void *self, const struct ckpt_read_item *item, struct ckpt_tensor_view *ret,
+			struct ckpt_err *e)
 {
 	struct gaps *g = self;
 
 	(void)e;
-	*ret = (struct tensor_view){ .data = g->at +
-					     2 * (item->dest_off[0] * COLUMNS + item->dest_off[1]),
-				     .dtype = DTYPE_U16,
-				     .n_dims = 2,
-				     .len = item->len,
-				     .stride = { 4 * COLUMNS, 4 } };
+	*ret = (struct ckpt_tensor_view){ .data = g->at + 2 * (item->dest_off[0] * COLUMNS +
+							       item->dest_off[1]),
+					  .dtype = CKPT_DTYPE_U16,
+					  .n_dims = 2,
+					  .len = item->len,
+					  .stride = { 4 * COLUMNS, 4 } };
 	return 0;
 }
 
-static int gaps_apply(void *self, const struct read_item *item, const struct tensor_view *v,
-		      struct err *e)
+static int gaps_apply(void *self, const struct ckpt_read_item *item,
+		      const struct ckpt_tensor_view *v, struct ckpt_err *e)
 {
 	struct gaps *g = self;
-	struct tensor_view to;
+	struct ckpt_tensor_view to;
 
 	REQUIRE(!gaps_acquire(self, item, &to, e));
-	REQUIRE(v->n_dims == 2 && v->dtype == DTYPE_U16);
+	REQUIRE(v->n_dims == 2 && v->dtype == CKPT_DTYPE_U16);
 	REQUIRE(v->len[0] == item->len[0] && v->len[1] == item->len[1]);
 	g->applied++;
 	for (uint64_t y = 0; y < v->len[0]; y++)
@@ -425,25 +425,25 @@ static int gaps_apply(void *self, const struct read_item *item, const struct ten
 
 START_TEST(memory_with_gaps_is_filled_piece_by_piece)
 {
-	static const struct load_planner_ops ops = { .acquire_tensor = gaps_acquire,
-						     .apply_tensor = gaps_apply };
+	static const struct ckpt_load_planner_ops ops = { .acquire_tensor = gaps_acquire,
+							  .apply_tensor = gaps_apply };
 	const uint64_t zeros[2] = { 0 }, off[] = { _i, _i * 7 };
 	const uint64_t len[] = { ROWS - 2 * _i, COLUMNS - 100 * _i };
-	const struct meta_index x = {
+	const struct ckpt_meta_index x = {
 		.fqn = "a", .fqn_len = 1, .offset = zeros, .n_dims = 2, .has_offset = true
 	};
-	const struct read_item item = { .dest = x,
-					.storage = x,
-					.dest_off = off,
-					.storage_off = off,
-					.len = len,
-					.type = READ_TENSOR,
-					.n_dims = 2 };
-	const struct load_plan plan = { &item, 1 };
-	struct storage_reader s = new_reader(NULL, &in_memory);
+	const struct ckpt_read_item item = { .dest = x,
+					     .storage = x,
+					     .dest_off = off,
+					     .storage_off = off,
+					     .len = len,
+					     .type = CKPT_READ_TENSOR,
+					     .n_dims = 2 };
+	const struct ckpt_load_plan plan = { &item, 1 };
+	struct ckpt_storage_reader s = new_reader(NULL, &in_memory);
 	struct gaps g = { .at = calloc(2ul * ROWS * COLUMNS, 2) };
-	struct load_planner p = { .ops = &ops, .self = &g, .step = STEP_FINISHED };
-	struct err e = { 0 };
+	struct ckpt_load_planner p = { .ops = &ops, .self = &g, .step = CKPT_STEP_FINISHED };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(g.at);
 	REQUIRE(!storage_reader_reset(&s, dir, &e));
@@ -469,7 +469,7 @@ START_TEST(what_is_renamed_is_at_the_top)
 	const struct ckpt_opts opts = { .index = ":memory:", .rename = rules };
 	struct ckpt_step s[8];
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int64_t i, k;
 
 	(void)snprintf(rules, sizeof(rules), "%s/rules", dir);
@@ -497,20 +497,20 @@ static const uint64_t three = 3, four = 4, two[] = { 1, 3 }, no_off[2];
 static const struct {
 	const char *fqn;
 	uint64_t rows; /* 0: it has two dimensions */
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	bool bytes;
 	int code;
 	const char *msg;
 } wrong[] = {
-	{ "missing", 3, DTYPE_I64, false, ENOENT,
+	{ "missing", 3, CKPT_DTYPE_I64, false, ENOENT,
 	  "Missing key in checkpoint state_dict: missing." },
-	{ "i", 4, DTYPE_I64, false, EINVAL,
+	{ "i", 4, CKPT_DTYPE_I64, false, EINVAL,
 	  "Size mismatch between saved torch.Size([3]) and current: torch.Size([4]) for i" },
-	{ "i", 0, DTYPE_I64, false, EINVAL,
+	{ "i", 0, CKPT_DTYPE_I64, false, EINVAL,
 	  "Size mismatch between saved torch.Size([3]) and current: torch.Size([1, 3]) for i" },
-	{ "i", 3, DTYPE_F32, false, EINVAL,
+	{ "i", 3, CKPT_DTYPE_F32, false, EINVAL,
 	  "load 'i': it is int64 in the checkpoint and float32 in the state dict" },
-	{ "i", 3, DTYPE_NONE, true, EINVAL,
+	{ "i", 3, CKPT_DTYPE_NONE, true, EINVAL,
 	  "Invalid checkpoint metadata for i, expected BytesStorageMetadata but found "
 	  "TensorStorageMetadata" },
 };
@@ -519,19 +519,19 @@ START_TEST(what_does_not_fit_is_an_error)
 {
 	uint64_t memory[4] = { 0 };
 	const uint64_t *shape = wrong[_i].rows == 3 ? &three : wrong[_i].rows ? &four : two;
-	struct shard shard = { no_off, shape, memory };
-	struct local_tensor t = { .kind = LOCAL_WHOLE,
-				  .n_dims = wrong[_i].rows ? 1 : 2,
-				  .props = { .dtype = (uint8_t)wrong[_i].dtype },
-				  .shape = shape,
-				  .shards = &shard,
-				  .n_shards = 1 };
-	struct state_entry entry = { .fqn = wrong[_i].fqn,
-				     .fqn_len = (uint32_t)strlen(wrong[_i].fqn),
-				     .tensor = wrong[_i].bytes ? NULL : &t };
-	struct state_dict dict = { &entry, 1 };
-	struct storage_reader s = new_reader(NULL, &in_memory);
-	struct err e = { 0 };
+	struct ckpt_shard shard = { no_off, shape, memory };
+	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_WHOLE,
+				       .n_dims = wrong[_i].rows ? 1 : 2,
+				       .props = { .dtype = (uint8_t)wrong[_i].dtype },
+				       .shape = shape,
+				       .shards = &shard,
+				       .n_shards = 1 };
+	struct ckpt_state_entry entry = { .fqn = wrong[_i].fqn,
+					  .fqn_len = (uint32_t)strlen(wrong[_i].fqn),
+					  .tensor = wrong[_i].bytes ? NULL : &t };
+	struct ckpt_state_dict dict = { &entry, 1 };
+	struct ckpt_storage_reader s = new_reader(NULL, &in_memory);
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(load(&s, dir, &dict, NULL, &e), -wrong[_i].code);
 	ck_assert_str_eq(e.msg, wrong[_i].msg);
@@ -549,7 +549,7 @@ static const uint64_t huge = UINT64_MAX, one_off = 1;
 
 /* Items that no planner of ours makes. */
 static const struct {
-	struct read_item item;
+	struct ckpt_read_item item;
 	int code;
 	const char *msg;
 } odd[] = {
@@ -557,55 +557,55 @@ static const struct {
 	    .storage_off = no_off,
 	    .len = &three,
 	    .n_dims = 1,
-	    .type = READ_TENSOR },
+	    .type = CKPT_READ_TENSOR },
 	  ENOENT,
 	  "load 'nobody': the checkpoint has no such tensor" },
-	{ { .storage = INDEX("i", 1, no_off), .type = READ_BYTE_IO },
+	{ { .storage = INDEX("i", 1, no_off), .type = CKPT_READ_BYTE_IO },
 	  ENOENT,
 	  "load 'i': the checkpoint has no such object" },
 	{ { .storage = INDEX("i", 0, NULL),
 	    .storage_off = no_off,
 	    .len = &three,
 	    .n_dims = 1,
-	    .type = READ_TENSOR },
+	    .type = CKPT_READ_TENSOR },
 	  EINVAL,
 	  "load 'i': an item of bytes, and it is a tensor" },
 	{ { .storage = INDEX("i", 2, no_off),
 	    .storage_off = no_off,
 	    .len = two,
 	    .n_dims = 2,
-	    .type = READ_TENSOR },
+	    .type = CKPT_READ_TENSOR },
 	  EINVAL,
 	  "load 'i': an item of 2 dimensions, the tensor has 1" },
 	{ { .storage = INDEX("i", 1, &one_off),
 	    .storage_off = &huge,
 	    .len = &three,
 	    .n_dims = 1,
-	    .type = READ_TENSOR },
+	    .type = CKPT_READ_TENSOR },
 	  EINVAL,
 	  "load 'i': an item outside the tensor" },
 	{ { .storage = INDEX("i", 1, &one_off),
 	    .storage_off = no_off,
 	    .len = &three,
 	    .n_dims = 1,
-	    .type = READ_TENSOR },
+	    .type = CKPT_READ_TENSOR },
 	  EINVAL,
 	  "load 'i': tensor 'i': box [3] at [1] is outside [3]" },
 	{ { .storage = INDEX("i", 1, no_off),
 	    .storage_off = no_off,
 	    .len = &huge,
 	    .n_dims = 1,
-	    .type = READ_TENSOR },
+	    .type = CKPT_READ_TENSOR },
 	  EINVAL,
 	  "load 'i': tensor 'i': box [18446744073709551615] at [0] is outside [3]" },
 };
 
 START_TEST(odd_items_are_refused)
 {
-	const struct load_plan plan = { &odd[_i].item, 1 };
-	struct storage_reader s = new_reader(NULL, &in_memory);
-	struct load_planner p = { 0 };
-	struct err e = { 0 };
+	const struct ckpt_load_plan plan = { &odd[_i].item, 1 };
+	struct ckpt_storage_reader s = new_reader(NULL, &in_memory);
+	struct ckpt_load_planner p = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(!storage_reader_reset(&s, dir, &e));
 	ck_assert_int_eq(s.ops->read_data(s.self, &plan, &p, &e), -odd[_i].code);
@@ -617,18 +617,18 @@ END_TEST
 START_TEST(a_file_that_changes_is_an_error)
 {
 	uint64_t memory[3];
-	struct shard shard = { no_off, &three, memory };
-	struct local_tensor t = { .kind = LOCAL_BOX,
-				  .n_dims = 1,
-				  .props = { .dtype = DTYPE_I64 },
-				  .shape = &three,
-				  .shards = &shard,
-				  .n_shards = 1 };
-	struct state_entry entry = { .fqn = "i", .fqn_len = 1, .tensor = &t };
-	struct state_dict dict = { &entry, 1 };
+	struct ckpt_shard shard = { no_off, &three, memory };
+	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_BOX,
+				       .n_dims = 1,
+				       .props = { .dtype = CKPT_DTYPE_I64 },
+				       .shape = &three,
+				       .shards = &shard,
+				       .n_shards = 1 };
+	struct ckpt_state_entry entry = { .fqn = "i", .fqn_len = 1, .tensor = &t };
+	struct ckpt_state_dict dict = { &entry, 1 };
 	struct ckpt *c = NULL;
-	struct storage_reader s;
-	struct err e = { 0 };
+	struct ckpt_storage_reader s;
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_open(dir, &in_memory, &c, &e), "%s", e.msg);
 	s = new_reader(c, &in_memory);
@@ -646,9 +646,9 @@ END_TEST
 START_TEST(a_tensor_with_holes_is_not_read)
 {
 	struct ckpt_opts opts = { .index = ":memory:", .allow_missing = true };
-	struct storage_reader s = new_reader(NULL, &opts);
-	const struct metadata *md;
-	struct err e = { 0 };
+	struct ckpt_storage_reader s = new_reader(NULL, &opts);
+	const struct ckpt_metadata *md;
+	struct ckpt_err e = { 0 };
 	char path[4400];
 	size_t faults = 0;
 
@@ -656,20 +656,20 @@ START_TEST(a_tensor_with_holes_is_not_read)
 	REQUIRE(!storage_reader_reset(&s, path, &e));
 	REQUIRE(!storage_reader_read_metadata(&s, &md, &e));
 	for (size_t i = 0; i < md->n_entries; i++) {
-		const struct meta_entry *m = &md->entries[i];
-		const uint64_t zeros[MAX_DIMS] = { 0 };
-		uint64_t first[MAX_DIMS];
-		struct read_item item = { .storage = { .fqn = m->fqn,
-						       .fqn_len = m->fqn_len,
-						       .offset = zeros,
-						       .n_dims = m->tensor.n_dims,
-						       .has_offset = true },
-					  .storage_off = zeros,
-					  .len = first,
-					  .n_dims = m->tensor.n_dims,
-					  .type = READ_TENSOR };
-		const struct load_plan plan = { &item, 1 };
-		struct load_planner p = { 0 };
+		const struct ckpt_meta_entry *m = &md->entries[i];
+		const uint64_t zeros[CKPT_MAX_DIMS] = { 0 };
+		uint64_t first[CKPT_MAX_DIMS];
+		struct ckpt_read_item item = { .storage = { .fqn = m->fqn,
+							    .fqn_len = m->fqn_len,
+							    .offset = zeros,
+							    .n_dims = m->tensor.n_dims,
+							    .has_offset = true },
+					       .storage_off = zeros,
+					       .len = first,
+					       .n_dims = m->tensor.n_dims,
+					       .type = CKPT_READ_TENSOR };
+		const struct ckpt_load_plan plan = { &item, 1 };
+		struct ckpt_load_planner p = { 0 };
 
 		for (size_t d = 0; d < m->tensor.n_dims; d++)
 			first[d] = 1;
@@ -684,9 +684,9 @@ END_TEST
 
 START_TEST(a_reader_needs_a_checkpoint)
 {
-	struct storage_reader s = new_reader(NULL, &in_memory);
-	const struct metadata *md;
-	struct err e = { 0 };
+	struct ckpt_storage_reader s = new_reader(NULL, &in_memory);
+	const struct ckpt_metadata *md;
+	struct ckpt_err e = { 0 };
 	char nothing[4200];
 
 	(void)snprintf(nothing, sizeof(nothing), "%s/nothing", dir);

@@ -169,7 +169,7 @@ static void put_common(int64_t experts)
 static struct ckpt *open_with(struct ckpt_opts o)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	o.index = ":memory:";
 	o.warn = warn;
@@ -180,7 +180,7 @@ static struct ckpt *open_with(struct ckpt_opts o)
 static void refused(struct ckpt_opts o, int code, const char *says)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	o.index = ":memory:";
 	ck_assert_int_eq(ckpt_open(dir, &o, &c, &e), -code);
@@ -190,7 +190,7 @@ static void refused(struct ckpt_opts o, int code, const char *says)
 
 static uint8_t *read_all(struct ckpt_file *f, size_t *ret_n)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint8_t *p = malloc(ckpt_file_size(f) + 1);
 
 	REQUIRE(p);
@@ -203,7 +203,7 @@ static uint8_t *read_all(struct ckpt_file *f, size_t *ret_n)
 static uint8_t *cat(struct ckpt *c, const char *path, size_t *ret_n)
 {
 	struct ckpt_file *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_file_open_path(c, path, &f, &e), "%s", e.msg);
 	return read_all(f, ret_n);
@@ -256,7 +256,7 @@ static void check_model(struct ckpt *c, const json_t *want)
 	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
 		struct ckpt_tensor t;
 		struct ckpt_file *f;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		const json_t *w;
 		char hex[65];
 		size_t n;
@@ -310,7 +310,7 @@ START_TEST(boxes_are_those_of_the_whole)
 		autofree uint8_t *whole = NULL;
 		struct ckpt_file *f = NULL;
 		struct ckpt_tensor t;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ckpt_model_tensor(c, i, &t);
 		ck_assert_msg(!ckpt_model_open(c, i, &f, &e), "%s", e.msg);
@@ -361,7 +361,7 @@ START_TEST(ranks_hold_parts_of_what_a_recipe_makes)
 					     "model.layers.3.self_attn.v_proj.weight",
 					     "model.layers.0.mlp.up_proj.weight" };
 	char layout[4200], path[200], shape[64] = { 0 }, want_shape[64];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 
 	tell(0);
@@ -407,7 +407,7 @@ START_TEST(casts_see_the_model)
 {
 	struct ckpt *a, *b;
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 	autofree uint8_t *whole = NULL, *cast = NULL;
 	struct ckpt_file *f;
@@ -440,7 +440,7 @@ START_TEST(two_ways_to_tell_it_make_equal_models)
 	struct ckpt *a, *b;
 	size_t equal = 0;
 	struct ckpt_diff d = { .model = true, .values = true, .each = count_equal, .arg = &equal };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	tell(4);
 	a = open_with((struct ckpt_opts){ .recipe = "megatron" });
@@ -470,7 +470,7 @@ START_TEST(what_is_made_of_a_missing_file_is_left_out)
 	for (size_t i = 0; i < n; i++) {
 		struct ckpt_file *f;
 		struct ckpt_tensor t;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ckpt_model_tensor(c, i, &t);
 		faults += t.fault != NULL;
@@ -495,7 +495,7 @@ START_TEST(args_may_lie_in_an_object)
 	const uint64_t box[] = { 0, 0, 6, 2 };
 	const int64_t size[] = { 6, 2 };
 	static const uint8_t bytes[12] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
-	struct saved t = { .dtype = DTYPE_U8,
+	struct saved t = { .dtype = CKPT_DTYPE_U8,
 			   .n_dims = 2,
 			   .size = size,
 			   .storage = bytes,
@@ -571,7 +571,7 @@ START_TEST(whatever_fails_is_said)
 	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC)
 	{
 		struct ckpt *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = ckpt_open(dir, &o, &c, &e);
 
 		(void)fault_off();

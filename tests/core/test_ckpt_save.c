@@ -33,27 +33,27 @@ static void tear_down(void)
 struct job {
 	struct saved *s;
 	struct ckpt_save_opts opts;
-	struct save_planner planners[SAVED_RANKS];
-	struct storage_writer writers[SAVED_RANKS];
+	struct ckpt_save_planner planners[SAVED_RANKS];
+	struct ckpt_storage_writer writers[SAVED_RANKS];
 	bool keep;	/* planners and writers, from save to save */
 	size_t failing; /* rank that has no data for its first entry; SIZE_MAX: none */
 };
 
-static int save_rank(void *arg, struct comm *c, struct err *e)
+static int save_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct job *j = arg;
 	struct ckpt_save_opts opts = j->opts;
-	struct state_dict dict = j->s->dict[c->rank];
-	struct state_entry *entries = calloc(dict.count + 1, sizeof(*entries));
-	struct local_tensor none;
-	struct shard lost;
+	struct ckpt_state_dict dict = j->s->dict[c->rank];
+	struct ckpt_state_entry *entries = calloc(dict.count + 1, sizeof(*entries));
+	struct ckpt_local_tensor none;
+	struct ckpt_shard lost;
 	int rc;
 
 	ck_assert_ptr_nonnull(entries);
 	memcpy(entries, dict.entries, dict.count * sizeof(*entries));
 	dict.entries = entries;
 	for (size_t i = 0; i < dict.count && c->rank == j->failing; i++)
-		if (entries[i].tensor && entries[i].tensor->kind == LOCAL_BOX) {
+		if (entries[i].tensor && entries[i].tensor->kind == CKPT_LOCAL_BOX) {
 			none = *entries[i].tensor;
 			lost = none.shards[0];
 			lost.data = NULL;
@@ -72,14 +72,14 @@ static int save_rank(void *arg, struct comm *c, struct err *e)
 }
 
 /* Every tensor again, whole on each rank or cut otherwise than it was saved. */
-static int load_rank(void *arg, struct comm *c, struct err *e)
+static int load_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	const struct job *j = arg;
-	struct local_tensor t[SAVED_ENTRIES];
-	struct shard shards[SAVED_ENTRIES];
-	struct state_entry entries[SAVED_ENTRIES];
+	struct ckpt_local_tensor t[SAVED_ENTRIES];
+	struct ckpt_shard shards[SAVED_ENTRIES];
+	struct ckpt_state_entry entries[SAVED_ENTRIES];
 	uint64_t off[SAVED_ENTRIES][SAVED_DIMS], len[SAVED_ENTRIES][SAVED_DIMS];
-	struct state_dict dict = { entries, 0 };
+	struct ckpt_state_dict dict = { entries, 0 };
 	const struct ckpt_load_opts opts = { 0 };
 	int rc;
 
@@ -95,17 +95,17 @@ static int load_rank(void *arg, struct comm *c, struct err *e)
 			off[n][d] = c->rank * (x->shape[d] / 2);
 			len[n][d] = c->rank ? x->shape[d] - x->shape[d] / 2 : x->shape[d] / 2;
 		}
-		shards[n] = (struct shard){ off[n], len[n], calloc(1, bytes) };
+		shards[n] = (struct ckpt_shard){ off[n], len[n], calloc(1, bytes) };
 		ck_assert_ptr_nonnull(shards[n].data);
-		t[n] = (struct local_tensor){ .kind = LOCAL_SHARDS,
-					      .n_dims = x->n_dims,
-					      .props = { .dtype = x->dtype },
-					      .shape = x->shape,
-					      .shards = &shards[n],
-					      .n_shards = 1 };
-		entries[n] = (struct state_entry){ .fqn = x->fqn,
-						   .fqn_len = (uint32_t)strlen(x->fqn),
-						   .tensor = &t[n] };
+		t[n] = (struct ckpt_local_tensor){ .kind = CKPT_LOCAL_SHARDS,
+						   .n_dims = x->n_dims,
+						   .props = { .dtype = x->dtype },
+						   .shape = x->shape,
+						   .shards = &shards[n],
+						   .n_shards = 1 };
+		entries[n] = (struct ckpt_state_entry){ .fqn = x->fqn,
+							.fqn_len = (uint32_t)strlen(x->fqn),
+							.tensor = &t[n] };
 		dict.count++;
 	}
 	rc = ckpt_load(c, dest, &dict, &opts, e);
@@ -133,9 +133,9 @@ static int load_rank(void *arg, struct comm *c, struct err *e)
 
 static const enum ckpt_format formats[] = { CKPT_DCP, CKPT_HYPERPARALLEL, CKPT_SAFETENSORS };
 
-static void save(struct job *j, struct err *e, int want)
+static void save(struct job *j, struct ckpt_err *e, int want)
 {
-	ck_assert_msg(comm_run_threads(j->s->ranks, save_rank, j, e) == want, "%s", e->msg);
+	ck_assert_msg(ckpt_comm_run_threads(j->s->ranks, save_rank, j, e) == want, "%s", e->msg);
 }
 
 START_TEST(what_is_saved_is_there_and_is_loaded_by_others)
@@ -144,14 +144,14 @@ START_TEST(what_is_saved_is_there_and_is_loaded_by_others)
 	struct rng r = { rng_new().state + (uint64_t)_i };
 	struct saved s = { 0 };
 	struct job j = { .s = &s, .opts = { .format = format }, .failing = SIZE_MAX };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	j.opts.threads = format == CKPT_DCP ? (unsigned)_i % 4 : 0;
 	j.opts.zstd = format == CKPT_DCP && _i % 2 ? 1 : 0;
 	saved_random(&r, &s, _i % 2 == 0, format != CKPT_SAFETENSORS);
 	save(&j, &e, 0);
 	saved_check(&s, dest);
-	ck_assert_msg(!comm_run_threads(2, load_rank, &j, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_comm_run_threads(2, load_rank, &j, &e), "%s", e.msg);
 }
 END_TEST
 
@@ -164,7 +164,7 @@ START_TEST(kept_planners_save_again_and_again)
 			 .keep = true,
 			 .failing = SIZE_MAX };
 	uint64_t first = 0;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	saved_random(&r, &s, true, j.opts.format != CKPT_SAFETENSORS);
 	for (size_t i = 0; i < s.ranks; i++) {
@@ -194,9 +194,9 @@ START_TEST(a_rank_that_fails_leaves_the_old_checkpoint)
 			 .opts = { .format = formats[_i], .overwrite = true },
 			 .failing = SIZE_MAX };
 	uint64_t before;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
-	saved_add(&r, &s, "w", "tensors/w", SAVED_MESH, DTYPE_F32, 2, shape);
+	saved_add(&r, &s, "w", "tensors/w", SAVED_MESH, CKPT_DTYPE_F32, 2, shape);
 	saved_dicts(&s);
 	save(&j, &e, 0);
 	before = dir_digest(dest);

@@ -7,8 +7,9 @@ static const struct ckpt_opts options[] = { { .runs = false }, { .dtype = "fp32"
 
 /* What is asked for, and memory for it: `first` of `room` is where its first element goes. */
 struct request {
-	uint64_t start[MAX_DIMS], stop[MAX_DIMS], step[MAX_DIMS], count[MAX_DIMS];
-	int64_t stride[MAX_DIMS];
+	uint64_t start[CKPT_MAX_DIMS], stop[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS],
+		count[CKPT_MAX_DIMS];
+	int64_t stride[CKPT_MAX_DIMS];
 	uint64_t volume, room, first;
 	size_t n, size;
 };
@@ -34,7 +35,7 @@ static void random_request(struct rng *r, const struct ckpt_tensor *t, struct re
 /* Dimensions in any order, with gaps after some, some of them backwards. */
 static void random_strides(struct rng *r, struct request *q)
 {
-	size_t order[MAX_DIMS];
+	size_t order[CKPT_MAX_DIMS];
 	uint64_t stride = q->size;
 
 	q->first = 0;
@@ -79,13 +80,13 @@ static void locate(const struct request *q, const uint64_t *shape, uint64_t i, u
 }
 
 typedef int slice_read_fn(struct ckpt *c, uint64_t i, const struct ckpt_slice *s, void *to,
-			  struct err *e);
+			  struct ckpt_err *e);
 
 static void check_slice(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			slice_read_fn *read, const uint8_t *whole, struct rng *r)
 {
 	struct request q;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree uint8_t *want = NULL, *got = NULL;
 
 	random_request(r, t, &q);
@@ -113,7 +114,7 @@ static void check_dense(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			slice_read_fn *read, const uint8_t *whole, struct rng *r)
 {
 	struct request q;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree uint8_t *got = malloc(t->bytes + 1);
 	int64_t to;
 
@@ -133,8 +134,8 @@ static void check_dense(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 static void check_refusals(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			   slice_read_fn *read, struct rng *r)
 {
-	uint64_t start[MAX_DIMS] = { 0 }, stop[MAX_DIMS], step[MAX_DIMS];
-	struct err e = { 0 };
+	uint64_t start[CKPT_MAX_DIMS] = { 0 }, stop[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS];
+	struct ckpt_err e = { 0 };
 	size_t d;
 
 	if (!t->n_dims)
@@ -171,7 +172,7 @@ START_TEST(a_slice_holds_what_the_whole_has_there)
 {
 	struct rng r = rng_new();
 	struct ckpt_totals totals;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[4400];
 	struct ckpt *c = fixture_open(_i / 2, &options[_i % 2], path);
 
@@ -205,7 +206,7 @@ START_TEST(a_tensor_that_cannot_be_read_says_why)
 	const struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
 	struct ckpt *c;
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[4400];
 	uint64_t i = 0;
 

@@ -28,7 +28,7 @@ static struct ckpt *open_case(const char *name)
 	const char *data = getenv("TEST_DATA");
 	struct ckpt_opts o = { .index = ":memory:" };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[512];
 
 	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data && *data ? data : "tests/data", name);
@@ -54,7 +54,7 @@ static int add_part(void *arg, const struct ckpt_source *s)
 static struct parts *parts_of(struct ckpt *c, ckpt_node node)
 {
 	struct parts *p = calloc(1, sizeof(*p));
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(p);
 	ck_assert_msg(!ckpt_sources(c, node, add_part, p, &e), "%s", e.msg);
@@ -89,7 +89,7 @@ START_TEST(sources_of_a_whole_tensor_are_its_bytes)
 		autofree struct parts *p = parts_of(c, node);
 		autofree uint8_t *want = read_parts(p), *got = malloc(p->bytes + 1);
 		struct ckpt_file *f;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		REQUIRE(got && !ckpt_file_open(c, node, &f, &e));
 		ck_assert_uint_eq(p->bytes, ckpt_file_size(f));
@@ -129,7 +129,7 @@ static int stop_at_once(void *arg, const struct ckpt_source *s)
 START_TEST(what_each_returns_ends_it)
 {
 	struct ckpt *c = open_case("plain");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node dir;
 	int calls = 0;
 
@@ -150,7 +150,7 @@ START_TEST(counters_tell_what_was_read)
 	struct ckpt *c = open_case("plain");
 	struct ckpt_counters a, b;
 	struct ckpt_file *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char buf[4];
 
 	REQUIRE(!ckpt_file_open(c, ckpt_tensor_node(c, 0), &f, &e));

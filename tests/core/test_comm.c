@@ -49,7 +49,7 @@ static size_t bytes_of(const struct world *w, uint64_t round, size_t from, size_
 }
 
 static void is_what(const struct world *w, uint64_t round, size_t from, size_t to,
-		    const struct comm_bytes *got)
+		    const struct ckpt_comm_bytes *got)
 {
 	autofree unsigned char *want = NULL;
 
@@ -57,25 +57,27 @@ static void is_what(const struct world *w, uint64_t round, size_t from, size_t t
 	REQUIRE(!got->len || !memcmp(want, got->data, got->len));
 }
 
-static int gather_all(const struct world *w, struct comm *c, uint64_t round, struct err *e)
+static int gather_all(const struct world *w, struct ckpt_comm *c, uint64_t round,
+		      struct ckpt_err *e)
 {
-	struct comm_all all = { 0 };
+	struct ckpt_comm_all all = { 0 };
 	autofree unsigned char *mine = NULL;
 	size_t n = bytes_of(w, round, c->rank, 0, &mine);
-	int rc = comm_gather(c, 0, mine, n, &all, e);
+	int rc = ckpt_comm_gather(c, 0, mine, n, &all, e);
 
 	if (rc)
 		return rc;
 	REQUIRE(all.n == (c->rank ? 0 : c->size));
 	for (size_t i = 0; i < all.n; i++)
 		is_what(w, round, i, 0, &all.v[i]);
-	comm_all_release(&all);
+	ckpt_comm_all_release(&all);
 	return 0;
 }
 
-static int scatter_all(const struct world *w, struct comm *c, uint64_t round, struct err *e)
+static int scatter_all(const struct world *w, struct ckpt_comm *c, uint64_t round,
+		       struct ckpt_err *e)
 {
-	struct comm_bytes parts[RANKS], got = { 0 };
+	struct ckpt_comm_bytes parts[RANKS], got = { 0 };
 	int rc;
 
 	for (size_t i = 0; !c->rank && i < c->size; i++) {
@@ -84,7 +86,7 @@ static int scatter_all(const struct world *w, struct comm *c, uint64_t round, st
 		parts[i].len = bytes_of(w, round, 0, i, &p);
 		parts[i].data = p;
 	}
-	rc = comm_scatter(c, 0, c->rank ? NULL : parts, &got, e);
+	rc = ckpt_comm_scatter(c, 0, c->rank ? NULL : parts, &got, e);
 	for (size_t i = 0; !c->rank && i < c->size; i++)
 		free(parts[i].data);
 	if (!rc)
@@ -93,12 +95,13 @@ static int scatter_all(const struct world *w, struct comm *c, uint64_t round, st
 	return rc;
 }
 
-static int broadcast_all(const struct world *w, struct comm *c, uint64_t round, struct err *e)
+static int broadcast_all(const struct world *w, struct ckpt_comm *c, uint64_t round,
+			 struct ckpt_err *e)
 {
-	struct comm_bytes got = { 0 };
+	struct ckpt_comm_bytes got = { 0 };
 	autofree unsigned char *mine = NULL;
 	size_t n = bytes_of(w, round, 0, 0, &mine);
-	int rc = comm_broadcast(c, 0, c->rank ? NULL : mine, c->rank ? 0 : n, &got, e);
+	int rc = ckpt_comm_broadcast(c, 0, c->rank ? NULL : mine, c->rank ? 0 : n, &got, e);
 
 	if (!rc)
 		is_what(w, round, 0, 0, &got);
@@ -107,7 +110,7 @@ static int broadcast_all(const struct world *w, struct comm *c, uint64_t round, 
 }
 
 /* What was sent, and who it is for. */
-static int echo(void *arg, const struct comm_all *all, struct buf *ret, struct err *e)
+static int echo(void *arg, const struct ckpt_comm_all *all, struct buf *ret, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)e;
@@ -118,10 +121,11 @@ static int echo(void *arg, const struct comm_all *all, struct buf *ret, struct e
 	return 0;
 }
 
-static int exchange_all(const struct world *w, struct comm *c, uint64_t round, struct err *e)
+static int exchange_all(const struct world *w, struct ckpt_comm *c, uint64_t round,
+			struct ckpt_err *e)
 {
 	struct buf mine = BUF_INIT(SIZE_MAX), want = BUF_INIT(SIZE_MAX);
-	struct comm_bytes got = { 0 };
+	struct ckpt_comm_bytes got = { 0 };
 	autofree unsigned char *bytes = NULL;
 	size_t n = bytes_of(w, round, c->rank, 0, &bytes);
 	int rc;
@@ -130,7 +134,7 @@ static int exchange_all(const struct world *w, struct comm *c, uint64_t round, s
 	buf_printf(&want, "%zu: ", c->rank);
 	buf_add(&want, bytes, n);
 	REQUIRE(!mine.err && !want.err);
-	rc = comm_exchange(c, 0, &mine, echo, NULL, &got, e);
+	rc = ckpt_comm_exchange(c, 0, &mine, echo, NULL, &got, e);
 	if (!rc)
 		REQUIRE(got.len == want.len && !memcmp(got.data, want.data, want.len));
 	buf_release(&want);
@@ -138,7 +142,7 @@ static int exchange_all(const struct world *w, struct comm *c, uint64_t round, s
 	return rc;
 }
 
-static int one_round(const struct world *w, struct comm *c, uint64_t round, struct err *e)
+static int one_round(const struct world *w, struct ckpt_comm *c, uint64_t round, struct ckpt_err *e)
 {
 	struct rng r = { w->seed + round };
 
@@ -152,11 +156,11 @@ static int one_round(const struct world *w, struct comm *c, uint64_t round, stru
 	case 3:
 		return exchange_all(w, c, round, e);
 	default:
-		return comm_barrier(c, e);
+		return ckpt_comm_barrier(c, e);
 	}
 }
 
-static int rounds(void *arg, struct comm *c, struct err *e)
+static int rounds(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct world *w = arg;
 	int rc = 0;
@@ -172,36 +176,36 @@ START_TEST(every_rank_gets_what_was_sent_to_it)
 
 	for (size_t n = 1; n <= RANKS; n++) {
 		struct world w = { .seed = rng_u64(&r), .most = 1 + rng_below(&r, 5000) };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
-		ck_assert_msg(!comm_run_threads(n, rounds, &w, &e), "%s", e.msg);
+		ck_assert_msg(!ckpt_comm_run_threads(n, rounds, &w, &e), "%s", e.msg);
 	}
 }
 END_TEST
 
-static int count_ranks(void *arg, struct comm *c, struct err *e)
+static int count_ranks(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
-	struct comm_all all = { 0 };
-	int rc = comm_gather(c, 0, &c->rank, sizeof(c->rank), &all, e);
+	struct ckpt_comm_all all = { 0 };
+	int rc = ckpt_comm_gather(c, 0, &c->rank, sizeof(c->rank), &all, e);
 
 	for (size_t i = 0; i < all.n; i++)
 		*(size_t *)arg += !memcmp(all.v[i].data, &i, sizeof(i));
-	comm_all_release(&all);
-	return rc ? rc : comm_barrier(c, e);
+	ckpt_comm_all_release(&all);
+	return rc ? rc : ckpt_comm_barrier(c, e);
 }
 
 START_TEST(there_may_be_thousands_of_ranks)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n = 0;
 
-	ck_assert_msg(!comm_run_threads(MANY, count_ranks, &n, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_comm_run_threads(MANY, count_ranks, &n, &e), "%s", e.msg);
 	ck_assert_uint_eq(n, MANY);
-	ck_assert_int_eq(comm_run_threads(0, count_ranks, &n, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_comm_run_threads(0, count_ranks, &n, &e), -EINVAL);
 }
 END_TEST
 
-static int never(void *arg, struct comm *c, struct err *e)
+static int never(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)c;
@@ -214,7 +218,7 @@ START_TEST(without_enough_threads_nobody_starts)
 {
 	unsigned long pages = 0;
 	struct rlimit lim;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	FILE *f = fopen("/proc/self/statm", "re");
 
 	if (IS_SANITIZED) { /* which takes terabytes of addresses */
@@ -224,7 +228,7 @@ START_TEST(without_enough_threads_nobody_starts)
 	ck_assert(f && fscanf(f, "%lu", &pages) == 1 && !fclose(f));
 	lim.rlim_cur = lim.rlim_max = pages * 4096 + (256 << 20);
 	ck_assert(!setrlimit(RLIMIT_AS, &lim));
-	ck_assert_int_eq(comm_run_threads(4000, never, NULL, &e), -EAGAIN);
+	ck_assert_int_eq(ckpt_comm_run_threads(4000, never, NULL, &e), -EAGAIN);
 	ck_assert_msg(strstr(e.msg, "start rank ") && strstr(e.msg, " of 4000: "), "%s", e.msg);
 }
 END_TEST
@@ -234,7 +238,7 @@ END_TEST
 /* How it ended on a rank. */
 struct ending {
 	int rc;
-	struct err e;
+	struct ckpt_err e;
 };
 
 enum how {
@@ -253,38 +257,38 @@ struct trial {
 	struct ending end[RANKS];
 };
 
-static int do_it(enum how how, struct comm *c, int rc, struct err *e)
+static int do_it(enum how how, struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
-	struct comm_bytes got = { 0 }, parts[RANKS] = { { 0 } };
+	struct ckpt_comm_bytes got = { 0 }, parts[RANKS] = { { 0 } };
 	struct buf mine = BUF_INIT(100);
-	struct comm_all all = { 0 };
+	struct ckpt_comm_all all = { 0 };
 
 	switch (how) {
 	case FAIL_AGREE:
-		return comm_agree(c, rc, e);
+		return ckpt_comm_agree(c, rc, e);
 	case FAIL_GATHER:
 	case FAIL_RETURN:
-		rc = comm_gather(c, rc, "x", 1, &all, e);
+		rc = ckpt_comm_gather(c, rc, "x", 1, &all, e);
 		break;
 	case FAIL_SCATTER:
-		rc = comm_scatter(c, rc, parts, &got, e);
+		rc = ckpt_comm_scatter(c, rc, parts, &got, e);
 		break;
 	case FAIL_BROADCAST:
-		rc = comm_broadcast(c, rc, "x", 1, &got, e);
+		rc = ckpt_comm_broadcast(c, rc, "x", 1, &got, e);
 		break;
 	default:
-		rc = comm_exchange(c, rc, &mine, echo, NULL, &got, e);
+		rc = ckpt_comm_exchange(c, rc, &mine, echo, NULL, &got, e);
 	}
-	comm_all_release(&all);
+	ckpt_comm_all_release(&all);
 	free(got.data);
 	return rc;
 }
 
-static int fail_some(void *arg, struct comm *c, struct err *e)
+static int fail_some(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct trial *t = arg;
 	struct ending *end = &t->end[c->rank];
-	int rc = comm_barrier(c, e);
+	int rc = ckpt_comm_barrier(c, e);
 
 	REQUIRE(!rc);
 	if (t->who >> c->rank & 1)
@@ -296,7 +300,7 @@ static int fail_some(void *arg, struct comm *c, struct err *e)
 }
 
 /* The rank that returns without its turn has the plain sentence, all others the ranks'. */
-static void check_trial(const struct trial *t, size_t n, int rc, const struct err *e)
+static void check_trial(const struct trial *t, size_t n, int rc, const struct ckpt_err *e)
 {
 	size_t lowest = 0;
 	char want[64];
@@ -320,11 +324,11 @@ START_TEST(a_rank_that_fails_fails_all_with_its_sentence)
 
 	for (size_t n = 1; n <= 7; n++)
 		for (size_t rank = 0; rank < n; rank++) {
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			int rc;
 
 			t.who = 1u << rank;
-			rc = comm_run_threads(n, fail_some, &t, &e);
+			rc = ckpt_comm_run_threads(n, fail_some, &t, &e);
 			check_trial(&t, n, rc, &e);
 		}
 }
@@ -337,8 +341,8 @@ START_TEST(of_several_failures_the_lowest_ranks_is_told)
 	for (int round = 0; round < 20; round++) {
 		size_t n = 1 + rng_below(&r, RANKS);
 		struct trial t = { .how = (enum how)_i, .who = 1 + rng_below(&r, (1u << n) - 1) };
-		struct err e = { 0 };
-		int rc = comm_run_threads(n, fail_some, &t, &e);
+		struct ckpt_err e = { 0 };
+		int rc = ckpt_comm_run_threads(n, fail_some, &t, &e);
 
 		check_trial(&t, n, rc, &e);
 	}
@@ -346,7 +350,7 @@ START_TEST(of_several_failures_the_lowest_ranks_is_told)
 END_TEST
 
 /* Rank 2 does something else than the others, which is not what a rank should do. */
-static int differ(void *arg, struct comm *c, struct err *e)
+static int differ(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct trial *t = arg;
 	struct ending *end = &t->end[c->rank];
@@ -369,11 +373,11 @@ START_TEST(a_rank_that_does_something_else_fails_all)
 		[FAIL_RETURN] = "rank 0 gathers, rank 2 has ended",
 	};
 	struct trial t = { .how = (enum how)_i };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (!text[_i])
 		return;
-	ck_assert_int_eq(comm_run_threads(4, differ, &t, &e), -EPROTO);
+	ck_assert_int_eq(ckpt_comm_run_threads(4, differ, &t, &e), -EPROTO);
 	ck_assert_str_eq(e.msg, text[_i]);
 	for (size_t i = 0; i < 4; i++)
 		if (i != 2 || t.how != FAIL_RETURN)
@@ -382,22 +386,22 @@ START_TEST(a_rank_that_does_something_else_fails_all)
 END_TEST
 
 /* A failure that all know is handed on as it is; a new one gets its rank, also with old ones about. */
-static int fail_again(void *arg, struct comm *c, struct err *e)
+static int fail_again(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct ending *end = arg;
-	struct err first = { 0 }, mine = { 0 };
+	struct ckpt_err first = { 0 }, mine = { 0 };
 	int rc = c->rank == 1 ? err_set(&first, EIO, "first") : 0;
 
-	rc = comm_agree(c, rc, &first);
+	rc = ckpt_comm_agree(c, rc, &first);
 	REQUIRE(rc == -EIO && !strcmp(first.msg, "rank 1: first"));
-	rc = comm_agree(c, err_wrap(&first, "together"), &first);
+	rc = ckpt_comm_agree(c, err_wrap(&first, "together"), &first);
 	REQUIRE(rc == -EIO && !strcmp(first.msg, "together: rank 1: first"));
-	rc = comm_agree(c, rc, &first);
+	rc = ckpt_comm_agree(c, rc, &first);
 	REQUIRE(rc == -EIO && !strcmp(first.msg, "together: rank 1: first"));
 	rc = c->rank == 2 ? err_set(&mine, ENOSPC, "second") : 0;
-	rc = comm_agree(c, rc, &mine);
+	rc = ckpt_comm_agree(c, rc, &mine);
 	REQUIRE(rc == -ENOSPC && !strcmp(mine.msg, "rank 2: second"));
-	REQUIRE(!comm_barrier(c, e));
+	REQUIRE(!ckpt_comm_barrier(c, e));
 	end[c->rank].rc = 1;
 	return 0;
 }
@@ -405,14 +409,14 @@ static int fail_again(void *arg, struct comm *c, struct err *e)
 START_TEST(after_a_failure_the_ranks_can_go_on)
 {
 	struct ending end[RANKS] = { { 0 } };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
-	ck_assert(!comm_run_threads(5, fail_again, end, &e));
+	ck_assert(!ckpt_comm_run_threads(5, fail_again, end, &e));
 	ck_assert(!e.code && end[4].rc);
 }
 END_TEST
 
-static int exchange_ending(void *arg, struct comm *c, struct err *e)
+static int exchange_ending(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct ending *end = arg;
 	int rc = 0;
@@ -431,8 +435,8 @@ START_TEST(a_rank_without_memory_fails_all)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct ending end[RANKS] = { { 0 } };
-		struct err e = { 0 };
-		int rc = comm_run_threads(N, exchange_ending, end, &e);
+		struct ckpt_err e = { 0 };
+		int rc = ckpt_comm_run_threads(N, exchange_ending, end, &e);
 
 		(void)fault_off();
 		ck_assert(!rc || rc == -ENOMEM);
@@ -451,13 +455,13 @@ END_TEST
 
 static int left_to_move;
 
-static int move(struct err *e)
+static int move(struct ckpt_err *e)
 {
 	return left_to_move-- > 0 ? 0 : err_set(e, EPIPE, "the wire is cut");
 }
 
-static int cut_gather(void *self, const void *mine, size_t len, const struct comm_bytes *all,
-		      struct err *e)
+static int cut_gather(void *self, const void *mine, size_t len, const struct ckpt_comm_bytes *all,
+		      struct ckpt_err *e)
 {
 	(void)self;
 	if (all && len) {
@@ -467,8 +471,8 @@ static int cut_gather(void *self, const void *mine, size_t len, const struct com
 	return move(e);
 }
 
-static int cut_scatter(void *self, const struct comm_bytes *parts, void *mine, size_t len,
-		       struct err *e)
+static int cut_scatter(void *self, const struct ckpt_comm_bytes *parts, void *mine, size_t len,
+		       struct ckpt_err *e)
 {
 	(void)self;
 	if (len)
@@ -476,7 +480,7 @@ static int cut_scatter(void *self, const struct comm_bytes *parts, void *mine, s
 	return move(e);
 }
 
-static int cut_broadcast(void *self, void *data, size_t len, struct err *e)
+static int cut_broadcast(void *self, void *data, size_t len, struct ckpt_err *e)
 {
 	(void)self;
 	(void)data;
@@ -486,29 +490,29 @@ static int cut_broadcast(void *self, void *data, size_t len, struct err *e)
 
 START_TEST(when_bytes_cannot_be_moved_it_is_over)
 {
-	static const struct comm_ops ops = { cut_gather, cut_scatter, cut_broadcast };
+	static const struct ckpt_comm_ops ops = { cut_gather, cut_scatter, cut_broadcast };
 
 	for (enum how how = FAIL_AGREE; how < FAIL_RETURN; how++)
 		for (int n = 0;; n++) {
-			struct comm c = { 0 };
-			struct err e = { 0 }, again = { 0 };
+			struct ckpt_comm c = { 0 };
+			struct ckpt_err e = { 0 }, again = { 0 };
 			int rc;
 
-			ck_assert(!comm_init(&c, &ops, NULL, 0, 2, &e));
+			ck_assert(!ckpt_comm_init(&c, &ops, NULL, 0, 2, &e));
 			left_to_move = n;
 			rc = do_it(how, &c, 0, &e);
 			if (!rc) {
-				comm_release(&c);
+				ckpt_comm_release(&c);
 				ck_assert_int_gt(n, 1);
 				break;
 			}
 			ck_assert_int_eq(rc, -EPIPE);
 			ck_assert_str_eq(e.msg, "the wire is cut");
 			left_to_move = 1000;
-			ck_assert_int_eq(comm_agree(&c, 0, &again), -EPIPE);
-			ck_assert_int_eq(comm_leave(&c, 0, &again), -EPIPE);
+			ck_assert_int_eq(ckpt_comm_agree(&c, 0, &again), -EPIPE);
+			ck_assert_int_eq(ckpt_comm_leave(&c, 0, &again), -EPIPE);
 			ck_assert_str_eq(again.msg, "the wire is cut");
-			comm_release(&c);
+			ckpt_comm_release(&c);
 		}
 }
 END_TEST
@@ -518,17 +522,17 @@ END_TEST
 START_TEST(mpi_is_used_where_mpirun_has_started_it)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK" };
-	struct comm c = comm_self();
-	struct err e = { 0 };
+	struct ckpt_comm c = ckpt_comm_self();
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < 3; i++)
 		ck_assert(!unsetenv(names[i]));
-	ck_assert_int_eq(comm_mpi_start(&c, &e), 1);
+	ck_assert_int_eq(ckpt_comm_mpi_start(&c, &e), 1);
 	ck_assert(!e.code && c.size == 1);
 #ifndef CKPTFS_MPI
 	for (size_t i = 0; i < 3; i++) {
 		ck_assert(!setenv(names[i], "4", 1));
-		ck_assert_int_eq(comm_mpi_start(&c, &e), -ENOTSUP);
+		ck_assert_int_eq(ckpt_comm_mpi_start(&c, &e), -ENOTSUP);
 		ck_assert_str_eq(e.msg, "started by mpirun, but built without MPI: build it with "
 					"'make MPI=1'");
 		ck_assert(!unsetenv(names[i]));

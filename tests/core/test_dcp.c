@@ -62,7 +62,7 @@ START_TEST(a_checkpoint_is_known_by_its_metadata_files)
 	autofree char *files = strdup(directories[_i].files);
 	struct name_list l = { 0 };
 	const struct format *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char found[200] = "", *save;
 	int rc;
 
@@ -84,12 +84,12 @@ END_TEST
 
 /* ---- scanning ---- */
 
-static int scan_with(const struct scan_opts *o, struct catalog **ret, struct err *e)
+static int scan_with(const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
 {
 	return scan_dir(dir_fd, o, ret, e);
 }
 
-static int scan(struct catalog **ret, struct err *e)
+static int scan(struct catalog **ret, struct ckpt_err *e)
 {
 	return scan_with(&(struct scan_opts){ 0 }, ret, e);
 }
@@ -97,7 +97,7 @@ static int scan(struct catalog **ret, struct err *e)
 static void expect(const char *want)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree char *got = NULL;
 
 	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
@@ -282,7 +282,7 @@ END_TEST
 static void expect_paths(const char *want)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct buf b = BUF_INIT(1 << 20);
 	const struct catalog_tensor *t;
 	const struct catalog_object *o;
@@ -645,7 +645,7 @@ START_TEST(sixty_four_dimensions_of_large_numbers_fit)
 {
 	uint64_t shape[64], box[128];
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct dcp d;
 	size_t n;
 
@@ -1001,7 +1001,7 @@ static const struct {
 START_TEST(impossible_metadata_is_refused_with_a_sentence)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char want[300] = "";
 	struct dcp d;
 
@@ -1041,7 +1041,7 @@ static const struct {
 START_TEST(what_is_no_metadata_is_refused)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_file(dir_fd, ".metadata", no_metadata[_i].bytes, no_metadata[_i].n);
 	ck_assert_int_lt(scan(&c, &e), 0);
@@ -1055,7 +1055,7 @@ END_TEST
 START_TEST(links_out_of_the_checkpoint_are_not_followed)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct dcp d;
 
 	dcp_begin(&d, dir_fd);
@@ -1105,7 +1105,7 @@ static void change_it(void *arg, uint64_t done, uint64_t total)
 START_TEST(a_file_that_changes_while_it_is_read_is_an_error)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int how = _i;
 
 	some_metadata(".metadata");
@@ -1137,7 +1137,7 @@ START_TEST(progress_only_grows)
 {
 	struct seen s = { 0 };
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct stat st;
 
 	some_metadata("__0.metadata");
@@ -1161,7 +1161,7 @@ START_TEST(every_byte_of_a_metadata_file_counts_for_its_hash)
 	p = get_file(dir_fd, ".metadata", &n);
 	for (int i = 0; i < 3; i++) {
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		autofree uint8_t *more = calloc(1, n + 5000);
 		size_t k;
 
@@ -1190,7 +1190,7 @@ START_TEST(a_cut_file_is_refused)
 	p = get_file(dir_fd, ".metadata", &n);
 	for (size_t k = 0; k < n; k += 1 + n / 300) {
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		put_file(dir_fd, ".metadata", p, k);
 		ck_assert_int_lt(scan(&c, &e), 0);
@@ -1209,7 +1209,7 @@ START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
 	p = get_file(dir_fd, ".metadata", &n);
 	for (int i = 0; i < 600; i++) {
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		size_t at = rng_below(&r, n);
 		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
 		int rc;
@@ -1238,7 +1238,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC)
 	{
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = scan(&c, &e);
 
 		(void)fault_off();

@@ -28,11 +28,11 @@ static const uint64_t *keep(const json_t *list)
 /* ---- copies ---- */
 
 /* An item of golden size: float16 weighs 2 in HyperParallel, and all of its sizes are even. */
-static struct write_item golden_item(const json_t *j)
+static struct ckpt_write_item golden_item(const json_t *j)
 {
 	const char *fqn = json_string_value(json_object_get(j, "fqn"));
-	struct write_item w = {
-		.index = { .fqn = fqn, .fqn_len = (uint32_t)strlen(fqn), .hint = META_NO_HINT }
+	struct ckpt_write_item w = {
+		.index = { .fqn = fqn, .fqn_len = (uint32_t)strlen(fqn), .hint = CKPT_META_NO_HINT }
 	};
 	uint64_t *len;
 
@@ -40,33 +40,33 @@ static struct write_item golden_item(const json_t *j)
 		return w;
 	len = arena_array(&arena, 1, sizeof(*len));
 	*len = (uint64_t)json_integer_value(json_object_get(j, "storage_size")) / 2;
-	w.type = WRITE_TENSOR;
+	w.type = CKPT_WRITE_TENSOR;
 	w.index.offset = keep(json_object_get(j, "offset"));
 	w.index.n_dims = 1;
 	w.index.has_offset = true;
-	w.chunk = (struct chunk_meta){ w.index.offset, len };
+	w.chunk = (struct ckpt_chunk_meta){ w.index.offset, len };
 	w.size = len;
-	w.props.dtype = DTYPE_F16;
+	w.props.dtype = CKPT_DTYPE_F16;
 	return w;
 }
 
-static size_t golden_plans(const json_t *list, struct save_plan *plans)
+static size_t golden_plans(const json_t *list, struct ckpt_save_plan *plans)
 {
 	const json_t *plan, *item;
 	size_t p, i;
 
 	json_array_foreach(list, p, plan)
 	{
-		struct write_item *items =
+		struct ckpt_write_item *items =
 			arena_array(&arena, json_array_size(plan), sizeof(*items));
 
 		json_array_foreach(plan, i, item) items[i] = golden_item(item);
-		plans[p] = (struct save_plan){ .items = items, .n_items = i };
+		plans[p] = (struct ckpt_save_plan){ .items = items, .n_items = i };
 	}
 	return p;
 }
 
-static void check_kept(const json_t *want, const struct save_plan *got)
+static void check_kept(const json_t *want, const struct ckpt_save_plan *got)
 {
 	const json_t *plan, *name;
 	size_t p, i;
@@ -89,9 +89,9 @@ START_TEST(copies_are_shared_out_as_in_hyperparallel)
 
 	json_array_foreach(json_object_get(all, "dedup"), i, row)
 	{
-		struct save_plan plans[8], got[8];
-		struct metadata md;
-		struct err e = { 0 };
+		struct ckpt_save_plan plans[8], got[8];
+		struct ckpt_metadata md;
+		struct ckpt_err e = { 0 };
 		size_t n = golden_plans(json_object_get(row, "plans"), plans);
 
 		rules.to_lowest_rank = true;
@@ -104,11 +104,11 @@ START_TEST(copies_are_shared_out_as_in_hyperparallel)
 			json_array_foreach(plan, k, item)
 		{
 			const json_t *hint = json_object_get(item, "index");
-			const struct meta_index *x = &got[p].items[k].index;
+			const struct ckpt_meta_index *x = &got[p].items[k].index;
 
 			ck_assert_str_eq(json_string_value(json_object_get(item, "fqn")), x->fqn);
 			golden_check_numbers(json_object_get(item, "offset"), x->offset, x->n_dims);
-			ck_assert_int_eq(x->hint, json_is_null(hint) ? META_NO_HINT
+			ck_assert_int_eq(x->hint, json_is_null(hint) ? CKPT_META_NO_HINT
 								     : json_integer_value(hint));
 		}
 		ck_assert_uint_eq(p, n);
@@ -144,13 +144,13 @@ START_TEST(element_sizes_are_hyperparallels_guesses)
 END_TEST
 
 /* What the rules say, written down without any table: O(items^2). */
-static void naive_dedup(const struct save_plan *plans, size_t n, bool lowest, bool *keep_item)
+static void naive_dedup(const struct ckpt_save_plan *plans, size_t n, bool lowest, bool *keep_item)
 {
 	uint64_t load[8] = { 0 };
 
 	for (size_t p = 0, k = 0; p < n; p++)
 		for (size_t i = 0; i < plans[p].n_items; i++, k++) {
-			const struct write_item *w = &plans[p].items[i];
+			const struct ckpt_write_item *w = &plans[p].items[i];
 			uint64_t bytes = 0;
 			size_t best = SIZE_MAX, at = 0;
 
@@ -163,7 +163,7 @@ static void naive_dedup(const struct save_plan *plans, size_t n, bool lowest, bo
 					if (best == SIZE_MAX || (!lowest && load[q] < load[best]))
 						best = q;
 				}
-			if (w->type != WRITE_BYTE_IO) {
+			if (w->type != CKPT_WRITE_BYTE_IO) {
 				REQUIRE(box_volume(w->index.n_dims, w->size, &bytes));
 				bytes *= dtype_info(w->props.dtype)->size;
 			}
@@ -185,27 +185,27 @@ START_TEST(copies_are_shared_out_by_torchs_rule)
 	struct rng r = rng_new();
 
 	for (int round = 0; round < 400; round++) {
-		struct write_item items[6][16];
-		struct save_plan plans[6];
+		struct ckpt_write_item items[6][16];
+		struct ckpt_save_plan plans[6];
 		bool want[96], got[96], lowest = rng_chance(&r, 30);
 		size_t n = 1 + rng_below(&r, 6), total = 0;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		for (size_t p = 0; p < n; p++) {
 			size_t count = 0;
 
 			for (size_t i = 0; i < 16; i++) {
-				struct write_item w =
-					whole(names[i / 2], 1, &sizes[i / 2], DTYPE_F32);
+				struct ckpt_write_item w =
+					whole(names[i / 2], 1, &sizes[i / 2], CKPT_DTYPE_F32);
 
 				if (rng_chance(&r, 50))
 					continue;
 				w.index.offset = &offsets[i % 2];
 				if (i >= 14)
-					w.type = WRITE_BYTE_IO;
+					w.type = CKPT_WRITE_BYTE_IO;
 				items[p][count++] = w;
 			}
-			plans[p] = (struct save_plan){ .items = items[p], .n_items = count };
+			plans[p] = (struct ckpt_save_plan){ .items = items[p], .n_items = count };
 			total += count;
 		}
 		naive_dedup(plans, n, lowest, want);
@@ -218,18 +218,18 @@ END_TEST
 START_TEST(newer_hyperparallel_gives_the_largest_away_first)
 {
 	static const uint64_t sizes[] = { 1, 2, 100, 101 };
-	struct write_item own = whole("own", 1, &sizes[0], DTYPE_I8);
-	struct write_item a[] = { whole("s", 1, &sizes[1], DTYPE_I8),
-				  whole("m", 1, &sizes[2], DTYPE_I8),
-				  whole("l", 1, &sizes[3], DTYPE_I8), own };
-	const struct save_plan plans[] = { { .items = a, .n_items = 4 },
-					   { .items = a, .n_items = 3 } };
+	struct ckpt_write_item own = whole("own", 1, &sizes[0], CKPT_DTYPE_I8);
+	struct ckpt_write_item a[] = { whole("s", 1, &sizes[1], CKPT_DTYPE_I8),
+				       whole("m", 1, &sizes[2], CKPT_DTYPE_I8),
+				       whole("l", 1, &sizes[3], CKPT_DTYPE_I8), own };
+	const struct ckpt_save_plan plans[] = { { .items = a, .n_items = 4 },
+						{ .items = a, .n_items = 3 } };
 	/* A: own 4 -> 0; s -> 1; m -> 0; l -> 1. B: own 1 -> 0; l -> 1; m -> 0; s -> 1 (101 to 101). */
 	static const bool want_a[] = { false, true, false, true, true, false, true };
 	static const bool want_b[] = { true, true, false, true, false, false, true };
 	static const bool want_lowest[] = { true, true, true, true, false, false, false };
 	bool got[7];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!dedup_plans(plans, 2, DEDUP_HYPERPARALLEL, false, got, &e));
 	ck_assert_mem_eq(got, want_a, sizeof(got));
@@ -243,12 +243,12 @@ END_TEST
 START_TEST(impossible_sizes_are_refused)
 {
 	static const uint64_t huge[] = { 1ull << 62 };
-	struct write_item w = whole("w", 1, huge, DTYPE_F32);
-	struct save_plan plan = { .items = &w, .n_items = 1 };
+	struct ckpt_write_item w = whole("w", 1, huge, CKPT_DTYPE_F32);
+	struct ckpt_save_plan plan = { .items = &w, .n_items = 1 };
 	uint32_t order;
 	size_t start[3];
 	bool got;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(dedup_plans(&plan, 1, DEDUP_DCP, false, &got, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': more than 2^63 - 1 bytes");
@@ -267,7 +267,7 @@ START_TEST(shards_are_distributed_as_in_megatron)
 	{
 		struct held_shard shards[64];
 		uint32_t got[64];
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		json_array_foreach(json_object_get(row, "shards"), k, j)
 		{
@@ -305,7 +305,7 @@ START_TEST(a_shard_needs_a_holder_of_the_group)
 	static const uint32_t five = 5;
 	struct held_shard s = { .key = "k", .key_len = 1, .offset = plan_zero, .n_dims = 1 };
 	uint32_t got = 42;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(distribute_shards(&s, 1, 4, &got, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "shard of 'k': no rank holds it");
@@ -325,18 +325,19 @@ START_TEST(items_are_split_into_files_as_in_megatron)
 	json_array_foreach(json_object_get(all, "split_bins"), i, row)
 	{
 		size_t bins = (size_t)json_integer_value(json_object_get(row, "bins")), start[9];
-		struct write_item items[32];
+		struct ckpt_write_item items[32];
 		uint32_t order[32];
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		json_array_foreach(json_object_get(row, "items"), k, j)
 		{
 			uint64_t *len = arena_array(&arena, 1, sizeof(*len));
 
 			*len = (uint64_t)json_integer_value(json_array_get(j, 2));
-			items[k] = whole(json_string_value(json_array_get(j, 0)), 1, len, DTYPE_U8);
+			items[k] = whole(json_string_value(json_array_get(j, 0)), 1, len,
+					 CKPT_DTYPE_U8);
 			if (json_is_null(json_array_get(j, 2)))
-				items[k].type = WRITE_BYTE_IO;
+				items[k].type = CKPT_WRITE_BYTE_IO;
 		}
 		ck_assert(!split_bins(items, k, bins, order, start, &e));
 		ck_assert_uint_eq(start[bins], k);
@@ -357,16 +358,16 @@ END_TEST
 START_TEST(shards_at_one_place_must_be_of_one_size)
 {
 	static const uint64_t size[] = { 4 }, none[] = { 0 }, half[] = { 2 };
-	struct write_item a = whole("w", 1, size, DTYPE_F32), b = a;
-	const struct save_plan plans[] = { { .items = &a, .n_items = 1 },
-					   { .items = &b, .n_items = 1 } };
+	struct ckpt_write_item a = whole("w", 1, size, CKPT_DTYPE_F32), b = a;
+	const struct ckpt_save_plan plans[] = { { .items = &a, .n_items = 1 },
+						{ .items = &b, .n_items = 1 } };
 	bool got[2];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	a.chunk.len = half;
 	b.chunk.len = none;
 	ck_assert(!dedup_plans(plans, 2, DEDUP_DCP, false, got, &e)); /* whole ones may differ */
-	a.type = b.type = WRITE_SHARD;
+	a.type = b.type = CKPT_WRITE_SHARD;
 	ck_assert_int_eq(dedup_plans(plans, 2, DEDUP_DCP, false, got, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': the shards at (0,) are of (2,) and (0,)");
 }

@@ -12,7 +12,7 @@
 enum { MAX_ELEMENTS = 3000 };
 
 /* One element at a time, in long double, which holds every number of every dtype. */
-static long double number(enum dtype t, const uint8_t *p)
+static long double number(enum ckpt_dtype t, const uint8_t *p)
 {
 	double v, rest = 0;
 
@@ -20,8 +20,8 @@ static long double number(enum dtype t, const uint8_t *p)
 	return (long double)v + (long double)rest;
 }
 
-static void naive(struct delta *d, enum dtype ta, const uint8_t *a, enum dtype tb, const uint8_t *b,
-		  size_t n)
+static void naive(struct delta *d, enum ckpt_dtype ta, const uint8_t *a, enum ckpt_dtype tb,
+		  const uint8_t *b, size_t n)
 {
 	size_t size_a = dtype_info(ta)->size, size_b = dtype_info(tb)->size;
 	long double sum = 0;
@@ -68,7 +68,7 @@ static void expect_same(const struct delta *got, const struct delta *want, const
 }
 
 /* Elements as weights are, and now and then any bits, which are NaN or infinite often enough. */
-static void fill(struct rng *r, enum dtype t, uint8_t *p, size_t n, unsigned wild)
+static void fill(struct rng *r, enum ckpt_dtype t, uint8_t *p, size_t n, unsigned wild)
 {
 	size_t size = dtype_info(t)->size, unit = dtype_info(t)->unit;
 
@@ -95,7 +95,7 @@ static void change(struct rng *r, uint8_t *b, size_t n, size_t size, unsigned pe
 
 START_TEST(one_dtype_against_itself)
 {
-	enum dtype t = (enum dtype)_i;
+	enum ckpt_dtype t = (enum ckpt_dtype)_i;
 	size_t size = dtype_info(t)->size;
 	struct rng r = rng_new();
 	static uint8_t a[16 * MAX_ELEMENTS], b[16 * MAX_ELEMENTS];
@@ -122,11 +122,11 @@ END_TEST
 
 START_TEST(two_dtypes_by_value)
 {
-	enum dtype ta = (enum dtype)_i;
+	enum ckpt_dtype ta = (enum ckpt_dtype)_i;
 	struct rng r = rng_new();
 	static uint8_t a[16 * MAX_ELEMENTS], b[16 * MAX_ELEMENTS];
 
-	for (enum dtype tb = DTYPE_NONE + 1; tb < DTYPE_COUNT; tb++) {
+	for (enum ckpt_dtype tb = CKPT_DTYPE_NONE + 1; tb < CKPT_DTYPE_COUNT; tb++) {
 		bool known = values_known(ta) && values_known(tb);
 		size_t n = rng_below(&r, MAX_ELEMENTS + 1);
 		struct delta got = { 0 }, want;
@@ -158,15 +158,15 @@ START_TEST(large_integers_are_told_apart)
 	double f = 0x1p60;
 	struct delta d = { 0 };
 
-	delta_add(&d, DTYPE_I64, &a, DTYPE_I64, &b, 1);
+	delta_add(&d, CKPT_DTYPE_I64, &a, CKPT_DTYPE_I64, &b, 1);
 	ck_assert(d.changed == 1 && d.max == 1);
 	d = (struct delta){ 0 };
-	delta_add(&d, DTYPE_I64, &a, DTYPE_U64, &u, 1);
-	delta_add(&d, DTYPE_F64, &f, DTYPE_I64, &a, 1);
+	delta_add(&d, CKPT_DTYPE_I64, &a, CKPT_DTYPE_U64, &u, 1);
+	delta_add(&d, CKPT_DTYPE_F64, &f, CKPT_DTYPE_I64, &a, 1);
 	ck_assert(d.changed == 2 && d.max == 1 && d.sum == 2);
 	d = (struct delta){ 0 };
-	delta_add(&d, DTYPE_F64, &f, DTYPE_I64, &b, 1);
-	delta_add(&d, DTYPE_I64, &b, DTYPE_U64, &u, 1);
+	delta_add(&d, CKPT_DTYPE_F64, &f, CKPT_DTYPE_I64, &b, 1);
+	delta_add(&d, CKPT_DTYPE_I64, &b, CKPT_DTYPE_U64, &u, 1);
 	ck_assert(d.changed == 0 && d.finite == 2);
 }
 END_TEST
@@ -179,7 +179,7 @@ START_TEST(special_values_count_as_the_header_says)
 	double wide[ARRAY_LEN(b)];
 	struct delta d = { 0 };
 
-	delta_add(&d, DTYPE_F32, a, DTYPE_F32, b, ARRAY_LEN(a));
+	delta_add(&d, CKPT_DTYPE_F32, a, CKPT_DTYPE_F32, b, ARRAY_LEN(a));
 	ck_assert_uint_eq(d.changed, 6);
 	ck_assert(d.nan_a == 3 && d.nan_b == 3);
 	ck_assert_uint_eq(d.infinite, 2);
@@ -187,7 +187,7 @@ START_TEST(special_values_count_as_the_header_says)
 	for (size_t i = 0; i < ARRAY_LEN(b); i++)
 		wide[i] = (double)b[i];
 	d = (struct delta){ 0 };
-	delta_add(&d, DTYPE_F32, a, DTYPE_F64, wide, ARRAY_LEN(a));
+	delta_add(&d, CKPT_DTYPE_F32, a, CKPT_DTYPE_F64, wide, ARRAY_LEN(a));
 	ck_assert_uint_eq(d.changed, 4);
 	ck_assert(d.nan_a == 3 && d.nan_b == 3 && d.infinite == 2 && d.finite == 1);
 }
@@ -202,7 +202,7 @@ START_TEST(a_difference_beyond_double_is_infinite)
 		a[i] = b[i] = 1;
 	a[3] = DBL_MAX;
 	b[3] = -DBL_MAX;
-	delta_add(&d, DTYPE_F64, a, DTYPE_F64, b, 600);
+	delta_add(&d, CKPT_DTYPE_F64, a, CKPT_DTYPE_F64, b, 600);
 	ck_assert(d.changed == 1 && d.infinite == 0 && d.finite == 600 && isinf(d.max));
 }
 END_TEST
@@ -213,8 +213,8 @@ Suite *delta_suite(void)
 	TCase *t = tcase_create("delta");
 
 	tcase_set_timeout(t, 30);
-	tcase_add_loop_test(t, one_dtype_against_itself, DTYPE_NONE + 1, DTYPE_COUNT);
-	tcase_add_loop_test(t, two_dtypes_by_value, DTYPE_NONE + 1, DTYPE_COUNT);
+	tcase_add_loop_test(t, one_dtype_against_itself, CKPT_DTYPE_NONE + 1, CKPT_DTYPE_COUNT);
+	tcase_add_loop_test(t, two_dtypes_by_value, CKPT_DTYPE_NONE + 1, CKPT_DTYPE_COUNT);
 	tcase_add_test(t, large_integers_are_told_apart);
 	tcase_add_test(t, special_values_count_as_the_header_says);
 	tcase_add_test(t, a_difference_beyond_double_is_infinite);

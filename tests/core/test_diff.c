@@ -42,7 +42,7 @@ static void teardown(void)
 /* ---- writing ---- */
 
 /* n elements in chunks of `step`, on side 0 or 1, from data file `file` on. */
-static void put(size_t side, const char *fqn, enum dtype t, const void *data, uint64_t n,
+static void put(size_t side, const char *fqn, enum ckpt_dtype t, const void *data, uint64_t n,
 		uint64_t step, unsigned file)
 {
 	struct dcp *d = &dcps[side];
@@ -84,7 +84,7 @@ static void put_object(size_t side, const char *fqn, const char *text, unsigned 
 static void open_both(void)
 {
 	const struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < 2; i++) {
 		dcp_end(&dcps[i], ".metadata");
@@ -135,7 +135,7 @@ static void note_progress(void *arg, uint64_t done, uint64_t total)
 static char *diff_of(struct ckpt_diff d)
 {
 	struct seen s = { .text = BUF_INIT(1 << 20) };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t sum = 0;
 
 	d.each = note;
@@ -169,23 +169,23 @@ static void put_sample(void)
 	static const double wide[] = { 1, 2, 3, 4, 5, 8 };
 	static const uint8_t u[] = { 1, 2, 3, 4, 5, 6 };
 
-	put(0, "same.10", DTYPE_F32, f, 6, 4, 0);
-	put(1, "same.10", DTYPE_F32, f, 6, 1, 1);
-	put(0, "same.9", DTYPE_U8, u, 6, 6, 0);
-	put(1, "same.9", DTYPE_U8, u, 6, 5, 1);
-	put(0, "a", DTYPE_U8, u, 6, 6, 0);
-	put(1, "z", DTYPE_U8, u, 6, 6, 0);
-	put(0, "w", DTYPE_F32, f, 6, 2, 0);
-	put(1, "w", DTYPE_F32, g, 6, 3, 0);
-	put(0, "wide", DTYPE_F32, f, 6, 6, 0);
-	put(1, "wide", DTYPE_F64, wide, 6, 6, 0);
-	put(0, "packed", DTYPE_QU8, u, 6, 6, 0);
-	put(1, "packed", DTYPE_U8, u, 6, 6, 0);
-	put(0, "short", DTYPE_U8, u, 6, 6, 0);
-	put(1, "short", DTYPE_F32, f, 5, 5, 0);
-	put(0, "empty", DTYPE_U8, u, 0, 1, 0);
-	put(1, "empty", DTYPE_U8, u, 0, 1, 0);
-	put(0, "k", DTYPE_U8, u, 6, 6, 0);
+	put(0, "same.10", CKPT_DTYPE_F32, f, 6, 4, 0);
+	put(1, "same.10", CKPT_DTYPE_F32, f, 6, 1, 1);
+	put(0, "same.9", CKPT_DTYPE_U8, u, 6, 6, 0);
+	put(1, "same.9", CKPT_DTYPE_U8, u, 6, 5, 1);
+	put(0, "a", CKPT_DTYPE_U8, u, 6, 6, 0);
+	put(1, "z", CKPT_DTYPE_U8, u, 6, 6, 0);
+	put(0, "w", CKPT_DTYPE_F32, f, 6, 2, 0);
+	put(1, "w", CKPT_DTYPE_F32, g, 6, 3, 0);
+	put(0, "wide", CKPT_DTYPE_F32, f, 6, 6, 0);
+	put(1, "wide", CKPT_DTYPE_F64, wide, 6, 6, 0);
+	put(0, "packed", CKPT_DTYPE_QU8, u, 6, 6, 0);
+	put(1, "packed", CKPT_DTYPE_U8, u, 6, 6, 0);
+	put(0, "short", CKPT_DTYPE_U8, u, 6, 6, 0);
+	put(1, "short", CKPT_DTYPE_F32, f, 5, 5, 0);
+	put(0, "empty", CKPT_DTYPE_U8, u, 0, 1, 0);
+	put(1, "empty", CKPT_DTYPE_U8, u, 0, 1, 0);
+	put(0, "k", CKPT_DTYPE_U8, u, 6, 6, 0);
 	put_object(1, "k", "k", 0);
 	put_object(0, "o.same", "text", 0);
 	put_object(1, "o.same", "text", 2);
@@ -247,8 +247,9 @@ END_TEST
 /* Tensors of several blocks, cut differently on both sides; differences anywhere. */
 START_TEST(large_tensors_are_compared_in_parts)
 {
-	static const enum dtype types[] = { DTYPE_U8, DTYPE_BF16, DTYPE_F32, DTYPE_C128 };
-	enum dtype t = types[_i];
+	static const enum ckpt_dtype types[] = { CKPT_DTYPE_U8, CKPT_DTYPE_BF16, CKPT_DTYPE_F32,
+						 CKPT_DTYPE_C128 };
+	enum ckpt_dtype t = types[_i];
 	size_t bytes = (9 << 20) + 4000, size = dtype_info(t)->size, n = bytes / size;
 	autofree uint8_t *a = malloc(bytes), *b = malloc(bytes);
 	struct rng r = rng_new();
@@ -293,9 +294,9 @@ START_TEST(a_difference_at_the_start_saves_the_rest)
 	autofree char *got = NULL;
 
 	REQUIRE(a);
-	put(0, "w", DTYPE_U8, a, n, n, 0);
+	put(0, "w", CKPT_DTYPE_U8, a, n, n, 0);
 	a[5] = 1;
-	put(1, "w", DTYPE_U8, a, n, n, 0);
+	put(1, "w", CKPT_DTYPE_U8, a, n, n, 0);
 	open_both();
 	before = fault_read_bytes();
 	got = diff_of((struct ckpt_diff){ .jobs = 2 });
@@ -315,10 +316,10 @@ START_TEST(many_small_ones_go_through_a_small_ring)
 
 		(void)snprintf(fqn, sizeof(fqn), "t.%d", i);
 		if (i % 5 != 1)
-			put(0, fqn, DTYPE_U8, v, 2, 2, (unsigned)i);
+			put(0, fqn, CKPT_DTYPE_U8, v, 2, 2, (unsigned)i);
 		v[1] = i % 7 == 2;
 		if (i % 5 != 2)
-			put(1, fqn, DTYPE_U8, v, 2, 1, (unsigned)i);
+			put(1, fqn, CKPT_DTYPE_U8, v, 2, 1, (unsigned)i);
 		buf_printf(&want, "%s %s%s\n",
 			   i % 5 == 1	? "only b"
 			   : i % 5 == 2 ? "only a"
@@ -338,9 +339,9 @@ START_TEST(what_cannot_be_read_is_told_and_the_rest_compared)
 	static const uint8_t u[4000] = { 1 };
 
 	for (size_t i = 0; i < 2; i++) {
-		put(i, "a", DTYPE_U8, u, 4000, 4000, 0);
-		put(i, "b", DTYPE_U8, u, 4000, 4000, 1);
-		put(i, "c", DTYPE_U8, u, 4000, 4000, 2);
+		put(i, "a", CKPT_DTYPE_U8, u, 4000, 4000, 0);
+		put(i, "b", CKPT_DTYPE_U8, u, 4000, 4000, 1);
+		put(i, "c", CKPT_DTYPE_U8, u, 4000, 4000, 2);
 	}
 	open_both();
 	ck_assert_int_eq(unlinkat(fds[0], "__0_0.distcp", 0), 0);
@@ -352,7 +353,7 @@ START_TEST(what_cannot_be_read_is_told_and_the_rest_compared)
 	ck_assert_int_eq(
 		ckpt_open(dirs[1],
 			  &(struct ckpt_opts){ .index = ":memory:", .allow_missing = true },
-			  &ckpts[1], &(struct err){ 0 }),
+			  &ckpts[1], &(struct ckpt_err){ 0 }),
 		0);
 	expect((struct ckpt_diff){ .values = true },
 	       "failed a in a\nfailed b in b\nfailed c in b\n");
@@ -363,7 +364,7 @@ START_TEST(the_caller_can_stop_it)
 {
 	struct seen s = { .text = BUF_INIT(1 << 20), .stop_after = 3 };
 	struct ckpt_diff d = { .each = note, .arg = &s, .jobs = 3 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_sample();
 	open_both();
@@ -391,7 +392,7 @@ START_TEST(every_allocation_and_read_may_fail)
 		struct ckpt_diff d = {
 			.values = true, .each = note, .arg = &s, .jobs = 1 + (unsigned)(fault_n % 3)
 		};
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = ckpt_diff(ckpts[0], ckpts[1], &d, &e);
 
 		fault_off();

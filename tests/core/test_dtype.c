@@ -49,10 +49,10 @@ static const struct {
 
 START_TEST(every_name_leads_to_the_type_and_its_size)
 {
-	enum dtype t = dtype_by_name(rows[_i].name, strlen(rows[_i].name));
+	enum ckpt_dtype t = dtype_by_name(rows[_i].name, strlen(rows[_i].name));
 	const struct dtype_info *d = dtype_info(t);
 
-	ck_assert_int_ne(t, DTYPE_NONE);
+	ck_assert_int_ne(t, CKPT_DTYPE_NONE);
 	ck_assert_str_eq(d->name, rows[_i].name);
 	ck_assert_uint_eq(d->size, rows[_i].size);
 	ck_assert_pstr_eq(d->storage, rows[_i].storage);
@@ -66,13 +66,13 @@ END_TEST
 
 START_TEST(the_table_has_no_further_types)
 {
-	ck_assert_uint_eq(ARRAY_LEN(rows), DTYPE_COUNT - 1);
+	ck_assert_uint_eq(ARRAY_LEN(rows), CKPT_DTYPE_COUNT - 1);
 }
 END_TEST
 
 START_TEST(numpy_descriptors_have_the_same_size)
 {
-	const struct dtype_info *d = dtype_info((enum dtype)_i);
+	const struct dtype_info *d = dtype_info((enum ckpt_dtype)_i);
 
 	ck_assert_uint_eq(strtoul(d->npy + 2, NULL, 10), d->size);
 	ck_assert(strchr(d->size == 1 ? "|" : "<", d->npy[0]));
@@ -85,25 +85,25 @@ END_TEST
 
 START_TEST(names_need_not_end_but_must_match_whole)
 {
-	ck_assert_int_eq(dtype_by_name("float32xyz", 7), DTYPE_F32);
-	ck_assert_int_eq(dtype_by_name("float32xyz", 8), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("float3", 6), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("", 0), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("none", 4), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("Float32", 7), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_storage("Storage"), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_storage(""), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_safetensors("f32"), DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_safetensors(""), DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_name("float32xyz", 7), CKPT_DTYPE_F32);
+	ck_assert_int_eq(dtype_by_name("float32xyz", 8), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_name("float3", 6), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_name("", 0), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_name("none", 4), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_name("Float32", 7), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_storage("Storage"), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_storage(""), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_safetensors("f32"), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(dtype_by_safetensors(""), CKPT_DTYPE_NONE);
 }
 END_TEST
 
 START_TEST(numbers_out_of_the_table_are_none)
 {
-	ck_assert_str_eq(dtype_info(DTYPE_NONE)->name, "none");
-	ck_assert_uint_eq(dtype_info(DTYPE_NONE)->size, 0);
-	ck_assert_ptr_eq(dtype_info(DTYPE_COUNT), dtype_info(DTYPE_NONE));
-	ck_assert_ptr_eq(dtype_info((enum dtype)0x7fffffff), dtype_info(DTYPE_NONE));
+	ck_assert_str_eq(dtype_info(CKPT_DTYPE_NONE)->name, "none");
+	ck_assert_uint_eq(dtype_info(CKPT_DTYPE_NONE)->size, 0);
+	ck_assert_ptr_eq(dtype_info(CKPT_DTYPE_COUNT), dtype_info(CKPT_DTYPE_NONE));
+	ck_assert_ptr_eq(dtype_info((enum ckpt_dtype)0x7fffffff), dtype_info(CKPT_DTYPE_NONE));
 }
 END_TEST
 
@@ -114,7 +114,8 @@ Suite *dtype_suite(void)
 
 	tcase_add_loop_test(t, every_name_leads_to_the_type_and_its_size, 0, ARRAY_LEN(rows));
 	tcase_add_test(t, the_table_has_no_further_types);
-	tcase_add_loop_test(t, numpy_descriptors_have_the_same_size, DTYPE_NONE + 1, DTYPE_COUNT);
+	tcase_add_loop_test(t, numpy_descriptors_have_the_same_size, CKPT_DTYPE_NONE + 1,
+			    CKPT_DTYPE_COUNT);
 	tcase_add_test(t, names_need_not_end_but_must_match_whole);
 	tcase_add_test(t, numbers_out_of_the_table_are_none);
 	suite_add_tcase(s, t);

@@ -6,7 +6,7 @@
 
 START_TEST(set_keeps_code_and_sentence_and_returns_minus_code)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(err_set(&e, ERR_CORRUPT, "needs %d bytes at %d", 4096, 812), -EBADMSG);
 	ck_assert_int_eq(e.code, EBADMSG);
@@ -16,7 +16,7 @@ END_TEST
 
 START_TEST(sys_appends_what_the_system_said)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(err_sys(&e, ENOENT, "open '%s'", "a/b"), -ENOENT);
 	ck_assert_int_eq(e.code, ENOENT);
@@ -26,7 +26,7 @@ END_TEST
 
 START_TEST(wrap_puts_context_in_front_and_keeps_the_code)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)err_set(&e, EFBIG, "inner");
 	ck_assert_int_eq(err_wrap(&e, "read '%s'", ".metadata"), -EFBIG);
@@ -38,7 +38,7 @@ END_TEST
 
 START_TEST(control_bytes_of_a_hostile_name_do_not_reach_the_terminal)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)err_set(&e, EIO, "open '%s'", "a\n\033[2Jb\x7f\tc");
 	ck_assert_str_eq(e.msg, "open 'a??[2Jb??c'");
@@ -53,8 +53,8 @@ END_TEST
 
 START_TEST(what_is_too_long_is_cut_at_the_end)
 {
-	char longer[2 * sizeof(((struct err *)0)->msg)];
-	struct err e = { 0 };
+	char longer[2 * sizeof(((struct ckpt_err *)0)->msg)];
+	struct ckpt_err e = { 0 };
 
 	memset(longer, 'x', sizeof(longer));
 	longer[sizeof(longer) - 1] = 0;

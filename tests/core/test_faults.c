@@ -46,7 +46,7 @@ enum options { MEMORY, CACHED, BUILT, BESIDE, CAST, RANKS, GGUF };
 
 struct job {
 	const char *name;
-	int (*run)(const struct job *j, struct buf *out, struct err *e);
+	int (*run)(const struct job *j, struct buf *out, struct ckpt_err *e);
 	const char *source; /* below tests/data; NULL: the model that `setup` saves */
 	enum options options;
 	enum ckpt_format format; /* that is written */
@@ -70,7 +70,8 @@ static const char *source_path(const struct job *j)
 
 /* ---- walking through everything ---- */
 
-static int read_file(struct ckpt *c, ckpt_node n, uint64_t size, struct buf *out, struct err *e)
+static int read_file(struct ckpt *c, ckpt_node n, uint64_t size, struct buf *out,
+		     struct ckpt_err *e)
 {
 	struct ckpt_file *f = NULL;
 	int64_t got = ckpt_file_open(c, n, &f, e);
@@ -87,9 +88,10 @@ static int read_file(struct ckpt *c, ckpt_node n, uint64_t size, struct buf *out
 	return got < 0 ? (int)got : 0;
 }
 
-static int read_below(struct ckpt *c, ckpt_node at, struct buf *out, struct err *e);
+static int read_below(struct ckpt *c, ckpt_node at, struct buf *out, struct ckpt_err *e);
 
-static int read_entry(struct ckpt *c, ckpt_node n, const char *name, struct buf *out, struct err *e)
+static int read_entry(struct ckpt *c, ckpt_node n, const char *name, struct buf *out,
+		      struct ckpt_err *e)
 {
 	char value[CKPT_NAME_MAX + 300];
 	struct ckpt_stat st;
@@ -98,7 +100,7 @@ static int read_entry(struct ckpt *c, ckpt_node n, const char *name, struct buf 
 
 	if (got < 0 && got != -ENODATA)
 		return (int)got;
-	*e = (struct err){ 0 };
+	*e = (struct ckpt_err){ 0 };
 	buf_str(out, name);
 	if (got > 0)
 		buf_add(out, value, min_u64((uint64_t)got, sizeof(value)));
@@ -115,7 +117,7 @@ static int read_entry(struct ckpt *c, ckpt_node n, const char *name, struct buf 
 }
 
 /* Names, sizes and bytes of all files but those of .ckptfs, which say where the index is. */
-static int read_below(struct ckpt *c, ckpt_node at, struct buf *out, struct err *e)
+static int read_below(struct ckpt *c, ckpt_node at, struct buf *out, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	int rc = ckpt_enter(c, at, e);
@@ -127,7 +129,7 @@ static int read_below(struct ckpt *c, ckpt_node at, struct buf *out, struct err 
 	return rc;
 }
 
-static int read_info(struct ckpt *c, struct err *e)
+static int read_info(struct ckpt *c, struct ckpt_err *e)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -172,7 +174,7 @@ static struct ckpt_opts options_of(const struct job *j)
 	return o;
 }
 
-static int open_source(const struct job *j, struct ckpt **ret, struct err *e)
+static int open_source(const struct job *j, struct ckpt **ret, struct ckpt_err *e)
 {
 	struct ckpt_opts o = options_of(j);
 
@@ -181,7 +183,7 @@ static int open_source(const struct job *j, struct ckpt **ret, struct err *e)
 
 /* ---- jobs ---- */
 
-static int see_tree(const struct job *j, struct buf *out, struct err *e)
+static int see_tree(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	struct ckpt_totals n;
 	unsigned faults = 0;
@@ -220,7 +222,7 @@ static int note(void *arg, const struct ckpt_diff_item *i)
 	return 0;
 }
 
-static int compare(const struct job *j, struct buf *out, struct err *e)
+static int compare(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	struct ckpt_diff d = { .values = true, .each = note, .arg = out, .jobs = 2 };
 	struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
@@ -238,7 +240,7 @@ static int compare(const struct job *j, struct buf *out, struct err *e)
 	return rc;
 }
 
-static int export(const struct job *j, struct buf *out, struct err *e)
+static int export(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	char dest[4300];
 	struct export_job x = {
@@ -259,7 +261,7 @@ static int export(const struct job *j, struct buf *out, struct err *e)
 	return rc;
 }
 
-static int reshard(const struct job *j, struct buf *out, struct err *e)
+static int reshard(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	struct reshard r = { .format = j->format,
 			     .ranks = 2,
@@ -279,7 +281,7 @@ static int reshard(const struct job *j, struct buf *out, struct err *e)
 	return rc;
 }
 
-static int save_rank(void *arg, struct comm *comm, struct err *e)
+static int save_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)
 {
 	const struct job *j = arg;
 	struct ckpt_save_opts o = { .format = j->format, .overwrite = j->overwrite };
@@ -289,39 +291,39 @@ static int save_rank(void *arg, struct comm *comm, struct err *e)
 	return ckpt_save(comm, dest, &saved.dict[comm->rank], &o, e);
 }
 
-static int save(const struct job *j, struct buf *out, struct err *e)
+static int save(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	struct job copy = *j;
 
 	(void)out;
-	return comm_run_threads(saved.ranks, save_rank, &copy, e);
+	return ckpt_comm_run_threads(saved.ranks, save_rank, &copy, e);
 }
 
 /* Back into tensors of the shape that they had, which rank 0 has whole. */
-static int load(const struct job *j, struct buf *out, struct err *e)
+static int load(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	static uint64_t off[SAVED_DIMS];
-	struct state_entry entries[SAVED_ENTRIES];
-	struct local_tensor t[SAVED_ENTRIES];
-	struct shard shards[SAVED_ENTRIES];
-	struct state_dict dict = { entries, saved.n };
+	struct ckpt_state_entry entries[SAVED_ENTRIES];
+	struct ckpt_local_tensor t[SAVED_ENTRIES];
+	struct ckpt_shard shards[SAVED_ENTRIES];
+	struct ckpt_state_dict dict = { entries, saved.n };
 	struct ckpt_opts open = options_of(j);
 	const struct ckpt_load_opts o = { .open = &open };
-	struct comm comm = comm_self();
+	struct ckpt_comm comm = ckpt_comm_self();
 	int rc;
 
 	for (size_t i = 0; i < saved.n; i++) {
 		struct saved_entry *x = &saved.entries[i];
 
-		shards[i] = (struct shard){ off, x->shape, out->data + out->len };
+		shards[i] = (struct ckpt_shard){ off, x->shape, out->data + out->len };
 		out->len += x->len;
 		t[i] = saved.entries[i].of[0];
 		t[i].shards = &shards[i];
 		t[i].n_shards = 1;
-		t[i].kind = LOCAL_WHOLE;
-		entries[i] = (struct state_entry){ .fqn = x->fqn,
-						   .fqn_len = (uint32_t)strlen(x->fqn),
-						   .tensor = &t[i] };
+		t[i].kind = CKPT_LOCAL_WHOLE;
+		entries[i] = (struct ckpt_state_entry){ .fqn = x->fqn,
+							.fqn_len = (uint32_t)strlen(x->fqn),
+							.tensor = &t[i] };
 	}
 	REQUIRE(out->len <= OUT_MAX);
 	rc = ckpt_load(&comm, model_path, &dict, &o, e);
@@ -405,7 +407,7 @@ static void make_model(void)
 		size_t n_dims = tensors[i].shape[1] ? 2 : 1;
 
 		saved_add(&r, &saved, tensors[i].fqn, "", i % 2 ? SAVED_MESH : SAVED_WHOLE,
-			  DTYPE_F32, n_dims, tensors[i].shape);
+			  CKPT_DTYPE_F32, n_dims, tensors[i].shape);
 	}
 	saved_dicts(&saved);
 }
@@ -433,7 +435,7 @@ static void put_texts(void)
 static void setup(void)
 {
 	static const struct job model = { .format = CKPT_DCP, .dest = "../model" };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	dir_fd = new_dir(dir);
 	(void)snprintf(out_dir, sizeof(out_dir), "%s/out", dir);
@@ -457,7 +459,7 @@ static void prepare(const struct job *j)
 {
 	char dest[4300];
 	struct buf out = BUF_INIT(OUT_MAX);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (j->options == CACHED)
 		return;
@@ -494,7 +496,7 @@ static struct buf *files_into;
 
 static int add_path(const char *path, const struct stat *st, int type, struct FTW *at)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)st;
 	(void)at;
@@ -510,7 +512,7 @@ static void look(const struct job *j, struct buf *out)
 	char dest[4300];
 	struct ckpt_opts o = { .index = ":memory:" };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)snprintf(dest, sizeof(dest), "%s/%s", out_dir, j->dest);
 	out->len = 0;
@@ -557,7 +559,7 @@ struct rounds {
 };
 
 /* No error may be without a sentence, which is one line. */
-static void check_error(const struct rounds *r, int rc, const struct err *e, uint64_t n,
+static void check_error(const struct rounds *r, int rc, const struct ckpt_err *e, uint64_t n,
 			const char *call)
 {
 	bool good = rc ? rc < 0 && e->code == -rc && e->msg[0] && !strchr(e->msg, '\n') : !e->code;
@@ -571,7 +573,7 @@ static void check_error(const struct rounds *r, int rc, const struct err *e, uin
 static void again(struct rounds *r, uint64_t n, const char *call)
 {
 	const struct job *j = r->j;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	r->got.len = 0;
@@ -593,7 +595,7 @@ static bool one_round(struct rounds *r, uint64_t n)
 	const struct job *j = r->j;
 	unsigned files = open_files();
 	int64_t live = fault_live();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const char *call;
 	bool finished;
 	int rc;
@@ -632,7 +634,7 @@ START_TEST(nothing_that_fails_does_harm)
 	struct rounds r = { j, BUF_INIT(OUT_MAX), BUF_INIT(OUT_MAX), 0, 0 };
 	struct rng rng = rng_new();
 	uint64_t calls, rounds, step, n;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(buf_room(&r.want, OUT_MAX) && buf_room(&r.got, OUT_MAX)); /* once and for all */
 	prepare(j);

@@ -47,7 +47,7 @@ struct stage {
 };
 
 /* where NULL: in memory */
-static int make_catalog(const char *where, struct catalog **ret, struct err *e)
+static int make_catalog(const char *where, struct catalog **ret, struct ckpt_err *e)
 {
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
@@ -67,7 +67,7 @@ static int make_catalog(const char *where, struct catalog **ret, struct err *e)
 
 static void stage_init(struct stage *g, const struct fetch_opts *o, const char *where)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 	const struct catalog_source *s;
 
@@ -89,7 +89,7 @@ static void stage_release(struct stage *g)
 static const struct fetch_opts plenty = { .cache_bytes = 64 << 20, .map_bytes = 64 << 20 };
 
 /* All of a stored tensor as it is. */
-static int open_stored(struct stage *g, size_t i, struct vreader **ret, struct err *e)
+static int open_stored(struct stage *g, size_t i, struct vreader **ret, struct ckpt_err *e)
 {
 	struct vtensor *v;
 	size_t n;
@@ -104,7 +104,7 @@ static void check_read(struct stage *g, const struct vreader *t, const struct sc
 		       uint64_t off, uint64_t len)
 {
 	autofree uint8_t *out = malloc(len + 1);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(out);
 	if (vreader_read(g->fetch, t, out, len, off, NULL, &e))
@@ -118,7 +118,7 @@ static void check_parts(struct stage *g, const struct vreader *t, const struct s
 {
 	autofree uint8_t *out = malloc(len + 1);
 	static struct parts p;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(out);
 	memset(out, 0x55, len);
@@ -168,12 +168,12 @@ START_TEST(tensors_of_any_layout_are_read)
 	dcp_end(&d, ".metadata");
 	stage_init(&g, &o, NULL);
 	if (_i >= 4)
-		REQUIRE(!files_allow_maps(g.files, 1, &(struct err){ 0 }));
+		REQUIRE(!files_allow_maps(g.files, 1, &(struct ckpt_err){ 0 }));
 	(void)catalog_tensors(g.catalog, &n);
 	ck_assert_uint_eq(n, N);
 	for (int i = 0; i < N; i++) {
 		struct vreader *t = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (open_stored(&g, (size_t)i, &t, &e))
 			ck_abort_msg("%s", e.msg);
@@ -202,7 +202,7 @@ START_TEST(odd_payloads_are_resolved_whatever_the_range)
 	const int64_t size[] = { 3 };
 	const uint64_t shape[] = { 3 }, box[] = { 0, 3 };
 	uint32_t stored[6];
-	struct saved t = { .dtype = DTYPE_C64,
+	struct saved t = { .dtype = CKPT_DTYPE_C64,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = stored,
@@ -213,7 +213,7 @@ START_TEST(odd_payloads_are_resolved_whatever_the_range)
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
 	struct vreader *o = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct stage g;
 	struct dcp d;
 
@@ -281,7 +281,7 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 	struct stage g;
 	struct fetch_opts o = plenty;
 	struct vreader *t[TENSORS];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t reads;
 	int64_t before, one;
 
@@ -328,7 +328,7 @@ START_TEST(listing_chunks_looks_into_no_item)
 	const struct chunkmap *m = NULL;
 	struct otensor *a;
 	struct vreader *b;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct stage g;
 	uint64_t reads;
 
@@ -367,7 +367,7 @@ static void *open_read_close(void *arg)
 	for (int k = 0; k < 150; k++) {
 		size_t i = rng_below(&r, TENSORS);
 		struct vreader *t = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint8_t out[SIDE];
 
 		if (rng_chance(&r, 20)) {
@@ -417,7 +417,7 @@ struct renewal {
 	bool fail;
 };
 
-static int renew(void *arg, struct catalog **ret, struct err *e)
+static int renew(void *arg, struct catalog **ret, struct ckpt_err *e)
 {
 	struct renewal *n = arg;
 
@@ -472,7 +472,7 @@ START_TEST(without_renewal_a_broken_index_is_an_error)
 				.renew = _i ? renew : NULL,
 				.renew_arg = &n };
 	struct stage g;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct vreader *t = NULL;
 	char where[4200];
 
@@ -500,14 +500,14 @@ static void put_item(const char *encoding, const void *p, size_t n, uint64_t off
 	struct chunk_loc l = { .offset = offset, .length = length };
 	struct tensor_chunks t = { .fqn = "w\n",
 				   .fqn_len = 2,
-				   .dtype = DTYPE_U8,
+				   .dtype = CKPT_DTYPE_U8,
 				   .n_dims = 1,
 				   .shape = shape,
 				   .count = 1,
 				   .boxes = box,
 				   .locs = &l };
 	struct catalog_writer *w = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_file(dir_fd, "f", p, n);
 	REQUIRE(!catalog_writer_new(NULL, "dcp", "/", &w, &e));
@@ -547,12 +547,14 @@ static const struct {
 START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 {
 	const int64_t size[] = { 4 };
-	struct saved t = {
-		.dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "data", .storage_bytes = 4
-	};
+	struct saved t = { .dtype = CKPT_DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "data",
+			   .storage_bytes = 4 };
 	struct buf b = BUF_INIT(0);
 	struct stage g = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct vreader *o = NULL;
 	size_t n;
 	const struct catalog_source *s;
@@ -595,7 +597,7 @@ START_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further)
 	uint8_t b[200] = "junk";
 	size_t n = 4 + 8 + sizeof(json) - 1 + 7;
 	struct stage g = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct vreader *o = NULL;
 	const struct catalog_source *s;
 	size_t k;
@@ -626,12 +628,14 @@ END_TEST
 START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 {
 	const int64_t size[] = { 4 };
-	struct saved t = {
-		.dtype = DTYPE_U8, .n_dims = 1, .size = size, .storage = "data", .storage_bytes = 4
-	};
+	struct saved t = { .dtype = CKPT_DTYPE_U8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "data",
+			   .storage_bytes = 4 };
 	struct buf b = BUF_INIT(0);
 	struct stage g = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct vreader *o = NULL;
 	size_t n;
 	const struct catalog_source *s;
@@ -670,7 +674,7 @@ START_TEST(a_failed_open_can_be_repeated)
 		FAULT_LOOP(kind ? FAULT_ALLOC : FAULT_READ)
 		{
 			struct vreader *t = NULL;
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			uint8_t out[SIDE];
 			int rc = open_stored(&g, i % TENSORS, &t, &e);
 
@@ -704,7 +708,7 @@ START_TEST(without_memory_there_is_no_fetch)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct fetch *f = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = fetch_new(g.catalog, g.files, &plenty, &f, &e);
 
 		(void)fault_off();
@@ -733,7 +737,7 @@ START_TEST(objects_are_read_after_undoing_transforms)
 	autofree uint8_t *bytes = malloc(n + 1), *out = malloc(n + 101);
 	struct stage g;
 	struct dcp d;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct chunk_loc *loc;
 	uint64_t size = 42;
 
@@ -764,7 +768,7 @@ START_TEST(a_damaged_object_is_an_error)
 {
 	struct stage g;
 	struct dcp d;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct chunk_loc *loc;
 	uint64_t size = 42;
 	size_t count;

@@ -33,7 +33,7 @@ static void teardown(void)
 static struct files *open_files(const struct catalog_source *s, size_t n)
 {
 	struct files *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(files_new(dir_fd, s, n, &f, &e), 0);
 	return f;
@@ -43,7 +43,7 @@ START_TEST(exactly_the_bytes_asked_for_are_read)
 {
 	const struct catalog_source s[] = { { "a", 5 }, { "sub/b", 3 }, { "empty", 0 } };
 	struct files *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char b[8] = "";
 
 	put_file(dir_fd, "a", "01234", 5);
@@ -97,11 +97,11 @@ START_TEST(what_is_wrong_with_a_file_is_said)
 	ck_assert_int_eq(symlinkat("nothing", dir_fd, "dangling"), 0);
 	f = open_files(s, ARRAY_LEN(s));
 	for (uint32_t i = 0; i < ARRAY_LEN(s); i++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_int_eq(files_fault(f, i, &e), want[i] != NULL);
 		ck_assert_str_eq(e.msg, want[i] ? want[i] : "");
-		e = (struct err){ 0 };
+		e = (struct ckpt_err){ 0 };
 		ck_assert_int_eq(files_read(f, i, b, 1, 0, &e) != 0, want[i] != NULL);
 		ck_assert_str_eq(e.msg, want[i] ? want[i] : "");
 	}
@@ -180,7 +180,7 @@ START_TEST(a_changed_file_never_gives_other_bytes)
 	const struct catalog_source s[] = { { "f", 10 } };
 
 	for (int opened = 0; opened < 2; opened++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct files *f;
 		char b[4] = "";
 		int rc;
@@ -241,7 +241,7 @@ START_TEST(more_files_than_descriptors_can_be_read)
 	for (int i = 0; i < 3000; i++) {
 		uint32_t k = i < MANY ? (uint32_t)i : (uint32_t)rng_below(&r, MANY),
 			 got = UINT32_MAX;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		REQUIRE(!files_read(f, k, &got, sizeof(got), 0, &e));
 		REQUIRE(got == k);
@@ -275,7 +275,7 @@ START_TEST(the_longest_unused_descriptor_is_closed_first)
 	const struct rlimit low = { 100, 100 };
 	uint32_t last = 0, got;
 	struct files *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	make_many();
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
@@ -316,7 +316,7 @@ static void *read_many(void *arg)
 
 	for (int i = 0; i < 3000; i++) {
 		uint32_t k = (uint32_t)rng_below(&r, MANY), got = UINT32_MAX;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (files_read(f, k, &got, sizeof(got), 0, &e) || got != k)
 			return arg;
@@ -351,7 +351,7 @@ START_TEST(a_failing_read_is_told_with_its_place)
 {
 	const struct catalog_source s[] = { { "a", 5 } };
 	struct files *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char b[5];
 
 	put_file(dir_fd, "a", "01234", 5);
@@ -372,7 +372,7 @@ START_TEST(without_memory_it_says_so)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct files *f = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = files_new(dir_fd, s, 1, &f, &e);
 
 		(void)fault_off();
@@ -388,7 +388,7 @@ START_TEST(reads_are_counted_and_those_that_fail)
 	const struct catalog_source s[] = { { "a", 5 }, { "missing", 3 } };
 	uint64_t n[FILES_COUNTS] = { 100 };
 	struct files *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char b[8];
 
 	put_file(dir_fd, "a", "01234", 5);

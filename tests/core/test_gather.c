@@ -48,7 +48,8 @@ struct stage {
 	struct parts *parts; /* NULL: all bytes are to be in out */
 };
 
-static int read_files(void *arg, uint32_t file, void *buf, size_t len, uint64_t off, struct err *e)
+static int read_files(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
+		      struct ckpt_err *e)
 {
 	return files_read(arg, file, buf, len, off, e);
 }
@@ -57,7 +58,7 @@ static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t
 		       size_t cache)
 {
 	struct buf b = BUF_INIT((size_t)1 << 30);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	*g = (struct stage){ .s = s,
 			     .items = calloc(s->count + 1u, sizeof(*g->items)),
@@ -101,7 +102,7 @@ static void stage_release(struct stage *g)
 /* Take from the page cache what is there; in_parts: leave runs of that many bytes there. */
 static void stage_map(struct stage *g, uint64_t in_parts)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(!files_allow_maps(g->files, 64 * MIB, &e));
 	if (!in_parts || g->s->overlap)
@@ -115,7 +116,7 @@ static void stage_map(struct stage *g, uint64_t in_parts)
 static void join(struct stage *g, uint64_t len)
 {
 	autofree uint8_t *all = malloc(len + 1);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t n = 0;
 
 	REQUIRE(all && !parts_finish(g->parts, len, &e));
@@ -130,7 +131,7 @@ static void join(struct stage *g, uint64_t len)
 	memcpy(g->out, all, len);
 }
 
-static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct err *e)
+static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct ckpt_err *e)
 {
 	const struct scene *s = g->s;
 
@@ -152,7 +153,7 @@ static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct err *e
 
 static void check_read(struct stage *g, uint64_t off, uint64_t len)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	memset(g->out, 0x55, len);
 	if (stage_read(g, off, len, &e))
@@ -309,7 +310,7 @@ END_TEST
 START_TEST(long_runs_stay_where_they_are)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct scene s;
 	struct stage g;
 
@@ -332,7 +333,7 @@ END_TEST
 START_TEST(more_runs_than_a_reply_may_have_are_copied)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct scene s;
 	struct stage g;
 
@@ -359,7 +360,7 @@ static void *write_item(void *arg)
 START_TEST(what_is_given_away_does_not_change)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	pthread_t writer;
 	struct scene s;
 	struct stage g;
@@ -414,7 +415,7 @@ START_TEST(overlapping_parts_are_refused)
 	static const uint8_t data[8];
 	uint8_t buf[16];
 	struct parts p;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	parts_start(&p, NULL, buf, 1);
 	parts_add(&p, buf + 4, data, 4);
@@ -618,7 +619,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	for (int k = 0; k < 2; k++) {
 		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ)
 		{
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			int rc;
 
 			blockcache_free(g.blocks);
@@ -656,7 +657,7 @@ START_TEST(an_item_that_decodes_to_too_little_is_an_error)
 		uint64_t whole = s.item_len[0];
 
 		for (size_t cache = 0; cache < 3; cache++) {
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			char want[100];
 
 			s.item_len[0] = cuts[k];
@@ -668,7 +669,7 @@ START_TEST(an_item_that_decodes_to_too_little_is_an_error)
 				(unsigned long long)g.items[0].offset);
 			ck_assert_int_eq(stage_read(&g, 0, s.bytes, &e), -EBADMSG);
 			ck_assert_str_eq(e.msg, want);
-			e = (struct err){ 0 };
+			e = (struct ckpt_err){ 0 };
 			ck_assert_int_eq(stage_read(&g, s.bytes - 7, 7, &e), -EBADMSG);
 			ck_assert_str_eq(e.msg, want);
 			stage_release(&g);

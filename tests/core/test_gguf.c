@@ -22,7 +22,7 @@ START_TEST(the_head_is_padded_and_tensors_are_a_page_apart)
 		{ .name = "bc", .shape = { 7 }, .n_dims = 1, .type = 30, .bytes = 14 }
 	};
 	struct buf head = BUF_INIT(GGUF_MAX_HEADER);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct cursor c;
 
 	gguf_u32(&k, ".y", 7);
@@ -62,7 +62,7 @@ START_TEST(sizes_that_add_up_to_too_much_are_an_error)
 	struct gguf_tensor t[] = { { .name = "a", .bytes = UINT64_MAX - 5000 },
 				   { .name = "b", .bytes = 5000 } };
 	struct buf head = BUF_INIT(GGUF_MAX_HEADER);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(gguf_header(&k, t, 2, &head, &e), -EFBIG);
 	ck_assert_str_eq(e.msg, "the head of a GGUF is larger than 268435456 bytes");
@@ -73,7 +73,7 @@ END_TEST
 
 /* ---- config.json ---- */
 
-static int read_config(const char *text, struct gguf_config *c, struct err *e)
+static int read_config(const char *text, struct gguf_config *c, struct ckpt_err *e)
 {
 	return gguf_config_read(text, strlen(text), c, e);
 }
@@ -118,7 +118,7 @@ static const struct {
 START_TEST(what_is_not_known_is_said)
 {
 	struct gguf_config c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char text[1000];
 
 	(void)snprintf(text, sizeof(text), SMALL_CONFIG, bad_configs[_i].more);
@@ -132,7 +132,7 @@ START_TEST(a_small_configuration_becomes_keys)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
 	struct gguf_config c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char text[1000];
 
 	(void)snprintf(text, sizeof(text), SMALL_CONFIG,
@@ -171,7 +171,7 @@ END_TEST
 START_TEST(sampling_is_taken_from_the_generation_config)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const char *text =
 		"{\"top_k\": 20, \"temperature\": 0.5, \"top_p\": null, \"min_p\": \"x\"}";
 	struct cursor top_k, temp;
@@ -197,7 +197,8 @@ END_TEST
 	"\"content\": \"x\xe2\x96\x81y\"}]"
 #define BYTE_LEVEL "{" BYTES ", " MODEL ", " ADDED "}"
 
-static int put_tokens(const char *tokenizer, const char *config, struct gguf_keys *k, struct err *e)
+static int put_tokens(const char *tokenizer, const char *config, struct gguf_keys *k,
+		      struct ckpt_err *e)
 {
 	struct gguf_token_files f = { .tokenizer = { tokenizer, strlen(tokenizer) } };
 	struct gguf_config c;
@@ -234,7 +235,7 @@ START_TEST(bytes_as_characters_become_gpt2)
 	static const char *const tokens[] = { "a", "b", "c", "ab", "abc", "<s>", "x y", "[PAD7]" };
 	static const uint32_t types[] = { 1, 1, 1, 1, 1, 3, 4, 5 };
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct cursor c, bos;
 
 	ck_assert_msg(!put_tokens(BYTE_LEVEL,
@@ -287,7 +288,7 @@ static const struct {
 START_TEST(the_way_to_split_follows_from_the_definition)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!put_tokens(splits[_i].tokenizer, NULL, &k, &e), "%s", e.msg);
 	REQUIRE(has_str(&k, "tokenizer.ggml.pre", splits[_i].pre));
@@ -351,7 +352,7 @@ static const struct {
 START_TEST(tokenizers_that_are_not_known_are_named)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_lt(
 		put_tokens(bad_tokenizers[_i].tokenizer, bad_tokenizers[_i].config, &k, &e), 0);
@@ -364,7 +365,8 @@ END_TEST
 /* ---- scores ---- */
 
 /* Bytes, then tokens of single letters, then these; merges as JSON. */
-static int put_pieces(const char *pieces, const char *merges, struct gguf_keys *k, struct err *e)
+static int put_pieces(const char *pieces, const char *merges, struct gguf_keys *k,
+		      struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	struct gguf_config c = { .kind = KIND_LLAMA, .arch = "llama", .vocab = 300 };
@@ -407,7 +409,7 @@ static float score(const struct gguf_keys *k, size_t i)
 START_TEST(scores_are_the_order_of_merges)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!put_pieces("ab cd abcd", "\"a b\", \"c d\", \"ab cd\"", &k, &e), "%s",
 		      e.msg);
@@ -439,7 +441,7 @@ static const struct {
 START_TEST(merges_that_scores_cannot_follow_are_refused)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char want[200];
 	int rc = put_pieces(vocabularies[_i].pieces, vocabularies[_i].merges, &k, &e);
 
@@ -469,7 +471,7 @@ START_TEST(without_memory_it_says_so)
 					 .arch = "llama",
 					 .vocab = SMALL_VOCAB };
 		struct buf head = BUF_INIT(GGUF_MAX_HEADER);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = gguf_tokens_put(&f, &c, &k, &e);
 
 		if (!rc)

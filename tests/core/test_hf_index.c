@@ -124,15 +124,15 @@ START_TEST(the_index_is_what_save_pretrained_writes)
 				   "  }\n"
 				   "}\n";
 	const struct member m[] = {
-		member_of("layers.2", DTYPE_BF16, 2, DIMS(2, 3), 1),
-		member_of("layers.10", DTYPE_BF16, 1, DIMS(1), 2),
-		member_of("\xc3\xa9\"", DTYPE_F32, 1, DIMS(5), 3),
-		member_of("a.b", DTYPE_F64, 0, NULL, 4),
-		member_of("a", DTYPE_U8, 1, DIMS(7), 5),
+		member_of("layers.2", CKPT_DTYPE_BF16, 2, DIMS(2, 3), 1),
+		member_of("layers.10", CKPT_DTYPE_BF16, 1, DIMS(1), 2),
+		member_of("\xc3\xa9\"", CKPT_DTYPE_F32, 1, DIMS(5), 3),
+		member_of("a.b", CKPT_DTYPE_F64, 0, NULL, 4),
+		member_of("a", CKPT_DTYPE_U8, 1, DIMS(7), 5),
 	};
 	static const uint32_t shard[] = { 0, 0, 1, 0, 1 };
 	struct buf b = BUF_INIT(1 << 20);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(hf_index(m, 5, shard, 2, &b, &e), 0);
 	ck_assert_str_eq(b.data, want);
@@ -142,9 +142,9 @@ END_TEST
 
 START_TEST(an_index_has_a_ceiling)
 {
-	const struct member m = member_of("name", DTYPE_U8, 0, NULL, 1);
+	const struct member m = member_of("name", CKPT_DTYPE_U8, 0, NULL, 1);
 	struct buf b = BUF_INIT(100);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(hf_index(&m, 1, (const uint32_t[]){ 0 }, 1, &b, &e), -EFBIG);
 	ck_assert_str_eq(e.msg, "an index of 1 tensors is larger than it may be");
@@ -154,10 +154,10 @@ END_TEST
 
 START_TEST(sums_that_overflow_are_refused)
 {
-	struct member m[2] = { member_of("a", DTYPE_U8, 0, NULL, 1),
-			       member_of("b", DTYPE_U8, 0, NULL, 2) };
+	struct member m[2] = { member_of("a", CKPT_DTYPE_U8, 0, NULL, 1),
+			       member_of("b", CKPT_DTYPE_U8, 0, NULL, 2) };
 	struct buf b = BUF_INIT(1000);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	m[0].bytes = UINT64_MAX;
 	ck_assert_int_eq(hf_index(m, 2, (const uint32_t[]){ 0, 0 }, 1, &b, &e), -EFBIG);
@@ -176,7 +176,7 @@ START_TEST(lack_of_memory_is_a_clean_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct buf b = BUF_INIT(1 << 20);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = hf_index(l.m, l.n, shard, 2, &b, &e);
 
 		(void)fault_off();

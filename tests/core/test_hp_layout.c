@@ -80,7 +80,7 @@ START_TEST(slices_of_a_reshard_are_those_of_hyperparallel)
 				     .areas = json_object_get(row, "global_areas") };
 		uint64_t shape[8];
 		struct layout from, to;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		s.n_dims = golden_numbers(json_object_get(row, "shape"), shape);
 		golden_layout(json_object_get(row, "from"), &from);
@@ -142,7 +142,7 @@ static int never(void *arg, uint64_t rank, const uint64_t *off, const uint64_t *
 START_TEST(layouts_that_do_not_fit_are_refused)
 {
 	json_t *all = golden_load(HP_GOLDEN);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(hp_reshard(refused[_i].from, refused[_i].to, 1, refused[_i].shape,
 				    refused[_i].to_rank, never, NULL, &e),
@@ -175,7 +175,7 @@ START_TEST(without_a_layout_rank_0_has_it_all)
 {
 	const uint64_t shape[] = { 6 };
 	struct halves h = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!hp_reshard(NULL, &good, 1, shape, 5, note_half, &h, &e));
 	ck_assert_uint_eq(h.n, 1);

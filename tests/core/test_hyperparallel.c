@@ -228,7 +228,7 @@ static uint64_t put_archive(const char *name, const struct saved *t, const char 
 
 /* ---- looking at it ---- */
 
-static int scan(struct catalog **ret, struct err *e)
+static int scan(struct catalog **ret, struct ckpt_err *e)
 {
 	return scan_dir(dir_fd, &(struct scan_opts){ 0 }, ret, e);
 }
@@ -236,7 +236,7 @@ static int scan(struct catalog **ret, struct err *e)
 static void expect(const char *want)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree char *got = NULL;
 
 	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
@@ -248,7 +248,7 @@ static void expect(const char *want)
 static void expect_refused(int code, const char *msg)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(scan(&c, &e), -code);
 	ck_assert_str_eq(e.msg, msg);
@@ -299,7 +299,7 @@ START_TEST(a_checkpoint_is_known_by_its_metadata_files)
 	struct emit m = EMIT_INIT(_i % 2 ? 2 : 4, true);
 	struct name_list l = { 0 };
 	const struct format *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char found[200] = "", *save;
 
 	emit_proto(&m);
@@ -325,7 +325,7 @@ START_TEST(what_is_no_file_is_not_listed)
 {
 	struct name_list l = { 0 };
 	const struct format *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_file(dir_fd, "0.metadata", "", 0);
 	REQUIRE(!mkdirat(dir_fd, "1.metadata", 0700));
@@ -429,7 +429,7 @@ START_TEST(a_tensor_of_an_archive_may_lie_in_any_way)
 	static const int64_t across[] = { 1, 2 };
 	uint8_t storage[64] = { 0 };
 	struct saved t = { .how = REBUILD_V2,
-			   .dtype = DTYPE_F32,
+			   .dtype = CKPT_DTYPE_F32,
 			   .n_dims = 2,
 			   .size = size23,
 			   .offset = 3,
@@ -465,7 +465,7 @@ START_TEST(without_planner_data_every_name_is_a_key)
 {
 	struct hp h;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	hp_begin(&h);
@@ -808,7 +808,7 @@ static void no_tensor(void)
 }
 
 static const struct saved f32_23 = {
-	.how = REBUILD_V2, .dtype = DTYPE_F32, .n_dims = 2, .size = size23, .storage_bytes = 24
+	.how = REBUILD_V2, .dtype = CKPT_DTYPE_F32, .n_dims = 2, .size = size23, .storage_bytes = 24
 };
 
 static void no_storage(void)
@@ -923,7 +923,7 @@ START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
 	p = get_file(dir_fd, name, &n);
 	for (int i = 0; i < 600; i++) {
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		size_t at = rng_below(&r, n);
 		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
 		int rc;
@@ -948,7 +948,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC)
 	{
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = scan(&c, &e);
 
 		(void)fault_off();

@@ -76,7 +76,7 @@ static int64_t mark_of(struct catalog *c)
 
 	for (size_t i = 0; i < n; i++) {
 		autofree struct chunkmap *m = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (catalog_load_map(c, &t[i], &m, &e) || m->count != 2)
 			return -1;
@@ -87,7 +87,7 @@ static int64_t mark_of(struct catalog *c)
 
 struct opened {
 	int rc;
-	struct err e;
+	struct ckpt_err e;
 	bool built;
 	int64_t mark;
 	char path[4400];
@@ -596,7 +596,7 @@ START_TEST(a_builder_killed_at_any_moment_leaves_an_index_or_none)
 	for (int i = 0; i < 50; i++) {
 		pid_t pid;
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		(void)unlink(beside);
 		pid = fork_opener(beside);
@@ -660,7 +660,7 @@ static void break_pages(const char *path)
 		REQUIRE(pwrite(fd, junk, sizeof(junk), at) == sizeof(junk));
 }
 
-static int read_tensor(struct ckpt *c, int i, struct err *e)
+static int read_tensor(struct ckpt *c, int i, struct ckpt_err *e)
 {
 	autofree uint8_t *out = malloc(scenes[i].bytes + 1);
 	struct ckpt_file *f = NULL;
@@ -685,7 +685,7 @@ START_TEST(an_index_damaged_while_open_is_renewed_unnoticed)
 {
 	struct ckpt_opts o = { .index = explicit_path, .map_bytes = 1 };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct opened after;
 
 	put_checkpoint(rng_new().state);
@@ -705,7 +705,7 @@ START_TEST(where_the_new_index_cannot_be_written_memory_will_do)
 {
 	struct ckpt_opts o = { .index = explicit_path };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_checkpoint(rng_new().state);
 	ck_assert_int_eq(ckpt_open(ckpt, &o, &c, &e), 0);
@@ -732,7 +732,7 @@ START_TEST(an_index_damaged_while_the_checkpoint_changes_is_an_error)
 {
 	struct ckpt_opts o = { .index = explicit_path };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_checkpoint(rng_new().state);
 	ck_assert_int_eq(ckpt_open(ckpt, &o, &c, &e), 0);

@@ -181,7 +181,7 @@ static const struct {
 
 static void check_open(size_t i)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct stat st = { .st_size = 42 };
 	autoclose int fd = io_open_beneath(ckpt, open_rows[i].path, &st, &e);
 	char b[16] = "";
@@ -231,7 +231,7 @@ START_TEST(old_kernels_open_the_same_but_follow_no_link)
 		return;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(open_rows); i++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct stat st = { .st_size = 42 };
 
 		if (!open_rows[i].link) {
@@ -277,7 +277,7 @@ static const struct {
 
 START_TEST(relative_names_are_checked_element_by_element)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = io_check_relative(name_rows[_i].path, name_rows[_i].n, &e);
 
 	ck_assert_int_eq(rc, name_rows[_i].msg ? -EBADMSG : 0);
@@ -288,7 +288,7 @@ END_TEST
 START_TEST(names_longer_than_a_path_are_refused)
 {
 	char longer[4096];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	memset(longer, 'a', sizeof(longer));
 	ck_assert_int_eq(io_check_relative(longer, sizeof(longer) - 1, &e), 0);

@@ -22,14 +22,14 @@
 
 struct opened {
 	int rc;
-	struct err e;
+	struct ckpt_err e;
 	struct payload payload;
-	uint64_t stride[MAX_DIMS];
+	uint64_t stride[CKPT_MAX_DIMS];
 };
 
 /* As fetch does: n bytes at p are the item; encoded: its size is not known. */
-static void open_bytes(struct opened *o, const void *p, size_t n, bool encoded, enum dtype dtype,
-		       size_t n_dims, const uint64_t *len)
+static void open_bytes(struct opened *o, const void *p, size_t n, bool encoded,
+		       enum ckpt_dtype dtype, size_t n_dims, const uint64_t *len)
 {
 	struct item_want want = {
 		.fqn = "w", .fqn_len = 1, .dtype = dtype, .n_dims = n_dims, .len = len
@@ -55,9 +55,9 @@ static void open_bytes(struct opened *o, const void *p, size_t n, bool encoded, 
 static void open_saved(struct opened *o, const struct saved *t, bool encoded)
 {
 	struct buf b = BUF_INIT(0);
-	uint64_t len[MAX_DIMS];
+	uint64_t len[CKPT_MAX_DIMS];
 
-	for (size_t d = 0; d < t->n_dims && d < MAX_DIMS; d++)
+	for (size_t d = 0; d < t->n_dims && d < CKPT_MAX_DIMS; d++)
 		len[d] = (uint64_t)t->size[d];
 	(void)saved_item(&b, t);
 	open_bytes(o, b.data, b.len, encoded, t->dtype, t->n_dims, len);
@@ -69,8 +69,8 @@ static void check_elements(const struct saved *t, const uint8_t *item, size_t n,
 			   const struct payload *p)
 {
 	const struct dtype_info *d = dtype_info(t->dtype);
-	uint64_t idx[MAX_DIMS] = { 0 }, len[MAX_DIMS];
-	int64_t rows[MAX_DIMS], step = 1;
+	uint64_t idx[CKPT_MAX_DIMS] = { 0 }, len[CKPT_MAX_DIMS];
+	int64_t rows[CKPT_MAX_DIMS], step = 1;
 
 	for (size_t i = t->n_dims; i-- > 0;) {
 		len[i] = (uint64_t)t->size[i];
@@ -124,7 +124,7 @@ static void random_view(struct rng *r, struct saved *t, int64_t *size, int64_t *
 static void check_saved(const struct saved *t, bool encoded)
 {
 	struct buf b = BUF_INIT(0);
-	uint64_t len[MAX_DIMS];
+	uint64_t len[CKPT_MAX_DIMS];
 	struct opened o;
 
 	for (size_t d = 0; d < t->n_dims; d++)
@@ -139,7 +139,7 @@ static void check_saved(const struct saved *t, bool encoded)
 
 START_TEST(every_dtype_is_found_where_it_lies)
 {
-	enum dtype t = (enum dtype)_i;
+	enum ckpt_dtype t = (enum ckpt_dtype)_i;
 	struct rng r = rng_new();
 	int64_t size[4], stride[4];
 	uint8_t storage[4096];
@@ -182,7 +182,7 @@ START_TEST(every_style_of_archive_is_understood)
 
 	for (int order = 0; order < ORDER_COUNT; order++) {
 		for (int i = 0; i < 10; i++) {
-			struct saved s = { .dtype = DTYPE_F32, .style = styles[_i] };
+			struct saved s = { .dtype = CKPT_DTYPE_F32, .style = styles[_i] };
 
 			s.order = order;
 			random_view(&r, &s, size, stride, storage, sizeof(storage));
@@ -198,7 +198,7 @@ START_TEST(what_only_the_directory_tells_cannot_be_compressed)
 {
 	static const int orders[] = { ORDER_20, ORDER_DATA_FIRST, ORDER_REVERSED, ORDER_LATE };
 	const int64_t size[] = { 2 };
-	struct saved s = { .dtype = DTYPE_I16,
+	struct saved s = { .dtype = CKPT_DTYPE_I16,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "abcd",
@@ -221,7 +221,7 @@ START_TEST(a_long_pickle_is_read_on)
 	static const size_t lengths[] = { 1500,	  2048,	   5000,    20000,   200000,
 					  900000, 1100000, 3000000, 16000000 };
 	const int64_t size[] = { 3 };
-	struct saved s = { .dtype = DTYPE_U8,
+	struct saved s = { .dtype = CKPT_DTYPE_U8,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "xyz",
@@ -237,7 +237,7 @@ END_TEST
 START_TEST(too_long_a_pickle_is_refused)
 {
 	const int64_t size[] = { 3 };
-	struct saved s = { .dtype = DTYPE_U8,
+	struct saved s = { .dtype = CKPT_DTYPE_U8,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "xyz",
@@ -258,18 +258,18 @@ START_TEST(one_read_of_the_first_bytes_is_enough)
 	const int64_t size[] = { 2, 3 };
 	const uint64_t len[] = { 2, 3 };
 	uint8_t storage[24] = { 1, 2, 3 };
-	struct saved s = { .dtype = DTYPE_F32,
+	struct saved s = { .dtype = CKPT_DTYPE_F32,
 			   .n_dims = 2,
 			   .size = size,
 			   .storage = storage,
 			   .storage_bytes = 24 };
 	struct item_want want = {
-		.fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = 2, .len = len
+		.fqn = "w", .fqn_len = 1, .dtype = CKPT_DTYPE_F32, .n_dims = 2, .len = len
 	};
 	uint64_t stride[2];
 	struct payload p = { .stride = stride };
 	struct buf b = BUF_INIT(0);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob item;
 	uint64_t data = saved_item(&b, &s);
@@ -297,7 +297,7 @@ START_TEST(every_way_of_rebuilding_a_dense_tensor_is_known)
 
 	for (int i = 0; i < 30; i++) {
 		struct saved s = { .how = (enum rebuild)_i,
-				   .dtype = _i == REBUILD_Q ? DTYPE_QI32 : DTYPE_BF16 };
+				   .dtype = _i == REBUILD_Q ? CKPT_DTYPE_QI32 : CKPT_DTYPE_BF16 };
 
 		random_view(&r, &s, size, stride, storage, sizeof(storage));
 		check_saved(&s, i % 2);
@@ -310,7 +310,7 @@ START_TEST(wrappers_nest)
 {
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
-	struct saved s = { .dtype = DTYPE_I8,
+	struct saved s = { .dtype = CKPT_DTYPE_I8,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "xyz",
@@ -338,7 +338,7 @@ START_TEST(wrappers_nest)
 	s.pkl = m.b.data;
 	s.pkl_bytes = m.b.len;
 	(void)saved_item(&b, &s);
-	open_bytes(&o, b.data, b.len, false, DTYPE_I8, 1, len);
+	open_bytes(&o, b.data, b.len, false, CKPT_DTYPE_I8, 1, len);
 	ck_assert_msg(!o.rc, "%s", o.e.msg);
 	check_elements(&s, (const uint8_t *)b.data, b.len, &o.payload);
 	buf_release(&b);
@@ -350,30 +350,31 @@ END_TEST
 /* ---- bits and byte order ---- */
 
 static const struct {
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	enum rebuild how;
 	bool big, neg, conj;
 	bool want_swap, want_neg, want_conj;
 } odd[] = {
-	{ DTYPE_F32, REBUILD_V2, true, false, false, true, false, false },
-	{ DTYPE_I64, REBUILD_V2, true, false, false, true, false, false },
-	{ DTYPE_C128, REBUILD_V2, true, false, false, true, false, false },
-	{ DTYPE_U8, REBUILD_V2, true, false, false, false, false,
+	{ CKPT_DTYPE_F32, REBUILD_V2, true, false, false, true, false, false },
+	{ CKPT_DTYPE_I64, REBUILD_V2, true, false, false, true, false, false },
+	{ CKPT_DTYPE_C128, REBUILD_V2, true, false, false, true, false, false },
+	{ CKPT_DTYPE_U8, REBUILD_V2, true, false, false, false, false,
 	  false }, /* one byte has no order */
-	{ DTYPE_BOOL, REBUILD_V2, true, false, false, false, false, false },
-	{ DTYPE_U32, REBUILD_V3, true, false, false, false, false,
+	{ CKPT_DTYPE_BOOL, REBUILD_V2, true, false, false, false, false, false },
+	{ CKPT_DTYPE_U32, REBUILD_V3, true, false, false, false, false,
 	  false }, /* as torch: not at all */
-	{ DTYPE_F8_E5M2, REBUILD_V3, true, false, false, false, false, false },
-	{ DTYPE_F32, REBUILD_V2, false, true, false, false, true, false },
-	{ DTYPE_C64, REBUILD_V2, false, false, true, false, false, true },
-	{ DTYPE_C64, REBUILD_V2, false, true, true, false, true, true },
-	{ DTYPE_C32, REBUILD_V3, false, true, true, false, true, true },
-	{ DTYPE_C64, REBUILD_V2, true, true, true, true, true, true },
-	{ DTYPE_F64, REBUILD_V2, false, false, true, false, false,
+	{ CKPT_DTYPE_F8_E5M2, REBUILD_V3, true, false, false, false, false, false },
+	{ CKPT_DTYPE_F32, REBUILD_V2, false, true, false, false, true, false },
+	{ CKPT_DTYPE_C64, REBUILD_V2, false, false, true, false, false, true },
+	{ CKPT_DTYPE_C64, REBUILD_V2, false, true, true, false, true, true },
+	{ CKPT_DTYPE_C32, REBUILD_V3, false, true, true, false, true, true },
+	{ CKPT_DTYPE_C64, REBUILD_V2, true, true, true, true, true, true },
+	{ CKPT_DTYPE_F64, REBUILD_V2, false, false, true, false, false,
 	  false }, /* of a real number: itself */
-	{ DTYPE_QI8, REBUILD_Q, false, true, true, false, false, false }, /* has no such argument */
-	{ DTYPE_I16, REBUILD_PARAMETER, true, true, false, true, true, false },
-	{ DTYPE_I16, REBUILD_SUBCLASS, false, true, false, false, true, false },
+	{ CKPT_DTYPE_QI8, REBUILD_Q, false, true, true, false, false,
+	  false }, /* has no such argument */
+	{ CKPT_DTYPE_I16, REBUILD_PARAMETER, true, true, false, true, true, false },
+	{ CKPT_DTYPE_I16, REBUILD_SUBCLASS, false, true, false, false, true, false },
 };
 
 START_TEST(bits_and_byte_order_reach_the_payload)
@@ -418,33 +419,34 @@ END_TEST
 
 START_TEST(values_are_resolved_as_arithmetic_does_it)
 {
-	RESOLVE(DTYPE_F32, float, LIST(1.5f, -0.0f, 3e38f), LIST(-1.5f, 0.0f, -3e38f), .neg = true);
-	RESOLVE(DTYPE_F64, double, LIST(1.5, -7.25), LIST(-1.5, 7.25), .neg = true);
-	RESOLVE(DTYPE_F16, uint16_t, LIST(0x3c00, 0xfc00), LIST(0xbc00, 0x7c00), .neg = true);
-	RESOLVE(DTYPE_BF16, uint16_t, LIST(0x3f80, 0x8000), LIST(0xbf80, 0x0000), .neg = true);
-	RESOLVE(DTYPE_I8, int8_t, LIST(1, -1, 0, -128), LIST(-1, 1, 0, -128), .neg = true);
-	RESOLVE(DTYPE_I16, int16_t, LIST(256, -1, 0, INT16_MIN), LIST(-256, 1, 0, INT16_MIN),
+	RESOLVE(CKPT_DTYPE_F32, float, LIST(1.5f, -0.0f, 3e38f), LIST(-1.5f, 0.0f, -3e38f),
 		.neg = true);
-	RESOLVE(DTYPE_I32, int32_t, LIST(65536, -5, 0), LIST(-65536, 5, 0), .neg = true);
-	RESOLVE(DTYPE_I64, int64_t, LIST(1ll << 40, -5, 0, INT64_MIN),
+	RESOLVE(CKPT_DTYPE_F64, double, LIST(1.5, -7.25), LIST(-1.5, 7.25), .neg = true);
+	RESOLVE(CKPT_DTYPE_F16, uint16_t, LIST(0x3c00, 0xfc00), LIST(0xbc00, 0x7c00), .neg = true);
+	RESOLVE(CKPT_DTYPE_BF16, uint16_t, LIST(0x3f80, 0x8000), LIST(0xbf80, 0x0000), .neg = true);
+	RESOLVE(CKPT_DTYPE_I8, int8_t, LIST(1, -1, 0, -128), LIST(-1, 1, 0, -128), .neg = true);
+	RESOLVE(CKPT_DTYPE_I16, int16_t, LIST(256, -1, 0, INT16_MIN), LIST(-256, 1, 0, INT16_MIN),
+		.neg = true);
+	RESOLVE(CKPT_DTYPE_I32, int32_t, LIST(65536, -5, 0), LIST(-65536, 5, 0), .neg = true);
+	RESOLVE(CKPT_DTYPE_I64, int64_t, LIST(1ll << 40, -5, 0, INT64_MIN),
 		LIST(-(1ll << 40), 5, 0, INT64_MIN), .neg = true);
-	RESOLVE(DTYPE_U8, uint8_t, LIST(1, 0, 255), LIST(255, 0, 1), .neg = true);
-	RESOLVE(DTYPE_U32, uint32_t, LIST(1, 0), LIST(UINT32_MAX, 0), .neg = true);
-	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(1, -2, -3, 4), .conj = true);
-	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, -2, 3, 4), .neg = true);
-	RESOLVE(DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, 2, 3, -4), .neg = true,
+	RESOLVE(CKPT_DTYPE_U8, uint8_t, LIST(1, 0, 255), LIST(255, 0, 1), .neg = true);
+	RESOLVE(CKPT_DTYPE_U32, uint32_t, LIST(1, 0), LIST(UINT32_MAX, 0), .neg = true);
+	RESOLVE(CKPT_DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(1, -2, -3, 4), .conj = true);
+	RESOLVE(CKPT_DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, -2, 3, 4), .neg = true);
+	RESOLVE(CKPT_DTYPE_C64, float, LIST(1, 2, -3, -4), LIST(-1, 2, 3, -4), .neg = true,
 		.conj = true);
-	RESOLVE(DTYPE_C128, double, LIST(1, 2, 3, 4), LIST(1, -2, 3, -4), .conj = true);
-	RESOLVE(DTYPE_C32, uint16_t, LIST(1, 2), LIST(1, 0x8002), .conj = true);
-	RESOLVE(DTYPE_I32, uint32_t, LIST(0x01020304), LIST(0x04030201), .swap = true);
-	RESOLVE(DTYPE_C64, uint32_t, LIST(0x01020304, 0x05060708), LIST(0x04030201, 0x08070605),
+	RESOLVE(CKPT_DTYPE_C128, double, LIST(1, 2, 3, 4), LIST(1, -2, 3, -4), .conj = true);
+	RESOLVE(CKPT_DTYPE_C32, uint16_t, LIST(1, 2), LIST(1, 0x8002), .conj = true);
+	RESOLVE(CKPT_DTYPE_I32, uint32_t, LIST(0x01020304), LIST(0x04030201), .swap = true);
+	RESOLVE(CKPT_DTYPE_C64, uint32_t, LIST(0x01020304, 0x05060708),
+		LIST(0x04030201, 0x08070605), .swap = true);
+	RESOLVE(CKPT_DTYPE_F64, uint64_t, LIST(0x0102030405060708), LIST(0x0807060504030201),
 		.swap = true);
-	RESOLVE(DTYPE_F64, uint64_t, LIST(0x0102030405060708), LIST(0x0807060504030201),
-		.swap = true);
-	RESOLVE(DTYPE_I16, uint16_t, LIST(0x0100), LIST(0xffff), .swap = true, .neg = true);
-	RESOLVE(DTYPE_C64, uint32_t, LIST(0x803f, 0x803f), LIST(0x3f800000, 0xbf800000),
+	RESOLVE(CKPT_DTYPE_I16, uint16_t, LIST(0x0100), LIST(0xffff), .swap = true, .neg = true);
+	RESOLVE(CKPT_DTYPE_C64, uint32_t, LIST(0x803f, 0x803f), LIST(0x3f800000, 0xbf800000),
 		.swap = true, .conj = true);
-	RESOLVE(DTYPE_F32, float, LIST(1, 2), LIST(1, 2), .stride = NULL);
+	RESOLVE(CKPT_DTYPE_F32, float, LIST(1, 2), LIST(1, 2), .stride = NULL);
 }
 END_TEST
 
@@ -452,13 +454,16 @@ END_TEST
 
 /* An int16 tensor [2,3] in a storage of 6, with one thing different. */
 static const struct {
-	struct saved t;	 /* what is not zero */
-	enum dtype want; /* 0: int16 */
+	struct saved t;	      /* what is not zero */
+	enum ckpt_dtype want; /* 0: int16 */
 	int code;
 	const char *msg;
 } misfits[] = {
-	{ { .dtype = DTYPE_F16 }, 0, EBADMSG, "the metadata says int16, its item holds float16" },
-	{ { .how = REBUILD_V3, .dtype = DTYPE_U16 },
+	{ { .dtype = CKPT_DTYPE_F16 },
+	  0,
+	  EBADMSG,
+	  "the metadata says int16, its item holds float16" },
+	{ { .how = REBUILD_V3, .dtype = CKPT_DTYPE_U16 },
 	  0,
 	  EBADMSG,
 	  "the metadata says int16, its item holds uint16" },
@@ -538,18 +543,18 @@ START_TEST(what_does_not_fit_is_an_error_with_a_sentence)
 	struct buf b = BUF_INIT(0);
 	struct opened o;
 
-	s.dtype = s.dtype ? s.dtype : DTYPE_I16;
+	s.dtype = s.dtype ? s.dtype : CKPT_DTYPE_I16;
 	s.n_dims = s.size ? s.n_dims : 2;
 	s.size = s.size ? s.size : size;
 	s.storage = "0123456789ab";
 	s.storage_bytes = 12;
 	(void)saved_item(&b, &s);
-	open_bytes(&o, b.data, b.len, false, DTYPE_I16, 2, len);
+	open_bytes(&o, b.data, b.len, false, CKPT_DTYPE_I16, 2, len);
 	ck_assert_int_eq(o.rc, -misfits[_i].code);
 	ck_assert_msg(!strncmp(o.e.msg, misfits[_i].msg, strlen(misfits[_i].msg)), "%s", o.e.msg);
 	ck_assert_uint_eq(o.payload.data, 4242);
 	/* Compressed, only what its end would tell goes unnoticed. */
-	open_bytes(&o, b.data, b.len, true, DTYPE_I16, 2, len);
+	open_bytes(&o, b.data, b.len, true, CKPT_DTYPE_I16, 2, len);
 	ck_assert_int_eq(o.rc, strstr(misfits[_i].msg, "beyond the item") ? 0 : -misfits[_i].code);
 	buf_release(&b);
 }
@@ -558,7 +563,7 @@ END_TEST
 START_TEST(dimensions_of_one_or_no_elements_make_strides_meaningless)
 {
 	const int64_t ones[] = { 1, 1 }, none[] = { 3, 0, 2 }, huge[] = { INT64_MAX, 0, INT64_MAX };
-	struct saved s = { .dtype = DTYPE_F64,
+	struct saved s = { .dtype = CKPT_DTYPE_F64,
 			   .n_dims = 2,
 			   .size = ones,
 			   .stride = huge,
@@ -587,7 +592,7 @@ END_TEST
 START_TEST(the_directory_knows_when_a_storage_is_shorter_than_it_says)
 {
 	const int64_t size[] = { 2 };
-	struct saved s = { .dtype = DTYPE_I16,
+	struct saved s = { .dtype = CKPT_DTYPE_I16,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "abcd",
@@ -645,9 +650,11 @@ START_TEST(other_pickles_are_refused)
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
 	size_t n = strlen(pickles[_i].text);
-	struct saved s = {
-		.dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3
-	};
+	struct saved s = { .dtype = CKPT_DTYPE_I8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "xyz",
+			   .storage_bytes = 3 };
 	struct emit m = EMIT_INIT(2, false);
 
 	/* K\0 has a NUL in it: '0' stands for it */
@@ -665,7 +672,7 @@ START_TEST(other_pickles_are_refused)
 
 		s.order = order;
 		(void)saved_item(&b, &s);
-		open_bytes(&o, b.data, b.len, false, DTYPE_I8, 1, len);
+		open_bytes(&o, b.data, b.len, false, CKPT_DTYPE_I8, 1, len);
 		ck_assert_int_eq(o.rc, -pickles[_i].code);
 		if (pickles[_i].msg)
 			ck_assert_str_eq(o.e.msg, pickles[_i].msg);
@@ -681,9 +688,11 @@ START_TEST(numbers_of_more_than_64_bits_are_refused)
 	static const char big[] = "\x8a\x09\0\0\0\0\0\0\0\0\1"; /* 2^64 */
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
-	struct saved s = {
-		.dtype = DTYPE_I8, .n_dims = 1, .size = size, .storage = "xyz", .storage_bytes = 3
-	};
+	struct saved s = { .dtype = CKPT_DTYPE_I8,
+			   .n_dims = 1,
+			   .size = size,
+			   .storage = "xyz",
+			   .storage_bytes = 3 };
 	struct buf plain = BUF_INIT(10000);
 	unsigned refused = 0;
 
@@ -700,7 +709,7 @@ START_TEST(numbers_of_more_than_64_bits_are_refused)
 		s.pkl = pkl.data;
 		s.pkl_bytes = pkl.len;
 		(void)saved_item(&b, &s);
-		open_bytes(&o, b.data, b.len, false, DTYPE_I8, 1, len);
+		open_bytes(&o, b.data, b.len, false, CKPT_DTYPE_I8, 1, len);
 		ck_assert_int_lt(o.rc, 0);
 		refused++;
 		buf_release(&b);
@@ -715,9 +724,11 @@ START_TEST(sixty_four_dimensions_are_the_most)
 {
 	int64_t size[65];
 	uint64_t len[65];
-	struct saved s = {
-		.dtype = DTYPE_I8, .n_dims = 64, .size = size, .storage = "x", .storage_bytes = 1
-	};
+	struct saved s = { .dtype = CKPT_DTYPE_I8,
+			   .n_dims = 64,
+			   .size = size,
+			   .storage = "x",
+			   .storage_bytes = 1 };
 	struct buf b = BUF_INIT(0);
 	struct opened o;
 
@@ -729,7 +740,7 @@ START_TEST(sixty_four_dimensions_are_the_most)
 	check_saved(&s, false);
 	s.n_dims = 65;
 	(void)saved_item(&b, &s);
-	open_bytes(&o, b.data, b.len, false, DTYPE_I8, 64, len);
+	open_bytes(&o, b.data, b.len, false, CKPT_DTYPE_I8, 64, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
 	ck_assert_str_eq(o.e.msg, "data.pkl: offset, size and stride do not fit together");
 	buf_release(&b);
@@ -744,7 +755,7 @@ START_TEST(every_beginning_of_an_item_is_refused_or_right)
 	const int64_t size[] = { 2, 3 };
 	const uint64_t len[] = { 2, 3 };
 	uint8_t storage[48];
-	struct saved s = { .dtype = DTYPE_F64,
+	struct saved s = { .dtype = CKPT_DTYPE_F64,
 			   .n_dims = 2,
 			   .size = size,
 			   .storage = storage,
@@ -759,9 +770,9 @@ START_TEST(every_beginning_of_an_item_is_refused_or_right)
 	for (size_t n = 0; n < b.len; n += n < 3000 || n + 3000 > b.len ? 1 : 97) {
 		struct opened o;
 
-		open_bytes(&o, b.data, n, false, DTYPE_F64, 2, len);
+		open_bytes(&o, b.data, n, false, CKPT_DTYPE_F64, 2, len);
 		REQUIRE(o.rc || (o.payload.data == data && o.payload.end <= n));
-		open_bytes(&o, b.data, n, true, DTYPE_F64, 2, len);
+		open_bytes(&o, b.data, n, true, CKPT_DTYPE_F64, 2, len);
 		REQUIRE(o.rc || o.payload.data == data);
 	}
 	buf_release(&b);
@@ -774,7 +785,7 @@ START_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item)
 	const int64_t size[] = { 2, 3 };
 	const uint64_t len[] = { 2, 3 };
 	uint8_t storage[48];
-	struct saved s = { .dtype = DTYPE_F64,
+	struct saved s = { .dtype = CKPT_DTYPE_F64,
 			   .n_dims = 2,
 			   .size = size,
 			   .storage = storage,
@@ -794,7 +805,7 @@ START_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item)
 			bit[j] = (uint8_t)(1 << rng_below(&r, 8));
 			b.data[at[j]] = (char)(b.data[at[j]] ^ bit[j]);
 		}
-		open_bytes(&o, b.data, b.len, false, DTYPE_F64, 2, len);
+		open_bytes(&o, b.data, b.len, false, CKPT_DTYPE_F64, 2, len);
 		if (!o.rc) {
 			uint64_t last = o.payload.data + 8;
 
@@ -802,7 +813,7 @@ START_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item)
 				last += (len[d] - 1) * o.payload.stride[d];
 			REQUIRE(last <= b.len && o.payload.end <= b.len && last <= o.payload.end);
 		}
-		open_bytes(&o, b.data, b.len, true, DTYPE_F64, 2, len);
+		open_bytes(&o, b.data, b.len, true, CKPT_DTYPE_F64, 2, len);
 		while (k-- > 0)
 			b.data[at[k]] = (char)(b.data[at[k]] ^ bit[k]);
 	}
@@ -810,11 +821,11 @@ START_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item)
 }
 END_TEST
 
-static int open_with(struct mem *m, bool encoded, struct err *e)
+static int open_with(struct mem *m, bool encoded, struct ckpt_err *e)
 {
 	static const uint64_t len[] = { 3 };
 	struct item_want want = {
-		.fqn = "w", .fqn_len = 1, .dtype = DTYPE_U8, .n_dims = 1, .len = len
+		.fqn = "w", .fqn_len = 1, .dtype = CKPT_DTYPE_U8, .n_dims = 1, .len = len
 	};
 	struct blob b = mem_blob(m, !encoded), rest = b;
 	uint64_t stride[1];
@@ -835,7 +846,7 @@ static int open_with(struct mem *m, bool encoded, struct err *e)
 START_TEST(failing_reads_and_allocations_come_through)
 {
 	const int64_t size[] = { 3 };
-	struct saved s = { .dtype = DTYPE_U8,
+	struct saved s = { .dtype = CKPT_DTYPE_U8,
 			   .n_dims = 1,
 			   .size = size,
 			   .storage = "xyz",
@@ -849,7 +860,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	(void)saved_item(&b, &s);
 	mem_init(&m, b.data, b.len);
 	for (m.fail = 1;; m.fail++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (!open_with(&m, _i < 2, &e))
 			break;
@@ -860,7 +871,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	m.fail = 0;
 	FAULT_LOOP(FAULT_ALLOC)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = open_with(&m, _i < 2, &e);
 
 		(void)fault_off();
@@ -891,17 +902,17 @@ static void st_blob(struct mem *m)
 
 static const struct {
 	const char *fqn;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
 	uint64_t len[3];
 	uint64_t begin, end, stride[3]; /* or: */
 	const char *msg;
 } st_rows[] = {
-	{ "w", DTYPE_F32, 2, { 2, 3 }, 0, 24, { 12, 4 }, NULL },
-	{ "n", DTYPE_I64, 0, { 0 }, 30, 38, { 0 }, NULL },
-	{ "f4", DTYPE_F4_E2M1FN_X2, 2, { 2, 3 }, 24, 30, { 3, 1 }, NULL },
+	{ "w", CKPT_DTYPE_F32, 2, { 2, 3 }, 0, 24, { 12, 4 }, NULL },
+	{ "n", CKPT_DTYPE_I64, 0, { 0 }, 30, 38, { 0 }, NULL },
+	{ "f4", CKPT_DTYPE_F4_E2M1FN_X2, 2, { 2, 3 }, 24, 30, { 3, 1 }, NULL },
 	{ "f4",
-	  DTYPE_F4_E2M1FN_X2,
+	  CKPT_DTYPE_F4_E2M1FN_X2,
 	  2,
 	  { 2, 6 },
 	  0,
@@ -909,7 +920,7 @@ static const struct {
 	  { 0 },
 	  "its file's safetensors header gives it another shape" },
 	{ "w",
-	  DTYPE_F32,
+	  CKPT_DTYPE_F32,
 	  2,
 	  { 3, 2 },
 	  0,
@@ -917,7 +928,7 @@ static const struct {
 	  { 0 },
 	  "its file's safetensors header gives it another shape" },
 	{ "w",
-	  DTYPE_F32,
+	  CKPT_DTYPE_F32,
 	  1,
 	  { 6 },
 	  0,
@@ -925,7 +936,7 @@ static const struct {
 	  { 0 },
 	  "its file's safetensors header gives it another shape" },
 	{ "w",
-	  DTYPE_F64,
+	  CKPT_DTYPE_F64,
 	  2,
 	  { 2, 3 },
 	  0,
@@ -933,7 +944,7 @@ static const struct {
 	  { 0 },
 	  "the metadata says float64, its item holds float32" },
 	{ "x",
-	  DTYPE_F32,
+	  CKPT_DTYPE_F32,
 	  2,
 	  { 2, 3 },
 	  0,
@@ -963,7 +974,7 @@ START_TEST(safetensors_items_are_found_by_name)
 	want.rest = &rest;
 	for (int again = 0; again < 2; again++) {
 		struct payload p = { .stride = stride };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = item_open(&item, &want, cache, &p, &e);
 
 		if (st_rows[_i].msg) {
@@ -988,7 +999,7 @@ START_TEST(a_files_safetensors_header_is_parsed_once)
 	struct item_cache *cache = item_cache_new();
 	const uint64_t len[] = { 2, 3 };
 	struct item_want want = {
-		.fqn = "w", .fqn_len = 1, .dtype = DTYPE_F32, .n_dims = 2, .len = len
+		.fqn = "w", .fqn_len = 1, .dtype = CKPT_DTYPE_F32, .n_dims = 2, .len = len
 	};
 	static const struct {
 		uint64_t key;
@@ -1004,7 +1015,7 @@ START_TEST(a_files_safetensors_header_is_parsed_once)
 	want.rest = &rest;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct payload p = { .stride = stride };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		m.reads = 0;
 		want.file_key = rows[i].key;
@@ -1021,15 +1032,15 @@ START_TEST(bytes_that_are_nothing_are_refused)
 	const uint64_t len[] = { 1 };
 	struct opened o;
 
-	open_bytes(&o, "nothing that is known", 21, false, DTYPE_U8, 1, len);
+	open_bytes(&o, "nothing that is known", 21, false, CKPT_DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
 	ck_assert_str_eq(o.e.msg,
 			 "the item is neither a torch.save archive nor safetensors: no safetensors "
 			 "header: its length would be 2334956330817974126");
-	open_bytes(&o, "nothing that is known", 21, true, DTYPE_U8, 1, len);
+	open_bytes(&o, "nothing that is known", 21, true, CKPT_DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
 	ck_assert_str_eq(o.e.msg, "its decoded item is no torch.save archive");
-	open_bytes(&o, "", 0, false, DTYPE_U8, 1, len);
+	open_bytes(&o, "", 0, false, CKPT_DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
 }
 END_TEST
@@ -1040,7 +1051,8 @@ Suite *item_suite(void)
 	TCase *t = tcase_create("item");
 
 	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_dtype_is_found_where_it_lies, DTYPE_NONE + 1, DTYPE_COUNT);
+	tcase_add_loop_test(t, every_dtype_is_found_where_it_lies, CKPT_DTYPE_NONE + 1,
+			    CKPT_DTYPE_COUNT);
 	tcase_add_loop_test(t, every_style_of_archive_is_understood, 0, ARRAY_LEN(styles));
 	tcase_add_loop_test(t, what_only_the_directory_tells_cannot_be_compressed, 0, 4);
 	tcase_add_loop_test(t, a_long_pickle_is_read_on, 0, 9);

@@ -29,7 +29,7 @@ enum { DIMS = 3, MAX_TENSORS = 6 };
 
 static struct layout *parse(const char *text)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct layout *l = NULL;
 
 	ck_assert_msg(!layout_parse(text, strlen(text), "L", &l, &e), "%s", e.msg);
@@ -39,7 +39,7 @@ static struct layout *parse(const char *text)
 static struct layout *parse_for(const char *text, const struct layout_tensor *t, size_t n)
 {
 	struct layout *l = parse(text);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!layout_bind(l, t, n, &e), "%s", e.msg);
 	return l;
@@ -49,7 +49,7 @@ static struct layout *parse_for(const char *text, const struct layout_tensor *t,
 static const char *box(const struct layout *l, size_t i, size_t t, size_t n_dims)
 {
 	static char out[200];
-	uint64_t off[MAX_DIMS], len[MAX_DIMS];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	size_t at = 0;
 
 	out[0] = 0;
@@ -244,7 +244,7 @@ static const struct {
 START_TEST(errors_name_file_and_line)
 {
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(
 		layout_parse(text_errors[_i].text, strlen(text_errors[_i].text), "L", &l, &e),
@@ -259,7 +259,7 @@ START_TEST(a_nul_byte_is_no_part_of_a_line)
 {
 	static const char text[] = "mesh a=2\n*\0 a:0\n";
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(layout_parse(text, sizeof(text) - 1, "L", &l, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "L:2: a NUL byte");
@@ -271,7 +271,7 @@ START_TEST(a_mesh_has_at_most_64_axes)
 	char text[1000] = "mesh";
 	size_t n = 4;
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int i = 0; i < 64; i++)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, " a%d=1", i);
@@ -288,7 +288,7 @@ static void check_bind_error(const char *text, const struct layout_tensor *t, si
 			     const char *msg)
 {
 	struct layout *l = parse(text);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(layout_bind(l, t, n, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, msg);
@@ -315,7 +315,7 @@ START_TEST(a_layout_can_be_bound_again_after_an_error)
 {
 	const struct layout_tensor t[] = { TENSOR("w", 4, 4), TENSOR("norm", 7) };
 	struct layout *l = parse("mesh a=2\n* a:1\n");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(layout_bind(l, t, 2, &e), -EINVAL);
 	ck_assert_int_eq(layout_bind(l, t, 1, &e), 0);
@@ -549,7 +549,7 @@ static const struct {
 START_TEST(json_errors_name_rank_and_parameter)
 {
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(
 		layout_parse(json_errors[_i].text, strlen(json_errors[_i].text), "L", &l, &e),
@@ -563,7 +563,7 @@ START_TEST(keys_inside_a_parameter_may_not_come_twice)
 {
 	static const char text[] = P("\"type\": \"a\", \"type\": \"b\"");
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(layout_parse(text, sizeof(text) - 1, "L", &l, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "L: rank 3: 'w': 'type' is given twice");
@@ -616,7 +616,7 @@ static void check_read_error(const char *name, int code, const char *fmt, ...)
 static void check_read_error(const char *name, int code, const char *fmt, ...)
 {
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char want[500];
 	va_list ap;
 
@@ -631,7 +631,7 @@ static void check_read_error(const char *name, int code, const char *fmt, ...)
 START_TEST(files_are_read_by_what_they_hold)
 {
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	write_file("t.layout", "mesh a=3\n");
 	ck_assert_int_eq(layout_read(path_of("t.layout"), &l, &e), 0);
@@ -659,7 +659,7 @@ START_TEST(a_directory_is_all_its_layout_files)
 {
 	const struct layout_tensor t[] = { TENSOR("w", 4) };
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(mkdir(path_of("d"), 0700), 0);
 	write_file("d/readme", "not a layout");
@@ -881,7 +881,7 @@ START_TEST(out_of_memory_is_an_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct layout *l = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = layout_parse(fault_texts[_i], strlen(fault_texts[_i]), "L", &l, &e);
 
 		if (!rc)
@@ -916,7 +916,7 @@ START_TEST(a_directory_is_read_whole_or_not_at_all)
 	FAULT_LOOP(kinds[_i])
 	{
 		struct layout *l = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = layout_read(path_of(dir), &l, &e);
 
 		fault_off();

@@ -112,7 +112,7 @@ START_TEST(a_checkpoint_is_known_by_metadata_json)
 	struct buf found = BUF_INIT(10000);
 	const struct format *f = NULL;
 	struct name_list l = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char path[64];
 	int rc;
 
@@ -208,7 +208,7 @@ static struct catalog *scan(void)
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
 	const struct format *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = format_detect(dir_fd, NULL, &f, &files, &e);
 
 	if (!rc)
@@ -285,7 +285,7 @@ START_TEST(a_file_name_that_leaves_the_directory_is_refused)
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
 	const struct format *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct dcp d;
 
 	put_files("weights/x");
@@ -321,7 +321,7 @@ static uint64_t check(const char *json, const char *want)
 	struct buf faults = BUF_INIT(10000);
 	struct ckpt_check k = { .data = true, .fault = collect, .arg = &faults };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_text("integrity.json", json);
 	ck_assert_msg(!ckpt_open(dir,

@@ -73,7 +73,7 @@ static struct buf container(const struct emit *m, bool legacy)
 	return head.b;
 }
 
-static int read_bytes(const void *p, size_t n, struct megatron_args **ret, struct err *e)
+static int read_bytes(const void *p, size_t n, struct megatron_args **ret, struct ckpt_err *e)
 {
 	struct mem m;
 	struct blob b;
@@ -90,7 +90,7 @@ START_TEST(numbers_of_the_args_are_found_in_every_container)
 {
 	struct emit m = EMIT_INIT(2, true);
 	struct megatron_args *a = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct buf b;
 	uint64_t n = 7;
 
@@ -122,7 +122,7 @@ START_TEST(common_state_may_have_no_args)
 	static const char *const others[] = { "]", "](K\001K\002e", "K\x01", "}" };
 	struct emit m = EMIT_INIT(2, true);
 	struct megatron_args *a = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct buf b;
 
 	if (_i < (int)ARRAY_LEN(others)) {
@@ -145,7 +145,7 @@ START_TEST(what_torch_does_not_write_is_refused)
 	struct emit m = EMIT_INIT(2, true);
 	struct archive a = { 0 };
 	struct megatron_args *args = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(read_bytes("", 0, &args, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "its pickle ends early");
@@ -171,7 +171,7 @@ START_TEST(what_is_cut_short_is_refused)
 	b = container(&m, _i);
 	for (size_t n = 0; n < b.len; n++) {
 		struct megatron_args *a = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = read_bytes(b.data, n, &a, &e);
 
 		/* Behind the pickle a legacy file has only storages. */
@@ -197,7 +197,7 @@ START_TEST(without_memory_it_says_so)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct megatron_args *a = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = megatron_args_read(&blob, &a, &e);
 
 		(void)fault_off();

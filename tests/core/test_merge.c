@@ -19,13 +19,15 @@ START_TEST(properties_that_differ_are_refused_as_in_hyperparallel)
 {
 	json_t *all = golden_load("hyperparallel/planner_golden.json");
 	const char *want = golden_text(json_object_get(all, "errors"), "props_differ");
-	struct write_item a = whole("a", 1, two, DTYPE_F32), b = whole("a", 1, two, DTYPE_F16),
-			  c = whole("a", 1, three, DTYPE_F32);
-	struct save_plan plans[] = { { .items = &a, .n_items = 1 }, { .items = &b, .n_items = 1 } },
-			 got[2];
+	struct ckpt_write_item a = whole("a", 1, two, CKPT_DTYPE_F32),
+			       b = whole("a", 1, two, CKPT_DTYPE_F16),
+			       c = whole("a", 1, three, CKPT_DTYPE_F32);
+	struct ckpt_save_plan plans[] = { { .items = &a, .n_items = 1 },
+					  { .items = &b, .n_items = 1 } },
+			      got[2];
 	struct merge_rules rules = { .rule = DEDUP_HYPERPARALLEL, .same_props = true };
-	struct metadata md = { .n_entries = 42 };
-	struct err e = { 0 };
+	struct ckpt_metadata md = { .n_entries = 42 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(merge_plans(plans, 2, &rules, &arena, got, &md, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, want);
@@ -45,15 +47,15 @@ END_TEST
 START_TEST(what_is_wrong_with_chunks_is_said_as_torch_says_it)
 {
 	static const uint64_t at[] = { 2, 0 }, half[] = { 2, 4 }, low[] = { 1, 2 };
-	struct chunk_meta chunks[] = { { zero, half }, { at, half }, { low, low } };
-	struct meta_entry t = {
+	struct ckpt_chunk_meta chunks[] = { { zero, half }, { at, half }, { low, low } };
+	struct ckpt_meta_entry t = {
 		.fqn = "w",
 		.fqn_len = 1,
 		.is_tensor = true,
 		.tensor = { .n_dims = 2, .size = four, .chunks = chunks, .n_chunks = 2 }
 	};
-	const struct metadata md = { .entries = &t, .n_entries = 1 };
-	struct err e = { 0 };
+	const struct ckpt_metadata md = { .entries = &t, .n_entries = 1 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!metadata_validate(&md, true, &e));
 	t.tensor.n_chunks = 3;
@@ -77,22 +79,22 @@ START_TEST(overlaps_are_those_that_elements_have)
 
 	for (int round = 0; round < 500; round++) {
 		uint64_t shape[2] = { 1 + rng_below(&r, 8), 1 + rng_below(&r, 8) }, boxes[12][4];
-		struct chunk_meta chunks[12];
-		struct meta_entry t = { .fqn = "w",
-					.fqn_len = 1,
-					.is_tensor = true,
-					.tensor = { .n_dims = 2,
-						    .size = shape,
-						    .chunks = chunks,
-						    .n_chunks = rng_below(&r, 7) } };
-		const struct metadata md = { .entries = &t, .n_entries = 1 };
+		struct ckpt_chunk_meta chunks[12];
+		struct ckpt_meta_entry t = { .fqn = "w",
+					     .fqn_len = 1,
+					     .is_tensor = true,
+					     .tensor = { .n_dims = 2,
+							 .size = shape,
+							 .chunks = chunks,
+							 .n_chunks = rng_below(&r, 7) } };
+		const struct ckpt_metadata md = { .entries = &t, .n_entries = 1 };
 		uint8_t times[64] = { 0 };
 		bool overlap = false, hole = false;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		for (size_t i = 0; i < t.tensor.n_chunks; i++) {
 			random_box(&r, 2, shape, boxes[i]);
-			chunks[i] = (struct chunk_meta){ boxes[i], boxes[i] + 2 };
+			chunks[i] = (struct ckpt_chunk_meta){ boxes[i], boxes[i] + 2 };
 			for (uint64_t y = 0; y < boxes[i][2]; y++)
 				for (uint64_t x = 0; x < boxes[i][3]; x++)
 					overlap |= times[(boxes[i][0] + y) * 8 + boxes[i][1] + x]++;
@@ -106,38 +108,38 @@ START_TEST(overlaps_are_those_that_elements_have)
 END_TEST
 
 static const struct {
-	struct write_item second;
+	struct ckpt_write_item second;
 	bool same_props;
 	const char *text;
 } conflicts[] = {
-	{ { .index = { .fqn = "w", .fqn_len = 1 }, .type = WRITE_BYTE_IO },
+	{ { .index = { .fqn = "w", .fqn_len = 1 }, .type = CKPT_WRITE_BYTE_IO },
 	  false,
 	  "'w' is a tensor, on rank 1 it is bytes" },
-	{ { .index = { "w", zero, 1, META_NO_HINT, 2, true },
+	{ { .index = { "w", zero, 1, CKPT_META_NO_HINT, 2, true },
 	    .size = four,
 	    .chunk = { two, two },
-	    .props = { .dtype = DTYPE_F32 },
-	    .type = WRITE_TENSOR },
+	    .props = { .dtype = CKPT_DTYPE_F32 },
+	    .type = CKPT_WRITE_TENSOR },
 	  false,
 	  "'w' is not sharded, and rank 1 has one more" },
-	{ { .index = { "w", two, 1, META_NO_HINT, 1, true },
+	{ { .index = { "w", two, 1, CKPT_META_NO_HINT, 1, true },
 	    .size = four,
 	    .chunk = { two, two },
-	    .props = { .dtype = DTYPE_F32 },
-	    .type = WRITE_SHARD },
+	    .props = { .dtype = CKPT_DTYPE_F32 },
+	    .type = CKPT_WRITE_SHARD },
 	  false,
 	  "'w' has 2 dimensions, on rank 1 it has 1" },
-	{ { .index = { "w", two, 1, META_NO_HINT, 2, false }, .type = WRITE_SHARD },
+	{ { .index = { "w", two, 1, CKPT_META_NO_HINT, 2, false }, .type = CKPT_WRITE_SHARD },
 	  false,
 	  "'w': 2 dimensions, dtype 0, no offset" },
 	{ { .index = { .fqn = "w", .fqn_len = 1 }, .type = 9 },
 	  false,
 	  "'w': write item of type 9" },
-	{ { .index = { "w", two, 1, META_NO_HINT, 2, true },
+	{ { .index = { "w", two, 1, CKPT_META_NO_HINT, 2, true },
 	    .size = four,
 	    .chunk = { three, two },
-	    .props = { .dtype = DTYPE_F32 },
-	    .type = WRITE_SHARD },
+	    .props = { .dtype = CKPT_DTYPE_F32 },
+	    .type = CKPT_WRITE_SHARD },
 	  false,
 	  "Failed to validate global plan: key:w has out of bounds chunk: "
 	  "tensor-size:torch.Size([4, 4]) chunk: torch.Size([2, 2]) at torch.Size([3, 3])" },
@@ -145,15 +147,15 @@ static const struct {
 
 START_TEST(plans_that_do_not_fit_together_are_refused)
 {
-	struct write_item first = whole("w", 2, four, DTYPE_F32);
-	struct save_plan plans[] = { { .items = &first, .n_items = 1 },
-				     { .items = &conflicts[_i].second, .n_items = 1 } },
-			 got[2];
+	struct ckpt_write_item first = whole("w", 2, four, CKPT_DTYPE_F32);
+	struct ckpt_save_plan plans[] = { { .items = &first, .n_items = 1 },
+					  { .items = &conflicts[_i].second, .n_items = 1 } },
+			      got[2];
 	struct merge_rules rules = { .validate = true };
-	struct metadata md = { .n_entries = 42 };
-	struct err e = { 0 };
+	struct ckpt_metadata md = { .n_entries = 42 };
+	struct ckpt_err e = { 0 };
 
-	first.type = WRITE_SHARD;
+	first.type = CKPT_WRITE_SHARD;
 	ck_assert_int_lt(merge_plans(plans, 2, &rules, &arena, got, &md, &e), 0);
 	ck_assert_str_eq(e.msg, conflicts[_i].text);
 	ck_assert_uint_eq(md.n_entries, 42);

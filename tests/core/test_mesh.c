@@ -366,7 +366,7 @@ END_TEST
 
 struct golden {
 	struct sharding s;
-	uint64_t mesh[8], shape[MAX_DIMS];
+	uint64_t mesh[8], shape[CKPT_MAX_DIMS];
 	struct placement p[8];
 	size_t n_dims;
 };
@@ -438,7 +438,7 @@ START_TEST(areas_are_those_of_hyperparallel)
 	json_array_foreach(json_object_get(all, "slice_area"), i, row)
 	{
 		const json_t *areas = json_object_get(row, "areas");
-		uint64_t off[MAX_DIMS], len[MAX_DIMS], ranks = 0;
+		uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ranks = 0;
 		struct golden g;
 
 		golden_sharding(&g, json_object_get(row, "mesh"),
@@ -505,7 +505,7 @@ START_TEST(sources_of_a_reshard_are_those_of_hyperparallel)
 	{
 		const json_t *from = json_object_get(row, "from"), *to = json_object_get(row, "to");
 		const json_t *shape = json_object_get(row, "shape");
-		uint64_t off[MAX_DIMS], len[MAX_DIMS];
+		uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 		struct golden source, target;
 		struct reshard rs = { .rank_list = json_array_get(from, 2),
 				      .slices = json_object_get(row, "source_slices"),

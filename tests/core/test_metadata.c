@@ -12,9 +12,9 @@ static uint64_t off[] = { 1, 2 }, len[] = { 2, 2 }, size[] = { 4, 4 };
 START_TEST(an_index_is_its_name_and_offset)
 {
 	static const uint64_t same[] = { 1, 2 }, other[] = { 1, 3 };
-	const struct meta_index x = { "w", off, 1, 7, 2, true };
-	const struct meta_index rows[] = {
-		{ "w", same, 1, META_NO_HINT, 2, true }, /* the hint is no part of it */
+	const struct ckpt_meta_index x = { "w", off, 1, 7, 2, true };
+	const struct ckpt_meta_index rows[] = {
+		{ "w", same, 1, CKPT_META_NO_HINT, 2, true }, /* the hint is no part of it */
 		{ "v", same, 1, 7, 2, true },
 		{ "ww", same, 2, 7, 2, true },
 		{ "w", other, 1, 7, 2, true },
@@ -34,26 +34,26 @@ END_TEST
 
 /* A plan in memory of its own, so that each part of it can be changed. */
 struct sample {
-	struct write_item items[2];
-	struct fqn_path path;
-	struct path_step steps[2];
-	struct save_plan plan;
+	struct ckpt_write_item items[2];
+	struct ckpt_fqn_path path;
+	struct ckpt_path_step steps[2];
+	struct ckpt_save_plan plan;
 	uint64_t off[2], len[2], size[2];
 };
 
 static void make_sample(struct sample *s)
 {
 	*s = (struct sample){ .off = { 1, 2 }, .len = { 2, 2 }, .size = { 4, 4 } };
-	s->items[0] = (struct write_item){ .index = { "w", s->off, 1, 3, 2, true },
-					   .chunk = { s->off, s->len },
-					   .size = s->size,
-					   .props = { .dtype = DTYPE_F32 },
-					   .type = WRITE_SHARD };
-	s->items[1] = (struct write_item){ .index = { .fqn = "b", .fqn_len = 1 } };
-	s->steps[0] = (struct path_step){ "m", 1, 0 };
-	s->steps[1] = (struct path_step){ NULL, 0, 9 };
-	s->path = (struct fqn_path){ "m.9", s->steps, 3, 2 };
-	s->plan = (struct save_plan){
+	s->items[0] = (struct ckpt_write_item){ .index = { "w", s->off, 1, 3, 2, true },
+						.chunk = { s->off, s->len },
+						.size = s->size,
+						.props = { .dtype = CKPT_DTYPE_F32 },
+						.type = CKPT_WRITE_SHARD };
+	s->items[1] = (struct ckpt_write_item){ .index = { .fqn = "b", .fqn_len = 1 } };
+	s->steps[0] = (struct ckpt_path_step){ "m", 1, 0 };
+	s->steps[1] = (struct ckpt_path_step){ NULL, 0, 9 };
+	s->path = (struct ckpt_fqn_path){ "m.9", s->steps, 3, 2 };
+	s->plan = (struct ckpt_save_plan){
 		.items = s->items, .n_items = 2, .paths = &s->path, .n_paths = 1
 	};
 }
@@ -81,7 +81,7 @@ START_TEST(plans_are_equal_when_all_of_them_is)
 			b.size[0] = 5;
 			break;
 		case 5:
-			b.items[0].props.dtype = DTYPE_F16;
+			b.items[0].props.dtype = CKPT_DTYPE_F16;
 			break;
 		case 6:
 			b.items[0].props.requires_grad = true;
@@ -90,10 +90,10 @@ START_TEST(plans_are_equal_when_all_of_them_is)
 			b.items[0].props.pin_memory = true;
 			break;
 		case 8:
-			b.items[0].props.memory_format = MEMORY_PRESERVE;
+			b.items[0].props.memory_format = CKPT_MEMORY_PRESERVE;
 			break;
 		case 9:
-			b.items[0].type = WRITE_TENSOR;
+			b.items[0].type = CKPT_WRITE_TENSOR;
 			break;
 		case 10:
 			b.items[1].index.fqn = "c";
@@ -130,8 +130,8 @@ START_TEST(a_copy_borrows_nothing)
 	struct arena a = ARENA_INIT(1 << 20), small = ARENA_INIT(64);
 	char name[] = "w", key[] = "m", whole_name[] = "m.9";
 	struct sample s, same;
-	struct save_plan copy = { .n_items = 42 };
-	struct err e = { 0 };
+	struct ckpt_save_plan copy = { .n_items = 42 };
+	struct ckpt_err e = { 0 };
 
 	make_sample(&s);
 	make_sample(&same);
@@ -153,13 +153,13 @@ END_TEST
 START_TEST(sizes_are_of_the_tensor_or_the_chunk)
 {
 	static const uint64_t huge[] = { 1ull << 40, 1ull << 22 };
-	struct write_item w = { .index = { "w", off, 1, 0, 2, true },
-				.chunk = { off, len },
-				.size = size,
-				.props = { .dtype = DTYPE_C128 },
-				.type = WRITE_SHARD };
+	struct ckpt_write_item w = { .index = { "w", off, 1, 0, 2, true },
+				     .chunk = { off, len },
+				     .size = size,
+				     .props = { .dtype = CKPT_DTYPE_C128 },
+				     .type = CKPT_WRITE_SHARD };
 	uint64_t bytes = 0;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!write_item_tensor_bytes(&w, &bytes, &e));
 	ck_assert_uint_eq(bytes, 256);

@@ -29,7 +29,7 @@ static void teardown(void)
 	arena_release(&arena);
 }
 
-/* ---- from a pickle to struct metadata ---- */
+/* ---- from a pickle to struct ckpt_metadata ---- */
 
 static const struct pk_value *attr(const struct pk_value *v, const char *name)
 {
@@ -41,10 +41,10 @@ static const struct pk_value *attr(const struct pk_value *v, const char *name)
 
 static const uint64_t *numbers(const struct pk_value *v, uint8_t *ret_n)
 {
-	uint64_t buf[MAX_DIMS];
+	uint64_t buf[CKPT_MAX_DIMS];
 	size_t n;
 
-	REQUIRE(pk_numbers(v, buf, MAX_DIMS, &n));
+	REQUIRE(pk_numbers(v, buf, CKPT_MAX_DIMS, &n));
 	*ret_n = (uint8_t)n;
 	return arena_dup(&arena, buf, n * sizeof(*buf));
 }
@@ -61,9 +61,9 @@ static const char *text_of(const struct pk_value *v, uint32_t *ret_len)
 	return arena_dup(&arena, v->s->data, v->s->len);
 }
 
-static struct tensor_props props_of(const struct pk_value *v)
+static struct ckpt_tensor_props props_of(const struct pk_value *v)
 {
-	struct tensor_props p = { 0 };
+	struct ckpt_tensor_props p = { 0 };
 	const struct pk_value *s = &v->n->v[PK_STATE], *f = s->n->v;
 
 	if (s->type == PK_DICT) {
@@ -81,10 +81,10 @@ static struct tensor_props props_of(const struct pk_value *v)
 	return p;
 }
 
-static void read_tensor(const struct pk_value *v, struct tensor_meta *t)
+static void read_tensor(const struct pk_value *v, struct ckpt_tensor_meta *t)
 {
 	const struct pk_value *list = attr(v, "chunks");
-	struct chunk_meta *chunks = arena_array(&arena, pk_len(list), sizeof(*chunks));
+	struct ckpt_chunk_meta *chunks = arena_array(&arena, pk_len(list), sizeof(*chunks));
 	uint8_t n;
 
 	t->props = props_of(attr(v, "properties"));
@@ -99,13 +99,13 @@ static void read_tensor(const struct pk_value *v, struct tensor_meta *t)
 	t->n_chunks = pk_len(list);
 }
 
-static void read_state(const struct pk_value *d, struct metadata *md)
+static void read_state(const struct pk_value *d, struct ckpt_metadata *md)
 {
 	md->n_entries = pk_len(d);
 	md->entries = arena_array(&arena, md->n_entries, sizeof(*md->entries));
 	for (size_t i = 0; i < md->n_entries; i++) {
 		const struct pk_value *v = &d->n->v[2 * i + 1];
-		struct meta_entry *t = &md->entries[i];
+		struct ckpt_meta_entry *t = &md->entries[i];
 
 		t->fqn = text_of(v - 1, &t->fqn_len);
 		t->is_tensor = pk_attr(v, "chunks") != NULL;
@@ -114,9 +114,9 @@ static void read_state(const struct pk_value *d, struct metadata *md)
 	}
 }
 
-static void read_paths(const struct pk_value *d, struct metadata *md)
+static void read_paths(const struct pk_value *d, struct ckpt_metadata *md)
 {
-	struct fqn_path *paths = arena_array(&arena, pk_len(d), sizeof(*paths));
+	struct ckpt_fqn_path *paths = arena_array(&arena, pk_len(d), sizeof(*paths));
 
 	if (d->type == PK_NONE)
 		return;
@@ -125,7 +125,7 @@ static void read_paths(const struct pk_value *d, struct metadata *md)
 	md->n_paths = pk_len(d);
 	for (size_t i = 0; i < md->n_paths; i++) {
 		const struct pk_value *v = &d->n->v[2 * i + 1];
-		struct path_step *s = arena_array(&arena, pk_len(v), sizeof(*s));
+		struct ckpt_path_step *s = arena_array(&arena, pk_len(v), sizeof(*s));
 
 		paths[i].fqn = text_of(v - 1, &paths[i].fqn_len);
 		paths[i].steps = s;
@@ -138,9 +138,9 @@ static void read_paths(const struct pk_value *d, struct metadata *md)
 	}
 }
 
-static struct meta_index index_of(const struct pk_value *v, bool hyper)
+static struct ckpt_meta_index index_of(const struct pk_value *v, bool hyper)
 {
-	struct meta_index x = { .hint = META_NO_HINT };
+	struct ckpt_meta_index x = { .hint = CKPT_META_NO_HINT };
 	const struct pk_value *off = pk_attr(v, "offset"), *hint = attr(v, "index");
 
 	x.fqn = text_of(attr(v, "fqn"), &x.fqn_len);
@@ -154,13 +154,13 @@ static struct meta_index index_of(const struct pk_value *v, bool hyper)
 	return x;
 }
 
-static struct storage_info info_of(const struct pk_value *v)
+static struct ckpt_storage_info info_of(const struct pk_value *v)
 {
 	const struct pk_value *key = pk_attr(v, "tensor_key");
 	const struct pk_value *transforms = pk_attr(v, "transform_descriptors");
-	struct storage_info s = { .path = text_of(attr(v, "relative_path"), NULL),
-				  .offset = (uint64_t)attr(v, "offset")->i,
-				  .length = (uint64_t)attr(v, "length")->i };
+	struct ckpt_storage_info s = { .path = text_of(attr(v, "relative_path"), NULL),
+				       .offset = (uint64_t)attr(v, "offset")->i,
+				       .length = (uint64_t)attr(v, "length")->i };
 
 	if (key)
 		s.tensor_key = text_of(key, &s.tensor_key_len);
@@ -171,9 +171,9 @@ static struct storage_info info_of(const struct pk_value *v)
 	return s;
 }
 
-static void read_stored(const struct pk_value *d, bool hyper, struct metadata *md)
+static void read_stored(const struct pk_value *d, bool hyper, struct ckpt_metadata *md)
 {
-	struct write_result *r = arena_array(&arena, pk_len(d), sizeof(*r));
+	struct ckpt_write_result *r = arena_array(&arena, pk_len(d), sizeof(*r));
 
 	md->stored = r;
 	md->n_stored = pk_len(d);
@@ -183,10 +183,10 @@ static void read_stored(const struct pk_value *d, bool hyper, struct metadata *m
 	}
 }
 
-static struct metadata read_metadata(const struct pk_value *root, bool hyper)
+static struct ckpt_metadata read_metadata(const struct pk_value *root, bool hyper)
 {
 	const struct pk_value *meta = pk_attr(root, "storage_meta");
-	struct metadata md = { .version = text_of(attr(root, "version"), NULL) };
+	struct ckpt_metadata md = { .version = text_of(attr(root, "version"), NULL) };
 
 	read_state(attr(root, "state_dict_metadata"), &md);
 	read_paths(attr(root, "planner_data"), &md);
@@ -204,17 +204,17 @@ static struct pickle *load(const void *p, size_t n)
 {
 	struct pickle_opts opts = { .max_bytes = (size_t)1 << 30 };
 	struct pickle *ret;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!load_bytes(p, n, 0, &opts, &ret, &e), "%s", e.msg);
 	ck_assert_uint_eq(pickle_end(ret), n);
 	return ret;
 }
 
-static struct buf write_md(const struct metadata *md, bool hyper)
+static struct buf write_md(const struct ckpt_metadata *md, bool hyper)
 {
 	struct buf b = BUF_INIT((size_t)1 << 30);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc =
 		hyper ? metadata_pickle_hyperparallel(md, &b, &e) : metadata_pickle_dcp(md, &b, &e);
 
@@ -260,7 +260,7 @@ START_TEST(the_graph_is_that_of_the_system)
 	struct pickle *theirs, *ours;
 	struct pk_value a, b;
 	struct buf want, got, bytes;
-	struct metadata md;
+	struct ckpt_metadata md;
 	autoclose int dir = -1;
 	size_t n;
 	uint8_t *p;
@@ -326,13 +326,13 @@ static const char *random_name(struct rng *r, size_t number, uint32_t *ret_len)
 	return s;
 }
 
-static void random_tensor(struct rng *r, struct tensor_meta *t, bool hyper)
+static void random_tensor(struct rng *r, struct ckpt_tensor_meta *t, bool hyper)
 {
 	size_t n = rng_chance(r, 5) ? 64 : rng_below(r, 5);
 	size_t n_chunks = rng_chance(r, 5) ? 2000 : rng_below(r, 4);
-	struct chunk_meta *c = arena_array(&arena, n_chunks, sizeof(*c));
+	struct ckpt_chunk_meta *c = arena_array(&arena, n_chunks, sizeof(*c));
 
-	t->props.dtype = (uint8_t)(1 + rng_below(r, DTYPE_COUNT - 1));
+	t->props.dtype = (uint8_t)(1 + rng_below(r, CKPT_DTYPE_COUNT - 1));
 	t->props.requires_grad = rng_chance(r, 30);
 	t->props.pin_memory = !hyper && rng_chance(r, 30);
 	t->props.memory_format = hyper ? 0 : (uint8_t)rng_below(r, 3);
@@ -346,20 +346,20 @@ static void random_tensor(struct rng *r, struct tensor_meta *t, bool hyper)
 	}
 }
 
-static void random_paths(struct rng *r, struct metadata *md)
+static void random_paths(struct rng *r, struct ckpt_metadata *md)
 {
-	struct fqn_path *paths = arena_array(&arena, md->n_entries, sizeof(*paths));
+	struct ckpt_fqn_path *paths = arena_array(&arena, md->n_entries, sizeof(*paths));
 
 	md->paths = paths;
 	md->n_paths = md->n_entries;
 	for (size_t i = 0; i < md->n_paths; i++) {
 		size_t n = rng_below(r, 6);
-		struct path_step *s = arena_array(&arena, n, sizeof(*s));
+		struct ckpt_path_step *s = arena_array(&arena, n, sizeof(*s));
 
-		paths[i] = (struct fqn_path){ .fqn = md->entries[i].fqn,
-					      .fqn_len = md->entries[i].fqn_len,
-					      .steps = s,
-					      .n_steps = (uint32_t)n };
+		paths[i] = (struct ckpt_fqn_path){ .fqn = md->entries[i].fqn,
+						   .fqn_len = md->entries[i].fqn_len,
+						   .steps = s,
+						   .n_steps = (uint32_t)n };
 		for (size_t k = 0; k < n; k++)
 			if (rng_chance(r, 50))
 				s[k].position = random_number(r);
@@ -368,23 +368,24 @@ static void random_paths(struct rng *r, struct metadata *md)
 	}
 }
 
-static void random_stored(struct rng *r, struct metadata *md, bool hyper)
+static void random_stored(struct rng *r, struct ckpt_metadata *md, bool hyper)
 {
-	struct write_result *v = arena_array(&arena, md->n_entries, sizeof(*v));
+	struct ckpt_write_result *v = arena_array(&arena, md->n_entries, sizeof(*v));
 
 	md->stored = v;
 	md->n_stored = md->n_entries;
 	for (size_t i = 0; i < md->n_stored; i++) {
-		const struct meta_entry *t = &md->entries[i];
+		const struct ckpt_meta_entry *t = &md->entries[i];
 		size_t n = t->is_tensor ? t->tensor.n_dims : 0;
 
-		v[i].index = (struct meta_index){ .fqn = t->fqn,
+		v[i].index =
+			(struct ckpt_meta_index){ .fqn = t->fqn,
 						  .fqn_len = t->fqn_len,
 						  .has_offset = t->is_tensor,
 						  .n_dims = (uint8_t)n,
 						  .offset = random_numbers(r, n),
 						  .hint = t->is_tensor ? (int32_t)rng_below(r, 300)
-								       : META_NO_HINT };
+								       : CKPT_META_NO_HINT };
 		v[i].info.path = i % 2 ? "__0_0.distcp" : "__1_0.distcp";
 		v[i].info.offset = random_number(r);
 		v[i].info.length = random_number(r);
@@ -398,9 +399,9 @@ static void random_stored(struct rng *r, struct metadata *md, bool hyper)
 	}
 }
 
-static struct metadata random_metadata(struct rng *r, bool hyper)
+static struct ckpt_metadata random_metadata(struct rng *r, bool hyper)
 {
-	struct metadata md = { .version = hyper ? "2.0" : "1.0.0" };
+	struct ckpt_metadata md = { .version = hyper ? "2.0" : "1.0.0" };
 
 	md.n_entries = rng_chance(r, 10) ? 1000 + rng_below(r, 1500) : rng_below(r, 20);
 	md.entries = arena_array(&arena, md.n_entries, sizeof(*md.entries));
@@ -436,7 +437,7 @@ static bool same_numbers(const uint64_t *a, const uint64_t *b, size_t n)
 	return !memcmp(a, b, n * sizeof(*a));
 }
 
-static void same_tensor(const struct tensor_meta *a, const struct tensor_meta *b)
+static void same_tensor(const struct ckpt_tensor_meta *a, const struct ckpt_tensor_meta *b)
 {
 	REQUIRE(tensor_props_equal(&a->props, &b->props) && a->n_dims == b->n_dims);
 	REQUIRE(same_numbers(a->size, b->size, a->n_dims) && a->n_chunks == b->n_chunks);
@@ -446,18 +447,18 @@ static void same_tensor(const struct tensor_meta *a, const struct tensor_meta *b
 	}
 }
 
-static void same_path(const struct fqn_path *a, const struct fqn_path *b)
+static void same_path(const struct ckpt_fqn_path *a, const struct ckpt_fqn_path *b)
 {
 	REQUIRE(same_text(a->fqn, a->fqn_len, b->fqn, b->fqn_len) && a->n_steps == b->n_steps);
 	for (size_t i = 0; i < a->n_steps; i++) {
-		const struct path_step *s = &a->steps[i], *t = &b->steps[i];
+		const struct ckpt_path_step *s = &a->steps[i], *t = &b->steps[i];
 
 		REQUIRE(same_text(s->key, s->key_len, t->key, t->key_len));
 		REQUIRE(s->key || s->position == t->position);
 	}
 }
 
-static void same_result(const struct write_result *a, const struct write_result *b)
+static void same_result(const struct ckpt_write_result *a, const struct ckpt_write_result *b)
 {
 	REQUIRE(meta_index_equal(&a->index, &b->index) && a->index.hint == b->index.hint);
 	REQUIRE(a->info.offset == b->info.offset && a->info.length == b->info.length);
@@ -467,12 +468,12 @@ static void same_result(const struct write_result *a, const struct write_result 
 			  b->info.tensor_key_len));
 }
 
-static void same_metadata(const struct metadata *a, const struct metadata *b)
+static void same_metadata(const struct ckpt_metadata *a, const struct ckpt_metadata *b)
 {
 	REQUIRE(a->n_entries == b->n_entries && a->n_paths == b->n_paths &&
 		a->n_stored == b->n_stored);
 	for (size_t i = 0; i < a->n_entries; i++) {
-		const struct meta_entry *s = &a->entries[i], *t = &b->entries[i];
+		const struct ckpt_meta_entry *s = &a->entries[i], *t = &b->entries[i];
 
 		REQUIRE(same_text(s->fqn, s->fqn_len, t->fqn, t->fqn_len));
 		REQUIRE(s->is_tensor == t->is_tensor);
@@ -494,7 +495,7 @@ START_TEST(what_is_written_comes_back)
 
 	for (int round = 0; round < 60; round++) {
 		bool hyper = rng_chance(&r, 40);
-		struct metadata md = random_metadata(&r, hyper), back;
+		struct ckpt_metadata md = random_metadata(&r, hyper), back;
 		struct buf b = write_md(&md, hyper), again = write_md(&md, hyper);
 		struct pickle *p = load(b.data, b.len);
 		struct pk_value v = pickle_root(p);
@@ -512,7 +513,7 @@ END_TEST
 
 /* ---- what is not given ---- */
 
-static char *save_id_of(const struct metadata *md)
+static char *save_id_of(const struct ckpt_metadata *md)
 {
 	struct buf b = write_md(md, false);
 	struct pickle *p = load(b.data, b.len);
@@ -528,12 +529,13 @@ static char *save_id_of(const struct metadata *md)
 START_TEST(a_save_id_follows_from_the_rest)
 {
 	static const uint64_t one = 1, two = 2;
-	struct chunk_meta chunk = { &one, &one };
-	struct meta_entry t = { .fqn = "w",
-				.fqn_len = 1,
-				.is_tensor = true,
-				.tensor = { { .dtype = DTYPE_F32 }, 1, &one, &chunk, 1 } };
-	struct metadata md = { .entries = &t, .n_entries = 1, .version = "1.0.0" };
+	struct ckpt_chunk_meta chunk = { &one, &one };
+	struct ckpt_meta_entry t = { .fqn = "w",
+				     .fqn_len = 1,
+				     .is_tensor = true,
+				     .tensor = {
+					     { .dtype = CKPT_DTYPE_F32 }, 1, &one, &chunk, 1 } };
+	struct ckpt_metadata md = { .entries = &t, .n_entries = 1, .version = "1.0.0" };
 	autofree char *a = save_id_of(&md), *b = save_id_of(&md), *c;
 
 	t.tensor.size = &two;
@@ -552,7 +554,7 @@ END_TEST
 
 START_TEST(without_paths_torch_has_a_dict_and_hyperparallel_none)
 {
-	struct metadata md = { 0 };
+	struct ckpt_metadata md = { 0 };
 	struct pickle *p;
 	struct pk_value v;
 	struct buf b;
@@ -572,12 +574,12 @@ END_TEST
 
 START_TEST(names_that_python_cannot_read_are_refused)
 {
-	struct meta_entry t = { .fqn = "a\xff", .fqn_len = 2 };
-	struct path_step step = { .key = "\x80", .key_len = 1 };
-	struct fqn_path path = { .fqn = "a", .fqn_len = 1, .steps = &step, .n_steps = 1 };
-	struct metadata md = { .entries = &t, .n_entries = 1 };
+	struct ckpt_meta_entry t = { .fqn = "a\xff", .fqn_len = 2 };
+	struct ckpt_path_step step = { .key = "\x80", .key_len = 1 };
+	struct ckpt_fqn_path path = { .fqn = "a", .fqn_len = 1, .steps = &step, .n_steps = 1 };
+	struct ckpt_metadata md = { .entries = &t, .n_entries = 1 };
 	struct buf b = BUF_INIT(1 << 16);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(metadata_pickle_dcp(&md, &b, &e), -ERR_UNSUPPORTED);
 	ck_assert_str_eq(e.msg, "the name 'a%FF' is not in UTF-8, which a pickle needs");
@@ -593,9 +595,9 @@ END_TEST
 START_TEST(memory_that_is_refused_is_an_error)
 {
 	struct rng r = rng_new();
-	struct metadata md = random_metadata(&r, false);
+	struct ckpt_metadata md = random_metadata(&r, false);
 	struct buf b = BUF_INIT(1 << 28);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	md.storage.save_id = NULL;
 	FAULT_LOOP(FAULT_ALLOC)

@@ -115,7 +115,7 @@ START_TEST(the_model_is_found_and_called_as_it_calls_itself)
 	const struct row *row = &rows[_i];
 	struct input in;
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t prefix = 99, n = 0;
 
 	read_row(row, &in);
@@ -154,7 +154,7 @@ START_TEST(what_cannot_be_named_is_refused)
 	struct row row = { .weights = refused[_i].weights };
 	struct input in;
 	struct namelist t = { .n = 42 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t prefix = 99;
 
 	memcpy(row.in, refused[_i].in, sizeof(row.in));
@@ -205,7 +205,7 @@ START_TEST(wrappers_go_wherever_they_are_an_element)
 		char fqn[256] = "", want[256];
 		struct model_in in = { .fqn = fqn };
 		struct namelist t = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		char *p = fqn;
 		size_t n;
 
@@ -237,7 +237,7 @@ START_TEST(no_memory_is_an_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct namelist t = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = model_names(in, ARRAY_LEN(in), NULL, &t, NULL, &e);
 
 		namelist_release(&t);

@@ -24,7 +24,7 @@ static void stored(const void *arg, uint32_t index, const char **ret, size_t *re
 
 static void add(struct namelist *t, const char *s, uint32_t index)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(!namelist_add(t, s, strlen(s), index, &e));
 }
@@ -34,7 +34,7 @@ START_TEST(names_come_in_natural_order_with_their_numbers)
 	static const char *const in[] = { "layers.10", "b", "layers.2", "", "a/b", "layers.1" };
 	static const uint32_t want[] = { 3, 4, 1, 5, 2, 0 };
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(in); i++)
 		add(&t, in[i], i);
@@ -55,7 +55,7 @@ END_TEST
 START_TEST(an_empty_list_finds_nothing)
 {
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(namelist_finish(&t, stored, NULL, &e), 0);
 	ck_assert_int_eq(namelist_find(&t, "", 0), -1);
@@ -69,7 +69,7 @@ START_TEST(two_of_one_name_are_refused_with_what_is_stored)
 {
 	static const char *const in[] = { "model.w", "b", "ema.w" };
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add(&t, "w", 0);
 	add(&t, "b", 1);
@@ -91,7 +91,7 @@ START_TEST(long_names_with_one_hash_are_refused)
 		{ "7mohtcOFVz", "c1E51sSEyx" }, /* short ones have names of their own */
 	};
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	add(&t, pairs[_i][0], 0);
@@ -130,7 +130,7 @@ START_TEST(a_file_has_one_name)
 		{ "A%~0123456789abcdef", "", NULL },
 	};
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (uint32_t i = 0; i < ARRAY_LEN(in); i++)
 		add(&t, in[i], i);
@@ -167,7 +167,7 @@ static size_t random_fqn(struct rng *r, char *out)
 static void fill(struct namelist *t, struct rng *r)
 {
 	char fqn[RANDOM_LEN];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (uint32_t i = 0; i < RANDOM_NAMES; i++) {
 		size_t n = random_fqn(r, fqn);
@@ -189,7 +189,7 @@ START_TEST(every_file_name_leads_back)
 	static const char *const suffixes[] = { "", ".npy", ".x" };
 	struct rng r = rng_new();
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t cuts = 0;
 
 	fill(&t, &r);
@@ -217,7 +217,7 @@ START_TEST(a_lookup_finds_what_comparing_every_name_finds)
 {
 	struct rng r = rng_new();
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t hits = 0;
 
 	fill(&t, &r);
@@ -269,7 +269,7 @@ END_TEST
 START_TEST(a_name_too_long_for_its_number_is_refused)
 {
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(namelist_add(&t, "", (size_t)UINT32_MAX + 1, 0, &e), -ENOTSUP);
 	ck_assert_uint_eq(t.n, 0);
@@ -284,7 +284,7 @@ START_TEST(no_memory_is_an_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct namelist t = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = 0;
 
 		for (uint32_t i = 0; i < 100 && !rc; i++) {

@@ -16,7 +16,7 @@ enum { MAX = 400 };
 /* A chunk list; file of a chunk is its position, so that one can tell which was kept. */
 struct list {
 	struct tensor_chunks t;
-	uint64_t shape[MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS];
 	uint64_t boxes[MAX * 8];
 	struct chunk_loc locs[MAX];
 };
@@ -25,7 +25,7 @@ static void list_init(struct list *l, size_t n, const uint64_t *shape)
 {
 	l->t = (struct tensor_chunks){ .fqn = "w",
 				       .fqn_len = 1,
-				       .dtype = DTYPE_F32,
+				       .dtype = CKPT_DTYPE_F32,
 				       .n_dims = n,
 				       .shape = l->shape,
 				       .boxes = l->boxes,
@@ -59,7 +59,7 @@ START_TEST(a_grid_in_any_order_is_put_into_cell_order)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes = 0;
 
 	list_init(&l, 2, SHAPE(5, 4));
@@ -88,7 +88,7 @@ START_TEST(empty_chunks_and_replicas_go_and_the_first_replica_stays)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes;
 
 	list_init(&l, 1, SHAPE(4));
@@ -112,7 +112,7 @@ START_TEST(empty_chunks_are_never_wrong)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes;
 
 	list_init(&l, 2, SHAPE(2, 2));
@@ -132,7 +132,7 @@ START_TEST(what_is_no_grid_stays_in_listing_order)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes;
 
 	list_init(&l, 2, SHAPE(3, 3)); /* a pinwheel */
@@ -156,7 +156,7 @@ START_TEST(overlaps_are_told_and_kept_in_listing_order)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes;
 
 	list_init(&l, 1, SHAPE(6));
@@ -175,7 +175,7 @@ START_TEST(holes_are_told)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes;
 
 	list_init(&l, 2, SHAPE(4, 4));
@@ -197,7 +197,7 @@ START_TEST(chunks_stored_nowhere_are_told)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes;
 
 	list_init(&l, 2, SHAPE(4, 4));
@@ -224,7 +224,7 @@ START_TEST(numbers_and_empty_tensors_are_complete)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes = 42;
 
 	list_init(&l, 0, SHAPE(0));
@@ -257,7 +257,7 @@ START_TEST(a_chunk_outside_the_shape_is_refused)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes = 42;
 
 	list_init(&l, 2, SHAPE(4, 4));
@@ -285,7 +285,7 @@ START_TEST(impossible_numbers_are_refused)
 {
 	struct normal r = { 0 };
 	struct list l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t bytes = 42, shape[65];
 
 	list_init(&l, 2, SHAPE((uint64_t)1 << 31, (uint64_t)1 << 31));
@@ -316,7 +316,7 @@ END_TEST
 static enum tensor_state judge(const struct list *l)
 {
 	enum tensor_state state = TENSOR_COMPLETE;
-	uint64_t idx[MAX_DIMS] = { 0 };
+	uint64_t idx[CKPT_MAX_DIMS] = { 0 };
 	size_t n = l->t.n_dims;
 
 	do {
@@ -353,7 +353,7 @@ START_TEST(the_verdict_is_that_of_counting_elements)
 
 	for (int i = 0; i < 4000; i++) {
 		struct scene s;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint64_t bytes;
 
 		o.tiling = (enum scene_tiling)rng_below(&r, 3);
@@ -409,7 +409,7 @@ START_TEST(without_memory_it_says_so)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct normal r = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint64_t bytes;
 		int rc = normal_make(&r, &l.t, &bytes, &e);
 

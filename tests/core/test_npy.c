@@ -9,20 +9,23 @@
 
 /* Texts as numpy.lib.format.write_array_header_1_0 writes them. */
 static const struct {
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n;
 	uint64_t shape[3];
 	const char *text;
 } rows[] = {
-	{ DTYPE_F32, 2, { 2, 3 }, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" },
-	{ DTYPE_F64, 1, { 7 }, "{'descr': '<f8', 'fortran_order': False, 'shape': (7,), }" },
-	{ DTYPE_I8, 0, { 0 }, "{'descr': '|i1', 'fortran_order': False, 'shape': (), }" },
-	{ DTYPE_BOOL,
+	{ CKPT_DTYPE_F32,
+	  2,
+	  { 2, 3 },
+	  "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" },
+	{ CKPT_DTYPE_F64, 1, { 7 }, "{'descr': '<f8', 'fortran_order': False, 'shape': (7,), }" },
+	{ CKPT_DTYPE_I8, 0, { 0 }, "{'descr': '|i1', 'fortran_order': False, 'shape': (), }" },
+	{ CKPT_DTYPE_BOOL,
 	  3,
 	  { 0, 1, 18446744073709551615u },
 	  "{'descr': '|b1', 'fortran_order': False, 'shape': (0, 1, 18446744073709551615), }" },
-	{ DTYPE_BF16, 1, { 5 }, "{'descr': '<V2', 'fortran_order': False, 'shape': (5,), }" },
-	{ DTYPE_C64, 1, { 5 }, "{'descr': '<c8', 'fortran_order': False, 'shape': (5,), }" },
+	{ CKPT_DTYPE_BF16, 1, { 5 }, "{'descr': '<V2', 'fortran_order': False, 'shape': (5,), }" },
+	{ CKPT_DTYPE_C64, 1, { 5 }, "{'descr': '<c8', 'fortran_order': False, 'shape': (5,), }" },
 };
 
 /* Spaces do not matter to Python's literal_eval; they are left out of the comparison. */
@@ -60,7 +63,7 @@ START_TEST(every_dtype_and_number_of_dimensions_fits)
 
 	for (size_t i = 0; i < 64; i++)
 		shape[i] = UINT64_MAX;
-	for (enum dtype t = DTYPE_NONE + 1; t < DTYPE_COUNT; t++) {
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++) {
 		for (size_t n = 0; n <= 64; n++) {
 			char *out = malloc(NPY_MAX_HEADER);
 			size_t len = npy_header(t, n, shape, out);

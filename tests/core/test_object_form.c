@@ -12,7 +12,7 @@
 static struct buf convert(enum object_form from, enum object_form to, const void *p, size_t n)
 {
 	struct buf b = BUF_INIT(1 << 20);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (object_convert(from, to, p, n, &b, &e))
 		ck_abort_msg("%s", e.msg);
@@ -31,7 +31,7 @@ static struct buf pickle_in(struct buf archive)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	const void *p;
-	struct err e;
+	struct ckpt_err e;
 	size_t n;
 
 	ck_assert_int_eq(torch_item_unwrap(archive.data, archive.len, &p, &n, &e), 1);
@@ -93,7 +93,7 @@ END_TEST
 START_TEST(an_archive_with_tensors_stays_one)
 {
 	struct buf a = BUF_INIT(1 << 20);
-	struct err e;
+	struct ckpt_err e;
 	struct buf p;
 
 	ck_assert(!torch_item_wrap(storage, sizeof(storage), &a, &e));
@@ -132,7 +132,7 @@ static const struct {
 START_TEST(bytes_that_are_an_archive_without_tensors_are_python_bytes)
 {
 	struct buf a = BUF_INIT(1 << 20);
-	struct err e;
+	struct ckpt_err e;
 	struct buf p;
 
 	ck_assert(!torch_item_wrap(seven, sizeof(seven), &a, &e));
@@ -176,7 +176,7 @@ END_TEST
 START_TEST(ceilings_hold)
 {
 	struct buf deep = BUF_INIT(1 << 20), small = BUF_INIT(100);
-	struct err e;
+	struct ckpt_err e;
 
 	for (int i = 0; i < 200; i++)
 		buf_str(&deep, "[");

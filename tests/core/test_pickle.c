@@ -149,7 +149,7 @@ static const struct {
 static void check_row(size_t i, size_t step)
 {
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct buf b = BUF_INIT(1 << 20);
 	struct pk_value root;
 
@@ -185,7 +185,7 @@ START_TEST(input_cut_anywhere_is_nodata_and_leaves_the_output)
 	for (size_t n = 0; n < rows[_i].n; n++)
 		for (size_t step = 0; step < 4; step++) {
 			struct pickle *p = (struct pickle *)(void *)&untouched;
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			char want[80];
 
 			ck_assert_int_eq(load_bytes(rows[_i].bytes, n, step, &plain, &p, &e),
@@ -219,7 +219,7 @@ END_TEST
 START_TEST(what_follows_stop_is_not_read)
 {
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(load_bytes("K\7.\xff\xff", 5, 0, &plain, &p, &e), 0);
 	ck_assert_uint_eq(pickle_end(p), 3);
@@ -234,7 +234,7 @@ START_TEST(a_dict_may_contain_itself)
 {
 	static const char bytes[] = "}\x94\x8c\1kh\0s.";
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pk_value root;
 
 	ck_assert_int_eq(load_bytes(bytes, sizeof(bytes) - 1, 0, &plain, &p, &e), 0);
@@ -267,7 +267,7 @@ START_TEST(drop_unknown_keeps_data_and_no_objects)
 	struct pickle_opts opts = { .max_bytes = 1 << 20, .drop_unknown = true };
 	struct buf b = BUF_INIT(1000);
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pk_value root;
 	size_t n = strlen(drop_rows[_i].bytes);
 
@@ -289,7 +289,7 @@ static void check_memo(struct rng *r, int protocol, uint32_t n, uint32_t n_gets)
 	uint32_t *asked = malloc(n_gets * sizeof(*asked));
 	struct pickle_opts opts = { .max_bytes = 64 << 20 };
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pk_value root;
 
 	emit_proto(&m);
@@ -336,7 +336,7 @@ START_TEST(protocols_and_memo_styles_agree)
 	struct emit a = EMIT_INIT(2 + _i, false), b = EMIT_INIT(5, true);
 	struct buf at = BUF_INIT(1 << 20), bt = BUF_INIT(1 << 20);
 	struct pickle *p = NULL, *q = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pk_value root;
 
 	a.memoize = true;
@@ -364,7 +364,7 @@ END_TEST
 static struct pickle *load_text(const char *bytes, size_t n)
 {
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!load_bytes(bytes, n, 0, &plain, &p, &e), "%s", e.msg);
 	return p;
@@ -505,7 +505,7 @@ START_TEST(a_shared_interner_outlives_its_pickles)
 	struct pk_strings *t = pk_strings_new(1 << 20);
 	struct pickle_opts opts = { .strings = t, .max_bytes = 1 << 20 };
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct pk_str *s;
 
 	ck_assert_int_eq(load_bytes("\x8c\3abc.", 6, 0, &opts, &p, &e), 0);
@@ -521,7 +521,7 @@ START_TEST(a_shared_interner_outlives_its_pickles)
 END_TEST
 
 /* A string of n bytes, behind length prefix op. */
-static int load_long(uint8_t op, uint32_t n, size_t step, struct pickle **ret, struct err *e)
+static int load_long(uint8_t op, uint32_t n, size_t step, struct pickle **ret, struct ckpt_err *e)
 {
 	struct pickle_opts opts = { .max_bytes = 8 << 20 };
 	char *bytes = calloc(1, n + 6u);
@@ -540,7 +540,7 @@ static int load_long(uint8_t op, uint32_t n, size_t step, struct pickle **ret, s
 START_TEST(long_text_is_refused_and_long_bytes_are_skipped)
 {
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t step = 0; step < 100000; step += 33333) {
 		ck_assert_int_eq(load_long(OP_BINUNICODE, PK_MAX_STRING, step, &p, &e), 0);

@@ -19,7 +19,7 @@ struct log {
 	const char *fail_at; /* the hook that stops everything, with -EIO */
 };
 
-static int fails(const struct log *l, const char *what, struct err *e)
+static int fails(const struct log *l, const char *what, struct ckpt_err *e)
 {
 	return l->fail_at && !strcmp(l->fail_at, what) ? err_set(e, EIO, "hook %s", what) : 0;
 }
@@ -32,7 +32,7 @@ static int classify(void *arg, const char *module, const char *name)
 	return strcmp(module, "m") ? 0 : *name == 'R' ? 1 : *name == 'S' ? 2 : *name == 'T' ? 3 : 0;
 }
 
-static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *e)
+static int built(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e)
 {
 	struct log *l = arg;
 	const struct pk_value *a = pk_attr(obj, "a");
@@ -54,7 +54,7 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct log *l = arg;
 
@@ -71,7 +71,7 @@ static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 static const struct pickle_hooks hooks = { classify, built, attr_item };
 
 /* Load, and append the root's value to the log; the result of pickle_load. */
-static int run(struct log *l, const struct emit *m, bool drop_unknown, struct err *e)
+static int run(struct log *l, const struct emit *m, bool drop_unknown, struct ckpt_err *e)
 {
 	struct pickle_opts opts = {
 		.hooks = &hooks, .arg = l, .max_bytes = 1 << 20, .drop_unknown = drop_unknown
@@ -94,7 +94,7 @@ static int run(struct log *l, const struct emit *m, bool drop_unknown, struct er
 static void expect(struct emit *m, bool drop_unknown, bool records, const char *want)
 {
 	struct log l = { .b = BUF_INIT(1 << 20), .records = records };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!run(&l, m, drop_unknown, &e), "%s", e.msg);
 	ck_assert_str_eq(l.b.data, want);
@@ -225,7 +225,7 @@ START_TEST(a_shared_object_stays_an_object)
 }
 END_TEST
 
-static int make_records(void *arg, struct pickle *p, struct pk_value *obj, struct err *e)
+static int make_records(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e)
 {
 	static const uint8_t bytes[300000];
 	const size_t *len = arg;
@@ -252,7 +252,7 @@ START_TEST(records_have_any_size_up_to_the_ceiling)
 		size_t len = sizes[i];
 		struct pickle_opts opts = { .hooks = &record, .arg = &len, .max_bytes = 280000 };
 		struct pickle *p = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = load_bytes(m.b.data, m.b.len, 0, &opts, &p, &e);
 
 		ck_assert_int_eq(rc, len > 250000 ? -EFBIG : 0);
@@ -446,7 +446,7 @@ START_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error)
 {
 	struct log l = { .b = BUF_INIT(1 << 20) };
 	struct emit m = EMIT_INIT(4, false);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	emit_lookalike(&m, _i, "xc");
 	ck_assert_int_eq(run(&l, &m, true, &e), -ENOTSUP);
@@ -488,7 +488,7 @@ START_TEST(a_hook_can_stop_the_load)
 	static const char *const names[] = { "built", "attr_item" };
 	struct log l = { .b = BUF_INIT(1 << 20), .fail_at = names[_i] };
 	struct emit m = EMIT_INIT(4, true);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	emit_streams(&m);
 	ck_assert_int_eq(run(&l, &m, true, &e), -EIO);
@@ -510,7 +510,7 @@ START_TEST(hooks_may_be_left_out_one_by_one)
 					     i & 4 ? attr_item : NULL };
 		struct pickle_opts opts = { .hooks = &some, .arg = &l, .max_bytes = 1 << 20 };
 		struct pickle *p = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_msg(!load_bytes(m.b.data, m.b.len, 0, &opts, &p, &e), "%s", e.msg);
 		ck_assert_int_eq(i & 1, l.b.len && strstr(l.b.data, "classify"));
@@ -535,7 +535,7 @@ START_TEST(what_is_consumed_costs_no_memory)
 				    .max_bytes = 3 << 20,
 				    .drop_unknown = true };
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	emit_metadata(&m, 5000, 6);
 	ck_assert_uint_gt(m.b.len, 12 << 20);
@@ -595,7 +595,7 @@ START_TEST(an_attribute_that_is_not_wanted_ends_the_load)
 		const struct pickle_opts o = { .max_bytes = 1 << 20, .until = "until" };
 		struct buf b = BUF_INIT(10000);
 		struct pickle *p = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct pk_value root;
 		int rc = load_bytes(cut[_i].bytes, cut[_i].n, step, &o, &p, &e);
 

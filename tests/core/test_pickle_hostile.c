@@ -20,7 +20,7 @@ static void expect_error(const char *bytes, size_t n, int code, const char *msg)
 
 	for (size_t step = 0; step < 3; step++) {
 		struct pickle *p = (struct pickle *)(void *)&untouched;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_int_eq(load_bytes(bytes, n, step, &plain, &p, &e), -code);
 		ck_assert_int_eq(e.code, code);
@@ -105,7 +105,7 @@ START_TEST(long_lines_are_refused)
 {
 	char bytes[2 * PK_MAX_LINE + 10];
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	memset(bytes, 'm', sizeof(bytes));
 	bytes[0] = OP_GLOBAL;
@@ -172,7 +172,7 @@ END_TEST
 struct deep_load {
 	const struct emit *m;
 	int rc;
-	struct err e;
+	struct ckpt_err e;
 };
 
 static void *deep_thread(void *arg)
@@ -258,7 +258,7 @@ START_TEST(doubling_references_cost_nothing)
 {
 	struct emit m = EMIT_INIT(4, false);
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	emit_op(&m, OP_EMPTY_LIST);
 	for (int i = 0; i < 64; i++)
@@ -281,7 +281,7 @@ START_TEST(cycles_are_freed)
 				    "}\x94N]\x94h\2ash\3a0" /* a dict in a list in itself */
 				    "N.";
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!load_bytes(bytes, sizeof(bytes) - 1, 0, &plain, &p, &e), "%s", e.msg);
 	pickle_free(p);
@@ -304,7 +304,7 @@ START_TEST(every_kind_of_growth_meets_the_ceiling)
 	struct pickle_opts opts = { .max_bytes = 2 << 20 };
 	struct emit m = EMIT_INIT(4, false);
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t times = 200000;
 
 	if (_i == 3)
@@ -332,7 +332,7 @@ START_TEST(memory_is_used_again)
 	struct pickle_opts opts = { .max_bytes = 64 << 10 };
 	struct emit m = EMIT_INIT(4, false);
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int i = 0; i < 100000; i++)
 		emit_bytes(&m, unit, sizeof(unit) - 1);
@@ -347,7 +347,7 @@ START_TEST(too_many_strings_are_refused)
 {
 	struct emit m = EMIT_INIT(4, false);
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char s[16];
 
 	for (int i = 0; i < 100000; i++) {
@@ -368,7 +368,7 @@ START_TEST(too_many_globals_are_refused_soon)
 	struct pickle_opts opts = { .max_bytes = (size_t)1 << 30 };
 	struct emit m = EMIT_INIT(2, false);
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char name[16];
 
 	for (int i = 0; i < 4096; i++) {
@@ -402,7 +402,7 @@ static void fail_allocations(const struct pickle_input *in, bool hooks)
 					    .arg = &count,
 					    .drop_unknown = hooks };
 		struct pickle *p = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = pickle_load(in, &opts, &p, &e);
 
 		(void)fault_off();
@@ -451,7 +451,7 @@ END_TEST
 
 /* ---- input that fails or changes ---- */
 
-struct source {
+struct ckpt_data {
 	const char *first, *second; /* what each pass reads */
 	size_t n;
 	unsigned passes;
@@ -459,9 +459,9 @@ struct source {
 	int reads;
 };
 
-static int64_t source_read(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+static int64_t source_read(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
-	struct source *s = arg;
+	struct ckpt_data *s = arg;
 	const char *bytes;
 
 	if (++s->reads == s->fail_at)
@@ -480,12 +480,12 @@ START_TEST(a_failing_read_is_passed_on)
 	static const char bytes[] = "\x80\4](K\1X\3\0\0\0abccm\nC\ne.";
 
 	for (int fail_at = 1; fail_at <= 2 * (int)(sizeof(bytes) - 1); fail_at++) {
-		struct source s = {
+		struct ckpt_data s = {
 			.first = bytes, .second = bytes, .n = sizeof(bytes) - 1, .fail_at = fail_at
 		};
 		struct pickle_input in = { .read = source_read, .arg = &s };
 		struct pickle *p = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		char msg[32];
 
 		ck_assert_int_eq(pickle_load(&in, &plain, &p, &e), -EIO);
@@ -504,12 +504,12 @@ START_TEST(input_that_changes_between_the_passes_does_no_harm)
 	for (size_t at = 0; at < sizeof(first) - 1; at++)
 		for (int value = 0; value < 256; value++) {
 			char second[sizeof(first)];
-			struct source s = { .first = first,
-					    .second = second,
-					    .n = sizeof(first) - 1 };
+			struct ckpt_data s = { .first = first,
+					       .second = second,
+					       .n = sizeof(first) - 1 };
 			struct pickle_input in = { .read = source_read, .arg = &s };
 			struct pickle *p = NULL;
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			int rc;
 
 			memcpy(second, first, sizeof(first));
@@ -523,16 +523,18 @@ END_TEST
 
 START_TEST(memo_entries_asked_for_before_they_are_stored_are_refused)
 {
-	struct source s = { .first = "K\1\x94K\2\x94h\1.", .second = "h\1K\2\x94K\2\x94.", .n = 9 };
+	struct ckpt_data s = { .first = "K\1\x94K\2\x94h\1.",
+			       .second = "h\1K\2\x94K\2\x94.",
+			       .n = 9 };
 	struct pickle_input in = { .read = source_read, .arg = &s };
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(pickle_load(&in, &plain, &p, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "pickle: memo entry that was never stored at byte 2");
-	s = (struct source){ .first = "K\1\x94K\2\x94h\1.",
-			     .second = "K\1\x94K\2\x94h\0.",
-			     .n = 9 };
+	s = (struct ckpt_data){ .first = "K\1\x94K\2\x94h\1.",
+				.second = "K\1\x94K\2\x94h\0.",
+				.n = 9 };
 	ck_assert_int_eq(pickle_load(&in, &plain, &p, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "pickle: memo entry that was never stored at byte 8");
 }

@@ -74,7 +74,7 @@ static struct pickle *load(const char *bytes, size_t n)
 {
 	const struct pickle_opts opts = { .max_bytes = 1 << 20 };
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!load_bytes(bytes, n, 0, &opts, &p, &e), "%s", e.msg);
 	return p;
@@ -85,7 +85,7 @@ START_TEST(values_are_written_as_python_writes_them)
 	struct buf b = BUF_INIT(1 << 20);
 	struct pickle *p = load(rows[_i].bytes, rows[_i].n);
 	struct pk_value v = pickle_root(p);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(pickle_json(&v, &b, &e), 0);
 	ck_assert_str_eq(b.data, rows[_i].text);
@@ -107,7 +107,7 @@ START_TEST(a_key_that_is_a_string_is_its_own_name)
 	struct buf b = BUF_INIT(100);
 	struct pickle *p = load("X\3\0\0\0a\"b.", 9);
 	struct pk_value v = pickle_root(p);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(pickle_key(&v, &b, &e), 0);
 	ck_assert_str_eq(b.data, "a\"b");
@@ -126,7 +126,7 @@ START_TEST(depth_is_bounded)
 	for (size_t depth = 100; depth <= 101; depth++) {
 		struct emit m = EMIT_INIT(2, false);
 		struct buf b = BUF_INIT(1 << 20);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct pickle *p;
 		struct pk_value v;
 
@@ -150,7 +150,7 @@ START_TEST(what_is_shared_cannot_blow_up)
 {
 	struct emit m = EMIT_INIT(4, false);
 	struct buf b = BUF_INIT(1 << 20);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pickle *p;
 	struct pk_value v;
 

@@ -122,7 +122,7 @@ static bool load_all_ways(const uint8_t *b, size_t n)
 		struct pickle_opts opts = { .max_bytes = 16 << 20 };
 		struct buf text = BUF_INIT(64 << 10);
 		struct pickle *p = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc;
 
 		if (way != 1) {

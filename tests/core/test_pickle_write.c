@@ -37,7 +37,7 @@ static char *read_back(void)
 	struct buf b = BUF_INIT(1 << 26);
 	struct pickle *p;
 	struct pk_value v;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!load_bytes(out.data, out.len, 0, &opts, &p, &e), "%s", e.msg);
 	REQUIRE(pickle_end(p) == out.len);
@@ -118,7 +118,7 @@ START_TEST(strings_of_any_length_and_content)
 	struct pickle_opts opts = { .max_bytes = 1 << 28 };
 	struct pickle *p;
 	struct pk_value v;
-	struct err e;
+	struct ckpt_err e;
 
 	REQUIRE(s);
 	memset(s, 'x', 70000);

@@ -24,7 +24,7 @@ static void carry_out(const struct scene *s, const struct plan *p, uint64_t len,
 	for (size_t i = 0; i < p->n; i++) {
 		const struct copy *c = &p->copies[i];
 		const struct copy_dim *dims = c->n_dims ? p->dims + c->dim : NULL;
-		uint64_t counts[MAX_DIMS + 1], idx[MAX_DIMS + 1] = { 0 };
+		uint64_t counts[CKPT_MAX_DIMS + 1], idx[CKPT_MAX_DIMS + 1] = { 0 };
 
 		REQUIRE(c->chunk < s->count);
 		REQUIRE(c->dim + c->n_dims <= p->n_dims);
@@ -137,20 +137,20 @@ END_TEST
 
 START_TEST(many_dimensions_are_no_different)
 {
-	uint64_t shape[MAX_DIMS], boxes[4 * MAX_DIMS] = { 0 };
+	uint64_t shape[CKPT_MAX_DIMS], boxes[4 * CKPT_MAX_DIMS] = { 0 };
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);
 	struct scene_opts o = { .element = 4, .strides = ROWS_PERMUTED };
 
 	for (int i = 0; i < 20; i++) {
-		uint64_t *a = boxes, *b = boxes + 2 * MAX_DIMS;
+		uint64_t *a = boxes, *b = boxes + 2 * CKPT_MAX_DIMS;
 		struct scene s;
 
-		for (size_t d = 0; d < MAX_DIMS; d++)
-			shape[d] = a[MAX_DIMS + d] = b[MAX_DIMS + d] = d % 6 ? 1 : 2;
-		memset(b, 0, MAX_DIMS * sizeof(*b));
-		a[MAX_DIMS] = b[MAX_DIMS] = b[0] = 1; /* cut in two along the first */
-		scene_make_of(&s, &c, &o, MAX_DIMS, shape, 2, boxes);
+		for (size_t d = 0; d < CKPT_MAX_DIMS; d++)
+			shape[d] = a[CKPT_MAX_DIMS + d] = b[CKPT_MAX_DIMS + d] = d % 6 ? 1 : 2;
+		memset(b, 0, CKPT_MAX_DIMS * sizeof(*b));
+		a[CKPT_MAX_DIMS] = b[CKPT_MAX_DIMS] = b[0] = 1; /* cut in two along the first */
+		scene_make_of(&s, &c, &o, CKPT_MAX_DIMS, shape, 2, boxes);
 		check_ranges(&r, &s, 30);
 		scene_release(&s);
 	}
@@ -331,7 +331,7 @@ static bool lies_in_place(const struct scene *s, uint64_t off)
 {
 	for (uint32_t i = 0; i < s->count; i++) {
 		const uint64_t *box = s->boxes + i * 2 * s->n, *len = box + s->n;
-		uint64_t idx[MAX_DIMS] = { 0 };
+		uint64_t idx[CKPT_MAX_DIMS] = { 0 };
 
 		do {
 			uint64_t at = 0, src = s->map->locs[i].offset + s->payloads[i].data;

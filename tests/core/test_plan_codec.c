@@ -77,17 +77,19 @@ static const uint64_t *random_dims(struct rng *r, size_t n)
 
 static int32_t random_hint(struct rng *r)
 {
-	return rng_chance(r, 50) ? META_NO_HINT : (int32_t)(random_number(r) & INT32_MAX);
+	return rng_chance(r, 50) ? CKPT_META_NO_HINT : (int32_t)(random_number(r) & INT32_MAX);
 }
 
 static size_t random_n_dims(struct rng *r)
 {
-	return rng_chance(r, 2) ? MAX_DIMS : rng_below(r, 5);
+	return rng_chance(r, 2) ? CKPT_MAX_DIMS : rng_below(r, 5);
 }
 
-static struct meta_index random_index(struct rng *r, const struct meta_index *before, size_t n)
+static struct ckpt_meta_index random_index(struct rng *r, const struct ckpt_meta_index *before,
+					   size_t n)
 {
-	struct meta_index x = { .hint = random_hint(r), .has_offset = !n || rng_chance(r, 90) };
+	struct ckpt_meta_index x = { .hint = random_hint(r),
+				     .has_offset = !n || rng_chance(r, 90) };
 
 	if (before && rng_chance(r, 50)) {
 		x.fqn = before->fqn;
@@ -104,16 +106,19 @@ static struct meta_index random_index(struct rng *r, const struct meta_index *be
 	return x;
 }
 
-static void random_chunk(struct rng *r, struct write_item *w, const struct write_item *before)
+static void random_chunk(struct rng *r, struct ckpt_write_item *w,
+			 const struct ckpt_write_item *before)
 {
 	size_t n = w->index.n_dims;
-	bool like = before && before->type != WRITE_BYTE_IO && before->index.n_dims == n &&
+	bool like = before && before->type != CKPT_WRITE_BYTE_IO && before->index.n_dims == n &&
 		    rng_chance(r, 70);
 
-	w->props = (struct tensor_props){ .dtype = (uint8_t)(1 + rng_below(r, DTYPE_COUNT - 1)),
-					  .memory_format = (uint8_t)rng_below(r, 3),
-					  .requires_grad = rng_chance(r, 50),
-					  .pin_memory = rng_chance(r, 50) };
+	w->props = (struct ckpt_tensor_props){
+		.dtype = (uint8_t)(1 + rng_below(r, CKPT_DTYPE_COUNT - 1)),
+		.memory_format = (uint8_t)rng_below(r, 3),
+		.requires_grad = rng_chance(r, 50),
+		.pin_memory = rng_chance(r, 50)
+	};
 	if (like)
 		w->props = before->props;
 	w->size = like ? before->size : random_dims(r, n);
@@ -124,14 +129,14 @@ static void random_chunk(struct rng *r, struct write_item *w, const struct write
 		w->index.has_offset && rng_chance(r, 80) ? w->index.offset : random_dims(r, n);
 }
 
-static struct fqn_path random_path(struct rng *r, const struct save_plan *p)
+static struct ckpt_fqn_path random_path(struct rng *r, const struct ckpt_save_plan *p)
 {
-	struct fqn_path path = { .n_steps = (uint32_t)rng_below(r, 4) };
-	struct path_step *steps = room(path.n_steps, sizeof(*steps));
+	struct ckpt_fqn_path path = { .n_steps = (uint32_t)rng_below(r, 4) };
+	struct ckpt_path_step *steps = room(path.n_steps, sizeof(*steps));
 
 	path.steps = steps;
 	if (p->n_items && rng_chance(r, 70)) {
-		const struct meta_index *x = &p->items[rng_below(r, p->n_items)].index;
+		const struct ckpt_meta_index *x = &p->items[rng_below(r, p->n_items)].index;
 
 		path.fqn = x->fqn;
 		path.fqn_len = x->fqn_len;
@@ -153,24 +158,24 @@ static struct fqn_path random_path(struct rng *r, const struct save_plan *p)
 	return path;
 }
 
-static struct save_plan random_save_plan(struct rng *r)
+static struct ckpt_save_plan random_save_plan(struct rng *r)
 {
-	struct save_plan p = { .n_items = rng_below(r, MAX_ITEMS),
-			       .n_paths = rng_below(r, MAX_ITEMS),
-			       .unchanged = rng_chance(r, 20) };
-	struct write_item *items = room(p.n_items, sizeof(*items));
-	struct fqn_path *paths = room(p.n_paths, sizeof(*paths));
+	struct ckpt_save_plan p = { .n_items = rng_below(r, MAX_ITEMS),
+				    .n_paths = rng_below(r, MAX_ITEMS),
+				    .unchanged = rng_chance(r, 20) };
+	struct ckpt_write_item *items = room(p.n_items, sizeof(*items));
+	struct ckpt_fqn_path *paths = room(p.n_paths, sizeof(*paths));
 	uint32_t len;
 
 	p.items = items;
 	p.paths = paths;
 	for (size_t i = 0; i < p.n_items; i++) {
-		const struct write_item *before = i ? &items[i - 1] : NULL;
+		const struct ckpt_write_item *before = i ? &items[i - 1] : NULL;
 		size_t n = before && rng_chance(r, 70) ? before->index.n_dims : random_n_dims(r);
 
 		items[i].type = (uint8_t)rng_below(r, 3);
 		items[i].index = random_index(r, before ? &before->index : NULL, n);
-		if (items[i].type != WRITE_BYTE_IO)
+		if (items[i].type != CKPT_WRITE_BYTE_IO)
 			random_chunk(r, &items[i], before);
 	}
 	for (size_t i = 0; i < p.n_paths; i++)
@@ -182,16 +187,16 @@ static struct save_plan random_save_plan(struct rng *r)
 	return p;
 }
 
-static struct load_plan random_load_plan(struct rng *r)
+static struct ckpt_load_plan random_load_plan(struct rng *r)
 {
-	struct load_plan p = { .n_items = rng_below(r, MAX_ITEMS) };
-	struct read_item *items = room(p.n_items, sizeof(*items));
+	struct ckpt_load_plan p = { .n_items = rng_below(r, MAX_ITEMS) };
+	struct ckpt_read_item *items = room(p.n_items, sizeof(*items));
 
 	p.items = items;
 	for (size_t i = 0; i < p.n_items; i++) {
-		const struct read_item *before = i ? &items[i - 1] : NULL;
+		const struct ckpt_read_item *before = i ? &items[i - 1] : NULL;
 		size_t n = before && rng_chance(r, 70) ? before->n_dims : random_n_dims(r);
-		struct read_item *x = &items[i];
+		struct ckpt_read_item *x = &items[i];
 
 		x->type = (uint8_t)rng_below(r, 2);
 		x->n_dims = (uint8_t)n;
@@ -204,14 +209,14 @@ static struct load_plan random_load_plan(struct rng *r)
 	return p;
 }
 
-static const struct write_result *random_results(struct rng *r, size_t *ret_n)
+static const struct ckpt_write_result *random_results(struct rng *r, size_t *ret_n)
 {
 	size_t n = *ret_n = rng_below(r, MAX_ITEMS);
-	struct write_result *v = room(n, sizeof(*v));
+	struct ckpt_write_result *v = room(n, sizeof(*v));
 
 	for (size_t i = 0; i < n; i++) {
-		struct storage_info *s = &v[i].info;
-		const struct write_result *before = i ? &v[i - 1] : NULL;
+		struct ckpt_storage_info *s = &v[i].info;
+		const struct ckpt_write_result *before = i ? &v[i - 1] : NULL;
 
 		v[i].index = random_index(r, before ? &before->index : NULL, random_n_dims(r));
 		s->path = before && rng_chance(r, 70) ? before->info.path : random_c_text(r);
@@ -237,7 +242,7 @@ static bool same_texts(const char *a, const char *b)
 	return !a == !b && (!a || !strcmp(a, b));
 }
 
-static bool same_indices(const struct meta_index *a, const struct meta_index *b)
+static bool same_indices(const struct ckpt_meta_index *a, const struct ckpt_meta_index *b)
 {
 	return meta_index_equal(a, b) && a->hint == b->hint;
 }
@@ -247,19 +252,19 @@ static bool same_vecs(const uint64_t *a, const uint64_t *b, size_t n)
 	return !n || !memcmp(a, b, n * sizeof(*a));
 }
 
-static bool same_save_plans(const struct save_plan *a, const struct save_plan *b)
+static bool same_save_plans(const struct ckpt_save_plan *a, const struct ckpt_save_plan *b)
 {
 	return save_plan_equal(a, b) && a->storage_len == b->storage_len &&
 	       !a->storage == !b->storage &&
 	       (!a->storage || !memcmp(a->storage, b->storage, a->storage_len));
 }
 
-static bool same_load_plans(const struct load_plan *a, const struct load_plan *b)
+static bool same_load_plans(const struct ckpt_load_plan *a, const struct ckpt_load_plan *b)
 {
 	bool same = a->n_items == b->n_items;
 
 	for (size_t i = 0; same && i < a->n_items; i++) {
-		const struct read_item *x = &a->items[i], *y = &b->items[i];
+		const struct ckpt_read_item *x = &a->items[i], *y = &b->items[i];
 
 		same = x->type == y->type && x->n_dims == y->n_dims &&
 		       same_indices(&x->dest, &y->dest) && same_indices(&x->storage, &y->storage) &&
@@ -270,10 +275,11 @@ static bool same_load_plans(const struct load_plan *a, const struct load_plan *b
 	return same;
 }
 
-static bool same_results(const struct write_result *a, const struct write_result *b, size_t n)
+static bool same_results(const struct ckpt_write_result *a, const struct ckpt_write_result *b,
+			 size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		const struct storage_info *x = &a[i].info, *y = &b[i].info;
+		const struct ckpt_storage_info *x = &a[i].info, *y = &b[i].info;
 
 		if (!same_indices(&a[i].index, &b[i].index) || !same_texts(x->path, y->path) ||
 		    x->offset != y->offset || x->length != y->length ||
@@ -291,10 +297,10 @@ enum kind { SAVE, LOAD, RESULTS, N_KINDS };
 
 static void encode_random(struct rng *r, enum kind kind, struct buf *b, bool compare)
 {
-	struct save_plan sp = { 0 }, sq;
-	struct load_plan lp = { 0 }, lq;
-	const struct write_result *v = NULL, *u;
-	struct err e = { 0 };
+	struct ckpt_save_plan sp = { 0 }, sq;
+	struct ckpt_load_plan lp = { 0 }, lq;
+	const struct ckpt_write_result *v = NULL, *u;
+	struct ckpt_err e = { 0 };
 	size_t n = 0, m;
 
 	switch (kind) {
@@ -322,12 +328,12 @@ static void encode_random(struct rng *r, enum kind kind, struct buf *b, bool com
 }
 
 /* 0: it is a value that may be used. The bytes lie where sanitizers see what is read behind them. */
-static int decode(enum kind kind, const void *data, size_t len, struct err *e)
+static int decode(enum kind kind, const void *data, size_t len, struct ckpt_err *e)
 {
 	char *copy = malloc(len + !len);
-	const struct write_result *v;
-	struct save_plan sp;
-	struct load_plan lp;
+	const struct ckpt_write_result *v;
+	struct ckpt_save_plan sp;
+	struct ckpt_load_plan lp;
 	size_t n;
 	int rc;
 
@@ -369,7 +375,7 @@ START_TEST(cut_bytes_are_refused)
 
 	for (int round = 0; round < 20; round++) {
 		struct buf b = BUF_INIT(1 << 26);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		encode_random(&r, (enum kind)_i, &b, false);
 		for (size_t n = 0; n<b.len; n += b.len> 4000 ? 7 : 1)
@@ -393,7 +399,7 @@ START_TEST(changed_bytes_are_refused_or_another_plan)
 
 		encode_random(&r, (enum kind)_i, &b, false);
 		for (int i = 0; i < 30; i++) {
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			size_t at = rng_below(&r, b.len);
 			char old = b.data[at];
 
@@ -459,7 +465,7 @@ static const struct {
 
 START_TEST(what_is_wrong_is_said)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(decode(bad[_i].kind, bad[_i].bytes, bad[_i].len, &e));
 	ck_assert_str_eq(e.msg, bad[_i].msg);
@@ -469,18 +475,19 @@ END_TEST
 START_TEST(an_index_without_its_dimensions_is_not_encoded)
 {
 	static const uint64_t v[100];
-	struct write_item w = { .index = { "w", v, 1, META_NO_HINT, 65, true } };
-	struct read_item x = { .dest = { "w", v, 1, META_NO_HINT, 1, true },
-			       .storage = { "w", v, 1, META_NO_HINT, 2, true },
-			       .dest_off = v,
-			       .storage_off = v,
-			       .len = v,
-			       .n_dims = 1 };
-	struct write_result res = { .index = { "w", v, 1, -2, 1, true }, .info = { .path = "p" } };
-	struct save_plan sp = { .items = &w, .n_items = 1 };
-	struct load_plan lp = { &x, 1 };
+	struct ckpt_write_item w = { .index = { "w", v, 1, CKPT_META_NO_HINT, 65, true } };
+	struct ckpt_read_item x = { .dest = { "w", v, 1, CKPT_META_NO_HINT, 1, true },
+				    .storage = { "w", v, 1, CKPT_META_NO_HINT, 2, true },
+				    .dest_off = v,
+				    .storage_off = v,
+				    .len = v,
+				    .n_dims = 1 };
+	struct ckpt_write_result res = { .index = { "w", v, 1, -2, 1, true },
+					 .info = { .path = "p" } };
+	struct ckpt_save_plan sp = { .items = &w, .n_items = 1 };
+	struct ckpt_load_plan lp = { &x, 1 };
 	struct buf b = BUF_INIT(1 << 10);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(save_plan_encode(&sp, &b, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "plan: item 0: its index is none");
@@ -499,10 +506,10 @@ END_TEST
 START_TEST(a_model_of_many_chunks_takes_few_bytes)
 {
 	enum { LAYERS = 500, RANKS = 8, N = LAYERS * RANKS };
-	struct write_item *items = room(N, sizeof(*items));
-	struct save_plan p = { .items = items, .n_items = N };
+	struct ckpt_write_item *items = room(N, sizeof(*items));
+	struct ckpt_save_plan p = { .items = items, .n_items = N };
 	struct buf b = BUF_INIT(1 << 26);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < N; i++) {
 		uint64_t *dims = room(6, sizeof(*dims));
@@ -510,13 +517,13 @@ START_TEST(a_model_of_many_chunks_takes_few_bytes)
 
 		(void)snprintf(name, sizeof(name), "model.layers.%zu.mlp.weight", i / RANKS);
 		memcpy(dims, (uint64_t[]){ i % RANKS * 512, 0, 512, 14336, 4096, 14336 }, 48);
-		items[i] = (struct write_item){ .index = { arena_dup(&in, name, strlen(name)), dims,
-							   (uint32_t)strlen(name), META_NO_HINT, 2,
-							   true },
-						.chunk = { dims, dims + 2 },
-						.size = dims + 4,
-						.props = { .dtype = DTYPE_BF16 },
-						.type = WRITE_SHARD };
+		items[i] = (struct ckpt_write_item){ .index = { arena_dup(&in, name, strlen(name)),
+								dims, (uint32_t)strlen(name),
+								CKPT_META_NO_HINT, 2, true },
+						     .chunk = { dims, dims + 2 },
+						     .size = dims + 4,
+						     .props = { .dtype = CKPT_DTYPE_BF16 },
+						     .type = CKPT_WRITE_SHARD };
 	}
 	ck_assert(!save_plan_encode(&p, &b, &e));
 	ck_assert_uint_lt(b.len, N * 8);
@@ -529,8 +536,8 @@ START_TEST(without_memory_nothing_is_made)
 {
 	struct rng r = rng_new();
 	struct buf b = BUF_INIT(1 << 26);
-	struct save_plan p = random_save_plan(&r), q;
-	struct err e = { 0 };
+	struct ckpt_save_plan p = random_save_plan(&r), q;
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!save_plan_encode(&p, &b, &e));
 	for (size_t max = 0;; max += 997) {

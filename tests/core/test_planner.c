@@ -53,7 +53,7 @@ static bool is_empty(size_t n, const uint64_t *len)
 }
 
 /* Every element of a shard: value (fill), or is it its value? */
-static void each_value(size_t tensor, const struct local_tensor *t, const struct shard *s,
+static void each_value(size_t tensor, const struct ckpt_local_tensor *t, const struct ckpt_shard *s,
 		       bool fill)
 {
 	uint64_t v[DIMS] = { 0 }, g[DIMS];
@@ -74,17 +74,17 @@ struct world {
 	size_t ranks, n; /* ranks, tensors */
 	uint64_t shape[TENSORS][DIMS];
 	size_t n_dims[TENSORS];
-	struct local_tensor t[RANKS][TENSORS];
-	struct state_entry entries[RANKS][TENSORS + 1];
-	struct state_dict dict[RANKS];
+	struct ckpt_local_tensor t[RANKS][TENSORS];
+	struct ckpt_state_entry entries[RANKS][TENSORS + 1];
+	struct ckpt_state_dict dict[RANKS];
 };
 
 static const char *const world_names[] = { "a", "a.b", "a/b", "", "x", "layers.0.w" };
 
-static void add_data(struct local_tensor *t)
+static void add_data(struct ckpt_local_tensor *t)
 {
 	for (size_t i = 0; i < t->n_shards; i++) {
-		struct shard *s = (struct shard *)(uintptr_t)&t->shards[i];
+		struct ckpt_shard *s = (struct ckpt_shard *)(uintptr_t)&t->shards[i];
 		uint64_t volume;
 
 		REQUIRE(box_volume(t->n_dims, s->len, &volume));
@@ -95,12 +95,12 @@ static void add_data(struct local_tensor *t)
 /* How the ranks hold the tensors: whole, on a mesh of all of them, or rows dealt out as shards. */
 static void hold_tensor(struct rng *r, struct world *w, size_t i)
 {
-	struct tensor_props props = { .dtype = DTYPE_I32 };
+	struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_I32 };
 	uint64_t mesh[2] = { w->ranks, 1 };
 	struct placement p[2] = { { 0, 0, SPLIT_CEIL }, { 1, 0, SPLIT_BALANCED } };
 	struct sharding s = { mesh, p, 2, 0 };
 	size_t how = w->n_dims[i] && w->shape[i][0] ? rng_below(r, 3) : 0;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (uint64_t a = 2; a < w->ranks; a++)
 		if (w->ranks % a == 0 && rng_chance(r, 50)) {
@@ -111,16 +111,16 @@ static void hold_tensor(struct rng *r, struct world *w, size_t i)
 	for (size_t k = 0; k < s.n; k++)
 		p[k].dim = (int8_t)rng_below(r, w->n_dims[i]);
 	for (size_t rank = 0; rank < w->ranks; rank++) {
-		struct local_tensor *t = &w->t[rank][i];
+		struct ckpt_local_tensor *t = &w->t[rank][i];
 
 		REQUIRE(!local_tensor_from_mesh(&s, rank, w->n_dims[i], w->shape[i], props, NULL,
 						&arena, t, &e));
 		if (how == 0)
-			t->kind = LOCAL_WHOLE;
+			t->kind = CKPT_LOCAL_WHOLE;
 		if (how == 2) { /* row k is rank k % ranks's, and a shard */
-			struct shard *rows = arena_array(&arena, 12, sizeof(*rows));
+			struct ckpt_shard *rows = arena_array(&arena, 12, sizeof(*rows));
 
-			t->kind = LOCAL_SHARDS;
+			t->kind = CKPT_LOCAL_SHARDS;
 			t->n_shards = 0;
 			t->shards = rows;
 			for (uint64_t k = rank; k < w->shape[i][0]; k += w->ranks) {
@@ -129,7 +129,8 @@ static void hold_tensor(struct rng *r, struct world *w, size_t i)
 				memcpy(dims + DIMS, w->shape[i], sizeof(w->shape[i]));
 				dims[0] = k;
 				dims[DIMS] = 1;
-				rows[t->n_shards++] = (struct shard){ dims, dims + DIMS, NULL };
+				rows[t->n_shards++] =
+					(struct ckpt_shard){ dims, dims + DIMS, NULL };
 			}
 		}
 		add_data(t);
@@ -151,17 +152,18 @@ static void make_world(struct rng *r, struct world *w, const struct world *like)
 	for (size_t rank = 0; rank < w->ranks; rank++) {
 		for (size_t i = 0; i < w->n; i++)
 			w->entries[rank][i] =
-				(struct state_entry){ .fqn = world_names[i],
-						      .fqn_len = (uint32_t)strlen(world_names[i]),
-						      .tensor = &w->t[rank][i] };
-		w->entries[rank][w->n] = (struct state_entry){
+				(struct ckpt_state_entry){ .fqn = world_names[i],
+							   .fqn_len =
+								   (uint32_t)strlen(world_names[i]),
+							   .tensor = &w->t[rank][i] };
+		w->entries[rank][w->n] = (struct ckpt_state_entry){
 			.fqn = "blob", .fqn_len = 4, .bytes = { .data = "bytes", .len = 5 }
 		};
-		w->dict[rank] = (struct state_dict){ w->entries[rank], w->n + 1 };
+		w->dict[rank] = (struct ckpt_state_dict){ w->entries[rank], w->n + 1 };
 	}
 }
 
-static bool is_held(const struct local_tensor *t, const struct shard *s)
+static bool is_held(const struct ckpt_local_tensor *t, const struct ckpt_shard *s)
 {
 	for (size_t i = 0; i < t->n_shards; i++)
 		if (box_equal(t->n_dims, t->shards[i].off, t->shards[i].len, s->off, s->len))
@@ -175,13 +177,13 @@ static void drop_copies(struct world *w)
 	for (size_t rank = w->ranks; rank-- > 1;) {
 		w->dict[rank].count = w->n;
 		for (size_t i = 0; i < w->n; i++) {
-			struct local_tensor *t = &w->t[rank][i];
+			struct ckpt_local_tensor *t = &w->t[rank][i];
 			bool held = false;
 
 			for (size_t k = 0; k < rank && t->n_shards == 1; k++)
 				held |= is_held(&w->t[k][i], &t->shards[0]);
 			if (held) {
-				t->kind = LOCAL_BOX;
+				t->kind = CKPT_LOCAL_BOX;
 				t->n_shards = 0;
 			}
 		}
@@ -190,7 +192,7 @@ static void drop_copies(struct world *w)
 
 /* What a storage would keep: the data of every item that was written. */
 struct stored {
-	struct meta_index index;
+	struct ckpt_meta_index index;
 	const void *data;
 	const uint64_t *len;
 };
@@ -200,7 +202,7 @@ struct store {
 	size_t n;
 };
 
-static const struct stored *stored_at(const struct store *s, const struct meta_index *x)
+static const struct stored *stored_at(const struct store *s, const struct ckpt_meta_index *x)
 {
 	for (size_t i = 0; i < s->n; i++)
 		if (meta_index_equal(&s->items[i].index, x))
@@ -208,25 +210,26 @@ static const struct stored *stored_at(const struct store *s, const struct meta_i
 	return NULL;
 }
 
-static void write_items(struct save_planner *p, const struct save_plan *plan, struct store *s)
+static void write_items(struct ckpt_save_planner *p, const struct ckpt_save_plan *plan,
+			struct store *s)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < plan->n_items; i++) {
-		const struct write_item *w = &plan->items[i];
-		struct source src;
+		const struct ckpt_write_item *w = &plan->items[i];
+		struct ckpt_data src;
 		uint64_t bytes = 5;
 
 		REQUIRE(!stored_at(s, &w->index)); /* each is written once */
 		REQUIRE(!save_planner_get_data(p, w, &src, &e));
-		if (w->type != WRITE_BYTE_IO)
+		if (w->type != CKPT_WRITE_BYTE_IO)
 			REQUIRE(!write_item_chunk_bytes(w, &bytes, &e));
 		REQUIRE(src.len == bytes && !src.read);
 		s->items[s->n++] = (struct stored){ w->index, src.data, w->chunk.len };
 	}
 }
 
-static const struct meta_entry *entry_of(const struct metadata *md, const char *fqn)
+static const struct ckpt_meta_entry *entry_of(const struct ckpt_metadata *md, const char *fqn)
 {
 	for (size_t i = 0; i < md->n_entries; i++)
 		if (md->entries[i].fqn_len == strlen(fqn) &&
@@ -236,17 +239,18 @@ static const struct meta_entry *entry_of(const struct metadata *md, const char *
 }
 
 /* Every element of every tensor is in one chunk that was written, at its hint's place. */
-static void check_metadata(const struct world *w, const struct metadata *md, const struct store *s)
+static void check_metadata(const struct world *w, const struct ckpt_metadata *md,
+			   const struct store *s)
 {
 	REQUIRE(md->n_entries == w->n + 1);
 	for (size_t i = 0; i <= w->n; i++) {
-		const struct meta_entry *m = entry_of(md, i < w->n ? world_names[i] : "blob");
+		const struct ckpt_meta_entry *m = entry_of(md, i < w->n ? world_names[i] : "blob");
 		uint64_t v[DIMS] = { 0 };
 
 		REQUIRE(m && m->is_tensor == (i < w->n));
 		for (size_t c = 0; c < m->tensor.n_chunks; c++) {
-			struct meta_index x = { m->fqn, m->tensor.chunks[c].off, m->fqn_len,
-						0,	m->tensor.n_dims,	 true };
+			struct ckpt_meta_index x = { m->fqn, m->tensor.chunks[c].off, m->fqn_len,
+						     0,	     m->tensor.n_dims,	      true };
 
 			REQUIRE(stored_at(s, &x) && stored_at(s, &x)->index.hint == (int32_t)c);
 		}
@@ -256,7 +260,7 @@ static void check_metadata(const struct world *w, const struct metadata *md, con
 			size_t times = 0;
 
 			for (size_t c = 0; c < m->tensor.n_chunks; c++) {
-				const struct chunk_meta *k = &m->tensor.chunks[c];
+				const struct ckpt_chunk_meta *k = &m->tensor.chunks[c];
 				bool in = true;
 
 				for (size_t d = 0; d < m->tensor.n_dims; d++)
@@ -268,16 +272,16 @@ static void check_metadata(const struct world *w, const struct metadata *md, con
 	}
 }
 
-static void save_world(enum planner_system system, const struct save_options *opt,
-		       const struct world *w, struct save_planner *p, struct metadata *md,
+static void save_world(enum ckpt_planner_system system, const struct ckpt_save_planning *opt,
+		       const struct world *w, struct ckpt_save_planner *p, struct ckpt_metadata *md,
 		       struct store *s)
 {
-	struct save_plan all[RANKS], parts[RANKS], plan;
-	struct err e = { 0 };
+	struct ckpt_save_plan all[RANKS], parts[RANKS], plan;
+	struct ckpt_err e = { 0 };
 
 	s->n = 0;
 	for (size_t r = 0; r < w->ranks; r++) {
-		struct save_options o = *opt;
+		struct ckpt_save_planning o = *opt;
 
 		o.rank = r;
 		o.is_coordinator = !r;
@@ -293,8 +297,8 @@ static void save_world(enum planner_system system, const struct save_options *op
 	}
 }
 
-static int note_bytes(void *arg, const struct state_entry *entry, const void *data, size_t len,
-		      struct err *e)
+static int note_bytes(void *arg, const struct ckpt_state_entry *entry, const void *data, size_t len,
+		      struct ckpt_err *e)
 {
 	(void)e;
 	REQUIRE(entry->fqn_len == 4 && len == 5 && !memcmp(data, "bytes", 5));
@@ -303,13 +307,13 @@ static int note_bytes(void *arg, const struct state_entry *entry, const void *da
 }
 
 /* The item's box of what is stored, either copied into the view, or lent for apply to copy. */
-static void read_tensor(struct rng *r, struct load_planner *p, const struct read_item *item,
-			const struct stored *s)
+static void read_tensor(struct rng *r, struct ckpt_load_planner *p,
+			const struct ckpt_read_item *item, const struct stored *s)
 {
 	uint64_t stride = sizeof(uint32_t), off = 0, v[DIMS] = { 0 };
-	struct tensor_view to,
-		from = { .dtype = DTYPE_I32, .n_dims = item->n_dims, .len = item->len };
-	struct err e = { 0 };
+	struct ckpt_tensor_view to,
+		from = { .dtype = CKPT_DTYPE_I32, .n_dims = item->n_dims, .len = item->len };
+	struct ckpt_err e = { 0 };
 
 	for (size_t d = item->n_dims; d-- > 0; stride *= s->len[d]) {
 		from.stride[d] = stride;
@@ -334,19 +338,19 @@ static void read_tensor(struct rng *r, struct load_planner *p, const struct read
 	REQUIRE(!load_planner_apply_tensor(p, item, &to, &e));
 }
 
-static void load_world(struct rng *r, enum planner_system system, const struct world *w,
-		       const struct metadata *md, const struct store *s)
+static void load_world(struct rng *r, enum ckpt_planner_system system, const struct world *w,
+		       const struct ckpt_metadata *md, const struct store *s)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t rank = 0; rank < w->ranks; rank++) {
 		int blobs = 0;
-		struct load_options opt = { .rank = rank,
-					    .is_coordinator = !rank,
-					    .take_bytes = note_bytes,
-					    .arg = &blobs };
-		struct load_planner p CLEANUP(load_planner_free) = { 0 };
-		struct load_plan plan, part;
+		struct ckpt_load_planning opt = { .rank = rank,
+						  .is_coordinator = !rank,
+						  .take_bytes = note_bytes,
+						  .arg = &blobs };
+		struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+		struct ckpt_load_plan plan, part;
 
 		REQUIRE(!load_planner_new(system, &p, &e));
 		REQUIRE(!load_planner_configure(&p, &w->dict[rank], md, &opt, &e));
@@ -357,7 +361,7 @@ static void load_world(struct rng *r, enum planner_system system, const struct w
 			const struct stored *from = stored_at(s, &plan.items[i].storage);
 
 			REQUIRE(from);
-			if (plan.items[i].type == READ_TENSOR)
+			if (plan.items[i].type == CKPT_READ_TENSOR)
 				read_tensor(r, &p, &plan.items[i], from);
 			else
 				REQUIRE(!load_planner_apply_bytes(&p, &plan.items[i], from->data, 5,
@@ -378,7 +382,7 @@ static void fill_world(const struct world *w)
 				each_value(i, &w->t[rank][i], &w->t[rank][i].shards[k], true);
 }
 
-static void free_planners(struct save_planner *p)
+static void free_planners(struct ckpt_save_planner *p)
 {
 	for (size_t r = 0; r < RANKS; r++)
 		save_planner_free(&p[r]);
@@ -391,15 +395,15 @@ START_TEST(what_is_saved_on_one_mesh_is_loaded_on_another)
 	struct rng r = rng_new();
 
 	for (int round = 0; round < 120; round++) {
-		struct save_planner p[RANKS] = { 0 };
-		struct save_options opt = { .save_to_minimum_rank = rng_chance(&r, 30),
-					    .cache_plans = rng_chance(&r, 30) };
-		enum planner_system system = (enum planner_system)rng_below(&r, 4);
-		struct metadata md;
+		struct ckpt_save_planner p[RANKS] = { 0 };
+		struct ckpt_save_planning opt = { .save_to_minimum_rank = rng_chance(&r, 30),
+						  .cache_plans = rng_chance(&r, 30) };
+		enum ckpt_planner_system system = (enum ckpt_planner_system)rng_below(&r, 4);
+		struct ckpt_metadata md;
 
 		make_world(&r, &from, NULL);
 		fill_world(&from);
-		if (system == PLANNER_MEGATRON)
+		if (system == CKPT_PLANNER_MEGATRON)
 			drop_copies(&from);
 		save_world(system, &opt, &from, p, &md, &s);
 		check_metadata(&from, &md, &s);
@@ -415,35 +419,35 @@ END_TEST
 
 static const uint64_t six[] = { 6 };
 static int32_t six_values[] = { 1, 2, 3, 4, 5, 6 };
-static const struct shard six_shard = { zero, six, six_values };
-static const struct local_tensor six_tensor = { .kind = LOCAL_WHOLE,
-						.n_dims = 1,
-						.props = { .dtype = DTYPE_I32 },
-						.shape = six,
-						.shards = &six_shard,
-						.n_shards = 1 };
-static const struct state_entry six_entries[] = {
+static const struct ckpt_shard six_shard = { zero, six, six_values };
+static const struct ckpt_local_tensor six_tensor = { .kind = CKPT_LOCAL_WHOLE,
+						     .n_dims = 1,
+						     .props = { .dtype = CKPT_DTYPE_I32 },
+						     .shape = six,
+						     .shards = &six_shard,
+						     .n_shards = 1 };
+static const struct ckpt_state_entry six_entries[] = {
 	{ .fqn = "w", .fqn_len = 1, .tensor = &six_tensor },
 	{ .fqn = "b", .fqn_len = 1, .bytes = { .data = "bytes", .len = 5 } }
 };
-static const struct state_dict six_dict = { six_entries, 2 };
-static const struct save_options alone = { .is_coordinator = true };
+static const struct ckpt_state_dict six_dict = { six_entries, 2 };
+static const struct ckpt_save_planning alone = { .is_coordinator = true };
 
 START_TEST(calls_in_the_wrong_order_are_refused)
 {
-	struct save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct load_planner l CLEANUP(load_planner_free) = { 0 };
-	struct load_options opt = { .take_bytes = note_bytes };
-	struct save_plan plan = { .n_items = 42 }, part;
-	struct load_plan load = { .n_items = 42 };
-	struct write_item item = whole("w", 1, six, DTYPE_I32);
-	struct read_item read = { .type = READ_TENSOR };
-	struct tensor_view view;
-	struct metadata md = { 0 };
-	struct source src;
-	struct err e = { 0 };
+	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_load_planner l CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_load_planning opt = { .take_bytes = note_bytes };
+	struct ckpt_save_plan plan = { .n_items = 42 }, part;
+	struct ckpt_load_plan load = { .n_items = 42 };
+	struct ckpt_write_item item = whole("w", 1, six, CKPT_DTYPE_I32);
+	struct ckpt_read_item read = { .type = CKPT_READ_TENSOR };
+	struct ckpt_tensor_view view;
+	struct ckpt_metadata md = { 0 };
+	struct ckpt_data src;
+	struct ckpt_err e = { 0 };
 
-	ck_assert(!save_planner_new(PLANNER_DCP, &p, &e));
+	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
 	ck_assert_int_eq(save_planner_local_plan(&p, &plan, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner not set up");
 	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EPERM);
@@ -460,7 +464,7 @@ START_TEST(calls_in_the_wrong_order_are_refused)
 	ck_assert(!save_planner_configure(&p, &six_dict, &alone, &e)); /* and from the start */
 	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EPERM);
 
-	ck_assert(!load_planner_new(PLANNER_HYPERPARALLEL, &l, &e));
+	ck_assert(!load_planner_new(CKPT_PLANNER_HYPERPARALLEL, &l, &e));
 	ck_assert_int_eq(load_planner_local_plan(&l, &load, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner not configured");
 	ck_assert(!load_planner_configure(&l, &six_dict, &md, &opt, &e));
@@ -475,19 +479,19 @@ END_TEST
 
 START_TEST(names_may_not_come_twice)
 {
-	static const struct state_entry twice[] = { { .fqn = "b", .fqn_len = 1 },
-						    { .fqn = "b", .fqn_len = 1 } };
-	static const struct state_dict dict = { twice, 2 };
+	static const struct ckpt_state_entry twice[] = { { .fqn = "b", .fqn_len = 1 },
+							 { .fqn = "b", .fqn_len = 1 } };
+	static const struct ckpt_state_dict dict = { twice, 2 };
 	static const char *const texts[] = { "duplicated flatten key b", "duplicated flatten key b",
 					     "Duplicate flattened FQN b",
 					     "Duplicate flattened FQN b" };
-	struct save_plan plan;
+	struct ckpt_save_plan plan;
 
-	for (int system = PLANNER_DCP; system <= PLANNER_HYPERPARALLEL_B; system++) {
-		struct save_planner p CLEANUP(save_planner_free) = { 0 };
-		struct err e = { 0 };
+	for (int system = CKPT_PLANNER_DCP; system <= CKPT_PLANNER_HYPERPARALLEL_B; system++) {
+		struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+		struct ckpt_err e = { 0 };
 
-		ck_assert(!save_planner_new((enum planner_system)system, &p, &e));
+		ck_assert(!save_planner_new((enum ckpt_planner_system)system, &p, &e));
 		ck_assert_int_eq(save_planner_configure(&p, &dict, &alone, &e), -EEXIST);
 		ck_assert_str_eq(e.msg, texts[system]);
 		ck_assert_int_eq(save_planner_local_plan(&p, &plan, &e), -EPERM);
@@ -497,19 +501,19 @@ END_TEST
 
 START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 {
-	struct save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct write_item item = whole("v", 1, six, DTYPE_I32);
-	const struct shard nowhere = { zero, six, NULL };
-	struct local_tensor without = six_tensor;
-	const struct state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &without };
-	const struct state_dict dict = { &entry, 1 };
-	struct save_options opt = { .rank = 3 };
-	struct save_plan plan, part;
-	struct metadata md;
-	struct source src = { .len = 42 };
-	struct err e = { 0 };
+	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_write_item item = whole("v", 1, six, CKPT_DTYPE_I32);
+	const struct ckpt_shard nowhere = { zero, six, NULL };
+	struct ckpt_local_tensor without = six_tensor;
+	const struct ckpt_state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &without };
+	const struct ckpt_state_dict dict = { &entry, 1 };
+	struct ckpt_save_planning opt = { .rank = 3 };
+	struct ckpt_save_plan plan, part;
+	struct ckpt_metadata md;
+	struct ckpt_data src = { .len = 42 };
+	struct ckpt_err e = { 0 };
 
-	ck_assert(!save_planner_new(PLANNER_DCP, &p, &e));
+	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
 	ck_assert(!save_planner_configure(&p, &six_dict, &opt, &e));
 	ck_assert(!save_planner_local_plan(&p, &plan, &e));
 	ck_assert_int_eq(save_planner_global_plan(&p, &plan, 1, &part, &md, &e), -EPERM);
@@ -525,7 +529,7 @@ START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 	item.index.fqn = "b";
 	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EINVAL);
 	item.index.fqn = "w";
-	item.type = WRITE_BYTE_IO;
+	item.type = CKPT_WRITE_BYTE_IO;
 	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w' is a tensor, bytes are asked for");
 	ck_assert_uint_eq(src.len, 42);
@@ -544,18 +548,18 @@ END_TEST
 
 START_TEST(paths_of_the_state_dict_are_kept)
 {
-	static const struct path_step steps[] = { { "m", 1, 0 }, { NULL, 0, 7 } };
-	const struct state_entry entries[] = {
+	static const struct ckpt_path_step steps[] = { { "m", 1, 0 }, { NULL, 0, 7 } };
+	const struct ckpt_state_entry entries[] = {
 		{ .fqn = "m.7", .fqn_len = 3, .path = steps, .n_steps = 2 },
 		{ .fqn = "top", .fqn_len = 3 },
 	};
-	const struct state_dict dict = { entries, 2 };
-	struct save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct save_plan plan, part;
-	struct metadata md;
-	struct err e = { 0 };
+	const struct ckpt_state_dict dict = { entries, 2 };
+	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_save_plan plan, part;
+	struct ckpt_metadata md;
+	struct ckpt_err e = { 0 };
 
-	ck_assert(!save_planner_new(PLANNER_DCP, &p, &e));
+	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
 	ck_assert(!save_planner_configure(&p, &dict, &alone, &e));
 	ck_assert(!save_planner_local_plan(&p, &plan, &e));
 	ck_assert(!save_planner_global_plan(&p, &plan, 1, &part, &md, &e));
@@ -570,35 +574,35 @@ END_TEST
 /* ---- loading: texts ---- */
 
 static const struct {
-	enum planner_system system;
+	enum ckpt_planner_system system;
 	const char *fqn;
 	uint8_t n_dims, is_tensor, wanted_tensor;
 	const char *text;
 } load_errors[] = {
-	{ PLANNER_DCP, "v", 1, 1, 1, "Missing key in checkpoint state_dict: w." },
-	{ PLANNER_HYPERPARALLEL, "v", 1, 1, 1, "Missing key in checkpoint state_dict: w." },
-	{ PLANNER_MEGATRON, "v", 1, 1, 1, "w from model not in state dict: ['a', 'v']" },
-	{ PLANNER_DCP, "w", 2, 1, 1,
+	{ CKPT_PLANNER_DCP, "v", 1, 1, 1, "Missing key in checkpoint state_dict: w." },
+	{ CKPT_PLANNER_HYPERPARALLEL, "v", 1, 1, 1, "Missing key in checkpoint state_dict: w." },
+	{ CKPT_PLANNER_MEGATRON, "v", 1, 1, 1, "w from model not in state dict: ['a', 'v']" },
+	{ CKPT_PLANNER_DCP, "w", 2, 1, 1,
 	  "Size mismatch between saved torch.Size([4, 4]) and current: torch.Size([6]) for w" },
-	{ PLANNER_HYPERPARALLEL_B, "w", 1, 1, 1,
+	{ CKPT_PLANNER_HYPERPARALLEL_B, "w", 1, 1, 1,
 	  "Size mismatch between saved torch.Size([4]) and current: torch.Size([6]) for w" },
-	{ PLANNER_MEGATRON, "w", 1, 1, 1,
+	{ CKPT_PLANNER_MEGATRON, "w", 1, 1, 1,
 	  "Global shape mismatch for loaded (torch.Size([4])) and expected ((6,)) tensor for key "
 	  "w" },
-	{ PLANNER_DCP, "w", 1, 0, 1,
+	{ CKPT_PLANNER_DCP, "w", 1, 0, 1,
 	  "Invalid checkpoint metadata for w, expected TensorStorageMetadata but found "
 	  "BytesStorageMetadata" },
-	{ PLANNER_DCP, "w", 1, 1, 0,
+	{ CKPT_PLANNER_DCP, "w", 1, 1, 0,
 	  "Invalid checkpoint metadata for w, expected BytesStorageMetadata but found "
 	  "TensorStorageMetadata" },
 };
 
-static int plan_load(enum planner_system system, const struct state_dict *dict,
-		     const struct metadata *md, const struct load_options *opt, size_t *ret_items,
-		     struct err *e)
+static int plan_load(enum ckpt_planner_system system, const struct ckpt_state_dict *dict,
+		     const struct ckpt_metadata *md, const struct ckpt_load_planning *opt,
+		     size_t *ret_items, struct ckpt_err *e)
 {
-	struct load_planner p CLEANUP(load_planner_free) = { 0 };
-	struct load_plan plan = { 0 };
+	struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_load_plan plan = { 0 };
 	int rc = load_planner_new(system, &p, e);
 
 	if (!rc)
@@ -611,8 +615,8 @@ static int plan_load(enum planner_system system, const struct state_dict *dict,
 
 START_TEST(what_cannot_be_loaded_is_named_as_the_system_names_it)
 {
-	const struct chunk_meta chunk = { zero, four };
-	struct meta_entry saved[] = {
+	const struct ckpt_chunk_meta chunk = { zero, four };
+	struct ckpt_meta_entry saved[] = {
 		{ .fqn = load_errors[_i].fqn,
 		  .fqn_len = 1,
 		  .is_tensor = load_errors[_i].is_tensor,
@@ -622,11 +626,11 @@ START_TEST(what_cannot_be_loaded_is_named_as_the_system_names_it)
 			      .n_chunks = 1 } },
 		{ .fqn = "a", .fqn_len = 1 },
 	};
-	const struct metadata md = { .entries = saved, .n_entries = 2 };
-	struct state_entry entry = { .fqn = "w", .fqn_len = 1 };
-	const struct state_dict dict = { &entry, 1 };
-	struct load_options opt = { .take_bytes = note_bytes };
-	struct err e = { 0 };
+	const struct ckpt_metadata md = { .entries = saved, .n_entries = 2 };
+	struct ckpt_state_entry entry = { .fqn = "w", .fqn_len = 1 };
+	const struct ckpt_state_dict dict = { &entry, 1 };
+	struct ckpt_load_planning opt = { .take_bytes = note_bytes };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	entry.tensor = load_errors[_i].wanted_tensor ? &six_tensor : NULL;
@@ -641,25 +645,26 @@ END_TEST
 
 START_TEST(bytes_need_somebody_to_take_them)
 {
-	struct load_options opt = { 0 };
-	const struct metadata md = { 0 };
-	struct err e = { 0 };
+	struct ckpt_load_planning opt = { 0 };
+	const struct ckpt_metadata md = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
-	ck_assert_int_eq(plan_load(PLANNER_DCP, &six_dict, &md, &opt, &n, &e), -EINVAL);
+	ck_assert_int_eq(plan_load(CKPT_PLANNER_DCP, &six_dict, &md, &opt, &n, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'b' is bytes, and nobody takes them");
 }
 END_TEST
 
 START_TEST(metadata_may_not_have_a_name_twice)
 {
-	struct meta_entry saved[] = { { .fqn = "b", .fqn_len = 1 }, { .fqn = "b", .fqn_len = 1 } };
-	const struct metadata md = { .entries = saved, .n_entries = 2 };
-	struct load_options opt = { .take_bytes = note_bytes };
-	struct err e = { 0 };
+	struct ckpt_meta_entry saved[] = { { .fqn = "b", .fqn_len = 1 },
+					   { .fqn = "b", .fqn_len = 1 } };
+	const struct ckpt_metadata md = { .entries = saved, .n_entries = 2 };
+	struct ckpt_load_planning opt = { .take_bytes = note_bytes };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
-	ck_assert_int_eq(plan_load(PLANNER_DCP, &six_dict, &md, &opt, &n, &e), -ERR_CORRUPT);
+	ck_assert_int_eq(plan_load(CKPT_PLANNER_DCP, &six_dict, &md, &opt, &n, &e), -ERR_CORRUPT);
 	ck_assert_str_eq(e.msg, "metadata has 'b' twice");
 }
 END_TEST
@@ -672,33 +677,33 @@ START_TEST(megatron_loads_what_shapes_have_in_common)
 
 	for (size_t i = 0; i < ARRAY_LEN(saved_sizes); i++) {
 		int32_t memory[] = { 9, 9, 9, 9, 9, 9 };
-		const struct shard shards[] = { { &starts[0], &sizes[0], memory },
-						{ &starts[1], &sizes[1], memory + 2 } };
-		const struct local_tensor t = { .kind = LOCAL_SHARDS,
-						.n_dims = 1,
-						.props = { .dtype = DTYPE_I32 },
-						.shape = six,
-						.shards = shards,
-						.n_shards = 2,
-						.allow_shape_mismatch = true };
-		const struct state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &t };
-		const struct state_dict dict = { &entry, 1 };
-		const struct chunk_meta chunk = { zero, &saved_sizes[i] };
-		struct meta_entry m = { .fqn = "w",
-					.fqn_len = 1,
-					.is_tensor = true,
-					.tensor = { .n_dims = 1,
-						    .size = &saved_sizes[i],
-						    .chunks = &chunk,
-						    .n_chunks = 1 } };
-		const struct metadata md = { .entries = &m, .n_entries = 1 };
-		struct load_planner p CLEANUP(load_planner_free) = { 0 };
-		struct load_options opt = { 0 };
-		struct load_plan plan;
-		struct tensor_view v;
-		struct err e = { 0 };
+		const struct ckpt_shard shards[] = { { &starts[0], &sizes[0], memory },
+						     { &starts[1], &sizes[1], memory + 2 } };
+		const struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_SHARDS,
+						     .n_dims = 1,
+						     .props = { .dtype = CKPT_DTYPE_I32 },
+						     .shape = six,
+						     .shards = shards,
+						     .n_shards = 2,
+						     .allow_shape_mismatch = true };
+		const struct ckpt_state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &t };
+		const struct ckpt_state_dict dict = { &entry, 1 };
+		const struct ckpt_chunk_meta chunk = { zero, &saved_sizes[i] };
+		struct ckpt_meta_entry m = { .fqn = "w",
+					     .fqn_len = 1,
+					     .is_tensor = true,
+					     .tensor = { .n_dims = 1,
+							 .size = &saved_sizes[i],
+							 .chunks = &chunk,
+							 .n_chunks = 1 } };
+		const struct ckpt_metadata md = { .entries = &m, .n_entries = 1 };
+		struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+		struct ckpt_load_planning opt = { 0 };
+		struct ckpt_load_plan plan;
+		struct ckpt_tensor_view v;
+		struct ckpt_err e = { 0 };
 
-		ck_assert(!load_planner_new(PLANNER_MEGATRON, &p, &e));
+		ck_assert(!load_planner_new(CKPT_PLANNER_MEGATRON, &p, &e));
 		ck_assert(!load_planner_configure(&p, &dict, &md, &opt, &e));
 		ck_assert(!load_planner_local_plan(&p, &plan, &e));
 		ck_assert(!load_planner_finish(&p, &plan, &plan, &e));
@@ -715,24 +720,24 @@ END_TEST
 
 START_TEST(views_that_do_not_fit_are_refused)
 {
-	const struct chunk_meta chunk = { zero, six };
-	struct meta_entry m = {
+	const struct ckpt_chunk_meta chunk = { zero, six };
+	struct ckpt_meta_entry m = {
 		.fqn = "w",
 		.fqn_len = 1,
 		.is_tensor = true,
 		.tensor = { .n_dims = 1, .size = six, .chunks = &chunk, .n_chunks = 1 }
 	};
-	const struct metadata md = { .entries = &m, .n_entries = 1 };
-	const struct state_dict dict = { six_entries, 1 };
-	struct load_planner p CLEANUP(load_planner_free) = { 0 };
-	struct load_options opt = { 0 };
-	struct load_plan plan;
-	struct read_item item;
-	struct tensor_view v, other;
+	const struct ckpt_metadata md = { .entries = &m, .n_entries = 1 };
+	const struct ckpt_state_dict dict = { six_entries, 1 };
+	struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_load_planning opt = { 0 };
+	struct ckpt_load_plan plan;
+	struct ckpt_read_item item;
+	struct ckpt_tensor_view v, other;
 	int32_t memory[6];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
-	ck_assert(!load_planner_new(PLANNER_DCP, &p, &e));
+	ck_assert(!load_planner_new(CKPT_PLANNER_DCP, &p, &e));
 	ck_assert(!load_planner_configure(&p, &dict, &md, &opt, &e));
 	ck_assert(!load_planner_local_plan(&p, &plan, &e));
 	ck_assert(!load_planner_finish(&p, &plan, &plan, &e));
@@ -761,32 +766,32 @@ START_TEST(unchanged_plans_are_not_sent_again)
 {
 	static struct world w;
 	static struct store s;
-	struct save_planner p[RANKS] = { 0 };
-	const struct save_options opt = { .cache_plans = true };
+	struct ckpt_save_planner p[RANKS] = { 0 };
+	const struct ckpt_save_planning opt = { .cache_plans = true };
 	struct rng r = rng_new();
 
 	for (int round = 0; round < 40; round++) {
-		struct save_plan all[RANKS], parts[RANKS], plan;
-		struct metadata md;
-		struct err e = { 0 };
+		struct ckpt_save_plan all[RANKS], parts[RANKS], plan;
+		struct ckpt_metadata md;
+		struct ckpt_err e = { 0 };
 		size_t lost;
 
 		make_world(&r, &w, NULL);
 		fill_world(&w);
-		save_world(PLANNER_DCP, &opt, &w, p, &md, &s);
-		save_world(PLANNER_DCP, &opt, &w, p, &md, &s);
+		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
+		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
 		check_metadata(&w, &md, &s); /* the same, from what was kept */
 		lost = rng_below(&r, w.ranks + 1);
 		if (lost < w.ranks) /* a rank starts anew */
 			save_planner_free(&p[lost]);
 		s.n = 0;
 		for (size_t k = 0; k < w.ranks; k++) {
-			struct save_options o = { .rank = k,
-						  .is_coordinator = !k,
-						  .cache_plans = true };
+			struct ckpt_save_planning o = { .rank = k,
+							.is_coordinator = !k,
+							.cache_plans = true };
 
 			if (!p[k].ops)
-				REQUIRE(!save_planner_new(PLANNER_DCP, &p[k], &e));
+				REQUIRE(!save_planner_new(CKPT_PLANNER_DCP, &p[k], &e));
 			REQUIRE(!save_planner_configure(&p[k], &w.dict[k], &o, &e));
 			REQUIRE(!save_planner_local_plan(&p[k], &all[k], &e));
 			REQUIRE(all[k].unchanged == (k != lost));
@@ -798,7 +803,7 @@ START_TEST(unchanged_plans_are_not_sent_again)
 			ck_assert_str_eq(e.msg,
 					 "the plan of rank 1 is said to be unchanged, but none "
 					 "was kept");
-			save_world(PLANNER_DCP, &opt, &w, p, &md, &s); /* so all send theirs */
+			save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s); /* so all send theirs */
 		} else {
 			REQUIRE(!save_planner_global_plan(&p[0], all, w.ranks, parts, &md, &e));
 			for (size_t k = 0; k < w.ranks; k++) {
@@ -819,22 +824,22 @@ START_TEST(changed_plans_are_noticed)
 {
 	static struct world w;
 	static struct store s;
-	const struct save_options opt = { .cache_plans = true };
-	struct save_planner p[RANKS] = { 0 };
+	const struct ckpt_save_planning opt = { .cache_plans = true };
+	struct ckpt_save_planner p[RANKS] = { 0 };
 	struct rng r = rng_new();
 	size_t ranks = 0;
 
 	for (int round = 0; round < 100; round++) {
-		struct save_plan plan;
-		struct metadata md;
-		struct err e = { 0 };
+		struct ckpt_save_plan plan;
+		struct ckpt_metadata md;
+		struct ckpt_err e = { 0 };
 
 		make_world(&r, &w, NULL);
 		if (w.ranks != ranks) /* another job */
 			free_planners(p);
 		ranks = w.ranks;
 		fill_world(&w);
-		save_world(PLANNER_DCP, &opt, &w, p, &md, &s);
+		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
 		check_metadata(&w, &md, &s);
 		if (rng_chance(&r, 50)) /* this rank's plan is never finished */
 			REQUIRE(!save_planner_local_plan(&p[rng_below(&r, w.ranks)], &plan, &e));
@@ -849,27 +854,28 @@ START_TEST(other_rules_make_other_plans)
 {
 	static struct world w = { .ranks = 2 };
 	static struct store s;
-	struct save_options opt = { .cache_plans = true };
-	struct save_planner p[RANKS] = { 0 };
-	struct metadata md;
+	struct ckpt_save_planning opt = { .cache_plans = true };
+	struct ckpt_save_planner p[RANKS] = { 0 };
+	struct ckpt_metadata md;
 
 	for (size_t rank = 0; rank < 2; rank++) {
 		memcpy(w.entries[rank], six_entries, sizeof(six_entries));
-		w.dict[rank] = (struct state_dict){ w.entries[rank], 2 };
+		w.dict[rank] = (struct ckpt_state_dict){ w.entries[rank], 2 };
 	}
 	for (int round = 0; round < 6; round++) {
 		bool lowest = round / 2 % 2;
-		struct save_plan plan;
-		struct source src;
-		struct err e = { 0 };
+		struct ckpt_save_plan plan;
+		struct ckpt_data src;
+		struct ckpt_err e = { 0 };
 
 		opt.save_to_minimum_rank = lowest;
-		save_world(PLANNER_DCP, &opt, &w, p, &md, &s); /* w is rank 0's, b then is not */
+		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md,
+			   &s); /* w is rank 0's, b then is not */
 		ck_assert_uint_eq(s.n, 2);
 		ck_assert_str_eq(s.items[1].index.fqn, "b");
 		ck_assert(!save_planner_configure(
 			&p[1], &w.dict[1],
-			&(struct save_options){
+			&(struct ckpt_save_planning){
 				.rank = 1, .cache_plans = true, .save_to_minimum_rank = lowest },
 			&e));
 		ck_assert(!save_planner_local_plan(&p[1], &plan, &e));
@@ -888,34 +894,34 @@ enum { MANY = 100000 };
 
 START_TEST(a_plan_of_many_items_takes_few_allocations)
 {
-	struct save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct shard *shards = arena_array(&arena, MANY, sizeof(*shards));
+	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_shard *shards = arena_array(&arena, MANY, sizeof(*shards));
 	uint64_t *offs = arena_array(&arena, MANY, sizeof(*offs)), many[] = { MANY }, calls;
 	const uint64_t one[] = { 1 };
-	struct local_tensor t = { .kind = LOCAL_SHARDS,
-				  .n_dims = 1,
-				  .shape = many,
-				  .props = { .dtype = DTYPE_U8 },
-				  .shards = shards,
-				  .n_shards = MANY };
-	struct state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &t };
-	const struct state_dict dict = { &entry, 1 };
-	struct save_plan plan, part;
-	struct metadata md;
-	struct err e = { 0 };
+	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_SHARDS,
+				       .n_dims = 1,
+				       .shape = many,
+				       .props = { .dtype = CKPT_DTYPE_U8 },
+				       .shards = shards,
+				       .n_shards = MANY };
+	struct ckpt_state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &t };
+	const struct ckpt_state_dict dict = { &entry, 1 };
+	struct ckpt_save_plan plan, part;
+	struct ckpt_metadata md;
+	struct ckpt_err e = { 0 };
 
 	for (uint64_t i = 0; i < MANY; i++) {
 		offs[i] = i;
-		shards[i] = (struct shard){ &offs[i], one, &offs[i] };
+		shards[i] = (struct ckpt_shard){ &offs[i], one, &offs[i] };
 	}
-	ck_assert(!save_planner_new(PLANNER_DCP, &p, &e));
+	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
 	fault_on(FAULT_ALLOC, 0, 0);
 	ck_assert(!save_planner_configure(&p, &dict, &alone, &e));
 	ck_assert(!save_planner_local_plan(&p, &plan, &e));
 	ck_assert_msg(!save_planner_global_plan(&p, &plan, 1, &part, &md, &e), "%s", e.msg);
 	ck_assert(!save_planner_finish(&p, &part, &plan, &e));
 	for (size_t i = 0; i < MANY; i++) {
-		struct source src;
+		struct ckpt_data src;
 
 		REQUIRE(!save_planner_get_data(&p, &plan.items[i], &src, &e));
 		REQUIRE(src.data == &offs[i] && src.len == 1);
@@ -927,16 +933,17 @@ START_TEST(a_plan_of_many_items_takes_few_allocations)
 END_TEST
 
 /* A save and a load of two ranks; every allocation may fail. */
-static int save_and_load(const struct save_options *opt, const struct world *w, struct err *e)
+static int save_and_load(const struct ckpt_save_planning *opt, const struct world *w,
+			 struct ckpt_err *e)
 {
-	struct save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct load_planner l CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_load_planner l CLEANUP(load_planner_free) = { 0 };
 	int blobs = 0;
-	const struct load_options load = { .take_bytes = note_bytes, .arg = &blobs };
-	struct save_plan all[RANKS], parts[RANKS], plan;
-	struct load_plan items;
-	struct metadata md;
-	int rc = save_planner_new(PLANNER_DCP, &p, e);
+	const struct ckpt_load_planning load = { .take_bytes = note_bytes, .arg = &blobs };
+	struct ckpt_save_plan all[RANKS], parts[RANKS], plan;
+	struct ckpt_load_plan items;
+	struct ckpt_metadata md;
+	int rc = save_planner_new(CKPT_PLANNER_DCP, &p, e);
 
 	if (!rc)
 		rc = save_planner_configure(&p, &w->dict[0], opt, e);
@@ -948,7 +955,7 @@ static int save_and_load(const struct save_options *opt, const struct world *w, 
 	if (!rc)
 		rc = save_planner_finish(&p, &parts[0], &plan, e);
 	if (!rc)
-		rc = load_planner_new(PLANNER_DCP, &l, e);
+		rc = load_planner_new(CKPT_PLANNER_DCP, &l, e);
 	if (!rc)
 		rc = load_planner_configure(&l, &w->dict[0], &md, &load, e);
 	return rc ? rc : load_planner_local_plan(&l, &items, e);
@@ -956,26 +963,26 @@ static int save_and_load(const struct save_options *opt, const struct world *w, 
 
 START_TEST(every_allocation_may_fail)
 {
-	struct save_options opt = { .is_coordinator = true };
+	struct ckpt_save_planning opt = { .is_coordinator = true };
 	const uint64_t offs[] = { 0, 3, 4 }, lens[] = { 3, 1, 2 };
-	const struct shard shards[] = { { &offs[0], &lens[0], six_values },
-					{ &offs[1], &lens[1], six_values },
-					{ &offs[2], &lens[2], six_values } };
-	const struct local_tensor t = { .kind = LOCAL_SHARDS,
-					.n_dims = 1,
-					.shape = six,
-					.props = { .dtype = DTYPE_I32 },
-					.shards = shards,
-					.n_shards = 3 };
+	const struct ckpt_shard shards[] = { { &offs[0], &lens[0], six_values },
+					     { &offs[1], &lens[1], six_values },
+					     { &offs[2], &lens[2], six_values } };
+	const struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_SHARDS,
+					     .n_dims = 1,
+					     .shape = six,
+					     .props = { .dtype = CKPT_DTYPE_I32 },
+					     .shards = shards,
+					     .n_shards = 3 };
 	struct world w = { .entries = { { { .fqn = "w", .fqn_len = 1, .tensor = &t },
 					  six_entries[1] } } };
 
-	w.dict[0] = (struct state_dict){ w.entries[0], 2 };
+	w.dict[0] = (struct ckpt_state_dict){ w.entries[0], 2 };
 	for (int cache = 0; cache < 2; cache++) {
 		opt.cache_plans = cache;
 		FAULT_LOOP(FAULT_ALLOC)
 		{
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			int rc = save_and_load(&opt, &w, &e);
 
 			fault_off();

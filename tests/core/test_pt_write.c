@@ -32,7 +32,7 @@ struct listing {
 	size_t n;
 };
 
-static int note_member(void *arg, const struct zip_member *m, struct err *e)
+static int note_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct listing *l = arg;
 	struct found *f;
@@ -50,7 +50,7 @@ static int note_member(void *arg, const struct zip_member *m, struct err *e)
 static struct listing list(const struct vfile *f)
 {
 	struct listing l = { .b = vfile_blob(f) };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!zip_each(&l.b, note_member, &l, &e), "%s", e.msg);
 	return l;
@@ -82,7 +82,7 @@ static struct pickle *read_pickle(const struct listing *l)
 	size_t n = l->v[0].m.size;
 	uint8_t *p = malloc(n + 1);
 	struct pickle *pk;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(p);
 	read_all(l, &l->v[0], p);
@@ -97,11 +97,11 @@ static struct pickle *read_pickle(const struct listing *l)
 START_TEST(the_pickle_is_torchs)
 {
 	const struct member m[] = {
-		member_of("a.weight", DTYPE_BF16, 2, DIMS(300, 70000), 1),
-		member_of("fp8", DTYPE_F8_E4M3FN, 3, DIMS(2, 3, 4), 2),
-		member_of("\xc3\xa9", DTYPE_F64, 0, NULL, 3),
-		member_of("none", DTYPE_I64, 3, DIMS(2, 0, 4), 4),
-		member_of("wide", DTYPE_U32, 1, DIMS(5), 5),
+		member_of("a.weight", CKPT_DTYPE_BF16, 2, DIMS(300, 70000), 1),
+		member_of("fp8", CKPT_DTYPE_F8_E4M3FN, 3, DIMS(2, 3, 4), 2),
+		member_of("\xc3\xa9", CKPT_DTYPE_F64, 0, NULL, 3),
+		member_of("none", CKPT_DTYPE_I64, 3, DIMS(2, 0, 4), 4),
+		member_of("wide", CKPT_DTYPE_U32, 1, DIMS(5), 5),
 	};
 	static const char want[] =
 		"{'a.weight': torch._utils._rebuild_tensor_v2("
@@ -121,7 +121,7 @@ START_TEST(the_pickle_is_torchs)
 		"torch.uint32)}";
 	struct buf got = BUF_INIT(1 << 20);
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct listing l;
 	struct pickle *pk;
 	struct pk_value root;
@@ -184,7 +184,7 @@ static void check_local(const struct listing *l, const struct found *f)
 	uint8_t head[ZIP_LOCAL_SIZE + 64 + 4 + 64];
 	int64_t n = l->b.read(l->b.arg, f->m.header, head, sizeof(head), NULL);
 	struct zip_local z;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(n > 0 && !zip_read_local(head, (size_t)n, &z, &e));
 	REQUIRE(z.name_len == strlen(f->name) && !memcmp(z.name, f->name, z.name_len));
@@ -211,7 +211,7 @@ START_TEST(whatever_goes_in_comes_out)
 
 	for (int round = 0; round < 100; round++) {
 		struct members l = members_random(&r, rng_below(&r, 60), pt_holds);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct listing z;
 		struct pickle *pk;
 		struct pk_value root;
@@ -283,12 +283,12 @@ START_TEST(sizes_and_offsets_beyond_32_bits_are_in_zip64_fields)
 	struct member m[ARRAY_LEN(want)];
 	uint64_t shape[ARRAY_LEN(want)];
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct listing l;
 
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
 		shape[i] = want[i].size;
-		m[i] = member_of("t", DTYPE_U8, 1, &shape[i], i);
+		m[i] = member_of("t", CKPT_DTYPE_U8, 1, &shape[i], i);
 	}
 	ck_assert_int_eq(pt_layout(m, ARRAY_LEN(m), &f, &e), 0);
 	l = list(&f);
@@ -327,10 +327,10 @@ START_TEST(offsets_around_32_bits_are_where_they_are)
 {
 	/* The second tensor's header stands at every offset from 40 below to 40 above 2^32. */
 	uint64_t base, shape[1] = { 2 * GIB };
-	struct member m[2] = { member_of("a", DTYPE_U8, 1, shape, 1),
-			       member_of("b", DTYPE_U8, 1, DIMS(9), 2) };
+	struct member m[2] = { member_of("a", CKPT_DTYPE_U8, 1, shape, 1),
+			       member_of("b", CKPT_DTYPE_U8, 1, DIMS(9), 2) };
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(pt_layout(m, 2, &f, &e), 0);
 	base = f.seg[1].off;
@@ -339,7 +339,7 @@ START_TEST(offsets_around_32_bits_are_where_they_are)
 		struct listing l;
 
 		shape[0] = at - base;
-		m[0] = member_of("a", DTYPE_U8, 1, shape, 1);
+		m[0] = member_of("a", CKPT_DTYPE_U8, 1, shape, 1);
 		ck_assert_int_eq(pt_layout(m, 2, &f, &e), 0);
 		l = list(&f);
 		ck_assert_uint_eq(l.v[2].data, base);
@@ -360,7 +360,7 @@ START_TEST(archives_may_have_more_than_65535_records)
 	struct member *m = calloc(N, sizeof(*m));
 	char(*names)[16] = calloc(N, sizeof(*names));
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct listing l;
 	struct pickle *pk;
 	struct pk_value root;
@@ -368,7 +368,7 @@ START_TEST(archives_may_have_more_than_65535_records)
 	ck_assert(m && names);
 	for (size_t i = 0; i < N; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		m[i] = member_of(names[i], DTYPE_BF16, 1, shape, i);
+		m[i] = member_of(names[i], CKPT_DTYPE_BF16, 1, shape, i);
 	}
 	ck_assert_int_eq(pt_layout(m, N, &f, &e), 0);
 	l = list(&f);
@@ -392,9 +392,9 @@ START_TEST(numbers_of_every_length_are_pickled)
 {
 	for (unsigned i = 0; i < 63 * 3; i++) {
 		uint64_t shape[2] = { ((uint64_t)1 << i / 3) + i % 3 - 1, 0 };
-		struct member m = member_of("t", DTYPE_U8, 2, shape, 1);
+		struct member m = member_of("t", CKPT_DTYPE_U8, 2, shape, 1);
 		struct vfile f;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct listing l;
 		struct pickle *pk;
 		struct pk_value root;
@@ -414,9 +414,9 @@ END_TEST
 START_TEST(an_empty_tensor_may_have_any_other_sizes)
 {
 	const struct member m =
-		member_of("t", DTYPE_F32, 4, DIMS(0, INT64_MAX, INT64_MAX, INT64_MAX), 1);
+		member_of("t", CKPT_DTYPE_F32, 4, DIMS(0, INT64_MAX, INT64_MAX, INT64_MAX), 1);
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct listing l;
 	struct pickle *pk;
 	struct pk_value root;
@@ -440,17 +440,17 @@ END_TEST
 
 START_TEST(every_dtype_but_the_quantised_is_held)
 {
-	for (enum dtype t = DTYPE_NONE; t < DTYPE_COUNT; t++) {
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE; t < CKPT_DTYPE_COUNT; t++) {
 		struct member m = member_of("t", t, 1, DIMS(6), 1);
 		struct vfile f = VFILE_INIT;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		bool quantised = !strncmp(dtype_info(t)->name, "q", 1);
 
-		ck_assert_int_eq(pt_holds(t), t != DTYPE_NONE && !quantised);
+		ck_assert_int_eq(pt_holds(t), t != CKPT_DTYPE_NONE && !quantised);
 		ck_assert_int_eq(pt_layout(&m, 1, &f, &e), pt_holds(t) ? 0 : -ENOTSUP);
 		vfile_release(&f);
 	}
-	ck_assert(!pt_holds(DTYPE_QU8) && !pt_holds(DTYPE_COUNT));
+	ck_assert(!pt_holds(CKPT_DTYPE_QU8) && !pt_holds(CKPT_DTYPE_COUNT));
 }
 END_TEST
 
@@ -458,25 +458,27 @@ START_TEST(what_cannot_be_held_is_named)
 {
 	static const struct {
 		const char *name;
-		enum dtype dtype;
+		enum ckpt_dtype dtype;
 		const char *msg; /* NULL: it can */
 	} names[] = {
-		{ "q", DTYPE_QU8, "'q': a .pt file is not made of quint8" },
-		{ "a\xff", DTYPE_F32, "'a%FF': torch.load takes names in UTF-8, this one is not" },
-		{ "\xc3", DTYPE_F32, "'%C3': torch.load takes names in UTF-8, this one is not" },
+		{ "q", CKPT_DTYPE_QU8, "'q': a .pt file is not made of quint8" },
+		{ "a\xff", CKPT_DTYPE_F32,
+		  "'a%FF': torch.load takes names in UTF-8, this one is not" },
+		{ "\xc3", CKPT_DTYPE_F32,
+		  "'%C3': torch.load takes names in UTF-8, this one is not" },
 		/* lone surrogates: Python's own */
-		{ "a\xed\xa0\x80", DTYPE_F32, NULL },
-		{ "", DTYPE_F32, NULL },
+		{ "a\xed\xa0\x80", CKPT_DTYPE_F32, NULL },
+		{ "", CKPT_DTYPE_F32, NULL },
 	};
-	const struct member m[] = { member_of("fine", DTYPE_F32, 0, NULL, 1),
+	const struct member m[] = { member_of("fine", CKPT_DTYPE_F32, 0, NULL, 1),
 				    member_of(names[_i].name, names[_i].dtype, 0, NULL, 1) };
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = names[_i].msg ? -ENOTSUP : 0;
 
 	ck_assert_int_eq(pt_check(&m[1], &e), rc);
 	ck_assert_str_eq(e.msg, names[_i].msg ? names[_i].msg : "");
-	e = (struct err){ 0 };
+	e = (struct ckpt_err){ 0 };
 	ck_assert_int_eq(pt_layout(m, 2, &f, &e), rc);
 	ck_assert_int_eq(f.n != 0, !rc);
 	vfile_release(&f);
@@ -485,10 +487,10 @@ END_TEST
 
 START_TEST(more_bytes_than_a_file_has_are_refused)
 {
-	struct member m[2] = { member_of("a", DTYPE_U8, 0, NULL, 1),
-			       member_of("b", DTYPE_U8, 0, NULL, 2) };
+	struct member m[2] = { member_of("a", CKPT_DTYPE_U8, 0, NULL, 1),
+			       member_of("b", CKPT_DTYPE_U8, 0, NULL, 2) };
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	m[0].bytes = (uint64_t)INT64_MAX - 700;
 	ck_assert_int_eq(pt_layout(m, 2, &f, &e), -EFBIG);
@@ -506,7 +508,7 @@ START_TEST(lack_of_memory_is_a_clean_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct vfile f = VFILE_INIT;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = pt_layout(l.m, l.n, &f, &e);
 
 		(void)fault_off();

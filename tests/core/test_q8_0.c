@@ -20,7 +20,7 @@ static void naive(const float *x, uint8_t *out)
 		amax = amax > fabsf(x[i]) ? amax : fabsf(x[i]);
 	d = amax / 127;
 	id = d != 0 ? 1.0f / d : 0.0f;
-	cast_run(DTYPE_F32, DTYPE_F16, &d, out, 1);
+	cast_run(CKPT_DTYPE_F32, CKPT_DTYPE_F16, &d, out, 1);
 	for (int i = 0; i < N; i++) {
 		float y = x[i] * id;
 

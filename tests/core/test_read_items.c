@@ -24,7 +24,8 @@ static const uint64_t *keep(const json_t *list)
 }
 
 /* [[offsets, sizes], ...] */
-static size_t golden_boxes(const json_t *list, struct chunk_meta *chunks, struct shard *shards)
+static size_t golden_boxes(const json_t *list, struct ckpt_chunk_meta *chunks,
+			   struct ckpt_shard *shards)
 {
 	const json_t *box;
 	size_t i;
@@ -35,14 +36,14 @@ static size_t golden_boxes(const json_t *list, struct chunk_meta *chunks, struct
 			       *len = keep(json_array_get(box, 1));
 
 		if (chunks)
-			chunks[i] = (struct chunk_meta){ off, len };
+			chunks[i] = (struct ckpt_chunk_meta){ off, len };
 		else
-			shards[i] = (struct shard){ off, len, NULL };
+			shards[i] = (struct ckpt_shard){ off, len, NULL };
 	}
 	return i;
 }
 
-static void check_index(const json_t *want, const struct meta_index *got)
+static void check_index(const json_t *want, const struct ckpt_meta_index *got)
 {
 	ck_assert_str_eq(json_string_value(json_object_get(want, "fqn")), got->fqn);
 	golden_check_numbers(json_object_get(want, "offset"), got->offset, got->n_dims);
@@ -56,16 +57,17 @@ START_TEST(read_items_are_those_of_hyperparallel)
 
 	json_array_foreach(json_object_get(all, "read_items"), i, row)
 	{
-		struct chunk_meta chunks[16];
-		struct shard shards[16];
-		struct tensor_meta saved = { .n_dims = 2,
-					     .size = keep(json_object_get(row, "shape")),
-					     .chunks = chunks };
-		struct local_tensor t = {
-			.kind = LOCAL_SHARDS, .n_dims = 2, .shape = saved.size, .shards = shards
-		};
+		struct ckpt_chunk_meta chunks[16];
+		struct ckpt_shard shards[16];
+		struct ckpt_tensor_meta saved = { .n_dims = 2,
+						  .size = keep(json_object_get(row, "shape")),
+						  .chunks = chunks };
+		struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_SHARDS,
+					       .n_dims = 2,
+					       .shape = saved.size,
+					       .shards = shards };
 		struct read_list l CLEANUP(read_list_release) = { .a = &arena };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		saved.n_chunks = golden_boxes(json_object_get(row, "saved"), chunks, NULL);
 		t.n_shards = golden_boxes(json_object_get(row, "local"), NULL, shards);
@@ -73,7 +75,7 @@ START_TEST(read_items_are_those_of_hyperparallel)
 		ck_assert_uint_eq(l.count, json_array_size(json_object_get(row, "items")));
 		json_array_foreach(json_object_get(row, "items"), k, j)
 		{
-			const struct read_item *r = &l.items[k];
+			const struct ckpt_read_item *r = &l.items[k];
 
 			check_index(json_object_get(j, "dest"), &r->dest);
 			check_index(json_object_get(j, "storage"), &r->storage);
@@ -81,7 +83,7 @@ START_TEST(read_items_are_those_of_hyperparallel)
 			golden_check_numbers(json_object_get(j, "storage_offsets"), r->storage_off,
 					     2);
 			golden_check_numbers(json_object_get(j, "lengths"), r->len, 2);
-			ck_assert_int_eq(r->type, READ_TENSOR);
+			ck_assert_int_eq(r->type, CKPT_READ_TENSOR);
 		}
 	}
 	ck_assert_uint_eq(i, 40);
@@ -98,33 +100,33 @@ START_TEST(many_chunks_give_the_pairs_that_few_give)
 		size_t n = 1 + rng_below(&r, 3), n_chunks = rng_below(&r, 60), at = 0;
 		size_t n_shards = rng_below(&r, 12);
 		uint64_t shape[3], boxes[72][6];
-		struct chunk_meta chunks[60];
-		struct shard shards[12];
-		struct tensor_meta saved = {
+		struct ckpt_chunk_meta chunks[60];
+		struct ckpt_shard shards[12];
+		struct ckpt_tensor_meta saved = {
 			.n_dims = (uint8_t)n, .size = shape, .chunks = chunks, .n_chunks = n_chunks
 		};
-		struct local_tensor t = { .kind = LOCAL_SHARDS,
-					  .n_dims = (uint8_t)n,
-					  .shape = shape,
-					  .shards = shards,
-					  .n_shards = n_shards };
+		struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_SHARDS,
+					       .n_dims = (uint8_t)n,
+					       .shape = shape,
+					       .shards = shards,
+					       .n_shards = n_shards };
 		struct read_list l CLEANUP(read_list_release) = { .a = &arena };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		for (size_t d = 0; d < n; d++)
 			shape[d] = 1 + rng_below(&r, 12);
 		for (size_t i = 0; i < n_chunks + n_shards; i++)
 			random_box(&r, n, shape, boxes[i]);
 		for (size_t i = 0; i < n_chunks; i++)
-			chunks[i] = (struct chunk_meta){ boxes[i], boxes[i] + n };
+			chunks[i] = (struct ckpt_chunk_meta){ boxes[i], boxes[i] + n };
 		for (size_t i = 0; i < n_shards; i++)
-			shards[i] = (struct shard){ boxes[n_chunks + i], boxes[n_chunks + i] + n,
-						    NULL };
+			shards[i] = (struct ckpt_shard){ boxes[n_chunks + i],
+							 boxes[n_chunks + i] + n, NULL };
 		REQUIRE(!read_list_add_tensor(&l, "t", 1, &saved, &t, &e));
 		for (size_t s = 0; s < n_shards; s++)
 			for (size_t c = 0; c < n_chunks; c++) {
 				uint64_t off[3], len[3];
-				const struct read_item *item = &l.items[at];
+				const struct ckpt_read_item *item = &l.items[at];
 
 				if (!box_intersect(n, shards[s].off, shards[s].len, chunks[c].off,
 						   chunks[c].len, off, len))
@@ -148,17 +150,19 @@ START_TEST(damaged_chunk_lists_are_refused)
 {
 	static const uint64_t zero[2], two[] = { 2, 2 }, four[] = { 4, 4 };
 	static const uint64_t far[] = { UINT64_MAX, 3 };
-	struct chunk_meta chunks[64];
-	struct shard shards[2] = { { zero, two, NULL }, { two, two, NULL } };
-	struct tensor_meta saved = { .n_dims = 2, .size = four, .chunks = chunks, .n_chunks = 64 };
-	struct local_tensor t = {
-		.kind = LOCAL_SHARDS, .n_dims = 2, .shape = four, .shards = shards
+	struct ckpt_chunk_meta chunks[64];
+	struct ckpt_shard shards[2] = { { zero, two, NULL }, { two, two, NULL } };
+	struct ckpt_tensor_meta saved = {
+		.n_dims = 2, .size = four, .chunks = chunks, .n_chunks = 64
+	};
+	struct ckpt_local_tensor t = {
+		.kind = CKPT_LOCAL_SHARDS, .n_dims = 2, .shape = four, .shards = shards
 	};
 	struct read_list l CLEANUP(read_list_release) = { .a = &arena };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < 64; i++)
-		chunks[i] = (struct chunk_meta){ zero, two };
+		chunks[i] = (struct ckpt_chunk_meta){ zero, two };
 	chunks[40].off = far;
 	for (t.n_shards = 1; t.n_shards <= 2; t.n_shards++) {
 		ck_assert_int_eq(read_list_add_tensor(&l, "t", 1, &saved, &t, &e), -ERR_CORRUPT);

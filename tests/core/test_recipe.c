@@ -88,7 +88,7 @@ static const struct {
 START_TEST(what_is_wrong_is_named_with_its_line)
 {
 	struct recipe *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(recipe_parse(wrong[_i].text, wrong[_i].len, "R", &r, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, wrong[_i].says);
@@ -101,7 +101,7 @@ START_TEST(expressions_and_files_are_bounded)
 {
 	static char text[RECIPE_MAX_FILE + 1];
 	struct recipe *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	memset(text, '\n', sizeof(text));
@@ -143,7 +143,7 @@ static void free_store(struct store *s)
 static struct recipe *parse(const char *text)
 {
 	struct recipe *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!recipe_parse(text, strlen(text), "R", &r, &e), "%s", e.msg);
 	return r;
@@ -158,7 +158,7 @@ static void show_element(const struct store *s, const struct vtensor *v, const u
 	for (uint32_t i = 0; i < v->n_pieces; i++) {
 		const struct piece *p = &v->pieces[i];
 		const struct stored *t = &s->tensors[p->source];
-		uint64_t y[MAX_DIMS], at = 0;
+		uint64_t y[CKPT_MAX_DIMS], at = 0;
 		bool inside = true;
 
 		REQUIRE(p->n_source == t->n_dims);
@@ -208,7 +208,7 @@ static const char *show(const struct store *s, const struct recipe_out *o)
 	out[0] = 0;
 	for (size_t i = 0; i < o->names.n; i++) {
 		const struct vtensor *v = o->tensors[o->names.v[i].index];
-		uint64_t x[MAX_DIMS] = { 0 }, element;
+		uint64_t x[CKPT_MAX_DIMS] = { 0 }, element;
 		uint32_t source;
 
 		at += (size_t)sprintf(out + at, "%s%s[", i ? "; " : "", o->names.v[i].fqn);
@@ -317,7 +317,7 @@ START_TEST(results_are_the_elements_that_the_axes_choose)
 	struct store *s = new_store(facts);
 	struct recipe_out o;
 	struct recipe *r;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char text[500];
 	int rc;
 
@@ -390,7 +390,7 @@ START_TEST(what_does_not_fit_is_refused)
 	struct store *s = new_store(facts);
 	struct recipe *r = parse(refused[_i].text);
 	struct recipe_out o;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_sample(s);
 	ck_assert_int_eq(store_finish(s, &e), 0);
@@ -409,7 +409,7 @@ START_TEST(a_tensor_of_too_many_pieces_is_refused)
 	struct store *s = new_store(NULL);
 	struct recipe *r = parse("o = a [65537 : 0 of 2]\n");
 	struct recipe_out o;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	store_add(s, "a", 1, U(2 * 65537));
 	ck_assert_int_eq(store_finish(s, &e), 0);
@@ -431,7 +431,7 @@ START_TEST(tensors_that_no_rule_uses_are_a_warning)
 		{ "ignore [!s]*\n", "R: no rule uses 'scalar'" },
 		{ "ignore [!s]*\no = scalar []\n", "" },
 	};
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_sample(s);
 	ck_assert_int_eq(store_finish(s, &e), 0);
@@ -774,7 +774,7 @@ START_TEST(megatron_recipes_agree_with_a_naive_splitting)
 	bool mixtral = !strcmp(b->name, "megatron-mixtral"),
 	     dense = !strcmp(b->name, "megatron-llama");
 	struct recipe *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!recipe_parse(b->text, (size_t)(b->end - b->text), b->name, &r, &e), "%s",
 		      e.msg);
@@ -823,7 +823,7 @@ END_TEST
 START_TEST(without_memory_it_says_so)
 {
 	struct store *s = new_store(facts);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_sample(s);
 	ck_assert_int_eq(store_finish(s, &e), 0);
@@ -832,7 +832,7 @@ START_TEST(without_memory_it_says_so)
 		static const char text[] = "for i in 2\no.{i} = m.[i].s.w [3]\nend\np ?= b []\n";
 		struct recipe *r = NULL;
 		struct recipe_out o = { 0 };
-		struct err why = { 0 };
+		struct ckpt_err why = { 0 };
 		int rc = recipe_parse(text, sizeof(text) - 1, "R", &r, &why);
 
 		if (!rc)

@@ -15,7 +15,7 @@
 static struct rename *parse(const char *rules)
 {
 	struct rename *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!rename_parse(rules, strlen(rules), "rules", &r, &e), "%s: %s", rules, e.msg);
 	return r;
@@ -97,7 +97,7 @@ START_TEST(rules_do_what_they_say)
 {
 	struct rename *r = parse(rows[_i].rules);
 	struct buf out = BUF_INIT(1000);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int again = 0; again < 2; again++) {
 		out.len = 0;
@@ -160,7 +160,7 @@ static const struct {
 START_TEST(what_is_no_rule_is_refused_with_its_line)
 {
 	struct rename *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(rename_parse(wrong[_i].text, wrong[_i].len, "rules", &r, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, wrong[_i].says);
@@ -177,7 +177,7 @@ START_TEST(large_expressions_have_room)
 		      "s/^([0-9]{1,3}\\.){3}[0-9]{1,3}$/x/\n"
 		      "s/(a{0}|b{,3}|c{3,}|e{0,0})/x/\n"
 		      "s/[[:alpha:]({+*]{200}/x/\n");
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	rename_free(r);
 	memset(line, 'a', sizeof(line));
@@ -196,7 +196,7 @@ START_TEST(a_name_does_not_become_nothing_or_endless)
 {
 	struct rename *r = parse("s/b/b/\n\ns/^a$//\ns/x/&&&&&&&&&&/g\n");
 	struct buf out = BUF_INIT(2 * RENAME_MAX_NAME);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	static char name[RENAME_MAX_NAME + 1];
 
 	buf_str(&out, "kept");
@@ -226,7 +226,7 @@ START_TEST(rules_that_match_nothing_can_be_named)
 	struct rename *r = parse("s/a/b/\n# x\n  s/b/c/\r\ns/q/r/ # why\ns/zz/z/g");
 	struct rename_rule rule;
 	struct buf out = BUF_INIT(100);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(rename_apply(r, "a", 1, &out, &e), 0);
 	ck_assert(rename_unmatched(r, 0, &rule));
@@ -254,7 +254,7 @@ static void stored(const void *arg, uint32_t index, const char **ret, size_t *re
 	*ret_len = strlen(*ret);
 }
 
-static int rename_stored(const char *rules, struct namelist *t, struct err *e)
+static int rename_stored(const char *rules, struct namelist *t, struct ckpt_err *e)
 {
 	struct rename *r = NULL;
 	int rc = rename_parse(rules, strlen(rules), "rules", &r, e);
@@ -272,7 +272,7 @@ START_TEST(a_list_is_renamed_and_sorted_again)
 	static const char *const names[] = { "a", "b", "ema.a", "x" };
 	static const uint32_t numbers[] = { 2, 0, 3, 1 };
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(rename_stored("s/^model\\.//", &t, &e), 0);
 	ck_assert_uint_eq(t.n, ARRAY_LEN(names));
@@ -288,7 +288,7 @@ END_TEST
 START_TEST(names_that_become_one_are_refused)
 {
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(rename_stored("s/^[a-z]+\\.//", &t, &e), -EEXIST);
 	ck_assert_ptr_nonnull(strstr(e.msg, "'model.a'"));
@@ -311,7 +311,7 @@ START_TEST(no_memory_is_an_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct namelist t = { 0 };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = rename_stored("s/^model\\./m./\ns/(e)(ma)/\\2&\\1/\ns/x/xxxxxxxx/g\n", &t,
 				       &e);
 
@@ -378,7 +378,7 @@ static void write_file(const char *path, const struct buf *b)
 static void rename_lines(const char *rules, const struct buf *in, struct buf *out)
 {
 	struct rename *r = parse(rules);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (const char *s = in->data; *s; s = strchr(s, '\n') + 1) {
 		ck_assert_msg(!rename_apply(r, s, strcspn(s, "\n"), out, &e), "%s", e.msg);

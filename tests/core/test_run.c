@@ -58,7 +58,7 @@ static void put_tensor(struct dcp *d, const char *fqn, const char *text)
 	}
 	dcp_tensor(d, fqn, strlen(fqn), "uint8", 1, &shape, TEXT / PART, boxes);
 	for (unsigned i = 0; i < TEXT / PART; i++) {
-		struct saved t = { .dtype = DTYPE_U8,
+		struct saved t = { .dtype = CKPT_DTYPE_U8,
 				   .n_dims = 1,
 				   .size = (const int64_t[]){ PART },
 				   .storage = text + i * PART,
@@ -130,12 +130,12 @@ static void next_tick(void)
 
 /* ---- looking ---- */
 
-static int open_code(const struct ckpt_opts *o, struct ckpt **ret, struct err *e)
+static int open_code(const struct ckpt_opts *o, struct ckpt **ret, struct ckpt_err *e)
 {
 	struct ckpt_opts with = *o;
 
 	with.index = with.index ? with.index : ":memory:";
-	*e = (struct err){ 0 };
+	*e = (struct ckpt_err){ 0 };
 	*ret = NULL;
 	return ckpt_open(dir, &with, ret, e);
 }
@@ -144,7 +144,7 @@ static struct ckpt *open_run(const struct ckpt_opts *o)
 {
 	struct ckpt_opts with = *o;
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	with.runs = true;
 	if (open_code(&with, &c, &e))
@@ -157,7 +157,7 @@ static const struct ckpt_opts plain = { 0 };
 
 static void refresh(struct ckpt *c)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(!run_refresh(c->run, true, &e));
 }
@@ -166,7 +166,7 @@ static void refresh(struct ckpt *c)
 static char *cat(struct ckpt *c, const char *path)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char *out = calloc(1, 10000);
 	int64_t n;
 
@@ -215,7 +215,7 @@ static void expect_save(struct ckpt *c, const char *path, const char *name, unsi
 	expect_file(c, full, text);
 }
 
-static void expect_msg(int rc, const struct err *e, int code, const char *want)
+static void expect_msg(int rc, const struct ckpt_err *e, int code, const char *want)
 {
 	ck_assert_int_eq(rc, -code);
 	ck_assert_int_eq(e->code, code);
@@ -251,7 +251,7 @@ static void expect_names(struct ckpt *c, const char *want)
 
 static ckpt_node node_of(struct ckpt *c, const char *path)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node n = 0;
 
 	if (ckpt_walk(c, path, &n, &e))
@@ -262,7 +262,7 @@ static ckpt_node node_of(struct ckpt *c, const char *path)
 static int stat_code(struct ckpt *c, ckpt_node n)
 {
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	return ckpt_stat(c, n, &st, &e);
 }
@@ -270,7 +270,7 @@ static int stat_code(struct ckpt *c, ckpt_node n)
 static void expect_latest(struct ckpt *c, const char *want)
 {
 	char target[CKPT_NAME_MAX + 1];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node n;
 
 	refresh(c);
@@ -288,7 +288,7 @@ static void expect_latest(struct ckpt *c, const char *want)
 START_TEST(a_run_is_refused_where_a_checkpoint_is_meant)
 {
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	save_part("step-3", "step-3", 3, false);
 	expect_msg(open_code(&plain, &c, &e), &e, ENOENT,
@@ -308,7 +308,7 @@ START_TEST(a_checkpoint_with_sub_directories_is_no_run)
 {
 	struct ckpt_opts o = { .runs = true };
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	save("step-1", 1);
 	save(".", 7);
@@ -323,7 +323,7 @@ START_TEST(directories_without_checkpoints_are_no_run)
 {
 	struct ckpt_opts o = { .runs = true };
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	(void)close(sub_dir("logs"));
 	(void)close(sub_dir("logs/events"));
@@ -359,7 +359,7 @@ START_TEST(options_that_cannot_be_are_refused_at_once)
 		  "checkpoint '@': option 'layout': layout '/dev/null': " },
 	};
 	struct ckpt *c;
-	struct err e;
+	struct ckpt_err e;
 
 	save("step-1", 1);
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -491,7 +491,7 @@ START_TEST(a_link_keeps_its_target_and_its_node)
 	struct ckpt *c;
 	ckpt_node before, after;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char target[CKPT_NAME_MAX + 1];
 
 	save("step-1", 1);
@@ -523,7 +523,7 @@ START_TEST(nodes_tell_checkpoints_apart)
 					 (uint64_t)1 << 47 };
 	struct ckpt *c;
 	struct ckpt_stat st;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char name[CKPT_NAME_MAX + 1];
 	struct ckpt_file *f = NULL;
 	ckpt_node n;
@@ -566,7 +566,7 @@ END_TEST
 START_TEST(info_json_lists_the_checkpoints)
 {
 	autofree char *text = NULL, *shown = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_stat st;
 	struct ckpt *c;
 	json_t *j, *list;
@@ -604,7 +604,7 @@ END_TEST
 START_TEST(a_path_into_a_run_picks_a_checkpoint)
 {
 	autofree char *one = NULL, *two = NULL, *none = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const char *rest;
 	struct ckpt *c;
 
@@ -662,7 +662,7 @@ START_TEST(what_is_saved_again_is_another_checkpoint)
 {
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	ckpt_node before, after;
 	char got[TEXT + 1] = "", text[TEXT + 1];
 
@@ -694,7 +694,7 @@ END_TEST
 
 START_TEST(one_that_was_replaced_before_it_was_entered_is_gone)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 	ckpt_node n;
 
@@ -716,7 +716,7 @@ START_TEST(a_checkpoint_that_cannot_be_opened_says_why)
 {
 	static const char why[] = "checkpoint '@/step-2': data file '__0_1.distcp' is missing";
 	autofree char *text = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 	ckpt_node n;
 	size_t len;
@@ -747,7 +747,7 @@ START_TEST(those_that_nobody_uses_are_closed)
 	struct ckpt_file *held[HELD];
 	ckpt_node nodes[N];
 	char path[100], text[TEXT + 1], got[TEXT];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 	size_t open = 0;
 
@@ -794,7 +794,7 @@ static void set_age(int fd, const char *name, time_t seconds)
 
 START_TEST(a_save_over_an_old_checkpoint_is_not_taken_for_one)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 	int fd;
 
@@ -858,7 +858,7 @@ END_TEST
 static void enter_others(struct ckpt *c)
 {
 	char path[100];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (unsigned i = 100; i < 117; i++) {
 		(void)snprintf(path, sizeof(path), "step-%u", i);
@@ -925,7 +925,7 @@ START_TEST(options_mean_the_same_wherever_the_process_goes)
 END_TEST
 
 /* Everything from opening on, as far as nothing fails: the bytes of two files. */
-static int use(const char *newest, char out[static 2 * TEXT + 1], struct err *e)
+static int use(const char *newest, char out[static 2 * TEXT + 1], struct ckpt_err *e)
 {
 	const char *const paths[] = { "step-1/tensors/model.w", newest };
 	struct ckpt_opts o = { .runs = true, .index = ":memory:" };
@@ -948,7 +948,7 @@ START_TEST(what_fails_once_gives_no_wrong_bytes)
 {
 	char want[2 * TEXT + 1] = "", older[2 * TEXT + 1] = "", got[2 * TEXT + 1] = "";
 	const char *newest = "latest/objects/step";
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	unsigned failed = 0;
 
 	fault_sqlite();
@@ -962,7 +962,7 @@ START_TEST(what_fails_once_gives_no_wrong_bytes)
 	{
 		int rc;
 
-		e = (struct err){ 0 };
+		e = (struct ckpt_err){ 0 };
 		rc = use(newest, got, &e);
 		(void)fault_off();
 		if (rc)
@@ -1080,7 +1080,7 @@ START_TEST(any_change_is_seen)
 	struct model m = { .r = rng_new() };
 	struct ckpt_file *open = NULL;
 	char text[TEXT + 1] = "", got[TEXT + 1] = "", path[64];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	save("step-0", 0);
 	m.v[0].there = m.v[0].complete = true;
@@ -1136,7 +1136,7 @@ static void *read_all(void *arg)
 	while (!w->stop) {
 		char path[64], name[CKPT_NAME_MAX + 1];
 		autofree char *got = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint64_t pos = 0;
 		ckpt_node node;
 

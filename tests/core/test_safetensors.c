@@ -13,7 +13,7 @@
 
 /* u64 length, json, `data` zero bytes */
 static int read_header(const char *json, size_t json_n, uint64_t claimed, size_t data,
-		       bool size_known, struct st_header **ret, struct err *e)
+		       bool size_known, struct st_header **ret, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	struct mem m;
@@ -49,7 +49,7 @@ START_TEST(tensors_are_found_by_name)
 							"[20,24]") "," T("caf\xc3\xa9", "BOOL",
 									 "[1]", "[24,25]") "}   ";
 	struct st_header *h = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct st_tensor *t;
 
 	ck_assert_int_eq(read_header(json, sizeof(json) - 1, sizeof(json) - 1, 25, _i, &h, &e), 0);
@@ -57,7 +57,7 @@ START_TEST(tensors_are_found_by_name)
 	ck_assert_uint_eq(st_data(h), 8 + sizeof(json) - 1);
 	t = st_find(h, "b", 1);
 	ck_assert_ptr_nonnull(t);
-	ck_assert_int_eq(t->dtype, DTYPE_BF16);
+	ck_assert_int_eq(t->dtype, CKPT_DTYPE_BF16);
 	ck_assert_uint_eq(t->n_dims, 2);
 	ck_assert_uint_eq(t->shape[0], 2);
 	ck_assert_uint_eq(t->shape[1], 3);
@@ -88,17 +88,17 @@ END_TEST
 
 START_TEST(every_dtype_of_the_format_is_known)
 {
-	for (enum dtype d = DTYPE_NONE + 1; d < DTYPE_COUNT; d++) {
+	for (enum ckpt_dtype d = CKPT_DTYPE_NONE + 1; d < CKPT_DTYPE_COUNT; d++) {
 		const struct dtype_info *i = dtype_info(d);
 		char json[200];
 		struct st_header *h;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int n;
 
 		if (!i->safetensors)
 			continue;
 		n = snprintf(json, sizeof(json), "{" T("t", "%s", "[6]", "[0,%d]") "}",
-			     i->safetensors, d == DTYPE_F4_E2M1FN_X2 ? 3 : 6 * i->size);
+			     i->safetensors, d == CKPT_DTYPE_F4_E2M1FN_X2 ? 3 : 6 * i->size);
 		ck_assert_int_eq(
 			read_header(json, (size_t)n, (size_t)n, 6u * i->size, true, &h, &e), 0);
 		ck_assert_int_eq(st_find(h, "t", 1)->dtype, d);
@@ -113,13 +113,13 @@ START_TEST(of_an_unknown_dtype_only_the_bytes_are_known)
 	static const char json[] =
 		"{" T("a", "F99", "[7]", "[0,3]") "," T("b", "U8", "[2]", "[3,5]") "}";
 	struct st_header *h = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(read_header(json, sizeof(json) - 1, sizeof(json) - 1, 5, true, &h, &e), 0);
-	ck_assert_int_eq(st_tensor(h, 0)->dtype, DTYPE_NONE);
+	ck_assert_int_eq(st_tensor(h, 0)->dtype, CKPT_DTYPE_NONE);
 	ck_assert_str_eq(st_tensor(h, 0)->dtype_name, "F99");
 	ck_assert_uint_eq(st_tensor(h, 0)->end, 3);
-	ck_assert_int_eq(st_tensor(h, 1)->dtype, DTYPE_U8);
+	ck_assert_int_eq(st_tensor(h, 1)->dtype, CKPT_DTYPE_U8);
 	ck_assert_str_eq(st_tensor(h, 1)->dtype_name, "U8");
 	ck_assert_ptr_null(st_metadata(h, "format"));
 	st_free(h);
@@ -129,7 +129,7 @@ END_TEST
 START_TEST(a_file_may_hold_nothing)
 {
 	struct st_header *h;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(read_header("{}", 2, 2, 0, true, &h, &e), 0);
 	ck_assert_ptr_null(st_find(h, "", 0));
@@ -205,7 +205,7 @@ static const struct {
 START_TEST(what_safetensors_refuses_is_refused)
 {
 	struct st_header *h = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n = strlen(bad[_i].json);
 
 	ck_assert_int_eq(read_header(bad[_i].json, n, n, 10, true, &h, &e), -bad[_i].code);
@@ -220,7 +220,7 @@ START_TEST(lengths_beyond_the_file_are_refused_before_anything_is_allocated)
 	static const uint64_t claims[] = { 11,	      100000000,  100000001,	 (uint64_t)1 << 40,
 					   INT64_MAX, UINT64_MAX, UINT64_MAX - 7 };
 	struct st_header *h = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	fault_peak_reset();
 	ck_assert_int_eq(read_header("{}", 2, claims[_i], 8, true, &h, &e), -EBADMSG);
@@ -241,7 +241,7 @@ START_TEST(every_beginning_of_a_file_is_refused)
 	memcpy(b + 8, json, sizeof(json) - 1);
 	for (size_t n = 0; n <= sizeof(b); n++) {
 		struct st_header *h = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct mem m;
 		struct blob blob;
 
@@ -270,7 +270,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	blob = mem_blob(&m, true);
 	for (m.fail = 1; m.fail <= 2; m.fail++) {
 		struct st_header *h = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		m.reads = 0;
 		ck_assert_int_eq(st_read(&blob, &h, &e), -EIO);
@@ -280,7 +280,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct st_header *h = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = st_read(&blob, &h, &e);
 
 		(void)fault_off();

@@ -82,7 +82,7 @@ static void put_files(const struct file *f)
 }
 
 static int scan_with(const char *file, const struct scan_opts *o, struct catalog **ret,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
@@ -100,7 +100,7 @@ static int scan_with(const char *file, const struct scan_opts *o, struct catalog
 	return rc;
 }
 
-static int scan(const char *file, struct catalog **ret, struct err *e)
+static int scan(const char *file, struct catalog **ret, struct ckpt_err *e)
 {
 	return scan_with(file, &(struct scan_opts){ 0 }, ret, e);
 }
@@ -136,7 +136,7 @@ static char *show(struct catalog *c)
 	buf_str(&b, "");
 	for (size_t i = 0; i < n; i++) {
 		autofree struct chunkmap *m = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		REQUIRE(!catalog_load_map(c, &t[i], &m, &e));
 		REQUIRE(t[i].top == t[i].fqn_len);
@@ -292,7 +292,7 @@ static const struct {
 START_TEST(tensors_are_where_the_headers_say)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree char *got = NULL;
 
 	put_files(good[_i].files);
@@ -534,7 +534,7 @@ static const struct {
 START_TEST(what_contradicts_itself_is_refused)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_files(bad[_i].files);
 	ck_assert_int_eq(scan(bad[_i].file, &c, &e), -bad[_i].code);
@@ -547,7 +547,7 @@ END_TEST
 START_TEST(an_index_has_a_limit)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autoclose int fd = -1;
 
 	put(INDEX, "{", 0);
@@ -561,7 +561,7 @@ END_TEST
 START_TEST(links_out_of_the_checkpoint_are_refused)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(symlinkat("../x", dir_fd, "a.safetensors"), 0);
 	ck_assert_int_eq(scan(NULL, &c, &e), -EBADMSG);
@@ -607,7 +607,7 @@ START_TEST(a_checkpoint_is_known_by_its_files)
 	const struct format *f = NULL;
 	struct name_list l = { 0 };
 	char found[300] = "";
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	put_files(probes[_i].files);
@@ -626,7 +626,7 @@ START_TEST(dcp_comes_first)
 {
 	const struct format *f = NULL;
 	struct name_list l = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put("a.safetensors", A, 8);
 	put_file(dir_fd, ".metadata", "", 0);
@@ -640,7 +640,7 @@ END_TEST
 
 static void open_ok(const struct ckpt_opts *o, struct ckpt **ret, struct ckpt_totals *totals)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_open(dir, o, ret, &e), "%s", e.msg);
 	ckpt_totals(*ret, totals);
@@ -650,7 +650,7 @@ static void open_ok(const struct ckpt_opts *o, struct ckpt **ret, struct ckpt_to
 static void open_bad(const char *want)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char msg[5000];
 
 	ck_assert_int_eq(ckpt_open(dir, &(struct ckpt_opts){ .index = ":memory:" }, &c, &e),
@@ -662,7 +662,7 @@ static void open_bad(const char *want)
 static void expect_bytes(struct ckpt *c, const char *path, const char *want, size_t n)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char got[64];
 
 	ck_assert_msg(!ckpt_file_open_path(c, path, &f, &e), "%s", e.msg);
@@ -691,7 +691,7 @@ START_TEST(what_cannot_be_read_can_be_left_out)
 	static const char *const exclude[] = { "b*", NULL };
 	struct ckpt_totals t;
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_file *f;
 
 	put("a.safetensors", A, 8);
@@ -771,7 +771,7 @@ START_TEST(headers_alone_are_read)
 	static const char header[] = "{" T("w", "U8", "[5368709120]", "[0,5368709120]") "}";
 	uint64_t before, calls;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autoclose int fd = -1;
 	autofree char *got = NULL;
 
@@ -803,7 +803,7 @@ START_TEST(progress_ends_at_the_total)
 	uint64_t last[2] = { 0 };
 	struct scan_opts o = { note_progress, last };
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put("a.safetensors", A, 8);
 	put("b.safetensors", B, 8);
@@ -833,7 +833,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC)
 	{
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = scan(NULL, &c, &e);
 
 		(void)fault_off();

@@ -69,7 +69,7 @@ struct trouble {
 /* ---- a storage in memory, and planners, that fail where they are told to ---- */
 
 struct stored {
-	struct meta_index index;
+	struct ckpt_meta_index index;
 	uint64_t len[2]; /* of a chunk */
 	void *data;
 	size_t bytes;
@@ -82,7 +82,7 @@ struct store {
 	size_t n;
 	atomic_int moving; /* ranks that are at their data now */
 	bool complete;
-	struct metadata md;
+	struct ckpt_metadata md;
 };
 
 struct world;
@@ -90,9 +90,9 @@ struct world;
 struct rank {
 	struct world *w;
 	size_t rank;
-	struct save_planner save;
-	struct load_planner load;
-	struct write_result *results;
+	struct ckpt_save_planner save;
+	struct ckpt_load_planner load;
+	struct ckpt_write_result *results;
 	int blobs;
 };
 
@@ -100,21 +100,21 @@ struct world {
 	size_t ranks, n; /* ranks, tensors */
 	uint64_t shape[TENSORS][2];
 	struct arena a;
-	struct state_entry entries[RANKS][TENSORS + 1];
-	struct local_tensor t[RANKS][TENSORS];
-	struct state_dict dict[RANKS];
-	enum planner_system system;
+	struct ckpt_state_entry entries[RANKS][TENSORS + 1];
+	struct ckpt_local_tensor t[RANKS][TENSORS];
+	struct ckpt_state_dict dict[RANKS];
+	enum ckpt_planner_system system;
 	bool cache, count; /* keep plans; count their bytes */
 	int saves;	   /* one after the other */
 	struct store *store;
 	struct trouble trouble;
-	struct err end[RANKS];
+	struct ckpt_err end[RANKS];
 	struct rank at[RANKS];
 	size_t sent[RANKS][8]; /* bytes of the plans that ranks sent, and of those that they got */
 	size_t got[RANKS][8];
 };
 
-static int maybe(const struct rank *r, enum step step, struct err *e)
+static int maybe(const struct rank *r, enum step step, struct ckpt_err *e)
 {
 	const struct trouble *t = &r->w->trouble;
 
@@ -123,13 +123,13 @@ static int maybe(const struct rank *r, enum step step, struct err *e)
 	return err_set(e, EIO, "told to fail at %s", step_names[step]);
 }
 
-static int s_id(void *self, const char *id, struct err *e)
+static int s_id(void *self, const char *id, struct ckpt_err *e)
 {
 	REQUIRE(!strcmp(id, "memory")); /* which takes no memory */
 	return maybe(self, S_RESET, e);
 }
 
-static int s_set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+static int s_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	const struct rank *r = self;
 
@@ -137,14 +137,15 @@ static int s_set_up(void *self, const struct storage_ranks *ranks, struct err *e
 	return maybe(r, S_SET_UP, e);
 }
 
-static int w_local(void *self, const struct save_plan *plan, struct save_plan *ret, struct err *e)
+static int w_local(void *self, const struct ckpt_save_plan *plan, struct ckpt_save_plan *ret,
+		   struct ckpt_err *e)
 {
 	*ret = *plan;
 	return maybe(self, S_PREPARE_LOCAL, e);
 }
 
 /* Each rank is told its number, which it finds in its plan. */
-static int w_global(void *self, struct save_plan *parts, size_t n, struct err *e)
+static int w_global(void *self, struct ckpt_save_plan *parts, size_t n, struct ckpt_err *e)
 {
 	static const char letters[RANKS + 1] = "abcdefghijklmnop";
 
@@ -155,8 +156,8 @@ static int w_global(void *self, struct save_plan *parts, size_t n, struct err *e
 	return maybe(self, S_PREPARE_GLOBAL, e);
 }
 
-static int keep(struct store *s, const struct write_item *w, const struct source *src,
-		struct err *e)
+static int keep(struct store *s, const struct ckpt_write_item *w, const struct ckpt_data *src,
+		struct ckpt_err *e)
 {
 	struct stored *to;
 
@@ -169,22 +170,22 @@ static int keep(struct store *s, const struct write_item *w, const struct source
 	to->data = arena_dup(&s->a, src->data, src->len);
 	if (!to->index.fqn || !to->index.offset || !to->data)
 		return err_set(e, ENOMEM, "keep an item: out of memory");
-	if (w->type != WRITE_BYTE_IO)
+	if (w->type != CKPT_WRITE_BYTE_IO)
 		memcpy(to->len, w->chunk.len, sizeof(to->len));
 	s->n++;
 	return 0;
 }
 
-static int write_items(struct rank *r, const struct save_plan *plan, struct save_planner *planner,
-		       struct err *e)
+static int write_items(struct rank *r, const struct ckpt_save_plan *plan,
+		       struct ckpt_save_planner *planner, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < plan->n_items; i++) {
-		struct source src;
+		struct ckpt_data src;
 		int rc = save_planner_get_data(planner, &plan->items[i], &src, e);
 
 		if (rc)
 			return rc;
-		r->results[i] = (struct write_result){
+		r->results[i] = (struct ckpt_write_result){
 			.index = plan->items[i].index,
 			.info = { .path = "memory", .offset = i, .length = src.len }
 		};
@@ -196,8 +197,8 @@ static int write_items(struct rank *r, const struct save_plan *plan, struct save
 	return 0;
 }
 
-static int w_write(void *self, const struct save_plan *plan, struct save_planner *planner,
-		   struct write_results *ret, struct err *e)
+static int w_write(void *self, const struct ckpt_save_plan *plan, struct ckpt_save_planner *planner,
+		   struct ckpt_write_results *ret, struct ckpt_err *e)
 {
 	struct rank *r = self;
 	int rc;
@@ -215,14 +216,14 @@ static int w_write(void *self, const struct save_plan *plan, struct save_planner
 		usleep(500);
 	rc = write_items(r, plan, planner, e);
 	atomic_fetch_sub(&r->w->store->moving, 1);
-	*ret = (struct write_results){ r->results, plan->n_items };
+	*ret = (struct ckpt_write_results){ r->results, plan->n_items };
 	return rc;
 }
 
 /* Entries and chunks of its own: the planner's go. */
-static bool keep_tensor(struct store *s, struct tensor_meta *t)
+static bool keep_tensor(struct store *s, struct ckpt_tensor_meta *t)
 {
-	struct chunk_meta *chunks = arena_array(&s->a, t->n_chunks, sizeof(*chunks));
+	struct ckpt_chunk_meta *chunks = arena_array(&s->a, t->n_chunks, sizeof(*chunks));
 	bool ok = chunks != NULL;
 
 	REQUIRE(t->n_dims == 2);
@@ -236,9 +237,9 @@ static bool keep_tensor(struct store *s, struct tensor_meta *t)
 	return ok && t->size;
 }
 
-static int keep_metadata(struct store *s, const struct metadata *md, struct err *e)
+static int keep_metadata(struct store *s, const struct ckpt_metadata *md, struct ckpt_err *e)
 {
-	struct meta_entry *v = arena_dup(&s->a, md->entries, md->n_entries * sizeof(*v));
+	struct ckpt_meta_entry *v = arena_dup(&s->a, md->entries, md->n_entries * sizeof(*v));
 	bool ok = v != NULL;
 
 	for (size_t i = 0; ok && i < md->n_entries; i++) {
@@ -247,13 +248,13 @@ static int keep_metadata(struct store *s, const struct metadata *md, struct err 
 	}
 	if (!ok)
 		return err_set(e, ENOMEM, "keep the metadata: out of memory");
-	s->md = (struct metadata){ .entries = v, .n_entries = md->n_entries };
+	s->md = (struct ckpt_metadata){ .entries = v, .n_entries = md->n_entries };
 	s->complete = true;
 	return 0;
 }
 
-static int w_finish(void *self, const struct metadata *md, const struct write_results *all,
-		    size_t n, struct err *e)
+static int w_finish(void *self, const struct ckpt_metadata *md,
+		    const struct ckpt_write_results *all, size_t n, struct ckpt_err *e)
 {
 	struct rank *r = self;
 	size_t results = 0;
@@ -270,7 +271,7 @@ static int w_finish(void *self, const struct metadata *md, const struct write_re
 	return rc ? rc : keep_metadata(r->w->store, md, e);
 }
 
-static int r_metadata(void *self, const struct metadata **ret, struct err *e)
+static int r_metadata(void *self, const struct ckpt_metadata **ret, struct ckpt_err *e)
 {
 	const struct rank *r = self;
 
@@ -278,26 +279,27 @@ static int r_metadata(void *self, const struct metadata **ret, struct err *e)
 	return maybe(r, S_METADATA, e);
 }
 
-static int r_set_up(void *self, const struct metadata *md, const struct storage_ranks *ranks,
-		    struct err *e)
+static int r_set_up(void *self, const struct ckpt_metadata *md,
+		    const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	REQUIRE(md == &((struct rank *)self)->w->store->md);
 	return s_set_up(self, ranks, e);
 }
 
-static int r_local(void *self, const struct load_plan *plan, struct load_plan *ret, struct err *e)
+static int r_local(void *self, const struct ckpt_load_plan *plan, struct ckpt_load_plan *ret,
+		   struct ckpt_err *e)
 {
 	*ret = *plan;
 	return maybe(self, S_PREPARE_LOCAL, e);
 }
 
-static int r_global(void *self, struct load_plan *parts, size_t n, struct err *e)
+static int r_global(void *self, struct ckpt_load_plan *parts, size_t n, struct ckpt_err *e)
 {
 	REQUIRE(parts && n == ((struct rank *)self)->w->ranks);
 	return maybe(self, S_PREPARE_GLOBAL, e);
 }
 
-static const struct stored *find(const struct store *s, const struct meta_index *x)
+static const struct stored *find(const struct store *s, const struct ckpt_meta_index *x)
 {
 	for (size_t i = 0; i < s->n; i++)
 		if (meta_index_equal(&s->items[i].index, x))
@@ -305,10 +307,10 @@ static const struct stored *find(const struct store *s, const struct meta_index 
 	return NULL;
 }
 
-static int read_tensor(struct load_planner *p, const struct read_item *x, const struct stored *from,
-		       struct err *e)
+static int read_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item *x,
+		       const struct stored *from, struct ckpt_err *e)
 {
-	struct tensor_view v;
+	struct ckpt_tensor_view v;
 	int rc = load_planner_acquire_tensor(p, x, &v, e);
 
 	if (rc)
@@ -323,18 +325,18 @@ static int read_tensor(struct load_planner *p, const struct read_item *x, const 
 	return load_planner_apply_tensor(p, x, &v, e);
 }
 
-static int r_read(void *self, const struct load_plan *plan, struct load_planner *planner,
-		  struct err *e)
+static int r_read(void *self, const struct ckpt_load_plan *plan, struct ckpt_load_planner *planner,
+		  struct ckpt_err *e)
 {
 	struct rank *r = self;
 	int rc = maybe(r, S_MOVE, e);
 
 	for (size_t i = 0; i < plan->n_items && !rc; i++) {
-		const struct read_item *x = &plan->items[i];
+		const struct ckpt_read_item *x = &plan->items[i];
 		const struct stored *from = find(r->w->store, &x->storage);
 
 		REQUIRE(from);
-		rc = x->type == READ_TENSOR
+		rc = x->type == CKPT_READ_TENSOR
 			     ? read_tensor(planner, x, from, e)
 			     : load_planner_apply_bytes(planner, x, from->data, from->bytes, e);
 	}
@@ -346,16 +348,16 @@ static void keep_self(void *self)
 	(void)self;
 }
 
-static const struct storage_writer_ops writer_ops = {
+static const struct ckpt_storage_writer_ops writer_ops = {
 	s_id, s_id, s_set_up, w_local, w_global, w_write, w_finish, keep_self,
 };
-static const struct storage_reader_ops reader_ops = {
+static const struct ckpt_storage_reader_ops reader_ops = {
 	s_id, s_id, r_metadata, r_set_up, r_local, r_global, r_read, keep_self,
 };
 
 /* Planners of the library, which fail where they are told to. */
-static int p_configure(void *self, const struct state_dict *dict, const struct save_options *opt,
-		       struct err *e)
+static int p_configure(void *self, const struct ckpt_state_dict *dict,
+		       const struct ckpt_save_planning *opt, struct ckpt_err *e)
 {
 	struct rank *r = self;
 	int rc = maybe(r, S_CONFIGURE, e);
@@ -364,7 +366,7 @@ static int p_configure(void *self, const struct state_dict *dict, const struct s
 	return rc ? rc : r->save.ops->configure(r->save.self, dict, opt, e);
 }
 
-static int p_local(void *self, struct save_plan *ret, struct err *e)
+static int p_local(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_LOCAL_PLAN, e);
@@ -372,8 +374,8 @@ static int p_local(void *self, struct save_plan *ret, struct err *e)
 	return rc ? rc : r->save.ops->local_plan(r->save.self, ret, e);
 }
 
-static int p_global(void *self, const struct save_plan *all, size_t n, struct save_plan *parts,
-		    struct metadata *md, struct err *e)
+static int p_global(void *self, const struct ckpt_save_plan *all, size_t n,
+		    struct ckpt_save_plan *parts, struct ckpt_metadata *md, struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_GLOBAL_PLAN, e);
@@ -381,7 +383,8 @@ static int p_global(void *self, const struct save_plan *all, size_t n, struct sa
 	return rc ? rc : r->save.ops->global_plan(r->save.self, all, n, parts, md, e);
 }
 
-static int p_finish(void *self, const struct save_plan *part, struct save_plan *ret, struct err *e)
+static int p_finish(void *self, const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
+		    struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_FINISH_PLAN, e);
@@ -389,7 +392,8 @@ static int p_finish(void *self, const struct save_plan *part, struct save_plan *
 	return rc ? rc : r->save.ops->finish(r->save.self, part, ret, e);
 }
 
-static int p_data(void *self, const struct write_item *item, struct source *ret, struct err *e)
+static int p_data(void *self, const struct ckpt_write_item *item, struct ckpt_data *ret,
+		  struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_ITEM, e);
@@ -397,11 +401,12 @@ static int p_data(void *self, const struct write_item *item, struct source *ret,
 	return rc ? rc : r->save.ops->get_data(r->save.self, item, ret, e);
 }
 
-static const struct save_planner_ops save_ops = { p_configure, p_local, p_global,
-						  p_finish,    p_data,	keep_self };
+static const struct ckpt_save_planner_ops save_ops = { p_configure, p_local, p_global,
+						       p_finish,    p_data,  keep_self };
 
-static int l_configure(void *self, const struct state_dict *dict, const struct metadata *md,
-		       const struct load_options *opt, struct err *e)
+static int l_configure(void *self, const struct ckpt_state_dict *dict,
+		       const struct ckpt_metadata *md, const struct ckpt_load_planning *opt,
+		       struct ckpt_err *e)
 {
 	struct rank *r = self;
 	int rc = maybe(r, S_CONFIGURE, e);
@@ -410,7 +415,7 @@ static int l_configure(void *self, const struct state_dict *dict, const struct m
 	return rc ? rc : r->load.ops->configure(r->load.self, dict, md, opt, e);
 }
 
-static int l_local(void *self, struct load_plan *ret, struct err *e)
+static int l_local(void *self, struct ckpt_load_plan *ret, struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_LOCAL_PLAN, e);
@@ -418,8 +423,8 @@ static int l_local(void *self, struct load_plan *ret, struct err *e)
 	return rc ? rc : r->load.ops->local_plan(r->load.self, ret, e);
 }
 
-static int l_global(void *self, const struct load_plan *all, size_t n, struct load_plan *parts,
-		    struct err *e)
+static int l_global(void *self, const struct ckpt_load_plan *all, size_t n,
+		    struct ckpt_load_plan *parts, struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_GLOBAL_PLAN, e);
@@ -427,7 +432,8 @@ static int l_global(void *self, const struct load_plan *all, size_t n, struct lo
 	return rc ? rc : r->load.ops->global_plan(r->load.self, all, n, parts, e);
 }
 
-static int l_finish(void *self, const struct load_plan *part, struct load_plan *ret, struct err *e)
+static int l_finish(void *self, const struct ckpt_load_plan *part, struct ckpt_load_plan *ret,
+		    struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_FINISH_PLAN, e);
@@ -435,8 +441,8 @@ static int l_finish(void *self, const struct load_plan *part, struct load_plan *
 	return rc ? rc : r->load.ops->finish(r->load.self, part, ret, e);
 }
 
-static int l_acquire(void *self, const struct read_item *item, struct tensor_view *ret,
-		     struct err *e)
+static int l_acquire(void *self, const struct ckpt_read_item *item, struct ckpt_tensor_view *ret,
+		     struct ckpt_err *e)
 {
 	const struct rank *r = self;
 	int rc = maybe(r, S_ITEM, e);
@@ -444,24 +450,24 @@ static int l_acquire(void *self, const struct read_item *item, struct tensor_vie
 	return rc ? rc : r->load.ops->acquire_tensor(r->load.self, item, ret, e);
 }
 
-static int l_tensor(void *self, const struct read_item *item, const struct tensor_view *v,
-		    struct err *e)
+static int l_tensor(void *self, const struct ckpt_read_item *item, const struct ckpt_tensor_view *v,
+		    struct ckpt_err *e)
 {
 	const struct rank *r = self;
 
 	return r->load.ops->apply_tensor(r->load.self, item, v, e);
 }
 
-static int l_bytes(void *self, const struct read_item *item, const void *data, size_t len,
-		   struct err *e)
+static int l_bytes(void *self, const struct ckpt_read_item *item, const void *data, size_t len,
+		   struct ckpt_err *e)
 {
 	const struct rank *r = self;
 
 	return r->load.ops->apply_bytes(r->load.self, item, data, len, e);
 }
 
-static const struct load_planner_ops load_ops = { l_configure, l_local,	 l_global, l_finish,
-						  l_acquire,   l_tensor, l_bytes,  keep_self };
+static const struct ckpt_load_planner_ops load_ops = { l_configure, l_local,  l_global, l_finish,
+						       l_acquire,   l_tensor, l_bytes,	keep_self };
 
 /* ---- worlds: tensors of two dimensions, each on a mesh of all ranks ---- */
 
@@ -470,9 +476,9 @@ static uint32_t value_at(size_t tensor, uint64_t row, uint64_t col)
 	return (uint32_t)(tensor * 10000 + row * 100 + col + 1);
 }
 
-static void each_value(size_t tensor, const struct local_tensor *t, bool fill)
+static void each_value(size_t tensor, const struct ckpt_local_tensor *t, bool fill)
 {
-	const struct shard *s = t->shards;
+	const struct ckpt_shard *s = t->shards;
 	uint32_t *at = s->data;
 
 	for (uint64_t i = 0; i < s->len[0]; i++)
@@ -491,8 +497,8 @@ static void place(struct rng *r, struct world *w, size_t i)
 	struct placement p[2] = { { 0, (int8_t)rng_below(r, 2), SPLIT_CEIL },
 				  { 1, (int8_t)rng_below(r, 2), SPLIT_BALANCED } };
 	struct sharding s = { mesh, p, 2, (uint8_t)rng_below(r, 3) };
-	struct tensor_props props = { .dtype = DTYPE_I32 };
-	struct err e = { 0 };
+	struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_I32 };
+	struct ckpt_err e = { 0 };
 
 	for (uint64_t a = 2; a < w->ranks; a++)
 		if (w->ranks % a == 0 && rng_chance(r, 50)) {
@@ -500,7 +506,7 @@ static void place(struct rng *r, struct world *w, size_t i)
 			mesh[1] = w->ranks / a;
 		}
 	for (size_t k = 0; k < w->ranks; k++) {
-		struct local_tensor *t = &w->t[k][i];
+		struct ckpt_local_tensor *t = &w->t[k][i];
 		void *data = arena_array(&w->a, w->shape[i][0] * w->shape[i][1] + 1, 4);
 
 		REQUIRE(data &&
@@ -526,23 +532,24 @@ static void make_world(struct rng *r, struct world *w, const struct world *like,
 		place(r, w, i);
 	}
 	for (size_t k = 0; k < ranks; k++) {
-		struct state_entry *entries = w->entries[k];
+		struct ckpt_state_entry *entries = w->entries[k];
 
 		for (size_t i = 0; i < w->n; i++)
-			entries[i] = (struct state_entry){ .fqn = names[i],
+			entries[i] =
+				(struct ckpt_state_entry){ .fqn = names[i],
 							   .fqn_len = (uint32_t)strlen(names[i]),
 							   .tensor = &w->t[k][i] };
-		entries[w->n] = (struct state_entry){ .fqn = "blob",
-						      .fqn_len = 4,
-						      .bytes = { .data = "bytes", .len = 5 } };
-		w->dict[k] = (struct state_dict){ entries, w->n + 1 };
+		entries[w->n] = (struct ckpt_state_entry){ .fqn = "blob",
+							   .fqn_len = 4,
+							   .bytes = { .data = "bytes", .len = 5 } };
+		w->dict[k] = (struct ckpt_state_dict){ entries, w->n + 1 };
 	}
 }
 
 /* Before the ranks run: it has to work for a test of what they do without memory. */
 static void make_planners(struct world *w)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t k = 0; k < w->ranks; k++) {
 		struct rank *r = &w->at[k];
@@ -588,13 +595,13 @@ static void store_release(struct store *s)
 
 /* Between a rank and its communicator: counts the bytes of plans. */
 struct counter {
-	const struct comm *inner;
+	const struct ckpt_comm *inner;
 	size_t word; /* bytes of what is said in meetings: the first that is gathered */
 	size_t sent[8], got[8], n_sent, n_got;
 };
 
-static int c_gather(void *self, const void *mine, size_t len, const struct comm_bytes *all,
-		    struct err *e)
+static int c_gather(void *self, const void *mine, size_t len, const struct ckpt_comm_bytes *all,
+		    struct ckpt_err *e)
 {
 	struct counter *c = self;
 
@@ -605,8 +612,8 @@ static int c_gather(void *self, const void *mine, size_t len, const struct comm_
 	return c->inner->ops->gather(c->inner->self, mine, len, all, e);
 }
 
-static int c_scatter(void *self, const struct comm_bytes *parts, void *mine, size_t len,
-		     struct err *e)
+static int c_scatter(void *self, const struct ckpt_comm_bytes *parts, void *mine, size_t len,
+		     struct ckpt_err *e)
 {
 	struct counter *c = self;
 
@@ -615,18 +622,18 @@ static int c_scatter(void *self, const struct comm_bytes *parts, void *mine, siz
 	return c->inner->ops->scatter(c->inner->self, parts, mine, len, e);
 }
 
-static int c_broadcast(void *self, void *data, size_t len, struct err *e)
+static int c_broadcast(void *self, void *data, size_t len, struct ckpt_err *e)
 {
 	const struct counter *c = self;
 
 	return c->inner->ops->broadcast(c->inner->self, data, len, e);
 }
 
-static int save_some(struct world *w, struct rank *r, struct comm *c, struct err *e)
+static int save_some(struct world *w, struct rank *r, struct ckpt_comm *c, struct ckpt_err *e)
 {
-	struct storage_writer writer CLEANUP(storage_writer_free) = { .ops = &writer_ops,
-								      .self = r };
-	struct save_planner planner = { .ops = &save_ops, .self = r };
+	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { .ops = &writer_ops,
+									   .self = r };
+	struct ckpt_save_planner planner = { .ops = &save_ops, .self = r };
 	struct save_run_args args = { .comm = c,
 				      .path = "memory",
 				      .dict = &w->dict[c->rank],
@@ -644,22 +651,22 @@ static int save_some(struct world *w, struct rank *r, struct comm *c, struct err
 	return rc;
 }
 
-static int save_counted(struct world *w, struct rank *r, struct comm *c, struct err *e)
+static int save_counted(struct world *w, struct rank *r, struct ckpt_comm *c, struct ckpt_err *e)
 {
-	static const struct comm_ops ops = { c_gather, c_scatter, c_broadcast };
+	static const struct ckpt_comm_ops ops = { c_gather, c_scatter, c_broadcast };
 	struct counter count = { .inner = c };
-	struct comm counted;
+	struct ckpt_comm counted;
 	int rc;
 
-	REQUIRE(!comm_init(&counted, &ops, &count, c->rank, c->size, e));
+	REQUIRE(!ckpt_comm_init(&counted, &ops, &count, c->rank, c->size, e));
 	rc = save_some(w, r, &counted, e);
 	memcpy(w->sent[c->rank], count.sent, sizeof(count.sent));
 	memcpy(w->got[c->rank], count.got, sizeof(count.got));
-	comm_release(&counted);
+	ckpt_comm_release(&counted);
 	return rc;
 }
 
-static int save_rank(void *arg, struct comm *c, struct err *e)
+static int save_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct world *w = arg;
 	struct rank *r = &w->at[c->rank];
@@ -669,8 +676,8 @@ static int save_rank(void *arg, struct comm *c, struct err *e)
 	return rc;
 }
 
-static int take_blob(void *arg, const struct state_entry *entry, const void *data, size_t len,
-		     struct err *e)
+static int take_blob(void *arg, const struct ckpt_state_entry *entry, const void *data, size_t len,
+		     struct ckpt_err *e)
 {
 	struct rank *r = arg;
 
@@ -680,13 +687,13 @@ static int take_blob(void *arg, const struct state_entry *entry, const void *dat
 	return 0;
 }
 
-static int load_rank(void *arg, struct comm *c, struct err *e)
+static int load_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct world *w = arg;
 	struct rank *r = &w->at[c->rank];
-	struct storage_reader reader CLEANUP(storage_reader_free) = { .ops = &reader_ops,
-								      .self = r };
-	struct load_planner planner = { .ops = &load_ops, .self = r };
+	struct ckpt_storage_reader reader CLEANUP(storage_reader_free) = { .ops = &reader_ops,
+									   .self = r };
+	struct ckpt_load_planner planner = { .ops = &load_ops, .self = r };
 	struct load_run_args args = { .comm = c,
 				      .path = "memory",
 				      .dict = &w->dict[c->rank],
@@ -706,11 +713,12 @@ static int load_rank(void *arg, struct comm *c, struct err *e)
 
 static void save_and_load(struct rng *r, size_t from_ranks, size_t to_ranks)
 {
-	static const enum planner_system systems[] = { PLANNER_DCP, PLANNER_HYPERPARALLEL,
-						       PLANNER_HYPERPARALLEL_B };
+	static const enum ckpt_planner_system systems[] = { CKPT_PLANNER_DCP,
+							    CKPT_PLANNER_HYPERPARALLEL,
+							    CKPT_PLANNER_HYPERPARALLEL_B };
 	static struct world from, to;
 	static struct store s;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	store_init(&s);
 	make_world(r, &from, NULL, from_ranks, &s);
@@ -719,12 +727,12 @@ static void save_and_load(struct rng *r, size_t from_ranks, size_t to_ranks)
 	from.saves = 1 + (int)rng_below(r, 3);
 	make_planners(&from);
 	each_tensor(&from, true);
-	ck_assert_msg(!comm_run_threads(from_ranks, save_rank, &from, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_comm_run_threads(from_ranks, save_rank, &from, &e), "%s", e.msg);
 	ck_assert(s.complete);
 	make_world(r, &to, &from, to_ranks, &s);
 	to.system = from.system;
 	make_planners(&to);
-	ck_assert_msg(!comm_run_threads(to_ranks, load_rank, &to, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_comm_run_threads(to_ranks, load_rank, &to, &e), "%s", e.msg);
 	each_tensor(&to, false);
 	world_release(&from);
 	world_release(&to);
@@ -744,7 +752,7 @@ END_TEST
 
 /* ---- failures ---- */
 
-static void check_failure(const struct world *w, int rc, const struct err *e)
+static void check_failure(const struct world *w, int rc, const struct ckpt_err *e)
 {
 	char want[100];
 	int n = w->ranks > 1 ? snprintf(want, sizeof(want), "rank %zu: ", w->trouble.rank) : 0;
@@ -763,8 +771,8 @@ static void make_even_world(struct rng *r, struct world *w, size_t ranks, struct
 	uint64_t mesh[] = { ranks };
 	struct placement p = { 0, 0, SPLIT_CEIL };
 	struct sharding even = { mesh, &p, 1, 1 };
-	struct tensor_props props = { .dtype = DTYPE_I32 };
-	struct err e = { 0 };
+	struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_I32 };
+	struct ckpt_err e = { 0 };
 
 	make_world(r, w, NULL, ranks, s);
 	w->shape[0][0] = ranks;
@@ -780,7 +788,7 @@ static void fail_each(struct world *w, bool saves)
 {
 	for (enum step step = S_RESET; step < N_STEPS; step++)
 		for (size_t rank = 0; rank < (step < N_STEPS_OF_ALL ? w->ranks : 1); rank++) {
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			int rc;
 
 			if (step == (saves ? S_METADATA : S_FINISH))
@@ -788,7 +796,7 @@ static void fail_each(struct world *w, bool saves)
 			w->trouble = (struct trouble){ true, step, rank };
 			w->store->complete = w->store->complete && !saves;
 			memset(w->end, 0, sizeof(w->end));
-			rc = comm_run_threads(w->ranks, saves ? save_rank : load_rank, w, &e);
+			rc = ckpt_comm_run_threads(w->ranks, saves ? save_rank : load_rank, w, &e);
 			check_failure(w, rc, &e);
 			if (saves)
 				ck_assert(!w->store->complete);
@@ -803,12 +811,12 @@ START_TEST(a_failure_at_any_step_of_any_rank_is_everywhere)
 	struct rng r = rng_new();
 
 	for (size_t n = 1; n <= 5; n++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		store_init(&s);
 		make_even_world(&r, &w, n, &s);
 		fail_each(&w, true);
-		ck_assert_msg(!comm_run_threads(n, save_rank, &w, &e), "%s", e.msg);
+		ck_assert_msg(!ckpt_comm_run_threads(n, save_rank, &w, &e), "%s", e.msg);
 		fail_each(&w, false);
 		world_release(&w);
 		store_release(&s);
@@ -823,20 +831,20 @@ START_TEST(without_memory_a_save_or_load_fails_on_all_ranks)
 	static struct world w;
 	static struct store s;
 	struct rng r = rng_new();
-	comm_rank_fn *fn = _i ? load_rank : save_rank;
-	struct err e = { 0 };
+	ckpt_comm_rank_fn *fn = _i ? load_rank : save_rank;
+	struct ckpt_err e = { 0 };
 	size_t failed = 0;
 
 	store_init(&s);
 	make_even_world(&r, &w, N, &s);
-	ck_assert_msg(!comm_run_threads(N, save_rank, &w, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_comm_run_threads(N, save_rank, &w, &e), "%s", e.msg);
 	FAULT_LOOP(FAULT_ALLOC)
 	{
-		struct err mine = { 0 };
+		struct ckpt_err mine = { 0 };
 		int rc;
 
 		memset(w.end, 0, sizeof(w.end));
-		rc = comm_run_threads(N, fn, &w, &mine);
+		rc = ckpt_comm_run_threads(N, fn, &w, &mine);
 		(void)fault_off();
 		REQUIRE(!rc || rc == -ENOMEM);
 		for (size_t i = 0; w.end[0].code && i < N; i++) {
@@ -860,13 +868,13 @@ START_TEST(plans_that_are_kept_are_not_sent_again)
 	struct rng r = rng_new();
 
 	for (size_t n = 2; n < 6; n++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		store_init(&s);
 		make_even_world(&r, &w, n, &s);
 		w.cache = w.count = true;
 		w.saves = 3;
-		ck_assert_msg(!comm_run_threads(n, save_rank, &w, &e), "%s", e.msg);
+		ck_assert_msg(!ckpt_comm_run_threads(n, save_rank, &w, &e), "%s", e.msg);
 		for (size_t i = 0; i < n; i++) {
 			/* a plan and results each time; a length and a part */
 			ck_assert_uint_gt(w.sent[i][0], 20);

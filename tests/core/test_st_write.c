@@ -16,12 +16,12 @@
 START_TEST(a_file_reads_as_it_was_laid_out)
 {
 	const struct member m[] = {
-		member_of("layer.0", DTYPE_BF16, 2, DIMS(2, 3), 5),
-		member_of("layer.1", DTYPE_U8, 1, DIMS(3), 6),
-		member_of("caf\xc3\xa9 \"x\"", DTYPE_F64, 0, NULL, 7),
-		member_of("layer.2", DTYPE_BF16, 1, DIMS(1), 8),
-		member_of("pairs", DTYPE_F4_E2M1FN_X2, 2, DIMS(2, 3), 9),
-		member_of("none", DTYPE_F32, 2, DIMS(0, 3), 10),
+		member_of("layer.0", CKPT_DTYPE_BF16, 2, DIMS(2, 3), 5),
+		member_of("layer.1", CKPT_DTYPE_U8, 1, DIMS(3), 6),
+		member_of("caf\xc3\xa9 \"x\"", CKPT_DTYPE_F64, 0, NULL, 7),
+		member_of("layer.2", CKPT_DTYPE_BF16, 1, DIMS(1), 8),
+		member_of("pairs", CKPT_DTYPE_F4_E2M1FN_X2, 2, DIMS(2, 3), 9),
+		member_of("none", CKPT_DTYPE_F32, 2, DIMS(0, 3), 10),
 	};
 	static const char json[] =
 		"{\"__metadata__\":{\"format\":\"pt\"},"
@@ -33,7 +33,7 @@ START_TEST(a_file_reads_as_it_was_laid_out)
 		"\"pairs\":{\"dtype\":\"F4\",\"shape\":[2,6],\"data_offsets\":[25,31]}} ";
 	static const uint64_t ids[] = { 7, 5, 8, 6, 9 };
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct buf b;
 
 	ck_assert_int_eq(st_layout(m, ARRAY_LEN(m), &f, &e), 0);
@@ -58,7 +58,7 @@ START_TEST(no_tensors_make_a_file_too)
 {
 	struct st_header *h;
 	struct vfile f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct blob b;
 
 	ck_assert_int_eq(st_layout(NULL, 0, &f, &e), 0);
@@ -75,8 +75,8 @@ END_TEST
 static void check_member(const struct blob *b, const struct st_header *h, const struct member *m)
 {
 	const struct st_tensor *t = st_find(h, m->name, m->name_len);
-	uint64_t last = m->dtype == DTYPE_F4_E2M1FN_X2 ? 2 : 1;
-	struct err e = { 0 };
+	uint64_t last = m->dtype == CKPT_DTYPE_F4_E2M1FN_X2 ? 2 : 1;
+	struct ckpt_err e = { 0 };
 	uint8_t *data;
 
 	REQUIRE(t && t->dtype == m->dtype && t->n_dims == m->n_dims);
@@ -100,7 +100,7 @@ START_TEST(whatever_goes_in_comes_out_aligned)
 	for (int round = 0; round < 100; round++) {
 		struct members l = members_random(&r, rng_below(&r, 120), st_holds);
 		struct st_header *h;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct vfile f;
 		struct blob b;
 
@@ -119,10 +119,10 @@ END_TEST
 
 START_TEST(every_dtype_is_held_or_refused)
 {
-	for (enum dtype t = DTYPE_NONE; t < DTYPE_COUNT; t++) {
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE; t < CKPT_DTYPE_COUNT; t++) {
 		struct member m = member_of("t", t, 1, DIMS(6), 1);
 		struct vfile f = VFILE_INIT;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct st_header *h;
 		struct blob b;
 
@@ -138,40 +138,41 @@ START_TEST(every_dtype_is_held_or_refused)
 		st_free(h);
 		vfile_release(&f);
 	}
-	ck_assert(st_holds(DTYPE_BF16) && st_holds(DTYPE_F4_E2M1FN_X2));
-	ck_assert(!st_holds(DTYPE_C128) && !st_holds(DTYPE_QI8) && !st_holds(DTYPE_NONE));
+	ck_assert(st_holds(CKPT_DTYPE_BF16) && st_holds(CKPT_DTYPE_F4_E2M1FN_X2));
+	ck_assert(!st_holds(CKPT_DTYPE_C128) && !st_holds(CKPT_DTYPE_QI8) &&
+		  !st_holds(CKPT_DTYPE_NONE));
 }
 END_TEST
 
 static const struct {
 	const char *name;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	const char *msg;
 } refused[] = {
-	{ "a\x01", DTYPE_C128, "'a%01': safetensors has no complex128" },
-	{ "a", DTYPE_F4_E2M1FN_X2,
+	{ "a\x01", CKPT_DTYPE_C128, "'a%01': safetensors has no complex128" },
+	{ "a", CKPT_DTYPE_F4_E2M1FN_X2,
 	  "'a': safetensors has no pair of 4-bit values without dimensions" },
-	{ "a\xff", DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
-	{ "a\xed\xa0\x80", DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
-	{ "a\xed\xbf\xbf", DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
-	{ "__metadata__", DTYPE_F32,
+	{ "a\xff", CKPT_DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
+	{ "a\xed\xa0\x80", CKPT_DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
+	{ "a\xed\xbf\xbf", CKPT_DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
+	{ "__metadata__", CKPT_DTYPE_F32,
 	  "'__metadata__': no tensor can have that name in safetensors" },
 };
 
 START_TEST(what_cannot_be_held_is_named)
 {
 	const struct member m[] = {
-		member_of("fine", DTYPE_F32, 1, DIMS(2), 1),
+		member_of("fine", CKPT_DTYPE_F32, 1, DIMS(2), 1),
 		member_of(refused[_i].name, refused[_i].dtype, 0, NULL, 2),
 	};
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(st_check(&m[0], &e), 0);
 	ck_assert_int_eq(e.code, 0);
 	ck_assert_int_eq(st_check(&m[1], &e), -ENOTSUP);
 	ck_assert_msg(strstr(e.msg, refused[_i].msg), "%s", e.msg);
-	e = (struct err){ 0 };
+	e = (struct ckpt_err){ 0 };
 	ck_assert_int_eq(st_layout(m, 2, &f, &e), -ENOTSUP);
 	ck_assert_int_eq(e.code, ENOTSUP);
 	ck_assert_uint_eq(f.n, 0);
@@ -183,10 +184,10 @@ START_TEST(unusual_names_are_held)
 	static const char *const names[] = {
 		"", "__metadata_", "__metadata__x", "\xed\x9f\xbf", "\xee\x80\x80", "\xef\xbf\xbd"
 	};
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		struct member m = member_of(names[i], DTYPE_F32, 0, NULL, 1);
+		struct member m = member_of(names[i], CKPT_DTYPE_F32, 0, NULL, 1);
 
 		ck_assert_msg(!st_check(&m, &e), "%s", e.msg);
 	}
@@ -203,8 +204,8 @@ START_TEST(headers_that_safetensors_would_refuse_are_not_written)
 	size_t most = ST_MAX_HEADER / 4096 * 4096 - 8 - strlen(FRAME);
 	char *name = malloc(most + 2);
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
-	struct member m = member_of("", DTYPE_F32, 0, NULL, 1);
+	struct ckpt_err e = { 0 };
+	struct member m = member_of("", CKPT_DTYPE_F32, 0, NULL, 1);
 
 	ck_assert_ptr_nonnull(name);
 	memset(name, 'n', most + 1);
@@ -231,10 +232,10 @@ START_TEST(more_bytes_than_a_file_has_are_refused)
 	static const uint64_t bytes[][2] = { { INT64_MAX - 4096, 1 },
 					     { UINT64_MAX, 1 },
 					     { UINT64_MAX - 7, 7 } };
-	struct member m[2] = { member_of("a", DTYPE_U8, 0, NULL, 1),
-			       member_of("b", DTYPE_U8, 0, NULL, 2) };
+	struct member m[2] = { member_of("a", CKPT_DTYPE_U8, 0, NULL, 1),
+			       member_of("b", CKPT_DTYPE_U8, 0, NULL, 2) };
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	m[0].bytes = bytes[_i][0];
 	m[1].bytes = bytes[_i][1];
@@ -258,7 +259,7 @@ START_TEST(lack_of_memory_is_a_clean_error)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct vfile f = VFILE_INIT;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = st_layout(l.m, l.n, &f, &e);
 
 		(void)fault_off();

@@ -37,7 +37,7 @@ static void teardown(void)
 static const char *const parts[] = { "__0_0.distcp", "__1_0.distcp", ".metadata" };
 enum { PARTS = 3, PART_SIZE = 3000 };
 
-static int write_part(struct staging *s, const char *name, const uint8_t *p, struct err *e)
+static int write_part(struct staging *s, const char *name, const uint8_t *p, struct ckpt_err *e)
 {
 	autoclose int fd = -1;
 	int rc = staging_create(s, name, &fd, e);
@@ -51,7 +51,7 @@ static int write_part(struct staging *s, const char *name, const uint8_t *p, str
 	return rc;
 }
 
-static int fill(struct staging *s, uint8_t tag, struct err *e)
+static int fill(struct staging *s, uint8_t tag, struct ckpt_err *e)
 {
 	uint8_t p[PART_SIZE];
 	int rc = 0;
@@ -65,7 +65,7 @@ static int fill(struct staging *s, uint8_t tag, struct err *e)
 }
 
 /* Three files full of `tag`. */
-static int save(uint8_t tag, bool overwrite, struct err *e)
+static int save(uint8_t tag, bool overwrite, struct ckpt_err *e)
 {
 	struct staging *s = NULL;
 	int rc = staging_begin(dest, overwrite, &s, e);
@@ -80,7 +80,7 @@ static int save(uint8_t tag, bool overwrite, struct err *e)
 
 static void must_save(uint8_t tag, bool overwrite)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!save(tag, overwrite, &e), "%s", e.msg);
 }
@@ -136,7 +136,7 @@ static void only_dest_is_there(void)
 #define REFUSED(call, code_, fmt, ...) \
 	do { \
 		char want[16384]; \
-		struct err e = { 0 }; \
+		struct ckpt_err e = { 0 }; \
 		(void)snprintf(want, sizeof(want), fmt, ##__VA_ARGS__); \
 		ck_assert_int_eq(call, -(code_)); \
 		ck_assert_str_eq(e.msg, want); \
@@ -228,7 +228,7 @@ END_TEST
 START_TEST(what_comes_to_the_place_while_saving_is_not_lost)
 {
 	struct staging *s = NULL;
-	struct err ok = { 0 };
+	struct ckpt_err ok = { 0 };
 
 	REQUIRE(!staging_begin(dest, true, &s, &ok) && !fill(s, 'b', &ok));
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
@@ -319,7 +319,7 @@ START_TEST(names_are_single_elements)
 {
 	static const char *const names[] = { "", ".", "..", "a/b", "/a", "../a", "a/" };
 	struct staging *s = NULL;
-	struct err ok = { 0 };
+	struct ckpt_err ok = { 0 };
 	int fd = 77;
 
 	REQUIRE(!staging_begin(dest, false, &s, &ok));
@@ -340,7 +340,7 @@ END_TEST
 START_TEST(ranks_write_into_one_directory)
 {
 	struct staging *s[3] = { NULL };
-	struct err ok = { 0 };
+	struct ckpt_err ok = { 0 };
 
 	REFUSED(staging_join(dest, &s[1], &e), ENOENT,
 		"open '%s.partial': No such file or directory", dest);
@@ -365,7 +365,7 @@ END_TEST
 START_TEST(two_do_not_save_at_once)
 {
 	struct staging *s = NULL, *t = NULL;
-	struct err ok = { 0 };
+	struct ckpt_err ok = { 0 };
 
 	REQUIRE(!staging_begin(dest, true, &s, &ok));
 	REFUSED(staging_begin(dest, true, &t, &e), EBUSY, "another process is saving to '%s'",
@@ -403,7 +403,7 @@ END_TEST
 START_TEST(links_in_what_is_removed_are_not_followed)
 {
 	struct staging *s = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(!mkdirat(dir_fd, "precious", 0755));
 	put_file(dir_fd, "precious/.metadata", "x", 1);
@@ -426,7 +426,7 @@ END_TEST
 START_TEST(a_directory_that_came_in_is_not_removed)
 {
 	struct staging *s = NULL;
-	struct err ok = { 0 };
+	struct ckpt_err ok = { 0 };
 
 	REQUIRE(!staging_begin(dest, true, &s, &ok) && !mkdirat(dir_fd, "ckpt.partial/sub", 0755));
 	staging_end(s);
@@ -444,7 +444,7 @@ static void fails_cleanly(enum fault_kind kind, int code)
 {
 	FAULT_LOOP(kind)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = save('b', true, &e);
 
 		(void)fault_off();
@@ -497,7 +497,7 @@ static bool killed_at(unsigned n, bool exchange)
 
 	REQUIRE(pid >= 0);
 	if (!pid) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (!exchange)
 			fault_no_exchange();
@@ -557,7 +557,7 @@ START_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one)
 
 	for (; killed; n++) {
 		struct staging *s = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint8_t tag;
 
 		if (_i == MISSING)
@@ -588,7 +588,7 @@ END_TEST
 START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
 {
 	struct staging *s = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	leave_between_renames();
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));

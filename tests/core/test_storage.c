@@ -17,7 +17,7 @@ struct fake {
 	bool fails;
 };
 
-static int arrive(void *self, struct err *e)
+static int arrive(void *self, struct ckpt_err *e)
 {
 	struct fake *f = self;
 
@@ -25,71 +25,73 @@ static int arrive(void *self, struct err *e)
 	return f->fails ? err_set(e, EIO, "told to fail") : 0;
 }
 
-static int w_id(void *self, const char *id, struct err *e)
+static int w_id(void *self, const char *id, struct ckpt_err *e)
 {
 	ck_assert_str_eq(id, "a/b");
 	return arrive(self, e);
 }
 
-static int w_set_up(void *self, const struct storage_ranks *ranks, struct err *e)
+static int w_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	ck_assert_uint_eq(ranks->size, 4);
 	return arrive(self, e);
 }
 
-static int w_local(void *self, const struct save_plan *plan, struct save_plan *ret, struct err *e)
+static int w_local(void *self, const struct ckpt_save_plan *plan, struct ckpt_save_plan *ret,
+		   struct ckpt_err *e)
 {
 	*ret = *plan;
 	return arrive(self, e);
 }
 
-static int w_global(void *self, struct save_plan *parts, size_t n, struct err *e)
+static int w_global(void *self, struct ckpt_save_plan *parts, size_t n, struct ckpt_err *e)
 {
 	ck_assert(parts && n == 4);
 	return arrive(self, e);
 }
 
-static int w_write(void *self, const struct save_plan *plan, struct save_planner *planner,
-		   struct write_results *ret, struct err *e)
+static int w_write(void *self, const struct ckpt_save_plan *plan, struct ckpt_save_planner *planner,
+		   struct ckpt_write_results *ret, struct ckpt_err *e)
 {
 	ck_assert(plan && planner && ret);
 	return arrive(self, e);
 }
 
-static int w_finish(void *self, const struct metadata *md, const struct write_results *all,
-		    size_t n, struct err *e)
+static int w_finish(void *self, const struct ckpt_metadata *md,
+		    const struct ckpt_write_results *all, size_t n, struct ckpt_err *e)
 {
 	ck_assert(md && all && n == 4);
 	return arrive(self, e);
 }
 
-static int r_metadata(void *self, const struct metadata **ret, struct err *e)
+static int r_metadata(void *self, const struct ckpt_metadata **ret, struct ckpt_err *e)
 {
 	*ret = NULL;
 	return arrive(self, e);
 }
 
-static int r_set_up(void *self, const struct metadata *md, const struct storage_ranks *ranks,
-		    struct err *e)
+static int r_set_up(void *self, const struct ckpt_metadata *md,
+		    const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	(void)md;
 	return w_set_up(self, ranks, e);
 }
 
-static int r_local(void *self, const struct load_plan *plan, struct load_plan *ret, struct err *e)
+static int r_local(void *self, const struct ckpt_load_plan *plan, struct ckpt_load_plan *ret,
+		   struct ckpt_err *e)
 {
 	*ret = *plan;
 	return arrive(self, e);
 }
 
-static int r_global(void *self, struct load_plan *parts, size_t n, struct err *e)
+static int r_global(void *self, struct ckpt_load_plan *parts, size_t n, struct ckpt_err *e)
 {
 	ck_assert(parts && n == 4);
 	return arrive(self, e);
 }
 
-static int r_read(void *self, const struct load_plan *plan, struct load_planner *planner,
-		  struct err *e)
+static int r_read(void *self, const struct ckpt_load_plan *plan, struct ckpt_load_planner *planner,
+		  struct ckpt_err *e)
 {
 	ck_assert(plan && planner);
 	return arrive(self, e);
@@ -100,7 +102,7 @@ static void count_free(void *self)
 	((struct fake *)self)->freed++;
 }
 
-static const struct storage_writer_ops writer_ops = {
+static const struct ckpt_storage_writer_ops writer_ops = {
 	.validate_checkpoint_id = w_id,
 	.reset = w_id,
 	.set_up = w_set_up,
@@ -110,7 +112,7 @@ static const struct storage_writer_ops writer_ops = {
 	.finish = w_finish,
 	.free = count_free,
 };
-static const struct storage_reader_ops reader_ops = {
+static const struct ckpt_storage_reader_ops reader_ops = {
 	.validate_checkpoint_id = w_id,
 	.reset = w_id,
 	.read_metadata = r_metadata,
@@ -123,8 +125,8 @@ static const struct storage_reader_ops reader_ops = {
 
 /* ---- one call by its number ---- */
 
-static struct save_planner save_planner;
-static struct load_planner load_planner;
+static struct ckpt_save_planner save_planner;
+static struct ckpt_load_planner load_planner;
 
 static const char *const writer_calls[] = {
 	"reset", "set_up", "prepare_local_plan", "prepare_global_plan", "write_data", "finish"
@@ -134,12 +136,12 @@ static const char *const reader_calls[] = {
 };
 enum { N_CALLS = 6 };
 
-static int call_writer(struct storage_writer *w, int call, size_t rank, struct err *e)
+static int call_writer(struct ckpt_storage_writer *w, int call, size_t rank, struct ckpt_err *e)
 {
-	struct storage_ranks ranks = { rank, 4 };
-	struct write_results results = { 0 };
-	struct save_plan plan = { 0 };
-	struct metadata md = { 0 };
+	struct ckpt_storage_ranks ranks = { rank, 4 };
+	struct ckpt_write_results results = { 0 };
+	struct ckpt_save_plan plan = { 0 };
+	struct ckpt_metadata md = { 0 };
 
 	switch (call) {
 	case 0:
@@ -157,11 +159,11 @@ static int call_writer(struct storage_writer *w, int call, size_t rank, struct e
 	}
 }
 
-static int call_reader(struct storage_reader *r, int call, size_t rank, struct err *e)
+static int call_reader(struct ckpt_storage_reader *r, int call, size_t rank, struct ckpt_err *e)
 {
-	struct storage_ranks ranks = { rank, 4 };
-	const struct metadata *md = NULL;
-	struct load_plan plan = { 0 };
+	struct ckpt_storage_ranks ranks = { rank, 4 };
+	const struct ckpt_metadata *md = NULL;
+	struct ckpt_load_plan plan = { 0 };
 
 	switch (call) {
 	case 0:
@@ -182,8 +184,8 @@ static int call_reader(struct storage_reader *r, int call, size_t rank, struct e
 /* A writer or a reader. */
 struct either {
 	bool writes;
-	struct storage_writer w;
-	struct storage_reader r;
+	struct ckpt_storage_writer w;
+	struct ckpt_storage_reader r;
 	struct fake f;
 	size_t rank;
 };
@@ -197,7 +199,7 @@ static struct either either_new(bool writes, size_t rank)
 	return x;
 }
 
-static int call(struct either *x, int number, struct err *e)
+static int call(struct either *x, int number, struct ckpt_err *e)
 {
 	x->w.self = x->r.self = &x->f;
 	return x->writes ? call_writer(&x->w, number, x->rank, e)
@@ -247,7 +249,7 @@ static void try_all(bool writes, size_t rank, int done)
 
 	for (int next = 0; next < N_CALLS; next++) {
 		struct either x = either_new(writes, rank);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		char want[200];
 		int before, rc;
 
@@ -290,7 +292,7 @@ START_TEST(a_call_that_failed_is_not_the_one_before_the_next)
 
 	for (int bad = 0; bad < N_CALLS; bad++) {
 		struct either x = either_new(writes, 0);
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		for (int i = 0; i < bad; i++)
 			ck_assert(!call(&x, i, &e));
@@ -309,7 +311,7 @@ END_TEST
 START_TEST(an_id_is_validated_at_any_time)
 {
 	struct either x = either_new(true, 0), y = either_new(false, 0);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert(!call(&x, 0, &e) && !call(&y, 0, &e));
 	ck_assert(!storage_writer_validate_checkpoint_id(&x.w, "a/b", &e));

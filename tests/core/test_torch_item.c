@@ -36,7 +36,7 @@ static struct pickle *load(const void *p, size_t n)
 {
 	struct pickle_opts opts = { .max_bytes = 1 << 28 };
 	struct pickle *ret;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!load_bytes(p, n, 0, &opts, &ret, &e), "%s", e.msg);
 	return ret;
@@ -45,11 +45,11 @@ static struct pickle *load(const void *p, size_t n)
 /* ---- torch's own ---- */
 
 /* A row-major tensor's item, written anew. data: its bytes. */
-static void rewrite(struct buf *ret, enum dtype dtype, size_t n_dims, const uint64_t *shape,
+static void rewrite(struct buf *ret, enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		    const void *data)
 {
 	struct torch_item t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!torch_item_begin(&t, dtype, n_dims, shape, ret, &e), "%s", e.msg);
 	buf_add(ret, data, t.data_len);
@@ -77,7 +77,7 @@ struct place {
 	const struct blob *b;
 };
 
-static int find(void *arg, const struct zip_member *m, struct err *e)
+static int find(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct place *p = arg;
 
@@ -98,7 +98,7 @@ static int check_item(const uint8_t *item, size_t n)
 	struct blob b;
 	struct place p = { .b = &b };
 	struct torch_tensor t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pickle *k;
 	struct pk_value v;
 	const void *pkl;
@@ -210,11 +210,11 @@ START_TEST(from_4_gib_on_numbers_have_64_bits)
 	autoclose int dir = open_data("torch_item");
 	struct buf ours = BUF_INIT(1 << 16);
 	struct torch_item t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 	uint8_t *want = get_file(dir, large[_i].name, &n);
 
-	ck_assert_int_eq(torch_item_begin(&t, DTYPE_U8, 1, &large[_i].n, &ours, &e), 0);
+	ck_assert_int_eq(torch_item_begin(&t, CKPT_DTYPE_U8, 1, &large[_i].n, &ours, &e), 0);
 	ck_assert_uint_eq(t.data_len, large[_i].n);
 	ck_assert_uint_lt(ours.len + 8, n);
 	ck_assert_int_eq(torch_item_end(&t, load_le32(want + ours.len + 4), &ours, &e), 0);
@@ -238,7 +238,7 @@ START_TEST(a_pickle_goes_in_and_comes_out)
 			{ "", 0 } };
 	struct buf b = BUF_INIT(1 << 20);
 	const void *back;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	for (size_t i = 0; i < ARRAY_LEN(pickles); i++) {
@@ -258,7 +258,7 @@ START_TEST(what_is_no_such_archive_stays_wrapped)
 	struct archive a = { 0 };
 	const void *back = NULL;
 	struct buf b = BUF_INIT(1 << 20);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n = 7;
 
 	ck_assert_int_eq(torch_item_unwrap("", 0, &back, &n, &e), 0);
@@ -289,15 +289,15 @@ START_TEST(quantised_and_impossible_tensors_are_refused)
 	static const uint64_t huge[] = { (uint64_t)1 << 40, (uint64_t)1 << 40 };
 	struct buf b = BUF_INIT(1 << 20);
 	struct torch_item t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
-	ck_assert_int_eq(torch_item_begin(&t, DTYPE_QI8, 1, huge, &b, &e), -ERR_UNSUPPORTED);
+	ck_assert_int_eq(torch_item_begin(&t, CKPT_DTYPE_QI8, 1, huge, &b, &e), -ERR_UNSUPPORTED);
 	ck_assert_str_eq(e.msg, "a torch.save archive is not made of qint8 here");
-	ck_assert_int_eq(torch_item_begin(&t, DTYPE_F32, 2, huge, &b, &e), -EOVERFLOW);
-	ck_assert_int_eq(torch_item_begin(&t, DTYPE_F32, 65, huge, &b, &e), -EINVAL);
+	ck_assert_int_eq(torch_item_begin(&t, CKPT_DTYPE_F32, 2, huge, &b, &e), -EOVERFLOW);
+	ck_assert_int_eq(torch_item_begin(&t, CKPT_DTYPE_F32, 65, huge, &b, &e), -EINVAL);
 	ck_assert_uint_eq(b.len, 0);
 	b.max = 100;
-	ck_assert_int_eq(torch_item_begin(&t, DTYPE_F32, 1, huge, &b, &e), -EFBIG);
+	ck_assert_int_eq(torch_item_begin(&t, CKPT_DTYPE_F32, 1, huge, &b, &e), -EFBIG);
 	buf_release(&b);
 }
 END_TEST
@@ -310,8 +310,8 @@ START_TEST(memory_that_is_refused_is_an_error)
 	{
 		struct buf b = BUF_INIT(1 << 20);
 		struct torch_item t;
-		struct err e = { 0 };
-		int rc = torch_item_begin(&t, DTYPE_F8_E5M2, 2, shape, &b, &e);
+		struct ckpt_err e = { 0 };
+		int rc = torch_item_begin(&t, CKPT_DTYPE_F8_E5M2, 2, shape, &b, &e);
 
 		if (!rc)
 			rc = torch_item_end(&t, 0, &b, &e);

@@ -198,7 +198,7 @@ static void put_legacy(const char *name, const char *text, const char *keys, siz
 /* ---- scanning ---- */
 
 /* file NULL: the directory */
-static int scan(const char *file, struct catalog **ret, struct err *e)
+static int scan(const char *file, struct catalog **ret, struct ckpt_err *e)
 {
 	const struct scan_opts opts = { 0 };
 	struct catalog_writer *w = NULL;
@@ -231,7 +231,7 @@ static void show_loc(struct buf *b, struct catalog *c, const struct chunk_loc *l
 
 static void show(struct buf *b, struct catalog *c)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 	const struct catalog_tensor *t = catalog_tensors(c, &n);
 	const struct catalog_object *o;
@@ -257,7 +257,7 @@ static void expect(const char *file, const char *want)
 {
 	struct buf b = BUF_INIT(1 << 20);
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!scan(file, &c, &e), "%s", e.msg);
 	buf_str(&b, "");
@@ -270,7 +270,7 @@ static void expect(const char *file, const char *want)
 static void expect_error(const char *file, int code, const char *want)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(scan(file, &c, &e), -code);
 	ck_assert_str_eq(e.msg, want);
@@ -352,7 +352,7 @@ START_TEST(positions_in_lists_and_tuples_are_told_from_keys)
 {
 	struct buf b = BUF_INIT(1 << 16);
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct catalog_tensor *t;
 	const struct catalog_object *o;
 	size_t n;
@@ -430,7 +430,7 @@ START_TEST(texts_that_have_no_room_are_listed)
 					      "its text needs more than 67108865 bytes" };
 	struct buf b = BUF_INIT(1 << 20);
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	const struct catalog_object *o;
 	size_t n;
 
@@ -483,7 +483,7 @@ static const struct {
 START_TEST(what_contradicts_itself_is_refused)
 {
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	put_zip("f.pt", refused[_i].pickle, refused[_i].order);
 	if (refused[_i].msg) {
@@ -669,7 +669,7 @@ START_TEST(what_the_index_names_must_be_there)
 	put_zip("n.bin", "}(<a><T><x><T>u", NULL);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		put_index(rows[i].text);
 		if (!rows[i].msg) {
@@ -697,7 +697,7 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC)
 	{
 		struct catalog *c = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = scan(NULL, &c, &e);
 
 		(void)fault_off();

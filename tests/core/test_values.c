@@ -22,19 +22,19 @@ static bool same(double a, double b)
 /* ---- floats by definition ---- */
 
 struct layout {
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	int exp, man, bias;
 	enum { IEEE, FN, FNUZ, UNSIGNED_POWER } kind;
 };
 
 static const struct layout layouts[] = {
-	{ DTYPE_F16, 5, 10, 15, IEEE },
-	{ DTYPE_BF16, 8, 7, 127, IEEE },
-	{ DTYPE_F8_E5M2, 5, 2, 15, IEEE },
-	{ DTYPE_F8_E4M3FN, 4, 3, 7, FN },
-	{ DTYPE_F8_E4M3FNUZ, 4, 3, 8, FNUZ },
-	{ DTYPE_F8_E5M2FNUZ, 5, 2, 16, FNUZ },
-	{ DTYPE_F8_E8M0FNU, 8, 0, 127, UNSIGNED_POWER },
+	{ CKPT_DTYPE_F16, 5, 10, 15, IEEE },
+	{ CKPT_DTYPE_BF16, 8, 7, 127, IEEE },
+	{ CKPT_DTYPE_F8_E5M2, 5, 2, 15, IEEE },
+	{ CKPT_DTYPE_F8_E4M3FN, 4, 3, 7, FN },
+	{ CKPT_DTYPE_F8_E4M3FNUZ, 4, 3, 8, FNUZ },
+	{ CKPT_DTYPE_F8_E5M2FNUZ, 5, 2, 16, FNUZ },
+	{ CKPT_DTYPE_F8_E8M0FNU, 8, 0, 127, UNSIGNED_POWER },
 };
 
 static double naive(const struct layout *l, unsigned u)
@@ -78,27 +78,27 @@ END_TEST
 
 /* From the papers' own tables. */
 static const struct {
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	unsigned bits;
 	double value;
 } known[] = {
-	{ DTYPE_F8_E4M3FN, 0x7e, 448 },
-	{ DTYPE_F8_E4M3FN, 0x01, 0x1p-9 },
-	{ DTYPE_F8_E4M3FN, 0x08, 0x1p-6 },
-	{ DTYPE_F8_E5M2, 0x7b, 57344 },
-	{ DTYPE_F8_E5M2, 0x01, 0x1p-16 },
-	{ DTYPE_F8_E5M2, 0xfc, -(double)INFINITY },
-	{ DTYPE_F8_E4M3FNUZ, 0x7f, 240 },
-	{ DTYPE_F8_E4M3FNUZ, 0x01, 0x1p-10 },
-	{ DTYPE_F8_E5M2FNUZ, 0x7f, 57344 },
-	{ DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 },
-	{ DTYPE_F8_E8M0FNU, 0x00, 0x1p-127 },
-	{ DTYPE_F8_E8M0FNU, 0xfe, 0x1p127 },
-	{ DTYPE_F16, 0x7bff, 65504 },
-	{ DTYPE_F16, 0x0001, 0x1p-24 },
-	{ DTYPE_F16, 0x8000, -0.0 },
-	{ DTYPE_BF16, 0x3f80, 1 },
-	{ DTYPE_BF16, 0xff80, -(double)INFINITY },
+	{ CKPT_DTYPE_F8_E4M3FN, 0x7e, 448 },
+	{ CKPT_DTYPE_F8_E4M3FN, 0x01, 0x1p-9 },
+	{ CKPT_DTYPE_F8_E4M3FN, 0x08, 0x1p-6 },
+	{ CKPT_DTYPE_F8_E5M2, 0x7b, 57344 },
+	{ CKPT_DTYPE_F8_E5M2, 0x01, 0x1p-16 },
+	{ CKPT_DTYPE_F8_E5M2, 0xfc, -(double)INFINITY },
+	{ CKPT_DTYPE_F8_E4M3FNUZ, 0x7f, 240 },
+	{ CKPT_DTYPE_F8_E4M3FNUZ, 0x01, 0x1p-10 },
+	{ CKPT_DTYPE_F8_E5M2FNUZ, 0x7f, 57344 },
+	{ CKPT_DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 },
+	{ CKPT_DTYPE_F8_E8M0FNU, 0x00, 0x1p-127 },
+	{ CKPT_DTYPE_F8_E8M0FNU, 0xfe, 0x1p127 },
+	{ CKPT_DTYPE_F16, 0x7bff, 65504 },
+	{ CKPT_DTYPE_F16, 0x0001, 0x1p-24 },
+	{ CKPT_DTYPE_F16, 0x8000, -0.0 },
+	{ CKPT_DTYPE_BF16, 0x3f80, 1 },
+	{ CKPT_DTYPE_BF16, 0xff80, -(double)INFINITY },
 };
 
 START_TEST(known_values_are_right)
@@ -114,32 +114,32 @@ END_TEST
 /* ---- wider ones ---- */
 
 /* A number of that dtype, as printed by C and read back. */
-static double by_text(enum dtype t, uint64_t bits)
+static double by_text(enum ckpt_dtype t, uint64_t bits)
 {
 	char text[64];
 	float f;
 	double d;
 
 	switch (t) {
-	case DTYPE_F64:
+	case CKPT_DTYPE_F64:
 		memcpy(&d, &bits, 8);
 		return d;
-	case DTYPE_F32:
+	case CKPT_DTYPE_F32:
 		memcpy(&f, &(uint32_t){ (uint32_t)bits }, 4);
 		return (double)f;
-	case DTYPE_I64:
+	case CKPT_DTYPE_I64:
 		(void)snprintf(text, sizeof(text), "%" PRId64, (int64_t)bits);
 		break;
-	case DTYPE_I32:
+	case CKPT_DTYPE_I32:
 		(void)snprintf(text, sizeof(text), "%" PRId32, (int32_t)bits);
 		break;
-	case DTYPE_I16:
+	case CKPT_DTYPE_I16:
 		(void)snprintf(text, sizeof(text), "%" PRId16, (int16_t)bits);
 		break;
-	case DTYPE_I8:
+	case CKPT_DTYPE_I8:
 		(void)snprintf(text, sizeof(text), "%" PRId8, (int8_t)bits);
 		break;
-	case DTYPE_BOOL:
+	case CKPT_DTYPE_BOOL:
 		return bits & 255 ? 1 : 0;
 	default:
 		bits &= UINT64_MAX >> (64 - 8 * dtype_info(t)->size);
@@ -148,8 +148,10 @@ static double by_text(enum dtype t, uint64_t bits)
 	return strtod(text, NULL);
 }
 
-static const enum dtype wide[] = { DTYPE_F64, DTYPE_F32, DTYPE_I64, DTYPE_I32, DTYPE_I16, DTYPE_I8,
-				   DTYPE_U64, DTYPE_U32, DTYPE_U16, DTYPE_U8,  DTYPE_BOOL };
+static const enum ckpt_dtype wide[] = { CKPT_DTYPE_F64, CKPT_DTYPE_F32, CKPT_DTYPE_I64,
+					CKPT_DTYPE_I32, CKPT_DTYPE_I16, CKPT_DTYPE_I8,
+					CKPT_DTYPE_U64, CKPT_DTYPE_U32, CKPT_DTYPE_U16,
+					CKPT_DTYPE_U8,	CKPT_DTYPE_BOOL };
 
 /* Bits that are all alike at the top, so that small and large numbers are as likely. */
 static uint64_t any_bits(struct rng *r)
@@ -161,7 +163,7 @@ static uint64_t any_bits(struct rng *r)
 
 START_TEST(any_pattern_of_wide_types_has_its_value)
 {
-	enum dtype t = wide[_i];
+	enum ckpt_dtype t = wide[_i];
 	size_t size = dtype_info(t)->size;
 	struct rng r = rng_new();
 	uint8_t bytes[8 * 100 + 1];
@@ -177,7 +179,7 @@ START_TEST(any_pattern_of_wide_types_has_its_value)
 				bytes[skew + i * size + k] = (uint8_t)(bits[i] >> 8 * k);
 		}
 		ck_assert_int_eq(values_decode(t, bytes + skew, n, got, rest),
-				 t == DTYPE_I64 || t == DTYPE_U64);
+				 t == CKPT_DTYPE_I64 || t == CKPT_DTYPE_U64);
 		for (size_t i = 0; i < n; i++)
 			REQUIRE(same(got[i], by_text(t, bits[i])));
 	}
@@ -197,9 +199,9 @@ START_TEST(integers_of_64_bits_lose_nothing)
 
 		for (size_t k = 0; k < 8; k++)
 			b[k] = (uint8_t)(v >> 8 * k);
-		REQUIRE(values_decode(DTYPE_U64, b, 1, &got, &rest));
+		REQUIRE(values_decode(CKPT_DTYPE_U64, b, 1, &got, &rest));
 		REQUIRE((__int128)got + (__int128)rest == (__int128)v);
-		REQUIRE(values_decode(DTYPE_I64, b, 1, &got, &rest));
+		REQUIRE(values_decode(CKPT_DTYPE_I64, b, 1, &got, &rest));
 		REQUIRE((__int128)got + (__int128)rest == (__int128)(int64_t)v);
 	}
 }
@@ -212,12 +214,14 @@ START_TEST(a_complex_element_is_two_numbers)
 	float c64[] = { 1.5f, -2 };
 	double c128[] = { 0x1p-1000, -0.0 }, got[2], rest[2];
 
-	ck_assert(!values_decode(DTYPE_C32, c32, 2, got, rest) && got[0] == 1 && got[1] == -2);
-	ck_assert(!values_decode(DTYPE_BC32, bc32, 2, got, rest) && got[0] == 1 && got[1] == -2);
-	ck_assert(!values_decode(DTYPE_C64, c64, 2, got, rest) && got[0] == 1.5 && got[1] == -2);
-	ck_assert(!values_decode(DTYPE_C128, c128, 2, got, rest) && got[0] == 0x1p-1000 &&
+	ck_assert(!values_decode(CKPT_DTYPE_C32, c32, 2, got, rest) && got[0] == 1 && got[1] == -2);
+	ck_assert(!values_decode(CKPT_DTYPE_BC32, bc32, 2, got, rest) && got[0] == 1 &&
+		  got[1] == -2);
+	ck_assert(!values_decode(CKPT_DTYPE_C64, c64, 2, got, rest) && got[0] == 1.5 &&
+		  got[1] == -2);
+	ck_assert(!values_decode(CKPT_DTYPE_C128, c128, 2, got, rest) && got[0] == 0x1p-1000 &&
 		  same(got[1], -0.0));
-	for (enum dtype t = 0; t < DTYPE_COUNT; t++)
+	for (enum ckpt_dtype t = 0; t < CKPT_DTYPE_COUNT; t++)
 		ck_assert_uint_eq(values_numbers(t),
 				  strstr(dtype_info(t)->name, "complex") ? 2 : 1);
 }
@@ -225,14 +229,14 @@ END_TEST
 
 START_TEST(packed_and_quantised_types_have_no_values)
 {
-	for (enum dtype t = 0; t < DTYPE_COUNT; t++) {
+	for (enum ckpt_dtype t = 0; t < CKPT_DTYPE_COUNT; t++) {
 		const char *name = dtype_info(t)->name;
-		bool opaque = t == DTYPE_NONE || !strncmp(name, "q", 1) ||
+		bool opaque = t == CKPT_DTYPE_NONE || !strncmp(name, "q", 1) ||
 			      !strncmp(name, "bits", 4) || strstr(name, "_x2");
 
 		ck_assert_msg(values_known(t) == !opaque, "%s", name);
 	}
-	ck_assert(!values_known(DTYPE_COUNT));
+	ck_assert(!values_known(CKPT_DTYPE_COUNT));
 }
 END_TEST
 

@@ -12,7 +12,7 @@
 START_TEST(neighbouring_literals_become_one_segment)
 {
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	vfile_bytes(&f, "ab", 2);
 	vfile_bytes(&f, "", 0);
@@ -128,7 +128,7 @@ END_TEST
 START_TEST(what_is_too_large_is_an_error_that_sticks)
 {
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	vfile_tensor(&f, 1, INT64_MAX - 10);
 	vfile_bytes(&f, "12345", 5);
@@ -165,7 +165,7 @@ END_TEST
 START_TEST(literals_have_a_ceiling)
 {
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	f.text.max = 4;
 	vfile_bytes(&f, "1234", 4);
@@ -183,7 +183,7 @@ START_TEST(lack_of_memory_sticks)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct vfile f = VFILE_INIT;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc;
 
 		for (int i = 0; i < 9; i++) {

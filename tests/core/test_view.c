@@ -47,10 +47,10 @@ static struct catalog *make_catalog(void)
 {
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct chunk_loc loc = { .length = 1000 };
 	const uint64_t shape[] = { 2, 3 }, box[] = { 0, 0, 2, 3 };
-	struct tensor_chunks t = { .dtype = DTYPE_F32,
+	struct tensor_chunks t = { .dtype = CKPT_DTYPE_F32,
 				   .n_dims = 2,
 				   .shape = shape,
 				   .count = 1,
@@ -92,7 +92,7 @@ START_TEST(the_tree_is_the_same_from_every_side)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char name[NAME_CAP];
 	uint64_t nodes[200];
 	size_t n = 0;
@@ -128,7 +128,7 @@ START_TEST(entries_come_in_natural_order_with_readable_names)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	static const char *const dirs[] = { "tensors", "npy", "objects" };
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ 0 }, &v, &e), 0);
@@ -196,7 +196,7 @@ START_TEST(every_file_has_one_name_only)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t dir;
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ 0 }, &v, &e), 0);
@@ -212,7 +212,7 @@ START_TEST(names_in_what_is_no_directory_are_nothing)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t file;
 	static const uint64_t none[] = { 0,
 					 5,
@@ -259,7 +259,7 @@ START_TEST(include_and_exclude_choose_what_exists)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct view_opts o = { .include = filters[_i].include[0] ? filters[_i].include : NULL,
 			       .exclude = filters[_i].exclude };
 	char got[400] = "";
@@ -294,7 +294,7 @@ START_TEST(include_and_exclude_choose_what_exists)
 }
 END_TEST
 
-static int thousand(void *arg, size_t number, uint64_t *ret, struct err *e)
+static int thousand(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)number;
@@ -307,7 +307,7 @@ START_TEST(files_consist_of_contiguous_segments)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	static const char *const dirs[] = { "tensors", "npy", "objects" };
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ .object_size = thousand }, &v, &e), 0);
@@ -332,8 +332,8 @@ START_TEST(files_consist_of_contiguous_segments)
 				ck_assert_uint_eq(f.size, 24);
 			if (d == 1) {
 				char head[NPY_MAX_HEADER];
-				size_t len =
-					npy_header(DTYPE_F32, 2, (const uint64_t[]){ 2, 3 }, head);
+				size_t len = npy_header(CKPT_DTYPE_F32, 2,
+							(const uint64_t[]){ 2, 3 }, head);
 
 				ck_assert_uint_eq(f.size, len + 24);
 				ck_assert_uint_eq(f.seg[0].len, len);
@@ -360,7 +360,7 @@ START_TEST(long_names_with_one_hash_are_refused)
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct chunk_loc loc = { 0 };
 	int rc;
 
@@ -394,7 +394,7 @@ START_TEST(every_tensor_is_found_by_its_fqn)
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	ck_assert_int_eq(view_new(c, &(struct view_opts){ 0 }, &v, &e), 0);
@@ -421,7 +421,7 @@ START_TEST(without_memory_it_says_so)
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct view *v = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = view_new(c, &(struct view_opts){ 0 }, &v, &e);
 
 		(void)fault_off();

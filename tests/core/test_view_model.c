@@ -37,36 +37,36 @@ static const char why_lost[] = "its file is missing";
 
 struct stored {
 	const char *fqn; /* one with "lost" in it cannot be read */
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	size_t n_dims;
 	uint64_t shape[DIMS];
 };
 
 static const struct stored sample[] = {
-	{ "model.embed.weight", DTYPE_F32, 2, { 10, 4 } },
-	{ "model.layers.0.w", DTYPE_BF16, 2, { 6, 8 } },
-	{ "model.layers.2.w", DTYPE_BF16, 2, { 6, 8 } },
-	{ "model.layers.10.w", DTYPE_BF16, 2, { 6, 8 } },
-	{ "model.layers.0.b", DTYPE_F16, 1, { 7 } },
-	{ "model._orig_mod.head.weight", DTYPE_F64, 2, { 3, 5 } },
-	{ "model.scalar", DTYPE_F32, 0, { 0 } },
-	{ "model.empty", DTYPE_F32, 2, { 0, 4 } },
-	{ "model.ids", DTYPE_I64, 1, { 5 } },
-	{ "model.mask", DTYPE_BOOL, 1, { 9 } },
-	{ "model.c128", DTYPE_C128, 1, { 2 } },
-	{ "model.c64", DTYPE_C64, 2, { 2, 2 } },
-	{ "model.q", DTYPE_QI8, 1, { 4 } },
-	{ "model.f4", DTYPE_F4_E2M1FN_X2, 2, { 3, 4 } },
-	{ "model.lost", DTYPE_F32, 1, { 4 } },
-	{ "optim.exp_avg.embed.weight", DTYPE_F32, 2, { 10, 4 } },
-	{ "optim.step", DTYPE_I64, 0, { 0 } },
+	{ "model.embed.weight", CKPT_DTYPE_F32, 2, { 10, 4 } },
+	{ "model.layers.0.w", CKPT_DTYPE_BF16, 2, { 6, 8 } },
+	{ "model.layers.2.w", CKPT_DTYPE_BF16, 2, { 6, 8 } },
+	{ "model.layers.10.w", CKPT_DTYPE_BF16, 2, { 6, 8 } },
+	{ "model.layers.0.b", CKPT_DTYPE_F16, 1, { 7 } },
+	{ "model._orig_mod.head.weight", CKPT_DTYPE_F64, 2, { 3, 5 } },
+	{ "model.scalar", CKPT_DTYPE_F32, 0, { 0 } },
+	{ "model.empty", CKPT_DTYPE_F32, 2, { 0, 4 } },
+	{ "model.ids", CKPT_DTYPE_I64, 1, { 5 } },
+	{ "model.mask", CKPT_DTYPE_BOOL, 1, { 9 } },
+	{ "model.c128", CKPT_DTYPE_C128, 1, { 2 } },
+	{ "model.c64", CKPT_DTYPE_C64, 2, { 2, 2 } },
+	{ "model.q", CKPT_DTYPE_QI8, 1, { 4 } },
+	{ "model.f4", CKPT_DTYPE_F4_E2M1FN_X2, 2, { 3, 4 } },
+	{ "model.lost", CKPT_DTYPE_F32, 1, { 4 } },
+	{ "optim.exp_avg.embed.weight", CKPT_DTYPE_F32, 2, { 10, 4 } },
+	{ "optim.step", CKPT_DTYPE_I64, 0, { 0 } },
 };
 
 static struct catalog *make_catalog(const struct stored *t, size_t n)
 {
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct chunk_loc loc = { .length = 1000 };
 	static const char *const objects[] = { "extra", "model.rng" };
 
@@ -130,7 +130,7 @@ static const struct view_asset assets[] = {
 
 struct set {
 	const char *rename, *weights, *layout;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	uint64_t shard_size; /* 0: all in one */
 	bool assets;
 };
@@ -143,12 +143,12 @@ static const struct set sets[] = {
 	{ .layout = mesh },
 	{ .layout = mesh, .assets = true, .shard_size = 200 },
 	{ .layout = lists },
-	{ .layout = lists, .assets = true, .dtype = DTYPE_BF16 },
+	{ .layout = lists, .assets = true, .dtype = CKPT_DTYPE_BF16 },
 	{ .layout = holds_nothing, .assets = true },
 	{ .layout = "mesh one=1\n" },
-	{ .dtype = DTYPE_BF16 },
-	{ .dtype = DTYPE_F16, .weights = "model" },
-	{ .dtype = DTYPE_F32, .shard_size = 150 },
+	{ .dtype = CKPT_DTYPE_BF16 },
+	{ .dtype = CKPT_DTYPE_F16, .weights = "model" },
+	{ .dtype = CKPT_DTYPE_F32, .shard_size = 150 },
 	{ .weights = "model." },
 	{ .weights = "", .layout = mesh },
 	{ .weights = "optim", .layout = mesh },
@@ -157,7 +157,7 @@ static const struct set sets[] = {
 	{ .rename = "s/w$/weight/",
 	  .weights = "model",
 	  .layout = mesh,
-	  .dtype = DTYPE_F32,
+	  .dtype = CKPT_DTYPE_F32,
 	  .shard_size = 300,
 	  .assets = true },
 };
@@ -169,7 +169,7 @@ struct world {
 	struct view *v;
 	struct layout *layout;
 	unsigned warnings;
-	char warning[sizeof(((struct err *)0)->msg)];
+	char warning[sizeof(((struct ckpt_err *)0)->msg)];
 };
 
 static const char *fault_of(void *arg, bool object, size_t number)
@@ -180,7 +180,7 @@ static const char *fault_of(void *arg, bool object, size_t number)
 	return !object && strstr(catalog_tensors(w->c, &n)[number].fqn, "lost") ? why_lost : NULL;
 }
 
-static int size_of(void *arg, size_t number, uint64_t *ret, struct err *e)
+static int size_of(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)e;
@@ -199,7 +199,7 @@ static void note_warning(void *arg, const char *what)
 /* Everything but the view. */
 static void world_begin(struct world *w, const struct stored *t, size_t n, const struct set *s)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	*w = (struct world){ .c = make_catalog(t, n) };
 	w->o = (struct view_opts){ .weights = s->weights,
@@ -223,7 +223,7 @@ static void world_begin(struct world *w, const struct stored *t, size_t n, const
 static void bind_own_layout(struct world *w, const char *text)
 {
 	struct layout_tensor t[MAX_TENSORS];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	REQUIRE(!layout_parse(text, strlen(text), "L", &w->layout, &e));
@@ -239,7 +239,7 @@ static void bind_own_layout(struct world *w, const char *text)
 }
 
 /* What info.json holds. */
-static int tell(void *arg, const char **ret, size_t *ret_len, struct err *e)
+static int tell(void *arg, const char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)e;
@@ -250,7 +250,7 @@ static int tell(void *arg, const char **ret, size_t *ret_len, struct err *e)
 
 static void world_make(struct world *w, const struct stored *t, size_t n, const struct set *s)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	world_begin(w, t, n, s);
 	w->o.info = tell;
@@ -286,7 +286,7 @@ static uint64_t must_walk(const struct view *v, const char *dir, const char *nam
 static void check_file(const struct world *w, uint64_t node)
 {
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t size = 0, at = 0;
 
 	if (view_describe(w->v, node, &f, &e))
@@ -338,7 +338,7 @@ static void check_leaf(const struct view *v, uint64_t node)
 static void check_nothing(const struct view *v, uint64_t node)
 {
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	bool object;
 	uint64_t id;
 
@@ -421,9 +421,10 @@ static void check_tree(const struct world *w, struct rng *r)
 
 /* ---- what should be in consolidated files ---- */
 
-static enum dtype shown(const struct world *w, enum dtype t)
+static enum ckpt_dtype shown(const struct world *w, enum ckpt_dtype t)
 {
-	return w->o.dtype && (t == DTYPE_F64 || t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16)
+	return w->o.dtype && (t == CKPT_DTYPE_F64 || t == CKPT_DTYPE_F32 || t == CKPT_DTYPE_F16 ||
+			      t == CKPT_DTYPE_BF16)
 		       ? w->o.dtype
 		       : t;
 }
@@ -484,7 +485,7 @@ static void check_safetensors(const struct view *v, uint64_t node, const struct 
 {
 	struct vfile f = VFILE_INIT;
 	struct st_header *h = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct blob blob;
 	struct buf all;
 
@@ -499,8 +500,9 @@ static void check_safetensors(const struct view *v, uint64_t node, const struct 
 
 		REQUIRE(t && t->dtype == m[i].dtype && t->n_dims == m[i].n_dims);
 		for (size_t d = 0; d < t->n_dims; d++)
-			REQUIRE(t->shape[d] == m[i].shape[d] << (t->dtype == DTYPE_F4_E2M1FN_X2 &&
-								 d + 1 == t->n_dims));
+			REQUIRE(t->shape[d] == m[i].shape[d]
+						       << (t->dtype == CKPT_DTYPE_F4_E2M1FN_X2 &&
+							   d + 1 == t->n_dims));
 		REQUIRE(t->end - t->begin == m[i].bytes);
 		for (uint64_t k = 0; k < m[i].bytes; k++)
 			REQUIRE((uint8_t)all.data[st_data(h) + t->begin + k] ==
@@ -536,7 +538,7 @@ static void check_hf_index(const struct world *w, uint64_t hf, const struct memb
 {
 	struct buf want = BUF_INIT(1 << 20), got;
 	struct vfile f = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(!hf_index(m, n, shard, count, &want, &e));
 	REQUIRE(!view_describe(w->v, must_lookup(w->v, hf, HF_INDEX_NAME), &f, &e));
@@ -585,7 +587,7 @@ static void check_consolidated(const struct world *w)
 {
 	struct member m[MAX_TENSORS];
 	struct vfile want = VFILE_INIT, got = VFILE_INIT;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct buf a, b;
 	size_t n = expect(w, w->o.weights != NULL, in_safetensors, m);
 
@@ -610,7 +612,7 @@ static void check_about(const struct world *w)
 	size_t n = view_model(w->v), k;
 
 	for (size_t i = 0; i < n; i++) {
-		struct err why = { 0 };
+		struct ckpt_err why = { 0 };
 		struct view_tensor t;
 		const struct catalog_tensor *from;
 		struct member one;
@@ -661,7 +663,7 @@ static uint64_t check_shard(const struct world *w, uint64_t dir, const struct me
 	struct member part = member_of(m->name, m->dtype, m->n_dims, len, 0);
 	struct vfile f = VFILE_INIT;
 	struct vtensor *t = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct view_tensor single;
 	bool object = true;
 	uint64_t node, id;
@@ -807,8 +809,8 @@ static void random_layout(struct rng *r, struct random_world *w)
 
 static void random_make(struct random_world *w, struct rng *r)
 {
-	static const enum dtype dtypes[] = { DTYPE_NONE, DTYPE_NONE, DTYPE_BF16, DTYPE_F16,
-					     DTYPE_F32 };
+	static const enum ckpt_dtype dtypes[] = { CKPT_DTYPE_NONE, CKPT_DTYPE_NONE, CKPT_DTYPE_BF16,
+						  CKPT_DTYPE_F16, CKPT_DTYPE_F32 };
 
 	*w = (struct random_world){ .n = rng_below(r, MAX_TENSORS / 2) };
 	for (size_t i = 0; i < w->n; i++) {
@@ -817,10 +819,11 @@ static void random_make(struct random_world *w, struct rng *r)
 		for (size_t d = 0; d < w->t[i].n_dims; d++)
 			w->t[i].shape[d] = rng_below(r, 6);
 		do {
-			w->t[i].dtype = DTYPE_NONE + 1 + (enum dtype)rng_below(r, DTYPE_COUNT - 1);
-		} while (w->t[i].dtype == DTYPE_F4_E2M1FN_X2 && !w->t[i].n_dims);
+			w->t[i].dtype = CKPT_DTYPE_NONE + 1 +
+					(enum ckpt_dtype)rng_below(r, CKPT_DTYPE_COUNT - 1);
+		} while (w->t[i].dtype == CKPT_DTYPE_F4_E2M1FN_X2 && !w->t[i].n_dims);
 		if (rng_chance(r, 50))
-			w->t[i].dtype = DTYPE_F64 + (enum dtype)rng_below(r, 4);
+			w->t[i].dtype = CKPT_DTYPE_F64 + (enum ckpt_dtype)rng_below(r, 4);
 	}
 	w->set.dtype = dtypes[rng_below(r, ARRAY_LEN(dtypes))];
 	w->set.shard_size = rng_chance(r, 70) ? 1 + rng_below(r, 500) : 0;
@@ -938,7 +941,7 @@ END_TEST
 
 START_TEST(a_model_without_tensors_is_a_file_without_tensors)
 {
-	static const struct stored only_state[] = { { "optim.a", DTYPE_F32, 1, { 3 } } };
+	static const struct stored only_state[] = { { "optim.a", CKPT_DTYPE_F32, 1, { 3 } } };
 	struct rng r = rng_new();
 	struct set s = { .layout = "mesh tp=2\n" };
 	struct world w;
@@ -955,13 +958,13 @@ END_TEST
 START_TEST(floats_are_cast_and_nothing_else)
 {
 	static const struct {
-		enum dtype to;
+		enum ckpt_dtype to;
 		uint64_t f64, f32, f16, bf16, i64, mask, c64; /* bytes */
 	} rows[] = {
-		{ DTYPE_NONE, 120, 160, 14, 96, 40, 9, 32 },
-		{ DTYPE_F32, 60, 160, 28, 192, 40, 9, 32 },
-		{ DTYPE_F16, 30, 80, 14, 96, 40, 9, 32 },
-		{ DTYPE_BF16, 30, 80, 14, 96, 40, 9, 32 },
+		{ CKPT_DTYPE_NONE, 120, 160, 14, 96, 40, 9, 32 },
+		{ CKPT_DTYPE_F32, 60, 160, 28, 192, 40, 9, 32 },
+		{ CKPT_DTYPE_F16, 30, 80, 14, 96, 40, 9, 32 },
+		{ CKPT_DTYPE_BF16, 30, 80, 14, 96, 40, 9, 32 },
 	};
 	const struct {
 		const char *name;
@@ -981,7 +984,7 @@ START_TEST(floats_are_cast_and_nothing_else)
 	world_make(&w, sample, ARRAY_LEN(sample), &(struct set){ .dtype = rows[_i].to });
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
 		uint64_t node = must_walk(w.v, "tensors", want[i].name), size = 0;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_int_eq(view_size(w.v, node, &size, &e), 0);
 		ck_assert_uint_eq(size, want[i].bytes);
@@ -993,33 +996,33 @@ END_TEST
 /* A checkpoint has less than 2^63 bytes, as a file must; a cast may make more of it. */
 START_TEST(what_would_be_too_large_for_a_file_is_an_error)
 {
-	static const struct stored huge[] = { { "a", DTYPE_BF16, 1, { (uint64_t)1 << 61 } },
-					      { "b", DTYPE_BF16, 1, { (uint64_t)1 << 60 } },
-					      { "c", DTYPE_U8, 1, { 100 } } };
+	static const struct stored huge[] = { { "a", CKPT_DTYPE_BF16, 1, { (uint64_t)1 << 61 } },
+					      { "b", CKPT_DTYPE_BF16, 1, { (uint64_t)1 << 60 } },
+					      { "c", CKPT_DTYPE_U8, 1, { 100 } } };
 	static const struct {
-		enum dtype dtype;
+		enum ckpt_dtype dtype;
 		const char *dir, *name;
 		bool fails;
 	} rows[] = {
-		{ DTYPE_NONE, "tensors", "a", false },
-		{ DTYPE_NONE, "hf", "model-00001-of-00003.safetensors", false },
-		{ DTYPE_NONE, "hf", "model-00003-of-00003.safetensors", false },
-		{ DTYPE_NONE, "hf", HF_INDEX_NAME, false },
-		{ DTYPE_NONE, "safetensors", "model.safetensors", false },
-		{ DTYPE_NONE, "pt", "model.pt", false },
-		{ DTYPE_F32, "tensors", "a", true },
-		{ DTYPE_F32, "npy", "a.npy", true },
-		{ DTYPE_F32, "npy", "b.npy", false },
-		{ DTYPE_F32, "safetensors", "model.safetensors", true },
-		{ DTYPE_F32, "pt", "model.pt", true },
-		{ DTYPE_F32, "tensors", "c", false },
-		{ DTYPE_F32, "hf", "model-00001-of-00003.safetensors", true },
-		{ DTYPE_F32, "hf", "model-00003-of-00003.safetensors", false },
+		{ CKPT_DTYPE_NONE, "tensors", "a", false },
+		{ CKPT_DTYPE_NONE, "hf", "model-00001-of-00003.safetensors", false },
+		{ CKPT_DTYPE_NONE, "hf", "model-00003-of-00003.safetensors", false },
+		{ CKPT_DTYPE_NONE, "hf", HF_INDEX_NAME, false },
+		{ CKPT_DTYPE_NONE, "safetensors", "model.safetensors", false },
+		{ CKPT_DTYPE_NONE, "pt", "model.pt", false },
+		{ CKPT_DTYPE_F32, "tensors", "a", true },
+		{ CKPT_DTYPE_F32, "npy", "a.npy", true },
+		{ CKPT_DTYPE_F32, "npy", "b.npy", false },
+		{ CKPT_DTYPE_F32, "safetensors", "model.safetensors", true },
+		{ CKPT_DTYPE_F32, "pt", "model.pt", true },
+		{ CKPT_DTYPE_F32, "tensors", "c", false },
+		{ CKPT_DTYPE_F32, "hf", "model-00001-of-00003.safetensors", true },
+		{ CKPT_DTYPE_F32, "hf", "model-00003-of-00003.safetensors", false },
 	};
 	struct world w;
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		uint64_t node, size;
 		int rc;
 
@@ -1036,8 +1039,8 @@ END_TEST
 
 /* ---- names that become one ---- */
 
-static const struct stored twins[] = { { "model.module.w", DTYPE_F32, 1, { 2 } },
-				       { "model.w", DTYPE_F32, 1, { 2 } } };
+static const struct stored twins[] = { { "model.module.w", CKPT_DTYPE_F32, 1, { 2 } },
+				       { "model.w", CKPT_DTYPE_F32, 1, { 2 } } };
 
 START_TEST(without_a_model_the_rest_of_the_tree_is_there)
 {
@@ -1068,7 +1071,7 @@ static const struct set demands[] = {
 START_TEST(whoever_asks_for_a_model_is_told_why_there_is_none)
 {
 	struct world w;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	world_begin(&w, twins, ARRAY_LEN(twins), &demands[_i]);
 	ck_assert_int_eq(view_new(w.c, &w.o, &w.v, &e), -EEXIST);
@@ -1082,7 +1085,7 @@ END_TEST
 START_TEST(rules_that_make_two_names_one_are_refused)
 {
 	struct world w;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	world_begin(&w, sample, ARRAY_LEN(sample), &(struct set){ .rename = "s/[0-9]+/N/" });
 	ck_assert_int_eq(view_new(w.c, &w.o, &w.v, &e), -EEXIST);
@@ -1095,7 +1098,7 @@ START_TEST(an_asset_may_not_have_a_ranks_name)
 {
 	static const struct view_asset taken[] = { { "00007", "/a/00007", 1, 1 } };
 	struct world w;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	world_begin(&w, sample, ARRAY_LEN(sample), &(struct set){ .layout = _i ? lists : mesh });
 	w.o.assets = taken;
@@ -1117,7 +1120,7 @@ START_TEST(without_memory_there_is_no_view)
 	world_begin(&w, sample, ARRAY_LEN(sample), &sets[_i]);
 	FAULT_LOOP(FAULT_ALLOC)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = view_new(w.c, &w.o, &w.v, &e);
 
 		(void)fault_off();
@@ -1144,7 +1147,7 @@ START_TEST(without_memory_no_file_is_described)
 		FAULT_LOOP(FAULT_ALLOC)
 		{
 			struct vfile f = VFILE_INIT;
-			struct err e = { 0 };
+			struct ckpt_err e = { 0 };
 			int rc = view_describe(w.v, nodes[i], &f, &e);
 
 			(void)fault_off();

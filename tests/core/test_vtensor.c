@@ -158,7 +158,7 @@ static void carry_out(const struct mosaic *m, const struct vtensor *v, const str
 	for (size_t i = 0; i < p->n; i++) {
 		const struct copy *c = &p->copies[i];
 		const struct copy_dim *dims = c->n_dims ? p->dims + c->dim : NULL;
-		uint64_t counts[MAX_DIMS + 1], idx[MAX_DIMS + 1] = { 0 };
+		uint64_t counts[CKPT_MAX_DIMS + 1], idx[CKPT_MAX_DIMS + 1] = { 0 };
 		const struct scene *s = &m->scenes[v->pieces[c->piece].source];
 
 		for (uint32_t d = 0; d < c->n_dims; d++)
@@ -246,7 +246,7 @@ START_TEST(slices_are_the_same_elements)
 
 		mosaic_make(&m, &r, i % 2 ? 60 : 0);
 		for (int depth = 0; depth < 2; depth++) {
-			struct err e;
+			struct ckpt_err e;
 
 			for (size_t d = 0; d < m.v.n_dims; d++) {
 				off[d] = rng_below(&r, from->shape[d]);
@@ -279,7 +279,7 @@ START_TEST(steps_are_the_same_elements)
 		for (size_t d = 0; d < m.v.n_dims; d++)
 			apart[d] = 1;
 		for (int depth = 0; depth < 2; depth++) {
-			struct err e;
+			struct ckpt_err e;
 
 			for (size_t d = 0; d < m.v.n_dims; d++) {
 				off[d] = rng_below(&r, from->shape[d]);
@@ -355,7 +355,7 @@ START_TEST(a_flattened_tensor_gets_its_shape_back)
 		uint64_t at = 0, volume = 1;
 		struct scene s = { 0 };
 		uint8_t *want;
-		struct err e;
+		struct ckpt_err e;
 		size_t n = 1 + rng_below(&r, DIMS);
 
 		for (size_t d = 0; d < n; d++) {
@@ -399,18 +399,18 @@ START_TEST(a_flattened_tensor_is_read_in_long_runs)
 				    .logical = shape,
 				    .n_dims = 4,
 				    .n_logical = 3,
-				    .dtype = DTYPE_F32,
+				    .dtype = CKPT_DTYPE_F32,
 				    .bytes = 768 };
 	struct vtensor *v = NULL;
-	struct err e;
+	struct ckpt_err e;
 
-	ck_assert_int_eq(vtensor_logical(&t, 0, DTYPE_BF16, &v, &e), 0);
+	ck_assert_int_eq(vtensor_logical(&t, 0, CKPT_DTYPE_BF16, &v, &e), 0);
 	ck_assert_uint_eq(v->n_dims, 2);
 	ck_assert_uint_eq(v->shape[1], 48);
 	ck_assert_uint_eq(v->bytes, 384);
 	free(v);
 	t.shape = halves;
-	ck_assert_int_eq(vtensor_logical(&t, 0, DTYPE_F32, &v, &e), 0);
+	ck_assert_int_eq(vtensor_logical(&t, 0, CKPT_DTYPE_F32, &v, &e), 0);
 	ck_assert_uint_eq(v->n_dims, 4);
 	ck_assert_uint_eq(v->shape[1], 6);
 	ck_assert_uint_eq(v->shape[2], 2);
@@ -447,20 +447,20 @@ START_TEST(an_empty_slice_has_no_pieces)
 {
 	static const uint64_t shape[] = { 4, 6 }, off[] = { 4, 0 }, len[] = { 0, 6 };
 	const struct catalog_tensor t = {
-		.shape = shape, .n_dims = 2, .dtype = DTYPE_F32, .bytes = 96
+		.shape = shape, .n_dims = 2, .dtype = CKPT_DTYPE_F32, .bytes = 96
 	};
 	struct vtensor *whole, *empty;
-	struct err e;
+	struct ckpt_err e;
 
-	ck_assert_int_eq(vtensor_whole(&t, 7, DTYPE_BF16, &whole, &e), 0);
+	ck_assert_int_eq(vtensor_whole(&t, 7, CKPT_DTYPE_BF16, &whole, &e), 0);
 	ck_assert_uint_eq(whole->bytes, 48);
-	ck_assert_uint_eq(whole->stored, DTYPE_F32);
+	ck_assert_uint_eq(whole->stored, CKPT_DTYPE_F32);
 	ck_assert_uint_eq(whole->pieces[0].source, 7);
 	ck_assert_int_eq(vtensor_slice(whole, off, len, &empty, &e), 0);
 	ck_assert_uint_eq(empty->bytes, 0);
 	ck_assert_uint_eq(empty->n_pieces, 0);
 	ck_assert_uint_eq(empty->shape[1], 6);
-	ck_assert_uint_eq(empty->dtype, DTYPE_BF16);
+	ck_assert_uint_eq(empty->dtype, CKPT_DTYPE_BF16);
 	free(whole);
 	free(empty);
 }

@@ -26,8 +26,8 @@ static void matrix_random(struct matrix *m, struct rng *r, uint64_t rows, uint64
 	uint64_t row = 0;
 
 	*m = (struct matrix){ .shape = { rows, cols } };
-	m->v = (struct vtensor){ .stored = DTYPE_BF16,
-				 .dtype = DTYPE_BF16,
+	m->v = (struct vtensor){ .stored = CKPT_DTYPE_BF16,
+				 .dtype = CKPT_DTYPE_BF16,
 				 .n_dims = 2,
 				 .n_shown = 2,
 				 .shape = m->shape,
@@ -104,7 +104,7 @@ static bool same(const struct vtensor *a, const uint64_t *x, const struct vtenso
 START_TEST(rows_become_columns)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int round = 0; round < 200; round++) {
 		uint64_t rows = 1 + rng_below(&r, 12), cols = 1 + rng_below(&r, 5);
@@ -125,7 +125,7 @@ END_TEST
 START_TEST(tensors_are_stacked_in_order)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int round = 0; round < 200; round++) {
 		uint64_t rows = 1 + rng_below(&r, 8), cols = 1 + rng_below(&r, 4);
@@ -153,7 +153,7 @@ END_TEST
 START_TEST(rows_go_on_and_are_picked)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int round = 0; round < 200; round++) {
 		uint64_t cols = 1 + rng_below(&r, 4), row = 0;
@@ -187,7 +187,7 @@ END_TEST
 START_TEST(halves_of_groups_take_turns)
 {
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	for (int round = 0; round < 500; round++) {
 		uint64_t groups = 1 + rng_below(&r, 4), half = 1 + rng_below(&r, 5);
@@ -217,9 +217,10 @@ START_TEST(a_vector_has_halves_too)
 	uint64_t shape[] = { 6 }, zero[] = { 0, 0, 0 }, one[] = { 1 };
 	uint8_t dim[] = { 0 };
 	struct piece p = { 7, 3, zero, shape, one, dim, zero };
-	struct vtensor v = { DTYPE_F32, DTYPE_F32, 1, 1, false, 1, 24, shape, shape, &p }, *t;
+	struct vtensor v = { CKPT_DTYPE_F32, CKPT_DTYPE_F32, 1, 1, false, 1, 24, shape, shape, &p },
+		       *t;
 	static const uint64_t want[] = { 0, 3, 1, 4, 2, 5 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(vtensor_interleave(&v, 1, &t, &e), 0);
 	for (uint64_t i = 0; i < 6; i++)

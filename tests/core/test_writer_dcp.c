@@ -55,7 +55,7 @@ static void teardown(void)
 struct whole {
 	const char *fqn;
 	bool is_tensor;
-	struct tensor_props props;
+	struct ckpt_tensor_props props;
 	uint64_t shape[3], bytes;
 	size_t n_dims;
 	uint8_t *data;
@@ -64,8 +64,8 @@ struct whole {
 struct scene {
 	struct whole v[MAX_ENTRIES];
 	size_t n, ranks;
-	struct state_entry entries[MAX_RANKS][MAX_ENTRIES];
-	struct state_dict dicts[MAX_RANKS];
+	struct ckpt_state_entry entries[MAX_RANKS][MAX_ENTRIES];
+	struct ckpt_state_dict dicts[MAX_RANKS];
 };
 
 static uint64_t *numbers(size_t n)
@@ -73,12 +73,12 @@ static uint64_t *numbers(size_t n)
 	return arena_array(&arena, n + 1, sizeof(uint64_t));
 }
 
-static enum dtype random_dtype(struct rng *r)
+static enum ckpt_dtype random_dtype(struct rng *r)
 {
-	enum dtype t;
+	enum ckpt_dtype t;
 
 	do
-		t = (enum dtype)(1 + rng_below(r, DTYPE_COUNT - 1));
+		t = (enum ckpt_dtype)(1 + rng_below(r, CKPT_DTYPE_COUNT - 1));
 	while (!pt_holds(t));
 	return t;
 }
@@ -105,11 +105,11 @@ static void random_whole(struct rng *r, struct whole *w, size_t number)
 }
 
 /* What a rank has of a tensor: all of it, or its rows, which may be none. */
-static const struct local_tensor *local_of(const struct whole *w, size_t rank, size_t ranks,
-					   bool split)
+static const struct ckpt_local_tensor *local_of(const struct whole *w, size_t rank, size_t ranks,
+						bool split)
 {
-	struct local_tensor *t = arena_array(&arena, 1, sizeof(*t));
-	struct shard *s = arena_array(&arena, 1, sizeof(*s));
+	struct ckpt_local_tensor *t = arena_array(&arena, 1, sizeof(*t));
+	struct ckpt_shard *s = arena_array(&arena, 1, sizeof(*s));
 	uint64_t *off = numbers(w->n_dims), *len = numbers(w->n_dims), *shape = numbers(w->n_dims);
 	uint64_t rows, first, row = 0;
 
@@ -122,13 +122,13 @@ static const struct local_tensor *local_of(const struct whole *w, size_t rank, s
 		len[0] = min_u64(rows, shape[0] - first);
 		row = shape[0] ? w->bytes / shape[0] : 0;
 	}
-	*s = (struct shard){ off, len, w->data + off[0] * row };
-	*t = (struct local_tensor){ .kind = split ? LOCAL_BOX : LOCAL_WHOLE,
-				    .n_dims = (uint8_t)w->n_dims,
-				    .props = w->props,
-				    .shape = shape,
-				    .shards = s,
-				    .n_shards = 1 };
+	*s = (struct ckpt_shard){ off, len, w->data + off[0] * row };
+	*t = (struct ckpt_local_tensor){ .kind = split ? CKPT_LOCAL_BOX : CKPT_LOCAL_WHOLE,
+					 .n_dims = (uint8_t)w->n_dims,
+					 .props = w->props,
+					 .shape = shape,
+					 .shards = s,
+					 .n_shards = 1 };
 	return t;
 }
 
@@ -137,13 +137,14 @@ static void share(struct scene *s, size_t i, bool split)
 	const struct whole *w = &s->v[i];
 
 	for (size_t k = 0; k < s->ranks; k++) {
-		struct state_entry *e = &s->entries[k][s->dicts[k].count++];
+		struct ckpt_state_entry *e = &s->entries[k][s->dicts[k].count++];
 
-		*e = (struct state_entry){ .fqn = w->fqn, .fqn_len = (uint32_t)strlen(w->fqn) };
+		*e = (struct ckpt_state_entry){ .fqn = w->fqn,
+						.fqn_len = (uint32_t)strlen(w->fqn) };
 		if (w->is_tensor)
 			e->tensor = local_of(w, k, s->ranks, split && w->n_dims);
 		else
-			e->bytes = (struct source){ .data = w->data, .len = w->bytes };
+			e->bytes = (struct ckpt_data){ .data = w->data, .len = w->bytes };
 	}
 }
 
@@ -178,7 +179,7 @@ static struct scene *scene_of(uint64_t bytes)
 	s->n = 1;
 	s->v[0] = (struct whole){ .fqn = "layer.weight",
 				  .is_tensor = true,
-				  .props = { .dtype = DTYPE_U8 },
+				  .props = { .dtype = CKPT_DTYPE_U8 },
 				  .n_dims = 1,
 				  .shape = { bytes },
 				  .bytes = bytes,
@@ -192,7 +193,7 @@ static struct scene *scene_of(uint64_t bytes)
 
 /* A planner around another: sources that read, in pieces that are checked. */
 struct reading {
-	struct save_planner inner;
+	struct ckpt_save_planner inner;
 	atomic_int open; /* sources that nobody has closed */
 	bool read;	 /* else sources are handed on as they are */
 	int fail;	 /* -errno that reads give, or 0 */
@@ -200,11 +201,11 @@ struct reading {
 
 struct reader {
 	struct reading *owner;
-	struct source s;
+	struct ckpt_data s;
 	size_t element;
 };
 
-static int read_piece(void *arg, uint64_t off, void *to, size_t n, struct err *e)
+static int read_piece(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e)
 {
 	const struct reader *x = arg;
 
@@ -223,11 +224,12 @@ static void close_reader(void *arg)
 	free(x);
 }
 
-static int get_data(void *self, const struct write_item *item, struct source *ret, struct err *e)
+static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_data *ret,
+		    struct ckpt_err *e)
 {
 	struct reading *p = self;
 	struct reader *x;
-	struct source s = { 0 };
+	struct ckpt_data s = { 0 };
 	int rc = save_planner_get_data(&p->inner, item, &s, e);
 
 	if (rc || !p->read) {
@@ -237,15 +239,17 @@ static int get_data(void *self, const struct write_item *item, struct source *re
 	x = malloc(sizeof(*x));
 	if (!x)
 		return err_set(e, ENOMEM, "out of memory");
-	*x = (struct reader){ p, s,
-			      item->type == WRITE_BYTE_IO ? 1
-							  : dtype_info(item->props.dtype)->size };
+	*x = (struct reader){
+		p, s, item->type == CKPT_WRITE_BYTE_IO ? 1 : dtype_info(item->props.dtype)->size
+	};
 	atomic_fetch_add(&p->open, 1);
-	*ret = (struct source){ .len = s.len, .read = read_piece, .close = close_reader, .arg = x };
+	*ret = (struct ckpt_data){
+		.len = s.len, .read = read_piece, .close = close_reader, .arg = x
+	};
 	return 0;
 }
 
-static const struct save_planner_ops reading_ops = { .get_data = get_data };
+static const struct ckpt_save_planner_ops reading_ops = { .get_data = get_data };
 
 /* ---- saving ---- */
 
@@ -255,12 +259,12 @@ struct how {
 	int fail;
 };
 
-static int save_rank(struct storage_writer *w, const struct save_plan *plan,
-		     struct save_planner *planner, const struct how *how, struct write_results *ret,
-		     struct err *e)
+static int save_rank(struct ckpt_storage_writer *w, const struct ckpt_save_plan *plan,
+		     struct ckpt_save_planner *planner, const struct how *how,
+		     struct ckpt_write_results *ret, struct ckpt_err *e)
 {
 	struct reading p = { .inner = *planner, .read = how->read, .fail = how->fail };
-	struct save_planner outer = { .ops = &reading_ops, .self = &p, .step = planner->step };
+	struct ckpt_save_planner outer = { .ops = &reading_ops, .self = &p, .step = planner->step };
 	int rc = storage_writer_write_data(w, plan, &outer, ret, e);
 
 	REQUIRE(atomic_load(&p.open) == 0);
@@ -268,19 +272,19 @@ static int save_rank(struct storage_writer *w, const struct save_plan *plan,
 }
 
 /* The steps of all ranks, one after the other. */
-static int save(const char *dest, const struct scene *s, const struct how *how, struct err *e)
+static int save(const char *dest, const struct scene *s, const struct how *how, struct ckpt_err *e)
 {
-	struct storage_writer w[MAX_RANKS] = { 0 };
-	struct save_planner p[MAX_RANKS] = { 0 };
-	struct save_plan plans[MAX_RANKS] = { 0 }, parts[MAX_RANKS], plan;
-	struct write_results results[MAX_RANKS] = { 0 };
-	struct metadata md;
+	struct ckpt_storage_writer w[MAX_RANKS] = { 0 };
+	struct ckpt_save_planner p[MAX_RANKS] = { 0 };
+	struct ckpt_save_plan plans[MAX_RANKS] = { 0 }, parts[MAX_RANKS], plan;
+	struct ckpt_write_results results[MAX_RANKS] = { 0 };
+	struct ckpt_metadata md;
 	size_t n = s->ranks;
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i++) {
-		struct storage_ranks ranks = { i, n };
-		struct save_options opt = { .rank = i, .is_coordinator = !i };
+		struct ckpt_storage_ranks ranks = { i, n };
+		struct ckpt_save_planning opt = { .rank = i, .is_coordinator = !i };
 
 		rc = writer_dcp_new(&how->opts, &w[i], e);
 		if (!rc)
@@ -288,7 +292,7 @@ static int save(const char *dest, const struct scene *s, const struct how *how, 
 		if (!rc)
 			rc = storage_writer_set_up(&w[i], &ranks, e);
 		if (!rc)
-			rc = save_planner_new(PLANNER_DCP, &p[i], e);
+			rc = save_planner_new(CKPT_PLANNER_DCP, &p[i], e);
 		if (!rc)
 			rc = save_planner_configure(&p[i], &s->dicts[i], &opt, e);
 		if (!rc)
@@ -326,7 +330,7 @@ static const char *path_of(const char *name)
 
 static void must_save(const char *name, const struct scene *s, const struct how *how)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!save(path_of(name), s, how, &e), "%s", e.msg);
 }
@@ -342,7 +346,7 @@ static void no_fault(void *arg, const struct ckpt_fault *f)
 static void same_bytes(struct ckpt *c, ckpt_node node, const struct whole *w)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree uint8_t *p = malloc(w->bytes + 1);
 
 	ck_assert_msg(!ckpt_file_open(c, node, &f, &e), "%s", e.msg);
@@ -372,7 +376,7 @@ static void check_saved(const char *name, const struct scene *s)
 	struct ckpt_check k = { .data = true, .fault = no_fault };
 	struct ckpt_totals totals;
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_open(path_of(name), &opts, &c, &e), "%s", e.msg);
 	ckpt_totals(c, &totals);
@@ -525,7 +529,7 @@ static void add_entry(struct scene *s, const char *fqn, uint64_t bytes, bool is_
 
 	*w = (struct whole){ .fqn = fqn,
 			     .is_tensor = is_tensor,
-			     .props = { .dtype = DTYPE_U8 },
+			     .props = { .dtype = CKPT_DTYPE_U8 },
 			     .n_dims = 1,
 			     .shape = { bytes },
 			     .bytes = bytes,
@@ -554,7 +558,7 @@ static char *places(const char *name, const struct scene *s)
 	struct buf b = BUF_INIT(1 << 16);
 	struct finding f = { 0 };
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!ckpt_open(path_of(name), &opts, &c, &e), "%s", e.msg);
 	for (size_t i = 0; i < s->n; i++) {
@@ -612,7 +616,7 @@ START_TEST(items_are_where_torch_has_them)
 	add_entry(s, "c", 7, true);
 	add_entry(s, "d", 7, true);
 	s->ranks = 2; /* the second has nothing */
-	s->dicts[1] = (struct state_dict){ s->entries[1], 0 };
+	s->dicts[1] = (struct ckpt_state_dict){ s->entries[1], 0 };
 	must_save("ckpt", s, &how);
 	names = names_in("ckpt");
 	at = places("ckpt", s);
@@ -641,7 +645,7 @@ START_TEST(what_was_there_stays_until_all_is_well)
 {
 	struct scene *one = scene_of(1000), *two = scene_of(5000);
 	struct how how = { .opts = { .threads = 1 } };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	must_save("ckpt", one, &how);
 	ck_assert_int_eq(save(path_of("ckpt"), two, &how, &e), -EEXIST);
@@ -662,7 +666,7 @@ START_TEST(a_source_that_fails_is_named)
 			   .read = true,
 			   .fail = -EREMOTEIO };
 	autofree char *names = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(save(path_of("ckpt"), scene_of(1000000), &how, &e), -EREMOTEIO);
 	ck_assert_str_eq(e.msg, "write '__0_0.distcp': 'layer.weight': no more of it");
@@ -675,7 +679,7 @@ START_TEST(a_full_disk_is_said_as_it_is)
 {
 	struct rlimit most = { 300000, 300000 };
 	autofree char *names = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct how how = { .opts = { .threads = 1 } };
 
 	ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
@@ -693,13 +697,13 @@ START_TEST(memory_that_is_refused_is_an_error)
 	struct rng r = rng_new();
 	struct scene *s = scene_random(&r);
 	struct how how = { .opts = { .overwrite = true, .zstd_level = _i } };
-	struct err e;
+	struct ckpt_err e;
 
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		int rc;
 
-		e = (struct err){ 0 };
+		e = (struct ckpt_err){ 0 };
 		rc = save(path_of("ckpt"), s, &how, &e);
 		fault_off();
 		/* Without a list of threads it goes on alone. */
@@ -713,19 +717,19 @@ END_TEST
 START_TEST(plans_that_do_not_fit_are_refused)
 {
 	static const uint64_t off, len = 10;
-	const struct write_item item = { .index = { .fqn = "w",
-						    .fqn_len = 1,
-						    .offset = &off,
-						    .n_dims = 1,
-						    .has_offset = true },
-					 .chunk = { &off, &len },
-					 .size = &len,
-					 .props = { .dtype = DTYPE_F32 },
-					 .type = WRITE_SHARD };
-	const struct source s = { .data = &item, .len = 39 };
+	const struct ckpt_write_item item = { .index = { .fqn = "w",
+							 .fqn_len = 1,
+							 .offset = &off,
+							 .n_dims = 1,
+							 .has_offset = true },
+					      .chunk = { &off, &len },
+					      .size = &len,
+					      .props = { .dtype = CKPT_DTYPE_F32 },
+					      .type = CKPT_WRITE_SHARD };
+	const struct ckpt_data s = { .data = &item, .len = 39 };
 	const struct dcp_file_opts opts = { .buffer = DCP_FILE_MIN_BUFFER };
 	struct dcp_file *f;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t at, n;
 	int fd = openat(dir_fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
@@ -740,13 +744,13 @@ START_TEST(a_plan_that_names_no_files_is_refused)
 {
 	static const char *const words[] = { NULL, "", "../x_", "__0_\0" };
 	static const size_t lengths[] = { 0, 0, 5, 5 };
-	struct storage_writer w = { 0 };
+	struct ckpt_storage_writer w = { 0 };
 	struct writer_dcp_opts opts = { 0 };
-	struct storage_ranks ranks = { 0, 1 };
-	struct save_plan plan = { 0 };
-	struct save_planner p = { 0 };
-	struct write_results results;
-	struct err e = { 0 };
+	struct ckpt_storage_ranks ranks = { 0, 1 };
+	struct ckpt_save_plan plan = { 0 };
+	struct ckpt_save_planner p = { 0 };
+	struct ckpt_write_results results;
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(writer_dcp_new(&opts, &w, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
@@ -772,8 +776,8 @@ START_TEST(impossible_options_are_refused)
 	} v[] = { { { .threads = 1025 }, "1025 threads, at most 1024 are possible" },
 		  { { .zstd_level = 23 }, "zstd level 23, the highest is 22" },
 		  { { .buffer = 1 }, "a buffer of 1 bytes, it needs 131072" } };
-	struct storage_writer w = { 0 };
-	struct err e = { 0 };
+	struct ckpt_storage_writer w = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(writer_dcp_new(&v[_i].opts, &w, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, v[_i].msg);

@@ -43,9 +43,9 @@ static bool there(const char *name)
 }
 
 static int save(const struct writer_hyperparallel_opts *w_opts, const struct saved_opts *opts,
-		const char *where, struct err *e)
+		const char *where, struct ckpt_err *e)
 {
-	struct storage_writer w[SAVED_RANKS] = { 0 };
+	struct ckpt_storage_writer w[SAVED_RANKS] = { 0 };
 	int rc = 0;
 
 	for (size_t r = 0; r < s.ranks && !rc; r++)
@@ -64,10 +64,10 @@ START_TEST(random_dicts_read_back)
 	for (int round = 0; round < 40; round++) {
 		struct writer_hyperparallel_opts w = { .overwrite = true,
 						       .buffer = rng_chance(&r, 50) };
-		struct saved_opts o = { .system = round % 2 ? PLANNER_HYPERPARALLEL
-							    : PLANNER_HYPERPARALLEL_B,
+		struct saved_opts o = { .system = round % 2 ? CKPT_PLANNER_HYPERPARALLEL
+							    : CKPT_PLANNER_HYPERPARALLEL_B,
 					.piecewise = w.buffer };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		saved_random(&r, &s, false, true);
 		ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
@@ -102,18 +102,18 @@ START_TEST(chunks_have_names_that_no_tensor_has)
 					    "\"rows.__dcp_chunk_0\":",
 					    "\"rows.__dcp_chunk_0_\":" };
 	struct writer_hyperparallel_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_HYPERPARALLEL_B };
+	struct saved_opts o = { .system = CKPT_PLANNER_HYPERPARALLEL_B };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree char *text = NULL;
 
 	s = (struct saved){ .ranks = 1 };
-	saved_add(&r, &s, "rows", "tensors/rows", SAVED_ROWS, DTYPE_BF16, 1, DIMS(3));
-	saved_add(&r, &s, "rows.__dcp_chunk_0", "tensors/rows.__dcp_chunk_0", SAVED_WHOLE, DTYPE_I8,
-		  1, DIMS(3));
+	saved_add(&r, &s, "rows", "tensors/rows", SAVED_ROWS, CKPT_DTYPE_BF16, 1, DIMS(3));
+	saved_add(&r, &s, "rows.__dcp_chunk_0", "tensors/rows.__dcp_chunk_0", SAVED_WHOLE,
+		  CKPT_DTYPE_I8, 1, DIMS(3));
 	saved_add(&r, &s, "rows.__dcp_chunk_0_", "tensors/rows.__dcp_chunk_0_", SAVED_WHOLE,
-		  DTYPE_F64, 0, NULL);
-	saved_add(&r, &s, "a", "tensors/a", SAVED_ROWS, DTYPE_F32, 1, DIMS(1));
+		  CKPT_DTYPE_F64, 0, NULL);
+	saved_add(&r, &s, "a", "tensors/a", SAVED_ROWS, CKPT_DTYPE_F32, 1, DIMS(1));
 	saved_dicts(&s);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
 	saved_check(&s, dest);
@@ -126,14 +126,14 @@ END_TEST
 START_TEST(a_rank_writes_only_the_files_it_needs)
 {
 	struct writer_hyperparallel_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_HYPERPARALLEL_B };
+	struct saved_opts o = { .system = CKPT_PLANNER_HYPERPARALLEL_B };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct stat st;
 
 	s = (struct saved){ .ranks = 3 };
 	saved_add(&r, &s, "obj", "objects/obj", SAVED_OBJECT, 0, 0, NULL);
-	saved_add(&r, &s, "t", "tensors/t", SAVED_WHOLE, DTYPE_F16, 2, DIMS(30, 4));
+	saved_add(&r, &s, "t", "tensors/t", SAVED_WHOLE, CKPT_DTYPE_F16, 2, DIMS(30, 4));
 	saved_dicts(&s);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
 	saved_check(&s, dest);
@@ -149,12 +149,12 @@ END_TEST
 START_TEST(dtypes_that_safetensors_lacks_are_refused)
 {
 	struct writer_hyperparallel_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_HYPERPARALLEL_B };
+	struct saved_opts o = { .system = CKPT_PLANNER_HYPERPARALLEL_B };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	s = (struct saved){ .ranks = 2 };
-	saved_add(&r, &s, "z", "tensors/z", SAVED_MESH, DTYPE_C128, 1, DIMS(4));
+	saved_add(&r, &s, "z", "tensors/z", SAVED_MESH, CKPT_DTYPE_C128, 1, DIMS(4));
 	saved_dicts(&s);
 	ck_assert_int_eq(save(&w, &o, dest, &e), -ERR_UNSUPPORTED);
 	ck_assert_str_eq(e.msg, "'z': safetensors has no complex128");
@@ -165,17 +165,17 @@ END_TEST
 static void fails_cleanly(enum fault_kind kind, int code)
 {
 	struct writer_hyperparallel_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_HYPERPARALLEL_B };
+	struct saved_opts o = { .system = CKPT_PLANNER_HYPERPARALLEL_B };
 	struct rng r = rng_new();
 
 	s = (struct saved){ .ranks = 2 };
 	saved_add(&r, &s, "o", "objects/o", SAVED_OBJECT, 0, 0, NULL);
-	saved_add(&r, &s, "rows", "tensors/rows", SAVED_ROWS, DTYPE_F16, 2, DIMS(5, 4));
-	saved_add(&r, &s, "mesh", "tensors/mesh", SAVED_MESH, DTYPE_F16, 2, DIMS(5, 4));
+	saved_add(&r, &s, "rows", "tensors/rows", SAVED_ROWS, CKPT_DTYPE_F16, 2, DIMS(5, 4));
+	saved_add(&r, &s, "mesh", "tensors/mesh", SAVED_MESH, CKPT_DTYPE_F16, 2, DIMS(5, 4));
 	saved_dicts(&s);
 	FAULT_LOOP(kind)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = save(&w, &o, dest, &e);
 
 		(void)fault_off();

@@ -43,9 +43,9 @@ static bool there(const char *name)
 }
 
 static int save(const struct writer_safetensors_opts *w_opts, const struct saved_opts *opts,
-		const char *where, struct err *e)
+		const char *where, struct ckpt_err *e)
 {
-	struct storage_writer w[SAVED_RANKS] = { 0 };
+	struct ckpt_storage_writer w[SAVED_RANKS] = { 0 };
 	int rc = 0;
 
 	for (size_t r = 0; r < s.ranks && !rc; r++)
@@ -69,8 +69,8 @@ START_TEST(random_dicts_read_back)
 									   ? 1 + rng_below(&r, 3000)
 									   : 0,
 						     .buffer = rng_chance(&r, 50) ? 1 : 0 };
-		struct saved_opts o = { .system = PLANNER_DCP, .piecewise = w.buffer };
-		struct err e = { 0 };
+		struct saved_opts o = { .system = CKPT_PLANNER_DCP, .piecewise = w.buffer };
+		struct ckpt_err e = { 0 };
 
 		saved_random(&r, &s, round % 2, false);
 		ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
@@ -87,9 +87,9 @@ END_TEST
 static void add_layers(struct rng *r, size_t ranks, enum saved_kind kind)
 {
 	s = (struct saved){ .ranks = ranks };
-	saved_add(r, &s, "layers.10", "tensors/layers.10", kind, DTYPE_F32, 1, DIMS(10));
-	saved_add(r, &s, "layers.2", "tensors/layers.2", kind, DTYPE_F32, 1, DIMS(10));
-	saved_add(r, &s, "layers.1", "tensors/layers.1", kind, DTYPE_F32, 1, DIMS(10));
+	saved_add(r, &s, "layers.10", "tensors/layers.10", kind, CKPT_DTYPE_F32, 1, DIMS(10));
+	saved_add(r, &s, "layers.2", "tensors/layers.2", kind, CKPT_DTYPE_F32, 1, DIMS(10));
+	saved_add(r, &s, "layers.1", "tensors/layers.1", kind, CKPT_DTYPE_F32, 1, DIMS(10));
 	saved_dicts(&s);
 }
 
@@ -103,9 +103,9 @@ START_TEST(one_rank_writes_what_save_pretrained_would)
 		"    \"layers.10\": \"model-00002-of-00002.safetensors\",\n"
 		"    \"layers.2\": \"model-00001-of-00002.safetensors\"\n  }\n}\n";
 	struct writer_safetensors_opts w = { .shard_size = 80 };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree uint8_t *text = NULL;
 	size_t n;
 
@@ -126,9 +126,9 @@ END_TEST
 START_TEST(ranks_have_files_of_their_own)
 {
 	struct writer_safetensors_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 3, SAVED_WHOLE); /* each rank writes one */
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
@@ -149,9 +149,9 @@ START_TEST(parts_make_the_distributed_form)
 		"\"format\":\"pt\"},\"layers.1\":{\"dtype\":\"F32\",\"shape\":[5],"
 		"\"data_offsets\":[0,20]}";
 	struct writer_safetensors_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	autofree uint8_t *text = NULL;
 	size_t n;
 
@@ -168,13 +168,13 @@ END_TEST
 START_TEST(several_parts_of_a_tensor_go_to_several_files)
 {
 	struct writer_safetensors_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	s = (struct saved){ .ranks = 2 };
-	saved_add(&r, &s, "rows", "tensors/rows", SAVED_ROWS, DTYPE_BF16, 1, DIMS(5));
-	saved_add(&r, &s, "x", "tensors/x", SAVED_WHOLE, DTYPE_BF16, 0, NULL);
+	saved_add(&r, &s, "rows", "tensors/rows", SAVED_ROWS, CKPT_DTYPE_BF16, 1, DIMS(5));
+	saved_add(&r, &s, "x", "tensors/x", SAVED_WHOLE, CKPT_DTYPE_BF16, 0, NULL);
 	saved_dicts(&s);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
 	REQUIRE(there("ckpt/shard-00001-model-00003-of-00003.safetensors") &&
@@ -187,12 +187,12 @@ END_TEST
 START_TEST(a_tensor_that_is_whole_on_one_of_its_ranks_is_whole)
 {
 	struct writer_safetensors_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	s = (struct saved){ .ranks = 3 };
-	saved_add(&r, &s, "short", "tensors/short", SAVED_MESH, DTYPE_F16, 1, DIMS(1));
+	saved_add(&r, &s, "short", "tensors/short", SAVED_MESH, CKPT_DTYPE_F16, 1, DIMS(1));
 	saved_dicts(&s);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
 	REQUIRE(there("ckpt/model.safetensors"));
@@ -205,8 +205,8 @@ END_TEST
 #define REFUSED(code, text) \
 	do { \
 		struct writer_safetensors_opts w_ = { 0 }; \
-		struct saved_opts o_ = { .system = PLANNER_DCP }; \
-		struct err e_ = { 0 }; \
+		struct saved_opts o_ = { .system = CKPT_PLANNER_DCP }; \
+		struct ckpt_err e_ = { 0 }; \
 		saved_dicts(&s); \
 		ck_assert_int_eq(save(&w_, &o_, dest, &e_), -(code)); \
 		ck_assert_str_eq(e_.msg, text); \
@@ -219,14 +219,14 @@ START_TEST(what_safetensors_cannot_hold_is_refused)
 
 	s = (struct saved){ .ranks = 2 };
 	REFUSED(EINVAL, "there is no tensor to save");
-	saved_add(&r, &s, "w", "tensors/w", SAVED_WHOLE, DTYPE_F16, 1, DIMS(1));
+	saved_add(&r, &s, "w", "tensors/w", SAVED_WHOLE, CKPT_DTYPE_F16, 1, DIMS(1));
 	saved_add(&r, &s, "opt.step", "objects/opt.step", SAVED_OBJECT, 0, 0, NULL);
 	REFUSED(ERR_UNSUPPORTED, "'opt.step': an object, and safetensors holds tensors alone");
 	s.n = 1;
-	saved_add(&r, &s, "z", "tensors/z", SAVED_WHOLE, DTYPE_C128, 1, DIMS(1));
+	saved_add(&r, &s, "z", "tensors/z", SAVED_WHOLE, CKPT_DTYPE_C128, 1, DIMS(1));
 	REFUSED(ERR_UNSUPPORTED, "'z': safetensors has no complex128");
 	s.n = 1;
-	saved_add(&r, &s, "\xff", "tensors/%FF", SAVED_WHOLE, DTYPE_F16, 1, DIMS(1));
+	saved_add(&r, &s, "\xff", "tensors/%FF", SAVED_WHOLE, CKPT_DTYPE_F16, 1, DIMS(1));
 	REFUSED(ERR_UNSUPPORTED, "'%FF': safetensors takes names in UTF-8, this one is not");
 }
 END_TEST
@@ -235,18 +235,18 @@ START_TEST(a_chunk_of_two_ranks_is_refused)
 {
 	struct rng r = rng_new();
 	struct writer_safetensors_opts opts = { 0 };
-	struct storage_writer w = { 0 };
-	struct save_planner p[2] = { 0 };
-	struct save_plan parts[2];
-	struct err e = { 0 };
+	struct ckpt_storage_writer w = { 0 };
+	struct ckpt_save_planner p[2] = { 0 };
+	struct ckpt_save_plan parts[2];
+	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 2, SAVED_WHOLE);
 	REQUIRE(!writer_safetensors_new(&opts, &w, &e) && !storage_writer_reset(&w, dest, &e) &&
-		!storage_writer_set_up(&w, &(struct storage_ranks){ 0, 2 }, &e));
+		!storage_writer_set_up(&w, &(struct ckpt_storage_ranks){ 0, 2 }, &e));
 	for (size_t i = 0; i < 2; i++) { /* what no planner has removed */
-		const struct save_options o = { .rank = i, .is_coordinator = !i };
+		const struct ckpt_save_planning o = { .rank = i, .is_coordinator = !i };
 
-		REQUIRE(!save_planner_new(PLANNER_DCP, &p[i], &e) &&
+		REQUIRE(!save_planner_new(CKPT_PLANNER_DCP, &p[i], &e) &&
 			!save_planner_configure(&p[i], &s.dict[i], &o, &e) &&
 			!save_planner_local_plan(&p[i], &parts[i], &e));
 	}
@@ -265,10 +265,10 @@ END_TEST
 START_TEST(plans_that_are_not_sent_again_are_kept)
 {
 	struct writer_safetensors_opts opts = { .shard_size = 100 };
-	struct saved_opts o = { .system = PLANNER_DCP, .caching = true };
-	struct storage_writer w[SAVED_RANKS] = { 0 };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP, .caching = true };
+	struct ckpt_storage_writer w[SAVED_RANKS] = { 0 };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 3, SAVED_WHOLE);
 	for (size_t i = 0; i < s.ranks; i++)
@@ -302,9 +302,9 @@ START_TEST(progress_counts_the_bytes_of_tensors)
 {
 	uint64_t written = 0;
 	struct writer_safetensors_opts w = { .progress = count, .arg = &written };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 2, SAVED_MESH);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
@@ -336,9 +336,9 @@ START_TEST(ranks_hold_files_only_while_they_write)
 {
 	unsigned before = open_files(), most = 0;
 	struct writer_safetensors_opts w = { .progress = count_open, .arg = &most };
-	struct saved_opts o = { .system = PLANNER_DCP };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 8, SAVED_MESH);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
@@ -351,9 +351,9 @@ END_TEST
 START_TEST(a_save_that_stops_leaves_nothing)
 {
 	struct writer_safetensors_opts w = { 0 };
-	struct saved_opts o = { .system = PLANNER_DCP, .stop = true };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP, .stop = true };
 	struct rng r = rng_new();
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 2, SAVED_MESH);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
@@ -364,13 +364,13 @@ END_TEST
 static void fails_cleanly(enum fault_kind kind, int code, bool whole)
 {
 	struct writer_safetensors_opts w = { .shard_size = 80 };
-	struct saved_opts o = { .system = PLANNER_DCP, .piecewise = false };
+	struct saved_opts o = { .system = CKPT_PLANNER_DCP, .piecewise = false };
 	struct rng r = rng_new();
 
 	add_layers(&r, 2, whole ? SAVED_WHOLE : SAVED_ROWS);
 	FAULT_LOOP(kind)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = save(&w, &o, dest, &e);
 
 		(void)fault_off();

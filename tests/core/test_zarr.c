@@ -37,7 +37,7 @@ static void teardown(void)
 	(void)close(dir_fd);
 }
 
-static int open_with(const char *index, struct ckpt **ret, struct err *e)
+static int open_with(const char *index, struct ckpt **ret, struct ckpt_err *e)
 {
 	return ckpt_open(dir, &(struct ckpt_opts){ .index = index, .allow_missing = true }, ret, e);
 }
@@ -46,13 +46,13 @@ static int open_with(const char *index, struct ckpt **ret, struct err *e)
 
 static const struct {
 	const char *name;
-	enum dtype dtype;
+	enum ckpt_dtype dtype;
 	bool swapped;
 } dtypes[] = {
-	{ "<f4", DTYPE_F32, false },	   { ">f4", DTYPE_F32, true },
-	{ "bfloat16", DTYPE_BF16, false }, { "|b1", DTYPE_BOOL, false },
-	{ "<i8", DTYPE_I64, false },	   { ">u2", DTYPE_U16, true },
-	{ "<c16", DTYPE_C128, false },	   { "|u1", DTYPE_U8, false },
+	{ "<f4", CKPT_DTYPE_F32, false },	{ ">f4", CKPT_DTYPE_F32, true },
+	{ "bfloat16", CKPT_DTYPE_BF16, false }, { "|b1", CKPT_DTYPE_BOOL, false },
+	{ "<i8", CKPT_DTYPE_I64, false },	{ ">u2", CKPT_DTYPE_U16, true },
+	{ "<c16", CKPT_DTYPE_C128, false },	{ "|u1", CKPT_DTYPE_U8, false },
 };
 enum { DIMS = 4 };
 
@@ -163,7 +163,7 @@ static void expect_array(struct ckpt *c, const struct array *a, const char *key)
 	autofree uint8_t *got = malloc(a->bytes + 1);
 	struct ckpt_file *f = NULL;
 	struct ckpt_tensor t;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	REQUIRE(i >= 0 && got);
 	ckpt_tensor(c, (uint64_t)i, &t);
@@ -186,7 +186,7 @@ START_TEST(arrays_are_read_element_by_element)
 	static struct array a[ARRAYS];
 	struct rng r = rng_new();
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char key[32];
 
 	for (int i = 0; i < ARRAYS; i++) {
@@ -244,7 +244,7 @@ static const struct {
 START_TEST(an_array_that_is_not_read_is_refused)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char want[4600];
 
 	(void)mkdirat(dir_fd, "w", 0700);
@@ -268,7 +268,7 @@ START_TEST(other_names_are_no_chunks)
 		".0.tmp", "0.partial"
 	};
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_tensor t;
 	char path[64];
 
@@ -291,7 +291,7 @@ END_TEST
 START_TEST(objects_are_called_by_their_unique_keys)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_totals t;
 	struct ckpt_object o;
 
@@ -320,7 +320,7 @@ END_TEST
 static bool builds(const char *index)
 {
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_totals t;
 
 	ck_assert_msg(!open_with(index, &c, &e), "%s", e.msg);

@@ -23,7 +23,7 @@ static void small_archive(struct archive *a)
 	archive_end(a);
 }
 
-static int read_local(const void *p, size_t n, struct zip_local *ret, struct err *e)
+static int read_local(const void *p, size_t n, struct zip_local *ret, struct ckpt_err *e)
 {
 	struct mem m;
 	int rc;
@@ -38,7 +38,7 @@ START_TEST(local_headers_say_where_their_data_begins)
 {
 	struct archive a = { .style = { .seekable = _i } };
 	struct zip_local l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	small_archive(&a);
 	for (size_t i = 0; i < a.n; i++) {
@@ -63,13 +63,13 @@ START_TEST(every_shorter_header_asks_for_more)
 
 	small_archive(&a);
 	for (size_t n = 0; n < a.members[0].data; n++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_int_eq(read_local(a.b.data, n, &l, &e), -ENODATA);
 		ck_assert_int_eq(e.code, ENODATA);
 		ck_assert_str_eq(e.msg, "zip header ends early");
 	}
-	ck_assert_int_eq(read_local(a.b.data, a.members[0].data, &l, &(struct err){ 0 }), 0);
+	ck_assert_int_eq(read_local(a.b.data, a.members[0].data, &l, &(struct ckpt_err){ 0 }), 0);
 	archive_release(&a);
 }
 END_TEST
@@ -97,7 +97,7 @@ START_TEST(local_headers_that_torch_does_not_write_are_refused)
 {
 	struct archive a = { 0 };
 	struct zip_local l;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	small_archive(&a);
 	memcpy(a.b.data + bad_locals[_i].at, bad_locals[_i].bytes, bad_locals[_i].n);
@@ -162,7 +162,7 @@ struct seen {
 	size_t stop; /* return 55 at this one, from 1 */
 };
 
-static int see(void *arg, const struct zip_member *m, struct err *e)
+static int see(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct seen *s = arg;
 	uint64_t data;
@@ -192,7 +192,7 @@ static const struct archive_style styles[] = {
 START_TEST(the_directory_lists_what_was_written)
 {
 	struct archive a = { .style = styles[_i] };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob b;
 	struct seen s = { &a, &b, 0, 0 };
@@ -215,7 +215,7 @@ END_TEST
 START_TEST(an_archive_may_be_empty)
 {
 	struct archive a = { .b = BUF_INIT(1000) };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob b;
 	struct seen s = { &a, &b, 0, 0 };
@@ -268,7 +268,7 @@ static const struct {
 	{ 32, "\xff\xff", 2, false, EBADMSG, "zip: central directory ends early" },
 };
 
-static int ignore(void *arg, const struct zip_member *m, struct err *e)
+static int ignore(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)m;
@@ -279,7 +279,7 @@ static int ignore(void *arg, const struct zip_member *m, struct err *e)
 START_TEST(a_broken_directory_is_an_error_with_a_sentence)
 {
 	struct archive a = { .style = { .no_end64 = bad_ends[_i].no_end64 } };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob b;
 
@@ -303,7 +303,7 @@ START_TEST(every_beginning_of_an_archive_is_refused)
 
 	small_archive(&a);
 	for (size_t n = 0; n < a.b.len; n++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct mem m;
 		struct blob b;
 
@@ -322,7 +322,7 @@ START_TEST(a_member_outside_the_archive_is_refused)
 {
 	struct archive a = { 0 };
 	struct zip_member z = { .size = 10 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob b;
 	uint64_t data = 42;
@@ -358,7 +358,7 @@ START_TEST(flipped_bits_never_lead_outside)
 
 	small_archive(&a);
 	for (int i = 0; i < 3000; i++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		struct mem m;
 		struct blob b;
 		int rc;
@@ -386,7 +386,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	mem_init(&m, a.b.data, a.b.len);
 	b = mem_blob(&m, true);
 	for (m.fail = 1;; m.fail++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		m.reads = 0;
 		if (!zip_each(&b, ignore, NULL, &e))
@@ -397,7 +397,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 	m.fail = 0;
 	FAULT_LOOP(FAULT_ALLOC)
 	{
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = zip_each(&b, ignore, NULL, &e);
 
 		(void)fault_off();

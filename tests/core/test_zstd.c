@@ -23,7 +23,7 @@ static uint8_t *make_bytes(struct rng *r, size_t n)
 
 /* All of the stream in reads of `step` bytes; the error, or the count that must be n. */
 static int64_t decode(const void *packed, size_t packed_n, unsigned layers, size_t step,
-		      uint8_t *out, size_t cap, struct err *e)
+		      uint8_t *out, size_t cap, struct ckpt_err *e)
 {
 	struct mem m;
 	struct blob b;
@@ -77,7 +77,7 @@ START_TEST(frames_follow_each_other_and_layers_stack)
 	struct rng r = rng_new();
 	size_t n = shapes[_i].n, packed_n = n;
 	uint8_t *want = make_bytes(&r, n), *packed = make_bytes(&r, n), *out = malloc(n + 100);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	memcpy(packed, want, n);
 	for (unsigned l = 0; l < shapes[_i].layers; l++) {
@@ -103,7 +103,7 @@ START_TEST(empty_frames_are_nothing)
 	size_t n_empty, n_text;
 	uint8_t *empty = zstd_pack("", 0, 0, &n_empty), *text = zstd_pack("text", 4, 0, &n_text);
 	uint8_t b[200], out[20];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n = 0;
 
 	for (int i = 0; i < 3; i++) {
@@ -132,7 +132,7 @@ START_TEST(every_beginning_of_a_frame_is_an_error)
 	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 0, &packed_n), out[700];
 
 	for (size_t cut = 1; cut < packed_n; cut++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		ck_assert_int_eq(decode(packed, cut, 1, 700, out, 700, &e), -EBADMSG);
 		ck_assert_str_eq(e.msg, "zstd: the stream ends inside a frame");
@@ -160,7 +160,7 @@ static const struct {
 
 START_TEST(garbage_is_an_error_with_a_sentence)
 {
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint8_t out[100];
 
 	ck_assert_int_eq(decode(garbage[_i].bytes, garbage[_i].n, 1, 100, out, 100, &e), -EBADMSG);
@@ -173,7 +173,7 @@ START_TEST(garbage_behind_a_frame_is_an_error)
 {
 	size_t n;
 	uint8_t *text = zstd_pack("text", 4, 0, &n), b[100], out[100];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	memcpy(b, text, n);
 	memcpy(b + n, "junk and more junk", 18);
@@ -186,7 +186,7 @@ START_TEST(a_layer_too_many_is_an_error)
 {
 	size_t n;
 	uint8_t *text = zstd_pack("text that is not packed twice", 29, 0, &n), out[100];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(decode(text, n, 2, 100, out, 100, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "zstd: Unknown frame descriptor");
@@ -204,7 +204,7 @@ START_TEST(flipped_bits_never_crash)
 	for (int i = 0; i < 2000; i++) {
 		size_t at = rng_below(&r, packed_n);
 		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int64_t rc;
 
 		packed[at] ^= bit;
@@ -224,7 +224,7 @@ START_TEST(failing_reads_come_through)
 	size_t n = 2000000, packed_n;
 	uint8_t *text = make_bytes(&r, n), *packed = zstd_pack(text, n, 0, &packed_n),
 		*out = malloc(n);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob b;
 	struct zstd_stream *s;

@@ -25,7 +25,7 @@ static uint8_t byte_of(const struct vfile *f, const struct segment *s, uint64_t 
 	}
 }
 
-static int64_t vfile_read(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t vfile_read(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct vfile *f = arg;
 	uint8_t *p = buf;
@@ -62,7 +62,7 @@ struct buf vfile_all(const struct vfile *f)
 	return b;
 }
 
-struct member member_of(const char *name, enum dtype t, size_t n_dims, const uint64_t *shape,
+struct member member_of(const char *name, enum ckpt_dtype t, size_t n_dims, const uint64_t *shape,
 			uint64_t id)
 {
 	struct member m = { .name = name,
@@ -94,7 +94,7 @@ static char *random_name(struct rng *r, size_t i)
 	return b.data;
 }
 
-struct members members_random(struct rng *r, size_t n, bool (*holds)(enum dtype))
+struct members members_random(struct rng *r, size_t n, bool (*holds)(enum ckpt_dtype))
 {
 	struct members l = { calloc(n + 1, sizeof(*l.m)), n };
 
@@ -102,14 +102,15 @@ struct members members_random(struct rng *r, size_t n, bool (*holds)(enum dtype)
 	for (size_t i = 0; i < n; i++) {
 		size_t dims = rng_below(r, 6);
 		uint64_t *shape = calloc(dims + 1, sizeof(*shape));
-		enum dtype t;
+		enum ckpt_dtype t;
 
 		REQUIRE(shape);
 		for (size_t d = 0; d < dims; d++)
 			shape[d] = rng_below(r, 5);
 		do {
-			t = DTYPE_NONE + 1 + (enum dtype)rng_below(r, DTYPE_COUNT - 1);
-		} while (!holds(t) || (t == DTYPE_F4_E2M1FN_X2 && !dims));
+			t = CKPT_DTYPE_NONE + 1 +
+			    (enum ckpt_dtype)rng_below(r, CKPT_DTYPE_COUNT - 1);
+		} while (!holds(t) || (t == CKPT_DTYPE_F4_E2M1FN_X2 && !dims));
 		l.m[i] = member_of(random_name(r, i), t, dims, shape, 1000 + i);
 	}
 	return l;

@@ -38,10 +38,10 @@ struct members {
  * n tensors of unlike names (quotes, blanks, any Unicode but NUL), of dtypes that `holds` likes, of
  * 0 to 5 dimensions, some without elements. Their ids are 1000, 1001, ...
  */
-struct members members_random(struct rng *r, size_t n, bool (*holds)(enum dtype));
+struct members members_random(struct rng *r, size_t n, bool (*holds)(enum ckpt_dtype));
 void members_free(struct members *l);
 /* One tensor; bytes follow from shape and dtype. */
-struct member member_of(const char *name, enum dtype t, size_t n_dims, const uint64_t *shape,
+struct member member_of(const char *name, enum ckpt_dtype t, size_t n_dims, const uint64_t *shape,
 			uint64_t id);
 
 #endif

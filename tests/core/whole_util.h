@@ -11,18 +11,18 @@
 struct whole {
 	struct vtensor v;
 	struct piece piece;
-	uint64_t zero[MAX_DIMS], one[MAX_DIMS];
-	uint8_t dim[MAX_DIMS];
+	uint64_t zero[CKPT_MAX_DIMS], one[CKPT_MAX_DIMS];
+	uint8_t dim[CKPT_MAX_DIMS];
 	struct plan_source source;
 };
 
-static inline enum dtype dtype_of_size(uint32_t size)
+static inline enum ckpt_dtype dtype_of_size(uint32_t size)
 {
-	return size == 1   ? DTYPE_U8
-	       : size == 2 ? DTYPE_BF16
-	       : size == 4 ? DTYPE_F32
-	       : size == 8 ? DTYPE_I64
-			   : DTYPE_C128;
+	return size == 1   ? CKPT_DTYPE_U8
+	       : size == 2 ? CKPT_DTYPE_BF16
+	       : size == 4 ? CKPT_DTYPE_F32
+	       : size == 8 ? CKPT_DTYPE_I64
+			   : CKPT_DTYPE_C128;
 }
 
 static inline void whole_init(struct whole *w, const struct chunkmap *m, uint32_t element,

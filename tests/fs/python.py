@@ -263,7 +263,7 @@ def test_threads(path):
 def test_structures():
     """Sizes and places of members, as a C program has printed them."""
     have = {}
-    for name, members in (("err", ckptfs._Err), ("ckpt_opts", ckptfs._Opts),
+    for name, members in (("ckpt_err", ckptfs._Err), ("ckpt_opts", ckptfs._Opts),
                           ("ckpt_totals", ckptfs._Totals), ("ckpt_tensor", ckptfs._Tensor),
                           ("ckpt_object", ckptfs._Object), ("ckpt_stat", ckptfs._Stat),
                           ("ckpt_slice", ckptfs._Slice)):

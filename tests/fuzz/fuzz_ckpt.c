@@ -234,7 +234,7 @@ static void add(struct seen *s, const void *p, size_t n)
 		s->hash = (s->hash ^ ((const uint8_t *)p)[i]) * 1099511628211u;
 }
 
-static void check_error(int rc, const struct err *e)
+static void check_error(int rc, const struct ckpt_err *e)
 {
 	require(rc < 0 && e->code == -rc && *e->msg);
 }
@@ -242,7 +242,7 @@ static void check_error(int rc, const struct err *e)
 static void see_file(struct ckpt *c, ckpt_node n, uint64_t size, size_t piece, struct seen *s)
 {
 	struct ckpt_file *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_file_open(c, n, &f, &e);
 	uint64_t want = size < s->left ? size : s->left;
 	uint8_t *buf;
@@ -282,7 +282,7 @@ static void see_below(struct ckpt *c, ckpt_node dir, size_t piece, unsigned dept
 
 	require(depth < 8);
 	for (uint64_t pos = 0; pos < 300 && !ckpt_entry(c, dir, pos, name, &n); pos++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = ckpt_stat(c, n, &st, &e);
 
 		if (!strcmp(name, ".ckptfs"))
@@ -351,7 +351,7 @@ static void check_tensor(struct ckpt *c, uint64_t i, const struct files *all)
 	struct ckpt_tensor t;
 	struct ckpt_file *f = NULL;
 	struct oracle o = { .all = all, .t = &t, .known = true };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	uint64_t volume = 1;
 	uint8_t *got;
 
@@ -377,7 +377,7 @@ static void see(const struct ckpt_opts *o, size_t piece, const struct files *all
 {
 	struct ckpt_totals n;
 	struct ckpt *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = ckpt_open(scratch, o, &c, &e);
 
 	*s = (struct seen){ .hash = 14695981039346656037u, .left = MAX_READ };

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct gguf_token_files f = { .tokenizer = cut(&rest) };
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
 	struct gguf_config c;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	f.config = rest;

@@ -52,7 +52,7 @@ static void look_at(struct catalog *c)
 {
 	size_t n, n_encodings;
 	const struct catalog_tensor *t = catalog_tensors(c, &n);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)catalog_encodings(c, &n_encodings);
 	for (size_t i = 0; i < n; i++) {
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const struct scan_opts opts = { 0 };
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t n;
 
 	if (dir_fd < 0)

@@ -84,7 +84,7 @@ static void look_at(struct catalog *c)
 	size_t n, n_encodings, n_sources, n_objects;
 	const struct catalog_tensor *t = catalog_tensors(c, &n);
 	const struct catalog_object *o = catalog_objects(c, &n_objects);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	(void)catalog_encodings(c, &n_encodings);
 	(void)catalog_sources(c, &n_sources);
@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const uint8_t *directory, *map;
 	size_t len, n_map;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	directory = part(&in, &len);

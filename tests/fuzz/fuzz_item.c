@@ -18,7 +18,7 @@ struct bytes {
 	size_t n;
 };
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? b->n - (size_t)off : 0;
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 2 + DIMS)
 		return 0;
-	want.dtype = (enum dtype)(1 + data[0] % (DTYPE_COUNT - 1));
+	want.dtype = (enum ckpt_dtype)(1 + data[0] % (CKPT_DTYPE_COUNT - 1));
 	want.n_dims = data[1] % (DIMS + 1);
 	for (size_t d = 0; d < DIMS; d++)
 		len[d] = data[2 + d];
@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int known = 0; cache && known < 2; known++) {
 		struct blob item = { read_bytes, &b, known ? b.n : BLOB_SIZE_UNKNOWN };
 		struct payload p = { .stride = stride };
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc;
 
 		want.rest = known ? &item : NULL;

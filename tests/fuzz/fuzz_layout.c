@@ -25,7 +25,7 @@ static void check_tensor(const struct layout *l, size_t n, const struct layout_t
 			 bool is_json)
 {
 	uint8_t there[64] = { 0 }; /* first index of each element of dimension 0 */
-	uint64_t off[MAX_DIMS], len[MAX_DIMS], volume;
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], volume;
 
 	for (size_t r = 0; r < n; r++) {
 		if (!layout_box(l, r, i, off, len)) {
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		{ "step", 4, 0, NULL },
 	};
 	struct layout *l = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	char what[100];
 	size_t n, first = 0;
 	int rc = layout_parse((const char *)data, size, "L", &l, &e);
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	rc = layout_bind(l, t, ARRAY_LEN(t), &e);
 	require(rc ? e.code == -rc && *e.msg : !e.code);
 	for (size_t i = 0; i < ARRAY_LEN(t); i++) {
-		struct err e1 = { 0 };
+		struct ckpt_err e1 = { 0 };
 
 		if (!rc)
 			check_tensor(l, n, &t[i], i, data[first] == '{');

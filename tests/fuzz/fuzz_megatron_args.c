@@ -21,7 +21,7 @@ static void require(bool ok)
 		abort();
 }
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? b->n - (size_t)off : 0;
@@ -39,13 +39,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct bytes b = { data, size };
 	const struct blob blob = { read_bytes, &b, size };
 	struct megatron_args *a = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = megatron_args_read(&blob, &a, &e);
 
 	require(rc ? rc < 0 && e.code == -rc && *e.msg && !a : !e.code);
 	for (size_t i = 0; a && i < sizeof(names) / sizeof(names[0]); i++) {
 		uint64_t n = 0;
-		struct err why = { 0 };
+		struct ckpt_err why = { 0 };
 
 		rc = megatron_args_number(a, names[i], &n, &why);
 		require(rc < 0 ? why.code == -rc : rc <= 1 && !why.code && n <= INT64_MAX);

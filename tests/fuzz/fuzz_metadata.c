@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct catalog *c = NULL;
 	const struct dcp_join_opts join = { .many = true };
 	struct dcp_records r;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (dcp_records_init(&r, &e))
 		return 0;

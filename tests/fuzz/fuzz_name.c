@@ -52,7 +52,7 @@ static void check_name(const char *fqn, size_t len, const char *suffix)
 static int check_list(struct namelist *t)
 {
 	char name[NAME_CAP];
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = namelist_finish(t, stored, t, &e);
 
 	require(rc ? rc < 0 && e.code == -rc && *e.msg : !e.code);
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *s = (const char *)data, *end = s + size;
 	char *asked = malloc(size + 1), again[NAME_CAP];
 	struct namelist t = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int64_t at;
 
 	require(asked);

@@ -20,7 +20,7 @@ static int classify(void *arg, const char *module, const char *name)
 	return *name == 'M' ? 1 : *name == 'C' ? 2 : *name == 'T' ? 3 : 0;
 }
 
-static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *e)
+static int built(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e)
 {
 	const struct pk_value *v = pk_attr(obj, "offsets");
 	uint64_t n = v ? pk_len(v) : 0;
@@ -37,7 +37,7 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct err *
 
 static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 		     const struct pk_value *key, const struct pk_value *value, bool *consumed,
-		     struct err *e)
+		     struct ckpt_err *e)
 {
 	(void)e;
 	*(uint64_t *)arg =
@@ -83,7 +83,7 @@ struct window {
 	size_t size;
 };
 
-static int64_t read_few(void *arg, uint64_t off, void *buf, size_t cap, struct err *e)
+static int64_t read_few(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
 	const struct window *w = arg;
 	size_t n = off < w->size ? w->size - off : 0;
@@ -105,7 +105,7 @@ static uint64_t load(const struct pickle_input *in, bool as_reader, int *ret_rc)
 				    .max_bytes = MAX_BYTES,
 				    .drop_unknown = as_reader };
 	struct pickle *p = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	struct pk_value root;
 
 	*ret_rc = pickle_load(in, &opts, &p, &e);

@@ -45,7 +45,7 @@ static void carry_out(const struct scene *s, const struct plan *p, uint64_t len,
 	for (size_t i = 0; i < p->n; i++) {
 		const struct copy *c = &p->copies[i];
 		const struct copy_dim *dims = c->n_dims ? p->dims + c->dim : NULL;
-		uint64_t counts[MAX_DIMS + 1], idx[MAX_DIMS + 1] = { 0 };
+		uint64_t counts[CKPT_MAX_DIMS + 1], idx[CKPT_MAX_DIMS + 1] = { 0 };
 
 		require(c->chunk < s->count && c->dim + c->n_dims <= p->n_dims && c->run);
 		for (uint32_t d = 0; d < c->n_dims; d++)

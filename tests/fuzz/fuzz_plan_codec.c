@@ -26,8 +26,8 @@ static bool equal(const struct buf *a, const struct buf *b)
 
 static void try_save(const void *data, size_t size, struct arena *a, struct buf b[2])
 {
-	struct save_plan p, q;
-	struct err e = { 0 };
+	struct ckpt_save_plan p, q;
+	struct ckpt_err e = { 0 };
 
 	if (save_plan_decode(data, size, a, &p, &e))
 		return;
@@ -38,8 +38,8 @@ static void try_save(const void *data, size_t size, struct arena *a, struct buf 
 
 static void try_load(const void *data, size_t size, struct arena *a, struct buf b[2])
 {
-	struct load_plan p, q;
-	struct err e = { 0 };
+	struct ckpt_load_plan p, q;
+	struct ckpt_err e = { 0 };
 
 	if (load_plan_decode(data, size, a, &p, &e))
 		return;
@@ -50,8 +50,8 @@ static void try_load(const void *data, size_t size, struct arena *a, struct buf 
 
 static void try_results(const void *data, size_t size, struct arena *a, struct buf b[2])
 {
-	const struct write_result *v, *u;
-	struct err e = { 0 };
+	const struct ckpt_write_result *v, *u;
+	struct ckpt_err e = { 0 };
 	size_t n, m;
 
 	if (write_results_decode(data, size, a, &v, &n, &e))

@@ -45,7 +45,7 @@ static void check_piece(const struct store *s, const struct vtensor *v, const st
 
 static void check(const struct store *s, const struct vtensor *v)
 {
-	uint64_t volume, off[MAX_DIMS], len[MAX_DIMS], *boxes;
+	uint64_t volume, off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], *boxes;
 	size_t n = v->n_dims, pair[2];
 	enum boxes_verdict verdict;
 
@@ -82,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct store s;
 	struct recipe_out o;
 	struct recipe *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (!s.n) {

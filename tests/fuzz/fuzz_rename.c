@@ -18,7 +18,7 @@ static void check(struct rename *r, const char *name, size_t len)
 	int rc[2];
 
 	for (int i = 0; i < 2; i++) {
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		rc[i] = rename_apply(r, name, len, &out[i], &e);
 		if (rc[i] ? e.code != -rc[i] || !e.msg[0] || out[i].len : e.code)
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *at = memmem(text, size, mark, strlen(mark));
 	const char *name = at ? at + strlen(mark) : end;
 	struct rename *r = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (size > 2048) /* expressions are large objects: leave it at a few */

@@ -13,7 +13,7 @@ struct bytes {
 	size_t n;
 };
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? b->n - (size_t)off : 0;
@@ -37,7 +37,7 @@ static void check(const struct st_header *h, const char *name, size_t size)
 		abort();
 	for (size_t d = 0; d < t->n_dims; d++)
 		numbers *= t->shape[d];
-	if (t->dtype == DTYPE_F4_E2M1FN_X2)
+	if (t->dtype == CKPT_DTYPE_F4_E2M1FN_X2)
 		numbers /= 2;
 	if (numbers * dtype_info(t->dtype)->size != t->end - t->begin)
 		abort();
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int known = 0; known < 2; known++) {
 		struct blob blob = { read_bytes, &b, known ? size : BLOB_SIZE_UNKNOWN };
 		struct st_header *h = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 		int rc = st_read(&blob, &h, &e);
 
 		if (rc ? e.code != -rc || !e.msg[0] || h : e.code || !h)

@@ -20,7 +20,7 @@ struct bytes {
 	size_t n;
 };
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	uint8_t *out = buf;
@@ -34,7 +34,7 @@ static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct
 	return (int64_t)n;
 }
 
-static int add_file(struct st_pieces *p, char name, struct bytes b, struct err *e)
+static int add_file(struct st_pieces *p, char name, struct bytes b, struct ckpt_err *e)
 {
 	struct blob blob = { read_bytes, &b, BLOB_SIZE_UNKNOWN };
 	struct st_header *h = NULL;
@@ -47,7 +47,7 @@ static int add_file(struct st_pieces *p, char name, struct bytes b, struct err *
 }
 
 static int build(struct st_index *x, struct st_pieces *p, const uint8_t *data, size_t size,
-		 struct catalog_writer *w, struct catalog **ret, struct err *e)
+		 struct catalog_writer *w, struct catalog **ret, struct ckpt_err *e)
 {
 	const uint8_t *end = data + size;
 	int rc = 0;
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct catalog *c = NULL;
 	struct st_pieces p = { 0 };
 	struct st_index x = { 0 };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (catalog_writer_new(NULL, "safetensors", "/", &w, &e))

@@ -18,7 +18,7 @@ struct bytes {
 	size_t n;
 };
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? b->n - (size_t)off : 0;
@@ -37,7 +37,7 @@ static void check(struct catalog *c, size_t size)
 
 	for (size_t i = 0; i < n; i++) {
 		struct chunkmap *m = NULL;
-		struct err e = { 0 };
+		struct ckpt_err e = { 0 };
 
 		if (t[i].top && t[i].fqn[t[i].top] && t[i].fqn[t[i].top] != '.')
 			abort();
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct torchsave t = { 0 };
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 
 	if (!torchsave_open(&t, &file, &e) &&
 	    !catalog_writer_new(NULL, "torch.save", "/", &w, &e) &&

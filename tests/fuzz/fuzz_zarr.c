@@ -70,7 +70,7 @@ static void read_back(struct catalog *c)
 {
 	size_t n;
 	const struct catalog_tensor *t = catalog_tensors(c, &n);
-	struct err e;
+	struct ckpt_err e;
 
 	for (size_t i = 0; i < n; i++) {
 		struct chunkmap *m = NULL;
@@ -87,7 +87,7 @@ static void scan(int fd)
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
 	const struct format *f = NULL;
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc = format_detect(fd, NULL, &f, &files, &e);
 
 	if (!rc)

@@ -16,7 +16,7 @@ struct bytes {
 	size_t n;
 };
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? b->n - (size_t)off : 0;
@@ -28,12 +28,12 @@ static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct
 	return (int64_t)n;
 }
 
-static int each(void *arg, const struct zip_member *m, struct err *e)
+static int each(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	const struct blob *b = arg;
 	uint64_t at = UINT64_MAX;
 	unsigned sum = 0;
-	struct err why;
+	struct ckpt_err why;
 
 	(void)e;
 	for (size_t i = 0; i < m->name_len; i++)
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct bytes b = { data, size };
 	struct blob blob = { read_bytes, &b, size };
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	int rc;
 
 	if (!size)
@@ -55,14 +55,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t at = 0; at < size && at < 4096; at++) {
 		struct zip_local l;
 
-		e = (struct err){ 0 };
+		e = (struct ckpt_err){ 0 };
 		rc = zip_read_local(data + at, size - at, &l, &e);
 		if (rc ? e.code != -rc || !e.msg[0]
 		       : l.data > size - at || l.name + l.name_len > (const char *)data + size)
 			abort();
 		(void)zip_descriptor(data + at, size - at, at);
 	}
-	e = (struct err){ 0 };
+	e = (struct ckpt_err){ 0 };
 	rc = zip_each(&blob, each, &blob, &e);
 	if (rc ? e.code != -rc || !e.msg[0] : e.code)
 		abort();

@@ -25,7 +25,7 @@ static void require(bool ok)
 		abort();
 }
 
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct err *e)
+static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	const struct bytes *b = arg;
 	size_t n = off < b->n ? b->n - (size_t)off : 0;
@@ -43,7 +43,7 @@ static size_t decode(struct bytes *b, unsigned layers, int window, size_t piece,
 {
 	const struct blob src = { read_bytes, b, b->n };
 	struct zstd_stream *s = zstd_stream_new(&src, layers, window);
-	struct err e = { 0 };
+	struct ckpt_err e = { 0 };
 	size_t at = 0;
 
 	require(s);

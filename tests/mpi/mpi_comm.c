@@ -28,21 +28,21 @@ struct work {
 };
 
 /* Rank 0 prints what each rank has got: its lines go there by gather. */
-static int print_all(struct comm *c, int rc, struct buf *lines, struct err *e)
+static int print_all(struct ckpt_comm *c, int rc, struct buf *lines, struct ckpt_err *e)
 {
-	struct comm_all all = { 0 };
+	struct ckpt_comm_all all = { 0 };
 
 	if (!rc && lines->err)
 		rc = err_set(e, lines->err, "lines: out of memory");
-	rc = comm_gather(c, rc, lines->data, lines->len, &all, e);
+	rc = ckpt_comm_gather(c, rc, lines->data, lines->len, &all, e);
 	for (size_t i = 0; i < all.n; i++)
 		printf("rank %zu of %zu:\n%.*s", i, all.n, (int)all.v[i].len,
 		       (const char *)all.v[i].data);
-	comm_all_release(&all);
+	ckpt_comm_all_release(&all);
 	return rc;
 }
 
-static void note(struct buf *lines, const char *what, const struct comm_bytes *b)
+static void note(struct buf *lines, const char *what, const struct ckpt_comm_bytes *b)
 {
 	uint64_t h = 14695981039346656037u; /* FNV-1a */
 
@@ -62,7 +62,7 @@ static void fill(struct buf *b, size_t len, uint64_t seed)
 }
 
 /* Each rank's bytes, one after the other, and as many as its number from their start. */
-static int join(void *arg, const struct comm_all *all, struct buf *ret, struct err *e)
+static int join(void *arg, const struct ckpt_comm_all *all, struct buf *ret, struct ckpt_err *e)
 {
 	(void)arg;
 	(void)e;
@@ -74,21 +74,21 @@ static int join(void *arg, const struct comm_all *all, struct buf *ret, struct e
 	return 0;
 }
 
-static int do_all(struct comm *c, struct err *e)
+static int do_all(struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct buf lines = BUF_INIT(1 << 20);
-	int rc = comm_barrier(c, e);
+	int rc = ckpt_comm_barrier(c, e);
 
 	for (size_t len = 0; len < 3000000 && !rc; len = len * 10 + 1) {
 		struct buf mine = BUF_INIT(SIZE_MAX), own = BUF_INIT(SIZE_MAX);
-		struct comm_bytes got = { 0 }, same = { 0 };
+		struct ckpt_comm_bytes got = { 0 }, same = { 0 };
 
 		fill(&mine, c->rank % 3 == 1 ? 0 : len + c->rank, c->rank + len);
 		fill(&own, len, len);
 		rc = mine.err || own.err ? err_set(e, ENOMEM, "fill: out of memory") : 0;
-		rc = comm_exchange(c, rc, &mine, join, NULL, &got, e);
+		rc = ckpt_comm_exchange(c, rc, &mine, join, NULL, &got, e);
 		if (!rc)
-			rc = comm_broadcast(c, rc, own.data, own.len, &same, e);
+			rc = ckpt_comm_broadcast(c, rc, own.data, own.len, &same, e);
 		note(&lines, "exchange", &got);
 		note(&lines, "broadcast", &same);
 		buf_release(&own);
@@ -103,7 +103,7 @@ static int do_all(struct comm *c, struct err *e)
 
 #define BIG (((size_t)3 << 30) + 12345)
 
-static bool big_is_there(const struct comm_bytes *b)
+static bool big_is_there(const struct ckpt_comm_bytes *b)
 {
 	const uint8_t *p = b->data;
 	bool same = b->len == BIG;
@@ -113,36 +113,36 @@ static bool big_is_there(const struct comm_bytes *b)
 	return same && p[BIG - 1] == (uint8_t)((BIG - 1) >> 12);
 }
 
-static int do_big(struct comm *c, struct err *e)
+static int do_big(struct ckpt_comm *c, struct ckpt_err *e)
 {
 	uint8_t *big = c->rank ? NULL : malloc(BIG);
-	struct comm_bytes got = { 0 };
-	struct comm_all all = { 0 };
+	struct ckpt_comm_bytes got = { 0 };
+	struct ckpt_comm_all all = { 0 };
 	int rc = c->rank || big ? 0 : err_set(e, ENOMEM, "3 GiB: out of memory");
 
 	for (size_t i = 0; big && i < BIG; i++)
 		big[i] = (uint8_t)(i >> 12);
-	rc = comm_broadcast(c, rc, big, BIG, &got, e);
+	rc = ckpt_comm_broadcast(c, rc, big, BIG, &got, e);
 	free(big);
 	if (!rc && !big_is_there(&got))
 		rc = err_set(e, EIO, "broadcast: other bytes");
-	rc = comm_gather(c, rc, got.data, c->rank == 1 ? got.len : 0, &all, e);
+	rc = ckpt_comm_gather(c, rc, got.data, c->rank == 1 ? got.len : 0, &all, e);
 	free(got.data);
 	if (!rc && c->rank == 0 && !big_is_there(&all.v[1]))
 		rc = err_set(e, EIO, "gather: other bytes");
-	rc = comm_scatter(c, rc, all.v, &got, e);
-	comm_all_release(&all);
+	rc = ckpt_comm_scatter(c, rc, all.v, &got, e);
+	ckpt_comm_all_release(&all);
 	if (!rc && c->rank == 1 && !big_is_there(&got))
 		rc = err_set(e, EIO, "scatter: other bytes");
 	if (!rc)
 		free(got.data);
-	return comm_agree(c, rc, e);
+	return ckpt_comm_agree(c, rc, e);
 }
 
-static int run(void *arg, struct comm *c, struct err *e)
+static int run(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	const struct work *w = arg;
-	struct comm_all all = { 0 };
+	struct ckpt_comm_all all = { 0 };
 	int rc = 0;
 
 	if (!strcmp(w->what, "all"))
@@ -153,8 +153,8 @@ static int run(void *arg, struct comm *c, struct err *e)
 		return 0;
 	if (c->rank == w->who)
 		return err_set(e, ENOSPC, "no room here");
-	rc = comm_gather(c, rc, "x", 1, &all, e);
-	comm_all_release(&all);
+	rc = ckpt_comm_gather(c, rc, "x", 1, &all, e);
+	ckpt_comm_all_release(&all);
 	return rc;
 }
 
@@ -162,18 +162,18 @@ int main(int argc, char **argv)
 {
 	struct work w = { argc > 1 ? argv[1] : "all", 0 };
 	size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 4;
-	struct comm c = comm_self();
-	struct err e = { 0 };
+	struct ckpt_comm c = ckpt_comm_self();
+	struct ckpt_err e = { 0 };
 	size_t rank;
 	int rc;
 
 	w.who = number;
-	rc = comm_mpi_start(&c, &e);
+	rc = ckpt_comm_mpi_start(&c, &e);
 	rank = c.rank;
 	if (rc == 1)
-		rc = comm_run_threads(strcmp(w.what, "all") ? 4 : number, run, &w, &e);
+		rc = ckpt_comm_run_threads(strcmp(w.what, "all") ? 4 : number, run, &w, &e);
 	else if (!rc)
-		rc = comm_mpi_end(&c, run(&w, &c, &e), &e);
+		rc = ckpt_comm_mpi_end(&c, run(&w, &c, &e), &e);
 	if (rc && rank == 0) /* all have the same */
 		(void)fprintf(stderr, "mpi_comm: %s\n", e.msg);
 	return rc && rank == 0; /* mpirun kills the others as soon as one fails */
