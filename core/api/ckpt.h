@@ -304,9 +304,9 @@ CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint
 				struct ckpt_err *e);
 
 /*
- * As ckpt_file_read without copying long runs that lie in the page cache: the bytes are where iov
- * says, in buf and, with map_files, in mapped data files, until ckpt_parts_release, which is due
- * after every success. Give iov to writev(2) or the like and touch nothing of it: pages may have gone for
+ * As ckpt_file_read without copying long runs that lie in the page cache or were decoded: the bytes are where
+ * iov says, in buf, in decoded blocks and, with map_files, in mapped data files, until ckpt_parts_release,
+ * which is due after every success. Give iov to writev(2) or the like and touch nothing of it: pages may have gone for
  * reasons of their own (an I/O error), when that call fails with EFAULT and this process would die.
  *
  * They are the checkpoint's bytes until the release: whoever wants to change one of the files waits

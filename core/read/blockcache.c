@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { AT_ONCE = 5 }; /* blocks pinned by blockcache_read: 1 MiB, wherever it begins */
+
 bool block_item_equal(const struct block_item *a, const struct block_item *b)
 {
 	return a->file == b->file && a->offset == b->offset && a->length == b->length &&
@@ -28,7 +30,7 @@ struct blockcache *blockcache_new(size_t max_bytes, const struct block_source *s
 	if (!c)
 		return NULL;
 	(void)pthread_mutex_init(&c->lock, NULL);
-	(void)pthread_cond_init(&c->change, NULL);
+	(void)pthread_cond_init(&c->idle, NULL);
 	c->max_bytes = max_bytes;
 	c->src = *src;
 	return c;
@@ -49,7 +51,7 @@ void blockcache_free(struct blockcache *c)
 	if (!c)
 		return;
 	blockcache_clear(c);
-	(void)pthread_cond_destroy(&c->change);
+	(void)pthread_cond_destroy(&c->idle);
 	(void)pthread_mutex_destroy(&c->lock);
 	free(c);
 }
@@ -202,11 +204,14 @@ void blockcache_put(struct blockcache *c, void *pin)
 
 /* ---- reading ---- */
 
-int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t index,
-		   struct block *ret, void **ret_pin, struct ckpt_err *e)
+/* pins[0], and of the n - 1 that are asked for next, what was made on the way. */
+static int get_one(struct blockcache *c, const struct block_item *item, uint64_t index, size_t n,
+		   void **pins, struct ckpt_err *e)
 {
-	struct known *k;
+	const struct wanted want = { .first = index, .n = n, .pins = pins };
+	bool made = pins[0] != NULL;
 	struct entry *b;
+	struct known *k;
 	int rc = 0;
 
 	{
@@ -215,48 +220,84 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 		if (!k)
 			return err_set(e, ENOMEM, "out of memory");
 		note_asked(c, k, index);
-		b = entry_pin(c, item, index);
-		*(b ? &c->hits : &c->misses) += 1;
+		if (!made)
+			pins[0] = entry_pin(c, item, index);
+		*(pins[0] && !made ? &c->hits : &c->misses) += 1;
 	}
-	if (!b)
-		rc = decode_block(c, k, index, &b, e);
+	if (!pins[0])
+		rc = decode_blocks(c, k, &want, e);
 	{
 		SCOPED_LOCK(&c->lock);
+		b = pins[0];
 		if (b && b->ahead) {
 			b->ahead = false;
 			c->n_ahead--;
 		}
 		known_done(c, k);
 	}
-	if (rc)
-		return rc;
-	*ret = b ? (struct block){ b->data, b->len } : (struct block){ NULL, 0 };
-	*ret_pin = b;
-	return 0;
+	return rc;
+}
+
+int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t first, size_t n,
+		   struct block *ret, void **ret_pins, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	memset(ret_pins, 0, n * sizeof(*ret_pins));
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct entry *b;
+
+		rc = get_one(c, item, first + i, n - i, ret_pins + i, e);
+		b = ret_pins[i];
+		ret[i] = b ? (struct block){ b->data, b->len } : (struct block){ NULL, 0 };
+	}
+	for (size_t i = 0; rc && i < n; i++)
+		blockcache_put(c, ret_pins[i]);
+	return rc;
+}
+
+/* Bytes [off, off+len) of the blocks from `first` on, as far as they reach. */
+static size_t copy_blocks(const struct block_item *item, const struct block *b, uint64_t first,
+			  uint64_t off, uint8_t *to, size_t len)
+{
+	size_t size = block_size(item), done = 0, n = 0;
+
+	for (; done < len; done += n) {
+		uint64_t at = off + done, skip = at & (size - 1);
+		const struct block *from = &b[(at >> block_shift(item)) - first];
+
+		n = (size_t)min_u64(len - done, from->len - min_u64(skip, from->len));
+		if (!n)
+			break;
+		memcpy(to + done, from->data + skip, n);
+	}
+	return done;
 }
 
 int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
 			void *buf, size_t len, struct ckpt_err *e)
 {
-	size_t size = block_size(item), done = 0;
+	const unsigned shift = block_shift(item);
+	size_t done = 0, n, got;
 
-	while (done < len) {
-		uint64_t at = off + done, skip = at & (size - 1);
-		struct block b;
-		void *pin;
-		size_t n;
-		int rc = blockcache_get(c, item, at >> block_shift(item), &b, &pin, e);
+	do {
+		struct block blocks[AT_ONCE];
+		void *pins[AT_ONCE];
+		uint64_t at = off + done, first = at >> shift;
+		int rc;
 
+		n = (size_t)min_u64(len - done, ((first + AT_ONCE) << shift) - at);
+		if (!n)
+			break;
+		rc = blockcache_get(c, item, first, (size_t)((at + n - 1) >> shift) - first + 1,
+				    blocks, pins, e);
 		if (rc)
 			return rc;
-		n = (size_t)min_u64(len - done, skip < b.len ? b.len - skip : 0);
-		if (n)
-			memcpy((char *)buf + done, b.data + skip, n);
-		blockcache_put(c, pin);
-		done += n;
-		if (skip + n >= b.len && b.len < size) /* > where off lies behind the end */
-			break;
-	}
+		got = copy_blocks(item, blocks, first, at, (uint8_t *)buf + done, n);
+		for (uint64_t i = first; i <= (at + n - 1) >> shift; i++)
+			blockcache_put(c, pins[i - first]);
+		done += got;
+	} while (got == n && done < len);
 	return (int64_t)done;
 }
 

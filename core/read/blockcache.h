@@ -75,10 +75,12 @@ struct blockcache_counts {
 /* Takes no lock. */
 void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret);
 
-/* Pin block `index` of the item; ret->len 0 when the item ends before. Borrowed until put. What is known to be
- * damaged fails again without being read again. */
-int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t index,
-		   struct block *ret, void **ret_pin, struct ckpt_err *e);
+/*
+ * Pin blocks [first, first+n) of the item; len 0, without a pin, where the item ends before. Borrowed until put.
+ * What is known to be damaged fails again without being read again; then none is pinned.
+ */
+int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t first, size_t n,
+		   struct block *ret, void **ret_pins, struct ckpt_err *e);
 void blockcache_put(struct blockcache *c, void *pin); /* NULL is fine */
 
 /* Decoded bytes [off, off+len) as far as the item reaches: the count, or a negative errno. */

@@ -15,9 +15,10 @@ enum {
 	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each, as torch compresses */
 	NEAR = 4,	  /* blocks; to decode so many again is no loss */
 	MAX_ITEMS = 1024, /* remembered; each has places of 16 KiB at most */
-	AHEAD_AFTER = 8,  /* blocks asked for in order */
-	BEHIND = 12,	  /* blocks; requests overtake each other */
-	AHEAD = 8,	  /* blocks made before they are asked for: two requests of 1 MiB */
+	AHEAD_AFTER = 8,  /* steps forward; random reads seldom make as many */
+	PASS_AFTER = 16,
+	OVERTAKE = 40, /* blocks; so far apart are requests that are served at the same time */
+	AHEAD = 8,     /* blocks made before they are asked for: two requests of 1 MiB */
 };
 
 /* ---- items; under the lock ---- */
@@ -199,6 +200,44 @@ static struct decoder *too_many(struct blockcache *c)
 	return c->decoder_bytes > c->max_bytes / 4 * 3 ? decoder_surplus(c, MIN_DECODERS) : NULL;
 }
 
+/* ---- waiting; under the lock ---- */
+
+struct waiter {
+	struct waiter *next;
+	const struct known *known;
+	uint64_t index;
+	pthread_cond_t cond;
+};
+
+static void wait_for(struct blockcache *c, const struct known *k, uint64_t index)
+{
+	struct waiter w = { c->waiters, k, index, PTHREAD_COND_INITIALIZER }, **p = &c->waiters;
+
+	c->waiters = &w;
+	(void)pthread_cond_wait(&w.cond, &c->lock);
+	while (*p != &w)
+		p = &(*p)->next;
+	*p = w.next;
+	(void)pthread_cond_destroy(&w.cond);
+}
+
+/* The block is there. */
+static void wake_for_block(const struct blockcache *c, const struct known *k, uint64_t index)
+{
+	for (struct waiter *w = c->waiters; w; w = w->next)
+		if (w->known == k && w->index == index)
+			(void)pthread_cond_signal(&w->cond);
+}
+
+/* A decoder of the item is not busy any more, or gone. */
+static void wake_for_decoder(struct blockcache *c, const struct known *k)
+{
+	for (struct waiter *w = c->waiters; w; w = w->next)
+		if (w->known == k)
+			(void)pthread_cond_signal(&w->cond);
+	(void)pthread_cond_broadcast(&c->idle);
+}
+
 /* ---- who is to do it; under the lock ---- */
 
 struct choice {
@@ -267,7 +306,7 @@ static void become_large(struct blockcache *c, struct decoder *d)
 	{
 		SCOPED_LOCK(&c->lock);
 		while (c->large && c->large->busy)
-			(void)pthread_cond_wait(&c->change, &c->lock);
+			(void)pthread_cond_wait(&c->idle, &c->lock);
 		old = c->large;
 		if (old)
 			decoder_unlink(c, old);
@@ -364,12 +403,6 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
 	return b;
 }
 
-/* What a run of a decoder is for. */
-struct goal {
-	uint64_t index;
-	bool ahead; /* nobody has asked for it yet */
-};
-
 /* d failed at its next block, or has come to the item's end; under the lock. */
 static void decoder_finish(struct blockcache *c, struct decoder *d, const struct ckpt_err *why)
 {
@@ -379,8 +412,8 @@ static void decoder_finish(struct blockcache *c, struct decoder *d, const struct
 		k->bad = d->next;
 		k->why = *why;
 	}
+	wake_for_decoder(c, k);
 	decoder_unlink(c, d);
-	(void)pthread_cond_broadcast(&c->change);
 }
 
 /* Keep the block that d has made, b; what is there now, pinned. Under the lock. */
@@ -407,11 +440,20 @@ static void count_memory(struct blockcache *c, struct decoder *d)
 	d->bytes = bytes;
 }
 
+/* Has d made all that is wanted on its way? What is there already need not be made again. */
+static bool is_enough(struct blockcache *c, const struct decoder *d, const struct wanted *want)
+{
+	uint64_t next = d->next + 1;
+
+	return next > want->first &&
+	       (next - want->first >= want->n || entry_is_there(c, &d->known->item, next));
+}
+
 /*
  * One step of d, which is busy: its next block, pinned, or NULL. *ret_done: d is not ours any more,
- * because that was the goal, or the item's end, or it failed.
+ * because that was enough, or the item's end, or it failed.
  */
-static struct entry *step(struct blockcache *c, struct decoder *d, const struct goal *goal,
+static struct entry *step(struct blockcache *c, struct decoder *d, const struct wanted *want,
 			  bool *ret_done, struct ckpt_err *e)
 {
 	const struct block_item *item = &d->known->item;
@@ -420,20 +462,23 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 
 	{
 		SCOPED_LOCK(&c->lock);
-		*ret_done = !b || d->next >= goal->index || b->len < block_size(item);
+		*ret_done = !b || b->len < block_size(item) || is_enough(c, d, want);
 		if (b) {
-			b->ahead = goal->ahead;
+			b->ahead = want->ahead;
 			count_memory(c, d);
 			kept = keep_block(c, d, b);
 			unused = kept == b ? NULL : b;
+			wake_for_block(c, d->known, d->next);
 		}
 		if (!b || b->len < block_size(item) || !item->zstd_layers) {
 			decoder_finish(c, d, b ? NULL : e);
+			*ret_done = true;
 			gone = d;
 		} else {
 			d->next++;
 			d->busy = !*ret_done;
-			(void)pthread_cond_broadcast(&c->change);
+			if (*ret_done)
+				wake_for_decoder(c, d->known);
 		}
 		surplus = too_many(c);
 	}
@@ -443,24 +488,28 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 	return kept;
 }
 
-static int run_to(struct blockcache *c, struct decoder *d, const struct goal *goal,
-		  struct entry **ret, struct ckpt_err *e)
+static void hand_over(struct blockcache *c, const struct wanted *want, struct entry *b)
 {
-	struct entry *b = NULL;
+	bool wanted = b && b->len && b->index >= want->first && b->index - want->first < want->n;
+
+	if (wanted)
+		want->pins[b->index - want->first] = b;
+	else
+		blockcache_put(c, b);
+}
+
+static int run_to(struct blockcache *c, struct decoder *d, const struct wanted *want,
+		  struct ckpt_err *e)
+{
+	struct ckpt_err why = { 0 };
 	bool done = false;
 
-	while (!done) {
-		blockcache_put(c, b); /* only on the way */
-		b = step(c, d, goal, &done, e);
-	}
-	if (!b)
-		return -e->code;
-	*ret = b;
-	if (b->index != goal->index || !b->len) { /* the item ends before */
-		blockcache_put(c, b);
-		*ret = NULL;
-	}
-	return 0;
+	while (!done)
+		hand_over(c, want, step(c, d, want, &done, &why));
+	if (!why.code || want->pins[0]) /* or it fails when it is asked for */
+		return 0;
+	*e = why;
+	return -e->code;
 }
 
 /* ---- finding frames; without the lock ---- */
@@ -523,17 +572,18 @@ static bool is_far(struct blockcache *c, const struct known *k, uint64_t index,
 
 enum { THERE, WALK, DECODE }; /* what is to be done about a block */
 
-/* Wait until something is: *ret is the block (NULL: behind the end), or *ret_d who is to make it. */
-static int await(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place *at,
-		 bool walked, struct entry **ret, struct decoder **ret_d, struct ckpt_err *e)
+/* Wait until something is: the first one is pinned (or behind the end), or *ret_d is to make it. */
+static int await(struct blockcache *c, struct known *k, const struct wanted *want,
+		 struct zstd_place *at, bool walked, struct decoder **ret_d, struct ckpt_err *e)
 {
+	uint64_t index = want->first;
 	SCOPED_LOCK(&c->lock);
 
-	for (;;) {
+	for (;; wait_for(c, k, index)) {
 		struct zstd_place known = place_of(k, index);
 
-		*ret = entry_pin(c, &k->item, index);
-		if (*ret || index >= k->end)
+		want->pins[0] = entry_pin(c, &k->item, index);
+		if (want->pins[0] || index >= k->end)
 			return THERE;
 		if (known.decoded >= at->decoded && known.stored > at->stored)
 			*at = known;
@@ -545,29 +595,22 @@ static int await(struct blockcache *c, struct known *k, uint64_t index, struct z
 			return err_set(e, ENOMEM, "out of memory");
 		if (*ret_d)
 			return DECODE;
-		(void)pthread_cond_wait(&c->change, &c->lock);
 	}
 }
 
-static int bring(struct blockcache *c, struct known *k, const struct goal *goal, struct entry **ret,
-		 struct ckpt_err *e)
+int decode_blocks(struct blockcache *c, struct known *k, const struct wanted *want,
+		  struct ckpt_err *e)
 {
 	struct zstd_place at = { 0, 0 };
 	struct decoder *d = NULL;
-	int rc = await(c, k, goal->index, &at, false, ret, &d, e);
+	int rc = await(c, k, want, &at, false, &d, e);
 
 	if (rc == WALK) {
-		rc = walk_frames(c, k, goal->index, &at, e);
+		rc = walk_frames(c, k, want->first, &at, e);
 		if (!rc)
-			rc = await(c, k, goal->index, &at, true, ret, &d, e);
+			rc = await(c, k, want, &at, true, &d, e);
 	}
-	return rc == DECODE ? run_to(c, d, goal, ret, e) : rc;
-}
-
-int decode_block(struct blockcache *c, struct known *k, uint64_t index, struct entry **ret,
-		 struct ckpt_err *e)
-{
-	return bring(c, k, &(struct goal){ index, false }, ret, e);
+	return rc == DECODE ? run_to(c, d, want, e) : rc;
 }
 
 /* ---- ahead of who reads in order ---- */
@@ -597,21 +640,23 @@ static uint64_t next_ahead(struct blockcache *c, const struct known *k)
  */
 static void pass(struct blockcache *c, struct known *k, uint64_t index)
 {
-	uint64_t some = c->max_bytes / 8 / DECODED_SIZE;
+	uint64_t keep = c->max_bytes / 32;
 
-	for (; k->asked < index; k->asked++, k->in_order++)
-		if (k->in_order >= BEHIND + some && c->bytes > c->max_bytes / 8)
-			entry_reuse(c, &k->item, k->asked - BEHIND);
+	for (; k->asked < index; k->asked++)
+		if (k->in_order >= PASS_AFTER && c->bytes > keep &&
+		    k->asked - k->start >= OVERTAKE + keep / DECODED_SIZE)
+			entry_reuse(c, &k->item, k->asked - OVERTAKE);
 }
 
 void note_asked(struct blockcache *c, struct known *k, uint64_t index)
 {
 	if (!k->item.zstd_layers)
 		return;
-	if (index > k->asked + AHEAD || index + AHEAD < k->asked) {
+	if (index > k->asked + OVERTAKE || index + OVERTAKE < k->asked) {
 		k->in_order = k->ahead = 0;
-		k->asked = index;
+		k->start = k->asked = index;
 	}
+	k->in_order += index > k->asked;
 	pass(c, k, index);
 	if (k->in_order < AHEAD_AFTER)
 		return;
@@ -676,16 +721,17 @@ void blockcache_ahead(struct blockcache *c)
 	struct known *k;
 
 	while (c->any_ahead && (k = take_ahead(c))) {
-		struct goal goal = { .ahead = true };
+		void *pin = NULL;
+		struct wanted want = { .n = 1, .pins = &pin, .ahead = true };
 
-		while ((goal.index = more_ahead(c, k)) != UINT64_MAX) {
-			struct entry *b = NULL;
+		while ((want.first = more_ahead(c, k)) != UINT64_MAX) {
 			struct ckpt_err e = { 0 };
 
 			/* What fails will fail again when it is asked for. */
-			if (bring(c, k, &goal, &b, &e))
+			if (decode_blocks(c, k, &want, &e))
 				stop_ahead(c, k);
-			blockcache_put(c, b);
+			blockcache_put(c, pin);
+			pin = NULL;
 		}
 	}
 }

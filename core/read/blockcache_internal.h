@@ -20,7 +20,7 @@
 enum {
 	ENTRY_BUCKETS = 4096,
 	ITEM_BUCKETS = 256,
-	MAX_SPARE = 4, /* blocks */
+	MAX_SPARE = 16, /* blocks */
 };
 
 /* A cached block. */
@@ -49,9 +49,18 @@ struct known {
 	uint64_t bad;
 	struct ckpt_err why;
 	/* Who reads in order. */
-	uint64_t asked, in_order; /* block, how many */
-	uint64_t ahead;		  /* blocks up to here will be asked for */
+	uint64_t start, asked; /* the first block and the last */
+	uint64_t in_order;     /* how often the next one was asked for, or one soon after it */
+	uint64_t ahead;	       /* blocks up to here will be asked for */
 	bool queued, runs_ahead;
+};
+
+/* Blocks that somebody asks for, in order. */
+struct wanted {
+	uint64_t first;
+	size_t n;    /* at least 1 */
+	void **pins; /* n, all NULL at first */
+	bool ahead;  /* nobody has asked yet */
 };
 
 struct decoder {
@@ -69,8 +78,9 @@ struct decoder {
 };
 
 struct blockcache {
-	pthread_mutex_t lock;  /* everything below */
-	pthread_cond_t change; /* a block is there, or a decoder idle */
+	pthread_mutex_t lock; /* everything below */
+	pthread_cond_t idle;  /* some decoder is */
+	struct waiter *waiters;
 	struct block_source src;
 	size_t max_bytes;
 	/* Changed under the lock, read by blockcache_counts without it. */
@@ -106,9 +116,10 @@ void known_done(struct blockcache *c, struct known *k);
 /* Forget items that nobody uses until no more than `keep` are left. */
 void known_trim(struct blockcache *c, size_t keep);
 
-/* Bring block `index`, without the lock: pinned, or *ret NULL: the item ends before. */
-int decode_block(struct blockcache *c, struct known *k, uint64_t index, struct entry **ret,
-		 struct ckpt_err *e);
+/* Bring the first block, without the lock: pinned, or NULL: the item ends before. So are those of the others that
+ * come after it and were not there. */
+int decode_blocks(struct blockcache *c, struct known *k, const struct wanted *want,
+		  struct ckpt_err *e);
 /* The block has been asked for; under the lock. */
 void note_asked(struct blockcache *c, struct known *k, uint64_t index);
 /* Make nothing ahead of anybody who has not begun to; under the lock. */

@@ -153,6 +153,7 @@ static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, ui
 {
 	unsigned shift = block_shift(&g->item);
 	size_t n = (size_t)(((src + span - 1) >> shift) - (src >> shift)) + 1;
+	int rc;
 
 	p->cache = g->blocks;
 	p->shift = shift;
@@ -161,17 +162,40 @@ static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, ui
 	p->pins = calloc(n, sizeof(*p->pins));
 	if (!p->blocks || !p->pins)
 		return err_set(e, ENOMEM, "out of memory");
-	for (; p->n < n; p->n++) {
-		int rc = blockcache_get(g->blocks, &g->item, p->first + p->n, &p->blocks[p->n],
-					&p->pins[p->n], e);
-
-		if (rc)
-			return rc;
-	}
+	rc = blockcache_get(g->blocks, &g->item, p->first, n, p->blocks, p->pins, e);
+	if (rc)
+		return rc;
+	p->n = n;
 	/* Only the last block may be short, and it must reach the end of the span. */
 	if (p->blocks[n - 1].len < ((src + span - 1) & (block_size(&g->item) - 1)) + 1)
 		return short_item(g, e);
 	return 0;
+}
+
+/* Decoded bytes that stay where they are, until the reply has been sent. 1: not these. */
+static int leave_blocks(const struct gather *g, uint64_t src, uint8_t *to, uint64_t run,
+			struct ckpt_err *e)
+{
+	struct pinned p = { 0 };
+	uint64_t size = block_size(&g->item);
+	int rc;
+
+	if (!g->parts || run < g->parts->min_run ||
+	    !parts_room(g->parts, (run >> block_shift(&g->item)) + 2))
+		return 1;
+	rc = pin_blocks(&p, g, src, run, e);
+	for (size_t i = 0; !rc && i < p.n; i++) {
+		uint64_t skip = src & (size - 1), n = min_u64(run, size - skip);
+
+		parts_add(g->parts, to, p.blocks[i].data + skip, n);
+		parts_pin_block(g->parts, g->blocks, p.pins[i]);
+		p.pins[i] = NULL;
+		src += n;
+		to += n;
+		run -= n;
+	}
+	pinned_release(&p);
+	return rc;
 }
 
 static void copy_pinned(const struct pinned *p, uint64_t src, uint8_t *to, uint64_t run)
@@ -218,9 +242,13 @@ static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t 
 		    struct ckpt_err *e)
 {
 	int64_t n;
+	int rc;
 
 	if (!g->item.zstd_layers)
 		return files_read(g->files, g->item.file, to, run, g->item.offset + src, e);
+	rc = leave_blocks(g, src, to, run, e);
+	if (rc <= 0)
+		return rc;
 	n = blockcache_read(g->blocks, &g->item, src, to, run, e);
 	if (n < 0)
 		return (int)n;

@@ -2,6 +2,7 @@
 #include "read/parts.h"
 
 #include "base/err.h"
+#include "read/blockcache.h"
 #include "read/files.h"
 
 #include <stdlib.h>
@@ -11,13 +12,13 @@ void parts_start(struct parts *p, struct files *files, uint8_t *buf, uint64_t mi
 	p->buf = buf;
 	p->files = files;
 	p->min_run = min_run;
-	p->n = p->n_pins = 0;
+	p->n = p->n_pins = p->n_blocks = 0;
 	p->n_iov = 0;
 }
 
 bool parts_room(const struct parts *p, uint64_t n)
 {
-	return n <= PARTS_MAX - p->n && p->n_pins < PARTS_MAX;
+	return n <= PARTS_MAX - p->n && p->n_pins < PARTS_MAX && n <= PARTS_MAX - p->n_blocks;
 }
 
 void parts_add(struct parts *p, const uint8_t *at, const uint8_t *data, uint64_t len)
@@ -28,6 +29,12 @@ void parts_add(struct parts *p, const uint8_t *at, const uint8_t *data, uint64_t
 void parts_pin(struct parts *p, uint32_t file)
 {
 	p->pins[p->n_pins++] = file;
+}
+
+void parts_pin_block(struct parts *p, struct blockcache *cache, void *pin)
+{
+	p->cache = cache;
+	p->blocks[p->n_blocks++] = pin;
 }
 
 static int by_place(const void *a, const void *b)
@@ -77,5 +84,7 @@ void parts_release(struct parts *p)
 {
 	for (size_t i = 0; i < p->n_pins; i++)
 		files_unlend(p->files, p->pins[i]);
-	p->n_pins = 0;
+	for (size_t i = 0; i < p->n_blocks; i++)
+		blockcache_put(p->cache, p->blocks[i]);
+	p->n_pins = p->n_blocks = 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parts - a reply of which long runs stay where the page cache has them.
+ * parts - a reply of which long runs stay where they are: in the page cache, or in decoded blocks.
  *
  *	parts_start(&p, files, buf, PARTS_MIN_RUN);
  *	...                            // the reply is put into buf, but for what parts_add takes
@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+struct blockcache;
 struct ckpt_err;
 struct files;
 
@@ -40,6 +41,9 @@ struct parts {
 	size_t n;
 	uint32_t pins[PARTS_MAX]; /* files that are lent */
 	size_t n_pins;
+	struct blockcache *cache; /* of blocks */
+	void *blocks[PARTS_MAX];  /* that are lent: pins */
+	size_t n_blocks;
 	struct iovec iov[2 * PARTS_MAX + 1];
 	int n_iov;
 };
@@ -51,10 +55,12 @@ bool parts_room(const struct parts *p, uint64_t n);
 void parts_add(struct parts *p, const uint8_t *at, const uint8_t *data, uint64_t len);
 /* All that was added since the last pin lies in this file, which files_lend gave. */
 void parts_pin(struct parts *p, uint32_t file);
+/* What was added last lies in this block; the pin is put back in time. All are of one cache. */
+void parts_pin_block(struct parts *p, struct blockcache *cache, void *pin);
 
 /* Make iov of the len bytes, and see that all files are what they were. */
 int parts_finish(struct parts *p, uint64_t len, struct ckpt_err *e);
-/* Give all files back. */
+/* Give all files and blocks back. */
 void parts_release(struct parts *p);
 
 #endif

@@ -64,7 +64,7 @@ static void check_one(struct blockcache *c, const struct block_item *item, uint6
 	struct block b;
 	struct ckpt_err e = { 0 };
 	void *pin = NULL;
-	int rc = blockcache_get(c, item, index, &b, &pin, &e);
+	int rc = blockcache_get(c, item, index, 1, &b, &pin, &e);
 
 	if (rc)
 		ck_abort_msg("%s", e.msg);
@@ -147,12 +147,12 @@ START_TEST(pinned_blocks_stay_whatever_the_bound)
 	void *pins[8], *again;
 
 	for (uint64_t i = 0; i < 8; i++)
-		ck_assert_int_eq(blockcache_get(c, &item, i, &b[i], &pins[i], &e), 0);
+		ck_assert_int_eq(blockcache_get(c, &item, i, 1, &b[i], &pins[i], &e), 0);
 	for (uint64_t i = 0; i < 8; i++) {
 		struct block same;
 
 		ck_assert(!memcmp(b[i].data, bytes + i * MIB, MIB));
-		ck_assert_int_eq(blockcache_get(c, &item, i, &same, &again, &e), 0);
+		ck_assert_int_eq(blockcache_get(c, &item, i, 1, &same, &again, &e), 0);
 		ck_assert_ptr_eq(same.data, b[i].data);
 		blockcache_put(c, again);
 	}
@@ -564,7 +564,7 @@ START_TEST(large_windows_take_turns)
 	for (int i = 0; i < 6; i++)
 		check_one(c, &items[i % 3], 0, (const uint8_t *)(i % 3 == 2 ? "more" : "textmore"),
 			  i % 3 ? 4 : 8);
-	ck_assert_int_eq(blockcache_get(c, &huge, 0, &b, &pin, &e), -EBADMSG);
+	ck_assert_int_eq(blockcache_get(c, &huge, 0, 1, &b, &pin, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "zstd: Frame requires too much memory for decoding");
 	blockcache_free(c);
 }
@@ -584,7 +584,7 @@ START_TEST(damage_is_found_once)
 		struct ckpt_err e = { 0 };
 		void *pin = NULL;
 
-		ck_assert_int_eq(blockcache_get(c, &item, 15, &b, &pin, &e), -EBADMSG);
+		ck_assert_int_eq(blockcache_get(c, &item, 15, 1, &b, &pin, &e), -EBADMSG);
 		ck_assert_str_eq(e.msg, "zstd: the stream ends inside a frame");
 		ck_assert(!i || s.reads == reads);
 		reads = s.reads;
@@ -638,11 +638,11 @@ START_TEST(damage_is_an_error_and_what_is_before_it_is_not)
 
 		for (uint64_t i = 0; i < 3; i++)
 			check_block(c, &item, i, bytes, n);
-		ck_assert_int_eq(blockcache_get(c, &item, 15, &b, &pin, &e), -EBADMSG);
+		ck_assert_int_eq(blockcache_get(c, &item, 15, 1, &b, &pin, &e), -EBADMSG);
 		ck_assert_int_eq(e.code, EBADMSG);
 		ck_assert_str_eq(e.msg, "zstd: the stream ends inside a frame");
 		ck_assert_ptr_null(pin);
-		ck_assert_int_eq(blockcache_get(c, &item, 100, &b, &pin, &e), -EBADMSG);
+		ck_assert_int_eq(blockcache_get(c, &item, 100, 1, &b, &pin, &e), -EBADMSG);
 	}
 	blockcache_free(c);
 }
@@ -667,7 +667,7 @@ START_TEST(a_read_that_fails_once_is_tried_again)
 		s->reads = 0;
 		s->fail = fail;
 		for (uint64_t i = 0; i < 4; i++) {
-			if (blockcache_get(c, &item, i, &b, &pin, &e)) {
+			if (blockcache_get(c, &item, i, 1, &b, &pin, &e)) {
 				ck_assert_int_eq(e.code, EIO);
 				failed++;
 				check_block(c, &item, i, bytes, n);
@@ -742,7 +742,7 @@ static void *read_blocks(void *arg)
 		struct ckpt_err e = { 0 };
 		void *pin;
 
-		if (blockcache_get(w->c, item, index, &b, &pin, &e))
+		if (blockcache_get(w->c, item, index, 1, &b, &pin, &e))
 			return arg;
 		if (b.len != len || memcmp(b.data, w->bytes + from, len) != 0)
 			return arg;

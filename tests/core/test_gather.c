@@ -330,6 +330,27 @@ START_TEST(long_runs_stay_where_they_are)
 }
 END_TEST
 
+START_TEST(decoded_blocks_stay_where_they_are)
+{
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct scene s;
+	struct stage g;
+
+	make_matrix(&s, &r, 4000, 128, 128, false); /* one chunk */
+	stage_init(&g, &s, &r, 1, (size_t)_i * MIB);
+	stage_map(&g, 2000);
+	ck_assert_int_eq(stage_read(&g, 100, s.bytes - 100, &e), 0);
+	ck_assert_uint_ge(g.parts->n, s.bytes / DECODED_SIZE);
+	memset(g.out, 0x55, s.bytes); /* nothing of it is there */
+	blockcache_clear(g.blocks);
+	join(&g, s.bytes - 100);
+	ck_assert(!memcmp(g.out, s.want + 100, s.bytes - 100));
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
 START_TEST(more_runs_than_a_reply_may_have_are_copied)
 {
 	struct rng r = rng_new();
@@ -691,6 +712,7 @@ Suite *gather_suite(void)
 	tcase_add_test(t, a_column_shard_is_read_as_one_band);
 	tcase_add_test(t, what_is_in_memory_is_not_read);
 	tcase_add_test(t, long_runs_stay_where_they_are);
+	tcase_add_loop_test(t, decoded_blocks_stay_where_they_are, 0, 2);
 	tcase_add_test(t, more_runs_than_a_reply_may_have_are_copied);
 	tcase_add_test(t, what_is_given_away_does_not_change);
 	tcase_add_test(t, a_file_that_somebody_may_change_is_copied);
