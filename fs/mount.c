@@ -432,8 +432,7 @@ static int serve(struct mount *m, struct ckpt_err *e)
 		.arg = m,
 	};
 
-	if (cmd_open(m->source, o,
-		     (struct ckpt_opts){ .runs = true, .map_files = true, .warn = log_warning },
+	if (cmd_open(m->source, o, (struct ckpt_opts){ .runs = true, .warn = log_warning },
 		     &m->ckpt, e))
 		return -e->code;
 	if (ckpt_is_run(m->ckpt) && lies_in(m->target, m->source))

@@ -19,6 +19,7 @@
 #include <xxhash.h>
 
 enum {
+	BRING_SIZE = 1 << 20,
 	SPARE_FDS = 64, /* for SQLite, /dev/fuse and the rest of the program */
 	MAX_TRIES =
 		64, /* to open a file while other threads take the descriptors that become free */
@@ -35,6 +36,7 @@ struct file {
 	int fd;				/* while it is open */
 	_Atomic(struct pagemap *) map;	/* NULL: none yet */
 	atomic_bool no_map;		/* it was tried */
+	atomic_bool no_bring;		/* it was tried, and the bytes did not stay */
 	struct lease lease;
 	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
 };
@@ -459,6 +461,26 @@ const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len
 
 	if (p)
 		counters_add(f->counts, FILES_MAPPED, len);
+	return p;
+}
+
+const uint8_t *files_bring(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct file *x = &f->v[i];
+	autofree uint8_t *buf = NULL;
+	struct ckpt_err e;
+	const uint8_t *p;
+
+	if (!f->pool || x->no_map || x->no_bring)
+		return NULL;
+	buf = malloc(BRING_SIZE);
+	for (uint64_t at = 0, n; at < len; at += n) {
+		n = min_u64(len - at, BRING_SIZE);
+		if (!buf || files_read(f, i, buf, (size_t)n, off + at, &e))
+			return NULL;
+	}
+	p = files_map(f, i, off, len);
+	x->no_bring = !p;
 	return p;
 }
 

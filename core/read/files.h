@@ -65,6 +65,11 @@ int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e);
 const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len);
 void files_unmap(struct files *f, uint32_t i);
 /*
+ * As files_map, of bytes that are not in memory: reads all of them, in order, for who needs many short
+ * runs of them. NULL too where that has been tried with this file and they were not there afterwards.
+ */
+const uint8_t *files_bring(struct files *f, uint32_t i, uint64_t off, uint64_t len);
+/*
  * The same where nobody can change the file until files_unlend (see lease.h), so that files_check may be
  * asked before a system call takes the bytes.
  */

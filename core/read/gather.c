@@ -16,6 +16,11 @@ enum {
 	MAX_BAND = 8 << 20, /* bytes read at once to scatter from */
 	SMALL_BAND =
 		64 * 1024, /* read even where most of it is not wanted: one call, a few pages */
+	CLOSE = 128 *
+		1024, /* bytes from run to run: they take a disk as long as finding a place does */
+	MANY_RUNS = 16,
+	TILE_LINE = 128, /* bytes of a tile's lines, both ways */
+	MAX_TURNED = 16,
 };
 
 #define MAX_MAPPED ((uint64_t)1 << 30) /* bytes looked at at once where they are in memory */
@@ -48,31 +53,80 @@ static uint64_t wanted_of(const struct job *j, uint32_t from)
 
 /* ---- scattering from memory ---- */
 
-#define COPY_FIXED(n) \
-	case n: \
-		for (uint64_t i = 0; i < d->count; i++) \
-			memcpy(to + i * d->dst_stride, from + i * d->src_stride, n); \
-		break
+/* One element, or a few, as a move; what is longer, as a call. */
+#define EACH_RUN(run, copy) \
+	switch (run) { \
+	case 1: \
+		copy(1); \
+		break; \
+	case 2: \
+		copy(2); \
+		break; \
+	case 4: \
+		copy(4); \
+		break; \
+	case 8: \
+		copy(8); \
+		break; \
+	case 16: \
+		copy(16); \
+		break; \
+	default: \
+		copy(run); \
+	}
+
+static void copy_runs(const struct copy_dim *d, uint64_t run, uint8_t *to, const uint8_t *from)
+{
+#define COPY(n) \
+	for (uint64_t i = 0; i < d->count; i++) \
+	memcpy(to + i * d->dst_stride, from + i * d->src_stride, n)
+	EACH_RUN(run, COPY)
+#undef COPY
+}
+
+/* A tile of a matrix whose columns (along `down`) lie in `from` as its rows do in `to`. */
+static void turn_tile(const struct copy_dim *across, const struct copy_dim *down, uint64_t run,
+		      uint8_t *to, const uint8_t *from)
+{
+	uint8_t columns[TILE_LINE][TILE_LINE];
+
+	for (uint64_t i = 0; i < across->count; i++)
+		memcpy(columns[i], from + i * across->src_stride, down->count * run);
+#define COPY(n) \
+	for (uint64_t j = 0; j < down->count; j++) \
+		for (uint64_t i = 0; i < across->count; i++) \
+	memcpy(to + j * down->dst_stride + i * (n), columns[i] + j * (n), n)
+	EACH_RUN(run, COPY)
+#undef COPY
+}
+
+/* Each line of the cache is used as a whole while it is there, on both sides. */
+static void turn(const struct copy_dim *across, const struct copy_dim *down, uint64_t run,
+		 uint8_t *to, const uint8_t *from)
+{
+	const uint64_t tile = TILE_LINE / run;
+	struct copy_dim a = *across, d = *down;
+
+	for (uint64_t i = 0; i < across->count; i += tile)
+		for (uint64_t j = 0; j < down->count; j += tile) {
+			a.count = min_u64(tile, across->count - i);
+			d.count = min_u64(tile, down->count - j);
+			turn_tile(&a, &d, run, to + i * run + j * down->dst_stride,
+				  from + i * across->src_stride + j * run);
+		}
+}
 
 static void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t *to,
 		    const uint8_t *from)
 {
-	if (n > 1) {
+	if (n == 1)
+		copy_runs(d, run, to, from);
+	else if (n == 2 && run <= MAX_TURNED && d[0].dst_stride == run && d[1].src_stride == run)
+		turn(&d[0], &d[1], run, to, from);
+	else
 		for (uint64_t i = 0; i < d->count; i++)
 			scatter(d + 1, n - 1, run, to + i * d->dst_stride,
 				from + i * d->src_stride);
-		return;
-	}
-	switch (run) { /* fixed sizes become single moves */
-		COPY_FIXED(1);
-		COPY_FIXED(2);
-		COPY_FIXED(4);
-		COPY_FIXED(8);
-		COPY_FIXED(16);
-	default:
-		for (uint64_t i = 0; i < d->count; i++)
-			memcpy(to + i * d->dst_stride, from + i * d->src_stride, run);
-	}
 }
 
 static int read_band(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
@@ -106,15 +160,27 @@ static void scatter_guarded(void *arg)
 	scatter(s->j->dims + s->from, s->j->n - s->from, s->j->run, s->to, s->data);
 }
 
+/*
+ * Are the runs so close together that all of the span, read in order, is there sooner than they would be one
+ * by one from a disk? What lies between them is likely to be asked for next.
+ */
+static bool is_close(const struct job *j, uint32_t from, uint64_t span)
+{
+	uint64_t runs = wanted_of(j, from) / j->run;
+
+	return runs >= MANY_RUNS && span / runs <= CLOSE;
+}
+
 /* 1: it is not in memory, or not as long as it was. */
 static int from_pages(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
-		      struct ckpt_err *e)
+		      bool bring, struct ckpt_err *e)
 {
 	const struct gather *g = j->g;
 	struct scattering s = { j, from, to, NULL };
 	int rc;
 
-	s.data = files_map(g->files, g->item.file, g->item.offset + src, span);
+	s.data = (bring ? files_bring : files_map)(g->files, g->item.file, g->item.offset + src,
+						   span);
 	if (!s.data)
 		return 1;
 	rc = guard_run(scatter_guarded, &s) ? files_check(g->files, g->item.file, e) : 1;
@@ -261,23 +327,26 @@ static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to
 	const struct gather *g = j->g;
 	uint64_t span = span_of(j, from), wanted = wanted_of(j, from);
 	bool fits = span <= blockcache_max(g->blocks) / 2;
+	bool may_map = !g->item.zstd_layers && span <= MAX_MAPPED;
+	int rc = 1;
 
 	if (from == j->n)
 		return read_run(g, src, to, j->run, e);
-	if (!g->item.zstd_layers && span <= MAX_MAPPED) {
-		int rc = from_pages(j, from, src, to, span, e);
-
-		if (rc <= 0)
-			return rc;
-	}
+	if (may_map)
+		rc = from_pages(j, from, src, to, span, false, e);
+	if (rc <= 0)
+		return rc;
 	if (!g->item.zstd_layers && span <= MAX_BAND && (span <= SMALL_BAND || span <= 2 * wanted))
 		return read_band(j, from, src, to, span, e);
+	if (may_map && is_close(j, from, span))
+		rc = from_pages(j, from, src, to, span, true, e);
+	if (rc <= 0)
+		return rc;
 	if (fits && (g->item.zstd_layers || g->item.length <= blockcache_max(g->blocks) / 2))
 		return from_blocks(j, from, src, to, span, e);
 	for (uint64_t i = 0; i < j->dims[from].count; i++) {
-		int rc = run_job(j, from + 1, src + i * j->dims[from].src_stride,
-				 to + i * j->dims[from].dst_stride, e);
-
+		rc = run_job(j, from + 1, src + i * j->dims[from].src_stride,
+			     to + i * j->dims[from].dst_stride, e);
 		if (rc)
 			return rc;
 	}

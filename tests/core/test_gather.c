@@ -307,6 +307,35 @@ START_TEST(what_is_in_memory_is_not_read)
 }
 END_TEST
 
+/* Out of the page cache, where the file system has one. */
+static void evict_items(void)
+{
+	int fd = openat(dir_fd, "items", O_RDONLY | O_CLOEXEC);
+
+	REQUIRE(fd >= 0 && !fsync(fd) && !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+	REQUIRE(!close(fd));
+}
+
+START_TEST(short_runs_that_are_not_in_memory_come_with_what_is_between)
+{
+	struct rng r = rng_new();
+	struct scene s;
+	struct stage g;
+	struct cost c;
+
+	make_matrix(&s, &r, 5000, 600, 600, true);
+	stage_init(&g, &s, &r, 0, 0);
+	stage_map(&g, 0);
+	evict_items();
+	c = cost_of(&g, 2400 * 100, 2400 * 50); /* of each column, 200 bytes */
+	ck_assert_uint_le(c.reads, s.bytes / MIB + 1);
+	c = cost_of(&g, 2400 * 3000, 2400 * 50);
+	ck_assert_uint_eq(c.reads, 0);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
 START_TEST(long_runs_stay_where_they_are)
 {
 	struct rng r = rng_new();
@@ -711,6 +740,7 @@ Suite *gather_suite(void)
 	tcase_add_test(t, a_contiguous_run_is_read_in_place);
 	tcase_add_test(t, a_column_shard_is_read_as_one_band);
 	tcase_add_test(t, what_is_in_memory_is_not_read);
+	tcase_add_test(t, short_runs_that_are_not_in_memory_come_with_what_is_between);
 	tcase_add_test(t, long_runs_stay_where_they_are);
 	tcase_add_loop_test(t, decoded_blocks_stay_where_they_are, 0, 2);
 	tcase_add_test(t, more_runs_than_a_reply_may_have_are_copied);
