@@ -78,7 +78,8 @@ WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free
 	$(addprefix sqlite3_,open_v2 prepare_v2 exec step close errcode extended_errcode errmsg))
 
 # libckpt: its functions are marked CKPT_API, its headers include each other and nothing else of ours.
-HEADERS := $(addprefix core/,base/ckpt_base.h api/ckpt.h api/ckpt_diff.h)
+HEADERS := $(addprefix core/,base/ckpt_base.h model/ckpt_tensor.h comm/ckpt_comm.h save/ckpt_state.h \
+	save/ckpt_plan.h store/ckpt_storage.h api/ckpt.h api/ckpt_diff.h api/ckpt_save.h)
 # What programs ask for at run time. Structures may change with each 0.x, and later with each X.
 SONAME  := libckpt.so.$(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 

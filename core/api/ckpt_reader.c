@@ -11,8 +11,8 @@
 #include "model/box.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
-#include "save/planner.h"
-#include "store/storage.h"
+#include "save/ckpt_plan.h"
+#include "store/ckpt_storage.h"
 #include "view/view.h"
 
 #include <stdlib.h>
@@ -344,7 +344,7 @@ static int apply_box(void *arg, const uint64_t *off, const uint64_t *len, uint64
 	part.storage_off = storage;
 	part.len = len;
 	dense_strides(&v);
-	return load_planner_apply_tensor(w->planner, &part, &v, w->e);
+	return ckpt_load_planner_apply_tensor(w->planner, &part, &v, w->e);
 }
 
 /* Window by window: the view has gaps, or another dtype. */
@@ -377,7 +377,7 @@ static int read_box(struct ckpt_file *f, enum ckpt_dtype from, const struct ckpt
 		    struct ckpt_load_planner *planner, struct ckpt_err *e)
 {
 	struct ckpt_tensor_view v;
-	int rc = load_planner_acquire_tensor(planner, item, &v, e);
+	int rc = ckpt_load_planner_acquire_tensor(planner, item, &v, e);
 
 	if (rc)
 		return rc;
@@ -390,7 +390,7 @@ static int read_box(struct ckpt_file *f, enum ckpt_dtype from, const struct ckpt
 	if (v.dtype != from || !is_dense(&v))
 		return read_windows(f, from, item, planner, &v, e);
 	rc = read_exactly(f, v.data, ckpt_file_size(f), 0, e);
-	return rc ? rc : load_planner_apply_tensor(planner, item, &v, e);
+	return rc ? rc : ckpt_load_planner_apply_tensor(planner, item, &v, e);
 }
 
 static int read_tensor(struct ckpt *c, const struct ckpt_read_item *item,
@@ -427,7 +427,7 @@ static int apply_object(struct ckpt_file *f, const struct ckpt_read_item *item,
 	if (!bytes)
 		return err_set(e, ENOMEM, "out of memory");
 	rc = read_exactly(f, bytes, size, 0, e);
-	return rc ? rc : load_planner_apply_bytes(planner, item, bytes, size, e);
+	return rc ? rc : ckpt_load_planner_apply_bytes(planner, item, bytes, size, e);
 }
 
 static int read_object(struct ckpt *c, const struct ckpt_read_item *item,

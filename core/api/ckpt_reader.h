@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_reader - every checkpoint that ckpt_open reads, as a storage reader (store/storage.h).
+ * ckpt_reader - every checkpoint that ckpt_open reads, as a storage reader (ckpt_storage.h).
  *
  * Tensors and objects are those of the tree, with names and dtypes as shown: after rename=, dtype=,
  * include= ... Planners see the chunks that are stored; where a tensor cannot be read they see it as
  * one chunk, so that reading any of it fails with the reason.
  *
- *	ckpt_reader_new(&opts, &r, &e);
- *	storage_reader_reset(&r, "run/step-100", &e);
- *	storage_reader_read_metadata(&r, &md, &e);
+ *	ckpt_reader_new(&opts, &r, &e);	// ckpt_save.h has it
+ *	ckpt_storage_reader_reset(&r, "run/step-100", &e);
+ *	ckpt_storage_reader_read_metadata(&r, &md, &e);
  *	...
- *	storage_reader_free(&r);
+ *	ckpt_storage_reader_free(&r);
  *
  * Elements are cast where the state dict has another floating-point type than the checkpoint.
  * Errors name the tensor or object.
@@ -20,21 +20,12 @@
 #ifndef API_CKPT_READER_H
 #define API_CKPT_READER_H
 
-#include "save/metadata.h"
+#include "api/ckpt_save.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 struct arena;
-struct ckpt;
-struct ckpt_opts;
-struct ckpt_err;
-struct ckpt_storage_reader;
 
-/* What is read is opened with opts, whose pointers are borrowed until the reader is freed; NULL:
- * none. */
-int ckpt_reader_new(const struct ckpt_opts *opts, struct ckpt_storage_reader *ret,
-		    struct ckpt_err *e);
 /* Of c, which stays open until the reader is freed: to be reset with the id NULL; or, for who makes
  * plans of items itself, read_data alone. */
 int ckpt_reader_of(struct ckpt *c, struct ckpt_storage_reader *ret, struct ckpt_err *e);

@@ -14,9 +14,9 @@
 
 int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret, struct ckpt_err *e)
 {
-	return save_planner_new(format == CKPT_HYPERPARALLEL ? CKPT_PLANNER_HYPERPARALLEL_B
-							     : CKPT_PLANNER_DCP,
-				ret, e);
+	return ckpt_save_planner_new(format == CKPT_HYPERPARALLEL ? CKPT_PLANNER_HYPERPARALLEL_B
+								  : CKPT_PLANNER_DCP,
+				     ret, e);
 }
 
 int ckpt_save_writer(const struct ckpt_save_opts *o, struct ckpt_storage_writer *ret,
@@ -50,8 +50,8 @@ int ckpt_save_writer(const struct ckpt_save_opts *o, struct ckpt_storage_writer 
 int ckpt_save(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
 	      const struct ckpt_save_opts *o, struct ckpt_err *e)
 {
-	struct ckpt_save_planner planner CLEANUP(save_planner_free) = { 0 };
-	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_save_planner planner CLEANUP(ckpt_save_planner_free) = { 0 };
+	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { 0 };
 	struct save_run_args args = { .comm = comm,
 				      .path = path,
 				      .dict = dict,
@@ -75,14 +75,14 @@ int ckpt_save(struct ckpt_comm *comm, const char *path, const struct ckpt_state_
 int ckpt_load(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
 	      const struct ckpt_load_opts *o, struct ckpt_err *e)
 {
-	struct ckpt_load_planner planner CLEANUP(load_planner_free) = { 0 };
-	struct ckpt_storage_reader reader CLEANUP(storage_reader_free) = { 0 };
+	struct ckpt_load_planner planner CLEANUP(ckpt_load_planner_free) = { 0 };
+	struct ckpt_storage_reader reader CLEANUP(ckpt_storage_reader_free) = { 0 };
 	struct load_run_args args = { .comm = comm,
 				      .path = path,
 				      .dict = dict,
 				      .planner = o->planner ? o->planner : &planner,
 				      .reader = o->reader ? o->reader : &reader };
-	int rc = o->planner ? 0 : load_planner_new(CKPT_PLANNER_DCP, &planner, e);
+	int rc = o->planner ? 0 : ckpt_load_planner_new(CKPT_PLANNER_DCP, &planner, e);
 
 	if (!rc && !o->reader)
 		rc = ckpt_reader_new(o->open, &reader, e);

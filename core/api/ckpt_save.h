@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_save - saving the tensors of a program as a checkpoint, and loading them back. ckptfs(1)
- * has an example of 60 lines.
+ * ckpt_save - saving the tensors of a program as a checkpoint, and loading them back. Installed as
+ * <ckptfs/ckpt_save.h>; ckpt(3) has an example of 60 lines.
  *
  * A program has a state dict on every rank: names, and what this rank has of each tensor
- * (save/checkpointable.h; save/planner.h has struct ckpt_state_dict). All ranks call ckpt_save together:
+ * (ckpt_state.h). All ranks call ckpt_save together:
  *
- *	struct ckpt_shard shard = { .off = off, .len = len, .data = elements };
- *	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_BOX, .n_dims = 2, .shape = shape,
- *				  .props = { .dtype = CKPT_DTYPE_BF16 }, .shards = &shard, .n_shards = 1 };
- *	struct ckpt_state_entry entry = { .fqn = "lm_head.weight", .fqn_len = 14, .tensor = &t };
- *	struct ckpt_state_dict dict = { &entry, 1 };
  *	struct ckpt_save_opts opts = { .format = CKPT_DCP };
  *
  *	rc = ckpt_save(comm, "run/step-100", &dict, &opts, &e);
  *
- * and ckpt_load with any other shards of the same names fills those from whatever checkpoint this
- * program reads, of whatever ranks and format. A program of one process passes a comm of its own
- * (ckpt_comm_self); comm/comm.h has ranks as threads and as MPI processes.
+ * and ckpt_load with any other shards of the same names fills those from whatever checkpoint
+ * ckpt_open reads, of whatever ranks and format. A program of one process passes a comm of its own
+ * (ckpt_comm_self); ckpt_comm.h has ranks as threads and as MPI processes. Planners (ckpt_plan.h),
+ * storage writers and readers (ckpt_storage.h) may be the program's own.
  *
  * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
  * sentence, that of the first rank that failed. A save that fails or is killed leaves at its place
@@ -29,15 +25,16 @@
 #define API_CKPT_SAVE_H
 
 #include "api/ckpt.h"
-#include "base/err.h"
-#include "comm/comm.h"
-#include "save/checkpointable.h"
-#include "save/metadata.h"
-#include "save/planner.h"
-#include "store/storage.h"
+#include "base/ckpt_base.h"
+#include "comm/ckpt_comm.h"
+#include "save/ckpt_plan.h"
+#include "save/ckpt_state.h"
+#include "store/ckpt_storage.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+CKPT_BEGIN
 
 enum ckpt_format {
 	CKPT_DCP,	    /* PyTorch Distributed Checkpoint, as of torch 2.14 */
@@ -68,8 +65,8 @@ struct ckpt_save_opts {
 CKPT_API int ckpt_save(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
 		       const struct ckpt_save_opts *opts, struct ckpt_err *e);
 
-/* The format's own planner and writer, for who wants to keep them, or to put something around them.
- */
+/* The format's own planner and writer, for who wants to keep them, or to put something around them;
+ * ckpt_save_planner_free and ckpt_storage_writer_free end them. */
 CKPT_API int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret,
 			       struct ckpt_err *e);
 CKPT_API int ckpt_save_writer(const struct ckpt_save_opts *opts, struct ckpt_storage_writer *ret,
@@ -80,12 +77,21 @@ struct ckpt_load_opts {
 	bool allow_partial;		/* entries that the checkpoint lacks are left as they are */
 	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes */
 	void *arg;			/* of take_bytes */
-	struct ckpt_load_planner *planner; /* in place of CKPT_PLANNER_DCP; may be NULL */
-	struct ckpt_storage_reader
-		*reader; /* in place of what opens every checkpoint; may be NULL */
+	/* In place of CKPT_PLANNER_DCP, and of ckpt_reader_new; may be NULL. */
+	struct ckpt_load_planner *planner;
+	struct ckpt_storage_reader *reader;
 };
 
 CKPT_API int ckpt_load(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
 		       const struct ckpt_load_opts *opts, struct ckpt_err *e);
+
+/*
+ * Every checkpoint that ckpt_open reads, as a storage reader, with names and dtypes as opts has
+ * them. What opts (NULL: none) points to is borrowed until ckpt_storage_reader_free.
+ */
+CKPT_API int ckpt_reader_new(const struct ckpt_opts *opts, struct ckpt_storage_reader *ret,
+			     struct ckpt_err *e);
+
+CKPT_END
 
 #endif

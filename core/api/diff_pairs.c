@@ -103,7 +103,7 @@ static void pair_of_tensors(struct diff_pair *p, bool values)
 	uint64_t size = 1;
 
 	for (size_t i = 0; i < 2; i++) {
-		p->types[i] = dtype_by_name(side[i]->dtype, strlen(side[i]->dtype));
+		p->types[i] = ckpt_dtype_by_name(side[i]->dtype, strlen(side[i]->dtype));
 		size = max_u64(size, dtype_info(p->types[i])->size);
 	}
 	p->same_type = p->types[0] == p->types[1];

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "model/box.h"
 #include "view/layout.h"
 #include "view/view.h"
 
@@ -291,8 +292,8 @@ static int write_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)
 {
 	struct writing *w = arg;
 	struct arena a CLEANUP(arena_release) = ARENA_INIT(SIZE_MAX);
-	struct ckpt_save_planner planner CLEANUP(save_planner_free) = { 0 };
-	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_save_planner planner CLEANUP(ckpt_save_planner_free) = { 0 };
+	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { 0 };
 	struct ckpt_save_opts opts = w->s->r->save;
 	struct ckpt_state_dict dict;
 	int rc = make_parts(w, &planner, &writer, e);
@@ -312,13 +313,13 @@ static int write_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)
 /* Before anything else is done: could it be written at all? */
 static int check_dest(const struct resharding *s, struct ckpt_err *e)
 {
-	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { 0 };
+	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { 0 };
 	struct ckpt_save_opts opts = s->r->save;
 	int rc;
 
 	opts.format = s->r->format;
 	rc = ckpt_save_writer(&opts, &writer, e);
-	return rc ? rc : storage_writer_validate_checkpoint_id(&writer, s->dest, e);
+	return rc ? rc : ckpt_storage_writer_validate_checkpoint_id(&writer, s->dest, e);
 }
 
 static int write_all(struct resharding *s, struct ckpt_err *e)

@@ -15,7 +15,7 @@ static void rows_of(const struct resharding *s, size_t rank, const struct reshar
 		len[d] = t->shape[d];
 	}
 	if (t->n_dims)
-		(void)split_part(SPLIT_CEIL, s->ranks, rank, &off[0], &len[0]);
+		(void)split_part(CKPT_SPLIT_CEIL, s->ranks, rank, &off[0], &len[0]);
 }
 
 /*

@@ -16,28 +16,28 @@ struct gate {
 
 static int validate(void *self, const char *id, struct ckpt_err *e)
 {
-	return storage_writer_validate_checkpoint_id(&((struct gate *)self)->inner, id, e);
+	return ckpt_storage_writer_validate_checkpoint_id(&((struct gate *)self)->inner, id, e);
 }
 
 static int reset(void *self, const char *id, struct ckpt_err *e)
 {
-	return storage_writer_reset(&((struct gate *)self)->inner, id, e);
+	return ckpt_storage_writer_reset(&((struct gate *)self)->inner, id, e);
 }
 
 static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
-	return storage_writer_set_up(&((struct gate *)self)->inner, ranks, e);
+	return ckpt_storage_writer_set_up(&((struct gate *)self)->inner, ranks, e);
 }
 
 static int prepare_local(void *self, const struct ckpt_save_plan *plan, struct ckpt_save_plan *ret,
 			 struct ckpt_err *e)
 {
-	return storage_writer_prepare_local_plan(&((struct gate *)self)->inner, plan, ret, e);
+	return ckpt_storage_writer_prepare_local_plan(&((struct gate *)self)->inner, plan, ret, e);
 }
 
 static int prepare_global(void *self, struct ckpt_save_plan *parts, size_t n, struct ckpt_err *e)
 {
-	return storage_writer_prepare_global_plan(&((struct gate *)self)->inner, parts, n, e);
+	return ckpt_storage_writer_prepare_global_plan(&((struct gate *)self)->inner, parts, n, e);
 }
 
 static int write_data(void *self, const struct ckpt_save_plan *plan,
@@ -49,7 +49,7 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 
 	while (sem_wait(g->open) && errno == EINTR)
 		;
-	rc = storage_writer_write_data(&g->inner, plan, planner, ret, e);
+	rc = ckpt_storage_writer_write_data(&g->inner, plan, planner, ret, e);
 	(void)sem_post(g->open);
 	return rc;
 }
@@ -57,14 +57,14 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
 		  size_t n, struct ckpt_err *e)
 {
-	return storage_writer_finish(&((struct gate *)self)->inner, md, all, n, e);
+	return ckpt_storage_writer_finish(&((struct gate *)self)->inner, md, all, n, e);
 }
 
 static void free_gate(void *self)
 {
 	struct gate *g = self;
 
-	storage_writer_free(&g->inner);
+	ckpt_storage_writer_free(&g->inner);
 	free(g);
 }
 
@@ -78,7 +78,7 @@ int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_sto
 	struct gate *g = calloc(1, sizeof(*g));
 
 	if (!g) {
-		storage_writer_free(inner);
+		ckpt_storage_writer_free(inner);
 		return err_set(e, ENOMEM, "storage writer: out of memory");
 	}
 	*g = (struct gate){ open, *inner };

@@ -8,7 +8,7 @@
 
 #include "api/reshard.h"
 #include "base/arena.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "store/object_form.h"
 
 #include <semaphore.h>

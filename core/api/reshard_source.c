@@ -11,6 +11,8 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "model/box.h"
+#include "model/dtype.h"
+#include "save/metadata.h"
 
 #include <stdlib.h>
 
@@ -71,7 +73,7 @@ static int read_item(struct pull *p, const struct ckpt_read_item *item, struct c
 	struct ckpt_tensor_view v;
 	struct ckpt_file *f;
 	int64_t got;
-	int rc = load_planner_acquire_tensor(&p->planner, item, &v, e);
+	int rc = ckpt_load_planner_acquire_tensor(&p->planner, item, &v, e);
 
 	if (!rc)
 		rc = open_box(p, item->storage_off, item->len, &f, e);
@@ -79,7 +81,7 @@ static int read_item(struct pull *p, const struct ckpt_read_item *item, struct c
 		return rc;
 	got = ckpt_file_read(f, v.data, (size_t)ckpt_file_size(f), 0, e);
 	ckpt_file_close(f);
-	return got < 0 ? (int)got : load_planner_apply_tensor(&p->planner, item, &v, e);
+	return got < 0 ? (int)got : ckpt_load_planner_apply_tensor(&p->planner, item, &v, e);
 }
 
 /* The boxes of a window, as the state dict of a load. */
@@ -108,14 +110,14 @@ static int load_boxes(struct pull *p, struct ckpt_err *e)
 	const struct ckpt_metadata md = { .entries = &saved, .n_entries = 1 };
 	const struct ckpt_load_planning opt = { .is_coordinator = true };
 	struct ckpt_load_plan mine, part, plan;
-	int rc = load_planner_configure(&p->planner, &dict, &md, &opt, e);
+	int rc = ckpt_load_planner_configure(&p->planner, &dict, &md, &opt, e);
 
 	if (!rc)
-		rc = load_planner_local_plan(&p->planner, &mine, e);
+		rc = ckpt_load_planner_local_plan(&p->planner, &mine, e);
 	if (!rc)
-		rc = load_planner_global_plan(&p->planner, &mine, 1, &part, e);
+		rc = ckpt_load_planner_global_plan(&p->planner, &mine, 1, &part, e);
 	if (!rc)
-		rc = load_planner_finish(&p->planner, &part, &plan, e);
+		rc = ckpt_load_planner_finish(&p->planner, &part, &plan, e);
 	for (size_t i = 0; !rc && i < plan.n_items; i++)
 		rc = read_item(p, &plan.items[i], e);
 	return rc;
@@ -141,7 +143,7 @@ static void pull_close(void *arg)
 {
 	struct pull *p = arg;
 
-	load_planner_free(&p->planner);
+	ckpt_load_planner_free(&p->planner);
 	ckpt_file_close(p->chunk);
 	free(p->dims);
 	free(p->shards);
@@ -164,7 +166,7 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 	*p = (struct pull){ .s = s, .t = t, .off = item->chunk.off, .len = item->chunk.len };
 	p->dims = calloc(boxes * 2 * boxes, sizeof(*p->dims));
 	p->shards = calloc(boxes, sizeof(*p->shards));
-	rc = p->dims && p->shards ? load_planner_new(CKPT_PLANNER_DCP, &p->planner, e)
+	rc = p->dims && p->shards ? ckpt_load_planner_new(CKPT_PLANNER_DCP, &p->planner, e)
 				  : err_set(e, ENOMEM, "out of memory");
 	if (!rc)
 		rc = open_box(p, p->off, p->len, &p->chunk, e);
@@ -242,26 +244,26 @@ static int open_object(struct resharding *s, const struct reshard_entry *t, stru
 static int configure(void *self, const struct ckpt_state_dict *dict,
 		     const struct ckpt_save_planning *opt, struct ckpt_err *e)
 {
-	return save_planner_configure(&((struct planner *)self)->inner, dict, opt, e);
+	return ckpt_save_planner_configure(&((struct planner *)self)->inner, dict, opt, e);
 }
 
 static int local_plan(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
-	return save_planner_local_plan(&((struct planner *)self)->inner, ret, e);
+	return ckpt_save_planner_local_plan(&((struct planner *)self)->inner, ret, e);
 }
 
 static int global_plan(void *self, const struct ckpt_save_plan *all, size_t n,
 		       struct ckpt_save_plan *ret_parts, struct ckpt_metadata *ret_md,
 		       struct ckpt_err *e)
 {
-	return save_planner_global_plan(&((struct planner *)self)->inner, all, n, ret_parts, ret_md,
-					e);
+	return ckpt_save_planner_global_plan(&((struct planner *)self)->inner, all, n, ret_parts,
+					     ret_md, e);
 }
 
 static int finish(void *self, const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
 		  struct ckpt_err *e)
 {
-	return save_planner_finish(&((struct planner *)self)->inner, part, ret, e);
+	return ckpt_save_planner_finish(&((struct planner *)self)->inner, part, ret, e);
 }
 
 struct wanted {
@@ -299,7 +301,7 @@ static void free_planner(void *self)
 {
 	struct planner *p = self;
 
-	save_planner_free(&p->inner);
+	ckpt_save_planner_free(&p->inner);
 	free(p);
 }
 
@@ -311,7 +313,7 @@ int reshard_planner(struct resharding *s, struct ckpt_save_planner *inner,
 	struct planner *p = calloc(1, sizeof(*p));
 
 	if (!p) {
-		save_planner_free(inner);
+		ckpt_save_planner_free(inner);
 		return err_set(e, ENOMEM, "save planner: out of memory");
 	}
 	*p = (struct planner){ .s = s, .inner = *inner };

@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/checked.h"
+#include "base/err.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,6 +33,11 @@ struct ckpt_comm_said {
 	uint32_t told;	     /* the failure has its "rank 2: " */
 	struct ckpt_err err; /* code 0: none */
 };
+
+struct ckpt_comm ckpt_comm_self(void)
+{
+	return (struct ckpt_comm){ .size = 1 };
+}
 
 int ckpt_comm_init(struct ckpt_comm *c, const struct ckpt_comm_ops *ops, void *self, size_t rank,
 		   size_t size, struct ckpt_err *e)
@@ -330,7 +336,7 @@ int ckpt_comm_broadcast(struct ckpt_comm *c, int rc, const void *data, size_t le
 }
 
 /* Rank 0: a buffer for each rank, and what is in them as parts to scatter. */
-static int decide_parts(const struct ckpt_comm_all *all, ckpt_comm_decide_fn *decide, void *arg,
+static int decide_parts(const struct ckpt_comm_all *all, comm_decide_fn *decide, void *arg,
 			struct buf *bufs, struct ckpt_comm_bytes *parts, struct ckpt_err *e)
 {
 	int rc;
@@ -345,8 +351,8 @@ static int decide_parts(const struct ckpt_comm_all *all, ckpt_comm_decide_fn *de
 	return rc;
 }
 
-int ckpt_comm_exchange(struct ckpt_comm *c, int rc, struct buf *mine, ckpt_comm_decide_fn *decide,
-		       void *arg, struct ckpt_comm_bytes *ret, struct ckpt_err *e)
+int comm_exchange(struct ckpt_comm *c, int rc, struct buf *mine, comm_decide_fn *decide, void *arg,
+		  struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
 	struct ckpt_comm_all all = { 0 };
 	struct ckpt_comm_bytes *parts = NULL;

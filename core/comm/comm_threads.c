@@ -4,7 +4,8 @@
  * barriers. comm.c sees to it that all ranks are at the same barrier.
  */
 #include "base/cleanup.h"
-#include "comm/comm.h"
+#include "base/err.h"
+#include "comm/ckpt_comm.h"
 
 #include <limits.h>
 #include <pthread.h>

@@ -309,7 +309,7 @@ static enum ckpt_dtype dtype_of(const struct reader *rd, const struct pk_value *
 	if (!v || v->type != PK_GLOBAL)
 		return CKPT_DTYPE_NONE;
 	*ret_name = v->g->name;
-	return dtype_by_name(v->g->name->data, v->g->name->len);
+	return ckpt_dtype_by_name(v->g->name->data, v->g->name->len);
 }
 
 static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struct pk_value *v,

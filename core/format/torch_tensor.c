@@ -77,7 +77,7 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	ret->untyped = v3;
 	if (v3) {
 		ret->dtype = a[6].type == PK_GLOBAL
-				     ? dtype_by_name(a[6].g->name->data, a[6].g->name->len)
+				     ? ckpt_dtype_by_name(a[6].g->name->data, a[6].g->name->len)
 				     : CKPT_DTYPE_NONE;
 		if (ret->dtype == CKPT_DTYPE_NONE)
 			return err_set(e, ERR_UNSUPPORTED, "data.pkl: unknown dtype");

@@ -11,11 +11,11 @@
 #ifndef MODEL_BOX_H
 #define MODEL_BOX_H
 
+#include "model/ckpt_tensor.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define CKPT_MAX_DIMS 64 /* torch's limit (c10 dispatches at most 64 dimensions) */
 
 /*
  * The intersection routine: that of (a_off, a_len) and (b_off, b_len), false when it is empty

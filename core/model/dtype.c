@@ -45,7 +45,19 @@ const struct dtype_info *dtype_info(enum ckpt_dtype t)
 	return &table[t < CKPT_DTYPE_COUNT ? t : CKPT_DTYPE_NONE];
 }
 
-enum ckpt_dtype dtype_by_name(const char *name, size_t len)
+const char *ckpt_dtype_name(enum ckpt_dtype t)
+{
+	const struct dtype_info *info = dtype_info(t);
+
+	return info == &table[CKPT_DTYPE_NONE] ? NULL : info->name;
+}
+
+size_t ckpt_dtype_size(enum ckpt_dtype t)
+{
+	return dtype_info(t)->size;
+}
+
+enum ckpt_dtype ckpt_dtype_by_name(const char *name, size_t len)
 {
 	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++)
 		if (strlen(table[t].name) == len && !memcmp(table[t].name, name, len))

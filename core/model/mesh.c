@@ -10,10 +10,11 @@ bool mesh_size(size_t n_axes, const uint64_t *mesh, uint64_t *ret)
 {
 	uint64_t size = 1;
 
-	if (!n_axes || n_axes > MESH_MAX_AXES)
+	if (!n_axes || n_axes > CKPT_MESH_MAX_AXES)
 		return false;
 	for (size_t i = 0; i < n_axes; i++)
-		if (!mesh[i] || mesh[i] > MESH_MAX_RANKS || (size *= mesh[i]) > MESH_MAX_RANKS)
+		if (!mesh[i] || mesh[i] > CKPT_MESH_MAX_RANKS ||
+		    (size *= mesh[i]) > CKPT_MESH_MAX_RANKS)
 			return false;
 	*ret = size;
 	return true;
@@ -25,13 +26,13 @@ void mesh_coords(size_t n_axes, const uint64_t *mesh, uint64_t rank, uint64_t *r
 		ret[i] = rank % mesh[i];
 }
 
-bool split_part(enum split how, uint64_t parts, uint64_t part, uint64_t *off, uint64_t *len)
+bool split_part(enum ckpt_split how, uint64_t parts, uint64_t part, uint64_t *off, uint64_t *len)
 {
 	uint64_t each = *len / parts, more = *len % parts, start, end;
 
-	if (how == SPLIT_EVEN && more)
+	if (how == CKPT_SPLIT_EVEN && more)
 		return false;
-	if (how == SPLIT_BALANCED) {
+	if (how == CKPT_SPLIT_BALANCED) {
 		start = part * each + min_u64(part, more);
 		end = start + each + (part < more);
 	} else {
@@ -46,7 +47,7 @@ bool split_part(enum split how, uint64_t parts, uint64_t part, uint64_t *off, ui
 	return true;
 }
 
-size_t placement_dim(const struct placement *p, size_t n_dims)
+size_t placement_dim(const struct ckpt_placement *p, size_t n_dims)
 {
 	size_t back = (size_t) - (int)p->dim;
 
@@ -55,10 +56,10 @@ size_t placement_dim(const struct placement *p, size_t n_dims)
 	return back <= n_dims ? n_dims - back : n_dims;
 }
 
-bool shard_box(const struct sharding *s, uint64_t rank, size_t n_dims, const uint64_t *shape,
+bool shard_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims, const uint64_t *shape,
 	       uint64_t *ret_off, uint64_t *ret_len)
 {
-	uint64_t at[MESH_MAX_AXES];
+	uint64_t at[CKPT_MESH_MAX_AXES];
 
 	mesh_coords(s->n_axes, s->mesh, rank, at);
 	for (size_t d = 0; d < n_dims; d++) {
@@ -66,19 +67,19 @@ bool shard_box(const struct sharding *s, uint64_t rank, size_t n_dims, const uin
 		ret_len[d] = shape[d];
 	}
 	for (size_t i = 0; i < s->n; i++) {
-		const struct placement *p = &s->placements[i];
+		const struct ckpt_placement *p = &s->placements[i];
 		size_t d = placement_dim(p, n_dims);
 
-		if (d == n_dims || !split_part((enum split)p->how, s->mesh[p->axis], at[p->axis],
-					       &ret_off[d], &ret_len[d]))
+		if (d == n_dims || !split_part((enum ckpt_split)p->how, s->mesh[p->axis],
+					       at[p->axis], &ret_off[d], &ret_len[d]))
 			return false;
 	}
 	return true;
 }
 
-bool shard_is_first(const struct sharding *s, uint64_t rank)
+bool shard_is_first(const struct ckpt_sharding *s, uint64_t rank)
 {
-	uint64_t at[MESH_MAX_AXES];
+	uint64_t at[CKPT_MESH_MAX_AXES];
 
 	mesh_coords(s->n_axes, s->mesh, rank, at);
 	for (size_t i = 0; i < s->n; i++)
@@ -90,11 +91,11 @@ bool shard_is_first(const struct sharding *s, uint64_t rank)
 }
 
 struct find {
-	const struct sharding *s;
+	const struct ckpt_sharding *s;
 	size_t n_dims;
 	const uint64_t *want_off, *want_len;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS]; /* what the placements so far leave */
-	uint64_t stride[MESH_MAX_AXES];
+	uint64_t stride[CKPT_MESH_MAX_AXES];
 	shard_visit_fn *visit;
 	void *arg;
 };
@@ -113,7 +114,7 @@ static int found(struct find *f, uint64_t rank)
 /* Placement i and those behind it, without the parts that the wanted box does not reach. */
 static int find_from(struct find *f, size_t i, uint64_t rank)
 {
-	const struct placement *p = &f->s->placements[i];
+	const struct ckpt_placement *p = &f->s->placements[i];
 	size_t d = i < f->s->n ? placement_dim(p, f->n_dims) : 0;
 	uint64_t off, len, hit_off, hit_len;
 	int rc = 0;
@@ -127,7 +128,8 @@ static int find_from(struct find *f, size_t i, uint64_t rank)
 	for (uint64_t k = 0; k < f->s->mesh[p->axis] && !rc; k++) {
 		f->off[d] = off;
 		f->len[d] = len;
-		if (!split_part((enum split)p->how, f->s->mesh[p->axis], k, &f->off[d], &f->len[d]))
+		if (!split_part((enum ckpt_split)p->how, f->s->mesh[p->axis], k, &f->off[d],
+				&f->len[d]))
 			rc = -EINVAL;
 		else if (box_intersect(1, &f->off[d], &f->len[d], &f->want_off[d], &f->want_len[d],
 				       &hit_off, &hit_len))
@@ -138,8 +140,8 @@ static int find_from(struct find *f, size_t i, uint64_t rank)
 	return rc;
 }
 
-int shard_find(const struct sharding *s, size_t n_dims, const uint64_t *shape, const uint64_t *off,
-	       const uint64_t *len, shard_visit_fn *visit, void *arg)
+int shard_find(const struct ckpt_sharding *s, size_t n_dims, const uint64_t *shape,
+	       const uint64_t *off, const uint64_t *len, shard_visit_fn *visit, void *arg)
 {
 	struct find f = { .s = s,
 			  .n_dims = n_dims,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "save/checkpointable.h"
 
-#include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -112,14 +111,14 @@ int local_tensor_shard(const struct ckpt_local_tensor *t, const struct ckpt_meta
 /* ---- meshes ---- */
 
 /* HyperParallel multiplies all mesh axes of a dimension up and wants that to divide it. */
-int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape,
+int sharding_refused(const struct ckpt_sharding *s, size_t n_dims, const uint64_t *shape,
 		     struct ckpt_err *e)
 {
 	for (size_t d = 0; d < n_dims; d++) {
 		uint64_t parts = 1;
 
 		for (size_t i = 0; i < s->n; i++)
-			if (s->placements[i].how == SPLIT_EVEN &&
+			if (s->placements[i].how == CKPT_SPLIT_EVEN &&
 			    placement_dim(&s->placements[i], n_dims) == d)
 				parts *= s->mesh[s->placements[i].axis];
 		if (shape[d] % parts)
@@ -132,33 +131,36 @@ int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *sh
 		       TUPLE_TEXT(shape, n_dims));
 }
 
-int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dims,
-			   const uint64_t *shape, struct ckpt_tensor_props props, void *data,
-			   struct arena *a, struct ckpt_local_tensor *ret, struct ckpt_err *e)
+/* Placements may come from a program that has made a mistake. */
+static bool has_axes(const struct ckpt_sharding *s)
 {
-	uint64_t *dims = arena_array(a, 3 * n_dims, sizeof(*dims)), ranks;
-	struct ckpt_shard *shard = arena_array(a, 1, sizeof(*shard));
+	for (size_t i = 0; i < s->n; i++)
+		if (s->placements[i].axis >= s->n_axes)
+			return false;
+	return true;
+}
 
-	if (!dims || !shard)
-		return err_set(e, ENOMEM, "place a tensor on a mesh: out of memory");
+int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims,
+		      const uint64_t *shape, uint64_t *ret_off, uint64_t *ret_len,
+		      struct ckpt_err *e)
+{
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ranks;
+
+	if (n_dims > CKPT_MAX_DIMS)
+		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, CKPT_MAX_DIMS);
 	if (!mesh_size(s->n_axes, s->mesh, &ranks) || rank >= ranks)
 		return err_set(e, EINVAL, "rank %" PRIu64 " is none of a mesh of %s", rank,
 			       TUPLE_TEXT(s->mesh, s->n_axes));
-	if (!shard_box(s, rank, n_dims, shape, dims, dims + n_dims))
+	if (!has_axes(s))
+		return err_set(e, EINVAL, "a placement names an axis that a mesh of %s lacks",
+			       TUPLE_TEXT(s->mesh, s->n_axes));
+	if (!shard_box(s, rank, n_dims, shape, off, len))
 		return sharding_refused(s, n_dims, shape, e);
-	if (n_dims)
-		memcpy(dims + 2 * n_dims, shape, n_dims * sizeof(*dims));
 	/* An empty box lies behind the last element, as torch has it: where it would begin between
 	 * others, one that has elements begins too, and an offset is what chunks are known by. */
-	for (size_t d = 0; d < n_dims; d++)
-		if (!dims[n_dims + d])
-			dims[d] = shape[d];
-	*shard = (struct ckpt_shard){ .off = dims, .len = dims + n_dims, .data = data };
-	*ret = (struct ckpt_local_tensor){ .kind = CKPT_LOCAL_BOX,
-					   .n_dims = (uint8_t)n_dims,
-					   .props = props,
-					   .shape = dims + 2 * n_dims,
-					   .shards = shard,
-					   .n_shards = 1 };
+	for (size_t d = 0; d < n_dims; d++) {
+		ret_off[d] = len[d] ? off[d] : shape[d];
+		ret_len[d] = len[d];
+	}
 	return 0;
 }

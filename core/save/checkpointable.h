@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checkpointable - what one process holds of a tensor, in the three forms its owners know it, and
- * what a planner wants from it: write items, a list of chunks, the shard that an index means.
- *
- *	struct ckpt_shard s = { .off = off, .len = len, .data = p };
- *	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_BOX, .n_dims = 2, .shape = shape,
- *				  .props = { .dtype = CKPT_DTYPE_BF16 }, .shards = &s, .n_shards = 1 };
- *
- * or from a mesh and placements (DTensor, HyperParallel): local_tensor_from_mesh; from Megatron's
- * ShardedTensors: sharded_tensor_from_rank_offsets and local_tensor_from_sharded.
+ * checkpointable - what a planner wants from a local tensor (ckpt_state.h): write items, the shard
+ * that an index means; and Megatron's ShardedTensor and ShardedObject, of which local tensors are
+ * made.
  *
  * Everything is a plain value that borrows its arrays from the caller; those that functions make
  * are in the arena which they are given. Functions that fail leave their outputs as they were.
@@ -18,7 +12,7 @@
 #ifndef SAVE_CHECKPOINTABLE_H
 #define SAVE_CHECKPOINTABLE_H
 
-#include "save/metadata.h"
+#include "save/ckpt_plan.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,31 +20,9 @@
 
 struct arena;
 struct buf;
-struct ckpt_err;
-struct sharding;
 
-enum ckpt_local_kind {
-	CKPT_LOCAL_WHOLE, /* a plain tensor: every rank holds all of it, as its only shard */
-	CKPT_LOCAL_BOX,	  /* a DTensor, or one shard of Megatron: at most one box */
-	CKPT_LOCAL_SHARDS, /* torch's ShardedTensor, Megatron's LocalShardsContainer: any number of boxes */
-};
-
-struct ckpt_shard {
-	const uint64_t *off, *len; /* n_dims numbers each; the box may be empty */
-	void *data; /* the box's elements, row-major, without gaps: saving reads, loading writes */
-};
-
-struct ckpt_local_tensor {
-	uint8_t kind; /* enum ckpt_local_kind */
-	uint8_t n_dims;
-	struct ckpt_tensor_props props;
-	const uint64_t *shape;		 /* of the whole tensor */
-	const struct ckpt_shard *shards; /* this is the chunk list */
-	size_t n_shards;
-	bool allow_shape_mismatch; /* loading takes what the shapes have in common, the rest is 0 */
-};
-
-/* A known dtype, no more than CKPT_MAX_DIMS dimensions, as many shards as the kind has, each inside. */
+/* A known dtype, no more than CKPT_MAX_DIMS dimensions, as many shards as the kind has, each
+ * inside. */
 int local_tensor_check(const struct ckpt_local_tensor *t, const char *fqn, size_t fqn_len,
 		       struct ckpt_err *e);
 /* Write items, one for each shard, in their order; they borrow the name, the boxes, the shape. */
@@ -64,17 +36,8 @@ void local_tensor_write_items(const struct ckpt_local_tensor *t, const char *fqn
 int local_tensor_shard(const struct ckpt_local_tensor *t, const struct ckpt_meta_index *index,
 		       size_t *ret, struct ckpt_err *e);
 
-/*
- * The box that a rank (a position in the mesh; see mesh.h) holds; one without elements is at the
- * tensor's end. SPLIT_EVEN that does not divide fails with HyperParallel's text. A rank outside the mesh holds nothing: that is a local_tensor
- * without shards, which is made without this.
- */
-int local_tensor_from_mesh(const struct sharding *s, uint64_t rank, size_t n_dims,
-			   const uint64_t *shape, struct ckpt_tensor_props props, void *data,
-			   struct arena *a, struct ckpt_local_tensor *ret, struct ckpt_err *e);
-
 /* Why shard_box refuses: always EINVAL, with HyperParallel's text for what does not divide. */
-int sharding_refused(const struct sharding *s, size_t n_dims, const uint64_t *shape,
+int sharding_refused(const struct ckpt_sharding *s, size_t n_dims, const uint64_t *shape,
 		     struct ckpt_err *e);
 
 /* ---- Megatron ---- */
@@ -114,15 +77,12 @@ struct sharded_tensor {
 /* Megatron's invariants, with its error texts (Megatron core 0.20, mapping.py). */
 int sharded_tensor_check(const struct sharded_tensor *s, struct ckpt_err *e);
 
-struct rank_offset { /* this is part `rank` of `fragm` along a global axis */
-	int64_t axis, rank, fragm;
-};
 /* key, data and replica are borrowed, the rest is in the arena. */
 struct rank_offsets_args {
 	const char *key;
 	size_t key_len;
 	const struct array *data;
-	const struct rank_offset *offsets;
+	const struct ckpt_rank_offset *offsets;
 	size_t n_offsets;
 	uint8_t n_prepend;
 	struct replica_id replica;
@@ -141,8 +101,8 @@ int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct ck
 int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct ckpt_err *e);
 
 /*
- * This rank's shards of one key, as the planner wants them: CKPT_LOCAL_BOX for one, CKPT_LOCAL_SHARDS for
- * several. Without data the shards' data is NULL.
+ * This rank's shards of one key, as the planner wants them: CKPT_LOCAL_BOX for one,
+ * CKPT_LOCAL_SHARDS for several. Without data the shards' data is NULL.
  */
 int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, struct arena *a,
 			      struct ckpt_local_tensor *ret, struct ckpt_err *e);

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "model/box.h"
+#include "model/dtype.h"
 #include "save/idtable.h"
 
 #include <assert.h>

@@ -9,8 +9,8 @@
 #include <inttypes.h>
 
 int hp_layout_sharding(const struct hp_layout *l, const char *name,
-		       struct placement room[static MESH_MAX_AXES], struct sharding *ret,
-		       struct ckpt_err *e)
+		       struct ckpt_placement room[static CKPT_MESH_MAX_AXES],
+		       struct ckpt_sharding *ret, struct ckpt_err *e)
 {
 	uint64_t devices, used = 0;
 	uint8_t n = 0;
@@ -36,10 +36,10 @@ int hp_layout_sharding(const struct hp_layout *l, const char *name,
 					"Layout %s: tensor_map names axis %u of a mesh of %u%s",
 					name, axis, l->n_axes, axis < l->n_axes ? " twice" : "");
 			used |= 1ull << axis;
-			room[n++] = (struct placement){ (uint8_t)(l->n_axes - 1 - axis), (int8_t)d,
-							SPLIT_EVEN };
+			room[n++] = (struct ckpt_placement){ (uint8_t)(l->n_axes - 1 - axis),
+							     (int8_t)d, CKPT_SPLIT_EVEN };
 		}
-	*ret = (struct sharding){ l->mesh, room, l->n_axes, n };
+	*ret = (struct ckpt_sharding){ l->mesh, room, l->n_axes, n };
 	return 0;
 }
 
@@ -83,8 +83,8 @@ int hp_reshard(const struct hp_layout *from, const struct hp_layout *to, size_t 
 	static const uint64_t one[] = { 1 }, rank_zero[] = { 0 };
 	static const struct hp_map whole[CKPT_MAX_DIMS];
 	const struct hp_layout alone = { one, 1, (uint8_t)n_dims, whole, rank_zero, 1 };
-	struct placement from_room[MESH_MAX_AXES], to_room[MESH_MAX_AXES];
-	struct sharding source, target;
+	struct ckpt_placement from_room[CKPT_MESH_MAX_AXES], to_room[CKPT_MESH_MAX_AXES];
+	struct ckpt_sharding source, target;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], at;
 	struct translate t = { from ? from->ranks : rank_zero, visit, arg };
 	int rc;

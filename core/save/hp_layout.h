@@ -31,13 +31,13 @@ struct hp_layout {
 };
 
 /*
- * The same as a sharding with even splits; placements are written to room[MESH_MAX_AXES], the mesh
- * is borrowed. `name` is what messages call the layout ("to_layout"). EINVAL with HyperParallel's
- * text where the rank list does not fit the mesh.
+ * The same as a sharding with even splits; placements are written to room[CKPT_MESH_MAX_AXES], the
+ * mesh is borrowed. `name` is what messages call the layout ("to_layout"). EINVAL with
+ * HyperParallel's text where the rank list does not fit the mesh.
  */
 int hp_layout_sharding(const struct hp_layout *l, const char *name,
-		       struct placement room[static MESH_MAX_AXES], struct sharding *ret,
-		       struct ckpt_err *e);
+		       struct ckpt_placement room[static CKPT_MESH_MAX_AXES],
+		       struct ckpt_sharding *ret, struct ckpt_err *e);
 
 /* The rank's position in the mesh; false: it is none of the layout's. */
 bool hp_layout_position(const struct hp_layout *l, uint64_t rank, uint64_t *ret);

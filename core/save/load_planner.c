@@ -4,7 +4,10 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/planner.h"
+#include "model/box.h"
+#include "model/dtype.h"
+#include "save/checkpointable.h"
+#include "save/ckpt_plan.h"
 #include "save/read_items.h"
 #include "save/state_index.h"
 
@@ -340,8 +343,8 @@ static void free_planner(void *self)
 	free(self);
 }
 
-int load_planner_new(enum ckpt_planner_system system, struct ckpt_load_planner *ret,
-		     struct ckpt_err *e)
+int ckpt_load_planner_new(enum ckpt_planner_system system, struct ckpt_load_planner *ret,
+			  struct ckpt_err *e)
 {
 	static const struct ckpt_load_planner_ops ops = {
 		configure,	local_plan,   global_plan, finish,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order of calls, which is the same for every planner. */
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 
 #include "base/err.h"
 
@@ -27,17 +27,24 @@ static int check_load(const struct ckpt_load_planner *p, uint8_t needed, struct 
 	return check_step(p->step, needed, "Planner not configured", e);
 }
 
+void ckpt_data_close(struct ckpt_data *s)
+{
+	if (s->close)
+		s->close(s->arg);
+	*s = (struct ckpt_data){ 0 };
+}
+
 /* ---- saving ---- */
 
-void save_planner_free(struct ckpt_save_planner *p)
+void ckpt_save_planner_free(struct ckpt_save_planner *p)
 {
 	if (p->ops)
 		p->ops->free(p->self);
 	*p = (struct ckpt_save_planner){ 0 };
 }
 
-int save_planner_configure(struct ckpt_save_planner *p, const struct ckpt_state_dict *dict,
-			   const struct ckpt_save_planning *opt, struct ckpt_err *e)
+int ckpt_save_planner_configure(struct ckpt_save_planner *p, const struct ckpt_state_dict *dict,
+				const struct ckpt_save_planning *opt, struct ckpt_err *e)
 {
 	int rc = p->ops->configure(p->self, dict, opt, e);
 
@@ -45,8 +52,8 @@ int save_planner_configure(struct ckpt_save_planner *p, const struct ckpt_state_
 	return rc;
 }
 
-int save_planner_local_plan(struct ckpt_save_planner *p, struct ckpt_save_plan *ret,
-			    struct ckpt_err *e)
+int ckpt_save_planner_local_plan(struct ckpt_save_planner *p, struct ckpt_save_plan *ret,
+				 struct ckpt_err *e)
 {
 	int rc = check_save(p, CKPT_STEP_CONFIGURED, e);
 
@@ -57,17 +64,17 @@ int save_planner_local_plan(struct ckpt_save_planner *p, struct ckpt_save_plan *
 	return rc;
 }
 
-int save_planner_global_plan(struct ckpt_save_planner *p, const struct ckpt_save_plan *all,
-			     size_t n, struct ckpt_save_plan *ret_parts,
-			     struct ckpt_metadata *ret_md, struct ckpt_err *e)
+int ckpt_save_planner_global_plan(struct ckpt_save_planner *p, const struct ckpt_save_plan *all,
+				  size_t n, struct ckpt_save_plan *ret_parts,
+				  struct ckpt_metadata *ret_md, struct ckpt_err *e)
 {
 	int rc = check_save(p, CKPT_STEP_PLANNED, e);
 
 	return rc ? rc : p->ops->global_plan(p->self, all, n, ret_parts, ret_md, e);
 }
 
-int save_planner_finish(struct ckpt_save_planner *p, const struct ckpt_save_plan *part,
-			struct ckpt_save_plan *ret, struct ckpt_err *e)
+int ckpt_save_planner_finish(struct ckpt_save_planner *p, const struct ckpt_save_plan *part,
+			     struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	int rc = check_save(p, CKPT_STEP_PLANNED, e);
 
@@ -78,8 +85,8 @@ int save_planner_finish(struct ckpt_save_planner *p, const struct ckpt_save_plan
 	return rc;
 }
 
-int save_planner_get_data(struct ckpt_save_planner *p, const struct ckpt_write_item *item,
-			  struct ckpt_data *ret, struct ckpt_err *e)
+int ckpt_save_planner_get_data(struct ckpt_save_planner *p, const struct ckpt_write_item *item,
+			       struct ckpt_data *ret, struct ckpt_err *e)
 {
 	int rc = check_save(p, CKPT_STEP_FINISHED, e);
 
@@ -88,16 +95,16 @@ int save_planner_get_data(struct ckpt_save_planner *p, const struct ckpt_write_i
 
 /* ---- loading ---- */
 
-void load_planner_free(struct ckpt_load_planner *p)
+void ckpt_load_planner_free(struct ckpt_load_planner *p)
 {
 	if (p->ops)
 		p->ops->free(p->self);
 	*p = (struct ckpt_load_planner){ 0 };
 }
 
-int load_planner_configure(struct ckpt_load_planner *p, const struct ckpt_state_dict *dict,
-			   const struct ckpt_metadata *md, const struct ckpt_load_planning *opt,
-			   struct ckpt_err *e)
+int ckpt_load_planner_configure(struct ckpt_load_planner *p, const struct ckpt_state_dict *dict,
+				const struct ckpt_metadata *md,
+				const struct ckpt_load_planning *opt, struct ckpt_err *e)
 {
 	int rc = p->ops->configure(p->self, dict, md, opt, e);
 
@@ -105,8 +112,8 @@ int load_planner_configure(struct ckpt_load_planner *p, const struct ckpt_state_
 	return rc;
 }
 
-int load_planner_local_plan(struct ckpt_load_planner *p, struct ckpt_load_plan *ret,
-			    struct ckpt_err *e)
+int ckpt_load_planner_local_plan(struct ckpt_load_planner *p, struct ckpt_load_plan *ret,
+				 struct ckpt_err *e)
 {
 	int rc = check_load(p, CKPT_STEP_CONFIGURED, e);
 
@@ -117,16 +124,16 @@ int load_planner_local_plan(struct ckpt_load_planner *p, struct ckpt_load_plan *
 	return rc;
 }
 
-int load_planner_global_plan(struct ckpt_load_planner *p, const struct ckpt_load_plan *all,
-			     size_t n, struct ckpt_load_plan *ret_parts, struct ckpt_err *e)
+int ckpt_load_planner_global_plan(struct ckpt_load_planner *p, const struct ckpt_load_plan *all,
+				  size_t n, struct ckpt_load_plan *ret_parts, struct ckpt_err *e)
 {
 	int rc = check_load(p, CKPT_STEP_PLANNED, e);
 
 	return rc ? rc : p->ops->global_plan(p->self, all, n, ret_parts, e);
 }
 
-int load_planner_finish(struct ckpt_load_planner *p, const struct ckpt_load_plan *part,
-			struct ckpt_load_plan *ret, struct ckpt_err *e)
+int ckpt_load_planner_finish(struct ckpt_load_planner *p, const struct ckpt_load_plan *part,
+			     struct ckpt_load_plan *ret, struct ckpt_err *e)
 {
 	int rc = check_load(p, CKPT_STEP_PLANNED, e);
 
@@ -137,24 +144,24 @@ int load_planner_finish(struct ckpt_load_planner *p, const struct ckpt_load_plan
 	return rc;
 }
 
-int load_planner_acquire_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item *item,
-				struct ckpt_tensor_view *ret, struct ckpt_err *e)
+int ckpt_load_planner_acquire_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item *item,
+				     struct ckpt_tensor_view *ret, struct ckpt_err *e)
 {
 	int rc = check_load(p, CKPT_STEP_FINISHED, e);
 
 	return rc ? rc : p->ops->acquire_tensor(p->self, item, ret, e);
 }
 
-int load_planner_apply_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item *item,
-			      const struct ckpt_tensor_view *v, struct ckpt_err *e)
+int ckpt_load_planner_apply_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item *item,
+				   const struct ckpt_tensor_view *v, struct ckpt_err *e)
 {
 	int rc = check_load(p, CKPT_STEP_FINISHED, e);
 
 	return rc ? rc : p->ops->apply_tensor(p->self, item, v, e);
 }
 
-int load_planner_apply_bytes(struct ckpt_load_planner *p, const struct ckpt_read_item *item,
-			     const void *data, size_t len, struct ckpt_err *e)
+int ckpt_load_planner_apply_bytes(struct ckpt_load_planner *p, const struct ckpt_read_item *item,
+				  const void *data, size_t len, struct ckpt_err *e)
 {
 	int rc = check_load(p, CKPT_STEP_FINISHED, e);
 

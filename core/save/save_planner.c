@@ -9,8 +9,11 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "model/box.h"
+#include "model/dtype.h"
+#include "save/checkpointable.h"
+#include "save/ckpt_plan.h"
 #include "save/merge.h"
-#include "save/planner.h"
 #include "save/state_index.h"
 
 #include <stdlib.h>
@@ -455,8 +458,8 @@ static void free_planner(void *self)
 	free(p);
 }
 
-int save_planner_new(enum ckpt_planner_system system, struct ckpt_save_planner *ret,
-		     struct ckpt_err *e)
+int ckpt_save_planner_new(enum ckpt_planner_system system, struct ckpt_save_planner *ret,
+			  struct ckpt_err *e)
 {
 	static const struct ckpt_save_planner_ops ops = { configure, local_plan, global_plan,
 							  finish,    get_data,	 free_planner };

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "model/box.h"
+#include "model/dtype.h"
 #include "save/checkpointable.h"
 
 #include <inttypes.h>
@@ -154,10 +155,11 @@ static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_
 {
 	for (size_t i = 0; i < n; i++) {
 		dims[i] = i < args->n_prepend ? 1 : args->data->shape[i - args->n_prepend];
+		dims[n + i] = 0;
 		dims[2 * n + i] = 1;
 	}
 	for (size_t i = 0; i < args->n_offsets; i++) {
-		const struct rank_offset *o = &args->offsets[i];
+		const struct ckpt_rank_offset *o = &args->offsets[i];
 		size_t axis = (size_t)o->axis;
 		uint64_t local;
 
@@ -177,17 +179,48 @@ static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_
 	return 0;
 }
 
+static int check_dims(const struct rank_offsets_args *args, size_t n, struct ckpt_err *e)
+{
+	if (n <= CKPT_MAX_DIMS)
+		return 0;
+	return err_set(e, EINVAL, "%zu dimensions for key %s, the most is %d", n,
+		       FQN_TEXT(args->key, args->key_len), CKPT_MAX_DIMS);
+}
+
+int ckpt_rank_offsets_box(const struct ckpt_rank_offsets *r, uint64_t *ret_shape, uint64_t *ret_off,
+			  uint64_t *ret_len, struct ckpt_err *e)
+{
+	const struct array local = { .n_dims = r->n_local, .shape = r->local_shape };
+	const struct rank_offsets_args args = { .key = r->fqn,
+						.key_len = r->fqn_len,
+						.data = &local,
+						.offsets = r->offsets,
+						.n_offsets = r->n_offsets,
+						.n_prepend = r->n_prepend };
+	size_t n = (size_t)r->n_local + r->n_prepend;
+	uint64_t dims[3 * CKPT_MAX_DIMS];
+	int rc = check_dims(&args, n, e);
+
+	if (!rc)
+		rc = apply_offsets(&args, n, dims, e);
+	for (size_t i = 0; !rc && i < n; i++) {
+		ret_shape[i] = dims[i];
+		ret_off[i] = dims[n + i];
+		ret_len[i] = i < r->n_prepend ? 1 : r->local_shape[i - r->n_prepend];
+	}
+	return rc;
+}
+
 int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struct arena *a,
 				     struct sharded_tensor *ret, struct ckpt_err *e)
 {
 	size_t n = (size_t)args->data->n_dims + args->n_prepend;
 	struct sharded_tensor s;
 	uint64_t *dims;
-	int rc;
+	int rc = check_dims(args, n, e);
 
-	if (n > CKPT_MAX_DIMS)
-		return err_set(e, EINVAL, "%zu dimensions for key %s, the most is %d", n,
-			       FQN_TEXT(args->key, args->key_len), CKPT_MAX_DIMS);
+	if (rc)
+		return rc;
 	dims = arena_array(a, 3 * n, sizeof(*dims));
 	if (!dims)
 		return err_set(e, ENOMEM, "sharded tensor of %zu dimensions: out of memory", n);

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/text.h"
+#include "save/checkpointable.h"
 
 #include <string.h>
 #include <xxhash.h>

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "store/torch_item.h"
 
 #include <assert.h>

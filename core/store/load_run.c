@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "save/plan_codec.h"
-#include "store/storage.h"
+#include "store/ckpt_storage.h"
 
 #include <stdlib.h>
 
@@ -20,15 +20,15 @@ static int open_step(struct run *r, const struct ckpt_storage_ranks *ranks, stru
 	const struct load_run_args *a = r->args;
 	struct ckpt_load_planning opt = a->options;
 	const struct ckpt_metadata *md = NULL;
-	int rc = storage_reader_reset(a->reader, a->path, e);
+	int rc = ckpt_storage_reader_reset(a->reader, a->path, e);
 
 	opt.rank = ranks->rank;
 	opt.is_coordinator = ranks->rank == 0;
 	if (!rc)
-		rc = storage_reader_read_metadata(a->reader, &md, e);
+		rc = ckpt_storage_reader_read_metadata(a->reader, &md, e);
 	if (!rc)
-		rc = load_planner_configure(a->planner, a->dict, md, &opt, e);
-	return rc ? rc : storage_reader_set_up(a->reader, md, ranks, e);
+		rc = ckpt_load_planner_configure(a->planner, a->dict, md, &opt, e);
+	return rc ? rc : ckpt_storage_reader_set_up(a->reader, md, ranks, e);
 }
 
 static int local_step(struct run *r, struct buf *ret, struct ckpt_err *e)
@@ -39,9 +39,9 @@ static int local_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 	int rc = open_step(r, &ranks, e);
 
 	if (!rc)
-		rc = load_planner_local_plan(a->planner, &plan, e);
+		rc = ckpt_load_planner_local_plan(a->planner, &plan, e);
 	if (!rc)
-		rc = storage_reader_prepare_local_plan(a->reader, &plan, &plan, e);
+		rc = ckpt_storage_reader_prepare_local_plan(a->reader, &plan, &plan, e);
 	return rc ? rc : load_plan_encode(&plan, ret, e);
 }
 
@@ -62,9 +62,9 @@ static int global_step(void *arg, const struct ckpt_comm_all *all, struct buf *r
 		if (rc)
 			return err_wrap(e, "the plan of rank %zu", i);
 	}
-	rc = load_planner_global_plan(a->planner, plans, all->n, parts, e);
+	rc = ckpt_load_planner_global_plan(a->planner, plans, all->n, parts, e);
 	if (!rc)
-		rc = storage_reader_prepare_global_plan(a->reader, parts, all->n, e);
+		rc = ckpt_storage_reader_prepare_global_plan(a->reader, parts, all->n, e);
 	for (size_t i = 0; i < all->n && !rc; i++)
 		rc = load_plan_encode(&parts[i], &ret[i], e);
 	return rc;
@@ -76,7 +76,7 @@ static int plan_load(struct run *r, struct ckpt_load_plan *ret, struct ckpt_err 
 	struct ckpt_comm_bytes part = { 0 };
 	int rc = local_step(r, &bytes, e);
 
-	rc = ckpt_comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
+	rc = comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
 	if (!rc)
 		rc = load_plan_decode(part.data, part.len, &r->plans, ret, e);
 	free(part.data);
@@ -90,9 +90,9 @@ int load_run(const struct load_run_args *args, struct ckpt_err *e)
 	int rc = plan_load(&r, &part, e);
 
 	if (!rc)
-		rc = load_planner_finish(args->planner, &part, &plan, e);
+		rc = ckpt_load_planner_finish(args->planner, &part, &plan, e);
 	if (!rc)
-		rc = storage_reader_read_data(args->reader, &plan, args->planner, e);
+		rc = ckpt_storage_reader_read_data(args->reader, &plan, args->planner, e);
 	rc = ckpt_comm_agree(args->comm, rc, e);
 	arena_release(&r.plans);
 	return rc;

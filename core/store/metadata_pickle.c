@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "model/dtype.h"
 #include "parse/pickle_write.h"
 #include "save/metadata.h"
 

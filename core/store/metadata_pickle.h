@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metadata_pickle - the .metadata files: struct ckpt_metadata as the pickle that the system itself would
- * have written, protocol 4. The same metadata gives the same bytes.
+ * metadata_pickle - the .metadata files: struct ckpt_metadata as the pickle that the system itself
+ * would have written, protocol 4. The same metadata gives the same bytes.
  *
  * Sources: torch 2.14 distributed/checkpoint/metadata.py and filesystem.py; HyperParallel
  * distributed_checkpoint/metadata.py and storage.py (its third generation, version "2.0").

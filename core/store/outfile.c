@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "store/staging.h"
 
 enum {

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "save/plan_codec.h"
-#include "store/storage.h"
+#include "store/ckpt_storage.h"
 
 #include <stdlib.h>
 
@@ -24,18 +24,18 @@ static int local_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 	const struct save_run_args *a = r->args;
 	struct ckpt_storage_ranks ranks = { a->comm->rank, a->comm->size };
 	struct ckpt_save_planning opt = a->options;
-	int rc = storage_writer_reset(a->writer, a->path, e);
+	int rc = ckpt_storage_writer_reset(a->writer, a->path, e);
 
 	opt.rank = ranks.rank;
 	opt.is_coordinator = ranks.rank == 0;
 	if (!rc)
-		rc = storage_writer_set_up(a->writer, &ranks, e);
+		rc = ckpt_storage_writer_set_up(a->writer, &ranks, e);
 	if (!rc)
-		rc = save_planner_configure(a->planner, a->dict, &opt, e);
+		rc = ckpt_save_planner_configure(a->planner, a->dict, &opt, e);
 	if (!rc)
-		rc = save_planner_local_plan(a->planner, &r->mine, e);
+		rc = ckpt_save_planner_local_plan(a->planner, &r->mine, e);
 	if (!rc)
-		rc = storage_writer_prepare_local_plan(a->writer, &r->mine, &r->mine, e);
+		rc = ckpt_storage_writer_prepare_local_plan(a->writer, &r->mine, &r->mine, e);
 	return rc ? rc : save_plan_encode(&r->mine, ret, e);
 }
 
@@ -63,9 +63,9 @@ static int global_step(void *arg, const struct ckpt_comm_all *all, struct buf *r
 		return err_set(e, ENOMEM, "plans of %zu ranks: out of memory", all->n);
 	rc = decode_all(r, all, plans, e);
 	if (!rc)
-		rc = save_planner_global_plan(a->planner, plans, all->n, parts, &r->md, e);
+		rc = ckpt_save_planner_global_plan(a->planner, plans, all->n, parts, &r->md, e);
 	if (!rc)
-		rc = storage_writer_prepare_global_plan(a->writer, parts, all->n, e);
+		rc = ckpt_storage_writer_prepare_global_plan(a->writer, parts, all->n, e);
 	for (size_t i = 0; i < all->n && !rc; i++)
 		rc = save_plan_encode(&parts[i], &ret[i], e);
 	return rc;
@@ -77,7 +77,7 @@ static int plan_save(struct run *r, struct ckpt_err *e)
 	struct ckpt_comm_bytes part = { 0 };
 	int rc = local_step(r, &bytes, e);
 
-	rc = ckpt_comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
+	rc = comm_exchange(r->args->comm, rc, &bytes, global_step, r, &part, e);
 	if (!rc)
 		rc = save_plan_decode(part.data, part.len, &r->plans, &r->mine, e);
 	free(part.data);
@@ -91,10 +91,10 @@ static int write_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 	const struct save_run_args *a = r->args;
 	struct ckpt_write_results results = { 0 };
 	struct ckpt_save_plan plan = { 0 };
-	int rc = save_planner_finish(a->planner, &r->mine, &plan, e);
+	int rc = ckpt_save_planner_finish(a->planner, &r->mine, &plan, e);
 
 	if (!rc)
-		rc = storage_writer_write_data(a->writer, &plan, a->planner, &results, e);
+		rc = ckpt_storage_writer_write_data(a->writer, &plan, a->planner, &results, e);
 	return rc ? rc : write_results_encode(results.v, results.n, ret, e);
 }
 
@@ -112,7 +112,7 @@ static int finish_step(struct run *r, const struct ckpt_comm_all *all, struct ck
 		if (rc)
 			return err_wrap(e, "the results of rank %zu", i);
 	}
-	return storage_writer_finish(r->args->writer, &r->md, v, all->n, e);
+	return ckpt_storage_writer_finish(r->args->writer, &r->md, v, all->n, e);
 }
 
 /* rc: how planning went on this rank. */

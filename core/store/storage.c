@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order in which a storage's functions are called. */
-#include "store/storage.h"
 #include "base/err.h"
+#include "store/ckpt_storage.h"
 
 /*
  * What has been done. A rank that is no coordinator goes from LOCAL to GLOBAL by writing or reading.
@@ -41,20 +41,20 @@ static int then(uint8_t *step, uint8_t next, int rc)
 
 /* ---- writing ---- */
 
-int storage_writer_validate_checkpoint_id(struct ckpt_storage_writer *w, const char *id,
-					  struct ckpt_err *e)
+int ckpt_storage_writer_validate_checkpoint_id(struct ckpt_storage_writer *w, const char *id,
+					       struct ckpt_err *e)
 {
 	return w->ops->validate_checkpoint_id(w->self, id, e);
 }
 
-int storage_writer_reset(struct ckpt_storage_writer *w, const char *id, struct ckpt_err *e)
+int ckpt_storage_writer_reset(struct ckpt_storage_writer *w, const char *id, struct ckpt_err *e)
 {
 	w->step = NEW;
 	return then(&w->step, RESET, w->ops->reset(w->self, id, e));
 }
 
-int storage_writer_set_up(struct ckpt_storage_writer *w, const struct ckpt_storage_ranks *ranks,
-			  struct ckpt_err *e)
+int ckpt_storage_writer_set_up(struct ckpt_storage_writer *w,
+			       const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	if (w->step != RESET)
 		return out_of_order("writer", "set_up", w->step, e);
@@ -62,41 +62,42 @@ int storage_writer_set_up(struct ckpt_storage_writer *w, const struct ckpt_stora
 	return then(&w->step, SET_UP, w->ops->set_up(w->self, ranks, e));
 }
 
-int storage_writer_prepare_local_plan(struct ckpt_storage_writer *w,
-				      const struct ckpt_save_plan *plan, struct ckpt_save_plan *ret,
-				      struct ckpt_err *e)
+int ckpt_storage_writer_prepare_local_plan(struct ckpt_storage_writer *w,
+					   const struct ckpt_save_plan *plan,
+					   struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	if (w->step != SET_UP)
 		return out_of_order("writer", "prepare_local_plan", w->step, e);
 	return then(&w->step, LOCAL, w->ops->prepare_local_plan(w->self, plan, ret, e));
 }
 
-int storage_writer_prepare_global_plan(struct ckpt_storage_writer *w, struct ckpt_save_plan *parts,
-				       size_t n, struct ckpt_err *e)
+int ckpt_storage_writer_prepare_global_plan(struct ckpt_storage_writer *w,
+					    struct ckpt_save_plan *parts, size_t n,
+					    struct ckpt_err *e)
 {
 	if (w->step != LOCAL || !w->is_coordinator)
 		return out_of_order("writer", "prepare_global_plan", w->step, e);
 	return then(&w->step, GLOBAL, w->ops->prepare_global_plan(w->self, parts, n, e));
 }
 
-int storage_writer_write_data(struct ckpt_storage_writer *w, const struct ckpt_save_plan *plan,
-			      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
-			      struct ckpt_err *e)
+int ckpt_storage_writer_write_data(struct ckpt_storage_writer *w, const struct ckpt_save_plan *plan,
+				   struct ckpt_save_planner *planner,
+				   struct ckpt_write_results *ret, struct ckpt_err *e)
 {
 	if (!may_move(w->step, w->is_coordinator))
 		return out_of_order("writer", "write_data", w->step, e);
 	return then(&w->step, MOVED, w->ops->write_data(w->self, plan, planner, ret, e));
 }
 
-int storage_writer_finish(struct ckpt_storage_writer *w, const struct ckpt_metadata *md,
-			  const struct ckpt_write_results *all, size_t n, struct ckpt_err *e)
+int ckpt_storage_writer_finish(struct ckpt_storage_writer *w, const struct ckpt_metadata *md,
+			       const struct ckpt_write_results *all, size_t n, struct ckpt_err *e)
 {
 	if (w->step != MOVED || !w->is_coordinator)
 		return out_of_order("writer", "finish", w->step, e);
 	return then(&w->step, FINISHED, w->ops->finish(w->self, md, all, n, e));
 }
 
-void storage_writer_free(struct ckpt_storage_writer *w)
+void ckpt_storage_writer_free(struct ckpt_storage_writer *w)
 {
 	if (w->ops)
 		w->ops->free(w->self);
@@ -105,28 +106,28 @@ void storage_writer_free(struct ckpt_storage_writer *w)
 
 /* ---- reading ---- */
 
-int storage_reader_validate_checkpoint_id(struct ckpt_storage_reader *r, const char *id,
-					  struct ckpt_err *e)
+int ckpt_storage_reader_validate_checkpoint_id(struct ckpt_storage_reader *r, const char *id,
+					       struct ckpt_err *e)
 {
 	return r->ops->validate_checkpoint_id(r->self, id, e);
 }
 
-int storage_reader_reset(struct ckpt_storage_reader *r, const char *id, struct ckpt_err *e)
+int ckpt_storage_reader_reset(struct ckpt_storage_reader *r, const char *id, struct ckpt_err *e)
 {
 	r->step = NEW;
 	return then(&r->step, RESET, r->ops->reset(r->self, id, e));
 }
 
-int storage_reader_read_metadata(struct ckpt_storage_reader *r, const struct ckpt_metadata **ret,
-				 struct ckpt_err *e)
+int ckpt_storage_reader_read_metadata(struct ckpt_storage_reader *r,
+				      const struct ckpt_metadata **ret, struct ckpt_err *e)
 {
 	if (r->step != RESET)
 		return out_of_order("reader", "read_metadata", r->step, e);
 	return then(&r->step, METADATA, r->ops->read_metadata(r->self, ret, e));
 }
 
-int storage_reader_set_up(struct ckpt_storage_reader *r, const struct ckpt_metadata *md,
-			  const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
+int ckpt_storage_reader_set_up(struct ckpt_storage_reader *r, const struct ckpt_metadata *md,
+			       const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
 	if (r->step != METADATA)
 		return out_of_order("reader", "set_up", r->step, e);
@@ -134,32 +135,33 @@ int storage_reader_set_up(struct ckpt_storage_reader *r, const struct ckpt_metad
 	return then(&r->step, SET_UP, r->ops->set_up(r->self, md, ranks, e));
 }
 
-int storage_reader_prepare_local_plan(struct ckpt_storage_reader *r,
-				      const struct ckpt_load_plan *plan, struct ckpt_load_plan *ret,
-				      struct ckpt_err *e)
+int ckpt_storage_reader_prepare_local_plan(struct ckpt_storage_reader *r,
+					   const struct ckpt_load_plan *plan,
+					   struct ckpt_load_plan *ret, struct ckpt_err *e)
 {
 	if (r->step != SET_UP)
 		return out_of_order("reader", "prepare_local_plan", r->step, e);
 	return then(&r->step, LOCAL, r->ops->prepare_local_plan(r->self, plan, ret, e));
 }
 
-int storage_reader_prepare_global_plan(struct ckpt_storage_reader *r, struct ckpt_load_plan *parts,
-				       size_t n, struct ckpt_err *e)
+int ckpt_storage_reader_prepare_global_plan(struct ckpt_storage_reader *r,
+					    struct ckpt_load_plan *parts, size_t n,
+					    struct ckpt_err *e)
 {
 	if (r->step != LOCAL || !r->is_coordinator)
 		return out_of_order("reader", "prepare_global_plan", r->step, e);
 	return then(&r->step, GLOBAL, r->ops->prepare_global_plan(r->self, parts, n, e));
 }
 
-int storage_reader_read_data(struct ckpt_storage_reader *r, const struct ckpt_load_plan *plan,
-			     struct ckpt_load_planner *planner, struct ckpt_err *e)
+int ckpt_storage_reader_read_data(struct ckpt_storage_reader *r, const struct ckpt_load_plan *plan,
+				  struct ckpt_load_planner *planner, struct ckpt_err *e)
 {
 	if (!may_move(r->step, r->is_coordinator))
 		return out_of_order("reader", "read_data", r->step, e);
 	return then(&r->step, MOVED, r->ops->read_data(r->self, plan, planner, e));
 }
 
-void storage_reader_free(struct ckpt_storage_reader *r)
+void ckpt_storage_reader_free(struct ckpt_storage_reader *r)
 {
 	if (r->ops)
 		r->ops->free(r->self);

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "store/staging.h"
 #include "view/st_write.h"
 
@@ -150,13 +150,13 @@ static int get_source(struct ckpt_save_planner *p, const struct ckpt_write_item 
 	int rc = item->type == CKPT_WRITE_BYTE_IO ? 0 : write_item_chunk_bytes(item, &want, e);
 
 	if (!rc)
-		rc = save_planner_get_data(p, item, &src, e);
+		rc = ckpt_save_planner_get_data(p, item, &src, e);
 	if (rc)
 		return rc;
 	if (item->type != CKPT_WRITE_BYTE_IO && src.len != want) {
 		uint64_t len = src.len;
 
-		source_close(&src);
+		ckpt_data_close(&src);
 		return err_set(e, EINVAL, "a chunk of %llu bytes, %llu of them are there",
 			       (unsigned long long)want, (unsigned long long)len);
 	}
@@ -197,7 +197,7 @@ int st_item_member(const struct ckpt_write_item *item, struct member *ret, struc
 int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
 		      struct ckpt_save_planner *p, struct ckpt_err *e)
 {
-	CLEANUP(source_close) struct ckpt_data src = { 0 };
+	CLEANUP(ckpt_data_close) struct ckpt_data src = { 0 };
 	int rc = get_source(p, item, &src, e);
 
 	if (!rc)

@@ -10,8 +10,8 @@
 
 #include "base/arena.h"
 #include "save/metadata.h"
+#include "store/ckpt_storage.h"
 #include "store/outfile.h"
-#include "store/storage.h"
 #include "view/member.h"
 
 #include <stdbool.h>

@@ -6,11 +6,11 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
+#include "store/ckpt_storage.h"
 #include "store/dcp_file.h"
 #include "store/metadata_pickle.h"
 #include "store/staging.h"
-#include "store/storage.h"
 #include "store/writer_base.h"
 
 #include <pthread.h>
@@ -242,12 +242,12 @@ static int write_item(struct work *k, struct dcp_file *f, const struct ckpt_writ
 {
 	struct ckpt_data s = { 0 };
 	char shown[128];
-	int rc = save_planner_get_data(k->planner, item, &s, e);
+	int rc = ckpt_save_planner_get_data(k->planner, item, &s, e);
 
 	*ret = (struct ckpt_write_result){ .index = item->index };
 	if (!rc)
 		rc = dcp_file_add(f, item, &s, &ret->info.offset, &ret->info.length, e);
-	source_close(&s);
+	ckpt_data_close(&s);
 	if (rc)
 		return err_wrap(
 			e, "'%s'",

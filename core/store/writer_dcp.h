@@ -14,7 +14,7 @@
  * torch has it; but items are padded to begin on multiples of 64 bytes (dcp_file.h). The same plans
  * and data give the same files.
  *
- * Threads: as storage.h says.
+ * Threads: as ckpt_storage.h says.
  */
 #ifndef STORE_WRITER_DCP_H
 #define STORE_WRITER_DCP_H

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "store/metadata_pickle.h"
 #include "store/staging.h"
 #include "store/writer_base.h"

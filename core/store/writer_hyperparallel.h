@@ -12,7 +12,7 @@
  * safetensors cannot hold. The same plans give the same bytes.
  *
  * Sources: hyper_parallel/core/distributed_checkpoint, of 2026.
- * Threads: as storage.h says.
+ * Threads: as ckpt_storage.h says.
  */
 #ifndef STORE_WRITER_HYPERPARALLEL_H
 #define STORE_WRITER_HYPERPARALLEL_H

@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "store/staging.h"
 #include "store/writer_base.h"
 #include "view/hf_index.h"

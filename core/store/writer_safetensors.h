@@ -25,7 +25,7 @@
  * two ranks write, and a dict without tensors (EINVAL). The same plans give the same bytes.
  *
  * Sources: torch 2.14 distributed/checkpoint/hf_storage.py; hf_index.h, st_write.h.
- * Threads: as storage.h says.
+ * Threads: as ckpt_storage.h says.
  */
 #ifndef STORE_WRITER_SAFETENSORS_H
 #define STORE_WRITER_SAFETENSORS_H

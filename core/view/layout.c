@@ -147,7 +147,7 @@ bool layout_box(const struct layout *l, size_t i, size_t t, uint64_t *ret_off, u
 {
 	size_t n_dims = l->shape_at[t + 1] - l->shape_at[t];
 	const uint64_t *shape = l->shapes + l->shape_at[t];
-	struct sharding s = { 0 }; /* whole */
+	struct ckpt_sharding s = { 0 }; /* whole */
 	uint32_t of = l->of_tensor[t];
 	uint64_t pos = i;
 

@@ -18,9 +18,9 @@
  *	*.bias               tp:-1     # dimensions may be counted from the end
  *	*                    replicate
  *
- * Splits are torch.chunk's (SPLIT_CEIL of model/mesh.h). Globs are those of text_glob; a blank in
- * one is written "\ ", a leading '#' "\#", and the glob that is just the word mesh "\mesh". A '#'
- * at the start of a line or behind a blank begins a comment.
+ * Splits are torch.chunk's (CKPT_SPLIT_CEIL of model/ckpt_tensor.h). Globs are those of text_glob;
+ * a blank in one is written "\ ", a leading '#' "\#", and the glob that is just the word mesh
+ * "\mesh". A '#' at the start of a line or behind a blank begins a comment.
  *
  * As JSON, HyperParallel's *.layout files: {"RANK": {"FQN": {...}}}. The ranks are those listed,
  * and a rank holds what is listed for it: whole, if none of mesh_shape (or device_matrix),

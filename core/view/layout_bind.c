@@ -70,7 +70,7 @@ static size_t find_rule(const struct layout *l, const char *fqn, size_t len)
 static int check_rule(const struct layout *l, const struct layout_rule *r,
 		      const struct layout_tensor *t, struct ckpt_err *e)
 {
-	const struct sharding s = layout_sharding(layout_packed(l, r->spec));
+	const struct ckpt_sharding s = layout_sharding(layout_packed(l, r->spec));
 	char what[300];
 
 	for (size_t i = 0; i < s.n; i++) {
@@ -107,7 +107,7 @@ static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n,
 }
 
 /* The first dimension that an even split does not divide; parts is what all splits of it make. */
-static size_t find_uneven(const struct sharding *s, const struct layout_tensor *t,
+static size_t find_uneven(const struct ckpt_sharding *s, const struct layout_tensor *t,
 			  uint64_t *ret_parts)
 {
 	for (size_t d = 0; d < t->n_dims; d++) {
@@ -134,7 +134,7 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 		       struct ckpt_err *e)
 {
 	const struct layout_packed *p = layout_packed(l, entry->spec);
-	const struct sharding s = layout_sharding(p);
+	const struct ckpt_sharding s = layout_sharding(p);
 	const uint64_t *declared = p->numbers + p->n_axes;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], parts = 1;
 	char shape[90], why[150], what[300];

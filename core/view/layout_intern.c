@@ -108,7 +108,7 @@ void intern_release(struct interner *p)
 int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret,
 		    struct ckpt_err *e)
 {
-	uint64_t room[1 + MESH_MAX_AXES + CKPT_MAX_DIMS + MESH_MAX_AXES] = { 0 };
+	uint64_t room[1 + CKPT_MESH_MAX_AXES + CKPT_MAX_DIMS + CKPT_MESH_MAX_AXES] = { 0 };
 	struct layout_packed *p = (struct layout_packed *)room;
 	size_t n_shape = s->has_shape ? s->n_dims : 0;
 	uint8_t *at = (uint8_t *)p->numbers;
@@ -127,9 +127,9 @@ const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec)
 	return l->specs.items[spec]->bytes;
 }
 
-struct sharding layout_sharding(const struct layout_packed *p)
+struct ckpt_sharding layout_sharding(const struct layout_packed *p)
 {
 	const void *behind = p->numbers + p->n_axes + (p->has_shape ? p->n_dims : 0);
 
-	return (struct sharding){ p->numbers, behind, p->n_axes, p->n };
+	return (struct ckpt_sharding){ p->numbers, behind, p->n_axes, p->n };
 }

@@ -35,9 +35,9 @@ void intern_release(struct interner *p);
 
 /* How a tensor lies on a mesh. layout_add_spec packs and interns it. */
 struct layout_spec {
-	uint64_t mesh[MESH_MAX_AXES];
+	uint64_t mesh[CKPT_MESH_MAX_AXES];
 	uint64_t shape[CKPT_MAX_DIMS]; /* as declared */
-	struct placement placements[MESH_MAX_AXES];
+	struct ckpt_placement placements[CKPT_MESH_MAX_AXES];
 	uint8_t n_axes, n;
 	uint8_t n_dims; /* as declared by shape or tensor_map */
 	bool has_shape; /* shape is declared */
@@ -53,7 +53,7 @@ struct layout_packed {
 	uint64_t numbers[]; /* the mesh, the shape if it is declared, then the placements */
 };
 const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec);
-struct sharding layout_sharding(const struct layout_packed *p);
+struct ckpt_sharding layout_sharding(const struct layout_packed *p);
 
 /*
  * A bit for two neighbouring bytes. A name that lacks a bit of a glob cannot match it, and most that

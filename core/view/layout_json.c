@@ -13,9 +13,10 @@
  * change nothing. null is as good as absent, or as [] for uneven_shard_mesh_dims.
  *
  * How a split treats what does not divide depends on who wrote the file. The generations without
- * uneven_shard_mesh_dims demand that the parts of a dimension divide it: SPLIT_EVEN. Those that
- * write it, be it empty, split by one axis after another: SPLIT_CEIL for the axes it lists (these
- * counted from the left), SPLIT_BALANCED for others. Where all divides, the three agree.
+ * uneven_shard_mesh_dims demand that the parts of a dimension divide it: CKPT_SPLIT_EVEN. Those
+ * that write it, be it empty, split by one axis after another: CKPT_SPLIT_CEIL for the axes it
+ * lists (these counted from the left), CKPT_SPLIT_BALANCED for others. Where all divides, the three
+ * agree.
  *
  * The file is a table of up to millions of small objects, each with a rank_list that may be long, so
  * the objects are walked and those lists read here; the JSON library sees the other values.
@@ -164,7 +165,7 @@ static int get_list(const struct walk *w, const json_t *v, const char *key, uint
 	*ret_n = (uint8_t)n;
 	return 0;
 }
-_Static_assert(MESH_MAX_AXES == 64 && CKPT_MAX_DIMS == 64, "get_list's bound");
+_Static_assert(CKPT_MESH_MAX_AXES == 64 && CKPT_MAX_DIMS == 64, "get_list's bound");
 
 static int read_mesh(const struct walk *w, const json_t *v, struct layout_spec *s,
 		     uint64_t *ret_ranks)
@@ -178,7 +179,7 @@ static int read_mesh(const struct walk *w, const json_t *v, struct layout_spec *
 		return bad(w, "neither mesh_shape nor device_matrix");
 	rc = get_list(w, a ? a : b, a ? "mesh_shape" : "device_matrix", s->mesh, &s->n_axes);
 	if (!rc && !mesh_size(s->n_axes, s->mesh, ret_ranks))
-		rc = bad(w, "its mesh has no ranks, or more than %u", MESH_MAX_RANKS);
+		rc = bad(w, "its mesh has no ranks, or more than %u", CKPT_MESH_MAX_RANKS);
 	return rc;
 }
 
@@ -218,7 +219,7 @@ static int add_axis(const struct walk *w, const json_t *m, size_t d, struct layo
 	for (size_t i = 0; i < s->n; i++)
 		if (s->placements[i].axis == axis)
 			return bad(w, "tensor_map uses axis %d twice", (int)from_right);
-	s->placements[s->n++] = (struct placement){ .axis = axis, .dim = (int8_t)d };
+	s->placements[s->n++] = (struct ckpt_placement){ .axis = axis, .dim = (int8_t)d };
 	return 0;
 }
 
@@ -244,9 +245,11 @@ static int read_map(const struct walk *w, const json_t *v, struct layout_spec *s
 	if (!rc)
 		rc = read_uneven(w, v, s, &ceil, &even);
 	for (i = 0; i < s->n && !rc; i++) {
-		struct placement *p = &s->placements[i];
+		struct ckpt_placement *p = &s->placements[i];
 
-		p->how = even ? SPLIT_EVEN : ceil >> p->axis & 1 ? SPLIT_CEIL : SPLIT_BALANCED;
+		p->how = even		       ? CKPT_SPLIT_EVEN
+			 : ceil >> p->axis & 1 ? CKPT_SPLIT_CEIL
+					       : CKPT_SPLIT_BALANCED;
 	}
 	return rc;
 }
@@ -345,20 +348,20 @@ static int read_rank_list(struct walk *w)
 		c = peek(w);
 		if (c == ']' && !n)
 			break;
-		for (start = w->at; c >= '0' && c <= '9' && rank < MESH_MAX_RANKS;) {
+		for (start = w->at; c >= '0' && c <= '9' && rank < CKPT_MESH_MAX_RANKS;) {
 			rank = rank * 10 + (uint64_t)(c - '0');
 			c = ++w->at < w->len ? w->text[w->at] : 0;
 		}
 		if (w->at == start || (w->text[start] == '0' && w->at > start + 1) ||
-		    rank >= MESH_MAX_RANKS || ((c = peek(w)) != ',' && c != ']'))
+		    rank >= CKPT_MESH_MAX_RANKS || ((c = peek(w)) != ',' && c != ']'))
 			return bad(w, "rank_list[%llu] is not a number below %u",
-				   (unsigned long long)n, MESH_MAX_RANKS);
+				   (unsigned long long)n, CKPT_MESH_MAX_RANKS);
 		if (rank == w->rank && !w->list.times++)
 			w->list.pos = (uint32_t)n;
 		n++;
-	} while (c != ']' && n <= MESH_MAX_RANKS);
-	if (n > MESH_MAX_RANKS)
-		return bad(w, "rank_list has more than %u ranks", MESH_MAX_RANKS);
+	} while (c != ']' && n <= CKPT_MESH_MAX_RANKS);
+	if (n > CKPT_MESH_MAX_RANKS)
+		return bad(w, "rank_list has more than %u ranks", CKPT_MESH_MAX_RANKS);
 	w->at++;
 	w->list.n = n;
 	w->list.given = true;
@@ -436,11 +439,11 @@ static int read_rank(struct walk *w, uint32_t file, const char *key)
 	char tmp[40];
 	int rc;
 
-	if (!layout_number(key, MESH_MAX_RANKS, &number) || number >= MESH_MAX_RANKS ||
+	if (!layout_number(key, CKPT_MESH_MAX_RANKS, &number) || number >= CKPT_MESH_MAX_RANKS ||
 	    (*key == '0' && key[1]))
 		return err_set(w->e, EINVAL, "%.150s: '%s' is not a rank, a number below %u",
 			       w->name, text_show(key, strlen(key), tmp, sizeof(tmp)),
-			       MESH_MAX_RANKS);
+			       CKPT_MESH_MAX_RANKS);
 	w->rank = r.number = (uint32_t)number;
 	while ((rc = next_param(w, &first)) > 0)
 		;
@@ -455,8 +458,9 @@ static int read_rank(struct walk *w, uint32_t file, const char *key)
 		w->param = l->params.items[l->entries[i].param]->bytes;
 		return bad(w, "listed twice");
 	}
-	if (l->n_ranks == MESH_MAX_RANKS)
-		return err_set(w->e, EFBIG, "%.150s: more than %u ranks", w->name, MESH_MAX_RANKS);
+	if (l->n_ranks == CKPT_MESH_MAX_RANKS)
+		return err_set(w->e, EFBIG, "%.150s: more than %u ranks", w->name,
+			       CKPT_MESH_MAX_RANKS);
 	if (layout_grow(&l->ranks, l->n_ranks, &l->ranks_cap, sizeof(r)))
 		return layout_no_memory(w->e);
 	l->ranks[l->n_ranks++] = r;

@@ -17,8 +17,8 @@ struct reader {
 	struct ckpt_err *e;
 	uint32_t line;
 	char *at; /* rest of the line, which ends in a NUL */
-	const char *axes[MESH_MAX_AXES];
-	uint64_t mesh[MESH_MAX_AXES];
+	const char *axes[CKPT_MESH_MAX_AXES];
+	uint64_t mesh[CKPT_MESH_MAX_AXES];
 	uint8_t n_axes;
 };
 
@@ -94,7 +94,7 @@ static int read_axis(struct reader *r, char *word)
 
 	if (eq)
 		*eq = 0;
-	ok = eq && is_name(word) && layout_number(eq + 1, MESH_MAX_RANKS, &size);
+	ok = eq && is_name(word) && layout_number(eq + 1, CKPT_MESH_MAX_RANKS, &size);
 	if (!ok && eq)
 		*eq = '=';
 	if (!ok)
@@ -103,8 +103,8 @@ static int read_axis(struct reader *r, char *word)
 		return bad(r, "axis '%s' is named twice", show(word, tmp));
 	if (!size)
 		return bad(r, "axis '%s' has size 0", show(word, tmp));
-	if (r->n_axes == MESH_MAX_AXES)
-		return bad(r, "more than %d axes", MESH_MAX_AXES);
+	if (r->n_axes == CKPT_MESH_MAX_AXES)
+		return bad(r, "more than %d axes", CKPT_MESH_MAX_AXES);
 	r->axes[r->n_axes] = word;
 	r->mesh[r->n_axes++] = size;
 	return 0;
@@ -125,7 +125,7 @@ static int read_mesh(struct reader *r)
 	if (!r->n_axes)
 		return bad(r, "a mesh without axes");
 	if (!mesh_size(r->n_axes, r->mesh, &r->l->mesh_ranks))
-		return bad(r, "a mesh of more than %u ranks", MESH_MAX_RANKS);
+		return bad(r, "a mesh of more than %u ranks", CKPT_MESH_MAX_RANKS);
 	return 0;
 }
 
@@ -151,8 +151,8 @@ static int read_placement(struct reader *r, char *word, struct layout_spec *s)
 		if (s->placements[i].axis == axis)
 			return bad(r, "axis '%s' is used twice", show(word, tmp));
 	s->placements[s->n++] =
-		(struct placement){ (uint8_t)axis, (int8_t)(back ? -(int)dim : (int)dim),
-				    SPLIT_CEIL };
+		(struct ckpt_placement){ (uint8_t)axis, (int8_t)(back ? -(int)dim : (int)dim),
+					 CKPT_SPLIT_CEIL };
 	return 0;
 }
 

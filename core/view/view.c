@@ -222,7 +222,7 @@ void view_free(struct view *v)
 enum { INDEX_BITS = 24, RANK_BITS = 20, FACE_SHIFT = INDEX_BITS + RANK_BITS };
 
 _Static_assert(PLACE_DIR == (1u << INDEX_BITS) - 1, "the largest index");
-_Static_assert(MESH_MAX_RANKS < 1u << RANK_BITS, "ranks are numbered from 1");
+_Static_assert(CKPT_MESH_MAX_RANKS < 1u << RANK_BITS, "ranks are numbered from 1");
 _Static_assert((uint64_t)(N_FACES + 1) << FACE_SHIFT <= (uint64_t)1 << VIEW_NODE_BITS,
 	       "faces are numbered from 1");
 

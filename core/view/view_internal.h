@@ -149,8 +149,8 @@ bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off,
 uint64_t view_id(uint32_t of, size_t i);
 /* Of entry i of logical/. */
 uint64_t view_logical_id(const struct view *v, size_t i);
-/* Name, dtype, shape and bytes as shown; shape has room for CKPT_MAX_DIMS. False: the rank does not hold
- * it. */
+/* Name, dtype, shape and bytes as shown; shape has room for CKPT_MAX_DIMS. False: the rank does not
+ * hold it. */
 bool view_shape(const struct view *v, uint32_t of, size_t i, struct member *ret, uint64_t *shape);
 
 /* ---- consolidated files ---- */

@@ -47,7 +47,8 @@ struct vtensor {
 	uint8_t dtype;	/* enum ckpt_dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
 	uint8_t n_shown;
-	bool q8_0; /* shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, what they are made from */
+	/* Shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, what they are made from. */
+	bool q8_0;
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */
 	const uint64_t *shape;

@@ -111,7 +111,7 @@ typedef int open_box_fn(struct ckpt *c, uint64_t i, const uint64_t *off, const u
 static inline void check_boxes(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			       open_box_fn *open, const uint8_t *whole, struct rng *r)
 {
-	size_t size = dtype_info(dtype_by_name(t->dtype, strlen(t->dtype)))->size;
+	size_t size = dtype_info(ckpt_dtype_by_name(t->dtype, strlen(t->dtype)))->size;
 
 	for (int k = 0; k < 6; k++) {
 		uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], bytes;

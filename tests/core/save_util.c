@@ -259,16 +259,16 @@ static int plan_local(const struct saved *s, size_t r, struct ckpt_storage_write
 	int rc = 0;
 
 	if (!x->planner.ops)
-		rc = save_planner_new(o->system, &x->planner, e);
+		rc = ckpt_save_planner_new(o->system, &x->planner, e);
 	if (!rc)
-		rc = save_planner_configure(&x->planner, &s->dict[r], &opt, e);
+		rc = ckpt_save_planner_configure(&x->planner, &s->dict[r], &opt, e);
 	if (!rc)
-		rc = storage_writer_reset(w, dest, e);
+		rc = ckpt_storage_writer_reset(w, dest, e);
 	if (!rc)
-		rc = storage_writer_set_up(w, &who, e);
+		rc = ckpt_storage_writer_set_up(w, &who, e);
 	if (!rc)
-		rc = save_planner_local_plan(&x->planner, &x->local, e);
-	return rc ? rc : storage_writer_prepare_local_plan(w, &x->local, &x->local, e);
+		rc = ckpt_save_planner_local_plan(&x->planner, &x->local, e);
+	return rc ? rc : ckpt_storage_writer_prepare_local_plan(w, &x->local, &x->local, e);
 }
 
 static int write_rank(size_t r, struct ckpt_storage_writer *w, const struct saved_opts *o,
@@ -276,7 +276,7 @@ static int write_rank(size_t r, struct ckpt_storage_writer *w, const struct save
 {
 	struct rank *x = &ranks[r];
 	struct ckpt_save_planner p = x->planner;
-	int rc = save_planner_finish(&x->planner, &x->part, &x->plan, e);
+	int rc = ckpt_save_planner_finish(&x->planner, &x->part, &x->plan, e);
 
 	if (rc)
 		return rc;
@@ -288,7 +288,7 @@ static int write_rank(size_t r, struct ckpt_storage_writer *w, const struct save
 		p.ops = &piece_ops;
 		p.self = &x->pieces;
 	}
-	rc = storage_writer_write_data(w, &x->plan, &p, &x->results, e);
+	rc = ckpt_storage_writer_write_data(w, &x->plan, &p, &x->results, e);
 	REQUIRE(!pieces_open);
 	return rc;
 }
@@ -306,9 +306,9 @@ static int save_all(const struct saved *s, const char *dest, struct ckpt_storage
 		all[r] = ranks[r].local;
 	}
 	if (!rc)
-		rc = save_planner_global_plan(&ranks[0].planner, all, s->ranks, parts, &md, e);
+		rc = ckpt_save_planner_global_plan(&ranks[0].planner, all, s->ranks, parts, &md, e);
 	if (!rc)
-		rc = storage_writer_prepare_global_plan(&w[0], parts, s->ranks, e);
+		rc = ckpt_storage_writer_prepare_global_plan(&w[0], parts, s->ranks, e);
 	for (size_t r = s->ranks; r-- > 0 && !rc;) { /* the coordinator last, for a change */
 		ranks[r].part = parts[r];
 		rc = write_rank(r, &w[r], o, e);
@@ -316,7 +316,7 @@ static int save_all(const struct saved *s, const char *dest, struct ckpt_storage
 	}
 	if (rc || o->stop)
 		return rc;
-	return storage_writer_finish(&w[0], &md, results, s->ranks, e);
+	return ckpt_storage_writer_finish(&w[0], &md, results, s->ranks, e);
 }
 
 int saved_save(const struct saved *s, const char *dest, struct ckpt_storage_writer *w,
@@ -325,7 +325,7 @@ int saved_save(const struct saved *s, const char *dest, struct ckpt_storage_writ
 	int rc = save_all(s, dest, w, o, e);
 
 	for (size_t r = 0; r < SAVED_RANKS && !o->caching; r++) {
-		save_planner_free(&ranks[r].planner);
+		ckpt_save_planner_free(&ranks[r].planner);
 		ranks[r] = (struct rank){ 0 };
 	}
 	return rc;

@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "golden_util.h"
+#include "mesh_util.h"
 #include "model/box.h"
 #include "model/mesh.h"
 #include "rng.h"
@@ -33,7 +34,7 @@ START_TEST(rank_offsets_are_those_of_megatron)
 	json_array_foreach(json_object_get(all, "from_rank_offsets"), i, row)
 	{
 		uint64_t shape[8], cell[16];
-		struct rank_offset offsets[8];
+		struct ckpt_rank_offset offsets[8];
 		struct array data = { .dtype = CKPT_DTYPE_F32, .shape = shape };
 		struct rank_offsets_args args = { .key = "k", .key_len = 1, .data = &data };
 		struct sharded_tensor s;
@@ -48,7 +49,8 @@ START_TEST(rank_offsets_are_those_of_megatron)
 
 			ck_assert_uint_eq(golden_numbers(o, v), 3);
 			offsets[args.n_offsets++] =
-				(struct rank_offset){ (int64_t)v[0], (int64_t)v[1], (int64_t)v[2] };
+				(struct ckpt_rank_offset){ (int64_t)v[0], (int64_t)v[1],
+							   (int64_t)v[2] };
 		}
 		ck_assert_msg(!sharded_tensor_from_rank_offsets(&args, &arena, &s, &e), "%s",
 			      e.msg);
@@ -158,7 +160,7 @@ START_TEST(tuples_of_replicas_are_shown_as_tuples)
 END_TEST
 
 static const struct {
-	struct rank_offset o;
+	struct ckpt_rank_offset o;
 	const char *golden, *text;
 } bad_offsets[] = {
 	{ { -1, 0, 1 }, "bad_axis", NULL },
@@ -177,13 +179,26 @@ START_TEST(impossible_rank_offsets_are_refused)
 					  .data = &pair,
 					  .offsets = &bad_offsets[_i].o,
 					  .n_offsets = 1 };
+	struct ckpt_rank_offsets r = { .fqn = "k",
+				       .fqn_len = 1,
+				       .n_local = 1,
+				       .local_shape = pair.shape,
+				       .offsets = &bad_offsets[_i].o,
+				       .n_offsets = 1 };
 	struct sharded_tensor s = { 0 };
+	uint64_t shape = 42, off = 42, len = 42;
 	struct ckpt_err e = { 0 };
+	const char *want;
 
 	ck_assert_int_eq(sharded_tensor_from_rank_offsets(&args, &arena, &s, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, bad_offsets[_i].golden ? golden_text(json_object_get(all, "errors"),
-								     bad_offsets[_i].golden)
-						       : bad_offsets[_i].text);
+	want = bad_offsets[_i].golden
+		       ? golden_text(json_object_get(all, "errors"), bad_offsets[_i].golden)
+		       : bad_offsets[_i].text;
+	ck_assert_str_eq(e.msg, want);
+	e.msg[0] = 0;
+	ck_assert_int_eq(ckpt_rank_offsets_box(&r, &shape, &off, &len, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, want);
+	ck_assert(shape == 42 && off == 42 && len == 42);
 	json_decref(all);
 	arena_release(&arena);
 }
@@ -194,10 +209,14 @@ START_TEST(too_many_axes_are_refused)
 	struct rank_offsets_args args = {
 		.key = "k", .key_len = 1, .data = &pair, .n_prepend = CKPT_MAX_DIMS
 	};
+	struct ckpt_rank_offsets r = { .fqn = "k", .fqn_len = 1, .n_prepend = CKPT_MAX_DIMS + 1 };
 	struct sharded_tensor s;
 	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(sharded_tensor_from_rank_offsets(&args, &arena, &s, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "65 dimensions for key k, the most is 64");
+	e.msg[0] = 0;
+	ck_assert_int_eq(ckpt_rank_offsets_box(&r, NULL, NULL, NULL, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "65 dimensions for key k, the most is 64");
 }
 END_TEST
@@ -237,7 +256,7 @@ static void make_grid(struct grid *g)
 	*g = (struct grid){ .shape = { 2, 2 } };
 	g->data = (struct array){ .dtype = CKPT_DTYPE_F32, .n_dims = 2, .shape = g->shape };
 	for (int64_t i = 0; i < 12; i++) {
-		const struct rank_offset o[] = { { 0, i / 2 / 3, 2 }, { 1, i / 2 % 3, 3 } };
+		const struct ckpt_rank_offset o[] = { { 0, i / 2 / 3, 2 }, { 1, i / 2 % 3, 3 } };
 		struct rank_offsets_args args = { .key = "k",
 						  .key_len = 1,
 						  .data = &g->data,
@@ -446,7 +465,7 @@ END_TEST
 
 START_TEST(prepended_axes_are_one_long)
 {
-	static const struct rank_offset layer = { 0, 3, 4 };
+	static const struct ckpt_rank_offset layer = { 0, 3, 4 };
 	struct rank_offsets_args args = { .key = "k",
 					  .key_len = 1,
 					  .data = &pair,
@@ -454,6 +473,12 @@ START_TEST(prepended_axes_are_one_long)
 					  .n_offsets = 1,
 					  .n_prepend = 1,
 					  .allow_shape_mismatch = true };
+	struct ckpt_rank_offsets r = { .n_local = 1,
+				       .local_shape = pair.shape,
+				       .offsets = &layer,
+				       .n_offsets = 1,
+				       .n_prepend = 1 };
+	uint64_t shape[2], off[2], len[2];
 	struct sharded_tensor s;
 	struct ckpt_local_tensor t;
 	struct ckpt_err e = { 0 };
@@ -464,6 +489,10 @@ START_TEST(prepended_axes_are_one_long)
 	ck_assert(box_equal(2, t.shards[0].off, t.shards[0].len, (const uint64_t[]){ 3, 0 },
 			    (const uint64_t[]){ 1, 2 }));
 	ck_assert(t.allow_shape_mismatch);
+	ck_assert(!ckpt_rank_offsets_box(&r, shape, off, len, &e));
+	ck_assert(box_equal(2, off, len, t.shards[0].off, t.shards[0].len));
+	ck_assert(!memcmp(shape, (const uint64_t[]){ 4, 2 }, sizeof(shape)));
+	ck_assert(!memcmp(shape, t.shape, sizeof(shape)));
 	arena_release(&arena);
 }
 END_TEST
@@ -531,15 +560,15 @@ END_TEST
 
 START_TEST(every_element_has_its_owner_on_the_mesh)
 {
-	static const struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_BF16 };
 	struct rng r = rng_new();
 
 	for (int round = 0; round < 300; round++) {
 		uint64_t mesh[2] = { 1 + rng_below(&r, 3), 1 + rng_below(&r, 4) };
 		uint64_t shape[2] = { rng_below(&r, 7), rng_below(&r, 7) };
-		struct placement p[2] = { { 0, (int8_t)rng_below(&r, 2), SPLIT_CEIL },
-					  { 1, (int8_t)(rng_below(&r, 2) - 2), SPLIT_BALANCED } };
-		struct sharding s = { mesh, p, 2, (uint8_t)rng_below(&r, 3) };
+		struct ckpt_placement p[2] = { { 0, (int8_t)rng_below(&r, 2), CKPT_SPLIT_CEIL },
+					       { 1, (int8_t)(rng_below(&r, 2) - 2),
+						 CKPT_SPLIT_BALANCED } };
+		struct ckpt_sharding s = { mesh, p, 2, (uint8_t)rng_below(&r, 3) };
 		uint8_t owners[49] = { 0 };
 		uint64_t copies = 1, at[2];
 
@@ -549,8 +578,7 @@ START_TEST(every_element_has_its_owner_on_the_mesh)
 			struct ckpt_local_tensor t;
 			struct ckpt_err e = { 0 };
 
-			REQUIRE(!local_tensor_from_mesh(&s, rank, 2, shape, props, NULL, &arena, &t,
-							&e));
+			REQUIRE(mesh_tensor(&s, rank, 2, shape, CKPT_DTYPE_BF16, NULL, &arena, &t));
 			REQUIRE(!local_tensor_check(&t, "t", 1, &e));
 			REQUIRE(t.n_shards == 1 && t.kind == CKPT_LOCAL_BOX && t.n_dims == 2);
 			for (at[0] = 0; at[0] < t.shards[0].len[0]; at[0]++)
@@ -568,47 +596,46 @@ END_TEST
 /* Two thirds of one: rank (0, 2) has nothing of [0, 2), and (1, 0) begins at 2. */
 START_TEST(a_box_without_elements_takes_nobodys_place)
 {
-	static const struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_BF16 };
 	const uint64_t mesh[] = { 2, 3 }, shape[] = { 4 };
-	const struct placement p[] = { { 0, 0, SPLIT_CEIL }, { 1, 0, SPLIT_CEIL } };
-	const struct sharding s = { mesh, p, 2, 2 };
+	const struct ckpt_placement p[] = { { 0, 0, CKPT_SPLIT_CEIL }, { 1, 0, CKPT_SPLIT_CEIL } };
+	const struct ckpt_sharding s = { mesh, p, 2, 2 };
 	static const uint64_t want[] = { 0, 1, 4, 2, 3, 4 };
 
 	for (uint64_t rank = 0; rank < 6; rank++) {
-		struct ckpt_local_tensor t;
-		struct ckpt_err e = { 0 };
+		uint64_t off, len;
+		struct ckpt_err e;
 
-		ck_assert(!local_tensor_from_mesh(&s, rank, 1, shape, props, NULL, &arena, &t, &e));
-		ck_assert_uint_eq(t.shards[0].off[0], want[rank]);
-		ck_assert_uint_eq(t.shards[0].len[0], rank % 3 < 2);
+		ck_assert(!ckpt_sharding_box(&s, rank, 1, shape, &off, &len, &e));
+		ck_assert_uint_eq(off, want[rank]);
+		ck_assert_uint_eq(len, rank % 3 < 2);
 	}
-	arena_release(&arena);
 }
 END_TEST
 
 START_TEST(what_a_mesh_does_not_divide_is_refused)
 {
 	json_t *all = golden_load("hyperparallel/planner_golden.json");
-	static const struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_BF16 };
 	const uint64_t mesh[] = { 2 };
-	struct placement p = { 0, 0, SPLIT_EVEN };
-	struct sharding s = { mesh, &p, 1, 1 };
-	struct ckpt_local_tensor t = { .n_shards = 42 };
-	struct ckpt_err e = { 0 };
+	struct ckpt_placement p = { 0, 0, CKPT_SPLIT_EVEN };
+	struct ckpt_sharding s = { mesh, &p, 1, 1 };
+	uint64_t off = 42, len = 42;
+	struct ckpt_err e;
 
-	ck_assert_int_eq(local_tensor_from_mesh(&s, 0, 1, three, props, NULL, &arena, &t, &e),
-			 -EINVAL);
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, 1, three, &off, &len, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, golden_text(json_object_get(all, "errors"), "indivisible"));
 	p.dim = 1;
-	ck_assert_int_eq(local_tensor_from_mesh(&s, 0, 1, three, props, NULL, &arena, &t, &e),
-			 -EINVAL);
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, 1, three, &off, &len, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "a placement names a dimension that a tensor of (3,) lacks");
-	ck_assert_int_eq(local_tensor_from_mesh(&s, 2, 1, three, props, NULL, &arena, &t, &e),
-			 -EINVAL);
+	p.axis = 1;
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, 1, three, &off, &len, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "a placement names an axis that a mesh of (2,) lacks");
+	ck_assert_int_eq(ckpt_sharding_box(&s, 2, 1, three, &off, &len, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "rank 2 is none of a mesh of (2,)");
-	ck_assert_uint_eq(t.n_shards, 42);
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, CKPT_MAX_DIMS + 1, NULL, &off, &len, &e),
+			 -EINVAL);
+	ck_assert_str_eq(e.msg, "65 dimensions, the most is 64");
+	ck_assert(off == 42 && len == 42);
 	json_decref(all);
-	arena_release(&arena);
 }
 END_TEST
 

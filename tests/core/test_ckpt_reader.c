@@ -11,8 +11,8 @@
 #include "blob_util.h"
 #include "codec/cast.h"
 #include "fixture_util.h"
-#include "save/planner.h"
-#include "store/storage.h"
+#include "save/ckpt_plan.h"
+#include "store/ckpt_storage.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -83,7 +83,7 @@ static void hold_tensor(struct rank *k, uint64_t i, const struct ckpt_tensor *t,
 	enum ckpt_dtype to;
 	uint64_t bytes;
 
-	h->from = to = dtype_by_name(t->dtype, strlen(t->dtype));
+	h->from = to = ckpt_dtype_by_name(t->dtype, strlen(t->dtype));
 	if (rng_chance(r, 30))
 		to = others[rng_below(r, ARRAY_LEN(others))];
 	if (!cast_possible(h->from, to))
@@ -201,29 +201,29 @@ static int load(struct ckpt_storage_reader *s, const char *id, const struct ckpt
 	struct ckpt_load_planner p = { 0 };
 	struct ckpt_load_plan mine, plan;
 	const struct ckpt_metadata *md = NULL;
-	int rc = load_planner_new(CKPT_PLANNER_DCP, &p, e);
+	int rc = ckpt_load_planner_new(CKPT_PLANNER_DCP, &p, e);
 
 	if (!rc)
-		rc = storage_reader_reset(s, id, e);
+		rc = ckpt_storage_reader_reset(s, id, e);
 	if (!rc)
-		rc = storage_reader_read_metadata(s, &md, e);
+		rc = ckpt_storage_reader_read_metadata(s, &md, e);
 	if (!rc)
-		rc = storage_reader_set_up(s, md, &alone, e);
+		rc = ckpt_storage_reader_set_up(s, md, &alone, e);
 	if (!rc)
-		rc = load_planner_configure(&p, dict, md, &opt, e);
+		rc = ckpt_load_planner_configure(&p, dict, md, &opt, e);
 	if (!rc)
-		rc = load_planner_local_plan(&p, &mine, e);
+		rc = ckpt_load_planner_local_plan(&p, &mine, e);
 	if (!rc)
-		rc = storage_reader_prepare_local_plan(s, &mine, &mine, e);
+		rc = ckpt_storage_reader_prepare_local_plan(s, &mine, &mine, e);
 	if (!rc)
-		rc = load_planner_global_plan(&p, &mine, 1, &plan, e);
+		rc = ckpt_load_planner_global_plan(&p, &mine, 1, &plan, e);
 	if (!rc)
-		rc = storage_reader_prepare_global_plan(s, &plan, 1, e);
+		rc = ckpt_storage_reader_prepare_global_plan(s, &plan, 1, e);
 	if (!rc)
-		rc = load_planner_finish(&p, &plan, &plan, e);
+		rc = ckpt_load_planner_finish(&p, &plan, &plan, e);
 	if (!rc)
-		rc = storage_reader_read_data(s, &plan, &p, e);
-	load_planner_free(&p);
+		rc = ckpt_storage_reader_read_data(s, &plan, &p, e);
+	ckpt_load_planner_free(&p);
 	return rc;
 }
 
@@ -266,8 +266,8 @@ START_TEST(every_rank_gets_what_it_holds)
 		check_rank(&k);
 		rank_release(&k);
 	}
-	storage_reader_free(&given);
-	storage_reader_free(&opened);
+	ckpt_storage_reader_free(&given);
+	ckpt_storage_reader_free(&opened);
 	ckpt_close(c);
 }
 END_TEST
@@ -313,8 +313,8 @@ START_TEST(the_metadata_is_what_is_shown)
 		return;
 	s = new_reader(c, &opts);
 	ckpt_totals(c, &totals);
-	REQUIRE(!storage_reader_reset(&s, NULL, &e));
-	ck_assert_msg(!storage_reader_read_metadata(&s, &md, &e), "%s", e.msg);
+	REQUIRE(!ckpt_storage_reader_reset(&s, NULL, &e));
+	ck_assert_msg(!ckpt_storage_reader_read_metadata(&s, &md, &e), "%s", e.msg);
 	ck_assert_uint_eq(md->n_entries, totals.tensors + totals.objects);
 	for (uint64_t i = 0; i < totals.tensors; i++) {
 		check_entry(c, i, &md->entries[i]);
@@ -339,7 +339,7 @@ START_TEST(the_metadata_is_what_is_shown)
 		REQUIRE(b.len == p->fqn_len && (!b.len || !memcmp(b.data, p->fqn, b.len)));
 		buf_release(&b);
 	}
-	storage_reader_free(&s);
+	ckpt_storage_reader_free(&s);
 	ckpt_close(c);
 }
 END_TEST
@@ -446,7 +446,7 @@ START_TEST(memory_with_gaps_is_filled_piece_by_piece)
 	struct ckpt_err e = { 0 };
 
 	REQUIRE(g.at);
-	REQUIRE(!storage_reader_reset(&s, dir, &e));
+	REQUIRE(!ckpt_storage_reader_reset(&s, dir, &e));
 	ck_assert_msg(!s.ops->read_data(s.self, &plan, &p, &e), "%s", e.msg);
 	ck_assert_uint_ge(g.applied, 2);
 	for (uint64_t i = 0; i < (uint64_t)ROWS * COLUMNS; i++) {
@@ -459,7 +459,7 @@ START_TEST(memory_with_gaps_is_filled_piece_by_piece)
 		REQUIRE(g.at[2 * i] == (inside ? want : 0) && !g.at[2 * i + 1]);
 	}
 	free(g.at);
-	storage_reader_free(&s);
+	ckpt_storage_reader_free(&s);
 }
 END_TEST
 
@@ -535,7 +535,7 @@ START_TEST(what_does_not_fit_is_an_error)
 
 	ck_assert_int_eq(load(&s, dir, &dict, NULL, &e), -wrong[_i].code);
 	ck_assert_str_eq(e.msg, wrong[_i].msg);
-	storage_reader_free(&s);
+	ckpt_storage_reader_free(&s);
 }
 END_TEST
 
@@ -607,10 +607,10 @@ START_TEST(odd_items_are_refused)
 	struct ckpt_load_planner p = { 0 };
 	struct ckpt_err e = { 0 };
 
-	REQUIRE(!storage_reader_reset(&s, dir, &e));
+	REQUIRE(!ckpt_storage_reader_reset(&s, dir, &e));
 	ck_assert_int_eq(s.ops->read_data(s.self, &plan, &p, &e), -odd[_i].code);
 	ck_assert_str_eq(e.msg, odd[_i].msg);
-	storage_reader_free(&s);
+	ckpt_storage_reader_free(&s);
 }
 END_TEST
 
@@ -637,7 +637,7 @@ START_TEST(a_file_that_changes_is_an_error)
 	put_file(dir_fd, "model.safetensors", "short", 5);
 	ck_assert_int_lt(load(&s, NULL, &dict, NULL, &e), 0);
 	ck_assert_msg(strstr(e.msg, "load 'i': ") == e.msg, "%s", e.msg);
-	storage_reader_free(&s);
+	ckpt_storage_reader_free(&s);
 	ckpt_close(c);
 }
 END_TEST
@@ -653,8 +653,8 @@ START_TEST(a_tensor_with_holes_is_not_read)
 	size_t faults = 0;
 
 	(void)snprintf(path, sizeof(path), "%s/hole/ckpt", fixture_dir());
-	REQUIRE(!storage_reader_reset(&s, path, &e));
-	REQUIRE(!storage_reader_read_metadata(&s, &md, &e));
+	REQUIRE(!ckpt_storage_reader_reset(&s, path, &e));
+	REQUIRE(!ckpt_storage_reader_read_metadata(&s, &md, &e));
 	for (size_t i = 0; i < md->n_entries; i++) {
 		const struct ckpt_meta_entry *m = &md->entries[i];
 		const uint64_t zeros[CKPT_MAX_DIMS] = { 0 };
@@ -678,7 +678,7 @@ START_TEST(a_tensor_with_holes_is_not_read)
 			faults += strstr(e.msg, "cannot be read: ") != NULL;
 	}
 	ck_assert_uint_ge(faults, 1);
-	storage_reader_free(&s);
+	ckpt_storage_reader_free(&s);
 }
 END_TEST
 
@@ -690,17 +690,17 @@ START_TEST(a_reader_needs_a_checkpoint)
 	char nothing[4200];
 
 	(void)snprintf(nothing, sizeof(nothing), "%s/nothing", dir);
-	ck_assert_int_eq(storage_reader_validate_checkpoint_id(&s, dir, &e), 0);
-	ck_assert_int_eq(storage_reader_validate_checkpoint_id(&s, nothing, &e), -ENOENT);
-	ck_assert_int_eq(storage_reader_reset(&s, NULL, &e), -EINVAL);
-	ck_assert_int_eq(storage_reader_read_metadata(&s, &md, &e), -EPERM);
-	ck_assert_int_eq(storage_reader_reset(&s, nothing, &e), -ENOENT);
-	ck_assert_int_eq(storage_reader_reset(&s, dir, &e), 0);
-	ck_assert_int_eq(storage_reader_read_metadata(&s, &md, &e), 0);
+	ck_assert_int_eq(ckpt_storage_reader_validate_checkpoint_id(&s, dir, &e), 0);
+	ck_assert_int_eq(ckpt_storage_reader_validate_checkpoint_id(&s, nothing, &e), -ENOENT);
+	ck_assert_int_eq(ckpt_storage_reader_reset(&s, NULL, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_storage_reader_read_metadata(&s, &md, &e), -EPERM);
+	ck_assert_int_eq(ckpt_storage_reader_reset(&s, nothing, &e), -ENOENT);
+	ck_assert_int_eq(ckpt_storage_reader_reset(&s, dir, &e), 0);
+	ck_assert_int_eq(ckpt_storage_reader_read_metadata(&s, &md, &e), 0);
 	ck_assert_uint_eq(md->n_entries, 2);
 	ck_assert_int_eq(unlinkat(dir_fd, "model.safetensors", 0), 0);
-	ck_assert_int_lt(storage_reader_validate_checkpoint_id(&s, dir, &e), 0);
-	storage_reader_free(&s);
+	ck_assert_int_lt(ckpt_storage_reader_validate_checkpoint_id(&s, dir, &e), 0);
+	ckpt_storage_reader_free(&s);
 }
 END_TEST
 

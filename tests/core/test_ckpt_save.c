@@ -5,6 +5,7 @@
 #include "api/ckpt_save.h"
 #include "base/err.h"
 #include "model/box.h"
+#include "model/dtype.h"
 #include "save_util.h"
 
 #include <stdio.h>
@@ -179,8 +180,8 @@ START_TEST(kept_planners_save_again_and_again)
 	}
 	saved_check(&s, dest);
 	for (size_t i = 0; i < s.ranks; i++) {
-		save_planner_free(&j.planners[i]);
-		storage_writer_free(&j.writers[i]);
+		ckpt_save_planner_free(&j.planners[i]);
+		ckpt_storage_writer_free(&j.writers[i]);
 	}
 }
 END_TEST

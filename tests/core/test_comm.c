@@ -134,7 +134,7 @@ static int exchange_all(const struct world *w, struct ckpt_comm *c, uint64_t rou
 	buf_printf(&want, "%zu: ", c->rank);
 	buf_add(&want, bytes, n);
 	REQUIRE(!mine.err && !want.err);
-	rc = ckpt_comm_exchange(c, 0, &mine, echo, NULL, &got, e);
+	rc = comm_exchange(c, 0, &mine, echo, NULL, &got, e);
 	if (!rc)
 		REQUIRE(got.len == want.len && !memcmp(got.data, want.data, want.len));
 	buf_release(&want);
@@ -277,7 +277,7 @@ static int do_it(enum how how, struct ckpt_comm *c, int rc, struct ckpt_err *e)
 		rc = ckpt_comm_broadcast(c, rc, "x", 1, &got, e);
 		break;
 	default:
-		rc = ckpt_comm_exchange(c, rc, &mine, echo, NULL, &got, e);
+		rc = comm_exchange(c, rc, &mine, echo, NULL, &got, e);
 	}
 	ckpt_comm_all_release(&all);
 	free(got.data);

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "golden_util.h"
 #include "model/box.h"
+#include "model/dtype.h"
 #include "plan_util.h"
 #include "save/dedup.h"
 #include "save/merge.h"

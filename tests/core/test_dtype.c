@@ -49,12 +49,14 @@ static const struct {
 
 START_TEST(every_name_leads_to_the_type_and_its_size)
 {
-	enum ckpt_dtype t = dtype_by_name(rows[_i].name, strlen(rows[_i].name));
+	enum ckpt_dtype t = ckpt_dtype_by_name(rows[_i].name, strlen(rows[_i].name));
 	const struct dtype_info *d = dtype_info(t);
 
 	ck_assert_int_ne(t, CKPT_DTYPE_NONE);
 	ck_assert_str_eq(d->name, rows[_i].name);
 	ck_assert_uint_eq(d->size, rows[_i].size);
+	ck_assert_str_eq(ckpt_dtype_name(t), rows[_i].name);
+	ck_assert_uint_eq(ckpt_dtype_size(t), rows[_i].size);
 	ck_assert_pstr_eq(d->storage, rows[_i].storage);
 	ck_assert_pstr_eq(d->safetensors, rows[_i].safetensors);
 	if (rows[_i].storage)
@@ -85,12 +87,12 @@ END_TEST
 
 START_TEST(names_need_not_end_but_must_match_whole)
 {
-	ck_assert_int_eq(dtype_by_name("float32xyz", 7), CKPT_DTYPE_F32);
-	ck_assert_int_eq(dtype_by_name("float32xyz", 8), CKPT_DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("float3", 6), CKPT_DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("", 0), CKPT_DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("none", 4), CKPT_DTYPE_NONE);
-	ck_assert_int_eq(dtype_by_name("Float32", 7), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(ckpt_dtype_by_name("float32xyz", 7), CKPT_DTYPE_F32);
+	ck_assert_int_eq(ckpt_dtype_by_name("float32xyz", 8), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(ckpt_dtype_by_name("float3", 6), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(ckpt_dtype_by_name("", 0), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(ckpt_dtype_by_name("none", 4), CKPT_DTYPE_NONE);
+	ck_assert_int_eq(ckpt_dtype_by_name("Float32", 7), CKPT_DTYPE_NONE);
 	ck_assert_int_eq(dtype_by_storage("Storage"), CKPT_DTYPE_NONE);
 	ck_assert_int_eq(dtype_by_storage(""), CKPT_DTYPE_NONE);
 	ck_assert_int_eq(dtype_by_safetensors("f32"), CKPT_DTYPE_NONE);

@@ -695,7 +695,7 @@ struct model {
 	size_t n_axes, n_dims, n;
 	struct {
 		size_t axis, dim;
-		enum split how;
+		enum ckpt_split how;
 	} p[3];
 };
 
@@ -736,8 +736,9 @@ static size_t elements_of(const struct model *m, uint64_t rank, size_t dim, uint
 		if (m->p[i].dim != dim)
 			continue;
 		for (size_t x = 0; x < n; x++) {
-			size_t size = m->p[i].how == SPLIT_BALANCED ? n / parts + (part < n % parts)
-								    : (n + parts - 1) / parts;
+			size_t size = m->p[i].how == CKPT_SPLIT_BALANCED
+					      ? n / parts + (part < n % parts)
+					      : (n + parts - 1) / parts;
 
 			if (part == mine)
 				ret[kept++] = ret[x];
@@ -847,8 +848,9 @@ START_TEST(random_json_gives_what_the_splits_leave)
 		random_model(&r, &m, uneven < 0);
 		t.n_dims = m.n_dims;
 		for (size_t i = 0; i < m.n; i++)
-			m.p[i].how = uneven >= 0 && !(uneven >> m.p[i].axis & 1) ? SPLIT_BALANCED
-										 : SPLIT_CEIL;
+			m.p[i].how = uneven >= 0 && !(uneven >> m.p[i].axis & 1)
+					     ? CKPT_SPLIT_BALANCED
+					     : CKPT_SPLIT_CEIL;
 		REQUIRE(mesh_size(m.n_axes, m.mesh, &ranks));
 		text[0] = '{';
 		for (uint64_t i = 0; i < ranks; i++) {

@@ -21,7 +21,7 @@ enum { AXES = 4, DIMS = 3 }; /* of random cases */
 
 START_TEST(mesh_size_is_bounded)
 {
-	uint64_t n = 42, many[MESH_MAX_AXES + 1];
+	uint64_t n = 42, many[CKPT_MESH_MAX_AXES + 1];
 
 	ck_assert(!mesh_size(0, NULL, &n));
 	ck_assert(!mesh_size(2, (const uint64_t[]){ 4, 0 }, &n));
@@ -29,9 +29,9 @@ START_TEST(mesh_size_is_bounded)
 	ck_assert(!mesh_size(2, (const uint64_t[]){ (uint64_t)1 << 63, 2 }, &n)); /* wraps to 0 */
 	for (size_t i = 0; i < ARRAY_LEN(many); i++)
 		many[i] = 1;
-	ck_assert(!mesh_size(MESH_MAX_AXES + 1, many, &n));
+	ck_assert(!mesh_size(CKPT_MESH_MAX_AXES + 1, many, &n));
 	ck_assert_uint_eq(n, 42);
-	ck_assert(mesh_size(MESH_MAX_AXES, many, &n));
+	ck_assert(mesh_size(CKPT_MESH_MAX_AXES, many, &n));
 	ck_assert_uint_eq(n, 1);
 	ck_assert(mesh_size(2, (const uint64_t[]){ 1000, 1000 }, &n));
 	ck_assert_uint_eq(n, 1000000);
@@ -56,22 +56,22 @@ END_TEST
 /* ---- splits ---- */
 
 static const struct {
-	enum split how;
+	enum ckpt_split how;
 	uint64_t len, parts;
 	uint64_t off[5], part_len[5];
 } split_rows[] = {
 	/* torch.arange(10).chunk(4), torch.arange(5).chunk(4), (4).chunk(5), (0).chunk(2) */
-	{ SPLIT_CEIL, 10, 4, { 0, 3, 6, 9 }, { 3, 3, 3, 1 } },
-	{ SPLIT_CEIL, 5, 4, { 0, 2, 4, 5 }, { 2, 2, 1, 0 } },
-	{ SPLIT_CEIL, 4, 5, { 0, 1, 2, 3, 4 }, { 1, 1, 1, 1, 0 } },
-	{ SPLIT_CEIL, 9, 4, { 0, 3, 6, 9 }, { 3, 3, 3, 0 } },
-	{ SPLIT_CEIL, 0, 2, { 0, 0 }, { 0, 0 } },
-	{ SPLIT_BALANCED, 10, 4, { 0, 3, 6, 8 }, { 3, 3, 2, 2 } },
-	{ SPLIT_BALANCED, 5, 4, { 0, 2, 3, 4 }, { 2, 1, 1, 1 } },
-	{ SPLIT_BALANCED, 2, 4, { 0, 1, 2, 2 }, { 1, 1, 0, 0 } },
-	{ SPLIT_BALANCED, 0, 2, { 0, 0 }, { 0, 0 } },
-	{ SPLIT_EVEN, 12, 4, { 0, 3, 6, 9 }, { 3, 3, 3, 3 } },
-	{ SPLIT_EVEN, 0, 2, { 0, 0 }, { 0, 0 } },
+	{ CKPT_SPLIT_CEIL, 10, 4, { 0, 3, 6, 9 }, { 3, 3, 3, 1 } },
+	{ CKPT_SPLIT_CEIL, 5, 4, { 0, 2, 4, 5 }, { 2, 2, 1, 0 } },
+	{ CKPT_SPLIT_CEIL, 4, 5, { 0, 1, 2, 3, 4 }, { 1, 1, 1, 1, 0 } },
+	{ CKPT_SPLIT_CEIL, 9, 4, { 0, 3, 6, 9 }, { 3, 3, 3, 0 } },
+	{ CKPT_SPLIT_CEIL, 0, 2, { 0, 0 }, { 0, 0 } },
+	{ CKPT_SPLIT_BALANCED, 10, 4, { 0, 3, 6, 8 }, { 3, 3, 2, 2 } },
+	{ CKPT_SPLIT_BALANCED, 5, 4, { 0, 2, 3, 4 }, { 2, 1, 1, 1 } },
+	{ CKPT_SPLIT_BALANCED, 2, 4, { 0, 1, 2, 2 }, { 1, 1, 0, 0 } },
+	{ CKPT_SPLIT_BALANCED, 0, 2, { 0, 0 }, { 0, 0 } },
+	{ CKPT_SPLIT_EVEN, 12, 4, { 0, 3, 6, 9 }, { 3, 3, 3, 3 } },
+	{ CKPT_SPLIT_EVEN, 0, 2, { 0, 0 }, { 0, 0 } },
 };
 
 START_TEST(parts_are_where_torch_puts_them)
@@ -90,7 +90,7 @@ START_TEST(an_even_split_must_divide)
 {
 	uint64_t off = 7, len = 10;
 
-	ck_assert(!split_part(SPLIT_EVEN, 4, 1, &off, &len));
+	ck_assert(!split_part(CKPT_SPLIT_EVEN, 4, 1, &off, &len));
 	ck_assert_uint_eq(off, 7);
 	ck_assert_uint_eq(len, 10);
 }
@@ -104,7 +104,7 @@ START_TEST(parts_follow_each_other_up_to_the_largest_numbers)
 	struct rng r = rng_new();
 
 	for (int i = 0; i < 3000; i++) {
-		enum split how = rng_chance(&r, 50) ? SPLIT_CEIL : SPLIT_BALANCED;
+		enum ckpt_split how = rng_chance(&r, 50) ? CKPT_SPLIT_CEIL : CKPT_SPLIT_BALANCED;
 		uint64_t parts = 1 + rng_below(&r, rng_chance(&r, 90) ? 9 : 3000), end = 0, least,
 			 most;
 		uint64_t total = rng_chance(&r, 90) ? rng_below(&r, 40)
@@ -117,8 +117,8 @@ START_TEST(parts_follow_each_other_up_to_the_largest_numbers)
 
 			REQUIRE(split_part(how, parts, k, &off, &len));
 			REQUIRE(off == end && len <= most);
-			REQUIRE(how == SPLIT_CEIL ? len == most || off + len == total
-						  : len >= least);
+			REQUIRE(how == CKPT_SPLIT_CEIL ? len == most || off + len == total
+						       : len >= least);
 			end = off + len;
 		}
 		REQUIRE(end == total);
@@ -129,9 +129,9 @@ END_TEST
 /* ---- shards ---- */
 
 struct scene {
-	struct sharding s;
+	struct ckpt_sharding s;
 	uint64_t mesh[AXES], ranks, shape[DIMS];
-	struct placement p[AXES];
+	struct ckpt_placement p[AXES];
 	size_t n_dims;
 };
 
@@ -163,7 +163,8 @@ static void make_scene(struct rng *r, struct scene *sc)
 }
 
 /* The part that element x of len falls into, and how many elements of that part come before it. */
-static uint64_t owner(enum split how, uint64_t len, uint64_t parts, uint64_t *x, uint64_t *ret_len)
+static uint64_t owner(enum ckpt_split how, uint64_t len, uint64_t parts, uint64_t *x,
+		      uint64_t *ret_len)
 {
 	uint64_t part = 0, room = 0;
 
@@ -171,8 +172,8 @@ static uint64_t owner(enum split how, uint64_t len, uint64_t parts, uint64_t *x,
 		while (at == room) { /* the next part, which takes `room` elements */
 			uint64_t ceil = (len + parts - 1) / parts;
 
-			room = how == SPLIT_CEIL ? min_u64(ceil, len - i)
-						 : len / parts + (part < len % parts);
+			room = how == CKPT_SPLIT_CEIL ? min_u64(ceil, len - i)
+						      : len / parts + (part < len % parts);
 			at = 0;
 			part++;
 			if (!room)
@@ -195,11 +196,11 @@ static bool holds(const struct scene *sc, uint64_t rank, const uint64_t *v, uint
 	memcpy(len, sc->shape, sizeof(len));
 	memcpy(ret_local, v, sc->n_dims * sizeof(*v));
 	for (size_t i = 0; i < sc->s.n; i++) {
-		const struct placement *p = &sc->p[i];
+		const struct ckpt_placement *p = &sc->p[i];
 		size_t d = p->dim < 0 ? sc->n_dims - (size_t)-p->dim : (size_t)p->dim;
 
-		if (owner((enum split)p->how, len[d], sc->mesh[p->axis], &ret_local[d], &len[d]) !=
-		    at[p->axis])
+		if (owner((enum ckpt_split)p->how, len[d], sc->mesh[p->axis], &ret_local[d],
+			  &len[d]) != at[p->axis])
 			return false;
 	}
 	return true;
@@ -319,8 +320,8 @@ END_TEST
 START_TEST(one_rank_of_those_with_the_same_box_is_the_first)
 {
 	const uint64_t mesh[] = { 2, 3, 2 };
-	const struct placement p[] = { { .axis = 1, .dim = 0, .how = SPLIT_CEIL } };
-	const struct sharding s = { mesh, p, 3, 1 };
+	const struct ckpt_placement p[] = { { .axis = 1, .dim = 0, .how = CKPT_SPLIT_CEIL } };
+	const struct ckpt_sharding s = { mesh, p, 3, 1 };
 
 	for (uint64_t rank = 0; rank < 12; rank++)
 		ck_assert_int_eq(shard_is_first(&s, rank), rank == 0 || rank == 2 || rank == 4);
@@ -329,15 +330,16 @@ END_TEST
 
 START_TEST(what_does_not_fit_is_refused)
 {
-	static const struct placement rows[] = {
-		{ 0, 2, SPLIT_CEIL }, { 0, -3, SPLIT_CEIL }, { 0, INT8_MIN, SPLIT_CEIL },
-		{ 0, 1, SPLIT_EVEN }, { 0, -1, SPLIT_EVEN },
+	static const struct ckpt_placement rows[] = {
+		{ 0, 2, CKPT_SPLIT_CEIL },	  { 0, -3, CKPT_SPLIT_CEIL },
+		{ 0, INT8_MIN, CKPT_SPLIT_CEIL }, { 0, 1, CKPT_SPLIT_EVEN },
+		{ 0, -1, CKPT_SPLIT_EVEN },
 	};
 	const uint64_t mesh[] = { 4 }, shape[] = { 8, 6 };
 	uint64_t off[2], len[2];
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		const struct sharding s = { mesh, &rows[i], 1, 1 };
+		const struct ckpt_sharding s = { mesh, &rows[i], 1, 1 };
 		struct hits h = { .stop_after = -1 };
 
 		ck_assert(!shard_box(&s, 1, 2, shape, off, len));
@@ -353,7 +355,7 @@ START_TEST(a_search_stops_where_visit_says_so)
 	struct scene sc = { .mesh = { 4 }, .shape = { 8 }, .n_dims = 1 };
 	struct hits h = { .sc = &sc, .stop_after = 2 };
 
-	sc.s = (struct sharding){ sc.mesh, sc.p, 1, 1 };
+	sc.s = (struct ckpt_sharding){ sc.mesh, sc.p, 1, 1 };
 	ck_assert_int_eq(shard_find(&sc.s, 1, sc.shape, (const uint64_t[]){ 1 },
 				    (const uint64_t[]){ 7 }, note, &h),
 			 77);
@@ -365,9 +367,9 @@ END_TEST
 /* ---- HyperParallel's answers ---- */
 
 struct golden {
-	struct sharding s;
+	struct ckpt_sharding s;
 	uint64_t mesh[8], shape[CKPT_MAX_DIMS];
-	struct placement p[8];
+	struct ckpt_placement p[8];
 	size_t n_dims;
 };
 
@@ -382,8 +384,8 @@ static void golden_axis(struct golden *g, int64_t from_right, size_t d)
 {
 	if (from_right < 0)
 		return;
-	g->p[g->s.n++] = (struct placement){ (uint8_t)(g->s.n_axes - 1 - from_right), (int8_t)d,
-					     SPLIT_EVEN };
+	g->p[g->s.n++] = (struct ckpt_placement){ (uint8_t)(g->s.n_axes - 1 - from_right),
+						  (int8_t)d, CKPT_SPLIT_EVEN };
 }
 
 static void golden_sharding(struct golden *g, const json_t *mesh, const json_t *map,
@@ -391,7 +393,7 @@ static void golden_sharding(struct golden *g, const json_t *mesh, const json_t *
 {
 	*g = (struct golden){ 0 };
 	g->n_dims = numbers(shape, g->shape);
-	g->s = (struct sharding){ g->mesh, g->p, (uint8_t)numbers(mesh, g->mesh), 0 };
+	g->s = (struct ckpt_sharding){ g->mesh, g->p, (uint8_t)numbers(mesh, g->mesh), 0 };
 	ck_assert_uint_eq(json_array_size(map), g->n_dims);
 	for (size_t d = 0; d < g->n_dims; d++) {
 		const json_t *m = json_array_get(map, d);

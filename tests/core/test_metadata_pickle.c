@@ -69,12 +69,12 @@ static struct ckpt_tensor_props props_of(const struct pk_value *v)
 	if (s->type == PK_DICT) {
 		const char *t = text_of(attr(v, "dtype"), NULL);
 
-		p.dtype = (uint8_t)dtype_by_name(t + 6, strlen(t) - 6); /* "torch." */
+		p.dtype = (uint8_t)ckpt_dtype_by_name(t + 6, strlen(t) - 6); /* "torch." */
 		p.requires_grad = attr(v, "requires_grad")->i;
 		return p;
 	}
 	REQUIRE(s->type == PK_TUPLE && pk_len(s) == 5);
-	p.dtype = (uint8_t)dtype_by_name(f[0].g->name->data, f[0].g->name->len);
+	p.dtype = (uint8_t)ckpt_dtype_by_name(f[0].g->name->data, f[0].g->name->len);
 	p.requires_grad = f[2].i;
 	p.memory_format = (uint8_t)f[3].n->v[PK_ARGS].n->v[0].i;
 	p.pin_memory = f[4].i;

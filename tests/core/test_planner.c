@@ -8,11 +8,12 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "fault.h"
+#include "mesh_util.h"
 #include "model/box.h"
 #include "model/mesh.h"
 #include "plan_util.h"
 #include "rng.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
 #include "suites.h"
 
 #include <string.h>
@@ -95,12 +96,10 @@ static void add_data(struct ckpt_local_tensor *t)
 /* How the ranks hold the tensors: whole, on a mesh of all of them, or rows dealt out as shards. */
 static void hold_tensor(struct rng *r, struct world *w, size_t i)
 {
-	struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_I32 };
 	uint64_t mesh[2] = { w->ranks, 1 };
-	struct placement p[2] = { { 0, 0, SPLIT_CEIL }, { 1, 0, SPLIT_BALANCED } };
-	struct sharding s = { mesh, p, 2, 0 };
+	struct ckpt_placement p[2] = { { 0, 0, CKPT_SPLIT_CEIL }, { 1, 0, CKPT_SPLIT_BALANCED } };
+	struct ckpt_sharding s = { mesh, p, 2, 0 };
 	size_t how = w->n_dims[i] && w->shape[i][0] ? rng_below(r, 3) : 0;
-	struct ckpt_err e = { 0 };
 
 	for (uint64_t a = 2; a < w->ranks; a++)
 		if (w->ranks % a == 0 && rng_chance(r, 50)) {
@@ -113,8 +112,8 @@ static void hold_tensor(struct rng *r, struct world *w, size_t i)
 	for (size_t rank = 0; rank < w->ranks; rank++) {
 		struct ckpt_local_tensor *t = &w->t[rank][i];
 
-		REQUIRE(!local_tensor_from_mesh(&s, rank, w->n_dims[i], w->shape[i], props, NULL,
-						&arena, t, &e));
+		REQUIRE(mesh_tensor(&s, rank, w->n_dims[i], w->shape[i], CKPT_DTYPE_I32, NULL,
+				    &arena, t));
 		if (how == 0)
 			t->kind = CKPT_LOCAL_WHOLE;
 		if (how == 2) { /* row k is rank k % ranks's, and a shard */
@@ -221,7 +220,7 @@ static void write_items(struct ckpt_save_planner *p, const struct ckpt_save_plan
 		uint64_t bytes = 5;
 
 		REQUIRE(!stored_at(s, &w->index)); /* each is written once */
-		REQUIRE(!save_planner_get_data(p, w, &src, &e));
+		REQUIRE(!ckpt_save_planner_get_data(p, w, &src, &e));
 		if (w->type != CKPT_WRITE_BYTE_IO)
 			REQUIRE(!write_item_chunk_bytes(w, &bytes, &e));
 		REQUIRE(src.len == bytes && !src.read);
@@ -286,13 +285,15 @@ static void save_world(enum ckpt_planner_system system, const struct ckpt_save_p
 		o.rank = r;
 		o.is_coordinator = !r;
 		if (!p[r].ops)
-			ck_assert(!save_planner_new(system, &p[r], &e));
-		ck_assert_msg(!save_planner_configure(&p[r], &w->dict[r], &o, &e), "%s", e.msg);
-		ck_assert_msg(!save_planner_local_plan(&p[r], &all[r], &e), "%s", e.msg);
+			ck_assert(!ckpt_save_planner_new(system, &p[r], &e));
+		ck_assert_msg(!ckpt_save_planner_configure(&p[r], &w->dict[r], &o, &e), "%s",
+			      e.msg);
+		ck_assert_msg(!ckpt_save_planner_local_plan(&p[r], &all[r], &e), "%s", e.msg);
 	}
-	ck_assert_msg(!save_planner_global_plan(&p[0], all, w->ranks, parts, md, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_save_planner_global_plan(&p[0], all, w->ranks, parts, md, &e), "%s",
+		      e.msg);
 	for (size_t r = 0; r < w->ranks; r++) {
-		ck_assert_msg(!save_planner_finish(&p[r], &parts[r], &plan, &e), "%s", e.msg);
+		ck_assert_msg(!ckpt_save_planner_finish(&p[r], &parts[r], &plan, &e), "%s", e.msg);
 		write_items(&p[r], &plan, s);
 	}
 }
@@ -320,9 +321,9 @@ static void read_tensor(struct rng *r, struct ckpt_load_planner *p,
 		off += item->storage_off[d] * stride;
 	}
 	from.data = (char *)(uintptr_t)s->data + off;
-	REQUIRE(!load_planner_acquire_tensor(p, item, &to, &e));
+	REQUIRE(!ckpt_load_planner_acquire_tensor(p, item, &to, &e));
 	if (rng_chance(r, 50)) {
-		REQUIRE(!load_planner_apply_tensor(p, item, &from, &e));
+		REQUIRE(!ckpt_load_planner_apply_tensor(p, item, &from, &e));
 		return;
 	}
 	do {
@@ -335,7 +336,7 @@ static void read_tensor(struct rng *r, struct ckpt_load_planner *p,
 		}
 		memcpy(dst, src, sizeof(uint32_t));
 	} while (next_element(item->n_dims, item->len, v));
-	REQUIRE(!load_planner_apply_tensor(p, item, &to, &e));
+	REQUIRE(!ckpt_load_planner_apply_tensor(p, item, &to, &e));
 }
 
 static void load_world(struct rng *r, enum ckpt_planner_system system, const struct world *w,
@@ -349,14 +350,14 @@ static void load_world(struct rng *r, enum ckpt_planner_system system, const str
 						  .is_coordinator = !rank,
 						  .take_bytes = note_bytes,
 						  .arg = &blobs };
-		struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+		struct ckpt_load_planner p CLEANUP(ckpt_load_planner_free) = { 0 };
 		struct ckpt_load_plan plan, part;
 
-		REQUIRE(!load_planner_new(system, &p, &e));
-		REQUIRE(!load_planner_configure(&p, &w->dict[rank], md, &opt, &e));
-		REQUIRE(!load_planner_local_plan(&p, &plan, &e));
-		REQUIRE(!load_planner_global_plan(&p, &plan, 1, &part, &e));
-		REQUIRE(!load_planner_finish(&p, &part, &plan, &e));
+		REQUIRE(!ckpt_load_planner_new(system, &p, &e));
+		REQUIRE(!ckpt_load_planner_configure(&p, &w->dict[rank], md, &opt, &e));
+		REQUIRE(!ckpt_load_planner_local_plan(&p, &plan, &e));
+		REQUIRE(!ckpt_load_planner_global_plan(&p, &plan, 1, &part, &e));
+		REQUIRE(!ckpt_load_planner_finish(&p, &part, &plan, &e));
 		for (size_t i = 0; i < plan.n_items; i++) {
 			const struct stored *from = stored_at(s, &plan.items[i].storage);
 
@@ -364,8 +365,8 @@ static void load_world(struct rng *r, enum ckpt_planner_system system, const str
 			if (plan.items[i].type == CKPT_READ_TENSOR)
 				read_tensor(r, &p, &plan.items[i], from);
 			else
-				REQUIRE(!load_planner_apply_bytes(&p, &plan.items[i], from->data, 5,
-								  &e));
+				REQUIRE(!ckpt_load_planner_apply_bytes(&p, &plan.items[i],
+								       from->data, 5, &e));
 		}
 		REQUIRE(blobs == 1);
 		for (size_t i = 0; i < w->n; i++)
@@ -385,7 +386,7 @@ static void fill_world(const struct world *w)
 static void free_planners(struct ckpt_save_planner *p)
 {
 	for (size_t r = 0; r < RANKS; r++)
-		save_planner_free(&p[r]);
+		ckpt_save_planner_free(&p[r]);
 }
 
 START_TEST(what_is_saved_on_one_mesh_is_loaded_on_another)
@@ -435,8 +436,8 @@ static const struct ckpt_save_planning alone = { .is_coordinator = true };
 
 START_TEST(calls_in_the_wrong_order_are_refused)
 {
-	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct ckpt_load_planner l CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_save_planner p CLEANUP(ckpt_save_planner_free) = { 0 };
+	struct ckpt_load_planner l CLEANUP(ckpt_load_planner_free) = { 0 };
 	struct ckpt_load_planning opt = { .take_bytes = note_bytes };
 	struct ckpt_save_plan plan = { .n_items = 42 }, part;
 	struct ckpt_load_plan load = { .n_items = 42 };
@@ -447,32 +448,32 @@ START_TEST(calls_in_the_wrong_order_are_refused)
 	struct ckpt_data src;
 	struct ckpt_err e = { 0 };
 
-	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
-	ck_assert_int_eq(save_planner_local_plan(&p, &plan, &e), -EPERM);
+	ck_assert(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, &e));
+	ck_assert_int_eq(ckpt_save_planner_local_plan(&p, &plan, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner not set up");
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EPERM);
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner not set up");
-	ck_assert(!save_planner_configure(&p, &six_dict, &alone, &e));
-	ck_assert_int_eq(save_planner_global_plan(&p, &plan, 1, &part, &md, &e), -EPERM);
+	ck_assert(!ckpt_save_planner_configure(&p, &six_dict, &alone, &e));
+	ck_assert_int_eq(ckpt_save_planner_global_plan(&p, &plan, 1, &part, &md, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner has no local plan");
-	ck_assert_int_eq(save_planner_finish(&p, &plan, &part, &e), -EPERM);
+	ck_assert_int_eq(ckpt_save_planner_finish(&p, &plan, &part, &e), -EPERM);
 	ck_assert_uint_eq(plan.n_items, 42);
-	ck_assert(!save_planner_local_plan(&p, &plan, &e));
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EPERM);
+	ck_assert(!ckpt_save_planner_local_plan(&p, &plan, &e));
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner has no finished plan");
-	ck_assert(!save_planner_finish(&p, &plan, &part, &e));
-	ck_assert(!save_planner_configure(&p, &six_dict, &alone, &e)); /* and from the start */
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EPERM);
+	ck_assert(!ckpt_save_planner_finish(&p, &plan, &part, &e));
+	ck_assert(!ckpt_save_planner_configure(&p, &six_dict, &alone, &e)); /* and from the start */
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -EPERM);
 
-	ck_assert(!load_planner_new(CKPT_PLANNER_HYPERPARALLEL, &l, &e));
-	ck_assert_int_eq(load_planner_local_plan(&l, &load, &e), -EPERM);
+	ck_assert(!ckpt_load_planner_new(CKPT_PLANNER_HYPERPARALLEL, &l, &e));
+	ck_assert_int_eq(ckpt_load_planner_local_plan(&l, &load, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner not configured");
-	ck_assert(!load_planner_configure(&l, &six_dict, &md, &opt, &e));
-	ck_assert_int_eq(load_planner_global_plan(&l, &load, 1, &load, &e), -EPERM);
-	ck_assert_int_eq(load_planner_finish(&l, &load, &load, &e), -EPERM);
-	ck_assert_int_eq(load_planner_acquire_tensor(&l, &read, &view, &e), -EPERM);
-	ck_assert_int_eq(load_planner_apply_tensor(&l, &read, &view, &e), -EPERM);
-	ck_assert_int_eq(load_planner_apply_bytes(&l, &read, "", 0, &e), -EPERM);
+	ck_assert(!ckpt_load_planner_configure(&l, &six_dict, &md, &opt, &e));
+	ck_assert_int_eq(ckpt_load_planner_global_plan(&l, &load, 1, &load, &e), -EPERM);
+	ck_assert_int_eq(ckpt_load_planner_finish(&l, &load, &load, &e), -EPERM);
+	ck_assert_int_eq(ckpt_load_planner_acquire_tensor(&l, &read, &view, &e), -EPERM);
+	ck_assert_int_eq(ckpt_load_planner_apply_tensor(&l, &read, &view, &e), -EPERM);
+	ck_assert_int_eq(ckpt_load_planner_apply_bytes(&l, &read, "", 0, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "Planner has no finished plan");
 }
 END_TEST
@@ -488,20 +489,20 @@ START_TEST(names_may_not_come_twice)
 	struct ckpt_save_plan plan;
 
 	for (int system = CKPT_PLANNER_DCP; system <= CKPT_PLANNER_HYPERPARALLEL_B; system++) {
-		struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+		struct ckpt_save_planner p CLEANUP(ckpt_save_planner_free) = { 0 };
 		struct ckpt_err e = { 0 };
 
-		ck_assert(!save_planner_new((enum ckpt_planner_system)system, &p, &e));
-		ck_assert_int_eq(save_planner_configure(&p, &dict, &alone, &e), -EEXIST);
+		ck_assert(!ckpt_save_planner_new((enum ckpt_planner_system)system, &p, &e));
+		ck_assert_int_eq(ckpt_save_planner_configure(&p, &dict, &alone, &e), -EEXIST);
 		ck_assert_str_eq(e.msg, texts[system]);
-		ck_assert_int_eq(save_planner_local_plan(&p, &plan, &e), -EPERM);
+		ck_assert_int_eq(ckpt_save_planner_local_plan(&p, &plan, &e), -EPERM);
 	}
 }
 END_TEST
 
 START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 {
-	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_save_planner p CLEANUP(ckpt_save_planner_free) = { 0 };
 	struct ckpt_write_item item = whole("v", 1, six, CKPT_DTYPE_I32);
 	const struct ckpt_shard nowhere = { zero, six, NULL };
 	struct ckpt_local_tensor without = six_tensor;
@@ -513,35 +514,35 @@ START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 	struct ckpt_data src = { .len = 42 };
 	struct ckpt_err e = { 0 };
 
-	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
-	ck_assert(!save_planner_configure(&p, &six_dict, &opt, &e));
-	ck_assert(!save_planner_local_plan(&p, &plan, &e));
-	ck_assert_int_eq(save_planner_global_plan(&p, &plan, 1, &part, &md, &e), -EPERM);
+	ck_assert(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, &e));
+	ck_assert(!ckpt_save_planner_configure(&p, &six_dict, &opt, &e));
+	ck_assert(!ckpt_save_planner_local_plan(&p, &plan, &e));
+	ck_assert_int_eq(ckpt_save_planner_global_plan(&p, &plan, 1, &part, &md, &e), -EPERM);
 	ck_assert_str_eq(e.msg, "rank 3 makes a global plan and is not the coordinator");
-	ck_assert(!save_planner_finish(&p, &plan, &part, &e));
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -ENOENT);
+	ck_assert(!ckpt_save_planner_finish(&p, &plan, &part, &e));
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -ENOENT);
 	ck_assert_str_eq(e.msg, "Key v not found in state_dict");
 	item.index.fqn = "w";
 	item.index.offset = six;
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -ENOENT);
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -ENOENT);
 	ck_assert_str_eq(
 		e.msg, "FQN: 'w' is not a ShardedTensor, can't find by offset: 'torch.Size([6])'");
 	item.index.fqn = "b";
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -EINVAL);
 	item.index.fqn = "w";
 	item.type = CKPT_WRITE_BYTE_IO;
-	ck_assert_int_eq(save_planner_get_data(&p, &item, &src, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w' is a tensor, bytes are asked for");
 	ck_assert_uint_eq(src.len, 42);
 	without.shards = &nowhere;
-	ck_assert(!save_planner_configure(&p, &dict, &opt, &e));
-	ck_assert(!save_planner_local_plan(&p, &plan, &e));
-	ck_assert(!save_planner_finish(&p, &plan, &part, &e));
-	ck_assert_int_eq(save_planner_get_data(&p, &plan.items[0], &src, &e), -EINVAL);
+	ck_assert(!ckpt_save_planner_configure(&p, &dict, &opt, &e));
+	ck_assert(!ckpt_save_planner_local_plan(&p, &plan, &e));
+	ck_assert(!ckpt_save_planner_finish(&p, &plan, &part, &e));
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &plan.items[0], &src, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': no data");
 	ck_assert_uint_eq(src.len, 42);
 	opt.keep_redundancy = true;
-	ck_assert_int_eq(save_planner_configure(&p, &six_dict, &opt, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_save_planner_configure(&p, &six_dict, &opt, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "keep_redundancy is HyperParallel's alone");
 }
 END_TEST
@@ -554,15 +555,15 @@ START_TEST(paths_of_the_state_dict_are_kept)
 		{ .fqn = "top", .fqn_len = 3 },
 	};
 	const struct ckpt_state_dict dict = { entries, 2 };
-	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_save_planner p CLEANUP(ckpt_save_planner_free) = { 0 };
 	struct ckpt_save_plan plan, part;
 	struct ckpt_metadata md;
 	struct ckpt_err e = { 0 };
 
-	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
-	ck_assert(!save_planner_configure(&p, &dict, &alone, &e));
-	ck_assert(!save_planner_local_plan(&p, &plan, &e));
-	ck_assert(!save_planner_global_plan(&p, &plan, 1, &part, &md, &e));
+	ck_assert(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, &e));
+	ck_assert(!ckpt_save_planner_configure(&p, &dict, &alone, &e));
+	ck_assert(!ckpt_save_planner_local_plan(&p, &plan, &e));
+	ck_assert(!ckpt_save_planner_global_plan(&p, &plan, 1, &part, &md, &e));
 	ck_assert_uint_eq(md.n_paths, 2);
 	ck_assert_uint_eq(md.paths[0].n_steps, 2);
 	ck_assert_uint_eq(md.paths[0].steps[1].position, 7);
@@ -601,14 +602,14 @@ static int plan_load(enum ckpt_planner_system system, const struct ckpt_state_di
 		     const struct ckpt_metadata *md, const struct ckpt_load_planning *opt,
 		     size_t *ret_items, struct ckpt_err *e)
 {
-	struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_load_planner p CLEANUP(ckpt_load_planner_free) = { 0 };
 	struct ckpt_load_plan plan = { 0 };
-	int rc = load_planner_new(system, &p, e);
+	int rc = ckpt_load_planner_new(system, &p, e);
 
 	if (!rc)
-		rc = load_planner_configure(&p, dict, md, opt, e);
+		rc = ckpt_load_planner_configure(&p, dict, md, opt, e);
 	if (!rc)
-		rc = load_planner_local_plan(&p, &plan, e);
+		rc = ckpt_load_planner_local_plan(&p, &plan, e);
 	*ret_items = plan.n_items;
 	return rc;
 }
@@ -697,20 +698,20 @@ START_TEST(megatron_loads_what_shapes_have_in_common)
 							 .chunks = &chunk,
 							 .n_chunks = 1 } };
 		const struct ckpt_metadata md = { .entries = &m, .n_entries = 1 };
-		struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+		struct ckpt_load_planner p CLEANUP(ckpt_load_planner_free) = { 0 };
 		struct ckpt_load_planning opt = { 0 };
 		struct ckpt_load_plan plan;
 		struct ckpt_tensor_view v;
 		struct ckpt_err e = { 0 };
 
-		ck_assert(!load_planner_new(CKPT_PLANNER_MEGATRON, &p, &e));
-		ck_assert(!load_planner_configure(&p, &dict, &md, &opt, &e));
-		ck_assert(!load_planner_local_plan(&p, &plan, &e));
-		ck_assert(!load_planner_finish(&p, &plan, &plan, &e));
+		ck_assert(!ckpt_load_planner_new(CKPT_PLANNER_MEGATRON, &p, &e));
+		ck_assert(!ckpt_load_planner_configure(&p, &dict, &md, &opt, &e));
+		ck_assert(!ckpt_load_planner_local_plan(&p, &plan, &e));
+		ck_assert(!ckpt_load_planner_finish(&p, &plan, &plan, &e));
 		for (size_t k = 0; k < plan.n_items; k++) {
-			ck_assert(!load_planner_acquire_tensor(&p, &plan.items[k], &v, &e));
+			ck_assert(!ckpt_load_planner_acquire_tensor(&p, &plan.items[k], &v, &e));
 			v.data = stored + plan.items[k].storage_off[0];
-			ck_assert(!load_planner_apply_tensor(&p, &plan.items[k], &v, &e));
+			ck_assert(!ckpt_load_planner_apply_tensor(&p, &plan.items[k], &v, &e));
 		}
 		for (int32_t k = 0; k < 6; k++)
 			ck_assert_int_eq(memory[k], (uint64_t)k < saved_sizes[i] ? k + 1 : 0);
@@ -729,7 +730,7 @@ START_TEST(views_that_do_not_fit_are_refused)
 	};
 	const struct ckpt_metadata md = { .entries = &m, .n_entries = 1 };
 	const struct ckpt_state_dict dict = { six_entries, 1 };
-	struct ckpt_load_planner p CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_load_planner p CLEANUP(ckpt_load_planner_free) = { 0 };
 	struct ckpt_load_planning opt = { 0 };
 	struct ckpt_load_plan plan;
 	struct ckpt_read_item item;
@@ -737,25 +738,25 @@ START_TEST(views_that_do_not_fit_are_refused)
 	int32_t memory[6];
 	struct ckpt_err e = { 0 };
 
-	ck_assert(!load_planner_new(CKPT_PLANNER_DCP, &p, &e));
-	ck_assert(!load_planner_configure(&p, &dict, &md, &opt, &e));
-	ck_assert(!load_planner_local_plan(&p, &plan, &e));
-	ck_assert(!load_planner_finish(&p, &plan, &plan, &e));
+	ck_assert(!ckpt_load_planner_new(CKPT_PLANNER_DCP, &p, &e));
+	ck_assert(!ckpt_load_planner_configure(&p, &dict, &md, &opt, &e));
+	ck_assert(!ckpt_load_planner_local_plan(&p, &plan, &e));
+	ck_assert(!ckpt_load_planner_finish(&p, &plan, &plan, &e));
 	ck_assert_uint_eq(plan.n_items, 1);
 	item = plan.items[0];
-	ck_assert(!load_planner_acquire_tensor(&p, &item, &v, &e));
+	ck_assert(!ckpt_load_planner_acquire_tensor(&p, &item, &v, &e));
 	other = v;
 	other.data = memory;
 	other.len = four;
-	ck_assert_int_eq(load_planner_apply_tensor(&p, &item, &other, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_load_planner_apply_tensor(&p, &item, &other, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "req w mismatch sizes torch.Size([6]) vs torch.Size([4])");
 	item.dest_off = two;
-	ck_assert_int_eq(load_planner_acquire_tensor(&p, &item, &v, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_load_planner_acquire_tensor(&p, &item, &v, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': (6,) at (2,) of a local chunk of (6,)");
-	ck_assert_int_eq(load_planner_apply_bytes(&p, &item, "", 0, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_load_planner_apply_bytes(&p, &item, "", 0, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': the read item is for something else");
 	item.dest.fqn = "x";
-	ck_assert_int_eq(load_planner_acquire_tensor(&p, &item, &v, &e), -ENOENT);
+	ck_assert_int_eq(ckpt_load_planner_acquire_tensor(&p, &item, &v, &e), -ENOENT);
 	ck_assert_str_eq(e.msg, "Key x not found in state_dict");
 }
 END_TEST
@@ -783,7 +784,7 @@ START_TEST(unchanged_plans_are_not_sent_again)
 		check_metadata(&w, &md, &s); /* the same, from what was kept */
 		lost = rng_below(&r, w.ranks + 1);
 		if (lost < w.ranks) /* a rank starts anew */
-			save_planner_free(&p[lost]);
+			ckpt_save_planner_free(&p[lost]);
 		s.n = 0;
 		for (size_t k = 0; k < w.ranks; k++) {
 			struct ckpt_save_planning o = { .rank = k,
@@ -791,24 +792,25 @@ START_TEST(unchanged_plans_are_not_sent_again)
 							.cache_plans = true };
 
 			if (!p[k].ops)
-				REQUIRE(!save_planner_new(CKPT_PLANNER_DCP, &p[k], &e));
-			REQUIRE(!save_planner_configure(&p[k], &w.dict[k], &o, &e));
-			REQUIRE(!save_planner_local_plan(&p[k], &all[k], &e));
+				REQUIRE(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p[k], &e));
+			REQUIRE(!ckpt_save_planner_configure(&p[k], &w.dict[k], &o, &e));
+			REQUIRE(!ckpt_save_planner_local_plan(&p[k], &all[k], &e));
 			REQUIRE(all[k].unchanged == (k != lost));
 			REQUIRE(!all[k].unchanged == (all[k].n_items > 0));
 		}
 		if (lost == 0 && w.ranks > 1) { /* the coordinator has lost what all others keep */
-			REQUIRE(save_planner_global_plan(&p[0], all, w.ranks, parts, &md, &e) ==
-				-EINVAL);
+			REQUIRE(ckpt_save_planner_global_plan(&p[0], all, w.ranks, parts, &md,
+							      &e) == -EINVAL);
 			ck_assert_str_eq(e.msg,
 					 "the plan of rank 1 is said to be unchanged, but none "
 					 "was kept");
 			save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s); /* so all send theirs */
 		} else {
-			REQUIRE(!save_planner_global_plan(&p[0], all, w.ranks, parts, &md, &e));
+			REQUIRE(!ckpt_save_planner_global_plan(&p[0], all, w.ranks, parts, &md,
+							       &e));
 			for (size_t k = 0; k < w.ranks; k++) {
 				REQUIRE(parts[k].unchanged == (k != lost));
-				REQUIRE(!save_planner_finish(&p[k], &parts[k], &plan, &e));
+				REQUIRE(!ckpt_save_planner_finish(&p[k], &parts[k], &plan, &e));
 				write_items(&p[k], &plan, &s);
 			}
 		}
@@ -842,7 +844,8 @@ START_TEST(changed_plans_are_noticed)
 		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
 		check_metadata(&w, &md, &s);
 		if (rng_chance(&r, 50)) /* this rank's plan is never finished */
-			REQUIRE(!save_planner_local_plan(&p[rng_below(&r, w.ranks)], &plan, &e));
+			REQUIRE(!ckpt_save_planner_local_plan(&p[rng_below(&r, w.ranks)], &plan,
+							      &e));
 		arena_release(&arena);
 	}
 	free_planners(p);
@@ -873,16 +876,16 @@ START_TEST(other_rules_make_other_plans)
 			   &s); /* w is rank 0's, b then is not */
 		ck_assert_uint_eq(s.n, 2);
 		ck_assert_str_eq(s.items[1].index.fqn, "b");
-		ck_assert(!save_planner_configure(
+		ck_assert(!ckpt_save_planner_configure(
 			&p[1], &w.dict[1],
 			&(struct ckpt_save_planning){
 				.rank = 1, .cache_plans = true, .save_to_minimum_rank = lowest },
 			&e));
-		ck_assert(!save_planner_local_plan(&p[1], &plan, &e));
+		ck_assert(!ckpt_save_planner_local_plan(&p[1], &plan, &e));
 		ck_assert(plan.unchanged);
-		ck_assert(!save_planner_finish(&p[1], &plan, &plan, &e));
+		ck_assert(!ckpt_save_planner_finish(&p[1], &plan, &plan, &e));
 		ck_assert_uint_eq(plan.n_items, lowest ? 0 : 1);
-		ck_assert(lowest || !save_planner_get_data(&p[1], &plan.items[0], &src, &e));
+		ck_assert(lowest || !ckpt_save_planner_get_data(&p[1], &plan.items[0], &src, &e));
 	}
 	free_planners(p);
 }
@@ -894,7 +897,7 @@ enum { MANY = 100000 };
 
 START_TEST(a_plan_of_many_items_takes_few_allocations)
 {
-	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
+	struct ckpt_save_planner p CLEANUP(ckpt_save_planner_free) = { 0 };
 	struct ckpt_shard *shards = arena_array(&arena, MANY, sizeof(*shards));
 	uint64_t *offs = arena_array(&arena, MANY, sizeof(*offs)), many[] = { MANY }, calls;
 	const uint64_t one[] = { 1 };
@@ -914,16 +917,16 @@ START_TEST(a_plan_of_many_items_takes_few_allocations)
 		offs[i] = i;
 		shards[i] = (struct ckpt_shard){ &offs[i], one, &offs[i] };
 	}
-	ck_assert(!save_planner_new(CKPT_PLANNER_DCP, &p, &e));
+	ck_assert(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, &e));
 	fault_on(FAULT_ALLOC, 0, 0);
-	ck_assert(!save_planner_configure(&p, &dict, &alone, &e));
-	ck_assert(!save_planner_local_plan(&p, &plan, &e));
-	ck_assert_msg(!save_planner_global_plan(&p, &plan, 1, &part, &md, &e), "%s", e.msg);
-	ck_assert(!save_planner_finish(&p, &part, &plan, &e));
+	ck_assert(!ckpt_save_planner_configure(&p, &dict, &alone, &e));
+	ck_assert(!ckpt_save_planner_local_plan(&p, &plan, &e));
+	ck_assert_msg(!ckpt_save_planner_global_plan(&p, &plan, 1, &part, &md, &e), "%s", e.msg);
+	ck_assert(!ckpt_save_planner_finish(&p, &part, &plan, &e));
 	for (size_t i = 0; i < MANY; i++) {
 		struct ckpt_data src;
 
-		REQUIRE(!save_planner_get_data(&p, &plan.items[i], &src, &e));
+		REQUIRE(!ckpt_save_planner_get_data(&p, &plan.items[i], &src, &e));
 		REQUIRE(src.data == &offs[i] && src.len == 1);
 	}
 	calls = fault_off();
@@ -936,29 +939,29 @@ END_TEST
 static int save_and_load(const struct ckpt_save_planning *opt, const struct world *w,
 			 struct ckpt_err *e)
 {
-	struct ckpt_save_planner p CLEANUP(save_planner_free) = { 0 };
-	struct ckpt_load_planner l CLEANUP(load_planner_free) = { 0 };
+	struct ckpt_save_planner p CLEANUP(ckpt_save_planner_free) = { 0 };
+	struct ckpt_load_planner l CLEANUP(ckpt_load_planner_free) = { 0 };
 	int blobs = 0;
 	const struct ckpt_load_planning load = { .take_bytes = note_bytes, .arg = &blobs };
 	struct ckpt_save_plan all[RANKS], parts[RANKS], plan;
 	struct ckpt_load_plan items;
 	struct ckpt_metadata md;
-	int rc = save_planner_new(CKPT_PLANNER_DCP, &p, e);
+	int rc = ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, e);
 
 	if (!rc)
-		rc = save_planner_configure(&p, &w->dict[0], opt, e);
+		rc = ckpt_save_planner_configure(&p, &w->dict[0], opt, e);
 	if (!rc)
-		rc = save_planner_local_plan(&p, &all[0], e);
+		rc = ckpt_save_planner_local_plan(&p, &all[0], e);
 	all[1] = all[0];
 	if (!rc)
-		rc = save_planner_global_plan(&p, all, 2, parts, &md, e);
+		rc = ckpt_save_planner_global_plan(&p, all, 2, parts, &md, e);
 	if (!rc)
-		rc = save_planner_finish(&p, &parts[0], &plan, e);
+		rc = ckpt_save_planner_finish(&p, &parts[0], &plan, e);
 	if (!rc)
-		rc = load_planner_new(CKPT_PLANNER_DCP, &l, e);
+		rc = ckpt_load_planner_new(CKPT_PLANNER_DCP, &l, e);
 	if (!rc)
-		rc = load_planner_configure(&l, &w->dict[0], &md, &load, e);
-	return rc ? rc : load_planner_local_plan(&l, &items, e);
+		rc = ckpt_load_planner_configure(&l, &w->dict[0], &md, &load, e);
+	return rc ? rc : ckpt_load_planner_local_plan(&l, &items, e);
 }
 
 START_TEST(every_allocation_may_fail)

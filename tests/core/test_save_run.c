@@ -7,14 +7,16 @@
 #include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "comm/comm.h"
+#include "comm/ckpt_comm.h"
 #include "fault.h"
+#include "mesh_util.h"
 #include "model/mesh.h"
 #include "rng.h"
 #include "save/checkpointable.h"
+#include "save/metadata.h"
+#include "store/ckpt_storage.h"
 #include "store/load_run.h"
 #include "store/save_run.h"
-#include "store/storage.h"
 #include "suites.h"
 
 #include <pthread.h>
@@ -181,7 +183,7 @@ static int write_items(struct rank *r, const struct ckpt_save_plan *plan,
 {
 	for (size_t i = 0; i < plan->n_items; i++) {
 		struct ckpt_data src;
-		int rc = save_planner_get_data(planner, &plan->items[i], &src, e);
+		int rc = ckpt_save_planner_get_data(planner, &plan->items[i], &src, e);
 
 		if (rc)
 			return rc;
@@ -190,7 +192,7 @@ static int write_items(struct rank *r, const struct ckpt_save_plan *plan,
 			.info = { .path = "memory", .offset = i, .length = src.len }
 		};
 		rc = keep(r->w->store, &plan->items[i], &src, e);
-		source_close(&src);
+		ckpt_data_close(&src);
 		if (rc)
 			return rc;
 	}
@@ -311,7 +313,7 @@ static int read_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item 
 		       const struct stored *from, struct ckpt_err *e)
 {
 	struct ckpt_tensor_view v;
-	int rc = load_planner_acquire_tensor(p, x, &v, e);
+	int rc = ckpt_load_planner_acquire_tensor(p, x, &v, e);
 
 	if (rc)
 		return rc;
@@ -322,7 +324,7 @@ static int read_tensor(struct ckpt_load_planner *p, const struct ckpt_read_item 
 			       (uint32_t *)from->data + (x->storage_off[0] + i) * from->len[1] +
 				       x->storage_off[1] + k,
 			       4);
-	return load_planner_apply_tensor(p, x, &v, e);
+	return ckpt_load_planner_apply_tensor(p, x, &v, e);
 }
 
 static int r_read(void *self, const struct ckpt_load_plan *plan, struct ckpt_load_planner *planner,
@@ -336,9 +338,9 @@ static int r_read(void *self, const struct ckpt_load_plan *plan, struct ckpt_loa
 		const struct stored *from = find(r->w->store, &x->storage);
 
 		REQUIRE(from);
-		rc = x->type == CKPT_READ_TENSOR
-			     ? read_tensor(planner, x, from, e)
-			     : load_planner_apply_bytes(planner, x, from->data, from->bytes, e);
+		rc = x->type == CKPT_READ_TENSOR ? read_tensor(planner, x, from, e)
+						 : ckpt_load_planner_apply_bytes(
+							   planner, x, from->data, from->bytes, e);
 	}
 	return rc;
 }
@@ -494,11 +496,9 @@ static void each_value(size_t tensor, const struct ckpt_local_tensor *t, bool fi
 static void place(struct rng *r, struct world *w, size_t i)
 {
 	uint64_t mesh[2] = { w->ranks, 1 };
-	struct placement p[2] = { { 0, (int8_t)rng_below(r, 2), SPLIT_CEIL },
-				  { 1, (int8_t)rng_below(r, 2), SPLIT_BALANCED } };
-	struct sharding s = { mesh, p, 2, (uint8_t)rng_below(r, 3) };
-	struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_I32 };
-	struct ckpt_err e = { 0 };
+	struct ckpt_placement p[2] = { { 0, (int8_t)rng_below(r, 2), CKPT_SPLIT_CEIL },
+				       { 1, (int8_t)rng_below(r, 2), CKPT_SPLIT_BALANCED } };
+	struct ckpt_sharding s = { mesh, p, 2, (uint8_t)rng_below(r, 3) };
 
 	for (uint64_t a = 2; a < w->ranks; a++)
 		if (w->ranks % a == 0 && rng_chance(r, 50)) {
@@ -509,8 +509,7 @@ static void place(struct rng *r, struct world *w, size_t i)
 		struct ckpt_local_tensor *t = &w->t[k][i];
 		void *data = arena_array(&w->a, w->shape[i][0] * w->shape[i][1] + 1, 4);
 
-		REQUIRE(data &&
-			!local_tensor_from_mesh(&s, k, 2, w->shape[i], props, data, &w->a, t, &e));
+		REQUIRE(data && mesh_tensor(&s, k, 2, w->shape[i], CKPT_DTYPE_I32, data, &w->a, t));
 	}
 }
 
@@ -556,16 +555,16 @@ static void make_planners(struct world *w)
 
 		r->w = w;
 		r->rank = k;
-		REQUIRE(!save_planner_new(w->system, &r->save, &e));
-		REQUIRE(!load_planner_new(w->system, &r->load, &e));
+		REQUIRE(!ckpt_save_planner_new(w->system, &r->save, &e));
+		REQUIRE(!ckpt_load_planner_new(w->system, &r->load, &e));
 	}
 }
 
 static void world_release(struct world *w)
 {
 	for (size_t k = 0; k < w->ranks; k++) {
-		save_planner_free(&w->at[k].save);
-		load_planner_free(&w->at[k].load);
+		ckpt_save_planner_free(&w->at[k].save);
+		ckpt_load_planner_free(&w->at[k].load);
 		free(w->at[k].results);
 	}
 	arena_release(&w->a);
@@ -631,8 +630,8 @@ static int c_broadcast(void *self, void *data, size_t len, struct ckpt_err *e)
 
 static int save_some(struct world *w, struct rank *r, struct ckpt_comm *c, struct ckpt_err *e)
 {
-	struct ckpt_storage_writer writer CLEANUP(storage_writer_free) = { .ops = &writer_ops,
-									   .self = r };
+	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { .ops = &writer_ops,
+										.self = r };
 	struct ckpt_save_planner planner = { .ops = &save_ops, .self = r };
 	struct save_run_args args = { .comm = c,
 				      .path = "memory",
@@ -691,8 +690,8 @@ static int load_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct world *w = arg;
 	struct rank *r = &w->at[c->rank];
-	struct ckpt_storage_reader reader CLEANUP(storage_reader_free) = { .ops = &reader_ops,
-									   .self = r };
+	struct ckpt_storage_reader reader CLEANUP(ckpt_storage_reader_free) = { .ops = &reader_ops,
+										.self = r };
 	struct ckpt_load_planner planner = { .ops = &load_ops, .self = r };
 	struct load_run_args args = { .comm = c,
 				      .path = "memory",
@@ -769,17 +768,15 @@ static void check_failure(const struct world *w, int rc, const struct ckpt_err *
 static void make_even_world(struct rng *r, struct world *w, size_t ranks, struct store *s)
 {
 	uint64_t mesh[] = { ranks };
-	struct placement p = { 0, 0, SPLIT_CEIL };
-	struct sharding even = { mesh, &p, 1, 1 };
-	struct ckpt_tensor_props props = { .dtype = CKPT_DTYPE_I32 };
-	struct ckpt_err e = { 0 };
+	struct ckpt_placement p = { 0, 0, CKPT_SPLIT_CEIL };
+	struct ckpt_sharding even = { mesh, &p, 1, 1 };
 
 	make_world(r, w, NULL, ranks, s);
 	w->shape[0][0] = ranks;
 	w->shape[0][1] = 3;
 	for (size_t k = 0; k < ranks; k++)
-		REQUIRE(!local_tensor_from_mesh(&even, k, 2, w->shape[0], props,
-						arena_array(&w->a, 4, 4), &w->a, &w->t[k][0], &e));
+		REQUIRE(mesh_tensor(&even, k, 2, w->shape[0], CKPT_DTYPE_I32,
+				    arena_array(&w->a, 4, 4), &w->a, &w->t[k][0]));
 	make_planners(w);
 	each_tensor(w, true);
 }

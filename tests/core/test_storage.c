@@ -4,8 +4,8 @@
  * each call is tried, and only those that may come next reach the storage.
  */
 #include "base/err.h"
-#include "save/planner.h"
-#include "store/storage.h"
+#include "save/ckpt_plan.h"
+#include "store/ckpt_storage.h"
 #include "suites.h"
 
 #include <stdio.h>
@@ -145,17 +145,17 @@ static int call_writer(struct ckpt_storage_writer *w, int call, size_t rank, str
 
 	switch (call) {
 	case 0:
-		return storage_writer_reset(w, "a/b", e);
+		return ckpt_storage_writer_reset(w, "a/b", e);
 	case 1:
-		return storage_writer_set_up(w, &ranks, e);
+		return ckpt_storage_writer_set_up(w, &ranks, e);
 	case 2:
-		return storage_writer_prepare_local_plan(w, &plan, &plan, e);
+		return ckpt_storage_writer_prepare_local_plan(w, &plan, &plan, e);
 	case 3:
-		return storage_writer_prepare_global_plan(w, &plan, 4, e);
+		return ckpt_storage_writer_prepare_global_plan(w, &plan, 4, e);
 	case 4:
-		return storage_writer_write_data(w, &plan, &save_planner, &results, e);
+		return ckpt_storage_writer_write_data(w, &plan, &save_planner, &results, e);
 	default:
-		return storage_writer_finish(w, &md, &results, 4, e);
+		return ckpt_storage_writer_finish(w, &md, &results, 4, e);
 	}
 }
 
@@ -167,17 +167,17 @@ static int call_reader(struct ckpt_storage_reader *r, int call, size_t rank, str
 
 	switch (call) {
 	case 0:
-		return storage_reader_reset(r, "a/b", e);
+		return ckpt_storage_reader_reset(r, "a/b", e);
 	case 1:
-		return storage_reader_read_metadata(r, &md, e);
+		return ckpt_storage_reader_read_metadata(r, &md, e);
 	case 2:
-		return storage_reader_set_up(r, md, &ranks, e);
+		return ckpt_storage_reader_set_up(r, md, &ranks, e);
 	case 3:
-		return storage_reader_prepare_local_plan(r, &plan, &plan, e);
+		return ckpt_storage_reader_prepare_local_plan(r, &plan, &plan, e);
 	case 4:
-		return storage_reader_prepare_global_plan(r, &plan, 4, e);
+		return ckpt_storage_reader_prepare_global_plan(r, &plan, 4, e);
 	default:
-		return storage_reader_read_data(r, &plan, &load_planner, e);
+		return ckpt_storage_reader_read_data(r, &plan, &load_planner, e);
 	}
 }
 
@@ -314,17 +314,17 @@ START_TEST(an_id_is_validated_at_any_time)
 	struct ckpt_err e = { 0 };
 
 	ck_assert(!call(&x, 0, &e) && !call(&y, 0, &e));
-	ck_assert(!storage_writer_validate_checkpoint_id(&x.w, "a/b", &e));
-	ck_assert(!storage_reader_validate_checkpoint_id(&y.r, "a/b", &e));
+	ck_assert(!ckpt_storage_writer_validate_checkpoint_id(&x.w, "a/b", &e));
+	ck_assert(!ckpt_storage_reader_validate_checkpoint_id(&y.r, "a/b", &e));
 	x.f.fails = y.f.fails = true;
-	ck_assert_int_eq(storage_writer_validate_checkpoint_id(&x.w, "a/b", &e), -EIO);
-	ck_assert_int_eq(storage_reader_validate_checkpoint_id(&y.r, "a/b", &e), -EIO);
+	ck_assert_int_eq(ckpt_storage_writer_validate_checkpoint_id(&x.w, "a/b", &e), -EIO);
+	ck_assert_int_eq(ckpt_storage_reader_validate_checkpoint_id(&y.r, "a/b", &e), -EIO);
 	x.f.fails = y.f.fails = false;
 	ck_assert(!call(&x, 1, &e) && !call(&y, 1, &e));
-	storage_writer_free(&x.w);
-	storage_writer_free(&x.w);
-	storage_reader_free(&y.r);
-	storage_reader_free(&y.r);
+	ckpt_storage_writer_free(&x.w);
+	ckpt_storage_writer_free(&x.w);
+	ckpt_storage_reader_free(&y.r);
+	ckpt_storage_reader_free(&y.r);
 	ck_assert(x.f.freed == 1 && y.f.freed == 1);
 }
 END_TEST

@@ -13,9 +13,9 @@
 #include "fault.h"
 #include "model/box.h"
 #include "rng.h"
-#include "save/planner.h"
+#include "save/ckpt_plan.h"
+#include "store/ckpt_storage.h"
 #include "store/dcp_file.h"
-#include "store/storage.h"
 #include "store/torch_item.h"
 #include "store/writer_dcp.h"
 #include "suites.h"
@@ -230,7 +230,7 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 	struct reading *p = self;
 	struct reader *x;
 	struct ckpt_data s = { 0 };
-	int rc = save_planner_get_data(&p->inner, item, &s, e);
+	int rc = ckpt_save_planner_get_data(&p->inner, item, &s, e);
 
 	if (rc || !p->read) {
 		*ret = s;
@@ -265,7 +265,7 @@ static int save_rank(struct ckpt_storage_writer *w, const struct ckpt_save_plan 
 {
 	struct reading p = { .inner = *planner, .read = how->read, .fail = how->fail };
 	struct ckpt_save_planner outer = { .ops = &reading_ops, .self = &p, .step = planner->step };
-	int rc = storage_writer_write_data(w, plan, &outer, ret, e);
+	int rc = ckpt_storage_writer_write_data(w, plan, &outer, ret, e);
 
 	REQUIRE(atomic_load(&p.open) == 0);
 	return rc;
@@ -288,32 +288,32 @@ static int save(const char *dest, const struct scene *s, const struct how *how, 
 
 		rc = writer_dcp_new(&how->opts, &w[i], e);
 		if (!rc)
-			rc = storage_writer_reset(&w[i], dest, e);
+			rc = ckpt_storage_writer_reset(&w[i], dest, e);
 		if (!rc)
-			rc = storage_writer_set_up(&w[i], &ranks, e);
+			rc = ckpt_storage_writer_set_up(&w[i], &ranks, e);
 		if (!rc)
-			rc = save_planner_new(CKPT_PLANNER_DCP, &p[i], e);
+			rc = ckpt_save_planner_new(CKPT_PLANNER_DCP, &p[i], e);
 		if (!rc)
-			rc = save_planner_configure(&p[i], &s->dicts[i], &opt, e);
+			rc = ckpt_save_planner_configure(&p[i], &s->dicts[i], &opt, e);
 		if (!rc)
-			rc = save_planner_local_plan(&p[i], &plans[i], e);
+			rc = ckpt_save_planner_local_plan(&p[i], &plans[i], e);
 		if (!rc)
-			rc = storage_writer_prepare_local_plan(&w[i], &plans[i], &plans[i], e);
+			rc = ckpt_storage_writer_prepare_local_plan(&w[i], &plans[i], &plans[i], e);
 	}
 	if (!rc)
-		rc = save_planner_global_plan(&p[0], plans, n, parts, &md, e);
+		rc = ckpt_save_planner_global_plan(&p[0], plans, n, parts, &md, e);
 	if (!rc)
-		rc = storage_writer_prepare_global_plan(&w[0], parts, n, e);
+		rc = ckpt_storage_writer_prepare_global_plan(&w[0], parts, n, e);
 	for (size_t i = 0; i < n && !rc; i++) {
-		rc = save_planner_finish(&p[i], &parts[i], &plan, e);
+		rc = ckpt_save_planner_finish(&p[i], &parts[i], &plan, e);
 		if (!rc)
 			rc = save_rank(&w[i], &plan, &p[i], how, &results[i], e);
 	}
 	if (!rc)
-		rc = storage_writer_finish(&w[0], &md, results, n, e);
+		rc = ckpt_storage_writer_finish(&w[0], &md, results, n, e);
 	for (size_t i = n; i-- > 0;) {
-		storage_writer_free(&w[i]);
-		save_planner_free(&p[i]);
+		ckpt_storage_writer_free(&w[i]);
+		ckpt_save_planner_free(&p[i]);
 	}
 	return rc;
 }
@@ -754,17 +754,18 @@ START_TEST(a_plan_that_names_no_files_is_refused)
 
 	ck_assert_int_eq(writer_dcp_new(&opts, &w, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-		ck_assert_int_eq(storage_writer_reset(&w, path_of("ckpt"), &e), 0);
-		ck_assert_int_eq(storage_writer_set_up(&w, &ranks, &e), 0);
-		ck_assert_int_eq(storage_writer_prepare_local_plan(&w, &plan, &plan, &e), 0);
-		ck_assert_int_eq(storage_writer_prepare_global_plan(&w, &plan, 1, &e), 0);
+		ck_assert_int_eq(ckpt_storage_writer_reset(&w, path_of("ckpt"), &e), 0);
+		ck_assert_int_eq(ckpt_storage_writer_set_up(&w, &ranks, &e), 0);
+		ck_assert_int_eq(ckpt_storage_writer_prepare_local_plan(&w, &plan, &plan, &e), 0);
+		ck_assert_int_eq(ckpt_storage_writer_prepare_global_plan(&w, &plan, 1, &e), 0);
 		ck_assert_str_eq(plan.storage, "__0_");
 		plan.storage = words[i];
 		plan.storage_len = lengths[i];
-		ck_assert_int_eq(storage_writer_write_data(&w, &plan, &p, &results, &e), -EINVAL);
+		ck_assert_int_eq(ckpt_storage_writer_write_data(&w, &plan, &p, &results, &e),
+				 -EINVAL);
 		ck_assert_str_eq(e.msg, "the plan does not say how its files are named");
 	}
-	storage_writer_free(&w);
+	ckpt_storage_writer_free(&w);
 }
 END_TEST
 

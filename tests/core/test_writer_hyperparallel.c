@@ -6,7 +6,7 @@
 #include "fault.h"
 #include "model/dtype.h"
 #include "save_util.h"
-#include "store/storage.h"
+#include "store/ckpt_storage.h"
 #include "store/writer_hyperparallel.h"
 #include "suites.h"
 
@@ -53,7 +53,7 @@ static int save(const struct writer_hyperparallel_opts *w_opts, const struct sav
 	if (!rc)
 		rc = saved_save(&s, where, w, opts, e);
 	for (size_t r = SAVED_RANKS; r-- > 0;)
-		storage_writer_free(&w[r]);
+		ckpt_storage_writer_free(&w[r]);
 	return rc;
 }
 

@@ -5,7 +5,7 @@
 #include "fault.h"
 #include "model/dtype.h"
 #include "save_util.h"
-#include "store/storage.h"
+#include "store/ckpt_storage.h"
 #include "store/writer_safetensors.h"
 #include "suites.h"
 
@@ -53,7 +53,7 @@ static int save(const struct writer_safetensors_opts *w_opts, const struct saved
 	if (!rc)
 		rc = saved_save(&s, where, w, opts, e);
 	for (size_t r = SAVED_RANKS; r-- > 0;)
-		storage_writer_free(&w[r]);
+		ckpt_storage_writer_free(&w[r]);
 	return rc;
 }
 
@@ -241,22 +241,23 @@ START_TEST(a_chunk_of_two_ranks_is_refused)
 	struct ckpt_err e = { 0 };
 
 	add_layers(&r, 2, SAVED_WHOLE);
-	REQUIRE(!writer_safetensors_new(&opts, &w, &e) && !storage_writer_reset(&w, dest, &e) &&
-		!storage_writer_set_up(&w, &(struct ckpt_storage_ranks){ 0, 2 }, &e));
+	REQUIRE(!writer_safetensors_new(&opts, &w, &e) &&
+		!ckpt_storage_writer_reset(&w, dest, &e) &&
+		!ckpt_storage_writer_set_up(&w, &(struct ckpt_storage_ranks){ 0, 2 }, &e));
 	for (size_t i = 0; i < 2; i++) { /* what no planner has removed */
 		const struct ckpt_save_planning o = { .rank = i, .is_coordinator = !i };
 
-		REQUIRE(!save_planner_new(CKPT_PLANNER_DCP, &p[i], &e) &&
-			!save_planner_configure(&p[i], &s.dict[i], &o, &e) &&
-			!save_planner_local_plan(&p[i], &parts[i], &e));
+		REQUIRE(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p[i], &e) &&
+			!ckpt_save_planner_configure(&p[i], &s.dict[i], &o, &e) &&
+			!ckpt_save_planner_local_plan(&p[i], &parts[i], &e));
 	}
-	REQUIRE(!storage_writer_prepare_local_plan(&w, &parts[0], &parts[0], &e));
-	ck_assert_int_eq(storage_writer_prepare_global_plan(&w, parts, 2, &e), -EINVAL);
+	REQUIRE(!ckpt_storage_writer_prepare_local_plan(&w, &parts[0], &parts[0], &e));
+	ck_assert_int_eq(ckpt_storage_writer_prepare_global_plan(&w, parts, 2, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'layers.1': one chunk twice in the plans, and safetensors files "
 				"have no place for copies");
-	storage_writer_free(&w);
+	ckpt_storage_writer_free(&w);
 	for (size_t i = 0; i < 2; i++)
-		save_planner_free(&p[i]);
+		ckpt_save_planner_free(&p[i]);
 }
 END_TEST
 
@@ -282,13 +283,13 @@ START_TEST(plans_that_are_not_sent_again_are_kept)
 	}
 	/* Writers that have not seen them cannot know. */
 	for (size_t i = 0; i < s.ranks; i++) {
-		storage_writer_free(&w[i]);
+		ckpt_storage_writer_free(&w[i]);
 		REQUIRE(!writer_safetensors_new(&opts, &w[i], &e));
 	}
 	ck_assert_int_eq(saved_save(&s, dest, w, &o, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "the plan of rank 0 is said to be unchanged, but none was kept");
 	for (size_t i = 0; i < s.ranks; i++)
-		storage_writer_free(&w[i]);
+		ckpt_storage_writer_free(&w[i]);
 	REQUIRE(!there("ckpt"));
 }
 END_TEST

@@ -28,6 +28,49 @@ sanitizer() {
 
 exported() { nm -D --defined-only "$1" | awk '{ print $3 }' | grep -vE '^(_init|_fini|__bss_start|_edata|_end)$'; }
 
+# Names in the headers of DIR that programs see and that are not ours: macros but for include guards,
+# tags, constants of enums, and what is declared outside of structures, parameters and bodies.
+foreign_names() {
+  printf '#include "%s"\n' "$1"/*.h >all.h
+  grep -h '^#include <' "$1"/*.h | sort -u >system.h
+  macros all.h >seen
+  macros system.h | comm -23 seen - | grep -vE '^[A-Z]+_CKPT(_[A-Z]+)?_H$' >names
+  "${CC[@]}" -E all.h | awk -v dir="\"$1/" '
+    /^# [0-9]+ "/ { ours = index($3, dir) == 1; next }
+    ours { gsub(/"[^"]*"/, ""); print }' | grep -oE '[A-Za-z_][A-Za-z_0-9]*|[{}();]' | awk '
+    $1 == "(" { parens++ }
+    $1 == ")" { parens--; is_enum = 0 }
+    $1 == "{" { enums[++depth] = is_enum; is_enum = 0 }
+    $1 == "}" { depth-- }
+    $1 == ";" { is_enum = 0 }
+    $1 ~ /^(enum|struct|union)$/ { is_enum = $1 == "enum"; tag = 1; next }
+    /^[A-Za-z_]/ && (tag || !parens && (!depth || enums[depth])) { print }
+    { tag = 0 }' >>names
+  sort -u names | grep -vE '^(ckpt_|CKPT_)|^ckpt$|^(const|extern|inline|static|typedef|void|char|int|_Bool|__attribute__|(u?int[0-9]+|size)_t|iovec)$' || :
+}
+macros() { "${CC[@]}" -E -dM "$1" | awk '{ sub(/\(.*/, "", $2); print $2 }' | sort; }
+
+test_its_headers_name_nothing_that_is_not_prefixed() {
+  root
+  is "" "$(foreign_names "$ROOT/include/ckptfs")"
+  is "4" "$(grep -cxE 'CKPT_API|CKPT_DTYPE_BF16|ckpt_save|ckpt_take_bytes_fn' < <(sort -u names))"
+  mkdir headers
+  cat >headers/ckpt_bad.h <<'.'
+#ifndef API_CKPT_BAD_H
+#define API_CKPT_BAD_H
+#include <stdint.h>
+#define LIMIT(n) (n)
+enum ckpt_kind { CKPT_ONE = 1, TWO };
+enum colour { CKPT_RED };
+struct ckpt_box { struct shape *shape; union { int a, b; } u; enum { INNER } kind; };
+typedef int visit_fn(void *arg, struct ckpt_box *b);
+static inline int twice(int n) { int sum = n + n; return sum; }
+extern const uint64_t numbers[CKPT_ONE];
+#endif
+.
+  is "INNER LIMIT TWO colour numbers shape twice visit_fn" "$(foreign_names "$PWD/headers" | tr '\n' ' ' | sed 's/ $//')"
+}
+
 # What the headers declare as CKPT_API.
 declared() {
   "${CC[@]}" -E -P -I"$TOP/core" -x c - | tr '\n' ' ' | tr '@' '\n' |
@@ -80,16 +123,24 @@ test_its_headers_need_nothing_else() {
   is "$ROOT/include/ckptfs/ckpt.h" "$(grep -l 'ckpt_open(' "$ROOT"/include/ckptfs/*.h)"
 }
 
-# The program of the manual, and the way to build it that is written below it.
+# NAME: a program of the manual, NAME.c, and the way to build it that is written below it.
 example() {
   command -v mandoc >/dev/null || skip "no mandoc"
   mandoc -T utf8 -O width=200 "$ROOT/share/man/man3/ckpt.3" | sed 's/.\x08//g' >page
-  sed -n '/\/\* column.c - /,/\$ cc /p' page | sed '$d' >column.c
-  sed -n '/\$ cc -o column/p' page | sed "s/^ *\\$ cc/${CC[*]}/" >how
-  [[ -s column.c && -s how ]]
+  sed -n "/\/\* $1.c - /,/\\$ cc /p" page | sed '$d' >"$1.c"
+  sed -n "/\\$ cc -o $1/p" page | sed "s/^ *\\$ cc/${CC[*]}/; s|-o $1|$(sanitizer) &|" >how
+  [[ -s $1.c && $(grep -c . "$1.c") -le 60 && -s how ]]
 }
 
-check_example() {
+# NAME, from NAME.c and the static library.
+build_static() {
+  # shellcheck disable=SC2046 # words
+  "${CC[@]}" $(sanitizer) -o "$1" "$1.c" $(pkg-config --cflags ckpt) "$ROOT/lib/libckpt.a" \
+    $(pkg-config --static --libs ckpt | sed 's/-lckpt//')
+  unset LD_LIBRARY_PATH
+}
+
+check_column() {
   status_of 0 "$1" "$(zoo)" model.layers.0.q.weight
   ckptfs cat "$(zoo)" tensors/model.layers.0.q.weight | od -A n -t f4 -v -w96 |
     awk 'NR % 2 { printf "%g\n", $1 }' >want
@@ -104,27 +155,88 @@ check_example() {
 
 test_the_example_of_the_manual_reads() {
   root
-  example
-  sed -i "s|-o column|$(sanitizer) &|" how
+  example column
   bash -e how
-  check_example ./column
+  check_column ./column
 }
 
 test_the_example_reads_linked_statically() {
   root
-  example
-  # shellcheck disable=SC2046 # words
-  "${CC[@]}" $(sanitizer) -o column column.c "$ROOT/lib/libckpt.a" \
-    $(pkg-config --static --libs ckpt | sed 's/-lckpt//') -I"$ROOT/include"
-  unset LD_LIBRARY_PATH
-  check_example ./column
+  example column
+  build_static column
+  check_column ./column
+}
+
+check_save() {
+  status_of 0 "$1" matrix
+  is "w[7][5] = 47" "$(cat out)"
+  is "__0_0.distcp __1_0.distcp __2_0.distcp __3_0.distcp" "$(cd matrix && echo __*)"
+  is "float32 [8,6] 192" "$(ckptfs ls -l matrix | awk '{ print $1, $2, $3 }')"
+  is "47 0" "$(ckptfs cat matrix tensors/w | od -A n -t f4 -w4 | awk '{ s += $1 == NR - 1 } END { print NR - 1, NR - s }')"
+  cp -r matrix first
+  status_of 0 "$1" matrix # over the old one
+  diff -r matrix first
+}
+
+test_the_example_of_the_manual_saves_and_loads() {
+  root
+  example save
+  bash -e how
+  check_save ./save
+}
+
+test_the_example_saves_linked_statically() {
+  root
+  example save
+  build_static save
+  check_save ./save
+}
+
+test_the_example_says_what_it_cannot_save() {
+  root
+  example save
+  bash -e how
+  mkdir full
+  echo x >full/notes
+  status_of 1 ./save full
+  grep -q "^save: .*'notes'" err || fail "$(cat err)"
+  is notes "$(ls full)"
+  status_of 1 ./save no/matrix
+  grep -q "^save: rank 0: .*no" err || fail "$(cat err)"
 }
 
 test_a_program_in_cplusplus_links() {
   command -v g++ >/dev/null || skip "no g++"
   root
-  printf '%s\n' '#include <ckptfs/ckpt.h>' '#include <cstdio>' \
-    'int main() { std::puts(ckpt_version()); }' >v.cc
+  cat >v.cc <<'.'
+#include <ckptfs/ckpt_diff.h>
+#include <ckptfs/ckpt_save.h>
+#include <cstdio>
+#include <cstring>
+
+// A function of each header.
+int main()
+{
+	ckpt_comm comm = ckpt_comm_self();
+	struct ckpt_save_planner planner = {};
+	ckpt_storage_writer writer = {};
+	ckpt_state_dict dict = {};
+	ckpt_save_opts opts = {};
+	ckpt_data data = {};
+	int (*volatile compare)(ckpt *, ckpt *, struct ckpt_diff *, ckpt_err *) = ckpt_diff;
+	ckpt_err e;
+
+	ckpt_data_close(&data);
+	ckpt_save_planner_free(&planner);
+	ckpt_storage_writer_free(&writer);
+	if (!ckpt_save(&comm, "no/where", &dict, &opts, &e) || !std::strstr(e.msg, "'no/where"))
+		return 1;
+	if (ckpt_dtype_size(ckpt_dtype_by_name("bfloat16", 8)) != 2)
+		return 1;
+	std::puts(ckpt_version());
+	return !compare;
+}
+.
   # shellcheck disable=SC2046 # words
   g++ $(sanitizer) -o v v.cc $(pkg-config --cflags --libs ckpt)
   is "$(ckptfs --version | awk '{ print $2 }')" "$(./v)"

@@ -86,7 +86,7 @@ static int do_all(struct ckpt_comm *c, struct ckpt_err *e)
 		fill(&mine, c->rank % 3 == 1 ? 0 : len + c->rank, c->rank + len);
 		fill(&own, len, len);
 		rc = mine.err || own.err ? err_set(e, ENOMEM, "fill: out of memory") : 0;
-		rc = ckpt_comm_exchange(c, rc, &mine, join, NULL, &got, e);
+		rc = comm_exchange(c, rc, &mine, join, NULL, &got, e);
 		if (!rc)
 			rc = ckpt_comm_broadcast(c, rc, own.data, own.len, &same, e);
 		note(&lines, "exchange", &got);
