@@ -209,16 +209,18 @@ struct waiter {
 	pthread_cond_t cond;
 };
 
-static void wait_for(struct blockcache *c, const struct known *k, uint64_t index)
+static void wait_as(struct blockcache *c, struct waiter *w)
 {
-	struct waiter w = { c->waiters, k, index, PTHREAD_COND_INITIALIZER }, **p = &c->waiters;
+	struct waiter **p = &c->waiters;
 
-	c->waiters = &w;
-	(void)pthread_cond_wait(&w.cond, &c->lock);
-	while (*p != &w)
+	(void)pthread_cond_init(&w->cond, NULL);
+	w->next = c->waiters;
+	c->waiters = w;
+	(void)pthread_cond_wait(&w->cond, &c->lock);
+	while (*p != w)
 		p = &(*p)->next;
-	*p = w.next;
-	(void)pthread_cond_destroy(&w.cond);
+	*p = w->next;
+	(void)pthread_cond_destroy(&w->cond);
 }
 
 /* The block is there. */
@@ -577,9 +579,10 @@ static int await(struct blockcache *c, struct known *k, const struct wanted *wan
 		 struct zstd_place *at, bool walked, struct decoder **ret_d, struct ckpt_err *e)
 {
 	uint64_t index = want->first;
+	struct waiter w = { .known = k, .index = index };
 	SCOPED_LOCK(&c->lock);
 
-	for (;; wait_for(c, k, index)) {
+	for (;; wait_as(c, &w)) {
 		struct zstd_place known = place_of(k, index);
 
 		want->pins[0] = entry_pin(c, &k->item, index);
