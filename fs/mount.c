@@ -38,6 +38,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -54,6 +55,8 @@ enum {
 	THREADS_PER_CPU = 4,
 	MIN_THREADS = 16,
 	MAX_THREADS = 32,
+	MAX_ARENAS =
+		4, /* each keeps what its threads have freed: with one per thread, more than is in use */
 	MAX_SHAPE = 4 << 20, /* bytes */
 };
 
@@ -432,6 +435,7 @@ static int serve(struct mount *m, struct ckpt_err *e)
 		.arg = m,
 	};
 
+	(void)mallopt(M_ARENA_MAX, MAX_ARENAS);
 	if (cmd_open(m->source, o, (struct ckpt_opts){ .runs = true, .warn = log_warning },
 		     &m->ckpt, e))
 		return -e->code;

@@ -59,7 +59,7 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 	if (fstatat(rq->dirfd, m->name, &st, 0) || (uint64_t)st.st_size != m->size)
 		return false;
 	if (io_mtime_ns(&st) == m->mtime_ns && io_ctime_ns(&st) == m->ctime_ns &&
-	    st.st_ino == m->inode)
+	    (st.st_ino == m->inode || !io_keeps_inodes(rq->dirfd)))
 		return true;
 	/* A copy, or touched: the bytes decide. */
 	return *m->hash && !hash_file(rq->dirfd, m->name, hash, &ignored) && !strcmp(hash, m->hash);

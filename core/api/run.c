@@ -52,10 +52,13 @@ static void look_release(struct look *l)
 	free(l->first);
 }
 
-static struct run_seen seen_of(const struct stat *st)
+static struct run_seen seen_of(const struct ckpt_run *r, const struct stat *st)
 {
-	return (struct run_seen){ st->st_dev, st->st_ino, (uint64_t)st->st_size, io_mtime_ns(st),
-				  io_ctime_ns(st) };
+	return (struct run_seen){ .dev = st->st_dev,
+				  .ino = r->keeps_inodes ? st->st_ino : 0,
+				  .size = (uint64_t)st->st_size,
+				  .mtime_ns = io_mtime_ns(st),
+				  .ctime_ns = io_ctime_ns(st) };
 }
 
 static bool same(const struct run_seen *a, const struct run_seen *b)
@@ -74,20 +77,21 @@ int run_open_dir(const struct ckpt_run *r, const char *name, const char *inner)
 }
 
 /* dirfd is a complete checkpoint with these metadata files. */
-static int sign(int dirfd, const struct name_list *files, struct look *l, struct ckpt_err *e)
+static int sign(const struct ckpt_run *r, int dirfd, const struct name_list *files, struct look *l,
+		struct ckpt_err *e)
 {
+	struct run_seen s;
 	struct stat st;
 	uint64_t h;
 
 	if (fstat(dirfd, &st))
 		return err_sys(e, errno, "stat");
-	h = XXH3_64bits((const uint64_t[]){ st.st_dev, st.st_ino }, 2 * sizeof(uint64_t));
+	s = seen_of(r, &st);
+	h = XXH3_64bits((const uint64_t[]){ s.dev, s.ino }, 2 * sizeof(uint64_t));
 	for (size_t i = 0; i < files->n; i++) {
-		struct run_seen s;
-
 		if (fstatat(dirfd, files->v[i], &st, 0))
 			return err_sys(e, errno, "'%s'", files->v[i]);
-		s = seen_of(&st);
+		s = seen_of(r, &st);
 		if (!i)
 			l->first_seen = s;
 		l->mtime_ns = max_u64(l->mtime_ns, s.mtime_ns);
@@ -119,7 +123,7 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 		return is_absence(fd) && inner ? 0 : err_sys(e, -fd, "open '%s/%s'", r->root, name);
 	rc = format_probe(fd, NULL, &format, &files, &why);
 	if (rc > 0)
-		rc = sign(fd, &files, l, &why) ? -why.code : 1;
+		rc = sign(r, fd, &files, l, &why) ? -why.code : 1;
 	if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE) {
 		*e = why;
 		return rc;
@@ -145,7 +149,7 @@ static int look_at(const struct ckpt_run *r, const char *name, struct look *l, s
 		return errno == ENOENT ? 0 : err_sys(e, errno, "stat '%s/%s'", r->root, name);
 	if (!S_ISDIR(st.st_mode))
 		return 0;
-	l->dir = seen_of(&st);
+	l->dir = seen_of(r, &st);
 	for (size_t i = 0; i < ARRAY_LEN(inner_dirs) && l->what == LOOK_OTHER; i++) {
 		int rc = look_into(r, name, inner_dirs[i], l, e);
 
@@ -171,12 +175,12 @@ static bool untouched(const struct ckpt_run *r, const struct run_child *k)
 
 	if (fstatat(r->dirfd, k->name, &st, AT_SYMLINK_NOFOLLOW))
 		return false;
-	dir = seen_of(&st);
+	dir = seen_of(r, &st);
 	if (snprintf(path, sizeof(path), "%s/%s%s%s", k->name, k->inner ? k->inner : "",
 		     k->inner ? "/" : "", k->first) >= (int)sizeof(path) ||
 	    fstatat(r->dirfd, path, &st, 0))
 		return false;
-	first = seen_of(&st);
+	first = seen_of(r, &st);
 	return same(&dir, &k->dir) && same(&first, &k->first_seen);
 }
 
@@ -566,6 +570,7 @@ int run_new(int dirfd, const char *root, const struct ckpt_opts *opts, struct ck
 	if (!r)
 		return err_set(e, ENOMEM, "out of memory");
 	r->dirfd = dirfd;
+	r->keeps_inodes = io_keeps_inodes(dirfd);
 	r->root = root;
 	r->opts = *opts;
 	r->opts.progress = NULL; /* they are opened long after the caller has gone on */

@@ -62,8 +62,9 @@ struct run_child {
 };
 
 struct ckpt_run {
-	int dirfd;	  /* borrowed */
-	const char *root; /* its absolute path; borrowed */
+	int dirfd;	   /* borrowed */
+	bool keeps_inodes; /* see io.h; else their numbers mean nothing */
+	const char *root;  /* its absolute path; borrowed */
 	struct ckpt_opts opts;
 	char *owned[4]; /* absolute paths that opts points to */
 

@@ -6,11 +6,13 @@
 #include "base/err.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off)
 {
@@ -221,4 +223,11 @@ int io_mkdirs(const char *path)
 	if (stat(path, &st))
 		return -errno;
 	return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+}
+
+bool io_keeps_inodes(int fd)
+{
+	struct statfs st;
+
+	return fstatfs(fd, &st) || st.f_type != FUSE_SUPER_MAGIC;
 }

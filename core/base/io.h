@@ -8,6 +8,7 @@
 #define BASE_IO_H
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -47,6 +48,13 @@ int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
 
 /* mkdir -p with mode 0700 for what is created. 0 or -errno. */
 int io_mkdirs(const char *path);
+
+/*
+ * Do files where fd lies keep their inode numbers? Not where a program serves the file system (FUSE): sshfs and
+ * others number a file anew once the kernel has forgotten it, and at each mount. The time of the last change to
+ * anything of a file (ctime) is then what tells it from another one.
+ */
+bool io_keeps_inodes(int fd);
 
 static inline uint64_t io_mtime_ns(const struct stat *st)
 {

@@ -29,14 +29,14 @@ enum {
 #define IS_OPEN ((uint32_t)1 << 31)
 
 struct file {
-	uint64_t size, mtime_ns, inode; /* when files_new looked */
-	int error;			/* errno of that look, or 0 */
-	_Atomic uint32_t users;		/* who use fd and map */
-	atomic_bool used;		/* since somebody looked for one to close */
-	int fd;				/* while it is open */
-	_Atomic(struct pagemap *) map;	/* NULL: none yet */
-	atomic_bool no_map;		/* it was tried */
-	atomic_bool no_bring;		/* it was tried, and the bytes did not stay */
+	uint64_t size, mtime_ns, mark; /* when files_new looked; see mark_of */
+	int error;		       /* errno of that look, or 0 */
+	_Atomic uint32_t users;	       /* who use fd and map */
+	atomic_bool used;	       /* since somebody looked for one to close */
+	int fd;			       /* while it is open */
+	_Atomic(struct pagemap *) map; /* NULL: none yet */
+	atomic_bool no_map;	       /* it was tried */
+	atomic_bool no_bring;	       /* it was tried, and the bytes did not stay */
 	struct lease lease;
 	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
 };
@@ -46,6 +46,7 @@ struct files {
 	struct pagepool *pool; /* NULL: nothing is mapped */
 	struct leases *leases;
 	int dirfd;
+	bool keeps_inodes;
 	const struct catalog_source *sources;
 	struct file *v;
 	size_t n, n_open, max_open;
@@ -53,6 +54,12 @@ struct files {
 	atomic_bool changed;
 	struct counters *counts; /* enum files_count */
 };
+
+/* What tells a file from another one of that size and time. */
+static uint64_t mark_of(const struct files *f, const struct stat *st)
+{
+	return f->keeps_inodes ? st->st_ino : io_ctime_ns(st);
+}
 
 static void look(struct files *f, size_t i)
 {
@@ -80,7 +87,7 @@ static void look(struct files *f, size_t i)
 	}
 	x->size = (uint64_t)st.st_size;
 	x->mtime_ns = io_mtime_ns(&st);
-	x->inode = st.st_ino;
+	x->mark = mark_of(f, &st);
 }
 
 /*
@@ -111,6 +118,7 @@ int files_new(int dirfd, const struct catalog_source *sources, size_t n, struct 
 		return err_set(e, ENOMEM, "out of memory");
 	}
 	f->dirfd = dirfd;
+	f->keeps_inodes = io_keeps_inodes(dirfd);
 	f->sources = sources;
 	f->n = n;
 	/* A checkpoint may have a file per item: take the descriptors that we may have. */
@@ -357,7 +365,7 @@ static int check(struct files *f, uint32_t i, int fd, struct ckpt_err *e)
 	const struct file *x = &f->v[i];
 	struct stat st;
 
-	if (!fstat(fd, &st) && st.st_ino == x->inode && looks_same(x, &st))
+	if (!fstat(fd, &st) && mark_of(f, &st) == x->mark && looks_same(x, &st))
 		return 0;
 	f->changed = true;
 	return err_set(e, EIO, "'%s' was changed after the checkpoint was opened",
@@ -388,8 +396,8 @@ bool files_written(const struct files *f, uint32_t i)
 {
 	struct stat st;
 
-	return !fstatat(f->dirfd, f->sources[i].path, &st, 0) && st.st_ino == f->v[i].inode &&
-	       !looks_same(&f->v[i], &st);
+	return !fstatat(f->dirfd, f->sources[i].path, &st, 0) &&
+	       (!f->keeps_inodes || st.st_ino == f->v[i].mark) && !looks_same(&f->v[i], &st);
 }
 
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)

@@ -3,7 +3,8 @@
  * files - the checkpoint's data files: opened when first needed, watched for change.
  *
  * files_new stats every file once; from then on a file that has another size, modification time
- * or inode is an error for whoever reads it, never other bytes. Descriptors are kept open up to a
+ * or inode (ctime, where inodes do not last: io_keeps_inodes) is an error for whoever reads it, never
+ * other bytes. Descriptors are kept open up to a
  * limit, the longest unused closed first.
  *
  * Threads: all functions from any thread, files_allow_maps before all others. Using an open file

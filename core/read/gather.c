@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-	MAX_BAND = 8 << 20, /* bytes read at once to scatter from */
+	MAX_BAND = 8 << 20, /* bytes read, or blocks pinned, at once to scatter from */
 	SMALL_BAND =
 		64 * 1024, /* read even where most of it is not wanted: one call, a few pages */
 	CLOSE = 128 *
@@ -321,12 +321,55 @@ static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t 
 	return (uint64_t)n == run ? 0 : short_item(g, e);
 }
 
+/* How far apart the runs may be that are taken at once: every thread that reads holds so much. */
+static uint64_t max_span(const struct gather *g)
+{
+	return g->item.zstd_layers ? min_u64(MAX_BAND, blockcache_max(g->blocks) / 2) : MAX_BAND;
+}
+
+static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to,
+		   struct ckpt_err *e);
+
+/* `step` of the dimension at a time. */
+static int run_batches(const struct job *j, uint64_t step, uint32_t from, uint64_t src, uint8_t *to,
+		       struct ckpt_err *e)
+{
+	const struct copy_dim *d = &j->dims[from];
+	struct job batch = *j;
+	int rc = 0;
+
+	for (uint64_t i = 0; !rc && i < d->count; i += step) {
+		batch.dims[from].count = min_u64(step, d->count - i);
+		rc = run_job(&batch, from, src + i * d->src_stride, to + i * d->dst_stride, e);
+	}
+	return rc;
+}
+
+static int run_each(const struct job *j, uint32_t from, uint64_t src, uint8_t *to,
+		    struct ckpt_err *e)
+{
+	const struct copy_dim *d = &j->dims[from];
+	int rc = 0;
+
+	for (uint64_t i = 0; !rc && i < d->count; i++)
+		rc = run_job(j, from + 1, src + i * d->src_stride, to + i * d->dst_stride, e);
+	return rc;
+}
+
+static int split(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, struct ckpt_err *e)
+{
+	uint64_t inner = span_of(j, from + 1), max = max_span(j->g);
+	uint64_t step = inner < max ? 1 + (max - inner) / j->dims[from].src_stride : 1;
+
+	return step > 1 && step < j->dims[from].count ? run_batches(j, step, from, src, to, e)
+						      : run_each(j, from, src, to, e);
+}
+
 static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to,
 		   struct ckpt_err *e)
 {
 	const struct gather *g = j->g;
 	uint64_t span = span_of(j, from), wanted = wanted_of(j, from);
-	bool fits = span <= blockcache_max(g->blocks) / 2;
 	bool may_map = !g->item.zstd_layers && span <= MAX_MAPPED;
 	int rc = 1;
 
@@ -342,15 +385,11 @@ static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to
 		rc = from_pages(j, from, src, to, span, true, e);
 	if (rc <= 0)
 		return rc;
-	if (fits && (g->item.zstd_layers || g->item.length <= blockcache_max(g->blocks) / 2))
+	if (span > max_span(g))
+		return split(j, from, src, to, e);
+	if (g->item.zstd_layers || g->item.length <= blockcache_max(g->blocks) / 2)
 		return from_blocks(j, from, src, to, span, e);
-	for (uint64_t i = 0; i < j->dims[from].count; i++) {
-		rc = run_job(j, from + 1, src + i * j->dims[from].src_stride,
-			     to + i * j->dims[from].dst_stride, e);
-		if (rc)
-			return rc;
-	}
-	return 0;
+	return run_each(j, from, src, to, e);
 }
 
 static void sort_dims(struct job *j)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * badfs - shows a directory of files and makes their reads fail or hang, when told.
+ * badfs - shows a directory and makes their reads fail or hang, when told.
  *
  *	badfs DIRECTORY ORDERS MOUNTPOINT [libfuse's options]
  *
  * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO; while ORDERS/NAME.hang exists, they
- * wait. Both concern what the kernel has not cached yet. Sub-directories are not shown.
+ * wait. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists, NAME is not there, and
+ * afterwards it has another inode number if nobody has it open: as with sshfs, a number is good only until the
+ * kernel forgets the file.
  */
 #define FUSE_USE_VERSION 314
 
@@ -28,7 +30,7 @@ static int source, orders;
 
 static void *bad_init(struct fuse_conn_info *conn, struct fuse_config *config)
 {
-	config->use_ino = 1;
+	(void)config;
 	conn->max_background = conn->congestion_threshold = MANY;
 	return NULL;
 }
@@ -39,19 +41,28 @@ static const char *below(const char *path)
 	return path[1] ? path + 1 : ".";
 }
 
+static bool told(const char *path, const char *order)
+{
+	char name[512];
+
+	(void)snprintf(name, sizeof(name), "%s.%s", below(path), order);
+	return !faccessat(orders, name, F_OK, 0);
+}
+
 static int bad_getattr(const char *path, struct stat *st, struct fuse_file_info *fi)
 {
 	(void)fi;
+	if (told(path, "gone"))
+		return -ENOENT;
 	return fstatat(source, below(path), st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
 }
 
 static int bad_readdir(const char *path, void *buf, fuse_fill_dir_t fill, off_t off,
 		       struct fuse_file_info *fi, enum fuse_readdir_flags flags)
 {
-	DIR *d = fdopendir(openat(source, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	DIR *d = fdopendir(openat(source, below(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 	const struct dirent *e;
 
-	(void)path;
 	(void)off;
 	(void)fi;
 	(void)flags;
@@ -71,14 +82,6 @@ static int bad_open(const char *path, struct fuse_file_info *fi)
 		return -errno;
 	fi->fh = (uint64_t)fd;
 	return 0;
-}
-
-static bool told(const char *path, const char *order)
-{
-	char name[512];
-
-	(void)snprintf(name, sizeof(name), "%s.%s", below(path), order);
-	return !faccessat(orders, name, F_OK, 0);
 }
 
 static int bad_read(const char *path, char *buf, size_t len, off_t off, struct fuse_file_info *fi)

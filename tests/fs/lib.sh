@@ -136,6 +136,24 @@ mount_at() {
   ckptfs mount "$ckpt" "$dir" "$@"
 }
 
+# as_user_and_root [ARGUMENTS] <SCRIPT: what an unprivileged user does, where "$as" is before a command, and root.
+# /dev/fuse may be root's own: in the namespace of the script it is not. The big checkpoint is c; m is the user's.
+as_user_and_root() {
+  [[ $EUID == 0 ]] || skip "not root"
+  unshare -m true 2>/dev/null || skip "no mount namespaces"
+  mkdir m cache
+  cp -r "$(big)/ckpt" c
+  chmod 755 "$SCRATCH" "$T"
+  chown 65534:65534 m cache
+  mknod -m 666 fuse c 10 229
+  {
+    echo 'mount --bind fuse /dev/fuse'
+    echo "as='setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_CACHE_HOME=$T/cache'"
+    cat
+  } >steps
+  unshare -m bash -eux steps "$@"
+}
+
 # The process that serves this test's mount on a directory, which is named as it was to the command.
 daemon_of() {
   local p
