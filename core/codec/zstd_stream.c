@@ -36,7 +36,6 @@ struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers, int
 	if (!s)
 		return NULL;
 	s->ctx = ZSTD_createDCtx();
-	s->src = src;
 	s->inner = NULL;
 	s->window_log = window_log;
 	if (layers > 1)
@@ -46,7 +45,7 @@ struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers, int
 		zstd_stream_free(s);
 		return NULL;
 	}
-	zstd_stream_go(s, (struct zstd_place){ 0, 0 });
+	zstd_stream_go(s, src, (struct zstd_place){ 0, 0 });
 	return s;
 }
 
@@ -61,8 +60,9 @@ void zstd_stream_free(struct zstd_stream *s)
 	}
 }
 
-void zstd_stream_go(struct zstd_stream *s, struct zstd_place at)
+void zstd_stream_go(struct zstd_stream *s, const struct blob *src, struct zstd_place at)
 {
+	s->src = src;
 	(void)ZSTD_DCtx_reset(s->ctx, ZSTD_reset_session_only); /* cannot fail */
 	s->src_pos = at.stored;
 	s->in = (ZSTD_inBuffer){ s->data, 0, 0 };

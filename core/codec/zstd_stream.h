@@ -36,8 +36,8 @@ void zstd_stream_free(struct zstd_stream *s);
  * too large for this stream, but may not be for one of ZSTD_WINDOW_LOG_MAX. */
 int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct ckpt_err *e);
 
-/* Go on at a frame's beginning; whatever was there before is forgotten, errors too. One layer only. */
-void zstd_stream_go(struct zstd_stream *s, struct zstd_place at);
+/* Go on where a frame of src begins; whatever was there before is forgotten, errors too. One layer only. */
+void zstd_stream_go(struct zstd_stream *s, const struct blob *src, struct zstd_place at);
 /* The beginning of the frame that comes next or has begun. One layer only. */
 struct zstd_place zstd_stream_frame(const struct zstd_stream *s);
 

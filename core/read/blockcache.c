@@ -99,10 +99,22 @@ static void unlink_block(struct blockcache *c, struct entry *b)
 	c->evictions++;
 }
 
+static bool has_room_for_spare(const struct blockcache *c)
+{
+	return c->n_spare < min_u64(MAX_SPARE, c->max_bytes / DECODED_SIZE);
+}
+
+static void push_spare(struct blockcache *c, struct entry *b)
+{
+	b->chain = c->spare;
+	c->spare = b;
+	c->n_spare++;
+}
+
 /* Is its memory worth keeping for another one? */
 static bool is_spare(const struct blockcache *c, const struct entry *b)
 {
-	return b->item.zstd_layers && b->len == DECODED_SIZE && c->n_spare < MAX_SPARE;
+	return b->item.zstd_layers && b->len == DECODED_SIZE && has_room_for_spare(c);
 }
 
 /* Unpinned blocks beyond max bytes, unlinked; those that are not kept for new ones, as a chain for
@@ -116,9 +128,12 @@ static struct entry *evict_to(struct blockcache *c, size_t max)
 		bool keep = is_spare(c, b) && max;
 
 		unlink_block(c, b);
-		b->chain = keep ? c->spare : gone;
-		*(keep ? &c->spare : &gone) = b;
-		c->n_spare += keep;
+		if (keep) {
+			push_spare(c, b);
+			continue;
+		}
+		b->chain = gone;
+		gone = b;
 	}
 	return gone;
 }
@@ -139,9 +154,7 @@ void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t i
 	if (!b || b->pins || !is_spare(c, b))
 		return;
 	unlink_block(c, b);
-	b->chain = c->spare;
-	c->spare = b;
-	c->n_spare++;
+	push_spare(c, b);
 }
 
 bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index)
@@ -175,6 +188,24 @@ struct entry *entry_new(struct blockcache *c, const struct block_item *item, uin
 	if (b)
 		*b = (struct entry){ .item = *item, .index = index, .pins = 1 };
 	return b;
+}
+
+struct entry *entry_fit(struct blockcache *c, struct entry *b)
+{
+	struct entry *fit = malloc(sizeof(*b) + b->len);
+
+	if (!fit)
+		return b;
+	memcpy(fit, b, sizeof(*b) + b->len);
+	{
+		SCOPED_LOCK(&c->lock);
+		if (b->item.zstd_layers && has_room_for_spare(c)) {
+			push_spare(c, b);
+			b = NULL;
+		}
+	}
+	free(b);
+	return fit;
 }
 
 void entry_insert(struct blockcache *c, struct entry *b)
@@ -303,7 +334,7 @@ int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uin
 
 void blockcache_clear(struct blockcache *c)
 {
-	for (struct decoder *d = NULL;; decoder_free(d)) {
+	for (struct decoder *d = NULL;; decoder_free(c, d)) {
 		struct entry *gone = NULL, *spare = NULL;
 
 		{
@@ -321,6 +352,7 @@ void blockcache_clear(struct blockcache *c)
 		free_chain(gone);
 		free_chain(spare);
 		if (!d)
-			return;
+			break;
 	}
+	streams_free(c);
 }

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 enum {
-	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each, as torch compresses */
 	NEAR = 4,	  /* blocks; to decode so many again is no loss */
 	MAX_ITEMS = 1024, /* remembered; each has places of 16 KiB at most */
 	AHEAD_AFTER = 8,  /* steps forward; random reads seldom make as many */
@@ -127,6 +126,7 @@ static struct decoder *decoder_new(struct blockcache *c, struct known *k)
 		return NULL;
 	d->cache = c;
 	d->known = k;
+	d->layers = k->item.zstd_layers;
 	d->blob = (struct blob){ read_stored, d, k->item.length };
 	k->users++;
 	d->next_one = c->decoders;
@@ -135,10 +135,36 @@ static struct decoder *decoder_new(struct blockcache *c, struct known *k)
 	return d;
 }
 
-void decoder_free(struct decoder *d)
+/* To make a stream takes longer than to decode a small item, and leaves holes in memory. */
+static struct zstd_stream *take_stream(struct blockcache *c)
+{
+	SCOPED_LOCK(&c->lock);
+
+	return c->n_streams ? c->streams[--c->n_streams] : NULL;
+}
+
+static void keep_stream(struct blockcache *c, struct decoder *d)
+{
+	SCOPED_LOCK(&c->lock);
+
+	if (!d->stream || d->large || d->layers != 1 ||
+	    c->n_decoders + c->n_streams >= MIN_DECODERS)
+		return;
+	c->streams[c->n_streams++] = d->stream;
+	d->stream = NULL;
+}
+
+void streams_free(struct blockcache *c)
+{
+	for (struct zstd_stream *s; (s = take_stream(c));)
+		zstd_stream_free(s);
+}
+
+void decoder_free(struct blockcache *c, struct decoder *d)
 {
 	if (!d)
 		return;
+	keep_stream(c, d);
 	zstd_stream_free(d->stream);
 	free(d);
 }
@@ -313,8 +339,9 @@ static void become_large(struct blockcache *c, struct decoder *d)
 		if (old)
 			decoder_unlink(c, old);
 		c->large = d;
+		d->large = true;
 	}
-	decoder_free(old);
+	decoder_free(c, old);
 }
 
 /* A stream that stands where d is to begin. */
@@ -322,6 +349,8 @@ static int begin(struct decoder *d, int window_log, struct ckpt_err *e)
 {
 	const struct block_item *item = &d->known->item;
 
+	if (!d->stream && item->zstd_layers == 1 && !d->large)
+		d->stream = take_stream(d->cache);
 	if (!d->stream || item->zstd_layers > 1 || window_log != ZSTD_WINDOW_LOG) {
 		zstd_stream_free(d->stream);
 		d->stream = zstd_stream_new(&d->blob, item->zstd_layers, window_log);
@@ -329,7 +358,7 @@ static int begin(struct decoder *d, int window_log, struct ckpt_err *e)
 			return err_set(e, ENOMEM, "out of memory");
 	}
 	if (item->zstd_layers == 1)
-		zstd_stream_go(d->stream, d->from);
+		zstd_stream_go(d->stream, &d->blob, d->from);
 	return 0;
 }
 
@@ -396,13 +425,8 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
 		return NULL;
 	}
 	b->len = (size_t)n;
-	if (b->len < block_size(&b->item) / 2) { /* small items would waste most of a block */
-		struct entry *fit = realloc(b, sizeof(*b) + b->len);
-
-		if (fit)
-			b = fit;
-	}
-	return b;
+	/* Small items would waste most of a block. */
+	return b->len < block_size(&b->item) / 2 ? entry_fit(c, b) : b;
 }
 
 /* d failed at its next block, or has come to the item's end; under the lock. */
@@ -485,8 +509,8 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 		surplus = too_many(c);
 	}
 	free(unused);
-	decoder_free(gone);
-	decoder_free(surplus);
+	decoder_free(c, gone);
+	decoder_free(c, surplus);
 	return kept;
 }
 

@@ -20,7 +20,8 @@
 enum {
 	ENTRY_BUCKETS = 4096,
 	ITEM_BUCKETS = 256,
-	MAX_SPARE = 16, /* blocks */
+	MAX_SPARE = 16,	  /* blocks */
+	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each, as torch compresses */
 };
 
 /* A cached block. */
@@ -67,12 +68,14 @@ struct decoder {
 	struct decoder *next_one;
 	struct blockcache *cache;
 	struct known *known;
+	uint32_t layers; /* of its item */
 	struct blob blob;
 	struct zstd_stream *stream;
 	uint64_t next;		/* block that the stream yields next */
 	struct zstd_place from; /* where it is to begin, ... */
 	bool begin;		/* ... unless it goes on */
 	bool busy;
+	bool large;    /* its stream may have large windows */
 	uint64_t used; /* clock value of the last use */
 	size_t bytes;
 };
@@ -93,6 +96,8 @@ struct blockcache {
 	size_t n_items;
 	struct decoder *decoders, *large; /* the one that may have a large window */
 	size_t n_decoders, decoder_bytes;
+	struct zstd_stream *streams[MIN_DECODERS]; /* of decoders that are gone, for new ones */
+	size_t n_streams;
 	uint64_t clock;
 	struct known *ahead; /* items that blocks may be made of before they are asked for */
 	atomic_bool any_ahead;
@@ -109,6 +114,9 @@ struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uin
 void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index);
 /* Takes over b, whose one pin is the caller's. */
 void entry_insert(struct blockcache *c, struct entry *b);
+/* A copy of a block of a compressed item that takes no more memory than it needs; b is for a new one then. Or b,
+ * where there is no memory. Without the lock. */
+struct entry *entry_fit(struct blockcache *c, struct entry *b);
 
 /* What the item's record says, made if need be; used until known_done. NULL: out of memory. */
 struct known *known_use(struct blockcache *c, const struct block_item *item);
@@ -128,6 +136,8 @@ void forget_ahead(struct blockcache *c);
 size_t decoders_share(const struct blockcache *c);
 /* Let go of a decoder that is idle, though there be no more than `keep`; NULL: there is none. Unlinked. */
 struct decoder *decoder_surplus(struct blockcache *c, size_t keep);
-void decoder_free(struct decoder *d);
+/* Without the lock; NULL is fine. */
+void decoder_free(struct blockcache *c, struct decoder *d);
+void streams_free(struct blockcache *c);
 
 #endif
