@@ -237,7 +237,7 @@ layers:
 	@scripts/check-layers.sh
 lint: layers
 	@scripts/lint.sh
-# clang-tidy, minutes.
+# clang-tidy and gcc's analyser, minutes.
 analyze:
 	@scripts/analyze.sh
 format:
@@ -256,7 +256,7 @@ help:
 	@echo 'soak                            64 readers compare every byte, MINUTES=60'
 	@echo 'bench                           next to what else one would use; CASES, SIZE: scripts/bench.py -h'
 	@echo 'layers lint format              include order, static checks, clang-format'
-	@echo 'analyze check-valgrind          clang-tidy; unit suites under memcheck: minutes'
+	@echo 'analyze check-valgrind          clang-tidy, gcc -fanalyzer; unit suites under memcheck: minutes'
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping

@@ -49,10 +49,11 @@ int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e)
 		const char *rest = strstr(line, " - ");
 		struct mount_found m;
 
+		/* NOLINTNEXTLINE(cert-err34-c): the kernel's numbers fit */
 		if (!rest || sscanf(line, "%*d %*d %u:%u %*s %ms", &m.major, &m.minor, &where) != 3)
 			continue;
 		decode(where);
-		if (strcmp(where, path) || sscanf(rest, " - %63s", m.type) != 1)
+		if (strcmp(where, path) != 0 || sscanf(rest, " - %63s", m.type) != 1)
 			continue;
 		*ret = m; /* later lines lie on top */
 		found = 0;

@@ -502,9 +502,13 @@ static int shape_item(struct reader *rd, const struct pk_value *key, const struc
 static void apply_shapes(struct reader *rd, size_t from)
 {
 	struct dcp_records *r = rd->r;
-	const uint8_t *p = r->shapes.data + from;
+	const uint8_t *p = r->shapes.data, *end;
 
-	while (r->shapes.data && p < r->shapes.data + r->shapes.len) {
+	if (!p)
+		return;
+	end = p + r->shapes.len;
+	p += from;
+	while (p < end) {
 		uint32_t i = entry_of_rank(r, (uint32_t)get_varint(&p), rd->rank);
 
 		if (i != DCP_NO_TENSOR)

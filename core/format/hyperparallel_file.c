@@ -260,8 +260,11 @@ static const struct pk_value *find_entry(const struct hp_file *f, const char *na
 
 /* ---- safetensors ---- */
 
-static int from_header(const struct st_header *h, const struct st_tensor *t, struct hp_tensor *ret)
+static int from_header(const struct st_header *h, const struct st_tensor *t, struct hp_tensor *ret,
+		       struct ckpt_err *e)
 {
+	if (t->dtype == CKPT_DTYPE_NONE)
+		return err_set(e, ERR_UNSUPPORTED, "dtype '%.60s' is not known", t->dtype_name);
 	ret->dtype = t->dtype;
 	ret->n_dims = t->n_dims;
 	memcpy(ret->shape, t->shape, t->n_dims * sizeof(*ret->shape));
@@ -284,7 +287,7 @@ int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct h
 
 	if (f->header) {
 		t = st_find(f->header, name, len);
-		return t ? from_header(f->header, t, ret) : 0;
+		return t ? from_header(f->header, t, ret, e) : 0;
 	}
 	v = find_entry(f, name, len);
 	return v ? from_archive(f, v, ret, e) : 0;

@@ -32,7 +32,7 @@ struct hp_tensor {
 int hp_file_open(int fd, uint64_t size, struct hp_file **ret, struct ckpt_err *e);
 void hp_file_close(struct hp_file *f); /* NULL is fine */
 
-/* 1, or 0 when there is none of that name. */
+/* 1, or 0 when there is none of that name; its dtype is one that is known. */
 int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct hp_tensor *ret,
 		 struct ckpt_err *e);
 

@@ -3,8 +3,6 @@
 
 #include "base/checked.h"
 
-#include <string.h>
-
 bool box_intersect(size_t n, const uint64_t *a_off, const uint64_t *a_len, const uint64_t *b_off,
 		   const uint64_t *b_len, uint64_t *ret_off, uint64_t *ret_len)
 {
@@ -46,8 +44,10 @@ bool box_inside(size_t n, const uint64_t *off, const uint64_t *len, const uint64
 bool box_equal(size_t n, const uint64_t *a_off, const uint64_t *a_len, const uint64_t *b_off,
 	       const uint64_t *b_len)
 {
-	return !memcmp(a_off, b_off, n * sizeof(*a_off)) &&
-	       !memcmp(a_len, b_len, n * sizeof(*a_len));
+	for (size_t d = 0; d < n; d++)
+		if (a_off[d] != b_off[d] || a_len[d] != b_len[d])
+			return false;
+	return true;
 }
 
 int box_compare_off(size_t n, const uint64_t *a, const uint64_t *b)

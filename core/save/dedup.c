@@ -114,15 +114,16 @@ static bool is_same_item(const void *arg, uint32_t id)
 }
 
 /*
- * Whole tensors of one name are taken for copies whatever they hold, as in torch. Shards that begin
- * at one place and are not of one size cannot be: dropping one would lose elements.
+ * Whole tensors of one name are taken for copies whatever they hold, as in torch. A shard and
+ * what begins where it does, of another size, cannot be: dropping one would lose elements.
  */
 static int check_copies(const struct ckpt_write_item *a, const struct ckpt_write_item *b,
 			struct ckpt_err *e)
 {
 	size_t n = a->index.n_dims;
 
-	if (a->type != CKPT_WRITE_SHARD || b->type != CKPT_WRITE_SHARD || !n ||
+	if (a->type == CKPT_WRITE_BYTE_IO || b->type == CKPT_WRITE_BYTE_IO || !n ||
+	    (a->type == CKPT_WRITE_TENSOR && b->type == CKPT_WRITE_TENSOR) ||
 	    !memcmp(a->chunk.len, b->chunk.len, n * sizeof(*a->chunk.len)))
 		return 0;
 	return err_set(e, EINVAL, "'%s': the shards at %s are of %s and %s",
@@ -223,7 +224,7 @@ static bool offers_init(struct offers *o, size_t total)
 	*o = (struct offers){ 0 };
 	if (!idtable_init(&o->ids, total))
 		return false;
-	o->list = malloc((total + 1) * sizeof(*o->list));
+	o->list = calloc(total + 1, sizeof(*o->list));
 	o->id_of = malloc((total + 1) * sizeof(*o->id_of));
 	o->plans = malloc((total + 1) * sizeof(*o->plans));
 	o->order = malloc((total + 1) * sizeof(*o->order));
@@ -253,18 +254,32 @@ static int choose_owners(struct offers *o, size_t n_plans, enum dedup_rule rule,
 	return 0;
 }
 
+static int collect_all(const struct ckpt_save_plan *plans, size_t n, struct offers *o,
+		       struct ckpt_err *e)
+{
+	size_t total = 0;
+
+	for (size_t p = 0; p < n; p++)
+		total += plans[p].n_items;
+	if (!offers_init(o, total))
+		return err_set(e, ENOMEM, "%zu items of %zu plans: out of memory", total, n);
+	return collect(plans, n, o, e);
+}
+
+int dedup_check(const struct ckpt_save_plan *plans, size_t n, struct ckpt_err *e)
+{
+	struct offers o CLEANUP(offers_release) = { 0 };
+
+	return collect_all(plans, n, &o, e);
+}
+
 int dedup_plans(const struct ckpt_save_plan *plans, size_t n, enum dedup_rule rule,
 		bool to_lowest_rank, bool *keep, struct ckpt_err *e)
 {
 	struct offers o CLEANUP(offers_release) = { 0 };
-	size_t total = 0, k = 0;
-	int rc;
+	size_t k = 0;
+	int rc = collect_all(plans, n, &o, e);
 
-	for (size_t p = 0; p < n; p++)
-		total += plans[p].n_items;
-	if (!offers_init(&o, total))
-		return err_set(e, ENOMEM, "%zu items of %zu plans: out of memory", total, n);
-	rc = collect(plans, n, &o, e);
 	if (rc)
 		return rc;
 	list_plans(plans, n, &o);

@@ -245,6 +245,11 @@ static int merge_paths(const struct merge *m, struct ckpt_metadata *md, struct c
 
 /* ---- all of it ---- */
 
+static bool shares_out(const struct merge *m)
+{
+	return m->rules->dedup && m->n > 1;
+}
+
 static int merge_init(struct merge *m, struct ckpt_err *e)
 {
 	for (size_t p = 0; p < m->n; p++)
@@ -260,7 +265,7 @@ static int merge_init(struct merge *m, struct ckpt_err *e)
 	if (!m->keep || !m->entry_of || !m->entries || !idtable_init(&m->names, m->total))
 		return err_set(e, ENOMEM, "%zu items of %zu plans: out of memory", m->total, m->n);
 	memset(m->keep, true, m->total);
-	if (!m->rules->dedup || m->n < 2)
+	if (!shares_out(m))
 		return 0;
 	return dedup_plans(m->plans, m->n, m->rules->rule, m->rules->to_lowest_rank, m->keep, e);
 }
@@ -275,6 +280,9 @@ int merge_plans(const struct ckpt_save_plan *plans, size_t n, const struct merge
 
 	if (!rc)
 		rc = count_entries(&m, e);
+	if (!rc &&
+	    !shares_out(&m)) /* what is stored is known by its index: one would hide the other */
+		rc = dedup_check(plans, n, e);
 	if (!rc && !make_entries(&m, &md))
 		rc = err_set(e, ENOMEM, "metadata of %u names: out of memory", m.names.count);
 	if (!rc)

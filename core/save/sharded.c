@@ -115,7 +115,7 @@ int sharded_tensor_check(const struct sharded_tensor *s, struct ckpt_err *e)
 		return refuse(e, s, "Data dtype should match `dtype` attribute", "");
 	if (d && !s->flattened_range &&
 	    (d->n_dims != s->n_local ||
-	     (d->n_dims && memcmp(d->shape, s->local_shape, d->n_dims * sizeof(*d->shape)))))
+	     (d->n_dims && memcmp(d->shape, s->local_shape, d->n_dims * sizeof(*d->shape)) != 0)))
 		return refuse(e, s, "Data shape should match `local_shape` attribute", "");
 	if (s->n_global != s->n_offset)
 		return refuse(e, s,
@@ -433,7 +433,8 @@ int sharded_objects_check(const struct sharded_object *objects, size_t n, struct
 		const struct sharded_object *o = &objects[i];
 
 		if (o->n_offset != o->n_shape || o->n_shape != objects->n_shape ||
-		    (o->n_shape && memcmp(o->shape, objects->shape, o->n_shape * sizeof(uint64_t))))
+		    (o->n_shape &&
+		     memcmp(o->shape, objects->shape, o->n_shape * sizeof(uint64_t)) != 0))
 			return err_set(e, EINVAL, "ShardedObject(key='%s') is of several shapes",
 				       FQN_TEXT(o->key, o->key_len));
 		if (replica_is_main(&o->replica))

@@ -362,6 +362,7 @@ static int put_parts(struct st_writer *w, const char *path, struct st_items *t,
 {
 	CLEANUP(buf_release) struct buf info = BUF_INIT(NOTE_CEILING);
 	struct st_note notes[] = { { "DCP_SHARDING_INFO", NULL, 0 }, { "DCP_VERSION", "1.0", 3 } };
+	int rc;
 
 	if (sharding_info(t, &info, e))
 		return err_wrap(e, "'%s'", path);
@@ -369,7 +370,10 @@ static int put_parts(struct st_writer *w, const char *path, struct st_items *t,
 	notes[0].len = info.len;
 	t->notes = notes;
 	t->n_notes = 2;
-	return writer_put_tensors(&w->b, path, t, p, e);
+	rc = writer_put_tensors(&w->b, path, t, p, e);
+	t->notes = NULL; /* they end here */
+	t->n_notes = 0;
+	return rc;
 }
 
 static int put_file(struct st_writer *w, const struct form *form, uint32_t file, struct st_items *t,

@@ -270,7 +270,7 @@ static int check_rank_list(const struct walk *w, uint64_t ranks)
 static int read_shape(const struct walk *w, const json_t *v, struct layout_spec *s)
 {
 	const json_t *shape = get(v, "full_shape");
-	uint8_t n;
+	uint8_t n = 0;
 	int rc;
 
 	if (!shape)

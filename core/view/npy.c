@@ -7,7 +7,7 @@
 size_t npy_header(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		  char out[static NPY_MAX_HEADER])
 {
-	static const char magic[] = "\x93NUMPY\x01\x00";
+	static const char magic[8] = "\x93NUMPY\x01\x00";
 	size_t n = 10, total;
 
 	n += (size_t)snprintf(out + n, NPY_MAX_HEADER - n,
@@ -21,7 +21,7 @@ size_t npy_header(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 	total = (n + 1 + 63) / 64 * 64;
 	memset(out + n, ' ', total - n);
 	out[total - 1] = '\n';
-	memcpy(out, magic, 8);
+	memcpy(out, magic, sizeof(magic));
 	out[8] = (char)((total - 10) & 0xff);
 	out[9] = (char)((total - 10) >> 8);
 	return total;

@@ -55,6 +55,7 @@ static void *one_more(void *array, size_t n, size_t size)
 #define RECIPE_ARRAY(type, name) \
 	static int add_##name(struct parser *p, type v) \
 	{ \
+		/* NOLINTNEXTLINE(bugprone-macro-parentheses): a type */ \
 		type *grown = one_more(p->r->name, p->r->n_##name, sizeof(v)); \
 \
 		if (!grown) \

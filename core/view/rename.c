@@ -196,7 +196,7 @@ static int read_replacement(const char **pp, char delim, struct rule *r, struct 
 	for (; *p && *p != delim; p++) {
 		if (*p == '&') {
 			buf_str(to, "\\0");
-		} else if (*p != '\\' || !p[1]) {
+		} else if (*p != '\\' || !p[1]) { /* NOLINT(bugprone-branch-clone): ++p */
 			add_literal(to, *p);
 		} else if (*++p == delim || !is_alnum(*p)) {
 			add_literal(to, *p);

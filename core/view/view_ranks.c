@@ -206,8 +206,11 @@ int64_t view_ranks_asset(const struct view *v, uint32_t index)
 
 void view_target(const struct view *v, uint64_t node, char out[static NAME_CAP])
 {
+	size_t n;
+
 	dir_name(v, view_place(node).index, out);
-	(void)strcat(out, "/model.safetensors");
+	n = strlen(out);
+	(void)snprintf(out + n, NAME_CAP - n, "/model.safetensors");
 }
 
 const struct face face_ranks = { "ranks", true, kind, entries, entry, lookup, describe };

@@ -368,7 +368,9 @@ START_TEST(shards_at_one_place_must_be_of_one_size)
 	a.chunk.len = half;
 	b.chunk.len = none;
 	ck_assert(!dedup_plans(plans, 2, DEDUP_DCP, false, got, &e)); /* whole ones may differ */
-	a.type = b.type = CKPT_WRITE_SHARD;
+	a.type = CKPT_WRITE_SHARD; /* one of them would be gone, and what only it has */
+	ck_assert_int_eq(dedup_plans(plans, 2, DEDUP_HYPERPARALLEL, false, got, &e), -EINVAL);
+	b.type = CKPT_WRITE_SHARD;
 	ck_assert_int_eq(dedup_plans(plans, 2, DEDUP_DCP, false, got, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': the shards at (0,) are of (2,) and (0,)");
 }

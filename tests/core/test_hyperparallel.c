@@ -727,6 +727,14 @@ static void other_dtype(void)
 	put_safetensors(FILE0, w23, 24);
 }
 
+/* Its sizes were taken for the items behind it. */
+static void unknown_dtype(void)
+{
+	one_chunk("torch.float32", NULL);
+	put_safetensors(FILE0, "{\"w\":{\"dtype\":\"X9\",\"shape\":[2,3],\"data_offsets\":[0,24]}}",
+			24);
+}
+
 static void other_dimensions(void)
 {
 	one_chunk("torch.float32", NULL);
@@ -860,6 +868,7 @@ static const struct {
 	{ other_dtype, ERR_CORRUPT,
 	  "'w': the metadata says that its chunk at [0,0] is int32 [2,3], in "
 	  "'_rank0_.safetensors' it is float32 [2,3]" },
+	{ unknown_dtype, ERR_UNSUPPORTED, "'w' in '_rank0_.safetensors': dtype 'X9' is not known" },
 	{ other_dimensions, ERR_CORRUPT,
 	  "'w': 2 dimensions in the metadata, 1 in '_rank0_.safetensors'" },
 	{ cut_short, ERR_CORRUPT,

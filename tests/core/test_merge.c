@@ -163,6 +163,38 @@ START_TEST(plans_that_do_not_fit_together_are_refused)
 }
 END_TEST
 
+/* An empty one begins where one with elements does: loaded, or found in a file, would be either. */
+START_TEST(what_begins_at_one_place_is_of_one_size)
+{
+	static const uint64_t at[] = { 2, 0 }, half[] = { 2, 4 }, none[] = { 0, 4 };
+	struct ckpt_write_item items[] = { whole("w", 2, four, CKPT_DTYPE_F32),
+					   whole("w", 2, four, CKPT_DTYPE_F32),
+					   whole("w", 2, four, CKPT_DTYPE_F32) };
+	const struct ckpt_save_plan plans[] = { { .items = items, .n_items = 2 },
+						{ .items = items + 2, .n_items = 1 } };
+	const struct merge_rules all = { 0 }, megatron = { .validate = true };
+	struct ckpt_save_plan got[2];
+	struct ckpt_metadata md = { .n_entries = 42 };
+	struct ckpt_err e = { 0 };
+
+	for (size_t i = 0; i < 3; i++) {
+		items[i].type = CKPT_WRITE_SHARD;
+		items[i].chunk = (struct ckpt_chunk_meta){ i ? at : zero, i == 1 ? none : half };
+		items[i].index.offset = items[i].chunk.off;
+	}
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(merge_plans(plans, 2, i ? &all : &megatron, &arena, got, &md, &e),
+				 -EINVAL);
+		ck_assert_str_eq(e.msg, "'w': the shards at (2, 0) are of (0, 4) and (2, 4)");
+		ck_assert_uint_eq(md.n_entries, 42);
+	}
+	items[1].chunk.len = half;
+	ck_assert(!merge_plans(plans, 2, &all, &arena, got, &md, &e));
+	ck_assert_uint_eq(md.entries[0].tensor.n_chunks, 3);
+	arena_release(&arena);
+}
+END_TEST
+
 Suite *merge_suite(void)
 {
 	Suite *s = suite_create("merge");
@@ -171,6 +203,7 @@ Suite *merge_suite(void)
 	tcase_add_test(tc, properties_that_differ_are_refused_as_in_hyperparallel);
 	tcase_add_test(tc, what_is_wrong_with_chunks_is_said_as_torch_says_it);
 	tcase_add_test(tc, overlaps_are_those_that_elements_have);
+	tcase_add_test(tc, what_begins_at_one_place_is_of_one_size);
 	tcase_add_loop_test(tc, plans_that_do_not_fit_together_are_refused, 0,
 			    ARRAY_LEN(conflicts));
 	suite_add_tcase(s, tc);
