@@ -8,6 +8,7 @@
 #include <linux/fuse.h>
 
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,6 +24,7 @@ enum {
 	AGAIN_MS = 100,
 	TOLD_AT_ONCE = 8,
 	STOP_MS = 10,
+	TRIM_MS = 10000,
 };
 
 #define WAKE_SIGNAL SIGURG /* ignored by default: it hurts nobody who gets it too late */
@@ -359,8 +361,20 @@ static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 		(void)eventfd_read(l->wake, &n);
 }
 
+/* What many threads needed at once stays with malloc: give it back every now and then, and when nobody reads. */
+static void trim(bool busy, uint64_t *last_ms)
+{
+	uint64_t now = now_ms();
+
+	if (busy && now - *last_ms < TRIM_MS)
+		return;
+	(void)malloc_trim(0);
+	*last_ms = now;
+}
+
 static void watch(struct loop *l, const sigset_t *signals)
 {
+	uint64_t trimmed_ms = 0;
 	long ms = -1;
 
 	while (!fuse_session_exited(l->session)) {
@@ -376,6 +390,7 @@ static void watch(struct loop *l, const sigset_t *signals)
 		}
 		while (n--)
 			l->config->hangs(l->config->arg, hangs[n].opcode, hangs[n].node);
+		trim(ms >= 0, &trimmed_ms);
 	}
 }
 
