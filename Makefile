@@ -16,7 +16,7 @@ VARIANT   ?= release
 MPI       ?= 0
 WITH_MPI  := $(filter 1,$(MPI))
 
-VERSION   := 0.4.0
+VERSION   := 0.5.0
 BUILD     := build/$(VARIANT)
 # Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
 CORE_PKGS := sqlite3 libzstd jansson libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import torch as _torch
 
 __all__ = ["Checkpoint", "Error", "File", "Tensor", "Tensors", "open"]
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 NAME_MAX = 255
 ROOT = 1

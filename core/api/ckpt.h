@@ -32,7 +32,7 @@ CKPT_BEGIN
 struct ckpt;
 struct ckpt_file;
 
-/* Of the library that is there, which need not be that of this header: "0.4.0". */
+/* Of the library that is there, which need not be that of this header: "0.5.0". */
 CKPT_API const char *ckpt_version(void);
 
 struct ckpt_opts {
