@@ -88,6 +88,7 @@
 	X(run) \
 	X(safetensors) \
 	X(safetensors_dir) \
+	X(scatter) \
 	X(save_run) \
 	X(st_write) \
 	X(staging) \
