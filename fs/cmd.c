@@ -66,7 +66,6 @@ int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, stru
 	k.gguf_dtype = o->gguf_dtype;
 	k.shard_size = o->shard_size;
 	k.cache_bytes = o->cache;
-	k.map_files = true;
 	if (!k.warn)
 		k.warn = show_warning;
 	k.progress = show_progress;

@@ -86,8 +86,10 @@ static int cat_run(const struct options *o)
 	uint64_t done = 0;
 	int rc = 0;
 
-	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .allow_missing = true, .runs = !o->fqn },
-		     &c, &e))
+	if (cmd_open(
+		    o->args[0], o,
+		    (struct ckpt_opts){ .allow_missing = true, .runs = !o->fqn, .map_files = true },
+		    &c, &e))
 		return cmd_fail(&e);
 	progress_start(&p, "cat", total_bytes(c, o), !o->quiet && !isatty(STDOUT_FILENO));
 	for (size_t i = 1; i < o->n_args && !rc; i++)

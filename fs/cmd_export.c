@@ -63,7 +63,7 @@ static int enter(const struct options *o, struct ckpt **c, const char **path, st
 		return err_wrap(e, "export");
 	ckpt_close(*c);
 	*c = NULL;
-	return cmd_open(checkpoint, o, (struct ckpt_opts){ 0 }, c, e);
+	return cmd_open(checkpoint, o, (struct ckpt_opts){ .map_files = true }, c, e);
 }
 
 static int run_export(const struct options *o)
@@ -72,7 +72,8 @@ static int run_export(const struct options *o)
 	const char *path = o->args[1];
 	struct ckpt_err e = { 0 };
 
-	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .runs = !o->fqn }, &c, &e) ||
+	if (cmd_open(o->args[0], o, (struct ckpt_opts){ .runs = !o->fqn, .map_files = true }, &c,
+		     &e) ||
 	    (ckpt_is_run(c) && enter(o, &c, &path, &e)))
 		return cmd_fail(&e);
 	if (!copy(o, c, path, &e))

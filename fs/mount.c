@@ -436,7 +436,8 @@ static int serve(struct mount *m, struct ckpt_err *e)
 	};
 
 	(void)mallopt(M_ARENA_MAX, MAX_ARENAS);
-	if (cmd_open(m->source, o, (struct ckpt_opts){ .runs = true, .warn = log_warning },
+	if (cmd_open(m->source, o,
+		     (struct ckpt_opts){ .runs = true, .map_files = true, .warn = log_warning },
 		     &m->ckpt, e))
 		return -e->code;
 	if (ckpt_is_run(m->ckpt) && lies_in(m->target, m->source))
