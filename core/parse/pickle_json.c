@@ -2,6 +2,7 @@
 #include "parse/pickle_json.h"
 
 #include "base/buf.h"
+#include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "parse/pickle.h"
@@ -11,9 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 100 };
+enum {
+	MAX_DEPTH = 100,
+	MAX_KEY =
+		1
+		<< 20, /* bytes of one that is no string: within another its quotes take twice the room */
+};
 
 static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
+
+static int checked(int rc, const struct buf *b, struct ckpt_err *e)
+{
+	return !rc && b->err ? err_set(e, b->err, "its text needs more than %zu bytes", b->max)
+			     : rc;
+}
 
 /* ---- numbers ---- */
 
@@ -107,6 +119,18 @@ static int key_text(struct buf *b, const struct pk_value *key, unsigned depth, s
 	return 0;
 }
 
+/* A key as a string, whatever it is. */
+static int put_key(struct buf *b, const struct pk_value *key, unsigned depth, struct ckpt_err *e)
+{
+	struct buf text = BUF_INIT(key->type == PK_STR ? b->max : min_u64(b->max, MAX_KEY));
+	int rc = checked(key_text(&text, key, depth, e), &text, e);
+
+	if (!rc)
+		buf_json_str(b, text.data ? text.data : "", text.len);
+	buf_release(&text);
+	return rc;
+}
+
 /* The pairs of a dict; first: nothing stands before them in the braces. */
 static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsigned depth,
 		     struct ckpt_err *e)
@@ -115,15 +139,10 @@ static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsign
 
 	for (size_t i = 0; !rc && i < pk_len(v); i++) {
 		const struct pk_value *key = &v->n->v[2 * i];
-		struct buf text = BUF_INIT(b->max);
 
-		rc = key_text(&text, key, depth + 1, e);
 		buf_str(b, first && !i ? "" : ", ");
-		buf_json_str(b, text.data ? text.data : "", text.len);
+		rc = put_key(b, key, depth + 1, e);
 		buf_str(b, ": ");
-		if (text.err && !b->err)
-			b->err = text.err;
-		buf_release(&text);
 		if (!rc)
 			rc = put(b, key + 1, depth + 1, e);
 	}
@@ -262,12 +281,6 @@ static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct c
 		buf_str(b, "{\"__class__\": \"?\"}");
 		return 0;
 	}
-}
-
-static int checked(int rc, const struct buf *b, struct ckpt_err *e)
-{
-	return !rc && b->err ? err_set(e, b->err, "its text needs more than %zu bytes", b->max)
-			     : rc;
 }
 
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e)

@@ -168,6 +168,34 @@ START_TEST(what_is_shared_cannot_blow_up)
 }
 END_TEST
 
+/* Quotes of a key within a key take twice the room: a few bytes of pickle were gigabytes of text. */
+START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
+{
+	static const char own_key[] = "}\x94h\0Ns.";
+	struct emit m = EMIT_INIT(2, false);
+	struct pickle *p[2];
+
+	emit_ops(&m, '}', 71);
+	for (int i = 0; i < 70; i++)
+		emit_bytes(&m, "Ns", 2);
+	emit_op(&m, '.');
+	p[0] = load(own_key, sizeof(own_key) - 1);
+	p[1] = load(m.b.data, m.b.len);
+	for (int i = 0; i < 2; i++) {
+		struct pk_value v = pickle_root(p[i]);
+		struct buf b = BUF_INIT(64 << 20);
+		struct ckpt_err e = { 0 };
+
+		ck_assert_int_eq(pickle_json(&v, &b, &e), -EFBIG);
+		ck_assert_str_eq(e.msg, i ? "its text needs more than 1048576 bytes"
+					  : "it nests deeper than 100 levels");
+		pickle_free(p[i]);
+		buf_release(&b);
+	}
+	buf_release(&m.b);
+}
+END_TEST
+
 Suite *pickle_json_suite(void)
 {
 	Suite *s = suite_create("pickle_json");
@@ -177,6 +205,7 @@ Suite *pickle_json_suite(void)
 	tcase_add_test(t, a_key_that_is_a_string_is_its_own_name);
 	tcase_add_test(t, depth_is_bounded);
 	tcase_add_test(t, what_is_shared_cannot_blow_up);
+	tcase_add_test(t, dicts_as_keys_of_dicts_come_to_an_end);
 	suite_add_tcase(s, t);
 	return s;
 }
