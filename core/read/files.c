@@ -302,17 +302,19 @@ static int open_file(struct files *f, uint32_t i, struct ckpt_err *e)
 	struct stat st;
 
 	for (int tries = 0;; tries++) {
-		struct surplus s;
-		int fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, e);
+		struct surplus s = { -1, NULL };
+		struct ckpt_err why;
+		int fd = io_open_beneath(f->dirfd, f->sources[i].path, &st, &why);
 
-		if ((fd != -EMFILE && fd != -ENFILE) || tries == MAX_TRIES)
-			return fd;
-		{
+		if ((fd == -EMFILE || fd == -ENFILE) && tries < MAX_TRIES) {
 			SCOPED_LOCK(&f->lock);
 			s = take_surplus(f, max_u64(f->n_open, 1) - 1);
 		}
-		if (s.fd < 0)
+		if (s.fd < 0) {
+			if (fd < 0)
+				*e = why;
 			return fd;
+		}
 		surplus_close(&s);
 	}
 }

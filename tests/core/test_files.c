@@ -347,6 +347,25 @@ END_TEST
 
 /* ---- faults ---- */
 
+START_TEST(a_descriptor_that_comes_in_the_end_leaves_no_error)
+{
+	struct ckpt_err e = { 0 };
+	struct files *f;
+	uint32_t got;
+
+	make_many();
+	f = open_files(many, MANY);
+	ck_assert_int_eq(files_read(f, 0, &got, sizeof(got), 0, &e), 0);
+	fault_on(FAULT_OPEN, 1, 1);
+	ck_assert_int_eq(files_read(f, 1, &got, sizeof(got), 0, &e), 0);
+	ck_assert(fault_hit());
+	fault_off();
+	ck_assert_int_eq(e.code, 0);
+	ck_assert_str_eq(e.msg, "");
+	files_free(f);
+}
+END_TEST
+
 START_TEST(a_failing_read_is_told_with_its_place)
 {
 	const struct catalog_source s[] = { { "a", 5 } };
@@ -420,6 +439,7 @@ Suite *files_suite(void)
 	tcase_add_test(t, the_longest_unused_descriptor_is_closed_first);
 	tcase_add_test(t, the_soft_limit_of_descriptors_is_raised);
 	tcase_add_test(t, threads_share_few_descriptors);
+	tcase_add_test(t, a_descriptor_that_comes_in_the_end_leaves_no_error);
 	tcase_add_test(t, a_failing_read_is_told_with_its_place);
 	tcase_add_test(t, without_memory_it_says_so);
 	tcase_add_test(t, reads_are_counted_and_those_that_fail);
