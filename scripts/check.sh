@@ -78,8 +78,9 @@ passed=$((unit_all - unit_failed + $(count ok)))
 failed=$((unit_failed + $(count FAILED)))
 skipped=$(count skipped)
 [[ ${CI:-} == true ]] && failed=$((failed + skipped))
+# That a thread ended while LeakSanitizer stopped all of them is nobody's fault, and it goes on.
 for report in "$scratch"/{asan,ubsan,tsan}.*; do
-  [[ -s $report ]] || continue
+  [[ -s $report ]] && grep -qv 'Unable to get registers from thread' "$report" || continue
   failed=$((failed + 1))
   echo "FAILED  sanitizer:"
   head -n 40 "$report"
