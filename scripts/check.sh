@@ -80,7 +80,7 @@ skipped=$(count skipped)
 [[ ${CI:-} == true ]] && failed=$((failed + skipped))
 # That a thread ended while LeakSanitizer stopped all of them is nobody's fault, and it goes on.
 for report in "$scratch"/{asan,ubsan,tsan}.*; do
-  [[ -s $report ]] && grep -qv 'Unable to get registers from thread' "$report" || continue
+  grep -sqv 'Unable to get registers from thread' "$report" || continue
   failed=$((failed + 1))
   echo "FAILED  sanitizer:"
   head -n 40 "$report"
