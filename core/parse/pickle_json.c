@@ -14,9 +14,8 @@
 
 enum {
 	MAX_DEPTH = 100,
-	MAX_KEY =
-		1
-		<< 20, /* bytes of one that is no string: within another its quotes take twice the room */
+	/* Bytes of a key that is no string: within another its quotes take twice the room. */
+	MAX_KEY = 1 << 20,
 };
 
 static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
