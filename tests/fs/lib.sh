@@ -67,11 +67,15 @@ big() {
   fi
   echo "$dir"
 }
-# A copy of it to spoil, its files older than now so that every change shows.
-big_copy() {
-  cp -r "$(big)/ckpt" "$1"
-  touch -d '1 hour ago' "$1"/* "$1/.metadata"
+# Files older than now, so that every change shows; and equally old: in a run, data that is newer than the metadata, as
+# `cp -r` leaves it in the order of a directory, may be a save that goes on.
+aged() { find "$@" -type f -exec touch -d '1 hour ago' {} +; }
+# old_copy CKPT TO
+old_copy() {
+  cp -r "$1" "$2"
+  aged "$2"
 }
+big_copy() { old_copy "$(big)/ckpt" "$1"; }
 
 # A model of all kinds of tensors beside the state of its training, made once.
 zoo() {

@@ -119,8 +119,7 @@ test_readers_while_a_file() {
   local pids=() pid i file dir
   file=c/__w_1.distcp
   dir=$("$3")
-  cp -r "$dir/ckpt" c
-  touch -d '1 hour ago' c/* c/.metadata
+  old_copy "$dir/ckpt" c
   mount_at m c -o "io=$2"
   for i in 1 2 3 4; do
     python3 - "$i" m/tensors/w "$dir/w.bin" go <<'END' &

@@ -12,7 +12,7 @@ many() {
     for ((i = 0; i < 200; i++)); do args+=("layer.$i" "16x$((i % 7 * 100 + 1))" 1x1); done
     python3 "$HERE/make_dcp.py" "$dir/ckpt" "${args[@]}" >&2
     rm "$dir"/ckpt.*.bin
-    touch -d '1 hour ago' "$dir"/ckpt/* "$dir/ckpt/.metadata"
+    aged "$dir/ckpt"
     touch "$dir/done"
   fi
   echo "$dir"

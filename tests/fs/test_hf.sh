@@ -289,7 +289,7 @@ test_assets_are_shown_unchanged() {
 
 test_assets_are_found_beside_the_checkpoint() {
   mkdir run other
-  cp -r "$(zoo)" run/step-1
+  old_copy "$(zoo)" run/step-1
   echo '{"of": "step"}' >run/step-1/config.json
   echo '{"of": "run"}' >run/config.json
   echo tokens >run/tokenizer.json
@@ -309,7 +309,7 @@ test_assets_are_found_beside_the_checkpoint() {
 
 test_links_out_of_the_checkpoint_are_not_followed() {
   mkdir run
-  cp -r "$(zoo)" run/c
+  old_copy "$(zoo)" run/c
   echo secret >secret
   echo inner >run/c/inner.json
   ln -s ../../secret run/c/config.json

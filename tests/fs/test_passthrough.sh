@@ -13,7 +13,7 @@ model() {
     ckptfs reshard -q "$(big)/ckpt" "$dir/ckpt" --format safetensors >&2
     head -c 2500001 "$dir/ckpt/model.safetensors" >"$dir/assets/tokenizer.json"
     echo '{}' >"$dir/assets/config.json"
-    touch -d '1 hour ago' "$dir"/ckpt/* "$dir"/assets/*
+    aged "$dir"
     touch "$dir/done"
   fi
   echo "$dir"
@@ -252,11 +252,11 @@ test_over_a_stacked_file_system_it_is_read_here() {
 # Its checkpoints are written to all the time.
 test_in_a_run_it_is_read_here() {
   mkdir run
-  cp -r "$(model)/ckpt" run/step-1
+  old_copy "$(model)/ckpt" run/step-1
   mount_at m run
   cmp m/step-1/hf/model.safetensors run/step-1/model.safetensors
   is 0 "$(opens m)"
-  cp -r run/step-1 run/step-2
+  old_copy run/step-1 run/step-2
   wait_until test -e m/step-2/hf/model.safetensors
   cmp m/latest/hf/model.safetensors run/step-2/model.safetensors
   is 0 "$(opens m)"

@@ -223,7 +223,7 @@ rss() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
 
 test_recipe_file_is_found_from_where_the_command_was_given() {
   mkdir run
-  cp -r "$(big)/ckpt" run/step-1
+  big_copy run/step-1
   echo 'v.weight = v [1023, 777]' >own.recipe
   mount_at m run -o recipe=own.recipe
   expect_v() { python3 -c 'import sys

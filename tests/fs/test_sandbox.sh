@@ -166,7 +166,7 @@ test_sandbox_can_be_off() {
 
 test_run_of_a_new_user_gets_its_indexes() {
   mkdir run
-  cp -r "$(big)/ckpt" run/step-1
+  big_copy run/step-1
   [[ ! -e $XDG_CACHE_HOME ]]
   mount_at m run
   cmp -n 1000 m/step-1/tensors/v "$(big)/v.bin"
@@ -175,7 +175,7 @@ test_run_of_a_new_user_gets_its_indexes() {
 
 test_run_reads_the_files_of_its_options() {
   mkdir run elsewhere assets
-  cp -r "$(big)/ckpt" run/step-1
+  big_copy run/step-1
   echo 's/^w$/model.w/' >rules
   printf 'mesh tp=2\n* tp:0\n' >tp.txt
   echo '{"a": 1}' >elsewhere/blob

@@ -79,7 +79,8 @@ test_bombs_leave_a_mount_alone() {
   mkdir run
   hostile zstd_window 31 run/a
   hostile zip_bomb 100000000 run/b
-  cp -r "$(big)/ckpt" run/c
+  aged run
+  big_copy run/c
   mount_at m run
   try_eio cat m/a/objects/o
   try_eio cat m/b/tensors/w
@@ -145,8 +146,8 @@ while not os.path.exists("stop"):
 cases_latest_stays_inside() { printf '%s\n' /etc ../outside step-1/../../outside . ''; }
 test_latest_stays_inside() {
   mkdir run outside
-  cp -r "$(big)/ckpt" run/step-1
-  cp -r "$(big)/ckpt" outside/step-9
+  big_copy run/step-1
+  big_copy outside/step-9
   printf '%s' "${1:-}" >run/latest
   mount_at m run
   is step-1 "$(readlink m/latest)"

@@ -247,7 +247,7 @@ test_a_run_counts_what_is_closed_as_well() {
   need_fixture plain
   mkdir run
   for i in {1..20}; do copy_of plain "run/step-$i"; done
-  find run -exec touch -h -d '1 hour ago' {} +
+  aged run
   mount_at m run
   python m <<'END'
 import os, sys

@@ -38,7 +38,7 @@ test_system_calls_in_a_run() {
   prepare
   mkdir run r
   mv c run/step-1
-  touch -d '1 hour ago' run/step-1/* run/step-1/.metadata
+  aged run
   mount_at m run -o layout=mesh,allow_other
   mount --bind m/step-1 r
   syscalls r ours

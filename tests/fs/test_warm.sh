@@ -76,9 +76,8 @@ END
 
 test_runs() {
   mkdir run
-  cp -r "$(big)/ckpt" run/step-1
-  cp -r "$(zoo)" run/step-2
-  find run -exec touch -d '1 hour ago' {} +
+  big_copy run/step-1
+  old_copy "$(zoo)" run/step-2
   mount_at m run
   is "32.0 MiB 2" "$(sources m/step-1/tensors/w)"
   is "35.0 MiB 5" "$(sources m/step-1)"
