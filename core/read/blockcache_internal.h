@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blockcache_internal - what the files of blockcache share: blocks (blockcache.c), and those who make
- * them (blockcache_decode.c).
+ * blockcache_internal - what the files of blockcache share: blocks (blockcache.c), what is known of the items that
+ * they are of (blockcache_items.c), those who make them (blockcache_decode.c), and making them before they are asked
+ * for (blockcache_ahead.c).
  *
  * Private to core/read. Everything is under the lock but for what a busy decoder's thread does with it.
  */
