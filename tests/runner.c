@@ -11,10 +11,13 @@
 #include "suites.h"
 
 #include <ftw.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SUITE_ROW(name) { #name, name##_suite },
 static const struct {
@@ -45,50 +48,78 @@ static void print_seed(void)
 	(void)fflush(stdout);
 }
 
-static SRunner *select_suites(int n_names, char *const *names)
+/* Number of the suite, or -1. */
+static int find_suite(const char *name)
 {
-	SRunner *r = srunner_create(NULL);
+	for (int i = 0; i < N_SUITES; i++)
+		if (!strcmp(suites[i].name, name))
+			return i;
+	(void)fprintf(stderr, "no suite '%s'; there are:", name);
+	for (int i = 0; i < N_SUITES; i++)
+		(void)fprintf(stderr, " %s", suites[i].name);
+	(void)fprintf(stderr, "\n");
+	return -1;
+}
 
-	for (size_t i = 0; i < N_SUITES && !n_names; i++)
-		srunner_add_suite(r, suites[i].make());
-	for (int n = 0; n < n_names; n++) {
-		size_t i = 0;
+enum { PASSED, FAILED, NOTHING_RUN };
 
-		while (i < N_SUITES && strcmp(suites[i].name, names[n]))
-			i++;
-		if (i == N_SUITES) {
-			(void)fprintf(stderr, "no suite '%s'; there are:", names[n]);
-			for (i = 0; i < N_SUITES; i++)
-				(void)fprintf(stderr, " %s", suites[i].name);
-			(void)fprintf(stderr, "\n");
-			srunner_free(r);
-			return NULL;
-		}
-		srunner_add_suite(r, suites[i].make());
+static int run_here(int suite)
+{
+	SRunner *r = srunner_create(suites[suite].make());
+	int result;
+
+	srunner_run_all(r, CK_ENV);
+	result = !srunner_ntests_run(r) ? NOTHING_RUN : srunner_ntests_failed(r) ? FAILED : PASSED;
+	srunner_free(r);
+	return result;
+}
+
+/* In a process of its own: what a suite has in memory is copied for each test, and looked through for
+ * leaks at its end; so would be what all suites before it had. */
+static int run_apart(int suite)
+{
+	int status;
+	pid_t pid;
+
+	(void)fflush(NULL);
+	pid = fork();
+	if (!pid)
+		exit(run_here(suite));
+	if (pid < 0 || waitpid(pid, &status, 0) != pid) {
+		perror(suites[suite].name);
+		return FAILED;
 	}
-	return r;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : FAILED;
+}
+
+static int run_one(int suite)
+{
+	const char *fork = getenv("CK_FORK");
+
+	return fork && !strcmp(fork, "no") ? run_here(suite) : run_apart(suite);
 }
 
 int main(int argc, char **argv)
 {
 	const char *tmp = getenv("TMPDIR");
+	bool some = false, failed = false;
 	char dir[4096];
-	int run, failed;
-	SRunner *r = select_suites(argc - 1, argv + 1);
 
-	if (!r)
-		return 2;
+	for (int i = 1; i < argc; i++)
+		if (find_suite(argv[i]) < 0)
+			return NOTHING_RUN;
 	(void)snprintf(dir, sizeof(dir), "%s/ckptfs-unit-XXXXXX", tmp && *tmp ? tmp : "/tmp");
 	if (!mkdtemp(dir) || setenv("TMPDIR", dir, 1)) {
 		perror(dir);
-		srunner_free(r);
-		return 2;
+		return NOTHING_RUN;
 	}
 	print_seed();
-	srunner_run_all(r, CK_ENV);
-	run = srunner_ntests_run(r);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
+	for (int i = 0; i < (argc > 1 ? argc - 1 : N_SUITES); i++) {
+		int result = run_one(argc > 1 ? find_suite(argv[i + 1]) : i);
+
+		some |= result != NOTHING_RUN;
+		failed |= result != PASSED && result != NOTHING_RUN;
+	}
 	(void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-	return !run ? 2 : failed ? 1 : 0;
+	return !some ? NOTHING_RUN : failed ? FAILED : PASSED;
 }
