@@ -17,7 +17,7 @@ else
   mapfile -t suites < <(sed -nE 's/^\tX\(([a-z0-9_]+)\).*/\1/p' tests/suites.h | grep -vE '_?fault|_hostile|^pickle_mutation$')
 fi
 status=0
-CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-100} valgrind --quiet --max-threads=1200 --error-exitcode=9 --leak-check=full \
+CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-100} valgrind --quiet --max-threads=4200 --error-exitcode=9 --leak-check=full \
   --show-leak-kinds=definite --errors-for-leak-kinds=definite --log-file="$logs/%p" "$program" "${suites[@]}" || status=$?
 # It does not know openat2; the program does without.
 cat "$logs"/* | grep -vE '^--[0-9]+-- ' || true

@@ -129,7 +129,14 @@ int io_check_relative(const char *path, size_t len, struct ckpt_err *e)
 	return 0;
 }
 
-/* Kernels before 5.6 and some sandboxes have no openat2: one element at a time, no links at all. */
+static bool is_link(int dirfd, const char *name)
+{
+	struct stat st;
+
+	return !fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
+}
+
+/* Kernels before 5.6 and some sandboxes have no openat2: one element at a time, no links at all (ELOOP). */
 static int open_by_element(int dirfd, const char *path, int flags)
 {
 	autoclose int dir = -1;
@@ -148,8 +155,11 @@ static int open_by_element(int dirfd, const char *path, int flags)
 		(void)snprintf(name, sizeof(name), "%.*s", (int)(slash - path), path);
 		fd = openat(dir < 0 ? dirfd : dir, name,
 			    O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		if (fd < 0)
+		if (fd < 0) {
+			if (errno == ENOTDIR && is_link(dir < 0 ? dirfd : dir, name))
+				errno = ELOOP;
 			return -1;
+		}
 		if (dir >= 0)
 			(void)close(dir);
 		dir = fd;
@@ -163,6 +173,7 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 	struct open_how how = { .flags = (uint64_t)flags,
 				.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS };
+	bool links = true;
 	autoclose int fd = -1;
 	struct stat got;
 	int rc = io_check_relative(path, strlen(path), e);
@@ -170,11 +181,15 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 	if (rc)
 		return rc;
 	fd = (int)syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
-	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+	if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
+		links = false;
 		fd = open_by_element(dirfd, path, flags);
+	}
 	if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-		return err_set(e, ERR_CORRUPT,
-			       "open '%s': refused, a link leads out of the checkpoint", path);
+		return err_set(e, ERR_CORRUPT, "open '%s': refused, %s", path,
+			       links ? "a link leads out of the checkpoint"
+				     : "a link is on the way, and without openat2 (Linux 5.6) none "
+				       "is followed");
 	if (fd < 0)
 		return err_sys(e, errno, "open '%s'", path);
 	if (fstat(fd, &got))

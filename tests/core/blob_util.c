@@ -6,10 +6,13 @@
 #include "base/io.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <zstd.h>
 
 int new_dir(char out[static 4096])
@@ -45,6 +48,11 @@ uint8_t *get_file(int dirfd, const char *name, size_t *ret_n)
 	p[st.st_size] = 0;
 	*ret_n = (size_t)st.st_size;
 	return p;
+}
+
+bool has_openat2(void)
+{
+	return syscall(SYS_openat2, AT_FDCWD, ".", NULL, 0) >= 0 || errno != ENOSYS;
 }
 
 void random_bytes(struct rng *r, void *p, size_t n)

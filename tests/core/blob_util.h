@@ -19,6 +19,8 @@ int new_dir(char out[static 4096]);
 void put_file(int dirfd, const char *name, const void *p, size_t n);
 /* A whole file in memory that the caller frees; a NUL behind it. */
 uint8_t *get_file(int dirfd, const char *name, size_t *ret_n);
+/* Without it, on kernels before 5.6 and under valgrind, no link is followed. */
+bool has_openat2(void);
 void random_bytes(struct rng *r, void *p, size_t n);
 
 /* A blob over exactly n bytes of its own memory, so that AddressSanitizer sees a read beyond. */

@@ -8,6 +8,7 @@
 #include "read/files.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -99,6 +100,9 @@ START_TEST(what_is_wrong_with_a_file_is_said)
 	for (uint32_t i = 0; i < ARRAY_LEN(s); i++) {
 		struct ckpt_err e = { 0 };
 
+		if (!has_openat2() &&
+		    (!strcmp(s[i].path, "inside") || !strcmp(s[i].path, "dangling")))
+			continue;
 		ck_assert_int_eq(files_fault(f, i, &e), want[i] != NULL);
 		ck_assert_str_eq(e.msg, want[i] ? want[i] : "");
 		e = (struct ckpt_err){ 0 };
@@ -229,14 +233,24 @@ static unsigned open_descriptors(void)
 	return n;
 }
 
+/* False: valgrind does not let anybody. */
+static bool allow_descriptors(rlim_t n)
+{
+	if (!setrlimit(RLIMIT_NOFILE, &(struct rlimit){ n, n }))
+		return true;
+	ck_assert_int_eq(errno, EPERM);
+	(void)fprintf(stderr, "skipped: the limit of descriptors cannot be lowered\n");
+	return false;
+}
+
 START_TEST(more_files_than_descriptors_can_be_read)
 {
-	const struct rlimit low = { 100, 100 };
 	struct rng r = rng_new();
 	struct files *f;
 
 	make_many();
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	if (!allow_descriptors(100))
+		return;
 	f = open_files(many, MANY);
 	for (int i = 0; i < 3000; i++) {
 		uint32_t k = i < MANY ? (uint32_t)i : (uint32_t)rng_below(&r, MANY),
@@ -272,13 +286,13 @@ static bool is_open(const char *name)
 
 START_TEST(the_longest_unused_descriptor_is_closed_first)
 {
-	const struct rlimit low = { 100, 100 };
 	uint32_t last = 0, got;
 	struct files *f;
 	struct ckpt_err e = { 0 };
 
 	make_many();
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	if (!allow_descriptors(100))
+		return;
 	f = open_files(many, MANY);
 	/* Until the first that was opened, though used again and again, would be closed. */
 	while (last < 90 && is_open("f1") == (last > 1)) {
@@ -326,12 +340,12 @@ static void *read_many(void *arg)
 
 START_TEST(threads_share_few_descriptors)
 {
-	const struct rlimit low = { 200, 200 };
 	pthread_t threads[8];
 	struct files *f;
 
 	make_many();
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	if (!allow_descriptors(200))
+		return;
 	f = open_files(many, MANY);
 	for (int i = 0; i < 8; i++)
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, read_many, f), 0);
