@@ -43,7 +43,8 @@ int cmd_finish(int status);
 int cmd_open(const char *path, const struct options *o, struct ckpt_opts k, struct ckpt **ret,
 	     struct ckpt_err *e);
 
-/* What a PATH argument names, a file or a directory; with is_fqn the raw FQN of a tensor or object. */
+/* What a PATH argument names, a file or a directory; with is_fqn the raw FQN of a tensor or object.
+ */
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 	     struct ckpt_err *e);
 

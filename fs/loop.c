@@ -20,7 +20,8 @@
 
 enum {
 	TICK_MS = 500,
-	/* While some hang, who takes so long is likely to do so too: more threads are there sooner. */
+	/* While some hang, who takes so long is likely to do so too: more threads are there sooner.
+	 */
 	AGAIN_MS = 100,
 	TOLD_AT_ONCE = 8,
 	STOP_MS = 10,
@@ -219,8 +220,8 @@ static bool end(struct worker *w)
 	return true;
 }
 
-/* Are there others without w, which waits for a request and has no memory for one? The last one tries
- * again. */
+/* Are there others without w, which waits for a request and has no memory for one? The last one
+ * tries again. */
 static bool may_go(struct worker *w)
 {
 	const struct timespec soon = { .tv_nsec = AGAIN_MS * 1000000L };
@@ -301,9 +302,9 @@ static void join_gone(struct loop *l)
 }
 
 /*
- * End a thread that waits for a request, or comes to do so before `until`. A signal may come just before it
- * waits, so it is sent again and again. Cancelling would load a library, for which there may be
- * no descriptor left, and abort the program.
+ * End a thread that waits for a request, or comes to do so before `until`. A signal may come just
+ * before it waits, so it is sent again and again. Cancelling would load a library, for which there
+ * may be no descriptor left, and abort the program.
  */
 static bool end_worker(const struct worker *w, uint64_t until_ms)
 {
@@ -349,8 +350,8 @@ static void wake_up(int sig)
 
 /* ---- the caller's thread ---- */
 
-/* For so long, or until something happens; -1: for ever. Signals are let in here and nowhere else: so
- * none comes between the question whether to go on and the wait. */
+/* For so long, or until something happens; -1: for ever. Signals are let in here and nowhere else:
+ * so none comes between the question whether to go on and the wait. */
 static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 {
 	const struct timespec until = { .tv_nsec = ms * 1000000 };
@@ -361,7 +362,8 @@ static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 		(void)eventfd_read(l->wake, &n);
 }
 
-/* What many threads needed at once stays with malloc: give it back every now and then, and when nobody reads. */
+/* What many threads needed at once stays with malloc: give it back every now and then, and when
+ * nobody reads. */
 static void trim(bool busy, uint64_t *last_ms)
 {
 	uint64_t now = now_ms();

@@ -39,8 +39,8 @@ struct loop_config {
 
 /*
  * Serve a mounted session until it is unmounted or a signal ends it (fuse_set_signal_handlers).
- * *ret_hung is the number of threads that had to be left behind in the middle of a request: while there are
- * any, all that requests use has to stay, and only the end of the process is safe.
+ * *ret_hung is the number of threads that had to be left behind in the middle of a request: while
+ * there are any, all that requests use has to stay, and only the end of the process is safe.
  */
 int loop_run(struct fuse_session *session, const struct loop_config *config, unsigned *ret_hung,
 	     struct ckpt_err *e);

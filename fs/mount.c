@@ -9,8 +9,9 @@
  *	  exits 0 or 2                     serves until unmounted or signalled
  *
  * The fork comes first because neither threads nor SQLite's connections survive one, and because
- * a mount that has not answered INIT is not usable. The child has a child of its own, which unmounts
- * for it (unmounter.h) once it is in its sandbox: after mounting, before the loop starts threads.
+ * a mount that has not answered INIT is not usable. The child has a child of its own, which
+ * unmounts for it (unmounter.h) once it is in its sandbox: after mounting, before the loop starts
+ * threads.
  */
 #include "capture.h"
 #include "cmd.h"
@@ -55,8 +56,8 @@ enum {
 	THREADS_PER_CPU = 4,
 	MIN_THREADS = 16,
 	MAX_THREADS = 32,
-	MAX_ARENAS =
-		4, /* each keeps what its threads have freed: with one per thread, more than is in use */
+	MAX_ARENAS = 4, /* each keeps what its threads have freed: with one per thread, more than is
+			   in use */
 	MAX_SHAPE = 4 << 20, /* bytes */
 };
 

@@ -4,8 +4,8 @@
  *
  * Direct I/O and a shared mapping of the same file exclude each other unless INIT says otherwise
  * (FUSE_DIRECT_IO_ALLOW_MMAP, Linux 6.6); files that the kernel reads from another file by itself
- * (FUSE_PASSTHROUGH, Linux 6.9) have to be asked for as well. A libfuse that knows these flags is asked
- * for them; to an older one's answer to INIT they are added on its way.
+ * (FUSE_PASSTHROUGH, Linux 6.9) have to be asked for as well. A libfuse that knows these flags is
+ * asked for them; to an older one's answer to INIT they are added on its way.
  *
  * Threads: INIT comes alone.
  */
@@ -18,8 +18,9 @@
 #include <stdint.h>
 
 struct negotiation {
-	bool passthrough; /* is it wanted? Set before negotiate_start. Afterwards: will it be asked for? */
-	bool allow_mmap; /* direct I/O does not keep a file from being mapped */
+	bool passthrough; /* is it wanted? Set before negotiate_start. Afterwards: will it be asked
+			     for? */
+	bool allow_mmap;  /* direct I/O does not keep a file from being mapped */
 	/* For an older libfuse: */
 	uint64_t unique; /* of INIT, while its answer is awaited */
 	uint32_t flags2; /* what is added to it */
@@ -36,8 +37,8 @@ void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn);
 bool negotiate_has_uring(void);
 /* Why a mount with it goes without it, one sentence; NULL: nothing is known to be in the way. */
 const char *negotiate_no_uring(void);
-/* Where a read's answer is to be, which has come this way: as many bytes as it asks for; NULL: it has
- * come through /dev/fuse. */
+/* Where a read's answer is to be, which has come this way: as many bytes as it asks for; NULL: it
+ * has come through /dev/fuse. */
 char *negotiate_payload(fuse_req_t req);
 
 #endif

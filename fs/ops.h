@@ -3,8 +3,9 @@
  * ops - the FUSE operations: a read-only tree that never changes, or a run of such trees.
  *
  * Whatever the kernel learns it may keep for a day: entries, attributes, the absence of names,
- * directory listings, pages; where a run changes, for a second, and listings and pages not at all. Inode numbers are the engine's nodes, so nothing is counted or
- * forgotten. Every op makes one call of the engine and answers exactly once.
+ * directory listings, pages; where a run changes, for a second, and listings and pages not at all.
+ * Inode numbers are the engine's nodes, so nothing is counted or forgotten. Every op makes one call
+ * of the engine and answers exactly once.
  *
  * What is left NULL on purpose: locks (a handler would turn the kernel's own, working ones off),
  * access, flush, lseek (the kernel does all three without us), everything that writes (the

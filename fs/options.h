@@ -7,10 +7,10 @@
  *	o.args[0], o.n_args        // what is left: CKPT, GLOB, ...
  *	options_release(&o);
  *
- * Forms: --word, --word=value, --word value (where the value may not be left out), -x (letters may be joined: -lq), -o a,b=c. A dash
- * inside a word is as good as an underscore. In the list of -o a comma that belongs to a value is
- * written "\," and a backslash before it "\\"; any other backslash stands for itself, so that
- * globs look the same everywhere. "--" ends the options.
+ * Forms: --word, --word=value, --word value (where the value may not be left out), -x (letters may
+ * be joined: -lq), -o a,b=c. A dash inside a word is as good as an underscore. In the list of -o a
+ * comma that belongs to a value is written "\," and a backslash before it "\\"; any other backslash
+ * stands for itself, so that globs look the same everywhere. "--" ends the options.
  *
  * Threads: one at a time.
  */

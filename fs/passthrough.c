@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 /*
- * From linux/fuse.h of Linux 6.9, which is newer than that of Debian 12. libfuse has functions for it
- * since 3.17; with these few lines any version will do.
+ * From linux/fuse.h of Linux 6.9, which is newer than that of Debian 12. libfuse has functions for
+ * it since 3.17; with these few lines any version will do.
  */
 enum { OPEN_NOFLUSH = 1 << 5, OPEN_PASSTHROUGH = 1 << 7 }; /* KEEP_CACHE is refused with it */
 

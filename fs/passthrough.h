@@ -4,13 +4,14 @@
  * (ckpt_file_backing), once they are open. Reads and mappings of them are the real file's and never
  * get here.
  *
- * It takes CAP_SYS_ADMIN, and a real file that does not lie on a stacked file system; where either is
- * missing files are read as all others are. The kernel answers EIO to an open() that has such a file
- * both ways at once, so how it is opened first holds until nobody has it open.
+ * It takes CAP_SYS_ADMIN, and a real file that does not lie on a stacked file system; where either
+ * is missing files are read as all others are. The kernel answers EIO to an open() that has such a
+ * file both ways at once, so how it is opened first holds until nobody has it open.
  *
  * What happens to the real file is not seen any more: one that is replaced or removed stays as it
- * was for who has it open, one that is written to or truncated changes under its readers, as without
- * this program. Every open() from then on fails, and once its last reader is done the log says so.
+ * was for who has it open, one that is written to or truncated changes under its readers, as
+ * without this program. Every open() from then on fails, and once its last reader is done the log
+ * says so.
  *
  * Threads: init and release from one, the rest from any.
  */
@@ -50,8 +51,9 @@ void passthrough_release(struct passthrough *p);
 bool passthrough_allowed(void);
 
 /*
- * h is about to be given to who opens the node: the number of the backing file (> 0) that it has to be
- * opened with; 0: without; or -errno. Where h->begun is set, passthrough_end is due once it is closed.
+ * h is about to be given to who opens the node: the number of the backing file (> 0) that it has to
+ * be opened with; 0: without; or -errno. Where h->begun is set, passthrough_end is due once it is
+ * closed.
  */
 int passthrough_begin(struct passthrough *p, struct handles *hs, struct handle *h, ckpt_node node,
 		      struct ckpt_err *e);

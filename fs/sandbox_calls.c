@@ -4,9 +4,9 @@
  *
  * The list is what this program, libfuse, SQLite and zstd call, and what a C library may call on
  * their behalf, now or in its next version. A call that is not on it is not one that failed here
- * once: it is one that nobody in this process has a use for. Those after 451 (Linux 6.5) did not exist when
- * this was written, and are answered as an older kernel answers them: with ENOSYS, for which a C
- * library has another way.
+ * once: it is one that nobody in this process has a use for. Those after 451 (Linux 6.5) did not
+ * exist when this was written, and are answered as an older kernel answers them: with ENOSYS, for
+ * which a C library has another way.
  *
  * Arguments are looked at where a call does harmless and harmful things; paths cannot be: Landlock
  * sees to those.
@@ -274,8 +274,8 @@ int sandbox_filter_calls(bool uring, struct ckpt_err *e)
 		return err_set(e, ENOMEM, "out of memory");
 	(void)seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1);
-	/* Kernels before 5.16 slow everything down, for those who run code of others; and a search in
-	 * a tree, not along the list. */
+	/* Kernels before 5.16 slow everything down, for those who run code of others; and a search
+	 * in a tree, not along the list. */
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	rc = add_rules(f);

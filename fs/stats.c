@@ -21,7 +21,8 @@
 
 enum {
 	MAX_ERRNO = 133, /* the last of Linux; 0 counts those beyond */
-	/* Of latencies: [0, 1), [1, 2), [2, 4), ... us; all from 2^(BUCKETS-2) us (8 s) on are in the last. */
+	/* Of latencies: [0, 1), [1, 2), [2, 4), ... us; all from 2^(BUCKETS-2) us (8 s) on are in
+	   the last. */
 	BUCKETS = 25,
 	MAX_TEXT = 16 << 20, /* bytes: a few thousand, and the options that there are */
 };

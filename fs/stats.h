@@ -69,7 +69,8 @@ void stats_read_done(struct stats *s, uint64_t start);
 uint64_t stats_clock(void); /* ns */
 /* Files that readers have open: 1 or -1. */
 void stats_open_files(struct stats *s, int by);
-/* Such a file is read by the kernel itself (see passthrough.h): requests are not made for its reads. */
+/* Such a file is read by the kernel itself (see passthrough.h): requests are not made for its
+ * reads. */
 void stats_passed(struct stats *s);
 /* Can there be such files? */
 void stats_set_passthrough(struct stats *s, bool on);
@@ -85,8 +86,8 @@ struct stats_reader; /* somebody has it open; stats_free closes those that are l
 struct stats_reader *stats_open(struct stats *s); /* NULL: out of memory */
 void stats_close(struct stats_reader *r);
 /*
- * At most len bytes at off, *ret_len of them, in *ret, which the caller frees. The text is made when
- * it is opened and again whenever off is 0; in between it stands still. 0, -ENOMEM or -EFBIG.
+ * At most len bytes at off, *ret_len of them, in *ret, which the caller frees. The text is made
+ * when it is opened and again whenever off is 0; in between it stands still. 0, -ENOMEM or -EFBIG.
  */
 int stats_read(struct stats_reader *r, uint64_t off, size_t len, char **ret, size_t *ret_len);
 

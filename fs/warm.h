@@ -9,10 +9,10 @@
  *	w.read, w.there               // what it took
  *	warm_release(&w);
  *
- * They are read in the order of their places, several units at a time, each in order: as fast as the device,
- * and into the large folios that later reads and mappings are fastest with; posix_fadvise and
- * readahead fill the cache with small ones. What is there already is not read where the kernel
- * can tell (cachestat, Linux 6.5).
+ * They are read in the order of their places, several units at a time, each in order: as fast as
+ * the device, and into the large folios that later reads and mappings are fastest with;
+ * posix_fadvise and readahead fill the cache with small ones. What is there already is not read
+ * where the kernel can tell (cachestat, Linux 6.5).
  *
  * Threads: one, which has others work for it in warm_run.
  */
@@ -62,7 +62,8 @@ void warm_sort(struct warm *w);
 int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e);
 void warm_release(struct warm *w);
 
-/* Is the beginning of the file that fd is open for in the page cache? 1, 0, or -errno: it cannot be told. */
+/* Is the beginning of the file that fd is open for in the page cache? 1, 0, or -errno: it cannot be
+ * told. */
 int warm_has(int fd);
 
 /* Bytes that may be used without swapping; 0: it cannot be told. */

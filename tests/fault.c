@@ -92,7 +92,8 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 
 /* ---- memory ---- */
 
-/* What the linker's --wrap calls the real functions and ours. NOLINTBEGIN(bugprone-reserved-identifier) */
+/* What the linker's --wrap calls the real functions and ours.
+ * NOLINTBEGIN(bugprone-reserved-identifier) */
 #define FAILING_CALLS(X) \
 	X(FAULT_ALLOC, ENOMEM, ZSTD_DCtx *, NULL, ZSTD_createDCtx, (void), ()) \
 	X(FAULT_ALLOC, ENOMEM, ZSTD_CCtx *, NULL, ZSTD_createCCtx, (void), ()) \

@@ -36,7 +36,8 @@ enum fault_kind {
 	FAULT_ANY = 2047,   /* whichever comes */
 };
 
-/* From now on call number `from` (1: the next) and the `count - 1` calls behind it fail. 0: none. */
+/* From now on call number `from` (1: the next) and the `count - 1` calls behind it fail. 0: none.
+ */
 void fault_on(enum fault_kind kind, uint64_t from, uint64_t count);
 /* Stop. Returns the calls counted since fault_on. */
 uint64_t fault_off(void);

@@ -74,8 +74,8 @@ static int run_here(int suite)
 	return result;
 }
 
-/* In a process of its own: what a suite has in memory is copied for each test, and looked through for
- * leaks at its end; so would be what all suites before it had. */
+/* In a process of its own: what a suite has in memory is copied for each test, and looked through
+ * for leaks at its end; so would be what all suites before it had. */
 static int run_apart(int suite)
 {
 	int status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ckpt - an opened checkpoint and the tree of virtual files over it. What fs/ and other programs
- * use; the mount, the commands and this interface are one engine. Installed as <ckptfs/ckpt.h>, with
- * the library libckpt; ckpt(3) is its manual.
+ * use; the mount, the commands and this interface are one engine. Installed as <ckptfs/ckpt.h>,
+ * with the library libckpt; ckpt(3) is its manual.
  *
  *	struct ckpt_opts opts = {0};
  *	struct ckpt *c;
@@ -58,8 +58,8 @@ struct ckpt_opts {
 	const char *recipe; /* name or file of what the model is made by; NULL: it is the weights */
 	const char
 		*gguf_dtype; /* "f32", "f16", "bf16", "q8_0": what gguf/ has; NULL: the model's */
-	/* How the model has its experts: "fused", "split", "stored"; NULL: stored, but split in hf/ as
-	 * save_pretrained does it. */
+	/* How the model has its experts: "fused", "split", "stored"; NULL: stored, but split in hf/
+	 * as save_pretrained does it. */
 	const char *experts;
 	uint64_t shard_size; /* bytes of tensors in a file of hf/; 0: 5 GB. Not 0: of gguf/, too */
 	/* One sentence about something odd, while opening; may be NULL. */
@@ -132,8 +132,8 @@ CKPT_API bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uin
 CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err *e);
 
 /*
- * Elements of a tensor, in memory of the caller's. Arrays have n_dims numbers each, and may be NULL;
- * { 0 } is all of the tensor, in row-major order.
+ * Elements of a tensor, in memory of the caller's. Arrays have n_dims numbers each, and may be
+ * NULL; { 0 } is all of the tensor, in row-major order.
  *
  *	// every second row, of them columns 16 to 31, in a matrix of rows of 100
  *	float rows[n][100];
@@ -144,11 +144,11 @@ CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct
  *	rc = ckpt_slice_read(c, i, &s, rows, &e);
  */
 struct ckpt_slice {
-	/* Of each dimension start, start + step, ... below stop, which is not above the shape; NULL:
-	 * 0, the shape, 1. */
+	/* Of each dimension start, start + step, ... below stop, which is not above the shape;
+	 * NULL: 0, the shape, 1. */
 	const uint64_t *start, *stop, *step;
-	/* Bytes from one of these to the next in memory, of each dimension, also negative ones: `to` is
-	 * where the first element goes. NULL: row-major without gaps. */
+	/* Bytes from one of these to the next in memory, of each dimension, also negative ones:
+	 * `to` is where the first element goes. NULL: row-major without gaps. */
 	const int64_t *stride;
 };
 /*
@@ -293,8 +293,8 @@ CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
 /* One tensor and nothing else, whose elements need no decoding: reading it twice costs no more than
  * having it in memory twice. */
 CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
-/* For a thread that has answered with what it read and has nothing else to do: decode what whoever reads
- * the file in order is about to ask for. Costs nothing where nothing is to be decoded. */
+/* For a thread that has answered with what it read and has nothing else to do: decode what whoever
+ * reads the file in order is about to ask for. Costs nothing where nothing is to be decoded. */
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 /* A data file of its checkpoint has been found changed: what somebody has kept of any file of it is
  * not to be believed. */
@@ -304,13 +304,15 @@ CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint
 				struct ckpt_err *e);
 
 /*
- * As ckpt_file_read without copying long runs that lie in the page cache or were decoded: the bytes are where
- * iov says, in buf, in decoded blocks and, with map_files, in mapped data files, until ckpt_parts_release,
- * which is due after every success. Give iov to writev(2) or the like and touch nothing of it: pages may have gone for
- * reasons of their own (an I/O error), when that call fails with EFAULT and this process would die.
+ * As ckpt_file_read without copying long runs that lie in the page cache or were decoded: the bytes
+ * are where iov says, in buf, in decoded blocks and, with map_files, in mapped data files, until
+ * ckpt_parts_release, which is due after every success. Give iov to writev(2) or the like and touch
+ * nothing of it: pages may have gone for reasons of their own (an I/O error), when that call fails
+ * with EFAULT and this process would die.
  *
  * They are the checkpoint's bytes until the release: whoever wants to change one of the files waits
- * for it (fcntl(2), F_SETLEASE), so release soon. Where that cannot be arranged the bytes are copied.
+ * for it (fcntl(2), F_SETLEASE), so release soon. Where that cannot be arranged the bytes are
+ * copied.
  */
 struct ckpt_parts;					 /* belongs to one thread at a time */
 CKPT_API struct ckpt_parts *ckpt_parts_new(void);	 /* NULL: out of memory */
@@ -321,9 +323,9 @@ CKPT_API int64_t ckpt_file_gather(struct ckpt_file *f, void *buf, size_t len, ui
 CKPT_API void ckpt_parts_release(struct ckpt_parts *parts);
 
 /*
- * Are the bytes of the file those of one real file, all of them in their places and no others? Then 0
- * and that one, unchanged since the checkpoint was opened, is open for reading at *ret_fd, which is
- * the caller's; 1: no. Whoever reads from there reads what it holds by then. Not of a run, whose
+ * Are the bytes of the file those of one real file, all of them in their places and no others? Then
+ * 0 and that one, unchanged since the checkpoint was opened, is open for reading at *ret_fd, which
+ * is the caller's; 1: no. Whoever reads from there reads what it holds by then. Not of a run, whose
  * files change.
  */
 CKPT_API int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct ckpt_err *e);
@@ -331,8 +333,8 @@ CKPT_API int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct ckpt_err
 CKPT_API bool ckpt_file_written(const struct ckpt_file *f, struct ckpt_err *why);
 
 /*
- * Extended attribute of a file of tensors/, npy/ or logical/: user.ckptfs.fqn .dtype .shape .chunks .files.
- * Returns the value's length (written as far as cap reaches), -ENODATA if there is none.
+ * Extended attribute of a file of tensors/, npy/ or logical/: user.ckptfs.fqn .dtype .shape .chunks
+ * .files. Returns the value's length (written as far as cap reaches), -ENODATA if there is none.
  */
 CKPT_API int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
 			    struct ckpt_err *e);
@@ -347,8 +349,8 @@ struct ckpt_counters {
 	uint64_t mapped_bytes;	       /* of data files, which were in memory and needed no read */
 	uint64_t faults;	       /* such reads that failed: gone, changed, an I/O error */
 	uint64_t copies, copied_bytes; /* moves of elements into answers, and what they moved */
-	/* The cache of decoded blocks: gets that found theirs, gets that had to decode or read it, blocks
-	 * let go, what it holds now and may hold. */
+	/* The cache of decoded blocks: gets that found theirs, gets that had to decode or read it,
+	 * blocks let go, what it holds now and may hold. */
 	uint64_t cache_hits, cache_misses, cache_evictions, cache_bytes, cache_max_bytes;
 	uint64_t decoded_bytes; /* of compressed items; what was decoded twice counts twice */
 };
@@ -359,8 +361,8 @@ CKPT_API void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret);
 
 /*
  * The parts of real files that a file of the tree is made of, or of the root: all data files. In no
- * order; parts may overlap. The path is absolute. A non-zero return of `each` stops and is returned.
- * Of a run's own files and root there are none.
+ * order; parts may overlap. The path is absolute. A non-zero return of `each` stops and is
+ * returned. Of a run's own files and root there are none.
  */
 struct ckpt_source {
 	const char *path;  /* lent for the call */

@@ -45,8 +45,8 @@ struct ckpt {
 	struct fetch *fetch;
 	uint64_t mtime_ns;
 	char identity[67];
-	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL when
-	 * all files are well. */
+	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL
+	 * when all files are well. */
 	uint32_t *tensor_bad, *object_bad;
 	char **file_fault;	       /* by file: sentence or NULL */
 	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
@@ -71,7 +71,8 @@ struct ckpt_file {
 #define CKPT_SIZE_FAILED  (UINT64_MAX - 1)
 #define CKPT_SIZE_UNKNOWN UINT64_MAX
 
-/* The checkpoint in a directory: dirfd, which is taken over in any case; root is its absolute path. */
+/* The checkpoint in a directory: dirfd, which is taken over in any case; root is its absolute path.
+ */
 int ckpt_open_dir(int dirfd, const char *root, const struct ckpt_opts *opts, struct ckpt **ret,
 		  struct ckpt_err *e);
 /* Is there a checkpoint at this path, or a file that is one? Nothing of it is opened. */

@@ -3,8 +3,8 @@
  * ckpt_reader - every checkpoint that ckpt_open reads, as a storage reader (ckpt_storage.h).
  *
  * Tensors and objects are those of the tree, with names and dtypes as shown: after rename=, dtype=,
- * include= ... Planners see the chunks that are stored; where a tensor cannot be read they see it as
- * one chunk, so that reading any of it fails with the reason.
+ * include= ... Planners see the chunks that are stored; where a tensor cannot be read they see it
+ * as one chunk, so that reading any of it fails with the reason.
  *
  *	ckpt_reader_new(&opts, &r, &e);	// ckpt_save.h has it
  *	ckpt_storage_reader_reset(&r, "run/step-100", &e);

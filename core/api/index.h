@@ -33,7 +33,8 @@ struct index_request {
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
 	       bool *ret_built, struct ckpt_err *e);
 
-/* Where it is kept by default, made if need be; the caller's to free. NULL: there is no such place. */
+/* Where it is kept by default, made if need be; the caller's to free. NULL: there is no such place.
+ */
 char *index_cache_dir(void);
 
 #endif

@@ -27,8 +27,8 @@ struct model_recipe {
 
 /*
  * name: of a recipe that comes with the program; "megatron", for the one of these that fits the
- * model; or a file. The checkpoint's assets and fetch are there, and outlive *ret, which stays where
- * it is and is to be released in any case.
+ * model; or a file. The checkpoint's assets and fetch are there, and outlive *ret, which stays
+ * where it is and is to be released in any case.
  */
 int model_recipe_open(struct ckpt *c, const char *name, struct model_recipe *ret,
 		      struct ckpt_err *e);

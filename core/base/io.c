@@ -136,7 +136,8 @@ static bool is_link(int dirfd, const char *name)
 	return !fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
 }
 
-/* Kernels before 5.6 and some sandboxes have no openat2: one element at a time, no links at all (ELOOP). */
+/* Kernels before 5.6 and some sandboxes have no openat2: one element at a time, no links at all
+ * (ELOOP). */
 static int open_by_element(int dirfd, const char *path, int flags)
 {
 	autoclose int dir = -1;

@@ -50,9 +50,9 @@ int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
 int io_mkdirs(const char *path);
 
 /*
- * Do files where fd lies keep their inode numbers? Not where a program serves the file system (FUSE): sshfs and
- * others number a file anew once the kernel has forgotten it, and at each mount. The time of the last change to
- * anything of a file (ctime) is then what tells it from another one.
+ * Do files where fd lies keep their inode numbers? Not where a program serves the file system
+ * (FUSE): sshfs and others number a file anew once the kernel has forgotten it, and at each mount.
+ * The time of the last change to anything of a file (ctime) is then what tells it from another one.
  */
 bool io_keeps_inodes(int fd);
 

@@ -31,12 +31,13 @@ bool text_glob_any(const char *const *patterns, const char *s, size_t n);
 /* "1.5 GiB" into out[16]. */
 const char *text_size(uint64_t bytes, char out[static 16]);
 /*
- * How many bytes at s are not for a terminal: a control character (C0, DEL, C1), one that changes the
- * direction of the text behind it (U+202A to 202E, 2066 to 2069), or a byte that is no UTF-8 and may
- * be a control character of another encoding. 0: what is there may be shown. s < end.
+ * How many bytes at s are not for a terminal: a control character (C0, DEL, C1), one that changes
+ * the direction of the text behind it (U+202A to 202E, 2066 to 2069), or a byte that is no UTF-8
+ * and may be a control character of another encoding. 0: what is there may be shown. s < end.
  */
 size_t text_unfit(const char *s, const char *end);
-/* FQN for people: bytes that are not for a terminal as %XX, cut with "..." to fit cap >= 8. Returns out. */
+/* FQN for people: bytes that are not for a terminal as %XX, cut with "..." to fit cap >= 8. Returns
+ * out. */
 const char *text_show(const char *s, size_t n, char *out, size_t cap);
 /* The same for a message; lives as long as the block it is written in. */
 #define FQN_TEXT(s, n) text_show(s, n, (char[128]){ 0 }, 128)

@@ -5,8 +5,8 @@
  *
  * The FQN is these steps joined with '.', and keys may have dots in them, so that a path is where
  * the FQN is cut, and which steps are positions. {"model": {"layers.0.w": t}} and {"model":
- * {"layers": [{"w": t}]}} have the same FQN and mean different things: a path is what the checkpoint
- * says, never guessed from the name.
+ * {"layers": [{"w": t}]}} have the same FQN and mean different things: a path is what the
+ * checkpoint says, never guessed from the name.
  *
  * It is kept as LEB128 numbers: twice the number of steps, then twice the bytes of each but the
  * last; each + 1 where the step (the last one, with the first number) is a position. So 0 says that

@@ -10,8 +10,8 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-/* Room for a whole frame of 256 KiB, however badly it compresses: one that is all there and fits what is
- * asked for is decoded in place, without a window. */
+/* Room for a whole frame of 256 KiB, however badly it compresses: one that is all there and fits
+ * what is asked for is decoded in place, without a window. */
 enum { IN_SIZE = 264 * 1024 };
 
 struct zstd_stream {
@@ -110,8 +110,8 @@ static int refill(struct zstd_stream *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* Is there too little input? Frames that follow each other are often of one size: then each is wanted as a
- * whole. */
+/* Is there too little input? Frames that follow each other are often of one size: then each is
+ * wanted as a whole. */
 static bool wants_more(const struct zstd_stream *s)
 {
 	size_t left = s->in.size - s->in.pos;

@@ -27,16 +27,17 @@ enum {
 };
 
 /*
- * Decode `layers` >= 1 times over what src holds, which must outlive the stream, frames with windows
- * of up to 1 << window_log bytes. NULL: out of memory.
+ * Decode `layers` >= 1 times over what src holds, which must outlive the stream, frames with
+ * windows of up to 1 << window_log bytes. NULL: out of memory.
  */
 struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers, int window_log);
 void zstd_stream_free(struct zstd_stream *s);
-/* The next len bytes, fewer only at the end. The count, or a negative errno: -ENOBUFS where a window is
- * too large for this stream, but may not be for one of ZSTD_WINDOW_LOG_MAX. */
+/* The next len bytes, fewer only at the end. The count, or a negative errno: -ENOBUFS where a
+ * window is too large for this stream, but may not be for one of ZSTD_WINDOW_LOG_MAX. */
 int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct ckpt_err *e);
 
-/* Go on where a frame of src begins; whatever was there before is forgotten, errors too. One layer only. */
+/* Go on where a frame of src begins; whatever was there before is forgotten, errors too. One layer
+ * only. */
 void zstd_stream_go(struct zstd_stream *s, const struct blob *src, struct zstd_place at);
 /* The beginning of the frame that comes next or has begun. One layer only. */
 struct zstd_place zstd_stream_frame(const struct zstd_stream *s);

@@ -5,8 +5,8 @@
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
  * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
  * agree, and objects that several ranks have, stays apart as FQN@rankN; objects that are known to
- * hold the same are one. The path is the one that the ranks with an opinion share, or that of the rank
- * itself.
+ * hold the same are one. The path is the one that the ranks with an opinion share, or that of the
+ * rank itself.
  *
  * Where the items' own dtypes and sizes are known already (`sized`) they have to be the chunks'. An
  * offset alone does not name a chunk there: an empty one may begin where its neighbour does, and
@@ -99,7 +99,8 @@ static int group_storage(struct join *j, struct ckpt_err *e)
 			else
 				j->at[j->first[fqn + 1]++] = here;
 		}
-		/* After the sums first[id+1] is where id begins; filling moves it to where it ends. */
+		/* After the sums first[id+1] is where id begins; filling moves it to where it ends.
+		 */
 		for (uint32_t i = 2; pass == 0 && i < n_strings + 2u; i++)
 			j->first[i] += j->first[i - 1];
 	}
@@ -337,7 +338,8 @@ static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t 
 	if (!is_chunk(s, t->dtype, len))
 		return not_the_chunk(j, s, t->fqn, t->dtype, len, e);
 	*ret = s->loc;
-	/* How it lies in a file that is not there is not known. Too large: the catalog will say so. */
+	/* How it lies in a file that is not there is not known. Too large: the catalog will say so.
+	 */
 	if (!s->dtype)
 		ret->length = volume * dtype_info(t->dtype)->size;
 	return 0;

@@ -15,8 +15,8 @@
  * Attributes are looked up by name, classes by their last name: modules moved between torch 1.13
  * and 2.3. Everything else in the pickle is skipped.
  *
- * HyperParallel (hyper_parallel.core.checkpoint, later .distributed_checkpoint) has the same classes
- * but that StorageInfo has no underscore, dtypes are text ("torch.bfloat16", MindSpore's
+ * HyperParallel (hyper_parallel.core.checkpoint, later .distributed_checkpoint) has the same
+ * classes but that StorageInfo has no underscore, dtypes are text ("torch.bfloat16", MindSpore's
  * "BFloat16"), and
  *
  *	Metadata       version: "1.0", "2.0"; absent in the oldest

@@ -27,7 +27,8 @@ struct hp_directory {
 int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catalog_writer *w,
 	       struct ckpt_err *e);
 
-/* dcp_join_opts.same_object; arg: the directory. 0 where it cannot be told, or only by reading much. */
+/* dcp_join_opts.same_object; arg: the directory. 0 where it cannot be told, or only by reading
+ * much. */
 int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 		   uint64_t length, struct ckpt_err *e);
 

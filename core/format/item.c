@@ -85,7 +85,8 @@ static bool is_storage(const char *name, size_t len, const char *key)
 	return len > 5 && !memcmp(name, "data/", 5) && is_name(name + 5, len - 5, key);
 }
 
-/* Bytes of the small record at p, found by the descriptor behind it; SIZE_MAX when there is none. */
+/* Bytes of the small record at p, found by the descriptor behind it; SIZE_MAX when there is none.
+ */
 static size_t small_record(const uint8_t *p, size_t len)
 {
 	for (size_t n = 1; n <= MAX_SMALL_RECORD && n + 16 <= len; n++)
@@ -122,7 +123,8 @@ static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_
 			if (rc)
 				return rc;
 		} else if (name_len > 5 && !memcmp(name, "data/", 5)) {
-			/* Before torch 2.1 there is no byteorder; make sure that it does not follow. */
+			/* Before torch 2.1 there is no byteorder; make sure that it does not
+			 * follow. */
 			if (!have_order || !is_storage(name, name_len, ret->view.key))
 				return 1;
 			ret->data = at + l.data;
@@ -318,7 +320,8 @@ static void reverse(uint8_t *p, size_t n)
 	}
 }
 
-/* Floating point: the sign bit. Integers (torch keeps the neg bit of their views too): two's complement. */
+/* Floating point: the sign bit. Integers (torch keeps the neg bit of their views too): two's
+ * complement. */
 static void negate(uint8_t *p, size_t n, bool integer)
 {
 	unsigned carry = 1;

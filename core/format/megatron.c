@@ -8,8 +8,8 @@
  *	                     tensor is KEY/shard_OFFSET_SHAPE; all_local_plans is not needed
  *	DIR/common.pt        before core_v0.19: torch.save of all that is not sharded
  *
- * metadata.json is written last; without it a DCP checkpoint is nothing more than that. NeMo 2 keeps
- * DIR in weights/, NeMo 1 in model_weights/.
+ * metadata.json is written last; without it a DCP checkpoint is nothing more than that. NeMo 2
+ * keeps DIR in weights/, NeMo 1 in model_weights/.
  */
 #include "format/megatron.h"
 
@@ -64,7 +64,8 @@ static void json_release(json_t **j)
 	json_decref(*j);
 }
 
-/* What metadata.json says of its backend: 1 when it is that one, 0 when it is no business of ours. */
+/* What metadata.json says of its backend: 1 when it is that one, 0 when it is no business of ours.
+ */
 static int check_backend(const json_t *j, const char *path, const char *backend, struct ckpt_err *e)
 {
 	const json_t *version = json_object_get(j, "sharded_backend_version");

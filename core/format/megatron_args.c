@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torch.save's two containers. Since torch 1.6 a ZIP archive with a record NAME/data.pkl. Before,
- * and with _use_new_zipfile_serialization=False, pickles one behind the other: the magic number, the
- * protocol version, a dict about the system, then the value (torch/serialization.py, _legacy_save).
+ * and with _use_new_zipfile_serialization=False, pickles one behind the other: the magic number,
+ * the protocol version, a dict about the system, then the value (torch/serialization.py,
+ * _legacy_save).
  */
 #include "format/megatron_args.h"
 

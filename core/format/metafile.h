@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metafile - metadata pickles of a checkpoint, read once: parsed, hashed on the way, and told to the
- * catalog, with progress over all of them. Private to core/format.
+ * metafile - metadata pickles of a checkpoint, read once: parsed, hashed on the way, and told to
+ * the catalog, with progress over all of them. Private to core/format.
  *
  *	metafiles_init(&m, dirfd, opts, e);
  *	metafiles_expect(&m, name);               // each; for the progress

@@ -319,7 +319,8 @@ static int add_unreadable(struct join *j, const char *fqn, const char *fault, st
 	return catalog_add_object(j->w, &o, e);
 }
 
-/* Is the tensor of n pieces where the index says? Offsets say more than the one file it can name. */
+/* Is the tensor of n pieces where the index says? Offsets say more than the one file it can name.
+ */
 static int check_index(const struct join *j, const struct st_index_entry *entry,
 		       struct st_piece *const *v, size_t n, struct ckpt_err *e)
 {

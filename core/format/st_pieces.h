@@ -39,9 +39,9 @@ bool st_is_sharded(const struct st_header *h);
 int st_pieces_add(struct st_pieces *p, const char *file, const struct st_header *h,
 		  struct ckpt_err *e);
 /*
- * Report all of it. index: what the files have to agree with, and its name; NULL when there is none.
- * A tensor of a file that was not added, or of a dtype that is not known, becomes an object with a
- * fault: it has a name, but no shape that could be shown.
+ * Report all of it. index: what the files have to agree with, and its name; NULL when there is
+ * none. A tensor of a file that was not added, or of a dtype that is not known, becomes an object
+ * with a fault: it has a name, but no shape that could be shown.
  */
 int st_pieces_join(struct st_pieces *p, const struct st_index *index, const char *index_name,
 		   struct catalog_writer *w, struct ckpt_err *e);

@@ -3,8 +3,8 @@
  * flat - tensors that are stored with the boxes of a grid flattened.
  *
  * Megatron-core 0.8 to 0.15 keeps optimizer state so: a tensor of shape (4, 6, 8) whose last
- * dimension is in two parts, and whose first is in four, is stored as (4, 1, 2, 24): the cells along
- * each dimension, then the elements of a cell's box (1, 6, 4) in C order.
+ * dimension is in two parts, and whose first is in four, is stored as (4, 1, 2, 24): the cells
+ * along each dimension, then the elements of a cell's box (1, 6, 4) in C order.
  *
  * Threads: pure.
  */

@@ -26,7 +26,8 @@ void mesh_coords(size_t n_axes, const uint64_t *mesh, uint64_t rank, uint64_t *r
  */
 bool split_part(enum ckpt_split how, uint64_t parts, uint64_t part, uint64_t *off, uint64_t *len);
 
-/* Is the placement's dimension one of n_dims? Then its number, counted from the start, or n_dims. */
+/* Is the placement's dimension one of n_dims? Then its number, counted from the start, or n_dims.
+ */
 size_t placement_dim(const struct ckpt_placement *p, size_t n_dims);
 
 /*

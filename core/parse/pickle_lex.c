@@ -352,8 +352,9 @@ static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct ckp
 }
 
 /*
- * On to the STOP, or behind r->until, which is 1. The cases are what a .metadata consists of: written out one by one, the
- * processor can guess where the next opcode stands instead of waiting for this one's length.
+ * On to the STOP, or behind r->until, which is 1. The cases are what a .metadata consists of:
+ * written out one by one, the processor can guess where the next opcode stands instead of waiting
+ * for this one's length.
  */
 static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 {

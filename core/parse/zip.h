@@ -4,7 +4,8 @@
  *
  * Two ways in. Forwards, over bytes at the archive's start: cheap, and possible where the end is
  * not at hand (inside a compressed stream). By the central directory: what torch itself reads.
- * Sources: PKWARE APPNOTE 6.3; torch's caffe2/serialize/inline_container.cc (miniz) for which of it occurs.
+ * Sources: PKWARE APPNOTE 6.3; torch's caffe2/serialize/inline_container.cc (miniz) for which of it
+ * occurs.
  *
  * Threads: pure apart from the blob.
  */

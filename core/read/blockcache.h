@@ -2,14 +2,15 @@
 /*
  * blockcache - blocks of decoded items, bounded in bytes.
  *
- * A block is made once however many readers wait for it, and where decoding stopped it goes on, so a
- * sequential reader decodes once. Frames that say how long they are (zstd_frames.h) are stepped over, and
- * where one was seen to begin is remembered: random reads decode the frames they need and, of items that
- * are one frame, what lies before. Several places of an item can be gone on from: readers at different
- * places, or of different items, do not disturb each other. Pinned blocks are never evicted.
+ * A block is made once however many readers wait for it, and where decoding stopped it goes on, so
+ * a sequential reader decodes once. Frames that say how long they are (zstd_frames.h) are stepped
+ * over, and where one was seen to begin is remembered: random reads decode the frames they need
+ * and, of items that are one frame, what lies before. Several places of an item can be gone on
+ * from: readers at different places, or of different items, do not disturb each other. Pinned
+ * blocks are never evicted.
  *
- * Decoders that may be gone on with count as well, but for the first few. While they run, windows of up
- * to 8 MiB are allowed to each, larger ones (up to 128 MiB) to one at a time.
+ * Decoders that may be gone on with count as well, but for the first few. While they run, windows
+ * of up to 8 MiB are allowed to each, larger ones (up to 128 MiB) to one at a time.
  *
  * Also used without any decoding: an item whose elements are scattered is cheaper to gather from
  * memory than from the file.
@@ -76,8 +77,9 @@ struct blockcache_counts {
 void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret);
 
 /*
- * Pin blocks [first, first+n) of the item; len 0, without a pin, where the item ends before. Borrowed until put.
- * What is known to be damaged fails again without being read again; then none is pinned.
+ * Pin blocks [first, first+n) of the item; len 0, without a pin, where the item ends before.
+ * Borrowed until put. What is known to be damaged fails again without being read again; then none
+ * is pinned.
  */
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t first, size_t n,
 		   struct block *ret, void **ret_pins, struct ckpt_err *e);
@@ -88,8 +90,8 @@ int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uin
 			void *buf, size_t len, struct ckpt_err *e);
 
 /*
- * Make blocks that are likely to be asked for next, where somebody reads in order: for a thread that
- * has answered and has nothing else to do. Returns soon unless readers keep pace with it.
+ * Make blocks that are likely to be asked for next, where somebody reads in order: for a thread
+ * that has answered and has nothing else to do. Returns soon unless readers keep pace with it.
  */
 void blockcache_ahead(struct blockcache *c);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks for who reads an item in order, made before they are asked for; and what is behind, given back. */
+/* Blocks for who reads an item in order, made before they are asked for; and what is behind, given
+ * back. */
 #include "base/cleanup.h"
 #include "read/blockcache_internal.h"
 
@@ -30,8 +31,9 @@ static uint64_t next_ahead(struct blockcache *c, const struct known *k)
 }
 
 /*
- * Who reads in order has come from k->asked to block `index`. Of a large item what is well behind is not
- * likely to be asked for again soon, the kernel has it; and its memory, warm, is better than new memory.
+ * Who reads in order has come from k->asked to block `index`. Of a large item what is well behind
+ * is not likely to be asked for again soon, the kernel has it; and its memory, warm, is better than
+ * new memory.
  */
 static void pass(struct blockcache *c, struct known *k, uint64_t index)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who makes the blocks of compressed items. A decoder stands between two blocks of an item; from there
- * on it can go forward only. Several of one item may be there: readers at different places go on with
- * the one that is the least behind them, or begin at a frame behind all of those.
+ * Who makes the blocks of compressed items. A decoder stands between two blocks of an item; from
+ * there on it can go forward only. Several of one item may be there: readers at different places go
+ * on with the one that is the least behind them, or begin at a frame behind all of those.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -222,8 +222,8 @@ static void begin_at(struct decoder *d, struct zstd_place at)
 	d->next = first_block(at);
 }
 
-/* A decoder, made busy, that can bring the block, if only from the frame at `at` on. NULL: it is better
- * to wait for one that is at work; or -ENOMEM. */
+/* A decoder, made busy, that can bring the block, if only from the frame at `at` on. NULL: it is
+ * better to wait for one that is at work; or -ENOMEM. */
 static int choose(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place at,
 		  struct decoder **ret)
 {

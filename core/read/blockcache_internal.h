@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blockcache_internal - what the files of blockcache share: blocks (blockcache.c), what is known of the items that
- * they are of (blockcache_items.c), those who make them (blockcache_decode.c), and making them before they are asked
- * for (blockcache_ahead.c).
+ * blockcache_internal - what the files of blockcache share: blocks (blockcache.c), what is known of
+ * the items that they are of (blockcache_items.c), those who make them (blockcache_decode.c), and
+ * making them before they are asked for (blockcache_ahead.c).
  *
- * Private to core/read. Everything is under the lock but for what a busy decoder's thread does with it.
+ * Private to core/read. Everything is under the lock but for what a busy decoder's thread does with
+ * it.
  */
 #ifndef READ_BLOCKCACHE_INTERNAL_H
 #define READ_BLOCKCACHE_INTERNAL_H
@@ -115,8 +116,8 @@ struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uin
 void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index);
 /* Takes over b, whose one pin is the caller's. */
 void entry_insert(struct blockcache *c, struct entry *b);
-/* A copy of a block of a compressed item that takes no more memory than it needs; b is for a new one then. Or b,
- * where there is no memory. Without the lock. */
+/* A copy of a block of a compressed item that takes no more memory than it needs; b is for a new
+ * one then. Or b, where there is no memory. Without the lock. */
 struct entry *entry_fit(struct blockcache *c, struct entry *b);
 
 /* What the item's record says, made if need be; used until known_done. NULL: out of memory. */
@@ -125,8 +126,8 @@ void known_done(struct blockcache *c, struct known *k);
 /* Forget items that nobody uses until no more than `keep` are left. */
 void known_trim(struct blockcache *c, size_t keep);
 
-/* Bring the first block, without the lock: pinned, or NULL: the item ends before. So are those of the others that
- * come after it and were not there. */
+/* Bring the first block, without the lock: pinned, or NULL: the item ends before. So are those of
+ * the others that come after it and were not there. */
 int decode_blocks(struct blockcache *c, struct known *k, const struct wanted *want,
 		  struct ckpt_err *e);
 /* The block has been asked for; under the lock. */
@@ -135,7 +136,8 @@ void note_asked(struct blockcache *c, struct known *k, uint64_t index);
 void forget_ahead(struct blockcache *c);
 /* Bytes of decoders that blocks have to do without; under the lock. */
 size_t decoders_share(const struct blockcache *c);
-/* Let go of a decoder that is idle, though there be no more than `keep`; NULL: there is none. Unlinked. */
+/* Let go of a decoder that is idle, though there be no more than `keep`; NULL: there is none.
+ * Unlinked. */
 struct decoder *decoder_surplus(struct blockcache *c, size_t keep);
 /* Without the lock; NULL is fine. */
 void decoder_free(struct blockcache *c, struct decoder *d);

@@ -33,7 +33,8 @@ struct vtensor;
 struct fetch_opts {
 	size_t cache_bytes; /* decoded blocks */
 	size_t map_bytes;   /* chunk maps of tensors that nobody has open */
-	/* The index turned out to be damaged: give another catalog of the same contents, or fail. */
+	/* The index turned out to be damaged: give another catalog of the same contents, or fail.
+	 */
 	int (*renew)(void *arg, struct catalog **ret, struct ckpt_err *e);
 	void *renew_arg;
 };
@@ -46,7 +47,8 @@ void fetch_free(struct fetch *f); /* NULL is fine; no tensor may be open */
 /* Open tensor number i of the catalog: its files, its chunk map, every item. */
 int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_err *e);
 void otensor_close(struct fetch *f, struct otensor *t);
-/* Its chunk map without looking into items, for those who list chunks. *ret is the caller's to close. */
+/* Its chunk map without looking into items, for those who list chunks. *ret is the caller's to
+ * close. */
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
 		struct ckpt_err *e);
 
@@ -54,8 +56,8 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct ckpt_err *e);
 void vreader_close(struct fetch *f, struct vreader *r); /* NULL is fine */
 bool vreader_is_encoded(const struct vreader *r);	/* some of its items have to be decoded */
-/* Exactly len bytes at off, which lie inside the tensor as it is shown. All of them are in buf, which
- * is a part of the buffer of parts, but for those that parts takes; NULL: none. */
+/* Exactly len bytes at off, which lie inside the tensor as it is shown. All of them are in buf,
+ * which is a part of the buffer of parts, but for those that parts takes; NULL: none. */
 int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
 		 struct parts *parts, struct ckpt_err *e);
 
@@ -68,15 +70,15 @@ int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each,
 		  struct ckpt_err *e);
 
 /*
- * Does byte i of the tensor lie, as it is shown, at off + i of one source file, for all i? Then 0 and
- * *ret_file is that one; 1: no.
+ * Does byte i of the tensor lie, as it is shown, at off + i of one source file, for all i? Then 0
+ * and *ret_file is that one; 1: no.
  */
 int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct ckpt_err *e);
 
 /*
- * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here), as opening
- * them would, many at a time: for whoever will read them later, one after another. What has been
- * looked into once is not looked into again.
+ * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here),
+ * as opening them would, many at a time: for whoever will read them later, one after another. What
+ * has been looked into once is not looked into again.
  */
 typedef int vtensor_make_fn(void *arg, size_t i, struct vtensor **ret, struct ckpt_err *e);
 int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct ckpt_err *e);

@@ -25,7 +25,8 @@ enum {
 
 #define MAX_MAPPED ((uint64_t)1 << 30) /* bytes looked at at once where they are in memory */
 
-/* Dimensions by falling source stride, so that splitting the first keeps the rest close together. */
+/* Dimensions by falling source stride, so that splitting the first keeps the rest close together.
+ */
 struct job {
 	const struct gather *g;
 	struct copy_dim dims[CKPT_MAX_DIMS];
@@ -83,8 +84,8 @@ static void scatter_guarded(void *arg)
 }
 
 /*
- * Are the runs so close together that all of the span, read in order, is there sooner than they would be one
- * by one from a disk? What lies between them is likely to be asked for next.
+ * Are the runs so close together that all of the span, read in order, is there sooner than they
+ * would be one by one from a disk? What lies between them is likely to be asked for next.
  */
 static bool is_close(const struct job *j, uint32_t from, uint64_t span)
 {

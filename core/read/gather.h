@@ -4,10 +4,10 @@
  *
  * Private to core/read. What lies in the page cache is copied from there, or left there where the
  * reply may consist of parts. The rest is read: a run that is whole on both sides in place. Dense
- * strides (a column shard: rows of a narrow matrix) are read as one band and scattered. Sparse ones (a
- * transposed matrix) are brought into the page cache with what lies between them; where that cannot
- * be, and of encoded items, they are gathered from cached blocks; what is too large for the cache,
- * dimension by dimension. Long runs of decoded blocks may stay there, too.
+ * strides (a column shard: rows of a narrow matrix) are read as one band and scattered. Sparse ones
+ * (a transposed matrix) are brought into the page cache with what lies between them; where that
+ * cannot be, and of encoded items, they are gathered from cached blocks; what is too large for the
+ * cache, dimension by dimension. Long runs of decoded blocks may stay there, too.
  *
  * Threads: any; state is on the stack.
  */

@@ -5,11 +5,12 @@
  * What a system call takes out of a mapped file cannot be checked afterwards: it has been given
  * away. So before it, a read lease is taken (fcntl(2), F_SETLEASE): the kernel grants it only while
  * nobody has the file open for writing, and whoever wants to open or truncate it later waits until
- * the lease is given back. That is done at once, by a thread that does nothing else: no use is begun any
- * more, those that have been begun are waited for, microseconds, and the lease is not taken again.
+ * the lease is given back. That is done at once, by a thread that does nothing else: no use is
+ * begun any more, those that have been begun are waited for, microseconds, and the lease is not
+ * taken again.
  *
- * Needs the file's owner or CAP_LEASE, and a file system of this machine; without, the bytes are to be
- * copied and checked.
+ * Needs the file's owner or CAP_LEASE, and a file system of this machine; without, the bytes are to
+ * be copied and checked.
  *
  * Threads: any; a lease is dropped when nobody uses it.
  */

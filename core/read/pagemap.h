@@ -29,7 +29,8 @@ void pagepool_free(struct pagepool *p); /* NULL is fine; its maps are freed befo
 struct pagemap *pagemap_new(struct pagepool *p, int fd, uint64_t size);
 void pagemap_free(struct pagemap *m); /* NULL is fine */
 
-/* Bytes [off, off+len), len > 0, inside the file; NULL: they are not in memory, or cannot be mapped. */
+/* Bytes [off, off+len), len > 0, inside the file; NULL: they are not in memory, or cannot be
+ * mapped. */
 const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len);
 
 /* Bytes that are mapped now, for those who watch. */

@@ -2,8 +2,8 @@
 /*
  * scatter - a strided copy from memory to memory.
  *
- * Private to core/read. Of what costs time it knows two kinds: elements, which become single moves, and
- * matrices whose columns become rows, which are turned tile by tile.
+ * Private to core/read. Of what costs time it knows two kinds: elements, which become single moves,
+ * and matrices whose columns become rows, which are turned tile by tile.
  *
  * Threads: pure.
  */

@@ -39,7 +39,8 @@ enum dedup_rule { DEDUP_DCP, DEDUP_HYPERPARALLEL, DEDUP_HYPERPARALLEL_B };
 int dedup_plans(const struct ckpt_save_plan *plans, size_t n, enum dedup_rule rule,
 		bool to_lowest_rank, bool *keep, struct ckpt_err *e);
 
-/* For those who keep all copies: fails as dedup_plans does where shards of one index differ in size. */
+/* For those who keep all copies: fails as dedup_plans does where shards of one index differ in
+ * size. */
 int dedup_check(const struct ckpt_save_plan *plans, size_t n, struct ckpt_err *e);
 
 /*

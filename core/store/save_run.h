@@ -15,9 +15,9 @@
  *	rank 0       writer finish
  *
  * A rank's steps of one line run while others are at theirs; no rank begins a line before all have
- * done the one above. A failure of any rank at any step ends the save on all of them with that rank's sentence
- * (comm.h), after all have stopped: whoever calls then frees or resets the writer, and it removes
- * what it has begun.
+ * done the one above. A failure of any rank at any step ends the save on all of them with that
+ * rank's sentence (comm.h), after all have stopped: whoever calls then frees or resets the writer,
+ * and it removes what it has begun.
  *
  * Afterwards planner and writer may be configured and reset for the next save, or freed; the
  * plans that they had are gone.

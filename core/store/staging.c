@@ -148,7 +148,8 @@ static void give_lock(struct staging *s)
 
 /*
  * What a killed save has left. Between two renames DEST was missing; if somebody has made an empty
- * directory there since, it gives way, too. Else the new one is there and the old one is not needed.
+ * directory there since, it gives way, too. Else the new one is there and the old one is not
+ * needed.
  */
 static int clean_up(const struct place *p, struct ckpt_err *e)
 {

@@ -2,7 +2,8 @@
 /*
  * staging - a directory that becomes a checkpoint all at once, or not at all.
  *
- *	DEST.partial         the checkpoint while it grows; it changes places with DEST when all of it is on disk
+ *	DEST.partial         the checkpoint while it grows; it changes places with DEST when all
+ *	                     of it is on disk
  *	DEST.partial.lock    says that DEST.partial is ours, locked (flock) as long as somebody saves
  *	DEST.partial.old     what was at DEST, for the moment between two renames, where the file
  *	                     system cannot exchange two directories (NFS, some FUSE)
@@ -63,7 +64,8 @@ int staging_sync(struct staging *s, struct ckpt_err *e);
  * fails, the sentence says that DEST is the new checkpoint.
  */
 int staging_commit(struct staging *s, struct ckpt_err *e);
-/* Close. The coordinator removes what has not been committed, so all ranks must have stopped. NULL is fine. */
+/* Close. The coordinator removes what has not been committed, so all ranks must have stopped. NULL
+ * is fine. */
 void staging_end(struct staging *s);
 
 #endif

@@ -4,7 +4,8 @@
 #include "store/ckpt_storage.h"
 
 /*
- * What has been done. A rank that is no coordinator goes from LOCAL to GLOBAL by writing or reading.
+ * What has been done. A rank that is no coordinator goes from LOCAL to GLOBAL by writing or
+ * reading.
  */
 enum step { NEW, RESET, METADATA, SET_UP, LOCAL, GLOBAL, MOVED, FINISHED };
 

@@ -41,7 +41,8 @@ struct form {
 };
 enum { FORM_BYTES = 17 };
 
-/* Items in the order of their names and places, and for each the number of its file of this rank. */
+/* Items in the order of their names and places, and for each the number of its file of this rank.
+ */
 struct sorted {
 	const struct ckpt_write_item **items;
 	struct member *m;

@@ -57,7 +57,8 @@ void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k);
 /* general.sampling.*, from a generation_config.json. */
 int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct ckpt_err *e);
 
-/* A JSON object out of len bytes, or why it is none; file is its name. The caller's, json_decref. */
+/* A JSON object out of len bytes, or why it is none; file is its name. The caller's, json_decref.
+ */
 int gguf_json(const char *file, const char *text, size_t len, json_t **ret, struct ckpt_err *e);
 
 #endif

@@ -5,9 +5,9 @@
  * BPE joins, of all neighbours that are a pair of its merges, the pair that comes first among
  * them. llama.cpp's tokenizer joins, of all neighbours whose text is a token, those whose token has
  * the highest score. What joins a span into a token happens inside of it, so the last pair is the
- * same as for that text alone. Hence: when for every token the last pair that llama.cpp joins is one
- * of the merges, and between that merge and the token's first there are only others that make the
- * same token, both go the same way. The vocabularies that SentencePiece made are like that.
+ * same as for that text alone. Hence: when for every token the last pair that llama.cpp joins is
+ * one of the merges, and between that merge and the token's first there are only others that make
+ * the same token, both go the same way. The vocabularies that SentencePiece made are like that.
  */
 #include "base/bytes.h"
 #include "base/checked.h"

@@ -56,8 +56,9 @@ const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec)
 struct ckpt_sharding layout_sharding(const struct layout_packed *p);
 
 /*
- * A bit for two neighbouring bytes. A name that lacks a bit of a glob cannot match it, and most that
- * do not match lack one: binding a hundred thousand tensors to a hundred rules looks at few globs.
+ * A bit for two neighbouring bytes. A name that lacks a bit of a glob cannot match it, and most
+ * that do not match lack one: binding a hundred thousand tensors to a hundred rules looks at few
+ * globs.
  */
 static inline uint64_t layout_pair(char a, char b)
 {

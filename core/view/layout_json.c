@@ -18,8 +18,8 @@
  * lists (these counted from the left), CKPT_SPLIT_BALANCED for others. Where all divides, the three
  * agree.
  *
- * The file is a table of up to millions of small objects, each with a rank_list that may be long, so
- * the objects are walked and those lists read here; the JSON library sees the other values.
+ * The file is a table of up to millions of small objects, each with a rank_list that may be long,
+ * so the objects are walked and those lists read here; the JSON library sees the other values.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"

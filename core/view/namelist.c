@@ -156,7 +156,8 @@ static int list_cut(struct namelist *t, struct ckpt_err *e)
 	return 0;
 }
 
-/* Cut names differ by hash alone; an attacker may make two hashes equal, not two files of one name. */
+/* Cut names differ by hash alone; an attacker may make two hashes equal, not two files of one name.
+ */
 static int check_cut(const struct namelist *t, struct ckpt_err *e)
 {
 	for (size_t i = 1; i < t->n_cut; i++) {

@@ -3,8 +3,8 @@
  * recipe_slice - the part of a stored tensor that axes of a recipe choose.
  *
  * Of every axis the chosen elements are runs of one length, one behind the other in the result:
- * [groups : 0..r of r+2 : d] is `groups` runs of r*d, a distance of (r+2)*d apart. The pieces are the
- * products of the axes' runs.
+ * [groups : 0..r of r+2 : d] is `groups` runs of r*d, a distance of (r+2)*d apart. The pieces are
+ * the products of the axes' runs.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"

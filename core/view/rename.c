@@ -21,7 +21,8 @@ enum {
 struct rule {
 	regex_t re;
 	char *text;
-	/* A backslash is followed by the digit of a group (0: the whole match) or by a backslash. */
+	/* A backslash is followed by the digit of a group (0: the whole match) or by a backslash.
+	 */
 	char *to;
 	size_t to_len;
 	size_t n_groups; /* that .to needs, with the whole match */
@@ -401,7 +402,8 @@ static void add_replacement(const struct rule *r, const char *s, const regmatch_
 	}
 }
 
-/* regexec on s from `from` on; names may contain NUL, which takes REG_STARTEND (glibc, BSD, macOS). */
+/* regexec on s from `from` on; names may contain NUL, which takes REG_STARTEND (glibc, BSD, macOS).
+ */
 static int match(const struct rule *r, const char *s, size_t from, size_t len, regmatch_t *m)
 {
 	m[0] = (regmatch_t){ (regoff_t)from, (regoff_t)len };

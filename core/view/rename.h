@@ -35,7 +35,8 @@ struct rename;
 #define RENAME_MAX_RULE 4096  /* bytes of a line */
 /*
  * Size of a REGEX: atoms and operators, counted as often as "{m,n}" and "+" repeat them. glibc
- * builds an automaton of that size, in up to its cube in time: "(a*)*{255}{255}" would take for ever.
+ * builds an automaton of that size, in up to its cube in time: "(a*)*{255}{255}" would take for
+ * ever.
  */
 #define RENAME_MAX_REGEX 1024
 
@@ -56,7 +57,8 @@ int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out,
 /* The same for all names of a list that is not finished yet. */
 int rename_list(struct rename *r, struct namelist *t, struct ckpt_err *e);
 
-/* The next rule that has not matched yet, of those behind line `after`; false when there is none. */
+/* The next rule that has not matched yet, of those behind line `after`; false when there is none.
+ */
 struct rename_rule {
 	const char *text; /* borrowed, like file */
 	const char *file;

@@ -143,7 +143,8 @@ size_t view_object(const struct view *v, size_t i, const char **ret_fqn, size_t 
 /* Position by FQN, or -1. */
 int64_t view_find_tensor(const struct view *v, const char *fqn, size_t len);
 int64_t view_find_model_tensor(const struct view *v, const char *name, size_t len);
-/* Tensor i of the model: its number in the layout, which is of ranks/; -1: they have it otherwise. */
+/* Tensor i of the model: its number in the layout, which is of ranks/; -1: they have it otherwise.
+ */
 int64_t view_rank_tensor(const struct view *v, size_t i);
 int64_t view_find_object(const struct view *v, const char *fqn, size_t len);
 /* Nodes of tensors/FQN and objects/FQN. */

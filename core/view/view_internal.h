@@ -133,8 +133,8 @@ void asset_text_release(struct asset_text *t);
 
 /*
  * Whose tensors: those of the tree; the same in the shape they had before they were flattened;
- * those of hf/; those of the model; those of a GGUF; or of the model's the parts that a rank has. Together with a
- * position among them it names a tensor that can be shown.
+ * those of hf/; those of the model; those of a GGUF; or of the model's the parts that a rank has.
+ * Together with a position among them it names a tensor that can be shown.
  */
 enum { OF_TREE, OF_LOGICAL, OF_HF, OF_MODEL, OF_GGUF, OF_RANKS };
 /* By place.rank; files of rank 0 show the tree. */

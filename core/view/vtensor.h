@@ -63,8 +63,8 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum ckpt_dty
 int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
 		    struct vtensor **ret, struct ckpt_err *e);
 /* A copy of v in one block, pieces and all; v's arrays may be anybody's. EFBIG: it has more bytes
- * than a file. v->bytes is not looked at, and it is shown in its shape. Of blocks there must be whole
- * ones. */
+ * than a file. v->bytes is not looked at, and it is shown in its shape. Of blocks there must be
+ * whole ones. */
 int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e);
 /* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,

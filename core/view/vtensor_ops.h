@@ -22,8 +22,8 @@ int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt
  * dimension. */
 int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret,
 		  struct ckpt_err *e);
-/* n > 0 tensors of one stored dtype, alike but for their first dimension, one behind the other along
- * it. */
+/* n > 0 tensors of one stored dtype, alike but for their first dimension, one behind the other
+ * along it. */
 int vtensor_concat(const struct vtensor *const *v, size_t n, struct vtensor **ret,
 		   struct ckpt_err *e);
 /* Number i along the first dimension, which the result does without. */

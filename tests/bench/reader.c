@@ -11,9 +11,10 @@
  * warm     BYTES at a time, but what is in the page cache is left alone; of no use for measuring
  * cold     out of the page cache, or exit status 1 if the kernel keeps some of it
  *
- * JOBS processes share the work: each has its part of each file (of the blocks, with random). They start
- * together, their buffers are in the CPU's caches, and files are opened in the time that counts. Prints
- * for each of PASSES the seconds until the last of them was done and the bytes that were read.
+ * JOBS processes share the work: each has its part of each file (of the blocks, with random). They
+ * start together, their buffers are in the CPU's caches, and files are opened in the time that
+ * counts. Prints for each of PASSES the seconds until the last of them was done and the bytes that
+ * were read.
  */
 #include <fcntl.h>
 #include <stdbool.h>

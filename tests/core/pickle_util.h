@@ -26,8 +26,8 @@ int load_bytes(const void *bytes, size_t n, size_t step, const struct pickle_opt
 
 /*
  * Much as Python would print it: (1, 'a', b'x', {None: [True, 1.5]}); a global mod.name, an object
- * mod.name(args) and behind a '!' its state, behind a '+' its items, a long integer in hex, &id for a persistent id, <hex> for a record, ? for
- * what was not kept, ... where it is deeper than 40.
+ * mod.name(args) and behind a '!' its state, behind a '+' its items, a long integer in hex, &id for
+ * a persistent id, <hex> for a record, ? for what was not kept, ... where it is deeper than 40.
  */
 void print_value(struct buf *b, const struct pk_value *v);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which files of the tree are a real file: of all checkpoints of tests/data, compared byte for byte. */
+/* Which files of the tree are a real file: of all checkpoints of tests/data, compared byte for
+ * byte. */
 #include "api/ckpt.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -75,7 +76,8 @@ struct count {
 	unsigned real, made;
 };
 
-/* What is said to be a real file is one; of what is not, no file that it is made of has its bytes. */
+/* What is said to be a real file is one; of what is not, no file that it is made of has its bytes.
+ */
 static void check_file(struct ckpt *c, ckpt_node node, bool object, struct count *count)
 {
 	autofree uint8_t *want = NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models that recipes make of what Megatron-core saved, compared with what they are at Hugging Face.
+ * Models that recipes make of what Megatron-core saved, compared with what they are at Hugging
+ * Face.
  */
 #include "api/ckpt.h"
 #include "api/ckpt_diff.h"

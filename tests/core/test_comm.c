@@ -385,7 +385,8 @@ START_TEST(a_rank_that_does_something_else_fails_all)
 }
 END_TEST
 
-/* A failure that all know is handed on as it is; a new one gets its rank, also with old ones about. */
+/* A failure that all know is handed on as it is; a new one gets its rank, also with old ones about.
+ */
 static int fail_again(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct ending *end = arg;

@@ -11,7 +11,8 @@
 
 enum { MAX_ELEMENTS = 3000 };
 
-/* Holds every number of every dtype. x86's long double would as well, but not under valgrind, where it is a double. */
+/* Holds every number of every dtype. x86's long double would as well, but not under valgrind, where
+ * it is a double. */
 #if LDBL_MANT_DIG < 113 && defined(__SIZEOF_FLOAT128__)
 __extension__ typedef __float128 real;
 #else

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes: torch.empty(0, dtype=...).element_size(). Names: torch, torch.storage, safetensors.torch. */
+/* Sizes: torch.empty(0, dtype=...).element_size(). Names: torch, torch.storage, safetensors.torch.
+ */
 static const struct {
 	const char *name;
 	size_t size;

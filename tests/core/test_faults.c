@@ -4,8 +4,9 @@
  * renames, threads, SQLite; on the ways of opening, indexing, reading, checking, comparing,
  * exporting, resharding, saving and loading. What comes of it is a sentence or all the right bytes,
  * nothing is left in memory or open, nothing unfinished has a final name, and the next attempt
- * works. All calls together take minutes, so it is every k-th, from a random one on, so that there are
- * about FAULT_ROUNDS rounds of each job (0: every call). FAULT_JOBS, a pattern, is for those who look for one thing.
+ * works. All calls together take minutes, so it is every k-th, from a random one on, so that there
+ * are about FAULT_ROUNDS rounds of each job (0: every call). FAULT_JOBS, a pattern, is for those
+ * who look for one thing.
  */
 #include "api/ckpt.h"
 #include "api/ckpt_diff.h"

@@ -168,7 +168,8 @@ START_TEST(what_is_shared_cannot_blow_up)
 }
 END_TEST
 
-/* Quotes of a key within a key take twice the room: a few bytes of pickle were gigabytes of text. */
+/* Quotes of a key within a key take twice the room: a few bytes of pickle were gigabytes of text.
+ */
 START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
 {
 	static const char own_key[] = "}\x94h\0Ns.";

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pickles against the bytes that CPython's pickler writes, and read back by this program's reader. */
+/* Pickles against the bytes that CPython's pickler writes, and read back by this program's reader.
+ */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "fault.h"

@@ -327,7 +327,8 @@ static void encode_random(struct rng *r, enum kind kind, struct buf *b, bool com
 	}
 }
 
-/* 0: it is a value that may be used. The bytes lie where sanitizers see what is read behind them. */
+/* 0: it is a value that may be used. The bytes lie where sanitizers see what is read behind them.
+ */
 static int decode(enum kind kind, const void *data, size_t len, struct ckpt_err *e)
 {
 	char *copy = malloc(len + !len);

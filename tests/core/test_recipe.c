@@ -149,7 +149,8 @@ static struct recipe *parse(const char *text)
 	return r;
 }
 
-/* "NAME[SHAPE] = STORED@ELEMENT ELEMENT ..." of each result: which element of which tensor each is. */
+/* "NAME[SHAPE] = STORED@ELEMENT ELEMENT ..." of each result: which element of which tensor each is.
+ */
 static void show_element(const struct store *s, const struct vtensor *v, const uint64_t *x,
 			 uint32_t *ret_source, uint64_t *ret_element)
 {

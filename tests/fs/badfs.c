@@ -4,10 +4,10 @@
  *
  *	badfs DIRECTORY ORDERS MOUNTPOINT [libfuse's options]
  *
- * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO; while ORDERS/NAME.hang exists, they
- * wait. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists, NAME is not there, and
- * afterwards it has another inode number if nobody has it open: as with sshfs, a number is good only until the
- * kernel forgets the file.
+ * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO; while ORDERS/NAME.hang
+ * exists, they wait. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists,
+ * NAME is not there, and afterwards it has another inode number if nobody has it open: as with
+ * sshfs, a number is good only until the kernel forgets the file.
  */
 #define FUSE_USE_VERSION 314
 

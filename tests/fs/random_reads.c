@@ -243,7 +243,8 @@ static void do_sendfile(struct file *f)
 	compare(f, run.room, (int64_t)done, off, n);
 }
 
-/* It may give less than asked for, as a pipe has slots of pages: whatever it gives must be right. */
+/* It may give less than asked for, as a pipe has slots of pages: whatever it gives must be right.
+ */
 static void do_splice(struct file *f)
 {
 	uint64_t off = somewhere(f), n = some(PIPE);

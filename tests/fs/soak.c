@@ -6,9 +6,9 @@
  *	soak open TENSORS MOUNT                 opens every tensor once
  *	soak read TENSORS MOUNT READERS SECONDS [may-fail]
  *
- * READERS processes read in all the ways that programs do. A wrong byte, a wrong size or an error ends all
- * of them with status 1; with may-fail EIO, ENOMEM, ENFILE and EMFILE are counted, but not wrong bytes.
- * Prints what was done.
+ * READERS processes read in all the ways that programs do. A wrong byte, a wrong size or an error
+ * ends all of them with status 1; with may-fail EIO, ENOMEM, ENFILE and EMFILE are counted, but not
+ * wrong bytes. Prints what was done.
  *
  * Byte o of tensor i is byte o % 8 of a hash of i and o / 8: nobody needs a second copy.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A real checkpoint of tests/data with edits, opened, listed, and read as a whole, twice: the second
- * time by another open and in other pieces. Whatever the edits made of it, what can be read is the
- * same both times, and tensors of plain safetensors are the very bytes of the file.
+ * A real checkpoint of tests/data with edits, opened, listed, and read as a whole, twice: the
+ * second time by another open and in other pieces. Whatever the edits made of it, what can be read
+ * is the same both times, and tensors of plain safetensors are the very bytes of the file.
  *
  * The input: which checkpoint, which options, then edits, each of a kind, a file, a place and what
  * the kind needs.

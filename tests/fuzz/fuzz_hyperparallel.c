@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two bytes of a length, that many of a HyperParallel metadata file, and a container: _rank0_.safetensors
- * beside it. Read, looked into, joined, indexed in memory, every chunk map loaded.
+ * Two bytes of a length, that many of a HyperParallel metadata file, and a container:
+ * _rank0_.safetensors beside it. Read, looked into, joined, indexed in memory, every chunk map
+ * loaded.
  */
 #include "base/bytes.h"
 #include "base/err.h"

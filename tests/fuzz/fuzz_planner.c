@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole saves and loads by the planners: ranks with random state dicts, some of them hostile. What a
- * planner accepts is compared with a model that looks at each element; what it refuses, it refuses in
- * a sentence, and it refuses nothing that is in order. The input's bytes are the choices.
+ * Whole saves and loads by the planners: ranks with random state dicts, some of them hostile. What
+ * a planner accepts is compared with a model that looks at each element; what it refuses, it
+ * refuses in a sentence, and it refuses nothing that is in order. The input's bytes are the
+ * choices.
  */
 #include "planner_saved.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A directory of safetensors: an index, then headers (as JSON, without the length in front) of files
- * a, b, ..., separated by bytes FF. Parsed, joined, indexed in memory, every chunk map loaded.
+ * A directory of safetensors: an index, then headers (as JSON, without the length in front) of
+ * files a, b, ..., separated by bytes FF. Parsed, joined, indexed in memory, every chunk map
+ * loaded.
  */
 #include "base/bytes.h"
 #include "base/err.h"

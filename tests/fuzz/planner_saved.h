@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * planner_saved - a save of a planner_world by planners that are stepped by hand, whose plans travel
- * as bytes as they do between processes, and what it must be.
+ * planner_saved - a save of a planner_world by planners that are stepped by hand, whose plans
+ * travel as bytes as they do between processes, and what it must be.
  */
 #ifndef TESTS_FUZZ_PLANNER_SAVED_H
 #define TESTS_FUZZ_PLANNER_SAVED_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scratch - a directory in memory for targets that need real files; it is empty again at the end. */
+/* scratch - a directory in memory for targets that need real files; it is empty again at the end.
+ */
 #ifndef TESTS_FUZZ_SCRATCH_H
 #define TESTS_FUZZ_SCRATCH_H
 
