@@ -167,7 +167,7 @@ static void link_out(void)
 
 static const struct {
 	void (*change)(void);
-	bool keeps; /* who has it open keeps the old file, whole */
+	bool keeps;	 /* who has it open keeps the old file, whole */
 	const char *msg; /* begins so */
 } changes[] = {
 	{ cut, false, "'f' was changed after the checkpoint was opened" },
