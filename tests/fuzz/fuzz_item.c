@@ -4,6 +4,7 @@
  * inside. The input: dtype, number of dimensions, a byte for each of their sizes, then the item.
  */
 #include "base/err.h"
+#include "bytes.h"
 #include "format/item.h"
 
 #include <stdlib.h>
@@ -12,23 +13,6 @@
 enum { DIMS = 6 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-struct bytes {
-	const uint8_t *p;
-	size_t n;
-};
-
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
-{
-	const struct bytes *b = arg;
-	size_t n = off < b->n ? b->n - (size_t)off : 0;
-
-	(void)e;
-	n = n < len ? n : len;
-	if (n)
-		memcpy(buf, b->p + off, n);
-	return (int64_t)n;
-}
 
 static void check(const struct payload *p, const struct item_want *want, uint64_t size)
 {

@@ -4,31 +4,14 @@
  * can be read back from the index.
  */
 #include "base/err.h"
+#include "bytes.h"
 #include "catalog/catalog_build.h"
 #include "catalog/catalog_query.h"
 #include "format/torchsave.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-struct bytes {
-	const uint8_t *p;
-	size_t n;
-};
-
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
-{
-	const struct bytes *b = arg;
-	size_t n = off < b->n ? b->n - (size_t)off : 0;
-
-	(void)e;
-	n = n < len ? n : len;
-	if (n)
-		memcpy(buf, b->p + off, n);
-	return (int64_t)n;
-}
 
 static void check(struct catalog *c, size_t size)
 {

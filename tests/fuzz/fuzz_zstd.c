@@ -4,6 +4,7 @@
  * and in pieces of the size that the first byte says, which gives the same bytes and the same end.
  */
 #include "base/err.h"
+#include "bytes.h"
 #include "codec/zstd_stream.h"
 
 #include <stdbool.h>
@@ -14,27 +15,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX = 1 << 20 };
 
-struct bytes {
-	const uint8_t *p;
-	size_t n;
-};
-
 static void require(bool ok)
 {
 	if (!ok)
 		abort();
-}
-
-static int64_t read_bytes(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
-{
-	const struct bytes *b = arg;
-	size_t n = off < b->n ? b->n - (size_t)off : 0;
-
-	(void)e;
-	n = n < len ? n : len;
-	if (n)
-		memcpy(buf, b->p + off, n);
-	return (int64_t)n;
 }
 
 /* How much there is, up to MAX; *ret_rc: 0 or why no more came. */
