@@ -441,10 +441,14 @@ static int join_object(struct join *j, const struct named *name, size_t at, stru
 static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
 			const struct dcp_entry *b)
 {
-	const uint8_t *p = r->chunks.data + a->at, *q = r->chunks.data + b->at;
+	const uint8_t *p, *q;
 
 	if (!a->dtype || a->dtype != b->dtype || a->n_dims != b->n_dims)
 		return false;
+	if (!a->n_dims)
+		return true;
+	p = r->chunks.data + a->at;
+	q = r->chunks.data + b->at;
 	for (size_t d = 0; d < a->n_dims; d++)
 		if (get_varint(&p) != get_varint(&q))
 			return false;

@@ -104,8 +104,8 @@ bool boxes_grid(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t c
 	uint64_t idx[CKPT_MAX_DIMS] = { 0 };
 	size_t cells = 1, at = 0;
 
-	if (!count)
-		return false;
+	if (!count || !n)
+		return count == 1; /* without dimensions: of one cell */
 	/*
 	 * The boxes are sorted, so along dimension d, at the start of all others, the cells are those
 	 * boxes that share the first box's other offsets; they lie product(counts[d+1..]) apart.

@@ -126,12 +126,13 @@ START_TEST(many_chunks_give_the_pairs_that_few_give)
 		for (size_t s = 0; s < n_shards; s++)
 			for (size_t c = 0; c < n_chunks; c++) {
 				uint64_t off[3], len[3];
-				const struct ckpt_read_item *item = &l.items[at];
+				const struct ckpt_read_item *item;
 
 				if (!box_intersect(n, shards[s].off, shards[s].len, chunks[c].off,
 						   chunks[c].len, off, len))
 					continue;
-				REQUIRE(at++ < l.count);
+				REQUIRE(at < l.count);
+				item = &l.items[at++];
 				REQUIRE(item->dest.hint == (int32_t)s);
 				REQUIRE(item->storage.hint == (int32_t)c);
 				for (size_t d = 0; d < n; d++) {
