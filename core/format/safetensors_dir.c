@@ -133,7 +133,7 @@ static bool is_safetensors(int dirfd, const char *file)
 	if (len > ST_MAX_HEADER || !range_ok(8, len, (uint64_t)st.st_size))
 		return false;
 	for (int64_t i = 8; i < n; i++)
-		if (!strchr(" \t\r\n", head[i]))
+		if (!head[i] || !strchr(" \t\r\n", head[i]))
 			return head[i] == '{';
 	return false;
 }

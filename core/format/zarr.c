@@ -104,7 +104,7 @@ static bool numbers(const json_t *j, uint64_t *ret, size_t *ret_n)
 static enum ckpt_dtype parse_dtype(const char *name, bool *ret_swap)
 {
 	*ret_swap = *name == '>';
-	if (!strchr("<>|", *name))
+	if (!*name || !strchr("<>|", *name))
 		return ckpt_dtype_by_name(name, strlen(name));
 	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++) {
 		const char *npy = dtype_info(t)->npy;

@@ -565,8 +565,11 @@ START_TEST(links_out_of_the_checkpoint_are_refused)
 
 	ck_assert_int_eq(symlinkat("../x", dir_fd, "a.safetensors"), 0);
 	ck_assert_int_eq(scan(NULL, &c, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg,
-			 "open 'a.safetensors': refused, a link leads out of the checkpoint");
+	ck_assert_str_eq(
+		e.msg, has_openat2()
+			       ? "open 'a.safetensors': refused, a link leads out of the checkpoint"
+			       : "open 'a.safetensors': refused, a link is on the way, and without "
+				 "openat2 (Linux 5.6) none is followed");
 }
 END_TEST
 
