@@ -265,7 +265,8 @@ static void *serve(void *arg)
 			return NULL;
 		}
 		if (n <= 0) {
-			give_up(l, n);
+			/* The kernel's word for a mount that went while a request was handed over. */
+			give_up(l, n == -ECONNABORTED ? 0 : n);
 			break;
 		}
 		begin(w);

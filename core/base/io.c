@@ -247,3 +247,10 @@ bool io_keeps_inodes(int fd)
 
 	return fstatfs(fd, &st) || st.f_type != FUSE_SUPER_MAGIC;
 }
+
+bool io_is_stacked(int fd)
+{
+	struct statfs st;
+
+	return !fstatfs(fd, &st) && st.f_type == OVERLAYFS_SUPER_MAGIC;
+}

@@ -55,6 +55,8 @@ int io_mkdirs(const char *path);
  * The time of the last change to anything of a file (ctime) is then what tells it from another one.
  */
 bool io_keeps_inodes(int fd);
+/* Does fd lie on a file system over others (overlayfs), whose files have their pages there? */
+bool io_is_stacked(int fd);
 
 static inline uint64_t io_mtime_ns(const struct stat *st)
 {

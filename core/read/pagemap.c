@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/io.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -37,6 +38,7 @@ struct pagepool {
 struct pagemap {
 	struct pagepool *pool;
 	int fd;
+	bool stacked; /* cachestat would look where nothing is; a mapping is of the real file */
 	uint64_t size;
 	uint8_t *base;
 	_Atomic uint8_t mapped[]; /* by block: it has a slot */
@@ -86,6 +88,7 @@ struct pagemap *pagemap_new(struct pagepool *p, int fd, uint64_t size)
 	}
 	m->pool = p;
 	m->fd = fd;
+	m->stacked = io_is_stacked(fd);
 	m->size = size;
 	m->base = base;
 	return m;
@@ -107,7 +110,7 @@ void pagemap_free(struct pagemap *m)
 	free(m);
 }
 
-/* Before Linux 6.5. Of a file that is not ours it says that everything is there: then mapping it
+/* Without cachestat. Of a file that is not ours it says that everything is there: then mapping it
  * waits for the disk, a page fault at a time. */
 static bool all_in_core(const struct pagemap *m, uint64_t off, uint64_t len)
 {
@@ -141,7 +144,7 @@ static bool resident(const struct pagemap *m, uint64_t off, uint64_t len)
 		uint64_t cache, dirty, writeback, evicted, recently_evicted;
 	} found = { 0 };
 
-	if (too_old)
+	if (too_old || m->stacked)
 		return all_in_core(m, off, len);
 	if (syscall(SYS_cachestat, m->fd, &range, &found, 0)) {
 		if (errno != ENOSYS) /* a file of others, on huge pages, forbidden here */

@@ -140,6 +140,16 @@ mount_at() {
   ckptfs mount "$ckpt" "$dir" "$@"
 }
 
+# number_of MOUNT NAME: one of its statistics, whatever group it is in.
+number_of() {
+  python3 -c 'import json, sys
+def find(o, k):
+    for key, v in o.items():
+        if key == k: return v
+        if isinstance(v, dict) and (r := find(v, k)) is not None: return r
+print(find(json.load(open(sys.argv[1] + "/.ckptfs/stats.json")), sys.argv[2]))' "$@"
+}
+
 # as_user_and_root [ARGUMENTS] <SCRIPT: what an unprivileged user does, where "$as" is before a command, and root.
 # /dev/fuse may be root's own: in the namespace of the script it is not. The big checkpoint is c; m is the user's.
 as_user_and_root() {

@@ -254,7 +254,7 @@ test_end_while_a_read_hangs() {
       ckptfs umount m
       ;;
     force) umount m 2>/dev/null || true ;;
-    *) ((rc == 0)) || fail "status $rc" ;;
+    *) ((rc == 0)) || fail "status $rc: $(cat log)" ;;
   esac
   unmounted m
   [[ $1 == KILL ]] || grep -qE "unmounted '.*' while [0-9]+ requests wait for their data files" log || fail "$(cat log)"

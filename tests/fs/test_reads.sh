@@ -180,15 +180,27 @@ END
 test_second_read_comes_from_the_page_cache() {
   local before
   mount_at m "$(big)/ckpt" -o io=cached
-  before=$(reads m)
+  before=$(number_of m read)
   cat m/tensors/v >/dev/null
-  (($(reads m) > before)) || fail "no reads"
-  before=$(reads m)
+  (($(number_of m read) > before)) || fail "no reads"
+  before=$(number_of m read)
   cmp m/tensors/v "$(big)/v.bin" # opened again: pages are kept
-  is "$before" "$(reads m)"
+  is "$before" "$(number_of m read)"
 }
-# Requests for bytes of files that have got as far as the daemon.
-reads() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["requests"]["read"])' "$1/.ckptfs/stats.json"; }
+
+# Where the files are an overlay's, the pages are those of the files below it.
+test_pages_of_an_overlay_are_mapped() {
+  mkdir up work over
+  mount -t overlay overlay -o "lowerdir=$(big),upperdir=up,workdir=work" over 2>/dev/null || skip "no overlayfs"
+  cat over/ckpt/*.distcp >/dev/null
+  mount_at m over/ckpt
+  cmp m/tensors/w "$(big)/w.bin"
+  cmp m/tensors/v "$(big)/v.bin"
+  (($(number_of m mapped_bytes) >= 32 << 20)) || fail "$(number_of m mapped_bytes) bytes were mapped"
+  printf X | dd of=over/ckpt/__w_1.distcp bs=1 seek=4097 conv=notrunc status=none # copied up, then changed
+  try_eio cat m/tensors/w
+  cmp m/tensors/v "$(big)/v.bin"
+}
 
 test_locks_work() {
   mount_at m "$(big)/ckpt"

@@ -112,14 +112,8 @@ test_files_of_others_are_read_by_root() {
   cat c/*.distcp >/dev/null
   mount_at m c -o sandbox=on
   cmp m/tensors/w "$(big)/w.bin"
-  (($(jq_number m '.mapped_bytes') > 0)) || fail "nothing was mapped"
+  (($(number_of m mapped_bytes) > 0)) || fail "nothing was mapped"
 }
-jq_number() { python3 -c 'import json, sys
-def find(o, k):
-    for key, v in o.items():
-        if key == k: return v
-        if isinstance(v, dict) and (r := find(v, k)) is not None: return r
-print(find(json.load(open(sys.argv[1] + "/.ckptfs/stats.json")), sys.argv[2].strip(".")))' "$@"; }
 
 # CRIME FILE WHAT: as seen from the sandbox. EACCES is 13.
 test_files_elsewhere_are_out_of_reach() {
