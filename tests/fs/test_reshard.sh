@@ -270,7 +270,7 @@ test_a_checkpoint_may_be_replaced_by_itself() {
 
 test_two_at_once() {
   local pid
-  "$CKPTFS" reshard -q "$(big)/ckpt" x --ranks=16 --jobs=1 --zstd=9 &
+  "$CKPTFS" reshard -q "$(big)/ckpt" x --ranks=16 --jobs=1 --zstd=15 &
   pid=$!
   wait_until test -e x.partial
   kill -STOP $pid
