@@ -1,5 +1,10 @@
 # ckptfs - see README.md. `make help` lists the targets.
 
+# On all CPUs, unless -j says how many.
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+
 PREFIX    ?= /usr/local
 BINDIR    ?= $(PREFIX)/bin
 LIBDIR    ?= $(PREFIX)/lib
@@ -16,19 +21,42 @@ VARIANT   ?= release
 MPI       ?= 0
 WITH_MPI  := $(filter 1,$(MPI))
 
-VERSION   := 0.5.0
+# LIB_ONLY=1: libckpt without the program, which needs neither FUSE nor libseccomp.
+LIB_ONLY  ?= 0
+WITH_FS   := $(if $(filter 1,$(LIB_ONLY)),,1)
+
+VERSION   := 0.5.1
 BUILD     := build/$(VARIANT)
-# Debian 12 packages; scripts/setup.sh installs them (and nothing when they are there).
-CORE_PKGS := sqlite3 libzstd jansson libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
-FS_PKGS   := fuse3 libseccomp
+
+# A cross compiler's prefix, as in CROSS_COMPILE=aarch64-linux-gnu-; each tool can also be named.
+CROSS_COMPILE ?=
+ifeq ($(origin CC),default)
+CC        := $(CROSS_COMPILE)gcc
+endif
+ifeq ($(origin AR),default)
+AR        := $(CROSS_COMPILE)ar
+endif
+ifeq ($(origin LD),default)
+LD        := $(CROSS_COMPILE)ld
+endif
+OBJCOPY    ?= $(CROSS_COMPILE)objcopy
+PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
+LDCONFIG   ?= ldconfig
+
+# Names that pkg-config knows; scripts/setup.sh has Debian's packages of them.
+CORE_PKGS := sqlite3 libzstd libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
+FS_PKGS   := $(if $(WITH_FS),fuse3 libseccomp)
 PKGS      := $(FS_PKGS) $(CORE_PKGS)
 
-ifneq ($(MAKECMDGOALS),clean)
-ifneq ($(MAKECMDGOALS),help)
-SETUP := $(shell MPI=$(WITH_MPI) scripts/setup.sh build >&2 || echo failed)
-ifneq ($(SETUP),)
-$(error what is missing is named above)
-endif
+# A build installs nothing: it names what is missing. These targets need no library.
+NO_BUILD  := clean help setup dist deb layers lint format uninstall demo fuzz \
+	check check-full check-asan check-tsan check-valgrind
+ifneq ($(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD),$(MAKECMDGOALS)),all),)
+MISSING   := $(shell $(PKG_CONFIG) --version >/dev/null 2>&1 || echo '$(PKG_CONFIG)'; \
+	for p in $(PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done)
+ifneq ($(MISSING),)
+$(error not found by $(PKG_CONFIG): $(strip $(MISSING)). Install the development packages of these libraries; \
+on Debian and Ubuntu `make setup` does that, and `scripts/setup.sh names` prints their names)
 endif
 endif
 
@@ -38,10 +66,10 @@ WARN := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-protot
 HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-protector-strong -fstack-clash-protection -fPIC
 SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIC
 FLAGS_release := -O2 -g $(HARDEN)
-FLAGS_asan    := -O1 -g -fsanitize=address,undefined $(SAN)
+FLAGS_asan    := -O1 -g -fsanitize=address,undefined -DCHECK_LOCKS $(SAN)
 FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
 FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined $(SAN)
-FLAGS_tsan    := -O1 -g -fsanitize=thread $(SAN)
+FLAGS_tsan    := -O1 -g -fsanitize=thread -DCHECK_LOCKS $(SAN)
 LINK_release  := -pie -Wl,-z,relro,-z,now
 LINK_asan     := -pie -fsanitize=address,undefined
 LINK_fuzz     := $(LINK_asan)
@@ -50,22 +78,20 @@ LINKLIB_release := -Wl,-z,relro,-z,now,-z,defs
 LINKLIB_asan    := -fsanitize=address,undefined
 LINKLIB_tsan    := -fsanitize=thread
 
-PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
-CORE_LIBS  := $(shell pkg-config --libs $(CORE_PKGS)) -lm
-PKG_LIBS   := $(shell pkg-config --libs $(FS_PKGS)) $(CORE_LIBS)
-CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags check))
-CK_LIBS     = $(shell pkg-config --libs check)
-CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore \
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags $(PKGS)))
+CORE_LIBS  := $(shell $(PKG_CONFIG) --libs $(CORE_PKGS)) -lm
+PKG_LIBS   := $(shell $(PKG_CONFIG) --libs $(FS_PKGS)) $(CORE_LIBS)
+CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags check jansson))
+CK_LIBS     = $(shell $(PKG_CONFIG) --libs check jansson)
+CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs \
 	$(if $(WITH_MPI),-DCKPTFS_MPI)
 CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
-CORE := $(sort $(wildcard core/*/*.c))
-FS   := $(sort $(wildcard fs/*.c))
-TEST := tests/runner.c tests/fault.c $(sort $(wildcard tests/core/*.c))
+CORE := $(sort $(wildcard core/*/*.c core/*/*/*.c))
+FS   := $(sort $(wildcard fs/*/*.c))
+TEST := tests/runner.c tests/fault.c tests/disk.c $(sort $(wildcard tests/core/*.c tests/core/*/*.c tests/core/*/*/*.c))
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
-OBJCOPY ?= objcopy
-LDCONFIG ?= ldconfig
 comma := ,
 # What tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free strdup strndup \
@@ -75,39 +101,45 @@ WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free
 	mkdir mkdirat symlinkat rename renameat renameat2 unlink unlinkat \
 	stat lstat fstat fstatat statx statfs fstatvfs access faccessat readdir readlinkat realpath getcwd \
 	flock fcntl mmap mincore pthread_create \
-	$(addprefix sqlite3_,open_v2 prepare_v2 exec step close errcode extended_errcode errmsg))
+	$(addprefix sqlite3_,open_v2 prepare_v2 exec step blob_open blob_reopen blob_read close errcode extended_errcode errmsg))
 
 # libckpt: its functions are marked CKPT_API, its headers include each other and nothing else of ours.
-HEADERS := $(addprefix core/,base/ckpt_base.h model/ckpt_tensor.h comm/ckpt_comm.h save/ckpt_state.h \
-	save/ckpt_plan.h store/ckpt_storage.h api/ckpt.h api/ckpt_diff.h api/ckpt_save.h)
+HEADERS := $(wildcard core/include/ckptfs/*.h)
+# The manual pages of the program; ckpt(3) is the library's.
+MAN     := $(wildcard fs/man/*.[1-9])
 # What programs ask for at run time. Structures may change with each 0.x, and later with each X.
 SONAME  := libckpt.so.$(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 
-all: $(BUILD)/ckptfs $(BUILD)/$(SONAME) $(BUILD)/libckpt.a
+all: lib $(if $(WITH_FS),program)
+lib: $(BUILD)/$(SONAME) $(BUILD)/libckpt.a
+program: $(BUILD)/ckptfs
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
 
-$(BUILD)/libcore.a: $(call obj,$(CORE))
-	$(V_)rm -f $@ && $(AR) rcs $@ $^
+# $(BUILD)/NAME.list has the sources of a library or program: when one is removed, what it was in is linked again.
+objects = $(filter %.o %.a,$^)
 
-$(BUILD)/$(SONAME): $(call obj,$(CORE))
-	$(V_)$(CC) -shared -Wl,-soname,$(SONAME) $(CFLAGS_) $(CFLAGS) $(LINKLIB_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(CORE_LIBS)
+$(BUILD)/libcore.a: $(call obj,$(CORE)) $(BUILD)/core.list
+	$(V_)rm -f $@ && $(AR) rcs $@ $(objects)
+
+$(BUILD)/$(SONAME): $(call obj,$(CORE)) $(BUILD)/core.list
+	$(V_)$(CC) -shared -Wl,-soname,$(SONAME) $(CFLAGS_) $(CFLAGS) $(LINKLIB_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(CORE_LIBS)
 
 # One object, in which nothing but the library's functions has a name for others.
-$(BUILD)/libckpt.a: $(call obj,$(CORE))
-	$(V_)$(LD) -r -o $(@:.a=.o) $^ && $(OBJCOPY) --localize-hidden $(@:.a=.o) && rm -f $@ && \
+$(BUILD)/libckpt.a: $(call obj,$(CORE)) $(BUILD)/core.list
+	$(V_)$(LD) -r -o $(@:.a=.o) $(objects) && $(OBJCOPY) --localize-hidden $(@:.a=.o) && rm -f $@ && \
 	  $(AR) rcs $@ $(@:.a=.o) && rm -f $(@:.a=.o)
 
-$(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+$(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a $(BUILD)/fs.list
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(PKG_LIBS)
 
-$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/export*.c)) $(BUILD)/libcore.a
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
+$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c)) $(BUILD)/libcore.a $(BUILD)/tests.list
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $(objects) $(CK_LIBS) $(PKG_LIBS)
 
 # Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.
 FUZZ := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/standalone.o $(BUILD)/libcore.a
 	@mkdir -p $(@D)
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
 
 # What scripts/bench.py runs.
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libcore.a
@@ -133,33 +165,42 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/q8_0.o: CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
-$(BUILD)/core/view/recipe_builtin.o: $(wildcard core/view/recipes/*.recipe)
-$(BUILD)/tests/%.o: CPPFLAGS_ += -Itests $(CK_CFLAGS)
+$(BUILD)/core/recipe/recipe_builtin.o: $(wildcard core/recipe/recipes/*.recipe)
+$(BUILD)/tests/%.o: CPPFLAGS_ += -Itests -Itests/core $(CK_CFLAGS)
 # Objects are made again when the flags change.
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(V_)$(CC) $(CPPFLAGS_) $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# Files that change only when what they hold does.
+keep = @mkdir -p $(@D) && echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@
 $(BUILD)/flags: FORCE
-	@mkdir -p $(@D)
-	@echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || \
-	 echo '$(CC) $(CPPFLAGS_) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) $(LDFLAGS)' >$@
+	$(call keep,$(CC) $(CPPFLAGS_) $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS))
+LINK := $(LINK_$(VARIANT)) $(LDFLAGS) $(PKG_LIBS)
+$(BUILD)/core.list: FORCE
+	$(call keep,$(CORE) $(LINKLIB_$(VARIANT)) $(LDFLAGS) $(CORE_LIBS))
+$(BUILD)/fs.list: FORCE
+	$(call keep,$(FS) $(LINK))
+$(BUILD)/tests.list: FORCE
+	$(call keep,$(TEST) $(LINK))
 
 -include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c \
 	tests/bench/*.c)))
 
-install: all install-lib
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(COMPDIR) \
+install: all install-lib $(if $(WITH_FS),install-program)
+
+install-program: program
+	install -d $(DESTDIR)$(BINDIR) $(addprefix $(DESTDIR)$(MANDIR)/man,1 5 7 8) $(DESTDIR)$(COMPDIR) \
 	  $(DESTDIR)$(HELPERDIR)
 	install -m 755 $(BUILD)/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
-	install -m 644 fs/ckptfs.1 $(DESTDIR)$(MANDIR)/man1/ckptfs.1
+	for page in $(MAN); do install -m 644 $$page $(DESTDIR)$(MANDIR)/man$${page##*.} || exit 1; done
 	install -m 644 fs/ckptfs.bash $(DESTDIR)$(COMPDIR)/ckptfs
 	for name in mount.ckptfs mount.fuse.ckptfs; do \
 	  ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/$$name && \
-	  echo .so man1/ckptfs.1 >$(DESTDIR)$(MANDIR)/man8/$$name.8 || exit 1; \
+	  echo .so man1/ckptfs-mount.1 >$(DESTDIR)$(MANDIR)/man8/$$name.8 || exit 1; \
 	done
 
-install-lib: all
+install-lib: lib
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCDIR)/ckptfs $(DESTDIR)$(MANDIR)/man3 \
 	  $(DESTDIR)$(PYDIR)
 	install -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/libckpt.so.$(VERSION)
@@ -167,11 +208,9 @@ install-lib: all
 	ln -sfn $(SONAME) $(DESTDIR)$(LIBDIR)/libckpt.so
 	install -m 644 $(BUILD)/libckpt.a $(DESTDIR)$(LIBDIR)/libckpt.a
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|' -e 's|@VERSION@|$(VERSION)|' \
-	  -e 's|@LIBS@|$(CORE_LIBS) -pthread|' core/api/ckpt.pc >$(DESTDIR)$(LIBDIR)/pkgconfig/ckpt.pc
-	for h in $(HEADERS); do \
-	  sed 's|^#include "[a-z]*/|#include "|' $$h >$(DESTDIR)$(INCDIR)/ckptfs/$${h##*/} || exit 1; \
-	done
-	install -m 644 core/api/ckpt.3 $(DESTDIR)$(MANDIR)/man3/ckpt.3
+	  -e 's|@LIBS@|$(CORE_LIBS) -pthread|' core/include/ckpt.pc >$(DESTDIR)$(LIBDIR)/pkgconfig/ckpt.pc
+	install -m 644 $(HEADERS) $(DESTDIR)$(INCDIR)/ckptfs
+	install -m 644 core/include/ckpt.3 $(DESTDIR)$(MANDIR)/man3/ckpt.3
 	install -m 644 scripts/ckptfs.py $(DESTDIR)$(PYDIR)/ckptfs.py
 	[ -n "$(DESTDIR)" ] || $(LDCONFIG) || echo "ldconfig has to be run"
 
@@ -180,7 +219,8 @@ uninstall:
 	  $(addprefix $(DESTDIR)$(INCDIR)/ckptfs/,$(notdir $(HEADERS))) \
 	  $(DESTDIR)$(MANDIR)/man3/ckpt.3 $(DESTDIR)$(PYDIR)/ckptfs.py
 	[ ! -d $(DESTDIR)$(INCDIR)/ckptfs ] || rmdir $(DESTDIR)$(INCDIR)/ckptfs
-	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(MANDIR)/man1/ckptfs.1 $(DESTDIR)$(COMPDIR)/ckptfs \
+	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(COMPDIR)/ckptfs \
+	  $(foreach page,$(MAN),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(page)))/$(notdir $(page))) \
 	  $(DESTDIR)$(MANDIR)/man8/mount.ckptfs.8 $(DESTDIR)$(MANDIR)/man8/mount.fuse.ckptfs.8 \
 	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
 
@@ -190,23 +230,32 @@ dist:
 deb:
 	@scripts/deb.sh $(VERSION)
 
-demo: all
+# The Debian packages that a build needs: installs them, as root.
+setup:
+	@MPI=$(WITH_MPI) scripts/setup.sh build
+
+# demo and check install what they need where they may (on Debian, as root), and say so.
+demo:
+	@MPI=$(WITH_MPI) scripts/setup.sh build
+	@$(MAKE) --no-print-directory all
 	@scripts/demo.sh
 
 check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads \
 	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
+# check-full runs the long loops of fault and property tests, too.
 check:
 	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@$(MAKE) --no-print-directory check-programs
-	@for f in $(FUZZ); do $(BUILD)/fuzz/$$f tests/fuzz/corpus/$${f#fuzz_} || exit 1; done
 	@scripts/check.sh $(BUILD)
+check-full:
+	@CHECK_FULL=1 $(MAKE) --no-print-directory check
 check-asan:
 	@$(MAKE) --no-print-directory check VARIANT=asan
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
 	@MOUNTS="damage diff export live_faults mount reads run stats" \
-	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index pagemap run save_run writer_dcp" \
+	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index lease pagemap run save_run writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 # The unit suites under memcheck (valgrind); SUITES names some of them.
 check-valgrind:
@@ -248,9 +297,12 @@ clean:
 
 help:
 	@echo 'all install uninstall clean     program, library, man pages (PREFIX, DESTDIR)'
+	@echo '                                LIB_ONLY=1: libckpt alone; MPI=1: with Open MPI; CROSS_COMPILE=PREFIX'
 	@echo 'dist deb                        a tar of the sources; Debian packages, in build/'
 	@echo 'demo                            mount a real checkpoint and look around'
-	@echo 'check check-asan check-tsan     all tests, plain and with sanitizers'
+	@echo 'setup                           install the Debian packages that a build needs (root)'
+	@echo 'check check-full                all tests; with the long loops of fault and property tests'
+	@echo 'check-asan check-tsan           all tests, with sanitizers'
 	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
 	@echo 'soak                            64 readers compare every byte, MINUTES=60'
@@ -260,6 +312,7 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all install install-lib uninstall dist deb demo check check-programs check-asan check-tsan check-valgrind \
+.PHONY: all lib program install install-lib install-program uninstall setup dist deb demo check check-full \
+	check-programs check-asan check-tsan check-valgrind \
 	check-torch fuzz soak bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

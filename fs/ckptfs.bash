@@ -7,14 +7,16 @@ _ckptfs_words() {
   "$1" "$2" --help 2>/dev/null | sed -nE 's/^ +(-[a-z], )? *(--[a-z_]+=?).*/\2/p'
 }
 
-# _ckptfs_value WORD: how a value of WORD is completed.
+# _ckptfs_value PROGRAM COMMAND WORD START: how a value of WORD is completed.
 _ckptfs_value() {
-  local cur=$2
-  case $1 in
-    rename | layout | index) compopt -o filenames && mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-    assets) compopt -o filenames && mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+  local cur=$4
+  case $("$1" "$2" --help 2>/dev/null | sed -nE "s/^ +(-[a-z], )? *--$3=([A-Z]+).*/\\2/p") in
+    FILE | PATH) compopt -o filenames && mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    DIR) compopt -o filenames && mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+  esac
+  case $3 in
     recipe)
-      mapfile -t COMPREPLY < <(compgen -f -W "$(ckptfs help recipes 2>/dev/null |
+      mapfile -t COMPREPLY < <(compgen -f -W "$("$1" help recipes 2>/dev/null |
         sed -nE 's/^  ([a-z0-9_-]+) .*/\1/p')" -- "$cur")
       ;;
     dtype) mapfile -t COMPREPLY < <(compgen -W 'bf16 fp16 fp32' -- "$cur") ;;
@@ -71,7 +73,7 @@ _ckptfs() {
     return
   fi
   if [[ $prev == --* ]]; then
-    _ckptfs_value "${prev#--}" "$cur"
+    _ckptfs_value "$program" "$command" "${prev#--}" "$cur"
     [ ${#COMPREPLY[@]} -gt 0 ] && return
     $split && compopt -o filenames && mapfile -t COMPREPLY < <(compgen -f -- "$cur") && return
   fi

@@ -1,16 +1,28 @@
 #!/bin/bash
-# check.sh BUILDDIR [WORD] - the unit suites of BUILDDIR/tests/unit ($UNIT names them, when not
-# all; or none), then every suite on real mounts with BUILDDIR/ckptfs ($MOUNTS, in the same way);
-# with WORD only the suites whose file name contains it. Prints each test with its result and, at the end, "N passed, N failed". Without
-# /dev/fuse the mounts are skipped, which is a failure when CI=true. Whatever was mounted or written
-# is gone afterwards.
+# check.sh BUILDDIR [WORD] - run the tests that BUILDDIR has, as many suites at a time as there are CPUs ($JOBS).
+#
+# There are three kinds: the corpora of the fuzz targets, the unit suites of BUILDDIR/tests/unit, and the suites on
+# real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS name those to run (default all; `none`);
+# WORD: only the suites on mounts whose file name contains it. CHECK_FULL=1 runs the long loops of fault and property
+# tests, too, and on a disk: root's short run keeps its files in memory, where there is some, unless $TMPDIR says where.
+# Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the suites on
+# mounts are skipped, and with CI=true a skip is a failure. Everything that was mounted or written is gone afterwards.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
 build=${1:?directory of the build}
 word=${2:-}
+jobs=${JOBS:-$(nproc)}
 scratch=$(mktemp -d) || exit 2
-log=$scratch/log
+chmod 711 "$scratch" # some tests are somebody else
+
+free=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
+if [[ -z ${CHECK_FULL:-}${TMPDIR:-} && $EUID == 0 ]] && ((free > 8 << 20)); then
+  mount -t tmpfs -o size=4g,mode=711 ckptfs-check "$scratch" 2>/dev/null
+fi
+
+mkdir "$scratch/log"
+export build scratch
 
 clean_up() {
   awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
@@ -18,44 +30,80 @@ clean_up() {
       m=$(printf '%b' "$m") # \040
       umount -l "$m" 2>/dev/null || fusermount3 -uz "$m"
     done
+  ! mountpoint -q "$scratch" || umount -l "$scratch"
   chmod -R u+w "$scratch" 2>/dev/null
   rm -rf "$scratch"
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM HUP
 
-# A daemon has no stderr; what a sanitizer has to say goes to files.
+# A daemon has no stderr, so sanitizers write their reports to files.
 for tool in ASAN UBSAN TSAN; do
   options=${tool}_OPTIONS
   export "$options=${!options:+${!options}:}log_path=$scratch/${tool,,}"
 done
 UBSAN_OPTIONS+=:print_stacktrace=1
+export CK_VERBOSITY=${CK_VERBOSITY:-verbose}
+export CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-4} # suites share the CPUs
+export TEST_SEED=${TEST_SEED:-$(date +%s%N)}
+echo "TEST_SEED=$TEST_SEED"
+# libfuse keeps the mount point's name until it unmounts by that name, which the daemon leaves to
+# others (fs/mount/unmounter.h).
+echo leak:fuse_session_mount >"$scratch/suppressions"
+export LSAN_OPTIONS=${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$scratch/suppressions:print_suppressions=0
 
-if [[ -x $build/tests/unit && -z $word && ${UNIT:-} != none ]]; then
-  # Check's own summary: "98%: Checks: 55, Failures: 1, Errors: 0"
-  # shellcheck disable=SC2086 # a list of suites, all when empty
-  CK_VERBOSITY=${CK_VERBOSITY:-verbose} "$build/tests/unit" ${UNIT:-} >"$log.unit" 2>&1
-  unit=$?
-  cat "$log.unit"
-  read -r unit_all unit_failed < <(sed -nE \
-    's/^[0-9]+%: Checks: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+)$/\1 \2 \3/p' "$log.unit" |
-    awk '{ n += $1; bad += $2 + $3 } END { print n + 0, bad + 0 }')
-  # It may have died without a word about failures.
-  if ((unit && !unit_failed)); then unit_failed=1; fi
-else
-  unit_all=0 unit_failed=0
-fi
+# Suites that take long start first.
+slow="faults ckpt_fault reshard live_faults bytes damage catalog run security"
 
-if [[ ! -c /dev/fuse ]]; then
-  for suite in tests/fs/test_*.sh; do
-    printf '%-7s %s (no /dev/fuse)\n' skipped "$(basename "$suite" .sh)"
-  done | tee "$log"
-else
-  for suite in tests/fs/test_*"$word"*.sh; do
-    name=$(basename "$suite" .sh)
-    [[ -z ${MOUNTS:-} || " $MOUNTS " == *" ${name#test_} "* ]] || continue
-    CKPTFS=$build/ckptfs SCRATCH=$scratch VARIANT=$(basename "$build") "$suite"
-  done | tee "$log"
+# wanted NAMES NAME: whether a list of names, all when empty, has this one
+wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
+
+list_jobs() {
+  local name f
+  if [[ -z $word && -x $build/tests/unit ]]; then
+    while read -r name; do
+      wanted "${UNIT:-}" "$name" && echo "unit $name"
+    done < <(sed -nE 's/^\tX\(([a-z0-9_]+)\).*/\1/p' tests/suites.h)
+    for f in "$build"/fuzz/fuzz_*; do
+      [[ -z ${UNIT:-} && -x $f ]] && echo "corpus ${f##*/fuzz_}"
+    done
+  fi
+  [[ -c /dev/fuse && ${MOUNTS:-} != none ]] || return 0
+  for f in tests/fs/test_*"$word"*.sh; do
+    name=$(basename "$f" .sh)
+    wanted "${MOUNTS:-}" "${name#test_}" && echo "mounts ${name#test_}"
+  done
+}
+
+# Prints the output of a suite in one piece when it has ended.
+run_job() {
+  local kind=$1 name=$2 log=$scratch/log/$1-$2 rc=0 bad
+  case $kind in
+    unit)
+      # In memory a hole has no pages, even when it has been read.
+      [[ $name == pagemap ]] || export TMPDIR=$scratch
+      "$build/tests/unit" "$name" >"$log" 2>&1 || rc=$?
+      ;;
+    corpus) "$build/fuzz/fuzz_$name" "tests/fuzz/corpus/$name" >"$log" 2>&1 || rc=$? ;;
+    mounts)
+      CKPTFS=$build/ckptfs SCRATCH=$scratch VARIANT=$(basename "$build") "tests/fs/test_$name.sh" >"$log" 2>&1 || rc=$?
+      ;;
+  esac
+  # A suite that dies may not have reported a failure.
+  bad=$(sed -nE 's/^[0-9]+%: Checks: [0-9]+, Failures: ([0-9]+), Errors: ([0-9]+)$/\1+\2/p' "$log")
+  if ((rc && !(${bad:-0}))) && ! grep -q '^FAILED ' "$log"; then
+    echo "FAILED  $kind $name: exit status $rc" >>"$log"
+  fi
+  flock "$scratch/log" cat "$log"
+}
+export -f run_job
+
+list_jobs | awk -v slow="$slow" '
+  BEGIN { n = split(slow, s); for (i = 1; i <= n; i++) at[s[i]] = i }
+  { print ($2 in at ? at[$2] : n + 1), $0 }' | sort -s -n -k 1,1 | cut -d ' ' -f 2- >"$scratch/jobs"
+xargs -r -a "$scratch/jobs" -P "$jobs" -n 2 bash -c 'run_job "$@"' run_job
+if [[ ! -c /dev/fuse && ${MOUNTS:-} != none ]]; then
+  printf 'skipped mounts (no /dev/fuse)\n' | tee "$scratch/log/mounts"
 fi
 
 # Daemons whose mounts are gone must be gone too.
@@ -73,12 +121,17 @@ for ((i = 0; i < 50; i++)); do
   [[ -n $running ]] || break
   sleep 0.1
 done
-count() { grep -cE "^$1 " "$log"; }
+
+# Check's own summary: "98%: Checks: 55, Failures: 1, Errors: 0"
+read -r unit_all unit_failed < <(cat /dev/null "$scratch"/log/unit-* 2>/dev/null | sed -nE \
+  's/^[0-9]+%: Checks: ([0-9]+), Failures: ([0-9]+), Errors: ([0-9]+)$/\1 \2 \3/p' |
+  awk '{ n += $1; bad += $2 + $3 } END { print n + 0, bad + 0 }')
+count() { cat "$scratch"/log/* 2>/dev/null | grep -cE "^$1 "; }
 passed=$((unit_all - unit_failed + $(count ok)))
 failed=$((unit_failed + $(count FAILED)))
 skipped=$(count skipped)
 [[ ${CI:-} == true ]] && failed=$((failed + skipped))
-# That a thread ended while LeakSanitizer stopped all of them is nobody's fault, and it goes on.
+# LeakSanitizer reports a thread that ends while it stops all threads, and goes on: no failure of ours.
 for report in "$scratch"/{asan,ubsan,tsan}.*; do
   grep -sqv 'Unable to get registers from thread' "$report" || continue
   failed=$((failed + 1))
@@ -91,6 +144,7 @@ if [[ -n $running ]]; then
   # shellcheck disable=SC2086 # a list
   kill -9 $running
 fi
-if ((skipped)); then echo "$skipped skipped"; fi
+if ((skipped)); then echo "$skipped skipped:"; cat "$scratch"/log/* | grep '^skipped '; fi
+cat "$scratch"/log/* 2>/dev/null | grep '^FAILED '
 echo "$passed passed, $failed failed"
 ((!failed && passed))

@@ -29,7 +29,7 @@ mirror() {
 make_chroot() {
   local dir=$1 m f
   [ "$(cat "$dir/$STAMP" 2>/dev/null)" = "$PACKAGES" ] && return 0
-  command -v debootstrap >/dev/null || apt-get install -y -qq --no-install-recommends debootstrap
+  command -v debootstrap >/dev/null || apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends debootstrap
   m=$(mirror)
   [ -n "$m" ] || die "no Debian mirror in apt's lists; run apt-get update first"
   mkdir -p "$dir"

@@ -16,11 +16,19 @@ Everything that `ckptfs mount` reads is read: PyTorch DCP, Megatron-core, HyperP
 safetensors, torch.save. ck is a mapping of the tensors of the checkpoint, ck.model one of the
 model's as hf/ has them (with recipe="megatron", say), ck.rank(N) one of what a rank of layout=FILE
 holds of it, ck.objects one of what is not a tensor. ck.read(path), ck.open_file(path) and
-ck.listdir(path) are the files of the mount.
+ck.listdir(path) are the files of the mount. A model of transformers from what Megatron-core saved,
+without Megatron-core and without a copy on disk:
+
+    with ckptfs.open("iter_0001000", recipe="megatron", assets="Qwen3-8B") as ck:
+        model.load_state_dict({name: ck.model.torch(name) for name in ck.model})
+
+NumPy has no bfloat16 and no float8. They come as types of ml_dtypes if that is installed, else asking for
+an array is an error; torch() and bits() always work, and dtype="fp32" makes float32 of bfloat16 (not of float8).
 
 This is one file, over ctypes: it needs libckpt, which `make install` brings (or $CKPTFS_LIBRARY
-names), and NumPy or torch only where arrays or tensors are asked for. A failure is a ckptfs.Error
-with the library's sentence, a name that is not there a KeyError.
+names, or `make` has built in the source tree that this file lies in), and NumPy or torch only where
+arrays or tensors are asked for. A failure is a ckptfs.Error with the library's sentence, and a
+FileNotFoundError, PermissionError, ... where its errno is that one's; a name that is not there is a KeyError.
 
 Threads: all of it from any number at once; reads run outside of Python's lock. A checkpoint that is
 closed meanwhile stays until those who read it are done.
@@ -48,7 +56,7 @@ if TYPE_CHECKING:
     import torch as _torch
 
 __all__ = ["Checkpoint", "Error", "File", "Tensor", "Tensors", "open"]
-__version__ = "0.5.0"
+__version__ = "0.5.1"
 
 NAME_MAX = 255
 ROOT = 1
@@ -61,13 +69,35 @@ _ML_DTYPES = {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "fl
               "float8_e8m0fnu"}
 
 Index = Union[int, slice, type(Ellipsis), tuple]
+Option = Union[str, os.PathLike, int, bool, Sequence[Union[str, os.PathLike]], None]
 
 
 class Error(OSError):
-    """What the library says: .errno and, as its text, one sentence."""
+    """What the library says: .errno and, as its text, one sentence; .filename is the checkpoint, or
+    the file of its tree, that was asked for."""
 
     def __str__(self) -> str:
-        return self.strerror
+        return self.strerror if self.strerror else super().__str__()
+
+
+class NotFoundError(Error, FileNotFoundError):
+    pass
+
+
+class DeniedError(Error, PermissionError):
+    pass
+
+
+class IsDirectoryError(Error, IsADirectoryError):
+    pass
+
+
+class NotDirectoryError(Error, NotADirectoryError):
+    pass
+
+
+_ERRORS = {errno.ENOENT: NotFoundError, errno.EACCES: DeniedError, errno.EPERM: DeniedError,
+           errno.EISDIR: IsDirectoryError, errno.ENOTDIR: NotDirectoryError}
 
 
 # ---- the library: structures of ckpt.h ----
@@ -80,15 +110,9 @@ class _Err(ctypes.Structure):
     _fields_ = [("code", c_int), ("msg", c_char * 384)]
 
 
-class _Opts(ctypes.Structure):
-    _fields_ = [("index", c_char_p), ("runs", c_bool), ("rebuild_index", c_bool),
-                ("allow_missing", c_bool), ("allow_holes", c_bool), ("cache_bytes", c_uint64),
-                ("map_bytes", c_uint64), ("map_files", c_bool), ("include", POINTER(c_char_p)),
-                ("exclude", POINTER(c_char_p)), ("rename", c_char_p), ("weights", c_char_p),
-                ("dtype", c_char_p), ("assets", c_char_p), ("layout", c_char_p),
-                ("recipe", c_char_p), ("gguf_dtype", c_char_p), ("experts", c_char_p),
-                ("shard_size", c_uint64), ("warn", _WARN), ("warn_arg", c_void_p),
-                ("progress", _PROGRESS), ("progress_arg", c_void_p)]
+class _Hooks(ctypes.Structure):
+    _fields_ = [("warn", _WARN), ("warn_arg", c_void_p), ("progress", _PROGRESS),
+                ("progress_arg", c_void_p)]
 
 
 class _Totals(ctypes.Structure):
@@ -127,24 +151,26 @@ class _Slice(ctypes.Structure):
 _NUMBERS = POINTER(c_uint64)
 _FUNCTIONS = {  # name: result, arguments
     "ckpt_version": (c_char_p,),
-    "ckpt_open": (c_int, c_char_p, POINTER(_Opts), POINTER(c_void_p), POINTER(_Err)),
+    "ckpt_open_sized": (c_int, c_char_p, POINTER(c_char_p), POINTER(_Hooks), c_size_t, POINTER(c_void_p),
+                  POINTER(_Err)),
     "ckpt_close": (None, c_void_p),
-    "ckpt_totals": (None, c_void_p, POINTER(_Totals)),
-    "ckpt_tensor": (None, c_void_p, c_uint64, POINTER(_Tensor)),
+    "ckpt_totals_sized": (None, c_void_p, POINTER(_Totals), c_size_t),
+    "ckpt_tensor_sized": (None, c_void_p, c_uint64, POINTER(_Tensor), c_size_t),
     "ckpt_tensor_find": (c_int64, c_void_p, c_char_p, c_size_t),
     "ckpt_model_tensors": (c_uint64, c_void_p),
-    "ckpt_model_tensor": (None, c_void_p, c_uint64, POINTER(_Tensor)),
+    "ckpt_model_tensor_sized": (None, c_void_p, c_uint64, POINTER(_Tensor), c_size_t),
     "ckpt_model_find": (c_int64, c_void_p, c_char_p, c_size_t),
     "ckpt_rank_box": (c_bool, c_void_p, c_uint64, c_uint64, _NUMBERS, _NUMBERS),
-    "ckpt_object": (None, c_void_p, c_uint64, POINTER(_Object)),
+    "ckpt_object_sized": (None, c_void_p, c_uint64, POINTER(_Object), c_size_t),
+    "ckpt_similar": (c_size_t, c_void_p, c_char_p, c_size_t, c_void_p, c_size_t),
     "ckpt_object_find": (c_int64, c_void_p, c_char_p, c_size_t),
     "ckpt_object_node": (c_uint64, c_void_p, c_uint64),
-    "ckpt_slice_read": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_void_p, POINTER(_Err)),
-    "ckpt_model_slice_read": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_void_p,
+    "ckpt_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p, POINTER(_Err)),
+    "ckpt_model_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p,
                               POINTER(_Err)),
     "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
     "ckpt_walk": (c_int, c_void_p, c_char_p, POINTER(c_uint64), POINTER(_Err)),
-    "ckpt_type": (c_int, c_void_p, c_uint64, POINTER(_Stat), POINTER(_Err)),
+    "ckpt_type_sized": (c_int, c_void_p, c_uint64, POINTER(_Stat), c_size_t, POINTER(_Err)),
     "ckpt_enter": (c_int, c_void_p, c_uint64, POINTER(_Err)),
     "ckpt_next": (c_int, c_void_p, c_uint64, POINTER(c_uint64), c_char_p, POINTER(c_uint64)),
     "ckpt_file_open": (c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(_Err)),
@@ -156,16 +182,35 @@ _FUNCTIONS = {  # name: result, arguments
 }
 
 
+def _trusted(top: pathlib.Path, *names: str) -> bool:
+    """Are these files below top, and the directories and links on the way, those of root, of this
+    user or of this module's owner? Whose module runs already may as well bring the library."""
+    owners = {0, os.geteuid(), os.stat(__file__).st_uid}
+    paths = {top / part for name in names
+             for part in (name, *pathlib.PurePath(name).parents) if str(part) != "."}
+    return all(os.path.lexists(p) and os.lstat(p).st_uid in owners for p in paths)
+
+
+def _soversion(version: str) -> str:
+    """What of a version the library's structures are those of: "0.5" of 0.5.1, "1" of 1.2.3."""
+    major, minor = version.split(".")[:2]
+    return f"0.{minor}" if major == "0" else major
+
+
 def _candidates() -> Iterator[str]:
-    here = pathlib.Path(__file__).resolve().parent
     if os.environ.get("CKPTFS_LIBRARY"):
         yield os.environ["CKPTFS_LIBRARY"]
         return
-    name = f"libckpt.so.{__version__.rpartition('.')[0]}"
-    for path in (here.parent / "build/release" / name,  # in the sources
-                 here.parent.parent / name):  # lib/python3/dist-packages
-        if path.exists():
-            yield str(path)
+    name = f"libckpt.so.{_soversion(__version__)}"
+    here = pathlib.Path(__file__).resolve().parent
+    sources, lib = here.parent, here.parent.parent
+    built = f"build/release/{name}"
+    if here.name == "scripts" and _trusted(sources, built, "Makefile", "core/include/ckptfs/ckpt.h"):
+        yield str(sources / built)
+    # lib/python3/dist-packages, lib/python3.11/site-packages
+    if (here.parent.name.startswith("python") and here.name in ("dist-packages", "site-packages")
+            and _trusted(lib, name)):
+        yield str(lib / name)
     yield name
 
 
@@ -180,18 +225,26 @@ def _library() -> ctypes.CDLL:
             why = str(e)
     else:
         raise ImportError(f"libckpt: {why}; CKPTFS_LIBRARY may say where it is")
-    for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+    lib.ckpt_version.restype = c_char_p
     version = lib.ckpt_version().decode()
-    if version != __version__:  # the structures above are those of one version
+    if _soversion(version) != _soversion(__version__):
         raise ImportError(f"'{path}' is libckpt {version}, and {__file__} is for {__version__}")
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(lib, name, None)  # None: it is older, and whoever calls it is told
+        if function is not None:
+            function.restype, function.argtypes = result, arguments
     return lib
 
 
-def _check(rc: int, e: _Err) -> int:
+def _lent(structure: ctypes.Structure):
+    """What the library is told of a structure, of which it may know fewer members or more."""
+    return byref(structure), ctypes.sizeof(structure)
+
+
+def _check(rc: int, e: _Err, where: str) -> int:
+    """where: what the error's .filename is."""
     if rc < 0:
-        raise Error(e.code, e.msg.decode("utf-8", "replace"))
+        raise _ERRORS.get(e.code, Error)(e.code, e.msg.decode("utf-8", "replace"), where)
     return rc
 
 
@@ -203,11 +256,19 @@ def _text(address: Optional[int], size: int) -> str:
     return ctypes.string_at(address, size).decode("utf-8", "surrogatepass") if size else ""
 
 
-def _strings(words: Union[str, Sequence[str], None]):
-    if words is None:
-        return None
-    words = [words] if isinstance(words, str) else list(words)
-    return (c_char_p * (len(words) + 1))(*map(os.fsencode, words), None)
+def _words(options: Mapping[str, Option]):
+    """Options as ckpt_open takes them: "name=value", and "name" of what is True."""
+    words = []
+    for name, value in options.items():
+        if value is None or value is False or value == 0 or value == ():
+            continue
+        if value is True:
+            words.append(os.fsencode(name))
+            continue
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            one = str(one) if isinstance(one, int) else os.fspath(one)
+            words.append(os.fsencode(name) + b"=" + os.fsencode(one))
+    return (c_char_p * (len(words) + 1))(*words, None)
 
 
 # ---- tensors ----
@@ -291,13 +352,16 @@ class Tensor:
             except (ImportError, AttributeError):
                 pass
         raise TypeError(f"tensor '{self.name}' is {self.dtype}, which NumPy does not have"
-                        f"{' without ml_dtypes' if self.dtype in _ML_DTYPES else ''}: take .torch(), "
-                        f".bits(), or open the checkpoint with dtype='fp32'")
+                        f"{' without ml_dtypes' if self.dtype in _ML_DTYPES else ''}: take .torch() or "
+                        f".bits()" + (", or open the checkpoint with dtype='fp32'"
+                                      if self.dtype == "bfloat16" else ""))
 
     def __getitem__(self, index: Index) -> numpy.ndarray:
         return self._array(index, self.numpy_dtype())
 
     def __array__(self, dtype=None, copy=None) -> numpy.ndarray:
+        if copy is False:
+            raise ValueError(f"tensor '{self.name}' is not in memory: an array of it is a copy")
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
@@ -365,8 +429,9 @@ class Tensor:
             return
         with self._group._checkpoint._using() as handle:
             e = _Err()
-            _check(self._group._read(handle, self._number, _Slice(start, stop, step, stride), at,
-                                     byref(e)), e)
+            wanted = _Slice(start, stop, step, stride)
+            _check(self._group._read(handle, self._number, *_lent(wanted), at, byref(e)), e,
+                   self._group._checkpoint.path)
 
 
 class Tensors(Mapping):
@@ -376,9 +441,9 @@ class Tensors(Mapping):
     def __init__(self, checkpoint: Checkpoint, model: bool, rank: Optional[int] = None):
         lib = checkpoint._lib
         self._checkpoint = checkpoint
-        self._about = lib.ckpt_model_tensor if model else lib.ckpt_tensor
+        self._about = lib.ckpt_model_tensor_sized if model else lib.ckpt_tensor_sized
         self._find = lib.ckpt_model_find if model else lib.ckpt_tensor_find
-        self._read = lib.ckpt_model_slice_read if model else lib.ckpt_slice_read
+        self._read = lib.ckpt_model_slice_read_sized if model else lib.ckpt_slice_read_sized
         self._model = model
         self._rank = rank
         self._names: Optional[list[str]] = None
@@ -395,7 +460,7 @@ class Tensors(Mapping):
             with self._checkpoint._using() as handle:
                 about, names = _Tensor(), []
                 for i in range(self._checkpoint._count(handle, self._model)):
-                    self._about(handle, i, byref(about))
+                    self._about(handle, i, *_lent(about))
                     if self._rank is None or self._box(handle, i, about):
                         names.append(_text(about.fqn, about.fqn_len))
                 self._names = names
@@ -407,11 +472,11 @@ class Tensors(Mapping):
         with self._checkpoint._using() as handle:
             i = self._find(handle, raw, len(raw))
             if i >= 0:
-                self._about(handle, i, byref(about))
+                self._about(handle, i, *_lent(about))
                 if self._rank is not None:
                     box = self._box(handle, i, about)
             if i < 0 or self._rank is not None and not box:
-                raise KeyError(f"no tensor '{name}'")
+                raise KeyError(f"no tensor '{name}'{self._checkpoint._meant(handle, raw)}")
             return Tensor(self, i, about, box)
 
     def __getitem__(self, name: str) -> numpy.ndarray:
@@ -450,7 +515,7 @@ class Objects(Mapping):
         with self._checkpoint._using() as handle:
             i = lib.ckpt_object_find(handle, raw, len(raw))
             if i < 0:
-                raise KeyError(f"no object '{name}'")
+                raise KeyError(f"no object '{name}'{self._checkpoint._meant(handle, raw)}")
             with File(self._checkpoint, lib.ckpt_file_open, lib.ckpt_object_node(handle, i)) as f:
                 return f.readall()
 
@@ -458,14 +523,14 @@ class Objects(Mapping):
         names, about = [], _Object()
         with self._checkpoint._using() as handle:
             for i in range(len(self)):
-                self._checkpoint._lib.ckpt_object(handle, i, byref(about))
+                self._checkpoint._lib.ckpt_object_sized(handle, i, *_lent(about))
                 names.append(_text(about.fqn, about.fqn_len))
         return iter(names)
 
     def __len__(self) -> int:
         totals = _Totals()
         with self._checkpoint._using() as handle:
-            self._checkpoint._lib.ckpt_totals(handle, byref(totals))
+            self._checkpoint._lib.ckpt_totals_sized(handle, *_lent(totals))
         return totals.objects
 
 
@@ -480,8 +545,10 @@ class File(io.RawIOBase):
         self._at = 0
         self._checkpoint = checkpoint
         handle, f, e = checkpoint._take(), c_void_p(), _Err()
+        #: path in the tree; of an object, the checkpoint's
+        self.name: str = os.fsdecode(which) if isinstance(which, bytes) else checkpoint.path
         try:
-            _check(function(handle, which, byref(f), byref(e)), e)
+            _check(function(handle, which, byref(f), byref(e)), e, self.name)
         except BaseException:
             checkpoint._give()
             raise
@@ -514,7 +581,7 @@ class File(io.RawIOBase):
         e = _Err()
         place = (c_char * len(view)).from_buffer(view)
         return _check(self._checkpoint._lib.ckpt_file_read(self._f, place, len(view), offset,
-                                                           byref(e)), e)
+                                                           byref(e)), e, self.name)
 
     def readinto(self, buffer) -> int:
         n = self.pread_into(buffer, self._at)
@@ -538,7 +605,7 @@ class File(io.RawIOBase):
 class Checkpoint(Tensors):
     """An opened checkpoint; see open(). A mapping of its tensors, and what else is in it."""
 
-    def __init__(self, path: Union[str, os.PathLike], opts: _Opts):
+    def __init__(self, path: Union[str, os.PathLike], options: Mapping[str, Option]):
         self.path = os.fspath(path)
         self._lib = _library()
         self._lock = threading.Lock()
@@ -546,9 +613,11 @@ class Checkpoint(Tensors):
         self._handle: Optional[c_void_p] = None
         self._open = False
         handle, e, odd = c_void_p(), _Err(), []
-        opts.warn = warn = _WARN(lambda _, what: odd.append(what.decode("utf-8", "replace")))
-        _check(self._lib.ckpt_open(os.fsencode(self.path), byref(opts), byref(handle), byref(e)), e)
-        self._opts, self._warn = opts, warn  # its strings are borrowed
+        warn = _WARN(lambda _, what: odd.append(what.decode("utf-8", "replace")))
+        _check(self._lib.ckpt_open_sized(os.fsencode(self.path), _words(options),
+                                         *_lent(_Hooks(warn=warn)), byref(handle), byref(e)), e,
+               self.path)
+        self._warn = warn  # which the library keeps
         self._handle, self._open = handle, True
         super().__init__(self, False)
         #: the model's tensors under the names that hf/ has them under
@@ -565,7 +634,8 @@ class Checkpoint(Tensors):
         """What `ckptfs info --json` prints."""
         text, size, e = c_void_p(), c_size_t(), _Err()
         with self._using() as handle:
-            _check(self._lib.ckpt_info_json(handle, byref(text), byref(size), byref(e)), e)
+            _check(self._lib.ckpt_info_json(handle, byref(text), byref(size), byref(e)), e,
+                   self.path)
         try:
             return json.loads(ctypes.string_at(text, size.value))
         finally:
@@ -575,12 +645,12 @@ class Checkpoint(Tensors):
         """Names in a directory of the tree."""
         with self._using() as handle:
             node, pos, child, about, e = c_uint64(), c_uint64(0), c_uint64(), _Stat(), _Err()
-            _check(self._lib.ckpt_walk(handle, os.fsencode(path), byref(node), byref(e)), e)
-            _check(self._lib.ckpt_type(handle, node, byref(about), byref(e)), e)
+            _check(self._lib.ckpt_walk(handle, os.fsencode(path), byref(node), byref(e)), e, path)
+            _check(self._lib.ckpt_type_sized(handle, node, *_lent(about), byref(e)), e, path)
             if not about.is_dir:
-                raise Error(errno.ENOTDIR, f"'{path}' is not a directory")
+                raise NotDirectoryError(errno.ENOTDIR, f"'{path}' is not a directory", path)
             name, names = ctypes.create_string_buffer(NAME_MAX + 1), []
-            _check(self._lib.ckpt_enter(handle, node, byref(e)), e)
+            _check(self._lib.ckpt_enter(handle, node, byref(e)), e, path)
             while not self._lib.ckpt_next(handle, node, byref(pos), name, byref(child)):
                 names.append(os.fsdecode(name.value))
         return names
@@ -616,8 +686,13 @@ class Checkpoint(Tensors):
         totals = _Totals()
         if model:
             return self._lib.ckpt_model_tensors(handle)
-        self._lib.ckpt_totals(handle, byref(totals))
+        self._lib.ckpt_totals_sized(handle, *_lent(totals))
         return totals.tensors
+
+    def _meant(self, handle, raw: bytes) -> str:
+        buf = ctypes.create_string_buffer(256)
+        n = self._lib.ckpt_similar(handle, raw, len(raw), buf, len(buf))
+        return f"; did you mean {_text(buf, n)}?" if n else ""
 
     def _take(self) -> c_void_p:
         with self._lock:
@@ -646,25 +721,14 @@ class Checkpoint(Tensors):
             self._give()
 
 
-def open(path: Union[str, os.PathLike], *, include: Union[str, Sequence[str], None] = None,
-         exclude: Union[str, Sequence[str], None] = None, rename: Optional[str] = None,
-         weights: Optional[str] = None, dtype: Optional[str] = None, assets: Optional[str] = None,
-         layout: Optional[str] = None, recipe: Optional[str] = None,
-         experts: Optional[str] = None, gguf_dtype: Optional[str] = None, shard_size: int = 0,
-         index: Optional[str] = None, cache: int = 0, allow_missing: bool = False) -> Checkpoint:
+def open(path: Union[str, os.PathLike], **options: Option) -> Checkpoint:
     """Open a checkpoint: a directory, or a file.
 
-    The options are those of `ckptfs mount -o`; see ckptfs(1). Sizes are bytes, 0 is the default.
+    The options are those of `ckptfs mount -o`, see ckptfs(1), and those that ckpt(3) has for programs:
+    include="model.*" or a list, dtype="bf16", layout=path, allow_missing=True, cache="1GiB" or bytes.
+    What is None, False or 0 is as if it were not there.
     """
-    def text(word: Union[str, os.PathLike, None]) -> Optional[bytes]:
-        return None if word is None else os.fsencode(word)
-
-    return Checkpoint(path, _Opts(
-        index=text(index), allow_missing=allow_missing, cache_bytes=cache,
-        include=_strings(include), exclude=_strings(exclude), rename=text(rename),
-        weights=text(weights), dtype=text(dtype), assets=text(assets), layout=text(layout),
-        recipe=text(recipe), gguf_dtype=text(gguf_dtype), experts=text(experts),
-        shard_size=shard_size))
+    return Checkpoint(path, options)
 
 
 def main(argv: Sequence[str]) -> int:

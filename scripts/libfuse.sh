@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-MOUNTS=${MOUNTS:-passthrough reads stats}
+MOUNTS=${MOUNTS:-passthrough reads sandbox stats}
 PARAMETER=/sys/module/fuse/parameters/enable_uring
 
 die() { echo "libfuse.sh: $*" >&2; exit 1; }
@@ -19,7 +19,7 @@ die() { echo "libfuse.sh: $*" >&2; exit 1; }
 make_libfuse() {
   local dir=$1 tmp
   [ -e "$dir/lib/pkgconfig/fuse3.pc" ] && return
-  apt-get install -y -qq --no-install-recommends meson ninja-build liburing-dev libnuma-dev >/dev/null
+  apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends meson ninja-build liburing-dev libnuma-dev >/dev/null
   scripts/chroot.sh make
   tmp=$(mktemp -d)
   # shellcheck disable=SC2016 # expanded inside

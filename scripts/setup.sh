@@ -1,17 +1,23 @@
 #!/bin/sh
-# setup.sh build|test|deb - make sure the Debian packages are there.
+# setup.sh build|test|deb - make sure that the Debian packages are there which a build, the tests, packages need.
+# setup.sh names - print the names of those that a build needs.
 #
 # MPI=1 in the environment: for a build with MPI.
 # Installs what is missing through apt when it may, otherwise prints the one line that does.
-# Silent and quick when nothing is missing.
+# Silent and quick when nothing is missing. Without dpkg it does nothing: `make` names what it does not find.
 set -u
 
-packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libjansson-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
+# libfuse3-dev, fuse3: the mount; fusermount3 lets users mount without root. libsqlite3-dev: the chunk index.
+# libzstd-dev: stream.zstd items. libxxhash-dev: hashes over the index and over metadata. libdeflate-dev: CRC-32 of torch's
+# archives. nettle-dev: SHA-256 of Megatron-core's integrity.json. libseccomp-dev: the sandbox of a mount.
+packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
 case ${1:-build} in
-  test) packages="$packages check attr rsync sqlite3 python3 python3-numpy bash-completion g++" ;;
-  deb) packages="$packages debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
+  test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion g++ jq mandoc procps e2fsprogs" ;;
+  deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
 esac
 [ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"
+[ "${1:-}" != names ] || { echo "$packages"; exit 0; }
+command -v dpkg-query >/dev/null 2>&1 || exit 0
 
 missing=
 for p in $packages; do
@@ -30,8 +36,8 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "installing:$missing"
   log=$(mktemp)
   # shellcheck disable=SC2086 # a list of words
-  { apt-get update -qq &&
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
+  { apt-get -o DPkg::Lock::Timeout=600 update -qq &&
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends $missing; } \
     >"$log" 2>&1 && rm -f "$log" && exit 0
   tail -n 5 "$log"
   rm -f "$log"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fault.h"
 
+#include "disk.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <regex.h>
@@ -30,6 +31,8 @@ static _Atomic int64_t live, peak;
 static atomic_int armed;
 static atomic_bool hit, no_exchange;
 static const char *_Atomic failed = "";
+static void (*act)(void *arg);
+static void *act_arg;
 
 /* ---- arming ---- */
 
@@ -68,8 +71,15 @@ bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count)
 	return true;
 }
 
+void fault_act(void (*fn)(void *arg), void *arg)
+{
+	act = fn;
+	act_arg = arg;
+}
+
 static bool fails(enum fault_kind kind, const char *name)
 {
+	int before = armed;
 	uint64_t n;
 
 	if (!(armed & (int)kind))
@@ -79,7 +89,12 @@ static bool fails(enum fault_kind kind, const char *name)
 		return false;
 	failed = name;
 	hit = true;
-	return true;
+	if (!act)
+		return true;
+	armed = 0;
+	act(act_arg);
+	armed = before;
+	return false;
 }
 
 static bool fails_with(enum fault_kind kind, int code, const char *name)
@@ -101,24 +116,7 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	X(FAULT_READ, EIO, ssize_t, -1, read, (int fd, void *p, size_t n), (fd, p, n)) \
 	X(FAULT_READ, EIO, ssize_t, -1, __read_chk, (int fd, void *p, size_t n, size_t cap), \
 	  (fd, p, n, cap)) \
-	X(FAULT_WRITE, ENOSPC, ssize_t, -1, pwrite, (int fd, const void *p, size_t n, off_t off), \
-	  (fd, p, n, off)) \
-	X(FAULT_WRITE, ENOSPC, ssize_t, -1, write, (int fd, const void *p, size_t n), (fd, p, n)) \
-	X(FAULT_WRITE, ENOSPC, int, -1, ftruncate, (int fd, off_t n), (fd, n)) \
-	X(FAULT_WRITE, ENOSPC, int, -1, fallocate, (int fd, int mode, off_t off, off_t n), \
-	  (fd, mode, off, n)) \
-	X(FAULT_WRITE, ENOSPC, int, -1, mkdir, (const char *path, mode_t mode), (path, mode)) \
-	X(FAULT_WRITE, ENOSPC, int, -1, mkdirat, (int fd, const char *path, mode_t mode), \
-	  (fd, path, mode)) \
-	X(FAULT_WRITE, ENOSPC, int, -1, symlinkat, (const char *to, int fd, const char *path), \
-	  (to, fd, path)) \
 	X(FAULT_WRITE, EIO, int, -1, futimens, (int fd, const struct timespec t[2]), (fd, t)) \
-	X(FAULT_NAME, EIO, int, -1, rename, (const char *from, const char *to), (from, to)) \
-	X(FAULT_NAME, EIO, int, -1, renameat, \
-	  (int fd, const char *from, int to_fd, const char *to), (fd, from, to_fd, to)) \
-	X(FAULT_NAME, EIO, int, -1, unlink, (const char *path), (path)) \
-	X(FAULT_NAME, EIO, int, -1, unlinkat, (int fd, const char *path, int flags), \
-	  (fd, path, flags)) \
 	X(FAULT_OPEN, EMFILE, int, -1, __open_2, (const char *path, int flags), (path, flags)) \
 	X(FAULT_OPEN, EMFILE, FILE *, NULL, fopen, (const char *path, const char *mode), \
 	  (path, mode)) \
@@ -147,6 +145,29 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	  (void *p, size_t n, int prot, int flags, int fd, off_t off), \
 	  (p, n, prot, flags, fd, off)) \
 	X(FAULT_MAP, EAGAIN, int, -1, mincore, (void *p, size_t n, unsigned char *out), (p, n, out))
+
+/* Those that change what is on disk, and what disk.c is told when they have. */
+#define CHANGING_CALLS(X) \
+	X(FAULT_WRITE, ENOSPC, ssize_t, pwrite, (int fd, const void *p, size_t n, off_t off), \
+	  (fd, p, n, off), disk_wrote(fd, p, done, off)) \
+	X(FAULT_WRITE, ENOSPC, ssize_t, write, (int fd, const void *p, size_t n), (fd, p, n), \
+	  disk_wrote(fd, p, done, -1)) \
+	X(FAULT_WRITE, ENOSPC, int, ftruncate, (int fd, off_t n), (fd, n), disk_resized(fd)) \
+	X(FAULT_WRITE, ENOSPC, int, fallocate, (int fd, int mode, off_t off, off_t n), \
+	  (fd, mode, off, n), disk_resized(fd)) \
+	X(FAULT_WRITE, ENOSPC, int, mkdir, (const char *path, mode_t mode), (path, mode), \
+	  disk_made(AT_FDCWD, path)) \
+	X(FAULT_WRITE, ENOSPC, int, mkdirat, (int fd, const char *path, mode_t mode), \
+	  (fd, path, mode), disk_made(fd, path)) \
+	X(FAULT_WRITE, ENOSPC, int, symlinkat, (const char *to, int fd, const char *path), \
+	  (to, fd, path), disk_made(fd, path)) \
+	X(FAULT_NAME, EIO, int, rename, (const char *from, const char *to), (from, to), \
+	  disk_renamed(AT_FDCWD, from, AT_FDCWD, to, false)) \
+	X(FAULT_NAME, EIO, int, renameat, (int fd, const char *from, int to_fd, const char *to), \
+	  (fd, from, to_fd, to), disk_renamed(fd, from, to_fd, to, false)) \
+	X(FAULT_NAME, EIO, int, unlink, (const char *path), (path), disk_removed(AT_FDCWD, path)) \
+	X(FAULT_NAME, EIO, int, unlinkat, (int fd, const char *path, int flags), \
+	  (fd, path, flags), disk_removed(fd, path))
 
 /* Those with a function of their own below. */
 #define OTHER_CALLS(X) \
@@ -177,17 +198,24 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	X(int, sqlite3_exec, \
 	  (sqlite3 * db, const char *sql, int (*each)(void *, int, char **, char **), void *arg, \
 	   char **msg)) \
+	X(int, sqlite3_blob_open, \
+	  (sqlite3 * db, const char *name, const char *table, const char *column, \
+	   sqlite3_int64 row, int flags, sqlite3_blob **ret)) \
+	X(int, sqlite3_blob_reopen, (sqlite3_blob * b, sqlite3_int64 row)) \
+	X(int, sqlite3_blob_read, (sqlite3_blob * b, void *to, int n, int at)) \
 	X(int, sqlite3_step, (sqlite3_stmt * s)) \
 	X(int, sqlite3_close, (sqlite3 * db)) \
 	X(int, sqlite3_errcode, (sqlite3 * db)) \
 	X(int, sqlite3_extended_errcode, (sqlite3 * db)) \
 	X(const char *, sqlite3_errmsg, (sqlite3 * db))
 
-#define DECLARE_FAILING(kind, code, type, bad, name, params, args) DECLARE(type, name, params)
+#define DECLARE_FAILING(kind, code, type, bad, name, params, args)   DECLARE(type, name, params)
+#define DECLARE_CHANGING(kind, code, type, name, params, args, tell) DECLARE(type, name, params)
 #define DECLARE(type, name, params) \
 	type __real_##name params; \
 	type __wrap_##name params;
 FAILING_CALLS(DECLARE_FAILING)
+CHANGING_CALLS(DECLARE_CHANGING)
 OTHER_CALLS(DECLARE)
 int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
@@ -340,6 +368,30 @@ ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off)
 	return n;
 }
 
+/* A call that returns -1 where it changes nothing: others wait until disk.c knows of it. */
+#define CHANGE(type, call, tell) \
+	do { \
+		bool told = disk_begin(); \
+		type done = (call); \
+		int code = errno; \
+\
+		if (told && done != -1) \
+			tell; \
+		if (told) \
+			disk_end(); \
+		errno = code; \
+		return done; \
+	} while (0)
+
+#define CHANGING(kind, code_, type, name, params, args, tell) \
+	type __wrap_##name params \
+	{ \
+		if (fails_with(kind, code_, #name)) \
+			return -1; \
+		CHANGE(type, __real_##name args, tell); \
+	}
+CHANGING_CALLS(CHANGING)
+
 int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
 	if (no_exchange) {
@@ -348,14 +400,16 @@ int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsign
 	}
 	if (fails_with(FAULT_NAME, EIO, "renameat2"))
 		return -1;
-	return __real_renameat2(fd, from, to_fd, to, flags);
+	CHANGE(int, __real_renameat2(fd, from, to_fd, to, flags),
+	       disk_renamed(fd, from, to_fd, to, flags & RENAME_EXCHANGE));
 }
 
 int __wrap_fsync(int fd)
 {
-	(void)fd;
 	syncs++;
-	return fails_with(FAULT_SYNC, EIO, "fsync") ? -1 : 0;
+	if (fails_with(FAULT_SYNC, EIO, "fsync"))
+		return -1;
+	CHANGE(int, 0, disk_synced(fd));
 }
 
 int __wrap_close(int fd)
@@ -380,7 +434,11 @@ int __wrap_open(const char *path, int flags, ...)
 	mode_t mode;
 
 	OPEN_MODE(flags, flags, mode);
-	return fails_with(FAULT_OPEN, EMFILE, "open") ? -1 : __real_open(path, flags, mode);
+	if (fails_with(FAULT_OPEN, EMFILE, "open"))
+		return -1;
+	if (!(flags & (O_CREAT | O_TRUNC)))
+		return __real_open(path, flags, mode);
+	CHANGE(int, __real_open(path, flags, mode), disk_opened(AT_FDCWD, path, flags, done));
 }
 
 int __wrap_openat(int dirfd, const char *path, int flags, ...)
@@ -388,8 +446,11 @@ int __wrap_openat(int dirfd, const char *path, int flags, ...)
 	mode_t mode;
 
 	OPEN_MODE(flags, flags, mode);
-	return fails_with(FAULT_OPEN, EMFILE, "openat") ? -1
-							: __real_openat(dirfd, path, flags, mode);
+	if (fails_with(FAULT_OPEN, EMFILE, "openat"))
+		return -1;
+	if (!(flags & (O_CREAT | O_TRUNC)))
+		return __real_openat(dirfd, path, flags, mode);
+	CHANGE(int, __real_openat(dirfd, path, flags, mode), disk_opened(dirfd, path, flags, done));
 }
 
 int __wrap_fcntl(int fd, int cmd, ...)
@@ -476,6 +537,29 @@ int __wrap_sqlite3_exec(sqlite3 *db, const char *sql, int (*each)(void *, int, c
 	return sql_fails("sqlite3_exec", SQLITE_IOERR)
 		       ? SQLITE_IOERR
 		       : __real_sqlite3_exec(db, sql, each, arg, msg);
+}
+
+int __wrap_sqlite3_blob_open(sqlite3 *db, const char *name, const char *table, const char *column,
+			     sqlite3_int64 row, int flags, sqlite3_blob **ret)
+{
+	if (sql_fails("sqlite3_blob_open", SQLITE_IOERR)) {
+		*ret = NULL;
+		return SQLITE_IOERR;
+	}
+	return __real_sqlite3_blob_open(db, name, table, column, row, flags, ret);
+}
+
+int __wrap_sqlite3_blob_reopen(sqlite3_blob *b, sqlite3_int64 row)
+{
+	return sql_fails("sqlite3_blob_reopen", SQLITE_IOERR) ? SQLITE_IOERR
+							      : __real_sqlite3_blob_reopen(b, row);
+}
+
+int __wrap_sqlite3_blob_read(sqlite3_blob *b, void *to, int n, int at)
+{
+	return sql_fails("sqlite3_blob_read", SQLITE_IOERR)
+		       ? SQLITE_IOERR
+		       : __real_sqlite3_blob_read(b, to, n, at);
 }
 
 int __wrap_sqlite3_step(sqlite3_stmt *s)
@@ -614,9 +698,4 @@ void fault_sqlite(void)
 	vfs = sqlite3_vfs_find(NULL);
 	for (size_t i = 0; vfs && i < sizeof(calls_of) / sizeof(calls_of[0]); i++)
 		(void)vfs->xSetSystemCall(vfs, calls_of[i].name, calls_of[i].call);
-}
-
-void fault_jansson(void)
-{
-	json_set_alloc_funcs(malloc, free);
 }

@@ -9,9 +9,8 @@
  *	}                                     // ends with the round in which nothing failed
  *
  * The linker's --wrap puts ours in place of the calls that fault.c has, see WRAP in the Makefile;
- * fault_sqlite() and fault_jansson() put them into those libraries. What a call does when it fails
- * is nothing, except that close() closes. No disk is ever synced: that would take most of the
- * tests' time.
+ * fault_sqlite() puts them into that library. What a call does when it fails is nothing, except
+ * that close() closes. No disk is ever synced: that would take most of the tests' time.
  *
  * Threads: counting from any; fault_on, fault_off from one.
  */
@@ -43,6 +42,9 @@ void fault_on(enum fault_kind kind, uint64_t from, uint64_t count);
 uint64_t fault_off(void);
 /* Did a call fail since fault_on? */
 bool fault_hit(void);
+/* In place of failing, those calls are made as ever once `act` has run, in which no call counts: it
+ * is what others do at that moment. NULL: they fail again. */
+void fault_act(void (*act)(void *arg), void *arg);
 /* The last call that did: "openat"; "" when none. */
 const char *fault_name(void);
 
@@ -68,6 +70,5 @@ void fault_no_exchange(void);
 
 /* Before the library's first use in this process. */
 void fault_sqlite(void);
-void fault_jansson(void);
 
 #endif

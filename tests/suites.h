@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * suites - the list of Check suites. A new suite is one line here and a function NAME_suite in
- * tests/core/test_NAME.c.
+ * tests/core/FOLDER/test_NAME.c.
  */
 #ifndef TESTS_SUITES_H
 #define TESTS_SUITES_H
 
 #include <check.h>
+#include <stdlib.h>
 
 /* ck_assert for loops: Check notes every single ck_assert in a file, which takes its time. */
 #define REQUIRE(cond) \
@@ -14,6 +15,9 @@
 		if (!(cond)) \
 			ck_abort_msg("%s", #cond); \
 	} while (0)
+
+/* Whether loops that inject faults or draw random input are to run at full length (`make check-full`). */
+#define CHECK_FULL() (getenv("CHECK_FULL") != NULL)
 
 #define SUITES(X) \
 	X(arena) \
@@ -28,16 +32,19 @@
 	X(checkpointable) \
 	X(chunkmap) \
 	X(ckpt) \
+	X(ckpt_api) \
 	X(ckpt_backing) \
 	X(ckpt_box) \
 	X(ckpt_data) \
 	X(ckpt_fault) \
 	X(ckpt_model) \
 	X(ckpt_reader) \
+	X(ckpt_options) \
 	X(ckpt_recipe) \
 	X(ckpt_save) \
 	X(ckpt_slice) \
 	X(ckpt_sources) \
+	X(cleanup) \
 	X(comm) \
 	X(counters) \
 	X(dcp) \
@@ -46,6 +53,7 @@
 	X(diff) \
 	X(dtype) \
 	X(err) \
+	X(export) \
 	X(faults) \
 	X(fetch) \
 	X(files) \
@@ -57,7 +65,10 @@
 	X(index) \
 	X(io) \
 	X(item) \
+	X(json) \
+	X(json_out) \
 	X(layout) \
+	X(lease) \
 	X(megatron) \
 	X(megatron_args) \
 	X(merge) \
@@ -68,6 +79,7 @@
 	X(name) \
 	X(namelist) \
 	X(normal) \
+	X(nearest) \
 	X(npy) \
 	X(object_form) \
 	X(pagemap) \
@@ -76,7 +88,9 @@
 	X(pickle_hostile) \
 	X(pickle_json) \
 	X(pickle_mutation) \
+	X(pickle_same) \
 	X(pickle_write) \
+	X(place) \
 	X(plan) \
 	X(plan_codec) \
 	X(planner) \
@@ -97,6 +111,7 @@
 	X(torch_item) \
 	X(torchsave) \
 	X(values) \
+	X(vec) \
 	X(vfile) \
 	X(view) \
 	X(view_model) \

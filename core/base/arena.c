@@ -3,53 +3,79 @@
 
 #include "base/checked.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 16, FIRST_SLAB = 4096, LAST_SLAB = 1 << 20 };
+enum { ALIGN = 8, FIRST_SLAB = 4096, LAST_SLAB = 1 << 20 };
 
 struct arena_slab {
 	struct arena_slab *next;
-	char pad[ALIGN - sizeof(struct arena_slab *)];
 	char data[];
 };
 
-/* A slab of at least n bytes becomes the newest; slabs double up to LAST_SLAB. */
-static bool add_slab(struct arena *a, size_t n)
+bool arena_charge(struct arena *a, size_t n)
 {
-	size_t room = a->max_bytes - a->bytes, size = FIRST_SLAB;
+	if (n > a->max_bytes - a->bytes)
+		return false;
+	a->bytes += n;
+	return true;
+}
+
+/* Takes n bytes, for which there must be room. Not yet in the list. */
+static struct arena_slab *new_slab(struct arena *a, size_t n)
+{
+	struct arena_slab *s = malloc(n);
+
+	if (s)
+		a->bytes += n;
+	return s;
+}
+
+/* Slabs double up to LAST_SLAB. What is large has one for itself, behind the one with room left. */
+static char *add_slab(struct arena *a, size_t n)
+{
+	size_t size = FIRST_SLAB, need;
 	struct arena_slab *s;
 
 	while (size < LAST_SLAB && size < a->bytes)
 		size *= 2;
-	if (ckd_add(&n, n, sizeof(*s)) || n > room)
-		return false;
-	size = min_u64(max_u64(size, n), room);
-	s = malloc(size);
+	if (ckd_add(&need, n, sizeof(*s)) || need > a->max_bytes - a->bytes) {
+		errno = EFBIG;
+		return NULL;
+	}
+	if (n > size / 4 && a->slabs) {
+		s = new_slab(a, need);
+		if (!s)
+			return NULL;
+		s->next = a->slabs->next;
+		a->slabs->next = s;
+		return s->data;
+	}
+	size = min_u64(max_u64(size, need), a->max_bytes - a->bytes);
+	s = new_slab(a, size);
 	if (!s)
-		return false;
+		return NULL;
 	s->next = a->slabs;
 	a->slabs = s;
-	a->at = s->data;
-	a->left = size - sizeof(*s);
-	a->bytes += size;
-	return true;
+	a->at = s->data + n;
+	a->left = size - need;
+	return s->data;
 }
 
 void *arena_alloc(struct arena *a, size_t n)
 {
-	char *p;
-
-	if (n > SIZE_MAX - ALIGN)
+	if (n > SIZE_MAX - ALIGN) {
+		errno = EFBIG;
 		return NULL;
+	}
 	n = (n + !n + ALIGN - 1) / ALIGN * ALIGN;
-	if (n > a->left && !add_slab(a, n))
-		return NULL;
-	p = a->at;
+	if (n > a->left)
+		return add_slab(a, n);
 	a->at += n;
 	a->left -= n;
-	return p;
+	return a->at - n;
 }
 
 void *arena_array(struct arena *a, size_t count, size_t size)

@@ -110,6 +110,17 @@ static inline uint64_t cursor_varint(struct cursor *c)
 	return 0;
 }
 
+/* As cursor_varint; .bad, and 0, where it is more than max. */
+static inline uint64_t cursor_varint_to(struct cursor *c, uint64_t max)
+{
+	uint64_t v = cursor_varint(c);
+
+	if (v <= max)
+		return v;
+	c->bad = true;
+	return 0;
+}
+
 /* v in n <= 9 bytes, low first. Returns p + n. */
 static inline uint8_t *put_le(uint8_t *p, uint64_t v, size_t n)
 {

@@ -7,11 +7,15 @@
  *	SCOPED_LOCK(&c->lock);
  *	...
  *	*ret = steal_ptr(&p);
+ *
+ * All mutexes are taken and given back here: a thread holds at most one at a time (core/README.md),
+ * and builds with sanitizers (CHECK_LOCKS) abort where it takes another one.
  */
 #ifndef BASE_CLEANUP_H
 #define BASE_CLEANUP_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -30,21 +34,61 @@ static inline void cleanup_close(const int *fd)
 		(void)close(*fd);
 }
 
-static inline void cleanup_unlock(pthread_mutex_t **m)
+#ifdef CHECK_LOCKS
+void lock_note_take(bool is_outer);
+void lock_note_give(bool is_outer);
+#else
+static inline void lock_note_take(bool is_outer)
 {
-	(void)pthread_mutex_unlock(*m);
+	(void)is_outer;
 }
 
-static inline pthread_mutex_t *scoped_lock_take(pthread_mutex_t *m)
+static inline void lock_note_give(bool is_outer)
 {
+	(void)is_outer;
+}
+#endif
+
+static inline pthread_mutex_t *lock_take(pthread_mutex_t *m)
+{
+	lock_note_take(false);
 	(void)pthread_mutex_lock(m);
 	return m;
 }
 
+static inline void lock_give(pthread_mutex_t *m)
+{
+	(void)pthread_mutex_unlock(m);
+	lock_note_give(false);
+}
+
+static inline pthread_mutex_t *outer_lock_take(pthread_mutex_t *m)
+{
+	lock_note_take(true);
+	(void)pthread_mutex_lock(m);
+	return m;
+}
+
+static inline void cleanup_unlock(pthread_mutex_t **m)
+{
+	lock_give(*m);
+}
+
+static inline void cleanup_outer_unlock(pthread_mutex_t **m)
+{
+	(void)pthread_mutex_unlock(*m);
+	lock_note_give(true);
+}
+
 /* One lock per scope, one lock per thread: a nested one shadows the name and -Wshadow says so. */
 #define SCOPED_LOCK(m) \
-	pthread_mutex_t *scoped_lock CLEANUP(cleanup_unlock) = scoped_lock_take(m); \
+	pthread_mutex_t *scoped_lock CLEANUP(cleanup_unlock) = lock_take(m); \
 	(void)scoped_lock
+
+/* One under which others are taken, and I/O is done: of those that core/README.md names. */
+#define SCOPED_OUTER_LOCK(m) \
+	pthread_mutex_t *outer_lock CLEANUP(cleanup_outer_unlock) = outer_lock_take(m); \
+	(void)outer_lock
 
 static inline void *steal_ptr_(void *pp)
 {

@@ -50,6 +50,11 @@ int err_sys(struct ckpt_err *e, int code, const char *fmt, ...)
 	return -code;
 }
 
+int err_nomem(struct ckpt_err *e)
+{
+	return err_set(e, ENOMEM, "out of memory");
+}
+
 int err_wrap(struct ckpt_err *e, const char *fmt, ...)
 {
 	char inner[sizeof(e->msg)];

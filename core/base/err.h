@@ -14,7 +14,7 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
-#include "base/ckpt_base.h"
+#include <ckptfs/ckpt_base.h>
 
 #include <errno.h>
 
@@ -27,6 +27,7 @@ int err_set(struct ckpt_err *e, int code, const char *fmt, ...)
 /* The same with ": strerror(code)" appended, for failed system calls. */
 int err_sys(struct ckpt_err *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+int err_nomem(struct ckpt_err *e); /* "out of memory" */
 /* Put "context: " in front of the message that *e holds; returns -e->code. */
 int err_wrap(struct ckpt_err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

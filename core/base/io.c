@@ -168,16 +168,23 @@ static int open_by_element(int dirfd, const char *path, int flags)
 	}
 }
 
-int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
+/* By git-lfs, docs/spec.md: so it begins, and has less than 1024 bytes. */
+static bool is_pointer(int fd, const struct stat *st)
 {
-	/* O_NONBLOCK: a FIFO planted under a data file's name must not hang us. */
-	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	static const char begin[] = "version https://git-lfs.github.com/spec/v1\n";
+	char got[sizeof(begin) - 1];
+
+	return st->st_size > (off_t)sizeof(got) && st->st_size < 1024 &&
+	       !io_pread(fd, got, sizeof(got), 0) && !memcmp(got, begin, sizeof(got));
+}
+
+/* A descriptor of the path, whatever it is. */
+static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err *e)
+{
 	struct open_how how = { .flags = (uint64_t)flags,
 				.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS };
 	bool links = true;
-	autoclose int fd = -1;
-	struct stat got;
-	int rc = io_check_relative(path, strlen(path), e);
+	int fd, rc = io_check_relative(path, strlen(path), e);
 
 	if (rc)
 		return rc;
@@ -191,14 +198,31 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 			       links ? "a link leads out of the checkpoint"
 				     : "a link is on the way, and without openat2 (Linux 5.6) none "
 				       "is followed");
+	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
+}
+
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
+{
+	/* O_NONBLOCK: a FIFO planted under a data file's name must not hang us. */
+	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	autoclose int fd = open_beneath(dirfd, path, flags, e);
+	struct stat got;
+
 	if (fd < 0)
-		return err_sys(e, errno, "open '%s'", path);
+		return fd;
 	if (fstat(fd, &got))
 		return err_sys(e, errno, "stat '%s'", path);
 	if (!S_ISREG(got.st_mode))
 		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
+	if (is_pointer(fd, &got))
+		return err_set(e, EREMOTE, "open '%s': " IO_IS_POINTER, path);
 	*st = got;
 	return steal_fd(&fd);
+}
+
+int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e)
+{
+	return open_beneath(dirfd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, e);
 }
 
 int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e)
@@ -210,13 +234,81 @@ int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e)
 	return err_sys(e, errno, "look for '%s'", path);
 }
 
+DIR *io_open_dir(int dirfd, const char *name, int flags)
+{
+	autoclose int fd = openat(dirfd, name, flags | O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (d)
+		(void)steal_fd(&fd);
+	return d;
+}
+
+void io_close_dir(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
 int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e)
 {
 	errno = 0;
-	*ret = readdir(d); /* NOLINT(concurrency-mt-unsafe): the DIR is the caller's alone */
+	do
+		*ret = readdir(
+			d); /* NOLINT(concurrency-mt-unsafe): the DIR is the caller's alone */
+	while (*ret && (!strcmp((*ret)->d_name, ".") || !strcmp((*ret)->d_name, "..")));
 	if (*ret)
 		return 1;
 	return errno ? err_sys(e, errno, "list the directory") : 0;
+}
+
+static int remove_within(int dirfd, const char *name, unsigned depth, struct ckpt_err *e);
+
+/* How many entries have gone, or a negative errno. */
+static int64_t remove_entries(int parent, const char *name, unsigned depth, struct ckpt_err *e)
+{
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(parent, name, O_NOFOLLOW);
+	const struct dirent *entry;
+	int64_t n = 0;
+	int rc = 1;
+
+	if (!d)
+		return err_sys(e, errno, "remove '%s'", name);
+	while (rc > 0 && (rc = io_next_entry(d, &entry, e)) > 0) {
+		if (remove_within(dirfd(d), entry->d_name, depth + 1, e))
+			return err_wrap(e, "'%s'", name);
+		n++;
+	}
+	return rc < 0 ? rc : n;
+}
+
+static int remove_within(int dirfd, const char *name, unsigned depth, struct ckpt_err *e)
+{
+	enum { MAX_DEPTH = 64 };
+
+	if (!unlinkat(dirfd, name, 0) || errno == ENOENT)
+		return 0;
+	if (errno != EISDIR && errno != EPERM) /* EPERM: POSIX's word for it */
+		return err_sys(e, errno, "remove '%s'", name);
+	if (depth == MAX_DEPTH)
+		return err_set(e, ELOOP, "remove '%s': more than %d directories deep", name,
+			       MAX_DEPTH);
+	for (;;) {
+		int64_t n = remove_entries(dirfd, name, depth, e);
+
+		if (n < 0)
+			return (int)n;
+		if (!unlinkat(dirfd, name, AT_REMOVEDIR))
+			return 0;
+		/* Some file systems skip entries when others go while they are listed. */
+		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
+			return err_sys(e, errno, "remove '%s'", name);
+	}
+}
+
+int io_remove(int dirfd, const char *name, struct ckpt_err *e)
+{
+	return remove_within(dirfd, name, 0, e);
 }
 
 int io_mkdirs(const char *path)

@@ -32,9 +32,13 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e);
 /*
  * Open the regular file `path` below dirfd for reading, never leaving the directory: no absolute
  * path, no "..", no symbolic link that points out. *st is the opened file's. Returns the
- * descriptor (caller closes) or -errno with a sentence that names the path.
+ * descriptor (caller closes) or -errno with a sentence that names the path. EREMOTE: what is there
+ * is the pointer that Git LFS leaves where it has not fetched a file.
  */
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
+#define IO_IS_POINTER "a Git LFS pointer, the file itself is not here: run git lfs pull"
+/* The same for a directory. */
+int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e);
 /* Is this a relative path without "..", "." or empty elements and without control bytes? */
 int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
 
@@ -43,8 +47,24 @@ int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
  * what a link leads to), or a negative errno with a sentence: what cannot be seen is not absent.
  */
 int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e);
-/* The next entry of a directory: 1 and it, 0 at the end, or a negative errno with a sentence. */
+/*
+ * A directory to be listed, opened with these flags beside the usual ones; NULL and errno.
+ *
+ *	DIR *d CLEANUP(io_close_dir) = io_open_dir(dirfd, "sub", O_NOFOLLOW);
+ *
+ *	while ((rc = io_next_entry(d, &entry, e)) > 0)
+ */
+DIR *io_open_dir(int dirfd, const char *name, int flags);
+void io_close_dir(DIR **d);
+/* The next entry, "." and ".." left out: 1 and it, 0 at the end, or a negative errno with a
+ * sentence. */
 int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
+
+/*
+ * Remove what has that name in dirfd, a directory with all that is in it; no link is followed. 0,
+ * also where there is nothing, or a negative errno with a sentence.
+ */
+int io_remove(int dirfd, const char *name, struct ckpt_err *e);
 
 /* mkdir -p with mode 0700 for what is created. 0 or -errno. */
 int io_mkdirs(const char *path);

@@ -3,37 +3,54 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <syslog.h>
+#include <unistd.h>
 
 static _Atomic int max_level = LOG_LEVEL_WARN;
-static atomic_bool to_syslog;
+static _Atomic int packets = -1;
 
 void log_set_level(enum log_level level)
 {
 	max_level = (int)level;
 }
 
-void log_use_syslog(const char *ident)
+void log_use_packets(int fd)
 {
-	openlog(ident, LOG_PID, LOG_DAEMON);
-	to_syslog = true;
+	packets = fd;
 }
 
 void log_msg(enum log_level level, const char *fmt, ...)
 {
-	static const int priority[] = { LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
-	char line[1024];
+	char packet[LOG_PACKET_MAX];
 	va_list ap;
+	int n;
 
 	if ((int)level > max_level)
 		return;
+	packet[0] = (char)level;
 	va_start(ap, fmt);
-	(void)vsnprintf(line, sizeof(line), fmt, ap);
+	n = vsnprintf(packet + 1, sizeof(packet) - 1, fmt, ap);
 	va_end(ap);
-	if (to_syslog)
-		syslog(priority[level], "%s", line);
-	else
-		(void)fprintf(stderr, "ckptfs: %s\n", line);
+	if (n < 0)
+		return;
+	if (packets < 0)
+		(void)fprintf(stderr, "ckptfs: %s\n", packet + 1);
+	else if (write(packets, packet,
+		       (size_t)n < sizeof(packet) - 1 ? (size_t)n + 1 : sizeof(packet) - 1) < 0)
+		return;
+}
+
+void log_use_syslog(const char *ident)
+{
+	openlog(ident, 0, LOG_DAEMON);
+}
+
+void log_packet(const char *packet, size_t n)
+{
+	static const int priority[] = { LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
+	unsigned level = (unsigned char)packet[0];
+
+	if (n > 0 && level < sizeof(priority) / sizeof(*priority))
+		syslog(priority[level], "%.*s", (int)n - 1, packet + 1);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/progress.h"
+#include "base/clock.h"
 
 #include "base/checked.h"
 #include "base/text.h"
@@ -11,15 +12,6 @@
 #include <unistd.h>
 
 enum { BAR = 24 };
-static const uint64_t second = 1000000000;
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * second + (uint64_t)t.tv_nsec;
-}
 
 void progress_start(struct progress *p, const char *what, uint64_t total, bool enabled)
 {
@@ -27,8 +19,8 @@ void progress_start(struct progress *p, const char *what, uint64_t total, bool e
 
 	*p = (struct progress){ .what = what, .total = total, .enabled = enabled && isatty(2) };
 	p->color = !no_color || !*no_color;
-	p->start_ns = now_ns();
-	p->next_ns = p->start_ns + second;
+	p->start_ns = clock_ns();
+	p->next_ns = p->start_ns + CLOCK_SECOND;
 }
 
 void progress_set(struct progress *p, uint64_t done)
@@ -40,13 +32,14 @@ void progress_set(struct progress *p, uint64_t done)
 
 	if (!p->enabled)
 		return;
-	now = now_ns();
+	now = clock_ns();
 	next = p->next_ns;
 	/* One thread draws, the others go on. */
-	if (now < next || !atomic_compare_exchange_strong(&p->next_ns, &next, now + second / 10))
+	if (now < next ||
+	    !atomic_compare_exchange_strong(&p->next_ns, &next, now + CLOCK_SECOND / 10))
 		return;
 	elapsed = now - p->start_ns;
-	speed = (double)(done - min_u64(done, p->from)) / ((double)elapsed / (double)second);
+	speed = (double)(done - min_u64(done, p->from)) / ((double)elapsed / (double)CLOCK_SECOND);
 	full = p->total ? (size_t)(min_u64(done, p->total) * BAR / p->total) : 0;
 	memset(bar, '#', full);
 	memset(bar + full, '-', BAR - full);

@@ -2,6 +2,7 @@
 #include "base/text.h"
 
 #include "base/checked.h"
+#include "base/err.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -95,75 +96,178 @@ int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn)
 	return zeros;
 }
 
+/* A byte of a pattern has been looked at; false when that was one too many. */
+static bool glob_step(uint64_t *steps)
+{
+	return *steps && --*steps;
+}
+
+/* What is left of a pattern: one piece of it, and what follows that. */
+struct glob_rest {
+	const char *p, *end;
+	const struct glob_rest *next;
+};
+
+enum { MAX_BRACES = 64 }; /* behind and inside each other */
+
 /* One [...] class at *pp (past the '['); moves *pp past the ']'. False for no match or no ']'. */
-static bool glob_class(const char **pp, char c)
+static bool glob_class(const char **pp, const char *end, char c, uint64_t *steps)
 {
 	const char *p = *pp;
-	bool invert = *p == '!' || *p == '^', hit = false;
+	bool invert = p < end && (*p == '!' || *p == '^'), hit = false;
 
 	if (invert)
 		p++;
-	for (bool first = true; *p && (*p != ']' || first); first = false) {
+	for (bool first = true; p < end && (*p != ']' || first) && glob_step(steps);
+	     first = false) {
 		unsigned char lo = (unsigned char)*p++, hi = lo;
 
-		if (p[0] == '-' && p[1] && p[1] != ']') {
+		if (end - p > 1 && p[0] == '-' && p[1] != ']') {
 			hi = (unsigned char)p[1];
 			p += 2;
 		}
 		hit |= (unsigned char)c >= lo && (unsigned char)c <= hi;
 	}
-	if (!*p)
+	if (p == end || *p != ']' || !*steps)
 		return false;
 	*pp = p + 1;
 	return hit != invert;
 }
 
-bool text_glob(const char *p, const char *s, size_t n)
+/* Where the alternative at p ends: at its ',' or '}'. NULL: nowhere, or the steps have run out. */
+static const char *alternative_end(const char *p, const char *end, uint64_t *steps)
 {
-	const char *end = s + n, *star = NULL, *retry = NULL;
+	size_t depth = 0;
 
-	/* Greedy with one backtracking point: linear in practice, never exponential. */
-	for (;;) {
-		const char *q = p;
+	for (; p < end && glob_step(steps); p++) {
+		if (*p == '\\' && end - p > 1)
+			p++;
+		else if (*p == '{')
+			depth++;
+		else if (!depth && (*p == ',' || *p == '}'))
+			return p;
+		else if (*p == '}')
+			depth--;
+	}
+	return NULL;
+}
+
+/* The '}' of a brace with a comma; NULL: it stands for itself. */
+static const char *braces_end(const char *p, const char *end, uint64_t *steps)
+{
+	const char *at = alternative_end(p + 1, end, steps);
+
+	if (!at || *at != ',')
+		return NULL;
+	while (at && *at == ',')
+		at = alternative_end(at + 1, end, steps);
+	return at;
+}
+
+static bool glob_rest(struct glob_rest at, const char *s, const char *end, unsigned braces,
+		      uint64_t *steps);
+
+/* One of the alternatives at at->p, and then what is behind the '}' at close. */
+static bool glob_braces(const struct glob_rest *at, const char *close, const char *s,
+			const char *end, unsigned braces, uint64_t *steps)
+{
+	const struct glob_rest behind = { close + 1, at->end, at->next };
+	const char *from = at->p, *to;
+
+	if (braces == MAX_BRACES)
+		*steps = 0;
+	do {
+		from++;
+		to = alternative_end(from, at->end, steps);
+		if (!to)
+			return false;
+		if (glob_rest((struct glob_rest){ from, to, &behind }, s, end, braces + 1, steps))
+			return true;
+		from = to;
+	} while (*to == ',');
+	return false;
+}
+
+/* The byte c by what stands at at->p, which is no '*' and no brace; moves on behind it. */
+static bool glob_byte(struct glob_rest *at, char c, uint64_t *steps)
+{
+	char p = *at->p++;
+
+	if (p == '?')
+		return true;
+	if (p == '[')
+		return glob_class(&at->p, at->end, c, steps);
+	if (p == '\\' && at->p < at->end)
+		p = *at->p++;
+	return p == c;
+}
+
+/* Greedy with one backtracking point: linear in practice, at worst one length times the other; and
+ * braces multiply that by all ways through them. */
+static bool glob_rest(struct glob_rest at, const char *s, const char *end, unsigned braces,
+		      uint64_t *steps)
+{
+	struct glob_rest star = { 0 };
+	const char *retry = NULL;
+
+	while (glob_step(steps)) {
+		const char *close = NULL;
 		bool ok;
 
-		if (*p == '*') {
-			star = ++p;
+		while (at.p == at.end && at.next)
+			at = *at.next;
+		if (at.p < at.end && *at.p == '*') {
+			at.p++;
+			star = at;
 			retry = s;
 			continue;
 		}
-		if (s == end && !*p)
+		if (at.p < at.end && *at.p == '{')
+			close = braces_end(at.p, at.end, steps);
+		if (close && glob_braces(&at, close, s, end, braces, steps))
 			return true;
 		if (s == end)
-			return false;
-		q = p + 1;
-		if (*p == '?')
-			ok = true;
-		else if (*p == '[')
-			ok = glob_class(&q, *s);
-		else if (*p == '\\' && p[1]) {
-			ok = p[1] == *s;
-			q = p + 2;
-		} else
-			ok = *p && *p == *s;
+			return !close && at.p == at.end;
+		ok = !close && at.p < at.end && glob_byte(&at, *s, steps);
 		if (ok) {
-			p = q;
 			s++;
 		} else {
-			if (!star)
+			if (!retry)
 				return false;
-			p = star;
+			at = star;
 			s = ++retry;
 		}
 	}
+	return false;
 }
 
-bool text_glob_any(const char *const *patterns, const char *s, size_t n)
+bool text_glob_within(const char *p, const char *s, size_t n, uint64_t *steps)
+{
+	return glob_rest((struct glob_rest){ .p = p, .end = p + strlen(p) }, s, s + n, 0, steps);
+}
+
+bool text_glob(const char *p, const char *s, size_t n)
+{
+	uint64_t steps = UINT64_MAX;
+
+	return text_glob_within(p, s, n, &steps);
+}
+
+bool text_glob_any(const char *const *patterns, const char *s, size_t n, uint64_t *steps)
 {
 	for (const char *const *p = patterns; p && *p; p++)
-		if (text_glob(*p, s, n))
+		if (text_glob_within(*p, s, n, steps))
 			return true;
 	return !patterns || !*patterns;
+}
+
+int text_glob_check(uint64_t steps, const char *what, struct ckpt_err *e)
+{
+	return steps ? 0
+		     : err_set(e, EFBIG,
+			       "%s: holding the globs against all names takes more than %llu "
+			       "steps: use fewer or simpler ones",
+			       what, (unsigned long long)TEXT_GLOB_STEPS);
 }
 
 const char *text_size(uint64_t bytes, char out[static 16])

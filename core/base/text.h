@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ckpt_err;
+
 /* Next code point of [*s, end), *s < end; U+FFFD (and one byte forward) where it is not UTF-8. */
 uint32_t text_next(const char **s, const char *end);
 bool text_is_utf8(const char *s, size_t n);
@@ -23,10 +25,23 @@ bool text_is_utf8(const char *s, size_t n);
  */
 int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn);
 
-/* Shell glob over a byte string of any content: * ? [a-z] [!a-z] \x. '*' matches '/' too. */
+/* Shell glob over a byte string of any content: * ? [a-z] [!a-z] {a,b*} \x. '*' matches '/' too; a
+ * brace without a comma, or without an end, stands for itself. */
 bool text_glob(const char *pattern, const char *s, size_t n);
+/*
+ * The same for patterns that come from outside, within a bound on work: *steps are those still
+ * allowed to all patterns and names together, mostly from TEXT_GLOB_STEPS on. A step is a byte of a
+ * pattern that is held against a byte of a name, in all alternatives that are tried; more than 64
+ * braces in one pattern take all of them. 0 afterwards: they have run out, and this and all
+ * further answers, which are false, mean nothing; so it is enough to look at the end.
+ */
+#define TEXT_GLOB_STEPS ((uint64_t)1 << 31) /* a few seconds */
+bool text_glob_within(const char *pattern, const char *s, size_t n, uint64_t *steps);
 /* Does one of the patterns match? NULL-terminated; true where there are none, or NULL. */
-bool text_glob_any(const char *const *patterns, const char *s, size_t n);
+bool text_glob_any(const char *const *patterns, const char *s, size_t n, uint64_t *steps);
+
+/* Has the work run out? EFBIG, with what the patterns are called: "ls". */
+int text_glob_check(uint64_t steps, const char *what, struct ckpt_err *e);
 
 /* "1.5 GiB" into out[16]. */
 const char *text_size(uint64_t bytes, char out[static 16]);

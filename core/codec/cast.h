@@ -25,7 +25,7 @@
  *
  *	float64 -> bfloat16                    0x7fc0 in what is left after the last whole vector (of
  *	                                       a row, or of a thread's share), and with strides
- *	float32 -> bfloat16                    0x7fc0 with strides
+ *	float32 -> bfloat16                    0x7fc0 with strides, and in tensors without dimensions
  *	any -> bfloat16 without AVX2           0x7fc0
  *	any -> float16 without AVX2            0x7e00, sign kept
  *	float32 -> float16 with FBGEMM         FBGEMM's choice in the last n mod 8 elements (read in

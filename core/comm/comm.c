@@ -45,7 +45,7 @@ int ckpt_comm_init(struct ckpt_comm *c, const struct ckpt_comm_ops *ops, void *s
 	struct ckpt_comm fresh = { .ops = ops, .self = self, .rank = rank, .size = size };
 
 	if (!size || rank >= size)
-		return err_set(e, EINVAL, "rank %zu is none of %zu", rank, size);
+		return err_set(e, EINVAL, "rank %zu is not one of %zu", rank, size);
 	if (rank == 0) {
 		fresh.said = calloc(size, sizeof(*fresh.said));
 		fresh.slot = calloc(size, sizeof(*fresh.slot));

@@ -7,7 +7,7 @@
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
-#include "comm/ckpt_comm.h"
+#include <ckptfs/ckpt_comm.h>
 
 struct buf;
 

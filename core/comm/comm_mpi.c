@@ -4,7 +4,7 @@
  * pieces, from one process to another; rank 0 takes the others one after the other.
  */
 #include "base/err.h"
-#include "comm/ckpt_comm.h"
+#include <ckptfs/ckpt_comm.h>
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  */
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "comm/ckpt_comm.h"
+#include <ckptfs/ckpt_comm.h>
 
 #include <limits.h>
 #include <pthread.h>

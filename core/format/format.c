@@ -4,11 +4,10 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/io.h"
 #include "base/text.h"
+#include "base/vec.h"
+#include "source/place.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,7 @@ static const struct format *const formats[] = { &format_megatron,      &format_m
 						&format_hyperparallel, &format_dcp,
 						&format_safetensors,   &format_torchsave };
 
-/* What the formats above are recognised by, for whoever gives us something else. */
+/* What the formats above are recognised by, for the error message of an unknown one. */
 static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron-core metadata.json, HyperParallel "
 	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin";
@@ -26,19 +25,11 @@ static const char known_files[] = "neither safetensors nor by torch.save";
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)
 {
-	if (l->n == l->cap) {
-		size_t cap = l->cap ? l->cap * 2 : 8;
-		char **v = realloc(l->v, cap * sizeof(*v));
+	char *copy = VEC_ROOM(l->v, l->cap, l->n + 1) ? strdup(name) : NULL;
 
-		if (!v)
-			return err_set(e, ENOMEM, "out of memory");
-		l->v = v;
-		l->cap = cap;
-	}
-	l->v[l->n] = strdup(name);
-	if (!l->v[l->n])
-		return err_set(e, ENOMEM, "out of memory");
-	l->n++;
+	if (!copy)
+		return err_nomem(e);
+	l->v[l->n++] = copy;
 	return 0;
 }
 
@@ -63,31 +54,23 @@ void name_list_release(struct name_list *l)
 	*l = (struct name_list){ 0 };
 }
 
-static void close_dirp(DIR **d)
+enum { LOOK_AT = 1000, SHOW = 3 }; /* names */
+
+static int add_some(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
-	if (*d)
-		(void)closedir(*d);
+	struct name_list *l = arg;
+
+	(void)kind;
+	return l->n == LOOK_AT ? 1 : name_list_add(l, name, e);
 }
 
 /* The first names of a directory, in natural order: "'a', 'b', 'c', ...", or "nothing". */
-static int name_some(int dirfd, char *out, size_t cap, struct ckpt_err *e)
+static int name_some(struct place *place, char *out, size_t cap, struct ckpt_err *e)
 {
-	enum { LOOK_AT = 1000, SHOW = 3 };
-	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
 	struct name_list l CLEANUP(name_list_release) = { 0 };
-	const struct dirent *d;
-	int code = errno, rc = 0;
+	int rc = place_list(place, ".", add_some, &l, e);
 	size_t at = 0;
 
-	if (!dir && fd >= 0)
-		(void)close(fd);
-	if (!dir)
-		return err_sys(e, code, "list the directory");
-	while (l.n < LOOK_AT && (rc = io_next_entry(dir, &d, e)) > 0)
-		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
-		    name_list_add(&l, d->d_name, e))
-			return -e->code;
 	if (rc < 0)
 		return rc;
 	name_list_sort(&l);
@@ -99,22 +82,22 @@ static int name_some(int dirfd, char *out, size_t cap, struct ckpt_err *e)
 }
 
 /* Nobody knows it: say what is there, and what would have been known. */
-static int unknown(int dirfd, const char *file, struct ckpt_err *e)
+static int unknown(struct place *place, const char *file, struct ckpt_err *e)
 {
 	char found[200];
 
 	if (file)
 		return err_set(e, ENOENT, "not a checkpoint: '%.100s' is %s", file, known_files);
-	if (name_some(dirfd, found, sizeof(found), e))
+	if (name_some(place, found, sizeof(found), e))
 		return -e->code;
 	return err_set(e, ENOENT, "not a checkpoint: found %s; %s", found, known_directories);
 }
 
-int format_probe(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		 struct ckpt_err *e)
+int format_probe(struct place *place, const char *file, const struct format **ret,
+		 struct name_list *files, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
-		int rc = formats[i]->probe(dirfd, file, files, e);
+		int rc = formats[i]->probe(place, file, files, e);
 
 		if (rc)
 			*ret = formats[i];
@@ -125,10 +108,10 @@ int format_probe(int dirfd, const char *file, const struct format **ret, struct 
 	return 0;
 }
 
-int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		  struct ckpt_err *e)
+int format_detect(struct place *place, const char *file, const struct format **ret,
+		  struct name_list *files, struct ckpt_err *e)
 {
-	int rc = format_probe(dirfd, file, ret, files, e);
+	int rc = format_probe(place, file, ret, files, e);
 
-	return rc ? rc < 0 ? rc : 0 : unknown(dirfd, file, e);
+	return rc ? rc < 0 ? rc : 0 : unknown(place, file, e);
 }

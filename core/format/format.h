@@ -16,6 +16,7 @@
 
 struct catalog_writer;
 struct ckpt_err;
+struct place;
 
 /* File names relative to the checkpoint, in natural order. */
 struct name_list {
@@ -30,20 +31,21 @@ struct scan_opts {
 
 struct format {
 	const char *name;
-	/* 1 and the metadata files when dirfd is such a checkpoint, or, where file is not NULL, that
+	/* 1 and the metadata files when it is such a checkpoint, or, where file is not NULL, that
 	 * file in it; else 0; < 0 when it looks like one but cannot be read, with a sentence. */
-	int (*probe)(int dirfd, const char *file, struct name_list *files, struct ckpt_err *e);
-	int (*scan)(int dirfd, const struct name_list *files, const struct scan_opts *opts,
-		    struct catalog_writer *w, struct ckpt_err *e);
+	int (*probe)(struct place *place, const char *file, struct name_list *files,
+		     struct ckpt_err *e);
+	int (*scan)(struct place *place, const struct name_list *files,
+		    const struct scan_opts *opts, struct catalog_writer *w, struct ckpt_err *e);
 };
 
 /* As a format's probe, with the format that does not answer 0. */
-int format_probe(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		 struct ckpt_err *e);
+int format_probe(struct place *place, const char *file, const struct format **ret,
+		 struct name_list *files, struct ckpt_err *e);
 /* The format of a directory, or of a file in it; an error that says what was looked for when there
  * is none. */
-int format_detect(int dirfd, const char *file, const struct format **ret, struct name_list *files,
-		  struct ckpt_err *e);
+int format_detect(struct place *place, const char *file, const struct format **ret,
+		  struct name_list *files, struct ckpt_err *e);
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e);
 void name_list_sort(struct name_list *l);

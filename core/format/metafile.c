@@ -3,17 +3,17 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/io.h"
-#include "catalog/catalog_build.h"
 #include "format/format.h"
+#include "index/catalog_build.h"
 #include "parse/pickle.h"
+#include "source/source.h"
 
-#include <sys/stat.h>
 #include <xxhash.h>
 
-int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts, struct ckpt_err *e)
+int metafiles_init(struct metafiles *m, struct place *place, const struct scan_opts *opts,
+		   struct ckpt_err *e)
 {
-	*m = (struct metafiles){ .dirfd = dirfd, .opts = opts, .hash = XXH3_createState() };
+	*m = (struct metafiles){ .place = place, .opts = opts, .hash = XXH3_createState() };
 	return m->hash ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
@@ -25,19 +25,20 @@ void metafiles_release(struct metafiles *m)
 
 void metafiles_expect(struct metafiles *m, const char *name)
 {
-	struct stat st;
+	struct place_seen seen;
+	struct ckpt_err ignored;
 
-	if (!fstatat(m->dirfd, name, &st, 0))
-		m->total += (uint64_t)st.st_size;
+	if (place_look(m->place, name, &seen, &ignored) > 0)
+		m->total += seen.size;
 }
 
 static int64_t read_file(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e)
 {
 	struct metafiles *m = arg;
-	int64_t n = io_pread_some(m->fd, buf, cap, off);
+	int64_t n = source_read(m->file, buf, cap, off, e);
 
 	if (n < 0)
-		return err_sys(e, (int)-n, "read '%s'", m->name);
+		return err_wrap(e, "read '%s'", m->name);
 	if (off == m->hashed) {
 		(void)XXH3_128bits_update(m->hash, buf, (size_t)n);
 		m->hashed += (uint64_t)n;
@@ -50,31 +51,24 @@ static int64_t read_file(void *arg, uint64_t off, void *buf, size_t cap, struct 
 	return n;
 }
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-	return a->st_ino == b->st_ino && a->st_size == b->st_size &&
-	       io_mtime_ns(a) == io_mtime_ns(b);
-}
-
 int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *parse, void *arg,
 		   struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct pickle_input in = { .read = read_file, .arg = m };
-	struct stat before, after;
-	autoclose int fd = io_open_beneath(m->dirfd, name, &before, e);
+	struct source *file CLEANUP(source_freep) = NULL;
 	XXH128_hash_t h;
 	char rest[1 << 15];
 	int64_t n;
-	int rc;
+	int rc = place_file(m->place, name, &file, e);
 
-	if (fd < 0)
-		return fd;
-	if (!before.st_size)
+	if (rc)
+		return rc;
+	if (!file->seen.size)
 		return err_set(e, ERR_CORRUPT, "'%s' is empty", name);
-	m->fd = fd;
+	m->file = file;
 	m->name = name;
 	m->hashed = 0;
-	m->size = (uint64_t)before.st_size;
+	m->size = file->seen.size;
 	(void)XXH3_128bits_reset(m->hash);
 	rc = parse(arg, &in, e);
 	if (rc)
@@ -84,10 +78,11 @@ int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *par
 		if (n < 0)
 			return (int)n;
 	} while (n);
-	if (fstat(fd, &after) || !same_file(&before, &after))
+	if (!source_is_same(file))
 		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
 			       name);
 	m->before += m->size;
 	h = XXH3_128bits_digest(m->hash);
-	return catalog_add_metadata(w, name, &before, (const uint64_t[2]){ h.low64, h.high64 }, e);
+	return catalog_add_metadata(w, name, &file->seen, (const uint64_t[2]){ h.low64, h.high64 },
+				    e);
 }

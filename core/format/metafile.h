@@ -3,7 +3,7 @@
  * metafile - metadata pickles of a checkpoint, read once: parsed, hashed on the way, and told to
  * the catalog, with progress over all of them. Private to core/format.
  *
- *	metafiles_init(&m, dirfd, opts, e);
+ *	metafiles_init(&m, place, opts, e);
  *	metafiles_expect(&m, name);               // each; for the progress
  *	metafiles_read(&m, name, parse, arg, w, e); // each
  *	metafiles_release(&m);
@@ -19,20 +19,22 @@ struct XXH3_state_s;
 struct catalog_writer;
 struct ckpt_err;
 struct pickle_input;
+struct place;
 struct scan_opts;
+struct source;
 
 struct metafiles {
-	int dirfd;
+	struct place *place;
 	const struct scan_opts *opts;
 	struct XXH3_state_s *hash;
 	uint64_t total, before; /* bytes of all files, and of those that are read */
 	/* The one at hand: */
-	int fd;
+	struct source *file;
 	const char *name;
 	uint64_t size, hashed; /* bytes; the pickle's second pass must not count twice */
 };
 
-int metafiles_init(struct metafiles *m, int dirfd, const struct scan_opts *opts,
+int metafiles_init(struct metafiles *m, struct place *place, const struct scan_opts *opts,
 		   struct ckpt_err *e);
 void metafiles_release(struct metafiles *m);
 void metafiles_expect(struct metafiles *m, const char *name);

@@ -4,58 +4,53 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/io.h"
-#include "catalog/catalog_build.h"
-#include "parse/json_text.h"
+#include "base/json.h"
+#include "index/catalog_build.h"
+#include "source/source.h"
 
 #include <xxhash.h>
 
-json_t *small_file_json(int dirfd, const char *name, size_t max, struct ckpt_err *e)
+int small_file_json(struct place *place, const char *name, size_t max, struct jdoc *ret,
+		    struct ckpt_err *e)
 {
-	struct stat st;
-	autoclose int fd = io_open_beneath(dirfd, name, &st, e);
+	struct source *file CLEANUP(source_freep) = NULL;
 	autofree char *text = NULL;
-	json_error_t why;
-	json_t *j;
+	struct jdoc d = { 0 };
+	struct ckpt_err why;
 	int64_t n;
+	int rc = place_file(place, name, &file, e);
 
-	if (fd < 0)
-		return NULL;
+	if (rc)
+		return rc;
 	text = malloc(max + 1);
-	if (!text) {
-		(void)err_set(e, ENOMEM, "out of memory");
-		return NULL;
-	}
-	n = io_pread_some(fd, text, max + 1, 0);
-	if (n < 0) {
-		(void)err_sys(e, (int)-n, "read '%s'", name);
-		return NULL;
-	}
-	if ((size_t)n > max) {
-		(void)err_set(e, EFBIG, "'%s' has more than %zu bytes", name, max);
-		return NULL;
-	}
-	j = json_text_load(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
-	if (!j)
-		(void)err_set(e, json_text_code(&why, ERR_CORRUPT), "'%s', line %d: %s", name,
-			      why.line, why.text);
-	return j;
+	if (!text)
+		return err_set(e, ENOMEM, "out of memory");
+	n = source_read(file, text, max + 1, 0, e);
+	if (n < 0)
+		return err_wrap(e, "read '%s'", name);
+	if ((size_t)n > max)
+		return err_set(e, EFBIG, "'%s' has more than %zu bytes", name, max);
+	if (jdoc_parse(&d, text, (size_t)n, 0, &why))
+		return err_set(e, why.code, "'%s', line %zu: %s", name, d.line, why.msg);
+	d.owned = steal_ptr(&text);
+	*ret = d;
+	return 0;
 }
 
-int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w,
+int small_file_fingerprint(struct place *place, const char *name, struct catalog_writer *w,
 			   uint64_t *ret_size, struct ckpt_err *e)
 {
 	enum { PIECE = 1 << 16 };
-	struct stat st;
-	autoclose int fd = io_open_beneath(dirfd, name, &st, e);
+	struct source *file CLEANUP(source_freep) = NULL;
 	autofree uint8_t *buf = NULL;
 	XXH3_state_t *s;
 	XXH128_hash_t h;
 	uint64_t at = 0;
 	int64_t n;
+	int rc = place_file(place, name, &file, e);
 
-	if (fd < 0)
-		return fd;
+	if (rc)
+		return rc;
 	buf = malloc(PIECE);
 	s = XXH3_createState();
 	if (!buf || !s) {
@@ -63,18 +58,19 @@ int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w
 		return err_set(e, ENOMEM, "out of memory");
 	}
 	(void)XXH3_128bits_reset(s);
-	while ((n = io_pread_some(fd, buf, PIECE, at)) > 0) {
+	while ((n = source_read(file, buf, PIECE, at, e)) > 0) {
 		(void)XXH3_128bits_update(s, buf, (size_t)n);
 		at += (uint64_t)n;
 	}
 	h = XXH3_128bits_digest(s);
 	XXH3_freeState(s);
 	if (n < 0)
-		return err_sys(e, (int)-n, "read '%s'", name);
-	if (at != (uint64_t)st.st_size)
+		return err_wrap(e, "read '%s'", name);
+	if (at != file->seen.size)
 		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
 			       name);
 	if (ret_size)
 		*ret_size = at;
-	return catalog_add_metadata(w, name, &st, (const uint64_t[2]){ h.low64, h.high64 }, e);
+	return catalog_add_metadata(w, name, &file->seen, (const uint64_t[2]){ h.low64, h.high64 },
+				    e);
 }

@@ -7,18 +7,20 @@
 #ifndef FORMAT_SMALL_FILE_H
 #define FORMAT_SMALL_FILE_H
 
-#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct catalog_writer;
 struct ckpt_err;
+struct jdoc;
+struct place;
 
-/* The JSON value in a file of at most max bytes; NULL with a sentence that names the file. */
-json_t *small_file_json(int dirfd, const char *name, size_t max, struct ckpt_err *e);
+/* The JSON object or array in a file of at most max bytes; errors name the file. */
+int small_file_json(struct place *place, const char *name, size_t max, struct jdoc *ret,
+		    struct ckpt_err *e);
 /* Tell the catalog that the index was made from this file, with the hash of its bytes. Its size
  * into *ret_size, if not NULL. */
-int small_file_fingerprint(int dirfd, const char *name, struct catalog_writer *w,
+int small_file_fingerprint(struct place *place, const char *name, struct catalog_writer *w,
 			   uint64_t *ret_size, struct ckpt_err *e);
 
 #endif

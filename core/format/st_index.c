@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/st_index.h"
 
+#include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "parse/json_text.h"
+#include "base/json.h"
+#include "source/source.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
+
+/* Bytes of an index: as many as safetensors allows a header. */
+#define MAX_INDEX ((uint64_t)100000000)
 
 static int by_tensor(const void *ap, const void *bp)
 {
@@ -21,21 +27,29 @@ static int by_string(const void *ap, const void *bp)
 	return strcmp(*(const char *const *)ap, *(const char *const *)bp);
 }
 
-static int read_entries(struct st_index *x, const json_t *map, struct ckpt_err *e)
+static int read_entries(struct st_index *x, struct jval map, struct ckpt_err *e)
 {
-	const char *tensor;
-	json_t *v;
+	struct jiter i = jiter(map);
+	size_t n = jval_size(map);
 
-	json_object_foreach ((json_t *)(uintptr_t)map, tensor, v) {
-		const char *file = json_string_value(v);
+	if (!jval_is(map, J_OBJECT) || !n)
+		return err_set(e, ERR_CORRUPT, "no weight_map that names a tensor");
+	if (n > ST_INDEX_MAX)
+		return err_set(e, EFBIG, "weight_map: %zu tensors, more than %zu", n, ST_INDEX_MAX);
+	x->entries = calloc(n, sizeof(*x->entries));
+	x->files = calloc(n, sizeof(*x->files));
+	if (!x->entries || !x->files)
+		return err_set(e, ENOMEM, "out of memory");
+	while (jiter_next(&i)) {
+		const char *file = jval_str(i.v);
 
 		if (!file)
 			return err_set(e, ERR_CORRUPT, "weight_map: '%.200s': not a file name",
-				       tensor);
+				       i.key);
 		if (io_check_relative(file, strlen(file), e))
-			return err_wrap(e, "weight_map: '%.100s'", tensor);
+			return err_wrap(e, "weight_map: '%.100s'", i.key);
 		x->files[x->n_entries] = file;
-		x->entries[x->n_entries++] = (struct st_index_entry){ tensor, file };
+		x->entries[x->n_entries++] = (struct st_index_entry){ i.key, file, false };
 	}
 	return 0;
 }
@@ -49,42 +63,78 @@ static void sort(struct st_index *x)
 			x->files[x->n_files++] = x->files[i];
 }
 
-int st_index_parse(const char *text, size_t len, struct st_index *ret, struct ckpt_err *e)
+int st_index_parse(char *text, size_t len, struct st_index *ret, struct ckpt_err *e)
 {
 	struct st_index x = { 0 };
-	const json_t *map;
-	json_error_t why;
-	json_t *root = json_text_load(text, len, JSON_REJECT_DUPLICATES, &why);
+	struct jdoc d = { 0 };
+	struct ckpt_err why;
 	int rc;
 
-	if (!root)
-		return err_set(e, json_text_code(&why, ERR_CORRUPT), "not JSON: %s, in line %d",
-			       why.text, why.line);
-	x.json = root;
-	map = json_object_get(root, "weight_map");
-	if (!json_object_size(map)) {
-		rc = err_set(e, ERR_CORRUPT, "no weight_map that names a tensor");
-	} else {
-		x.entries = calloc(json_object_size(map), sizeof(*x.entries));
-		x.files = calloc(json_object_size(map), sizeof(*x.files));
-		rc = x.entries && x.files ? read_entries(&x, map, e)
-					  : err_set(e, ENOMEM, "out of memory");
-	}
+	if (jdoc_parse(&d, text, len, 0, &why))
+		return err_set(e, why.code, "%s%s, in line %zu",
+			       why.code == ERR_CORRUPT ? "not JSON: " : "", why.msg, d.line);
+	rc = read_entries(&x, jval_get(jdoc_root(&d), "weight_map"), e);
+	jdoc_release(&d);
 	if (rc) {
 		st_index_release(&x);
 		return rc;
 	}
 	sort(&x);
+	x.text = text;
 	*ret = x;
 	return 0;
 }
 
 void st_index_release(struct st_index *x)
 {
-	json_decref(x->json);
 	free(x->entries);
 	free(x->files);
+	free(x->text);
 	*x = (struct st_index){ 0 };
+}
+
+int st_index_read(struct place *place, const char *name, struct st_index *ret,
+		  struct place_seen *seen, uint64_t ret_hash[2], struct ckpt_err *e)
+{
+	struct source *file CLEANUP(source_freep) = NULL;
+	autofree char *text = NULL;
+	XXH128_hash_t h;
+	int64_t got;
+	size_t n;
+	int rc = place_file(place, name, &file, e);
+
+	if (rc)
+		return rc;
+	if (file->seen.size > MAX_INDEX)
+		return err_set(e, EFBIG, "'%s' has %llu bytes, more than an index can have", name,
+			       (unsigned long long)file->seen.size);
+	n = (size_t)file->seen.size;
+	text = malloc(n + 1);
+	if (!text)
+		return err_set(e, ENOMEM, "out of memory");
+	got = source_read(file, text, n, 0, e);
+	if (got < 0)
+		return err_wrap(e, "read '%s'", name);
+	if ((size_t)got < n)
+		return err_sys(e, ENODATA, "read '%s'", name);
+	if (ret_hash) {
+		h = XXH3_128bits(text, n);
+		ret_hash[0] = h.low64;
+		ret_hash[1] = h.high64;
+	}
+	rc = st_index_parse(text, n, ret, e);
+	if (rc)
+		return err_wrap(e, "read '%s'", name);
+	(void)steal_ptr(&text); /* it is the index's now */
+	*seen = file->seen;
+	return 0;
+}
+
+struct st_index_entry *st_index_find(const struct st_index *x, const char *tensor)
+{
+	const struct st_index_entry key = { .tensor = tensor };
+
+	return bsearch(&key, x->entries, x->n_entries, sizeof(key), by_tensor);
 }
 
 bool st_index_names_file(const struct st_index *x, const char *file)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Coverage. Chunks that tile: their volumes add up to the tensor's and no two overlap. Overlaps
- * are found by a sweep along the dimension with the most distinct starts, with the boxes that
- * reach the sweep line kept in a list; for shardings of real systems the list stays short. Holes
- * are found by cutting every box out of what is left. Both are quadratic for input made to be
+ * are found by a sweep along the dimension in which the fewest boxes lie side by side, with those
+ * that reach the sweep line kept in a list; for shardings of real systems the list stays short.
+ * Holes are found by cutting every box out of what is left. Both are quadratic for input made to be
  * so, hence the bound on work.
  */
+#include "base/vec.h"
 #include "model/box.h"
 
 #include "base/checked.h"
@@ -14,10 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	MAX_WORK = 50 * 1000 * 1000, /* box comparisons: about a second */
-	MAX_REST = 64 << 20,	     /* bytes of what is left of the tensor */
-};
+enum { MAX_REST = 64 << 20 }; /* bytes of what is left of the tensor */
 
 struct sweep_entry {
 	uint64_t start, end;
@@ -33,42 +31,95 @@ static int by_start(const void *ap, const void *bp)
 	return a->box < b->box ? -1 : a->box > b->box;
 }
 
-/* The boxes in order of their start along the dimension with the most distinct starts. */
+static int by_value(const void *ap, const void *bp)
+{
+	const uint64_t *a = ap, *b = bp;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+/* The boxes in order of their start along dimension d. */
+static void sort_along(size_t n, const uint64_t *boxes, size_t count, size_t d,
+		       struct sweep_entry *ret)
+{
+	for (size_t i = 0; i < count; i++) {
+		const uint64_t *b = boxes + i * 2 * n;
+
+		ret[i] = (struct sweep_entry){ b[d], b[d] + b[n + d], i };
+	}
+	qsort(ret, count, sizeof(*ret), by_start);
+}
+
+/* Are all boxes the same along dimension d? */
+static bool are_alike(size_t n, const uint64_t *boxes, size_t count, size_t d)
+{
+	for (size_t i = 1; i < count; i++)
+		if (boxes[i * 2 * n + d] != boxes[d] || boxes[i * 2 * n + n + d] != boxes[n + d])
+			return false;
+	return true;
+}
+
+/* How many pairs of boxes have an index in common along the dimension that they are sorted by. */
+static uint64_t count_pairs(const struct sweep_entry *sorted, size_t count, uint64_t *ends)
+{
+	uint64_t pairs = 0;
+	size_t ended = 0;
+
+	for (size_t i = 0; i < count; i++)
+		ends[i] = sorted[i].end;
+	qsort(ends, count, sizeof(*ends), by_value);
+	for (size_t i = 0; i < count; i++) {
+		while (ends[ended] <= sorted[i].start)
+			ended++;
+		pairs += i - ended;
+	}
+	return pairs;
+}
+
+/* The boxes in order of their start along the dimension with the fewest pairs. */
 static struct sweep_entry *sweep_order(size_t n, const uint64_t *boxes, size_t count)
 {
 	struct sweep_entry *s = malloc((count + 1) * sizeof(*s));
-	size_t best = 0, best_distinct = 0;
+	autofree uint64_t *ends = malloc((count + 1) * sizeof(*ends));
+	uint64_t fewest = UINT64_MAX, pairs;
+	size_t best = 0;
 
-	if (!s)
+	if (!s || !ends) {
+		free(s);
 		return NULL;
-	for (size_t pass = 0; pass <= n; pass++) { /* the last pass is for the winner */
-		size_t d = pass < n ? pass : best, distinct = 1;
-
-		if (!n)
-			break;
-		for (size_t i = 0; i < count; i++) {
-			const uint64_t *b = boxes + i * 2 * n;
-
-			s[i] = (struct sweep_entry){ b[d], b[d] + b[n + d], i };
-		}
-		qsort(s, count, sizeof(*s), by_start);
-		for (size_t i = 1; i < count; i++)
-			distinct += s[i].start != s[i - 1].start;
-		if (distinct > best_distinct) {
-			best_distinct = distinct;
+	}
+	for (size_t d = 0; d < n && fewest; d++) {
+		if (are_alike(n, boxes, count, d))
+			continue;
+		sort_along(n, boxes, count, d, s);
+		pairs = count_pairs(s, count, ends);
+		if (pairs < fewest) {
+			fewest = pairs;
 			best = d;
 		}
 	}
+	sort_along(n, boxes, count, best, s);
 	return s;
+}
+
+/* Do the boxes have an element in common? The numbers that had to be compared are taken off *work.
+ */
+static bool overlap(size_t n, const uint64_t *a, const uint64_t *b, uint64_t *work)
+{
+	size_t d = 0;
+
+	while (d < n && a[d] < b[d] + b[n + d] && b[d] < a[d] + a[n + d])
+		d++;
+	*work -= min_u64(*work, d + 1);
+	return d == n;
 }
 
 /* 1 and the pair, 0 for none, -1 when the work ran out, -2 out of memory. */
 static int find_overlap(size_t n, const uint64_t *boxes, const struct sweep_entry *order,
-			size_t count, size_t ret_pair[2])
+			size_t count, uint64_t *work, size_t ret_pair[2])
 {
 	autofree struct sweep_entry *active = malloc((count + 1) * sizeof(*active));
-	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
-	size_t n_active = 0, work = 0;
+	size_t n_active = 0;
 
 	if (!active)
 		return -2;
@@ -77,20 +128,17 @@ static int find_overlap(size_t n, const uint64_t *boxes, const struct sweep_entr
 		size_t kept = 0;
 
 		for (size_t j = 0; j < n_active; j++) {
-			const uint64_t *a = boxes + active[j].box * 2 * n;
-
 			if (active[j].end <= order[i].start)
 				continue;
-			active[kept++] = active[j];
-			if (box_intersect(n, a, a + n, b, b + n, off, len)) {
+			if (!*work)
+				return -1;
+			if (overlap(n, boxes + active[j].box * 2 * n, b, work)) {
 				ret_pair[0] = min_u64(active[j].box, order[i].box);
 				ret_pair[1] = max_u64(active[j].box, order[i].box);
 				return 1;
 			}
+			active[kept++] = active[j];
 		}
-		work += n_active;
-		if (work > MAX_WORK)
-			return -1;
 		n_active = kept;
 		active[n_active++] = order[i];
 	}
@@ -104,15 +152,10 @@ struct rest {
 
 static bool rest_add(struct rest *r, size_t n, const uint64_t *off, const uint64_t *len)
 {
-	if (r->count == r->cap) {
-		size_t cap = r->cap ? r->cap * 2 : 16, size = cap * 2 * n * sizeof(uint64_t);
-		uint64_t *b = size <= MAX_REST ? realloc(r->boxes, size) : NULL;
+	const size_t row = 2 * n * sizeof(uint64_t);
 
-		if (!b)
-			return false;
-		r->boxes = b;
-		r->cap = cap;
-	}
+	if (r->count == r->cap && !vec_grow(&r->boxes, &r->cap, r->count + 1, MAX_REST / row, row))
+		return false;
 	memcpy(r->boxes + r->count * 2 * n, off, n * sizeof(*off));
 	memcpy(r->boxes + r->count++ * 2 * n + n, len, n * sizeof(*len));
 	return true;
@@ -147,35 +190,30 @@ static bool rest_cut(struct rest *r, size_t n, size_t at, const uint64_t *cut_of
 
 /* 1 and a hole, 0 for none, -1 when work or memory ran out. */
 static int find_hole(size_t n, const uint64_t *shape, const uint64_t *boxes,
-		     const struct sweep_entry *order, size_t count, uint64_t *ret_off,
-		     uint64_t *ret_len)
+		     const struct sweep_entry *order, size_t count, uint64_t *work,
+		     uint64_t *ret_off, uint64_t *ret_len)
 {
 	struct rest r = { 0 };
 	autofree void *release = NULL;
 	uint64_t off[CKPT_MAX_DIMS] = { 0 }, len[CKPT_MAX_DIMS];
-	size_t work = 0;
+	bool ok = rest_add(&r, n, off, shape);
 
-	if (!rest_add(&r, n, off, shape))
-		return -1;
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < count && ok; i++) {
 		const uint64_t *b = boxes + order[i].box * 2 * n;
 
-		for (size_t j = r.count; j-- > 0;) {
+		for (size_t j = r.count; j-- > 0 && ok;) {
 			const uint64_t *h = r.boxes + j * 2 * n;
 
-			if (!box_intersect(n, h, h + n, b, b + n, off, len))
+			ok = *work;
+			if (!ok || !overlap(n, h, b, work))
 				continue;
-			if (!rest_cut(&r, n, j, off, len)) {
-				release = r.boxes;
-				return -1;
-			}
+			(void)box_intersect(n, h, h + n, b, b + n, off, len);
+			*work -= min_u64(*work, 4 * n * n); /* what is left of it: 2n boxes */
+			ok = rest_cut(&r, n, j, off, len);
 		}
-		work += r.count;
-		if (work > MAX_WORK)
-			break;
 	}
 	release = r.boxes;
-	if (work > MAX_WORK)
+	if (!ok)
 		return -1;
 	if (!r.count)
 		return 0;
@@ -185,10 +223,11 @@ static int find_hole(size_t n, const uint64_t *shape, const uint64_t *boxes,
 }
 
 enum boxes_verdict boxes_cover(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t count,
-			       uint64_t *ret_off, uint64_t *ret_len, size_t ret_pair[2])
+			       uint64_t *work, uint64_t *ret_off, uint64_t *ret_len,
+			       size_t ret_pair[2])
 {
 	autofree struct sweep_entry *order = NULL;
-	uint64_t want, sum = 0, v;
+	uint64_t want, sum = 0, share, v;
 	int overlap, hole;
 
 	memset(ret_off, 0, n * sizeof(*ret_off));
@@ -212,13 +251,18 @@ enum boxes_verdict boxes_cover(size_t n, const uint64_t *shape, const uint64_t *
 	for (size_t i = 0; i < count; i++)
 		if (!box_volume(n, boxes + i * 2 * n + n, &v) || ckd_add(&sum, sum, v))
 			return BOXES_UNKNOWN;
-	overlap = find_overlap(n, boxes, order, count, ret_pair);
+	overlap = find_overlap(n, boxes, order, count, work, ret_pair);
 	if (overlap < 0)
 		return BOXES_UNKNOWN;
 	if (!overlap && sum == want)
 		return BOXES_COVER;
-	hole = find_hole(n, shape, boxes, order, count, ret_off, ret_len);
-	if (!overlap) /* volumes do not add up: a hole, whether or not it could be named */
+	/* Volumes that do not add up: a hole, whether or not it can be named. To name it must not take
+	 * what other tensors need. */
+	share = overlap ? *work : *work / 4;
+	*work -= share;
+	hole = find_hole(n, shape, boxes, order, count, &share, ret_off, ret_len);
+	*work += share;
+	if (!overlap)
 		return BOXES_HOLE;
 	return hole < 0 ? BOXES_UNKNOWN : hole ? BOXES_HOLE : BOXES_OVERLAP;
 }

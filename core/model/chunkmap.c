@@ -44,7 +44,7 @@ static void grid_steps(size_t n, const uint64_t *shape, const uint64_t *counts,
 static bool sweep_fill(struct chunkmap *m, uint32_t *order)
 {
 	size_t n = m->n_dims, best_distinct = 0;
-	autofree struct sort_entry *s = malloc((m->count + 1u) * sizeof(*s));
+	autofree struct sort_entry *s = reallocarray(NULL, (size_t)m->count + 1, sizeof(*s));
 
 	if (!s)
 		return false;
@@ -73,7 +73,7 @@ static bool sweep_fill(struct chunkmap *m, uint32_t *order)
 struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *boxes,
 			      uint32_t count)
 {
-	autofree uint64_t *starts = malloc((count + n + 1) * sizeof(*starts));
+	autofree uint64_t *starts = reallocarray(NULL, count + n + 1, sizeof(*starts));
 	uint64_t counts[CKPT_MAX_DIMS], n_starts = 0;
 	struct chunkmap *m;
 	size_t numbers, bytes;
@@ -86,8 +86,10 @@ struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *b
 	for (size_t d = 0; d < n && grid; d++)
 		n_starts += counts[d];
 	numbers = n + (grid ? 2 * n + n_starts : 2 * n * count);
-	bytes = sizeof(*m) + numbers * sizeof(uint64_t) + count * sizeof(struct chunk_loc) +
-		(grid ? 0 : count * sizeof(uint32_t));
+	if (ckd_mul(&bytes, count, sizeof(struct chunk_loc) + (grid ? 0 : sizeof(uint32_t))) ||
+	    ckd_mul(&numbers, numbers, sizeof(uint64_t)) || ckd_add(&bytes, bytes, numbers) ||
+	    ckd_add(&bytes, bytes, sizeof(*m)))
+		return NULL;
 	m = calloc(1, bytes);
 	if (!m)
 		return NULL;

@@ -24,7 +24,7 @@ struct chunk_loc {
 struct chunkmap {
 	uint32_t n_dims, count;
 	const uint64_t *shape;
-	struct chunk_loc *locs; /* count; filled in by whoever called chunkmap_new */
+	struct chunk_loc *locs; /* count; filled in by the caller of chunkmap_new */
 
 	const uint64_t *counts; /* a grid: cells per dimension; NULL when it is none */
 	const uint64_t *starts; /* a grid: first index of every cell, dimension after dimension */

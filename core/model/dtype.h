@@ -9,7 +9,7 @@
 #ifndef MODEL_DTYPE_H
 #define MODEL_DTYPE_H
 
-#include "model/ckpt_tensor.h"
+#include <ckptfs/ckpt_tensor.h>
 
 #include <stdbool.h>
 #include <stdint.h>

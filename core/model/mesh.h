@@ -9,7 +9,7 @@
 #ifndef MODEL_MESH_H
 #define MODEL_MESH_H
 
-#include "model/ckpt_tensor.h"
+#include <ckptfs/ckpt_tensor.h>
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -75,6 +75,30 @@ static int op_long(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	return pk_push(p, (struct pk_value){ .type = PK_INT, .i = (int64_t)v }, e);
 }
 
+/* A line: decimal digits. "00" and "01" are what False and True were before protocol 2. */
+static int op_int(struct pickle *p, struct ckpt_err *e)
+{
+	const char *line;
+	size_t len, at;
+	int64_t v = 0;
+	bool minus, bad;
+	int rc = pk_reader_line(&p->in, &line, &len, e);
+
+	if (rc)
+		return rc;
+	if (len == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1'))
+		return pk_push(p, (struct pk_value){ .type = PK_BOOL, .i = line[1] == '1' }, e);
+	minus = len && line[0] == '-';
+	bad = len == minus;
+	for (at = minus; at < len && !bad; at++) {
+		int digit = line[at] - '0';
+
+		bad = digit < 0 || digit > 9 || ckd_mul(&v, v, 10) ||
+		      (minus ? ckd_sub(&v, v, digit) : ckd_add(&v, v, digit));
+	}
+	return bad ? pk_bad(p, "INT that is no number of 64 bits", e) : pk_push_int(p, v, e);
+}
+
 static int op_global(struct pickle *p, struct ckpt_err *e)
 {
 	const struct pk_str *module, *name;
@@ -102,36 +126,59 @@ static int op_stack_global(struct pickle *p, struct ckpt_err *e)
 	return pk_add_global(p, p->stack[p->n].s, p->stack[p->n + 1].s, e);
 }
 
-/* ---- memo: entries are numbered by their PUTs (the first pass has seen to it) ---- */
+/* ---- memo ---- */
 
-static int memo_store(struct pickle *p, struct ckpt_err *e)
+static int memo_store(struct pickle *p, uint32_t at, struct ckpt_err *e)
 {
 	if (!pk_has(p, 1))
 		return pk_need(p, 1, e);
 	pk_ref(&p->stack[p->n - 1]);
-	p->memo[p->n_memo++] = p->stack[p->n - 1];
-	p->next_wanted = pk_memo_next(&p->plan, p->next_wanted + 1);
+	pk_drop(p, &p->memo[at]);
+	p->memo[at] = p->stack[p->n - 1];
 	return 0;
 }
 
-static inline int memo_put(struct pickle *p, struct ckpt_err *e)
+static int memo_store_next(struct pickle *p, struct ckpt_err *e)
 {
-	return p->n_puts++ == p->next_wanted ? memo_store(p, e) : 0;
+	int rc = memo_store(p, p->n_memo, e);
+
+	p->n_memo++;
+	p->next_wanted = pk_memo_next(&p->plan.memo, p->next_wanted + 1);
+	return rc;
 }
 
-static inline int memo_get(struct pickle *p, uint32_t id, struct ckpt_err *e)
+/* PUT where the keys are in no order. */
+static int memo_put_any(struct pickle *p, uint32_t key, struct ckpt_err *e)
 {
-	struct pk_memo_place *known = &p->places[id % PK_PLACES];
+	uint64_t number = pk_memo_number(&p->plan.memo, key);
+	uint32_t place = pk_memo_place(&p->plan.memo, number);
 
-	if (known->id != id || !known->place) {
-		known->id = id;
-		known->place = pk_memo_place(&p->plan, id);
+	p->n_stored += number == p->n_stored;
+	return place ? memo_store(p, place - 1, e) : 0;
+}
+
+static inline int memo_put(struct pickle *p, uint32_t key, struct ckpt_err *e)
+{
+	if (p->plan.memo.table)
+		return memo_put_any(p, key, e);
+	return p->n_stored++ == p->next_wanted ? memo_store_next(p, e) : 0;
+}
+
+static inline int memo_get(struct pickle *p, uint32_t key, struct ckpt_err *e)
+{
+	struct pk_memo_place *known = &p->places[key % PK_PLACES];
+	const struct pk_value *v;
+
+	if (known->key != key || !known->place) {
+		known->key = key;
+		known->place = pk_memo_place(&p->plan.memo, pk_memo_number(&p->plan.memo, key));
 	}
+	v = known->place ? &p->memo[known->place - 1] : NULL;
 	/* An input that changed between the passes may ask for anything. */
-	if (!known->place || known->place > p->n_memo)
+	if (!v || (v->type == PK_STR && !v->s))
 		return pk_bad(p, "memo entry that was never stored", e);
-	pk_ref(&p->memo[known->place - 1]);
-	return pk_push(p, p->memo[known->place - 1], e);
+	pk_ref(v);
+	return pk_push(p, *v, e);
 }
 
 /* ---- the machine ---- */
@@ -168,11 +215,10 @@ static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 
 	switch (op) {
 	case OP_BINPUT:
-		p->in.p += 1;
-		return memo_put(p, e);
+		return memo_put(p, *p->in.p++, e);
 	case OP_LONG_BINPUT:
 		p->in.p += 4;
-		return memo_put(p, e);
+		return memo_put(p, load_le32(p->in.p - 4), e);
 	case OP_LONG1:
 	case OP_LONG4:
 		return op_long(p, op, e);
@@ -194,6 +240,8 @@ static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	case OP_BINBYTES8:
 	case OP_BYTEARRAY8:
 		return op_string(p, op, e);
+	case OP_INT:
+		return op_int(p, e);
 	case OP_GLOBAL:
 		return op_global(p, e);
 	case OP_STACK_GLOBAL:
@@ -205,6 +253,7 @@ static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	case OP_TUPLE:
 	case OP_LIST:
 	case OP_DICT:
+	case OP_OBJ:
 	case OP_APPENDS:
 	case OP_ADDITEMS:
 	case OP_FROZENSET:
@@ -269,7 +318,7 @@ static int run(struct pickle *p, struct ckpt_err *e)
 		case OP_STOP:
 			return 0;
 		case OP_MEMOIZE:
-			rc = memo_put(p, e);
+			rc = memo_put(p, (uint32_t)p->n_stored, e);
 			break;
 		case OP_BINGET:
 			rc = memo_get(p, *in->p++, e);
@@ -331,28 +380,40 @@ static int run(struct pickle *p, struct ckpt_err *e)
 	}
 }
 
+static int make_memo(struct pickle *p, struct ckpt_err *e)
+{
+	size_t n = p->plan.memo.n_wanted;
+
+	if (!arena_charge(&p->pool.arena, pk_memo_table_bytes(&p->plan.memo)) ||
+	    !arena_charge(&p->pool.arena, (n + 1) * sizeof(*p->memo)))
+		return pk_too_big(p, e);
+	p->memo = malloc((n + 1) * sizeof(*p->memo));
+	if (!p->memo)
+		return err_set(e, ENOMEM, "pickle: out of memory");
+	for (size_t i = 0; i <= n; i++)
+		p->memo[i] = (struct pk_value){ .type = PK_STR };
+	p->next_wanted = pk_memo_next(&p->plan.memo, 0);
+	return 0;
+}
+
 static int load(struct pickle *p, const struct pickle_input *in, const char *until,
 		struct ckpt_err *e)
 {
 	int rc;
 
 	if (!p->strings)
-		p->strings = p->own_strings = pk_strings_new(p->pool.max_bytes);
+		p->strings = p->own_strings = pk_strings_new(p->pool.arena.max_bytes);
 	if (!p->strings)
 		return err_set(e, ENOMEM, "pickle: out of memory");
 	rc = pk_reader_init(&p->in, in, e);
 	if (rc)
 		return rc;
 	p->in.until = until;
-	rc = pk_prescan(&p->in, &p->plan, e);
+	rc = pk_prescan(&p->in, p->pool.arena.max_bytes, &p->plan, e);
+	if (!rc)
+		rc = make_memo(p, e);
 	if (rc)
 		return rc;
-	if (!pool_charge(&p->pool, (p->plan.n_wanted + 1u) * sizeof(*p->memo)))
-		return pk_too_big(p, e);
-	p->memo = malloc((p->plan.n_wanted + 1u) * sizeof(*p->memo));
-	if (!p->memo)
-		return err_set(e, ENOMEM, "pickle: out of memory");
-	p->next_wanted = pk_memo_next(&p->plan, 0);
 	pk_reader_rewind(&p->in);
 	rc = run(p, e);
 	if (rc > 0)
@@ -384,7 +445,7 @@ int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, s
 	p->drop_unknown = opts->drop_unknown;
 	p->skip_long_text = opts->skip_long_text;
 	p->strings = opts->strings;
-	p->pool.max_bytes = (size_t)min_u64(opts->max_bytes, PK_MAX_MEMORY);
+	p->pool.arena.max_bytes = (size_t)min_u64(opts->max_bytes, PK_MAX_MEMORY);
 	rc = load(p, in, opts->until, e);
 	if (rc) {
 		pickle_free(p);
@@ -399,8 +460,8 @@ void pickle_free(struct pickle *p)
 	if (!p)
 		return;
 	pk_reader_release(&p->in);
-	pk_memo_plan_release(&p->plan);
-	pool_release(&p->pool);
+	pk_memo_release(&p->plan.memo);
+	arena_release(&p->pool.arena);
 	pk_strings_free(p->own_strings);
 	free(p->memo);
 	free(p->stack);

@@ -2,15 +2,16 @@
 /*
  * pickle - a Python pickle machine that only builds data.
  *
- * Reads protocols 2 to 5. Nothing is ever imported or called: a global is the pair of names it
- * was written as, REDUCE and NEWOBJ make an object that remembers callee and arguments, BUILD
- * attaches a state to it. Two passes: the first only lexes, learns which memo entries a GET will
- * ask for (about one in ten thousand of torch's .metadata) and finds the end; the second builds,
- * keeping reference counts, so that what a hook has consumed is freed at once and memory follows
- * what is kept, not what is read.
+ * Reads protocols 2 to 5, also as Python 2 writes protocol 2. Nothing is ever imported or called: a
+ * global is the pair of names it was written as, REDUCE and NEWOBJ make an object that remembers
+ * callee and arguments, BUILD attaches a state to it. Two passes: the first only lexes, learns which
+ * memo entries a GET will ask for (about one in ten thousand of torch's .metadata) and finds the end;
+ * the second builds, keeping reference counts, so that what a hook has consumed is freed at once and
+ * memory follows what is kept, not what is read.
  *
  * Two callables are understood because their results are plain data: torch.Size(t) is the
- * tuple t, collections.OrderedDict() is a dict. Sets of protocol 4 and later are opaque.
+ * tuple t, collections.OrderedDict() is a dict, with a list of pairs or without. Sets of protocol 4
+ * and later are opaque.
  *
  * Sources: CPython Lib/pickletools.py (opcodes); formats: torch's .metadata and torch.save's
  * data.pkl.

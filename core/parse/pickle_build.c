@@ -100,6 +100,44 @@ static bool make_size(struct pickle *p)
 	return true;
 }
 
+/*
+ * OrderedDict() is a dict, and so is OrderedDict([[key, value], ...]), which is how Python 2 pickles
+ * one, with a list made for it: one that something else has as well is not unfolded, since that
+ * could be done again and again. 0: the stack has neither.
+ */
+static int make_ordered_dict(struct pickle *p, struct ckpt_err *e)
+{
+	const struct pk_value *args = &p->stack[p->n - 1];
+	const struct pk_value *list = pk_len(args) == 1 ? &args->n->own[0] : NULL;
+	size_t n = list ? pk_len(list) : 0;
+	struct pk_node *dict;
+	int rc;
+
+	if (pk_len(args) > 1 ||
+	    (list && (list->type != PK_LIST || !list->n || list->n->refs > 1 || args->n->refs > 1)))
+		return 0;
+	for (size_t i = 0; i < n; i++) {
+		const struct pk_value *pair = &list->n->v[i];
+
+		if ((pair->type != PK_LIST && pair->type != PK_TUPLE) || pk_len(pair) != 2)
+			return 0;
+	}
+	dict = pk_node_new(p, 0);
+	if (!dict)
+		return pk_too_big(p, e);
+	rc = pk_node_grow(p, dict, 0, 2 * n, e);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < 2 * n; i++) {
+		dict->v[i] = list->n->v[i / 2].n->v[i % 2];
+		pk_ref(&dict->v[i]);
+	}
+	dict->len = (uint32_t)n;
+	pk_drop_from(p, p->n - 2);
+	rc = pk_push_node(p, PK_DICT, dict, e);
+	return rc ? rc : 1;
+}
+
 /* callee and arguments on top become an object, or what the callee is known to yield. */
 int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e)
 {
@@ -115,9 +153,11 @@ int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e)
 
 		if (g->known == KNOWN_SIZE && make_size(p))
 			return 0;
-		if (g->known == KNOWN_ORDERED_DICT && !pk_len(args)) {
-			p->n -= 2;
-			return pk_push_node(p, PK_DICT, pk_node_new(p, 0), e);
+		if (g->known == KNOWN_ORDERED_DICT) {
+			int rc = make_ordered_dict(p, e);
+
+			if (rc)
+				return rc < 0 ? rc : 0;
 		}
 	}
 	if (p->drop_unknown && (callee->type != PK_GLOBAL || !callee->g->cls)) {
@@ -375,6 +415,11 @@ int pk_marked(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		return make_container(p, PK_LIST, from, e);
 	case OP_DICT:
 		return make_container(p, PK_DICT, from, e);
+	case OP_OBJ: /* class, arguments */
+		if (p->n == from)
+			return pk_bad(p, "stack underflow", e);
+		rc = pk_make_tuple(p, p->n - from - 1, e);
+		return rc ? rc : pk_make_object(p, false, e);
 	default:
 		break;
 	}

@@ -30,13 +30,13 @@ struct pickle {
 	struct pk_reader in;
 	struct pk_value *stack;
 	size_t n, cap, floor;
-	uint64_t n_puts, next_wanted; /* memo entries passed; the next that some GET names */
-	struct pk_value *memo;	      /* only those that are wanted, in order of their PUTs */
-	uint32_t n_memo;
-	struct pk_memo_plan plan;
+	struct pk_prescan plan;
+	uint64_t n_stored, next_wanted; /* memo entries so far; the next that some GET names */
+	struct pk_value *memo; /* those that are wanted, by place; of none yet: PK_STR, NULL */
+	uint32_t n_memo;       /* places filled, where entries come in order */
 	struct pk_memo_place {
-		uint32_t id, place;
-	} places[PK_PLACES]; /* the last answers of pk_memo_place, by id modulo PK_PLACES */
+		uint32_t key, place;
+	} places[PK_PLACES]; /* the last answers of pk_memo_place, by key modulo PK_PLACES */
 	size_t *marks;
 	size_t n_marks, marks_cap;
 	struct pool pool;

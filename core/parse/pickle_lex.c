@@ -10,9 +10,9 @@
 enum { WINDOW = 256 * 1024 };
 
 /*
- * Operands by opcode: FIXED(bytes); VAR where a length or lines follow; 0 is not accepted. Text
- * opcodes of protocols 0 and 1 are not, nor are EXT and out-of-band buffers: they mean nothing
- * without the program that wrote them.
+ * Operands by opcode: FIXED(bytes); VAR where a length or lines follow; 0 is not accepted. The text
+ * opcodes are not, nor are EXT and out-of-band buffers: they mean nothing without the program that
+ * wrote them.
  */
 #define FIXED(n) ((n) + 1)
 enum { VAR = 0xff };
@@ -31,6 +31,7 @@ static const uint8_t operand[256] = {
 	[OP_APPENDS] = FIXED(0),
 	[OP_LIST] = FIXED(0),
 	[OP_SETITEM] = FIXED(0),
+	[OP_OBJ] = FIXED(0),
 	[OP_TUPLE] = FIXED(0),
 	[OP_SETITEMS] = FIXED(0),
 	[OP_EMPTY_DICT] = FIXED(0),
@@ -58,6 +59,7 @@ static const uint8_t operand[256] = {
 	[OP_LONG_BINPUT] = FIXED(4),
 	[OP_BINFLOAT] = FIXED(8),
 	[OP_FRAME] = FIXED(8),
+	[OP_INT] = VAR,
 	[OP_BINSTRING] = VAR,
 	[OP_SHORT_BINSTRING] = VAR,
 	[OP_BINUNICODE] = VAR,
@@ -71,6 +73,8 @@ static const uint8_t operand[256] = {
 	[OP_BINBYTES8] = VAR,
 	[OP_BYTEARRAY8] = VAR,
 };
+
+static const char text_ops[] = "FLSVPgpi"; /* picklers write them in protocols 0 and 1 only */
 
 /* Bytes of an opcode's operand where that is fixed, else 0. */
 static size_t operand_size(uint8_t op)
@@ -232,57 +236,26 @@ int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt
 
 /* ---- the first pass ---- */
 
-/* Make the map reach to entry `id`. */
-static int plan_grow(struct pk_memo_plan *m, uint64_t id, struct ckpt_err *e)
+static int get_new(struct pk_memo_plan *m, uint32_t key, const struct pk_reader *r,
+		   struct ckpt_err *e)
 {
-	uint64_t words = max_u64(id / 64 + 1, m->words * 2);
-	uint64_t *map = realloc(m->wanted, words * sizeof(*map));
+	uint64_t number = pk_memo_number(m, key);
 
-	if (!map)
-		return out_of_memory(e);
-	memset(map + m->words, 0, (words - m->words) * sizeof(*map));
-	m->wanted = map;
-	m->words = words;
-	return 0;
-}
-
-static int plan_get_new(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
-			const struct pk_reader *r, struct ckpt_err *e)
-{
-	int rc = 0;
-
-	if (id >= n_puts)
+	if (number == PK_MEMO_NONE)
 		return err_set(e, ERR_CORRUPT,
-			       "pickle: memo entry %llu asked for at byte %llu, %llu are there",
-			       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
-			       (unsigned long long)n_puts);
-	if (id / 64 >= m->words)
-		rc = plan_grow(m, id, e);
-	if (!rc)
-		m->wanted[id / 64] |= (uint64_t)1 << (id % 64);
-	return rc;
+			       "pickle: memo entry %u, asked for at byte %llu, was never stored",
+			       key, (unsigned long long)pk_reader_pos(r));
+	return pk_memo_want(m, number, e);
 }
 
-static inline int plan_get(struct pk_memo_plan *m, uint64_t id, uint64_t n_puts,
-			   const struct pk_reader *r, struct ckpt_err *e)
+static inline int get(struct pk_memo_plan *m, uint32_t key, const struct pk_reader *r,
+		      struct ckpt_err *e)
 {
-	if (id / 64 < m->words && m->wanted[id / 64] >> (id % 64) & 1)
-		return 0;
-	return plan_get_new(m, id, n_puts, r, e);
-}
+	uint64_t number = (uint64_t)key - m->first;
 
-/*
- * CPython keeps MEMOIZE's number as "entries in the memo", which differs from "PUTs so far" when
- * one number is PUT twice. No pickler does that; such an input is refused rather than guessed at.
- */
-static int check_put(uint64_t id, uint64_t n_puts, const struct pk_reader *r, struct ckpt_err *e)
-{
-	if (id == n_puts)
+	if (!m->table && number / 64 < m->words && m->wanted[number / 64] >> (number % 64) & 1)
 		return 0;
-	return err_set(e, ERR_UNSUPPORTED,
-		       "pickle: memo entry %llu stored at byte %llu, entry %llu is next",
-		       (unsigned long long)id, (unsigned long long)pk_reader_pos(r),
-		       (unsigned long long)n_puts);
+	return get_new(m, key, r, e);
 }
 
 /* Is the string of n bytes that comes next, which op is the opcode of, r->until? Then 1. */
@@ -303,12 +276,12 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 	uint64_t n;
 	int rc, last;
 
-	if (op == OP_GLOBAL) {
+	if (op == OP_GLOBAL || op == OP_INT) {
 		const char *line;
 		size_t len;
 
 		rc = pk_reader_line(r, &line, &len, e);
-		return rc ? rc : pk_reader_line(r, &line, &len, e);
+		return rc || op == OP_INT ? rc : pk_reader_line(r, &line, &len, e);
 	}
 	rc = pk_reader_length(r, op, &n, e);
 	if (rc)
@@ -324,7 +297,7 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 }
 
 /* The opcodes that are rare; r->p stands behind the opcode. */
-static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct ckpt_err *e)
+static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -335,12 +308,17 @@ static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct ckp
 		break;
 	case OP_BINPUT:
 	case OP_LONG_BINPUT:
-		rc = check_put(op == OP_BINPUT ? *r->p : load_le32(r->p), *n_puts, r, e);
-		++*n_puts;
+		rc = pk_memo_put(m, op == OP_BINPUT ? *r->p : load_le32(r->p), e);
 		break;
 	default:
 		if (operand[op] == VAR)
 			return skip_var(r, op, e);
+		if (op && strchr(text_ops, op))
+			return err_set(
+				e, ERR_UNSUPPORTED,
+				"pickle: opcode '%c' of protocol 0 or 1 at byte %llu; protocols "
+				"2 to 5 are read: load it in Python and save it again",
+				op, (unsigned long long)pk_reader_pos(r) - 1);
 		if (!operand[op])
 			rc = err_set(e, ERR_CORRUPT, "pickle: opcode 0x%02x at byte %llu", op,
 				     (unsigned long long)pk_reader_pos(r) - 1);
@@ -359,7 +337,6 @@ static int scan_op(struct pk_reader *r, uint8_t op, uint64_t *n_puts, struct ckp
 static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 {
 	const uint8_t *at = r->p;
-	uint64_t n_puts = 0;
 
 	for (;;) {
 		uint8_t op;
@@ -375,7 +352,9 @@ static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 		op = *at++;
 		switch (op) {
 		case OP_MEMOIZE:
-			n_puts++;
+			rc = pk_memo_put_next(m, e);
+			if (rc)
+				return rc;
 			continue;
 		case OP_MARK:
 		case OP_EMPTY_TUPLE:
@@ -395,13 +374,13 @@ static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 			continue;
 		case OP_BINGET:
 			r->p = at;
-			rc = plan_get(m, *at++, n_puts, r, e);
+			rc = get(m, *at++, r, e);
 			if (rc)
 				return rc;
 			continue;
 		case OP_LONG_BINGET:
 			r->p = at;
-			rc = plan_get(m, load_le32(at), n_puts, r, e);
+			rc = get(m, load_le32(at), r, e);
 			if (rc)
 				return rc;
 			at += 4;
@@ -411,7 +390,7 @@ static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 			return 0;
 		default:
 			r->p = at;
-			rc = scan_op(r, op, &n_puts, e);
+			rc = scan_op(r, op, m, e);
 			if (rc)
 				return rc;
 			at = r->p;
@@ -420,56 +399,18 @@ static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 	}
 }
 
-int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct ckpt_err *e)
+int pk_prescan(struct pk_reader *r, size_t max_bytes, struct pk_prescan *ret, struct ckpt_err *e)
 {
-	struct pk_memo_plan m = { 0 };
-	int rc = scan(r, &m, e);
+	struct pk_prescan s = { .memo.max_bytes = max_bytes };
+	int rc = scan(r, &s.memo, e);
 
-	m.end = pk_reader_pos(r);
-	m.cut = rc == 1;
-	if (rc >= 0) {
-		m.rank = malloc((m.words + 1) * sizeof(*m.rank));
-		rc = m.rank ? 0 : out_of_memory(e);
-	}
-	if (rc) {
-		pk_memo_plan_release(&m);
-		return rc;
-	}
-	for (uint64_t w = 0; w < m.words; w++) {
-		m.rank[w] = m.n_wanted;
-		m.n_wanted += (uint32_t)__builtin_popcountll(m.wanted[w]);
-	}
-	*ret = m;
-	return 0;
-}
-
-uint64_t pk_memo_next(const struct pk_memo_plan *m, uint64_t id)
-{
-	uint64_t w = id / 64, rest;
-
-	if (w >= m->words)
-		return UINT64_MAX;
-	rest = m->wanted[w] & ~(uint64_t)0 << (id % 64);
-	while (!rest) {
-		if (++w == m->words)
-			return UINT64_MAX;
-		rest = m->wanted[w];
-	}
-	return w * 64 + (unsigned)__builtin_ctzll(rest);
-}
-
-uint32_t pk_memo_place(const struct pk_memo_plan *m, uint64_t id)
-{
-	uint64_t w = id / 64, bit = (uint64_t)1 << (id % 64);
-
-	if (w >= m->words || !(m->wanted[w] & bit))
-		return 0;
-	return m->rank[w] + (uint32_t)__builtin_popcountll(m->wanted[w] & (bit - 1)) + 1;
-}
-
-void pk_memo_plan_release(struct pk_memo_plan *m)
-{
-	free(m->wanted);
-	free(m->rank);
-	*m = (struct pk_memo_plan){ 0 };
+	s.end = pk_reader_pos(r);
+	s.cut = rc == 1;
+	if (rc >= 0)
+		rc = pk_memo_done(&s.memo, e);
+	if (rc)
+		pk_memo_release(&s.memo);
+	else
+		*ret = s;
+	return rc;
 }

@@ -8,6 +8,7 @@
 #define PARSE_PICKLE_LEX_H
 
 #include "parse/pickle.h"
+#include "parse/pickle_memo.h"
 #include "parse/pickle_ops.h"
 
 #define PK_MAX_STRING (1u << 20) /* bytes of one string; longer bytes objects are skipped over */
@@ -43,21 +44,14 @@ int pk_reader_op(struct pk_reader *r, struct ckpt_err *e);
 /* Length prefix of a string-like opcode; r->p stands behind the opcode. */
 int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt_err *e);
 
-/* What the first pass found. Bit i of the map is memo entry i. */
-struct pk_memo_plan {
-	uint64_t *wanted; /* bitmap of entries that some GET names */
-	uint32_t *rank;	  /* rank[w] = wanted entries before word w */
-	uint64_t words;	  /* of the bitmap */
-	uint32_t n_wanted;
+/* What the first pass found. */
+struct pk_prescan {
+	struct pk_memo_plan memo;
 	uint64_t end; /* bytes, STOP included, or up to the end of `until` */
 	bool cut;     /* the latter */
 };
 
-int pk_prescan(struct pk_reader *r, struct pk_memo_plan *ret, struct ckpt_err *e);
-/* The first wanted entry >= id, or UINT64_MAX. */
-uint64_t pk_memo_next(const struct pk_memo_plan *m, uint64_t id);
-/* How many wanted entries there are up to and with entry id; 0 when that is not wanted itself. */
-uint32_t pk_memo_place(const struct pk_memo_plan *m, uint64_t id);
-void pk_memo_plan_release(struct pk_memo_plan *m);
+/* max_bytes: of the memo's keys, where they need room. */
+int pk_prescan(struct pk_reader *r, size_t max_bytes, struct pk_prescan *ret, struct ckpt_err *e);
 
 #endif

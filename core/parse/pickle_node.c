@@ -20,7 +20,7 @@ int pk_too_big(const struct pickle *p, struct ckpt_err *e)
 	if (p->pool.no_memory)
 		return err_set(e, ENOMEM, "pickle: out of memory");
 	return err_set(e, EFBIG, "pickle: needs more than %zu MiB of memory at byte %llu",
-		       p->pool.max_bytes >> 20, (unsigned long long)pk_reader_pos(&p->in));
+		       p->pool.arena.max_bytes >> 20, (unsigned long long)pk_reader_pos(&p->in));
 }
 
 static void node_free(struct pickle *p, enum pk_type type, struct pk_node *n, unsigned depth)
@@ -73,7 +73,7 @@ static int grow(struct pickle *p, void **array, size_t *cap, size_t first, size_
 	size_t more = *cap ? *cap : first;
 	void *a;
 
-	if (!pool_charge(&p->pool, more * size))
+	if (!arena_charge(&p->pool.arena, more * size))
 		return pk_too_big(p, e);
 	a = realloc(*array, (*cap + more) * size);
 	if (!a)

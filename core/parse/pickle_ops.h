@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pickle_ops - the opcodes of pickles that hold data, protocols 2 to 5; names as in CPython's
- * pickletools.
+ * pickletools. INT and OBJ are in Python 2's pickles of protocol 2: an int that needs more than 32
+ * bits, and an instance of an old-style class.
  */
 #ifndef PARSE_PICKLE_OPS_H
 #define PARSE_PICKLE_OPS_H
@@ -12,6 +13,7 @@ enum pk_op {
 	OP_POP = '0',
 	OP_POP_MARK = '1',
 	OP_DUP = '2',
+	OP_INT = 'I',
 	OP_NONE = 'N',
 	OP_BININT = 'J',
 	OP_BININT1 = 'K',
@@ -29,6 +31,7 @@ enum pk_op {
 	OP_BINGET = 'h',
 	OP_LONG_BINGET = 'j',
 	OP_LIST = 'l',
+	OP_OBJ = 'o',
 	OP_BINPUT = 'q',
 	OP_LONG_BINPUT = 'r',
 	OP_SETITEM = 's',

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pickle_pool - memory of one pickle: sizes rounded to powers of two, freed pieces kept on lists
- * by size, everything given back at once, under a ceiling. Private to core/parse.
+ * by size, in an arena. Private to core/parse.
  *
  * Threads: one at a time.
  */
 #ifndef PARSE_PICKLE_POOL_H
 #define PARSE_PICKLE_POOL_H
+
+#include "base/arena.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,28 +16,13 @@
 
 enum { POOL_MIN_SHIFT = 5, POOL_CLASSES = 44 };
 
-struct pool_slab;
-
 struct pool {
 	void *free[POOL_CLASSES];
-	struct pool_slab *slabs;
-	char *at;
-	size_t left;		 /* bytes of the newest slab */
-	size_t bytes, max_bytes; /* of slabs, and of what pool_charge was told */
-	bool no_memory;		 /* it was not the ceiling that stopped pool_get */
+	struct arena arena;
+	bool no_memory; /* it was not the ceiling that stopped pool_get */
 };
 
-/* Count n bytes that are held elsewhere but belong under the ceiling; false: no room. */
-static inline bool pool_charge(struct pool *p, size_t n)
-{
-	if (n > p->max_bytes - p->bytes)
-		return false;
-	p->bytes += n;
-	return true;
-}
-
 void *pool_refill(struct pool *p, unsigned cls);
-void pool_release(struct pool *p);
 
 /* The class whose pieces hold n bytes. */
 static inline unsigned pool_class(size_t n)

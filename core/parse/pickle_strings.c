@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parse/pickle.h"
 
+#include "base/arena.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,18 +10,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { SLAB = 64 * 1024 };
-
-struct slab {
-	struct slab *next;
-	char data[];
-};
-
 struct pk_strings {
 	struct pk_str **table; /* open addressing, a power of two, at most half full */
 	struct pk_str **by_id;
-	struct slab *slabs;
-	size_t slab_left, bytes, max_bytes;
+	struct arena texts;
 	uint32_t n, cap, ids_cap;
 	uint64_t seed; /* so that nobody can write names that all fall into one slot */
 };
@@ -30,7 +24,7 @@ struct pk_strings *pk_strings_new(size_t max_bytes)
 
 	if (!t)
 		return NULL;
-	t->max_bytes = max_bytes;
+	t->texts.max_bytes = max_bytes;
 	if (getrandom(&t->seed, sizeof(t->seed), GRND_NONBLOCK) < 0)
 		t->seed = (uintptr_t)t;
 	return t;
@@ -40,12 +34,7 @@ void pk_strings_free(struct pk_strings *t)
 {
 	if (!t)
 		return;
-	while (t->slabs) {
-		struct slab *next = t->slabs->next;
-
-		free(t->slabs);
-		t->slabs = next;
-	}
+	arena_release(&t->texts);
 	free(t->table);
 	free(t->by_id);
 	free(t);
@@ -81,41 +70,12 @@ static int grow(struct pk_strings *t)
 	return 0;
 }
 
-static void *slab_alloc(struct pk_strings *t, size_t n)
-{
-	size_t size = n > SLAB / 4 ? n : SLAB;
-	struct slab *s;
-
-	n = (n + 7) & ~(size_t)7;
-	if (n <= t->slab_left) {
-		t->slab_left -= n;
-		return t->slabs->data + t->slab_left;
-	}
-	if (size < n)
-		size = n;
-	if (size > t->max_bytes - t->bytes)
-		return NULL;
-	s = malloc(sizeof(*s) + size);
-	if (!s)
-		return NULL;
-	t->bytes += size;
-	if (size != SLAB && t->slabs) { /* a big one goes behind the slab that still has room */
-		s->next = t->slabs->next;
-		t->slabs->next = s;
-		return s->data;
-	}
-	s->next = t->slabs;
-	t->slabs = s;
-	t->slab_left = size - n;
-	return s->data + t->slab_left;
-}
-
 const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
 {
 	uint32_t hash = (uint32_t)XXH3_64bits_withSeed(s, len, t->seed), at;
 	struct pk_str *r;
 
-	errno = EFBIG; /* unless malloc says ENOMEM */
+	errno = EFBIG; /* unless there is no memory */
 	if (len > UINT32_MAX || grow(t))
 		return NULL;
 	at = hash & (t->cap - 1);
@@ -124,7 +84,7 @@ const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
 			return r;
 		at = (at + 1) & (t->cap - 1);
 	}
-	r = slab_alloc(t, sizeof(*r) + len + 1);
+	r = arena_alloc(&t->texts, sizeof(*r) + len + 1);
 	if (!r)
 		return NULL;
 	r->len = (uint32_t)len;

@@ -5,9 +5,8 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "model/box.h"
-#include "parse/json_numbers.h"
-#include "parse/json_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,8 @@ static const char metadata_key[] = "__metadata__";
 
 struct st_header {
 	uint64_t data, end;
-	json_t *json; /* owns the names */
+	char *text;	  /* owns the names */
+	struct jdoc meta; /* of __metadata__ */
 	struct st_tensor *tensors;
 	uint64_t *shapes;
 	size_t n;
@@ -26,7 +26,8 @@ void st_free(struct st_header *h)
 {
 	if (!h)
 		return;
-	json_decref(h->json);
+	jdoc_release(&h->meta);
+	free(h->text);
 	free(h->tensors);
 	free(h->shapes);
 	free(h);
@@ -59,7 +60,7 @@ const struct st_tensor *st_tensor(const struct st_header *h, size_t i)
 
 const char *st_metadata(const struct st_header *h, const char *key)
 {
-	return json_string_value(json_object_get(json_object_get(h->json, metadata_key), key));
+	return jval_str(jval_get(jdoc_root(&h->meta), key));
 }
 
 static int by_name(const void *ap, const void *bp)
@@ -84,28 +85,28 @@ static int bad(struct ckpt_err *e, const char *name, const char *what)
 }
 
 /* One entry of the header; the shape goes to *shapes, which moves on. */
-static int read_tensor(const char *name, const json_t *v, struct st_tensor *t, uint64_t **shapes,
+static int read_tensor(const char *name, struct jval v, struct st_tensor *t, uint64_t **shapes,
 		       struct ckpt_err *e)
 {
-	const char *dtype = json_string_value(json_object_get(v, "dtype"));
+	const char *dtype = jval_str(jval_get(v, "dtype"));
 	uint64_t range[2], bytes;
 	size_t two;
 
-	if (!json_is_object(v) || !dtype)
+	if (!dtype)
 		return bad(e, name, "no dtype");
 	t->name = name;
 	t->dtype_name = dtype;
 	t->dtype = dtype_by_safetensors(dtype);
-	if (!json_numbers(json_object_get(v, "shape"), *shapes, CKPT_MAX_DIMS, &t->n_dims))
+	if (!jval_u64s(jval_get(v, "shape"), *shapes, CKPT_MAX_DIMS, &t->n_dims))
 		return bad(e, name, "its shape is not a list of at most 64 numbers");
-	if (!json_numbers(json_object_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
+	if (!jval_u64s(jval_get(v, "data_offsets"), range, 2, &two) || two != 2 ||
 	    range[0] > range[1])
 		return bad(e, name, "its data_offsets are not two numbers in order");
 	t->shape = *shapes;
 	*shapes += t->n_dims;
 	t->begin = range[0];
 	t->end = range[1];
-	if (t->dtype == CKPT_DTYPE_NONE) /* whoever wants the others can have them */
+	if (t->dtype == CKPT_DTYPE_NONE) /* the other tensors can be read */
 		return 0;
 	if (!box_volume(t->n_dims, t->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
@@ -143,32 +144,63 @@ static int check_layout(struct st_header *h, uint64_t limit, struct ckpt_err *e)
 }
 
 /* Strings and nothing else, as safetensors demands. */
-static int check_metadata(const json_t *v, struct ckpt_err *e)
+static int check_metadata(struct jval v, struct ckpt_err *e)
 {
-	const char *key;
-	json_t *value;
+	struct jiter i = jiter(v);
 
-	if (!json_is_object(v))
+	if (!jval_is(v, J_OBJECT))
 		return bad(e, metadata_key, "not an object");
-	json_object_foreach ((json_t *)(uintptr_t)v, key, value)
-		if (!json_is_string(value))
+	while (jiter_next(&i))
+		if (!jval_is(i.v, J_STRING))
 			return err_set(e, ERR_CORRUPT,
 				       "safetensors header: '%s': '%.200s' is not a string",
-				       metadata_key, key);
+				       metadata_key, i.key);
 	return 0;
+}
+
+static int read_entries(struct st_header *h, struct ckpt_err *e)
+{
+	struct jval meta = { 0 }, root = jdoc_root(&h->meta);
+	size_t n_shapes = 0;
+	uint64_t *shapes;
+	int rc = 0;
+
+	for (struct jiter i = jiter(root); jiter_next(&i); h->n++)
+		n_shapes += min_u64(jval_size(jval_get(i.v, "shape")), CKPT_MAX_DIMS);
+	h->tensors = calloc(h->n + 1, sizeof(*h->tensors));
+	h->shapes = shapes = calloc(n_shapes + CKPT_MAX_DIMS, sizeof(*h->shapes));
+	h->n = 0;
+	if (!h->tensors || !h->shapes)
+		return err_set(e, ENOMEM, "out of memory");
+	for (struct jiter i = jiter(root); !rc && jiter_next(&i);) {
+		if (strcmp(i.key, metadata_key) != 0) {
+			rc = read_tensor(i.key, i.v, &h->tensors[h->n++], &shapes, e);
+		} else {
+			rc = check_metadata(i.v, e);
+			meta = i.v;
+		}
+	}
+	jdoc_keep(&h->meta, meta);
+	return rc;
+}
+
+static int parse(struct st_header *h, size_t len, struct ckpt_err *e)
+{
+	if (!jdoc_parse(&h->meta, h->text, len, 0, e) && jval_is(jdoc_root(&h->meta), J_OBJECT))
+		return 0;
+	if (h->meta.n)
+		(void)err_set(e, ERR_CORRUPT, "something else");
+	return e->code == ERR_CORRUPT ? err_wrap(e, "safetensors header is not a JSON object")
+				      : err_wrap(e, "safetensors header");
 }
 
 int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 {
 	CLEANUP(st_freep) struct st_header *h = calloc(1, sizeof(*h));
-	autofree char *text = NULL;
-	json_error_t why;
-	const char *name;
 	uint8_t len8[8];
-	uint64_t len, *shapes;
-	json_t *v;
+	uint64_t len;
 	int64_t n;
-	size_t n_shapes = 0;
+	int rc;
 
 	if (!h)
 		return err_set(e, ENOMEM, "out of memory");
@@ -179,35 +211,20 @@ int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 	if (!len || len > ST_MAX_HEADER || !range_ok(8, len, b->size))
 		return err_set(e, ERR_CORRUPT, "no safetensors header: its length would be %llu",
 			       (unsigned long long)len);
-	text = malloc(len);
-	if (!text)
+	h->text = malloc(len + 1);
+	if (!h->text)
 		return err_set(e, ENOMEM, "out of memory");
-	n = b->read(b->arg, 8, text, len, e);
+	n = b->read(b->arg, 8, h->text, len, e);
 	if (n < 0)
 		return (int)n;
 	if ((uint64_t)n != len)
 		return err_set(e, ERR_CORRUPT, "safetensors header ends early");
 	h->data = 8 + len;
-	h->json = json_text_load(text, len, JSON_REJECT_DUPLICATES, &why);
-	if (!json_is_object(h->json))
-		return err_set(e, h->json ? ERR_CORRUPT : json_text_code(&why, ERR_CORRUPT),
-			       "safetensors header is not a JSON object: %s",
-			       h->json ? "something else" : why.text);
-	json_object_foreach (h->json, name, v)
-		n_shapes += json_array_size(json_object_get(v, "shape"));
-	h->tensors = calloc(json_object_size(h->json) + 1, sizeof(*h->tensors));
-	h->shapes = shapes = calloc(n_shapes + CKPT_MAX_DIMS, sizeof(*h->shapes));
-	if (!h->tensors || !h->shapes)
-		return err_set(e, ENOMEM, "out of memory");
-	json_object_foreach (h->json, name, v) {
-		bool meta = !strcmp(name, metadata_key);
-		int rc = meta ? check_metadata(v, e)
-			      : read_tensor(name, v, &h->tensors[h->n], &shapes, e);
-
-		if (rc)
-			return rc;
-		h->n += !meta;
-	}
+	rc = parse(h, len, e);
+	if (!rc)
+		rc = read_entries(h, e);
+	if (rc)
+		return rc;
 	if (check_layout(h, b->size == BLOB_SIZE_UNKNOWN ? UINT64_MAX : b->size - h->data, e))
 		return -e->code;
 	*ret = steal_ptr(&h);

@@ -176,13 +176,11 @@ static int read_member(struct cursor *c, struct zip_member *m, struct ckpt_err *
 	if (c->bad)
 		return err_set(e, ERR_CORRUPT, "zip: central directory ends early");
 	zip64_fields(cursor_of(extra, extra_len), &m->size, &csize, &m->header);
-	if (method || flags & FLAG_ENCRYPTED || csize != m->size)
-		return err_set(e, ERR_UNSUPPORTED, "zip member '%.*s' is compressed or encrypted",
-			       (int)min_u64(name_len, 100), m->name);
+	m->packed = method || flags & FLAG_ENCRYPTED || csize != m->size;
 	return 0;
 }
 
-int zip_each(const struct blob *b,
+int zip_list(const struct blob *b,
 	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
 	     struct ckpt_err *e)
 {
@@ -212,6 +210,30 @@ int zip_each(const struct blob *b,
 			rc = each(arg, &m, e);
 	}
 	return rc;
+}
+
+struct stored_only {
+	int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e);
+	void *arg;
+};
+
+static int each_stored(void *arg, const struct zip_member *m, struct ckpt_err *e)
+{
+	const struct stored_only *x = arg;
+
+	if (m->packed)
+		return err_set(e, ERR_UNSUPPORTED, "zip member '%.*s' is compressed or encrypted",
+			       (int)min_u64(m->name_len, 100), m->name);
+	return x->each(x->arg, m, e);
+}
+
+int zip_each(const struct blob *b,
+	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
+	     struct ckpt_err *e)
+{
+	struct stored_only x = { each, arg };
+
+	return zip_list(b, each_stored, &x, e);
 }
 
 int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret,

@@ -59,13 +59,18 @@ struct zip_member {
 	uint64_t header; /* offset of its local header in the archive */
 	uint64_t size;	 /* bytes, stored */
 	uint32_t crc;	 /* CRC-32; torch may write 0 for "not recorded" */
+	bool packed;	 /* compressed or encrypted: of zip_list() only */
 };
 
 /*
  * Call each for every member of the central directory, in its order; non-zero stops and is
- * returned. The blob's size must be known.
+ * returned. The blob's size must be known. A packed member is an error.
  */
 int zip_each(const struct blob *b,
+	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
+	     struct ckpt_err *e);
+/* The same with packed members among them: for the names. */
+int zip_list(const struct blob *b,
 	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
 	     struct ckpt_err *e);
 /* Where a member's bytes begin; checks that they lie inside the archive. */

@@ -6,10 +6,10 @@
 #include "base/counters.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "catalog/catalog_query.h"
 #include "format/item.h"
+#include "index/catalog_query.h"
 #include "read/fetch_internal.h"
-#include "read/files.h"
+#include "source/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,7 +150,7 @@ void fetch_free(struct fetch *f)
 /* The index is damaged: get another one of the same contents, once. */
 static int renew(struct fetch *f, struct catalog *broken, struct ckpt_err *e)
 {
-	SCOPED_LOCK(&f->renew_lock);
+	SCOPED_OUTER_LOCK(&f->renew_lock);
 	struct ckpt_err why = *e;
 	int rc;
 
@@ -276,21 +276,6 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 
 /* ---- opened tensors ---- */
 
-static void lru_remove(struct fetch *f, struct otensor *t)
-{
-	*(t->newer ? &t->newer->older : &f->newest) = t->older;
-	*(t->older ? &t->older->newer : &f->oldest) = t->newer;
-	t->newer = t->older = NULL;
-}
-
-static void lru_push(struct fetch *f, struct otensor *t)
-{
-	t->newer = NULL;
-	t->older = f->newest;
-	*(f->newest ? &f->newest->newer : &f->oldest) = t;
-	f->newest = t;
-}
-
 /* Tensor i, pinned; new and empty if need be. Under the lock. */
 static struct otensor *pin_tensor(struct fetch *f, size_t i)
 {
@@ -304,7 +289,7 @@ static struct otensor *pin_tensor(struct fetch *f, size_t i)
 		t->index = i;
 		f->open[i] = t;
 	} else if (!t->pins) {
-		lru_remove(f, t);
+		LIST_REMOVE(&f->unused, t);
 	}
 	t->pins++;
 	return t;
@@ -312,30 +297,29 @@ static struct otensor *pin_tensor(struct fetch *f, size_t i)
 
 void otensor_close(struct fetch *f, struct otensor *t)
 {
-	struct otensor *gone = NULL;
+	LIST(struct otensor) gone = { 0 };
 
 	if (!t)
 		return;
 	{
 		SCOPED_LOCK(&f->lock);
 		if (!--t->pins)
-			lru_push(f, t);
-		while (f->oldest &&
-		       (f->bytes > f->opts.map_bytes || f->oldest->state == OT_EMPTY)) {
-			struct otensor *old = f->oldest;
+			LIST_PUSH(&f->unused, t);
+		while (f->unused.last &&
+		       (f->bytes > f->opts.map_bytes || f->unused.last->state == OT_EMPTY)) {
+			struct otensor *old = f->unused.last;
 
-			lru_remove(f, old);
+			LIST_REMOVE(&f->unused, old);
 			f->open[old->index] = NULL;
 			f->bytes -= old->bytes;
-			old->newer = gone;
-			gone = old;
+			LIST_PUSH(&gone, old);
 		}
 	}
-	while (gone) {
-		struct otensor *next = gone->newer;
+	while (gone.last) {
+		struct otensor *old = gone.last;
 
-		otensor_free(gone);
-		gone = next;
+		LIST_REMOVE(&gone, old);
+		otensor_free(old);
 	}
 }
 

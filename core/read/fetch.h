@@ -3,15 +3,14 @@
  * fetch - carrying out plans: opened tensors and objects of one checkpoint.
  *
  * A stored tensor (otensor) is opened with all its items looked into, kept for later opens under a
- * byte bound, and read without any lock of its own. A virtual tensor (vreader) is read through
- * the stored ones behind its pieces, and cast on the way if it is shown as another dtype.
+ * byte bound, and read without any lock of its own: see tensor_read.h.
  *
  * Threads: all functions from any thread.
  */
 #ifndef READ_FETCH_H
 #define READ_FETCH_H
 
-#include "read/blockcache.h"
+#include "source/blockcache.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,8 +25,6 @@ struct ckpt_err;
 struct fetch;
 struct files;
 struct otensor;
-struct parts;
-struct vreader;
 struct vtensor;
 
 struct fetch_opts {
@@ -52,32 +49,9 @@ void otensor_close(struct fetch *f, struct otensor *t);
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
 		struct ckpt_err *e);
 
-/* Open a virtual tensor. Takes v over (free), also when it fails. */
-int vreader_open(struct fetch *f, struct vtensor *v, struct vreader **ret, struct ckpt_err *e);
-void vreader_close(struct fetch *f, struct vreader *r); /* NULL is fine */
-bool vreader_is_encoded(const struct vreader *r);	/* some of its items have to be decoded */
-/* Exactly len bytes at off, which lie inside the tensor as it is shown. All of them are in buf,
- * which is a part of the buffer of parts, but for those that parts takes; NULL: none. */
-int vreader_read(struct fetch *f, const struct vreader *r, void *buf, size_t len, uint64_t off,
-		 struct parts *parts, struct ckpt_err *e);
-
-/*
- * The parts of source files that the whole tensor is read from, as stored, in no order; they may
- * overlap. A non-zero return of `each` stops and is returned.
- */
-typedef int fetch_span_fn(void *arg, uint32_t file, uint64_t off, uint64_t len);
-int vreader_spans(struct fetch *f, const struct vreader *r, fetch_span_fn *each, void *arg,
-		  struct ckpt_err *e);
-
-/*
- * Does byte i of the tensor lie, as it is shown, at off + i of one source file, for all i? Then 0
- * and *ret_file is that one; 1: no.
- */
-int vreader_in_place(const struct vreader *r, uint64_t off, uint32_t *ret_file, struct ckpt_err *e);
-
 /*
  * Look into all items behind n virtual tensors (make(arg, i) gives the i-th, which is freed here),
- * as opening them would, many at a time: for whoever will read them later, one after another. What
+ * as opening them would, many at a time: for readers that open them later, one after another. What
  * has been looked into once is not looked into again.
  */
 typedef int vtensor_make_fn(void *arg, size_t i, struct vtensor **ret, struct ckpt_err *e);

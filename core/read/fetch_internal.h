@@ -7,6 +7,7 @@
 #ifndef READ_FETCH_INTERNAL_H
 #define READ_FETCH_INTERNAL_H
 
+#include "base/list.h"
 #include "format/item.h"
 #include "format/raw.h"
 #include "model/chunkmap.h"
@@ -42,7 +43,7 @@ struct otensor {
 	enum otensor_state state;
 	bool busy; /* a thread is bringing it to a higher state */
 	size_t bytes;
-	struct otensor *newer, *older; /* only while not pinned */
+	LIST_LINK(struct otensor) link; /* only while not pinned */
 };
 
 struct fetch {
@@ -64,7 +65,7 @@ struct fetch {
 	pthread_cond_t idle;
 	struct otensor **open;	 /* by tensor number */
 	_Atomic uint8_t *looked; /* by tensor number: all its items have been looked into */
-	struct otensor *newest, *oldest;
+	LIST(struct otensor) unused;
 	size_t bytes;
 };
 

@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "read/fetch_internal.h"
-#include "view/vtensor.h"
+#include "tensor/vtensor.h"
 
 #include <stdlib.h>
 

@@ -5,10 +5,10 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "model/box.h"
-#include "read/files.h"
-#include "read/guard.h"
-#include "read/parts.h"
 #include "read/scatter.h"
+#include "source/files.h"
+#include "source/guard.h"
+#include "source/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -207,9 +207,10 @@ static void gather_pinned(const struct pinned *p, const struct copy_dim *d, uint
 	for (uint64_t i = 0; i < d->count; i++) {
 		if (n > 1)
 			gather_pinned(p, d + 1, n - 1, run, src + i * d->src_stride,
-				      to + i * d->dst_stride);
+				      copy_to(to, i * d->dst_stride));
 		else
-			copy_pinned(p, src + i * d->src_stride, to + i * d->dst_stride, run);
+			copy_pinned(p, src + i * d->src_stride, copy_to(to, i * d->dst_stride),
+				    run);
 	}
 }
 
@@ -263,7 +264,8 @@ static int run_batches(const struct job *j, uint64_t step, uint32_t from, uint64
 
 	for (uint64_t i = 0; !rc && i < d->count; i += step) {
 		batch.dims[from].count = min_u64(step, d->count - i);
-		rc = run_job(&batch, from, src + i * d->src_stride, to + i * d->dst_stride, e);
+		rc = run_job(&batch, from, src + i * d->src_stride, copy_to(to, i * d->dst_stride),
+			     e);
 	}
 	return rc;
 }
@@ -275,7 +277,8 @@ static int run_each(const struct job *j, uint32_t from, uint64_t src, uint8_t *t
 	int rc = 0;
 
 	for (uint64_t i = 0; !rc && i < d->count; i++)
-		rc = run_job(j, from + 1, src + i * d->src_stride, to + i * d->dst_stride, e);
+		rc = run_job(j, from + 1, src + i * d->src_stride, copy_to(to, i * d->dst_stride),
+			     e);
 	return rc;
 }
 
@@ -335,37 +338,41 @@ static void add_runs(struct parts *p, const struct copy_dim *d, uint32_t n, uint
 		return;
 	}
 	for (uint64_t i = 0; i < d->count; i++)
-		add_runs(p, d + 1, n - 1, run, to + i * d->dst_stride, from + i * d->src_stride);
+		add_runs(p, d + 1, n - 1, run, copy_to(to, i * d->dst_stride),
+			 from + i * d->src_stride);
 }
 
-/* Leave the runs where they are, if they are long and in memory. */
-static bool leave_runs(const struct gather *g, const struct job *j, const struct copy *c)
+/* The bytes of a job whose runs are long, if they are in memory and may stay there. */
+static const uint8_t *lend(const struct job *j, uint64_t src)
 {
+	const struct gather *g = j->g;
 	uint64_t span = span_of(j, 0);
-	const uint8_t *data;
 
-	if (!g->parts || g->item.zstd_layers || c->run < g->parts->min_run || span > MAX_MAPPED ||
-	    !parts_room(g->parts, wanted_of(j, 0) / c->run))
-		return false;
-	data = files_lend(g->files, g->item.file, g->item.offset + c->src, span);
-	if (!data)
-		return false;
-	add_runs(g->parts, j->dims, j->n, j->run, g->out + c->dst, data);
-	parts_pin(g->parts, g->item.file);
-	return true;
+	if (!g->parts || g->item.zstd_layers || j->run < g->parts->min_run || span > MAX_MAPPED ||
+	    !parts_room(g->parts, wanted_of(j, 0) / j->run))
+		return NULL;
+	return files_lend(g->files, g->item.file, g->item.offset + src, span);
 }
 
-int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
-		struct ckpt_err *e)
+int gather(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
+	   struct ckpt_err *e)
 {
 	struct job j = { .g = g, .n = c->n_dims, .run = c->run };
+	const uint8_t *data;
 
 	if (c->n_dims) /* a plan without any dimension has no array of them */
 		memcpy(j.dims, dims + c->dim, c->n_dims * sizeof(*dims));
 	sort_dims(&j);
-	if (leave_runs(g, &j, c))
+	data = lend(&j, c->src);
+	if (data) {
+		add_runs(g->parts, j.dims, j.n, j.run, copy_to(g->out, c->dst), data);
+		parts_pin(g->parts, g->item.file);
 		return 0;
-	return run_job(&j, 0, c->src, g->out + c->dst, e);
+	}
+	if (j.n || g->item.zstd_layers)
+		return run_job(&j, 0, c->src, copy_to(g->out, c->dst), e);
+	return files_read(g->files, g->item.file, copy_to(g->out, c->dst), j.run,
+			  g->item.offset + c->src, e);
 }
 
 static void each_run(const struct copy_dim *d, uint32_t n, uint64_t len, uint8_t *p,
@@ -376,12 +383,13 @@ static void each_run(const struct copy_dim *d, uint32_t n, uint64_t len, uint8_t
 		return;
 	}
 	for (uint64_t i = 0; i < d->count; i++)
-		each_run(d + 1, n - 1, len, p + i * d->dst_stride, run, arg);
+		each_run(d + 1, n - 1, len, copy_to(p, i * d->dst_stride), run, arg);
 }
 
 void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,
 		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg)
 {
 	/* A plan without any dimension has no array of them. */
-	each_run(c->n_dims ? dims + c->dim : NULL, c->n_dims, c->run, out + c->dst, run, arg);
+	each_run(c->n_dims ? dims + c->dim : NULL, c->n_dims, c->run, copy_to(out, c->dst), run,
+		 arg);
 }

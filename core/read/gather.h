@@ -14,8 +14,8 @@
 #ifndef READ_GATHER_H
 #define READ_GATHER_H
 
-#include "read/blockcache.h"
 #include "read/plan.h"
+#include "source/blockcache.h"
 
 #include <stdint.h>
 
@@ -27,14 +27,14 @@ struct gather {
 	struct files *files;
 	struct blockcache *blocks;
 	struct block_item item;
-	uint8_t *out;	     /* start of the reply */
+	uint8_t *out;	     /* start of the destination */
 	struct parts *parts; /* NULL: all of it is to be in out */
 };
 
-int gather_copy(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
-		struct ckpt_err *e);
+int gather(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
+	   struct ckpt_err *e);
 
-/* Call run() for every run of the copy in the reply. */
+/* Call run() for every run of the copy in the destination. */
 void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,
 		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg);
 

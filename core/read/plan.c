@@ -2,6 +2,7 @@
 #include "read/plan.h"
 
 #include "base/checked.h"
+#include "base/vec.h"
 #include "model/box.h"
 
 #include <errno.h>
@@ -12,11 +13,10 @@ struct planning {
 	const struct vtensor *v;
 	const struct plan_source *sources;
 	struct plan *plan;
-	uint64_t row[CKPT_MAX_DIMS]; /* bytes between neighbours along each dimension of v */
-	/* The box at hand. */
-	const uint64_t *box_off;
-	uint64_t pos;		     /* of its first byte in the reply */
-	uint64_t byte_off, byte_len; /* its part of every element */
+	/* Bytes between neighbours along each dimension of v, where they go; and what is before the
+	 * first byte of the destination. */
+	uint64_t stride[CKPT_MAX_DIMS], origin;
+	uint64_t byte_off, byte_len; /* of every element, what the box at hand has */
 	/* The piece at hand: the part of it that the box wants, and where its source has that. */
 	uint32_t piece;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
@@ -32,25 +32,10 @@ void plan_release(struct plan *p)
 
 static int grow(struct plan *p, size_t dims)
 {
-	if (p->n == p->cap) {
-		size_t cap = p->cap ? p->cap * 2 : 16;
-		struct copy *v = realloc(p->copies, cap * sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		p->copies = v;
-		p->cap = cap;
-	}
-	if (p->cap_dims - p->n_dims < dims) {
-		size_t cap = p->cap_dims * 2 + dims + 16;
-		struct copy_dim *v = realloc(p->dims, cap * sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		p->dims = v;
-		p->cap_dims = cap;
-	}
-	return 0;
+	return VEC_ROOM(p->copies, p->cap, p->n + 1) &&
+			       VEC_ROOM(p->dims, p->cap_dims, p->n_dims + dims)
+		       ? 0
+		       : -ENOMEM;
 }
 
 /* Put the copy at the plan's end, glued to the one before when it just goes on. */
@@ -110,7 +95,7 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 	struct copy c = { .piece = g->piece,
 			  .chunk = chunk,
 			  .src = pl->data + g->byte_off,
-			  .dst = g->pos,
+			  .dst = g->byte_off - g->origin,
 			  .run = g->byte_len,
 			  .dim = (uint32_t)p->n_dims };
 	int rc = grow(p, n);
@@ -135,9 +120,9 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 			stride = pl->stride[s] * pc->coeff[d];
 			c.src += (g->src_off[s] + at * pc->coeff[d] - off[s]) * pl->stride[s];
 		}
-		c.dst += (g->off[d] + at - g->box_off[d]) * g->row[d];
+		c.dst += (g->off[d] + at) * g->stride[d];
 		if (count > 1)
-			add_dim(p, &c, count, stride, g->row[d]);
+			add_dim(p, &c, count, stride, g->stride[d]);
 	}
 	/* Whole elements that follow each other on both sides are one run. */
 	while (c.n_dims && p->dims[c.dim + c.n_dims - 1].src_stride == c.run &&
@@ -200,8 +185,7 @@ static int emit(void *arg, const uint64_t *off, const uint64_t *len, uint64_t po
 	size_t n = g->v->n_dims;
 	int rc = 0;
 
-	g->box_off = off;
-	g->pos = pos;
+	(void)pos;
 	g->byte_off = off[n];
 	g->byte_len = len[n];
 	for (g->piece = 0; !rc && g->piece < g->v->n_pieces; g->piece++) {
@@ -214,9 +198,11 @@ static int emit(void *arg, const uint64_t *off, const uint64_t *len, uint64_t po
 }
 
 int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
-	      uint64_t len, struct plan *ret)
+	      uint64_t len, const int64_t *strides, struct plan *ret)
 {
-	struct planning g = { .v = v, .sources = sources, .plan = ret };
+	struct planning g = {
+		.v = v, .sources = sources, .plan = ret, .origin = strides ? 0 : off
+	};
 	uint32_t element = dtype_info(v->stored)->size;
 	uint64_t shape[CKPT_MAX_DIMS + 1], row = element;
 	size_t n = v->n_dims;
@@ -224,7 +210,7 @@ int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64
 	ret->n = ret->n_dims = 0;
 	for (size_t d = n; d-- > 0;) {
 		shape[d] = v->shape[d];
-		g.row[d] = row;
+		g.stride[d] = strides ? (uint64_t)strides[d] : row;
 		row *= v->shape[d];
 	}
 	shape[n] = element;

@@ -15,19 +15,20 @@
 
 #include "format/item.h"
 #include "model/chunkmap.h"
-#include "view/vtensor.h"
+#include "tensor/vtensor.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/* Strides in bytes; in the destination they may be negative, which is modulo 2^64, as dst is. */
 struct copy_dim {
-	uint64_t count, src_stride, dst_stride; /* strides in bytes */
+	uint64_t count, src_stride, dst_stride;
 };
 
 /*
  * For every index of the dimensions (outermost first): `run` bytes from src in the chunk's
- * decoded item to dst in the reply. The runs of all copies cover the range; each byte once,
+ * decoded item to dst in the destination. The runs of all copies cover the range; each byte once,
  * unless chunks overlap, when the later copy is right.
  */
 struct copy {
@@ -43,6 +44,11 @@ struct plan {
 	size_t n, cap, n_dims, cap_dims;
 };
 
+static inline uint8_t *copy_to(uint8_t *to, uint64_t dst)
+{
+	return to + (int64_t)dst;
+}
+
 /* The stored tensor behind a piece; payloads[i] is chunk i's, all of them filled in. */
 struct plan_source {
 	const struct chunkmap *map;
@@ -50,11 +56,13 @@ struct plan_source {
 };
 
 /*
- * Bytes [off, off+len) of v before any cast, which lie inside it; sources[i] is piece i's.
+ * Bytes [off, off+len) of v before any cast, which lie inside it; sources[i] is piece i's. Where
+ * strides is NULL the destination is a reply of len bytes; else element x goes to
+ * sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements do not overlap.
  * 0 or -ENOMEM.
  */
 int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
-	      uint64_t len, struct plan *ret);
+	      uint64_t len, const int64_t *strides, struct plan *ret);
 void plan_release(struct plan *p);
 
 /*

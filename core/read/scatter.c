@@ -36,7 +36,7 @@ static void copy_runs(const struct copy_dim *d, uint64_t run, uint8_t *to, const
 {
 #define COPY(n) \
 	for (uint64_t i = 0; i < d->count; i++) \
-	memcpy(to + i * d->dst_stride, from + i * d->src_stride, n)
+	memcpy(copy_to(to, i * d->dst_stride), from + i * d->src_stride, n)
 	EACH_RUN(run, COPY)
 #undef COPY
 }
@@ -52,7 +52,7 @@ static void turn_tile(const struct copy_dim *across, const struct copy_dim *down
 #define COPY(n) \
 	for (uint64_t j = 0; j < down->count; j++) \
 		for (uint64_t i = 0; i < across->count; i++) \
-	memcpy(to + j * down->dst_stride + i * (n), columns[i] + j * (n), n)
+	memcpy(copy_to(to, j * down->dst_stride) + i * (n), columns[i] + j * (n), n)
 	EACH_RUN(run, COPY)
 #undef COPY
 }
@@ -68,7 +68,7 @@ static void turn(const struct copy_dim *across, const struct copy_dim *down, uin
 		for (uint64_t j = 0; j < down->count; j += tile) {
 			a.count = min_u64(tile, across->count - i);
 			d.count = min_u64(tile, down->count - j);
-			turn_tile(&a, &d, run, to + i * run + j * down->dst_stride,
+			turn_tile(&a, &d, run, copy_to(to, j * down->dst_stride) + i * run,
 				  from + i * across->src_stride + j * run);
 		}
 }
@@ -81,6 +81,6 @@ void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t *to, co
 		turn(&d[0], &d[1], run, to, from);
 	else
 		for (uint64_t i = 0; i < d->count; i++)
-			scatter(d + 1, n - 1, run, to + i * d->dst_stride,
+			scatter(d + 1, n - 1, run, copy_to(to, i * d->dst_stride),
 				from + i * d->src_stride);
 }

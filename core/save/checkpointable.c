@@ -20,7 +20,8 @@ static int check_count(const struct ckpt_local_tensor *t, const char *name, stru
 	static const char *const kinds[] = { "a whole tensor", "a box", "shards" };
 
 	if (t->kind > CKPT_LOCAL_SHARDS)
-		return err_set(e, EINVAL, "'%s': kind %u is none of local tensors", name, t->kind);
+		return err_set(e, EINVAL, "'%s': kind %u is not a kind of local tensor", name,
+			       t->kind);
 	if (t->kind == CKPT_LOCAL_WHOLE ? t->n_shards != 1
 					: t->kind == CKPT_LOCAL_BOX && t->n_shards > 1)
 		return err_set(e, EINVAL, "'%s': %s has %zu shards", name, kinds[t->kind],
@@ -149,7 +150,7 @@ int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dim
 	if (n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, CKPT_MAX_DIMS);
 	if (!mesh_size(s->n_axes, s->mesh, &ranks) || rank >= ranks)
-		return err_set(e, EINVAL, "rank %" PRIu64 " is none of a mesh of %s", rank,
+		return err_set(e, EINVAL, "rank %" PRIu64 " is not in a mesh of %s", rank,
 			       TUPLE_TEXT(s->mesh, s->n_axes));
 	if (!has_axes(s))
 		return err_set(e, EINVAL, "a placement names an axis that a mesh of %s lacks",

@@ -52,7 +52,7 @@ static uint64_t *make_boxes(const struct ckpt_tensor_meta *t, const uint32_t *nu
 			    uint32_t count)
 {
 	size_t n = t->n_dims;
-	uint64_t *boxes = calloc(count + 1u, (2 * n + 1) * sizeof(*boxes));
+	uint64_t *boxes = calloc((size_t)count + 1, (2 * n + 1) * sizeof(*boxes));
 
 	for (size_t i = 0; boxes && n && i < count; i++) {
 		memcpy(boxes + i * 2 * n, t->chunks[number[i]].off, n * sizeof(*boxes));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dedup - who writes what: the rules by which each system shares copies out among ranks, and the
- * items of a rank among files. All of them are deterministic: equal input gives equal answers on
- * every rank.
+ * dedup - who writes what: the rules by which each system shares copies out among ranks. All of
+ * them are deterministic: equal input gives equal answers on every rank.
  *
  * Threads: pure.
  */
@@ -49,33 +48,5 @@ int dedup_check(const struct ckpt_save_plan *plans, size_t n, struct ckpt_err *e
  * number of bytes to read.
  */
 unsigned hp_element_weight(enum dedup_rule rule, const char *dtype, size_t len);
-
-/*
- * Megatron's fully parallel save: shards, each held by some ranks of a group, one of which writes
- * it. Those that no other group has come first, then those with fewest holders, then the largest;
- * each goes to the holder with the fewest bytes so far, the lowest where several are equal.
- */
-struct held_shard {
-	const char *key; /* with the offset: what the shard is known by */
-	const uint64_t *offset;
-	uint32_t key_len;
-	uint8_t n_dims;
-	bool cross_group;
-	uint64_t bytes;
-	const uint32_t *holders; /* ranks below n_ranks, at least one */
-	size_t n_holders;
-};
-/* ret: for each shard the rank that writes it. */
-int distribute_shards(const struct held_shard *shards, size_t n, size_t n_ranks, uint32_t *ret,
-		      struct ckpt_err *e);
-
-/*
- * A rank's items shared out among `bins` files, 1 or more: bytes in turn, then tensors, the largest
- * (whole tensors' sizes) first, each to the lightest file, the first where several are equal. A
- * single file keeps the plan's order.
- * ret_order: the items, file after file; file b's are [ret_start[b], ret_start[b + 1]).
- */
-int split_bins(const struct ckpt_write_item *items, size_t n, size_t bins, uint32_t *ret_order,
-	       size_t *ret_start, struct ckpt_err *e);
 
 #endif

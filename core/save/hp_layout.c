@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "save/hp_layout.h"
+/* HyperParallel's layouts; ckpt_state.h says what they are. */
 
 #include "base/err.h"
 #include "base/text.h"
 #include "model/box.h"
+#include "model/mesh.h"
 #include "save/checkpointable.h"
 
 #include <inttypes.h>
 
-int hp_layout_sharding(const struct hp_layout *l, const char *name,
-		       struct ckpt_placement room[static CKPT_MESH_MAX_AXES],
-		       struct ckpt_sharding *ret, struct ckpt_err *e)
+int ckpt_hp_layout_sharding(const struct ckpt_hp_layout *l, const char *name,
+			    struct ckpt_placement *room, struct ckpt_sharding *ret,
+			    struct ckpt_err *e)
 {
 	uint64_t devices, used = 0;
 	uint8_t n = 0;
@@ -43,7 +44,7 @@ int hp_layout_sharding(const struct hp_layout *l, const char *name,
 	return 0;
 }
 
-bool hp_layout_position(const struct hp_layout *l, uint64_t rank, uint64_t *ret)
+bool ckpt_hp_layout_position(const struct ckpt_hp_layout *l, uint64_t rank, uint64_t *ret)
 {
 	for (size_t i = 0; i < l->n_ranks; i++)
 		if (l->ranks[i] == rank) {
@@ -55,7 +56,7 @@ bool hp_layout_position(const struct hp_layout *l, uint64_t rank, uint64_t *ret)
 
 struct translate {
 	const uint64_t *ranks;
-	shard_visit_fn *visit;
+	ckpt_hp_visit_fn *visit;
 	void *arg;
 };
 
@@ -67,7 +68,7 @@ static int visit_rank(void *arg, uint64_t rank, const uint64_t *off, const uint6
 	return t->visit(t->arg, t->ranks[rank], off, len, local_off);
 }
 
-static int check_dims(const struct hp_layout *l, const char *name, size_t n_dims,
+static int check_dims(const struct ckpt_hp_layout *l, const char *name, size_t n_dims,
 		      struct ckpt_err *e)
 {
 	if (l->n_dims == n_dims)
@@ -76,13 +77,28 @@ static int check_dims(const struct hp_layout *l, const char *name, size_t n_dims
 		       name, l->n_dims, n_dims);
 }
 
-int hp_reshard(const struct hp_layout *from, const struct hp_layout *to, size_t n_dims,
-	       const uint64_t *shape, uint64_t to_rank, shard_visit_fn *visit, void *arg,
-	       struct ckpt_err *e)
+int ckpt_hp_layout_box(const struct ckpt_hp_layout *l, uint64_t rank, const uint64_t *shape,
+		       uint64_t *ret_off, uint64_t *ret_len, struct ckpt_err *e)
+{
+	struct ckpt_placement room[CKPT_MESH_MAX_AXES];
+	struct ckpt_sharding s;
+	uint64_t at;
+	int rc = ckpt_hp_layout_sharding(l, "layout", room, &s, e);
+
+	if (rc)
+		return rc;
+	if (!ckpt_hp_layout_position(l, rank, &at))
+		return 1;
+	return ckpt_sharding_box(&s, at, l->n_dims, shape, ret_off, ret_len, e);
+}
+
+int ckpt_hp_reshard(const struct ckpt_hp_layout *from, const struct ckpt_hp_layout *to,
+		    size_t n_dims, const uint64_t *shape, uint64_t to_rank, ckpt_hp_visit_fn *visit,
+		    void *arg, struct ckpt_err *e)
 {
 	static const uint64_t one[] = { 1 }, rank_zero[] = { 0 };
-	static const struct hp_map whole[CKPT_MAX_DIMS];
-	const struct hp_layout alone = { one, 1, (uint8_t)n_dims, whole, rank_zero, 1 };
+	static const struct ckpt_hp_map whole[CKPT_MAX_DIMS];
+	const struct ckpt_hp_layout alone = { one, 1, (uint8_t)n_dims, whole, rank_zero, 1 };
 	struct ckpt_placement from_room[CKPT_MESH_MAX_AXES], to_room[CKPT_MESH_MAX_AXES];
 	struct ckpt_sharding source, target;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], at;
@@ -95,16 +111,16 @@ int hp_reshard(const struct hp_layout *from, const struct hp_layout *to, size_t 
 		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, CKPT_MAX_DIMS);
 	from = from ? from : &alone;
 	to = to ? to : &alone;
-	rc = hp_layout_sharding(from, "from_layout", from_room, &source, e);
+	rc = ckpt_hp_layout_sharding(from, "from_layout", from_room, &source, e);
 	if (!rc)
-		rc = hp_layout_sharding(to, "to_layout", to_room, &target, e);
+		rc = ckpt_hp_layout_sharding(to, "to_layout", to_room, &target, e);
 	if (!rc)
 		rc = check_dims(from, "from_layout", n_dims, e);
 	if (!rc)
 		rc = check_dims(to, "to_layout", n_dims, e);
 	if (rc)
 		return rc;
-	if (!hp_layout_position(to, to_rank, &at))
+	if (!ckpt_hp_layout_position(to, to_rank, &at))
 		return err_set(e, EINVAL, "Input to_rank_id is not in to_rank_list.");
 	/* Splits are even: what one rank can have all can. */
 	if (!shard_box(&source, 0, n_dims, shape, off, len))

@@ -7,9 +7,9 @@
 #include "model/box.h"
 #include "model/dtype.h"
 #include "save/checkpointable.h"
-#include "save/ckpt_plan.h"
 #include "save/read_items.h"
 #include "save/state_index.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef SAVE_METADATA_H
 #define SAVE_METADATA_H
 
-#include "save/ckpt_plan.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdbool.h>
 #include <stdint.h>

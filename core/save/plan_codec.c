@@ -1,342 +1,615 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- *	save plan      'S' unchanged n-items item... n-paths path... storage
- *	load plan      'L' n-items item...             (plan_codec_load.c)
- *	write results  'R' n-results result...         (plan_codec_results.c)
+ * One function visits each kind of record, both to write and to read it.
  *
- * plan_bytes.h says how numbers and names are written.
+ * A message is flat: a header, numbers, records and texts. It is sent as one zstd frame, or as it
+ * is where a frame would be longer, or so much shorter that decoding would take it for a bomb.
+ *
+ *	header    6 words: kind and flags; numbers, words of records, bytes of texts; items, paths
+ *	numbers   8 bytes each: offsets, lengths and shapes
+ *	records   words of 4 bytes: items; paths, each followed by its steps; a save plan's storage
+ *	          data, a text or NONE
+ *	texts     bytes, each text followed by a NUL
+ *
+ * Everything is little-endian. A record names its texts by their first byte and length, and its
+ * numbers by the first of them; most that are equal are stored once.
+ *
+ *	index            text hint n-dims-or-NONE numbers
+ *	save plan 'S'    type-and-properties index offset length shape
+ *	load plan 'L'    type n-dims index-of-destination index-in-storage offset offset length
+ *	results   'R'    index path key-or-NONE transform-or-NONE (offset, length)
+ *	path             text n-steps, and for each step a key's text, or NONE and a position's number
  */
 #include "save/plan_codec.h"
-#include "base/checked.h"
-#include "base/err.h"
-#include "save/plan_bytes.h"
 
-/* ---- write items ---- */
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "model/box.h"
+
+#include <string.h>
+#include <xxhash.h>
+#include <zstd.h>
+#include <zstd_errors.h>
+
+#define NONE UINT32_MAX
 
 enum {
-	W_TYPE = 3, /* mask */
-	W_SAME_NAME = 1 << 2,
-	W_HINT = 1 << 3,
-	W_OFFSET = 1 << 4,
-	W_SAME_PROPS = 1 << 5,
-	W_SAME_DIMS = 1 << 6,
-	W_INDEX_AT = 7, /* vectors, by their place in the word */
-	W_OFF_AT = W_INDEX_AT + V_BITS,
-	W_LEN_AT = W_OFF_AT + V_BITS,
-	W_SIZE_AT = W_LEN_AT + V_BITS,
-	W_BYTES = 2,
+	N_HEADER = 6,	       /* an even number: what follows is aligned to 8 */
+	IS_UNCHANGED = 1 << 8, /* of the header's first word */
+	LEVEL = 1,	       /* of zstd */
+	N_SEEN = 4096,	       /* so many are compared with; all of it fits a cache */
+	MOST_DENSE = 1024,     /* bytes in one of a frame: plans of models have some 10 to 100 */
 };
 
-/* What the item before was like, on both sides. */
-struct write_state {
-	struct pb_text name;
-	struct ckpt_tensor_props props;
-	size_t n_dims;
-	struct pb_vec index, off, len, size;
+/* A text or some numbers that were stored not long ago; a later one takes its place. */
+struct seen {
+	const struct buf *pool; /* NULL: none yet */
+	size_t at, len;		/* bytes */
 };
 
-static uint32_t write_word(const struct ckpt_write_item *w, const struct write_state *s)
-{
-	const struct ckpt_meta_index *x = &w->index;
-	bool is_tensor = w->type != CKPT_WRITE_BYTE_IO;
-	uint32_t v = w->type;
+struct wire {
+	const char *whole; /* what it is, for messages */
+	const char *why;   /* the first thing that is wrong */
+	int err;	   /* and its errno */
+	bool reads;
+	/* writing */
+	struct buf words, numbers, text;
+	struct seen *seen; /* N_SEEN, by hash */
+	/* reading */
+	struct cursor c; /* the words that have not been read */
+	const uint64_t *got_numbers;
+	const char *got_text;
+	uint32_t n_numbers, text_len;
+	struct arena *a;
+};
 
-	v |= pb_same_text(pb_name_of(x), s->name) && s->name.s ? W_SAME_NAME : 0;
-	v |= x->hint != CKPT_META_NO_HINT ? W_HINT : 0;
-	v |= x->n_dims == s->n_dims ? W_SAME_DIMS : 0;
-	if (x->has_offset)
-		v |= W_OFFSET |
-		     pb_vec_mode(x->offset, x->n_dims, s->index, is_tensor ? w->chunk.off : NULL)
-			     << W_INDEX_AT;
-	if (!is_tensor)
-		return v;
-	v |= tensor_props_equal(&w->props, &s->props) ? W_SAME_PROPS : 0;
-	v |= pb_vec_mode(w->chunk.off, x->n_dims, s->off, NULL) << W_OFF_AT;
-	v |= pb_vec_mode(w->chunk.len, x->n_dims, s->len, w->size) << W_LEN_AT;
-	return v | pb_vec_mode(w->size, x->n_dims, s->size, NULL) << W_SIZE_AT;
+static void fail(struct wire *w, int err, const char *why)
+{
+	if (w->err)
+		return;
+	w->err = err;
+	w->why = why;
+	w->c.bad = true;
 }
 
-static void put_props(struct buf *b, struct ckpt_tensor_props p)
+static void refuse(struct wire *w, const char *why)
 {
-	pb_put_word(b,
-		    p.dtype | (uint32_t)p.memory_format << 8 | (p.requires_grad ? 1u << 16 : 0) |
-			    (p.pin_memory ? 1u << 17 : 0),
-		    3);
+	fail(w, w->reads ? ERR_CORRUPT : EINVAL, why);
 }
 
-static void put_write_item(struct buf *b, const struct ckpt_write_item *w, struct write_state *s)
+static void *get_room(struct wire *w, size_t count, size_t size)
 {
-	const struct ckpt_meta_index *x = &w->index;
-	uint32_t word = write_word(w, s);
+	void *p = w->err ? NULL : arena_array(w->a, count, size);
 
-	pb_put_word(b, word, W_BYTES);
-	if (!(word & W_SAME_NAME))
-		pb_put_text(b, pb_name_of(x), s->name);
-	if (word & W_HINT)
-		pb_put(b, (uint64_t)x->hint);
-	if (!(word & W_SAME_DIMS))
-		pb_put_word(b, x->n_dims, 1);
-	s->name = pb_name_of(x);
-	s->n_dims = x->n_dims;
-	if (w->type != CKPT_WRITE_BYTE_IO) {
-		if (!(word & W_SAME_PROPS))
-			put_props(b, w->props);
-		s->props = w->props;
-		pb_put_vec(b, word >> W_SIZE_AT, w->size, x->n_dims, &s->size);
-		pb_put_vec(b, word >> W_LEN_AT, w->chunk.len, x->n_dims, &s->len);
-		pb_put_vec(b, word >> W_OFF_AT, w->chunk.off, x->n_dims, &s->off);
-	}
-	if (word & W_OFFSET)
-		pb_put_vec(b, word >> W_INDEX_AT, x->offset, x->n_dims, &s->index);
-}
-
-static struct ckpt_tensor_props get_props(struct pb_reader *r)
-{
-	uint32_t v = pb_get_word(r, 3);
-	struct ckpt_tensor_props p = { .dtype = (uint8_t)v,
-				       .memory_format = (uint8_t)(v >> 8),
-				       .requires_grad = v >> 16 & 1,
-				       .pin_memory = v >> 17 & 1 };
-
-	if (p.dtype == CKPT_DTYPE_NONE || p.dtype >= CKPT_DTYPE_COUNT ||
-	    p.memory_format > CKPT_MEMORY_PRESERVE || v >> 18)
-		pb_refuse(r, "properties that no tensor has");
+	if (!p)
+		fail(w, ENOMEM, "out of memory");
 	return p;
 }
 
-static void get_tensor(struct pb_reader *r, uint32_t word, struct ckpt_write_item *w,
-		       struct write_state *s)
+static size_t words_left(const struct wire *w)
 {
-	if (!(word & W_SAME_PROPS))
-		s->props = get_props(r);
-	else if (s->props.dtype == CKPT_DTYPE_NONE)
-		pb_refuse(r, "properties like those of nothing");
-	w->props = s->props;
-	w->size = pb_get_vec(r, word >> W_SIZE_AT, s->n_dims, &s->size, NULL);
-	w->chunk.len = pb_get_vec(r, word >> W_LEN_AT, s->n_dims, &s->len, w->size);
-	w->chunk.off = pb_get_vec(r, word >> W_OFF_AT, s->n_dims, &s->off, NULL);
+	return w->c.bad ? 0 : (size_t)(w->c.end - w->c.p) / 4;
 }
 
-static void get_write_item(struct pb_reader *r, struct ckpt_write_item *w, struct write_state *s)
-{
-	uint32_t word = pb_get_word(r, W_BYTES);
-	struct ckpt_meta_index *x = &w->index;
+/* ---- words, texts, numbers ---- */
 
-	w->type = word & W_TYPE;
-	if (w->type > CKPT_WRITE_SHARD || word >> (W_SIZE_AT + V_BITS))
-		pb_refuse(r, "a type that is none");
-	if (!(word & W_SAME_NAME))
-		s->name = pb_get_text(r, s->name);
-	else if (!s->name.s)
-		pb_refuse(r, "a name like that of nothing");
-	x->fqn = s->name.s;
-	x->fqn_len = (uint32_t)s->name.len;
-	x->hint = pb_get_hint(r, word & W_HINT);
-	s->n_dims = pb_get_n_dims(r, word & W_SAME_DIMS, s->n_dims);
-	x->n_dims = (uint8_t)s->n_dims;
-	if (w->type != CKPT_WRITE_BYTE_IO)
-		get_tensor(r, word, w, s);
-	x->has_offset = word & W_OFFSET;
-	if (x->has_offset)
-		x->offset = pb_get_vec(r, word >> W_INDEX_AT, s->n_dims, &s->index, w->chunk.off);
-	if (!pb_index_fits(x, s->n_dims))
-		pb_refuse(r, "dimensions without an offset");
+static void put_word(struct buf *b, uint64_t v)
+{
+	uint8_t *p = buf_room(b, 4);
+
+	if (p)
+		b->len += (size_t)(put_le(p, v, 4) - p);
 }
 
-/* ---- paths ---- */
+static void visit_word(struct wire *w, uint32_t *v)
+{
+	if (!w->reads)
+		put_word(&w->words, *v);
+	else if (words_left(w))
+		*v = cursor_le32(&w->c);
+	else
+		refuse(w, "its records end too early");
+}
 
-/*
- * The names of a plan's paths are mostly those of its items, in their order: this steps through
- * the items' names, each once.
- */
-struct name_walk {
-	const struct ckpt_write_item *items;
-	size_t n, at;
+/* Where it is in its pool, in bytes; what is not known it adds there, with `zeros` behind it. */
+static uint32_t put_thing(struct wire *w, struct buf *pool, const void *p, size_t len, size_t zeros)
+{
+	struct seen *x = &w->seen[XXH3_64bits(len ? p : "", len) % N_SEEN];
+
+	if (x->pool == pool && x->len == len && (!len || !memcmp(pool->data + x->at, p, len)))
+		return (uint32_t)x->at;
+	*x = (struct seen){ pool, pool->len, len };
+	buf_add(pool, p, len);
+	buf_add(pool, "", zeros);
+	if (pool->err)
+		x->pool = NULL;
+	return (uint32_t)x->at;
+}
+
+/* *s may be NULL if it is optional. */
+static void visit_text(struct wire *w, const char **s, uint32_t *len, bool is_optional)
+{
+	uint32_t at = NONE, n = 0;
+
+	if (!w->reads && (*s || !is_optional)) {
+		n = *len;
+		at = put_thing(w, &w->text, *s, n, 1);
+	}
+	visit_word(w, &at);
+	visit_word(w, &n);
+	if (!w->reads || w->err || (is_optional && at == NONE && !n))
+		return;
+	if (!range_ok(at, n + 1ull, w->text_len) || w->got_text[(size_t)at + n]) {
+		refuse(w, "a text outside the message's texts");
+		return;
+	}
+	*s = w->got_text + at;
+	*len = n;
+}
+
+/* Ends at its NUL. */
+static void visit_c_text(struct wire *w, const char **s, bool is_optional)
+{
+	size_t n = !w->reads && *s ? strlen(*s) : 0;
+	uint32_t len = (uint32_t)n;
+
+	if (n > UINT32_MAX)
+		fail(w, EFBIG, "a path or transform of more than 4 GiB");
+	visit_text(w, s, &len, is_optional);
+	if (w->reads && len && memchr(*s, 0, len))
+		refuse(w, "a NUL in a path or transform");
+}
+
+static void visit_numbers(struct wire *w, const uint64_t **v, size_t n)
+{
+	uint8_t le[CKPT_MAX_DIMS * 8], *p = le;
+	uint32_t at = 0;
+
+	for (size_t i = 0; !w->reads && i < n; i++)
+		p = put_le(p, (*v)[i], 8);
+	if (p > le)
+		at = put_thing(w, &w->numbers, le, (size_t)(p - le), 0) / 8;
+	visit_word(w, &at);
+	if (w->reads && !range_ok(at, n, w->n_numbers))
+		refuse(w, "an offset, length or shape outside the message's numbers");
+	else if (w->reads && !w->err)
+		*v = w->got_numbers + at;
+}
+
+/* ---- records ---- */
+
+static void visit_index(struct wire *w, struct ckpt_meta_index *x)
+{
+	uint32_t hint = (uint32_t)x->hint, n = x->has_offset ? x->n_dims : NONE;
+
+	if (!w->reads && (x->n_dims > CKPT_MAX_DIMS || (!x->has_offset && x->n_dims)))
+		refuse(w, "an index of the wrong number of dimensions");
+	visit_text(w, &x->fqn, &x->fqn_len, false);
+	visit_word(w, &hint);
+	visit_word(w, &n);
+	if (hint > INT32_MAX && hint != NONE)
+		refuse(w, "a hint below -1");
+	if (n != NONE && n > CKPT_MAX_DIMS)
+		refuse(w, "too many dimensions");
+	x->hint = hint == NONE ? CKPT_META_NO_HINT : (int32_t)(hint & INT32_MAX);
+	x->has_offset = n != NONE;
+	x->n_dims = x->has_offset && !w->err ? (uint8_t)n : 0;
+	visit_numbers(w, &x->offset, x->n_dims);
+}
+
+static uint32_t pack_props(const struct ckpt_tensor_props *p)
+{
+	return (uint32_t)p->dtype << 8 | (uint32_t)p->memory_format << 16 |
+	       (uint32_t)p->requires_grad << 24 | (uint32_t)p->pin_memory << 25;
+}
+
+static struct ckpt_tensor_props get_props(struct wire *w, uint32_t v)
+{
+	struct ckpt_tensor_props p = { .dtype = (uint8_t)(v >> 8),
+				       .memory_format = (uint8_t)(v >> 16),
+				       .requires_grad = v >> 24 & 1,
+				       .pin_memory = v >> 25 & 1 };
+
+	if (p.dtype == CKPT_DTYPE_NONE || p.dtype >= CKPT_DTYPE_COUNT ||
+	    p.memory_format > CKPT_MEMORY_PRESERVE || v >> 26)
+		refuse(w, "properties that no tensor has");
+	return p;
+}
+
+static void visit_write_item(struct wire *w, void *arg)
+{
+	struct ckpt_write_item *x = arg;
+	bool is_tensor = x->type != CKPT_WRITE_BYTE_IO;
+	uint32_t v = x->type | (is_tensor ? pack_props(&x->props) : 0);
+	size_t n;
+
+	visit_word(w, &v);
+	x->type = (uint8_t)v;
+	is_tensor = x->type != CKPT_WRITE_BYTE_IO;
+	if (x->type > CKPT_WRITE_SHARD || (!is_tensor && v))
+		refuse(w, "an unknown type");
+	visit_index(w, &x->index);
+	n = is_tensor ? x->index.n_dims : 0;
+	visit_numbers(w, &x->chunk.off, n);
+	visit_numbers(w, &x->chunk.len, n);
+	visit_numbers(w, &x->size, n);
+	if (w->reads && is_tensor)
+		x->props = get_props(w, v);
+}
+
+static void visit_read_item(struct wire *w, void *arg)
+{
+	struct ckpt_read_item *x = arg;
+	uint32_t type = x->type, n = x->n_dims;
+
+	visit_word(w, &type);
+	visit_word(w, &n);
+	if (type > CKPT_READ_TENSOR)
+		refuse(w, "an unknown type");
+	if (n > CKPT_MAX_DIMS)
+		refuse(w, "too many dimensions");
+	visit_index(w, &x->dest);
+	visit_index(w, &x->storage);
+	if (x->dest.n_dims != (x->dest.has_offset ? n : 0) ||
+	    x->storage.n_dims != (x->storage.has_offset ? n : 0))
+		refuse(w, "an index of the wrong number of dimensions");
+	if (w->err)
+		return;
+	x->type = (uint8_t)type;
+	x->n_dims = (uint8_t)n;
+	visit_numbers(w, &x->dest_off, n);
+	visit_numbers(w, &x->storage_off, n);
+	visit_numbers(w, &x->len, n);
+}
+
+static void visit_result(struct wire *w, void *arg)
+{
+	struct ckpt_write_result *x = arg;
+	const uint64_t *range = (const uint64_t[]){ x->info.offset, x->info.length };
+
+	if (!w->reads && !x->info.path)
+		refuse(w, "no path");
+	visit_index(w, &x->index);
+	visit_c_text(w, &x->info.path, false);
+	visit_text(w, &x->info.tensor_key, &x->info.tensor_key_len, true);
+	visit_c_text(w, &x->info.transform, true);
+	visit_numbers(w, &range, 2);
+	x->info.offset = range[0];
+	x->info.length = range[1];
+}
+
+static void visit_step(struct wire *w, struct ckpt_path_step *s)
+{
+	const uint64_t *position = &s->position;
+	bool is_key = w->reads ? words_left(w) && load_le32(w->c.p) != NONE : s->key != NULL;
+	uint32_t none = NONE;
+
+	if (is_key) {
+		visit_text(w, &s->key, &s->key_len, false);
+		return;
+	}
+	visit_word(w, &none);
+	visit_numbers(w, &position, 1);
+	s->position = *position;
+}
+
+static void visit_path(struct wire *w, void *arg)
+{
+	struct ckpt_fqn_path *x = arg;
+	struct ckpt_path_step *steps = NULL;
+
+	visit_text(w, &x->fqn, &x->fqn_len, false);
+	visit_word(w, &x->n_steps);
+	if (w->reads && x->n_steps > words_left(w) / 2)
+		refuse(w, "more steps than records");
+	if (w->reads)
+		x->steps = steps = get_room(w, x->n_steps, sizeof(*steps));
+	for (size_t k = 0; k < x->n_steps && !w->err; k++) {
+		struct ckpt_path_step s = x->steps[k];
+
+		visit_step(w, &s);
+		if (steps)
+			steps[k] = s;
+	}
+}
+
+/* ---- messages ---- */
+
+static const struct record {
+	const char *name;
+	size_t size, words; /* a value's bytes, and the least that a record has */
+	void (*visit)(struct wire *w, void *value);
+} write_items = { "plan: item", sizeof(struct ckpt_write_item), 9, visit_write_item },
+  read_items = { "plan: item", sizeof(struct ckpt_read_item), 15, visit_read_item },
+  results = { "write result", sizeof(struct ckpt_write_result), 12, visit_result },
+  paths = { "plan: path", sizeof(struct ckpt_fqn_path), 3, visit_path };
+
+/* All kinds have the same parts; most lack all but the items. */
+struct message {
+	char kind;
+	bool unchanged;
+	const struct record *type;
+	const void *items;
+	const struct ckpt_fqn_path *paths;
+	size_t n_items, n_paths;
+	const char *storage;
+	uint32_t storage_len;
 };
 
-static struct pb_text walk_name(const struct name_walk *w)
+static int refused(const struct wire *w, struct ckpt_err *e)
 {
-	return w->at < w->n ? pb_name_of(&w->items[w->at].index) : (struct pb_text){ 0 };
+	return err_set(e, w->err, "%s: %s", w->whole, w->why);
 }
 
-static void walk_on(struct name_walk *w)
+/* Writes n values, or reads as many into *values. */
+static int visit_all(struct wire *w, const struct record *t, const void **values, size_t n,
+		     struct ckpt_err *e)
 {
-	struct pb_text t = walk_name(w);
+	const char *from = *values;
+	char *to = NULL;
 
-	do
-		w->at++;
-	while (w->at < w->n && pb_same_text(t, walk_name(w)));
-}
+	if (w->reads && n > words_left(w) / t->words)
+		refuse(w, "more of them than records");
+	if (w->reads)
+		*values = to = get_room(w, n, t->size);
+	if (w->err)
+		return refused(w, e);
+	for (size_t i = 0; i < n; i++) {
+		union {
+			struct ckpt_write_item w;
+			struct ckpt_read_item r;
+			struct ckpt_write_result res;
+			struct ckpt_fqn_path path;
+		} one = { 0 };
 
-enum step_kind { STEP_POSITION, STEP_IN_FQN, STEP_KEY };
-
-static void put_step(struct buf *b, const struct ckpt_path_step *s, struct pb_text fqn)
-{
-	const char *in = s->key && fqn.s ? memmem(fqn.s, fqn.len, s->key, s->key_len) : NULL;
-
-	pb_put(b, in ? STEP_IN_FQN : s->key ? STEP_KEY : STEP_POSITION);
-	if (in)
-		pb_put(b, (uint64_t)(in - fqn.s));
-	pb_put(b, s->key ? s->key_len : s->position);
-	if (s->key && !in)
-		buf_add(b, s->key, s->key_len);
-}
-
-static void put_paths(struct buf *b, const struct ckpt_save_plan *p)
-{
-	struct name_walk w = { p->items, p->n_items, 0 };
-	struct pb_text last = { 0 };
-
-	pb_put(b, p->n_paths);
-	for (size_t i = 0; i < p->n_paths; i++) {
-		const struct ckpt_fqn_path *path = &p->paths[i];
-		struct pb_text fqn = { path->fqn, path->fqn_len };
-		bool walks = w.at < w.n && pb_same_text(fqn, walk_name(&w));
-
-		pb_put(b, (uint64_t)path->n_steps << 1 | walks);
-		if (walks)
-			walk_on(&w);
-		else
-			pb_put_text(b, fqn, last);
-		last = fqn;
-		for (size_t k = 0; k < path->n_steps; k++)
-			put_step(b, &path->steps[k], fqn);
-	}
-}
-
-static void get_step(struct pb_reader *r, struct ckpt_path_step *s, struct pb_text fqn)
-{
-	uint64_t kind = cursor_varint(&r->c), at = 0, v;
-
-	if (kind > STEP_KEY)
-		pb_refuse(r, "a step that is none");
-	if (kind == STEP_IN_FQN)
-		at = cursor_varint(&r->c);
-	v = cursor_varint(&r->c);
-	if (kind == STEP_POSITION) {
-		s->position = v;
-		return;
-	}
-	if (kind == STEP_IN_FQN && !range_ok(at, v, fqn.len))
-		pb_refuse(r, "a key outside its name");
-	if (v > UINT32_MAX)
-		pb_refuse(r, "a key of more bytes than there are");
-	if (kind == STEP_KEY) {
-		const uint8_t *p = cursor_take(&r->c, v);
-
-		s->key = p ? pb_room(r, v + 1, 1) : NULL;
-		if (s->key && v)
-			memcpy((char *)(uintptr_t)s->key, p, v);
-	}
-	if (r->c.bad)
-		return;
-	if (kind == STEP_IN_FQN)
-		s->key = fqn.s + at;
-	s->key_len = (uint32_t)v;
-}
-
-static void get_path(struct pb_reader *r, struct ckpt_fqn_path *p, struct name_walk *w,
-		     struct pb_text *last)
-{
-	uint64_t v = cursor_varint(&r->c);
-	struct ckpt_path_step *steps;
-
-	if (v >> 1 > UINT32_MAX) {
-		pb_refuse(r, "too many steps");
-		return;
-	}
-	if (!(v & 1)) {
-		*last = pb_get_text(r, *last);
-	} else if (w->at < w->n) {
-		*last = walk_name(w);
-		walk_on(w);
-	} else {
-		pb_refuse(r, "a name like that of nothing");
-	}
-	p->fqn = last->s;
-	p->fqn_len = (uint32_t)last->len;
-	p->n_steps = (uint32_t)(v >> 1);
-	if (p->n_steps > pb_left(r) / 2)
-		pb_refuse(r, "more steps than bytes");
-	p->steps = steps = pb_room(r, p->n_steps, sizeof(*steps));
-	for (size_t k = 0; steps && k < p->n_steps && !r->c.bad; k++)
-		get_step(r, &steps[k], *last);
-}
-
-static int get_paths(struct pb_reader *r, struct ckpt_save_plan *p, struct ckpt_err *e)
-{
-	struct name_walk w = { p->items, p->n_items, 0 };
-	struct ckpt_fqn_path *paths;
-	struct pb_text last = { 0 };
-
-	p->n_paths = pb_get_count(r, 1);
-	p->paths = paths = pb_room(r, p->n_paths, sizeof(*paths));
-	for (size_t i = 0; paths && i < p->n_paths; i++) {
-		get_path(r, &paths[i], &w, &last);
-		if (r->c.bad)
-			return pb_refused(r, "plan: path", i, e);
+		if (from)
+			memcpy(&one, from + i * t->size, t->size);
+		t->visit(w, &one);
+		if (w->err)
+			return err_set(e, w->err, "%s %zu: %s", t->name, i, w->why);
+		if (to)
+			memcpy(to + i * t->size, &one, t->size);
 	}
 	return 0;
 }
 
-/* ---- save plans ---- */
+static int visit_parts(struct wire *w, struct message *m, struct ckpt_err *e)
+{
+	const void *p = m->paths;
+	int rc = visit_all(w, m->type, &m->items, m->n_items, e);
+
+	if (!rc)
+		rc = visit_all(w, &paths, &p, m->n_paths, e);
+	m->paths = p;
+	if (!rc)
+		visit_text(w, &m->storage, &m->storage_len, true);
+	return rc;
+}
+
+static size_t most_of_frame(size_t len)
+{
+	size_t n;
+
+	return ckd_mul(&n, len, (size_t)MOST_DENSE) ? SIZE_MAX : n;
+}
+
+/* Appends the flat bytes as they are, or as a frame. */
+static int put_flat(const struct buf *flat, struct buf *b)
+{
+	size_t room = ZSTD_compressBound(flat->len), len;
+	autofree void *frame = malloc(room);
+
+	if (!frame)
+		return ENOMEM;
+	len = ZSTD_compress(frame, room, flat->data, flat->len, LEVEL);
+	if (ZSTD_isError(len)) /* nothing else can be wrong with it */
+		return ENOMEM;
+	if (len < flat->len && flat->len <= most_of_frame(len))
+		buf_add(b, frame, len);
+	else
+		buf_add(b, flat->data, flat->len);
+	return b->err;
+}
+
+static int put_message(struct wire *w, const struct message *m, struct buf *b)
+{
+	const struct buf *const pools[] = { &w->numbers, &w->words, &w->text };
+	struct buf flat = BUF_INIT(SIZE_MAX);
+	int err = 0;
+
+	put_word(&flat, (uint8_t)m->kind | (m->unchanged ? (uint32_t)IS_UNCHANGED : 0));
+	put_word(&flat, w->numbers.len / 8);
+	put_word(&flat, w->words.len / 4);
+	put_word(&flat, w->text.len);
+	put_word(&flat, m->n_items);
+	put_word(&flat, m->n_paths);
+	for (size_t i = 0; i < ARRAY_LEN(pools) && !err; i++) {
+		err = pools[i]->err;
+		buf_add(&flat, pools[i]->data, pools[i]->len);
+	}
+	err = err ? err : flat.err;
+	err = err ? err : put_flat(&flat, b);
+	buf_release(&flat);
+	return err;
+}
+
+static int encode(struct message *m, struct buf *b, struct ckpt_err *e)
+{
+	autofree struct seen *seen = calloc(N_SEEN, sizeof(*seen));
+	struct wire w = { .words = BUF_INIT(UINT32_MAX),
+			  .numbers = BUF_INIT(UINT32_MAX),
+			  .text = BUF_INIT(UINT32_MAX),
+			  .seen = seen };
+	bool fits = m->n_items <= UINT32_MAX && m->n_paths <= UINT32_MAX;
+	int err = !fits ? EFBIG : !seen ? ENOMEM : 0, rc = 0;
+
+	if (!err)
+		rc = visit_parts(&w, m, e);
+	if (!err && !rc)
+		err = put_message(&w, m, b);
+	buf_release(&w.words);
+	buf_release(&w.numbers);
+	buf_release(&w.text);
+	return err ? err_set(e, err, "a plan's bytes: %s",
+			     err == ENOMEM ? "out of memory" : "too many")
+		   : rc;
+}
+
+/* What a frame holds, or a copy of what is no frame: it stays in the arena. */
+static void get_flat(struct wire *w, const void *data, size_t len)
+{
+	unsigned long long size = len;
+	bool is_frame = len >= 4 && load_le32(data) == ZSTD_MAGICNUMBER;
+	size_t n = len;
+	void *flat;
+
+	if (is_frame) {
+		size = ZSTD_getFrameContentSize(data, len); /* its errors are beyond any size */
+		if (ZSTD_findFrameCompressedSize(data, len) != len || size > most_of_frame(len))
+			refuse(w, "bytes that are not one zstd frame of a plan");
+	}
+	flat = get_room(w, size, 1);
+	if (!flat)
+		return;
+	if (is_frame)
+		n = ZSTD_decompress(flat, size, data, len);
+	else if (len)
+		memcpy(flat, data, len);
+	if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+		fail(w, ENOMEM, "out of memory");
+	else if (n != size)
+		refuse(w, "a damaged zstd frame");
+	else
+		w->c = cursor_of(flat, n);
+}
+
+/* The header, and where everything is. */
+static void get_message(struct wire *w, struct message *m, const void *data, size_t len)
+{
+	uint32_t head[N_HEADER];
+	uint64_t *numbers;
+
+	get_flat(w, data, len);
+	for (size_t i = 0; i < N_HEADER; i++) {
+		if (!words_left(w))
+			refuse(w, "fewer bytes than a header has");
+		head[i] = cursor_le32(&w->c);
+	}
+	if (w->err)
+		return;
+	if ((head[0] & ~(uint32_t)IS_UNCHANGED) != (uint8_t)m->kind)
+		refuse(w, "bytes of another kind");
+	if ((size_t)(w->c.end - w->c.p) != head[1] * 8ull + head[2] * 4ull + head[3])
+		refuse(w, "more or fewer bytes than its header says");
+	if (w->err)
+		return;
+	numbers = (uint64_t *)(uintptr_t)w->c.p;
+	for (size_t i = 0; i < head[1]; i++)
+		numbers[i] = le64toh(numbers[i]);
+	w->got_numbers = numbers;
+	w->n_numbers = head[1];
+	w->c = cursor_of(numbers + head[1], head[2] * 4ull);
+	w->got_text = (const char *)w->c.end;
+	w->text_len = head[3];
+	m->unchanged = head[0] & IS_UNCHANGED;
+	m->n_items = head[4];
+	m->n_paths = head[5];
+}
+
+static int decode(struct message *m, const void *data, size_t len, struct arena *a,
+		  struct ckpt_err *e)
+{
+	struct wire w = { .whole = m->kind == 'R' ? "write results" : "plan",
+			  .reads = true,
+			  .a = a };
+	int rc;
+
+	get_message(&w, m, data, len);
+	if (w.err)
+		return refused(&w, e);
+	rc = visit_parts(&w, m, e);
+	if (rc)
+		return rc;
+	if (words_left(&w))
+		refuse(&w, "more records than its header says");
+	return w.err ? refused(&w, e) : 0;
+}
 
 int save_plan_encode(const struct ckpt_save_plan *p, struct buf *b, struct ckpt_err *e)
 {
-	struct write_state s = { 0 };
+	struct message m = { 'S',
+			     p->unchanged,
+			     &write_items,
+			     p->items,
+			     p->paths,
+			     p->n_items,
+			     p->n_paths,
+			     p->storage_len ? p->storage : NULL,
+			     (uint32_t)p->storage_len };
 
-	pb_put_word(b, 'S' | (p->unchanged ? 1u << 8 : 0), 2);
-	pb_put(b, p->n_items);
-	for (size_t i = 0; i < p->n_items; i++) {
-		if (!pb_index_fits(&p->items[i].index, p->items[i].index.n_dims))
-			return err_set(e, EINVAL, "plan: item %zu: its index is none", i);
-		put_write_item(b, &p->items[i], &s);
-	}
-	put_paths(b, p);
-	pb_put(b, p->storage_len);
-	if (p->storage_len)
-		buf_add(b, p->storage, p->storage_len);
-	return pb_encoded(b, e);
-}
-
-static void get_storage(struct pb_reader *r, struct ckpt_save_plan *p)
-{
-	size_t n = pb_get_count(r, 1);
-	const uint8_t *from = cursor_take(&r->c, n);
-	void *to = n ? pb_room(r, n, 1) : NULL;
-
-	if (!to || !from)
-		return;
-	memcpy(to, from, n);
-	p->storage = to;
-	p->storage_len = n;
+	if (p->storage_len > UINT32_MAX)
+		return err_set(e, EFBIG, "a plan's bytes: too many");
+	return encode(&m, b, e);
 }
 
 int save_plan_decode(const void *data, size_t len, struct arena *a, struct ckpt_save_plan *ret,
 		     struct ckpt_err *e)
 {
-	struct pb_reader r = pb_reader_of(data, len, a, 'S');
-	uint32_t unchanged = pb_get_word(&r, 1);
-	struct write_state s = { 0 };
-	struct ckpt_save_plan p = { .unchanged = unchanged };
-	struct ckpt_write_item *items;
-	int rc;
+	struct message m = { .kind = 'S', .type = &write_items };
+	int rc = decode(&m, data, len, a, e);
 
-	if (unchanged > 1)
-		pb_refuse(&r, "neither changed nor unchanged");
-	p.n_items = pb_get_count(&r, W_BYTES);
-	p.items = items = pb_room(&r, p.n_items, sizeof(*items));
-	for (size_t i = 0; items && i < p.n_items; i++) {
-		get_write_item(&r, &items[i], &s);
-		if (r.c.bad)
-			return pb_refused(&r, "plan: item", i, e);
-	}
-	rc = get_paths(&r, &p, e);
+	if (!rc)
+		*ret = (struct ckpt_save_plan){ m.items,
+						m.n_items,
+						m.paths,
+						m.n_paths,
+						m.storage_len ? m.storage : NULL,
+						m.storage_len,
+						m.unchanged };
+	return rc;
+}
+
+int load_plan_encode(const struct ckpt_load_plan *p, struct buf *b, struct ckpt_err *e)
+{
+	struct message m = {
+		.kind = 'L', .type = &read_items, .items = p->items, .n_items = p->n_items
+	};
+
+	return encode(&m, b, e);
+}
+
+int load_plan_decode(const void *data, size_t len, struct arena *a, struct ckpt_load_plan *ret,
+		     struct ckpt_err *e)
+{
+	struct message m = { .kind = 'L', .type = &read_items };
+	int rc = decode(&m, data, len, a, e);
+
+	if (!rc)
+		*ret = (struct ckpt_load_plan){ m.items, m.n_items };
+	return rc;
+}
+
+int write_results_encode(const struct ckpt_write_result *v, size_t n, struct buf *b,
+			 struct ckpt_err *e)
+{
+	struct message m = { .kind = 'R', .type = &results, .items = v, .n_items = n };
+
+	return encode(&m, b, e);
+}
+
+int write_results_decode(const void *data, size_t len, struct arena *a,
+			 const struct ckpt_write_result **ret, size_t *ret_n, struct ckpt_err *e)
+{
+	struct message m = { .kind = 'R', .type = &results };
+	int rc = decode(&m, data, len, a, e);
+
 	if (rc)
 		return rc;
-	get_storage(&r, &p);
-	rc = pb_ended(&r, "plan: after item", p.n_items, e);
-	if (!rc)
-		*ret = p;
-	return rc;
+	*ret = m.items;
+	*ret_n = m.n_items;
+	return 0;
 }

@@ -2,14 +2,15 @@
 /*
  * plan_codec - plans and write results as bytes, which ranks send to each other.
  *
- * An item says only what is different from the item before it, as nearly all of it is the same. The
- * bytes are between ranks of one program; there are no versions of them.
+ * Fixed-size records and one table of texts, mostly in one zstd frame (plan_codec.c has the
+ * format). The bytes are between ranks of one program; there are no versions of them.
  *
- * Encoding appends to *b and fails with ENOMEM, with EFBIG at b's ceiling, and with EINVAL for
- * an item whose indices have not its number of dimensions. Decoding fails with ERR_CORRUPT for
- * bytes that encoding does not make: values of another kind, no dtype, too many dimensions, counts
- * that the bytes cannot hold. What numbers mean is not looked at. It takes some 100 bytes of the
- * arena for a byte at most; decoded values borrow nothing else.
+ * Encoding appends to *b and fails with ENOMEM, with EFBIG at b's ceiling or beyond 4 GiB of texts,
+ * numbers or records, and with EINVAL for an item whose indices have not its number of dimensions.
+ * Decoding fails with ERR_CORRUPT for bytes that encoding does not make: another kind, an unknown
+ * dtype, too many dimensions, counts that the bytes cannot hold, a frame that holds more than 1,024
+ * times its own bytes. What numbers mean is not looked at. Decoding takes at most some 5 bytes of
+ * the arena for each byte that a frame holds; decoded values borrow nothing else.
  *
  * Threads: pure.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order of calls, which is the same for every planner. */
-#include "save/ckpt_plan.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include "base/err.h"
 

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/vec.h"
 #include "model/box.h"
 #include "save/checkpointable.h"
 #include "save/chunk_index.h"
@@ -31,17 +32,8 @@ static struct ckpt_read_item *add_item(struct read_list *l, size_t n, uint64_t *
 	uint64_t *dims = arena_array(l->a, 3 * n, sizeof(*dims));
 	struct ckpt_read_item *r;
 
-	if (!dims)
+	if (!dims || !VEC_ROOM(l->items, l->cap, l->count + 1))
 		return NULL;
-	if (l->count == l->cap) {
-		size_t cap = l->cap ? l->cap * 2 : 64;
-		struct ckpt_read_item *more = realloc(l->items, cap * sizeof(*more));
-
-		if (!more)
-			return NULL;
-		l->items = more;
-		l->cap = cap;
-	}
 	r = &l->items[l->count++];
 	*r = (struct ckpt_read_item){
 		.dest_off = dims, .storage_off = dims + n, .len = dims + 2 * n, .n_dims = (uint8_t)n

@@ -12,9 +12,9 @@
 #include "model/box.h"
 #include "model/dtype.h"
 #include "save/checkpointable.h"
-#include "save/ckpt_plan.h"
 #include "save/merge.h"
 #include "save/state_index.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool replica_is_main(const struct replica_id *r)
+bool ckpt_replica_is_main(const struct ckpt_replica_id *r)
 {
 	for (size_t i = 0; i < r->n; i++)
 		if (r->ids[i])
@@ -34,7 +34,7 @@ static void add_tuple(struct buf *b, const uint64_t *v, size_t n)
 	buf_str(b, n == 1 ? ",)" : ")");
 }
 
-static void add_replica(struct buf *b, const struct replica_id *r)
+static void add_replica(struct buf *b, const struct ckpt_replica_id *r)
 {
 	if (!r->is_tuple) {
 		buf_printf(b, "%" PRId64, r->n ? r->ids[0] : 0);
@@ -46,7 +46,7 @@ static void add_replica(struct buf *b, const struct replica_id *r)
 	buf_str(b, r->n == 1 ? ",)" : ")");
 }
 
-static void add_tensor(struct buf *b, const struct sharded_tensor *s)
+static void add_tensor(struct buf *b, const struct ckpt_sharded_tensor *s)
 {
 	const char *dtype = s->dtype < CKPT_DTYPE_COUNT ? dtype_info(s->dtype)->name : NULL;
 
@@ -75,7 +75,7 @@ static void add_tensor(struct buf *b, const struct sharded_tensor *s)
 }
 
 /* "WHAT for ShardedTensor(...)END" */
-static int refuse(struct ckpt_err *e, const struct sharded_tensor *s, const char *what,
+static int refuse(struct ckpt_err *e, const struct ckpt_sharded_tensor *s, const char *what,
 		  const char *end)
 {
 	struct buf b = BUF_INIT(REPR_MAX);
@@ -88,7 +88,7 @@ static int refuse(struct ckpt_err *e, const struct sharded_tensor *s, const char
 
 /* ---- ShardedTensor ---- */
 
-static int check_grid(const struct sharded_tensor *s, struct ckpt_err *e)
+static int check_grid(const struct ckpt_sharded_tensor *s, struct ckpt_err *e)
 {
 	char what[96];
 
@@ -106,9 +106,9 @@ static int check_grid(const struct sharded_tensor *s, struct ckpt_err *e)
 	return 0;
 }
 
-int sharded_tensor_check(const struct sharded_tensor *s, struct ckpt_err *e)
+int ckpt_sharded_tensor_check(const struct ckpt_sharded_tensor *s, struct ckpt_err *e)
 {
-	const struct array *d = s->data;
+	const struct ckpt_array *d = s->data;
 	int rc;
 
 	if (d && d->dtype != s->dtype)
@@ -134,7 +134,7 @@ int sharded_tensor_check(const struct sharded_tensor *s, struct ckpt_err *e)
 	return 0;
 }
 
-static int refuse_offsets(const struct rank_offsets_args *args, struct ckpt_err *e)
+static int refuse_offsets(const struct ckpt_rank_offsets_args *args, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(REPR_MAX);
 
@@ -150,7 +150,7 @@ static int refuse_offsets(const struct rank_offsets_args *args, struct ckpt_err 
 }
 
 /* dims: global shape, global offset, fragmentations, n numbers each. */
-static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_t *dims,
+static int apply_offsets(const struct ckpt_rank_offsets_args *args, size_t n, uint64_t *dims,
 			 struct ckpt_err *e)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -179,7 +179,7 @@ static int apply_offsets(const struct rank_offsets_args *args, size_t n, uint64_
 	return 0;
 }
 
-static int check_dims(const struct rank_offsets_args *args, size_t n, struct ckpt_err *e)
+static int check_dims(const struct ckpt_rank_offsets_args *args, size_t n, struct ckpt_err *e)
 {
 	if (n <= CKPT_MAX_DIMS)
 		return 0;
@@ -190,13 +190,13 @@ static int check_dims(const struct rank_offsets_args *args, size_t n, struct ckp
 int ckpt_rank_offsets_box(const struct ckpt_rank_offsets *r, uint64_t *ret_shape, uint64_t *ret_off,
 			  uint64_t *ret_len, struct ckpt_err *e)
 {
-	const struct array local = { .n_dims = r->n_local, .shape = r->local_shape };
-	const struct rank_offsets_args args = { .key = r->fqn,
-						.key_len = r->fqn_len,
-						.data = &local,
-						.offsets = r->offsets,
-						.n_offsets = r->n_offsets,
-						.n_prepend = r->n_prepend };
+	const struct ckpt_array local = { .n_dims = r->n_local, .shape = r->local_shape };
+	const struct ckpt_rank_offsets_args args = { .key = r->fqn,
+						     .key_len = r->fqn_len,
+						     .data = &local,
+						     .offsets = r->offsets,
+						     .n_offsets = r->n_offsets,
+						     .n_prepend = r->n_prepend };
 	size_t n = (size_t)r->n_local + r->n_prepend;
 	uint64_t dims[3 * CKPT_MAX_DIMS];
 	int rc = check_dims(&args, n, e);
@@ -211,23 +211,18 @@ int ckpt_rank_offsets_box(const struct ckpt_rank_offsets *r, uint64_t *ret_shape
 	return rc;
 }
 
-int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struct arena *a,
-				     struct sharded_tensor *ret, struct ckpt_err *e)
+int ckpt_sharded_tensor_from_rank_offsets(const struct ckpt_rank_offsets_args *args, uint64_t *room,
+					  struct ckpt_sharded_tensor *ret, struct ckpt_err *e)
 {
 	size_t n = (size_t)args->data->n_dims + args->n_prepend;
-	struct sharded_tensor s;
-	uint64_t *dims;
+	struct ckpt_sharded_tensor s;
 	int rc = check_dims(args, n, e);
 
+	if (!rc)
+		rc = apply_offsets(args, n, room, e);
 	if (rc)
 		return rc;
-	dims = arena_array(a, 3 * n, sizeof(*dims));
-	if (!dims)
-		return err_set(e, ENOMEM, "sharded tensor of %zu dimensions: out of memory", n);
-	rc = apply_offsets(args, n, dims, e);
-	if (rc)
-		return rc;
-	s = (struct sharded_tensor){
+	s = (struct ckpt_sharded_tensor){
 		.key = args->key,
 		.key_len = args->key_len,
 		.data = args->data,
@@ -237,22 +232,22 @@ int sharded_tensor_from_rank_offsets(const struct rank_offsets_args *args, struc
 		.n_offset = (uint8_t)n,
 		.n_prepend = args->n_prepend,
 		.local_shape = args->data->shape,
-		.global_shape = dims,
-		.global_offset = dims + n,
-		.axis_fragmentations = dims + 2 * n,
+		.global_shape = room,
+		.global_offset = room + n,
+		.axis_fragmentations = room + 2 * n,
 		.replica = args->replica,
 		.allow_shape_mismatch = args->allow_shape_mismatch,
 	};
-	rc = sharded_tensor_check(&s, e);
+	rc = ckpt_sharded_tensor_check(&s, e);
 	if (!rc)
 		*ret = s;
 	return rc;
 }
 
-int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct ckpt_err *e)
+int ckpt_sharded_tensor_cell(const struct ckpt_sharded_tensor *s, uint64_t *ret, struct ckpt_err *e)
 {
 	uint64_t cell[CKPT_MAX_DIMS];
-	int rc = sharded_tensor_check(s, e);
+	int rc = ckpt_sharded_tensor_check(s, e);
 
 	if (rc)
 		return rc;
@@ -271,11 +266,11 @@ int sharded_tensor_cell(const struct sharded_tensor *s, uint64_t *ret, struct ck
 }
 
 /* The box of one shard: prepended axes are 1 long. */
-static int shard_of(const struct sharded_tensor *s, struct arena *a, struct ckpt_shard *ret,
+static int shard_of(const struct ckpt_sharded_tensor *s, struct arena *a, struct ckpt_shard *ret,
 		    struct ckpt_err *e)
 {
 	uint64_t *len;
-	int rc = sharded_tensor_check(s, e);
+	int rc = ckpt_sharded_tensor_check(s, e);
 
 	if (rc)
 		return rc;
@@ -293,7 +288,7 @@ static int shard_of(const struct sharded_tensor *s, struct arena *a, struct ckpt
 	return 0;
 }
 
-static bool same_tensor(const struct sharded_tensor *a, const struct sharded_tensor *b)
+static bool same_tensor(const struct ckpt_sharded_tensor *a, const struct ckpt_sharded_tensor *b)
 {
 	return a->dtype == b->dtype && a->n_global == b->n_global &&
 	       (!a->n_global ||
@@ -301,15 +296,15 @@ static bool same_tensor(const struct sharded_tensor *a, const struct sharded_ten
 }
 
 /* Counts the main replica of a shard in its cell of the grid that the first shard tells. */
-static int count_cell(const struct sharded_tensor *first, const struct sharded_tensor *s,
+static int count_cell(const struct ckpt_sharded_tensor *first, const struct ckpt_sharded_tensor *s,
 		      uint8_t *main_replicas, struct ckpt_err *e)
 {
 	uint64_t cell[CKPT_MAX_DIMS], at = 0;
 	int rc;
 
-	if (!replica_is_main(&s->replica))
+	if (!ckpt_replica_is_main(&s->replica))
 		return 0;
-	rc = sharded_tensor_cell(s, cell, e);
+	rc = ckpt_sharded_tensor_cell(s, cell, e);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < s->n_global; i++) {
@@ -320,7 +315,7 @@ static int count_cell(const struct sharded_tensor *first, const struct sharded_t
 	return main_replicas[at]++ ? refuse(e, s, "Invalid access pattern", "") : 0;
 }
 
-static int check_cells(const struct sharded_tensor *shards, size_t n, struct ckpt_err *e)
+static int check_cells(const struct ckpt_sharded_tensor *shards, size_t n, struct ckpt_err *e)
 {
 	autofree uint8_t *main_replicas = NULL;
 	uint64_t cells;
@@ -341,11 +336,12 @@ static int check_cells(const struct sharded_tensor *shards, size_t n, struct ckp
 					       : 0;
 }
 
-int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct ckpt_err *e)
+int ckpt_sharded_tensors_check(const struct ckpt_sharded_tensor *shards, size_t n,
+			       struct ckpt_err *e)
 {
 	for (size_t i = 0; i < n; i++) {
-		const struct sharded_tensor *s = &shards[i];
-		int rc = sharded_tensor_check(s, e);
+		const struct ckpt_sharded_tensor *s = &shards[i];
+		int rc = ckpt_sharded_tensor_check(s, e);
 
 		if (rc)
 			return rc;
@@ -360,7 +356,7 @@ int sharded_tensors_check(const struct sharded_tensor *shards, size_t n, struct 
 	return n && shards->axis_fragmentations ? check_cells(shards, n, e) : 0;
 }
 
-int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, struct arena *a,
+int local_tensor_from_sharded(const struct ckpt_sharded_tensor *shards, size_t n, struct arena *a,
 			      struct ckpt_local_tensor *ret, struct ckpt_err *e)
 {
 	struct ckpt_shard *out = arena_array(a, n, sizeof(*out));
@@ -393,7 +389,7 @@ int local_tensor_from_sharded(const struct sharded_tensor *shards, size_t n, str
 
 /* ---- ShardedObject ---- */
 
-int sharded_object_name(const struct sharded_object *o, struct buf *b, struct ckpt_err *e)
+int sharded_object_name(const struct ckpt_sharded_object *o, struct buf *b, struct ckpt_err *e)
 {
 	if (o->n_offset != o->n_shape)
 		return err_set(e, EINVAL,
@@ -416,28 +412,29 @@ int sharded_object_name(const struct sharded_object *o, struct buf *b, struct ck
 
 static int by_offset(const void *ap, const void *bp)
 {
-	const struct sharded_object *const *a = ap, *const *b = bp;
+	const struct ckpt_sharded_object *const *a = ap, *const *b = bp;
 
 	return box_compare_off((*a)->n_offset, (*a)->offset, (*b)->offset);
 }
 
-int sharded_objects_check(const struct sharded_object *objects, size_t n, struct ckpt_err *e)
+int ckpt_sharded_objects_check(const struct ckpt_sharded_object *objects, size_t n,
+			       struct ckpt_err *e)
 {
-	autofree const struct sharded_object **list = calloc(n + 1, sizeof(*list));
+	autofree const struct ckpt_sharded_object **list = calloc(n + 1, sizeof(*list));
 	size_t count = 0;
 	uint64_t want;
 
 	if (!list)
 		return err_set(e, ENOMEM, "%zu objects: out of memory", n);
 	for (size_t i = 0; i < n; i++) {
-		const struct sharded_object *o = &objects[i];
+		const struct ckpt_sharded_object *o = &objects[i];
 
 		if (o->n_offset != o->n_shape || o->n_shape != objects->n_shape ||
 		    (o->n_shape &&
 		     memcmp(o->shape, objects->shape, o->n_shape * sizeof(uint64_t)) != 0))
 			return err_set(e, EINVAL, "ShardedObject(key='%s') is of several shapes",
 				       FQN_TEXT(o->key, o->key_len));
-		if (replica_is_main(&o->replica))
+		if (ckpt_replica_is_main(&o->replica))
 			list[count++] = o;
 	}
 	qsort(list, count, sizeof(*list), by_offset);
@@ -454,97 +451,5 @@ int sharded_objects_check(const struct sharded_object *objects, size_t n, struct
 		return err_set(e, EINVAL,
 			       "Invalid access pattern: %" PRId64 " ShardedObject are missing.",
 			       (int64_t)(want - count));
-	return 0;
-}
-
-/* As Python words it when a string splits into other than `want` parts. */
-static int split_count(const char *s, size_t n, char at, size_t want, struct ckpt_err *e)
-{
-	size_t got = 1;
-
-	for (size_t i = 0; i < n; i++)
-		got += s[i] == at;
-	if (got == want)
-		return 0;
-	return err_set(e, EINVAL, "%s values to unpack (expected %zu, got %zu)",
-		       got > want ? "too many" : "not enough", want, got);
-}
-
-/* "1.20.3" */
-static int parse_numbers(const char *s, const char *end, uint64_t *ret, size_t *ret_n,
-			 struct ckpt_err *e)
-{
-	size_t n = 0;
-
-	for (const char *at = s;; at++) {
-		const char *start = at;
-		uint64_t v = 0;
-
-		for (; at < end && *at >= '0' && *at <= '9'; at++)
-			if (ckd_mul(&v, v, 10u) || ckd_add(&v, v, (unsigned)(*at - '0')) ||
-			    v > INT64_MAX)
-				return err_set(e, EINVAL, "a number beyond 2^63 - 1");
-		if (at == start || (at < end && *at != '.'))
-			return err_set(e, EINVAL, "'%s' is no list of numbers",
-				       FQN_TEXT(s, (size_t)(end - s)));
-		if (n == CKPT_MAX_DIMS)
-			return err_set(e, EINVAL, "more than %d dimensions", CKPT_MAX_DIMS);
-		ret[n++] = v;
-		if (at == end)
-			break;
-	}
-	*ret_n = n;
-	return 0;
-}
-
-static int parse_shard(const char *s, const char *end, uint64_t *offset, size_t *n_offset,
-		       uint64_t *shape, size_t *n_shape, struct ckpt_err *e)
-{
-	const char *bar, *bar2;
-	int rc = split_count(s, (size_t)(end - s), '_', 3, e);
-
-	if (rc)
-		return rc;
-	bar = memchr(s, '_', (size_t)(end - s));
-	bar2 = memchr(bar + 1, '_', (size_t)(end - bar - 1));
-	if (bar - s != 5 || memcmp(s, "shard", 5) != 0)
-		return err_set(e, EINVAL, "'%s' is not 'shard'", FQN_TEXT(s, (size_t)(bar - s)));
-	rc = parse_numbers(bar + 1, bar2, offset, n_offset, e);
-	if (!rc)
-		rc = parse_numbers(bar2 + 1, end, shape, n_shape, e);
-	if (rc)
-		return rc;
-	if (*n_shape + 1 == *n_offset)
-		shape[(*n_shape)++] = SHARDED_OBJECT_UNKNOWN;
-	if (*n_shape != *n_offset)
-		return err_set(e, EINVAL,
-			       "Global offset dimensions should be equal to global shape "
-			       "dimensions");
-	return 0;
-}
-
-int sharded_object_parse(const char *name, size_t len, struct arena *a, struct sharded_object *ret,
-			 struct ckpt_err *e)
-{
-	uint64_t offset[CKPT_MAX_DIMS], shape[CKPT_MAX_DIMS + 1];
-	const char *slash = memchr(name, '/', len);
-	size_t n_offset = 0, n_shape = 0;
-	const uint64_t *kept_offset, *kept_shape;
-	int rc = split_count(name, len, '/', 2, e);
-
-	if (!rc)
-		rc = parse_shard(slash + 1, name + len, offset, &n_offset, shape, &n_shape, e);
-	if (rc)
-		return err_wrap(e, "object '%s'", FQN_TEXT(name, len));
-	kept_offset = arena_dup(a, offset, n_offset * sizeof(*offset));
-	kept_shape = arena_dup(a, shape, n_shape * sizeof(*shape));
-	if (!kept_offset || !kept_shape)
-		return err_set(e, ENOMEM, "object '%s': out of memory", FQN_TEXT(name, len));
-	*ret = (struct sharded_object){ .key = name,
-					.key_len = (size_t)(slash - name),
-					.n_offset = (uint8_t)n_offset,
-					.n_shape = (uint8_t)n_shape,
-					.offset = kept_offset,
-					.shape = kept_shape };
 	return 0;
 }

@@ -7,8 +7,8 @@
 #ifndef SAVE_STATE_INDEX_H
 #define SAVE_STATE_INDEX_H
 
-#include "save/ckpt_plan.h"
 #include "save/idtable.h"
+#include <ckptfs/ckpt_plan.h>
 
 struct state_index {
 	const struct ckpt_state_dict *dict;

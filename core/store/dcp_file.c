@@ -5,8 +5,8 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "save/ckpt_plan.h"
 #include "store/torch_item.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <assert.h>
 #include <fcntl.h>

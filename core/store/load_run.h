@@ -27,7 +27,7 @@
 #ifndef STORE_LOAD_RUN_H
 #define STORE_LOAD_RUN_H
 
-#include "save/ckpt_plan.h"
+#include <ckptfs/ckpt_plan.h>
 
 struct ckpt_comm;
 struct ckpt_err;

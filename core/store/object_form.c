@@ -3,13 +3,13 @@
 
 #include "base/buf.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/err.h"
-#include "parse/json_text.h"
+#include "base/json.h"
 #include "parse/pickle.h"
 #include "parse/pickle_write.h"
 #include "store/torch_item.h"
 
-#include <jansson.h>
 #include <string.h>
 
 #define MAX_LOOK ((size_t)256 << 20) /* bytes of memory to look at a pickle with */
@@ -60,37 +60,36 @@ static void add_bytes_pickle(const void *data, size_t len, struct buf *b)
 
 /* ---- JSON ---- */
 
-static bool write_value(struct pickle_writer *w, const json_t *v, int depth);
+static bool write_value(struct pickle_writer *w, struct jval v, int depth);
 
-static bool write_list(struct pickle_writer *w, const json_t *v, int depth)
+static bool write_list(struct pickle_writer *w, struct jval v, int depth)
 {
-	size_t n = json_array_size(v);
+	struct jiter i = jiter(v);
+	size_t n = 0;
 	bool ok = true;
 
 	pw_op(w, OP_EMPTY_LIST);
-	for (size_t i = 0; ok && i < n; i++) {
-		pw_batch(w, OP_APPENDS, i);
-		ok = write_value(w, json_array_get(v, i), depth);
+	while (ok && jiter_next(&i)) {
+		pw_batch(w, OP_APPENDS, n++);
+		ok = write_value(w, i.v, depth);
 	}
 	pw_batches_end(w, OP_APPENDS, n);
 	return ok;
 }
 
-static bool write_dict(struct pickle_writer *w, const json_t *v, int depth)
+static bool write_dict(struct pickle_writer *w, struct jval v, int depth)
 {
-	json_t *dict = json_incref((json_t *)(uintptr_t)v), *value;
-	const char *key;
+	struct jiter i = jiter(v);
 	size_t n = 0;
 	bool ok = true;
 
 	pw_op(w, OP_EMPTY_DICT);
-	json_object_foreach (dict, key, value) {
+	while (ok && jiter_next(&i)) {
 		pw_batch(w, OP_SETITEMS, n++);
-		pw_str(w, key, strlen(key));
-		ok = ok && write_value(w, value, depth);
+		pw_str(w, i.key, i.key_len);
+		ok = write_value(w, i.v, depth);
 	}
 	pw_batches_end(w, OP_SETITEMS, n);
-	json_decref(dict);
 	return ok;
 }
 
@@ -105,55 +104,59 @@ static void write_real(struct pickle_writer *w, double v)
 	buf_add(w->out, big, sizeof(big));
 }
 
-static bool write_value(struct pickle_writer *w, const json_t *v, int depth)
+static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 {
+	int64_t n = 0;
+	double x = 0;
+
 	if (depth > MAX_DEPTH)
 		return false;
-	switch (json_typeof(v)) {
-	case JSON_OBJECT:
+	switch (jval_type(v)) {
+	case J_OBJECT:
 		return write_dict(w, v, depth + 1);
-	case JSON_ARRAY:
+	case J_ARRAY:
 		return write_list(w, v, depth + 1);
-	case JSON_STRING:
-		pw_str(w, json_string_value(v), json_string_length(v));
+	case J_STRING:
+		pw_str(w, jval_str(v), jval_len(v));
 		return true;
-	case JSON_INTEGER:
-		pw_int(w, json_integer_value(v));
+	case J_INT:
+		(void)jval_int(v, &n);
+		pw_int(w, n);
 		return true;
-	case JSON_REAL:
-		write_real(w, json_real_value(v));
+	case J_REAL:
+		(void)jval_number(v, &x);
+		write_real(w, x);
 		return true;
-	case JSON_NULL:
+	case J_NULL:
 		pw_op(w, OP_NONE);
 		return true;
 	default:
-		pw_bool(w, json_is_true(v));
+		pw_bool(w, jval_is(v, J_TRUE));
 		return true;
 	}
 }
 
-/* The value; or, where the library cannot hold it, the text. */
+/* The value; or, where it is not one that JSON can have, the text. */
 static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ckpt_err *e)
 {
+	const unsigned flags = JDOC_ANY | JDOC_NULS | JDOC_DUPLICATES;
+	CLEANUP(jdoc_release) struct jdoc d = { 0 };
 	struct pickle_writer w;
-	json_error_t why;
-	json_t *v;
+	struct ckpt_err why;
+	bool is_json = !jdoc_parse_copy(&d, text, len, flags, &why);
 	int rc;
 
-	v = json_text_load(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-	if (!v && json_text_code(&why, 0))
-		return err_set(e, ENOMEM, "out of memory");
+	if (!is_json && why.code != ERR_CORRUPT)
+		return err_set(e, why.code, "%s", why.msg);
 	pw_begin(&w, b, 2, false);
-	if (!v)
+	if (!is_json)
 		pw_str(&w, text, len && text[len - 1] == '\n' ? len - 1 : len);
-	else if (!write_value(&w, v, 0)) {
-		json_decref(v);
+	else if (!write_value(&w, jdoc_root(&d), 0)) {
 		b->len = 0;
 		(void)pw_end(&w);
 		return err_set(e, ERR_UNSUPPORTED, "an object nests deeper than %d levels",
 			       MAX_DEPTH);
 	}
-	json_decref(v);
 	rc = pw_end(&w);
 	return rc ? err_sys(e, -rc, "object of %zu bytes", len) : 0;
 }

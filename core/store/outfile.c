@@ -5,8 +5,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "save/ckpt_plan.h"
 #include "store/staging.h"
+#include <ckptfs/ckpt_plan.h>
 
 enum {
 	DEFAULT_BUFFER = 4 << 20,

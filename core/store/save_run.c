@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "save/plan_codec.h"
-#include "store/ckpt_storage.h"
+#include <ckptfs/ckpt_storage.h>
 
 #include <stdlib.h>
 

@@ -16,7 +16,7 @@
  *
  * A rank's steps of one line run while others are at theirs; no rank begins a line before all have
  * done the one above. A failure of any rank at any step ends the save on all of them with that
- * rank's sentence (comm.h), after all have stopped: whoever calls then frees or resets the writer,
+ * rank's sentence (comm.h), after all have stopped: the caller then frees or resets the writer,
  * and it removes what it has begun.
  *
  * Afterwards planner and writer may be configured and reset for the next save, or freed; the
@@ -27,7 +27,7 @@
 #ifndef STORE_SAVE_RUN_H
 #define STORE_SAVE_RUN_H
 
-#include "save/ckpt_plan.h"
+#include <ckptfs/ckpt_plan.h>
 
 struct ckpt_comm;
 struct ckpt_err;

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 struct staging {
-	struct place place;
+	struct site place;
 	int dir;  /* DEST.partial */
 	int lock; /* the coordinator's; -1: another rank */
 	bool overwrite;
@@ -34,15 +34,15 @@ static const char note[] = MARK
 
 int staging_check(const char *dest, bool overwrite, struct ckpt_err *e)
 {
-	CLEANUP(place_close) struct place p = PLACE_INIT;
-	int rc = place_open(dest, &p, e);
+	CLEANUP(site_close) struct site p = SITE_INIT;
+	int rc = site_open(dest, &p, e);
 
-	return rc ? rc : place_check(&p, overwrite, e);
+	return rc ? rc : site_check(&p, overwrite, e);
 }
 
 /* ---- the lock ---- */
 
-static bool is_still_named(const struct place *p, int fd)
+static bool is_still_named(const struct site *p, int fd)
 {
 	struct stat a, b;
 
@@ -50,9 +50,9 @@ static bool is_still_named(const struct place *p, int fd)
 	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Lustre and some others have no flock unless they are mounted so: then whoever makes the file has
- * the lock. */
-static int lock_file(const struct place *p, int fd, bool made, struct ckpt_err *e)
+/* Lustre and some others have no flock unless they are mounted so: then making the file
+ * is taking the lock. */
+static int lock_file(const struct site *p, int fd, bool made, struct ckpt_err *e)
 {
 	if (!flock(fd, LOCK_EX | LOCK_NB))
 		return 0;
@@ -71,7 +71,7 @@ static int lock_file(const struct place *p, int fd, bool made, struct ckpt_err *
 
 static int take_lock(struct staging *s, struct ckpt_err *e)
 {
-	const struct place *p = &s->place;
+	const struct site *p = &s->place;
 	const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 	for (;;) {
@@ -82,7 +82,7 @@ static int take_lock(struct staging *s, struct ckpt_err *e)
 		if (!made && errno == EEXIST) {
 			fd = openat(p->parent, p->lock, flags);
 			if (fd < 0 && errno == ENOENT)
-				continue; /* whoever had it has just finished */
+				continue; /* its holder has just finished */
 		}
 		if (fd < 0)
 			return err_sys(e, errno, "make '%s.partial.lock'", p->path);
@@ -96,7 +96,7 @@ static int take_lock(struct staging *s, struct ckpt_err *e)
 	}
 }
 
-static int not_ours(const struct place *p, const char *suffix, struct ckpt_err *e)
+static int not_ours(const struct site *p, const char *suffix, struct ckpt_err *e)
 {
 	return err_set(e, EEXIST, "'%s%s' is in the way: no save of this program has left it there",
 		       p->path, suffix);
@@ -105,26 +105,27 @@ static int not_ours(const struct place *p, const char *suffix, struct ckpt_err *
 /* Say that DEST.partial is ours, unless it is somebody else's. */
 static int claim(struct staging *s, struct ckpt_err *e)
 {
-	const struct place *p = &s->place;
+	const struct site *p = &s->place;
 	char mark[sizeof(MARK) - 1];
 	int64_t n = io_pread_some(s->lock, mark, sizeof(mark), 0);
-	int rc;
+	int rc = 0;
 
 	if (n < 0)
 		return err_sys(e, (int)-n, "read '%s.partial.lock'", p->path);
 	s->ours = n == sizeof(mark) && !memcmp(mark, MARK, sizeof(mark));
-	if (s->ours)
-		return 0;
-	if (n) {
+	if (n && !s->ours) {
 		(void)close(steal_fd(&s->lock)); /* and the file stays */
 		return not_ours(p, ".partial.lock", e);
 	}
-	if (place_has(p, p->partial))
-		return not_ours(p, ".partial", e);
-	if (place_has(p, p->old))
-		return not_ours(p, ".partial.old", e);
-	rc = io_write(s->lock, note, strlen(note));
-	if (!rc && fsync(s->lock))
+	if (!s->ours) {
+		if (site_has(p, p->partial))
+			return not_ours(p, ".partial", e);
+		if (site_has(p, p->old))
+			return not_ours(p, ".partial.old", e);
+		rc = io_write(s->lock, note, strlen(note));
+	}
+	/* A DEST.partial that is on disk without it after a crash would be taken for somebody else's. */
+	if (!rc && (fsync(s->lock) || fsync(p->parent)))
 		rc = -errno;
 	if (rc)
 		return err_sys(e, -rc, "write '%s.partial.lock'", p->path);
@@ -134,11 +135,11 @@ static int claim(struct staging *s, struct ckpt_err *e)
 
 static void give_lock(struct staging *s)
 {
-	const struct place *p = &s->place;
+	const struct site *p = &s->place;
 
 	if (s->lock < 0)
 		return;
-	if (!s->ours || (!place_has(p, p->partial) && !place_has(p, p->old)))
+	if (!s->ours || (!site_has(p, p->partial) && !site_has(p, p->old)))
 		(void)unlinkat(p->parent, p->lock, 0);
 	(void)close(s->lock);
 	s->lock = -1;
@@ -151,20 +152,20 @@ static void give_lock(struct staging *s)
  * directory there since, it gives way, too. Else the new one is there and the old one is not
  * needed.
  */
-static int clean_up(const struct place *p, struct ckpt_err *e)
+static int clean_up(const struct site *p, struct ckpt_err *e)
 {
 	int rc;
 
 	if (renameat(p->parent, p->old, p->parent, p->name) && errno != ENOENT &&
 	    errno != ENOTEMPTY && errno != EEXIST)
 		return err_sys(e, errno, "put '%s.partial.old' back in its place", p->path);
-	rc = place_remove(p, p->old, e);
-	return rc ? rc : place_remove(p, p->partial, e);
+	rc = site_remove(p, p->old, e);
+	return rc ? rc : site_remove(p, p->partial, e);
 }
 
 static int open_partial(struct staging *s, struct ckpt_err *e)
 {
-	const struct place *p = &s->place;
+	const struct site *p = &s->place;
 
 	s->dir = openat(p->parent, p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return s->dir < 0 ? err_sys(e, errno, "open '%s.partial'", p->path) : 0;
@@ -172,8 +173,8 @@ static int open_partial(struct staging *s, struct ckpt_err *e)
 
 static int begin(struct staging *s, struct ckpt_err *e)
 {
-	const struct place *p = &s->place;
-	int rc = place_check(p, s->overwrite, e);
+	const struct site *p = &s->place;
+	int rc = site_check(p, s->overwrite, e);
 
 	if (!rc)
 		rc = take_lock(s, e);
@@ -182,7 +183,7 @@ static int begin(struct staging *s, struct ckpt_err *e)
 	if (!rc)
 		rc = clean_up(p, e);
 	if (!rc) /* again: DEST may be back, and another save may have finished */
-		rc = place_check(p, s->overwrite, e);
+		rc = site_check(p, s->overwrite, e);
 	if (rc)
 		return rc;
 	if (mkdirat(p->parent, p->partial, 0777))
@@ -210,7 +211,7 @@ int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct
 	if (!s)
 		return err_set(e, ENOMEM, "out of memory");
 	s->overwrite = overwrite;
-	rc = place_open(dest, &s->place, e);
+	rc = site_open(dest, &s->place, e);
 	if (!rc)
 		rc = begin(s, e);
 	if (rc)
@@ -227,7 +228,7 @@ int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e)
 
 	if (!s)
 		return err_set(e, ENOMEM, "out of memory");
-	rc = place_open(dest, &s->place, e);
+	rc = site_open(dest, &s->place, e);
 	if (!rc)
 		rc = open_partial(s, e);
 	if (rc)
@@ -290,7 +291,7 @@ int staging_sync(struct staging *s, struct ckpt_err *e)
 
 /* ---- commit ---- */
 
-static int replace_by_two_renames(const struct place *p, struct ckpt_err *e)
+static int replace_by_two_renames(const struct site *p, struct ckpt_err *e)
 {
 	int code;
 
@@ -308,14 +309,14 @@ static int replace_by_two_renames(const struct place *p, struct ckpt_err *e)
 /* Only an empty directory, or nothing, gives way to a rename: the two cases without a risk. */
 static int take_place(const struct staging *s, struct ckpt_err *e)
 {
-	const struct place *p = &s->place;
+	const struct site *p = &s->place;
 	int rc;
 
 	if (!renameat(p->parent, p->partial, p->parent, p->name))
 		return 0;
 	if (errno != ENOTEMPTY && errno != EEXIST)
 		return err_sys(e, errno, "rename '%s.partial'", p->path);
-	rc = place_check(p, s->overwrite, e);
+	rc = site_check(p, s->overwrite, e);
 	if (rc)
 		return rc;
 	if (!renameat2(p->parent, p->partial, p->parent, p->name, RENAME_EXCHANGE))
@@ -327,7 +328,7 @@ static int take_place(const struct staging *s, struct ckpt_err *e)
 
 int staging_commit(struct staging *s, struct ckpt_err *e)
 {
-	const struct place *p = &s->place;
+	const struct site *p = &s->place;
 	int rc = staging_sync(s, e);
 
 	if (!rc)
@@ -338,9 +339,11 @@ int staging_commit(struct staging *s, struct ckpt_err *e)
 	/* The old one stays until the new one is sure to be found. */
 	if (fsync(p->parent))
 		return err_sys(e, errno, "'%s' is saved; sync its directory", p->path);
-	rc = place_remove(p, p->partial, e);
+	rc = site_remove(p, p->partial, e);
 	if (!rc)
-		rc = place_remove(p, p->old, e);
+		rc = site_remove(p, p->old, e);
+	if (!rc && fsync(p->parent))
+		rc = err_sys(e, errno, "sync its directory");
 	if (rc)
 		return err_wrap(e, "'%s' is saved; what was there before", p->path);
 	give_lock(s);
@@ -354,11 +357,13 @@ void staging_end(struct staging *s)
 	if (!s)
 		return;
 	/* What cannot be removed keeps its lock file, and the next save tries again. */
-	if (s->ours && !s->committed)
-		(void)place_remove(&s->place, s->place.partial, &ignored);
+	if (s->ours && !s->committed) {
+		(void)site_remove(&s->place, s->place.partial, &ignored);
+		(void)fsync(s->place.parent);
+	}
 	give_lock(s);
 	if (s->dir >= 0)
 		(void)close(s->dir);
-	place_close(&s->place);
+	site_close(&s->place);
 	free(s);
 }

@@ -15,10 +15,12 @@
  *	staging_commit(s, &e);
  *	staging_end(s);
  *
- * A kill at any moment leaves at DEST what was there before, or the new checkpoint whole; where two
- * renames are needed and the kill comes between them, DEST is missing until the next
- * staging_begin puts it back. What a kill leaves beside DEST is removed by the next save to the
- * same place. A DEST.partial that has no lock file of ours is somebody else's and is never touched.
+ * A kill or a power failure at any moment leaves at DEST what was there before, or the new
+ * checkpoint whole; where two renames are needed and it comes between them, DEST is missing until
+ * the next staging_begin puts it back. What it leaves beside DEST is removed by the next save to the
+ * same place. A DEST.partial that has no lock file of ours is somebody else's and is never touched:
+ * the lock file is on disk before DEST.partial is made, and goes when DEST.partial has gone from the
+ * disk.
  *
  * DEST may be a link to a directory, which is then the place; links inside what is removed are
  * removed, not followed. Files and directories get the permissions that umask says.

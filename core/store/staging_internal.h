@@ -13,26 +13,26 @@
 
 struct ckpt_err;
 
-struct place {
+struct site {
 	int parent;	     /* the directory that holds DEST */
 	char path[PATH_MAX]; /* DEST, absolute and without links: for messages */
 	/* In parent: DEST and what may stand beside it. */
 	char name[NAME_MAX + 1], partial[NAME_MAX + 1], lock[NAME_MAX + 1], old[NAME_MAX + 1];
 };
 
-#define PLACE_INIT \
+#define SITE_INIT \
 	{ \
 		.parent = -1 \
 	}
 
-int place_open(const char *dest, struct place *ret, struct ckpt_err *e);
-void place_close(struct place *p);
+int site_open(const char *dest, struct site *ret, struct ckpt_err *e);
+void site_close(struct site *p);
 /* As staging_check. */
-int place_check(const struct place *p, bool overwrite, struct ckpt_err *e);
+int site_check(const struct site *p, bool overwrite, struct ckpt_err *e);
 /* Is there something of that name? Where that cannot be known, yes. */
-bool place_has(const struct place *p, const char *name);
+bool site_has(const struct site *p, const char *name);
 /* Remove the directory of that name with the files in it, or whatever else has the name. Fails
  * with ENOTEMPTY where a directory is in it: nothing of ours ever is. */
-int place_remove(const struct place *p, const char *name, struct ckpt_err *e);
+int site_remove(const struct site *p, const char *name, struct ckpt_err *e);
 
 #endif

@@ -68,7 +68,7 @@ static int resolve(const char *dest, char ret[static PATH_MAX], struct ckpt_err 
 	return 0;
 }
 
-static int name_beside(const struct place *p, const char *suffix, char out[static NAME_MAX + 1],
+static int name_beside(const struct site *p, const char *suffix, char out[static NAME_MAX + 1],
 		       struct ckpt_err *e)
 {
 	if (snprintf(out, NAME_MAX + 1, "%s%s", p->name, suffix) > NAME_MAX)
@@ -78,7 +78,7 @@ static int name_beside(const struct place *p, const char *suffix, char out[stati
 	return 0;
 }
 
-int place_open(const char *dest, struct place *ret, struct ckpt_err *e)
+int site_open(const char *dest, struct site *ret, struct ckpt_err *e)
 {
 	char *slash;
 	int rc = resolve(dest, ret->path, e);
@@ -102,7 +102,7 @@ int place_open(const char *dest, struct place *ret, struct ckpt_err *e)
 	return ret->parent < 0 ? err_sys(e, errno, "open the directory of '%s'", dest) : 0;
 }
 
-void place_close(struct place *p)
+void site_close(struct site *p)
 {
 	if (p->parent >= 0)
 		(void)close(p->parent);
@@ -111,7 +111,7 @@ void place_close(struct place *p)
 
 /* ---- what is in a directory ---- */
 
-static DIR *list(const struct place *p, const char *name)
+static DIR *list(const struct site *p, const char *name)
 {
 	autoclose int fd = openat(p->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -172,7 +172,7 @@ static bool is_checkpoint_file(const char *name)
 	return false;
 }
 
-static int check_entry(const struct place *p, int dir, const char *name, bool overwrite,
+static int check_entry(const struct site *p, int dir, const char *name, bool overwrite,
 		       struct ckpt_err *e)
 {
 	struct stat st;
@@ -191,7 +191,7 @@ static int check_entry(const struct place *p, int dir, const char *name, bool ov
 	return 0;
 }
 
-static int check_entries(const struct place *p, bool overwrite, struct ckpt_err *e)
+static int check_entries(const struct site *p, bool overwrite, struct ckpt_err *e)
 {
 	CLEANUP(list_end) DIR *d = list(p, p->name);
 	const char *name;
@@ -209,7 +209,7 @@ static int check_entries(const struct place *p, bool overwrite, struct ckpt_err 
 	return rc;
 }
 
-int place_check(const struct place *p, bool overwrite, struct ckpt_err *e)
+int site_check(const struct site *p, bool overwrite, struct ckpt_err *e)
 {
 	struct statx sx = { 0 };
 	bool is_there = !statx(p->parent, p->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx);
@@ -228,7 +228,7 @@ int place_check(const struct place *p, bool overwrite, struct ckpt_err *e)
 	return is_there ? check_entries(p, overwrite, e) : 0;
 }
 
-bool place_has(const struct place *p, const char *name)
+bool site_has(const struct site *p, const char *name)
 {
 	struct stat st;
 
@@ -238,7 +238,7 @@ bool place_has(const struct place *p, const char *name)
 /* ---- removing ---- */
 
 /* How many files have gone, or a negative errno: an entry that cannot go, named. */
-static int64_t remove_files(const struct place *p, const char *name, struct ckpt_err *e)
+static int64_t remove_files(const struct site *p, const char *name, struct ckpt_err *e)
 {
 	CLEANUP(list_end) DIR *d = list(p, name);
 	const char *file;
@@ -253,7 +253,7 @@ static int64_t remove_files(const struct place *p, const char *name, struct ckpt
 	return errno ? err_sys(e, errno, "list '%s'", name) : n;
 }
 
-int place_remove(const struct place *p, const char *name, struct ckpt_err *e)
+int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
 {
 	if (!unlinkat(p->parent, name, 0) || errno == ENOENT)
 		return 0;

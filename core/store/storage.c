@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order in which a storage's functions are called. */
 #include "base/err.h"
-#include "store/ckpt_storage.h"
+#include <ckptfs/ckpt_storage.h>
 
 /*
  * What has been done. A rank that is no coordinator goes from LOCAL to GLOBAL by writing or

@@ -7,10 +7,10 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "file/pt_write.h"
 #include "model/box.h"
 #include "parse/pickle_write.h"
 #include "parse/zip.h"
-#include "view/pt_write.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -5,9 +5,9 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/ckpt_plan.h"
+#include "file/st_write.h"
 #include "store/staging.h"
-#include "view/st_write.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,14 +17,24 @@
 
 /* ---- the directory ---- */
 
-void writer_init(struct writer_base *b, bool overwrite, const struct outfile_opts *out)
+void *writer_new(size_t size, bool overwrite, const struct outfile_opts *out,
+		 const struct ckpt_storage_writer_ops *ops, struct ckpt_storage_writer *ret,
+		 struct ckpt_err *e)
 {
-	*b = (struct writer_base){ .overwrite = overwrite,
-				   .out = *out,
-				   .arena = ARENA_INIT(ARENA_CEILING) };
+	struct writer_base *b = calloc(1, size);
+
+	if (!b) {
+		(void)err_set(e, ENOMEM, "out of memory");
+		return NULL;
+	}
+	*b = (struct writer_base){ .overwrite = overwrite, .arena = ARENA_INIT(ARENA_CEILING) };
+	if (out)
+		b->out = *out;
+	*ret = (struct ckpt_storage_writer){ .ops = ops, .self = b };
+	return b;
 }
 
-void writer_release(struct writer_base *b)
+static void release(struct writer_base *b)
 {
 	staging_end(b->staging);
 	b->staging = NULL;
@@ -35,15 +45,32 @@ void writer_release(struct writer_base *b)
 	b->n_results = 0;
 }
 
-int writer_reset(struct writer_base *b, const char *id, struct ckpt_err *e)
+void writer_free(void *self)
 {
-	writer_release(b);
+	release(self);
+	free(self);
+}
+
+int writer_validate(void *self, const char *id, struct ckpt_err *e)
+{
+	const struct writer_base *b = self;
+
+	return staging_check(id, b->overwrite, e);
+}
+
+int writer_reset(void *self, const char *id, struct ckpt_err *e)
+{
+	struct writer_base *b = self;
+
+	release(b);
 	b->id = strdup(id);
 	return b->id ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-int writer_set_up(struct writer_base *b, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
+int writer_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
 {
+	struct writer_base *b = self;
+
 	b->ranks = *ranks;
 	return ranks->rank ? 0 : staging_begin(b->id, b->overwrite, &b->staging, e);
 }
@@ -164,11 +191,11 @@ static int get_source(struct ckpt_save_planner *p, const struct ckpt_write_item 
 	return 0;
 }
 
-int st_item_member(const struct ckpt_write_item *item, struct member *ret, struct ckpt_err *e)
+int st_item_member(const struct ckpt_write_item *item, struct tensor_info *ret, struct ckpt_err *e)
 {
-	struct member m = {
-		.name = item->index.fqn,
-		.name_len = item->index.fqn_len,
+	struct tensor_info m = {
+		.fqn = item->index.fqn,
+		.fqn_len = item->index.fqn_len,
 		.shape = item->chunk.len,
 		.dtype = item->props.dtype,
 		.n_dims = item->index.n_dims,
@@ -183,7 +210,7 @@ int st_item_member(const struct ckpt_write_item *item, struct member *ret, struc
 	if (rc)
 		return rc;
 	/* The format could, but hardly any reader of JSON can, ours included. */
-	if (m.name_len && memchr(m.name, 0, m.name_len)) {
+	if (m.fqn_len && memchr(m.fqn, 0, m.fqn_len)) {
 		(void)err_set(e, ERR_UNSUPPORTED, "a name with a NUL byte in it");
 		return wrap_fqn(item, e);
 	}

@@ -10,9 +10,9 @@
 
 #include "base/arena.h"
 #include "save/metadata.h"
-#include "store/ckpt_storage.h"
 #include "store/outfile.h"
-#include "view/member.h"
+#include "tensor/tensor_info.h"
+#include <ckptfs/ckpt_storage.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,12 +33,20 @@ struct writer_base {
 	size_t n_results;
 };
 
-void writer_init(struct writer_base *b, bool overwrite, const struct outfile_opts *out);
-void writer_release(struct writer_base *b);
-int writer_reset(struct writer_base *b, const char *id, struct ckpt_err *e);
+/*
+ * A writer of `size` bytes whose first member is a struct writer_base: all else is 0, and self is
+ * what is returned (NULL: ENOMEM). out may be NULL.
+ */
+void *writer_new(size_t size, bool overwrite, const struct outfile_opts *out,
+		 const struct ckpt_storage_writer_ops *ops, struct ckpt_storage_writer *ret,
+		 struct ckpt_err *e);
+
+/* Functions of struct ckpt_storage_writer_ops, as they are or to be called by others. */
+int writer_validate(void *self, const char *id, struct ckpt_err *e);
+int writer_reset(void *self, const char *id, struct ckpt_err *e);
 /* The coordinator begins here, the others join when they write their first file. */
-int writer_set_up(struct writer_base *b, const struct ckpt_storage_ranks *ranks,
-		  struct ckpt_err *e);
+int writer_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
+void writer_free(void *self);
 
 /* Before the first file: a directory, and room for n results. */
 int writer_begin_data(struct writer_base *b, size_t n, struct ckpt_err *e);
@@ -63,14 +71,14 @@ int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
 
 /* Items in a safetensors file: m[i] is how items[i] is called there, and its box. */
 struct st_items {
-	const struct member *m;
+	const struct tensor_info *m;
 	const struct ckpt_write_item *const *items;
 	size_t n;
 	const struct st_note *notes;
 	size_t n_notes;
 };
 /* m for an item under its own name; ERR_UNSUPPORTED where safetensors cannot hold it. */
-int st_item_member(const struct ckpt_write_item *item, struct member *ret, struct ckpt_err *e);
+int st_item_member(const struct ckpt_write_item *item, struct tensor_info *ret, struct ckpt_err *e);
 int writer_put_tensors(struct writer_base *b, const char *file, const struct st_items *t,
 		       struct ckpt_save_planner *p, struct ckpt_err *e);
 

@@ -6,12 +6,12 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/ckpt_plan.h"
-#include "store/ckpt_storage.h"
 #include "store/dcp_file.h"
 #include "store/metadata_pickle.h"
 #include "store/staging.h"
 #include "store/writer_base.h"
+#include <ckptfs/ckpt_plan.h>
+#include <ckptfs/ckpt_storage.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,28 +23,11 @@
 enum { DEFAULT_BUFFER = 4 * 1024 * 1024, MAX_PREFIX = 64 };
 
 struct writer {
-	struct writer_base base;
+	struct writer_base base; /* first, as writer_new wants it */
 	struct writer_dcp_opts opts;
 };
 
 /* ---- before the data ---- */
-
-static int validate(void *self, const char *id, struct ckpt_err *e)
-{
-	const struct writer *w = self;
-
-	return staging_check(id, w->opts.overwrite, e);
-}
-
-static int reset(void *self, const char *id, struct ckpt_err *e)
-{
-	return writer_reset(&((struct writer *)self)->base, id, e);
-}
-
-static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
-{
-	return writer_set_up(&((struct writer *)self)->base, ranks, e);
-}
 
 static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 			      struct ckpt_save_plan *ret, struct ckpt_err *e)
@@ -364,14 +347,6 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 
 /* ---- birth and death ---- */
 
-static void free_writer(void *self)
-{
-	struct writer *w = self;
-
-	writer_release(&w->base);
-	free(w);
-}
-
 static int check_options(const struct writer_dcp_opts *o, struct ckpt_err *e)
 {
 	if (o->threads > WRITER_DCP_MAX_THREADS)
@@ -390,26 +365,22 @@ int writer_dcp_new(const struct writer_dcp_opts *opts, struct ckpt_storage_write
 		   struct ckpt_err *e)
 {
 	static const struct ckpt_storage_writer_ops ops = {
-		.validate_checkpoint_id = validate,
-		.reset = reset,
-		.set_up = set_up,
+		.validate_checkpoint_id = writer_validate,
+		.reset = writer_reset,
+		.set_up = writer_set_up,
 		.prepare_local_plan = prepare_local_plan,
 		.prepare_global_plan = prepare_global_plan,
 		.write_data = write_data,
 		.finish = finish,
-		.free = free_writer,
+		.free = writer_free,
 	};
 	int rc = check_options(opts, e);
-	struct writer *w = rc ? NULL : calloc(1, sizeof(*w));
+	struct writer *w = rc ? NULL : writer_new(sizeof(*w), opts->overwrite, NULL, &ops, ret, e);
 
-	if (rc)
-		return rc;
 	if (!w)
-		return err_set(e, ENOMEM, "out of memory");
-	*w = (struct writer){ .opts = *opts };
-	writer_init(&w->base, opts->overwrite, &(struct outfile_opts){ 0 });
+		return rc ? rc : -ENOMEM;
+	w->opts = *opts;
 	w->opts.threads = opts->threads ? opts->threads : 1;
 	w->opts.buffer = opts->buffer ? opts->buffer : DEFAULT_BUFFER;
-	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = w };
 	return 0;
 }

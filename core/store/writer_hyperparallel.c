@@ -5,46 +5,21 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "save/ckpt_plan.h"
 #include "store/metadata_pickle.h"
 #include "store/staging.h"
 #include "store/writer_base.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
 #include <string.h>
 
 #define METADATA_CEILING ((size_t)4 << 30) /* bytes */
 
-struct hp_writer {
-	struct writer_base b;
-};
-
-static int validate(void *self, const char *id, struct ckpt_err *e)
-{
-	const struct hp_writer *w = self;
-
-	return staging_check(id, w->b.overwrite, e);
-}
-
-static int reset(void *self, const char *id, struct ckpt_err *e)
-{
-	struct hp_writer *w = self;
-
-	return writer_reset(&w->b, id, e);
-}
-
-static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
-{
-	struct hp_writer *w = self;
-
-	return writer_set_up(&w->b, ranks, e);
-}
-
 /* What could not be written is refused before anything is. */
 static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
-	struct member m;
+	struct tensor_info m;
 	int rc = 0;
 
 	(void)self;
@@ -102,8 +77,8 @@ static bool is_tensor_name(const struct named *v, size_t n, const struct buf *na
 }
 
 /* The k-th chunk of a tensor that has several here. Only a tensor's own name can be in the way. */
-static int name_chunk(struct hp_writer *w, const struct named *all, size_t n,
-		      const struct ckpt_write_item *item, size_t k, struct member *ret,
+static int name_chunk(struct writer_base *b, const struct named *all, size_t n,
+		      const struct ckpt_write_item *item, size_t k, struct tensor_info *ret,
 		      struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf key = BUF_INIT(UINT32_MAX);
@@ -112,12 +87,12 @@ static int name_chunk(struct hp_writer *w, const struct named *all, size_t n,
 	buf_printf(&key, ".__dcp_chunk_%zu", k);
 	while (!key.err && is_tensor_name(all, n, &key))
 		buf_str(&key, "_");
-	ret->name = key.err ? NULL : arena_dup(&w->b.arena, key.data, key.len);
-	ret->name_len = key.len;
-	return ret->name ? 0 : err_set(e, ENOMEM, "out of memory");
+	ret->fqn = key.err ? NULL : arena_dup(&b->arena, key.data, key.len);
+	ret->fqn_len = key.len;
+	return ret->fqn ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-static int name_chunks(struct hp_writer *w, const struct st_items *t, struct member *m,
+static int name_chunks(struct writer_base *b, const struct st_items *t, struct tensor_info *m,
 		       struct ckpt_err *e)
 {
 	autofree struct named *v = calloc(t->n + 1, sizeof(*v));
@@ -133,20 +108,20 @@ static int name_chunks(struct hp_writer *w, const struct st_items *t, struct mem
 		for (end = i + 1; end < t->n && !cmp_name(&v[i], &v[end]);)
 			end++;
 		for (size_t k = 0; k < end - i && end - i > 1 && !rc; k++)
-			rc = name_chunk(w, v, t->n, v[i + k].item, k, &m[v[i + k].at], e);
+			rc = name_chunk(b, v, t->n, v[i + k].item, k, &m[v[i + k].at], e);
 	}
 	return rc;
 }
 
 /* ---- data ---- */
 
-static int put_containers(struct hp_writer *w, const struct ckpt_save_plan *plan, size_t n,
+static int put_containers(struct writer_base *b, const struct ckpt_save_plan *plan, size_t n,
 			  struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	autofree const struct ckpt_write_item **items = calloc(n, sizeof(*items));
-	autofree struct member *m = calloc(n, sizeof(*m));
+	autofree struct tensor_info *m = calloc(n, sizeof(*m));
 	struct st_items t = { .m = m, .items = items };
-	char *path = writer_printf(&w->b, e, "_rank%zu_.safetensors", w->b.ranks.rank);
+	char *path = writer_printf(b, e, "_rank%zu_.safetensors", b->ranks.rank);
 	int rc = 0;
 
 	if (!path)
@@ -161,20 +136,20 @@ static int put_containers(struct hp_writer *w, const struct ckpt_save_plan *plan
 		t.n++;
 	}
 	if (!rc)
-		rc = name_chunks(w, &t, m, e);
+		rc = name_chunks(b, &t, m, e);
 	if (!rc)
-		rc = writer_put_tensors(&w->b, path, &t, p, e);
+		rc = writer_put_tensors(b, path, &t, p, e);
 	for (size_t i = 0; i < t.n && !rc; i++)
 		writer_add_result(
-			&w->b, items[i],
+			b, items[i],
 			&(struct ckpt_storage_info){ .path = path,
 						     .length = m[i].bytes,
-						     .tensor_key = m[i].name,
-						     .tensor_key_len = (uint32_t)m[i].name_len });
+						     .tensor_key = m[i].fqn,
+						     .tensor_key_len = (uint32_t)m[i].fqn_len });
 	return rc;
 }
 
-static int put_object(struct hp_writer *w, struct outfile *f, const struct ckpt_write_item *item,
+static int put_object(struct writer_base *b, struct outfile *f, const struct ckpt_write_item *item,
 		      struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	struct ckpt_storage_info info = { .path = f->name, .offset = f->size };
@@ -183,20 +158,20 @@ static int put_object(struct hp_writer *w, struct outfile *f, const struct ckpt_
 	if (rc)
 		return rc;
 	info.length = f->size - info.offset;
-	writer_add_result(&w->b, item, &info);
+	writer_add_result(b, item, &info);
 	return 0;
 }
 
-static int put_objects(struct hp_writer *w, const struct ckpt_save_plan *plan,
+static int put_objects(struct writer_base *b, const struct ckpt_save_plan *plan,
 		       struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;
-	char *path = writer_printf(&w->b, e, "_rank%zu_.bytes", w->b.ranks.rank);
-	int rc = path ? outfile_open(&f, w->b.staging, path, &w->b.out, e) : -ENOMEM;
+	char *path = writer_printf(b, e, "_rank%zu_.bytes", b->ranks.rank);
+	int rc = path ? outfile_open(&f, b->staging, path, &b->out, e) : -ENOMEM;
 
 	for (size_t i = 0; i < plan->n_items && !rc; i++)
 		if (plan->items[i].type == CKPT_WRITE_BYTE_IO)
-			rc = put_object(w, &f, &plan->items[i], p, e);
+			rc = put_object(b, &f, &plan->items[i], p, e);
 	return rc ? rc : outfile_finish(&f, e);
 }
 
@@ -204,62 +179,51 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
 		      struct ckpt_err *e)
 {
-	struct hp_writer *w = self;
+	struct writer_base *b = self;
 	size_t objects = 0;
-	int rc = writer_begin_data(&w->b, plan->n_items, e);
+	int rc = writer_begin_data(b, plan->n_items, e);
 
 	for (size_t i = 0; i < plan->n_items; i++)
 		objects += plan->items[i].type == CKPT_WRITE_BYTE_IO;
 	if (!rc && objects < plan->n_items)
-		rc = put_containers(w, plan, plan->n_items - objects, planner, e);
+		rc = put_containers(b, plan, plan->n_items - objects, planner, e);
 	if (!rc && objects)
-		rc = put_objects(w, plan, planner, e);
-	return rc ? rc : writer_end_data(&w->b, ret, e);
+		rc = put_objects(b, plan, planner, e);
+	return rc ? rc : writer_end_data(b, ret, e);
 }
 
 static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
 		  size_t n, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf text = BUF_INIT(METADATA_CEILING);
-	struct hp_writer *w = self;
+	struct writer_base *b = self;
 	struct ckpt_metadata full = *md;
-	int rc = writer_join_results(&w->b, all, n, &full, e);
+	int rc = writer_join_results(b, all, n, &full, e);
 
 	if (!rc && metadata_pickle_hyperparallel(&full, &text, e))
 		rc = err_wrap(e, "'.metadata'");
 	if (!rc)
-		rc = staging_put(w->b.staging, ".metadata", text.data, text.len, e);
-	return rc ? rc : writer_commit(&w->b, e);
-}
-
-static void free_writer(void *self)
-{
-	struct hp_writer *w = self;
-
-	writer_release(&w->b);
-	free(w);
+		rc = staging_put(b->staging, ".metadata", text.data, text.len, e);
+	return rc ? rc : writer_commit(b, e);
 }
 
 static const struct ckpt_storage_writer_ops ops = {
-	.validate_checkpoint_id = validate,
-	.reset = reset,
-	.set_up = set_up,
+	.validate_checkpoint_id = writer_validate,
+	.reset = writer_reset,
+	.set_up = writer_set_up,
 	.prepare_local_plan = prepare_local_plan,
 	.prepare_global_plan = prepare_global_plan,
 	.write_data = write_data,
 	.finish = finish,
-	.free = free_writer,
+	.free = writer_free,
 };
 
 int writer_hyperparallel_new(const struct writer_hyperparallel_opts *opts,
 			     struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
-	struct hp_writer *w = calloc(1, sizeof(*w));
+	const struct outfile_opts out = { opts->buffer, opts->progress, opts->arg };
 
-	if (!w)
-		return err_set(e, ENOMEM, "out of memory");
-	writer_init(&w->b, opts->overwrite,
-		    &(struct outfile_opts){ opts->buffer, opts->progress, opts->arg });
-	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = w };
-	return 0;
+	return writer_new(sizeof(struct writer_base), opts->overwrite, &out, &ops, ret, e)
+		       ? 0
+		       : -ENOMEM;
 }

@@ -6,11 +6,11 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "save/ckpt_plan.h"
+#include "file/hf_index.h"
+#include "file/st_write.h"
 #include "store/staging.h"
 #include "store/writer_base.h"
-#include "view/hf_index.h"
-#include "view/st_write.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #define NOTE_CEILING  ((size_t)ST_MAX_HEADER)
 
 struct st_writer {
-	struct writer_base b;
+	struct writer_base b; /* first, as writer_new wants it */
 	uint64_t shard_size;
 	struct buf index; /* the coordinator's; empty: there is none */
 	/* The plans that the coordinator saw last, for those that are not sent again. */
@@ -45,7 +45,7 @@ enum { FORM_BYTES = 17 };
  */
 struct sorted {
 	const struct ckpt_write_item **items;
-	struct member *m;
+	struct tensor_info *m;
 	uint32_t *file;
 	size_t n;
 	uint32_t n_files;
@@ -151,7 +151,7 @@ static int sort_plan(struct st_writer *w, const struct ckpt_save_plan *plan, boo
 static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
-	struct member m;
+	struct tensor_info m;
 	int rc = 0;
 
 	(void)self;
@@ -172,7 +172,7 @@ static int check_twice(const struct sorted *s, struct ckpt_err *e)
 				e, EINVAL,
 				"'%s': one chunk twice in the plans, and safetensors files "
 				"have no place for copies",
-				text_show(s->m[i].name, s->m[i].name_len, shown, sizeof(shown)));
+				text_show(s->m[i].fqn, s->m[i].fqn_len, shown, sizeof(shown)));
 	return 0;
 }
 
@@ -261,7 +261,7 @@ struct all_files {
 /* Every rank's files of whole tensors, with their numbers among all, listed in the index. */
 static int make_index(struct st_writer *w, const struct all_files *all, struct ckpt_err *e)
 {
-	struct member *m = writer_array(&w->b, all->n_items, sizeof(*m), e);
+	struct tensor_info *m = writer_array(&w->b, all->n_items, sizeof(*m), e);
 	uint32_t *file = m ? writer_array(&w->b, all->n_items, sizeof(*file), e) : NULL;
 	uint32_t first = 0;
 	size_t at = 0;
@@ -391,12 +391,12 @@ static int put_file(struct st_writer *w, const struct form *form, uint32_t file,
 		return -ENOMEM;
 	rc = form->whole ? writer_put_tensors(&w->b, path, t, p, e) : put_parts(w, path, t, p, e);
 	for (size_t i = 0; i < t->n && !rc; i++)
-		writer_add_result(&w->b, t->items[i],
-				  &(struct ckpt_storage_info){
-					  .path = path,
-					  .length = t->m[i].bytes,
-					  .tensor_key = t->m[i].name,
-					  .tensor_key_len = (uint32_t)t->m[i].name_len });
+		writer_add_result(
+			&w->b, t->items[i],
+			&(struct ckpt_storage_info){ .path = path,
+						     .length = t->m[i].bytes,
+						     .tensor_key = t->m[i].fqn,
+						     .tensor_key_len = (uint32_t)t->m[i].fqn_len });
 	return rc;
 }
 
@@ -404,7 +404,7 @@ static int put_file(struct st_writer *w, const struct form *form, uint32_t file,
 static int by_file(struct st_writer *w, struct sorted *s, size_t *start, struct ckpt_err *e)
 {
 	const struct ckpt_write_item **items = writer_array(&w->b, s->n, sizeof(*items), e);
-	struct member *m = items ? writer_array(&w->b, s->n, sizeof(*m), e) : NULL;
+	struct tensor_info *m = items ? writer_array(&w->b, s->n, sizeof(*m), e) : NULL;
 
 	if (!m)
 		return -ENOMEM;
@@ -472,13 +472,6 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 
 /* ---- the writer ---- */
 
-static int validate(void *self, const char *id, struct ckpt_err *e)
-{
-	const struct st_writer *w = self;
-
-	return staging_check(id, w->b.overwrite, e);
-}
-
 static void forget_index(struct st_writer *w)
 {
 	buf_release(&w->index);
@@ -490,14 +483,7 @@ static int reset(void *self, const char *id, struct ckpt_err *e)
 	struct st_writer *w = self;
 
 	forget_index(w);
-	return writer_reset(&w->b, id, e);
-}
-
-static int set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
-{
-	struct st_writer *w = self;
-
-	return writer_set_up(&w->b, ranks, e);
+	return writer_reset(w, id, e);
 }
 
 static void free_writer(void *self)
@@ -506,14 +492,13 @@ static void free_writer(void *self)
 
 	forget_index(w);
 	forget_kept(w);
-	writer_release(&w->b);
-	free(w);
+	writer_free(w);
 }
 
 static const struct ckpt_storage_writer_ops ops = {
-	.validate_checkpoint_id = validate,
+	.validate_checkpoint_id = writer_validate,
 	.reset = reset,
-	.set_up = set_up,
+	.set_up = writer_set_up,
 	.prepare_local_plan = prepare_local_plan,
 	.prepare_global_plan = prepare_global_plan,
 	.write_data = write_data,
@@ -524,14 +509,13 @@ static const struct ckpt_storage_writer_ops ops = {
 int writer_safetensors_new(const struct writer_safetensors_opts *opts,
 			   struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
-	struct st_writer *w = calloc(1, sizeof(*w));
+	const struct outfile_opts out = { opts->buffer, opts->progress, opts->arg };
+	struct st_writer *w =
+		writer_new(sizeof(struct st_writer), opts->overwrite, &out, &ops, ret, e);
 
 	if (!w)
-		return err_set(e, ENOMEM, "out of memory");
-	writer_init(&w->b, opts->overwrite,
-		    &(struct outfile_opts){ opts->buffer, opts->progress, opts->arg });
+		return -ENOMEM;
 	w->shard_size = opts->shard_size ? opts->shard_size : DEFAULT_SHARD;
 	forget_index(w);
-	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = w };
 	return 0;
 }

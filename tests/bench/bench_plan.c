@@ -45,7 +45,7 @@ static double measure(uint64_t rows, uint64_t cols, uint32_t r, uint32_t c, uint
 	start = now_ns();
 	for (int i = 0; i < ROUNDS; i++) {
 		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		if (plan_read(&w.v, &w.source, (seed >> 20) % (bytes - len), len, &plan))
+		if (plan_read(&w.v, &w.source, (seed >> 20) % (bytes - len), len, NULL, &plan))
 			abort();
 	}
 	start = (now_ns() - start) / ROUNDS;

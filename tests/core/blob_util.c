@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "source/place.h"
 #include "suites.h"
 
 #include <errno.h>
@@ -48,6 +49,25 @@ uint8_t *get_file(int dirfd, const char *name, size_t *ret_n)
 	p[st.st_size] = 0;
 	*ret_n = (size_t)st.st_size;
 	return p;
+}
+
+struct place *place_of(int dirfd)
+{
+	struct place *p;
+	struct ckpt_err e;
+
+	REQUIRE(!try_place(dirfd, &p, &e));
+	return p;
+}
+
+int try_place(int dirfd, struct place **ret, struct ckpt_err *e)
+{
+	autoclose int fd = fcntl(dirfd, F_DUPFD_CLOEXEC, 0);
+	int rc = fd < 0 ? err_sys(e, errno, "duplicate a descriptor") : local_place(fd, ret, e);
+
+	if (!rc)
+		(void)steal_fd(&fd);
+	return rc;
 }
 
 bool has_openat2(void)

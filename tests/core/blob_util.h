@@ -13,8 +13,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ckpt_err;
+struct place;
+
 /* A new directory below TMPDIR, gone after the run. Its path into out, a descriptor returned. */
 int new_dir(char out[static 4096]);
+/* The directory as a place, the caller's to free. */
+struct place *place_of(int dirfd);
+/* The same where that may fail. */
+int try_place(int dirfd, struct place **ret, struct ckpt_err *e);
 /* Write a whole file, in place of what has that name. */
 void put_file(int dirfd, const char *name, const void *p, size_t n);
 /* A whole file in memory that the caller frees; a NUL behind it. */

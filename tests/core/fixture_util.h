@@ -3,13 +3,14 @@
 #ifndef TESTS_FIXTURE_UTIL_H
 #define TESTS_FIXTURE_UTIL_H
 
-#include "api/ckpt.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "model/box.h"
 #include "model/dtype.h"
+#include "opts_util.h"
 #include "rng.h"
 #include "suites.h"
+#include <ckptfs/ckpt.h>
 
 #include <dirent.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ static inline struct ckpt *fixture_open(int i, const struct ckpt_opts *opts, cha
 	for (size_t k = 0; k < 2 && !c; k++) {
 		(void)snprintf(path, 4400, "%s/%s/%s", fixture_dir(), fixtures[i]->d_name,
 			       places[k]);
-		if (ckpt_open(path, &o, &c, &e))
+		if (open_typed(path, &o, &c, &e))
 			c = NULL;
 	}
 	return c;

@@ -4,7 +4,7 @@
 #define TESTS_GGUF_UTIL_H
 
 #include "base/bytes.h"
-#include "view/gguf_write.h"
+#include "gguf/gguf_write.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define TESTS_MESH_UTIL_H
 
 #include "base/arena.h"
-#include "save/ckpt_state.h"
+#include <ckptfs/ckpt_state.h>
 
 #include <stdbool.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define TESTS_PATH_UTIL_H
 
 #include "base/buf.h"
-#include "catalog/catalog_path.h"
+#include "index/catalog_path.h"
 #include "suites.h"
 
 static inline void show_path(struct buf *b, const uint8_t *path, const char *fqn, uint32_t fqn_len)

@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "model/dtype.h"
-#include "view/recipe.h"
+#include "recipe/recipe.h"
 
 #include <stdio.h>
 #include <string.h>

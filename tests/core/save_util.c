@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "save_util.h"
 
-#include "api/ckpt.h"
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "model/dtype.h"
+#include "opts_util.h"
 #include "suites.h"
+#include <ckptfs/ckpt.h>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -366,7 +367,7 @@ void saved_check(const struct saved *s, const char *dest)
 	struct ckpt *c = NULL;
 	struct ckpt_err e = { 0 };
 
-	ck_assert_msg(!ckpt_open(dest, &opts, &c, &e), "%s", e.msg);
+	ck_assert_msg(!open_typed(dest, &opts, &c, &e), "%s", e.msg);
 	ckpt_totals(c, &totals);
 	ck_assert_uint_eq(totals.tensors + totals.objects, s->n);
 	ck_assert_uint_eq(totals.incomplete, 0);

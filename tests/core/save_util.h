@@ -10,8 +10,8 @@
 #define TESTS_SAVE_UTIL_H
 
 #include "rng.h"
-#include "save/ckpt_plan.h"
-#include "store/ckpt_storage.h"
+#include <ckptfs/ckpt_plan.h>
+#include <ckptfs/ckpt_storage.h>
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,22 +4,28 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "catalog/catalog_build.h"
-#include "catalog/catalog_query.h"
+#include "blob_util.h"
 #include "format/format.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
+#include "source/place.h"
 #include "suites.h"
 
 int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
 {
+	struct place *place CLEANUP(place_freep) = NULL;
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
 	const struct format *f;
-	int rc = format_detect(dirfd, NULL, &f, &files, e);
+	int rc = try_place(dirfd, &place, e);
+
+	if (!rc)
+		rc = format_detect(place, NULL, &f, &files, e);
 
 	if (!rc)
 		rc = catalog_writer_new(NULL, f->name, "/", &w, e);
 	if (!rc)
-		rc = f->scan(dirfd, &files, o, w, e);
+		rc = f->scan(place, &files, o, w, e);
 	if (!rc)
 		rc = catalog_writer_finish(w, ret, e);
 	catalog_writer_free(w);
@@ -38,7 +44,7 @@ char *catalog_text(struct catalog *c)
 	size_t n, n_objects, k;
 	const struct catalog_tensor *t = catalog_tensors(c, &n);
 	const struct catalog_object *o = catalog_objects(c, &n_objects);
-	const struct catalog_source *s = catalog_sources(c, &k);
+	const struct stored_file *s = catalog_sources(c, &k);
 	const char *const *enc = catalog_encodings(c, &k);
 	static const char *const state[] = { "complete", "incomplete", "overlapping" };
 

@@ -306,3 +306,44 @@ void scene_release(struct scene *s)
 	free(s->map);
 	free(s->want);
 }
+
+void scene_memory_make(struct scene_memory *m, const struct scene *s, struct rng *r)
+{
+	size_t order[CKPT_MAX_DIMS];
+
+	*m = (struct scene_memory){ .bytes = s->element };
+	for (size_t d = 0; d < s->n; d++) {
+		size_t k = rng_below(r, d + 1);
+
+		order[d] = order[k];
+		order[k] = d;
+	}
+	if (rng_chance(r, 30)) /* the last dimension dense, as most memory is */
+		for (size_t d = 0; d < s->n; d++)
+			order[d] = s->n - 1 - d;
+	for (size_t k = 0; k < s->n; k++) {
+		size_t d = order[k];
+		uint64_t steps = s->shape[d] ? s->shape[d] - 1 : 0;
+		uint64_t stride = m->bytes + (rng_chance(r, 30) ? rng_below(r, 9) : 0);
+
+		m->stride[d] = (int64_t)stride;
+		m->bytes += steps * stride;
+		if (rng_chance(r, 20)) {
+			m->stride[d] = -m->stride[d];
+			m->first += steps * stride;
+		}
+	}
+}
+
+void scene_memory_fill(const struct scene_memory *m, const struct scene *s, uint64_t off,
+		       uint64_t len, uint8_t *ret)
+{
+	for (uint64_t i = off; i < off + len; i++) {
+		uint64_t at = i / s->element;
+		int64_t to = (int64_t)(m->first + i % s->element);
+
+		for (size_t d = s->n; d-- > 0; at /= s->shape[d])
+			to += (int64_t)(at % s->shape[d]) * m->stride[d];
+		ret[to] = s->want[i];
+	}
+}

@@ -73,6 +73,18 @@ void scene_make_of(struct scene *s, const struct choose *c, const struct scene_o
 		   const uint64_t *shape, uint32_t count, const uint64_t *boxes);
 void scene_release(struct scene *s);
 
+/*
+ * Memory that a tensor's elements go to: dimensions in any order, forwards or backwards, with gaps.
+ */
+struct scene_memory {
+	int64_t stride[CKPT_MAX_DIMS];
+	uint64_t first, bytes; /* where element 0 goes; of all of it */
+};
+void scene_memory_make(struct scene_memory *m, const struct scene *s, struct rng *r);
+/* Put bytes [off, off+len) of the tensor there, one by one. */
+void scene_memory_fill(const struct scene_memory *m, const struct scene *s, uint64_t off,
+		       uint64_t len, uint8_t *ret);
+
 /* Step idx through [0, len) in row-major order; false after the last. */
 bool next_index(size_t n, const uint64_t *len, uint64_t *idx);
 

@@ -62,16 +62,16 @@ struct buf vfile_all(const struct vfile *f)
 	return b;
 }
 
-struct member member_of(const char *name, enum ckpt_dtype t, size_t n_dims, const uint64_t *shape,
-			uint64_t id)
+struct tensor_info member_of(const char *name, enum ckpt_dtype t, size_t n_dims,
+			     const uint64_t *shape, uint64_t id)
 {
-	struct member m = { .name = name,
-			    .name_len = strlen(name),
-			    .shape = shape,
-			    .bytes = dtype_info(t)->size,
-			    .id = id,
-			    .dtype = (uint8_t)t,
-			    .n_dims = (uint8_t)n_dims };
+	struct tensor_info m = { .fqn = name,
+				 .fqn_len = strlen(name),
+				 .shape = shape,
+				 .bytes = dtype_info(t)->size,
+				 .id = id,
+				 .dtype = (uint8_t)t,
+				 .n_dims = (uint8_t)n_dims };
 
 	for (size_t d = 0; d < n_dims; d++)
 		m.bytes *= shape[d];
@@ -119,7 +119,7 @@ struct members members_random(struct rng *r, size_t n, bool (*holds)(enum ckpt_d
 void members_free(struct members *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
-		free((void *)(uintptr_t)l->m[i].name);
+		free((void *)(uintptr_t)l->m[i].fqn);
 		free((void *)(uintptr_t)l->m[i].shape);
 	}
 	free(l->m);

@@ -13,10 +13,10 @@
 
 #include "base/blob.h"
 #include "base/buf.h"
+#include "file/vfile.h"
 #include "model/dtype.h"
 #include "rng.h"
-#include "view/member.h"
-#include "view/vfile.h"
+#include "tensor/tensor_info.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ struct blob vfile_blob(const struct vfile *f);
 struct buf vfile_all(const struct vfile *f);
 
 struct members {
-	struct member *m;
+	struct tensor_info *m;
 	size_t n;
 };
 
@@ -41,7 +41,7 @@ struct members {
 struct members members_random(struct rng *r, size_t n, bool (*holds)(enum ckpt_dtype));
 void members_free(struct members *l);
 /* One tensor; bytes follow from shape and dtype. */
-struct member member_of(const char *name, enum ckpt_dtype t, size_t n_dims, const uint64_t *shape,
-			uint64_t id);
+struct tensor_info member_of(const char *name, enum ckpt_dtype t, size_t n_dims,
+			     const uint64_t *shape, uint64_t id);
 
 #endif

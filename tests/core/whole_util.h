@@ -47,14 +47,21 @@ static inline void whole_init(struct whole *w, const struct chunkmap *m, uint32_
 				 .pieces = &w->piece };
 }
 
-static inline int plan_whole(const struct chunkmap *m, uint32_t element,
-			     const struct payload *payloads, uint64_t off, uint64_t len,
-			     struct plan *p)
+static inline int plan_whole_to(const struct chunkmap *m, uint32_t element,
+				const struct payload *payloads, uint64_t off, uint64_t len,
+				const int64_t *strides, struct plan *p)
 {
 	struct whole w;
 
 	whole_init(&w, m, element, payloads);
-	return plan_read(&w.v, &w.source, off, len, p);
+	return plan_read(&w.v, &w.source, off, len, strides, p);
+}
+
+static inline int plan_whole(const struct chunkmap *m, uint32_t element,
+			     const struct payload *payloads, uint64_t off, uint64_t len,
+			     struct plan *p)
+{
+	return plan_whole_to(m, element, payloads, off, len, NULL, p);
 }
 
 #endif

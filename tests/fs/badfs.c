@@ -4,7 +4,8 @@
  *
  *	badfs DIRECTORY ORDERS MOUNTPOINT [libfuse's options]
  *
- * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO; while ORDERS/NAME.hang
+ * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO, and listing the directory while
+ * ORDERS/..eio does; while ORDERS/NAME.hang
  * exists, they wait. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists,
  * NAME is not there, and afterwards it has another inode number if nobody has it open: as with
  * sshfs, a number is good only until the kernel forgets the file.
@@ -66,8 +67,11 @@ static int bad_readdir(const char *path, void *buf, fuse_fill_dir_t fill, off_t 
 	(void)off;
 	(void)fi;
 	(void)flags;
-	if (!d)
+	if (!d || told(path, "eio")) {
+		if (d)
+			(void)closedir(d);
 		return -EIO;
+	}
 	while ((e = readdir(d)))
 		(void)fill(buf, e->d_name, NULL, 0, 0);
 	(void)closedir(d);

@@ -3,11 +3,7 @@
 
     expect.py fixtures FORMAT...          names of the fixtures of these formats
     expect.py tree FIXTURE MOUNT          every file of tensors/, npy/, objects/, logical/, byte for byte
-    expect.py paths FIXTURE               tensors/NAME and objects/NAME, NUL-separated
-    expect.py fqns FIXTURE                raw FQNs of the same, without those that hold a NUL
-    expect.py paths-stream FIXTURE        stdin is the content of all those, one after the other
-    expect.py fqns-stream FIXTURE
-    expect.py ls FIXTURE < JSON           `ckptfs ls --json` says the same
+    expect.py every-way FIXTURE CKPTFS MOUNT   what this program mounts, cats, lists and checks; the mount stays
     expect.py incomplete FIXTURE          names of the tensors that cannot be opened
     expect.py complete FIXTURE            "NAME SHA256" of those that can
 
@@ -19,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 
 DATA = os.environ.get("DATA") or os.path.join(os.path.dirname(__file__), "..", "data")
@@ -239,10 +236,21 @@ def tree(name, mount):
     return faults
 
 
-def ls(name):
+def stream(things, data):
+    """The content of all of them, one after the other."""
+    faults, at = [], 0
+    for x in things:
+        if not x.is_content(data[at : at + x.length]):
+            faults.append(f"{x.fqn!r}: content differs")
+        at += x.length
+    if at < len(data):
+        faults.append(f"{len(data) - at} bytes too many")
+    return faults
+
+
+def ls(name, listed):
     faults = []
     tensors, objects = load(name)
-    listed = json.load(sys.stdin)
     got = {e["fqn"]: e for e in listed}
     if len(got) != len(listed):
         faults.append("an FQN twice")
@@ -265,6 +273,34 @@ def ls(name):
     return faults
 
 
+def every_way(name, ckptfs, mount):
+    """Faults of a mount, which stays; of cat by path and by FQN; of ls; of check."""
+    ckpt = os.path.join(DATA, name, "ckpt")
+    tensors, objects = load(name)
+    things = [t for t in tensors if t.complete] + objects
+    missing = sum(not t.complete for t in tensors)
+
+    def run(*args, status=0):
+        done = subprocess.run([ckptfs, *args], stdout=subprocess.PIPE, check=False)
+        if done.returncode != status:
+            sys.exit(f"{name}: {args[0]} returns {done.returncode} instead of {status}")
+        return done.stdout
+
+    os.mkdir(mount)
+    run("mount", ckpt, mount, *["-oallow_missing"] * bool(missing))
+    yield "mount", tree(name, mount)
+    paths = [(b"tensors/" if x.dtype else b"objects/") + encode(x.fqn) for x in things]
+    if paths:
+        yield "cat", stream(things, run("cat", ckpt, *paths))
+    named = [x for x in things if "\0" not in x.fqn]
+    if named:
+        yield "cat --fqn", stream(named, run("cat", "--fqn", ckpt, "--", *(fqn_bytes(x.fqn) for x in named)))
+    yield "ls", ls(name, json.loads(run("ls", "--json", ckpt)))
+    last = run("check", "--data", ckpt, status=int(missing > 0)).decode().splitlines()[-1]
+    told = re.search(r", (\d+) faults?\b", last)
+    yield "check", [] if told and int(told.group(1)) >= missing else [last]
+
+
 def main(command, *args):
     out = sys.stdout.buffer
     if command == "fixtures":
@@ -273,29 +309,19 @@ def main(command, *args):
                 if fixture(name)[1]["format"] in args:
                     print(name)
         return 0
-    if command in ("tree", "ls"):
-        faults = tree(*args) if command == "tree" else ls(*args)
+    if command == "tree":
+        faults = tree(*args)
         print("\n".join(faults[:20]))
         return bool(faults)
-    tensors, objects = load(args[0])
-    whole = [t for t in tensors if t.complete]
-    things = whole + objects
-    if command.startswith("fqns"):
-        things = [x for x in things if "\0" not in x.fqn]
-    if command == "paths":
-        for x in things:
-            out.write((b"tensors/" if x.dtype else b"objects/") + encode(x.fqn) + b"\0")
-    elif command == "fqns":
-        out.writelines(fqn_bytes(x.fqn) + b"\0" for x in things)
-    elif command in ("paths-stream", "fqns-stream"):
-        faults = [x.fqn for x in things if not x.is_content(sys.stdin.buffer.read(x.length))]
-        rest = len(sys.stdin.buffer.read())
-        print(f"differ: {faults[:20]}, bytes too many: {rest}")
-        return bool(faults) or rest > 0
-    elif command == "incomplete":
+    if command == "every-way":
+        faults = [f"{way}: {fault}" for way, found in every_way(*args) for fault in found]
+        print("\n".join(faults[:20]))
+        return bool(faults)
+    tensors, _ = load(args[0])
+    if command == "incomplete":
         out.writelines(encode(t.fqn) + b"\n" for t in tensors if not t.complete)
     elif command == "complete":
-        out.writelines(encode(t.fqn) + b" " + t.sha256.encode() + b"\n" for t in whole)
+        out.writelines(encode(t.fqn) + b" " + t.sha256.encode() + b"\n" for t in tensors if t.complete)
     else:
         sys.exit(__doc__)
     return 0

@@ -51,6 +51,14 @@ class Raw:
         self.stored += 1
         return self.stored - 1
 
+    def once(self, memo, key, write):
+        """A value that is written once and then taken from the memo."""
+        if key in memo:
+            self.put(b"j", struct.pack("<I", memo[key]))
+        else:
+            write()
+            memo[key] = self.store()
+
     def numbers(self, many):
         self.put(b"(")
         for n in many:
@@ -168,6 +176,43 @@ def crossing_chunks(p, n, _):
     )
 
 
+def rows_beside_columns(p, n, _):
+    """n tensors of one list of chunks, in 64 dimensions none of which separates them."""
+    side, memo, inner = 4000, {}, [0] * 62
+    ones = [1] * 62
+
+    def boxes():
+        for i in range(side):
+            yield [0, *inner, i], [side, *ones, 1]
+        for i in range(side, 2 * side):
+            yield [i, *inner, 0], [1, *ones, side]
+
+    def chunks():
+        for off, size in boxes():
+            p.new(
+                META, "ChunkStorageMetadata", offsets=lambda: p.once(memo, tuple(off), lambda: p.size(off)),
+                sizes=lambda: p.size(size),
+            )
+
+    def tensor(i):
+        p.text(f"w{i}").new(
+            META, "TensorStorageMetadata", size=lambda: p.size([2 * side, *ones, side]),
+            chunks=lambda: p.once(memo, "list", lambda: (p.put(b"]("), chunks(), p.put(b"e"))),
+            properties=lambda: p.new(META, "TensorProperties", dtype=lambda: p.globl("torch", "float32")),
+        )
+
+    def stored():
+        for i in range(n):
+            for off, _ in boxes():
+                p.new(
+                    META, "MetadataIndex", fqn=lambda: p.once(memo, i, lambda: p.text(f"w{i}")),
+                    offset=lambda: p.once(memo, tuple(off), None), index=lambda: p.put(b"N"),
+                )
+                p.once(memo, "place", lambda: p.place("f", 0, 1000))
+
+    p.metadata(lambda: [tensor(i) for i in range(n)], stored)
+
+
 def repeated(p, n, off, size):
     """A chunk n times, in five bytes each."""
     again = b"j" + struct.pack("<I", p.chunk(off, size).store())
@@ -262,6 +307,16 @@ def outside(path):
     return kind
 
 
+def no_items(p, n, directory):
+    """n tensors, with zeros where their items should be."""
+    with open(os.path.join(directory, "f"), "wb") as f:
+        f.truncate(16 * n)
+    p.metadata(
+        lambda: [p.text(f"t{i:07}").tensor([4], lambda: p.chunk([0], [4])) for i in range(n)],
+        lambda: [p.key(f"t{i:07}", [0]).place("f", i * 16, 16) for i in range(n)],
+    )
+
+
 def escapes(p, _, __):
     """Names that do something to a terminal, to HTML, to JSON, to a shell."""
     names = [
@@ -325,9 +380,9 @@ def zip_bomb(p, n, directory):
 KINDS = {
     f.__name__: f
     for f in (
-        colliding_paths, colliding_names, overlapping_chunks, crossing_chunks, empty_chunks,
-        same_chunk, doubling, deep, deep_marks, far_memo, memo,
-        text_that_is_not_there, huge_int, digits, huge_shape, far_item, escapes, zstd_bomb,
+        colliding_paths, colliding_names, overlapping_chunks, crossing_chunks, rows_beside_columns,
+        empty_chunks, same_chunk, doubling, deep, deep_marks, far_memo, memo,
+        text_that_is_not_there, huge_int, digits, huge_shape, far_item, no_items, escapes, zstd_bomb,
         zstd_window, zip_bomb,
     )
 }

@@ -9,15 +9,17 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
-# A test fails by any command that fails, or by `fail WHY`; it gives up with `skip WHY`.
+# A test fails by any command that fails, or by `fail WHY`; it gives up with `skip WHY` where the kernel
+# or the user cannot do what it needs. A missing program is no reason: scripts/setup.sh installs all.
 
 : "${CKPTFS:?path of the program to test}"
 CKPTFS=$(realpath "$CKPTFS")
-HERE=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-SUITE=$(basename "$0" .sh)
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+SUITE=${0##*/}
+SUITE=${SUITE%.sh}
 DATA=${DATA:-$HERE/../data}
 SCRATCH=${SCRATCH:-}
-LIMIT=${LIMIT:-60} # seconds a test may take
+LIMIT=${LIMIT:-300} # seconds after which a test hangs; a busy machine is slow
 export CKPTFS DATA LIMIT
 
 # The interpreter itself, not a wrapper that looks for it, and without site packages: it is started often.
@@ -54,19 +56,38 @@ copy_of() {
   chmod -R u+w "$2"
 }
 
-# A checkpoint of 32 MiB + 3 MiB, made once: w is cut 2x4, v 3x2 and oddly; w.bin, v.bin hold their bytes.
-big() {
-  local dir=$SCRATCH/big
-  if [[ ! -e $dir/done ]]; then
+# once NAME COMMAND...: a directory that is filled by the command, in it, by the first test that needs it. Suites run at
+# the same time.
+once() {
+  local dir=$SCRATCH/$1
+  shift
+  (
+    flock 9
+    [[ -e $dir/.made ]] && exit
     rm -rf "$dir"
-    mkdir "$dir"
-    make_dcp "$dir/ckpt" w 2048x4096 2x4 v 1023x777 3x2 >&2
-    mv "$dir/ckpt.w.bin" "$dir/w.bin"
-    mv "$dir/ckpt.v.bin" "$dir/v.bin"
-    touch "$dir/done"
-  fi
+    mkdir -p "$dir"
+    cd "$dir" && "$@" >&2 && : >.made
+  ) 9>"$dir.lock"
   echo "$dir"
 }
+
+make_halt() { ${CC:-cc} -O1 -shared -fPIC -o halt.so "$HERE/halt.c"; }
+# ckptfs that sends itself a signal in front of a pwrite(): halted "MIN MAX N SIGNAL" ARG..., see halt.c
+halted() {
+  local how=$1
+  shift
+  ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-} HALT=$how LD_PRELOAD=$(once halt make_halt)/halt.so \
+    exec "$CKPTFS" "$@"
+}
+is_stopped() { [[ $(sed 's/.*) //' "/proc/$1/stat") == [tT]* ]]; }
+
+# A checkpoint of 32 MiB + 3 MiB, made once: w is cut 2x4, v 3x2 and oddly; w.bin, v.bin hold their bytes.
+make_big() {
+  make_dcp ckpt w 2048x4096 2x4 v 1023x777 3x2
+  mv ckpt.w.bin w.bin
+  mv ckpt.v.bin v.bin
+}
+big() { once big make_big; }
 # Files older than now, so that every change shows; and equally old: in a run, data that is newer than the metadata, as
 # `cp -r` leaves it in the order of a directory, may be a save that goes on.
 aged() { find "$@" -type f -exec touch -d '1 hour ago' {} +; }
@@ -78,22 +99,23 @@ old_copy() {
 big_copy() { old_copy "$(big)/ckpt" "$1"; }
 
 # A model of all kinds of tensors beside the state of its training, made once.
-zoo() {
-  local dir=$SCRATCH/zoo
-  if [[ ! -e $dir/done ]]; then
-    rm -rf "$dir"
-    mkdir "$dir"
-    make_dcp --nested "$dir/ckpt" model.layers.0.q.weight 13x24 2x3 model.layers.0.norm 24:bfloat16 2 \
-      model.layers.2.half 55x7:float16 1x2 model.layers.10.wide 9x3x5:float64 3x1x2 \
-      model.layers.10.mask 4x4:bool 1x1 model.scale - - model.empty 0x4 1x1 model.ids 11:int64 3 \
-      model.bytes 17:uint8 4 model.n 3x2:int32 1x2 model.lm_head.weight 64x16 4x1 \
-      optim.state.exp_avg 13x24 2x1 optim.step -:int64 - lr_scheduler.x 3:float64 1 >&2
-    touch "$dir/done"
-  fi
-  echo "$dir/ckpt"
+make_zoo() {
+  make_dcp --nested ckpt model.layers.0.q.weight 13x24 2x3 model.layers.0.norm 24:bfloat16 2 \
+    model.layers.2.half 55x7:float16 1x2 model.layers.10.wide 9x3x5:float64 3x1x2 \
+    model.layers.10.mask 4x4:bool 1x1 model.scale - - model.empty 0x4 1x1 model.ids 11:int64 3 \
+    model.bytes 17:uint8 4 model.n 3x2:int32 1x2 model.lm_head.weight 64x16 4x1 \
+    optim.state.exp_avg 13x24 2x1 optim.step -:int64 - lr_scheduler.x 3:float64 1
 }
+zoo() { echo "$(once zoo make_zoo)/ckpt"; }
 # shellcheck disable=SC2034 # for suites
 ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
+
+# Whether everything is to run: `make check-full`, and whatever a sanitizer watches. `make check` tries each kind once.
+is_full() { [[ -n ${CHECK_FULL:-} || ${VARIANT:-release} != release ]]; }
+# Cases on stdin, for full runs.
+full_only() { if is_full; then cat; else cat >/dev/null; fi; }
+# Cases on stdin, every Nth of them unless it is a full run.
+every() { if is_full; then cat; else awk -v n="$1" 'NR % n == 1'; fi; }
 
 # is WANTED FOUND
 is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
@@ -168,22 +190,33 @@ as_user_and_root() {
   unshare -m bash -eux steps "$@"
 }
 
-# The process that serves this test's mount on a directory, which is named as it was to the command.
+# The process that serves this test's mount on a directory, which is named as it was to the command.  It
+# holds /dev/fuse; so does, for a moment, a child of it that has just been forked, whose parent it is.
+# Most processes are somebody else's: no program is started to see that.
 daemon_of() {
-  local p
+  local p parent fds
+  local -A held=()
   for p in /proc/[0-9]*; do
-    if [[ $(readlink "$p/exe" 2>/dev/null) == "$CKPTFS" ]] && has_word "$p/cmdline" "$1" &&
-      has_word "$p/environ" "T=$T" && [[ $(<"$p/comm") != ckptfs-umount ]]; then
-      echo "${p#/proc/}"
+    if [[ $p/exe -ef $CKPTFS ]] && has_word "$p/cmdline" "$1" && has_word "$p/environ" "T=$T"; then
+      fds=$(readlink "$p"/fd/* 2>/dev/null) || :
+      if [[ $'\n'$fds$'\n' == *$'\n/dev/fuse\n'* ]]; then
+        held[${p#/proc/}]=$(sed -n 's/^PPid:\t//p' "$p/status" 2>/dev/null)
+      fi
+    fi
+  done
+  for p in "${!held[@]}"; do
+    parent=${held[$p]}
+    if [[ -n $parent && -z ${held[$parent]:-} ]]; then
+      echo "$p"
     fi
   done | sort -n | tail -1
 }
 has_word() { tr '\0' '\n' <"$1" 2>/dev/null | grep -xF -- "$2" >/dev/null; }
 
-# Wait until a condition holds, at most ten seconds: wait_until COMMAND...
+# Wait until a condition holds, at most a minute: wait_until COMMAND...
 wait_until() {
   local i
-  for ((i = 0; i < 200; i++)); do
+  for ((i = 0; i < 1200; i++)); do
     "$@" && return
     sleep 0.05
   done

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write a random HyperParallel checkpoint: make_hp.py DIR EXPECTED SEED GENERATION HOW.
+"""Write a random HyperParallel checkpoint: make_hp.py DIR EXPECTED SEED GENERATION HOW [OBJECT].
 
 GENERATION is A, B or C; HOW is collective (replicas are written once), nodedup (every rank writes
 its own) or ranklocal (and its own metadata). EXPECTED gets tensors/FQN and objects/FQN, the bytes
-that are to be seen. Written by the rules of the format, without HyperParallel, torch or numpy.
+that are to be seen. OBJECT is a file whose bytes become the object "given". Written by the rules of the format, without HyperParallel, torch or numpy.
 """
 
 import io
@@ -351,7 +351,7 @@ def dedup(rng, held, ranks):
     return [[b for b in held[r] if owner[b] == r] for r in range(ranks)]
 
 
-def main(directory, expected, seed, generation, how):
+def main(directory, expected, seed, generation, how, given=None):
     rng = random.Random(f"{seed} {generation} {how}")
     ranks = rng.randint(1, 6)
     w = Writer(rng, generation, how, ranks)
@@ -372,6 +372,9 @@ def main(directory, expected, seed, generation, how):
         with open(os.path.join(expected, "tensors", fqn), "wb") as f:
             f.write(whole)
     objects = {fqn: rng.randbytes(rng.randint(1, 50)) for fqn in wanted[:n_objects]}
+    if given:
+        with open(given, "rb") as f:
+            objects["given"] = f.read()
     for fqn, content in objects.items():
         with open(os.path.join(expected, "objects", fqn), "wb") as f:
             f.write(content)
@@ -394,4 +397,4 @@ def main(directory, expected, seed, generation, how):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if len(sys.argv) == 6 else __doc__)
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) in (6, 7) else __doc__)

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """python.py TEST [ARG...] - scripts/ckptfs.py, compared with what the commands print. For test_python.sh."""
 import ctypes
+import errno
 import io
 import json
 import os
+import pathlib
+import pickle
 import random
 import subprocess
 import sys
@@ -172,6 +175,12 @@ def test_options(path):
         assert t[...].tobytes() == ck.read("ranks/00001/tensors/layers.0.q.weight")
         assert list(ck.rank(0)) == list(ck.model) and not list(ck.rank(2))
     fails(ckptfs.Error, "option 'dtype'", ckptfs.open, path, dtype="int4")
+    fails(ckptfs.Error, "unknown option 'frob'", ckptfs.open, path, frob=1)
+    fails(ckptfs.Error, "option 'cache': 'much' is not a size", ckptfs.open, path, cache="much")
+    fails(ckptfs.Error, "option 'allow_missing' takes no value", ckptfs.open, path, allow_missing=1)
+    with ckptfs.open(path, include=[], allow_missing=True, cache=1 << 20, weights=None,
+                     index=pathlib.Path("one.index"), map_files=False, shard_size=0) as ck:
+        assert "optim.step" in ck and os.path.exists("one.index")
     with ckptfs.warnings.catch_warnings(record=True) as said:
         ckptfs.warnings.simplefilter("always")
         ckptfs.open(path, rename="useless").close()
@@ -179,13 +188,26 @@ def test_options(path):
 
 
 def test_errors(path):
-    assert fails(ckptfs.Error, "open '/no/where'", ckptfs.open, "/no/where").errno == 2
+    e = fails(ckptfs.Error, "open '/no/where'", ckptfs.open, "/no/where")
+    assert e.errno == 2 and e.filename == "/no/where" and isinstance(e, FileNotFoundError)
+    again = pickle.loads(pickle.dumps(e))  # it may cross from one process to another
+    assert type(again) is type(e) and str(again) == str(e) and again.filename == e.filename
+    assert str(ckptfs.Error("text")) == "text"
+    for code, builtin in ((errno.EACCES, PermissionError), (errno.EPERM, PermissionError),
+                          (errno.EIO, OSError)):
+        e = fails(ckptfs.Error, "why", ckptfs._check, -1, ckptfs._Err(code, b"why"), "what")
+        assert isinstance(e, builtin) and e.errno == code and e.filename == "what", e
+        assert isinstance(e, FileNotFoundError) is False
     ck = ckptfs.open(path)
     fails(KeyError, "no tensor 'x'", lambda: ck["x"])
     fails(KeyError, "no object 'x'", lambda: ck.objects["x"])
-    assert fails(ckptfs.Error, "tensors/x", ck.read, "tensors/x").errno == 2
-    assert fails(ckptfs.Error, "'tensors': it is a directory", ck.read, "tensors").errno == 21
-    assert fails(ckptfs.Error, "", ck.listdir, "tensors/model.n").errno == 20
+    for error, code, words, function, name in (
+            (FileNotFoundError, 2, "tensors/x", ck.read, "tensors/x"),
+            (FileNotFoundError, 2, "tensors/x", ck.listdir, "tensors/x"),
+            (IsADirectoryError, 21, "'tensors': it is a directory", ck.read, "tensors"),
+            (NotADirectoryError, 20, "", ck.listdir, "tensors/model.n")):
+        e = fails(ckptfs.Error, words, function, name)
+        assert isinstance(e, error) and e.errno == code and e.filename == name, e
     t = ck.tensor("model.n")
     assert repr(t) == "<ckptfs.Tensor 'model.n': int32 [3, 2]>" and len(t) == 3 and t.size == 6
     for index in (3, -4, (0, 0, 0), (..., ...)):
@@ -197,7 +219,14 @@ def test_errors(path):
     fixed = np.zeros((3, 2), "i4")
     fixed.flags.writeable = False
     fails(ValueError, "read-only", t.read_into, fixed)
-    fails(TypeError, "bfloat16", lambda: ck["model.layers.0.norm"])
+    assert (t.__array__() == t[...]).all() and (t.__array__("f8", copy=True) == t[...]).all()
+    fails(ValueError, "a copy", t.__array__, copy=False)
+    fails(TypeError, "is bfloat16, which NumPy does not have without ml_dtypes: take .torch() or "
+          ".bits(), or open the checkpoint with dtype='fp32'", lambda: ck["model.layers.0.norm"])
+    with ckptfs.open(os.path.join(os.environ["DATA"], "dtypes/ckpt"), dtype="fp32") as types_:
+        e = fails(TypeError, "is float8_e4m3fn, which NumPy does not have without ml_dtypes: take "
+                  ".torch() or .bits()", lambda: types_["float8_e4m3fn"])
+        assert "fp32" not in str(e) and types_["bfloat16"].dtype == np.float32
     ck.close()
     ck.close()
     fails(ValueError, "closed", lambda: t[...])
@@ -263,7 +292,7 @@ def test_threads(path):
 def test_structures():
     """Sizes and places of members, as a C program has printed them."""
     have = {}
-    for name, members in (("ckpt_err", ckptfs._Err), ("ckpt_opts", ckptfs._Opts),
+    for name, members in (("ckpt_err", ckptfs._Err), ("ckpt_hooks", ckptfs._Hooks),
                           ("ckpt_totals", ckptfs._Totals), ("ckpt_tensor", ckptfs._Tensor),
                           ("ckpt_object", ckptfs._Object), ("ckpt_stat", ckptfs._Stat),
                           ("ckpt_slice", ckptfs._Slice)):

@@ -5,8 +5,7 @@
                                               LISTED, `ckptfs ls --json A`, and can be read; or of the
                                               tensors all that safetensors files can hold
     reshard.py excludes < LISTED              options that leave out what those cannot hold
-    reshard.py kill CKPTFS SRC                200 kills of a save over a checkpoint (50 under a sanitizer): see there
-    reshard.py signal NAME COMMAND...         it gets the signal while it writes, and ends of it at once
+    reshard.py kill CKPTFS SRC                kills of a save over a checkpoint: see there
     reshard.py memory MIB COMMAND...          it needs less than that
 """
 import hashlib
@@ -58,7 +57,8 @@ def state(directory):
 
 def kill(ckptfs, src):
     """Two ways to write SRC, of which a and b are the results, take turns at x. After every kill x is
-    one of them, and one in ten saves is not killed and leaves nothing but its result."""
+    one of them, and one in ten saves is not killed and leaves nothing but its result. Kills that come
+    when the new one has its place do not count: it goes on until enough have left the old one."""
     args = {"a": ["--ranks=4"], "b": ["--ranks=3", "--threads=2", "--include=model.*"]}
     seed = random.SystemRandom().randrange(1 << 32)
     r = random.Random(seed)
@@ -67,12 +67,13 @@ def kill(ckptfs, src):
     def start(to):
         return subprocess.Popen([ckptfs, "reshard", "-q", "--index=:memory:", "--overwrite", src, "x", *args[to]])
 
+    kills = 200 if os.environ.get("CHECK_FULL") else 40 if os.environ.get("VARIANT", "release") != "release" else 15
     want = {to: state(to) for to in args}
     assert want["a"] != want["b"]
     at, took, killed, late = "a", [], 0, 0
-    while killed < (200 if os.environ.get("VARIANT") == "release" else 50):
+    while killed - late < kills:
         to = "b" if at == "a" else "a"
-        whole = len(took) < 5 or r.random() < 0.1
+        whole = len(took) < 3 or r.random() < 0.1
         began = time.monotonic()
         p = start(to)
         if whole:
@@ -83,29 +84,15 @@ def kill(ckptfs, src):
         else:
             time.sleep(r.random() * 1.1 * sorted(took)[len(took) // 2])
             p.kill()
-            killed += p.wait() == -signal.SIGKILL
+            was_killed = p.wait() == -signal.SIGKILL
+            killed += was_killed
         found = [d for d in want if state("x") == want[d]]
         assert found, f"neither the old nor the new after {killed} kills: {[n for n, _ in state('x')]}"
         assert found == [to] or not whole, found
-        late += found == [to] and not whole
+        late += found == [to] and not whole and was_killed
         at = found[0]
-    print(f"{killed} kills, {late} saves were done by then, {len(took)} were left alone")
+    print(f"{killed} kills, {late} of them after the exchange, {len(took)} saves were left alone")
     assert start("a").wait() == 0 and state("x") == want["a"]
-    assert late < 190, "too quick"
-
-
-def send(name, *command):
-    number = getattr(signal, "SIG" + name)
-    # Shells have their background jobs ignore SIGINT.
-    p = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    while not os.path.exists("x.partial/__0_0.distcp"):
-        assert p.poll() is None, "too quick"
-        time.sleep(0.002)
-    p.send_signal(number)
-    began = time.monotonic()
-    status = p.wait(20)
-    assert status == -number, f"status {status}"
-    assert time.monotonic() - began < 5, "too late"
 
 
 def memory(limit, *command):
@@ -116,4 +103,4 @@ def memory(limit, *command):
 
 
 if __name__ == "__main__":
-    {"same": same, "excludes": excludes, "kill": kill, "signal": send, "memory": memory}[sys.argv[1]](*sys.argv[2:])
+    {"same": same, "excludes": excludes, "kill": kill, "memory": memory}[sys.argv[1]](*sys.argv[2:])

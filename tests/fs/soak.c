@@ -67,7 +67,7 @@ static uint64_t mix(uint64_t x)
 
 struct tensor {
 	uint64_t i, rows, cols; /* of bytes */
-	char name[16];
+	char name[24];
 };
 
 static struct tensor tensor_of(uint64_t i)

@@ -13,7 +13,7 @@ test_version_and_help() {
   cmp out overview
 }
 
-cases_every_command_has_help() { printf '%s\n' mount umount ls info cat export check diff index; }
+cases_every_command_has_help() { ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help; }
 test_every_command_has_help() {
   status_of 0 ckptfs help "$1"
   grep -q "^usage: ckptfs $1 " out
@@ -23,13 +23,17 @@ test_every_command_has_help() {
   [[ ! -s err ]]
 }
 
+# options_of PAGE...: those in its lists: .It Cm word, .It Fl f , -word
+options_of() {
+  sed -ne ':join; /\\$/{N; s/\\\n//; b join}' -e '/^\.It /p' "${@/#/$HERE/../../fs/man/}" | tr ' ' '\n' |
+    sed 's/^-//; s/-/_/g'
+}
+
+cases_manual_and_help_name_the_same_options() { cases_every_command_has_help; }
 test_manual_and_help_name_the_same_options() {
-  local c
-  for c in mount umount ls info cat export check diff index; do
-    ckptfs help $c
-  done | grep -oE '^ +(-., )?--[a-z_]+' | sed -E 's/.*--//' | sort -u >in_help
-  # .It Cm word, .It Fl f , -word
-  grep -E '^\.(It|Op|Pq) |^allow_other|^subtype' "$HERE/../../fs/ckptfs.1" | tr ' ' '\n' | sed 's/^-//' | sort -u >in_manual
+  ckptfs help "$1" | grep -oE '^ +(-., )?--[a-z_]+' | sed -E 's/.*--//' | sort -u >in_help
+  # What is common to all commands, what decides about what they show, and their own.
+  options_of ckptfs.1 ckptfs-mount.1 "ckptfs-$1.1" | sort -u >in_manual
   [[ -z $(comm -23 in_help in_manual) ]] || fail "not in the manual: $(comm -23 in_help in_manual | xargs)"
 }
 
@@ -37,7 +41,7 @@ test_help_has_the_recipes() {
   status_of 0 ckptfs help recipes
   grep -q '^  megatron-llama ' out
   status_of 0 ckptfs help recipes megatron-llama
-  cmp out "$HERE/../../core/view/recipes/megatron-llama.recipe"
+  cmp out "$HERE/../../core/recipe/recipes/megatron-llama.recipe"
   refused "unknown recipe 'megatron-gpt'.*ckptfs help recipes" ckptfs help recipes megatron-gpt
 }
 
@@ -48,6 +52,13 @@ test_unknown_commands_are_errors() {
   refused "ckptfs help" ckptfs
   refused "unknown option '--frob'.*ckptfs help ls" ckptfs ls --frob "$(big)/ckpt"
   refused "unknown option '--threads'" ckptfs ls --threads=3 "$(big)/ckpt"
+  # What fstab may say is for the -o list of a mount.
+  mkdir m
+  refused "unknown option '--x-foo'" ckptfs ls --x-foo "$(big)/ckpt"
+  refused "unknown option '--X-foo'" ckptfs info "$(big)/ckpt" --X-foo=1
+  refused "unknown option 'x-foo'" ckptfs info "$(big)/ckpt" -o x-foo
+  refused "unknown option '--x-foo'" ckptfs mount "$(big)/ckpt" m --x-foo
+  refused "unknown option '--noatime'" ckptfs mount "$(big)/ckpt" m --noatime
   refused "unknown option '-x'" ckptfs ls -lx "$(big)/ckpt"
   refused "needs CKPT" ckptfs ls
 }
@@ -81,8 +92,12 @@ test_ls_takes_globs() {
   need_fixture plain
   status_of 0 ckptfs ls "$(fixture plain)/ckpt" '*.w' st?p
   [[ $(xargs <out) == "model.layers.0.w model.layers.1.w step" ]]
+  [[ $(ckptfs ls "$(fixture plain)/ckpt" 'model.{layers.[0-9].w,norm}' | xargs) == \
+    "model.layers.0.w model.layers.1.w model.norm" ]]
   status_of 1 ckptfs ls "$(fixture plain)/ckpt" 'nothing.*'
-  [[ ! -s out && ! -s err ]]
+  [[ ! -s out && $(cat err) == "ckptfs: ls: nothing matches 'nothing.*'" ]] || fail "$(cat err)"
+  status_of 1 ckptfs ls "$(fixture plain)/ckpt" layers.0.w
+  [[ ! -s out ]] && is "ckptfs: ls: nothing matches 'layers.0.w'; did you mean 'model.layers.0.w' or 'layers.1.w'?" "$(cat err)"
   status_of 1 ckptfs ls --json "$(fixture plain)/ckpt" 'nothing.*'
   [[ $(cat out) == "[]" ]]
 }
@@ -102,6 +117,54 @@ test_include_and_exclude_hold_everywhere() {
   [[ $(ckptfs ls "$c" --include='model.*' --exclude '*.w' | xargs) == "model.norm model.tok.weight" ]]
   [[ $(ckptfs ls "$c" -o 'include=model.*,exclude=*.w' | xargs) == "model.norm model.tok.weight" ]]
   refused "no such|not found|absent|step" ckptfs cat "$c" tensors/step --exclude=step
+}
+
+test_globs_that_match_nothing_are_warned_about() {
+  need_fixture plain
+  local c
+  c=$(fixture plain)/ckpt
+  status_of 0 ckptfs ls "$c" --include='modle.*' --include='model.*' --exclude='*.bias' --exclude='*.w'
+  is "model.norm model.tok.weight" "$(xargs <out)"
+  is "ckptfs: warning: option 'include': 'modle.*' matches no FQN
+ckptfs: warning: option 'exclude': '*.bias' matches no FQN" "$(cat err)"
+  # One that matches what another has matched already does.
+  status_of 0 ckptfs ls "$c" --include='*' --include='model.{norm,x}' --include=lr --exclude=step
+  [[ ! -s err ]] || fail "$(cat err)"
+  mkdir m
+  ckptfs mount "$c" m --include='modle.*' 2>err
+  grep -q "^ckptfs: warning: option 'include': 'modle.\*' matches no FQN$" err || fail "$(cat err)"
+}
+
+test_names_that_are_not_there_have_neighbours() {
+  need_fixture plain
+  local c words="did you mean 'model.layers.0.w' or 'model.layers.1.w'"
+  c=$(fixture plain)/ckpt
+  refused "^ckptfs: info 'model.layer.0.w': no tensor or object of that name; $words.$" ckptfs info "$c" model.layer.0.w
+  refused "; $words.$" ckptfs cat --fqn "$c" model.layer.0.w
+  refused "; $words.$" ckptfs export --fqn "$c" model.layer.0.w here
+  status_of 2 ckptfs diff "$c" "$c" model.layer.0.w
+  grep -q "; $words.$" err || fail "$(cat err)"
+  refused "in the tree; did you mean 'tensors/model.norm'.$" ckptfs cat "$c" tensors/model.nrom
+  refused "in the tree; did you mean 'tensors/model.norm'.$" ckptfs cat "$c" model.norm
+  refused "in the tree; did you mean 'objects/betas'.$" ckptfs export "$c" betas here
+  refused "in the tree; did you mean 'tensors'" ckptfs cat "$c" tensor/model.norm
+  refused "of that name$" ckptfs info "$c" zzzzzz
+}
+
+# The model's name is as good as the one that is stored; where both are there, that is said.
+test_both_names_of_a_tensor_are_accepted() {
+  need_fixture plain
+  local c
+  c=$(fixture plain)/ckpt
+  ckptfs cat "$c" tensors/model.norm >want
+  ckptfs cat --fqn "$c" norm | cmp - want
+  ckptfs info "$c" norm | grep -qx 'tensor    model.norm'
+  ckptfs export -q --fqn "$c" norm x
+  cmp x want
+  make_dcp d model.w 3x2 1x1 w 2x5 1x1 model.v 4 1
+  status_of 0 ckptfs info d w -o weights=model
+  grep -qx 'shape     \[2,5\]' out || fail "$(cat out)"
+  is "ckptfs: warning: 'w' is stored, and the model calls 'model.w' so, too; the stored one is taken" "$(cat err)"
 }
 
 test_info_describes_the_checkpoint() {
@@ -153,6 +216,32 @@ test_cat_accepts_objects_by_fqn() {
   ckptfs cat "$(fixture plain)/ckpt" --fqn lr >a
   ckptfs cat "$(fixture plain)/ckpt" objects/lr | cmp - a
   [[ $(sha256sum <a) == "a81ffd5d28e666290f1e014c3fc3e6f1bd0b6ad1013f2b53387ffbcbc9fc8550  -" ]]
+}
+
+# on_terminal COMMAND...: its output there, status in $T/rc
+on_terminal() {
+  "$PYTHON" - "$@" >/dev/null <<'END'
+import os, pty, sys
+out = b""
+def take(fd):
+    global out
+    data = os.read(fd, 65536)
+    out += data
+    return data
+status = pty.spawn(sys.argv[1:], take, lambda fd: b"")
+open("out", "wb").write(out.replace(b"\r\n", b"\n"))
+open("rc", "w").write(str(os.waitstatus_to_exitcode(status)))
+END
+}
+
+test_cat_writes_nothing_binary_to_a_terminal() {
+  on_terminal "$CKPTFS" cat "$(big)/ckpt" tensors/v </dev/null
+  is 2 "$(cat rc)"
+  grep -q "^ckptfs: cat 'tensors/v': it is binary, and standard output is a terminal: redirect it" out || fail "$(cat -v out)"
+  is 1 "$(wc -l <out)"
+  on_terminal "$CKPTFS" cat "$(big)/ckpt" .ckptfs/info.json </dev/null
+  is 0 "$(cat rc)"
+  python3 -m json.tool out >/dev/null
 }
 
 test_cat_errors() {
@@ -222,10 +311,93 @@ assert r["fault_count"] == len(faults) == 1 and faults[0]["fqn"] == "v", r
 END
 }
 
+test_what_has_one_cause_is_said_once() {
+  local name=layers.0.attention.wq.weight what="data file '__0_0.distcp' is missing"
+  local many="$name, ${name/0/1}, ${name/0/2} and 417 more: $what"
+  need_fixture many_items
+  cp -r "$(fixture many_items)/ckpt" c
+  rm c/__0_0.distcp
+  status_of 1 ckptfs check c
+  is "fault: $many" "$(head -n -1 out)"
+  grep -q ', 421 faults of 1 kind, 0 warnings (-v shows each)$' out || fail "$(cat out)"
+  status_of 1 ckptfs check -v c
+  is 422 "$(wc -l <out)"
+  is "fault: $what
+fault: $name: $what" "$(head -n 2 out)"
+  grep -q ', 421 faults, 0 warnings$' out || fail "$(cat out)"
+  status_of 1 ckptfs check --json c
+  is 420 "$(grep -c '"fqn": "' out)"
+  is "  $many" "$(ckptfs info --allow-missing c | sed '1,/^complete/d')"
+  # Three are all named.
+  status_of 1 ckptfs check --include='layers.[0-2].attention.wq.weight' c
+  grep -qx "fault: $name, ${name/0/1}, ${name/0/2}: $what" out || fail "$(cat out)"
+}
+
+# As cp, git and object stores leave a checkpoint: the metadata are not its newest file.
+test_times_of_a_copied_checkpoint_are_one_line() {
+  copy_of mp4_fsdp2_adamw c
+  aged c
+  find c -name '*.distcp' -exec touch {} +
+  status_of 0 ckptfs check c
+  is 2 "$(wc -l <out)"
+  grep -q "^warning: data file '__[0-3]_0.distcp' is newer than .* (and 3 more like it)$" out || fail "$(cat out)"
+  grep -q ', 4 warnings of 1 kind (-v shows each)$' out || fail "$(cat out)"
+  status_of 0 ckptfs check -v c
+  is 4 "$(grep -c '^warning: .* times$' out)"
+  status_of 0 ckptfs check --json c
+  is 4 "$(grep -c '"warning": true' out)"
+}
+
+# tells_what_it_lacks WORDS DIR: all that tell of a damaged checkpoint of a run agree that it is not whole.
+tells_what_it_lacks() {
+  local words=$1 dir=$2
+  status_of 0 ckptfs info "$dir"
+  grep -q '^complete    no: ' out || fail "$(cat out)"
+  grep -q "$words" out || fail "$(cat out)"
+  status_of 0 ckptfs info --json "$dir"
+  grep -q '"complete": false' out || fail "$(cat out)"
+  grep -q "$words" out || fail "$(cat out)"
+  ckptfs ls -l "$dir" | grep -q "  ($words" || fail "ls -l $dir"
+  status_of 1 ckptfs check "$dir"
+  grep -q "^FAULTY" out || fail "$(cat out)"
+  grep -q "$words" out || fail "$(cat out)"
+  ckptfs ls -l "${dir%/*}" "${dir##*/}" | grep -q "^incomplete  ${dir##*/}  (.*$words" || fail "ls -l run"
+}
+
+test_complete_means_that_all_is_there() {
+  mkdir run
+  copy_of plain run/step-1
+  copy_of plain run/step-2
+  copy_of hole run/step-3
+  copy_of missing_data_file run/step-4
+  aged run
+  truncate -s -3000 run/step-2/__0_0.distcp
+  touch -d '1 hour ago' run/step-2/__0_0.distcp
+  tells_what_it_lacks "data file '__0_0.distcp' has [0-9]* bytes, items in it reach up to [0-9]*" run/step-2
+  tells_what_it_lacks 'no chunk holds the elements at \[0,0\]' run/step-3
+  tells_what_it_lacks "data file '__1_0.distcp' is missing" run/step-4
+  is "step-1 step-2 step-3 step-4" "$(ckptfs ls run | xargs)" # as in a mount
+  is "complete step-1" "$(ckptfs ls -l run | grep ^complete | xargs)"
+  status_of 0 ckptfs info run
+  grep -qx 'complete    1' out || fail "$(cat out)"
+  grep -qx 'incomplete  3' out || fail "$(cat out)"
+  status_of 0 ckptfs info --json run
+  python3 - out <<'END'
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert (r["complete"], r["incomplete"]) == (1, 3), r
+assert [c["complete"] for c in r["checkpoints"]] == [True, False, False, False], r
+END
+  # A mount knows it of those that were entered.
+  mount_at m run
+  for i in 1 2 3; do ls m/step-$i >/dev/null 2>&1 || true; done
+  is "true false false true" "$(grep -o '"complete": [a-z]*' m/.ckptfs/info.json | cut -d' ' -f2 | xargs)"
+}
+
 test_check_finds_holes_and_missing_files() {
   need_fixture hole
   status_of 1 ckptfs check "$(fixture hole)/ckpt"
-  [[ $(grep -c '^fault: ' out) -ge 3 ]] || fail "$(cat out)"
+  grep -q '^fault: s0s0, s0s1, uneven_s0s1: no chunk holds .* (and 2 more like it)$' out || fail "$(cat out)"
   big_copy c
   rm c/__v_0.distcp
   status_of 1 ckptfs check c

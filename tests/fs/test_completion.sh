@@ -37,6 +37,29 @@ test_values() {
   [[ $(completed ckptfs cat --recipe = megatron-m) == megatron-mixtral ]] || fail "no recipe"
 }
 
+# What the program says that a value may be, in its sentence about one that it may not.
+choices() {
+  { "${@:2}" --"$1"='?' --recipe=/nowhere --index=:memory: 2>&1 || :; } | sed -nE "s/.*option '$1'.* is (not one of|neither) //p" | sed -E 's/,| nor / /g'
+}
+
+test_values_are_those_that_the_program_takes() {
+  local command word want n=0
+  mkdir "a directory"
+  touch here.layout
+  for command in mount reshard; do
+    while read -r word; do
+      want=$(choices "$word" ckptfs "$command" "$(zoo)" "a directory")
+      if [[ -n $want ]]; then
+        expect_completed "$(xargs -n 1 <<<"$want" | sort | xargs)" ckptfs "$command" "--$word" = ""
+        n=$((n + 1))
+      fi
+    done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+  done
+  is 9 "$n" # dtype, experts, gguf_dtype of both; io, sandbox, format
+  expect_completed "a directory here.layout" ckptfs mount --layout = ""
+  expect_completed "a directory" ckptfs mount --assets = ""
+}
+
 test_names_of_tensors() {
   expect_completed w ckptfs info "$(big)/ckpt" w
   expect_completed tensors/w ckptfs cat "$(big)/ckpt" tensors/w

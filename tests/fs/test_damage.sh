@@ -56,6 +56,65 @@ test_overwritten_in_place() {
   still_serves
 }
 
+# A byte of it, and then the time that it had.
+overwrite_in_secret() {
+  touch -r "$1" stamp
+  printf '\377' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+  touch -r stamp "$1"
+}
+
+cases_overwritten_and_given_its_old_time() { printf '%s\n' io=auto io=direct io=cached; }
+test_overwritten_and_given_its_old_time() {
+  local f=c/__w_1.distcp
+  big_copy c
+  mount_at m c -o "$1"
+  cmp <(head -c 100000 m/tensors/w) <(head -c 100000 "$(big)/w.bin")
+  sleep 0.05
+  overwrite_in_secret $f 100000
+  is "$(stat -c '%y' stamp)" "$(stat -c '%y' $f)"
+  try_eio cat m/tensors/w # the first to see it; what the kernel had goes with it
+  try_eio cat m/tensors/w
+  cmp m/tensors/v "$(big)/v.bin"
+  umount m
+  ckptfs mount c m -o "$1" # it is what it is
+  ! cmp -s m/tensors/w "$(big)/w.bin" || fail "the old bytes"
+}
+
+# A training job links its best checkpoint, renames it, removes what it has linked.
+cases_links_and_renamed_directories() { printf '%s\n' io=auto io=direct io=cached; }
+test_links_and_renamed_directories() {
+  mkdir run
+  big_copy run/step-1
+  mount_at m run/step-1 -o "$1"
+  mount_at r run -o "$1"
+  exec 5<m/tensors/w 6<r/step-1/tensors/w
+  cmp <(head -c 1000000 <&5) <(head -c 1000000 "$(big)/w.bin")
+  cmp <(head -c 1000000 <&6) <(head -c 1000000 "$(big)/w.bin")
+  sleep 0.05
+  cp -al run/step-1 run/best
+  cmp m/tensors/w "$(big)/w.bin"
+  cmp m/tensors/v "$(big)/v.bin"
+  cmp <(cat <&6) <(tail -c +1000001 "$(big)/w.bin")
+  mv run/step-1 run/step-2
+  sleep 0.05
+  rm -r run/best
+  cmp <(cat <&5) <(tail -c +1000001 "$(big)/w.bin")
+  cmp m/tensors/w "$(big)/w.bin"
+  wait_until test -e r/step-2/tensors/w
+  cmp r/step-2/tensors/w "$(big)/w.bin"
+}
+
+test_owner_and_mode_count_as_changes_unless_ctime_is_ignored() {
+  big_copy c
+  mount_at m c
+  mount_at i c -o ignore_ctime
+  sleep 0.05
+  chmod 600 c/__w_1.distcp
+  cmp i/tensors/w "$(big)/w.bin"
+  try_eio cat m/tensors/w
+  cmp m/tensors/v "$(big)/v.bin"
+}
+
 test_replaced_by_rename() {
   big_copy c
   mount_at m c
@@ -110,19 +169,21 @@ rows() {
 # Readers that run while a data file goes: each block is right, or an I/O error, and nobody dies but
 # who has a mapping.
 cases_readers_while_a_file() {
-  local how io
+  local how
   for how in truncated overwritten saved_again replaced deleted; do
-    for io in direct cached; do echo "$how $io big" && echo "$how $io rows"; done
+    printf '%s\n' "$how direct big" "$how cached rows"
+    printf '%s\n' "$how direct rows" "$how cached big" | full_only
   done
 }
 test_readers_while_a_file() {
-  local pids=() pid i file dir
+  local pids=() pid i file dir seconds=0.2
   file=c/__w_1.distcp
+  ! is_full || seconds=1
   dir=$("$3")
   old_copy "$dir/ckpt" c
   mount_at m c -o "io=$2"
   for i in 1 2 3 4; do
-    python3 - "$i" m/tensors/w "$dir/w.bin" go <<'END' &
+    python3 - "$i" m/tensors/w "$dir/w.bin" go $seconds <<'END' &
 import os, random, sys, time
 rnd = random.Random(int(sys.argv[1]))
 want = open(sys.argv[3], "rb").read()
@@ -131,7 +192,7 @@ errors = reads = 0
 end = None
 while end is None or time.monotonic() < end:
     if end is None and os.path.exists(sys.argv[4]):
-        end = time.monotonic() + 1
+        end = time.monotonic() + float(sys.argv[5])
     # The file's second half, which is in the file that goes.
     n = rnd.choice((4096, 100000, 1 << 20, 5 << 20))
     off = rnd.randrange(len(want) // 2, len(want))

@@ -129,6 +129,51 @@ assert t["a"]["type"] == t["b"]["type"] == "object" and t["a"]["dtype"] is None,
 END
 }
 
+# What reshard has put into another form: a pickle instead of an archive with one, text of JSON as a value.
+cases_objects_in_another_form_are_equal() { printf '%s\n' bytes_items plain mp4_fsdp2_adamw torchsave_zip/ckpt/model.pt; }
+test_objects_in_another_form_are_equal() {
+  local from=$DATA/$1
+  need_fixture "${1%%/*}"
+  [[ -f $from ]] || from=$from/ckpt
+  ckptfs reshard -q --format=hyperparallel --index=:memory: "$from" hp
+  status_of 0 ckptfs diff --index=:memory: "$from" hp
+  grep -qE '^[1-9][0-9]* equal, 0 differ, 0 only in A, 0 only in B$' out || fail "$(cat out)"
+  ckptfs reshard -q --format=dcp --index=:memory: hp back
+  status_of 0 ckptfs diff --index=:memory: hp back
+  status_of 0 ckptfs diff --index=:memory: "$from" back
+}
+
+# with_object DIR PROTOCOL EXPRESSION: a checkpoint of HyperParallel with its pickle as `given`.
+with_object() {
+  python3 -c 'import pickle, sys
+sys.stdout.buffer.write(pickle.dumps(eval(sys.argv[2]), int(sys.argv[1])))' "$2" "$3" >object
+  rm -rf "$1" wanted
+  python3 "$HERE/make_hp.py" "$1" wanted 7 A collective object
+}
+
+test_objects_are_compared_by_value_where_their_bytes_differ() {
+  local p
+  with_object a 2 '{"lr": 0.5, "betas": (0.9, 0.95), "raw": b"\xff\0", "big": 2**70, "n": [1, None, True]}'
+  for p in 2 3 4 5; do
+    with_object b $p '{"n": [1, None, True], "lr": 0.5, "betas": (0.9, 0.95), "raw": b"\xff\0", "big": 2**70}'
+    cmp -s <(ckptfs cat a objects/given) <(ckptfs cat b objects/given) && fail "the same bytes"
+    status_of 0 ckptfs diff a b given
+    is '1 equal, 0 differ, 0 only in A, 0 only in B' "$(cat out)"
+  done
+  with_object b 4 '{"lr": 0.5, "betas": (0.9, 0.95), "raw": b"\xff\1", "big": 2**70, "n": [1, None, True]}'
+  status_of 1 ckptfs diff a b given
+  grep -qE '^differs     given +object  first at byte 1$' out || fail "$(cat out)"
+  with_object a 2 '{1, 2}' # which has no order
+  with_object b 4 '{1, 2}'
+  status_of 1 ckptfs diff a b given
+  grep -qE '^differs     given +object  first at byte 1, but their values may be the same: sets, ' out || fail "$(cat out)"
+  status_of 1 ckptfs diff --json a b given
+  python3 -c 'import json; assert json.load(open("out"))["tensors"][0]["unknown"].startswith("sets, ")'
+  with_object b 4 'bytes(17 << 20)' # more than is taken into memory
+  status_of 1 ckptfs diff a b given
+  grep -q 'may be the same: more than 16 MiB are compared by bytes$' out || fail "$(cat out)"
+}
+
 test_odd_names_are_shown_and_parsed() {
   need_fixture weird_fqns
   status_of 1 ckptfs diff "$(fixture weird_fqns)/ckpt" "$(fixture plain)/ckpt"

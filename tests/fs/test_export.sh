@@ -24,27 +24,12 @@ nothing_left_over() { [[ -z $(find "${1:-.}" -name '*.partial*') ]] || fail "$(f
 recorded() { [[ ! -e x.partial.state ]] || tail -c +513 x.partial.state | tr -cd '\001' | wc -c; }
 some_recorded() { (($(recorded) + 0 >= $1)); }
 
-# Start an export to x and kill it when it has recorded that many units: cut_short UNITS ARG...
+# An export to x that is killed when it has recorded that many units: cut_short UNITS ARG...
 cut_short() {
   local n=$1 rc=0
   shift
-  "$CKPTFS" export "$@" &
-  python3 - x.partial.state "$n" $! <<'END'
-import os, signal, sys, time
-state, want, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-end = time.time() + 30
-while time.time() < end:
-    try:
-        if open(state, "rb").read()[512:].count(b"\1") >= want:
-            break
-    except FileNotFoundError:
-        pass
-    if open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z":
-        break
-os.kill(pid, signal.SIGKILL)
-END
-  wait $! 2>/dev/null || rc=$?
-  ((rc == 137)) || fail "it was too quick: status $rc"
+  (halted "1 1 $((n + 1)) 9" export "$@") || rc=$?
+  is 137 $rc
 }
 
 test_a_file() {
@@ -57,7 +42,10 @@ test_a_file() {
   nothing_left_over
 }
 
-cases_a_tree() { printf '%s\n' "1 ." "8 ." "3 tensors" "8 npy/" "2 /.ckptfs"; }
+cases_a_tree() {
+  printf '%s\n' "8 ." "3 tensors" "8 npy/" "2 /.ckptfs"
+  echo "1 ." | full_only
+}
 test_a_tree() {
   status_of 0 ckptfs export --jobs "$1" "$(many)/ckpt" "$2" x
   [[ ! -s out && ! -s err ]]
@@ -91,6 +79,7 @@ test_dest_is_never_touched() {
   refused "'no/x'|directory 'no': No such file" ckptfs export "$(big)/ckpt" tensors/v no/x
   refused 'name too long' ckptfs export "$(big)/ckpt" tensors/v "$(printf '%0300d' 0)"
   refused 'create .*name too long' ckptfs export "$(big)/ckpt" tensors/v "$(printf '%0250d' 0)"
+  refused "^ckptfs: export: DEST is empty: name the file or directory to write$" ckptfs export "$(big)/ckpt" tensors ''
   refused "'/' exists already" ckptfs export "$(big)/ckpt" tensors/v /
   refused "'\.\.' exists already" ckptfs export "$(big)/ckpt" tensors/v ..
   refused "no such file in the tree" ckptfs export "$(big)/ckpt" tensors/nothing y
@@ -149,36 +138,30 @@ test_killed_at_any_moment_it_goes_on() {
   [[ ! -e x.partial ]]
 }
 
-# Finished units are neither read nor written again: what lies in the checkpoint by then is not
-# what they were made of, and only they keep the bytes from before.
+# Finished units are neither read nor written again: what lies in the copy by then is not what they were made of, and
+# only they keep it.
 test_finished_units_are_not_copied_again() {
   local n
-  cp -rp "$(many)/ckpt" c
-  ckptfs export c tensors want
-  cut_short 65 -q --jobs=1 c tensors x
+  ckptfs export "$(many)/ckpt" tensors want
+  cut_short 65 -q --jobs=1 "$(many)/ckpt" tensors x
   n=$(recorded)
-  ((n >= 64 && n < 212)) || fail "$n units"
-  python3 - c <<'END'
+  ((n == 65)) || fail "$n units"
+  python3 - x.partial <<'END'
 import os, sys
 for name in os.listdir(sys.argv[1]):
-    path = os.path.join(sys.argv[1], name)
-    if name.startswith("__layer."):
-        st = os.stat(path)
-        data = bytearray(open(path, "rb").read())
-        at = data.index(b"archive/data/0") + 14
-        at = (at + 63) // 64 * 64
-        data[at:at + 4] = bytes(b ^ 0xff for b in data[at:at + 4])
-        with open(path, "r+b") as f:
-            f.write(data)
-        os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
+    if name.startswith("layer."):
+        with open(f"{sys.argv[1]}/{name}", "r+b") as f:
+            byte = f.read(1) or b"?"
+            f.seek(0)
+            f.write(bytes([byte[0] ^ 0xff]))
 END
-  status_of 0 ckptfs export --jobs=1 c tensors x
+  status_of 0 ckptfs export --jobs=1 "$(many)/ckpt" tensors x
   grep -qE '^ckptfs: export: resuming: [1-9].* of .* are there$' err || fail "$(cat err)"
   python3 - want x "$n" <<'END'
 import os, sys
-same = sum(open(f"{sys.argv[1]}/{f}", "rb").read() == open(f"{sys.argv[2]}/{f}", "rb").read()
-           for f in os.listdir(sys.argv[1]) if f.startswith("layer."))
-assert int(sys.argv[3]) - 12 <= same <= int(sys.argv[3]) and same < 200, (same, sys.argv[3])
+other = sum(open(f"{sys.argv[1]}/{f}", "rb").read() != open(f"{sys.argv[2]}/{f}", "rb").read()
+            for f in os.listdir(sys.argv[1]) if f.startswith("layer."))
+assert int(sys.argv[3]) - 12 <= other <= int(sys.argv[3]) and other < 200, (other, sys.argv[3])
 END
   nothing_left_over
 }
@@ -196,19 +179,16 @@ test_units_whose_file_is_gone_are_copied_again() {
   diff -r m/tensors x
 }
 
-test_two_checkpoints_are_never_mixed() {
+test_two_commands_are_never_mixed() {
   cp -rp "$(many)/ckpt" c
   cut_short 65 -q --jobs=1 c tensors x
   cp x.partial.state before
   refused "'x.partial' was begun with another PATH or other options: remove it" ckptfs export c npy x
-  refused "with another PATH or other options" ckptfs export --exclude=nothing c tensors x
-  touch c/__w_0.distcp
-  refused "'x.partial' was begun with another checkpoint, or this one has changed" ckptfs export c tensors x
+  refused "with another PATH or other options" ckptfs export --include='*' c tensors x
   cmp x.partial.state before
-  # The cache and the index change nothing.
-  touch -r "$(many)/ckpt/__w_0.distcp" c/__w_0.distcp
-  status_of 0 ckptfs export --cache=1MiB --index=:memory: c tensors x
-  cp -rp x y
+  # The cache, the index and the way that PATH is written change nothing.
+  status_of 0 ckptfs export --cache=1MiB --index=:memory: c ./tensors/ x
+  grep -q '^ckptfs: export: resuming: [1-9]' err || fail "$(cat err)"
   rm -rf x
   # Without the partial copy its state means nothing.
   cp before x.partial.state
@@ -217,10 +197,53 @@ test_two_checkpoints_are_never_mixed() {
   nothing_left_over
 }
 
+# What the state is told apart by is each a case of the unit suite "export"; here, that the command has it all.
+cases_what_has_changed_is_copied_again() {
+  printf '%s\n' "config another config.json, tokenizer or other asset" "assets another config.json, tokenizer or other asset" \
+    "rename renaming rules of other contents" "layout a layout of other contents" \
+    "data other data: a data file has changed or been replaced" "metadata other metadata: the checkpoint has been saved again, or is another one" \
+    "files files of other names, sizes or paths"
+}
+test_what_has_changed_is_copied_again() {
+  local what=$1 path=tensors args
+  shift
+  cp -rp "$(many)/ckpt" c
+  mkdir d
+  echo '{"of": 1}' | tee c/config.json >d/vocab.json
+  echo 's/^w$/w.1/' >rules
+  printf 'mesh tp=2\nw.* tp:0\n' >mesh
+  args=(--assets=d --rename=rules --layout=mesh --jobs=1)
+  case $what in
+    config) args=(--rename=rules --jobs=1) ;;
+    layout) path=ranks/00000 ;;
+    files) path=. args=(--include='layer.1*' --jobs=1) ;;
+  esac
+  cut_short 65 -q "${args[@]}" c $path x
+  touch x.partial/stray
+  case $what in
+    config) echo '{"of": 2}' >c/config.json ;;
+    assets) echo '{"of": 2}' >d/vocab.json ;;
+    rename) echo 's/^w$/w.2/' >rules ;;
+    layout) printf 'mesh tp=2\nw.* tp:1\n' >mesh ;;
+    data) # a file that has the same name, size and time
+      cp -p c/__w_0.distcp new
+      printf 'x' | dd of=new bs=1 seek="$(($(stat -c %s new) / 4))" conv=notrunc status=none
+      touch -r c/__w_0.distcp new
+      mv new c/__w_0.distcp
+      ;;
+    metadata) touch c/.metadata ;;
+    files) mv c elsewhere && ln -s elsewhere c ;; # info.json says where it lies
+  esac
+  status_of 0 ckptfs export -q "${args[@]}" c $path x
+  is "ckptfs: export: starting over: 'x.partial' was begun with $*" "$(cat err)"
+  ckptfs export "${args[@]}" c $path want
+  diff -r want x
+  nothing_left_over
+}
+
 test_a_second_export_to_the_same_place_is_refused() {
-  "$CKPTFS" export -q --jobs=1 "$(many)/ckpt" . x &
-  wait_until some_recorded 1 || fail "it does not start"
-  kill -STOP $!
+  halted "1 1 2 19" export -q --jobs=1 "$(many)/ckpt" . x &
+  wait_until is_stopped $!
   refused "^ckptfs: export: another export to 'x' is running$" ckptfs export "$(many)/ckpt" . x
   [[ -e x.partial.state ]]
   kill -CONT $!

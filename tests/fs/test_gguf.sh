@@ -166,7 +166,7 @@ test_experts_that_nobody_asked_for_stay() {
 
 test_experts_that_cannot_be_regrouped_are_named() {
   model experts
-  refused "option 'experts': 'all' is none of fused, split, stored" ckptfs cat dcp hf/config.json --experts=all
+  refused "option 'experts': 'all' is not one of fused, split, stored" ckptfs cat dcp hf/config.json --experts=all
   refused "option 'experts': it needs a config.json" ckptfs cat dcp hf/model.safetensors --experts=fused
   refused "'model.layers.0.block_sparse_moe.experts.0.w1.weight' is one of 3 experts, of which 2 are whole" \
     ckptfs cat dcp hf/config.json --assets=hf --experts=fused --exclude='*.0.block*.2.w2.weight'
@@ -193,7 +193,7 @@ test_what_is_not_known_is_said() {
   model llama
   cp -r hf good
   gguf set hf/config.json model_type '"bert"'
-  missing "config.json: model_type 'bert' is none of those that are known"
+  missing "config.json: model_type 'bert' is not one of those that are known"
   cp good/config.json hf
   gguf set hf/config.json rope_scaling '{"type": "dynamic", "factor": 2}'
   missing "config.json: rotary embeddings of type 'dynamic' are not known"
@@ -227,7 +227,7 @@ test_experts_have_to_be_as_many_as_it_says() {
 test_a_type_that_is_none_is_refused() {
   model llama
   mkdir m
-  refused "option 'gguf_dtype': 'q4_0' is none of f32, f16, bf16, q8_0" ckptfs mount dcp m -o gguf_dtype=q4_0
+  refused "option 'gguf_dtype': 'q4_0' is not one of f32, f16, bf16, q8_0" ckptfs mount dcp m -o gguf_dtype=q4_0
 }
 
 run_suite "$@"

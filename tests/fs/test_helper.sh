@@ -62,7 +62,6 @@ in_namespace() {
 
 # mount(8) looks in /sbin only; a namespace of our own lets us put things there.
 test_mount_8_calls_us() {
-  [[ -e /sbin/mount.fuse3 && $(readlink -f /sbin/mount.fuse) == */mount.fuse3 ]] || skip "no mount.fuse"
   mkdir m
   # shellcheck disable=SC2016
   in_namespace 'mount --bind "$0" "$(readlink -f /sbin/mount.fuse)"
@@ -74,8 +73,6 @@ test_mount_8_calls_us() {
 }
 
 test_mount_fuse3_calls_us() {
-  command -v mount.fuse3 >/dev/null || skip "no mount.fuse3"
-  [[ -d /usr/local/bin ]] || skip "no /usr/local/bin"
   mkdir m
   # shellcheck disable=SC2016
   in_namespace 'mount -t tmpfs none /usr/local/bin
@@ -89,7 +86,6 @@ test_mount_fuse3_calls_us() {
 }
 
 test_fstab_line_works() {
-  [[ -e /sbin/mount.fuse3 && $(readlink -f /sbin/mount.fuse) == */mount.fuse3 ]] || skip "no mount.fuse"
   mkdir m
   # shellcheck disable=SC2016
   in_namespace 'mount --bind "$0" "$(readlink -f /sbin/mount.fuse)"
@@ -106,9 +102,8 @@ test_namespace_of_another_process() {
   local pid
   helper mount.ckptfs
   mkdir m
-  unshare -m sleep 30 & pid=$!
-  wait_until test "$(readlink /proc/$pid/ns/mnt)" != "$(readlink /proc/self/ns/mnt)" || true
-  sleep 0.2
+  unshare -m sleep 300 & pid=$!
+  wait_until grep -qx sleep "/proc/$pid/comm" # it has its namespace by then
   ./mount.ckptfs "$(big)/ckpt" "$T/m" -N "$pid" -o ro
   unmounted m
   nsenter -t "$pid" -m cmp "$T/m/tensors/v" "$(big)/v.bin"

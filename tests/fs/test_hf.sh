@@ -321,6 +321,54 @@ test_links_out_of_the_checkpoint_are_not_followed() {
   is "inner inner" "$(cat m/hf/merges.txt m/hf/vocab.json | xargs)"
 }
 
+# Of a run's checkpoints as of one alone.
+test_info_says_where_assets_are_from() {
+  mkdir run given
+  old_copy "$(zoo)" run/step-1
+  echo '{}' >run/step-1/config.json
+  echo tokens >run/tokenizer.json
+  echo g >given/notes.txt
+  status_of 0 ckptfs info run/step-1
+  grep -q "^assets      config\.json in the checkpoint's directory: $T/run/step-1/config.json$" out
+  grep -q "^            tokenizer\.json in the directory above: $T/run/tokenizer.json$" out
+  status_of 0 ckptfs info --assets=given run/step-1
+  grep -q "^assets      notes\.txt of assets=: $T/given/notes.txt$" out
+  [[ $(grep -c json: out) == 0 ]]
+  mount_at m run
+  for info in "$(ckptfs info --json run/step-1)" "$(cat m/step-1/.ckptfs/info.json)"; do
+    python3 - "$T/run" "$info" <<'END'
+import json, sys
+run, info = sys.argv[1], json.loads(sys.argv[2])
+assert info["assets"] == [
+    {"name": "config.json", "from": "checkpoint", "path": f"{run}/step-1/config.json"},
+    {"name": "tokenizer.json", "from": "parent", "path": f"{run}/tokenizer.json"}], info["assets"]
+assert info["assets_refused"] == [], info["assets_refused"]
+END
+  done
+}
+
+test_files_that_others_put_beside_the_checkpoint_are_not_used() {
+  local why
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir run
+  old_copy "$(zoo)" run/step-1
+  echo own >run/step-1/vocab.txt
+  echo theirs | tee run/config.json >run/tokenizer.json
+  chown 65534 run/config.json
+  chmod 666 run/tokenizer.json
+  why="'$T/run/config.json' is not used: it belongs to user 65534, the checkpoint does not (and 1 more beside it)"
+  status_of 0 ckptfs cat run/step-1 hf/vocab.txt
+  is 1 "$(wc -l <err)"
+  grep -qF "ckptfs: warning: $why" err || fail "$(cat err)"
+  status_of 0 ckptfs info run/step-1
+  grep -qF "no asset    $why" out || fail "$(cat out)"
+  mount_at m run
+  is "model.safetensors vocab.txt" "$(entries m/step-1/hf)"
+  grep -qF '"assets_refused": ["'"$why" m/step-1/.ckptfs/info.json
+  status_of 2 ckptfs cat run/step-1 hf/config.json
+  is theirs "$(ckptfs cat --assets=run run/step-1 hf/config.json)"
+}
+
 test_an_asset_that_changes_is_an_error() {
   mkdir d
   echo 12345678 >d/config.json
@@ -390,14 +438,14 @@ rename=f s/a/b/\nfoo 'f'.line.2:.not.a.rule
 rename=f s/a/\\1/ 'f'.line.1:.*groups
 rename=f s/a/b/x 'f'.line.1:.'x'.behind.the.rule
 rename=f s/.*// 'f'.line.1:.'.*'.becomes.nothing
-dtype=int8 - option.'dtype':.'int8'.is.none.of.bf16
+dtype=int8 - option.'dtype':.'int8'.is.not.one.of.bf16
 dtype - option.'dtype'.needs.a.value
 weights=nothing - option.'weights':.no.tensor's.name.begins.with.'nothing\.'
 weights=mod - no.tensor's.name.begins.with.'mod\.'
 shard_size=many - option.'shard_size':.'many'.is.not.a.size
 shard_size=-1 - option.'shard_size':.'-1'.is.not.a.size
 shard_size=5XB - option.'shard_size':.'5XB'.is.not.a.size
-shard_size=0 - option.'shard_size':.0.is.too.small
+shard_size=0 - option.'shard_size':.must.be.at.least.1
 assets=absent - assets.directory.'absent':.no.such.file
 assets=f x assets.directory.'f':.not.a.directory
 END

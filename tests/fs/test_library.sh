@@ -13,7 +13,7 @@ root() {
   if [[ ! -e $dir/done ]]; then
     rm -rf "$dir"
     # What is there is installed, nothing is built.
-    make -s -C "$TOP" -o all install VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$dir/usr" \
+    make -s -C "$TOP" -o lib -o program install VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$dir/usr" \
       HELPERDIR="$dir/sbin" LDCONFIG=: >&2
     touch "$dir/done"
   fi
@@ -73,17 +73,17 @@ extern const uint64_t numbers[CKPT_ONE];
 
 # What the headers declare as CKPT_API.
 declared() {
-  "${CC[@]}" -E -P -I"$TOP/core" -x c - | tr '\n' ' ' | tr '@' '\n' |
+  "${CC[@]}" -E -P -I"$TOP/core/include" -x c - | tr '\n' ' ' | tr '@' '\n' |
     sed -nE '1d; s/^ *@?[^(;]*[ *](\w+)\(.*/\1/p'
 }
 
 test_the_library_exports_what_its_headers_declare_and_nothing_else() {
   local h
   root
-  for h in "$TOP"/core/*/*.h; do
+  for h in "$TOP"/core/include/ckptfs/*.h; do
     if grep -q CKPT_API "$h"; then printf '#include "%s"\n' "$h"; fi
   done >includes
-  sed '1i #include "base/ckpt_base.h"\n#undef CKPT_API\n#define CKPT_API @' includes >all.h
+  sed '1i #include <ckptfs/ckpt_base.h>\n#undef CKPT_API\n#define CKPT_API @' includes >all.h
   declared <all.h | sort -u >wanted
   exported "$ROOT/lib/libckpt.so" | sort -u >found
   (($(wc -l <wanted) > 50)) || fail "$(wc -l <wanted) functions"
@@ -115,17 +115,63 @@ test_its_headers_need_nothing_else() {
     for std in c99 c11 gnu17; do
       "${CC[@]}" -std=$std -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$ROOT/include" one.c
     done
-    if command -v g++ >/dev/null; then
-      cp one.c one.cc
-      g++ -std=c++11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$ROOT/include" one.cc
-    fi
+    cp one.c one.cc
+    g++ -std=c++11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$ROOT/include" one.cc
   done
   is "$ROOT/include/ckptfs/ckpt.h" "$(grep -l 'ckpt_open(' "$ROOT"/include/ckptfs/*.h)"
 }
 
+test_its_manual_names_each_function_that_reads() {
+  local name
+  root
+  # As a compiler sees it: without comments.
+  printf '#include <ckptfs/ckpt%s.h>\n' "" _mount |
+    "${CC[@]}" -E -P -I"$ROOT/include" -x c - |
+    grep -oE '\bckpt_[a-z_]+ *\(' | tr -d ' (' | grep -v '_sized$' | sort -u >functions
+  (($(wc -l <functions) > 50))
+  mandoc -T utf8 "$ROOT/share/man/man3/ckpt.3" | sed 's/.\x08//g' >page
+  while read -r name; do
+    grep -q "\b$name(" page || fail "$name is not in ckpt(3)"
+  done <functions
+}
+
+test_the_manual_is_installed() {
+  local page
+  root
+  for page in "$TOP"/fs/man/*; do
+    cmp "$page" "$ROOT/share/man/man${page##*.}/${page##*/}"
+  done
+}
+
+# What the commands take is in ckptfs(1), which test_commands.sh looks at.
+test_its_manual_names_each_option_for_programs() {
+  local name
+  root
+  cat >options.c <<'.'
+#include <ckptfs/ckpt.h>
+#include <stdio.h>
+int main(void)
+{
+	const struct ckpt_option *x;
+
+	for (size_t i = 0; (x = ckpt_option(i)); i++)
+		if (x->program)
+			puts(x->name);
+	return 0;
+}
+.
+  # shellcheck disable=SC2046 # words
+  "${CC[@]}" $(sanitizer) -o options options.c $(pkg-config --cflags --libs ckpt)
+  ./options >names
+  (($(wc -l <names) > 3))
+  while read -r name; do
+    grep -qE "^\.It Cm $name( |$)" "$ROOT/share/man/man3/ckpt.3" || fail "$name is not in ckpt(3)"
+    grep -qE "^ \*	${name}[	=]" "$ROOT/include/ckptfs/ckpt.h" || fail "$name is not in ckpt.h"
+  done <names
+}
+
 # NAME: a program of the manual, NAME.c, and the way to build it that is written below it.
 example() {
-  command -v mandoc >/dev/null || skip "no mandoc"
   mandoc -T utf8 -O width=200 "$ROOT/share/man/man3/ckpt.3" | sed 's/.\x08//g' >page
   sed -n "/\/\* $1.c - /,/\\$ cc /p" page | sed '$d' >"$1.c"
   sed -n "/\\$ cc -o $1/p" page | sed "s/^ *\\$ cc/${CC[*]}/; s|-o $1|$(sanitizer) &|" >how
@@ -192,6 +238,31 @@ test_the_example_saves_linked_statically() {
   check_save ./save
 }
 
+# DIR FILE...: the matrix is there, and data is in these files.
+matrix_is() {
+  is "float32 [8,6] 192" "$(ckptfs ls -l "$1" | awk '{ print $1, $2, $3 }')"
+  is "48 0" "$(ckptfs cat "$1" tensors/w | od -A n -t f4 -v -w4 | awk '{ s += $1 == NR - 1 } END { print NR, NR - s }')"
+  is "${*:2}" "$(cd "$1" && find . \( -name '*.distcp' -o -name '*.safetensors' \) -size +0 -printf '%f\n' | sort | xargs)"
+}
+
+test_the_example_of_megatron_writes_main_replicas() {
+  root
+  example megatron
+  bash -e how
+  status_of 0 ./megatron matrix
+  matrix_is matrix __0_0.distcp __1_0.distcp
+  status_of 1 ./megatron no/matrix
+  grep -q "^megatron: rank 0: .*no" err || fail "$(cat err)"
+}
+
+test_the_example_of_hyperparallel_writes_each_box_once() {
+  root
+  example hyperparallel
+  bash -e how
+  status_of 0 ./hyperparallel matrix
+  matrix_is matrix _rank0_.safetensors _rank2_.safetensors
+}
+
 test_the_example_says_what_it_cannot_save() {
   root
   example save
@@ -206,7 +277,6 @@ test_the_example_says_what_it_cannot_save() {
 }
 
 test_a_program_in_cplusplus_links() {
-  command -v g++ >/dev/null || skip "no g++"
   root
   cat >v.cc <<'.'
 #include <ckptfs/ckpt_diff.h>
@@ -246,7 +316,7 @@ test_uninstall_leaves_nothing() {
   root
   cp -a "$(dirname "$ROOT")" "$T/root"
   rm "$T/root/done"
-  make -s -C "$TOP" -o all uninstall VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/root/usr" HELPERDIR="$T/root/sbin"
+  make -s -C "$TOP" -o lib -o program uninstall VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/root/usr" HELPERDIR="$T/root/sbin"
   is "" "$(find "$T/root" ! -type d)"
 }
 

@@ -10,7 +10,6 @@ MANY=150 # in a file each
 
 # plain and compressed, cut by columns over 4 files, made once
 limited() {
-  [[ -x $SOAK ]] || skip "no soak"
   local dir=$SCRATCH/limited
   if [[ ! -e $dir/done ]]; then
     rm -rf "$dir"
@@ -28,7 +27,6 @@ limited() {
 
 # mount_limited CKPT COMMAND...: the command comes before "ckptfs mount"
 mount_limited() {
-  [[ -x $SOAK ]] || skip "no soak"
   local ckpt
   ckpt=$(limited)/$1
   mkdir -p m
@@ -51,7 +49,10 @@ use_again() {
 }
 
 # What a thread may use as its stack counts too, so there are few.
-cases_memory_of_its_own() { printf '%s\n' 'plain 64' 'zstd 64' 'plain 24' 'zstd 24'; }
+cases_memory_of_its_own() {
+  printf '%s\n' 'zstd 64' 'plain 24'
+  printf '%s\n' 'plain 64' 'zstd 24' | full_only
+}
 test_memory_of_its_own() {
   [[ ${VARIANT:-release} == release ]] || return 0 # sanitizers need more
   mount_limited "$1" prlimit --data=$(($2 << 20)):unlimited

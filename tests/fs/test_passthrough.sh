@@ -157,6 +157,37 @@ for i, fd in enumerate(fds, 1):
 END
 }
 
+# backing COUNT: how many files the kernel was told to keep (1), to let go of (2).
+backing() { od -An -v -t u8 -w8 count | sed -n "$1p" | tr -d ' '; }
+all_let_go() { [[ $(backing 1) == "$(backing 2)" ]]; }
+
+# The kernel keeps what it was given until it is told otherwise, or the mount ends.
+test_the_kernel_is_told_to_let_go() {
+  local d i
+  possible || skip "the kernel does not read by itself"
+  d=$(model)
+  ${CC:-cc} -shared -fPIC -o count.so "$HERE/backing_count.c" -ldl
+  head -c 16 /dev/zero >count
+  mkdir m
+  ASAN_OPTIONS=verify_asan_link_order=0 BACKING_COUNT=$T/count LD_PRELOAD=$T/count.so \
+    "$CKPTFS" mount "$d/ckpt" m -o assets="$d/assets"
+  is "0 0" "$(backing 1) $(backing 2)"
+  exec 5<m/hf/model.safetensors 6<m/hf/model.safetensors 7<m/hf/tokenizer.json
+  is "2 0" "$(backing 1) $(backing 2)" # one for each file, however many have it open
+  exec 5<&-
+  cmp m/hf/model.safetensors "$d/ckpt/model.safetensors"
+  is 2 "$(backing 1)"
+  exec 6<&- 7<&-
+  wait_until all_let_go || fail "kept: $(backing 1) given, $(backing 2) taken back"
+  # Whoever opens at the same time gives one in vain.
+  for i in {1..6}; do
+    (for _ in {1..30}; do head -c 1 m/hf/model.safetensors >/dev/null; done) &
+  done
+  for i in $(jobs -p); do wait "$i"; done
+  wait_until all_let_go || fail "kept: $(backing 1) given, $(backing 2) taken back"
+  (($(backing 1) > 2)) || fail "never given again"
+}
+
 # ---- the real file changes ----
 
 closed() { [[ $(stat_of m '["open_files"]') == 0 ]]; }
@@ -188,7 +219,8 @@ test_a_file_that_is_replaced_stays_for_who_has_it() {
 
 # As without this program, but that nobody is given it any more, and that the log says so.
 cases_a_file_that_is_written_to_is_told() {
-  printf '%s\n' "write once.closed" "write while.open" "truncate once.closed" "truncate while.open"
+  printf '%s\n' "write once.closed" "write while.open" "secret once.closed" "secret while.open" \
+    "truncate once.closed" "truncate while.open"
 }
 test_a_file_that_is_written_to_is_told() {
   possible || skip "the kernel does not read by itself"
@@ -196,8 +228,10 @@ test_a_file_that_is_written_to_is_told() {
   mount_loud d/ckpt m
   exec 5<m/hf/model.safetensors
   head -c 10 <&5 >/dev/null
-  if [[ $1 == write ]]; then
+  if [[ $1 != truncate ]]; then
+    touch -r d/ckpt/model.safetensors stamp
     printf x | dd of=d/ckpt/model.safetensors bs=1 seek=20000000 conv=notrunc status=none
+    if [[ $1 == secret ]]; then touch -r stamp d/ckpt/model.safetensors; fi
   else
     truncate -s 20000000 d/ckpt/model.safetensors
   fi

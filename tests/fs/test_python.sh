@@ -43,7 +43,7 @@ test_threads_may_read_and_close() { check threads "$(big)/ckpt"; }
 
 test_structures_are_those_of_the_header() {
   mkdir -p inc/ckptfs
-  cp "$TOP"/core/api/ckpt.h inc/ckptfs
+  cp "$TOP"/core/include/ckptfs/*.h inc/ckptfs
   check structures >s.c
   read -ra compiler <<<"${CC:-cc}"
   "${compiler[@]}" -Iinc -I"$TOP/core" -o s s.c
@@ -65,7 +65,7 @@ test_it_lists_a_checkpoint() {
 
 # As `make install` puts it, the library is found without being named.
 test_it_finds_what_is_installed() {
-  make -s -C "$TOP" -o all install-lib VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/usr" LDCONFIG=:
+  make -s -C "$TOP" -o lib install-lib VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/usr" LDCONFIG=:
   mv usr elsewhere
   (
     PYTHONPATH=$(echo "$T"/elsewhere/lib/python3*/dist-packages)
@@ -80,9 +80,50 @@ test_it_finds_what_is_installed() {
   )
   rm -r elsewhere/lib/libckpt*
   cp "$TOP/scripts/ckptfs.py" .
+  # Any library of its soname will do, whatever the last number of its version.
+  sed -i -E 's/^(__version__ = "[0-9]+\.[0-9]+)\..*/\1.999"/' ckptfs.py
+  PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
+  grep -q "NotFoundError: open 'x'" err
   sed -i 's/^__version__ = .*/__version__ = "0.0.0"/' ckptfs.py
   PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
   grep -q 'ImportError: .* is for 0.0.0' err
+}
+
+# What a copy of the module finds in the directories above it is loaded only where that is its source tree, or where
+# it is installed, and the files are those of whom it trusts. MODULE LIBRARY WORDS: see below.
+cases_a_library_that_lies_about_is_not_loaded() {
+  printf '%s\n' "x build/release no" "scripts build/release no" "scripts build/release no sources theirs:build" \
+    "scripts build/release no sources theirs:Makefile" "scripts build/release no sources theirs:core/include" \
+    "scripts build/release no sources link:build" "x build/release no sources" "scripts build/release yes sources" \
+    "a/b . no" "python3/dist-packages . yes" "python3.11/site-packages . yes" \
+    "python3/dist-packages . no theirs:LIBRARY"
+}
+test_a_library_that_lies_about_is_not_loaded() {
+  local module=$1 where=$2 loaded=$3 library word name compiler
+  library=$where/$(basename "$CKPTFS_LIBRARY")
+  [[ $(id -u) == 0 ]] || skip "not root"
+  shift 3
+  mkdir -p "d/$module" "d/$where"
+  cp "$TOP/scripts/ckptfs.py" "d/$module"
+  read -ra compiler <<<"${CC:-cc}"
+  echo '#include <stdio.h>
+__attribute__((constructor)) static void hello(void) { puts("loaded"), fflush(stdout); }' |
+    "${compiler[@]}" -shared -fPIC -x c -o "d/$library" -
+  for word; do
+    name=${word#*:}
+    case $word in
+      sources) mkdir -p d/core/include/ckptfs && touch d/Makefile d/core/include/ckptfs/ckpt.h ;;
+      theirs:LIBRARY) chown 65534 "d/$library" ;;
+      theirs:*) chown 65534 "d/$name" ;;
+      link:*) mv "d/$name" "$name" && ln -s "$T/$name" "d/$name" && chown -h 65534 "d/$name" ;;
+    esac
+  done
+  # shellcheck disable=SC2030 # in the subshell
+  (
+    unset CKPTFS_LIBRARY
+    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=d/$module /usr/bin/python3 -c 'import ckptfs; ckptfs._library()' >out 2>err || true
+  )
+  is "$loaded" "$(grep -qx loaded out && echo yes || echo no)"
 }
 
 run_suite "$@"

@@ -44,10 +44,10 @@ archives() {
   done < <(find "$1.objects" -type f -print0)
 }
 
-# Sanitizers see every fourth: the paths are the same.
+# Only the full run of a release build sees all, others every fourth: the paths are the same.
 cases_every_fixture_there_and_back() {
   local d step=4
-  [[ $VARIANT != release ]] || step=1
+  [[ -z ${CHECK_FULL:-} || $VARIANT != release ]] || step=1
   for d in "$DATA"/*/ckpt; do
     [[ ! -e $d ]] || basename "$(dirname "$d")"
   done | awk -v step=$step 'NR % step == 0'
@@ -190,7 +190,7 @@ test_it_says_what_it_wrote() {
 
 test_options_that_cannot_be() {
   local r=(ckptfs reshard "$ZOO_CKPT" x)
-  refused "option 'format': 'gguf' is none of dcp, hyperparallel, safetensors$" "${r[@]}" --format=gguf
+  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors$" "${r[@]}" --format=gguf
   refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=safetensors --zstd
   refused "option 'threads' is for --format=dcp$" "${r[@]}" --format=hyperparallel --threads=2
   refused "option 'file_per_item' is for --format=dcp$" "${r[@]}" --format=safetensors --file-per-item
@@ -198,8 +198,8 @@ test_options_that_cannot_be() {
   refused "option 'threads': at most 256$" "${r[@]}" --threads=257
   refused "option 'jobs': at most 256$" "${r[@]}" --jobs=257
   refused "option 'ranks': 'many' is not a number" "${r[@]}" --ranks=many
-  refused "option 'ranks': 0 is too small" "${r[@]}" --ranks=0
-  refused "option 'zstd': 0 is too small" "${r[@]}" --zstd=0
+  refused "option 'ranks': must be at least 1" "${r[@]}" --ranks=0
+  refused "option 'zstd': must be at least 1" "${r[@]}" --zstd=0
   refused "65537 ranks: at most 65536$" "${r[@]}" --ranks=65537
   refused "option 'dtype'.*int8" "${r[@]}" --dtype=int8
   refused "'nowhere'.*No such file" "${r[@]}" --layout=nowhere
@@ -270,10 +270,9 @@ test_a_checkpoint_may_be_replaced_by_itself() {
 
 test_two_at_once() {
   local pid
-  "$CKPTFS" reshard -q "$(big)/ckpt" x --ranks=16 --jobs=1 --zstd=15 &
+  halted "10000 1000000000 3 19" reshard -q "$(big)/ckpt" x --ranks=16 --jobs=1 --zstd &
   pid=$!
-  wait_until test -e x.partial
-  kill -STOP $pid
+  wait_until is_stopped $pid
   refused "another process is saving to '.*/x'" ckptfs reshard "$ZOO_CKPT" x
   kill -CONT $pid
   wait $pid
@@ -334,14 +333,23 @@ test_a_source_that_cannot_be_read() {
 
 cases_signals_leave_nothing() { printf '%s\n' INT TERM HUP; }
 test_signals_leave_nothing() {
+  local pid rc=0
   reshard "$ZOO_CKPT" x
   digest x >before
-  helper signal "$1" "$CKPTFS" reshard "$(big)/ckpt" x --overwrite --ranks=4 --zstd=12
+  # A shell has what it starts in the background ignore SIGINT.
+  (trap - INT && halted "10000 1000000000 3 19" reshard "$(big)/ckpt" x --overwrite --ranks=4) &
+  pid=$!
+  wait_until is_stopped $pid
+  [[ -e x.partial ]]
+  kill "-$1" $pid
+  kill -CONT $pid
+  wait $pid || rc=$?
+  is $((128 + $(kill -l "$1"))) $rc
   digest x | cmp - before
   nothing_left_over
 }
 
-# 200 kills of a save over a checkpoint. Two checkpoints take turns at x.
+# Kills of a save over a checkpoint. Two checkpoints take turns at x.
 test_killed_at_any_moment_the_old_or_the_new() {
   reshard "$ZOO_CKPT" a --ranks=4
   reshard "$ZOO_CKPT" b --ranks=3 --threads=2 --include='model.*'

@@ -23,6 +23,7 @@ saved() {
   mv "run/$2/.metadata.tmp" "run/$2/.metadata"
 }
 holds() { cmp "m/$2/tensors/w" "$(template "$1").w.bin"; }
+latest_is() { [[ $(readlink m/latest) == "$1" ]]; }
 shows() { [[ $(entries m | tr ' ' '\n' | sorted) == "$1" ]]; }
 
 test_checkpoints_are_directories() {
@@ -59,7 +60,7 @@ test_new_ones_appear_and_removed_ones_vanish() {
   cp "$(template 2)/.metadata" run/step-2/.metadata
   wait_until test -e m/step-2
   holds 2 step-2
-  wait_until test "$(readlink m/latest)" = step-2 || is step-2 "$(readlink m/latest)"
+  wait_until latest_is step-2 || is step-2 "$(readlink m/latest)"
   wait_until shows ".ckptfs latest step-1 step-2"
   rm -r run/step-1
   wait_until shows ".ckptfs latest step-2"

@@ -7,9 +7,9 @@
  * The input: which checkpoint, which options, then edits, each of a kind, a file, a place and what
  * the kind needs.
  */
-#include "api/ckpt.h"
 #include "base/bytes.h"
 #include "base/err.h"
+#include <ckptfs/ckpt.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -373,12 +373,13 @@ static void check_tensor(struct ckpt *c, uint64_t i, const struct files *all)
 	ckpt_file_close(f);
 }
 
-static void see(const struct ckpt_opts *o, size_t piece, const struct files *all, struct seen *s)
+static void see(const char *const *opts, bool cast, size_t piece, const struct files *all,
+		struct seen *s)
 {
 	struct ckpt_totals n;
 	struct ckpt *c = NULL;
 	struct ckpt_err e = { 0 };
-	int rc = ckpt_open(scratch, o, &c, &e);
+	int rc = ckpt_open(scratch, opts, NULL, &c, &e);
 
 	*s = (struct seen){ .hash = 14695981039346656037u, .left = MAX_READ };
 	if (rc) {
@@ -388,7 +389,7 @@ static void see(const struct ckpt_opts *o, size_t piece, const struct files *all
 	}
 	see_below(c, CKPT_ROOT, piece, 0, s);
 	ckpt_totals(c, &n);
-	for (uint64_t i = 0; i < n.tensors && i < 100 && !o->dtype; i++)
+	for (uint64_t i = 0; i < n.tensors && i < 100 && !cast; i++)
 		check_tensor(c, i, all);
 	ckpt_close(c);
 }
@@ -397,21 +398,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct cursor c = cursor_of(data, size);
 	uint8_t which = byte(&c), options = byte(&c);
-	struct ckpt_opts o = { .index = ":memory:",
-			       .allow_missing = options & 1,
-			       .dtype = options & 2 ? "bf16" : NULL,
-			       .weights = options & 4 ? "" : NULL,
-			       .map_files = options & 8 };
+	const char *o[6] = { "index=:memory:" };
+	size_t n = 1;
+	bool cast = options & 2;
 	struct files all;
 	struct seen a, b;
 
+	if (options & 1)
+		o[n++] = "allow_missing";
+	if (cast)
+		o[n++] = "dtype=bf16";
+	if (options & 4)
+		o[n++] = "weights=";
+	if (options & 8)
+		o[n++] = "map_files";
 	scratch_make();
 	copy(load(which % N_FIXTURES), &all);
 	for (int i = 0; i < MAX_EDITS && c.p < c.end && !c.bad; i++)
 		edit(&all, &c);
 	write_out(&all);
-	see(&o, MAX_READ, &all, &a);
-	see(&o, 1 + options * 7u, &all, &b);
+	see(o, cast, MAX_READ, &all, &a);
+	see(o, cast, 1 + options * 7u, &all, &b);
 	require(a.hash == b.hash);
 	release(&all);
 	return 0;

@@ -5,8 +5,8 @@
  */
 #include "base/err.h"
 #include "core/gguf_util.h"
-#include "view/gguf_config.h"
-#include "view/gguf_tokens.h"
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_tokens.h"
 
 #include <stdlib.h>
 
@@ -51,16 +51,21 @@ static void check_tokens(const struct gguf_keys *k, const struct gguf_config *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct gguf_file rest = { (const char *)data, size }, config = cut(&rest);
-	struct gguf_token_files f = { .tokenizer = cut(&rest) };
+	struct gguf_file tokenizer = cut(&rest);
+	char *copy = malloc(tokenizer.len + 1);
+	struct gguf_token_files f = { .tokenizer = copy, .tokenizer_len = tokenizer.len };
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
 	struct gguf_config c;
 	struct ckpt_err e = { 0 };
 	int rc;
 
+	require(copy);
+	if (tokenizer.len)
+		memcpy(copy, tokenizer.text, tokenizer.len);
 	f.config = rest;
 	rc = gguf_config_read(config.text ? config.text : "", config.len, &c, &e);
 	require(rc ? rc < 0 && e.code == -rc && *e.msg : !e.code);
-	if (!rc && c.vocab < 5000 && f.tokenizer.text) { /* more only takes long */
+	if (!rc && c.vocab < 5000 && tokenizer.text) { /* more only takes long */
 		gguf_config_put(&c, &k);
 		require(gguf_keys_fine(&k));
 		rc = gguf_tokens_put(&f, &c, &k, &e);
@@ -70,6 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			check_tokens(&k, &c);
 		}
 	}
+	free(copy);
 	buf_release(&k.text);
 	gguf_config_release(&c);
 	return 0;

@@ -6,9 +6,10 @@
  */
 #include "base/bytes.h"
 #include "base/err.h"
-#include "catalog/catalog_build.h"
-#include "catalog/catalog_query.h"
 #include "format/format.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
+#include "source/place.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -77,6 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
+	struct place *place;
 	size_t n;
 
 	if (dir_fd < 0)
@@ -87,13 +89,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	n = n < size - 2 ? n : size - 2;
 	put(metadata, data + 2, n);
 	put(container, data + 2 + n, size - 2 - n);
+	if (local_place(dup(dir_fd), &place, &e))
+		abort();
 	if (!catalog_writer_new(NULL, "hyperparallel", "/", &w, &e) &&
-	    !format_hyperparallel.scan(dir_fd, &files, &opts, w, &e) &&
+	    !format_hyperparallel.scan(place, &files, &opts, w, &e) &&
 	    !catalog_writer_finish(w, &c, &e))
 		look_at(c);
 	else if (!e.code)
 		abort(); /* a failure without a sentence */
 	catalog_close(c);
 	catalog_writer_free(w);
+	place_free(place);
 	return 0;
 }

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chunk index that somebody else made: two bytes of a length, that many of a directory, two bytes
- * of a length, that many of a chunk map, all under a seal that is right. What is left changes bytes
- * of the file, four for each: place and value. Opened, and every chunk map loaded.
+ * A chunk index that somebody else made, with every hash right: the seal of the directory, the hash
+ * of each map in it, that of the list of metadata files. The input is what the fields are, one after
+ * the other, so that what changes a byte of it changes a field and nothing else:
+ *
+ *	number	a byte; from 0xe0 on it is one of those at which something ends (odd[], below)
+ *	either	0: as it should be (the sum of the chunks, the length of a map...); else a number
+ *	text	a number, 0 for none; as many bytes, less 1
+ *
+ * What is left changes bytes of the file, four for each: place and value. Opened, and every chunk map
+ * loaded.
  */
+#include "base/buf.h"
 #include "base/bytes.h"
+#include "base/checked.h"
 #include "base/err.h"
-#include "catalog/catalog_query.h"
-#include "catalog/catalog_schema.h"
+#include "index/catalog_query.h"
+#include "index/catalog_schema.h"
+#include "model/box.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,42 +26,251 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+enum { MAX_THINGS = 8 }; /* tensors, sources, chunks... that are really there */
+
 static char path[128];
 
-static void put_row(sqlite3 *db, const char *sql, const void *p, size_t n, bool text)
+static uint64_t number(struct cursor *in)
+{
+	static const uint64_t odd[32] = {
+		64,
+		65,
+		127,
+		128,
+		200,
+		255,
+		256,
+		257,
+		1000,
+		16383,
+		16384,
+		65535,
+		65536,
+		1 << 20,
+		INT32_MAX,
+		1u << 31,
+		UINT32_MAX,
+		1ull << 32,
+		(1ull << 32) + 1,
+		(1ull << 32) + 2,
+		1ull << 35,
+		1ull << 60,
+		1ull << 61,
+		1ull << 62,
+		INT64_MAX,
+		INT64_MAX - 1,
+		1ull << 63,
+		UINT64_MAX / 2 + 2,
+		UINT64_MAX,
+		UINT64_MAX - 1,
+		UINT64_MAX / 24,
+		900 << 20,
+	};
+	const uint8_t *p = cursor_take(in, 1);
+
+	return !p ? 0 : *p < 0xe0 ? *p : odd[*p - 0xe0];
+}
+
+static uint64_t either(struct cursor *in, uint64_t right)
+{
+	uint64_t v = number(in);
+
+	return v ? v : right;
+}
+
+static void put(struct buf *b, uint64_t v)
+{
+	uint8_t bytes[10];
+
+	buf_add(b, bytes, put_varint(bytes, v));
+}
+
+static void put_text(struct buf *b, struct cursor *in)
+{
+	uint64_t n = number(in);
+	const uint8_t *p = n && n < 256 ? cursor_take(in, n - 1) : NULL;
+
+	put(b, n);
+	if (n && p) {
+		buf_add(b, p, n - 1);
+		buf_add(b, "", 1);
+	}
+}
+
+/* A count: how many there are, and what is said. */
+static unsigned put_count(struct buf *b, struct cursor *in)
+{
+	unsigned n = (unsigned)(number(in) % MAX_THINGS);
+
+	put(b, either(in, n));
+	return n;
+}
+
+/* A path: a head, and as many numbers as one likes. */
+static void put_path(struct buf *b, struct cursor *in)
+{
+	put(b, number(in));
+	for (uint64_t n = number(in) % MAX_THINGS; n; n--)
+		put(b, number(in));
+}
+
+static void put_list(struct buf *b, struct cursor *in, size_t n)
+{
+	buf_str(b, "[");
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s%llu", i ? "," : "", (unsigned long long)number(in));
+	buf_str(b, "]");
+}
+
+/* The lines of chunks, or whatever text. */
+static void make_map(struct buf *b, struct cursor *in, size_t n_dims, uint64_t chunks)
+{
+	uint64_t n = number(in);
+
+	b->len = 0;
+	if (n) {
+		const uint8_t *p = cursor_take(in, n < 256 ? n : 0);
+
+		buf_add(b, p ? (const char *)p : "", p && n < 256 ? n : 0);
+		return;
+	}
+	buf_str(b, "[");
+	for (uint64_t i = 0; i < chunks; i++) {
+		buf_str(b, i ? ",\n[" : "[");
+		put_list(b, in, n_dims);
+		buf_str(b, ",");
+		put_list(b, in, n_dims);
+		for (int k = 0; k < 4; k++)
+			buf_printf(b, ",%llu", (unsigned long long)number(in));
+		buf_str(b, "]");
+	}
+	buf_str(b, "]");
+}
+
+static void put_row(sqlite3 *db, const char *sql, int64_t id, const void *p, size_t n, bool text)
 {
 	sqlite3_stmt *s;
 
 	require(!sqlite3_prepare_v2(db, sql, -1, &s, NULL));
+	require(!sqlite3_bind_int64(s, 1, id));
 	if (text)
-		require(!sqlite3_bind_text(s, 1, p, (int)n, NULL));
+		require(!sqlite3_bind_text(s, 2, p, (int)n, NULL));
 	else
-		require(!sqlite3_bind_blob(s, 1, p, (int)n, NULL));
+		require(!sqlite3_bind_blob(s, 2, p, (int)n, NULL));
 	require(sqlite3_step(s) == SQLITE_DONE);
 	(void)sqlite3_finalize(s);
 }
 
-/* An index like ours, but for what is in it. */
-static void make(const uint8_t *directory, size_t len, const uint8_t *map, size_t n_map)
+/* One tensor, and the row of its map. Returns its chunks. */
+static uint64_t put_tensor(struct buf *b, struct cursor *in, sqlite3 *db, int64_t id)
 {
-	char seal[33], sql[96];
+	static struct buf map = BUF_INIT(1 << 20);
+	uint64_t dtype, shape[CKPT_MAX_DIMS], bytes = 0, chunks, n;
+	size_t n_dims;
+
+	put_text(b, in);
+	put_path(b, in);
+	dtype = number(in);
+	put(b, dtype);
+	n_dims = (size_t)(number(in) % (CKPT_MAX_DIMS + 1));
+	put(b, either(in, n_dims));
+	for (size_t i = 0; i < n_dims; i++) {
+		shape[i] = number(in);
+		put(b, shape[i]);
+	}
+	if (dtype && dtype < CKPT_DTYPE_COUNT && box_volume(n_dims, shape, &bytes))
+		bytes *= dtype_info((enum ckpt_dtype)dtype)->size;
+	put(b, either(in, bytes));
+	n = number(in) % MAX_THINGS;
+	chunks = either(in, n);
+	put(b, chunks);
+	put(b, number(in)); /* state */
+	put_text(b, in);    /* fault */
+	make_map(&map, in, n_dims, n);
+	put(b, either(in, (uint64_t)id));
+	put(b, either(in, map.len));
+	put(b, catalog_hash(map.data, map.len));
+	put_row(db, "INSERT INTO chunkmap VALUES(?,?)", id, map.data, map.len, true);
+	n_dims = (size_t)(number(in) % (CKPT_MAX_DIMS + 1));
+	put(b, either(in, n_dims)); /* before flattening */
+	for (size_t i = 0; i < n_dims; i++)
+		put(b, number(in));
+	return chunks;
+}
+
+/* All of a directory but for the format and the sum of the chunks, which is returned. */
+static uint64_t put_directory(struct buf *b, struct cursor *in, sqlite3 *db)
+{
+	uint64_t chunks = 0;
+
+	for (unsigned n = put_count(b, in); n; n--) {
+		put_text(b, in);
+		put(b, number(in));
+	}
+	for (unsigned n = put_count(b, in); n; n--)
+		put_text(b, in);
+	for (unsigned n = put_count(b, in), i = 0; i < n; i++)
+		chunks += put_tensor(b, in, db, i);
+	for (unsigned n = put_count(b, in); n; n--) {
+		put_text(b, in);
+		put_path(b, in);
+		for (int k = 0; k < 4; k++)
+			put(b, number(in));
+		put_text(b, in);
+		put_text(b, in);
+	}
+	return chunks;
+}
+
+static void put_metadata(struct buf *b, struct cursor *in)
+{
+	uint8_t hash[8];
+
+	for (unsigned n = put_count(b, in); n; n--) {
+		put_text(b, in);
+		for (int k = 0; k < 4; k++)
+			put(b, number(in));
+		put_text(b, in);
+	}
+	(void)put_le(hash, catalog_hash(b->data, b->len), sizeof(hash));
+	buf_add(b, hash, sizeof(hash));
+}
+
+static void make(struct cursor *in)
+{
+	struct buf rest = BUF_INIT(1 << 20), all = BUF_INIT(1 << 20), list = BUF_INIT(1 << 20);
+	char seal[33], sql[160];
+	uint64_t chunks;
 	sqlite3 *db;
 
 	require(!sqlite3_open(path, &db));
-	require(!sqlite3_exec(db,
-			      "PRAGMA page_size=512; PRAGMA journal_mode=OFF;"
-			      "PRAGMA synchronous=OFF; BEGIN",
-			      NULL, NULL, NULL));
+	(void)snprintf(
+		sql, sizeof(sql),
+		"PRAGMA page_size=%d; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; BEGIN",
+		CATALOG_PAGE);
+	require(!sqlite3_exec(db, sql, NULL, NULL, NULL));
 	for (size_t i = 0; catalog_schema[i]; i++)
 		require(!sqlite3_exec(db, catalog_schema[i], NULL, NULL, NULL));
-	seal_hex(XXH3_128bits(directory, len), seal);
-	put_row(db, "INSERT INTO checkpoint VALUES('dcp','/','x',0,0,0,0,?)", seal, 32, true);
-	put_row(db, "INSERT INTO directory VALUES(1,?)", directory, len, false);
-	put_row(db, "INSERT INTO chunkmap VALUES(1,?)", map, n_map, true);
+	chunks = put_directory(&rest, in, db);
+	put(&all, 4);
+	buf_add(&all, "dcp", 4);
+	put(&all, either(in, chunks));
+	buf_add(&all, rest.data, rest.len);
+	put_metadata(&list, in);
+	require(!rest.err && !all.err && !list.err);
+	seal_hex(XXH3_128bits(all.data, all.len), seal);
+	put_row(db, "INSERT INTO checkpoint VALUES('dcp','/','x',0,0,0,?,?)", 0, seal, 32, true);
+	put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_DIRECTORY_ROW, all.data, all.len,
+		false);
+	put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_METADATA_ROW, list.data, list.len,
+		false);
 	(void)snprintf(sql, sizeof(sql), "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
 		       CATALOG_APPLICATION_ID, CATALOG_VERSION);
 	require(!sqlite3_exec(db, sql, NULL, NULL, NULL));
 	require(!sqlite3_close(db));
+	buf_release(&rest);
+	buf_release(&all);
+	buf_release(&list);
 }
 
 /* Bytes of the file, wherever it has them. */
@@ -68,15 +287,6 @@ static void change(struct cursor *c)
 			       (off_t)((v & 0xffffff) % (uint64_t)st.st_size)) == 1);
 	}
 	(void)close(fd);
-}
-
-/* As many bytes as the number in front says, or all that are left. */
-static const uint8_t *part(struct cursor *c, size_t *ret)
-{
-	size_t n = cursor_le16(c), left = (size_t)(c->end - c->p);
-
-	*ret = n < left ? n : left;
-	return cursor_take(c, *ret);
 }
 
 static void look_at(struct catalog *c)
@@ -105,20 +315,15 @@ static void look_at(struct catalog *c)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct cursor in = cursor_of(data, size);
-	const uint8_t *directory, *map;
-	size_t len, n_map;
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
 	int rc;
 
-	directory = part(&in, &len);
-	map = part(&in, &n_map);
-	if (in.bad)
-		return 0;
 	scratch_make();
 	scratch_empty();
 	(void)snprintf(path, sizeof(path), "%s/index", scratch);
-	make(directory, len, map, n_map);
+	make(&in);
+	in.bad = false; /* what is missing was 0 */
 	change(&in);
 	rc = catalog_open(path, &c, &e);
 	require(rc ? !c && rc < 0 && e.code == -rc && *e.msg : c && !e.code);

@@ -3,7 +3,7 @@
 #include "base/blob.h"
 #include "base/err.h"
 #include "bytes.h"
-#include "format/megatron_args.h"
+#include "format/megatron/megatron_args.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a DCP .metadata: parsed, joined, indexed in memory, every chunk map loaded. */
 #include "base/err.h"
-#include "catalog/catalog_build.h"
-#include "catalog/catalog_query.h"
-#include "format/dcp_records.h"
+#include "format/dcp/dcp_records.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
 
 #include <stdlib.h>
 

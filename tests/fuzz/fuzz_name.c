@@ -4,7 +4,7 @@
  * its file name. And the input as a file name that somebody asks for.
  */
 #include "base/err.h"
-#include "view/namelist.h"
+#include "tensor/namelist.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -63,17 +63,16 @@ static void try_results(const void *data, size_t size, struct arena *a, struct b
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	static void (*const tries[])(const void *, size_t, struct arena *,
+				     struct buf *) = { try_save, try_load, try_results };
 	struct buf b[2] = { BUF_INIT(1 << 28), BUF_INIT(1 << 28) };
 	struct arena a = ARENA_INIT(1 << 28);
 
-	if (size && data[0] == 'S')
-		try_save(data, size, &a, b);
-	else if (size && data[0] == 'L')
-		try_load(data, size, &a, b);
-	else
-		try_results(data, size, &a, b);
-	buf_release(&b[0]);
-	buf_release(&b[1]);
-	arena_release(&a);
+	for (size_t i = 0; i < 3; i++) {
+		tries[i](data, size, &a, b);
+		buf_release(&b[0]);
+		buf_release(&b[1]);
+		arena_release(&a);
+	}
 	return 0;
 }

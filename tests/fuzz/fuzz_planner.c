@@ -320,7 +320,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (!i || take(&c, 2)) /* else the same dicts again */
 			make_world(&c, &w[n++], ranks, shapes, s.system == CKPT_PLANNER_MEGATRON,
 				   true);
-		if (save_and_compare(&c, &s, &w[n - 1]))
+		if (save_and_compare(&s, &w[n - 1]))
 			load_again(&c, &s, &w[n - 1], shapes);
 	}
 	free_save(&s);

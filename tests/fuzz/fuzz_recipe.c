@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "core/recipe_util.h"
 #include "model/box.h"
-#include "view/vtensor.h"
+#include "tensor/vtensor.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -48,6 +48,7 @@ static void check(const struct store *s, const struct vtensor *v)
 	uint64_t volume, off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], *boxes;
 	size_t n = v->n_dims, pair[2];
 	enum boxes_verdict verdict;
+	uint64_t work = BOXES_MAX_WORK;
 
 	require(box_volume(n, v->shape, &volume) && v->bytes == 2 * volume);
 	require(!volume == !v->n_pieces);
@@ -61,7 +62,7 @@ static void check(const struct store *s, const struct vtensor *v)
 		}
 	}
 	if (volume) {
-		verdict = boxes_cover(n, v->shape, boxes, v->n_pieces, off, len, pair);
+		verdict = boxes_cover(n, v->shape, boxes, v->n_pieces, &work, off, len, pair);
 		require(verdict == BOXES_COVER || verdict == BOXES_UNKNOWN);
 	}
 	free(boxes);

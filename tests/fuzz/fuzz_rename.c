@@ -5,7 +5,7 @@
  */
 #include "base/buf.h"
 #include "base/err.h"
-#include "view/rename.h"
+#include "tensor/rename.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,10 +6,10 @@
  */
 #include "base/bytes.h"
 #include "base/err.h"
-#include "catalog/catalog_build.h"
-#include "catalog/catalog_query.h"
+#include "format/safetensors/st_pieces.h"
 #include "format/st_index.h"
-#include "format/st_pieces.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +47,20 @@ static int add_file(struct st_pieces *p, char name, struct bytes b, struct ckpt_
 	return rc;
 }
 
+static int add_index(struct st_index *x, struct bytes b, struct ckpt_err *e)
+{
+	char *text = malloc(b.n + 1);
+	int rc;
+
+	if (!text)
+		abort();
+	memcpy(text, b.p, b.n);
+	rc = st_index_parse(text, b.n, x, e);
+	if (rc)
+		free(text);
+	return rc;
+}
+
 static int build(struct st_index *x, struct st_pieces *p, const uint8_t *data, size_t size,
 		 struct catalog_writer *w, struct catalog **ret, struct ckpt_err *e)
 {
@@ -60,7 +74,7 @@ static int build(struct st_index *x, struct st_pieces *p, const uint8_t *data, s
 		if (name >= 'a')
 			rc = add_file(p, name, (struct bytes){ data, n }, e);
 		else if (n)
-			rc = st_index_parse((const char *)data, n, x, e);
+			rc = add_index(x, (struct bytes){ data, n }, e);
 		if (!sep)
 			break;
 		data = sep + 1;

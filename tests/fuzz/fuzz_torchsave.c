@@ -5,9 +5,9 @@
  */
 #include "base/err.h"
 #include "bytes.h"
-#include "catalog/catalog_build.h"
-#include "catalog/catalog_query.h"
-#include "format/torchsave.h"
+#include "format/torch/torchsave.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
 
 #include <stdlib.h>
 

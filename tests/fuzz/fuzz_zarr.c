@@ -5,9 +5,10 @@
  * the index read back.
  */
 #include "base/err.h"
-#include "catalog/catalog_build.h"
-#include "catalog/catalog_query.h"
 #include "format/format.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
+#include "source/place.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -88,12 +89,17 @@ static void scan(int fd)
 	struct catalog *c = NULL;
 	const struct format *f = NULL;
 	struct ckpt_err e = { 0 };
-	int rc = format_detect(fd, NULL, &f, &files, &e);
+	struct place *place;
+	int rc;
+
+	if (local_place(dup(fd), &place, &e))
+		abort();
+	rc = format_detect(place, NULL, &f, &files, &e);
 
 	if (!rc)
 		rc = catalog_writer_new(NULL, f->name, "/", &w, &e);
 	if (!rc)
-		rc = f->scan(fd, &files, &(struct scan_opts){ 0 }, w, &e);
+		rc = f->scan(place, &files, &(struct scan_opts){ 0 }, w, &e);
 	if (!rc)
 		rc = catalog_writer_finish(w, &c, &e);
 	if (!rc)
@@ -103,6 +109,7 @@ static void scan(int fd)
 	catalog_close(c);
 	catalog_writer_free(w);
 	name_list_release(&files);
+	place_free(place);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

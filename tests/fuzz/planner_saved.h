@@ -248,25 +248,6 @@ static void check_paths(const struct save *s, const struct world *w)
 		}
 }
 
-static void check_bins(const struct ckpt_save_plan *p, size_t bins)
-{
-	uint32_t order[ENTRIES * SHARDS];
-	size_t start[5];
-	bool seen[ENTRIES * SHARDS] = { 0 };
-	struct ckpt_err e = { 0 };
-
-	if (failed(split_bins(p->items, p->n_items, bins, order, start, &e), &e))
-		return;
-	require(!start[0] && start[bins] == p->n_items);
-	for (size_t b = 0; b < bins; b++)
-		require(start[b] <= start[b + 1]);
-	for (size_t i = 0; i < p->n_items; i++) {
-		require(order[i] < p->n_items && !seen[order[i]]);
-		require(bins > 1 || order[i] == i);
-		seen[order[i]] = true;
-	}
-}
-
 /* An item's elements, in row-major order. */
 static void check_data(struct save *s, size_t rank, const struct ckpt_write_item *w)
 {
@@ -289,13 +270,11 @@ static void check_data(struct save *s, size_t rank, const struct ckpt_write_item
 	}
 }
 
-static void check_save(struct choices *c, struct save *s, const struct world *w,
-		       const struct ckpt_save_plan *offered)
+static void check_save(struct save *s, const struct world *w, const struct ckpt_save_plan *offered)
 {
 	for (size_t r = 0; r < w->ranks; r++) {
 		check_part(&s->plan[r], &offered[r]);
 		check_offers(s, w, &offered[r]);
-		check_bins(&s->plan[r], 1 + take(c, 4));
 		for (size_t i = 0; i < s->plan[r].n_items; i++)
 			check_data(s, r, &s->plan[r].items[i]);
 	}
@@ -327,7 +306,7 @@ static void check_same_md(const struct ckpt_metadata *a, const struct ckpt_metad
 }
 
 /* Planners that keep nothing say the same. True: saved. */
-static bool save_and_compare(struct choices *c, struct save *s, const struct world *w)
+static bool save_and_compare(struct save *s, const struct world *w)
 {
 	struct save fresh = { .system = s->system, .opt = s->opt, .wire = ARENA_INIT(1 << 28) };
 	struct ckpt_err e = { 0 }, e2 = { 0 };
@@ -340,7 +319,7 @@ static bool save_and_compare(struct choices *c, struct save *s, const struct wor
 		for (size_t r = 0; r < w->ranks; r++)
 			require(save_plan_equal(&s->plan[r], &fresh.plan[r]));
 		check_same_md(&s->md, &fresh.md);
-		check_save(c, s, w, fresh.local);
+		check_save(s, w, fresh.local);
 	}
 	free_save(&fresh);
 	return !bad;

@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "model/box.h"
 #include "model/dtype.h"
-#include "save/ckpt_plan.h"
+#include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,10 +12,9 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=lib.sh
 . tests/torch/lib.sh
 
-# The library, and what it needs that the chroot lacks.
+# The library.
 mkdir "$tmp/lib"
 cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
-ldd "$tmp"/lib/libckpt.so.* | awk '/libjansson/ { print $3 }' | xargs -I{} cp {} "$tmp/lib/"
 
 counted "ckptfs.py" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
   --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts:/mnt/scripts" --bind "$tmp:/mnt/out" -- \

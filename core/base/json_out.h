@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * json_out - JSON for people and programs: commas, keys, brackets and indentation.
+ *
+ *	struct json_out j = { .to = &b };
+ *
+ *	json_open(&j, NULL, '{');                  // {
+ *	json_u64(&j, "tensors", 12);               //   "tensors": 12,
+ *	json_open(&j, "faults", '[');              //   "faults": [
+ *	json_open_line(&j, NULL, '{');         //     {"tensor": "a.weight"}
+ *	json_str(&j, "tensor", "a.weight");
+ *	json_close(&j);
+ *	json_close(&j);                            //   ]
+ *	json_close(&j);                            // }
+ *
+ * Whether it all went well is asked of the buffer. That may be emptied in between.
+ *
+ * Threads: one at a time.
+ */
+#ifndef BASE_JSON_OUT_H
+#define BASE_JSON_OUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+
+enum { JSON_OUT_DEPTH = 8 };
+
+struct json_out {
+	struct buf *to;
+	unsigned depth;
+	unsigned line; /* from that depth on all stands in one line; 0: nothing does */
+	bool some;     /* something stands before, in the same object or array */
+	char close[JSON_OUT_DEPTH];
+};
+
+/* In all of them `key` is that of the value in an object, and NULL in an array and outermost. */
+
+/* Begin an object '{' or an array '[', each member of which stands on a line of its own. */
+void json_open(struct json_out *j, const char *key, char bracket);
+/* The same all in one line. */
+void json_open_line(struct json_out *j, const char *key, char bracket);
+/* End what was begun last. */
+void json_close(struct json_out *j);
+
+/* NULL is null. */
+void json_str(struct json_out *j, const char *key, const char *s);
+void json_str_n(struct json_out *j, const char *key, const char *s, size_t n);
+void json_u64(struct json_out *j, const char *key, uint64_t v);
+void json_u64s(struct json_out *j, const char *key, const uint64_t *v, size_t n);
+void json_bool(struct json_out *j, const char *key, bool v);
+/* A value as it is: a number with a fraction, null. */
+void json_raw(struct json_out *j, const char *key, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+#endif

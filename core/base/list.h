@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * list - doubly linked lists of things that know their neighbours.
+ *
+ *	struct handle {
+ *		LIST_LINK(struct handle) link;      // always of that name
+ *	};
+ *	LIST(struct handle) all = { 0 };
+ *
+ *	LIST_PUSH(&all, h);                         // in front: all.first is the newest
+ *	LIST_EACH(x, &all) ...                      // nothing may be removed on the way
+ *	LIST_REMOVE(&all, h);
+ *
+ * Threads: no shared state.
+ */
+#ifndef BASE_LIST_H
+#define BASE_LIST_H
+
+#include <stddef.h>
+
+#define LIST(type) \
+	struct { \
+		type *first, *last; \
+	}
+#define LIST_LINK(type) \
+	struct { \
+		type *next, *prev; \
+	}
+
+#define LIST_PUSH(list, item) \
+	do { \
+		__auto_type list_ = (list); \
+		__auto_type item_ = (item); \
+\
+		item_->link.prev = NULL; \
+		item_->link.next = list_->first; \
+		*(list_->first ? &list_->first->link.prev : &list_->last) = item_; \
+		list_->first = item_; \
+	} while (0)
+
+/* Of an item that is in the list. Its own link stays as it was. */
+#define LIST_REMOVE(list, item) \
+	do { \
+		__auto_type list_ = (list); \
+		__auto_type item_ = (item); \
+\
+		*(item_->link.prev ? &item_->link.prev->link.next : &list_->first) = \
+			item_->link.next; \
+		*(item_->link.next ? &item_->link.next->link.prev : &list_->last) = \
+			item_->link.prev; \
+	} while (0)
+
+#define LIST_EACH(item, list) \
+	for (__auto_type item = (list)->first; (item); (item) = (item)->link.next)
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nearest - which of many names somebody meant who gave another one.
+ *
+ *	struct nearest n = NEAREST_INIT(want, strlen(want));
+ *	for (i = 0; i < n_names; i++)
+ *		nearest_try(&n, name[i], strlen(name[i]), i);
+ *	for (k = 0; k < n.n; k++)
+ *		printf("did you mean '%s'?\n", name[n.best[k].id]);
+ *
+ * Nearest are those of which one is the end of the other, from a dot or slash on ("q_proj.weight");
+ * then those that differ in a few bytes, upper and lower case being the same; then those that
+ * contain what was given. All names together take a bounded time: after 2^28 steps none is taken
+ * any more.
+ *
+ * Threads: one at a time.
+ */
+#ifndef BASE_NEAREST_H
+#define BASE_NEAREST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { NEAREST_MAX = 3 };
+
+struct nearest {
+	const char *want;
+	size_t len;
+	uint64_t steps; /* that are left */
+	size_t n;
+	struct {
+		uint64_t id; /* the caller's */
+		uint64_t far;
+	} best[NEAREST_MAX]; /* the nearest first; of equally near ones those that came first */
+};
+
+#define NEAREST_INIT(want_, len_) \
+	{ \
+		.want = (want_), .len = (len_), .steps = (uint64_t)1 << 28 \
+	}
+
+void nearest_try(struct nearest *n, const char *name, size_t len, uint64_t id);
+
+#endif

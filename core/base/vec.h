@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vec - room in arrays that grow.
+ *
+ * The owner of an array keeps its pointer, the count of its members and, as a size_t, for how many
+ * there is room:
+ *
+ *	struct rule *v = NULL;
+ *	size_t n = 0, cap = 0;
+ *
+ *	if (!VEC_ROOM(v, cap, n + 1))
+ *		return err_nomem(e);
+ *	v[n++] = rule;
+ *	free(v);
+ *
+ * Room at least doubles when it grows. Where there is no memory the array stays as it is.
+ *
+ * Threads: no shared state.
+ */
+#ifndef BASE_VEC_H
+#define BASE_VEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Is there room in v for `need` members, by growing where it must? */
+#define VEC_ROOM(v, cap, need) VEC_ROOM_WITHIN(v, cap, need, SIZE_MAX)
+/* The same, and never room for more than `max`. */
+#define VEC_ROOM_WITHIN(v, cap, need, max) \
+	((need) <= (cap) || vec_grow(&(v), &(cap), need, max, sizeof(*(v))))
+
+/* What the macros call: array is the address of the pointer. */
+bool vec_grow(void *array, size_t *cap, size_t need, size_t max, size_t size);
+
+#endif

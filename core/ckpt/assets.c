@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/assets.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/text.h"
+#include "index/catalog_query.h"
+#include "source/files.h"
+#include "source/source.h"
+#include "tree/view.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_ASSETS 10000
+
+/* What transformers and tokenizers write beside weights. */
+static const char *const usual[] = {
+	"added_tokens.json",
+	"chat_template.jinja",
+	"chat_template.json",
+	"config.json",
+	"generation_config.json",
+	"merges.txt",
+	"preprocessor_config.json",
+	"processor_config.json",
+	"special_tokens_map.json",
+	"spiece.model",
+	"tokenizer.json",
+	"tokenizer.model",
+	"tokenizer_config.json",
+	"vocab.json",
+	"vocab.txt",
+};
+
+/* Other weights beside ours would be taken for ours. */
+static const char *const weights[] = { "*.safetensors", "*.safetensors.index.json",
+				       "*.bin",		"*.bin.index.json",
+				       "*.pt",		"*.pth",
+				       "*.gguf",	"*.h5",
+				       "*.msgpack",	"*.ckpt",
+				       "*.onnx" };
+
+static bool is_weights(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(weights); i++)
+		if (text_glob(weights[i], name, strlen(name)))
+			return true;
+	return false;
+}
+
+/* A copy that lives as long as the assets, or NULL. */
+static const char *own(struct assets *a, const char *s)
+{
+	char **grown = realloc(a->owned, (a->n_owned + 1) * sizeof(*grown));
+	char *copy = grown ? strdup(s) : NULL;
+
+	if (grown)
+		a->owned = grown;
+	if (copy)
+		a->owned[a->n_owned++] = copy;
+	return copy;
+}
+
+/* ---- while they are looked for ---- */
+
+struct found {
+	const char *name, *path; /* the assets' own */
+	enum asset_from from;
+	struct files_seen seen;
+};
+
+/* What was there in a directory and is not used: the first, why, and how many. */
+struct refused {
+	const char *name;
+	char why[160];
+	size_t n;
+};
+
+struct finder {
+	struct assets *a;
+	struct found *v;
+	size_t n;
+	/* Where it is looking. */
+	int dirfd;
+	const char *dir; /* absolute */
+	enum asset_from from;
+	struct refused refused;
+};
+
+static void finder_release(struct finder *f)
+{
+	for (size_t i = 0; i < f->n; i++)
+		source_free(f->v[i].seen.source);
+	free(f->v);
+}
+
+/* s is taken over if it goes well; where it is not to be kept, the file is opened again when it is
+ * read. */
+static int add(struct finder *f, const char *path, const char *name, struct source *s, bool keep,
+	       struct ckpt_err *e)
+{
+	struct found *v = realloc(f->v, (f->n + 1) * sizeof(*v));
+
+	if (!v)
+		return err_set(e, ENOMEM, "out of memory");
+	f->v = v;
+	v += f->n;
+	*v = (struct found){ .name = own(f->a, name),
+			     .path = own(f->a, path),
+			     .from = f->from,
+			     .seen = { s->seen, keep ? s : NULL } };
+	if (!v->name || !v->path)
+		return err_set(e, ENOMEM, "out of memory");
+	f->n++;
+	if (!keep)
+		source_free(s);
+	return 0;
+}
+
+/* It was there: the next place is not asked. */
+__attribute__((format(printf, 3, 4))) static int refuse(struct finder *f, const char *name,
+							const char *why, ...)
+{
+	va_list ap;
+
+	if (!f->refused.n++) {
+		f->refused.name = name;
+		va_start(ap, why);
+		(void)vsnprintf(f->refused.why, sizeof(f->refused.why), why, ap);
+		va_end(ap);
+	}
+	return 1;
+}
+
+static char *join(const struct finder *f, const char *name)
+{
+	char *path;
+
+	return asprintf(&path, "%s/%s", f->dir[1] ? f->dir : "", name) < 0 ? NULL : path;
+}
+
+/* One sentence about all of them. */
+static int say_refused(struct finder *f, const struct assets_ask *ask, struct ckpt_err *e)
+{
+	autofree char *path = f->refused.n ? join(f, f->refused.name) : NULL;
+	autofree char *text = NULL;
+	char more[64] = "";
+
+	if (!f->refused.n)
+		return 0;
+	if (f->refused.n > 1)
+		(void)snprintf(more, sizeof(more), " (and %zu more beside it)", f->refused.n - 1);
+	if (!path ||
+	    asprintf(&text, "'%s' is not used: %s%s%s", path, f->refused.why, more,
+		     f->from == ASSET_OF_PARENT ? "; assets= can name its directory" : "") < 0) {
+		text = NULL;
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	f->a->refused[f->a->n_refused] = own(f->a, text);
+	if (!f->a->refused[f->a->n_refused])
+		return err_set(e, ENOMEM, "out of memory");
+	f->a->n_refused++;
+	if (ask->warn)
+		ask->warn(ask->warn_arg, text);
+	f->refused.n = 0;
+	return 0;
+}
+
+/* The file could not be opened. 0: it is not there; 1: it is, and is not used. */
+static int not_opened(struct finder *f, const char *name, int code, struct ckpt_err *e)
+{
+	autofree char *path = NULL;
+
+	switch (code) {
+	case EACCES:
+	case EPERM:
+		return refuse(f, name, "%s", strerror(code)); /* NOLINT(concurrency-mt-unsafe) */
+	case EIO:
+	case ENOMEM:
+	case EMFILE:
+	case ENFILE: /* not the file's own fault: it would be there the next time */
+		path = join(f, name);
+		return err_sys(e, code, "look for '%s'", path ? path : name);
+	default:
+		return 0;
+	}
+}
+
+/* *fd is -1 once it is taken over. */
+static int add_opened(struct finder *f, const char *path, const char *name, int *fd, bool keep,
+		      struct ckpt_err *e)
+{
+	struct source *s;
+	int rc = local_source(*fd, &s, e);
+
+	if (rc)
+		return rc;
+	(void)steal_fd(fd);
+	rc = add(f, path, name, s, keep, e);
+	if (rc)
+		source_free(s);
+	return rc;
+}
+
+/* ---- without assets= ---- */
+
+/* In a checkpoint that does not lie on this machine. 0: it is not there. */
+static int look_in_place(struct finder *f, const char *name, struct place *place,
+			 struct ckpt_err *e)
+{
+	autofree char *path = join(f, name);
+	struct ckpt_err why;
+	struct source *s;
+	int rc;
+
+	if (!path)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = place_file(place, name, &s, &why);
+	if (rc)
+		return not_opened(f, name, -rc, e);
+	rc = add(f, path, name, s, true, e);
+	if (rc)
+		source_free(s);
+	return rc ? rc : 1;
+}
+
+/*
+ * Who, besides the owner, can write to a file or directory: a set of groups, which has no members
+ * that the checkpoint's directory has not.
+ */
+static bool others_write(const struct stat *st, const struct stat *checkpoint)
+{
+	mode_t extra = st->st_mode & ~checkpoint->st_mode;
+
+	if (checkpoint->st_mode & S_IWOTH)
+		return false;
+	return (extra & S_IWOTH) ||
+	       ((st->st_mode & S_IWGRP) && ((extra & S_IWGRP) || st->st_gid != checkpoint->st_gid));
+}
+
+static bool is_trusted(uid_t owner, const struct stat *checkpoint)
+{
+	return !owner || owner == geteuid() || owner == checkpoint->st_uid;
+}
+
+/* 0, or 1: a file of the parent directory may have been written, or chosen, by somebody who could
+ * not have written it into the checkpoint. */
+static int doubt_parent(struct finder *f, const char *name, const struct stat *st,
+			const struct stat *parent, const struct stat *checkpoint)
+{
+	if (!is_trusted(parent->st_uid, checkpoint))
+		return refuse(f, name, "its directory belongs to user %u, the checkpoint does not",
+			      parent->st_uid);
+	if (others_write(parent, checkpoint) && !(parent->st_mode & S_ISVTX))
+		return refuse(f, name,
+			      "its directory can be written to by users (mode %04o) who cannot "
+			      "write to the checkpoint",
+			      parent->st_mode & 07777);
+	if (!is_trusted(st->st_uid, checkpoint))
+		return refuse(f, name, "it belongs to user %u, the checkpoint does not",
+			      st->st_uid);
+	if (others_write(st, checkpoint))
+		return refuse(f, name,
+			      "it can be written to by users (mode %04o) who cannot write to the "
+			      "checkpoint",
+			      st->st_mode & 07777);
+	/* A sticky directory, as /tmp: they can put a file of somebody else there under another name. */
+	if (others_write(parent, checkpoint) && st->st_nlink != 1)
+		return refuse(f, name, "it has %ju names, in a directory that others can write to",
+			      (uintmax_t)st->st_nlink);
+	return 0;
+}
+
+/*
+ * Opened once: what is looked at here is what is read. Links that stay in the directory are followed
+ * where nobody but those who are trusted can have put one. 0: it is not there.
+ */
+static int look_beneath(struct finder *f, const char *name, const struct stat *parent,
+			const struct stat *checkpoint, struct ckpt_err *e)
+{
+	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
+	bool shared = parent && others_write(parent, checkpoint);
+	autofree char *path = join(f, name);
+	autoclose int fd = -1;
+	struct ckpt_err why;
+	struct stat st;
+	int rc;
+
+	if (!path)
+		return err_set(e, ENOMEM, "out of memory");
+	if (shared) {
+		fd = openat(f->dirfd, name, flags);
+		if (fd < 0 && errno == ELOOP)
+			return refuse(f, name,
+				      "it is a link, in a directory that others can write to");
+		rc = fd < 0 ? -errno : fstat(fd, &st) ? -errno : 0;
+		if (!rc && !S_ISREG(st.st_mode))
+			return 0;
+	} else {
+		fd = io_open_beneath(f->dirfd, name, &st, &why);
+		rc = fd < 0 ? fd : 0;
+	}
+	if (rc)
+		return not_opened(f, name, -rc, e);
+	if (parent && doubt_parent(f, name, &st, parent, checkpoint))
+		return 1;
+	return add_opened(f, path, name, &fd, true, e) ? -e->code : 1;
+}
+
+/* The directory above; -1: there is none, or none that can be looked at. */
+static int open_parent(int dirfd, const struct stat *checkpoint, struct stat *ret)
+{
+	autoclose int fd = openat(dirfd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || fstat(fd, ret) ||
+	    (ret->st_dev == checkpoint->st_dev && ret->st_ino == checkpoint->st_ino))
+		return -1;
+	return steal_fd(&fd);
+}
+
+static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckpt_err *e)
+{
+	autofree char *above = strdup(ask->path);
+	bool settled[ARRAY_LEN(usual)] = { false };
+	struct stat checkpoint, parent;
+	int dirfd = place_fd(ask->place);
+	autoclose int up = -1;
+	int rc = 0;
+
+	if (!above)
+		return err_set(e, ENOMEM, "out of memory");
+	*f = (struct finder){ f->a, NULL, 0, dirfd, ask->path, ASSET_OF_CHECKPOINT, { 0 } };
+	if (dirfd < 0) {
+		for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++)
+			rc = look_in_place(f, usual[i], ask->place, e);
+		return rc < 0 ? rc : say_refused(f, ask, e);
+	}
+	if (fstat(dirfd, &checkpoint))
+		return err_sys(e, errno, "stat '%s'", ask->path);
+	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
+		rc = look_beneath(f, usual[i], NULL, &checkpoint, e);
+		settled[i] = rc > 0;
+	}
+	if (rc < 0 || say_refused(f, ask, e))
+		return -e->code;
+	up = open_parent(dirfd, &checkpoint, &parent);
+	if (up < 0)
+		return 0;
+	*strrchr(above, '/') = 0; /* the path is absolute */
+	f->dirfd = up;
+	f->dir = *above ? above : "/";
+	f->from = ASSET_OF_PARENT;
+	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++)
+		if (!settled[i])
+			rc = look_beneath(f, usual[i], &parent, &checkpoint, e);
+	return rc < 0 ? rc : say_refused(f, ask, e);
+}
+
+/* ---- with assets= ---- */
+
+/* Who names a directory trusts what links in it lead to. There may be more files than descriptors. */
+static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
+{
+	autoclose int fd = openat(f->dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	autofree char *joined = join(f, name), *path = NULL;
+	struct stat st;
+
+	if (!joined)
+		return err_set(e, ENOMEM, "out of memory");
+	if (fd < 0)
+		return not_opened(f, name, errno, e);
+	path = realpath(joined, NULL); /* where it is another file by now, reading says so */
+	if (!path || fstat(fd, &st))
+		return not_opened(f, name, errno, e);
+	return S_ISREG(st.st_mode) ? add_opened(f, path, name, &fd, false, e) : 0;
+}
+
+static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_err *e)
+{
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(AT_FDCWD, ask->given, 0);
+	autofree char *path = d ? realpath(ask->given, NULL) : NULL;
+	const struct dirent *entry;
+	int rc;
+
+	if (!path)
+		return err_sys(e, errno, "assets directory '%s'", ask->given);
+	*f = (struct finder){ f->a, NULL, 0, dirfd(d), path, ASSET_GIVEN, { 0 } };
+	while ((rc = io_next_entry(d, &entry, e)) > 0) {
+		if (is_weights(entry->d_name) || entry->d_name[0] == '.' ||
+		    strlen(entry->d_name) >= NAME_CAP ||
+		    (entry->d_type != DT_REG && entry->d_type != DT_LNK &&
+		     entry->d_type != DT_UNKNOWN))
+			continue;
+		if (f->n == MAX_ASSETS)
+			return err_set(e, EFBIG, "assets directory '%s' has more than %d files",
+				       ask->given, MAX_ASSETS);
+		rc = look_in(f, entry->d_name, e);
+		if (rc < 0)
+			return rc;
+	}
+	return rc ? err_wrap(e, "assets directory '%s'", ask->given) : say_refused(f, ask, e);
+}
+
+static int by_name(const void *ap, const void *bp)
+{
+	const struct found *a = ap, *b = bp;
+
+	return text_natural_cmp(a->name, strlen(a->name), b->name, strlen(b->name));
+}
+
+/* Take over what was found. */
+static int open_files(struct finder *f, struct ckpt_err *e)
+{
+	struct assets *a = f->a;
+	autofree struct files_seen *seen = calloc(f->n, sizeof(*seen));
+	autoclose int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int rc;
+
+	a->v = calloc(f->n, sizeof(*a->v));
+	a->origin = calloc(f->n, sizeof(*a->origin));
+	a->paths = calloc(f->n, sizeof(*a->paths));
+	if (!seen || !a->v || !a->origin || !a->paths)
+		return err_set(e, ENOMEM, "out of memory");
+	if (root < 0)
+		return err_sys(e, errno, "open '/'");
+	rc = local_place(root, &a->root, e);
+	if (rc)
+		return rc;
+	(void)steal_fd(&root);
+	for (size_t i = 0; i < f->n; i++) {
+		const struct found *x = &f->v[i];
+
+		a->v[i] = (struct view_asset){ .name = x->name,
+					       .path = x->path,
+					       .size = x->seen.seen.size,
+					       .mtime_ns = x->seen.seen.mtime_ns };
+		a->origin[i] = x->from;
+		a->paths[i] = (struct stored_file){ x->path + 1, a->v[i].size };
+		seen[i] = x->seen;
+	}
+	rc = files_new_seen(a->root, a->paths, seen, f->n, &a->files, e);
+	if (rc)
+		return rc;
+	a->n = f->n;
+	for (size_t i = 0; i < f->n; i++)
+		f->v[i].seen.source = NULL;
+	return 0;
+}
+
+int assets_find(const struct assets_ask *ask, struct assets *ret, struct ckpt_err *e)
+{
+	struct finder f CLEANUP(finder_release) = { .a = ret };
+	int rc;
+
+	*ret = (struct assets){ 0 };
+	rc = ask->given ? find_all(&f, ask, e) : find_usual(&f, ask, e);
+	if (rc || !f.n)
+		return rc;
+	qsort(f.v, f.n, sizeof(*f.v), by_name);
+	return open_files(&f, e);
+}
+
+const char *asset_from_text(enum asset_from from)
+{
+	static const char *const text[] = { [ASSET_OF_CHECKPOINT] = "checkpoint",
+					    [ASSET_OF_PARENT] = "parent",
+					    [ASSET_GIVEN] = "assets" };
+
+	return text[from];
+}
+
+void assets_release(struct assets *a)
+{
+	files_free(a->files);
+	for (size_t i = 0; i < a->n_owned; i++)
+		free(a->owned[i]);
+	free(a->owned);
+	free(a->v);
+	free(a->origin);
+	free(a->paths);
+	place_free(a->root);
+	*a = (struct assets){ 0 };
+}
+
+int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_t off,
+		struct ckpt_err *e)
+{
+	return files_read(a->files, (uint32_t)i, buf, len, off, e);
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check: every tensor covered exactly once, every file long enough, every item holding what the
+ * metadata says; with data, every item read in file order and its CRCs verified, and the hashes of
+ * files that are recorded beside them.
+ */
+#include <ckptfs/ckpt.h>
+
+#include "base/blob.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/vec.h"
+#include "ckpt/ckpt_internal.h"
+#include "ckpt/integrity.h"
+#include "format/raw.h"
+#include "index/catalog_query.h"
+#include "model/chunkmap.h"
+#include "parse/zip.h"
+#include "read/fetch.h"
+#include "tree/view.h"
+
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An item to read, and whose it is. */
+struct todo {
+	struct chunk_loc loc;
+	uint32_t owner; /* tensor's or object's catalog number */
+	bool object;
+};
+
+struct run {
+	struct engine *eng;
+	struct ckpt_check *k;
+	struct todo *todo;
+	size_t n, cap;
+	uint64_t total;
+	uint8_t *buf;
+};
+
+static void report(struct ckpt_check *k, const char *fqn, size_t len, const char *what,
+		   bool warning)
+{
+	struct ckpt_fault f = { fqn, len, what, warning };
+
+	k->faults += !warning;
+	k->fault(k->arg, &f);
+}
+
+static int add_todo(struct run *r, const struct chunk_loc *loc, size_t owner, bool object,
+		    struct ckpt_err *e)
+{
+	if (!VEC_ROOM(r->todo, r->cap, r->n + 1))
+		return err_nomem(e);
+	r->todo[r->n++] = (struct todo){ *loc, (uint32_t)owner, object };
+	r->total += loc->length;
+	return 0;
+}
+
+/* ---- files ---- */
+
+static void check_files(struct run *r)
+{
+	size_t n;
+	const struct stored_file *s = catalog_sources(r->eng->catalog, &n);
+	struct place_seen seen;
+	struct ckpt_err e;
+
+	for (size_t i = 0; i < n; i++) {
+		if (r->eng->file_fault && r->eng->file_fault[i]) {
+			report(r->k, NULL, 0, r->eng->file_fault[i], false);
+			continue;
+		}
+		/* A finished save writes its metadata last. Copies that do not keep times trip this too. */
+		if (place_look(r->eng->c->place, s[i].path, &seen, &e) > 0 &&
+		    seen.mtime_ns > r->eng->mtime_ns) {
+			(void)err_set(
+				&e, EIO,
+				"data file '%s' is newer than the metadata: overwritten by an "
+				"unfinished save, or copied without its times",
+				s[i].path);
+			report(r->k, NULL, 0, e.msg, true);
+		}
+	}
+}
+
+/* ---- tensors and objects ---- */
+
+/* number: in the catalog */
+static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
+{
+	struct engine *eng = r->eng;
+	size_t n;
+	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, &n)[number];
+	const char *fault = ckpt_tensor_fault(eng, number);
+	const struct chunkmap *m;
+	struct otensor *items, *map;
+	struct ckpt_err why;
+	int rc;
+
+	if (fault) {
+		report(r->k, t->fqn, t->fqn_len, fault, false);
+		return 0;
+	}
+	if (t->state == TENSOR_OVERLAPPING)
+		report(r->k, t->fqn, t->fqn_len, t->fault ? t->fault : "its chunks overlap", false);
+	if (otensor_open(eng->fetch, number, &items, &why)) {
+		report(r->k, t->fqn, t->fqn_len, why.msg, false);
+		return 0;
+	}
+	rc = otensor_map(eng->fetch, number, &map, &m, e);
+	if (!rc) {
+		r->k->items += m->count;
+		for (uint32_t k = 0; !rc && r->k->data && k < m->count; k++)
+			rc = add_todo(r, &m->locs[k], number, false, e);
+		otensor_close(eng->fetch, map);
+	}
+	otensor_close(eng->fetch, items);
+	return rc;
+}
+
+static int check_object(struct run *r, size_t number, struct ckpt_err *e)
+{
+	struct engine *eng = r->eng;
+	size_t n;
+	const struct catalog_object *o = &catalog_objects(eng->catalog, &n)[number];
+	const char *fault = ckpt_object_fault(eng, number);
+	struct ckpt_err why;
+	uint64_t size;
+
+	if (!fault && object_size(eng->fetch, o, &size, &why))
+		fault = why.msg;
+	if (fault) {
+		report(r->k, o->fqn, o->fqn_len, fault, false);
+		return 0;
+	}
+	r->k->items++;
+	/* A text is part of the index, which was verified when it was opened. */
+	return r->k->data && !o->text ? add_todo(r, &o->loc, number, true, e) : 0;
+}
+
+/* ---- data ---- */
+
+struct item_reader {
+	struct fetch *f;
+	const struct chunk_loc *loc;
+};
+
+static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
+{
+	const struct item_reader *r = arg;
+
+	return item_read(r->f, r->loc, buf, len, off, e);
+}
+
+struct crc_run {
+	struct run *r;
+	const struct blob *b;
+};
+
+static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
+{
+	struct crc_run *x = arg;
+	uint32_t crc = 0;
+	uint64_t data, done = 0;
+	int rc = zip_member_data(x->b, m, &data, e);
+
+	if (rc)
+		return rc;
+	while (done < m->size) {
+		size_t want = (size_t)min_u64(m->size - done, BLOCK_SIZE);
+		int64_t n = x->b->read(x->b->arg, data + done, x->r->buf, want, e);
+
+		if (n <= 0)
+			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
+		crc = libdeflate_crc32(crc, x->r->buf, (size_t)n);
+		done += (uint64_t)n;
+	}
+	/* 0 means "not recorded" (torch.serialization.set_crc32_options) unless it is the true value. */
+	if (m->crc && m->crc != crc)
+		return err_set(e, ERR_CORRUPT, "record '%.*s' has CRC %08x, %08x is recorded",
+			       (int)min_u64(m->name_len, 80), m->name, crc, m->crc);
+	x->r->k->crcs += m->crc != 0;
+	return 0;
+}
+
+/* Read the whole item; as an archive where it is one, so that its CRCs are checked on the way. */
+static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_err *e)
+{
+	struct item_reader reader = { r->eng->fetch, loc };
+	struct blob b = { read_item, &reader, 0 };
+	struct crc_run x = { r, &b };
+	struct raw_layout raw; /* elements may look like anything */
+	uint8_t magic[4];
+	size_t n_names;
+	int64_t n;
+	int rc = item_size(r->eng->fetch, loc, &b.size, e);
+
+	if (rc)
+		return rc;
+	n = b.read(b.arg, 0, magic, sizeof(magic), e);
+	if (n < 0)
+		return (int)n;
+	if (zip_magic(magic, (size_t)n) &&
+	    !raw_parse(catalog_encodings(r->eng->catalog, &n_names)[loc->encoding], &raw))
+		return zip_each(&b, check_member, &x, e);
+	for (uint64_t at = 0; at < b.size; at += (uint64_t)n) {
+		n = b.read(b.arg, at, r->buf, (size_t)min_u64(b.size - at, BLOCK_SIZE), e);
+		if (n <= 0)
+			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
+	}
+	return 0;
+}
+
+static int by_place(const void *ap, const void *bp)
+{
+	const struct todo *a = ap, *b = bp;
+
+	if (a->loc.file != b->loc.file)
+		return a->loc.file < b->loc.file ? -1 : 1;
+	return a->loc.offset < b->loc.offset ? -1 : a->loc.offset > b->loc.offset;
+}
+
+static void check_all_data(struct run *r)
+{
+	size_t n, n_sources;
+	const struct catalog_tensor *t = catalog_tensors(r->eng->catalog, &n);
+	const struct catalog_object *o = catalog_objects(r->eng->catalog, &n);
+	const struct stored_file *s = catalog_sources(r->eng->catalog, &n_sources);
+
+	if (r->n)
+		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
+	for (size_t i = 0; i < r->n; i++) {
+		const struct todo *d = &r->todo[i];
+		struct ckpt_err why;
+
+		if (check_data(r, &d->loc, &why)) {
+			(void)err_wrap(&why, "item at %llu of '%s'",
+				       (unsigned long long)d->loc.offset, s[d->loc.file].path);
+			if (d->object)
+				report(r->k, o[d->owner].fqn, o[d->owner].fqn_len, why.msg, false);
+			else
+				report(r->k, t[d->owner].fqn, t[d->owner].fqn_len, why.msg, false);
+		}
+		r->k->bytes += d->loc.length;
+		if (r->k->progress)
+			r->k->progress(r->k->arg, r->k->bytes, r->total);
+	}
+}
+
+/* ---- hashes of files ---- */
+
+static void add_read(void *arg, uint64_t bytes)
+{
+	struct run *r = arg;
+
+	r->k->bytes += bytes;
+	if (r->k->progress)
+		r->k->progress(r->k->arg, r->k->bytes, r->total);
+}
+
+static void check_hashes(struct run *r, const struct integrity *in)
+{
+	const struct integrity_work work = { r->buf, BLOCK_SIZE, add_read, r };
+	struct jiter i = jiter(jdoc_root(&in->files));
+
+	while (jiter_next(&i)) {
+		struct ckpt_err why;
+
+		if (integrity_verify(in, i.key, i.v, &work, &why))
+			report(r->k, NULL, 0, why.msg, false);
+		else
+			r->k->hashes++;
+	}
+}
+
+/* Items, and what Megatron-core may have left beside its metadata. */
+static void check_contents(struct run *r)
+{
+	const char *first = r->eng->metadata.v[0], *slash = strrchr(first, '/');
+	autofree char *dir = strndup(first, slash ? (size_t)(slash + 1 - first) : 0);
+	struct integrity in = { 0 };
+	struct ckpt_err why;
+
+	if (!dir)
+		report(r->k, NULL, 0, "out of memory", false);
+	else if (!strncmp(r->eng->format->name, "megatron", 8) &&
+		 integrity_open(r->eng->c->place, dir, &in, &why))
+		report(r->k, NULL, 0, why.msg, false);
+	r->total += in.bytes;
+	check_all_data(r);
+	check_hashes(r, &in);
+	integrity_close(&in);
+}
+
+static int check(struct ckpt *c, struct ckpt_check *k, struct ckpt_err *e)
+{
+	struct run r = { .eng = ckpt_engine(c, e), .k = k };
+	struct tensor_info t;
+	const char *fqn;
+	size_t len;
+	int rc = 0;
+
+	k->faults = k->items = k->bytes = k->crcs = k->hashes = 0;
+	if (!r.eng)
+		return -EISDIR;
+	r.buf = malloc(BLOCK_SIZE);
+	if (!r.buf)
+		return err_set(e, ENOMEM, "out of memory");
+	check_files(&r);
+	for (size_t i = 0; !rc && i < view_tensors(r.eng->view); i++) {
+		view_tensor(r.eng->view, i, &t);
+		rc = check_tensor(&r, t.sources[0], e);
+	}
+	for (size_t i = 0; !rc && i < view_objects(r.eng->view); i++)
+		rc = check_object(&r, view_object(r.eng->view, i, &fqn, &len), e);
+	if (!rc && k->data)
+		check_contents(&r);
+	free(r.todo);
+	free(r.buf);
+	return rc;
+}
+
+int ckpt_check_sized(struct ckpt *c, struct ckpt_check *k, size_t size, struct ckpt_err *e)
+{
+	struct ckpt_check ours;
+	int rc = SIZED_TAKE(ours, k, size, "ckpt_check", e);
+
+	if (rc)
+		return rc;
+	rc = check(c, &ours, e);
+	SIZED_GIVE(k, size, ours);
+	return rc;
+}

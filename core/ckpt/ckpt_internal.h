@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_internal - the parts of an opened checkpoint, for the files of core/api.
+ */
+#ifndef CKPT_CKPT_INTERNAL_H
+#define CKPT_CKPT_INTERNAL_H
+
+#include "base/arena.h"
+#include "ckpt/assets.h"
+#include "ckpt/ckpt_options.h"
+#include "ckpt/model_recipe.h"
+#include "ckpt/sized.h"
+#include "file/vfile.h"
+#include "format/format.h"
+#include "store/object_form.h"
+#include "tree/tree.h"
+#include <ckptfs/ckpt_mount.h>
+
+#include <stdatomic.h>
+
+struct catalog;
+struct ckpt_run;
+struct fetch;
+struct files;
+struct layout;
+struct place;
+struct rename;
+struct run_child;
+struct view;
+struct tensor_info;
+struct tensor_reader;
+
+/* What has been opened: a tree, and either the engine that reads what the tree shows, or a run, each
+ * of whose checkpoints has an engine of its own. */
+struct ckpt {
+	struct tree *tree;
+	struct engine *engine;	   /* NULL: it is a run; see ckpt_engine */
+	struct ckpt_run *run;	   /* or NULL */
+	char *root;		   /* absolute path of the checkpoint */
+	char *dir;		   /* of its directory: root, or where the file is */
+	const char *file;	   /* NULL, or the file's name: the end of root */
+	struct place *place;	   /* dir */
+	struct arena words;	   /* of the options, if they were words */
+	struct ckpt_totals totals; /* of a run, 0 of everything that it has none of */
+};
+
+/* A checkpoint that can be read. */
+struct engine {
+	struct tree tree; /* first, for engine_of */
+	struct ckpt *c;	  /* what it is the engine of */
+	const struct format *format;
+	struct name_list metadata;
+	struct catalog *catalog;
+	char *index;
+	bool index_built;
+	bool index_asked; /* opts.index was given */
+	struct files *files;
+	struct rename *rename;
+	struct digest renaming; /* of the rules' text */
+	struct layout *layout;
+	struct model_recipe recipe;
+	struct assets assets;
+	struct view *view;
+	struct fetch *fetch;
+	uint64_t mtime_ns;
+	char identity[67];
+	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL
+	 * when all files are well. */
+	uint32_t *tensor_bad, *object_bad;
+	char **file_fault;	       /* by file: sentence or NULL */
+	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
+	_Atomic(struct buf *) info;    /* info.json, built on first read */
+};
+
+struct ckpt_file {
+	struct engine *engine;	 /* of the checkpoint that it is a file of; NULL: a run's own */
+	struct ckpt_run *run;	 /* NULL, or what the checkpoint is a part of, */
+	struct run_child *child; /* and as what */
+	struct vfile v;
+	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
+	 * consist of a hundred thousand. */
+	struct tensor_reader *reader;
+	/* What ckpt_file_backing has found; NULL: nothing, or it was not asked. */
+	struct files *backing;
+	uint32_t backing_number;
+};
+
+/* In object_size, above all sizes: 0 was answered, because it could not be read; not asked for. */
+#define CKPT_SIZE_FAILED  (UINT64_MAX - 1)
+#define CKPT_SIZE_UNKNOWN UINT64_MAX
+
+/* The checkpoint in a directory, which is taken over in any case; root is its address. */
+int ckpt_open_place(struct place *place, const char *root, const struct ckpt_opts *opts,
+		    struct ckpt **ret, struct ckpt_err *e);
+/* c takes over what its options lie in. */
+void ckpt_keep_words(struct ckpt *c, struct arena *words);
+/* Is there a checkpoint at this path, or a file that is one? Nothing of it is opened. */
+int ckpt_probe(const char *path, struct ckpt_err *e);
+/* NULL for a run, with EISDIR in *e. A caller that holds a tensor, an object or a model of c need not
+ * check: only a checkpoint with an engine has them. */
+struct engine *ckpt_engine(const struct ckpt *c, struct ckpt_err *e);
+/* Adds to the sentence that a directory, named by n_dir bytes of path, does not have the name behind
+ * them: which ones it has that are like it. */
+void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
+		       const char *name, struct ckpt_err *e);
+/* 0, or what opening it without allow_missing is refused with. */
+int engine_is_whole(const struct engine *eng, struct ckpt_err *e);
+/* The engine as a tree, and three of its operations. */
+struct tree *ckpt_tree(struct engine *eng);
+int ckpt_engine_open(struct tree *t, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e);
+void engine_counters(struct tree *t, struct ckpt_counters *ret);
+int engine_info(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *e);
+int engine_sources(struct tree *t, ckpt_node node,
+		   int (*each)(void *arg, const struct ckpt_source *s), void *arg,
+		   struct ckpt_err *e);
+static inline struct engine *engine_of(struct tree *t)
+{
+	return (struct engine *)(void *)t;
+}
+/* A file without content yet, or NULL. */
+struct ckpt_file *ckpt_file_new(struct engine *eng, struct ckpt_err *e);
+/* The last step of opening f: *ret is f, or where rc is an error f is closed. Returns rc. */
+int ckpt_file_opened(struct ckpt_file *f, int rc, struct ckpt_file **ret);
+/* Elements of a tensor, inside of which they lie, as view_box has them, in row-major order. */
+int ckpt_steps_open(struct engine *eng, const struct tensor_info *t, const uint64_t *off,
+		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,
+		    struct ckpt_err *e);
+/* Tensor i of the tree, of the model; EINVAL where there is none, as in a run. */
+int ckpt_tensor_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, struct ckpt_err *e);
+int ckpt_model_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, struct ckpt_err *e);
+/* EIO where the tensor cannot be read. */
+int ckpt_readable(const struct engine *eng, const struct tensor_info *t, struct ckpt_err *e);
+/* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
+ * source files, and why it cannot be opened, or NULL. */
+uint64_t ckpt_chunks_of(const struct engine *eng, const struct tensor_info *t);
+int ckpt_files_of(struct engine *eng, const struct tensor_info *t, uint64_t *ret,
+		  struct ckpt_err *e);
+/* How an object is stored. */
+enum object_form ckpt_object_form(const struct engine *eng, const struct ckpt_object *o);
+const char *ckpt_fault_of(const struct engine *eng, const struct tensor_info *t);
+/* Decoded size of an object, by catalog number. */
+int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e);
+/* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */
+const char *ckpt_tensor_fault(const struct engine *eng, size_t i);
+const char *ckpt_object_fault(const struct engine *eng, size_t i);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/ckpt_options.h"
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "ckpt/sized.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum who { TREE, HOW, PROGRAM };
+
+static const struct ckpt_option options[] = {
+#define OPTION(form_, name_, who, value_, help_) \
+	{ .name = #name_, \
+	  .form = CKPT_OPTION_##form_, \
+	  .value = (value_), \
+	  .help = (help_), \
+	  .tree = (who) == TREE, \
+	  .program = (who) == PROGRAM },
+	CKPT_OPTIONS(OPTION)
+#undef OPTION
+};
+
+/* Where in struct ckpt_opts they are. */
+static const size_t places[] = {
+#define PLACE(form, name, who, value, help) offsetof(struct ckpt_opts, name),
+	CKPT_OPTIONS(PLACE)
+#undef PLACE
+};
+
+const struct ckpt_option *ckpt_option(size_t i)
+{
+	return i < ARRAY_LEN(options) ? &options[i] : NULL;
+}
+
+void *ckpt_opts_at(struct ckpt_opts *o, const struct ckpt_option *x)
+{
+	return (char *)o + places[x - options];
+}
+
+static const struct ckpt_option *find(const char *word, size_t len)
+{
+	for (size_t i = 0; i < ARRAY_LEN(options); i++)
+		if (!strncmp(options[i].name, word, len) && !options[i].name[len])
+			return &options[i];
+	return NULL;
+}
+
+/* One more string, of at most `cap`. */
+static int add(const char ***list, size_t cap, const char *value, struct arena *a)
+{
+	size_t n = 0;
+
+	if (!*list)
+		*list = arena_array(a, cap + 1, sizeof(**list));
+	if (!*list)
+		return -ENOMEM;
+	while ((*list)[n])
+		n++;
+	(*list)[n] = value;
+	return 0;
+}
+
+/* n: how many words there are. */
+static int set(struct ckpt_opts *o, const struct ckpt_option *x, const char *value, size_t n,
+	       struct arena *a, struct ckpt_err *e)
+{
+	void *at = ckpt_opts_at(o, x);
+
+	if (x->form == CKPT_OPTION_FLAG && value)
+		return err_set(e, EINVAL, "option '%s' takes no value", x->name);
+	if (x->form != CKPT_OPTION_FLAG && !value)
+		return err_set(e, EINVAL, "option '%s' needs a value", x->name);
+	switch (x->form) {
+	case CKPT_OPTION_FLAG:
+		*(bool *)at = true;
+		return 0;
+	case CKPT_OPTION_SIZE:
+		if (!text_parse_size(value, at))
+			return err_set(e, EINVAL, "option '%s': '%s' is not a size", x->name,
+				       value);
+		if (!*(const uint64_t *)at) /* which is none */
+			return err_set(e, EINVAL, "option '%s': must be at least 1", x->name);
+		return 0;
+	case CKPT_OPTION_LIST:
+		return add(at, n, value, a) ? err_set(e, ENOMEM, "out of memory") : 0;
+	default:
+		*(const char **)at = value;
+		return 0;
+	}
+}
+
+int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, size_t size,
+		    struct arena *a, struct ckpt_opts *ret, struct ckpt_err *e)
+{
+	struct ckpt_hooks hooks = { 0 };
+	size_t n = 0;
+	int rc = given ? SIZED_TAKE(hooks, given, size, "ckpt_hooks", e) : 0;
+
+	*ret = (struct ckpt_opts){ .warn = hooks.warn,
+				   .warn_arg = hooks.warn_arg,
+				   .progress = hooks.progress,
+				   .progress_arg = hooks.progress_arg };
+	while (words && words[n])
+		n++;
+	for (size_t i = 0; !rc && i < n; i++) {
+		size_t len = strcspn(words[i], "=");
+		const struct ckpt_option *x = find(words[i], len);
+		const char *copy = arena_dup(a, words[i], strlen(words[i]));
+
+		if (!copy)
+			return err_set(e, ENOMEM, "out of memory");
+		rc = x ? set(ret, x, copy[len] ? copy + len + 1 : NULL, n, a, e)
+		       : err_set(e, EINVAL, "unknown option '%.*s'", (int)len, words[i]);
+	}
+	return rc;
+}
+
+int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choice *of, size_t n,
+		     int *ret, struct ckpt_err *e)
+{
+	char known[120] = "";
+	size_t len = 0;
+
+	for (size_t i = 0; word && i < n; i++)
+		if (!strcmp(word, of[i].word)) {
+			*ret = of[i].value;
+			return 0;
+		}
+	for (size_t i = 0; i < n && len < sizeof(known); i++)
+		if (!of[i].alias)
+			len += (size_t)snprintf(known + len, sizeof(known) - len, "%s%s",
+						i ? ", " : "", of[i].word);
+	return word ? err_set(e, EINVAL, "option '%s': '%s' is not one of %s", name, word, known)
+		    : 0;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_options - the table of options: what ckpt_open takes as words, and what becomes of them.
+ *
+ * A new option is a row here and the code that looks at its field. The commands, their help, -o,
+ * the completion and Python ask ckpt_option() for the rows; a test holds the manuals to them.
+ *
+ * Private to core/ckpt.
+ *
+ * Threads: any.
+ */
+#ifndef CKPT_CKPT_OPTIONS_H
+#define CKPT_CKPT_OPTIONS_H
+
+#include <ckptfs/ckpt.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena;
+
+#define CKPT_MAX_WORDS ((size_t)64 << 20) /* bytes of options as words */
+
+/* X(form, name, who, value, help): struct ckpt_option says what they are. For whom it is:
+ * TREE and HOW are the commands', too, and TREE decides names or bytes; PROGRAM is not for them. */
+#define CKPT_OPTIONS(X) \
+	X(LIST, include, TREE, "GLOB", "show only FQNs that match; repeatable") \
+	X(LIST, exclude, TREE, "GLOB", "hide FQNs that match; repeatable") \
+	X(FILE, rename, TREE, "FILE", "rules that rename FQNs, one s/REGEX/REPLACEMENT/ per line") \
+	X(TEXT, weights, TREE, "PREFIX", "FQNs below PREFIX are the model of hf/, pt/, ranks/") \
+	X(TEXT, dtype, TREE, "TYPE", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
+	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
+	X(SIZE, shard_size, TREE, "SIZE", \
+	  "maximum tensor bytes per file in hf/ (default 5GB) and gguf/") \
+	X(FILE, layout, TREE, "FILE", "show in ranks/ what each rank of a mesh holds") \
+	X(FILE, recipe, TREE, "NAME", "make the model by a recipe; see 'ckptfs help recipes'") \
+	X(TEXT, experts, TREE, "HOW", "show experts fused in one tensor, split, or stored") \
+	X(TEXT, gguf_dtype, TREE, "TYPE", \
+	  "type of matrices in gguf/: f32, f16, bf16, q8_0 (the model's)") \
+	X(TEXT, index, HOW, "PATH", "where to keep the chunk index; :memory: for none on disk") \
+	X(FLAG, allow_missing, TREE, NULL, \
+	  "accept incomplete tensors; opening one is an I/O error") \
+	X(FLAG, ignore_ctime, HOW, NULL, \
+	  "treat a file as unchanged if only its ctime changed (chmod)") \
+	X(SIZE, cache, HOW, "SIZE", "maximum memory for decoded blocks (default 256MiB)") \
+	X(SIZE, maps, PROGRAM, "SIZE", "bound on chunk maps in memory (8MiB)") \
+	X(FLAG, map_files, PROGRAM, NULL, \
+	  "take what is in the page cache from there, and handle SIGBUS") \
+	X(FLAG, runs, PROGRAM, NULL, "a directory of checkpoints is fine as well") \
+	X(FLAG, rebuild_index, PROGRAM, NULL, "build the chunk index even when it is fresh") \
+	X(FLAG, allow_holes, PROGRAM, NULL, "accept tensors with holes, though no missing files")
+
+#define CKPT_OPTION_FIELD_FLAG bool
+#define CKPT_OPTION_FIELD_TEXT const char *
+#define CKPT_OPTION_FIELD_FILE const char *
+#define CKPT_OPTION_FIELD_LIST const char *const * /* NULL-terminated */
+#define CKPT_OPTION_FIELD_SIZE uint64_t
+
+/* All zero, it asks for nothing. */
+struct ckpt_opts {
+#define CKPT_OPTION_FIELD(form, name, who, value, help) CKPT_OPTION_FIELD_##form name;
+	CKPT_OPTIONS(CKPT_OPTION_FIELD)
+#undef CKPT_OPTION_FIELD
+	/* As struct ckpt_hooks has them. */
+	void (*warn)(void *arg, const char *what);
+	void *warn_arg;
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *progress_arg;
+};
+
+/* Words as ckpt_open takes them, copied to memory of the arena's. *ret is set in any case. */
+int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *hooks, size_t hooks_size,
+		    struct arena *a, struct ckpt_opts *ret, struct ckpt_err *e);
+
+/* The field of option x: a CKPT_OPTION_FIELD_... */
+void *ckpt_opts_at(struct ckpt_opts *o, const struct ckpt_option *x);
+
+/* One of the words that an option may be; an alias is not said in the message about others. */
+struct ckpt_choice {
+	const char *word;
+	int value;
+	bool alias;
+};
+/* The value of `word`, of n choices; NULL leaves *ret. */
+int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choice *of, size_t n,
+		     int *ret, struct ckpt_err *e);
+
+/* opts' strings and hooks are borrowed until ckpt_close. */
+int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
+		   struct ckpt_err *e);
+
+#endif

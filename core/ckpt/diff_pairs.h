@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * diff_pairs - what two checkpoints have under each name, and how far that can be compared.
+ * Private to core/ckpt.
+ *
+ *	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
+ *	while (diff_next(sides, d, &glob_steps, &pair)) ...
+ *
+ * Another list of names to compare (tensors under other names, say) is another diff_side.
+ *
+ * Threads: a walk is one thread's.
+ */
+#ifndef CKPT_DIFF_PAIRS_H
+#define CKPT_DIFF_PAIRS_H
+
+#include "model/dtype.h"
+#include <ckptfs/ckpt_diff.h>
+
+enum { DIFF_BLOCK = 2 << 20 /* bytes of one side that are compared at once */ };
+
+/* The tensors and objects of a checkpoint, to be merged into one natural order; or its model. */
+struct diff_side {
+	struct ckpt *ckpt;
+	bool model;
+	uint64_t n_tensors, n_objects;
+	uint64_t tensor, object; /* the next ones */
+};
+
+/* All strings are borrowed from the checkpoints. */
+struct diff_pair {
+	struct ckpt_diff_item item; /* .result: what is known without reading */
+	uint64_t at[2];		    /* where both have it: for diff_open */
+	bool read;		    /* the rest needs reading, and tells: */
+	bool is_object;
+	bool same_type;
+	bool values;		  /* elements are counted and compared by value */
+	enum ckpt_dtype types[2]; /* of an object: bytes */
+	uint64_t elements;	  /* of a tensor; an object's size shows when it is opened */
+	uint64_t step;		  /* elements that fit a block, on both sides */
+	uint64_t cost;		  /* bytes to read */
+};
+
+struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d);
+/* What .at says; of a pair's object if is_object. */
+int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
+	      struct ckpt_err *e);
+/* The next name of either side, of those that d->globs match; false after the last. */
+bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, uint64_t *glob_steps,
+	       struct diff_pair *ret);
+
+#endif

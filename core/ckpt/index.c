@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/index.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
+#include "source/source.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <xxhash.h>
+
+static const char beside_name[] = ".ckptfs-index.sqlite";
+
+/* ---- is it still true? ---- */
+
+static int hash_file(struct place *place, const char *name, char out[static 33], struct ckpt_err *e)
+{
+	enum { CHUNK = 1 << 20 };
+	autofree uint8_t *buf = malloc(CHUNK);
+	XXH3_state_t *s = XXH3_createState();
+	struct source *file CLEANUP(source_freep) = NULL;
+	int rc = place_file(place, name, &file, e);
+	uint64_t off = 0;
+	XXH128_hash_t h;
+	int64_t n = 0;
+
+	if (!buf || !s) {
+		XXH3_freeState(s);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	(void)XXH3_128bits_reset(s);
+	while (!rc && (n = source_read(file, buf, CHUNK, off, e)) > 0) {
+		(void)XXH3_128bits_update(s, buf, (size_t)n);
+		off += (uint64_t)n;
+	}
+	h = XXH3_128bits_digest(s);
+	XXH3_freeState(s);
+	if (rc || n < 0)
+		return rc ? rc : err_wrap(e, "read '%s'", name);
+	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,
+		       (unsigned long long)h.low64);
+	return 0;
+}
+
+static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m)
+{
+	struct place_seen seen;
+	struct ckpt_err ignored;
+	char hash[33], id[PLACE_ID_HEX];
+
+	if (place_look(rq->place, m->name, &seen, &ignored) <= 0 || seen.size != m->size)
+		return false;
+	place_id_hex(&seen.id, id);
+	if (!strcmp(id, m->id))
+		return true;
+	/* A copy, or touched: the bytes decide. */
+	return *m->hash && !hash_file(rq->place, m->name, hash, &ignored) && !strcmp(hash, m->hash);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bool is_fresh(const struct index_request *rq, const struct catalog *c)
+{
+	size_t n;
+	const struct catalog_metadata *m = catalog_metadata(c, &n);
+	autofree const char **names = n ? reallocarray(NULL, n, sizeof(*names)) : NULL;
+
+	if (n != rq->files->n || (n && !names))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		names[i] = rq->files->v[i];
+	if (n)
+		qsort(names, n, sizeof(*names), by_name); /* as the index has them */
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(m[i].name, names[i]) != 0 || !same_metadata(rq, &m[i]))
+			return false;
+	return true;
+}
+
+/* A regular file: a FIFO or a device of that name, in a checkpoint from anywhere, is none. */
+static bool is_there(const char *path)
+{
+	struct stat st;
+
+	return !lstat(path, &st) && S_ISREG(st.st_mode);
+}
+
+/* The index at path if it is there, whole and fresh; else NULL. */
+static struct catalog *try_open(const struct index_request *rq, const char *path)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err why;
+
+	if (!is_there(path))
+		return NULL;
+	if (catalog_open(path, &c, &why)) {
+		log_msg(LOG_LEVEL_DEBUG, "'%s' is built again: %s", path, why.msg);
+		return NULL;
+	}
+	if (is_fresh(rq, c))
+		return c;
+	catalog_close(c);
+	return NULL;
+}
+
+/* ---- building ---- */
+
+static int build(const struct index_request *rq, const char *path, struct catalog **ret,
+		 struct ckpt_err *e)
+{
+	struct catalog_writer *w = NULL;
+	int rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
+
+	if (!rc)
+		rc = rq->format->scan(rq->place, rq->files, &rq->scan, w, e);
+	if (!rc)
+		rc = catalog_writer_finish(w, ret, e);
+	catalog_writer_free(w);
+	return rc;
+}
+
+/*
+ * Lock `path`: a descriptor to give to unlock(), or -errno. The lock file goes away with the
+ * lock, so check after locking that it is still the file of that name.
+ */
+static int lock(const char *path)
+{
+	for (;;) {
+		autoclose int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		struct stat ours, named;
+		int rc;
+
+		if (fd < 0)
+			return -errno;
+		do
+			rc = flock(fd, LOCK_EX);
+		while (rc && errno == EINTR);
+		if (rc || fstat(fd, &ours))
+			return -errno;
+		if (!stat(path, &named) && named.st_ino == ours.st_ino &&
+		    named.st_dev == ours.st_dev)
+			return steal_fd(&fd);
+	}
+}
+
+static void unlock(const char *path, int fd)
+{
+	(void)unlink(path);
+	(void)close(fd);
+}
+
+static int build_locked(const struct index_request *rq, const char *path, struct catalog **ret,
+			bool *ret_built, struct ckpt_err *e)
+{
+	autofree char *lock_path = NULL;
+	int fd, rc = 0;
+
+	if (asprintf(&lock_path, "%s.lock", path) < 0)
+		return err_set(e, ENOMEM, "out of memory");
+	fd = lock(lock_path);
+	if (fd < 0)
+		return err_sys(e, -fd, "write the chunk index '%s'", path);
+	*ret = rq->rebuild ? NULL : try_open(rq, path); /* another process may have been quicker */
+	if (!*ret) {
+		rc = build(rq, path, ret, e);
+		*ret_built = !rc;
+	}
+	unlock(lock_path, fd);
+	return rc;
+}
+
+/* ---- where ---- */
+
+/* A daemon changes its directory; the path has to last. */
+static char *absolute(const char *path)
+{
+	autofree char *cwd = *path == '/' ? NULL : getcwd(NULL, 0);
+	char *r;
+
+	if (*path == '/')
+		return strdup(path);
+	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
+}
+
+/* Can nobody but root and those of our group put another directory in the place of `dir`? */
+static bool is_ours_to_rename(const char *dir)
+{
+	autofree char *at = strdup(dir);
+	struct stat st;
+	char *slash;
+
+	if (!at)
+		return false;
+	while ((slash = strrchr(at, '/'))) {
+		slash[slash == at] = 0; /* the directory above; "/" has none */
+		if (lstat(at, &st) || !S_ISDIR(st.st_mode) ||
+		    (st.st_uid && st.st_uid != geteuid()) ||
+		    ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)))
+			return false;
+		if (slash == at)
+			break;
+	}
+	return true;
+}
+
+/*
+ * $XDG_CACHE_HOME/ckptfs without links in it, or NULL when there is no such directory to write in.
+ * Somebody else's is no place to find one's own files in, nor is one that somebody else could
+ * exchange for another between two uses of its name.
+ */
+char *index_cache_dir(void)
+{
+	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	autofree char *dir = NULL, *real = NULL;
+	struct stat st;
+	int n = -1;
+
+	if (xdg && *xdg == '/')
+		n = asprintf(&dir, "%s/ckptfs", xdg);
+	else if (home && *home == '/')
+		n = asprintf(&dir, "%s/.cache/ckptfs", home);
+	if (n < 0) {
+		dir = NULL;
+		return NULL;
+	}
+	real = io_mkdirs(dir) ? NULL : realpath(dir, NULL);
+	if (!real || !is_ours_to_rename(real) || lstat(real, &st) || !S_ISDIR(st.st_mode) ||
+	    st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) ||
+	    access(real, W_OK | X_OK))
+		return NULL;
+	return steal_ptr(&real);
+}
+
+/* NAME-HASH.sqlite in it, or NULL. */
+static char *cache_path(const char *root)
+{
+	const char *name = strrchr(root, '/');
+	autofree char *dir = index_cache_dir();
+	char *path;
+	int n;
+
+	if (!dir)
+		return NULL;
+	name = name && name[1] ? name + 1 : "root";
+	n = asprintf(&path, "%s/%.80s-%016llx.sqlite", dir, name,
+		     (unsigned long long)XXH3_64bits(root, strlen(root)));
+	return n < 0 ? NULL : path;
+}
+
+static int finish(char *path, char **ret_path, struct ckpt_err *e)
+{
+	*ret_path = path ? path : strdup(":memory:");
+	return *ret_path ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+/*
+ * Can nobody else make files in the checkpoint's directory? Who can might put a link where an index
+ * is going to be written, or keep its lock for ever.
+ */
+static bool is_ours(const struct index_request *rq)
+{
+	struct stat st;
+
+	return !fstat(place_fd(rq->place), &st) && st.st_uid == geteuid() &&
+	       !(st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* Open or build at path; 1: nothing can be written there, or may_write is false. */
+static int at_default(const struct index_request *rq, const char *path, bool may_write,
+		      struct catalog **ret, bool *ret_built, struct ckpt_err *e)
+{
+	int rc;
+
+	*ret = rq->rebuild ? NULL : try_open(rq, path);
+	if (*ret)
+		return 0;
+	if (!may_write)
+		return 1;
+	rc = build_locked(rq, path, ret, ret_built, e);
+	switch (-rc) {
+	case EROFS:
+	case EACCES:
+	case EPERM:
+	case ENOSPC:
+	case EDQUOT:
+	case ENOLCK:
+		return 1;
+	default:
+		return rc;
+	}
+}
+
+int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
+	       bool *ret_built, struct ckpt_err *e)
+{
+	autofree char *path = NULL;
+	int rc = 1;
+
+	*ret_built = false;
+	if (rq->where && strcmp(rq->where, ":memory:") != 0) {
+		path = absolute(rq->where);
+		if (!path)
+			return err_sys(e, errno, "index '%s'", rq->where);
+		*ret = rq->rebuild ? NULL : try_open(rq, path);
+		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, e);
+		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
+	}
+	if (!rq->where && !rq->is_file && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
+		path = NULL;
+	if (path && is_there(path))
+		rc = at_default(rq, path, is_ours(rq), ret, ret_built, e);
+	if (rc == 1 && !rq->where) {
+		free(path);
+		path = cache_path(rq->root);
+		if (path)
+			rc = at_default(rq, path, true, ret, ret_built, e);
+	}
+	if (rc == 1) {
+		free(steal_ptr(&path));
+		rc = build(rq, NULL, ret, e);
+		*ret_built = !rc;
+	}
+	return rc ? rc : finish(steal_ptr(&path), ret_path, e);
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/model_recipe.h"
+
+#include "base/blob.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "ckpt/ckpt_internal.h"
+#include "format/megatron/megatron_args.h"
+#include "index/catalog_query.h"
+#include "read/fetch.h"
+#include "tree/view.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
+
+/* ---- config.json ---- */
+
+static int read_config(const struct engine *eng, struct model_recipe *r, struct ckpt_err *e)
+{
+	autofree char *text = NULL;
+	struct ckpt_err why;
+	uint64_t size;
+	size_t i = 0;
+	int rc;
+
+	while (i < eng->assets.n && strcmp(eng->assets.v[i].name, "config.json") != 0)
+		i++;
+	if (i == eng->assets.n)
+		return 0;
+	size = eng->assets.v[i].size;
+	if (size > MAX_CONFIG)
+		return err_set(e, EFBIG, "'%s' has %llu bytes", eng->assets.v[i].path,
+			       (unsigned long long)size);
+	text = malloc(size + 1);
+	if (!text)
+		return err_set(e, ENOMEM, "out of memory");
+	rc = assets_read(&eng->assets, i, text, size, 0, e);
+	if (rc)
+		return rc;
+	if (jdoc_parse(&r->config, text, size, 0, &why))
+		return err_set(e, why.code == ERR_CORRUPT ? EINVAL : why.code,
+			       "'%.200s', line %zu: %s", eng->assets.v[i].path, r->config.line,
+			       why.msg);
+	r->config.owned = steal_ptr(&text);
+	if (!jval_is(jdoc_root(&r->config), J_OBJECT))
+		return err_set(e, EINVAL, "'%.200s', line 1: it is not an object",
+			       eng->assets.v[i].path);
+	r->facts.has[RECIPE_CONFIG] = true;
+	return 0;
+}
+
+static int config_number(struct jval config, const char *key, uint64_t *ret, struct ckpt_err *e)
+{
+	struct jval v = jval_get(config, key);
+	int64_t n;
+
+	if (jval_is_null(v))
+		return 1;
+	if (jval_is_bool(v))
+		*ret = jval_is(v, J_TRUE);
+	else if (jval_int(v, &n) && n >= 0)
+		*ret = (uint64_t)n;
+	else
+		return err_set(e, EINVAL, "config.json: '%.60s' is no whole number", key);
+	return 0;
+}
+
+/* ---- args ---- */
+
+struct object {
+	struct fetch *fetch;
+	const struct catalog_object *object;
+};
+
+static int64_t read_object(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
+{
+	const struct object *o = arg;
+
+	return object_read(o->fetch, o->object, buf, len, off, e);
+}
+
+static int args_of_object(struct engine *eng, size_t number, struct model_recipe *r,
+			  struct ckpt_err *e)
+{
+	const char *fault = ckpt_object_fault(eng, number);
+	size_t n;
+	struct object o = { eng->fetch, &catalog_objects(eng->catalog, &n)[number] };
+	struct blob b = { read_object, &o, 0 };
+	int rc;
+
+	if (fault)
+		return err_set(e, EIO, "%s", fault);
+	rc = object_size(eng->fetch, o.object, &b.size, e);
+	return rc ? rc : megatron_args_read(&b, &r->args, e);
+}
+
+/* Number of the object, or -1. */
+static int64_t find_object(const struct engine *eng, const char *name)
+{
+	size_t n, len = strlen(name);
+	const struct catalog_object *o = catalog_objects(eng->catalog, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (o[i].fqn_len == len && !memcmp(o[i].fqn, name, len))
+			return (int64_t)i;
+	return -1;
+}
+
+static int read_args(struct engine *eng, struct model_recipe *r, struct ckpt_err *e)
+{
+	const char *name = MEGATRON_COMMON_FILE; /* Megatron looks for it first */
+	int64_t i = find_object(eng, name);
+	int rc;
+
+	if (i < 0) {
+		name = MEGATRON_COMMON_OBJECT;
+		i = find_object(eng, name);
+	}
+	rc = i < 0 ? 0 : args_of_object(eng, (size_t)i, r, e);
+	r->facts.has[RECIPE_ARGS] = r->args;
+	return rc ? err_wrap(e, "the args in '%s'", name) : 0;
+}
+
+/* ---- the recipe ---- */
+
+static int number(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
+		  struct ckpt_err *e)
+{
+	const struct model_recipe *r = arg;
+
+	if (!r->facts.has[from])
+		return 1;
+	return from == RECIPE_ARGS ? megatron_args_number(r->args, key, ret, e)
+				   : config_number(jdoc_root(&r->config), key, ret, e);
+}
+
+/* "megatron": what config.json calls the model; the args know whether it has experts, not whose. */
+static int choose(const struct model_recipe *r, const struct recipe_builtin **ret,
+		  struct ckpt_err *e)
+{
+	const char *type = jval_str(jval_get(jdoc_root(&r->config), "model_type"));
+	uint64_t experts = 0;
+
+	*ret = NULL;
+	if (type) {
+		*ret = recipe_builtin_for(type);
+		return *ret ? 0
+			    : err_set(e, EINVAL, "'megatron' has none for model_type '%.60s'",
+				      type);
+	}
+	if (r->args && megatron_args_number(r->args, "num_experts", &experts, e) >= 0 && !experts)
+		*ret = recipe_builtin_for("llama");
+	return *ret ? 0
+		    : err_set(e, EINVAL,
+			      "'megatron' needs a config.json with a model_type, beside the "
+			      "checkpoint or in assets=; or name the recipe, as 'ckptfs help "
+			      "recipes' lists them");
+}
+
+static int parse_file(const char *path, struct model_recipe *r, struct ckpt_err *e)
+{
+	struct buf b = BUF_INIT(RECIPE_MAX_FILE);
+	int rc = io_read_file(path, &b, e);
+
+	digest_add(&r->digest, b.data, b.len);
+	if (!rc)
+		rc = recipe_parse(b.data ? b.data : "", b.len, path, &r->recipe, e);
+	buf_release(&b);
+	return rc;
+}
+
+bool model_recipe_is_file(const char *name)
+{
+	return !recipe_builtin_named(name) && strcmp(name, "megatron") != 0;
+}
+
+static int open_recipe(struct engine *eng, const char *name, struct model_recipe *r,
+		       struct ckpt_err *e)
+{
+	const struct recipe_builtin *b = recipe_builtin_named(name);
+	int rc = read_config(eng, r, e);
+
+	if (!rc)
+		rc = read_args(eng, r, e);
+	if (!rc && !strcmp(name, "megatron"))
+		rc = choose(r, &b, e);
+	if (rc)
+		return rc;
+	return b ? recipe_parse(b->text, (size_t)(b->end - b->text), b->name, &r->recipe, e)
+		 : parse_file(name, r, e);
+}
+
+int model_recipe_open(struct engine *eng, const char *name, struct model_recipe *ret,
+		      struct ckpt_err *e)
+{
+	int rc;
+
+	*ret = (struct model_recipe){ .facts = { .number = number, .arg = ret } };
+	rc = open_recipe(eng, name, ret, e);
+	return rc ? err_wrap(e, "option 'recipe'") : 0;
+}
+
+void model_recipe_release(struct model_recipe *r)
+{
+	jdoc_release(&r->config);
+	megatron_args_free(r->args);
+	recipe_free(r->recipe);
+	*r = (struct model_recipe){ 0 };
+}
+
+const char *ckpt_recipe(size_t i, const char **ret_summary, const char **ret_text)
+{
+	const struct recipe_builtin *b = recipe_builtin(i);
+
+	if (!b)
+		return NULL;
+	*ret_summary = b->summary;
+	*ret_text = b->text;
+	return b->name;
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkpoints of a run that are open: opened by the first who enters, closed when too many are
+ * open that nobody uses. */
+#include "ckpt/run.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "ckpt/ckpt_internal.h"
+#include "layout/layout.h"
+#include "read/fetch.h"
+#include "source/files.h"
+#include "tree/view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+	MAX_IDLE = 16,
+	IDLE_FDS = 32, /* of one that nobody uses */
+	SETTLE_SECONDS = 20,
+};
+#define RETRY_NS (5 * CLOCK_SECOND) /* what cannot be opened is tried that often */
+
+void run_child_free(struct run_child *k)
+{
+	if (!k)
+		return;
+	ckpt_close(k->ckpt);
+	free(k->name);
+	free(k->first);
+	free(k->why);
+	free(k->lacks);
+	free(k);
+}
+
+/* ---- those that nobody uses; under the lock ---- */
+
+static void idle_remove(struct ckpt_run *r, struct run_child *k)
+{
+	LIST_REMOVE(&r->idle, k);
+	r->n_idle--;
+}
+
+static void add_counters(struct ckpt_counters *to, struct ckpt *c)
+{
+	struct ckpt_counters n;
+
+	ckpt_counters(c, &n);
+	to->source_reads += n.source_reads;
+	to->source_bytes += n.source_bytes;
+	to->mapped_bytes += n.mapped_bytes;
+	to->faults += n.faults;
+	to->copies += n.copies;
+	to->copied_bytes += n.copied_bytes;
+	to->cache_hits += n.cache_hits;
+	to->cache_misses += n.cache_misses;
+	to->cache_evictions += n.cache_evictions;
+	to->cache_bytes += n.cache_bytes;
+	to->cache_max_bytes += n.cache_max_bytes;
+	to->decoded_bytes += n.decoded_bytes;
+}
+
+/* c is about to be closed. */
+static void keep_counters(struct ckpt_run *r, struct ckpt *c)
+{
+	add_counters(&r->closed, c);
+	r->closed.cache_bytes = r->closed.cache_max_bytes = 0;
+}
+
+/* Returns the checkpoint that is to be closed for it. */
+static struct ckpt *idle_push(struct ckpt_run *r, struct run_child *k)
+{
+	struct run_child *last;
+	struct ckpt *c;
+
+	LIST_PUSH(&r->idle, k);
+	if (++r->n_idle <= MAX_IDLE)
+		return NULL;
+	last = r->idle.last;
+	idle_remove(r, last);
+	c = last->ckpt;
+	last->ckpt = NULL;
+	keep_counters(r, c);
+	return c;
+}
+
+struct run_child *run_end(struct ckpt_run *r, struct run_child *k)
+{
+	if (k->ckpt) {
+		idle_remove(r, k);
+		keep_counters(r, k->ckpt);
+	}
+	if (k->slot)
+		r->slots[k->slot] = NULL;
+	return k;
+}
+
+void run_counters(struct ckpt_run *r, struct ckpt_counters *ret)
+{
+	SCOPED_LOCK(&r->lock);
+
+	*ret = r->closed;
+	for (size_t i = 1; i < r->n_slots; i++)
+		if (r->slots[i] && r->slots[i]->ckpt)
+			add_counters(ret, r->slots[i]->ckpt);
+}
+
+/* ---- opening ---- */
+
+/* Everything that names and bytes of its tree depend on. */
+static uint64_t identity_of(const struct engine *eng)
+{
+	struct digest d = eng->renaming;
+
+	digest_add(&d, eng->identity, strlen(eng->identity));
+	files_digest(eng->files, &d);
+	if (eng->assets.files)
+		files_digest(eng->assets.files, &d);
+	digest_add(&d, &eng->recipe.digest, sizeof(eng->recipe.digest));
+	if (eng->layout)
+		digest_add(&d, layout_digest(eng->layout), sizeof(struct digest));
+	for (size_t i = 0; i < eng->assets.n; i++) {
+		const struct view_asset *a = &eng->assets.v[i];
+		const uint64_t seen[] = { a->size, a->mtime_ns };
+
+		digest_add(&d, a->path, strlen(a->path));
+		digest_add(&d, seen, sizeof(seen));
+	}
+	return d.low;
+}
+
+/*
+ * A save over an old checkpoint writes data files while the old metadata still stands, and at some
+ * time part of each is there. Data that is newer than the metadata may be a copy as well; but not
+ * for long does a save not write anything.
+ */
+static int check_settled(const struct engine *eng, struct ckpt_err *e)
+{
+	uint64_t newest = files_newest_ns(eng->files), now = clock_wall_ns();
+
+	if (newest <= eng->mtime_ns ||
+	    max_u64(now, newest) - min_u64(now, newest) > SETTLE_SECONDS * CLOCK_SECOND)
+		return 0;
+	return err_set(e, EAGAIN,
+		       "checkpoint '%s': data was written less than %d seconds ago, after the "
+		       "metadata; is a save going on?",
+		       eng->c->root, SETTLE_SECONDS);
+}
+
+/* By descriptors: what has meanwhile been put in the place of a directory is not followed. */
+static int open_named(const struct ckpt_run *r, const char *name, const char *inner,
+		      const struct ckpt_opts *o, struct ckpt **ret, struct ckpt_err *e)
+{
+	autofree char *root = NULL;
+	struct place *place;
+
+	if (run_open_dir(r, name, inner, &place, e))
+		return err_set(e, ESTALE, "checkpoint '%s' is gone", name);
+	if (asprintf(&root, "%s/%s%s%s", r->root, name, inner ? "/" : "", inner ? inner : "") < 0) {
+		root = NULL;
+		place_free(place);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	return ckpt_open_place(place, root, o, ret, e);
+}
+
+int run_open(struct ckpt_run *r, unsigned slot, const struct ckpt_opts *o, struct ckpt **ret,
+	     struct ckpt_err *e)
+{
+	struct run_about about;
+
+	if (run_about(r, slot, &about))
+		return err_set(e, ESTALE, "the checkpoint is gone");
+	return open_named(r, about.name, about.inner, o, ret, e);
+}
+
+static int open_child(const struct ckpt_run *r, const struct run_child *k, struct ckpt **ret,
+		      uint64_t *ret_identity, struct ckpt_err *e)
+{
+	struct ckpt_opts o = r->opts;
+	struct ckpt *c = NULL;
+	int rc;
+
+	if (k->identified) /* what is odd has been said */
+		o.warn = NULL;
+	rc = open_named(r, k->name, k->inner, &o, &c, e);
+	if (!c && e->code == ESTALE)
+		return rc;
+	if (!rc)
+		rc = check_settled(c->engine, e);
+	if (run_still(r, k, e)) /* whatever it was that failed */
+		rc = -e->code;
+	if (rc) {
+		ckpt_close(c);
+		return rc;
+	}
+	*ret_identity = identity_of(c->engine);
+	*ret = c;
+	return 0;
+}
+
+/* ---- using; under the lock ---- */
+
+static int may_open(const struct run_child *k, struct ckpt_err *e)
+{
+	if (k->gone || k->replaced)
+		return err_set(e, ESTALE, "checkpoint '%s' is not what it was", k->name);
+	if (k->why && clock_ns() < k->retry_ns)
+		return err_set(e, k->why_code, "%s", k->why);
+	return 0;
+}
+
+/* It may be looked at again soon; its sentence is kept for those who ask until then. */
+static void note_failure(struct run_child *k, const struct ckpt_err *e)
+{
+	if (e->code == ESTALE || e->code == ENOMEM || e->code == EMFILE || e->code == ENFILE)
+		return;
+	free(k->why);
+	k->why = strdup(e->msg);
+	k->why_code = e->code;
+	k->retry_ns = clock_ns() + RETRY_NS;
+}
+
+/* c is what it has been opened as. Returns c if it is another one than it was. */
+static struct ckpt *note_opened(struct run_child *k, struct ckpt *c, uint64_t identity)
+{
+	struct ckpt_err e;
+
+	free(k->why);
+	free(k->lacks);
+	k->why = NULL;
+	k->lacks = engine_is_whole(c->engine, &e) ? strdup(e.msg) : NULL;
+	if (k->identified && k->identity != identity) {
+		k->replaced = true;
+		return c;
+	}
+	k->identified = true;
+	k->identity = identity;
+	k->ckpt = c;
+	return NULL;
+}
+
+/* ---- using ---- */
+
+/* k is ours to open: k->opening. */
+static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err *e)
+{
+	struct ckpt *c = NULL, *other = NULL;
+	uint64_t identity = 0;
+	int rc = open_child(r, k, &c, &identity, e);
+
+	{
+		SCOPED_LOCK(&r->lock);
+		if (rc)
+			note_failure(k, e);
+		else
+			other = note_opened(k, c, identity);
+		if (other)
+			rc = may_open(k, e);
+		k->opening = false;
+		(void)pthread_cond_broadcast(&r->opened);
+	}
+	ckpt_close(other);
+	return rc;
+}
+
+int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e)
+{
+	struct run_child *k;
+	bool open = false;
+	int rc = 0;
+
+	{
+		SCOPED_LOCK(&r->lock);
+		k = slot < r->n_slots ? r->slots[slot] : NULL;
+		if (!k)
+			return err_set(e, ESTALE, "the checkpoint is gone");
+		if (!k->users++ && k->ckpt)
+			idle_remove(r, k);
+		while (k->opening)
+			(void)pthread_cond_wait(&r->opened, &r->lock);
+		if (!k->ckpt)
+			rc = may_open(k, e);
+		k->opening = open = !k->ckpt && !rc;
+	}
+	if (open)
+		rc = open_for_all(r, k, e);
+	if (rc)
+		run_done(r, k);
+	else
+		*ret = k;
+	return rc;
+}
+
+void run_done(struct ckpt_run *r, struct run_child *k)
+{
+	struct run_child *end = NULL;
+	struct ckpt *close = NULL;
+	bool last;
+
+	{
+		SCOPED_LOCK(&r->lock);
+		last = k->users == 1 && k->ckpt;
+	}
+	if (last) { /* only who has files open needs a cache */
+		blockcache_clear(fetch_blocks(k->ckpt->engine->fetch));
+		files_trim(k->ckpt->engine->files, IDLE_FDS);
+	}
+	{
+		SCOPED_LOCK(&r->lock);
+		if (!--k->users && k->ckpt)
+			close = idle_push(r, k);
+		if (!k->users && k->gone)
+			end = run_end(r, k);
+	}
+	ckpt_close(close);
+	run_child_free(end);
+}
+
+/* That one cannot be opened is kept with it. */
+int run_look(struct ckpt_run *r, struct ckpt_err *e)
+{
+	struct run_about about;
+	struct run_child *k;
+	struct ckpt_err why;
+
+	for (unsigned slot = 1; !run_next(r, &slot, &about); slot++) {
+		int rc = run_use(r, slot, &k, &why);
+
+		if (!rc) {
+			run_done(r, k);
+		} else if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE) {
+			*e = why;
+			return rc;
+		}
+	}
+	return 0;
+}

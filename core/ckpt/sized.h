@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sized - structures of a program that was compiled with another version's headers.
+ *
+ * They grow at their ends alone, and each call says how long the program's is: an older program is given
+ * the members that it knows, a newer one finds 0 in those that we do not know. What a newer one asks for
+ * in such a member is refused.
+ *
+ * Private to core/ckpt.
+ *
+ * Threads: no state.
+ */
+#ifndef CKPT_SIZED_H
+#define CKPT_SIZED_H
+
+#include "base/checked.h"
+#include "base/err.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static inline void sized_copy(void *to, size_t to_size, const void *from, size_t from_size)
+{
+	memcpy(to, from, min_u64(to_size, from_size));
+	if (to_size > from_size)
+		memset((char *)to + from_size, 0, to_size - from_size);
+}
+
+/* What the program gave, into ours; name: the structure's, for the sentence. */
+static inline int sized_take(void *to, size_t to_size, const void *from, size_t from_size,
+			     const char *name, struct ckpt_err *e)
+{
+	for (size_t i = to_size; i < from_size; i++)
+		if (((const char *)from)[i])
+			return err_set(e, ERR_UNSUPPORTED,
+				       "struct %s has what libckpt %s does not know", name,
+				       CKPTFS_VERSION);
+	sized_copy(to, to_size, from, from_size);
+	return 0;
+}
+
+/* The program's structure `to`, of `size` bytes, gets our value. */
+#define SIZED_GIVE(to, size, ours) sized_copy(to, size, &(ours), sizeof(ours))
+/* Our variable gets the program's. */
+#define SIZED_TAKE(ours, from, size, name, e) sized_take(&(ours), sizeof(ours), from, size, name, e)
+
+#endif

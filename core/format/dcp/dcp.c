@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PyTorch Distributed Checkpoint (torch.distributed.checkpoint), torch 1.13 to 2.14.
+ *
+ *	CKPT/.metadata           one pickle: which chunks exist, which bytes hold each
+ *	CKPT/__{rank}_{n}.distcp items packed end to end; the names carry no meaning
+ *	CKPT/__{rank}.metadata   instead of .metadata: rank-local saves (use_collectives=False)
+ *
+ * .metadata is written last and renamed into place, so without it a save was interrupted
+ * (torch/distributed/checkpoint/filesystem.py, _FileSystemWriter.finish).
+ */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "format/dcp/dcp_records.h"
+#include "format/format.h"
+#include "format/metafile.h"
+#include "parse/pickle.h"
+#include "source/place.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* N of "__N.metadata", whatever directory it is in, or -1. */
+static long rank_of(const char *name)
+{
+	const char *slash = strrchr(name, '/');
+	char *end;
+	long r;
+
+	name = slash ? slash + 1 : name;
+	if (strncmp(name, "__", 2) != 0 || name[2] < '0' || name[2] > '9')
+		return -1;
+	errno = 0;
+	r = strtol(name + 2, &end, 10);
+	return !errno && r < INT32_MAX && !strcmp(end, ".metadata") ? r : -1;
+}
+
+struct listing {
+	struct name_list *files;
+	bool interrupted; /* there are data files */
+};
+
+static int add_rank(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	struct listing *l = arg;
+	size_t n = strlen(name);
+
+	(void)kind;
+	l->interrupted |=
+		!strcmp(name, ".metadata.tmp") || (n > 7 && !strcmp(name + n - 7, ".distcp"));
+	return rank_of(name) >= 0 ? name_list_add(l->files, name, e) : 0;
+}
+
+static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
+{
+	struct listing l = { .files = files };
+	struct place_seen seen;
+	int rc;
+
+	if (file) /* it takes a directory */
+		return 0;
+	rc = place_look(place, ".metadata", &seen, e);
+	if (rc > 0 && name_list_add(files, ".metadata", e))
+		return -e->code;
+	if (rc)
+		return rc;
+	rc = place_list(place, ".", add_rank, &l, e);
+	if (rc)
+		return rc;
+	name_list_sort(files);
+	if (files->n)
+		return 1;
+	if (l.interrupted)
+		return err_set(e, ENOENT,
+			       ".metadata is missing although data files are there: the save was "
+			       "interrupted");
+	return 0;
+}
+
+struct reading {
+	struct dcp_records *r;
+	struct catalog_writer *w;
+	uint32_t rank;
+};
+
+static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
+{
+	struct reading *x = arg;
+
+	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
+}
+
+int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
+	     struct catalog_writer *w, struct ckpt_err *e)
+{
+	const char *slash = strrchr(names[0], '/');
+	const struct dcp_join_opts join = { .many = n > 1 || rank_of(names[0]) >= 0,
+					    .dir = names[0],
+					    .dir_len = slash ? (size_t)(slash + 1 - names[0]) : 0 };
+	struct metafiles m = { 0 };
+	struct dcp_records r;
+	int rc = dcp_records_init(&r, e);
+
+	if (!rc)
+		rc = metafiles_init(&m, place, opts, e);
+	for (size_t i = 0; !rc && i < n; i++)
+		metafiles_expect(&m, names[i]);
+	for (size_t i = 0; !rc && i < n; i++) {
+		long rank = rank_of(names[i]);
+		struct reading x = { &r, w, rank < 0 ? 0 : (uint32_t)rank };
+
+		rc = metafiles_read(&m, names[i], parse, &x, w, e);
+	}
+	if (!rc)
+		rc = dcp_join(&r, &join, w, e);
+	metafiles_release(&m);
+	dcp_records_release(&r);
+	return rc;
+}
+
+static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct ckpt_err *e)
+{
+	return dcp_scan(place, files->v, files->n, opts, w, e);
+}
+
+const struct format format_dcp = { .name = "dcp", .probe = probe, .scan = scan };

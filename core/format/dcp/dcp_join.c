@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bringing chunks and storage entries together: the key is (rank file, FQN, offset).
+ *
+ * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
+ * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
+ * agree, and objects that several ranks have, stays apart as FQN@rankN; objects that are known to
+ * hold the same are one. The path is the one that the ranks with an opinion share, or that of the
+ * rank itself.
+ *
+ * Where the items' own dtypes and sizes are known already (`sized`) they have to be the chunks'. An
+ * offset alone does not name a chunk there: an empty one may begin where its neighbour does, and
+ * replicas are listed each with an item of its own.
+ */
+#include "format/dcp/dcp_records.h"
+
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "index/catalog_build.h"
+#include "index/catalog_path.h"
+#include "model/box.h"
+#include "model/dtype.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A storage entry of the FQN at hand. */
+struct stored {
+	const uint64_t *off;  /* n_dims numbers */
+	const uint64_t *size; /* the item's, if it has a dtype */
+	struct chunk_loc loc;
+	uint32_t rank, order, path;
+	uint8_t n_dims, dtype; /* the item's own, where that is known */
+	bool is_bytes;
+};
+
+struct join {
+	const struct dcp_records *r;
+	const struct dcp_join_opts *o;
+	struct catalog_writer *w;
+	uint64_t *first;   /* by string id: its entries are at[first[id] .. first[id+1]) */
+	uint64_t *at;	   /* positions in storage.data */
+	uint32_t *sources; /* by string id: source number + 1 of a path, or 0 */
+
+	struct stored *stored; /* scratch for one FQN */
+	size_t n_stored, cap_stored;
+	uint64_t *offs;
+	size_t cap_offs;
+	bool sorted;
+	uint32_t *entries; /* the FQN's entries, by rank */
+	size_t n_entries, cap_entries;
+	uint64_t *boxes;
+	struct chunk_loc *locs;
+	size_t cap_boxes, cap_locs;
+};
+
+/* Make *p hold at least n elements of `size`; content is not kept. */
+static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct ckpt_err *e)
+{
+	void **p = pp;
+	size_t want = n + n / 2 + 16;
+
+	if (n <= *cap && *p)
+		return 0;
+	free(*p);
+	*p = calloc(want, size);
+	*cap = *p ? want : 0;
+	return *p ? 0 : err_set(e, ENOMEM, "out of memory");
+}
+
+/* Counting sort of the storage entries by FQN, keeping their order. */
+static int group_storage(struct join *j, struct ckpt_err *e)
+{
+	const struct byte_store *s = &j->r->storage;
+	uint32_t n_strings = pk_strings_count(j->r->strings);
+
+	j->first = calloc((size_t)n_strings + 2, sizeof(*j->first));
+	j->at = malloc((j->r->n_storage + 1) * sizeof(*j->at));
+	j->sources = calloc((size_t)n_strings + 1, sizeof(*j->sources));
+	if (!j->first || !j->at || !j->sources)
+		return err_set(e, ENOMEM, "out of memory");
+	for (int pass = 0; s->len && pass < 2; pass++) {
+		const uint8_t *p = s->data, *end = p + s->len;
+
+		while (p < end) {
+			uint64_t here = (uint64_t)(p - s->data), fqn = get_varint(&p), dims;
+
+			skip_varints(&p, 5);
+			dims = get_varint(&p);
+			skip_varints(&p, dims ? dims - 1 : 0);
+			if (j->r->sized && dims && get_varint(&p) != CKPT_DTYPE_NONE)
+				skip_varints(&p, dims - 1);
+			if (pass == 0)
+				j->first[fqn + 2]++;
+			else
+				j->at[j->first[fqn + 1]++] = here;
+		}
+		/* After the sums first[id+1] is where id begins; filling moves it to where it ends.
+		 */
+		for (uint32_t i = 2; pass == 0 && i < n_strings + 2u; i++)
+			j->first[i] += j->first[i - 1];
+	}
+	return 0;
+}
+
+static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t *ret,
+		     struct ckpt_err *e)
+{
+	const struct pk_str *path = pk_string(j->r->strings, (uint32_t)path_id);
+	size_t len = j->o->dir_len + path->len;
+	int rc;
+
+	if (!j->sources[path_id]) {
+		autofree char *full = malloc(len + 1);
+		uint32_t id;
+
+		if (!full)
+			return err_set(e, ENOMEM, "out of memory");
+		if (j->o->dir_len)
+			memcpy(full, j->o->dir, j->o->dir_len);
+		memcpy(full + j->o->dir_len, path->data, path->len + 1u);
+		rc = catalog_add_source(j->w, full, len, &id, e);
+		if (rc)
+			return err_wrap(e, "'%.100s'", fqn);
+		j->sources[path_id] = id + 1;
+	}
+	*ret = j->sources[path_id] - 1;
+	return 0;
+}
+
+/* Decode the storage entries of one FQN into j->stored. */
+static int load_stored(struct join *j, const struct pk_str *fqn, struct ckpt_err *e)
+{
+	uint64_t from = j->first[fqn->id], to = j->first[fqn->id + 1u];
+	size_t n = (size_t)(to - from), used = 0, total = 0;
+	int rc = reserve(&j->stored, &j->cap_stored, n, sizeof(*j->stored), e);
+
+	for (size_t i = 0; i < n; i++) {
+		const uint8_t *p = j->r->storage.data + j->at[from + i];
+
+		skip_varints(&p, 6);
+		total += (j->r->sized ? 2 : 1) * get_varint(&p);
+	}
+	if (!rc)
+		rc = reserve(&j->offs, &j->cap_offs, total, sizeof(*j->offs), e);
+	for (size_t i = 0; !rc && i < n; i++) {
+		const uint8_t *p = j->r->storage.data + j->at[from + i];
+		struct stored *s = &j->stored[i];
+		uint64_t dims;
+
+		(void)get_varint(&p);
+		*s = (struct stored){ .rank = (uint32_t)get_varint(&p), .order = (uint32_t)i };
+		s->path = (uint32_t)get_varint(&p);
+		s->loc.encoding = (uint32_t)get_varint(&p);
+		s->loc.offset = get_varint(&p);
+		s->loc.length = get_varint(&p);
+		dims = get_varint(&p);
+		s->is_bytes = !dims;
+		s->n_dims = (uint8_t)(dims ? dims - 1 : 0);
+		s->off = j->offs + used;
+		for (size_t d = 0; d < s->n_dims; d++)
+			j->offs[used++] = get_varint(&p);
+		s->size = j->offs + used;
+		s->dtype = j->r->sized && dims ? (uint8_t)get_varint(&p) : CKPT_DTYPE_NONE;
+		for (size_t d = 0; s->dtype && d < s->n_dims; d++)
+			j->offs[used++] = get_varint(&p);
+		rc = source_of(j, s->path, fqn->data, &s->loc.file, e);
+	}
+	j->n_stored = n;
+	j->sorted = false;
+	return rc;
+}
+
+static int by_key(const struct stored *a, const struct stored *b)
+{
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	if (a->is_bytes != b->is_bytes)
+		return a->is_bytes ? -1 : 1;
+	if (a->n_dims != b->n_dims)
+		return a->n_dims < b->n_dims ? -1 : 1;
+	return box_compare_off(a->n_dims, a->off, b->off);
+}
+
+static int by_key_and_order(const void *ap, const void *bp)
+{
+	const struct stored *a = ap, *b = bp;
+	int c = by_key(a, b);
+
+	return c ? c : a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* Where in j->stored, now sorted, entries with a key like this begin, or, if `beyond`, end. */
+static size_t find_bound(struct join *j, const struct stored *key, bool beyond)
+{
+	size_t lo = 0, hi = j->n_stored;
+
+	if (!j->sorted && j->n_stored)
+		qsort(j->stored, j->n_stored, sizeof(*j->stored), by_key_and_order);
+	j->sorted = true;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (by_key(&j->stored[mid], key) < (beyond ? 1 : 0))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* The entry with that key, the last one listed, or NULL. */
+static const struct stored *find_stored(struct join *j, const struct stored *key)
+{
+	size_t end = find_bound(j, key, true);
+
+	return end && !by_key(&j->stored[end - 1], key) ? &j->stored[end - 1] : NULL;
+}
+
+/* Does the item hold this chunk? One whose file is not there might. */
+static bool is_chunk(const struct stored *s, enum ckpt_dtype dtype, const uint64_t *len)
+{
+	return !s->dtype || (s->dtype == dtype && !box_compare_off(s->n_dims, s->size, len));
+}
+
+/*
+ * The item of the chunk with that key and these sizes: the first listed that holds it, better one
+ * whose file is there. If none does, the first; NULL where no item has the key.
+ */
+static const struct stored *find_sized(struct join *j, const struct stored *key,
+				       enum ckpt_dtype dtype, const uint64_t *len)
+{
+	const struct stored *best = NULL;
+
+	for (size_t i = find_bound(j, key, false); i < j->n_stored; i++) {
+		const struct stored *s = &j->stored[i];
+
+		if (by_key(s, key))
+			break;
+		if (!best || (is_chunk(s, dtype, len) && !is_chunk(best, dtype, len)))
+			best = s;
+		if (s->dtype && is_chunk(s, dtype, len))
+			return s;
+	}
+	return best;
+}
+
+/* Do the storage entries follow the chunk list one to one? They do unless something is odd. */
+static bool in_step(const struct join *j, const uint64_t *boxes, const uint32_t *ranks, size_t n,
+		    size_t count)
+{
+	if (j->n_stored != count)
+		return false;
+	for (size_t i = 0; i < count; i++) {
+		const struct stored *s = &j->stored[i];
+
+		if (s->is_bytes || s->rank != ranks[i] || s->n_dims != n ||
+		    box_compare_off(n, s->off, boxes + i * 2 * n) != 0)
+			return false;
+	}
+	return true;
+}
+
+struct named {
+	const char *fqn;
+	size_t len;
+	const uint8_t *path;
+};
+
+/* The path that the entries of j->entries agree on; not all need know it. */
+static const uint8_t *shared_path(const struct join *j)
+{
+	const uint8_t *path = catalog_path_unknown;
+
+	for (size_t i = 0; i < j->n_entries; i++) {
+		const uint8_t *one = dcp_entry_path(j->r, &j->r->entries[j->entries[i]]);
+
+		if (!catalog_path_steps(one) || one == path)
+			continue;
+		if (catalog_path_steps(path) && !catalog_path_equal(one, path))
+			return catalog_path_unknown;
+		path = one;
+	}
+	return path;
+}
+
+static int not_the_chunk(const struct join *j, const struct stored *s, const char *fqn,
+			 enum ckpt_dtype dtype, const uint64_t *len, struct ckpt_err *e)
+{
+	struct buf text[3] = { BUF_INIT(CKPT_MAX_DIMS * 24), BUF_INIT(CKPT_MAX_DIMS * 24),
+			       BUF_INIT(CKPT_MAX_DIMS * 24) };
+	const uint64_t *const numbers[] = { s->off, len, s->size };
+	const char *path = pk_string(j->r->strings, s->path)->data;
+	bool full = false;
+	int rc;
+
+	for (size_t i = 0; i < ARRAY_LEN(text); i++) {
+		buf_json_u64s(&text[i], numbers[i], s->n_dims);
+		full |= text[i].err;
+	}
+	rc = full ? err_set(e, ENOMEM, "out of memory")
+		  : err_set(e, ERR_CORRUPT,
+			    "'%.100s': the metadata says that its chunk at %.50s is %s %.50s, in "
+			    "'%.60s' it is %s %.50s",
+			    fqn, text[0].data, dtype_info(dtype)->name, text[1].data, path,
+			    dtype_info(s->dtype)->name, text[2].data);
+	for (size_t i = 0; i < ARRAY_LEN(text); i++)
+		buf_release(&text[i]);
+	return rc;
+}
+
+/* Where the chunk `box` of the rank is stored; `hint`, if any, is the entry in step with it. */
+static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t *box, uint32_t rank,
+		  const struct stored *hint, struct chunk_loc *ret, struct ckpt_err *e)
+{
+	struct stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = box };
+	const uint64_t *len = box + t->n_dims;
+	const struct stored *s = hint;
+	uint64_t volume;
+
+	*ret = (struct chunk_loc){ .file = CATALOG_NO_FILE };
+	if (!j->r->sized) {
+		s = hint ? hint : find_stored(j, &key);
+		if (s)
+			*ret = s->loc;
+		return 0;
+	}
+	if (!box_volume(t->n_dims, len, &volume) || !volume)
+		return 0; /* the catalog complains about the one and drops the other */
+	if (!s || !s->dtype || !is_chunk(s, t->dtype, len))
+		s = find_sized(j, &key, t->dtype, len);
+	if (!s)
+		return 0;
+	if (!is_chunk(s, t->dtype, len))
+		return not_the_chunk(j, s, t->fqn, t->dtype, len, e);
+	*ret = s->loc;
+	/* How it lies in a file that is not there is not known. Too large: the catalog will say so.
+	 */
+	if (!s->dtype)
+		ret->length = volume * dtype_info(t->dtype)->size;
+	return 0;
+}
+
+/* The shape before flattening that one of the entries [from, to) knows: its dimensions, or 0. */
+static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_t *ret)
+{
+	for (size_t i = from; i < to; i++) {
+		size_t at = j->r->entries[j->entries[i]].shape_at, n;
+		const uint8_t *p;
+
+		if (!at)
+			continue;
+		p = j->r->shapes.data + at;
+		n = (size_t)get_varint(&p);
+		for (size_t d = 0; d < n; d++)
+			ret[d] = get_varint(&p);
+		return n;
+	}
+	return 0;
+}
+
+/* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
+static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
+		       struct ckpt_err *e)
+{
+	const struct dcp_entry *head = &j->r->entries[j->entries[from]];
+	struct tensor_chunks t = { .fqn = name->fqn,
+				   .fqn_len = name->len,
+				   .path = name->path,
+				   .dtype = head->dtype,
+				   .n_dims = head->n_dims };
+	size_t n = head->n_dims, count = 0, k = 0;
+	autofree uint32_t *ranks = NULL;
+	uint64_t shape[CKPT_MAX_DIMS], before[CKPT_MAX_DIMS];
+	bool step, sorted;
+	int rc;
+
+	for (size_t i = from; i < to; i++)
+		count += j->r->entries[j->entries[i]].count;
+	if (count > UINT32_MAX / 2)
+		return err_set(e, EFBIG, "'%s' has %zu chunks", name->fqn, count);
+	ranks = malloc((count + 1) * sizeof(*ranks));
+	rc = ranks ? reserve(&j->boxes, &j->cap_boxes, 2 * n * count + 1, sizeof(*j->boxes), e)
+		   : err_set(e, ENOMEM, "out of memory");
+	if (!rc)
+		rc = reserve(&j->locs, &j->cap_locs, count + 1, sizeof(*j->locs), e);
+	if (rc)
+		return rc;
+	for (size_t i = from; i < to; i++) {
+		const struct dcp_entry *entry = &j->r->entries[j->entries[i]];
+		const uint8_t *p = j->r->chunks.data + entry->at;
+
+		for (size_t d = 0; d < n; d++)
+			shape[d] = get_varint(&p);
+		for (uint32_t c = 0; c < entry->count; c++, k++) {
+			ranks[k] = entry->rank;
+			for (size_t d = 0; d < 2 * n; d++)
+				j->boxes[k * 2 * n + d] = get_varint(&p);
+		}
+	}
+	sorted = j->sorted;
+	step = in_step(j, j->boxes, ranks, n, count);
+	for (k = 0; !rc && k < count; k++)
+		rc = locate(j, &t, j->boxes + k * 2 * n, ranks[k],
+			    step && j->sorted == sorted ? &j->stored[k] : NULL, &j->locs[k], e);
+	if (rc)
+		return rc;
+	t.shape = shape;
+	t.n_before = shape_before(j, from, to, before);
+	t.before = before;
+	t.count = (uint32_t)count;
+	t.boxes = j->boxes;
+	t.locs = j->locs;
+	return catalog_add_tensor(j->w, &t, e);
+}
+
+static const struct stored *object_of(struct join *j, size_t at)
+{
+	struct stored key = { .rank = j->r->entries[j->entries[at]].rank, .is_bytes = true };
+
+	return find_stored(j, &key);
+}
+
+static int join_object(struct join *j, const struct named *name, size_t at, struct ckpt_err *e)
+{
+	const struct stored *s = object_of(j, at);
+	struct object_item o = { .fqn = name->fqn,
+				 .fqn_len = name->len,
+				 .path = name->path,
+				 .loc = { .file = CATALOG_NO_FILE } };
+
+	if (s)
+		o.loc = s->loc;
+	return catalog_add_object(j->w, &o, e);
+}
+
+static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
+			const struct dcp_entry *b)
+{
+	const uint8_t *p, *q;
+
+	if (!a->dtype || a->dtype != b->dtype || a->n_dims != b->n_dims)
+		return false;
+	if (!a->n_dims)
+		return true;
+	p = r->chunks.data + a->at;
+	q = r->chunks.data + b->at;
+	for (size_t d = 0; d < a->n_dims; d++)
+		if (get_varint(&p) != get_varint(&q))
+			return false;
+	return true;
+}
+
+/* 1 if the entries of all ranks are objects that hold the same bytes. */
+static int same_objects(struct join *j, struct ckpt_err *e)
+{
+	const struct stored *a = object_of(j, 0);
+	int rc = 1;
+
+	if (!j->o->same_object || !a)
+		return 0;
+	for (size_t i = 0; rc > 0 && i < j->n_entries; i++) {
+		const struct stored *b = object_of(j, i);
+
+		if (j->r->entries[j->entries[i]].dtype || !b || a->loc.length != b->loc.length)
+			return 0;
+		if (i)
+			rc = j->o->same_object(j->o->arg, pk_string(j->r->strings, a->path)->data,
+					       a->loc.offset,
+					       pk_string(j->r->strings, b->path)->data,
+					       b->loc.offset, a->loc.length, e);
+	}
+	return rc;
+}
+
+/*
+ * A rank's entry under a name of its own. That is longer at its end, where the last key is; a
+ * position it is no more.
+ */
+static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct ckpt_err *e)
+{
+	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
+	const uint8_t *from = dcp_entry_path(j->r, entry);
+	size_t n = catalog_path_size(from);
+	autofree char *text = malloc((size_t)fqn->len + 32);
+	autofree uint8_t *path = malloc(n);
+	struct named name = { .fqn = text, .len = fqn->len, .path = path };
+
+	if (!text || !path)
+		return err_set(e, ENOMEM, "out of memory");
+	memcpy(text, fqn->data, fqn->len);
+	name.len += (size_t)snprintf(text + fqn->len, 32, "@rank%u", entry->rank);
+	memcpy(path, from, n);
+	catalog_path_end_in_key(path);
+	return entry->dtype ? join_tensor(j, &name, at, at + 1, e) : join_object(j, &name, at, e);
+}
+
+/* All entries of one FQN. */
+static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e)
+{
+	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
+	struct named name = { fqn->data, fqn->len, shared_path(j) };
+	bool same = true;
+	int rc = load_stored(j, fqn, e);
+
+	for (size_t i = 1; i < j->n_entries; i++)
+		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
+	if (!rc && same && head->dtype)
+		return join_tensor(j, &name, 0, j->n_entries, e);
+	if (!rc)
+		rc = j->n_entries == 1 ? 1 : same_objects(j, e);
+	if (rc > 0)
+		return join_object(j, &name, 0, e);
+	for (size_t i = 0; !rc && j->o->many && i < j->n_entries; i++)
+		rc = join_apart(j, fqn, i, e);
+	return rc;
+}
+
+/* The chain of entries that begins at `head`, by rank. */
+static int collect_entries(struct join *j, uint32_t head, struct ckpt_err *e)
+{
+	size_t n = 0;
+	int rc;
+
+	for (uint32_t i = head; i != DCP_NO_TENSOR; i = j->r->entries[i].next)
+		n++;
+	rc = reserve(&j->entries, &j->cap_entries, n, sizeof(*j->entries), e);
+	if (rc)
+		return rc;
+	j->n_entries = n;
+	/* Files are read in rank order and chains begin with the newest. */
+	for (uint32_t i = head; i != DCP_NO_TENSOR; i = j->r->entries[i].next)
+		j->entries[--n] = i;
+	return 0;
+}
+
+int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
+	     struct ckpt_err *e)
+{
+	struct join j = { .r = r, .o = o, .w = w };
+	int rc = group_storage(&j, e);
+
+	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
+		uint32_t fqn = r->entries[i].fqn;
+
+		if (r->by_fqn[fqn] != i) /* the newest of a chain stands for all */
+			continue;
+		rc = collect_entries(&j, i, e);
+		if (!rc)
+			rc = join_fqn(&j, pk_string(r->strings, fqn), e);
+	}
+	free(j.first);
+	free(j.at);
+	free(j.sources);
+	free(j.stored);
+	free(j.offs);
+	free(j.entries);
+	free(j.boxes);
+	free(j.locs);
+	return rc;
+}

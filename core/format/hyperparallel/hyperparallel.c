@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HyperParallel checkpoints (hyper_parallel.core.checkpoint, March 2026; later
+ * hyper_parallel.core.distributed_checkpoint), for PyTorch and for MindSpore.
+ *
+ *	CKPT/.metadata              one pickle, as DCP's (dcp_metadata.c); written last, in place
+ *	CKPT/.rank{N}_metadata      instead: rank-local saves, first generation; {N}.metadata later;
+ *	                            .metadata_rank{N} is what its comments say
+ *	CKPT/_rank{N}_.safetensors  a rank's tensors by name (hyperparallel_file.c)
+ *	CKPT/{fqn}_rank{N}.bytes    one object, first generation
+ *	CKPT/_rank{N}_.bytes        a rank's objects end to end, later
+ *
+ * The metadata says which file has a chunk, and under which name; where its bytes are only the file
+ * knows. So these are opened when the index is built, and part of what it is made from.
+ */
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "format/dcp/dcp_records.h"
+#include "format/format.h"
+#include "format/hyperparallel/hyperparallel_resolve.h"
+#include "format/metafile.h"
+#include "index/catalog_build.h"
+#include "parse/pickle.h"
+#include "source/source.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char global_name[] = ".metadata";
+
+/* ---- names ---- */
+
+static bool ends_with(const char *name, const char *tail)
+{
+	size_t n = strlen(name), m = strlen(tail);
+
+	return n >= m && !strcmp(name + n - m, tail);
+}
+
+/* N of HEAD N TAIL, or -1. */
+static long number_in(const char *name, const char *head, const char *tail)
+{
+	size_t n = strlen(head);
+	char *end;
+	long r;
+
+	if (strncmp(name, head, n) != 0 || name[n] < '0' || name[n] > '9')
+		return -1;
+	errno = 0;
+	r = strtol(name + n, &end, 10);
+	return !errno && r < INT32_MAX && !strcmp(end, tail) ? r : -1;
+}
+
+/* The rank whose metadata a file of that name is, or -1. */
+static long rank_of(const char *name)
+{
+	long r = number_in(name, ".rank", "_metadata");
+
+	if (r < 0)
+		r = number_in(name, "", ".metadata");
+	return r < 0 ? number_in(name, ".metadata_rank", "") : r;
+}
+
+/* ---- probe ---- */
+
+/* Is "hyper_parallel" one of the module's names? The package may be inside another. */
+static bool is_our_module(const char *module, size_t len)
+{
+	static const char ours[] = "hyper_parallel";
+
+	while (len) {
+		const char *dot = memchr(module, '.', len);
+		size_t n = dot ? (size_t)(dot - module) : len;
+
+		if (n == sizeof(ours) - 1 && !memcmp(module, ours, n))
+			return true;
+		module += dot ? n + 1 : n;
+		len -= dot ? n + 1 : n;
+	}
+	return false;
+}
+
+/* PyTorch's DCP has a file of that name too: the class of what is in it tells. */
+static int is_our_metadata(struct place *place, struct ckpt_err *e)
+{
+	uint8_t head[1024];
+	struct source *file CLEANUP(source_freep) = NULL;
+	struct ckpt_err ignored;
+	const char *module;
+	int64_t n;
+	size_t len;
+
+	if (place_file(place, global_name, &file, &ignored))
+		return 0;
+	n = source_read(file, head, sizeof(head), 0, e);
+	if (n < 0)
+		return err_wrap(e, "read '%s'", global_name);
+	module = pickle_first_module(head, (size_t)n, &len);
+	return module && is_our_module(module, len);
+}
+
+struct listing {
+	struct place *place;
+	struct name_list *files;
+	bool global; /* there is a .metadata, and it is ours */
+	bool metadata, container;
+};
+
+static int add_file(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	struct listing *s = arg;
+	bool metadata = s->global ? !strcmp(name, global_name) : rank_of(name) >= 0;
+	struct place_seen seen;
+	int rc;
+
+	(void)kind;
+	/* Objects' bytes are looked into only where several ranks may have the same. */
+	if (!metadata && !ends_with(name, ".safetensors") &&
+	    (s->global || !ends_with(name, ".bytes")))
+		return 0;
+	rc = place_look(s->place, name, &seen, e);
+	if (rc <= 0 || seen.kind != PLACE_FILE)
+		return rc < 0 ? rc : 0;
+	s->metadata |= metadata;
+	s->container |= number_in(name, "_rank", "_.safetensors") >= 0;
+	return name_list_add(s->files, name, e);
+}
+
+static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
+{
+	struct listing s = { .place = place, .files = files };
+	struct place_seen seen;
+	int rc;
+
+	if (file) /* it takes a directory */
+		return 0;
+	rc = place_look(place, global_name, &seen, e);
+	s.global = rc > 0;
+	if (s.global)
+		rc = is_our_metadata(place, e);
+	if (rc < 0 || (s.global && !rc))
+		return rc;
+	rc = place_list(place, ".", add_file, &s, e);
+	if (rc)
+		return rc;
+	name_list_sort(files);
+	if (!s.metadata && s.container)
+		return err_set(e, ENOENT,
+			       ".metadata is missing although _rankN_.safetensors files are there: "
+			       "the save was interrupted");
+	return s.metadata;
+}
+
+/* ---- scan ---- */
+
+struct ckpt_data {
+	const char *name;
+	uint32_t rank;
+};
+
+static int by_rank(const void *ap, const void *bp)
+{
+	const struct ckpt_data *a = ap, *b = bp;
+
+	return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* The metadata files in rank order; `*ret_many` if they are of ranks. Free *ret. */
+static int list_metadata(const struct name_list *files, struct ckpt_data **ret, size_t *ret_n,
+			 bool *ret_many, struct ckpt_err *e)
+{
+	autofree struct ckpt_data *v = calloc(files->n + 1, sizeof(*v));
+	bool global = false;
+	size_t n = 0;
+
+	if (!v)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < files->n; i++)
+		global |= !strcmp(files->v[i], global_name);
+	for (size_t i = 0; i < files->n; i++) {
+		long rank = rank_of(files->v[i]);
+
+		if (global ? !strcmp(files->v[i], global_name) : rank >= 0)
+			v[n++] = (struct ckpt_data){ files->v[i], global ? 0 : (uint32_t)rank };
+	}
+	qsort(v, n, sizeof(*v), by_rank);
+	for (size_t i = 1; i < n; i++)
+		if (v[i].rank == v[i - 1].rank)
+			return err_set(e, ERR_CORRUPT,
+				       "'%.100s' and '%.100s' are both rank %u's: two saves in one "
+				       "directory",
+				       v[i - 1].name, v[i].name, v[i].rank);
+	*ret_many = !global;
+	*ret_n = n;
+	*ret = steal_ptr(&v);
+	return 0;
+}
+
+/* Their contents are not hashed. Noted before they are opened: a change meanwhile shows later. */
+static int note_data_files(struct place *place, const struct name_list *files, bool many,
+			   struct catalog_writer *w, struct ckpt_err *e)
+{
+	for (size_t i = 0; i < files->n; i++) {
+		const char *name = files->v[i];
+		struct place_seen seen;
+		int rc;
+
+		if (many ? rank_of(name) >= 0 : !strcmp(name, global_name))
+			continue;
+		rc = place_find(place, name, &seen, e);
+		if (!rc)
+			rc = catalog_add_metadata(w, name, &seen, NULL, e);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+struct reading {
+	struct dcp_records *r;
+	struct catalog_writer *w;
+	uint32_t rank;
+};
+
+static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
+{
+	struct reading *x = arg;
+
+	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
+}
+
+static int read_metadata(struct place *place, const struct ckpt_data *v, size_t n,
+			 const struct scan_opts *opts, struct dcp_records *r,
+			 struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct metafiles m;
+	int rc = metafiles_init(&m, place, opts, e);
+
+	for (size_t i = 0; !rc && i < n; i++)
+		metafiles_expect(&m, v[i].name);
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct reading x = { r, w, v[i].rank };
+
+		rc = metafiles_read(&m, v[i].name, parse, &x, w, e);
+	}
+	metafiles_release(&m);
+	return rc;
+}
+
+static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct hp_directory d = { place, files };
+	struct dcp_join_opts join = { .same_object = hp_same_object, .arg = &d };
+	autofree struct ckpt_data *metadata = NULL;
+	struct dcp_records r = { 0 };
+	size_t n = 0;
+	int rc = list_metadata(files, &metadata, &n, &join.many, e);
+
+	if (!rc)
+		rc = note_data_files(place, files, join.many, w, e);
+	if (!rc)
+		rc = dcp_records_init(&r, e);
+	r.dialect = DCP_HYPERPARALLEL;
+	if (!rc)
+		rc = read_metadata(place, metadata, n, opts, &r, w, e);
+	if (!rc)
+		rc = hp_resolve(&d, &r, w, e);
+	if (!rc)
+		rc = dcp_join(&r, &join, w, e);
+	dcp_records_release(&r);
+	return rc;
+}
+
+const struct format format_hyperparallel = { .name = "hyperparallel",
+					     .probe = probe,
+					     .scan = scan };

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hyperparallel_file - the tensors in one of HyperParallel's container files, by name.
+ *
+ * Called *.safetensors, and safetensors or a torch.save archive of {name: tensor}: PyTorch's writer
+ * of the first generation made those. Private to core/format/hyperparallel.
+ *
+ * Threads: one at a time.
+ */
+#ifndef HYPERPARALLEL_HYPERPARALLEL_FILE_H
+#define HYPERPARALLEL_HYPERPARALLEL_FILE_H
+
+#include "format/raw.h"
+#include "model/box.h"
+#include "model/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ckpt_err;
+struct hp_file;
+struct source;
+
+struct hp_tensor {
+	enum ckpt_dtype dtype;
+	size_t n_dims;
+	uint64_t shape[CKPT_MAX_DIMS];
+	uint64_t offset, length; /* bytes in the file */
+	struct raw_layout layout;
+};
+
+/* Errors do not name the file. s is the caller's, and outlives it. */
+int hp_file_open(struct source *s, struct hp_file **ret, struct ckpt_err *e);
+void hp_file_close(struct hp_file *f); /* NULL is fine */
+
+/* 1, or 0 when there is none of that name; its dtype is one that is known. */
+int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct hp_tensor *ret,
+		 struct ckpt_err *e);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * st_pieces - the tensors of a model whose headers lie in several safetensors files.
+ *
+ * A file holds whole tensors, or, written by torch's HuggingFaceStorageWriter, pieces of them:
+ * then its __metadata__ says where each belongs, in a JSON text within the JSON,
+ *
+ *	"DCP_SHARDING_INFO": "{\"TENSOR\": {\"saved_offsets\": [2, 0]}, ...}"
+ *
+ * in elements of the full tensor. Its size is not written anywhere; it ends where the furthest
+ * piece does. Private to core/format/safetensors.
+ *
+ * Threads: one at a time.
+ */
+#ifndef SAFETENSORS_ST_PIECES_H
+#define SAFETENSORS_ST_PIECES_H
+
+#include "format/format.h"
+#include "parse/safetensors.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct catalog_writer;
+struct ckpt_err;
+struct st_index;
+struct st_piece;
+
+struct st_pieces {
+	struct name_list files;
+	struct st_piece **v;
+	size_t n, cap, bytes;
+};
+
+/* Does the file hold pieces, and say where they belong? */
+bool st_is_sharded(const struct st_header *h);
+
+/* Keep what the header of `file` lists. */
+int st_pieces_add(struct st_pieces *p, const char *file, const struct st_header *h,
+		  struct ckpt_err *e);
+/*
+ * Report all of it. index: what the files have to agree with, and its name; NULL when there is
+ * none. A tensor of a file that was not added, or of a dtype that is not known, becomes an object
+ * with a fault: it has a name, but no shape that could be shown.
+ */
+int st_pieces_join(struct st_pieces *p, const struct st_index *index, const char *index_name,
+		   struct catalog_writer *w, struct ckpt_err *e);
+void st_pieces_release(struct st_pieces *p);
+
+#endif

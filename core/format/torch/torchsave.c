@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of torch.save: *.pt, *.pth, *.bin, *.ckpt, known by what is in them. One of them, or a
+ * directory of transformers:
+ *
+ *	DIR/pytorch_model.bin                all of the model, or
+ *	DIR/pytorch_model.bin.index.json     {"weight_map": {FQN: name of a file}}, and the files
+ *
+ * The ZIP directory and the pickles are read, not the storages: what a scan costs depends on the
+ * number of tensors, not on their size. The files are data, so they are not hashed.
+ */
+#include "format/torch/torchsave.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "format/format.h"
+#include "format/st_index.h"
+#include "index/catalog_build.h"
+#include "source/source.h"
+
+#include <string.h>
+
+static const char whole_name[] = "pytorch_model.bin";
+static const char index_name[] = "pytorch_model.bin.index.json";
+
+enum { MAX_SHARDS = 100000 };
+
+/* The index, and the files that it names. */
+static int list_shards(struct place *place, struct name_list *files, struct ckpt_err *e)
+{
+	CLEANUP(st_index_release) struct st_index x = { 0 };
+	struct place_seen seen;
+	int rc = st_index_read(place, index_name, &x, &seen, NULL, e);
+
+	if (!rc && x.n_files > MAX_SHARDS)
+		rc = err_set(e, EFBIG, "'%s' names more than %d files", index_name, MAX_SHARDS);
+	for (size_t i = 0; !rc && i < x.n_files; i++)
+		rc = name_list_add(files, x.files[i], e);
+	name_list_sort(files);
+	return rc ? rc : name_list_add(files, index_name, e);
+}
+
+/* ---- probe ---- */
+
+static int probe_file(struct place *place, const char *name, struct ckpt_err *e)
+{
+	enum torchsave_kind kind;
+	struct source *file CLEANUP(source_freep) = NULL;
+	struct blob b;
+	int rc = place_file(place, name, &file, e);
+
+	if (rc)
+		return rc;
+	b = source_blob(file);
+	rc = torchsave_kind(&b, &kind, e);
+	return rc ? err_wrap(e, "'%.100s'", name) : kind != TORCHSAVE_NONE;
+}
+
+static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
+{
+	struct place_seen seen;
+	int rc;
+
+	rc = file ? 0 : place_look(place, index_name, &seen, e);
+	if (rc > 0 && list_shards(place, files, e))
+		return -e->code;
+	if (rc)
+		return rc;
+	rc = file ? 1 : place_look(place, whole_name, &seen, e);
+	if (rc <= 0)
+		return rc;
+	file = file ? file : whole_name;
+	rc = probe_file(place, file, e);
+	if (rc == 1 && name_list_add(files, file, e))
+		return -e->code;
+	return rc;
+}
+
+/* ---- scan ---- */
+
+static int scan_file(struct place *place, const char *name, const struct st_index *expected,
+		     struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct source *file CLEANUP(source_freep) = NULL;
+	struct torchsave t = { 0 };
+	struct blob b;
+	int rc = place_file(place, name, &file, e);
+
+	if (rc)
+		return expected && rc == -ENOENT
+			       ? err_set(e, ENOENT, "'%.100s', which '%s' names, is missing", name,
+					 index_name)
+			       : rc;
+	b = source_blob(file);
+	rc = torchsave_open(&t, &b, e);
+	if (!rc)
+		rc = torchsave_report(&t, name, expected, w, e);
+	torchsave_release(&t);
+	if (rc)
+		return err_wrap(e, "read '%.100s'", name);
+	if (!source_is_same(file))
+		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
+			       name);
+	return catalog_add_metadata(w, name, &file->seen, NULL, e);
+}
+
+static int read_index(struct place *place, struct st_index *ret, struct catalog_writer *w,
+		      struct ckpt_err *e)
+{
+	struct place_seen seen;
+	uint64_t hash[2];
+	int rc = st_index_read(place, index_name, ret, &seen, hash, e);
+
+	return rc ? rc : catalog_add_metadata(w, index_name, &seen, hash, e);
+}
+
+static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct ckpt_err *e)
+{
+	CLEANUP(st_index_release) struct st_index x = { 0 };
+	bool indexed = files->n && !strcmp(files->v[files->n - 1], index_name);
+	int rc = indexed ? read_index(place, &x, w, e) : 0;
+
+	for (size_t i = 0; !rc && i < files->n - indexed; i++) {
+		rc = scan_file(place, files->v[i], indexed ? &x : NULL, w, e);
+		if (opts->progress)
+			opts->progress(opts->progress_arg, i + 1, files->n);
+	}
+	for (size_t i = 0; !rc && i < x.n_entries; i++)
+		if (!x.entries[i].found)
+			rc = err_set(e, ERR_CORRUPT,
+				     "'%.100s' has no tensor '%.100s', which '%s' names",
+				     x.entries[i].file, x.entries[i].tensor, index_name);
+	return rc;
+}
+
+const struct format format_torchsave = { .name = "torch.save", .probe = probe, .scan = scan };

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torchsave - what the files that read torch.save's format share: a file taken apart, and the walk
+ * over what was saved. Private to core/format/torch.
+ *
+ * Threads: one at a time.
+ */
+#ifndef TORCH_TORCHSAVE_H
+#define TORCH_TORCHSAVE_H
+
+#include "base/blob.h"
+#include "parse/pickle.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog_writer;
+struct ckpt_err;
+struct st_index;
+struct torch_tensor;
+
+enum torchsave_kind {
+	TORCHSAVE_NONE,
+	TORCHSAVE_ZIP,
+	TORCHSAVE_LEGACY, /* a stream of pickles, then storages: before torch 1.6 */
+	TORCHSAVE_TAR,	  /* of torch's first versions */
+	TORCHSAVE_TEXT,	  /* the stream with pickle_protocol=0 or 1 */
+	TORCHSAVE_SCRIPT, /* a program, of torch.jit.save */
+};
+
+/* A negative errno where it is a ZIP archive that cannot be read. */
+int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e);
+
+/* A storage's bytes in the file. */
+struct torchsave_storage {
+	uint64_t at, bytes;
+	enum { STORAGE_NONE, STORAGE_MEMBER, STORAGE_FOUND } state;
+	uint8_t element; /* bytes; legacy only */
+};
+
+struct torchsave {
+	const struct blob *file;
+	struct pickle *pickle; /* what was saved */
+	bool big_endian;
+	struct pk_strings *strings;
+	struct torchsave_storage *storages; /* by the string id of their key */
+	size_t n_storages;
+};
+
+/* The pickle is read, the storages are only looked for. Release it also when this fails. */
+int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err *e);
+void torchsave_release(struct torchsave *t);
+/* Where the storage of a tensor begins; fails when it does not hold what the pickle says. */
+int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint64_t *ret,
+		   struct ckpt_err *e);
+
+/*
+ * Report all tensors and objects to the catalog as parts of data file `name`. expected: NULL, or
+ * what is to be where; tensors that are here, and should be, get their entry's .found.
+ */
+int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
+		     struct catalog_writer *w, struct ckpt_err *e);
+
+#endif

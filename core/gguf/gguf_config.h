@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gguf_config - what kind of model a config.json describes, in llama.cpp's terms.
+ *
+ * Only what llama.cpp is known to compute as transformers does passes: for anything else reading
+ * fails with ERR_UNSUPPORTED (or EINVAL: the file contradicts itself) and a sentence that says what
+ * it is. Where a file of an older transformers leaves something out, the default of transformers'
+ * class counts; where the default has changed over time it must be there.
+ *
+ * Sources: conversion/base.py, llama.py, qwen.py, gpt2.py of llama.cpp; configuration_*.py of
+ * transformers 5.
+ *
+ * Threads: pure.
+ */
+#ifndef GGUF_GGUF_CONFIG_H
+#define GGUF_GGUF_CONFIG_H
+
+#include "base/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ckpt_err;
+struct gguf_keys;
+
+/* Kinds of models, as bits: rules say which ones they are for. */
+enum gguf_kind {
+	KIND_LLAMA = 1 << 0, /* and Mistral: the same to llama.cpp */
+	KIND_MIXTRAL = 1 << 1,
+	KIND_QWEN2 = 1 << 2,
+	KIND_QWEN3 = 1 << 3,
+	KIND_QWEN2_MOE = 1 << 4,
+	KIND_QWEN3_MOE = 1 << 5,
+	KIND_GPT2 = 1 << 6,
+	KIND_EXPERTS = KIND_MIXTRAL | KIND_QWEN2_MOE | KIND_QWEN3_MOE,
+};
+
+#define GGUF_MAX_ROPE 1024 /* factors */
+
+struct gguf_config {
+	enum gguf_kind kind;
+	const char *arch; /* llama.cpp's name of it */
+	struct jdoc json; /* all of config.json */
+	bool tied;	  /* the head is the embeddings */
+	uint64_t layers, hidden, heads, kv_heads, head_dim, vocab, positions;
+	uint64_t ffn, experts, experts_used, expert_ffn, shared_ffn; /* 0: it has none */
+	double eps, theta;
+	float rope[GGUF_MAX_ROPE]; /* n_rope factors of "llama3" */
+	size_t n_rope;
+};
+
+/* *ret is to be released in any case. */
+int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e);
+void gguf_config_release(struct gguf_config *c);
+/* The keys that come from it, but for general.*. */
+void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k);
+/* general.sampling.*, from a generation_config.json. */
+int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct ckpt_err *e);
+
+/* A JSON object out of len bytes, or why it is none; file is its name. */
+int gguf_json(const char *file, const char *text, size_t len, struct jdoc *ret, struct ckpt_err *e);
+/* The same in place, as jdoc_parse does it. */
+int gguf_json_in(const char *file, char *text, size_t len, struct jdoc *ret, struct ckpt_err *e);
+
+#endif

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "index/catalog_query.h"
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/text.h"
+#include "index/catalog_file.h"
+#include "index/catalog_internal.h"
+#include "index/catalog_path.h"
+#include "index/catalog_schema.h"
+#include "model/box.h"
+#include "model/flat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct catalog {
+	pthread_mutex_t lock; /* db, map, cover_work, covered */
+	sqlite3 *db;
+	struct catalog_file *file; /* that db reads; NULL in memory */
+	sqlite3_blob *map;	   /* the chunk map read last, to be moved to another row */
+	uint64_t cover_work;	   /* left of BOXES_MAX_WORK for all tensors together */
+	uint8_t *covered;	   /* by tensor: its map was proved to have no hole */
+	struct arena shapes;
+	char *directory, *metadata_list; /* their texts are used in place */
+	struct catalog_tensor *tensors;
+	struct catalog_object *objects;
+	struct stored_file *sources;
+	struct catalog_metadata *metadata;
+	const char **encodings;
+	size_t n_tensors, n_objects, n_sources, n_metadata, n_encodings;
+	uint64_t chunks;
+	char seal[33];
+};
+
+static int damaged(struct ckpt_err *e, const char *what)
+{
+	return err_set(e, ERR_CORRUPT, "chunk index is damaged: %s", what);
+}
+
+static int no_memory(struct ckpt_err *e)
+{
+	return err_set(e, ENOMEM, "chunk index: out of memory");
+}
+
+/* ---- values of the file, by the number of their row ---- */
+
+/* Why a value could not be opened: `what` where it is not there, or is a number. */
+static int no_value(struct catalog *c, const char *what, struct ckpt_err *e)
+{
+	return sqlite3_errcode(c->db) == SQLITE_ERROR ? damaged(e, what)
+						      : sql_err(c->db, e, "chunk index");
+}
+
+/*
+ * A value of at most max bytes and no more than the file has; the caller's to free. Its length is
+ * known, and checked, before any of it is read.
+ */
+static int read_value(struct catalog *c, const char *table, const char *column, int64_t row,
+		      size_t max, const char *what, char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	autofree char *p = NULL;
+	sqlite3_blob *b = NULL;
+	size_t len;
+	int rc = 0;
+
+	if (sqlite3_blob_open(c->db, "main", table, column, row, 0, &b))
+		return no_value(c, what, e);
+	len = (size_t)sqlite3_blob_bytes(b);
+	if (c->file)
+		max = min_u64(max, catalog_file_size(c->file));
+	if (len > max)
+		rc = damaged(e, what);
+	else if (!(p = malloc(len ? len : 1)))
+		rc = no_memory(e);
+	else if (sqlite3_blob_read(b, p, (int)len, 0))
+		rc = sql_err(c->db, e, "chunk index");
+	(void)sqlite3_blob_close(b);
+	if (rc)
+		return rc;
+	*ret = steal_ptr(&p);
+	*ret_len = len;
+	return 0;
+}
+
+/* ---- the directory; its form is described in catalog_schema.h ---- */
+
+/* A text of the directory, in place; NULL for none. */
+static const char *get_text(struct cursor *d, uint32_t *ret_len)
+{
+	uint32_t n = (uint32_t)cursor_varint_to(d, UINT32_MAX);
+	const char *p = n ? (const char *)cursor_take(d, n) : NULL;
+
+	*ret_len = p ? n - 1 : 0;
+	if (p && p[n - 1])
+		d->bad = true;
+	return p;
+}
+
+/* One that is a sentence or a name: no NUL but the one at its end. */
+static const char *get_str(struct cursor *d)
+{
+	uint32_t len;
+	const char *p = get_text(d, &len);
+
+	if (d->bad || (p && strlen(p) != len))
+		d->bad = true;
+	return d->bad ? NULL : p;
+}
+
+/* A count of things that take at least `each` bytes, and an array for them. */
+static void *get_count(struct cursor *d, size_t each, size_t size, size_t *ret)
+{
+	size_t n = (size_t)cursor_varint_to(d, (size_t)(d->end - d->p) / each);
+
+	*ret = n;
+	return calloc(n ? n : 1, size);
+}
+
+static int get_names(struct catalog *c, struct cursor *d)
+{
+	struct ckpt_err ignored;
+
+	c->sources = get_count(d, 3, sizeof(*c->sources), &c->n_sources);
+	for (size_t i = 0; c->sources && i < c->n_sources && !d->bad; i++) {
+		struct stored_file *s = &c->sources[i];
+
+		s->path = get_str(d);
+		s->min_size = cursor_varint(d);
+		d->bad |= !s->path || io_check_relative(s->path, strlen(s->path), &ignored);
+	}
+	c->encodings = get_count(d, 2, sizeof(*c->encodings), &c->n_encodings);
+	for (size_t i = 0; c->encodings && i < c->n_encodings && !d->bad; i++) {
+		c->encodings[i] = get_str(d);
+		d->bad |= !c->encodings[i];
+	}
+	return c->sources && c->encodings ? 0 : -ENOMEM;
+}
+
+/* The name of the tensor or object behind `last`. */
+static const char *get_fqn(struct cursor *d, const char *last, uint32_t last_len, uint32_t *ret_len)
+{
+	const char *fqn = get_text(d, ret_len);
+
+	d->bad |= !fqn || !text_is_utf8(fqn, *ret_len) ||
+		  (last && text_natural_cmp(last, last_len, fqn, *ret_len) >= 0);
+	return fqn;
+}
+
+static const uint64_t *get_shape(struct catalog *c, struct cursor *d, size_t n)
+{
+	static const uint64_t none[1];
+	uint64_t *shape;
+
+	if (!n)
+		return none;
+	shape = arena_array(&c->shapes, n, sizeof(*shape));
+	for (size_t i = 0; shape && i < n; i++)
+		shape[i] = cursor_varint(d);
+	return shape;
+}
+
+/* What the tensors add up to. */
+struct totals {
+	uint64_t bytes, chunks, map_bytes;
+};
+
+/* Do the numbers fit together? Planning relies on it. */
+static bool tensor_ok(const struct catalog_tensor *t, struct totals *sum)
+{
+	uint64_t bytes;
+
+	return box_volume(t->n_dims, t->shape, &bytes) &&
+	       !ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size) && bytes == t->bytes &&
+	       t->chunks <= t->map_bytes / catalog_map_line(t->n_dims) &&
+	       (!t->n_logical || flat_fits(t->n_logical, t->logical, t->shape)) &&
+	       !ckd_add(&sum->bytes, sum->bytes, t->bytes) && sum->bytes <= INT64_MAX &&
+	       !ckd_add(&sum->chunks, sum->chunks, t->chunks) &&
+	       !ckd_add(&sum->map_bytes, sum->map_bytes, t->map_bytes);
+}
+
+static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor *t,
+		      struct totals *sum)
+{
+	const struct catalog_tensor *last = t == c->tensors ? NULL : t - 1;
+
+	t->fqn = get_fqn(d, last ? last->fqn : NULL, last ? last->fqn_len : 0, &t->fqn_len);
+	t->path = catalog_path_read(d, t->fqn, t->fqn_len);
+	t->top = catalog_path_top(t->path, t->fqn_len);
+	t->dtype = (uint8_t)cursor_varint_to(d, CKPT_DTYPE_COUNT - 1);
+	t->n_dims = (uint8_t)cursor_varint_to(d, CKPT_MAX_DIMS);
+	t->shape = get_shape(c, d, t->n_dims);
+	t->bytes = cursor_varint(d);
+	t->chunks = (uint32_t)cursor_varint_to(d, UINT32_MAX);
+	t->state = (uint8_t)cursor_varint_to(d, TENSOR_OVERLAPPING);
+	t->fault = get_str(d);
+	t->map = (int64_t)cursor_varint_to(d, INT64_MAX);
+	t->map_bytes = (uint32_t)cursor_varint_to(d, CATALOG_MAX_MAP);
+	t->map_xxh64 = cursor_varint(d);
+	t->n_logical = (uint8_t)cursor_varint_to(d, t->n_dims ? t->n_dims - 1u : 0);
+	t->logical = get_shape(c, d, t->n_logical);
+	if (!t->shape || !t->logical)
+		return -ENOMEM;
+	d->bad |= !t->dtype || (t->n_logical && t->n_logical + 1 != t->n_dims);
+	d->bad = d->bad || !tensor_ok(t, sum);
+	return 0;
+}
+
+static void get_object(struct catalog *c, struct cursor *d, struct catalog_object *o)
+{
+	const struct catalog_object *last = o == c->objects ? NULL : o - 1;
+	uint64_t end;
+
+	o->fqn = get_fqn(d, last ? last->fqn : NULL, last ? last->fqn_len : 0, &o->fqn_len);
+	o->path = catalog_path_read(d, o->fqn, o->fqn_len);
+	o->top = catalog_path_top(o->path, o->fqn_len);
+	o->loc.file = (uint32_t)cursor_varint_to(d, UINT32_MAX);
+	o->loc.offset = cursor_varint(d);
+	o->loc.length = cursor_varint(d);
+	o->loc.encoding = (uint32_t)cursor_varint_to(d, UINT32_MAX);
+	o->fault = get_str(d);
+	o->text = get_text(d, &o->text_len);
+	if (o->fault || o->text) /* it is in no file, whatever the numbers say */
+		o->loc = (struct chunk_loc){ 0 };
+	else
+		d->bad |= o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings ||
+			  ckd_add(&end, o->loc.offset, o->loc.length) ||
+			  end > c->sources[o->loc.file].min_size;
+}
+
+static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
+{
+	struct cursor d = cursor_of(c->directory, len);
+	struct totals sum = { 0 };
+	uint64_t max = c->file ? catalog_file_size(c->file) : UINT64_MAX;
+	int rc;
+
+	(void)get_str(&d); /* the format, there for the seal */
+	c->chunks = cursor_varint(&d);
+	rc = get_names(c, &d);
+	c->tensors = get_count(&d, 13, sizeof(*c->tensors), &c->n_tensors);
+	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
+		rc = get_tensor(c, &d, &c->tensors[i], &sum);
+	c->objects = get_count(&d, 9, sizeof(*c->objects), &c->n_objects);
+	for (size_t i = 0; !rc && c->objects && i < c->n_objects && !d.bad; i++)
+		get_object(c, &d, &c->objects[i]);
+	c->covered = calloc(c->n_tensors + 1, sizeof(*c->covered));
+	if (rc || !c->tensors || !c->objects || !c->covered)
+		return no_memory(e);
+	/* All maps together are no longer than the file, so that reading each takes linear time. */
+	return d.bad || d.p != d.end || sum.chunks != c->chunks || sum.map_bytes > max
+		       ? damaged(e, "its directory")
+		       : 0;
+}
+
+static int read_directory(struct catalog *c, struct ckpt_err *e)
+{
+	autofree char *want = NULL;
+	size_t len, want_len;
+	int rc = read_value(c, "directory", "data", CATALOG_DIRECTORY_ROW, CATALOG_MAX_DIRECTORY,
+			    "it has no directory", &c->directory, &len, e);
+
+	if (!rc)
+		rc = read_value(c, "checkpoint", "seal", 1, sizeof(c->seal) - 1, "it has no seal",
+				&want, &want_len, e);
+	if (rc)
+		return rc;
+	seal_hex(XXH3_128bits(c->directory, len), c->seal);
+	if (want_len != sizeof(c->seal) - 1 || memcmp(want, c->seal, want_len) != 0)
+		return damaged(e, "its seal does not match its directory");
+	return parse_directory(c, len, e);
+}
+
+/* ---- the list of metadata files ---- */
+
+static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
+{
+	struct cursor d = cursor_of(c->metadata_list, len);
+
+	c->metadata = get_count(&d, 7, sizeof(*c->metadata), &c->n_metadata);
+	if (!c->metadata)
+		return no_memory(e);
+	for (size_t i = 0; i < c->n_metadata && !d.bad; i++) {
+		struct catalog_metadata *m = &c->metadata[i];
+
+		m->name = get_str(&d);
+		m->size = cursor_varint(&d);
+		m->id = get_str(&d);
+		m->hash = get_str(&d);
+		d.bad = d.bad || !m->name || !m->id || !m->hash ||
+			(*m->hash && strlen(m->hash) != 32) ||
+			(i && strcmp(m[-1].name, m->name) >= 0);
+	}
+	return d.bad || d.p != d.end ? damaged(e, "its list of metadata files") : 0;
+}
+
+static int read_metadata(struct catalog *c, struct ckpt_err *e)
+{
+	const char *what = "it has no list of metadata files";
+	size_t len, tail = sizeof(uint64_t);
+	int rc = read_value(c, "directory", "data", CATALOG_METADATA_ROW, CATALOG_MAX_DIRECTORY,
+			    what, &c->metadata_list, &len, e);
+
+	if (rc)
+		return rc;
+	if (len < tail ||
+	    catalog_hash(c->metadata_list, len - tail) != load_le64(c->metadata_list + len - tail))
+		return damaged(e, "its list of metadata files does not match its hash");
+	return parse_metadata(c, len - tail, e);
+}
+
+/* ---- opening ---- */
+
+/* db and file are the catalog's, also on failure. */
+static int catalog_read(sqlite3 *db, struct catalog_file *file, struct catalog **ret,
+			struct ckpt_err *e)
+{
+	struct catalog *c = calloc(1, sizeof(*c));
+	int rc;
+
+	if (!c) {
+		(void)sqlite3_close(db);
+		catalog_file_close(file);
+		return no_memory(e);
+	}
+	(void)pthread_mutex_init(&c->lock, NULL);
+	c->db = db;
+	c->file = file;
+	c->shapes = (struct arena)ARENA_INIT((size_t)16 * CATALOG_MAX_DIRECTORY);
+	c->cover_work = BOXES_MAX_WORK;
+	rc = read_directory(c, e);
+	if (!rc)
+		rc = read_metadata(c, e);
+	if (rc) {
+		catalog_close(c);
+		return rc;
+	}
+	*ret = c;
+	return 0;
+}
+
+int catalog_from_db(sqlite3 *db, struct catalog **ret, struct ckpt_err *e)
+{
+	return catalog_read(db, NULL, ret, e);
+}
+
+int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e)
+{
+	struct catalog_file *file = NULL;
+	sqlite3 *db = NULL;
+	int rc = catalog_file_open(path, &file, &db, e);
+
+	return rc ? rc : catalog_read(db, file, ret, e);
+}
+
+void catalog_close(struct catalog *c)
+{
+	if (!c)
+		return;
+	(void)sqlite3_blob_close(c->map);
+	(void)sqlite3_close(c->db);
+	catalog_file_close(c->file);
+	(void)pthread_mutex_destroy(&c->lock);
+	arena_release(&c->shapes);
+	free(c->directory);
+	free(c->metadata_list);
+	free(c->tensors);
+	free(c->covered);
+	free(c->objects);
+	free(c->sources);
+	free(c->metadata);
+	free(c->encodings);
+	free(c);
+}
+
+/* ---- chunk maps: our own JSON, and nothing but what put_map in catalog_build.c writes ---- */
+
+static void get_char(struct cursor *d, char want)
+{
+	const uint8_t *p = cursor_take(d, 1);
+
+	d->bad |= !p || *p != (uint8_t)want;
+}
+
+static uint64_t get_decimal(struct cursor *d)
+{
+	const uint8_t *from = d->p;
+	uint64_t v = 0;
+
+	for (; d->p < d->end && *d->p >= '0' && *d->p <= '9'; d->p++)
+		d->bad |= ckd_mul(&v, v, 10) || ckd_add(&v, v, (uint64_t)(*d->p - '0'));
+	d->bad |= d->p == from;
+	return v;
+}
+
+static void get_list(struct cursor *d, uint64_t *v, size_t n)
+{
+	get_char(d, '[');
+	for (size_t i = 0; i < n; i++) {
+		if (i)
+			get_char(d, ',');
+		v[i] = get_decimal(d);
+	}
+	get_char(d, ']');
+}
+
+/* A chunk of a tensor; the hash says that the text is whole, not that its numbers are right. */
+static void get_chunk(const struct catalog *c, const struct catalog_tensor *t, struct cursor *d,
+		      uint64_t *box, struct chunk_loc *loc)
+{
+	size_t n = t->n_dims;
+	uint64_t v[4], end;
+
+	get_char(d, '[');
+	get_list(d, box, n);
+	get_char(d, ',');
+	get_list(d, box + n, n);
+	for (size_t k = 0; k < ARRAY_LEN(v); k++) {
+		get_char(d, ',');
+		v[k] = get_decimal(d);
+	}
+	get_char(d, ']');
+	if (d->bad || !box_inside(n, box, box + n, t->shape) || v[0] >= c->n_sources ||
+	    v[3] >= c->n_encodings || ckd_add(&end, v[1], v[2]) || end > c->sources[v[0]].min_size)
+		d->bad = true;
+	else
+		*loc = (struct chunk_loc){ .file = (uint32_t)v[0],
+					   .offset = v[1],
+					   .length = v[2],
+					   .encoding = (uint32_t)v[3] };
+}
+
+/*
+ * A grid covers its tensor by being one. Of other chunks the index only says so: they are looked
+ * at when the tensor is read first. All tensors together may take what the builder may take for
+ * them, so a true index has enough, and a forged one cannot ask for more by being read again.
+ */
+static int check_cover(struct catalog *c, const struct catalog_tensor *t, const uint64_t *boxes,
+		       struct ckpt_err *e)
+{
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], before, work;
+	uint8_t *covered = &c->covered[t - c->tensors];
+	enum boxes_verdict verdict;
+	size_t pair[2];
+
+	{
+		SCOPED_LOCK(&c->lock);
+		if (*covered)
+			return 0;
+		before = work = c->cover_work;
+	}
+	verdict = boxes_cover(t->n_dims, t->shape, boxes, t->chunks, &work, off, len, pair);
+	SCOPED_LOCK(&c->lock);
+	if (!*covered) /* another thread may have done, and paid for, the same */
+		c->cover_work -= min_u64(c->cover_work, before - work);
+	if (verdict == BOXES_UNKNOWN) /* a builder would have said that it is incomplete */
+		return damaged(e, "chunk map with a hole, or too irregular for one of ours");
+	if (verdict == BOXES_HOLE)
+		return damaged(e, "chunk map with a hole");
+	*covered = 1;
+	return 0;
+}
+
+static int map_from_text(struct catalog *c, const struct catalog_tensor *t, const char *text,
+			 struct chunkmap **ret, struct ckpt_err *e)
+{
+	struct cursor d = cursor_of(text, t->map_bytes);
+	size_t n = t->n_dims, row = n ? 2 * n : 1, count = t->chunks;
+	/* What the directory says about the map's length bounds count. */
+	autofree uint64_t *boxes = reallocarray(NULL, count ? count : 1, row * sizeof(*boxes));
+	autofree struct chunk_loc *locs = reallocarray(NULL, count ? count : 1, sizeof(*locs));
+	autofree struct chunkmap *m = NULL;
+
+	if (!boxes || !locs)
+		return no_memory(e);
+	get_char(&d, '[');
+	for (size_t i = 0; i < count && !d.bad; i++) {
+		if (i) {
+			get_char(&d, ',');
+			get_char(&d, '\n');
+		}
+		get_chunk(c, t, &d, boxes + i * 2 * n, &locs[i]);
+	}
+	get_char(&d, ']');
+	if (d.bad || d.p != d.end)
+		return damaged(e, "chunk map");
+	m = chunkmap_new(n, t->shape, boxes, t->chunks);
+	if (!m)
+		return no_memory(e);
+	if (!m->counts && t->state != TENSOR_INCOMPLETE && check_cover(c, t, boxes, e))
+		return -e->code;
+	if (count)
+		memcpy(m->locs, locs, count * sizeof(*locs));
+	*ret = steal_ptr(&m);
+	return 0;
+}
+
+/* Point c->map to the map of a tensor. A lock must be held. */
+static int seek_map(struct catalog *c, const struct catalog_tensor *t, struct ckpt_err *e)
+{
+	int rc =
+		c->map ? sqlite3_blob_reopen(c->map, t->map)
+		       : sqlite3_blob_open(c->db, "main", "chunkmap", "chunks", t->map, 0, &c->map);
+
+	if (rc)
+		rc = no_value(c, "no chunk map", e);
+	else if ((size_t)sqlite3_blob_bytes(c->map) != t->map_bytes)
+		rc = damaged(e, "chunk map of another length");
+	if (rc) {
+		(void)sqlite3_blob_close(c->map);
+		c->map = NULL;
+	}
+	return rc;
+}
+
+int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
+		     struct ckpt_err *e)
+{
+	autofree char *text = malloc(t->map_bytes ? t->map_bytes : 1);
+	int rc;
+
+	if (!text)
+		return no_memory(e);
+	{
+		SCOPED_LOCK(&c->lock);
+
+		rc = seek_map(c, t, e);
+		if (!rc && sqlite3_blob_read(c->map, text, (int)t->map_bytes, 0))
+			rc = sql_err(c->db, e, "chunk index");
+	}
+	if (rc)
+		return rc;
+	if (catalog_hash(text, t->map_bytes) != t->map_xxh64)
+		return damaged(e, "chunk map does not match its hash");
+	return map_from_text(c, t, text, ret, e);
+}
+
+/* ---- looking ---- */
+
+const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n)
+{
+	*ret_n = c->n_tensors;
+	return c->tensors;
+}
+
+const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n)
+{
+	*ret_n = c->n_objects;
+	return c->objects;
+}
+
+const struct stored_file *catalog_sources(const struct catalog *c, size_t *ret_n)
+{
+	*ret_n = c->n_sources;
+	return c->sources;
+}
+
+const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n)
+{
+	*ret_n = c->n_metadata;
+	return c->metadata;
+}
+
+const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n)
+{
+	*ret_n = c->n_encodings;
+	return (const char *const *)c->encodings;
+}
+
+uint64_t catalog_chunks(const struct catalog *c)
+{
+	return c->chunks;
+}
+
+const char *catalog_seal(const struct catalog *c)
+{
+	return c->seal;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * catalog_query - reading a chunk index.
+ *
+ * Opening reads the directory and verifies the seal over it; a chunk map is read and verified when
+ * it is asked for. Whatever is wrong with the file is ERR_CORRUPT: build it again. It may be from
+ * anywhere: memory and time are bounded by its size (see catalog_file.h).
+ *
+ * Threads: the tables are immutable; catalog_load_map serialises itself.
+ */
+#ifndef INDEX_CATALOG_QUERY_H
+#define INDEX_CATALOG_QUERY_H
+
+#include "model/chunkmap.h"
+#include "model/dtype.h"
+#include "source/place.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog;
+struct ckpt_err;
+
+enum tensor_state { TENSOR_COMPLETE, TENSOR_INCOMPLETE, TENSOR_OVERLAPPING };
+
+struct catalog_tensor {
+	const char *fqn;
+	const char *fault; /* sentence, or NULL */
+	const uint64_t *shape;
+	const uint64_t *logical; /* n_logical: what it was before flattening, see model/flat.h */
+	uint64_t bytes;
+	uint64_t map_xxh64;
+	int64_t map;
+	uint32_t fqn_len, chunks, map_bytes;
+	uint32_t top;	     /* bytes of the FQN that are the top-level key, 0: not known */
+	const uint8_t *path; /* the keys that lead to it, see catalog_path.h */
+	uint8_t dtype, n_dims, state; /* enum ckpt_dtype, dimensions, enum tensor_state */
+	uint8_t n_logical;	      /* 0: it never was flattened */
+};
+
+struct catalog_object {
+	const char *fqn;
+	const char *fault;
+	const char *text;      /* its bytes, which are here; NULL: they are in a file, */
+	struct chunk_loc loc;  /* there; all zero with a fault or a text */
+	const uint8_t *path;   /* as of a tensor */
+	uint32_t fqn_len, top; /* as of a tensor */
+	uint32_t text_len;
+};
+
+struct catalog_metadata {
+	const char *name;
+	uint64_t size;
+	const char *id;	  /* place_id_hex of what it was */
+	const char *hash; /* XXH3-128 in hex; "": it was not hashed */
+};
+
+int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e);
+void catalog_close(struct catalog *c); /* NULL is fine */
+
+/* In natural order of the FQNs. */
+const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n);
+const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n);
+const struct stored_file *catalog_sources(const struct catalog *c, size_t *ret_n);
+/* In the order of strcmp. */
+const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n);
+const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n);
+uint64_t catalog_chunks(const struct catalog *c);
+/* Equal for two indexes of the same checkpoint contents. */
+const char *catalog_seal(const struct catalog *c);
+
+/* *ret is the caller's, free() it. */
+int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
+		     struct ckpt_err *e);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * catalog_schema - the chunk index as a SQLite file: its tables, and the seal over them.
+ *
+ * Private to core/index. The tables are documented for users in ckptfs(1), THE CHUNK INDEX.
+ *
+ * The rows are for people. What the program itself reads at every start is `directory`: all
+ * tensors, objects, files and encodings in one row, since 20,000 rows through SQL take longer than
+ * everything else a mount does. Then chunkmap, a row per tensor, when that is first read. Values
+ * are fetched by the number of their row, never by a loop over a table: a file that somebody else
+ * made can have tables without an end.
+ *
+ * SQLite notices only part of the damage a file can suffer (in a test, 77 % of the bit flips that
+ * changed a row passed PRAGMA quick_check). So all of it is covered by hashes: the directory by
+ * checkpoint.seal, a chunk map by its entry in the directory, the list of metadata files by eight
+ * bytes at its end. A hash proves that the bytes are whole, not that this program wrote them.
+ *
+ * The directory's bytes: numbers as LEB128, texts as length + 1 (0: none), bytes, NUL;
+ *	format, chunks,
+ *	sources: count, each path, min_size
+ *	encodings: count, each name
+ *	tensors: count, each fqn, path (catalog_path.h), dtype, dimensions, shape..., bytes, chunks, state, fault,
+ *	         map, bytes of the map, map_xxh64, dimensions of the logical shape (0: none), it...
+ *	objects: count, each fqn, path, source, offset, length, encoding, fault, text
+ * Tensors and objects are in natural order of their FQNs. The list of metadata files, in a row of
+ * its own, since a copy of the checkpoint has other ids but the same seal:
+ *	count, each name (in order of their bytes), size, id (place_id_hex), xxh128 (or "");
+ *	XXH3-64 of all that, eight bytes, low first
+ *
+ * Threads: pure.
+ */
+#ifndef INDEX_CATALOG_SCHEMA_H
+#define INDEX_CATALOG_SCHEMA_H
+
+#include <sqlite3.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <xxhash.h>
+
+struct ckpt_err;
+
+#define CATALOG_APPLICATION_ID 0x636b7066 /* "ckpf"; file(1) and sqlite3 show it */
+#define CATALOG_VERSION	       7	  /* user_version; any other is rebuilt */
+#define CATALOG_PAGE	       16384	  /* bytes of a page of the file */
+#define CATALOG_SCHEMA_ROWS    14	  /* catalog_schema, and an index for each UNIQUE */
+
+#define CATALOG_MAX_DIRECTORY (256u << 20) /* bytes */
+#define CATALOG_MAX_MAP	      (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */
+
+enum { CATALOG_DIRECTORY_ROW = 1, CATALOG_METADATA_ROW = 2 }; /* ids in `directory` */
+
+extern const char *const catalog_schema[]; /* statements, NULL at the end */
+
+/* Turn the connection's last error into *e. */
+int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what);
+int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e);
+int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_err *e);
+void sql_finalizep(sqlite3_stmt **s);
+#define autofinalize __attribute__((cleanup(sql_finalizep)))
+
+/* 32 hex digits. */
+void seal_hex(XXH128_hash_t h, char out[static 33]);
+/* Of a chunk map, and of the list of metadata files. */
+uint64_t catalog_hash(const void *p, size_t n);
+/* Bytes that the map of a chunk in n_dims dimensions takes at least. */
+size_t catalog_map_line(size_t n_dims);
+
+#endif

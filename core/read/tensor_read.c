@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "read/tensor_read.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/counters.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "codec/cast.h"
+#include "codec/q8_0.h"
+#include "index/catalog_query.h"
+#include "model/box.h"
+#include "read/fetch_internal.h"
+#include "read/gather.h"
+#include "read/plan.h"
+#include "read/scatter.h"
+#include "source/parts.h"
+#include "tensor/vtensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ELEMENTS ((uint64_t)1 << 17) /* converted at once */
+
+struct tensor_reader {
+	struct vtensor *v;
+	struct otensor **tensors; /* piece by piece */
+	struct plan_source *sources;
+	bool odd; /* some payload needs payload_resolve */
+	bool encoded;
+};
+
+bool tensor_is_encoded(const struct tensor_reader *r)
+{
+	return r->encoded;
+}
+
+void tensor_close(struct fetch *f, struct tensor_reader *r)
+{
+	if (!r)
+		return;
+	for (uint32_t i = 0; r->tensors && i < r->v->n_pieces; i++)
+		otensor_close(f, r->tensors[i]);
+	free(r->tensors);
+	free(r->sources);
+	free(r->v);
+	free(r);
+}
+
+int tensor_open(struct fetch *f, struct vtensor *v, struct tensor_reader **ret, struct ckpt_err *e)
+{
+	struct tensor_reader *r = calloc(1, sizeof(*r));
+	int rc = 0;
+
+	if (!r) {
+		free(v);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	r->v = v;
+	r->tensors = calloc((size_t)v->n_pieces + 1, sizeof(struct otensor *));
+	r->sources = calloc((size_t)v->n_pieces + 1, sizeof(*r->sources));
+	if (!r->tensors || !r->sources)
+		rc = err_set(e, ENOMEM, "out of memory");
+	for (uint32_t i = 0; !rc && i < v->n_pieces; i++) {
+		rc = otensor_open(f, v->pieces[i].source, &r->tensors[i], e);
+		if (rc)
+			break;
+		r->sources[i].map = r->tensors[i]->map;
+		r->sources[i].payloads = r->tensors[i]->payloads;
+		r->odd |= r->tensors[i]->odd;
+		r->encoded |= r->tensors[i]->encoded;
+	}
+	if (rc) {
+		tensor_close(f, r);
+		return rc;
+	}
+	*ret = r;
+	return 0;
+}
+
+static const char *show_fqn(const struct catalog_tensor *t, char out[static 120])
+{
+	return text_show(t->fqn, t->fqn_len, out, 120);
+}
+
+static uint64_t copied_bytes(const struct copy *c, const struct copy_dim *dims)
+{
+	uint64_t bytes = c->run;
+
+	for (uint32_t d = c->dim; d < c->dim + c->n_dims; d++)
+		bytes *= dims[d].count;
+	return bytes;
+}
+
+/* Bytes that all copies together have: more than the range where chunks overlap. */
+static uint64_t bytes_of(const struct plan *p)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < p->n; i++)
+		sum += copied_bytes(&p->copies[i], p->dims);
+	return sum;
+}
+
+/* The item that a copy is made from. */
+static int item_of(struct fetch *f, const struct plan_source *s, const struct copy *c,
+		   struct block_item *ret, struct ckpt_err *e)
+{
+	int rc = fetch_item(f, &s->map->locs[c->chunk], ret, e);
+
+	if (!rc && !ret->zstd_layers) /* safetensors payloads lie behind the recorded length */
+		ret->length = max_u64(ret->length, s->payloads[c->chunk].end);
+	return rc;
+}
+
+struct resolve {
+	const struct payload *payload;
+	enum ckpt_dtype dtype;
+};
+
+static void resolve_run(void *arg, uint8_t *p, uint64_t len)
+{
+	const struct resolve *r = arg;
+
+	payload_resolve(r->payload, r->dtype, p, len);
+}
+
+/* What an odd payload needs once its bytes are in the reply. */
+static void resolve(const struct tensor_reader *r, const struct copy *c,
+		    const struct copy_dim *dims, uint8_t *buf)
+{
+	struct resolve how = { &r->sources[c->piece].payloads[c->chunk], r->v->stored };
+
+	if (payload_is_odd(how.payload))
+		gather_each_run(c, dims, buf, resolve_run, &how);
+}
+
+/* Bytes as they are stored, to where plan_read says; of odd payloads, whole elements. */
+static int read_stored(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
+		       uint64_t off, const int64_t *strides, struct parts *parts,
+		       struct ckpt_err *e)
+{
+	struct gather g = { .files = f->files, .blocks = f->blocks, .out = buf };
+	struct plan plan = { 0 };
+	int rc = plan_read(r->v, r->sources, off, len, strides, &plan);
+
+	if (rc)
+		rc = err_set(e, ENOMEM, "out of memory");
+	else if (parts && bytes_of(&plan) != len)
+		parts = NULL;
+	for (size_t i = 0; !rc && i < plan.n; i++) {
+		const struct copy *c = &plan.copies[i];
+		const struct plan_source *s = &r->sources[c->piece];
+		char fqn[120];
+
+		g.parts = payload_is_odd(&s->payloads[c->chunk]) ? NULL : parts;
+		rc = item_of(f, s, c, &g.item, e);
+		if (!rc)
+			rc = gather(&g, c, plan.dims, e);
+		if (rc && r->v->n_pieces > 1)
+			rc = err_wrap(e, "tensor '%s'", show_fqn(r->tensors[c->piece]->t, fqn));
+		if (rc)
+			break;
+		resolve(r, c, plan.dims, buf);
+		counters_add(f->counts, FETCH_COPIES, 1);
+		counters_add(f->counts, FETCH_COPIED, copied_bytes(c, plan.dims));
+	}
+	plan_release(&plan);
+	return rc;
+}
+
+/* ---- values that are not shown as they are stored ---- */
+
+/* What exists as a whole only: a block, or an element. */
+struct unit {
+	uint64_t elements, bytes; /* as shown */
+};
+
+static struct unit unit_of(const struct vtensor *v)
+{
+	return v->q8_0 ? (struct unit){ Q8_0_ELEMENTS, Q8_0_BYTES }
+		       : (struct unit){ 1, dtype_info(v->dtype)->size };
+}
+
+/* n elements, stored and shown; blocks are made from floats, for which there is room. */
+static void convert(const struct vtensor *v, const uint8_t *stored, uint8_t *floats, uint8_t *shown,
+		    uint64_t n)
+{
+	bool same = v->dtype == v->stored;
+
+	if (!same)
+		cast_run(v->stored, v->dtype, stored, v->q8_0 ? floats : shown, n);
+	if (v->q8_0)
+		q8_0_run(same ? stored : floats, shown, n / Q8_0_ELEMENTS);
+	else if (same)
+		memcpy(shown, stored, n * dtype_info(v->stored)->size);
+}
+
+static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
+		      uint64_t off, struct ckpt_err *e)
+{
+	const struct unit u = unit_of(r->v);
+	uint64_t size = u.elements * dtype_info(r->v->stored)->size;
+	uint64_t first = off / u.bytes, skip = off % u.bytes;
+	uint64_t room = min_u64((skip + len + u.bytes - 1) / u.bytes, MAX_ELEMENTS / u.elements);
+	uint64_t floats = r->v->q8_0 ? u.elements * sizeof(float) : 0;
+	autofree uint8_t *stored = malloc(room * (size + floats + u.bytes));
+	int rc = stored ? 0 : err_set(e, ENOMEM, "out of memory");
+
+	while (!rc && len) {
+		uint64_t n = min_u64((skip + len + u.bytes - 1) / u.bytes, room);
+		uint64_t got = min_u64(n * u.bytes - skip, len);
+		uint8_t *work = stored + room * size, *spare = work + room * floats;
+		uint8_t *shown = got == n * u.bytes ? buf : spare;
+
+		rc = read_stored(f, r, stored, n * size, first * size, NULL, NULL, e);
+		if (rc)
+			break;
+		convert(r->v, stored, work, shown, n * u.elements);
+		if (shown == spare)
+			memcpy(buf, spare + skip, got);
+		first += n;
+		skip = 0;
+		buf += got;
+		len -= got;
+	}
+	return rc;
+}
+
+/* Are the bytes [off, off+len) as shown what is stored, and odd payloads' elements whole? */
+static bool as_stored(const struct tensor_reader *r, uint64_t len, uint64_t off)
+{
+	uint64_t size = dtype_info(r->v->stored)->size;
+
+	return !r->v->q8_0 && r->v->dtype == r->v->stored &&
+	       (!r->odd || (off % size == 0 && len % size == 0));
+}
+
+/* Bytes as shown, in one piece. */
+static int read_shown(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
+		      uint64_t off, struct ckpt_err *e)
+{
+	return as_stored(r, len, off) ? read_stored(f, r, buf, len, off, NULL, NULL, e)
+				      : read_units(f, r, buf, len, off, e);
+}
+
+/* rc, which is an error, said of these bytes. */
+static int name_tensor(const struct tensor_reader *r, uint64_t len, uint64_t off, int rc,
+		       struct ckpt_err *e)
+{
+	char fqn[120];
+
+	if (r->v->n_pieces != 1)
+		return rc;
+	return err_wrap(e, "tensor '%s', bytes %llu to %llu", show_fqn(r->tensors[0]->t, fqn),
+			(unsigned long long)off, (unsigned long long)(off + len));
+}
+
+int tensor_read(struct fetch *f, const struct tensor_reader *r, void *buf, size_t len, uint64_t off,
+		struct parts *parts, struct ckpt_err *e)
+{
+	int rc;
+
+	if (!len)
+		return 0;
+	rc = as_stored(r, len, off) ? read_stored(f, r, buf, len, off, NULL, parts, e)
+				    : read_units(f, r, buf, len, off, e);
+	return rc ? name_tensor(r, len, off, rc, e) : 0;
+}
+
+/* ---- elements to where they belong ---- */
+
+struct spreading {
+	size_t n;
+	uint64_t size; /* bytes of an element */
+	const int64_t *strides;
+	uint8_t *to;
+	const uint8_t *from; /* in row-major order */
+};
+
+static int spread_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t pos)
+{
+	const struct spreading *s = arg;
+	struct copy_dim dims[CKPT_MAX_DIMS], *d = dims + CKPT_MAX_DIMS;
+	uint64_t dst = 0, row = s->size, run = row;
+	uint32_t n = 0;
+
+	for (size_t k = s->n; k-- > 0; row *= len[k]) {
+		dst += off[k] * (uint64_t)s->strides[k];
+		if (len[k] == 1)
+			continue;
+		if (!n && (uint64_t)s->strides[k] == run) {
+			run *= len[k];
+		} else {
+			*--d = (struct copy_dim){ len[k], row, (uint64_t)s->strides[k] };
+			n++;
+		}
+	}
+	if (n)
+		scatter(d, n, run, copy_to(s->to, dst), s->from + pos * s->size);
+	else
+		memcpy(copy_to(s->to, dst), s->from + pos * s->size, run);
+	return 0;
+}
+
+/* By way of a window: values that are converted, or cast once more. */
+static int read_windows(struct fetch *f, const struct tensor_reader *r, uint8_t *to,
+			const int64_t *strides, enum ckpt_dtype dtype, struct ckpt_err *e)
+{
+	enum ckpt_dtype from = r->v->dtype;
+	uint64_t size = dtype_info(from)->size, total = r->v->bytes / size, n;
+	uint64_t room = min_u64(total, MAX_ELEMENTS);
+	struct spreading s = { r->v->n_dims, dtype_info(dtype)->size, strides, to, NULL };
+	autofree uint8_t *window = malloc(room * (size + s.size));
+	int rc = window ? 0 : err_set(e, ENOMEM, "out of memory");
+
+	s.from = dtype == from ? window : window + room * size;
+	for (uint64_t at = 0; !rc && at < total; at += n) {
+		n = min_u64(total - at, room);
+		rc = read_shown(f, r, window, n * size, at * size, e);
+		if (!rc && dtype != from)
+			cast_run(from, dtype, window, window + room * size, n);
+		if (!rc)
+			rc = box_of_range(s.n, r->v->shape, at, n, spread_box, &s);
+	}
+	return rc;
+}
+
+static bool is_row_major(const struct vtensor *v, const int64_t *strides)
+{
+	uint64_t row = dtype_info(v->dtype)->size;
+
+	for (size_t d = v->n_dims; d-- > 0; row *= v->shape[d])
+		if (v->shape[d] > 1 && (uint64_t)strides[d] != row)
+			return false;
+	return true;
+}
+
+int tensor_scatter(struct fetch *f, const struct tensor_reader *r, void *to, const int64_t *strides,
+		   enum ckpt_dtype dtype, struct ckpt_err *e)
+{
+	const struct vtensor *v = r->v;
+	uint64_t len = v->bytes;
+	int rc;
+
+	if (!len)
+		return 0;
+	if (dtype == v->dtype && is_row_major(v, strides))
+		rc = read_shown(f, r, to, len, 0, e);
+	else if (dtype == v->dtype && as_stored(r, len, 0))
+		rc = read_stored(f, r, to, len, 0, strides, NULL, e);
+	else
+		rc = read_windows(f, r, to, strides, dtype, e);
+	return rc ? name_tensor(r, len, 0, rc, e) : 0;
+}
+
+/* ---- where it comes from ---- */
+
+static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
+{
+	uint64_t span = c->run;
+
+	for (uint32_t d = c->dim; d < c->dim + c->n_dims; d++)
+		span += (dims[d].count - 1) * dims[d].src_stride;
+	return span;
+}
+
+int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *each, void *arg,
+		 struct ckpt_err *e)
+{
+	uint64_t elements = r->v->q8_0 ? r->v->bytes / Q8_0_BYTES * Q8_0_ELEMENTS
+				       : r->v->bytes / dtype_info(r->v->dtype)->size;
+	uint64_t len = elements * dtype_info(r->v->stored)->size;
+	struct plan plan = { 0 };
+	int rc = len && plan_read(r->v, r->sources, 0, len, NULL, &plan)
+			 ? err_set(e, ENOMEM, "out of memory")
+			 : 0;
+
+	for (size_t i = 0; !rc && i < plan.n; i++) {
+		const struct copy *c = &plan.copies[i];
+		struct block_item item = { 0 };
+
+		rc = fetch_item(f, &r->sources[c->piece].map->locs[c->chunk], &item, e);
+		if (!rc && item.zstd_layers) /* nothing of it without all before */
+			rc = each(arg, item.file, item.offset, item.length);
+		else if (!rc)
+			rc = each(arg, item.file, item.offset + c->src, span_of(c, plan.dims));
+	}
+	plan_release(&plan);
+	return rc;
+}
+
+int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_file,
+		    struct ckpt_err *e)
+{
+	struct plan plan = { 0 };
+	bool yes;
+
+	if (r->encoded || r->odd || r->v->q8_0 || r->v->dtype != r->v->stored || !r->v->bytes)
+		return 1;
+	if (plan_read(r->v, r->sources, 0, r->v->bytes, NULL, &plan)) {
+		plan_release(&plan);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	yes = plan_in_place(&plan, r->sources, off, ret_file);
+	plan_release(&plan);
+	return yes ? 0 : 1;
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * recipe_apply - going through the statements of a recipe with the tensors of a checkpoint.
+ */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "base/vec.h"
+#include "recipe/recipe_internal.h"
+#include "tensor/vtensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNUSED_SHOWN = 3 };
+
+struct work {
+	struct eval x;
+	const struct recipe *r;
+	const struct recipe_in *in;
+	struct ckpt_err *e;
+	struct recipe_out *out;
+	const char *prefix;
+	bool *used;	   /* by position in in->names, as the next: */
+	uint32_t *made_of; /* by index of out->tensors, for messages */
+	size_t cap_made_of, cap_tensors;
+	struct buf name, tried;
+	unsigned depth; /* binary logarithm of how many stored tensors there are */
+};
+
+/* ---- names ---- */
+
+/* The name, in which those [i] are axes whose bit in `stacked` is set, into w->name. */
+static int write_name(struct work *w, struct run parts, uint32_t line, const char *prefix,
+		      unsigned stacked)
+{
+	struct buf *b = &w->name;
+	uint64_t v;
+	int rc = 0;
+
+	b->len = 0;
+	buf_str(b, prefix);
+	for (uint32_t i = parts.at; !rc && i < parts.at + parts.n; i++) {
+		const struct name_part *part = &w->r->parts[i];
+
+		switch (part->kind) {
+		case PART_TEXT:
+			buf_add(b, part->text, part->len);
+			break;
+		case PART_NUMBER:
+			rc = recipe_eval(&w->x, part->expr, line, &v, w->e);
+			if (!rc)
+				buf_u64(b, v);
+			break;
+		default:
+			if (!(stacked & 1))
+				buf_printf(b, "%llu.", (unsigned long long)w->x.loops[part->loop]);
+			stacked >>= 1;
+		}
+	}
+	if (!rc)
+		rc = recipe_count_steps(&w->x, 64 + b->len, line, w->e);
+	if (!rc && b->err)
+		rc = b->err == EFBIG ? recipe_bad(w->r, line, w->e, "a name of more than %d bytes",
+						  RECIPE_MAX_NAME)
+				     : err_set(w->e, ENOMEM, "out of memory");
+	return rc;
+}
+
+static unsigned count_brackets(const struct work *w, struct run parts)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = parts.at; i < parts.at + parts.n; i++)
+		n += w->r->parts[i].kind == PART_STACKED;
+	return n;
+}
+
+/* A stored tensor: position in in->names, and which of its brackets are axes. */
+struct found {
+	uint32_t at;
+	unsigned stacked;
+	char name[RECIPE_MAX_NAME + 1];
+};
+
+/* 1: there is none; what was looked for is added to w->tried. */
+static int find_stored(struct work *w, struct run parts, uint32_t line, struct found *ret)
+{
+	unsigned all = 1u << count_brackets(w, parts);
+	char shown[100], other[100];
+	bool found = false;
+
+	for (unsigned stacked = 0; stacked < all; stacked++) {
+		int rc = write_name(w, parts, line, w->prefix, stacked);
+		int64_t at;
+
+		/* Names that begin alike are compared up to where they differ. */
+		if (!rc)
+			rc = recipe_count_steps(&w->x, w->name.len * w->depth / 4, line, w->e);
+		if (rc)
+			return rc;
+		at = namelist_find(w->in->names, w->name.data, w->name.len);
+		(void)text_show(w->name.data, w->name.len, shown, sizeof(shown));
+		if (at < 0) {
+			if (w->tried.len < 200) /* more would not fit a sentence */
+				buf_printf(&w->tried, "%s'%s'", w->tried.len ? ", " : "", shown);
+			continue;
+		}
+		if (found)
+			return recipe_bad(
+				w->r, line, w->e, "there are both '%s' and '%s'",
+				text_show(ret->name, strlen(ret->name), other, sizeof(other)),
+				shown);
+		found = true;
+		ret->at = (uint32_t)at;
+		ret->stacked = stacked;
+		memcpy(ret->name, w->name.data, w->name.len + 1);
+	}
+	return !found;
+}
+
+/* ---- rules ---- */
+
+static int keep_tensor(struct work *w, uint32_t made_of, struct vtensor *v)
+{
+	struct recipe_out *o = w->out;
+	const char *name;
+
+	if (!VEC_ROOM(o->tensors, w->cap_tensors, o->names.n + 1) ||
+	    !VEC_ROOM(w->made_of, w->cap_made_of, o->names.n + 1))
+		return err_nomem(w->e);
+	name = namelist_copy(&o->names, w->name.data, w->name.len);
+	if (!name)
+		return err_set(w->e, ENOMEM, "out of memory");
+	o->tensors[o->names.n] = v;
+	w->made_of[o->names.n] = made_of;
+	return namelist_add(&o->names, name, w->name.len, (uint32_t)o->names.n, w->e);
+}
+
+static int cut(struct work *w, const struct statement *s, const struct rule_source *source,
+	       const struct found *f)
+{
+	struct cut_from from = { .source = &w->in->sources[w->in->names->v[f->at].index],
+				 .stored = f->name,
+				 .line = s->line };
+	autofree struct vtensor *v = NULL;
+	unsigned bit = 0;
+	int rc;
+
+	for (uint32_t i = source->name.at; i < source->name.at + source->name.n; i++) {
+		const struct name_part *part = &w->r->parts[i];
+
+		if (part->kind != PART_STACKED || !(f->stacked >> bit++ & 1))
+			continue;
+		from.index[from.n_stacked] = w->x.loops[part->loop];
+		from.count[from.n_stacked++] = w->x.loop_ends[part->loop];
+	}
+	rc = write_name(w, s->name, s->line, "", 0);
+	if (!rc)
+		rc = recipe_count_result(&w->x, w->name.len + 1, s->line, w->e);
+	if (rc)
+		return rc;
+	from.out = w->name.data;
+	rc = recipe_cut(&w->x, &from, source->axes, &v, w->e);
+	if (!rc)
+		rc = keep_tensor(w, f->at, v);
+	if (rc)
+		return rc;
+	v = NULL;
+	w->used[f->at] = true;
+	return 0;
+}
+
+static int missing(struct work *w, const struct statement *s)
+{
+	int rc = write_name(w, s->name, s->line, "", 0);
+	char out[100];
+
+	if (rc)
+		return rc;
+	return recipe_bad(w->r, s->line, w->e, "'%s' is made of a tensor that is not there: %s",
+			  text_show(w->name.data, w->name.len, out, sizeof(out)),
+			  w->tried.err ? "" : w->tried.data);
+}
+
+static int do_rule(struct work *w, const struct statement *s)
+{
+	struct found f;
+
+	w->tried.len = 0;
+	for (uint32_t i = 0; i < s->sources.n; i++) {
+		const struct rule_source *source = &w->r->sources[s->sources.at + i];
+		int rc = find_stored(w, source->name, s->line, &f);
+
+		if (rc != 1)
+			return rc ? rc : cut(w, s, source, &f);
+	}
+	return s->optional ? 0 : missing(w, s);
+}
+
+/* ---- statements ---- */
+
+static int count_step(struct work *w, uint32_t line)
+{
+	return recipe_count_steps(&w->x, 64, line, w->e);
+}
+
+static int do_statements(struct work *w, uint32_t at, uint32_t end);
+
+static int do_for(struct work *w, uint32_t at)
+{
+	const struct statement *s = &w->r->statements[at];
+	uint64_t from = 0, to;
+	int rc = s->from.n ? recipe_eval(&w->x, s->from, s->line, &from, w->e) : 0;
+
+	if (!rc)
+		rc = recipe_eval(&w->x, s->to, s->line, &to, w->e);
+	if (rc)
+		return rc;
+	w->x.loop_ends[s->loop] = to;
+	for (; !rc && from < to; from++) {
+		w->x.loops[s->loop] = from;
+		rc = count_step(w, s->line);
+		if (!rc)
+			rc = do_statements(w, at + 1, s->end);
+	}
+	return rc;
+}
+
+static int do_if(struct work *w, uint32_t at)
+{
+	const struct statement *s = &w->r->statements[at];
+	struct found f;
+	int rc;
+
+	w->tried.len = 0;
+	rc = find_stored(w, s->name, s->line, &f);
+	if (rc < 0)
+		return rc;
+	return rc ? do_statements(w, s->other, s->end) : do_statements(w, at + 1, s->other);
+}
+
+static int do_refuse(struct work *w, const struct statement *s)
+{
+	uint64_t v;
+	int rc = recipe_eval(&w->x, s->to, s->line, &v, w->e);
+
+	if (rc || !v)
+		return rc < 0 ? rc : 0;
+	return recipe_bad(w->r, s->line, w->e, "%s", s->text);
+}
+
+/* Nests as deeply as the recipe does. */
+static int do_statements(struct work *w, uint32_t at, uint32_t end)
+{
+	int rc = 0;
+
+	while (!rc && at < end) {
+		const struct statement *s = &w->r->statements[at];
+
+		rc = count_step(w, s->line);
+		if (rc)
+			return rc;
+		switch (s->kind) {
+		case DO_FOR:
+			rc = do_for(w, at);
+			break;
+		case DO_IF:
+			rc = do_if(w, at);
+			break;
+		case DO_REFUSE:
+			rc = do_refuse(w, s);
+			break;
+		default:
+			rc = do_rule(w, s);
+		}
+		at = s->kind == DO_FOR || s->kind == DO_IF ? s->end : at + 1;
+	}
+	return rc;
+}
+
+/* ---- before and after ---- */
+
+static int find_prefix(struct work *w)
+{
+	char name[80];
+
+	w->prefix = "";
+	if (!w->r->probe)
+		return 0;
+	for (uint32_t i = 0; i < w->r->n_prefixes; i++) {
+		w->prefix = w->r->prefixes[i];
+		w->name.len = 0;
+		buf_str(&w->name, w->prefix);
+		buf_str(&w->name, w->r->probe);
+		if (w->name.err)
+			return err_set(w->e, w->name.err, "%.100s: prefix", w->r->file);
+		if (namelist_find(w->in->names, w->name.data, w->name.len) >= 0)
+			return 0;
+		buf_printf(&w->tried, "%s%.40s", i ? ", " : "", *w->prefix ? w->prefix : "none");
+	}
+	return recipe_bad(w->r, w->r->probe_line, w->e,
+			  "there is no tensor '%s' with any of the prefixes %.200s",
+			  text_show(w->r->probe, strlen(w->r->probe), name, sizeof(name)),
+			  w->tried.err ? "" : w->tried.data);
+}
+
+static bool ignored(const struct recipe *r, const struct named *name, uint64_t *glob_steps)
+{
+	for (uint32_t i = 0; i < r->n_ignored; i++)
+		if (text_glob_within(r->ignored[i], name->fqn, name->len, glob_steps))
+			return true;
+	return false;
+}
+
+/* Tensors that no rule has used are a mistake of the recipe more often than not. */
+static int warn_unused(struct work *w)
+{
+	uint64_t glob_steps = TEXT_GLOB_STEPS;
+	const struct namelist *t = w->in->names;
+	struct buf b = BUF_INIT(512);
+	char name[80];
+	size_t n = 0;
+
+	buf_printf(&b, "%.100s: no rule uses ", w->r->file);
+	for (size_t i = 0; i < t->n; i++) {
+		if (w->used[i] || ignored(w->r, &t->v[i], &glob_steps) || n++ >= UNUSED_SHOWN)
+			continue;
+		buf_printf(&b, "%s'%s'", n > 1 ? ", " : "",
+			   text_show(t->v[i].fqn, t->v[i].len, name, sizeof(name)));
+	}
+	if (!glob_steps) {
+		buf_release(&b);
+		(void)text_glob_check(glob_steps, "ignore", w->e);
+		return err_wrap(w->e, "%.100s", w->r->file);
+	}
+	if (n > UNUSED_SHOWN)
+		buf_printf(&b, " and %zu more tensors", n - UNUSED_SHOWN);
+	if (n && w->in->warn && !b.err)
+		w->in->warn(w->in->warn_arg, b.data);
+	buf_release(&b);
+	return 0;
+}
+
+/* What a result of that number is made of. */
+static void stored_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct work *w = arg;
+	const struct named *from = &w->in->names->v[w->made_of[index]];
+
+	*ret = from->fqn;
+	*ret_len = from->len;
+}
+
+int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
+		 struct ckpt_err *e)
+{
+	struct recipe_out out = { 0 };
+	struct work w = { .x = { .r = r, .facts = in->facts },
+			  .r = r,
+			  .in = in,
+			  .e = e,
+			  .out = &out,
+			  .name = BUF_INIT(RECIPE_MAX_NAME),
+			  .tried = BUF_INIT(4096) };
+	int rc = 0;
+
+	while (in->names->n >> w.depth)
+		w.depth++;
+	w.x.params = calloc((size_t)r->n_params + 1, sizeof(*w.x.params));
+	w.used = calloc(in->names->n + 1, sizeof(*w.used));
+	if (!w.x.params || !w.used)
+		rc = err_set(e, ENOMEM, "out of memory");
+	if (!rc)
+		rc = find_prefix(&w);
+	if (!rc)
+		rc = do_statements(&w, 0, r->n_statements);
+	if (!rc)
+		rc = namelist_finish(&out.names, stored_name, &w, e);
+	if (!rc)
+		rc = warn_unused(&w);
+	if (rc)
+		recipe_out_release(&out);
+	else
+		*ret = out;
+	free(w.x.params);
+	free(w.used);
+	free(w.made_of);
+	buf_release(&w.name);
+	buf_release(&w.tried);
+	return rc;
+}
+
+void recipe_out_release(struct recipe_out *o)
+{
+	for (size_t i = 0; i < o->names.n; i++)
+		free(o->tensors[o->names.v[i].index]);
+	free(o->tensors);
+	namelist_release(&o->names);
+}

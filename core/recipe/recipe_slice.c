@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * recipe_slice - the part of a stored tensor that axes of a recipe choose.
+ *
+ * Of every axis the chosen elements are runs of one length, one behind the other in the result:
+ * [groups : 0..r of r+2 : d] is `groups` runs of r*d, a distance of (r+2)*d apart. The pieces are
+ * the products of the axes' runs.
+ */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "model/box.h"
+#include "recipe/recipe_internal.h"
+#include "tensor/vtensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct level {
+	uint64_t from, to, of;
+};
+
+struct axis {
+	uint64_t length; /* that the source must have, or have at least: */
+	bool at_least;
+	bool gone; /* one index, no axis of the result */
+	size_t n;  /* levels that are not whole, and those around them; the last one's */
+	struct level levels[RECIPE_MAX_FACTORS];
+	uint64_t inside;    /* elements in one of the last level */
+	uint64_t runs, run; /* how many, and how long each */
+};
+
+struct cutting {
+	const struct cut_from *from;
+	const struct recipe *r;
+	struct ckpt_err *e;
+	struct axis axes[CKPT_MAX_DIMS];
+	size_t n_axes;
+};
+
+/* ---- what is wanted ---- */
+
+static int read_level(struct eval *x, const struct cutting *c, const struct factor *f, uint64_t any,
+		      struct level *ret)
+{
+	uint32_t line = c->from->line;
+	struct level v = { .of = any };
+	int rc = f->any ? 0 : recipe_eval(x, f->of, line, &v.of, c->e);
+
+	v.to = v.of;
+	if (!rc && f->cut)
+		rc = recipe_eval(x, f->from, line, &v.from, c->e);
+	if (!rc && f->cut && !f->one)
+		rc = recipe_eval(x, f->to, line, &v.to, c->e);
+	if (!rc && f->one && ckd_add(&v.to, v.from, 1))
+		v.to = UINT64_MAX;
+	*ret = v;
+	return rc;
+}
+
+/* The axis that the factors say; dim: what the source has there. */
+static int read_axis(struct eval *x, struct cutting *c, struct run factors, uint64_t dim,
+		     struct axis *ret)
+{
+	struct axis a = { .length = 1, .n = factors.n };
+	const struct factor *f = &x->r->factors[factors.at];
+
+	for (size_t i = 0; i < a.n; i++) {
+		struct level *v = &a.levels[i];
+		int rc = read_level(x, c, &f[i], dim, v);
+
+		if (rc)
+			return rc;
+		if (f[i].any && v->to > v->of) { /* shown as what is missing */
+			a.at_least = true;
+			v->of = v->to;
+		}
+		if (v->from > v->to || v->to > v->of)
+			return recipe_bad(x->r, c->from->line, c->e,
+					  "'%.80s': there is no %llu..%llu of %llu", c->from->out,
+					  (unsigned long long)v->from, (unsigned long long)v->to,
+					  (unsigned long long)v->of);
+		if (ckd_mul(&a.length, a.length, v->of))
+			return recipe_bad(x->r, c->from->line, c->e,
+					  "'%.80s': an axis of more than 2^64", c->from->out);
+	}
+	a.gone = a.n == 1 && f[0].cut && f[0].one;
+	for (a.inside = 1;
+	     a.n > 1 && !a.levels[a.n - 1].from && a.levels[a.n - 1].to == a.levels[a.n - 1].of;
+	     a.n--)
+		a.inside *= a.levels[a.n - 1].of;
+	a.run = (a.levels[a.n - 1].to - a.levels[a.n - 1].from) * a.inside;
+	a.runs = a.run ? 1 : 0;
+	for (size_t i = 0; i + 1 < a.n; i++)
+		a.runs *= a.levels[i].to - a.levels[i].from;
+	*ret = a;
+	return 0;
+}
+
+static void add_number(char *out, size_t cap, size_t *at, const char *mark, uint64_t v)
+{
+	if (*at < cap)
+		*at += (size_t)snprintf(out + *at, cap - *at, "%s%s%llu", *at > 1 ? "," : "", mark,
+					(unsigned long long)v);
+}
+
+/* "'OUT' needs 'STORED' of shape [...], but that is [...]" */
+static int misfit(const struct cutting *c)
+{
+	const struct recipe_source *s = c->from->source;
+	char want[90] = "[", have[90] = "[", out[90], stored[90];
+	size_t w = 1, h = 1;
+
+	for (size_t i = 0; i < c->from->n_stacked; i++)
+		add_number(want, sizeof(want), &w, "", c->from->count[i]);
+	for (size_t i = 0; i < c->n_axes; i++)
+		add_number(want, sizeof(want), &w, c->axes[i].at_least ? ">=" : "",
+			   c->axes[i].length);
+	for (size_t i = 0; i < s->n_dims; i++)
+		add_number(have, sizeof(have), &h, "", s->shape[i]);
+	return recipe_bad(
+		c->r, c->from->line, c->e, "'%s' needs '%s' of shape %s], but that is %s]",
+		text_show(c->from->out, strlen(c->from->out), out, sizeof(out)),
+		text_show(c->from->stored, strlen(c->from->stored), stored, sizeof(stored)), want,
+		have);
+}
+
+static int read_axes(struct eval *x, struct cutting *c, struct run axes)
+{
+	const struct recipe_source *s = c->from->source;
+	size_t stacked = c->from->n_stacked;
+	bool fits = s->n_dims == stacked + axes.n;
+
+	if (recipe_count_steps(x, 64 * (uint64_t)axes.n, c->from->line, c->e))
+		return -c->e->code;
+	if (axes.n > CKPT_MAX_DIMS)
+		return recipe_bad(x->r, c->from->line, c->e, "more than %d axes", CKPT_MAX_DIMS);
+	for (size_t i = 0; i < stacked && fits; i++)
+		fits = s->shape[i] == c->from->count[i];
+	for (size_t i = 0; i < axes.n; i++) {
+		uint64_t dim = stacked + i < s->n_dims ? s->shape[stacked + i] : 0;
+		int rc = read_axis(x, c, x->r->axes[axes.at + i], dim, &c->axes[i]);
+
+		if (rc)
+			return rc;
+		c->n_axes = i + 1;
+		fits &= c->axes[i].length == dim;
+	}
+	return fits ? 0 : misfit(c);
+}
+
+/* ---- pieces ---- */
+
+/* Where run k of the axis begins in the source. */
+static uint64_t run_start(const struct axis *a, uint64_t k)
+{
+	uint64_t size = a->inside, at = a->levels[a->n - 1].from * size;
+
+	for (size_t i = a->n - 1; i-- > 0;) {
+		uint64_t count = a->levels[i].to - a->levels[i].from;
+
+		size *= a->levels[i + 1].of;
+		at += (a->levels[i].from + k % count) * size;
+		k /= count;
+	}
+	return at;
+}
+
+static int count_pieces(const struct cutting *c, uint64_t *ret)
+{
+	uint64_t n = 1;
+
+	for (size_t i = 0; i < c->n_axes; i++)
+		if (!c->axes[i].runs) {
+			*ret = 0;
+			return 0;
+		}
+	for (size_t i = 0; i < c->n_axes; i++)
+		if (ckd_mul(&n, n, c->axes[i].runs) || n > RECIPE_MAX_PIECES)
+			return err_set(c->e, EFBIG, "%.100s:%u: '%.90s' has more than %d pieces",
+				       c->r->file, c->from->line, c->from->out, RECIPE_MAX_PIECES);
+	*ret = n;
+	return 0;
+}
+
+/* What the pieces have in common, and room for what they have not. */
+struct parts {
+	struct vtensor v;
+	uint64_t shape[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ones[CKPT_MAX_DIMS];
+	uint8_t dim[CKPT_MAX_DIMS];
+};
+
+static void describe(const struct cutting *c, struct parts *p)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->n_axes; i++) {
+		const struct axis *a = &c->axes[i];
+
+		if (a->gone)
+			continue;
+		p->shape[n] = a->runs * a->run;
+		p->len[n] = a->run;
+		p->ones[n] = 1;
+		p->dim[n++] = (uint8_t)(c->from->n_stacked + i);
+	}
+	p->v = (struct vtensor){ .stored = c->from->source->stored,
+				 .dtype = c->from->source->shown,
+				 .n_dims = (uint8_t)n,
+				 .shape = p->shape };
+}
+
+/* Piece k, whose n_dims offsets and n_source bases are at numbers. */
+static void make_piece(const struct cutting *c, const struct parts *p, uint64_t k,
+		       uint64_t *numbers, struct piece *ret)
+{
+	const struct recipe_source *s = c->from->source;
+	uint64_t *off = numbers, *base = numbers + p->v.n_dims;
+	size_t stacked = c->from->n_stacked, d = p->v.n_dims;
+
+	for (size_t i = 0; i < stacked; i++)
+		base[i] = c->from->index[i];
+	for (size_t i = c->n_axes; i-- > 0;) {
+		const struct axis *a = &c->axes[i];
+		uint64_t run = k % a->runs;
+
+		k /= a->runs;
+		base[stacked + i] = run_start(a, run);
+		if (!a->gone)
+			off[--d] = run * a->run;
+	}
+	*ret = (struct piece){ .source = s->number,
+			       .n_source = s->n_dims,
+			       .off = off,
+			       .len = p->len,
+			       .coeff = p->ones,
+			       .dim = p->dim,
+			       .base = base };
+}
+
+/* What vtensor_copy makes of it, and its place in lists. */
+static uint64_t result_bytes(const struct vtensor *v, uint64_t pieces, size_t n_source)
+{
+	uint64_t numbers = v->n_dims + pieces * (3ull * v->n_dims + n_source);
+
+	return sizeof(*v) + pieces * (sizeof(*v->pieces) + v->n_dims) + numbers * 8 + 64;
+}
+
+int recipe_cut(struct eval *x, const struct cut_from *from, struct run axes, struct vtensor **ret,
+	       struct ckpt_err *e)
+{
+	struct cutting c = { .from = from, .r = x->r, .e = e };
+	autofree struct piece *pieces = NULL;
+	autofree uint64_t *numbers = NULL;
+	struct parts p;
+	uint64_t n = 0;
+	size_t each;
+	int rc = read_axes(x, &c, axes);
+
+	if (!rc)
+		rc = count_pieces(&c, &n);
+	if (rc)
+		return rc;
+	describe(&c, &p);
+	each = (size_t)p.v.n_dims + from->source->n_dims;
+	rc = recipe_count_steps(x, n * (each + p.v.n_dims), from->line, e);
+	if (!rc)
+		rc = recipe_count_result(x, result_bytes(&p.v, n, from->source->n_dims), from->line,
+					 e);
+	if (rc)
+		return rc;
+	pieces = calloc(n + 1, sizeof(*pieces));
+	numbers = calloc(n * each + 1, sizeof(*numbers));
+	if (!pieces || !numbers)
+		return err_set(e, ENOMEM, "out of memory");
+	for (uint64_t k = 0; k < n; k++)
+		make_piece(&c, &p, k, numbers + k * each, &pieces[k]);
+	p.v.n_pieces = (uint32_t)n;
+	p.v.pieces = pieces;
+	return vtensor_copy(&p.v, ret, e);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "source/blockcache.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "source/blockcache_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { AT_ONCE = 5 }; /* blocks pinned by blockcache_read: 1 MiB, wherever it begins */
+
+bool block_item_equal(const struct block_item *a, const struct block_item *b)
+{
+	return a->file == b->file && a->offset == b->offset && a->length == b->length &&
+	       a->zstd_layers == b->zstd_layers;
+}
+
+static struct entry **bucket_of(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	uint64_t h = (item->offset ^ (uint64_t)item->file << 40) * 0x9e3779b97f4a7c15u + index;
+
+	return &c->entries[(h ^ h >> 29) % ENTRY_BUCKETS];
+}
+
+struct blockcache *blockcache_new(size_t max_bytes, const struct block_source *src)
+{
+	struct blockcache *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	(void)pthread_mutex_init(&c->lock, NULL);
+	c->max_bytes = max_bytes;
+	c->src = *src;
+	return c;
+}
+
+static void free_chain(struct entry *b)
+{
+	while (b) {
+		struct entry *next = b->chain;
+
+		free(b);
+		b = next;
+	}
+}
+
+void blockcache_free(struct blockcache *c)
+{
+	if (!c)
+		return;
+	blockcache_clear(c);
+	(void)pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+size_t blockcache_max(const struct blockcache *c)
+{
+	return c->max_bytes;
+}
+
+void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret)
+{
+	ret->hits = c->hits;
+	ret->misses = c->misses;
+	ret->evictions = c->evictions;
+	ret->bytes = c->bytes;
+	ret->decoded = c->decoded;
+}
+
+/* ---- blocks; under the lock ---- */
+
+static void unlink_block(struct blockcache *c, struct entry *b)
+{
+	struct entry **p = bucket_of(c, &b->item, b->index);
+
+	LIST_REMOVE(&c->unused, b);
+	while (*p != b)
+		p = &(*p)->chain;
+	*p = b->chain;
+	c->bytes -= b->len;
+	c->n_ahead -= b->ahead;
+	c->evictions++;
+}
+
+static bool has_room_for_spare(const struct blockcache *c)
+{
+	return c->n_spare < min_u64(MAX_SPARE, c->max_bytes / DECODED_SIZE);
+}
+
+static void push_spare(struct blockcache *c, struct entry *b)
+{
+	b->chain = c->spare;
+	c->spare = b;
+	c->n_spare++;
+}
+
+/* Is its memory worth keeping for another one? */
+static bool is_spare(const struct blockcache *c, const struct entry *b)
+{
+	return b->item.zstd_layers && b->len == DECODED_SIZE && has_room_for_spare(c);
+}
+
+/* Unpinned blocks beyond max bytes, unlinked; those that are not kept for new ones, as a chain for
+ * free_chain. */
+static struct entry *evict_to(struct blockcache *c, size_t max)
+{
+	struct entry *gone = NULL;
+
+	while (c->unused.last && (c->bytes > max || !max)) { /* those without bytes too */
+		struct entry *b = c->unused.last;
+		bool keep = is_spare(c, b) && max;
+
+		unlink_block(c, b);
+		if (keep) {
+			push_spare(c, b);
+			continue;
+		}
+		b->chain = gone;
+		gone = b;
+	}
+	return gone;
+}
+
+static struct entry *find(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	struct entry *b = *bucket_of(c, item, index);
+
+	while (b && (b->index != index || !block_item_equal(&b->item, item)))
+		b = b->chain;
+	return b;
+}
+
+void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	struct entry *b = find(c, item, index);
+
+	if (!b || b->pins || !is_spare(c, b))
+		return;
+	unlink_block(c, b);
+	push_spare(c, b);
+}
+
+bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	return find(c, item, index) != NULL;
+}
+
+struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	struct entry *b = find(c, item, index);
+
+	if (b && !b->pins++)
+		LIST_REMOVE(&c->unused, b);
+	return b;
+}
+
+struct entry *entry_new(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	struct entry *b = NULL;
+
+	if (item->zstd_layers) {
+		SCOPED_LOCK(&c->lock);
+		b = c->spare;
+		if (b) {
+			c->spare = b->chain;
+			c->n_spare--;
+		}
+	}
+	if (!b)
+		b = malloc(sizeof(*b) + block_size(item));
+	if (b)
+		*b = (struct entry){ .item = *item, .index = index, .pins = 1 };
+	return b;
+}
+
+struct entry *entry_fit(struct blockcache *c, struct entry *b)
+{
+	struct entry *fit = malloc(sizeof(*b) + b->len);
+
+	if (!fit)
+		return b;
+	memcpy(fit, b, sizeof(*b) + b->len);
+	{
+		SCOPED_LOCK(&c->lock);
+		if (b->item.zstd_layers && has_room_for_spare(c)) {
+			push_spare(c, b);
+			b = NULL;
+		}
+	}
+	free(b);
+	return fit;
+}
+
+void entry_insert(struct blockcache *c, struct entry *b)
+{
+	struct entry **bucket = bucket_of(c, &b->item, b->index);
+
+	b->chain = *bucket;
+	*bucket = b;
+	c->bytes += b->len;
+	c->n_ahead += b->ahead;
+}
+
+void blockcache_put(struct blockcache *c, void *pin)
+{
+	struct entry *b = pin, *gone = NULL;
+
+	if (!b)
+		return;
+	{
+		SCOPED_LOCK(&c->lock);
+		if (!--b->pins)
+			LIST_PUSH(&c->unused, b);
+		gone = evict_to(c, c->max_bytes - decoders_share(c));
+	}
+	free_chain(gone);
+}
+
+/* ---- reading ---- */
+
+/* pins[0], and of the n - 1 that are asked for next, what was made on the way. */
+static int get_one(struct blockcache *c, const struct block_item *item, uint64_t index, size_t n,
+		   void **pins, struct ckpt_err *e)
+{
+	const struct wanted want = { .first = index, .n = n, .pins = pins };
+	bool made = pins[0] != NULL;
+	struct entry *b;
+	struct known *k;
+	int rc = 0;
+
+	{
+		SCOPED_LOCK(&c->lock);
+		k = known_use(c, item);
+		if (!k)
+			return err_set(e, ENOMEM, "out of memory");
+		note_asked(c, k, index);
+		if (!made)
+			pins[0] = entry_pin(c, item, index);
+		*(pins[0] && !made ? &c->hits : &c->misses) += 1;
+	}
+	if (!pins[0])
+		rc = decode_blocks(c, k, &want, e);
+	{
+		SCOPED_LOCK(&c->lock);
+		b = pins[0];
+		if (b && b->ahead) {
+			b->ahead = false;
+			c->n_ahead--;
+		}
+		known_done(c, k);
+	}
+	return rc;
+}
+
+int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t first, size_t n,
+		   struct block *ret, void **ret_pins, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	memset(ret_pins, 0, n * sizeof(*ret_pins));
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct entry *b;
+
+		rc = get_one(c, item, first + i, n - i, ret_pins + i, e);
+		b = ret_pins[i];
+		ret[i] = b ? (struct block){ b->data, b->len } : (struct block){ NULL, 0 };
+	}
+	for (size_t i = 0; rc && i < n; i++)
+		blockcache_put(c, ret_pins[i]);
+	return rc;
+}
+
+/* Bytes [off, off+len) of the blocks from `first` on, as far as they reach. */
+static size_t copy_blocks(const struct block_item *item, const struct block *b, uint64_t first,
+			  uint64_t off, uint8_t *to, size_t len)
+{
+	size_t size = block_size(item), done = 0, n = 0;
+
+	for (; done < len; done += n) {
+		uint64_t at = off + done, skip = at & (size - 1);
+		const struct block *from = &b[(at >> block_shift(item)) - first];
+
+		n = (size_t)min_u64(len - done, from->len - min_u64(skip, from->len));
+		if (!n)
+			break;
+		memcpy(to + done, from->data + skip, n);
+	}
+	return done;
+}
+
+int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,
+			void *buf, size_t len, struct ckpt_err *e)
+{
+	const unsigned shift = block_shift(item);
+	size_t done = 0, n, got;
+
+	do {
+		struct block blocks[AT_ONCE];
+		void *pins[AT_ONCE];
+		uint64_t at = off + done, first = at >> shift;
+		int rc;
+
+		n = (size_t)min_u64(len - done, ((first + AT_ONCE) << shift) - at);
+		if (!n)
+			break;
+		rc = blockcache_get(c, item, first, (size_t)((at + n - 1) >> shift) - first + 1,
+				    blocks, pins, e);
+		if (rc)
+			return rc;
+		got = copy_blocks(item, blocks, first, at, (uint8_t *)buf + done, n);
+		for (uint64_t i = first; i <= (at + n - 1) >> shift; i++)
+			blockcache_put(c, pins[i - first]);
+		done += got;
+	} while (got == n && done < len);
+	return (int64_t)done;
+}
+
+void blockcache_clear(struct blockcache *c)
+{
+	for (struct decoder *d = NULL;; decoder_free(c, d)) {
+		struct entry *gone = NULL, *spare = NULL;
+
+		{
+			SCOPED_LOCK(&c->lock);
+			forget_ahead(c);
+			d = decoder_surplus(c, 0);
+			if (!d) {
+				gone = evict_to(c, 0);
+				spare = c->spare;
+				c->spare = NULL;
+				c->n_spare = 0;
+				known_trim(c, 0);
+			}
+		}
+		free_chain(gone);
+		free_chain(spare);
+		if (!d)
+			break;
+	}
+	streams_free(c);
+}

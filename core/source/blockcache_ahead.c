@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks for who reads an item in order, made before they are asked for; and what is behind, given
+ * back. */
+#include "base/cleanup.h"
+#include "source/blockcache_internal.h"
+
+enum {
+	AHEAD_AFTER = 8, /* steps forward; random reads seldom make as many */
+	PASS_AFTER = 16,
+	OVERTAKE = 40, /* blocks; so far apart are requests that are served at the same time */
+	AHEAD = 8,     /* blocks made before they are asked for: two requests of 1 MiB */
+};
+
+static bool is_being_made(const struct blockcache *c, const struct known *k, uint64_t index)
+{
+	for (const struct decoder *d = c->decoders; d; d = d->next_one)
+		if (d->known == k && d->busy && d->next == index)
+			return true;
+	return false;
+}
+
+/* The next block that is worth making; UINT64_MAX: none. Under the lock. */
+static uint64_t next_ahead(struct blockcache *c, const struct known *k)
+{
+	if (!k->ahead || c->n_ahead >= c->max_bytes / DECODED_SIZE / 4)
+		return UINT64_MAX;
+	for (uint64_t i = k->asked; i <= k->ahead && i < k->end && i < k->bad; i++)
+		if (!entry_is_there(c, &k->item, i) && !is_being_made(c, k, i))
+			return i;
+	return UINT64_MAX;
+}
+
+/*
+ * Who reads in order has come from k->asked to block `index`. Of a large item what is well behind
+ * is not likely to be asked for again soon, the kernel has it; and its memory, warm, is better than
+ * new memory.
+ */
+static void pass(struct blockcache *c, struct known *k, uint64_t index)
+{
+	uint64_t keep = c->max_bytes / 32;
+
+	for (; k->asked < index; k->asked++)
+		if (k->in_order >= PASS_AFTER && c->bytes > keep &&
+		    k->asked - k->start >= OVERTAKE + keep / DECODED_SIZE)
+			entry_reuse(c, &k->item, k->asked - OVERTAKE);
+}
+
+void note_asked(struct blockcache *c, struct known *k, uint64_t index)
+{
+	if (!k->item.zstd_layers)
+		return;
+	if (index > k->asked + OVERTAKE || index + OVERTAKE < k->asked) {
+		k->in_order = k->ahead = 0;
+		k->start = k->asked = index;
+	}
+	k->in_order += index > k->asked;
+	pass(c, k, index);
+	if (k->in_order < AHEAD_AFTER)
+		return;
+	k->ahead = k->asked + AHEAD;
+	if (k->queued || k->runs_ahead || next_ahead(c, k) == UINT64_MAX)
+		return;
+	k->queued = true;
+	k->users++;
+	k->next_ahead = c->ahead;
+	c->ahead = k;
+	c->any_ahead = true;
+}
+
+void forget_ahead(struct blockcache *c)
+{
+	while (c->ahead) {
+		struct known *k = c->ahead;
+
+		c->ahead = k->next_ahead;
+		k->queued = false;
+		known_done(c, k);
+	}
+	c->any_ahead = false;
+}
+
+static struct known *take_ahead(struct blockcache *c)
+{
+	SCOPED_LOCK(&c->lock);
+	struct known *k = c->ahead;
+
+	if (k) {
+		c->ahead = k->next_ahead;
+		k->queued = false;
+		k->runs_ahead = true;
+	}
+	c->any_ahead = c->ahead != NULL;
+	return k;
+}
+
+/* The next block to make of k; UINT64_MAX: none, and k is not ours any more. */
+static uint64_t more_ahead(struct blockcache *c, struct known *k)
+{
+	SCOPED_LOCK(&c->lock);
+	uint64_t index = next_ahead(c, k);
+
+	if (index == UINT64_MAX) {
+		k->runs_ahead = false;
+		known_done(c, k);
+	}
+	return index;
+}
+
+static void stop_ahead(struct blockcache *c, struct known *k)
+{
+	SCOPED_LOCK(&c->lock);
+
+	k->in_order = k->ahead = 0;
+}
+
+void blockcache_ahead(struct blockcache *c)
+{
+	struct known *k;
+
+	while (c->any_ahead && (k = take_ahead(c))) {
+		void *pin = NULL;
+		struct wanted want = { .n = 1, .pins = &pin, .ahead = true };
+
+		while ((want.first = more_ahead(c, k)) != UINT64_MAX) {
+			struct ckpt_err e = { 0 };
+
+			/* What fails will fail again when it is asked for. */
+			if (decode_blocks(c, k, &want, &e))
+				stop_ahead(c, k);
+			blockcache_put(c, pin);
+			pin = NULL;
+		}
+	}
+}

@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "source/files.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/counters.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "source/guard.h"
+#include "source/lease.h"
+#include "source/pagemap.h"
+#include "source/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <xxhash.h>
+
+enum {
+	BRING_SIZE = 1 << 20,
+	SPARE_FDS = 64, /* for SQLite, /dev/fuse and the rest of the program */
+	MAX_TRIES =
+		64, /* to open a file while other threads take the descriptors that become free */
+	MAX_LOOKS = 3,
+};
+
+/* In a file's users, beside their number: it is open. Only then are there any. */
+#define IS_OPEN ((uint32_t)1 << 31)
+
+struct file {
+	struct place_seen seen; /* when files_new looked */
+	struct place_id id;	/* then, or when its names changed; under the lock */
+	int error;		/* errno of that look, or 0 */
+	_Atomic uint32_t users; /* who use source and map */
+	atomic_bool used;	/* since somebody looked for one to close */
+	bool given; /* source is the caller's of files_new_seen, never closed before the end */
+	struct source *source;	       /* while it is open */
+	_Atomic(struct pagemap *) map; /* NULL: none yet */
+	atomic_bool no_map;	       /* it was tried */
+	atomic_bool no_bring;	       /* it was tried, and the bytes did not stay */
+	_Atomic(struct lease *) lease; /* NULL: none yet */
+	uint32_t newer, older;	       /* list of open files, by index + 1; 0 ends it */
+};
+
+struct files {
+	pthread_mutex_t lock;  /* opening, closing; the list of open files, n_open; new ids */
+	struct pagepool *pool; /* NULL: nothing is mapped */
+	struct leases *leases;
+	struct place *place;
+	bool ignores_ctime;
+	const struct stored_file *sources;
+	struct file *v;
+	size_t n, n_open, max_open;
+	uint32_t newest, oldest; /* index + 1 */
+	atomic_bool changed;
+	struct counters *counts; /* enum files_count */
+};
+
+static void note(struct file *x, const struct place_seen *seen)
+{
+	x->seen = *seen;
+	x->id = seen->id;
+}
+
+static void look(struct files *f, size_t i)
+{
+	struct file *x = &f->v[i];
+	struct place_seen seen;
+	struct source *s;
+	struct ckpt_err e;
+	int rc = place_look_at(f->place, f->sources[i].path, &seen, &e);
+
+	if (rc <= 0) {
+		x->error = rc ? -rc : ENOENT;
+		return;
+	}
+	/* To look follows links out of the directory; opening is the check that counts. A file that
+	 * is too short may be a pointer of Git LFS, which opening finds. */
+	if (seen.kind == PLACE_LINK ||
+	    (seen.kind == PLACE_FILE && seen.size < f->sources[i].min_size)) {
+		rc = place_file(f->place, f->sources[i].path, &s, &e);
+		if (rc) {
+			x->error = -rc;
+			return;
+		}
+		seen = s->seen;
+		source_free(s);
+	}
+	if (seen.kind != PLACE_FILE) {
+		x->error = ERR_CORRUPT;
+		return;
+	}
+	note(x, &seen);
+}
+
+/*
+ * Have the kernel's table of descriptors grow now. Growing it later, when threads share it, waits
+ * for an RCU grace period: ten milliseconds in the first read of a mount.
+ */
+static void reserve_fds(const struct files *f)
+{
+	int fd = fcntl(place_fd(f->place), F_DUPFD_CLOEXEC,
+		       (int)min_u64(f->n, f->max_open) + SPARE_FDS - 1);
+
+	if (fd >= 0)
+		(void)close(fd);
+}
+
+/* Nothing is known of the files yet. */
+static int new_files(struct place *place, const struct stored_file *sources, size_t n,
+		     struct files **ret, struct ckpt_err *e)
+{
+	struct files *f = calloc(1, sizeof(*f));
+	struct rlimit lim;
+
+	if (f) {
+		(void)pthread_mutex_init(&f->lock, NULL);
+		f->v = calloc(n + 1, sizeof(*f->v));
+		f->counts = counters_new(FILES_COUNTS);
+	}
+	if (!f || !f->v || !f->counts) {
+		files_free(f);
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	f->place = place;
+	f->sources = sources;
+	f->n = n;
+	if (getrlimit(RLIMIT_NOFILE, &lim))
+		lim.rlim_cur = 1024;
+	/* Not all of them: who writes files needs some too. */
+	f->max_open = lim.rlim_cur > 2 * SPARE_FDS
+			      ? (size_t)(lim.rlim_cur - max_u64(SPARE_FDS, lim.rlim_cur / 4))
+			      : SPARE_FDS; /* and less where there are not so many: see open_file */
+	reserve_fds(f);
+	*ret = f;
+	return 0;
+}
+
+int files_new(struct place *place, const struct stored_file *sources, size_t n, struct files **ret,
+	      struct ckpt_err *e)
+{
+	if (new_files(place, sources, n, ret, e))
+		return -e->code;
+	for (size_t i = 0; i < n; i++)
+		look(*ret, i);
+	return 0;
+}
+
+int files_new_seen(struct place *place, const struct stored_file *sources,
+		   const struct files_seen *seen, size_t n, struct files **ret, struct ckpt_err *e)
+{
+	if (new_files(place, sources, n, ret, e))
+		return -e->code;
+	for (size_t i = 0; i < n; i++) {
+		struct file *x = &(*ret)->v[i];
+
+		note(x, &seen[i].seen);
+		x->given = seen[i].source;
+		if (x->given) {
+			x->source = seen[i].source;
+			x->users = IS_OPEN; /* in no list of those that may be closed */
+		}
+	}
+	return 0;
+}
+
+/* What is left of a file that is not open any more. */
+struct surplus {
+	struct leases *leases;
+	struct source *source; /* NULL: nothing */
+	struct pagemap *map;
+	struct lease *lease;
+};
+
+static void surplus_close(const struct surplus *s)
+{
+	if (s->lease)
+		lease_drop(s->leases, s->lease);
+	free(s->lease);
+	pagemap_free(s->map);
+	source_free(s->source);
+}
+
+void files_free(struct files *f)
+{
+	if (!f)
+		return;
+	for (size_t i = 0; i < f->n; i++)
+		if (f->v[i].users & IS_OPEN)
+			surplus_close(&(struct surplus){ f->leases, f->v[i].source, f->v[i].map,
+							 f->v[i].lease });
+	leases_free(f->leases);
+	pagepool_free(f->pool);
+	(void)pthread_mutex_destroy(&f->lock);
+	counters_free(f->counts);
+	free(f->v);
+	free(f);
+}
+
+bool files_fault(const struct files *f, uint32_t i, struct ckpt_err *e)
+{
+	const struct file *x = &f->v[i];
+	const struct stored_file *s = &f->sources[i];
+
+	if (x->error == ENOENT)
+		(void)err_set(e, ENOENT, "data file '%s' is missing", s->path);
+	else if (x->error == ERR_CORRUPT)
+		(void)err_set(e, ERR_CORRUPT,
+			      "data file '%s' is not a regular file of the checkpoint", s->path);
+	else if (x->error == EREMOTE)
+		(void)err_set(e, EREMOTE, "data file '%s' is " IO_IS_POINTER, s->path);
+	else if (x->error)
+		(void)err_sys(e, x->error, "data file '%s'", s->path);
+	else if (x->seen.size < s->min_size)
+		(void)err_set(e, ERR_CORRUPT,
+			      "data file '%s' has %llu bytes, items in it reach up to %llu",
+			      s->path, (unsigned long long)x->seen.size,
+			      (unsigned long long)s->min_size);
+	else
+		return false;
+	return true;
+}
+
+const char *files_path(const struct files *f, uint32_t i)
+{
+	return f->sources[i].path;
+}
+
+uint64_t files_size(const struct files *f, uint32_t i)
+{
+	return f->v[i].seen.size;
+}
+
+uint64_t files_total(const struct files *f)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		sum += f->v[i].seen.size;
+	return sum;
+}
+
+uint64_t files_newest_ns(const struct files *f)
+{
+	uint64_t newest = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		newest = max_u64(newest, f->v[i].seen.mtime_ns);
+	return newest;
+}
+
+void files_ignore_ctime(struct files *f)
+{
+	f->ignores_ctime = true;
+}
+
+uint64_t files_hash(const struct files *f)
+{
+	uint64_t h = 0;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const uint64_t seen[] = { h, f->v[i].seen.size, f->v[i].seen.mtime_ns };
+
+		h = XXH3_64bits(seen, sizeof(seen));
+	}
+	return h;
+}
+
+void files_digest(const struct files *f, struct digest *d)
+{
+	for (size_t i = 0; i < f->n; i++) {
+		struct place_id id = f->v[i].seen.id;
+
+		if (f->ignores_ctime)
+			place_leave_ctime(f->place, &id);
+		digest_add(d, id.v, id.len);
+		digest_add(d, &f->v[i].error, sizeof(f->v[i].error));
+	}
+}
+
+/* ---- open files; all of this under the lock ---- */
+
+static void list_remove(struct files *f, uint32_t i)
+{
+	struct file *x = &f->v[i];
+
+	*(x->newer ? &f->v[x->newer - 1].older : &f->newest) = x->older;
+	*(x->older ? &f->v[x->older - 1].newer : &f->oldest) = x->newer;
+	x->newer = x->older = 0;
+}
+
+static void list_push(struct files *f, uint32_t i)
+{
+	struct file *x = &f->v[i];
+
+	x->older = f->newest;
+	x->newer = 0;
+	*(f->newest ? &f->v[f->newest - 1].newer : &f->oldest) = i + 1;
+	f->newest = i + 1;
+}
+
+/* Close a file because there are more than max: the longest unused of those that nobody uses. */
+static struct surplus take_surplus(struct files *f, size_t max)
+{
+	size_t left = 2 * f->n_open; /* who was used is asked again */
+
+	while (f->n_open > max && left--) {
+		uint32_t i = f->oldest - 1, unused = IS_OPEN;
+		struct file *x = &f->v[i];
+
+		list_remove(f, i);
+		if (!atomic_exchange(&x->used, false) &&
+		    atomic_compare_exchange_strong(&x->users, &unused, 0)) {
+			f->n_open--;
+			return (struct surplus){ f->leases, x->source,
+						 atomic_exchange(&x->map, NULL),
+						 atomic_exchange(&x->lease, NULL) };
+		}
+		list_push(f, i);
+	}
+	return (struct surplus){ .source = NULL };
+}
+
+/* ---- using a file ---- */
+
+static bool pin_open(struct file *x)
+{
+	uint32_t users = x->users;
+
+	while (users & IS_OPEN)
+		if (atomic_compare_exchange_weak(&x->users, &users, users + 1)) {
+			if (!x->used)
+				x->used = true;
+			return true;
+		}
+	return false;
+}
+
+static void unpin(struct files *f, uint32_t i)
+{
+	(void)atomic_fetch_sub(&f->v[i].users, 1);
+}
+
+/* Where descriptors have run out, in place of a file that nobody uses. */
+static int open_file(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
+{
+	for (int tries = 0;; tries++) {
+		struct surplus s = { .source = NULL };
+		struct ckpt_err why;
+		int rc = place_file(f->place, f->sources[i].path, ret, &why);
+
+		if ((rc == -EMFILE || rc == -ENFILE) && tries < MAX_TRIES) {
+			SCOPED_LOCK(&f->lock);
+			s = take_surplus(f, max_u64(f->n_open, 1) - 1);
+		}
+		if (!s.source) {
+			if (rc)
+				*e = why;
+			return rc;
+		}
+		surplus_close(&s);
+	}
+}
+
+static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
+{
+	struct surplus surplus CLEANUP(surplus_close) = { .source = NULL };
+	struct source *s CLEANUP(source_freep) = NULL;
+	struct file *x = &f->v[i];
+
+	if (pin_open(x))
+		return 0;
+	if (files_fault(f, i, e))
+		return -e->code;
+	if (open_file(f, i, &s, e))
+		return -e->code;
+	SCOPED_LOCK(&f->lock);
+	if (pin_open(x)) /* another thread was quicker */
+		return 0;
+	x->source = steal_ptr(&s);
+	x->no_map = false;
+	x->users = IS_OPEN | 1; /* before looking for surplus: not this one */
+	list_push(f, i);
+	f->n_open++;
+	surplus = take_surplus(f, f->max_open);
+	return 0;
+}
+
+void files_trim(struct files *f, size_t keep)
+{
+	struct surplus s;
+
+	do {
+		{
+			SCOPED_LOCK(&f->lock);
+			s = take_surplus(f, keep);
+		}
+		surplus_close(&s);
+	} while (s.source);
+}
+
+/* What has become of file x, which is `now`. */
+static enum place_change compare(struct files *f, struct file *x, const struct place_id *now)
+{
+	struct place_id before = x->seen.id, after = *now;
+	enum place_change change;
+
+	if (f->ignores_ctime) {
+		place_leave_ctime(f->place, &before);
+		place_leave_ctime(f->place, &after);
+	}
+	change = place_compare(f->place, &before, &after);
+	if (change != PLACE_RENAMED && change != PLACE_TOUCHED)
+		return change;
+	/* It may have been renamed before. */
+	SCOPED_LOCK(&f->lock);
+	change = place_compare(f->place, &x->id, now);
+	if (change == PLACE_RENAMED)
+		x->id = *now;
+	return change == PLACE_RENAMED ? PLACE_SAME : change;
+}
+
+static int check(struct files *f, uint32_t i, struct source *s, struct ckpt_err *e)
+{
+	struct file *x = &f->v[i];
+	enum place_change change = PLACE_TOUCHED;
+	struct place_seen now;
+
+	/* Another thread may be the first to see that a name has come or gone. */
+	for (int tries = 0; change == PLACE_TOUCHED && tries < MAX_LOOKS; tries++)
+		change = source_look(s, &now) ? PLACE_ANOTHER : compare(f, x, &now.id);
+	if (change == PLACE_SAME)
+		return 0;
+	f->changed = true;
+	return err_set(e, EIO, "'%s' was changed after the checkpoint was opened%s",
+		       f->sources[i].path,
+		       change == PLACE_TOUCHED ? ": its ctime has changed (see ignore_ctime)" : "");
+}
+
+bool files_changed(const struct files *f)
+{
+	return f->changed;
+}
+
+int files_check(struct files *f, uint32_t i, struct ckpt_err *e)
+{
+	return check(f, i, f->v[i].source, e);
+}
+
+int files_open(struct files *f, uint32_t i, struct ckpt_err *e)
+{
+	const char *path = f->sources[i].path;
+	struct source *opened CLEANUP(source_freep) = NULL, *s = f->v[i].source;
+	int fd, rc = f->v[i].given ? 0 : place_file(f->place, path, &opened, e);
+
+	if (opened)
+		s = opened;
+	if (!rc)
+		rc = check(f, i, s, e);
+	if (rc)
+		return rc;
+	if (source_fd(s) < 0)
+		return err_set(e, ENOTSUP, "'%s' is no file of this machine", path);
+	fd = fcntl(source_fd(s), F_DUPFD_CLOEXEC, 0);
+	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
+}
+
+bool files_written(struct files *f, uint32_t i)
+{
+	struct file *x = &f->v[i];
+	struct place_seen now;
+	struct ckpt_err e;
+	enum place_change change;
+
+	if (x->given ? source_look(x->source, &now) != 0
+		     : place_look(f->place, f->sources[i].path, &now, &e) <= 0)
+		return false;
+	change = compare(f, x, &now.id);
+	return change == PLACE_WRITTEN || change == PLACE_TOUCHED;
+}
+
+int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
+{
+	int rc = pin(f, i, e);
+	struct ckpt_err why;
+	int64_t n;
+
+	counters_add(f->counts, FILES_READS, 1);
+	if (rc) {
+		counters_add(f->counts, FILES_FAULTS, 1);
+		return rc;
+	}
+	n = source_read(f->v[i].source, buf, len, off, &why);
+	if (n < 0 || (size_t)n < len)
+		rc = err_sys(e, n < 0 ? (int)-n : EIO, "read '%s', %zu bytes at %llu",
+			     f->sources[i].path, len, (unsigned long long)off);
+	else
+		rc = files_check(f, i, e); /* see files.h: afterwards */
+	unpin(f, i);
+	counters_add(f->counts, rc ? FILES_FAULTS : FILES_BYTES, rc ? 1 : len);
+	return rc ? -e->code : 0;
+}
+
+/* ---- mapped files ---- */
+
+int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
+{
+	f->pool = pagepool_new(max_bytes);
+	f->leases = leases_new();
+	if (!f->pool || !f->leases)
+		return err_set(e, ENOMEM, "out of memory");
+	guard_install();
+	return 0;
+}
+
+/* The map of a file in use, or NULL. */
+static struct pagemap *map_of(struct files *f, struct file *x)
+{
+	struct pagemap *m = x->map, *before = NULL;
+
+	if (m || x->no_map)
+		return m;
+	m = source_fd(x->source) < 0 ? NULL
+				     : pagemap_new(f->pool, source_fd(x->source), x->seen.size);
+	x->no_map = !m;
+	if (!m || atomic_compare_exchange_strong(&x->map, &before, m))
+		return m;
+	pagemap_free(m); /* another thread was quicker */
+	return before;
+}
+
+/* The same of its lease. */
+static struct lease *lease_of(struct file *x)
+{
+	struct lease *l = x->lease, *before = NULL;
+
+	if (l)
+		return l;
+	l = calloc(1, sizeof(*l));
+	if (!l || atomic_compare_exchange_strong(&x->lease, &before, l))
+		return l;
+	free(l);
+	return before;
+}
+
+/* Of a file in use, which it is no more where this is NULL. */
+static const uint8_t *map_part(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct pagemap *m = map_of(f, &f->v[i]);
+	const uint8_t *p = m ? pagemap_get(m, off, len) : NULL;
+
+	if (!p)
+		unpin(f, i);
+	return p;
+}
+
+const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct ckpt_err e;
+	const uint8_t *p = f->pool && !pin(f, i, &e) ? map_part(f, i, off, len) : NULL;
+
+	if (p)
+		counters_add(f->counts, FILES_MAPPED, len);
+	return p;
+}
+
+const uint8_t *files_bring(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct file *x = &f->v[i];
+	autofree uint8_t *buf = NULL;
+	struct ckpt_err e;
+	const uint8_t *p;
+
+	if (!f->pool || x->no_map || x->no_bring)
+		return NULL;
+	buf = malloc(BRING_SIZE);
+	for (uint64_t at = 0, n; at < len; at += n) {
+		n = min_u64(len - at, BRING_SIZE);
+		if (!buf || files_read(f, i, buf, (size_t)n, off + at, &e))
+			return NULL;
+	}
+	p = files_map(f, i, off, len);
+	x->no_bring = !p;
+	return p;
+}
+
+void files_unmap(struct files *f, uint32_t i)
+{
+	unpin(f, i);
+}
+
+const uint8_t *files_lend(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct file *x = &f->v[i];
+	struct ckpt_err e;
+	const uint8_t *p;
+	struct lease *l;
+
+	if (!f->pool || pin(f, i, &e))
+		return NULL;
+	l = lease_of(x);
+	if (!l || (l->tried && !l->held)) {
+		unpin(f, i);
+		return NULL;
+	}
+	p = map_part(f, i, off, len);
+	if (!p)
+		return NULL;
+	if (!l->tried)
+		lease_take(f->leases, l, source_fd(x->source));
+	if (lease_begin(l)) {
+		counters_add(f->counts, FILES_MAPPED, len);
+		return p;
+	}
+	unpin(f, i);
+	return NULL;
+}
+
+void files_unlend(struct files *f, uint32_t i)
+{
+	lease_end(f->v[i].lease);
+	unpin(f, i);
+}
+
+void files_add_counts(const struct files *f, uint64_t ret[static FILES_COUNTS])
+{
+	uint64_t now[FILES_COUNTS];
+
+	counters_read(f->counts, now);
+	for (size_t i = 0; i < FILES_COUNTS; i++)
+		ret[i] += now[i];
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories and files of this machine. */
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "source/place.h"
+#include "source/source.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+
+struct local {
+	struct place place;
+	int fd;
+	bool keeps_inodes;
+};
+
+struct local_file {
+	struct source source;
+	int fd;
+	bool keeps_inodes;
+};
+
+static struct local *local_of(struct place *p)
+{
+	return (struct local *)(void *)p;
+}
+
+/* ---- what is there ---- */
+
+/* What an identity consists of. */
+enum { ID_INODE, ID_SIZE, ID_MTIME, ID_CTIME, ID_LINKS, ID_NUMBERS };
+
+/* An inode's number is 0 where it does not last. */
+static void see(bool keeps_inodes, const struct stat *st, struct place_seen *ret)
+{
+	const uint64_t id[ID_NUMBERS] = { keeps_inodes ? st->st_ino : 0, (uint64_t)st->st_size,
+					  io_mtime_ns(st), io_ctime_ns(st), st->st_nlink };
+
+	*ret = (struct place_seen){ .kind = S_ISREG(st->st_mode)   ? PLACE_FILE
+					    : S_ISDIR(st->st_mode) ? PLACE_DIR
+					    : S_ISLNK(st->st_mode) ? PLACE_LINK
+								   : PLACE_OTHER,
+				    .size = (uint64_t)st->st_size,
+				    .mtime_ns = io_mtime_ns(st),
+				    .id.len = sizeof(id) };
+	memcpy(ret->id.v, id, sizeof(id));
+}
+
+/*
+ * ctime tells of what was overwritten and then given its old time again, but it changes with a file's
+ * names, too. Where the number of links says that it was that, it is let pass.
+ */
+static enum place_change compare(const struct place_id *before, const struct place_id *now)
+{
+	uint64_t a[ID_NUMBERS], b[ID_NUMBERS];
+
+	memcpy(a, before->v, sizeof(a));
+	memcpy(b, now->v, sizeof(b));
+	if (a[ID_INODE] != b[ID_INODE] && a[ID_INODE] && b[ID_INODE])
+		return PLACE_ANOTHER;
+	if (a[ID_SIZE] != b[ID_SIZE] || a[ID_MTIME] != b[ID_MTIME])
+		return PLACE_WRITTEN;
+	if (a[ID_CTIME] == b[ID_CTIME])
+		return PLACE_SAME;
+	return a[ID_LINKS] != b[ID_LINKS] && a[ID_INODE] && b[ID_INODE] ? PLACE_RENAMED
+									: PLACE_TOUCHED;
+}
+
+static void leave_ctime(struct place_id *id)
+{
+	memset(id->v + ID_CTIME * sizeof(uint64_t), 0, 2 * sizeof(uint64_t)); /* and the links */
+}
+
+static int look(struct place *p, const char *path, bool follow, struct place_seen *ret,
+		struct ckpt_err *e)
+{
+	struct local *l = local_of(p);
+	struct stat st;
+
+	if (fstatat(l->fd, path, &st, follow ? 0 : AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT || (follow && errno == ENOTDIR)
+			       ? 0
+			       : err_sys(e, errno, "look for '%s'", path);
+	see(l->keeps_inodes, &st, ret);
+	return 1;
+}
+
+static void close_dirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
+static enum place_kind kind_of(const struct dirent *d)
+{
+	switch (d->d_type) {
+	case DT_UNKNOWN:
+		return PLACE_UNKNOWN;
+	case DT_REG:
+		return PLACE_FILE;
+	case DT_DIR:
+		return PLACE_DIR;
+	case DT_LNK:
+		return PLACE_LINK;
+	default:
+		return PLACE_OTHER;
+	}
+}
+
+static int list(struct place *p, const char *path, place_entry_fn *each, void *arg,
+		struct ckpt_err *e)
+{
+	struct local *l = local_of(p);
+	bool here = !strcmp(path, ".");
+	int fd = here ? openat(l->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+		      : io_open_dir_beneath(l->fd, path, e);
+	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *d;
+	int code = errno, rc;
+
+	if (fd < 0 && !here)
+		return fd;
+	if (!dir && fd >= 0)
+		(void)close(fd);
+	if (!dir)
+		return err_sys(e, code, "list the directory");
+	while ((rc = io_next_entry(dir, &d, e)) > 0) {
+		if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
+			continue;
+		rc = each(arg, d->d_name, kind_of(d), e);
+		if (rc)
+			return rc;
+	}
+	return rc && !here ? err_wrap(e, "'%s'", path) : rc;
+}
+
+/* ---- files ---- */
+
+static struct local_file *file_of(struct source *s)
+{
+	return (struct local_file *)(void *)s;
+}
+
+static int64_t read_file(struct source *s, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
+{
+	int64_t n = io_pread_some(file_of(s)->fd, buf, len, off);
+
+	return n < 0 ? err_sys(e, (int)-n, "%zu bytes at %llu", len, (unsigned long long)off) : n;
+}
+
+static int look_again(struct source *s, struct place_seen *ret)
+{
+	struct stat st;
+
+	if (fstat(file_of(s)->fd, &st))
+		return -errno;
+	see(file_of(s)->keeps_inodes, &st, ret);
+	return 0;
+}
+
+static int file_fd(const struct source *s)
+{
+	return ((const struct local_file *)(const void *)s)->fd;
+}
+
+static void free_file(struct source *s)
+{
+	(void)close(file_of(s)->fd);
+	free(s);
+}
+
+static const struct source_ops file_ops = {
+	.read = read_file,
+	.look = look_again,
+	.fd = file_fd,
+	.free = free_file,
+};
+
+/* fd is taken over if it goes well. */
+static int new_file(int fd, bool keeps_inodes, const struct stat *st, struct source **ret,
+		    struct ckpt_err *e)
+{
+	struct local_file *f = malloc(sizeof(*f));
+
+	if (!f)
+		return err_set(e, ENOMEM, "out of memory");
+	*f = (struct local_file){ { .ops = &file_ops }, fd, keeps_inodes };
+	see(keeps_inodes, st, &f->source.seen);
+	*ret = &f->source;
+	return 0;
+}
+
+int local_source(int fd, struct source **ret, struct ckpt_err *e)
+{
+	struct stat st;
+
+	return fstat(fd, &st) ? err_sys(e, errno, "stat")
+			      : new_file(fd, io_keeps_inodes(fd), &st, ret, e);
+}
+
+static int file(struct place *p, const char *path, struct source **ret, struct ckpt_err *e)
+{
+	struct local *l = local_of(p);
+	struct stat st;
+	autoclose int fd = io_open_beneath(l->fd, path, &st, e);
+	int rc = fd < 0 ? fd : new_file(fd, l->keeps_inodes, &st, ret, e);
+
+	if (!rc)
+		(void)steal_fd(&fd);
+	return rc;
+}
+
+/* ---- places ---- */
+
+static int sub(struct place *p, const char *name, struct place **ret, struct ckpt_err *e)
+{
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	autoclose int fd = openat(local_of(p)->fd, name, flags);
+	int rc;
+
+	if (fd < 0)
+		return err_sys(e, errno, "open '%s'", name);
+	rc = local_place(fd, ret, e);
+	if (!rc)
+		(void)steal_fd(&fd);
+	return rc;
+}
+
+static int64_t read_link(struct place *p, const char *name, char *buf, size_t cap)
+{
+	return readlinkat(local_of(p)->fd, name, buf, cap);
+}
+
+static int dir_fd(const struct place *p)
+{
+	return ((const struct local *)(const void *)p)->fd;
+}
+
+static void free_place(struct place *p)
+{
+	(void)close(local_of(p)->fd);
+	free(p);
+}
+
+int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
+{
+	static const struct place_ops ops = { .look = look,
+					      .list = list,
+					      .sub = sub,
+					      .file = file,
+					      .link = read_link,
+					      .fd = dir_fd,
+					      .compare = compare,
+					      .leave_ctime = leave_ctime,
+					      .free = free_place };
+	struct local *l = malloc(sizeof(*l));
+
+	if (!l)
+		return err_set(e, ENOMEM, "out of memory");
+	*l = (struct local){ { &ops }, dirfd, io_keeps_inodes(dirfd) };
+	*ret = &l->place;
+	return 0;
+}
+
+int local_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
+	       struct ckpt_err *e)
+{
+	autofree char *root = realpath(address, NULL), *dir = root ? strdup(root) : NULL;
+	const char *file = NULL;
+	autoclose int fd = -1;
+	struct stat st;
+	int rc;
+
+	if (!root || stat(root, &st))
+		return err_sys(e, errno, "open '%s'", address);
+	if (!dir)
+		return err_set(e, ENOMEM, "out of memory");
+	if (S_ISREG(st.st_mode))
+		file = strrchr(root, '/') + 1;
+	else if (!S_ISDIR(st.st_mode))
+		return err_set(e, ENOTDIR, "open '%s': a checkpoint is a directory or a file",
+			       address);
+	if (file)
+		dir[file - root > 1 ? file - root - 1 : 1] = 0;
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return err_sys(e, errno, "open '%s'", dir);
+	rc = local_place(fd, ret, e);
+	if (rc)
+		return rc;
+	(void)steal_fd(&fd);
+	*ret_root = steal_ptr(&root);
+	*ret_file = file;
+	return 0;
+}

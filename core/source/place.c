@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "source/place.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+/* By what their addresses begin with; the last one takes all. */
+static const struct {
+	const char *begin;
+	int (*open)(const char *address, struct place **ret, char **ret_root, const char **ret_file,
+		    struct ckpt_err *e);
+} kinds[] = {
+	{ "", local_open },
+};
+
+int place_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
+	       struct ckpt_err *e)
+{
+	size_t i = 0;
+
+	while (strncmp(address, kinds[i].begin, strlen(kinds[i].begin)) != 0)
+		i++;
+	return kinds[i].open(address, ret, ret_root, ret_file, e);
+}
+
+void place_free(struct place *p)
+{
+	if (p)
+		p->ops->free(p);
+}
+
+void place_freep(struct place **p)
+{
+	place_free(*p);
+}
+
+void place_id_hex(const struct place_id *id, char ret[static PLACE_ID_HEX])
+{
+	*ret = 0;
+	for (size_t i = 0; i < id->len; i++)
+		(void)snprintf(ret + 2 * i, 3, "%02x", id->v[i]);
+}
+
+int place_look(struct place *p, const char *path, struct place_seen *ret, struct ckpt_err *e)
+{
+	return p->ops->look(p, path, true, ret, e);
+}
+
+int place_look_at(struct place *p, const char *path, struct place_seen *ret, struct ckpt_err *e)
+{
+	return p->ops->look(p, path, false, ret, e);
+}
+
+int place_find(struct place *p, const char *path, struct place_seen *ret, struct ckpt_err *e)
+{
+	int rc = place_look(p, path, ret, e);
+
+	return rc > 0 ? 0 : rc < 0 ? rc : err_sys(e, ENOENT, "look for '%s'", path);
+}
+
+int place_list(struct place *p, const char *dir, place_entry_fn *each, void *arg,
+	       struct ckpt_err *e)
+{
+	return p->ops->list(p, dir, each, arg, e);
+}
+
+int place_sub(struct place *p, const char *name, struct place **ret, struct ckpt_err *e)
+{
+	return p->ops->sub(p, name, ret, e);
+}
+
+int place_file(struct place *p, const char *path, struct source **ret, struct ckpt_err *e)
+{
+	return p->ops->file(p, path, ret, e);
+}
+
+int64_t place_link(struct place *p, const char *name, char *buf, size_t cap)
+{
+	return p->ops->link ? p->ops->link(p, name, buf, cap) : -1;
+}
+
+enum place_change place_compare(const struct place *p, const struct place_id *before,
+				const struct place_id *now)
+{
+	if (place_id_equal(before, now))
+		return PLACE_SAME;
+	return p->ops->compare ? p->ops->compare(before, now) : PLACE_ANOTHER;
+}
+
+void place_leave_ctime(const struct place *p, struct place_id *id)
+{
+	if (p->ops->leave_ctime)
+		p->ops->leave_ctime(id);
+}
+
+int place_fd(const struct place *p)
+{
+	return p->ops->fd ? p->ops->fd(p) : -1;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/model_names.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "tensor/namelist.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+static const char model_key[] = "model";
+
+static const char *const training_keys[] = { "optim",	     "optimizer",  "optimizers",
+					     "lr_scheduler", "dataloader", "train_state" };
+
+static const char *const wrappers[] = { "module.", "_orig_mod.", "_fsdp_wrapped_module.",
+					"_checkpoint_wrapped_module." };
+
+/* Which tensors: those below a key, or all that are not training state, or all. */
+struct choice {
+	const char *key; /* NULL: no key */
+	size_t key_len;
+	bool top_only; /* the key must be the top-level one */
+	bool all;
+};
+
+static bool below(const struct model_in *t, const char *key, size_t key_len)
+{
+	return t->len > key_len && t->fqn[key_len] == '.' && !memcmp(t->fqn, key, key_len);
+}
+
+static bool is_training_state(const struct model_in *t)
+{
+	const char *dot = t->len ? memchr(t->fqn, '.', t->len) : NULL;
+	size_t len = dot ? (size_t)(dot - t->fqn) : t->len;
+
+	for (size_t i = 0; i < ARRAY_LEN(training_keys); i++)
+		if (strlen(training_keys[i]) == len && !memcmp(t->fqn, training_keys[i], len))
+			return true;
+	return false;
+}
+
+static bool chosen(const struct choice *c, const struct model_in *t)
+{
+	if (c->key)
+		return below(t, c->key, c->key_len) && (!c->top_only || t->top == c->key_len);
+	return c->all || !is_training_state(t);
+}
+
+static bool top_known(const struct model_in *t)
+{
+	return !t->len || (t->top && t->top <= t->len);
+}
+
+/* Does this tensor, next to "model.x", say that "model" is only part of a name? */
+static bool speaks_against_key(const struct model_in *t)
+{
+	return !below(t, model_key, strlen(model_key)) && !is_training_state(t) && t->len &&
+	       memchr(t->fqn, '.', t->len);
+}
+
+static struct choice choose(const struct model_in *in, size_t n)
+{
+	struct choice c = { .key = model_key, .key_len = strlen(model_key), .top_only = true };
+	size_t n_against = 0, n_below = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		c.top_only &= top_known(&in[i]);
+		n_against += speaks_against_key(&in[i]);
+	}
+	for (size_t i = 0; i < n; i++)
+		n_below += chosen(&c, &in[i]);
+	if (!n_below || (!c.top_only && n_against))
+		return (struct choice){ 0 };
+	return c;
+}
+
+/* name without wrappers, into out, which is emptied first */
+static void unwrap(const char *name, size_t len, struct buf *out)
+{
+	const char *s = name, *end = name + len;
+
+	out->len = 0;
+	while (s < end) {
+		const char *dot = memchr(s, '.', (size_t)(end - s)), *next = dot ? dot + 1 : end;
+		bool wrapper = false;
+
+		for (size_t i = 0; i < ARRAY_LEN(wrappers) && !wrapper; i++)
+			wrapper = strlen(wrappers[i]) == (size_t)(next - s) &&
+				  !memcmp(wrappers[i], s, (size_t)(next - s));
+		if (!wrapper)
+			buf_add(out, s, (size_t)(next - s));
+		s = next;
+	}
+}
+
+static int add_names(const struct model_in *in, size_t n, const struct choice *c,
+		     struct namelist *t, struct ckpt_err *e)
+{
+	size_t prefix = c->key ? c->key_len + 1 : 0;
+	struct buf bare = BUF_INIT(UINT32_MAX);
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		const char *name = in[i].fqn + prefix;
+
+		if (!chosen(c, &in[i]))
+			continue;
+		unwrap(name, in[i].len - prefix, &bare);
+		if (bare.len != in[i].len - prefix)
+			name = namelist_copy(t, bare.data, bare.len);
+		if (bare.err || !name)
+			rc = err_set(e, ENOMEM, "out of memory");
+		else
+			rc = namelist_add(t, name, bare.len, (uint32_t)i, e);
+	}
+	buf_release(&bare);
+	return rc;
+}
+
+static void stored_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct model_in *in = arg;
+
+	*ret = in[index].fqn;
+	*ret_len = in[index].len;
+}
+
+int model_names(const struct model_in *in, size_t n, const char *weights, struct namelist *ret,
+		size_t *ret_prefix, struct ckpt_err *e)
+{
+	struct namelist t = { 0 };
+	struct choice c = { .all = true };
+	int rc;
+
+	if (!weights) {
+		c = choose(in, n);
+	} else if (*weights) {
+		size_t len = strlen(weights);
+
+		c.key = weights;
+		c.key_len = len - (weights[len - 1] == '.');
+	}
+	rc = add_names(in, n, &c, &t, e);
+	if (!rc && !t.n && c.key)
+		rc = err_set(e, EINVAL, "option 'weights': no tensor's name begins with '%.*s.'",
+			     (int)c.key_len, c.key);
+	if (!rc)
+		rc = namelist_finish(&t, stored_name, in, e);
+	if (rc) {
+		namelist_release(&t);
+		return rc;
+	}
+	*ret = t;
+	if (ret_prefix)
+		*ret_prefix = c.key ? c.key_len + 1 : 0;
+	return 0;
+}

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two ways in which models of experts have them:
+ *
+ *	fused   P.mlp.experts.gate_up_proj [experts, 2 * ffn, hidden], gate above up
+ *	        P.mlp.experts.down_proj [experts, hidden, ffn]
+ *	split   P.mlp.experts.E.{gate,up,down}_proj.weight, of Mixtral
+ *	        P.block_sparse_moe.experts.E.{w1,w3,w2}.weight, and its router there, too
+ *
+ * transformers 5 has them fused in memory, where training checkpoints are made, and save_pretrained
+ * splits them.
+ */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "base/vec.h"
+#include "gguf/gguf_config.h"
+#include "model/box.h"
+#include "tensor/vtensor.h"
+#include "tensor/vtensor_ops.h"
+#include "tree/view_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes */
+#define MAX_NAME   1024
+
+enum { GATE, UP, DOWN, PARTS };
+
+struct style {
+	const char *type, *block; /* model_type; the element that experts are below */
+	const char *part[PARTS];
+};
+static const struct style styles[] = {
+	{ "mixtral", "block_sparse_moe", { "w1", "w3", "w2" } },
+	{ "qwen2_moe", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+	{ "qwen3_moe", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+};
+
+struct regrouping {
+	struct view *v;
+	bool split; /* what is fused; else the other way round */
+	const struct style *style;
+	struct model out;
+	size_t cap; /* of its weights */
+	bool *gone; /* by position in the model */
+	bool any;
+	struct ckpt_err *e;
+};
+
+/* ---- which model it is ---- */
+
+static int find_style(const struct view *v, const struct style **ret, struct ckpt_err *e)
+{
+	CLEANUP(asset_text_release) struct asset_text t = { 0 };
+	CLEANUP(jdoc_release) struct jdoc d = { 0 };
+	const char *type;
+	int rc = view_read_asset(v, "config.json", MAX_CONFIG, &t, e);
+
+	if (!rc && !t.s)
+		rc = err_set(e, ENOENT,
+			     "it needs a config.json, beside the checkpoint or in assets=");
+	if (!rc)
+		rc = gguf_json("config.json", t.s, t.len, &d, e);
+	if (rc)
+		return rc;
+	*ret = NULL;
+	type = jval_str(jval_get(jdoc_root(&d), "model_type"));
+	for (size_t i = 0; type && i < ARRAY_LEN(styles); i++)
+		if (!strcmp(type, styles[i].type))
+			*ret = &styles[i];
+	if (!*ret)
+		rc = err_set(e, EINVAL,
+			     "config.json: model_type '%.60s' has no experts that are known",
+			     type ? type : "");
+	return rc;
+}
+
+/* ---- the new model ---- */
+
+/* w is taken over, also when it fails. */
+static int add(struct regrouping *g, const char *name, size_t len, struct weight w)
+{
+	struct model *m = &g->out;
+	const char *copy = namelist_copy(&m->names, name, len);
+	int rc = 0;
+
+	if (!copy || !VEC_ROOM(m->weights, g->cap, m->n_weights + 1))
+		rc = err_nomem(g->e);
+	if (!rc && w.made)
+		rc = view_weight_sources(&w, g->e);
+	if (!rc)
+		rc = namelist_add(&m->names, copy, len, (uint32_t)m->n_weights, g->e);
+	if (rc) {
+		free(w.made);
+		free(w.sources);
+		return rc;
+	}
+	m->weights[m->n_weights++] = w;
+	return 0;
+}
+
+static int add_made(struct regrouping *g, const char *name, struct vtensor *made)
+{
+	return add(g, name, strlen(name), (struct weight){ .made = made });
+}
+
+static int whole(const struct regrouping *g, size_t i, size_t n_dims, struct vtensor **ret)
+{
+	const struct named *name = &g->v->model.names.v[i];
+	int rc = view_vtensor(g->v, view_id(OF_MODEL, i), ret, g->e);
+
+	if (!rc && (*ret)->n_dims != n_dims)
+		rc = err_set(g->e, EINVAL, "'%s' is %s", FQN_TEXT(name->fqn, name->len),
+			     TUPLE_TEXT((*ret)->shape, (*ret)->n_dims));
+	return rc;
+}
+
+/* len bytes of the name are in front of the end; false: it ends otherwise. */
+static bool ends(const struct named *name, const char *end, int *ret_len)
+{
+	size_t n = strlen(end);
+
+	if (name->len < n || name->len > MAX_NAME / 2 ||
+	    memcmp(name->fqn + name->len - n, end, n) != 0)
+		return false;
+	*ret_len = (int)(name->len - n);
+	return true;
+}
+
+/* ---- split ---- */
+
+static int split_one(struct regrouping *g, const struct vtensor *v, const char *prefix, int len,
+		     int part, uint64_t expert)
+{
+	uint64_t rows = part == DOWN ? v->shape[1] : v->shape[1] / 2;
+	uint64_t off[] = { part == UP ? rows : 0, 0 }, size[] = { rows, v->shape[2] };
+	autofree struct vtensor *one = NULL;
+	struct vtensor *made = NULL;
+	char name[MAX_NAME];
+	int rc = vtensor_pick(v, expert, &one, g->e);
+
+	if (!rc)
+		rc = vtensor_slice(one, off, size, &made, g->e);
+	(void)snprintf(name, sizeof(name), "%.*s.%s.experts.%llu.%s.weight", len, prefix,
+		       g->style->block, (unsigned long long)expert, g->style->part[part]);
+	return rc ? rc : add_made(g, name, made);
+}
+
+static int split(struct regrouping *g, size_t i, const char *prefix, int len, bool down)
+{
+	autofree struct vtensor *v = NULL;
+	int rc = whole(g, i, 3, &v);
+
+	if (!rc && (v->shape[0] > VIEW_MAX_NAMES || (!down && v->shape[1] % 2)))
+		rc = err_set(g->e, EINVAL, "'%.80s' is %s", prefix, TUPLE_TEXT(v->shape, 3));
+	for (uint64_t x = 0; !rc && x < v->shape[0]; x++)
+		for (int part = down ? DOWN : GATE; !rc && part <= (down ? DOWN : UP); part++)
+			rc = split_one(g, v, prefix, len, part, x);
+	g->gone[i] = g->any = true;
+	return rc;
+}
+
+/* ---- fused ---- */
+
+/* 1: there is no such expert. */
+static int find_expert(struct regrouping *g, const char *prefix, int len, uint64_t expert, int part,
+		       struct vtensor **ret)
+{
+	char name[MAX_NAME];
+	int n = snprintf(name, sizeof(name), "%.*s.%s.experts.%llu.%s.weight", len, prefix,
+			 g->style->block, (unsigned long long)expert, g->style->part[part]);
+	int64_t at = namelist_find(&g->v->model.names, name, (size_t)n);
+	int rc = at < 0 ? 1 : whole(g, (size_t)at, 2, ret);
+
+	if (!rc)
+		g->gone[at] = true;
+	return rc;
+}
+
+struct experts {
+	struct vtensor **v; /* gate above up, or down */
+	size_t n, cap;
+};
+
+static void experts_release(struct experts *x)
+{
+	for (size_t i = 0; i < x->n; i++)
+		free(x->v[i]);
+	free(x->v);
+}
+
+/* Takes over v, where it is not NULL. */
+static int push(struct regrouping *g, struct experts *x, struct vtensor *v)
+{
+	const struct vtensor *first = x->n ? x->v[0] : v;
+
+	if (!VEC_ROOM(x->v, x->cap, x->n + 1)) {
+		free(v);
+		return err_nomem(g->e);
+	}
+	x->v[x->n++] = v;
+	return v->stored == first->stored && v->shape[0] == first->shape[0] &&
+			       v->shape[1] == first->shape[1]
+		       ? 0
+		       : err_set(g->e, EINVAL, "expert %zu is not like the first", x->n - 1);
+}
+
+static int gate_and_up(struct regrouping *g, const char *prefix, int len, uint64_t expert,
+		       struct vtensor **ret)
+{
+	autofree struct vtensor *gate = NULL;
+	autofree struct vtensor *up = NULL;
+	int rc = find_expert(g, prefix, len, expert, GATE, &gate);
+
+	if (!rc)
+		rc = find_expert(g, prefix, len, expert, UP, &up);
+	if (!rc && (gate->stored != up->stored || gate->shape[1] != up->shape[1]))
+		rc = err_set(g->e, EINVAL, "expert %llu: gate and up are not alike",
+			     (unsigned long long)expert);
+	return rc ? rc : vtensor_concat((const struct vtensor *const[]){ gate, up }, 2, ret, g->e);
+}
+
+/* All experts of a block, for one of its two tensors. */
+static int fuse(struct regrouping *g, const char *prefix, int len, bool down, size_t *ret_n)
+{
+	CLEANUP(experts_release) struct experts x = { 0 };
+	struct vtensor *v = NULL;
+	char name[MAX_NAME];
+	int rc = 0;
+
+	for (uint64_t i = 0; !rc; i++) {
+		v = NULL;
+		rc = down ? find_expert(g, prefix, len, i, DOWN, &v)
+			  : gate_and_up(g, prefix, len, i, &v);
+		if (!rc)
+			rc = push(g, &x, v);
+		else
+			free(v);
+	}
+	if (rc < 0)
+		return rc;
+	*ret_n = x.n;
+	if (!x.n)
+		return err_set(g->e, EINVAL, "the experts of '%.*s' are not whole",
+			       len < 100 ? len : 100, prefix);
+	rc = vtensor_stack((const struct vtensor *const *)x.v, x.n, &v, g->e);
+	(void)snprintf(name, sizeof(name), "%.*s.mlp.experts.%s", len, prefix,
+		       down ? "down_proj" : "gate_up_proj");
+	g->any = true;
+	return rc ? rc : add_made(g, name, v);
+}
+
+/* ---- all of it ---- */
+
+static int regroup_tensor(struct regrouping *g, size_t i)
+{
+	const struct named *name = &g->v->model.names.v[i];
+	size_t n, n_down;
+	char first[64];
+	int len, rc;
+
+	if (g->split) {
+		if (ends(name, ".mlp.experts.gate_up_proj", &len))
+			return split(g, i, name->fqn, len, false);
+		return ends(name, ".mlp.experts.down_proj", &len)
+			       ? split(g, i, name->fqn, len, true)
+			       : 0;
+	}
+	(void)snprintf(first, sizeof(first), ".%s.experts.0.%s.weight", g->style->block,
+		       g->style->part[GATE]);
+	if (!ends(name, first, &len))
+		return 0;
+	rc = fuse(g, name->fqn, len, false, &n);
+	if (!rc)
+		rc = fuse(g, name->fqn, len, true, &n_down);
+	if (!rc && n != n_down)
+		rc = err_set(g->e, EINVAL, "'%s' is one of %zu experts, of which %zu are whole",
+			     FQN_TEXT(name->fqn, name->len), n, n_down);
+	return rc;
+}
+
+/* The router's name follows its experts', and all others stay. */
+static int keep(struct regrouping *g, size_t i)
+{
+	const struct named *name = &g->v->model.names.v[i];
+	struct weight w = { .at = g->v->model.weights[name->index].at };
+	char from[40], to[MAX_NAME];
+	int len, rc = 0;
+
+	if (g->v->model.weights[name->index].made)
+		rc = view_vtensor(g->v, view_id(OF_MODEL, i), &w.made, g->e);
+	if (rc)
+		return rc;
+	(void)snprintf(from, sizeof(from), ".%s.gate.weight", g->split ? "mlp" : g->style->block);
+	if (!ends(name, from, &len))
+		return add(g, name->fqn, name->len, w);
+	(void)snprintf(to, sizeof(to), "%.*s.%s.gate.weight", len, name->fqn,
+		       g->split ? g->style->block : "mlp");
+	return add(g, to, strlen(to), w);
+}
+
+static void new_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	(void)arg;
+	(void)index;
+	*ret = "an expert"; /* both would be the same tensor's */
+	*ret_len = strlen(*ret);
+}
+
+static int regroup(struct regrouping *g)
+{
+	struct view *v = g->v;
+	int rc = find_style(v, &g->style, g->e);
+
+	for (size_t i = 0; !rc && i < v->model.names.n; i++)
+		rc = regroup_tensor(g, i);
+	for (size_t i = 0; !rc && g->any && i < v->model.names.n; i++)
+		if (!g->gone[i])
+			rc = keep(g, i);
+	return rc || !g->any ? rc : namelist_finish(&g->out.names, new_name, NULL, g->e);
+}
+
+/* Into *ret, which stays empty where there is nothing to do. */
+static int regrouped(struct view *v, bool split, struct model *ret, struct ckpt_err *e)
+{
+	struct regrouping g = { .v = v, .split = split, .e = e };
+	int rc;
+
+	g.gone = calloc(v->model.names.n + 1, sizeof(*g.gone));
+	rc = g.gone ? regroup(&g) : err_set(e, ENOMEM, "out of memory");
+	free(g.gone);
+	if (rc || !g.any)
+		model_release(&g.out);
+	*ret = g.out;
+	return rc ? err_wrap(e, "option 'experts'") : 0;
+}
+
+static bool has_fused(const struct view *v)
+{
+	int len;
+
+	for (size_t i = 0; i < v->model.names.n; i++)
+		if (ends(&v->model.names.v[i], ".mlp.experts.gate_up_proj", &len))
+			return true;
+	return false;
+}
+
+/* As save_pretrained writes it, if that is known: nobody has asked. */
+static int for_hf(struct view *v, struct ckpt_err *e)
+{
+	int rc = has_fused(v) ? regrouped(v, true, &v->regrouped, e) : 0;
+
+	if (v->regrouped.names.n)
+		v->hf = &v->regrouped;
+	return rc == -ENOMEM ? rc : 0;
+}
+
+int view_experts_init(struct view *v, struct ckpt_err *e)
+{
+	struct model m;
+	int rc;
+
+	if (v->o.experts == EXPERTS_STORED)
+		return 0;
+	if (v->o.experts == EXPERTS_AUTO)
+		return for_hf(v, e);
+	rc = regrouped(v, v->o.experts == EXPERTS_SPLIT, &m, e);
+	if (m.names.n) {
+		model_release(&v->model);
+		v->model = m;
+	} else if (!rc && v->o.warn) {
+		v->o.warn(v->o.warn_arg, "option 'experts': the model has them like that, or none");
+	}
+	return rc;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view_internal - what a face of the tree provides, and what it can ask the view.
+ *
+ * To add a face: write its file with a `const struct face`, add a line to `faces` in view.c.
+ * Private to core/tree.
+ */
+#ifndef TREE_VIEW_INTERNAL_H
+#define TREE_VIEW_INTERNAL_H
+
+#include "model/box.h"
+#include "tensor/namelist.h"
+#include "tree/view.h"
+
+#include <stdatomic.h>
+
+/* A node: its face, the rank whose directory it lies in (number in the layout + 1; 0: none), and
+ * what it is there. */
+struct spot {
+	unsigned face;
+	uint32_t rank, index;
+};
+#define SPOT_DIR 0xffffffu /* the directory itself: the largest index that nodes have room for */
+/* Tensors, and objects; a directory may show a file of each, and assets. */
+#define VIEW_MAX_NAMES (SPOT_DIR - 0x10000)
+
+struct face {
+	const char *dir; /* its name in the root */
+	bool of_model;	 /* it exists only when the model's tensors have names of their own */
+	/* Is there such an entry? p.rank is one of the layout's, or 0. */
+	enum view_kind (*kind)(const struct view *v, struct spot p);
+	/* Of the directory p. */
+	uint64_t (*entries)(const struct view *v, struct spot p);
+	struct spot (*entry)(const struct view *v, struct spot p, uint64_t pos);
+	/* Of a file or link, or of a rank's directory: at once, however long its directory is. */
+	void (*name)(const struct view *v, struct spot p, char out[static NAME_CAP]);
+	/* False: no such name. */
+	bool (*lookup)(const struct view *v, struct spot p, const char *name, struct spot *ret);
+	/* Of the file p. */
+	int (*describe)(const struct view *v, struct spot p, struct vfile *ret, struct ckpt_err *e);
+};
+extern const struct face face_gguf, face_tensors, face_npy, face_logical, face_objects,
+	face_safetensors, face_hf, face_pt, face_ranks, face_control;
+
+/* In the order of the root directory; a face's number is its place here. */
+enum {
+	FACE_CONTROL,
+	FACE_GGUF,
+	FACE_HF,
+	FACE_LOGICAL,
+	FACE_NPY,
+	FACE_OBJECTS,
+	FACE_PT,
+	FACE_RANKS,
+	FACE_SAFETENSORS,
+	FACE_TENSORS,
+	N_FACES
+};
+
+struct gguf_lazy;
+
+/* A tensor of the model. */
+struct weight {
+	struct vtensor *made; /* what a recipe made, or NULL: */
+	uint32_t at;	      /* position in tensors of the one that it is */
+	/* The stored ones that `made` is made of: sources[0 .. n_sources) */
+	uint32_t *sources, n_sources;
+};
+
+/* Tensors with names: what a recipe made, or the weights as they are. */
+struct model {
+	struct namelist names; /* index: in weights */
+	struct weight *weights;
+	size_t n_weights;
+};
+void model_release(struct model *m);
+
+struct view {
+	const struct catalog *c;
+	struct view_opts o;
+	uint64_t glob_steps;		  /* left to include and exclude */
+	bool *included, *excluded;	  /* by glob: it has matched a name */
+	struct namelist tensors, objects; /* index: number in the catalog */
+	struct namelist logical;	  /* index: position in tensors */
+	struct model model;
+	struct model regrouped; /* the same with its experts split, where only hf/ wants that */
+	const struct model *hf; /* which of the two it shows */
+	bool has_model;
+	size_t prefix; /* bytes taken off the model's names */
+	/* hf/: file of every tensor of it or HF_LEFT_OUT; the tensors of file s are
+	 * by_shard[shard_at[s] .. shard_at[s+1]) */
+	uint32_t *shard, *by_shard;
+	size_t *shard_at;
+	uint32_t n_shards;
+	struct namelist hf_entries;
+	/* ranks/: what rank r (spot.rank) holds of the model is held[held_at[r-1] .. held_at[r]),
+	 * positions in model; held_at is NULL when every rank holds a part of every tensor */
+	uint32_t *held;
+	size_t *held_at;
+	_Atomic uint64_t
+		*sizes; /* of consolidated files once known: safetensors/, pt/, hf/ shards */
+	struct gguf_lazy *gguf;
+};
+
+uint64_t view_node_of(struct spot p);
+struct spot view_spot(uint64_t node);
+
+/* The dtype that a stored one is shown as. */
+enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored);
+
+/* ---- the model, in view_model.c ---- */
+
+/* From v->tensors and the options. */
+int view_model_init(struct view *v, struct ckpt_err *e);
+void view_model_release(struct view *v);
+
+int view_weight_sources(struct weight *w, struct ckpt_err *e);
+/* Experts in one tensor, or each in its own, as view_opts says; the model is there and gets
+ * replaced, or for hf/ alone, where nothing was said, v->regrouped made. */
+int view_experts_init(struct view *v, struct ckpt_err *e);
+
+/* ---- assets ---- */
+
+struct asset_text {
+	char *s; /* the caller's, followed by a NUL; NULL: there is no such asset */
+	size_t len;
+};
+/* EFBIG: it has more than max bytes. */
+int view_read_asset(const struct view *v, const char *name, uint64_t max, struct asset_text *ret,
+		    struct ckpt_err *e);
+void asset_text_release(struct asset_text *t);
+
+/* ---- tensors that can be shown ---- */
+
+/*
+ * Whose tensors: those of the tree; the same in the shape they had before they were flattened;
+ * those of hf/; those of the model; those of a GGUF; or of the model's the parts that a rank has.
+ * Together with a position among them it names a tensor that can be shown.
+ */
+enum { OF_TREE, OF_LOGICAL, OF_HF, OF_MODEL, OF_GGUF, OF_RANKS };
+/* By spot.rank; files of rank 0 show the tree. */
+static inline uint32_t of_rank(uint32_t rank)
+{
+	return rank ? OF_RANKS + rank - 1 : OF_TREE;
+}
+
+/* Box of model tensor i that a rank (spot.rank) holds. False: it does not hold it. */
+bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len);
+/* As view_vtensor takes it. */
+uint64_t view_id(uint32_t of, size_t i);
+/* Of entry i of logical/. */
+uint64_t view_logical_id(const struct view *v, size_t i);
+/* shape has room for CKPT_MAX_DIMS, for that of a rank's part. False: the rank does not hold it. */
+bool view_info(const struct view *v, uint32_t of, size_t i, struct tensor_info *ret,
+	       uint64_t *shape);
+
+/* ---- consolidated files ---- */
+
+struct members {
+	struct tensor_info *v;
+	size_t n;
+	uint64_t *shapes;
+};
+/*
+ * What a file consolidates: tensors that can be read and that `check` lets pass. only, if not NULL,
+ * are the positions to choose from.
+ */
+struct positions {
+	const uint32_t *v;
+	size_t n;
+};
+int view_members(const struct view *v, uint32_t of,
+		 int (*check)(const struct tensor_info *t, struct ckpt_err *e),
+		 const struct positions *only, struct members *ret, struct ckpt_err *e);
+void members_release(struct members *m);
+
+/* ---- faces with something to prepare ---- */
+
+#define HF_LEFT_OUT UINT32_MAX
+int view_hf_init(struct view *v, struct ckpt_err *e);
+int view_ranks_init(struct view *v, struct ckpt_err *e);
+int view_gguf_init(struct view *v, struct ckpt_err *e);
+void view_gguf_release(struct view *v);
+/* Is there a GGUF? The first call waits for it. */
+bool view_has_gguf(const struct view *v);
+/* The same, if somebody has asked; false: nobody has. */
+bool view_gguf_known(const struct view *v, bool *ret);
+int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e);
+/* Number of the asset that entry `index` is, or -1. */
+int64_t view_hf_asset(const struct view *v, uint32_t index);
+int64_t view_ranks_asset(const struct view *v, uint32_t index);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * capture - what libfuse and fusermount3 print on stderr while they mount, as one line for our
+ * own error message.
+ *
+ *	struct capture c;
+ *	capture_start(&c);
+ *	rc = fuse_session_mount(se, path);
+ *	capture_stop(&c, line, sizeof(line));
+ *
+ * Threads: redirects a descriptor of the whole process: before there are any.
+ */
+#ifndef FS_CMD_CAPTURE_H
+#define FS_CMD_CAPTURE_H
+
+#include <stddef.h>
+
+struct capture {
+	int saved, file;
+};
+
+void capture_start(struct capture *c);
+/* The first line that was printed, without "fuse: " and the like in front; "" for none. */
+void capture_stop(struct capture *c, char *line, size_t cap);
+
+#endif

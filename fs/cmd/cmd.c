@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+
+#include "cmd/options.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cmd_fail(const struct ckpt_err *e)
+{
+	(void)fflush(stdout);
+	(void)fprintf(stderr, "ckptfs: %s\n", e->msg);
+	return STATUS_TROUBLE;
+}
+
+int cmd_finish(int status)
+{
+	struct ckpt_err e = { 0 };
+	int rc = fflush(stdout) ? errno : 0;
+
+	if (!rc && !ferror(stdout))
+		return status;
+	/* An earlier write may have failed, and its errno is long gone. */
+	(void)err_sys(&e, rc ? rc : EIO, "write to standard output");
+	return cmd_fail(&e);
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct progress *p = arg;
+
+	p->total = total;
+	progress_set(p, done);
+}
+
+static void show_warning(void *arg, const char *what)
+{
+	(void)arg;
+	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
+}
+
+/* The user's words and the command's, in an array of the caller's; NULL: out of memory. */
+static const char **all_words(const struct options *o, const struct cmd_how *how)
+{
+	const char *const *const lists[] = { o->open, how->words };
+	const char **all;
+	size_t n = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		for (size_t k = 0; lists[i] && lists[i][k]; k++)
+			n++;
+	all = calloc(n + 1, sizeof(*all));
+	n = 0;
+	for (size_t i = 0; all && i < ARRAY_LEN(lists); i++)
+		for (size_t k = 0; lists[i] && lists[i][k]; k++)
+			all[n++] = lists[i][k];
+	return all;
+}
+
+/* run: NULL, or path leads into that. */
+static int open_it(struct ckpt *run, const char *path, const struct options *o,
+		   const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
+		   struct ckpt_err *e)
+{
+	autofree const char **words = all_words(o, how);
+	struct progress p;
+	const struct ckpt_hooks hooks = { .warn = how->warn ? how->warn : show_warning,
+					  .progress = show_progress,
+					  .progress_arg = &p };
+	int rc;
+
+	if (!words)
+		return err_sys(e, ENOMEM, "options");
+	progress_start(&p, "index", 0, !o->quiet);
+	rc = run ? ckpt_run_open(run, path, words, &hooks, ret, ret_rest, e)
+		 : ckpt_open(path, words, &hooks, ret, e);
+	progress_end(&p);
+	return rc;
+}
+
+int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
+	     struct ckpt **ret, struct ckpt_err *e)
+{
+	return open_it(NULL, path, o, how, ret, NULL, e);
+}
+
+int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,
+		    const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
+		    struct ckpt_err *e)
+{
+	return open_it(run, path, o, how, ret, ret_rest, e);
+}
+
+const char *cmd_meant(const struct ckpt *c, const char *name, char out[static CMD_MEANT])
+{
+	static const char ask[] = "; did you mean ";
+	size_t n =
+		ckpt_similar(c, name, strlen(name), out + strlen(ask), CMD_MEANT - sizeof(ask) - 1);
+
+	if (!n)
+		return "";
+	memcpy(out, ask, strlen(ask));
+	memcpy(out + strlen(ask) + n, "?", sizeof("?"));
+	return out;
+}
+
+/* Both may be there: what is stored under a name counts. */
+int64_t cmd_find_tensor(const struct ckpt *c, const char *name)
+{
+	size_t len = strlen(name);
+	int64_t stored = ckpt_tensor_find(c, name, len), model = ckpt_model_stored(c, name, len);
+	struct ckpt_tensor t;
+
+	if (stored < 0 && ckpt_object_find(c, name, len) >= 0)
+		return -1;
+	if (stored < 0)
+		return model;
+	if (model >= 0 && model != stored) {
+		ckpt_tensor(c, (uint64_t)model, &t);
+		(void)fprintf(stderr,
+			      "ckptfs: warning: '%s' is stored, and the model calls '%s' so, too; "
+			      "the stored one is taken\n",
+			      FQN_TEXT(name, len), FQN_TEXT(t.fqn, t.fqn_len));
+	}
+	return stored;
+}
+
+int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
+	     struct ckpt_err *e)
+{
+	char meant[CMD_MEANT];
+	ckpt_node node;
+	int64_t tensor;
+	int rc = 0;
+
+	if (!is_fqn) {
+		rc = ckpt_walk(c, path, &node, e);
+	} else {
+		tensor = cmd_find_tensor(c, path);
+		if (tensor >= 0)
+			node = ckpt_tensor_node(c, (uint64_t)tensor);
+		else if (ckpt_fqn_node(c, path, strlen(path), &node))
+			rc = err_set(e, ENOENT, "'%.100s': no tensor or object of that name%s",
+				     path, cmd_meant(c, path, meant));
+	}
+	return rc ? rc : ckpt_stat(c, node, ret, e);
+}
+
+void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)
+{
+	/* Worst case of text_show: three bytes for one, and room for its "...". */
+	size_t cap = len * 3 + 8;
+	char *at = buf_room(b, cap);
+
+	if (!at)
+		return;
+	(void)text_show(fqn, len, at, cap);
+	while (*at++)
+		b->len++;
+}
+
+int cmd_print(struct buf *b)
+{
+	struct ckpt_err e = { 0 };
+
+	if (b->err) {
+		(void)err_sys(&e, b->err, "print");
+		return cmd_fail(&e);
+	}
+	if (b->len)
+		(void)fwrite(b->data, 1, b->len, stdout);
+	b->len = 0;
+	return 0;
+}

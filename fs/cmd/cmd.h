@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd - what a subcommand is, and what all of them do alike.
+ *
+ * Exit status: 0 done; 1 the answer is "no"; 2 trouble, with one line "ckptfs: what: found".
+ * stdout is data, stderr is messages.
+ *
+ * Threads: one.
+ */
+#ifndef FS_CMD_CMD_H
+#define FS_CMD_CMD_H
+
+#include <ckptfs/ckpt.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* For struct cmd_how. */
+#define CMD_WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+struct ckpt_err;
+struct options;
+
+enum { STATUS_DONE = 0, STATUS_NO = 1, STATUS_TROUBLE = 2 };
+
+struct command {
+	const char *name;
+	const char *usage;   /* "CKPT [GLOB...]" */
+	const char *summary; /* one line */
+	const char *details; /* more lines for --help, or NULL */
+	unsigned words;	     /* groups of options.h; WORDS_ANY goes without saying */
+	size_t min_args, max_args;
+	int (*run)(const struct options *o); /* returns an exit status */
+};
+
+extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
+	command_check, command_diff, command_export, command_index, command_reshard, command_stats,
+	command_warm;
+
+/* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
+int cmd_fail(const struct ckpt_err *e);
+/* Flush stdout: a write that did not arrive turns `status` into STATUS_TROUBLE, with its line. */
+int cmd_finish(int status);
+
+/* How a command opens: words for ckpt_open besides those that the user gave, NULL-terminated, or NULL;
+ * who is told of what is odd, NULL: stderr. */
+struct cmd_how {
+	const char *const *words;
+	void (*warn)(void *arg, const char *what);
+};
+/* ckpt_open, and a progress bar while an index is built. */
+int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
+	     struct ckpt **ret, struct ckpt_err *e);
+
+/* The same for the checkpoint of a run that a path leads into; *ret_rest: the rest of the path. */
+int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,
+		    const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
+		    struct ckpt_err *e);
+
+enum { CMD_MEANT = 256 };
+/* "; did you mean 'a' or 'b'?" of a name that is not there, or "". */
+const char *cmd_meant(const struct ckpt *c, const char *name, char out[CKPT_ROOM(CMD_MEANT)]);
+/* The tensor that is stored under a name, or that the model calls so; -1: there is none, or an object
+ * has the name. */
+int64_t cmd_find_tensor(const struct ckpt *c, const char *name);
+
+/* What a PATH argument names, a file or a directory; with is_fqn the raw FQN of a tensor or object,
+ * or what the model calls a tensor. */
+int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
+	     struct ckpt_err *e);
+
+static inline void cmd_closep(struct ckpt **c)
+{
+	ckpt_close(*c);
+}
+
+struct buf;
+/* An FQN as a terminal can show it, with control bytes as %XX. */
+void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
+/* Write what b holds to stdout and empty it. ENOMEM or EFBIG of b is STATUS_TROUBLE, else 0. */
+int cmd_print(struct buf *b);
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+#include "cmd/faults.h"
+#include "cmd/options.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/json_out.h"
+#include "base/progress.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { REPORT_MAX_BYTES = 256 << 20 };
+
+/* Faults are kept until the end, so that they do not run into the progress bar. */
+struct report {
+	struct buf *text;
+	struct faults faults; /* for people, unless each has a line of its own */
+	bool each;
+	struct json_out json; /* with --json */
+	uint64_t warnings;
+	struct progress progress;
+};
+
+static const char warning[] = "warning: ", fault[] = "fault: ";
+
+static void add_fault(void *arg, const struct ckpt_fault *f)
+{
+	struct report *r = arg;
+	struct buf *b = r->text;
+
+	r->warnings += f->warning;
+	if (r->json.depth) {
+		json_open_line(&r->json, NULL, '{');
+		json_str_n(&r->json, "fqn", f->fqn, f->fqn_len);
+		json_bool(&r->json, "warning", f->warning);
+		json_str(&r->json, "what", f->what);
+		json_close(&r->json);
+		return;
+	}
+	if (!r->each) {
+		faults_add(&r->faults, f->warning ? warning : fault, f->fqn, f->fqn_len, f->what);
+		return;
+	}
+	buf_str(b, f->warning ? warning : fault);
+	if (f->fqn) {
+		cmd_add_fqn(b, f->fqn, f->fqn_len);
+		buf_str(b, ": ");
+	}
+	buf_printf(b, "%s\n", f->what);
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct report *r = arg;
+
+	r->progress.total = total;
+	progress_set(&r->progress, done);
+}
+
+/* ", 421 faults of 2 kinds" */
+static void add_count(const struct report *r, const char *before, const char *what, uint64_t n)
+{
+	size_t causes = faults_causes(&r->faults, before);
+
+	buf_printf(r->text, ", %" PRIu64 " %s%s", n, what, n == 1 ? "" : "s");
+	if (causes && causes < n)
+		buf_printf(r->text, " of %zu kind%s", causes, causes == 1 ? "" : "s");
+}
+
+static void add_summary(struct report *r, const struct ckpt *c, const struct ckpt_check *k)
+{
+	struct buf *b = r->text;
+	struct ckpt_totals t;
+
+	ckpt_totals(c, &t);
+	if (r->json.depth) {
+		json_close(&r->json);
+		json_u64(&r->json, "tensors", t.tensors);
+		json_u64(&r->json, "objects", t.objects);
+		json_u64(&r->json, "chunks", t.chunks);
+		json_u64(&r->json, "fault_count", k->faults);
+		json_u64(&r->json, "warning_count", r->warnings);
+		json_u64(&r->json, "items", k->items);
+		json_u64(&r->json, "bytes", k->bytes);
+		json_u64(&r->json, "crcs", k->crcs);
+		json_u64(&r->json, "hashes", k->hashes);
+		json_close(&r->json);
+		return;
+	}
+	buf_printf(b, "%s: %" PRIu64 " tensors, %" PRIu64 " objects, %" PRIu64 " items",
+		   k->faults ? "FAULTY" : "ok", t.tensors, t.objects, k->items);
+	if (k->data)
+		buf_printf(b, ", %" PRIu64 " bytes read, %" PRIu64 " CRCs verified", k->bytes,
+			   k->crcs);
+	if (k->hashes)
+		buf_printf(b, ", %" PRIu64 " files' hashes verified", k->hashes);
+	add_count(r, fault, "fault", k->faults);
+	add_count(r, warning, "warning", r->warnings);
+	buf_str(b,
+		r->faults.n && r->faults.n < k->faults + r->warnings ? " (-v shows each)\n" : "\n");
+}
+
+static void report_release(struct report *r)
+{
+	faults_release(&r->faults);
+}
+
+static int check_run(const struct options *o)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct buf text CLEANUP(buf_release) = BUF_INIT(REPORT_MAX_BYTES);
+	struct report r CLEANUP(
+		report_release) = { .text = &text, .json.to = &text, .each = o->verbose };
+	struct ckpt_check k = {
+		.data = o->data,
+		.fault = add_fault,
+		.progress = show_progress,
+		.arg = &r,
+	};
+	struct ckpt_err e = { 0 };
+	int rc;
+
+	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing"), NULL }, &c, &e))
+		return cmd_fail(&e);
+	if (o->json) {
+		json_open(&r.json, NULL, '{');
+		json_open(&r.json, "faults", '[');
+	}
+	progress_start(&r.progress, "check", 0, !o->quiet);
+	rc = ckpt_check(c, &k, &e);
+	progress_end(&r.progress);
+	if (rc)
+		return cmd_fail(&e);
+	faults_show(&r.faults, SIZE_MAX, &text);
+	add_summary(&r, c, &k);
+	if (cmd_print(&text))
+		return STATUS_TROUBLE;
+	return cmd_finish(k.faults ? STATUS_NO : STATUS_DONE);
+}
+
+const struct command command_check = {
+	.name = "check",
+	.usage = "CKPT",
+	.summary = "Prove that a checkpoint is whole",
+	.details = "Every tensor must be covered exactly once, and every item must lie inside its "
+		   "file.\n"
+		   "Findings with one cause are reported once, with the first names; -v and "
+		   "--json list\n"
+		   "all. Exit status 1 when there are faults.\n",
+	.words = WORDS_OPEN | WORDS_CHECK | WORDS_JSON,
+	.min_args = 1,
+	.max_args = 1,
+	.run = check_run,
+};

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+#include "cmd/export.h"
+#include "cmd/options.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	REQUEST_MAX_BYTES = 64 << 20,
+	DEFAULT_JOBS = 8, /* whatever the CPUs: most of them wait for a disk most of the time */
+};
+
+/* As a mount would understand it: "/a//b/./" is "a/b". */
+static void add_path(struct buf *b, const char *path)
+{
+	for (size_t n; *path; path += n + (path[n] == '/')) {
+		n = strcspn(path, "/");
+		if (!n || (n == 1 && *path == '.'))
+			continue;
+		buf_add(b, path, n);
+		buf_add(b, "/", 1);
+	}
+}
+
+static bool is_recipe(const char *name)
+{
+	const char *known, *summary, *text;
+
+	for (size_t i = 0; (known = ckpt_recipe(i, &summary, &text)); i++)
+		if (!strcmp(name, known))
+			return true;
+	return !strcmp(name, "megatron");
+}
+
+/* What files say is the export's to look at, wherever they lie; that there is one counts. */
+static const char *without_path(const struct ckpt_option *x, const char *value)
+{
+	bool name = !strcmp(x->name, "recipe") && is_recipe(value);
+
+	return x->form == CKPT_OPTION_FILE && !name ? "" : value;
+}
+
+static void show(void *arg, const char *what)
+{
+	(void)arg;
+	(void)fprintf(stderr, "ckptfs: export: %s\n", what);
+}
+
+static int copy(const struct options *o, struct ckpt *c, const char *path, struct ckpt_err *e)
+{
+	struct buf request CLEANUP(buf_release) = BUF_INIT(REQUEST_MAX_BYTES);
+	struct export_job job = { .c = c,
+				  .dest = o->args[2],
+				  .quiet = o->quiet,
+				  .say = show,
+				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
+
+	if (o->jobs > EXPORT_MAX_JOBS)
+		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
+	if (cmd_find(c, path, o->fqn, &job.what, e))
+		return -e->code;
+	if (o->fqn)
+		buf_str(&request, path);
+	else
+		add_path(&request, path);
+	buf_add(&request, o->fqn ? "\0f" : "\0p", 2);
+	options_add_shape(o, without_path, &request);
+	if (request.err)
+		return err_sys(e, request.err, "options");
+	job.request = request.data;
+	job.request_len = request.len;
+	return export_run(&job, e);
+}
+
+/* In place of the run, the checkpoint that the path leads into: exported as by itself, so that it
+ * can go on where it was when it is interrupted. */
+static int enter(const struct options *o, struct ckpt **c, const char **path, struct ckpt_err *e)
+{
+	const struct cmd_how how = { CMD_WORDS("map_files"), NULL };
+	struct ckpt *one = NULL;
+	int rc = cmd_open_in_run(*c, *path, o, &how, &one, path, e);
+
+	if (rc)
+		return err_wrap(e, "export");
+	ckpt_close(*c);
+	*c = one;
+	return 0;
+}
+
+static int run_export(const struct options *o)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	const char *path = o->args[1];
+	struct ckpt_err e = { 0 };
+
+	if (cmd_open(o->args[0], o,
+		     &(struct cmd_how){ CMD_WORDS("map_files", o->fqn ? NULL : "runs"), NULL }, &c,
+		     &e) ||
+	    (ckpt_is_run(c) && enter(o, &c, &path, &e)))
+		return cmd_fail(&e);
+	if (!copy(o, c, path, &e))
+		return STATUS_DONE;
+	(void)err_wrap(&e, "export");
+	return cmd_fail(&e);
+}
+
+const struct command command_export = {
+	.name = "export",
+	.usage = "CKPT PATH DEST",
+	.summary = "Copy a file or directory of the tree to disk",
+	.details = "PATH is as in a mount; '.' is the whole tree. DEST is written as DEST.partial "
+		   "and renamed\n"
+		   "at the end. After an interruption, the same command resumes the copy.\n",
+	.words = WORDS_OPEN | WORDS_CAT | WORDS_JOBS,
+	.min_args = 3,
+	.max_args = 3,
+	.run = run_export,
+};

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+#include "cmd/options.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static int index_run(const struct options *o)
+{
+	const struct cmd_how how = {
+		CMD_WORDS("allow_missing", o->rebuild ? "rebuild_index" : NULL), NULL
+	};
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct ckpt_totals t;
+	struct ckpt_err e = { 0 };
+
+	if (cmd_open(o->args[0], o, &how, &c, &e))
+		return cmd_fail(&e);
+	ckpt_totals(c, &t);
+	if (o->print)
+		(void)printf("%s\n", t.index);
+	else
+		(void)printf("%s: %s, %" PRIu64 " tensors, %" PRIu64 " chunks\n", t.index,
+			     t.index_built ? "built" : "up to date", t.tensors, t.chunks);
+	return cmd_finish(STATUS_DONE);
+}
+
+const struct command command_index = {
+	.name = "index",
+	.usage = "CKPT",
+	.summary = "Build or refresh the chunk index",
+	.words = WORDS_OPEN | WORDS_INDEX,
+	.min_args = 1,
+	.max_args = 1,
+	.run = index_run,
+};

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+#include "cmd/faults.h"
+#include "cmd/options.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/json_out.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TEXT_MAX_BYTES = 64 << 20, FAULTS_SHOWN = 5, ASSETS_SHOWN = 20 };
+
+static const char indent[] = "  ";
+
+static void add_bytes(struct buf *b, uint64_t n)
+{
+	char size[16];
+
+	if (n < 1024)
+		buf_printf(b, "%" PRIu64 " bytes", n);
+	else
+		buf_printf(b, "%s (%" PRIu64 " bytes)", text_size(n, size), n);
+}
+
+/* Why tensors and objects cannot be opened. */
+static void add_faults(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t)
+{
+	struct faults f CLEANUP(faults_release) = { 0 };
+
+	for (uint64_t i = 0; i < t->tensors; i++) {
+		struct ckpt_tensor x;
+
+		ckpt_tensor(c, i, &x);
+		if (x.fault)
+			faults_add(&f, indent, x.fqn, x.fqn_len, x.fault);
+	}
+	for (uint64_t i = 0; i < t->objects; i++) {
+		struct ckpt_object x;
+
+		ckpt_object(c, i, &x);
+		if (x.fault)
+			faults_add(&f, indent, x.fqn, x.fqn_len, x.fault);
+	}
+	faults_show(&f, FAULTS_SHOWN, b);
+}
+
+static void add_model(struct buf *b, const struct ckpt_totals *t)
+{
+	if (!t->has_model) {
+		buf_str(b, "\nmodel       none: its tensors' names would not differ");
+		return;
+	}
+	buf_printf(b, "\nmodel       %" PRIu64 " tensors, ", t->model_tensors);
+	add_bytes(b, t->model_bytes);
+	if (t->model_prefix_len) {
+		buf_str(b, ", under '");
+		cmd_add_fqn(b, t->model_prefix, t->model_prefix_len);
+		buf_str(b, "'");
+	}
+}
+
+static void add_assets(struct buf *b, const struct ckpt *c)
+{
+	const char *refused;
+	struct ckpt_asset a;
+	uint64_t n = 0;
+
+	for (; ckpt_asset(c, n, &a); n++) {
+		if (n >= ASSETS_SHOWN)
+			continue;
+		buf_str(b, n ? "\n            " : "\nassets      ");
+		cmd_add_fqn(b, a.name, strlen(a.name));
+		buf_str(b, !strcmp(a.from, "checkpoint") ? " in the checkpoint's directory: "
+			   : !strcmp(a.from, "parent")	 ? " in the directory above: "
+							 : " of assets=: ");
+		cmd_add_fqn(b, a.path, strlen(a.path));
+	}
+	if (n > ASSETS_SHOWN)
+		buf_printf(b, "\n            and %" PRIu64 " more", n - ASSETS_SHOWN);
+	for (uint64_t i = 0; (refused = ckpt_asset_refused(c, i)); i++) {
+		buf_str(b, "\nno asset    ");
+		cmd_add_fqn(b, refused, strlen(refused));
+	}
+}
+
+static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
+{
+	struct ckpt_totals t;
+
+	ckpt_totals(c, &t);
+	buf_str(b, "checkpoint  ");
+	cmd_add_fqn(b, path, strlen(path));
+	buf_printf(b, "\nformat      %s\ntensors     %" PRIu64 ", ", t.format, t.tensors);
+	add_bytes(b, t.tensor_bytes);
+	buf_printf(b,
+		   "\nobjects     %" PRIu64 "\nchunks      %" PRIu64 "\nfiles       %" PRIu64 ", ",
+		   t.objects, t.chunks, t.files);
+	add_bytes(b, t.stored_bytes);
+	add_model(b, &t);
+	add_assets(b, c);
+	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index,
+		   t.index_built ? " (built just now)" : "");
+	if (!t.incomplete) {
+		buf_str(b, "yes\n");
+	} else {
+		buf_printf(b, "no: %" PRIu64 " cannot be opened\n", t.incomplete);
+		add_faults(b, c, &t);
+	}
+	return cmd_print(b);
+}
+
+static int print_checkpoint_json(struct ckpt *c)
+{
+	autofree char *json = NULL;
+	struct ckpt_err e = { 0 };
+	size_t len;
+
+	if (ckpt_info_json(c, &json, &len, &e))
+		return cmd_fail(&e);
+	(void)fwrite(json, 1, len, stdout);
+	if (len && json[len - 1] != '\n')
+		(void)putchar('\n');
+	return 0;
+}
+
+/* ---- one tensor ---- */
+
+struct chunks {
+	struct buf *b;
+	struct json_out *json; /* or NULL */
+	size_t n_dims;
+};
+
+static int add_chunk(void *arg, const struct ckpt_chunk *k)
+{
+	struct chunks *cs = arg;
+	struct buf *b = cs->b;
+
+	buf_str(b, "  ");
+	buf_json_u64s(b, k->off, cs->n_dims);
+	buf_str(b, " + ");
+	buf_json_u64s(b, k->len, cs->n_dims);
+	buf_str(b, "  ");
+	cmd_add_fqn(b, k->path, strlen(k->path));
+	buf_printf(b, " at %" PRIu64 ", %" PRIu64 " bytes, %s\n", k->offset, k->length,
+		   k->encoding);
+	return cmd_print(b);
+}
+
+static int add_chunk_json(void *arg, const struct ckpt_chunk *k)
+{
+	struct chunks *cs = arg;
+
+	json_open_line(cs->json, NULL, '{');
+	json_u64s(cs->json, "offsets", k->off, cs->n_dims);
+	json_u64s(cs->json, "sizes", k->len, cs->n_dims);
+	json_str(cs->json, "file", k->path);
+	json_u64(cs->json, "offset", k->offset);
+	json_u64(cs->json, "length", k->length);
+	json_str(cs->json, "encoding", k->encoding);
+	json_close(cs->json);
+	return cmd_print(cs->b);
+}
+
+static void add_tensor(struct buf *b, const struct ckpt_tensor *t)
+{
+	buf_str(b, "tensor    ");
+	cmd_add_fqn(b, t->fqn, t->fqn_len);
+	buf_printf(b, "\ndtype     %s\nshape     ", t->dtype);
+	buf_json_u64s(b, t->shape, t->n_dims);
+	buf_str(b, "\nbytes     ");
+	add_bytes(b, t->bytes);
+	buf_printf(b, "\ncomplete  %s%s\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n",
+		   t->fault ? "no: " : "yes", t->fault ? t->fault : "", t->chunks, t->files,
+		   t->files == 1 ? "" : "s");
+}
+
+static void add_tensor_json(struct json_out *j, const struct ckpt_tensor *t)
+{
+	json_open(j, NULL, '{');
+	json_str_n(j, "fqn", t->fqn, t->fqn_len);
+	json_str(j, "type", "tensor");
+	json_str(j, "dtype", t->dtype);
+	json_u64s(j, "shape", t->shape, t->n_dims);
+	json_u64(j, "bytes", t->bytes);
+	json_u64(j, "files", t->files);
+	json_str(j, "fault", t->fault);
+	json_open(j, "chunks", '[');
+}
+
+static int print_tensor(struct ckpt *c, uint64_t i, bool json, struct buf *b)
+{
+	struct json_out j = { .to = b };
+	struct chunks cs = { .b = b, .json = &j };
+	struct ckpt_tensor t;
+	struct ckpt_err e = { 0 };
+	int rc;
+
+	ckpt_tensor(c, i, &t);
+	if (ckpt_tensor_files(c, i, &t.files, &e))
+		return cmd_fail(&e);
+	cs.n_dims = t.n_dims;
+	if (json)
+		add_tensor_json(&j, &t);
+	else
+		add_tensor(b, &t);
+	rc = ckpt_tensor_chunks(c, i, json ? add_chunk_json : add_chunk, &cs, &e);
+	if (rc)
+		return rc < 0 ? cmd_fail(&e) : rc;
+	while (j.depth)
+		json_close(&j);
+	return cmd_print(b);
+}
+
+static void add_object_json(struct buf *b, const struct ckpt_object *o)
+{
+	struct json_out j = { .to = b };
+
+	json_open(&j, NULL, '{');
+	json_str_n(&j, "fqn", o->fqn, o->fqn_len);
+	json_str(&j, "type", "object");
+	json_str(&j, "file", o->path);
+	json_u64(&j, "offset", o->offset);
+	json_u64(&j, "length", o->length);
+	json_str(&j, "encoding", o->encoding);
+	json_str(&j, "fault", o->fault);
+	json_close(&j);
+}
+
+static void add_object(struct buf *b, const struct ckpt_object *o)
+{
+	buf_str(b, "object    ");
+	cmd_add_fqn(b, o->fqn, o->fqn_len);
+	buf_printf(b, "\ncomplete  %s%s\nstored    ", o->fault ? "no: " : "yes",
+		   o->fault ? o->fault : "");
+	if (*o->path || o->fault) {
+		cmd_add_fqn(b, o->path, strlen(o->path));
+		buf_printf(b, " at %" PRIu64, o->offset);
+	} else {
+		buf_str(b, "in the index");
+	}
+	buf_printf(b, ", %" PRIu64 " bytes, %s\n", o->length, o->encoding);
+}
+
+static int print_object(const struct ckpt *c, uint64_t i, bool json, struct buf *b)
+{
+	struct ckpt_object o;
+
+	ckpt_object(c, i, &o);
+	if (json)
+		add_object_json(b, &o);
+	else
+		add_object(b, &o);
+	return cmd_print(b);
+}
+
+static int print_fqn(struct ckpt *c, const char *fqn, bool json, struct buf *b)
+{
+	int64_t i = cmd_find_tensor(c, fqn);
+	char meant[CMD_MEANT];
+	struct ckpt_err e = { 0 };
+
+	if (i >= 0)
+		return print_tensor(c, (uint64_t)i, json, b);
+	i = ckpt_object_find(c, fqn, strlen(fqn));
+	if (i >= 0)
+		return print_object(c, (uint64_t)i, json, b);
+	(void)err_set(&e, ENOENT, "info '%.100s': no tensor or object of that name%s", fqn,
+		      cmd_meant(c, fqn, meant));
+	return cmd_fail(&e);
+}
+
+/* ---- a run ---- */
+
+struct run_summary {
+	uint64_t complete, incomplete;
+	struct buf latest;
+	struct faults faults;
+};
+
+static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
+{
+	struct run_summary *s = arg;
+
+	*(x->complete ? &s->complete : &s->incomplete) += 1;
+	if (x->latest)
+		cmd_add_fqn(&s->latest, x->name, strlen(x->name));
+	if (x->fault)
+		faults_add(&s->faults, indent, x->name, strlen(x->name), x->fault);
+	return 0;
+}
+
+static int print_run(struct ckpt *c, const char *path, struct buf *b)
+{
+	struct run_summary s = { .latest = BUF_INIT(TEXT_MAX_BYTES) };
+	struct ckpt_err e = { 0 };
+	int rc;
+
+	rc = ckpt_run_each(c, add_run_entry, &s, &e);
+	buf_str(b, "run         ");
+	cmd_add_fqn(b, path, strlen(path));
+	buf_printf(b, "\ncomplete    %" PRIu64 "\nlatest      %s\nincomplete  %" PRIu64 "\n",
+		   s.complete, s.latest.len ? s.latest.data : "none", s.incomplete);
+	faults_show(&s.faults, SIZE_MAX, b);
+	buf_release(&s.latest);
+	faults_release(&s.faults);
+	return rc ? cmd_fail(&e) : cmd_print(b);
+}
+
+static int info_run(const struct options *o)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct buf b CLEANUP(buf_release) = BUF_INIT(TEXT_MAX_BYTES);
+	struct ckpt_err e = { 0 };
+	int rc;
+
+	if (cmd_open(o->args[0], o,
+		     &(struct cmd_how){ CMD_WORDS("allow_missing", o->n_args == 1 ? "runs" : NULL),
+					NULL },
+		     &c, &e) ||
+	    (ckpt_is_run(c) && ckpt_run_look(c, &e)))
+		return cmd_fail(&e);
+	if (ckpt_is_run(c) && !o->json)
+		rc = print_run(c, o->args[0], &b);
+	else if (o->n_args > 1)
+		rc = print_fqn(c, o->args[1], o->json, &b);
+	else if (o->json)
+		rc = print_checkpoint_json(c);
+	else
+		rc = print_checkpoint(c, o->args[0], &b);
+	return rc ? rc : cmd_finish(STATUS_DONE);
+}
+
+const struct command command_info = {
+	.name = "info",
+	.usage = "CKPT [FQN]",
+	.summary = "Describe a checkpoint, a run of them, or a tensor",
+	.details = "With an FQN, describes that tensor and all its chunks: box of elements "
+		   "(offsets + sizes),\n"
+		   "data file, byte offset and length there, and encoding.\n",
+	.words = WORDS_OPEN | WORDS_JSON,
+	.min_args = 1,
+	.max_args = 2,
+	.run = info_run,
+};

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+#include "cmd/options.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "base/text.h"
+#include <ckptfs/ckpt_reshard.h>
+
+#include <errno.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const formats[] = {
+	[CKPT_DCP] = "dcp",
+	[CKPT_HYPERPARALLEL] = "hyperparallel",
+	[CKPT_SAFETENSORS] = "safetensors",
+};
+
+static int read_format(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
+		if (!o->format || !strcmp(o->format, formats[i])) {
+			r->format = (enum ckpt_format)i;
+			return 0;
+		}
+	return err_set(e, EINVAL,
+		       "option 'format': '%s' is not one of dcp, hyperparallel, safetensors",
+		       o->format);
+}
+
+static int only_dcp(const char *word, bool given, const struct ckpt_reshard *r, struct ckpt_err *e)
+{
+	if (!given || r->format == CKPT_DCP)
+		return 0;
+	return err_set(e, EINVAL, "option '%s' is for --format=dcp", word);
+}
+
+/* The options but for the layout, which is not that of a tree; in an array of the caller's. */
+static const char **open_words(const struct options *o)
+{
+	size_t n = 0;
+	const char **words;
+
+	while (o->open && o->open[n])
+		n++;
+	words = calloc(n + 1, sizeof(*words));
+	for (size_t i = 0, k = 0; words && i < n; i++)
+		if (strncmp(o->open[i], "layout=", strlen("layout=")) != 0)
+			words[k++] = o->open[i];
+	return words;
+}
+
+static int read_options(const struct options *o, struct ckpt_reshard *r,
+			struct ckpt_save_opts *save, struct ckpt_err *e)
+{
+	const char *size = options_get(o, "shard_size");
+	int rc = read_format(o, r, e);
+
+	if (!rc)
+		rc = only_dcp("zstd", o->zstd, r, e);
+	if (!rc)
+		rc = only_dcp("threads", o->threads, r, e);
+	if (!rc)
+		rc = only_dcp("file_per_item", o->file_per_item, r, e);
+	if (rc)
+		return rc;
+	if (o->zstd > 22)
+		return err_set(e, EINVAL, "option 'zstd': levels are 1 to 22");
+	if (o->threads > 256)
+		return err_set(e, EINVAL, "option 'threads': at most 256");
+	if (o->jobs > 256)
+		return err_set(e, EINVAL, "option 'jobs': at most 256");
+	r->ranks = o->ranks;
+	r->layout = options_get(o, "layout");
+	r->model = o->model || options_get(o, "weights") || options_get(o, "recipe");
+	r->jobs = (unsigned)o->jobs;
+	*save = (struct ckpt_save_opts){ .overwrite = o->overwrite,
+					 .zstd = (int)o->zstd,
+					 .file_per_item = o->file_per_item,
+					 .threads = (unsigned)o->threads,
+					 .save_to_lowest_rank = o->save_to_lowest_rank };
+	if (size)
+		(void)text_parse_size(size, &save->shard_size); /* it is one */
+	return 0;
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct progress *p = arg;
+
+	p->total = total;
+	progress_set(p, done);
+}
+
+static void show_warning(void *arg, const char *what)
+{
+	progress_hide(arg);
+	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
+}
+
+/* ---- being stopped ---- */
+
+static atomic_int stop; /* the number of the signal */
+
+static bool is_stopped(void *arg)
+{
+	(void)arg;
+	return atomic_load(&stop);
+}
+
+static void on_signal(int number)
+{
+	atomic_store(&stop, number);
+}
+
+/* The first one is waited for until what has been written is removed; the next one kills. */
+static void catch_signals(void)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction old,
+		catch = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_RESETHAND };
+
+	(void)sigemptyset(&catch.sa_mask);
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_DFL)
+			(void)sigaction(numbers[i], &catch, NULL);
+}
+
+/* As if it had not been caught. */
+static void die_of(int number)
+{
+	(void)signal(number, SIG_DFL);
+	(void)raise(number);
+}
+
+/* ---- the command ---- */
+
+/* The bar, the warnings and the last word are rank 0's. */
+static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	autofree const char **words = open_words(o);
+	struct options open = *o;
+	bool speaks = !r->comm || !r->comm->rank;
+	struct progress p;
+	char size[16];
+	int rc;
+
+	if (!words)
+		return err_sys(e, ENOMEM, "reshard");
+	open.open = words;
+	open.quiet = o->quiet || !speaks;
+	rc = cmd_open(o->args[0], &open, &(struct cmd_how){ 0 }, &c, e);
+	if (r->comm)
+		rc = ckpt_comm_agree(r->comm, rc, e);
+	if (rc)
+		return rc;
+	progress_start(&p, "reshard", 0, !open.quiet);
+	if (speaks) {
+		r->warn = show_warning;
+		r->warn_arg = r->progress_arg = &p;
+		r->progress = show_progress;
+	}
+	r->stop = is_stopped;
+	catch_signals();
+	rc = ckpt_reshard(c, o->args[1], r, e);
+	progress_end(&p);
+	if (rc)
+		return err_wrap(e, "reshard");
+	if (!open.quiet)
+		(void)printf("%s: %ju tensors, %ju objects, %s for %ju rank%s\n", o->args[1],
+			     (uintmax_t)r->tensors, (uintmax_t)r->objects,
+			     text_size(r->bytes, size), (uintmax_t)r->ranks,
+			     r->ranks == 1 ? "" : "s");
+	return 0;
+}
+
+static int run_reshard(const struct options *o)
+{
+	struct ckpt_save_opts save;
+	struct ckpt_reshard r = { .save = &save };
+	struct ckpt_comm comm;
+	struct ckpt_err e = { 0 };
+	int rc = read_options(o, &r, &save, &e), mpi;
+	bool speaks;
+
+	if (rc)
+		return cmd_fail(&e);
+	/* Or each thread's heap keeps the buffers of what it has written. */
+	(void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+	mpi = ckpt_comm_mpi_start(&comm, &e);
+	if (mpi < 0)
+		return cmd_fail(&e);
+	if (!mpi)
+		r.comm = &comm;
+	speaks = mpi || !comm.rank;
+	rc = reshard(o, &r, &e);
+	if (r.comm)
+		rc = ckpt_comm_mpi_end(&comm, rc, &e);
+	if (rc && atomic_load(&stop))
+		die_of(atomic_load(&stop));
+	/* All ranks fail with the same sentence, and mpirun kills the others when one has failed: it is
+	 * for rank 0 to say so. */
+	if (rc && speaks)
+		return cmd_fail(&e);
+	return cmd_finish(STATUS_DONE);
+}
+
+const struct command command_reshard = {
+	.name = "reshard",
+	.usage = "SRC DST",
+	.summary = "Write a checkpoint again for other ranks or in another format",
+	.details = "DST is written as DST.partial and renamed when all of it is on disk. Without "
+		   "--layout,\n"
+		   "tensors are cut along their first dimension. With --model, --weights or "
+		   "--recipe only the\n"
+		   "model is written. Under mpirun every process is a rank.\n",
+	.words = WORDS_OPEN | WORDS_JOBS | WORDS_RESHARD,
+	.min_args = 2,
+	.max_args = 2,
+	.run = run_reshard,
+};

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The warm command: what a path shows, brought into the page cache.
+ *
+ * That is the parts of source files that it is made of, file by file and front to back however the
+ * view cuts and orders them; and in a mount, the view's own pages, made of those. Where the kernel
+ * keeps none of a file, or all of a mount is asked for (whose directories show the same bytes many
+ * times over), it is the sources alone.
+ *
+ * Which parts these are is found by opening the checkpoint again, as the mount says it was opened.
+ * Where that cannot be done, because it is another user's, everything is read through the mount.
+ */
+#include "cmd/cmd.h"
+#include "cmd/options.h"
+#include "cmd/warm.h"
+#include "mount/live.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/progress.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	DEFAULT_JOBS = 4,
+	SMALL = 128 * 1024, /* bytes; such files are read without asking whether it is worth it */
+};
+
+/* A checkpoint, and the mount that shows it. */
+struct place {
+	struct ckpt *ckpt; /* NULL: it cannot be opened */
+	char *root;	   /* where it is mounted; NULL: it is not */
+	struct jdoc stats; /* what the mount says; this and the next are borrowed by ckpt */
+	struct options options;
+};
+
+struct job {
+	const struct options *o;
+	struct place place;
+	struct warm source, view;
+	bool whole;	     /* the sources are those of whole checkpoints */
+	struct ckpt_err err; /* the first of what could not be brought in */
+};
+
+/* ---- files of a mount ---- */
+
+/*
+ * Is it worth reading a file so that its own pages are there? It is not where the kernel
+ * keeps none. Whether it does is seen by reading a little.
+ */
+static bool is_kept(const char *path, uint64_t size)
+{
+	autoclose int fd =
+		size > SMALL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+	char byte;
+
+	return fd < 0 || pread(fd, &byte, 1, 0) != 1 || warm_has(fd) != 0;
+}
+
+static int add_found(struct job *j, const FTSENT *f, struct ckpt_err *e)
+{
+	struct warm_part part = { .path = f->fts_path };
+
+	if (f->fts_info == FTS_DNR || f->fts_info == FTS_ERR || f->fts_info == FTS_NS)
+		return err_sys(e, f->fts_errno, "'%s'", f->fts_path);
+	part.len = f->fts_info == FTS_F ? (uint64_t)f->fts_statp->st_size : 0;
+	return warm_add(&j->view, &part, e);
+}
+
+/* All files below a path, of which nothing is known. */
+static int add_through(struct job *j, char *path, struct ckpt_err *e)
+{
+	char *const paths[] = { path, NULL };
+	FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	int rc = tree ? 0 : err_sys(e, errno, "'%s'", path);
+	FTSENT *f;
+
+	while (!rc && (errno = 0, f = fts_read(tree)))
+		rc = add_found(j, f, e);
+	if (!rc && errno)
+		rc = err_sys(e, errno, "'%s'", path);
+	if (tree)
+		(void)fts_close(tree);
+	return rc;
+}
+
+/* ---- parts of source files, and the files made of them ---- */
+
+static void note(struct job *j, const struct ckpt_err *e)
+{
+	if (!j->err.code)
+		j->err = *e;
+}
+
+struct adder {
+	struct job *job;
+	struct ckpt_err *e;
+};
+
+static int add_source(void *arg, const struct ckpt_source *s)
+{
+	const struct adder *a = arg;
+
+	return warm_add(&a->job->source, &(struct warm_part){ s->path, s->off, s->len, NULL, 0 },
+			a->e);
+}
+
+static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e);
+
+static int add_entries(struct job *j, ckpt_node dir, const char *path, struct ckpt_err *e)
+{
+	char name[CKPT_NAME_MAX + 1];
+	ckpt_node node;
+	int rc = ckpt_enter(j->place.ckpt, dir, e);
+
+	for (uint64_t pos = 0; !rc && !ckpt_next(j->place.ckpt, dir, &pos, name, &node);) {
+		autofree char *below = NULL;
+
+		if (path && asprintf(&below, "%s/%s", path, name) < 0) {
+			below = NULL;
+			return err_sys(e, ENOMEM, "'%s'", path);
+		}
+		rc = add_node(j, node, below, e);
+	}
+	return rc;
+}
+
+/* One whose sources are those from number `first` on; it is read where the first of them is. */
+static int add_view(struct job *j, ckpt_node node, const char *path, size_t first,
+		    struct ckpt_err *e)
+{
+	const struct warm_part *at = first < j->source.n ? &j->source.v[first] : NULL;
+	struct warm_part part = { .path = path };
+	struct ckpt_stat st;
+	int rc = ckpt_stat(j->place.ckpt, node, &st, e);
+
+	if (rc || !is_kept(path, st.size))
+		return rc;
+	part.len = st.size;
+	part.after = at ? at->path : NULL;
+	part.after_off = at ? at->off : 0;
+	return warm_add(&j->view, &part, e);
+}
+
+/* path: where it is mounted, or NULL. Links lead to what is in the tree already. */
+static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e)
+{
+	struct adder a = { j, e };
+	size_t before = j->source.n;
+	struct ckpt_stat st;
+	int rc = ckpt_type(j->place.ckpt, node, &st, e);
+
+	if (rc || st.is_link)
+		return rc;
+	rc = ckpt_sources(j->place.ckpt, node, add_source, &a, e);
+	if (rc && rc != -ENOMEM && !st.is_dir) { /* the other files are none the worse */
+		note(j, e);
+		return 0;
+	}
+	if (rc)
+		return rc;
+	if (!st.is_dir)
+		return path ? add_view(j, node, path, before, e) : 0;
+	/* The root of a checkpoint has sources of its own: all that there are. */
+	return j->source.n == before ? add_entries(j, node, path, e) : 0;
+}
+
+/* ---- a mount ---- */
+
+static void leave(struct place *p)
+{
+	ckpt_close(p->ckpt);
+	options_release(&p->options);
+	jdoc_release(&p->stats);
+	free(p->root);
+	*p = (struct place){ 0 };
+}
+
+static const char *text_of(const struct place *p, const char *key)
+{
+	const char *s = jval_str(jval_get(jdoc_root(&p->stats), key));
+
+	return s ? s : "";
+}
+
+static int parse_options(struct place *p, struct ckpt_err *e)
+{
+	struct jiter list = jiter(jval_get(jdoc_root(&p->stats), "options"));
+
+	for (size_t i = 0; jiter_next(&list); i++) {
+		const char *s = jval_str(list.v);
+
+		if (!s || options_parse_word(&p->options, WORDS_OPEN, s, e))
+			return err_set(e, EINVAL, "option number %zu of the mount", i);
+	}
+	return 0;
+}
+
+static void say_nothing(void *arg, const char *what)
+{
+	(void)arg;
+	(void)what;
+}
+
+static int open_there(struct place *p, struct ckpt_err *e)
+{
+	const struct cmd_how how = { CMD_WORDS("runs", "allow_missing"), say_nothing };
+	struct ckpt_totals t;
+
+	if (parse_options(p, e))
+		return -e->code;
+	if (*text_of(p, "index") && options_put(&p->options, "index", text_of(p, "index"), e))
+		return -e->code;
+	p->options.quiet = true;
+	if (cmd_open(text_of(p, "checkpoint"), &p->options, &how, &p->ckpt, e))
+		return -e->code;
+	ckpt_totals(p->ckpt, &t);
+	if (!strcmp(t.identity, text_of(p, "identity")))
+		return 0;
+	ckpt_close(p->ckpt);
+	p->ckpt = NULL;
+	return err_set(e, ESTALE, "the checkpoint is not what was mounted");
+}
+
+/* Open the checkpoint as the mount has it open; relative paths begin where that was started. */
+static int open_again(struct place *p, struct ckpt_err *e)
+{
+	autoclose int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int rc;
+
+	if (here < 0 || chdir(text_of(p, "directory")))
+		return err_sys(e, errno, "chdir to '%s'", text_of(p, "directory"));
+	rc = open_there(p, e);
+	if (fchdir(here))
+		return err_sys(e, errno, "chdir back");
+	return rc;
+}
+
+/* Be in the mount at root, which is taken over. 1: it is none of this program. */
+static int enter(struct job *j, char *root, struct ckpt_err *e)
+{
+	struct place *p = &j->place;
+	struct ckpt_err why = { 0 };
+	int rc;
+
+	if (p->root && !strcmp(p->root, root)) {
+		free(root);
+		return 0;
+	}
+	leave(p);
+	p->root = root;
+	rc = live_load(root, &p->stats, e);
+	if (rc)
+		return rc == -ENOENT || rc == -ENOTDIR ? 1 : rc;
+	if (open_again(p, &why))
+		(void)fprintf(stderr, "ckptfs: warning: warm: read through the mount alone: %s\n",
+			      why.msg);
+	return 0;
+}
+
+/* Everything of a checkpoint once, without its sources being known. */
+static int add_all_through(struct job *j, struct ckpt_err *e)
+{
+	static const char *const names[] = { "tensors", "objects" };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < ARRAY_LEN(names); i++) {
+		autofree char *dir = NULL;
+
+		if (asprintf(&dir, "%s/%s", j->place.root, names[i]) < 0) {
+			dir = NULL;
+			return err_sys(e, ENOMEM, "'%s'", j->place.root);
+		}
+		rc = add_through(j, dir, e);
+	}
+	return rc;
+}
+
+/* path: absolute, in the mount. */
+static int add_mounted(struct job *j, char *path, struct ckpt_err *e)
+{
+	const char *inside = path + strlen(j->place.root);
+	ckpt_node node;
+
+	if (!j->place.ckpt)
+		return *inside ? add_through(j, path, e) : add_all_through(j, e);
+	if (ckpt_walk(j->place.ckpt, inside, &node, e))
+		return -e->code;
+	return add_node(j, node, path, e);
+}
+
+/* ---- a checkpoint that is not mounted ---- */
+
+/* CKPT[/PATH]: what exists of it, and the rest. */
+static void split(char *path, const char **ret_rest)
+{
+	static const char none[] = "";
+	struct stat st;
+	char *cut = NULL;
+
+	*ret_rest = none;
+	while (stat(path, &st) && (errno == ENOENT || errno == ENOTDIR)) {
+		char *slash = strrchr(path, '/');
+
+		if (cut)
+			*cut = '/';
+		if (!slash || slash == path) {
+			*ret_rest = none;
+			return;
+		}
+		*slash = 0;
+		cut = slash;
+		*ret_rest = slash + 1;
+	}
+}
+
+static int add_unmounted(struct job *j, const char *path, const char *rest, struct ckpt_err *e)
+{
+	const struct cmd_how how = { CMD_WORDS("runs", "allow_missing"), NULL };
+	ckpt_node node;
+
+	leave(&j->place);
+	if (cmd_open(path, j->o, &how, &j->place.ckpt, e) ||
+	    ckpt_walk(j->place.ckpt, rest, &node, e))
+		return -e->code;
+	return add_node(j, node, NULL, e);
+}
+
+/* ---- all of it ---- */
+
+static bool is_fuse(const char *path)
+{
+	struct statfs st;
+
+	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC;
+}
+
+static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
+{
+	autofree char *there = strdup(arg), *path = NULL;
+	const char *rest = "";
+	char *root;
+	int rc;
+
+	if (!there)
+		return err_sys(e, ENOMEM, "'%s'", arg);
+	split(there, &rest);
+	path = realpath(there, NULL);
+	if (!path)
+		return err_sys(e, errno, "'%s'", arg);
+	root = is_fuse(path) ? live_root(path) : NULL;
+	rc = root ? enter(j, root, e) : 1;
+	if (rc < 0)
+		return rc;
+	if (rc)
+		return add_unmounted(j, there, rest, e);
+	return *rest ? err_sys(e, ENOENT, "'%s'", arg) : add_mounted(j, path, e);
+}
+
+static void warn_of_memory(uint64_t bytes)
+{
+	uint64_t have = warm_memory();
+	char want[16], size[16];
+
+	if (have && bytes > have)
+		(void)fprintf(stderr,
+			      "ckptfs: warning: warm: %s to bring in, %s of memory are free: the "
+			      "kernel will let go of some of it\n",
+			      text_size(bytes, want), text_size(have, size));
+}
+
+static void print_part(const struct warm *w, const char *what)
+{
+	char size[16];
+
+	(void)printf("%s of %zu %s%s", text_size(w->bytes, size), w->files, what,
+		     w->files == 1 ? "" : "s");
+}
+
+static void print_sum(const struct job *j, uint64_t ns)
+{
+	uint64_t read = j->source.read + j->view.read;
+	double seconds = (double)ns / 1e9;
+	char size[16], rate[16];
+
+	(void)printf("warm: ");
+	print_part(&j->source, "source file");
+	if (j->view.files) {
+		(void)printf(", ");
+		print_part(&j->view, "file");
+		(void)printf(" in the mount");
+	}
+	(void)printf(": %s read in %.2f s", text_size(read, size), seconds);
+	if (read && ns)
+		(void)printf(" (%s/s)", text_size((uint64_t)((double)read / seconds), rate));
+	if (j->source.there + j->view.there)
+		(void)printf(", %s were there", text_size(j->source.there + j->view.there, size));
+	(void)printf("\n");
+}
+
+struct side {
+	struct warm *w;
+	const struct warm_how *how;
+	struct ckpt_err err;
+};
+
+static void *run_side(void *arg)
+{
+	struct side *s = arg;
+
+	(void)warm_run(s->w, s->how, &s->err);
+	return NULL;
+}
+
+/*
+ * Both at once and in one order, so that a device and a CPU are both busy: reading the sources gets
+ * ahead, because making the view of them takes longer; where it does not, the view reads them.
+ */
+static void bring_in(struct job *j, size_t threads)
+{
+	_Atomic uint64_t done = 0;
+	struct progress p;
+	const struct warm_how how = { threads, &p, &done };
+	struct side source = { .w = &j->source, .how = &how },
+		    view = { .w = &j->view, .how = &how };
+	uint64_t start = clock_ns();
+	pthread_t thread;
+	bool apart;
+
+	progress_start(&p, "warm", j->source.bytes + j->view.bytes, !j->o->quiet);
+	apart = !pthread_create(&thread, NULL, run_side, &source);
+	if (!apart)
+		(void)run_side(&source);
+	(void)run_side(&view);
+	if (apart)
+		(void)pthread_join(thread, NULL);
+	progress_end(&p);
+	if (source.err.code)
+		note(j, &source.err);
+	if (view.err.code)
+		note(j, &view.err);
+	print_sum(j, clock_ns() - start);
+}
+
+static void job_release(struct job *j)
+{
+	leave(&j->place);
+	warm_release(&j->source);
+	warm_release(&j->view);
+}
+
+static int warm_main(const struct options *o)
+{
+	struct job j CLEANUP(job_release) = { .o = o };
+	size_t threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS;
+	struct ckpt_err e = { 0 };
+	int rc = 0;
+
+	if (threads > WARM_MAX_THREADS)
+		rc = err_set(&e, EINVAL, "option 'jobs': at most %d", WARM_MAX_THREADS);
+	for (size_t i = 0; !rc && i < o->n_args; i++)
+		rc = add_arg(&j, o->args[i], &e);
+	if (!rc) {
+		leave(&j.place); /* its memory is better used */
+		warm_sort(&j.source);
+		warm_sort(&j.view);
+		warn_of_memory(j.source.bytes + j.view.bytes);
+		bring_in(&j, threads);
+		e = j.err;
+	}
+	if (e.code) {
+		(void)err_wrap(&e, "warm");
+		return cmd_fail(&e);
+	}
+	return cmd_finish(STATUS_DONE);
+}
+
+const struct command command_warm = {
+	.name = "warm",
+	.usage = "PATH...",
+	.summary = "Read files of a mount or a checkpoint into the page cache",
+	.details = "PATH is a file or directory of a mount, or CKPT or CKPT/PATH without a mount, "
+		   "to which the\n"
+		   "options apply. Reads data files in the order in which they are stored, then "
+		   "what the mount\n"
+		   "shows of them if the kernel caches it; of a whole checkpoint, only the data "
+		   "files.\n",
+	.words = WORDS_OPEN | WORDS_JOBS,
+	.min_args = 1,
+	.max_args = SIZE_MAX,
+	.run = warm_main,
+};

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * faults - what is wrong with which tensors, objects and files, said once for each cause.
+ *
+ *	fault: a, b, c and 97 more: data file '__0_0.distcp' is missing
+ *	fault: s, t: no chunk holds the elements at [0,0] of size [2,3] (and 1 more like it)
+ *	warning: data file '__0_0.distcp' is newer than the metadata (and 1023 more like it)
+ *
+ * Sentences that differ in nothing but numbers and what stands in quotes have one cause. At most
+ * 256 causes are kept; what has other ones is only counted.
+ */
+#ifndef CMD_FAULTS_H
+#define CMD_FAULTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+struct fault_cause;
+
+struct faults { /* { 0 } is none */
+	struct fault_cause *v;
+	size_t n;
+	uint64_t others; /* have a cause that is not kept */
+	int err;	 /* ENOMEM, or 0 */
+};
+
+/* before: how the line begins, a constant; fqn: NULL where a file has it. */
+void faults_add(struct faults *f, const char *before, const char *fqn, size_t len,
+		const char *what);
+/* How many causes begin with `before`. */
+size_t faults_causes(const struct faults *f, const char *before);
+/* At most max_lines of them, in the order of their first; what is left over is counted. */
+void faults_show(const struct faults *f, size_t max_lines, struct buf *b);
+void faults_release(struct faults *f);
+
+#endif

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckptfs - sharded checkpoints as ordinary read-only files.
+ *
+ * Three ways in: `ckptfs COMMAND ...`; `mount.ckptfs SRC DIR ...`, as mount(8) calls its helpers;
+ * and `ckptfs SRC DIR -o ...`, as mount.fuse3(8) calls a file system.
+ */
+#include "cmd/cmd.h"
+#include "cmd/helper.h"
+#include "cmd/options.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <fuse_lowlevel.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const struct command *const commands[] = {
+	&command_mount,	  &command_umount, &command_ls,	   &command_info,
+	&command_cat,	  &command_export, &command_check, &command_diff,
+	&command_reshard, &command_index,  &command_stats, &command_warm,
+};
+
+static const struct command *find_command(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+		if (!strcmp(commands[i]->name, name))
+			return commands[i];
+	return NULL;
+}
+
+static int bad_usage(struct ckpt_err *e, const char *about)
+{
+	(void)fprintf(stderr, "ckptfs: %s (try 'ckptfs help%s%s')\n", e->msg, about ? " " : "",
+		      about ? about : "");
+	return STATUS_TROUBLE;
+}
+
+static int print_version(void)
+{
+	(void)printf("ckptfs %s (libfuse %s)\n", CKPTFS_VERSION, fuse_pkgversion());
+	return cmd_finish(STATUS_DONE);
+}
+
+static int print_overview(void)
+{
+	(void)printf("usage: ckptfs COMMAND [OPTIONS] ...\n\n"
+		     "Shows every tensor of a sharded checkpoint as a read-only file.\n\n");
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+		const struct command *c = commands[i];
+		char call[64];
+
+		(void)snprintf(call, sizeof(call), "%s %s", c->name, c->usage);
+		(void)printf("  %-28s %s\n", call, c->summary);
+	}
+	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
+		     "this text, or a command's options; 'help recipes' lists recipes");
+	(void)printf(
+		"A CKPT is a checkpoint of PyTorch DCP, Megatron-core, HyperParallel, safetensors "
+		"or torch.save,\na directory or a file; or a directory of checkpoints.\n"
+		"The manual is ckptfs(1).\n");
+	return cmd_finish(STATUS_DONE);
+}
+
+static int print_help(const struct command *c)
+{
+	(void)printf("usage: ckptfs %s [OPTIONS] %s\n\n%s.\n%s\n", c->name, c->usage, c->summary,
+		     c->details ? c->details : "");
+	options_help(stdout, c->words | WORDS_ANY);
+	if (c->words & WORDS_MOUNT)
+		(void)printf(
+			"\nOptions with two dashes can also be given as -o OPTION,OPTION=VALUE.\n");
+	(void)printf("\nThe manual is ckptfs-%s(1).\n", c->name);
+	return cmd_finish(STATUS_DONE);
+}
+
+/* All recipes, or the text of one. */
+static int print_recipes(const char *name)
+{
+	const char *recipe, *summary, *text;
+	struct ckpt_err e = { 0 };
+
+	if (!name)
+		(void)printf(
+			"What recipe= takes, besides a file; 'ckptfs help recipes NAME' prints "
+			"one.\n\n  %-20s %s\n",
+			"megatron", "the one of these that config.json's model_type asks for");
+	for (size_t i = 0; (recipe = ckpt_recipe(i, &summary, &text)); i++) {
+		if (name && !strcmp(name, recipe)) {
+			(void)fputs(text, stdout);
+			return cmd_finish(STATUS_DONE);
+		}
+		if (!name)
+			(void)printf("  %-20s %s\n", recipe, summary);
+	}
+	if (!name)
+		return cmd_finish(STATUS_DONE);
+	(void)err_set(&e, EINVAL, "unknown recipe '%s'", name);
+	return bad_usage(&e, "recipes");
+}
+
+static int run_help(int argc, char *const *argv)
+{
+	struct ckpt_err e = { 0 };
+	const struct command *c;
+
+	if (argc < 1 || argv[0][0] == '-' || !strcmp(argv[0], "help"))
+		return print_overview();
+	if (!strcmp(argv[0], "recipes"))
+		return print_recipes(argc > 1 ? argv[1] : NULL);
+	c = find_command(argv[0]);
+	if (c)
+		return print_help(c);
+	(void)err_set(&e, EINVAL, "unknown command '%s'", argv[0]);
+	return bad_usage(&e, NULL);
+}
+
+static int run_command(const struct command *c, int argc, char *const *argv)
+{
+	struct options o CLEANUP(options_release) = { 0 };
+	struct ckpt_err e = { 0 };
+
+	if (options_parse(&o, c->words | WORDS_ANY, 0, argc, argv, &e))
+		return bad_usage(&e, c->name);
+	if (o.help)
+		return print_help(c);
+	if (o.n_args < c->min_args)
+		(void)err_set(&e, EINVAL, "%s: needs %s", c->name, c->usage);
+	else if (o.n_args > c->max_args)
+		(void)err_set(&e, EINVAL, "%s: unexpected argument '%s'", c->name,
+			      o.args[c->max_args]);
+	if (e.code)
+		return bad_usage(&e, c->name);
+	return c->run(&o);
+}
+
+static bool is_directory(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+/* A caller may have closed them; what we open must not become our own standard output. */
+static bool have_standard_files(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return false;
+	return true;
+}
+
+/* A checkpoint may have a file for every item. */
+static void use_all_descriptors(void)
+{
+	struct rlimit lim;
+
+	if (!getrlimit(RLIMIT_NOFILE, &lim)) {
+		lim.rlim_cur = lim.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &lim);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *self = argc > 0 ? strrchr(argv[0], '/') : NULL;
+	const struct command *c;
+	struct ckpt_err e = { 0 };
+
+	if (!have_standard_files())
+		return STATUS_TROUBLE;
+	use_all_descriptors();
+	self = self ? self + 1 : argc > 0 ? argv[0] : "ckptfs";
+	if (!strncmp(self, "mount.", strlen("mount.")))
+		return helper_main(argc - 1, argv + 1);
+	if (argc < 2) {
+		(void)err_set(&e, EINVAL, "no command given");
+		return bad_usage(&e, NULL);
+	}
+	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
+		return print_version();
+	if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+		return run_help(argc - 2, argv + 2);
+	c = find_command(argv[1]);
+	if (c)
+		return run_command(c, argc - 2, argv + 2);
+	if (is_directory(argv[1]))
+		return run_command(&command_mount, argc - 1, argv + 1);
+	(void)err_set(&e, EINVAL, "unknown %s '%s'", argv[1][0] == '-' ? "option" : "command",
+		      argv[1]);
+	return bad_usage(&e, NULL);
+}

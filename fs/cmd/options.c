@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/options.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/text.h"
+#include <ckptfs/ckpt.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind {
+	FLAG,	/* bool */
+	TEXT,	/* const char * */
+	NUMBER, /* uint64_t */
+	COUNT,	/* NUMBER that is not 0 */
+	LEVEL,	/* COUNT that may be left out: DEFAULT_LEVEL */
+	OPEN,	/* for ckpt_open, with a value */
+	OPEN_FLAG,
+};
+
+enum { DEFAULT_LEVEL = 3 }; /* of zstd, as torch's */
+
+struct word {
+	const char *name; /* with underscores; "" for one that is only a letter */
+	char letter;
+	enum kind kind;
+	unsigned group;
+	size_t at;
+	const char *value; /* what --help calls it */
+	const char *help;  /* NULL: not shown */
+};
+
+#define AT(field) offsetof(struct options, field)
+
+static const struct word words[] = {
+	{ "threads", 0, COUNT, WORDS_MOUNT, AT(threads), "N",
+	  "worker threads (default four per CPU, 16 to 32)" },
+	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "MODE",
+	  "how files are read: auto, direct or cached" },
+	{ "io_uring", 0, FLAG, WORDS_MOUNT, AT(io_uring), NULL,
+	  "receive requests over io_uring, if libfuse and kernel can" },
+	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "MODE",
+	  "give up rights after mounting: auto, on (or fail), off" },
+	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },
+	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "root may read" },
+	{ "auto_unmount", 0, FLAG, WORDS_MOUNT, AT(auto_unmount), NULL,
+	  "unmount when the daemon is killed" },
+	{ "fsname", 0, TEXT, WORDS_MOUNT, AT(fsname), "NAME",
+	  "first column of mount(8) (default CKPT)" },
+	{ "subtype", 0, TEXT, WORDS_MOUNT, AT(subtype), "NAME",
+	  "type after \"fuse.\" (default ckptfs)" },
+	{ "uid", 0, NUMBER, WORDS_MOUNT, AT(uid), "N",
+	  "owner of all files (default: the mounting user)" },
+	{ "gid", 0, NUMBER, WORDS_MOUNT, AT(gid), "N",
+	  "group of all files (default: the mounting user's)" },
+	{ "nosuid", 0, FLAG, WORDS_MOUNT, AT(nosuid), NULL, NULL },
+	{ "nodev", 0, FLAG, WORDS_MOUNT, AT(nodev), NULL, NULL },
+	{ "noexec", 0, FLAG, WORDS_MOUNT, AT(noexec), NULL, NULL },
+	{ "context", 0, TEXT, WORDS_MOUNT, AT(context), NULL, NULL },
+	{ "foreground", 'f', FLAG, WORDS_MOUNT, AT(foreground), NULL, "stay in the foreground" },
+	{ "debug", 'd', FLAG, WORDS_MOUNT, AT(debug), NULL, "log every request; implies -f" },
+	{ "verbose", 'v', FLAG, WORDS_MOUNT, AT(verbose), NULL, "log more" },
+	{ "long", 'l', FLAG, WORDS_LS, AT(long_list), NULL,
+	  "also show dtype, shape, bytes and chunks" },
+	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
+	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
+	{ "verbose", 'v', FLAG, WORDS_CHECK, AT(verbose), NULL, "one line per fault" },
+	{ "rebuild", 0, FLAG, WORDS_INDEX, AT(rebuild), NULL, "build it even if it is up to date" },
+	{ "print", 0, FLAG, WORDS_INDEX, AT(print), NULL, "print its path and nothing else" },
+	{ "model", 0, FLAG, WORDS_DIFF, AT(model), NULL,
+	  "compare only the models, under their names in hf/" },
+	{ "values", 0, FLAG, WORDS_DIFF, AT(values), NULL,
+	  "compare all elements: how many changed, and by how much" },
+	{ "jobs", 0, COUNT, WORDS_JOBS, AT(jobs), "N",
+	  "worker threads (default one per CPU, up to a few)" },
+	{ "ranks", 0, COUNT, WORDS_RESHARD, AT(ranks), "N",
+	  "number of ranks to write for (default 1, or those of --layout)" },
+	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "FORMAT",
+	  "dcp, hyperparallel or safetensors (default dcp)" },
+	{ "model", 0, FLAG, WORDS_RESHARD, AT(model), NULL,
+	  "write only the model, under its names in hf/" },
+	{ "zstd", 0, LEVEL, WORDS_RESHARD, AT(zstd), "LEVEL",
+	  "dcp: compress every item, level 1 to 22 (default 3)" },
+	{ "threads", 0, COUNT, WORDS_RESHARD, AT(threads), "N",
+	  "dcp: files per rank, each with its own thread (default 1)" },
+	{ "file_per_item", 0, FLAG, WORDS_RESHARD, AT(file_per_item), NULL,
+	  "dcp: one file per item" },
+	{ "save_to_lowest_rank", 0, FLAG, WORDS_RESHARD, AT(save_to_lowest_rank), NULL,
+	  "the lowest rank that has a part writes it, not the idlest" },
+	{ "overwrite", 0, FLAG, WORDS_RESHARD, AT(overwrite), NULL,
+	  "replace the checkpoint at DST when the new one is complete" },
+	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
+	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar" },
+	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
+};
+
+/* What fstab and mount(8) say to every file system. A tree that is read-only, without programs,
+ * devices and access times, whose modes are looked at, does all of it already or cannot. */
+static const char *const junk[] = {
+	"ro",	       "rw",
+	"defaults",    "auto",
+	"noauto",      "user",
+	"nouser",      "users",
+	"owner",       "group",
+	"nofail",      "_netdev",
+	"atime",       "noatime",
+	"relatime",    "norelatime",
+	"strictatime", "nostrictatime",
+	"lazytime",    "nolazytime",
+	"diratime",    "nodiratime",
+	"suid",	       "dev",
+	"exec",	       "async",
+	"sync",	       "dirsync",
+	"comment",     "silent",
+	"loud",	       "default_permissions",
+};
+
+/* len bytes of s, in which '-' counts as '_'. */
+static bool same(const char *name, const char *s, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (!name[i] || name[i] != (s[i] == '-' ? '_' : s[i]))
+			return false;
+	return !name[len];
+}
+
+/* Only in the -o lists of a mount: nobody writes "--noatime". */
+static bool is_junk(unsigned groups, const char *s, size_t len)
+{
+	if (!(groups & WORDS_MOUNT))
+		return false;
+	if (!strncmp(s, "x-", 2) || !strncmp(s, "X-", 2)) /* comments of fstab(5) */
+		return true;
+	for (size_t i = 0; i < ARRAY_LEN(junk); i++)
+		if (same(junk[i], s, len))
+			return true;
+	return false;
+}
+
+/* Words that -o understands; the rest are switches of a command. */
+static bool in_list(const struct word *w)
+{
+	return w->group & (WORDS_OPEN | WORDS_MOUNT) && !w->letter;
+}
+
+/* The library's option i. False: there is none, or it is not the commands'. */
+static bool open_word(size_t i, struct word *ret)
+{
+	const struct ckpt_option *x = ckpt_option(i);
+
+	if (!x || x->program)
+		return false;
+	*ret = (struct word){ .name = x->name,
+			      .kind = x->form == CKPT_OPTION_FLAG ? OPEN_FLAG : OPEN,
+			      .group = WORDS_OPEN,
+			      .at = i,
+			      .value = x->value,
+			      .help = x->help };
+	return true;
+}
+
+static bool find_word(unsigned groups, const char *s, size_t len, struct word *ret)
+{
+	for (size_t i = 0; groups & WORDS_OPEN && ckpt_option(i); i++)
+		if (open_word(i, ret) && same(ret->name, s, len))
+			return true;
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (words[i].group & groups && same(words[i].name, s, len)) {
+			*ret = words[i];
+			return true;
+		}
+	return false;
+}
+
+static int push(const char ***list, size_t n, const char *s, struct ckpt_err *e)
+{
+	const char **grown = realloc(*list, (n + 2) * sizeof(**list));
+
+	if (!grown)
+		return err_sys(e, ENOMEM, "options");
+	grown[n] = s;
+	grown[n + 1] = NULL;
+	*list = grown;
+	return 0;
+}
+
+/* s, which was made for o, is o's. NULL: out of memory. */
+static char *own(struct options *o, char *s, struct ckpt_err *e)
+{
+	char **grown = s ? realloc(o->owned, (o->n_owned + 1) * sizeof(*grown)) : NULL;
+
+	if (grown)
+		o->owned = grown;
+	if (!grown) {
+		free(s);
+		(void)err_sys(e, ENOMEM, "options");
+		return NULL;
+	}
+	o->owned[o->n_owned++] = s;
+	return s;
+}
+
+/* Of a word of ckpt_open, if that is its name. */
+static const char *value_of(const char *word, const char *name)
+{
+	size_t len = strlen(name);
+
+	if (strncmp(word, name, len) != 0 || (word[len] && word[len] != '='))
+		return NULL;
+	return word + len + (word[len] == '=');
+}
+
+const char *options_get(const struct options *o, const char *name)
+{
+	const char *found = NULL;
+
+	for (size_t i = 0; o->open && o->open[i]; i++) {
+		const char *value = value_of(o->open[i], name);
+
+		found = value ? value : found;
+	}
+	return found;
+}
+
+int options_put(struct options *o, const char *name, const char *value, struct ckpt_err *e)
+{
+	size_t n = 0;
+	char *word;
+
+	if (asprintf(&word, value ? "%s=%s" : "%s", name, value) < 0)
+		word = NULL;
+	if (!own(o, word, e))
+		return -ENOMEM;
+	while (o->open && o->open[n])
+		n++;
+	return push(&o->open, n, word, e);
+}
+
+static int check_size(const struct word *w, const char *value, struct ckpt_err *e)
+{
+	uint64_t size;
+
+	if (ckpt_option(w->at)->form != CKPT_OPTION_SIZE)
+		return 0;
+	if (!text_parse_size(value, &size))
+		return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name, value);
+	return size ? 0 : err_set(e, EINVAL, "option '%s': must be at least 1", w->name);
+}
+
+static int set_number(const struct word *w, const char *value, uint64_t *ret, struct ckpt_err *e)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(value, &end, 10);
+	if (*value < '0' || *value > '9' || *end || errno || *ret > UINT32_MAX)
+		return err_set(e, EINVAL, "option '%s': '%s' is not a number", w->name, value);
+	if (!*ret && w->kind != NUMBER) /* to the library that is the default */
+		return err_set(e, EINVAL, "option '%s': must be at least 1", w->name);
+	return 0;
+}
+
+static int set_word(struct options *o, const struct word *w, const char *value, struct ckpt_err *e)
+{
+	bool flag = w->kind == FLAG || w->kind == OPEN_FLAG;
+	void *at = (char *)o + w->at;
+
+	if (flag && value)
+		return err_set(e, EINVAL, "option '%s' takes no value", w->name);
+	if (w->kind == LEVEL && !value) {
+		*(uint64_t *)at = DEFAULT_LEVEL;
+		return 0;
+	}
+	if (!flag && !(value && *value))
+		return err_set(e, EINVAL, "option '%s' needs a value", w->name);
+	switch (w->kind) {
+	case FLAG:
+		*(bool *)at = true;
+		return 0;
+	case TEXT:
+		*(const char **)at = value;
+		return 0;
+	case OPEN:
+		if (check_size(w, value, e))
+			return -e->code;
+		return options_put(o, w->name, value, e);
+	case OPEN_FLAG:
+		return options_put(o, w->name, NULL, e);
+	default:
+		o->has_uid |= w->at == AT(uid);
+		o->has_gid |= w->at == AT(gid);
+		return set_number(w, value, at, e);
+	}
+}
+
+/* Cut the next word off a list, in place: "a\,b,c" gives "a,b" and leaves "c". */
+static char *next_of_list(char **list)
+{
+	char *start = *list, *from = start, *to = start;
+
+	for (; *from && *from != ','; from++) {
+		if (*from == '\\' && (from[1] == ',' || from[1] == '\\'))
+			from++;
+		*to++ = *from;
+	}
+	*list = *from ? from + 1 : from;
+	*to = 0;
+	return start;
+}
+
+static int parse_list_word(struct options *o, unsigned groups, unsigned flags, char *s,
+			   struct ckpt_err *e)
+{
+	size_t len = strcspn(s, "=");
+	struct word w;
+
+	if (!len || is_junk(groups, s, len))
+		return 0;
+	if (find_word(groups, s, len, &w) && in_list(&w))
+		return set_word(o, &w, s[len] ? s + len + 1 : NULL, e);
+	if (flags & OPTIONS_SLOPPY)
+		return 0;
+	return err_set(e, EINVAL, "unknown option '%.*s'", (int)len, s);
+}
+
+int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
+		       struct ckpt_err *e)
+{
+	char *rest = own(o, strdup(list), e);
+
+	if (!rest)
+		return -ENOMEM;
+	while (*rest) {
+		int rc = parse_list_word(o, groups, flags, next_of_list(&rest), e);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* "--word", "--word=value", "--word value": how many arguments were used, or -errno. */
+static int parse_long(struct options *o, unsigned groups, const char *s, const char *next,
+		      struct ckpt_err *e)
+{
+	size_t len = strcspn(s, "=");
+	const char *value = s[len] ? s + len + 1 : NULL;
+	struct word w;
+	int rc, used = 1;
+
+	if (!len || !find_word(groups, s, len, &w))
+		return err_set(e, EINVAL, "unknown option '--%.*s'", (int)len, s);
+	if (!value && next && w.kind != FLAG && w.kind != OPEN_FLAG && w.kind != LEVEL) {
+		value = next;
+		used = 2;
+	}
+	rc = set_word(o, &w, value, e);
+	return rc ? rc : used;
+}
+
+int options_parse_word(struct options *o, unsigned groups, const char *s, struct ckpt_err *e)
+{
+	int used = strncmp(s, "--", 2) != 0 ? err_set(e, EINVAL, "unknown option '%s'", s)
+					    : parse_long(o, groups, s + 2, NULL, e);
+
+	return used < 0 ? used : 0;
+}
+
+static int parse_letters(struct options *o, unsigned groups, const char *s, struct ckpt_err *e)
+{
+	for (; *s; s++) {
+		const struct word *w = NULL;
+
+		for (size_t i = 0; i < ARRAY_LEN(words) && !w; i++)
+			if (words[i].letter == *s && words[i].group & groups)
+				w = &words[i];
+		if (!w)
+			return err_set(e, EINVAL, "unknown option '-%c'", *s);
+		if (set_word(o, w, NULL, e))
+			return -e->code;
+	}
+	return 1;
+}
+
+/* "-o list", "-olist": how many arguments were used, or -errno. */
+static int parse_o(struct options *o, unsigned groups, unsigned flags, const char *s,
+		   const char *next, struct ckpt_err *e)
+{
+	int rc;
+
+	if (!*s && !next)
+		return err_set(e, EINVAL, "option '-o' needs a list of options");
+	rc = options_parse_list(o, groups, flags, *s ? s : next, e);
+	return rc ? rc : *s ? 1 : 2;
+}
+
+int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e)
+{
+	int rc = push(&o->args, o->n_args, arg, e);
+
+	o->n_args += !rc;
+	return rc;
+}
+
+int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
+		  struct ckpt_err *e)
+{
+	bool ended = false;
+
+	for (int i = 0; i < argc;) {
+		const char *s = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+		int used = 1;
+
+		if (ended || s[0] != '-' || !s[1])
+			used = options_add_arg(o, s, e) ? -ENOMEM : 1;
+		else if (!strcmp(s, "--"))
+			ended = true;
+		else if (s[1] == '-')
+			used = parse_long(o, groups, s + 2, next, e);
+		else if (s[1] == 'o' && groups & WORDS_OPEN)
+			used = parse_o(o, groups, flags, s + 2, next, e);
+		else
+			used = parse_letters(o, groups, s + 1, e);
+		if (used < 0)
+			return used;
+		i += used;
+	}
+	return 0;
+}
+
+void options_release(struct options *o)
+{
+	for (size_t i = 0; i < o->n_owned; i++)
+		free(o->owned[i]);
+	free(o->owned);
+	free(o->args);
+	free(o->open);
+	*o = (struct options){ 0 };
+}
+
+static void add_value(struct buf *b, const struct ckpt_option *x, const char *value,
+		      options_value_fn *instead)
+{
+	uint64_t size;
+
+	if (instead)
+		value = instead(x, value);
+	if (x->form == CKPT_OPTION_SIZE && text_parse_size(value, &size)) /* "1K" is "1024" */
+		buf_printf(b, "%s=%llu", x->name, (unsigned long long)size);
+	else
+		buf_printf(b, "%s=%s", x->name, value);
+	buf_add(b, "", 1);
+}
+
+void options_add_shape(const struct options *o, options_value_fn *instead, struct buf *b)
+{
+	const struct ckpt_option *x;
+
+	for (size_t i = 0; (x = ckpt_option(i)); i++) {
+		const char *last = x->tree && !x->program ? options_get(o, x->name) : NULL;
+
+		if (last && x->form != CKPT_OPTION_LIST)
+			add_value(b, x, last, instead);
+		for (size_t k = 0; last && x->form == CKPT_OPTION_LIST && o->open[k]; k++) {
+			const char *value = value_of(o->open[k], x->name);
+
+			if (value)
+				add_value(b, x, value, instead);
+		}
+	}
+}
+
+static void help_word(FILE *to, const struct word *w)
+{
+	char letter[] = "-x,", left[64];
+
+	letter[1] = w->letter;
+	(void)snprintf(left, sizeof(left), w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
+		       w->letter ? letter : "", w->name, w->value ? "=" : "",
+		       w->value ? w->value : "");
+	(void)fprintf(to, "  %-26s %s\n", left, w->help);
+}
+
+void options_help(FILE *to, unsigned groups)
+{
+	struct word w;
+
+	for (size_t i = 0; groups & WORDS_OPEN && ckpt_option(i); i++)
+		if (open_word(i, &w))
+			help_word(to, &w);
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (words[i].help && words[i].group & groups)
+			help_word(to, &words[i]);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * options - the words of -o and of --word=value, in one table for all commands.
+ *
+ *	struct options o = {0};
+ *	if (options_parse(&o, WORDS_OPEN | WORDS_LS, 0, argc, argv, &e)) ...
+ *	o.args[0], o.n_args        // what is left: CKPT, GLOB, ...
+ *	options_release(&o);
+ *
+ * Forms: --word, --word=value, --word value (where the value may not be left out), -x (letters may
+ * be joined: -lq), -o a,b=c. A dash inside a word is as good as an underscore. In the list of -o a
+ * comma that belongs to a value is written "\," and a backslash before it "\\"; any other backslash
+ * stands for itself, so that globs look the same everywhere. "--" ends the options.
+ *
+ * Threads: one at a time.
+ */
+#ifndef FS_CMD_OPTIONS_H
+#define FS_CMD_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct buf;
+struct ckpt_err;
+struct ckpt_option;
+
+/* Groups of words; a command takes those that it names. Or-ed. */
+enum {
+	WORDS_ANY = 1 << 0,   /* help, quiet */
+	WORDS_OPEN = 1 << 1,  /* what an opened checkpoint is: the library's options, see ckpt.h */
+	WORDS_MOUNT = 1 << 2, /* what a mount is, and how it is started */
+	WORDS_JSON = 1 << 3,
+	WORDS_LS = 1 << 4,
+	WORDS_CAT = 1 << 5,
+	WORDS_CHECK = 1 << 6,
+	WORDS_INDEX = 1 << 7,
+	WORDS_DIFF = 1 << 8,
+	WORDS_JOBS = 1 << 9,
+	WORDS_RESHARD = 1 << 10,
+};
+
+struct options {
+	bool help, quiet;
+
+	const char **open; /* words for ckpt_open, NULL-terminated; NULL: there are none */
+
+	uint64_t threads; /* 0: not given */
+	const char *io, *sandbox;
+	bool io_uring;
+	bool allow_other, allow_root, auto_unmount, nosuid, nodev, noexec;
+	const char *fsname, *subtype, *context;
+	bool has_uid, has_gid;
+	uint64_t uid, gid;
+	bool foreground, debug, verbose;
+
+	bool json, long_list, fqn, data, rebuild, print, values, model;
+	uint64_t jobs; /* 0: not given */
+
+	const char *format;
+	uint64_t ranks, zstd; /* 0: not given */
+	bool overwrite, file_per_item, save_to_lowest_rank;
+
+	const char **args; /* not options, in order, NULL-terminated; NULL when there are none */
+	size_t n_args;
+	char **owned; /* copies that the strings above may point into */
+	size_t n_owned;
+};
+
+/* As a mount helper is called with -s: unknown words of -o are ignored. */
+#define OPTIONS_SLOPPY 1u
+
+/* EINVAL and one line that names the word; *o is to be released in either case. */
+int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
+		  struct ckpt_err *e);
+/* The list of one -o alone. */
+int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
+		       struct ckpt_err *e);
+/* One word as it stands on a command line, "--word" or "--word=value"; it is borrowed. */
+int options_parse_word(struct options *o, unsigned groups, const char *s, struct ckpt_err *e);
+/* One more of .args. */
+int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e);
+void options_release(struct options *o);
+
+/* Value of the last of these words of ckpt_open, "" of a flag; NULL: it was not given. */
+const char *options_get(const struct options *o, const char *name);
+/* One more word of ckpt_open; value: NULL of a flag. Nothing is checked. */
+int options_put(struct options *o, const char *name, const char *value, struct ckpt_err *e);
+/*
+ * What was given that decides which names and bytes the tree holds, as "word=value\0", in an order of
+ * its own: the same text, the same tree of the same checkpoint. `instead`, unless it is NULL, says
+ * what stands there for a value.
+ */
+typedef const char *options_value_fn(const struct ckpt_option *x, const char *value);
+void options_add_shape(const struct options *o, options_value_fn *instead, struct buf *b);
+
+/* The words of these groups with one line each, as --help shows them. */
+void options_help(FILE *to, unsigned groups);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * warm - parts of files that the kernel is to have in its page cache.
+ *
+ *	struct warm w = { 0 };
+ *	warm_add(&w, &(struct warm_part){ "/ckpt/__0_0.distcp", 0, 4096 }, &e);
+ *	warm_sort(&w);
+ *	warm_run(&w, &how, &e);
+ *	w.read, w.there               // what it took
+ *	warm_release(&w);
+ *
+ * They are read in the order of their places, several units at a time, each in order: as fast as
+ * the device, and into the large folios that later reads and mappings are fastest with;
+ * posix_fadvise and readahead fill the cache with small ones. What is there already is not read
+ * where the kernel can tell (cachestat, Linux 6.5).
+ *
+ * Threads: one, which has others work for it in warm_run.
+ */
+#ifndef FS_CMD_WARM_H
+#define FS_CMD_WARM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ckpt_err;
+struct progress;
+
+struct warm_part {
+	const char *path;
+	uint64_t off, len;
+	/* Its place in the order; NULL: path and off themselves. It stays the caller's. */
+	const char *after;
+	uint64_t after_off;
+};
+
+struct warm {
+	struct warm_part *v;
+	size_t n, cap;
+	uint64_t bytes; /* of all parts */
+	size_t files;	/* different paths; after warm_sort */
+	char **paths;	/* what the parts point to */
+	size_t n_paths, cap_paths;
+	uint64_t read, there; /* bytes that were read, and that need not be */
+};
+
+struct warm_how {
+	size_t threads; /* at most; 1 to WARM_MAX_THREADS */
+	struct progress *progress;
+	_Atomic uint64_t *done; /* bytes; several may run at once and share it */
+};
+enum { WARM_MAX_THREADS = 64 };
+
+/* Its path is copied. */
+int warm_add(struct warm *w, const struct warm_part *part, struct ckpt_err *e);
+/* By their places; overlapping parts, and those with little between them, become one. */
+void warm_sort(struct warm *w);
+/*
+ * What ends before a part does is read to its end. A file that cannot be read is passed over; the
+ * first one is told when all others are done.
+ */
+int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e);
+void warm_release(struct warm *w);
+
+/* Is the beginning of the file that fd is open for in the page cache? 1, 0, or -errno: it cannot be
+ * told. */
+int warm_has(int fd);
+
+/* Bytes that may be used without swapping; 0: it cannot be told. */
+uint64_t warm_memory(void);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mount/child.h"
+
+#include "base/err.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static void let_go(int input)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	(void)setsid();
+	if (chdir("/"))
+		_exit(1);
+	(void)signal(SIGINT, SIG_IGN);
+	(void)signal(SIGTERM, SIG_IGN);
+	(void)signal(SIGHUP, SIG_IGN);
+	(void)dup2(null, STDOUT_FILENO);
+	(void)dup2(null, STDERR_FILENO);
+	(void)dup2(input, STDIN_FILENO);
+	closefrom(STDERR_FILENO + 1);
+}
+
+int child_start(const char *name, int input, void (*run)(void *arg), void *arg, pid_t *ret,
+		struct ckpt_err *e)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		return err_sys(e, errno, "fork");
+	if (pid == 0) {
+		let_go(input);
+		(void)prctl(PR_SET_NAME, name);
+		run(arg);
+		_exit(0);
+	}
+	*ret = pid;
+	return 0;
+}

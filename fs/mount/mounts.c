@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mount/mounts.h"
+
+#include "cmd/capture.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void cleanup_fclose(FILE **f)
+{
+	if (*f)
+		(void)fclose(*f);
+}
+
+/* Undo the kernel's "\040", in place. */
+static void decode(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		if (s[0] == '\\' && strspn(s + 1, "01234567") >= 3) {
+			*to++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
+			s += 3;
+		} else {
+			*to++ = *s;
+		}
+	}
+	*to = 0;
+}
+
+/* ---- /proc/self/mountinfo ---- */
+
+struct entry {
+	struct mount_found m;
+	char *path;
+};
+
+/* proc(5): "36 35 98:0 /root /mnt rw,noatime shared:1 - ext3 /dev/root rw" */
+static bool parse(char *line, struct entry *ret)
+{
+	const char *rest = strstr(line, " - ");
+	autofree char *path = NULL;
+
+	/* NOLINTNEXTLINE(cert-err34-c): the kernel's numbers fit */
+	if (!rest || sscanf(line, "%u %*d %u:%u %*s %ms", &ret->m.id, &ret->m.major, &ret->m.minor,
+			    &path) != 4)
+		return false;
+	decode(path);
+	if (sscanf(rest, " - %63s", ret->m.type) != 1)
+		return false;
+	ret->path = steal_ptr(&path);
+	return true;
+}
+
+/* Calls each(arg, entry) for all mounts, those that lie on top after what they lie on. */
+static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg,
+		   struct ckpt_err *e)
+{
+	FILE *f CLEANUP(cleanup_fclose) = fopen("/proc/self/mountinfo", "re");
+	autofree char *line = NULL;
+	size_t cap = 0;
+
+	if (!f)
+		return err_sys(e, errno, "open '/proc/self/mountinfo'");
+	while (getline(&line, &cap, f) > 0) {
+		struct entry entry = { 0 };
+
+		if (parse(line, &entry))
+			each(arg, &entry);
+		free(entry.path);
+	}
+	return 0;
+}
+
+struct search {
+	const char *path;
+	const struct buf *old; /* or NULL */
+	struct mount_found *ret;
+	bool found;
+};
+
+static bool is_in(const struct buf *list, unsigned id)
+{
+	for (size_t at = 0; at + sizeof(id) <= list->len; at += sizeof(id))
+		if (!memcmp(list->data + at, &id, sizeof(id)))
+			return true;
+	return false;
+}
+
+static void look_for_path(void *arg, const struct entry *entry)
+{
+	struct search *s = arg;
+
+	if (strcmp(entry->path, s->path) != 0 || (s->old && is_in(s->old, entry->m.id)))
+		return;
+	*s->ret = entry->m;
+	s->found = true;
+}
+
+static int find(struct search *s, struct ckpt_err *e)
+{
+	int rc = for_all(look_for_path, s, e);
+
+	return rc ? rc : !s->found;
+}
+
+int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e)
+{
+	return find(&(struct search){ .path = path, .ret = ret }, e);
+}
+
+int mounts_find_new(const char *path, const struct buf *list, struct mount_found *ret,
+		    struct ckpt_err *e)
+{
+	return find(&(struct search){ .path = path, .old = list, .ret = ret }, e);
+}
+
+static void add_id(void *arg, const struct entry *entry)
+{
+	buf_add(arg, &entry->m.id, sizeof(entry->m.id));
+}
+
+int mounts_list(struct buf *ret, struct ckpt_err *e)
+{
+	int rc = for_all(add_id, ret, e);
+
+	if (!rc && ret->err)
+		return err_sys(e, ret->err, "list of mounts");
+	return rc;
+}
+
+/* ---- unmounting ---- */
+
+struct whereabouts {
+	const struct mount_found *m;
+	char *path; /* NULL: gone */
+	bool lost;  /* out of memory */
+};
+
+static void look_for_mount(void *arg, const struct entry *entry)
+{
+	struct whereabouts *w = arg;
+
+	if (entry->m.id != w->m->id || entry->m.major != w->m->major ||
+	    entry->m.minor != w->m->minor || strcmp(entry->m.type, w->m->type) != 0)
+		return;
+	free(w->path);
+	w->path = strdup(entry->path);
+	w->lost = !w->path;
+}
+
+/* Its path now, which the caller frees; NULL: it is gone. */
+static int where_is(const struct mount_found *m, char **ret, struct ckpt_err *e)
+{
+	struct whereabouts w = { .m = m };
+	int rc = for_all(look_for_mount, &w, e);
+
+	if (!rc && w.lost)
+		rc = err_sys(e, ENOMEM, "umount");
+	*ret = w.path;
+	return rc;
+}
+
+/* Which mount does this name in the working directory lead to? 0: unknown. */
+static unsigned mount_of(const char *name)
+{
+	autoclose int fd = open(name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	FILE *f CLEANUP(cleanup_fclose) = NULL;
+	char path[64], line[128];
+	unsigned id = 0;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	f = fd < 0 ? NULL : fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "mnt_id: %u", &id) == 1) /* NOLINT(cert-err34-c) */
+			return id;
+	return 0;
+}
+
+static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
+{
+	char name[] = "fusermount3", flag[] = "-u", detach[] = "-z", end[] = "--";
+	autofree char *copy = strdup(path);
+	char *argv[] = { name, flag, lazy ? detach : end, lazy ? end : copy, lazy ? copy : NULL,
+			 NULL };
+	struct capture c;
+	char line[256];
+	int status = 0, rc;
+	pid_t pid;
+
+	if (!copy)
+		return err_sys(e, ENOMEM, "umount '%s'", path);
+	capture_start(&c);
+	rc = posix_spawnp(&pid, name, NULL, NULL, argv, environ);
+	if (!rc && waitpid(pid, &status, 0) < 0)
+		rc = errno;
+	capture_stop(&c, line, sizeof(line));
+	if (rc)
+		return err_sys(e, rc, "run 'fusermount3'");
+	if (status)
+		return err_set(e, EIO, "umount '%s': %s", path,
+			       *line ? line : "fusermount3 failed");
+	return 0;
+}
+
+/*
+ * In its parent directory, which no rename of an ancestor exchanges any more; and what a mount lies
+ * on can itself be neither renamed nor replaced. 0 does not say that it was this mount that has gone,
+ * or that any has: it may have moved meanwhile, or lie under another.
+ */
+static int remove_at(const struct mount_found *m, const char *path, int flags, struct ckpt_err *e)
+{
+	const char *slash = strrchr(path, '/');
+	autofree char *dir = slash ? strndup(path, max_u64((uint64_t)(slash - path), 1)) : NULL;
+
+	if (!dir)
+		return err_sys(e, ENOMEM, "umount '%s'", path);
+	if (chdir(dir))
+		return errno == ENOENT || errno == ENOTDIR
+			       ? 0
+			       : err_sys(e, errno, "chdir to '%s'", dir);
+	if (mount_of(slash + 1) != m->id)
+		return 0;
+	if (!umount2(slash + 1, flags | UMOUNT_NOFOLLOW))
+		return 0;
+	if (errno == EPERM)
+		return run_fusermount(path, flags & MNT_DETACH, e);
+	if (errno == EBUSY)
+		return err_set(e, EBUSY,
+			       "umount '%s': in use; 'umount -l' detaches it now and ends the "
+			       "daemon when the last file is closed",
+			       path);
+	return err_sys(e, errno, "umount '%s'", path);
+}
+
+int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
+{
+	enum { TRIES = 10 };
+
+	for (int i = 0; i < TRIES; i++) {
+		autofree char *path = NULL;
+		int rc = where_is(m, &path, e);
+
+		if (rc || !path) /* removed, or gone before */
+			return rc;
+		rc = remove_at(m, path, flags, e);
+		if (rc < 0)
+			return rc;
+		(void)err_set(e, EBUSY, "umount '%s': something else is mounted on it", path);
+	}
+	return -EBUSY;
+}
+
+/* ---- paths ---- */
+
+char *mounts_resolve(const char *path, struct ckpt_err *e)
+{
+	autofree char *copy = strdup(path);
+	autofree char *parent = NULL;
+	char *real, *slash;
+
+	real = realpath(path, NULL);
+	if (real || !copy || (errno != ENOTCONN && errno != ECONNABORTED)) {
+		if (!real)
+			(void)err_sys(e, errno, "'%s'", path);
+		return real;
+	}
+	/* A dead mount: its name in its parent will do. */
+	for (slash = copy + strlen(copy); slash > copy + 1 && slash[-1] == '/';)
+		*--slash = 0;
+	slash = strrchr(copy, '/');
+	if (slash)
+		*slash = 0;
+	parent = realpath(!slash ? "." : *copy ? copy : "/", NULL);
+	if (!parent || asprintf(&real, "%s/%s", strcmp(parent, "/") ? parent : "",
+				slash ? slash + 1 : copy) < 0) {
+		(void)err_sys(e, ENOTCONN, "'%s'", path);
+		return NULL;
+	}
+	return real;
+}
+
+void mounts_bdi(const struct mount_found *m, char ret[static MOUNTS_BDI_MAX])
+{
+	(void)snprintf(ret, MOUNTS_BDI_MAX, "/sys/class/bdi/%u:%u/read_ahead_kb", m->major,
+		       m->minor);
+}
+
+void mounts_read_ahead(const struct mount_found *m)
+{
+	static const char kib[] = "1024";
+	char path[MOUNTS_BDI_MAX];
+	autoclose int fd = -1;
+
+	mounts_bdi(m, path);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd >= 0 && write(fd, kib, strlen(kib)) < 0)
+		return; /* as good as before */
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reply - errors for the kernel, and the log of those that are not the reader's own.
+ *
+ * What a reader can act on (no such name, not a directory, out of memory) passes; anything else is
+ * EIO, and its sentence goes to the log once, with path and range. Further failures of the same
+ * file are counted and mentioned with the next line, at most every REPLY_LOG_SECONDS.
+ *
+ * Threads: any.
+ */
+#ifndef FS_MOUNT_REPLY_H
+#define FS_MOUNT_REPLY_H
+
+#include <ckptfs/ckpt.h>
+
+#include <fuse_lowlevel.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { REPLY_LOG_SECONDS = 30 };
+
+struct ckpt_err;
+struct failures; /* what was logged when */
+
+struct failures *failures_new(struct ckpt *c); /* NULL: out of memory */
+void failures_free(struct failures *f);
+
+struct failure {
+	const char *doing; /* "open", "read", "stat" or "list" */
+	ckpt_node node;
+	uint64_t off, len; /* of a read */
+	bool unnamed;	   /* not to be looked for by name: its directories may hang as well */
+};
+
+/* An error as it is, counted. */
+void reply_error(fuse_req_t req, int code);
+/* A question about names: rc is a negative errno, passed on where it answers the question. */
+void reply_name_error(fuse_req_t req, int rc);
+/* The same where there is a sentence: for what is no answer, it goes to the log. */
+void reply_name_failure(fuse_req_t req, struct failures *f, const struct failure *what,
+			const struct ckpt_err *e);
+/* A file that cannot be read: EIO (ENOMEM, EISDIR and EMFILE pass), and a line in the log. */
+void reply_failure(fuse_req_t req, struct failures *f, const struct failure *what,
+		   const struct ckpt_err *e);
+
+/* That line alone. */
+void reply_log(struct failures *f, const struct failure *what, const struct ckpt_err *e);
+
+/* "/tensors/NAME" of a node, for messages. */
+void reply_path(struct ckpt *c, ckpt_node node, char *ret, size_t cap);
+
+#endif

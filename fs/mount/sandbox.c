@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mount/sandbox.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/landlock.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED true
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED false
+#endif
+
+int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e)
+{
+	static const char *const words[] = {
+		[SANDBOX_AUTO] = "auto",
+		[SANDBOX_ON] = "on",
+		[SANDBOX_OFF] = "off",
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (!word || !strcmp(word, words[i])) {
+			*ret = SANITIZED && i == SANDBOX_AUTO ? SANDBOX_OFF : (enum sandbox_mode)i;
+			if (SANITIZED && i == SANDBOX_ON)
+				return err_set(e, ENOTSUP,
+					       "option 'sandbox': a build with "
+					       "sanitizers has none");
+			return 0;
+		}
+	return err_set(e, EINVAL, "option 'sandbox': '%s' is neither auto nor on nor off", word);
+}
+
+/* ---- Landlock: Documentation/userspace-api/landlock.rst ---- */
+
+/* Later than the headers of Linux 6.1. */
+enum {
+	FS_TRUNCATE = 1 << 14,	     /* version 3 */
+	FS_IOCTL_DEV = 1 << 15,	     /* version 5 */
+	NET_ALL = 1 << 0 | 1 << 1,   /* version 4: bind, connect */
+	SCOPE_ALL = 1 << 0 | 1 << 1, /* version 6: abstract sockets, signals */
+};
+
+struct ruleset { /* struct landlock_ruleset_attr; an older kernel wants zeros in what it lacks */
+	uint64_t fs, net, scoped;
+};
+
+#define FS_READ	 ((uint64_t)(LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR))
+#define FS_WRITE ((uint64_t)(LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE))
+#define FS_MAKE \
+	(FS_READ | FS_WRITE | (uint64_t)LANDLOCK_ACCESS_FS_MAKE_REG | \
+	 (uint64_t)LANDLOCK_ACCESS_FS_REMOVE_FILE)
+/* What applies to a file that is no directory. */
+#define FS_OF_FILE (FS_WRITE | (uint64_t)LANDLOCK_ACCESS_FS_READ_FILE | FS_IOCTL_DEV)
+
+/* All that this kernel can deny. */
+static uint64_t all_access(long version)
+{
+	uint64_t all = ((uint64_t)LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1;
+
+	if (version >= 2)
+		all |= LANDLOCK_ACCESS_FS_REFER;
+	if (version >= 3)
+		all |= FS_TRUNCATE;
+	if (version >= 5)
+		all |= FS_IOCTL_DEV;
+	return all;
+}
+
+void sandbox_prepare(struct sandbox *s)
+{
+	long version =
+		syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+	struct ruleset all = { .fs = all_access(version),
+			       .net = version >= 4 ? NET_ALL : 0,
+			       .scoped = version >= 6 ? SCOPE_ALL : 0 };
+
+	*s = (struct sandbox){ .rules = -1, .version = version };
+	if (version < 1)
+		return;
+	s->rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof(all), 0);
+}
+
+void sandbox_release(struct sandbox *s)
+{
+	if (s->rules >= 0)
+		(void)close(steal_fd(&s->rules));
+}
+
+static void allow(struct sandbox *s, const char *path, uint64_t access)
+{
+	autoclose int fd = s->rules < 0 ? -1 : open(path, O_PATH | O_CLOEXEC);
+	struct landlock_path_beneath_attr rule = { .parent_fd = fd };
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st))
+		return;
+	if (!S_ISDIR(st.st_mode))
+		access &= FS_OF_FILE;
+	rule.allowed_access = access & all_access(s->version);
+	(void)syscall(SYS_landlock_add_rule, s->rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+}
+
+void sandbox_allow_read(struct sandbox *s, const char *path)
+{
+	allow(s, path, FS_READ);
+}
+
+void sandbox_allow_write(struct sandbox *s, const char *dir)
+{
+	allow(s, dir, FS_MAKE);
+}
+
+void sandbox_allow_write_file(struct sandbox *s, const char *path)
+{
+	allow(s, path, FS_READ | FS_WRITE | FS_IOCTL_DEV);
+}
+
+/* What the C library, SQLite, libfuse, libnuma (of libfuse with io_uring) and stats.json read. */
+static void allow_system(struct sandbox *s)
+{
+	static const char *const read[] = {
+		"/dev/urandom",
+		"/proc/self",
+		"/proc/sys/vm/overcommit_memory",
+		"/sys/devices/system/cpu",
+		"/sys/devices/system/node",
+		"/sys/devices/virtual/bdi",
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(read); i++)
+		sandbox_allow_read(s, read[i]);
+}
+
+static int restrict_paths(struct sandbox *s, struct ckpt_err *e)
+{
+	if (s->version < 1)
+		return err_set(e, ENOTSUP, "this kernel has no Landlock");
+	allow_system(s);
+	if (s->rules < 0 || syscall(SYS_landlock_restrict_self, s->rules, 0))
+		return err_sys(e, errno, "Landlock");
+	return 0;
+}
+
+/* ---- capabilities: capabilities(7) ---- */
+
+static uint64_t bit(unsigned capability)
+{
+	return (uint64_t)1 << capability;
+}
+
+static int drop_capabilities(uint64_t keep, struct ckpt_err *e)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct v[_LINUX_CAPABILITY_U32S_3];
+
+	if (syscall(SYS_capget, &head, v))
+		return err_sys(e, errno, "capget");
+	/* Programs that we start have none. Only root may say so, and only root need. */
+	for (unsigned c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
+		(void)prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
+	(void)prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	for (size_t i = 0; i < ARRAY_LEN(v); i++, keep >>= 32) {
+		v[i].permitted &= (uint32_t)keep;
+		v[i].effective &= (uint32_t)keep;
+		v[i].inheritable = 0;
+	}
+	if (syscall(SYS_capset, &head, v))
+		return err_sys(e, errno, "capset");
+	return 0;
+}
+
+/* ---- all of it ---- */
+
+/* Threads have these rights each for itself: those that run already would keep theirs. */
+static int find_threads(struct ckpt_err *e)
+{
+	struct stat st;
+
+	if (stat("/proc/self/task", &st))
+		return err_sys(e, errno, "'/proc/self/task'");
+	return st.st_nlink > 3 ? err_set(e, EBUSY, "other threads run already") : 0;
+}
+
+int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
+{
+	uint64_t keep = bit(CAP_DAC_READ_SEARCH) | bit(CAP_FOWNER) | bit(CAP_LEASE) |
+			(backing ? bit(CAP_SYS_ADMIN) : 0);
+	struct ckpt_err later;
+	sigset_t io;
+	int rc;
+
+	(void)sigemptyset(&io);
+	(void)sigaddset(&io, SIGIO);
+	(void)pthread_sigmask(SIG_BLOCK, &io, NULL);
+	/* pthread_cancel, with which libfuse ends its threads, would load it later. */
+	(void)dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_GLOBAL);
+	rc = find_threads(e);
+	if (drop_capabilities(keep, rc ? &later : e) && !rc)
+		rc = -e->code;
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return err_sys(e, errno, "no_new_privs"); /* without it neither of the others */
+	if (restrict_paths(s, rc ? &later : e) && !rc)
+		rc = -e->code;
+	return rc;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The filter of system calls.
+ *
+ * The list is what this program, libfuse, SQLite and zstd call, and what a C library may call on
+ * their behalf, now or in its next version. A call that is not on it is not one that failed here
+ * once: it is one that nobody in this process has a use for. Those after 451 (Linux 6.5) did not
+ * exist when this was written, and are answered as an older kernel answers them: with ENOSYS, for
+ * which a C library has another way.
+ *
+ * Arguments are looked at where a call does harmless and harmful things; paths cannot be: Landlock
+ * sees to those.
+ */
+#include "mount/sandbox.h"
+
+#include "mount/passthrough.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum {
+	CACHESTAT = 451, /* Linux 6.5; libseccomp of Debian 12 does not know it */
+	LAST_NUMBER = 600,
+	CALL_PR_SET_VMA = 0x53564d41, /* names of the allocator's memory */
+	NEW_NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
+			 CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET,
+};
+
+static const int allowed[] = {
+	/* files; fcntl is below */
+	SCMP_SYS(open),
+	SCMP_SYS(openat),
+	SCMP_SYS(openat2),
+	SCMP_SYS(close),
+	SCMP_SYS(close_range),
+	SCMP_SYS(read),
+	SCMP_SYS(readv),
+	SCMP_SYS(pread64),
+	SCMP_SYS(preadv),
+	SCMP_SYS(preadv2),
+	SCMP_SYS(write),
+	SCMP_SYS(writev),
+	SCMP_SYS(pwrite64),
+	SCMP_SYS(pwritev),
+	SCMP_SYS(pwritev2),
+	SCMP_SYS(lseek),
+	SCMP_SYS(_llseek),
+	SCMP_SYS(sendfile),
+	SCMP_SYS(sendfile64),
+	SCMP_SYS(copy_file_range),
+	SCMP_SYS(splice),
+	SCMP_SYS(vmsplice),
+	SCMP_SYS(tee),
+	SCMP_SYS(pipe),
+	SCMP_SYS(pipe2),
+	SCMP_SYS(dup),
+	SCMP_SYS(dup2),
+	SCMP_SYS(dup3),
+	SCMP_SYS(flock),
+	SCMP_SYS(fsync),
+	SCMP_SYS(fdatasync),
+	SCMP_SYS(ftruncate),
+	SCMP_SYS(ftruncate64),
+	SCMP_SYS(fallocate),
+	SCMP_SYS(fadvise64),
+	SCMP_SYS(fadvise64_64),
+	SCMP_SYS(readahead),
+	CACHESTAT,
+	/* their names */
+	SCMP_SYS(stat),
+	SCMP_SYS(stat64),
+	SCMP_SYS(lstat),
+	SCMP_SYS(lstat64),
+	SCMP_SYS(fstat),
+	SCMP_SYS(fstat64),
+	SCMP_SYS(newfstatat),
+	SCMP_SYS(fstatat64),
+	SCMP_SYS(statx),
+	SCMP_SYS(statfs),
+	SCMP_SYS(statfs64),
+	SCMP_SYS(fstatfs),
+	SCMP_SYS(fstatfs64),
+	SCMP_SYS(access),
+	SCMP_SYS(faccessat),
+	SCMP_SYS(faccessat2),
+	SCMP_SYS(readlink),
+	SCMP_SYS(readlinkat),
+	SCMP_SYS(getcwd),
+	SCMP_SYS(getdents),
+	SCMP_SYS(getdents64),
+	SCMP_SYS(mkdir),
+	SCMP_SYS(mkdirat),
+	SCMP_SYS(rename),
+	SCMP_SYS(renameat),
+	SCMP_SYS(renameat2),
+	SCMP_SYS(unlink),
+	SCMP_SYS(unlinkat),
+	SCMP_SYS(umask),
+	/* memory; mmap and mprotect are below */
+	SCMP_SYS(brk),
+	SCMP_SYS(munmap),
+	SCMP_SYS(mremap),
+	SCMP_SYS(madvise),
+	SCMP_SYS(mincore),
+	SCMP_SYS(msync),
+	SCMP_SYS(mlock),
+	SCMP_SYS(munlock),
+	SCMP_SYS(membarrier),
+	/* threads; clone is below */
+	SCMP_SYS(futex),
+	SCMP_SYS(futex_time64),
+	SCMP_SYS(futex_waitv),
+	SCMP_SYS(set_robust_list),
+	SCMP_SYS(get_robust_list),
+	SCMP_SYS(set_tid_address),
+	SCMP_SYS(rseq),
+	SCMP_SYS(exit),
+	SCMP_SYS(exit_group),
+	SCMP_SYS(sched_yield),
+	SCMP_SYS(sched_getaffinity),
+	SCMP_SYS(sched_getparam),
+	SCMP_SYS(sched_getscheduler),
+	SCMP_SYS(getcpu),
+	SCMP_SYS(wait4),
+	SCMP_SYS(waitpid),
+	SCMP_SYS(waitid),
+	/* signals; tgkill is below */
+	SCMP_SYS(rt_sigaction),
+	SCMP_SYS(rt_sigprocmask),
+	SCMP_SYS(rt_sigreturn),
+	SCMP_SYS(rt_sigpending),
+	SCMP_SYS(rt_sigsuspend),
+	SCMP_SYS(rt_sigtimedwait),
+	SCMP_SYS(rt_sigtimedwait_time64),
+	SCMP_SYS(sigreturn),
+	SCMP_SYS(sigaltstack),
+	SCMP_SYS(restart_syscall),
+	SCMP_SYS(pause),
+	/* time and waiting */
+	SCMP_SYS(nanosleep),
+	SCMP_SYS(clock_nanosleep),
+	SCMP_SYS(clock_nanosleep_time64),
+	SCMP_SYS(clock_gettime),
+	SCMP_SYS(clock_gettime64),
+	SCMP_SYS(clock_getres),
+	SCMP_SYS(clock_getres_time64),
+	SCMP_SYS(gettimeofday),
+	SCMP_SYS(time),
+	SCMP_SYS(times),
+	SCMP_SYS(poll),
+	SCMP_SYS(ppoll),
+	SCMP_SYS(ppoll_time64),
+	SCMP_SYS(select),
+	SCMP_SYS(pselect6),
+	SCMP_SYS(pselect6_time64),
+	SCMP_SYS(eventfd2),
+	SCMP_SYS(epoll_create1),
+	SCMP_SYS(epoll_ctl),
+	SCMP_SYS(epoll_wait),
+	SCMP_SYS(epoll_pwait),
+	SCMP_SYS(epoll_pwait2),
+	/* who and where we are */
+	SCMP_SYS(getpid),
+	SCMP_SYS(getppid),
+	SCMP_SYS(gettid),
+	SCMP_SYS(getpgrp),
+	SCMP_SYS(getuid),
+	SCMP_SYS(geteuid),
+	SCMP_SYS(getgid),
+	SCMP_SYS(getegid),
+	SCMP_SYS(getuid32),
+	SCMP_SYS(geteuid32),
+	SCMP_SYS(getgid32),
+	SCMP_SYS(getegid32),
+	SCMP_SYS(uname),
+	SCMP_SYS(sysinfo),
+	SCMP_SYS(getrusage),
+	SCMP_SYS(getrlimit),
+	SCMP_SYS(ugetrlimit),
+	SCMP_SYS(setrlimit),
+	SCMP_SYS(getrandom),
+	SCMP_SYS(getpriority),
+	SCMP_SYS(capget),
+};
+
+/* What has another answer than death: callers have another way, or do not care. */
+static const struct answer {
+	int call, code;
+} answers[] = {
+	{ SCMP_SYS(clone3), ENOSYS }, /* its flags are in memory, where no filter looks */
+	/* SQLite on what it makes */
+	{ SCMP_SYS(fchmod), EPERM },
+	{ SCMP_SYS(fchown), EPERM },
+	{ SCMP_SYS(fchown32), EPERM },
+	{ SCMP_SYS(utimensat), EPERM },
+};
+
+/* Calls of which only some do no harm: all with the same name are alternatives. */
+static int allow_some(scmp_filter_ctx f)
+{
+	const scmp_datum_t self = (scmp_datum_t)getpid();
+	const struct {
+		int call;
+		struct scmp_arg_cmp arg;
+	} some[] = {
+		{ SCMP_SYS(mmap), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0) },
+		{ SCMP_SYS(mmap2), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0) },
+		{ SCMP_SYS(mprotect), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0) },
+		{ SCMP_SYS(clone),
+		  SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD | NEW_NAMESPACES, CLONE_THREAD) },
+		{ SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, self, 0) },
+		{ SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0, 0) },
+		{ SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME, 0) },
+		{ SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, CALL_PR_SET_VMA, 0) },
+		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, PASSTHROUGH_OPEN, 0) },
+		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, PASSTHROUGH_CLOSE, 0) },
+		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, TCGETS, 0) },
+	};
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < ARRAY_LEN(some); i++)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, some[i].call, 1, some[i].arg);
+	return rc;
+}
+
+/* Of those that name who gets a signal, none names anybody but us: see also read/lease.h. */
+static int allow_fcntl(scmp_filter_ctx f)
+{
+	static const int any_argument[] = { F_DUPFD,	F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
+					    F_GETFL,	F_GETLK,	 F_SETLK,     F_SETLKW,
+					    F_GETLEASE, F_SETLEASE,	 F_SETPIPE_SZ };
+	static const int calls[] = { SCMP_SYS(fcntl), SCMP_SYS(fcntl64) };
+	int rc = 0;
+
+	for (size_t c = 0; !rc && c < ARRAY_LEN(calls); c++) {
+		for (size_t i = 0; !rc && i < ARRAY_LEN(any_argument); i++)
+			rc = seccomp_rule_add(
+				f, SCMP_ACT_ALLOW, calls[c], 1,
+				SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)any_argument[i], 0));
+		if (!rc)
+			rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, calls[c], 2,
+					      SCMP_A1(SCMP_CMP_EQ, F_SETFL, 0),
+					      SCMP_A2(SCMP_CMP_MASKED_EQ, O_ASYNC, 0));
+		if (!rc)
+			rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, calls[c], 2,
+					      SCMP_A1(SCMP_CMP_EQ, F_SETOWN, 0),
+					      SCMP_A2(SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0));
+		if (!rc)
+			rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), calls[c], 1,
+					      SCMP_A1(SCMP_CMP_EQ, F_SETOWN_EX, 0));
+	}
+	return rc;
+}
+
+static int add_rules(scmp_filter_ctx f)
+{
+	int rc = allow_some(f);
+
+	if (!rc)
+		rc = allow_fcntl(f);
+	for (size_t i = 0; !rc && i < ARRAY_LEN(allowed); i++)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, allowed[i], 0);
+	for (size_t i = 0; !rc && i < ARRAY_LEN(answers); i++)
+		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO((unsigned)answers[i].code), answers[i].call,
+				      0);
+	for (int call = CACHESTAT + 1; !rc && call <= LAST_NUMBER; call++)
+		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOSYS), call, 0);
+	return rc;
+}
+
+int sandbox_filter_calls(bool uring, struct ckpt_err *e)
+{
+	scmp_filter_ctx f = seccomp_init(SCMP_ACT_KILL_PROCESS);
+	int rc;
+
+	if (!f)
+		return err_set(e, ENOMEM, "out of memory");
+	(void)seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1);
+	/* Kernels before 5.16 slow everything down, for those who run code of others; and a search
+	 * in a tree, not along the list. */
+	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
+	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	rc = add_rules(f);
+	if (!rc && uring)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(io_uring_enter), 0);
+	if (!rc)
+		rc = seccomp_load(f);
+	seccomp_release(f);
+	return rc ? err_sys(e, -rc, "seccomp") : 0;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which files of the tree are a real file: of all checkpoints of tests/data, compared byte for
+ * byte. */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "blob_util.h"
+#include "opts_util.h"
+#include "suites.h"
+#include <ckptfs/ckpt_mount.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct dirent **cases;
+static int n_cases;
+
+static const char *data_dir(void)
+{
+	const char *s = getenv("TEST_DATA");
+
+	return s && *s ? s : "tests/data";
+}
+
+static int is_case(const struct dirent *d)
+{
+	char path[4096];
+
+	(void)snprintf(path, sizeof(path), "%s/%s/expected.json", data_dir(), d->d_name);
+	return !access(path, R_OK);
+}
+
+/* ---- one file ---- */
+
+static uint8_t *bytes_of(struct ckpt_file *f)
+{
+	uint64_t n = ckpt_file_size(f);
+	uint8_t *b = malloc(n + 1);
+	struct ckpt_err e = { 0 };
+
+	REQUIRE(b && ckpt_file_read(f, b, n, 0, &e) == (int64_t)n);
+	return b;
+}
+
+static bool holds(int fd, const uint8_t *want, uint64_t n)
+{
+	autofree uint8_t *found = malloc(n + 1);
+	struct stat st;
+
+	REQUIRE(found && !fstat(fd, &st));
+	return (uint64_t)st.st_size == n && !io_pread(fd, found, n, 0) && !memcmp(want, found, n);
+}
+
+struct same {
+	const uint8_t *want;
+	uint64_t size;
+	bool found;
+};
+
+static int compare_source(void *arg, const struct ckpt_source *s)
+{
+	struct same *same = arg;
+	autoclose int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+
+	REQUIRE(fd >= 0);
+	same->found |= holds(fd, same->want, same->size);
+	return 0;
+}
+
+struct count {
+	unsigned real, made;
+};
+
+/* What is said to be a real file is one; of what is not, no file that it is made of has its bytes.
+ */
+static void check_file(struct ckpt *c, ckpt_node node, bool object, struct count *count)
+{
+	autofree uint8_t *want = NULL;
+	struct ckpt_file *f;
+	struct ckpt_err e = { 0 };
+	autoclose int fd = -1;
+	int rc;
+
+	if (ckpt_file_open(c, node, &f, &e))
+		return;
+	want = bytes_of(f);
+	rc = ckpt_file_backing(f, &fd, &e);
+	ck_assert_msg(rc >= 0, "%s", e.msg);
+	if (!rc) {
+		struct ckpt_err why = { 0 };
+
+		ck_assert(holds(fd, want, ckpt_file_size(f)));
+		ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+		ck_assert_int_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+		ck_assert(!ckpt_file_written(f, &why));
+		ck_assert_int_eq(why.code, 0);
+		count->real++;
+	} else if (!object && ckpt_file_size(f)) {
+		struct same same = { want, ckpt_file_size(f), false };
+
+		ck_assert_int_eq(ckpt_sources(c, node, compare_source, &same, &e), 0);
+		ck_assert(!same.found);
+		count->made++;
+	}
+	ckpt_file_close(f);
+}
+
+static void walk(struct ckpt *c, ckpt_node dir, bool objects, struct count *count)
+{
+	char name[CKPT_NAME_MAX + 1];
+	struct ckpt_stat st;
+	struct ckpt_err e = { 0 };
+	ckpt_node node;
+
+	for (uint64_t pos = 0; !ckpt_next(c, dir, &pos, name, &node);) {
+		ck_assert_int_eq(ckpt_type(c, node, &st, &e), 0);
+		if (st.is_dir)
+			walk(c, node, objects || !strcmp(name, "objects"), count);
+		else if (!st.is_link)
+			check_file(c, node, objects, count);
+	}
+}
+
+static struct count walk_case(const char *path, const struct ckpt_opts *opts)
+{
+	struct count count = { 0 };
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	if (open_typed(path, opts, &c, &e)) /* made to be refused */
+		return count;
+	walk(c, CKPT_ROOT, false, &count);
+	ckpt_close(c);
+	return count;
+}
+
+START_TEST(what_is_a_real_file_has_its_bytes_and_no_other_file_has)
+{
+	const char *name = cases[_i]->d_name;
+	struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
+	struct count count;
+	char path[4096];
+
+	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), name);
+	count = walk_case(path, &o);
+	if (!strcmp(name, "mcore_zarr")) /* a file for every chunk, elements alone */
+		ck_assert_uint_gt(count.real, 0);
+	if (!strcmp(name, "plain")) { /* every item has a header */
+		ck_assert_uint_eq(count.real, 0);
+		ck_assert_uint_gt(count.made, 0);
+	}
+}
+END_TEST
+
+/* ---- assets, and what happens to them ---- */
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+	put_file(dir_fd, "tokenizer.json", "0123456789", 10);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+static struct ckpt_file *open_asset(struct ckpt **ret_c)
+{
+	struct ckpt_opts o = { .index = ":memory:", .assets = dir };
+	struct ckpt_file *f = NULL;
+	struct ckpt_err e = { 0 };
+	char path[4096];
+
+	(void)snprintf(path, sizeof(path), "%s/plain/ckpt", data_dir());
+	ck_assert_msg(!open_typed(path, &o, ret_c, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_file_open_path(*ret_c, "hf/tokenizer.json", &f, &e), "%s", e.msg);
+	return f;
+}
+
+START_TEST(what_was_written_to_is_not_opened_any_more_and_said)
+{
+	struct ckpt *c;
+	struct ckpt_file *f = open_asset(&c);
+	struct ckpt_err e = { 0 };
+	int fd = -1, again = -2;
+
+	ck_assert_int_eq(ckpt_file_backing(f, &fd, &e), 0);
+	put_file(dir_fd, "tokenizer.json", "01234567890", 11);
+	ck_assert(ckpt_file_written(f, &e));
+	ck_assert_ptr_nonnull(strstr(e.msg, "tokenizer.json' was written to"));
+	ck_assert_int_eq(ckpt_file_backing(f, &again, &e), -EIO);
+	ck_assert_int_eq(again, -2);
+	(void)close(fd);
+	ckpt_file_close(f);
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(what_was_replaced_is_still_there_for_who_has_it)
+{
+	struct ckpt *c;
+	struct ckpt_file *f = open_asset(&c);
+	struct ckpt_err e = { 0 };
+	int fd = -1, again = -2;
+
+	ck_assert_int_eq(ckpt_file_backing(f, &fd, &e), 0);
+	put_file(dir_fd, "new", "9876543210", 10);
+	ck_assert_int_eq(renameat(dir_fd, "new", dir_fd, "tokenizer.json"), 0);
+	ck_assert(holds(fd, (const uint8_t *)"0123456789", 10));
+	ck_assert(!ckpt_file_written(f, &e));
+	ck_assert_int_eq(ckpt_file_backing(f, &again, &e), -EIO);
+	ck_assert_int_eq(unlinkat(dir_fd, "tokenizer.json", 0), 0);
+	ck_assert(!ckpt_file_written(f, &e));
+	ck_assert_int_eq(ckpt_file_backing(f, &again, &e), -ENOENT);
+	ck_assert_int_eq(again, -2);
+	(void)close(fd);
+	ckpt_file_close(f);
+	ckpt_close(c);
+}
+END_TEST
+
+Suite *ckpt_backing_suite(void)
+{
+	Suite *s = suite_create("ckpt_backing");
+	TCase *t = tcase_create("fixtures"), *assets = tcase_create("assets");
+
+	n_cases = scandir(data_dir(), &cases, is_case, alphasort);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, what_is_a_real_file_has_its_bytes_and_no_other_file_has, 0,
+			    n_cases > 0 ? n_cases : 0);
+	suite_add_tcase(s, t);
+	tcase_add_checked_fixture(assets, setup, teardown);
+	tcase_add_test(assets, what_was_written_to_is_not_opened_any_more_and_said);
+	tcase_add_test(assets, what_was_replaced_is_still_there_for_who_has_it);
+	suite_add_tcase(s, assets);
+	return s;
+}

@@ -1,0 +1,1305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "dcp_util.h"
+#include "fault.h"
+#include "format/format.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
+#include "parse/pickle_lex.h"
+#include "path_util.h"
+#include "scan_util.h"
+#include "source/place.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- which files ---- */
+
+static const struct {
+	const char *files; /* to create, separated by spaces */
+	const char *found; /* or: */
+	const char *msg;
+} directories[] = {
+	{ ".metadata", ".metadata ", NULL },
+	{ ".metadata __0.metadata .metadata.tmp x.distcp", ".metadata ", NULL },
+	{ "__0.metadata", "__0.metadata ", NULL },
+	{ "__10.metadata __9.metadata __0_0.distcp __2.metadata.tmp", "__9.metadata __10.metadata ",
+	  NULL },
+	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata "
+	  "__99999999999.metadata",
+	  "__0.metadata ", NULL },
+	{ "", NULL, "not a checkpoint: found nothing; PyTorch DCP has .metadata or __N.metadata," },
+	{ "b.10 b.9 a c __.metadata", NULL,
+	  "not a checkpoint: found '__.metadata', 'a', 'b.9', ...; PyTorch DCP has " },
+	{ "__0_0.distcp", NULL,
+	  ".metadata is missing although data files are there: the save was interrupted" },
+	{ ".metadata.tmp", NULL,
+	  ".metadata is missing although data files are there: the save was interrupted" },
+};
+
+START_TEST(a_checkpoint_is_known_by_its_metadata_files)
+{
+	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
+	autofree char *files = strdup(directories[_i].files);
+	struct name_list l = { 0 };
+	const struct format *f = NULL;
+	struct ckpt_err e = { 0 };
+	char found[200] = "", *save;
+	int rc;
+
+	for (char *s = strtok_r(files, " ", &save); s; s = strtok_r(NULL, " ", &save))
+		put_file(dir_fd, s, "", 0);
+	rc = format_detect(place, NULL, &f, &l, &e);
+	ck_assert_int_eq(rc, directories[_i].msg ? -ENOENT : 0);
+	/* The sentence goes on with what the other formats are known by. */
+	if (directories[_i].msg)
+		ck_assert_mem_eq(e.msg, directories[_i].msg, strlen(directories[_i].msg));
+	for (size_t i = 0; i < l.n; i++)
+		(void)snprintf(found + strlen(found), sizeof(found) - strlen(found), "%s ", l.v[i]);
+	ck_assert_str_eq(found, directories[_i].found ? directories[_i].found : "");
+	if (!rc)
+		ck_assert_str_eq(f->name, "dcp");
+	name_list_release(&l);
+}
+END_TEST
+
+/* ---- scanning ---- */
+
+static int scan_with(const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
+{
+	return scan_dir(dir_fd, o, ret, e);
+}
+
+static int scan(struct catalog **ret, struct ckpt_err *e)
+{
+	return scan_with(&(struct scan_opts){ 0 }, ret, e);
+}
+
+static void expect(const char *want)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	autofree char *got = NULL;
+
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	ck_assert_int_eq(e.code, 0);
+	got = catalog_text(c);
+	ck_assert_str_eq(got, want);
+	catalog_close(c);
+}
+
+#define U(...) \
+	(const uint64_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
+
+START_TEST(tensors_and_objects_are_joined_with_their_items)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "float32", 2, U(4, 2), 2, U(0, 0, 2, 2, 2, 0, 2, 2));
+	dcp_object(&d, "step", 4);
+	dcp_tensor(&d, "n", 1, "int64", 0, U(0), 1, U(0));
+	dcp_stored(&d, "step", 4, DCP_NO_OFFSET, NULL, "a", 0, 10, 0);
+	dcp_stored(&d, "w", 1, 2, U(2, 0), "b/c", 30, 40, 1);
+	dcp_stored(&d, "w", 1, 2, U(0, 0), "a", 10, 20, 0);
+	dcp_stored(&d, "n", 1, 0, U(0), "a", INT64_MAX - 5, 5, 2);
+	dcp_end(&d, ".metadata");
+	expect("n int64 [] complete: "
+	       "[]+[]@a:9223372036854775802+5,dcp+stream.zstd/1+stream.zstd/1; "
+	       "w float32 [4,2] complete: [0,0]+[2,2]@a:10+20,dcp "
+	       "[2,0]+[2,2]@b/c:30+40,dcp+stream.zstd/1; "
+	       "step object: a:0+10,dcp; ");
+}
+END_TEST
+
+START_TEST(a_number_is_not_an_object)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "n", 1, "int64", 0, U(0), 1, U(0));
+	dcp_object(&d, "o", 1);
+	dcp_stored(&d, "n", 1, DCP_NO_OFFSET, NULL, "a", 0, 10, 0); /* no offset at all */
+	dcp_stored(&d, "o", 1, 0, U(0), "a", 0, 10, 0);		    /* the offset () */
+	dcp_end(&d, ".metadata");
+	expect("n int64 [] incomplete:; o object: lost; ");
+}
+END_TEST
+
+START_TEST(of_two_entries_for_one_place_the_later_counts)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(2), 1, U(0, 1)); /* a key that comes again replaces */
+	dcp_object(&d, "o", 1);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "o", 1, DCP_NO_OFFSET, NULL, "a", 0, 10, 0);
+	dcp_stored(&d, "w", 1, 1, U(0), "b", 5, 11, 0);
+	dcp_stored(&d, "o", 1, DCP_NO_OFFSET, NULL, "b", 6, 12, 0);
+	dcp_end(&d, ".metadata");
+	expect("w uint8 [4] complete: [0]+[4]@b:5+11,dcp; o object: b:6+12,dcp; ");
+}
+END_TEST
+
+/* torch 2.0 gave empty shards the offset of real ones. */
+START_TEST(empty_chunks_claim_nothing)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 4, U(0, 0, 0, 4, 4, 0, 0, 0));
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_end(&d, ".metadata");
+	expect("w uint8 [4] complete: [0]+[4]@a:0+10,dcp; ");
+}
+END_TEST
+
+START_TEST(what_is_listed_but_not_stored_is_incomplete)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 2, U(0, 2, 2, 2));
+	dcp_object(&d, "o", 1);
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "other", 5, 1, U(2), "a", 0, 10, 0); /* of nobody */
+	dcp_end(&d, ".metadata");
+	expect("w uint8 [4] incomplete: [0]+[2]@a:0+10,dcp; o object: lost; ");
+}
+END_TEST
+
+START_TEST(an_empty_checkpoint_is_one)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_end(&d, ".metadata");
+	expect("");
+}
+END_TEST
+
+static void put_rank(int rank, const char *dtype, uint64_t rows, uint64_t from, uint64_t count)
+{
+	char name[32], file[32];
+	struct dcp d;
+
+	(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+	(void)snprintf(file, sizeof(file), "f%d", rank);
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, dtype, 1, &rows, 1, U(from, count));
+	dcp_stored(&d, "w", 1, 1, &from, file, 0, 10, 0);
+	dcp_object(&d, "o", 1);
+	dcp_stored(&d, "o", 1, DCP_NO_OFFSET, NULL, file, 10, 10, 0);
+	if (rank == 2) {
+		dcp_tensor(&d, "own", 3, "bool", 0, U(0), 1, U(0));
+		dcp_stored(&d, "own", 3, 0, U(0), file, 20, 10, 0);
+		dcp_object(&d, "mine", 4);
+		dcp_stored(&d, "mine", 4, DCP_NO_OFFSET, NULL, file, 30, 10, 0);
+	}
+	dcp_end(&d, name);
+}
+
+START_TEST(rank_files_that_agree_are_one_tensor)
+{
+	put_rank(0, "uint8", 6, 0, 2);
+	put_rank(10, "uint8", 6, 4, 2);
+	put_rank(2, "uint8", 6, 2, 2);
+	expect("own bool [] complete: []+[]@f2:20+10,dcp; "
+	       "w uint8 [6] complete: [0]+[2]@f0:0+10,dcp [2]+[2]@f2:0+10,dcp "
+	       "[4]+[2]@f10:0+10,dcp; "
+	       "mine object: f2:30+10,dcp; "
+	       "o@rank0 object: f0:10+10,dcp; o@rank2 object: f2:10+10,dcp; o@rank10 object: "
+	       "f10:10+10,dcp; ");
+}
+END_TEST
+
+START_TEST(rank_files_that_disagree_stay_apart)
+{
+	put_rank(0, "uint8", 4, 0, 4);
+	put_rank(1, _i ? "int8" : "uint8", _i ? 4 : 5, 0, _i ? 4 : 5);
+	expect(_i ? "w@rank0 uint8 [4] complete: [0]+[4]@f0:0+10,dcp; w@rank1 int8 [4] complete: "
+		    "[0]+[4]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: "
+		    "f1:10+10,dcp; "
+		  : "w@rank0 uint8 [4] complete: [0]+[4]@f0:0+10,dcp; w@rank1 uint8 [5] complete: "
+		    "[0]+[5]@f1:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: "
+		    "f1:10+10,dcp; ");
+}
+END_TEST
+
+START_TEST(replicas_of_several_ranks_count_once_the_first)
+{
+	put_rank(0, "uint8", 4, 0, 4);
+	put_rank(1, "uint8", 4, 0, 4);
+	expect("w uint8 [4] complete: [0]+[4]@f0:0+10,dcp; o@rank0 object: f0:10+10,dcp; "
+	       "o@rank1 object: f1:10+10,dcp; ");
+}
+END_TEST
+
+/* Both chunks begin at 0; rank 1 has two entries for its own, rank 0 has none. */
+START_TEST(a_ranks_chunk_is_its_own_items_only)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
+	dcp_end(&d, "__0.metadata");
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 2));
+	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "w", 1, 1, U(0), "b", 0, 10, 0);
+	dcp_end(&d, "__1.metadata");
+	expect("w uint8 [4] incomplete: [0]+[2]@b:0+10,dcp; ");
+}
+END_TEST
+
+/* ---- paths ---- */
+
+/* "model.w model|w; o ?; " */
+static void expect_paths(const char *want)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct buf b = BUF_INIT(1 << 20);
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+	size_t n;
+
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	buf_str(&b, "");
+	t = catalog_tensors(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(&b, "%s ", t[i].fqn);
+		show_path(&b, t[i].path, t[i].fqn, t[i].fqn_len);
+		buf_str(&b, "; ");
+	}
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(&b, "%s ", o[i].fqn);
+		show_path(&b, o[i].path, o[i].fqn, o[i].fqn_len);
+		buf_str(&b, "; ");
+	}
+	ck_assert_str_eq(b.data, want);
+	buf_release(&b);
+	catalog_close(c);
+}
+
+#define KEYS(...) \
+	ARRAY_LEN(((const char *const[]){ __VA_ARGS__ })), (const char *const[]) \
+	{ \
+		__VA_ARGS__ \
+	}
+#define BYTES(s) s, sizeof(s) - 1
+
+static void scalar(struct dcp *d, const char *fqn)
+{
+	dcp_tensor(d, fqn, strlen(fqn), "uint8", 0, U(0), 1, U(0));
+}
+
+START_TEST(what_leads_to_a_value_is_its_path)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_first = _i;
+	scalar(&d, "model.a.b");
+	scalar(&d, "model.c.d");
+	scalar(&d, "my.model.e");
+	scalar(&d, "not.planned");
+	scalar(&d, ".f");
+	dcp_object(&d, BYTES("model.step"));
+	dcp_object(&d, BYTES("step"));
+	dcp_path(&d, BYTES("step"), KEYS("step"));
+	dcp_path(&d, BYTES("model.step"), KEYS("model", "step"));
+	dcp_path(&d, BYTES("model.a.b"), KEYS("model", "a.b"));
+	dcp_path(&d, BYTES("model.c.d"), KEYS("model.c.d")); /* of a flat state dict */
+	dcp_path(&d, BYTES("my.model.e"), KEYS("my.model", "e"));
+	dcp_path(&d, BYTES("of.nobody"), KEYS("of", "nobody"));
+	dcp_path(&d, BYTES(".f"), KEYS("", "f"));
+	dcp_end(&d, ".metadata");
+	expect_paths(".f |f; model.a.b model|a.b; model.c.d model.c.d; my.model.e my.model|e; "
+		     "not.planned ?; model.step model|step; step step; ");
+}
+END_TEST
+
+/* Half of what Megatron-core writes: what would not even be a pickle shows that it is not read. */
+START_TEST(what_the_ranks_planned_is_not_read)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	scalar(&d, "w");
+	dcp_object(&d, BYTES("o"));
+	dcp_path(&d, BYTES("w"), KEYS("w"));
+	emit_str(&d.more, "all_local_plans");
+	emit_bytes(&d.more, BYTES("\xff\xfe\xfd"));
+	dcp_end(&d, ".metadata");
+	expect_paths("w w; o ?; ");
+}
+END_TEST
+
+/* The first string that reads so is not the attribute: everything is loaded. */
+START_TEST(a_key_may_be_called_as_the_plans_are)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_first = _i % 2;
+	if (_i & 2)
+		scalar(&d, "w");
+	dcp_object(&d, BYTES("all_local_plans"));
+	if (_i & 4)
+		scalar(&d, "all_local_plans");
+	dcp_path(&d, BYTES("all_local_plans"), KEYS("all_local_plans"));
+	if (_i & 8) {
+		emit_str(&d.more, "all_local_plans");
+		emit_op(&d.more, OP_EMPTY_LIST);
+	}
+	dcp_end(&d, ".metadata");
+	expect_paths(_i & 4   ? _i & 2 ? "all_local_plans all_local_plans; w ?; "
+				       : "all_local_plans all_local_plans; "
+		     : _i & 2 ? "w ?; all_local_plans all_local_plans; "
+			      : "all_local_plans all_local_plans; ");
+}
+END_TEST
+
+/* Pickled values of planner_data["model.ab.w"]. */
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *path;
+} paths[] = {
+	{ BYTES("\x8c\5model\x8c\4ab.w\x86"), "model|ab.w" },
+	{ BYTES("\x8c\5model\x8c\2abK\0\x87"), "?" }, /* a list's position */
+	{ BYTES("(\x8c\5modelNNNt"), "?" },
+	{ BYTES("\x8c\10model.ab\x8c\1w\x86"), "model.ab|w" },
+	{ BYTES("\x8c\12model.ab.w\x85"), "model.ab.w" },
+	{ BYTES("\x8c\12model.ab.w\x85q\0"), "model.ab.w" },
+	{ BYTES("\x8c\4mode\x85"), "?" },
+	{ BYTES("\x8c\6model.\x85"), "?" },
+	{ BYTES("\x8c\11model.ab.\x85"), "?" },
+	{ BYTES("\x8c\13model.ab.ww\x85"), "?" },
+	{ BYTES("\x8c\14model.ab.w.x\x85"), "?" },
+	{ BYTES("\x8c\5Model\x85"), "?" },
+	{ BYTES("\x8c\2ab\x85"), "?" },
+	{ BYTES("\x8c\5mod\0l\x85"), "?" },
+	{ BYTES("\x8c\6model\0\x85"), "?" },
+	{ BYTES("\x8c\0\x85"), "?" },
+	{ BYTES("K\0\x8c\5model\x86"), "?" },
+	{ BYTES("N\x85"), "?" },
+	{ BYTES("\x88\x85"), "?" },
+	{ BYTES("C\5model\x85"), "?" },	       /* bytes */
+	{ BYTES("\x8c\5model\x85\x85"), "?" }, /* (("model",),) */
+	{ BYTES(")"), "?" },
+	{ BYTES("]\x8c\5modela"), "?" }, /* a list */
+	{ BYTES("}\x8c\5modelNs"), "?" },
+	{ BYTES("\x8c\5model"), "?" },
+	{ BYTES("K\5"), "?" },
+	{ BYTES("N"), "?" },
+	{ BYTES("ctorch\nfloat32\n"), "?" },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadataIndex\n)\x81"), "?" },
+	{ BYTES("cos\nsystem\n)R"), "?" },
+};
+
+START_TEST(only_what_joins_to_the_name_is_a_path)
+{
+	char want[64];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	scalar(&d, "model.ab.w");
+	scalar(&d, "next.w");
+	emit_str(&d.planner, "model.ab.w");
+	emit_bytes(&d.planner, paths[_i].bytes, paths[_i].n);
+	dcp_path(&d, BYTES("next.w"), KEYS("next", "w"));
+	dcp_end(&d, ".metadata");
+	(void)snprintf(want, sizeof(want), "model.ab.w %s; next.w next|w; ", paths[_i].path);
+	expect_paths(want);
+}
+END_TEST
+
+/* Of "a.7.b". */
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *path;
+} numbered[] = {
+	{ BYTES("\x8c\1aK\7\x8c\1b\x87"), "a|#7|b" },
+	{ BYTES("\x8c\1a\x8c\0017\x8c\1b\x87"), "a|7|b" },
+	{ BYTES("\x8c\1a\x8c\0037.b\x86"), "a|7.b" },
+	{ BYTES("\x8c\3a.7\x8c\1b\x86"), "a.7|b" },
+	{ BYTES("\x8c\1a\x8a\1\7\x8c\1b\x87"), "a|#7|b" },
+	{ BYTES("\x8c\1aK\10\x8c\1b\x87"), "?" },
+	{ BYTES("\x8c\1a\x8a\1\xf9\x8c\1b\x87"), "?" },		   /* -7 */
+	{ BYTES("\x8c\1aG\x40\x1c\0\0\0\0\0\0\x8c\1b\x87"), "?" }, /* 7.0 */
+	{ BYTES("\x8c\1aK\7\x86"), "?" },
+};
+
+START_TEST(numbers_are_positions_in_lists)
+{
+	char want[64];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	scalar(&d, "a.7.b");
+	dcp_object(&d, BYTES("a.18446744073709551615"));
+	emit_str(&d.planner, "a.7.b");
+	emit_bytes(&d.planner, numbered[_i].bytes, numbered[_i].n);
+	dcp_end(&d, ".metadata");
+	(void)snprintf(want, sizeof(want), "a.7.b %s; a.18446744073709551615 ?; ",
+		       numbered[_i].path);
+	expect_paths(want);
+}
+END_TEST
+
+/* Pickled values of planner_data. */
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *path; /* of "model.ab.w" */
+} planners[] = {
+	{ BYTES("N"), "?" },
+	{ BYTES("K\5"), "?" },
+	{ BYTES("\x8c\5model"), "?" },
+	{ BYTES("]"), "?" },
+	{ BYTES("](\x8c\12model.ab.w\x8c\12model.ab.w\x85"
+		"e"),
+	  "?" },
+	{ BYTES("\x8c\12model.ab.w\x8c\5model\x86"), "?" },
+	{ BYTES("ctorch\nfloat32\n"), "?" },
+	{ BYTES("cos\nsystem\n)R"), "?" },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}\x8c\14planner_data}sb"),
+	  "?" },
+	{ BYTES("}"), "?" },
+	{ BYTES("}K\1K\2s"), "?" },
+	{ BYTES("}(NNK\1\x8c\12model.ab.w\x85)]u"), "?" },
+	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s"), "model.ab.w" },
+	{ BYTES("ccollections\nOrderedDict\n)R\x8c\12model.ab.w\x8c\12model.ab.w\x85s"),
+	  "model.ab.w" },
+	/* not made in its place, but fetched from the memo */
+	{ BYTES("N}\x8c\12model.ab.w\x8c\12model.ab.w\x85sq\0"
+		"00h\0"),
+	  "model.ab.w" },
+	/* of a key that comes twice the later counts */
+	{ BYTES("}(\x8c\12model.ab.w\x8c\12model.ab.w\x85\x8c\12model.ab.wNu"), "?" },
+	{ BYTES("}(\x8c\12model.ab.wN\x8c\12model.ab.w\x8c\12model.ab.w\x85u"), "model.ab.w" },
+	/* and of an attribute that comes twice too */
+	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s\x8c\14planner_dataN"), "?" },
+};
+
+START_TEST(whatever_a_planner_keeps_is_no_error)
+{
+	char want[64];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_is = PLANNER_VALUE;
+	d.planner_first = _i % 2;
+	scalar(&d, "model.ab.w");
+	emit_bytes(&d.planner, planners[_i / 2].bytes, planners[_i / 2].n);
+	dcp_end(&d, ".metadata");
+	(void)snprintf(want, sizeof(want), "model.ab.w %s; ", planners[_i / 2].path);
+	expect_paths(want);
+}
+END_TEST
+
+START_TEST(without_planner_data_nothing_is_known)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.planner_is = PLANNER_ABSENT;
+	scalar(&d, "model.w");
+	dcp_object(&d, BYTES("model.o"));
+	dcp_end(&d, ".metadata");
+	expect_paths("model.w ?; model.o ?; ");
+}
+END_TEST
+
+/* As pickle writes it when many values have one path: a tuple, a key, or both from the memo. */
+START_TEST(paths_may_share_what_they_are_made_of)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	for (int i = 0; i < 4; i++)
+		scalar(&d, (const char *const[]){ "m.a", "m.b", "m.c", "m" }[i]);
+	emit_bytes(&d.planner, BYTES("\x8c\3m.a\x8c\1mq\0\x8c\1a\x86q\1"));
+	emit_bytes(&d.planner, BYTES("\x8c\3m.bh\1"));
+	emit_bytes(&d.planner, BYTES("\x8c\3m.ch\0\x8c\1c\x86"));
+	emit_bytes(&d.planner, BYTES("h\0h\0\x85"));
+	dcp_end(&d, ".metadata");
+	expect_paths("m m; m.a m|a; m.b ?; m.c m|c; ");
+}
+END_TEST
+
+/* The name as the key and what comes after it, if anything does. */
+static void below_key(struct dcp *d, const char *fqn, const char *key)
+{
+	size_t n = strlen(key);
+	const char *const keys[] = { key, fqn + n + 1 };
+
+	dcp_path(d, fqn, strlen(fqn), fqn[n] == '.' ? 2 : 1, keys);
+}
+
+static void put_keyed_rank(int rank, const char *key, uint64_t rows)
+{
+	char name[32];
+	struct dcp d;
+
+	(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+	dcp_begin(&d, dir_fd);
+	d.planner_first = rank % 2;
+	dcp_tensor(&d, BYTES("a.b.w"), "uint8", 1, &rows, 1, U(0, rows));
+	dcp_object(&d, BYTES("a.b.o"));
+	if (key) {
+		below_key(&d, "a.b.w", key);
+		below_key(&d, "a.b.o", key);
+	} else {
+		d.planner_is = PLANNER_ABSENT;
+	}
+	dcp_end(&d, name);
+}
+
+static const struct {
+	const char *keys[3]; /* of ranks 0 to 2, NULL: that rank does not say */
+	uint64_t rows[3];
+	const char *paths;
+} keyed[] = {
+	{ { "a", "a", "a" },
+	  { 4, 4, 4 },
+	  "a.b.w a|b.w; a.b.o@rank0 a|b.o@rank0; a.b.o@rank1 a|b.o@rank1; a.b.o@rank2 "
+	  "a|b.o@rank2; " },
+	{ { NULL, "a.b", NULL },
+	  { 4, 4, 4 },
+	  "a.b.w a.b|w; a.b.o@rank0 ?; a.b.o@rank1 a.b|o@rank1; a.b.o@rank2 ?; " },
+	{ { "a", NULL, "a" },
+	  { 4, 4, 4 },
+	  "a.b.w a|b.w; a.b.o@rank0 a|b.o@rank0; a.b.o@rank1 ?; a.b.o@rank2 a|b.o@rank2; " },
+	{ { "a", "a.b", "a" },
+	  { 4, 4, 4 },
+	  "a.b.w ?; a.b.o@rank0 a|b.o@rank0; a.b.o@rank1 a.b|o@rank1; a.b.o@rank2 a|b.o@rank2; " },
+	{ { NULL, "a.b", "a" },
+	  { 4, 4, 4 },
+	  "a.b.w ?; a.b.o@rank0 ?; a.b.o@rank1 a.b|o@rank1; a.b.o@rank2 a|b.o@rank2; " },
+	{ { NULL, NULL, NULL },
+	  { 4, 4, 4 },
+	  "a.b.w ?; a.b.o@rank0 ?; a.b.o@rank1 ?; a.b.o@rank2 ?; " },
+	/* sizes differ; where the only key was the whole FQN it is the whole of the new name */
+	{ { "a", NULL, "a.b.w" },
+	  { 4, 5, 6 },
+	  "a.b.w@rank0 a|b.w@rank0; a.b.w@rank1 ?; a.b.w@rank2 a.b.w@rank2; a.b.o@rank0 "
+	  "a|b.o@rank0; a.b.o@rank1 ?; a.b.o@rank2 ?; " },
+};
+
+/* A rank's own entry has a longer name, whose end is a position no more. */
+START_TEST(a_position_with_a_rank_behind_it_is_a_key)
+{
+	for (int rank = 0; rank < 2; rank++) {
+		char name[32];
+		struct dcp d;
+
+		(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+		dcp_begin(&d, dir_fd);
+		dcp_object(&d, BYTES("l.3.5"));
+		emit_str(&d.planner, "l.3.5");
+		emit_bytes(&d.planner, BYTES("\x8c\1lK\3K\5\x87"));
+		dcp_end(&d, name);
+	}
+	expect_paths("l.3.5@rank0 l|#3|5@rank0; l.3.5@rank1 l|#3|5@rank1; ");
+}
+END_TEST
+
+START_TEST(ranks_agree_on_the_path_or_it_is_not_known)
+{
+	for (int i = 0; i < 3; i++)
+		put_keyed_rank(i, keyed[_i].keys[i], keyed[_i].rows[i]);
+	expect_paths(keyed[_i].paths);
+}
+END_TEST
+
+START_TEST(sixty_four_dimensions_of_large_numbers_fit)
+{
+	uint64_t shape[64], box[128];
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct dcp d;
+	size_t n;
+
+	for (size_t i = 0; i < 64; i++) {
+		shape[i] = i ? INT64_MAX : 0; /* no elements */
+		box[i] = box[64 + i] = i ? INT64_MAX : 0;
+	}
+	dcp_begin(&d, dir_fd);
+	for (int i = 0; i < 20; i++) {
+		char fqn[16];
+
+		(void)snprintf(fqn, sizeof(fqn), "t%d", i);
+		dcp_tensor(&d, fqn, strlen(fqn), "uint8", 64, shape, 1, box);
+		dcp_stored(&d, fqn, strlen(fqn), 64, box, "a", 0, 10, 0);
+	}
+	dcp_end(&d, ".metadata");
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	ck_assert_uint_eq(catalog_tensors(c, &n)[19].shape[63], INT64_MAX);
+	ck_assert_uint_eq(n, 20);
+	catalog_close(c);
+}
+END_TEST
+
+/* ---- what cannot be ---- */
+
+static void key(struct dcp *d, const char *s)
+{
+	emit_str(&d->state, s);
+}
+
+static void tensor(struct dcp *d, const char *cls)
+{
+	key(d, "w");
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", cls);
+}
+
+/* One attribute of a TensorStorageMetadata, with what follows as its value. */
+static void attr(struct dcp *d, const char *name)
+{
+	emit_str(&d->state, name);
+}
+
+static void begin_tensor(struct dcp *d)
+{
+	tensor(d, "TensorStorageMetadata");
+	emit_attrs(&d->state);
+	attr(d, "properties");
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "TensorProperties");
+	emit_op(&d->state, OP_MARK);
+	emit_global(&d->state, "torch", "uint8");
+	emit_op(&d->state, OP_TUPLE);
+	emit_op(&d->state, OP_BUILD);
+}
+
+static void size_attr(struct dcp *d, int64_t rows)
+{
+	attr(d, "size");
+	emit_op(&d->state, OP_MARK);
+	emit_int(&d->state, rows);
+	emit_op(&d->state, OP_TUPLE);
+}
+
+static void no_tensor(struct dcp *d)
+{
+	key(d, "w");
+	emit_int(&d->state, 7);
+}
+
+static void no_string(struct dcp *d)
+{
+	emit_int(&d->state, 7);
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "BytesStorageMetadata");
+}
+
+static void ancient(struct dcp *d)
+{
+	tensor(d, "ShardedTensorStorageMetadata");
+}
+
+static void no_size(struct dcp *d)
+{
+	begin_tensor(d);
+	emit_attrs_end(&d->state);
+}
+
+static void negative_size(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, -4);
+	emit_attrs_end(&d->state);
+}
+
+static void many_dims(struct dcp *d)
+{
+	begin_tensor(d);
+	attr(d, "size");
+	emit_op(&d->state, OP_MARK);
+	for (int i = 0; i < 65; i++)
+		emit_int(&d->state, 1);
+	emit_op(&d->state, OP_TUPLE);
+	emit_attrs_end(&d->state);
+}
+
+static void no_chunks(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	emit_attrs_end(&d->state);
+}
+
+static void strange_chunk(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	attr(d, "chunks");
+	emit_op(&d->state, OP_EMPTY_LIST);
+	emit_int(&d->state, 7);
+	emit_op(&d->state, OP_APPEND);
+	emit_attrs_end(&d->state);
+}
+
+static void flat_chunk(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	attr(d, "chunks");
+	emit_op(&d->state, OP_EMPTY_LIST);
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "ChunkStorageMetadata");
+	emit_attrs(&d->state);
+	emit_str(&d->state, "offsets");
+	emit_size(&d->state, 2, U(0, 0));
+	emit_str(&d->state, "sizes");
+	emit_size(&d->state, 2, U(2, 2));
+	emit_attrs_end(&d->state);
+	emit_op(&d->state, OP_APPEND);
+	emit_attrs_end(&d->state);
+}
+
+static void half_chunk(struct dcp *d)
+{
+	begin_tensor(d);
+	size_attr(d, 4);
+	attr(d, "chunks");
+	emit_op(&d->state, OP_EMPTY_LIST);
+	emit_object(&d->state, "torch.distributed.checkpoint.metadata", "ChunkStorageMetadata");
+	emit_attrs(&d->state);
+	emit_str(&d->state, "offsets");
+	emit_size(&d->state, 1, U(0));
+	emit_attrs_end(&d->state);
+	emit_op(&d->state, OP_APPEND);
+	emit_attrs_end(&d->state);
+}
+
+static void unknown_dtype(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "float7", 1, U(4), 1, U(0, 4));
+}
+
+static void outside(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "uint8", 1, U(4), 1, U(2, 3));
+}
+
+static void huge(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "float64", 2, U((uint64_t)1 << 60, 4), 0, NULL);
+}
+
+static void storage_of_nothing(struct dcp *d)
+{
+	emit_int(&d->storage, 1);
+	emit_int(&d->storage, 2);
+}
+
+static void absolute(struct dcp *d)
+{
+	dcp_tensor(d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
+	dcp_stored(d, "w", 1, 1, U(0), "/etc/passwd", 0, 10, 0);
+}
+
+static void traversal(struct dcp *d)
+{
+	dcp_object(d, "o", 1);
+	dcp_stored(d, "o", 1, DCP_NO_OFFSET, NULL, "a/../../b", 0, 10, 0);
+}
+
+static void negative_offset(struct dcp *d)
+{
+	dcp_stored(d, "w", 1, 1, U(0), "a", -1, 10, 0);
+}
+
+static void negative_length(struct dcp *d)
+{
+	dcp_stored(d, "w", 1, 1, U(0), "a", 1, -10, 0);
+}
+
+static void far_end(struct dcp *d)
+{
+	dcp_stored(d, "w", 1, 1, U(0), "a", INT64_MAX, 1, 0);
+}
+
+/* Everything of an entry but one thing. */
+static void stored_but(struct dcp *d, const char *what)
+{
+	struct emit *m = &d->storage;
+
+	emit_object(m, "torch.distributed.checkpoint.metadata", "MetadataIndex");
+	emit_attrs(m);
+	emit_str(m, "fqn");
+	if (!strcmp(what, "fqn"))
+		emit_int(m, 7);
+	else
+		emit_str(m, "w");
+	emit_str(m, "offset");
+	if (!strcmp(what, "index"))
+		emit_int(m, 7);
+	else
+		emit_op(m, OP_NONE);
+	emit_attrs_end(m);
+	emit_object(m, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
+	emit_attrs(m);
+	emit_str(m, "relative_path");
+	if (!strcmp(what, "path"))
+		emit_int(m, 7);
+	else if (!strcmp(what, "NUL"))
+		emit_bytes(m, "\x8c\3a\0b", 5);
+	else
+		emit_str(m, "a");
+	emit_str(m, "offset");
+	emit_int(m, 0);
+	if (strcmp(what, "length") != 0) {
+		emit_str(m, "length");
+		emit_int(m, 10);
+	}
+	emit_str(m, "transform_descriptors");
+	if (!strcmp(what, "transforms")) {
+		emit_int(m, 7);
+	} else if (*what == '+') { /* the descriptor is what follows */
+		emit_op(m, OP_EMPTY_LIST);
+		emit_str(m, what + 1);
+		emit_op(m, OP_APPEND);
+	} else if (!strcmp(what, "transform")) {
+		emit_op(m, OP_EMPTY_LIST);
+		emit_int(m, 7);
+		emit_op(m, OP_APPEND);
+	} else {
+		emit_op(m, OP_NONE);
+	}
+	emit_attrs_end(m);
+}
+
+static void no_fqn(struct dcp *d)
+{
+	stored_but(d, "fqn");
+}
+
+static void no_index(struct dcp *d)
+{
+	stored_but(d, "index");
+}
+
+static void no_path(struct dcp *d)
+{
+	stored_but(d, "path");
+}
+
+static void nul_path(struct dcp *d)
+{
+	stored_but(d, "NUL");
+}
+
+static void no_length(struct dcp *d)
+{
+	stored_but(d, "length");
+}
+
+static void no_transforms(struct dcp *d)
+{
+	stored_but(d, "transforms");
+}
+
+static void no_transform(struct dcp *d)
+{
+	stored_but(d, "transform");
+}
+
+static void two_in_one(struct dcp *d)
+{
+	stored_but(d, "+stream.zstd/1+stream.zstd/1");
+}
+
+static void long_transform(struct dcp *d)
+{
+	char what[600];
+
+	memset(what, 'x', sizeof(what) - 1);
+	what[0] = '+';
+	what[sizeof(what) - 1] = 0;
+	stored_but(d, what);
+}
+
+static void unknown_transform(struct dcp *d) /* nobody has to read it yet */
+{
+	stored_but(d, "+stream.future/7");
+}
+
+static void nothing_odd(struct dcp *d)
+{
+	stored_but(d, "");
+}
+
+static const struct {
+	void (*put)(struct dcp *d);
+	int code;
+	const char *msg; /* behind "read '.metadata': " unless it begins with '!' */
+} impossible[] = {
+	{ nothing_odd, 0, NULL },
+	{ no_tensor, EBADMSG, "'w': neither a tensor nor a bytes item" },
+	{ no_string, EBADMSG, "state_dict_metadata has a key that is no string" },
+	{ ancient, ENOTSUP, "'w' was written by torch 1.12 or older, before the format of 1.13" },
+	{ no_size, EBADMSG, "'w': its size is not a list of at most 64 numbers" },
+	{ negative_size, EBADMSG, "'w': its size is not a list of at most 64 numbers" },
+	{ many_dims, EBADMSG, "'w': its size is not a list of at most 64 numbers" },
+	{ no_chunks, EBADMSG, "'w': its chunks are not a list" },
+	{ strange_chunk, EBADMSG, "'w': a chunk's offsets and sizes are not lists of numbers" },
+	{ half_chunk, EBADMSG, "'w': a chunk's offsets and sizes are not lists of numbers" },
+	{ flat_chunk, EBADMSG, "'w': 1 dimensions, but a chunk has 2" },
+	{ unknown_dtype, ENOTSUP, "'w': dtype 'float7' is not known" },
+	{ outside, EBADMSG, "!tensor 'w': chunk at [2] of size [3] lies outside its shape [4]" },
+	{ huge, EBADMSG, "!tensor 'w' is larger than 2^63 bytes" },
+	{ storage_of_nothing, EBADMSG,
+	  "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
+	{ no_fqn, EBADMSG, "storage_data has an entry that is not MetadataIndex: _StorageInfo" },
+	{ no_index, EBADMSG, "'w': its item's index is not a list of numbers" },
+	{ no_path, EBADMSG, "'w': its relative_path is no string" },
+	{ nul_path, EBADMSG, "'w': its relative_path has a NUL in it" },
+	{ no_length, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ negative_offset, EBADMSG,
+	  "'w': its item's offset and length are not numbers below 2^63" },
+	{ negative_length, EBADMSG,
+	  "'w': its item's offset and length are not numbers below 2^63" },
+	{ far_end, EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
+	{ no_transforms, EBADMSG, "'w': its transform descriptors are not a list" },
+	{ no_transform, EBADMSG, "'w': a transform descriptor is no string" },
+	{ two_in_one, EBADMSG, "'w': its transform descriptors are too long" },
+	{ long_transform, EBADMSG, "'w': its transform descriptors are too long" },
+	{ unknown_transform, 0, NULL },
+	{ absolute, EBADMSG, "!'w': file name '/etc/passwd' refused: absolute path" },
+	{ traversal, EBADMSG,
+	  "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
+};
+
+START_TEST(impossible_metadata_is_refused_with_a_sentence)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	char want[300] = "";
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	impossible[_i].put(&d);
+	dcp_end(&d, ".metadata");
+	ck_assert_int_eq(scan(&c, &e), -impossible[_i].code);
+	ck_assert_int_eq(e.code, impossible[_i].code);
+	if (impossible[_i].msg) {
+		bool bare = *impossible[_i].msg == '!';
+
+		(void)snprintf(want, sizeof(want), "%s%s",
+			       bare ? "" : "read '.metadata': ", impossible[_i].msg + bare);
+		ck_assert_str_eq(e.msg, want);
+	}
+	catalog_close(c);
+}
+END_TEST
+
+static const struct {
+	const char *bytes;
+	size_t n;
+	const char *msg;
+} no_metadata[] = {
+	{ BYTES(""), "'.metadata' is empty" },
+	{ BYTES("N."), "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ BYTES("}."), "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."),
+	  "read '.metadata': the pickle holds no checkpoint Metadata" },
+	{ BYTES("ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}X\x13\0\0\0state_dict_"
+		"metadata}sb."),
+	  "read '.metadata': Metadata has no storage_data" },
+	{ BYTES("not a pickle"), NULL },
+	{ BYTES("\x80\x63."), NULL },
+};
+
+START_TEST(what_is_no_metadata_is_refused)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	put_file(dir_fd, ".metadata", no_metadata[_i].bytes, no_metadata[_i].n);
+	ck_assert_int_lt(scan(&c, &e), 0);
+	if (no_metadata[_i].msg)
+		ck_assert_str_eq(e.msg, no_metadata[_i].msg);
+	ck_assert(e.msg[0]);
+	ck_assert_ptr_null(c);
+}
+END_TEST
+
+START_TEST(links_out_of_the_checkpoint_are_not_followed)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_end(&d, "inside");
+	ck_assert_int_eq(symlinkat("inside", dir_fd, ".metadata"), 0);
+	if (!has_openat2()) {
+		(void)fprintf(stderr, "skipped: links_out_of_the_checkpoint_are_not_followed\n");
+		return;
+	}
+	expect("");
+	ck_assert_int_eq(unlinkat(dir_fd, ".metadata", 0), 0);
+	ck_assert_int_eq(symlinkat("/etc/passwd", dir_fd, ".metadata"), 0);
+	ck_assert_int_eq(scan(&c, &e), -EBADMSG);
+	ck_assert_str_eq(e.msg, "open '.metadata': refused, a link leads out of the checkpoint");
+}
+END_TEST
+
+/* ---- while it is read ---- */
+
+static void some_metadata(const char *name)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	for (int i = 0; i < 50; i++) {
+		char fqn[16];
+
+		(void)snprintf(fqn, sizeof(fqn), "t%d", i);
+		dcp_path(&d, fqn, strlen(fqn), 1, (const char *const[]){ fqn });
+		dcp_tensor(&d, fqn, strlen(fqn), "float32", 2, U(4, 2), 2,
+			   U(0, 0, 2, 2, 2, 0, 2, 2));
+		dcp_stored(&d, fqn, strlen(fqn), 2, U(0, 0), "a", i, 20, 0);
+		dcp_stored(&d, fqn, strlen(fqn), 2, U(2, 0), "a", i + 100, 20, 0);
+	}
+	dcp_end(&d, name);
+}
+
+static void change_it(void *arg, uint64_t done, uint64_t total)
+{
+	const int *how = arg;
+
+	(void)done;
+	(void)total;
+	if (*how)
+		put_file(dir_fd, ".metadata", "N.", 2);
+	else
+		(void)utimensat(dir_fd, ".metadata",
+				(const struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0);
+}
+
+START_TEST(a_file_that_changes_while_it_is_read_is_an_error)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	int how = _i;
+
+	some_metadata(".metadata");
+	ck_assert_int_eq(scan_with(&(struct scan_opts){ change_it, &how }, &c, &e),
+			 _i ? -e.code : -EAGAIN);
+	if (!_i)
+		ck_assert_str_eq(e.msg,
+				 "'.metadata' changed while it was read; is a save going on?");
+	ck_assert_ptr_null(c);
+}
+END_TEST
+
+struct seen {
+	uint64_t last, total;
+	unsigned calls;
+};
+
+static void see(void *arg, uint64_t done, uint64_t total)
+{
+	struct seen *s = arg;
+
+	REQUIRE(done >= s->last && done <= total && (!s->total || total == s->total));
+	s->last = done;
+	s->total = total;
+	s->calls++;
+}
+
+START_TEST(progress_only_grows)
+{
+	struct seen s = { 0 };
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct stat st;
+
+	some_metadata("__0.metadata");
+	some_metadata("__1.metadata");
+	ck_assert_int_eq(scan_with(&(struct scan_opts){ see, &s }, &c, &e), 0);
+	ck_assert_int_eq(fstatat(dir_fd, "__0.metadata", &st, 0), 0);
+	ck_assert_uint_eq(s.total, 2 * (uint64_t)st.st_size);
+	ck_assert_uint_gt(s.calls, 3);
+	ck_assert_uint_gt(s.last, s.total / 2);
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(every_byte_of_a_metadata_file_counts_for_its_hash)
+{
+	char hashes[3][33];
+	size_t n;
+	autofree uint8_t *p = NULL;
+
+	some_metadata(".metadata");
+	p = get_file(dir_fd, ".metadata", &n);
+	for (int i = 0; i < 3; i++) {
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		autofree uint8_t *more = calloc(1, n + 5000);
+		size_t k;
+
+		REQUIRE(more);
+		memcpy(more, p, n);
+		more[n + 4999] = (uint8_t)i; /* behind the pickle */
+		put_file(dir_fd, ".metadata", more, n + (i ? 5000 : 0));
+		ck_assert_int_eq(scan(&c, &e), 0);
+		memcpy(hashes[i], catalog_metadata(c, &k)[0].hash, 33);
+		ck_assert_uint_eq(catalog_metadata(c, &k)[0].size, n + (i ? 5000 : 0));
+		catalog_close(c);
+	}
+	ck_assert_str_ne(hashes[0], hashes[1]);
+	ck_assert_str_ne(hashes[1], hashes[2]);
+}
+END_TEST
+
+/* ---- damage and faults ---- */
+
+START_TEST(a_cut_file_is_refused)
+{
+	size_t n;
+	autofree uint8_t *p = NULL;
+
+	some_metadata(".metadata");
+	p = get_file(dir_fd, ".metadata", &n);
+	for (size_t k = 0; k < n; k += 1 + n / 300) {
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+
+		put_file(dir_fd, ".metadata", p, k);
+		ck_assert_int_lt(scan(&c, &e), 0);
+		ck_assert(e.code && e.msg[0]);
+	}
+}
+END_TEST
+
+START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
+{
+	struct rng r = rng_new();
+	size_t n;
+	autofree uint8_t *p = NULL;
+
+	some_metadata(".metadata");
+	p = get_file(dir_fd, ".metadata", &n);
+	for (int i = 0; i < 600; i++) {
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		size_t at = rng_below(&r, n);
+		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
+		int rc;
+
+		p[at] ^= bit;
+		put_file(dir_fd, ".metadata", p, n);
+		p[at] ^= bit;
+		rc = scan(&c, &e);
+		REQUIRE(rc ? rc < 0 && e.code == -rc && e.msg[0] && !c : c != NULL);
+		catalog_close(c);
+	}
+}
+END_TEST
+
+START_TEST(failing_reads_and_allocations_come_through)
+{
+	unsigned failed = 0;
+
+	fault_sqlite();
+	if (_i < 2) {
+		some_metadata(".metadata");
+	} else {
+		put_rank(0, "uint8", 4, 0, 4);
+		put_rank(1, "int8", 4, 0, 4);
+	}
+	FAULT_LOOP(_i % 2 ? FAULT_READ : FAULT_ALLOC)
+	{
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		int rc = scan(&c, &e);
+
+		(void)fault_off();
+		if (rc) {
+			ck_assert(fault_hit() && !c && e.code == -rc && e.msg[0]);
+			/* EFBIG: the string pool's ceiling and the machine's are told by one sentence */
+			ck_assert(_i % 2 ? rc == -EIO : rc == -ENOMEM || rc == -EFBIG);
+			failed++;
+		}
+		catalog_close(c);
+	}
+	ck_assert_uint_ge(failed, _i % 2 ? 2 : 50);
+}
+END_TEST
+
+Suite *dcp_suite(void)
+{
+	Suite *s = suite_create("dcp");
+	TCase *t = tcase_create("dcp");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_metadata_files, 0,
+			    ARRAY_LEN(directories));
+	tcase_add_test(t, tensors_and_objects_are_joined_with_their_items);
+	tcase_add_test(t, a_number_is_not_an_object);
+	tcase_add_test(t, of_two_entries_for_one_place_the_later_counts);
+	tcase_add_test(t, empty_chunks_claim_nothing);
+	tcase_add_test(t, what_is_listed_but_not_stored_is_incomplete);
+	tcase_add_test(t, an_empty_checkpoint_is_one);
+	tcase_add_test(t, rank_files_that_agree_are_one_tensor);
+	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
+	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
+	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
+	tcase_add_loop_test(t, what_leads_to_a_value_is_its_path, 0, 2);
+	tcase_add_test(t, what_the_ranks_planned_is_not_read);
+	tcase_add_loop_test(t, a_key_may_be_called_as_the_plans_are, 0, 16);
+	tcase_add_loop_test(t, only_what_joins_to_the_name_is_a_path, 0, ARRAY_LEN(paths));
+	tcase_add_loop_test(t, whatever_a_planner_keeps_is_no_error, 0, 2 * ARRAY_LEN(planners));
+	tcase_add_test(t, without_planner_data_nothing_is_known);
+	tcase_add_loop_test(t, numbers_are_positions_in_lists, 0, ARRAY_LEN(numbered));
+	tcase_add_test(t, paths_may_share_what_they_are_made_of);
+	tcase_add_test(t, a_position_with_a_rank_behind_it_is_a_key);
+	tcase_add_loop_test(t, ranks_agree_on_the_path_or_it_is_not_known, 0, ARRAY_LEN(keyed));
+	tcase_add_test(t, sixty_four_dimensions_of_large_numbers_fit);
+	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0,
+			    ARRAY_LEN(impossible));
+	tcase_add_loop_test(t, what_is_no_metadata_is_refused, 0, ARRAY_LEN(no_metadata));
+	tcase_add_test(t, links_out_of_the_checkpoint_are_not_followed);
+	tcase_add_loop_test(t, a_file_that_changes_while_it_is_read_is_an_error, 0, 2);
+	tcase_add_test(t, progress_only_grows);
+	tcase_add_test(t, every_byte_of_a_metadata_file_counts_for_its_hash);
+	tcase_add_test(t, a_cut_file_is_refused);
+	tcase_add_test(t, flipped_bits_give_an_error_or_a_checkpoint);
+	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 4);
+	suite_add_tcase(s, t);
+	return s;
+}

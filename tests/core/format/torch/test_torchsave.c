@@ -1,0 +1,882 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "archive_util.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/text.h"
+#include "blob_util.h"
+#include "fault.h"
+#include "format/format.h"
+#include "index/catalog_build.h"
+#include "index/catalog_query.h"
+#include "parse/zip.h"
+#include "path_util.h"
+#include "pickle_util.h"
+#include "source/place.h"
+#include "suites.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- pickles ---- */
+
+/* A tensor of one dimension over a storage. */
+static const struct special {
+	const char *name, *function, *cls, *key;
+	int64_t count, offset, size, stride;
+	bool neg;
+	int64_t window; /* + 1: the storage is 2 elements of its root from there on */
+} specials[] = {
+	{ "T", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 0, 4, 1, false, 0 },
+	{ "Tslice", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 1, 2, 2, false, 0 },
+	{ "Tempty", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 9, 0, 1, false, 0 },
+	{ "Tneg", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 0, 1, 7, true, 0 },
+	{ "Told", "_rebuild_tensor", "FloatStorage", "0", 4, 0, 4, 1, false, 0 },
+	{ "Tv3", "_rebuild_tensor_v3", "UntypedStorage", "1", 6, 1, 2, 1, false, 0 },
+	{ "Tbytes", "_rebuild_tensor_v2", "ByteStorage", "1", 6, 0, 6, 1, false, 0 },
+	{ "Twindow", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 1, 1, 1, false, 1 + 1 },
+	{ "Twide", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 1, 1, 1, false, 1 + 3 },
+	{ "Tbeyond", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 1, 4, 1, false, 0 },
+	{ "Tlong", "_rebuild_tensor_v2", "FloatStorage", "0", 5, 0, 5, 1, false, 0 },
+	{ "Tlost", "_rebuild_tensor_v2", "FloatStorage", "9", 4, 0, 4, 1, false, 0 },
+	{ "Todd", "_rebuild_tensor_v2", "OddStorage", "0", 4, 0, 4, 1, false, 0 },
+	{ "Tint", "_rebuild_tensor_v2", "LongStorage", "0", 2, 0, 2, 1, false, 0 },
+	{ "Tq", "_rebuild_qtensor", "QInt8Storage", "0", 4, 0, 4, 1, false, 0 },
+	{ "Tsparse", "_rebuild_sparse_tensor", "FloatStorage", "0", 4, 0, 4, 1, false, 0 },
+	{ "Tnegative", "_rebuild_tensor_v2", "FloatStorage", "0", 4, -1, 4, 1, false, 0 },
+};
+
+static void put_storage(struct emit *m, const struct special *x)
+{
+	emit_op(m, '(');
+	emit_str(m, "storage");
+	emit_global(m, "torch", x->cls);
+	emit_str(m, x->key);
+	emit_str(m, "cpu");
+	emit_int(m, x->count);
+	if (x->window) {
+		emit_str(m, "view");
+		emit_int(m, x->window - 1);
+		emit_int(m, 2);
+		emit_op(m, 0x87);
+	}
+	emit_bytes(m, "tQ", 2);
+}
+
+static void put_tensor(struct emit *m, const struct special *x)
+{
+	emit_global(m, "torch._utils", x->function);
+	emit_op(m, '(');
+	put_storage(m, x);
+	emit_int(m, x->offset);
+	emit_int(m, x->size);
+	emit_op(m, 0x85);
+	emit_int(m, x->stride);
+	emit_op(m, 0x85);
+	emit_op(m, 0x89);
+	emit_global(m, "collections", "OrderedDict");
+	emit_bytes(m, ")R", 2);
+	if (strstr(x->function, "v3"))
+		emit_global(m, "torch", "uint16");
+	if (x->neg) {
+		emit_op(m, '}');
+		emit_str(m, "neg");
+		emit_bytes(m, "\x88s", 2);
+	}
+	emit_bytes(m, "tR", 2);
+}
+
+static void put_word(struct emit *m, const char *word)
+{
+	if (*word == '#') {
+		emit_int(m, strtoll(word + 1, NULL, 10));
+		return;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(specials); i++)
+		if (!strcmp(specials[i].name, word)) {
+			put_tensor(m, &specials[i]);
+			return;
+		}
+	if (!strcmp(word, "Storage"))
+		put_storage(m, &specials[0]);
+	else
+		emit_str(m, word);
+}
+
+/* Opcodes of protocol 2, in which <T> is a tensor, <#5> a number, <a> a string. STOP is added. */
+static void put_pickle(struct buf *b, const char *text)
+{
+	struct emit m = EMIT_INIT(2, false);
+
+	emit_proto(&m);
+	for (; *text; text++) {
+		char word[1000] = "";
+
+		if (*text != '<') {
+			emit_op(&m, (uint8_t)*text);
+			continue;
+		}
+		text++;
+		(void)snprintf(word, sizeof(word), "%.*s", (int)strcspn(text, ">"), text);
+		text += strcspn(text, ">");
+		put_word(&m, word);
+	}
+	emit_op(&m, '.');
+	REQUIRE(!m.b.err);
+	buf_add(b, m.b.data, m.b.len);
+	buf_release(&m.b);
+}
+
+/* ---- files ---- */
+
+static const float floats[4] = { 0, 1, 2, 3 };
+
+static void put_zip(const char *name, const char *text, const char *order)
+{
+	struct archive a = { .style = { 0 } };
+	struct buf pkl = BUF_INIT(1 << 20);
+
+	put_pickle(&pkl, text);
+	archive_add(&a, "data.pkl", pkl.data, pkl.len);
+	if (order)
+		archive_add(&a, "byteorder", order, strlen(order));
+	archive_add(&a, "data/0", floats, sizeof(floats));
+	archive_add(&a, "data/1", "abcdef", 6);
+	archive_add(&a, "version", "3\n", 2);
+	archive_end(&a);
+	put_file(dir_fd, name, a.b.data, a.b.len);
+	archive_release(&a);
+	buf_release(&pkl);
+}
+
+static void legacy_head(struct buf *b, const char *version)
+{
+	buf_add(b, "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
+	put_pickle(b, version);
+	put_pickle(b, "}(<protocol_version><#1001><little_endian>\x88u");
+}
+
+static void put_count(struct buf *b, uint64_t n)
+{
+	uint8_t le[8];
+
+	(void)put_le(le, n, 8);
+	buf_add(b, le, 8);
+}
+
+/* keys: the pickle of the list. The storages that it names follow; the last `cut` bytes do not. */
+static void put_legacy(const char *name, const char *text, const char *keys, size_t cut)
+{
+	struct buf b = BUF_INIT(1 << 20);
+
+	legacy_head(&b, "<#1001>");
+	put_pickle(&b, text);
+	put_pickle(&b, keys);
+	for (const char *s = keys; (s = strchr(s, '<')); s++) {
+		put_count(&b, s[1] == '0' ? 4 : 6);
+		if (s[1] == '0')
+			buf_add(&b, floats, sizeof(floats));
+		else
+			buf_add(&b, "abcdef", 6);
+	}
+	put_file(dir_fd, name, b.data, b.len - cut);
+	buf_release(&b);
+}
+
+/* ---- scanning ---- */
+
+/* file NULL: the directory */
+static int scan(const char *file, struct catalog **ret, struct ckpt_err *e)
+{
+	struct place *place CLEANUP(place_freep) = NULL;
+	const struct scan_opts opts = { 0 };
+	struct catalog_writer *w = NULL;
+	struct name_list files CLEANUP(name_list_release) = { 0 };
+	int rc = try_place(dir_fd, &place, e);
+
+	if (rc)
+		return rc;
+	rc = format_torchsave.probe(place, file, &files, e);
+
+	if (!rc)
+		return err_set(e, ENOENT, "it is none");
+	rc = rc < 0 ? rc : catalog_writer_new(NULL, "torch.save", "/", &w, e);
+	if (!rc)
+		rc = format_torchsave.scan(place, &files, &opts, w, e);
+	if (!rc)
+		rc = catalog_writer_finish(w, ret, e);
+	catalog_writer_free(w);
+	return rc;
+}
+
+/* Where an item lies: the first eight bytes of what the file has there. */
+static void show_loc(struct buf *b, struct catalog *c, const struct chunk_loc *l)
+{
+	size_t n, size;
+	autofree uint8_t *bytes = get_file(dir_fd, catalog_sources(c, &n)[l->file].path, &size);
+	const char *encoding = catalog_encodings(c, &n)[l->encoding];
+
+	buf_printf(b, " %llu %s ", (unsigned long long)l->length, encoding);
+	REQUIRE(range_ok(l->offset, l->length, size));
+	for (uint64_t i = 0; i < min_u64(l->length, 4); i++)
+		buf_printf(b, "%02x", bytes[l->offset + i]);
+}
+
+static void show(struct buf *b, struct catalog *c)
+{
+	struct ckpt_err e = { 0 };
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(c, &n);
+	const struct catalog_object *o;
+
+	for (size_t i = 0; i < n; i++) {
+		autofree struct chunkmap *m = NULL;
+
+		buf_printf(b, "%s/%u %s ", t[i].fqn, t[i].top, dtype_info(t[i].dtype)->name);
+		buf_json_u64s(b, t[i].shape, t[i].n_dims);
+		REQUIRE(t[i].state == TENSOR_COMPLETE && !catalog_load_map(c, &t[i], &m, &e));
+		for (uint32_t k = 0; k < m->count; k++)
+			show_loc(b, c, &m->locs[k]);
+		buf_str(b, "\n");
+	}
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s/%u %s%s", o[i].fqn, o[i].top, o[i].fault ? o[i].fault : o[i].text,
+			   o[i].fault ? "\n" : "");
+	REQUIRE(!b->err);
+}
+
+static void expect(const char *file, const char *want)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!scan(file, &c, &e), "%s", e.msg);
+	buf_str(&b, "");
+	show(&b, c);
+	ck_assert_str_eq(b.data, want);
+	buf_release(&b);
+	catalog_close(c);
+}
+
+static void expect_error(const char *file, int code, const char *want)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(scan(file, &c, &e), -code);
+	ck_assert_str_eq(e.msg, want);
+	ck_assert_ptr_null(c);
+}
+
+/* ---- what is read ---- */
+
+static const struct {
+	const char *pickle, *want;
+} states[] = {
+	{ "}(<model>}(<w><T><l>](<T><T>\x85"
+	  "eu<epoch><#3><opt>}(<groups>]}<lr>G?\xe0      sa<state>}(<#0><T><#1>}uuu",
+	  "model.l.0/5 float32 [4] 16 raw 00000000\n"
+	  "model.l.1.0/5 float32 [4] 16 raw 00000000\n"
+	  "model.w/5 float32 [4] 16 raw 00000000\n"
+	  "opt.state.0/3 float32 [4] 16 raw 00000000\n"
+	  "epoch/5 3\n"
+	  "opt.groups/3 [{\"lr\": 0.503921568627451}]\n"
+	  "opt.state.1/3 {}\n" },
+	/* the key has the dots, or the path has */
+	{ "}(<a.b.c><T><a>}<d><T>su",
+	  "a.b.c/5 float32 [4] 16 raw 00000000\na.d/1 float32 [4] 16 raw 00000000\n" },
+	{ "}<><T>s", "/0 float32 [4] 16 raw 00000000\n" },
+	{ "}<>}<w><T>ss", ".w/0 float32 [4] 16 raw 00000000\n" },
+	{ "}(<#7>K\5\x86<T>\x88N<n>}u",
+	  "[7, 5]/6 float32 [4] 16 raw 00000000\nn/1 {}\ntrue/4 null\n" },
+	/* no state dict */
+	{ "<T>", "/0 float32 [4] 16 raw 00000000\n" },
+	{ "<#5>", "/0 5\n" },
+	{ "}", "" },
+	{ "](<T>Ne", "0/1 float32 [4] 16 raw 00000000\n1/1 null\n" },
+	/* views, and other ways to write one */
+	{ "](<Tslice><Tempty><Tneg><Told><Tv3><Tbytes>e",
+	  "0/1 float32 [2] 12 raw:strides=2 0000803f\n"
+	  "1/1 float32 [0]\n"
+	  "2/1 float32 [1] 4 raw:neg 00000000\n"
+	  "3/1 float32 [4] 16 raw 00000000\n"
+	  "4/1 uint16 [2] 4 raw 63646566\n"
+	  "5/1 uint8 [6] 6 raw 61626364\n" },
+	{ "]ctorch._utils\n_rebuild_parameter\n(<T>\x88NtRa", "0/1 float32 [4] 16 raw 00000000\n" },
+	/* objects that have tensors in them: attributes, slots, items, arguments */
+	{ "}<o>cm\nC\n<T><#1>\x86\x81}<a><T>sb<k><T>ss", "o.0/1 float32 [4] 16 raw 00000000\n"
+							 "o.a/1 float32 [4] 16 raw 00000000\n"
+							 "o.k/1 float32 [4] 16 raw 00000000\n"
+							 "o.1/1 1\n" },
+	{ "}<o>cm\nC\n)\x81N}<s><T>s\x86"
+	  "b<#9>as",
+	  "o.s/1 float32 [4] 16 raw 00000000\no.0/1 9\n" },
+	{ "ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R<a><T>s",
+	  "a/1 float32 [4] 16 raw 00000000\n" },
+	{ "ccollections\nOrderedDict\n](](<a><T>e](<b><#1>ee\x85R",
+	  "a/1 float32 [4] 16 raw 00000000\nb/1 1\n" }, /* Python 2 */
+	{ "ccollections\nOrderedDict\n)R(<a><T>u}<_metadata>}sb",
+	  "a/1 float32 [4] 16 raw 00000000\n" },
+	/* what cannot be shown does not hide the rest */
+	{ "](ctorch._utils\n_rebuild_parameter\n(<Tq>\x88NtR<T>e",
+	  "1/1 float32 [4] 16 raw 00000000\n"
+	  "0/1 a quantised tensor: its elements mean nothing without its scales\n" },
+	{ "}(<q><Tq><s><Tsparse><st><Storage><t><T>"
+	  "<d>ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_wrapper_subclass\n"
+	  "ctorch.distributed.tensor\nDTensor\n)}tR<o><Todd>u",
+	  "t/1 float32 [4] 16 raw 00000000\n"
+	  "d/1 a DTensor is not a dense tensor\n"
+	  "o/1 data.pkl: storage class 'OddStorage'\n"
+	  "q/1 a quantised tensor: its elements mean nothing without its scales\n"
+	  "s/1 data.pkl: '_rebuild_sparse_tensor' is not a dense tensor\n"
+	  "st/2 a storage that is not a tensor's\n" },
+};
+
+START_TEST(what_was_saved_becomes_tensors_and_objects)
+{
+	put_zip("f.pt", states[_i].pickle, NULL);
+	expect("f.pt", states[_i].want);
+}
+END_TEST
+
+START_TEST(positions_in_lists_and_tuples_are_told_from_keys)
+{
+	struct buf b = BUF_INIT(1 << 16);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+	size_t n;
+
+	put_zip("f.pt", states[0].pickle, NULL);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	t = catalog_tensors(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		show_path(&b, t[i].path, t[i].fqn, t[i].fqn_len);
+		buf_str(&b, " ");
+	}
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++) {
+		show_path(&b, o[i].path, o[i].fqn, o[i].fqn_len);
+		buf_str(&b, " ");
+	}
+	ck_assert_str_eq(b.data, "model|l|#0 model|l|#1|#0 model|w opt|state|0 epoch opt|groups "
+				 "opt|state|1 ");
+	buf_release(&b);
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(a_stream_is_read_like_an_archive)
+{
+	const char *text = states[_i].pickle;
+	const char *keys = strstr(text, "<Tv3>") ? "](<1><0>e"
+			   : strstr(text, "<T>") ? "]<0>a"
+						 : "]";
+
+	if (strstr(text, "<Tq>"))
+		return; /* it needs to know how large the elements of every storage are */
+	put_legacy("f.pt", text, keys, 0);
+	expect("f.pt", states[_i].want);
+}
+END_TEST
+
+/*
+ * torch 0.4 under Python 2.7, opcode by opcode as its cPickle writes protocol 2: a memo from 1 on,
+ * byte strings, an OrderedDict that is called with its pairs, a number of 64 bits as text (the
+ * parameters of an optimizer are id()s), an instance of an old-style class.
+ */
+static const char python2[] =
+	"\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+	"\x80\2M\xe9\3."
+	"\x80\2}q\1(U\x10protocol_versionq\2M\xe9\3U\x0dlittle_endianq\3\x88U\x0atype_sizesq\4}"
+	"q\5(U\5shortq\6K\2U\3intq\7K\4U\4longq\x08K\4uu."
+	"\x80\2}q\1(U\5stateq\2ccollections\nOrderedDict\nq\3]q\4(]q\5(U\1wq\6"
+	"ctorch._utils\n_rebuild_tensor_v2\nq\7((U\7storageq\x08"
+	"ctorch\nFloatStorage\nq\x09U\x0f"
+	"943294847201126q\x0aU\3cpuq\x0bK\4Ntq\x0cQ"
+	"K\0K\4\x85q\x0dK\1\x85q\x0e\x89h\3]q\x0f\x85q\x10Rq\x11tq\x12Rq\x13"
+	"e]q\x14(U\1bq\x15h\7(h\x0cQK\1K\2\x85q\x16K\2\x85q\x17\x89h\3]q\x18\x85q\x19Rq\x1atq\x1b"
+	"Rq\x1c"
+	"ee\x85q\x1dRq\x1e}q\x1fU\x09_metadataq h\3]q!\x85q\"Rq#sb"
+	"U\5epochq$K\3U\6paramsq%]q&I140735678901234\naU\4argsq'(c__main__\nArgs\nq(oq)}q*U\2lrq+G?"
+	"\xe0\0\0\0\0\0\0sbu."
+	"\x80\2]q\1U\x0f"
+	"943294847201126q\2a."
+	"\4\0\0\0\0\0\0\0";
+
+START_TEST(a_stream_that_python_2_has_written_is_read)
+{
+	struct buf b = BUF_INIT(1 << 16);
+
+	buf_add(&b, python2, sizeof(python2) - 1);
+	buf_add(&b, floats, sizeof(floats));
+	put_file(dir_fd, "f.pth", b.data, b.len);
+	expect("f.pth", "state.b/5 float32 [2] 12 raw:strides=2 0000803f\n"
+			"state.w/5 float32 [4] 16 raw 00000000\n"
+			"args/4 {\"__class__\": \"__main__.Args\", \"lr\": 0.5}\n"
+			"epoch/5 3\n"
+			"params/6 [140735678901234]\n");
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(storages_that_are_parts_of_others_begin_where_they_begin)
+{
+	put_legacy("f.pt", "](<Twindow><T>e", "]<0>a", 0);
+	expect("f.pt", "0/1 float32 [1] 4 raw 00000040\n1/1 float32 [4] 16 raw 00000000\n");
+}
+END_TEST
+
+START_TEST(classes_that_a_stream_quotes_the_source_of_are_nothing_to_read)
+{
+	put_legacy("f.pt", "](<T>(<module>cm\nC\n<f.py><class C>tQ)\x81}<w><T>sbe", "]<0>a", 0);
+	expect("f.pt", "0/1 float32 [4] 16 raw 00000000\n1.w/1 float32 [4] 16 raw 00000000\n");
+}
+END_TEST
+
+START_TEST(bytes_are_swapped_where_byteorder_says_so)
+{
+	put_zip("f.pt", "](<T><Tslice><Tv3><Tbytes>e", "big");
+	expect("f.pt", "0/1 float32 [4] 16 raw:be 00000000\n"
+		       "1/1 float32 [2] 12 raw:strides=2:be 0000803f\n"
+		       "2/1 uint16 [2] 4 raw 63646566\n" /* torch does not, either */
+		       "3/1 uint8 [6] 6 raw 61626364\n");
+	put_zip("f.pt", "<T>", "little");
+	expect("f.pt", "/0 float32 [4] 16 raw 00000000\n");
+}
+END_TEST
+
+/* "name": a value whose text has 2^n times 904 bytes */
+static void put_long(struct buf *b, const char *name, int n)
+{
+	buf_printf(b, "<%s><%0900d>", name, 0);
+	while (n--)
+		buf_str(b, "2\x86");
+}
+
+START_TEST(texts_that_have_no_room_are_listed)
+{
+	static const char *const faults[] = { NULL, "the objects' texts are more than 64 MiB",
+					      "its text needs more than 67108865 bytes" };
+	struct buf b = BUF_INIT(1 << 20);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	const struct catalog_object *o;
+	size_t n;
+
+	buf_str(&b, "}(");
+	put_long(&b, "a", 16);
+	put_long(&b, "b", 16);
+	put_long(&b, "c", 17);
+	buf_str(&b, "<t><T>u");
+	put_zip("f.pt", b.data, NULL);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	o = catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 3);
+	ck_assert(o[0].text && o[0].text_len > 904 << 16 && !o[0].fault);
+	for (size_t i = 1; i < n; i++)
+		ck_assert_str_eq(o[i].fault, faults[i]);
+	(void)catalog_tensors(c, &n);
+	ck_assert_uint_eq(n, 1);
+	catalog_close(c);
+	buf_release(&b);
+}
+END_TEST
+
+/* ---- what is refused ---- */
+
+static const struct {
+	const char *pickle, *order;
+	int code;
+	const char *msg;
+} refused[] = {
+	{ "}<w><Tbeyond>s", NULL, ERR_CORRUPT,
+	  "read 'f.pt': 'w': its view reaches outside its storage of 16 bytes" },
+	{ "}<w><Tlong>s", NULL, ERR_CORRUPT,
+	  "read 'f.pt': 'w': storage '0' has 16 bytes, the pickle counts 20" },
+	{ "}<w><Tlost>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w': the file has no storage '9'" },
+	{ "}<w><Twide>s", NULL, ERR_CORRUPT,
+	  "read 'f.pt': 'w': data.pkl: a storage is no part of its root" },
+	{ "}<w><Tnegative>s", NULL, ERR_CORRUPT,
+	  "read 'f.pt': 'w': data.pkl: offset, size and stride do not fit together" },
+	{ "<T>", "middle", ERR_CORRUPT, "read 'f.pt': byteorder is 'middle'" },
+	{ "<T>", "", ERR_CORRUPT, "read 'f.pt': byteorder is ''" },
+	{ "0", NULL, ERR_CORRUPT, "read 'f.pt': pickle: stack underflow at byte 3" },
+	{ "]q\1(<T>h\2e", NULL, ERR_CORRUPT,
+	  "read 'f.pt': pickle: memo entry 2, asked for at byte 130, was never stored" },
+	{ "}(<a>}<b><T>s<a.b><T>u", NULL, ERR_CORRUPT, "two tensors are called 'a.b'" },
+	{ "}(<a>}<b><#1>s<a.b><#1><t><T>u", NULL, 0, NULL }, /* a tensor and an object may */
+	{ "}(<a>](<#1>e<a.0><#1><b><T>u", NULL, 0, NULL },   /* the list is one object */
+	{ "}<w\xff><T>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w%FF': FQN 'w?' is not UTF-8" },
+};
+
+START_TEST(what_contradicts_itself_is_refused)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	put_zip("f.pt", refused[_i].pickle, refused[_i].order);
+	if (refused[_i].msg) {
+		expect_error("f.pt", refused[_i].code, refused[_i].msg);
+		return;
+	}
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(what_refers_to_itself_or_unfolds_without_end_is_refused)
+{
+	static const char msg[] = "read 'f.pt': what was saved refers to itself, or repeats itself "
+				  "without end";
+	struct buf b = BUF_INIT(1 << 20);
+
+	buf_str(&b, "]<T>a");
+	for (int i = 0; i < 60; i++)
+		buf_str(&b, "2\x86"); /* twice the one before */
+	put_zip("f.pt", b.data, NULL);
+	expect_error("f.pt", ERR_UNSUPPORTED, msg);
+	b.len = 0;
+	buf_str(&b, "]N\x85"); /* the same without a tensor until the end */
+	for (int i = 0; i < 60; i++)
+		buf_str(&b, "2\x86");
+	buf_str(&b, "<T>\x86");
+	put_zip("f.pt", b.data, NULL);
+	expect_error("f.pt", ERR_UNSUPPORTED, msg);
+	buf_release(&b);
+}
+END_TEST
+
+static const struct {
+	const char *pickle, *keys;
+	size_t cut;
+	int code;
+	const char *msg;
+} refused_streams[] = {
+	{ "<T>", "]<0>a", 1, ERR_CORRUPT,
+	  "read 'f.pt': the file has 230 bytes and ends inside storage 1 of 1" },
+	{ "<T>", "]<0>a", 17, ERR_CORRUPT,
+	  "read 'f.pt': the file has 214 bytes and ends inside storage 1 of 1" },
+	{ "<T>", "]<0>a", 25, ERR_CORRUPT, "read 'f.pt': the file ends inside a pickle" },
+	{ "<T>", "}", 0, ERR_CORRUPT, "read 'f.pt': no list of storages behind the pickle" },
+	{ "<T>", "](<0><0>e", 0, ERR_CORRUPT, "read 'f.pt': the list of storages has a key twice" },
+	{ "<T>", "](<0><1>e", 0, ERR_CORRUPT,
+	  "read 'f.pt': the list of storages has a key that no tensor has" },
+	{ "<T>", "]<#0>a", 0, ERR_CORRUPT,
+	  "read 'f.pt': the list of storages has something that is no key" },
+	{ "<T>", "]", 0, ERR_CORRUPT, "read 'f.pt': '': the file has no storage '0'" },
+	{ "<Todd>", "]", 0, ERR_UNSUPPORTED, "read 'f.pt': storage class 'OddStorage'" },
+	{ "<#1>Q", "]", 0, ERR_CORRUPT,
+	  "read 'f.pt': a storage is not written as torch writes it" },
+	{ "](<T><Tint>e", "]<0>a", 0, ERR_CORRUPT,
+	  "read 'f.pt': storage '0' has elements of 4 and of 8 bytes" },
+};
+
+START_TEST(a_stream_that_contradicts_itself_is_refused)
+{
+	put_legacy("f.pt", refused_streams[_i].pickle, refused_streams[_i].keys,
+		   refused_streams[_i].cut);
+	expect_error("f.pt", refused_streams[_i].code, refused_streams[_i].msg);
+}
+END_TEST
+
+START_TEST(a_stream_of_another_version_is_refused)
+{
+	struct buf b = BUF_INIT(1 << 20);
+
+	legacy_head(&b, "<#1002>");
+	put_file(dir_fd, "f.pt", b.data, b.len);
+	expect_error("f.pt", ERR_UNSUPPORTED, "read 'f.pt': its protocol version is not 1001");
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(the_tar_files_of_old_are_refused)
+{
+	char tar[1024] = "pickle";
+
+	memcpy(tar + 257, "ustar", 5);
+	put_file(dir_fd, "f.pt", tar, sizeof(tar));
+	expect_error(
+		"f.pt", ERR_UNSUPPORTED,
+		"read 'f.pt': it is in the tar format of torch's first versions: torch.load it "
+		"and torch.save it again");
+	memcpy(tar, "readme", 6);
+	put_file(dir_fd, "f.pt", tar, sizeof(tar));
+	expect_error("f.pt", ENOENT, "it is none");
+}
+END_TEST
+
+/* torch 2.14 of a module with one Linear(2, 1): the members, and the beginning of data.pkl. */
+START_TEST(a_torchscript_program_is_refused_as_one)
+{
+	static const char pickle[] = "\x80\2c__torch__\nM\nq\0)\x81}X\x08\0\0\0trainingq\1\x88sb.";
+	static const char *const members[] = { "data/0",
+					       "data/1",
+					       "data.pkl",
+					       "code/__torch__.py",
+					       "code/__torch__.py.debug_pkl",
+					       "constants.pkl",
+					       "version",
+					       "byteorder" };
+
+	for (int constants = 0; constants < 2; constants++) {
+		struct archive a = { .style = { .prefix = "script" } };
+
+		for (size_t i = 0; i < ARRAY_LEN(members); i++)
+			if (constants || strcmp(members[i], "constants.pkl") != 0)
+				archive_add(&a, members[i], pickle, sizeof(pickle) - 1);
+		archive_end(&a);
+		for (size_t at = a.directory; at < a.b.len; at++) /* torch deflates the code */
+			if (!memcmp(a.b.data + at, "script/code/", 12))
+				a.b.data[at - ZIP_CENTRAL_SIZE + 10] = 8;
+		put_file(dir_fd, "f.pt", a.b.data, a.b.len);
+		expect_error("f.pt", ERR_UNSUPPORTED,
+			     constants
+				     ? "read 'f.pt': a TorchScript program, of torch.jit.save, is "
+				       "not read: torch.jit.load it and torch.save its state_dict()"
+				     : "read 'f.pt': zip member 'script/code/__torch__.py' is "
+				       "compressed or encrypted");
+		archive_release(&a);
+	}
+}
+END_TEST
+
+/* torch.save({}, f, pickle_protocol=0, _use_new_zipfile_serialization=False) */
+START_TEST(the_text_protocols_are_refused_as_what_they_are)
+{
+	static const char stream[] = "L119547037146038801333356L\n.I1001\n.(dp0\n.(dp0\n.(lp0\n.";
+
+	put_file(dir_fd, "f.pt", stream, sizeof(stream) - 1);
+	expect_error("f.pt", ERR_UNSUPPORTED,
+		     "read 'f.pt': it was saved with pickle_protocol=0 or 1; protocols 2 to 5 are "
+		     "read: torch.load it and torch.save it again");
+	for (size_t n = 0; n < 28; n++) { /* less of it may be anything */
+		put_file(dir_fd, "f.pt", stream, n);
+		expect_error("f.pt", ENOENT, "it is none");
+	}
+	put_zip("f.pt", "(dp", NULL);
+	expect_error(
+		"f.pt", ERR_UNSUPPORTED,
+		"read 'f.pt': pickle: opcode 'p' of protocol 0 or 1 at byte 4; protocols 2 to 5 "
+		"are read: load it in Python and save it again");
+}
+END_TEST
+
+START_TEST(archives_that_are_not_whole_are_refused)
+{
+	struct archive a = { .style = { 0 } };
+	size_t n;
+	autofree uint8_t *bytes = NULL;
+
+	put_zip("f.pt", "<T>", NULL);
+	bytes = get_file(dir_fd, "f.pt", &n);
+	put_file(dir_fd, "f.pt", bytes, n - 1);
+	expect_error("f.pt", ERR_CORRUPT, "'f.pt': zip: no end record in the last 22 bytes");
+	archive_add(&a, "data.pkl", "N.", 2);
+	archive_add(&a, "data/0", "ab", 2);
+	archive_add(&a, "data/0", "cd", 2);
+	archive_end(&a);
+	put_file(dir_fd, "f.pt", a.b.data, a.b.len);
+	expect_error("f.pt", ERR_CORRUPT, "read 'f.pt': the archive has two storages '0'");
+	archive_release(&a);
+	a = (struct archive){ .style = { 0 } };
+	archive_add(&a, "data.pk", "N.", 2);
+	archive_end(&a);
+	put_file(dir_fd, "f.pt", a.b.data, a.b.len);
+	expect_error("f.pt", ENOENT, "it is none"); /* somebody else's archive */
+	archive_release(&a);
+	a = (struct archive){ .style = { 0 } };
+	archive_add(&a, "data.pkl", "]", 1);
+	archive_end(&a);
+	put_file(dir_fd, "f.pt", a.b.data, a.b.len);
+	expect_error("f.pt", ERR_CORRUPT, "read 'f.pt': the file ends inside a pickle");
+	archive_release(&a);
+}
+END_TEST
+
+START_TEST(what_is_something_else_is_left_to_others)
+{
+	put_file(dir_fd, "f", "", 0);
+	expect_error("f", ENOENT, "it is none");
+	put_file(dir_fd, "f", "\x80\2N.", 4); /* any pickle */
+	expect_error("f", ENOENT, "it is none");
+	expect_error(NULL, ENOENT, "it is none");
+	expect_error("absent", ENOENT, "open 'absent': No such file or directory");
+	put_file(dir_fd, "pytorch_model.bin", "abc", 3);
+	expect_error(NULL, ENOENT, "it is none");
+}
+END_TEST
+
+/* ---- directories ---- */
+
+static void put_index(const char *text)
+{
+	put_file(dir_fd, "pytorch_model.bin.index.json", text, strlen(text));
+}
+
+START_TEST(a_directory_has_one_model_or_an_index_of_its_parts)
+{
+	put_zip("pytorch_model.bin", "}<w><T>s", NULL);
+	expect(NULL, "w/1 float32 [4] 16 raw 00000000\n");
+	put_zip("pytorch_model-2.bin", "}<b.w><Tbytes>s", NULL);
+	put_zip("pytorch_model-10.bin", "}(<a><T><more><#1>u", NULL);
+	put_index("{\"metadata\": {}, \"weight_map\": {\"a\": \"pytorch_model-10.bin\","
+		  " \"b.w\": \"pytorch_model-2.bin\"}}");
+	expect(NULL, "a/1 float32 [4] 16 raw 00000000\nb.w/3 uint8 [6] 6 raw 61626364\nmore/4 1\n");
+}
+END_TEST
+
+#define INDEX  "'pytorch_model.bin.index.json'"
+#define NO_MAP "no weight_map that names a tensor"
+
+START_TEST(what_the_index_names_must_be_there)
+{
+	static const struct {
+		const char *text;
+		int code;
+		const char *msg;
+	} rows[] = {
+		{ "{", ERR_CORRUPT,
+		  "read " INDEX ": not JSON: string or '}' expected near end of file, in line 1" },
+		{ "[]", ERR_CORRUPT, "read " INDEX ": " NO_MAP },
+		{ "{\"weight_map\": {}}", ERR_CORRUPT, "read " INDEX ": " NO_MAP },
+		{ "{\"weight_map\": {\"a\": 1}}", ERR_CORRUPT,
+		  "read " INDEX ": weight_map: 'a': not a file name" },
+		{ "{\"weight_map\": {\"a\": \"gone.bin\"}}", ENOENT,
+		  "'gone.bin', which " INDEX " names, is missing" },
+		{ "{\"weight_map\": {\"a\": \"m.bin\", \"b\": \"m.bin\"}}", ERR_CORRUPT,
+		  "'m.bin' has no tensor 'b', which " INDEX " names" },
+		{ "{\"weight_map\": {\"a\": \"m.bin\", \"o\": \"m.bin\"}}", ERR_CORRUPT,
+		  "'m.bin' has no tensor 'o', which " INDEX " names" },
+		{ "{\"weight_map\": {\"a\": \"m.bin\", \"x\": \"n.bin\"}}", ERR_CORRUPT,
+		  "two tensors are called 'a'" },
+		{ "{\"weight_map\": {\"a\": \"../m.bin\"}}", EINVAL, NULL },
+	};
+
+	put_zip("m.bin", "}(<a><T><o><#1>u", NULL);
+	put_zip("n.bin", "}(<a><T><x><T>u", NULL);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+
+		put_index(rows[i].text);
+		if (!rows[i].msg) {
+			ck_assert_int_lt(scan(NULL, &c, &e), 0);
+			ck_assert_msg(strstr(e.msg, "../m.bin") != NULL, "%s", e.msg);
+			continue;
+		}
+		expect_error(NULL, rows[i].code, rows[i].msg);
+	}
+}
+END_TEST
+
+START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
+{
+	static const char pointer[] =
+		"version https://git-lfs.github.com/spec/v1\n"
+		"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+		"size 12345\n";
+	static const char *const names[] = { "f.pt", "pytorch_model.bin", "m.bin",
+					     "pytorch_model.bin.index.json" };
+
+	put_index("{\"weight_map\": {\"a\": \"m.bin\"}}");
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		char want[200];
+
+		if (i == 1)
+			ck_assert_int_eq(unlinkat(dir_fd, "pytorch_model.bin.index.json", 0), 0);
+		if (i == 2)
+			put_index("{\"weight_map\": {\"a\": \"m.bin\"}}");
+		put_file(dir_fd, names[i], pointer, sizeof(pointer) - 1);
+		(void)snprintf(
+			want, sizeof(want),
+			"open '%s': a Git LFS pointer, the file itself is not here: run git lfs "
+			"pull",
+			names[i]);
+		expect_error(i ? NULL : names[i], EREMOTE, want);
+	}
+}
+END_TEST
+
+/* ---- faults ---- */
+
+/* Every allocation and every read fails once. */
+START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
+{
+	unsigned failed = 0;
+
+	fault_sqlite();
+	put_zip("pytorch_model-1.bin", "}(<a><T><b>}<c><Tslice>s<d><#1>u", "little");
+	put_legacy("pytorch_model-2.bin", "}(<e><T><f><Tv3>u", "](<0><1>e", 0);
+	put_index("{\"weight_map\": {\"a\": \"pytorch_model-1.bin\", \"e\": "
+		  "\"pytorch_model-2.bin\"}}");
+	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC)
+	{
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		int rc = scan(NULL, &c, &e);
+
+		(void)fault_off();
+		if (rc) {
+			ck_assert(fault_hit() && !c && e.code == -rc && e.msg[0]);
+			ck_assert_msg(_i ? rc == -EIO : rc == -ENOMEM || rc == -EFBIG, "%d: %s", rc,
+				      e.msg);
+			failed++;
+		}
+		catalog_close(c);
+	}
+	ck_assert_uint_ge(failed, _i ? 10 : 50);
+}
+END_TEST
+
+Suite *torchsave_suite(void)
+{
+	Suite *s = suite_create("torchsave");
+	TCase *t = tcase_create("torchsave");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, what_was_saved_becomes_tensors_and_objects, 0,
+			    (int)ARRAY_LEN(states));
+	tcase_add_test(t, positions_in_lists_and_tuples_are_told_from_keys);
+	tcase_add_loop_test(t, a_stream_is_read_like_an_archive, 0, (int)ARRAY_LEN(states));
+	tcase_add_test(t, a_stream_that_python_2_has_written_is_read);
+	tcase_add_test(t, storages_that_are_parts_of_others_begin_where_they_begin);
+	tcase_add_test(t, classes_that_a_stream_quotes_the_source_of_are_nothing_to_read);
+	tcase_add_test(t, bytes_are_swapped_where_byteorder_says_so);
+	tcase_add_test(t, texts_that_have_no_room_are_listed);
+	tcase_add_loop_test(t, what_contradicts_itself_is_refused, 0, (int)ARRAY_LEN(refused));
+	tcase_add_test(t, what_refers_to_itself_or_unfolds_without_end_is_refused);
+	tcase_add_loop_test(t, a_stream_that_contradicts_itself_is_refused, 0,
+			    (int)ARRAY_LEN(refused_streams));
+	tcase_add_test(t, a_stream_of_another_version_is_refused);
+	tcase_add_test(t, the_tar_files_of_old_are_refused);
+	tcase_add_test(t, a_torchscript_program_is_refused_as_one);
+	tcase_add_test(t, the_text_protocols_are_refused_as_what_they_are);
+	tcase_add_test(t, archives_that_are_not_whole_are_refused);
+	tcase_add_test(t, what_is_something_else_is_left_to_others);
+	tcase_add_test(t, a_directory_has_one_model_or_an_index_of_its_parts);
+	tcase_add_test(t, what_the_index_names_must_be_there);
+	tcase_add_test(t, a_pointer_of_git_lfs_is_said_to_be_one);
+	tcase_add_loop_test(t, without_memory_or_a_disk_there_is_a_clean_error, 0, 2);
+	suite_add_tcase(s, t);
+	return s;
+}

@@ -1,0 +1,610 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of a GGUF out of config.json and tokenizer.json, and the head they are in. */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "fault.h"
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_tokens.h"
+#include "gguf_util.h"
+#include "suites.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the head ---- */
+
+START_TEST(the_head_is_padded_and_tensors_are_a_page_apart)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("x");
+	struct gguf_tensor t[] = {
+		{ .name = "a", .shape = { 3, 5 }, .n_dims = 2, .bytes = 60 },
+		{ .name = "bc", .shape = { 7 }, .n_dims = 1, .type = 30, .bytes = 14 }
+	};
+	struct buf head = BUF_INIT(GGUF_MAX_HEADER);
+	struct ckpt_err e = { 0 };
+	struct cursor c;
+
+	gguf_u32(&k, ".y", 7);
+	gguf_bool(&k, "z", true);
+	ck_assert_int_eq(gguf_header(&k, t, 2, &head, &e), 0);
+	ck_assert_uint_eq(head.len, GGUF_ALIGN);
+	c = cursor_of(head.data, head.len);
+	ck_assert_mem_eq(cursor_take(&c, 4), "GGUF", 4);
+	ck_assert_uint_eq(cursor_le32(&c), 3);
+	ck_assert_uint_eq(cursor_le64(&c), 2);
+	ck_assert_uint_eq(cursor_le64(&c), 2);
+	ck_assert_uint_eq(cursor_le64(&c), 3);
+	ck_assert_mem_eq(cursor_take(&c, 3), "x.y", 3);
+	(void)cursor_take(&c, 4 + 4 + 8 + 1 + 4 + 1); /* values, and z */
+	ck_assert_uint_eq(cursor_le64(&c), 1);
+	ck_assert_mem_eq(cursor_take(&c, 1), "a", 1);
+	ck_assert_uint_eq(cursor_le32(&c), 2);
+	ck_assert_uint_eq(cursor_le64(&c), 5); /* the innermost first */
+	ck_assert_uint_eq(cursor_le64(&c), 3);
+	ck_assert_uint_eq(cursor_le32(&c), 0);
+	ck_assert_uint_eq(cursor_le64(&c), 0);
+	(void)cursor_take(&c, 8 + 2 + 4 + 8);
+	ck_assert_uint_eq(cursor_le32(&c), 30);
+	ck_assert_uint_eq(cursor_le64(&c), GGUF_ALIGN);
+	while (c.p < c.end)
+		ck_assert_uint_eq(*c.p++, 0);
+	ck_assert_uint_eq(gguf_padding(60), GGUF_ALIGN - 60);
+	ck_assert_uint_eq(gguf_padding(GGUF_ALIGN), 0);
+	buf_release(&head);
+	buf_release(&k.text);
+}
+END_TEST
+
+START_TEST(sizes_that_add_up_to_too_much_are_an_error)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("x");
+	struct gguf_tensor t[] = { { .name = "a", .bytes = UINT64_MAX - 5000 },
+				   { .name = "b", .bytes = 5000 } };
+	struct buf head = BUF_INIT(GGUF_MAX_HEADER);
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(gguf_header(&k, t, 2, &head, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "the head of a GGUF is larger than 268435456 bytes");
+	buf_release(&head);
+	buf_release(&k.text);
+}
+END_TEST
+
+/* ---- config.json ---- */
+
+static int read_config(const char *text, struct gguf_config *c, struct ckpt_err *e)
+{
+	return gguf_config_read(text, strlen(text), c, e);
+}
+
+#define FLOAT	      "is not a number that a float32 can be"
+#define NO_FLOAT(key) "config.json: '" key "' is no number above 0 that a float32 can be"
+#define YARN \
+	", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, " \
+	"\"original_max_position_embeddings\": 16"
+
+/* A member of the small configuration in place of its own, or more of them. */
+static const struct {
+	const char *more, *message;
+} bad_configs[] = {
+	{ "x", "config.json, line 1: '}' expected near 'x'" },
+	{ ", \"num_hidden_layers\": 1",
+	  "config.json, line 1: duplicate object key near '\"num_hidden_layers\"'" },
+	{ ", \"architectures\": [\"LlamaForSequenceClassification\"]",
+	  "config.json: architecture 'LlamaForSequenceClassification' is not one of those that are "
+	  "known" },
+	{ ", \"architectures\": [\"Qwen3ForCausalLM\"], \"num_key_value_heads\": 2",
+	  "config.json has no 'head_dim'" },
+	{ ", \"architectures\": [\"Qwen2ForCausalLM\"]",
+	  "config.json has no 'num_key_value_heads'" },
+	{ ", \"architectures\": [\"GPT2LMHeadModel\"]", "config.json has no 'n_layer'" },
+	{ ", \"architectures\": [\"MixtralForCausalLM\"], \"num_key_value_heads\": 2",
+	  "config.json has no 'num_local_experts'" },
+	{ ", \"hidden_act\": \"gelu\"", "config.json: a 'hidden_act' other than silu" },
+	{ ", \"quantization_config\": {}", "config.json: quantised weights" },
+	{ ", \"head_dim\": 3", "config.json: heads of an odd size" },
+	{ ", \"head_dim\": 0", "config.json: 'head_dim' is no number from 1 to 2147483647" },
+	{ ", \"head_dim\": \"2\"", "config.json: 'head_dim' is no number from 1 to 2147483647" },
+	{ ", \"head_dim\": 2147483648",
+	  "config.json: 'head_dim' is no number from 1 to 2147483647" },
+	{ ", \"num_key_value_heads\": 3",
+	  "config.json: the number of heads is no multiple of 'num_key_value_heads'" },
+	{ ", \"tie_word_embeddings\": 1",
+	  "config.json: 'tie_word_embeddings' is neither true nor false" },
+	{ ", \"rope_theta\": -1", NO_FLOAT("rope_theta") },
+	{ ", \"rope_theta\": 0", NO_FLOAT("rope_theta") },
+	{ ", \"rope_theta\": 1e308", NO_FLOAT("rope_theta") },
+	{ ", \"rope_theta\": 3.5e38", NO_FLOAT("rope_theta") },
+	{ ", \"rope_theta\": 1e-60", NO_FLOAT("rope_theta") },
+	{ ", \"rope_theta\": 1000000000000000000000000000000000000000", NO_FLOAT("rope_theta") },
+	{ ", \"rope_theta\": 1e999", "config.json, line 1: too big number near '1e999'" },
+	{ ", \"rope_theta\": NaN", "config.json, line 1: invalid token near 'NaN'" },
+	{ ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e39}", NO_FLOAT("factor") },
+	{ ", \"rope_scaling\": {\"type\": \"llama3\", \"low_freq_factor\": 1e300}",
+	  NO_FLOAT("low_freq_factor") },
+	{ ", \"head_dim\": 1024, \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 1e-44}",
+	  "config.json: 'factor' makes of a frequency what no float32 can be" },
+	{ YARN ", \"extrapolation_factor\": 1e39}", "config.json: 'extrapolation_factor' " FLOAT },
+	{ YARN ", \"attention_factor\": -1e39}", "config.json: 'attention_factor' " FLOAT },
+	{ YARN ", \"attn_factor\": 1e39}", "config.json: 'attn_factor' " FLOAT },
+	{ YARN ", \"beta_fast\": 1e39}", "config.json: 'beta_fast' " FLOAT },
+	{ YARN ", \"beta_slow\": 1e39}", "config.json: 'beta_slow' " FLOAT },
+	{ ", \"architectures\": [\"GPT2LMHeadModel\"], \"n_layer\": 1, \"n_positions\": 8, "
+	  "\"n_embd\": 4, \"n_head\": 2, \"layer_norm_epsilon\": 1e39",
+	  NO_FLOAT("layer_norm_epsilon") },
+	{ ", \"partial_rotary_factor\": 0.5", "config.json: partial rotary embeddings" },
+	{ ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
+	  "config.json: rotary embeddings of type 'dynamic' are not known" },
+	{ ", \"rope_scaling\": {\"type\": \"linear\"}", "config.json has no 'factor'" },
+	{ ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}",
+	  "config.json has no 'original_max_position_embeddings'" },
+};
+
+START_TEST(what_is_not_known_is_said)
+{
+	struct gguf_config c;
+	struct ckpt_err e = { 0 };
+	char text[1000];
+
+	(void)snprintf(text, sizeof(text), SMALL_CONFIG, bad_configs[_i].more);
+	ck_assert_int_lt(read_config(text, &c, &e), 0);
+	ck_assert_str_eq(e.msg, bad_configs[_i].message);
+	gguf_config_release(&c);
+}
+END_TEST
+
+START_TEST(an_epsilon_is_a_float32_above_0)
+{
+	static const char *const wrong[] = {
+		"1e308", "1e39", "-1e-5", "0", "1e-60", "\"1\"", "[]"
+	};
+	static const char before[] = "1e-5";
+
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+		char text[1000], other[1000];
+		struct gguf_config c;
+		struct ckpt_err e = { 0 };
+		const char *at;
+
+		(void)snprintf(text, sizeof(text), SMALL_CONFIG, "");
+		at = strstr(text, before);
+		REQUIRE(at);
+		(void)snprintf(other, sizeof(other), "%.*s%s%s", (int)(at - text), text, wrong[i],
+			       at + strlen(before));
+		ck_assert_int_eq(read_config(other, &c, &e), -EINVAL);
+		ck_assert_str_eq(e.msg, NO_FLOAT("rms_norm_eps"));
+		gguf_config_release(&c);
+	}
+}
+END_TEST
+
+START_TEST(a_small_configuration_becomes_keys)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct gguf_config c;
+	struct ckpt_err e = { 0 };
+	char text[1000];
+
+	(void)snprintf(text, sizeof(text), SMALL_CONFIG,
+		       ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}");
+	ck_assert_msg(!read_config(text, &c, &e), "%s", e.msg);
+	ck_assert_int_eq(c.kind, KIND_LLAMA);
+	ck_assert_str_eq(c.arch, "llama");
+	gguf_config_put(&c, &k);
+	REQUIRE(gguf_keys_fine(&k));
+	static const struct {
+		const char *key;
+		uint32_t want;
+	} want[] = { { "llama.block_count", 1 },
+		     { "llama.context_length", 16 },
+		     { "llama.embedding_length", 4 },
+		     { "llama.feed_forward_length", 6 },
+		     { "llama.attention.head_count", 2 },
+		     { "llama.attention.head_count_kv", 2 }, /* of all heads where it says none */
+		     { "llama.attention.key_length", 2 },
+		     { "llama.rope.dimension_count", 2 },
+		     { "llama.vocab_size", 8 } };
+	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+		struct cursor v = gguf_value(&k, want[i].key, GGUF_U32);
+
+		ck_assert_msg(cursor_le32(&v) == want[i].want && !v.bad, "%s", want[i].key);
+	}
+	struct cursor theta = gguf_value(&k, "llama.rope.freq_base", GGUF_F32);
+	struct cursor factor = gguf_value(&k, "llama.rope.scaling.factor", GGUF_F32);
+	ck_assert_uint_eq(cursor_le32(&theta), 0x461c4000); /* 10000, transformers' default */
+	ck_assert_uint_eq(cursor_le32(&factor), 0x40800000);
+	gguf_config_release(&c);
+	buf_release(&k.text);
+}
+END_TEST
+
+START_TEST(sampling_is_taken_from_the_generation_config)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct ckpt_err e = { 0 };
+	const char *text =
+		"{\"top_k\": 20, \"temperature\": 0.5, \"top_p\": null, \"min_p\": \"x\"}";
+	struct cursor top_k, temp;
+
+	ck_assert_int_eq(gguf_sampling_put(text, strlen(text), &k, &e), 0);
+	top_k = gguf_value(&k, "general.sampling.top_k", GGUF_I32);
+	temp = gguf_value(&k, "general.sampling.temp", GGUF_F32);
+	ck_assert_uint_eq(cursor_le32(&top_k), 20);
+	ck_assert_uint_eq(cursor_le32(&temp), 0x3f000000);
+	ck_assert_uint_eq(k.n, 2);
+	text = "{\"temperature\": 1e39}";
+	ck_assert_int_eq(gguf_sampling_put(text, strlen(text), &k, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "generation_config.json: 'temperature' " FLOAT);
+	buf_release(&k.text);
+}
+END_TEST
+
+/* ---- tokenizer.json ---- */
+
+#define BYTES  "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}"
+#define VOCAB  "\"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, \"abc\": 4}"
+#define MERGES "\"merges\": [\"a b\", [\"ab\", \"c\"]]"
+#define MODEL  "\"model\": {\"type\": \"BPE\", " VOCAB ", " MERGES "}"
+#define ADDED \
+	"\"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true}, {\"id\": 6, " \
+	"\"content\": \"x\xe2\x96\x81y\"}]"
+#define BYTE_LEVEL "{" BYTES ", " MODEL ", " ADDED "}"
+
+static int put_tokens(const char *tokenizer, const char *config, struct gguf_keys *k,
+		      struct ckpt_err *e)
+{
+	autofree char *copy = strdup(tokenizer);
+	struct gguf_token_files f = { .tokenizer = copy, .tokenizer_len = strlen(tokenizer) };
+	struct gguf_config c;
+	char text[1000];
+	int rc;
+
+	(void)snprintf(text, sizeof(text), SMALL_CONFIG, "");
+	REQUIRE(!read_config(text, &c, e));
+	if (config)
+		f.config = (struct gguf_file){ config, strlen(config) };
+	rc = gguf_tokens_put(&f, &c, k, e);
+	gguf_config_release(&c);
+	return rc;
+}
+
+static bool is_str(struct cursor *c, const char *want)
+{
+	uint64_t n = cursor_le64(c);
+	const uint8_t *s = cursor_take(c, n);
+
+	return s && n == strlen(want) && !memcmp(s, want, n);
+}
+
+/* The value of a string key. */
+static bool has_str(const struct gguf_keys *k, const char *key, const char *want)
+{
+	struct cursor c = gguf_value(k, key, GGUF_STR);
+
+	return is_str(&c, want);
+}
+
+START_TEST(bytes_as_characters_become_gpt2)
+{
+	static const char *const tokens[] = { "a", "b", "c", "ab", "abc", "<s>", "x y", "[PAD7]" };
+	static const uint32_t types[] = { 1, 1, 1, 1, 1, 3, 4, 5 };
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct ckpt_err e = { 0 };
+	struct cursor c, bos;
+
+	ck_assert_msg(!put_tokens(BYTE_LEVEL,
+				  "{\"chat_template\": \"T\", \"add_bos_token\": true, "
+				  "\"model_max_length\": 1000000000000000019884624838656}",
+				  &k, &e),
+		      "%s", e.msg);
+	REQUIRE(gguf_keys_fine(&k));
+	REQUIRE(has_str(&k, "tokenizer.ggml.model", "gpt2"));
+	REQUIRE(has_str(&k, "tokenizer.ggml.pre", "gpt-2"));
+	REQUIRE(has_str(&k, "tokenizer.chat_template", "T"));
+	c = gguf_value(&k, "tokenizer.ggml.tokens", GGUF_ARRAY);
+	REQUIRE(cursor_le32(&c) == GGUF_STR && cursor_le64(&c) == SMALL_VOCAB);
+	for (size_t i = 0; i < SMALL_VOCAB; i++)
+		ck_assert_msg(is_str(&c, tokens[i]), "%s", tokens[i]);
+	c = gguf_value(&k, "tokenizer.ggml.token_type", GGUF_ARRAY);
+	REQUIRE(cursor_le32(&c) == GGUF_I32 && cursor_le64(&c) == SMALL_VOCAB);
+	for (size_t i = 0; i < SMALL_VOCAB; i++)
+		ck_assert_uint_eq(cursor_le32(&c), types[i]);
+	c = gguf_value(&k, "tokenizer.ggml.merges", GGUF_ARRAY);
+	REQUIRE(cursor_le32(&c) == GGUF_STR && cursor_le64(&c) == 2);
+	REQUIRE(is_str(&c, "a b") && is_str(&c, "ab c") && c.p == c.end);
+	bos = gguf_value(&k, "tokenizer.ggml.bos_token_id", GGUF_U32); /* as config.json says */
+	ck_assert_uint_eq(cursor_le32(&bos), 5);
+	c = gguf_value(&k, "tokenizer.ggml.add_bos_token", GGUF_BOOL);
+	ck_assert_uint_eq(*cursor_take(&c, 1), 1);
+	buf_release(&k.text);
+}
+END_TEST
+
+#define SPLIT(regex, more) \
+	"{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", " \
+	"\"pattern\": {\"Regex\": \"" regex \
+	"\"}, \"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\", " \
+	"\"add_prefix_space\": false, \"use_regex\": false}]}, \"model\": {\"type\": \"BPE\"" more \
+	", " VOCAB ", " MERGES "}}"
+#define LLAMA3(digits) \
+	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}" digits \
+	"| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+
+static const struct {
+	const char *tokenizer, *pre;
+} splits[] = {
+	{ BYTE_LEVEL, "gpt-2" },
+	{ SPLIT(LLAMA3("{1,3}"), ", \"ignore_merges\": true"), "llama-bpe" },
+	{ SPLIT(LLAMA3("{1,3}"), ""), "smaug-bpe" },
+	{ SPLIT(LLAMA3(""), ""), "qwen2" },
+};
+
+START_TEST(the_way_to_split_follows_from_the_definition)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!put_tokens(splits[_i].tokenizer, NULL, &k, &e), "%s", e.msg);
+	REQUIRE(has_str(&k, "tokenizer.ggml.pre", splits[_i].pre));
+	buf_release(&k.text);
+}
+END_TEST
+
+#define OUT_OF_RANGE \
+	"tokenizer.json: the number of a token is not below 8, the vocab_size of config.json"
+#define NO_TOKEN "is of or makes what is no token"
+#define MERGING(merges) \
+	"{" BYTES ", \"model\": {\"type\": \"BPE\", " VOCAB ", \"merges\": [" merges "]}}"
+#define UNKNOWN(what) "tokenizer.json: " what " is not one that is known"
+
+static const struct {
+	const char *tokenizer, *config, *message;
+} bad_tokenizers[] = {
+	{ "[]", NULL, "tokenizer.json is not an object" },
+	{ "{}", NULL, UNKNOWN("a model other than BPE") },
+	{ "{\"model\": {\"type\": \"Unigram\"}}", NULL, UNKNOWN("a model other than BPE") },
+	{ "{" MODEL "}", NULL, UNKNOWN("the pre-tokenizer") },
+	{ "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}, " MODEL "}",
+	  NULL, UNKNOWN("the pre-tokenizer") },
+	{ "{" BYTES ", \"normalizer\": {\"type\": \"NFKC\"}, " MODEL "}", NULL,
+	  UNKNOWN("the normalizer") },
+	{ SPLIT("\\\\w+", ""), NULL,
+	  "tokenizer.json: llama.cpp is not known to split text by '\\w+'" },
+	{ SPLIT(LLAMA3(""), ", \"ignore_merges\": true"), NULL, NULL },
+	{ "{" BYTES ", \"model\": {\"type\": \"BPE\"}}", NULL,
+	  "tokenizer.json: no 'vocab' or no 'merges'" },
+	{ "{" BYTES ", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 8}, \"merges\": []}}",
+	  NULL, OUT_OF_RANGE },
+	{ "{" BYTES ", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": -1}, \"merges\": []}}",
+	  NULL, OUT_OF_RANGE },
+	{ "{" BYTES ", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0.0}, \"merges\": []}}",
+	  NULL, OUT_OF_RANGE },
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 8, \"content\": \"<s>\"}]}", NULL,
+	  OUT_OF_RANGE },
+	{ BYTE_LEVEL, "{\"added_tokens_decoder\": {\"8\": {\"content\": \"<s>\"}}}", OUT_OF_RANGE },
+	{ "{" BYTES ", \"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", NULL,
+	  "tokenizer.json: there is no token in 'vocab'" },
+	/* Two numbers with one text, a number with two texts. */
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 5, \"content\": \"abc\"}]}", NULL,
+	  "tokenizer.json: tokens 4 and 5 would both be 'abc'" },
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 6, \"content\": \"x\"}, {\"id\": 5, "
+	  "\"content\": \"x\"}]}",
+	  NULL, "tokenizer.json: tokens 5 and 6 would both be 'x'" },
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 5, \"content\": \"[PAD7]\"}]}", NULL,
+	  "tokenizer.json: tokens 5 and 7 would both be '[PAD7]'" },
+	{ "{" BYTES ", " MODEL
+	  ", \"added_tokens\": [{\"id\": 5, \"content\": \"x y\", \"special\": "
+	  "true}, {\"id\": 6, \"content\": \"x\xe2\x96\x81y\"}]}",
+	  NULL, "tokenizer.json: tokens 5 and 6 would both be 'x y'" },
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 5, \"content\": \" \xe2\x96\x81\"}, "
+	  "{\"id\": 6, \"content\": \"\xe2\x96\x81 \"}]}",
+	  NULL, "tokenizer.json: tokens 5 and 6 would both be '\xe2\x96\x81 '" },
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 4, \"content\": \"x\"}]}", NULL,
+	  "tokenizer.json: token 4 is 'x' among those added, elsewhere 'abc'" },
+	/* Merges that llama.cpp would read as others. */
+	{ MERGING("\"a b\", \"ab d\""), NULL, "tokenizer.json: merge 1 " NO_TOKEN },
+	{ MERGING("\"x b\""), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
+	{ MERGING("\"b a\""), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
+	{ MERGING("[\"b\", \"c\"]"), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
+	{ MERGING("\"a b\", \"ab c\", [\"a\", \"b\"]"), NULL,
+	  "tokenizer.json: merge 2 is there a second time" },
+	{ MERGING("\"ab\""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ MERGING("\"a b c\""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ MERGING("\" ab\""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ MERGING("\"ab \""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ MERGING("[\"a\", \"b\", \"c\"]"), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ MERGING("[\"a\", 1]"), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ "{" BYTES
+	  ", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"b\": 1}, \"merges\": []}}",
+	  NULL, "tokenizer.json: two tokens have the number 1" },
+	{ MERGING("3"), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 5}]}", NULL,
+	  "tokenizer.json: an added token has no 'content'" },
+	{ "{" BYTES ", " MODEL ", \"post_processor\": {\"type\": \"BertProcessing\"}}", NULL,
+	  UNKNOWN("the post-processor") },
+	{ "{" BYTES ", " MODEL ", " ADDED
+	  ", \"post_processor\": {\"type\": \"TemplateProcessing\", "
+	  "\"single\": [{\"SpecialToken\": {\"id\": \"abc\"}}, {\"Sequence\": {\"id\": \"A\"}}]}}",
+	  NULL, UNKNOWN("a post-processor that adds other tokens than bos_token and eos_token") },
+	{ BYTE_LEVEL, "{\"eos_token\": \"</s>\"}",
+	  "tokenizer_config.json: the eos_token '</s>' is not in tokenizer.json" },
+	{ BYTE_LEVEL, "{\"add_eos_token\": true}",
+	  "tokenizer.json: texts begin or end with a token that does not exist" },
+	{ BYTE_LEVEL, "{\"added_tokens_decoder\": {\"5\": {\"content\": \"<t>\"}}}",
+	  "tokenizer_config.json: token 5 is '<t>' among those added, elsewhere '<s>'" },
+	{ BYTE_LEVEL, "{\"added_tokens_decoder\": {\"5x\": {\"content\": \"<s>\"}}}",
+	  "tokenizer.json: an added token's number is none" },
+	{ "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " VOCAB ", " MERGES
+	  "}, \"normalizer\": {\"type\": \"NFC\"}}",
+	  NULL, UNKNOWN("the normalizer") },
+	{ "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " VOCAB ", " MERGES
+	  "}, \"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "
+	  "\"content\": "
+	  "\"\xe2\x96\x81\"}}",
+	  NULL, "tokenizer.json has no token for the byte 00" },
+};
+
+START_TEST(tokenizers_that_are_not_known_are_named)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_lt(
+		put_tokens(bad_tokenizers[_i].tokenizer, bad_tokenizers[_i].config, &k, &e), 0);
+	if (bad_tokenizers[_i].message)
+		ck_assert_str_eq(e.msg, bad_tokenizers[_i].message);
+	buf_release(&k.text);
+}
+END_TEST
+
+/* ---- scores ---- */
+
+/* Bytes, then tokens of single letters, then these; merges as JSON. */
+static int put_pieces(const char *pieces, const char *merges, struct gguf_keys *k,
+		      struct ckpt_err *e)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct gguf_config c = { .kind = KIND_LLAMA, .arch = "llama", .vocab = 300 };
+	struct gguf_token_files f = { 0 };
+	unsigned id = 256;
+	int rc;
+
+	buf_str(&b, "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"vocab\": {");
+	for (unsigned i = 0; i < 256; i++)
+		buf_printf(&b, "\"<0x%02X>\": %u, ", i, i);
+	for (char letter = 'a'; letter <= 'f'; letter++)
+		buf_printf(&b, "\"%c\": %u, ", letter, id++);
+	for (const char *p = pieces; *p; p += strcspn(p, " ") + !!p[strcspn(p, " ")])
+		buf_printf(&b, "%s\"%.*s\": %u", p == pieces ? "" : ", ", (int)strcspn(p, " "), p,
+			   id++);
+	buf_printf(&b,
+		   "}, \"merges\": [%s]}, \"normalizer\": {\"type\": \"Replace\", \"pattern\": "
+		   "{\"String\": \" \"}, \"content\": \"\xe2\x96\x81\"}}",
+		   merges);
+	REQUIRE(!b.err);
+	f.tokenizer = b.data;
+	f.tokenizer_len = b.len;
+	rc = gguf_tokens_put(&f, &c, k, e);
+	buf_release(&b);
+	return rc;
+}
+
+static float score(const struct gguf_keys *k, size_t i)
+{
+	struct cursor c = gguf_value(k, "tokenizer.ggml.scores", GGUF_ARRAY);
+	uint32_t u;
+	float f;
+
+	(void)cursor_take(&c, 12 + 4 * i);
+	u = cursor_le32(&c);
+	REQUIRE(!c.bad);
+	memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+START_TEST(scores_are_the_order_of_merges)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!put_pieces("ab cd abcd", "\"a b\", \"c d\", \"ab cd\"", &k, &e), "%s",
+		      e.msg);
+	REQUIRE(has_str(&k, "tokenizer.ggml.model", "llama"));
+	REQUIRE(has_str(&k, "tokenizer.ggml.pre", "default"));
+	ck_assert(score(&k, 262) == 0 && score(&k, 263) == -1 && score(&k, 264) == -2);
+	ck_assert(score(&k, 256) == -3); /* nothing makes it */
+	buf_release(&k.text);
+}
+END_TEST
+
+static const struct {
+	const char *pieces, *merges, *doubt; /* token, or NULL */
+} vocabularies[] = {
+	/* All pairs of a piece are merges, as of SentencePiece's. */
+	{ "ab bc abc", "\"a b\", \"b c\", \"a bc\", \"ab c\"", NULL },
+	/* llama.cpp would join ab and c, which is no merge. */
+	{ "ab bc abc", "\"a b\", \"b c\", \"a bc\"", "abc" },
+	/* bc comes first, and abc is only made of it: ab + c never meet. */
+	{ "bc ab abc", "\"b c\", \"a b\", \"a bc\"", NULL },
+	/* The merge that counts comes behind another's: the orders differ. */
+	{ "ab bc abc de", "\"a b\", \"b c\", \"a bc\", \"d e\", \"ab c\"", "abc" },
+	/* A token that no merge makes, of two that are. */
+	{ "ab cd abcd", "\"a b\", \"c d\"", "abcd" },
+	/* One that merges do not come to at all, and llama.cpp does. */
+	{ "ab abf", "\"a b\"", "abf" },
+};
+
+START_TEST(merges_that_scores_cannot_follow_are_refused)
+{
+	struct gguf_keys k = GGUF_KEYS_INIT("llama");
+	struct ckpt_err e = { 0 };
+	char want[200];
+	int rc = put_pieces(vocabularies[_i].pieces, vocabularies[_i].merges, &k, &e);
+
+	ck_assert_msg(rc == (vocabularies[_i].doubt ? -ERR_UNSUPPORTED : 0), "%d: %s", rc, e.msg);
+	(void)snprintf(
+		want, sizeof(want),
+		"tokenizer.json: llama.cpp would not come to '%s' by the merges, so it is not "
+		"known to make the same tokens",
+		vocabularies[_i].doubt ? vocabularies[_i].doubt : "");
+	if (rc)
+		ck_assert_str_eq(e.msg, want);
+	buf_release(&k.text);
+}
+END_TEST
+
+/* ---- without memory ---- */
+
+START_TEST(without_memory_it_says_so)
+{
+	const char *tokenizer = splits[_i % ARRAY_LEN(splits)].tokenizer;
+	autofree char *copy = malloc(strlen(tokenizer) + 1);
+
+	FAULT_LOOP(FAULT_ALLOC)
+	{
+		struct gguf_keys k = GGUF_KEYS_INIT("llama");
+		struct gguf_token_files f = { .tokenizer = copy,
+					      .tokenizer_len = strlen(tokenizer) };
+		struct gguf_config c = { .kind = KIND_LLAMA,
+					 .arch = "llama",
+					 .vocab = SMALL_VOCAB };
+		struct buf head = BUF_INIT(GGUF_MAX_HEADER);
+		struct ckpt_err e = { 0 };
+		int rc;
+
+		memcpy(copy, tokenizer, strlen(tokenizer)); /* it gets changed */
+		rc = gguf_tokens_put(&f, &c, &k, &e);
+		if (!rc)
+			rc = gguf_header(&k, NULL, 0, &head, &e);
+		(void)fault_off();
+		REQUIRE(rc == (fault_hit() ? -ENOMEM : 0) && e.code == -rc);
+		buf_release(&head);
+		buf_release(&k.text);
+	}
+}
+END_TEST
+
+Suite *gguf_suite(void)
+{
+	Suite *s = suite_create("gguf");
+	TCase *t = tcase_create("gguf");
+
+	tcase_add_test(t, the_head_is_padded_and_tensors_are_a_page_apart);
+	tcase_add_test(t, sizes_that_add_up_to_too_much_are_an_error);
+	tcase_add_loop_test(t, what_is_not_known_is_said, 0, ARRAY_LEN(bad_configs));
+	tcase_add_test(t, an_epsilon_is_a_float32_above_0);
+	tcase_add_test(t, a_small_configuration_becomes_keys);
+	tcase_add_test(t, sampling_is_taken_from_the_generation_config);
+	tcase_add_test(t, bytes_as_characters_become_gpt2);
+	tcase_add_loop_test(t, the_way_to_split_follows_from_the_definition, 0, ARRAY_LEN(splits));
+	tcase_add_loop_test(t, tokenizers_that_are_not_known_are_named, 0,
+			    ARRAY_LEN(bad_tokenizers));
+	tcase_add_test(t, scores_are_the_order_of_merges);
+	tcase_add_loop_test(t, merges_that_scores_cannot_follow_are_refused, 0,
+			    ARRAY_LEN(vocabularies));
+	tcase_add_loop_test(t, without_memory_it_says_so, 0, ARRAY_LEN(splits));
+	suite_add_tcase(s, t);
+	return s;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/cleanup.h"
+#include "blob_util.h"
+#include "source/lease.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+	put_file(dir_fd, "f", "0123456789", 10);
+	put_file(dir_fd, "g", "0123456789", 10);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+static int open_file(const char *name)
+{
+	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC);
+
+	REQUIRE(fd >= 0);
+	return fd;
+}
+
+static void wait_a_moment(void)
+{
+	(void)usleep(1000);
+}
+
+/* Whatever the watcher was doing with all leases, it has done. */
+static void pass_watcher(struct leases *s)
+{
+	struct lease none = { 0 };
+
+	lease_drop(s, &none);
+}
+
+static atomic_bool opened;
+
+static void *open_for_writing(void *arg)
+{
+	autoclose int fd = openat(dir_fd, "f", O_WRONLY | O_CLOEXEC);
+
+	opened = true;
+	return fd < 0 ? arg : NULL;
+}
+
+/* _i: how many use it. */
+START_TEST(a_writer_waits_for_the_last_user)
+{
+	autoclose int fd = open_file("f");
+	struct leases *s = leases_new();
+	struct lease l = { 0 };
+	pthread_t writer;
+	void *failed;
+
+	ck_assert_ptr_nonnull(s);
+	lease_take(s, &l, fd);
+	ck_assert(l.held && l.taken);
+	for (int i = 0; i < _i; i++)
+		ck_assert(lease_begin(&l));
+	opened = false;
+	ck_assert(!pthread_create(&writer, NULL, open_for_writing, &l));
+	while (l.held) /* the watcher has seen it; or, where nobody uses it, */
+		wait_a_moment();
+	for (int i = 0; i < _i; i++) {
+		for (int k = 0; k < 20; k++)
+			pass_watcher(s);
+		ck_assert(l.taken && !opened);
+		ck_assert(!lease_begin(&l)); /* nobody new */
+		lease_end(&l);
+	}
+	(void)pthread_join(writer, &failed);
+	ck_assert_ptr_null(failed);
+	pass_watcher(s);
+	ck_assert(!l.taken && l.tried);
+	lease_drop(s, &l);
+	leases_free(s);
+}
+END_TEST
+
+/* One that is used for longer than the watcher keeps idle ones. */
+START_TEST(one_in_use_is_not_given_back_for_being_idle)
+{
+	autoclose int fd = open_file("f"), other_fd = open_file("g");
+	struct leases *s = leases_new();
+	struct lease l = { 0 }, other = { 0 };
+
+	ck_assert_ptr_nonnull(s);
+	lease_take(s, &l, fd);
+	ck_assert(lease_begin(&l));
+	while (l.used) /* the first look */
+		wait_a_moment();
+	/* Another one that is idle goes at its second look; l was looked at with it. */
+	lease_take(s, &other, other_fd);
+	while (other.tried)
+		wait_a_moment();
+	pass_watcher(s);
+	ck_assert(!other.taken && !other.held);
+	ck_assert(l.taken && l.held);
+	ck_assert_int_eq(fcntl(fd, F_GETLEASE), F_RDLCK);
+	lease_end(&l);
+	while (l.tried) /* now it goes, too, and may be had again */
+		wait_a_moment();
+	pass_watcher(s);
+	ck_assert_int_eq(fcntl(fd, F_GETLEASE), F_UNLCK);
+	lease_take(s, &l, fd);
+	ck_assert(lease_begin(&l));
+	lease_end(&l);
+	lease_drop(s, &l);
+	leases_free(s);
+}
+END_TEST
+
+START_TEST(none_is_had_while_somebody_writes)
+{
+	autoclose int fd = open_file("f"), writer = openat(dir_fd, "f", O_WRONLY | O_CLOEXEC);
+	struct leases *s = leases_new();
+	struct lease l = { 0 };
+
+	ck_assert(s && writer >= 0);
+	lease_take(s, &l, fd);
+	ck_assert(l.tried && !l.held && !lease_begin(&l));
+	lease_drop(s, &l);
+	leases_free(s);
+	leases_free(NULL);
+}
+END_TEST
+
+Suite *lease_suite(void)
+{
+	Suite *s = suite_create("lease");
+	TCase *t = tcase_create("lease");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 40); /* lease-break-time is 45 s */
+	tcase_add_loop_test(t, a_writer_waits_for_the_last_user, 0, 4);
+	tcase_add_test(t, one_in_use_is_not_given_back_for_being_idle);
+	tcase_add_test(t, none_is_had_while_somebody_writes);
+	suite_add_tcase(s, t);
+	return s;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every checkpoint of tests/data, from where it lies and from a place that is none of this machine:
+ * the same trees, byte for byte.
+ */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "ckpt/ckpt_internal.h"
+#include "memory_place.h"
+#include "opts_util.h"
+#include "source/place.h"
+#include "suites.h"
+#include <ckptfs/ckpt.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 8}\n";
+static const struct ckpt_opts opts = { .index = ":memory:", .allow_missing = true };
+
+static struct dirent **cases;
+static int n_cases;
+
+static const char *data_dir(void)
+{
+	const char *s = getenv("TEST_DATA");
+
+	return s && *s ? s : "tests/data";
+}
+
+static int is_case(const struct dirent *d)
+{
+	char path[4096];
+
+	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), d->d_name);
+	return !access(path, R_OK);
+}
+
+static int open_case(int i, char path[static 4096])
+{
+	autofree char *dir = realpath(data_dir(), NULL);
+	int fd;
+
+	REQUIRE(dir);
+	(void)snprintf(path, 4096, "%s/%s/ckpt", dir, cases[i]->d_name);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	REQUIRE(fd >= 0);
+	return fd;
+}
+
+/* ---- two trees ---- */
+
+static void compare_files(struct ckpt *a, struct ckpt *b, ckpt_node node, const char *path)
+{
+	struct ckpt_file *fa = NULL, *fb = NULL;
+	struct ckpt_err ea = { 0 }, eb = { 0 };
+	int rc = ckpt_file_open(a, node, &fa, &ea);
+	autofree uint8_t *in_a = NULL, *in_b = NULL;
+	uint64_t size;
+
+	ck_assert_msg(ckpt_file_open(b, node, &fb, &eb) == rc, "%s: %s; %s", path, ea.msg, eb.msg);
+	ck_assert_str_eq(ea.msg, eb.msg);
+	if (rc)
+		return;
+	size = ckpt_file_size(fa);
+	ck_assert_uint_eq(size, ckpt_file_size(fb));
+	in_a = malloc(size + 1);
+	in_b = malloc(size + 1);
+	REQUIRE(in_a && in_b);
+	ck_assert_int_eq(ckpt_file_read(fa, in_a, size, 0, &ea), (int64_t)size);
+	ck_assert_msg(ckpt_file_read(fb, in_b, size, 0, &eb) == (int64_t)size, "%s: %s", path,
+		      eb.msg);
+	ck_assert_msg(!memcmp(in_a, in_b, size), "%s: other bytes", path);
+	ckpt_file_close(fa);
+	ckpt_file_close(fb);
+}
+
+/* Returns how many files were compared. */
+static size_t compare_dirs(struct ckpt *a, struct ckpt *b, ckpt_node dir, const char *path)
+{
+	uint64_t pos_a = 0, pos_b = 0;
+	size_t n = 0;
+
+	for (;;) {
+		char name_a[CKPT_NAME_MAX + 1], name_b[CKPT_NAME_MAX + 1], inner[4096];
+		struct ckpt_stat st = { 0 };
+		struct ckpt_err e = { 0 };
+		ckpt_node in_a = 0, in_b = 0;
+		int rc = ckpt_next(a, dir, &pos_a, name_a, &in_a);
+
+		ck_assert_int_eq(ckpt_next(b, dir, &pos_b, name_b, &in_b), rc);
+		if (rc)
+			return n;
+		ck_assert_str_eq(name_a, name_b);
+		ck_assert_uint_eq(in_a, in_b);
+		(void)snprintf(inner, sizeof(inner), "%s/%s", path, name_a);
+		ck_assert_msg(!ckpt_type(b, in_b, &st, &e), "%s: %s", inner, e.msg);
+		if (st.is_dir && strcmp(name_a, ".ckptfs") != 0)
+			n += compare_dirs(a, b, in_a, inner); /* the other tells where it lies */
+		if (st.is_dir || st.is_link)
+			continue;
+		compare_files(a, b, in_a, inner);
+		n++;
+	}
+}
+
+START_TEST(every_format_and_face_is_the_same_from_any_place)
+{
+	struct ckpt *a = NULL, *b = NULL;
+	struct ckpt_err ea = { 0 }, eb = { 0 };
+	char path[4096];
+	autoclose int fd = open_case(_i, path);
+	int rc = open_typed(path, &opts, &a, &ea);
+
+	ck_assert_msg(ckpt_open_place(memory_place(fd), path, &opts, &b, &eb) == rc, "%s: %s; %s",
+		      path, ea.msg, eb.msg);
+	if (rc) {
+		ck_assert_str_eq(ea.msg, eb.msg);
+		return;
+	}
+	ck_assert_uint_gt(compare_dirs(a, b, CKPT_ROOT, ""), 0);
+	ckpt_close(a);
+	ckpt_close(b);
+}
+END_TEST
+
+/* ---- faults and delays ---- */
+
+static struct place *with_config(int fd, char path[static 4096])
+{
+	int copy = new_dir(path);
+	DIR *d = fdopendir(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	struct place *p;
+
+	REQUIRE(d);
+	for (const struct dirent *entry; (entry = readdir(d));) {
+		size_t n;
+		autofree uint8_t *data = NULL;
+
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		data = get_file(fd, entry->d_name, &n);
+		put_file(copy, entry->d_name, data, n);
+	}
+	(void)closedir(d);
+	put_file(copy, "config.json", config, sizeof(config) - 1);
+	p = memory_place(copy);
+	(void)close(copy);
+	return p;
+}
+
+static int number_of(const char *name)
+{
+	for (int i = 0; i < n_cases; i++)
+		if (!strcmp(cases[i]->d_name, name))
+			return i;
+	ck_abort_msg("tests/data has no '%s'", name);
+}
+
+/* Reads all files of a directory: 0, or the first error. */
+static int read_all(struct ckpt *c, const char *dir, uint64_t *ret_bytes, struct ckpt_err *e)
+{
+	char name[CKPT_NAME_MAX + 1];
+	uint64_t pos = 0;
+	ckpt_node at, node;
+	int rc = ckpt_walk(c, dir, &at, e);
+
+	while (!rc && !ckpt_next(c, at, &pos, name, &node)) {
+		struct ckpt_file *f = NULL;
+		uint8_t buf[4096];
+		int64_t n = 1;
+
+		rc = ckpt_file_open(c, node, &f, e);
+		for (uint64_t off = 0; !rc && n > 0; off += (uint64_t)n) {
+			n = ckpt_file_read(f, buf, sizeof(buf), off, e);
+			rc = n < 0 ? (int)n : 0;
+			*ret_bytes += n > 0 ? (uint64_t)n : 0;
+		}
+		ckpt_file_close(f);
+	}
+	return rc;
+}
+
+static const char *const faulty[] = { "plain", "zstd", "mp4_hf_sharded", "torchsave_sharded",
+				      "mcore_zarr" };
+
+START_TEST(whatever_fails_once_is_a_clean_error_and_then_forgotten)
+{
+	char path[4096];
+	autoclose int fd = open_case(number_of(faulty[_i]), path);
+	uint64_t want = 0;
+
+	/* Round 0 fails nowhere. */
+	for (uint64_t round = 0, calls = 1; round <= calls; round++) {
+		struct place *p = memory_place(fd);
+		struct ckpt *c = NULL;
+		struct ckpt_err e = { 0 };
+		uint64_t bytes = 0;
+		int rc;
+
+		memory_place_fail(p, round, 1, EIO);
+		rc = ckpt_open_place(p, "/memory", &opts, &c, &e);
+		if (!rc)
+			rc = read_all(c, "tensors", &bytes, &e);
+		ck_assert_msg(!rc == !e.code, "call %llu: %d, %d: %s", (unsigned long long)round,
+			      rc, e.code, e.msg);
+		if (!round) {
+			ck_assert_msg(!rc, "%s", e.msg);
+			calls = memory_place_calls(p);
+			want = bytes;
+			ck_assert(want && calls > 3);
+		}
+		if (c) { /* it is over */
+			bytes = 0;
+			e = (struct ckpt_err){ 0 };
+			rc = read_all(c, "tensors", &bytes, &e);
+			ck_assert(rc ? e.code : bytes == want);
+		}
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+START_TEST(a_slow_place_gives_the_same_bytes)
+{
+	char path[4096], copy[4096];
+	autoclose int fd = open_case(number_of("plain"), path);
+	struct place *p = with_config(fd, copy);
+	struct ckpt *a = NULL, *b = NULL;
+	struct ckpt_err e = { 0 };
+	ckpt_node node;
+
+	ck_assert_msg(!open_typed(copy, &opts, &a, &e), "%s", e.msg);
+	memory_place_delay(p, 300);
+	ck_assert_msg(!ckpt_open_place(p, copy, &opts, &b, &e), "%s", e.msg);
+	compare_dirs(a, b, CKPT_ROOT, "");
+	/* Assets are those of the place. */
+	ck_assert_msg(!ckpt_walk(b, "hf/config.json", &node, &e), "%s", e.msg);
+	ckpt_close(a);
+	ckpt_close(b);
+}
+END_TEST
+
+Suite *place_suite(void)
+{
+	Suite *s = suite_create("place");
+	TCase *t = tcase_create("place");
+
+	n_cases = scandir(data_dir(), &cases, is_case, alphasort);
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, every_format_and_face_is_the_same_from_any_place, 0,
+			    n_cases < 0 ? 0 : n_cases);
+	tcase_add_loop_test(t, whatever_fails_once_is_a_clean_error_and_then_forgotten, 0,
+			    (int)(sizeof(faulty) / sizeof(*faulty)));
+	tcase_add_test(t, a_slow_place_gives_the_same_bytes);
+	suite_add_tcase(s, t);
+	return s;
+}

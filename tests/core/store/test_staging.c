@@ -1,0 +1,702 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "blob_util.h"
+#include "disk.h"
+#include "fault.h"
+#include "store/staging.h"
+#include "suites.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char dir[4096], dest[4200];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+	(void)snprintf(dest, sizeof(dest), "%s/ckpt", dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- a small save ---- */
+
+static const char *const parts[] = { "__0_0.distcp", "__1_0.distcp", ".metadata" };
+enum { PARTS = 3, PART_SIZE = 3000 };
+
+static int write_part(struct staging *s, const char *name, const uint8_t *p, struct ckpt_err *e)
+{
+	autoclose int fd = -1;
+	int rc = staging_create(s, name, &fd, e);
+
+	if (!rc)
+		rc = io_write(fd, p, PART_SIZE);
+	if (!rc && fsync(fd))
+		rc = -errno;
+	if (rc && !e->code)
+		(void)err_sys(e, -rc, "write '%s'", name);
+	return rc;
+}
+
+static int fill(struct staging *s, uint8_t tag, struct ckpt_err *e)
+{
+	uint8_t p[PART_SIZE];
+	int rc = 0;
+
+	memset(p, tag, sizeof(p));
+	for (unsigned i = 0; i + 1 < PARTS && !rc; i++)
+		rc = write_part(s, parts[i], p, e);
+	if (!rc)
+		rc = staging_sync(s, e);
+	return rc ? rc : staging_put(s, parts[PARTS - 1], p, sizeof(p), e);
+}
+
+/* Three files full of `tag`. */
+static int save(uint8_t tag, bool overwrite, struct ckpt_err *e)
+{
+	struct staging *s = NULL;
+	int rc = staging_begin(dest, overwrite, &s, e);
+
+	if (!rc)
+		rc = fill(s, tag, e);
+	if (!rc)
+		rc = staging_commit(s, e);
+	staging_end(s);
+	return rc;
+}
+
+static void must_save(uint8_t tag, bool overwrite)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!save(tag, overwrite, &e), "%s", e.msg);
+}
+
+static unsigned entries(const char *name)
+{
+	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fdopendir(fd);
+	unsigned n = 0;
+
+	REQUIRE(d);
+	while (readdir(d)) /* NOLINT(concurrency-mt-unsafe) */
+		n++;
+	(void)closedir(d);
+	return n - 2;
+}
+
+static bool there(const char *name)
+{
+	struct stat st;
+
+	return !fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW);
+}
+
+/* The tag of the checkpoint at `name`, which is complete and nothing else; 0: there is none. */
+static uint8_t tag_at(const char *name)
+{
+	uint8_t tag = 0;
+
+	if (!there(name))
+		return 0;
+	for (unsigned i = 0; i < PARTS; i++) {
+		char path[64];
+		autofree uint8_t *p = NULL;
+		size_t n;
+
+		(void)snprintf(path, sizeof(path), "%s/%s", name, parts[i]);
+		p = get_file(dir_fd, path, &n);
+		REQUIRE(n == PART_SIZE);
+		tag = i ? tag : p[0];
+		for (size_t k = 0; k < n; k++)
+			REQUIRE(p[k] == tag);
+	}
+	REQUIRE(entries(name) == PARTS);
+	return tag;
+}
+
+static void only_dest_is_there(void)
+{
+	REQUIRE(entries(".") == 1 && there("ckpt"));
+}
+
+#define REFUSED(call, code_, fmt, ...) \
+	do { \
+		char want[16384]; \
+		struct ckpt_err e = { 0 }; \
+		(void)snprintf(want, sizeof(want), fmt, ##__VA_ARGS__); \
+		ck_assert_int_eq(call, -(code_)); \
+		ck_assert_str_eq(e.msg, want); \
+	} while (0)
+
+/* ---- where ---- */
+
+START_TEST(a_new_place_and_an_empty_directory_are_filled)
+{
+	must_save('a', false);
+	ck_assert_int_eq(tag_at("ckpt"), 'a');
+	only_dest_is_there();
+	(void)snprintf(dest, sizeof(dest), "%s/empty", dir);
+	REQUIRE(!mkdirat(dir_fd, "empty", 0755));
+	must_save('b', false);
+	ck_assert_int_eq(tag_at("empty"), 'b');
+}
+END_TEST
+
+START_TEST(an_old_checkpoint_is_replaced_when_asked_for)
+{
+	must_save('a', false);
+	REFUSED(save('b', false, &e), EEXIST,
+		"'%s' is there already, and not empty: without 'overwrite' it stays", dest);
+	ck_assert_int_eq(tag_at("ckpt"), 'a');
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+	only_dest_is_there();
+}
+END_TEST
+
+START_TEST(without_an_exchange_two_renames_do)
+{
+	must_save('a', false);
+	fault_no_exchange();
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+	only_dest_is_there();
+}
+END_TEST
+
+START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
+{
+	static const char *const fine[] = {
+		"_rank12_.safetensors",
+		"_rank0_.bytes",
+		"model.safetensors",
+		"model-00001-of-00002.safetensors",
+		"model.safetensors.index.json",
+		"shard-00001-model-00001-of-00001.safetensors",
+		".ckptfs-index.sqlite-wal",
+		"__3.metadata",
+		"opt_rank0.bytes",
+		".rank3_metadata",
+	};
+	static const char *const lost[] = {
+		"config.json", "tokenizer.model", "model.safetensors.txt",
+		"common.pt",   "x.distcp",	  ".metadata2",
+		"..."
+	};
+	int fd;
+
+	must_save('a', false);
+	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++)
+		put_file(fd, fine[i], "x", 1);
+	for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
+		put_file(fd, lost[i], "x", 1);
+		REFUSED(staging_check(dest, true, &e), ENOTEMPTY,
+			"'%s' holds '%s', which is no part of a checkpoint and would be lost", dest,
+			lost[i]);
+		REFUSED(save('b', true, &e), ENOTEMPTY,
+			"'%s' holds '%s', which is no part of a checkpoint and would be lost", dest,
+			lost[i]);
+		REQUIRE(!unlinkat(fd, lost[i], 0));
+	}
+	REQUIRE(!mkdirat(fd, "_rank1_.bytes", 0755));
+	REFUSED(staging_check(dest, true, &e), ENOTEMPTY,
+		"'%s' holds '_rank1_.bytes', which is no part of a checkpoint and would be lost",
+		dest);
+	REQUIRE(!unlinkat(fd, "_rank1_.bytes", AT_REMOVEDIR));
+	(void)close(fd);
+	only_dest_is_there();
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+}
+END_TEST
+
+START_TEST(what_comes_to_the_place_while_saving_is_not_lost)
+{
+	struct staging *s = NULL;
+	struct ckpt_err ok = { 0 };
+
+	REQUIRE(!staging_begin(dest, true, &s, &ok) && !fill(s, 'b', &ok));
+	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
+	put_file(dir_fd, "ckpt/notes", "x", 1);
+	REFUSED(staging_commit(s, &e), ENOTEMPTY,
+		"'%s' holds 'notes', which is no part of a checkpoint and would be lost", dest);
+	staging_end(s);
+	only_dest_is_there();
+	REQUIRE(there("ckpt/notes"));
+}
+END_TEST
+
+START_TEST(places_that_cannot_be)
+{
+	char path[8400], name[260] = { 0 };
+
+	REFUSED(staging_check("", false, &e), EINVAL, "'' names no directory that could be made");
+	REFUSED(staging_check("/", true, &e), EBUSY, "'/' cannot be replaced by a checkpoint");
+	REFUSED(staging_check("//./", true, &e), EBUSY, "'/' cannot be replaced by a checkpoint");
+	REFUSED(staging_check("/proc", true, &e), EBUSY,
+		"'/proc' is a mount point, which cannot be replaced: a directory in it could be");
+	(void)snprintf(path, sizeof(path), "%s/no/ckpt", dir);
+	REFUSED(staging_check(path, false, &e), ENOENT,
+		"directory of '%s': No such file or directory", path);
+	(void)snprintf(path, sizeof(path), "%s/no/..", dir);
+	REFUSED(staging_check(path, false, &e), EINVAL,
+		"'%s' names no directory that could be made", path);
+	put_file(dir_fd, "file", "x", 1);
+	(void)snprintf(path, sizeof(path), "%s/file", dir);
+	REFUSED(staging_check(path, true, &e), ENOTDIR, "'%s' is there already, and no directory",
+		path);
+	REQUIRE(!symlinkat("nowhere", dir_fd, "dangling"));
+	(void)snprintf(path, sizeof(path), "%s/dangling", dir);
+	REFUSED(staging_check(path, true, &e), ENOENT, "'%s' is a link that leads nowhere", path);
+	memset(name, 'n', 243);
+	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+	REFUSED(staging_check(path, true, &e), ENAMETOOLONG,
+		"'%s': the name is so long that '.partial.lock' does not fit behind it", path);
+	ck_assert_uint_eq(entries("."), 2);
+}
+END_TEST
+
+START_TEST(other_words_for_a_place)
+{
+	REQUIRE(!mkdirat(dir_fd, "real", 0755) && !symlinkat("real", dir_fd, "ckpt"));
+	must_save('a', false); /* through the link */
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("real"), 'b');
+	REQUIRE(entries(".") == 2 && readlinkat(dir_fd, "ckpt", (char[8]){ 0 }, 8) == 4);
+	(void)snprintf(dest, sizeof(dest), "%s/new/./", dir);
+	must_save('c', false);
+	ck_assert_int_eq(tag_at("new"), 'c');
+	(void)snprintf(dest, sizeof(dest), "%s/new//", dir);
+	must_save('d', true);
+	ck_assert_int_eq(tag_at("new"), 'd');
+	REQUIRE(!fchdir(dir_fd));
+	(void)snprintf(dest, sizeof(dest), "new");
+	must_save('e', true);
+	REQUIRE(!chdir("new"));
+	(void)snprintf(dest, sizeof(dest), ".");
+	must_save('f', true);
+	ck_assert_int_eq(tag_at("new"), 'f');
+	REQUIRE(!chdir("/"));
+}
+END_TEST
+
+START_TEST(permissions_are_those_of_the_umask)
+{
+	struct stat st;
+
+	(void)umask(027);
+	must_save('a', false);
+	REQUIRE(!fstatat(dir_fd, "ckpt", &st, 0));
+	ck_assert_uint_eq(st.st_mode & 07777, 0750);
+	for (unsigned i = 0; i < PARTS; i++) {
+		char path[64];
+
+		(void)snprintf(path, sizeof(path), "ckpt/%s", parts[i]);
+		REQUIRE(!fstatat(dir_fd, path, &st, 0));
+		ck_assert_uint_eq(st.st_mode & 07777, 0640);
+	}
+}
+END_TEST
+
+/* ---- files ---- */
+
+START_TEST(names_are_single_elements)
+{
+	static const char *const names[] = { "", ".", "..", "a/b", "/a", "../a", "a/" };
+	struct staging *s = NULL;
+	struct ckpt_err ok = { 0 };
+	int fd = 77;
+
+	REQUIRE(!staging_begin(dest, false, &s, &ok));
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		REFUSED(staging_create(s, names[i], &fd, &e), EINVAL,
+			"'%s' is no name for a file of a checkpoint", names[i]);
+		REFUSED(staging_put(s, names[i], "x", 1, &e), EINVAL,
+			"'%s' is no name for a file of a checkpoint", names[i]);
+	}
+	REQUIRE(!staging_put(s, "a", "x", 1, &ok));
+	REFUSED(staging_create(s, "a", &fd, &e), EEXIST, "make 'a': File exists");
+	ck_assert_int_eq(fd, 77);
+	staging_end(s);
+	ck_assert_uint_eq(entries("."), 0);
+}
+END_TEST
+
+START_TEST(ranks_write_into_one_directory)
+{
+	struct staging *s[3] = { NULL };
+	struct ckpt_err ok = { 0 };
+
+	REFUSED(staging_join(dest, &s[1], &e), ENOENT,
+		"open '%s.partial': No such file or directory", dest);
+	REQUIRE(!staging_begin(dest, false, &s[0], &ok));
+	for (int r = 1; r < 3; r++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "f%d", r);
+		REQUIRE(!staging_join(dest, &s[r], &ok) && !staging_put(s[r], name, name, 2, &ok) &&
+			!staging_sync(s[r], &ok));
+		staging_end(s[r]);
+	}
+	REQUIRE(!staging_commit(s[0], &ok));
+	staging_end(s[0]);
+	ck_assert_uint_eq(entries("ckpt"), 2);
+	only_dest_is_there();
+}
+END_TEST
+
+/* ---- who ---- */
+
+START_TEST(two_do_not_save_at_once)
+{
+	struct staging *s = NULL, *t = NULL;
+	struct ckpt_err ok = { 0 };
+
+	REQUIRE(!staging_begin(dest, true, &s, &ok));
+	REFUSED(staging_begin(dest, true, &t, &e), EBUSY, "another process is saving to '%s'",
+		dest);
+	ck_assert_ptr_null(t);
+	REQUIRE(!fill(s, 'a', &ok) && !staging_commit(s, &ok));
+	staging_end(s);
+	ck_assert_int_eq(tag_at("ckpt"), 'a');
+	only_dest_is_there();
+}
+END_TEST
+
+START_TEST(what_is_not_ours_stays)
+{
+	static const char *const names[] = { "ckpt.partial", "ckpt.partial.old",
+					     "ckpt.partial.lock" };
+
+	for (int i = 0; i < 3; i++) {
+		put_file(dir_fd, names[i], "mine", 4);
+		REFUSED(save('a', true, &e), EEXIST,
+			"'%s%s' is in the way: no save of this program has left it there", dest,
+			names[i] + strlen("ckpt"));
+		ck_assert_uint_eq(entries("."), 1);
+		REQUIRE(!unlinkat(dir_fd, names[i], 0));
+	}
+	/* A save that was killed before it said anything: the lock file is ours, the other is not. */
+	put_file(dir_fd, "ckpt.partial.lock", "", 0);
+	put_file(dir_fd, "ckpt.partial", "mine", 4);
+	REFUSED(save('a', true, &e), EEXIST,
+		"'%s.partial' is in the way: no save of this program has left it there", dest);
+	REQUIRE(entries(".") == 1 && there("ckpt.partial"));
+}
+END_TEST
+
+START_TEST(links_in_what_is_removed_are_not_followed)
+{
+	struct staging *s = NULL;
+	struct ckpt_err e = { 0 };
+
+	REQUIRE(!mkdirat(dir_fd, "precious", 0755));
+	put_file(dir_fd, "precious/.metadata", "x", 1);
+	must_save('a', false);
+	REQUIRE(!symlinkat("../precious", dir_fd, "ckpt/__9_9.distcp"));
+	must_save('b', true);
+	REQUIRE(!staging_begin(dest, true, &s, &e));
+	REQUIRE(!symlinkat("../precious", dir_fd, "ckpt.partial/link"));
+	staging_end(s);
+	REQUIRE(entries(".") == 2 && there("precious/.metadata"));
+	/* DEST.partial itself is a link. */
+	REQUIRE(!staging_begin(dest, true, &s, &e));
+	REQUIRE(!unlinkat(dir_fd, "ckpt.partial", AT_REMOVEDIR) &&
+		!symlinkat("precious", dir_fd, "ckpt.partial"));
+	staging_end(s);
+	REQUIRE(entries(".") == 2 && there("precious/.metadata"));
+}
+END_TEST
+
+START_TEST(a_lock_file_that_is_a_link_is_not_written_through)
+{
+	static const char *const targets[] = { "victim", "nothing", "/dev/null" };
+	size_t len;
+
+	put_file(dir_fd, "victim", "", 0);
+	for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
+		REQUIRE(!symlinkat(targets[i], dir_fd, "ckpt.partial.lock"));
+		REFUSED(save('a', true, &e), ELOOP,
+			"make '%s.partial.lock': Too many levels of symbolic links", dest);
+		REQUIRE(!unlinkat(dir_fd, "ckpt.partial.lock", 0));
+		ck_assert_uint_eq(entries("."), 1);
+	}
+	free(get_file(dir_fd, "victim", &len));
+	ck_assert_uint_eq(len, 0);
+}
+END_TEST
+
+START_TEST(a_directory_that_came_in_is_not_removed)
+{
+	struct staging *s = NULL;
+	struct ckpt_err ok = { 0 };
+
+	REQUIRE(!staging_begin(dest, true, &s, &ok) && !mkdirat(dir_fd, "ckpt.partial/sub", 0755));
+	staging_end(s);
+	REQUIRE(there("ckpt.partial/sub") && there("ckpt.partial.lock"));
+	REFUSED(save('a', true, &e), ENOTEMPTY, "remove 'ckpt.partial/sub': Directory not empty");
+	REQUIRE(!unlinkat(dir_fd, "ckpt.partial/sub", AT_REMOVEDIR));
+	must_save('a', true);
+	only_dest_is_there();
+}
+END_TEST
+
+/* ---- what goes wrong ---- */
+
+static void fails_cleanly(enum fault_kind kind, int code)
+{
+	FAULT_LOOP(kind)
+	{
+		struct ckpt_err e = { 0 };
+		int rc = save('b', true, &e);
+
+		(void)fault_off();
+		if (!fault_hit()) {
+			REQUIRE(!rc);
+			continue;
+		}
+		/* Only what comes after the exchange may fail with the new one there. */
+		ck_assert_int_eq(rc, -code);
+		REQUIRE(e.code == code && e.msg[0]);
+		if (tag_at("ckpt") == 'b')
+			REQUIRE(strstr(e.msg, "is saved"));
+		else
+			only_dest_is_there();
+		must_save('a', true);
+		only_dest_is_there();
+	}
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+}
+
+START_TEST(a_full_disk_leaves_the_old_one)
+{
+	must_save('a', false);
+	fails_cleanly(FAULT_WRITE, ENOSPC);
+}
+END_TEST
+
+START_TEST(a_disk_that_does_not_sync_leaves_the_old_one)
+{
+	must_save('a', false);
+	fails_cleanly(FAULT_SYNC, EIO);
+}
+END_TEST
+
+START_TEST(no_memory_leaves_the_old_one)
+{
+	must_save('a', false);
+	fails_cleanly(FAULT_ALLOC, ENOMEM);
+}
+END_TEST
+
+/* Those about memory are not: how many there are depends on what was freed before. */
+static bool enters_a_call(pid_t pid)
+{
+	struct __ptrace_syscall_info x;
+
+	REQUIRE(ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(x), &x) > 0);
+	if (x.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return false;
+	switch (x.entry.nr) {
+	case SYS_brk:
+	case SYS_madvise:
+	case SYS_mmap:
+	case SYS_mprotect:
+	case SYS_munmap:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/*
+ * Kill a save before its n-th system call, from 0; false: it was done before. All that a save does to
+ * the disk it does in system calls, so these are all moments there are.
+ */
+static bool killed_at(unsigned n, bool exchange)
+{
+	pid_t pid = fork();
+	int status;
+
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		struct ckpt_err e = { 0 };
+
+		if (!exchange)
+			fault_no_exchange();
+		if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) || raise(SIGSTOP))
+			_exit(2);
+		_exit(save('b', true, &e) ? 1 : 0);
+	}
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	ck_assert_msg(WIFSTOPPED(status), "no ptrace here");
+	REQUIRE(!ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD));
+	for (unsigned i = 0; i <= n; i += enters_a_call(pid)) {
+		REQUIRE(!ptrace(PTRACE_SYSCALL, pid, NULL, NULL));
+		REQUIRE(waitpid(pid, &status, 0) == pid);
+		if (WIFEXITED(status)) {
+			ck_assert_int_eq(WEXITSTATUS(status), 0);
+			return false;
+		}
+	}
+	REQUIRE(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	return true;
+}
+
+static void remove_dest(void)
+{
+	for (unsigned i = 0; i < PARTS; i++) {
+		char path[64];
+
+		(void)snprintf(path, sizeof(path), "ckpt/%s", parts[i]);
+		REQUIRE(!unlinkat(dir_fd, path, 0));
+	}
+	REQUIRE(!unlinkat(dir_fd, "ckpt", AT_REMOVEDIR));
+}
+
+/* As a kill between two renames leaves it, with the lock file of one that was killed. */
+static void leave_between_renames(void)
+{
+	static uint8_t *lock;
+	static size_t len;
+
+	for (unsigned n = 0; !lock; n++) {
+		REQUIRE(killed_at(n, false));
+		if (there("ckpt.partial") && there("ckpt.partial.lock"))
+			lock = get_file(dir_fd, "ckpt.partial.lock", &len);
+	}
+	must_save('a', true);
+	REQUIRE(!renameat(dir_fd, "ckpt", dir_fd, "ckpt.partial.old"));
+	REQUIRE(!mkdirat(dir_fd, "ckpt.partial", 0755));
+	put_file(dir_fd, "ckpt.partial/.metadata", "b", 1);
+	put_file(dir_fd, "ckpt.partial.lock", lock, len);
+}
+
+enum before { NOTHING, OLD, OLD_NO_EXCHANGE, MISSING, BEFORE_COUNT };
+
+START_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one)
+{
+	unsigned n = 0, old = 0, new = 0, missing = 0;
+	bool killed = true;
+
+	for (; killed; n++) {
+		struct staging *s = NULL;
+		struct ckpt_err e = { 0 };
+		uint8_t tag;
+
+		if (_i == MISSING)
+			leave_between_renames();
+		else if (_i != NOTHING)
+			must_save('a', true);
+		else if (there("ckpt"))
+			remove_dest();
+		killed = killed_at(n, _i == NOTHING || _i == OLD);
+		tag = tag_at("ckpt");
+		REQUIRE(tag == 'a' || tag == 'b' || !tag);
+		missing += !tag;
+		old += tag == 'a';
+		new += tag == 'b';
+		/* The next one repairs, and leaves nothing of this one. */
+		REQUIRE(!staging_begin(dest, true, &s, &e));
+		staging_end(s);
+		ck_assert_int_eq(tag_at("ckpt"), tag ? tag : _i == NOTHING ? 0 : 'a');
+		ck_assert_uint_eq(entries("."), there("ckpt") ? 1 : 0);
+	}
+	REQUIRE(n > 40 && new > 1);
+	REQUIRE(_i == NOTHING ? !old : old > 20);
+	/* Only where there is no exchange it is gone for a moment. */
+	REQUIRE(_i == OLD ? !missing : missing > 0);
+}
+END_TEST
+
+/* The other changes are those of saves that are finished, see test_faults.c. */
+START_TEST(a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a_crash)
+{
+	struct staging *s = NULL;
+	struct ckpt_err e = { 0 };
+	const char *law;
+	size_t n;
+
+	must_save('a', false);
+	disk_record(dir);
+	REQUIRE(!staging_begin(dest, true, &s, &e) && !fill(s, 'b', &e));
+	staging_end(s);
+	n = disk_stop();
+	REQUIRE(n > 10);
+	law = disk_law("ckpt");
+	ck_assert_msg(!law, "%s", law);
+	for (size_t i = 0; i <= n; i++)
+		for (uint64_t k = 0; k < (CHECK_FULL() ? 40 : 6); k++) {
+			disk_crash(i, k ? DISK_SOME : DISK_NONE, k);
+			ck_assert_int_eq(tag_at("ckpt"), 'a');
+			must_save('c', true);
+			ck_assert_int_eq(tag_at("ckpt"), 'c');
+			only_dest_is_there();
+		}
+}
+END_TEST
+
+START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
+{
+	struct staging *s = NULL;
+	struct ckpt_err e = { 0 };
+
+	leave_between_renames();
+	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
+	REQUIRE(!staging_begin(dest, true, &s, &e));
+	staging_end(s);
+	ck_assert_int_eq(tag_at("ckpt"), 'a');
+	only_dest_is_there();
+}
+END_TEST
+
+Suite *staging_suite(void)
+{
+	Suite *s = suite_create("staging");
+	TCase *t = tcase_create("all");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, a_new_place_and_an_empty_directory_are_filled);
+	tcase_add_test(t, an_old_checkpoint_is_replaced_when_asked_for);
+	tcase_add_test(t, without_an_exchange_two_renames_do);
+	tcase_add_test(t, what_is_no_checkpoint_would_be_lost_and_is_named);
+	tcase_add_test(t, what_comes_to_the_place_while_saving_is_not_lost);
+	tcase_add_test(t, places_that_cannot_be);
+	tcase_add_test(t, other_words_for_a_place);
+	tcase_add_test(t, permissions_are_those_of_the_umask);
+	tcase_add_test(t, names_are_single_elements);
+	tcase_add_test(t, ranks_write_into_one_directory);
+	tcase_add_test(t, two_do_not_save_at_once);
+	tcase_add_test(t, what_is_not_ours_stays);
+	tcase_add_test(t, links_in_what_is_removed_are_not_followed);
+	tcase_add_test(t, a_lock_file_that_is_a_link_is_not_written_through);
+	tcase_add_test(t, a_directory_that_came_in_is_not_removed);
+	tcase_add_test(t, a_full_disk_leaves_the_old_one);
+	tcase_add_test(t, a_disk_that_does_not_sync_leaves_the_old_one);
+	tcase_add_test(t, no_memory_leaves_the_old_one);
+	tcase_add_loop_test(t, a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, 0,
+			    BEFORE_COUNT);
+	tcase_add_test(t,
+		       a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a_crash);
+	tcase_add_test(t, an_empty_directory_is_not_taken_for_the_new_one);
+	tcase_set_timeout(t, 60);
+	suite_add_tcase(s, t);
+	return s;
+}

@@ -1,0 +1,737 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "disk.h"
+
+#include "rng.h"
+#include "suites.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ROOT = 0, NODES = 4096, CHANGES = 1 << 16, BLOCK = 4096, HEADER = 512 };
+static const size_t never = SIZE_MAX;
+
+/* What an inode is, as long as the recording lasts: its number may be another's later. */
+struct node {
+	ino_t inode; /* 0: it has no name any more */
+	mode_t type; /* S_IFREG, S_IFDIR, S_IFLNK */
+	char *target;
+};
+
+struct entry {
+	unsigned dir, node;
+	char *name;
+};
+
+struct content {
+	uint8_t *data;
+	size_t len;
+};
+
+/* Names and bytes at one moment. */
+struct tree {
+	struct entry entries[NODES];
+	size_t n;
+	struct content files[NODES];
+};
+
+enum kind { MAKE, WRITE, RESIZE, RENAME, EXCHANGE, REMOVE, SYNC };
+
+struct change {
+	enum kind kind;
+	unsigned node;	 /* what is made, written, moved, removed, synced */
+	unsigned dir;	 /* where its name is */
+	unsigned to_dir; /* where it goes */
+	unsigned other;	 /* what is there before, or NODES */
+	char *name, *to;
+	uint8_t *data;
+	size_t off, len; /* RESIZE: len */
+	size_t sure;	 /* the fsync behind it that covers it, or never */
+};
+
+static char root[4096];
+static dev_t device;
+static bool recording;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct node nodes[NODES];
+static unsigned n_nodes;
+static struct change changes[CHANGES];
+static size_t n_changes;
+static struct tree first, now, crashed; /* as it began; as it is while recording; what is left */
+
+static void *copied(const void *p, size_t n)
+{
+	char *q = malloc(n + 1);
+
+	REQUIRE(q);
+	memcpy(q, p, n);
+	q[n] = 0;
+	return q;
+}
+
+/* ---- trees ---- */
+
+static struct entry *find(struct tree *t, unsigned dir, const char *name)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (t->entries[i].dir == dir && !strcmp(t->entries[i].name, name))
+			return &t->entries[i];
+	return NULL;
+}
+
+static unsigned node_at(struct tree *t, unsigned dir, const char *name)
+{
+	const struct entry *x = find(t, dir, name);
+
+	return x ? x->node : NODES;
+}
+
+static void add(struct tree *t, unsigned dir, const char *name, unsigned node)
+{
+	REQUIRE(t->n < NODES);
+	t->entries[t->n++] = (struct entry){ dir, node, copied(name, strlen(name)) };
+}
+
+static void drop(struct tree *t, struct entry *x)
+{
+	free(x->name);
+	*x = t->entries[--t->n];
+}
+
+static void clear(struct tree *t)
+{
+	while (t->n)
+		drop(t, &t->entries[t->n - 1]);
+	for (unsigned i = 0; i < NODES; i++) {
+		free(t->files[i].data);
+		t->files[i] = (struct content){ NULL, 0 };
+	}
+}
+
+static void resize(struct content *f, size_t len)
+{
+	if (len > f->len) {
+		f->data = realloc(f->data, len);
+		REQUIRE(f->data);
+		memset(f->data + f->len, 0, len - f->len);
+	}
+	f->len = len;
+}
+
+static void copy(struct tree *to, const struct tree *from)
+{
+	clear(to);
+	for (size_t i = 0; i < from->n; i++)
+		add(to, from->entries[i].dir, from->entries[i].name, from->entries[i].node);
+	for (unsigned i = 0; i < n_nodes; i++)
+		if (from->files[i].len)
+			to->files[i] =
+				(struct content){ copied(from->files[i].data, from->files[i].len),
+						  from->files[i].len };
+}
+
+/* Is node `x` the directory `dir`, or below it? */
+static bool is_below(const struct tree *t, unsigned x, unsigned dir)
+{
+	if (x == dir)
+		return true;
+	for (size_t i = 0; i < t->n; i++)
+		if (t->entries[i].node == x)
+			return is_below(t, t->entries[i].dir, dir);
+	return false;
+}
+
+static const char *name_of(const struct tree *t, unsigned node)
+{
+	for (size_t i = 0; i < t->n; i++)
+		if (t->entries[i].node == node)
+			return t->entries[i].name;
+	return "?";
+}
+
+/* False: it cannot be, because of another change that is lost. */
+static bool apply_name(struct tree *t, const struct change *c)
+{
+	struct entry *from = find(t, c->dir, c->name),
+		     *to = c->to ? find(t, c->to_dir, c->to) : NULL;
+
+	if (c->kind == MAKE) {
+		if (from)
+			return false;
+		add(t, c->dir, c->name, c->node);
+		return true;
+	}
+	if (!from || from->node != c->node || (c->to && (to ? to->node : NODES) != c->other))
+		return false;
+	if (c->kind == EXCHANGE) {
+		to->node = c->node;
+		from->node = c->other;
+		return true;
+	}
+	drop(t, from);
+	if (c->kind == RENAME) {
+		to = find(t, c->to_dir, c->to);
+		if (to)
+			drop(t, to);
+		add(t, c->to_dir, c->to, c->node);
+	}
+	return true;
+}
+
+static bool is_data(const struct change *c)
+{
+	return c->kind == WRITE || c->kind == RESIZE;
+}
+
+/* ---- recording ---- */
+
+static unsigned node_of_stat(const struct stat *st)
+{
+	for (unsigned i = 0; i < n_nodes; i++)
+		if (nodes[i].inode == st->st_ino && st->st_dev == device)
+			return i;
+	return NODES;
+}
+
+static unsigned node_of_fd(int fd)
+{
+	struct stat st;
+
+	REQUIRE(!fstat(fd, &st));
+	return node_of_stat(&st);
+}
+
+/* The directory that a path is in, and the last element. NODES: it is none of ours. */
+static unsigned parent_of(int dirfd, const char *path, const char **ret_name)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[4096];
+	struct stat st;
+
+	*ret_name = slash ? slash + 1 : path;
+	(void)snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+		       slash ? path : ".");
+	return fstatat(dirfd, dir, &st, 0) ? NODES : node_of_stat(&st);
+}
+
+static unsigned new_node(int dirfd, const char *path)
+{
+	char target[4096] = "";
+	struct stat st;
+
+	REQUIRE(!fstatat(dirfd, path, &st, AT_SYMLINK_NOFOLLOW) && n_nodes < NODES);
+	if (S_ISLNK(st.st_mode))
+		REQUIRE(readlinkat(dirfd, path, target, sizeof(target) - 1) > 0);
+	nodes[n_nodes] =
+		(struct node){ st.st_ino, st.st_mode & S_IFMT,
+			       S_ISLNK(st.st_mode) ? copied(target, strlen(target)) : NULL };
+	return n_nodes++;
+}
+
+static struct change *note(enum kind kind, unsigned node)
+{
+	struct change *c = &changes[n_changes++];
+
+	REQUIRE(n_changes < CHANGES);
+	*c = (struct change){ .kind = kind, .node = node, .other = NODES, .sure = never };
+	return c;
+}
+
+static void note_name(struct change *c, unsigned dir, const char *name)
+{
+	c->dir = dir;
+	c->name = copied(name, strlen(name));
+}
+
+bool disk_begin(void)
+{
+	if (!recording)
+		return false;
+	REQUIRE(!pthread_mutex_lock(&lock));
+	return true;
+}
+
+void disk_end(void)
+{
+	REQUIRE(!pthread_mutex_unlock(&lock));
+}
+
+void disk_made(int dirfd, const char *path)
+{
+	const char *name;
+	unsigned dir = parent_of(dirfd, path, &name);
+	struct change *c;
+
+	if (dir == NODES || find(&now, dir, name))
+		return;
+	c = note(MAKE, new_node(dirfd, path));
+	note_name(c, dir, name);
+	REQUIRE(apply_name(&now, c));
+}
+
+void disk_wrote(int fd, const void *p, ssize_t n, off_t off)
+{
+	unsigned node = node_of_fd(fd);
+	struct change *c;
+
+	if (node == NODES)
+		return;
+	c = note(WRITE, node);
+	c->off = (size_t)(off < 0 ? lseek(fd, 0, SEEK_CUR) - n : off);
+	c->len = (size_t)n;
+	c->data = copied(p, c->len);
+}
+
+void disk_resized(int fd)
+{
+	unsigned node = node_of_fd(fd);
+	struct stat st;
+
+	if (node == NODES)
+		return;
+	REQUIRE(!fstat(fd, &st));
+	note(RESIZE, node)->len = (size_t)st.st_size;
+}
+
+void disk_synced(int fd)
+{
+	unsigned node = node_of_fd(fd);
+
+	if (node == NODES)
+		return;
+	for (size_t i = 0; i < n_changes; i++) {
+		struct change *c = &changes[i];
+
+		if (c->sure == never && c->kind != SYNC &&
+		    (is_data(c) ? c->node == node : c->dir == node || (c->to && c->to_dir == node)))
+			c->sure = n_changes;
+	}
+	(void)note(SYNC, node);
+}
+
+void disk_renamed(int from_fd, const char *from, int to_fd, const char *to, bool exchange)
+{
+	const char *name, *to_name;
+	unsigned dir = parent_of(from_fd, from, &name), to_dir = parent_of(to_fd, to, &to_name);
+	struct change *c;
+
+	REQUIRE((dir == NODES) == (to_dir == NODES));
+	if (dir == NODES)
+		return;
+	c = note(exchange ? EXCHANGE : RENAME, node_at(&now, dir, name));
+	note_name(c, dir, name);
+	c->to_dir = to_dir;
+	c->to = copied(to_name, strlen(to_name));
+	c->other = node_at(&now, to_dir, to_name);
+	if (c->other < NODES && !exchange)
+		nodes[c->other].inode = 0;
+	REQUIRE(apply_name(&now, c));
+}
+
+void disk_removed(int dirfd, const char *path)
+{
+	const char *name;
+	unsigned dir = parent_of(dirfd, path, &name);
+	struct change *c;
+
+	if (dir == NODES)
+		return;
+	c = note(REMOVE, node_at(&now, dir, name));
+	note_name(c, dir, name);
+	nodes[c->node].inode = 0;
+	REQUIRE(apply_name(&now, c));
+}
+
+void disk_opened(int dirfd, const char *path, int flags, int fd)
+{
+	if (flags & O_CREAT)
+		disk_made(dirfd, path);
+	if (flags & O_TRUNC)
+		disk_resized(fd);
+}
+
+static void read_in(struct content *f, const char *path)
+{
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	REQUIRE(fd >= 0 && !fstat(fd, &st));
+	resize(f, (size_t)st.st_size);
+	for (size_t at = 0; at < f->len;) {
+		ssize_t n = pread(fd, f->data + at, f->len - at, (off_t)at);
+
+		REQUIRE(n > 0);
+		at += (size_t)n;
+	}
+	(void)close(fd);
+}
+
+static int see(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	const char *name;
+	unsigned dir;
+
+	(void)type;
+	if (!at->level)
+		return 0;
+	dir = parent_of(AT_FDCWD, path, &name);
+	REQUIRE(dir < NODES);
+	add(&first, dir, name, new_node(AT_FDCWD, path));
+	if (S_ISREG(st->st_mode))
+		read_in(&first.files[n_nodes - 1], path);
+	return 0;
+}
+
+void disk_record(const char *path)
+{
+	struct stat st;
+
+	for (size_t i = 0; i < n_changes; i++) {
+		free(changes[i].name);
+		free(changes[i].to);
+		free(changes[i].data);
+	}
+	for (unsigned i = 0; i < n_nodes; i++)
+		free(nodes[i].target);
+	n_changes = n_nodes = 0;
+	clear(&first);
+	REQUIRE(snprintf(root, sizeof(root), "%s", path) < (int)sizeof(root) && !stat(root, &st));
+	device = st.st_dev;
+	REQUIRE(new_node(AT_FDCWD, root) == ROOT);
+	REQUIRE(!nftw(root, see, 16, FTW_PHYS));
+	copy(&now, &first);
+	recording = true;
+}
+
+size_t disk_stop(void)
+{
+	recording = false;
+	return n_changes;
+}
+
+const char *disk_change(size_t i)
+{
+	static const char *const words[] = { "make",	 "write to", "resize", "rename",
+					     "exchange", "remove",   "sync" };
+	static char text[600];
+	const struct change *c = &changes[i];
+
+	if (i >= n_changes)
+		return "the end";
+	if (c->name)
+		(void)snprintf(text, sizeof(text), "%s '%s'%s%s", words[c->kind], c->name,
+			       c->to ? " to " : "", c->to ? c->to : "");
+	else
+		(void)snprintf(text, sizeof(text), "%s node %u, %zu bytes at %zu", words[c->kind],
+			       c->node, c->len, c->off);
+	return text;
+}
+
+/* ---- a crash ---- */
+
+struct crash {
+	enum disk_keep keep;
+	size_t n, cut;
+	struct rng rng;
+};
+
+static bool survives(struct crash *x, size_t i)
+{
+	switch (x->keep) {
+	case DISK_ALL:
+		return true;
+	case DISK_NONE:
+		return false;
+	case DISK_FIRST:
+		return i < x->cut;
+	default:
+		return rng_chance(&x->rng, 50);
+	}
+}
+
+static void apply_data(struct crash *x, size_t i, bool sure)
+{
+	const struct change *c = &changes[i];
+	struct content *f = &crashed.files[c->node];
+
+	if (c->kind == RESIZE) {
+		if (sure || survives(x, i))
+			resize(f, c->len);
+		return;
+	}
+	for (size_t at = 0, n; at < c->len; at += n) {
+		size_t off = c->off + at;
+
+		n = BLOCK - off % BLOCK;
+		if (n > c->len - at)
+			n = c->len - at;
+		if (!sure && !survives(x, i))
+			continue;
+		if (off + n > f->len)
+			resize(f, off + n);
+		memcpy(f->data + off, c->data + at, n);
+	}
+}
+
+static void put_entry(int at, const struct entry *x)
+{
+	const struct content *f = &crashed.files[x->node];
+	int fd;
+
+	if (S_ISLNK(nodes[x->node].type)) {
+		REQUIRE(!symlinkat(nodes[x->node].target, at, x->name));
+		return;
+	}
+	fd = openat(at, x->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	REQUIRE(fd >= 0 && (!f->len || write(fd, f->data, f->len) == (ssize_t)f->len));
+	(void)close(fd);
+}
+
+static void put_dir(unsigned dir, int at)
+{
+	for (size_t i = 0; i < crashed.n; i++) {
+		const struct entry *x = &crashed.entries[i];
+		int fd;
+
+		if (x->dir != dir)
+			continue;
+		if (!S_ISDIR(nodes[x->node].type)) {
+			put_entry(at, x);
+			continue;
+		}
+		REQUIRE(!mkdirat(at, x->name, 0755));
+		fd = openat(at, x->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		REQUIRE(fd >= 0);
+		put_dir(x->node, fd);
+		(void)close(fd);
+	}
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	(void)type;
+	return at->level ? remove(path) : 0;
+}
+
+void disk_crash(size_t n, enum disk_keep keep, uint64_t seed)
+{
+	struct crash x = { keep, n, 0, { seed } };
+	int fd;
+
+	REQUIRE(n <= n_changes && !recording);
+	x.cut = rng_below(&x.rng, n + 1);
+	copy(&crashed, &first);
+	for (size_t i = 0; i < n; i++) {
+		const struct change *c = &changes[i];
+		bool sure = c->sure < n && !(keep == DISK_LIES && is_data(c));
+
+		if (c->kind == SYNC)
+			continue;
+		if (is_data(c))
+			apply_data(&x, i, sure);
+		else if (sure || survives(&x, i))
+			REQUIRE(apply_name(&crashed, c) || !sure);
+	}
+	REQUIRE(!nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS));
+	fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	REQUIRE(fd >= 0);
+	put_dir(ROOT, fd);
+	(void)close(fd);
+}
+
+/* ---- the laws ---- */
+
+static char broken[1400];
+
+/* Was change j not on disk for certain when change i was made? */
+static bool pending(size_t j, size_t i)
+{
+	return changes[j].kind != SYNC && changes[j].sure > i;
+}
+
+/* A change of bytes below `top`, or of names, that is pending; never: all of it is on disk. */
+static size_t pending_below(unsigned top, size_t i, bool names)
+{
+	for (size_t j = 0; j < i; j++) {
+		const struct change *c = &changes[j];
+
+		if (pending(j, i) && (is_data(c) || names) &&
+		    is_below(&now, is_data(c) ? c->node : c->dir, top))
+			return j;
+	}
+	return never;
+}
+
+/* A change in directory `dir` to one of these names that is pending. */
+static size_t pending_name(unsigned dir, const char *name, size_t i)
+{
+	for (size_t j = 0; j < i; j++) {
+		const struct change *c = &changes[j];
+
+		if (pending(j, i) && !is_data(c) && c->dir == dir &&
+		    (!strcmp(c->name, name) || (c->to && !strcmp(c->to, name))))
+			return j;
+	}
+	return never;
+}
+
+static void broke(size_t j, size_t i, const char *why)
+{
+	char before[600];
+
+	(void)snprintf(before, sizeof(before), "%s", disk_change(j));
+	(void)snprintf(broken, sizeof(broken),
+		       "%s: change %zu (%s) is not on disk at change %zu (%s)", why, j, before, i,
+		       disk_change(i));
+}
+
+/* The end of a name: "x.partial.lock" is a note with suffix ".lock". */
+static bool has_end(const char *name, const char *end)
+{
+	size_t n = strlen(name), k = strlen(end);
+
+	return n > k && !strcmp(name + n - k, end);
+}
+
+static const char *const notes[] = { ".lock", ".state" };
+
+static size_t law_of_make(const struct change *c, size_t i)
+{
+	size_t bad = never;
+
+	for (unsigned k = 0; k < 2 && bad == never && has_end(c->name, ".partial"); k++) {
+		char name[600];
+		unsigned node;
+
+		(void)snprintf(name, sizeof(name), "%s%s", c->name, notes[k]);
+		node = node_at(&now, c->dir, name);
+		if (node == NODES)
+			continue;
+		bad = pending_name(c->dir, name, i);
+		if (bad == never)
+			bad = pending_below(node, i, false);
+	}
+	if (bad != never)
+		broke(bad, i, "made before the note about it is on disk");
+	return bad;
+}
+
+static size_t law_of_rename(const struct change *c, size_t i)
+{
+	size_t bad = pending_below(c->node, i, true);
+
+	if (bad == never && c->kind == EXCHANGE)
+		bad = pending_below(c->other, i, true);
+	if (bad != never)
+		broke(bad, i, "renamed before it is on disk");
+	return bad;
+}
+
+/* Did change j take from node x, or from what it is in, a name that was on disk? */
+static bool displaced(unsigned x, size_t j)
+{
+	const struct change *r = &changes[j];
+
+	if (r->kind != RENAME && r->kind != EXCHANGE)
+		return false;
+	return (r->other < NODES && is_below(&now, x, r->other)) ||
+	       (pending_name(r->dir, r->name, j) == never && is_below(&now, x, r->node));
+}
+
+static size_t law_of_remove(const struct change *c, size_t i)
+{
+	size_t bad = never;
+
+	for (size_t j = 0; j < i && bad == never; j++)
+		if (pending(j, i) && displaced(c->node, j))
+			bad = j;
+	if (bad != never) {
+		broke(bad, i, "removed before the rename is on disk");
+		return bad;
+	}
+	for (unsigned k = 0; k < 2 && bad == never; k++) {
+		char name[600];
+
+		if (!has_end(c->name, notes[k]))
+			continue;
+		(void)snprintf(name, sizeof(name), "%.*s",
+			       (int)(strlen(c->name) - strlen(notes[k])), c->name);
+		if (has_end(name, ".partial"))
+			bad = pending_name(c->dir, name, i);
+	}
+	if (bad != never)
+		broke(bad, i, "the note is removed before what it is about");
+	return bad;
+}
+
+static size_t law_of_record(const struct change *c, size_t i)
+{
+	const char *name = name_of(&now, c->node);
+	char about[600];
+	unsigned node;
+	size_t bad;
+
+	if (c->off < HEADER || c->len != 1 || !has_end(name, ".partial.state"))
+		return never;
+	(void)snprintf(about, sizeof(about), "%.*s", (int)(strlen(name) - strlen(".state")), name);
+	node = node_at(&now, ROOT, about);
+	bad = node < NODES ? pending_below(node, i, false) : never;
+	if (bad != never)
+		broke(bad, i, "recorded before it is on disk");
+	return bad;
+}
+
+static size_t law_of_end(const char *dest)
+{
+	unsigned node = node_at(&now, ROOT, dest);
+	size_t bad;
+
+	REQUIRE(node < NODES);
+	bad = pending_name(ROOT, dest, n_changes);
+	if (bad == never)
+		bad = pending_below(node, n_changes, true);
+	if (bad != never)
+		broke(bad, n_changes, "said to be done");
+	return bad;
+}
+
+const char *disk_law(const char *dest)
+{
+	size_t bad = never;
+
+	copy(&now, &first);
+	for (size_t i = 0; i < n_changes && bad == never; i++) {
+		const struct change *c = &changes[i];
+
+		switch (c->kind) {
+		case MAKE:
+			bad = law_of_make(c, i);
+			break;
+		case RENAME:
+		case EXCHANGE:
+			bad = law_of_rename(c, i);
+			break;
+		case REMOVE:
+			bad = law_of_remove(c, i);
+			break;
+		case WRITE:
+			bad = law_of_record(c, i);
+			break;
+		case RESIZE:
+		case SYNC:
+			break;
+		}
+		if (!is_data(c) && c->kind != SYNC)
+			REQUIRE(apply_name(&now, c));
+	}
+	if (bad == never && dest)
+		bad = law_of_end(dest);
+	return bad == never ? NULL : broken;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A library to be loaded before others, which makes a program send itself a signal in the middle of its work, so that
+ * no test has to be quick enough. HALT="MIN MAX N SIGNAL": in front of its Nth pwrite() of MIN to MAX bytes.
+ */
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static atomic_ullong calls;
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
+{
+	unsigned long long min, max, n;
+	const char *how = getenv("HALT");
+	int number;
+
+	if (!how || sscanf(how, "%llu %llu %llu %d", &min, &max, &n, &number) != 4)
+		abort();
+	if (bytes >= min && bytes <= max && ++calls == n)
+		(void)kill(getpid(), number);
+	return syscall(SYS_pwrite64, fd, data, bytes, at);
+}

@@ -1,0 +1,90 @@
+#!/bin/bash
+# The Makefile, with a compiler that only makes the files it is asked for: what is built, with which tools, when again.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# The sources in ./src and in ./bin all that a build may run: nothing of Debian's own, and for a cross build tools of
+# their own names. Each call of a tool is a line in ./log.
+prepare() {
+  local tool top
+  top=$(realpath "$HERE/../..")
+  mkdir src bin
+  cp -r "$top/Makefile" "$top/core" "$top/fs" "$top/scripts" src
+  mkdir -p src/tests/core src/tests/fs
+  for tool in make sh bash echo mkdir cmp ln rm cat expr nproc dirname sed python3 find install chmod; do
+    ln -s "$(type -P "$tool")" "bin/$tool"
+  done
+    cat >bin/x-tool <<'END'
+#!/bin/bash
+echo "${0##*/} $*" >>"$LOG"
+case $0 in
+  *pkg-config)
+    [[ $1 != --exists || " ${MISSING:-} " != *" $2 "* ]]
+    exit
+    ;;
+  *ar) out=$2 ;;
+esac
+while (($#)); do
+  [[ $1 != -o ]] || out=$2
+  shift
+done
+[[ -z ${out:-} ]] || : >"$out"
+END
+  chmod +x bin/x-tool
+  for tool in gcc ar ld objcopy pkg-config; do ln -s x-tool "bin/x-$tool"; done
+  for tool in apt-get dpkg-query gcc cc ar ld objcopy pkg-config; do
+    # shellcheck disable=SC2016 # the tool's own variable
+    printf '#!/bin/bash\necho "%s $*" >>"$LOG"; exit 1\n' "host-$tool" >"bin/$tool"
+    chmod +x "bin/$tool"
+  done
+}
+# build [VARIABLE=VALUE]... [TARGET]...: ./log has what it called
+build() {
+  : >log
+  env -i LOG="$T/log" MISSING="${MISSING:-}" PATH="$T/bin" make -C src CROSS_COMPILE=x- "$@" >out 2>err
+}
+called() { grep -c "^$1 " log || true; }
+
+test_a_cross_build_runs_its_own_tools_only() {
+  prepare
+  build || fail "$(cat err)"
+  ! grep '^host-' log || fail "a tool of the host"
+  is "$(find src/core src/fs -name '*.c' | wc -l)" "$(grep -c '^x-gcc .* -c ' log)"
+  [[ -e src/build/release/ckptfs && -e src/build/release/libckpt.a ]]
+}
+
+test_a_library_alone_needs_no_fuse() {
+  prepare
+  MISSING="fuse3 libseccomp" build LIB_ONLY=1 || fail "$(cat err)"
+  [[ ! -e src/build/release/ckptfs && -e src/build/release/libckpt.a ]]
+  ! grep -E 'fuse|seccomp| fs/' log || fail "FUSE"
+  MISSING="fuse3 libseccomp" build LIB_ONLY=1 DESTDIR="$T/dest" LDCONFIG=: PYDIR=/py install || fail "$(cat err)"
+  [[ -e dest/usr/local/include/ckptfs/ckpt.h && ! -e dest/usr/local/bin ]]
+}
+
+test_what_is_missing_is_named_and_not_installed() {
+  prepare
+  ! MISSING="libzstd fuse3" build || fail "built"
+  grep -q 'not found by x-pkg-config: fuse3 libzstd' err || fail "$(cat err)"
+  ! grep -E '^host-|^x-gcc' log || fail "ran something"
+  ! build PKG_CONFIG=nowhere || fail "built"
+  grep -q 'not found by nowhere: nowhere' err || fail "$(cat err)"
+  build help || fail "$(cat err)"
+}
+
+test_what_has_not_changed_is_not_built_again() {
+  prepare
+  build || fail "$(cat err)"
+  build || fail "$(cat err)"
+  is 0 "$(called x-gcc)"
+  is 0 "$(called x-ar)"
+  rm src/core/base/progress.c src/fs/mount/live.c
+  build || fail "$(cat err)"
+  is 2 "$(called x-ar)" # libcore.a and libckpt.a
+  is 2 "$(called x-gcc)" # libckpt.so and the program
+  ! grep progress log || fail "still there"
+  build CFLAGS=-g3 || fail "$(cat err)"
+  is "$(find src/core src/fs -name '*.c' | wc -l)" "$(grep -c '^x-gcc .* -c ' log)"
+}
+
+run_suite "$@"

@@ -1,0 +1,107 @@
+#!/bin/bash
+# A chunk index beside a checkpoint, made by somebody who means harm (planted.py): it is built again, whatever it is, and
+# who opens the checkpoint notices nothing. Memory and CPU time stay as with a good one.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+planted() { python3 "$HERE/planted.py" "$@"; }
+
+# within COMMAND...: its peak of memory and its CPU time have to be those of small work. A limit on its memory would
+# not tell: an index for which memory does not suffice is built again as well.
+within() {
+  local mib=64 seconds=3
+  [[ ${VARIANT:-release} == release ]] || mib=1000 seconds=30
+  python3 -c 'import resource, subprocess, sys
+mib, seconds, *command = sys.argv[1:]
+def limit():
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) * 5, int(seconds) * 5))
+    if int(mib) < 1000:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+status = subprocess.run(command, preexec_fn=limit).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+if status:
+    sys.exit(f"status {status}")
+if used.ru_maxrss > int(mib) << 10:
+    sys.exit(f"{used.ru_maxrss} KiB of memory")
+if used.ru_utime + used.ru_stime > int(seconds):
+    sys.exit(f"{used.ru_utime + used.ru_stime} s of CPU time")' $mib $seconds "$@"
+}
+
+# A checkpoint c with a good index beside it, kept as `good`.
+with_index() {
+  cp -r "$(zoo)" c
+  ckptfs index c --index=c/.ckptfs-index.sqlite >/dev/null
+  is "$T/c/.ckptfs-index.sqlite" "$(ckptfs index --print c)"
+  cp c/.ckptfs-index.sqlite good
+}
+plant() { cp --sparse=always "$1" c/.ckptfs-index.sqlite; }
+
+COMMANDS=("info c" "ls c" "cat c tensors/model.layers.0.q.weight" "check --data c")
+
+cases_a_planted_index_is_built_again() { planted | grep -vx many_tables | every 3 && echo many_tables | full_only; }
+test_a_planted_index_is_built_again() {
+  local command
+  with_index
+  cp good bad
+  planted "$@" bad
+  for command in "${COMMANDS[@]}"; do
+    plant good
+    # shellcheck disable=SC2086 # words
+    ckptfs $command >before
+    plant bad
+    # shellcheck disable=SC2086 # words
+    within "$CKPTFS" $command >after 2>said || fail "$command: $(cat said)"
+    is "" "$(cat said)"
+    cmp before <(sed 's/ (built just now)//' after)
+  done
+}
+
+# A log or a journal is not looked at, let alone rolled back into the file.
+cases_what_lies_beside_an_index_stays_as_it_is() { printf '%s\n' journal_beside log_beside; }
+test_what_lies_beside_an_index_stays_as_it_is() {
+  with_index
+  ckptfs ls c >before
+  planted "$1" c/.ckptfs-index.sqlite
+  [[ $1 != journal_beside ]] || cmp good c/.ckptfs-index.sqlite
+  sha256sum c/.ckptfs-index.sqlite-* >beside
+  [[ -s beside ]]
+  within "$CKPTFS" ls c >after
+  cmp before after
+  sha256sum -c --quiet beside
+  cmp good c/.ckptfs-index.sqlite # as good as it was, or built again
+}
+
+test_shuffled_pages_give_no_other_bytes() {
+  local seed n=10
+  [[ -z ${CHECK_FULL:-} || ${VARIANT:-release} != release ]] || n=100
+  with_index
+  ckptfs cat c tensors/model.layers.0.q.weight >before
+  for ((seed = 0; seed < n; seed++)); do
+    plant good
+    planted shuffled $seed c/.ckptfs-index.sqlite
+    within "$CKPTFS" cat c tensors/model.layers.0.q.weight >after || fail "seed $seed"
+    cmp before after || fail "seed $seed"
+  done
+}
+
+# The daemon of a run opens a checkpoint when somebody enters it.
+cases_a_planted_index_leaves_a_mount_alone() {
+  printf '%s\n' 'bomb metadata_file' 'bomb sqlite_autoindex_metadata_file_1' 'bomb schema' 'chain directory'
+}
+test_a_planted_index_leaves_a_mount_alone() {
+  local pid peak
+  with_index
+  mkdir run
+  mv c run/step-1
+  planted "$@" run/step-1/.ckptfs-index.sqlite
+  aged run
+  mount_at m run
+  ckptfs cat "$(zoo)" tensors/model.ids >want
+  cmp want m/step-1/tensors/model.ids
+  [[ ${VARIANT:-release} == release ]] || return 0
+  pid=$(daemon_of m)
+  peak=$(awk '$1 == "VmHWM:" { print $2 }' "/proc/$pid/status")
+  ((peak < 64 << 10)) || fail "$peak KiB of memory"
+}
+
+run_suite "$@"
