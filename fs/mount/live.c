@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mount/live.h"
 
+#include "mount/mounts.h"
 #include "mount/watch.h"
 
 #include "base/buf.h"
@@ -27,7 +28,7 @@ int live_read(const char *root, struct buf *ret, struct ckpt_err *e)
 		return err_sys(e, ENOMEM, "'%s'", root);
 	}
 	rc = io_read_file(path, ret, e);
-	if (rc == -ENOTCONN)
+	if (rc && mounts_is_dead(-rc))
 		return err_set(e, ENOTCONN, "'%s': a dead mount; 'ckptfs umount %s' removes it",
 			       root, root);
 	return rc;

@@ -165,7 +165,7 @@ static int resolve(struct mount *m, struct ckpt_err *e)
 	if (!m->source)
 		return err_sys(e, errno, "checkpoint '%s'", m->opts->args[0]);
 	if (statvfs(target, &fs) || stat(target, &st)) { /* stat alone the kernel may answer */
-		if (errno == ENOTCONN || errno == ECONNABORTED) /* the latter: it is just dying */
+		if (mounts_is_dead(errno))
 			return err_set(e, ENOTCONN,
 				       "mount point '%s': a dead mount is there; 'ckptfs umount "
 				       "%s' removes it",

@@ -266,6 +266,11 @@ int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
 
 /* ---- paths ---- */
 
+bool mounts_is_dead(int errnum)
+{
+	return errnum == ENOTCONN || errnum == ECONNABORTED;
+}
+
 char *mounts_resolve(const char *path, struct ckpt_err *e)
 {
 	autofree char *copy = strdup(path);
@@ -273,7 +278,7 @@ char *mounts_resolve(const char *path, struct ckpt_err *e)
 	char *real, *slash;
 
 	real = realpath(path, NULL);
-	if (real || !copy || (errno != ENOTCONN && errno != ECONNABORTED)) {
+	if (real || !copy || !mounts_is_dead(errno)) {
 		if (!real)
 			(void)err_sys(e, errno, "'%s'", path);
 		return real;

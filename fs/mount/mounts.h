@@ -38,6 +38,12 @@ int mounts_find_new(const char *path, const struct buf *list, struct mount_found
 int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e);
 
 /*
+ * Whether this errno of a call on a path in a mount means that its daemon is dead. A call that waited
+ * for the daemon when it died gets ECONNABORTED, each later one ENOTCONN.
+ */
+bool mounts_is_dead(int errnum);
+
+/*
  * Absolute path of a directory without symbolic links, also when it is a mount whose daemon is
  * dead. The caller frees it; NULL with *e set.
  */

@@ -302,4 +302,16 @@ test_the_command() {
   refused 'dead mount' ckptfs stats m
 }
 
+test_the_daemon_dies_while_it_is_asked() {
+  local pid asked
+  mount_at m "$(big)/ckpt"
+  pid=$(daemon_of m)
+  kill -STOP "$pid"
+  (refused 'dead mount' ckptfs stats m) &
+  asked=$!
+  sleep 0.5 # it waits for an answer by now; else it finds what is dead already
+  kill -9 "$pid"
+  wait "$asked"
+}
+
 run_suite "$@"
