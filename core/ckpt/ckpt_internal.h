@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_internal - the parts of an opened checkpoint, for the files of core/api.
+ * ckpt_internal - the parts of an opened checkpoint, for the files of core/ckpt.
  */
 #ifndef CKPT_CKPT_INTERNAL_H
 #define CKPT_CKPT_INTERNAL_H
@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 struct catalog;
+struct chunkmap;
 struct ckpt_run;
 struct fetch;
 struct files;
@@ -27,6 +28,7 @@ struct place;
 struct rename;
 struct run_child;
 struct view;
+struct view_opts;
 struct tensor_info;
 struct tensor_reader;
 
@@ -103,6 +105,26 @@ struct engine *ckpt_engine(const struct ckpt *c, struct ckpt_err *e);
  * them: which ones it has that are like it. */
 void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
 		       const char *name, struct ckpt_err *e);
+
+/* ---- an engine: engine.c, engine_faults.c, engine_view.c ---- */
+
+/* Of a new engine whose format and metadata files are known: everything else. */
+int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
+void engine_free(struct engine *eng);
+/* Chunk map of tensor i, out of *renewed (the caller's to close) if the index is damaged. */
+int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, struct chunkmap **ret,
+		    struct ckpt_err *e);
+/* Data files that are missing or too short are an error, unless they are allowed: then it is known
+ * which tensors and objects need them. */
+int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e);
+/* An error if anything that is shown is incomplete. */
+int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e);
+/* Everything that options name; the assets. */
+int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct view_opts *ret,
+			struct ckpt_err *e);
+int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
+/* What the options ask to be shown: eng->view. */
+int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 /* 0, or what opening it without allow_missing is refused with. */
 int engine_is_whole(const struct engine *eng, struct ckpt_err *e);
 /* The engine as a tree, and three of its operations. */

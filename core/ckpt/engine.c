@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing an engine; where its faults are found and what it shows are files of their own. */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "ckpt/ckpt_internal.h"
+#include "ckpt/index.h"
+#include "index/catalog_query.h"
+#include "layout/layout.h"
+#include "read/fetch.h"
+#include "source/files.h"
+#include "source/place.h"
+#include "tensor/rename.h"
+#include "tree/view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_CACHE ((uint64_t)256 << 20)
+#define DEFAULT_MAPS  ((uint64_t)8 << 20)
+#define MAPPED_FILES  ((uint64_t)4 << 30) /* 8 MiB of page tables */
+
+/* What the metadata files are, and the newest one's time. */
+static int look_at_metadata(struct engine *eng, struct digest *ret, struct ckpt_err *e)
+{
+	struct place_seen seen;
+	int rc = 0;
+
+	*ret = (struct digest){ 0 };
+	eng->mtime_ns = 0;
+	for (size_t i = 0; !rc && i < eng->metadata.n; i++) {
+		rc = place_find(eng->c->place, eng->metadata.v[i], &seen, e);
+		if (!rc) {
+			eng->mtime_ns = max_u64(eng->mtime_ns, seen.mtime_ns);
+			digest_add(ret, seen.id.v, seen.id.len);
+		}
+	}
+	return rc;
+}
+
+/* What was indexed is what the data files were looked at beside; of safetensors, the same file. */
+static int check_metadata(struct engine *eng, const struct digest *before, struct ckpt_err *e)
+{
+	struct digest now;
+
+	if (look_at_metadata(eng, &now, e))
+		return -e->code;
+	return memcmp(before, &now, sizeof(now)) ? err_set(e, EAGAIN,
+							   "it was written to while it was opened: "
+							   "open it again when that is "
+							   "over")
+						 : 0;
+}
+
+/* Another catalog of the same contents, in place of one that turned out to be damaged. */
+static int renew_catalog(void *arg, struct catalog **ret, struct ckpt_err *e)
+{
+	struct engine *eng = arg;
+	struct index_request rq = { .place = eng->c->place,
+				    .root = eng->c->root,
+				    .is_file = eng->c->file,
+				    .format = eng->format,
+				    .files = &eng->metadata,
+				    .where = eng->index_asked ? eng->index : NULL,
+				    .rebuild = true };
+	autofree char *path = NULL;
+	bool built;
+	int rc = index_open(&rq, ret, &path, &built, e);
+
+	if (rc) { /* it may lie where nothing can be written by now */
+		rq.where = ":memory:";
+		rc = index_open(&rq, ret, &path, &built, e);
+	}
+	if (rc)
+		return rc;
+	if (strcmp(catalog_seal(*ret), catalog_seal(eng->catalog)) != 0) {
+		catalog_close(*ret);
+		*ret = NULL;
+		return err_set(
+			e, ESTALE,
+			"the chunk index '%.80s' is damaged, and a new one of the checkpoint "
+			"differs from it: open the checkpoint again, or remove the index if "
+			"that does not help",
+			eng->index);
+	}
+	return 0;
+}
+
+int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, struct chunkmap **ret,
+		    struct ckpt_err *e)
+{
+	struct ckpt_err why;
+	size_t n;
+	int rc;
+
+	if (!*renewed) {
+		rc = catalog_load_map(eng->catalog, &catalog_tensors(eng->catalog, &n)[i], ret,
+				      &why);
+		if (rc == -ERR_CORRUPT)
+			rc = renew_catalog(eng, renewed, &why);
+		if (rc)
+			*e = why;
+		if (rc || !*renewed)
+			return rc;
+	}
+	return catalog_load_map(*renewed, &catalog_tensors(*renewed, &n)[i], ret, e);
+}
+
+static void identify(struct engine *eng)
+{
+	(void)snprintf(eng->identity, sizeof(eng->identity), "%s-%016llx-%016llx",
+		       catalog_seal(eng->catalog), (unsigned long long)eng->mtime_ns,
+		       (unsigned long long)files_hash(eng->files));
+}
+
+static void count(struct engine *eng)
+{
+	size_t n, n_tensors = view_tensors(eng->view), n_objects = view_objects(eng->view), len;
+	struct ckpt_totals *s = &eng->c->totals;
+	struct tensor_info shown;
+	struct view_about about;
+	const char *fqn;
+
+	s->format = eng->format->name;
+	s->index = eng->index;
+	s->index_built = eng->index_built;
+	s->mtime_ns = eng->mtime_ns;
+	s->identity = eng->identity;
+	s->tensors = n_tensors;
+	for (size_t i = 0; i < n_tensors; i++) {
+		view_tensor(eng->view, i, &shown);
+		s->tensor_bytes += shown.bytes;
+		s->chunks += ckpt_chunks_of(eng, &shown);
+		s->incomplete += ckpt_fault_of(eng, &shown) != NULL;
+	}
+	s->objects = n_objects;
+	for (size_t i = 0; i < n_objects; i++)
+		s->incomplete +=
+			ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len)) != NULL;
+	(void)catalog_sources(eng->catalog, &n);
+	s->files = n;
+	s->stored_bytes = files_total(eng->files);
+	view_about(eng->view, &about);
+	s->has_model = about.has_model;
+	s->model_tensors = about.model_tensors;
+	s->model_bytes = about.model_bytes;
+	s->model_prefix = about.prefix;
+	s->model_prefix_len = about.prefix_len;
+}
+
+int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	struct index_request rq = { .place = eng->c->place,
+				    .root = eng->c->root,
+				    .is_file = eng->c->file,
+				    .format = eng->format,
+				    .files = &eng->metadata,
+				    .where = o->index,
+				    .rebuild = o->rebuild_index,
+				    .scan = { o->progress, o->progress_arg } };
+	struct fetch_opts fetch = { .cache_bytes = o->cache ? o->cache : DEFAULT_CACHE,
+				    .map_bytes = o->maps ? o->maps : DEFAULT_MAPS,
+				    .renew = renew_catalog,
+				    .renew_arg = eng };
+	const struct stored_file *sources;
+	size_t n_sources, n_objects;
+	struct digest before;
+	int rc = look_at_metadata(eng, &before, e);
+
+	eng->index_asked = o->index;
+	if (!rc)
+		rc = index_open(&rq, &eng->catalog, &eng->index, &eng->index_built, e);
+	if (rc)
+		return rc;
+	sources = catalog_sources(eng->catalog, &n_sources);
+	rc = files_new(eng->c->place, sources, n_sources, &eng->files, e);
+	if (!rc && o->ignore_ctime)
+		files_ignore_ctime(eng->files);
+	if (!rc)
+		rc = check_metadata(eng, &before, e);
+	if (!rc && o->map_files)
+		rc = files_allow_maps(eng->files, MAPPED_FILES, e);
+	if (!rc)
+		rc = engine_find_faults(eng, o->allow_missing, e);
+	if (!rc)
+		rc = fetch_new(eng->catalog, eng->files, &fetch, &eng->fetch, e);
+	if (!rc)
+		rc = engine_show(eng, o, e);
+	if (rc)
+		return rc;
+	(void)catalog_objects(eng->catalog, &n_objects);
+	eng->object_size = malloc((n_objects + 1) * sizeof(*eng->object_size));
+	if (!eng->object_size)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n_objects; i++)
+		atomic_init(&eng->object_size[i], CKPT_SIZE_UNKNOWN);
+	identify(eng);
+	count(eng);
+	if (!o->allow_missing && !o->allow_holes)
+		rc = engine_refuse_holes(eng, e);
+	return rc;
+}
+
+void engine_free(struct engine *eng)
+{
+	size_t n = 0;
+
+	if (!eng)
+		return;
+	if (eng->catalog)
+		(void)catalog_sources(eng->catalog, &n);
+	for (size_t i = 0; eng->file_fault && i < n; i++)
+		free(eng->file_fault[i]);
+	free(eng->file_fault);
+	free(eng->tensor_bad);
+	free(eng->object_bad);
+	free(eng->object_size);
+	if (eng->info)
+		buf_release(eng->info);
+	free(eng->info);
+	fetch_free(eng->fetch);
+	view_free(eng->view);
+	rename_free(eng->rename);
+	layout_free(eng->layout);
+	model_recipe_release(&eng->recipe);
+	assets_release(&eng->assets);
+	files_free(eng->files);
+	catalog_close(eng->catalog);
+	name_list_release(&eng->metadata);
+	free(eng->index);
+	free(eng);
+}

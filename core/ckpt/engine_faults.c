@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of a checkpoint cannot be read, and why. */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "ckpt/ckpt_internal.h"
+#include "index/catalog_query.h"
+#include "model/chunkmap.h"
+#include "source/files.h"
+#include "tensor/tensor_info.h"
+#include "tree/view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Fill in which tensors and objects the unreadable files take with them. */
+static int find_victims(struct engine *eng, struct ckpt_err *e)
+{
+	size_t n_tensors, n_objects;
+	const struct catalog_object *o = catalog_objects(eng->catalog, &n_objects);
+	struct catalog *renewed = NULL;
+	int rc = 0;
+
+	(void)catalog_tensors(eng->catalog, &n_tensors);
+	eng->tensor_bad = calloc(n_tensors + 1, sizeof(*eng->tensor_bad));
+	eng->object_bad = calloc(n_objects + 1, sizeof(*eng->object_bad));
+	if (!eng->tensor_bad || !eng->object_bad)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; !rc && i < n_tensors; i++) {
+		autofree struct chunkmap *m = NULL;
+
+		rc = engine_load_map(eng, &renewed, i, &m, e);
+		for (uint32_t k = 0; !rc && k < m->count && !eng->tensor_bad[i]; k++)
+			if (eng->file_fault[m->locs[k].file])
+				eng->tensor_bad[i] = m->locs[k].file + 1;
+	}
+	catalog_close(renewed);
+	for (size_t i = 0; i < n_objects; i++)
+		if (!o[i].fault && !o[i].text && eng->file_fault[o[i].loc.file])
+			eng->object_bad[i] = o[i].loc.file + 1;
+	return rc;
+}
+
+static int refuse_bad_files(const struct engine *eng, struct ckpt_err *e)
+{
+	size_t n, bad = 0, first = 0;
+
+	(void)catalog_sources(eng->catalog, &n);
+	for (size_t i = n; i-- > 0;)
+		if (eng->file_fault[i]) {
+			bad++;
+			first = i;
+		}
+	return bad ? err_set(e, ERR_CORRUPT, "%s%s", eng->file_fault[first],
+			     bad > 1 ? " (and more files like it)" : "")
+		   : 0;
+}
+
+int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
+{
+	size_t n;
+	bool bad = false;
+	const struct stored_file *s = catalog_sources(eng->catalog, &n);
+	struct ckpt_err why;
+
+	eng->file_fault = calloc(n + 1, sizeof(*eng->file_fault));
+	if (!eng->file_fault)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		if (!s[i].min_size ||
+		    !files_fault(eng->files, (uint32_t)i, &why)) /* nothing is in it */
+			continue;
+		bad = true;
+		eng->file_fault[i] = strdup(why.msg);
+		if (!eng->file_fault[i])
+			return err_set(e, ENOMEM, "out of memory");
+	}
+	if (bad && allow)
+		return find_victims(eng, e);
+	return refuse_bad_files(eng, e);
+}
+
+const char *ckpt_tensor_fault(const struct engine *eng, size_t i)
+{
+	size_t n;
+	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, &n)[i];
+
+	if (t->state == TENSOR_INCOMPLETE)
+		return t->fault ? t->fault : "it is incomplete";
+	return eng->tensor_bad && eng->tensor_bad[i] ? eng->file_fault[eng->tensor_bad[i] - 1]
+						     : NULL;
+}
+
+const char *ckpt_object_fault(const struct engine *eng, size_t i)
+{
+	size_t n;
+	const struct catalog_object *o = &catalog_objects(eng->catalog, &n)[i];
+
+	if (o->fault)
+		return o->fault;
+	return eng->object_bad && eng->object_bad[i] ? eng->file_fault[eng->object_bad[i] - 1]
+						     : NULL;
+}
+
+int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e)
+{
+	char show[120], more[64] = "";
+	struct tensor_info t;
+	const char *fqn, *fault;
+	size_t len;
+
+	if (!eng->c->totals.incomplete)
+		return 0;
+	if (eng->c->totals.incomplete > 1)
+		(void)snprintf(more, sizeof(more), " (and %llu more are incomplete)",
+			       (unsigned long long)eng->c->totals.incomplete - 1);
+	for (size_t i = 0; i < view_tensors(eng->view); i++) {
+		view_tensor(eng->view, i, &t);
+		fault = ckpt_fault_of(eng, &t);
+		if (fault)
+			return err_set(e, ERR_CORRUPT, "tensor '%s': %s%s",
+				       text_show(t.fqn, t.fqn_len, show, sizeof(show)), fault,
+				       more);
+	}
+	for (size_t i = 0; i < view_objects(eng->view); i++) {
+		fault = ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len));
+		if (fault)
+			return err_set(e, ERR_CORRUPT, "object '%s': %s%s",
+				       text_show(fqn, len, show, sizeof(show)), fault, more);
+	}
+	return 0;
+}
+
+int engine_is_whole(const struct engine *eng, struct ckpt_err *e)
+{
+	int rc = refuse_bad_files(eng, e);
+
+	return rc ? rc : engine_refuse_holes(eng, e);
+}

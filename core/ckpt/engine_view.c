@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine shows: its view, with the names, layout, recipe and assets that options ask for. */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "ckpt/ckpt_internal.h"
+#include "gguf/gguf_write.h"
+#include "layout/layout.h"
+#include "source/files.h"
+#include "tensor/rename.h"
+#include "tree/view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
+#define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a file of renaming rules */
+
+static const char *fault_of(void *arg, bool object, size_t number)
+{
+	return object ? ckpt_object_fault(arg, number) : ckpt_tensor_fault(arg, number);
+}
+
+static int size_of_object(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
+{
+	return ckpt_object_size(arg, number, ret, e);
+}
+
+static int read_asset(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
+{
+	const struct engine *eng = arg;
+
+	return assets_read(&eng->assets, i, buf, len, off, e);
+}
+
+/* Made at the first read: it describes gguf/, which takes time to prepare. */
+static int info(void *arg, const char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	struct engine *eng = arg;
+	struct buf *made = eng->info, *before = NULL;
+	int rc;
+
+	if (!made) {
+		made = calloc(1, sizeof(*made));
+		if (!made)
+			return err_set(e, ENOMEM, "out of memory");
+		rc = ckpt_info_json(eng->c, &made->data, &made->len, e);
+		if (rc) {
+			free(made);
+			return rc;
+		}
+		if (!atomic_compare_exchange_strong(&eng->info, &before, made)) {
+			buf_release(made);
+			free(made);
+			made = before;
+		}
+	}
+	*ret = made->data;
+	*ret_len = made->len;
+	return 0;
+}
+
+static int read_rename(struct engine *eng, const char *path, struct ckpt_err *e)
+{
+	struct buf b = BUF_INIT(MAX_RULES);
+	int rc = io_read_file(path, &b, e);
+
+	digest_add(&eng->renaming, b.data, b.len);
+	if (!rc)
+		rc = rename_parse(b.data, b.len, path, &eng->rename, e);
+	buf_release(&b);
+	return rc ? err_wrap(e, "option 'rename'") : 0;
+}
+
+/* Rules that do nothing are typing errors more often than not. */
+static void warn_unused(const struct engine *eng, const struct ckpt_opts *o)
+{
+	struct rename_rule rule = { 0 };
+	char what[384];
+
+	if (!o->warn)
+		return;
+	while (eng->rename && rename_unmatched(eng->rename, rule.line, &rule)) {
+		(void)snprintf(what, sizeof(what), "%.200s:%u: '%.100s' matches no FQN", rule.file,
+			       rule.line, rule.text);
+		o->warn(o->warn_arg, what);
+	}
+	for (size_t i = 0; eng->layout && layout_unused(eng->layout, i, what, sizeof(what)); i++)
+		o->warn(o->warn_arg, what);
+}
+
+static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_err *e)
+{
+	static const struct ckpt_choice dtypes[] = {
+		{ "bf16", CKPT_DTYPE_BF16, false },  { "fp16", CKPT_DTYPE_F16, false },
+		{ "fp32", CKPT_DTYPE_F32, false },   { "bfloat16", CKPT_DTYPE_BF16, true },
+		{ "float16", CKPT_DTYPE_F16, true }, { "float32", CKPT_DTYPE_F32, true },
+	};
+	static const struct ckpt_choice experts[] = {
+		{ "fused", EXPERTS_FUSED, false },
+		{ "split", EXPERTS_SPLIT, false },
+		{ "stored", EXPERTS_STORED, false },
+	};
+	static const enum ggml_type types[] = { GGML_F32, GGML_F16, GGML_BF16, GGML_Q8_0 };
+	static const struct ckpt_choice gguf[] = {
+		{ "f32", 0, false }, { "f16", 1, false }, { "bf16", 2, false }, { "q8_0", 3, false }
+	};
+	int dtype = 0, type = -1, how = EXPERTS_AUTO;
+	int rc = ckpt_opts_choose("dtype", o->dtype, dtypes, ARRAY_LEN(dtypes), &dtype, e);
+
+	if (!rc)
+		rc = ckpt_opts_choose("gguf_dtype", o->gguf_dtype, gguf, ARRAY_LEN(gguf), &type, e);
+	if (!rc)
+		rc = ckpt_opts_choose("experts", o->experts, experts, ARRAY_LEN(experts), &how, e);
+	ret->dtype = (enum ckpt_dtype)dtype;
+	ret->gguf_type = type < 0 ? NULL : &types[type];
+	ret->experts = (enum view_experts)how;
+	return rc;
+}
+
+int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct view_opts *ret,
+			struct ckpt_err *e)
+{
+	int rc = choose(o, ret, e);
+
+	if (!rc && o->rename)
+		rc = read_rename(eng, o->rename, e);
+	if (!rc && o->layout) {
+		rc = layout_read(o->layout, &eng->layout, e);
+		if (rc)
+			rc = err_wrap(e, "option 'layout'");
+	}
+	return rc;
+}
+
+int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	int rc = assets_find(&(struct assets_ask){ .given = o->assets,
+						   .place = eng->c->place,
+						   .path = eng->c->dir,
+						   .warn = o->warn,
+						   .warn_arg = o->warn_arg },
+			     &eng->assets, e);
+
+	if (!rc && o->ignore_ctime && eng->assets.files)
+		files_ignore_ctime(eng->assets.files);
+	return rc;
+}
+
+int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	struct view_opts view = { .include = o->include,
+				  .exclude = o->exclude,
+				  .weights = o->weights,
+				  .shard_size = o->shard_size ? o->shard_size : DEFAULT_SHARD,
+				  .gguf_size = o->shard_size,
+				  .fault = fault_of,
+				  .read_asset = read_asset,
+				  .info = info,
+				  .object_size = size_of_object,
+				  .arg = eng,
+				  .warn = o->warn,
+				  .warn_arg = o->warn_arg };
+	int rc = engine_read_options(eng, o, &view, e);
+
+	if (!rc)
+		rc = engine_find_assets(eng, o, e);
+	if (rc)
+		return rc;
+	view.rename = eng->rename;
+	view.layout = eng->layout;
+	view.assets = eng->assets.v;
+	view.n_assets = eng->assets.n;
+	if (o->recipe) {
+		rc = model_recipe_open(eng, o->recipe, &eng->recipe, e);
+		if (rc)
+			return rc;
+		view.recipe = eng->recipe.recipe;
+		view.facts = &eng->recipe.facts;
+	}
+	rc = view_new(eng->catalog, &view, &eng->view, e);
+	if (!rc)
+		warn_unused(eng, o);
+	return rc;
+}
