@@ -325,7 +325,7 @@ static int check_keys(struct parser *s, uint32_t object)
 	if (n > FEW)
 		keys = malloc(n * sizeof(*keys));
 	if (!keys)
-		return err_set(s->e, ENOMEM, "out of memory");
+		return err_nomem(s->e);
 	for (uint32_t i = object + 1; i < d->n; i = behind(d, i + 1))
 		keys[k++] = i;
 	qsort_r(keys, n, sizeof(*keys), by_key, d);
@@ -468,7 +468,7 @@ int jdoc_parse_copy(struct jdoc *d, const char *text, size_t len, unsigned flags
 	int rc;
 
 	if (!copy)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (len)
 		memcpy(copy, text, len);
 	rc = jdoc_parse(d, copy, len, flags, e);

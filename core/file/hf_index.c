@@ -88,7 +88,7 @@ int hf_index(const struct tensor_info *m, size_t n, const uint32_t *shard, uint3
 	int rc;
 
 	if (!sorted)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++)
 		sorted[i] = &m[i];
 	qsort(sorted, n, sizeof(*sorted), by_name);

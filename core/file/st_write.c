@@ -139,7 +139,7 @@ int st_layout(const struct tensor_info *m, size_t n, struct vfile *ret, struct c
 	CLEANUP(buf_release) struct buf header = BUF_INIT(ST_HEADER_CAP);
 	CLEANUP(vfile_release) struct vfile f = VFILE_INIT;
 	autofree size_t *order = calloc(n + 1, sizeof(*order));
-	int rc = order ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = order ? 0 : err_nomem(e);
 
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = st_check(&m[i], e);

@@ -193,7 +193,7 @@ static int read_member(const struct blob *item, const struct zip_member *m, size
 			       (unsigned long long)m->size);
 	p = malloc(m->size + 1);
 	if (!p)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	n = item->read(item->arg, data, p, m->size, e);
 	if (n < 0)
 		return (int)n;
@@ -254,7 +254,7 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 		free(more);
 		more = malloc(cap);
 		if (!more)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		n = item->read(item->arg, 0, more, cap, e);
 		if (n < 0)
 			return (int)n;

@@ -14,7 +14,7 @@ int metafiles_init(struct metafiles *m, struct place *place, const struct scan_o
 		   struct ckpt_err *e)
 {
 	*m = (struct metafiles){ .place = place, .opts = opts, .hash = XXH3_createState() };
-	return m->hash ? 0 : err_set(e, ENOMEM, "out of memory");
+	return m->hash ? 0 : err_nomem(e);
 }
 
 void metafiles_release(struct metafiles *m)

@@ -24,7 +24,7 @@ int small_file_json(struct place *place, const char *name, size_t max, struct jd
 		return rc;
 	text = malloc(max + 1);
 	if (!text)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	n = source_read(file, text, max + 1, 0, e);
 	if (n < 0)
 		return err_wrap(e, "read '%s'", name);
@@ -55,7 +55,7 @@ int small_file_fingerprint(struct place *place, const char *name, struct catalog
 	s = XXH3_createState();
 	if (!buf || !s) {
 		XXH3_freeState(s);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	(void)XXH3_128bits_reset(s);
 	while ((n = source_read(file, buf, PIECE, at, e)) > 0) {

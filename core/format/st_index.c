@@ -39,7 +39,7 @@ static int read_entries(struct st_index *x, struct jval map, struct ckpt_err *e)
 	x->entries = calloc(n, sizeof(*x->entries));
 	x->files = calloc(n, sizeof(*x->files));
 	if (!x->entries || !x->files)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	while (jiter_next(&i)) {
 		const char *file = jval_str(i.v);
 
@@ -111,7 +111,7 @@ int st_index_read(struct place *place, const char *name, struct st_index *ret,
 	n = (size_t)file->seen.size;
 	text = malloc(n + 1);
 	if (!text)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	got = source_read(file, text, n, 0, e);
 	if (got < 0)
 		return err_wrap(e, "read '%s'", name);

@@ -117,7 +117,7 @@ static int read_merges(struct scoring *s)
 	s->makes = calloc(s->n + 1, sizeof(*s->makes));
 	s->first = malloc((s->t->n + 1) * sizeof(*s->first));
 	if (!s->merges || !s->makes || !s->first)
-		return err_set(s->e, ENOMEM, "out of memory");
+		return err_nomem(s->e);
 	memset(s->first, 0xff, s->t->n * sizeof(*s->first));
 	for (size_t i = 0; !rc && jiter_next(&it); i++)
 		rc = read_merge(s, it.v, i);

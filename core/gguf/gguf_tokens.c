@@ -297,7 +297,7 @@ static int check_texts(struct tokens *t, struct ckpt_err *e)
 
 	t->by_text = calloc(t->n, sizeof(*t->by_text));
 	if (!t->by_text || !marked)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (uint32_t i = 0; i < t->n; i++) {
 		if (t->v[i].s)
 			t->by_text[t->n_known++] = i;
@@ -449,7 +449,7 @@ static int open_tokens(struct tokens *t, const struct gguf_token_files *f,
 	t->n = c->vocab;
 	t->v = calloc(t->n, sizeof(*t->v));
 	if (!t->v)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = read_vocab(t, e);
 	if (!rc)
 		rc = read_added(t, e);

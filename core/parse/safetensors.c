@@ -171,7 +171,7 @@ static int read_entries(struct st_header *h, struct ckpt_err *e)
 	h->shapes = shapes = calloc(n_shapes + CKPT_MAX_DIMS, sizeof(*h->shapes));
 	h->n = 0;
 	if (!h->tensors || !h->shapes)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (struct jiter i = jiter(root); !rc && jiter_next(&i);) {
 		if (strcmp(i.key, metadata_key) != 0) {
 			rc = read_tensor(i.key, i.v, &h->tensors[h->n++], &shapes, e);
@@ -203,7 +203,7 @@ int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 	int rc;
 
 	if (!h)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	n = b->read(b->arg, 0, len8, sizeof(len8), e);
 	if (n < 0)
 		return (int)n;
@@ -213,7 +213,7 @@ int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 			       (unsigned long long)len);
 	h->text = malloc(len + 1);
 	if (!h->text)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	n = b->read(b->arg, 8, h->text, len, e);
 	if (n < 0)
 		return (int)n;

@@ -66,7 +66,7 @@ static int write_name(struct work *w, struct run parts, uint32_t line, const cha
 	if (!rc && b->err)
 		rc = b->err == EFBIG ? recipe_bad(w->r, line, w->e, "a name of more than %d bytes",
 						  RECIPE_MAX_NAME)
-				     : err_set(w->e, ENOMEM, "out of memory");
+				     : err_nomem(w->e);
 	return rc;
 }
 
@@ -134,7 +134,7 @@ static int keep_tensor(struct work *w, uint32_t made_of, struct vtensor *v)
 		return err_nomem(w->e);
 	name = namelist_copy(&o->names, w->name.data, w->name.len);
 	if (!name)
-		return err_set(w->e, ENOMEM, "out of memory");
+		return err_nomem(w->e);
 	o->tensors[o->names.n] = v;
 	w->made_of[o->names.n] = made_of;
 	return namelist_add(&o->names, name, w->name.len, (uint32_t)o->names.n, w->e);
@@ -373,7 +373,7 @@ int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct reci
 	w.x.params = calloc((size_t)r->n_params + 1, sizeof(*w.x.params));
 	w.used = calloc(in->names->n + 1, sizeof(*w.used));
 	if (!w.x.params || !w.used)
-		rc = err_set(e, ENOMEM, "out of memory");
+		rc = err_nomem(e);
 	if (!rc)
 		rc = find_prefix(&w);
 	if (!rc)

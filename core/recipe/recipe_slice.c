@@ -274,7 +274,7 @@ int recipe_cut(struct eval *x, const struct cut_from *from, struct run axes, str
 	pieces = calloc(n + 1, sizeof(*pieces));
 	numbers = calloc(n * each + 1, sizeof(*numbers));
 	if (!pieces || !numbers)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (uint64_t k = 0; k < n; k++)
 		make_piece(&c, &p, k, numbers + k * each, &pieces[k]);
 	p.v.n_pieces = (uint32_t)n;

@@ -46,7 +46,7 @@ int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret
 	assert(opts->buffer >= DCP_FILE_MIN_BUFFER);
 	if (!f) {
 		(void)close(fd);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	*f = (struct dcp_file){ .fd = fd, .opts = *opts, .text = BUF_INIT(MAX_TEXT) };
 	f->in_cap = opts->zstd_level ? ZSTD_PIECE : 0;

@@ -48,7 +48,7 @@ static int take_bytes(const void *data, size_t len, struct value *ret, struct ck
 	ret->strings = pk_strings_new((size_t)2 * OBJECT_SAME_MAX);
 	ret->v = (struct pk_value){ .type = PK_BYTES };
 	ret->v.s = ret->strings ? pk_intern(ret->strings, data, len) : NULL;
-	return ret->v.s ? 0 : err_set(e, ENOMEM, "out of memory");
+	return ret->v.s ? 0 : err_nomem(e);
 }
 
 static int note_id(void *arg, const struct pk_value *id, struct ckpt_err *e)
@@ -80,7 +80,7 @@ static int take_value(const struct object_bytes *x, struct value *ret, struct ck
 		return take_bytes(x->data, x->len, ret, e);
 	rc = pickle_load(&in, &opts, &ret->pickle, &why);
 	if (rc == -ENOMEM)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (rc == -EFBIG)
 		return err_set(e, ERR_UNSUPPORTED, "their values need too much memory");
 	if (!rc && has_ids && archive)
@@ -100,7 +100,7 @@ static int same_text(const struct object_bytes *json, const struct pk_value *v, 
 
 	buf_str(&text, "\n");
 	if (rc == -ENOMEM || (!rc && text.err == ENOMEM))
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (rc || text.err)
 		return err_set(e, ERR_UNSUPPORTED, "it has no text");
 	if (text.len != json->len || memcmp(text.data, json->data, text.len) != 0)

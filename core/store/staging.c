@@ -209,7 +209,7 @@ int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct
 	int rc;
 
 	if (!s)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	s->overwrite = overwrite;
 	rc = site_open(dest, &s->place, e);
 	if (!rc)
@@ -227,7 +227,7 @@ int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e)
 	int rc;
 
 	if (!s)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = site_open(dest, &s->place, e);
 	if (!rc)
 		rc = open_partial(s, e);

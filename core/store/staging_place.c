@@ -40,7 +40,7 @@ static int resolve_new(const char *dest, char ret[static PATH_MAX], struct ckpt_
 	struct stat st;
 
 	if (!path)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (!*name || !strcmp(name, ".."))
 		return err_set(e, EINVAL, "'%s' names no directory that could be made", dest);
 	if (!lstat(path, &st))

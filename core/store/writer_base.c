@@ -24,7 +24,7 @@ void *writer_new(size_t size, bool overwrite, const struct outfile_opts *out,
 	struct writer_base *b = calloc(1, size);
 
 	if (!b) {
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 		return NULL;
 	}
 	*b = (struct writer_base){ .overwrite = overwrite, .arena = ARENA_INIT(ARENA_CEILING) };
@@ -64,7 +64,7 @@ int writer_reset(void *self, const char *id, struct ckpt_err *e)
 
 	release(b);
 	b->id = strdup(id);
-	return b->id ? 0 : err_set(e, ENOMEM, "out of memory");
+	return b->id ? 0 : err_nomem(e);
 }
 
 int writer_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
@@ -140,7 +140,7 @@ void *writer_array(struct writer_base *b, size_t n, size_t size, struct ckpt_err
 	void *p = arena_array(&b->arena, n, size);
 
 	if (!p)
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 	return p;
 }
 
@@ -155,7 +155,7 @@ char *writer_printf(struct writer_base *b, struct ckpt_err *e, const char *fmt, 
 	va_end(ap);
 	p = arena_dup(&b->arena, text, strlen(text));
 	if (!p)
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 	return p;
 }
 
@@ -241,7 +241,7 @@ int writer_put_tensors(struct writer_base *b, const char *file, const struct st_
 	int rc;
 
 	if (!order)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	st_order(t->m, t->n, order);
 	if (st_header(t->m, order, t->n, t->notes, t->n_notes, &header, e))
 		return err_wrap(e, "'%s'", file);

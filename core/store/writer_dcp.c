@@ -48,7 +48,7 @@ static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t 
 		char *prefix = arena_alloc(&w->base.arena, MAX_PREFIX);
 
 		if (!prefix)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		parts[i].storage_len = (size_t)snprintf(prefix, MAX_PREFIX, "__%zu_", i);
 		parts[i].storage = prefix;
 	}

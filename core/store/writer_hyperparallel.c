@@ -89,7 +89,7 @@ static int name_chunk(struct writer_base *b, const struct named *all, size_t n,
 		buf_str(&key, "_");
 	ret->fqn = key.err ? NULL : arena_dup(&b->arena, key.data, key.len);
 	ret->fqn_len = key.len;
-	return ret->fqn ? 0 : err_set(e, ENOMEM, "out of memory");
+	return ret->fqn ? 0 : err_nomem(e);
 }
 
 static int name_chunks(struct writer_base *b, const struct st_items *t, struct tensor_info *m,
@@ -100,7 +100,7 @@ static int name_chunks(struct writer_base *b, const struct st_items *t, struct t
 	int rc = 0;
 
 	if (!v)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < t->n; i++)
 		v[i] = (struct named){ t->items[i], i };
 	qsort(v, t->n, sizeof(*v), cmp_named);
@@ -127,7 +127,7 @@ static int put_containers(struct writer_base *b, const struct ckpt_save_plan *pl
 	if (!path)
 		return -ENOMEM;
 	if (!items || !m)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < plan->n_items && !rc; i++) {
 		if (plan->items[i].type == CKPT_WRITE_BYTE_IO)
 			continue;

@@ -203,7 +203,7 @@ static int keep(struct st_writer *w, const struct ckpt_save_plan *full, size_t n
 {
 	struct arena a = ARENA_INIT(KEPT_CEILING);
 	struct ckpt_save_plan *v = arena_array(&a, n, sizeof(*v));
-	int rc = v ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = v ? 0 : err_nomem(e);
 
 	for (size_t r = 0; r < n && !rc; r++)
 		rc = save_plan_copy(&full[r], &a, &v[r], e);
@@ -444,7 +444,7 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 		return rc;
 	start = calloc((size_t)s.n_files + 2, sizeof(*start));
 	if (!start)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = by_file(w, &s, start, e);
 	for (uint32_t f = 0; f < s.n_files && !rc; f++) {
 		struct st_items t = { .m = s.m + start[f],

@@ -111,7 +111,7 @@ static int add_names(const struct model_in *in, size_t n, const struct choice *c
 		if (bare.len != in[i].len - prefix)
 			name = namelist_copy(t, bare.data, bare.len);
 		if (bare.err || !name)
-			rc = err_set(e, ENOMEM, "out of memory");
+			rc = err_nomem(e);
 		else
 			rc = namelist_add(t, name, bare.len, (uint32_t)i, e);
 	}

@@ -166,7 +166,7 @@ static int one_of(struct parser *p, const char *text, size_t n, struct part *ret
 	int rc = copy ? regcomp(&re, copy, REG_EXTENDED | (p->icase ? REG_ICASE : 0)) : REG_ESPACE;
 
 	if (rc) /* it was part of one that was right */
-		return err_set(p->e, ENOMEM, "out of memory");
+		return err_nomem(p->e);
 	for (unsigned c = 0; c < 256; c++) {
 		const char one[2] = { (char)c, 0 };
 		regmatch_t m = { 0, 1 };
@@ -408,7 +408,7 @@ int regex_start_new(const char *re, bool icase, struct regex_start **ret, struct
 	struct regex_start *x = calloc(1, sizeof(*x));
 	struct parser p = { .x = x, .text = re, .p = re, .e = e, .icase = icase };
 	struct part all;
-	int rc = x ? parse_either(&p, &all) : err_set(e, ENOMEM, "out of memory");
+	int rc = x ? parse_either(&p, &all) : err_nomem(e);
 
 	if (!rc) {
 		int done = add(&p, &(struct state){ .kind = DONE });
@@ -426,7 +426,7 @@ int regex_start_new(const char *re, bool icase, struct regex_start **ret, struct
 		x->stack = calloc(2 * n + 1, sizeof(*x->stack));
 		x->seen = calloc(n, sizeof(*x->seen));
 		if (!x->ways[0] || !x->ways[1] || !x->stack || !x->seen)
-			rc = err_set(e, ENOMEM, "out of memory");
+			rc = err_nomem(e);
 	}
 	if (rc) {
 		regex_start_free(x);

@@ -227,7 +227,7 @@ static int compile(struct rule *r, const char *re, struct ckpt_err *e)
 	int rc = regcomp(&r->re, re, r->cflags);
 
 	if (rc == REG_ESPACE)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (rc) {
 		(void)regerror(rc, &r->re, why, sizeof(why));
 		return err_set(e, EINVAL, "%s", why);
@@ -239,8 +239,7 @@ static int compile(struct rule *r, const char *re, struct ckpt_err *e)
 		return -e->code;
 	}
 	r->expr = strdup(re);
-	rc = r->expr ? regex_start_new(re, r->cflags & REG_ICASE, &r->start, e)
-		     : err_set(e, ENOMEM, "out of memory");
+	rc = r->expr ? regex_start_new(re, r->cflags & REG_ICASE, &r->start, e) : err_nomem(e);
 	if (rc) {
 		regfree(&r->re);
 		free(r->expr);
@@ -266,7 +265,7 @@ static int parse_rule(struct rule *r, struct buf *re, struct buf *to, struct ckp
 	if (!rc)
 		rc = read_flags(p, r, &r->cflags, e);
 	if (re->err || to->err) /* whatever else seemed wrong */
-		rc = err_set(e, ENOMEM, "out of memory");
+		rc = err_nomem(e);
 	if (!rc)
 		rc = check_size(re->data, &r->size, e);
 	if (rc)
@@ -355,11 +354,11 @@ int rename_parse(const char *text, size_t len, const char *file, struct rename *
 	int rc;
 
 	if (!r)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	r->work[0].max = r->work[1].max = RENAME_MAX_NAME;
 	r->steps = RENAME_MAX_STEPS;
 	r->file = strdup(file);
-	rc = r->file ? parse_lines(r, text, len, e) : err_set(e, ENOMEM, "out of memory");
+	rc = r->file ? parse_lines(r, text, len, e) : err_nomem(e);
 	if (rc) {
 		rename_free(r);
 		return rc;
@@ -597,7 +596,7 @@ int rename_list(struct rename *r, struct namelist *t, struct ckpt_err *e)
 		d->fqn = namelist_copy(t, to.data, to.len);
 		d->len = (uint32_t)to.len;
 		if (!d->fqn)
-			rc = err_set(e, ENOMEM, "out of memory");
+			rc = err_nomem(e);
 	}
 	buf_release(&to);
 	return rc;

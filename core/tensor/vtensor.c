@@ -27,7 +27,7 @@ static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t extra,
 					      numbers * sizeof(uint64_t) + n_pieces * n_dims + 1);
 
 	if (!v) {
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 		return NULL;
 	}
 	v->n_dims = v->n_shown = (uint8_t)n_dims;

@@ -48,7 +48,7 @@ static int draft_init(struct draft *d, const struct vtensor *like, size_t n_dims
 	d->v.pieces = d->pieces;
 	if (d->pieces && d->numbers && d->dims)
 		return 0;
-	return err_set(e, ENOMEM, "out of memory");
+	return err_nomem(e);
 }
 
 /* A piece that is being filled in; it moves nowhere yet, and is one long. */

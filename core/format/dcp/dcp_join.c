@@ -69,7 +69,7 @@ static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct ckpt_err
 	free(*p);
 	*p = calloc(want, size);
 	*cap = *p ? want : 0;
-	return *p ? 0 : err_set(e, ENOMEM, "out of memory");
+	return *p ? 0 : err_nomem(e);
 }
 
 /* Counting sort of the storage entries by FQN, keeping their order. */
@@ -82,7 +82,7 @@ static int group_storage(struct join *j, struct ckpt_err *e)
 	j->at = malloc((j->r->n_storage + 1) * sizeof(*j->at));
 	j->sources = calloc((size_t)n_strings + 1, sizeof(*j->sources));
 	if (!j->first || !j->at || !j->sources)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (int pass = 0; s->len && pass < 2; pass++) {
 		const uint8_t *p = s->data, *end = p + s->len;
 
@@ -119,7 +119,7 @@ static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t
 		uint32_t id;
 
 		if (!full)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		if (j->o->dir_len)
 			memcpy(full, j->o->dir, j->o->dir_len);
 		memcpy(full + j->o->dir_len, path->data, path->len + 1u);
@@ -302,7 +302,7 @@ static int not_the_chunk(const struct join *j, const struct stored *s, const cha
 		buf_json_u64s(&text[i], numbers[i], s->n_dims);
 		full |= text[i].err;
 	}
-	rc = full ? err_set(e, ENOMEM, "out of memory")
+	rc = full ? err_nomem(e)
 		  : err_set(e, ERR_CORRUPT,
 			    "'%.100s': the metadata says that its chunk at %.50s is %s %.50s, in "
 			    "'%.60s' it is %s %.50s",
@@ -385,7 +385,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 		return err_set(e, EFBIG, "'%s' has %zu chunks", name->fqn, count);
 	ranks = malloc((count + 1) * sizeof(*ranks));
 	rc = ranks ? reserve(&j->boxes, &j->cap_boxes, 2 * n * count + 1, sizeof(*j->boxes), e)
-		   : err_set(e, ENOMEM, "out of memory");
+		   : err_nomem(e);
 	if (!rc)
 		rc = reserve(&j->locs, &j->cap_locs, count + 1, sizeof(*j->locs), e);
 	if (rc)
@@ -491,7 +491,7 @@ static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struc
 	struct named name = { .fqn = text, .len = fqn->len, .path = path };
 
 	if (!text || !path)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	memcpy(text, fqn->data, fqn->len);
 	name.len += (size_t)snprintf(text + fqn->len, 32, "@rank%u", entry->rank);
 	memcpy(path, from, n);

@@ -72,7 +72,7 @@ static bool is_hyperparallel(const struct reader *rd)
 int dcp_records_init(struct dcp_records *r, struct ckpt_err *e)
 {
 	*r = (struct dcp_records){ .strings = pk_strings_new(MAX_STRINGS) };
-	return r->strings ? 0 : err_set(e, ENOMEM, "out of memory");
+	return r->strings ? 0 : err_nomem(e);
 }
 
 void dcp_records_release(struct dcp_records *r)
@@ -100,7 +100,7 @@ uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e)
 		uint8_t *p = realloc(s->data, cap);
 
 		if (!p) {
-			(void)err_set(e, ENOMEM, "out of memory");
+			(void)err_nomem(e);
 			return NULL;
 		}
 		s->data = p;
@@ -126,7 +126,7 @@ static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struc
 		uint32_t *p = realloc(r->by_fqn, cap * sizeof(*p));
 
 		if (!p)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		memset(p + r->cap_by_fqn, 0xff, (cap - r->cap_by_fqn) * sizeof(*p));
 		r->by_fqn = p;
 		r->cap_by_fqn = cap;

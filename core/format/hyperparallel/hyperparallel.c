@@ -178,7 +178,7 @@ static int list_metadata(const struct name_list *files, struct ckpt_data **ret, 
 	size_t n = 0;
 
 	if (!v)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < files->n; i++)
 		global |= !strcmp(files->v[i], global_name);
 	for (size_t i = 0; i < files->n; i++) {

@@ -112,7 +112,7 @@ static int read_member(const struct hp_file *f, const struct zip_member *m, cons
 		return err_set(e, EFBIG, "%s of %llu bytes", name, (unsigned long long)m->size);
 	p = malloc(m->size + 1);
 	if (!p)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	n = f->blob.read(f->blob.arg, at, p, m->size, e);
 	if (n < 0)
 		return (int)n;
@@ -142,7 +142,7 @@ static int list_entries(struct hp_file *f, const struct pk_value *root, struct c
 		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a dict of tensors");
 	f->entries = calloc(n + 1, sizeof(*f->entries));
 	if (!f->entries)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++) {
 		const struct pk_value *key = &root->n->v[2 * i];
 
@@ -296,7 +296,7 @@ int hp_file_open(struct source *s, struct hp_file **ret, struct ckpt_err *e)
 	int rc;
 
 	if (!f)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	f->blob = source_blob(s);
 	n = source_read(s, magic, sizeof(magic), 0, e);
 	if (n < 0)

@@ -75,7 +75,7 @@ static int list_todo(struct resolver *x, struct ckpt_err *e)
 	x->todo = malloc((x->r->n_storage + 1) * sizeof(*x->todo));
 	x->found_at = calloc(x->r->n_storage + 1, sizeof(*x->found_at));
 	if (!x->todo || !x->found_at)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (uint64_t at = 0, number = 0; number < x->r->n_storage; number++) {
 		const struct stored s = decode(x->r->storage.data + at);
 

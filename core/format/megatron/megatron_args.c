@@ -134,7 +134,7 @@ int megatron_args_read(const struct blob *b, struct megatron_args **ret, struct 
 	if (a && find_args(p, &a->args)) {
 		a->pickle = p;
 	} else {
-		rc = a ? 0 : err_set(e, ENOMEM, "out of memory");
+		rc = a ? 0 : err_nomem(e);
 		free(a);
 		a = NULL;
 		pickle_free(p);

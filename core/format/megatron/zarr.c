@@ -151,7 +151,7 @@ static int grow(struct chunks *c, size_t n_dims, struct ckpt_err *e)
 	if (locs)
 		c->locs = locs;
 	if (!boxes || !locs || cap > UINT32_MAX / 4)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	c->cap = cap;
 	return 0;
 }

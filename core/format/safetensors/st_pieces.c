@@ -79,7 +79,7 @@ static int read_sharding(const struct st_header *h, struct placing *p, struct ck
 		return err_set(e, ERR_CORRUPT, "%s is not a JSON object", sharding_key);
 	p->of = calloc(st_count(h) + 1, sizeof(*p->of));
 	if (!p->of)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (i = jiter(jdoc_root(&p->doc)); jiter_next(&i);) {
 		const struct st_tensor *t = st_find(h, i.key, i.key_len);
 
@@ -143,7 +143,7 @@ static int add_tensor(struct st_pieces *all, const char *file, const struct st_h
 			       MAX_PIECES >> 20);
 	p = calloc(1, size);
 	if (!p)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	all->bytes += size;
 	p->file = file;
 	p->fqn = memcpy(p->box + 2 * n, t->name, name_size);
@@ -153,7 +153,7 @@ static int add_tensor(struct st_pieces *all, const char *file, const struct st_h
 	p->n_dims = n;
 	p->placed = where->of != NULL;
 	if (read_sizes(t, p, p->box + n) < 0)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = where->of ? read_offsets(where, t, i, p->box, e) : 0;
 	if (rc)
 		return rc;
@@ -258,7 +258,7 @@ static int reserve(struct join *j, size_t n, size_t numbers, struct ckpt_err *e)
 		j->boxes = calloc(numbers + 1, sizeof(*j->boxes));
 		j->cap_boxes = j->boxes ? numbers : 0;
 	}
-	return j->locs && j->boxes ? 0 : err_set(e, ENOMEM, "out of memory");
+	return j->locs && j->boxes ? 0 : err_nomem(e);
 }
 
 static bool is_empty(const struct st_piece *p)

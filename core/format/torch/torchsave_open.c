@@ -119,7 +119,7 @@ static int entry_of(struct torchsave *t, const struct pk_str *key, struct torchs
 		struct torchsave_storage *v = realloc(t->storages, n * sizeof(*v));
 
 		if (!v)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		memset(v + t->n_storages, 0, (n - t->n_storages) * sizeof(*v));
 		t->storages = v;
 		t->n_storages = n;
@@ -366,7 +366,7 @@ int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err
 
 	*t = (struct torchsave){ .file = file, .strings = pk_strings_new(MAX_PICKLE) };
 	if (!rc && !t->strings)
-		rc = err_set(e, ENOMEM, "out of memory");
+		rc = err_nomem(e);
 	if (rc)
 		return rc;
 	switch (kind) {

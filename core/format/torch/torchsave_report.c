@@ -372,7 +372,7 @@ int torchsave_report(struct torchsave *t, const char *name, const struct st_inde
 
 	buf_str(&walk.path, "");
 	if (!rc && walk.path.err)
-		rc = err_set(e, ENOMEM, "out of memory");
+		rc = err_nomem(e);
 	if (!rc)
 		rc = report(&walk, &root, 0, e);
 	buf_release(&walk.path);
