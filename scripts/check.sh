@@ -5,6 +5,7 @@
 # real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS name those to run (default all; `none`);
 # WORD: only the suites on mounts whose file name contains it. CHECK_FULL=1 runs the long loops of fault and property
 # tests, too, and on a disk: root's short run keeps its files in memory, where there is some, unless $TMPDIR says where.
+# RETRY=1: a suite that failed is run once more, alone; what passes then is UNSTEADY, and no failure (tests/README.md).
 # Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the suites on
 # mounts are skipped, and with CI=true a skip is a failure. Everything that was mounted or written is gone afterwards.
 set -uo pipefail
@@ -106,11 +107,49 @@ if [[ ! -c /dev/fuse && ${MOUNTS:-} != none ]]; then
   printf 'skipped mounts (no /dev/fuse)\n' | tee "$scratch/log/mounts"
 fi
 
+# RESULT NAME for each test of a suite's log.
+results() {
+  sed -nE -e 's/ \(longer than [0-9]+ s\)$//' -e 's/^(ok|FAILED) +/\1 /p' \
+    -e 's/^[^ ]+:[0-9]+:P:([^:]+:[^:]+:[0-9]+): .*/ok \1/p' \
+    -e 's/^[^ ]+:[0-9]+:[FE]:([^:]+:[^:]+:[0-9]+): .*/FAILED \1/p' "$1"
+}
+failures() { results "$1" | sed -n 's/^FAILED //p'; }
+
+# One suite once more: its second log counts. What failed at first must have passed now.
+run_again() {
+  local kind=$1 name=$2 log=$scratch/log/$1-$2 first=$scratch/first test
+  mv "$log" "$first"
+  echo "once more: $kind $name"
+  (run_job "$kind" "$name") </dev/null
+  while read -r test; do
+    if results "$log" | grep -qxF "ok $test" || [[ $test == *': exit status '* && -z $(failures "$log") ]]; then
+      [[ $kind == mounts ]] || test="$name: $test"
+      echo "UNSTEADY  $test" >>"$scratch/unsteady"
+    elif ! failures "$log" | grep -qxF "$test"; then
+      echo "FAILED  $kind $name: $test: not reached when run once more" >>"$log"
+    fi
+  done < <(failures "$first")
+}
+
+# More failures than a busy machine explains are no reason to look twice.
+if [[ -n ${RETRY:-} ]]; then
+  : >"$scratch/unsteady"
+  for f in "$scratch"/log/{unit,mounts}-*; do
+    f=${f##*/}
+    failures "$scratch/log/$f" | sed "s/.*/${f/-/ }/"
+  done >"$scratch/failed" 2>/dev/null
+  if (($(wc -l <"$scratch/failed") <= 3)); then
+    while read -r kind name; do
+      run_again "$kind" "$name"
+    done < <(uniq "$scratch/failed")
+  fi
+fi
+
 # Daemons whose mounts are gone must be gone too.
 left_over() {
   local p
   for p in /proc/[0-9]*; do
-    if [[ $(readlink "$p/exe" 2>/dev/null) == "$(realpath "$build/ckptfs")" ]] &&
+    if [[ $p/exe -ef $build/ckptfs ]] &&
       tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -xF "SCRATCH=$scratch" >/dev/null; then
       echo "${p#/proc/}"
     fi
@@ -146,5 +185,6 @@ if [[ -n $running ]]; then
 fi
 if ((skipped)); then echo "$skipped skipped:"; cat "$scratch"/log/* | grep '^skipped '; fi
 cat "$scratch"/log/* 2>/dev/null | grep '^FAILED '
+[[ -z ${RETRY:-} ]] || cat "$scratch/unsteady"
 echo "$passed passed, $failed failed"
 ((!failed && passed))
