@@ -74,12 +74,15 @@ done < <(git ls-files '*.c' '*.h' | grep -E '^(core|fs)/' | xargs grep -nHE '^#i
 mapfile -t sources < <(git ls-files 'core/*.[ch]' 'fs/*.[ch]')
 mapfile -t core < <(git ls-files 'core/*.[ch]')
 mapfile -t placeless < <(printf '%s\n' "${core[@]}" | grep -E '^core/(format/|index/|read/|source/files)')
+mapfile -t codeless < <(printf '%s\n' "${core[@]}" | grep -E '^core/(format|index|read|tree)/')
 mapfile -t no_index < <(printf '%s\n' "${sources[@]}" | grep -v '^core/index/')
 grep -nH '#include <fuse' "${core[@]}" && say "core/ never includes FUSE"
 grep -nHE 'pthread_(mutex|spin|rwlock)_[a-z]*(lock|rdlock|wrlock)\(' "${sources[@]}" |
   grep -v '^core/base/cleanup\.h:' && say "mutexes are taken with base/cleanup.h"
 grep -nHwE 'dirfd|openat|fstatat|fdopendir|io_open_beneath' "${placeless[@]}" &&
   say "where a checkpoint lies is the business of core/source/place.h"
+grep -nHi 'zstd' "${codeless[@]}" &&
+  say "how items are encoded is the business of core/source/item_source.h"
 grep -nH 'sqlite3\.h' "${no_index[@]}" && say "SQL lives in core/index"
 grep -nHwE '(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
   grep -vE '^\S+:[0-9]+:\s*(\*|/\*)' && say "banned function"

@@ -144,18 +144,6 @@ static int check_object(struct run *r, size_t number, struct ckpt_err *e)
 
 /* ---- data ---- */
 
-struct item_reader {
-	struct fetch *f;
-	const struct chunk_loc *loc;
-};
-
-static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
-{
-	const struct item_reader *r = arg;
-
-	return item_read(r->f, r->loc, buf, len, off, e);
-}
-
 struct crc_run {
 	struct run *r;
 	const struct blob *b;
@@ -190,15 +178,17 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 /* Read the whole item; as an archive where it is one, so that its CRCs are checked on the way. */
 static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_err *e)
 {
-	struct item_reader reader = { r->eng->fetch, loc };
-	struct blob b = { read_item, &reader, 0 };
+	struct item_source item;
+	struct blob b = item_blob(&item, 0);
 	struct crc_run x = { r, &b };
 	struct raw_layout raw; /* elements may look like anything */
 	uint8_t magic[4];
 	size_t n_names;
 	int64_t n;
-	int rc = item_size(r->eng->fetch, loc, &b.size, e);
+	int rc = fetch_item(r->eng->fetch, loc, &item, e);
 
+	if (!rc)
+		rc = item_size(&item, &b.size, e);
 	if (rc)
 		return rc;
 	n = b.read(b.arg, 0, magic, sizeof(magic), e);

@@ -15,41 +15,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OBJECT ((uint64_t)4 << 30) /* decoded bytes of one compressed object */
-
 /* ---- encodings ---- */
-
-/* "dcp+stream.zstd/1+stream.zstd/1" -> 2; false when it is something else. */
-static bool parse_dcp(const char *name, uint32_t *ret_layers)
-{
-	static const char dcp[] = "dcp", zstd[] = "+stream.zstd/1";
-	const size_t n = sizeof(zstd) - 1;
-	uint32_t layers = 0;
-
-	if (strncmp(name, dcp, sizeof(dcp) - 1) != 0)
-		return false;
-	for (name += sizeof(dcp) - 1; *name; layers++) {
-		if (strncmp(name, zstd, n) != 0)
-			return false;
-		name += n;
-		if (*name == '.') /* only the version's first number matters to torch */
-			name += strcspn(name, "+");
-	}
-	*ret_layers = layers;
-	return layers <= 8;
-}
 
 /* Names: catalog_add_encoding's callers in core/format. */
 static void parse_encoding(const char *name, struct encoding *ret)
 {
+	static const char dcp[] = "dcp";
+	const size_t n = sizeof(dcp) - 1;
+
 	*ret = (struct encoding){ 0 };
-	if (parse_dcp(name, &ret->zstd_layers))
+	if (!strncmp(name, dcp, n) && item_coding_parse(name + n, &ret->coding))
 		ret->kind = ENC_DCP;
 	else if (raw_parse(name, &ret->raw))
 		ret->kind = ENC_RAW;
 }
 
-int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret,
+int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
 	       struct ckpt_err *e)
 {
 	const struct encoding *x = &f->encodings[loc->encoding];
@@ -57,16 +38,13 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *
 	if (x->kind == ENC_UNKNOWN)
 		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known",
 			       f->encoding_names[loc->encoding]);
-	*ret = (struct block_item){ .offset = loc->offset,
-				    .length = loc->length,
-				    .file = loc->file,
-				    .zstd_layers = x->zstd_layers };
+	*ret = item_source_at(&f->store, &x->coding, loc);
 	return 0;
 }
 
 struct blockcache *fetch_blocks(struct fetch *f)
 {
-	return f->blocks;
+	return f->store.blocks;
 }
 
 void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
@@ -76,19 +54,10 @@ void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
 
 /* ---- life ---- */
 
-static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
-		       struct ckpt_err *e)
-{
-	const struct fetch *f = arg;
-
-	return files_read(f->files, file, buf, len, off, e);
-}
-
 int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_opts *opts,
 	      struct fetch **ret, struct ckpt_err *e)
 {
 	struct fetch *f = calloc(1, sizeof(*f));
-	struct block_source src = { read_source, f };
 	size_t n = 0;
 
 	if (!f)
@@ -96,18 +65,17 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	(void)pthread_mutex_init(&f->lock, NULL);
 	(void)pthread_mutex_init(&f->renew_lock, NULL);
 	(void)pthread_cond_init(&f->idle, NULL);
-	f->files = files;
 	f->opts = *opts;
 	f->maps = catalog;
 	f->tensors = catalog_tensors(catalog, &f->n_tensors);
 	f->encoding_names = catalog_encodings(catalog, &n);
-	f->blocks = blockcache_new(opts->cache_bytes, &src);
 	f->items = item_cache_new();
 	f->counts = counters_new(FETCH_COUNTS);
 	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
 	f->looked = calloc(f->n_tensors + 1, sizeof(*f->looked));
 	f->encodings = calloc(n + 1, sizeof(*f->encodings));
-	if (!f->blocks || !f->items || !f->counts || !f->open || !f->looked || !f->encodings) {
+	if (item_store_init(&f->store, files, opts->cache_bytes, e) || !f->items || !f->counts ||
+	    !f->open || !f->looked || !f->encodings) {
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
@@ -132,7 +100,7 @@ void fetch_free(struct fetch *f)
 		return;
 	for (size_t i = 0; f->open && i < f->n_tensors; i++)
 		otensor_free(f->open[i]);
-	blockcache_free(f->blocks);
+	item_store_release(&f->store);
 	item_cache_free(f->items);
 	counters_free(f->counts);
 	catalog_close(f->renewed);
@@ -186,32 +154,14 @@ static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct ckp
 
 /* ---- items ---- */
 
-struct stored_item {
-	struct fetch *f;
-	struct block_item item;
-};
-
-static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
-{
-	const struct stored_item *s = arg;
-	size_t n;
-	int rc;
-
-	if (s->item.zstd_layers)
-		return blockcache_read(s->f->blocks, &s->item, off, buf, len, e);
-	n = (size_t)min_u64(len, off < s->item.length ? s->item.length - off : 0);
-	rc = n ? files_read(s->f->files, s->item.file, buf, n, s->item.offset + off, e) : 0;
-	return rc ? rc : (int64_t)n;
-}
-
 static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struct payload *ret,
 		     struct ckpt_err *e)
 {
 	const struct chunk_loc *loc = &t->map->locs[i];
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
-	struct stored_item item = { .f = f }, rest = { .f = f };
-	struct blob item_blob = { read_item, &item, BLOB_SIZE_UNKNOWN };
-	struct blob rest_blob = { read_item, &rest, 0 };
+	struct item_source item, rest;
+	struct blob blob = item_blob(&item, BLOB_SIZE_UNKNOWN);
+	struct blob rest_blob = item_blob(&rest, 0);
 	struct item_want want = { .fqn = t->t->fqn,
 				  .fqn_len = t->t->fqn_len,
 				  .dtype = t->t->dtype,
@@ -224,21 +174,22 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 	int rc;
 
 	chunkmap_box(t->map, i, off, len);
-	rc = files_fault(f->files, loc->file, &why) ? err_set(e, why.code, "%s", why.msg)
-						    : fetch_item(f, loc, &item.item, e);
+	rc = files_fault(f->store.files, loc->file, &why) ? err_set(e, why.code, "%s", why.msg)
+							  : fetch_item(f, loc, &item, e);
 	if (!rc && f->encodings[loc->encoding].kind == ENC_RAW) {
 		rc = raw_open(&f->encodings[loc->encoding].raw, &want, loc->length, ret, e);
 		opened = true;
-	} else if (!rc && !item.item.zstd_layers) {
-		uint64_t size = files_size(f->files, loc->file);
+	} else if (!rc && item_is_plain(&item)) {
+		uint64_t size = files_size(f->store.files, loc->file);
 
-		item_blob.size = loc->length;
-		rest.item = item.item;
-		rest.item.length = rest_blob.size = size - min_u64(size, loc->offset);
+		blob.size = loc->length;
+		rest_blob.size = size - min_u64(size, loc->offset);
+		rest = item;
+		item_reach(&rest, rest_blob.size);
 		want.rest = &rest_blob;
 	}
 	if (!rc && !opened)
-		rc = item_open(&item_blob, &want, f->items, ret, e);
+		rc = item_open(&blob, &want, f->items, ret, e);
 	if (rc) {
 		size_t n;
 
@@ -268,7 +219,7 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 		if (rc)
 			return rc;
 		t->odd |= payload_is_odd(&p[i]);
-		t->encoded |= f->encodings[t->map->locs[i].encoding].zstd_layers > 0;
+		t->encoded |= !item_coding_is_plain(&f->encodings[t->map->locs[i].encoding].coding);
 	}
 	t->payloads = steal_ptr(&p);
 	return 0;
@@ -400,60 +351,30 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 
 /* ---- objects ---- */
 
-int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct ckpt_err *e)
-{
-	autofree uint8_t *buf = NULL;
-	struct block_item item;
-	uint64_t at = 0;
-	int64_t n;
-	int rc = fetch_item(f, loc, &item, e);
-
-	if (rc)
-		return rc;
-	if (!item.zstd_layers) {
-		*ret = loc->length;
-		return 0;
-	}
-	buf = malloc(BLOCK_SIZE);
-	if (!buf)
-		return err_set(e, ENOMEM, "out of memory");
-	do {
-		n = blockcache_read(f->blocks, &item, at, buf, BLOCK_SIZE, e);
-		if (n < 0)
-			return (int)n;
-		at += (uint64_t)n;
-		if (at > MAX_OBJECT)
-			return err_set(e, EFBIG, "the object decodes to more than %llu GiB",
-				       (unsigned long long)(MAX_OBJECT >> 30));
-	} while (n == (int64_t)BLOCK_SIZE);
-	*ret = at;
-	return 0;
-}
-
-int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
-		  struct ckpt_err *e)
-{
-	struct stored_item s = { .f = f };
-	int rc = fetch_item(f, loc, &s.item, e);
-
-	return rc ? rc : read_item(&s, off, buf, len, e);
-}
-
 int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct ckpt_err *e)
 {
-	if (!o->text)
-		return item_size(f, &o->loc, ret, e);
-	*ret = o->text_len;
-	return 0;
+	struct item_source s;
+	int rc;
+
+	if (o->text) {
+		*ret = o->text_len;
+		return 0;
+	}
+	rc = fetch_item(f, &o->loc, &s, e);
+	return rc ? rc : item_size(&s, ret, e);
 }
 
 int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, size_t len,
 		    uint64_t off, struct ckpt_err *e)
 {
+	struct item_source s;
 	size_t n;
+	int rc;
 
-	if (!o->text)
-		return item_read(f, &o->loc, buf, len, off, e);
+	if (!o->text) {
+		rc = fetch_item(f, &o->loc, &s, e);
+		return rc ? rc : item_read_some(&s, buf, len, off, e);
+	}
 	n = (size_t)min_u64(len, off < o->text_len ? o->text_len - off : 0);
 	if (n)
 		memcpy(buf, o->text + off, n);

@@ -10,7 +10,7 @@
 #ifndef READ_FETCH_H
 #define READ_FETCH_H
 
-#include "source/blockcache.h"
+#include "source/item_source.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,13 +62,8 @@ int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, 
 int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, size_t len,
 		    uint64_t off, struct ckpt_err *e);
 
-/* Bytes of an item after undoing its transforms. */
-int item_size(struct fetch *f, const struct chunk_loc *loc, uint64_t *ret, struct ckpt_err *e);
-int64_t item_read(struct fetch *f, const struct chunk_loc *loc, void *buf, size_t len, uint64_t off,
-		  struct ckpt_err *e);
-
-/* The blob of one item as stored or decoded, for those who verify it. */
-int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct block_item *ret,
+/* The bytes of an item. */
+int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
 	       struct ckpt_err *e);
 struct blockcache *fetch_blocks(struct fetch *f);
 

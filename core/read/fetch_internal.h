@@ -23,7 +23,7 @@ struct item_cache;
 
 struct encoding {
 	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW } kind;
-	uint32_t zstd_layers;
+	struct item_coding coding; /* of kind ENC_DCP */
 	struct raw_layout raw;
 };
 
@@ -49,8 +49,7 @@ struct otensor {
 struct fetch {
 	const struct catalog_tensor *tensors;
 	size_t n_tensors;
-	struct files *files;
-	struct blockcache *blocks;
+	struct item_store store;
 	struct item_cache *items;
 	struct encoding *encodings;
 	const char *const *encoding_names;

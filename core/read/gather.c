@@ -6,7 +6,6 @@
 #include "base/err.h"
 #include "model/box.h"
 #include "read/scatter.h"
-#include "source/files.h"
 #include "source/guard.h"
 #include "source/parts.h"
 
@@ -14,7 +13,7 @@
 #include <string.h>
 
 enum {
-	/* Bytes read, or blocks pinned, at once to scatter from. */
+	/* Bytes read at once to scatter from. */
 	MAX_BAND = 8 << 20,
 	/* Read even where most of it is not wanted: one call, a few pages. */
 	SMALL_BAND = 64 * 1024,
@@ -61,7 +60,7 @@ static int read_band(const struct job *j, uint32_t from, uint64_t src, uint8_t *
 
 	if (!band)
 		return err_set(e, ENOMEM, "out of memory");
-	rc = files_read(g->files, g->item.file, band, span, g->item.offset + src, e);
+	rc = item_read(&g->item, band, span, src, e);
 	if (!rc)
 		scatter(j->dims + from, j->n - from, j->run, to, band);
 	return rc;
@@ -102,127 +101,38 @@ static int from_pages(const struct job *j, uint32_t from, uint64_t src, uint8_t 
 	struct scattering s = { j, from, to, NULL };
 	int rc;
 
-	s.data = (bring ? files_bring : files_map)(g->files, g->item.file, g->item.offset + src,
-						   span);
+	s.data = item_map(&g->item, src, span, bring);
 	if (!s.data)
 		return 1;
-	rc = guard_run(scatter_guarded, &s) ? files_check(g->files, g->item.file, e) : 1;
-	files_unmap(g->files, g->item.file);
+	rc = guard_run(scatter_guarded, &s) ? item_check(&g->item, e) : 1;
+	item_unmap(&g->item);
 	return rc;
 }
 
 /* ---- gathering from cached blocks ---- */
 
-struct pinned {
-	struct blockcache *cache;
-	unsigned shift; /* of a block's size */
-	uint64_t first; /* index of blocks[0] */
-	size_t n;
-	struct block *blocks;
-	void **pins;
-};
-
-static void pinned_release(struct pinned *p)
-{
-	for (size_t i = 0; i < p->n; i++)
-		blockcache_put(p->cache, p->pins[i]);
-	free(p->blocks);
-	free(p->pins);
-}
-
-static int short_item(const struct gather *g, struct ckpt_err *e)
-{
-	return err_set(e, ERR_CORRUPT,
-		       "the item at %llu decodes to fewer bytes than its tensor needs",
-		       (unsigned long long)g->item.offset);
-}
-
-static int pin_blocks(struct pinned *p, const struct gather *g, uint64_t src, uint64_t span,
-		      struct ckpt_err *e)
-{
-	unsigned shift = block_shift(&g->item);
-	size_t n = (size_t)(((src + span - 1) >> shift) - (src >> shift)) + 1;
-	int rc;
-
-	p->cache = g->blocks;
-	p->shift = shift;
-	p->first = src >> shift;
-	p->blocks = calloc(n, sizeof(*p->blocks));
-	p->pins = calloc(n, sizeof(*p->pins));
-	if (!p->blocks || !p->pins)
-		return err_set(e, ENOMEM, "out of memory");
-	rc = blockcache_get(g->blocks, &g->item, p->first, n, p->blocks, p->pins, e);
-	if (rc)
-		return rc;
-	p->n = n;
-	/* Only the last block may be short, and it must reach the end of the span. */
-	if (p->blocks[n - 1].len < ((src + span - 1) & (block_size(&g->item) - 1)) + 1)
-		return short_item(g, e);
-	return 0;
-}
-
-/* Decoded bytes that stay where they are, until the reply has been sent. 1: not these. */
-static int leave_blocks(const struct gather *g, uint64_t src, uint8_t *to, uint64_t run,
-			struct ckpt_err *e)
-{
-	struct pinned p = { 0 };
-	uint64_t size = block_size(&g->item);
-	int rc;
-
-	if (!g->parts || run < g->parts->min_run ||
-	    !parts_room(g->parts, (run >> block_shift(&g->item)) + 2))
-		return 1;
-	rc = pin_blocks(&p, g, src, run, e);
-	for (size_t i = 0; !rc && i < p.n; i++) {
-		uint64_t skip = src & (size - 1), n = min_u64(run, size - skip);
-
-		parts_add(g->parts, to, p.blocks[i].data + skip, n);
-		parts_pin_block(g->parts, g->blocks, p.pins[i]);
-		p.pins[i] = NULL;
-		src += n;
-		to += n;
-		run -= n;
-	}
-	pinned_release(&p);
-	return rc;
-}
-
-static void copy_pinned(const struct pinned *p, uint64_t src, uint8_t *to, uint64_t run)
-{
-	uint64_t size = (uint64_t)1 << p->shift;
-
-	while (run) {
-		uint64_t skip = src & (size - 1), n = min_u64(run, size - skip);
-
-		memcpy(to, p->blocks[(src >> p->shift) - p->first].data + skip, n);
-		src += n;
-		to += n;
-		run -= n;
-	}
-}
-
-static void gather_pinned(const struct pinned *p, const struct copy_dim *d, uint32_t n,
-			  uint64_t run, uint64_t src, uint8_t *to)
+static void gather_held(const struct item_held *h, const struct copy_dim *d, uint32_t n,
+			uint64_t run, uint64_t src, uint8_t *to)
 {
 	for (uint64_t i = 0; i < d->count; i++) {
 		if (n > 1)
-			gather_pinned(p, d + 1, n - 1, run, src + i * d->src_stride,
-				      copy_to(to, i * d->dst_stride));
+			gather_held(h, d + 1, n - 1, run, src + i * d->src_stride,
+				    copy_to(to, i * d->dst_stride));
 		else
-			copy_pinned(p, src + i * d->src_stride, copy_to(to, i * d->dst_stride),
-				    run);
+			item_held_copy(h, src + i * d->src_stride, copy_to(to, i * d->dst_stride),
+				       run);
 	}
 }
 
 static int from_blocks(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
 		       struct ckpt_err *e)
 {
-	struct pinned p = { 0 };
-	int rc = pin_blocks(&p, j->g, src, span, e);
+	struct item_held h;
+	int rc = item_hold(&j->g->item, src, span, &h, e);
 
 	if (!rc)
-		gather_pinned(&p, j->dims + from, j->n - from, j->run, src, to);
-	pinned_release(&p);
+		gather_held(&h, j->dims + from, j->n - from, j->run, src, to);
+	item_let_go(&h);
 	return rc;
 }
 
@@ -231,24 +141,9 @@ static int from_blocks(const struct job *j, uint32_t from, uint64_t src, uint8_t
 static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t run,
 		    struct ckpt_err *e)
 {
-	int64_t n;
-	int rc;
+	int rc = item_leave(&g->item, g->parts, src, to, run, e);
 
-	if (!g->item.zstd_layers)
-		return files_read(g->files, g->item.file, to, run, g->item.offset + src, e);
-	rc = leave_blocks(g, src, to, run, e);
-	if (rc <= 0)
-		return rc;
-	n = blockcache_read(g->blocks, &g->item, src, to, run, e);
-	if (n < 0)
-		return (int)n;
-	return (uint64_t)n == run ? 0 : short_item(g, e);
-}
-
-/* How far apart the runs may be that are taken at once: every thread that reads holds so much. */
-static uint64_t max_span(const struct gather *g)
-{
-	return g->item.zstd_layers ? min_u64(MAX_BAND, blockcache_max(g->blocks) / 2) : MAX_BAND;
+	return rc <= 0 ? rc : item_read(&g->item, to, run, src, e);
 }
 
 static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to,
@@ -284,7 +179,7 @@ static int run_each(const struct job *j, uint32_t from, uint64_t src, uint8_t *t
 
 static int split(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, struct ckpt_err *e)
 {
-	uint64_t inner = span_of(j, from + 1), max = max_span(j->g);
+	uint64_t inner = span_of(j, from + 1), max = item_max_held(&j->g->item);
 	uint64_t step = inner < max ? 1 + (max - inner) / j->dims[from].src_stride : 1;
 
 	return step > 1 && step < j->dims[from].count ? run_batches(j, step, from, src, to, e)
@@ -296,7 +191,7 @@ static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to
 {
 	const struct gather *g = j->g;
 	uint64_t span = span_of(j, from), wanted = wanted_of(j, from);
-	bool may_map = !g->item.zstd_layers && span <= MAX_MAPPED;
+	bool plain = item_is_plain(&g->item), may_map = plain && span <= MAX_MAPPED;
 	int rc = 1;
 
 	if (from == j->n)
@@ -305,15 +200,15 @@ static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to
 		rc = from_pages(j, from, src, to, span, false, e);
 	if (rc <= 0)
 		return rc;
-	if (!g->item.zstd_layers && span <= MAX_BAND && (span <= SMALL_BAND || span <= 2 * wanted))
+	if (plain && span <= MAX_BAND && (span <= SMALL_BAND || span <= 2 * wanted))
 		return read_band(j, from, src, to, span, e);
 	if (may_map && is_close(j, from, span))
 		rc = from_pages(j, from, src, to, span, true, e);
 	if (rc <= 0)
 		return rc;
-	if (span > max_span(g))
+	if (span > item_max_held(&g->item))
 		return split(j, from, src, to, e);
-	if (g->item.zstd_layers || g->item.length <= blockcache_max(g->blocks) / 2)
+	if (item_may_hold(&g->item))
 		return from_blocks(j, from, src, to, span, e);
 	return run_each(j, from, src, to, e);
 }
@@ -348,10 +243,9 @@ static const uint8_t *lend(const struct job *j, uint64_t src)
 	const struct gather *g = j->g;
 	uint64_t span = span_of(j, 0);
 
-	if (!g->parts || g->item.zstd_layers || j->run < g->parts->min_run || span > MAX_MAPPED ||
-	    !parts_room(g->parts, wanted_of(j, 0) / j->run))
+	if (!g->parts || j->run < g->parts->min_run || span > MAX_MAPPED)
 		return NULL;
-	return files_lend(g->files, g->item.file, g->item.offset + src, span);
+	return item_lend(&g->item, g->parts, wanted_of(j, 0) / j->run, src, span);
 }
 
 int gather(const struct gather *g, const struct copy *c, const struct copy_dim *dims,
@@ -366,13 +260,12 @@ int gather(const struct gather *g, const struct copy *c, const struct copy_dim *
 	data = lend(&j, c->src);
 	if (data) {
 		add_runs(g->parts, j.dims, j.n, j.run, copy_to(g->out, c->dst), data);
-		parts_pin(g->parts, g->item.file);
+		parts_pin(g->parts, item_file(&g->item));
 		return 0;
 	}
-	if (j.n || g->item.zstd_layers)
+	if (j.n)
 		return run_job(&j, 0, c->src, copy_to(g->out, c->dst), e);
-	return files_read(g->files, g->item.file, copy_to(g->out, c->dst), j.run,
-			  g->item.offset + c->src, e);
+	return read_run(g, c->src, copy_to(g->out, c->dst), j.run, e);
 }
 
 static void each_run(const struct copy_dim *d, uint32_t n, uint64_t len, uint8_t *p,

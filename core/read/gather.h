@@ -15,18 +15,15 @@
 #define READ_GATHER_H
 
 #include "read/plan.h"
-#include "source/blockcache.h"
+#include "source/item_source.h"
 
 #include <stdint.h>
 
 struct ckpt_err;
-struct files;
 struct parts;
 
 struct gather {
-	struct files *files;
-	struct blockcache *blocks;
-	struct block_item item;
+	struct item_source item;
 	uint8_t *out;	     /* start of the destination */
 	struct parts *parts; /* NULL: all of it is to be in out */
 };

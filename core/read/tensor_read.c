@@ -104,12 +104,12 @@ static uint64_t bytes_of(const struct plan *p)
 
 /* The item that a copy is made from. */
 static int item_of(struct fetch *f, const struct plan_source *s, const struct copy *c,
-		   struct block_item *ret, struct ckpt_err *e)
+		   struct item_source *ret, struct ckpt_err *e)
 {
 	int rc = fetch_item(f, &s->map->locs[c->chunk], ret, e);
 
-	if (!rc && !ret->zstd_layers) /* safetensors payloads lie behind the recorded length */
-		ret->length = max_u64(ret->length, s->payloads[c->chunk].end);
+	if (!rc)
+		item_reach(ret, s->payloads[c->chunk].end);
 	return rc;
 }
 
@@ -140,7 +140,7 @@ static int read_stored(struct fetch *f, const struct tensor_reader *r, uint8_t *
 		       uint64_t off, const int64_t *strides, struct parts *parts,
 		       struct ckpt_err *e)
 {
-	struct gather g = { .files = f->files, .blocks = f->blocks, .out = buf };
+	struct gather g = { .out = buf };
 	struct plan plan = { 0 };
 	int rc = plan_read(r->v, r->sources, off, len, strides, &plan);
 
@@ -378,13 +378,14 @@ int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *
 
 	for (size_t i = 0; !rc && i < plan.n; i++) {
 		const struct copy *c = &plan.copies[i];
-		struct block_item item = { 0 };
+		struct item_source item;
+		uint64_t at, n;
 
 		rc = fetch_item(f, &r->sources[c->piece].map->locs[c->chunk], &item, e);
-		if (!rc && item.zstd_layers) /* nothing of it without all before */
-			rc = each(arg, item.file, item.offset, item.length);
-		else if (!rc)
-			rc = each(arg, item.file, item.offset + c->src, span_of(c, plan.dims));
+		if (rc)
+			break;
+		item_stored(&item, c->src, span_of(c, plan.dims), &at, &n);
+		rc = each(arg, item_file(&item), at, n);
 	}
 	plan_release(&plan);
 	return rc;

@@ -743,7 +743,7 @@ START_TEST(objects_are_read_after_undoing_transforms)
 	struct stage g;
 	struct dcp d;
 	struct ckpt_err e = { 0 };
-	const struct chunk_loc *loc;
+	struct item_source item;
 	uint64_t size = 42;
 
 	ck_assert(bytes && out);
@@ -754,15 +754,16 @@ START_TEST(objects_are_read_after_undoing_transforms)
 	dcp_bytes(&d, "o", 1, bytes, n, 0, objects[_i].layers);
 	dcp_end(&d, ".metadata");
 	stage_init(&g, &plenty, NULL);
-	loc = &catalog_objects(g.catalog, &count)[1].loc;
-	ck_assert_int_eq(item_size(g.fetch, loc, &size, &e), 0);
+	ck_assert_int_eq(fetch_item(g.fetch, &catalog_objects(g.catalog, &count)[1].loc, &item, &e),
+			 0);
+	ck_assert_int_eq(item_size(&item, &size, &e), 0);
 	ck_assert_uint_eq(size, n);
 	for (int k = 0; k < 50; k++) {
 		uint64_t off = k ? rng_below(&r, n + 50) : 0;
 		size_t len = k ? rng_below(&r, n + 100) : n + 100, want = off < n ? n - off : 0;
 
 		want = want < len ? want : len;
-		ck_assert_int_eq(item_read(g.fetch, loc, out, len, off, &e), (int64_t)want);
+		ck_assert_int_eq(item_read_some(&item, out, len, off, &e), (int64_t)want);
 		ck_assert(!want || !memcmp(out, bytes + off, want));
 	}
 	stage_release(&g);
@@ -774,7 +775,7 @@ START_TEST(a_damaged_object_is_an_error)
 	struct stage g;
 	struct dcp d;
 	struct ckpt_err e = { 0 };
-	const struct chunk_loc *loc;
+	struct item_source item;
 	uint64_t size = 42;
 	size_t count;
 	char out[10];
@@ -785,11 +786,12 @@ START_TEST(a_damaged_object_is_an_error)
 	(void)dcp_item(&d, 0, "this is no zstd frame", 21, 0);
 	dcp_end(&d, ".metadata");
 	stage_init(&g, &plenty, NULL);
-	loc = &catalog_objects(g.catalog, &count)[0].loc;
-	ck_assert_int_eq(item_size(g.fetch, loc, &size, &e), -EBADMSG);
+	ck_assert_int_eq(fetch_item(g.fetch, &catalog_objects(g.catalog, &count)[0].loc, &item, &e),
+			 0);
+	ck_assert_int_eq(item_size(&item, &size, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "zstd: Unknown frame descriptor");
 	ck_assert_uint_eq(size, 42);
-	ck_assert_int_eq(item_read(g.fetch, loc, out, 10, 0, &e), -EBADMSG);
+	ck_assert_int_eq(item_read_some(&item, out, 10, 0, &e), -EBADMSG);
 	stage_release(&g);
 }
 END_TEST

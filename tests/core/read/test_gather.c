@@ -46,17 +46,11 @@ struct stage {
 	struct scene *s;
 	struct block_item *items;
 	struct files *files;
-	struct blockcache *blocks;
+	struct item_store store;
 	uint8_t *out;
 	struct plan plan;
 	struct parts *parts; /* NULL: all bytes are to be in out */
 };
-
-static int read_files(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
-		      struct ckpt_err *e)
-{
-	return files_read(arg, file, buf, len, off, e);
-}
 
 static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t layers,
 		       size_t cache)
@@ -89,13 +83,12 @@ static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t
 	put_file(dir_fd, "items", b.data ? b.data : "", b.len);
 	buf_release(&b);
 	REQUIRE(!files_new(place, &source, 1, &g->files, &e));
-	g->blocks = blockcache_new(cache, &(struct block_source){ read_files, g->files });
-	REQUIRE(g->blocks);
+	REQUIRE(!item_store_init(&g->store, g->files, cache, &e));
 }
 
 static void stage_release(struct stage *g)
 {
-	blockcache_free(g->blocks);
+	item_store_release(&g->store);
 	files_free(g->files);
 	plan_release(&g->plan);
 	free(g->items);
@@ -139,9 +132,7 @@ static int stage_carry_out(struct stage *g, uint8_t *out, struct parts *parts, s
 {
 	for (size_t i = 0; i < g->plan.n; i++) {
 		const struct copy *c = &g->plan.copies[i];
-		struct gather job = { .files = g->files,
-				      .blocks = g->blocks,
-				      .item = g->items[c->chunk],
+		struct gather job = { .item = { &g->store, g->items[c->chunk] },
 				      .out = out,
 				      .parts = parts };
 		int rc = gather(&job, c, g->plan.dims, e);
@@ -404,7 +395,7 @@ START_TEST(decoded_blocks_stay_where_they_are)
 	ck_assert_int_eq(stage_read(&g, 100, s.bytes - 100, &e), 0);
 	ck_assert_uint_ge(g.parts->n, s.bytes / DECODED_SIZE);
 	memset(g.out, 0x55, s.bytes); /* nothing of it is there */
-	blockcache_clear(g.blocks);
+	blockcache_clear(g.store.blocks);
 	join(&g, s.bytes - 100);
 	ck_assert(!memcmp(g.out, s.want + 100, s.bytes - 100));
 	stage_release(&g);
@@ -545,14 +536,14 @@ START_TEST(what_is_pinned_at_once_has_a_bound)
 		struct block_item other = { n, g.items[0].length - n, 0, 0 };
 
 		REQUIRE(n < ARRAY_LEN(pins));
-		REQUIRE(!blockcache_get(g.blocks, &other, 0, 1, &b, &pins[n], &e));
+		REQUIRE(!blockcache_get(g.store.blocks, &other, 0, 1, &b, &pins[n], &e));
 	}
 	before = fault_live();
 	fault_peak_reset();
 	check_read(&g, 0, 4 * 2048);
 	ck_assert_int_le(fault_peak() - before, (int64_t)(12 * MIB));
 	while (n)
-		blockcache_put(g.blocks, pins[--n]);
+		blockcache_put(g.store.blocks, pins[--n]);
 	stage_release(&g);
 	scene_release(&s);
 }
@@ -732,10 +723,10 @@ START_TEST(failing_reads_and_allocations_come_through)
 			struct ckpt_err e = { 0 };
 			int rc;
 
-			blockcache_free(g.blocks);
-			g.blocks = blockcache_new(ways[_i].cache,
-						  &(struct block_source){ read_files, g.files });
-			rc = g.blocks ? stage_read(&g, 0, 800, &e) : -ENOMEM;
+			item_store_release(&g.store);
+			rc = item_store_init(&g.store, g.files, ways[_i].cache, &e);
+			if (!rc)
+				rc = stage_read(&g, 0, 800, &e);
 			(void)fault_off();
 			if (!rc) {
 				ck_assert(!memcmp(g.out, s.want, 800));
@@ -743,7 +734,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 			}
 			ck_assert(fault_hit());
 			ck_assert_int_eq(rc, k ? -ENOMEM : -EIO);
-			ck_assert(!g.blocks || (e.code == -rc && e.msg[0]));
+			ck_assert(!g.store.blocks || (e.code == -rc && e.msg[0]));
 			failed[k]++;
 		}
 	}
