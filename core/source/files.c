@@ -7,9 +7,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "source/guard.h"
-#include "source/lease.h"
-#include "source/pagemap.h"
+#include "source/lender.h"
 #include "source/source.h"
 
 #include <errno.h>
@@ -34,21 +32,17 @@ struct file {
 	struct place_seen seen; /* when files_new looked */
 	struct place_id id;	/* then, or when its names changed; under the lock */
 	int error;		/* errno of that look, or 0 */
-	_Atomic uint32_t users; /* who use source and map */
+	_Atomic uint32_t users; /* who use source */
 	atomic_bool used;	/* since somebody looked for one to close */
 	bool given; /* source is the caller's of files_new_seen, never closed before the end */
-	struct source *source;	       /* while it is open */
-	_Atomic(struct pagemap *) map; /* NULL: none yet */
-	atomic_bool no_map;	       /* it was tried */
-	atomic_bool no_bring;	       /* it was tried, and the bytes did not stay */
-	_Atomic(struct lease *) lease; /* NULL: none yet */
-	uint32_t newer, older;	       /* list of open files, by index + 1; 0 ends it */
+	struct source *source; /* while it is open */
+	atomic_bool no_bring;  /* it was tried, and the bytes did not stay */
+	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
 };
 
 struct files {
 	pthread_mutex_t lock;  /* opening, closing; the list of open files, n_open; new ids */
-	struct pagepool *pool; /* NULL: nothing is mapped */
-	struct leases *leases;
+	struct lender *lender; /* NULL: nothing is mapped */
 	struct place *place;
 	bool ignores_ctime;
 	const struct stored_file *sources;
@@ -167,33 +161,14 @@ int files_new_seen(struct place *place, const struct stored_file *sources,
 	return 0;
 }
 
-/* What is left of a file that is not open any more. */
-struct surplus {
-	struct leases *leases;
-	struct source *source; /* NULL: nothing */
-	struct pagemap *map;
-	struct lease *lease;
-};
-
-static void surplus_close(const struct surplus *s)
-{
-	if (s->lease)
-		lease_drop(s->leases, s->lease);
-	free(s->lease);
-	pagemap_free(s->map);
-	source_free(s->source);
-}
-
 void files_free(struct files *f)
 {
 	if (!f)
 		return;
 	for (size_t i = 0; i < f->n; i++)
 		if (f->v[i].users & IS_OPEN)
-			surplus_close(&(struct surplus){ f->leases, f->v[i].source, f->v[i].map,
-							 f->v[i].lease });
-	leases_free(f->leases);
-	pagepool_free(f->pool);
+			source_free(f->v[i].source);
+	lender_free(f->lender);
 	(void)pthread_mutex_destroy(&f->lock);
 	counters_free(f->counts);
 	free(f->v);
@@ -303,7 +278,7 @@ static void list_push(struct files *f, uint32_t i)
 }
 
 /* Close a file because there are more than max: the longest unused of those that nobody uses. */
-static struct surplus take_surplus(struct files *f, size_t max)
+static struct source *take_surplus(struct files *f, size_t max)
 {
 	size_t left = 2 * f->n_open; /* who was used is asked again */
 
@@ -315,13 +290,11 @@ static struct surplus take_surplus(struct files *f, size_t max)
 		if (!atomic_exchange(&x->used, false) &&
 		    atomic_compare_exchange_strong(&x->users, &unused, 0)) {
 			f->n_open--;
-			return (struct surplus){ f->leases, x->source,
-						 atomic_exchange(&x->map, NULL),
-						 atomic_exchange(&x->lease, NULL) };
+			return x->source;
 		}
 		list_push(f, i);
 	}
-	return (struct surplus){ .source = NULL };
+	return NULL;
 }
 
 /* ---- using a file ---- */
@@ -348,7 +321,7 @@ static void unpin(struct files *f, uint32_t i)
 static int open_file(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
 {
 	for (int tries = 0;; tries++) {
-		struct surplus s = { .source = NULL };
+		struct source *s = NULL;
 		struct ckpt_err why;
 		int rc = place_file(f->place, f->sources[i].path, ret, &why);
 
@@ -356,19 +329,18 @@ static int open_file(struct files *f, uint32_t i, struct source **ret, struct ck
 			SCOPED_LOCK(&f->lock);
 			s = take_surplus(f, max_u64(f->n_open, 1) - 1);
 		}
-		if (!s.source) {
+		if (!s) {
 			if (rc)
 				*e = why;
 			return rc;
 		}
-		surplus_close(&s);
+		source_free(s);
 	}
 }
 
 static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
 {
-	struct surplus surplus CLEANUP(surplus_close) = { .source = NULL };
-	struct source *s CLEANUP(source_freep) = NULL;
+	struct source *surplus CLEANUP(source_freep) = NULL, *s CLEANUP(source_freep) = NULL;
 	struct file *x = &f->v[i];
 
 	if (pin_open(x))
@@ -380,8 +352,8 @@ static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
 	SCOPED_LOCK(&f->lock);
 	if (pin_open(x)) /* another thread was quicker */
 		return 0;
+	s->lender = f->lender;
 	x->source = steal_ptr(&s);
-	x->no_map = false;
 	x->users = IS_OPEN | 1; /* before looking for surplus: not this one */
 	list_push(f, i);
 	f->n_open++;
@@ -391,15 +363,15 @@ static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
 
 void files_trim(struct files *f, size_t keep)
 {
-	struct surplus s;
+	struct source *s;
 
 	do {
 		{
 			SCOPED_LOCK(&f->lock);
 			s = take_surplus(f, keep);
 		}
-		surplus_close(&s);
-	} while (s.source);
+		source_free(s);
+	} while (s);
 }
 
 /* What has become of file x, which is `now`. */
@@ -508,51 +480,21 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 
 int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
 {
-	f->pool = pagepool_new(max_bytes);
-	f->leases = leases_new();
-	if (!f->pool || !f->leases)
+	f->lender = lender_new(max_bytes);
+	if (!f->lender)
 		return err_set(e, ENOMEM, "out of memory");
-	guard_install();
+	for (size_t i = 0; i < f->n; i++)
+		if (f->v[i].given)
+			f->v[i].source->lender = f->lender;
 	return 0;
 }
 
-/* The map of a file in use, or NULL. */
-static struct pagemap *map_of(struct files *f, struct file *x)
+/* Bytes that a file in use has shown; where it has not, it is used no more. */
+static const uint8_t *shown(struct files *f, uint32_t i, const uint8_t *p, uint64_t len)
 {
-	struct pagemap *m = x->map, *before = NULL;
-
-	if (m || x->no_map)
-		return m;
-	m = source_fd(x->source) < 0 ? NULL
-				     : pagemap_new(f->pool, source_fd(x->source), x->seen.size);
-	x->no_map = !m;
-	if (!m || atomic_compare_exchange_strong(&x->map, &before, m))
-		return m;
-	pagemap_free(m); /* another thread was quicker */
-	return before;
-}
-
-/* The same of its lease. */
-static struct lease *lease_of(struct file *x)
-{
-	struct lease *l = x->lease, *before = NULL;
-
-	if (l)
-		return l;
-	l = calloc(1, sizeof(*l));
-	if (!l || atomic_compare_exchange_strong(&x->lease, &before, l))
-		return l;
-	free(l);
-	return before;
-}
-
-/* Of a file in use, which it is no more where this is NULL. */
-static const uint8_t *map_part(struct files *f, uint32_t i, uint64_t off, uint64_t len)
-{
-	struct pagemap *m = map_of(f, &f->v[i]);
-	const uint8_t *p = m ? pagemap_get(m, off, len) : NULL;
-
-	if (!p)
+	if (p)
+		counters_add(f->counts, FILES_MAPPED, len);
+	else
 		unpin(f, i);
 	return p;
 }
@@ -560,11 +502,10 @@ static const uint8_t *map_part(struct files *f, uint32_t i, uint64_t off, uint64
 const uint8_t *files_map(struct files *f, uint32_t i, uint64_t off, uint64_t len)
 {
 	struct ckpt_err e;
-	const uint8_t *p = f->pool && !pin(f, i, &e) ? map_part(f, i, off, len) : NULL;
 
-	if (p)
-		counters_add(f->counts, FILES_MAPPED, len);
-	return p;
+	if (!f->lender || pin(f, i, &e))
+		return NULL;
+	return shown(f, i, source_map(f->v[i].source, off, len), len);
 }
 
 const uint8_t *files_bring(struct files *f, uint32_t i, uint64_t off, uint64_t len)
@@ -573,8 +514,13 @@ const uint8_t *files_bring(struct files *f, uint32_t i, uint64_t off, uint64_t l
 	autofree uint8_t *buf = NULL;
 	struct ckpt_err e;
 	const uint8_t *p;
+	bool may;
 
-	if (!f->pool || x->no_map || x->no_bring)
+	if (!f->lender || x->no_bring || pin(f, i, &e))
+		return NULL;
+	may = source_may_map(x->source);
+	unpin(f, i);
+	if (!may)
 		return NULL;
 	buf = malloc(BRING_SIZE);
 	for (uint64_t at = 0, n; at < len; at += n) {
@@ -594,34 +540,16 @@ void files_unmap(struct files *f, uint32_t i)
 
 const uint8_t *files_lend(struct files *f, uint32_t i, uint64_t off, uint64_t len)
 {
-	struct file *x = &f->v[i];
 	struct ckpt_err e;
-	const uint8_t *p;
-	struct lease *l;
 
-	if (!f->pool || pin(f, i, &e))
+	if (!f->lender || pin(f, i, &e))
 		return NULL;
-	l = lease_of(x);
-	if (!l || (l->tried && !l->held)) {
-		unpin(f, i);
-		return NULL;
-	}
-	p = map_part(f, i, off, len);
-	if (!p)
-		return NULL;
-	if (!l->tried)
-		lease_take(f->leases, l, source_fd(x->source));
-	if (lease_begin(l)) {
-		counters_add(f->counts, FILES_MAPPED, len);
-		return p;
-	}
-	unpin(f, i);
-	return NULL;
+	return shown(f, i, source_lend(f->v[i].source, off, len), len);
 }
 
 void files_unlend(struct files *f, uint32_t i)
 {
-	lease_end(f->v[i].lease);
+	source_give_back(f->v[i].source);
 	unpin(f, i);
 }
 

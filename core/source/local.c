@@ -4,12 +4,16 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "source/lease.h"
+#include "source/lender.h"
+#include "source/pagemap.h"
 #include "source/place.h"
 #include "source/source.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 struct local {
@@ -22,6 +26,9 @@ struct local_file {
 	struct source source;
 	int fd;
 	bool keeps_inodes;
+	atomic_bool no_map;	       /* it was tried */
+	_Atomic(struct pagemap *) map; /* NULL: none yet */
+	_Atomic(struct lease *) lease; /* NULL: none yet */
 };
 
 static struct local *local_of(struct place *p)
@@ -167,28 +174,99 @@ static int file_fd(const struct source *s)
 	return ((const struct local_file *)(const void *)s)->fd;
 }
 
+/* NULL: it cannot be mapped. */
+static struct pagemap *map_of(struct local_file *f)
+{
+	struct pagemap *m = f->map, *before = NULL;
+
+	if (m || f->no_map)
+		return m;
+	m = pagemap_new(f->source.lender->pool, f->fd, f->source.seen.size);
+	f->no_map = !m;
+	if (!m || atomic_compare_exchange_strong(&f->map, &before, m))
+		return m;
+	pagemap_free(m); /* another thread was quicker */
+	return before;
+}
+
+/* The same of its lease. */
+static struct lease *lease_of(struct local_file *f)
+{
+	struct lease *l = f->lease, *before = NULL;
+
+	if (l)
+		return l;
+	l = calloc(1, sizeof(*l));
+	if (!l || atomic_compare_exchange_strong(&f->lease, &before, l))
+		return l;
+	free(l);
+	return before;
+}
+
+static const uint8_t *map_file(struct source *s, uint64_t off, uint64_t len)
+{
+	struct pagemap *m = map_of(file_of(s));
+
+	return m ? pagemap_get(m, off, len) : NULL;
+}
+
+static bool may_map_file(const struct source *s)
+{
+	return !((const struct local_file *)(const void *)s)->no_map;
+}
+
+static const uint8_t *lend_file(struct source *s, uint64_t off, uint64_t len)
+{
+	struct local_file *f = file_of(s);
+	struct lease *l = lease_of(f);
+	const uint8_t *p = NULL;
+
+	if (l && (l->held || !l->tried))
+		p = map_file(s, off, len);
+	if (p && !l->tried)
+		lease_take(s->lender->leases, l, f->fd);
+	return p && lease_begin(l) ? p : NULL;
+}
+
+static void give_back(struct source *s)
+{
+	lease_end(file_of(s)->lease);
+}
+
 static void free_file(struct source *s)
 {
-	(void)close(file_of(s)->fd);
-	free(s);
+	struct local_file *f = file_of(s);
+
+	if (f->lease)
+		lease_drop(s->lender->leases, f->lease);
+	free(f->lease);
+	pagemap_free(f->map);
+	(void)close(f->fd);
+	free(f);
 }
 
 static const struct source_ops file_ops = {
 	.read = read_file,
 	.look = look_again,
-	.fd = file_fd,
 	.free = free_file,
+	.fd = file_fd,
+	.map = map_file,
+	.may_map = may_map_file,
+	.lend = lend_file,
+	.give_back = give_back,
 };
 
 /* fd is taken over if it goes well. */
 static int new_file(int fd, bool keeps_inodes, const struct stat *st, struct source **ret,
 		    struct ckpt_err *e)
 {
-	struct local_file *f = malloc(sizeof(*f));
+	struct local_file *f = calloc(1, sizeof(*f));
 
 	if (!f)
 		return err_set(e, ENOMEM, "out of memory");
-	*f = (struct local_file){ { .ops = &file_ops }, fd, keeps_inodes };
+	f->source.ops = &file_ops;
+	f->fd = fd;
+	f->keeps_inodes = keeps_inodes;
 	see(keeps_inodes, st, &f->source.seen);
 	*ret = &f->source;
 	return 0;

@@ -14,19 +14,26 @@
 #include "base/blob.h"
 #include "source/place.h"
 
+struct lender;
 struct source;
 
 /* As the functions below. */
 struct source_ops {
 	int64_t (*read)(struct source *s, void *buf, size_t len, uint64_t off, struct ckpt_err *e);
 	int (*look)(struct source *s, struct place_seen *ret);
-	int (*fd)(const struct source *s); /* may be NULL */
 	void (*free)(struct source *s);
+	/* These may be NULL. */
+	int (*fd)(const struct source *s);
+	const uint8_t *(*map)(struct source *s, uint64_t off, uint64_t len);
+	bool (*may_map)(const struct source *s);
+	const uint8_t *(*lend)(struct source *s, uint64_t off, uint64_t len);
+	void (*give_back)(struct source *s);
 };
 
 struct source {
 	const struct source_ops *ops;
 	struct place_seen seen; /* when it was opened */
+	struct lender *lender;	/* see source_map; borrowed, put here before the first call */
 };
 
 static inline void source_free(struct source *s) /* NULL is fine */
@@ -63,8 +70,34 @@ static inline bool source_is_same(struct source *s)
 	       now.mtime_ns == s->seen.mtime_ns;
 }
 
-/* A descriptor that reads the same bytes, borrowed: for mappings, leases and the kernel. -1: there is
- * none. */
+/*
+ * Bytes [off, off+len), len > 0, where they are, borrowed until the source is freed. NULL: they are
+ * not in memory, or cannot be mapped, or there is no lender. They are what is there now, and vanish
+ * when the file becomes shorter: see guard.h.
+ */
+static inline const uint8_t *source_map(struct source *s, uint64_t off, uint64_t len)
+{
+	return s->lender && s->ops->map ? s->ops->map(s, off, len) : NULL;
+}
+
+/* Might source_map find bytes that have just been read? */
+static inline bool source_may_map(const struct source *s)
+{
+	return s->lender && s->ops->may_map && s->ops->may_map(s);
+}
+
+/* The same where nobody can change them until they are given back (see lease.h). */
+static inline const uint8_t *source_lend(struct source *s, uint64_t off, uint64_t len)
+{
+	return s->lender && s->ops->lend ? s->ops->lend(s, off, len) : NULL;
+}
+
+static inline void source_give_back(struct source *s)
+{
+	s->ops->give_back(s);
+}
+
+/* A descriptor that reads the same bytes, borrowed: for the kernel. -1: there is none. */
 static inline int source_fd(const struct source *s)
 {
 	return s->ops->fd ? s->ops->fd(s) : -1;

@@ -189,7 +189,7 @@ static int file(struct place *p, const char *path, struct source **ret, struct c
 		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
 	f = malloc(sizeof(*f));
 	REQUIRE(f);
-	*f = (struct memory_file){ { &ops, n->seen }, tree_of(p), n };
+	*f = (struct memory_file){ { .ops = &ops, .seen = n->seen }, tree_of(p), n };
 	f->tree->users++;
 	*ret = &f->source;
 	return 0;
