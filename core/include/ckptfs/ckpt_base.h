@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_base - what all headers of libckpt share: how its functions are declared, and the error that
- * they set. A header that includes this one is installed, and programs in C and C++ use it.
+ * ckpt_base - what all headers of libckpt share: how its functions are declared, and the error
+ * value they set. Headers that include this one are installed, for programs in C and C++.
  *
  * Threads: no shared state.
  */
 #ifndef CKPTFS_CKPT_BASE_H
 #define CKPTFS_CKPT_BASE_H
 
-/* A function of libckpt; all else is hidden. */
+/* A function of libckpt; all others are hidden. */
 #define CKPT_API __attribute__((visibility("default")))
 
 #ifdef __cplusplus
@@ -18,12 +18,12 @@
 #else
 #define CKPT_BEGIN
 #define CKPT_END
-#define CKPT_ROOM(n) static(n) /* of an array that is an argument: at least so many */
+#define CKPT_ROOM(n) static(n) /* array argument: at least n elements */
 #endif
 
 /*
- * Supplied by the caller: on success it is untouched, on failure always set. The message is one
- * sentence: what was being done, to which thing, what was found.
+ * Supplied by the caller: untouched on success, always set on failure. The message is one sentence:
+ * what was being done, to which thing, and what was found.
  */
 struct ckpt_err {
 	int code; /* positive errno */

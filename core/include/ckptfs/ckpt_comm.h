@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_comm - ranks that work on one thing together: threads of a process, or processes (MPI), or
- * whatever a program brings (struct ckpt_comm_ops). Rank 0 is the coordinator.
+ * ckpt_comm - ranks that work together: threads of a process, processes (MPI), or whatever
+ * transport a program supplies (struct ckpt_comm_ops). Rank 0 is the coordinator.
  *
  *	static int work(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
  *	{
@@ -18,15 +18,15 @@
  *
  *	rc = ckpt_comm_run_threads(8, work, arg, &e);
  *
- * All ranks call the same functions in the same order. Each function is told how the caller's last
- * step went (rc, and *e where it failed) and returns the same on all ranks: 0 where all came with
- * 0, else the failure of the lowest rank that had one, as "rank 2: <its sentence>". So a failed
- * step is not returned but handed to the next call; what a call returns may be returned at once,
- * as all ranks do, and words may be put in front of it. Nobody waits for a rank that has failed: a
- * rank that returns before its turn, or calls something else than the others, is a failure of all
- * of them. A lone rank has no prefix.
+ * All ranks call the same functions in the same order. Each function takes the result of the
+ * caller's previous step (rc, and *e if it failed) and returns the same on all ranks: 0 if every
+ * rank passed 0, else the failure of the lowest failing rank, as "rank 2: <its sentence>". So do
+ * not return after a failed step: pass its result to the next call. What a call returns may be
+ * returned at once, because all ranks do so; context may be put in front of the message. No rank
+ * blocks on one that has failed: a rank that returns early, or calls another function than the
+ * others, makes the call fail on all ranks. Messages of a lone rank have no prefix.
  *
- * Threads: one at a time for each struct ckpt_comm.
+ * Threads: at most one at a time may use a struct ckpt_comm.
  */
 #ifndef CKPTFS_CKPT_COMM_H
 #define CKPTFS_CKPT_COMM_H
@@ -43,18 +43,18 @@ struct ckpt_comm_bytes {
 };
 
 /*
- * What a program has to bring for ranks of another kind: three ways to move bytes. All ranks call
- * the same one, and each knows how many bytes it gets and has memory for them. An error means that
- * nothing more can be moved, ever. Ranks have one byte order.
+ * The transport a program supplies for other kinds of ranks: three ways to move bytes. All ranks
+ * call the same function; each knows how many bytes it receives and has allocated memory for them.
+ * After an error nothing is transferred any more. All ranks must have the same byte order.
  */
 struct ckpt_comm_ops {
-	/* `mine` of each rank goes to all[rank] of rank 0; all is NULL on others. */
+	/* `mine` of each rank goes to all[rank] on rank 0; `all` is NULL on other ranks. */
 	int (*gather)(void *self, const void *mine, size_t len, const struct ckpt_comm_bytes *all,
 		      struct ckpt_err *e);
-	/* parts[rank] of rank 0 goes to `mine` of each rank; parts is NULL on others. */
+	/* parts[rank] of rank 0 goes to `mine` of each rank; parts is NULL on other ranks. */
 	int (*scatter)(void *self, const struct ckpt_comm_bytes *parts, void *mine, size_t len,
 		       struct ckpt_err *e);
-	/* data of rank 0 goes to data of each rank. */
+	/* `data` of rank 0 goes to `data` of each rank. */
 	int (*broadcast)(void *self, void *data, size_t len, struct ckpt_err *e);
 };
 
@@ -65,29 +65,29 @@ struct ckpt_comm {
 	void *self;
 	size_t rank, size;
 	struct ckpt_comm_said
-		*said; /* the library's, as what follows: each rank's word, on rank 0 */
-	struct ckpt_comm_bytes *slot; /* where they are, on rank 0 */
-	struct ckpt_err told;	      /* the last failure of all ranks */
-	struct ckpt_err broken;	      /* what the ops said */
+		*said; /* private, as are the members below: each rank's report, on rank 0 */
+	struct ckpt_comm_bytes *slot; /* private: buffers for those reports, on rank 0 */
+	struct ckpt_err told;	      /* the last failure shared by all ranks */
+	struct ckpt_err broken;	      /* the error of the transport */
 };
 
 /* A lone rank: needs no init and no release. */
 CKPT_API struct ckpt_comm ckpt_comm_self(void);
 
-/* ops and self must stay. Fails, with ENOMEM or for a rank that is not below size (EINVAL), on this
- * rank alone: the others are not told. */
+/* ops and self must outlive *c. Fails with ENOMEM, or with EINVAL if rank is not below size, on
+ * this rank only: the others are not informed. */
 CKPT_API int ckpt_comm_init(struct ckpt_comm *c, const struct ckpt_comm_ops *ops, void *self,
 			    size_t rank, size_t size, struct ckpt_err *e);
 CKPT_API void ckpt_comm_release(struct ckpt_comm *c); /* does not free self */
 
-/* Did all ranks' steps go well? Nobody returns before all have called. */
+/* Did every rank's step succeed? Returns on no rank before all have called it. */
 CKPT_API int ckpt_comm_agree(struct ckpt_comm *c, int rc, struct ckpt_err *e);
 static inline int ckpt_comm_barrier(struct ckpt_comm *c, struct ckpt_err *e)
 {
 	return ckpt_comm_agree(c, 0, e);
 }
 
-/* Rank 0: v[rank] is what each rank has given. Others: empty. */
+/* On rank 0, v[rank] is what that rank sent. On others: empty. */
 struct ckpt_comm_all {
 	struct ckpt_comm_bytes *v;
 	size_t n;
@@ -96,17 +96,18 @@ struct ckpt_comm_all {
 CKPT_API void ckpt_comm_all_release(struct ckpt_comm_all *all);
 CKPT_API int ckpt_comm_gather(struct ckpt_comm *c, int rc, const void *mine, size_t len,
 			      struct ckpt_comm_all *ret, struct ckpt_err *e);
-/* parts: as many as there are ranks, of rank 0; ignored elsewhere. free(ret->data). */
+/* parts: one per rank, on rank 0; ignored elsewhere. The caller frees ret->data with free(). */
 CKPT_API int ckpt_comm_scatter(struct ckpt_comm *c, int rc, const struct ckpt_comm_bytes *parts,
 			       struct ckpt_comm_bytes *ret, struct ckpt_err *e);
-/* data: of rank 0; ignored elsewhere. Every rank, also rank 0, gets a copy: free(ret->data). */
+/* data: on rank 0; ignored elsewhere. Every rank, including rank 0, gets a copy, which the caller
+ * frees: free(ret->data). */
 CKPT_API int ckpt_comm_broadcast(struct ckpt_comm *c, int rc, const void *data, size_t len,
 				 struct ckpt_comm_bytes *ret, struct ckpt_err *e);
 
 /*
  * The last call on each rank (ckpt_comm_run_threads and ckpt_comm_mpi_end make it). Like
- * ckpt_comm_agree, but it returns when all ranks have come here; who is in another collective
- * meanwhile fails there.
+ * ckpt_comm_agree, except that it waits until all ranks have called it; a rank that is in another
+ * collective meanwhile gets an error there.
  */
 CKPT_API int ckpt_comm_leave(struct ckpt_comm *c, int rc, struct ckpt_err *e);
 
@@ -115,23 +116,24 @@ CKPT_API int ckpt_comm_leave(struct ckpt_comm *c, int rc, struct ckpt_err *e);
 typedef int ckpt_comm_rank_fn(void *arg, struct ckpt_comm *c, struct ckpt_err *e);
 
 /*
- * Run fn on n ranks, which are threads with stacks of 512 KiB; rank 0 is the calling thread.
- * Returns when all have returned: 0, or the failure of the lowest rank that had one. Where not all
- * threads can be had, fn is not called (EAGAIN).
+ * Runs fn on n ranks, each a thread with a stack of 512 KiB; rank 0 is the calling thread. Returns
+ * when all have returned: 0, or the failure of the lowest failing rank. If not all threads can be
+ * created, fn is not called (EAGAIN).
  */
 CKPT_API int ckpt_comm_run_threads(size_t n, ckpt_comm_rank_fn *fn, void *arg, struct ckpt_err *e);
 
-/* ---- processes that mpirun has started ---- */
+/* ---- processes started by mpirun ---- */
 
 /*
- * 0: *ret is this process's rank. 1: it was not started by mpirun (or by another launcher that
- * says OMPI_COMM_WORLD_SIZE, PMI_SIZE or PMIX_RANK), and *ret is as before. Fails where it was but
- * the library was built without MPI (ENOTSUP: `make MPI=1` builds one with it, what `make deb`
- * packages has none), and where MPI fails. Once in a process; where the program has initialised MPI
- * itself, that is used. All calls are made by the thread that starts; others may be there.
+ * 0: *ret is this process's rank. 1: the process was not started by mpirun (or another launcher
+ * that sets OMPI_COMM_WORLD_SIZE, PMI_SIZE or PMIX_RANK), and *ret is unchanged. Fails if MPI
+ * fails, or if the process was started so but the library was built without MPI (ENOTSUP; `make
+ * MPI=1` builds it with MPI, the packages made by `make deb` have none). Call it once per process;
+ * if the program has initialised MPI itself, that is used. Only the calling thread uses MPI; the
+ * program may have others.
  */
 CKPT_API int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e);
-/* ckpt_comm_leave, and the end of MPI, if ckpt_comm_mpi_start was its beginning. *c is released. */
+/* ckpt_comm_leave, then MPI_Finalize if ckpt_comm_mpi_start initialised MPI. *c is released. */
 CKPT_API int ckpt_comm_mpi_end(struct ckpt_comm *c, int rc, struct ckpt_err *e);
 
 CKPT_END

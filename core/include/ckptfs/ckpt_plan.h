@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_plan - what is to be written or read, decided by all ranks together: plans, what checkpoint
- * systems say about a checkpoint, and the planners that make the one of the other. ckpt_save and
- * ckpt_load call planners; this is for programs that replace them, or call them themselves.
+ * ckpt_plan - deciding, by all ranks together, what is written or read: plans, the metadata of a
+ * checkpoint, and the planners that make plans from metadata and state dicts. ckpt_save and
+ * ckpt_load call planners; this header is for programs that replace planners or call them directly.
  *
- * A rank says what it holds (a state dict), its planner makes a local plan of it; one rank, the
- * coordinator, makes a global plan of all local ones, with the checkpoint's metadata when saving;
- * each rank finishes with its part of that and moves data item by item:
+ * Each rank describes what it holds (a state dict), and its planner makes a local plan of it. One
+ * rank, the coordinator, makes a global plan of all local plans and, when saving, the checkpoint's
+ * metadata. Each rank finishes its part of the global plan and moves data item by item:
  *
  *	ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, &e);
  *	ckpt_save_planner_configure(&p, &dict, &options, &e);
@@ -17,13 +17,13 @@
  *	for each item of plan: ckpt_save_planner_get_data(&p, &item, &source, &e);
  *	ckpt_save_planner_free(&p);
  *
- * Loading is the same with a load planner, whose items are acquired, filled and applied. A planner
- * may be configured again for the next checkpoint. Calls in another order fail with EPERM.
+ * Loading works the same way with a load planner, whose items are acquired, filled and applied. A
+ * planner may be configured again for the next checkpoint. Calls in another order fail with EPERM.
  *
- * There is a planner for each system, and a program may bring its own: fill in the functions.
+ * There is a planner for each system, and a program may supply its own by filling in the functions.
  *
- * Plans and metadata are plain values. Their names are those of torch.distributed.checkpoint, in
- * this library's spelling; HyperParallel and Megatron have the same classes.
+ * Plans and metadata are plain values. They are named after the classes of
+ * torch.distributed.checkpoint; HyperParallel and Megatron have the same classes.
  *
  *	MetadataIndex           struct ckpt_meta_index      WriteItem    struct ckpt_write_item
  *	ChunkStorageMetadata    struct ckpt_chunk_meta      ReadItem     struct ckpt_read_item
@@ -32,14 +32,17 @@
  *	BytesStorageMetadata    a ckpt_meta_entry without   WriteResult  struct ckpt_write_result
  *	Metadata, StorageMeta   struct ckpt_metadata, ...   _StorageInfo struct ckpt_storage_info
  *
- * Names are bytes with a length: they may hold anything. Numbers are elements, not bytes, where
- * nothing else is said.
+ * Names are byte strings with a length and may contain any byte. Numbers count elements unless
+ * bytes are mentioned.
  *
- * Ownership: what a planner returns belongs to it, stays until it is configured again or freed,
- * and borrows names, shapes and data of the state dict, and of the plans it was given. Pointers in
- * other values are borrowed from their makers; nothing here is freed piece by piece.
- * Threads: one at a time for each planner, but get_data, acquire_tensor and apply_tensor may be
- * called from any number of threads once the plan is finished, each for items of its own.
+ * Ownership: what a planner returns belongs to it and is valid until the planner is configured
+ * again or freed; it borrows names, shapes and data from the state dict and from the plans passed
+ * in. Pointers in other values are borrowed from whoever made the value; nothing here is freed
+ * piece by piece.
+ *
+ * Threads: one at a time for each planner, except that get_data, acquire_tensor and apply_tensor
+ * may be called from any number of threads once the plan is finished, each thread for items of its
+ * own.
  */
 #ifndef CKPTFS_CKPT_PLAN_H
 #define CKPTFS_CKPT_PLAN_H
@@ -59,20 +62,20 @@ CKPT_BEGIN
 #define CKPT_META_NO_HINT (-1)
 
 /*
- * Which chunk of which entry. Equality and hash are over fqn and offset; the hint says where in a
- * list of chunks to look first and is no part of it.
+ * Identifies a chunk of an entry. Equality and hash cover fqn and offset; the hint, where in a list
+ * of chunks to look first, is not part of the identity.
  */
 struct ckpt_meta_index {
 	const char *fqn;
 	const uint64_t *offset; /* n_dims numbers */
 	uint32_t fqn_len;
 	int32_t hint;	 /* position in the tensor's list of chunks, or CKPT_META_NO_HINT */
-	uint8_t n_dims;	 /* 0 too for a tensor that is one element */
+	uint8_t n_dims;	 /* also 0 for a scalar */
 	bool has_offset; /* false: the entry as a whole, which is bytes */
 };
 
 struct ckpt_chunk_meta {
-	const uint64_t *off, *len; /* as many numbers as the tensor has dimensions */
+	const uint64_t *off, *len; /* n_dims numbers each */
 };
 
 /* ---- what is stored ---- */
@@ -88,8 +91,8 @@ struct ckpt_tensor_meta {
 struct ckpt_meta_entry {
 	const char *fqn;
 	uint32_t fqn_len;
-	bool is_tensor;			/* false: bytes, about which no more is said */
-	struct ckpt_tensor_meta tensor; /* if it is one */
+	bool is_tensor;			/* false: bytes, about which nothing more is recorded */
+	struct ckpt_tensor_meta tensor; /* if is_tensor */
 };
 
 struct ckpt_fqn_path {
@@ -101,9 +104,9 @@ struct ckpt_fqn_path {
 struct ckpt_storage_info {
 	const char *path;	 /* relative to the checkpoint */
 	uint64_t offset, length; /* bytes of that file */
-	const char *tensor_key;	 /* the name inside a container that has names, or NULL */
+	const char *tensor_key;	 /* the name in a file that has names of its own, or NULL */
 	uint32_t tensor_key_len;
-	const char *transform; /* what has been done to the bytes, "stream.zstd/1"; NULL: nothing */
+	const char *transform; /* applied to the bytes, "stream.zstd/1"; NULL: none */
 };
 
 struct ckpt_write_result {
@@ -112,18 +115,18 @@ struct ckpt_write_result {
 };
 
 struct ckpt_storage_meta {
-	const char *checkpoint_id, *save_id; /* NULL: not said */
+	const char *checkpoint_id, *save_id; /* NULL: not recorded */
 };
 
 struct ckpt_metadata {
-	struct ckpt_meta_entry *entries; /* no two of one name */
+	struct ckpt_meta_entry *entries; /* names are unique */
 	size_t n_entries;
 	const struct ckpt_fqn_path *paths; /* planner_data */
 	size_t n_paths;
 	const struct ckpt_write_result *stored; /* storage_data */
 	size_t n_stored;
 	struct ckpt_storage_meta storage;
-	const char *version; /* NULL: not said */
+	const char *version; /* NULL: not recorded */
 };
 
 /* ---- plans ---- */
@@ -132,7 +135,8 @@ enum ckpt_write_type { CKPT_WRITE_BYTE_IO, CKPT_WRITE_TENSOR, CKPT_WRITE_SHARD }
 
 struct ckpt_write_item {
 	struct ckpt_meta_index index;
-	struct ckpt_chunk_meta chunk; /* index.n_dims dimensions; tensors only, as what follows */
+	struct ckpt_chunk_meta chunk; /* index.n_dims dimensions; like the next two, only for
+                                         tensors */
 	const uint64_t *size;	      /* the whole tensor's shape */
 	struct ckpt_tensor_props props;
 	uint8_t type; /* enum ckpt_write_type */
@@ -143,20 +147,21 @@ struct ckpt_save_plan {
 	size_t n_items;
 	const struct ckpt_fqn_path *paths; /* planner_data */
 	size_t n_paths;
-	const void
-		*storage; /* storage_data: what the storage writer of the coordinator has to say */
-	size_t storage_len; /* to that of the plan's rank; bytes, after the global plan alone */
-	bool unchanged; /* empty because it equals the one before, which the other side has kept */
+	const void *storage; /* storage_data: from the coordinator's storage writer to this rank's,
+                             after the global plan */
+	size_t storage_len;  /* bytes */
+	bool unchanged;	     /* equals the previous plan, kept by the other side; sent empty */
 };
 
 enum ckpt_read_type { CKPT_READ_BYTE_IO, CKPT_READ_TENSOR };
 
-/* Copy a box: `len` elements from storage_off in the stored chunk to dest_off in the local one. */
+/* Copies a box: `len` elements from storage_off in the stored chunk to dest_off in the local
+ * one. */
 struct ckpt_read_item {
 	struct ckpt_meta_index dest, storage;
 	const uint64_t *dest_off, *storage_off, *len;
 	uint8_t type;	/* enum ckpt_read_type */
-	uint8_t n_dims; /* of the three; 1 for bytes, where all are {0} */
+	uint8_t n_dims; /* of the three arrays; 1 for bytes, where each is {0} */
 };
 
 struct ckpt_load_plan {
@@ -169,9 +174,9 @@ struct ckpt_load_plan {
 /* The systems whose rules the planners of this library follow. */
 enum ckpt_planner_system {
 	CKPT_PLANNER_DCP,      /* torch.distributed.checkpoint 2.14 */
-	CKPT_PLANNER_MEGATRON, /* Megatron core 0.20: copies are left out by who makes the dict */
-	CKPT_PLANNER_HYPERPARALLEL,   /* of March 2026 */
-	CKPT_PLANNER_HYPERPARALLEL_B, /* later ones */
+	CKPT_PLANNER_MEGATRON, /* Megatron core 0.20: the program leaves copies out of the dict */
+	CKPT_PLANNER_HYPERPARALLEL,   /* as of March 2026 */
+	CKPT_PLANNER_HYPERPARALLEL_B, /* later versions */
 };
 
 enum ckpt_planner_step {
@@ -186,12 +191,16 @@ enum ckpt_planner_step {
 struct ckpt_save_planning {
 	size_t rank;
 	bool is_coordinator;
-	bool keep_redundancy; /* write every copy: HyperParallel with remove_redundancy=False */
-	bool no_paths;	      /* no planner_data: with flatten_state_dict=False torch has none */
-	bool save_to_minimum_rank; /* of ranks with the same, the lowest, not the least loaded */
-	/* Plans that equal those of the save before are not sent again: they come as empty ones,
-	 * marked `unchanged`, and each side uses what it has kept. The ranks' number
-	 * must stay, and all have the same options. */
+	bool keep_redundancy; /* write every copy, as HyperParallel does with
+                                 remove_redundancy=False */
+	bool no_paths;	      /* no planner_data, as torch does with flatten_state_dict=False */
+	bool save_to_minimum_rank; /* of ranks that hold the same data let the lowest write, not the
+                                      least loaded */
+	/*
+	 * Do not send plans again that equal those of the previous save: they are sent empty and
+	 * marked `unchanged`, and each side uses the plan it has kept. The number of ranks must
+	 * stay the same, and all ranks must use the same options.
+	 */
 	bool cache_plans;
 };
 
@@ -219,37 +228,37 @@ CKPT_API int ckpt_save_planner_new(enum ckpt_planner_system system, struct ckpt_
 				   struct ckpt_err *e);
 CKPT_API void ckpt_save_planner_free(struct ckpt_save_planner *p); /* all zero is fine */
 
-/* dict, and all that it points to, must stay until the planner is configured again or freed. */
+/* dict, and everything it points to, must stay until the planner is configured again or freed. */
 CKPT_API int ckpt_save_planner_configure(struct ckpt_save_planner *p,
 					 const struct ckpt_state_dict *dict,
 					 const struct ckpt_save_planning *opt, struct ckpt_err *e);
 CKPT_API int ckpt_save_planner_local_plan(struct ckpt_save_planner *p, struct ckpt_save_plan *ret,
 					  struct ckpt_err *e);
-/* all[r] is rank r's plan, ret_parts has room for as many. */
+/* all[r] is rank r's plan; ret_parts has room for n plans. */
 CKPT_API int ckpt_save_planner_global_plan(struct ckpt_save_planner *p,
 					   const struct ckpt_save_plan *all, size_t n,
 					   struct ckpt_save_plan *ret_parts,
 					   struct ckpt_metadata *ret_md, struct ckpt_err *e);
-/* part: this rank's of the global plan; it must stay as long as *ret is used. */
+/* part: this rank's part of the global plan; it must stay as long as *ret is used. */
 CKPT_API int ckpt_save_planner_finish(struct ckpt_save_planner *p,
 				      const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
 				      struct ckpt_err *e);
-/* An item's bytes: a chunk's elements in row-major order, or the entry's bytes. */
+/* The bytes of an item: a chunk's elements in row-major order, or an entry's bytes. */
 CKPT_API int ckpt_save_planner_get_data(struct ckpt_save_planner *p,
 					const struct ckpt_write_item *item, struct ckpt_data *ret,
 					struct ckpt_err *e);
 
 /* ---- loading ---- */
 
-/* Bytes have been read. data is lent for the call. */
+/* Called when the bytes of an entry have been read; data is valid during the call. */
 typedef int ckpt_take_bytes_fn(void *arg, const struct ckpt_state_entry *entry, const void *data,
 			       size_t len, struct ckpt_err *e);
 
 struct ckpt_load_planning {
 	size_t rank;
 	bool is_coordinator;
-	bool allow_partial_load;	/* entries that the checkpoint lacks are left as they are */
-	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes */
+	bool allow_partial_load;	/* leave entries alone that the checkpoint lacks */
+	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes entries */
 	void *arg;
 };
 
@@ -299,17 +308,17 @@ CKPT_API int ckpt_load_planner_local_plan(struct ckpt_load_planner *p, struct ck
 CKPT_API int ckpt_load_planner_global_plan(struct ckpt_load_planner *p,
 					   const struct ckpt_load_plan *all, size_t n,
 					   struct ckpt_load_plan *ret_parts, struct ckpt_err *e);
-/* Tensors that allow_shape_mismatch, and differ, are zeroed here. */
+/* Zeroes tensors with allow_shape_mismatch whose shape differs. */
 CKPT_API int ckpt_load_planner_finish(struct ckpt_load_planner *p,
 				      const struct ckpt_load_plan *part, struct ckpt_load_plan *ret,
 				      struct ckpt_err *e);
-/* Where an item's elements go: a part of the state dict's tensor. */
+/* Where to write an item's elements: part of a tensor of the state dict. */
 CKPT_API int ckpt_load_planner_acquire_tensor(struct ckpt_load_planner *p,
 					      const struct ckpt_read_item *item,
 					      struct ckpt_tensor_view *ret, struct ckpt_err *e);
 /*
- * The elements are there: v is what acquire_tensor gave, filled, or a view of the reader's own
- * memory with the same lengths and dtype, which is copied.
+ * The elements have been read: v is the view from acquire_tensor, now filled, or a view of the
+ * reader's own memory with the same lengths and dtype, which is copied.
  */
 CKPT_API int ckpt_load_planner_apply_tensor(struct ckpt_load_planner *p,
 					    const struct ckpt_read_item *item,

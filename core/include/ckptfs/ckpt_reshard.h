@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_reshard - writing an opened checkpoint again: for other ranks, in another layout, in another
- * format. It is read through the load planner and written through the save planner, piece by
- * piece, so that memory does not grow with the tensors.
+ * ckpt_reshard - writes an opened checkpoint again: for another number of ranks, in another layout,
+ * in another format. Data passes from the load planner to the save planner piece by piece, so
+ * memory does not grow with the tensors.
  *
  *	struct ckpt_reshard r = { .format = CKPT_DCP, .ranks = 8 };
  *	rc = ckpt_reshard(c, "run/step-100.8", &r, &e);
  *
- * What is written is what the tree shows: names and dtypes are those of tensors/ and objects/ with
- * the options the checkpoint was opened with. Tensors that cannot be opened are left out with a
- * warning (the option allow_missing lets them in), and so are objects where the format has none.
+ * It writes what the tree shows: names and dtypes are those of tensors/ and objects/ under the
+ * options the checkpoint was opened with. Tensors that cannot be opened are left out with a warning
+ * (with the option allow_missing they are written), and so are objects if the format has none.
  *
- * Objects are values of the training program, and each format has a form of its own for them; see
- * ckptfs(1) for what becomes what.
+ * Objects are values of the training program, and each format stores them in its own form;
+ * ckptfs(1) says how each is converted.
  *
- * Threads: one call; it starts and ends threads of its own.
+ * Threads: one call at a time for each checkpoint; it starts and ends threads of its own.
  */
 #ifndef CKPTFS_CKPT_RESHARD_H
 #define CKPTFS_CKPT_RESHARD_H
@@ -27,26 +27,25 @@ CKPT_BEGIN
 
 struct ckpt_reshard {
 	enum ckpt_format format;
-	uint64_t
-		ranks; /* who the checkpoint is written for; 0: as many as the layout has, else 1 */
-	/* Layout file, see ckptfs(1); NULL: every tensor is cut along its first dimension, as
-	 * torch.chunk does, or whole where the format holds whole tensors. */
+	uint64_t ranks; /* number of ranks to write for; 0: that of the layout, else 1 */
+	/* Layout file, see ckptfs(1); NULL: every tensor is split along its first dimension, as
+	 * torch.chunk does, or kept whole if the format stores whole tensors. */
 	const char *layout;
-	/* Its format and the functions in it are not looked at; NULL: none. */
+	/* Its format and its functions are ignored; NULL: defaults. */
 	const struct ckpt_save_opts *save;
-	bool model;		/* the model alone, under the names of hf/; no objects */
-	unsigned jobs;		/* ranks that write at the same time; 0: one per CPU */
+	bool model;		/* only the model, under its names in hf/; no objects */
+	unsigned jobs;		/* ranks that write concurrently; 0: one per CPU */
 	struct ckpt_comm *comm; /* ranks as processes, or NULL: threads of this one */
 	void (*warn)(void *arg, const char *what); /* may be NULL */
 	void *warn_arg;
-	/* Bytes written of bytes to write, from any thread; may be NULL. */
+	/* Bytes written and bytes to write, from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
-	/* Asked now and then, from any thread: true gives up, with ECANCELED, and leaves what a failure
-	 * leaves. May be NULL. */
+	/* Polled from any thread: return true to give up with ECANCELED, which leaves what any
+	 * failure leaves. May be NULL. */
 	bool (*stop)(void *arg);
 	void *stop_arg;
-	/* Filled in. */
+	/* Results. */
 	uint64_t tensors, objects, bytes;
 };
 

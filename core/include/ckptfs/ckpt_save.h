@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_save - saving the tensors of a program as a checkpoint, and loading them back. Installed as
+ * ckpt_save - saves the tensors of a program as a checkpoint, and loads them back. Installed as
  * <ckptfs/ckpt_save.h>; ckpt(3) has an example of 60 lines.
  *
- * A program has a state dict on every rank: names, and what this rank has of each tensor
+ * On every rank a program has a state dict: names, and this rank's part of each tensor
  * (ckpt_state.h). All ranks call ckpt_save together:
  *
  *	struct ckpt_save_opts opts = { .format = CKPT_DCP };
  *
  *	rc = ckpt_save(comm, "run/step-100", &dict, &opts, &e);
  *
- * and ckpt_load with any other shards of the same names fills those from whatever checkpoint
- * ckpt_open reads, of whatever ranks and format. A program of one process passes a comm of its own
- * (ckpt_comm_self); ckpt_comm.h has ranks as threads and as MPI processes. Planners (ckpt_plan.h),
- * storage writers and readers (ckpt_storage.h) may be the program's own.
+ * ckpt_load fills shards of the same names, cut in any other way, from any checkpoint that
+ * ckpt_open reads, whatever its ranks and format. A single process passes ckpt_comm_self();
+ * ckpt_comm.h has ranks as threads and as MPI processes. A program may supply its own planners
+ * (ckpt_plan.h) and storage writers and readers (ckpt_storage.h).
  *
  * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
- * sentence, that of the first rank that failed. A save that fails or is killed leaves at its place
- * what was there before.
+ * sentence, that of the first rank that failed. If a save fails or is killed, what existed at its
+ * destination before is unchanged.
  *
  * Threads: one call at a time for each struct ckpt_comm; the state dict must stay until it returns.
  */
@@ -38,26 +38,28 @@ CKPT_BEGIN
 
 enum ckpt_format {
 	CKPT_DCP,	    /* PyTorch Distributed Checkpoint, as of torch 2.14 */
-	CKPT_HYPERPARALLEL, /* its third generation */
+	CKPT_HYPERPARALLEL, /* HyperParallel's third generation */
 	CKPT_SAFETENSORS,   /* Hugging Face files and index; no objects */
 };
 
 struct ckpt_save_opts {
 	enum ckpt_format format;
-	bool overwrite;	     /* a checkpoint that is there is replaced, all at once at the end */
-	int zstd;	     /* DCP: compress items at this level; 0: do not */
-	bool file_per_item;  /* DCP: a file for each item, not for each rank or thread */
-	unsigned threads;    /* DCP: of each rank, each with a file of its own; 0: one */
-	uint64_t shard_size; /* safetensors: bytes of tensors in a file; 0: 5 GB */
-	bool no_paths; /* planner_data is left out; else an entry without a path is at the top */
-	bool save_to_lowest_rank; /* of ranks with the same, the lowest, not the least loaded */
-	/* In place of those that the format has, the caller's own; may be NULL. */
+	bool overwrite;	     /* replace an existing checkpoint, atomically, once all is written */
+	int zstd;	     /* DCP: compression level for items; 0: uncompressed */
+	bool file_per_item;  /* DCP: one file per item instead of per rank or thread */
+	unsigned threads;    /* DCP: writer threads per rank, each with a file of its own; 0: one */
+	uint64_t shard_size; /* safetensors: tensor bytes per file; 0: 5 GB */
+	bool no_paths; /* DCP: leave out planner_data; otherwise entries without a path are written
+                          at the top level */
+	bool save_to_lowest_rank; /* of ranks that hold the same data let the lowest write, not the
+                                     least loaded */
+	/* The caller's own, instead of the format's; may be NULL. */
 	struct ckpt_save_planner *planner;
 	struct ckpt_storage_writer *writer;
-	/* With a planner that is kept from save to save (and, for safetensors, a writer): plans
-	 * that have not changed are not sent again. */
+	/* Do not send plans again that have not changed. Needs a planner that is kept from save to
+	 * save (and, for safetensors, a writer). */
 	bool cache_plans;
-	/* So many more bytes of data are written, from any thread; may be NULL. */
+	/* `bytes` more have been written; called from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *progress_arg;
 };
@@ -72,8 +74,8 @@ static inline int ckpt_save(struct ckpt_comm *comm, const char *path,
 	return ckpt_save_sized(comm, path, dict, opts, sizeof(*opts), e);
 }
 
-/* The format's own planner and writer, for who wants to keep them, or to put something around them;
- * ckpt_save_planner_free and ckpt_storage_writer_free end them. */
+/* The format's own planner and writer, for programs that keep or wrap them; release them with
+ * ckpt_save_planner_free and ckpt_storage_writer_free. */
 CKPT_API int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret,
 			       struct ckpt_err *e);
 CKPT_API int ckpt_save_writer_sized(const struct ckpt_save_opts *opts, size_t size,
@@ -85,11 +87,11 @@ static inline int ckpt_save_writer(const struct ckpt_save_opts *opts,
 }
 
 struct ckpt_load_opts {
-	const char *const *open;	/* words as for ckpt_open; NULL: none */
-	bool allow_partial;		/* entries that the checkpoint lacks are left as they are */
-	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes */
-	void *arg;			/* of take_bytes */
-	/* In place of CKPT_PLANNER_DCP, and of ckpt_reader_new; may be NULL. */
+	const char *const *open;	/* options as for ckpt_open; NULL: none */
+	bool allow_partial;		/* leave entries alone that the checkpoint lacks */
+	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes entries */
+	void *arg;			/* passed to take_bytes */
+	/* Instead of CKPT_PLANNER_DCP and ckpt_reader_new; may be NULL. */
 	struct ckpt_load_planner *planner;
 	struct ckpt_storage_reader *reader;
 };
@@ -105,8 +107,8 @@ static inline int ckpt_load(struct ckpt_comm *comm, const char *path,
 }
 
 /*
- * Every checkpoint that ckpt_open reads, as a storage reader, with names and dtypes as opts, which are
- * words as for ckpt_open, has them.
+ * A storage reader for every checkpoint that ckpt_open reads. opts, as for ckpt_open, determine its
+ * names and dtypes.
  */
 CKPT_API int ckpt_reader_new(const char *const opts[], struct ckpt_storage_reader *ret,
 			     struct ckpt_err *e);

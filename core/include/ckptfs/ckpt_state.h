@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_state - what a rank has to save, or wants to load: names, and what it holds of each tensor.
+ * ckpt_state - what a rank saves or loads: names, and its part of each tensor.
  *
  *	struct ckpt_shard s = { .off = off, .len = len, .data = elements };
  *	struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_BOX, .n_dims = 2, .shape = shape,
@@ -9,12 +9,13 @@
  *	struct ckpt_state_entry entry = { .fqn = "lm_head.weight", .fqn_len = 14, .tensor = &t };
  *	struct ckpt_state_dict dict = { &entry, 1 };
  *
- * The box, off and len, is what the program says it is; ckpt_sharding_box tells it of a mesh and
- * placements (DTensor), ckpt_rank_offsets_box of rank offsets (Megatron), ckpt_hp_layout_box of a
- * layout (HyperParallel). ckpt_sharded_dict_new makes a state dict of Megatron's sharded tensors.
+ * The program supplies the box (off and len), or computes it with ckpt_sharding_box from a mesh and
+ * placements (DTensor), ckpt_rank_offsets_box from rank offsets (Megatron) or ckpt_hp_layout_box
+ * from a layout (HyperParallel). ckpt_sharded_dict_new makes a state dict of Megatron's sharded
+ * tensors.
  *
- * Everything is a plain value that borrows its arrays from the program. Functions that fail leave
- * their outputs as they were.
+ * All structures are plain values that borrow their arrays from the program. Offsets and lengths of
+ * boxes are in elements. Functions that fail leave their outputs unchanged.
  *
  * Threads: pure.
  */
@@ -57,16 +58,17 @@ struct ckpt_local_tensor {
 	uint8_t n_dims; /* at most CKPT_MAX_DIMS */
 	struct ckpt_tensor_props props;
 	const uint64_t *shape;		 /* of the whole tensor */
-	const struct ckpt_shard *shards; /* this is the chunk list */
+	const struct ckpt_shard *shards; /* one for each part this rank holds */
 	size_t n_shards;
-	bool allow_shape_mismatch; /* loading takes what the shapes have in common, the rest is 0 */
+	bool allow_shape_mismatch; /* loading fills what both shapes have in common and zeroes the
+                                      rest */
 };
 
 /*
- * The box that a rank (a position in the mesh; see ckpt_tensor.h) holds of a tensor: n_dims numbers
- * each. A box without elements is at the tensor's end. EINVAL: the rank is none of the mesh; a
- * placement names an axis or a dimension that is not there; CKPT_SPLIT_EVEN does not divide, which
- * is said in HyperParallel's words. A rank outside of the mesh holds nothing: a local tensor
+ * The box of a tensor that a rank (a position in the mesh; see ckpt_tensor.h) holds: n_dims numbers
+ * each. An empty box is at the tensor's end. EINVAL: the rank is outside the mesh; a placement
+ * names an axis or a dimension that does not exist; CKPT_SPLIT_EVEN does not divide, reported in
+ * HyperParallel's words. A rank that is not in the mesh holds nothing: give it a local tensor
  * without shards.
  */
 CKPT_API int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims,
@@ -78,8 +80,8 @@ struct ckpt_rank_offset { /* this is part `rank` of `fragm` along a global axis 
 };
 
 /*
- * A local array's place in a tensor, as Megatron's ShardedTensor.from_rank_offsets is told it. The
- * tensor may have axes in front which the array lacks (n_prepend: layers, experts).
+ * A local array's place in a tensor, described as for Megatron's ShardedTensor.from_rank_offsets.
+ * The tensor may have leading axes that the array lacks (n_prepend: layers, experts).
  */
 struct ckpt_rank_offsets {
 	const char *fqn; /* for messages */
@@ -90,7 +92,7 @@ struct ckpt_rank_offsets {
 	uint8_t n_local, n_prepend;
 };
 /* The tensor's shape, and the array's box in it: n_prepend + n_local numbers each. EINVAL, with
- * Megatron's text for offsets that cannot be. */
+ * Megatron's text, for impossible offsets. */
 CKPT_API int ckpt_rank_offsets_box(const struct ckpt_rank_offsets *r, uint64_t *ret_shape,
 				   uint64_t *ret_off, uint64_t *ret_len, struct ckpt_err *e);
 
@@ -104,38 +106,38 @@ struct ckpt_path_step {
 };
 
 /*
- * Bytes that are there (data), or that read brings piece by piece, so that they need not fit. Who
- * got it from ckpt_save_planner_get_data calls ckpt_data_close when it is done with it.
+ * Bytes that are in memory (data), or that `read` supplies piece by piece, so that they need not
+ * fit in memory. Whoever gets one from ckpt_save_planner_get_data must call ckpt_data_close.
  */
 struct ckpt_data {
-	const void *data; /* NULL: ask read, from any thread; a tensor's in whole elements */
+	const void *data; /* NULL: call read, from any thread; for a tensor in whole elements */
 	uint64_t len;	  /* bytes */
 	int (*read)(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e);
 	void (*close)(void *arg); /* NULL: nothing to do */
 	void *arg;
 };
 
-/* *s is all zero then, which is fine here, too. */
+/* Leaves *s all zero; an all-zero *s is fine. */
 CKPT_API void ckpt_data_close(struct ckpt_data *s);
 
 struct ckpt_state_entry {
 	const char *fqn;
 	uint32_t fqn_len;
 	uint32_t n_steps;
-	const struct ckpt_path_step *path; /* where it was before the dict was flattened, or NULL */
+	const struct ckpt_path_step *path; /* its path before the dict was flattened, or NULL */
 	const struct ckpt_local_tensor *tensor; /* NULL: bytes */
-	struct ckpt_data bytes;			/* if it is bytes, and is saved */
+	struct ckpt_data bytes;			/* if it is bytes and is being saved */
 };
 
 struct ckpt_state_dict {
-	const struct ckpt_state_entry *entries; /* no two of one name */
+	const struct ckpt_state_entry *entries; /* names are unique */
 	size_t count;
 };
 
 /* ---- as Megatron describes it ---- */
 
 /*
- * A program that has Megatron core's ShardedTensor and ShardedObject (core 0.20, mapping.py) lists
+ * A program with Megatron core's ShardedTensor and ShardedObject (core 0.20, mapping.py) lists
  * those of its rank, in any order, and gets a state dict for ckpt_save or ckpt_load:
  *
  *	struct ckpt_array a = { rows, CKPT_DTYPE_BF16, 2, local_shape };
@@ -145,13 +147,13 @@ struct ckpt_state_dict {
  *
  *	ckpt_sharded_tensor_from_rank_offsets(&args, room, &s, &e);
  *	ckpt_sharded_dict_new(&s, 1, NULL, 0, CKPT_SHARDED_SAVE, &d, &e);
- *	ckpt_save(comm, path, ckpt_sharded_dict(d), &opts, &e);		// of CKPT_PLANNER_MEGATRON
+ *	ckpt_save(comm, path, ckpt_sharded_dict(d), &opts, &e);		// with CKPT_PLANNER_MEGATRON
  *	ckpt_sharded_dict_free(d);
  *
- * What Megatron refuses is EINVAL with Megatron's text.
+ * What Megatron refuses fails with EINVAL and Megatron's text.
  */
 
-/* Which copy this is: a number, or numbers. The main one, all 0, is the one that is saved. */
+/* Which replica this is: a number, or several. The main one, all 0, is the one that is saved. */
 struct ckpt_replica_id {
 	const int64_t *ids;
 	size_t n;
@@ -166,9 +168,9 @@ struct ckpt_array {
 };
 
 /*
- * A local array's place in a global one. The global tensor may have axes in front which the local
- * one lacks (n_prepend: layers, experts). On a regular grid every axis of the global tensor is cut
- * into axis_fragmentations parts as long as the local one.
+ * A local array's place in a global one. The global tensor may have leading axes that the local one
+ * lacks (n_prepend: layers, experts). On a regular grid every axis of the global tensor is split
+ * into axis_fragmentations parts, each as long as the local one.
  */
 struct ckpt_sharded_tensor {
 	const char *key;
@@ -180,11 +182,11 @@ struct ckpt_sharded_tensor {
 	const uint64_t *axis_fragmentations; /* n_global numbers, or NULL: no regular grid */
 	struct ckpt_replica_id replica;
 	bool allow_shape_mismatch;
-	const uint64_t *flattened_range; /* [0] to [1]: refused, as by Megatron core 0.20; NULL */
+	const uint64_t *flattened_range; /* [0] to [1]: refused, as in core 0.20; or NULL */
 };
 
 CKPT_API int ckpt_sharded_tensor_check(const struct ckpt_sharded_tensor *s, struct ckpt_err *e);
-/* Which cell of the grid this is (local_chunk_offset_in_global): n_global numbers. */
+/* This array's cell of the grid (local_chunk_offset_in_global): n_global numbers. */
 CKPT_API int ckpt_sharded_tensor_cell(const struct ckpt_sharded_tensor *s, uint64_t *ret,
 				      struct ckpt_err *e);
 
@@ -198,31 +200,33 @@ struct ckpt_rank_offsets_args { /* of ShardedTensor.from_rank_offsets */
 	struct ckpt_replica_id replica;
 	bool allow_shape_mismatch;
 };
-/* room: for 3 * CKPT_MAX_DIMS numbers; *ret borrows those that it uses, and what args borrows. */
+/* room: for 3 * CKPT_MAX_DIMS numbers. *ret borrows part of it, and what args borrows. */
 CKPT_API int ckpt_sharded_tensor_from_rank_offsets(const struct ckpt_rank_offsets_args *args,
 						   uint64_t *room, struct ckpt_sharded_tensor *ret,
 						   struct ckpt_err *e);
 /*
- * Do these shards of one key, which are those of all ranks, make up its tensor? Dtype and shapes
- * agree, and each cell of the grid has one main replica. Without a grid only the former is looked
- * at. Megatron asks that before it saves; a save finds overlaps and gaps by itself.
+ * Do these shards of one key, taken from all ranks, make up its tensor? Dtypes and shapes must
+ * agree, and each cell of the grid must have exactly one main replica; without a grid only the
+ * former is checked. Megatron runs this check before it saves; a save detects overlaps and gaps by
+ * itself.
  */
 CKPT_API int ckpt_sharded_tensors_check(const struct ckpt_sharded_tensor *shards, size_t n,
 					struct ckpt_err *e);
 
 /*
- * One of a grid of objects, which are never cut or joined: saved as bytes under the name
+ * One of a grid of objects, which are never split or joined: saved as bytes under the name
  * KEY/shard_<offset>_<shape>, numbers joined with dots.
  */
 struct ckpt_sharded_object {
 	const char *key;
 	size_t key_len;
-	uint8_t n_offset, n_shape; /* equal, or it is refused */
+	uint8_t n_offset, n_shape; /* must be equal */
 	const uint64_t *offset, *shape;
 	struct ckpt_replica_id replica;
-	struct ckpt_data bytes; /* if it is saved */
+	struct ckpt_data bytes; /* if it is being saved */
 };
-/* Do all ranks' objects of one key have each main replica once, and as many as the shape says? */
+/* Do all ranks' objects of one key include each main replica once, as many as the shape
+ * requires? */
 CKPT_API int ckpt_sharded_objects_check(const struct ckpt_sharded_object *objects, size_t n,
 					struct ckpt_err *e);
 
@@ -232,9 +236,9 @@ enum ckpt_sharded_use {
 };
 
 /*
- * A state dict of a rank's shards: those of one key become one entry, in the order of their first
- * ones. It borrows arrays, keys and data from the program until ckpt_sharded_dict_free (NULL is
- * fine there).
+ * A state dict of a rank's shards: those of one key become one entry, in order of first appearance.
+ * It borrows arrays, keys and data from the program until ckpt_sharded_dict_free, which accepts
+ * NULL.
  */
 struct ckpt_sharded_dict;
 CKPT_API int ckpt_sharded_dict_new(const struct ckpt_sharded_tensor *tensors, size_t n_tensors,
@@ -247,46 +251,49 @@ CKPT_API void ckpt_sharded_dict_free(struct ckpt_sharded_dict *d);
 /* ---- as HyperParallel describes it ---- */
 
 /*
- * A layout: a mesh, what of a tensor each of its axes cuts, and which ranks are where. Mesh axes
- * are counted from the right. What HyperParallel refuses is EINVAL with its text. Every rank saves
- * its box as a CKPT_LOCAL_BOX; of ranks with the same box the planner lets one write.
+ * A layout: a mesh, which dimension of a tensor each of its axes splits, and which rank is at each
+ * position. Mesh axes are counted from the right. What HyperParallel refuses fails with EINVAL and
+ * its text. Every rank saves its box as a CKPT_LOCAL_BOX; of ranks with the same box the planner
+ * lets one write.
  */
 struct ckpt_hp_layout {
 	const uint64_t *mesh; /* mesh_shape */
 	uint8_t n_axes, n_dims;
-	/* tensor_map: for each of n_dims dimensions the mesh axes, counted from the right, that cut
-	 * it, the coarsest first; none for a replicated one (-1 in files). */
+	/* tensor_map: for each of n_dims dimensions the mesh axes, counted from the right, that
+	 * split it, the coarsest first; none for a replicated dimension (-1 in files). */
 	const struct ckpt_hp_map {
 		const uint8_t *axes;
 		uint8_t n;
 	} * map;
-	const uint64_t *ranks; /* rank_list: who is at each position of the mesh */
+	const uint64_t *ranks; /* rank_list: the rank at each position of the mesh */
 	size_t n_ranks;
 };
 
 /*
- * The same as a sharding with even splits, for ckpt_sharding_box and positions instead of ranks;
- * placements are written to room[CKPT_MESH_MAX_AXES], the mesh is borrowed. `name` is what messages
- * call the layout ("to_layout").
+ * The same layout as a sharding with even splits, for ckpt_sharding_box with positions instead of
+ * ranks; placements are written to room[CKPT_MESH_MAX_AXES], the mesh is borrowed. `name` is what
+ * messages call the layout ("to_layout").
  */
 CKPT_API int ckpt_hp_layout_sharding(const struct ckpt_hp_layout *l, const char *name,
 				     struct ckpt_placement *room, struct ckpt_sharding *ret,
 				     struct ckpt_err *e);
-/* The rank's position in the mesh; false: it is none of the layout's. */
+/* The rank's position in the mesh; false: the layout does not contain it. */
 CKPT_API bool ckpt_hp_layout_position(const struct ckpt_hp_layout *l, uint64_t rank, uint64_t *ret);
-/* The rank's box of a tensor of l->n_dims dimensions; 1: it is none of the layout's ranks, and
- * holds nothing (a local tensor without shards). */
+/* The rank's box of a tensor of l->n_dims dimensions; 1: the layout does not contain the rank,
+ * which holds nothing (a local tensor without shards). */
 CKPT_API int ckpt_hp_layout_box(const struct ckpt_hp_layout *l, uint64_t rank,
 				const uint64_t *shape, uint64_t *ret_off, uint64_t *ret_len,
 				struct ckpt_err *e);
 
-/* off and len of a box in the whole tensor, and where it begins in the rank's own; all lent. */
+/* off and len of a box in the whole tensor, and its offset in the rank's own part; valid during the
+ * call. */
 typedef int ckpt_hp_visit_fn(void *arg, uint64_t rank, const uint64_t *off, const uint64_t *len,
 			     const uint64_t *local_off);
 /*
  * Which parts of which ranks' tensors make up rank to_rank's tensor in another layout: visit is
- * called for source ranks, each element of to_rank's box in one call. Either layout may be NULL,
- * not both: rank 0 has the tensor alone. A non-zero return of visit stops and is returned.
+ * called with source ranks, each element of to_rank's box in exactly one call. Either layout may be
+ * NULL, not both: then rank 0 holds the whole tensor. A non-zero return of visit stops and is
+ * returned.
  */
 CKPT_API int ckpt_hp_reshard(const struct ckpt_hp_layout *from, const struct ckpt_hp_layout *to,
 			     size_t n_dims, const uint64_t *shape, uint64_t to_rank,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ckpt_storage - where a checkpoint is written to and read from: a storage writer and a storage
- * reader, as torch.distributed.checkpoint has them, each a set of functions that a program may
- * supply.
+ * reader, modelled on those of torch.distributed.checkpoint, each a set of functions that a program
+ * may supply.
  *
  * Saving (ckpt_save does all of it, for all ranks):
  *
@@ -22,15 +22,16 @@
  *	ckpt_storage_reader_prepare_global_plan(&r, parts, n, &e);       // the coordinator; scatter
  *	ckpt_storage_reader_read_data(&r, &plan, &planner, &e);
  *
- * Calls in another order fail with EPERM and a sentence that names the step. Either may be reset
- * and used again. A writer that is reset or freed before it has finished leaves what was there
- * before as it was, and nothing of its own.
+ * Calls in another order fail with EPERM and a sentence that names the step. Writers and readers
+ * may be reset and used again. A writer that is reset or freed before it has finished leaves its
+ * destination as it was and removes its own files.
  *
- * The checkpoint id is a path, for the storages of this library.
+ * For the storages of this library the checkpoint id is a path.
  *
- * Ownership: what these functions return belongs to the writer or reader, and stays until it is
- * reset or freed; plans that they are given are borrowed until then.
- * Threads: one at a time for each writer or reader, which may use threads of its own; then it calls
+ * Ownership: what these functions return belongs to the writer or reader and is valid until it is
+ * reset or freed; the plans passed to them are borrowed until then.
+ *
+ * Threads: one at a time for each writer or reader. It may use threads of its own, and then calls
  * the planner's get_data, acquire_tensor and apply_* from those.
  */
 #ifndef CKPTFS_CKPT_STORAGE_H
@@ -45,7 +46,7 @@
 
 CKPT_BEGIN
 
-/* Who takes part. Rank 0 is the coordinator. */
+/* The ranks that take part. Rank 0 is the coordinator. */
 struct ckpt_storage_ranks {
 	size_t rank, size;
 };
@@ -58,19 +59,19 @@ struct ckpt_write_results {
 /* ---- writing ---- */
 
 struct ckpt_storage_writer_ops {
-	/* Is this a place where the writer could write? Nothing is changed. */
+	/* Could the writer write here? Changes nothing. */
 	int (*validate_checkpoint_id)(void *self, const char *id, struct ckpt_err *e);
 	int (*reset)(void *self, const char *id, struct ckpt_err *e);
 	int (*set_up)(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
 	int (*prepare_local_plan)(void *self, const struct ckpt_save_plan *plan,
 				  struct ckpt_save_plan *ret, struct ckpt_err *e);
-	/* parts[r] is rank r's; what each rank has to know is put into its .storage. */
+	/* parts[r] is rank r's plan; what the writer must tell that rank goes into its .storage. */
 	int (*prepare_global_plan)(void *self, struct ckpt_save_plan *parts, size_t n,
 				   struct ckpt_err *e);
 	int (*write_data)(void *self, const struct ckpt_save_plan *plan,
 			  struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
 			  struct ckpt_err *e);
-	/* all[r] is what rank r has written; afterwards the checkpoint is complete and on disk. */
+	/* all[r] is what rank r has written; on return the checkpoint is complete and on disk. */
 	int (*finish)(void *self, const struct ckpt_metadata *md,
 		      const struct ckpt_write_results *all, size_t n, struct ckpt_err *e);
 	void (*free)(void *self);
@@ -79,7 +80,7 @@ struct ckpt_storage_writer_ops {
 struct ckpt_storage_writer {
 	const struct ckpt_storage_writer_ops *ops;
 	void *self;
-	uint8_t step;	     /* 0 at birth; the rest is storage.c's */
+	uint8_t step;	     /* must start as 0; then managed by the library */
 	bool is_coordinator; /* as set up */
 };
 
@@ -108,7 +109,7 @@ CKPT_API void ckpt_storage_writer_free(struct ckpt_storage_writer *w); /* all ze
 /* ---- reading ---- */
 
 struct ckpt_storage_reader_ops {
-	/* Is this a checkpoint that the reader reads? */
+	/* Is this a checkpoint that the reader can read? */
 	int (*validate_checkpoint_id)(void *self, const char *id, struct ckpt_err *e);
 	int (*reset)(void *self, const char *id, struct ckpt_err *e);
 	int (*read_metadata)(void *self, const struct ckpt_metadata **ret, struct ckpt_err *e);

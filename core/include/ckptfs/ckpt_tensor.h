@@ -2,13 +2,13 @@
 /*
  * ckpt_tensor - what tensors are made of: element types, and how the ranks of a mesh share them.
  *
- * A mesh is an array of ranks in row-major order: in a mesh of 2 x 4, rank 6 is at (1, 2). A rank
- * is a position in the mesh here; files that number their ranks differently (rank_list) translate
- * before and after.
+ * A mesh is an array of ranks in row-major order: in a mesh of 2 x 4, rank 6 is at (1, 2). Here a
+ * rank is a position in the mesh; for files that number their ranks differently (rank_list) the
+ * caller translates.
  *
- * A sharding says which mesh axes split which dimensions of a tensor. The placements are applied
- * one after another, each to what the one before left of its dimension; axes that no placement
- * names hold copies. DTensor's [Shard(0), Replicate(), Shard(1)] on a mesh of three axes is
+ * A sharding says which mesh axes split which dimensions of a tensor. Placements are applied in
+ * order, each to what the previous ones left of its dimension; along axes that no placement names,
+ * ranks hold copies. DTensor's [Shard(0), Replicate(), Shard(1)] on a mesh of three axes is
  *
  *	{ .axis = 0, .dim = 0, .how = CKPT_SPLIT_CEIL },
  *	{ .axis = 2, .dim = 1, .how = CKPT_SPLIT_CEIL }
@@ -68,32 +68,32 @@ enum ckpt_dtype {
 	CKPT_DTYPE_COUNT
 };
 
-/* As torch calls it: "bfloat16". NULL: there is none of that number. */
+/* torch's name: "bfloat16". NULL: not a dtype. */
 CKPT_API const char *ckpt_dtype_name(enum ckpt_dtype t);
-/* Bytes of an element; 0: there is none of that number. */
+/* Bytes per element; 0: not a dtype. */
 CKPT_API size_t ckpt_dtype_size(enum ckpt_dtype t);
-/* CKPT_DTYPE_NONE when unknown; the name need not end in NUL. */
+/* CKPT_DTYPE_NONE if unknown; the name need not be NUL-terminated. */
 CKPT_API enum ckpt_dtype ckpt_dtype_by_name(const char *name, size_t len);
 
 /* ---- meshes ---- */
 
-#define CKPT_MESH_MAX_RANKS 1000000u
+#define CKPT_MESH_MAX_RANKS 1000000u /* bounds the work that a hostile layout can cause */
 #define CKPT_MESH_MAX_AXES  64
 
 enum ckpt_split {
 	/* ceil(len / parts) each, the last ones short or empty: torch.chunk, DTensor */
 	CKPT_SPLIT_CEIL,
-	CKPT_SPLIT_BALANCED, /* floor(len / parts) each, the first len % parts ones one longer */
+	CKPT_SPLIT_BALANCED, /* floor(len / parts) each, one more in the first len % parts */
 	CKPT_SPLIT_EVEN,     /* parts must divide len */
 };
 
 struct ckpt_placement {
 	uint8_t axis; /* of the mesh, from the left */
-	int8_t dim;   /* of the tensor; from the end where negative, as in torch */
+	int8_t dim;   /* of the tensor; negative counts from the end, as in torch */
 	uint8_t how;  /* enum ckpt_split */
 };
 
-/* No axis may be named twice, so n <= n_axes <= CKPT_MESH_MAX_AXES. */
+/* No axis may appear twice, so n <= n_axes <= CKPT_MESH_MAX_AXES. */
 struct ckpt_sharding {
 	const uint64_t *mesh;
 	const struct ckpt_placement *placements;
