@@ -23,7 +23,7 @@ bool arena_charge(struct arena *a, size_t n)
 	return true;
 }
 
-/* Takes n bytes, for which there must be room. Not yet in the list. */
+/* A slab of n bytes, which must fit under the ceiling. Not yet in the list. */
 static struct arena_slab *new_slab(struct arena *a, size_t n)
 {
 	struct arena_slab *s = malloc(n);
@@ -33,7 +33,8 @@ static struct arena_slab *new_slab(struct arena *a, size_t n)
 	return s;
 }
 
-/* Slabs double up to LAST_SLAB. What is large has one for itself, behind the one with room left. */
+/* Slabs double in size up to LAST_SLAB. A large allocation gets a slab of its own, inserted behind
+ * the one that still has room. */
 static char *add_slab(struct arena *a, size_t n)
 {
 	size_t size = FIRST_SLAB, need;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blob - bytes that can be read at any offset: a stretch of a file, or what decoding it gives.
+ * blob - bytes that can be read at any offset: a range of a file, or its decoded contents.
  *
- * Threads: whatever stands behind .read says.
+ * Threads: as the implementation of .read documents.
  */
 #ifndef BASE_BLOB_H
 #define BASE_BLOB_H
@@ -15,7 +15,8 @@ struct ckpt_err;
 #define BLOB_SIZE_UNKNOWN UINT64_MAX
 
 struct blob {
-	/* Up to len bytes at off; fewer only where the blob ends. The count, or a negative errno. */
+	/* Up to len bytes at off; fewer only at the end of the blob. The count, or a negative
+	 * errno. */
 	int64_t (*read)(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e);
 	void *arg;
 	uint64_t size; /* bytes, or BLOB_SIZE_UNKNOWN */

@@ -90,7 +90,7 @@ void buf_printf(struct buf *b, const char *fmt, ...)
 	b->len += (size_t)n;
 }
 
-/* How many bytes at s stand in a JSON string as they are? Nearly always all. */
+/* Number of bytes at s that need no escape in a JSON string: nearly always all. */
 static size_t plain_run(const char *s, const char *end)
 {
 	const char *p = s;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * buf - a growing byte buffer with a ceiling given at birth.
+ * buf - a growing byte buffer with a ceiling fixed at initialisation.
  *
  *	struct buf b = BUF_INIT(1 << 20);
  *	buf_printf(&b, "%d", 7);
  *	if (b.err) ...                  // ENOMEM or EFBIG; sticky, test once at the end
  *	buf_release(&b);
  *
- * Text is always followed by a NUL that .len does not count.
- * Threads: one at a time.
+ * Text is always followed by a NUL that .len does not count. Threads: one at a time.
  */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
@@ -19,7 +18,7 @@
 struct buf {
 	char *data;
 	size_t len, cap, max; /* bytes */
-	int err;	      /* 0, ENOMEM or EFBIG; content is kept as it was before the failure */
+	int err;	      /* 0, ENOMEM or EFBIG; the contents stay as before the failure */
 };
 
 #define BUF_INIT(limit) \
@@ -28,14 +27,17 @@ struct buf {
 	}
 
 void buf_release(struct buf *b);
-/* Room for n more bytes: a pointer to them (then add to .len), or NULL with .err set. */
+/* Makes room for n more bytes: returns a pointer to them (then add to .len), or NULL with .err
+ * set. */
 void *buf_room(struct buf *b, size_t n);
 void buf_add(struct buf *b, const void *p, size_t n);
 void buf_str(struct buf *b, const char *s);
 void buf_u64(struct buf *b, uint64_t v); /* decimal */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Append s as a JSON string with its quotes: ASCII only, \uXXXX for the rest, lone surrogates
- * (Python strings may hold them, as ED A0-BF xx) as the single \uDXXX that Python reads back. */
+/*
+ * Append s as a JSON string with its quotes: ASCII only, \uXXXX for the rest. Lone surrogates,
+ * which Python strings may contain (ED A0-BF xx), become the single \uDXXX that Python reads back.
+ */
 void buf_json_str(struct buf *b, const char *s, size_t n);
 /* "[1,2,3]" */
 void buf_json_u64s(struct buf *b, const uint64_t *v, size_t n);

@@ -92,7 +92,7 @@ static inline uint64_t cursor_le64(struct cursor *c)
 	return p ? load_le64(p) : 0;
 }
 
-/* LEB128 within the cursor; .bad when it is longer than a number can be. */
+/* LEB128 within the cursor; sets .bad if it does not fit 64 bits. */
 static inline uint64_t cursor_varint(struct cursor *c)
 {
 	uint64_t v = 0;
@@ -110,7 +110,7 @@ static inline uint64_t cursor_varint(struct cursor *c)
 	return 0;
 }
 
-/* As cursor_varint; .bad, and 0, where it is more than max. */
+/* As cursor_varint; sets .bad and returns 0 if it is above max. */
 static inline uint64_t cursor_varint_to(struct cursor *c, uint64_t max)
 {
 	uint64_t v = cursor_varint(c);
@@ -142,8 +142,8 @@ static inline size_t put_varint(uint8_t *p, uint64_t v)
 	return n;
 }
 
-/* Only for bytes that put_varint wrote in this process, or a cursor has read: no bounds. Advances
- * *pp. */
+/* Only for bytes written by put_varint in this process or already read through a cursor: no bounds
+ * check. Advances *pp. */
 static inline uint64_t get_varint(const uint8_t **pp)
 {
 	const uint8_t *p = *pp;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checked - arithmetic on numbers that came from a checkpoint.
+ * checked - arithmetic on numbers from a checkpoint.
  *
  * ckd_add, ckd_sub, ckd_mul carry C23's names and meaning: true on overflow.
  * Threads: pure.

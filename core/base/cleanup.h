@@ -8,8 +8,8 @@
  *	...
  *	*ret = steal_ptr(&p);
  *
- * All mutexes are taken and given back here: a thread holds at most one at a time (core/README.md),
- * and builds with sanitizers (CHECK_LOCKS) abort where it takes another one.
+ * All mutexes are locked and unlocked through this header: a thread holds at most one at a time
+ * (core/README.md), and sanitizer builds (CHECK_LOCKS) abort when it takes a second one.
  */
 #ifndef BASE_CLEANUP_H
 #define BASE_CLEANUP_H
@@ -80,12 +80,13 @@ static inline void cleanup_outer_unlock(pthread_mutex_t **m)
 	lock_note_give(true);
 }
 
-/* One lock per scope, one lock per thread: a nested one shadows the name and -Wshadow says so. */
+/* One lock per scope, one lock per thread: a nested one shadows the name, which -Wshadow
+ * reports. */
 #define SCOPED_LOCK(m) \
 	pthread_mutex_t *scoped_lock CLEANUP(cleanup_unlock) = lock_take(m); \
 	(void)scoped_lock
 
-/* One under which others are taken, and I/O is done: of those that core/README.md names. */
+/* A lock under which other locks are taken and I/O is done; core/README.md lists them. */
 #define SCOPED_OUTER_LOCK(m) \
 	pthread_mutex_t *outer_lock CLEANUP(cleanup_outer_unlock) = outer_lock_take(m); \
 	(void)outer_lock

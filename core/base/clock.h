@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock - what time it is, in nanoseconds.
+ * clock - the current time, in nanoseconds.
  *
  * Threads: no shared state.
  */
@@ -13,7 +13,7 @@
 #define CLOCK_SECOND ((uint64_t)1000000000)
 #define CLOCK_MS     ((uint64_t)1000000)
 
-/* By a clock that nobody sets. */
+/* Monotonic. */
 static inline uint64_t clock_ns(void)
 {
 	struct timespec t;
@@ -22,7 +22,7 @@ static inline uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * CLOCK_SECOND + (uint64_t)t.tv_nsec;
 }
 
-/* Since 1970, as files' times are. */
+/* Since 1970, like file times. */
 static inline uint64_t clock_wall_ns(void)
 {
 	struct timespec t;

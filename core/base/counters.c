@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 enum {
-	/* The second line is for processors that fetch lines in pairs. */
+	/* Two cache lines, because some processors fetch lines in pairs. */
 	LINE = 128,
-	MAX_SETS = 64, /* CPUs beyond that share */
+	MAX_SETS = 64, /* CPUs beyond that share sets */
 };
 
 struct counters {
-	size_t n, stride; /* cells of a set, and up to the next one */
+	size_t n, stride; /* cells in a set; distance to the next set */
 	unsigned mask;	  /* sets - 1 */
 	_Atomic uint64_t *cells;
 };
@@ -58,8 +58,8 @@ void counters_free(struct counters *c)
 
 void counters_add(struct counters *c, size_t i, uint64_t by)
 {
-	/* Not the thread's number: that would need a table of threads. Where the CPU cannot be told
-	 * (-1) one set is as right as another. */
+	/* By CPU, not by thread, which would need a table of threads. If the CPU is unknown (-1),
+	 * any set will do. */
 	size_t set = (unsigned)sched_getcpu() & c->mask;
 
 	(void)atomic_fetch_add_explicit(&c->cells[set * c->stride + i], by, memory_order_relaxed);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * counters - numbers that many threads add to all the time and somebody reads now and then.
+ * counters - numbers that many threads increment constantly and that are read rarely.
  *
  *	enum { READS, BYTES, N };
  *	struct counters *c = counters_new(N);
@@ -8,12 +8,12 @@
  *	counters_read(c, sums);     // uint64_t sums[N]
  *	counters_free(c);
  *
- * Each CPU has cells of its own, on cache lines of its own: adding costs a few nanoseconds
- * however many threads do it, and threads need not be known; they come and go. Nothing is lost
- * when one is moved to another CPU in between. Numbers wrap at 2^64.
+ * Each CPU has cells of its own, on cache lines of its own: adding costs a few nanoseconds however
+ * many threads do it, and threads need not be registered. Nothing is lost when a thread moves to
+ * another CPU in between. Numbers wrap at 2^64.
  *
- * Threads: add and read from any; new and free from one. A read sees at least what was added
- * before it in the order that the threads can tell; counters that belong together may be one apart.
+ * Threads: add and read from any; new and free from one. A read sees everything that was added
+ * before it (happens-before); related counters may be one apart.
  */
 #ifndef BASE_COUNTERS_H
 #define BASE_COUNTERS_H
@@ -26,7 +26,7 @@ struct counters;
 struct counters *counters_new(size_t n); /* n > 0; NULL: out of memory */
 void counters_free(struct counters *c);	 /* NULL is fine */
 void counters_add(struct counters *c, size_t i, uint64_t by);
-/* All n of them into ret. */
+/* Writes all n sums to ret. */
 void counters_read(const struct counters *c, uint64_t *ret);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * digest - a hash of things of any size, one after the other: "ab" and "c" are not "a" and "bc".
+ * digest - a hash of a sequence of items of any size: "ab", "c" and "a", "bc" differ.
  *
- * It tells apart what changed by itself (XXH3), not what somebody made to collide.
+ * It detects accidental changes (XXH3), not deliberate collisions.
  *
  * Threads: pure.
  */
@@ -17,7 +17,7 @@
 #define DIGEST_HEX 33 /* digits and the NUL */
 
 struct digest {
-	uint64_t low, high; /* zeros: of nothing */
+	uint64_t low, high; /* all zero: nothing added yet */
 };
 
 static inline void digest_add(struct digest *d, const void *p, size_t len)

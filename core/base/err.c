@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A newline or an escape sequence out of a hostile name must not reach a terminal or a log. */
+/* A newline or an escape sequence in a hostile name must not reach a terminal or a log. */
 static void sanitise(char *s)
 {
 	const char *end = s + strlen(s);
@@ -68,7 +68,7 @@ int err_wrap(struct ckpt_err *e, const char *fmt, ...)
 	n = strlen(e->msg);
 	(void)snprintf(e->msg + n, sizeof(e->msg) - n, ": %s", inner);
 	sanitise(e->msg);
-	if (!e->code) /* a failure that forgot to say so must not turn into success */
+	if (!e->code) /* an error without a code must not turn into success */
 		e->code = EIO;
 	return -e->code;
 }

@@ -19,7 +19,7 @@
 #include <errno.h>
 
 #define ERR_CORRUPT	EBADMSG /* the checkpoint contradicts itself */
-#define ERR_UNSUPPORTED ENOTSUP /* well formed, but not something this program reads */
+#define ERR_UNSUPPORTED ENOTSUP /* well formed, but not supported by this program */
 
 /* Set code and message; returns -code so that "return err_set(...)" reads well. */
 int err_set(struct ckpt_err *e, int code, const char *fmt, ...)

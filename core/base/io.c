@@ -63,9 +63,10 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e)
 }
 
 /*
- * At once. The page cache takes memory for a write of 4 MiB in pieces as large, which nobody has
- * used lately; in a virtual machine the host has to find it first. Writing 2 GiB took 2 to 4 times
- * the CPU and the time that it takes in pieces of 1 MiB, which cost no more than smaller ones.
+ * Bytes per write call. For a write of 4 MiB the page cache allocates pieces as large, which have
+ * not been used lately; in a virtual machine the host must first find memory for them. Writing 2
+ * GiB that way took 2 to 4 times the CPU and wall time of pieces of 1 MiB, which cost no more than
+ * smaller ones.
  */
 #define MAX_WRITE ((size_t)1 << 20)
 
@@ -136,8 +137,8 @@ static bool is_link(int dirfd, const char *name)
 	return !fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
 }
 
-/* Kernels before 5.6 and some sandboxes have no openat2: one element at a time, no links at all
- * (ELOOP). */
+/* For kernels before 5.6 and sandboxes without openat2: opens one element at a time and refuses all
+ * links (ELOOP). */
 static int open_by_element(int dirfd, const char *path, int flags)
 {
 	autoclose int dir = -1;
@@ -168,7 +169,7 @@ static int open_by_element(int dirfd, const char *path, int flags)
 	}
 }
 
-/* By git-lfs, docs/spec.md: so it begins, and has less than 1024 bytes. */
+/* Pointers begin so and have less than 1024 bytes (git-lfs, docs/spec.md). */
 static bool is_pointer(int fd, const struct stat *st)
 {
 	static const char begin[] = "version https://git-lfs.github.com/spec/v1\n";
@@ -178,7 +179,7 @@ static bool is_pointer(int fd, const struct stat *st)
 	       !io_pread(fd, got, sizeof(got), 0) && !memcmp(got, begin, sizeof(got));
 }
 
-/* A descriptor of the path, whatever it is. */
+/* A descriptor of the path, whatever type of file it is. */
 static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err *e)
 {
 	struct open_how how = { .flags = (uint64_t)flags,
@@ -203,7 +204,7 @@ static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err 
 
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
 {
-	/* O_NONBLOCK: a FIFO planted under a data file's name must not hang us. */
+	/* O_NONBLOCK: opening a FIFO planted under a data file's name must not block. */
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 	autoclose int fd = open_beneath(dirfd, path, flags, e);
 	struct stat got;
@@ -255,7 +256,7 @@ int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e)
 	errno = 0;
 	do
 		*ret = readdir(
-			d); /* NOLINT(concurrency-mt-unsafe): the DIR is the caller's alone */
+			d); /* NOLINT(concurrency-mt-unsafe): only the caller uses this DIR */
 	while (*ret && (!strcmp((*ret)->d_name, ".") || !strcmp((*ret)->d_name, "..")));
 	if (*ret)
 		return 1;
@@ -264,7 +265,7 @@ int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e)
 
 static int remove_within(int dirfd, const char *name, unsigned depth, struct ckpt_err *e);
 
-/* How many entries have gone, or a negative errno. */
+/* Number of entries removed, or a negative errno. */
 static int64_t remove_entries(int parent, const char *name, unsigned depth, struct ckpt_err *e)
 {
 	DIR *d CLEANUP(io_close_dir) = io_open_dir(parent, name, O_NOFOLLOW);
@@ -288,7 +289,7 @@ static int remove_within(int dirfd, const char *name, unsigned depth, struct ckp
 
 	if (!unlinkat(dirfd, name, 0) || errno == ENOENT)
 		return 0;
-	if (errno != EISDIR && errno != EPERM) /* EPERM: POSIX's word for it */
+	if (errno != EISDIR && errno != EPERM) /* POSIX allows EPERM for it */
 		return err_sys(e, errno, "remove '%s'", name);
 	if (depth == MAX_DEPTH)
 		return err_set(e, ELOOP, "remove '%s': more than %d directories deep", name,
@@ -300,7 +301,7 @@ static int remove_within(int dirfd, const char *name, unsigned depth, struct ckp
 			return (int)n;
 		if (!unlinkat(dirfd, name, AT_REMOVEDIR))
 			return 0;
-		/* Some file systems skip entries when others go while they are listed. */
+		/* Some file systems skip entries if others are removed during the listing. */
 		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
 			return err_sys(e, errno, "remove '%s'", name);
 	}

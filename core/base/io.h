@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * io - whole reads and writes, and what is in an untrusted directory.
+ * io - complete reads and writes, and safe access to untrusted directories.
  *
  * Threads: no shared state.
  */
@@ -16,39 +16,41 @@
 struct buf;
 struct ckpt_err;
 
-/* Read exactly len bytes at off. 0, or -errno; -ENODATA when the file ends before. */
+/* Reads exactly len bytes at off. 0, or -errno; -ENODATA if the file ends before. */
 int io_pread(int fd, void *buf, size_t len, uint64_t off);
-/* As many bytes as there are, up to len: the count, or -errno. */
+/* Reads as many bytes as there are, up to len: the count, or -errno. */
 int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off);
-/* Write exactly len bytes at off: 0 or -errno. */
+/* Writes exactly len bytes at off: 0 or -errno. */
 int io_pwrite(int fd, const void *buf, size_t len, uint64_t off);
 /* 0 or -errno */
 int io_write(int fd, const void *buf, size_t len);
 
-/* Append the whole file to *b, as far as b's ceiling allows; a file that somebody named, so links
- * are followed and anything that can be read will do. */
+/* Appends the whole file to *b, up to b's ceiling. For a file that the user named: links are
+ * followed and any readable file is accepted. */
 int io_read_file(const char *path, struct buf *b, struct ckpt_err *e);
 
 /*
- * Open the regular file `path` below dirfd for reading, never leaving the directory: no absolute
- * path, no "..", no symbolic link that points out. *st is the opened file's. Returns the
- * descriptor (caller closes) or -errno with a sentence that names the path. EREMOTE: what is there
- * is the pointer that Git LFS leaves where it has not fetched a file.
+ * Opens the regular file `path` below dirfd for reading, without leaving the directory: no absolute
+ * path, no "..", no symbolic link that points outside. *st is that of the opened file. Returns the
+ * descriptor (caller closes) or -errno with a sentence that names the path. EREMOTE: it is a
+ * pointer that Git LFS left in place of a file it has not fetched.
  */
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
 #define IO_IS_POINTER "a Git LFS pointer, the file itself is not here: run git lfs pull"
 /* The same for a directory. */
 int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e);
-/* Is this a relative path without "..", "." or empty elements and without control bytes? */
+/* Checks that this is a relative path without "..", "." or empty elements and without control
+ * bytes. */
 int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
 
 /*
- * Is there something of that name, with links followed? 1 and what it is, 0 where it is not (nor
- * what a link leads to), or a negative errno with a sentence: what cannot be seen is not absent.
+ * Does a file with that name exist, following links? 1 and its *ret; 0 if it does not exist or is a
+ * dangling link; or a negative errno with a sentence, because a file that cannot be examined may
+ * exist.
  */
 int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e);
 /*
- * A directory to be listed, opened with these flags beside the usual ones; NULL and errno.
+ * Opens a directory for listing, with these flags in addition to the usual ones; NULL and errno.
  *
  *	DIR *d CLEANUP(io_close_dir) = io_open_dir(dirfd, "sub", O_NOFOLLOW);
  *
@@ -56,26 +58,26 @@ int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e);
  */
 DIR *io_open_dir(int dirfd, const char *name, int flags);
 void io_close_dir(DIR **d);
-/* The next entry, "." and ".." left out: 1 and it, 0 at the end, or a negative errno with a
+/* The next entry except "." and "..": 1 and *ret; 0 at the end; or a negative errno with a
  * sentence. */
 int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
 
 /*
- * Remove what has that name in dirfd, a directory with all that is in it; no link is followed. 0,
- * also where there is nothing, or a negative errno with a sentence.
+ * Removes the entry with that name in dirfd, a directory with everything in it; links are not
+ * followed. 0, also if it does not exist, or a negative errno with a sentence.
  */
 int io_remove(int dirfd, const char *name, struct ckpt_err *e);
 
-/* mkdir -p with mode 0700 for what is created. 0 or -errno. */
+/* mkdir -p; new directories have mode 0700. 0 or -errno. */
 int io_mkdirs(const char *path);
 
 /*
- * Do files where fd lies keep their inode numbers? Not where a program serves the file system
- * (FUSE): sshfs and others number a file anew once the kernel has forgotten it, and at each mount.
- * The time of the last change to anything of a file (ctime) is then what tells it from another one.
+ * Does the file system of fd keep inode numbers? FUSE file systems may not: sshfs and others
+ * renumber a file once the kernel has forgotten it, and at each mount. The ctime must then identify
+ * the file.
  */
 bool io_keeps_inodes(int fd);
-/* Does fd lie on a file system over others (overlayfs), whose files have their pages there? */
+/* Is fd on a stacked file system (overlayfs), whose files are cached as pages of the lower file? */
 bool io_is_stacked(int fd);
 
 static inline uint64_t io_mtime_ns(const struct stat *st)

@@ -16,14 +16,14 @@ enum { NUMBER_INT, NUMBER_REAL }; /* jnode.n */
 
 /* ---- numbers ---- */
 
-/* Whatever locale the program that calls us has set. glibc hands out its own "C", and frees
- * nothing. */
+/* Independent of the locale that the calling program has set. glibc returns its static "C" locale,
+ * so there is nothing to free. */
 static double real_of(const char *s)
 {
 	return strtod_l(s, NULL, newlocale(LC_ALL_MASK, "C", (locale_t)0));
 }
 
-/* Digits behind an optional minus. */
+/* Digits after an optional minus sign. */
 static bool int_of(const char *s, int64_t *ret)
 {
 	bool negative = *s == '-';
@@ -44,7 +44,7 @@ struct parser {
 	struct jdoc *d;
 	char *p, *end;
 	unsigned flags;
-	uint32_t open; /* innermost container; its .n is the one around it until it is closed */
+	uint32_t open; /* innermost container; until it is closed its .n is the enclosing one */
 	size_t depth;
 	struct ckpt_err *e;
 };
@@ -55,7 +55,7 @@ static bool is_word(char c)
 	       c == '-' || c == '+' || c == '.' || c == '_';
 }
 
-/* What is wrong with what p stands at. */
+/* Reports what is wrong at p. */
 static int bad(struct parser *s, const char *what)
 {
 	const char *end = s->p;
@@ -72,7 +72,7 @@ static int bad(struct parser *s, const char *what)
 
 static void skip_blanks(struct parser *s)
 {
-	/* A NUL is behind the text. */
+	/* The text is NUL-terminated. */
 	for (; *s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r'; s->p++)
 		s->d->line += *s->p == '\n';
 }
@@ -104,7 +104,7 @@ static bool hex4(const char *p, uint32_t *ret)
 		else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
 			v = v << 4 | ((uint32_t)(c | 0x20) - 'a' + 10);
 		else
-			return false; /* the NUL behind the text, too */
+			return false; /* also the NUL behind the text */
 	}
 	*ret = v;
 	return true;
@@ -131,7 +131,7 @@ static char *put_utf8(char *to, uint32_t c)
 	return to;
 }
 
-/* What \uXXXX or two of them stand for; p is at the backslash. */
+/* The character that \uXXXX, or a pair of them, stands for; p is at the backslash. */
 static int unicode_escape(struct parser *s, uint32_t *ret)
 {
 	uint32_t c, low;
@@ -152,7 +152,7 @@ static int unicode_escape(struct parser *s, uint32_t *ret)
 	return 0;
 }
 
-/* p is at the backslash; the character goes to *to, which moves on. */
+/* p is at the backslash; the character is written to *to, which advances. */
 static int escape(struct parser *s, char **to, bool nul_ok)
 {
 	static const char from[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
@@ -176,7 +176,7 @@ static int escape(struct parser *s, char **to, bool nul_ok)
 	return 0;
 }
 
-/* Bytes of the UTF-8 character that p is at. */
+/* Length of the UTF-8 character at p. */
 static int utf8_bytes(struct parser *s, size_t *ret)
 {
 	const char *next = s->p;
@@ -188,7 +188,7 @@ static int utf8_bytes(struct parser *s, size_t *ret)
 	return 0;
 }
 
-/* p is at the quote. What is decoded is no longer than the text, so it goes there. */
+/* p is at the quote. The decoded string is no longer than its source, so it replaces it. */
 static int parse_string(struct parser *s, bool nul_ok)
 {
 	char *from = s->p++, *to = s->p;
@@ -291,7 +291,7 @@ static bool is_container(const struct jdoc *d, uint32_t i)
 	return c == '{' || c == '[';
 }
 
-/* The value behind this one, in the same container if there is one. */
+/* The value after this one, in the same container if there is one. */
 static uint32_t behind(const struct jdoc *d, uint32_t i)
 {
 	return is_container(d, i) ? d->v[i].n : i + 1;
@@ -311,7 +311,7 @@ static int by_key(const void *ap, const void *bp, void *arg)
 	return compare_keys(arg, *(const uint32_t *)ap, *(const uint32_t *)bp);
 }
 
-/* The object that ends here has each key once. Sorting takes no longer for the worst of keys. */
+/* Checks that the object which ends here has no duplicate keys. Sorting has no slow worst case. */
 static int check_keys(struct parser *s, uint32_t object)
 {
 	enum { FEW = 8 };
@@ -403,7 +403,7 @@ static int parse_key(struct parser *s, bool first)
 	return 0;
 }
 
-/* In the innermost container: its end, or its next value; first: it has none yet. */
+/* In the innermost container: its end, or its next value; `first`: it has none yet. */
 static int step(struct parser *s, bool first)
 {
 	bool object = s->d->text[s->d->v[s->open].at] == '{';

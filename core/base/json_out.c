@@ -13,7 +13,7 @@ static void new_line(struct json_out *j)
 	buf_printf(j->to, "\n%*s", (int)(2 * j->depth), "");
 }
 
-/* What stands before a value. */
+/* What precedes a value: comma, line break, key. */
 static void begin(struct json_out *j, const char *key)
 {
 	bool lines = j->depth && !j->line;

@@ -13,7 +13,7 @@
  *	json_close(&j);                            //   ]
  *	json_close(&j);                            // }
  *
- * Whether it all went well is asked of the buffer. That may be emptied in between.
+ * Errors are recorded in the buffer, which may be emptied between calls.
  *
  * Threads: one at a time.
  */
@@ -31,27 +31,27 @@ enum { JSON_OUT_DEPTH = 8 };
 struct json_out {
 	struct buf *to;
 	unsigned depth;
-	unsigned line; /* from that depth on all stands in one line; 0: nothing does */
-	bool some;     /* something stands before, in the same object or array */
+	unsigned line; /* from this depth on everything is on one line; 0: nothing is */
+	bool some;     /* the current object or array already has a member */
 	char close[JSON_OUT_DEPTH];
 };
 
-/* In all of them `key` is that of the value in an object, and NULL in an array and outermost. */
+/* In all of these, `key` names the value in an object; it is NULL in an array and for the root. */
 
-/* Begin an object '{' or an array '[', each member of which stands on a line of its own. */
+/* Begins an object '{' or an array '[' with each member on a line of its own. */
 void json_open(struct json_out *j, const char *key, char bracket);
-/* The same all in one line. */
+/* The same, all on one line. */
 void json_open_line(struct json_out *j, const char *key, char bracket);
-/* End what was begun last. */
+/* Ends the object or array begun last. */
 void json_close(struct json_out *j);
 
-/* NULL is null. */
+/* NULL is written as null. */
 void json_str(struct json_out *j, const char *key, const char *s);
 void json_str_n(struct json_out *j, const char *key, const char *s, size_t n);
 void json_u64(struct json_out *j, const char *key, uint64_t v);
 void json_u64s(struct json_out *j, const char *key, const uint64_t *v, size_t n);
 void json_bool(struct json_out *j, const char *key, bool v);
-/* A value as it is: a number with a fraction, null. */
+/* A value written as is: a number with a fraction, null. */
 void json_raw(struct json_out *j, const char *key, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list - doubly linked lists of things that know their neighbours.
+ * list - intrusive doubly linked lists.
  *
  *	struct handle {
- *		LIST_LINK(struct handle) link;      // always of that name
+ *		LIST_LINK(struct handle) link;      // must have this name
  *	};
  *	LIST(struct handle) all = { 0 };
  *
  *	LIST_PUSH(&all, h);                         // in front: all.first is the newest
- *	LIST_EACH(x, &all) ...                      // nothing may be removed on the way
+ *	LIST_EACH(x, &all) ...                      // items must not be removed meanwhile
  *	LIST_REMOVE(&all, h);
  *
  * Threads: no shared state.
@@ -38,7 +38,7 @@
 		list_->first = item_; \
 	} while (0)
 
-/* Of an item that is in the list. Its own link stays as it was. */
+/* The item must be in the list. Its own link is left unchanged. */
 #define LIST_REMOVE(list, item) \
 	do { \
 		__auto_type list_ = (list); \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log - messages of a running mount: to stderr; or, once detached, to a process that has them logged.
+ * log - messages of a running mount: to stderr, or, once detached, to a process that logs them.
  *
- * core/ returns errors and logs nothing above LOG_LEVEL_DEBUG; fs/ logs each failure once.
- * Threads: any; log_use_... and log_packet one at a time.
+ * core/ returns errors and logs nothing above LOG_LEVEL_DEBUG; fs/ logs each failure once. Threads:
+ * any; log_use_* and log_packet one at a time.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -16,10 +16,10 @@ void log_set_level(enum log_level level); /* default LOG_LEVEL_WARN */
 void log_msg(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 enum { LOG_PACKET_MAX = 1024 };
-/* From now on each message is one write(2) to fd: its level and its text. One that cannot be
+/* From now on, send each message, its level and text, in one write(2) to fd. One that cannot be
  * written is lost. */
 void log_use_packets(int fd);
-/* The other side: to syslog, under this name, which must live on. */
+/* For the receiving process: log to syslog under this name, which must stay valid. */
 void log_use_syslog(const char *ident);
 void log_packet(const char *packet, size_t n); /* at most LOG_PACKET_MAX */
 

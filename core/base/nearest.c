@@ -8,11 +8,11 @@
 #include <string.h>
 
 enum {
-	MAX_BYTES = 256, /* of what differs between two names */
+	MAX_BYTES = 256, /* in which two names may differ */
 	MAX_CHANGES = 8,
-	MIN_CONTAINED = 3, /* bytes of a name that is looked for inside of others */
-	FAR_CHANGED = 1,   /* .far: 0 an end of the other; then the number of changes */
-	FAR_CONTAINS = FAR_CHANGED + MAX_CHANGES + 1, /* then the bytes around it */
+	MIN_CONTAINED = 3, /* minimum length of a name to be searched for inside others */
+	FAR_CHANGED = 1,   /* .far: 0 if one is a suffix; else the number of changes */
+	FAR_CONTAINS = FAR_CHANGED + MAX_CHANGES + 1, /* then the number of bytes around it */
 };
 
 static bool is_end_of(const char *end, size_t n, const char *name, size_t len)
@@ -26,7 +26,7 @@ static int lower(char c)
 	return tolower((unsigned char)c);
 }
 
-/* How many bytes have to be changed, put in or taken out, if not more than max. */
+/* Edit distance in bytes, if it is at most max. */
 static unsigned changes(const char *a, size_t n, const char *b, size_t m, unsigned max,
 			uint64_t *steps)
 {
@@ -40,7 +40,7 @@ static unsigned changes(const char *a, size_t n, const char *b, size_t m, unsign
 		return max + 1;
 	for (size_t j = 0; j <= m; j++)
 		row[j] = (unsigned)j;
-	/* Of each row only what is near the diagonal: the rest is more than max. */
+	/* Computes each row only near the diagonal: elsewhere the distance exceeds max. */
 	for (size_t i = 1; i <= n; i++) {
 		size_t from = i > max ? i - max : 1, to = min_u64(m, i + max);
 		unsigned before = row[from - 1];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nearest - which of many names somebody meant who gave another one.
+ * nearest - which of many names was probably meant by a name that does not exist.
  *
  *	struct nearest n = NEAREST_INIT(want, strlen(want));
  *	for (i = 0; i < n_names; i++)
@@ -8,10 +8,9 @@
  *	for (k = 0; k < n.n; k++)
  *		printf("did you mean '%s'?\n", name[n.best[k].id]);
  *
- * Nearest are those of which one is the end of the other, from a dot or slash on ("q_proj.weight");
- * then those that differ in a few bytes, upper and lower case being the same; then those that
- * contain what was given. All names together take a bounded time: after 2^28 steps none is taken
- * any more.
+ * Nearest are names of which one is a suffix of the other after a dot or slash ("q_proj.weight");
+ * then those that differ in a few bytes, ignoring case; then those that contain the given name. The
+ * time for all names together is bounded: after 2^28 steps no more are considered.
  *
  * Threads: one at a time.
  */
@@ -26,12 +25,12 @@ enum { NEAREST_MAX = 3 };
 struct nearest {
 	const char *want;
 	size_t len;
-	uint64_t steps; /* that are left */
+	uint64_t steps; /* steps left */
 	size_t n;
 	struct {
 		uint64_t id; /* the caller's */
 		uint64_t far;
-	} best[NEAREST_MAX]; /* the nearest first; of equally near ones those that came first */
+	} best[NEAREST_MAX]; /* the nearest first; of equally near ones, those that came first */
 };
 
 #define NEAREST_INIT(want_, len_) \

@@ -34,7 +34,7 @@ void progress_set(struct progress *p, uint64_t done)
 		return;
 	now = clock_ns();
 	next = p->next_ns;
-	/* One thread draws, the others go on. */
+	/* One thread draws, the others carry on. */
 	if (now < next ||
 	    !atomic_compare_exchange_strong(&p->next_ns, &next, now + CLOCK_SECOND / 10))
 		return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * progress - a bar on stderr for what takes longer than a second.
+ * progress - a bar on stderr for operations that take longer than a second.
  *
  *	struct progress p;
  *	progress_start(&p, "index", total_bytes, enabled);
@@ -9,7 +9,8 @@
  *	progress_end(&p);                // wipes the bar
  *
  * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR is honoured.
- * Threads: progress_set from any; the others from one, and hide not while another sets.
+ * Threads: progress_set from any; the others from one thread, and hide not while another thread
+ * calls set.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
@@ -20,7 +21,7 @@
 
 struct progress {
 	const char *what;
-	uint64_t total; /* bytes; 0 when unknown */
+	uint64_t total; /* bytes; 0 if unknown */
 	uint64_t
 		from; /* bytes done by earlier runs, 0 unless set after the start; not part of the rate */
 	uint64_t start_ns;

@@ -60,7 +60,7 @@ static bool digit(char c)
 int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn)
 {
 	size_t i = 0, j = 0;
-	int zeros = 0; /* first difference in leading zeros decides between equals */
+	int zeros = 0; /* the first difference in leading zeros decides between equals */
 
 	while (i < an && j < bn) {
 		if (digit(a[i]) && digit(b[j])) {
@@ -96,19 +96,19 @@ int text_natural_cmp(const char *a, size_t an, const char *b, size_t bn)
 	return zeros;
 }
 
-/* A byte of a pattern has been looked at; false when that was one too many. */
+/* Counts the comparison of one byte of a pattern; false if the steps have run out. */
 static bool glob_step(uint64_t *steps)
 {
 	return *steps && --*steps;
 }
 
-/* What is left of a pattern: one piece of it, and what follows that. */
+/* The rest of a pattern: one piece of it, and what follows that piece. */
 struct glob_rest {
 	const char *p, *end;
 	const struct glob_rest *next;
 };
 
-enum { MAX_BRACES = 64 }; /* behind and inside each other */
+enum { MAX_BRACES = 64 }; /* in sequence or nested */
 
 /* One [...] class at *pp (past the '['); moves *pp past the ']'. False for no match or no ']'. */
 static bool glob_class(const char **pp, const char *end, char c, uint64_t *steps)
@@ -134,7 +134,8 @@ static bool glob_class(const char **pp, const char *end, char c, uint64_t *steps
 	return hit != invert;
 }
 
-/* Where the alternative at p ends: at its ',' or '}'. NULL: nowhere, or the steps have run out. */
+/* Where the alternative at p ends: at its ',' or '}'. NULL: it has no end, or the steps have run
+ * out. */
 static const char *alternative_end(const char *p, const char *end, uint64_t *steps)
 {
 	size_t depth = 0;
@@ -152,7 +153,7 @@ static const char *alternative_end(const char *p, const char *end, uint64_t *ste
 	return NULL;
 }
 
-/* The '}' of a brace with a comma; NULL: it stands for itself. */
+/* The '}' of a brace that contains a comma; NULL: the brace is a literal. */
 static const char *braces_end(const char *p, const char *end, uint64_t *steps)
 {
 	const char *at = alternative_end(p + 1, end, steps);
@@ -167,7 +168,7 @@ static const char *braces_end(const char *p, const char *end, uint64_t *steps)
 static bool glob_rest(struct glob_rest at, const char *s, const char *end, unsigned braces,
 		      uint64_t *steps);
 
-/* One of the alternatives at at->p, and then what is behind the '}' at close. */
+/* Tries each alternative at at->p, followed by what comes after the '}' at close. */
 static bool glob_braces(const struct glob_rest *at, const char *close, const char *s,
 			const char *end, unsigned braces, uint64_t *steps)
 {
@@ -188,7 +189,7 @@ static bool glob_braces(const struct glob_rest *at, const char *close, const cha
 	return false;
 }
 
-/* The byte c by what stands at at->p, which is no '*' and no brace; moves on behind it. */
+/* Matches byte c against at->p, which is not a '*' or a brace, and advances past it. */
 static bool glob_byte(struct glob_rest *at, char c, uint64_t *steps)
 {
 	char p = *at->p++;
@@ -202,8 +203,8 @@ static bool glob_byte(struct glob_rest *at, char c, uint64_t *steps)
 	return p == c;
 }
 
-/* Greedy with one backtracking point: linear in practice, at worst one length times the other; and
- * braces multiply that by all ways through them. */
+/* Greedy with one backtracking point: linear in practice, at worst the product of both lengths;
+ * braces multiply that by the number of ways through them. */
 static bool glob_rest(struct glob_rest at, const char *s, const char *end, unsigned braces,
 		      uint64_t *steps)
 {
@@ -298,7 +299,7 @@ size_t text_unfit(const char *s, const char *end)
 
 const char *text_show(const char *s, size_t n, char *out, size_t cap)
 {
-	const char *end = s + n, *next = s; /* of the character that s is in */
+	const char *end = s + n, *next = s; /* end of the character that s is in */
 	bool unfit = false;
 	size_t o = 0;
 

@@ -2,8 +2,8 @@
 /*
  * vec - room in arrays that grow.
  *
- * The owner of an array keeps its pointer, the count of its members and, as a size_t, for how many
- * there is room:
+ * The owner of an array keeps its pointer, the number of its members and, as a size_t, its
+ * capacity:
  *
  *	struct rule *v = NULL;
  *	size_t n = 0, cap = 0;
@@ -13,7 +13,7 @@
  *	v[n++] = rule;
  *	free(v);
  *
- * Room at least doubles when it grows. Where there is no memory the array stays as it is.
+ * The capacity at least doubles when it grows. If memory runs out the array is unchanged.
  *
  * Threads: no shared state.
  */
@@ -24,13 +24,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Is there room in v for `need` members, by growing where it must? */
+/* Ensures room in v for `need` members, growing it if necessary; false: out of memory. */
 #define VEC_ROOM(v, cap, need) VEC_ROOM_WITHIN(v, cap, need, SIZE_MAX)
-/* The same, and never room for more than `max`. */
+/* The same, but never grows beyond `max` members. */
 #define VEC_ROOM_WITHIN(v, cap, need, max) \
 	((need) <= (cap) || vec_grow(&(v), &(cap), need, max, sizeof(*(v))))
 
-/* What the macros call: array is the address of the pointer. */
+/* Implementation of the macros; array is the address of the pointer. */
 bool vec_grow(void *array, size_t *cap, size_t need, size_t max, size_t size);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every function below handles one element, without a branch. When `from` and `to` are constants,
- * all that depends on them folds away, and what is left of loop() is what compilers turn into
- * vector instructions (at -O3; see the Makefile). run() holds one such loop for each pair of
- * types, and is compiled once for any CPU and once for those with AVX2.
+ * Every function below handles one element, without a branch. With constant `from` and `to`,
+ * everything that depends on them folds away, and compilers turn what remains of loop() into vector
+ * instructions (at -O3; see the Makefile). run() holds one such loop for each pair of types, and is
+ * compiled once for any CPU and once for those with AVX2.
  */
 #include "codec/cast.h"
 
@@ -16,7 +16,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* yes ? a : b; written like that, gcc makes it a branch when a or b is costly. */
+/* yes ? a : b; gcc turns that expression into a branch if a or b is costly. */
 INLINE uint32_t pick(bool yes, uint32_t a, uint32_t b)
 {
 	return b ^ ((a ^ b) & -(uint32_t)yes);
@@ -38,7 +38,7 @@ INLINE uint32_t bits_of_f32(float f)
 	return u;
 }
 
-/* x86-64 and AArch64 keep sign and upper payload bits of a NaN here, and make it quiet. */
+/* x86-64 and AArch64 keep a NaN's sign and upper payload bits here, and make it quiet. */
 INLINE uint32_t f64_to_f32(uint64_t u)
 {
 	double d;
@@ -49,7 +49,7 @@ INLINE uint32_t f64_to_f32(uint64_t u)
 
 INLINE uint32_t f16_to_f32(uint16_t h)
 {
-	int32_t a = h & 0x7fff; /* signed, for SSE2 compares nothing else */
+	int32_t a = h & 0x7fff; /* signed, because SSE2 has only signed compares */
 	uint32_t moved = (uint32_t)a << 13;
 	uint32_t normal = moved + ((127u - 15) << 23);
 	uint32_t subnormal = bits_of_f32((float)a * 0x1p-24f);
@@ -63,7 +63,7 @@ INLINE uint16_t f32_to_f16(uint32_t u)
 {
 	int32_t a = (int32_t)(u & 0x7fffffff);
 	uint32_t normal = ((uint32_t)a - ((127u - 15) << 23) + 0xfff + (a >> 13 & 1)) >> 13;
-	/* The last bit of 0.5f is worth as much as that of a subnormal float16: adding rounds. */
+	/* The lowest bit of 0.5f has the weight of a subnormal float16's: the addition rounds. */
 	uint32_t subnormal = bits_of_f32(f32_of_bits((uint32_t)a) + 0.5f) - bits_of_f32(0.5f);
 	uint32_t nan = 0x7e00 | (a >> 13 & 0x3ff);
 	uint32_t r = pick(a < 0x38800000, subnormal, normal); /* 2^-14 */
@@ -98,7 +98,7 @@ INLINE uint32_t load(enum ckpt_dtype from, const uint8_t *src, size_t i)
 INLINE void loop(enum ckpt_dtype from, enum ckpt_dtype to, const uint8_t *restrict src,
 		 uint8_t *restrict dst, size_t n)
 {
-	uint16_t nan = from == CKPT_DTYPE_F16 ? 0x7fc0 : 0xffff; /* of bfloat16 */
+	uint16_t nan = from == CKPT_DTYPE_F16 ? 0x7fc0 : 0xffff; /* the bfloat16 NaN */
 
 	for (size_t i = 0; i < n; i++) {
 		uint32_t u = load(from, src, i);

@@ -8,8 +8,8 @@
  * Rounding is to nearest, ties to even; too large becomes infinity, subnormals are kept. All goes
  * through float32: float64 to a type of 16 bits is rounded twice, as torch does.
  *
- * What becomes of a NaN is torch's own affair and differs from pair to pair. Payload: the bits of
- * the mantissa, the highest of which makes the NaN a quiet one.
+ * NaNs become what torch makes of them, which differs from pair to pair. Payload: the bits of the
+ * mantissa, the highest of which makes the NaN a quiet one.
  *
  *	float32, float64 -> bfloat16           0xffff, always
  *	float16 -> bfloat16                    0x7fc0, always
@@ -17,11 +17,11 @@
  *	all others                             sign and upper payload bits stay, made quiet
  *
  * Measured with torch 2.14.1 (Debian's build, x86-64): all 2^32 patterns of float32, all 2^16 of
- * float16 and bfloat16, random and special float64; tensors of 1 to 4099 elements, contiguous, at odd
- * offsets, with strides, transposed, expanded; ATEN_CPU_CAPABILITY avx512, avx2 and default.
+ * float16 and bfloat16, random and special float64; tensors of 1 to 4099 elements, contiguous, at
+ * odd offsets, with strides, transposed, expanded; ATEN_CPU_CAPABILITY avx512, avx2 and default.
  * tests/torch/cast.py repeats the comparison. Everything but NaNs is the same everywhere. NaNs are
- * as above in contiguous tensors with AVX2 or AVX-512, which agree. Elsewhere torch differs from
- * itself, and so from this table:
+ * as above in contiguous tensors with AVX2 or AVX-512, which agree. In other cases torch is not
+ * consistent and differs from this table:
  *
  *	float64 -> bfloat16                    0x7fc0 in what is left after the last whole vector (of
  *	                                       a row, or of a thread's share), and with strides
@@ -45,11 +45,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* from: float64, float32, float16, bfloat16; to: float32, float16, bfloat16, also the same. */
+/* from: float64, float32, float16, bfloat16; to: float32, float16, bfloat16; from may equal to. */
 bool cast_possible(enum ckpt_dtype from, enum ckpt_dtype to);
 /*
- * n elements, little-endian on both sides; no alignment needed, no overlap allowed. Only for what
- * is possible.
+ * n elements, little-endian on both sides; no alignment needed, no overlap allowed. Requires
+ * cast_possible.
  */
 void cast_run(enum ckpt_dtype from, enum ckpt_dtype to, const void *src, void *dst, size_t n);
 

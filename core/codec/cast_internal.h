@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cast_internal - cast_run without what only some CPUs can. Private to core/codec and its tests. */
+/* cast_internal - cast_run without CPU-specific code. Private to core/codec and its tests. */
 #ifndef CODEC_CAST_INTERNAL_H
 #define CODEC_CAST_INTERNAL_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tiles of elements that fit the innermost cache are decoded to doubles and compared: tiles without
- * NaN and infinity by vectors, the others one by one. The order of all sums is fixed by the
- * blocks that the caller passes, and does not depend on the machine's vectors.
+ * NaN and infinity by vectors, the others one by one. The order of all sums depends only on the
+ * blocks that the caller passes, not on the machine's vector length.
  */
 #include "codec/delta.h"
 
@@ -35,7 +35,7 @@ bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b)
 
 /* ---- bytes ---- */
 
-/* Elements of a tile that are not the same bytes. */
+/* Counts the elements of a tile whose bytes differ. */
 #define COUNT_CHANGED(name, type) \
 	static unsigned name(const uint8_t *restrict a, const uint8_t *restrict b, size_t n) \
 	{ \
@@ -79,8 +79,8 @@ static unsigned changed_bytes(const uint8_t *a, const uint8_t *b, size_t n, size
 /* ---- numbers ---- */
 
 /*
- * A whole tile of reals. False, and nothing is counted, when an element is not finite (or a
- * difference is beyond double).
+ * A whole tile of reals. False, and nothing is counted, if an element is not finite (or a
+ * difference exceeds double).
  */
 static bool add_finite(struct delta *d, const struct numbers *a, const struct numbers *b,
 		       unsigned *unequal)
@@ -92,7 +92,7 @@ static bool add_finite(struct delta *d, const struct numbers *a, const struct nu
 		lanes x = a->lanes[i] - b->lanes[i];
 		mask greater;
 
-		x = (lanes)((mask)x & INT64_MAX); /* no sign */
+		x = (lanes)((mask)x & INT64_MAX); /* drops the sign */
 		ok &= x <= limit;
 		sum += x;
 		greater = x > max;
@@ -110,7 +110,7 @@ static bool add_finite(struct delta *d, const struct numbers *a, const struct nu
 	return true;
 }
 
-/* An element of `parts` numbers from number i on. Returns whether the values differ. */
+/* The element of `parts` numbers that begins at number i. Returns whether the values differ. */
 static bool add_one(struct delta *d, const struct numbers *a, const struct numbers *b, size_t i,
 		    size_t parts)
 {

@@ -19,19 +19,19 @@
 
 struct delta {
 	uint64_t elements;
-	/* Of one dtype: their bytes differ. Of two: their values do; all NaNs are equal there, and
-	 * so are 0 and -0. */
+	/* With one dtype: their bytes differ. With two: their values do; all NaNs are then equal,
+	 * and so are 0 and -0. */
 	uint64_t changed;
 	uint64_t nan_a, nan_b; /* elements that are NaN, or have a part that is */
-	uint64_t infinite;     /* changed ones without NaN of which one or both are infinite */
-	uint64_t finite;       /* pairs of finite elements: what max and sum are over */
+	uint64_t infinite;     /* changed ones without NaN, infinite on one or both sides */
+	uint64_t finite;       /* pairs of finite elements, over which max and sum are taken */
 	double max, sum;       /* absolute differences; of complex elements the modulus */
 };
 
 /* Can they be compared by value: numbers of known meaning, both real or both complex? */
 bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b);
 
-/* n elements on each side. Where they are not numeric, a == b, and only `changed` is counted. */
+/* n elements on each side. If they are not numeric, a == b, and only `changed` is counted. */
 void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
 	       const void *b, size_t n);
 void delta_merge(struct delta *to, const struct delta *from);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops without branches, compiled once for any CPU and once for those with AVX2, as in cast.c. */
+/* Branchless loops, compiled once for any CPU and once for those with AVX2, as in cast.c. */
 #include "codec/q8_0.h"
 
 #include "base/bytes.h"
@@ -22,8 +22,8 @@ INLINE float load_f32(const uint8_t *p)
 }
 
 /*
- * Halves away from zero. Of 2x the whole part says all there is to know, and nothing is added to a
- * product, which a compiler could fuse. Of finite elements x is never beyond 127.01.
+ * Rounds halves away from zero. The integer part of 2x determines the result, and nothing is added
+ * to a product, which a compiler could fuse. For finite elements |x| never exceeds 127.01.
  */
 INLINE int8_t rounded(float x)
 {
@@ -34,7 +34,7 @@ INLINE int8_t rounded(float x)
 	return (int8_t)((t * sign + 1) / 2 * sign);
 }
 
-/* As ggml compares: a NaN is taken, and lost again. */
+/* As ggml compares: a NaN is taken, and lost again at the next element. */
 static float max_of_odd(const float *x)
 {
 	float max = 0;
@@ -50,7 +50,7 @@ static float max_of_odd(const float *x)
 INLINE void block(const uint8_t *restrict src, uint8_t *restrict dst)
 {
 	float x[Q8_0_ELEMENTS], max, d, inverse;
-	int32_t most = 0; /* of numbers, the bits are in their order */
+	int32_t most = 0; /* as numbers, the bits sort like the floats */
 	uint32_t bits;
 
 	for (int i = 0; i < Q8_0_ELEMENTS; i++) {

@@ -2,10 +2,10 @@
 /*
  * q8_0 - ggml's Q8_0, bit for bit as quantize_row_q8_0_ref in ggml-quants.c makes it.
  *
- * A block is 32 elements: a float16 scale d, then 32 signed bytes q, and an element is d * q.
- * d = max |x| / 127 in float32, q = x * (1 / d) rounded half away from zero, with the d from before
- * it was rounded to float16. A NaN, or an infinity, in a block makes quotients that no byte holds;
- * ggml leaves open what becomes of them, here they are 0.
+ * A block is 32 elements: a float16 scale d, then 32 signed bytes q, and an element is d * q. d =
+ * max |x| / 127 in float32, q = x * (1 / d) rounded half away from zero, with d before it is
+ * rounded to float16. A NaN or an infinity in a block makes quotients that do not fit a byte; ggml
+ * leaves the result undefined, here it is 0.
  *
  * Threads: pure.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* q8_0_internal - q8_0_run without what only some CPUs can. Private to core/codec and its tests. */
+/* q8_0_internal - q8_0_run without CPU-specific code. Private to core/codec and its tests. */
 #ifndef CODEC_Q8_0_INTERNAL_H
 #define CODEC_Q8_0_INTERNAL_H
 

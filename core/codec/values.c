@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Numbers per step of a loop whose length the compiler knows, so that it can use vectors. */
+/* Numbers per step of a loop whose length the compiler knows, so that it can vectorise it. */
 enum { STEP = 16 };
 
 static double double_of(uint64_t bits)
@@ -26,8 +26,9 @@ static float float_of(uint32_t bits)
 }
 
 /*
- * Sign, exponent and `man` bits of mantissa, without the patterns that a format gives to NaN and
- * infinity. No branches and no denormal doubles: the mantissa as an integer, times a power of two.
+ * Sign, exponent and `man` bits of mantissa, without the patterns that a format reserves for NaN
+ * and infinity. No branches and no denormal doubles: the mantissa as an integer, times a power of
+ * two.
  */
 static double small_float(unsigned u, unsigned exp, unsigned man, unsigned bias)
 {
@@ -39,7 +40,7 @@ static double small_float(unsigned u, unsigned exp, unsigned man, unsigned bias)
 	return (double)(int32_t)(m | normal << man) * double_of(power << 52 | sign);
 }
 
-/* IEEE: the greatest exponent is infinity, or NaN with any mantissa. */
+/* IEEE: the greatest exponent means infinity, or NaN with a non-zero mantissa. */
 static double ieee_small(unsigned u, unsigned exp, unsigned man, unsigned bias)
 {
 	unsigned top = ((1u << exp) - 1) << man, magnitude = u & ((1u << (exp + man)) - 1);
@@ -142,7 +143,7 @@ static inline double of_bool(const uint8_t *p)
 	return *p != 0;
 }
 
-/* What the nearest double is off by; it may be 2^63 or 2^64, which no 64-bit integer is. */
+/* The error of the nearest double, which may be 2^63 or 2^64, beyond any 64-bit integer. */
 static double rest_i64(const uint8_t *p)
 {
 	return (double)((__int128)(int64_t)load_le64(p) - (__int128)of_i64(p));

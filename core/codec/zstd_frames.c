@@ -10,7 +10,7 @@
 #include <zstd.h>
 
 enum {
-	MAX_HEADER = 18, /* of a frame */
+	MAX_HEADER = 18, /* of a frame header */
 	BLOCK_HEADER = 3,
 	SKIPPABLE_HEADER = 8,
 	CHECKSUM = 4,
@@ -19,15 +19,15 @@ enum {
 
 struct walker {
 	const struct blob *src;
-	uint64_t at; /* of piece */
+	uint64_t at; /* file offset of piece */
 	size_t n;
 	uint8_t piece[PIECE];
-	int rc;	     /* of a read that failed */
-	bool behind; /* the frame looked at last says that it ends behind the target */
+	int rc;	     /* result of a failed read */
+	bool behind; /* the last frame examined ends after the target */
 	struct ckpt_err *e;
 };
 
-/* What is there at off, *ret_n bytes: `want`, or fewer at the end; or NULL: fewer than `least`. */
+/* The *ret_n bytes at off: `want`, or fewer at the end; NULL if fewer than `least`. */
 static const uint8_t *look(struct walker *w, uint64_t off, size_t want, size_t least, size_t *ret_n)
 {
 	if (off < w->at || off - w->at > w->n || w->n - (size_t)(off - w->at) < want) {
@@ -41,7 +41,7 @@ static const uint8_t *look(struct walker *w, uint64_t off, size_t want, size_t l
 	return *ret_n >= least ? w->piece + (off - w->at) : NULL;
 }
 
-/* Over the blocks from *off on. false: they are not all there, or no blocks. */
+/* Skips the blocks from *off on. false: they are incomplete or invalid. */
 static bool skip_blocks(struct walker *w, uint64_t *off, uint64_t *ret_room)
 {
 	enum { RAW, RLE, COMPRESSED };
@@ -64,7 +64,7 @@ static bool skip_blocks(struct walker *w, uint64_t *off, uint64_t *ret_room)
 	return true;
 }
 
-/* Bytes of a frame's header by its descriptor, the fifth byte. */
+/* Length of a frame's header according to its descriptor, the fifth byte. */
 static unsigned header_size(unsigned descriptor)
 {
 	static const unsigned dictionary[] = { 0, 1, 2, 4 }, content[] = { 0, 2, 4, 8 };
@@ -74,7 +74,7 @@ static unsigned header_size(unsigned descriptor)
 	       (descriptor >> 6 ? content[descriptor >> 6] : single);
 }
 
-/* Over the frame of data at *at, whose header p[0 .. n) begins with. */
+/* Skips the data frame at *at, whose header starts with p[0 .. n). */
 static bool skip_data(struct walker *w, const uint8_t *p, size_t n, struct zstd_place *at,
 		      uint64_t target)
 {
@@ -94,7 +94,7 @@ static bool skip_data(struct walker *w, const uint8_t *p, size_t n, struct zstd_
 	return !ckd_add(&at->stored, at->stored, descriptor >> 2 & 1 ? CHECKSUM : 0);
 }
 
-/* Over the frame at *at, unless it ends behind target or that cannot be told. */
+/* Skips the frame at *at, unless it ends after target or that cannot be told. */
 static bool skip_frame(struct walker *w, struct zstd_place *at, uint64_t target)
 {
 	struct zstd_place next = *at;

@@ -10,22 +10,22 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-/* Room for a whole frame of 256 KiB, however badly it compresses: one that is all there and fits
- * what is asked for is decoded in place, without a window. */
+/* Room for a whole frame of 256 KiB, however badly it compresses: a frame that is completely in
+ * memory and fits the request is decoded in place, without a window. */
 enum { IN_SIZE = 264 * 1024 };
 
 struct zstd_stream {
 	ZSTD_DCtx *ctx;
-	const struct blob *src; /* of the innermost layer */
+	const struct blob *src; /* for the innermost layer */
 	struct zstd_stream *inner;
 	int window_log;
-	uint64_t src_pos; /* behind what is in `in` */
+	uint64_t src_pos; /* file offset after what is in `in` */
 	ZSTD_inBuffer in;
 	bool in_end;   /* the input has been read to its end */
 	bool in_frame; /* a frame has begun and not ended */
 	uint64_t decoded;
 	struct zstd_place frame; /* the one that has begun */
-	uint64_t frame_size;	 /* stored bytes of the one that ended last, and some */
+	uint64_t frame_size;	 /* stored bytes of the last finished frame, and some more */
 	uint8_t data[IN_SIZE];
 };
 
@@ -90,7 +90,7 @@ size_t zstd_stream_memory(const struct zstd_stream *s)
 	return sum;
 }
 
-/* Fill the input up. */
+/* Fills the input buffer. */
 static int refill(struct zstd_stream *s, struct ckpt_err *e)
 {
 	size_t left = s->in.size - s->in.pos;
@@ -110,8 +110,8 @@ static int refill(struct zstd_stream *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* Is there too little input? Frames that follow each other are often of one size: then each is
- * wanted as a whole. */
+/* Is there too little input? Successive frames often have the same size; then a whole one is
+ * wanted. */
 static bool wants_more(const struct zstd_stream *s)
 {
 	size_t left = s->in.size - s->in.pos;
@@ -129,7 +129,7 @@ static int decode_error(const struct zstd_stream *s, size_t rc, struct ckpt_err 
 		       "zstd: %s", ZSTD_getErrorName(rc));
 }
 
-/* One step; how far it came is in out->pos. */
+/* One step; out->pos tells how far it got. */
 static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct ckpt_err *e)
 {
 	size_t before = out->pos, rc;

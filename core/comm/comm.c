@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every collective begins with a meeting: each rank says to rank 0 what it is about to do and how
- * its last step went, and rank 0 tells all of them one verdict. All ranks go on, or none, and as
- * a meeting is the same for every collective, a rank that is in another one than the others, or
- * has come to its end, is found out there instead of waited for.
+ * Every collective begins with a meeting: each rank reports to rank 0 what it is about to do and
+ * how its last step went, and rank 0 sends all of them one verdict. Either all ranks go on or none
+ * does. Since the meeting is the same for every collective, a rank that is in a different one, or
+ * has ended, is detected there instead of waited for.
  *
- * Memory is found before bytes are moved: rank 0 that gathers has it before its verdict; for what
- * rank 0 gives, the ranks learn how much it is and meet again when they have room for it.
+ * Memory is allocated before bytes are moved: rank 0 allocates for a gather before its verdict; for
+ * a scatter or broadcast the ranks learn the size and meet again when they have allocated.
  */
 #include "comm/comm.h"
 
@@ -26,11 +26,11 @@ static const char *const doing[N_CALLS] = {
 	[BROADCAST] = "broadcasts", [LEAVE] = "has ended",
 };
 
-/* What a rank says, and what rank 0 says to all. */
+/* What a rank reports, and what rank 0 answers. */
 struct ckpt_comm_said {
-	uint64_t len;	     /* bytes that the rank has to give */
-	uint32_t call;	     /* enum call; of the verdict, N_CALLS where the ranks differ */
-	uint32_t told;	     /* the failure has its "rank 2: " */
+	uint64_t len;	     /* bytes that the rank contributes */
+	uint32_t call;	     /* enum call; in the verdict, N_CALLS if the ranks differ */
+	uint32_t told;	     /* the failure's text already begins with "rank 2: " */
 	struct ckpt_err err; /* code 0: none */
 };
 
@@ -74,7 +74,7 @@ void ckpt_comm_all_release(struct ckpt_comm_all *all)
 
 /* ---- meetings ---- */
 
-/* Is it the last failure of all ranks, perhaps with words put in front of it? */
+/* Is it the last shared failure, perhaps with context in front of it? */
 static bool is_told(const struct ckpt_comm *c, const struct ckpt_err *e)
 {
 	size_t n = strlen(c->told.msg), len = strlen(e->msg);
@@ -83,7 +83,7 @@ static bool is_told(const struct ckpt_comm *c, const struct ckpt_err *e)
 	       !strcmp(e->msg + len - n, c->told.msg);
 }
 
-/* rc and *e are how the step before went. */
+/* rc and *e are the result of the previous step. */
 static struct ckpt_comm_said say(const struct ckpt_comm *c, enum call call, int rc, size_t len,
 				 const struct ckpt_err *e)
 {
@@ -98,7 +98,7 @@ static struct ckpt_comm_said say(const struct ckpt_comm *c, enum call call, int 
 	return s;
 }
 
-/* The lowest rank's failure, or that they do not do the same. */
+/* The lowest rank's failure, or an error that the ranks called different functions. */
 static struct ckpt_comm_said judge(const struct ckpt_comm *c)
 {
 	struct ckpt_comm_said v = { .call = c->said[0].call };
@@ -122,7 +122,7 @@ static struct ckpt_comm_said judge(const struct ckpt_comm *c)
 	return v;
 }
 
-/* Rank 0: room for what all have said that they give. */
+/* Rank 0: allocates room for everything the ranks have announced. */
 static int make_room(const struct ckpt_comm *c, struct ckpt_comm_all *ret, struct ckpt_err *e)
 {
 	struct ckpt_comm_all all = { .n = c->size };
@@ -153,7 +153,8 @@ static int broken(struct ckpt_comm *c, struct ckpt_err *e)
 	return -e->code;
 }
 
-/* An error of the ops is one of this rank alone; but nothing reaches the others any more. */
+/* An error of the transport belongs to this rank alone, but nothing can be sent to the others any
+ * more. */
 static int moved(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 {
 	if (!rc)
@@ -165,8 +166,8 @@ static int moved(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 }
 
 /*
- * Returns the verdict's failure, with what was said otherwise in *ret: the call, and the length
- * that rank 0 gives. Rank 0 makes room for what it gathers (NULL: it gathers nothing).
+ * Returns the verdict's failure; otherwise *ret has the call, and the length that rank 0 sends.
+ * Rank 0 allocates room for what it gathers (NULL: it gathers nothing).
  */
 static int meet(struct ckpt_comm *c, struct ckpt_comm_said mine, struct ckpt_comm_all *room,
 		struct ckpt_comm_said *ret, struct ckpt_err *e)
@@ -268,7 +269,7 @@ int ckpt_comm_gather(struct ckpt_comm *c, int rc, const void *mine, size_t len,
 	return rc;
 }
 
-/* Do all have room for what rank 0 gives? */
+/* Do all ranks have room for what rank 0 sends? */
 static int meet_with_room(struct ckpt_comm *c, enum call call, size_t len,
 			  struct ckpt_comm_bytes *ret, struct ckpt_err *e)
 {
@@ -335,7 +336,7 @@ int ckpt_comm_broadcast(struct ckpt_comm *c, int rc, const void *data, size_t le
 	return rc;
 }
 
-/* Rank 0: a buffer for each rank, and what is in them as parts to scatter. */
+/* Rank 0: makes a buffer for each rank, and returns their contents as parts to scatter. */
 static int decide_parts(const struct ckpt_comm_all *all, comm_decide_fn *decide, void *arg,
 			struct buf *bufs, struct ckpt_comm_bytes *parts, struct ckpt_err *e)
 {

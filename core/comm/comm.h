@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm - what this library does with ranks besides what ckpt_comm.h has for programs.
+ * comm - collectives for use inside the library, in addition to those of ckpt_comm.h.
  *
  * Threads: as ckpt_comm.h says.
  */
@@ -12,8 +12,8 @@
 struct buf;
 
 /*
- * Gather, let rank 0 decide, and scatter what it has decided: all[rank] are the bytes of each, and
- * ret_parts[rank], empty at first, become what it gets. mine is released.
+ * Gather, let rank 0 decide, and scatter its decision: all[rank] has each rank's bytes, and
+ * ret_parts[rank], initially empty, is what that rank gets. mine is released.
  */
 typedef int comm_decide_fn(void *arg, const struct ckpt_comm_all *all, struct buf *ret_parts,
 			   struct ckpt_err *e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks as processes, by MPI: only with `make MPI=1`. MPI counts bytes with an int, so bytes go in
- * pieces, from one process to another; rank 0 takes the others one after the other.
+ * Ranks as processes, by MPI: only with `make MPI=1`. MPI counts bytes with an int, so data is sent
+ * in pieces, point to point; rank 0 handles the other ranks one after another.
  */
 #include "base/err.h"
 #include <ckptfs/ckpt_comm.h>
@@ -39,14 +39,14 @@ int ckpt_comm_mpi_end(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 #include <mpi.h>
 #include <string.h>
 
-#define PIECE ((size_t)1 << 30) /* bytes: the next power of two is no int */
+#define PIECE ((size_t)1 << 30) /* bytes: the next power of two does not fit an int */
 
 enum { TAG = 1 };
 
 struct world {
 	MPI_Comm comm;
 	int rank, size;
-	bool is_ours; /* we have initialised MPI */
+	bool is_ours; /* we initialised MPI */
 };
 
 static int mpi_failed(int code, const char *what, struct ckpt_err *e)
@@ -136,7 +136,7 @@ static int broadcast(void *self, void *data, size_t len, struct ckpt_err *e)
 	return 0;
 }
 
-/* A communicator of our own: what else the program sends does not meet ours. */
+/* A communicator of our own, so that the program's other messages do not mix with ours. */
 static int open_world(struct world *w, struct ckpt_err *e)
 {
 	int is_there, level, rc = MPI_Initialized(&is_there);
@@ -161,7 +161,7 @@ static int open_world(struct world *w, struct ckpt_err *e)
 	return rc == MPI_SUCCESS ? 0 : mpi_failed(rc, "start", e);
 }
 
-/* Where it fails MPI is left as it is: mpirun ends the others when a process ends like that. */
+/* On failure MPI is left initialised: when a process exits like that, mpirun ends the others. */
 int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e)
 {
 	static const struct ckpt_comm_ops ops = { gather, scatter, broadcast };
@@ -191,7 +191,7 @@ int ckpt_comm_mpi_end(struct ckpt_comm *c, int rc, struct ckpt_err *e)
 	rc = ckpt_comm_leave(c, rc, e);
 	broken = c->broken.code != 0;
 	ckpt_comm_release(c);
-	if (!broken) { /* else it would wait for others; mpirun ends them */
+	if (!broken) { /* otherwise it would wait for others, which mpirun ends */
 		(void)MPI_Comm_free(&w->comm);
 		if (w->is_ours)
 			(void)MPI_Finalize();

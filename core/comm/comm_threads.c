@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks as threads: each shows where its bytes are, and who wants them takes them, between two
- * barriers. comm.c sees to it that all ranks are at the same barrier.
+ * Ranks as threads: each publishes a pointer to its bytes, and the receivers copy them, between two
+ * barriers. comm.c ensures that all ranks are at the same barrier.
  */
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -16,21 +16,21 @@
 enum { STACK_BYTES = 512 << 10 };
 
 struct group {
-	pthread_mutex_t gate; /* held until all threads are there */
-	bool is_open;	      /* under gate: they are */
+	pthread_mutex_t gate; /* held until all threads exist */
+	bool is_open;	      /* under gate: all threads exist */
 	pthread_barrier_t barrier;
 	ckpt_comm_rank_fn *fn;
 	void *arg;
 	struct member *members;
 	size_t n;
-	const struct ckpt_comm_bytes *parts; /* what rank 0 gives */
+	const struct ckpt_comm_bytes *parts; /* what rank 0 sends */
 	const void *data;
 };
 
 struct member {
 	struct group *group;
 	struct ckpt_comm comm;
-	const void *mine; /* what the rank gives */
+	const void *mine; /* what this rank sends */
 	size_t len;
 	pthread_t thread;
 };
@@ -110,11 +110,11 @@ static void *run_thread(void *arg)
 	struct ckpt_err e = { 0 };
 
 	if (is_open(m->group))
-		(void)run_rank(m, &e); /* rank 0 returns the same */
+		(void)run_rank(m, &e); /* rank 0 returns the same error */
 	return NULL;
 }
 
-/* Ranks 1 to n - 1, which wait at the gate. Returns how many there are now. */
+/* Starts ranks 1 to n - 1, which wait at the gate. Returns how many ranks exist now. */
 static size_t start_threads(struct group *g, struct ckpt_err *e)
 {
 	pthread_attr_t attr;

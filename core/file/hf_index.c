@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPEN UINT32_MAX /* goes into the file being filled, whose number is not known yet */
+#define OPEN UINT32_MAX /* goes into the file being filled, not numbered yet */
 
 static void close_file(uint32_t *shard, size_t from, size_t to, uint32_t number)
 {
@@ -23,7 +23,7 @@ static void close_file(uint32_t *shard, size_t from, size_t to, uint32_t number)
 uint32_t hf_split(const struct tensor_info *m, size_t n, uint64_t limit, uint32_t *shard)
 {
 	uint64_t filled = 0; /* bytes in the file being filled */
-	size_t first = 0;    /* no tensor of it is before this one */
+	size_t first = 0;    /* index of its first tensor, or less */
 	uint32_t count = 0;
 	bool open = false;
 
@@ -54,7 +54,7 @@ void hf_file_name(uint32_t i, uint32_t count, char out[static HF_NAME_CAP])
 		(void)snprintf(out, HF_NAME_CAP, "model-%05u-of-%05u.safetensors", i + 1, count);
 }
 
-/* Python sorts strings by code points, which is the order of their UTF-8. */
+/* Python sorts strings by code points, which is also the order of their UTF-8. */
 static int by_name(const void *ap, const void *bp)
 {
 	const struct tensor_info *a = *(const struct tensor_info *const *)ap;

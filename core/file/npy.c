@@ -7,7 +7,7 @@
 size_t npy_header(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		  char out[static NPY_MAX_HEADER])
 {
-	static const char magic[] = "\x93NUMPY\x01"; /* and its NUL: version 1.0 */
+	static const char magic[] = "\x93NUMPY\x01"; /* with its NUL: version 1.0 */
 	size_t n = 10, total;
 
 	n += (size_t)snprintf(out + n, NPY_MAX_HEADER - n,

@@ -58,14 +58,15 @@ static void put_text(struct pickle_writer *w, const char *s)
 	pw_str(w, s, strlen(s));
 }
 
-/* The tuples of sizes and of strides, in elements. */
+/* The tuples of sizes and strides, in elements. */
 static void put_geometry(struct pickle_writer *w, const struct tensor_info *m)
 {
 	int64_t stride[UINT8_MAX + 1], step = 1;
 
 	for (size_t d = m->n_dims; d--;) {
 		stride[d] = step;
-		/* Only the sizes of an empty tensor can have no product; it has no use for one. */
+		/* The product can overflow only for an empty tensor, whose strides do not
+		 * matter. */
 		if (ckd_mul(&step, step, max_u64(m->shape[d], 1)))
 			step = INT64_MAX;
 	}
@@ -116,7 +117,7 @@ static void put_tensor(struct pickle_writer *w, const struct tensor_info *m, siz
 	pw_op(w, OP_REDUCE);
 }
 
-/* Nothing is numbered: a part of it can be understood by itself. */
+/* No memo is used, so each part of the pickle can be read by itself. */
 static void put_pickle(struct buf *b, const struct tensor_info *m, size_t n)
 {
 	struct pickle_writer w;
@@ -136,7 +137,7 @@ enum {
 	ALIGN = 64,
 	VERSION = 45,		  /* of the format, 4.5: zip64 */
 	FLAGS = 1 << 11,	  /* names in UTF-8 */
-	DATE = 1 << 5 | 1,	  /* 1 January 1980, the first there is */
+	DATE = 1 << 5 | 1,	  /* 1 January 1980, the earliest possible */
 	PAD_KEY = 'F' | 'B' << 8, /* torch's own extra field */
 	MAX_NAME = 64,
 	MAX_ENTRY = ZIP_CENTRAL_SIZE + MAX_NAME + 4 + 16 + 4 + ALIGN,
@@ -154,7 +155,7 @@ struct record {
 	uint32_t crc;
 };
 
-/* What local and central headers have in common. */
+/* The fields that local and central headers share. */
 static uint8_t *put_fields(uint8_t *p, const struct record *r, size_t extra)
 {
 	p = put_le(p, VERSION, 2);
@@ -177,7 +178,7 @@ static uint8_t *put_name(uint8_t *p, const struct record *r)
 	return p + n;
 }
 
-/* The zip64 extra field: what has UINT32_MAX in its place. */
+/* The zip64 extra field, for fields that contain UINT32_MAX. */
 static uint8_t *put_zip64(uint8_t *p, const struct record *r, bool size, bool header)
 {
 	if (!size && !header)
@@ -189,7 +190,7 @@ static uint8_t *put_zip64(uint8_t *p, const struct record *r, bool size, bool he
 	return header ? put_le(p, r->header, 8) : p;
 }
 
-/* Sizes are known, so they stand in front of the data and nothing follows it. */
+/* Sizes are known in advance, so they are in the header and no data descriptor follows. */
 static void add_local(struct vfile *f, const struct record *r)
 {
 	bool big = r->size >= UINT32_MAX;
@@ -225,7 +226,7 @@ static void add_central(struct buf *dir, const struct record *r)
 	buf_add(dir, entry, (size_t)(p - entry));
 }
 
-/* Its bytes come next. */
+/* The record's bytes are added next. */
 static void add_record(struct archive *a, const char *name, uint64_t size, uint32_t crc)
 {
 	struct record r = { name, size, a->f->size, crc };
@@ -241,14 +242,14 @@ static void add_small(struct archive *a, const char *name, const void *p, size_t
 	vfile_bytes(a->f, p, n);
 }
 
-/* Directory and end records: always those of zip64 too, as torch does. */
+/* Directory and end records, always including those of zip64, as torch does. */
 static void add_end(struct archive *a)
 {
 	uint8_t end[ZIP_END64_SIZE + ZIP_LOCATOR64_SIZE + ZIP_END_SIZE], *p = end;
 	uint64_t at = a->f->size, size = a->dir.len;
 
 	p = put_le(p, ZIP_SIG_END64, 4);
-	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of what follows */
+	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of the rest of this record */
 	p = put_le(p, VERSION, 2);
 	p = put_le(p, VERSION, 2);
 	p = put_le(p, 0, 8); /* disks */

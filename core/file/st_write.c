@@ -14,7 +14,7 @@
 #define METADATA "__metadata__"
 
 enum {
-	ALIGN = 4096,	 /* of the data: pages of a mapping of the file are pages of tensors */
+	ALIGN = 4096,	 /* of the data, so that tensors are page-aligned in a mapping */
 	MAX_ELEMENT = 8, /* bytes; every size is a power of two */
 };
 
@@ -23,7 +23,8 @@ bool st_holds(enum ckpt_dtype t)
 	return dtype_info(t)->safetensors;
 }
 
-/* Lone surrogates (ED A0-BF xx) pass text_is_utf8; JSON parsers other than Python's refuse them. */
+/* text_is_utf8 accepts lone surrogates (ED A0-BF xx); JSON parsers other than Python's refuse
+ * them. */
 static bool is_unicode(const char *s, size_t n)
 {
 	const char *end = s + n;
@@ -61,7 +62,7 @@ int st_check(const struct tensor_info *m, struct ckpt_err *e)
 	return err_wrap(e, "'%s'", text_show(m->fqn, m->fqn_len, shown, sizeof(shown)));
 }
 
-/* F4 counts single values, torch pairs of them. */
+/* F4 counts single values, torch counts pairs of them. */
 static void put_shape(struct buf *b, const struct tensor_info *m)
 {
 	for (size_t i = 0; i < m->n_dims; i++) {
@@ -113,7 +114,7 @@ static void put_metadata(struct buf *b, const struct st_note *notes, size_t n)
 int st_header(const struct tensor_info *m, const size_t *order, size_t n,
 	      const struct st_note *notes, size_t n_notes, struct buf *ret, struct ckpt_err *e)
 {
-	uint64_t at = 0; /* may wrap: then the file is too large, which its writer finds out */
+	uint64_t at = 0; /* may wrap: the file is then too large, which its writer detects */
 
 	buf_add(ret, (uint8_t[8]){ 0 }, 8);
 	put_metadata(ret, notes, n_notes);

@@ -5,7 +5,7 @@
  *	struct vfile f = VFILE_INIT;
  *	vfile_bytes(&f, header, n);
  *	vfile_tensor(&f, id, bytes);
- *	rc = vfile_done(&f, &e);      // whatever went wrong on the way
+ *	rc = vfile_done(&f, &e);      // reports errors of all the calls above
  *	vfile_release(&f);
  *
  * Threads: one while it is built, any number afterwards.
@@ -21,8 +21,8 @@
 struct ckpt_err;
 
 enum segment_kind {
-	SEG_BYTES,  /* literal: from is their place in vfile.text */
-	SEG_LENT,   /* literal: at lent, which outlives the file */
+	SEG_BYTES,  /* literal: `from` is its offset in vfile.text */
+	SEG_LENT,   /* literal: at `lent`, which outlives the file */
 	SEG_ZERO,   /* padding */
 	SEG_TENSOR, /* a whole virtual tensor: id */
 	SEG_OBJECT, /* an object's decoded bytes: id is its number in the catalog */
@@ -52,9 +52,9 @@ struct vfile {
 		.text = BUF_INIT(VFILE_MAX_TEXT) \
 	}
 
-/* Each appends; nothing of length 0 becomes a segment. Neighbouring literals become one. */
+/* Each appends a segment, unless its length is 0. Adjacent literals are merged. */
 void vfile_bytes(struct vfile *f, const void *p, size_t n);
-/* Literals that are not copied: for what is large and stays where it is. */
+/* A literal that is not copied: for large ones that stay valid. */
 void vfile_lent(struct vfile *f, const void *p, size_t n);
 void vfile_zero(struct vfile *f, uint64_t n);
 void vfile_tensor(struct vfile *f, uint64_t id, uint64_t bytes);
@@ -64,7 +64,7 @@ void vfile_file(struct vfile *f, uint64_t id, uint64_t from, uint64_t bytes);
 int vfile_done(const struct vfile *f, struct ckpt_err *e);
 void vfile_release(struct vfile *f);
 
-/* Number of the segment that holds byte off < size. */
+/* Index of the segment that contains byte off < size. */
 size_t vfile_find(const struct vfile *f, uint64_t off);
 
 #endif

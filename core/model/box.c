@@ -23,7 +23,7 @@ bool box_volume(size_t n, const uint64_t *len, uint64_t *ret)
 	uint64_t v = 1;
 	bool empty = false;
 
-	/* An empty dimension makes the product zero even where the others overflow. */
+	/* An empty dimension makes the product zero even if the others overflow. */
 	for (size_t d = 0; d < n; d++)
 		empty |= !len[d];
 	for (size_t d = 0; d < n && !empty; d++)
@@ -75,7 +75,7 @@ int box_of_range(size_t n, const uint64_t *shape, uint64_t first, uint64_t count
 		first %= stride[d];
 	}
 	while (pos < count) {
-		/* The outermost dimension that can move by whole steps from here. */
+		/* The outermost dimension that can advance in whole steps from here. */
 		size_t d = n - 1;
 		uint64_t k;
 		int rc;
@@ -105,7 +105,7 @@ bool boxes_grid(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t c
 	size_t cells = 1, at = 0;
 
 	if (!count || !n)
-		return count == 1; /* without dimensions: of one cell */
+		return count == 1; /* without dimensions: a single cell */
 	/*
 	 * The boxes are sorted, so along dimension d, at the start of all others, the cells are those
 	 * boxes that share the first box's other offsets; they lie product(counts[d+1..]) apart.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Coverage. Chunks that tile: their volumes add up to the tensor's and no two overlap. Overlaps
- * are found by a sweep along the dimension in which the fewest boxes lie side by side, with those
- * that reach the sweep line kept in a list; for shardings of real systems the list stays short.
- * Holes are found by cutting every box out of what is left. Both are quadratic for input made to be
- * so, hence the bound on work.
+ * Coverage. Chunks tile a tensor if their volumes add up to the tensor's and no two overlap.
+ * Overlaps are found by a sweep along the dimension in which the fewest boxes lie side by side,
+ * with a list of those that reach the sweep line; for the shardings of real systems the list stays
+ * short. Holes are found by cutting every box out of the remainder. Both are quadratic for
+ * adversarial input, hence the bound on work.
  */
 #include "base/vec.h"
 #include "model/box.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REST = 64 << 20 }; /* bytes of what is left of the tensor */
+enum { MAX_REST = 64 << 20 }; /* bytes for the remainder of the tensor */
 
 struct sweep_entry {
 	uint64_t start, end;
@@ -59,7 +59,7 @@ static bool are_alike(size_t n, const uint64_t *boxes, size_t count, size_t d)
 	return true;
 }
 
-/* How many pairs of boxes have an index in common along the dimension that they are sorted by. */
+/* Number of pairs of boxes that share an index along the dimension by which they are sorted. */
 static uint64_t count_pairs(const struct sweep_entry *sorted, size_t count, uint64_t *ends)
 {
 	uint64_t pairs = 0;
@@ -102,8 +102,7 @@ static struct sweep_entry *sweep_order(size_t n, const uint64_t *boxes, size_t c
 	return s;
 }
 
-/* Do the boxes have an element in common? The numbers that had to be compared are taken off *work.
- */
+/* Do the boxes have an element in common? Subtracts the number of comparisons from *work. */
 static bool overlap(size_t n, const uint64_t *a, const uint64_t *b, uint64_t *work)
 {
 	size_t d = 0;
@@ -114,7 +113,7 @@ static bool overlap(size_t n, const uint64_t *a, const uint64_t *b, uint64_t *wo
 	return d == n;
 }
 
-/* 1 and the pair, 0 for none, -1 when the work ran out, -2 out of memory. */
+/* 1 and the pair; 0: none; -1: out of work; -2: out of memory. */
 static int find_overlap(size_t n, const uint64_t *boxes, const struct sweep_entry *order,
 			size_t count, uint64_t *work, size_t ret_pair[2])
 {
@@ -161,7 +160,7 @@ static bool rest_add(struct rest *r, size_t n, const uint64_t *off, const uint64
 	return true;
 }
 
-/* Cut (cut_off, cut_len), a part of box `at`, out of it: up to 2n boxes remain of it. */
+/* Cuts (cut_off, cut_len), a part of box `at`, out of that box: up to 2n boxes remain of it. */
 static bool rest_cut(struct rest *r, size_t n, size_t at, const uint64_t *cut_off,
 		     const uint64_t *cut_len)
 {
@@ -188,7 +187,7 @@ static bool rest_cut(struct rest *r, size_t n, size_t at, const uint64_t *cut_of
 	return true;
 }
 
-/* 1 and a hole, 0 for none, -1 when work or memory ran out. */
+/* 1 and a hole; 0: none; -1: out of work or memory. */
 static int find_hole(size_t n, const uint64_t *shape, const uint64_t *boxes,
 		     const struct sweep_entry *order, size_t count, uint64_t *work,
 		     uint64_t *ret_off, uint64_t *ret_len)
@@ -208,7 +207,7 @@ static int find_hole(size_t n, const uint64_t *shape, const uint64_t *boxes,
 			if (!ok || !overlap(n, h, b, work))
 				continue;
 			(void)box_intersect(n, h, h + n, b, b + n, off, len);
-			*work -= min_u64(*work, 4 * n * n); /* what is left of it: 2n boxes */
+			*work -= min_u64(*work, 4 * n * n); /* up to 2n boxes remain */
 			ok = rest_cut(&r, n, j, off, len);
 		}
 	}
@@ -256,8 +255,8 @@ enum boxes_verdict boxes_cover(size_t n, const uint64_t *shape, const uint64_t *
 		return BOXES_UNKNOWN;
 	if (!overlap && sum == want)
 		return BOXES_COVER;
-	/* Volumes that do not add up: a hole, whether or not it can be named. To name it must not take
-	 * what other tensors need. */
+	/* If the volumes do not add up there is a hole, whether or not it can be located. Locating
+	 * it must not use up the work that other tensors need. */
 	share = overlap ? *work : *work / 4;
 	*work -= share;
 	hole = find_hole(n, shape, boxes, order, count, &share, ret_off, ret_len);

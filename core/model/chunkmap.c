@@ -32,7 +32,7 @@ static void grid_steps(size_t n, const uint64_t *shape, const uint64_t *counts,
 		for (size_t k = 0; k < counts[d] && step; k++)
 			if (starts[k] != k * step)
 				step = 0;
-		/* The last cell may be shorter, not longer: a quotient must stay inside. */
+		/* The last cell may be shorter but not longer, so that a quotient stays inside. */
 		if (step && shape[d] > counts[d] * step)
 			step = 0;
 		steps[d] = step;
@@ -40,7 +40,7 @@ static void grid_steps(size_t n, const uint64_t *shape, const uint64_t *counts,
 	}
 }
 
-/* Fill the search order of a map that is no grid. */
+/* Fills in the search order of a map that is not a grid. */
 static bool sweep_fill(struct chunkmap *m, uint32_t *order)
 {
 	size_t n = m->n_dims, best_distinct = 0;
@@ -122,7 +122,7 @@ struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *b
 	return m;
 }
 
-/* The cell of dimension d (its starts given) that holds index x. */
+/* The cell of dimension d (whose starts are given) that contains index x. */
 static uint64_t cell_of(const struct chunkmap *m, size_t d, const uint64_t *starts, uint64_t x)
 {
 	uint64_t lo = 0, hi = m->counts[d];
@@ -178,7 +178,7 @@ static int find_in_grid(const struct chunkmap *m, const uint64_t *off, const uin
 		i_len[CKPT_MAX_DIMS];
 	size_t n = m->n_dims, d;
 
-	c_off[0] = c_len[0] = 0; /* of a 0-dimensional grid */
+	c_off[0] = c_len[0] = 0; /* for a 0-dimensional grid */
 	for (size_t k = 0, base = 0; k < n; k++) {
 		const uint64_t *starts = m->starts + base;
 
@@ -199,7 +199,7 @@ static int find_in_grid(const struct chunkmap *m, const uint64_t *off, const uin
 			c_off[d] = starts[cell[d]];
 			c_len[d] = cell_end(m, d, starts, cell[d]) - c_off[d];
 		}
-		/* Cells between first and last always intersect. */
+		/* Cells between the first and the last always intersect. */
 		(void)box_intersect(n, c_off, c_len, off, len, i_off, i_len);
 		rc = visit(arg, (uint32_t)chunk, c_off, c_len, i_off, i_len);
 		if (rc)

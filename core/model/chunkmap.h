@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chunkmap - the chunks of one tensor: where each lies, and which of them a box touches.
+ * chunkmap - the chunks of one tensor: where each is stored, and which of them a box intersects.
  *
  * Chunks that form a grid are found by cell arithmetic (a division where the cells of a
  * dimension are equally long, a binary search where they are not); others by binary search along
@@ -24,9 +24,9 @@ struct chunk_loc {
 struct chunkmap {
 	uint32_t n_dims, count;
 	const uint64_t *shape;
-	struct chunk_loc *locs; /* count; filled in by the caller of chunkmap_new */
+	struct chunk_loc *locs; /* count of them; filled in by the caller of chunkmap_new */
 
-	const uint64_t *counts; /* a grid: cells per dimension; NULL when it is none */
+	const uint64_t *counts; /* a grid: cells per dimension; otherwise NULL */
 	const uint64_t *starts; /* a grid: first index of every cell, dimension after dimension */
 	const uint64_t *steps;	/* a grid: length of every cell but the last, 0 when they differ */
 
@@ -39,8 +39,8 @@ struct chunkmap {
 };
 
 /*
- * boxes: count rows of 2*n_dims numbers, none empty, all inside shape; in row-major order where
- * they form a grid (see boxes_grid). Copied. NULL: out of memory. Free with free().
+ * boxes: count rows of 2*n_dims numbers, none empty, all inside shape; in row-major order if they
+ * form a grid (see boxes_grid). Copied. NULL: out of memory. Free with free().
  */
 struct chunkmap *chunkmap_new(size_t n_dims, const uint64_t *shape, const uint64_t *boxes,
 			      uint32_t count);
@@ -49,9 +49,9 @@ struct chunkmap *chunkmap_new(size_t n_dims, const uint64_t *shape, const uint64
 void chunkmap_box(const struct chunkmap *m, uint32_t i, uint64_t *off, uint64_t *len);
 
 /*
- * Call visit for every chunk that intersects the box (not empty, inside shape), with the
- * intersection; the arrays are lent for the call. Where chunks overlap the one listed later comes
- * later, so that it wins, as in torch. Stops at a non-zero return and returns it; -ENOMEM.
+ * Calls visit for every chunk that intersects the box (not empty, inside shape), with the
+ * intersection; the arrays are valid during the call. Where chunks overlap, the one listed later
+ * comes later and so wins, as in torch. Stops at a non-zero return and returns it; -ENOMEM.
  */
 typedef int chunk_visit_fn(void *arg, uint32_t chunk, const uint64_t *chunk_off,
 			   const uint64_t *chunk_len, const uint64_t *off, const uint64_t *len);

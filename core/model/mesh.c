@@ -37,7 +37,7 @@ bool split_part(enum ckpt_split how, uint64_t parts, uint64_t part, uint64_t *of
 		end = start + each + (part < more);
 	} else {
 		each += more > 0;
-		/* Wraps only where the part lies behind the end. */
+		/* Wraps only if the part begins after the end. */
 		if (ckd_mul(&start, part, each) || start > *len)
 			start = *len;
 		end = start + min_u64(each, *len - start);
@@ -94,7 +94,7 @@ struct find {
 	const struct ckpt_sharding *s;
 	size_t n_dims;
 	const uint64_t *want_off, *want_len;
-	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS]; /* what the placements so far leave */
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS]; /* what the placements so far have left */
 	uint64_t stride[CKPT_MESH_MAX_AXES];
 	shard_visit_fn *visit;
 	void *arg;
@@ -111,7 +111,7 @@ static int found(struct find *f, uint64_t rank)
 	return f->visit(f->arg, rank, off, len, local);
 }
 
-/* Placement i and those behind it, without the parts that the wanted box does not reach. */
+/* Placement i and the following ones, skipping parts that the wanted box does not reach. */
 static int find_from(struct find *f, size_t i, uint64_t rank)
 {
 	const struct ckpt_placement *p = &f->s->placements[i];

@@ -2,7 +2,7 @@
 /*
  * mesh - how a tensor is spread over ranks.
  *
- * ckpt_tensor.h says what meshes and placements are.
+ * ckpt_tensor.h explains meshes and placements.
  *
  * Threads: pure.
  */
@@ -15,39 +15,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Ranks of the mesh. False: no axis, one of length 0, more than either limit. */
+/* Number of ranks of the mesh. False: no axis, an axis of length 0, or beyond either limit. */
 bool mesh_size(size_t n_axes, const uint64_t *mesh, uint64_t *ret);
-/* Where rank, which is below the mesh's size, lies: n_axes coordinates. */
+/* The coordinates (n_axes numbers) of a rank that is below the mesh's size. */
 void mesh_coords(size_t n_axes, const uint64_t *mesh, uint64_t rank, uint64_t *ret);
 
 /*
- * Make [*off, *off + *len) its part number `part` of `parts`. An empty part begins where the range
- * ends. False, and nothing changed: CKPT_SPLIT_EVEN, and parts does not divide *len.
+ * Replaces [*off, *off + *len) by its part number `part` of `parts`. An empty part begins at the
+ * end of the range. False, and nothing changed: CKPT_SPLIT_EVEN, and parts does not divide *len.
  */
 bool split_part(enum ckpt_split how, uint64_t parts, uint64_t part, uint64_t *off, uint64_t *len);
 
-/* Is the placement's dimension one of n_dims? Then its number, counted from the start, or n_dims.
- */
+/* The placement's dimension, counted from the start; n_dims if it is not one of n_dims. */
 size_t placement_dim(const struct ckpt_placement *p, size_t n_dims);
 
 /*
- * The box that a rank holds of a tensor; it may be empty in some dimensions. False: a placement's
- * dimension is none of the tensor's, or a CKPT_SPLIT_EVEN does not divide.
+ * The box of a tensor that a rank holds; it may be empty in some dimensions. False: a placement's
+ * dimension does not exist, or a CKPT_SPLIT_EVEN does not divide.
  */
 bool shard_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims, const uint64_t *shape,
 	       uint64_t *ret_off, uint64_t *ret_len);
 
 /*
- * Of the ranks that hold copies of one box, is this the lowest? (It is at 0 on all axes that no
+ * Is this the lowest of the ranks that hold copies of the same box? (It is at 0 on all axes that no
  * placement names.)
  */
 bool shard_is_first(const struct ckpt_sharding *s, uint64_t rank);
 
 /*
- * Who holds the box (off, len) of a tensor: call visit for every rank that shard_is_first and whose
- * box meets it. off and len are what both have, local_off is where that lies in the rank's own
- * tensor; the arrays are lent for the call. Ranks come in the order of the placements. Stops at a
- * non-zero return and returns it; -EINVAL when it comes to a box that shard_box refuses.
+ * Finds the holders of the box (off, len) of a tensor: calls visit for every rank that
+ * shard_is_first and whose box intersects it. off and len are the intersection, local_off its
+ * position in the rank's own tensor; the arrays are valid during the call. Ranks come in the order
+ * of the placements. Stops at a non-zero return and returns it; -EINVAL at a box that shard_box
+ * refuses.
  */
 typedef int shard_visit_fn(void *arg, uint64_t rank, const uint64_t *off, const uint64_t *len,
 			   const uint64_t *local_off);
