@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order in which they are asked: what is more special comes first. */
+/* In the order in which they are tried: the more specific come first. */
 static const struct format *const formats[] = { &format_megatron,      &format_megatron_zarr,
 						&format_hyperparallel, &format_dcp,
 						&format_safetensors,   &format_torchsave };
 
-/* What the formats above are recognised by, for the error message of an unknown one. */
+/* How the formats above are recognised, for the error message about an unknown one. */
 static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron-core metadata.json, HyperParallel "
 	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin";
@@ -54,7 +54,7 @@ void name_list_release(struct name_list *l)
 	*l = (struct name_list){ 0 };
 }
 
-enum { LOOK_AT = 1000, SHOW = 3 }; /* names */
+enum { LOOK_AT = 1000, SHOW = 3 }; /* file names: how many to read, how many to show */
 
 static int add_some(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
@@ -81,7 +81,7 @@ static int name_some(struct place *place, char *out, size_t cap, struct ckpt_err
 	return 0;
 }
 
-/* Nobody knows it: say what is there, and what would have been known. */
+/* No format recognised it: report what is there, and what would have been recognised. */
 static int unknown(struct place *place, const char *file, struct ckpt_err *e)
 {
 	char found[200];

@@ -2,9 +2,9 @@
 /*
  * format - the checkpoint formats that can be read, one table entry and one file each.
  *
- * A format recognises a directory, names the metadata files it was made from (they are what the
- * chunk index is keyed by), and reports tensors, chunks and objects to the catalog writer. It
- * sees neither SQL nor views. To add one: write its file, add it to the table in format.c.
+ * A format recognises a directory, lists the metadata files that describe it (the key of the chunk
+ * index), and reports tensors, chunks and objects to the catalog writer. It sees neither SQL nor
+ * views. To add one: write its file, add it to the table in format.c.
  *
  * Threads: pure apart from the file system.
  */
@@ -31,19 +31,19 @@ struct scan_opts {
 
 struct format {
 	const char *name;
-	/* 1 and the metadata files when it is such a checkpoint, or, where file is not NULL, that
-	 * file in it; else 0; < 0 when it looks like one but cannot be read, with a sentence. */
+	/* 1 and the metadata files if the directory is such a checkpoint or, if file is not NULL,
+	 * that file is one; else 0; < 0 with a sentence if it looks like one but cannot be read. */
 	int (*probe)(struct place *place, const char *file, struct name_list *files,
 		     struct ckpt_err *e);
 	int (*scan)(struct place *place, const struct name_list *files,
 		    const struct scan_opts *opts, struct catalog_writer *w, struct ckpt_err *e);
 };
 
-/* As a format's probe, with the format that does not answer 0. */
+/* Like a format's probe; *ret is the format that recognised the checkpoint. */
 int format_probe(struct place *place, const char *file, const struct format **ret,
 		 struct name_list *files, struct ckpt_err *e);
-/* The format of a directory, or of a file in it; an error that says what was looked for when there
- * is none. */
+/* The format of a directory, or of a file in it; if there is none, an error that lists what was
+ * looked for. */
 int format_detect(struct place *place, const char *file, const struct format **ret,
 		  struct name_list *files, struct ckpt_err *e);
 

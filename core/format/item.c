@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.save's archive, as far as it has to be read (torch 2.1 and later; older ones lack some
- * of the small records):
+ * torch.save's archive, as far as it is read (torch 2.1 and later; older ones lack some of the
+ * small records):
  *
  *	archive/data.pkl            pickle: _rebuild_tensor_v2(storage, offset, size, stride, ...)
  *	archive/.format_version, archive/.storage_alignment
@@ -9,9 +9,9 @@
  *	archive/data/0              the storage's bytes, aligned
  *	archive/version, archive/.data/serialization_id, central directory
  *
- * One read of the first kilobytes is enough: headers are walked from the front, the pickle ends
- * where STOP is, the small records where a data descriptor fits. Whatever is not laid out like
- * that is looked up in the central directory, as torch does.
+ * One read of the first kilobytes is enough: headers are followed from the front, the pickle ends
+ * at STOP, a small record where a data descriptor fits. Any other layout is looked up in the
+ * central directory, as torch does.
  */
 #include "format/item.h"
 
@@ -30,15 +30,15 @@
 
 enum {
 	FIRST_READ = 2048,	 /* data/0 begins at 704 or 768 with torch's default alignment */
-	MAX_HEAD = 1 << 20,	 /* bytes read before the central directory is asked */
+	MAX_HEAD = 1 << 20,	 /* bytes read before falling back to the central directory */
 	MAX_PICKLE = 64 << 20,	 /* bytes of memory for one data.pkl */
 	MAX_PKL_SIZE = 16 << 20, /* bytes of a data.pkl found through the directory */
-	MAX_SMALL_RECORD = 4096, /* bytes of a record that is not a storage */
+	MAX_SMALL_RECORD = 4096, /* bytes of a record other than a storage */
 };
 
 /* ---- data.pkl ---- */
 
-/* *ret_len: bytes of the pickle. -ENODATA when it goes on behind len. */
+/* *ret_len: length of the pickle. -ENODATA if it extends beyond len. */
 static int read_pickle(const uint8_t *p, size_t len, struct torch_tensor *ret, size_t *ret_len,
 		       struct ckpt_err *e)
 {
@@ -85,8 +85,7 @@ static bool is_storage(const char *name, size_t len, const char *key)
 	return len > 5 && !memcmp(name, "data/", 5) && is_name(name + 5, len - 5, key);
 }
 
-/* Bytes of the small record at p, found by the descriptor behind it; SIZE_MAX when there is none.
- */
+/* Length of the small record at p, found by the descriptor after it; SIZE_MAX if there is none. */
 static size_t small_record(const uint8_t *p, size_t len)
 {
 	for (size_t n = 1; n <= MAX_SMALL_RECORD && n + 16 <= len; n++)
@@ -96,8 +95,8 @@ static size_t small_record(const uint8_t *p, size_t len)
 }
 
 /*
- * Walk `head`, the archive's first len bytes. 0 when found; 1 when the directory has to be asked;
- * -ENODATA when a longer head may help; other errors are final.
+ * Walks `head`, the archive's first len bytes. 0: found; 1: consult the directory; -ENODATA: a
+ * longer head may help; other errors are final.
  */
 static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_err *e)
 {
@@ -123,8 +122,8 @@ static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_
 			if (rc)
 				return rc;
 		} else if (name_len > 5 && !memcmp(name, "data/", 5)) {
-			/* Before torch 2.1 there is no byteorder; make sure that it does not
-			 * follow. */
+			/* Before torch 2.1 there is no byteorder record; make sure that none
+			 * follows. */
 			if (!have_order || !is_storage(name, name_len, ret->view.key))
 				return 1;
 			ret->data = at + l.data;
@@ -153,7 +152,7 @@ static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_
 
 struct lookup {
 	const struct blob *item;
-	const char *key; /* NULL while the pickle is not read */
+	const char *key; /* NULL until the pickle is read */
 	struct zip_member pkl, order, storage;
 	bool have_pkl, have_order, have_storage;
 };
@@ -240,7 +239,7 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 {
 	autofree uint8_t *more = NULL;
 	size_t cap = FIRST_READ;
-	struct ckpt_err why; /* what stops the walk is final only sometimes */
+	struct ckpt_err why; /* an error of the walk is not always final */
 	int rc;
 
 	for (;;) {
@@ -264,7 +263,7 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 		*e = why;
 	if (!rc || (rc < 0 && rc != -ENODATA))
 		return rc;
-	if (item->size == BLOB_SIZE_UNKNOWN) /* the directory is at an end that nobody knows */
+	if (item->size == BLOB_SIZE_UNKNOWN) /* the directory is at the end, which is unknown */
 		return err_set(
 			e, ERR_UNSUPPORTED,
 			"the item's archive cannot be read from the front, and it is compressed");
@@ -320,7 +319,7 @@ static void reverse(uint8_t *p, size_t n)
 	}
 }
 
-/* Floating point: the sign bit. Integers (torch keeps the neg bit of their views too): two's
+/* Floating point: flips the sign bit. Integers, whose views torch gives the neg bit too: two's
  * complement. */
 static void negate(uint8_t *p, size_t n, bool integer)
 {

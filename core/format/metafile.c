@@ -73,7 +73,7 @@ int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *par
 	rc = parse(arg, &in, e);
 	if (rc)
 		return err_wrap(e, "read '%s'", name);
-	do { /* what lies behind the pickle belongs to the fingerprint all the same */
+	do { /* bytes after the pickle are part of the fingerprint too */
 		n = read_file(m, m->hashed, rest, sizeof(rest), e);
 		if (n < 0)
 			return (int)n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metafile - metadata pickles of a checkpoint, read once: parsed, hashed on the way, and told to
- * the catalog, with progress over all of them. Private to core/format.
+ * metafile - reads the metadata pickles of a checkpoint once: parses and hashes them, reports them
+ * to the catalog, and shows progress over all of them. Private to core/format.
  *
  *	metafiles_init(&m, place, opts, e);
  *	metafiles_expect(&m, name);               // each; for the progress
@@ -27,8 +27,8 @@ struct metafiles {
 	struct place *place;
 	const struct scan_opts *opts;
 	struct XXH3_state_s *hash;
-	uint64_t total, before; /* bytes of all files, and of those that are read */
-	/* The one at hand: */
+	uint64_t total, before; /* bytes of all files; bytes of those already read */
+	/* The current file: */
 	struct source *file;
 	const char *name;
 	uint64_t size, hashed; /* bytes; the pickle's second pass must not count twice */
@@ -40,7 +40,7 @@ void metafiles_release(struct metafiles *m);
 void metafiles_expect(struct metafiles *m, const char *name);
 
 typedef int metafile_parse_fn(void *arg, const struct pickle_input *in, struct ckpt_err *e);
-/* Fails as parse does, and when the file is empty or changes meanwhile; errors name it. */
+/* Fails as parse does, and if the file is empty or changes meanwhile; errors name it. */
 int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *parse, void *arg,
 		   struct catalog_writer *w, struct ckpt_err *e);
 

@@ -23,7 +23,7 @@ void raw_name(const struct raw_layout *l, struct buf *ret)
 	buf_str(ret, l->conj ? conjugate : "");
 }
 
-/* Step over `word` if it is next. */
+/* Skips `word` if it comes next. */
 static bool take(const char **s, const char *word)
 {
 	size_t n = strlen(word);
@@ -95,7 +95,7 @@ int raw_open(const struct raw_layout *l, const struct item_want *want, uint64_t 
 	ret->neg = l->neg;
 	ret->conj = l->conj;
 	for (size_t d = want->n_dims; d-- > 0;) {
-		/* Where there is one element along a dimension its stride moves nothing. */
+		/* The stride of a dimension with one element is irrelevant. */
 		ret->stride[d] = !l->strided ? step : want->len[d] > 1 ? l->stride[d] * size : 0;
 		step *= want->len[d];
 	}

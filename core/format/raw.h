@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raw - items that are nothing but elements: a tensor's bytes inside a safetensors file, inside the
- * storage of an archive that has been looked into, or in a file of their own.
+ * raw - items that consist only of elements: a tensor's bytes in a safetensors file, in the storage
+ * of an archive that was opened for indexing, or in a file of their own.
  *
- * How they lie is the encoding's name in the chunk index:
+ * The encoding's name in the chunk index gives the layout:
  *
  *	raw                          C order, little-endian
  *	raw:strides=1,64             elements between neighbours along each dimension
  *	raw:be                       every number's bytes are in reverse order
  *	raw:neg, raw:conj            the values are the negatives, the complex conjugates
  *
- * in this order where several apply: "raw:strides=1,64:be". The item begins at element 0 and ends
- * behind the furthest one.
+ * in this order if several apply: "raw:strides=1,64:be". The item begins at element 0 and ends
+ * after the furthest one.
  *
  * Threads: pure.
  */
@@ -31,17 +31,17 @@ struct raw_layout {
 
 /* Append the encoding's name. */
 void raw_name(const struct raw_layout *l, struct buf *ret);
-/* False: it is another encoding, or none. */
+/* False: it is another encoding, or not an encoding. */
 bool raw_parse(const char *name, struct raw_layout *ret);
 
 /*
- * Bytes of an item with these sizes; false when that does not fit 63 bits, or the strides are for
+ * Length of an item with these sizes; false if it does not fit 63 bits, or the strides are for
  * another number of dimensions.
  */
 bool raw_extent(const struct raw_layout *l, enum ckpt_dtype dtype, size_t n_dims,
 		const uint64_t *len, uint64_t *ret);
-/* The payload of an item of `length` bytes; want->fqn and the rest that is not dtype and sizes is
- * not needed. ret->stride as for item_open. */
+/* The payload of an item of `length` bytes; of *want only dtype and sizes are used. ret->stride as
+ * for item_open. */
 int raw_open(const struct raw_layout *l, const struct item_want *want, uint64_t length,
 	     struct payload *ret, struct ckpt_err *e);
 

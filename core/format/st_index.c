@@ -12,7 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Bytes of an index: as many as safetensors allows a header. */
+/* Limit on an index: the one that safetensors has for headers. */
 #define MAX_INDEX ((uint64_t)100000000)
 
 static int by_tensor(const void *ap, const void *bp)
@@ -125,7 +125,7 @@ int st_index_read(struct place *place, const char *name, struct st_index *ret,
 	rc = st_index_parse(text, n, ret, e);
 	if (rc)
 		return err_wrap(e, "read '%s'", name);
-	(void)steal_ptr(&text); /* it is the index's now */
+	(void)steal_ptr(&text); /* the index owns it now */
 	*seen = file->seen;
 	return 0;
 }

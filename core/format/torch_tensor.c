@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* (..., count, (key, offset, size)): legacy files had storages that were parts of others. */
+/* (..., count, (key, offset, size)): in legacy files a storage could be part of another. */
 static int read_window(const struct pk_value *tuple, uint64_t size, struct torch_tensor *ret,
 		       struct ckpt_err *e)
 {
@@ -41,7 +41,7 @@ static int read_storage(const struct pk_value *v, struct torch_tensor *ret, stru
 		return err_set(e, ERR_CORRUPT,
 			       "data.pkl: a storage is not written as torch writes it");
 	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
-	if (ret->untyped) { /* counted in bytes */
+	if (ret->untyped) { /* counts bytes */
 		ret->storage_bytes = (uint64_t)f[4].i;
 		return read_window(t, 1, ret, e);
 	}
@@ -104,7 +104,8 @@ int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct
 		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
 	fn = &v->n->own[PK_CALLEE];
 	args = &v->n->own[PK_ARGS];
-	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments, state). */
+	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments,
+	 * state). */
 	for (int depth = 0; depth < 4 && args->type == PK_TUPLE && pk_len(args); depth++) {
 		if (pk_is(fn, NULL, "_rebuild_parameter") ||
 		    pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
@@ -157,11 +158,12 @@ void torch_tensor_layout(const struct torch_tensor *t, bool big_endian, struct r
 
 	*ret = (struct raw_layout){ .n_dims = (uint8_t)t->n_dims };
 	for (size_t i = t->n_dims; i-- > 0; step *= t->size[i]) {
-		/* Strides of dimensions of one element mean nothing; keep them from overflowing. */
+		/* Strides of dimensions with one element are meaningless; 0 keeps sums from
+		 * overflowing. */
 		ret->stride[i] = t->size[i] > 1 ? t->stride[i] : 0;
 		ret->strided |= t->size[i] > 1 && t->stride[i] != step;
 	}
-	/* torch swaps untyped storages as bytes, that is not at all (torch/serialization.py). */
+	/* torch swaps untyped storages bytewise, that is, not at all (torch/serialization.py). */
 	ret->swap = big_endian && !t->untyped && d->unit > 1;
 	ret->neg = t->neg;
 	ret->conj = t->conj && d->size == 2 * d->unit; /* of a real number: itself */

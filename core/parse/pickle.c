@@ -10,7 +10,7 @@
 
 /* ---- opcodes with operands ---- */
 
-/* The n bytes that are readable. */
+/* Pushes the next n bytes, which are readable. */
 static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct ckpt_err *e)
 {
 	const struct pk_str *s = pk_intern(p->strings, (const char *)p->in.p, n);
@@ -75,7 +75,7 @@ static int op_long(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	return pk_push(p, (struct pk_value){ .type = PK_INT, .i = (int64_t)v }, e);
 }
 
-/* A line: decimal digits. "00" and "01" are what False and True were before protocol 2. */
+/* A line of decimal digits. "00" and "01" were False and True before protocol 2. */
 static int op_int(struct pickle *p, struct ckpt_err *e)
 {
 	const char *line;
@@ -147,7 +147,7 @@ static int memo_store_next(struct pickle *p, struct ckpt_err *e)
 	return rc;
 }
 
-/* PUT where the keys are in no order. */
+/* A PUT when the keys are not consecutive. */
 static int memo_put_any(struct pickle *p, uint32_t key, struct ckpt_err *e)
 {
 	uint64_t number = pk_memo_number(&p->plan.memo, key);
@@ -174,7 +174,7 @@ static inline int memo_get(struct pickle *p, uint32_t key, struct ckpt_err *e)
 		known->place = pk_memo_place(&p->plan.memo, pk_memo_number(&p->plan.memo, key));
 	}
 	v = known->place ? &p->memo[known->place - 1] : NULL;
-	/* An input that changed between the passes may ask for anything. */
+	/* An input that changed between the passes may request any entry. */
 	if (!v || (v->type == PK_STR && !v->s))
 		return pk_bad(p, "memo entry that was never stored", e);
 	pk_ref(v);
@@ -206,7 +206,7 @@ static int op_dup(struct pickle *p, struct ckpt_err *e)
 	return pk_push(p, v, e);
 }
 
-/* What run() does not do itself. Operands of fixed size are readable at p->in.p. */
+/* The opcodes that run() does not handle itself. Operands of fixed size are readable at p->in.p. */
 static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 {
 	double f;
@@ -282,13 +282,13 @@ static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		p->in.p += 8;
 		return 0;
 	default:
-		return pk_bad(p, "unknown opcode", e); /* the first pass has refused it */
+		return pk_bad(p, "unknown opcode", e); /* unreachable: the first pass refuses it */
 	}
 }
 
 /*
- * The name of the attribute that is not wanted has been read: the object's state is what is there,
- * "object, dict, MARK, name, value, name, value" on the stack.
+ * The name of the unwanted attribute has been read. The object's state is what is on the stack:
+ * "object, dict, MARK, name, value, name, value".
  */
 static int close_early(struct pickle *p, struct ckpt_err *e)
 {
@@ -302,7 +302,7 @@ static int close_early(struct pickle *p, struct ckpt_err *e)
 	return rc ? rc : pk_build(p, e);
 }
 
-/* The opcodes that torch's .metadata consists of, 99 in 100; step() has the others. */
+/* Handles the opcodes that make up 99 % of torch's .metadata; step() handles the others. */
 static int run(struct pickle *p, struct ckpt_err *e)
 {
 	struct pk_reader *in = &p->in;
@@ -422,7 +422,7 @@ static int load(struct pickle *p, const struct pickle_input *in, const char *unt
 		return rc;
 	if (!p->n || p->n_marks)
 		return pk_bad(p, "STOP without a value", e);
-	p->taken_at = p->n; /* by now an object's state has it, or it was no attribute */
+	p->taken_at = p->n; /* either an object's state has taken it, or it was no attribute */
 	rc = pk_check_taken(p, e);
 	if (rc)
 		return rc;
@@ -515,7 +515,7 @@ const struct pk_value *pk_get_n(const struct pk_value *dict, const char *key, si
 {
 	if (!dict || dict->type != PK_DICT)
 		return NULL;
-	for (size_t i = dict->n->len; i-- > 0;) { /* a later duplicate counts */
+	for (size_t i = dict->n->len; i-- > 0;) { /* the last duplicate counts */
 		const struct pk_value *k = &dict->n->v[2 * i];
 
 		if (k->type == PK_STR && k->s->len == len && !memcmp(k->s->data, key, len))

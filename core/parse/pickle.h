@@ -2,16 +2,16 @@
 /*
  * pickle - a Python pickle machine that only builds data.
  *
- * Reads protocols 2 to 5, also as Python 2 writes protocol 2. Nothing is ever imported or called: a
- * global is the pair of names it was written as, REDUCE and NEWOBJ make an object that remembers
- * callee and arguments, BUILD attaches a state to it. Two passes: the first only lexes, learns which
- * memo entries a GET will ask for (about one in ten thousand of torch's .metadata) and finds the end;
- * the second builds, keeping reference counts, so that what a hook has consumed is freed at once and
- * memory follows what is kept, not what is read.
+ * Reads protocols 2 to 5, and protocol 2 as Python 2 writes it. Nothing is ever imported or called:
+ * a global stays the pair of names it was written as, REDUCE and NEWOBJ make an object that records
+ * callee and arguments, BUILD attaches a state to it. There are two passes. The first only lexes:
+ * it learns which memo entries a GET will request (about one in ten thousand in torch's .metadata)
+ * and finds the end. The second builds, with reference counts, so that what a hook has consumed is
+ * freed at once, and memory grows with what is kept, not with what is read.
  *
- * Two callables are understood because their results are plain data: torch.Size(t) is the
- * tuple t, collections.OrderedDict() is a dict, with a list of pairs or without. Sets of protocol 4
- * and later are opaque.
+ * Two callables are interpreted because their results are plain data: torch.Size(t) becomes the
+ * tuple t, and collections.OrderedDict(), with or without a list of pairs, becomes a dict. Sets of
+ * protocol 4 and later are opaque.
  *
  * Sources: CPython Lib/pickletools.py (opcodes); formats: torch's .metadata and torch.save's
  * data.pkl.
@@ -39,16 +39,16 @@ enum pk_type {
 	PK_STR,	   /* .s, UTF-8 with lone surrogates allowed, not validated */
 	PK_BYTES,  /* .s */
 	PK_GLOBAL, /* .g */
-	PK_OPAQUE, /* something whose content was not kept */
-	PK_TUPLE,  /* .n: from here on the value is a counted node */
+	PK_OPAQUE, /* something whose contents were not kept */
+	PK_TUPLE,  /* .n; this and all below are reference-counted nodes */
 	PK_LIST,   /* .n */
-	PK_DICT,   /* .n: len pairs, v[2*i] key, v[2*i+1] value; a later duplicate counts */
+	PK_DICT,   /* .n: len pairs, v[2*i] key, v[2*i+1] value; the last duplicate counts */
 	PK_OBJECT, /* .n: v[PK_CALLEE], v[PK_ARGS], v[PK_STATE], v[PK_ITEMS] */
 	PK_PERSID, /* .n: v[0] the persistent id */
-	PK_RECORD, /* .n: bytes that a hook put in an object's place, see pickle_to_record */
+	PK_RECORD, /* .n: bytes that a hook put in place of an object, see pickle_to_record */
 };
 
-/* PK_ITEMS: what a dict or list subclass holds, a dict or a list; None where there is nothing. */
+/* PK_ITEMS: the items of a dict or list subclass, as a dict or list; None if there are none. */
 enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_ITEMS, PK_OBJECT_FIELDS };
 
 struct pk_str {
@@ -60,7 +60,7 @@ struct pk_str {
 
 struct pk_global {
 	const struct pk_str *module, *name;
-	int cls; /* what pickle_hooks.classify said, else 0 */
+	int cls; /* as set by pickle_hooks.classify, else 0 */
 };
 
 struct pk_node;
@@ -79,13 +79,13 @@ struct pk_value {
 struct pk_node {
 	uint32_t refs;
 	uint32_t len;		     /* elements, pairs, or bytes of a record */
-	uint32_t cap;		     /* values that v has room for */
-	uint16_t own_class, v_class; /* where the memory of this and of v goes back to */
+	uint32_t cap;		     /* capacity of v, in values */
+	uint16_t own_class, v_class; /* size classes by which this node and v are freed */
 	struct pk_value *v;
 	struct pk_value own[]; /* where v points for tuples and objects */
 };
 
-/* Strings live in an interner so that they can outlive the pickle they were read from. */
+/* Strings live in an interner so that they can outlive the pickle they come from. */
 struct pk_strings;
 struct pk_strings *pk_strings_new(size_t max_bytes);
 void pk_strings_free(struct pk_strings *t);
@@ -96,15 +96,15 @@ uint32_t pk_strings_count(const struct pk_strings *t);
 
 /* Hooks return 0, or a negative errno with *e set to stop. */
 struct pickle_hooks {
-	/* Give a global a class number > 0; 0 for those of no interest. */
+	/* Assigns a global a class number > 0; 0 for globals of no interest. */
 	int (*classify)(void *arg, const char *module, const char *name);
-	/* BUILD has attached a state to an object of a class > 0. */
+	/* Called after BUILD has attached a state to an object of a class > 0. */
 	int (*built)(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e);
 	/*
-	 * A pair is about to enter the dict that becomes attribute `attr` of the pickle's
-	 * outermost object (root_class is its class). *consumed = true drops the pair instead.
-	 * A dict inside an attribute may look like one until it is complete: when pairs were taken
-	 * from such, the load fails with ERR_UNSUPPORTED.
+	 * Called when a pair is about to enter the dict that becomes attribute `attr` of the
+	 * pickle's outermost object (of class root_class). *consumed = true drops the pair instead.
+	 * A dict inside an attribute may look like one until it is complete: if pairs were taken
+	 * from such a dict, the load fails with ERR_UNSUPPORTED.
 	 */
 	int (*attr_item)(void *arg, int root_class, const struct pk_str *attr,
 			 const struct pk_value *key, const struct pk_value *value, bool *consumed,
@@ -121,39 +121,41 @@ struct pickle_input {
 
 struct pickle_opts {
 	const struct pickle_hooks *hooks; /* may be NULL */
-	/* Called for every persistent id, if not NULL; as a hook. */
+	/* Called for every persistent id, if not NULL; returns as a hook does. */
 	int (*persid)(void *arg, const struct pk_value *id, struct ckpt_err *e);
 	void *arg;
 	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
-	size_t max_bytes;	    /* ceiling of live memory, strings apart */
+	size_t max_bytes;	    /* ceiling of live memory, not counting strings */
 	bool drop_unknown;	    /* objects of class 0 become PK_OPAQUE at once */
-	bool skip_long_text;	    /* and so do strings of more than 1 MiB, else refused */
+	bool skip_long_text;	    /* and so do strings of more than 1 MiB; otherwise they are
+                                       refused */
 	/*
-	 * The outermost object's attribute of this name and all behind it are not wanted: nothing
-	 * from there on is read, and what was pickled before is not kept for its sake. ECANCELED
-	 * when the first string that reads so is something else; load it without, then. So must
-	 * who misses something: the only key of an attribute's dict looks like a name.
+	 * Stop at the outermost object's attribute with this name: it and all that follow are not
+	 * read, and memo entries used only there are not kept. ECANCELED if the first string equal
+	 * to it turns out not to be an attribute name; then load again without `until`. Also load
+	 * again if something is missing afterwards: a string that is the only key of an attribute's
+	 * dict looks like a name.
 	 */
-	const char *until; /* or NULL */
+	const char *until; /* may be NULL */
 };
 
-/* ENODATA: the input ended before STOP (more input may help); ERR_CORRUPT; EFBIG; ENOMEM. */
+/* ENODATA: the input ends before STOP (supply more); ERR_CORRUPT; EFBIG; ENOMEM. */
 int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, struct pickle **ret,
 		struct ckpt_err *e);
 void pickle_free(struct pickle *p);
 struct pk_value pickle_root(const struct pickle *p);
-uint64_t pickle_end(const struct pickle *p); /* bytes read, STOP included where it was reached */
+uint64_t pickle_end(const struct pickle *p); /* bytes read, including STOP if it was reached */
 
 /*
- * The module of the class that the pickle's outermost object is of, from its first bytes alone:
- * *ret_len bytes in there. NULL when they do not tell, or it is no object.
+ * The module of the class of the pickle's outermost object, found from its first bytes alone:
+ * *ret_len bytes inside them. NULL if they do not tell, or the value is not an object.
  */
 const char *pickle_first_module(const void *bytes, size_t len, size_t *ret_len);
 
 /*
- * For hooks.built: replace the object by `len` bytes, dropping class, arguments and state.
- * pickle_record gives them back. Returns 1, and leaves the object, when something else refers to
- * it as well.
+ * For hooks.built: replaces the object by `len` bytes, dropping class, arguments and state;
+ * pickle_record returns them. Returns 1, and leaves the object alone, if something else refers to
+ * it.
  */
 int pickle_to_record(struct pickle *p, struct pk_value *obj, const void *bytes, size_t len,
 		     struct ckpt_err *e);
@@ -162,7 +164,7 @@ static inline const uint8_t *pickle_record(const struct pk_value *v)
 	return (const uint8_t *)v->n->own;
 }
 
-/* Looking at values; all borrowed from the pickle. */
+/* Inspecting values; all results are borrowed from the pickle. */
 bool pk_is(const struct pk_value *v, const char *module_or_null, const char *name); /* a global? */
 const struct pk_value *pk_get_n(const struct pk_value *dict, const char *key, size_t len);
 const struct pk_value *pk_attr_n(const struct pk_value *obj, const char *name, size_t len);
@@ -176,12 +178,12 @@ static inline const struct pk_value *pk_attr(const struct pk_value *obj, const c
 {
 	return pk_attr_n(obj, name, strlen(name));
 }
-/* A string? */
+/* Is it this string? */
 static inline bool pk_is_text(const struct pk_value *v, const char *text)
 {
 	return v->type == PK_STR && v->s->len == strlen(text) && !strcmp(v->s->data, text);
 }
-/* A tuple or list of at most max integers, none negative; v may be NULL. */
+/* A tuple or list of at most max non-negative integers; v may be NULL. */
 bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret_n);
 static inline size_t pk_len(const struct pk_value *v)
 {

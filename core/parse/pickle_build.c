@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the opcodes build: tuples, globals, objects, containers. Every function takes its operands
- * from the stack, checks that they are there, and leaves its result there.
+ * Building tuples, globals, objects and containers. Every function takes its operands from the
+ * stack, after checking that they exist, and pushes its result.
  */
 #include "parse/pickle_internal.h"
 
@@ -13,7 +13,7 @@
 enum known { KNOWN_NONE, KNOWN_SIZE, KNOWN_ORDERED_DICT };
 
 struct pk_known_global {
-	struct pk_global g; /* first: values point to it */
+	struct pk_global g; /* must be first: values point to it */
 	enum known known;
 	struct pk_known_global *next;
 };
@@ -71,7 +71,7 @@ int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk
 			return pk_too_big(p, e);
 		*g = (struct pk_known_global){ .g = { .module = module, .name = name },
 					       .next = *head };
-		/* A name with a NUL in it is not the name that a hook would see. */
+		/* A name that contains a NUL is not the name that a hook would see. */
 		if (strlen(module->data) == module->len && strlen(name->data) == name->len) {
 			g->known = known_global(module->data, name->data);
 			if (p->hooks && p->hooks->classify)
@@ -82,7 +82,7 @@ int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk
 	return pk_push(p, (struct pk_value){ .type = PK_GLOBAL, .g = &g->g }, e);
 }
 
-/* torch.Size((a, b)): the argument moves up a level. True when that is what the stack has. */
+/* torch.Size((a, b)) becomes its argument. False if that is not what is on the stack. */
 static bool make_size(struct pickle *p)
 {
 	struct pk_value *args = &p->stack[p->n - 1];
@@ -101,9 +101,9 @@ static bool make_size(struct pickle *p)
 }
 
 /*
- * OrderedDict() is a dict, and so is OrderedDict([[key, value], ...]), which is how Python 2 pickles
- * one, with a list made for it: one that something else has as well is not unfolded, since that
- * could be done again and again. 0: the stack has neither.
+ * OrderedDict() becomes a dict, and so does OrderedDict([[key, value], ...]), Python 2's form, if
+ * its list is not shared: a shared list could be expanded again and again. 0: the stack has
+ * neither.
  */
 static int make_ordered_dict(struct pickle *p, struct ckpt_err *e)
 {
@@ -138,7 +138,8 @@ static int make_ordered_dict(struct pickle *p, struct ckpt_err *e)
 	return rc ? rc : 1;
 }
 
-/* callee and arguments on top become an object, or what the callee is known to yield. */
+/* Callee and arguments on top of the stack become an object, or the value the callee is known to
+ * return. */
 int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e)
 {
 	struct pk_value *callee, *args;
@@ -202,7 +203,7 @@ int pk_build(struct pickle *p, struct ckpt_err *e)
 		return pk_need(p, 2, e);
 	state = p->stack[--p->n];
 	obj = &p->stack[p->n - 1];
-	if (obj->type != PK_OBJECT) { /* state of something that is not kept */
+	if (obj->type != PK_OBJECT) { /* state of a value that is not kept */
 		pk_drop(p, &state);
 		return 0;
 	}
@@ -216,9 +217,9 @@ int pk_build(struct pickle *p, struct ckpt_err *e)
 }
 
 /*
- * The attribute of the outermost object that the dict at stack position `at` will become, or
- * NULL. While it is being filled the stack reads: object, its state dict, MARK, key, value, key,
- * value ... key, this dict; without the MARK where the object has only one attribute.
+ * The name of the attribute of the outermost object that the dict at stack position `at` will
+ * become, or NULL. While it is being filled the stack is: object, its state dict, MARK, key, value,
+ * key, value ... key, this dict; without the MARK where the object has only one attribute.
  */
 static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *ret_class)
 {
@@ -234,9 +235,9 @@ static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *re
 }
 
 /*
- * root_attr() may be wrong: a dict that is the only item of an attribute's dict lies on the stack
- * just like an attribute. The difference shows when the outer one closes over it: an attribute
- * stays in its place until the object's state takes all of them.
+ * root_attr() may be wrong: a dict that is the only item of an attribute's dict is on the stack
+ * exactly like an attribute. The difference shows when the outer dict closes over it, whereas an
+ * attribute stays in place until the object's state takes all of them.
  */
 int pk_check_taken(const struct pickle *p, struct ckpt_err *e)
 {
@@ -263,7 +264,7 @@ static int note_taken(struct pickle *p, size_t at, struct ckpt_err *e)
 	return rc;
 }
 
-/* Offer the pairs [from, p->n) to the hook; those it leaves move together. */
+/* Offers the pairs [from, p->n) to the hook and closes the gaps of those it takes. */
 static int offer_items(struct pickle *p, size_t from, int root_class, const struct pk_str *attr,
 		       struct ckpt_err *e)
 {
@@ -295,8 +296,8 @@ static int offer_items(struct pickle *p, size_t from, int root_class, const stru
 }
 
 /*
- * What items go into that are meant for the container at stack position `at`: itself, or where it
- * is an object of some class, the object's own. Something else has no room for them: PK_NONE.
+ * The container that items for stack position `at` go into: the value itself or, for an object of
+ * some class, its items. PK_NONE: it cannot hold items.
  */
 static int items_of(struct pickle *p, size_t at, enum pk_type type, struct pk_value *ret,
 		    struct ckpt_err *e)
@@ -381,7 +382,7 @@ int pk_append_items(struct pickle *p, size_t from, struct ckpt_err *e)
 	return 0;
 }
 
-/* LIST and DICT: as if the empty container had been there before the mark. */
+/* LIST and DICT: as if the empty container had been pushed before the mark. */
 static int make_container(struct pickle *p, enum pk_type type, size_t from, struct ckpt_err *e)
 {
 	int rc = pk_push_node(p, type, pk_node_new(p, 0), e);

@@ -3,12 +3,13 @@
  * pickle_internal - the stack machine of the second pass, shared by the files that make it up:
  * pickle_node.c counts and frees, pickle_build.c builds, pickle.c reads opcodes.
  *
- * A value is 16 bytes: numbers, strings and globals carry no node. What leaves the stack or a
- * consumed container drops its count, and a node without counts goes back to the pool at once.
- * Cycles, which a pickle can make, and what nests too deeply stay until pickle_free.
+ * A value is 16 bytes: numbers, strings and globals have no node. A value that leaves the stack or
+ * a consumed container drops its reference, and a node without references returns to the pool at
+ * once. Cycles, which a pickle can create, and structures that nest too deeply stay until
+ * pickle_free.
  *
- * Marks are positions in the stack, kept apart from it; nothing below `floor`, the innermost
- * one, may be touched.
+ * Marks are positions in the stack, kept apart from it; nothing below `floor`, the innermost one,
+ * may be touched.
  *
  * Private to core/parse. Threads: one at a time.
  */
@@ -21,7 +22,7 @@
 
 enum { PK_GLOBAL_BUCKETS = 64, PK_MAX_GLOBALS = 4096, PK_PLACES = 256 };
 
-/* Keeps the counts of nodes, each a value somewhere, within 32 bits. */
+/* Keeps the reference counts of nodes, each held by a value somewhere, within 32 bits. */
 #define PK_MAX_MEMORY ((uint64_t)32 << 30)
 
 struct pk_known_global;
@@ -31,12 +32,12 @@ struct pickle {
 	struct pk_value *stack;
 	size_t n, cap, floor;
 	struct pk_prescan plan;
-	uint64_t n_stored, next_wanted; /* memo entries so far; the next that some GET names */
-	struct pk_value *memo; /* those that are wanted, by place; of none yet: PK_STR, NULL */
-	uint32_t n_memo;       /* places filled, where entries come in order */
+	uint64_t n_stored, next_wanted; /* memo entries so far; the next one to be requested */
+	struct pk_value *memo; /* the requested ones, by place; PK_STR with NULL: not stored yet */
+	uint32_t n_memo;       /* places filled, if entries come in order */
 	struct pk_memo_place {
 		uint32_t key, place;
-	} places[PK_PLACES]; /* the last answers of pk_memo_place, by key modulo PK_PLACES */
+	} places[PK_PLACES]; /* cache of pk_memo_place, by key modulo PK_PLACES */
 	size_t *marks;
 	size_t n_marks, marks_cap;
 	struct pool pool;
@@ -47,28 +48,28 @@ struct pickle {
 	struct pk_strings *strings, *own_strings;
 	struct pk_known_global *globals[PK_GLOBAL_BUCKETS];
 	uint32_t n_globals;
-	const struct pk_node *taken; /* the dict that attr_item last took pairs from, */
-	size_t taken_at;	     /* and where it stays if it is an attribute */
+	const struct pk_node *taken; /* the dict from which attr_item last took pairs, */
+	size_t taken_at;	     /* and its stack position if it is an attribute */
 	struct pk_value root;
 };
 
 /* "pickle: WHAT at byte N" */
 int pk_bad(const struct pickle *p, const char *what, struct ckpt_err *e);
-/* The ceiling, or no memory. */
+/* Reports that the ceiling was reached, or no memory. */
 int pk_too_big(const struct pickle *p, struct ckpt_err *e);
 
 /* ---- pickle_node.c ---- */
 
 void pk_node_free(struct pickle *p, enum pk_type type, struct pk_node *n);
-/* Room for `more` values after the `used` ones of a list's or dict's array. */
+/* Makes room for `more` values after the first `used` ones of a list's or dict's array. */
 int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct ckpt_err *e);
 int pk_stack_grow(struct pickle *p, struct ckpt_err *e);
 int pk_mark_push(struct pickle *p, struct ckpt_err *e);
-/* *ret: the first stack position above the innermost mark, which is gone. */
+/* Pops the innermost mark; *ret: the first stack position above it. */
 int pk_mark_pop(struct pickle *p, size_t *ret, struct ckpt_err *e);
 void pk_drop_from(struct pickle *p, size_t at);
 
-/* A node with n_own values of its own, uninitialised; NULL at the ceiling. */
+/* A node with n_own inline values, uninitialised; NULL at the ceiling. */
 static inline struct pk_node *pk_node_new(struct pickle *p, uint32_t n_own)
 {
 	unsigned cls = pool_class(sizeof(struct pk_node) + n_own * sizeof(struct pk_value));
@@ -88,7 +89,7 @@ static inline void pk_ref(const struct pk_value *v)
 		v->n->refs++;
 }
 
-/* Gives back the count that *v holds. */
+/* Drops the reference that *v holds. */
 static inline void pk_drop(struct pickle *p, const struct pk_value *v)
 {
 	if (v->type >= PK_TUPLE && v->n && --v->n->refs == 0)
@@ -129,7 +130,7 @@ static inline int pk_need(const struct pickle *p, size_t n, struct ckpt_err *e)
 	return pk_has(p, n) ? 0 : pk_bad(p, "stack underflow", e);
 }
 
-/* ---- pickle_build.c: each checks the stack itself ---- */
+/* ---- pickle_build.c: each function checks the stack itself ---- */
 
 int pk_make_tuple(struct pickle *p, size_t count, struct ckpt_err *e);
 int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e);
@@ -137,10 +138,10 @@ int pk_make_persid(struct pickle *p, struct ckpt_err *e);
 int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk_str *name,
 		  struct ckpt_err *e);
 int pk_build(struct pickle *p, struct ckpt_err *e);
-/* Values [from, p->n) enter the container at `from` - 1. */
+/* Moves values [from, p->n) into the container at `from` - 1. */
 int pk_set_items(struct pickle *p, size_t from, struct ckpt_err *e);
 int pk_append_items(struct pickle *p, size_t from, struct ckpt_err *e);
-/* Was all that attr_item took part of an attribute? */
+/* Did everything that attr_item took belong to an attribute? */
 int pk_check_taken(const struct pickle *p, struct ckpt_err *e);
 /* Opcodes that act on everything above a mark. */
 int pk_marked(struct pickle *p, uint8_t op, struct ckpt_err *e);

@@ -14,7 +14,7 @@
 
 enum {
 	MAX_DEPTH = 100,
-	/* Bytes of a key that is no string: within another its quotes take twice the room. */
+	/* Bytes of a non-string key: inside another key its quotes take twice the space. */
 	MAX_KEY = 1 << 20,
 };
 
@@ -29,7 +29,7 @@ static int checked(int rc, const struct buf *b, struct ckpt_err *e)
 /* ---- numbers ---- */
 
 /*
- * As Python's repr: the fewest digits that read back as the same number, without an exponent from
+ * Like Python's repr: the fewest digits that read back as the same number, without an exponent from
  * 1e-4 to below 1e16.
  */
 static void put_float(struct buf *b, double f)
@@ -60,7 +60,7 @@ static void put_float(struct buf *b, double f)
 		buf_printf(b, "%s%s%.*s.0", sign, digits, exponent + 1 - n, "0000000000000000");
 }
 
-/* Two's complement, low byte first, in decimal: repeated division by 10^9. */
+/* Converts two's complement, low byte first, to decimal by repeated division by 10^9. */
 static void put_long(struct buf *b, const struct pk_str *s)
 {
 	enum { MAX_WORDS = UINT8_MAX / 4 + 1, MAX_GROUPS = MAX_WORDS * 32 / 29 + 2 };
@@ -71,7 +71,7 @@ static void put_long(struct buf *b, const struct pk_str *s)
 	for (size_t i = 0; i < n * 4; i++) {
 		uint8_t byte = i < s->len ? (uint8_t)s->data[i] : negative ? 0xff : 0;
 
-		if (negative) { /* its absolute value */
+		if (negative) { /* take the absolute value */
 			carry += (uint8_t)~byte;
 			byte = (uint8_t)carry;
 			carry >>= 8;
@@ -130,7 +130,7 @@ static int put_key(struct buf *b, const struct pk_value *key, unsigned depth, st
 	return rc;
 }
 
-/* The pairs of a dict; first: nothing stands before them in the braces. */
+/* The pairs of a dict; first: no member precedes them in the braces. */
 static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsigned depth,
 		     struct ckpt_err *e)
 {
@@ -158,7 +158,7 @@ static int put_dict(struct buf *b, const struct pk_value *v, unsigned depth, str
 	return rc;
 }
 
-/* ---- what JSON has no form for ---- */
+/* ---- values that JSON cannot express ---- */
 
 static void put_hex(struct buf *b, const uint8_t *p, size_t n)
 {
@@ -168,7 +168,7 @@ static void put_hex(struct buf *b, const uint8_t *p, size_t n)
 	buf_str(b, "\"}");
 }
 
-/* Protocol 2 has bytes as _codecs.encode(text, 'latin1'). False: that is not what v is. */
+/* Protocol 2 writes bytes as _codecs.encode(text, 'latin1'). False: v is something else. */
 static bool put_latin1(struct buf *b, const struct pk_value *v)
 {
 	const struct pk_value *args = &v->n->own[PK_ARGS], *a = args->n ? args->n->own : NULL;
@@ -198,7 +198,7 @@ static void put_global(struct buf *b, const char *key, const struct pk_value *v)
 	if (v->type == PK_GLOBAL) {
 		const char *module = v->g->module->data;
 
-		/* What protocols below 3 call it. */
+		/* the name in protocols below 3 */
 		buf_str(&name, strcmp(module, "__builtin__") != 0 ? module : "builtins");
 		buf_str(&name, ".");
 		buf_str(&name, v->g->name->data);

@@ -2,8 +2,9 @@
 /*
  * pickle_json - values of a pickle as JSON text, the way Python's json.dumps writes them.
  *
- * None, bool, int of any size, float (NaN, Infinity as Python has them), str, list, dict as they
- * are; a tuple is a list. What JSON has no form for becomes an object with a key "__class__":
+ * None, bool, int of any size, float (NaN and Infinity as in Python), str, list and dict are
+ * written as they are; a tuple becomes a list. Values that JSON cannot express become an object
+ * with a key "__class__":
  *
  *	argparse.Namespace(lr=0.1)      {"__class__": "argparse.Namespace", "lr": 0.1}
  *	a class of dicts or lists       {"__class__": "m.C", "__items__": {"a": 1}}
@@ -22,11 +23,11 @@ struct buf;
 struct ckpt_err;
 struct pk_value;
 
-/* Append the text. Fails where ret's ceiling does not hold it (EFBIG; ENOMEM), and where it nests
- * deeper than 100 levels, as what refers to itself does. */
+/* Appends the text. Fails if it exceeds ret's ceiling (EFBIG; ENOMEM), or nests deeper than 100
+ * levels, as self-referencing values do. */
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e);
 
-/* Append a dict's key as a name: a string's own text, else JSON: 0, 1.5, true, null, ["a", 1]. */
+/* Appends a dict's key as a name: a string's own text, else JSON: 0, 1.5, true, null, ["a", 1]. */
 int pickle_key(const struct pk_value *key, struct buf *ret, struct ckpt_err *e);
 
 #endif

@@ -10,9 +10,9 @@
 enum { WINDOW = 256 * 1024 };
 
 /*
- * Operands by opcode: FIXED(bytes); VAR where a length or lines follow; 0 is not accepted. The text
- * opcodes are not, nor are EXT and out-of-band buffers: they mean nothing without the program that
- * wrote them.
+ * Operands by opcode: FIXED(bytes); VAR if a length or lines follow; 0: not accepted. Text opcodes
+ * are not accepted, nor are EXT and out-of-band buffers, which mean nothing outside the program
+ * that wrote them.
  */
 #define FIXED(n) ((n) + 1)
 enum { VAR = 0xff };
@@ -74,9 +74,9 @@ static const uint8_t operand[256] = {
 	[OP_BYTEARRAY8] = VAR,
 };
 
-static const char text_ops[] = "FLSVPgpi"; /* picklers write them in protocols 0 and 1 only */
+static const char text_ops[] = "FLSVPgpi"; /* picklers write these only in protocols 0 and 1 */
 
-/* Bytes of an opcode's operand where that is fixed, else 0. */
+/* Size of an opcode's operand if it is fixed, else 0. */
 static size_t operand_size(uint8_t op)
 {
 	return operand[op] && operand[op] != VAR ? operand[op] - 1u : 0;
@@ -258,7 +258,7 @@ static inline int get(struct pk_memo_plan *m, uint32_t key, const struct pk_read
 	return get_new(m, key, r, e);
 }
 
-/* Is the string of n bytes that comes next, which op is the opcode of, r->until? Then 1. */
+/* 1 if the string of n bytes that follows opcode op equals r->until. */
 static int is_until(struct pk_reader *r, uint8_t op, uint64_t n, struct ckpt_err *e)
 {
 	int rc;
@@ -270,7 +270,7 @@ static int is_until(struct pk_reader *r, uint8_t op, uint64_t n, struct ckpt_err
 	return rc ? rc : !memcmp(r->p, r->until, n);
 }
 
-/* 1: it was r->until. */
+/* 1: the string was r->until. */
 static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 {
 	uint64_t n;
@@ -296,7 +296,7 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 	return pk_reader_skip(r, n, e);
 }
 
-/* The opcodes that are rare; r->p stands behind the opcode. */
+/* Handles rare opcodes; r->p is after the opcode. */
 static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, struct ckpt_err *e)
 {
 	int rc = 0;
@@ -330,9 +330,8 @@ static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, stru
 }
 
 /*
- * On to the STOP, or behind r->until, which is 1. The cases are what a .metadata consists of:
- * written out one by one, the processor can guess where the next opcode stands instead of waiting
- * for this one's length.
+ * Scans to the STOP (0), or past r->until (1). The cases make up a .metadata: with one branch each,
+ * the processor can predict where the next opcode is instead of waiting for this one's length.
  */
 static int scan(struct pk_reader *r, struct pk_memo_plan *m, struct ckpt_err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle_lex - the byte stream of a pickle, and the first of the two passes that read it.
+ * pickle_lex - the byte stream of a pickle, and the first of the two passes over it.
  *
  * Private to core/parse. Threads: one at a time.
  */
@@ -11,7 +11,7 @@
 #include "parse/pickle_memo.h"
 #include "parse/pickle_ops.h"
 
-#define PK_MAX_STRING (1u << 20) /* bytes of one string; longer bytes objects are skipped over */
+#define PK_MAX_STRING (1u << 20) /* bytes of one string; longer bytes objects are skipped */
 #define PK_MAX_LINE   1024	 /* bytes of a GLOBAL's line */
 #define PK_MAX_FIXED  9		 /* bytes of an opcode with an operand of fixed size */
 
@@ -23,35 +23,35 @@ struct pk_reader {
 	uint8_t *window;
 	size_t cap;
 	bool eof;
-	const char *until; /* the first pass ends behind this string, if not NULL */
+	const char *until; /* if not NULL, the first pass ends after this string */
 };
 
 int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct ckpt_err *e);
 void pk_reader_release(struct pk_reader *r);
 void pk_reader_rewind(struct pk_reader *r);
-/* Make n <= PK_MAX_STRING bytes readable at r->p, or fail: ENODATA at the end of the input. */
+/* Makes n <= PK_MAX_STRING bytes readable at r->p, or fails: ENODATA at the end of the input. */
 int pk_reader_fill(struct pk_reader *r, size_t n, struct ckpt_err *e);
 int pk_reader_skip(struct pk_reader *r, uint64_t n, struct ckpt_err *e);
-/* The line at r->p, its newline not counted but passed over. */
+/* The line at r->p, without its newline, which is skipped too. */
 int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e);
 static inline uint64_t pk_reader_pos(const struct pk_reader *r)
 {
 	return r->base - (uint64_t)(r->end - r->p);
 }
 
-/* Make the opcode at r->p readable, with its operand where that is of fixed size. */
+/* Makes the opcode at r->p readable, with its operand if that has a fixed size. */
 int pk_reader_op(struct pk_reader *r, struct ckpt_err *e);
-/* Length prefix of a string-like opcode; r->p stands behind the opcode. */
+/* Length prefix of a string-like opcode; r->p is after the opcode. */
 int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt_err *e);
 
-/* What the first pass found. */
+/* Results of the first pass. */
 struct pk_prescan {
 	struct pk_memo_plan memo;
 	uint64_t end; /* bytes, STOP included, or up to the end of `until` */
 	bool cut;     /* the latter */
 };
 
-/* max_bytes: of the memo's keys, where they need room. */
+/* max_bytes: for the memo's keys, if they must be stored. */
 int pk_prescan(struct pk_reader *r, size_t max_bytes, struct pk_prescan *ret, struct ckpt_err *e);
 
 #endif

@@ -12,7 +12,7 @@
 
 struct pk_memo_key {
 	uint32_t key;
-	uint32_t number; /* + 1; 0: the slot is free */
+	uint32_t number; /* number + 1; 0: the slot is free */
 };
 
 static int out_of_memory(struct ckpt_err *e)
@@ -20,9 +20,9 @@ static int out_of_memory(struct ckpt_err *e)
 	return err_set(e, ENOMEM, "pickle: out of memory");
 }
 
-/* ---- keys that do not follow each other ---- */
+/* ---- keys that are not consecutive ---- */
 
-/* Where `key` is, or would be. */
+/* The slot of `key`, or the free one where it would go. */
 static struct pk_memo_key *slot_of(const struct pk_memo_plan *m, uint32_t key)
 {
 	size_t at = XXH3_64bits_withSeed(&key, sizeof(key), m->seed) & (m->slots - 1);
@@ -37,7 +37,7 @@ static void insert(struct pk_memo_plan *m, uint32_t key, uint32_t number)
 	*slot_of(m, key) = (struct pk_memo_key){ .key = key, .number = number + 1 };
 }
 
-/* A table for twice the entries that there are. */
+/* A table for twice the present number of entries. */
 static int make_table(struct pk_memo_plan *m, struct ckpt_err *e)
 {
 	struct pk_memo_plan old = *m;
@@ -96,7 +96,7 @@ size_t pk_memo_table_bytes(const struct pk_memo_plan *m)
 
 /* ---- what is wanted ---- */
 
-/* Make the map reach to entry `number`. */
+/* Extends the bitmap to entry `number`. */
 static int grow(struct pk_memo_plan *m, uint64_t number, struct ckpt_err *e)
 {
 	uint64_t words = max_u64(number / 64 + 1, m->words * 2);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Metadata nests seven deep; what lies deeper is freed by pickle_free, not by our recursion. */
+/* Metadata nests seven levels; anything deeper is freed by pickle_free, not by recursion. */
 enum { MAX_FREE_DEPTH = 32 };
 
 int pk_bad(const struct pickle *p, const char *what, struct ckpt_err *e)
@@ -66,7 +66,7 @@ int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, 
 	return 0;
 }
 
-/* Twice the room for an array of *cap elements; the ceiling counts it. */
+/* Doubles the capacity of an array of *cap elements, within the ceiling. */
 static int grow(struct pickle *p, void **array, size_t *cap, size_t first, size_t size,
 		struct ckpt_err *e)
 {

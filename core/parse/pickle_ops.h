@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pickle_ops - the opcodes of pickles that hold data, protocols 2 to 5; names as in CPython's
- * pickletools. INT and OBJ are in Python 2's pickles of protocol 2: an int that needs more than 32
- * bits, and an instance of an old-style class.
+ * pickletools. Python 2 uses INT and OBJ in protocol 2: for an int that needs more than 32 bits,
+ * and for an instance of an old-style class.
  */
 #ifndef PARSE_PICKLE_OPS_H
 #define PARSE_PICKLE_OPS_H

@@ -2,7 +2,7 @@
 #include "base/bytes.h"
 #include "parse/pickle_lex.h"
 
-/* The string behind the opcode `op`, or NULL. */
+/* The string operand of opcode `op`, or NULL. */
 static const char *take_module(struct cursor *c, uint8_t op, size_t *ret_len)
 {
 	const uint8_t *p = c->p, *newline;
@@ -12,7 +12,7 @@ static const char *take_module(struct cursor *c, uint8_t op, size_t *ret_len)
 		newline = memchr(p, '\n', (size_t)(c->end - p));
 		*ret_len = newline ? (size_t)(newline - p) : 0;
 		return newline ? (const char *)p : NULL;
-	case OP_SHORT_BINUNICODE: /* module and name are strings, STACK_GLOBAL comes behind them */
+	case OP_SHORT_BINUNICODE: /* module and name are strings, followed by STACK_GLOBAL */
 		p = cursor_take(c, 1);
 		*ret_len = p ? *p : 0;
 		break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle_pool - memory of one pickle: sizes rounded to powers of two, freed pieces kept on lists
- * by size, in an arena. Private to core/parse.
+ * pickle_pool - memory of one pickle: sizes rounded up to powers of two, free lists by size, in an
+ * arena. Private to core/parse.
  *
  * Threads: one at a time.
  */
@@ -19,12 +19,12 @@ enum { POOL_MIN_SHIFT = 5, POOL_CLASSES = 44 };
 struct pool {
 	void *free[POOL_CLASSES];
 	struct arena arena;
-	bool no_memory; /* it was not the ceiling that stopped pool_get */
+	bool no_memory; /* pool_get failed for lack of memory, not at the ceiling */
 };
 
 void *pool_refill(struct pool *p, unsigned cls);
 
-/* The class whose pieces hold n bytes. */
+/* The smallest class whose pieces hold n bytes. */
 static inline unsigned pool_class(size_t n)
 {
 	unsigned shift = n <= 1 ? 0 : 64 - (unsigned)__builtin_clzll(n - 1);

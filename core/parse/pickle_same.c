@@ -9,7 +9,7 @@
 
 enum {
 	MAX_DEPTH = 100,
-	/* Of values looked at, and of 64 bytes of their text. */
+	/* Counts values and blocks of 64 bytes of their text. */
 	MAX_WORK = 1 << 22,
 };
 
@@ -27,7 +27,7 @@ static enum pk_verdict unknown(struct comparison *c, const char *why)
 	return PK_UNKNOWN;
 }
 
-/* False when there has been enough of it. */
+/* False if the budget is used up. */
 static bool work(struct comparison *c, uint64_t n)
 {
 	bool ok = n < c->left;
@@ -48,7 +48,7 @@ static enum pk_verdict bytes(struct comparison *c, const void *a, size_t an, con
 
 /* ---- integers ---- */
 
-/* In two's complement, low byte first, without bytes that only repeat the sign. */
+/* Two's complement, low byte first, without redundant sign bytes. */
 static size_t shortest(const struct pk_value *v, uint8_t small[static 8], const uint8_t **ret)
 {
 	size_t n = 8;
@@ -83,7 +83,7 @@ static bool is_integer(const struct pk_value *v)
 
 /* ---- containers ---- */
 
-/* n values each. */
+/* Compares n values on each side. */
 static enum pk_verdict rows(struct comparison *c, const struct pk_value *a,
 			    const struct pk_value *b, size_t n, unsigned depth)
 {
@@ -102,7 +102,7 @@ static enum pk_verdict within(struct comparison *c, const struct pk_node *a,
 			      const struct pk_node *b, unsigned depth)
 {
 	enum pk_verdict all = PK_SAME;
-	size_t k = 0; /* where the search goes on: orders are seldom quite different */
+	size_t k = 0; /* where the search continues: orders seldom differ much */
 
 	for (size_t i = 0; i < a->len; i++) {
 		enum pk_verdict found = PK_DIFFERENT;
@@ -128,12 +128,13 @@ static enum pk_verdict dicts(struct comparison *c, const struct pk_value *a,
 	if (pk_len(a) != pk_len(b))
 		return PK_DIFFERENT;
 	all = within(c, a->n, b->n, depth);
-	return all == PK_SAME ? within(c, b->n, a->n, depth) : all; /* a key may be there twice */
+	/* The other way too, because a key may be there twice. */
+	return all == PK_SAME ? within(c, b->n, a->n, depth) : all;
 }
 
 /* ---- objects ---- */
 
-/* Python 3 gives the names of Python 2 to what it pickles with protocol 2. */
+/* Python 3 uses Python 2's names in protocol 2. */
 static void modern(const struct pk_str *module, const char **ret, size_t *ret_len)
 {
 	static const char *const names[][2] = { { "__builtin__", "builtins" },
@@ -174,12 +175,12 @@ static enum pk_verdict objects(struct comparison *c, const struct pk_value *a,
 		return unknown(c,
 			       "they are objects of different classes, or made in different ways");
 	all = rows(c, &a->n->own[PK_ARGS], &b->n->own[PK_ARGS], PK_OBJECT_FIELDS - PK_ARGS, depth);
-	if (all == PK_DIFFERENT && is_set(x)) /* in any order */
+	if (all == PK_DIFFERENT && is_set(x)) /* sets have no order */
 		return unknown(c, "sets are not compared");
 	return all;
 }
 
-/* _codecs.encode(text, 'latin1'): bytes, before protocol 3. NULL where v is none. */
+/* _codecs.encode(text, 'latin1'): bytes, before protocol 3. NULL: v is something else. */
 static const struct pk_str *latin1(const struct pk_value *v)
 {
 	const struct pk_value *args = &v->n->own[PK_ARGS], *f = args->n ? args->n->own : NULL;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle_same - have two pickles the same value?
+ * pickle_same - do two pickles hold the same value?
  *
- * Protocols, memos, frames and the forms of strings and numbers do not matter, nor does the order
- * of a dict's keys. Types do: 1, 1.0 and True are three values, a list is no tuple, and two floats
- * are the same when their bits are. Objects are the same when their class, its arguments, state
- * and items are; what objects of two classes have in common, only the classes know.
+ * Protocols, memos, frames, the encodings of strings and numbers, and the order of a dict's keys
+ * are ignored. Types are not: 1, 1.0 and True are three values, a list is not a tuple, and two
+ * floats are equal if their bits are. Objects are equal if their class, its arguments, state and
+ * items are; instances of different classes cannot be compared, because only the classes know what
+ * they mean.
  *
- * Work is bounded: values that are shared a thousandfold, and dicts in another order, may cost more
- * than what is compared.
+ * Work is bounded: values that are shared a thousand times, and dicts in different orders, may cost
+ * more than their size.
  *
  * Threads: pure.
  */
@@ -19,7 +20,7 @@
 
 enum pk_verdict { PK_SAME, PK_DIFFERENT, PK_UNKNOWN };
 
-/* *ret_why is set where it cannot be told: a clause, as "sets are not compared". */
+/* For PK_UNKNOWN *ret_why is set to a clause such as "sets are not compared". */
 enum pk_verdict pk_compare(const struct pk_value *a, const struct pk_value *b,
 			   const char **ret_why);
 

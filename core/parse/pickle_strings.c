@@ -15,7 +15,7 @@ struct pk_strings {
 	struct pk_str **by_id;
 	struct arena texts;
 	uint32_t n, cap, ids_cap;
-	uint64_t seed; /* so that nobody can write names that all fall into one slot */
+	uint64_t seed; /* so that a file cannot contain names that all hash to one slot */
 };
 
 struct pk_strings *pk_strings_new(size_t max_bytes)
@@ -75,7 +75,7 @@ const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
 	uint32_t hash = (uint32_t)XXH3_64bits_withSeed(s, len, t->seed), at;
 	struct pk_str *r;
 
-	errno = EFBIG; /* unless there is no memory */
+	errno = EFBIG; /* unless memory runs out */
 	if (len > UINT32_MAX || grow(t))
 		return NULL;
 	at = hash & (t->cap - 1);

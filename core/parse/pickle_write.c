@@ -10,9 +10,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { BATCH = 1000 }; /* CPython's */
+enum { BATCH = 1000 }; /* as CPython */
 
-/* A string that has been written: where in the output, and its number. */
+/* A string that has been written: its place in the output, and its number. */
 struct pw_string {
 	size_t at;
 	uint32_t len, hash, memo;
@@ -61,7 +61,7 @@ void pw_bool(struct pickle_writer *w, bool v)
 
 /* ---- numbers ---- */
 
-/* LONG1 of `width` bytes, two's complement: a number from 2^63 on has a ninth, which is 0. */
+/* LONG1 of `width` bytes, two's complement: a number from 2^63 on needs a ninth byte, 0. */
 static void put_long(struct pickle_writer *w, uint64_t v, size_t width)
 {
 	uint8_t n = (uint8_t)width, bytes[9];
@@ -83,7 +83,7 @@ void pw_uint(struct pickle_writer *w, uint64_t v)
 	} else if (v <= INT32_MAX) {
 		put(w, OP_BININT, v, 4);
 	} else {
-		while (width < 9 && v >> (8 * width - 1)) /* a bit is left for the sign */
+		while (width < 9 && v >> (8 * width - 1)) /* one bit for the sign */
 			width++;
 		put_long(w, v, width);
 	}
@@ -154,7 +154,7 @@ static bool grow(struct pickle_writer *w)
 	return true;
 }
 
-/* The string's place in the table, or an unused one that it may have. NULL: out of memory. */
+/* The string's slot in the table, or a free one for it. NULL: out of memory. */
 static struct pw_string *place_of(struct pickle_writer *w, const char *s, size_t n)
 {
 	uint32_t hash = (uint32_t)XXH3_64bits(s, n);

@@ -11,16 +11,16 @@
  *	pw_op(&w, OP_SETITEMS);
  *	rc = pw_end(&w);                // {"a": 7}
  *
- * What is put together is the caller's affair: nothing checks that opcodes find on the stack what
- * they need. Opcodes without operands are written by pw_op; those that carry values, and those
- * that depend on the protocol, have functions.
+ * The caller is responsible for a valid sequence: nothing checks that opcodes find on the stack
+ * what they need. pw_op writes opcodes without operands; those that carry values or depend on the
+ * protocol have functions of their own.
  *
- * With a memo, what CPython's pickler would number can be numbered with pw_memo and repeated with
- * pw_get; strings and globals are so by themselves, by content. Without one everything is written
+ * With a memo, pw_memo numbers a value that CPython's pickler would number and pw_get repeats it;
+ * strings and globals are memoized automatically, by content. Without one everything is written
  * out, and pw_memo does nothing.
  *
- * The output is that of a struct buf: its ceiling holds, and its error comes out of pw_end.
- * Sources: CPython Lib/pickletools.py, Modules/_pickle.c. Threads: one at a time.
+ * The output goes to a struct buf, whose ceiling applies; pw_end returns its error. Sources:
+ * CPython Lib/pickletools.py, Modules/_pickle.c. Threads: one at a time.
  */
 #ifndef PARSE_PICKLE_WRITE_H
 #define PARSE_PICKLE_WRITE_H
@@ -33,7 +33,7 @@
 
 struct buf;
 
-enum { PW_MAX_GLOBALS = 64 }; /* that are remembered; more are written out each time */
+enum { PW_MAX_GLOBALS = 64 }; /* remembered; further ones are written out each time */
 
 struct pickle_writer {
 	struct buf *out;
@@ -51,36 +51,36 @@ struct pickle_writer {
 
 /* protocol: 2 or 4. */
 void pw_begin(struct pickle_writer *w, struct buf *out, unsigned protocol, bool memoize);
-/* STOP. 0, -ENOMEM or -EFBIG; w is gone either way. */
+/* Writes STOP. 0, -ENOMEM or -EFBIG; releases w in any case. */
 int pw_end(struct pickle_writer *w);
 
 void pw_op(struct pickle_writer *w, enum pk_op op);
 void pw_bool(struct pickle_writer *w, bool v);
-void pw_int(struct pickle_writer *w, int64_t v); /* the shortest form, as of pw_uint */
+void pw_int(struct pickle_writer *w, int64_t v); /* the shortest form, like pw_uint */
 void pw_uint(struct pickle_writer *w, uint64_t v);
-/* UTF-8, in which surrogates may stand alone. */
+/* UTF-8; lone surrogates are allowed. */
 void pw_str(struct pickle_writer *w, const char *s, size_t n);
-/* module.name; both must stay until pw_end, and neither may have a newline in it. */
+/* module.name; both must stay valid until pw_end, and neither may contain a newline. */
 void pw_global(struct pickle_writer *w, const char *module, const char *name);
 
 /*
- * A tuple of n elements, which stand between the two, and of n numbers. The shortest form: of up
- * to three there is no mark.
+ * A tuple of n elements, which are written between the two calls; and a tuple of n numbers. The
+ * shortest form: up to three elements need no mark.
  */
 void pw_tuple_begin(struct pickle_writer *w, size_t n);
 void pw_tuple_end(struct pickle_writer *w, size_t n);
 void pw_tuple_of(struct pickle_writer *w, const uint64_t *v, size_t n);
 
 /*
- * n things that go into a list or dict, in batches of at most 1000: pw_batch before each, with its
- * number i, and pw_batches_end behind all. more: OP_APPENDS or OP_SETITEMS.
+ * n things that go into a list or dict, in batches of at most 1000: call pw_batch before each, with
+ * its number i, and pw_batches_end after the last. more: OP_APPENDS or OP_SETITEMS.
  */
 void pw_batch(struct pickle_writer *w, enum pk_op more, size_t i);
 void pw_batches_end(struct pickle_writer *w, enum pk_op more, size_t n);
 
-/* Number what is on top of the stack; the number. */
+/* Numbers the value on top of the stack; returns the number. */
 uint32_t pw_memo(struct pickle_writer *w);
-/* Once more what has this number. */
+/* Writes the value with this number again. */
 void pw_get(struct pickle_writer *w, uint32_t memo);
 
 #endif

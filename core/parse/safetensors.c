@@ -15,7 +15,7 @@ static const char metadata_key[] = "__metadata__";
 
 struct st_header {
 	uint64_t data, end;
-	char *text;	  /* owns the names */
+	char *text;	  /* contains the names */
 	struct jdoc meta; /* of __metadata__ */
 	struct st_tensor *tensors;
 	uint64_t *shapes;
@@ -84,7 +84,7 @@ static int bad(struct ckpt_err *e, const char *name, const char *what)
 	return err_set(e, ERR_CORRUPT, "safetensors header: '%.200s': %s", name, what);
 }
 
-/* One entry of the header; the shape goes to *shapes, which moves on. */
+/* One entry of the header; writes the shape to *shapes and advances it. */
 static int read_tensor(const char *name, struct jval v, struct st_tensor *t, uint64_t **shapes,
 		       struct ckpt_err *e)
 {
@@ -106,7 +106,7 @@ static int read_tensor(const char *name, struct jval v, struct st_tensor *t, uin
 	*shapes += t->n_dims;
 	t->begin = range[0];
 	t->end = range[1];
-	if (t->dtype == CKPT_DTYPE_NONE) /* the other tensors can be read */
+	if (t->dtype == CKPT_DTYPE_NONE) /* unknown dtype: the other tensors can be read */
 		return 0;
 	if (!box_volume(t->n_dims, t->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
@@ -121,7 +121,7 @@ static int read_tensor(const char *name, struct jval v, struct st_tensor *t, uin
 	return 0;
 }
 
-/* Every byte of the data belongs to one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static int check_layout(struct st_header *h, uint64_t limit, struct ckpt_err *e)
 {
 	uint64_t at = 0;
@@ -143,7 +143,7 @@ static int check_layout(struct st_header *h, uint64_t limit, struct ckpt_err *e)
 	return 0;
 }
 
-/* Strings and nothing else, as safetensors demands. */
+/* Only strings are allowed, as safetensors demands. */
 static int check_metadata(struct jval v, struct ckpt_err *e)
 {
 	struct jiter i = jiter(v);

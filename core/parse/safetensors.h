@@ -2,9 +2,9 @@
 /*
  * safetensors - the header of a safetensors file: u64 length, that many bytes of JSON, data.
  *
- * Checked as safetensors 0.8 checks it: tensors begin at 0, follow each other without hole or
- * overlap and end where the data ends; shapes and dtypes give the sizes; no duplicate keys. Only
- * what follows the last tensor is the caller's to look at, see st_end.
+ * Validated as by safetensors 0.8: tensors begin at 0, follow each other without gaps or overlaps
+ * and end where the data ends; sizes agree with shapes and dtypes; no duplicate keys. The caller
+ * has to check what follows the last tensor, see st_end.
  *
  * Threads: a parsed header is immutable.
  */
@@ -31,7 +31,7 @@ struct st_tensor {
 
 struct st_header;
 
-/* The header at the start of the blob, which goes on to the end of the file. */
+/* Reads the header at the start of the blob, which extends to the end of the file. */
 int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e);
 void st_free(struct st_header *h);
 /* Offsets from the blob's start: of the data, and of what follows its last byte. */
@@ -39,7 +39,7 @@ uint64_t st_data(const struct st_header *h);
 uint64_t st_end(const struct st_header *h);
 size_t st_count(const struct st_header *h);
 const struct st_tensor *st_tensor(const struct st_header *h, size_t i); /* by name */
-/* NULL when there is none of that name. */
+/* NULL if there is no tensor with that name. */
 const struct st_tensor *st_find(const struct st_header *h, const char *name, size_t len);
 /* The value of that key of __metadata__, or NULL. */
 const char *st_metadata(const struct st_header *h, const char *key);

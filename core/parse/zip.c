@@ -49,7 +49,8 @@ int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct ckpt
 	ret->data = (uint64_t)ZIP_LOCAL_SIZE + name_len + extra_len;
 	ret->streamed = flags & FLAG_STREAMED;
 	ret->size = usize;
-	/* zip64 sizes of a member that is not streamed: nobody writes that here; the directory knows. */
+	/* zip64 sizes of a member that is not streamed: no known writer does that; the directory
+	 * has them. */
 	if (!ret->streamed && (csize != usize || usize == UINT32_MAX))
 		return err_set(e, ERR_UNSUPPORTED, "zip member with 64-bit sizes in its header");
 	return 0;
@@ -61,7 +62,7 @@ size_t zip_descriptor(const void *p, size_t len, uint64_t size)
 
 	if (len < 16 || load_le32(b) != ZIP_SIG_DESCRIPTOR)
 		return 0;
-	/* 24 bytes where the size or the header's offset needs them, even with small sizes. */
+	/* 24 bytes if the size or the header's offset needs them, even with small sizes. */
 	if (len >= 24 && load_le64(b + 8) == size && load_le64(b + 16) == size &&
 	    (size > UINT32_MAX || load_le32(b + 12) != size || size == 0))
 		return 24;
@@ -89,7 +90,7 @@ struct directory {
 	uint64_t off, size, count;
 };
 
-/* torch never writes a comment, so the end record is the last 22 bytes; nothing is searched. */
+/* torch never writes a comment, so the end record is the last 22 bytes and no search is needed. */
 static int find_directory(const struct blob *b, struct directory *ret, struct ckpt_err *e)
 {
 	uint8_t tail[ZIP_LOCATOR64_SIZE + ZIP_END_SIZE], end64[ZIP_END64_SIZE];
@@ -126,7 +127,7 @@ static int find_directory(const struct blob *b, struct directory *ret, struct ck
 	return 0;
 }
 
-/* Fields of 0xffffffff are in the zip64 extra field, in this order, only those. */
+/* Fields that are 0xffffffff are in the zip64 extra field, in this order, and only those. */
 static void zip64_fields(struct cursor extra, uint64_t *usize, uint64_t *csize, uint64_t *header)
 {
 	while (extra.end - extra.p >= 4) {

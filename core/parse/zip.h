@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zip - the part of the ZIP format that torch.save writes: stored members, zip64, data descriptors.
+ * zip - the subset of the ZIP format that torch.save writes: stored members, zip64, data
+ * descriptors.
  *
- * Two ways in. Forwards, over bytes at the archive's start: cheap, and possible where the end is
- * not at hand (inside a compressed stream). By the central directory: what torch itself reads.
- * Sources: PKWARE APPNOTE 6.3; torch's caffe2/serialize/inline_container.cc (miniz) for which of it
- * occurs.
+ * Two ways to read it: forwards from the archive's start, which is cheap and works without access
+ * to the end (inside a compressed stream); or by the central directory, as torch does. Sources:
+ * PKWARE APPNOTE 6.3; torch's caffe2/serialize/inline_container.cc (miniz) for which of it occurs.
  *
  * Threads: pure apart from the blob.
  */
@@ -28,7 +28,7 @@ enum {
 	ZIP_SIG_END64 = 0x06064b50,
 	ZIP_SIG_LOCATOR64 = 0x07064b50,
 	ZIP_TAG_ZIP64 = 1, /* of an extra field */
-	/* Bytes of each, without names and extra fields. */
+	/* Sizes in bytes, without names and extra fields. */
 	ZIP_LOCAL_SIZE = 30,
 	ZIP_CENTRAL_SIZE = 46,
 	ZIP_END_SIZE = 22,
@@ -39,8 +39,8 @@ enum {
 struct zip_local {
 	const char *name; /* name_len bytes inside the caller's buffer */
 	size_t name_len;
-	uint64_t data; /* offset of the member's bytes from where the header begins */
-	uint64_t size; /* stored bytes; 0 and meaningless when .streamed */
+	uint64_t data; /* offset of the member's bytes from the start of the header */
+	uint64_t size; /* stored bytes; 0 and meaningless if .streamed */
 	bool streamed; /* size and CRC follow the data */
 };
 
@@ -50,7 +50,7 @@ bool zip_magic(const void *p, size_t len);
 /* Local header at p. -ENODATA: more bytes are needed; ERR_CORRUPT or ERR_UNSUPPORTED with *e. */
 int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct ckpt_err *e);
 
-/* Bytes of the data descriptor at p that follows `size` bytes of data, or 0 when there is none. */
+/* Length of the data descriptor at p that follows `size` bytes of data, or 0 if there is none. */
 size_t zip_descriptor(const void *p, size_t len, uint64_t size);
 
 struct zip_member {
@@ -59,21 +59,21 @@ struct zip_member {
 	uint64_t header; /* offset of its local header in the archive */
 	uint64_t size;	 /* bytes, stored */
 	uint32_t crc;	 /* CRC-32; torch may write 0 for "not recorded" */
-	bool packed;	 /* compressed or encrypted: of zip_list() only */
+	bool packed;	 /* compressed or encrypted; only from zip_list() */
 };
 
 /*
- * Call each for every member of the central directory, in its order; non-zero stops and is
- * returned. The blob's size must be known. A packed member is an error.
+ * Calls `each` for every member of the central directory, in its order; a non-zero return stops and
+ * is returned. The blob's size must be known. A packed member is an error.
  */
 int zip_each(const struct blob *b,
 	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
 	     struct ckpt_err *e);
-/* The same with packed members among them: for the names. */
+/* The same including packed members: for their names. */
 int zip_list(const struct blob *b,
 	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
 	     struct ckpt_err *e);
-/* Where a member's bytes begin; checks that they lie inside the archive. */
+/* Where a member's bytes begin; checks that they are inside the archive. */
 int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret,
 		    struct ckpt_err *e);
 

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* N of "__N.metadata", whatever directory it is in, or -1. */
+/* N of "__N.metadata", in whatever directory, or -1. */
 static long rank_of(const char *name)
 {
 	const char *slash = strrchr(name, '/');
@@ -38,7 +38,7 @@ static long rank_of(const char *name)
 
 struct listing {
 	struct name_list *files;
-	bool interrupted; /* there are data files */
+	bool interrupted; /* data files exist */
 };
 
 static int add_rank(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
@@ -58,7 +58,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	struct place_seen seen;
 	int rc;
 
-	if (file) /* it takes a directory */
+	if (file) /* the format is a directory */
 		return 0;
 	rc = place_look(place, ".metadata", &seen, e);
 	if (rc > 0 && name_list_add(files, ".metadata", e))

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bringing chunks and storage entries together: the key is (rank file, FQN, offset).
+ * Matching chunks with storage entries: the key is (rank file, FQN, offset).
  *
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
- * dtype and shape agree in all of them is one tensor, the union of their chunks. What does not
- * agree, and objects that several ranks have, stays apart as FQN@rankN; objects that are known to
- * hold the same are one. The path is the one that the ranks with an opinion share, or that of the
- * rank itself.
+ * dtype and shape agree in all of them is one tensor, the union of their chunks. Tensors that do
+ * not agree, and objects that several ranks have, stay apart as FQN@rankN; objects known to be
+ * equal are merged. The path is the one shared by all ranks that record one, or that of the rank
+ * itself.
  *
- * Where the items' own dtypes and sizes are known already (`sized`) they have to be the chunks'. An
- * offset alone does not name a chunk there: an empty one may begin where its neighbour does, and
- * replicas are listed each with an item of its own.
+ * If the items' own dtypes and sizes are known already (`sized`), they must equal those of the
+ * chunks. An offset alone does not identify a chunk there: an empty chunk may begin where its
+ * neighbour does, and each replica is listed with an item of its own.
  */
 #include "format/dcp/dcp_records.h"
 
@@ -28,13 +28,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A storage entry of the FQN at hand. */
+/* A storage entry of the current FQN. */
 struct stored {
 	const uint64_t *off;  /* n_dims numbers */
 	const uint64_t *size; /* the item's, if it has a dtype */
 	struct chunk_loc loc;
 	uint32_t rank, order, path;
-	uint8_t n_dims, dtype; /* the item's own, where that is known */
+	uint8_t n_dims, dtype; /* the item's own, if known */
 	bool is_bytes;
 };
 
@@ -58,7 +58,7 @@ struct join {
 	size_t cap_boxes, cap_locs;
 };
 
-/* Make *p hold at least n elements of `size`; content is not kept. */
+/* Ensures that *p holds at least n elements of `size`; contents are not kept. */
 static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct ckpt_err *e)
 {
 	void **p = pp;
@@ -99,8 +99,8 @@ static int group_storage(struct join *j, struct ckpt_err *e)
 			else
 				j->at[j->first[fqn + 1]++] = here;
 		}
-		/* After the sums first[id+1] is where id begins; filling moves it to where it ends.
-		 */
+		/* After the sums first[id+1] is where id begins; filling moves it to where it
+		 * ends. */
 		for (uint32_t i = 2; pass == 0 && i < n_strings + 2u; i++)
 			j->first[i] += j->first[i - 1];
 	}
@@ -194,7 +194,8 @@ static int by_key_and_order(const void *ap, const void *bp)
 	return c ? c : a->order < b->order ? -1 : a->order > b->order;
 }
 
-/* Where in j->stored, now sorted, entries with a key like this begin, or, if `beyond`, end. */
+/* Position in j->stored, which is sorted, where entries with a key like this begin or, if `beyond`,
+ * end. */
 static size_t find_bound(struct join *j, const struct stored *key, bool beyond)
 {
 	size_t lo = 0, hi = j->n_stored;
@@ -221,15 +222,15 @@ static const struct stored *find_stored(struct join *j, const struct stored *key
 	return end && !by_key(&j->stored[end - 1], key) ? &j->stored[end - 1] : NULL;
 }
 
-/* Does the item hold this chunk? One whose file is not there might. */
+/* Does the item hold this chunk? One whose file is missing might. */
 static bool is_chunk(const struct stored *s, enum ckpt_dtype dtype, const uint64_t *len)
 {
 	return !s->dtype || (s->dtype == dtype && !box_compare_off(s->n_dims, s->size, len));
 }
 
 /*
- * The item of the chunk with that key and these sizes: the first listed that holds it, better one
- * whose file is there. If none does, the first; NULL where no item has the key.
+ * The item of the chunk with that key and these sizes: the first listed that holds it, preferably
+ * one whose file exists. If none does, the first; NULL if no item has the key.
  */
 static const struct stored *find_sized(struct join *j, const struct stored *key,
 				       enum ckpt_dtype dtype, const uint64_t *len)
@@ -249,7 +250,7 @@ static const struct stored *find_sized(struct join *j, const struct stored *key,
 	return best;
 }
 
-/* Do the storage entries follow the chunk list one to one? They do unless something is odd. */
+/* Do the storage entries follow the chunk list one to one? Normally they do. */
 static bool in_step(const struct join *j, const uint64_t *boxes, const uint32_t *ranks, size_t n,
 		    size_t count)
 {
@@ -271,7 +272,7 @@ struct named {
 	const uint8_t *path;
 };
 
-/* The path that the entries of j->entries agree on; not all need know it. */
+/* The path that the entries of j->entries agree on; some may not record one. */
 static const uint8_t *shared_path(const struct join *j)
 {
 	const uint8_t *path = catalog_path_unknown;
@@ -313,7 +314,7 @@ static int not_the_chunk(const struct join *j, const struct stored *s, const cha
 	return rc;
 }
 
-/* Where the chunk `box` of the rank is stored; `hint`, if any, is the entry in step with it. */
+/* Where the rank's chunk `box` is stored; `hint`, if any, is the corresponding entry. */
 static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t *box, uint32_t rank,
 		  const struct stored *hint, struct chunk_loc *ret, struct ckpt_err *e)
 {
@@ -330,7 +331,7 @@ static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t 
 		return 0;
 	}
 	if (!box_volume(t->n_dims, len, &volume) || !volume)
-		return 0; /* the catalog complains about the one and drops the other */
+		return 0; /* the catalog reports the one and drops the other */
 	if (!s || !s->dtype || !is_chunk(s, t->dtype, len))
 		s = find_sized(j, &key, t->dtype, len);
 	if (!s)
@@ -338,14 +339,13 @@ static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t 
 	if (!is_chunk(s, t->dtype, len))
 		return not_the_chunk(j, s, t->fqn, t->dtype, len, e);
 	*ret = s->loc;
-	/* How it lies in a file that is not there is not known. Too large: the catalog will say so.
-	 */
+	/* The layout in a missing file is unknown. If it is too large, the catalog reports that. */
 	if (!s->dtype)
 		ret->length = volume * dtype_info(t->dtype)->size;
 	return 0;
 }
 
-/* The shape before flattening that one of the entries [from, to) knows: its dimensions, or 0. */
+/* The shape before flattening that one of the entries [from, to) records: its dimensions, or 0. */
 static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_t *ret)
 {
 	for (size_t i = from; i < to; i++) {
@@ -363,7 +363,7 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
-/* One tensor out of the entries [from, to) of j->entries, which agree in dtype and shape. */
+/* Makes one tensor of the entries [from, to) of j->entries, which agree in dtype and shape. */
 static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
 		       struct ckpt_err *e)
 {
@@ -478,8 +478,8 @@ static int same_objects(struct join *j, struct ckpt_err *e)
 }
 
 /*
- * A rank's entry under a name of its own. That is longer at its end, where the last key is; a
- * position it is no more.
+ * A rank's entry under a name of its own: "@rankN" extends the last key, which then no longer is a
+ * list position.
  */
 static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struct ckpt_err *e)
 {
@@ -547,7 +547,7 @@ int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalo
 	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
 		uint32_t fqn = r->entries[i].fqn;
 
-		if (r->by_fqn[fqn] != i) /* the newest of a chain stands for all */
+		if (r->by_fqn[fqn] != i) /* the newest of a chain represents all */
 			continue;
 		rc = collect_entries(&j, i, e);
 		if (!rc)

@@ -40,7 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PICKLE  ((size_t)1 << 30) /* live memory; real ones need about 1 MiB */
+#define MAX_PICKLE  ((size_t)1 << 30) /* live memory; real files need about 1 MiB */
 #define MAX_STRINGS ((size_t)1 << 30) /* FQNs and file names */
 
 enum dcp_class {
@@ -95,7 +95,7 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn)
 
 uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e)
 {
-	if (s->cap - s->len <= n) { /* also when n is 0: NULL means out of memory */
+	if (s->cap - s->len <= n) { /* also if n is 0: NULL means out of memory */
 		size_t cap = s->cap + s->cap / 2 + n + 4096;
 		uint8_t *p = realloc(s->data, cap);
 
@@ -109,7 +109,7 @@ uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e)
 	return s->data + s->len;
 }
 
-/* The entry of an FQN in the file at hand, that of `rank`: the newest, or there is none. */
+/* The current file's entry of an FQN (that of `rank`): the newest, or none. */
 static uint32_t entry_of_rank(const struct dcp_records *r, uint32_t fqn, uint32_t rank)
 {
 	uint32_t i = dcp_records_entry(r, fqn);
@@ -133,7 +133,8 @@ static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struc
 	}
 	if (!VEC_ROOM(r->entries, r->cap_entries, r->n_entries + (size_t)1))
 		return err_nomem(e);
-	/* A dict's later duplicate replaces the former; another rank's entry joins the chain. */
+	/* A later duplicate in a dict replaces the earlier one; another rank's entry joins the
+	 * chain. */
 	i = entry_of_rank(r, entry->fqn, entry->rank);
 	if (i != DCP_NO_TENSOR) {
 		uint32_t next = r->entries[i].next;
@@ -152,7 +153,7 @@ static int entry_add(struct dcp_records *r, const struct dcp_entry *entry, struc
 
 static const char *show(const struct pk_str *s)
 {
-	return s->data; /* err_set keeps control bytes out */
+	return s->data; /* err_set replaces control bytes */
 }
 
 static int wrong(struct ckpt_err *e, const struct pk_str *fqn, const char *what)
@@ -199,7 +200,7 @@ static int classify(void *arg, const char *module, const char *name)
 		for (size_t i = 0; i < ARRAY_LEN(known); i++)
 			if (!strcmp(name, known[i].name))
 				return known[i].cls;
-	/* Metadata itself, and what derives from it elsewhere: Megatron's MCoreMetadata. */
+	/* Metadata itself, and subclasses elsewhere: Megatron's MCoreMetadata. */
 	return n >= 8 && !strcmp(name + n - 8, "Metadata") ? CLASS_METADATA : CLASS_OTHER;
 }
 
@@ -223,7 +224,7 @@ static bool encode_chunk(const struct pk_value *obj, uint8_t *out, size_t *ret_l
 	return true;
 }
 
-/* A chunk is complete: keep its numbers instead of the object, its dict and its tuples. */
+/* A chunk is complete: keep its numbers and drop the object, its dict and its tuples. */
 static int built(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_err *e)
 {
 	uint8_t bytes[(2 * CKPT_MAX_DIMS + 1) * 10];
@@ -232,7 +233,7 @@ static int built(void *arg, struct pickle *p, struct pk_value *obj, struct ckpt_
 
 	(void)arg;
 	if (class_of(obj) != CLASS_CHUNK || !encode_chunk(obj, bytes, &len))
-		return 0; /* a malformed one is complained about when its tensor is known */
+		return 0; /* a malformed one is reported once its tensor is known */
 	rc = pickle_to_record(p, obj, bytes, len, e);
 	return rc < 0 ? rc : 0;
 }
@@ -252,7 +253,7 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 	} else if (class_of(v) != CLASS_CHUNK || !encode_chunk(v, bytes, &len)) {
 		return wrong(e, fqn, "a chunk's offsets and sizes are not lists of numbers");
 	}
-	if (p[0] != n_dims) /* fewer than 128, so the first varint is one byte */
+	if (p[0] != n_dims) /* below 128, so the first varint is one byte */
 		return err_set(e, ERR_CORRUPT, "'%.200s': %zu dimensions, but a chunk has %d",
 			       show(fqn), n_dims, p[0]);
 	to = byte_store_room(s, len, e);
@@ -265,7 +266,7 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 
 /* ---- entries ---- */
 
-/* "torch.bfloat16", "BFloat16": no underscores in MindSpore's, capitals as they come. */
+/* "torch.bfloat16", "BFloat16": MindSpore's names have no underscores and vary in case. */
 static enum ckpt_dtype dtype_of_text(const struct pk_str *s)
 {
 	const char *dot = strrchr(s->data, '.'), *from = dot ? dot + 1 : s->data;
@@ -285,7 +286,7 @@ static enum ckpt_dtype dtype_of_text(const struct pk_str *s)
 	return CKPT_DTYPE_NONE;
 }
 
-/* TensorProperties' state is a tuple with the dtype first (torch >= 2.0), or a dict. */
+/* The state of TensorProperties is a tuple with the dtype first (torch >= 2.0), or a dict. */
 static enum ckpt_dtype dtype_of(const struct reader *rd, const struct pk_value *properties,
 				const struct pk_str **ret_name)
 {
@@ -391,7 +392,7 @@ static int encoding_of(struct reader *rd, const struct pk_str *fqn, const struct
 	return catalog_add_encoding(rd->w, name, ret, e);
 }
 
-/* The name in the container; that of the checkpoint where none is given. */
+/* The name in the container; the checkpoint's name if none is given. */
 static int key_of(const struct pk_str *fqn, const struct pk_value *key, uint32_t *ret,
 		  struct ckpt_err *e)
 {
@@ -401,7 +402,7 @@ static int key_of(const struct pk_str *fqn, const struct pk_value *key, uint32_t
 	return 0;
 }
 
-/* Where an item is said to be in its file. */
+/* The recorded position of an item in its file. */
 static bool item_range(const struct reader *rd, const struct pk_value *value, uint64_t *ret_offset,
 		       uint64_t *ret_length)
 {
@@ -459,7 +460,7 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 	to += put_varint(to, encoding);
 	to += put_varint(to, offset);
 	to += put_varint(to, length);
-	/* HyperParallel's objects have an offset, that of no dimensions. */
+	/* HyperParallel's objects have an offset without dimensions. */
 	to += put_varint(to, at || is_hyperparallel(rd) ? n + 1 : 0);
 	for (size_t i = 0; i < n; i++)
 		to += put_varint(to, off[i]);
@@ -539,7 +540,7 @@ static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 	return 0;
 }
 
-/* What did not stream by (an attribute whose dict was built elsewhere in the pickle). */
+/* Attributes whose dict was built elsewhere in the pickle, and so did not pass through the hook. */
 static int leftovers(struct reader *rd, const struct pk_value *dict,
 		     int (*item)(struct reader *, const struct pk_value *, const struct pk_value *,
 				 struct ckpt_err *),
@@ -554,10 +555,10 @@ static int leftovers(struct reader *rd, const struct pk_value *dict,
 	return 0;
 }
 
-/* A version that HyperParallel's own loader would not take is not taken. */
+/* Refuses versions that HyperParallel's own loader would refuse. */
 static int check_version(const struct pk_value *v, struct ckpt_err *e)
 {
-	if (!v) /* the first has no such attribute */
+	if (!v) /* the oldest has no such attribute */
 		return 0;
 	if (v->type != PK_STR)
 		return err_set(e, ERR_CORRUPT, "Metadata's version is no string");
@@ -591,10 +592,10 @@ static bool has_both(const struct pickle *p)
 }
 
 /*
- * Megatron-core adds what every rank planned to write: as many bytes again as all the rest, and
- * the same objects, which would have to be kept until then. It comes last and is not needed. Where
- * that is not so everything is loaded; what has been taken from the pickle already is replaced,
- * as by a dict's later duplicates.
+ * Megatron-core adds what every rank planned to write: as many bytes again as everything else, and
+ * the same objects, which would have to be kept until then. It comes last and is not needed. If it
+ * does not come last, everything is loaded again; what has been taken from the pickle already is
+ * replaced, as by later duplicates in a dict.
  */
 static int load(struct reader *rd, const struct pickle_input *in, struct pickle **ret,
 		struct ckpt_err *e)
@@ -646,7 +647,7 @@ int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_
 		if (!rc)
 			rc = dcp_paths_apply(r, rank, first, e);
 	} else if (!rc && is_hyperparallel(&rd)) {
-		dcp_paths_flat(r, first); /* its first generation has no other */
+		dcp_paths_flat(r, first); /* HyperParallel's first generation has no other */
 	}
 	if (!rc && mcore && mcore->type == PK_DICT) {
 		rc = leftovers(&rd, mcore, shape_item, e);

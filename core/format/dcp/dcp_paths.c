@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * planner_data: {fqn: (key, ...)}, the keys, and positions in lists as numbers, that lead to each
- * value in the state dict. The FQN is all of them joined with '.', and keys may have dots in them.
+ * planner_data: {fqn: (key, ...)}, the keys, and list positions as numbers, that lead to each value
+ * in the state dict. The FQN is all of them joined with '.', and keys may contain dots.
  *
- * Other planners keep other things here, so nothing of it is wrong: at worst a path is not known.
+ * Other planners keep other things here, so anything is accepted: at worst a path is unknown.
  */
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A pickle may refer to one long name again and again. */
+/* A pickle may refer to the same long name many times. */
 #define MAX_PLANNED ((size_t)256 << 20)
 
-/* One step of a tuple; its text may be in `digits`. False: no state dict has such a step. */
+/* One step of a tuple; its text may be in `digits`. False: not a step of a state dict. */
 static bool step_of(const struct pk_value *v, char digits[static 24], struct catalog_step *ret)
 {
 	*ret = (struct catalog_step){ .is_position = v->type == PK_INT };
@@ -52,7 +52,7 @@ static bool joins_to(const struct pk_value *path, const struct pk_str *fqn)
 	return at == fqn->len;
 }
 
-/* A path that joins_to has seen. */
+/* Encodes a path that joins_to has accepted. */
 static size_t put_path(uint8_t *to, const struct pk_value *path)
 {
 	const struct pk_value *v = path->n->own;
@@ -90,7 +90,7 @@ int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struc
 		       : 0;
 }
 
-/* Keep it in r->paths, unless the same FQN's entry of another file has it there. */
+/* Keeps it in r->paths, unless the same FQN's entry of another file has stored it there. */
 static int keep(struct dcp_records *r, const uint8_t *path, struct dcp_entry *entry,
 		struct ckpt_err *e)
 {
@@ -127,11 +127,11 @@ int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct
 	const uint8_t *p = r->planned.data;
 	int rc = 0;
 
-	while (p && p < r->planned.data + r->planned.len) { /* NULL: never was any */
+	while (p && p < r->planned.data + r->planned.len) { /* NULL: there never were any */
 		uint32_t i = dcp_records_entry(r, (uint32_t)get_varint(&p));
 
 		if (i != DCP_NO_TENSOR &&
-		    r->entries[i].rank == rank) /* the last of one name counts */
+		    r->entries[i].rank == rank) /* the last of several with one name counts */
 			r->entries[i].path_at = (size_t)(p - r->planned.data);
 		p += catalog_path_size(p);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dcp_records - what a DCP metadata pickle says, kept small; HyperParallel's is of the same kind.
+ * dcp_records - the contents of a DCP metadata pickle in compact form; HyperParallel's is alike.
  *
  * The pickle lists chunks per tensor and storage entries per (FQN, offset), far apart and in any
  * order. Both are kept as runs of varints, about 20 bytes a chunk, until dcp_join brings them
@@ -24,7 +24,7 @@ struct scan_opts;
 
 #define DCP_NO_TENSOR UINT32_MAX
 #define DCP_NO_LENGTH UINT64_MAX
-/* In path_at: what takes no place. */
+/* In path_at: values that are not positions. */
 #define DCP_PATH_UNKNOWN 0
 #define DCP_PATH_FLAT	 SIZE_MAX
 
@@ -34,10 +34,10 @@ enum dcp_dialect { DCP_TORCH, DCP_HYPERPARALLEL };
 struct dcp_entry {
 	uint64_t at;	 /* in chunks.data: shape, then per chunk offsets and sizes */
 	uint32_t fqn;	 /* string id */
-	uint32_t rank;	 /* of the metadata file; 0 when there is just one */
+	uint32_t rank;	 /* of the metadata file; 0 if there is only one */
 	uint32_t next;	 /* entry of the same FQN in another file, or DCP_NO_TENSOR */
 	uint32_t count;	 /* chunks */
-	size_t path_at;	 /* DCP_PATH_..., or 1 + where its path is in paths.data */
+	size_t path_at;	 /* DCP_PATH_..., or 1 + position of its path in paths.data */
 	size_t shape_at; /* in shapes.data: dimensions and shape before flattening, or 0 */
 	uint8_t dtype;	 /* enum ckpt_dtype; CKPT_DTYPE_NONE for a bytes item */
 	uint8_t n_dims;
@@ -49,7 +49,7 @@ struct byte_store {
 };
 
 struct dcp_records {
-	enum dcp_dialect dialect; /* DCP_TORCH, unless set before anything is read */
+	enum dcp_dialect dialect; /* DCP_TORCH, unless set before reading */
 	struct pk_strings *strings;
 	struct dcp_entry *entries;
 	uint32_t n_entries;
@@ -59,22 +59,22 @@ struct dcp_records {
 	 * Per storage entry: fqn, rank, file (string id), encoding, offset, length, dimensions + 1
 	 * (0 for a bytes item), offsets.
 	 *
-	 * As HyperParallel's is read: the container's key (string id) in place of the encoding,
-	 * and DCP_NO_LENGTH where its length is -1, "look inside". Before dcp_join that is replaced
-	 * by what was found in there, and `sized` set: offsets are followed by the item's dtype and
-	 * sizes, or by CKPT_DTYPE_NONE where its file is not there.
+	 * While HyperParallel's is read: the container's key (string id) instead of the encoding,
+	 * and DCP_NO_LENGTH if the length is -1, "look inside". Before dcp_join these are replaced
+	 * by what the container holds, and `sized` is set: offsets are followed by the item's dtype
+	 * and sizes, or by CKPT_DTYPE_NONE if its file is missing.
 	 */
 	struct byte_store storage;
 	bool sized;
 	uint64_t n_storage;
-	struct byte_store planned; /* fqn, path: planner_data of the file at hand, in its order */
-	struct byte_store paths;   /* of all files, each once if they agree */
+	struct byte_store planned; /* fqn, path: planner_data of the current file, in its order */
+	struct byte_store paths;   /* of all files, stored once if they agree */
 	struct byte_store shapes;  /* fqn, dimensions, shape: mcore_data of all files */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };
 
-/* Step over n varints. */
+/* Skips n varints. */
 static inline void skip_varints(const uint8_t **p, size_t n)
 {
 	while (n--) {
@@ -84,7 +84,7 @@ static inline void skip_varints(const uint8_t **p, size_t n)
 	}
 }
 
-/* Room for n more bytes, or NULL with *e set. */
+/* Makes room for n more bytes, or returns NULL with *e set. */
 uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e);
 
 int dcp_records_init(struct dcp_records *r, struct ckpt_err *e);
@@ -94,36 +94,38 @@ uint32_t dcp_records_entry(const struct dcp_records *r, uint32_t fqn);
 
 /* ---- planner_data, in dcp_paths.c ---- */
 
-/* A pair of the file at hand, whatever it is. */
+/* Adds any pair of the current file's planner_data. */
 int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struct pk_value *value,
 		  struct ckpt_err *e);
-/* The file, of `rank`, has been read; its entries are those from `first`. */
+/* Call after reading the file of `rank`; its entries start at `first`. */
 int dcp_paths_apply(struct dcp_records *r, uint32_t rank, uint32_t first, struct ckpt_err *e);
-/* They are those of a flat state dict. */
+/* The entries from `first` are those of a flat state dict. */
 void dcp_paths_flat(struct dcp_records *r, uint32_t first);
-/* Of an entry, as catalog_path.h has it. */
+/* The path of an entry, encoded as in catalog_path.h. */
 const uint8_t *dcp_entry_path(const struct dcp_records *r, const struct dcp_entry *entry);
 
 /* ---- all of it ---- */
 
-/* Read one metadata pickle into *r. */
+/* Reads one metadata pickle into *r. */
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
 		      struct catalog_writer *w, struct ckpt_err *e);
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
-	/* The first dir_len bytes go in front of the names of data files: "weights/", or nothing. */
+	/* The first dir_len bytes are prefixed to the names of data files: "weights/", or
+	 * nothing. */
 	const char *dir;
 	size_t dir_len;
-	/* 1 if two items of objects hold the same. NULL: never asked, ranks' objects stay apart. */
+	/* 1 if two object items are equal. NULL: they are not compared, so the ranks' objects stay
+	 * apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
 	void *arg;
 };
-/* Report all of it to the catalog. */
+/* Reports everything to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);
 
-/* All of it: n metadata files, n > 0, of one directory, which is where their data files are. */
+/* All of the above, for n > 0 metadata files of one directory, which also has their data files. */
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e);
 

@@ -5,13 +5,13 @@
  *
  *	CKPT/.metadata              one pickle, as DCP's (dcp_metadata.c); written last, in place
  *	CKPT/.rank{N}_metadata      instead: rank-local saves, first generation; {N}.metadata later;
- *	                            .metadata_rank{N} is what its comments say
+ *	                            .metadata_rank{N} according to its comments
  *	CKPT/_rank{N}_.safetensors  a rank's tensors by name (hyperparallel_file.c)
  *	CKPT/{fqn}_rank{N}.bytes    one object, first generation
  *	CKPT/_rank{N}_.bytes        a rank's objects end to end, later
  *
- * The metadata says which file has a chunk, and under which name; where its bytes are only the file
- * knows. So these are opened when the index is built, and part of what it is made from.
+ * The metadata says which file has a chunk, and under which name; only the file says where its
+ * bytes are. So these files are opened when the index is built, and the index depends on them.
  */
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -55,7 +55,7 @@ static long number_in(const char *name, const char *head, const char *tail)
 	return !errno && r < INT32_MAX && !strcmp(end, tail) ? r : -1;
 }
 
-/* The rank whose metadata a file of that name is, or -1. */
+/* The rank whose metadata file has that name, or -1. */
 static long rank_of(const char *name)
 {
 	long r = number_in(name, ".rank", "_metadata");
@@ -67,7 +67,8 @@ static long rank_of(const char *name)
 
 /* ---- probe ---- */
 
-/* Is "hyper_parallel" one of the module's names? The package may be inside another. */
+/* Is "hyper_parallel" one of the components of the module name? The package may be inside
+ * another. */
 static bool is_our_module(const char *module, size_t len)
 {
 	static const char ours[] = "hyper_parallel";
@@ -84,7 +85,7 @@ static bool is_our_module(const char *module, size_t len)
 	return false;
 }
 
-/* PyTorch's DCP has a file of that name too: the class of what is in it tells. */
+/* PyTorch's DCP has a file with that name too: the class of the object in it decides. */
 static int is_our_metadata(struct place *place, struct ckpt_err *e)
 {
 	uint8_t head[1024];
@@ -106,7 +107,7 @@ static int is_our_metadata(struct place *place, struct ckpt_err *e)
 struct listing {
 	struct place *place;
 	struct name_list *files;
-	bool global; /* there is a .metadata, and it is ours */
+	bool global; /* there is a .metadata, and it is HyperParallel's */
 	bool metadata, container;
 };
 
@@ -118,7 +119,7 @@ static int add_file(void *arg, const char *name, enum place_kind kind, struct ck
 	int rc;
 
 	(void)kind;
-	/* Objects' bytes are looked into only where several ranks may have the same. */
+	/* Files of objects matter only if several ranks may have the same object. */
 	if (!metadata && !ends_with(name, ".safetensors") &&
 	    (s->global || !ends_with(name, ".bytes")))
 		return 0;
@@ -136,7 +137,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	struct place_seen seen;
 	int rc;
 
-	if (file) /* it takes a directory */
+	if (file) /* the format is a directory */
 		return 0;
 	rc = place_look(place, global_name, &seen, e);
 	s.global = rc > 0;
@@ -169,7 +170,7 @@ static int by_rank(const void *ap, const void *bp)
 	return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The metadata files in rank order; `*ret_many` if they are of ranks. Free *ret. */
+/* The metadata files in rank order; `*ret_many` if there is one per rank. Free *ret. */
 static int list_metadata(const struct name_list *files, struct ckpt_data **ret, size_t *ret_n,
 			 bool *ret_many, struct ckpt_err *e)
 {
@@ -200,7 +201,8 @@ static int list_metadata(const struct name_list *files, struct ckpt_data **ret, 
 	return 0;
 }
 
-/* Their contents are not hashed. Noted before they are opened: a change meanwhile shows later. */
+/* Their contents are not hashed. They are recorded before they are opened, so that a change
+ * meanwhile is detected later. */
 static int note_data_files(struct place *place, const struct name_list *files, bool many,
 			   struct catalog_writer *w, struct ckpt_err *e)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The archive is what torch.save writes of a dict: NAME/data.pkl, NAME/byteorder, and a record
+ * The archive is what torch.save writes for a dict: NAME/data.pkl, NAME/byteorder, and a record
  * NAME/data/KEY for every storage; tensors may share one, and need not be contiguous. The pickle
- * and the central directory are read when it is opened, a storage's header when it is asked for.
+ * and the central directory are read on opening, a storage's header when it is needed.
  */
 #include "format/hyperparallel/hyperparallel_file.h"
 
@@ -22,13 +22,13 @@
 
 enum {
 	MAX_PICKLE = 1 << 30,	/* bytes of memory for a data.pkl */
-	MAX_PKL_SIZE = 1 << 28, /* bytes of one: about 200 a tensor */
+	MAX_PKL_SIZE = 1 << 28, /* bytes of one: about 200 per tensor */
 	MAX_KEY = 63,		/* bytes of a storage's name, as in struct torch_tensor */
 };
 
 struct storage {
 	char key[MAX_KEY + 1];
-	struct zip_member member; /* its name is gone */
+	struct zip_member member; /* without its name */
 };
 
 struct entry {
@@ -48,7 +48,7 @@ struct hp_file {
 
 /* ---- archives ---- */
 
-/* What is wanted of the directory besides the storages. */
+/* What is collected from the directory in addition to the storages. */
 struct listing {
 	struct hp_file *f;
 	struct zip_member pkl, order;
@@ -122,7 +122,7 @@ static int read_member(const struct hp_file *f, const struct zip_member *m, cons
 	return 0;
 }
 
-/* By name, of equal ones the later first: it counts, as in Python. */
+/* By name, later duplicates first: they count, as in Python. */
 static int by_name(const void *ap, const void *bp)
 {
 	const struct entry *a = ap, *b = bp;
@@ -226,7 +226,7 @@ static const struct pk_value *find_entry(const struct hp_file *f, const char *na
 {
 	size_t lo = 0, hi = f->n_entries;
 
-	while (lo < hi) { /* the first that is not before the name */
+	while (lo < hi) { /* finds the first that is not before the name */
 		size_t mid = lo + (hi - lo) / 2;
 		const struct pk_str *s = f->entries[mid].name;
 		int c = memcmp(s->data, name, s->len < len ? s->len : len);
@@ -252,7 +252,7 @@ static int from_header(const struct st_header *h, const struct st_tensor *t, str
 	ret->dtype = t->dtype;
 	ret->n_dims = t->n_dims;
 	memcpy(ret->shape, t->shape, t->n_dims * sizeof(*ret->shape));
-	/* Counted in single values there, in pairs everywhere else. */
+	/* safetensors counts single values, everything else pairs. */
 	if (t->dtype == CKPT_DTYPE_F4_E2M1FN_X2 && t->n_dims)
 		ret->shape[t->n_dims - 1] /= 2;
 	ret->layout = (struct raw_layout){ 0 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hyperparallel_file - the tensors in one of HyperParallel's container files, by name.
+ * hyperparallel_file - finds tensors by name in one of HyperParallel's container files.
  *
- * Called *.safetensors, and safetensors or a torch.save archive of {name: tensor}: PyTorch's writer
- * of the first generation made those. Private to core/format/hyperparallel.
+ * The files are called *.safetensors, and are safetensors or torch.save archives of {name: tensor},
+ * which the first generation's PyTorch writer made. Private to core/format/hyperparallel.
  *
  * Threads: one at a time.
  */
@@ -29,11 +29,11 @@ struct hp_tensor {
 	struct raw_layout layout;
 };
 
-/* Errors do not name the file. s is the caller's, and outlives it. */
+/* Errors do not name the file. s remains the caller's, and must outlive it. */
 int hp_file_open(struct source *s, struct hp_file **ret, struct ckpt_err *e);
 void hp_file_close(struct hp_file *f); /* NULL is fine */
 
-/* 1, or 0 when there is none of that name; its dtype is one that is known. */
+/* 1, or 0 if there is no tensor with that name. Only known dtypes are returned. */
 int hp_file_find(const struct hp_file *f, const char *name, size_t len, struct hp_tensor *ret,
 		 struct ckpt_err *e);
 

@@ -17,13 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A storage entry, decoded as far as it is looked at. */
+/* A storage entry, decoded as far as needed. */
 struct stored {
 	uint64_t fqn, rank, path, key, offset, length, dims;
 	const uint8_t *offsets, *end; /* dims - 1 varints */
 };
 
-/* One that waits for its container. */
+/* An entry that waits for its container. */
 struct todo {
 	uint64_t at;	 /* in the records' storage */
 	uint64_t number; /* of the entry, in listing order */
@@ -36,7 +36,7 @@ struct resolver {
 	struct catalog_writer *w;
 	struct todo *todo; /* by path */
 	size_t n_todo;
-	uint64_t *found_at; /* by number: where in `found` */
+	uint64_t *found_at; /* by number: its position in `found` */
 	struct byte_store found;
 	struct byte_store out;
 	uint32_t plain; /* number of the encoding "raw" */
@@ -104,8 +104,8 @@ static bool is_listed(const struct hp_directory *d, const char *name)
 }
 
 /*
- * *ret stays NULL where the file is not there or not to be opened: the next open reports
- * that, with what depends on it. What may be otherwise the next time is an error.
+ * *ret stays NULL if the file is missing or cannot be opened: opening the tensors that depend on it
+ * reports that. A failure that may be temporary is an error.
  */
 static int open_listed(const struct hp_directory *d, const char *path, struct source **ret,
 		       struct ckpt_err *e)
@@ -119,7 +119,7 @@ static int open_listed(const struct hp_directory *d, const char *path, struct so
 	return rc;
 }
 
-/* One that appears later has to be noticed, so it must be of a kind that is listed. */
+/* A file that appears later must be noticed, so it must be of a kind that is listed. */
 static int check_container(const struct resolver *x, const char *path, const char *fqn,
 			   struct ckpt_err *e)
 {
@@ -136,7 +136,7 @@ static int check_container(const struct resolver *x, const char *path, const cha
 	return 0;
 }
 
-/* *ret stays NULL where there is none; *file belongs to it. */
+/* *ret stays NULL if there is none; *file belongs to it. */
 static int open_container(struct resolver *x, const char *path, struct source **file,
 			  struct hp_file **ret, struct ckpt_err *e)
 {
@@ -202,7 +202,7 @@ static int look_up(struct resolver *x, const struct hp_file *f, const struct tod
 	return put_found(x, &found, t->number, e);
 }
 
-/* Everything in the container of todo[*i]; *i moves on behind it. */
+/* Everything in the container of todo[*i]; advances *i past it. */
 static int one_container(struct resolver *x, size_t *i, struct ckpt_err *e)
 {
 	const struct todo *first = &x->todo[*i];
@@ -301,7 +301,7 @@ int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catal
 
 /* ---- objects ---- */
 
-/* 1, or 0 where the file is shorter. */
+/* 1, or 0 if the file is shorter. */
 static int read_part(struct source *s, const char *name, void *buf, size_t n, uint64_t at,
 		     struct ckpt_err *e)
 {
@@ -320,7 +320,7 @@ int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint
 	uint8_t in_a[STEP], in_b[STEP];
 	int rc;
 
-	/* Of a file that is not listed nobody would notice that it is no longer the same. */
+	/* A change to a file that is not listed would go unnoticed. */
 	if (length > MOST || !is_listed(d, a) || !is_listed(d, b))
 		return 0;
 	rc = open_listed(d, a, &file_a, e);

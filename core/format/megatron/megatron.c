@@ -8,8 +8,8 @@
  *	                     tensor is KEY/shard_OFFSET_SHAPE; all_local_plans is not needed
  *	DIR/common.pt        before core_v0.19: torch.save of all that is not sharded
  *
- * metadata.json is written last; without it a DCP checkpoint is nothing more than that. NeMo 2
- * keeps DIR in weights/, NeMo 1 in model_weights/.
+ * metadata.json is written last; without it the directory is just a DCP checkpoint. NeMo 2 keeps
+ * DIR in weights/, NeMo 1 in model_weights/.
  */
 #include "format/megatron/megatron.h"
 
@@ -59,15 +59,14 @@ int megatron_list(struct place *place, const char *dir, const char *name, struct
 
 /* ---- metadata.json ---- */
 
-/* What metadata.json says of its backend: 1 when it is that one, 0 when it is no business of ours.
- */
+/* Checks the backend in metadata.json: 1 if it is that one, 0 if the file is unrelated. */
 static int check_backend(struct jval j, const char *path, const char *backend, struct ckpt_err *e)
 {
 	struct jval version = jval_get(j, "sharded_backend_version");
 	const char *name = jval_str(jval_get(j, "sharded_backend"));
 	int64_t number;
 
-	if (!name) /* somebody else's */
+	if (!name) /* some other program's file */
 		return 0;
 	for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
 		if (strcmp(name, backends[i]) != 0)
@@ -82,7 +81,7 @@ static int check_backend(struct jval j, const char *path, const char *backend, s
 		       "'%s': sharded_backend '%.60s' is neither torch_dist nor zarr", path, name);
 }
 
-/* 0: it is not JSON, and so not Megatron's. */
+/* 0: it is not JSON, so not Megatron's. */
 static int read_metadata(struct place *place, const char *path, struct jdoc *ret,
 			 struct ckpt_err *e)
 {
@@ -108,7 +107,7 @@ int megatron_find(struct place *place, const char *backend, char dir[static MEGA
 		int rc = i ? place_look(place, ".metadata", &seen, e) : 0;
 
 		if (rc)
-			return rc < 0 ? rc : 0; /* it is a checkpoint itself */
+			return rc < 0 ? rc : 0; /* the directory itself is a checkpoint */
 		(void)snprintf(path, sizeof(path), "%smetadata.json", places[i]);
 		rc = place_look(place, path, &seen, e);
 		if (rc > 0)
@@ -154,7 +153,7 @@ int megatron_add_common(struct place *place, const struct name_list *files,
 
 /* ---- torch_dist ---- */
 
-/* The list: metadata.json, .metadata, and common.pt where there is one. */
+/* The list: metadata.json, .metadata, and common.pt if it exists. */
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	char dir[MEGATRON_DIR_CAP];

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torch.save's two containers. Since torch 1.6 a ZIP archive with a record NAME/data.pkl. Before,
- * and with _use_new_zipfile_serialization=False, pickles one behind the other: the magic number,
- * the protocol version, a dict about the system, then the value (torch/serialization.py,
- * _legacy_save).
+ * and with _use_new_zipfile_serialization=False, several pickles in sequence: the magic number, the
+ * protocol version, a dict about the system, then the value (torch/serialization.py, _legacy_save).
  */
 #include "format/megatron/megatron_args.h"
 
@@ -15,8 +14,8 @@
 
 #include <stdlib.h>
 
-#define MAX_PKL	    ((size_t)256 << 20) /* bytes; without tensors it has some hundred KiB */
-#define MAX_MEMORY  ((size_t)256 << 20) /* bytes of what it is in memory */
+#define MAX_PKL	    ((size_t)256 << 20) /* bytes; without tensors it is a few hundred KiB */
+#define MAX_MEMORY  ((size_t)256 << 20) /* bytes of memory for its contents */
 #define LEGACY_HEAD 3			/* pickles before the value */
 
 struct megatron_args {
@@ -39,7 +38,7 @@ static int each_record(void *arg, const struct zip_member *m, struct ckpt_err *e
 	return 0;
 }
 
-/* A stretch of a blob, as the pickle machine reads it. */
+/* A range of a blob, as input for the pickle machine. */
 struct stretch {
 	const struct blob *blob;
 	uint64_t at, size;

@@ -5,7 +5,7 @@
  *	DIR/metadata.json       {"sharded_backend": "zarr", "sharded_backend_version": 1, ...}
  *	DIR/common.pt           torch.save of all that is not sharded
  *	DIR/KEY/.zarray         Zarr v2 array metadata: shape, chunks, dtype, order
- *	DIR/KEY/1.0.2           chunk (1, 0, 2), elements and nothing else. At the edges of the array
+ *	DIR/KEY/1.0.2           chunk (1, 0, 2), only elements. At the edges of the array
  *	                        chunks are as large as elsewhere and reach over it; a scalar's is "0".
  *	                        One that is not there has never been written
  *	DIR/KEY/shard_O_S.pt    instead: an object's part O of S, its unique key KEY/shard_O_S
@@ -13,9 +13,9 @@
  * Zarr has no name for bfloat16, Megatron's is "bfloat16". Specification:
  * https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
  *
- * What the index is made from: metadata.json, which a save writes last, and the directories of the
- * tensors, all by their times: metadata.json says the same in every checkpoint, and a directory's
- * time changes when a file in it is created, replaced or removed.
+ * The index depends on metadata.json, which a save writes last, and on the directories of the
+ * tensors, all by their times: metadata.json has the same contents in every checkpoint, and a
+ * directory's time changes when a file in it is created, replaced or removed.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -53,8 +53,8 @@ static int add_name(void *arg, const char *name, enum place_kind kind, struct ck
 	return *name == '.' ? 0 : name_list_add(arg, name, e);
 }
 
-/* The names in a directory of the place, "DIR/" or "" for itself, in natural order, apart from hidden
- * ones. */
+/* The names in a directory, "DIR/" or "" for the checkpoint itself, in natural order, without
+ * hidden ones. */
 static int list_dir(struct place *place, const char *path, struct name_list *ret,
 		    struct ckpt_err *e)
 {
@@ -74,7 +74,7 @@ static int bad(struct ckpt_err *e, const struct array *a, const char *what)
 	return err_set(e, ERR_CORRUPT, "'%.200s/.zarray': %s", a->key, what);
 }
 
-/* "<f4", "|b1" or a name of torch's: "bfloat16". */
+/* "<f4", "|b1" or one of torch's names: "bfloat16". */
 static enum ckpt_dtype parse_dtype(const char *name, bool *ret_swap)
 {
 	*ret_swap = *name == '>';
@@ -156,7 +156,7 @@ static int grow(struct chunks *c, size_t n_dims, struct ckpt_err *e)
 	return 0;
 }
 
-/* "1.0.2": which cell of the grid. False: it is the name of something else. */
+/* "1.0.2": a cell of the grid. False: the name of something else. */
 static bool parse_cell(const char *name, char separator, size_t n, uint64_t *ret)
 {
 	for (size_t d = 0; d < n; d++) {
@@ -174,7 +174,7 @@ static bool parse_cell(const char *name, char separator, size_t n, uint64_t *ret
 	return n || !strcmp(name, "0");
 }
 
-/* The box of a cell; false: it lies outside the array. */
+/* The box of a cell; false: it is outside the array. */
 static bool cell_box(const struct array *a, const uint64_t *cell, uint64_t *off, uint64_t *len)
 {
 	for (size_t d = 0; d < a->n; d++) {
@@ -185,7 +185,7 @@ static bool cell_box(const struct array *a, const uint64_t *cell, uint64_t *off,
 	return true;
 }
 
-/* How the elements of a chunk lie that reaches `len` into the array: a part of the whole chunk. */
+/* The layout of a chunk of which `len` is inside the array. */
 static int chunk_layout(const struct array *a, const uint64_t *len, struct raw_layout *ret,
 			uint64_t *ret_length, struct ckpt_err *e)
 {
@@ -205,7 +205,7 @@ static int chunk_layout(const struct array *a, const uint64_t *len, struct raw_l
 	return 0;
 }
 
-/* The chunk in DIR/KEY/name, if that is one. */
+/* Adds the chunk in DIR/KEY/name, if it is one. */
 static int add_chunk(const struct array *a, const char *path, const uint64_t *cell,
 		     struct chunks *c, struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -216,7 +216,7 @@ static int add_chunk(const struct array *a, const char *path, const uint64_t *ce
 	int rc = 0;
 
 	if (!cell_box(a, cell, off, len))
-		return 0; /* left from a larger array of that name */
+		return 0; /* left over from a larger array of that name */
 	if (c->n == c->cap)
 		rc = grow(c, a->n, e);
 	if (rc)
@@ -240,8 +240,8 @@ static int add_chunk(const struct array *a, const char *path, const uint64_t *ce
 }
 
 /*
- * The chunks in a directory of the array; cell[0 .. have) is what its name says, which is more than
- * nothing only where numbers are separated by '/'.
+ * Adds the chunks in a directory of the array; cell[0 .. have) are the numbers in its own name,
+ * which has some only if the separator is '/'.
  */
 static int add_chunks(struct place *place, const struct array *a, const char *dir, size_t have,
 		      uint64_t *cell, struct chunks *c, struct catalog_writer *w,
@@ -268,7 +268,7 @@ static int add_chunks(struct place *place, const struct array *a, const char *di
 	return rc;
 }
 
-/* dir: "DIR/KEY/", KEY of it is at key */
+/* dir: "DIR/KEY/"; key points to KEY in it */
 static int add_tensor(struct place *place, const char *dir, const char *key,
 		      struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -302,7 +302,7 @@ static int add_tensor(struct place *place, const char *dir, const char *key,
 
 /* ---- objects ---- */
 
-/* The parts of an object: KEY/shard_O_S.pt is KEY/shard_O_S. */
+/* Adds the parts of an object: KEY/shard_O_S.pt is KEY/shard_O_S. */
 static int add_objects(struct place *place, const char *dir, const char *key,
 		       struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -340,8 +340,8 @@ static int stop(void *arg, const char *name, enum place_kind kind, struct ckpt_e
 }
 
 /*
- * Is it a directory? 1, 0, or an error. A link may lead to one beneath the checkpoint; what one
- * elsewhere or nowhere stands for cannot be shown, and must not be left out without a word.
+ * Is it a directory? 1, 0, or an error. A link may lead to one inside the checkpoint. One that
+ * leads elsewhere cannot be shown, and must not be left out silently.
  */
 static int is_dir(struct place *place, const char *path, struct ckpt_err *e)
 {
@@ -357,7 +357,7 @@ static int is_dir(struct place *place, const char *path, struct ckpt_err *e)
 	return rc < 0 ? rc : 1;
 }
 
-/* metadata.json, common.pt, then directories. */
+/* Lists metadata.json, common.pt, then directories. */
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };

@@ -8,7 +8,7 @@
  *	shard-N-x.safetensors        pieces of tensors, see st_pieces.h
  *
  * Only headers are read: every tensor is a run of elements in its file. An index may also be given
- * by itself; where a directory has several, and none has the usual name, that is how to choose.
+ * by itself; that is how to choose if a directory has several and none has the usual name.
  */
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -63,7 +63,7 @@ static int choose_index(const struct name_list *indexes, const char **ret, struc
 	return 0;
 }
 
-/* Is there a file that has the whole model beside the index of another version of it? */
+/* Is there a file with the whole model beside the index of another version of it? */
 static int refuse_two(const char *index, const struct st_index *x, const struct name_list *files,
 		      struct ckpt_err *e)
 {
@@ -81,7 +81,7 @@ static int refuse_two(const char *index, const struct st_index *x, const struct 
 
 /* ---- recognising ---- */
 
-/* Does the file begin like one? Not an error when it cannot be read: other formats may. */
+/* Does the file begin like one? Failing to read it is not an error: other formats may apply. */
 static bool is_safetensors(struct place *place, const char *file)
 {
 	uint8_t head[64];
@@ -117,7 +117,7 @@ static int add_file(void *arg, const char *name, enum place_kind kind, struct ck
 				: 0;
 }
 
-/* The index, and the files that it names elsewhere than where all are listed. */
+/* Adds the index, and the files it names that the directory listing does not include. */
 static int add_index(struct place *place, const char *index, bool asked_for,
 		     struct name_list *files, struct ckpt_err *e)
 {
@@ -140,8 +140,8 @@ static int add_index(struct place *place, const char *index, bool asked_for,
 }
 
 /*
- * What the chunk index is keyed by: the file, or all files of the directory, whether they turn out
- * to be read or not, and the index.
+ * The key of the chunk index: the file, or all files of the directory, whether they turn out to be
+ * read or not, and the index.
  */
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
@@ -175,13 +175,13 @@ static void free_header(struct st_header **h)
 struct scan {
 	struct place *place;
 	const struct scan_opts *opts;
-	uint64_t done, total; /* bytes of the files, for the bar */
+	uint64_t done, total; /* bytes of the files, for the progress bar */
 	struct st_pieces pieces;
 	struct catalog_writer *w;
-	bool sharded; /* a file says that it holds pieces */
+	bool sharded; /* a file declares that it holds pieces */
 };
 
-/* pieces_only: a file that holds whole tensors is not wanted. */
+/* pieces_only: skip a file that holds whole tensors. */
 static int scan_file(struct scan *s, const char *name, bool pieces_only, struct ckpt_err *e)
 {
 	CLEANUP(free_header) struct st_header *h = NULL;
@@ -194,8 +194,8 @@ static int scan_file(struct scan *s, const char *name, bool pieces_only, struct 
 	if (rc)
 		return rc;
 	b = source_blob(file);
-	/* A file that was cut is found when its length is compared with where its tensors end; those
-	 * of the others can be read then. So the size is not told. */
+	/* A truncated file is found when its length is compared with where its tensors end; the
+	 * tensors before that can then still be read. So the size is not given here. */
 	b.size = BLOB_SIZE_UNKNOWN;
 	rc = st_read(&b, &h, e);
 	if (!rc && st_end(h) < file->seen.size)
@@ -238,7 +238,7 @@ static int scan_files(struct scan *s, const struct name_list *files, const char 
 	for (size_t i = 0; !rc && i < files->n; i++)
 		if (!index || st_index_names_file(x, files->v[i]))
 			rc = scan_file(s, files->v[i], false, e);
-	/* An index names one file for a tensor, and its pieces may be in more. */
+	/* An index names one file per tensor, but its pieces may be in more. */
 	for (size_t i = 0; !rc && index && i < files->n; i++) {
 		if (files->v[i] == index || st_index_names_file(x, files->v[i]))
 			continue;

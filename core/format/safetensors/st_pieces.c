@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of what is known of the tensors of all files: some million of them. */
+/* Bytes for the descriptions of the tensors of all files: a few million tensors. */
 #define MAX_PIECES ((size_t)256 << 20)
 
 static const char sharding_key[] = "DCP_SHARDING_INFO";
@@ -27,8 +27,8 @@ struct st_piece {
 	uint64_t offset, length; /* bytes, in the file */
 	enum ckpt_dtype dtype;
 	size_t n_dims;
-	bool placed;	/* the file says where in the tensor it belongs */
-	uint64_t box[]; /* offsets and lengths; the FQN lies behind them */
+	bool placed;	/* the file gives its position in the tensor */
+	uint64_t box[]; /* offsets and lengths, followed by the FQN */
 };
 
 /* ---- one file ---- */
@@ -38,10 +38,10 @@ bool st_is_sharded(const struct st_header *h)
 	return st_metadata(h, sharding_key) != NULL;
 }
 
-/* Where the pieces of one file belong. */
+/* The positions of the pieces of one file. */
 struct placing {
 	struct jdoc doc;
-	uint32_t *of; /* by tensor of the file: its value in doc; NULL: the file holds whole ones */
+	uint32_t *of; /* by tensor of the file: its value in doc; NULL: whole tensors */
 };
 
 static void placing_release(struct placing *p)
@@ -93,8 +93,8 @@ static int read_sharding(const struct st_header *h, struct placing *p, struct ck
 }
 
 /*
- * Sizes in elements of the dtype that stands for it here. The format counts 4-bit values one by
- * one and torch two by two, saved_offsets too (torch/distributed/checkpoint/hf_storage.py).
+ * Sizes in elements of the dtype used here. The format counts 4-bit values singly and torch in
+ * pairs, also in saved_offsets (torch/distributed/checkpoint/hf_storage.py).
  */
 static int read_sizes(const struct st_tensor *t, struct st_piece *p, uint64_t *len)
 {
@@ -107,7 +107,7 @@ static int read_sizes(const struct st_tensor *t, struct st_piece *p, uint64_t *l
 				t->dtype_name);
 	if (t->dtype != CKPT_DTYPE_F4_E2M1FN_X2)
 		return 0;
-	if (*last % 2) /* there are dimensions: the header does not let a lone half byte pass */
+	if (*last % 2) /* has dimensions: the header check refuses a lone half byte */
 		return asprintf(
 			&p->fault,
 			"a tensor of dtype '%s' whose rows of %llu values end within a byte",
@@ -200,7 +200,7 @@ struct join {
 	const char *index_name;
 	struct catalog_writer *w;
 	uint32_t encoding;
-	uint64_t *boxes; /* of the tensor at hand, and where they are stored */
+	uint64_t *boxes; /* of the current tensor, and where they are stored */
 	struct chunk_loc *locs;
 	size_t cap_boxes, cap_locs;
 	uint64_t cover_work; /* left for all tensors */
@@ -215,7 +215,7 @@ static int by_fqn(const void *ap, const void *bp)
 	return c ? c : text_natural_cmp(a->file, strlen(a->file), b->file, strlen(b->file));
 }
 
-/* FQN and file names come from outside and may be long; the sentence has to fit. */
+/* FQN and file names are untrusted and may be long; the sentence has to fit. */
 static const char *show(const char *s, char out[static 120])
 {
 	return text_show(s, strlen(s), out, 120);
@@ -227,7 +227,7 @@ static const char *dtype_of(const struct st_piece *p)
 					   : dtype_info(p->dtype)->name;
 }
 
-/* Can two pieces be of one tensor? */
+/* Can two pieces belong to one tensor? */
 static int check_pair(const struct st_piece *a, const struct st_piece *b, struct ckpt_err *e)
 {
 	char fqn[120];
@@ -245,7 +245,7 @@ static int check_pair(const struct st_piece *a, const struct st_piece *b, struct
 	return 0;
 }
 
-/* Room for the boxes of n pieces; content is not kept. */
+/* Makes room for the boxes of n pieces; contents are not kept. */
 static int reserve(struct join *j, size_t n, size_t numbers, struct ckpt_err *e)
 {
 	if (n > j->cap_locs || !j->locs) {
@@ -269,7 +269,7 @@ static bool is_empty(const struct st_piece *p)
 	return false;
 }
 
-/* The file of piece number k, those without elements not counted. */
+/* The file of piece number k, not counting empty pieces. */
 static const char *file_of(struct st_piece *const *v, size_t k)
 {
 	while (is_empty(*v) || k--)
@@ -277,8 +277,8 @@ static const char *file_of(struct st_piece *const *v, size_t k)
 	return (*v)->file;
 }
 
-/* Each element is saved once. Where two files have it, one of them is left over from an earlier
- * save, and nobody can tell which. */
+/* Each element is saved once. If two files have it, one is left over from an earlier save, and it
+ * is unknown which. */
 static int check_overlap(struct join *j, const struct tensor_chunks *t, struct st_piece *const *v,
 			 struct ckpt_err *e)
 {
@@ -293,7 +293,7 @@ static int check_overlap(struct join *j, const struct tensor_chunks *t, struct s
 		       show(t->fqn, fqn), file_of(v, pair[0]), file_of(v, pair[1]));
 }
 
-/* A tensor out of the n pieces v. */
+/* Makes a tensor of the n pieces v. */
 static int join_tensor(struct join *j, struct st_piece *const *v, size_t n, struct ckpt_err *e)
 {
 	uint64_t shape[CKPT_MAX_DIMS] = { 0 };
@@ -335,8 +335,8 @@ static int add_unreadable(struct join *j, const char *fqn, const char *fault, st
 	return catalog_add_object(j->w, &o, e);
 }
 
-/* Is the tensor of n pieces where the index says? Offsets say more than the one file it can name.
- */
+/* Is the tensor of n pieces where the index says? Offsets are more precise than the one file that
+ * it can name. */
 static int check_index(const struct join *j, const struct st_index_entry *entry,
 		       struct st_piece *const *v, size_t n, struct ckpt_err *e)
 {
@@ -369,7 +369,7 @@ static int join_fqn(struct join *j, const struct st_index_entry *entry, struct s
 	return fault ? add_unreadable(j, v[0]->fqn, fault, e) : join_tensor(j, v, n, e);
 }
 
-/* A tensor that the index names and no file holds. */
+/* A tensor that the index names but no file holds. */
 static int join_absent(struct join *j, const struct st_index_entry *entry, struct ckpt_err *e)
 {
 	const struct name_list *files = &j->pieces->files;
@@ -385,7 +385,7 @@ static int join_absent(struct join *j, const struct st_index_entry *entry, struc
 	return add_unreadable(j, entry->tensor, fault, e);
 }
 
-/* Pieces and index entries are both sorted by name: walk them side by side. */
+/* Pieces and index entries are both sorted by name: merge them. */
 static int join_all(struct join *j, struct ckpt_err *e)
 {
 	const struct st_index_entry *entries = j->index ? j->index->entries : NULL;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * st_pieces - the tensors of a model whose headers lie in several safetensors files.
+ * st_pieces - the tensors of a model from the headers of several safetensors files.
  *
- * A file holds whole tensors, or, written by torch's HuggingFaceStorageWriter, pieces of them:
- * then its __metadata__ says where each belongs, in a JSON text within the JSON,
+ * A file holds whole tensors or, if written by torch's HuggingFaceStorageWriter, pieces of them.
+ * Then its __metadata__ has the position of each, in a JSON text within the JSON,
  *
  *	"DCP_SHARDING_INFO": "{\"TENSOR\": {\"saved_offsets\": [2, 0]}, ...}"
  *
- * in elements of the full tensor. Its size is not written anywhere; it ends where the furthest
- * piece does. Private to core/format/safetensors.
+ * in elements of the full tensor, whose size is not recorded; it ends with the furthest piece.
+ * Private to core/format/safetensors.
  *
  * Threads: one at a time.
  */
@@ -32,16 +32,16 @@ struct st_pieces {
 	size_t n, cap, bytes;
 };
 
-/* Does the file hold pieces, and say where they belong? */
+/* Does the file hold pieces, with their positions? */
 bool st_is_sharded(const struct st_header *h);
 
-/* Keep what the header of `file` lists. */
+/* Keeps what the header of `file` lists. */
 int st_pieces_add(struct st_pieces *p, const char *file, const struct st_header *h,
 		  struct ckpt_err *e);
 /*
- * Report all of it. index: what the files have to agree with, and its name; NULL when there is
- * none. A tensor of a file that was not added, or of a dtype that is not known, becomes an object
- * with a fault: it has a name, but no shape that could be shown.
+ * Reports everything. index: what the files must agree with, and its name; NULL if there is none. A
+ * tensor of a file that was not added, or of an unknown dtype, becomes an object with a fault: it
+ * has a name, but no shape that could be shown.
  */
 int st_pieces_join(struct st_pieces *p, const struct st_index *index, const char *index_name,
 		   struct catalog_writer *w, struct ckpt_err *e);

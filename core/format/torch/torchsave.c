@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of torch.save: *.pt, *.pth, *.bin, *.ckpt, known by what is in them. One of them, or a
+ * Files of torch.save: *.pt, *.pth, *.bin, *.ckpt, recognised by their contents. One of them, or a
  * directory of transformers:
  *
  *	DIR/pytorch_model.bin                all of the model, or
  *	DIR/pytorch_model.bin.index.json     {"weight_map": {FQN: name of a file}}, and the files
  *
- * The ZIP directory and the pickles are read, not the storages: what a scan costs depends on the
+ * The ZIP directory and the pickles are read, not the storages: the cost of a scan depends on the
  * number of tensors, not on their size. The files are data, so they are not hashed.
  */
 #include "format/torch/torchsave.h"
@@ -24,7 +24,7 @@ static const char index_name[] = "pytorch_model.bin.index.json";
 
 enum { MAX_SHARDS = 100000 };
 
-/* The index, and the files that it names. */
+/* Lists the index and the files that it names. */
 static int list_shards(struct place *place, struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };

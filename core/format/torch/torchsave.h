@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torchsave - what the files that read torch.save's format share: a file taken apart, and the walk
- * over what was saved. Private to core/format/torch.
+ * torchsave - shared by the files that read torch.save's format: opening a file, and the walk over
+ * the saved value. Private to core/format/torch.
  *
  * Threads: one at a time.
  */
@@ -26,10 +26,10 @@ enum torchsave_kind {
 	TORCHSAVE_LEGACY, /* a stream of pickles, then storages: before torch 1.6 */
 	TORCHSAVE_TAR,	  /* of torch's first versions */
 	TORCHSAVE_TEXT,	  /* the stream with pickle_protocol=0 or 1 */
-	TORCHSAVE_SCRIPT, /* a program, of torch.jit.save */
+	TORCHSAVE_SCRIPT, /* a program written by torch.jit.save */
 };
 
-/* A negative errno where it is a ZIP archive that cannot be read. */
+/* A negative errno if it is a ZIP archive that cannot be read. */
 int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e);
 
 /* A storage's bytes in the file. */
@@ -44,20 +44,20 @@ struct torchsave {
 	struct pickle *pickle; /* what was saved */
 	bool big_endian;
 	struct pk_strings *strings;
-	struct torchsave_storage *storages; /* by the string id of their key */
+	struct torchsave_storage *storages; /* by string id of their key */
 	size_t n_storages;
 };
 
-/* The pickle is read, the storages are only looked for. Release it also when this fails. */
+/* Reads the pickle and locates the storages. Call torchsave_release even if it fails. */
 int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err *e);
 void torchsave_release(struct torchsave *t);
-/* Where the storage of a tensor begins; fails when it does not hold what the pickle says. */
+/* Where the storage of a tensor begins; fails if the storage is not as large as the pickle says. */
 int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint64_t *ret,
 		   struct ckpt_err *e);
 
 /*
- * Report all tensors and objects to the catalog as parts of data file `name`. expected: NULL, or
- * what is to be where; tensors that are here, and should be, get their entry's .found.
+ * Reports all tensors and objects to the catalog as parts of data file `name`. expected: NULL, or
+ * the index that says which tensors belong here; those found get their entry's .found set.
  */
 int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
 		     struct catalog_writer *w, struct ckpt_err *e);

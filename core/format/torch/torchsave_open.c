@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two ways torch.save has of putting a pickle and storages into a file.
+ * torch.save's two ways of storing a pickle and storages in a file.
  *
  * A ZIP archive of stored members, torch 1.6 and later:
  *
@@ -18,8 +18,8 @@
  *	pickle            list of keys
  *	per key           number of elements, 64 bits, and the elements
  *
- * There numbers are little-endian whatever the dict says: torch swaps on its way out
- * (torch/csrc/serialization.cpp, THPStorage_writeFileRaw), and ignores the dict on its way in.
+ * In the stream numbers are little-endian whatever the dict says: torch swaps when writing
+ * (torch/csrc/serialization.cpp, THPStorage_writeFileRaw), and ignores the dict when reading.
  */
 #include "format/torch/torchsave.h"
 
@@ -33,8 +33,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PICKLE ((size_t)1 << 30) /* bytes of memory for what was saved */
-#define MAX_SMALL  ((size_t)1 << 20) /* for the pickles around it */
+#define MAX_PICKLE ((size_t)1 << 30) /* bytes of memory for the saved value */
+#define MAX_SMALL  ((size_t)1 << 20) /* for the other pickles of the stream */
 
 static const uint8_t legacy_magic[] = {
 	0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19
@@ -61,7 +61,7 @@ static bool is_member(const struct zip_member *m, const char *want)
 	return len == strlen(want) && !memcmp(name, want, len);
 }
 
-/* constants.pkl is what torch.load, too, tells a program by (torch/serialization.py). */
+/* torch.load, too, recognises a program by constants.pkl (torch/serialization.py). */
 static int look_at_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	enum torchsave_kind *kind = arg;
@@ -74,7 +74,7 @@ static int look_at_member(void *arg, const struct zip_member *m, struct ckpt_err
 	return 0;
 }
 
-/* The members that torch's tar files had. */
+/* The members of torch's tar files. */
 static bool is_tar(const char *head, size_t n)
 {
 	static const char *const members[] = { "sys_info", "pickle", "tensors", "storages" };
@@ -87,7 +87,7 @@ static bool is_tar(const char *head, size_t n)
 
 int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e)
 {
-	enum { MAGIC_WITHIN = 32 }; /* it stands behind PROTO, FRAME and LONG1 at the most */
+	enum { MAGIC_WITHIN = 32 }; /* it follows PROTO, FRAME and LONG1 at most */
 	char head[512 + 1] = "";
 	int64_t n = file->read(file->arg, 0, head, sizeof(head) - 1, e);
 
@@ -108,7 +108,7 @@ int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckp
 
 /* ---- storages ---- */
 
-/* The entry of a key, with room made for it. */
+/* The entry of a key; the table grows as needed. */
 static int entry_of(struct torchsave *t, const struct pk_str *key, struct torchsave_storage **ret,
 		    struct ckpt_err *e)
 {
@@ -182,7 +182,7 @@ static int load(struct torchsave *t, struct part *part, const struct pickle_opts
 	o.skip_long_text = true;
 	o.arg = t;
 	rc = pickle_load(&in, &o, ret, e);
-	/* There is no more input to wait for. */
+	/* All input is there, so the pickle is truncated. */
 	return rc == -ENODATA ? err_set(e, ERR_CORRUPT, "the file ends inside a pickle") : rc;
 }
 
@@ -257,7 +257,7 @@ static int open_zip(struct torchsave *t, struct ckpt_err *e)
 
 /* ---- the legacy stream ---- */
 
-/* Note how large the elements of a storage are: nothing else says so. */
+/* Records the element size of a storage, which is not stored anywhere else. */
 static int note_storage(void *arg, const struct pk_value *id, struct ckpt_err *e)
 {
 	struct torchsave *t = arg;
@@ -267,7 +267,7 @@ static int note_storage(void *arg, const struct pk_value *id, struct ckpt_err *e
 	uint8_t element = 1;
 	int rc;
 
-	/* ('module', class, file, source) stands for the class of a torch.nn.Module. */
+	/* ('module', class, file, source) represents the class of a torch.nn.Module. */
 	if (id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "module"))
 		return 0;
 	if (!f || f[1].type != PK_GLOBAL || f[2].type != PK_STR)
@@ -287,7 +287,7 @@ static int note_storage(void *arg, const struct pk_value *id, struct ckpt_err *e
 	return 0;
 }
 
-/* The storages lie behind the list of their keys, in its order. */
+/* The storages follow the list of their keys, in its order. */
 static int find_legacy(struct torchsave *t, const struct pk_value *keys, uint64_t at,
 		       struct ckpt_err *e)
 {

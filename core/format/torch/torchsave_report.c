@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was saved, as tensors and objects. A tensor's FQN is the path of keys to it, list positions
- * as numbers: {"model": {"w": t}, "l": [t]} has model.w and l.0. Objects of any class are gone
- * into as well, by attributes, items and arguments, where there is a tensor in them.
+ * What was saved, as tensors and objects. A tensor's FQN is the path of keys to it, with list
+ * positions as numbers: {"model": {"w": t}, "l": [t]} has model.w and l.0. Instances of any class
+ * that contain a tensor are searched too: their attributes, items and arguments.
  *
- * Whatever has no tensor in it is one object, however much it is; below the root each key is one.
+ * A value that contains no tensor is one object, however large; in the root each key is one.
  */
 #include "format/torch/torchsave.h"
 
@@ -23,7 +23,8 @@
 enum {
 	MAX_DEPTH = 100,
 	MAX_PATH = 1 << 20,
-	/* Of values: so many, and so many more per byte of the pickle; containers may be shared. */
+	/* Limit on values visited: this many, and more per byte of the pickle; containers may be
+	 * shared. */
 	SOME_VISITS = 1 << 22,
 	VISITS_PER_BYTE = 64,
 };
@@ -34,9 +35,9 @@ struct walk {
 	const struct st_index *expected;
 	struct catalog_writer *w;
 	uint32_t source;
-	uint64_t visits, entries; /* that are left */
+	uint64_t visits, entries; /* remaining */
 	struct {
-		uint32_t end; /* bytes of the path up to here */
+		uint32_t end; /* bytes of the path up to this step */
 		bool is_position;
 	} steps[MAX_DEPTH + 1];
 	size_t n_steps;
@@ -44,9 +45,9 @@ struct walk {
 	struct buf path, text, encoding;
 };
 
-/* ---- what a value is ---- */
+/* ---- kinds of values ---- */
 
-/* Something that torch rebuilds: a tensor, of whatever kind. */
+/* Something that torch rebuilds: any kind of tensor. */
 static bool is_tensor(const struct pk_value *v)
 {
 	const struct pk_value *fn = v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
@@ -69,7 +70,7 @@ static int too_often(struct ckpt_err *e)
 		       "without end");
 }
 
-/* Each value that v is made of. A non-zero return of `each` stops and is returned. */
+/* Calls `each` for the values that v is made of. A non-zero return stops and is returned. */
 typedef int part_fn(void *arg, const struct pk_value *key, size_t number,
 		    const struct pk_value *value, struct ckpt_err *e);
 
@@ -80,7 +81,7 @@ static int each_of_object(const struct pk_value *f, part_fn *each, void *arg, st
 	const struct pk_value *args = &f[PK_ARGS], *state = &f[PK_STATE];
 	int rc = 0;
 
-	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* a class, the default's */
+	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* a class, that of the default */
 		rc = each_of(args, each, arg, e);
 	/* (attributes, slots) of classes that have __slots__ */
 	if (!rc && state->type == PK_TUPLE && pk_len(state) == 2 &&
@@ -119,7 +120,7 @@ struct search {
 	unsigned depth;
 };
 
-/* 1: there is a tensor, or what is left of one, in it. */
+/* 1: it contains a tensor, or an unreadable one. */
 static int find_tensor(void *arg, const struct pk_value *key, size_t number,
 		       const struct pk_value *v, struct ckpt_err *e)
 {
@@ -132,7 +133,7 @@ static int find_tensor(void *arg, const struct pk_value *key, size_t number,
 		return 1;
 	if (!s->w->visits--)
 		return too_often(e);
-	if (s->depth == MAX_DEPTH) /* an object; pickle_json will say the same of it */
+	if (s->depth == MAX_DEPTH) /* an object, for which pickle_json reports the depth */
 		return 0;
 	s->depth++;
 	rc = each_of(v, find_tensor, s, e);
@@ -154,7 +155,7 @@ static const uint8_t *path_of(struct walk *w)
 	uint32_t from = 0;
 	size_t at;
 
-	if (!w->n_steps) /* there is no state dict, just this */
+	if (!w->n_steps) /* there is no state dict, just this value */
 		return catalog_path_unknown;
 	at = catalog_path_put_head(w->cuts, w->n_steps, w->steps[w->n_steps - 1].is_position);
 	for (size_t i = 0; i + 1 < w->n_steps; i++) {
@@ -197,20 +198,20 @@ static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_e
 	if (w->text.err)
 		return err_set(e, w->text.err, "out of memory");
 	rc = add_object(w, w->text.data, w->text.len, NULL, &why);
-	if (rc == -EFBIG) /* there is no more room: it is listed all the same */
+	if (rc == -EFBIG) /* it does not fit: listed without its text */
 		return add_object(w, NULL, 0, why.msg, e);
 	if (rc)
 		*e = why;
 	return rc;
 }
 
-/* A tensor that exists but is none that could be shown. */
+/* A tensor that exists but cannot be shown. */
 static int report_fault(struct walk *w, const struct pk_value *v, struct ckpt_err *why,
 			struct ckpt_err *e)
 {
 	const struct pk_value *args = &v->n->own[PK_ARGS];
 
-	/* _rebuild_from_type_v2(function, class, arguments, state): the class is what people know. */
+	/* _rebuild_from_type_v2(function, class, arguments, state): users know the class. */
 	if (pk_is(&v->n->own[PK_CALLEE], NULL, "_rebuild_from_type_v2") && pk_len(args) > 1 &&
 	    args->n->own[1].type == PK_GLOBAL)
 		(void)err_set(why, ERR_UNSUPPORTED, "a %.100s is not a dense tensor",
@@ -243,7 +244,7 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 	*ret = (struct chunk_loc){ .file = w->source };
 	if (!raw_extent(&l, t->dtype, t->n_dims, t->size, &ret->length))
 		return err_set(e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
-	/* Not beyond the storage: torch_tensor_reach has seen to it. */
+	/* Inside the storage, as torch_tensor_reach has checked. */
 	ret->offset = ret->length ? at + t->offset * dtype_info(t->dtype)->size : at;
 	return encoding_of(w, &l, &ret->encoding, e);
 }
@@ -325,7 +326,7 @@ static int report_part(void *arg, const struct pk_value *key, size_t number,
 	return rc;
 }
 
-/* Is it worth a name of its own for each part even where no tensor is in it? */
+/* Does each part get a name of its own even if it contains no tensor? */
 static bool is_root_container(const struct pk_value *v, unsigned depth)
 {
 	return !depth && (v->type == PK_DICT || v->type == PK_LIST || v->type == PK_TUPLE);
