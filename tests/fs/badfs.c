@@ -5,10 +5,10 @@
  *	badfs DIRECTORY ORDERS MOUNTPOINT [libfuse's options]
  *
  * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO, and listing the directory while
- * ORDERS/..eio does; while ORDERS/NAME.hang
- * exists, they wait. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists,
- * NAME is not there, and afterwards it has another inode number if nobody has it open: as with
- * sshfs, a number is good only until the kernel forgets the file.
+ * ORDERS/..eio does; while ORDERS/NAME.hang exists, they wait, and ORDERS/NAME.hangs is made when one
+ * does. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists, NAME is not
+ * there, and afterwards it has another inode number if nobody has it open: as with sshfs, a number is
+ * good only until the kernel forgets the file.
  */
 #define FUSE_USE_VERSION 314
 
@@ -48,6 +48,17 @@ static bool told(const char *path, const char *order)
 
 	(void)snprintf(name, sizeof(name), "%s.%s", below(path), order);
 	return !faccessat(orders, name, F_OK, 0);
+}
+
+static void tell(const char *path, const char *what)
+{
+	char name[512];
+	int fd;
+
+	(void)snprintf(name, sizeof(name), "%s.%s", below(path), what);
+	fd = openat(orders, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		(void)close(fd);
 }
 
 static int bad_getattr(const char *path, struct stat *st, struct fuse_file_info *fi)
@@ -93,8 +104,10 @@ static int bad_read(const char *path, char *buf, size_t len, off_t off, struct f
 	static const struct timespec moment = { .tv_nsec = 20 * 1000 * 1000 };
 	ssize_t n;
 
-	while (told(path, "hang"))
+	while (told(path, "hang")) {
+		tell(path, "hangs");
 		(void)nanosleep(&moment, NULL);
+	}
 	if (told(path, "eio"))
 		return -EIO;
 	n = pread((int)fi->fh, buf, len, off);

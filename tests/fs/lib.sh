@@ -172,7 +172,8 @@ def find(o, k):
 print(find(json.load(open(sys.argv[1] + "/.ckptfs/stats.json")), sys.argv[2]))' "$@"
 }
 
-# as_user_and_root [ARGUMENTS] <SCRIPT: what an unprivileged user does, where "$as" is before a command, and root.
+# as_user_and_root [ARGUMENTS] <SCRIPT: what an unprivileged user does, where "$as" is before a command, and root, who
+# has some functions of ours.
 # /dev/fuse may be root's own: in the namespace of the script it is not. The big checkpoint is c; m is the user's.
 as_user_and_root() {
   [[ $EUID == 0 ]] || skip "not root"
@@ -183,6 +184,7 @@ as_user_and_root() {
   chown 65534:65534 m cache
   mknod -m 666 fuse c 10 229
   {
+    declare -f wait_until gone is_mounted unmounted daemon_of has_word
     echo 'mount --bind fuse /dev/fuse'
     echo "as='setpriv --reuid=65534 --regid=65534 --clear-groups env XDG_CACHE_HOME=$T/cache'"
     cat

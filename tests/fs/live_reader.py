@@ -4,8 +4,9 @@
     live_reader.py FILE WANTED UNTIL [FROM TO]
 
 Reads random pieces of FILE's bytes [FROM, TO), comparing each with the same bytes of WANTED, until
-the file UNTIL exists. Makes a file ready.PID after the first piece that was right. Prints how many
-pieces were right and which errors the others ended with, by name. Exits 1 at the first wrong byte.
+the file UNTIL exists. Makes a file ready.PID after the first piece that was right, and failed.PID
+after an error. Prints how many pieces were right and which errors the others ended with, by name.
+Exits 1 at the first wrong byte.
 """
 
 import collections
@@ -32,6 +33,7 @@ def main(path, wanted, until, first=0, last=None):
             got = os.pread(fd, n, off)
         except OSError as e:
             found[errno.errorcode[e.errno]] += 1
+            open(f"failed.{os.getpid()}", "w").close()
             continue
         if not got or got != want[off : off + len(got)]:
             sys.exit(f"{path}: {len(got)} bytes at {off} are wrong")

@@ -24,23 +24,24 @@ def numbers(value, path=""):
 LIVE = ("uptime_seconds", "memory.", "threads.")
 
 
-def change(mnt, act):
-    """What act() adds to the numbers, as far as it does. Those of what is over come a little later."""
+def change(mnt, act, **late):
+    """What act() adds to the numbers, as far as it does. Some come a little later: a read is timed after its answer, and
+    the kernel does not wait for a file to be closed. How many such requests are to be waited for: release=5."""
     before = numbers(stats(mnt))
     act()
-    after = None
-    for _ in range(100):
-        last, after = after, numbers(stats(mnt))
-        if last and {k: v for k, v in last.items() if not k.startswith(LIVE)} == {
-            k: v for k, v in after.items() if not k.startswith(LIVE)
-        }:
-            break
-        time.sleep(0.05)
-    return {
-        k: v - before.get(k, 0)
-        for k, v in after.items()
-        if v != before.get(k, 0) and not k.startswith(LIVE)
-    }
+
+    def added():
+        now = numbers(stats(mnt))
+        return {k: v - before.get(k, 0) for k, v in now.items() if v != before.get(k, 0) and not k.startswith(LIVE)}
+
+    got = []
+    wait_for(
+        lambda: got.append(added())
+        or got[-1].get("requests.read") == got[-1].get("read_latency")
+        and all(got[-1].get(f"requests.{k}") == n for k, n in late.items())
+        and got[-1:] == got[-2:-1]
+    )
+    return got[-1]
 
 
 def direct(path):
@@ -55,7 +56,7 @@ def pread(fd, n, off):
 
 
 def wait_for(condition):
-    for _ in range(200):
+    for _ in range(1200):
         if condition():
             return True
         time.sleep(0.05)

@@ -268,15 +268,15 @@ test_what_cannot_be_read_is_named() {
 test_a_terminal_has_a_bar_and_a_pipe_has_none() {
   status_of 0 ckptfs export "$(many)/ckpt" npy x
   [[ ! -s err ]]
-  # Nothing is drawn in the first second: the export sleeps through it.
-  python3 - y.partial/tensors/layer.0 "$CKPTFS" export --jobs=1 "$(many)/ckpt" . y <<'END'
+  # Nothing is drawn in the first second: the export, stopped by itself, sleeps through it.
+  python3 - "$(once halt make_halt)/halt.so" "$CKPTFS" export --jobs=1 "$(many)/ckpt" . y <<'END'
 import os, pty, re, signal, sys, time
 pid, fd = pty.fork()
 if not pid:
-    os.execv(sys.argv[2], sys.argv[2:])
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.001)
-os.kill(pid, signal.SIGSTOP)
+    how = {"HALT": "1 1 2 19", "LD_PRELOAD": sys.argv[1]}
+    how["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
+    os.execve(sys.argv[2], sys.argv[2:], os.environ | how)
+assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
 time.sleep(1.1)
 os.kill(pid, signal.SIGCONT)
 out = b""

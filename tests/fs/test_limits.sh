@@ -87,7 +87,7 @@ test_memory_of_a_group() {
   mount_limited "$1" bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group"
   use $N
   use_again $N
-  rmdir "$group"
+  wait_until rmdir "$group" 2>/dev/null # its helpers end a little later
 }
 
 # Files for each item, and not a quarter of the descriptors that they need.

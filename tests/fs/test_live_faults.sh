@@ -153,18 +153,27 @@ test_input_output_errors() {
   grep -qE "^ckptfs: read '/tensors/w' \[[0-9]+, [0-9]+\): .*__w_1\.distcp.*: [Ii]nput/output error" log || fail "$(cat log)"
 }
 
-# Reads of 4 KiB, each in a place of its own of the second half of w: hang N
-hang() {
-  local i
+# Reads of the second half of w do not end from here on; does_hang when one has begun.
+order_hang() {
   touch orders/__w_1.distcp.hang
   cold b/__w_1.distcp
+}
+does_hang() { [[ -e orders/__w_1.distcp.hangs ]]; }
+# Reads of 4 KiB, each in a place of its own there: hang N
+hang() {
+  local i
+  order_hang
   for ((i = 0; i < $1; i++)); do
     dd if=m/tensors/w of="got.$i" bs=4096 skip=$((4096 + i * 64)) count=1 iflag=direct status=none &
     HANGING+=($!)
   done
+  for i in "${HANGING[@]}"; do wait_until has_opened "$i"; done
+  wait_until does_hang
 }
+has_opened() { [[ /proc/$1/fd/0 -ef m/tensors/w ]]; }
 HANGING=()
 threads() { awk '/^Threads/ { print $2 }' "/proc/$DAEMON/status"; }
+many_threads() { (($(threads) > 40)); }
 few_threads() { (($(threads) <= 8)); }
 
 # More requests than threads hang, and nobody else has to wait for them.
@@ -173,11 +182,10 @@ test_hanging_reads_keep_nobody_else_waiting() {
   on_bad_storage -o threads=4
   start_reader m/tensors/v other
   hang 40
-  sleep 0.3
+  wait_until many_threads
   cmp m/tensors/v "$(big)/v.bin"
   cmp -n 16777216 m/tensors/w "$(big)/w.bin"
   [[ $(entries m/tensors | xargs -n 1 | sorted) == "v w" ]]
-  (($(threads) > 40))
   wait_until grep -q "^ckptfs: read '/tensors/w': has been waiting for its data files for 10 seconds" log
   rm orders/__w_1.distcp.hang
   for i in "${!HANGING[@]}"; do
@@ -195,12 +203,10 @@ cases_hanging_reader_can_be_interrupted() { printf '%s %s\n' direct KILL direct 
 test_hanging_reader_can_be_interrupted() {
   local pid
   on_bad_storage -o threads=2,io="$1"
-  touch orders/__w_1.distcp.hang
-  cold b/__w_1.distcp
+  order_hang
   (trap - INT TERM; exec cat m/tensors/w) >/dev/null &
   pid=$!
-  sleep 1.5
-  [[ -e /proc/$pid/exe ]] || fail "it does not hang"
+  wait_until does_hang
   kill -s "$2" $pid
   wait_until gone $pid || fail "$(cat /proc/$pid/stack)"
   cmp m/tensors/v "$(big)/v.bin"
@@ -229,15 +235,18 @@ signal.siginterrupt(signal.SIGALRM, True)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
 while ticks < 200:
     for off in range(0, 1 << 25, 1 << 20):
-        assert pread(1 << 20, off) == 1 << 20
+        start = time.monotonic()
+        got = pread(1 << 20, off)
+        assert got == 1 << 20 or time.monotonic() - start >= 0.9, got
 signal.setitimer(signal.ITIMER_REAL, 0)
 open(order, "w").close()
 f = os.open(source, os.O_RDONLY)
 os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
-signal.setitimer(signal.ITIMER_REAL, 0.2)
+signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)  # one of them comes when it waits
 start = time.monotonic()
 got = pread(1 << 20, 20 << 20)
 took = time.monotonic() - start
+signal.setitimer(signal.ITIMER_REAL, 0)
 assert got == -4, got
 assert took >= 0.9, took  # what takes a moment is not cut short
 os.unlink(order)
@@ -252,7 +261,6 @@ test_end_while_a_read_hangs() {
   hang 5
   cat m/npy/w.npy >/dev/null 2>&1 & # reads ahead
   HANGING+=($!)
-  sleep 0.5
   if ckptfs umount m 2>err; then fail "unmounted"; fi
   grep -qE 'busy|in use' err
   case $1 in
@@ -282,7 +290,7 @@ test_a_file_that_became_unreadable() {
   as_user_and_root "$(big)/v.bin" "$(big)/w.bin" <<'END'
     $as "$CKPTFS" mount -f c m -o ignore_ctime 2>log &
     daemon=$!
-    for i in {1..100}; do $as mountpoint -q m && break; sleep 0.05; done
+    wait_until $as mountpoint -q m
     $as cmp m/tensors/v "$1"
     chmod 0 c/__w_1.distcp
     if $as cat m/tensors/w >/dev/null 2>err; then exit 1; fi
@@ -400,7 +408,7 @@ test_daemon_ends_under_readers() {
   kill -s "$1" "$DAEMON"
   wait_until gone "$DAEMON"
   wait "$DAEMON" || rc=$?
-  sleep 0.1
+  wait_until test -e "failed.${READERS[0]}"
   stop_readers
   found w '(ENOTCONN|ECONNABORTED)=[0-9]+'
   found v '^([A-Z]+=[0-9]+ )*right=[0-9]+$'

@@ -12,7 +12,7 @@ test_mount_returns_when_usable() {
 test_mount_says_nothing_and_holds_no_pipe() {
   local said
   mkdir m
-  said=$(timeout 20 "$CKPTFS" mount "$(big)/ckpt" m 2>&1)
+  said=$(timeout 200 "$CKPTFS" mount "$(big)/ckpt" m 2>&1)
   [[ -z $said ]] || fail "$said"
 }
 
@@ -241,7 +241,7 @@ test_auto_unmount() {
   # In a chroot it does not find the mount again (and there unshare does not work either).
   unshare -m true 2>/dev/null || skip "no mount namespaces"
   mkdir m
-  timeout 20 "$CKPTFS" mount "$(big)/ckpt" m -o auto_unmount
+  timeout 200 "$CKPTFS" mount "$(big)/ckpt" m -o auto_unmount
   pid=$(daemon_of m)
   kill -9 "$pid"
   wait_until unmounted m

@@ -10,7 +10,7 @@ by_ranks() {
   local n=$1
   shift
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    timeout 30 mpirun --oversubscribe -n "$n" "$CKPTFS" reshard -q --index=:memory: "$@"
+    timeout 250 mpirun --oversubscribe -n "$n" "$CKPTFS" reshard -q --index=:memory: "$@"
 }
 
 # failed WORDS COMMAND...: not by the time limit, with one line of ours, and nothing left.

@@ -15,10 +15,16 @@ template() {
   fi
   echo "$dir"
 }
-# saved TEMPLATE NAME: as savers do it.
+# saved TEMPLATE NAME: as savers do it, the data first.
 saved() {
+  save_data "$@"
+  save_metadata "$@"
+}
+save_data() {
   mkdir -p "run/$2"
   cp "$(template "$1")"/*.distcp "run/$2"
+}
+save_metadata() {
   cp "$(template "$1")/.metadata" "run/$2/.metadata.tmp"
   mv "run/$2/.metadata.tmp" "run/$2/.metadata"
 }
@@ -53,11 +59,10 @@ test_new_ones_appear_and_removed_ones_vanish() {
   mount_at m run
   holds 1 step-1
   [[ ! -e m/step-2 ]]
-  mkdir run/step-2
-  cp "$(template 2)"/*.distcp run/step-2
+  save_data 2 step-2
   sleep 1.2
   [[ ! -e m/step-2 ]]
-  cp "$(template 2)/.metadata" run/step-2/.metadata
+  save_metadata 2 step-2
   wait_until test -e m/step-2
   holds 2 step-2
   wait_until latest_is step-2 || is step-2 "$(readlink m/latest)"
@@ -172,11 +177,10 @@ test_a_signal_ends_it_whatever_is_open() {
 }
 
 test_an_empty_run_fills_up() {
-  mkdir -p run/step-1
-  cp "$(template 1)"/*.distcp run/step-1
+  save_data 1 step-1
   mount_at m run
   shows ".ckptfs"
-  cp "$(template 1)/.metadata" run/step-1
+  save_metadata 1 step-1
   wait_until test -e m/step-1
   holds 1 latest
   rm -r run/step-1
@@ -187,7 +191,9 @@ test_nothing_wrong_is_ever_read_while_others_save() {
   mkdir run m
   saved 1 step-0
   mount_at m run
-  "$PYTHON" -S -E "$HERE/run_stress.py" run m "${STRESS_SECONDS:-10}" "$(template 1)" "$(template 2)" \
+  local seconds=2
+  ! is_full || seconds=10
+  "$PYTHON" -S -E "$HERE/run_stress.py" run m "${STRESS_SECONDS:-$seconds}" "$(template 1)" "$(template 2)" \
     "$(template 3)" || fail "see above"
   [[ -n $(daemon_of m) ]]
 }

@@ -82,14 +82,14 @@ cases_signals_to_others() { printf '%s\n' setown setown_group setown_ex setsig; 
 test_signals_to_others() {
   local victim rc=0
   need_sandbox
-  setsid sleep 100 &
+  setsid sleep 10000 &
   victim=$!
   wait_until leads_a_group "$victim"
   serve_criminal "$1" "$victim" -o sandbox=off
   commit_it
   wait_until gone "$victim"
   end_it
-  setsid sleep 100 &
+  setsid sleep 10000 &
   victim=$!
   wait_until leads_a_group "$victim"
   serve_criminal "$1" "$victim" -o sandbox=on
@@ -307,7 +307,8 @@ test_single_file_is_served() {
 
 # ---- the end ----
 
-umounter_of() { pgrep -P "$1" -x ckptfs-umount; }
+# A process has its name when it has done all that it does at first.
+umounter_of() { wait_until pgrep -P "$1" -x ckptfs-umount; }
 
 test_helper_goes_with_the_daemon() {
   local helper
@@ -383,14 +384,14 @@ test_unprivileged_daemon_unmounts_its_own_mount() {
     mkdir -p u/a/m u/b/m
     chown -R 65534:65534 u
     $as "$CKPTFS" mount c u/a/m
-    one=$(pgrep -n -x -u 65534 ckptfs)
+    one=$(daemon_of u/a/m)
     $as "$CKPTFS" mount c u/b/m
     $as mv u/a u/c
     $as ln -s b u/a
     kill "$one"
-    while [[ -e /proc/$one/exe ]]; do sleep 0.05; done
-    grep " $T/u/b/m " /proc/self/mountinfo
-    ! grep " $T/u/c/m " /proc/self/mountinfo
+    wait_until gone "$one"
+    is_mounted u/b/m
+    unmounted u/c/m
     $as "$CKPTFS" umount u/a/m
 END
 }
@@ -449,13 +450,13 @@ test_unprivileged_daemon_unmounts_at_sigterm() {
   need_sandbox
   as_user_and_root "$(big)/v.bin" <<'END'
     $as "$CKPTFS" mount c m -o sandbox=on
-    pid=$(pgrep -n -x -u 65534 ckptfs)
+    pid=$(daemon_of m)
     grep -x $'NoNewPrivs:\t1' "/proc/$pid/status"
     grep -x $'Seccomp:\t2' "/proc/$pid/status"
     $as cmp -n 1000 m/tensors/v "$1"
     kill "$pid"
-    while [[ -e /proc/$pid/exe ]]; do sleep 0.05; done
-    ! grep " $T/m " /proc/self/mountinfo
+    wait_until gone "$pid"
+    unmounted m
 END
 }
 

@@ -266,7 +266,7 @@ test_links_and_locks_of_others_beside_a_checkpoint_do_nothing() {
   exec 5<c/.ckptfs-index.sqlite.lock
   flock 5
   chmod 777 c
-  timeout 20 "$CKPTFS" index c >/dev/null
+  timeout 200 "$CKPTFS" index c >/dev/null
   [[ $(ckptfs index --print c) == "$XDG_CACHE_HOME"/* ]]
   is precious "$(cat victim)"
 }
