@@ -2,6 +2,7 @@
 #include "base/io.h"
 
 #include "base/buf.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -346,4 +347,29 @@ bool io_is_stacked(int fd)
 	struct statfs st;
 
 	return !fstatfs(fd, &st) && st.f_type == OVERLAYFS_SUPER_MAGIC;
+}
+
+bool io_is_remote(int fd)
+{
+	static const uint32_t kinds[] = {
+		NFS_SUPER_MAGIC,
+		SMB_SUPER_MAGIC,
+		CIFS_SUPER_MAGIC,
+		SMB2_SUPER_MAGIC,
+		CEPH_SUPER_MAGIC,
+		FUSE_SUPER_MAGIC,
+		V9FS_MAGIC,
+		AFS_SUPER_MAGIC,
+		0x0bd00bd0 /* Lustre */,
+		0x47504653 /* GPFS */,
+		0x19830326 /* BeeGFS */,
+	};
+	struct statfs st;
+
+	if (fstatfs(fd, &st))
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		if ((uint32_t)st.f_type == kinds[i])
+			return true;
+	return false;
 }

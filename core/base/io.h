@@ -79,6 +79,8 @@ int io_mkdirs(const char *path);
 bool io_keeps_inodes(int fd);
 /* Is fd on a stacked file system (overlayfs), whose files are cached as pages of the lower file? */
 bool io_is_stacked(int fd);
+/* Is a request answered by somebody else, as on a network: how many are on their way counts then. */
+bool io_is_remote(int fd);
 
 static inline uint64_t io_mtime_ns(const struct stat *st)
 {

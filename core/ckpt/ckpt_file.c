@@ -207,8 +207,10 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 
 void ckpt_file_ahead(struct ckpt_file *f)
 {
-	if (f->engine) /* a run's own have none, and are texts */
-		blockcache_ahead(fetch_blocks(f->engine->fetch));
+	if (!f->engine) /* a run's own have none, and are texts */
+		return;
+	ahead_announce(f);
+	blockcache_ahead(fetch_blocks(f->engine->fetch));
 }
 
 bool ckpt_file_is_plain(const struct ckpt_file *f)
@@ -254,6 +256,7 @@ static int64_t file_read(struct ckpt_file *f, uint8_t *buf, size_t len, uint64_t
 	int64_t done = (int64_t)left;
 	int rc = 0;
 
+	ahead_note(&f->ahead, off, left);
 	for (size_t i = left ? vfile_find(&f->v, off) : 0; !rc && left; i++) {
 		const struct segment *s = &f->v.seg[i];
 		uint64_t at = off - s->off;
@@ -292,6 +295,8 @@ int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 {
 	int64_t n = file_read(f, buf, len, off, NULL, e);
 
+	if (n >= 0)
+		ahead_announce(f);
 	if (n < 0 && f->child)
 		run_tree_blame(f, e);
 	return n;

@@ -6,6 +6,7 @@
 #define CKPT_CKPT_INTERNAL_H
 
 #include "base/arena.h"
+#include "ckpt/ahead.h"
 #include "ckpt/assets.h"
 #include "ckpt/ckpt_options.h"
 #include "ckpt/model_recipe.h"
@@ -82,6 +83,7 @@ struct ckpt_file {
 	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
 	 * consist of a hundred thousand. */
 	struct tensor_reader *reader;
+	struct ahead ahead;
 	/* What ckpt_file_backing has found; NULL: nothing, or it was not asked. */
 	struct files *backing;
 	uint32_t backing_number;

@@ -22,6 +22,9 @@
 
 #define MAX_ELEMENTS ((uint64_t)1 << 17) /* converted at once */
 
+/* What is announced of a copy whose runs do not lie together. */
+enum { SMALL_SPAN = 128 * 1024, LONG_RUN = 16 * 1024, MANY_RUNS = 256 };
+
 struct tensor_reader {
 	struct vtensor *v;
 	struct otensor **tensors; /* piece by piece */
@@ -389,6 +392,53 @@ int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *
 	}
 	plan_release(&plan);
 	return rc;
+}
+
+/* Runs that lie so far apart that what is between them would be most of it. */
+static bool want_runs(const struct item_source *s, const struct copy_dim *d, uint32_t n,
+		      uint64_t run, uint64_t src)
+{
+	bool missing = false;
+
+	if (!n)
+		return item_want(s, src, run);
+	for (uint64_t i = 0; i < d->count; i++)
+		missing |= want_runs(s, d + 1, n - 1, run, src + i * d->src_stride);
+	return missing;
+}
+
+static bool want_copy(const struct item_source *s, const struct copy *c,
+		      const struct copy_dim *dims)
+{
+	uint64_t span = span_of(c, dims), bytes = copied_bytes(c, dims);
+
+	if (span <= SMALL_SPAN || span <= 2 * bytes)
+		return item_want(s, c->src, span);
+	/* Others are brought by gather, or are too many to be announced. */
+	return c->run >= LONG_RUN && bytes / c->run <= MANY_RUNS &&
+	       want_runs(s, dims + c->dim, c->n_dims, c->run, c->src);
+}
+
+bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, uint64_t len)
+{
+	const struct unit u = unit_of(r->v);
+	uint64_t size = u.elements * dtype_info(r->v->stored)->size, first = off / u.bytes;
+	uint64_t n = (off + len + u.bytes - 1) / u.bytes - first;
+	struct plan plan = { 0 };
+	bool missing = false;
+
+	if (len && !plan_read(r->v, r->sources, first * size, n * size, NULL, &plan)) {
+		for (size_t i = 0; i < plan.n; i++) {
+			const struct copy *c = &plan.copies[i];
+			struct item_source item;
+			struct ckpt_err ignored;
+
+			if (!item_of(f, &r->sources[c->piece], c, &item, &ignored))
+				missing |= want_copy(&item, c, plan.dims);
+		}
+	}
+	plan_release(&plan);
+	return missing;
 }
 
 int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_file,

@@ -41,6 +41,12 @@ int tensor_scatter(struct fetch *f, const struct tensor_reader *r, void *to, con
 		   enum ckpt_dtype dtype, struct ckpt_err *e);
 
 /*
+ * Bytes [off, off+len), which lie inside, will be read soon: what of its items they are made of is
+ * announced to the sources. False: all of that was there, see source_want.
+ */
+bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, uint64_t len);
+
+/*
  * The parts of source files that the whole tensor is read from, as stored, in no order; they may
  * overlap. A non-zero return of `each` stops and is returned.
  */

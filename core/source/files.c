@@ -476,6 +476,18 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 	return rc ? -e->code : 0;
 }
 
+bool files_want(struct files *f, uint32_t i, uint64_t off, uint64_t len)
+{
+	struct ckpt_err ignored;
+	bool missing;
+
+	if (pin(f, i, &ignored))
+		return false;
+	missing = source_want(f->v[i].source, off, len);
+	unpin(f, i);
+	return missing;
+}
+
 /* ---- mapped files ---- */
 
 int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)

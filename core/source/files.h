@@ -63,6 +63,9 @@ void files_digest(const struct files *f, struct digest *d);
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 	       struct ckpt_err *e);
 
+/* As source_want, of file i. */
+bool files_want(struct files *f, uint32_t i, uint64_t off, uint64_t len);
+
 /* File i as files_new saw it: another descriptor, which is the caller's, or -errno. -ENOTSUP: it is
  * none that has one. */
 int files_open(struct files *f, uint32_t i, struct ckpt_err *e);

@@ -119,6 +119,17 @@ int item_size(const struct item_source *s, uint64_t *ret, struct ckpt_err *e)
 	return 0;
 }
 
+bool item_want(const struct item_source *s, uint64_t off, uint64_t len)
+{
+	uint64_t at, n;
+
+	if (!item_is_plain(s) && off >= DECODED_SIZE)
+		return false; /* its decoder reads the file in order */
+	item_stored(s, off, len, &at, &n);
+	n = min_u64(n, max_u64(len, DECODED_SIZE));
+	return n && files_want(s->store->files, s->at.file, at, n);
+}
+
 /* ---- bytes where they are ---- */
 
 const uint8_t *item_map(const struct item_source *s, uint64_t off, uint64_t len, bool bring)

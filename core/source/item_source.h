@@ -111,6 +111,9 @@ struct blob item_blob(struct item_source *s, uint64_t size);
 /* How many there are; all of it is decoded for that. */
 int item_size(const struct item_source *s, uint64_t *ret, struct ckpt_err *e);
 
+/* As source_want. */
+bool item_want(const struct item_source *s, uint64_t off, uint64_t len);
+
 /* ---- bytes where they are ---- */
 
 /* As files_map, or files_bring; NULL if it is not plain. */

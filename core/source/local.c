@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directories and files of this machine. */
 #include "base/bytes.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -15,17 +16,32 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+	/* Of one call the kernel takes no more than it would read ahead by itself, 128 KiB unless
+	 * somebody has changed that; of more, the rest is lost. */
+	WANT_STEP = 128 << 10,
+	/* On a disk it is enough to begin: then the kernel reads ahead, and in larger pages. */
+	WANT_HEAD = 512 << 10,
+};
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* Linux 6.5 */
+#endif
 
 struct local {
 	struct place place;
 	int fd;
-	bool keeps_inodes;
+	bool keeps_inodes, is_remote;
 };
 
 struct local_file {
 	struct source source;
 	int fd;
-	bool keeps_inodes;
+	bool keeps_inodes, is_remote;
+	_Atomic uint64_t wanted;       /* the end of what was announced last */
+	atomic_bool arriving;	       /* some was asked for, and may not be there yet */
 	atomic_bool no_map;	       /* it was tried */
 	_Atomic(struct pagemap *) map; /* NULL: none yet */
 	_Atomic(struct lease *) lease; /* NULL: none yet */
@@ -207,7 +223,7 @@ static const uint8_t *map_file(struct source *s, uint64_t off, uint64_t len)
 {
 	struct pagemap *m = map_of(file_of(s));
 
-	return m ? pagemap_get(m, off, len) : NULL;
+	return m ? pagemap_get(m, off, len, file_of(s)->arriving) : NULL;
 }
 
 static bool may_map_file(const struct source *s)
@@ -233,6 +249,40 @@ static void give_back(struct source *s)
 	lease_end(file_of(s)->lease);
 }
 
+/* Without an answer (a file of others, an old kernel) it may be. */
+static bool is_missing(int fd, uint64_t off, uint64_t len)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct {
+		uint64_t off, len;
+	} range = { off, len };
+	struct {
+		uint64_t cache, dirty, writeback, evicted, recently_evicted;
+	} found = { 0 };
+
+	return syscall(SYS_cachestat, fd, &range, &found, 0) ||
+	       found.cache < (off + len + page - 1) / page - off / page;
+}
+
+static bool want(struct source *s, uint64_t off, uint64_t len)
+{
+	struct local_file *f = file_of(s);
+	uint64_t before = atomic_exchange(&f->wanted, off + len);
+
+	/* What goes on where it was is read ahead anyhow. */
+	if (!f->is_remote && off >= before && off - before < WANT_STEP)
+		return false;
+	if (!is_missing(f->fd, off, len))
+		return false;
+	f->arriving = true;
+	if (!f->is_remote)
+		len = min_u64(len, WANT_HEAD);
+	for (uint64_t at = 0; at < len; at += WANT_STEP)
+		(void)posix_fadvise(f->fd, (off_t)(off + at), (off_t)min_u64(len - at, WANT_STEP),
+				    POSIX_FADV_WILLNEED);
+	return true;
+}
+
 static void free_file(struct source *s)
 {
 	struct local_file *f = file_of(s);
@@ -254,11 +304,12 @@ static const struct source_ops file_ops = {
 	.may_map = may_map_file,
 	.lend = lend_file,
 	.give_back = give_back,
+	.want = want,
 };
 
 /* fd is taken over if it goes well. */
-static int new_file(int fd, bool keeps_inodes, const struct stat *st, struct source **ret,
-		    struct ckpt_err *e)
+static int new_file(int fd, bool keeps_inodes, bool is_remote, const struct stat *st,
+		    struct source **ret, struct ckpt_err *e)
 {
 	struct local_file *f = calloc(1, sizeof(*f));
 
@@ -267,6 +318,7 @@ static int new_file(int fd, bool keeps_inodes, const struct stat *st, struct sou
 	f->source.ops = &file_ops;
 	f->fd = fd;
 	f->keeps_inodes = keeps_inodes;
+	f->is_remote = is_remote;
 	see(keeps_inodes, st, &f->source.seen);
 	*ret = &f->source;
 	return 0;
@@ -277,7 +329,7 @@ int local_source(int fd, struct source **ret, struct ckpt_err *e)
 	struct stat st;
 
 	return fstat(fd, &st) ? err_sys(e, errno, "stat")
-			      : new_file(fd, io_keeps_inodes(fd), &st, ret, e);
+			      : new_file(fd, io_keeps_inodes(fd), io_is_remote(fd), &st, ret, e);
 }
 
 static int file(struct place *p, const char *path, struct source **ret, struct ckpt_err *e)
@@ -285,7 +337,7 @@ static int file(struct place *p, const char *path, struct source **ret, struct c
 	struct local *l = local_of(p);
 	struct stat st;
 	autoclose int fd = io_open_beneath(l->fd, path, &st, e);
-	int rc = fd < 0 ? fd : new_file(fd, l->keeps_inodes, &st, ret, e);
+	int rc = fd < 0 ? fd : new_file(fd, l->keeps_inodes, l->is_remote, &st, ret, e);
 
 	if (!rc)
 		(void)steal_fd(&fd);
@@ -339,7 +391,7 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 
 	if (!l)
 		return err_set(e, ENOMEM, "out of memory");
-	*l = (struct local){ { &ops }, dirfd, io_keeps_inodes(dirfd) };
+	*l = (struct local){ { &ops }, dirfd, io_keeps_inodes(dirfd), io_is_remote(dirfd) };
 	*ret = &l->place;
 	return 0;
 }

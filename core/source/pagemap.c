@@ -133,7 +133,7 @@ static bool all_in_core(const struct pagemap *m, uint64_t off, uint64_t len)
 	return true;
 }
 
-static bool resident(const struct pagemap *m, uint64_t off, uint64_t len)
+static bool resident(const struct pagemap *m, uint64_t off, uint64_t len, bool arriving)
 {
 	static atomic_bool too_old;
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -152,7 +152,8 @@ static bool resident(const struct pagemap *m, uint64_t off, uint64_t len)
 		too_old = true;
 		return all_in_core(m, off, len);
 	}
-	return found.cache >= (off + len + page - 1) / page - off / page;
+	return found.cache >= (off + len + page - 1) / page - off / page &&
+	       (!arriving || all_in_core(m, off, len));
 }
 
 /* Give a block the slot that was handed out longest ago. Under the pool's lock. */
@@ -174,11 +175,11 @@ static void take_slot(struct pagemap *m, uint64_t block)
 	m->mapped[block] = 1;
 }
 
-static bool map_block(struct pagemap *m, uint64_t block)
+static bool map_block(struct pagemap *m, uint64_t block, bool arriving)
 {
 	uint64_t at = block << PAGEMAP_SHIFT, n = min_u64(BLOCK, m->size - at);
 
-	if (!resident(m, at, n))
+	if (!resident(m, at, n, arriving))
 		return false;
 	{
 		SCOPED_LOCK(&m->pool->lock);
@@ -190,14 +191,14 @@ static bool map_block(struct pagemap *m, uint64_t block)
 	return !madvise(m->base + at, (size_t)n, MADV_POPULATE_READ) || errno == EINVAL;
 }
 
-const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len)
+const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len, bool arriving)
 {
 	if (off >= m->size || len > m->size - off)
 		return NULL;
-	if (len <= LOOK_ALWAYS && !resident(m, off, len))
+	if (len <= LOOK_ALWAYS && !resident(m, off, len, arriving))
 		return NULL;
 	for (uint64_t b = off >> PAGEMAP_SHIFT; b <= (off + len - 1) >> PAGEMAP_SHIFT; b++)
-		if (!m->mapped[b] && !map_block(m, b))
+		if (!m->mapped[b] && !map_block(m, b, arriving))
 			return NULL;
 	return m->base + off;
 }

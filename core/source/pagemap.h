@@ -13,6 +13,7 @@
 #ifndef SOURCE_PAGEMAP_H
 #define SOURCE_PAGEMAP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,8 +31,8 @@ struct pagemap *pagemap_new(struct pagepool *p, int fd, uint64_t size);
 void pagemap_free(struct pagemap *m); /* NULL is fine */
 
 /* Bytes [off, off+len), len > 0, inside the file; NULL: they are not in memory, or cannot be
- * mapped. */
-const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len);
+ * mapped. arriving: pages may have been asked for, which are there for who only counts them. */
+const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len, bool arriving);
 
 /* Bytes that are mapped now, for those who watch. */
 uint64_t pagepool_mapped(struct pagepool *p);

@@ -28,6 +28,7 @@ struct source_ops {
 	bool (*may_map)(const struct source *s);
 	const uint8_t *(*lend)(struct source *s, uint64_t off, uint64_t len);
 	void (*give_back)(struct source *s);
+	bool (*want)(struct source *s, uint64_t off, uint64_t len);
 };
 
 struct source {
@@ -95,6 +96,16 @@ static inline const uint8_t *source_lend(struct source *s, uint64_t off, uint64_
 static inline void source_give_back(struct source *s)
 {
 	s->ops->give_back(s);
+}
+
+/*
+ * Bytes [off, off+len), len > 0, will be read soon: begin to bring them, and do not wait until they
+ * are there. Ranges are announced in the order in which they will be needed. False: all were there,
+ * as far as can be seen, or will be without this.
+ */
+static inline bool source_want(struct source *s, uint64_t off, uint64_t len)
+{
+	return s->ops->want && s->ops->want(s, off, len);
 }
 
 /* A descriptor that reads the same bytes, borrowed: for the kernel. -1: there is none. */

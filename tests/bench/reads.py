@@ -12,7 +12,8 @@ import data
 from harness import MIB, Sample, Skip, Target, run_command
 
 KIB = 1 << 10
-FILES = {"tensor": "tensors/w", "npy": "npy/w.npy", "hf": "hf/model.safetensors"}
+FILES = {"tensor": "tensors/w", "npy": "npy/w.npy", "hf": "hf/model.safetensors",
+         "tensors": "tensors"}
 
 
 @dataclasses.dataclass
@@ -89,6 +90,7 @@ READS = {
         Read("runs of 2 KiB, cat", "cols2k", "tensor", "cat"),
         Read("model.safetensors of 1 GiB, cat", "model of 1 GiB", "hf", "cat",
              targets=(Target(0.85, 0.95),)),
+        Read("tensors of 1 GiB, cat", "model of 1 GiB", "tensors", "cat"),
     ],
 }
 
@@ -145,7 +147,11 @@ def read_cold(bench, group, case, ckpt):
 
     def ours():
         with bench.mount(ckpt) as daemon:
-            return bench.reader(case.how, [f"{daemon.mnt}/{FILES[case.file]}"], case.n, daemon=daemon)
+            file = f"{daemon.mnt}/{FILES[case.file]}"
+            files = [file]
+            if os.path.isdir(file):
+                files = [f"{file}/{name}" for name in sorted(os.listdir(file))]
+            return bench.reader(case.how, files, case.n, daemon=daemon)
 
     bench.measure(group, case.name,
                   {"ckptfs": ours, "raw": lambda: bench.reader(case.how, raw, case.n)},

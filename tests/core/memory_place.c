@@ -32,6 +32,15 @@ struct tree {
 	_Atomic uint64_t calls, fail, count;
 	int code;
 	unsigned delay;
+	/* What is announced and not read yet; counted from the first memory_place_traffic on. */
+	pthread_mutex_t lock;
+	bool counts;
+	struct memory_traffic traffic;
+	struct announced {
+		const struct node *node;
+		uint64_t off, end;
+	} * announced;
+	size_t n_announced;
 };
 
 struct memory {
@@ -60,6 +69,8 @@ static void leave(struct tree *t)
 		free(t->v[i].data);
 	}
 	free(t->v);
+	free(t->announced);
+	(void)pthread_mutex_destroy(&t->lock);
 	free(t);
 }
 
@@ -147,6 +158,55 @@ static int sub(struct place *p, const char *name, struct place **ret, struct ckp
 	return 0;
 }
 
+/* Takes [off, end) off what is announced. */
+static void count_read(const struct memory_file *f, uint64_t off, uint64_t end)
+{
+	struct tree *t = f->tree;
+	uint64_t left = end - off;
+	SCOPED_LOCK(&t->lock);
+
+	if (!t->counts)
+		return;
+	for (size_t i = 0; i < t->n_announced; i++) {
+		struct announced *a = &t->announced[i], rest = *a;
+		uint64_t from = a->off > off ? a->off : off, to = a->end < end ? a->end : end;
+
+		if (a->node != f->node || from >= to)
+			continue;
+		left -= to - from;
+		a->end = from;
+		rest.off = to;
+		if (a->off == a->end)
+			*a = rest;
+		else if (rest.off < rest.end) { /* read from the middle: what is before stays */
+			t->announced = reallocarray(t->announced, t->n_announced + 1, sizeof(rest));
+			REQUIRE(t->announced);
+			t->announced[t->n_announced++] = rest;
+		}
+		if (t->announced[i].off == t->announced[i].end)
+			t->announced[i--] = t->announced[--t->n_announced];
+	}
+	t->traffic.reads++;
+	t->traffic.late += left > 0;
+}
+
+static bool want(struct source *s, uint64_t off, uint64_t len)
+{
+	const struct memory_file *f = (struct memory_file *)(void *)s;
+	struct tree *t = f->tree;
+	SCOPED_LOCK(&t->lock);
+
+	if (!t->counts)
+		return false;
+	t->announced = reallocarray(t->announced, t->n_announced + 1, sizeof(*t->announced));
+	REQUIRE(t->announced);
+	t->announced[t->n_announced++] = (struct announced){ f->node, off, off + len };
+	t->traffic.announced += len;
+	if (t->n_announced > t->traffic.outstanding)
+		t->traffic.outstanding = t->n_announced;
+	return true;
+}
+
 static int64_t read_file(struct source *s, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	const struct memory_file *f = (struct memory_file *)(void *)s;
@@ -154,6 +214,7 @@ static int64_t read_file(struct source *s, void *buf, size_t len, uint64_t off, 
 	size_t n = off < size ? (size_t)(len < size - off ? len : size - off) : 0;
 	int code = call(f->tree);
 
+	count_read(f, off, off + n);
 	if (code)
 		return err_sys(e, code, "%zu bytes at %llu", len, (unsigned long long)off);
 	memcpy(buf, f->node->data + (n ? off : 0), n);
@@ -176,9 +237,9 @@ static void free_file(struct source *s)
 
 static int file(struct place *p, const char *path, struct source **ret, struct ckpt_err *e)
 {
-	static const struct source_ops ops = { .read = read_file,
-					       .look = look_again,
-					       .free = free_file };
+	static const struct source_ops ops = {
+		.read = read_file, .look = look_again, .free = free_file, .want = want
+	};
 	const struct node *n = find((struct memory *)(void *)p, path);
 	int code = call(tree_of(p));
 	struct memory_file *f;
@@ -254,6 +315,7 @@ struct place *memory_place(int dirfd)
 	struct tree *t = calloc(1, sizeof(*t));
 
 	REQUIRE(t);
+	(void)pthread_mutex_init(&t->lock, NULL);
 	add(t, dirfd, ".");
 	return new_place(t, "");
 }
@@ -271,6 +333,17 @@ void memory_place_fail(struct place *p, uint64_t n, uint64_t count, int code)
 uint64_t memory_place_calls(struct place *p)
 {
 	return tree_of(p)->calls;
+}
+
+struct memory_traffic memory_place_traffic(struct place *p)
+{
+	struct tree *t = tree_of(p);
+	SCOPED_LOCK(&t->lock);
+	struct memory_traffic r = t->traffic;
+
+	t->counts = true;
+	t->traffic = (struct memory_traffic){ .outstanding = t->n_announced };
+	return r;
 }
 
 void memory_place_delay(struct place *p, unsigned microseconds)

@@ -47,12 +47,12 @@ static uint8_t *make_file(const char *name, uint64_t n, int *ret_fd)
 static const uint8_t *get(struct pagemap *m, int fd, uint64_t off, uint64_t len)
 {
 	autofree uint8_t *buf = malloc(4 * BLOCK);
-	const uint8_t *p = pagemap_get(m, off, len);
+	const uint8_t *p = pagemap_get(m, off, len, false);
 
 	REQUIRE(buf);
 	for (int i = 0; !p && i < 100; i++) {
 		REQUIRE(pread(fd, buf, 4 * BLOCK, 0) > 0);
-		p = pagemap_get(m, off, len);
+		p = pagemap_get(m, off, len, false);
 	}
 	return p;
 }
@@ -76,9 +76,9 @@ START_TEST(what_is_in_memory_is_shown)
 	}
 	ck_assert_ptr_nonnull(get(m, fd, 0, n));
 	ck_assert_uint_eq(pagepool_mapped(pool), 4 * BLOCK);
-	ck_assert_ptr_null(pagemap_get(m, 0, n + 1));
-	ck_assert_ptr_null(pagemap_get(m, n, 1));
-	ck_assert_ptr_null(pagemap_get(m, UINT64_MAX, 2));
+	ck_assert_ptr_null(pagemap_get(m, 0, n + 1, false));
+	ck_assert_ptr_null(pagemap_get(m, n, 1, false));
+	ck_assert_ptr_null(pagemap_get(m, UINT64_MAX, 2, false));
 	pagemap_free(m);
 	ck_assert_uint_eq(pagepool_mapped(pool), 0);
 	pagepool_free(pool);
@@ -99,8 +99,8 @@ START_TEST(what_is_not_in_memory_is_not_mapped)
 
 	ck_assert_int_eq(ftruncate(fd, (off_t)n), 0);
 	m = pagemap_new(pool, fd, n);
-	ck_assert_ptr_null(pagemap_get(m, 2 * BLOCK, 1));
-	ck_assert_ptr_null(pagemap_get(m, BLOCK - 1, 2));
+	ck_assert_ptr_null(pagemap_get(m, 2 * BLOCK, 1, false));
+	ck_assert_ptr_null(pagemap_get(m, BLOCK - 1, 2, false));
 	ck_assert_ptr_nonnull(get(m, fd, BLOCK - 1, 1));
 	ck_assert_ptr_nonnull(get(m, fd, 0, BLOCK));
 	ck_assert_uint_eq(pagepool_mapped(pool), BLOCK);
@@ -232,7 +232,7 @@ START_TEST(a_page_that_went_ends_the_function_and_not_the_process)
 		ck_assert(!guard_run(touch, &t));
 		ck_assert_uint_eq(t.seen, 8192 - 512);
 		/* What of a file is not there any more is not given out. */
-		ck_assert_ptr_null(pagemap_get(m, 0, t.n));
+		ck_assert_ptr_null(pagemap_get(m, 0, t.n, false));
 		ck_assert_int_eq((int)pwrite(fd, want, t.n, 0), (int)t.n);
 	}
 	pagemap_free(m);

@@ -7,10 +7,13 @@
 #include "base/err.h"
 #include "blob_util.h"
 #include "ckpt/ckpt_internal.h"
+#include "dcp_util.h"
 #include "memory_place.h"
 #include "opts_util.h"
+#include "scene_util.h"
 #include "source/place.h"
 #include "suites.h"
+#include "whole_util.h"
 #include <ckptfs/ckpt.h>
 
 #include <dirent.h>
@@ -247,6 +250,128 @@ START_TEST(a_slow_place_gives_the_same_bytes)
 }
 END_TEST
 
+/* ---- what a reader in order is about to need ---- */
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+enum { MODEL_TENSORS = 200, MODEL_CHUNKS = 4 };
+
+/* A model of 12 MiB in 800 items, spread over all data files. */
+static struct place *model(char path[static 4096])
+{
+	static const uint64_t shape[] = { 128, 256 };
+	const struct scene_opts how = { .element = 2 };
+	uint64_t boxes[MODEL_CHUNKS * 4];
+	int fd = new_dir(path);
+	struct rng r = rng_new();
+	struct choose c = choose_rng(&r);
+	struct place *p;
+	struct dcp d;
+
+	for (uint64_t i = 0; i < MODEL_CHUNKS; i++) {
+		const uint64_t box[] = { i * 32, 0, 32, 256 };
+
+		memcpy(boxes + i * 4, box, sizeof(box));
+	}
+	dcp_begin(&d, fd);
+	for (unsigned i = 0; i < MODEL_TENSORS; i++) {
+		struct scene s;
+		char name[40];
+		int n = snprintf(name, sizeof(name), "model.layers.%u.w", i);
+
+		scene_make_of(&s, &c, &how, 2, shape, MODEL_CHUNKS, boxes);
+		dcp_scene(&d, name, (size_t)n, &s, 0, 0);
+		scene_release(&s);
+	}
+	dcp_end(&d, ".metadata");
+	p = memory_place(fd);
+	(void)close(fd);
+	return p;
+}
+
+static uint64_t read_steps(struct ckpt_file *f, uint64_t from, uint64_t to, uint64_t step,
+			   uint8_t *ret)
+{
+	uint64_t at = from;
+
+	for (int64_t n; at < to; at += (uint64_t)n) {
+		struct ckpt_err e = { 0 };
+
+		n = ckpt_file_read(f, ret + at, step, at, &e);
+		ck_assert_msg(n >= 0, "%s", e.msg);
+		if (!n)
+			break;
+	}
+	return at;
+}
+
+static const uint64_t steps[] = { 128 * KIB, 1000 * 1000, 4 * KIB };
+
+START_TEST(a_reader_in_order_finds_everything_announced)
+{
+	struct ckpt_err e = { 0 };
+	struct memory_traffic seen;
+	struct ckpt_file *f = NULL;
+	struct ckpt *c = NULL;
+	char path[4096];
+	struct place *p = model(path);
+	autofree uint8_t *whole = NULL, *got = NULL;
+	uint64_t size, at, step = steps[_i];
+
+	ck_assert_msg(!ckpt_open_place(p, path, &opts, &c, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_file_open_path(c, "hf/model.safetensors", &f, &e), "%s", e.msg);
+	size = ckpt_file_size(f);
+	ck_assert_uint_gt(size, 12 * MIB);
+	whole = malloc(size);
+	got = malloc(size + MIB);
+	REQUIRE(whole && got);
+	ck_assert_int_eq(ckpt_file_read(f, whole, size, 0, &e), (int64_t)size);
+	ckpt_file_close(f);
+	ck_assert_msg(!ckpt_file_open_path(c, "hf/model.safetensors", &f, &e), "%s", e.msg);
+
+	(void)memory_place_traffic(p);
+	at = read_steps(f, 0, 3 * MIB, step, got);
+	seen = memory_place_traffic(p);
+	ck_assert_uint_ge(seen.outstanding, 32); /* items' parts, of all files */
+	at = read_steps(f, at, size, step, got);
+	ck_assert_uint_eq(at, size);
+	ck_assert(!memcmp(got, whole, size));
+	at = seen.announced;
+	seen = memory_place_traffic(p);
+	ck_assert_uint_gt(seen.reads, 0);
+	ck_assert_uint_eq(seen.late, 0);
+	ck_assert_uint_le(at + seen.announced, size); /* each byte once, and no others */
+	ckpt_file_close(f);
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(nothing_is_announced_to_who_reads_here_and_there)
+{
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt_file *f = NULL;
+	struct ckpt *c = NULL;
+	char path[4096];
+	struct place *p = model(path);
+	uint8_t buf[4096];
+	uint64_t size;
+
+	ck_assert_msg(!ckpt_open_place(p, path, &opts, &c, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_file_open_path(c, "hf/model.safetensors", &f, &e), "%s", e.msg);
+	size = ckpt_file_size(f);
+	(void)memory_place_traffic(p);
+	for (uint64_t at = 0, k = 0; k < 500; k++) {
+		at = (at + size / 2 + rng_below(&r, size / 8)) % (size - sizeof(buf));
+		ck_assert_int_eq(ckpt_file_read(f, buf, sizeof(buf), at, &e), sizeof(buf));
+	}
+	ck_assert_uint_eq(memory_place_traffic(p).announced, 0);
+	ckpt_file_close(f);
+	ckpt_close(c);
+}
+END_TEST
+
 Suite *place_suite(void)
 {
 	Suite *s = suite_create("place");
@@ -259,6 +384,9 @@ Suite *place_suite(void)
 	tcase_add_loop_test(t, whatever_fails_once_is_a_clean_error_and_then_forgotten, 0,
 			    (int)(sizeof(faulty) / sizeof(*faulty)));
 	tcase_add_test(t, a_slow_place_gives_the_same_bytes);
+	tcase_add_loop_test(t, a_reader_in_order_finds_everything_announced, 0,
+			    (int)(sizeof(steps) / sizeof(*steps)));
+	tcase_add_test(t, nothing_is_announced_to_who_reads_here_and_there);
 	suite_add_tcase(s, t);
 	return s;
 }

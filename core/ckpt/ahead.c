@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/ahead.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "ckpt/ckpt_internal.h"
+#include "read/tensor_read.h"
+#include "tensor/vtensor.h"
+#include "tree/view.h"
+
+enum {
+	SLACK = 4 << 20, /* bytes; so far apart are requests that are served at the same time */
+	BEGIN_AFTER = 1 << 20, /* bytes in order */
+	MAX_WINDOW = 16 << 20,
+	MIN_PAUSE = 1 << 20,
+	MAX_PAUSE = 64 << 20,
+	PROBES = 8, /* tensors; when all of the first are there, the others are taken to be */
+};
+
+/* Only hints are made of the numbers: threads need not agree. */
+void ahead_note(struct ahead *a, uint64_t off, uint64_t len)
+{
+	uint64_t next = a->next, end = off + len;
+
+	if (off > next + SLACK || end + SLACK < next) {
+		a->in_order = 0;
+		a->next = end;
+	} else if (end > next) {
+		a->in_order += end - next;
+		a->next = end;
+	}
+}
+
+static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t len)
+{
+	struct fetch *fetch = f->engine->fetch;
+	struct tensor_reader *r;
+	struct ckpt_err ignored;
+	struct vtensor *v;
+	bool missing;
+
+	if (f->reader)
+		return tensor_want(fetch, f->reader, off, len);
+	/* What fails will fail again when it is asked for. */
+	if (view_vtensor(f->engine->view, id, &v, &ignored) || tensor_open(fetch, v, &r, &ignored))
+		return false;
+	missing = tensor_want(fetch, r, off, len);
+	tensor_close(fetch, r);
+	return missing;
+}
+
+/* False: all of it is there, as far as was looked. */
+static bool announce(struct ckpt_file *f, uint64_t from, uint64_t to)
+{
+	bool missing = false;
+	size_t n = 0;
+
+	for (size_t i = vfile_find(&f->v, from); from < to && (missing || n < PROBES); i++) {
+		const struct segment *s = &f->v.seg[i];
+		uint64_t end = min_u64(s->off + s->len, to);
+
+		if (s->kind == SEG_TENSOR) {
+			missing |= want_tensor(f, s->id, from - s->off, end - from);
+			n++;
+		}
+		from = end;
+	}
+	return missing;
+}
+
+void ahead_announce(struct ckpt_file *f)
+{
+	struct ahead *a = &f->ahead;
+	uint64_t next = a->next, window = min_u64(2 * a->in_order, MAX_WINDOW), from, to;
+
+	if (!f->engine || window < 2 * BEGIN_AFTER || next >= f->v.size ||
+	    atomic_exchange(&a->busy, true))
+		return;
+	to = min_u64(next + window, f->v.size);
+	from = a->announced > next && a->announced <= to ? a->announced : next;
+	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader who has gone elsewhere */
+		a->quiet = 0;
+	if (next >= a->quiet && (to - from >= window / 2 || (to == f->v.size && from < to))) {
+		bool missing = announce(f, from, to);
+
+		a->announced = to;
+		a->pause = missing ? 0 : min_u64(max_u64(2 * a->pause, MIN_PAUSE), MAX_PAUSE);
+		a->quiet = missing ? 0 : next + a->pause;
+	}
+	a->busy = false;
+}
