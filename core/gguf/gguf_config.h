@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gguf_config - what kind of model a config.json describes, in llama.cpp's terms.
+ * gguf_config - the model that a config.json describes, in llama.cpp's terms.
  *
- * Only what llama.cpp is known to compute as transformers does passes: for anything else reading
- * fails with ERR_UNSUPPORTED (or EINVAL: the file contradicts itself) and a sentence that says what
- * it is. Where a file of an older transformers leaves something out, the default of transformers'
- * class counts; where the default has changed over time it must be there.
+ * Only models that llama.cpp is known to compute as transformers does are accepted; otherwise
+ * reading fails with ERR_UNSUPPORTED (or EINVAL: the file contradicts itself) and a sentence that
+ * says why. A setting missing from a file of an older transformers has the default of transformers'
+ * class; if that default has changed over time, the setting is required.
  *
  * Sources: conversion/base.py, llama.py, qwen.py, gpt2.py of llama.cpp; configuration_*.py of
  * transformers 5.
@@ -24,9 +24,9 @@
 struct ckpt_err;
 struct gguf_keys;
 
-/* Kinds of models, as bits: rules say which ones they are for. */
+/* Kinds of models, as bits: rules list the ones they apply to. */
 enum gguf_kind {
-	KIND_LLAMA = 1 << 0, /* and Mistral: the same to llama.cpp */
+	KIND_LLAMA = 1 << 0, /* and Mistral, which is the same to llama.cpp */
 	KIND_MIXTRAL = 1 << 1,
 	KIND_QWEN2 = 1 << 2,
 	KIND_QWEN3 = 1 << 3,
@@ -40,27 +40,27 @@ enum gguf_kind {
 
 struct gguf_config {
 	enum gguf_kind kind;
-	const char *arch; /* llama.cpp's name of it */
+	const char *arch; /* llama.cpp's name for it */
 	struct jdoc json; /* all of config.json */
-	bool tied;	  /* the head is the embeddings */
+	bool tied;	  /* the output head shares the embeddings */
 	uint64_t layers, hidden, heads, kv_heads, head_dim, vocab, positions;
-	uint64_t ffn, experts, experts_used, expert_ffn, shared_ffn; /* 0: it has none */
+	uint64_t ffn, experts, experts_used, expert_ffn, shared_ffn; /* 0: none */
 	double eps, theta;
 	float rope[GGUF_MAX_ROPE]; /* n_rope factors of "llama3" */
 	size_t n_rope;
 };
 
-/* *ret is to be released in any case. */
+/* *ret must be released in any case. */
 int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e);
 void gguf_config_release(struct gguf_config *c);
-/* The keys that come from it, but for general.*. */
+/* The keys that come from it, except general.*. */
 void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k);
 /* general.sampling.*, from a generation_config.json. */
 int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct ckpt_err *e);
 
-/* A JSON object out of len bytes, or why it is none; file is its name. */
+/* Parses len bytes as a JSON object; errors name `file`. */
 int gguf_json(const char *file, const char *text, size_t len, struct jdoc *ret, struct ckpt_err *e);
-/* The same in place, as jdoc_parse does it. */
+/* The same in place, like jdoc_parse. */
 int gguf_json_in(const char *file, char *text, size_t len, struct jdoc *ret, struct ckpt_err *e);
 
 #endif

@@ -56,8 +56,7 @@ static bool is(const struct token *t, const char *s)
 	return starts(t, s) && t->len == strlen(s);
 }
 
-/* Some models have marks among their tokens that nobody declared special. The same list as the
- * converter's. */
+/* Some models have marker tokens that are not declared special. Same list as the converter's. */
 static bool looks_special(const struct token *t)
 {
 	return is(t, "<pad>") || is(t, "<mask>") || is(t, "<2mass>") || is(t, "[@BOS@]") ||
@@ -74,7 +73,7 @@ static int hex(char c)
 				      : -1;
 }
 
-/* The byte that "<0xAB>" is, or -1. */
+/* The byte that a token "<0xAB>" stands for, or -1. */
 static int byte_of(const struct token *t)
 {
 	if (t->len != 6 || memcmp(t->s, "<0x", 3) != 0 || t->s[5] != '>' || hex(t->s[3]) < 0 ||
@@ -146,7 +145,7 @@ static int add_token(struct tokens *t, int64_t number, struct jval token, struct
 	return 0;
 }
 
-/* tokenizer.json has them as a list, tokenizer_config.json by number. */
+/* tokenizer.json has a list of them, tokenizer_config.json an object by number. */
 static int read_added(struct tokens *t, struct ckpt_err *e)
 {
 	struct jiter list = jiter(jval_get(jdoc_root(&t->root), "added_tokens"));
@@ -227,13 +226,13 @@ static int twice(struct ckpt_err *e, const char *s, size_t len, size_t a, size_t
 		       text_show(s, len, shown, sizeof(shown)));
 }
 
-/* In what a user defined a blank is a blank. */
+/* In user-defined tokens a blank is a blank. */
 static bool is_marked(const struct token *x)
 {
 	return x->type == TOKEN_USER_DEFINED && memmem(x->s, x->len, SPACE, strlen(SPACE));
 }
 
-/* What a token is called in the file, where that is not its text. A number without a token has a
+/* What a token is called in the file, if that is not its text. A number without a token has a
  * name. */
 static bool written(const struct tokens *t, size_t i, struct buf *ret)
 {
@@ -348,7 +347,7 @@ static void put_tokens(const struct tokens *t, struct gguf_keys *k)
 		gguf_item_f32(k, t->v[i].score);
 }
 
-/* "a b"; a blank inside of a or b is U+0120, as bytes are characters. */
+/* "a b"; a blank inside a or b is U+0120, as in byte-level tokens. */
 static void add_half(struct buf *b, const char *s, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
@@ -378,7 +377,7 @@ static bool is_word(char c)
 	return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/* Several, by name: "default" is the one. */
+/* Several templates, by name; "default" is the main one. */
 static void put_named_templates(struct jval list, struct gguf_keys *k)
 {
 	for (struct jiter i = jiter(list); jiter_next(&i);) {

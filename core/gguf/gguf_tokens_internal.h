@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gguf_tokens_internal - a tokenizer while its keys are made.
+ * gguf_tokens_internal - a tokenizer during the conversion to keys.
  *
- * gguf_tokens.c reads tokens and says what they are, gguf_split.c what kind of tokenizer it is,
- * gguf_special.c which tokens begin and end a text, gguf_scores.c puts merges in order.
- * Private to core/gguf.
+ * gguf_tokens.c reads tokens and determines their types, gguf_split.c the kind of tokenizer,
+ * gguf_special.c which tokens begin and end a text; gguf_scores.c orders the merges. Private to
+ * core/gguf.
  */
 #ifndef GGUF_GGUF_TOKENS_INTERNAL_H
 #define GGUF_GGUF_TOKENS_INTERNAL_H
@@ -27,10 +27,10 @@ enum token_type {
 };
 
 struct token {
-	const char *s; /* len bytes, of one of the JSON files; NULL: nobody has this number */
+	const char *s; /* len bytes in one of the JSON files; NULL: number not used */
 	size_t len;
 	uint8_t type;
-	bool in_vocab, added; /* in the vocabulary, and by its side */
+	bool in_vocab, added; /* in the vocabulary; in the list of added tokens */
 	float score;
 };
 
@@ -42,16 +42,16 @@ struct tokens {
 	uint32_t *by_text; /* numbers of the n_known tokens that have a text, by text */
 	size_t n_known;
 	bool spm;	  /* byte fallback, else bytes as characters */
-	bool space_first; /* spm: a space is put in front of a text */
+	bool space_first; /* spm: a space is prepended to a text */
 	bool nfc;
 	const char *pre; /* how text is split: llama.cpp's name */
 };
 
-/* What is in tokenizer.json besides tokens: spm, space_first, nfc, pre. */
+/* Reads what tokenizer.json has besides tokens: spm, space_first, nfc, pre. */
 int tokens_split(struct tokens *t, struct ckpt_err *e);
-/* Are the merges such as both sides read alike? Then scores of all tokens, spm. */
+/* Checks that both sides interpret the merges alike, then scores all tokens. Only for spm. */
 int tokens_score(struct tokens *t, struct ckpt_err *e);
-/* The two texts of a merge, in either form; false: it is not of two. */
+/* The two texts of a merge, in either form; false: it does not have two. */
 struct merge_texts {
 	const char *s[2];
 	size_t len[2];

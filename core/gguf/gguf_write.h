@@ -10,11 +10,10 @@
  *		gguf_item_str(&k, token, len);
  *	rc = gguf_header(&k, tensors, n_tensors, &header, &e);
  *
- * Tensors are GGUF_ALIGN apart: pages of a mapping of the file are pages of tensors. A reader adds
- * up their sizes, rounded up to that, and demands to find each where the sum says.
+ * Tensors are aligned to GGUF_ALIGN, so that they are page-aligned in a mapping of the file. A
+ * reader adds up their sizes, rounded up to that, and requires each tensor at the resulting offset.
  *
- * Sources: ggml/docs/gguf.md, ggml/src/gguf.cpp.
- * Threads: pure.
+ * Sources: ggml/docs/gguf.md, ggml/src/gguf.cpp. Threads: pure.
  */
 #ifndef GGUF_GGUF_WRITE_H
 #define GGUF_GGUF_WRITE_H
@@ -44,7 +43,7 @@ enum gguf_type {
 enum ggml_type { GGML_F32 = 0, GGML_F16 = 1, GGML_Q8_0 = 8, GGML_BF16 = 30 };
 
 struct gguf_keys {
-	const char *arch; /* goes in front of keys that begin with a dot */
+	const char *arch; /* prefixed to keys that begin with a dot */
 	uint64_t n;
 	struct buf text; /* sticky errors: gguf_header reports them */
 };
@@ -65,7 +64,7 @@ void gguf_item_i32(struct gguf_keys *k, int32_t v);
 void gguf_item_f32(struct gguf_keys *k, float v);
 void gguf_item_str(struct gguf_keys *k, const char *s, size_t len);
 
-#define GGUF_NAME_CAP 64 /* bytes of a tensor's name with its NUL, as ggml has it */
+#define GGUF_NAME_CAP 64 /* bytes of a tensor's name with its NUL, as in ggml */
 #define GGUF_DIMS     4
 
 struct gguf_tensor {
@@ -76,9 +75,9 @@ struct gguf_tensor {
 	uint64_t bytes;
 };
 
-/* How many bytes of nothing follow a tensor. */
+/* The number of padding bytes that follow a tensor. */
 uint64_t gguf_padding(uint64_t bytes);
-/* All before the first tensor's data, appended to *ret. EFBIG, ENOMEM. */
+/* Appends everything before the first tensor's data to *ret. EFBIG, ENOMEM. */
 int gguf_header(const struct gguf_keys *k, const struct gguf_tensor *t, size_t n, struct buf *ret,
 		struct ckpt_err *e);
 

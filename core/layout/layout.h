@@ -8,9 +8,9 @@
  *	for (size_t i = 0; i < layout_ranks(l); i++)
  *		if (layout_box(l, i, tensor, off, len)) ...
  *
- * As text: one mesh line, then rules, of which the first that matches a tensor's FQN counts; a
- * tensor that none matches lies whole on every rank, and so does one along axes its rule does not
- * name. To find the rules of all tensors may take TEXT_GLOB_STEPS of base/text.h; those without
+ * Text format: one mesh line, then rules. The first rule that matches a tensor's FQN applies; a
+ * tensor that no rule matches is whole on every rank, and is replicated along axes that its rule
+ * does not name. Matching all tensors may take up to TEXT_GLOB_STEPS of base/text.h; rules without
  * * ? [ cost nothing.
  *
  *	mesh dp=2 tp=4                 # axes in row-major rank order: rank = dp*4 + tp
@@ -20,12 +20,12 @@
  *	*                    replicate
  *
  * Splits are torch.chunk's (CKPT_SPLIT_CEIL of model/ckpt_tensor.h). Globs are those of text_glob;
- * a blank in one is written "\ ", a leading '#' "\#", and the glob that is just the word mesh
- * "\mesh". A '#' at the start of a line or behind a blank begins a comment.
+ * a blank in one is written "\ ", a leading '#' "\#", and a glob that is just the word mesh
+ * "\mesh". A '#' at the start of a line or after a blank begins a comment.
  *
- * As JSON, HyperParallel's *.layout files: {"RANK": {"FQN": {...}}}. The ranks are those listed,
- * and a rank holds what is listed for it: whole, if none of mesh_shape (or device_matrix),
- * tensor_map and rank_list is given. A directory stands for all its *.layout files.
+ * JSON format: HyperParallel's *.layout files: {"RANK": {"FQN": {...}}}. The ranks are those
+ * listed, and a rank holds what is listed for it: whole tensors, if none of mesh_shape (or
+ * device_matrix), tensor_map and rank_list is given. A directory stands for all its *.layout files.
  *
  * Errors name the file and the line, or the file, the rank and the FQN.
  *
@@ -44,13 +44,13 @@ struct layout;
 
 #define LAYOUT_MAX_FILE ((size_t)256 << 20) /* bytes */
 
-/* A file of either kind (JSON begins with '{') or a directory. */
+/* Reads a file of either kind (JSON begins with '{') or a directory. */
 int layout_read(const char *path, struct layout **ret, struct ckpt_err *e);
-/* What layout_read does with a file's content, which is changed, as is text[len]: there is room for
- * it. Messages call it `name`. */
+/* Parses the contents of a file, which are modified, as is text[len], so there must be room for it.
+ * Messages call it `name`. */
 int layout_parse(char *text, size_t len, const char *name, struct layout **ret, struct ckpt_err *e);
 void layout_free(struct layout *l); /* NULL is fine */
-/* Of the texts that layout_read or layout_parse read, and of the files' names in a directory. */
+/* Covers the texts read by layout_read or layout_parse, and the file names in a directory. */
 const struct digest *layout_digest(const struct layout *l);
 
 struct layout_tensor {
@@ -61,29 +61,30 @@ struct layout_tensor {
 };
 
 /*
- * Find what the layout says of each of n tensors; nothing of them is kept. Fails where that cannot
- * be: a dimension that is not there, a full_shape unlike the tensor's, parts that do not divide.
+ * Finds what the layout says about each of n tensors, which are not kept. Fails on contradictions:
+ * a dimension that does not exist, a full_shape other than the tensor's, parts that do not divide.
  * May be called again for other tensors.
  */
 int layout_bind(struct layout *l, const struct layout_tensor *tensors, size_t n,
 		struct ckpt_err *e);
 /*
- * A sentence about the i-th thing in the layout that no tensor needed, for a warning: a rule, a
- * parameter. False when there is no i-th.
+ * A warning about the i-th thing in the layout that no tensor uses: a rule or a parameter. False if
+ * there is no i-th.
  */
 bool layout_unused(const struct layout *l, size_t i, char *out, size_t cap);
 
-size_t layout_ranks(const struct layout *l);		/* how many it describes, at least one */
+size_t layout_ranks(const struct layout *l);		/* number of ranks, at least one */
 uint64_t layout_rank(const struct layout *l, size_t i); /* the number of the i-th; ascending */
 
 /*
- * The box of tensor t that the i-th rank holds; it may be empty in some dimensions. False when the
- * rank has none at all of it.
+ * The box of tensor t that the i-th rank holds; it may be empty in some dimensions. False if the
+ * rank holds no part of it.
  */
 bool layout_box(const struct layout *l, size_t i, size_t t, uint64_t *ret_off, uint64_t *ret_len);
-/* Has every rank a box of every tensor? (A text says so, JSON lists.) */
+/* Does every rank hold a box of every tensor? (True for the text format; JSON lists them.) */
 bool layout_holds_all(const struct layout *l);
-/* If not: the tensors of which the i-th has one, ascending. ret has room for all tensors. */
+/* If not: the tensors of which the i-th rank holds a box, ascending. ret has room for all
+ * tensors. */
 size_t layout_held(const struct layout *l, size_t i, uint32_t *ret);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_bind - what a layout says of the tensors of a checkpoint.
+ * layout_bind - applies a layout to the tensors of a checkpoint.
  */
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -54,8 +54,8 @@ static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n
 }
 
 /*
- * The rules in two heaps: names, each with the first rule that is one, and globs. A layout with a
- * line for each tensor takes no longer to bind than to read.
+ * The rules in two heaps: plain names, each with the first rule for it, and globs. So a layout with
+ * a line for each tensor takes no longer to bind than to read.
  */
 struct rules {
 	const struct layout *l;
@@ -72,7 +72,7 @@ static void rules_release(struct rules *r)
 	free(r->globs);
 }
 
-/* The name that a glob stands for, if it is one: its length, else SIZE_MAX. */
+/* The name that a glob without wildcards stands for: its length, else SIZE_MAX. */
 static size_t plain_name(const char *glob, char *ret)
 {
 	size_t n = 0;
@@ -170,13 +170,14 @@ static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n,
 		if (rc)
 			return rc;
 	}
-	for (size_t r = 0; r < l->n_rules; r++) /* "*" is there for what may be left */
+	for (size_t r = 0; r < l->n_rules; r++) /* "*" is for tensors that may be left */
 		if (!used[r] && strcmp(l->rules[r].glob, "*") != 0)
 			l->unused[l->n_unused++] = (uint32_t)r;
 	return 0;
 }
 
-/* The first dimension that an even split does not divide; parts is what all splits of it make. */
+/* The first dimension that an even split does not divide; parts is the product of all its
+ * splits. */
 static size_t find_uneven(const struct ckpt_sharding *s, const struct layout_tensor *t,
 			  uint64_t *ret_parts)
 {
@@ -226,7 +227,7 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 		       describe(t, what, sizeof(what)), why);
 }
 
-/* Every spec of every tensor once: ranks mostly say the same. */
+/* Checks each spec of each tensor once: ranks mostly have the same. */
 static int check_ranks(const struct layout *l, const struct layout_tensor *t,
 		       const uint32_t *tensor_of, struct ckpt_err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_file - the only I/O of core/view: layout files are the user's, not the checkpoint's, and
+ * layout_file - the only I/O of core/layout: layout files are the user's, not the checkpoint's, and
  * are read once before anything is mounted.
  */
 #include "base/cleanup.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The whole file; *ret is the caller's to free. */
+/* Reads the whole file; the caller frees *ret. */
 static int read_whole(const char *path, int fd, const struct stat *st, char **ret,
 		      struct ckpt_err *e)
 {
@@ -35,7 +35,7 @@ static int read_whole(const char *path, int fd, const struct stat *st, char **re
 	return 0;
 }
 
-/* dirfd: AT_FDCWD, or that of which `name` is a file; path: for messages. */
+/* dirfd: AT_FDCWD, or the directory that contains `name`; path: for messages. */
 static int open_layout(int dirfd, const char *name, const char *path, struct stat *st,
 		       struct ckpt_err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_intern - what a layout's readers share: arrays that grow, strings and specs kept once.
+ * layout_intern - shared by the parsers of layouts: interned strings and specs.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -52,7 +52,7 @@ int layout_in_file(int rc, struct ckpt_err *e, const char *file)
 
 int intern_add(struct interner *p, const void *bytes, size_t len, uint32_t *ret, struct ckpt_err *e)
 {
-	enum { NODE = 64 }; /* bytes that malloc and tsearch take for an item, at least */
+	enum { NODE = 64 }; /* minimum bytes that malloc and tsearch use per item */
 	uint32_t number = intern_find(p, bytes, len);
 	struct interned *item;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_internal - what a layout is in memory, shared by its readers.
+ * layout_internal - a layout in memory, shared by its parsers.
  *
- * One rank's line about one parameter is 12 bytes; what many of them say alike (specs, FQNs) is
- * kept once, interned. Private to core/layout.
+ * A rank's entry for a parameter takes 12 bytes; what many entries share (specs, FQNs) is interned.
+ * Private to core/layout.
  */
 #ifndef LAYOUT_LAYOUT_INTERNAL_H
 #define LAYOUT_LAYOUT_INTERNAL_H
@@ -14,12 +14,12 @@
 #include "model/mesh.h"
 
 #define LAYOUT_NONE UINT32_MAX
-/* Bytes of what is interned: of parameters, and of how they lie. Some million names. */
+/* Bytes of interned parameters and specs: a few million names. */
 #define LAYOUT_MAX_INTERNED ((size_t)192 << 20)
-#define LAYOUT_MAX_ENTRIES  ((size_t)1 << 24) /* of all ranks together */
+#define LAYOUT_MAX_ENTRIES  ((size_t)1 << 24) /* over all ranks */
 #define LAYOUT_MAX_RULES    ((size_t)1 << 20)
 
-/* Byte strings, each once, numbered from 0. Strings are aligned like uint64_t and end in a NUL. */
+/* Distinct byte strings, numbered from 0. They are aligned like uint64_t and NUL-terminated. */
 struct interned {
 	const void *bytes;
 	size_t len;
@@ -31,16 +31,16 @@ struct interner {
 	struct interned **items;
 	size_t n, cap, bytes; /* of memory */
 };
-/* EFBIG: there is no room for so many; or ENOMEM. */
+/* EFBIG: the limit is reached; or ENOMEM. */
 int intern_add(struct interner *p, const void *bytes, size_t len, uint32_t *ret,
 	       struct ckpt_err *e);
-/* What intern_add or layout_add_spec returned; its EFBIG says in which file that was. */
+/* Passes on a result of intern_add or layout_add_spec; adds the file to the message of EFBIG. */
 int layout_in_file(int rc, struct ckpt_err *e, const char *file);
-/* LAYOUT_NONE when it is not there. */
+/* LAYOUT_NONE if it does not exist. */
 uint32_t intern_find(const struct interner *p, const void *bytes, size_t len);
 void intern_release(struct interner *p);
 
-/* How a tensor lies on a mesh. layout_add_spec packs and interns it. */
+/* The placement of a tensor on a mesh. layout_add_spec packs and interns it. */
 struct layout_spec {
 	uint64_t mesh[CKPT_MESH_MAX_AXES];
 	uint64_t shape[CKPT_MAX_DIMS]; /* as declared */
@@ -48,7 +48,7 @@ struct layout_spec {
 	uint8_t n_axes, n;
 	uint8_t n_dims; /* as declared by shape or tensor_map */
 	bool has_shape; /* shape is declared */
-	bool has_map;	/* n_dims is: there is a tensor_map */
+	bool has_map;	/* n_dims is declared: there is a tensor_map */
 };
 int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret,
 		    struct ckpt_err *e);
@@ -57,14 +57,14 @@ struct layout_packed {
 	uint8_t n_axes, n, n_dims;
 	bool has_shape, has_map;
 	uint8_t unused[3];
-	uint64_t numbers[]; /* the mesh, the shape if it is declared, then the placements */
+	uint64_t numbers[]; /* the mesh, the shape if declared, then the placements */
 };
 const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec);
 struct ckpt_sharding layout_sharding(const struct layout_packed *p);
 
 /*
- * A bit for two neighbouring bytes. A name that lacks a bit of a glob cannot match it, and most
- * that do not match lack one: binding a hundred thousand tensors to a hundred rules looks at few
+ * One bit for two adjacent bytes. A name that lacks a bit of a glob cannot match it, and most names
+ * that do not match lack one: so binding a hundred thousand tensors to a hundred rules tests few
  * globs.
  */
 static inline uint64_t layout_pair(char a, char b)
@@ -77,12 +77,12 @@ static inline uint64_t layout_pair(char a, char b)
 struct layout_rule {
 	const char *glob;
 	uint32_t line, spec;
-	uint64_t pairs; /* layout_pair of what a name must hold */
+	uint64_t pairs; /* layout_pair of the pairs that a name must contain */
 };
 
 struct layout_entry {
 	uint32_t param, spec; /* interned */
-	uint32_t pos;	      /* of the rank in the mesh */
+	uint32_t pos;	      /* position of the rank in the mesh */
 };
 
 struct layout_rank {
@@ -96,7 +96,7 @@ struct layout {
 	struct interner specs;
 
 	bool is_text;
-	char *text; /* holds the globs */
+	char *text; /* contains the globs */
 	struct layout_rule *rules;
 	size_t n_rules, rules_cap;
 	uint64_t mesh_ranks;
@@ -107,7 +107,7 @@ struct layout {
 	struct layout_entry *entries;
 	size_t n_entries, entries_cap;
 
-	/* what layout_bind made */
+	/* results of layout_bind */
 	uint32_t *of_tensor; /* a rule or a param, or LAYOUT_NONE */
 	uint32_t *tensor_of; /* by param: the tensor, or LAYOUT_NONE */
 	uint64_t *shapes;
@@ -118,13 +118,13 @@ struct layout {
 
 struct layout *layout_new(const char *name); /* NULL: out of memory */
 int layout_add_text(struct layout *l, const char *text, size_t len, struct ckpt_err *e);
-/* May be called for several files; then layout_done. text is changed, and text[len], too. */
+/* May be called for several files; then call layout_done. text is modified, including text[len]. */
 int layout_add_json(struct layout *l, char *text, size_t len, const char *file, struct ckpt_err *e);
 int layout_done(struct layout *l, struct ckpt_err *e);
 void layout_unbind(struct layout *l);
 const char *layout_file(const struct layout *l, const struct layout_rank *r);
 
-/* Decimal digits and nothing else; more than max becomes max + 1. */
+/* Only decimal digits are accepted; a number above max becomes max + 1. */
 bool layout_number(const char *s, uint64_t max, uint64_t *ret);
 
 #endif

@@ -8,18 +8,18 @@
  *			      "type": "torch.float32", "full_shape": [10, 3] }, ... }, ... }
  *
  * mesh_shape is also called device_matrix. tensor_map has one entry for each dimension of the
- * tensor: -1, or the mesh axes that split it, the first one outermost, counted from the right. The
- * rank's place in the mesh is its place in rank_list. alias_name, interleaved_parallel and type
- * change nothing. null is as good as absent, or as [] for uneven_shard_mesh_dims.
+ * tensor: -1, or the mesh axes that split it, the first one outermost, counted from the right. A
+ * rank's position in the mesh is its position in rank_list. alias_name, interleaved_parallel and
+ * type are ignored. null is the same as absent, or as [] for uneven_shard_mesh_dims.
  *
- * How a split treats what does not divide depends on who wrote the file. The generations without
- * uneven_shard_mesh_dims demand that the parts of a dimension divide it: CKPT_SPLIT_EVEN. Those
- * that write it, be it empty, split by one axis after another: CKPT_SPLIT_CEIL for the axes it
- * lists (these counted from the left), CKPT_SPLIT_BALANCED for others. Where all divides, the three
+ * How a split handles remainders depends on the version that wrote the file. Versions without
+ * uneven_shard_mesh_dims require the parts to divide the dimension: CKPT_SPLIT_EVEN. Those that
+ * write it, even if empty, split by one axis after another: CKPT_SPLIT_CEIL for the axes it lists
+ * (counted from the left), CKPT_SPLIT_BALANCED for others. If there are no remainders, the three
  * agree.
  *
  * The file is a table of up to millions of small objects, each with a rank_list that may be long,
- * so they are walked here, and parsed one by one.
+ * so this code walks the table and parses one object at a time.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -45,7 +45,7 @@ struct walk {
 	struct jdoc value; /* the last that was parsed */
 };
 
-/* Values of one parameter: a list of all ranks, and some. */
+/* Values of one parameter: a list of all ranks, and a few more. */
 #define MAX_VALUES ((size_t)CKPT_MESH_MAX_RANKS + 4096)
 
 /* ---- objects ---- */
@@ -55,7 +55,7 @@ static int bad_json(const struct walk *w, size_t at, const char *what)
 	return err_set(w->e, EINVAL, "%.150s: byte %zu: %s", w->name, at, what);
 }
 
-/* The next byte that is no blank, 0 at the end. */
+/* The next non-blank byte, 0 at the end. */
 static char peek(struct walk *w)
 {
 	while (w->at < w->len && (w->text[w->at] == ' ' || w->text[w->at] == '\n' ||
@@ -79,8 +79,8 @@ static int next_value(struct walk *w, struct jval *ret)
 }
 
 /*
- * The key of an object's next member, *first when the object begins; then w stands at the value. 1,
- * 0 at the object's end, or an error.
+ * Reads the key of an object's next member, setting *first at the object's start, and stops at the
+ * value. 1, 0 at the object's end, or an error.
  */
 static int next_key(struct walk *w, bool *first, const char **ret)
 {
@@ -106,7 +106,7 @@ static int next_key(struct walk *w, bool *first, const char **ret)
 	rc = next_value(w, &key);
 	if (rc)
 		return rc;
-	*ret = jval_str(key); /* stays in the text */
+	*ret = jval_str(key); /* it stays in the text */
 	if (peek(w) != ':')
 		return bad_json(w, w->at, "':' expected");
 	w->at++;
@@ -139,7 +139,7 @@ static bool get_int(struct jval v, int64_t least, int64_t most, int64_t *ret)
 	return jval_int(v, ret) && *ret >= least && *ret <= most;
 }
 
-/* At most 64 numbers, none negative. */
+/* At most 64 non-negative numbers. */
 static int get_list(const struct walk *w, struct jval v, const char *key, uint64_t ret[static 64],
 		    uint8_t *ret_n)
 {
@@ -157,7 +157,7 @@ static int get_list(const struct walk *w, struct jval v, const char *key, uint64
 }
 _Static_assert(CKPT_MESH_MAX_AXES == 64 && CKPT_MAX_DIMS == 64, "get_list's bound");
 
-/* The mesh, which has two names. */
+/* The mesh, which has two possible names. */
 static int read_mesh(const struct walk *w, struct jval v, struct layout_spec *s,
 		     uint64_t *ret_ranks)
 {
@@ -187,7 +187,7 @@ static int read_mesh(const struct walk *w, struct jval v, struct layout_spec *s,
 	return rc;
 }
 
-/* Which axes, from the left, are cut as torch does; *ret_even when the file does not say. */
+/* Which axes, from the left, are split as torch does; *ret_even if the file does not say. */
 static int read_uneven(const struct walk *w, struct jval v, const struct layout_spec *s,
 		       uint64_t *ret_ceil, bool *ret_even)
 {
@@ -260,7 +260,7 @@ static int read_map(const struct walk *w, struct jval v, struct layout_spec *s)
 	return rc;
 }
 
-/* Only this rank's place matters; the lists of the others find what is wrong with theirs. */
+/* Only this rank's position matters; errors in other ranks' lists are found when those are read. */
 static int read_rank_list(const struct walk *w, struct jval v, uint64_t ranks, uint32_t *ret_pos)
 {
 	struct jval list = get(v, "rank_list");

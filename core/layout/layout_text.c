@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout_text - the layout language: see view/layout.h.
+ * layout_text - parses the layout language, see layout/layout.h.
  */
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -17,7 +17,7 @@ struct reader {
 	struct layout *l;
 	struct ckpt_err *e;
 	uint32_t line;
-	char *at; /* rest of the line, which ends in a NUL */
+	char *at; /* rest of the line, NUL-terminated */
 	const char *axes[CKPT_MESH_MAX_AXES];
 	uint64_t mesh[CKPT_MESH_MAX_AXES];
 	uint8_t n_axes;
@@ -35,7 +35,7 @@ static int bad(const struct reader *r, const char *fmt, ...)
 	return err_set(r->e, EINVAL, "%.150s:%u: %s", r->l->name, r->line, what);
 }
 
-/* For words of the file in messages; one at a time. */
+/* Words of the file for messages; one at a time. */
 static const char *show(const char *s, char out[static 100])
 {
 	return text_show(s, strlen(s), out, 100);
@@ -46,7 +46,8 @@ static bool is_blank(char c)
 	return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next word, or NULL at the end of the line. A backslash keeps a blank in it, and stays. */
+/* The next word, or NULL at the end of the line. A backslash keeps the following blank in the word,
+ * and stays in it. */
 static char *next_word(struct reader *r)
 {
 	char *s = r->at, *word;
@@ -157,7 +158,7 @@ static int read_placement(struct reader *r, char *word, struct layout_spec *s)
 	return 0;
 }
 
-/* Of what stands for itself, as far as that is easily seen: up to the first [...]. */
+/* From the literal characters of a glob, as far as easily found: up to the first [...]. */
 static uint64_t glob_pairs(const char *p)
 {
 	uint64_t pairs = 0;

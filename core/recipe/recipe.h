@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe - a model made of slices of stored tensors: their names and shapes in, other names and
- * shapes out.
+ * recipe - a model made of slices of stored tensors: maps stored names and shapes to other names
+ * and shapes.
  *
  *	# take layers off their stack and queries out of a fused projection, leave out padding
  *	param layers = config.num_hidden_layers | args.num_layers
@@ -18,45 +18,46 @@
  *	  layers.{i}.q.bias   ?= layers.[i].qkv.bias [groups : 0..r of r+2 : d]
  *	end
  *
- * A statement is a line, and lines behind it that begin with =, ?= or |. Blank lines, and what
- * follows a # at the start of a line or behind a blank, say nothing.
+ * A statement is a line, continued by the lines after it that begin with =, ?= or |. Blank lines
+ * are ignored, and so is text after a # at the start of a line or after a blank.
  *
  *	param NAME = CHOICE | CHOICE ...    CHOICE: EXPR or EXPR if EXPR
- *		A number. The first choice counts of which all is known, and whose condition is
- *		known and not 0. config.KEY is what config.json says, args.KEY what the
- *		checkpoint's args say: whole numbers, and true and false as 1 and 0. Looked up
- *		when it is first needed.
+ *		A number: the first choice whose values are all known and whose condition, if any, is
+ *		known and not 0. config.KEY is a value of config.json, args.KEY one of the
+ *		checkpoint's args: integers, or true and false as 1 and 0. Looked up when first
+ *		needed.
  *	refuse EXPR TEXT
- *		End with the error TEXT where EXPR is known and not 0.
+ *		Stop with the error TEXT if EXPR is known and not 0.
  *	prefix STORED PREFIX ...
- *		All stored names begin with the first PREFIX with which STORED is there; `none` is
- *		the empty one.
+ *		All stored names begin with the first PREFIX under which STORED exists; `none` is
+ *		the empty prefix.
  *	ignore GLOB ...
- *		Stored tensors that nobody misses. Others that no rule uses are a warning.
+ *		Stored tensors that need not be used. Other unused tensors cause a warning.
  *	for NAME in EXPR ... end, for NAME in EXPR..EXPR ... end
- *		From 0, or the first, up to but not including the last.
+ *		From 0, or the first value, up to but not including the last.
  *	if stored STORED ... else ... end
  *	OUT = STORED [AXES] | STORED [AXES] ...
- *		The tensor OUT is cut from the first STORED that is there. `?=` in place of `=`:
- *		where none is, there is no OUT; otherwise that is an error.
+ *		The tensor OUT is cut from the first STORED that exists. If none exists that is an
+ *		error, or with `?=` in place of `=` OUT is left out.
  *
- * EXPR is made of numbers, names, + - * / and parentheses. Nothing may be negative, and division
- * is exact. In the name OUT, and in STORED, {EXPR} is a number. In STORED .[i]. is the number of
- * the loop variable i, or nothing: then i is the index of a leading axis, which is as long as the
- * last of the loop, and several such axes are in the order of their brackets. Both being there is
- * an error.
+ * EXPR consists of numbers, names, + - * / and parentheses. Negative results are errors, and
+ * division must be exact. In OUT and STORED, {EXPR} is replaced by its value. In STORED, .[i]. is
+ * replaced by the value of the loop variable i, or removed: then i is the index of a leading axis,
+ * which must be as long as the end of the loop; several such axes are in the order of their
+ * brackets. It is an error if both exist.
  *
- * AXES are the axes that STORED must have behind those, separated by commas. An axis consists of
- * factors, the outermost first, separated by colons, whose sizes multiply to its length. A factor is
+ * AXES are the axes that STORED must have after those, separated by commas. An axis consists of
+ * factors separated by colons, the outermost first, whose sizes multiply to its length. A factor is
  *
- *	N               all N of it
+ *	N               all of N
  *	A..B of N       A up to but not including B, of N
- *	A of N          one
- *	any             an axis of any length; also A..B of any, A of any; alone in its axis
+ *	A of N          only A
+ *	any             an axis of any length; also A..B of any, A of any; must be alone in its axis
  *
- * The result has the chosen parts in their order. An axis that is one `A of N` alone is not an
- * axis of the result. The rows of a query, say, in a projection whose rows are, for each group of
- * heads, r of its queries, then a key, then a value, each of d: [groups : 0..r of r+2 : d, hidden].
+ * The result has the selected parts in their order. An axis that is a single `A of N` is dropped
+ * from the result. Example: in a projection whose rows are, for each group of heads, r queries,
+ * then a key, then a value, each of d rows, the rows of the queries are [groups : 0..r of r+2 : d,
+ * hidden].
  *
  * Errors are EINVAL with file and line, then what is wrong.
  *
@@ -76,30 +77,30 @@ struct recipe;
 struct vtensor;
 
 #define RECIPE_MAX_FILE	  ((size_t)1 << 20) /* bytes */
-#define RECIPE_MAX_PARAMS 1000		    /* each may be made of those above it */
+#define RECIPE_MAX_PARAMS 1000		    /* each may use those above it */
 /*
- * What a recipe may cost, however its loops, alternatives and conditions multiply. Steps: 64 for a
- * statement, a round of a loop, a name and an axis, 4 for each part of an expression, 1 for a byte
- * of a name, more where it has to be looked for among many, 1 for a number that says where a piece
- * lies. Results: bytes of what is kept of them. A model of 500,000 tensors takes less than a
- * quarter of either.
+ * Limits on the cost of a recipe, however its loops, alternatives and conditions multiply. Steps:
+ * 64 for a statement, a round of a loop, a name and an axis, 4 for each part of an expression, 1
+ * for a byte of a name, more if it is looked up among many, 1 for a number that positions a piece.
+ * Results: bytes of memory for them. A model of 500,000 tensors takes less than a quarter of
+ * either.
  */
 #define RECIPE_MAX_STEPS   ((uint64_t)1 << 31) /* a few seconds */
 #define RECIPE_MAX_RESULTS ((uint64_t)512 << 20)
 
-/* file: what sentences call the text, copied, as text is. */
+/* file: the name of the text in messages; copied, like text. */
 int recipe_parse(const char *text, size_t len, const char *file, struct recipe **ret,
 		 struct ckpt_err *e);
 void recipe_free(struct recipe *r); /* NULL is fine */
 
-/* ---- the ones that come with the program ---- */
+/* ---- built-in recipes ---- */
 
 struct recipe_builtin {
 	const char *name, *summary;
-	const char *text, *end;	   /* a NUL follows */
-	const char *const *models; /* model_types of config.json that it fits, NULL-terminated */
+	const char *text, *end;	   /* NUL-terminated */
+	const char *const *models; /* model_types of config.json it is for; ends with NULL */
 };
-/* NULL behind the last. */
+/* NULL past the last. */
 const struct recipe_builtin *recipe_builtin(size_t i);
 const struct recipe_builtin *recipe_builtin_named(const char *name);
 /* The one for a model_type of config.json, or NULL. */
@@ -109,8 +110,8 @@ const struct recipe_builtin *recipe_builtin_for(const char *model_type);
 
 enum recipe_from { RECIPE_CONFIG, RECIPE_ARGS };
 struct recipe_facts {
-	bool has[2]; /* is there such a place at all? By enum recipe_from; for messages */
-	/* 0; 1: it does not say; or a negative errno: it says something else than a number. */
+	bool has[2]; /* does the source exist at all? By enum recipe_from; for messages */
+	/* 0; 1: not given; or a negative errno: given, but not a number. */
 	int (*number)(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
 		      struct ckpt_err *e);
 	void *arg;
@@ -118,14 +119,15 @@ struct recipe_facts {
 
 struct recipe_source {
 	const uint64_t *shape;
-	uint32_t number; /* in the catalog: for the pieces */
+	uint32_t number; /* in the catalog; used in pieces */
 	uint8_t stored,
-		shown; /* enum ckpt_dtype: as it is, and as what it is made from it is shown */
+		shown; /* enum ckpt_dtype: as stored, and as shown, together with what is made from
+                          it */
 	uint8_t n_dims;
 };
 
 struct recipe_in {
-	const struct namelist *names; /* of the stored tensors; index: in sources */
+	const struct namelist *names; /* of the stored tensors; their index is into sources */
 	const struct recipe_source *sources;
 	const struct recipe_facts *facts;
 	void (*warn)(void *arg, const char *what); /* may be NULL */
@@ -133,12 +135,12 @@ struct recipe_in {
 };
 
 struct recipe_out {
-	struct namelist names;	  /* index: in tensors */
-	struct vtensor **tensors; /* each of at least one piece, unless it is empty */
+	struct namelist names;	  /* their index is into tensors */
+	struct vtensor **tensors; /* each has at least one piece, unless it is empty */
 };
 
-/* *ret is the caller's to release. EEXIST: two results of one name. EFBIG: more than RECIPE_MAX_STEPS
- * or RECIPE_MAX_RESULTS. */
+/* The caller releases *ret. EEXIST: two results have the same name. EFBIG: more than
+ * RECIPE_MAX_STEPS or RECIPE_MAX_RESULTS. */
 int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
 		 struct ckpt_err *e);
 void recipe_out_release(struct recipe_out *o);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_apply - going through the statements of a recipe with the tensors of a checkpoint.
+ * recipe_apply - executes the statements of a recipe on the tensors of a checkpoint.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -24,16 +24,17 @@ struct work {
 	struct ckpt_err *e;
 	struct recipe_out *out;
 	const char *prefix;
-	bool *used;	   /* by position in in->names, as the next: */
+	bool *used;	   /* by position in in->names, like the next: */
 	uint32_t *made_of; /* by index of out->tensors, for messages */
 	size_t cap_made_of, cap_tensors;
 	struct buf name, tried;
-	unsigned depth; /* binary logarithm of how many stored tensors there are */
+	unsigned depth; /* binary logarithm of the number of stored tensors */
 };
 
 /* ---- names ---- */
 
-/* The name, in which those [i] are axes whose bit in `stacked` is set, into w->name. */
+/* Writes the name to w->name, leaving out those [i] that are axes (their bit in `stacked` is
+ * set). */
 static int write_name(struct work *w, struct run parts, uint32_t line, const char *prefix,
 		      unsigned stacked)
 {
@@ -79,14 +80,14 @@ static unsigned count_brackets(const struct work *w, struct run parts)
 	return n;
 }
 
-/* A stored tensor: position in in->names, and which of its brackets are axes. */
+/* A stored tensor: its position in in->names, and which of its brackets are axes. */
 struct found {
 	uint32_t at;
 	unsigned stacked;
 	char name[RECIPE_MAX_NAME + 1];
 };
 
-/* 1: there is none; what was looked for is added to w->tried. */
+/* 1: there is none; the names tried are added to w->tried. */
 static int find_stored(struct work *w, struct run parts, uint32_t line, struct found *ret)
 {
 	unsigned all = 1u << count_brackets(w, parts);
@@ -97,7 +98,7 @@ static int find_stored(struct work *w, struct run parts, uint32_t line, struct f
 		int rc = write_name(w, parts, line, w->prefix, stacked);
 		int64_t at;
 
-		/* Names that begin alike are compared up to where they differ. */
+		/* Comparing names that begin alike costs up to where they differ. */
 		if (!rc)
 			rc = recipe_count_steps(&w->x, w->name.len * w->depth / 4, line, w->e);
 		if (rc)
@@ -105,7 +106,7 @@ static int find_stored(struct work *w, struct run parts, uint32_t line, struct f
 		at = namelist_find(w->in->names, w->name.data, w->name.len);
 		(void)text_show(w->name.data, w->name.len, shown, sizeof(shown));
 		if (at < 0) {
-			if (w->tried.len < 200) /* more would not fit a sentence */
+			if (w->tried.len < 200) /* more would not fit the message */
 				buf_printf(&w->tried, "%s'%s'", w->tried.len ? ", " : "", shown);
 			continue;
 		}
@@ -253,7 +254,7 @@ static int do_refuse(struct work *w, const struct statement *s)
 	return recipe_bad(w->r, s->line, w->e, "%s", s->text);
 }
 
-/* Nests as deeply as the recipe does. */
+/* Recursion depth is the nesting depth of the recipe. */
 static int do_statements(struct work *w, uint32_t at, uint32_t end)
 {
 	int rc = 0;
@@ -282,7 +283,7 @@ static int do_statements(struct work *w, uint32_t at, uint32_t end)
 	return rc;
 }
 
-/* ---- before and after ---- */
+/* ---- prefix and warnings ---- */
 
 static int find_prefix(struct work *w)
 {
@@ -316,7 +317,7 @@ static bool ignored(const struct recipe *r, const struct named *name, uint64_t *
 	return false;
 }
 
-/* Tensors that no rule has used are a mistake of the recipe more often than not. */
+/* Tensors that no rule uses are usually a mistake in the recipe. */
 static int warn_unused(struct work *w)
 {
 	uint64_t glob_steps = TEXT_GLOB_STEPS;
@@ -345,7 +346,7 @@ static int warn_unused(struct work *w)
 	return 0;
 }
 
-/* What a result of that number is made of. */
+/* The stored tensor that the result with that number is made of. */
 static void stored_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
 	const struct work *w = arg;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_builtin - the recipes that come with the program: core/recipe/recipes/NAME.recipe, whose
- * bytes the assembler puts here. The Makefile knows that they belong to this file.
+ * recipe_builtin - the built-in recipes: core/recipe/recipes/NAME.recipe, included by the
+ * assembler. The Makefile records that this file depends on them.
  */
 #include "recipe/recipe.h"
 

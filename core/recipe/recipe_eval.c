@@ -2,8 +2,8 @@
 /*
  * recipe_eval - the numbers of a recipe.
  *
- * A parameter is looked up when it is first needed: a model without experts need not say how many
- * it has. Parameters are made of those above them, so looking one up ends.
+ * A parameter is looked up when it is first needed, so a model without experts need not say how
+ * many it has. Parameters depend only on those above them, so the recursion ends.
  */
 #include "base/checked.h"
 #include "base/err.h"

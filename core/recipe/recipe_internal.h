@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_internal - what a recipe is in memory.
+ * recipe_internal - a recipe in memory.
  *
- * recipe_parse.c makes it, recipe_apply.c goes through its statements, recipe_eval.c knows
- * numbers, recipe_slice.c cuts. Everything that there are many of lies in one array of its kind,
- * and is named by its place there. Private to core/recipe.
+ * recipe_parse.c builds it, recipe_apply.c executes its statements, recipe_eval.c evaluates
+ * numbers, recipe_slice.c cuts tensors. All elements of a kind are in one array and are referred to
+ * by their index. Private to core/recipe.
  */
 #ifndef RECIPE_RECIPE_INTERNAL_H
 #define RECIPE_RECIPE_INTERNAL_H
@@ -12,15 +12,15 @@
 #include "recipe/recipe.h"
 
 enum {
-	RECIPE_MAX_DEPTH = 8,	  /* loops and conditions inside each other */
-	RECIPE_MAX_STACK = 32,	  /* numbers that an expression keeps at once */
+	RECIPE_MAX_DEPTH = 8,	  /* nested loops and conditions */
+	RECIPE_MAX_STACK = 32,	  /* values on an expression's stack */
 	RECIPE_MAX_BRACKETS = 4,  /* [i] in a name */
 	RECIPE_MAX_FACTORS = 8,	  /* of an axis */
 	RECIPE_MAX_NAME = 4096,	  /* bytes */
-	RECIPE_MAX_PIECES = 65536 /* of one tensor */
+	RECIPE_MAX_PIECES = 65536 /* of a tensor */
 };
 
-/* Elements [at, at+n) of the array of that kind. */
+/* Elements [at, at+n) of the array of their kind. */
 struct run {
 	uint32_t at, n;
 };
@@ -30,7 +30,7 @@ enum rx_op { RX_NUMBER, RX_PARAM, RX_LOOP, RX_FACT, RX_ADD, RX_SUB, RX_MUL, RX_D
 struct rx_token {
 	enum rx_op op;
 	enum recipe_from from; /* of RX_FACT */
-	uint64_t number;       /* the number; which parameter; how many loops are around it */
+	uint64_t number;       /* the number; index of the parameter; nesting depth of the loop */
 	const char *key;       /* of RX_FACT; a string */
 };
 
@@ -43,8 +43,8 @@ struct name_part {
 };
 
 struct factor {
-	bool any, cut, one;	 /* `any`; there is an `of`; and no `..` before it */
-	struct run from, to, of; /* tokens; without `cut` only `of` counts */
+	bool any, cut, one;	 /* `any`; has an `of`; and has no `..` */
+	struct run from, to, of; /* tokens; without `cut` only `of` is used */
 };
 
 struct rule_source {
@@ -53,7 +53,7 @@ struct rule_source {
 };
 
 struct choice {
-	struct run value, condition; /* tokens; no condition: none of them */
+	struct run value, condition; /* tokens; empty condition: always */
 };
 
 struct param {
@@ -66,11 +66,11 @@ struct statement {
 	enum { DO_RULE, DO_FOR, DO_IF, DO_REFUSE } kind;
 	bool optional; /* rule: ?= */
 	uint32_t line;
-	uint32_t end, other; /* for, if: statement behind their last; where `else` begins, or end */
+	uint32_t end, other; /* for, if: statement after their last; start of `else`, or end */
 	struct run name;     /* rule, if: parts */
 	struct run sources;  /* rule */
 	struct run from, to; /* for; refuse: to */
-	uint32_t loop;	     /* for: how many are around it */
+	uint32_t loop;	     /* for: nesting depth */
 	const char *text;    /* refuse */
 };
 
@@ -88,7 +88,7 @@ struct statement {
 
 struct recipe {
 	char *file;
-	char *strings; /* what names, keys, globs and texts point into */
+	char *strings; /* names, keys, globs and texts point into it */
 	size_t strings_len;
 #define RECIPE_ARRAY(type, name) \
 	type *name; \
@@ -113,16 +113,16 @@ struct eval {
 		bool known;
 		uint64_t value;
 	} * params;
-	uint64_t loops[RECIPE_MAX_DEPTH];     /* where each is */
-	uint64_t loop_ends[RECIPE_MAX_DEPTH]; /* behind its last round */
-	uint64_t steps, results;	      /* of RECIPE_MAX_STEPS and RECIPE_MAX_RESULTS */
+	uint64_t loops[RECIPE_MAX_DEPTH];     /* current value of each */
+	uint64_t loop_ends[RECIPE_MAX_DEPTH]; /* exclusive */
+	uint64_t steps, results;	      /* used of RECIPE_MAX_STEPS and RECIPE_MAX_RESULTS */
 };
 
-/* Count what is about to be done, or kept. EFBIG: it is too much. */
+/* Charges work, or memory for results, before using it. EFBIG: over the limit. */
 int recipe_count_steps(struct eval *x, uint64_t steps, uint32_t line, struct ckpt_err *e);
 int recipe_count_result(struct eval *x, uint64_t bytes, uint32_t line, struct ckpt_err *e);
 
-/* 0; 1: something in it is not known (only where the recipe looks something up); an error. */
+/* 0; 1: something in it is unknown (only where the recipe looks something up); or an error. */
 int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, struct ckpt_err *e);
 
 /* ---- cutting ---- */
@@ -134,7 +134,7 @@ struct cut_from {
 	size_t n_stacked;
 	uint64_t index[RECIPE_MAX_BRACKETS], count[RECIPE_MAX_BRACKETS]; /* of stacked axes */
 };
-/* The tensor that these axes (a run of axes) make of it. */
+/* Cuts from it the tensor that these axes (a run of axes) describe. */
 int recipe_cut(struct eval *x, const struct cut_from *c, struct run axes, struct vtensor **ret,
 	       struct ckpt_err *e);
 

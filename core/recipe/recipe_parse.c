@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_parse - the language of recipes: see view/recipe.h.
+ * recipe_parse - parses the recipe language, see recipe/recipe.h.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -18,8 +18,8 @@ struct parser {
 	struct ckpt_err *e;
 	const char *at, *end;		 /* rest of the line, without its comment */
 	const char *next, *stop;	 /* the following lines */
-	uint32_t line, depth;		 /* of what the expression keeps at once */
-	bool facts;			 /* config. and args. may stand here */
+	uint32_t line, depth;		 /* line number; stack depth of the current expression */
+	bool facts;			 /* config. and args. are allowed here */
 	uint32_t open[RECIPE_MAX_DEPTH]; /* statements without their `end` */
 	size_t n_open;
 	const char *loops[RECIPE_MAX_DEPTH];
@@ -86,7 +86,7 @@ static bool skip(struct parser *p, const char *mark)
 	return true;
 }
 
-/* Letters and digits here, without moving. */
+/* Length of the word of letters and digits here, without advancing. */
 static size_t word_len(struct parser *p)
 {
 	size_t n = 0;
@@ -124,7 +124,7 @@ static size_t blank_word_len(struct parser *p)
 	return n;
 }
 
-/* A copy that lives as long as the recipe: all of them take no more than the text twice. */
+/* A copy that lives as long as the recipe: all copies together take at most twice the text. */
 static const char *string(struct parser *p, const char *s, size_t n)
 {
 	char *to = p->r->strings + p->r->strings_len;
@@ -136,7 +136,7 @@ static const char *string(struct parser *p, const char *s, size_t n)
 	return to;
 }
 
-/* What stands here, for messages. */
+/* A description of the current position, for messages. */
 static const char *here(struct parser *p, char out[static 60])
 {
 	size_t n;
@@ -192,7 +192,7 @@ static bool next_line(struct parser *p)
 	return true;
 }
 
-/* The mark, here or at the start of the next line. */
+/* Skips the mark, here or at the start of the next line. */
 static bool skip_on(struct parser *p, const char *mark)
 {
 	size_t n = strlen(mark);
@@ -337,7 +337,7 @@ static int parse_number_part(struct parser *p)
 	return rc ? rc : add_parts(p, part);
 }
 
-/* "[i]." behind a dot; all of it is the part, with the dot. */
+/* Parses "[i]." after a dot; the part includes the dot. */
 static int parse_stacked_part(struct parser *p, const char *start)
 {
 	struct name_part part = { .kind = PART_STACKED };
@@ -370,7 +370,7 @@ static int parse_text_part(struct parser *p)
 	return add_parts(p, part);
 }
 
-/* A name up to a blank; `stored` ones may have [i] in them. */
+/* A name up to a blank; `stored` names may contain [i]. */
 static int parse_name(struct parser *p, bool stored, struct run *ret)
 {
 	uint32_t at = p->r->n_parts, brackets = 0;

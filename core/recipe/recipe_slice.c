@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_slice - the part of a stored tensor that axes of a recipe choose.
+ * recipe_slice - cuts the part of a stored tensor that the axes of a recipe select.
  *
- * Of every axis the chosen elements are runs of one length, one behind the other in the result:
- * [groups : 0..r of r+2 : d] is `groups` runs of r*d, a distance of (r+2)*d apart. The pieces are
- * the products of the axes' runs.
+ * Along each axis the selected elements are runs of equal length, consecutive in the result:
+ * [groups : 0..r of r+2 : d] is `groups` runs of r*d elements, (r+2)*d apart. The pieces are the
+ * products of the axes' runs.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -23,12 +23,12 @@ struct level {
 };
 
 struct axis {
-	uint64_t length; /* that the source must have, or have at least: */
+	uint64_t length; /* required of the source, or its minimum: */
 	bool at_least;
-	bool gone; /* one index, no axis of the result */
+	bool gone; /* a single index, dropped from the result */
 	size_t n;  /* levels that are not whole, and those around them; the last one's */
 	struct level levels[RECIPE_MAX_FACTORS];
-	uint64_t inside;    /* elements in one of the last level */
+	uint64_t inside;    /* elements inside one step of the last level */
 	uint64_t runs, run; /* how many, and how long each */
 };
 
@@ -40,7 +40,7 @@ struct cutting {
 	size_t n_axes;
 };
 
-/* ---- what is wanted ---- */
+/* ---- the selection ---- */
 
 static int read_level(struct eval *x, const struct cutting *c, const struct factor *f, uint64_t any,
 		      struct level *ret)
@@ -60,7 +60,7 @@ static int read_level(struct eval *x, const struct cutting *c, const struct fact
 	return rc;
 }
 
-/* The axis that the factors say; dim: what the source has there. */
+/* Evaluates the factors of an axis; dim: its length in the source. */
 static int read_axis(struct eval *x, struct cutting *c, struct run factors, uint64_t dim,
 		     struct axis *ret)
 {
@@ -185,7 +185,7 @@ static int count_pieces(const struct cutting *c, uint64_t *ret)
 	return 0;
 }
 
-/* What the pieces have in common, and room for what they have not. */
+/* What all pieces share, and room for what differs. */
 struct parts {
 	struct vtensor v;
 	uint64_t shape[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ones[CKPT_MAX_DIMS];
@@ -212,7 +212,7 @@ static void describe(const struct cutting *c, struct parts *p)
 				 .shape = p->shape };
 }
 
-/* Piece k, whose n_dims offsets and n_source bases are at numbers. */
+/* Makes piece k; its n_dims offsets and n_source bases are at numbers. */
 static void make_piece(const struct cutting *c, const struct parts *p, uint64_t k,
 		       uint64_t *numbers, struct piece *ret)
 {
@@ -240,7 +240,7 @@ static void make_piece(const struct cutting *c, const struct parts *p, uint64_t 
 			       .base = base };
 }
 
-/* What vtensor_copy makes of it, and its place in lists. */
+/* Bytes that vtensor_copy will allocate for it, and for its list entries. */
 static uint64_t result_bytes(const struct vtensor *v, uint64_t pieces, size_t n_source)
 {
 	uint64_t numbers = v->n_dims + pieces * (3ull * v->n_dims + n_source);

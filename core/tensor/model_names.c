@@ -17,7 +17,7 @@ static const char *const training_keys[] = { "optim",	     "optimizer",  "optimi
 static const char *const wrappers[] = { "module.", "_orig_mod.", "_fsdp_wrapped_module.",
 					"_checkpoint_wrapped_module." };
 
-/* Which tensors: those below a key, or all that are not training state, or all. */
+/* Which tensors: those below a key, all but training state, or all. */
 struct choice {
 	const char *key; /* NULL: no key */
 	size_t key_len;
@@ -53,7 +53,7 @@ static bool top_known(const struct model_in *t)
 	return !t->len || (t->top && t->top <= t->len);
 }
 
-/* Does this tensor, next to "model.x", say that "model" is only part of a name? */
+/* Does this tensor, next to "model.x", indicate that "model" is only part of a name? */
 static bool speaks_against_key(const struct model_in *t)
 {
 	return !below(t, model_key, strlen(model_key)) && !is_training_state(t) && t->len &&
@@ -76,7 +76,7 @@ static struct choice choose(const struct model_in *in, size_t n)
 	return c;
 }
 
-/* name without wrappers, into out, which is emptied first */
+/* Writes the name without wrappers to out, which is emptied first. */
 static void unwrap(const char *name, size_t len, struct buf *out)
 {
 	const char *s = name, *end = name + len;

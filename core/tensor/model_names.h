@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_names - which tensors of a checkpoint are the model, and what the model calls them.
+ * model_names - which tensors of a checkpoint belong to the model, and their names there.
  *
- * With weights=PREFIX: the tensors below PREFIX, without "PREFIX.". An empty PREFIX takes all as
- * they are.
+ * With weights=PREFIX: the tensors below PREFIX, without "PREFIX.". An empty PREFIX takes all
+ * tensors under their own names.
  *
- * Without: those below the checkpoint's top-level key "model", without "model.", if there are
- * any; else all but training state: those whose first dotted element is optim, optimizer,
- * optimizers, lr_scheduler, dataloader or train_state.
+ * Without: those below the checkpoint's top-level key "model", without "model.", if there are any;
+ * else all but training state: those whose first dotted element is optim, optimizer, optimizers,
+ * lr_scheduler, dataloader or train_state.
  *
- * A checkpoint that does not say what its top-level keys are leaves two readings of
- * "model.layers.0.w". "model" is taken for a key when everything else is training state or has no
- * dot ("step", "epoch"): the flat state dict of a Hugging Face model, whose parameters all begin
- * with "model." but for an "lm_head.weight", keeps its names and its head. Where the guess is
- * wrong, weights= decides.
+ * If a checkpoint does not record its top-level keys, "model.layers.0.w" is ambiguous. "model" is
+ * taken for a key if everything else is training state or has no dot ("step", "epoch"). So the flat
+ * state dict of a Hugging Face model, whose parameters all begin with "model." except
+ * "lm_head.weight", keeps its names. If the guess is wrong, set weights=.
  *
- * Then the elements that wrappers leave in names go, wherever they occur: "module.", "_orig_mod.",
- * "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.".
+ * Then the elements that wrappers leave in names are removed, wherever they occur: "module.",
+ * "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.".
  *
  * Threads: pure.
  */
@@ -30,9 +29,9 @@ struct ckpt_err;
 struct namelist;
 
 /*
- * top: bytes of the FQN that are the checkpoint's top-level key; 0 where that is not known.
- * {"model": {"layers.0.w": ...}} is "model.layers.0.w" and 5; of a state dict that was saved as it
- * is, the whole FQN is the key.
+ * top: length of the part of the FQN that is the checkpoint's top-level key; 0 if unknown.
+ * {"model": {"layers.0.w": ...}} is "model.layers.0.w" and 5; in a flat state dict the whole FQN is
+ * the key.
  */
 struct model_in {
 	const char *fqn;
@@ -41,11 +40,11 @@ struct model_in {
 };
 
 /*
- * The model's tensors: names and numbers in `in`, finished, into *ret (the caller releases it; in's
- * FQNs must outlive it). It may be empty. *ret_prefix, if not NULL: the first so many bytes of each
- * of their FQNs were stripped ("model.": 6).
+ * The model's tensors: names and their numbers in `in`, finished, into *ret, which may be empty
+ * (the caller releases it; in's FQNs must outlive it). *ret_prefix, if not NULL: number of bytes
+ * stripped from the start of each FQN ("model.": 6).
  *
- * weights: NULL for the default. EINVAL when nothing is below it, EEXIST when two tensors get the
+ * weights: NULL for the default. EINVAL if it contains no tensor, EEXIST if two tensors get the
  * same name.
  */
 int model_names(const struct model_in *in, size_t n, const char *weights, struct namelist *ret,

@@ -31,7 +31,7 @@ size_t name_encode(const char *fqn, size_t len, const char *suffix, char out[sta
 		   bool *ret_cut)
 {
 	size_t n_suffix = strlen(suffix), room = NAME_CAP - 1 - n_suffix;
-	size_t at = 0, fit = 0; /* fit: whole characters that leave room for the mark */
+	size_t at = 0, fit = 0; /* fit: length of whole characters that leave room for the mark */
 	const char *s = fqn, *end = fqn + len;
 	bool dots = len && len <= 2 && fqn[0] == '.' && fqn[len - 1] == '.', cut = false;
 
@@ -77,7 +77,7 @@ bool name_fits(const char *fqn, size_t len, size_t n_suffix)
 
 	if (len > NAME_CAP - 1)
 		return false;
-	if (len <= (NAME_CAP - 8) / 3) /* however it is written */
+	if (len <= (NAME_CAP - 8) / 3) /* fits even if every byte is escaped */
 		return n_suffix < 8;
 	for (size_t i = 0; i < len; i++)
 		n += plain((unsigned char)fqn[i]) ? 0 : 2;

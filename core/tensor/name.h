@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * name - FQNs as file names.
+ * name - encodes FQNs as file names.
  *
  * '/', '%', bytes below 0x20 and 0x7f are %XX; the FQNs "." and ".." are %2E and %2E%2E, the empty
  * one is "%". A name that would exceed 255 bytes with its suffix is cut at a character boundary
@@ -15,18 +15,18 @@
 
 #define NAME_CAP 256 /* bytes of the longest name with its NUL */
 
-/* Returns the name's length; *ret_cut, if not NULL, says whether it was cut. */
+/* Returns the name's length; *ret_cut, if not NULL, is set to whether it was cut. */
 size_t name_encode(const char *fqn, size_t len, const char *suffix, char out[static NAME_CAP],
 		   bool *ret_cut);
-/* Is the name with a suffix of n_suffix bytes not cut? */
+/* Does the name fit, uncut, with a suffix of n_suffix bytes? */
 bool name_fits(const char *fqn, size_t len, size_t n_suffix);
 /*
- * The FQN of a name without its suffix into out, which has room for len bytes. False where an
- * escape is none, as in one that was cut. Others than name_encode's may decode as well ("%41"):
- * a caller that minds encodes it again.
+ * Decodes a name without its suffix into out, which has room for len bytes. False if an escape is
+ * invalid, as in a name that was cut. Names that name_encode would not produce may decode too
+ * ("%41"): encode the result again if that matters.
  */
 bool name_decode(const char *name, size_t len, char *out, size_t *ret_len);
-/* Was it cut? Then *ret_hash is the FQN's. */
+/* Was the name cut? Then *ret_hash is the hash of its FQN. */
 bool name_is_cut(const char *name, size_t len, uint64_t *ret_hash);
 /* 64-bit FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/ */
 uint64_t name_hash(const char *fqn, size_t len);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-	SHOWN = 96, /* bytes of a name in a sentence */
+	SHOWN = 96, /* bytes of a name in a message */
 };
 
 /* A name that does not fit a file name. */
@@ -54,7 +54,7 @@ static int by_name(const void *ap, const void *bp)
 	return text_natural_cmp(a->fqn, a->len, b->fqn, b->len);
 }
 
-/* The first entry that does not come before the one behind it, or n - 1. */
+/* The first entry that does not sort before its successor, or n - 1. */
 static size_t first_unordered(const struct namelist *t)
 {
 	size_t i = 0;
@@ -99,7 +99,7 @@ static int add_cut(struct namelist *t, size_t *cap, size_t pos, struct ckpt_err 
 	return 0;
 }
 
-/* Cut with the longest suffix, so that with any other the name is here or fits. */
+/* Lists names that are cut with the longest suffix; with any other a name is here or fits. */
 static int list_cut(struct namelist *t, struct ckpt_err *e)
 {
 	size_t cap = 0;
@@ -113,8 +113,8 @@ static int list_cut(struct namelist *t, struct ckpt_err *e)
 	return 0;
 }
 
-/* Cut names differ by hash alone; an attacker may make two hashes equal, not two files of one name.
- */
+/* Cut names differ only by hash; an attacker may cause a collision, but not two files with one
+ * name. */
 static int check_cut(const struct namelist *t, struct ckpt_err *e)
 {
 	for (size_t i = 1; i < t->n_cut; i++) {
@@ -136,7 +136,7 @@ int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *
 	size_t i = first_unordered(t);
 	int rc;
 
-	/* Names that come from a catalog are in order already. */
+	/* Names from a catalog are sorted already. */
 	if (i + 1 < t->n) {
 		qsort(t->v, t->n, sizeof(*t->v), by_name);
 		i = first_unordered(t);

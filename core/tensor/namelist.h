@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * namelist - names in natural order, each with the number of what it stands for, and found again
- * by name or by file name (name.h).
+ * namelist - names in natural order, each with a number of the caller's, searchable by name or by
+ * file name (name.h).
  *
  *	struct namelist t = { 0 };
  *	while (...)
@@ -11,8 +11,8 @@
  *	pos = namelist_lookup(&t, name, ".npy");        // 0
  *	namelist_release(&t);
  *
- * Names are byte strings of any content. They are borrowed and must outlive the list, unless they
- * come from namelist_copy.
+ * Names may contain any byte. They are borrowed and must outlive the list, unless they come from
+ * namelist_copy.
  *
  * Threads: immutable after namelist_finish.
  */
@@ -38,7 +38,7 @@ struct namelist {
 	struct named *v;
 	size_t n;
 
-	/* namelist.c's own */
+	/* private */
 	size_t cap;
 	struct arena texts; /* of namelist_copy */
 	struct namelist_cut *cut;
@@ -47,31 +47,32 @@ struct namelist {
 
 #define NAMELIST_MAX_SUFFIX 4 /* bytes: ".npy" */
 
-/* On failure the list is as it was. */
+/* On failure the list is unchanged. */
 int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index,
 		 struct ckpt_err *e);
-/* A copy, followed by a NUL, that lives as long as the list; NULL when out of memory. */
+/* A NUL-terminated copy that lives as long as the list; NULL: out of memory. */
 const char *namelist_copy(struct namelist *t, const char *s, size_t len);
 
-/* What the checkpoint calls number index. */
+/* The checkpoint's name for number `index`. */
 typedef void namelist_stored_fn(const void *arg, uint32_t index, const char **ret, size_t *ret_len);
 /*
- * Sort. EEXIST when two names are the same, with that name and both stored ones. ERR_UNSUPPORTED
- * when two names that are too long for a file name have the same hash. After a failure only
- * namelist_release is possible.
+ * Sorts the list. EEXIST if two names are equal, with that name and both stored ones.
+ * ERR_UNSUPPORTED if two names that are too long for a file name have the same hash. After a
+ * failure only namelist_release may be called.
  */
 int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *arg,
 		    struct ckpt_err *e);
 void namelist_release(struct namelist *t);
 
-/* All below: after namelist_finish. Suffixes have at most NAMELIST_MAX_SUFFIX bytes. */
+/* All functions below: only after namelist_finish. Suffixes have at most NAMELIST_MAX_SUFFIX
+ * bytes. */
 
 /* Position of a name, or -1. */
 int64_t namelist_find(const struct namelist *t, const char *fqn, size_t len);
 /* The file name of the name at pos < n; returns its length. */
 size_t namelist_file(const struct namelist *t, size_t pos, const char *suffix,
 		     char out[static NAME_CAP]);
-/* The position whose file name with that suffix this is, or -1. "%41" is not another "A". */
+/* The position whose file name with that suffix this is, or -1. "%41" is not accepted for "A". */
 int64_t namelist_lookup(const struct namelist *t, const char *file, const char *suffix);
 
 #endif

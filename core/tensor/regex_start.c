@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An automaton after Thompson, whose states are gone through side by side; each knows the earliest
- * start from which it can be reached, and an earlier start is always tried first.
+ * A Thompson automaton, simulated with all states in parallel; each knows the earliest start from
+ * which it can be reached, and earlier starts take precedence.
  *
- * What a bracket expression stands for is asked of regexec(), one byte after the other.
+ * Which bytes a bracket expression matches is found by calling regexec() for each byte.
  */
 #include "tensor/regex_start.h"
 
@@ -37,16 +37,16 @@ struct regex_start {
 	int n, first;
 	size_t cap;
 	struct way *ways[2], *stack; /* room for all states, and twice as many */
-	uint64_t *seen;		     /* by state: the round in which it was reached */
-	uint64_t begins[4];	     /* bytes with which a match begins, or, if it may have none: */
+	uint64_t *seen;		     /* by state: the round in which it was last reached */
+	uint64_t begins[4];	     /* bytes that can begin a match; if it may be empty: */
 	bool anywhere;
-	/* What is asked of a place always holds: glibc forgets some of it, but for ^ in front and $ at
-	 * the end. */
+	/* Tests of positions are taken to hold, because glibc forgets some of them, except ^ at the
+	 * start and $ at the end. */
 	bool lenient;
 	uint64_t round;
 };
 
-/* ---- making it ---- */
+/* ---- construction ---- */
 
 const char *regex_bracket_end(const char *p)
 {
@@ -72,11 +72,11 @@ struct parser {
 	struct regex_start *x;
 	const char *text, *p;
 	struct ckpt_err *e;
-	unsigned depth, asked; /* asked: of places inside the expression */
+	unsigned depth, asked; /* asked: position tests inside the expression */
 	bool icase;
 };
 
-/* Part of an automaton: from `first`, by way of the `last` (an EITHER without a next), out of it. */
+/* Part of an automaton: entered at `first`, left through `last` (an EITHER without a next). */
 struct part {
 	int first, last;
 };
@@ -93,7 +93,7 @@ static int add(struct parser *p, const struct state *s)
 	return x->n++;
 }
 
-/* Nothing: the way goes on. */
+/* An empty part. */
 static int add_empty(struct parser *p)
 {
 	return add(p, &(struct state){ .kind = EITHER, .next = -1, .other = -1 });
@@ -157,7 +157,7 @@ static int any_char(struct parser *p, struct part *ret)
 	return add_set(p, &s, ret);
 }
 
-/* [...], \w and the like: n bytes that are an expression of their own. */
+/* [...], \w and the like: n bytes that are an expression by themselves. */
 static int one_of(struct parser *p, const char *text, size_t n, struct part *ret)
 {
 	autofree char *copy = strndup(text, n);
@@ -165,7 +165,7 @@ static int one_of(struct parser *p, const char *text, size_t n, struct part *ret
 	regex_t re;
 	int rc = copy ? regcomp(&re, copy, REG_EXTENDED | (p->icase ? REG_ICASE : 0)) : REG_ESPACE;
 
-	if (rc) /* it was part of one that was right */
+	if (rc) /* it was part of a valid expression */
 		return err_nomem(p->e);
 	for (unsigned c = 0; c < 256; c++) {
 		const char one[2] = { (char)c, 0 };
@@ -234,7 +234,7 @@ static void join(struct parser *p, struct part *a, struct part b)
 	a->last = b.last;
 }
 
-/* The part once more, or never; and again, if `again`. */
+/* Makes the part optional; and repeatable, if `again`. */
 static int make_optional(struct parser *p, struct part *a, bool again)
 {
 	int end = add_empty(p), n = end;
@@ -248,7 +248,7 @@ static int make_optional(struct parser *p, struct part *a, bool again)
 	return 0;
 }
 
-/* A copy of the states [from, to), in which the part is. */
+/* Copies the states [from, to), which contain the part. */
 static int copy_part(struct parser *p, int from, int to, struct part *part)
 {
 	int by = p->x->n - from;
@@ -277,7 +277,7 @@ static unsigned read_number(struct parser *p)
 	return n;
 }
 
-/* {m,n}, {m,} and {m} behind the part, whose states are all that follow `from`. */
+/* Parses {m,n}, {m,} and {m} after the part, whose states are all those from `from` on. */
 static int parse_times(struct parser *p, int from, struct part *a)
 {
 	unsigned least, most;
@@ -317,7 +317,7 @@ static int parse_repeated(struct parser *p, struct part *ret)
 	const char *at = p->p;
 	int from = p->x->n, rc = parse_atom(p, ret);
 
-	if (*at == '^' || *at == '$') /* an anchor is not repeated */
+	if (*at == '^' || *at == '$') /* an anchor cannot be repeated */
 		return rc;
 	while (!rc && *p->p && strchr("*+?{", *p->p)) {
 		struct part more = *ret;
@@ -379,7 +379,7 @@ static int parse_either(struct parser *p, struct part *ret)
 	return rc;
 }
 
-/* Whatever is asked before the first byte may hold. */
+/* Any position test before the first byte may hold. */
 static void find_begins(struct regex_start *x)
 {
 	size_t depth = 0;
@@ -450,14 +450,14 @@ void regex_start_free(struct regex_start *x)
 	free(x);
 }
 
-/* ---- using it ---- */
+/* ---- search ---- */
 
 static bool is_word(const char *s, size_t at, size_t len)
 {
 	return at < len && (isalnum((unsigned char)s[at]) || s[at] == '_');
 }
 
-/* Is there what the state asks for, before byte `at` of s? */
+/* Does the state's position test hold before byte `at` of s? */
 static bool holds(char where, const char *s, size_t at, size_t len)
 {
 	bool before = at && is_word(s, at - 1, len), behind = is_word(s, at, len);
@@ -485,7 +485,7 @@ struct search {
 	uint64_t steps;
 };
 
-/* All states to which the way leads without a byte, to the n that are in `to`. */
+/* Adds all states reachable without consuming a byte to the n that are in `to`. */
 static size_t follow(struct search *f, struct way way, size_t at, struct way *to, size_t n)
 {
 	struct regex_start *x = f->x;
@@ -531,7 +531,7 @@ size_t regex_start_find(struct regex_start *x, const char *s, size_t from, size_
 		size_t kept = 0;
 
 		f.steps++;
-		/* Last: every state is reached from the earliest start first. */
+		/* Last, so that every state is reached from the earliest start first. */
 		if (f.best == SIZE_MAX &&
 		    (x->anywhere || (at < len && takes(x->begins, (unsigned char)s[at]))))
 			n = follow(&f, (struct way){ x->first, at }, at, now, n);

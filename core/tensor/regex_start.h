@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * regex_start - where the leftmost match of a POSIX extended regular expression begins.
+ * regex_start - finds where the leftmost match of a POSIX extended regular expression begins.
  *
- * regexec() tries one start after the other and may go through the rest of the string for each: the
- * square of its length, half a minute for a name of 60 KB. This goes through the string once, with
- * all starts side by side, and counts what it does. What regexec() is asked afterwards, from that
- * start on, it answers at its first try.
+ * regexec() tries one start after another and may scan the rest of the string for each: quadratic
+ * time, half a minute for a name of 60 KB. This scans the string once, with all starts in parallel,
+ * and counts its steps. regexec(), called afterwards at that start, succeeds at its first try.
  *
  *	rc = regex_start_new("(.*)z", false, &x, &e);
  *	at = regex_start_find(x, s, 0, len, &steps);    // SIZE_MAX: there is no match
@@ -23,22 +22,23 @@
 struct ckpt_err;
 struct regex_start;
 
-/* Behind the bracket expression that begins at p, or NULL when it has no end. */
+/* The end of the bracket expression that begins at p, or NULL if it has none. */
 const char *regex_bracket_end(const char *p);
 
-/* re: what regcomp(3) accepts with REG_EXTENDED, and with REG_ICASE if icase; in the C locale, without
- * back-references. EFBIG: more than RENAME_MAX_REGEX of rename.h, with what repeats counted as often
- * as it does; ENOMEM. */
+/*
+ * re: an expression that regcomp(3) accepts with REG_EXTENDED, and with REG_ICASE if icase; in the
+ * C locale, without back-references. EFBIG: larger than RENAME_MAX_REGEX of rename.h, counting
+ * repeated parts as often as they repeat; ENOMEM.
+ */
 int regex_start_new(const char *re, bool icase, struct regex_start **ret, struct ckpt_err *e);
 void regex_start_free(struct regex_start *x); /* NULL is fine */
 
 /*
- * The first byte of [from, len] of s at which a match begins, or SIZE_MAX. The string begins at s: what
- * is before `from` counts for ^ and \b. *steps is what it may take, less what it took afterwards: 0 is
- * too much, and the answer means nothing. A byte takes a step for each way on which the expression may
- * be there. Where the
- * expression asks what is at a place (^ $ \b and their like, but for ^ in front and $ at the end) the
- * answer may be one before the match, as glibc sometimes finds what is not there.
+ * The first byte of [from, len] of s at which a match begins, or SIZE_MAX. The string begins at s:
+ * bytes before `from` matter for ^ and \b. *steps is the budget, reduced by the steps taken; 0
+ * afterwards means that it ran out and the result is undefined. Each byte takes one step per active
+ * state. If the expression tests positions (^ $ \b and the like, except ^ at the start and $ at the
+ * end), the result may be before the actual match, because glibc does not always honour such tests.
  */
 size_t regex_start_find(struct regex_start *x, const char *s, size_t from, size_t len,
 			uint64_t *steps);

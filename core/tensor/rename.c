@@ -16,25 +16,25 @@
 
 enum {
 	GROUPS = 10,	/* the whole match and \1 to \9 */
-	MAX_DEPTH = 32, /* of groups in groups */
-	SHOWN = 96,	/* bytes of a name in a sentence */
-	/* Bytes after which compiled expressions are made anew: for each, glibc may keep a state of
-	 * its automaton, of some kilobytes. */
+	MAX_DEPTH = 32, /* of nested groups */
+	SHOWN = 96,	/* bytes of a name in a message */
+	/* Bytes after which expressions are recompiled: for each byte, glibc may keep a state of
+	 * its automaton, a few kilobytes. */
 	MAX_SCANNED = 1 << 16,
-	TOO_MUCH = -1, /* beside what regexec may say: the steps have run out */
+	TOO_MUCH = -1, /* in addition to regexec's results: out of steps */
 };
 
 struct rule {
 	regex_t re;
 	struct regex_start *start;
 	char *expr, *text;
-	uint64_t size; /* of the expression: what a byte of a name may take */
+	uint64_t size; /* of the expression: steps that a byte of a name may take */
 	int cflags;
-	/* A backslash is followed by the digit of a group (0: the whole match) or by a backslash.
-	 */
+	/* A backslash is followed by the digit of a group (0: the whole match) or by a
+	 * backslash. */
 	char *to;
 	size_t to_len;
-	size_t n_groups; /* that .to needs, with the whole match */
+	size_t n_groups; /* needed by .to, including the whole match */
 	unsigned line;
 	bool global, matched, used; /* used: since it was compiled */
 };
@@ -45,8 +45,8 @@ struct rename {
 	size_t n, cap;
 	uint64_t size;	    /* of all expressions */
 	uint64_t steps;	    /* left, of RENAME_MAX_STEPS */
-	uint64_t scanned;   /* since its expressions were compiled */
-	struct buf work[2]; /* what a rule reads and writes */
+	uint64_t scanned;   /* since the expressions were compiled */
+	struct buf work[2]; /* input and output of a rule */
 };
 
 /* ---- the size of an expression ---- */
@@ -60,7 +60,7 @@ static uint64_t read_count(const char **p)
 	return n;
 }
 
-/* How often glibc has what stands before the "+" or "{m,n}" at p; 0 when it is neither. */
+/* How often glibc repeats what precedes the "+" or "{m,n}" at p; 0 if p is neither. */
 static uint64_t read_repeat(const char *p, const char **ret_end)
 {
 	uint64_t n;
@@ -132,7 +132,7 @@ static void add_char(struct buf *b, char c)
 	buf_add(b, &c, 1);
 }
 
-/* [p, end) without the backslashes before delimiters. Returns end. */
+/* Copies [p, end) without the backslashes before delimiters. Returns end. */
 static const char *read_bracket(const char *p, const char *end, char delim, struct buf *re)
 {
 	for (; p < end; p++)
@@ -141,7 +141,7 @@ static const char *read_bracket(const char *p, const char *end, char delim, stru
 	return end;
 }
 
-/* Up to the delimiter, which *pp is then behind. */
+/* Reads up to the delimiter and sets *pp after it. */
 static int read_regex(const char **pp, char delim, struct buf *re, struct ckpt_err *e)
 {
 	const char *p = *pp, *end;
@@ -184,7 +184,7 @@ static int read_replacement(const char **pp, char delim, struct rule *r, struct 
 {
 	const char *p = *pp;
 
-	buf_str(to, ""); /* an empty one is text, too */
+	buf_str(to, ""); /* an empty one is a string, too */
 	r->n_groups = 1;
 	for (; *p && *p != delim; p++) {
 		if (*p == '&') {
@@ -247,7 +247,7 @@ static int compile(struct rule *r, const char *re, struct ckpt_err *e)
 	return rc;
 }
 
-/* r->text into the rest of r. */
+/* Parses r->text into the rest of r. */
 static int parse_rule(struct rule *r, struct buf *re, struct buf *to, struct ckpt_err *e)
 {
 	const char *p = r->text;
@@ -264,7 +264,7 @@ static int parse_rule(struct rule *r, struct buf *re, struct buf *to, struct ckp
 		rc = read_replacement(&p, delim, r, to, e);
 	if (!rc)
 		rc = read_flags(p, r, &r->cflags, e);
-	if (re->err || to->err) /* whatever else seemed wrong */
+	if (re->err || to->err) /* takes precedence over other errors */
 		rc = err_nomem(e);
 	if (!rc)
 		rc = check_size(re->data, &r->size, e);
@@ -411,7 +411,7 @@ static bool take_steps(struct rename *r, uint64_t n)
 	return r->steps;
 }
 
-/* What glibc keeps of the names it has seen goes. */
+/* Drops what glibc has cached about the names it has seen. */
 static int forget(struct rename *r)
 {
 	for (size_t i = 0; i < r->n; i++) {
@@ -422,7 +422,7 @@ static int forget(struct rename *r)
 		regfree(&rule->re);
 		rule->used = false;
 		if (regcomp(&rule->re, rule->expr, rule->cflags)) {
-			memset(&rule->re, 0, sizeof(rule->re)); /* regfree takes it */
+			memset(&rule->re, 0, sizeof(rule->re)); /* regfree has released it */
 			return REG_ESPACE;
 		}
 	}
@@ -431,9 +431,9 @@ static int forget(struct rename *r)
 }
 
 /*
- * What re_match took for a match of n bytes with `left` before it. As measured with glibc 2.36: up to
- * some 20 ns for each byte and part of the expression, to find where the match ends; and within the
- * match, to find what its groups are, for each byte and pair of parts.
+ * The work of re_match for a match of n bytes with `left` bytes before it. As measured with glibc
+ * 2.36: up to 20 ns for each byte and part of the expression, to find the end of the match; and
+ * within the match, to find its groups, for each byte and pair of parts.
  */
 static uint64_t steps_taken(const struct rule *r, size_t left, size_t n)
 {
@@ -442,7 +442,7 @@ static uint64_t steps_taken(const struct rule *r, size_t left, size_t n)
 	return left * size + n * size * size / 4;
 }
 
-/* regexec with one start: `at`. */
+/* regexec with a single start, `at`. */
 static int match_at(struct rename *r, struct rule *rule, const char *s, size_t at, size_t len,
 		    regmatch_t *m)
 {
@@ -465,8 +465,8 @@ static int match_at(struct rename *r, struct rule *rule, const char *s, size_t a
 }
 
 /*
- * As regexec on s from `from` on, which would try one start after the other and take the square of
- * what is left. Names may contain NUL.
+ * Like regexec on s from `from` on, which would try one start after another in quadratic time.
+ * Names may contain NUL.
  */
 static int match(struct rename *r, struct rule *rule, const char *s, size_t from, size_t len,
 		 regmatch_t *m)
@@ -485,8 +485,8 @@ static int match(struct rename *r, struct rule *rule, const char *s, size_t from
 }
 
 /*
- * s as the rule makes it, into *out. As sed does it, an empty match right behind another match is
- * none: s/b*$/x/g makes "ax" of "ab". Returns the last word of match().
+ * Applies the rule to s, writing to *out. As in sed, an empty match directly after another match is
+ * not one: s/b*$/x/g makes "ax" of "ab". Returns the last result of match().
  */
 static int apply_rule(struct rename *all, struct rule *r, const char *s, size_t len,
 		      struct buf *out)
@@ -554,7 +554,7 @@ int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out,
 		return err_set(e, EINVAL, "'%.150s': '%s' has %zu bytes, renaming takes %d",
 			       r->file, text_show(fqn, len, shown, sizeof(shown)), len,
 			       RENAME_MAX_NAME);
-	/* A copy, because sanitizers have regexec read on to a NUL, which a buf has behind it. */
+	/* A copy, because with sanitizers regexec reads on to a NUL, which a buf provides. */
 	start_work(from, fqn, len);
 	for (size_t i = 0; i < r->n && !from->err; i++) {
 		struct rule *rule = &r->rules[i];

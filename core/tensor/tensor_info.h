@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensor_info - what is known of a tensor without opening it: one of the tree, one of the model, or
- * the part of one that a rank holds. Writers of checkpoints, which have no catalog, leave the sources
- * empty.
+ * tensor_info - what is known about a tensor without opening it: one of the tree, one of the model,
+ * or the part of one that a rank holds. Writers of checkpoints, which have no catalog, leave the
+ * sources empty.
  *
- * Threads: a plain value; what it points to is borrowed.
+ * Threads: a plain value; its pointers are borrowed.
  */
 #ifndef TENSOR_TENSOR_INFO_H
 #define TENSOR_TENSOR_INFO_H
@@ -20,17 +20,17 @@ struct vtensor;
 struct tensor_info {
 	const char *fqn; /* fqn_len bytes of any content, followed by a NUL */
 	size_t fqn_len;
-	/* As it is shown: */
+	/* As shown: */
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape; /* n_dims, elements */
 	uint64_t bytes;
 	uint64_t id; /* of its SEG_TENSOR segment */
 
-	/* The stored ones that it is made of: numbers in the catalog. */
+	/* The stored tensors that it is made of: numbers in the catalog. */
 	const uint32_t *sources;
 	size_t n_sources;
-	const struct catalog_tensor *stored; /* the only one, which it is as a whole; or NULL: */
+	const struct catalog_tensor *stored; /* the only one, used as a whole; or NULL: */
 	const struct vtensor *made;	     /* by a recipe, or of experts */
 };
 

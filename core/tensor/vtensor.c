@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Everything of one vtensor lies in one block: the struct, its pieces, their numbers. */
+/* One vtensor is one block of memory: the struct, its pieces, their numbers. */
 struct room {
 	struct piece *pieces;
 	uint64_t *numbers;
 	uint8_t *dims;
 };
 
-/* extra: numbers besides the shape and three per dimension of a piece */
+/* extra: numbers in addition to the shape and three per dimension of a piece */
 static struct vtensor *new_vtensor(size_t n_dims, size_t n_pieces, size_t extra, struct room *a,
 				   struct ckpt_err *e)
 {
@@ -88,7 +88,7 @@ int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum ckpt_dty
 	return 0;
 }
 
-/* The dimensions that a flattened tensor is described in. */
+/* The dimensions in which a flattened tensor is described. */
 struct unfolded {
 	size_t n;
 	uint64_t len[CKPT_MAX_DIMS], coeff[CKPT_MAX_DIMS];
@@ -96,9 +96,9 @@ struct unfolded {
 };
 
 /*
- * Of every dimension first its cells, which are a dimension of what is stored, then the elements
- * inside a cell, which all move along the last one stored. Where there is just one cell the
- * elements go on from those before: with no cells in between they are one dimension.
+ * For every dimension first its cells, which are a dimension of the stored tensor, then the
+ * elements inside a cell, which all move along the last stored dimension. With a single cell there
+ * is nothing between the elements and those of the previous dimension, so both form one dimension.
  */
 static void unfold(const struct catalog_tensor *t, struct unfolded *u)
 {
@@ -202,7 +202,7 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err 
 	return 0;
 }
 
-/* Of each dimension `count` elements: off, off + step, ... */
+/* `count` elements of each dimension: off, off + step, ... */
 struct steps {
 	size_t n;
 	const uint64_t *off, *step, *count;
@@ -214,8 +214,8 @@ static uint64_t step_of(const struct steps *x, size_t d)
 }
 
 /*
- * The part of p that the steps touch. The box (off, len), which holds it, becomes a box of the new
- * tensor. False: they go past all of it.
+ * The part of p that the steps select. The box (off, len), which contains it, becomes a box of the
+ * new tensor. False: they select nothing of it.
  */
 static bool count_steps(const struct steps *x, uint64_t *off, uint64_t *len)
 {
@@ -231,7 +231,7 @@ static bool count_steps(const struct steps *x, uint64_t *off, uint64_t *len)
 	return true;
 }
 
-/* What the box (off, len) of the new tensor has of p. */
+/* The part of p that falls into the box (off, len) of the new tensor. */
 static void cut_piece(const struct piece *p, const struct steps *x, const uint64_t *off,
 		      const uint64_t *len, struct room *a, struct piece *ret)
 {
@@ -269,7 +269,7 @@ int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *
 	s->stored = v->stored;
 	s->dtype = v->dtype;
 	s->shape = s->shown = keep(&a, count, x.n);
-	(void)box_volume(x.n, count, &volume); /* no more than v's */
+	(void)box_volume(x.n, count, &volume); /* at most v's volume */
 	s->bytes = volume * dtype_info(v->dtype)->size;
 	for (size_t d = 0; d < x.n; d++)
 		hull[d] = count[d] ? (count[d] - 1) * step_of(&x, d) + 1 : 0;

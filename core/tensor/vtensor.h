@@ -3,13 +3,13 @@
  * vtensor - a virtual tensor: what a file shows, as pieces of stored tensors.
  *
  * A piece is a box of the virtual tensor and the affine region of one stored tensor that fills it.
- * A renamed tensor is one piece, a rank's shard is one piece with another base, a layer out of a
- * stack is a piece that keeps one dimension of its source fixed. Pieces do not overlap and cover
- * the virtual tensor; they are resolved to chunks by the routine that resolves everything.
+ * A renamed tensor is one piece, a rank's shard is one piece with another base, a layer of a stack
+ * is a piece that fixes one dimension of its source. Pieces do not overlap and cover the virtual
+ * tensor.
  *
- * Boxes are those of `shape`, which need not be what a reader sees: a tensor may be described in
- * any shape that has its elements in the same C order. Of (4, 6, 8) with a last dimension that is
- * stored in two halves, (4, 6, 2, 4) says where every element is.
+ * Boxes refer to `shape`, which need not be the shape that readers see: a tensor may be described
+ * in any shape with the same elements in the same C order. For example (4, 6, 8) whose last
+ * dimension is stored in two halves is described as (4, 6, 2, 4).
  *
  * Threads: immutable once made.
  */
@@ -29,9 +29,9 @@ struct ckpt_err;
 
 /*
  * Element x of the box comes from source element y: y = base, then for every dimension d of the
- * virtual tensor y[dim[d]] += coeff[d] * (x[d] - off[d]). dim[d] is PIECE_FIXED where the box is 1
- * long and moves nowhere. Where several dimensions move along the same one of the source, as a
- * flattened box does, reads are planned for each index of all but the last of them.
+ * virtual tensor y[dim[d]] += coeff[d] * (x[d] - off[d]). dim[d] is PIECE_FIXED if the box has
+ * length 1 there and does not move. If several dimensions move along the same source dimension, as
+ * in a flattened box, reads are planned for each index of all but the last of them.
  */
 struct piece {
 	uint32_t source;	   /* number of a tensor in the catalog */
@@ -47,30 +47,32 @@ struct vtensor {
 	uint8_t dtype;	/* enum ckpt_dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
 	uint8_t n_shown;
-	/* Shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, what they are made from. */
+	/* Shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, from which they are made. */
 	bool q8_0;
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */
 	const uint64_t *shape;
-	const uint64_t *shown; /* n_shown: the shape that a reader sees; mostly `shape` itself */
+	const uint64_t *shown; /* n_shown: the shape that readers see; mostly `shape` itself */
 	const struct piece *pieces;
 };
 
-/* Tensor `number` of the catalog as it is, shown as `dtype`. *ret is the caller's, free() it. */
+/* Tensor `number` of the catalog unchanged, shown as `dtype`. The caller frees *ret with free(). */
 int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
 		  struct vtensor **ret, struct ckpt_err *e);
-/* The same, in the shape that it had before it was flattened: t->n_logical is not 0. */
+/* The same, in the shape that it had before it was flattened: t->n_logical must not be 0. */
 int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,
 		    struct vtensor **ret, struct ckpt_err *e);
-/* A copy of v in one block, pieces and all; v's arrays may be anybody's. EFBIG: it has more bytes
- * than a file. v->bytes is not looked at, and it is shown in its shape. Of blocks there must be
- * whole ones. */
+/*
+ * A copy of v in one block, including its pieces; v's arrays may belong to anything. EFBIG: it has
+ * more bytes than a file can. v->bytes is ignored, and it is shown in its own shape. A quantised
+ * one must consist of whole blocks.
+ */
 int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e);
 /* The box (off, len) of v's shape as a tensor of its own. */
 int vtensor_slice(const struct vtensor *v, const uint64_t *off, const uint64_t *len,
 		  struct vtensor **ret, struct ckpt_err *e);
-/* The same of every step-th element: off, off + step, ..., of each dimension `count`. step: NULL is
- * 1; each >= 1. */
+/* The same for every step-th element: off, off + step, ..., `count` of them in each dimension.
+ * step: each >= 1; NULL: 1. */
 int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *step,
 		  const uint64_t *count, struct vtensor **ret, struct ckpt_err *e);
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is being made, in arrays of their own; vtensor_copy brings them together. */
+/* A tensor under construction, in separate arrays; vtensor_copy joins them. */
 struct draft {
 	struct vtensor v;
 	uint64_t shape[CKPT_MAX_DIMS];
@@ -28,7 +28,7 @@ static void draft_release(struct draft *d)
 	free(d->dims);
 }
 
-/* Room for n_pieces, of which none moves along more than n_source dimensions. */
+/* Makes room for n_pieces, none of which moves along more than n_source dimensions. */
 static int draft_init(struct draft *d, const struct vtensor *like, size_t n_dims, size_t n_pieces,
 		      size_t n_source, struct ckpt_err *e)
 {
@@ -51,7 +51,7 @@ static int draft_init(struct draft *d, const struct vtensor *like, size_t n_dims
 	return err_nomem(e);
 }
 
-/* A piece that is being filled in; it moves nowhere yet, and is one long. */
+/* A piece being filled in; initially it has length 1 everywhere and does not move. */
 struct drafted {
 	uint64_t *off, *len, *coeff, *base;
 	uint8_t *dim;
@@ -79,7 +79,7 @@ static struct drafted add_piece(struct draft *d, const struct piece *from)
 	return x;
 }
 
-/* Dimension `to` of the new piece is dimension `from` of the old one. */
+/* Makes dimension `to` of the new piece dimension `from` of the old one. */
 static void take_dim(const struct drafted *x, size_t to, const struct piece *p, size_t from)
 {
 	x->off[to] = p->off[from];
@@ -115,7 +115,7 @@ int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt
 	return vtensor_copy(&d.v, ret, e);
 }
 
-/* Pieces of n tensors, and the most source dimensions of one. */
+/* Total pieces of n tensors, and the largest number of source dimensions. */
 static size_t all_pieces(const struct vtensor *const *v, size_t n, size_t *ret_source)
 {
 	size_t pieces = 0;
@@ -201,8 +201,8 @@ int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, stru
 	return vtensor_copy(&d.v, ret, e);
 }
 
-/* Rows [row, row + n) of the piece: whole groups, or rows of one half. Where they are in the
- * result, the caller says. */
+/* Rows [row, row + n) of the piece: whole groups, or rows of one half. The caller says where they
+ * are in the result. */
 static struct drafted add_rows(struct draft *d, const struct piece *p, uint64_t row)
 {
 	struct drafted x = add_piece(d, p);
@@ -254,7 +254,7 @@ int vtensor_interleave(const struct vtensor *v, uint64_t groups, struct vtensor 
 {
 	enum {
 		PARTS = 5
-	}; /* of a piece: rest of a half, a half, groups, a half, start of a half */
+	}; /* a piece has at most: rest of a half, a half, groups, a half, start of a half */
 	struct draft d CLEANUP(draft_release) = { 0 };
 	uint64_t half = v->shape[0] / groups / 2;
 	int rc = draft_init(&d, v, (size_t)v->n_dims + 2, (size_t)v->n_pieces * PARTS,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vtensor_ops - virtual tensors made of virtual tensors: other orders of the same elements.
+ * vtensor_ops - virtual tensors made from virtual tensors: the same elements in another order.
  *
- * Each result is the caller's, free() it; the tensors it is made of may go. It is shown as the
- * first one's dtype, in its shape. ENOMEM, or what vtensor_copy says.
+ * The caller frees each result with free(); it does not refer to its inputs. It is shown with the
+ * dtype of the first one, in its own shape. Fails with ENOMEM, or as vtensor_copy.
  *
  * Threads: pure.
  */
@@ -16,22 +16,21 @@
 struct ckpt_err;
 struct vtensor;
 
-/* A matrix with its dimensions exchanged. */
+/* A matrix with its dimensions swapped. */
 int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e);
-/* n > 0 tensors of one shape and one stored dtype, one behind the other along a new first
- * dimension. */
+/* n > 0 tensors with one shape and one stored dtype, stacked along a new first dimension. */
 int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret,
 		  struct ckpt_err *e);
-/* n > 0 tensors of one stored dtype, alike but for their first dimension, one behind the other
+/* n > 0 tensors with one stored dtype, equal shapes except for the first dimension, concatenated
  * along it. */
 int vtensor_concat(const struct vtensor *const *v, size_t n, struct vtensor **ret,
 		   struct ckpt_err *e);
-/* Number i along the first dimension, which the result does without. */
+/* Element i of the first dimension, which is dropped. */
 int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, struct ckpt_err *e);
 /*
- * Rows that are `groups` times first half, then second half, with the halves' rows taking turns:
- * 0 1 2 3 4 5 in one group become 0 3 1 4 2 5. Their number is a multiple of 2 * groups, which is
- * not 0. The result's first dimension is three: group, row of a half, half.
+ * Interleaves the rows of two halves: v's rows are `groups` times a first half, then a second half;
+ * 0 1 2 3 4 5 in one group become 0 3 1 4 2 5. Their number must be a multiple of 2 * groups, not
+ * 0. The first dimension becomes three: group, row of a half, half.
  */
 int vtensor_interleave(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
 		       struct ckpt_err *e);
