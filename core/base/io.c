@@ -112,8 +112,8 @@ int io_check_relative(const char *path, size_t len, struct ckpt_err *e)
 	for (size_t i = 0; i < len; i++)
 		if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f)
 			return err_set(e, ERR_CORRUPT,
-				       "file name '%.*s' refused: byte 0x%02x in it", (int)len,
-				       path, (unsigned char)path[i]);
+				       "file name '%.*s' refused: it contains byte 0x%02x",
+				       (int)len, path, (unsigned char)path[i]);
 	if (*path == '/')
 		return err_set(e, ERR_CORRUPT, "file name '%.*s' refused: absolute path", (int)len,
 			       path);
@@ -196,10 +196,11 @@ static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err 
 		fd = open_by_element(dirfd, path, flags);
 	}
 	if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-		return err_set(e, ERR_CORRUPT, "open '%s': refused, %s", path,
-			       links ? "a link leads out of the checkpoint"
-				     : "a link is on the way, and without openat2 (Linux 5.6) none "
-				       "is followed");
+		return err_set(
+			e, ERR_CORRUPT, "open '%s': refused, %s", path,
+			links ? "a link leads out of the checkpoint"
+			      : "a link is in the path, and without openat2 (Linux 5.6) links "
+				"are not followed");
 	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
 }
 

@@ -80,8 +80,8 @@ int integrity_verify(const struct integrity *in, const char *name, struct jval h
 	int64_t n;
 
 	if (!want)
-		return err_set(e, ERR_CORRUPT, "'%s': the hash of '%.100s' is no string", list_name,
-			       name);
+		return err_set(e, ERR_CORRUPT, "'%s': the hash of '%.100s' is not a string",
+			       list_name, name);
 	path_of(in, name, path);
 	if (place_file(in->place, path, &file, e))
 		return err_wrap(e, "'%s'", list_name);

@@ -65,7 +65,7 @@ static int config_number(struct jval config, const char *key, uint64_t *ret, str
 	else if (jval_int(v, &n) && n >= 0)
 		*ret = (uint64_t)n;
 	else
-		return err_set(e, EINVAL, "config.json: '%.60s' is no whole number", key);
+		return err_set(e, EINVAL, "config.json: '%.60s' is not a whole number", key);
 	return 0;
 }
 

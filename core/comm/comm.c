@@ -131,7 +131,7 @@ static int make_room(const struct ckpt_comm *c, struct ckpt_comm_all *ret, struc
 
 	for (size_t i = 0; i < c->size; i++)
 		if (ckd_add(&total, total, c->said[i].len))
-			return err_set(e, EFBIG, "gather: more bytes than a size can say");
+			return err_set(e, EFBIG, "gather: more bytes than fit a size_t");
 	all.v = calloc(c->size, sizeof(*all.v));
 	all.block = at = malloc(total + !total);
 	if (!all.v || !all.block) {

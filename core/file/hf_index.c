@@ -71,7 +71,7 @@ static int put_metadata(struct buf *b, const struct tensor_info *m, size_t n, st
 	for (size_t i = 0; i < n; i++) {
 		elements += m[i].bytes / dtype_info(m[i].dtype)->size;
 		if (ckd_add(&bytes, bytes, m[i].bytes))
-			return err_set(e, EFBIG, "the tensors are larger than can be");
+			return err_set(e, EFBIG, "the tensors have more than 2^64 bytes in all");
 	}
 	buf_str(b, "{\n  \"metadata\": {\n    \"total_parameters\": ");
 	buf_u64(b, elements);
@@ -107,6 +107,6 @@ int hf_index(const struct tensor_info *m, size_t n, const uint32_t *shard, uint3
 	}
 	buf_str(ret, "\n  }\n}\n");
 	if (ret->err == EFBIG)
-		return err_set(e, EFBIG, "an index of %zu tensors is larger than it may be", n);
+		return err_set(e, EFBIG, "the index of %zu tensors is too large", n);
 	return ret->err ? err_set(e, ret->err, "out of memory") : 0;
 }

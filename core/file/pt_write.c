@@ -34,11 +34,11 @@ bool pt_holds(enum ckpt_dtype t)
 static int why_not(const struct tensor_info *m, struct ckpt_err *e)
 {
 	if (!pt_holds(m->dtype))
-		return err_set(e, ERR_UNSUPPORTED, "a .pt file is not made of %s",
+		return err_set(e, ERR_UNSUPPORTED, "a .pt file cannot hold %s",
 			       dtype_info(m->dtype)->name);
 	if (!text_is_utf8(m->fqn, m->fqn_len))
 		return err_set(e, ERR_UNSUPPORTED,
-			       "torch.load takes names in UTF-8, this one is not");
+			       "torch.load requires names in UTF-8, which this is not");
 	return 0;
 }
 

@@ -47,9 +47,9 @@ static int why_not(const struct tensor_info *m, struct ckpt_err *e)
 			       "safetensors has no pair of 4-bit values without dimensions");
 	if (!is_unicode(m->fqn, m->fqn_len))
 		return err_set(e, ERR_UNSUPPORTED,
-			       "safetensors takes names in UTF-8, this one is not");
+			       "safetensors requires names in UTF-8, which this is not");
 	if (m->fqn_len == strlen(METADATA) && !memcmp(m->fqn, METADATA, m->fqn_len))
-		return err_set(e, ERR_UNSUPPORTED, "no tensor can have that name in safetensors");
+		return err_set(e, ERR_UNSUPPORTED, "safetensors reserves this name");
 	return 0;
 }
 

@@ -72,7 +72,7 @@ void vfile_file(struct vfile *f, uint64_t id, uint64_t from, uint64_t bytes)
 int vfile_done(const struct vfile *f, struct ckpt_err *e)
 {
 	if (f->err == EFBIG)
-		return err_set(e, EFBIG, "the file would be larger than can be");
+		return err_set(e, EFBIG, "the file would be too large");
 	return f->err ? err_set(e, f->err, "out of memory") : 0;
 }
 

@@ -442,7 +442,8 @@ int item_open(const struct blob *item, const struct item_want *want, struct item
 		return (int)n;
 	if (!zip_magic(head, (size_t)n)) {
 		if (!want->rest)
-			return err_set(e, ERR_CORRUPT, "its decoded item is no torch.save archive");
+			return err_set(e, ERR_CORRUPT,
+				       "its decoded item is not a torch.save archive");
 		return open_safetensors(want, cache, ret, e);
 	}
 	rc = find_storage(item, head, (size_t)n, &f, e);

@@ -21,7 +21,7 @@ static int read_window(const struct pk_value *tuple, uint64_t size, struct torch
 	if (!f || f[1].type != PK_INT || f[1].i < 0 || f[2].type != PK_INT || f[2].i < 0 ||
 	    ckd_mul(&first, (uint64_t)f[1].i, size) || ckd_mul(&bytes, (uint64_t)f[2].i, size) ||
 	    !range_ok(first, bytes, ret->storage_bytes))
-		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is no part of its root");
+		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is not part of its root");
 	ret->storage_first = first;
 	ret->storage_bytes = bytes;
 	return 0;
@@ -33,7 +33,7 @@ static int read_storage(const struct pk_value *v, struct torch_tensor *ret, stru
 	const struct pk_value *t = v->type == PK_PERSID ? &v->n->own[0] : NULL, *f;
 
 	if (!t || t->type != PK_TUPLE || pk_len(t) < 5)
-		return err_set(e, ERR_CORRUPT, "data.pkl: no storage where a tensor has one");
+		return err_set(e, ERR_CORRUPT, "data.pkl: a tensor without a storage");
 	f = t->n->own;
 	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
 	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT ||

@@ -88,7 +88,7 @@ static uint64_t count_or(struct reading *r, const char *key, uint64_t otherwise)
 	if (!v.d)
 		return otherwise;
 	if (!jval_int(v, &n) || n <= 0 || n > INT32_MAX) {
-		wrong(r, key, "is no number from 1 to 2147483647");
+		wrong(r, key, "is not a number from 1 to 2147483647");
 		return 1;
 	}
 	return (uint64_t)n;
@@ -118,7 +118,7 @@ static double number_or(struct reading *r, const char *key, double otherwise)
 	if (!v.d)
 		return otherwise;
 	if (!is_float(v, &x) || !((float)x > 0)) {
-		wrong(r, key, "is no number above 0 that a float32 can be");
+		wrong(r, key, "is not a number above 0 that fits a float32");
 		return 1;
 	}
 	return x;
@@ -156,7 +156,7 @@ static const char *text_or(struct reading *r, const char *key, const char *other
 static void unsupported(struct reading *r, const char *what)
 {
 	if (!r->rc)
-		r->rc = err_set(r->e, ERR_UNSUPPORTED, "config.json: %s", what);
+		r->rc = err_set(r->e, ERR_UNSUPPORTED, "config.json: not supported: %s", what);
 }
 
 static void must_be(struct reading *r, bool ok, const char *what)
@@ -180,8 +180,7 @@ static const struct family *find_family(struct reading *r)
 		r->rc = err_set(r->e, EINVAL,
 				"config.json has no 'architectures' and no 'model_type'");
 	if (!r->rc)
-		r->rc = err_set(r->e, ERR_UNSUPPORTED,
-				"config.json: %s '%.80s' is not one of those that are known",
+		r->rc = err_set(r->e, ERR_UNSUPPORTED, "config.json: %s '%.80s' is not supported",
 				class ? "architecture" : "model_type", class ? class : type);
 	return NULL;
 }
@@ -227,7 +226,7 @@ static void read_llama3(struct gguf_config *c, struct reading *r)
 			     : wave > low_wave ? factor
 					       : 1 / ((1 - smooth) / factor + smooth);
 		if (!isfinite(c->rope[i]) || !(c->rope[i] > 0))
-			wrong(r, "factor", "makes of a frequency what no float32 can be");
+			wrong(r, "factor", "gives a frequency that does not fit a float32");
 	}
 }
 
@@ -248,7 +247,7 @@ static void read_yarn(struct reading *r)
 	(void)count(r, "original_max_position_embeddings");
 	for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
 		if (jval_number(get(r, yarn[i].from), &x) && !isfinite((float)x))
-			wrong(r, yarn[i].from, "is not a number that a float32 can be");
+			wrong(r, yarn[i].from, "is not a number that fits a float32");
 }
 
 static void read_rope(struct gguf_config *c, const struct family *f, struct reading *r)
@@ -262,9 +261,9 @@ static void read_rope(struct gguf_config *c, const struct family *f, struct read
 	else if (!strcmp(type, "linear") || !strcmp(type, "yarn"))
 		(void)number(&rope, "factor");
 	else if (strcmp(type, "default") != 0 && !rope.rc)
-		rope.rc = err_set(r->e, ERR_UNSUPPORTED,
-				  "config.json: rotary embeddings of type '%.60s' are not known",
-				  type);
+		rope.rc = err_set(
+			r->e, ERR_UNSUPPORTED,
+			"config.json: rotary embeddings of type '%.60s' are not supported", type);
 	if (!strcmp(type, "yarn"))
 		read_yarn(&rope);
 	must_be(&rope,
@@ -373,11 +372,11 @@ static void read_heads(struct gguf_config *c, struct reading *r)
 		c->head_dim = count(r, "head_dim");
 	} else {
 		must_be(r, get(r, "head_dim").d || c->hidden % c->heads == 0,
-			"'hidden_size' is no multiple of the number of heads");
+			"'hidden_size' is not a multiple of the number of heads");
 		c->head_dim = count_or(r, "head_dim", c->hidden / c->heads);
 	}
 	must_be(r, c->heads % c->kv_heads == 0,
-		"the number of heads is no multiple of 'num_key_value_heads'");
+		"the number of heads is not a multiple of 'num_key_value_heads'");
 	must_be(r, c->kind == KIND_GPT2 || c->head_dim % 2 == 0, "heads of an odd size");
 }
 
@@ -474,8 +473,8 @@ int gguf_sampling_put(const char *text, size_t len, struct gguf_keys *k, struct 
 			gguf_f32(k, known[i].key, x);
 		else if (!known[i].whole && jval_number(v, &x))
 			rc = err_set(e, EINVAL,
-				     "generation_config.json: '%s' is not a number that a float32 "
-				     "can be",
+				     "generation_config.json: '%s' is not a number that fits a "
+				     "float32",
 				     known[i].from);
 	}
 	return rc;

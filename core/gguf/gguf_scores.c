@@ -93,14 +93,14 @@ static int read_merge(struct scoring *s, struct jval v, size_t i)
 	uint32_t made;
 
 	if (!merge_texts(v, &t) || t.len[0] + t.len[1] > sizeof(both))
-		return bad_merge(s, i, "is no pair of tokens");
+		return bad_merge(s, i, "is not a pair of tokens");
 	memcpy(both, t.s[0], t.len[0]);
 	memcpy(both + t.len[0], t.s[1], t.len[1]);
 	*m = (struct merge){ find(s->t, t.s[0], t.len[0]), find(s->t, t.s[1], t.len[1]),
 			     (uint32_t)i };
 	made = find(s->t, both, t.len[0] + t.len[1]);
 	if (m->left == NEVER || m->right == NEVER || made == NEVER)
-		return bad_merge(s, i, "is of or makes what is no token");
+		return bad_merge(s, i, "involves text that is not a token");
 	s->makes[i] = made;
 	if (s->first[made] == NEVER)
 		s->first[made] = (uint32_t)i;
@@ -126,7 +126,7 @@ static int read_merges(struct scoring *s)
 	     i++) /* for tokenizers the last counts, here the first */
 		if (!compare(&s->merges[i - 1], &s->merges[i]))
 			rc = bad_merge(s, max_u64(s->merges[i - 1].rank, s->merges[i].rank),
-				       "is there a second time");
+				       "appears a second time");
 	return rc;
 }
 
@@ -175,8 +175,8 @@ static int doubt(const struct scoring *s, const struct token *x)
 	char shown[80];
 
 	return err_set(s->e, ERR_UNSUPPORTED,
-		       "tokenizer.json: llama.cpp would not come to '%s' by the merges, so it is "
-		       "not known to make the same tokens",
+		       "tokenizer.json: llama.cpp would not build '%s' by these merges, so its "
+		       "tokens may differ",
 		       text_show(x->s, x->len, shown, sizeof(shown)));
 }
 
@@ -221,7 +221,7 @@ static int prove(struct scoring *s, uint32_t token)
 			look(s, x, at - 1, n);
 	}
 	if (!rc && s->work > MAX_WORK)
-		return tokens_wrong(s->e, "tokens that are too long");
+		return tokens_wrong(s->e, "a token is too long");
 	if (!rc && n == 1 && left != NEVER && !is_merge(s, token, left, right))
 		rc = doubt(s, t);
 	return rc;

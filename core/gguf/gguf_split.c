@@ -147,7 +147,7 @@ int tokens_split(struct tokens *t, struct ckpt_err *e)
 		return tokens_unknown(e, "a model other than BPE");
 	if (!is_blank(jval_get(m, "continuing_subword_prefix")) ||
 	    !is_blank(jval_get(m, "end_of_word_suffix")))
-		return tokens_unknown(e, "marks inside or at the end of words");
+		return tokens_unknown(e, "markers inside or at the end of words");
 	if (jval_number(jval_get(m, "dropout"), &dropout) && dropout != 0)
 		return tokens_unknown(e, "'dropout'");
 	t->spm = flag(m, "byte_fallback", false);

@@ -24,7 +24,7 @@ int tokens_wrong(struct ckpt_err *e, const char *what)
 
 int tokens_unknown(struct ckpt_err *e, const char *what)
 {
-	return err_set(e, ERR_UNSUPPORTED, "tokenizer.json: %s is not one that is known", what);
+	return err_set(e, ERR_UNSUPPORTED, "tokenizer.json: %s is not supported", what);
 }
 
 static void tokens_release(struct tokens *t)
@@ -163,7 +163,7 @@ static int read_added(struct tokens *t, struct ckpt_err *e)
 		unsigned long number = strtoul(more.key, &end, 10);
 
 		rc = *end || *more.key < '0' || *more.key > '9' || number > INT64_MAX
-			     ? tokens_wrong(e, "an added token's number is none")
+			     ? tokens_wrong(e, "an added token's number is invalid")
 			     : add_token(t, (int64_t)number, more.v, e);
 	}
 	return rc;

@@ -151,7 +151,7 @@ static int get_list(const struct walk *w, struct jval v, const char *key, uint64
 		return bad(w, "%s is not a list of at most 64 numbers", key);
 	for (; jiter_next(&i); ret[n++] = (uint64_t)x)
 		if (!get_int(i.v, 0, INT64_MAX, &x))
-			return bad(w, "%s[%u] is not a number that it may hold", key, n);
+			return bad(w, "%s[%u] is not a valid number", key, n);
 	*ret_n = n;
 	return 0;
 }
@@ -430,7 +430,7 @@ int layout_add_json(struct layout *l, char *text, size_t len, const char *file, 
 	while (!rc && (rc = next_key(&w, &first, &key)) > 0)
 		rc = read_rank(&w, number, key);
 	if (!rc && (peek(&w) || w.at < w.len))
-		rc = bad_json(&w, w.at, "something behind the end");
+		rc = bad_json(&w, w.at, "data after the end");
 	jdoc_release(&w.value);
 	return rc;
 }

@@ -191,7 +191,7 @@ static int read_rule(struct reader *r, const char *glob)
 	memcpy(s.mesh, r->mesh, sizeof(s.mesh));
 	while (!rc && (word = next_word(r))) {
 		if (whole || (s.n && !strcmp(word, "replicate")))
-			return bad(r, "'replicate' goes with nothing else");
+			return bad(r, "'replicate' cannot be combined with an axis");
 		whole = !strcmp(word, "replicate");
 		if (!whole)
 			rc = read_placement(r, word, &s);

@@ -96,7 +96,7 @@ static int op_int(struct pickle *p, struct ckpt_err *e)
 		bad = digit < 0 || digit > 9 || ckd_mul(&v, v, 10) ||
 		      (minus ? ckd_sub(&v, v, digit) : ckd_add(&v, v, digit));
 	}
-	return bad ? pk_bad(p, "INT that is no number of 64 bits", e) : pk_push_int(p, v, e);
+	return bad ? pk_bad(p, "INT that is not a 64-bit number", e) : pk_push_int(p, v, e);
 }
 
 static int op_global(struct pickle *p, struct ckpt_err *e)
@@ -121,7 +121,7 @@ static int op_stack_global(struct pickle *p, struct ckpt_err *e)
 	if (!pk_has(p, 2))
 		return pk_need(p, 2, e);
 	if (p->stack[p->n - 1].type != PK_STR || p->stack[p->n - 2].type != PK_STR)
-		return pk_bad(p, "global whose name is no string", e);
+		return pk_bad(p, "global whose name is not a string", e);
 	p->n -= 2;
 	return pk_add_global(p, p->stack[p->n].s, p->stack[p->n + 1].s, e);
 }
@@ -296,7 +296,7 @@ static int close_early(struct pickle *p, struct ckpt_err *e)
 
 	if (p->n_marks != 1 || p->marks[0] != 2 || p->n % 2 || p->stack[0].type != PK_OBJECT ||
 	    p->stack[1].type != PK_DICT)
-		return err_set(e, ECANCELED, "pickle: '%s' at byte %llu is no attribute's name",
+		return err_set(e, ECANCELED, "pickle: '%s' at byte %llu is not an attribute's name",
 			       p->in.until, (unsigned long long)pk_reader_pos(&p->in));
 	rc = pk_marked(p, OP_SETITEMS, e);
 	return rc ? rc : pk_build(p, e);

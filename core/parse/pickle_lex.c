@@ -243,7 +243,7 @@ static int get_new(struct pk_memo_plan *m, uint32_t key, const struct pk_reader 
 
 	if (number == PK_MEMO_NONE)
 		return err_set(e, ERR_CORRUPT,
-			       "pickle: memo entry %u, asked for at byte %llu, was never stored",
+			       "pickle: memo entry %u, requested at byte %llu, was never stored",
 			       key, (unsigned long long)pk_reader_pos(r));
 	return pk_memo_want(m, number, e);
 }

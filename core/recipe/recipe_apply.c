@@ -182,7 +182,7 @@ static int missing(struct work *w, const struct statement *s)
 
 	if (rc)
 		return rc;
-	return recipe_bad(w->r, s->line, w->e, "'%s' is made of a tensor that is not there: %s",
+	return recipe_bad(w->r, s->line, w->e, "'%s' needs a tensor that does not exist: %s",
 			  text_show(w->name.data, w->name.len, out, sizeof(out)),
 			  w->tried.err ? "" : w->tried.data);
 }

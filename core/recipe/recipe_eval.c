@@ -60,7 +60,7 @@ static int operate(const struct recipe *r, uint32_t line, enum rx_op op, uint64_
 		break;
 	default:
 		bad = !b || a % b;
-		why = "no whole number";
+		why = "not a whole number";
 		if (!bad)
 			v = a / b;
 	}

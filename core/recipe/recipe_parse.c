@@ -247,7 +247,7 @@ static int parse_fact(struct parser *p, enum recipe_from from)
 	size_t n;
 
 	if (!p->facts)
-		return BAD(p, "config. and args. belong to param and refuse");
+		return BAD(p, "config. and args. are only allowed in param and refuse");
 	p->at++;
 	n = p->at < p->end && !is_one_of(*p->at, " \t\r") ? word_len(p) : 0;
 	if (!n)
@@ -282,7 +282,7 @@ static int parse_primary(struct parser *p, unsigned parentheses)
 		return parse_fact(p, n == 4 ? RECIPE_ARGS : RECIPE_CONFIG);
 	}
 	if (find_name(p, p->at, n, &t))
-		return BAD(p, "there is no param and no loop '%s'",
+		return BAD(p, "there is no param or loop '%s'",
 			   text_show(p->at, n, tmp, sizeof(tmp)));
 	p->at += n;
 	return push_value(p, &t);
@@ -345,7 +345,7 @@ static int parse_stacked_part(struct parser *p, const char *start)
 	size_t n;
 
 	if (p->at == start || p->at[-1] != '.')
-		return BAD(p, "in a name '[' stands behind a dot; axes stand behind a blank");
+		return BAD(p, "in a name '[' must follow a dot; axes must follow a blank");
 	p->at++;
 	n = word_len(p);
 	if (!n || find_name(p, p->at, n, &t) || t.op != RX_LOOP)
@@ -448,7 +448,7 @@ static int parse_axis(struct parser *p)
 			return BAD(p, "more than %d factors in an axis", RECIPE_MAX_FACTORS);
 	} while (skip(p, ":"));
 	if (any && axis.n > 1)
-		return BAD(p, "'any' stands alone in its axis");
+		return BAD(p, "'any' must be alone in its axis");
 	return add_axes(p, axis);
 }
 
@@ -507,7 +507,7 @@ static int parse_new_name(struct parser *p, const char **ret)
 		return expected(p, "a name");
 	for (size_t i = 0; i < ARRAY_LEN(taken); i++)
 		if (is(p->at, n, taken[i]))
-			return BAD(p, "'%s' means something else", taken[i]);
+			return BAD(p, "'%s' is a reserved word", taken[i]);
 	if (!find_name(p, p->at, n, &t))
 		return BAD(p, "there is a param or loop '%s' already",
 			   text_show(p->at, n, tmp, sizeof(tmp)));
@@ -532,7 +532,7 @@ static int parse_param(struct parser *p)
 	int rc;
 
 	if (p->n_open)
-		return BAD(p, "param inside of for or if");
+		return BAD(p, "param inside for or if");
 	if (p->r->n_params == RECIPE_MAX_PARAMS)
 		return BAD(p, "more than %d params", RECIPE_MAX_PARAMS);
 	rc = parse_new_name(p, &v.name);
@@ -607,7 +607,7 @@ static int open_block(struct parser *p, struct statement s)
 	if (rc)
 		return rc;
 	if (p->n_open == RECIPE_MAX_DEPTH)
-		return BAD(p, "more than %d for and if inside each other", RECIPE_MAX_DEPTH);
+		return BAD(p, "more than %d nested for and if", RECIPE_MAX_DEPTH);
 	p->open[p->n_open++] = p->r->n_statements;
 	return add_statements(p, s);
 }
@@ -712,7 +712,7 @@ int recipe_parse(const char *text, size_t len, const char *file, struct recipe *
 	while (!rc && next_line(&p))
 		rc = parse_line(&p);
 	if (!rc && p.n_open)
-		rc = recipe_bad(r, innermost(&p)->line, e, "no 'end' for this");
+		rc = recipe_bad(r, innermost(&p)->line, e, "this has no 'end'");
 	if (rc) {
 		recipe_free(r);
 		return rc;

@@ -98,8 +98,7 @@ static int check_size(const char *p, uint64_t *ret, struct ckpt_err *e)
 			atom = (atom + 1) * times;
 		} else if (*p == '(') {
 			if (depth == MAX_DEPTH)
-				return err_set(e, EINVAL, "more than %d groups in each other",
-					       MAX_DEPTH);
+				return err_set(e, EINVAL, "more than %d nested groups", MAX_DEPTH);
 			open[depth++] = size++;
 		} else if (*p == ')' && depth) {
 			atom = size - open[--depth];
@@ -157,7 +156,7 @@ static int read_regex(const char **pp, char delim, struct buf *re, struct ckpt_e
 			add_char(re, delim);
 			p += 2;
 		} else if (is_alnum(p[1]) && !strchr("wWsSbB", p[1])) {
-			return err_set(e, EINVAL, "'\\%c' means nothing in the expression", p[1]);
+			return err_set(e, EINVAL, "'\\%c' has no meaning in the expression", p[1]);
 		} else {
 			add_char(re, *p++);
 			if (*p)
@@ -165,7 +164,7 @@ static int read_regex(const char **pp, char delim, struct buf *re, struct ckpt_e
 		}
 	}
 	if (!*p)
-		return err_set(e, EINVAL, "no '%c' behind the expression", delim);
+		return err_set(e, EINVAL, "no '%c' after the expression", delim);
 	if (!re->len)
 		return err_set(e, EINVAL, "the expression is empty");
 	*pp = p + 1;
@@ -198,11 +197,11 @@ static int read_replacement(const char **pp, char delim, struct rule *r, struct 
 			add_char(to, *p);
 			r->n_groups = max_u64(r->n_groups, (uint64_t)(*p - '0') + 1);
 		} else {
-			return err_set(e, EINVAL, "'\\%c' means nothing in the replacement", *p);
+			return err_set(e, EINVAL, "'\\%c' has no meaning in the replacement", *p);
 		}
 	}
 	if (!*p)
-		return err_set(e, EINVAL, "no '%c' behind the replacement", delim);
+		return err_set(e, EINVAL, "no '%c' after the replacement", delim);
 	*pp = p + 1;
 	return 0;
 }
@@ -217,7 +216,7 @@ static int read_flags(const char *p, struct rule *r, int *cflags, struct ckpt_er
 	}
 	p += strspn(p, " \t");
 	if (*p && *p != '#')
-		return err_set(e, EINVAL, "'%.20s' behind the rule: the flags are g and I", p);
+		return err_set(e, EINVAL, "'%.20s' after the rule: the flags are g and I", p);
 	return 0;
 }
 

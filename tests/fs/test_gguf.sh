@@ -193,13 +193,13 @@ test_what_is_not_known_is_said() {
   model llama
   cp -r hf good
   gguf set hf/config.json model_type '"bert"'
-  missing "config.json: model_type 'bert' is not one of those that are known"
+  missing "config.json: model_type 'bert' is not supported"
   cp good/config.json hf
   gguf set hf/config.json rope_scaling '{"type": "dynamic", "factor": 2}'
-  missing "config.json: rotary embeddings of type 'dynamic' are not known"
+  missing "config.json: rotary embeddings of type 'dynamic' are not supported"
   cp good/config.json hf
   gguf set hf/tokenizer.json pre_tokenizer '{"type": "Whitespace"}'
-  missing "tokenizer.json: the pre-tokenizer is not one that is known"
+  missing "tokenizer.json: the pre-tokenizer is not supported"
   echo '{' >hf/tokenizer.json
   missing "tokenizer.json, line 2: string or '}' expected near end of file"
 }

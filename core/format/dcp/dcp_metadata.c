@@ -347,7 +347,8 @@ static int state_item(struct reader *rd, const struct pk_value *key, const struc
 	struct dcp_entry bytes = { .rank = rd->rank };
 
 	if (key->type != PK_STR)
-		return err_set(e, ERR_CORRUPT, "state_dict_metadata has a key that is no string");
+		return err_set(e, ERR_CORRUPT,
+			       "state_dict_metadata has a key that is not a string");
 	switch (class_of(value)) {
 	case CLASS_TENSOR:
 		return tensor_entry(rd, key->s, value, e);
@@ -384,7 +385,7 @@ static int encoding_of(struct reader *rd, const struct pk_str *fqn, const struct
 		const struct pk_value *v = &list->n->v[i];
 
 		if (v->type != PK_STR)
-			return wrong(e, fqn, "a transform descriptor is no string");
+			return wrong(e, fqn, "a transform descriptor is not a string");
 		if (at + v->s->len + 2 > sizeof(name) || memchr(v->s->data, '+', v->s->len))
 			return wrong(e, fqn, "its transform descriptors are too long");
 		at += (size_t)snprintf(name + at, sizeof(name) - at, "+%s", v->s->data);
@@ -397,7 +398,7 @@ static int key_of(const struct pk_str *fqn, const struct pk_value *key, uint32_t
 		  struct ckpt_err *e)
 {
 	if (key && key->type != PK_NONE && key->type != PK_STR)
-		return wrong(e, fqn, "its tensor_key is no string");
+		return wrong(e, fqn, "its tensor_key is not a string");
 	*ret = key && key->type == PK_STR ? key->s->id : fqn->id;
 	return 0;
 }
@@ -435,7 +436,7 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 			       "storage_data has an entry that is not MetadataIndex: %s",
 			       is_hyperparallel(rd) ? "StorageInfo" : "_StorageInfo");
 	if (!path || path->type != PK_STR)
-		return wrong(e, fqn->s, "its relative_path is no string");
+		return wrong(e, fqn->s, "its relative_path is not a string");
 	if (strlen(path->s->data) != path->s->len)
 		return wrong(e, fqn->s, "its relative_path has a NUL in it");
 	if (!item_range(rd, value, &offset, &length))
@@ -561,7 +562,7 @@ static int check_version(const struct pk_value *v, struct ckpt_err *e)
 	if (!v) /* the oldest has no such attribute */
 		return 0;
 	if (v->type != PK_STR)
-		return err_set(e, ERR_CORRUPT, "Metadata's version is no string");
+		return err_set(e, ERR_CORRUPT, "Metadata's version is not a string");
 	if (strcmp(v->s->data, "1.0") != 0 && strcmp(v->s->data, "2.0") != 0)
 		return err_set(e, ERR_UNSUPPORTED,
 			       "Metadata is of version '%.60s', known are 1.0 and 2.0", v->s->data);

@@ -131,7 +131,7 @@ static int check_container(const struct resolver *x, const char *path, const cha
 	if (!is_listed(x->d, path) &&
 	    (strchr(path, '/') || n < m || strcmp(path + n - m, tail) != 0))
 		return err_set(e, ERR_UNSUPPORTED,
-			       "'%.100s': '%.100s' is no .safetensors file beside the metadata",
+			       "'%.100s': '%.100s' is not a .safetensors file beside the metadata",
 			       fqn, path);
 	return 0;
 }

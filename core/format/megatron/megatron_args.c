@@ -160,7 +160,7 @@ int megatron_args_number(const struct megatron_args *a, const char *name, uint64
 	if (!v || v->type == PK_NONE)
 		return 1;
 	if ((v->type != PK_INT && v->type != PK_BOOL) || v->i < 0)
-		return err_set(e, EINVAL, "the checkpoint's args: '%.60s' is no whole number",
+		return err_set(e, EINVAL, "the checkpoint's args: '%.60s' is not a whole number",
 			       name);
 	*ret = (uint64_t)v->i;
 	return 0;

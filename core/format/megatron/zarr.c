@@ -107,7 +107,7 @@ static int parse_array(struct jval j, struct array *a, struct ckpt_err *e)
 		if (!a->chunk[d])
 			return bad(e, a, "its chunks have no elements");
 	if (!dtype)
-		return bad(e, a, "its dtype is no string");
+		return bad(e, a, "its dtype is not a string");
 	a->dtype = parse_dtype(dtype, &a->swap);
 	if (a->dtype == CKPT_DTYPE_NONE)
 		return err_set(e, ERR_UNSUPPORTED, "'%.200s/.zarray': dtype '%.60s' is not known",

@@ -199,7 +199,7 @@ static int scan_file(struct scan *s, const char *name, bool pieces_only, struct 
 	b.size = BLOB_SIZE_UNKNOWN;
 	rc = st_read(&b, &h, e);
 	if (!rc && st_end(h) < file->seen.size)
-		rc = err_set(e, ERR_CORRUPT, "%llu bytes behind the last tensor",
+		rc = err_set(e, ERR_CORRUPT, "%llu bytes after the last tensor",
 			     (unsigned long long)(file->seen.size - st_end(h)));
 	if (!rc && (!pieces_only || st_is_sharded(h))) {
 		s->sharded |= st_is_sharded(h);

@@ -303,7 +303,7 @@ static int find_legacy(struct torchsave *t, const struct pk_value *keys, uint64_
 			return rc;
 		if (!s || !s->element || s->state != STORAGE_NONE)
 			return err_set(e, ERR_CORRUPT, "the list of storages has %s",
-				       !s	    ? "something that is no key"
+				       !s	    ? "something that is not a key"
 				       : s->element ? "a key twice"
 						    : "a key that no tensor has");
 		n = t->file->read(t->file->arg, at, head, sizeof(head), e);
@@ -349,7 +349,7 @@ static int open_legacy(struct torchsave *t, struct ckpt_err *e)
 			p = NULL;
 		}
 		if (i == 4 && v.type != PK_LIST)
-			rc = err_set(e, ERR_CORRUPT, "no list of storages behind the pickle");
+			rc = err_set(e, ERR_CORRUPT, "no list of storages after the pickle");
 		else if (i == 4)
 			rc = find_legacy(t, &v, part.at, e);
 	}

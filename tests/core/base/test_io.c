@@ -169,7 +169,7 @@ static const struct {
 	{ true, "indir", NULL, EBADMSG, "open 'indir': not a regular file" },
 	{ false, "fifo", NULL, EBADMSG, "open 'fifo': not a regular file" },
 	{ false, "lfs", NULL, EREMOTE,
-	  "open 'lfs': a Git LFS pointer, the file itself is not here: run git lfs pull" },
+	  "open 'lfs': a Git LFS pointer, the file itself has not been fetched: run git lfs pull" },
 	{ false, "lfsless", LFS, 0, NULL },
 	{ true, "out", NULL, EBADMSG, "open 'out': refused, a link leads out of the checkpoint" },
 	{ true, "abs", NULL, EBADMSG, "open 'abs': refused, a link leads out of the checkpoint" },
@@ -193,8 +193,8 @@ static void check_refused_link(size_t i)
 	char want[200];
 
 	(void)snprintf(want, sizeof(want),
-		       "open '%s': refused, a link is on the way, and without openat2 (Linux 5.6) "
-		       "none is followed",
+		       "open '%s': refused, a link is in the path, and without openat2 (Linux 5.6) "
+		       "links are not followed",
 		       open_rows[i].path);
 	ck_assert_int_eq(io_open_beneath(ckpt, open_rows[i].path, &st, &e), -EBADMSG);
 	ck_assert_int_eq(e.code, EBADMSG);
@@ -288,9 +288,9 @@ static const struct {
 	{ "..", 2, "file name '..' refused: it leaves or restates its directory" },
 	{ "a/..", 4, "file name 'a/..' refused: it leaves or restates its directory" },
 	{ "a/../../b", 9, "file name 'a/../../b' refused: it leaves or restates its directory" },
-	{ "a\nb", 3, "file name 'a?b' refused: byte 0x0a in it" },
-	{ "a\x7f", 2, "file name 'a?' refused: byte 0x7f in it" },
-	{ "a\0b", 3, "file name 'a' refused: byte 0x00 in it" },
+	{ "a\nb", 3, "file name 'a?b' refused: it contains byte 0x0a" },
+	{ "a\x7f", 2, "file name 'a?' refused: it contains byte 0x7f" },
+	{ "a\0b", 3, "file name 'a' refused: it contains byte 0x00" },
 };
 
 START_TEST(relative_names_are_checked_element_by_element)

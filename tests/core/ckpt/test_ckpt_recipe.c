@@ -549,7 +549,7 @@ START_TEST(what_is_wrong_is_said)
 	put_text("config.json", "{\n\"a\": 1,\n\"a\": 2}");
 	refused(o, EINVAL, "config.json', line 3: duplicate object key");
 	put_text("config.json", "{\"num_hidden_layers\": \"4\"}");
-	refused(o, EINVAL, "config.json: 'num_hidden_layers' is no whole number");
+	refused(o, EINVAL, "config.json: 'num_hidden_layers' is not a whole number");
 	put_text("config.json", "{\"hidden_size\": 32}");
 	refused(o, EINVAL,
 		"megatron-llama:26: 'model.embed_tokens.weight' needs "

@@ -147,7 +147,7 @@ START_TEST(an_index_has_a_ceiling)
 	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(hf_index(&m, 1, (const uint32_t[]){ 0 }, 1, &b, &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "an index of 1 tensors is larger than it may be");
+	ck_assert_str_eq(e.msg, "the index of 1 tensors is too large");
 	buf_release(&b);
 }
 END_TEST
@@ -161,7 +161,7 @@ START_TEST(sums_that_overflow_are_refused)
 
 	m[0].bytes = UINT64_MAX;
 	ck_assert_int_eq(hf_index(m, 2, (const uint32_t[]){ 0, 0 }, 1, &b, &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "the tensors are larger than can be");
+	ck_assert_str_eq(e.msg, "the tensors have more than 2^64 bytes in all");
 	buf_release(&b);
 }
 END_TEST

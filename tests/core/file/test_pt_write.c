@@ -461,11 +461,11 @@ START_TEST(what_cannot_be_held_is_named)
 		enum ckpt_dtype dtype;
 		const char *msg; /* NULL: it can */
 	} names[] = {
-		{ "q", CKPT_DTYPE_QU8, "'q': a .pt file is not made of quint8" },
+		{ "q", CKPT_DTYPE_QU8, "'q': a .pt file cannot hold quint8" },
 		{ "a\xff", CKPT_DTYPE_F32,
-		  "'a%FF': torch.load takes names in UTF-8, this one is not" },
+		  "'a%FF': torch.load requires names in UTF-8, which this is not" },
 		{ "\xc3", CKPT_DTYPE_F32,
-		  "'%C3': torch.load takes names in UTF-8, this one is not" },
+		  "'%C3': torch.load requires names in UTF-8, which this is not" },
 		/* lone surrogates: Python's own */
 		{ "a\xed\xa0\x80", CKPT_DTYPE_F32, NULL },
 		{ "", CKPT_DTYPE_F32, NULL },
@@ -494,7 +494,7 @@ START_TEST(more_bytes_than_a_file_has_are_refused)
 
 	m[0].bytes = (uint64_t)INT64_MAX - 700;
 	ck_assert_int_eq(pt_layout(m, 2, &f, &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "the file would be larger than can be");
+	ck_assert_str_eq(e.msg, "the file would be too large");
 	ck_assert_uint_eq(f.n, 0);
 }
 END_TEST

@@ -153,11 +153,12 @@ static const struct {
 	{ "a\x01", CKPT_DTYPE_C128, "'a%01': safetensors has no complex128" },
 	{ "a", CKPT_DTYPE_F4_E2M1FN_X2,
 	  "'a': safetensors has no pair of 4-bit values without dimensions" },
-	{ "a\xff", CKPT_DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
-	{ "a\xed\xa0\x80", CKPT_DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
-	{ "a\xed\xbf\xbf", CKPT_DTYPE_F32, "safetensors takes names in UTF-8, this one is not" },
-	{ "__metadata__", CKPT_DTYPE_F32,
-	  "'__metadata__': no tensor can have that name in safetensors" },
+	{ "a\xff", CKPT_DTYPE_F32, "safetensors requires names in UTF-8, which this is not" },
+	{ "a\xed\xa0\x80", CKPT_DTYPE_F32,
+	  "safetensors requires names in UTF-8, which this is not" },
+	{ "a\xed\xbf\xbf", CKPT_DTYPE_F32,
+	  "safetensors requires names in UTF-8, which this is not" },
+	{ "__metadata__", CKPT_DTYPE_F32, "'__metadata__': safetensors reserves this name" },
 };
 
 START_TEST(what_cannot_be_held_is_named)
@@ -241,7 +242,7 @@ START_TEST(more_bytes_than_a_file_has_are_refused)
 	m[0].bytes = bytes[_i][0];
 	m[1].bytes = bytes[_i][1];
 	ck_assert_int_eq(st_layout(m, 2, &f, &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "the file would be larger than can be");
+	ck_assert_str_eq(e.msg, "the file would be too large");
 	ck_assert_uint_eq(f.n, 0);
 	m[0].bytes = INT64_MAX - 4097;
 	m[1].bytes = 1;

@@ -140,7 +140,7 @@ START_TEST(what_is_too_large_is_an_error_that_sticks)
 	else
 		vfile_tensor(&f, 1, UINT64_MAX);
 	ck_assert_int_eq(vfile_done(&f, &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "the file would be larger than can be");
+	ck_assert_str_eq(e.msg, "the file would be too large");
 	vfile_zero(&f, 1);
 	ck_assert_uint_eq(f.size, INT64_MAX - 5);
 	ck_assert_int_eq(vfile_done(&f, &e), -EFBIG);

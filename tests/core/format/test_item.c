@@ -625,11 +625,11 @@ static const struct {
 	{ "ctorch\n_rebuild_tensor_v3\n(NNNNNNctorch\nfloat99\ntR", ENOTSUP,
 	  "data.pkl: unknown dtype" },
 	{ "ctorch\n_rebuild_tensor_v2\n(NK\0))tR", EBADMSG,
-	  "data.pkl: no storage where a tensor has one" },
+	  "data.pkl: a tensor without a storage" },
 	{ "ctorch\n_rebuild_tensor_v2\n(NQK\0))tR", EBADMSG,
-	  "data.pkl: no storage where a tensor has one" },
+	  "data.pkl: a tensor without a storage" },
 	{ "ctorch\n_rebuild_tensor_v2\n((NNNNtQK\0))tR", EBADMSG,
-	  "data.pkl: no storage where a tensor has one" },
+	  "data.pkl: a tensor without a storage" },
 	{ "ctorch\n_rebuild_tensor_v2\n((NNNNNtQK\0))tR", EBADMSG,
 	  "data.pkl: a storage is not written as torch writes it" },
 	{ "ctorch\n_rebuild_parameter\n(NNtR", ENOTSUP,
@@ -1039,7 +1039,7 @@ START_TEST(bytes_that_are_nothing_are_refused)
 			 "header: its length would be 2334956330817974126");
 	open_bytes(&o, "nothing that is known", 21, true, CKPT_DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
-	ck_assert_str_eq(o.e.msg, "its decoded item is no torch.save archive");
+	ck_assert_str_eq(o.e.msg, "its decoded item is not a torch.save archive");
 	open_bytes(&o, "", 0, false, CKPT_DTYPE_U8, 1, len);
 	ck_assert_int_eq(o.rc, -EBADMSG);
 }

@@ -79,8 +79,8 @@ static int read_config(const char *text, struct gguf_config *c, struct ckpt_err 
 	return gguf_config_read(text, strlen(text), c, e);
 }
 
-#define FLOAT	      "is not a number that a float32 can be"
-#define NO_FLOAT(key) "config.json: '" key "' is no number above 0 that a float32 can be"
+#define FLOAT	      "is not a number that fits a float32"
+#define NO_FLOAT(key) "config.json: '" key "' is not a number above 0 that fits a float32"
 #define YARN \
 	", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, " \
 	"\"original_max_position_embeddings\": 16"
@@ -93,8 +93,7 @@ static const struct {
 	{ ", \"num_hidden_layers\": 1",
 	  "config.json, line 1: duplicate object key near '\"num_hidden_layers\"'" },
 	{ ", \"architectures\": [\"LlamaForSequenceClassification\"]",
-	  "config.json: architecture 'LlamaForSequenceClassification' is not one of those that are "
-	  "known" },
+	  "config.json: architecture 'LlamaForSequenceClassification' is not supported" },
 	{ ", \"architectures\": [\"Qwen3ForCausalLM\"], \"num_key_value_heads\": 2",
 	  "config.json has no 'head_dim'" },
 	{ ", \"architectures\": [\"Qwen2ForCausalLM\"]",
@@ -102,15 +101,16 @@ static const struct {
 	{ ", \"architectures\": [\"GPT2LMHeadModel\"]", "config.json has no 'n_layer'" },
 	{ ", \"architectures\": [\"MixtralForCausalLM\"], \"num_key_value_heads\": 2",
 	  "config.json has no 'num_local_experts'" },
-	{ ", \"hidden_act\": \"gelu\"", "config.json: a 'hidden_act' other than silu" },
-	{ ", \"quantization_config\": {}", "config.json: quantised weights" },
-	{ ", \"head_dim\": 3", "config.json: heads of an odd size" },
-	{ ", \"head_dim\": 0", "config.json: 'head_dim' is no number from 1 to 2147483647" },
-	{ ", \"head_dim\": \"2\"", "config.json: 'head_dim' is no number from 1 to 2147483647" },
+	{ ", \"hidden_act\": \"gelu\"",
+	  "config.json: not supported: a 'hidden_act' other than silu" },
+	{ ", \"quantization_config\": {}", "config.json: not supported: quantised weights" },
+	{ ", \"head_dim\": 3", "config.json: not supported: heads of an odd size" },
+	{ ", \"head_dim\": 0", "config.json: 'head_dim' is not a number from 1 to 2147483647" },
+	{ ", \"head_dim\": \"2\"", "config.json: 'head_dim' is not a number from 1 to 2147483647" },
 	{ ", \"head_dim\": 2147483648",
-	  "config.json: 'head_dim' is no number from 1 to 2147483647" },
-	{ ", \"num_key_value_heads\": 3",
-	  "config.json: the number of heads is no multiple of 'num_key_value_heads'" },
+	  "config.json: 'head_dim' is not a number from 1 to 2147483647" },
+	{ ", \"num_key_value_heads\": 3", "config.json: not supported: the number of heads is not "
+					  "a multiple of 'num_key_value_heads'" },
 	{ ", \"tie_word_embeddings\": 1",
 	  "config.json: 'tie_word_embeddings' is neither true nor false" },
 	{ ", \"rope_theta\": -1", NO_FLOAT("rope_theta") },
@@ -125,7 +125,7 @@ static const struct {
 	{ ", \"rope_scaling\": {\"type\": \"llama3\", \"low_freq_factor\": 1e300}",
 	  NO_FLOAT("low_freq_factor") },
 	{ ", \"head_dim\": 1024, \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 1e-44}",
-	  "config.json: 'factor' makes of a frequency what no float32 can be" },
+	  "config.json: 'factor' gives a frequency that does not fit a float32" },
 	{ YARN ", \"extrapolation_factor\": 1e39}", "config.json: 'extrapolation_factor' " FLOAT },
 	{ YARN ", \"attention_factor\": -1e39}", "config.json: 'attention_factor' " FLOAT },
 	{ YARN ", \"attn_factor\": 1e39}", "config.json: 'attn_factor' " FLOAT },
@@ -134,9 +134,10 @@ static const struct {
 	{ ", \"architectures\": [\"GPT2LMHeadModel\"], \"n_layer\": 1, \"n_positions\": 8, "
 	  "\"n_embd\": 4, \"n_head\": 2, \"layer_norm_epsilon\": 1e39",
 	  NO_FLOAT("layer_norm_epsilon") },
-	{ ", \"partial_rotary_factor\": 0.5", "config.json: partial rotary embeddings" },
+	{ ", \"partial_rotary_factor\": 0.5",
+	  "config.json: not supported: partial rotary embeddings" },
 	{ ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
-	  "config.json: rotary embeddings of type 'dynamic' are not known" },
+	  "config.json: rotary embeddings of type 'dynamic' are not supported" },
 	{ ", \"rope_scaling\": {\"type\": \"linear\"}", "config.json has no 'factor'" },
 	{ ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}",
 	  "config.json has no 'original_max_position_embeddings'" },
@@ -354,10 +355,10 @@ END_TEST
 
 #define OUT_OF_RANGE \
 	"tokenizer.json: the number of a token is not below 8, the vocab_size of config.json"
-#define NO_TOKEN "is of or makes what is no token"
+#define NO_TOKEN "involves text that is not a token"
 #define MERGING(merges) \
 	"{" BYTES ", \"model\": {\"type\": \"BPE\", " VOCAB ", \"merges\": [" merges "]}}"
-#define UNKNOWN(what) "tokenizer.json: " what " is not one that is known"
+#define UNKNOWN(what) "tokenizer.json: " what " is not supported"
 
 static const struct {
 	const char *tokenizer, *config, *message;
@@ -409,17 +410,18 @@ static const struct {
 	{ MERGING("\"b a\""), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
 	{ MERGING("[\"b\", \"c\"]"), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
 	{ MERGING("\"a b\", \"ab c\", [\"a\", \"b\"]"), NULL,
-	  "tokenizer.json: merge 2 is there a second time" },
-	{ MERGING("\"ab\""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
-	{ MERGING("\"a b c\""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
-	{ MERGING("\" ab\""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
-	{ MERGING("\"ab \""), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
-	{ MERGING("[\"a\", \"b\", \"c\"]"), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
-	{ MERGING("[\"a\", 1]"), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	  "tokenizer.json: merge 2 appears a second time" },
+	{ MERGING("\"ab\""), NULL, "tokenizer.json: merge 0 is not a pair of tokens" },
+	{ MERGING("\"a b c\""), NULL, "tokenizer.json: merge 0 is not a pair of tokens" },
+	{ MERGING("\" ab\""), NULL, "tokenizer.json: merge 0 is not a pair of tokens" },
+	{ MERGING("\"ab \""), NULL, "tokenizer.json: merge 0 is not a pair of tokens" },
+	{ MERGING("[\"a\", \"b\", \"c\"]"), NULL,
+	  "tokenizer.json: merge 0 is not a pair of tokens" },
+	{ MERGING("[\"a\", 1]"), NULL, "tokenizer.json: merge 0 is not a pair of tokens" },
 	{ "{" BYTES
 	  ", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"b\": 1}, \"merges\": []}}",
 	  NULL, "tokenizer.json: two tokens have the number 1" },
-	{ MERGING("3"), NULL, "tokenizer.json: merge 0 is no pair of tokens" },
+	{ MERGING("3"), NULL, "tokenizer.json: merge 0 is not a pair of tokens" },
 	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 5}]}", NULL,
 	  "tokenizer.json: an added token has no 'content'" },
 	{ "{" BYTES ", " MODEL ", \"post_processor\": {\"type\": \"BertProcessing\"}}", NULL,
@@ -435,7 +437,7 @@ static const struct {
 	{ BYTE_LEVEL, "{\"added_tokens_decoder\": {\"5\": {\"content\": \"<t>\"}}}",
 	  "tokenizer_config.json: token 5 is '<t>' among those added, elsewhere '<s>'" },
 	{ BYTE_LEVEL, "{\"added_tokens_decoder\": {\"5x\": {\"content\": \"<s>\"}}}",
-	  "tokenizer.json: an added token's number is none" },
+	  "tokenizer.json: an added token's number is invalid" },
 	{ "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " VOCAB ", " MERGES
 	  "}, \"normalizer\": {\"type\": \"NFC\"}}",
 	  NULL, UNKNOWN("the normalizer") },
@@ -546,8 +548,8 @@ START_TEST(merges_that_scores_cannot_follow_are_refused)
 	ck_assert_msg(rc == (vocabularies[_i].doubt ? -ERR_UNSUPPORTED : 0), "%d: %s", rc, e.msg);
 	(void)snprintf(
 		want, sizeof(want),
-		"tokenizer.json: llama.cpp would not come to '%s' by the merges, so it is not "
-		"known to make the same tokens",
+		"tokenizer.json: llama.cpp would not build '%s' by these merges, so its tokens "
+		"may differ",
 		vocabularies[_i].doubt ? vocabularies[_i].doubt : "");
 	if (rc)
 		ck_assert_str_eq(e.msg, want);

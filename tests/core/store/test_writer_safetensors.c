@@ -227,7 +227,7 @@ START_TEST(what_safetensors_cannot_hold_is_refused)
 	REFUSED(ERR_UNSUPPORTED, "'z': safetensors has no complex128");
 	s.n = 1;
 	saved_add(&r, &s, "\xff", "tensors/%FF", SAVED_WHOLE, CKPT_DTYPE_F16, 1, DIMS(1));
-	REFUSED(ERR_UNSUPPORTED, "'%FF': safetensors takes names in UTF-8, this one is not");
+	REFUSED(ERR_UNSUPPORTED, "'%FF': safetensors requires names in UTF-8, which this is not");
 }
 END_TEST
 

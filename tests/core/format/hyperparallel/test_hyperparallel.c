@@ -855,7 +855,7 @@ static const struct {
 } refusals[] = {
 	{ version_3, ERR_UNSUPPORTED,
 	  "read '.metadata': Metadata is of version '3.0', known are 1.0 and 2.0" },
-	{ version_2, ERR_CORRUPT, "read '.metadata': Metadata's version is no string" },
+	{ version_2, ERR_CORRUPT, "read '.metadata': Metadata's version is not a string" },
 	{ legacy, ERR_UNSUPPORTED,
 	  "read '.metadata': Metadata's storage_data is None: an old save that does not say which "
 	  "rank's file has what" },
@@ -882,9 +882,9 @@ static const struct {
 	{ outside, ERR_CORRUPT,
 	  "'w': file name '../_rank0_.safetensors' refused: it leaves or restates its directory" },
 	{ in_a_directory, ERR_UNSUPPORTED,
-	  "'w': 'a/_rank0_.safetensors' is no .safetensors file beside the metadata" },
+	  "'w': 'a/_rank0_.safetensors' is not a .safetensors file beside the metadata" },
 	{ other_name, ERR_UNSUPPORTED,
-	  "'w': '_rank0_.distcp' is no .safetensors file beside the metadata" },
+	  "'w': '_rank0_.distcp' is not a .safetensors file beside the metadata" },
 	{ object_outside, ERR_CORRUPT, "'w': file name '/etc/passwd' refused: absolute path" },
 	{ length_minus_2, ERR_CORRUPT,
 	  "read '.metadata': 'w': its item's offset and length are not numbers below 2^63" },

@@ -367,7 +367,7 @@ START_TEST(hashes_of_files_are_verified)
 		      "'integrity.json': file name '../up' refused: it leaves or restates its "
 		      "directory; "
 		      "'integrity.json': open 'sub': not a regular file; "
-		      "'integrity.json': the hash of 'number' is no string; "),
+		      "'integrity.json': the hash of 'number' is not a string; "),
 		1);
 }
 END_TEST

@@ -108,7 +108,7 @@ START_TEST(numbers_of_the_args_are_found_in_every_container)
 	ck_assert_int_eq(megatron_args_number(a, "iteration", &n, &e), 1);
 	ck_assert(!e.code && !n);
 	ck_assert_int_eq(megatron_args_number(a, "below", &n, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "the checkpoint's args: 'below' is no whole number");
+	ck_assert_str_eq(e.msg, "the checkpoint's args: 'below' is not a whole number");
 	ck_assert_int_eq(megatron_args_number(a, "path", &n, &e), -EINVAL);
 	ck_assert_int_eq(megatron_args_number(a, "position", &n, &e), -EINVAL);
 	megatron_args_free(a);

@@ -222,7 +222,7 @@ static const struct {
 	{ HEAD "\"shape\":[4],\"chunks\":[]}",
 	  "its chunks are not a list of as many numbers as its shape" },
 	{ HEAD "\"shape\":[4],\"chunks\":[0]}", "its chunks have no elements" },
-	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4]}", "its dtype is no string" },
+	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4]}", "its dtype is not a string" },
 	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4],\"dtype\":\"\"}",
 	  "dtype '' is not known" },
 	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4],\"dtype\":\"<V2\"}",

@@ -332,11 +332,11 @@ static const struct {
 	  NULL },
 	{ { { "a.safetensors", A, 9 } },
 	  EBADMSG,
-	  "read 'a.safetensors': 1 bytes behind the last tensor",
+	  "read 'a.safetensors': 1 bytes after the last tensor",
 	  NULL },
 	{ { { "a.safetensors", "{}", 1 } },
 	  EBADMSG,
-	  "read 'a.safetensors': 1 bytes behind the last tensor",
+	  "read 'a.safetensors': 1 bytes after the last tensor",
 	  NULL },
 	{ { { "a.safetensors",
 	      "{" T("a", "U8", "[1]", "[0,1]") "," T("a", "U8", "[1]", "[0,1]") "}", 1 } },
@@ -571,10 +571,10 @@ START_TEST(links_out_of_the_checkpoint_are_refused)
 	ck_assert_int_eq(symlinkat("../x", dir_fd, "a.safetensors"), 0);
 	ck_assert_int_eq(scan(NULL, &c, &e), -EBADMSG);
 	ck_assert_str_eq(
-		e.msg, has_openat2()
-			       ? "open 'a.safetensors': refused, a link leads out of the checkpoint"
-			       : "open 'a.safetensors': refused, a link is on the way, and without "
-				 "openat2 (Linux 5.6) none is followed");
+		e.msg,
+		has_openat2() ? "open 'a.safetensors': refused, a link leads out of the checkpoint"
+			      : "open 'a.safetensors': refused, a link is in the path, and without "
+				"openat2 (Linux 5.6) links are not followed");
 }
 END_TEST
 

@@ -513,14 +513,14 @@ static const struct {
 	  "read 'f.pt': 'w': storage '0' has 16 bytes, the pickle counts 20" },
 	{ "}<w><Tlost>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w': the file has no storage '9'" },
 	{ "}<w><Twide>s", NULL, ERR_CORRUPT,
-	  "read 'f.pt': 'w': data.pkl: a storage is no part of its root" },
+	  "read 'f.pt': 'w': data.pkl: a storage is not part of its root" },
 	{ "}<w><Tnegative>s", NULL, ERR_CORRUPT,
 	  "read 'f.pt': 'w': data.pkl: offset, size and stride do not fit together" },
 	{ "<T>", "middle", ERR_CORRUPT, "read 'f.pt': byteorder is 'middle'" },
 	{ "<T>", "", ERR_CORRUPT, "read 'f.pt': byteorder is ''" },
 	{ "0", NULL, ERR_CORRUPT, "read 'f.pt': pickle: stack underflow at byte 3" },
 	{ "]q\1(<T>h\2e", NULL, ERR_CORRUPT,
-	  "read 'f.pt': pickle: memo entry 2, asked for at byte 130, was never stored" },
+	  "read 'f.pt': pickle: memo entry 2, requested at byte 130, was never stored" },
 	{ "}(<a>}<b><T>s<a.b><T>u", NULL, ERR_CORRUPT, "two tensors are called 'a.b'" },
 	{ "}(<a>}<b><#1>s<a.b><#1><t><T>u", NULL, 0, NULL }, /* a tensor and an object may */
 	{ "}(<a>](<#1>e<a.0><#1><b><T>u", NULL, 0, NULL },   /* the list is one object */
@@ -575,12 +575,12 @@ static const struct {
 	{ "<T>", "]<0>a", 17, ERR_CORRUPT,
 	  "read 'f.pt': the file has 214 bytes and ends inside storage 1 of 1" },
 	{ "<T>", "]<0>a", 25, ERR_CORRUPT, "read 'f.pt': the file ends inside a pickle" },
-	{ "<T>", "}", 0, ERR_CORRUPT, "read 'f.pt': no list of storages behind the pickle" },
+	{ "<T>", "}", 0, ERR_CORRUPT, "read 'f.pt': no list of storages after the pickle" },
 	{ "<T>", "](<0><0>e", 0, ERR_CORRUPT, "read 'f.pt': the list of storages has a key twice" },
 	{ "<T>", "](<0><1>e", 0, ERR_CORRUPT,
 	  "read 'f.pt': the list of storages has a key that no tensor has" },
 	{ "<T>", "]<#0>a", 0, ERR_CORRUPT,
-	  "read 'f.pt': the list of storages has something that is no key" },
+	  "read 'f.pt': the list of storages has something that is not a key" },
 	{ "<T>", "]", 0, ERR_CORRUPT, "read 'f.pt': '': the file has no storage '0'" },
 	{ "<Todd>", "]", 0, ERR_UNSUPPORTED, "read 'f.pt': storage class 'OddStorage'" },
 	{ "<#1>Q", "]", 0, ERR_CORRUPT,
@@ -806,11 +806,11 @@ START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
 		if (i == 2)
 			put_index("{\"weight_map\": {\"a\": \"m.bin\"}}");
 		put_file(dir_fd, names[i], pointer, sizeof(pointer) - 1);
-		(void)snprintf(
-			want, sizeof(want),
-			"open '%s': a Git LFS pointer, the file itself is not here: run git lfs "
-			"pull",
-			names[i]);
+		(void)snprintf(want, sizeof(want),
+			       "open '%s': a Git LFS pointer, the file itself has not been "
+			       "fetched: run git lfs "
+			       "pull",
+			       names[i]);
 		expect_error(i ? NULL : names[i], EREMOTE, want);
 	}
 }
