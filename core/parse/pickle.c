@@ -249,7 +249,7 @@ static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	case OP_EMPTY_LIST:
 		return pk_push_node(p, PK_LIST, pk_node_new(p, 0), e);
 	case OP_EMPTY_SET:
-		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+		return pk_make_set(p, "set", e);
 	case OP_TUPLE:
 	case OP_LIST:
 	case OP_DICT:

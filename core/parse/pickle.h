@@ -10,8 +10,9 @@
  * freed at once, and memory grows with what is kept, not with what is read.
  *
  * Two callables are interpreted because their results are plain data: torch.Size(t) becomes the
- * tuple t, and collections.OrderedDict(), with or without a list of pairs, becomes a dict. Sets of
- * protocol 4 and later are opaque.
+ * tuple t, and collections.OrderedDict(), with or without a list of pairs, becomes a dict. A set
+ * becomes an object of builtins.set, with its elements as the argument (a list) up to protocol 3,
+ * and as items from protocol 4 on.
  *
  * Sources: CPython Lib/pickletools.py (opcodes); formats: torch's .metadata and torch.save's
  * data.pkl.

@@ -176,6 +176,24 @@ int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e)
 	return 0;
 }
 
+/* An empty set: an object of its class, whose elements follow as items. */
+int pk_make_set(struct pickle *p, const char *class, struct ckpt_err *e)
+{
+	const struct pk_str *module, *name;
+	int rc;
+
+	if (p->drop_unknown)
+		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+	module = pk_intern(p->strings, "builtins", strlen("builtins"));
+	name = module ? pk_intern(p->strings, class, strlen(class)) : NULL;
+	if (!name)
+		return pk_too_big(p, e);
+	rc = pk_add_global(p, module, name, e);
+	if (!rc)
+		rc = pk_make_tuple(p, 0, e);
+	return rc ? rc : pk_make_object(p, false, e);
+}
+
 int pk_make_persid(struct pickle *p, struct ckpt_err *e)
 {
 	struct pk_node *n;
@@ -382,18 +400,22 @@ int pk_append_items(struct pickle *p, size_t from, struct ckpt_err *e)
 	return 0;
 }
 
+/* Moves the container on top below the values from `from` on, which become its items. */
+static int fill(struct pickle *p, size_t from, bool is_dict, struct ckpt_err *e)
+{
+	struct pk_value v = p->stack[p->n - 1];
+
+	memmove(p->stack + from + 1, p->stack + from, (p->n - 1 - from) * sizeof(v));
+	p->stack[from] = v;
+	return is_dict ? pk_set_items(p, from + 1, e) : pk_append_items(p, from + 1, e);
+}
+
 /* LIST and DICT: as if the empty container had been pushed before the mark. */
 static int make_container(struct pickle *p, enum pk_type type, size_t from, struct ckpt_err *e)
 {
 	int rc = pk_push_node(p, type, pk_node_new(p, 0), e);
-	struct pk_value v;
 
-	if (rc)
-		return rc;
-	v = p->stack[p->n - 1];
-	memmove(p->stack + from + 1, p->stack + from, (p->n - 1 - from) * sizeof(v));
-	p->stack[from] = v;
-	return type == PK_LIST ? pk_append_items(p, from + 1, e) : pk_set_items(p, from + 1, e);
+	return rc ? rc : fill(p, from, type == PK_DICT, e);
 }
 
 int pk_marked(struct pickle *p, uint8_t op, struct ckpt_err *e)
@@ -410,8 +432,8 @@ int pk_marked(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		pk_drop_from(p, from);
 		return 0;
 	case OP_FROZENSET:
-		pk_drop_from(p, from);
-		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+		rc = pk_make_set(p, "frozenset", e);
+		return rc ? rc : fill(p, from, false, e);
 	case OP_LIST:
 		return make_container(p, PK_LIST, from, e);
 	case OP_DICT:

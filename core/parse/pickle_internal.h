@@ -134,6 +134,7 @@ static inline int pk_need(const struct pickle *p, size_t n, struct ckpt_err *e)
 
 int pk_make_tuple(struct pickle *p, size_t count, struct ckpt_err *e);
 int pk_make_object(struct pickle *p, bool reduce, struct ckpt_err *e);
+int pk_make_set(struct pickle *p, const char *class, struct ckpt_err *e);
 int pk_make_persid(struct pickle *p, struct ckpt_err *e);
 int pk_add_global(struct pickle *p, const struct pk_str *module, const struct pk_str *name,
 		  struct ckpt_err *e);

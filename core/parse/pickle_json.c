@@ -5,6 +5,8 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "model/box.h"
+#include "model/dtype.h"
 #include "parse/pickle.h"
 
 #include <math.h>
@@ -18,7 +20,14 @@ enum {
 	MAX_KEY = 1 << 20,
 };
 
-static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
+/* A container that is being written, and the one around it. */
+struct level {
+	const struct level *up; /* NULL: it is the outermost */
+	const struct pk_node *n;
+	unsigned depth;
+};
+
+static int put(struct buf *b, const struct pk_value *v, const struct level *up, struct ckpt_err *e);
 
 static int checked(int rc, const struct buf *b, struct ckpt_err *e)
 {
@@ -39,7 +48,10 @@ static void put_float(struct buf *b, double f)
 	const char *sign = signbit(f) ? "-" : "";
 
 	if (isnan(f) || isinf(f)) {
-		buf_printf(b, "%s", isnan(f) ? "NaN" : f < 0 ? "-Infinity" : "Infinity");
+		buf_printf(b, "{\"__class__\": \"builtins.float\", \"value\": \"%s\"}",
+			   isnan(f) ? "nan"
+			   : f < 0  ? "-inf"
+				    : "inf");
 		return;
 	}
 	do
@@ -97,32 +109,35 @@ static void put_long(struct buf *b, const struct pk_str *s)
 
 /* ---- containers ---- */
 
-static int put_list(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+static int put_list(struct buf *b, const struct pk_value *v, const struct level *at,
+		    struct ckpt_err *e)
 {
 	int rc = 0;
 
 	buf_str(b, "[");
 	for (size_t i = 0; !rc && i < pk_len(v); i++) {
 		buf_str(b, i ? ", " : "");
-		rc = put(b, &v->n->v[i], depth + 1, e);
+		rc = put(b, &v->n->v[i], at, e);
 	}
 	buf_str(b, "]");
 	return rc;
 }
 
-static int key_text(struct buf *b, const struct pk_value *key, unsigned depth, struct ckpt_err *e)
+static int key_text(struct buf *b, const struct pk_value *key, const struct level *at,
+		    struct ckpt_err *e)
 {
 	if (key->type != PK_STR)
-		return put(b, key, depth, e);
+		return put(b, key, at, e);
 	buf_add(b, key->s->data, key->s->len);
 	return 0;
 }
 
 /* A key as a string, whatever it is. */
-static int put_key(struct buf *b, const struct pk_value *key, unsigned depth, struct ckpt_err *e)
+static int put_key(struct buf *b, const struct pk_value *key, const struct level *at,
+		   struct ckpt_err *e)
 {
 	struct buf text = BUF_INIT(key->type == PK_STR ? b->max : min_u64(b->max, MAX_KEY));
-	int rc = checked(key_text(&text, key, depth, e), &text, e);
+	int rc = checked(key_text(&text, key, at, e), &text, e);
 
 	if (!rc)
 		buf_json_str(b, text.data ? text.data : "", text.len);
@@ -131,7 +146,7 @@ static int put_key(struct buf *b, const struct pk_value *key, unsigned depth, st
 }
 
 /* The pairs of a dict; first: no member precedes them in the braces. */
-static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsigned depth,
+static int put_pairs(struct buf *b, const struct pk_value *v, bool first, const struct level *at,
 		     struct ckpt_err *e)
 {
 	int rc = 0;
@@ -140,20 +155,68 @@ static int put_pairs(struct buf *b, const struct pk_value *v, bool first, unsign
 		const struct pk_value *key = &v->n->v[2 * i];
 
 		buf_str(b, first && !i ? "" : ", ");
-		rc = put_key(b, key, depth + 1, e);
+		rc = put_key(b, key, at, e);
 		buf_str(b, ": ");
 		if (!rc)
-			rc = put(b, key + 1, depth + 1, e);
+			rc = put(b, key + 1, at, e);
 	}
 	return rc;
 }
 
-static int put_dict(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+/* Names that have a meaning here: a dict with such a key must not be taken for something else. */
+static bool is_reserved(const struct pk_value *key)
+{
+	static const char *const names[] = { "__class__", "__global__", "__cycle__", "__args__",
+					     "__items__", "__state__",	"__error__" };
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (pk_is_text(key, names[i]))
+			return true;
+	return false;
+}
+
+/* Do its keys have different texts, none of them reserved? */
+static bool has_names(const struct pk_value *dict)
+{
+	size_t strings = 0;
+
+	for (size_t i = 0; i < pk_len(dict); i++) {
+		const struct pk_value *key = &dict->n->v[2 * i];
+
+		strings += key->type == PK_STR;
+		if (key->type == PK_STR ? i + 1 != strings || is_reserved(key) : strings != 0)
+			return false;
+	}
+	return true;
+}
+
+static int put_rows(struct buf *b, const struct pk_value *v, const struct level *at,
+		    struct ckpt_err *e)
+{
+	int rc = 0;
+
+	buf_str(b, "{\"__class__\": \"builtins.dict\", \"__items__\": [");
+	for (size_t i = 0; !rc && i < pk_len(v); i++) {
+		buf_str(b, i ? ", [" : "[");
+		rc = put(b, &v->n->v[2 * i], at, e);
+		buf_str(b, ", ");
+		if (!rc)
+			rc = put(b, &v->n->v[2 * i + 1], at, e);
+		buf_str(b, "]");
+	}
+	buf_str(b, "]}");
+	return rc;
+}
+
+static int put_dict(struct buf *b, const struct pk_value *v, const struct level *at,
+		    struct ckpt_err *e)
 {
 	int rc;
 
+	if (!has_names(v))
+		return put_rows(b, v, at, e);
 	buf_str(b, "{");
-	rc = put_pairs(b, v, true, depth, e);
+	rc = put_pairs(b, v, true, at, e);
 	buf_str(b, "}");
 	return rc;
 }
@@ -168,13 +231,19 @@ static void put_hex(struct buf *b, const uint8_t *p, size_t n)
 	buf_str(b, "\"}");
 }
 
-/* Protocol 2 writes bytes as _codecs.encode(text, 'latin1'). False: v is something else. */
+/* Protocol 2 writes bytes as _codecs.encode(text, 'latin1'), and empty ones as bytes(). False: v is
+ * something else. */
 static bool put_latin1(struct buf *b, const struct pk_value *v)
 {
 	const struct pk_value *args = &v->n->own[PK_ARGS], *a = args->n ? args->n->own : NULL;
 	struct buf bytes = BUF_INIT(b->max);
 	const char *s, *end;
 
+	if (args->type == PK_TUPLE && !pk_len(args) &&
+	    pk_is(&v->n->own[PK_CALLEE], "__builtin__", "bytes")) {
+		put_hex(b, NULL, 0);
+		return true;
+	}
 	if (!pk_is(&v->n->own[PK_CALLEE], "_codecs", "encode") || args->type != PK_TUPLE ||
 	    pk_len(args) != 2 || a[0].type != PK_STR || a[1].type != PK_STR ||
 	    strcmp(a[1].s->data, "latin1") != 0)
@@ -191,55 +260,214 @@ static bool put_latin1(struct buf *b, const struct pk_value *v)
 	return true;
 }
 
+static void put_name(struct buf *b, const char *key, const char *module, const char *name)
+{
+	struct buf whole = BUF_INIT(1 << 20);
+
+	/* the name in protocols below 3 */
+	buf_str(&whole, strcmp(module, "__builtin__") != 0 ? module : "builtins");
+	buf_str(&whole, *module ? "." : "");
+	buf_str(&whole, name);
+	buf_printf(b, "{\"%s\": ", key);
+	buf_json_str(b, whole.data ? whole.data : "", whole.len);
+	if (whole.err && !b->err)
+		b->err = whole.err;
+	buf_release(&whole);
+}
+
 static void put_global(struct buf *b, const char *key, const struct pk_value *v)
 {
-	struct buf name = BUF_INIT(1 << 20);
+	bool is = v->type == PK_GLOBAL;
 
-	if (v->type == PK_GLOBAL) {
-		const char *module = v->g->module->data;
+	put_name(b, key, is ? v->g->module->data : "", is ? v->g->name->data : "?");
+}
 
-		/* the name in protocols below 3 */
-		buf_str(&name, strcmp(module, "__builtin__") != 0 ? module : "builtins");
-		buf_str(&name, ".");
-		buf_str(&name, v->g->name->data);
+/* The class of a value. */
+static void put_class(struct buf *b, const struct pk_value *v)
+{
+	static const char *const names[] = {
+		[PK_NONE] = "NoneType", [PK_BOOL] = "bool",   [PK_INT] = "int",
+		[PK_LONG] = "int",	[PK_FLOAT] = "float", [PK_STR] = "str",
+		[PK_BYTES] = "bytes",	[PK_GLOBAL] = "type", [PK_OPAQUE] = NULL,
+		[PK_TUPLE] = "tuple",	[PK_LIST] = "list",   [PK_DICT] = "dict",
+	};
+	const char *name = v->type < ARRAY_LEN(names) ? names[v->type] : NULL;
+
+	if (v->type == PK_OBJECT)
+		put_global(b, "__class__", &v->n->own[PK_CALLEE]);
+	else
+		put_name(b, "__class__", name ? "builtins" : "", name ? name : "?");
+}
+
+/* ---- tensors ---- */
+
+/* The n fields of a tuple, or NULL. */
+static const struct pk_value *fields(const struct pk_value *v, size_t n)
+{
+	return v->type == PK_TUPLE && pk_len(v) >= n ? v->n->own : NULL;
+}
+
+/* ('storage', torch.FloatStorage, '0', 'cpu', count), or NULL. */
+static const struct pk_value *storage_of(const struct pk_value *v)
+{
+	const struct pk_value *f = v->type == PK_PERSID ? fields(&v->n->own[0], 5) : NULL;
+
+	return f && pk_is_text(&f[0], "storage") && f[1].type == PK_GLOBAL && f[4].type == PK_INT
+		       ? f
+		       : NULL;
+}
+
+/* Wrappers: Parameter(tensor, ...), and subclasses as (function, class, arguments). */
+static const struct pk_value *tensor_args(const struct pk_value *v, const struct pk_value **ret_fn,
+					  const struct pk_value **ret_class)
+{
+	const struct pk_value *fn = &v->n->own[PK_CALLEE], *args = &v->n->own[PK_ARGS], *f;
+
+	if (pk_is(fn, "torch._utils", "_rebuild_parameter") && (f = fields(args, 1)) &&
+	    f[0].type == PK_OBJECT) {
+		fn = &f[0].n->own[PK_CALLEE];
+		args = &f[0].n->own[PK_ARGS];
+	} else if (pk_is(fn, "torch._tensor", "_rebuild_from_type_v2") && (f = fields(args, 3))) {
+		fn = &f[0];
+		*ret_class = &f[1];
+		args = &f[2];
 	}
-	buf_printf(b, "{\"%s\": ", key);
-	buf_json_str(b, name.len ? name.data : "?", name.len ? name.len : 1);
-	if (name.err && !b->err)
-		b->err = name.err;
-	buf_release(&name);
+	*ret_fn = fn;
+	return args;
 }
 
-static int put_field(struct buf *b, const char *name, const struct pk_value *v, unsigned depth,
-		     struct ckpt_err *e)
+/* Type and shape. False: v is not a tensor, or not as torch writes one. */
+static bool put_tensor(struct buf *b, const struct pk_value *v)
 {
-	buf_printf(b, ", \"%s\": ", name);
-	return put(b, v, depth + 1, e);
+	const struct pk_value *fn, *class = NULL, *args = tensor_args(v, &fn, &class);
+	const struct pk_value *a = fields(args, 4), *s = a ? storage_of(&a[0]) : NULL;
+	enum ckpt_dtype dtype = CKPT_DTYPE_NONE;
+	uint64_t shape[CKPT_MAX_DIMS];
+	size_t n = 0;
+
+	if (s && (pk_is(fn, "torch._utils", "_rebuild_tensor_v2") ||
+		  pk_is(fn, "torch._utils", "_rebuild_tensor") ||
+		  pk_is(fn, "torch._utils", "_rebuild_qtensor")))
+		dtype = dtype_by_storage(s[1].g->name->data);
+	else if (s && pk_is(fn, "torch._utils", "_rebuild_tensor_v3") && pk_len(args) >= 7 &&
+		 a[6].type == PK_GLOBAL)
+		dtype = ckpt_dtype_by_name(a[6].g->name->data, a[6].g->name->len);
+	if (dtype == CKPT_DTYPE_NONE || !pk_numbers(&a[2], shape, CKPT_MAX_DIMS, &n))
+		return false;
+	if (class)
+		put_global(b, "__class__", class);
+	else
+		put_name(b, "__class__", "torch", "Tensor");
+	buf_printf(b, ", \"dtype\": \"%s\", \"shape\": [", dtype_info(dtype)->name);
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+	buf_str(b, "]}");
+	return true;
 }
 
-static int put_object(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+static void put_storage(struct buf *b, const struct pk_value *v)
 {
-	const struct pk_value *f = v->n->own;
+	const struct pk_value *s = storage_of(v);
+
+	if (!s) {
+		buf_str(b, "{\"__class__\": \"?\"}");
+		return;
+	}
+	put_global(b, "__class__", &s[1]);
+	buf_printf(b, ", \"size\": %lld}", (long long)s[4].i);
+}
+
+/* ---- objects ---- */
+
+/* The elements of a set, which protocols below 4 build from a list; NULL: v is not a set. */
+static const struct pk_value *set_items(const struct pk_value *v)
+{
+	const struct pk_value *fn = &v->n->own[PK_CALLEE], *args = &v->n->own[PK_ARGS];
+
+	if (!pk_is(fn, "builtins", "set") && !pk_is(fn, "builtins", "frozenset") &&
+	    !pk_is(fn, "__builtin__", "set") && !pk_is(fn, "__builtin__", "frozenset"))
+		return NULL;
+	if (args->type != PK_TUPLE || pk_len(args) > 1)
+		return NULL;
+	if (!pk_len(args))
+		return &v->n->own[PK_ITEMS];
+	return args->n->own[0].type == PK_LIST || args->n->own[0].type == PK_TUPLE
+		       ? &args->n->own[0]
+		       : NULL;
+}
+
+static int put_set(struct buf *b, const struct pk_value *v, const struct pk_value *items,
+		   const struct level *at, struct ckpt_err *e)
+{
 	int rc = 0;
 
-	if (put_latin1(b, v))
-		return 0;
-	put_global(b, "__class__", &f[PK_CALLEE]);
-	if (f[PK_ARGS].type != PK_TUPLE || pk_len(&f[PK_ARGS]))
-		rc = put_field(b, "__args__", &f[PK_ARGS], depth, e);
-	if (!rc && f[PK_STATE].type == PK_DICT)
-		rc = put_pairs(b, &f[PK_STATE], false, depth, e);
-	else if (!rc && f[PK_STATE].type != PK_NONE)
-		rc = put_field(b, "__state__", &f[PK_STATE], depth, e);
-	if (!rc && f[PK_ITEMS].type != PK_NONE)
-		rc = put_field(b, "__items__", &f[PK_ITEMS], depth, e);
+	put_class(b, v);
+	buf_str(b, ", \"__items__\": ");
+	if (items->type == PK_NONE)
+		buf_str(b, "[]");
+	else
+		rc = put(b, items, at, e);
 	buf_str(b, "}");
 	return rc;
 }
 
-static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+static int put_field(struct buf *b, const char *name, const struct pk_value *v,
+		     const struct level *at, struct ckpt_err *e)
 {
-	if (depth > MAX_DEPTH)
+	buf_printf(b, ", \"%s\": ", name);
+	return put(b, v, at, e);
+}
+
+static int put_object(struct buf *b, const struct pk_value *v, const struct level *at,
+		      struct ckpt_err *e)
+{
+	const struct pk_value *f = v->n->own, *items = set_items(v);
+	int rc = 0;
+
+	if (put_latin1(b, v) || put_tensor(b, v))
+		return 0;
+	if (items)
+		return put_set(b, v, items, at, e);
+	put_class(b, v);
+	if (f[PK_ARGS].type != PK_TUPLE || pk_len(&f[PK_ARGS]))
+		rc = put_field(b, "__args__", &f[PK_ARGS], at, e);
+	if (!rc && f[PK_STATE].type == PK_DICT && has_names(&f[PK_STATE]))
+		rc = put_pairs(b, &f[PK_STATE], false, at, e);
+	else if (!rc && f[PK_STATE].type != PK_NONE)
+		rc = put_field(b, "__state__", &f[PK_STATE], at, e);
+	if (!rc && f[PK_ITEMS].type != PK_NONE)
+		rc = put_field(b, "__items__", &f[PK_ITEMS], at, e);
+	buf_str(b, "}");
+	return rc;
+}
+
+/* How many levels up v contains itself; 0: it does not. */
+static unsigned cycle(const struct pk_value *v, const struct level *up)
+{
+	for (unsigned n = 1; up; up = up->up, n++)
+		if (up->n == v->n)
+			return n;
+	return 0;
+}
+
+static int put_node(struct buf *b, const struct pk_value *v, const struct level *up,
+		    struct ckpt_err *e)
+{
+	const struct level here = { up, v->n, up ? up->depth + 1 : 0 };
+	unsigned again = v->n ? cycle(v, up) : 0;
+
+	if (again) {
+		buf_printf(b, "{\"__cycle__\": %u}", again);
+		return 0;
+	}
+	if (v->type == PK_DICT)
+		return put_dict(b, v, &here, e);
+	return v->type == PK_OBJECT ? put_object(b, v, &here, e) : put_list(b, v, &here, e);
+}
+
+static int put(struct buf *b, const struct pk_value *v, const struct level *up, struct ckpt_err *e)
+{
+	if (up && up->depth == MAX_DEPTH)
 		return err_set(e, EFBIG, "it nests deeper than %d levels", MAX_DEPTH);
 	if (b->err)
 		return err_set(e, b->err, "its text needs more than %zu bytes", b->max);
@@ -267,11 +495,12 @@ static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct c
 		return 0;
 	case PK_TUPLE:
 	case PK_LIST:
-		return put_list(b, v, depth, e);
 	case PK_DICT:
-		return put_dict(b, v, depth, e);
 	case PK_OBJECT:
-		return put_object(b, v, depth, e);
+		return put_node(b, v, up, e);
+	case PK_PERSID:
+		put_storage(b, v);
+		return 0;
 	case PK_GLOBAL:
 		put_global(b, "__global__", v);
 		buf_str(b, "}");
@@ -284,10 +513,18 @@ static int put(struct buf *b, const struct pk_value *v, unsigned depth, struct c
 
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e)
 {
-	return checked(put(ret, v, 0, e), ret, e);
+	return checked(put(ret, v, NULL, e), ret, e);
+}
+
+void pickle_json_error(const struct pk_value *v, const char *why, struct buf *ret)
+{
+	put_class(ret, v);
+	buf_str(ret, ", \"__error__\": ");
+	buf_json_str(ret, why, strlen(why));
+	buf_str(ret, "}");
 }
 
 int pickle_key(const struct pk_value *key, struct buf *ret, struct ckpt_err *e)
 {
-	return checked(key_text(ret, key, 0, e), ret, e);
+	return checked(key_text(ret, key, NULL, e), ret, e);
 }

@@ -2,17 +2,27 @@
 /*
  * pickle_json - values of a pickle as JSON text, the way Python's json.dumps writes them.
  *
- * None, bool, int of any size, float (NaN and Infinity as in Python), str, list and dict are
- * written as they are; a tuple becomes a list. Values that JSON cannot express become an object
- * with a key "__class__":
+ * The text is strict JSON. None, bool, int (of any size, with all digits), float, str, list and dict
+ * are written as they are; a tuple becomes a list, and a key that is not a string its JSON text:
+ * {1: 2} is {"1": 2}. Values that JSON cannot express become an object with one of the keys
+ * __class__, __global__ and __cycle__, which a dict never becomes:
  *
+ *	float("nan"), float("-inf")     {"__class__": "builtins.float", "value": "-inf"}
+ *	b"\x00\xff"                     {"__class__": "builtins.bytes", "hex": "00ff"}
+ *	{1, 2}                          {"__class__": "builtins.set", "__items__": [1, 2]}
+ *	{1: 2, "1": 3}, {"__class__": 1}
+ *					{"__class__": "builtins.dict", "__items__": [[1, 2], ["1", 3]]}
  *	argparse.Namespace(lr=0.1)      {"__class__": "argparse.Namespace", "lr": 0.1}
  *	a class of dicts or lists       {"__class__": "m.C", "__items__": {"a": 1}}
  *	a call with arguments           {"__class__": "torch.device", "__args__": ["cuda", 0]}
  *	a state that is no dict         {"__class__": "m.C", "__state__": 5}
- *	b"\x00\xff"                     {"__class__": "builtins.bytes", "hex": "00ff"}
+ *	a tensor                        {"__class__": "torch.Tensor", "dtype": "int64", "shape": [2]}
+ *	a storage                       {"__class__": "torch.FloatStorage", "size": 6}
  *	a class or function itself      {"__global__": "torch.bfloat16"}
+ *	a container inside itself       {"__cycle__": 1}, so many levels further out
  *	what the pickle machine skipped {"__class__": "?"}
+ *
+ * A value that is referred to twice is written twice.
  *
  * Threads: pure.
  */
@@ -24,8 +34,11 @@ struct ckpt_err;
 struct pk_value;
 
 /* Appends the text. Fails if it exceeds ret's ceiling (EFBIG; ENOMEM), or nests deeper than 100
- * levels, as self-referencing values do. */
+ * levels. */
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e);
+
+/* Appends what is left to say about a value without a text: {"__class__": CLASS, "__error__": WHY}. */
+void pickle_json_error(const struct pk_value *v, const char *why, struct buf *ret);
 
 /* Appends a dict's key as a name: a string's own text, else JSON: 0, 1.5, true, null, ["a", 1]. */
 int pickle_key(const struct pk_value *key, struct buf *ret, struct ckpt_err *e);

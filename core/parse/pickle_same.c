@@ -230,7 +230,7 @@ static enum pk_verdict compare(struct comparison *c, const struct pk_value *a,
 	if (!work(c, 1))
 		return unknown(c, "there is too much to compare");
 	if (a->type == PK_OPAQUE || b->type == PK_OPAQUE)
-		return unknown(c, "sets, and more than 1 MiB in one piece, are not compared");
+		return unknown(c, "more than 1 MiB in one piece is not compared");
 	if (a->type != b->type)
 		return compare_types(c, a, b);
 	switch (a->type) {

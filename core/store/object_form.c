@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/bytes.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -10,6 +11,7 @@
 #include "parse/pickle_write.h"
 #include "store/torch_item.h"
 
+#include <math.h>
 #include <string.h>
 
 #define MAX_LOOK ((size_t)256 << 20) /* bytes of memory to look at a pickle with */
@@ -104,6 +106,23 @@ static void write_real(struct pickle_writer *w, double v)
 	buf_add(w->out, big, sizeof(big));
 }
 
+/* A number that JSON has no form for, as pickle_json writes it. */
+static bool is_real(struct jval v, double *ret)
+{
+	static const struct {
+		const char *text;
+		double value;
+	} reals[] = { { "nan", NAN }, { "inf", INFINITY }, { "-inf", -INFINITY } };
+
+	for (size_t i = 0; i < ARRAY_LEN(reals); i++)
+		if (jval_is_str(jval_get(v, "__class__"), "builtins.float") &&
+		    jval_is_str(jval_get(v, "value"), reals[i].text)) {
+			*ret = reals[i].value;
+			return true;
+		}
+	return false;
+}
+
 static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 {
 	int64_t n = 0;
@@ -113,6 +132,10 @@ static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 		return false;
 	switch (jval_type(v)) {
 	case J_OBJECT:
+		if (is_real(v, &x)) {
+			write_real(w, x);
+			return true;
+		}
 		return write_dict(w, v, depth + 1);
 	case J_ARRAY:
 		return write_list(w, v, depth + 1);

@@ -10,6 +10,7 @@ import collections
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -60,23 +61,22 @@ def as_json(value):
     """The text of an object, written from the specification."""
     def plain(v):
         if isinstance(v, bytes):
-            if not v:  # protocol 2 has no form of its own for it
-                return {"__class__": "builtins.bytes"} if plain.protocol < 3 else {
-                    "__class__": "builtins.bytes", "hex": ""}
             return {"__class__": "builtins.bytes", "hex": v.hex()}
         if isinstance(v, argparse.Namespace):
             return {"__class__": "argparse.Namespace"} | {k: plain(x) for k, x in vars(v).items()}
         if isinstance(v, torch.dtype):
             return {"__global__": str(v)}
         if isinstance(v, set):
-            return ({"__class__": "builtins.set", "__args__": [sorted(v)]} if plain.protocol < 4
-                    else {"__class__": "?"})
+            return {"__class__": "builtins.set", "__items__": sorted(v)}
+        if isinstance(v, float) and not math.isfinite(v):
+            return {"__class__": "builtins.float", "value": repr(v)}
         if isinstance(v, dict):
+            if len({isinstance(k, str) for k in v}) > 1:
+                return {"__class__": "builtins.dict", "__items__": [[k, plain(x)] for k, x in v.items()]}
             return {k: plain(x) for k, x in v.items()}
         if isinstance(v, (list, tuple)):
             return [plain(x) for x in v]
         return v
-    plain.protocol = as_json.protocol
     short = {"\\n": "\\u000a", "\\t": "\\u0009", "\\r": "\\u000d", "\\b": "\\u0008",
              "\\f": "\\u000c"}
     return re.sub(r"\\.", lambda m: short.get(m[0], m[0]), json.dumps(plain(value))) + "\n"
@@ -246,7 +246,6 @@ def save_transformers(state, directory):
 
 def save_case(seed, number, flavour, outdir):
     options = FLAVOURS[flavour]
-    as_json.protocol = options.get("pickle_protocol", 2)
     state = State(rng(seed, number, flavour), TYPED if "legacy" in flavour else list(ELEMENT))
     directory = f"{outdir}/case{number:02d}"
     os.makedirs(f"{directory}/ckpt")

@@ -97,9 +97,9 @@ static const struct {
 	ROW(OP_SETITEMS, "}(u.", "{}"),
 	ROW(OP_DICT, "(K\1K\2d.", "{1: 2}"),
 	ROW(OP_DICT, "(d.", "{}"),
-	ROW(OP_EMPTY_SET, "\x8f.", "?"),
-	ROW(OP_ADDITEMS, "\x8f(K\1]\x90.", "?"),
-	ROW(OP_FROZENSET, "(K\1]\x91.", "?"),
+	ROW(OP_EMPTY_SET, "\x8f.", "builtins.set()"),
+	ROW(OP_ADDITEMS, "\x8f(K\1]\x90.", "builtins.set()+[1, []]"),
+	ROW(OP_FROZENSET, "(K\1]\x91.", "builtins.frozenset()+[1, []]"),
 	ROW(OP_GLOBAL, "cmod\nname\n.", "mod.name"),
 	ROW(OP_GLOBAL, "c\n\n.", "."),
 	ROW(OP_STACK_GLOBAL, "\x8c\3mod\x8c\4name\x93.", "mod.name"),
@@ -171,7 +171,7 @@ static const struct {
 	ROW(0, "cm\nC\n)\x81(K\1K\2uK\3K\4s.", "m.C()+{1: 2, 3: 4}"),
 	ROW(0, "cm\nC\n)\x81(K\1K\2eK\3a}b.", "m.C()!{}+[1, 2, 3]"),
 	ROW(0, "cm\nC\n)\x81K\1a(K\1K\2u.", "m.C()+[1]"), /* nothing is both */
-	ROW(0, "\x8f(K\1K\2u.", "?"),
+	ROW(0, "\x8f(K\1K\2u.", "builtins.set()+{1: 2}"),
 	/* filled after it was stored */
 	ROW(0, "]\x94(K\1h\0t0h\0K\2a.", "[2]"),
 };

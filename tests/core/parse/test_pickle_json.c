@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FLOAT(value) "{\"__class__\": \"builtins.float\", \"value\": \"" value "\"}"
+#define TENSOR(args) \
+	"ctorch._utils\n_rebuild_tensor_v2\n(" \
+	"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" \
+	"0X\3\0\0\0cpuK\6tQ" args "tR"
 #define ROW(bytes, text) \
 	{ \
 		bytes, sizeof(bytes) - 1, text \
@@ -40,13 +45,23 @@ static const struct {
 	ROW("G\x41\x9d\x6f\x34\x54\x80\0\0.", "123456789.125"),
 	ROW("G\0\0\0\0\0\0\0\1.", "5e-324"),
 	ROW("G\xff\xef\xff\xff\xff\xff\xff\xff.", "-1.7976931348623157e+308"),
-	ROW("G\x7f\xf8\0\0\0\0\0\0.", "NaN"),
-	ROW("G\x7f\xf0\0\0\0\0\0\0.", "Infinity"),
-	ROW("G\xff\xf0\0\0\0\0\0\0.", "-Infinity"),
+	ROW("G\x7f\xf8\0\0\0\0\0\0.", FLOAT("nan")),
+	ROW("G\x7f\xf0\0\0\0\0\0\0.", FLOAT("inf")),
+	ROW("G\xff\xf0\0\0\0\0\0\0.", FLOAT("-inf")),
 	ROW("X\5\0\0\0h\xc3\xa9\"\\.", "\"h\\u00e9\\\"\\\\\""),
 	ROW("(K\1N]}t.", "[1, null, [], {}]"),
-	ROW("}(X\1\0\0\0aK\1K\2]K\3aN}\x88)G\x3f\xf8\0\0\0\0\0\0K\4K\5\x85K\6u.",
-	    "{\"a\": 1, \"2\": [3], \"null\": {}, \"true\": [], \"1.5\": 4, \"[5]\": 6}"),
+	ROW("}(X\1\0\0\0aK\1X\1\0\0\0bNu.", "{\"a\": 1, \"b\": null}"),
+	ROW("}(K\2]K\3aN}\x88)G\x3f\xf8\0\0\0\0\0\0K\4K\5\x85K\6u.",
+	    "{\"2\": [3], \"null\": {}, \"true\": [], \"1.5\": 4, \"[5]\": 6}"),
+	/* as strings the keys would be the same, or look like something else */
+	ROW("}(X\1\0\0\0"
+	    "1K\2K\1K\3u.",
+	    "{\"__class__\": \"builtins.dict\", \"__items__\": [[\"1\", 2], [1, 3]]}"),
+	ROW("}(K\1K\3X\1\0\0\0"
+	    "1K\2u.",
+	    "{\"__class__\": \"builtins.dict\", \"__items__\": [[1, 3], [\"1\", 2]]}"),
+	ROW("}X\x9\0\0\0__class__X\1\0\0\0xs.",
+	    "{\"__class__\": \"builtins.dict\", \"__items__\": [[\"__class__\", \"x\"]]}"),
 	/* what JSON has no form for */
 	ROW("C\3\0\xff"
 	    "a.",
@@ -58,7 +73,12 @@ static const struct {
 	    "{\"__class__\": \"_codecs.encode\", \"__args__\": [\"a\", \"utf8\"]}"),
 	ROW("ctorch\nbfloat16\n.", "{\"__global__\": \"torch.bfloat16\"}"),
 	ROW("c__builtin__\nset\n]K\1a\x85R.",
-	    "{\"__class__\": \"builtins.set\", \"__args__\": [[1]]}"),
+	    "{\"__class__\": \"builtins.set\", \"__items__\": [1]}"),
+	ROW("\x8f(K\1K\2\x90.", "{\"__class__\": \"builtins.set\", \"__items__\": [1, 2]}"),
+	ROW("(K\1K\2\x91.", "{\"__class__\": \"builtins.frozenset\", \"__items__\": [1, 2]}"),
+	ROW("\x8f.", "{\"__class__\": \"builtins.set\", \"__items__\": []}"),
+	ROW("c__builtin__\nset\n)R.", "{\"__class__\": \"builtins.set\", \"__items__\": []}"),
+	ROW("c__builtin__\nset\nK\1\x85R.", "{\"__class__\": \"builtins.set\", \"__args__\": [1]}"),
 	ROW("cargparse\nNamespace\n)\x81}X\2\0\0\0lrK\1sb.",
 	    "{\"__class__\": \"argparse.Namespace\", \"lr\": 1}"),
 	ROW("cm\nC\n)\x81K\5b.", "{\"__class__\": \"m.C\", \"__state__\": 5}"),
@@ -66,7 +86,31 @@ static const struct {
 	    "{\"__class__\": \"m.C\", \"__state__\": 5, \"__items__\": {\"1\": 2}}"),
 	ROW("cm\nC\n)\x81K\1a.", "{\"__class__\": \"m.C\", \"__items__\": [1]}"),
 	ROW("K\1)R.", "{\"__class__\": \"?\"}"),
-	ROW("\x8f.", "{\"__class__\": \"?\"}"),
+	ROW("cm\nC\n)\x81}X\x9\0\0\0__class__K\1sb.",
+	    "{\"__class__\": \"m.C\", \"__state__\": {\"__class__\": \"builtins.dict\", "
+	    "\"__items__\": [[\"__class__\", 1]]}}"),
+	ROW("c__builtin__\nbytes\n)R.", "{\"__class__\": \"builtins.bytes\", \"hex\": \"\"}"),
+	/* tensors, in their own right and as a Parameter */
+	ROW(TENSOR("K\0K\2K\3\x86K\3K\1\x86\x89N") ".",
+	    "{\"__class__\": \"torch.Tensor\", \"dtype\": \"float32\", \"shape\": [2, 3]}"),
+	ROW("ctorch._utils\n_rebuild_parameter\n(" TENSOR("K\0))\x89N") "\x88NtR.",
+	    "{\"__class__\": \"torch.Tensor\", \"dtype\": \"float32\", \"shape\": []}"),
+	ROW("ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\ncm\nT\n("
+	    "(X\7\0\0\0storagectorch\nLongStorage\nX\1\0\0\0"
+	    "0X\3\0\0\0cpuK\6tQ"
+	    "K\0K\6\x85K\1\x85\x89Nt}tR.",
+	    "{\"__class__\": \"m.T\", \"dtype\": \"int64\", \"shape\": [6]}"),
+	/* not as torch writes it */
+	ROW(TENSOR("K\0K\2K\3") ".",
+	    "{\"__class__\": \"torch._utils._rebuild_tensor_v2\", \"__args__\": "
+	    "[{\"__class__\": \"torch.FloatStorage\", \"size\": 6}, 0, 2, 3]}"),
+	/* parts of themselves */
+	ROW("}\x94h\0Ns.", "{\"{\\\"__cycle__\\\": 1}\": null}"),
+	ROW("]\x94K\1ah\0a.", "[1, {\"__cycle__\": 1}]"),
+	ROW("}\x94N]h\0as.", "{\"null\": [{\"__cycle__\": 2}]}"),
+	ROW("cm\nC\n)\x81\x94}X\1\0\0\0ph\0sb.",
+	    "{\"__class__\": \"m.C\", \"p\": {\"__cycle__\": 1}}"),
+	ROW("]K\1a\x94h\0\x86.", "[[1], [1]]"),
 	ROW("K\1Q.", "{\"__class__\": \"?\"}"),
 };
 
@@ -99,6 +143,33 @@ START_TEST(values_are_written_as_python_writes_them)
 	}
 	buf_release(&b);
 	pickle_free(p);
+}
+END_TEST
+
+START_TEST(what_has_no_text_says_its_class)
+{
+	static const char *const classes[][2] = {
+		{ "]", "builtins.list" },  { "}", "builtins.dict" },  { ")", "builtins.tuple" },
+		{ "K\1", "builtins.int" }, { "cm\nC\n)\x81", "m.C" }, { "]Q", "?" }
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(classes); i++) {
+		struct buf b = BUF_INIT(1 << 20);
+		char bytes[20], want[100];
+		struct pickle *p;
+		struct pk_value v;
+
+		(void)snprintf(bytes, sizeof(bytes), "%s.", classes[i][0]);
+		p = load(bytes, strlen(bytes));
+		v = pickle_root(p);
+		pickle_json_error(&v, "it is \"long\"", &b);
+		(void)snprintf(want, sizeof(want),
+			       "{\"__class__\": \"%s\", \"__error__\": \"it is \\\"long\\\"\"}",
+			       classes[i][1]);
+		ck_assert_str_eq(b.data, want);
+		pickle_free(p);
+		buf_release(&b);
+	}
 }
 END_TEST
 
@@ -172,27 +243,22 @@ END_TEST
  */
 START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
 {
-	static const char own_key[] = "}\x94h\0Ns.";
 	struct emit m = EMIT_INIT(2, false);
-	struct pickle *p[2];
+	struct buf b = BUF_INIT(64 << 20);
+	struct ckpt_err e = { 0 };
+	struct pickle *p;
+	struct pk_value v;
 
 	emit_ops(&m, '}', 71);
 	for (int i = 0; i < 70; i++)
 		emit_bytes(&m, "Ns", 2);
 	emit_op(&m, '.');
-	p[0] = load(own_key, sizeof(own_key) - 1);
-	p[1] = load(m.b.data, m.b.len);
-	for (int i = 0; i < 2; i++) {
-		struct pk_value v = pickle_root(p[i]);
-		struct buf b = BUF_INIT(64 << 20);
-		struct ckpt_err e = { 0 };
-
-		ck_assert_int_eq(pickle_json(&v, &b, &e), -EFBIG);
-		ck_assert_str_eq(e.msg, i ? "its text needs more than 1048576 bytes"
-					  : "it nests deeper than 100 levels");
-		pickle_free(p[i]);
-		buf_release(&b);
-	}
+	p = load(m.b.data, m.b.len);
+	v = pickle_root(p);
+	ck_assert_int_eq(pickle_json(&v, &b, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "its text needs more than 1048576 bytes");
+	pickle_free(p);
+	buf_release(&b);
 	buf_release(&m.b);
 }
 END_TEST
@@ -203,6 +269,7 @@ Suite *pickle_json_suite(void)
 	TCase *t = tcase_create("pickle_json");
 
 	tcase_add_loop_test(t, values_are_written_as_python_writes_them, 0, (int)ARRAY_LEN(rows));
+	tcase_add_test(t, what_has_no_text_says_its_class);
 	tcase_add_test(t, a_key_that_is_a_string_is_its_own_name);
 	tcase_add_test(t, depth_is_bounded);
 	tcase_add_test(t, what_is_shared_cannot_blow_up);

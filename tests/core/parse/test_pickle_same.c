@@ -45,7 +45,7 @@ static enum pk_verdict verdict(const void *a, size_t an, const void *b, size_t b
 		a, sizeof(a) - 1, b, sizeof(b) - 1, PK_UNKNOWN, why \
 	}
 static const char classes[] = "they are objects of different classes, or made in different ways";
-static const char sets[] = "sets, and more than 1 MiB in one piece, are not compared";
+static const char sets[] = "sets are not compared";
 static const struct {
 	const char *a;
 	size_t an;
@@ -116,13 +116,13 @@ static const struct {
 	UNKNOWN("cm\nC\n)\x81.", "K\1.", "one is an object, the other is not"),
 	UNKNOWN("cm\nC\n.", "cn\nC\n.", "they name different classes"),
 	UNKNOWN("\x8c\3m\0x\x8c\1C\x93.", "cm\nC\n.", "they name different classes"),
-	UNKNOWN("\x8f(K\1\x90.", "\x8f(K\1\x90.", sets),
+	ROW("\x8f(K\1\x90.", "\x8f(K\1\x90.", PK_SAME),
+	UNKNOWN("\x8f(K\1\x90.", "\x8f(K\2\x90.", sets),
 	UNKNOWN("\x8f.", "cbuiltins\nset\n]\x85R.", sets),
-	UNKNOWN("cbuiltins\nset\n](K\1K\2e\x85R.", "cbuiltins\nset\n](K\2K\1e\x85R.",
-		"sets are not compared"),
+	UNKNOWN("cbuiltins\nset\n](K\1K\2e\x85R.", "cbuiltins\nset\n](K\2K\1e\x85R.", sets),
 	UNKNOWN("K\1Q.", "K\1Q.", "tensors in objects are not compared"),
-	UNKNOWN("](\x8fK\1e.", "](\x8fK\1e.", sets),
-	ROW("](\x8fK\1e.", "](\x8fK\2e.", PK_DIFFERENT),
+	UNKNOWN("](\x8f(K\1\x90K\1e.", "](\x8f(K\2\x90K\1e.", sets),
+	ROW("](\x8f(K\1\x90K\1e.", "](\x8f(K\2\x90K\2e.", PK_DIFFERENT),
 };
 
 START_TEST(values_are_compared_and_not_their_pickles)
