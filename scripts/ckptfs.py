@@ -15,8 +15,8 @@
 Everything that `ckptfs mount` reads is read: PyTorch DCP, Megatron-core, HyperParallel,
 safetensors, torch.save. ck is a mapping of the tensors of the checkpoint, ck.model one of the
 model's as hf/ has them (with recipe="megatron", say), ck.rank(N) one of what a rank of layout=FILE
-holds of it, ck.objects one of what is not a tensor. ck.read(path), ck.open_file(path) and
-ck.listdir(path) are the files of the mount. A model of transformers from what Megatron-core saved,
+holds of it, ck.objects one of what is not a tensor: ck.objects["step"].value is a Python value, and no
+pickle is run for it. ck.read(path), ck.open_file(path) and ck.listdir(path) are the files of the mount. A model of transformers from what Megatron-core saved,
 without Megatron-core and without a copy on disk:
 
     with ckptfs.open("iter_0001000", recipe="megatron", assets="Qwen3-8B") as ck:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     import numpy
     import torch as _torch
 
-__all__ = ["Checkpoint", "Error", "File", "Tensor", "Tensors", "open"]
+__all__ = ["Checkpoint", "Error", "File", "Object", "Tensor", "Tensors", "open"]
 __version__ = "0.5.1"
 
 NAME_MAX = 255
@@ -164,6 +164,7 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_object_sized": (None, c_void_p, c_uint64, POINTER(_Object), c_size_t),
     "ckpt_similar": (c_size_t, c_void_p, c_char_p, c_size_t, c_void_p, c_size_t),
     "ckpt_object_find": (c_int64, c_void_p, c_char_p, c_size_t),
+    "ckpt_object_json": (c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
     "ckpt_object_node": (c_uint64, c_void_p, c_uint64),
     "ckpt_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p, POINTER(_Err)),
     "ckpt_model_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p,
@@ -504,20 +505,70 @@ class Tensors(Mapping):
         return f"<{type(self).__name__} of {len(self)} in {self._checkpoint.path!r}>"
 
 
+def _decoded(found: dict) -> Any:
+    """A part of an object's JSON as the Python value it stands for, where there is one."""
+    name, items = found.get("__class__"), found.get("__items__")
+    try:
+        if name == "builtins.float":
+            return float(found["value"])
+        if name == "builtins.bytes":
+            return bytes.fromhex(found["hex"])
+        if name == "builtins.set":
+            return set(map(_hashable, items))
+        if name == "builtins.frozenset":
+            return frozenset(map(_hashable, items))
+        if name == "builtins.dict":
+            return {_hashable(key): value for key, value in items}
+    except (KeyError, TypeError, ValueError):  # "__error__", elements that cannot be hashed
+        pass
+    return found
+
+
+def _hashable(value: Any) -> Any:
+    """An element of a set, a key: what is a list in JSON was a tuple."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+class Object(bytes):
+    """What is not a tensor: its bytes, as objects/NAME shows them; .value is what they stand for."""
+
+    _checkpoint: Checkpoint
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """The value, without unpickling: that of objects/NAME.json, see ckptfs-formats(5). None, bool, int,
+        float, str, bytes, list, dict and set are themselves, tuples are lists, keys that are no strings their
+        JSON text ("0"); anything else is a dict with its class as "__class__"."""
+        raw, lib = _bytes(self.name), self._checkpoint._lib
+        text, size, e = c_void_p(), c_size_t(), _Err()
+        with self._checkpoint._using() as handle:
+            i = lib.ckpt_object_find(handle, raw, len(raw))
+            _check(lib.ckpt_object_json(handle, i, byref(text), byref(size), byref(e)), e,
+                   self._checkpoint.path)
+            try:
+                found = ctypes.string_at(text, size.value)
+            finally:
+                lib.free(text)
+        return json.loads(found, object_hook=_decoded)
+
+
 class Objects(Mapping):
-    """What is not a tensor: the bytes that objects/ shows, by name."""
+    """What is not a tensor, by name: its bytes, and as .value of those what they stand for."""
 
     def __init__(self, checkpoint: Checkpoint):
         self._checkpoint = checkpoint
 
-    def __getitem__(self, name: str) -> bytes:
+    def __getitem__(self, name: str) -> Object:
         raw, lib = _bytes(name), self._checkpoint._lib
         with self._checkpoint._using() as handle:
             i = lib.ckpt_object_find(handle, raw, len(raw))
             if i < 0:
                 raise KeyError(f"no object '{name}'{self._checkpoint._meant(handle, raw)}")
             with File(self._checkpoint, lib.ckpt_file_open, lib.ckpt_object_node(handle, i)) as f:
-                return f.readall()
+                found = Object(f.readall())
+        found._checkpoint, found.name = self._checkpoint, name
+        return found
 
     def __iter__(self) -> Iterator[str]:
         names, about = [], _Object()

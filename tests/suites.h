@@ -82,6 +82,7 @@
 	X(nearest) \
 	X(npy) \
 	X(object_form) \
+	X(object_json) \
 	X(pagemap) \
 	X(pickle) \
 	X(pickle_hooks) \

@@ -99,6 +99,11 @@ void json_raw(struct json_out *j, const char *key, const char *fmt, ...)
 	va_start(ap, fmt);
 	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	json_raw_n(j, key, text, strlen(text));
+}
+
+void json_raw_n(struct json_out *j, const char *key, const char *text, size_t n)
+{
 	begin(j, key);
-	buf_str(j->to, text);
+	buf_add(j->to, text, n);
 }

@@ -54,5 +54,7 @@ void json_bool(struct json_out *j, const char *key, bool v);
 /* A value written as is: a number with a fraction, null. */
 void json_raw(struct json_out *j, const char *key, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* The same of n bytes, which are JSON. */
+void json_raw_n(struct json_out *j, const char *key, const char *text, size_t n);
 
 #endif

@@ -82,6 +82,7 @@ static struct ckpt *new_ckpt(struct ckpt_err *e)
 		(void)err_set(e, ENOMEM, "out of memory");
 		return NULL;
 	}
+	(void)sem_init(&eng->json_turn, 0, 1);
 	c->engine = eng;
 	c->tree = ckpt_tree(eng);
 	eng->c = c;

@@ -37,19 +37,25 @@ int ckpt_readable(const struct engine *eng, const struct tensor_info *t, struct 
 	return refuse("tensor", t->fqn, t->fqn_len, ckpt_fault_of(eng, t), e);
 }
 
+int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, size_t number,
+			 struct ckpt_err *e)
+{
+	return refuse("object", fqn, len, ckpt_object_fault(eng, number), e);
+}
+
 static int check_openable(const struct engine *eng, ckpt_node node, struct ckpt_err *e)
 {
-	const char *fault, *fqn;
 	struct tensor_info t;
+	const char *fqn;
+	size_t len, number;
 	bool object;
 	uint64_t id;
-	size_t len;
 
 	if (!view_single(eng->view, node, &object, &id))
 		return 0; /* what is consolidated leaves out what cannot be read */
 	if (object) {
-		fault = ckpt_object_fault(eng, view_object(eng->view, id, &fqn, &len));
-		return refuse("object", fqn, len, fault, e);
+		number = view_object(eng->view, id, &fqn, &len);
+		return ckpt_object_readable(eng, fqn, len, number, e);
 	}
 	view_single_tensor(eng->view, id, &t);
 	return ckpt_readable(eng, &t, e);

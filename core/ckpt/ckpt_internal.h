@@ -17,8 +17,10 @@
 #include "tree/tree.h"
 #include <ckptfs/ckpt_mount.h>
 
+#include <semaphore.h>
 #include <stdatomic.h>
 
+struct buf;
 struct catalog;
 struct chunkmap;
 struct ckpt_run;
@@ -72,6 +74,8 @@ struct engine {
 	uint32_t *tensor_bad, *object_bad;
 	char **file_fault;	       /* by file: sentence or NULL */
 	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
+	_Atomic uint64_t *json_size;   /* the same of objects' values as text */
+	sem_t json_turn;	       /* one value at a time: each may need much memory */
 	_Atomic(struct buf *) info;    /* info.json, built on first read */
 };
 
@@ -152,8 +156,10 @@ int ckpt_steps_open(struct engine *eng, const struct tensor_info *t, const uint6
 /* Tensor i of the tree, of the model; EINVAL where there is none, as in a run. */
 int ckpt_tensor_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, struct ckpt_err *e);
 int ckpt_model_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, struct ckpt_err *e);
-/* EIO where the tensor cannot be read. */
+/* EIO where the tensor, the object of that catalog number, cannot be read. */
 int ckpt_readable(const struct engine *eng, const struct tensor_info *t, struct ckpt_err *e);
+int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, size_t number,
+			 struct ckpt_err *e);
 /* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
  * source files, and why it cannot be opened, or NULL. */
 uint64_t ckpt_chunks_of(const struct engine *eng, const struct tensor_info *t);
@@ -164,6 +170,9 @@ enum object_form ckpt_object_form(const struct engine *eng, const struct ckpt_ob
 const char *ckpt_fault_of(const struct engine *eng, const struct tensor_info *t);
 /* Decoded size of an object, by catalog number. */
 int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e);
+/* Append an object's value as JSON text, by catalog number; the size of that text. */
+int engine_object_json(struct engine *eng, size_t i, struct buf *ret, struct ckpt_err *e);
+int engine_object_json_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e);
 /* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */
 const char *ckpt_tensor_fault(const struct engine *eng, size_t i);
 const char *ckpt_object_fault(const struct engine *eng, size_t i);

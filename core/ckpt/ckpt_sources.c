@@ -103,15 +103,21 @@ static int tell_object(struct teller *t, size_t number)
 static int tell_file(struct teller *t, ckpt_node node)
 {
 	struct vfile v CLEANUP(vfile_release) = VFILE_INIT;
-	int rc = view_describe(t->eng->view, node, &v, t->e);
+	const char *fqn;
+	bool object;
+	size_t len;
+	uint64_t id;
+	int rc;
 
+	/* Its value is made of the same bytes. */
+	if (view_single(t->eng->view, node, &object, &id) && object)
+		return tell_object(t, view_object(t->eng->view, id, &fqn, &len));
+	rc = view_describe(t->eng->view, node, &v, t->e);
 	for (size_t i = 0; !rc && i < v.n; i++) {
 		const struct segment *s = &v.seg[i];
 
 		if (s->kind == SEG_TENSOR)
 			rc = tell_tensor(t, s->id);
-		else if (s->kind == SEG_OBJECT)
-			rc = tell_object(t, s->id);
 		else if (s->kind == SEG_FILE)
 			rc = tell_asset(t, s->id, s->from, s->len);
 	}

@@ -192,10 +192,13 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		return rc;
 	(void)catalog_objects(eng->catalog, &n_objects);
 	eng->object_size = malloc((n_objects + 1) * sizeof(*eng->object_size));
-	if (!eng->object_size)
+	eng->json_size = malloc((n_objects + 1) * sizeof(*eng->json_size));
+	if (!eng->object_size || !eng->json_size)
 		return err_set(e, ENOMEM, "out of memory");
-	for (size_t i = 0; i < n_objects; i++)
+	for (size_t i = 0; i < n_objects; i++) {
 		atomic_init(&eng->object_size[i], CKPT_SIZE_UNKNOWN);
+		atomic_init(&eng->json_size[i], CKPT_SIZE_UNKNOWN);
+	}
 	identify(eng);
 	count(eng);
 	if (!o->allow_missing && !o->allow_holes)
@@ -217,6 +220,8 @@ void engine_free(struct engine *eng)
 	free(eng->tensor_bad);
 	free(eng->object_bad);
 	free(eng->object_size);
+	free(eng->json_size);
+	(void)sem_destroy(&eng->json_turn);
 	if (eng->info)
 		buf_release(eng->info);
 	free(eng->info);

@@ -29,6 +29,16 @@ static int size_of_object(void *arg, size_t number, uint64_t *ret, struct ckpt_e
 	return ckpt_object_size(arg, number, ret, e);
 }
 
+static int json_of_object(void *arg, size_t number, struct buf *ret, struct ckpt_err *e)
+{
+	return engine_object_json(arg, number, ret, e);
+}
+
+static int json_size_of_object(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
+{
+	return engine_object_json_size(arg, number, ret, e);
+}
+
 static int read_asset(void *arg, size_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	const struct engine *eng = arg;
@@ -161,6 +171,8 @@ int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 				  .read_asset = read_asset,
 				  .info = info,
 				  .object_size = size_of_object,
+				  .object_json = json_of_object,
+				  .object_json_size = json_size_of_object,
 				  .arg = eng,
 				  .warn = o->warn,
 				  .warn_arg = o->warn_arg };

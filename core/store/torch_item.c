@@ -417,17 +417,29 @@ static int search(const void *item, size_t n, struct search *s, struct ckpt_err 
 	return rc == -ENOMEM ? rc : !rc && s->found;
 }
 
-int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n,
-		      struct ckpt_err *e)
+static int take(const void *item, size_t n, bool tensors, const void **ret, size_t *ret_n,
+		struct ckpt_err *e)
 {
 	struct search s;
 	int rc = search(item, n, &s, e);
 
-	if (rc <= 0 || s.has_tensors)
+	if (rc <= 0 || (s.has_tensors && !tensors))
 		return rc < 0 ? rc : 0;
 	*ret = (const uint8_t *)item + s.at;
 	*ret_n = (size_t)s.size;
 	return 1;
+}
+
+int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n,
+		      struct ckpt_err *e)
+{
+	return take(item, n, false, ret, ret_n, e);
+}
+
+int torch_item_pickle(const void *item, size_t n, const void **ret, size_t *ret_n,
+		      struct ckpt_err *e)
+{
+	return take(item, n, true, ret, ret_n, e);
 }
 
 int torch_item_is(const void *item, size_t n, struct ckpt_err *e)

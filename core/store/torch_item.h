@@ -63,6 +63,9 @@ int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct ckpt_e
  * or -ENOMEM. */
 int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n,
 		      struct ckpt_err *e);
+/* The same of an item that may have tensors, of which the pickle then tells types and shapes. */
+int torch_item_pickle(const void *item, size_t n, const void **ret, size_t *ret_n,
+		      struct ckpt_err *e);
 /* Is it an item, with or without tensors? 1, 0, or -ENOMEM. */
 int torch_item_is(const void *item, size_t n, struct ckpt_err *e);
 

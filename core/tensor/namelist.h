@@ -45,7 +45,7 @@ struct namelist {
 	size_t n_cut;
 };
 
-#define NAMELIST_MAX_SUFFIX 4 /* bytes: ".npy" */
+#define NAMELIST_MAX_SUFFIX 5 /* bytes: ".json" */
 
 /* On failure the list is unchanged. */
 int namelist_add(struct namelist *t, const char *fqn, size_t len, uint32_t index,

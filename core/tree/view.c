@@ -126,10 +126,12 @@ static int list_tree(struct view *v, struct ckpt_err *e)
 
 	(void)catalog_tensors(v->c, &n_tensors);
 	(void)catalog_objects(v->c, &n_objects);
-	if (n_tensors > VIEW_MAX_NAMES || n_objects > VIEW_MAX_NAMES)
-		return err_set(e, EFBIG, "%zu %s: the tree has inode numbers for %u",
-			       n_tensors > VIEW_MAX_NAMES ? n_tensors : n_objects,
-			       n_tensors > VIEW_MAX_NAMES ? "tensors" : "objects", VIEW_MAX_NAMES);
+	if (n_tensors > VIEW_MAX_NAMES)
+		return err_set(e, EFBIG, "%zu tensors: the tree has inode numbers for %u",
+			       n_tensors, VIEW_MAX_NAMES);
+	if (n_objects > VIEW_MAX_OBJECTS)
+		return err_set(e, EFBIG, "%zu objects: the tree has inode numbers for %u",
+			       n_objects, VIEW_MAX_OBJECTS);
 	rc = new_flags(v->o.include, &v->included, e);
 	if (!rc)
 		rc = new_flags(v->o.exclude, &v->excluded, e);
@@ -137,6 +139,8 @@ static int list_tree(struct view *v, struct ckpt_err *e)
 		rc = list_names(v, n_tensors, stored_tensor, &v->tensors, e);
 	if (!rc)
 		rc = list_names(v, n_objects, stored_object, &v->objects, e);
+	if (!rc)
+		rc = view_objects_init(v, e);
 	if (!rc)
 		warn_unused(v, "include", v->o.include, v->included);
 	if (!rc)
@@ -246,6 +250,7 @@ void view_free(struct view *v)
 	namelist_release(&v->tensors);
 	namelist_release(&v->objects);
 	namelist_release(&v->logical);
+	free(v->json);
 	view_gguf_release(v);
 	view_model_release(v);
 	namelist_release(&v->hf_entries);
@@ -431,12 +436,15 @@ int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct ckpt_er
 {
 	_Atomic uint64_t *known = remembered(v, view_spot(node));
 	struct vfile f = VFILE_INIT;
+	size_t i;
 	int rc;
 
 	if (known && *known) {
 		*ret = *known;
 		return 0;
 	}
+	if (view_object_json(v, view_spot(node), &i))
+		return v->o.object_json_size(v->o.arg, v->objects.v[i].index, ret, e);
 	rc = view_describe(v, node, &f, e);
 	*ret = f.size;
 	vfile_release(&f);
@@ -656,11 +664,13 @@ uint64_t view_object_node(size_t i)
 bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t *ret_id)
 {
 	struct spot p = view_spot(node);
+	size_t i = p.index;
 
 	if (view_kind(v, node) != VIEW_FILE)
 		return false;
 	*ret_object = p.face == FACE_OBJECTS;
-	*ret_id = view_id(of_rank(p.rank), p.index);
+	(void)view_object_json(v, p, &i);
+	*ret_id = view_id(of_rank(p.rank), i);
 	if (p.face == FACE_LOGICAL)
 		*ret_id = view_logical_id(v, p.index);
 	return p.face == FACE_TENSORS || p.face == FACE_NPY || p.face == FACE_OBJECTS ||

@@ -67,6 +67,9 @@ struct view_opts {
 	const char *(*fault)(void *arg, bool object, size_t number);
 	/* Decoded size of an object. */
 	int (*object_size)(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e);
+	/* An object's value as JSON text, and the text's size. */
+	int (*object_json)(void *arg, size_t number, struct buf *ret, struct ckpt_err *e);
+	int (*object_json_size)(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e);
 	int (*read_asset)(void *arg, size_t i, void *buf, size_t len, uint64_t off,
 			  struct ckpt_err *e);
 	/* What .ckptfs/info.json holds; borrowed. */
@@ -138,7 +141,8 @@ int64_t view_find_object(const struct view *v, const char *fqn, size_t len);
 uint64_t view_tensor_node(size_t i);
 uint64_t view_object_node(size_t i);
 
-/* What a file of tensors/, npy/, logical/ or objects/ shows: the object at *ret_id of the tree, or
+/* What a file of tensors/, npy/, logical/ or objects/ shows: the object at *ret_id of the tree, or its
+ * value, or
  * the tensor that view_vtensor takes as *ret_id, a rank's or whole. False: it is another file. */
 bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t *ret_id);
 /* The tensor that view_single found. Of a rank's part, shape is NULL. */

@@ -22,7 +22,8 @@ struct spot {
 };
 #define SPOT_DIR 0xffffffu /* the directory itself: the largest index that nodes have room for */
 /* Tensors, and objects; a directory may show a file of each, and assets. */
-#define VIEW_MAX_NAMES (SPOT_DIR - 0x10000)
+#define VIEW_MAX_NAMES	 (SPOT_DIR - 0x10000)
+#define VIEW_MAX_OBJECTS (SPOT_DIR / 2) /* each has two files */
 
 struct face {
 	const char *dir; /* its name in the root */
@@ -82,6 +83,9 @@ struct view {
 	bool *included, *excluded;	  /* by glob: it has matched a name */
 	struct namelist tensors, objects; /* index: number in the catalog */
 	struct namelist logical;	  /* index: position in tensors */
+	/* Positions in objects of those with a NAME.json of their own; NULL: all have one. */
+	uint32_t *json;
+	size_t n_json;
 	struct model model;
 	struct model regrouped; /* the same with its experts split, where only hf/ wants that */
 	const struct model *hf; /* which of the two it shows */
@@ -107,6 +111,13 @@ struct spot view_spot(uint64_t node);
 
 /* The dtype that a stored one is shown as. */
 enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored);
+
+/* ---- objects, in view_objects.c ---- */
+
+/* Which have a NAME.json: v->objects is there. */
+int view_objects_init(struct view *v, struct ckpt_err *e);
+/* Is it an object's value, and not what is stored? *ret: its position. */
+bool view_object_json(const struct view *v, struct spot p, size_t *ret);
 
 /* ---- the model, in view_model.c ---- */
 

@@ -1,52 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * objects/FQN: a non-tensor item, its stored bytes after undoing transforms.
- * logical/FQN: a tensor that is stored flattened, in the shape that it had before.
+ * objects/FQN.json: its value, as text. Where another object has this name, it is that object's, and
+ * the value has no file. Nodes of values are numbered behind all objects, listed or not.
  */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "index/catalog_query.h"
 #include "tree/view_internal.h"
 
-static const struct namelist *list_of(const struct view *v, struct spot p)
+#include <stdlib.h>
+#include <string.h>
+
+static const char suffix[] = ".json";
+
+/* ---- which values have a file ---- */
+
+/* The object that would have the value's name, or -1. */
+static int64_t owner_of(const struct view *v, size_t i)
 {
-	return p.face == FACE_LOGICAL ? &v->logical : &v->objects;
+	char file[NAME_CAP];
+
+	(void)namelist_file(&v->objects, i, suffix, file);
+	return namelist_lookup(&v->objects, file, "");
 }
 
-static enum view_kind kind(const struct view *v, struct spot p)
+/* Nearly always all have one: only an object whose name ends so can be in the way. */
+static bool any_in_the_way(const struct view *v)
 {
-	if (p.rank || (p.index != SPOT_DIR && p.index >= list_of(v, p)->n))
-		return VIEW_NONE;
-	return p.index == SPOT_DIR ? VIEW_DIR : VIEW_FILE;
+	const size_t n = strlen(suffix);
+
+	for (size_t i = 0; i < v->objects.n; i++) {
+		const struct named *name = &v->objects.v[i];
+
+		if (name->len > n && !memcmp(name->fqn + name->len - n, suffix, n))
+			return true;
+	}
+	return false;
 }
 
-static uint64_t entries(const struct view *v, struct spot p)
+int view_objects_init(struct view *v, struct ckpt_err *e)
 {
-	return list_of(v, p)->n;
+	v->n_json = v->objects.n;
+	if (!any_in_the_way(v))
+		return 0;
+	v->json = calloc(v->objects.n, sizeof(*v->json));
+	if (!v->json)
+		return err_nomem(e);
+	v->n_json = 0;
+	for (uint32_t i = 0; i < v->objects.n; i++)
+		if (owner_of(v, i) < 0)
+			v->json[v->n_json++] = i;
+	return 0;
 }
 
-static struct spot entry(const struct view *v, struct spot p, uint64_t pos)
+bool view_object_json(const struct view *v, struct spot p, size_t *ret)
 {
-	(void)v;
+	size_t i = p.index - v->objects.n;
+
+	if (p.face != FACE_OBJECTS || p.rank || p.index < v->objects.n || i >= v->objects.n ||
+	    (v->json && owner_of(v, i) >= 0))
+		return false;
+	*ret = i;
+	return true;
+}
+
+/* ---- objects/ ---- */
+
+static enum view_kind object_kind(const struct view *v, struct spot p)
+{
+	size_t i;
+
+	if (p.index == SPOT_DIR)
+		return p.rank ? VIEW_NONE : VIEW_DIR;
+	return !p.rank && (p.index < v->objects.n || view_object_json(v, p, &i)) ? VIEW_FILE
+										 : VIEW_NONE;
+}
+
+static uint64_t object_entries(const struct view *v, struct spot p)
+{
+	(void)p;
+	return v->objects.n + v->n_json;
+}
+
+/* What is stored comes first: a listing asks for the sizes of what it begins with, and those of
+ * values are known only once they have been made. */
+static struct spot object_entry(const struct view *v, struct spot p, uint64_t pos)
+{
+	if (v->json && pos >= v->objects.n)
+		pos = v->objects.n + v->json[pos - v->objects.n];
 	p.index = (uint32_t)pos;
 	return p;
 }
 
-static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
+static void object_name(const struct view *v, struct spot p, char out[static NAME_CAP])
 {
-	namelist_file(list_of(v, p), p.index, "", out);
+	size_t i = p.index;
+	bool value = view_object_json(v, p, &i);
+
+	(void)namelist_file(&v->objects, i, value ? suffix : "", out);
 }
 
-static bool lookup(const struct view *v, struct spot p, const char *name, struct spot *ret)
+static bool object_lookup(const struct view *v, struct spot p, const char *name, struct spot *ret)
 {
-	int64_t i = namelist_lookup(list_of(v, p), name, "");
+	int64_t i = namelist_lookup(&v->objects, name, "");
+	int64_t value = i < 0 ? namelist_lookup(&v->objects, name, suffix) : -1;
 
-	p.index = (uint32_t)i;
+	p.index = (uint32_t)(value < 0 ? i : value + (int64_t)v->objects.n);
 	*ret = p;
-	return i >= 0;
+	return i >= 0 || value >= 0;
 }
 
-static int describe_object(const struct view *v, struct spot p, struct vfile *ret,
+static int describe_stored(const struct view *v, size_t number, struct vfile *ret,
 			   struct ckpt_err *e)
 {
-	size_t number = v->objects.v[p.index].index;
 	uint64_t size;
 	int rc = v->o.object_size(v->o.arg, number, &size, e);
 
@@ -55,18 +122,29 @@ static int describe_object(const struct view *v, struct spot p, struct vfile *re
 	return rc;
 }
 
-static int describe_logical(const struct view *v, struct spot p, struct vfile *ret,
-			    struct ckpt_err *e)
+static int describe_value(const struct view *v, size_t number, struct vfile *ret,
+			  struct ckpt_err *e)
 {
-	struct tensor_info t;
+	struct buf text CLEANUP(buf_release) = BUF_INIT(VFILE_MAX_TEXT);
+	int rc = v->o.object_json(v->o.arg, number, &text, e);
 
-	(void)e;
-	view_single_tensor(v, view_logical_id(v, p.index), &t);
-	vfile_tensor(ret, t.id, t.bytes);
-	return 0;
+	if (!rc)
+		vfile_bytes(ret, text.data, text.len);
+	return rc;
 }
 
-const struct face face_objects = { "objects", false, kind,   entries,
-				   entry,     name,  lookup, describe_object };
-const struct face face_logical = { "logical", false, kind,   entries,
-				   entry,     name,  lookup, describe_logical };
+static int describe_object(const struct view *v, struct spot p, struct vfile *ret,
+			   struct ckpt_err *e)
+{
+	size_t i = p.index, n;
+	bool value = view_object_json(v, p, &i);
+	size_t number = v->objects.v[i].index;
+
+	/* What is stored as such text is its own value. */
+	return value && !catalog_objects(v->c, &n)[number].text
+		       ? describe_value(v, number, ret, e)
+		       : describe_stored(v, number, ret, e);
+}
+
+const struct face face_objects = { "objects",	 false,	      object_kind,   object_entries,
+				   object_entry, object_name, object_lookup, describe_object };

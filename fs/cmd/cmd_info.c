@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_MAX_BYTES = 64 << 20, FAULTS_SHOWN = 5, ASSETS_SHOWN = 20 };
+enum { TEXT_MAX_BYTES = 64 << 20, FAULTS_SHOWN = 5, ASSETS_SHOWN = 20, VALUE_SHOWN = 2000 };
 
 static const char indent[] = "  ";
 
@@ -218,7 +218,13 @@ static int print_tensor(struct ckpt *c, uint64_t i, bool json, struct buf *b)
 	return cmd_print(b);
 }
 
-static void add_object_json(struct buf *b, const struct ckpt_object *o)
+/* The value's text without its newline, and as much of it as is shown. */
+struct value {
+	const char *text;
+	size_t len, shown;
+};
+
+static void add_object_json(struct buf *b, const struct ckpt_object *o, const struct value *v)
 {
 	struct json_out j = { .to = b };
 
@@ -230,10 +236,11 @@ static void add_object_json(struct buf *b, const struct ckpt_object *o)
 	json_u64(&j, "length", o->length);
 	json_str(&j, "encoding", o->encoding);
 	json_str(&j, "fault", o->fault);
+	json_raw_n(&j, "value", v->text, v->len);
 	json_close(&j);
 }
 
-static void add_object(struct buf *b, const struct ckpt_object *o)
+static void add_object(struct buf *b, const struct ckpt_object *o, const struct value *v)
 {
 	buf_str(b, "object    ");
 	cmd_add_fqn(b, o->fqn, o->fqn_len);
@@ -246,17 +253,38 @@ static void add_object(struct buf *b, const struct ckpt_object *o)
 		buf_str(b, "in the index");
 	}
 	buf_printf(b, ", %" PRIu64 " bytes, %s\n", o->length, o->encoding);
+	if (o->fault)
+		return;
+	buf_str(b, "value     ");
+	buf_add(b, v->text, v->shown);
+	if (v->shown < v->len) {
+		buf_printf(b, "...\n          (%zu bytes in all, as 'ckptfs cat CKPT objects/",
+			   v->len);
+		cmd_add_fqn(b, o->fqn, o->fqn_len);
+		buf_str(b, ".json' writes them)");
+	}
+	buf_str(b, "\n");
 }
 
-static int print_object(const struct ckpt *c, uint64_t i, bool json, struct buf *b)
+static int print_object(struct ckpt *c, uint64_t i, bool json, struct buf *b)
 {
+	struct value v = { .text = "null", .len = strlen("null") };
+	autofree char *text = NULL;
 	struct ckpt_object o;
+	struct ckpt_err e = { 0 };
 
 	ckpt_object(c, i, &o);
+	if (!o.fault && ckpt_object_json(c, i, &text, &v.len, &e))
+		return cmd_fail(&e);
+	if (text) {
+		v.text = text;
+		v.len -= v.len && text[v.len - 1] == '\n';
+	}
+	v.shown = v.len < VALUE_SHOWN ? v.len : VALUE_SHOWN;
 	if (json)
-		add_object_json(b, &o);
+		add_object_json(b, &o, &v);
 	else
-		add_object(b, &o);
+		add_object(b, &o, &v);
 	return cmd_print(b);
 }
 
@@ -343,7 +371,9 @@ const struct command command_info = {
 	.summary = "Describe a checkpoint, a run of them, or a tensor",
 	.details = "With an FQN, describes that tensor and all its chunks: box of elements "
 		   "(offsets + sizes),\n"
-		   "data file, byte offset and length there, and encoding.\n",
+		   "data file, byte offset and length there, and encoding. Of an object, also its "
+		   "value as "
+		   "JSON.\n",
 	.words = WORDS_OPEN | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 2,

@@ -212,7 +212,7 @@ def tree(name, mount):
 
     names(b"tensors", (encode(t.fqn) for t in tensors))
     names(b"npy", (encode(t.fqn, ".npy") for t in tensors))
-    names(b"objects", (encode(o.fqn) for o in objects))
+    names(b"objects", [encode(o.fqn, suffix) for o in objects for suffix in ("", ".json")])
     for t in (t for t in tensors if t.complete):
         if not t.is_content(file_of(b"tensors", encode(t.fqn))):
             faults.append(f"tensor {t.fqn!r}: content differs")

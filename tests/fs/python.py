@@ -4,6 +4,7 @@ import ctypes
 import errno
 import io
 import json
+import math
 import os
 import pathlib
 import pickle
@@ -105,6 +106,8 @@ def check_objects(ck, path):
     for name, file in zip(ck.objects, ck.listdir("objects") if ck.objects else []):
         try:
             good.append(ck.objects[name])
+            assert good[-1].name == name and repr(good[-1].value) == repr(
+                json.loads(ck.read(f"objects/{file}.json"), object_hook=ckptfs._decoded))
             files.append(f"objects/{file}")
         except ckptfs.Error as e:
             assert e.errno == 5 and run("cat", path, f"objects/{file}").returncode == 2, e
@@ -231,6 +234,29 @@ def test_errors(path):
     ck.close()
     fails(ValueError, "closed", lambda: t[...])
     fails(ValueError, "closed", lambda: list(ck))
+
+
+def test_values(path):
+    """What objects stand for, without running a pickle; path is not used."""
+    del path
+    with ckptfs.open(os.path.join(os.environ["DATA"], "plain/ckpt")) as ck:
+        o = ck.objects["betas"]
+        assert o.value == [0.9, 0.95] and ck.objects["name"].value == "run-a" and ck.objects["lr"].value == 0.0003
+        assert isinstance(o, bytes) and o[:2] == b"PK" and o.name == "betas"
+    assert math.isnan(o_of('{"__class__": "builtins.float", "value": "nan"}'))
+    assert o_of('[{"__class__": "builtins.float", "value": "-inf"}]') == [-math.inf]
+    assert o_of('{"a": {"__class__": "builtins.bytes", "hex": "00ff"}}') == {"a": b"\0\xff"}
+    assert o_of('{"__class__": "builtins.set", "__items__": [1, [2, [3]]]}') == {1, (2, (3,))}
+    assert o_of('{"__class__": "builtins.frozenset", "__items__": []}') == frozenset()
+    assert o_of('{"__class__": "builtins.dict", "__items__": [["1", 2], [1, 3], [[4], 5]]}') == {
+        "1": 2, 1: 3, (4,): 5}
+    for same in ('{"__class__": "builtins.set", "__items__": [{}]}', '{"__class__": "m.C", "x": 1}',
+                 '{"__class__": "builtins.dict", "__error__": "why"}', '{"__class__": "builtins.float"}'):
+        assert o_of(same) == json.loads(same)
+
+
+def o_of(text):
+    return json.loads(text, object_hook=ckptfs._decoded)
 
 
 def test_ml_dtypes(path):

@@ -254,6 +254,14 @@ static inline void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_obj
 }
 CKPT_API int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len);
 
+/*
+ * The value of object i as JSON text, as objects/NAME.json shows it; ckptfs-formats(5) describes the
+ * form. No pickle is executed. A value that cannot be shown is replaced by its class and the reason.
+ * *ret is the caller's, free() it.
+ */
+CKPT_API int ckpt_object_json(struct ckpt *c, uint64_t i, char **ret, size_t *ret_len,
+			      struct ckpt_err *e);
+
 /* One step of the path to an entry in the nested state dict: a key, or a position in a list. */
 struct ckpt_step {
 	const char *text; /* len bytes of the FQN, which is all steps joined with '.'; borrowed */

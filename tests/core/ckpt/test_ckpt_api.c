@@ -296,6 +296,24 @@ static void call_object(struct side *s)
 	}
 }
 
+static void call_object_json(struct side *s)
+{
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+		struct ckpt_err e = { 0 };
+		char *text = NULL;
+		size_t len = 0;
+		int rc = ckpt_object_json(s->c, numbers[i], &text, &len, &e);
+
+		ck_assert_int_eq(rc, numbers[i] < s->totals.objects ? 0 : -EINVAL);
+		if (rc)
+			ck_assert_ptr_nonnull(strstr(e.msg, s->is_run ? "no objects of its own"
+								      : " does not exist: "));
+		else
+			ck_assert(len == strlen(text) && text[len - 1] == '\n');
+		free(text);
+	}
+}
+
 static void call_tensor_path(struct side *s)
 {
 	for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
@@ -868,7 +886,7 @@ static void call_origin(struct side *s)
 	X(model_tensor) X(tensor_find) X(model_find) X(model_stored) X(similar) X(rank_box) \
 	X(tensor_files) X(slice_read) \
 	X(model_slice_read) X(tensor_chunks) X(object) X(object_find) X(tensor_path) \
-	X(object_path) X(is_run) X(run_each) X(run_look) X(run_open) X(info_json) X(lookup) X(walk) \
+	X(object_path) X(object_json) X(is_run) X(run_each) X(run_look) X(run_open) X(info_json) X(lookup) X(walk) \
 	X(fqn_node) X(tensor_node) X(object_node) X(stat) X(type) X(readlink) X(parent) X(name) \
 	X(enter) X(entry) X(next) X(file_open) X(model_open) X(box_open) X(model_box_open) \
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \

@@ -293,6 +293,32 @@ static void check_tensor(struct ckpt *c, uint64_t i, const json_t *want)
 	check_npy(c, i, bytes, n);
 }
 
+static uint64_t objects_of(const struct ckpt *c)
+{
+	struct ckpt_totals t;
+
+	ckpt_totals(c, &t);
+	return t.objects;
+}
+
+/* NAME.json is as long as it says before anybody has read it; that it is JSON Python has to find. */
+static void check_value(struct ckpt *c, uint64_t i)
+{
+	char name[CKPT_NAME_MAX + 1];
+	ckpt_node node = node_of(c, "objects", objects_of(c) + i, name);
+	struct ckpt_err e = { 0 };
+	autofree char *direct = NULL;
+	size_t n, len;
+	autofree uint8_t *bytes = read_file(c, node, &n);
+
+	ck_assert(n > 1 && bytes[n - 1] == '\n' && !memchr(bytes, '\n', n - 1));
+	ck_assert_ptr_null(memmem(bytes, n, "__error__", strlen("__error__")));
+	ck_assert_str_eq(name + strlen(name) - strlen(".json"), ".json");
+	ck_assert_int_eq(ckpt_object_json(c, i, &direct, &len, &e), 0);
+	ck_assert_uint_eq(len, n);
+	ck_assert_mem_eq(direct, bytes, n);
+}
+
 static void check_object(struct ckpt *c, uint64_t i, const json_t *want)
 {
 	char name[CKPT_NAME_MAX + 1], hex[65];
@@ -307,6 +333,7 @@ static void check_object(struct ckpt *c, uint64_t i, const json_t *want)
 	ck_assert_uint_eq(n, (uint64_t)json_number_value(json_object_get(want, "length")));
 	ck_assert_str_eq(sha256_hex(bytes, n, hex), string_of(want, "sha256"));
 	check_xattr(c, node, "user.ckptfs.fqn", o.fqn, o.fqn_len);
+	check_value(c, i);
 }
 
 /* logical/ has those that were flattened, in the shapes that they had. */

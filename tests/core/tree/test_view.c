@@ -119,7 +119,7 @@ START_TEST(the_tree_is_the_same_from_every_side)
 		ck_assert_uint_eq(view_entry(v, dir, count, name), 0);
 		ck_assert_uint_eq(view_entry(v, dir, UINT64_MAX, name), 0);
 	}
-	ck_assert_uint_eq(n, 1 + 7 + 2 * 15 + 2 + 1 + (15 + 1) + 1 + 1);
+	ck_assert_uint_eq(n, 1 + 7 + 2 * 15 + 2 * 2 + 1 + (15 + 1) + 1 + 1);
 	ck_assert_uint_eq(view_parent(v, VIEW_ROOT_NODE), VIEW_ROOT_NODE);
 	ck_assert(!view_name(v, VIEW_ROOT_NODE, again));
 	ck_assert(!view_name(v, nodes[n - 1] + 0x10000, again));
@@ -155,7 +155,7 @@ START_TEST(entries_come_in_natural_order_with_readable_names)
 			else
 				ck_assert_ptr_nonnull(strstr(name, "%~"));
 		}
-		ck_assert_uint_eq(pos, view_entries(v, dir));
+		ck_assert_uint_eq(d == 2 ? 2 * pos : pos, view_entries(v, dir));
 	}
 	view_free(v);
 	catalog_close(c);
@@ -252,10 +252,10 @@ static const struct {
 } filters[] = {
 	{ { "a.b*", NULL }, { NULL }, "a.b a.b.2 a.b.10 a.b.npy | " },
 	{ { "a.b.*", "A", NULL }, { "*.npy", NULL }, "A a.b.2 a.b.10 | " },
-	{ { "a", NULL }, { NULL }, "a | a " },
+	{ { "a", NULL }, { NULL }, "a | a a.json " },
 	{ { NULL }, { "*", NULL }, " | " },
 	{ { "nothing", NULL }, { NULL }, " | " },
-	{ { "rng*", "a/b", NULL }, { NULL }, "a%2Fb | rng%2Fshard_0 " },
+	{ { "rng*", "a/b", NULL }, { NULL }, "a%2Fb | rng%2Fshard_0 rng%2Fshard_0.json " },
 	{ { "[aA]", NULL }, { "a", NULL }, "A | " },
 };
 
@@ -274,11 +274,13 @@ START_TEST(include_and_exclude_choose_what_exists)
 		uint64_t dir = must_lookup(v, VIEW_ROOT_NODE, dirs[d]);
 		char name[NAME_CAP];
 
-		ck_assert_uint_eq(d ? view_objects(v) : view_tensors(v), view_entries(v, dir));
+		ck_assert_uint_eq(d ? 2 * view_objects(v) : view_tensors(v), view_entries(v, dir));
 		for (uint64_t pos = 0; view_entry(v, dir, pos, name); pos++) {
 			(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s ", name);
-			ck_assert_uint_eq(view_lookup(v, dir, name),
-					  d ? view_object_node(pos) : view_tensor_node(pos));
+			if (!d || pos < view_objects(v))
+				ck_assert_uint_eq(view_lookup(v, dir, name),
+						  d ? view_object_node(pos)
+						    : view_tensor_node(pos));
 		}
 		if (!d)
 			(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s| ",
@@ -307,6 +309,24 @@ static int thousand(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
 	return 0;
 }
 
+static int two(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)number;
+	(void)e;
+	*ret = 2;
+	return 0;
+}
+
+static int seven(void *arg, size_t number, struct buf *ret, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)number;
+	(void)e;
+	buf_str(ret, "7\n");
+	return 0;
+}
+
 START_TEST(files_consist_of_contiguous_segments)
 {
 	struct catalog *c = make_catalog();
@@ -314,7 +334,12 @@ START_TEST(files_consist_of_contiguous_segments)
 	struct ckpt_err e = { 0 };
 	static const char *const dirs[] = { "tensors", "npy", "objects" };
 
-	ck_assert_int_eq(view_new(c, &(struct view_opts){ .object_size = thousand }, &v, &e), 0);
+	ck_assert_int_eq(view_new(c,
+				  &(struct view_opts){ .object_size = thousand,
+						       .object_json = seven,
+						       .object_json_size = two },
+				  &v, &e),
+			 0);
 	for (size_t d = 0; d < 3; d++) {
 		uint64_t dir = must_lookup(v, VIEW_ROOT_NODE, dirs[d]);
 		char name[NAME_CAP];
@@ -344,9 +369,69 @@ START_TEST(files_consist_of_contiguous_segments)
 				ck_assert_mem_eq(f.text.data, head, len);
 			}
 			if (d == 2)
-				ck_assert_uint_eq(f.size, 1000);
+				ck_assert_uint_eq(f.size, strstr(name, ".json") ? 2 : 1000);
 			vfile_release(&f);
 		}
+	}
+	view_free(v);
+	catalog_close(c);
+}
+END_TEST
+
+/* What an object is called goes before what its value would be called. */
+START_TEST(a_value_gives_way_to_an_object_of_its_name)
+{
+	static const char *const names[] = { LONG250 "aaaaa", LONG250 "aaaaa.json", "a",
+					     "a.json",	      "a.json.json",	    "b" };
+	static const char *const values[] = { NULL, NULL, "a.json.json.json", "b.json" };
+	struct view_opts o = { .object_size = thousand, .object_json = seven };
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct view *v = NULL;
+	struct ckpt_err e = { 0 };
+	struct chunk_loc loc = { 0 };
+	char name[NAME_CAP], again[NAME_CAP];
+	uint64_t dir, pos = 0;
+
+	REQUIRE(!catalog_writer_new(NULL, "dcp", "/", &w, &e));
+	REQUIRE(!catalog_add_source(w, "f", 1, &loc.file, &e));
+	REQUIRE(!catalog_add_encoding(w, "dcp", &loc.encoding, &e));
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		REQUIRE(!catalog_add_object(w,
+					    &(struct object_item){ .fqn = names[i],
+								   .fqn_len = strlen(names[i]),
+								   .loc = loc },
+					    &e));
+	REQUIRE(!catalog_writer_finish(w, &c, &e));
+	catalog_writer_free(w);
+	ck_assert_int_eq(view_new(c, &o, &v, &e), 0);
+	dir = must_lookup(v, VIEW_ROOT_NODE, "objects");
+	ck_assert_uint_eq(view_entries(v, dir), ARRAY_LEN(names) + ARRAY_LEN(values));
+	for (; view_entry(v, dir, pos, name); pos++) {
+		uint64_t node = must_lookup(v, dir, name), id = 0;
+		const char *want =
+			pos < ARRAY_LEN(names) ? names[pos] : values[pos - ARRAY_LEN(names)];
+		bool object = false;
+
+		if (want && strlen(want) < NAME_CAP)
+			ck_assert_str_eq(name, want);
+		ck_assert_int_eq(view_kind(v, node), VIEW_FILE);
+		ck_assert(view_name(v, node, again));
+		ck_assert_str_eq(again, name);
+		ck_assert(view_single(v, node, &object, &id) && object);
+		if (pos < ARRAY_LEN(names))
+			ck_assert_uint_eq(id, pos);
+		else if (want)
+			ck_assert_int_eq(strncmp(want, names[id], strlen(names[id])), 0);
+	}
+	ck_assert_uint_eq(pos, ARRAY_LEN(names) + ARRAY_LEN(values));
+	/* Those that are not listed are not there by number either. */
+	for (size_t i = 0, n = 0; i < ARRAY_LEN(names); i++) {
+		uint64_t node = view_object_node(ARRAY_LEN(names) + i);
+
+		n += view_kind(v, node) == VIEW_FILE;
+		ck_assert_int_eq(view_kind(v, node), i == 2 || i == 3 ? VIEW_NONE : VIEW_FILE);
+		ck_assert_uint_le(n, ARRAY_LEN(values));
 	}
 	view_free(v);
 	catalog_close(c);
@@ -448,6 +533,7 @@ Suite *view_suite(void)
 	tcase_add_test(t, names_in_what_is_no_directory_are_nothing);
 	tcase_add_loop_test(t, include_and_exclude_choose_what_exists, 0, ARRAY_LEN(filters));
 	tcase_add_test(t, files_consist_of_contiguous_segments);
+	tcase_add_test(t, a_value_gives_way_to_an_object_of_its_name);
 	tcase_add_loop_test(t, long_names_with_one_hash_are_refused, 0, 3);
 	tcase_add_test(t, every_tensor_is_found_by_its_fqn);
 	tcase_add_test(t, without_memory_it_says_so);

@@ -188,6 +188,22 @@ static int size_of(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
 	return 0;
 }
 
+static int json_of(void *arg, size_t number, struct buf *ret, struct ckpt_err *e)
+{
+	(void)arg;
+	buf_printf(ret, "%zu\n", 1000 + number);
+	return ret->err ? err_set(e, ret->err, "out of memory") : 0;
+}
+
+static int json_size_of(void *arg, size_t number, uint64_t *ret, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)number;
+	(void)e;
+	*ret = 5;
+	return 0;
+}
+
 static void note_warning(void *arg, const char *what)
 {
 	struct world *w = arg;
@@ -224,6 +240,8 @@ static void world_begin(struct world *w, const struct stored *t, size_t n, const
 				   .n_assets = s->assets ? ARRAY_LEN(assets) : 0,
 				   .fault = fault_of,
 				   .object_size = size_of,
+				   .object_json = json_of,
+				   .object_json_size = json_size_of,
 				   .arg = w,
 				   .warn = note_warning,
 				   .warn_arg = w };

@@ -1,0 +1,74 @@
+#!/bin/bash
+# Values of objects: NAME.json, info, Python.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+cases_values_are_what_python_finds() {
+  local name
+  for name in plain bytes_items mp4_fsdp2_adamw hp_a_collective mcore_gpt_dense mcore_zarr torchsave_zip; do
+    [[ ! -e $DATA/$name/ckpt ]] || echo "$name"
+  done
+}
+test_values_are_what_python_finds() {
+  local c
+  c=$DATA/$1/ckpt
+  [[ $1 != torchsave_zip ]] || c=$c/model.pt
+  mount_at m "$c"
+  python3 "$HERE/objects.py" m/objects
+}
+
+test_every_way_shows_the_same_value() {
+  local c name
+  need_fixture plain
+  c=$(fixture plain)/ckpt
+  mount_at m "$c"
+  for name in betas name step lr empty_list; do
+    [[ ! -e m/objects/$name ]] || {
+      ckptfs cat "$c" "objects/$name.json" | cmp - "m/objects/$name.json"
+      ckptfs info --json "$c" "$name" >info
+      python3 -c 'import json, sys
+assert json.load(open("info"))["value"] == json.load(open(sys.argv[1]))' "m/objects/$name.json"
+      grep -qxF "value     $(cat "m/objects/$name.json")" <(ckptfs info "$c" "$name")
+    }
+  done
+  is '[0.9, 0.95]' "$(cat m/objects/betas.json)"
+  is betas "$(getfattr --only-values -n user.ckptfs.fqn m/objects/betas.json)"
+  grep -rl 0.95 m/objects >found
+  is m/objects/betas.json "$(cat found)"
+  cp -r m/objects copy
+  diff -r m/objects copy
+  ckptfs export "$c" objects out
+  diff -r m/objects out
+}
+
+test_an_object_goes_before_a_value_of_its_name() {
+  local c
+  need_fixture plain
+  c=$(fixture plain)/ckpt
+  echo 's/^lr$/betas.json/' >rules
+  mount_at m "$c" -o rename="$PWD/rules"
+  ckptfs cat "$c" objects/lr | cmp - m/objects/betas.json
+  is 0.0003 "$(cat m/objects/betas.json.json)"
+  grep -qxF 'value     [0.9, 0.95]' <(ckptfs info -o rename="$PWD/rules" "$c" betas)
+  ! ckptfs cat "$c" objects/lr.json.json 2>err
+}
+
+test_a_long_value_is_cut_by_info_alone() {
+  need_fixture bytes_items
+  local c
+  c=$(fixture bytes_items)/ckpt
+  ckptfs info "$c" bytesio >out
+  (($(wc -c <out) < 3000))
+  grep -q "^          ([0-9]* bytes in all, as 'ckptfs cat CKPT objects/bytesio.json' writes them)$" out || fail "$(cat out)"
+}
+
+# What a disk cannot read is an error of both files; the size of a value is 0, as that of a compressed object.
+test_what_cannot_be_read_is_no_value() {
+  copy_of plain c
+  mount_at m c -o index=:memory:
+  truncate -s 100 c/__0_0.distcp
+  try_eio cat m/objects/betas.json
+  try_eio cat m/objects/betas
+}
+
+run_suite "$@"
