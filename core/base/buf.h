@@ -7,7 +7,8 @@
  *	if (b.err) ...                  // ENOMEM or EFBIG; sticky, test once at the end
  *	buf_release(&b);
  *
- * Text is always followed by a NUL that .len does not count. Threads: one at a time.
+ * Text is always followed by a NUL that .len does not count.
+ * Threads: one at a time.
  */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H

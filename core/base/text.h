@@ -3,7 +3,8 @@
  * text - UTF-8 as Python writes it, natural order, sizes for people.
  *
  * Python strings may contain lone surrogates; pickles carry them as ED A0-BF xx ("surrogatepass").
- * These are accepted as characters; other invalid UTF-8 is not. Threads: pure.
+ * These are accepted as characters; other invalid UTF-8 is not.
+ * Threads: pure.
  */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H

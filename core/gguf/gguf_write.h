@@ -13,7 +13,8 @@
  * Tensors are aligned to GGUF_ALIGN, so that they are page-aligned in a mapping of the file. A
  * reader adds up their sizes, rounded up to that, and requires each tensor at the resulting offset.
  *
- * Sources: ggml/docs/gguf.md, ggml/src/gguf.cpp. Threads: pure.
+ * Sources: ggml/docs/gguf.md, ggml/src/gguf.cpp.
+ * Threads: pure.
  */
 #ifndef GGUF_GGUF_WRITE_H
 #define GGUF_GGUF_WRITE_H

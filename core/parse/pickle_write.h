@@ -20,7 +20,8 @@
  * out, and pw_memo does nothing.
  *
  * The output goes to a struct buf, whose ceiling applies; pw_end returns its error. Sources:
- * CPython Lib/pickletools.py, Modules/_pickle.c. Threads: one at a time.
+ * CPython Lib/pickletools.py, Modules/_pickle.c.
+ * Threads: one at a time.
  */
 #ifndef PARSE_PICKLE_WRITE_H
 #define PARSE_PICKLE_WRITE_H

@@ -39,10 +39,10 @@ int local_tensor_check(const struct ckpt_local_tensor *t, const char *fqn, size_
 	if (rc)
 		return rc;
 	if (t->n_dims > CKPT_MAX_DIMS)
-		return err_set(e, EINVAL, "'%s': %u dimensions, the most is %d", name, t->n_dims,
+		return err_set(e, EINVAL, "'%s': %u dimensions, the maximum is %d", name, t->n_dims,
 			       CKPT_MAX_DIMS);
 	if (t->props.dtype == CKPT_DTYPE_NONE || t->props.dtype >= CKPT_DTYPE_COUNT)
-		return err_set(e, EINVAL, "'%s': dtype %u is none", name, t->props.dtype);
+		return err_set(e, EINVAL, "'%s': unknown dtype %u", name, t->props.dtype);
 	if (!box_volume(t->n_dims, t->shape, &volume))
 		return err_set(e, EINVAL, "'%s': shape %s has more than 2^63 - 1 elements", name,
 			       TUPLE_TEXT(t->shape, t->n_dims));
@@ -111,7 +111,8 @@ int local_tensor_shard(const struct ckpt_local_tensor *t, const struct ckpt_meta
 
 /* ---- meshes ---- */
 
-/* HyperParallel multiplies all mesh axes of a dimension up and wants that to divide it. */
+/* HyperParallel multiplies all mesh axes of a dimension, and the product must divide the
+ * dimension. */
 int sharding_refused(const struct ckpt_sharding *s, size_t n_dims, const uint64_t *shape,
 		     struct ckpt_err *e)
 {
@@ -132,7 +133,7 @@ int sharding_refused(const struct ckpt_sharding *s, size_t n_dims, const uint64_
 		       TUPLE_TEXT(shape, n_dims));
 }
 
-/* Placements may come from a program that has made a mistake. */
+/* Placements may come from a faulty program. */
 static bool has_axes(const struct ckpt_sharding *s)
 {
 	for (size_t i = 0; i < s->n; i++)
@@ -148,7 +149,8 @@ int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dim
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ranks;
 
 	if (n_dims > CKPT_MAX_DIMS)
-		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, CKPT_MAX_DIMS);
+		return err_set(e, EINVAL, "%zu dimensions, the maximum is %d", n_dims,
+			       CKPT_MAX_DIMS);
 	if (!mesh_size(s->n_axes, s->mesh, &ranks) || rank >= ranks)
 		return err_set(e, EINVAL, "rank %" PRIu64 " is not in a mesh of %s", rank,
 			       TUPLE_TEXT(s->mesh, s->n_axes));
@@ -157,8 +159,8 @@ int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dim
 			       TUPLE_TEXT(s->mesh, s->n_axes));
 	if (!shard_box(s, rank, n_dims, shape, off, len))
 		return sharding_refused(s, n_dims, shape, e);
-	/* An empty box lies behind the last element, as torch has it: where it would begin between
-	 * others, one that has elements begins too, and an offset is what chunks are known by. */
+	/* An empty box is after the last element, as in torch: if it began between others, its
+	 * offset, which identifies a chunk, would equal that of a non-empty one. */
 	for (size_t d = 0; d < n_dims; d++) {
 		ret_off[d] = len[d] ? off[d] : shape[d];
 		ret_len[d] = len[d];

@@ -27,7 +27,7 @@ static int by_offset(const void *ap, const void *bp, void *arg)
 	return c ? c : a < b ? -1 : a > b;
 }
 
-/* The chunks that are not empty, sorted so that a grid is seen to be one. */
+/* The non-empty chunks, sorted so that a grid is recognised. */
 static int sort_chunks(const struct ckpt_tensor_meta *t, const char *fqn, size_t fqn_len,
 		       uint32_t *number, uint32_t *ret_count, struct ckpt_err *e)
 {
@@ -47,7 +47,7 @@ static int sort_chunks(const struct ckpt_tensor_meta *t, const char *fqn, size_t
 	return 0;
 }
 
-/* Rows of offsets and lengths, as chunkmap_new wants them. */
+/* Rows of offsets and lengths, as chunkmap_new expects. */
 static uint64_t *make_boxes(const struct ckpt_tensor_meta *t, const uint32_t *number,
 			    uint32_t count)
 {

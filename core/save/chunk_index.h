@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chunk_index - a search structure over a list of chunks in any order, some perhaps empty.
- * Private to core/save.
+ * chunk_index - a search structure over a list of chunks in any order, which may include empty
+ * ones. Private to core/save.
  *
  * Threads: any number may read one.
  */
@@ -17,16 +17,16 @@
 struct ckpt_err;
 
 struct chunk_index {
-	struct chunkmap *map; /* of those that are not empty */
-	uint32_t *number;     /* the map's chunk i is number[i] of the list */
+	struct chunkmap *map; /* of the non-empty ones */
+	uint32_t *number;     /* chunk i of the map is number[i] of the list */
 };
 
-/* Fails with ENOMEM, and ERR_CORRUPT where a chunk is not inside the tensor. */
+/* Fails with ENOMEM, and ERR_CORRUPT if a chunk is not inside the tensor. */
 int chunk_index_init(struct chunk_index *x, const struct ckpt_tensor_meta *t, const char *fqn,
 		     size_t fqn_len, struct ckpt_err *e);
 void chunk_index_release(struct chunk_index *x);
 
-/* ERR_CORRUPT: chunk i is not inside the tensor, in torch's words. */
+/* ERR_CORRUPT: chunk i is not inside the tensor; torch's text. */
 int chunk_outside(const struct ckpt_tensor_meta *t, size_t i, const char *fqn, size_t fqn_len,
 		  struct ckpt_err *e);
 

@@ -45,7 +45,7 @@ unsigned hp_element_weight(enum dedup_rule rule, const char *dtype, size_t len)
 	return 4;
 }
 
-/* What an item counts when work is shared out. */
+/* The weight of an item when work is distributed. */
 static int weight_of(const struct ckpt_write_item *w, enum dedup_rule rule, uint64_t *ret,
 		     struct ckpt_err *e)
 {
@@ -67,7 +67,7 @@ static int weight_of(const struct ckpt_write_item *w, enum dedup_rule rule, uint
 	return rc;
 }
 
-/* Sums of weights need not be exact to be the larger; they must not wrap. */
+/* Saturates: sums of weights need not be exact to be compared, but must not wrap. */
 static uint64_t sum(uint64_t a, uint64_t b)
 {
 	uint64_t v;
@@ -78,7 +78,7 @@ static uint64_t sum(uint64_t a, uint64_t b)
 /* ---- duplicates ---- */
 
 struct offer {				    /* an index that plans offer */
-	const struct ckpt_write_item *item; /* the last one: torch takes its size */
+	const struct ckpt_write_item *item; /* the last one: torch uses its size */
 	uint64_t weight;
 	size_t first, count; /* its plans, in offers.plans */
 	uint32_t owner, last;
@@ -114,8 +114,8 @@ static bool is_same_item(const void *arg, uint32_t id)
 }
 
 /*
- * Whole tensors of one name are taken for copies whatever they hold, as in torch. A shard and
- * what begins where it does, of another size, cannot be: dropping one would lose elements.
+ * Whole tensors with one name are taken for copies whatever they hold, as in torch. Shards that
+ * begin at the same offset but differ in size cannot be copies: dropping one would lose elements.
  */
 static int check_copies(const struct ckpt_write_item *a, const struct ckpt_write_item *b,
 			struct ckpt_err *e)
@@ -131,7 +131,7 @@ static int check_copies(const struct ckpt_write_item *a, const struct ckpt_write
 		       TUPLE_TEXT(a->chunk.len, n), TUPLE_TEXT(b->chunk.len, n));
 }
 
-/* Number the indexes and count their plans. */
+/* Numbers the indexes and counts their plans. */
 static int collect(const struct ckpt_save_plan *plans, size_t n, struct offers *o,
 		   struct ckpt_err *e)
 {
@@ -160,7 +160,7 @@ static int collect(const struct ckpt_save_plan *plans, size_t n, struct offers *
 	return 0;
 }
 
-/* Which plans offer each. */
+/* Lists the plans that offer each index. */
 static void list_plans(const struct ckpt_save_plan *plans, size_t n, struct offers *o)
 {
 	size_t at = 0, k = 0;
@@ -203,7 +203,7 @@ static int larger_first(const void *ap, const void *bp, void *arg)
 	return a < b ? -1 : a > b;
 }
 
-/* The order in which owners are chosen. */
+/* Sets the order in which owners are chosen. */
 static void set_order(struct offers *o, enum dedup_rule rule, bool to_lowest)
 {
 	uint32_t n = o->ids.count, at = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HyperParallel's layouts; ckpt_state.h says what they are. */
+/* HyperParallel's layouts; described in ckpt_state.h. */
 
 #include "base/err.h"
 #include "base/text.h"
@@ -17,7 +17,7 @@ int ckpt_hp_layout_sharding(const struct ckpt_hp_layout *l, const char *name,
 	uint8_t n = 0;
 
 	if (!mesh_size(l->n_axes, l->mesh, &devices))
-		return err_set(e, EINVAL, "Layout %s: %s is no mesh", name,
+		return err_set(e, EINVAL, "Layout %s: %s is not a mesh", name,
 			       TUPLE_TEXT(l->mesh, l->n_axes));
 	if (l->n_ranks != devices)
 		return err_set(e, EINVAL,
@@ -25,8 +25,9 @@ int ckpt_hp_layout_sharding(const struct ckpt_hp_layout *l, const char *name,
 			       ")",
 			       name, l->n_ranks, devices);
 	if (l->n_dims > CKPT_MAX_DIMS)
-		return err_set(e, EINVAL, "Layout %s: tensor_map of %u dimensions, the most is %d",
-			       name, l->n_dims, CKPT_MAX_DIMS);
+		return err_set(e, EINVAL,
+			       "Layout %s: tensor_map of %u dimensions, the maximum is %d", name,
+			       l->n_dims, CKPT_MAX_DIMS);
 	for (size_t d = 0; d < l->n_dims; d++)
 		for (size_t i = 0; i < l->map[d].n; i++) {
 			uint8_t axis = l->map[d].axes[i];
@@ -108,7 +109,8 @@ int ckpt_hp_reshard(const struct ckpt_hp_layout *from, const struct ckpt_hp_layo
 	if (!from && !to)
 		return err_set(e, EINVAL, "`from_layout` and `to_layout` cannot both be None.");
 	if (n_dims > CKPT_MAX_DIMS)
-		return err_set(e, EINVAL, "%zu dimensions, the most is %d", n_dims, CKPT_MAX_DIMS);
+		return err_set(e, EINVAL, "%zu dimensions, the maximum is %d", n_dims,
+			       CKPT_MAX_DIMS);
 	from = from ? from : &alone;
 	to = to ? to : &alone;
 	rc = ckpt_hp_layout_sharding(from, "from_layout", from_room, &source, e);

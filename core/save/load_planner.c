@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The load planners of the systems; they differ in their error texts and in which shapes may. */
+/* The load planners of the systems; they differ in error texts and in which shapes they accept. */
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
@@ -76,7 +76,7 @@ static int configure(void *self, const struct ckpt_state_dict *dict, const struc
 	rc = state_index_init(&p->names, dict, p->system, e);
 	for (size_t i = 0; !rc && i < dict->count && !opt->take_bytes; i++)
 		if (!dict->entries[i].tensor)
-			rc = err_set(e, EINVAL, "'%s' is bytes, and nobody takes them",
+			rc = err_set(e, EINVAL, "'%s' is bytes, but take_bytes is not set",
 				     FQN_TEXT(dict->entries[i].fqn, dict->entries[i].fqn_len));
 	return rc ? rc : index_saved(p, md, e);
 }
@@ -92,7 +92,7 @@ static int by_name(const void *ap, const void *bp)
 	return c ? c : (*a)->fqn_len < (*b)->fqn_len ? -1 : (*a)->fqn_len > (*b)->fqn_len;
 }
 
-/* Megatron shows what there is, in order; a message has room for the first names. */
+/* Megatron lists all keys, in order; the message has room for the first ones. */
 static int missing_in(const struct planner *p, const char *name, struct ckpt_err *e)
 {
 	const struct ckpt_meta_entry **list =
@@ -196,7 +196,7 @@ static int local_plan(void *self, struct ckpt_load_plan *ret, struct ckpt_err *e
 	return 0;
 }
 
-/* Nothing is shared between ranks when loading. */
+/* Loading needs no coordination between ranks. */
 static int global_plan(void *self, const struct ckpt_load_plan *all, size_t n,
 		       struct ckpt_load_plan *ret_parts, struct ckpt_err *e)
 {
@@ -277,7 +277,7 @@ static int acquire_tensor(void *self, const struct ckpt_read_item *item,
 	return 0;
 }
 
-/* Element by element, or run by run where both have the last dimension in one piece. */
+/* Element by element, or run by run if the last dimension is contiguous in both. */
 static void copy_view(const struct ckpt_tensor_view *to, const struct ckpt_tensor_view *from)
 {
 	size_t n = to->n_dims, size = dtype_info(to->dtype)->size, run = size, outer = n;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* One name of the checkpoint while plans are counted. */
+/* One name of the checkpoint, while plans are counted. */
 struct entry {
 	const struct ckpt_write_item *item; /* its first */
 	size_t n_chunks;
@@ -61,7 +61,7 @@ static bool same_size(const struct ckpt_write_item *a, const struct ckpt_write_i
 	return n == b->index.n_dims && (!n || !memcmp(a->size, b->size, n * sizeof(*a->size)));
 }
 
-/* May w join the entry that `first` began? */
+/* May w join the entry that `first` started? */
 static int check_joins(const struct merge *m, const struct ckpt_write_item *first,
 		       const struct ckpt_write_item *w, size_t rank, struct ckpt_err *e)
 {
@@ -120,7 +120,7 @@ static int count_item(struct merge *m, const struct ckpt_write_item *w, size_t r
 	return rc;
 }
 
-/* Names in order of appearance, and how many chunks each has. */
+/* Numbers names in order of appearance, and counts the chunks of each. */
 static int count_entries(struct merge *m, struct ckpt_err *e)
 {
 	for (size_t p = 0, i = 0, k = 0; p < m->n; p++)
@@ -135,7 +135,7 @@ static int count_entries(struct merge *m, struct ckpt_err *e)
 	return 0;
 }
 
-/* Entries with room for their chunks, which place_items fills. */
+/* Makes entries with room for their chunks, which place_items fills in. */
 static bool make_entries(struct merge *m, struct ckpt_metadata *md)
 {
 	size_t n = m->names.count, n_chunks = 0, at = 0;
@@ -164,7 +164,7 @@ static bool make_entries(struct merge *m, struct ckpt_metadata *md)
 	return true;
 }
 
-/* The plans' items once more, each with its place among its tensor's chunks. */
+/* Copies the plans' items, each with its position among its tensor's chunks. */
 static int place_items(struct merge *m, struct ckpt_metadata *md, struct ckpt_save_plan *ret,
 		       struct ckpt_err *e)
 {
@@ -212,7 +212,7 @@ static bool is_same_path(const void *arg, uint32_t id)
 	return a->fqn_len == b->fqn_len && (!a->fqn_len || !memcmp(a->fqn, b->fqn, a->fqn_len));
 }
 
-/* Every name once, as the first rank that knows it says. */
+/* Each name once, with the path given by the first rank that has one. */
 static int merge_paths(const struct merge *m, struct ckpt_metadata *md, struct ckpt_err *e)
 {
 	struct idtable seen CLEANUP(idtable_release) = { 0 };
@@ -280,8 +280,8 @@ int merge_plans(const struct ckpt_save_plan *plans, size_t n, const struct merge
 
 	if (!rc)
 		rc = count_entries(&m, e);
-	if (!rc &&
-	    !shares_out(&m)) /* what is stored is known by its index: one would hide the other */
+	/* Stored items are identified by their index: one would hide the other. */
+	if (!rc && !shares_out(&m))
 		rc = dedup_check(plans, n, e);
 	if (!rc && !make_entries(&m, &md))
 		rc = err_set(e, ENOMEM, "metadata of %u names: out of memory", m.names.count);
@@ -354,7 +354,7 @@ static int check_fill(const struct ckpt_meta_entry *t, struct ckpt_err *e)
 	if (!box_volume(t->tensor.n_dims, t->tensor.size, &want))
 		return err_set(e, ERR_CORRUPT, "key:%s has more than 2^63 - 1 elements",
 			       FQN_TEXT(t->fqn, t->fqn_len));
-	/* All lie inside without overlap: the sum is no more than the whole. */
+	/* All are inside and do not overlap, so the sum cannot exceed the whole. */
 	for (size_t i = 0; i < t->tensor.n_chunks; i++)
 		if (box_volume(t->tensor.n_dims, t->tensor.chunks[i].len, &v))
 			got += v;
@@ -365,7 +365,7 @@ static int check_fill(const struct ckpt_meta_entry *t, struct ckpt_err *e)
 		       FQN_TEXT(t->fqn, t->fqn_len), want, got);
 }
 
-/* Most tensors are one chunk: no need for a search structure. */
+/* Most tensors are one chunk and need no search structure. */
 static int check_chunks(const struct ckpt_meta_entry *t, struct ckpt_err *e)
 {
 	struct chunk_index x CLEANUP(chunk_index_release) = { 0 };

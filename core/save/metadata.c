@@ -89,7 +89,7 @@ bool save_plan_equal(const struct ckpt_save_plan *a, const struct ckpt_save_plan
 
 /* ---- copying plans ---- */
 
-/* Offset, length, shape; an index has its chunk's offset, mostly the same numbers in memory. */
+/* Offset, length, shape; an index has its chunk's offset, usually the same array. */
 static bool copy_item(const struct ckpt_write_item *from, struct arena *a,
 		      struct ckpt_write_item *to)
 {

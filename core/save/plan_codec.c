@@ -2,8 +2,9 @@
 /*
  * One function visits each kind of record, both to write and to read it.
  *
- * A message is flat: a header, numbers, records and texts. It is sent as one zstd frame, or as it
- * is where a frame would be longer, or so much shorter that decoding would take it for a bomb.
+ * A message is flat: a header, numbers, records and texts. It is sent as one zstd frame, or
+ * uncompressed if a frame would be longer, or so much shorter that decoding would take it for a
+ * bomb.
  *
  *	header    6 words: kind and flags; numbers, words of records, bytes of texts; items, paths
  *	numbers   8 bytes each: offsets, lengths and shapes
@@ -11,8 +12,8 @@
  *	          data, a text or NONE
  *	texts     bytes, each text followed by a NUL
  *
- * Everything is little-endian. A record names its texts by their first byte and length, and its
- * numbers by the first of them; most that are equal are stored once.
+ * Everything is little-endian. A record refers to its texts by offset and length, and to its
+ * numbers by the first of them; equal ones are mostly stored once.
  *
  *	index            text hint n-dims-or-NONE numbers
  *	save plan 'S'    type-and-properties index offset length shape
@@ -41,26 +42,26 @@ enum {
 	N_HEADER = 6,	       /* an even number: what follows is aligned to 8 */
 	IS_UNCHANGED = 1 << 8, /* of the header's first word */
 	LEVEL = 1,	       /* of zstd */
-	N_SEEN = 4096,	       /* so many are compared with; all of it fits a cache */
-	MOST_DENSE = 1024,     /* bytes in one of a frame: plans of models have some 10 to 100 */
+	N_SEEN = 4096,	       /* number compared with; together they fit the CPU cache */
+	MOST_DENSE = 1024,     /* maximum expansion of a frame: plans of models reach 10 to 100 */
 };
 
-/* A text or some numbers that were stored not long ago; a later one takes its place. */
+/* A recently stored text or run of numbers; later ones replace it. */
 struct seen {
 	const struct buf *pool; /* NULL: none yet */
 	size_t at, len;		/* bytes */
 };
 
 struct wire {
-	const char *whole; /* what it is, for messages */
-	const char *why;   /* the first thing that is wrong */
+	const char *whole; /* what is being coded, for messages */
+	const char *why;   /* the first error */
 	int err;	   /* and its errno */
 	bool reads;
 	/* writing */
 	struct buf words, numbers, text;
 	struct seen *seen; /* N_SEEN, by hash */
 	/* reading */
-	struct cursor c; /* the words that have not been read */
+	struct cursor c; /* the words not read yet */
 	const uint64_t *got_numbers;
 	const char *got_text;
 	uint32_t n_numbers, text_len;
@@ -115,7 +116,7 @@ static void visit_word(struct wire *w, uint32_t *v)
 		refuse(w, "its records end too early");
 }
 
-/* Where it is in its pool, in bytes; what is not known it adds there, with `zeros` behind it. */
+/* The thing's offset in its pool, in bytes; a new one is added, followed by `zeros` zero bytes. */
 static uint32_t put_thing(struct wire *w, struct buf *pool, const void *p, size_t len, size_t zeros)
 {
 	struct seen *x = &w->seen[XXH3_64bits(len ? p : "", len) % N_SEEN];
@@ -151,7 +152,7 @@ static void visit_text(struct wire *w, const char **s, uint32_t *len, bool is_op
 	*len = n;
 }
 
-/* Ends at its NUL. */
+/* NUL-terminated. */
 static void visit_c_text(struct wire *w, const char **s, bool is_optional)
 {
 	size_t n = !w->reads && *s ? strlen(*s) : 0;
@@ -321,14 +322,14 @@ static void visit_path(struct wire *w, void *arg)
 
 static const struct record {
 	const char *name;
-	size_t size, words; /* a value's bytes, and the least that a record has */
+	size_t size, words; /* bytes of a value, and the minimum words of a record */
 	void (*visit)(struct wire *w, void *value);
 } write_items = { "plan: item", sizeof(struct ckpt_write_item), 9, visit_write_item },
   read_items = { "plan: item", sizeof(struct ckpt_read_item), 15, visit_read_item },
   results = { "write result", sizeof(struct ckpt_write_result), 12, visit_result },
   paths = { "plan: path", sizeof(struct ckpt_fqn_path), 3, visit_path };
 
-/* All kinds have the same parts; most lack all but the items. */
+/* All kinds have the same parts; most have only items. */
 struct message {
 	char kind;
 	bool unchanged;
@@ -397,7 +398,7 @@ static size_t most_of_frame(size_t len)
 	return ckd_mul(&n, len, (size_t)MOST_DENSE) ? SIZE_MAX : n;
 }
 
-/* Appends the flat bytes as they are, or as a frame. */
+/* Appends the flat bytes unchanged, or as a frame. */
 static int put_flat(const struct buf *flat, struct buf *b)
 {
 	size_t room = ZSTD_compressBound(flat->len), len;
@@ -406,7 +407,7 @@ static int put_flat(const struct buf *flat, struct buf *b)
 	if (!frame)
 		return ENOMEM;
 	len = ZSTD_compress(frame, room, flat->data, flat->len, LEVEL);
-	if (ZSTD_isError(len)) /* nothing else can be wrong with it */
+	if (ZSTD_isError(len)) /* no other error is possible */
 		return ENOMEM;
 	if (len < flat->len && flat->len <= most_of_frame(len))
 		buf_add(b, frame, len);
@@ -459,7 +460,7 @@ static int encode(struct message *m, struct buf *b, struct ckpt_err *e)
 		   : rc;
 }
 
-/* What a frame holds, or a copy of what is no frame: it stays in the arena. */
+/* Copies the contents of a frame, or of an uncompressed message, to the arena. */
 static void get_flat(struct wire *w, const void *data, size_t len)
 {
 	unsigned long long size = len;
@@ -487,7 +488,7 @@ static void get_flat(struct wire *w, const void *data, size_t len)
 		w->c = cursor_of(flat, n);
 }
 
-/* The header, and where everything is. */
+/* Reads the header and locates the parts. */
 static void get_message(struct wire *w, struct message *m, const void *data, size_t len)
 {
 	uint32_t head[N_HEADER];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of calls, which is the same for every planner. */
+/* Enforces the order of calls, which is the same for every planner. */
 #include <ckptfs/ckpt_plan.h>
 
 #include "base/err.h"
 
-/* Has the planner come as far as the call needs? */
+/* Has the planner reached the step that the call needs? */
 static int check_step(uint8_t step, uint8_t needed, const char *not_configured, struct ckpt_err *e)
 {
 	static const char *const missing[] = {

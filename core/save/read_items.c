@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A shard against a stored chunk is one intersection. Few of them are tried pair by pair; for many
- * a search structure of the stored chunks is made, and each shard asks it.
+ * A shard and a stored chunk are compared by one intersection. Few pairs are tried one by one; for
+ * many, a search structure of the stored chunks is built and queried for each shard.
  */
 #include "save/read_items.h"
 
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW_PAIRS = 64 }; /* fewer are not worth the sort */
+enum { FEW_PAIRS = 64 }; /* fewer are not worth sorting */
 
 void read_list_release(struct read_list *l)
 {
@@ -67,7 +67,8 @@ struct request {
 	size_t shard;		/* being looked for */
 };
 
-/* [off, off + len) of the whole tensor is in the shard and in stored chunk `chunk`. */
+/* Adds the overlap [off, off + len), in the whole tensor, of the shard with stored chunk
+ * `chunk`. */
 static int add_overlap(const struct request *q, size_t chunk, const uint64_t *off,
 		       const uint64_t *len)
 {
@@ -109,7 +110,7 @@ static int by_chunk(const void *ap, const void *bp)
 	return a->storage.hint < b->storage.hint ? -1 : a->storage.hint > b->storage.hint;
 }
 
-/* What the shard can have of a tensor of the saved shape; false: nothing. */
+/* The part of the shard inside a tensor of the saved shape; false: none. */
 static bool clip(const struct request *q, uint64_t *off, uint64_t *len)
 {
 	static const uint64_t zero[CKPT_MAX_DIMS];

@@ -3,8 +3,8 @@
  * The save planners of the systems: one procedure with four sets of rules.
  *
  * Plans are made in `scratch`, which lives from one configure to the next. With cache_plans three
- * things outlive that, as copies which borrow nothing: the local plan as it was last sent, the
- * finished one, and on the coordinator a generation: all ranks' plans and what was made of them.
+ * things outlive it, as copies that borrow nothing: the local plan last sent, the finished one, and
+ * on the coordinator a generation: all ranks' plans and the resulting global plan.
  */
 #include "base/arena.h"
 #include "base/err.h"
@@ -36,14 +36,13 @@ struct planner {
 	enum ckpt_planner_system system;
 	struct ckpt_save_planning opt;
 	struct state_index names;
-	struct idtable
-		shards; /* shards of all entries, numbered in their order, by fqn and offset */
+	struct idtable shards; /* shards of all entries, numbered in order, by fqn and offset */
 	struct where {
 		uint32_t entry, shard;
 	} * where;
 	struct arena scratch;
 	struct kept_plan local, finished;
-	bool is_open; /* a local plan was made, and no finish has followed */
+	bool is_open; /* a local plan was made, but finish has not been called */
 	struct generation gen;
 };
 
@@ -119,7 +118,7 @@ static bool is_shard(const void *arg, uint32_t id)
 	return meta_index_equal(&x, s->index);
 }
 
-/* Where get_data will look: a plan's hints are positions in other lists by then. */
+/* For get_data: a plan's hints are positions in other lists by that time. */
 static int index_shards(struct planner *p, struct ckpt_err *e)
 {
 	const struct ckpt_state_dict *dict = p->names.dict;
@@ -140,7 +139,7 @@ static int index_shards(struct planner *p, struct ckpt_err *e)
 			uint64_t hash = meta_index_hash(&x);
 			uint32_t *id = idtable_find(&p->shards, hash, is_shard, &s);
 
-			if (*id == IDTABLE_NONE) /* of equal ones the first, as torch does */
+			if (*id == IDTABLE_NONE) /* of equal ones the first, as in torch */
 				p->where[idtable_add(&p->shards, id, hash)] = w;
 		}
 	}
@@ -184,7 +183,7 @@ static bool has_paths(enum ckpt_planner_system system)
 	return system == CKPT_PLANNER_DCP || system == CKPT_PLANNER_HYPERPARALLEL_B;
 }
 
-/* An entry without a path was at the top: its name is the only step. */
+/* An entry without a path was at the top level: its name is the only step. */
 static bool make_paths(struct planner *p, struct ckpt_save_plan *plan)
 {
 	const struct ckpt_state_dict *dict = p->names.dict;
@@ -242,7 +241,7 @@ static int local_plan(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e
 	struct ckpt_save_plan plan;
 	int rc = make_local(p, &plan, e);
 
-	if (p->is_open) { /* what the coordinator has kept of the last one is not known */
+	if (p->is_open) { /* the coordinator's copy may not match: send the plan in full */
 		drop_kept(&p->local);
 		drop_kept(&p->finished);
 	}
@@ -272,11 +271,11 @@ static struct merge_rules rules_of(const struct planner *p)
 
 static int not_kept(size_t rank, struct ckpt_err *e)
 {
-	return err_set(e, EINVAL, "the plan of rank %zu is said to be unchanged, but none was kept",
+	return err_set(e, EINVAL, "the plan of rank %zu is marked unchanged, but none was kept",
 		       rank);
 }
 
-/* The plans that ranks have sent, or those that they sent before. */
+/* The plans that ranks have sent now, or, if unchanged, before. */
 static int copy_all(const struct generation *old, const struct ckpt_save_plan *all,
 		    struct generation *g, struct ckpt_err *e)
 {
@@ -331,7 +330,7 @@ static int global_cached(struct planner *p, const struct ckpt_save_plan *all, si
 		return rc;
 	}
 	for (size_t i = 0; i < n; i++) {
-		/* A rank that sent a plan has lost or changed what it kept: it gets all of it. */
+		/* A rank that sent its plan has lost or changed its copy, so it gets everything. */
 		bool known = i < p->gen.n && all[i].unchanged &&
 			     save_plan_equal(&g.parts[i], &p->gen.parts[i]);
 
@@ -377,7 +376,7 @@ static int finish(void *self, const struct ckpt_save_plan *part, struct ckpt_sav
 		return rc;
 	p->is_open = false;
 	*ret = p->opt.cache_plans ? p->finished.plan : *part;
-	ret->storage = part->storage; /* the storage's word is a new one each time */
+	ret->storage = part->storage; /* the storage writer's data is new each time */
 	ret->storage_len = part->storage_len;
 	return 0;
 }
@@ -400,7 +399,7 @@ static int find_shard(const struct planner *p, const struct ckpt_meta_index *x, 
 	if (rc)
 		return rc;
 	if (!p->names.dict->entries[*ret_entry].tensor)
-		return err_set(e, EINVAL, "'%s' is bytes, a tensor is asked for",
+		return err_set(e, EINVAL, "'%s' is bytes, but a tensor was requested",
 			       FQN_TEXT(x->fqn, x->fqn_len));
 	return local_tensor_shard(p->names.dict->entries[*ret_entry].tensor, x, ret_shard, e);
 }
@@ -414,7 +413,7 @@ static int get_bytes(const struct planner *p, const struct ckpt_write_item *item
 	if (rc)
 		return rc;
 	if (p->names.dict->entries[entry].tensor)
-		return err_set(e, EINVAL, "'%s' is a tensor, bytes are asked for",
+		return err_set(e, EINVAL, "'%s' is a tensor, but bytes were requested",
 			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
 	*ret = p->names.dict->entries[entry].bytes;
 	return 0;
@@ -437,7 +436,7 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 		return rc;
 	t = p->names.dict->entries[entry].tensor;
 	s.data = t->shards[shard].data;
-	/* It lies inside the tensor, whose volume local_tensor_check has looked at. */
+	/* The shard is inside the tensor, whose volume local_tensor_check has checked. */
 	(void)box_volume(t->n_dims, t->shards[shard].len, &volume);
 	s.len = volume * dtype_info(t->props.dtype)->size;
 	if (!s.data && s.len)

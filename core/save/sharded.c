@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Megatron's ShardedTensor and ShardedObject; texts and order of checks as in its mapping.py. */
+/* Megatron's ShardedTensor and ShardedObject; texts and order of checks follow its mapping.py. */
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/checked.h"
@@ -22,7 +22,7 @@ bool ckpt_replica_is_main(const struct ckpt_replica_id *r)
 	return true;
 }
 
-/* ---- as Python would show it ---- */
+/* ---- Python's repr ---- */
 
 enum { REPR_MAX = 1024 }; /* more than fits a message */
 
@@ -183,7 +183,7 @@ static int check_dims(const struct ckpt_rank_offsets_args *args, size_t n, struc
 {
 	if (n <= CKPT_MAX_DIMS)
 		return 0;
-	return err_set(e, EINVAL, "%zu dimensions for key %s, the most is %d", n,
+	return err_set(e, EINVAL, "%zu dimensions for key %s, the maximum is %d", n,
 		       FQN_TEXT(args->key, args->key_len), CKPT_MAX_DIMS);
 }
 
@@ -265,7 +265,7 @@ int ckpt_sharded_tensor_cell(const struct ckpt_sharded_tensor *s, uint64_t *ret,
 	return 0;
 }
 
-/* The box of one shard: prepended axes are 1 long. */
+/* The box of one shard: prepended axes have length 1. */
 static int shard_of(const struct ckpt_sharded_tensor *s, struct arena *a, struct ckpt_shard *ret,
 		    struct ckpt_err *e)
 {
@@ -295,7 +295,7 @@ static bool same_tensor(const struct ckpt_sharded_tensor *a, const struct ckpt_s
 		!memcmp(a->global_shape, b->global_shape, a->n_global * sizeof(uint64_t)));
 }
 
-/* Counts the main replica of a shard in its cell of the grid that the first shard tells. */
+/* Counts the main replica of a shard in its cell of the grid, which the first shard determines. */
 static int count_cell(const struct ckpt_sharded_tensor *first, const struct ckpt_sharded_tensor *s,
 		      uint8_t *main_replicas, struct ckpt_err *e)
 {
@@ -320,7 +320,7 @@ static int check_cells(const struct ckpt_sharded_tensor *shards, size_t n, struc
 	autofree uint8_t *main_replicas = NULL;
 	uint64_t cells;
 
-	/* More cells than shards cannot all have one. */
+	/* With more cells than shards some cell has none. */
 	if (!box_volume(shards->n_global, shards->axis_fragmentations, &cells) || cells > n)
 		return refuse(e, shards, "Invalid access pattern", "");
 	main_replicas = calloc(cells + 1, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A state dict of Megatron's sharded tensors and objects. */
+/* Builds a state dict of Megatron's sharded tensors and objects. */
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -25,7 +25,7 @@ static bool is_used(const struct ckpt_replica_id *r, enum ckpt_sharded_use use)
 
 struct group {
 	const struct ckpt_sharded_tensor *first;
-	size_t n, at; /* shards, and where the next one goes */
+	size_t n, at; /* number of shards; index of the next one */
 };
 
 struct sorting {
@@ -41,8 +41,8 @@ static bool has_key(const void *arg, uint32_t id)
 	return x->key_len == y->key_len && (!x->key_len || !memcmp(x->key, y->key, x->key_len));
 }
 
-/* group_of[i]: that of tensor i, IDTABLE_NONE where it is left out. Groups are in the order of
- * their first shards; returns how many. */
+/* group_of[i]: the group of tensor i, IDTABLE_NONE if it is left out. Groups are in the order of
+ * their first shards; returns their number. */
 static size_t group_by_key(const struct ckpt_sharded_tensor *v, size_t n, enum ckpt_sharded_use use,
 			   struct idtable *ids, struct group *groups, uint32_t *group_of)
 {

@@ -15,12 +15,12 @@ struct state_index {
 	struct idtable names;
 };
 
-/* Checks every entry as well; a name that is there twice fails with the system's text. */
+/* Also checks every entry; a duplicate name fails with the system's text. */
 int state_index_init(struct state_index *x, const struct ckpt_state_dict *dict,
 		     enum ckpt_planner_system system, struct ckpt_err *e);
 void state_index_release(struct state_index *x);
 
-/* ENOENT with HyperParallel's text where the name is not there. */
+/* ENOENT with HyperParallel's text if the name does not exist. */
 int state_index_find(const struct state_index *x, const struct ckpt_meta_index *index, size_t *ret,
 		     struct ckpt_err *e);
 

@@ -18,23 +18,24 @@
 #include <zstd.h>
 
 enum {
-	PIECE = 256 * 1024,	/* of data at once: it stays in the cache between CRC and write */
-	ZSTD_PIECE = 64 * 1024, /* what zstd gets at once; the frame must not depend on the rest */
-	DIRECT = 64 * 1024,	/* bytes that are written from where they are */
-	WRITEBACK = 8 * 1024 * 1024, /* on their way to the disk while more is written */
-	ELEMENT_MASK = 15,	     /* sources give whole elements, of 16 bytes at most */
+	PIECE = 256 * 1024,	/* of data at once: stays in the CPU cache between CRC and write */
+	ZSTD_PIECE = 64 * 1024, /* input per zstd call; fixed, so that the frame does not depend on
+                                   the buffer */
+	DIRECT = 64 * 1024,	/* longer runs are written without copying */
+	WRITEBACK = 8 * 1024 * 1024, /* dirty bytes handed to the disk while more is written */
+	ELEMENT_MASK = 15,	     /* sources return whole elements, of at most 16 bytes */
 	MAX_TEXT = INT32_MAX,	     /* of an archive's head or tail */
 };
 
 struct dcp_file {
 	struct dcp_file_opts opts;
 	int fd;
-	uint64_t pos;		 /* bytes written: where the buffer's first goes */
-	uint64_t on_its_way;	 /* up to here writing to the disk has begun */
+	uint64_t pos;		 /* bytes written: file offset of the buffer */
+	uint64_t on_its_way;	 /* writeback has been started up to here */
 	struct buf text;	 /* head or tail of the item */
 	ZSTD_CCtx *zstd;	 /* NULL: not compressed */
-	uint8_t *in;		 /* what has been read, for zstd */
-	uint8_t *out;		 /* what is to be written */
+	uint8_t *in;		 /* input for zstd */
+	uint8_t *out;		 /* to be written */
 	size_t in_cap, cap, len; /* bytes of `in`, of `out`, and used of that */
 };
 
@@ -86,7 +87,7 @@ static int to_disk(struct dcp_file *f, const void *p, size_t n, struct ckpt_err 
 		return err_sys(e, -rc, "write %zu bytes at %" PRIu64, n, f->pos);
 	f->pos += n;
 	if (f->pos - f->on_its_way >= WRITEBACK) {
-		/* The sync at the end has less to wait for then. It says what goes wrong. */
+		/* Starts writeback, so that the final sync waits less. That sync reports errors. */
 		(void)sync_file_range(f->fd, (off_t)f->on_its_way, (off_t)(f->pos - f->on_its_way),
 				      SYNC_FILE_RANGE_WRITE);
 		f->on_its_way = f->pos;
@@ -103,7 +104,7 @@ static int flush(struct dcp_file *f, struct ckpt_err *e)
 	return rc;
 }
 
-/* Bytes as they are: through the buffer, or past it where they are many. */
+/* Writes bytes unchanged: through the buffer, or directly if there are many. */
 static int put_plain(struct dcp_file *f, const void *p, size_t n, struct ckpt_err *e)
 {
 	int rc = n >= DIRECT || n > f->cap - f->len ? flush(f, e) : 0;
@@ -131,7 +132,7 @@ static int put_zstd(struct dcp_file *f, const void *p, size_t n, ZSTD_EndDirecti
 		if (rc)
 			return rc;
 		left = ZSTD_compressStream2(f->zstd, &out, &in, how);
-		if (ZSTD_isError(left)) /* nothing else can be wrong with it */
+		if (ZSTD_isError(left)) /* no other error is possible */
 			return err_set(e, ENOMEM, "zstd: %s", ZSTD_getErrorName(left));
 		f->len = out.pos;
 	} while (how == ZSTD_e_end ? left != 0 : in.pos < in.size);
@@ -170,7 +171,7 @@ static int put_memory(struct dcp_file *f, const struct ckpt_data *s, uint32_t *c
 	return 0;
 }
 
-/* Straight into the buffer; what is to be compressed, beside it. */
+/* Reads directly into the buffer, or into `in` if it is to be compressed. */
 static int put_read(struct dcp_file *f, const struct ckpt_data *s, uint32_t *crc,
 		    struct ckpt_err *e)
 {

@@ -12,7 +12,7 @@
 
 struct run {
 	const struct load_run_args *args;
-	struct arena plans; /* all that came from other ranks, until the end */
+	struct arena plans; /* everything received from other ranks, until the end */
 };
 
 static int open_step(struct run *r, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)

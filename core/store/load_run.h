@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load_run - load a checkpoint into what the ranks hold, all together: what dcp.load is to torch.
+ * load_run - loads a checkpoint into the tensors of all ranks together: the counterpart of torch's
+ * dcp.load.
  *
  *	struct load_run_args args = { .comm = c, .path = "run/step-100", .dict = &dict,
  *				      .planner = &planner, .reader = &reader };
@@ -13,14 +14,14 @@
  *	rank 0       planner global_plan; reader prepare_global_plan
  *	each rank    planner finish; reader read_data
  *
- * Each rank reads the metadata itself, as in torch: a reader has to know its checkpoint anyway,
- * and ranks of one process can share an opened one, which bytes from rank 0 would not let them.
+ * Each rank reads the metadata itself, as in torch: a reader must open its checkpoint anyway, and
+ * ranks of one process can share an open one, which a copy sent by rank 0 would not allow.
  *
  * A failure of any rank at any step ends the load on all of them with that rank's sentence
  * (comm.h); tensors may then hold anything.
  *
- * Afterwards planner and reader may be configured and reset for the next load, or freed; the plans
- * that they had are gone.
+ * Afterwards planner and reader may be configured and reset for the next load, or freed; their
+ * plans are no longer valid.
  *
  * Threads: one for each rank.
  */

@@ -6,9 +6,9 @@
  *	                storage_meta         StorageMeta; torch's only
  *	                version
  *
- * Objects are as the pickler writes those without a __reduce__: class, NEWOBJ, and BUILD with the
- * dict of their attributes. What repeats is written once: classes, names of all kinds, and within
- * torch.Size and the like nothing, which is smaller than a reference.
+ * Objects are written as the pickler writes those without __reduce__: class, NEWOBJ, and BUILD with
+ * the dict of their attributes. Repeated classes and names are written once; the numbers in
+ * torch.Size and the like are not, being smaller than a reference.
  */
 #include "store/metadata_pickle.h"
 
@@ -31,7 +31,7 @@ struct graph {
 	struct ckpt_err *e;
 	bool hyper; /* HyperParallel's, else torch's */
 	const char *metadata_module, *storage_module, *storage_class;
-	/* Results of calls that all tensors share: + 1, 0 before the first. */
+	/* Memo numbers + 1 of call results that all tensors share; 0 before the first. */
 	uint32_t layout, formats[CKPT_MEMORY_PRESERVE + 1];
 };
 
@@ -50,7 +50,7 @@ static void put_text_or_none(struct graph *g, const char *s)
 		pw_op(&g->w, OP_NONE);
 }
 
-/* An object that has no attributes yet. */
+/* Begins an object that has no attributes yet. */
 static void put_object(struct graph *g, const char *module, const char *name)
 {
 	pw_global(&g->w, module, name);
@@ -70,7 +70,7 @@ static void end_attrs(struct graph *g)
 	pw_op(&g->w, OP_BUILD);
 }
 
-/* torch.Size(v); HyperParallel has plain tuples. */
+/* torch.Size(v); HyperParallel uses plain tuples. */
 static void put_size(struct graph *g, const uint64_t *v, size_t n)
 {
 	if (!g->hyper)
@@ -82,7 +82,8 @@ static void put_size(struct graph *g, const uint64_t *v, size_t n)
 	}
 }
 
-/* Names are shown to users elsewhere, and Python reads none that is not UTF-8. */
+/* Names appear in the user interfaces of other programs, and Python cannot read one that is not
+ * UTF-8. */
 static int check_name(struct graph *g, const char *what, const char *s, size_t n)
 {
 	char shown[100];
@@ -257,7 +258,7 @@ static void put_hint(struct graph *g, const struct ckpt_meta_index *x)
 		pw_int(&g->w, x->hint);
 }
 
-/* Bytes: torch leaves the offset out, HyperParallel's is of no dimensions. */
+/* For bytes: torch leaves the offset out, HyperParallel writes an empty one. */
 static void put_index(struct graph *g, const struct ckpt_meta_index *x)
 {
 	put_object(g, g->metadata_module, "MetadataIndex");
@@ -285,7 +286,7 @@ static void put_transform(struct graph *g, const char *transform)
 	pw_op(&g->w, OP_APPEND);
 }
 
-/* Where in a container with names a tensor is, only the container says: length -1. */
+/* For a tensor in a container with names only the container has the position: length -1. */
 static void put_info(struct graph *g, const struct ckpt_storage_info *s)
 {
 	put_object(g, g->storage_module, g->storage_class);
@@ -325,7 +326,7 @@ static void put_storage_data(struct graph *g, const struct ckpt_metadata *md)
 
 /* ---- storage_meta ---- */
 
-/* In the form of uuid4, which is what torch takes; the bits that say so are set. */
+/* In the form of a uuid4, which torch uses, with the version bits set. */
 static void name_of(const void *p, size_t n, char ret[37])
 {
 	XXH128_hash_t h = XXH3_128bits(p, n);
@@ -337,7 +338,7 @@ static void name_of(const void *p, size_t n, char ret[37])
 		       (unsigned)(low >> 48), (unsigned long long)(low & 0xffffffffffff));
 }
 
-/* start: where in the output the pickle begins. */
+/* start: where the pickle begins in the output. */
 static void put_storage_meta(struct graph *g, const struct ckpt_storage_meta *s, size_t start)
 {
 	const struct buf *out = g->w.out;

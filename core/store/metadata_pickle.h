@@ -16,13 +16,12 @@ struct ckpt_err;
 struct ckpt_metadata;
 
 /*
- * Append to *ret. ENOMEM, EFBIG where ret's ceiling is reached, ERR_UNSUPPORTED for a name that is
- * not UTF-8 (lone surrogates, which Python's strings may have, apart).
+ * Appends to *ret. ENOMEM, EFBIG at ret's ceiling, ERR_UNSUPPORTED for a name that is not UTF-8
+ * (lone surrogates, which Python's strings may contain, are allowed).
  *
- * What torch would draw by lot, the save_id, is made of a hash of the metadata where
- * md->storage.save_id is NULL. planner_data is a dict, an empty one where no paths are given (as
- * Megatron has it); in HyperParallel's None then. HyperParallel's items that have a tensor_key have
- * no length.
+ * If md->storage.save_id is NULL, the save_id, which torch chooses at random, is a hash of the
+ * metadata. Without paths planner_data is an empty dict (as in Megatron), or None for
+ * HyperParallel. HyperParallel's items with a tensor_key have no length.
  */
 int metadata_pickle_dcp(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e);
 int metadata_pickle_hyperparallel(const struct ckpt_metadata *md, struct buf *ret,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * object_form - values of a training program in the form that a checkpoint system has for them.
+ * object_form - converts values of a training program between the forms of the checkpoint systems.
  *
- *	OBJECT_TORCH   an archive of torch.save, as DCP has them. What else is found in its place
- *	               (Megatron-core lets callers serialise themselves) goes through as it is.
+ *	OBJECT_TORCH   an archive of torch.save, as in DCP. Other bytes in its place (Megatron-core
+ *		       lets callers serialise objects themselves) are passed through.
  *	OBJECT_PICKLE  a pickle; or bytes, which HyperParallel writes as they are
  *	OBJECT_JSON    text of this program: what an object of a torch.save file is shown as
  *

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* An object's value; of JSON there is only the text. */
+/* An object's value; for JSON only the text. */
 struct value {
 	struct pk_value v;
 	struct pickle *pickle;
@@ -25,7 +25,7 @@ static void release(struct value *x)
 	pk_strings_free(x->strings);
 }
 
-/* Is b what becomes of a in b's form? 1, 0, or -ENOMEM. */
+/* Is b the result of converting a to b's form? 1, 0, or -ENOMEM. */
 static int is_converted(const struct object_bytes *a, const struct object_bytes *b,
 			struct ckpt_err *e)
 {
@@ -42,7 +42,7 @@ static int is_converted(const struct object_bytes *a, const struct object_bytes 
 	return made.len == b->len && (!b->len || !memcmp(made.data, b->data, b->len));
 }
 
-/* Bytes that are no pickle stand for themselves, as HyperParallel has bytes. */
+/* Bytes that are not a pickle are a bytes value, as in HyperParallel. */
 static int take_bytes(const void *data, size_t len, struct value *ret, struct ckpt_err *e)
 {
 	ret->strings = pk_strings_new((size_t)2 * OBJECT_SAME_MAX);
@@ -63,7 +63,7 @@ static int note_id(void *arg, const struct pk_value *id, struct ckpt_err *e)
 
 static int take_value(const struct object_bytes *x, struct value *ret, struct ckpt_err *e)
 {
-	bool has_ids = false; /* of storages: the pickle does not stand alone */
+	bool has_ids = false; /* of storages: the pickle is not self-contained */
 	const struct pickle_opts opts = { .persid = note_id,
 					  .arg = &has_ids,
 					  .max_bytes = OBJECT_SAME_MEMORY,
@@ -91,7 +91,7 @@ static int take_value(const struct object_bytes *x, struct value *ret, struct ck
 	return 0;
 }
 
-/* JSON text of this program, and what else would be shown so. */
+/* Compares JSON text of this program with the text of another object. */
 static int same_text(const struct object_bytes *json, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT((size_t)4 * OBJECT_SAME_MAX);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * object_same - have two stored objects the same value, whatever form it is in?
+ * object_same - do two stored objects have the same value, whatever their form?
  *
- * Nothing is executed: what pickles would build is compared, see parse/pickle_same.h, and of what
- * is shown as JSON, the text.
+ * Nothing is executed: the values that pickles describe are compared, see parse/pickle_same.h; of
+ * objects shown as JSON, the text.
  *
  * Threads: pure.
  */
@@ -12,7 +12,7 @@
 
 #include "store/object_form.h"
 
-/* Bytes of an object, and of memory for each of the two pickles besides. */
+/* Bytes of an object; memory for each of the two pickles. */
 enum { OBJECT_SAME_MAX = 16 << 20, OBJECT_SAME_MEMORY = 64 << 20 };
 
 struct object_bytes {
@@ -21,7 +21,7 @@ struct object_bytes {
 	size_t len;
 };
 
-/* 1; 0; -ENOTSUP: it cannot be told, and *e says why; -ENOMEM. */
+/* 1; 0; -ENOTSUP: they cannot be compared, and *e says why; -ENOMEM. */
 int object_same(const struct object_bytes *a, const struct object_bytes *b, struct ckpt_err *e);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum {
 	DEFAULT_BUFFER = 4 << 20,
-	MIN_BUFFER = 4096, /* and buffers are multiples of it, which holds whole elements */
+	MIN_BUFFER = 4096, /* buffers are multiples of it, so they hold whole elements */
 };
 
 int outfile_open(struct outfile *f, struct staging *s, const char *name,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * outfile - a data file of a checkpoint while it is written: bytes and sources, one behind the
- * other, through one buffer, on disk when it is done.
+ * outfile - a data file of a checkpoint being written: bytes and sources, one after another,
+ * through one buffer; on disk when finished.
  *
  *	struct outfile f = OUTFILE_INIT;
  *	outfile_open(&f, staging, "__0_0.distcp", &opts, &e);
@@ -23,8 +23,9 @@ struct ckpt_data;
 struct staging;
 
 struct outfile_opts {
-	size_t buffer; /* of each file being written; 0: 4 MiB */
-	/* So many bytes more of tensors and objects are written: from any thread; may be NULL. */
+	size_t buffer; /* bytes per file being written; 0: 4 MiB */
+	/* `bytes` more of tensors and objects have been written; called from any thread; may be
+	 * NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *arg;
 };
@@ -46,7 +47,7 @@ struct outfile {
 int outfile_open(struct outfile *f, struct staging *s, const char *name,
 		 const struct outfile_opts *opts, struct ckpt_err *e);
 int outfile_write(struct outfile *f, const void *p, size_t n, struct ckpt_err *e);
-/* All of it. */
+/* Appends the whole source. */
 int outfile_source(struct outfile *f, const struct ckpt_data *src, struct ckpt_err *e);
 int outfile_finish(struct outfile *f, struct ckpt_err *e);
 void outfile_release(struct outfile *f);

@@ -12,8 +12,8 @@
 
 struct run {
 	const struct save_run_args *args;
-	struct arena plans;	    /* all that came from other ranks, until the end */
-	struct ckpt_save_plan mine; /* the local plan, and then this rank's of the global one */
+	struct arena plans;	    /* everything received from other ranks, until the end */
+	struct ckpt_save_plan mine; /* the local plan, later this rank's part of the global one */
 	struct ckpt_metadata md;    /* rank 0 */
 };
 
@@ -39,7 +39,7 @@ static int local_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 	return rc ? rc : save_plan_encode(&r->mine, ret, e);
 }
 
-/* all[i] are the bytes of rank i's plan. */
+/* all[i] has the bytes of rank i's plan. */
 static int decode_all(struct run *r, const struct ckpt_comm_all *all, struct ckpt_save_plan *ret,
 		      struct ckpt_err *e)
 {
@@ -98,7 +98,7 @@ static int write_step(struct run *r, struct buf *ret, struct ckpt_err *e)
 	return rc ? rc : write_results_encode(results.v, results.n, ret, e);
 }
 
-/* Rank 0: all have written. */
+/* Rank 0, after all ranks have written. */
 static int finish_step(struct run *r, const struct ckpt_comm_all *all, struct ckpt_err *e)
 {
 	struct ckpt_write_results *v = arena_array(&r->plans, all->n, sizeof(*v));
@@ -115,7 +115,7 @@ static int finish_step(struct run *r, const struct ckpt_comm_all *all, struct ck
 	return ckpt_storage_writer_finish(r->args->writer, &r->md, v, all->n, e);
 }
 
-/* rc: how planning went on this rank. */
+/* rc: result of planning on this rank. */
 static int write_save(struct run *r, int rc, struct ckpt_err *e)
 {
 	struct ckpt_comm *c = r->args->comm;

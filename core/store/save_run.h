@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save_run - save a checkpoint, all ranks together: what dcp.save is to torch.
+ * save_run - saves a checkpoint, all ranks together: the counterpart of torch's dcp.save.
  *
  *	struct save_run_args args = { .comm = c, .path = "run/step-100", .dict = &dict,
  *				      .planner = &planner, .writer = &writer };
  *	rc = save_run(&args, &e);
  *
- * Every rank calls it with a planner and a writer of its own. Ranks say what they hold, rank 0
- * decides who writes what, each rank writes its part, rank 0 finishes when all have written:
+ * Every rank calls it with a planner and a writer of its own. Ranks report what they hold, rank 0
+ * decides which rank writes what, each rank writes its part, and rank 0 finishes when all have
+ * written:
  *
  *	each rank    writer reset, set_up; planner configure, local_plan; writer prepare_local_plan
  *	rank 0       planner global_plan; writer prepare_global_plan
  *	each rank    planner finish; writer write_data
  *	rank 0       writer finish
  *
- * A rank's steps of one line run while others are at theirs; no rank begins a line before all have
- * done the one above. A failure of any rank at any step ends the save on all of them with that
- * rank's sentence (comm.h), after all have stopped: the caller then frees or resets the writer,
- * and it removes what it has begun.
+ * The steps of a line run on all ranks in parallel; no rank begins a line before all have finished
+ * the one above. A failure of any rank at any step ends the save on all of them with that rank's
+ * sentence (comm.h), after all have stopped. The caller then frees or resets the writer, which
+ * removes its partial files.
  *
- * Afterwards planner and writer may be configured and reset for the next save, or freed; the
- * plans that they had are gone.
+ * Afterwards planner and writer may be configured and reset for the next save, or freed; their
+ * plans are no longer valid.
  *
  * Threads: one for each rank.
  */

@@ -64,8 +64,8 @@ static int lock_file(const struct site *p, int fd, bool made, struct ckpt_err *e
 		return 0;
 	return err_set(
 		e, EBUSY,
-		"'%s.partial.lock' is there, and its file system has no locks that would tell "
-		"whether anybody still saves: remove it if nobody does",
+		"'%s.partial.lock' exists, and its file system has no locks that tell whether a "
+		"save is still running: remove it if none is",
 		p->path);
 }
 
@@ -98,7 +98,7 @@ static int take_lock(struct staging *s, struct ckpt_err *e)
 
 static int not_ours(const struct site *p, const char *suffix, struct ckpt_err *e)
 {
-	return err_set(e, EEXIST, "'%s%s' is in the way: no save of this program has left it there",
+	return err_set(e, EEXIST, "'%s%s' is in the way: it was not made by a save of this program",
 		       p->path, suffix);
 }
 
@@ -243,7 +243,8 @@ int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e)
 static int check_name(const char *name, struct ckpt_err *e)
 {
 	if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
-		return err_set(e, EINVAL, "'%s' is no name for a file of a checkpoint", name);
+		return err_set(e, EINVAL, "'%s' is not a valid name for a file of a checkpoint",
+			       name);
 	return 0;
 }
 

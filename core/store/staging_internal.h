@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging_internal - the place of a checkpoint: its directory, and the names beside it. Private to
- * core/store.
+ * staging_internal - the location of a checkpoint: its parent directory, and the names of its
+ * neighbours. Private to core/store.
  *
  * Threads: plain values and system calls.
  */
@@ -14,9 +14,9 @@
 struct ckpt_err;
 
 struct site {
-	int parent;	     /* the directory that holds DEST */
-	char path[PATH_MAX]; /* DEST, absolute and without links: for messages */
-	/* In parent: DEST and what may stand beside it. */
+	int parent;	     /* the directory that contains DEST */
+	char path[PATH_MAX]; /* DEST, absolute and with links resolved: for messages */
+	/* In parent: DEST and what may be next to it. */
 	char name[NAME_MAX + 1], partial[NAME_MAX + 1], lock[NAME_MAX + 1], old[NAME_MAX + 1];
 };
 
@@ -29,10 +29,10 @@ int site_open(const char *dest, struct site *ret, struct ckpt_err *e);
 void site_close(struct site *p);
 /* As staging_check. */
 int site_check(const struct site *p, bool overwrite, struct ckpt_err *e);
-/* Is there something of that name? Where that cannot be known, yes. */
+/* Does a file with that name exist? If that cannot be determined, yes. */
 bool site_has(const struct site *p, const char *name);
-/* Remove the directory of that name with the files in it, or whatever else has the name. Fails
- * with ENOTEMPTY where a directory is in it: nothing of ours ever is. */
+/* Removes the directory with that name and the files in it, or whatever else has the name. Fails
+ * with ENOTEMPTY if it contains a directory, because this program never creates one there. */
 int site_remove(const struct site *p, const char *name, struct ckpt_err *e);
 
 #endif

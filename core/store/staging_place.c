@@ -42,7 +42,7 @@ static int resolve_new(const char *dest, char ret[static PATH_MAX], struct ckpt_
 	if (!path)
 		return err_nomem(e);
 	if (!*name || !strcmp(name, ".."))
-		return err_set(e, EINVAL, "'%s' names no directory that could be made", dest);
+		return err_set(e, EINVAL, "'%s' does not name a directory that can be made", dest);
 	if (!lstat(path, &st))
 		return err_set(e, ENOENT, "'%s' is a link that leads nowhere", path);
 	if (slash)
@@ -179,14 +179,14 @@ static int check_entry(const struct site *p, int dir, const char *name, bool ove
 
 	if (!overwrite)
 		return err_set(e, EEXIST,
-			       "'%s' is there already, and not empty: without 'overwrite' it stays",
+			       "'%s' already exists and is not empty: use overwrite to replace it",
 			       p->path);
 	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
 		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
 	if (!is_checkpoint_file(name) || S_ISDIR(st.st_mode))
 		return err_set(
 			e, ENOTEMPTY,
-			"'%s' holds '%s', which is no part of a checkpoint and would be lost",
+			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
 			p->path, name);
 	return 0;
 }
@@ -217,11 +217,11 @@ int site_check(const struct site *p, bool overwrite, struct ckpt_err *e)
 	if (!is_there && errno != ENOENT)
 		return err_sys(e, errno, "stat '%s'", p->path);
 	if (is_there && !S_ISDIR(sx.stx_mode))
-		return err_set(e, ENOTDIR, "'%s' is there already, and no directory", p->path);
+		return err_set(e, ENOTDIR, "'%s' already exists and is not a directory", p->path);
 	if (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)
 		return err_set(e, EBUSY,
 			       "'%s' is a mount point, which cannot be replaced: "
-			       "a directory in it could be",
+			       "name a directory in it",
 			       p->path);
 	if (faccessat(p->parent, ".", W_OK | X_OK, AT_EACCESS))
 		return err_sys(e, errno, "'%s' cannot be made: its directory", p->path);

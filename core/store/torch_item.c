@@ -41,11 +41,11 @@ static void put_text(struct pickle_writer *w, const char *s)
 static void put_tuple(struct pickle_writer *w, const uint64_t *v, size_t n)
 {
 	pw_tuple_of(w, v, n);
-	if (n) /* there is only one empty tuple, and it has no number */
+	if (n) /* the empty tuple is a constant and gets no number */
 		(void)pw_memo(w);
 }
 
-/* ("storage", class, "0", "cpu", count); of untyped storages bytes are counted. */
+/* ("storage", class, "0", "cpu", count); untyped storages count bytes. */
 static void put_storage(struct pickle_writer *w, const struct dtype_info *d, uint64_t bytes)
 {
 	pw_tuple_begin(w, 5);
@@ -68,7 +68,8 @@ static void put_strides(struct pickle_writer *w, size_t n_dims, const uint64_t *
 
 	for (size_t d = n_dims; d--;) {
 		stride[d] = step;
-		/* Only the lengths of an empty tensor can have no product; it has no use for one. */
+		/* The product can overflow only for an empty tensor, whose strides do not
+		 * matter. */
 		if (ckd_mul(&step, step, max_u64(shape[d], 1)) || step > INT64_MAX)
 			step = INT64_MAX;
 	}
@@ -77,8 +78,8 @@ static void put_strides(struct pickle_writer *w, size_t n_dims, const uint64_t *
 
 /*
  * _rebuild_tensor_v2(storage, 0, size, stride, requires_grad=False, backward_hooks=OrderedDict());
- * v3 with the dtype at the end where torch has no storage class for it. Numbers are given as
- * torch's pickler gives them.
+ * v3 with the dtype at the end if torch has no storage class for it. Memo numbers are those of
+ * torch's pickler.
  */
 static int put_pickle(struct buf *b, enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		      uint64_t bytes)
@@ -139,9 +140,9 @@ static uint8_t *put_name(uint8_t *p, const struct torch_record *r)
 }
 
 /*
- * CRC and sizes are 0 here and behind the data, since it is written as it comes. The zip64 field
- * is miniz's: of a large record the size with 0 as its compressed one, of one that begins late,
- * where it does.
+ * CRC and sizes are 0 here and follow the data, since it is written as a stream. The zip64 field is
+ * miniz's: for a large record its size, with 0 as compressed size; for one at a large offset, the
+ * offset.
  */
 static void add_local(struct torch_item *t, struct buf *b, const struct torch_record *r)
 {
@@ -171,7 +172,7 @@ static void add_local(struct torch_item *t, struct buf *b, const struct torch_re
 	append(t, b, entry, (size_t)(p + pad - entry));
 }
 
-/* Its data comes next. */
+/* The record's data is added next. */
 static void begin_record(struct torch_item *t, struct buf *b, const char *name, uint64_t size)
 {
 	struct torch_record *r = &t->records[t->n++];
@@ -181,7 +182,7 @@ static void begin_record(struct torch_item *t, struct buf *b, const char *name, 
 	add_local(t, b, r);
 }
 
-/* The data descriptor: none where there is no data. */
+/* The data descriptor; omitted if there is no data. */
 static void end_record(struct torch_item *t, struct buf *b, uint32_t crc)
 {
 	struct torch_record *r = &t->records[t->n - 1];
@@ -223,7 +224,7 @@ static void add_central(struct torch_item *t, struct buf *b, const struct torch_
 	p = put_le(p, PREFIX_LEN + strlen(r->name), 2);
 	p = put_le(p, zip64, 2);
 	p = put_le(p, 0, 2 + 2 + 2); /* comment, disk, attributes */
-	p = put_le(p, 0, 4);	     /* more of them */
+	p = put_le(p, 0, 4);	     /* attributes, continued */
 	p = put_le(p, min_u64(r->header, UINT32_MAX), 4);
 	p = put_name(p, r);
 	if (zip64) {
@@ -243,7 +244,7 @@ static void add_end(struct torch_item *t, struct buf *b, uint64_t dir)
 	uint64_t at = t->at, size = at - dir;
 
 	p = put_le(p, ZIP_SIG_END64, 4);
-	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of what follows */
+	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of the rest of this record */
 	p = put_le(p, MADE_BY, 2);
 	p = put_le(p, NEEDED, 2);
 	p = put_le(p, 0, 8); /* disks */
@@ -266,9 +267,9 @@ static void add_end(struct torch_item *t, struct buf *b, uint64_t dir)
 }
 
 /*
- * Two numbers of 20 digits. torch makes the first of the names, in the order in which its C++
- * library keeps them in a hash table, so there is one for each set of names; and the second of the
- * CRCs of records that have data, with boost's hash_combine.
+ * Two numbers of 20 digits. torch computes the first from the names, in the order in which its C++
+ * library keeps them in a hash table, so there is one for each set of names; the second from the
+ * CRCs of records with data, using boost's hash_combine.
  */
 static void add_id(struct torch_item *t, struct buf *b, bool has_data)
 {
@@ -314,7 +315,7 @@ static int tensor_bytes(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *sh
 	uint64_t volume;
 
 	if (!pt_holds(dtype))
-		return err_set(e, ERR_UNSUPPORTED, "a torch.save archive is not made of %s here",
+		return err_set(e, ERR_UNSUPPORTED, "a torch.save archive cannot hold %s",
 			       dtype_info(dtype)->name);
 	if (n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "%zu dimensions, at most %d are possible", n_dims,
@@ -379,11 +380,11 @@ static int64_t read_bytes(void *arg, uint64_t off, void *to, size_t len, struct 
 
 struct search {
 	const struct blob *b;
-	uint64_t at, size; /* of the pickle */
+	uint64_t at, size; /* position and size of the pickle */
 	bool found, has_tensors;
 };
 
-/* Behind the prefix, which may be any. */
+/* After the archive's prefix, which may be anything. */
 static int look_at(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	static const char pickle[] = "data.pkl", storage[] = "data/";

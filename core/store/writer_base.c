@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ARENA_CEILING ((size_t)16 << 30) /* bytes: a result for each of 100 million items */
+#define ARENA_CEILING ((size_t)16 << 30) /* bytes: results of 100 million items */
 
 /* ---- the directory ---- */
 
@@ -93,7 +93,7 @@ int writer_end_data(struct writer_base *b, struct ckpt_write_results *ret, struc
 {
 	int rc = b->staging ? staging_sync(b->staging, e) : 0;
 
-	/* A process may be a thousand ranks, and descriptors are few. */
+	/* A process may have a thousand ranks, and descriptors are scarce. */
 	if (b->ranks.rank) {
 		staging_end(b->staging);
 		b->staging = NULL;
@@ -184,7 +184,7 @@ static int get_source(struct ckpt_save_planner *p, const struct ckpt_write_item 
 		uint64_t len = src.len;
 
 		ckpt_data_close(&src);
-		return err_set(e, EINVAL, "a chunk of %llu bytes, %llu of them are there",
+		return err_set(e, EINVAL, "a chunk of %llu bytes, but its data has %llu",
 			       (unsigned long long)want, (unsigned long long)len);
 	}
 	*ret = src;
@@ -203,13 +203,13 @@ int st_item_member(const struct ckpt_write_item *item, struct tensor_info *ret, 
 	int rc;
 
 	if (item->type == CKPT_WRITE_BYTE_IO) {
-		(void)err_set(e, ERR_UNSUPPORTED, "an object, and safetensors holds tensors alone");
+		(void)err_set(e, ERR_UNSUPPORTED, "an object, but safetensors holds only tensors");
 		return wrap_fqn(item, e);
 	}
 	rc = st_check(&m, e);
 	if (rc)
 		return rc;
-	/* The format could, but hardly any reader of JSON can, ours included. */
+	/* The format allows it, but hardly any JSON reader does, including this program's. */
 	if (m.fqn_len && memchr(m.fqn, 0, m.fqn_len)) {
 		(void)err_set(e, ERR_UNSUPPORTED, "a name with a NUL byte in it");
 		return wrap_fqn(item, e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * writer_base - what the storage writers of this library do alike: a directory that is made by all
- * ranks, what has been written, items put into safetensors files. Private to core/store.
+ * writer_base - shared by the storage writers of this library: the directory that all ranks fill,
+ * the list of results, and writing items to safetensors files. Private to core/store.
  *
  * Threads: one at a time for each writer.
  */
@@ -28,48 +28,48 @@ struct writer_base {
 	struct ckpt_storage_ranks ranks;
 	char *id;
 	struct staging *staging;
-	struct arena arena; /* everything that stays until the next reset */
+	struct arena arena; /* everything that lives until the next reset */
 	struct ckpt_write_result *results;
 	size_t n_results;
 };
 
 /*
- * A writer of `size` bytes whose first member is a struct writer_base: all else is 0, and self is
- * what is returned (NULL: ENOMEM). out may be NULL.
+ * Makes a writer of `size` bytes whose first member is a struct writer_base; the rest is zeroed.
+ * Returns self (NULL: ENOMEM). out may be NULL.
  */
 void *writer_new(size_t size, bool overwrite, const struct outfile_opts *out,
 		 const struct ckpt_storage_writer_ops *ops, struct ckpt_storage_writer *ret,
 		 struct ckpt_err *e);
 
-/* Functions of struct ckpt_storage_writer_ops, as they are or to be called by others. */
+/* Functions for struct ckpt_storage_writer_ops, used directly or called by others. */
 int writer_validate(void *self, const char *id, struct ckpt_err *e);
 int writer_reset(void *self, const char *id, struct ckpt_err *e);
-/* The coordinator begins here, the others join when they write their first file. */
+/* The coordinator creates the directory here; other ranks join when they write their first file. */
 int writer_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
 void writer_free(void *self);
 
-/* Before the first file: a directory, and room for n results. */
+/* Call before the first file: opens the directory and makes room for n results. */
 int writer_begin_data(struct writer_base *b, size_t n, struct ckpt_err *e);
 void writer_add_result(struct writer_base *b, const struct ckpt_write_item *item,
 		       const struct ckpt_storage_info *info);
-/* All of it is on disk; ranks other than the coordinator have no more to do with the directory. */
+/* Everything is on disk; ranks other than the coordinator close the directory. */
 int writer_end_data(struct writer_base *b, struct ckpt_write_results *ret, struct ckpt_err *e);
-/* All ranks' results into the metadata, rank after rank. */
+/* Copies all ranks' results into the metadata, rank by rank. */
 int writer_join_results(struct writer_base *b, const struct ckpt_write_results *all, size_t n,
 			struct ckpt_metadata *md, struct ckpt_err *e);
-/* The coordinator, when all is written: the directory becomes the checkpoint. */
+/* The coordinator, when everything is written: the directory becomes the checkpoint. */
 int writer_commit(struct writer_base *b, struct ckpt_err *e);
 
-/* Memory of the arena, or NULL with ENOMEM set. */
+/* Memory from the arena, or NULL with ENOMEM set. */
 void *writer_array(struct writer_base *b, size_t n, size_t size, struct ckpt_err *e);
 char *writer_printf(struct writer_base *b, struct ckpt_err *e, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* An item's bytes, which are as many as its chunk has, at the end of the file. */
+/* Appends an item's bytes to the file; there must be as many as its chunk has. */
 int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
 		      struct ckpt_save_planner *p, struct ckpt_err *e);
 
-/* Items in a safetensors file: m[i] is how items[i] is called there, and its box. */
+/* Items for a safetensors file: m[i] has the name of items[i] there, and its box. */
 struct st_items {
 	const struct tensor_info *m;
 	const struct ckpt_write_item *const *items;
@@ -77,7 +77,7 @@ struct st_items {
 	const struct st_note *notes;
 	size_t n_notes;
 };
-/* m for an item under its own name; ERR_UNSUPPORTED where safetensors cannot hold it. */
+/* m for an item under its own name; ERR_UNSUPPORTED if safetensors cannot hold it. */
 int st_item_member(const struct ckpt_write_item *item, struct tensor_info *ret, struct ckpt_err *e);
 int writer_put_tensors(struct writer_base *b, const char *file, const struct st_items *t,
 		       struct ckpt_save_planner *p, struct ckpt_err *e);

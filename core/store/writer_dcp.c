@@ -23,7 +23,7 @@
 enum { DEFAULT_BUFFER = 4 * 1024 * 1024, MAX_PREFIX = 64 };
 
 struct writer {
-	struct writer_base base; /* first, as writer_new wants it */
+	struct writer_base base; /* must be first, for writer_new */
 	struct writer_dcp_opts opts;
 };
 
@@ -38,7 +38,7 @@ static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 	return 0;
 }
 
-/* What torch calls _StoragePrefix: how the names of a rank's files begin. */
+/* torch's _StoragePrefix: the prefix of a rank's file names. */
 static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
 			       struct ckpt_err *e)
 {
@@ -55,9 +55,9 @@ static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t 
 	return 0;
 }
 
-/* ---- who writes what ---- */
+/* ---- distributing items over files ---- */
 
-/* A file that one thread writes. */
+/* A file, written by one thread. */
 struct job {
 	const char *name;
 	const struct ckpt_write_item **items; /* n of them, in the order of the file */
@@ -111,7 +111,7 @@ static int heaviest_first(const void *ap, const void *bp)
 
 	if (a->bytes != b->bytes)
 		return a->bytes < b->bytes ? 1 : -1;
-	return a->item > b->item ? 1 : -1; /* in plan order: they are all of one array */
+	return a->item > b->item ? 1 : -1; /* in plan order: all are in one array */
 }
 
 static uint32_t lightest(const uint64_t *load, size_t n)
@@ -125,9 +125,9 @@ static uint32_t lightest(const uint64_t *load, size_t n)
 }
 
 /*
- * The items in the order in which they are written, each with its file. Bytes come first and go
- * round; tensors, the heaviest first, to the file that has least, and what counts is the whole
- * tensor's size. With one file they stay in plan order.
+ * Puts the items in the order in which they are written, and assigns each a file. Bytes come first,
+ * in turn; then tensors, the heaviest first, to the file with the least so far, weighed by the
+ * whole tensor's size. With a single file they stay in plan order.
  */
 static int share_out(const struct ckpt_save_plan *plan, struct weighed *v, size_t n_files,
 		     struct ckpt_err *e)
@@ -213,11 +213,11 @@ struct work {
 	struct writer *w;
 	const struct jobs *jobs;
 	struct ckpt_save_planner *planner;
-	atomic_size_t next; /* job that nobody has taken */
+	atomic_size_t next; /* the next job to take */
 	atomic_bool stop;
 	pthread_mutex_t lock;
-	int rc;		    /* of what went wrong first */
-	struct ckpt_err *e; /* whose sentence it is */
+	int rc;		    /* the first error */
+	struct ckpt_err *e; /* its message */
 };
 
 static int write_item(struct work *k, struct dcp_file *f, const struct ckpt_write_item *item,
@@ -254,7 +254,7 @@ static int write_file(struct work *k, const struct job *j, struct ckpt_err *e)
 		rc = dcp_file_new(fd, &opts, &f, e);
 	for (size_t i = 0; i < j->n && !rc; i++) {
 		if (atomic_load_explicit(&k->stop, memory_order_relaxed))
-			return 0; /* it comes to nothing anyway */
+			return 0; /* another job has failed */
 		rc = write_item(k, f, j->items[i], &j->results[i], e);
 		j->results[i].info.path = j->name;
 		j->results[i].info.transform = o->zstd_level ? DCP_TRANSFORM_ZSTD : NULL;
@@ -291,7 +291,7 @@ static void *take_jobs(void *arg)
 	return NULL;
 }
 
-/* This thread is one of them, so it goes on where no other can be started. */
+/* This thread takes part, so it works even if no other can be started. */
 static int write_files(struct writer *w, const struct jobs *jobs, struct ckpt_save_planner *planner,
 		       struct ckpt_err *e)
 {
@@ -318,7 +318,7 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 	struct jobs jobs;
 	int rc = check_prefix(plan, e);
 
-	if (!rc) /* a rank without items has its files all the same */
+	if (!rc) /* a rank without items creates its files, too */
 		rc = writer_begin_data(&w->base, plan->n_items + 1, e);
 	if (!rc)
 		rc = plan_files(w, plan, &jobs, e);

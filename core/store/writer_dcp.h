@@ -2,7 +2,7 @@
 /*
  * writer_dcp - a storage writer whose checkpoints are those of torch.distributed.checkpoint 2.14.
  *
- *	DEST/.metadata           what is where
+ *	DEST/.metadata            the index
  *	DEST/__{rank}_{n}.distcp  items: torch.save archives of chunks, and objects' bytes, which the
  *	                          state dict has as such archives already (torch_item.h wraps them)
  *
@@ -10,9 +10,9 @@
  *	struct ckpt_storage_writer w = { 0 };
  *	writer_dcp_new(&opts, &w, &e);
  *
- * DEST appears when all is done (staging.h). Which item is in which file, and in which order, is as
- * torch has it; but items are padded to begin on multiples of 64 bytes (dcp_file.h). The same plans
- * and data give the same files.
+ * DEST appears when everything is written (staging.h). Items are distributed over files, and
+ * ordered, as by torch; but they are aligned to 64 bytes (dcp_file.h). The same plans and data give
+ * the same files.
  *
  * Threads: as ckpt_storage.h says.
  */
@@ -29,17 +29,17 @@ struct ckpt_storage_writer;
 enum { WRITER_DCP_MAX_THREADS = 1024 };
 
 struct writer_dcp_opts {
-	bool overwrite;	    /* a checkpoint at DEST is replaced */
-	bool file_per_item; /* single_file_per_rank=False; else a file for each thread */
-	int zstd_level;	    /* 0: not compressed; else 1 to 22, or one of zstd's below 0 */
-	unsigned threads;   /* of each rank; 0: 1 */
-	size_t buffer;	    /* bytes that each thread holds of what it writes; 0: 4 MiB */
-	/* So many more bytes of data have been written; from any thread; or NULL. */
+	bool overwrite;	    /* replace a checkpoint at DEST */
+	bool file_per_item; /* single_file_per_rank=False; else one file per thread */
+	int zstd_level;	    /* 0: uncompressed; else 1 to 22, or a negative level of zstd */
+	unsigned threads;   /* per rank; 0: 1 */
+	size_t buffer;	    /* bytes of write buffer per thread; 0: 4 MiB */
+	/* `bytes` more of data have been written; called from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *arg;
 };
 
-/* EINVAL for options that cannot be. */
+/* EINVAL for invalid options. */
 int writer_dcp_new(const struct writer_dcp_opts *opts, struct ckpt_storage_writer *ret,
 		   struct ckpt_err *e);
 

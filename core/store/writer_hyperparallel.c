@@ -15,7 +15,7 @@
 
 #define METADATA_CEILING ((size_t)4 << 30) /* bytes */
 
-/* What could not be written is refused before anything is. */
+/* Refuses what cannot be written before anything is. */
 static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
@@ -31,7 +31,7 @@ static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 	return rc;
 }
 
-/* Which rank has which file is known without a word of the coordinator's. */
+/* The file names of each rank follow from its number, so the coordinator has nothing to send. */
 static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
 			       struct ckpt_err *e)
 {
@@ -46,7 +46,7 @@ static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t 
 
 struct named {
 	const struct ckpt_write_item *item;
-	size_t at; /* its place in the file's list */
+	size_t at; /* its position in the file's list */
 };
 
 static int cmp_name(const void *ap, const void *bp)
@@ -76,7 +76,8 @@ static bool is_tensor_name(const struct named *v, size_t n, const struct buf *na
 	return bsearch(&key, v, n, sizeof(*v), cmp_name);
 }
 
-/* The k-th chunk of a tensor that has several here. Only a tensor's own name can be in the way. */
+/* The name of chunk k of a tensor that has several in this file. Only another tensor's own name can
+ * collide. */
 static int name_chunk(struct writer_base *b, const struct named *all, size_t n,
 		      const struct ckpt_write_item *item, size_t k, struct tensor_info *ret,
 		      struct ckpt_err *e)

@@ -3,9 +3,9 @@
  * writer_hyperparallel - a storage writer for HyperParallel's checkpoints, third generation.
  *
  *	CKPT/_rank{N}_.safetensors  a rank's chunks, under their tensor's name; several of one tensor
- *	                            are NAME.__dcp_chunk_0, 1, ... with '_' behind it where a tensor
- *	                            is called so
- *	CKPT/_rank{N}_.bytes        a rank's objects, one behind the other
+ *	                            are NAME.__dcp_chunk_0, 1, ... with '_' appended if a tensor
+ *	                            has that name
+ *	CKPT/_rank{N}_.bytes        a rank's objects, one after another
  *	CKPT/.metadata              written last
  *
  * A rank without chunks, or without objects, has no such file. ERR_UNSUPPORTED for tensors that
@@ -25,9 +25,9 @@ struct ckpt_err;
 struct ckpt_storage_writer;
 
 struct writer_hyperparallel_opts {
-	bool overwrite; /* replace a checkpoint that is there */
+	bool overwrite; /* replace an existing checkpoint */
 	size_t buffer;	/* 0: 4 MiB */
-	/* So many bytes more are written: from any thread; may be NULL. */
+	/* `bytes` more have been written; called from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *arg;
 };

@@ -21,28 +21,27 @@
 #define NOTE_CEILING  ((size_t)ST_MAX_HEADER)
 
 struct st_writer {
-	struct writer_base b; /* first, as writer_new wants it */
+	struct writer_base b; /* must be first, for writer_new */
 	uint64_t shard_size;
-	struct buf index; /* the coordinator's; empty: there is none */
-	/* The plans that the coordinator saw last, for those that are not sent again. */
+	struct buf index; /* the coordinator's; empty: no index */
+	/* The plans that the coordinator saw last, for ranks that do not send them again. */
 	struct arena kept_arena;
 	struct ckpt_save_plan *kept;
 	size_t n_kept;
 };
 
-/* ---- what goes into which file ---- */
+/* ---- distributing items over files ---- */
 
-/* What the coordinator says to each rank. */
+/* What the coordinator sends to each rank. */
 struct form {
 	bool whole;	/* a Hugging Face model, else torch's distributed form */
-	uint32_t first; /* number of the rank's first file, of whole ones */
-	uint32_t count; /* of files: all of them, or the most that a rank has */
-	uint64_t items; /* what was seen of the rank's plan, as a number */
+	uint32_t first; /* number of the rank's first file of whole tensors */
+	uint32_t count; /* number of files: all of them, or the maximum of a rank */
+	uint64_t items; /* digest of the rank's plan as the coordinator saw it */
 };
 enum { FORM_BYTES = 17 };
 
-/* Items in the order of their names and places, and for each the number of its file of this rank.
- */
+/* Items in the order of their names and offsets, each with the number of its file on this rank. */
 struct sorted {
 	const struct ckpt_write_item **items;
 	struct tensor_info *m;
@@ -59,7 +58,7 @@ static bool is_empty(size_t n, const uint64_t *len)
 	return false;
 }
 
-/* No element of a tensor that has some. */
+/* Has it no element of a non-empty tensor? */
 static bool says_nothing(const struct ckpt_write_item *w)
 {
 	return is_empty(w->index.n_dims, w->chunk.len) && !is_empty(w->index.n_dims, w->size);
@@ -93,7 +92,7 @@ static int cmp_item(const void *ap, const void *bp)
 	return c;
 }
 
-/* The items of plans in order, all of them of tensors. */
+/* The items of all plans in order; all must be tensors. */
 static int sort_items(struct writer_base *b, const struct ckpt_save_plan *plans, size_t n,
 		      struct sorted *ret, struct ckpt_err *e)
 {
@@ -120,7 +119,7 @@ static int sort_items(struct writer_base *b, const struct ckpt_save_plan *plans,
 	return rc;
 }
 
-/* A file holds a name once: the second part of a tensor is in the second file. */
+/* A file holds a name once, so the second part of a tensor goes to a second file. */
 static uint32_t spread(const struct sorted *s)
 {
 	uint32_t most = 0;
@@ -171,7 +170,7 @@ static int check_twice(const struct sorted *s, struct ckpt_err *e)
 			return err_set(
 				e, EINVAL,
 				"'%s': one chunk twice in the plans, and safetensors files "
-				"have no place for copies",
+				"cannot hold copies",
 				text_show(s->m[i].fqn, s->m[i].fqn_len, shown, sizeof(shown)));
 	return 0;
 }
@@ -183,14 +182,14 @@ static void forget_kept(struct st_writer *w)
 	w->n_kept = 0;
 }
 
-/* All of the parts, those too that are not sent again. */
+/* All parts, including those that were not sent again. */
 static int complete(struct st_writer *w, const struct ckpt_save_plan *parts, size_t n,
 		    struct ckpt_save_plan *ret, struct ckpt_err *e)
 {
 	for (size_t r = 0; r < n; r++) {
 		if (parts[r].unchanged && r >= w->n_kept)
 			return err_set(e, EINVAL,
-				       "the plan of rank %zu is said to be unchanged, but none was "
+				       "the plan of rank %zu is marked unchanged, but none was "
 				       "kept",
 				       r);
 		ret[r] = parts[r].unchanged ? w->kept[r] : parts[r];
@@ -218,7 +217,7 @@ static int keep(struct st_writer *w, const struct ckpt_save_plan *full, size_t n
 	return 0;
 }
 
-/* A number that plans of other items hardly share. */
+/* A number that plans with other items are unlikely to share. */
 static uint64_t digest(const struct sorted *s)
 {
 	uint64_t h = s->n;
@@ -247,18 +246,18 @@ static int understand(const struct ckpt_save_plan *plan, struct form *ret, struc
 	const uint8_t *p = plan->storage;
 
 	if (plan->storage_len != FORM_BYTES)
-		return err_set(e, EINVAL, "the plan lacks what the coordinator's writer says");
+		return err_set(e, EINVAL, "the plan lacks the data of the coordinator's writer");
 	*ret = (struct form){ *p != 0, load_le32(p + 1), load_le32(p + 5), load_le64(p + 9) };
 	return 0;
 }
 
 struct all_files {
-	struct sorted *of; /* for each rank */
+	struct sorted *of; /* one per rank */
 	size_t n, n_items;
 	uint32_t count;
 };
 
-/* Every rank's files of whole tensors, with their numbers among all, listed in the index. */
+/* Lists every rank's files of whole tensors, with their global numbers, in the index. */
 static int make_index(struct st_writer *w, const struct all_files *all, struct ckpt_err *e)
 {
 	struct tensor_info *m = writer_array(&w->b, all->n_items, sizeof(*m), e);
@@ -338,7 +337,7 @@ static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t 
 
 /* ---- data ---- */
 
-/* Where the parts in a file belong, as JSON. */
+/* The positions of the parts in a file, as JSON. */
 static int sharding_info(const struct st_items *t, struct buf *ret, struct ckpt_err *e)
 {
 	buf_str(ret, "{");
@@ -372,7 +371,7 @@ static int put_parts(struct st_writer *w, const char *path, struct st_items *t,
 	t->notes = notes;
 	t->n_notes = 2;
 	rc = writer_put_tensors(&w->b, path, t, p, e);
-	t->notes = NULL; /* they end here */
+	t->notes = NULL; /* notes is a local array */
 	t->n_notes = 0;
 	return rc;
 }
@@ -400,7 +399,7 @@ static int put_file(struct st_writer *w, const struct form *form, uint32_t file,
 	return rc;
 }
 
-/* The items of one file after those of the other, in their order: start[f] is where f's begin. */
+/* Sorts the items by file, keeping their order: start[f] is the first of file f. */
 static int by_file(struct st_writer *w, struct sorted *s, size_t *start, struct ckpt_err *e)
 {
 	const struct ckpt_write_item **items = writer_array(&w->b, s->n, sizeof(*items), e);
@@ -436,8 +435,7 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 	if (!rc)
 		rc = sort_plan(w, plan, form.whole, &s, e);
 	if (!rc && digest(&s) != form.items)
-		rc = err_set(e, EINVAL,
-			     "the plan is not the one that the coordinator has shared out");
+		rc = err_set(e, EINVAL, "the plan is not the one that the coordinator distributed");
 	if (!rc)
 		rc = writer_begin_data(&w->b, s.n, e);
 	if (rc)
@@ -462,7 +460,7 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 	struct st_writer *w = self;
 	int rc = 0;
 
-	(void)md; /* the files say it all */
+	(void)md; /* the files are self-contained */
 	(void)all;
 	(void)n;
 	if (w->index.len)

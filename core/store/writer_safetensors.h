@@ -2,27 +2,27 @@
 /*
  * writer_safetensors - a storage writer for directories of safetensors files.
  *
- * Where every item is the whole of its tensor, a Hugging Face model:
+ * If every item is a whole tensor, a Hugging Face model:
  *
  *	CKPT/model.safetensors                      one file, else
  *	CKPT/model-00001-of-00003.safetensors ...   and model.safetensors.index.json
  *
  * Each rank has files of its own for what it writes, in natural order of the names, split as
  * save_pretrained splits; they are numbered rank after rank. So one rank makes the files that
- * save_pretrained would, and several share the work, with a file for each at the least. Items stay
- * with their rank, since no other need have the tensor.
+ * save_pretrained would, and several ranks share the work, with at least one file each. Items stay
+ * with their rank, since other ranks need not have the tensor.
  *
- * Where one is a part of its tensor, torch's distributed form, which its HuggingFaceStorageReader
+ * If any item is part of a tensor, torch's distributed form, which its HuggingFaceStorageReader
  * reads, and which has no index:
  *
- *	CKPT/shard-00002-model-00001-of-00001.safetensors   rank 1's parts, and where they belong:
+ *	CKPT/shard-00002-model-00001-of-00001.safetensors   rank 1's parts, and their positions:
  *	                                                    DCP_SHARDING_INFO in __metadata__
  *
- * A rank with several parts of one tensor puts the second ones into a second file, and so on.
- * Empty parts are not written, as they say nothing.
+ * A rank with several parts of one tensor puts the second one into a second file, and so on. Empty
+ * parts are not written.
  *
- * Objects are refused, and what safetensors has no dtype or name for (ERR_UNSUPPORTED), chunks that
- * two ranks write, and a dict without tensors (EINVAL). The same plans give the same bytes.
+ * Refused are objects, dtypes and names that safetensors lacks (ERR_UNSUPPORTED), chunks that two
+ * ranks write, and a dict without tensors (EINVAL). The same plans give the same bytes.
  *
  * Sources: torch 2.14 distributed/checkpoint/hf_storage.py; hf_index.h, st_write.h.
  * Threads: as ckpt_storage.h says.
@@ -38,10 +38,10 @@ struct ckpt_err;
 struct ckpt_storage_writer;
 
 struct writer_safetensors_opts {
-	bool overwrite;	     /* replace a checkpoint that is there */
-	uint64_t shard_size; /* bytes of tensors in a file of whole ones; 0: 5 GB */
+	bool overwrite;	     /* replace an existing checkpoint */
+	uint64_t shard_size; /* tensor bytes per file of whole tensors; 0: 5 GB */
 	size_t buffer;	     /* 0: 4 MiB */
-	/* So many bytes more are written: from any thread; may be NULL. */
+	/* `bytes` more have been written; called from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *arg;
 };

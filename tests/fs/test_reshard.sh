@@ -228,14 +228,14 @@ test_a_layout_must_have_all_of_every_tensor() {
 test_what_is_there_stays() {
   reshard "$ZOO_CKPT" x
   digest x >before
-  refused "'.*/x' is there already, and not empty: without 'overwrite' it stays$" ckptfs reshard "$ZOO_CKPT" x
+  refused "'.*/x' already exists and is not empty: use overwrite to replace it$" ckptfs reshard "$ZOO_CKPT" x
   digest x | cmp - before
   echo hello >x/README
-  refused "'.*/x' holds 'README', which is no part of a checkpoint and would be lost$" ckptfs reshard --overwrite "$ZOO_CKPT" x
+  refused "'.*/x' holds 'README', which is not part of a checkpoint and would be lost$" ckptfs reshard --overwrite "$ZOO_CKPT" x
   rm x/README
   digest x | cmp - before
   touch file
-  refused "'.*/file' is there already, and no directory$" ckptfs reshard --overwrite "$ZOO_CKPT" file
+  refused "'.*/file' already exists and is not a directory$" ckptfs reshard --overwrite "$ZOO_CKPT" file
   mkdir empty
   reshard "$ZOO_CKPT" empty
   diff -r x empty
@@ -247,8 +247,8 @@ test_dst_in_src_and_src_in_dst() {
   mkdir d
   reshard "$ZOO_CKPT" d/src
   digest d/src >before
-  refused "'.*/d/src' is there already" ckptfs reshard d/src d/src
-  refused "'.*/d' holds 'src', which is no part of a checkpoint" ckptfs reshard d/src d --overwrite
+  refused "'.*/d/src' already exists" ckptfs reshard d/src d/src
+  refused "'.*/d' holds 'src', which is not part of a checkpoint" ckptfs reshard d/src d --overwrite
   reshard d/src d/src/new --ranks=2
   same d/src d/src/new
   rm -r d/src/new

@@ -216,10 +216,10 @@ START_TEST(too_many_axes_are_refused)
 	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(ckpt_sharded_tensor_from_rank_offsets(&args, ROOM, &s, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "65 dimensions for key k, the most is 64");
+	ck_assert_str_eq(e.msg, "65 dimensions for key k, the maximum is 64");
 	e.msg[0] = 0;
 	ck_assert_int_eq(ckpt_rank_offsets_box(&r, NULL, NULL, NULL, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "65 dimensions for key k, the most is 64");
+	ck_assert_str_eq(e.msg, "65 dimensions for key k, the maximum is 64");
 }
 END_TEST
 
@@ -532,9 +532,9 @@ static const struct {
 	{ { .kind = 3 }, "'w': kind 3 is not a kind of local tensor" },
 	{ { .kind = CKPT_LOCAL_WHOLE, .n_shards = 2 }, "'w': a whole tensor has 2 shards" },
 	{ { .kind = CKPT_LOCAL_BOX, .n_shards = 2 }, "'w': a box has 2 shards" },
-	{ { .kind = CKPT_LOCAL_BOX, .n_dims = 65 }, "'w': 65 dimensions, the most is 64" },
-	{ { .kind = CKPT_LOCAL_BOX }, "'w': dtype 0 is none" },
-	{ { .kind = CKPT_LOCAL_BOX, .props = { .dtype = 250 } }, "'w': dtype 250 is none" },
+	{ { .kind = CKPT_LOCAL_BOX, .n_dims = 65 }, "'w': 65 dimensions, the maximum is 64" },
+	{ { .kind = CKPT_LOCAL_BOX }, "'w': unknown dtype 0" },
+	{ { .kind = CKPT_LOCAL_BOX, .props = { .dtype = 250 } }, "'w': unknown dtype 250" },
 	{ { .kind = CKPT_LOCAL_BOX,
 	    .props = { .dtype = CKPT_DTYPE_U8 },
 	    .n_dims = 2,
@@ -635,7 +635,7 @@ START_TEST(what_a_mesh_does_not_divide_is_refused)
 	ck_assert_str_eq(e.msg, "rank 2 is not in a mesh of (2,)");
 	ck_assert_int_eq(ckpt_sharding_box(&s, 0, CKPT_MAX_DIMS + 1, NULL, &off, &len, &e),
 			 -EINVAL);
-	ck_assert_str_eq(e.msg, "65 dimensions, the most is 64");
+	ck_assert_str_eq(e.msg, "65 dimensions, the maximum is 64");
 	ck_assert(off == 42 && len == 42);
 	json_decref(all);
 }

@@ -532,7 +532,7 @@ START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 	item.index.fqn = "w";
 	item.type = CKPT_WRITE_BYTE_IO;
 	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &item, &src, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "'w' is a tensor, bytes are asked for");
+	ck_assert_str_eq(e.msg, "'w' is a tensor, but bytes were requested");
 	ck_assert_uint_eq(src.len, 42);
 	without.shards = &nowhere;
 	ck_assert(!ckpt_save_planner_configure(&p, &dict, &opt, &e));
@@ -652,7 +652,7 @@ START_TEST(bytes_need_somebody_to_take_them)
 	size_t n;
 
 	ck_assert_int_eq(plan_load(CKPT_PLANNER_DCP, &six_dict, &md, &opt, &n, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "'b' is bytes, and nobody takes them");
+	ck_assert_str_eq(e.msg, "'b' is bytes, but take_bytes is not set");
 }
 END_TEST
 
@@ -801,9 +801,8 @@ START_TEST(unchanged_plans_are_not_sent_again)
 		if (lost == 0 && w.ranks > 1) { /* the coordinator has lost what all others keep */
 			REQUIRE(ckpt_save_planner_global_plan(&p[0], all, w.ranks, parts, &md,
 							      &e) == -EINVAL);
-			ck_assert_str_eq(e.msg,
-					 "the plan of rank 1 is said to be unchanged, but none "
-					 "was kept");
+			ck_assert_str_eq(e.msg, "the plan of rank 1 is marked unchanged, but none "
+						"was kept");
 			save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s); /* so all send theirs */
 		} else {
 			REQUIRE(!ckpt_save_planner_global_plan(&p[0], all, w.ranks, parts, &md,

@@ -162,7 +162,7 @@ START_TEST(an_old_checkpoint_is_replaced_when_asked_for)
 {
 	must_save('a', false);
 	REFUSED(save('b', false, &e), EEXIST,
-		"'%s' is there already, and not empty: without 'overwrite' it stays", dest);
+		"'%s' already exists and is not empty: use overwrite to replace it", dest);
 	ck_assert_int_eq(tag_at("ckpt"), 'a');
 	must_save('b', true);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
@@ -208,16 +208,16 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 	for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
 		put_file(fd, lost[i], "x", 1);
 		REFUSED(staging_check(dest, true, &e), ENOTEMPTY,
-			"'%s' holds '%s', which is no part of a checkpoint and would be lost", dest,
-			lost[i]);
+			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
+			dest, lost[i]);
 		REFUSED(save('b', true, &e), ENOTEMPTY,
-			"'%s' holds '%s', which is no part of a checkpoint and would be lost", dest,
-			lost[i]);
+			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
+			dest, lost[i]);
 		REQUIRE(!unlinkat(fd, lost[i], 0));
 	}
 	REQUIRE(!mkdirat(fd, "_rank1_.bytes", 0755));
 	REFUSED(staging_check(dest, true, &e), ENOTEMPTY,
-		"'%s' holds '_rank1_.bytes', which is no part of a checkpoint and would be lost",
+		"'%s' holds '_rank1_.bytes', which is not part of a checkpoint and would be lost",
 		dest);
 	REQUIRE(!unlinkat(fd, "_rank1_.bytes", AT_REMOVEDIR));
 	(void)close(fd);
@@ -236,7 +236,7 @@ START_TEST(what_comes_to_the_place_while_saving_is_not_lost)
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
 	put_file(dir_fd, "ckpt/notes", "x", 1);
 	REFUSED(staging_commit(s, &e), ENOTEMPTY,
-		"'%s' holds 'notes', which is no part of a checkpoint and would be lost", dest);
+		"'%s' holds 'notes', which is not part of a checkpoint and would be lost", dest);
 	staging_end(s);
 	only_dest_is_there();
 	REQUIRE(there("ckpt/notes"));
@@ -247,21 +247,22 @@ START_TEST(places_that_cannot_be)
 {
 	char path[8400], name[260] = { 0 };
 
-	REFUSED(staging_check("", false, &e), EINVAL, "'' names no directory that could be made");
+	REFUSED(staging_check("", false, &e), EINVAL,
+		"'' does not name a directory that can be made");
 	REFUSED(staging_check("/", true, &e), EBUSY, "'/' cannot be replaced by a checkpoint");
 	REFUSED(staging_check("//./", true, &e), EBUSY, "'/' cannot be replaced by a checkpoint");
 	REFUSED(staging_check("/proc", true, &e), EBUSY,
-		"'/proc' is a mount point, which cannot be replaced: a directory in it could be");
+		"'/proc' is a mount point, which cannot be replaced: name a directory in it");
 	(void)snprintf(path, sizeof(path), "%s/no/ckpt", dir);
 	REFUSED(staging_check(path, false, &e), ENOENT,
 		"directory of '%s': No such file or directory", path);
 	(void)snprintf(path, sizeof(path), "%s/no/..", dir);
 	REFUSED(staging_check(path, false, &e), EINVAL,
-		"'%s' names no directory that could be made", path);
+		"'%s' does not name a directory that can be made", path);
 	put_file(dir_fd, "file", "x", 1);
 	(void)snprintf(path, sizeof(path), "%s/file", dir);
-	REFUSED(staging_check(path, true, &e), ENOTDIR, "'%s' is there already, and no directory",
-		path);
+	REFUSED(staging_check(path, true, &e), ENOTDIR,
+		"'%s' already exists and is not a directory", path);
 	REQUIRE(!symlinkat("nowhere", dir_fd, "dangling"));
 	(void)snprintf(path, sizeof(path), "%s/dangling", dir);
 	REFUSED(staging_check(path, true, &e), ENOENT, "'%s' is a link that leads nowhere", path);
@@ -327,9 +328,9 @@ START_TEST(names_are_single_elements)
 	REQUIRE(!staging_begin(dest, false, &s, &ok));
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		REFUSED(staging_create(s, names[i], &fd, &e), EINVAL,
-			"'%s' is no name for a file of a checkpoint", names[i]);
+			"'%s' is not a valid name for a file of a checkpoint", names[i]);
 		REFUSED(staging_put(s, names[i], "x", 1, &e), EINVAL,
-			"'%s' is no name for a file of a checkpoint", names[i]);
+			"'%s' is not a valid name for a file of a checkpoint", names[i]);
 	}
 	REQUIRE(!staging_put(s, "a", "x", 1, &ok));
 	REFUSED(staging_create(s, "a", &fd, &e), EEXIST, "make 'a': File exists");
@@ -388,7 +389,7 @@ START_TEST(what_is_not_ours_stays)
 	for (int i = 0; i < 3; i++) {
 		put_file(dir_fd, names[i], "mine", 4);
 		REFUSED(save('a', true, &e), EEXIST,
-			"'%s%s' is in the way: no save of this program has left it there", dest,
+			"'%s%s' is in the way: it was not made by a save of this program", dest,
 			names[i] + strlen("ckpt"));
 		ck_assert_uint_eq(entries("."), 1);
 		REQUIRE(!unlinkat(dir_fd, names[i], 0));
@@ -397,7 +398,7 @@ START_TEST(what_is_not_ours_stays)
 	put_file(dir_fd, "ckpt.partial.lock", "", 0);
 	put_file(dir_fd, "ckpt.partial", "mine", 4);
 	REFUSED(save('a', true, &e), EEXIST,
-		"'%s.partial' is in the way: no save of this program has left it there", dest);
+		"'%s.partial' is in the way: it was not made by a save of this program", dest);
 	REQUIRE(entries(".") == 1 && there("ckpt.partial"));
 }
 END_TEST

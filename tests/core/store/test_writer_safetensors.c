@@ -221,7 +221,7 @@ START_TEST(what_safetensors_cannot_hold_is_refused)
 	REFUSED(EINVAL, "there is no tensor to save");
 	saved_add(&r, &s, "w", "tensors/w", SAVED_WHOLE, CKPT_DTYPE_F16, 1, DIMS(1));
 	saved_add(&r, &s, "opt.step", "objects/opt.step", SAVED_OBJECT, 0, 0, NULL);
-	REFUSED(ERR_UNSUPPORTED, "'opt.step': an object, and safetensors holds tensors alone");
+	REFUSED(ERR_UNSUPPORTED, "'opt.step': an object, but safetensors holds only tensors");
 	s.n = 1;
 	saved_add(&r, &s, "z", "tensors/z", SAVED_WHOLE, CKPT_DTYPE_C128, 1, DIMS(1));
 	REFUSED(ERR_UNSUPPORTED, "'z': safetensors has no complex128");
@@ -254,7 +254,7 @@ START_TEST(a_chunk_of_two_ranks_is_refused)
 	REQUIRE(!ckpt_storage_writer_prepare_local_plan(&w, &parts[0], &parts[0], &e));
 	ck_assert_int_eq(ckpt_storage_writer_prepare_global_plan(&w, parts, 2, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'layers.1': one chunk twice in the plans, and safetensors files "
-				"have no place for copies");
+				"cannot hold copies");
 	ckpt_storage_writer_free(&w);
 	for (size_t i = 0; i < 2; i++)
 		ckpt_save_planner_free(&p[i]);
@@ -287,7 +287,7 @@ START_TEST(plans_that_are_not_sent_again_are_kept)
 		REQUIRE(!writer_safetensors_new(&opts, &w[i], &e));
 	}
 	ck_assert_int_eq(saved_save(&s, dest, w, &o, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "the plan of rank 0 is said to be unchanged, but none was kept");
+	ck_assert_str_eq(e.msg, "the plan of rank 0 is marked unchanged, but none was kept");
 	for (size_t i = 0; i < s.ranks; i++)
 		ckpt_storage_writer_free(&w[i]);
 	REQUIRE(!there("ckpt"));
