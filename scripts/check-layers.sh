@@ -56,7 +56,7 @@ while IFS=: read -r file line include; do
   from=${from%/*}
   [[ $from != include/ckptfs ]] || { [[ $include != */* ]] || say "$file:$line: $include is not a public header"; continue; }
   to=$(home_of "$include")
-  # The program is one that is made with the library: for it they are what is installed, and all of the library.
+  # fs/ is a program that uses the installed library, so for it the public headers are one layer.
   [[ $from != fs/* || $include != ckptfs/* ]] || to=ckptfs
   [[ -n $to ]] || { say "$file:$line: \"$include\" names no folder"; continue; }
   [[ $from == "$to" ]] && continue
@@ -64,7 +64,7 @@ while IFS=: read -r file line include; do
     *" $to "*) ;;
     *) say "$file:$line: $from/ may not include $include" ;;
   esac
-  # Private headers: *_internal.h, and those that name a folder in their head, which its subfolders belong to.
+  # Private headers: *_internal.h, and those whose first comment names a folder, which includes its subfolders.
   private=$(grep -osE 'Private to core/[a-z/]+' "core/$include" | sed -E 's|.* core/||; s|/$||')
   [[ $include != *_internal.h ]] || private=${private:-$to}
   [[ -z $private || $from/ == "$private"/* ]] || say "$file:$line: $include is private to core/$private"
@@ -80,9 +80,10 @@ grep -nH '#include <fuse' "${core[@]}" && say "core/ never includes FUSE"
 grep -nHE 'pthread_(mutex|spin|rwlock)_[a-z]*(lock|rdlock|wrlock)\(' "${sources[@]}" |
   grep -v '^core/base/cleanup\.h:' && say "mutexes are taken with base/cleanup.h"
 grep -nHwE 'dirfd|openat|fstatat|fdopendir|io_open_beneath' "${placeless[@]}" &&
-  say "where a checkpoint lies is the business of core/source/place.h"
+  say "only core/source/place.h knows where a checkpoint is"
 grep -nHi 'zstd' "${codeless[@]}" &&
-  say "how items are encoded is the business of core/source/item_source.h"
+  say "only core/source/item_source.h knows how items are encoded
+"
 grep -nH 'sqlite3\.h' "${no_index[@]}" && say "SQL lives in core/index"
 grep -nHwE '(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
   grep -vE '^\S+:[0-9]+:\s*(\*|/\*)' && say "banned function"

@@ -1,13 +1,13 @@
 #!/bin/bash
-# check.sh BUILDDIR [WORD] - run the tests that BUILDDIR has, as many suites at a time as there are CPUs ($JOBS).
+# check.sh BUILDDIR [WORD] - run the tests in BUILDDIR, as many suites at a time as there are CPUs ($JOBS).
 #
 # There are three kinds: the corpora of the fuzz targets, the unit suites of BUILDDIR/tests/unit, and the suites on
-# real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS name those to run (default all; `none`);
-# WORD: only the suites on mounts whose file name contains it. CHECK_FULL=1 runs the long loops of fault and property
-# tests, too, and on a disk: root's short run keeps its files in memory, where there is some, unless $TMPDIR says where.
-# RETRY=1: a suite that failed is run once more, alone; what passes then is UNSTEADY, and no failure (tests/README.md).
-# Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the suites on
-# mounts are skipped, and with CI=true a skip is a failure. Everything that was mounted or written is gone afterwards.
+# real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS select those to run (default all; `none`);
+# WORD: only mount suites whose file name contains it. CHECK_FULL=1 also runs the long loops of fault and property
+# tests, and uses the disk; otherwise root's files are kept in memory, if there is enough, unless $TMPDIR is set.
+# RETRY=1: run a failed suite once more, alone; tests that pass then are UNSTEADY, not failures (tests/README.md).
+# Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the mount suites
+# are skipped; with CI=true a skip is a failure. Mounts and files are removed afterwards.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 

@@ -8,30 +8,31 @@
         w = ck["model.embed_tokens.weight"]             # the whole tensor, a NumPy array
         t = ck.tensor("model.embed_tokens.weight")      # nothing is read yet
         t.shape, t.dtype                                # (32000, 4096), 'bfloat16'
-        rows = t[1000:1010, ::2]                        # reads these elements and no others
+        rows = t[1000:1010, ::2]                        # reads only these elements
         p = t.torch()                                   # a torch tensor, of any dtype
-        t.read_into(array)                              # into memory that is there already
+        t.read_into(array)                              # into existing memory
 
-Everything that `ckptfs mount` reads is read: PyTorch DCP, Megatron-core, HyperParallel,
-safetensors, torch.save. ck is a mapping of the tensors of the checkpoint, ck.model one of the
-model's as hf/ has them (with recipe="megatron", say), ck.rank(N) one of what a rank of layout=FILE
-holds of it, ck.objects one of what is not a tensor: ck.objects["step"].value is a Python value, and no
-pickle is run for it. ck.read(path), ck.open_file(path) and ck.listdir(path) are the files of the mount. A model of transformers from what Megatron-core saved,
-without Megatron-core and without a copy on disk:
+Reads every format that `ckptfs mount` reads: PyTorch DCP, Megatron-core, HyperParallel,
+safetensors, torch.save. ck is a mapping of the checkpoint's tensors, ck.model one of the model's
+tensors as in hf/ (for example with recipe="megatron"), ck.rank(N) one of the parts of them that a
+rank of layout=FILE holds, ck.objects one of everything that is not a tensor: ck.objects["step"].value
+is a Python value, and no pickle is executed for it. ck.read(path), ck.open_file(path) and
+ck.listdir(path) give access to the files of the mount. To load a checkpoint of Megatron-core into a
+transformers model, without Megatron-core and without a copy on disk:
 
     with ckptfs.open("iter_0001000", recipe="megatron", assets="Qwen3-8B") as ck:
         model.load_state_dict({name: ck.model.torch(name) for name in ck.model})
 
-NumPy has no bfloat16 and no float8. They come as types of ml_dtypes if that is installed, else asking for
-an array is an error; torch() and bits() always work, and dtype="fp32" makes float32 of bfloat16 (not of float8).
+NumPy has no bfloat16 or float8. Such arrays have the types of ml_dtypes if that is installed, otherwise
+they raise TypeError; torch() and bits() always work, and dtype="fp32" converts bfloat16 (but not float8).
 
-This is one file, over ctypes: it needs libckpt, which `make install` brings (or $CKPTFS_LIBRARY
-names, or `make` has built in the source tree that this file lies in), and NumPy or torch only where
-arrays or tensors are asked for. A failure is a ckptfs.Error with the library's sentence, and a
-FileNotFoundError, PermissionError, ... where its errno is that one's; a name that is not there is a KeyError.
+The module is one file and uses ctypes. It needs libckpt, which `make install` installs (or which
+$CKPTFS_LIBRARY names, or `make` has built in the source tree that contains this file); NumPy and torch
+are needed only for arrays and tensors. Failures raise ckptfs.Error with the library's message, which is
+also a FileNotFoundError, PermissionError, ... according to its errno; unknown names raise KeyError.
 
-Threads: all of it from any number at once; reads run outside of Python's lock. A checkpoint that is
-closed meanwhile stays until those who read it are done.
+Threads: everything may be called from any number of threads at once; reads release the GIL. A checkpoint
+that is closed meanwhile stays open until pending reads have finished.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ __version__ = "0.5.1"
 NAME_MAX = 255
 ROOT = 1
 
-# What torch calls a type, where NumPy has it; and those that ml_dtypes adds to it.
+# torch's names of types that NumPy has, and of those that ml_dtypes adds.
 _NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4",
           "int16": "<i2", "int8": "|i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2",
           "uint8": "|u1", "bool": "|b1", "complex128": "<c16", "complex64": "<c8"}
@@ -73,8 +74,8 @@ Option = Union[str, os.PathLike, int, bool, Sequence[Union[str, os.PathLike]], N
 
 
 class Error(OSError):
-    """What the library says: .errno and, as its text, one sentence; .filename is the checkpoint, or
-    the file of its tree, that was asked for."""
+    """An error of the library: .errno, and one sentence as its text; .filename is the checkpoint, or
+    the file of its tree, concerned."""
 
     def __str__(self) -> str:
         return self.strerror if self.strerror else super().__str__()
@@ -184,8 +185,8 @@ _FUNCTIONS = {  # name: result, arguments
 
 
 def _trusted(top: pathlib.Path, *names: str) -> bool:
-    """Are these files below top, and the directories and links on the way, those of root, of this
-    user or of this module's owner? Whose module runs already may as well bring the library."""
+    """Do these files below top, and the directories and links on the way, belong to root, to this
+    user or to this module's owner? Whoever owns the running module may supply the library, too."""
     owners = {0, os.geteuid(), os.stat(__file__).st_uid}
     paths = {top / part for name in names
              for part in (name, *pathlib.PurePath(name).parents) if str(part) != "."}
@@ -193,7 +194,7 @@ def _trusted(top: pathlib.Path, *names: str) -> bool:
 
 
 def _soversion(version: str) -> str:
-    """What of a version the library's structures are those of: "0.5" of 0.5.1, "1" of 1.2.3."""
+    """The part of a version that determines the library's structures: "0.5" of 0.5.1, "1" of 1.2.3."""
     major, minor = version.split(".")[:2]
     return f"0.{minor}" if major == "0" else major
 
@@ -225,25 +226,25 @@ def _library() -> ctypes.CDLL:
         except OSError as e:
             why = str(e)
     else:
-        raise ImportError(f"libckpt: {why}; CKPTFS_LIBRARY may say where it is")
+        raise ImportError(f"libckpt: {why}; set CKPTFS_LIBRARY to its path")
     lib.ckpt_version.restype = c_char_p
     version = lib.ckpt_version().decode()
     if _soversion(version) != _soversion(__version__):
         raise ImportError(f"'{path}' is libckpt {version}, and {__file__} is for {__version__}")
     for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(lib, name, None)  # None: it is older, and whoever calls it is told
+        function = getattr(lib, name, None)  # None: an older library; calling it raises an error
         if function is not None:
             function.restype, function.argtypes = result, arguments
     return lib
 
 
 def _lent(structure: ctypes.Structure):
-    """What the library is told of a structure, of which it may know fewer members or more."""
+    """The size of a structure, of which the library may know fewer or more members."""
     return byref(structure), ctypes.sizeof(structure)
 
 
 def _check(rc: int, e: _Err, where: str) -> int:
-    """where: what the error's .filename is."""
+    """where: the error's .filename."""
     if rc < 0:
         raise _ERRORS.get(e.code, Error)(e.code, e.msg.decode("utf-8", "replace"), where)
     return rc
@@ -258,7 +259,7 @@ def _text(address: Optional[int], size: int) -> str:
 
 
 def _words(options: Mapping[str, Option]):
-    """Options as ckpt_open takes them: "name=value", and "name" of what is True."""
+    """Options for ckpt_open: "name=value", and "name" for True."""
     words = []
     for name, value in options.items():
         if value is None or value is False or value == 0 or value == ():
@@ -275,7 +276,7 @@ def _words(options: Mapping[str, Option]):
 # ---- tensors ----
 
 def _resolve(index: Index, shape: Sequence[int]):
-    """For every dimension the first element, the step, their number, and whether it stays."""
+    """For every dimension: first element, step, count, and whether the dimension is kept."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [i for i, x in enumerate(items) if x is Ellipsis]
     if len(dots) > 1:
@@ -301,15 +302,15 @@ def _resolve(index: Index, shape: Sequence[int]):
 
 
 class Tensor:
-    """A tensor that has not been read. t[...] reads, with the indices of NumPy: integers, slices
-    with any step, '...'; only the elements asked for are read."""
+    """A tensor that is read on demand. t[...] reads, with NumPy's indices: integers, slices with
+    any step, '...'; only the selected elements are read."""
 
     def __init__(self, group: Tensors, number: int, about: _Tensor, box=None):
         self._group = group
         self._number = number
         self._off = box[0] if box else (0,) * about.n_dims
         self.name: str = _text(about.fqn, about.fqn_len)
-        #: torch's name of its type, as "bfloat16"
+        #: torch's name of its type: "bfloat16"
         self.dtype: str = about.dtype.decode()
         self.itemsize: int = about.element
         self.shape: tuple[int, ...] = tuple(box[1]) if box else tuple(about.shape[:about.n_dims])
@@ -340,7 +341,7 @@ class Tensor:
         return f"<ckptfs.Tensor {self.name!r}: {self.dtype} {list(self.shape)}>"
 
     def numpy_dtype(self) -> numpy.dtype:
-        """NumPy's type; TypeError where neither it nor ml_dtypes has one."""
+        """NumPy's type; TypeError if neither NumPy nor ml_dtypes has one."""
         import numpy as np
 
         if self.dtype in _NUMPY:
@@ -362,13 +363,13 @@ class Tensor:
 
     def __array__(self, dtype=None, copy=None) -> numpy.ndarray:
         if copy is False:
-            raise ValueError(f"tensor '{self.name}' is not in memory: an array of it is a copy")
+            raise ValueError(f"tensor '{self.name}' is not in memory, so an array of it must be a copy")
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def bits(self, index: Index = ...) -> numpy.ndarray:
-        """The elements as unsigned integers of their size, whatever they are; of 16 bytes as pairs
-        along a dimension more."""
+        """The elements of any type as unsigned integers of the same size; those of 16 bytes as
+        pairs along an additional dimension."""
         if self.itemsize > 8:
             whole = self._array(index, f"<u{self.itemsize // 2}", 2)
             return whole
@@ -384,7 +385,7 @@ class Tensor:
         return out
 
     def torch(self, index: Index = ...) -> _torch.Tensor:
-        """As t[index], in a torch tensor, of any type that torch.empty makes."""
+        """Like t[index], as a torch tensor, of any type that torch.empty supports."""
         import torch
 
         wanted = _resolve(index, self.shape)
@@ -394,13 +395,13 @@ class Tensor:
         return out
 
     def read_into(self, out: Any, index: Index = ...) -> None:
-        """Read t[index] into a NumPy array or a torch tensor (in the CPU's memory) of the same shape
-        and size of element, which need not be in one piece."""
+        """Read t[index] into a NumPy array or a torch tensor (in CPU memory) with the same shape and
+        element size, which need not be contiguous."""
         wanted = _resolve(index, self.shape)
         shape = tuple(count for _, _, count, stays in wanted if stays)
         if hasattr(out, "data_ptr"):
             if out.device.type != "cpu":
-                raise TypeError(f"a tensor in the memory of {out.device}, not of the CPU")
+                raise TypeError(f"the tensor must be in CPU memory, not on {out.device}")
             at, itemsize = out.data_ptr(), out.element_size()
             strides = [s * itemsize for s in out.stride()]
         else:
@@ -408,12 +409,12 @@ class Tensor:
                 raise ValueError("the array is read-only")
             at, itemsize, strides = out.ctypes.data, out.itemsize, out.strides
         if tuple(out.shape) != shape or itemsize != self.itemsize:
-            raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, and there "
+            raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
                              f"are {list(shape)} of {self.itemsize}")
         self._read(wanted, at, strides)
 
     def _read(self, wanted, at: int, strides: Sequence[int]) -> None:
-        """strides: bytes, of the dimensions that stay."""
+        """strides: in bytes, of the dimensions that are kept."""
         n, left = len(wanted), list(strides)
         start, stop, step = (c_uint64 * n)(), (c_uint64 * n)(), (c_uint64 * n)()
         stride = (c_int64 * n)()
@@ -436,8 +437,8 @@ class Tensor:
 
 
 class Tensors(Mapping):
-    """Names in natural order, and for each the whole tensor as a NumPy array, read when it is asked
-    for. tensor(name) gives what has not been read."""
+    """Maps names, in natural order, to whole tensors as NumPy arrays, read on access. tensor(name)
+    returns a Tensor without reading it."""
 
     def __init__(self, checkpoint: Checkpoint, model: bool, rank: Optional[int] = None):
         lib = checkpoint._lib
@@ -450,7 +451,7 @@ class Tensors(Mapping):
         self._names: Optional[list[str]] = None
 
     def _box(self, handle, i: int, about: _Tensor):
-        """What the rank has of it, as (off, len); None: nothing."""
+        """The rank's part of it, as (off, len); None: nothing."""
         off, size = (c_uint64 * about.n_dims)(), (c_uint64 * about.n_dims)()
         if not self._checkpoint._lib.ckpt_rank_box(handle, self._rank, i, off, size):
             return None
@@ -468,7 +469,7 @@ class Tensors(Mapping):
         return self._names
 
     def tensor(self, name: str) -> Tensor:
-        """One that has not been read. KeyError."""
+        """The tensor with that name, not read yet. KeyError if there is none."""
         raw, about, box = _bytes(name), _Tensor(), None
         with self._checkpoint._using() as handle:
             i = self._find(handle, raw, len(raw))
@@ -588,7 +589,7 @@ class Objects(Mapping):
 # ---- files ----
 
 class File(io.RawIOBase):
-    """A file of the tree, as the mount has it; made by Checkpoint.open_file()."""
+    """A file of the tree, as in the mount; returned by Checkpoint.open_file()."""
 
     def __init__(self, checkpoint: Checkpoint, function, which: Union[int, bytes]):
         super().__init__()
@@ -596,7 +597,7 @@ class File(io.RawIOBase):
         self._at = 0
         self._checkpoint = checkpoint
         handle, f, e = checkpoint._take(), c_void_p(), _Err()
-        #: path in the tree; of an object, the checkpoint's
+        #: path in the tree; for an object, that of the checkpoint
         self.name: str = os.fsdecode(which) if isinstance(which, bytes) else checkpoint.path
         try:
             _check(function(handle, which, byref(f), byref(e)), e, self.name)
@@ -623,7 +624,7 @@ class File(io.RawIOBase):
         return at
 
     def pread_into(self, buffer, offset: int) -> int:
-        """As many bytes at offset as there are, up to the buffer's length; from any thread."""
+        """Read the bytes at offset, at most the buffer's length; from any thread."""
         if self.closed:
             raise ValueError("the file is closed")
         view = memoryview(buffer).cast("B")
@@ -654,13 +655,13 @@ class File(io.RawIOBase):
 # ---- checkpoints ----
 
 class Checkpoint(Tensors):
-    """An opened checkpoint; see open(). A mapping of its tensors, and what else is in it."""
+    """An opened checkpoint; see open(). A mapping of its tensors, with access to everything else."""
 
     def __init__(self, path: Union[str, os.PathLike], options: Mapping[str, Option]):
         self.path = os.fspath(path)
         self._lib = _library()
         self._lock = threading.Lock()
-        self._users = 0  # and what has to stay until they are done:
+        self._users = 0  # calls in progress, and what must stay until they are done:
         self._handle: Optional[c_void_p] = None
         self._open = False
         handle, e, odd = c_void_p(), _Err(), []
@@ -668,21 +669,21 @@ class Checkpoint(Tensors):
         _check(self._lib.ckpt_open_sized(os.fsencode(self.path), _words(options),
                                          *_lent(_Hooks(warn=warn)), byref(handle), byref(e)), e,
                self.path)
-        self._warn = warn  # which the library keeps
+        self._warn = warn  # the library keeps a pointer to it
         self._handle, self._open = handle, True
         super().__init__(self, False)
-        #: the model's tensors under the names that hf/ has them under
+        #: the model's tensors, under their names in hf/
         self.model = Tensors(self, True)
         self.objects = Objects(self)
         for what in odd:
             warnings.warn(f"{self.path}: {what}", stacklevel=3)
 
     def rank(self, number: int) -> Tensors:
-        """What a rank holds of the model; the checkpoint has been opened with layout=."""
+        """The part of the model that a rank holds; requires open(..., layout=...)."""
         return Tensors(self, True, number)
 
     def info(self) -> dict:
-        """What `ckptfs info --json` prints."""
+        """The same as `ckptfs info --json` prints."""
         text, size, e = c_void_p(), c_size_t(), _Err()
         with self._using() as handle:
             _check(self._lib.ckpt_info_json(handle, byref(text), byref(size), byref(e)), e,
@@ -707,16 +708,16 @@ class Checkpoint(Tensors):
         return names
 
     def open_file(self, path: str) -> File:
-        """A file of the tree, as "hf/model.safetensors", to read and seek in."""
+        """Open a file of the tree, such as "hf/model.safetensors", for reading and seeking."""
         return File(self, self._lib.ckpt_file_open_path, os.fsencode(path))
 
     def read(self, path: str) -> bytes:
-        """All of a file of the tree."""
+        """The contents of a file of the tree."""
         with self.open_file(path) as f:
             return f.readall()
 
     def close(self) -> None:
-        """The memory goes when nobody reads and no file is open any more."""
+        """Memory is freed once no read is in progress and no file is open."""
         with self._lock:
             last = self._open and not self._users
             self._open = False
@@ -775,9 +776,10 @@ class Checkpoint(Tensors):
 def open(path: Union[str, os.PathLike], **options: Option) -> Checkpoint:
     """Open a checkpoint: a directory, or a file.
 
-    The options are those of `ckptfs mount -o`, see ckptfs(1), and those that ckpt(3) has for programs:
+    The options are those of `ckptfs mount -o`, see ckptfs-mount(1), and those for programs in ckpt(3):
     include="model.*" or a list, dtype="bf16", layout=path, allow_missing=True, cache="1GiB" or bytes.
-    What is None, False or 0 is as if it were not there.
+    An option that is None, False or 0 is not set.
+
     """
     return Checkpoint(path, options)
 

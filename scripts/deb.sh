@@ -1,8 +1,8 @@
 #!/bin/bash
 # deb.sh VERSION - Debian packages of this version, for the Debian that this runs on: build/*.deb.
 #
-# Of the last commit, as `make dist` is. DEBFULLNAME and DEBEMAIL, where they are set, say whose
-# packages they are. LINTIAN=1: an error that lintian finds is one of this script's.
+# Made from the last commit, like `make dist`. DEBFULLNAME and DEBEMAIL, if set, are the packager's name and
+# address. LINTIAN=1: fail if lintian finds an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1

@@ -7,7 +7,7 @@ name=ckptfs-$1
 
 mkdir -p build
 if git rev-parse --git-dir >/dev/null 2>&1; then
-  git diff --quiet HEAD || echo "dist: what is not committed is left out" >&2
+  git diff --quiet HEAD || echo "dist: uncommitted changes are not included" >&2
   git archive --format=tar --prefix="$name/" HEAD
 else # the sources of a dist
   tar -c --exclude=./build --sort=name --owner=0 --group=0 --numeric-owner \

@@ -2,10 +2,9 @@
 # libfuse.sh make [DIR]    build the libfuse of Debian forky, with io_uring, in DIR
 # libfuse.sh check [DIR]   build this program with it, and run suites on real mounts
 #
-# Debian 12 has libfuse 3.14, which is what a build takes unless told otherwise. Newer ones have an
-# interface for kernel passthrough, and io_uring; forky's package is built without the latter, so
-# its source is taken. "check" turns io_uring on in the kernel where there is one that has it, and
-# back. $MOUNTS names the suites.
+# Debian 12 has libfuse 3.14, which a build uses by default. Newer versions have an interface for kernel
+# passthrough, and io_uring; forky's package is built without the latter, so it is built from source.
+# "check" enables io_uring in the kernel, if it has it, and disables it afterwards. $MOUNTS names the suites.
 #
 # DIR defaults to /var/cache/ckptfs/libfuse. Must be root; the chroot of chroot.sh fetches the source.
 set -euo pipefail

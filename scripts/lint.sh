@@ -1,7 +1,7 @@
 #!/bin/bash
-# lint.sh - what a compiler does not say: format, cppcheck, shellcheck, pyflakes, the manual; in seconds.
-# analyze.sh has what takes minutes.
-# A tool that is not installed is named and skipped; with CI=true that is a failure.
+# lint.sh - checks beyond the compiler's: format, cppcheck, shellcheck, pyflakes, the manual. Takes seconds;
+# analyze.sh has the checks that take minutes.
+# A tool that is not installed is reported and skipped; with CI=true that is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 bad=0

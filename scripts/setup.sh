@@ -1,10 +1,10 @@
 #!/bin/sh
-# setup.sh build|test|deb - make sure that the Debian packages are there which a build, the tests, packages need.
-# setup.sh names - print the names of those that a build needs.
+# setup.sh build|test|deb - ensure that the Debian packages needed to build, to test, or to make packages are installed.
+# setup.sh names - print the names of the packages that a build needs.
 #
 # MPI=1 in the environment: for a build with MPI.
-# Installs what is missing through apt when it may, otherwise prints the one line that does.
-# Silent and quick when nothing is missing. Without dpkg it does nothing: `make` names what it does not find.
+# Installs missing packages with apt if permitted, otherwise prints the command that does.
+# Silent and quick if nothing is missing. Does nothing without dpkg: `make` then names what it does not find.
 set -u
 
 # libfuse3-dev, fuse3: the mount; fusermount3 lets users mount without root. libsqlite3-dev: the chunk index.

@@ -1,10 +1,10 @@
 #!/bin/bash
-# valgrind.sh PROGRAM [SUITE...] - the unit suites of PROGRAM under memcheck: bytes used before they
-# are set (which no sanitizer of ours sees), and leaks. A test that has some fails, and is named.
+# valgrind.sh PROGRAM [SUITE...] - run the unit suites of PROGRAM under memcheck, which finds uses of
+# uninitialised bytes (that the sanitizers do not detect) and leaks. Tests with findings fail and are named.
 #
-# Not those that inject faults, one run for each: they would take an hour, and AddressSanitizer has them. Nor staging,
-# which is traced and killed before each of its system calls: valgrind makes many more of its own; nor pagemap, which
-# reads where it must not.
+# Excluded are suites that inject faults, one run per fault, which would take an hour and run under AddressSanitizer;
+# staging, which is traced and killed before each of its system calls, because valgrind makes many more of its own;
+# and pagemap, which reads invalid addresses on purpose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1
@@ -21,6 +21,6 @@ fi
 status=0
 CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-100} valgrind --quiet --max-threads=4200 --error-exitcode=9 --leak-check=full \
   --show-leak-kinds=definite --errors-for-leak-kinds=definite --log-file="$logs/%p" "$program" "${suites[@]}" || status=$?
-# It does not know openat2; the program does without.
+# Valgrind does not know openat2; the program works without it.
 cat "$logs"/* | grep -vE '^--[0-9]+-- ' || true
 exit $status
