@@ -95,7 +95,7 @@ static void push_spare(struct blockcache *c, struct entry *b)
 	c->n_spare++;
 }
 
-/* Is its memory worth keeping for another one? */
+/* Is its memory worth keeping for a new block? */
 static bool is_spare(const struct blockcache *c, const struct entry *b)
 {
 	return b->item.zstd_layers && b->len == DECODED_SIZE && has_room_for_spare(c);
@@ -219,7 +219,7 @@ void blockcache_put(struct blockcache *c, void *pin)
 
 /* ---- reading ---- */
 
-/* pins[0], and of the n - 1 that are asked for next, what was made on the way. */
+/* Gets pins[0] and, of the n - 1 blocks requested next, those made on the way. */
 static int get_one(struct blockcache *c, const struct block_item *item, uint64_t index, size_t n,
 		   void **pins, struct ckpt_err *e)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks for who reads an item in order, made before they are asked for; and what is behind, given
- * back. */
+/* Read-ahead for sequential readers, and early release of the blocks behind them. */
 #include "base/cleanup.h"
 #include "source/blockcache_internal.h"
 
 enum {
 	AHEAD_AFTER = 8, /* steps forward; random reads seldom make as many */
 	PASS_AFTER = 16,
-	OVERTAKE = 40, /* blocks; so far apart are requests that are served at the same time */
-	AHEAD = 8,     /* blocks made before they are asked for: two requests of 1 MiB */
+	OVERTAKE = 40, /* blocks; requests served at the same time may be this far apart */
+	AHEAD = 8,     /* blocks made ahead: two requests of 1 MiB */
 };
 
 static bool is_being_made(const struct blockcache *c, const struct known *k, uint64_t index)
@@ -19,7 +18,7 @@ static bool is_being_made(const struct blockcache *c, const struct known *k, uin
 	return false;
 }
 
-/* The next block that is worth making; UINT64_MAX: none. Under the lock. */
+/* The next block worth making; UINT64_MAX: none. Under the lock. */
 static uint64_t next_ahead(struct blockcache *c, const struct known *k)
 {
 	if (!k->ahead || c->n_ahead >= c->max_bytes / DECODED_SIZE / 4)
@@ -31,9 +30,9 @@ static uint64_t next_ahead(struct blockcache *c, const struct known *k)
 }
 
 /*
- * Who reads in order has come from k->asked to block `index`. Of a large item what is well behind
- * is not likely to be asked for again soon, the kernel has it; and its memory, warm, is better than
- * new memory.
+ * A sequential reader has advanced from k->asked to block `index`. In a large item, blocks far
+ * behind the reader are unlikely to be needed again, because the kernel has cached them, and
+ * reusing their memory, which is in the CPU cache, is cheaper than allocating.
  */
 static void pass(struct blockcache *c, struct known *k, uint64_t index)
 {
@@ -93,7 +92,7 @@ static struct known *take_ahead(struct blockcache *c)
 	return k;
 }
 
-/* The next block to make of k; UINT64_MAX: none, and k is not ours any more. */
+/* The next block to make of k; UINT64_MAX: none, and k is no longer ours. */
 static uint64_t more_ahead(struct blockcache *c, struct known *k)
 {
 	SCOPED_LOCK(&c->lock);
@@ -124,7 +123,7 @@ void blockcache_ahead(struct blockcache *c)
 		while ((want.first = more_ahead(c, k)) != UINT64_MAX) {
 			struct ckpt_err e = { 0 };
 
-			/* What fails will fail again when it is asked for. */
+			/* A failure will recur when the block is requested. */
 			if (decode_blocks(c, k, &want, &e))
 				stop_ahead(c, k);
 			blockcache_put(c, pin);

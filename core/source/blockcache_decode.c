@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who makes the blocks of compressed items. A decoder stands between two blocks of an item; from
- * there on it can go forward only. Several of one item may be there: readers at different places go
- * on with the one that is the least behind them, or begin at a frame behind all of those.
+ * Decoders produce the blocks of compressed items. A decoder is positioned between two blocks of an
+ * item and can only move forward. An item may have several: a reader uses the one that is closest
+ * behind its position, or starts a new one at a frame beyond all of those.
  *
- * A decoder is small or large from birth: a large one may have windows above 1 << ZSTD_WINDOW_LOG,
- * and a cache has one of them at most. An item is small until a small decoder of it has met such a
- * window, and then large for as long as it is remembered (known.large). What becomes of a decoder,
- * every step under the lock:
+ * A decoder is created small or large: a large one may have windows above 1 << ZSTD_WINDOW_LOG, and
+ * a cache has at most one. An item is small until one of its small decoders meets such a window,
+ * and then large for as long as it is remembered (known.large). The states of a decoder; all
+ * transitions happen under the lock:
  *
  *	none -> busy  choose: there is none that could do it
  *	idle -> busy  choose: it goes on, or begins at a frame; a large one of any large item
@@ -15,10 +15,11 @@
  *	busy -> gone  step: the item's end, a failure, a window too large for a small one
  *	idle -> gone  decoder_surplus: its memory is needed, or blockcache_clear
  *
- * A busy one is one thread's, and this thread waits for no other. A thread that waits (await: for a block,
- * for a decoder at work on the same item, for the large one) has no decoder. So there is no circle
- * of threads that wait for each other. Where a small decoder has met a large window its thread asks
- * anew (decode_blocks): once for each small decoder of the item, as no more of them are made.
+ * A busy decoder belongs to one thread, which waits for no other. A thread that waits (await: for a
+ * block, for a busy decoder of the same item, for the large one) owns no decoder. So threads cannot
+ * wait for each other in a cycle. If a small decoder meets a large window, its thread starts again
+ * (decode_blocks): at most once for each small decoder of the item, because no more of them are
+ * created.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -28,7 +29,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { NEAR = 4 }; /* blocks; to decode so many again is no loss */
+enum { NEAR = 4 }; /* blocks; decoding this many again costs little */
 
 static uint64_t first_block(struct zstd_place at)
 {
@@ -44,7 +45,7 @@ static struct zstd_place place_of(const struct known *k, uint64_t index)
 			     ckd_mul(&decoded, index, DECODED_SIZE) ? UINT64_MAX : decoded);
 }
 
-enum { THERE, WALK, DECODE, AGAIN }; /* what is to be done about a block */
+enum { THERE, WALK, DECODE, AGAIN }; /* what to do about a block */
 
 /* ---- decoders; under the lock ---- */
 
@@ -60,7 +61,7 @@ static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struc
 	return rc ? rc : (int64_t)n;
 }
 
-/* In the list; large if the item is. */
+/* Adds it to the list; large if the item is. */
 static struct decoder *decoder_new(struct blockcache *c, struct known *k)
 {
 	struct decoder *d = calloc(1, sizeof(*d));
@@ -82,7 +83,7 @@ static struct decoder *decoder_new(struct blockcache *c, struct known *k)
 	return d;
 }
 
-/* To make a stream takes longer than to decode a small item, and leaves holes in memory. */
+/* Creating a stream takes longer than decoding a small item, and fragments memory. */
 static struct zstd_stream *take_stream(struct blockcache *c)
 {
 	SCOPED_LOCK(&c->lock);
@@ -131,13 +132,13 @@ static void decoder_unlink(struct blockcache *c, struct decoder *d)
 	known_done(c, d->known);
 }
 
-/* Would it cost little to have another one where it is? */
+/* Would it cost little to recreate it at its position? */
 static bool is_cheap(const struct decoder *d)
 {
 	return d->next - first_block(place_of(d->known, d->next)) < NEAR;
 }
 
-/* Is a the better one to lose? */
+/* Is a the better one to free? */
 static bool is_worse(const struct decoder *a, const struct decoder *b)
 {
 	bool cheap = is_cheap(a);
@@ -190,7 +191,7 @@ static void wait_as(struct blockcache *c, struct waiter *w)
 	(void)pthread_cond_destroy(&w->cond);
 }
 
-/* The block is there. */
+/* Call when the block is in the cache. */
 static void wake_for_block(const struct blockcache *c, const struct known *k, uint64_t index)
 {
 	for (struct waiter *w = c->waiters; w; w = w->next)
@@ -198,7 +199,7 @@ static void wake_for_block(const struct blockcache *c, const struct known *k, ui
 			(void)pthread_cond_signal(&w->cond);
 }
 
-/* d is not busy any more, or will be gone before the lock is let go. */
+/* Call when d is no longer busy, or will be freed before the lock is released. */
 static void wake_for_decoder(const struct blockcache *c, const struct decoder *d)
 {
 	for (struct waiter *w = c->waiters; w; w = w->next)
@@ -206,12 +207,12 @@ static void wake_for_decoder(const struct blockcache *c, const struct decoder *d
 			(void)pthread_cond_signal(&w->cond);
 }
 
-/* ---- who is to do it; under the lock ---- */
+/* ---- choosing a decoder; under the lock ---- */
 
 struct choice {
-	struct decoder *best; /* idle, the furthest that is not beyond the block */
-	struct decoder *run;  /* the same of those that are busy */
-	struct decoder *free; /* idle, of little use where it is, and one that may begin anywhere */
+	struct decoder *best; /* idle, the furthest one that is not beyond the block */
+	struct decoder *run;  /* the same among busy ones */
+	struct decoder *free; /* idle, dispensable at its position, may begin anywhere */
 };
 
 static struct choice choices(struct blockcache *c, const struct known *k, uint64_t index)
@@ -238,7 +239,7 @@ static void begin_at(struct decoder *d, struct zstd_place at)
 	d->next = first_block(at);
 }
 
-/* The large one, idle, is from now on of the item. */
+/* Assigns the idle large decoder to the item. */
 static void move_to(struct blockcache *c, struct decoder *d, struct known *k)
 {
 	assert(d->large && k->large && !d->busy);
@@ -248,8 +249,8 @@ static void move_to(struct blockcache *c, struct decoder *d, struct known *k)
 	k->users++;
 }
 
-/* A decoder, made busy, that can bring the block, if only from the frame at `at` on. NULL: it is
- * better to wait for one that is at work; or -ENOMEM. */
+/* Chooses a decoder that can reach the block, if only from the frame at `at` on, and makes it busy.
+ * NULL: wait for a busy one instead; or -ENOMEM. */
 static int choose(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place at,
 		  struct decoder **ret)
 {
@@ -283,12 +284,12 @@ static int choose(struct blockcache *c, struct known *k, uint64_t index, struct 
 
 /* ---- decoding; without the lock ---- */
 
-/* A stream that stands where d is to begin. */
+/* Positions the stream where d is to begin. */
 static int begin(struct decoder *d, struct ckpt_err *e)
 {
 	const uint32_t layers = d->known->item.zstd_layers;
 
-	/* Only one of a single layer can begin anew. */
+	/* Only streams with a single layer can begin anew. */
 	if (layers > 1 || d->layers > 1) {
 		zstd_stream_free(d->stream);
 		d->stream = NULL;
@@ -353,19 +354,19 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
 	return b->len < block_size(&b->item) / 2 ? entry_fit(c, b) : b;
 }
 
-/* Did a small decoder meet a large window? (Or did a read of its file fail as if: then it fails
- * again, in a large one.) */
+/* Did a small decoder meet a large window? (A failed read may look the same: it then fails again in
+ * a large one.) */
 static bool wants_large(const struct decoder *d, const struct ckpt_err *why)
 {
 	return why->code == ENOBUFS && d->known->item.zstd_layers && !d->large;
 }
 
-/* d failed at its next block, or has come to the item's end; under the lock. */
+/* d failed at its next block, or reached the item's end; under the lock. */
 static void decoder_finish(struct blockcache *c, struct decoder *d, const struct ckpt_err *why)
 {
 	struct known *k = d->known;
 
-	if (why && why->code == ERR_CORRUPT) { /* what is read again is the same */
+	if (why && why->code == ERR_CORRUPT) { /* reading again gives the same bytes */
 		k->bad = d->next;
 		k->why = *why;
 	}
@@ -375,7 +376,7 @@ static void decoder_finish(struct blockcache *c, struct decoder *d, const struct
 	decoder_unlink(c, d);
 }
 
-/* Keep the block that d has made, b; what is there now, pinned. Under the lock. */
+/* Inserts b, the block that d has made; returns the cached one, pinned. Under the lock. */
 static struct entry *keep_block(struct blockcache *c, struct decoder *d, struct entry *b)
 {
 	struct known *k = d->known;
@@ -399,7 +400,7 @@ static void count_memory(struct blockcache *c, struct decoder *d)
 	d->bytes = bytes;
 }
 
-/* Has d made all that is wanted on its way? What is there already need not be made again. */
+/* Has d made everything on its way that is wanted? Blocks in the cache need not be made again. */
 static bool is_enough(struct blockcache *c, const struct decoder *d, const struct wanted *want)
 {
 	uint64_t next = d->next + 1;
@@ -409,8 +410,8 @@ static bool is_enough(struct blockcache *c, const struct decoder *d, const struc
 }
 
 /*
- * One step of d, which is busy: its next block, pinned, or NULL. *ret_done: d is not ours any more,
- * because that was enough, or the item's end, or it failed.
+ * One step of d, which is busy: its next block, pinned, or NULL. *ret_done: d is no longer ours,
+ * because that was enough, or the item ended, or it failed.
  */
 static struct entry *step(struct blockcache *c, struct decoder *d, const struct wanted *want,
 			  bool *ret_done, struct ckpt_err *e)
@@ -458,7 +459,7 @@ static void hand_over(struct blockcache *c, const struct wanted *want, struct en
 		blockcache_put(c, b);
 }
 
-/* 0, -errno, or AGAIN: the item is large, as is known now. */
+/* 0, -errno, or AGAIN: the item turned out to be large. */
 static int run_to(struct blockcache *c, struct decoder *d, const struct wanted *want,
 		  struct ckpt_err *e)
 {
@@ -468,7 +469,7 @@ static int run_to(struct blockcache *c, struct decoder *d, const struct wanted *
 
 	while (!done)
 		hand_over(c, want, step(c, d, want, &done, &why));
-	if (!why.code || want->pins[0]) /* or it fails when it is asked for */
+	if (!why.code || want->pins[0]) /* else it fails when it is requested */
 		return 0;
 	if (why.code == ENOBUFS && may_be_large)
 		return AGAIN;
@@ -491,7 +492,7 @@ static void found_frame(void *arg, struct zstd_place at)
 	framemap_add(&w->k->frames, at);
 }
 
-/* Go on from *at, where a frame begins, to the last one before the block. */
+/* Walks from *at, where a frame begins, to the last frame before the block. */
 static int walk_frames(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place *at,
 		       struct ckpt_err *e)
 {
@@ -515,7 +516,7 @@ static int walk_frames(struct blockcache *c, struct known *k, uint64_t index, st
 
 /* ---- all of it ---- */
 
-/* Is it known that the block cannot be had? Under the lock. */
+/* Is the block known to be damaged? Under the lock. */
 static bool is_bad(const struct known *k, uint64_t index, struct zstd_place at, struct ckpt_err *e)
 {
 	if (index < k->bad || first_block(at) > k->bad)
@@ -524,7 +525,7 @@ static bool is_bad(const struct known *k, uint64_t index, struct zstd_place at, 
 	return true;
 }
 
-/* May frames be stepped over on the way from `at`, and would that be of use? Under the lock. */
+/* Can frames be skipped on the way from `at`, and would that help? Under the lock. */
 static bool is_far(struct blockcache *c, const struct known *k, uint64_t index,
 		   struct zstd_place at)
 {
@@ -534,7 +535,7 @@ static bool is_far(struct blockcache *c, const struct known *k, uint64_t index,
 	       (!best || best->next < index);
 }
 
-/* Wait until something is: the first one is pinned (or behind the end), or *ret_d is to make it. */
+/* Waits until the first block is pinned (or beyond the end), or *ret_d is to make it. */
 static int await(struct blockcache *c, struct known *k, const struct wanted *want,
 		 struct zstd_place *at, bool walked, struct decoder **ret_d, struct ckpt_err *e)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blockcache_internal - what the files of blockcache share: blocks (blockcache.c), what is known of
- * the items that they are of (blockcache_items.c), those who make them (blockcache_decode.c), and
- * making them before they are asked for (blockcache_ahead.c).
+ * blockcache_internal - shared by the files of blockcache: blocks (blockcache.c), records of their
+ * items (blockcache_items.c), decoders (blockcache_decode.c) and read-ahead (blockcache_ahead.c).
  *
- * Private to core/source. Everything is under the lock but for what a busy decoder's thread does with
- * it.
+ * Private to core/source. Everything is protected by the lock, except a busy decoder, which belongs
+ * to its thread.
  */
 #ifndef SOURCE_BLOCKCACHE_INTERNAL_H
 #define SOURCE_BLOCKCACHE_INTERNAL_H
@@ -24,7 +23,8 @@ enum {
 	ENTRY_BUCKETS = 4096,
 	ITEM_BUCKETS = 256,
 	MAX_SPARE = 16,	  /* blocks */
-	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each, as torch compresses */
+	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each with torch's
+                             compression */
 };
 
 /* A cached block. */
@@ -34,38 +34,38 @@ struct entry {
 	struct block_item item;
 	uint64_t index;
 	uint32_t pins;
-	bool ahead; /* made before anybody has asked for it */
+	bool ahead; /* made before it was requested */
 	size_t len;
 	uint8_t data[];
 };
 
-/* What is known of a compressed item. */
+/* A record about a compressed item. */
 struct known {
 	struct known *chain;	      /* of its bucket */
-	LIST_LINK(struct known) link; /* only while nobody uses it */
+	LIST_LINK(struct known) link; /* only while unused */
 	struct known *next_ahead;
 	struct block_item item;
 	uint32_t users;		/* decoders and threads */
-	bool large;		/* some window of it is: only a large decoder can bring all of it */
+	bool large;		/* has a large window, which only a large decoder can decode */
 	struct framemap frames; /* of items with one layer */
-	uint64_t no_walk;	/* where a frame begins that does not say how long it is */
+	uint64_t no_walk;	/* beginning of a frame that does not record its size */
 	uint64_t end;		/* the block that is not full */
-	/* Decoding from any place at or before block `bad` has failed there, and would again. */
+	/* Decoding from any place at or before block `bad` failed there, and would fail again. */
 	uint64_t bad;
 	struct ckpt_err why;
-	/* Who reads in order. */
-	uint64_t start, asked; /* the first block and the last */
-	uint64_t in_order;     /* how often the next one was asked for, or one soon after it */
-	uint64_t ahead;	       /* blocks up to here will be asked for */
+	/* The sequential reader. */
+	uint64_t start, asked; /* the first block and the last requested */
+	uint64_t in_order;     /* how often the next block, or one soon after it, was requested */
+	uint64_t ahead;	       /* blocks up to here are expected to be requested */
 	bool queued, runs_ahead;
 };
 
-/* Blocks that somebody asks for, in order. */
+/* Consecutive requested blocks. */
 struct wanted {
 	uint64_t first;
 	size_t n;    /* at least 1 */
 	void **pins; /* n, all NULL at first */
-	bool ahead;  /* nobody has asked yet */
+	bool ahead;  /* not requested yet */
 };
 
 struct decoder {
@@ -76,15 +76,15 @@ struct decoder {
 	struct blob blob;
 	struct zstd_stream *stream;
 	uint64_t next;		/* block that the stream yields next */
-	struct zstd_place from; /* where it is to begin, ... */
-	bool begin;		/* ... unless it goes on */
+	struct zstd_place from; /* where it is to begin, unless it ... */
+	bool begin;		/* ... resumes */
 	bool busy;
-	bool large;    /* its stream may have large windows; from birth on */
+	bool large;    /* its stream may have large windows; fixed at creation */
 	uint64_t used; /* clock value of the last use */
 	size_t bytes;
 };
 
-/* A thread that waits: for a block, for a decoder of its item, for the large one. */
+/* A thread that waits for a block, for a decoder of its item, or for the large decoder. */
 struct waiter {
 	struct waiter *next;
 	const struct known *known;
@@ -106,48 +106,48 @@ struct blockcache {
 	struct known *items[ITEM_BUCKETS];
 	LIST(struct known) unused_items;
 	size_t n_items;
-	struct decoder *decoders, *large; /* the one of them that is; NULL: none is there */
+	struct decoder *decoders, *large; /* the large one among them; NULL: none */
 	size_t n_decoders, decoder_bytes;
-	struct zstd_stream *streams[MIN_DECODERS]; /* of decoders that are gone, for new ones */
+	struct zstd_stream *streams[MIN_DECODERS]; /* of freed decoders, for new ones */
 	size_t n_streams;
 	uint64_t clock;
-	struct known *ahead; /* items that blocks may be made of before they are asked for */
+	struct known *ahead; /* items for which blocks may be made ahead */
 	atomic_bool any_ahead;
 };
 
 bool block_item_equal(const struct block_item *a, const struct block_item *b);
 
-/* A block of nothing, pinned once, without the lock; NULL: out of memory. */
+/* An empty block, pinned once; call it without the lock. NULL: out of memory. */
 struct entry *entry_new(struct blockcache *c, const struct block_item *item, uint64_t index);
 /* Under the lock. */
 bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index);
 struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uint64_t index);
-/* Keep its memory for a new block, if nobody has it pinned. */
+/* Reuses its memory for a new block, unless it is pinned. */
 void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index);
-/* Takes over b, whose one pin is the caller's. */
+/* Takes ownership of b, which has one pin, the caller's. */
 void entry_insert(struct blockcache *c, struct entry *b);
-/* A copy of a block of a compressed item that takes no more memory than it needs; b is for a new
- * one then. Or b, where there is no memory. Without the lock. */
+/* A copy, no larger than needed, of a block of a compressed item, so that b can be reused; or b
+ * itself if there is no memory. Call it without the lock. */
 struct entry *entry_fit(struct blockcache *c, struct entry *b);
 
-/* What the item's record says, made if need be; used until known_done. NULL: out of memory. */
+/* The item's record, created if needed; in use until known_done. NULL: out of memory. */
 struct known *known_use(struct blockcache *c, const struct block_item *item);
 void known_done(struct blockcache *c, struct known *k);
-/* Forget items that nobody uses until no more than `keep` are left. */
+/* Drops unused records until at most `keep` are left. */
 void known_trim(struct blockcache *c, size_t keep);
 
-/* Bring the first block, without the lock: pinned, or NULL: the item ends before. So are those of
- * the others that come after it and were not there. */
+/* Makes the first block, without the lock: pinned, or NULL if the item ends before it. Also pins
+ * those of the others that came along and were not in the cache. */
 int decode_blocks(struct blockcache *c, struct known *k, const struct wanted *want,
 		  struct ckpt_err *e);
-/* The block has been asked for; under the lock. */
+/* Records a request for the block; under the lock. */
 void note_asked(struct blockcache *c, struct known *k, uint64_t index);
-/* Make nothing ahead of anybody who has not begun to; under the lock. */
+/* Cancels read-ahead that has not begun; under the lock. */
 void forget_ahead(struct blockcache *c);
-/* Bytes of decoders that blocks have to do without; under the lock. */
+/* Bytes of decoders that are not available for blocks; under the lock. */
 size_t decoders_share(const struct blockcache *c);
-/* Let go of a decoder that is idle, though there be no more than `keep`; NULL: there is none.
- * Unlinked. */
+/* Unlinks an idle decoder that may be freed, even if there are no more than `keep`; NULL: there is
+ * none. */
 struct decoder *decoder_surplus(struct blockcache *c, size_t keep);
 /* Without the lock; NULL is fine. */
 void decoder_free(struct blockcache *c, struct decoder *d);

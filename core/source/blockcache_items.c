@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of items, and kept for as many as were used last. */
+/* Records of items; the most recently used ones are kept. */
 #include "source/blockcache_internal.h"
 
 #include <stdlib.h>
 
-enum { MAX_ITEMS = 1024 }; /* remembered; each has places of 16 KiB at most */
+enum { MAX_ITEMS = 1024 }; /* each has at most 16 KiB of places */
 
 static struct known **item_bucket(struct blockcache *c, const struct block_item *item)
 {

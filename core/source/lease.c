@@ -41,7 +41,7 @@ bool lease_begin(struct lease *l)
 		return false;
 	(void)atomic_fetch_add(&l->users, 1);
 	l->used = true;
-	if (l->held) /* who takes it away looks at users afterwards */
+	if (l->held) /* the watcher that takes it away checks users afterwards */
 		return true;
 	lease_end(l);
 	return false;
@@ -66,7 +66,7 @@ static void give_back(struct leases *s, struct lease *l)
 	LIST_REMOVE(&s->all, l);
 }
 
-/* Give back those that stand in somebody's way. true: some are still used. */
+/* Releases leases that block another process. true: some are still in use. */
 static bool give_way(struct leases *s)
 {
 	bool again = false;
@@ -76,7 +76,7 @@ static bool give_way(struct leases *s)
 		next = l->link.next;
 		if (fcntl(l->fd, F_GETLEASE) == F_RDLCK)
 			continue;
-		l->held = false; /* no use begins */
+		l->held = false; /* no new uses */
 		if (l->users)
 			again = true;
 		else
@@ -85,7 +85,7 @@ static bool give_way(struct leases *s)
 	return again;
 }
 
-/* Give back those that nobody has used since the last time. */
+/* Releases leases that have not been used since the last call. */
 static void give_back_idle(struct leases *s)
 {
 	SCOPED_LOCK(&s->lock);
@@ -95,7 +95,7 @@ static void give_back_idle(struct leases *s)
 		if (atomic_exchange(&l->used, false))
 			continue;
 		l->held = false;
-		if (l->users) { /* one has just begun */
+		if (l->users) { /* a use has just begun */
 			l->held = true;
 		} else {
 			give_back(s, l);
@@ -119,7 +119,8 @@ static void tell_tid(struct leases *s)
 	(void)pthread_cond_broadcast(&s->started);
 }
 
-/* A signal to the whole process (set_owner) comes to any one of the watchers: it tells the rest. */
+/* A signal to the whole process (set_owner) reaches any one of the watchers, which wakes the
+ * others. */
 static void wake_others(const struct leases *self)
 {
 	SCOPED_LOCK(&watchers_lock);
@@ -163,7 +164,7 @@ static void *watch(void *arg)
 		sig = sigtimedwait(&io, &info, any_taken(s) ? &idle : NULL);
 		if (sig > 0 && info.si_code == SI_KERNEL)
 			wake_others(s);
-		/* Without the lock meanwhile: who uses one lease may be about to take another. */
+		/* Without the lock: a thread that uses one lease may be about to take another. */
 		while (give_way(s))
 			wait_a_moment();
 		if (sig < 0)
@@ -173,8 +174,8 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* With all signals blocked: SIGIO is waited for, the others are for other threads. Under the lock,
- * which is given up while it starts. */
+/* All signals are blocked: SIGIO is waited for, the others are for other threads. Under the lock,
+ * which is released while the thread starts. */
 static bool start(struct leases *s)
 {
 	sigset_t all, before;
@@ -198,9 +199,10 @@ static bool blocks_sigio(void)
 }
 
 /*
- * The watcher is told, and no thread of a program that does not expect it. A filter of system calls
- * may refuse that (EPERM), for the number of the thread is in memory, where no filter looks; then
- * the process is told, if all its threads have SIGIO blocked, as the filter requires.
+ * Notifications go to the watcher, so that no thread of a program gets an unexpected signal. A
+ * system call filter may refuse that (EPERM), because the thread's number is in memory, where a
+ * filter cannot look. Then the process is notified, if all its threads have SIGIO blocked, as the
+ * filter requires.
  */
 static bool set_owner(const struct leases *s, int fd)
 {
@@ -238,9 +240,9 @@ void lease_take(struct leases *s, struct lease *l, int fd)
 	if (!set_owner(s, fd) || fcntl(fd, F_SETLEASE, F_RDLCK))
 		return;
 	if (!s->all.first)
-		(void)pthread_kill(s->watcher, SIGIO); /* from now on it has to look at the clock */
+		(void)pthread_kill(s->watcher, SIGIO); /* from now on it must check the time */
 	LIST_PUSH(&s->all, l);
-	/* From here on the watcher can give it back. */
+	/* From here on the watcher can release it. */
 	l->taken = true;
 	l->held = true;
 }
