@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * child - a small process that does one thing for the daemon that the daemon itself may not do any
- * more, and keeps nothing of it: not /dev/fuse, not the pipe of who waits for the mount, not its
- * terminal, not its directory. Signals that end the daemon do not reach it.
+ * child - a small process that does one thing which the daemon itself may no longer do. It keeps
+ * nothing of the daemon's open: not /dev/fuse, not the pipe on which the mount command waits, not
+ * its terminal, not its directory. Signals that end the daemon do not reach it.
  *
- * Threads: one at a time; starting forks, so before there are others.
+ * Threads: one at a time; it forks, so call it before starting threads.
  */
 #ifndef FS_MOUNT_CHILD_H
 #define FS_MOUNT_CHILD_H
@@ -13,8 +13,8 @@
 
 struct ckpt_err;
 
-/* Call run(arg) in a process with this name, whose standard input is `input`, the only descriptor
- * that it has beside /dev/null. It ends when run returns. 0, or -errno with *e set. */
+/* Calls run(arg) in a process with this name, whose standard input is `input`, its only descriptor
+ * besides /dev/null. The process ends when run returns. 0, or -errno with *e set. */
 int child_start(const char *name, int input, void (*run)(void *arg), void *arg, pid_t *ret,
 		struct ckpt_err *e);
 

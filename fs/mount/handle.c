@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { PATIENCE = 16 }; /* failures at one offset before they are answered late */
+enum { PATIENCE = 16 }; /* failures at one offset before further answers are delayed */
 
 void handles_init(struct handles *hs)
 {

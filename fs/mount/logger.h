@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * logger - messages of a daemon reach syslog through a process of their own, ckptfs-log.
+ * logger - passes messages of a daemon to syslog through a separate process, ckptfs-log.
  *
- * A daemon in its sandbox has no sockets, and could not connect again after syslogd has been
- * restarted. So a child is started before; it gets each message as one packet, has it logged under
- * the daemon's number, and ends when the daemon does. The daemon never waits for it: what it cannot
- * take, because syslogd has stopped, say, is lost.
+ * A daemon in its sandbox has no sockets, and could not reconnect after a restart of syslogd. So a
+ * child is started first; it receives each message as one packet, logs it under the daemon's
+ * process number, and ends when the daemon does. The daemon never waits for it: messages that it
+ * cannot accept, for example because syslogd has stopped, are lost.
  *
  * Threads: as child.h.
  */
@@ -14,7 +14,7 @@
 
 struct ckpt_err;
 
-/* From now on log_msg writes to it. */
+/* From now on log_msg writes to this process. */
 int logger_start(struct ckpt_err *e);
 
 #endif

@@ -22,40 +22,40 @@
 
 enum {
 	TICK_MS = 500,
-	/* While some hang, who takes so long is likely to do so too: more threads are there sooner.
-	 */
+	/* While some hang, a thread that takes this long is likely to hang too, so another is
+	 * started sooner. */
 	AGAIN_MS = 100,
 	TOLD_AT_ONCE = 8,
 	STOP_MS = 10,
 	TRIM_MS = 10000,
 };
 
-#define WAKE_SIGNAL SIGURG /* ignored by default: it hurts nobody who gets it too late */
+#define WAKE_SIGNAL SIGURG /* ignored by default, so a late delivery is harmless */
 
 struct worker {
 	struct loop *loop;
 	LIST_LINK(struct worker) link;
 	pthread_t thread;
 	struct fuse_buf buf;
-	/* The request it is with, under the lock: */
+	/* The current request, under the lock: */
 	uint64_t unique; /* 0: none */
 	uint64_t node, since_ms;
 	uint32_t opcode;
-	bool interrupted; /* its reader has got a signal and no answer yet */
-	bool hung;	  /* another thread may take its place */
+	bool interrupted; /* its reader has got a signal, but no answer yet */
+	bool hung;	  /* another thread may replace it */
 	bool told;
 };
 
 struct loop {
 	struct fuse_session *session;
 	const struct loop_config *config;
-	int wake; /* eventfd: for who called loop_run */
+	int wake; /* eventfd: wakes the caller of loop_run */
 	pthread_mutex_t lock;
-	LIST(struct worker) all;  /* that run */
+	LIST(struct worker) all;  /* running */
 	LIST(struct worker) gone; /* to be joined */
 	unsigned n, idle, hung;
-	bool watched;  /* the clock is looked at, because some request is being served */
-	bool stopping; /* no thread is started, and none goes by itself */
+	bool watched;  /* the time is checked, because a request is being served */
+	bool stopping; /* no thread is started, and none ends by itself */
 	int error;
 };
 
@@ -74,7 +74,7 @@ static void wake(const struct loop *l)
 	(void)eventfd_write(l->wake, 1);
 }
 
-/* ---- what follows up to the threads, under the lock ---- */
+/* ---- supervision of the threads, under the lock ---- */
 
 static void *serve(void *arg);
 
@@ -97,14 +97,14 @@ static int start_worker(struct loop *l)
 	return 0;
 }
 
-/* Where no thread can be had, those that are there go on. */
+/* If no thread can be created, the existing ones carry on. */
 static void keep_one_idle(struct loop *l)
 {
 	if (!l->idle && !l->stopping && l->n < l->config->threads + l->hung)
 		(void)start_worker(l);
 }
 
-/* Answer in place of its thread; the kernel refuses that one's answer then (ENOENT). */
+/* Answers instead of its thread; the kernel then refuses that thread's answer (ENOENT). */
 static void answer_interrupted(struct loop *l, struct worker *w)
 {
 	const struct fuse_out_header out = { .len = sizeof(out),
@@ -115,7 +115,7 @@ static void answer_interrupted(struct loop *l, struct worker *w)
 	w->interrupted = false;
 }
 
-/* If its thread has not come to it yet, libfuse asks the kernel to tell us again. */
+/* If its thread has not received it yet, libfuse makes the kernel repeat the interrupt. */
 static void interrupt(struct loop *l, uint64_t unique)
 {
 	LIST_EACH (w, &l->all)
@@ -137,7 +137,7 @@ static void look_at(struct loop *l, struct worker *w, uint64_t age_ms)
 		answer_interrupted(l, w);
 }
 
-/* Returns how many hangs are to be told of. */
+/* Returns how many hangs are to be reported. */
 static unsigned look_at_workers(struct loop *l, struct hang hangs[static TOLD_AT_ONCE])
 {
 	uint64_t now = now_ms();
@@ -208,8 +208,8 @@ static bool end(struct worker *w)
 	return true;
 }
 
-/* Are there others without w, which waits for a request and has no memory for one? The last one
- * tries again. */
+/* Are there other threads than w, which waits for a request but has no memory for one? The last
+ * thread keeps trying. */
 static bool may_go(struct worker *w)
 {
 	const struct timespec soon = { .tv_nsec = AGAIN_MS * 1000000L };
@@ -253,7 +253,8 @@ static void *serve(void *arg)
 			return NULL;
 		}
 		if (n <= 0) {
-			/* The kernel's word for a mount that went while a request was handed over. */
+			/* What the kernel returns if the mount ended while a request was handed
+			 * over. */
 			give_up(l, n == -ECONNABORTED ? 0 : n);
 			break;
 		}
@@ -291,9 +292,9 @@ static void join_gone(struct loop *l)
 }
 
 /*
- * End a thread that waits for a request, or comes to do so before `until`. A signal may come just
- * before it waits, so it is sent again and again. Cancelling would load a library, for which there
- * may be no descriptor left, and abort the program.
+ * Ends a thread that waits for a request, or does so before `until`. A signal may arrive just
+ * before it waits, so it is sent repeatedly. Cancelling would load a library, for which there may
+ * be no descriptor left, and abort the program.
  */
 static bool end_worker(const struct worker *w, uint64_t until_ms)
 {
@@ -309,7 +310,7 @@ static bool end_worker(const struct worker *w, uint64_t until_ms)
 	return false;
 }
 
-/* Returns how many do not end. */
+/* Returns how many threads do not end. */
 static unsigned stop_all(struct loop *l)
 {
 	uint64_t until = now_ms() + LOOP_GRACE_MS;
@@ -337,8 +338,8 @@ static void wake_up(int sig)
 
 /* ---- the caller's thread ---- */
 
-/* For so long, or until something happens; -1: for ever. Signals are let in here and nowhere else:
- * so none comes between the question whether to go on and the wait. */
+/* Waits that long, or until something happens; -1: forever. Signals are unblocked only here, so
+ * none arrives between the decision to wait and the wait. */
 static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 {
 	const struct timespec until = { .tv_nsec = ms * 1000000 };
@@ -349,8 +350,8 @@ static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 		(void)eventfd_read(l->wake, &n);
 }
 
-/* What many threads needed at once stays with malloc: give it back every now and then, and when
- * nobody reads. */
+/* Memory that many threads needed at once stays with malloc: return it now and then, and when the
+ * mount is idle. */
 static void trim(bool busy, uint64_t *last_ms)
 {
 	uint64_t now = now_ms();
@@ -383,7 +384,7 @@ static void watch(struct loop *l, const sigset_t *signals)
 	}
 }
 
-/* INIT, which the kernel has sent when it mounted: before it is answered nothing else comes. */
+/* INIT, which the kernel sends on mounting: nothing else arrives before it is answered. */
 static int serve_first(struct loop *l, struct ckpt_err *e)
 {
 	struct fuse_buf buf = { 0 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * negotiate - what kernel and daemon agree on in INIT, also what libfuse 3.14 does not know.
+ * negotiate - what kernel and daemon agree on in INIT, including flags unknown to libfuse 3.14.
  *
  * Direct I/O and a shared mapping of the same file exclude each other unless INIT says otherwise
  * (FUSE_DIRECT_IO_ALLOW_MMAP, Linux 6.6); files that the kernel reads from another file by itself
- * (FUSE_PASSTHROUGH, Linux 6.9) have to be asked for as well. A libfuse that knows these flags is
- * asked for them; to an older one's answer to INIT they are added on its way.
+ * (FUSE_PASSTHROUGH, Linux 6.9) must be requested, too. They are requested through libfuse if it
+ * knows these flags; otherwise they are added to its answer to INIT before that is sent.
  *
- * Threads: INIT comes alone.
+ * Threads: INIT is served alone.
  */
 #ifndef FS_MOUNT_NEGOTIATE_H
 #define FS_MOUNT_NEGOTIATE_H
@@ -18,33 +18,32 @@
 #include <stdint.h>
 
 struct negotiation {
-	bool passthrough; /* is it wanted? Set before negotiate_start. Afterwards: will it be asked
-			     for? */
-	bool allow_mmap;  /* direct I/O does not keep a file from being mapped */
+	bool passthrough; /* set it before negotiate_start; afterwards: will it be used? */
+	bool allow_mmap;  /* files with direct I/O can be mapped */
 	/* For an older libfuse: */
-	uint64_t unique; /* of INIT, while its answer is awaited */
-	uint32_t flags2; /* what is added to it */
+	uint64_t unique; /* of INIT, while its answer is pending */
+	uint32_t flags2; /* added to that answer */
 };
 
-/* After fuse_session_mount; get(userdata of the session) is whose struct it is. 0 or -errno. */
+/* Call after fuse_session_mount; get(userdata of the session) returns the struct. 0 or -errno. */
 int negotiate_start(struct fuse_session *session, struct negotiation *(*get)(void *userdata));
-/* In the init operation. */
+/* Call in the init operation. */
 void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn);
 
 /* ---- io_uring instead of /dev/fuse ---- */
 
 /* Does libfuse have the option? */
 bool negotiate_has_uring(void);
-/* Why a mount with it goes without it, one sentence; NULL: nothing is known to be in the way. */
+/* Why a mount with this option does not use it, one sentence; NULL: no reason is known. */
 const char *negotiate_no_uring(void);
 /*
- * How many queues of io_uring libfuse has made, once INIT has been answered; 0: requests come
- * through /dev/fuse. All of them can do nothing but take requests of the session and answer them,
- * whatever is written into them; -EPERM: there is one that can do more.
+ * The number of io_uring queues that libfuse has created, once INIT has been answered; 0: requests
+ * arrive through /dev/fuse. The queues can only fetch requests of the session and answer them,
+ * whatever is written into them; -EPERM: one of them can do more.
  */
 int negotiate_queues(void);
-/* Where a read's answer is to be, which has come this way: as many bytes as it asks for; NULL: it
- * has come through /dev/fuse. */
+/* The buffer for the answer to a read that arrived over io_uring, as large as the read; NULL: the
+ * read arrived through /dev/fuse. */
 char *negotiate_payload(fuse_req_t req);
 
 #endif

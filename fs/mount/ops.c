@@ -21,16 +21,16 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-/* Nothing of a checkpoint changes while it is mounted, any long time would do; a run does. */
+/* A mounted checkpoint never changes, so any long time will do; a run does change. */
 static const double forever = 86400, soon = 1;
 
 enum {
 	BLKSIZE = 1 << 20, /* makes cat, cp and stdio read 1 MiB at a time */
 	STATFS_BLOCK = 4096,
-	DIRECT_SIZE = 1 << 20, /* a smaller file is as well cached */
-	SMALL_READ = 64 << 10, /* slower than through the cache by far */
-	SMALL_READS = 64,      /* by one reader, before a file is taken for one that is read so */
-	SMALL_NODES = 1024,    /* such files, of which some are forgotten */
+	DIRECT_SIZE = 1 << 20, /* caching works equally well for smaller files */
+	SMALL_READ = 64 << 10, /* direct reads this small are much slower than cached ones */
+	SMALL_READS = 64,      /* by one reader, before a file counts as read in small pieces */
+	SMALL_NODES = 1024,    /* such files; collisions forget some */
 	COUNT_SUBDIRS = 1024,  /* entries; larger directories have a link count of 1: "unknown" */
 };
 
@@ -42,10 +42,10 @@ struct fs {
 	struct handles handles;
 	struct negotiation negotiation;
 	atomic_bool begun;    /* earlier requests wait for the lock, */
-	pthread_mutex_t lock; /* of begun, for those that wait for it */
+	pthread_mutex_t lock; /* guards `begun` while requests wait for it */
 	pthread_cond_t beginning;
 	struct passthrough passthrough;
-	_Atomic ckpt_node small[SMALL_NODES]; /* read in small pieces; by number */
+	_Atomic ckpt_node small[SMALL_NODES]; /* files read in small pieces; slot by number */
 };
 
 struct buffer {
@@ -176,7 +176,7 @@ static struct buffer *new_buffer(size_t n)
 	return b;
 }
 
-/* This thread's buffer of at least n bytes, valid until it asks again; NULL: out of memory. */
+/* This thread's buffer of at least n bytes, valid until the next call; NULL: out of memory. */
 static struct buffer *thread_buffer(struct fs *fs, size_t n)
 {
 	struct buffer *b = pthread_getspecific(fs->buffer);
@@ -193,7 +193,7 @@ static struct buffer *thread_buffer(struct fs *fs, size_t n)
 	return b;
 }
 
-/* The same for those who want no more than the bytes. */
+/* The same for callers that need only the bytes. */
 static char *thread_bytes(struct fs *fs, size_t n)
 {
 	struct buffer *b = thread_buffer(fs, n);
@@ -206,7 +206,7 @@ static struct handle *handle_of(const struct fuse_file_info *fi)
 	return (struct handle *)(uintptr_t)fi->fh;
 }
 
-/* A node's subdirectories, or -1 where counting them would take long or mean little. */
+/* The number of subdirectories of a node, or -1 if counting takes long or means little. */
 static int64_t count_subdirs(struct ckpt *c, const struct ckpt_stat *dir)
 {
 	char name[CKPT_NAME_MAX + 1];
@@ -243,7 +243,7 @@ static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret, double *re
 	ret->st_uid = fs->config.uid;
 	ret->st_gid = fs->config.gid;
 	ret->st_size = (off_t)st.size;
-	/* Not zero: tar -S would take the file for one hole. */
+	/* Not zero, because tar -S would take the file for a single hole. */
 	ret->st_blocks = (blkcnt_t)(st.size / 512 + !!(st.size % 512));
 	ret->st_blksize = BLKSIZE;
 	ret->st_mtim.tv_sec = (time_t)(st.mtime_ns / 1000000000u);
@@ -252,7 +252,7 @@ static int node_attr(struct fs *fs, ckpt_node node, struct stat *ret, double *re
 	return 0;
 }
 
-/* What a listing without attributes needs. */
+/* The attributes that a listing needs. */
 static int node_type(struct fs *fs, ckpt_node node, struct stat *ret, struct ckpt_err *e)
 {
 	struct ckpt_stat st;
@@ -273,7 +273,7 @@ static int node_entry(struct fs *fs, ckpt_node node, struct fuse_entry_param *re
 	return rc;
 }
 
-/* How long a name that is not in a directory may be taken to be absent. */
+/* How long the kernel may cache that a name is not in a directory. */
 static double absent_timeout(struct fs *fs, ckpt_node dir)
 {
 	struct ckpt_stat st;
@@ -282,7 +282,7 @@ static double absent_timeout(struct fs *fs, ckpt_node dir)
 	return ckpt_type(fs->config.ckpt, dir, &st, &e) || st.changes ? soon : forever;
 }
 
-/* A flag that the kernel offers, on or off. */
+/* Turns a flag that the kernel offers on or off. */
 static void want(struct fuse_conn_info *conn, unsigned flag, bool on)
 {
 	if (on)
@@ -298,14 +298,15 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS, true);
 	want(conn, FUSE_CAP_READDIRPLUS | FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_CACHE_SYMLINKS, true);
 	want(conn, FUSE_CAP_EXPLICIT_INVAL_DATA, true);
-	/* AUTO asks for attributes with the first page of a listing only: `ls -l` would stat the
-	 * rest one by one. */
+	/* With AUTO attributes are requested only with the first page of a listing: `ls -l` would
+	 * stat the rest one by one. */
 	want(conn, FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA, false);
-	/* Splicing replies costs more than copying them (pipe set-up for every 4 KiB page). */
+	/* Splicing replies costs more than copying them (pipe setup for every 4 KiB page). */
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 	negotiate_init(&fs->negotiation, conn);
 	stats_set_passthrough(fs->config.stats, fs->negotiation.passthrough);
-	/* Reads ahead that hang stay under way, and at the bound all cached reading would stop. */
+	/* Hung read-ahead requests remain in flight, and at this bound all cached reading would
+	 * stop. */
 	conn->max_background = LOOP_MAX_HUNG;
 	conn->congestion_threshold = LOOP_MAX_HUNG / 4 * 3;
 }
@@ -322,7 +323,7 @@ static int find(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
 	return ckpt_lookup(c, dir, name, ret);
 }
 
-/* What cannot be looked at is worth a line in the log, unless it has gone. */
+/* A node that cannot be examined is logged, unless it is gone. */
 static void reply_node_failure(fuse_req_t req, const char *doing, ckpt_node node, int rc,
 			       const struct ckpt_err *e)
 {
@@ -334,7 +335,8 @@ static void reply_node_failure(fuse_req_t req, const char *doing, ckpt_node node
 			   e->code ? e : &none);
 }
 
-/* The same of a directory, where it may be that which cannot be entered: then that is the reason. */
+/* The same for a directory: the cause may be that it cannot be entered, and then that is
+ * reported. */
 static void reply_dir_failure(fuse_req_t req, ckpt_node dir, int rc, const struct ckpt_err *e)
 {
 	struct fs *fs = fs_of(req);
@@ -362,7 +364,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		reply_dir_failure(req, parent, rc, &e);
 		return;
 	}
-	if (rc) /* inode 0: remembered as absent */
+	if (rc) /* inode 0: cached as absent */
 		entry.entry_timeout = absent_timeout(fs, parent);
 	(void)fuse_reply_entry(req, &entry);
 }
@@ -400,17 +402,17 @@ static void op_readlink(fuse_req_t req, fuse_ino_t node)
 		(void)fuse_reply_readlink(req, target);
 }
 
-/* Are the file's reads not to go through the kernel's page cache? */
+/* Should the file's reads bypass the kernel's page cache? */
 static bool is_direct(struct fs *fs, const struct handle *h, ckpt_node node)
 {
 	if (fs->config.io != FS_IO_AUTO)
 		return fs->config.io == FS_IO_DIRECT;
-	/* Else mapping it would be refused. */
+	/* Otherwise mapping it would be refused. */
 	return fs->negotiation.allow_mmap && ckpt_file_size(h->file) >= DIRECT_SIZE &&
 	       ckpt_file_is_plain(h->file) && fs->small[node % SMALL_NODES] != node;
 }
 
-/* Who reads in small pieces is better off with the cache, the next time. */
+/* Readers that use small requests get the page cache on the next open. */
 static void count_small(struct fs *fs, struct handle *h, ckpt_node node, size_t size)
 {
 	if (h->direct && size < SMALL_READ && atomic_fetch_add(&h->small_reads, 1) == SMALL_READS)
@@ -432,7 +434,7 @@ static void close_handle(struct fs *fs, struct handle *h, ckpt_node node)
 	handle_put(&fs->handles, h);
 }
 
-/* How the kernel is to treat the file. -ENOENT: nobody has it open. */
+/* How the kernel is to treat the file. -ENOENT: the open was interrupted. */
 static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
@@ -472,7 +474,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 		fs->config.first_open(fs->config.arg);
 	if (handle_open(&fs->handles, fs->config.ckpt, node, &h, &e)) {
 		if (e.code == ESTALE && ckpt_type(fs->config.ckpt, node, &st, &e) == -ESTALE)
-			reply_name_error(req, -ESTALE); /* the kernel asks for the name again */
+			reply_name_error(req, -ESTALE); /* the kernel looks the name up again */
 		else
 			reply_failure(req, fs->failures,
 				      &(struct failure){ "open", node, 0, 0, false }, &e);
@@ -498,7 +500,8 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 	int n;
 
 	count_small(fs, h, node, size);
-	/* Mapped pages are for a system call, which copes when they vanish; libfuse would copy them. */
+	/* Mapped pages may only be given to a system call, which copes if they vanish; libfuse
+	 * would copy them. */
 	if (payload)
 		got = ckpt_file_read(h->file, payload, len, off, &e);
 	else if (b)
@@ -570,7 +573,7 @@ static int list_entry(struct fs *fs, ckpt_node dir, uint64_t *pos, char name[CKP
 	return 0;
 }
 
-/* Add one entry; the size it needs, which is more than `room` where it does not fit. */
+/* Adds one entry; returns the size it needs, which is more than `room` if it does not fit. */
 static size_t add_entry(fuse_req_t req, char *buf, size_t room, const char *name,
 			struct fuse_entry_param *entry, uint64_t next, bool plus)
 {
@@ -581,7 +584,7 @@ static size_t add_entry(fuse_req_t req, char *buf, size_t room, const char *name
 	return fuse_add_direntry_plus(req, buf, room, name, entry, (off_t)next);
 }
 
-/* The listing from cookie `off` on: an entry's cookie is the next one's place. */
+/* The listing from cookie `off` on: an entry's cookie is the position of the next one. */
 static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plus)
 {
 	struct fs *fs = fs_of(req);
@@ -599,7 +602,7 @@ static void list(fuse_req_t req, ckpt_node dir, size_t size, off_t off, bool plu
 		if (rc)
 			break;
 		rc = plus ? node_entry(fs, node, &entry, &e) : node_type(fs, node, &entry.attr, &e);
-		if (rc == -ESTALE) { /* it has just gone: it is no entry any more */
+		if (rc == -ESTALE) { /* it has just gone, so it is skipped */
 			rc = e.code = 0;
 			continue;
 		}
@@ -651,7 +654,7 @@ static void op_statfs(fuse_req_t req, fuse_ino_t node)
 	(void)fuse_reply_statfs(req, &st);
 }
 
-/* n bytes of a value are in buf, as far as they fit; size is what the reader has room for. */
+/* buf holds the part of the n bytes of a value that fits; size is the room that the reader has. */
 static void reply_value(fuse_req_t req, const char *buf, int64_t n, size_t size)
 {
 	if (n < 0)
@@ -671,7 +674,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 	struct ckpt_err e = { 0 };
 	int64_t n;
 
-	/* `ls -l` asks for labels and ACLs; after this answer it does not ask again. */
+	/* `ls -l` requests labels and ACLs; after this answer the kernel does not ask again. */
 	if (strncmp(name, "user.", strlen("user.")) != 0) {
 		reply_error(req, ENOTSUP);
 		return;

@@ -2,14 +2,14 @@
 /*
  * ops - the FUSE operations: a read-only tree that never changes, or a run of such trees.
  *
- * Whatever the kernel learns it may keep for a day: entries, attributes, the absence of names,
- * directory listings, pages; where a run changes, for a second, and listings and pages not at all.
- * Inode numbers are the engine's nodes, so nothing is counted or forgotten. Every op makes one call
- * of the engine and answers exactly once.
+ * The kernel may cache everything for a day: entries, attributes, the absence of names, directory
+ * listings, pages; where a run can change, for a second, and listings and pages not at all. Inode
+ * numbers are the engine's nodes, so lookups need not be counted. Every operation makes one call of
+ * the engine and answers exactly once.
  *
- * What is left NULL on purpose: locks (a handler would turn the kernel's own, working ones off),
- * access, flush, lseek (the kernel does all three without us), everything that writes (the
- * kernel answers EROFS because of -o ro).
+ * Left NULL on purpose: locks (a handler would disable the kernel's own, which work), access, flush
+ * and lseek (the kernel handles them), and everything that writes (the kernel answers EROFS because
+ * of -o ro).
  *
  * Threads: ops from any number; fs_new and fs_free from one, with no loop running.
  */
@@ -37,7 +37,7 @@ enum fs_io {
 
 struct fs_config {
 	struct ckpt *ckpt;   /* borrowed */
-	struct stats *stats; /* what is counted; borrowed */
+	struct stats *stats; /* counters; borrowed */
 	enum fs_io io;
 	uid_t uid; /* owner of all files */
 	gid_t gid;
@@ -47,17 +47,19 @@ struct fs_config {
 
 /* NULL: out of memory. */
 struct fs *fs_new(const struct fs_config *config);
-/* Of a session with fs_ops, between fuse_session_mount and the loop. 0 or -errno. */
+/* Call with a session that has fs_ops, between fuse_session_mount and the loop. 0 or -errno. */
 int fs_start(struct fs *fs, struct fuse_session *session);
-/* Requests may be served, which wait for it in other threads; again is fine. By fs_new's thread. */
+/* Releases requests, which wait for this in other threads; may be called again. Only in fs_new's
+ * thread. */
 void fs_begin(struct fs *fs);
 const struct fs_config *fs_config_of(const struct fs *fs);
-/* Of the file system that a request is for. */
+/* The configuration of the file system that a request is for. */
 const struct fs_config *fs_config(fuse_req_t req);
 struct stats *fs_stats(fuse_req_t req);
-/* The log is told that a request about a node has been waiting for its data files. */
+/* Logs that a request about a node has been waiting for its data files. */
 void fs_hangs(struct fs *fs, const char *doing, ckpt_node node);
-/* Closes the files that readers still hold (a lazy unmount, a signal). NULL is fine. */
+/* Closes the files that readers still have open (after a lazy unmount or a signal). NULL is
+ * fine. */
 void fs_free(struct fs *fs);
 
 #endif

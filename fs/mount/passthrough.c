@@ -39,13 +39,13 @@ struct open_out {
 
 _Static_assert(sizeof(struct backing_map) == _IOC_SIZE(PASSTHROUGH_OPEN), "struct backing_map");
 
-/* A node that somebody has open. */
+/* An open node. */
 struct opened {
 	struct opened *next;
 	ckpt_node node;
 	uint64_t count;
 	int backing;	  /* or 0 */
-	struct handle *h; /* who was first */
+	struct handle *h; /* the first opener's */
 };
 
 void passthrough_init(struct passthrough *p, struct stats *stats)
@@ -81,14 +81,14 @@ bool passthrough_allowed(void)
 
 /* ---- backing files ---- */
 
-/* Why a file is read as all others are: worth one line. */
+/* Why a file is read normally: worth one line in the log. */
 static void tell(struct passthrough *p, const char *what)
 {
 	if (!atomic_flag_test_and_set(&p->told))
 		log_msg(LOG_LEVEL_DEBUG, "no kernel passthrough: %s", what);
 }
 
-/* The number by which the kernel knows the file that f is, or 0. */
+/* The number by which the kernel knows the file behind f, or 0. */
 static int open_backing(struct passthrough *p, struct ckpt_file *f)
 {
 	struct backing_map map = { 0 };
@@ -114,7 +114,7 @@ static int open_backing(struct passthrough *p, struct ckpt_file *f)
 	if (id > 0)
 		return id;
 	why = id ? errno : EINVAL;
-	if (why == EPERM) { /* in a user namespace, say */
+	if (why == EPERM) { /* for example in a user namespace */
 		p->refused = true;
 		stats_set_passthrough(p->stats, false);
 	}
@@ -130,7 +130,7 @@ static void close_backing(struct passthrough *p, int id)
 
 /* ---- open nodes ---- */
 
-/* Where the node is linked in, or would be. */
+/* The link to the node, or where it would be. */
 static struct opened **place_of(struct passthrough *p, ckpt_node node)
 {
 	struct opened **at = &p->buckets[node % PASSTHROUGH_BUCKETS];
@@ -140,7 +140,8 @@ static struct opened **place_of(struct passthrough *p, ckpt_node node)
 	return at;
 }
 
-/* h has it open, too: who was first, got, and how; NULL: nobody was. Under the lock. */
+/* h opens the node, too: returns the first opener's handle, got, and how it was opened; NULL: this
+ * is the first. Under the lock. */
 static struct handle *join(struct passthrough *p, struct handle *h, ckpt_node node,
 			   int *ret_backing)
 {
@@ -154,7 +155,7 @@ static struct handle *join(struct passthrough *p, struct handle *h, ckpt_node no
 	return handle_get(o->h);
 }
 
-/* Who was first has looked at the real file; since then it may have been written to. */
+/* The first opener has checked the real file; it may have been written to since. */
 static int as_first(struct handles *hs, struct handle *first, int backing, struct ckpt_err *e)
 {
 	int rc = backing && ckpt_file_written(first->file, e) ? -EIO : backing;

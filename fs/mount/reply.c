@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A slot per file, by its number; two files in one slot only cost a line more. */
+/* One slot per file, by its number; a collision only costs an extra line. */
 enum { SLOTS = 256, PATH_DEPTH = 8 };
 
 struct failures {
@@ -50,7 +50,7 @@ void failures_free(struct failures *f)
 	free(f);
 }
 
-/* Is it time for a line about this file? Then *kept_back counts those that had none. */
+/* May a line about this file be logged now? Then *kept_back is the number of suppressed ones. */
 static bool may_log(struct failures *f, ckpt_node node, uint64_t *kept_back)
 {
 	struct slot *s = &f->slots[node % SLOTS];
@@ -93,7 +93,7 @@ void reply_error(fuse_req_t req, int code)
 	(void)fuse_reply_err(req, code);
 }
 
-/* Does the code answer a question about names? */
+/* Is the code a valid answer to a question about names? */
 static bool is_answer(int code)
 {
 	switch (code) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sandbox - what the daemon of a mount gives up before it reads for others.
+ * sandbox - the rights that the daemon of a mount gives up before it serves readers.
  *
- * What a checkpoint holds comes from anywhere. Should one of our parsers be taken over by it, these
- * bound what it can do, each one by itself:
+ * The contents of a checkpoint are untrusted. If they take over one of our parsers, each of these
+ * limits what it can do:
  *
  *	no_new_privs	no program that is started has more rights than we: no setuid.
  *	capabilities	of root's only those stay that reading needs: CAP_DAC_READ_SEARCH (files of
@@ -17,7 +17,7 @@
  *			the daemon; readers get ENOTCONN. Of io_uring only waiting for and answering
  *			requests is left, and only where requests come that way (negotiate.h).
  *
- * A process that is to be dumped and debugged stays so: its user may read the checkpoint as well.
+ * The process can still be dumped and debugged by its user, who can read the checkpoint anyway.
  *
  *	sandbox_prepare(&s);
  *	sandbox_allow_read(&s, "/run/step-1000");
@@ -27,9 +27,9 @@
  *	...start threads, serve...
  *	sandbox_release(&s);
  *
- * It is for ever, and threads inherit it: it is entered while there is only one. Builds with
- * sanitizers have none, for those start programs and look into other processes. Messages and
- * unmounting are left to other processes (logger.h, unmounter.h).
+ * It is permanent, and threads inherit it: it is entered while there is only one. Sanitizer builds
+ * have none, because sanitizers start programs and inspect other processes. Logging and unmounting
+ * are left to other processes (logger.h, unmounter.h).
  *
  * Threads: one at a time.
  */
@@ -41,11 +41,11 @@
 struct ckpt_err;
 
 enum sandbox_mode {
-	SANDBOX_AUTO, /* what kernel and build have */
+	SANDBOX_AUTO, /* whatever kernel and build provide */
 	SANDBOX_ON,   /* all of it, or no mount */
 	SANDBOX_OFF,
 };
-/* NULL: auto. A build with sanitizers makes off of it. */
+/* NULL: auto. In a sanitizer build the result is off. */
 int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e);
 
 struct sandbox {
@@ -58,23 +58,23 @@ struct sandbox {
 void sandbox_prepare(struct sandbox *s);
 void sandbox_release(struct sandbox *s);
 
-/* A file, or a directory with all that is below it now and later. What does not exist is skipped. */
+/* A file, or a directory with everything below it now and later. Skipped if it does not exist. */
 void sandbox_allow_read(struct sandbox *s, const char *path);
 /* A directory in which files are made, replaced and removed. */
 void sandbox_allow_write(struct sandbox *s, const char *dir);
-/* A file that is there and is written to; or a device. */
+/* An existing file that is written to; or a device. */
 void sandbox_allow_write_file(struct sandbox *s, const char *path);
 
 /*
- * All but the filter of system calls. `backing`: CAP_SYS_ADMIN stays, for PASSTHROUGH_OPEN, the only
- * thing that the filter leaves of it. SIGIO is blocked from then on (read/lease.h). Fails where a
- * part is missing, with the rest in place: a sentence for a warning, or for giving up. ENOTSUP: this
- * kernel has no such thing.
+ * Enters everything but the system call filter. `backing`: keep CAP_SYS_ADMIN for PASSTHROUGH_OPEN,
+ * the only use that the filter permits. SIGIO is blocked from then on (source/lease.h). Fails if a
+ * part is not available, with the rest in place: the sentence is for a warning, or for giving up.
+ * ENOTSUP: this kernel does not support it.
  */
 int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e);
 
-/* The filter, for all threads that run. `uring`: requests come over io_uring, all of whose queues
- * exist and are restricted: they may be waited for. Fails as sandbox_enter does. */
+/* Enters the filter, for all running threads. `uring`: requests arrive over io_uring, all of whose
+ * queues exist and are restricted: waiting on them is allowed. Fails as sandbox_enter does. */
 int sandbox_filter_calls(bool uring, struct ckpt_err *e);
 
 #endif

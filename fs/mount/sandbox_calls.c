@@ -3,13 +3,13 @@
  * The filter of system calls.
  *
  * The list is what this program, libfuse, SQLite and zstd call, and what a C library may call on
- * their behalf, now or in its next version. A call that is not on it is not one that failed here
- * once: it is one that nobody in this process has a use for. Those after 451 (Linux 6.5) did not
- * exist when this was written, and are answered as an older kernel answers them: with ENOSYS, for
- * which a C library has another way.
+ * their behalf, now or in its next version. A call that is not on it is not merely one that never
+ * occurred in tests: nothing in this process has a use for it. Those after 451 (Linux 6.5) did not
+ * exist when this was written, and are answered as by an older kernel: with ENOSYS, for which a C
+ * library has a fallback.
  *
- * Arguments are looked at where a call does harmless and harmful things; paths cannot be: Landlock
- * sees to those.
+ * Arguments are checked where a call can do both harmless and harmful things. Paths cannot be
+ * checked here; Landlock restricts those.
  */
 #include "mount/sandbox.h"
 
@@ -192,7 +192,7 @@ static const int allowed[] = {
 	SCMP_SYS(capget),
 };
 
-/* What has another answer than death: callers have another way, or do not care. */
+/* Calls that get an errno instead of killing the process: callers have a fallback, or ignore it. */
 static const struct answer {
 	int call, code;
 } answers[] = {
@@ -204,7 +204,7 @@ static const struct answer {
 	{ SCMP_SYS(utimensat), EPERM },
 };
 
-/* Calls of which only some do no harm: all with the same name are alternatives. */
+/* Calls of which only some uses are harmless; entries with the same name are alternatives. */
 static int allow_some(scmp_filter_ctx f)
 {
 	const scmp_datum_t self = (scmp_datum_t)getpid();
@@ -232,7 +232,8 @@ static int allow_some(scmp_filter_ctx f)
 	return rc;
 }
 
-/* Of those that name who gets a signal, none names anybody but us: see also read/lease.h. */
+/* A call that names the recipient of a signal may only name this process: see also
+ * source/lease.h. */
 static int allow_fcntl(scmp_filter_ctx f)
 {
 	static const int any_argument[] = { F_DUPFD,	F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
@@ -286,8 +287,8 @@ int sandbox_filter_calls(bool uring, struct ckpt_err *e)
 		return err_set(e, ENOMEM, "out of memory");
 	(void)seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1);
-	/* Kernels before 5.16 slow everything down, for those who run code of others; and a search
-	 * in a tree, not along the list. */
+	/* Kernels before 5.16 otherwise slow the process down, as a precaution for programs that
+	 * run foreign code. And search the filter as a tree, not as a list. */
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	rc = add_rules(f);

@@ -158,7 +158,7 @@ static void put_option(struct json_out *j, const char *word)
 		j->to->err = arg.err;
 }
 
-/* What it takes to open the same tree again. */
+/* What is needed to open the same tree again. */
 static void put_about(struct json_out *j, const struct stats_about *a)
 {
 	struct ckpt_totals t;
@@ -241,7 +241,7 @@ static void put_engine(struct json_out *j, struct ckpt *ckpt)
 	json_close(j);
 }
 
-/* The number that follows `key` in a small file of /proc or /sys; 0 where there is none. */
+/* The number that follows `key` in a small file of /proc or /sys; 0 if there is none. */
 static uint64_t number_in(const char *path, const char *key)
 {
 	char text[4096];
@@ -268,7 +268,7 @@ static void put_negotiated(struct json_out *j, struct stats *s)
 		SCOPED_LOCK(&s->lock);
 		c = s->conn;
 	}
-	max_pages = (c.max_write + page - 1) / page; /* as libfuse tells the kernel */
+	max_pages = (c.max_write + page - 1) / page; /* as libfuse reports it to the kernel */
 	mounts_bdi(s->about.mount, bdi);
 	json_open(j, "negotiated", '{');
 	json_raw(j, "protocol", "\"%u.%u\"", c.proto_major, c.proto_minor);
@@ -339,7 +339,7 @@ struct stats_reader *stats_open(struct stats *s)
 		return NULL;
 	r->stats = s;
 	r->text = (struct buf)BUF_INIT(MAX_TEXT);
-	put_text(&r->text, s); /* for who does not begin at the beginning */
+	put_text(&r->text, s); /* for readers that do not start at the beginning */
 	if (r->text.err) {
 		buf_release(&r->text);
 		free(r);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats - what a mount has been asked and has answered, and the text that says so: what
- * .ckptfs/stats.json holds.
+ * stats - counts the requests and answers of a mount, and makes the text of .ckptfs/stats.json.
  *
- * Numbers are those since the mount began. Requests for stats.json itself are not among them:
- * looking changes nothing. What the kernel answers out of its caches never gets here.
+ * Numbers are counted since the mount began. Requests for stats.json itself are not counted, so
+ * looking changes nothing. Requests that the kernel answers from its caches never arrive here.
  *
  * Threads: any; new and free from one.
  */
@@ -45,14 +44,14 @@ enum stats_request {
 		N_STATS_REQUESTS
 };
 
-/* What a mount is made of; borrowed. */
+/* What a mount consists of; borrowed. */
 struct stats_about {
 	struct ckpt *ckpt;
-	const char *source;		 /* absolute path of the checkpoint */
-	const char *options;		 /* "word=value\0" as options_add_shape gives them, */
-	size_t options_len;		 /* bytes, */
-	const char *directory;		 /* and where relative paths in them begin */
-	unsigned threads;		 /* at most so many */
+	const char *source;    /* absolute path of the checkpoint */
+	const char *options;   /* "word=value\0" as options_add_shape gives them, */
+	size_t options_len;    /* bytes, */
+	const char *directory; /* and the directory that relative paths in them start from */
+	unsigned threads;      /* maximum */
 	const struct mount_found *mount; /* filled in by the first request */
 };
 
@@ -60,7 +59,7 @@ struct stats *stats_new(const struct stats_about *about); /* NULL: out of memory
 void stats_free(struct stats *s);			  /* NULL is fine */
 
 void stats_count(struct stats *s, enum stats_request kind);
-/* A read is about to be answered with so many bytes. */
+/* A read is about to be answered with this many bytes. */
 void stats_served(struct stats *s, size_t bytes);
 /* A request is about to be answered with this errno. */
 void stats_error(struct stats *s, int code);
@@ -68,8 +67,7 @@ void stats_error(struct stats *s, int code);
 void stats_read_done(struct stats *s, uint64_t start);
 /* Files that readers have open: 1 or -1. */
 void stats_open_files(struct stats *s, int by);
-/* Such a file is read by the kernel itself (see passthrough.h): requests are not made for its
- * reads. */
+/* The kernel reads such a file by itself (see passthrough.h): its reads cause no requests. */
 void stats_passed(struct stats *s);
 /* Can there be such files? */
 void stats_set_passthrough(struct stats *s, bool on);
@@ -80,13 +78,14 @@ void stats_negotiated(struct stats *s, const struct fuse_conn_info *conn);
 
 /* ---- .ckptfs/stats.json ---- */
 
-struct stats_reader; /* somebody has it open; stats_free closes those that are left */
+struct stats_reader; /* an open stats.json; stats_free closes the remaining ones */
 
 struct stats_reader *stats_open(struct stats *s); /* NULL: out of memory */
 void stats_close(struct stats_reader *r);
 /*
- * At most len bytes at off, *ret_len of them, in *ret, which the caller frees. The text is made
- * when it is opened and again whenever off is 0; in between it stands still. 0, -ENOMEM or -EFBIG.
+ * At most len bytes at off, *ret_len of them, in *ret, which the caller frees. The text is
+ * generated on opening and again whenever off is 0; in between it does not change. 0, -ENOMEM or
+ * -EFBIG.
  */
 int stats_read(struct stats_reader *r, uint64_t off, size_t len, char **ret, size_t *ret_len);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unmounter - a small process that unmounts when the daemon asks it to.
+ * unmounter - a small process that unmounts at the daemon's request.
  *
- * A daemon that has given up its rights cannot unmount any more: not as root, and not as a user,
- * whom fusermount3 helps only because it is setuid, which is one of the things that are given up.
- * So a child is started before anything of the checkpoint is read. It is told once which mount is
- * the daemon's, before the sandbox; it waits for one byte on a pipe, unmounts that one
- * (mounts_remove), and ends; it ends without unmounting when the daemon has gone without asking.
+ * A daemon that has given up its rights can no longer unmount: not as root, and not as a user
+ * either, because fusermount3 is setuid, which the sandbox rules out. So a child is started before
+ * anything of the checkpoint is read. Before the sandbox is entered it is told once which mount is
+ * the daemon's; it waits for one byte on a pipe, unmounts that mount (mounts_remove), and ends. If
+ * the daemon ends without a request, it ends without unmounting.
  *
  * Threads: as child.h.
  */
@@ -25,11 +25,11 @@ struct unmounter {
 #define UNMOUNTER_NONE ((struct unmounter){ .fd = -1 })
 
 int unmounter_start(struct unmounter *u, struct ckpt_err *e);
-/* This is the mount; once. */
+/* Names the mount; call it once. */
 int unmounter_bind(struct unmounter *u, const struct mount_found *found, struct ckpt_err *e);
-/* Have it unmounted, lazily, and wait until that is done. 0, or -EIO: it is still mounted. */
+/* Requests a lazy unmount and waits until it is done. 0, or -EIO: it is still mounted. */
 int unmounter_ask(struct unmounter *u);
-/* It is not needed; after this or after asking u is none. */
+/* It is no longer needed; after this, or after unmounter_ask, u is UNMOUNTER_NONE. */
 void unmounter_release(struct unmounter *u);
 
 #endif

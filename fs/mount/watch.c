@@ -33,7 +33,8 @@ static bool find_dir(fuse_req_t req, ckpt_node *ret)
 	return !ckpt_lookup(fs_config(req)->ckpt, CKPT_ROOT, WATCH_DIR, ret);
 }
 
-/* As everything else, it has the checkpoint's time: `tar` minds files that change under it. */
+/* Like everything else, it has the checkpoint's time: `tar` complains about files that change while
+ * it reads them. */
 static int attributes(fuse_req_t req, struct stat *ret)
 {
 	const struct fs_config *config = fs_config(req);
@@ -83,7 +84,7 @@ static void file_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi
 		return;
 	}
 	fi->fh = (uintptr_t)r;
-	fi->direct_io = 1; /* else nothing is read beyond the size */
+	fi->direct_io = 1; /* otherwise nothing beyond the size is read */
 	fi->noflush = 1;
 	if (fuse_reply_open(req, fi) == -ENOENT) /* interrupted: there will be no release */
 		stats_close(r);
@@ -123,7 +124,7 @@ static void file_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info 
 		(void)fuse_reply_attr(req, &st, forever);
 }
 
-/* Of a file handle. */
+/* By file handle. */
 static void file_lookup(fuse_req_t req, fuse_ino_t node, const char *name)
 {
 	ckpt_node dir;
@@ -152,7 +153,7 @@ static const struct fuse_lowlevel_ops file_ops = {
 
 /* ---- the operations ---- */
 
-/* Whose they are for a node: the file's, or those of the tree below, which are counted. */
+/* The operations for a node: those of the file, or those of the tree below, which are counted. */
 static const struct fuse_lowlevel_ops *ops_of(fuse_req_t req, fuse_ino_t node,
 					      enum stats_request kind)
 {
@@ -190,7 +191,7 @@ static void watch_init(void *userdata, struct fuse_conn_info *conn)
 	stats_negotiated(fs_config_of(userdata)->stats, conn);
 }
 
-/* Those that the file has an answer to, */
+/* Operations that the file answers, too, */
 #define STACKED(name, params, ...) \
 	static void watch_##name params \
 	{ \
@@ -202,7 +203,7 @@ STACKED(getattr, (fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi), r
 STACKED(open, (fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi), req, node, fi)
 STACKED(release, (fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi), req, node, fi)
 
-/* and those that are counted and nothing else. */
+/* and those that are only counted. */
 #define COUNTED(name, params, ...) \
 	static void watch_##name params \
 	{ \
@@ -225,7 +226,7 @@ COUNTED(listxattr, (fuse_req_t req, fuse_ino_t node, size_t size), req, node, si
 
 void watch_ops(struct fuse_lowlevel_ops *ret)
 {
-	*ret = fs_ops; /* what has no counter passes */
+	*ret = fs_ops; /* operations without a counter are passed through */
 	ret->init = watch_init;
 #define OVERRIDE(name) ret->name = watch_##name;
 	STATS_REQUESTS(OVERRIDE)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watch - the operations of ops, counted; and .ckptfs/stats.json, which tells the numbers.
+ * watch - the operations of ops with counting; and .ckptfs/stats.json, which shows the numbers.
  *
- * That file can be opened but is not listed, as a snapshot directory is in other file systems: who
- * copies, archives or compares the whole tree means the checkpoint, and two looks at a live
- * number never agree. Like files of /proc it says that it is empty, and is read to its end; its
- * text is made when it is opened and again whenever somebody reads at offset 0. The kernel keeps
- * none of it.
+ * That file can be opened but is not listed, like snapshot directories in other file systems:
+ * programs that copy, archive or compare the whole tree want the checkpoint, and live numbers
+ * differ on every read. Like files of /proc it has size 0 and is read to its end; its text is
+ * generated on opening and again whenever it is read at offset 0. The kernel does not cache it.
  *
  * Threads: as ops.
  */
