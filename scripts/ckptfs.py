@@ -555,7 +555,7 @@ class Object(bytes):
 
 
 class Objects(Mapping):
-    """What is not a tensor, by name: its bytes, and as .value of those what they stand for."""
+    """Everything that is not a tensor, by name: its bytes, whose .value is the Python value."""
 
     def __init__(self, checkpoint: Checkpoint):
         self._checkpoint = checkpoint

@@ -41,7 +41,7 @@ static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t
 
 	if (f->reader)
 		return tensor_want(fetch, f->reader, off, len);
-	/* What fails will fail again when it is asked for. */
+	/* A failure will recur when it is requested. */
 	if (view_vtensor(f->engine->view, id, &v, &ignored) || tensor_open(fetch, v, &r, &ignored))
 		return false;
 	missing = tensor_want(fetch, r, off, len);
@@ -78,7 +78,7 @@ void ahead_announce(struct ckpt_file *f)
 		return;
 	to = min_u64(next + window, f->v.size);
 	from = a->announced > next && a->announced <= to ? a->announced : next;
-	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader who has gone elsewhere */
+	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader that has moved elsewhere */
 		a->quiet = 0;
 	if (next >= a->quiet && (to - from >= window / 2 || (to == f->v.size && from < to))) {
 		bool missing = announce(f, from, to);

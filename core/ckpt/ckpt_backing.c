@@ -3,8 +3,8 @@
  * Files of the tree that are a real file, byte for byte: assets, a chunk in a file of its own, a
  * safetensors file that was written as hf/ would show it.
  *
- * Nearly all that are not one are told by a size, so asking is cheap: the first tensor says which
- * file it would have to be.
+ * For nearly all other files a size shows that they are not, so the test is cheap: the first tensor
+ * determines which file it would have to be.
  */
 #include <ckptfs/ckpt_mount.h>
 
@@ -28,7 +28,7 @@ struct backing {
 	uint32_t number;
 };
 
-/* 0 or 1: what has been looked at is all in this file, which is as long as the whole. */
+/* 0 or 1: everything so far is in this file, which has the size of the whole. */
 static int agree(struct backing *b, struct files *files, uint32_t number, uint64_t size)
 {
 	if (!b->files && files_size(files, number) == size)

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An item to read, and whose it is. */
+/* An item to read, and its owner. */
 struct todo {
 	struct chunk_loc loc;
 	uint32_t owner; /* tensor's or object's catalog number */
@@ -175,7 +175,7 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 	return 0;
 }
 
-/* Read the whole item; as an archive where it is one, so that its CRCs are checked on the way. */
+/* Reads the whole item; as an archive if it is one, so that its CRCs are checked. */
 static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_err *e)
 {
 	struct item_source item;

@@ -61,7 +61,7 @@ struct run {
 	struct ckpt_diff *d;
 	struct diff_side sides[2];
 	pthread_mutex_t lock;
-	sem_t room; /* for two whole objects in memory: one worker's at a time */
+	sem_t room; /* for two whole objects in memory: held by one worker at a time */
 	pthread_cond_t filled, finished;
 	struct slot *slots;
 	struct pair *pairs;	   /* as many: each that is under way has a slot */

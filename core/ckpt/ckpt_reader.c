@@ -18,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OBJECT ((uint64_t)1 << 30) /* bytes of an object, which comes as a whole */
+#define MAX_OBJECT ((uint64_t)1 << 30) /* bytes of an object, which is read whole */
 #define MAX_ARENA  ((size_t)16 << 30)
 
-/* The tensor whose items come one after the other. */
+/* The tensor whose items are being read. */
 struct at_hand {
 	struct tensor_info t;
-	struct ckpt_file *whole; /* keeps its chunks from being looked for at every item */
+	struct ckpt_file *whole; /* keeps its chunks from being looked up for every item */
 	uint64_t number;
 };
 

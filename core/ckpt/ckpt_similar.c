@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What somebody may have meant who gave a name that is not there. */
+/* Suggests names similar to one that does not exist. */
 #include <ckptfs/ckpt.h>
 
 #include "base/buf.h"

@@ -19,8 +19,8 @@ static void rows_of(const struct resharding *s, size_t rank, const struct reshar
 }
 
 /*
- * The rank's box of tensor number i; false: it has nothing of it. Empty parts of a tensor are
- * nothing, but a tensor without elements is all ranks': somebody has to say that it is there.
+ * The rank's box of tensor number i; false: it holds nothing of it. Empty parts of a tensor are
+ * skipped, but a tensor without elements belongs to all ranks, because some rank must record it.
  */
 static bool box_of(const struct resharding *s, size_t rank, size_t i, uint64_t *off, uint64_t *len,
 		   bool *ret_whole)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save planner whose data are in a checkpoint. Each piece that a storage writer asks for is a
+ * A save planner whose data comes from a checkpoint. Each piece that a storage writer requests is a
  * small load of its own: a state dict of the boxes that make up the piece, a load plan of it, and
  * the bytes of its items.
  */
@@ -130,7 +130,7 @@ static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct ckpt_er
 	int rc;
 
 	if (off % size || n % size)
-		return err_set(e, EINVAL, "'%s': a part of an element is asked for",
+		return err_set(e, EINVAL, "'%s': part of an element was requested",
 			       FQN_TEXT(p->t->fqn, p->t->fqn_len));
 	p->to = to;
 	p->n_shards = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is told about a run. */
+/* Describes a run. */
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoints of a run that are open: opened by the first who enters, closed when too many are
- * open that nobody uses. */
+/* The open checkpoints of a run: opened on first access, and closed, if unused, when too many are
+ * open. */
 #include "ckpt/run.h"
 
 #include "base/checked.h"
@@ -21,7 +21,7 @@
 
 enum {
 	MAX_IDLE = 16,
-	IDLE_FDS = 32, /* of one that nobody uses */
+	IDLE_FDS = 32, /* of an unused one */
 	SETTLE_SECONDS = 20,
 };
 #define RETRY_NS (5 * CLOCK_SECOND) /* what cannot be opened is tried that often */
@@ -38,7 +38,7 @@ void run_child_free(struct run_child *k)
 	free(k);
 }
 
-/* ---- those that nobody uses; under the lock ---- */
+/* ---- unused checkpoints; under the lock ---- */
 
 static void idle_remove(struct ckpt_run *r, struct run_child *k)
 {
@@ -186,7 +186,7 @@ static int open_child(const struct ckpt_run *r, const struct run_child *k, struc
 	struct ckpt *c = NULL;
 	int rc;
 
-	if (k->identified) /* what is odd has been said */
+	if (k->identified) /* warnings were already issued on the first open */
 		o.warn = NULL;
 	rc = open_named(r, k->name, k->inner, &o, &c, e);
 	if (!c && e->code == ESTALE)
@@ -215,7 +215,7 @@ static int may_open(const struct run_child *k, struct ckpt_err *e)
 	return 0;
 }
 
-/* It may be looked at again soon; its sentence is kept for those who ask until then. */
+/* It may be tried again soon; until then its error message is kept. */
 static void note_failure(struct run_child *k, const struct ckpt_err *e)
 {
 	if (e->code == ESTALE || e->code == ENOMEM || e->code == EMFILE || e->code == ENFILE)
@@ -307,7 +307,7 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 		SCOPED_LOCK(&r->lock);
 		last = k->users == 1 && k->ckpt;
 	}
-	if (last) { /* only who has files open needs a cache */
+	if (last) { /* the cache is only useful while files are open */
 		blockcache_clear(fetch_blocks(k->ckpt->engine->fetch));
 		files_trim(k->ckpt->engine->files, IDLE_FDS);
 	}

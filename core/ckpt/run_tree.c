@@ -41,7 +41,7 @@ static ckpt_node local_of(ckpt_node node)
 	return node & (((ckpt_node)1 << VIEW_NODE_BITS) - 1);
 }
 
-/* Slot that the link leads to, or 0: it is none. */
+/* The slot that the link leads to; 0: none. */
 static unsigned target_of(ckpt_node node)
 {
 	return node >= LINK && node <= LINK + RUN_MAX_SLOT ? (unsigned)(node - LINK) : 0;

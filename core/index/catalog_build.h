@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog_build - writing a chunk index: what a format reader reports goes in here.
+ * catalog_build - writes a chunk index from what a format reader reports.
  *
- * Any order will do; tensors get their numbers in natural order of their FQNs at the end. Chunk
- * lists are normalised on the way in: empty chunks and replicas dropped, grids recognised, holes
- * and overlaps found. A file is written beside its final name and renamed when whole and synced;
- * a kill at any moment leaves the old index or none.
+ * Reports may come in any order; tensors are numbered in natural order of their FQNs at the end.
+ * Chunk lists are normalised on the way in: empty chunks and replicas dropped, grids recognised,
+ * holes and overlaps found. The file is written under a temporary name and renamed once complete
+ * and synced, so a kill at any moment leaves the old index or none.
  *
  * Threads: one at a time.
  */
@@ -25,21 +25,22 @@ struct place_seen;
 
 #define CATALOG_NO_FILE UINT32_MAX /* chunk_loc.file of a chunk that is listed but stored nowhere */
 
-/* path NULL: in memory. The file at path is replaced by catalog_writer_finish. */
+/* path NULL: in memory. catalog_writer_finish replaces the file at path. */
 int catalog_writer_new(const char *path, const char *format, const char *root,
 		       struct catalog_writer **ret, struct ckpt_err *e);
-/* Gives up what is not finished; removes the temporary file. NULL is fine. */
+/* Discards an unfinished index and its temporary file. NULL is fine. */
 void catalog_writer_free(struct catalog_writer *w);
 
-/* Numbers for a data file (relative path, checked here) and for an encoding; equal ones share. */
+/* Numbers for a data file (relative path, checked here) and for an encoding; equal ones get the
+ * same number. */
 int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
 		       struct ckpt_err *e);
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
 			 struct ckpt_err *e);
 
 /*
- * A file that the index was made from, as it was when read; hash is XXH3-128 of its bytes, or NULL
- * for a file of data too large to be hashed: then it has to stay the same file.
+ * A file that the index depends on, as it was when read; hash is the XXH3-128 of its bytes, or NULL
+ * for a data file, which is too large to be hashed: then its identity must not change.
  */
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const uint64_t hash[2], struct ckpt_err *e);
@@ -47,21 +48,21 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 struct tensor_chunks {
 	const char *fqn;
 	size_t fqn_len;
-	const uint8_t *path; /* of this FQN, see catalog_path.h; NULL: not known */
+	const uint8_t *path; /* of this FQN, see catalog_path.h; NULL: unknown */
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
-	size_t n_before; /* the shape before flattening (model/flat.h), 0 where there is none; one */
-	const uint64_t *before; /* that this cannot be is left out */
+	size_t n_before; /* the shape before flattening (model/flat.h), 0 if there is none; one */
+	const uint64_t *before; /* that is impossible is left out */
 	uint32_t count;
 	const uint64_t *boxes; /* count rows of offsets and lengths, in listing order */
 	const struct chunk_loc *locs;
 };
-/* Fails when a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
+/* Fails if a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct ckpt_err *e);
 
 /*
- * Bytes of a data file; or, where loc.file is CATALOG_NO_FILE, `text`, which the index keeps; or,
+ * Bytes of a data file; or, if loc.file is CATALOG_NO_FILE, `text`, which the index stores; or,
  * without a text, nothing, and `fault` says why (NULL: listed, but stored nowhere).
  */
 struct object_item {
@@ -78,7 +79,8 @@ struct object_item {
 
 int catalog_add_object(struct catalog_writer *w, const struct object_item *o, struct ckpt_err *e);
 
-/* Write the rest, sync, rename, open for reading. The writer is spent, free it all the same. */
+/* Writes the rest, syncs, renames, and opens the index for reading. The writer must still be
+ * freed. */
 int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct ckpt_err *e);
 
 #endif

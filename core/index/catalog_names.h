@@ -22,10 +22,10 @@ struct names {
 	struct name **by_id;
 	uint32_t *table; /* id + 1, 0 = free */
 	uint32_t n, cap;
-	uint64_t seed; /* so that nobody can write names that all fall into one slot */
+	uint64_t seed; /* so that a file cannot contain names that all hash to one slot */
 };
 
-/* The number of a name, new or not. Zero-initialise the table first. */
+/* The number of a name, which is added if new. The table must be zero-initialised. */
 int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct ckpt_err *e);
 void names_release(struct names *t);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog_normal - one tensor's chunk list as the index keeps it.
+ * catalog_normal - normalises a tensor's chunk list for the index.
  *
- * Private to core/index. Empty chunks and replicas (equal boxes) go; a grid is put into
- * row-major cell order, anything else stays in listing order, since there later chunks win.
+ * Private to core/index. Empty chunks and replicas (equal boxes) are dropped; a grid is put into
+ * row-major cell order; other lists keep their order, because later chunks win.
  *
  * Threads: a struct normal belongs to one thread; its memory is reused from call to call.
  */
@@ -29,7 +29,7 @@ struct normal {
 	uint64_t grid[CKPT_MAX_DIMS]; /* cells per dimension */
 	enum tensor_state state;
 	char fault[384];     /* why it is incomplete, or where it overlaps; else empty */
-	uint64_t cover_work; /* of BOXES_MAX_WORK, what all calls together have used up */
+	uint64_t cover_work; /* part of BOXES_MAX_WORK used by all calls together */
 
 	struct normal_row *rows; /* scratch */
 	uint64_t *starts;

@@ -15,7 +15,7 @@
 enum {
 	/* Bytes read at once to scatter from. */
 	MAX_BAND = 8 << 20,
-	/* Read even where most of it is not wanted: one call, a few pages. */
+	/* Read even if most of it is not wanted: one call, a few pages. */
 	SMALL_BAND = 64 * 1024,
 	/* From run to run: reading so much takes a disk as long as finding a place does. */
 	CLOSE = 128 * 1024,
@@ -237,7 +237,7 @@ static void add_runs(struct parts *p, const struct copy_dim *d, uint32_t n, uint
 			 from + i * d->src_stride);
 }
 
-/* The bytes of a job whose runs are long, if they are in memory and may stay there. */
+/* The bytes of a job whose runs are long, if they are in memory and may be left there. */
 static const uint8_t *lend(const struct job *j, uint64_t src)
 {
 	const struct gather *g = j->g;

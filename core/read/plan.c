@@ -17,7 +17,7 @@ struct planning {
 	 * first byte of the destination. */
 	uint64_t stride[CKPT_MAX_DIMS], origin;
 	uint64_t byte_off, byte_len; /* of every element, what the box at hand has */
-	/* The piece at hand: the part of it that the box wants, and where its source has that. */
+	/* The current piece: the part of it inside the box, and its position in the source. */
 	uint32_t piece;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	uint64_t src_off[CKPT_MAX_DIMS], src_len[CKPT_MAX_DIMS];
@@ -38,7 +38,7 @@ static int grow(struct plan *p, size_t dims)
 		       : -ENOMEM;
 }
 
-/* Put the copy at the plan's end, glued to the one before when it just goes on. */
+/* Appends the copy to the plan, merging it with the previous one if it continues that. */
 static void finish_copy(struct plan *p, const struct copy *c)
 {
 	struct copy *last = p->n ? &p->copies[p->n - 1] : NULL;
@@ -155,7 +155,7 @@ static int read_piece(struct planning *g)
 {
 	const struct piece *p = &g->v->pieces[g->piece];
 	size_t shares = CKPT_MAX_DIMS;
-	uint64_t moved = 0; /* bits: source dimensions along which it goes more than one step */
+	uint64_t moved = 0; /* bits: source dimensions along which it moves more than one step */
 
 	for (size_t s = 0; s < p->n_source; s++) {
 		g->src_off[s] = p->base[s];

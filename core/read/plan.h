@@ -21,15 +21,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Strides in bytes; in the destination they may be negative, which is modulo 2^64, as dst is. */
+/* Strides in bytes; in the destination they may be negative, modulo 2^64, like dst. */
 struct copy_dim {
 	uint64_t count, src_stride, dst_stride;
 };
 
 /*
- * For every index of the dimensions (outermost first): `run` bytes from src in the chunk's
- * decoded item to dst in the destination. The runs of all copies cover the range; each byte once,
- * unless chunks overlap, when the later copy is right.
+ * For every index of the dimensions (outermost first): `run` bytes from src in the chunk's decoded
+ * item to dst in the destination. The runs of all copies cover the range, each byte once, unless
+ * chunks overlap; then the later copy wins.
  */
 struct copy {
 	uint64_t src, dst;
@@ -49,25 +49,25 @@ static inline uint8_t *copy_to(uint8_t *to, uint64_t dst)
 	return to + (int64_t)dst;
 }
 
-/* The stored tensor behind a piece; payloads[i] is chunk i's, all of them filled in. */
+/* The stored tensor behind a piece; payloads[i] is that of chunk i, and all are filled in. */
 struct plan_source {
 	const struct chunkmap *map;
 	const struct payload *payloads;
 };
 
 /*
- * Bytes [off, off+len) of v before any cast, which lie inside it; sources[i] is piece i's. Where
- * strides is NULL the destination is a reply of len bytes; else element x goes to
- * sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements do not overlap.
- * 0 or -ENOMEM.
+ * Plans bytes [off, off+len) of v before any cast, which must be inside it; sources[i] is that of
+ * piece i. If strides is NULL the destination is a reply of len bytes; otherwise element x goes to
+ * sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements must not overlap. 0
+ * or -ENOMEM.
  */
 int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
 	      uint64_t len, const int64_t *strides, struct plan *ret);
 void plan_release(struct plan *p);
 
 /*
- * Does byte i of the reply lie at off + i of one file, for all i? Then *ret_file is that one. Items
- * that have to be decoded lie nowhere; there are none here.
+ * Is byte i of the reply at off + i of one file, for all i? If so *ret_file is that file. Items
+ * that need decoding have no such position and must not occur here.
  */
 bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint64_t off,
 		   uint32_t *ret_file);

@@ -41,7 +41,7 @@ static void copy_runs(const struct copy_dim *d, uint64_t run, uint8_t *to, const
 #undef COPY
 }
 
-/* A tile of a matrix whose columns (along `down`) lie in `from` as its rows do in `to`. */
+/* A tile of a matrix whose columns (along `down`) are laid out in `from` like its rows in `to`. */
 static void turn_tile(const struct copy_dim *across, const struct copy_dim *down, uint64_t run,
 		      uint8_t *to, const uint8_t *from)
 {
@@ -57,7 +57,7 @@ static void turn_tile(const struct copy_dim *across, const struct copy_dim *down
 #undef COPY
 }
 
-/* Each line of the cache is used as a whole while it is there, on both sides. */
+/* Each cache line is used completely while it is in the cache, on both sides. */
 static void turn(const struct copy_dim *across, const struct copy_dim *down, uint64_t run,
 		 uint8_t *to, const uint8_t *from)
 {

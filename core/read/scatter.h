@@ -2,8 +2,8 @@
 /*
  * scatter - a strided copy from memory to memory.
  *
- * Private to core/read. Of what costs time it knows two kinds: elements, which become single moves,
- * and matrices whose columns become rows, which are turned tile by tile.
+ * Private to core/read. Two expensive cases are special: single elements become single moves, and
+ * matrices whose columns become rows are transposed tile by tile.
  *
  * Threads: pure.
  */
@@ -14,7 +14,8 @@
 
 #include <stdint.h>
 
-/* Runs of `run` bytes, by n >= 1 dimensions, the one with the longest steps in `from` first. */
+/* Copies runs of `run` bytes over n >= 1 dimensions, the one with the largest steps in `from`
+ * first. */
 void scatter(const struct copy_dim *d, uint32_t n, uint64_t run, uint8_t *to, const uint8_t *from);
 
 #endif

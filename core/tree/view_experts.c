@@ -350,7 +350,7 @@ static bool has_fused(const struct view *v)
 	return false;
 }
 
-/* As save_pretrained writes it, if that is known: nobody has asked. */
+/* As save_pretrained writes them, if that is known: this is not an option. */
 static int for_hf(struct view *v, struct ckpt_err *e)
 {
 	int rc = has_fused(v) ? regrouped(v, true, &v->regrouped, e) : 0;

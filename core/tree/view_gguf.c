@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gguf/model.gguf: the model as llama.cpp reads it, or with a size for files
+ * gguf/model.gguf: the model as llama.cpp reads it; or, with a size limit for files,
  * gguf/model-00001-of-00003.gguf ...
  *
- * Whether there is such a directory depends on the contents of config.json and tokenizer.json,
- * which are megabytes: they are read when somebody first looks for it, and not before. By then all
- * heads of files are made, which stay; tokens are a copy of the tokenizer's, nothing else of it is
+ * Whether this directory exists depends on the contents of config.json and tokenizer.json, which
+ * are megabytes: they are read when the directory is first looked up. All file heads are made then,
+ * and kept; they contain a copy of the tokenizer's tokens, and nothing else of the tokenizer is
  * kept.
  */
 #include "base/checked.h"
@@ -114,7 +114,7 @@ static int put_sampling(const struct view *v, struct gguf_keys *k, struct ckpt_e
 
 /* ---- what is in which file ---- */
 
-/* What matrices are: what was asked for, or what the embeddings are shown as. */
+/* The type of matrices: the requested one, or the one that the embeddings are shown with. */
 static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_err *e)
 {
 	uint64_t shape[CKPT_MAX_DIMS];
@@ -139,7 +139,7 @@ static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_er
 		       : 0;
 }
 
-/* Tensors in order until a file would be larger than was asked for. */
+/* Tensors in order, until a file would be larger than requested. */
 static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 {
 	size_t n = g->tensors.n;
@@ -265,7 +265,7 @@ static void trim(void)
 #endif
 }
 
-/* Whether the caller is the one who has to make it. */
+/* Does the caller have to make it? */
 static bool begin(struct gguf_lazy *l)
 {
 	SCOPED_LOCK(&l->lock);
@@ -283,7 +283,7 @@ static bool is_passing(int rc)
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE || rc == -EIO;
 }
 
-/* NULL: there is none. */
+/* NULL: there is none */
 static const struct gguf *find(const struct view *v)
 {
 	struct gguf_lazy *l = v->gguf;
