@@ -269,7 +269,7 @@ check-torch: all
 	@tests/torch/gguf.sh
 	@tests/torch/python.sh
 
-# Many readers for long, on mounts; SOAK_SECONDS is for those who have no minutes.
+# Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak.sh $(BUILD)
 

@@ -207,7 +207,7 @@ static unsigned node_of_fd(int fd)
 	return node_of_stat(&st);
 }
 
-/* The directory that a path is in, and the last element. NODES: it is none of ours. */
+/* The directory of a path, and its last element. NODES: it is not a recorded one. */
 static unsigned parent_of(int dirfd, const char *path, const char **ret_name)
 {
 	const char *slash = strrchr(path, '/');

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk - what a disk may hold after the power has gone, and whether that was provided for.
+ * disk - what a disk may hold after a power failure, and whether the writer allowed for it.
  *
  *	disk_record("/tmp/x/out");        // from now on; what is there is on disk
  *	rc = save(...);

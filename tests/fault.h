@@ -8,9 +8,9 @@
  *		...                           // rc is a clean error, or it went without
  *	}                                     // ends with the round in which nothing failed
  *
- * The linker's --wrap puts ours in place of the calls that fault.c has, see WRAP in the Makefile;
- * fault_sqlite() puts them into that library. What a call does when it fails is nothing, except
- * that close() closes. No disk is ever synced: that would take most of the tests' time.
+ * The linker's --wrap replaces the calls defined in fault.c, see WRAP in the Makefile;
+ * fault_sqlite() installs them in that library. A failing call does nothing, except that close()
+ * closes. No disk is ever synced, because that would take most of the tests' time.
  *
  * Threads: counting from any; fault_on, fault_off from one.
  */

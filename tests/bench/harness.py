@@ -152,7 +152,7 @@ class Daemon:
 
     def __enter__(self):
         os.makedirs(self.mnt)
-        # Not of the terminal's group: who interrupts the benchmark has it unmount first.
+        # Not in the terminal's process group, so that an interrupted benchmark unmounts first.
         self.process = subprocess.Popen([*self.argv, self.mnt], start_new_session=True, **self.kwargs)
         try:
             while not os.path.ismount(self.mnt):

@@ -227,7 +227,7 @@ def index(tensors, chunks, outdir):
 
 
 def load(path):
-    """The import of torch is not counted: who loads has it anyway."""
+    """The import of torch is not counted: programs that load tensors need it anyway."""
     importlib.import_module("torch.distributed.checkpoint.filesystem")  # the classes
     before, start = used(), time.perf_counter()
     with open(path, "rb") as f:

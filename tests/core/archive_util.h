@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * archive_util - torch.save's archives, as torch writes them and as it might have.
+ * archive_util - torch.save's archives, as torch writes them, and valid variations.
  *
  *	struct archive a = { .style = { .alignment = 4096 } };
  *	archive_add(&a, "data.pkl", p, n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec_util - is a value that plan_codec has decoded one that may be used? Everything it points
- * to is read.
+ * codec_util - checks that a value decoded by plan_codec can be used, by reading everything it
+ * points to.
  */
 #ifndef TESTS_CODEC_UTIL_H
 #define TESTS_CODEC_UTIL_H

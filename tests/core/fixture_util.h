@@ -35,7 +35,7 @@ static inline int fixture_count(void)
 	return n_fixtures;
 }
 
-/* NULL: it is none, or damaged. */
+/* NULL: not one, or damaged. */
 static inline struct ckpt *fixture_open(int i, const struct ckpt_opts *opts, char path[static 4400])
 {
 	static const char *const places[] = { "ckpt", "ckpt/model.pt" };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * golden_util - questions that other programs' own functions answered, as JSON files of tests/data.
+ * golden_util - results of other programs' own functions, from JSON files in tests/data.
  */
 #ifndef TESTS_GOLDEN_UTIL_H
 #define TESTS_GOLDEN_UTIL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_place - a directory in memory, as a place that is none of this machine: it has no descriptor,
- * and its files' identities are hashes of what is in them. Its calls fail and take time on command.
+ * memory_place - a directory in memory, as an example of a remote place: it has no descriptor, and
+ * its files' identities are hashes of their contents. Its calls fail and take time on command.
  *
  * Threads: its calls from any, the rest from one.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opts_util - options as a structure, given to the library as the words that it takes. */
+/* opts_util - options as a structure, converted to the strings that the library takes. */
 #ifndef TESTS_OPTS_UTIL_H
 #define TESTS_OPTS_UTIL_H
 

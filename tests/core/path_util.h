@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* path_util - paths of the chunk index as text: "model|layers|#0|w", "?" where none is known. */
+/* path_util - paths of the chunk index as text: "model|layers|#0|w", "?" if unknown. */
 #ifndef TESTS_PATH_UTIL_H
 #define TESTS_PATH_UTIL_H
 

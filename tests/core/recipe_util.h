@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_util - what recipes are applied to in tests: stored tensors that are names and shapes, and
- * facts out of a list.
+ * recipe_util - the inputs of recipes in tests: stored tensors that consist of names and shapes, and
+ * facts from a list.
  */
 #ifndef TESTS_RECIPE_UTIL_H
 #define TESTS_RECIPE_UTIL_H

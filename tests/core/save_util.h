@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * save_util - state dicts of several ranks with random tensors, saved by planners and writers that
- * are stepped by hand, and looked at through ckpt_open.
+ * are stepped by hand, and read through ckpt_open.
  *
- * Everything stays until the process ends: tests are processes. What goes wrong fails the test,
- * but for what saved_save returns.
+ * Nothing is freed before the process ends: tests are processes. Errors fail the test, except those
+ * that saved_save returns.
  */
 #ifndef TESTS_SAVE_UTIL_H
 #define TESTS_SAVE_UTIL_H

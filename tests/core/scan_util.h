@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scan_util - a directory through its format's reader into a catalog in memory, and that as text.
+ * scan_util - scans a directory with its format's reader into a catalog in memory, and prints that.
  */
 #ifndef TESTS_SCAN_UTIL_H
 #define TESTS_SCAN_UTIL_H

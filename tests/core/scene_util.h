@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scene_util - a tensor in chunks with items in memory, at random, and its bytes put together
- * element by element: what plan, gather and fetch are compared with.
+ * scene_util - a random tensor in chunks with items in memory, and its bytes assembled element by
+ * element, with which plan, gather and fetch are compared.
  *
- * Grids and tilings that are none, overlapping lists where the later chunk wins, items that are
- * dense, transposed, padded, overlapping or with strides of 0.
+ * Grids and irregular tilings, overlapping lists where the later chunk wins, items that are dense,
+ * transposed, padded, overlapping or with strides of 0.
  */
 #ifndef TESTS_SCENE_UTIL_H
 #define TESTS_SCENE_UTIL_H

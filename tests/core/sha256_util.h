@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sha256_util - SHA-256 (FIPS 180-4), in which tests/data says what is right. Threads: pure. */
+/* sha256_util - SHA-256 (FIPS 180-4), for the expected hashes in tests/data. Threads: pure. */
 #ifndef TESTS_SHA256_UTIL_H
 #define TESTS_SHA256_UTIL_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backing_count - for LD_PRELOAD: how many files the kernel was told to keep for passthrough, and
- * to let go of. No file of /proc says which it keeps. Two 64-bit numbers in the file that
- * BACKING_COUNT names; mapped before the program gives up system calls.
+ * backing_count - for LD_PRELOAD: counts the files that the kernel was told to keep for passthrough,
+ * and to release; /proc does not list them. Writes two 64-bit numbers to the file that BACKING_COUNT
+ * names, which is mapped before the program gives up system calls.
  */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crime - what somebody would try who has taken over the daemon. Preloaded into it: at SIGUSR2 it
- * makes the call that $CRIME names, and if it lives to tell the errno it writes "errno N" into the
- * name of its thread, a place that needs no file. $CRIME_FILE is the file, the socket or the process
- * that the crime is about.
+ * crime - what an attacker would try after taking over the daemon. Preloaded into it: on SIGUSR2 it
+ * makes the call that $CRIME names, and if it survives that, it reports "errno N" in the name of its
+ * thread, which needs no file. $CRIME_FILE is the file, socket or process that the call targets.
  */
 #include <dirent.h>
 #include <errno.h>

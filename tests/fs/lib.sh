@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# lib.sh - what the suites on real mounts share; sourced by every test_*.sh.
+# lib.sh - shared by the suites on real mounts; sourced by every test_*.sh.
 #
 # A suite is a file of functions test_WHAT_IS_TRUE; the last line calls `run_suite "$@"`. A function
 # cases_WHAT_IS_TRUE prints arguments, one test for each line. Every test runs in a shell of its own
@@ -9,8 +9,8 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
-# A test fails by any command that fails, or by `fail WHY`; it gives up with `skip WHY` where the kernel
-# or the user cannot do what it needs. A missing program is no reason: scripts/setup.sh installs all.
+# A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
+# rights do not allow it. A missing program is no reason to skip: scripts/setup.sh installs all.
 
 : "${CKPTFS:?path of the program to test}"
 CKPTFS=$(realpath "$CKPTFS")

@@ -167,7 +167,7 @@ rows() {
 }
 
 # Readers that run while a data file goes: each block is right, or an I/O error, and nobody dies but
-# who has a mapping.
+# that has a mapping.
 cases_readers_while_a_file() {
   local how
   for how in truncated overwritten saved_again replaced deleted; do

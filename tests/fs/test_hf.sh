@@ -245,7 +245,7 @@ test_names_that_collide_are_named() {
   cmp m/tensors/model.module.a c.model.module.a.bin
   is "b.x b.y model.a model.module.a" "$(names_in m/safetensors/model.safetensors)"
   grep -q '"model": null' m/.ckptfs/info.json
-  # Who asks for one gets it or an error.
+  # Requesting one explicitly gives it or an error.
   refused "'model.a' and 'model.module.a' would both be called 'a'" ckptfs ls c -o weights=model
   is "x y" "$(hf_names c -o weights=b)"
   echo 's/^b\.[xy]/b.z/' >rules
@@ -271,7 +271,7 @@ test_assets_are_shown_unchanged() {
   done
   touch -d '2020-02-02 02:02:02.5' d/config.json
   echo far >elsewhere
-  ln -s ../elsewhere d/link.json # who names a directory may have links in it
+  ln -s ../elsewhere d/link.json # links are allowed in a directory that the user names
   mkfifo d/fifo.json
   mount_at m "$(zoo)" -o assets=d
   is "2.txt 10 a%b.txt config.json empty.txt link.json model.safetensors tokenizer.model" "$(entries m/hf)"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A chunk index beside a checkpoint, made by somebody who means harm (planted.py): it is built again, whatever it is, and
-# who opens the checkpoint notices nothing. Memory and CPU time stay as with a good one.
+# A malicious chunk index next to a checkpoint (planted.py): it is rebuilt, whatever it contains, and users of the
+# checkpoint notice nothing. Memory and CPU time stay as with a good one.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

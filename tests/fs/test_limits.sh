@@ -35,7 +35,7 @@ mount_limited() {
   wait_until is_mounted m || fail "$(cat log)"
 }
 
-# use TENSORS: many readers for a while, who may get errors but no wrong bytes
+# use TENSORS: many readers for a while, which may get errors but no wrong bytes
 use() {
   setsid -w "$SOAK" read "$1" m 24 2 may-fail >counts || fail "a reader: $(cat counts)"
   kill -0 "$DAEMON" || fail "the daemon is dead: $(cat log)"

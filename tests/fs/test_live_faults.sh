@@ -305,7 +305,7 @@ test_a_file_that_became_unreadable() {
 END
 }
 
-# Who has seen a change sees no old byte afterwards: what the kernel had kept goes with the next open.
+# A reader that has seen a change sees no old bytes afterwards: the next open discards the kernel's cache.
 test_no_old_bytes_after_a_change_was_seen() {
   big_copy c
   mount_at m c -o io=cached

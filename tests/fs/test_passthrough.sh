@@ -179,7 +179,7 @@ test_the_kernel_is_told_to_let_go() {
   is 2 "$(backing 1)"
   exec 6<&- 7<&-
   wait_until all_let_go || fail "kept: $(backing 1) given, $(backing 2) taken back"
-  # Whoever opens at the same time gives one in vain.
+  # An open at the same time registers one in vain.
   for i in {1..6}; do
     (for _ in {1..30}; do head -c 1 m/hf/model.safetensors >/dev/null; done) &
   done

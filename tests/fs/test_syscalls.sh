@@ -16,7 +16,7 @@ prepare() {
   chmod 777 elsewhere
 }
 
-# syscalls ROOT [ours]; also by a user who owns nothing, if we are root.
+# syscalls ROOT [ours]; also as a user who owns nothing, if we are root.
 syscalls() {
   local program=$T/elsewhere/program
   cp "$(dirname "$CKPTFS")/tests/syscalls" "$program"
@@ -64,7 +64,7 @@ test_the_table_is_right_for() {
   syscalls disk
 }
 
-# Modes are looked at, and only who mounted may look at all unless others were let in.
+# Modes are checked, and only the mounting user has access unless others were allowed.
 test_nobody_else_may_look() {
   [[ $EUID == 0 ]] || skip "not root"
   prepare

@@ -69,7 +69,7 @@ test_sources_are_those_that_are_needed() {
 test_a_rank_needs_its_part() {
   printf 'mesh dp=2\nw dp:0\n* dp:0\n' >layout
   is "16.0 MiB 1" "$(sources "$(big)/ckpt/ranks/00001/tensors/w" -o layout=layout)"
-  # The mount knows where the layout is; whoever warms it may be elsewhere.
+  # The mount knows where the layout is; the warming process may be in another directory.
   mount_at m "$(big)/ckpt" -o layout=layout
   mkdir elsewhere
   cd elsewhere
@@ -100,7 +100,7 @@ test_runs() {
   is "35.1 MiB" "$(sources m | sed 's/ [0-9]*$//')" # of both
 }
 
-# Whoever may use the mount need not be able to read the checkpoint.
+# Users of the mount need not be able to read the checkpoint.
 warm_without_the_checkpoint() {
   big_copy c
   mount_at "$1" c

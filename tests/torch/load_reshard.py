@@ -418,7 +418,8 @@ def random_target(r, tensor, meshes, rank):
         shards = [LegacyShard.from_tensor_and_offsets(blank(n, tensor.dtype), list(o), rank)
                   for o, n in mine]
         return init_from_local_shards(shards, *shape), [(b, s.tensor) for b, s in zip(mine, shards)]
-    # Who is not in the mesh would have an empty tensor, which is not one without dimensions.
+    # A rank outside the mesh would have an empty tensor, which is not one without dimensions.
+
     name = r.choice([m for m in MESHES if shape or m != "2 of 4"])
     choices = [Replicate()] + [Shard(d) for d in range(len(shape))] * 2
     places = [r.choice(choices) for _ in range(np.array(MESHES[name]).ndim)]

@@ -916,7 +916,7 @@ START_TEST(an_asset_that_changes_is_an_error)
 }
 END_TEST
 
-/* Two names change their files, as somebody does who can write in the directory. */
+/* Two names exchange their files, as anyone with write access to the directory can do. */
 struct exchange {
 	int fd;
 	const char *a, *b;

@@ -217,7 +217,7 @@ START_TEST(where_nothing_can_be_written_it_is_in_memory)
 		ck_assert_int_eq(setenv("XDG_CACHE_HOME", "/proc", 1), 0);
 		break;
 	case 3: /* somebody else's */
-	case 4: /* in somebody else's, who can exchange it */
+	case 4: /* in another user's, who can exchange it */
 		if (geteuid())
 			return;
 		ck_assert_int_eq(mkdirat(dir_fd, "cache", 0777), 0);
@@ -297,7 +297,7 @@ START_TEST(a_stale_index_beside_a_read_only_checkpoint_is_no_obstacle)
 }
 END_TEST
 
-/* Who can write beside the checkpoint could put a link where ours is going to be written. */
+/* A user with write access next to the checkpoint could place a link where ours will be written. */
 START_TEST(in_a_directory_of_others_an_index_is_read_and_not_written)
 {
 	struct stat before, after;
@@ -591,7 +591,7 @@ START_TEST(a_builder_is_waited_for_until_it_ends_or_dies)
 	(void)usleep(100000);
 	ck_assert_int_eq(waitpid(pid, &(int){ 0 }, WNOHANG), 0);
 	ck_assert_int_ne(access(beside, F_OK), 0);
-	if (_i) /* who ends takes the name away first */
+	if (_i) /* a process that ends removes the name first */
 		(void)unlink(lock);
 	(void)kill(holder, SIGKILL);
 	(void)wait_for(holder);

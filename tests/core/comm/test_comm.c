@@ -34,7 +34,7 @@ struct world {
 	size_t most; /* bytes */
 };
 
-/* What `from` sends to `to` in a round: any length, any bytes, the same for who asks. */
+/* What `from` sends to `to` in a round: any length, any bytes, the same on every call. */
 static size_t bytes_of(const struct world *w, uint64_t round, size_t from, size_t to,
 		       unsigned char **ret)
 {
@@ -109,7 +109,7 @@ static int broadcast_all(const struct world *w, struct ckpt_comm *c, uint64_t ro
 	return rc;
 }
 
-/* What was sent, and who it is for. */
+/* What was sent, and its recipient. */
 static int echo(void *arg, const struct ckpt_comm_all *all, struct buf *ret, struct ckpt_err *e)
 {
 	(void)arg;

@@ -1231,7 +1231,7 @@ START_TEST(a_metadata_file_need_not_be_hashed)
 }
 END_TEST
 
-/* Who is told that an object is lost, or has its text, does not look where it would be. */
+/* With a fault or a text, nothing looks where the object would be stored. */
 START_TEST(an_object_that_is_in_no_file_points_nowhere)
 {
 	struct forged f = {

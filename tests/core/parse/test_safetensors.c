@@ -107,7 +107,7 @@ START_TEST(every_dtype_of_the_format_is_known)
 }
 END_TEST
 
-/* Whoever wants the other tensors gets them. */
+/* The other tensors can be read. */
 START_TEST(of_an_unknown_dtype_only_the_bytes_are_known)
 {
 	static const char json[] =

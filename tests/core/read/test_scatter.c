@@ -32,7 +32,7 @@ static uint64_t end_of(const struct copy_dim *d, uint64_t run, bool src)
 static void check_scatter(const struct copy_dim d[static 2], uint64_t run, struct rng *r)
 {
 	uint64_t n = end_of(d, run, false), m = end_of(d, run, true);
-	/* Exactly as long as they need to be, for those who look. */
+	/* Exactly as long as needed, so that sanitizers notice overruns. */
 	autofree uint8_t *to = calloc(1, n), *want = calloc(1, n), *from = malloc(m);
 
 	REQUIRE(to && want && from);

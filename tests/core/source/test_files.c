@@ -238,7 +238,7 @@ START_TEST(a_changed_file_never_gives_other_bytes)
 }
 END_TEST
 
-/* Who makes and removes links changes no byte; and then it is watched as before. */
+/* Making and removing links changes no bytes, and the file is watched as before. */
 START_TEST(names_that_come_and_go_are_no_change)
 {
 	const struct stored_file s[] = { { "f", 10 } };

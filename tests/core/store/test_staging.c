@@ -107,7 +107,7 @@ static bool there(const char *name)
 	return !fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW);
 }
 
-/* The tag of the checkpoint at `name`, which is complete and nothing else; 0: there is none. */
+/* The tag of the checkpoint at `name`, which must be complete and alone; 0: there is none. */
 static uint8_t tag_at(const char *name)
 {
 	uint8_t tag = 0;

@@ -82,7 +82,7 @@ START_TEST(two_of_one_name_are_refused_with_what_is_stored)
 }
 END_TEST
 
-/* FNV-1a is no match for somebody who wants two names to be one. The pairs are well known. */
+/* FNV-1a does not resist deliberate collisions. These pairs are well known. */
 START_TEST(long_names_with_one_hash_are_refused)
 {
 	static const char *const pairs[][2] = {

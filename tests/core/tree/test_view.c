@@ -438,7 +438,7 @@ START_TEST(a_value_gives_way_to_an_object_of_its_name)
 }
 END_TEST
 
-/* FNV-1a is no match for somebody who wants two names to be one. The pairs are well known. */
+/* FNV-1a does not resist deliberate collisions. These pairs are well known. */
 START_TEST(long_names_with_one_hash_are_refused)
 {
 	static const char *const pairs[][2] = {

@@ -701,7 +701,7 @@ START_TEST(archives_that_are_not_whole_are_refused)
 	archive_add(&a, "data.pk", "N.", 2);
 	archive_end(&a);
 	put_file(dir_fd, "f.pt", a.b.data, a.b.len);
-	expect_error("f.pt", ENOENT, "it is none"); /* somebody else's archive */
+	expect_error("f.pt", ENOENT, "it is none"); /* another program's archive */
 	archive_release(&a);
 	a = (struct archive){ .style = { 0 } };
 	archive_add(&a, "data.pkl", "]", 1);
