@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torchsave - shared by the files that read torch.save's format: opening a file, and the walk over
- * the saved value. Private to core/format/torch.
+ * the saved value. Private to core/format.
  *
  * Threads: one at a time.
  */
@@ -46,6 +46,8 @@ struct torchsave {
 	struct pk_strings *strings;
 	struct torchsave_storage *storages; /* by string id of their key */
 	size_t n_storages;
+	uint64_t visits, entries; /* of values, that reports may still make */
+	bool walked;
 };
 
 /* Reads the pickle and locates the storages. Call torchsave_release even if it fails. */
@@ -61,5 +63,8 @@ int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint6
  */
 int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
 		     struct catalog_writer *w, struct ckpt_err *e);
+/* The same for a part of what was saved, under a name of at least one step; steps ends in NULL. */
+int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_value *v,
+			const char *const steps[], struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

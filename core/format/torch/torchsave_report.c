@@ -35,7 +35,6 @@ struct walk {
 	const struct st_index *expected;
 	struct catalog_writer *w;
 	uint32_t source;
-	uint64_t visits, entries; /* remaining */
 	struct {
 		uint32_t end; /* bytes of the path up to this step */
 		bool is_position;
@@ -131,7 +130,7 @@ static int find_tensor(void *arg, const struct pk_value *key, size_t number,
 	(void)number;
 	if (is_tensor(v) || is_storage(v))
 		return 1;
-	if (!s->w->visits--)
+	if (!s->w->t->visits--)
 		return too_often(e);
 	if (s->depth == MAX_DEPTH) /* an object, for which pickle_json reports the depth */
 		return 0;
@@ -345,7 +344,7 @@ static int report(struct walk *w, const struct pk_value *v, unsigned depth, stru
 		return rc;
 	if (rc && !is_tensor(v) && !is_storage(v))
 		return depth < MAX_DEPTH ? each_of(v, report_part, &s, e) : too_often(e);
-	if (!w->entries--)
+	if (!w->t->entries--)
 		return too_often(e);
 	if (is_tensor(v))
 		rc = report_tensor(w, v, e);
@@ -356,28 +355,51 @@ static int report(struct walk *w, const struct pk_value *v, unsigned depth, stru
 	return rc ? err_wrap(e, "'%s'", text_show(w->path.data, w->path.len, fqn, sizeof(fqn))) : 0;
 }
 
-int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
-		     struct catalog_writer *w, struct ckpt_err *e)
+/* v is where steps lead: the outermost value where there are none. */
+static int report_from(struct torchsave *t, const char *name, const struct st_index *expected,
+		       const struct pk_value *v, const char *const steps[],
+		       struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct walk walk = { .t = t,
 			     .name = name,
 			     .expected = expected,
 			     .w = w,
-			     .visits = SOME_VISITS + VISITS_PER_BYTE * pickle_end(t->pickle),
-			     .entries = pickle_end(t->pickle),
 			     .path = BUF_INIT(MAX_PATH),
 			     .text = BUF_INIT(CATALOG_MAX_TEXT + 1),
 			     .encoding = BUF_INIT(1 << 16) };
-	const struct pk_value root = pickle_root(t->pickle);
 	int rc = catalog_add_source(w, name, strlen(name), &walk.source, e);
 
+	if (!t->walked) { /* all walks together have as much */
+		t->walked = true;
+		t->visits = SOME_VISITS + VISITS_PER_BYTE * pickle_end(t->pickle);
+		t->entries = pickle_end(t->pickle);
+	}
 	buf_str(&walk.path, "");
+	for (size_t i = 0; steps && steps[i]; i++) {
+		buf_str(&walk.path, i ? "." : "");
+		buf_str(&walk.path, steps[i]);
+		walk.steps[walk.n_steps++].end = (uint32_t)walk.path.len;
+	}
 	if (!rc && walk.path.err)
-		rc = err_nomem(e);
+		rc = err_set(e, walk.path.err, "a name of more than %d bytes", MAX_PATH);
 	if (!rc)
-		rc = report(&walk, &root, 0, e);
+		rc = report(&walk, v, (unsigned)walk.n_steps, e);
 	buf_release(&walk.path);
 	buf_release(&walk.text);
 	buf_release(&walk.encoding);
 	return rc;
+}
+
+int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
+		     struct catalog_writer *w, struct ckpt_err *e)
+{
+	const struct pk_value root = pickle_root(t->pickle);
+
+	return report_from(t, name, expected, &root, NULL, w, e);
+}
+
+int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_value *v,
+			const char *const steps[], struct catalog_writer *w, struct ckpt_err *e)
+{
+	return report_from(t, name, NULL, v, steps, w, e);
 }
