@@ -94,10 +94,30 @@ static int detect(struct ckpt *c, struct ckpt_err *e)
 	return format_detect(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
 }
 
+/* What is in a directory that names one of several checkpoints is a run to those who take one. */
+static int open_several(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	struct run_about about;
+	unsigned slot = 1, n = 0;
+	int rc = run_new(c->place, c->root, o, &c->run, e);
+
+	for (; !rc && n < 2 && !run_next(c->run, &slot, &about); slot++)
+		n++;
+	run_free(c->run);
+	c->run = NULL;
+	return rc ? rc : n > 1 ? open_run(c, o, e) : 1;
+}
+
 static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	int rc = format_probe(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
 
+	if (rc > 0 && o->runs && !c->file && c->engine->format->names_one &&
+	    format_is_below(&c->engine->metadata)) {
+		rc = open_several(c, o, e);
+		if (rc <= 0)
+			return rc;
+	}
 	if (!rc && !c->file) {
 		rc = open_run(c, o, e);
 		if (rc <= 0)

@@ -150,6 +150,21 @@ static void count(struct engine *eng)
 	s->model_prefix_len = about.prefix_len;
 }
 
+/* What a format found and cannot show. */
+static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
+{
+	size_t n;
+	const struct catalog_object *v = catalog_objects(eng->catalog, &n);
+	char what[512];
+
+	for (size_t i = 0; o->warn && i < n; i++)
+		if (!strcmp(v[i].fqn, FORMAT_NOT_SHOWN) && v[i].text) {
+			(void)snprintf(what, sizeof(what), "not everything is shown: %.*s",
+				       (int)strcspn(v[i].text, "\n"), v[i].text);
+			o->warn(o->warn_arg, what);
+		}
+}
+
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct index_request rq = { .place = eng->c->place,
@@ -203,6 +218,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	count(eng);
 	if (!o->allow_missing && !o->allow_holes)
 		rc = engine_refuse_holes(eng, e);
+	if (!rc)
+		warn_not_shown(eng, o);
 	return rc;
 }
 

@@ -15,12 +15,14 @@
 /* In the order in which they are tried: the more specific come first. */
 static const struct format *const formats[] = { &format_megatron,      &format_megatron_zarr,
 						&format_hyperparallel, &format_dcp,
-						&format_safetensors,   &format_torchsave };
+						&format_safetensors,   &format_torchsave,
+						&format_deepspeed };
 
 /* How the formats above are recognised, for the error message about an unknown one. */
 static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron-core metadata.json, HyperParallel "
-	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin";
+	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin, "
+	"DeepSpeed *_model_states.pt";
 static const char known_files[] = "neither safetensors nor by torch.save";
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)
@@ -106,6 +108,16 @@ int format_probe(struct place *place, const char *file, const struct format **re
 		name_list_release(files);
 	}
 	return 0;
+}
+
+/* One file says which directory it is. */
+bool format_is_below(const struct name_list *files)
+{
+	size_t here = 0;
+
+	for (size_t i = 0; i < files->n; i++)
+		here += !strchr(files->v[i], '/');
+	return here <= 1 && files->n > here;
 }
 
 int format_detect(struct place *place, const char *file, const struct format **ret,

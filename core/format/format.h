@@ -11,6 +11,7 @@
 #ifndef FORMAT_FORMAT_H
 #define FORMAT_FORMAT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,7 @@ struct scan_opts {
 
 struct format {
 	const char *name;
+	bool names_one; /* a directory of several checkpoints says which of them it stands for */
 	/* 1 and the metadata files if the directory is such a checkpoint or, if file is not NULL,
 	 * that file is one; else 0; < 0 with a sentence if it looks like one but cannot be read. */
 	int (*probe)(struct place *place, const char *file, struct name_list *files,
@@ -47,11 +49,18 @@ int format_probe(struct place *place, const char *file, const struct format **re
 int format_detect(struct place *place, const char *file, const struct format **ret,
 		  struct name_list *files, struct ckpt_err *e);
 
+/* Are a checkpoint's files all in a directory below the one that was looked at? */
+bool format_is_below(const struct name_list *files);
+
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e);
 void name_list_sort(struct name_list *l);
 void name_list_release(struct name_list *l);
 
-extern const struct format format_dcp, format_hyperparallel, format_megatron, format_megatron_zarr,
-	format_safetensors, format_torchsave;
+/* An object of this name says, in a sentence, what of the checkpoint a format does not show. Who opens
+ * it is told. */
+#define FORMAT_NOT_SHOWN "not_shown"
+
+extern const struct format format_dcp, format_deepspeed, format_hyperparallel, format_megatron,
+	format_megatron_zarr, format_safetensors, format_torchsave;
 
 #endif

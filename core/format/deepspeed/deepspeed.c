@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DeepSpeed's checkpoints: ZeRO 0 to 3 in every precision, pipelines, tensor parallelism, mixtures of
+ * experts, and Universal ones.
+ *
+ *	DIR/latest                     the tag below
+ *	DIR/TAG/[zero_pp_rank_D_]mp_rank_MM_model_states.pt
+ *	                               weights (ZeRO 3: none), buffers, names and shapes
+ *	DIR/TAG/[bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt
+ *	                               flat masters and moments of one rank
+ *	DIR/TAG/layer_LL-model_states.pt, layer_L_expert_E_mp_rank_MM_model_states.pt
+ *	                               weights of pipelines' layers, and of experts
+ *
+ * All are files of torch.save. Their pickles are read when the index is built, and no element of a
+ * tensor is: what a scan costs depends on the number of tensors and ranks.
+ */
+#include "format/deepspeed/deepspeed.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/vec.h"
+#include "format/small_file.h"
+#include "index/catalog_build.h"
+#include "source/place.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MEMORY ((size_t)2 << 30) /* bytes for what is known of a checkpoint */
+
+/* ---- names and tensors ---- */
+
+int ds_refuse(struct ds *d, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (*d->not_shown)
+		return 0;
+	va_start(ap, fmt);
+	(void)vsnprintf(d->not_shown, sizeof(d->not_shown), fmt, ap);
+	va_end(ap);
+	return 0;
+}
+
+const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckpt_err *e)
+{
+	const struct pk_str *r = pk_intern(d->names, s, len);
+
+	if (!r)
+		(void)err_set(e, errno,
+			      errno == EFBIG ? "the names of all tensors are too much"
+					     : "out of memory");
+	return r;
+}
+
+struct ds_mark *ds_mark(struct ds *d, const struct pk_str *name, struct ckpt_err *e)
+{
+	size_t before = d->cap_marks;
+
+	if (!VEC_ROOM(d->marks, d->cap_marks, name->id + (size_t)1)) {
+		(void)err_nomem(e);
+		return NULL;
+	}
+	if (d->cap_marks > before)
+		memset(d->marks + before, 0, (d->cap_marks - before) * sizeof(*d->marks));
+	return &d->marks[name->id];
+}
+
+const struct ds_mark *ds_mark_of(const struct ds *d, const struct pk_str *name)
+{
+	return name->id < d->cap_marks ? &d->marks[name->id] : NULL;
+}
+
+int ds_add(struct ds *d, const struct ds_tensor *t, struct ckpt_err *e)
+{
+	if (!VEC_ROOM(d->tensors, d->cap_tensors, d->n_tensors + 1))
+		return err_nomem(e);
+	d->tensors[d->n_tensors++] = *t;
+	return 0;
+}
+
+int ds_add_alias(struct ds *d, const struct pk_str *name, const struct pk_str *of,
+		 struct ckpt_err *e)
+{
+	if (!VEC_ROOM(d->aliases, d->cap_aliases, d->n_aliases + 1))
+		return err_nomem(e);
+	d->aliases[d->n_aliases++] = (struct ds_alias){ name, of };
+	return 0;
+}
+
+/* ---- files ---- */
+
+static int by_number(const void *ap, const void *bp)
+{
+	const struct ds_file *a = ap, *b = bp;
+	bool by_layer = a->kind == DS_LAYER || a->kind == DS_EXPERT;
+	const uint32_t x[] = { a->kind, by_layer ? a->layer : a->mp, by_layer ? a->mp : a->layer,
+			       a->rank };
+	const uint32_t y[] = { b->kind, by_layer ? b->layer : b->mp, by_layer ? b->mp : b->layer,
+			       b->rank };
+
+	for (size_t i = 0; i < ARRAY_LEN(x); i++)
+		if (x[i] != y[i])
+			return x[i] < y[i] ? -1 : 1;
+	return strcmp(a->path, b->path);
+}
+
+struct ds_file *ds_files_of(const struct ds *d, enum ds_kind kind, uint32_t mp, size_t *ret_n)
+{
+	size_t first = 0, n = 0;
+
+	for (size_t i = 0; i < d->n_files; i++)
+		if (d->files[i].kind == kind && (mp == UINT32_MAX || d->files[i].mp == mp)) {
+			first = n ? first : i;
+			n++;
+		}
+	*ret_n = n;
+	return d->files + first;
+}
+
+static int sort_files(struct ds *d, const struct name_list *files, struct ckpt_err *e)
+{
+	d->files = calloc(files->n + 1, sizeof(*d->files));
+	if (!d->files)
+		return err_nomem(e);
+	for (size_t i = 0; i < files->n; i++) {
+		struct ds_file *f = &d->files[d->n_files++];
+
+		(void)ds_file_parse(files->v[i], f);
+		d->universal |= f->kind == DS_UNIVERSAL;
+	}
+	if (d->n_files)
+		qsort(d->files, d->n_files, sizeof(*d->files), by_number);
+	return 0;
+}
+
+/* Model-parallel ranks are 0, 1, ..., each with model states. */
+static int count_ranks(struct ds *d, uint32_t *ret, struct ckpt_err *e)
+{
+	uint32_t n = 0;
+
+	for (size_t i = 0; i < d->n_files && d->files[i].kind == DS_MODEL; i++) {
+		if (d->files[i].mp > n)
+			return err_set(
+				e, ENOENT,
+				"the model states of mp_rank_%02u are missing (found '%.200s')", n,
+				d->files[i].path);
+		if (d->files[i].mp == n)
+			n++;
+		else if (d->files[i].mp + 1 != n)
+			return err_set(e, ERR_CORRUPT, "'%.200s' is there twice", d->files[i].path);
+	}
+	if (!n)
+		return err_set(e, ENOENT, "there are no model states");
+	*ret = n;
+	return 0;
+}
+
+/* ---- experts ---- */
+
+/* Their names are whole, with the number of the expert among all. */
+static int read_experts(struct ds *d, struct ckpt_err *e)
+{
+	size_t n;
+	struct ds_file *f = ds_files_of(d, DS_EXPERT, UINT32_MAX, &n);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct ds_weights w = { .prefix = "",
+					.stage = f[i].mp / d->tp,
+					.t = f[i].mp % d->tp };
+		struct ds_open o;
+
+		rc = ds_open(d, &f[i], &o, e);
+		w.dict = &o.root;
+		if (!rc)
+			rc = ds_read_weights(d, &o, &w, e);
+		rc = ds_close(d, &o, rc, e);
+	}
+	return rc;
+}
+
+/* Experts' states without ZeRO: by number, as torch.optim has them. */
+static int read_expert_states(struct ds *d, struct ckpt_err *e)
+{
+	size_t n;
+	struct ds_file *f = ds_files_of(d, DS_EXPP, UINT32_MAX, &n);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		char rank[64];
+		const char *const steps[] = { "optimizer", rank, NULL };
+		const struct pk_value *v;
+		struct ds_open o;
+
+		(void)snprintf(rank, sizeof(rank), "expp_rank_%u_mp_rank_%02u", f[i].rank, f[i].mp);
+		rc = ds_open(d, &f[i], &o, e);
+		v = !rc && o.root.type == PK_DICT ? pk_get(&o.root, "optimizer") : NULL;
+		if (v && v->type == PK_DICT)
+			rc = torchsave_report_at(&o.t, f[i].path, v, steps, d->w, e);
+		rc = ds_close(d, &o, rc, e);
+	}
+	return rc;
+}
+
+/* ---- layers of a pipeline ---- */
+
+/*
+ * What the module list calls layer LL: "LL.", or "tied_modules.X." of a layer that is used in two
+ * places. X is in no file; it is the only one whose parameters have the names and shapes of this
+ * file's, if there is one.
+ */
+struct layer {
+	char prefix[32];
+	const struct pk_str *tied; /* "tied_modules.X.", or NULL */
+};
+
+static const char tied_word[] = "tied_modules.";
+
+/* Is prefix + key a parameter of that shape? */
+static bool is_param(struct ds *d, const char *prefix, const struct pk_value *key,
+		     struct torch_tensor *t)
+{
+	struct ckpt_err ignored;
+	char name[4200];
+	const struct pk_str *s;
+	const struct ds_mark *m;
+
+	if (key->type != PK_STR || !ds_is_tensor(key + 1) ||
+	    snprintf(name, sizeof(name), "%s%s", prefix, key->s->data) >= (int)sizeof(name))
+		return false;
+	s = ds_name(d, name, strlen(name), &ignored);
+	m = s ? ds_mark_of(d, s) : NULL;
+	if (!m || !m->is_param)
+		return false;
+	return !torch_tensor_read(key + 1, t, &ignored) && t->n_dims == m->n_dims &&
+	       (!t->n_dims || !memcmp(t->size, m->shape, t->n_dims * sizeof(*t->size)));
+}
+
+/* How many of a file's tensors are parameters below the prefix. */
+static size_t count_params(struct ds *d, const struct pk_value *dict, const char *prefix)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < pk_len(dict); i++) {
+		struct torch_tensor t = { 0 };
+
+		found += is_param(d, prefix, &dict->n->v[2 * i], &t);
+	}
+	return found;
+}
+
+/* The tied modules: each "tied_modules.X." once. */
+struct tied {
+	const struct pk_str *prefix;
+	size_t params; /* that it has */
+};
+
+static int list_tied(struct ds *d, struct tied **ret, size_t *ret_n, struct ckpt_err *e)
+{
+	uint32_t names = pk_strings_count(d->names);
+	struct tied *v = NULL;
+	size_t n = 0, cap = 0;
+
+	for (uint32_t i = 0; i < names && i < d->cap_marks; i++) {
+		const struct pk_str *s = pk_string(d->names, i), *prefix;
+		const char *dot;
+		size_t k = 0;
+
+		if (!d->marks[i].is_param || strncmp(s->data, tied_word, strlen(tied_word)) != 0)
+			continue;
+		dot = strchr(s->data + strlen(tied_word), '.');
+		if (!dot)
+			continue;
+		prefix = ds_name(d, s->data, (size_t)(dot + 1 - s->data), e);
+		while (prefix && k < n && v[k].prefix != prefix)
+			k++;
+		if (!prefix || k == 1000 || !VEC_ROOM(v, cap, n + 1)) {
+			free(v);
+			return prefix ? err_set(e, EFBIG, "too many tied modules") : -e->code;
+		}
+		if (k == n)
+			v[n++] = (struct tied){ .prefix = prefix };
+		v[k].params++;
+	}
+	*ret = v;
+	*ret_n = n;
+	return 0;
+}
+
+static void name_layer(struct ds *d, const struct pk_value *dict, struct tied *v, size_t n,
+		       struct layer *l)
+{
+	struct tied *found = NULL;
+	size_t matches = 0;
+
+	if (count_params(d, dict, l->prefix))
+		return;
+	for (size_t i = 0; i < n; i++)
+		if (count_params(d, dict, v[i].prefix->data) == v[i].params) {
+			found = &v[i];
+			matches++;
+		}
+	if (matches == 1)
+		l->tied = found->prefix;
+}
+
+int ds_read_layers(struct ds *d, struct ckpt_err *e)
+{
+	size_t n, n_tied = 0;
+	struct ds_file *f = ds_files_of(d, DS_LAYER, UINT32_MAX, &n);
+	autofree struct layer *layers = calloc(n + 1, sizeof(*layers));
+	autofree struct tied *tied = NULL;
+	int rc = layers ? list_tied(d, &tied, &n_tied, e) : err_nomem(e);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct ds_weights w = { .t = d->tp > 1 ? f[i].mp : 0 };
+		struct layer *l = &layers[i];
+		struct ds_open o;
+
+		(void)snprintf(l->prefix, sizeof(l->prefix), "%u.", f[i].layer);
+		rc = ds_open(d, &f[i], &o, e);
+		if (!rc && o.root.type != PK_DICT)
+			rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold a state dict",
+				     f[i].path);
+		if (!rc)
+			rc = ds_spend(&o, pk_len(&o.root) * (n_tied + 1), e);
+		if (!rc)
+			name_layer(d, &o.root, tied, n_tied, l);
+		w.dict = &o.root;
+		w.prefix = l->tied ? l->tied->data : l->prefix;
+		if (!rc)
+			rc = ds_read_weights(d, &o, &w, e);
+		rc = ds_close(d, &o, rc, e);
+	}
+	return rc;
+}
+
+/* ---- all of it ---- */
+
+/* The index was made from all files, also from those that were of no use. */
+static int note_files(struct ds *d, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < d->n_files; i++) {
+		struct place_seen seen;
+
+		if (d->files[i].done)
+			continue;
+		if (d->files[i].kind == DS_LATEST) {
+			rc = small_file_fingerprint(d->place, d->files[i].path, d->w, NULL, e);
+			continue;
+		}
+		rc = place_find(d->place, d->files[i].path, &seen, e);
+		if (!rc)
+			rc = catalog_add_metadata(d->w, d->files[i].path, &seen, NULL, e);
+	}
+	return rc;
+}
+
+static int tell_not_shown(struct ds *d, struct ckpt_err *e)
+{
+	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
+				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
+				 .loc = { .file = CATALOG_NO_FILE },
+				 .text = d->not_shown };
+	size_t len = strlen(d->not_shown);
+
+	if (!len)
+		return 0;
+	if (!d->n_tensors)
+		return err_set(e, ERR_CORRUPT, "%s", d->not_shown);
+	d->not_shown[len++] = '\n';
+	o.text_len = len;
+	return catalog_add_object(d->w, &o, e);
+}
+
+static int read_all(struct ds *d, struct ckpt_err *e)
+{
+	size_t n;
+	uint32_t ranks = 0;
+	int rc = count_ranks(d, &ranks, e);
+
+	d->tp = ranks;
+	for (uint32_t mp = 0; !rc && mp < ranks; mp++)
+		rc = ds_read_rank(d, mp, e);
+	if (!rc)
+		rc = read_experts(d, e);
+	if (!rc)
+		rc = read_expert_states(d, e);
+	if (!rc)
+		rc = ds_read_layers(d, e);
+	if (!rc && d->universal)
+		rc = ds_read_universal(d, e);
+	(void)ds_files_of(d, DS_OPTIM, UINT32_MAX, &n);
+	if (!rc && !n && !d->universal && d->files->sharded)
+		(void)ds_refuse(d,
+				"the weights: ZeRO 3 has them in the optimizer states' files, and "
+				"there are none");
+	return rc;
+}
+
+static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
+{
+	int rc = file ? 0 : ds_probe(place, files, e);
+
+	if (rc > 0)
+		name_list_sort(files);
+	return rc;
+}
+
+static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct ds d = { .place = place,
+			.opts = opts,
+			.w = w,
+			.names = pk_strings_new(DS_MAX_NAMES),
+			.arena = ARENA_INIT(MAX_MEMORY) };
+	int rc = d.names ? sort_files(&d, files, e) : err_nomem(e);
+
+	if (!rc)
+		rc = read_all(&d, e);
+	if (!rc)
+		rc = ds_report(&d, e);
+	if (!rc)
+		rc = tell_not_shown(&d, e);
+	if (!rc)
+		rc = note_files(&d, e);
+	ds_join_free(d.join);
+	free(d.files);
+	free(d.tensors);
+	free(d.aliases);
+	free(d.marks);
+	arena_release(&d.arena);
+	pk_strings_free(d.names);
+	return rc;
+}
+
+const struct format format_deepspeed = {
+	.name = "deepspeed", .names_one = true, .probe = probe, .scan = scan
+};

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors as chunks.
+ *
+ * A range of a flattened tensor is a few boxes of it, each of which is one run of the file; where a
+ * slice of tensor parallelism is cut into pieces of the whole, those are boxes of a box.
+ *
+ *	NAME                        a weight
+ *	optimizer.state.NAME.KEY    its master (KEY fp32), moments and step
+ *	mp_rank_MM/NAME             for NAME, where nothing says how slices are put together
+ */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/text.h"
+#include "base/vec.h"
+#include "format/deepspeed/deepspeed.h"
+#include "format/raw.h"
+#include "index/catalog_build.h"
+#include "index/catalog_path.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char state_prefix[] = "optimizer.state.";
+static const char master_key[] = "fp32";
+
+#define MAX_CHUNKS ((uint64_t)1 << 27) /* of all tensors */
+enum { MAX_FQN = 1 << 20 };
+
+struct reporter {
+	struct ds *d;
+	struct pk_strings *seen; /* FQNs that the catalog has */
+	struct buf fqn, encoding;
+	uint64_t *boxes;
+	struct chunk_loc *locs;
+	size_t n, cap_boxes, cap_locs;
+	uint64_t chunks;
+	/* What is put together. */
+	const struct ds_tensor *t;	   /* a slice, or all of it */
+	const struct ds_joined *joined;	   /* or NULL */
+	const struct ds_segment *segments; /* of the slice */
+	const struct ds_piece *piece;	   /* of the run */
+	uint64_t first;			   /* element of the piece that the run begins with */
+	struct ckpt_err *e;
+};
+
+/* ---- chunks ---- */
+
+static int put_chunk(struct reporter *r, const uint64_t *off, const uint64_t *len,
+		     const uint64_t *stride, uint64_t offset)
+{
+	size_t n = r->t->n_dims;
+	struct raw_layout l = { .swap = r->piece->swap,
+				.neg = r->piece->neg,
+				.conj = r->piece->conj,
+				.n_dims = (uint8_t)n };
+	struct chunk_loc loc = { .file = r->piece->file, .offset = offset };
+	uint64_t step = 1;
+	int rc;
+
+	for (size_t d = n; d-- > 0; step *= len[d]) {
+		l.stride[d] = len[d] > 1 ? stride[d] : 0;
+		l.strided |= len[d] > 1 && stride[d] != step;
+	}
+	if (r->chunks++ == MAX_CHUNKS)
+		return err_set(r->e, EFBIG, "the tensors are in more than %llu pieces",
+			       (unsigned long long)MAX_CHUNKS);
+	if (!VEC_ROOM(r->boxes, r->cap_boxes, (r->n + 1) * 2 * n + 1) ||
+	    !VEC_ROOM(r->locs, r->cap_locs, r->n + 1))
+		return err_nomem(r->e);
+	if (!raw_extent(&l, r->t->dtype, n, len, &loc.length))
+		return err_set(r->e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
+	r->encoding.len = 0;
+	raw_name(&l, &r->encoding);
+	if (r->encoding.err)
+		return err_nomem(r->e);
+	rc = catalog_add_encoding(r->d->w, r->encoding.data, &loc.encoding, r->e);
+	if (n) {
+		memcpy(r->boxes + r->n * 2 * n, off, n * sizeof(*off));
+		memcpy(r->boxes + r->n * 2 * n + n, len, n * sizeof(*len));
+	}
+	r->locs[r->n++] = loc;
+	return rc;
+}
+
+/* A box of the slice, whose first element is at `offset`. */
+static int put_box(struct reporter *r, const uint64_t *off, const uint64_t *len,
+		   const uint64_t *stride, uint64_t offset)
+{
+	const struct ds_joined *j = r->joined;
+	uint64_t size = dtype_info(r->t->dtype)->size;
+	uint64_t at[CKPT_MAX_DIMS], part[CKPT_MAX_DIMS];
+	int rc = 0;
+
+	if (!j)
+		return put_chunk(r, off, len, stride, offset);
+	memcpy(at, off, r->t->n_dims * sizeof(*at));
+	memcpy(part, len, r->t->n_dims * sizeof(*part));
+	for (size_t i = 0; !rc && i < j->per_slice; i++) {
+		const struct ds_segment *s = &r->segments[i];
+		uint64_t from = max_u64(off[j->dim], s->from);
+		uint64_t to = min_u64(off[j->dim] + len[j->dim], s->from + s->len);
+
+		if (from >= to)
+			continue;
+		at[j->dim] = s->to + (from - s->from);
+		part[j->dim] = to - from;
+		rc = put_chunk(r, at, part, stride,
+			       offset + (from - off[j->dim]) * stride[j->dim] * size);
+	}
+	return rc;
+}
+
+/* One of box_of_range's: the elements of such a box follow each other. */
+static int put_run_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t pos)
+{
+	struct reporter *r = arg;
+	uint64_t stride[CKPT_MAX_DIMS], step = 1;
+
+	for (size_t d = r->t->n_dims; d-- > 0; step *= len[d])
+		stride[d] = step;
+	return put_box(r, off, len, stride,
+		       r->piece->offset + (r->first + pos) * dtype_info(r->t->dtype)->size);
+}
+
+/* Elements [first, first + count) of the tensor are those of a piece from `from` on. */
+static int put_run(struct reporter *r, uint64_t first, uint64_t count, const struct ds_piece *piece,
+		   uint64_t from)
+{
+	r->piece = piece;
+	r->first = from;
+	if (!range_ok(from, count, piece->numel))
+		return err_set(r->e, ERR_CORRUPT, "a rank's flat tensor is too short");
+	return box_of_range(r->t->n_dims, r->t->shape, first, count, put_run_box, r);
+}
+
+static int put_parts(struct reporter *r)
+{
+	const struct ds_tensor *t = r->t;
+	const struct ds_column *c = t->column;
+	uint64_t each = t->numel / c->n + (t->numel % c->n != 0);
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && each && i < c->n && i * each < t->numel; i++)
+		rc = put_run(r, i * each, min_u64(each, t->numel - i * each), &c->piece[i], t->at);
+	return rc;
+}
+
+static int put_range(struct reporter *r)
+{
+	const struct ds_tensor *t = r->t;
+	const struct ds_column *c = t->column;
+	uint64_t end = t->at + t->numel;
+	uint32_t lo = 0, hi = c->n;
+	int rc = 0;
+
+	while (hi - lo > 1) { /* the piece that the first element is in */
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (c->start[mid] <= t->at)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	for (uint32_t i = lo; !rc && i < c->n && c->start[i] < end; i++) {
+		uint64_t from = max_u64(t->at, c->start[i]), to = min_u64(end, c->start[i + 1]);
+
+		if (from < to)
+			rc = put_run(r, from - t->at, to - from, &c->piece[i], from - c->start[i]);
+	}
+	return rc;
+}
+
+static int put_slice(struct reporter *r, const struct ds_tensor *t)
+{
+	uint64_t zero[CKPT_MAX_DIMS] = { 0 };
+
+	r->t = t;
+	if (!t->numel)
+		return 0;
+	if (t->column)
+		return t->column->by_parameter ? put_parts(r) : put_range(r);
+	if (!t->stride)
+		return put_run(r, 0, t->numel, &t->piece, 0);
+	r->piece = &t->piece;
+	return put_box(r, zero, t->shape, t->stride, t->piece.offset);
+}
+
+/* ---- names ---- */
+
+/* The FQN, and its path; 1: the catalog has it, -1: an error. */
+static int make_fqn(struct reporter *r, const struct pk_str *name, const struct pk_str *key,
+		    int64_t mp, uint8_t path[4 * CATALOG_PATH_NUMBER])
+{
+	uint32_t known = pk_strings_count(r->seen);
+	const struct pk_str *s;
+	char rank[40] = "";
+	size_t at;
+
+	if (mp >= 0)
+		(void)snprintf(rank, sizeof(rank), "mp_rank_%02lld/", (long long)mp);
+	r->fqn.len = 0;
+	buf_str(&r->fqn, key ? state_prefix : "");
+	buf_str(&r->fqn, rank);
+	buf_add(&r->fqn, name->data, name->len);
+	if (key) {
+		buf_str(&r->fqn, ".");
+		buf_add(&r->fqn, key->data, key->len);
+	}
+	if (r->fqn.err)
+		return err_set(r->e, r->fqn.err, "a name of more than %d bytes", MAX_FQN);
+	s = pk_intern(r->seen, r->fqn.data, r->fqn.len);
+	if (!s)
+		return err_set(r->e, errno, "the names of all tensors are too much");
+	if (s->id < known)
+		return 1;
+	at = catalog_path_put_head(path, key ? 4 : 1, false);
+	if (key) {
+		at += catalog_path_put_step(path + at, strlen("optimizer"), false);
+		at += catalog_path_put_step(path + at, strlen("state"), false);
+		(void)catalog_path_put_step(path + at, strlen(rank) + name->len, false);
+	}
+	return 0;
+}
+
+/* ---- tensors ---- */
+
+static int add_object(struct reporter *r, const char *text, const uint8_t *path)
+{
+	const struct object_item o = { .fqn = r->fqn.data,
+				       .fqn_len = r->fqn.len,
+				       .path = path,
+				       .loc = { .file = CATALOG_NO_FILE },
+				       .text = text,
+				       .text_len = strlen(text) };
+
+	return catalog_add_object(r->d->w, &o, r->e);
+}
+
+/* One tensor of the slices; joined NULL: it is slices[0]. */
+static int report_one(struct reporter *r, const struct ds_tensor *const *slices,
+		      const struct ds_joined *joined, const struct pk_str *name,
+		      const struct pk_str *key, int64_t mp)
+{
+	uint8_t path[5 * CATALOG_PATH_NUMBER];
+	const struct ds_tensor *t = slices[0];
+	struct tensor_chunks c;
+	int rc = make_fqn(r, name, key, mp, path);
+
+	if (rc)
+		return rc > 0 ? 0 : rc;
+	if (t->text)
+		return add_object(r, t->text, path);
+	r->n = 0;
+	r->joined = joined;
+	for (uint32_t i = 0; !rc && i < (joined ? joined->n_slices : 1); i++) {
+		r->segments = joined ? joined->segments + i * joined->per_slice : NULL;
+		rc = put_slice(r, slices[i]);
+	}
+	if (!VEC_ROOM(r->boxes, r->cap_boxes, 1) || !VEC_ROOM(r->locs, r->cap_locs, 1))
+		return err_nomem(r->e);
+	c = (struct tensor_chunks){ .fqn = r->fqn.data,
+				    .fqn_len = r->fqn.len,
+				    .path = path,
+				    .dtype = t->dtype,
+				    .n_dims = t->n_dims,
+				    .shape = joined ? joined->shape : t->shape,
+				    .count = (uint32_t)r->n,
+				    .boxes = r->boxes,
+				    .locs = r->locs };
+	if (!rc)
+		rc = catalog_add_tensor(r->d->w, &c, r->e);
+	return rc ? err_wrap(r->e, "'%s'", FQN_TEXT(r->fqn.data, r->fqn.len)) : 0;
+}
+
+/* n tensors of one name and key, in order of stage and t. */
+static int report_group(struct reporter *r, const struct ds_tensor *const *v, size_t n,
+			const struct pk_str *name, const struct pk_str *key)
+{
+	struct ds *d = r->d;
+	struct ds_joined joined = { 0 };
+	uint32_t slices = 0;
+	int rc = 0;
+
+	if (d->tp == 1 || v[0]->t == DS_WHOLE || v[0]->text) /* a tied one is in several stages */
+		return report_one(r, v, NULL, name, key, -1);
+	while (slices < n && v[slices]->stage == v[0]->stage && v[slices]->t == slices)
+		slices++;
+	if (slices == d->tp)
+		rc = ds_join_find(d, v, slices, &joined, r->e);
+	if (rc > 0)
+		rc = report_one(r, v, &joined, name, key, -1);
+	else
+		for (size_t i = 0; !rc && i < n && v[i]->stage == v[0]->stage; i++)
+			rc = report_one(r, v + i, NULL, name, key,
+					(int64_t)v[i]->stage * d->tp + v[i]->t);
+	free(joined.segments);
+	return rc;
+}
+
+/* ---- all of them ---- */
+
+static uint64_t key_order(const struct ds_tensor *t)
+{
+	return t->key ? (uint64_t)t->key->id + 1 : 0;
+}
+
+static int by_name(const void *ap, const void *bp)
+{
+	const struct ds_tensor *a = *(const struct ds_tensor *const *)ap;
+	const struct ds_tensor *b = *(const struct ds_tensor *const *)bp;
+	const uint64_t x[] = { key_order(a), a->name->id, a->stage, a->t };
+	const uint64_t y[] = { key_order(b), b->name->id, b->stage, b->t };
+
+	for (size_t i = 0; i < ARRAY_LEN(x); i++)
+		if (x[i] != y[i])
+			return x[i] < y[i] ? -1 : 1;
+	return a < b ? -1 : a > b; /* the first that was found counts */
+}
+
+static int by_target(const void *ap, const void *bp)
+{
+	const struct ds_alias *a = ap, *b = bp;
+
+	return a->of->id != b->of->id ? a->of->id < b->of->id ? -1 : 1
+				      : (a->name->id > b->name->id) - (a->name->id < b->name->id);
+}
+
+/* What was found twice: a frozen parameter's fragment is in `module` as well. */
+static size_t drop_equal(const struct ds_tensor **v, size_t n)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct ds_tensor *before = kept ? v[kept - 1] : NULL;
+
+		if (!before || before->key != v[i]->key || before->name != v[i]->name ||
+		    before->stage != v[i]->stage || before->t != v[i]->t)
+			v[kept++] = v[i];
+	}
+	return kept;
+}
+
+/* The group under every other name of it. */
+static int report_aliases(struct reporter *r, const struct ds_tensor *const *v, size_t n,
+			  const struct pk_str *key)
+{
+	const struct ds *d = r->d;
+	size_t lo = 0, hi = d->n_aliases;
+	int rc = 0;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (d->aliases[mid].of->id < v[0]->name->id)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; !rc && lo < d->n_aliases && d->aliases[lo].of == v[0]->name; lo++)
+		rc = report_group(r, v, n, d->aliases[lo].name, key);
+	return rc;
+}
+
+enum pass { PASS_NAMES, PASS_ALIASES, PASS_MASTERS };
+
+static int report_pass(struct reporter *r, const struct ds_tensor **v, size_t n, enum pass pass)
+{
+	int rc = 0;
+
+	for (size_t i = 0, k; !rc && i < n; i += k) {
+		const struct pk_str *key = v[i]->key;
+
+		for (k = 1; i + k < n && v[i + k]->key == key && v[i + k]->name == v[i]->name;)
+			k++;
+		if (pass == PASS_NAMES)
+			rc = report_group(r, v + i, k, v[i]->name, key);
+		else if (pass == PASS_ALIASES)
+			rc = report_aliases(r, v + i, k, key);
+		else if (key && !strcmp(key->data, master_key)) {
+			rc = report_group(r, v + i, k, v[i]->name, NULL);
+			if (!rc)
+				rc = report_aliases(r, v + i, k, NULL);
+		}
+	}
+	return rc;
+}
+
+int ds_report(struct ds *d, struct ckpt_err *e)
+{
+	struct reporter r = { .d = d,
+			      .seen = pk_strings_new(DS_MAX_NAMES),
+			      .fqn = BUF_INIT(MAX_FQN),
+			      .encoding = BUF_INIT(1 << 16),
+			      .e = e };
+	const struct ds_tensor **v = calloc(d->n_tensors + 1, sizeof(struct ds_tensor *));
+	int rc = v && r.seen ? 0 : err_nomem(e);
+	size_t n = 0;
+
+	for (size_t i = 0; !rc && i < d->n_tensors; i++)
+		v[i] = &d->tensors[i];
+	if (!rc) {
+		qsort(v, d->n_tensors, sizeof(struct ds_tensor *), by_name);
+		if (d->n_aliases)
+			qsort(d->aliases, d->n_aliases, sizeof(*d->aliases), by_target);
+		n = drop_equal(v, d->n_tensors);
+	}
+	/* A weight that only its master has is that one: of ZeRO 3, and of Universal checkpoints. */
+	for (int pass = PASS_NAMES; !rc && pass <= PASS_MASTERS; pass++)
+		rc = report_pass(&r, v, n, (enum pass)pass);
+	free(v);
+	free(r.boxes);
+	free(r.locs);
+	buf_release(&r.fqn);
+	buf_release(&r.encoding);
+	pk_strings_free(r.seen);
+	return rc;
+}
