@@ -49,6 +49,7 @@
 	X(counters) \
 	X(dcp) \
 	X(dedup) \
+	X(deepspeed) \
 	X(delta) \
 	X(diff) \
 	X(dtype) \

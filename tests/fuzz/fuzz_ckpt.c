@@ -16,15 +16,26 @@
 
 #include "scratch.h"
 
-enum { MAX_FILES = 12, MAX_FILE = 64 << 10, MAX_EDITS = 24, MAX_READ = 1 << 18 };
+enum { MAX_FILES = 14, MAX_FILE = 64 << 10, MAX_EDITS = 24, MAX_READ = 1 << 18 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const fixtures[] = {
-	"proto2/ckpt",		"nocrc/ckpt",		"mp4_hf_sharded/ckpt",
-	"hp_b_collective/ckpt", "torchsave_zip/ckpt",	"torchsave_legacy/ckpt",
-	"mcore_like/ckpt",	"mcore_zarr/ckpt",	"mp4_zstd/ckpt",
-	"fsw_safetensors/ckpt", "hp_a_collective/ckpt",
+	"proto2/ckpt",
+	"nocrc/ckpt",
+	"mp4_hf_sharded/ckpt",
+	"hp_b_collective/ckpt",
+	"torchsave_zip/ckpt",
+	"torchsave_legacy/ckpt",
+	"mcore_like/ckpt",
+	"mcore_zarr/ckpt",
+	"mp4_zstd/ckpt",
+	"fsw_safetensors/ckpt",
+	"hp_a_collective/ckpt",
+	"ds_z2_fp32_w4_tiny/ckpt",
+	"ds_z3_fp16_w3_ties/ckpt",
+	"ds_tp2_z3_fp32_w4/ckpt",
+	"ds_pp2_z1_bf16_w4/ckpt",
 };
 enum { N_FIXTURES = sizeof(fixtures) / sizeof(fixtures[0]) };
 

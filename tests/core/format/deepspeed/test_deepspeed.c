@@ -1,0 +1,790 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small checkpoints as DeepSpeed writes them, and as it might have; what real ones hold is compared in
+ * ckpt_data. */
+#include "archive_util.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "format/deepspeed/deepspeed_pattern.h"
+#include "opts_util.h"
+#include "pickle_util.h"
+#include "suites.h"
+#include <ckptfs/ckpt.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* ---- files, as Python would show what is in them ---- */
+
+enum { ELEMENTS = 40 }; /* of a storage */
+
+struct py {
+	const char *s;
+	struct emit m;
+	unsigned storages; /* of floats: the highest that was named, + 1 */
+};
+
+static void skip(struct py *p)
+{
+	p->s += strspn(p->s, " \n\t");
+}
+
+static int64_t number(struct py *p)
+{
+	char *end;
+	int64_t v = strtoll(p->s, &end, 10);
+
+	REQUIRE(end > p->s);
+	p->s = end;
+	return v;
+}
+
+static void value(struct py *p);
+
+/* Values with commas between them, up to the closing bracket. */
+static void values(struct py *p, char close, bool pairs)
+{
+	p->s++;
+	emit_op(&p->m, '(');
+	for (skip(p); *p->s != close; skip(p)) {
+		value(p);
+		skip(p);
+		if (pairs) {
+			REQUIRE(*p->s == ':');
+			p->s++;
+			value(p);
+			skip(p);
+		}
+		p->s += *p->s == ',';
+	}
+	p->s++;
+}
+
+/* t2+5(2,3): a tensor of that shape on storage 2, from element 5 on; h2+5(2,3): of fp16. */
+static void tensor(struct py *p)
+{
+	bool half = *p->s++ == 'h';
+	unsigned storage = (unsigned)number(p), n = 0;
+	int64_t offset, size[8] = { 0 }, step = 1, stride[8];
+	char key[8];
+
+	REQUIRE(*p->s == '+');
+	offset = number(p);
+	REQUIRE(*p->s == '(');
+	for (p->s++; *p->s != ')'; p->s += *p->s == ',')
+		size[n++] = number(p);
+	p->s++;
+	for (unsigned d = n; d-- > 0; step *= size[d])
+		stride[d] = step;
+	(void)snprintf(key, sizeof(key), "%u", storage);
+	emit_global(&p->m, "torch._utils", "_rebuild_tensor_v2");
+	emit_bytes(&p->m, "((", 2);
+	emit_str(&p->m, "storage");
+	emit_global(&p->m, "torch", half ? "HalfStorage" : "FloatStorage");
+	emit_str(&p->m, key);
+	emit_str(&p->m, "cuda:3");
+	emit_int(&p->m, half ? 2 * ELEMENTS : ELEMENTS);
+	emit_bytes(&p->m, "tQ", 2);
+	emit_int(&p->m, offset);
+	emit_op(&p->m, '(');
+	for (unsigned d = 0; d < n; d++)
+		emit_int(&p->m, size[d]);
+	emit_bytes(&p->m, "t(", 2);
+	for (unsigned d = 0; d < n; d++)
+		emit_int(&p->m, stride[d]);
+	emit_op(&p->m, 't');
+	emit_op(&p->m, 0x89);
+	emit_global(&p->m, "collections", "OrderedDict");
+	emit_bytes(&p->m, ")RtR", 4);
+	if (storage >= p->storages)
+		p->storages = storage + 1;
+}
+
+static void value(struct py *p)
+{
+	char text[200];
+	size_t n;
+
+	skip(p);
+	switch (*p->s) {
+	case '{':
+		emit_op(&p->m, '}');
+		values(p, '}', true);
+		emit_op(&p->m, 'u');
+		return;
+	case '[':
+		emit_op(&p->m, ']');
+		values(p, ']', false);
+		emit_op(&p->m, 'e');
+		return;
+	case '(':
+		values(p, ')', false);
+		emit_op(&p->m, 't');
+		return;
+	case '\'':
+		n = strcspn(++p->s, "'");
+		(void)snprintf(text, sizeof(text), "%.*s", (int)n, p->s);
+		p->s += n + 1;
+		emit_str(&p->m, text);
+		return;
+	case 't':
+	case 'h':
+		tensor(p);
+		return;
+	case 'N':
+		p->s++;
+		emit_op(&p->m, 'N');
+		return;
+	case 'T':
+		p->s++;
+		emit_op(&p->m, 0x88);
+		return;
+	case 'E': /* an object that would do something */
+		p->s++;
+		emit_global(&p->m, "posix", "system");
+		emit_str(&p->m, "false");
+		emit_bytes(&p->m, "\x85R}b", 4);
+		return;
+	case 'Z': /* ZeroStageEnum(2) */
+		p->s++;
+		emit_global(&p->m, "deepspeed.runtime.zero.config", "ZeroStageEnum");
+		emit_int(&p->m, 2);
+		emit_bytes(&p->m, "\x85R", 2);
+		return;
+	default:
+		emit_int(&p->m, number(p));
+	}
+}
+
+/* Element i of storage k is first + 100 k + i. */
+static void put(const char *path, const char *text, unsigned first)
+{
+	struct archive a = { .style = { 0 } };
+	struct py p = { .s = text, .m = EMIT_INIT(2, false) };
+
+	emit_proto(&p.m);
+	value(&p);
+	emit_op(&p.m, '.');
+	REQUIRE(!p.m.b.err);
+	archive_add(&a, "data.pkl", p.m.b.data, p.m.b.len);
+	for (unsigned k = 0; k < p.storages; k++) {
+		float v[ELEMENTS];
+		char name[16];
+
+		for (unsigned i = 0; i < ELEMENTS; i++)
+			v[i] = (float)(first + 100 * k + i);
+		(void)snprintf(name, sizeof(name), "data/%u", k);
+		archive_add(&a, name, v, sizeof(v));
+	}
+	archive_end(&a);
+	put_file(dir_fd, path, a.b.data, a.b.len);
+	archive_release(&a);
+	buf_release(&p.m.b);
+}
+
+static void directory(const char *name)
+{
+	char path[4400];
+
+	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+	REQUIRE(!mkdir(path, 0755));
+}
+
+/* ---- what is read ---- */
+
+static void note(void *arg, const char *what)
+{
+	(void)snprintf(arg, 600, "%s", what);
+}
+
+static int open_at(const char *sub, struct ckpt **ret, char warning[static 600], struct ckpt_err *e)
+{
+	struct ckpt_opts o = { .index = ":memory:", .warn = note, .warn_arg = warning };
+	char path[4400];
+
+	*warning = 0;
+	(void)snprintf(path, sizeof(path), "%s/%s", dir, sub);
+	return open_typed(path, &o, ret, e);
+}
+
+static void show_values(struct buf *b, struct ckpt *c, uint64_t i)
+{
+	struct ckpt_file *f = NULL;
+	struct ckpt_tensor t;
+	struct ckpt_err e = { 0 };
+	uint64_t zero[8] = { 0 };
+	float v[200];
+	int64_t n;
+
+	ckpt_tensor(c, i, &t);
+	buf_printf(b, "%s", t.fqn);
+	buf_json_u64s(b, t.shape, t.n_dims);
+	if (strcmp(t.dtype, "float32") != 0) {
+		buf_printf(b, " %s\n", t.dtype);
+		return;
+	}
+	ck_assert_msg(!ckpt_box_open(c, i, zero, t.shape, &f, &e), "%s", e.msg);
+	n = ckpt_file_read(f, v, sizeof(v), 0, &e);
+	ck_assert_msg(n >= 0, "%s", e.msg);
+	for (int64_t k = 0; k < n / 4; k++)
+		buf_printf(b, " %g", (double)v[k]);
+	buf_str(b, "\n");
+	ckpt_file_close(f);
+}
+
+/* Tensors, and objects but for those of train_state; then what was warned about. */
+static void expect(const char *sub, const char *want)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct ckpt *c = NULL;
+	struct ckpt_totals t;
+	struct ckpt_err e = { 0 };
+	char warning[600];
+
+	ck_assert_msg(!open_at(sub, &c, warning, &e), "%s", e.msg);
+	ckpt_totals(c, &t);
+	ck_assert_str_eq(t.format, "deepspeed");
+	buf_str(&b, "");
+	for (uint64_t i = 0; i < t.tensors; i++)
+		show_values(&b, c, i);
+	for (uint64_t i = 0; i < t.objects; i++) {
+		struct ckpt_object o;
+
+		ckpt_object(c, i, &o);
+		if (strncmp(o.fqn, "train_state.", 12) && strcmp(o.fqn, "not_shown"))
+			buf_printf(&b, "object %s\n", o.fqn);
+	}
+	buf_str(&b, *warning ? "! " : "");
+	buf_str(&b, warning);
+	ck_assert_str_eq(b.data, want);
+	buf_release(&b);
+	ckpt_close(c);
+}
+
+static void expect_error(const char *sub, const char *want)
+{
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	char warning[600];
+
+	ck_assert_int_lt(open_at(sub, &c, warning, &e), 0);
+	ck_assert_msg(strstr(e.msg, want) != NULL, "%s", e.msg);
+	ck_assert_ptr_null(c);
+}
+
+/* ---- ZeRO 1 and 2 ---- */
+
+#define MODEL	    "mp_rank_00_model_states.pt"
+#define OPTIM(rank) "zero_pp_rank_" #rank "_mp_rank_00_optim_states.pt"
+#define SHARD(rank) "zero_pp_rank_" #rank "_mp_rank_00_model_states.pt"
+
+static void put_rank(const char *path, const char *masters, const char *state, const char *count,
+		     unsigned first)
+{
+	char text[1000];
+
+	(void)snprintf(text, sizeof(text),
+		       "{'optimizer_state_dict': {'loss_scaler': E, 'zero_stage': Z,"
+		       " 'partition_count': %s, 'single_partition_of_fp32_groups': %s,"
+		       " 'base_optimizer_state': %s}}",
+		       count, masters, state);
+	put(path, text, first);
+}
+
+static void put_shard(const char *path, const char *masters, const char *state, const char *count,
+		      unsigned first)
+{
+	char text[1000];
+
+	(void)snprintf(text, sizeof(text),
+		       "{'optimizer_state_dict': {'zero_stage': 3, 'partition_count': %s,"
+		       " 'fp32_flat_groups': %s, 'optimizer_state_dict': %s}}",
+		       count, masters, state);
+	put(path, text, first);
+}
+
+/* (2,3), (1,) and (2,): 9 elements, on two ranks 5 and 4, and an element of padding. */
+static const char shapes[] = "{'module': {'a': h0+0(2,3), 'b': h0+6(1), 'c': h0+7(2)},"
+			     " 'buffer_names': [],"
+			     " 'param_shapes': [{'a': (2,3), 'b': (1,), 'c': (2,)}],"
+			     " 'shared_params': {'tied': 'c'}, 'epoch': 3, 'x': E}";
+
+START_TEST(a_parameter_may_lie_in_two_ranks_files)
+{
+	put(MODEL, shapes, 0);
+	put_rank(OPTIM(0), "[t0+0(5)]", "{'state': {0: {'step': 7, 'exp_avg': t1+0(5)}}}", "[2]",
+		 1000);
+	/* The moments have padding that was cut from the masters. */
+	put_rank(OPTIM(1), "[t0+3(4)]", "{'state': {0: {'step': 7, 'exp_avg': t1+0(5)}}}", "[2]",
+		 2000);
+	expect("", "a[2,3] float16\nb[1] float16\nc[2] float16\n"
+		   "optimizer.state.a.exp_avg[2,3] 1100 1101 1102 1103 1104 2100\n"
+		   "optimizer.state.a.fp32[2,3] 1000 1001 1002 1003 1004 2003\n"
+		   "optimizer.state.b.exp_avg[1] 2101\n"
+		   "optimizer.state.b.fp32[1] 2004\n"
+		   "optimizer.state.c.exp_avg[2] 2102 2103\n"
+		   "optimizer.state.c.fp32[2] 2005 2006\n"
+		   "optimizer.state.tied.exp_avg[2] 2102 2103\n"
+		   "optimizer.state.tied.fp32[2] 2005 2006\n"
+		   "tied[2] float16\n"
+		   "object optimizer.loss_scaler\n"
+		   "object optimizer.state.a.step\n"
+		   "object optimizer.state.b.step\n"
+		   "object optimizer.state.c.step\n"
+		   "object optimizer.state.tied.step\n");
+}
+END_TEST
+
+START_TEST(files_that_are_not_of_one_save_are_named)
+{
+	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(1)]", "{}", "[2]", 0);
+	expect("",
+	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: there are "
+	       "optimizer states of 1 ranks, and 2 were saved: files are missing");
+	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
+	put_rank(OPTIM(2), "[t0+0(1)]", "{}", "[2]", 0);
+	expect("",
+	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: there are "
+	       "optimizer states of 3 ranks, and 2 were saved: files of an older, larger save "
+	       "lie under the same tag");
+	REQUIRE(!unlinkat(dir_fd, OPTIM(1), 0));
+	expect("",
+	       "a[2] float16\n! not everything is shown: 'zero_pp_rank_1_mp_rank_00_optim_states"
+	       ".pt' is missing, though '" OPTIM(2) "' is there");
+	REQUIRE(!unlinkat(dir_fd, OPTIM(2), 0));
+	put_rank("bf16_" OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
+	expect("", "a[2] float16\n! not everything is shown: '" OPTIM(0) "' and 'bf16_" OPTIM(
+			   1) "' are of two saves with other precisions: remove those of the older "
+			      "one");
+	REQUIRE(!unlinkat(dir_fd, "bf16_" OPTIM(1), 0));
+	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "[1]", 0);
+	expect("",
+	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: '" OPTIM(
+		       1) "': its partition_count is not that of rank 0's file: they are of two "
+			  "saves");
+	put_rank(OPTIM(1), "[t0+0(7)]", "{}", "[2]", 0);
+	expect("",
+	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: group 0 of "
+	       "the optimizer states does not have the elements that the model states list, 2: "
+	       "they are of two saves");
+	put_rank(OPTIM(1), "[t0+0(1), t0+0(1)]", "{}", "[2]", 0);
+	expect("", "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: '" OPTIM(
+			   1) "' has other groups than rank 0's file: they are of two saves");
+}
+END_TEST
+
+START_TEST(ranks_with_nothing_but_padding_have_no_part)
+{
+	put(MODEL, "{'module': {}, 'param_shapes': [{'a': (), 'b': (0,2), 'c': (1,1)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(2)]", "[{'m': t1+0(2), 'worker_error': t1+0(2)}]", "[3]", 0);
+	put_rank(OPTIM(1), "[t0+0(0)]", "[{'m': t1+0(2)}]", "[3]", 1000);
+	put_rank(OPTIM(2), "[t0+0(0)]", "[{}]", "[3]", 2000);
+	expect("", "a[] 0\nb[0,2]\nc[1,1] 1\n"
+		   "optimizer.state.a.fp32[] 0\noptimizer.state.a.m[] 100\n"
+		   "optimizer.state.b.fp32[0,2]\noptimizer.state.b.m[0,2]\n"
+		   "optimizer.state.c.fp32[1,1] 1\noptimizer.state.c.m[1,1] 101\n"
+		   "object optimizer.loss_scaler\n");
+}
+END_TEST
+
+START_TEST(old_versions_list_names_elsewhere)
+{
+	/* before 0.6.0: with the optimizer states; before 0.5.4: all groups in one dict */
+	put(MODEL, "{'module': {'a': t0+0(3), 'b': t0+3(12)}}", 0);
+	put("zero_pp_rank_0_mp_rank_00_optim_states.pt",
+	    "{'param_shapes': {'a': (3,), 'b': (12,)}, 'optimizer_state_dict': {'zero_stage': 2,"
+	    " 'single_partition_of_fp32_groups': [t0+0(3), t1+0(12)],"
+	    " 'base_optimizer_state': {'state': {}, 'param_groups': []}}}",
+	    1000);
+	expect("", "a[3] 0 1 2\nb[12] 3 4 5 6 7 8 9 10 11 12 13 14\n"
+		   "optimizer.state.a.fp32[3] 1000 1001 1002\n"
+		   "optimizer.state.b.fp32[12] 1100 1101 1102 1103 1104 1105 1106 1107 1108 1109 "
+		   "1110 1111\n"
+		   "object optimizer.param_groups\n");
+	put("zero_pp_rank_0_mp_rank_00_optim_states.pt",
+	    "{'param_shapes': {'a': (3,), 'b': (1,), 'c': (11,)}, 'optimizer_state_dict': {"
+	    " 'single_partition_of_fp32_groups': [t0+0(4), t1+0(11)],"
+	    " 'base_optimizer_state': N}}",
+	    1000);
+	expect("",
+	       "a[3] 0 1 2\nb[12] 3 4 5 6 7 8 9 10 11 12 13 14\n! not everything is shown: it is "
+	       "not clear to which group 'b' belongs");
+	put("zero_pp_rank_0_mp_rank_00_optim_states.pt",
+	    "{'optimizer_state_dict': {'local_sub_partitions_of_fp32_groups': []}}", 0);
+	expect("",
+	       "a[3] 0 1 2\nb[12] 3 4 5 6 7 8 9 10 11 12 13 14\n! not everything is shown: '" OPTIM(
+		       0) "' is of the ZeRO 1 before DeepSpeed 0.5.9, which says no names");
+}
+END_TEST
+
+START_TEST(names_of_one_module_for_one_parameter_are_found)
+{
+	put(MODEL,
+	    "{'module': {'a': t0+0(2), 'same': t0+0(2), 'other': t0+0(1), 'run': t0+0(2)},"
+	    " 'buffer_names': ['run', 'gone'], 'param_shapes': [{'a': (2,)}]}",
+	    0);
+	put_rank(OPTIM(0), "[t0+4(2)]", "{}", "[1]", 0);
+	expect("", "a[2] 0 1\noptimizer.state.a.fp32[2] 4 5\noptimizer.state.same.fp32[2] 4 5\n"
+		   "other[1] 0\nrun[2] 0 1\nsame[2] 0 1\nobject optimizer.loss_scaler\n");
+}
+END_TEST
+
+/* ---- ZeRO 3 ---- */
+
+static void put_model3(const char *path, const char *more, unsigned first)
+{
+	char text[1000];
+
+	(void)snprintf(text, sizeof(text),
+		       "{'module': {'a': t0+0(0), 'b': t1+0(0), 'n': t2+0(2)},"
+		       " 'buffer_names': ['n'], 'param_shapes': [{'a': (2,2), 'b': (1,)}],"
+		       " 'frozen_param_shapes': {'f': (3,)}, %s}",
+		       more);
+	put(path, text, first);
+}
+
+START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
+{
+	put_model3(SHARD(0),
+		   "'frozen_param_fragments': {'f': h3+0(1)}, 'shared_params': {'t': 'a'}", 0);
+	put_model3(SHARD(1), "'frozen_param_fragments': {'f': h3+0(1)}, 'shared_params': {}", 0);
+	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(1)}", 0);
+	/* a: 2, 2 and 0 of 4; b: 1, 0, 0 of 1 */
+	put_shard(OPTIM(0), "[t0+0(3)]",
+		  "{'state': {0: {'m': t1+0(3)}}, 'param_groups': [{'params': [0], 'step': 4}]}",
+		  "3", 1000);
+	put_shard(OPTIM(1), "[t0+0(3)]", "{'state': {0: {'m': t1+0(3)}}}", "3", 2000);
+	put_shard(OPTIM(2), "[t0+0(3)]", "{'state': {0: {'m': t1+0(3)}}}", "3", 3000);
+	expect("", "a[2,2] 1000 1001 2000 2001\nb[1] 1002\nf[3] float16\nn[2] 200 201\n"
+		   "optimizer.state.a.fp32[2,2] 1000 1001 2000 2001\n"
+		   "optimizer.state.a.m[2,2] 1100 1101 2100 2101\n"
+		   "optimizer.state.b.fp32[1] 1002\noptimizer.state.b.m[1] 1102\n"
+		   "optimizer.state.t.fp32[2,2] 1000 1001 2000 2001\n"
+		   "optimizer.state.t.m[2,2] 1100 1101 2100 2101\n"
+		   "t[2,2] 1000 1001 2000 2001\n"
+		   "object optimizer.param_groups\n"
+		   "object optimizer.state.a.step\nobject optimizer.state.b.step\n"
+		   "object optimizer.state.t.step\n");
+	put_shard(OPTIM(2), "[t0+0(0)]", "{'state': {}}", "3", 3000);
+	expect("", "f[3] float16\nn[2] 200 201\nobject optimizer.param_groups\n! not everything is "
+		   "shown: the masters of rank 2 are not in its file: they were offloaded to NVMe");
+	put(SHARD(2), "{'module': {}, 'param_shapes': [{'a': (2,2), 'c': (1,)}]}", 0);
+	expect("",
+	       "n[2] 200 201\n! not everything is shown: '" SHARD(
+		       2) "' lists other parameters than '" SHARD(0) "': they are of two saves");
+	REQUIRE(!unlinkat(dir_fd, SHARD(1), 0));
+	expect("",
+	       "n[2] 200 201\n! not everything is shown: '" SHARD(
+		       2) "' lists other parameters than '" SHARD(0) "': they are of two saves");
+}
+END_TEST
+
+START_TEST(zero_3_without_optimizer_states_has_no_weights)
+{
+	put_model3(SHARD(0), "'frozen_param_fragments': N", 0);
+	expect("", "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' are "
+		   "missing");
+	put(SHARD(0), "{'module': {'n': t0+0(1)}, 'buffer_names': ['n'], 'param_shapes': []}", 0);
+	expect("",
+	       "n[1] 0\n! not everything is shown: the weights: ZeRO 3 has them in the optimizer "
+	       "states' files, and there are none");
+	put(SHARD(0), "{'module': {}, 'param_shapes': []}", 0);
+	expect_error("", "the weights: ZeRO 3 has them");
+}
+END_TEST
+
+/* ---- experts, layers, slices ---- */
+
+START_TEST(experts_of_a_group_have_the_numbers_of_their_rank)
+{
+	static const char model[] =
+		"{'module': {'g': t0+0(2)}, 'num_experts': [4], 'ds_config': {%s},"
+		" 'param_shapes': [{'g': (2,)},"
+		" {'m.deepspeed_moe.experts.deepspeed_experts.0.w': (1,),"
+		"  'm.deepspeed_moe.experts.deepspeed_experts.1.w': (1,)}]}";
+	char text[1000];
+
+	for (int by_data = 0; by_data < 2; by_data++) {
+		(void)snprintf(text, sizeof(text), model,
+			       by_data ? "'use_data_before_expert_parallelism': T" : "");
+		put(MODEL, text, 0);
+		put("layer_0_expert_3_mp_rank_00_model_states.pt",
+		    "{'m.deepspeed_moe.experts.deepspeed_experts.3.w': t0+9(1)}", 0);
+		put_rank(OPTIM(0), "[t0+0(1), t1+0(1)]", "{}", "[4, 2]", 1000);
+		put_rank(OPTIM(1), "[t0+0(1), t1+0(1)]", "{}", "[4, 2]", 2000);
+		put_rank(OPTIM(2), "[t0+0(0), t1+0(1)]", "{}", "[4, 2]", 3000);
+		put_rank(OPTIM(3), "[t0+0(0), t1+0(1)]", "{}", "[4, 2]", 4000);
+#define EXPERT(n, v) "m.deepspeed_moe.experts.deepspeed_experts." #n ".w[1] " #v "\n"
+#define MASTER(n, v) \
+	"optimizer.state.m.deepspeed_moe.experts.deepspeed_experts." #n ".w.fp32[1] " #v "\n"
+		expect("",
+		       by_data ? "g[2] 0 1\n" EXPERT(0, 1100) EXPERT(1, 2100) EXPERT(2, 3100)
+					 EXPERT(3, 9) "optimizer.state.g.fp32[2] 1000 "
+						      "2000\n" MASTER(0, 1100) MASTER(
+							      1, 2100) MASTER(2, 3100)
+							      MASTER(3,
+								     4100) "object "
+									   "optimizer.loss_scaler\n"
+			       : "g[2] 0 1\n" EXPERT(0, 1100) EXPERT(1, 3100) EXPERT(2, 2100)
+					 EXPERT(3, 9) "optimizer.state.g.fp32[2] 1000 "
+						      "2000\n" MASTER(0, 1100) MASTER(1, 3100)
+							      MASTER(2, 2100) MASTER(
+								      3, 4100) "object "
+									       "optimizer.loss_"
+									       "scaler\n");
+	}
+}
+END_TEST
+
+/* A pipeline of two stages; layer 0 is tied with one of the other stage. */
+START_TEST(layers_have_the_names_of_the_module_list)
+{
+	put(MODEL,
+	    "{'module': N, 'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 1},"
+	    " 'param_shapes': [{'tied_modules.e.w': (2,2), '1.w': (2,)}]}",
+	    0);
+	put("mp_rank_01_model_states.pt",
+	    "{'module': N, 'param_shapes': [{'3.w': (2,), 'tied_modules.e.w': (2,2)}]}", 0);
+	put("layer_00-model_states.pt", "{'w': t0+0(2,2)}", 100);
+	put("layer_01-model_states.pt", "{'w': t0+0(2), 'buffer': t0+9(1)}", 200);
+	put("layer_03-model_states.pt", "{'w': t0+0(2)}", 300);
+	put_rank(OPTIM(0), "[t0+0(6)]", "{}", "[1]", 1000);
+	put_rank("zero_pp_rank_0_mp_rank_01_optim_states.pt", "[t0+0(6)]", "{}", "[1]", 2000);
+	expect("", "1.buffer[1] 209\n1.w[2] 200 201\n3.w[2] 300 301\n"
+		   "optimizer.state.1.w.fp32[2] 1004 1005\n"
+		   "optimizer.state.3.w.fp32[2] 2000 2001\n"
+		   "optimizer.state.tied_modules.e.w.fp32[2,2] 1000 1001 1002 1003\n"
+		   "tied_modules.e.w[2,2] 100 101 102 103\nobject optimizer.loss_scaler\n");
+}
+END_TEST
+
+START_TEST(slices_are_joined_by_what_the_checkpoint_says)
+{
+	static const char model[] =
+		"{'module': {'col': t0+0(2,2), 'row': t0+4(2,1), 'two': t0+6(2), 'sub': t0+8(3),"
+		" 'voc': t0+11(2), 'all': t0+13(1), 'mean': t0+14(1), 'odd': t0+15(%d)}, %s}";
+	static const char info[] =
+		"'universal_checkpoint_info': {'tp_replicated_parameter_patterns': ['al+$'],"
+		" 'parameter_to_average_patterns': ['m[a-e]{2}n'],"
+		" 'parameter_with_2_sub_params_cat_dim_0': ['two'],"
+		" 'parameter_with_sub_params': [{'patterns': ['sub'], 'shape': ((2, 4),),"
+		" 'partition_dim': 0}],"
+		" 'parameter_with_row_parallelism_patterns': ['(?:x|row)'],"
+		" 'vocabulary_parameter_patterns': ['voc'], 'original_vocab_size': 3}";
+	char text[1500];
+
+	(void)snprintf(text, sizeof(text), model, 1, info);
+	put(MODEL, text, 0);
+	put("mp_rank_01_model_states.pt", text, 1000);
+	expect("", "all[1] 13\ncol[4,2] 0 1 2 3 1000 1001 1002 1003\n"
+		   "mp_rank_00/mean[1] 14\nmp_rank_01/mean[1] 1014\nodd[2] 15 1015\n"
+		   "row[2,2] 4 1004 5 1005\nsub[6] 8 1008 9 10 1009 1010\n"
+		   "two[4] 6 1006 7 1007\nvoc[3] 11 12 1011\n");
+	(void)snprintf(text, sizeof(text), model, 1, "'epoch': 1");
+	put(MODEL, text, 0);
+	expect("", "mp_rank_00/all[1] 13\nmp_rank_00/col[2,2] 0 1 2 3\nmp_rank_00/mean[1] 14\n"
+		   "mp_rank_00/odd[1] 15\nmp_rank_00/row[2,1] 4 5\nmp_rank_00/sub[3] 8 9 10\n"
+		   "mp_rank_00/two[2] 6 7\nmp_rank_00/voc[2] 11 12\n"
+		   "mp_rank_01/all[1] 1013\nmp_rank_01/col[2,2] 1000 1001 1002 1003\n"
+		   "mp_rank_01/mean[1] 1014\nmp_rank_01/odd[1] 1015\n"
+		   "mp_rank_01/row[2,1] 1004 1005\nmp_rank_01/sub[3] 1008 1009 1010\n"
+		   "mp_rank_01/two[2] 1006 1007\nmp_rank_01/voc[2] 1011 1012\n");
+	put(MODEL,
+	    "{'module': {'a': t0+0(1)}, 'universal_checkpoint_info':"
+	    " {'parameter_to_average_patterns': ['(?=a)']}}",
+	    0);
+	put("mp_rank_01_model_states.pt", "{'module': {'a': t0+0(1)}}", 1000);
+	expect("", "mp_rank_00/a[1] 0\nmp_rank_01/a[1] 1000\n! not everything is shown: slices of "
+		   "tensor parallelism are listed as they are: pattern '(?=a)' of "
+		   "universal_checkpoint_info is not understood");
+}
+END_TEST
+
+START_TEST(patterns_match_as_pythons_do)
+{
+	static const struct {
+		const char *pattern, *text;
+		bool want;
+	} v[] = {
+		{ "", "", true },
+		{ "", "a", true },
+		{ "a", "ba", false },
+		{ "word\\.weight", "word.weight.x", true },
+		{ "word\\.weight", "wordxweight", false },
+		{ "norm\\..*", "norm.", true },
+		{ "\\d+\\.mlp", "12.mlp.w", true },
+		{ "\\d+\\.mlp", ".mlp", false },
+		{ "a|b", "b", true },
+		{ "(a|bc)d", "bcd", true },
+		{ "(a|bc)+$", "abcbca", true },
+		{ "(a|bc)+$", "abcbcx", false },
+		{ "x{2,3}$", "xx", true },
+		{ "x{2,3}$", "xxxx", false },
+		{ "x{2}y", "xxy", true },
+		{ "x{0,1}y", "y", true },
+		{ "[^.]+\\.w$", "ab.w", true },
+		{ "[^.]+\\.w$", "a.b.w", false },
+		{ "[\\d_-]+x", "1_-x", true },
+		{ "[]a]+$", "a]", true },
+		{ "^a", "a", true },
+		{ ".*?b$", "aab", true },
+		{ "(?:(?:a*)*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaac", false },
+		{ "\\w\\W\\S\\D", "a.bc", true },
+	};
+	static const char *const refused[] = { "(",   ")",    "a)",    "[a",	 "a**", "*",
+					       "\\1", "\\b",  "(?=a)", "(?i)a",	 "x{2", "x{3,2}",
+					       "\\",  "x{0}", "[z-a]", "a{1000}" };
+	struct ds_pattern *p = NULL;
+	struct ckpt_err e = { 0 };
+	uint64_t work = 1000000;
+	char deep[500] = "";
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		ck_assert_msg(!ds_pattern_new(v[i].pattern, &p, &e), "%s", e.msg);
+		ck_assert_msg(ds_pattern_match(p, v[i].text, strlen(v[i].text), &work) == v[i].want,
+			      "'%s' and '%s'", v[i].pattern, v[i].text);
+		ds_pattern_free(p);
+	}
+	REQUIRE(work);
+	for (size_t i = 0; i < ARRAY_LEN(refused); i++)
+		ck_assert_msg(ds_pattern_new(refused[i], &p, &e) == -ERR_UNSUPPORTED, "%s",
+			      refused[i]);
+	memset(deep, '(', 100);
+	ck_assert_int_eq(ds_pattern_new(deep, &p, &e), -ERR_UNSUPPORTED);
+	/* What is empty costs time as well. */
+	strcpy(deep, "((((((){100}){100}){100}){100}){100})");
+	ck_assert_int_eq(ds_pattern_new(deep, &p, &e), -ERR_UNSUPPORTED);
+	ck_assert_int_eq(ds_pattern_new("(a{50}){50}", &p, &e), -ERR_UNSUPPORTED);
+	REQUIRE(!ds_pattern_new("a*", &p, &e));
+	work = 5;
+	REQUIRE(!ds_pattern_match(p, "aaaa", 4, &work) && !work);
+	ds_pattern_free(p);
+}
+END_TEST
+
+START_TEST(universal_checkpoints_have_a_file_for_each_state)
+{
+	put(MODEL, "{'module': {'b': h0+0(2)}, 'param_shapes': [{'a': (2,2)}]}", 0);
+	directory("zero");
+	directory("zero/a");
+	directory("zero/b");
+	put("zero/optimizer_state.pt", "{}", 0);
+	put("zero/a/fp32.pt", "t0+0(4)", 10);
+	put("zero/a/step.pt", "5", 0);
+	put("zero/b/fp32.pt", "{'param': t0+0(2), 'cat_dim': 0}", 20);
+	put("zero/b/exp_avg.pt", "{'param': t0+2(1,2)}", 20);
+	expect("", "a[2,2] 10 11 12 13\nb[2] float16\n"
+		   "optimizer.state.a.fp32[2,2] 10 11 12 13\n"
+		   "optimizer.state.b.exp_avg[1,2] 22 23\noptimizer.state.b.fp32[2] 20 21\n");
+	put("zero/a/fp32.pt", "t0+0(5)", 10);
+	expect_error("", "'zero/a/fp32.pt' has 5 elements, the model states say 4");
+}
+END_TEST
+
+/* ---- directories ---- */
+
+START_TEST(latest_says_which_directory_it_is)
+{
+	static const char model[] = "{'module': {'w': t0+0(1)}}";
+
+	directory("one");
+	put("one/" MODEL, model, 1);
+	expect("one", "w[1] 1\n");
+	expect("", "w[1] 1\n"); /* there is no other */
+	directory("two");
+	put("two/" MODEL, model, 2);
+	expect_error("", "it is a run with 2 checkpoints");
+	put_file(dir_fd, "latest", " two\n", 5);
+	expect("", "w[1] 2\n");
+	put_file(dir_fd, "latest", "three", 5);
+	expect_error("", "it is a run with 2 checkpoints");
+	put_file(dir_fd, "latest", "../x", 4);
+	expect_error("", "it is a run with 2 checkpoints");
+}
+END_TEST
+
+START_TEST(latest_that_leads_elsewhere_is_refused)
+{
+	static const char *const names[] = { "../x", "/etc", "..", ".", "" };
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		put_file(dir_fd, "latest", names[i], strlen(names[i]));
+		expect_error("", "which is no directory beside it");
+	}
+}
+END_TEST
+
+START_TEST(what_is_damaged_is_an_error)
+{
+	put_rank(OPTIM(0), "[t0+0(1)]", "{}", "[1]", 0);
+	expect_error("", "'mp_rank_00_model_states.pt' is missing");
+	put_file(dir_fd, MODEL, "x", 1);
+	expect_error("", "read 'mp_rank_00_model_states.pt'");
+	put(MODEL, "[]", 0);
+	expect_error("", "does not hold DeepSpeed's dict");
+	put(MODEL, "{'module': 5}", 0);
+	expect_error("", "its 'module' is no state dict");
+	put(MODEL, "{'param_shapes': 5}", 0);
+	expect_error("", "param_shapes is not written as DeepSpeed does");
+	put(MODEL, "{'param_shapes': [{'a': 'x'}]}", 0);
+	expect_error("", "its names and shapes are not written as DeepSpeed does");
+	put(MODEL, "{'param_shapes': [{'a': (4611686018427387904, 4)}]}", 0);
+	expect_error("", "a tensor of more than 2^62 elements");
+	put(MODEL, "{'param_shapes': [{'a': (4611686018427387904,), 'b': (4611686018427387904,)}]}",
+	    0);
+	expect_error("", "a group of more than 2^62 elements");
+	put(MODEL, "{'module': {'w': t0+39(2)}}", 0);
+	expect_error("", "its view reaches outside its storage");
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'param_shapes': [{'w': (1,)}]}", 0);
+	put("mp_rank_02_model_states.pt", "{'module': {'w': t0+0(1)}}", 0);
+	expect_error("", "the model states of mp_rank_01 are missing");
+	REQUIRE(!unlinkat(dir_fd, "mp_rank_02_model_states.pt", 0));
+	put(SHARD(1), "{}", 0);
+	expect_error("", "are of two saves: ZeRO 3 writes one, the other stages the other");
+	REQUIRE(!unlinkat(dir_fd, SHARD(1), 0));
+	put_rank(OPTIM(0), "[t0+0(2,1)]", "{}", "[1]", 0);
+	expect_error("", "fp32: it is not flat");
+}
+END_TEST
+
+Suite *deepspeed_suite(void)
+{
+	Suite *s = suite_create("deepspeed");
+	TCase *t = tcase_create("deepspeed");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, a_parameter_may_lie_in_two_ranks_files);
+	tcase_add_test(t, files_that_are_not_of_one_save_are_named);
+	tcase_add_test(t, ranks_with_nothing_but_padding_have_no_part);
+	tcase_add_test(t, old_versions_list_names_elsewhere);
+	tcase_add_test(t, names_of_one_module_for_one_parameter_are_found);
+	tcase_add_test(t, each_parameter_of_zero_3_is_padded_by_itself);
+	tcase_add_test(t, zero_3_without_optimizer_states_has_no_weights);
+	tcase_add_test(t, experts_of_a_group_have_the_numbers_of_their_rank);
+	tcase_add_test(t, layers_have_the_names_of_the_module_list);
+	tcase_add_test(t, slices_are_joined_by_what_the_checkpoint_says);
+	tcase_add_test(t, patterns_match_as_pythons_do);
+	tcase_add_test(t, universal_checkpoints_have_a_file_for_each_state);
+	tcase_add_test(t, latest_says_which_directory_it_is);
+	tcase_add_test(t, latest_that_leads_elsewhere_is_refused);
+	tcase_add_test(t, what_is_damaged_is_an_error);
+	suite_add_tcase(s, t);
+	return s;
+}

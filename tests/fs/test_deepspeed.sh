@@ -1,0 +1,60 @@
+#!/bin/bash
+# DeepSpeed's checkpoints: a tag, the directory above it, and runs of them.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# What expected.json says of each tensor, compared with what `ckptfs cat` writes: ARGUMENTS OF CAT
+same_as_expected() {
+  python3 - "$CKPTFS" "$@" <<'PY'
+import hashlib, json, subprocess, sys
+program, fixture, path = sys.argv[1:4]
+tensors = json.load(open(fixture + "/expected.json"))["tensors"]
+for name, want in tensors.items():
+    file = "tensors/" + name.replace("/", "%2F")
+    got = subprocess.run([program, "cat", path, file], stdout=subprocess.PIPE, check=True).stdout
+    assert hashlib.sha256(got).hexdigest() == want["sha256"], name
+print(len(tensors))
+PY
+}
+
+cases_every_tensor_is_what_was_in_the_model() {
+  printf '%s\n' z1_fp32_w2 z2_bf16_w2_rr z3_fp16_w3_ties moe_z2_bf16_ep2_w4 tp2_z3_fp32_w4
+}
+test_every_tensor_is_what_was_in_the_model() {
+  need_fixture "ds_$1"
+  same_as_expected "$(fixture "ds_$1")" "$(fixture "ds_$1")/ckpt" >count
+  [[ $(cat count) -gt 40 ]]
+}
+
+test_a_tag_and_the_directory_above_it_are_the_same() {
+  copy_of ds_z3_bf16_w4_frozen c
+  mount_at m c
+  mount_at n c/global_step3
+  diff -r m/tensors n/tensors
+  diff -r m/hf n/hf
+  ckptfs cat c hf/model.safetensors | cmp - m/hf/model.safetensors
+}
+
+test_several_tags_are_a_run() {
+  copy_of ds_z1_fp32_w2 c
+  cp -r c/global_step3 c/global_step10
+  printf global_step10 >c/latest
+  mount_at m c
+  is ".ckptfs global_step10 global_step3 latest" "$(entries m)"
+  is global_step10 "$(readlink m/latest)"
+  ckptfs cat c tensors/scale | cmp - m/latest/tensors/scale
+  diff -r m/global_step3/tensors m/global_step10/tensors
+}
+
+test_what_cannot_be_shown_is_said() {
+  need_fixture ds_bad_missing_rank
+  ckptfs ls "$(fixture ds_bad_missing_rank)/ckpt" >names 2>says
+  grep -q "^fc1.weight$" names
+  [[ -z $(grep 'optimizer.state' names) ]]
+  grep -q "'global_step3/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt' is there" says
+  grep -q "not everything is shown: 'bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt' is missing" says
+  need_fixture ds_bad_latest_path
+  refused "'latest' names '../../z1_fp32_w2/ckpt/global_step3'" ckptfs ls "$(fixture ds_bad_latest_path)/ckpt"
+}
+
+run_suite "$@"
