@@ -22,6 +22,7 @@ _ckptfs_value() {
     dtype) mapfile -t COMPREPLY < <(compgen -W 'bf16 fp16 fp32' -- "$cur") ;;
     gguf_dtype) mapfile -t COMPREPLY < <(compgen -W 'f32 f16 bf16 q8_0' -- "$cur") ;;
     experts) mapfile -t COMPREPLY < <(compgen -W 'fused split stored' -- "$cur") ;;
+    master) mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$cur") ;;
     io) mapfile -t COMPREPLY < <(compgen -W 'auto direct cached' -- "$cur") ;;
     sandbox) mapfile -t COMPREPLY < <(compgen -W 'auto on off' -- "$cur") ;;
     format) mapfile -t COMPREPLY < <(compgen -W 'dcp hyperparallel safetensors' -- "$cur") ;;

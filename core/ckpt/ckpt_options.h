@@ -29,6 +29,8 @@ struct arena;
 	X(LIST, exclude, TREE, "GLOB", "hide FQNs that match; repeatable") \
 	X(FILE, rename, TREE, "FILE", "rules that rename FQNs, one s/REGEX/REPLACEMENT/ per line") \
 	X(TEXT, weights, TREE, "PREFIX", "FQNs below PREFIX are the model of hf/, pt/, ranks/") \
+	X(TEXT, master, TREE, "YES", \
+	  "yes: the model of hf/, pt/, gguf/ is the fp32 masters of its weights") \
 	X(TEXT, dtype, TREE, "TYPE", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
 	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
 	X(SIZE, shard_size, TREE, "SIZE", \

@@ -205,6 +205,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		rc = engine_show(eng, o, e);
 	if (rc)
 		return rc;
+	warn_not_shown(eng, o);
 	(void)catalog_objects(eng->catalog, &n_objects);
 	eng->object_size = malloc((n_objects + 1) * sizeof(*eng->object_size));
 	eng->json_size = malloc((n_objects + 1) * sizeof(*eng->json_size));
@@ -218,8 +219,6 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	count(eng);
 	if (!o->allow_missing && !o->allow_holes)
 		rc = engine_refuse_holes(eng, e);
-	if (!rc)
-		warn_not_shown(eng, o);
 	return rc;
 }
 

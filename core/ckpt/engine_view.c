@@ -118,13 +118,18 @@ static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_
 	static const struct ckpt_choice gguf[] = {
 		{ "f32", 0, false }, { "f16", 1, false }, { "bf16", 2, false }, { "q8_0", 3, false }
 	};
-	int dtype = 0, type = -1, how = EXPERTS_AUTO;
+	static const struct ckpt_choice answers[] = { { "yes", 1, false }, { "no", 0, false } };
+	int dtype = 0, type = -1, how = EXPERTS_AUTO, masters = 0;
 	int rc = ckpt_opts_choose("dtype", o->dtype, dtypes, ARRAY_LEN(dtypes), &dtype, e);
 
 	if (!rc)
 		rc = ckpt_opts_choose("gguf_dtype", o->gguf_dtype, gguf, ARRAY_LEN(gguf), &type, e);
 	if (!rc)
 		rc = ckpt_opts_choose("experts", o->experts, experts, ARRAY_LEN(experts), &how, e);
+	if (!rc)
+		rc = ckpt_opts_choose("master", o->master, answers, ARRAY_LEN(answers), &masters,
+				      e);
+	ret->masters = masters;
 	ret->dtype = (enum ckpt_dtype)dtype;
 	ret->gguf_type = type < 0 ? NULL : &types[type];
 	ret->experts = (enum view_experts)how;

@@ -50,6 +50,7 @@ struct view_opts {
 	const char *const *exclude;
 	struct rename *rename; /* rules for FQNs, or NULL */
 	const char *weights;   /* prefix of the model's FQNs, or NULL for the default */
+	bool masters;	       /* in place of weights that have one */
 	enum ckpt_dtype
 		dtype; /* what floating-point tensors are cast to; CKPT_DTYPE_NONE: nothing */
 	/* Of the model; in hf/ alone, and as save_pretrained does it; as they are stored. */

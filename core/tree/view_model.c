@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model: the weights among the tensors of the tree, or what a recipe makes of them. */
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "recipe/recipe.h"
@@ -11,11 +13,66 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored)
 {
 	return v->o.dtype != CKPT_DTYPE_NONE && cast_possible(stored, v->o.dtype) ? v->o.dtype
 										  : stored;
+}
+
+/* A name's place among the tensors as they are stored, which are in natural order. */
+static size_t find_stored(const struct catalog_tensor *t, size_t n, const char *fqn, size_t len)
+{
+	size_t lo = 0, hi = n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (text_natural_cmp(t[mid].fqn, t[mid].fqn_len, fqn, len) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < n && t[lo].fqn_len == len && !memcmp(t[lo].fqn, fqn, len) ? lo : n;
+}
+
+/*
+ * Of mixed-precision training: the masters in place of the weights that have one. They are found by the
+ * names that are stored; renamed or not, a weight keeps the name that it has here.
+ */
+static int take_masters(const struct view *v, struct namelist *names, struct ckpt_err *e)
+{
+	size_t n, found = 0;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	autofree uint32_t *at = malloc((n + 1) * sizeof(*at)); /* position in the tree, + 1 */
+	struct buf fqn CLEANUP(buf_release) = BUF_INIT(UINT32_MAX);
+
+	if (!at)
+		return err_nomem(e);
+	memset(at, 0, (n + 1) * sizeof(*at));
+	for (size_t i = 0; i < v->tensors.n; i++)
+		at[v->tensors.v[i].index] = (uint32_t)i + 1;
+	for (size_t i = 0; i < names->n; i++) {
+		const struct catalog_tensor *w = &t[v->tensors.v[names->v[i].index].index];
+		size_t master;
+
+		fqn.len = 0;
+		buf_str(&fqn, "optimizer.state.");
+		buf_add(&fqn, w->fqn, w->fqn_len);
+		buf_str(&fqn, ".fp32");
+		if (fqn.err)
+			return err_nomem(e);
+		master = find_stored(t, n, fqn.data, fqn.len);
+		if (master == n || !at[master])
+			continue;
+		names->v[i].index = at[master] - 1;
+		found++;
+	}
+	return found || !names->n ? 0
+				  : err_set(e, EINVAL,
+					    "option 'master': no weight has a master, as "
+					    "optimizer.state.NAME.fp32");
 }
 
 /* The weights' names, from those of the tree; their indexes are positions there. */
@@ -122,6 +179,10 @@ int view_model_init(struct view *v, struct ckpt_err *e)
 	struct ckpt_err why = { 0 };
 	int rc = list_weights(v, &names, &why);
 
+	if (!rc && v->o.masters && take_masters(v, &names, e)) {
+		namelist_release(&names);
+		return -e->code;
+	}
 	v->hf = &v->model;
 	v->has_model = !rc;
 	if (!rc) {

@@ -51,7 +51,7 @@ test_values_are_those_that_the_program_takes() {
       want=$(choices "$word" ckptfs "$command" "$(zoo)" "a directory")
       if [[ -n $want ]]; then
         expect_completed "$(xargs -n 1 <<<"$want" | sort | xargs)" ckptfs "$command" "--$word" = ""
-        n=$((n + 1))
+        [[ $word == master ]] || n=$((n + 1))
       fi
     done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
   done

@@ -40,17 +40,40 @@ test_several_tags_are_a_run() {
   cp -r c/global_step3 c/global_step10
   printf global_step10 >c/latest
   mount_at m c
-  is ".ckptfs global_step10 global_step3 latest" "$(entries m)"
+  is ".ckptfs global_step10 global_step3 latest" "$(entries m | tr ' ' '\n' | sorted)"
   is global_step10 "$(readlink m/latest)"
-  ckptfs cat c tensors/scale | cmp - m/latest/tensors/scale
+  ckptfs cat c latest/tensors/scale | cmp - m/latest/tensors/scale
   diff -r m/global_step3/tensors m/global_step10/tensors
+}
+
+# hf/ in one file: each tensor is its master, or the weight that has none.
+test_masters_are_the_model_when_asked_for() {
+  need_fixture ds_z2_bf16_w4_frozen
+  ckptfs cat --master=yes "$(fixture ds_z2_bf16_w4_frozen)/ckpt" hf/model.safetensors >model
+  ckptfs cat --master=no "$(fixture ds_z2_bf16_w4_frozen)/ckpt" hf/model.safetensors >weights
+  python3 - "$(fixture ds_z2_bf16_w4_frozen)" <<'PY'
+import hashlib, json, sys
+tensors = json.load(open(sys.argv[1] + "/expected.json"))["tensors"]
+for path, master in ("model", "optimizer.state.%s.fp32"), ("weights", "%s"):
+    file = open(path, "rb").read()
+    end = 8 + int.from_bytes(file[:8], "little")
+    names = {k: v for k, v in json.loads(file[8:end]).items() if k != "__metadata__"}
+    assert set(names) == {n for n in tensors if not n.startswith("optimizer.")}
+    for name, at in names.items():
+        a, b = at["data_offsets"]
+        want = tensors.get(master % name, tensors[name])
+        assert hashlib.sha256(file[end + a : end + b]).hexdigest() == want["sha256"], name
+PY
+  need_fixture plain
+  refused "option 'master': no weight has a master" ckptfs ls --master=yes "$(fixture plain)/ckpt"
+  refused "option 'master': 'maybe' is not one of yes, no" ckptfs ls --master=maybe "$(fixture plain)/ckpt"
 }
 
 test_what_cannot_be_shown_is_said() {
   need_fixture ds_bad_missing_rank
   ckptfs ls "$(fixture ds_bad_missing_rank)/ckpt" >names 2>says
   grep -q "^fc1.weight$" names
-  [[ -z $(grep 'optimizer.state' names) ]]
+  is 0 "$(grep -c '^optimizer.state' names || true)"
   grep -q "'global_step3/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt' is there" says
   grep -q "not everything is shown: 'bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt' is missing" says
   need_fixture ds_bad_latest_path

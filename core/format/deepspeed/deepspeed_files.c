@@ -298,9 +298,9 @@ static int look_for_one(struct place *place, struct name_list *files, struct ckp
 static int read_latest(struct place *place, char tag[static MAX_TAG + 1], struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
+	char text[MAX_TAG + 1];
 	struct place_seen seen;
 	int rc = place_look(place, latest_name, &seen, e);
-	size_t from = 0;
 	int64_t n;
 
 	if (rc <= 0 || seen.kind != PLACE_FILE)
@@ -308,15 +308,13 @@ static int read_latest(struct place *place, char tag[static MAX_TAG + 1], struct
 	rc = place_file(place, latest_name, &file, e);
 	if (rc)
 		return rc;
-	n = source_read(file, tag, MAX_TAG, 0, e);
+	n = source_read(file, text, MAX_TAG, 0, e);
 	if (n < 0)
 		return err_wrap(e, "read '%s'", latest_name);
-	tag[n] = 0;
-	n = (int64_t)strlen(tag);
-	while (n && strchr(" \t\r\n", tag[n - 1]))
-		tag[--n] = 0;
-	from = strspn(tag, " \t\r\n");
-	memmove(tag, tag + from, (size_t)n - from + 1);
+	text[n] = 0;
+	for (n = (int64_t)strlen(text); n && strchr(" \t\r\n", text[n - 1]); n--)
+		text[n - 1] = 0;
+	(void)snprintf(tag, MAX_TAG + 1, "%s", text + strspn(text, " \t\r\n"));
 	return 1;
 }
 
