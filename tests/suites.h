@@ -81,6 +81,7 @@
 	X(namelist) \
 	X(normal) \
 	X(nearest) \
+	X(neighbours) \
 	X(npy) \
 	X(object_form) \
 	X(object_json) \

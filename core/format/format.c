@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
+#include "format/neighbours.h"
 #include "source/place.h"
 
 #include <stdio.h>
@@ -83,11 +84,13 @@ static int name_some(struct place *place, char *out, size_t cap, struct ckpt_err
 	return 0;
 }
 
-/* No format recognised it: report what is there, and what would have been recognised. */
+/* No format recognised it: report what it is, or what is there and what would have been recognised. */
 static int unknown(struct place *place, const char *file, struct ckpt_err *e)
 {
 	char found[200];
 
+	if (neighbour_of(place, file, e))
+		return -e->code;
 	if (file)
 		return err_set(e, ENOENT, "not a checkpoint: '%.100s' is %s", file, known_files);
 	if (name_some(place, found, sizeof(found), e))
@@ -125,5 +128,8 @@ int format_detect(struct place *place, const char *file, const struct format **r
 {
 	int rc = format_probe(place, file, ret, files, e);
 
-	return rc ? rc < 0 ? rc : 0 : unknown(place, file, e);
+	/* DCP's data files consist of what torch.save writes, so they may begin as its files do. */
+	if (!rc || (rc < 0 && file && text_glob("*.distcp", file, strlen(file))))
+		return unknown(place, file, e);
+	return rc < 0 ? rc : 0;
 }

@@ -89,7 +89,8 @@ static const struct {
 	{ "a/.zarray", "{\"sharded_backend\": \"zarr\", \"sharded_backend_version\": \"1\"}", NULL,
 	  NULL, "'metadata.json': of sharded_backend 'zarr' only version 1 is known" },
 	{ "a/.zarray weights/x", ZARR "x", "weights/", NULL,
-	  "not a checkpoint: found 'a', 'weights'; PyTorch DCP has .metadata or __N.metadata, " },
+	  "not a checkpoint; 'a' in it is a directory of zarr arrays, which ckptfs does not read "
+	  "yet; " },
 };
 
 /* Files with nothing in them, and the directories that they are in. */

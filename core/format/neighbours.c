@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "format/neighbours.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "format/format.h"
+#include "source/source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	MAX_NAMES = 100000, /* of a directory */
+	MAX_DIRS = 16,	    /* directories in it that are looked into, the first in natural order */
+	NAME_CAP = 256,
+	MAGIC_CAP = 512,
+	SHOWN = 60, /* bytes of a name in a message */
+};
+
+/* Formats that are known and not read. */
+static const char unread[] = ", which ckptfs does not read yet";
+
+struct neighbour {
+	const char *what, *unread, *todo;
+};
+
+#define MEGATRON_LEGACY \
+	{ \
+		"a Megatron-LM checkpoint in the old format 'torch'", unread, \
+			"load it with Megatron-LM and save it with --ckpt-convert-format " \
+			"torch_dist" \
+	}
+#define FSDP_RANKS \
+	{ \
+		"the files that each rank of an FSDP run wrote for itself", unread, \
+			"save with torch.distributed.checkpoint (SHARDED_STATE_DICT), or join " \
+			"them where they " \
+			"were trained" \
+	}
+#define VERL \
+	{ \
+		"the files that each rank of an FSDP run wrote, as verl does", unread, \
+			"join them with 'python -m verl.model_merger merge --backend fsdp " \
+			"--local_dir DIR " \
+			"--target_dir OUT', and open OUT" \
+	}
+#define ORBAX \
+	{ \
+		"a JAX checkpoint of Orbax or OCDBT", unread, \
+			"restore it with orbax.checkpoint and write it with " \
+			"safetensors.flax.save_file" \
+	}
+#define ORBAX_UNFINISHED \
+	{ \
+		"an Orbax save that has not finished", "", \
+			"take another step, or wait until it has its final name" \
+	}
+#define ZARR \
+	{ \
+		"a directory of zarr arrays", unread, \
+			"load it with what wrote it (T5X, Orbax, zarr) and write it with " \
+			"safetensors.numpy.save_file" \
+	}
+#define NEMO \
+	{ \
+		"a NeMo archive", "", \
+			"unpack it with 'tar -xf', and open model_weights/ or model_weights.ckpt " \
+			"of what is in " \
+			"it" \
+	}
+#define NEMO_RANKS \
+	{ \
+		"a NeMo checkpoint with a directory for each rank", unread, \
+			"load it with NeMo and save it in the distributed format" \
+	}
+#define GGUF \
+	{ \
+		"GGUF, llama.cpp's format", ", which ckptfs writes and does not read yet", \
+			"open the checkpoint that it was made from" \
+	}
+#define TENSORFLOW \
+	{ \
+		"a TensorFlow checkpoint", unread, \
+			"load it with TensorFlow and write its variables with " \
+			"safetensors.tensorflow.save_file" \
+	}
+#define FLAX \
+	{ \
+		"a Flax checkpoint (msgpack)", unread, \
+			"load it with flax.serialization and write it with " \
+			"safetensors.flax.save_file" \
+	}
+#define KERAS \
+	{ \
+		"a Keras model (HDF5)", unread, \
+			"load it with Keras and write its weights with " \
+			"safetensors.numpy.save_file" \
+	}
+#define ONNX \
+	{ \
+		"an ONNX model", unread, "open the checkpoint that it was exported from" \
+	}
+#define ENGINE \
+	{ \
+		"a compiled TensorRT engine", unread, "open the checkpoint that it was built from" \
+	}
+#define PADDLE \
+	{ \
+		"a PaddlePaddle checkpoint", unread, \
+			"load it with Paddle and write it with safetensors.paddle.save_file" \
+	}
+#define ARCHIVE \
+	{ \
+		"an archive", "", "unpack it, and open the checkpoint that is in it" \
+	}
+#define UNFINISHED \
+	{ \
+		"a download or save that has not finished", "", "let it finish, or start it again" \
+	}
+
+/* What a directory is by one of the names in it. What comes first counts. */
+static const struct {
+	const char *glob;
+	enum place_kind kind; /* PLACE_UNKNOWN: any */
+	struct neighbour is;
+} entries[] = {
+	{ "{model,optim,extra_state}_world_size_[0-9]*_rank_[0-9]*.pt", PLACE_UNKNOWN, VERL },
+	{ "mp_rank_[0-9]*", PLACE_DIR, MEGATRON_LEGACY },
+	{ "{_CHECKPOINT_METADATA,_METADATA,manifest.ocdbt}", PLACE_UNKNOWN, ORBAX },
+	{ "{ocdbt.process_*,array_metadatas,orbax.checkpoint}", PLACE_UNKNOWN, ORBAX },
+	{ "{zarr.json,.zarray,.zgroup,.zmetadata}", PLACE_UNKNOWN, ZARR },
+	{ "model_weights.ckpt",
+	  PLACE_FILE,
+	  { "a NeMo archive, unpacked", "", "name the file model_weights.ckpt in it" } },
+	{ "tp_rank_[0-9]*_pp_rank_[0-9]*", PLACE_DIR, NEMO_RANKS },
+	{ "*.nemo", PLACE_UNKNOWN, NEMO },
+	{ "{saved_model.pb,*.data-[0-9]*-of-[0-9]*}", PLACE_UNKNOWN, TENSORFLOW },
+	{ "*.msgpack", PLACE_UNKNOWN, FLAX },
+	{ "checkpoint_[0-9]*", PLACE_FILE, FLAX },
+	{ "{*.h5,*.hdf5,*.keras}", PLACE_UNKNOWN, KERAS },
+	{ "*.onnx", PLACE_UNKNOWN, ONNX },
+	{ "*.pdparams", PLACE_UNKNOWN, PADDLE },
+	{ "rank[0-9]*.engine", PLACE_UNKNOWN, ENGINE },
+	{ "*.gguf", PLACE_UNKNOWN, GGUF },
+	{ "*_rank{,_}[0-9]*.{pt,pth,bin}", PLACE_UNKNOWN, FSDP_RANKS },
+	{ "*.orbax-checkpoint-tmp*", PLACE_UNKNOWN, ORBAX_UNFINISHED },
+	{ "*.incomplete", PLACE_UNKNOWN, UNFINISHED },
+	{ "*.ckpt",
+	  PLACE_FILE,
+	  { "a directory of files that Lightning or torch.save wrote", "",
+	    "name one of the files" } },
+	{ "*.{pt,pth,bin}",
+	  PLACE_FILE,
+	  { "a directory of files that torch.save wrote", "", "name one of the files" } },
+	{ "models--*",
+	  PLACE_DIR,
+	  { "a cache of the Hugging Face Hub", "", "name one of the directories in it" } },
+	{ "*.{tar,tar.gz,tgz,tar.zst,zip}", PLACE_FILE, ARCHIVE },
+	{ "config.json",
+	  PLACE_UNKNOWN,
+	  { "a model's configuration without its weights", "",
+	    "copy or download the weights beside it (*.safetensors, or pytorch_model.bin)" } },
+};
+
+/* What a file is by its name or by what it begins with. */
+static const struct {
+	const char *glob, *magic;
+	size_t at, len; /* of magic */
+	struct neighbour is;
+} contents[] = {
+	{ .magic = "GGUF", .len = 4, .is = GGUF },
+	{ "*.nemo", .is = NEMO },
+	{ .magic = "\x0c\xdb\x3a\x2a", .len = 4, .is = ORBAX },
+	{ .magic = "\x89HDF\r\n\x1a\n", .len = 8, .is = KERAS },
+	{ "{*.h5,*.hdf5,*.keras}", .is = KERAS },
+	{ "{*.msgpack,checkpoint_[0-9]*}", .is = FLAX },
+	{ "{saved_model.pb,*.data-[0-9]*-of-[0-9]*}", .is = TENSORFLOW },
+	{ "*.onnx", .is = ONNX },
+	{ "*.pdparams", .is = PADDLE },
+	{ "rank[0-9]*.engine", .is = ENGINE },
+	{ "*.incomplete", .is = UNFINISHED },
+	{ .magic = "\x93NUMPY",
+	  .len = 6,
+	  .is = { "one array of NumPy's", unread, "load it with numpy.load" } },
+	{ .magic = "<!DOCTYPE",
+	  .len = 9,
+	  .is = { "a web page, as servers send in place of a file that they refuse", "",
+		  "download it again, signed in" } },
+	{ .magic = "ustar", .at = 257, .len = 5, .is = ARCHIVE },
+	{ .magic = "\x1f\x8b", .len = 2, .is = ARCHIVE },
+	{ .magic = "PK\3\4", .len = 4, .is = ARCHIVE },
+	{ .magic = "\x28\xb5\x2f\xfd", .len = 4, .is = ARCHIVE },
+};
+
+static int code_of(const struct neighbour *n)
+{
+	return *n->unread ? ERR_UNSUPPORTED : ENOENT;
+}
+
+/* ---- directories ---- */
+
+/* What the names of a directory say: which row of entries, and by which of its names. */
+struct look {
+	struct place *place;
+	const char *dir; /* in it */
+	size_t n, row;	 /* ARRAY_LEN(entries): none yet */
+	char name[NAME_CAP];
+	struct name_list *dirs; /* or NULL: they are not asked for */
+};
+
+static enum place_kind kind_of(const struct look *l, const char *name)
+{
+	char path[2 * NAME_CAP];
+	struct place_seen seen;
+	struct ckpt_err ignored;
+
+	if (snprintf(path, sizeof(path), "%s/%s", l->dir, name) >= (int)sizeof(path) ||
+	    place_look_at(l->place, path, &seen, &ignored) <= 0)
+		return PLACE_OTHER;
+	return seen.kind;
+}
+
+/* Of a row's names the first in natural order, so that the message does not depend on the order in
+ * which a directory happens to be listed. */
+static void match(struct look *l, const char *name, enum place_kind kind)
+{
+	for (size_t i = 0; i <= l->row && i < ARRAY_LEN(entries); i++) {
+		if ((entries[i].kind != PLACE_UNKNOWN && entries[i].kind != kind) ||
+		    !text_glob(entries[i].glob, name, strlen(name)))
+			continue;
+		if (i == l->row &&
+		    text_natural_cmp(l->name, strlen(l->name), name, strlen(name)) <= 0)
+			return;
+		l->row = i;
+		(void)snprintf(l->name, sizeof(l->name), "%s", name);
+		return;
+	}
+}
+
+static int look_at(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	struct look *l = arg;
+
+	if (l->n++ == MAX_NAMES)
+		return 1;
+	if (strlen(name) >= NAME_CAP)
+		return 0;
+	if (kind == PLACE_UNKNOWN)
+		kind = kind_of(l, name);
+	match(l, name, kind);
+	return l->dirs && kind == PLACE_DIR && *name != '.' ? name_list_add(l->dirs, name, e) : 0;
+}
+
+static int look_in(struct place *place, const char *dir, struct name_list *dirs, struct look *ret,
+		   struct ckpt_err *e)
+{
+	int rc;
+
+	*ret = (struct look){ .place = place, .dir = dir, .row = ARRAY_LEN(entries), .dirs = dirs };
+	rc = place_list(place, dir, look_at, ret, e);
+	return rc < 0 ? rc : 0;
+}
+
+static int directory(struct place *place, struct ckpt_err *e)
+{
+	struct name_list dirs CLEANUP(name_list_release) = { 0 };
+	struct ckpt_err ignored;
+	struct look l;
+
+	if (look_in(place, ".", &dirs, &l, e))
+		return -e->code;
+	if (l.row < ARRAY_LEN(entries)) {
+		const struct neighbour *is = &entries[l.row].is;
+
+		return err_set(e, code_of(is), "it is %s ('%s' is in it)%s; %s", is->what,
+			       FQN_TEXT(l.name, strlen(l.name)), is->unread, is->todo);
+	}
+	name_list_sort(&dirs);
+	for (size_t i = 0; i < dirs.n && i < MAX_DIRS; i++) {
+		if (look_in(place, dirs.v[i], NULL, &l, &ignored) || l.row >= ARRAY_LEN(entries))
+			continue;
+		return err_set(e, code_of(&entries[l.row].is),
+			       "not a checkpoint; '%s' in it is %s%s; %s",
+			       FQN_TEXT(dirs.v[i], strlen(dirs.v[i])), entries[l.row].is.what,
+			       entries[l.row].is.unread, entries[l.row].is.todo);
+	}
+	return 0;
+}
+
+/* ---- files ---- */
+
+static const struct neighbour *contents_of(struct place *place, const char *file)
+{
+	struct source *s CLEANUP(source_freep) = NULL;
+	struct ckpt_err ignored;
+	char head[MAGIC_CAP];
+	int64_t n = 0;
+
+	if (!place_file(place, file, &s, &ignored))
+		n = source_read(s, head, sizeof(head), 0, &ignored);
+	for (size_t i = 0; i < ARRAY_LEN(contents); i++)
+		if (contents[i].glob ? text_glob(contents[i].glob, file, strlen(file))
+				     : n >= (int64_t)(contents[i].at + contents[i].len) &&
+					       !memcmp(head + contents[i].at, contents[i].magic,
+						       contents[i].len))
+			return &contents[i].is;
+	return NULL;
+}
+
+static int in_checkpoint(struct place *place, const char *file, struct ckpt_err *e)
+{
+	struct name_list files CLEANUP(name_list_release) = { 0 };
+	const struct format *format;
+	struct ckpt_err ignored;
+
+	if (format_probe(place, NULL, &format, &files, &ignored) <= 0)
+		return 0;
+	return err_set(e, ENOENT,
+		       "'%s' is a file of a checkpoint (%s); name the checkpoint, which is the "
+		       "directory that it is in",
+		       FQN_TEXT(file, strlen(file)), format->name);
+}
+
+int neighbour_of(struct place *place, const char *file, struct ckpt_err *e)
+{
+	const struct neighbour *is = file ? contents_of(place, file) : NULL;
+	struct ckpt_err of_dir;
+
+	if (!file)
+		return directory(place, e);
+	if (is)
+		return err_set(e, code_of(is), "'%s' is %s%s; %s", FQN_TEXT(file, strlen(file)),
+			       is->what, is->unread, is->todo);
+	if (in_checkpoint(place, file, e))
+		return -e->code;
+	if (!directory(place, &of_dir) || of_dir.code == ENOENT)
+		return 0;
+	return err_set(e, of_dir.code, "'%s' is no checkpoint; of its directory: %.280s",
+		       FQN_TEXT(file, strlen(file)), of_dir.msg);
+}

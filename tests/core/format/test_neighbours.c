@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "dcp_util.h"
+#include "format/format.h"
+#include "source/place.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[4096];
+static int dir_fd = -1;
+
+static void setup(void)
+{
+	dir_fd = new_dir(dir);
+}
+
+static void teardown(void)
+{
+	(void)close(dir_fd);
+}
+
+/* Files with nothing in them, separated by spaces; what ends in a slash is a directory. */
+static void put_files(const char *names)
+{
+	autofree char *copy = strdup(names);
+	char *save;
+
+	for (char *s = strtok_r(copy, " ", &save); s; s = strtok_r(NULL, " ", &save)) {
+		for (char *slash = strchr(s, '/'); slash; slash = strchr(slash + 1, '/')) {
+			*slash = 0;
+			(void)mkdirat(dir_fd, s, 0700);
+			*slash = '/';
+		}
+		if (s[strlen(s) - 1] != '/')
+			put_file(dir_fd, s, "", 0);
+	}
+}
+
+static void expect_refused(const char *file, int code, const char *msg)
+{
+	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
+	struct name_list l = { 0 };
+	const struct format *f = NULL;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(format_detect(place, file, &f, &l, &e), -code);
+	ck_assert_msg(strstr(e.msg, msg), "%s", e.msg);
+	ck_assert_uint_lt(strlen(e.msg), sizeof(e.msg) - 1); /* nothing was cut off */
+	name_list_release(&l);
+}
+
+static const struct {
+	const char *files;
+	int code;
+	const char *msg;
+} directories[] = {
+	{ "model_world_size_2_rank_1.pt model_world_size_2_rank_0.pt fsdp_config.json", ENOTSUP,
+	  "it is the files that each rank of an FSDP run wrote, as verl does "
+	  "('model_world_size_2_rank_0.pt' is in it), which ckptfs does not read yet; join them "
+	  "with 'python -m verl.model_merger merge" },
+	{ "model_rank0.pt model_rank1.pt", ENOTSUP,
+	  "that each rank of an FSDP run wrote for itself" },
+	{ "model_rank_0.bin", ENOTSUP, "that each rank of an FSDP run wrote for itself" },
+	{ "mp_rank_00/model_optim_rng.pt mp_rank_01/model_optim_rng.pt", ENOTSUP,
+	  "a Megatron-LM checkpoint in the old format 'torch' ('mp_rank_00' is in it)" },
+	{ "mp_rank_00_000/model_optim_rng.pt", ENOTSUP, "in the old format 'torch'" },
+	{ "latest_checkpointed_iteration.txt iter_0000010/mp_rank_00/model_optim_rng.pt", ENOTSUP,
+	  "not a checkpoint; 'iter_0000010' in it is a Megatron-LM checkpoint" },
+	{ "_METADATA manifest.ocdbt d/x ocdbt.process_0/manifest.ocdbt", ENOTSUP,
+	  "it is a JAX checkpoint of Orbax or OCDBT ('_METADATA' is in it)" },
+	{ "manifest.ocdbt", ENOTSUP, "a JAX checkpoint of Orbax or OCDBT" },
+	{ "ocdbt.process_0/manifest.ocdbt", ENOTSUP, "a JAX checkpoint of Orbax or OCDBT" },
+	{ "100/_CHECKPOINT_METADATA 200/_CHECKPOINT_METADATA", ENOTSUP,
+	  "not a checkpoint; '100' in it is a JAX checkpoint of Orbax or OCDBT" },
+	{ "9.orbax-checkpoint-tmp-123/", ENOENT,
+	  "it is an Orbax save that has not finished ('9.orbax-checkpoint-tmp-123' is in it); " },
+	{ "params.w/.zarray params.w/0.0 checkpoint", ENOTSUP,
+	  "not a checkpoint; 'params.w' in it is a directory of zarr arrays" },
+	{ "zarr.json c/0", ENOTSUP, "a directory of zarr arrays" },
+	{ "model_config.yaml model_weights.ckpt", ENOENT,
+	  "name the file model_weights.ckpt in it" },
+	{ "tp_rank_00_pp_rank_000/model_weights.ckpt", ENOTSUP, "a NeMo checkpoint" },
+	{ "x.nemo", ENOENT, "it is a NeMo archive ('x.nemo' is in it); unpack it with 'tar -xf'" },
+	{ "checkpoint model.ckpt-7.index model.ckpt-7.data-00000-of-00001", ENOTSUP,
+	  "a TensorFlow checkpoint ('model.ckpt-7.data-00000-of-00001' is in it)" },
+	{ "saved_model.pb variables/variables.index", ENOTSUP, "a TensorFlow checkpoint" },
+	{ "config.json flax_model.msgpack", ENOTSUP, "a Flax checkpoint (msgpack)" },
+	{ "checkpoint_100", ENOTSUP, "a Flax checkpoint (msgpack)" },
+	{ "model.keras", ENOTSUP, "a Keras model" },
+	{ "model.onnx", ENOTSUP, "an ONNX model" },
+	{ "model_state.pdparams", ENOTSUP, "a PaddlePaddle checkpoint" },
+	{ "config.json rank0.engine", ENOTSUP, "a compiled TensorRT engine" },
+	{ "a-00002-of-00002.gguf a-00001-of-00002.gguf", ENOTSUP,
+	  "it is GGUF, llama.cpp's format ('a-00001-of-00002.gguf' is in it), which ckptfs writes "
+	  "and does not read yet; open the checkpoint that it was made from" },
+	{ "model.safetensors.incomplete", ENOENT, "a download or save that has not finished" },
+	{ "last.ckpt epoch=1-step=9.ckpt", ENOENT,
+	  "it is a directory of files that Lightning or torch.save wrote ('epoch=1-step=9.ckpt' is "
+	  "in it); name one of the files" },
+	{ "a.pth b.pt", ENOENT, "a directory of files that torch.save wrote ('a.pth' is in it); " },
+	{ "models--a--b/snapshots/x", ENOENT,
+	  "it is a cache of the Hugging Face Hub ('models--a--b' is in it); " },
+	{ "model.tar.gz", ENOENT, "it is an archive ('model.tar.gz' is in it); unpack it" },
+	{ "config.json tokenizer.json", ENOENT, "a model's configuration without its weights" },
+	/* What has one of the names without being a file, or a directory, is not that. */
+	{ "mp_rank_00 last.ckpt/ checkpoint_3/", ENOENT, "not a checkpoint: found " },
+	/* What a directory in it is, after all that it is itself. */
+	{ "a/_METADATA b.gguf", ENOTSUP, "it is GGUF" },
+};
+
+START_TEST(directories_are_recognised_by_the_names_in_them)
+{
+	put_files(directories[_i].files);
+	expect_refused(NULL, directories[_i].code, directories[_i].msg);
+}
+END_TEST
+
+static const struct {
+	const char *name, *head;
+	size_t len;
+	int code;
+	const char *msg;
+} files[] = {
+	{ "model.bin", "GGUF\3\0\0\0", 8, ENOTSUP,
+	  "'model.bin' is GGUF, llama.cpp's format, which ckptfs writes and does not read yet" },
+	{ "x.nemo", "", 0, ENOENT, "'x.nemo' is a NeMo archive; unpack it with 'tar -xf'" },
+	{ "manifest.ocdbt", "\x0c\xdb\x3a\x2a", 4, ENOTSUP,
+	  "'manifest.ocdbt' is a JAX checkpoint" },
+	{ "m", "\x89HDF\r\n\x1a\n", 8, ENOTSUP, "'m' is a Keras model" },
+	{ "flax_model.msgpack", "\x81", 1, ENOTSUP, "is a Flax checkpoint (msgpack)" },
+	{ "checkpoint_100", "\x81", 1, ENOTSUP, "is a Flax checkpoint (msgpack)" },
+	{ "a.data-00000-of-00001", "", 0, ENOTSUP, "is a TensorFlow checkpoint" },
+	{ "model.onnx", "\b", 1, ENOTSUP, "is an ONNX model" },
+	{ "w.npy", "\x93NUMPY\1\0", 8, ENOTSUP, "'w.npy' is one array of NumPy's, which ckptfs" },
+	{ "model.pt", "<!DOCTYPE html>", 15, ENOENT, "is a web page, as servers send" },
+	{ "a", "\x1f\x8b\b", 3, ENOENT, "'a' is an archive; unpack it" },
+	{ "b", "\x28\xb5\x2f\xfd", 4, ENOENT, "'b' is an archive" },
+	{ "c", "GGU", 3, ENOENT, "not a checkpoint: 'c' is neither safetensors nor by torch.save" },
+};
+
+START_TEST(files_are_recognised_by_their_names_and_beginnings)
+{
+	put_file(dir_fd, files[_i].name, files[_i].head, files[_i].len);
+	expect_refused(files[_i].name, files[_i].code, files[_i].msg);
+}
+END_TEST
+
+START_TEST(a_tar_file_is_known_by_its_middle)
+{
+	char head[512] = "";
+
+	memcpy(head + 257, "ustar", 5);
+	put_file(dir_fd, "x", head, sizeof(head));
+	expect_refused("x", ENOENT, "'x' is an archive");
+}
+END_TEST
+
+START_TEST(a_file_of_a_checkpoint_leads_to_the_checkpoint)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_end(&d, ".metadata");
+	put_files("__0_0.distcp config.json");
+	expect_refused(".metadata", ENOENT,
+		       "'.metadata' is a file of a checkpoint (dcp); name the checkpoint, which is "
+		       "the directory that it is in");
+	expect_refused("config.json", ENOENT, "'config.json' is a file of a checkpoint (dcp)");
+	/* One item of it is what torch.save writes. */
+	put_file(dir_fd, "__0_0.distcp", "PK\3\4", 4);
+	expect_refused("__0_0.distcp", ENOENT, "is ");
+}
+END_TEST
+
+START_TEST(a_file_of_another_program_is_told_by_its_directory)
+{
+	put_files("latest iter_0000010/mp_rank_00/x iter_0000020/mp_rank_00/x");
+	expect_refused("latest", ENOTSUP,
+		       "'latest' is no checkpoint; of its directory: not a checkpoint; "
+		       "'iter_0000010' in it is a Megatron-LM checkpoint in the old format");
+}
+END_TEST
+
+START_TEST(names_of_any_bytes_do_no_harm)
+{
+	put_files("\x1b[31m.gguf");
+	expect_refused(NULL, ENOTSUP, "('%1B[31m.gguf' is in it)");
+}
+END_TEST
+
+START_TEST(long_names_fit)
+{
+	char name[256];
+
+	memset(name, 'x', sizeof(name));
+	(void)strcpy(name + sizeof(name) - 1 - strlen("_world_size_2_rank_0.pt"),
+		     "_world_size_2_rank_0.pt");
+	memcpy(name, "model_world_size_", strlen("model_world_size_"));
+	name[strlen("model_world_size_")] = '1';
+	put_file(dir_fd, name, "", 0);
+	expect_refused(NULL, ENOTSUP, "as verl does ('model_world_size_1xx");
+}
+END_TEST
+
+Suite *neighbours_suite(void)
+{
+	Suite *s = suite_create("neighbours");
+	TCase *t = tcase_create("neighbours");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_loop_test(t, directories_are_recognised_by_the_names_in_them, 0,
+			    (int)(sizeof(directories) / sizeof(*directories)));
+	tcase_add_loop_test(t, files_are_recognised_by_their_names_and_beginnings, 0,
+			    (int)(sizeof(files) / sizeof(*files)));
+	tcase_add_test(t, a_tar_file_is_known_by_its_middle);
+	tcase_add_test(t, a_file_of_a_checkpoint_leads_to_the_checkpoint);
+	tcase_add_test(t, a_file_of_another_program_is_told_by_its_directory);
+	tcase_add_test(t, names_of_any_bytes_do_no_harm);
+	tcase_add_test(t, long_names_fit);
+	suite_add_tcase(s, t);
+	return s;
+}
