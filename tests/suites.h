@@ -62,6 +62,7 @@
 	X(gguf) \
 	X(hf_index) \
 	X(hp_layout) \
+	X(hub) \
 	X(hyperparallel) \
 	X(index) \
 	X(io) \

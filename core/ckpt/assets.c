@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/text.h"
+#include "base/trust.h"
 #include "index/catalog_query.h"
 #include "source/files.h"
 #include "source/source.h"
@@ -213,7 +214,7 @@ static int add_opened(struct finder *f, const char *path, const char *name, int 
 
 /* ---- without assets= ---- */
 
-/* In a checkpoint that does not lie on this machine. 0: it is not there. */
+/* In the checkpoint's own directory. 0: it is not there. */
 static int look_in_place(struct finder *f, const char *name, struct place *place,
 			 struct ckpt_err *e)
 {
@@ -233,48 +234,29 @@ static int look_in_place(struct finder *f, const char *name, struct place *place
 	return rc ? rc : 1;
 }
 
-/*
- * Who, besides the owner, can write to a file or directory: a set of groups, which has no members
- * that the checkpoint's directory has not.
- */
-static bool others_write(const struct stat *st, const struct stat *checkpoint)
-{
-	mode_t extra = st->st_mode & ~checkpoint->st_mode;
-
-	if (checkpoint->st_mode & S_IWOTH)
-		return false;
-	return (extra & S_IWOTH) ||
-	       ((st->st_mode & S_IWGRP) && ((extra & S_IWGRP) || st->st_gid != checkpoint->st_gid));
-}
-
-static bool is_trusted(uid_t owner, const struct stat *checkpoint)
-{
-	return !owner || owner == geteuid() || owner == checkpoint->st_uid;
-}
-
 /* 0, or 1: a file of the parent directory may have been written, or chosen, by somebody who could
  * not have written it into the checkpoint. */
 static int doubt_parent(struct finder *f, const char *name, const struct stat *st,
 			const struct stat *parent, const struct stat *checkpoint)
 {
-	if (!is_trusted(parent->st_uid, checkpoint))
+	if (!trust_owner(parent->st_uid, checkpoint))
 		return refuse(f, name, "its directory belongs to user %u, the checkpoint does not",
 			      parent->st_uid);
-	if (others_write(parent, checkpoint) && !(parent->st_mode & S_ISVTX))
+	if (trust_others_write(parent, checkpoint) && !(parent->st_mode & S_ISVTX))
 		return refuse(f, name,
 			      "its directory can be written to by users (mode %04o) who cannot "
 			      "write to the checkpoint",
 			      parent->st_mode & 07777);
-	if (!is_trusted(st->st_uid, checkpoint))
+	if (!trust_owner(st->st_uid, checkpoint))
 		return refuse(f, name, "it belongs to user %u, the checkpoint does not",
 			      st->st_uid);
-	if (others_write(st, checkpoint))
+	if (trust_others_write(st, checkpoint))
 		return refuse(f, name,
 			      "it can be written to by users (mode %04o) who cannot write to the "
 			      "checkpoint",
 			      st->st_mode & 07777);
 	/* A sticky directory, as /tmp: they can put a file of somebody else there under another name. */
-	if (others_write(parent, checkpoint) && st->st_nlink != 1)
+	if (trust_others_write(parent, checkpoint) && st->st_nlink != 1)
 		return refuse(f, name, "it has %ju names, in a directory that others can write to",
 			      (uintmax_t)st->st_nlink);
 	return 0;
@@ -284,11 +266,11 @@ static int doubt_parent(struct finder *f, const char *name, const struct stat *s
  * Opened once: what is looked at here is what is read. Links that stay in the directory are followed
  * where nobody but those who are trusted can have put one. 0: it is not there.
  */
-static int look_beneath(struct finder *f, const char *name, const struct stat *parent,
-			const struct stat *checkpoint, struct ckpt_err *e)
+static int look_in_parent(struct finder *f, const char *name, const struct stat *parent,
+			  const struct stat *checkpoint, struct ckpt_err *e)
 {
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
-	bool shared = parent && others_write(parent, checkpoint);
+	bool shared = trust_others_write(parent, checkpoint);
 	autofree char *path = join(f, name);
 	autoclose int fd = -1;
 	struct ckpt_err why;
@@ -311,7 +293,7 @@ static int look_beneath(struct finder *f, const char *name, const struct stat *p
 	}
 	if (rc)
 		return not_opened(f, name, -rc, e);
-	if (parent && doubt_parent(f, name, &st, parent, checkpoint))
+	if (doubt_parent(f, name, &st, parent, checkpoint))
 		return 1;
 	return add_opened(f, path, name, &fd, true, e) ? -e->code : 1;
 }
@@ -339,19 +321,16 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 	if (!above)
 		return err_set(e, ENOMEM, "out of memory");
 	*f = (struct finder){ f->a, NULL, 0, dirfd, ask->path, ASSET_OF_CHECKPOINT, { 0 } };
-	if (dirfd < 0) {
-		for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++)
-			rc = look_in_place(f, usual[i], ask->place, e);
-		return rc < 0 ? rc : say_refused(f, ask, e);
-	}
-	if (fstat(dirfd, &checkpoint))
-		return err_sys(e, errno, "stat '%s'", ask->path);
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
-		rc = look_beneath(f, usual[i], NULL, &checkpoint, e);
+		rc = look_in_place(f, usual[i], ask->place, e);
 		settled[i] = rc > 0;
 	}
 	if (rc < 0 || say_refused(f, ask, e))
 		return -e->code;
+	if (dirfd < 0) /* it does not lie on this machine */
+		return 0;
+	if (fstat(dirfd, &checkpoint))
+		return err_sys(e, errno, "stat '%s'", ask->path);
 	up = open_parent(dirfd, &checkpoint, &parent);
 	if (up < 0)
 		return 0;
@@ -361,7 +340,7 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 	f->from = ASSET_OF_PARENT;
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++)
 		if (!settled[i])
-			rc = look_beneath(f, usual[i], &parent, &checkpoint, e);
+			rc = look_in_parent(f, usual[i], &parent, &checkpoint, e);
 	return rc < 0 ? rc : say_refused(f, ask, e);
 }
 

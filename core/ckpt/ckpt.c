@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "ckpt/address.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
 #include "ckpt/run_tree.h"
@@ -17,13 +18,44 @@ static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	int rc = place_open(path, &c->place, &c->root, &c->file, e);
 
-	if (rc)
+	if (rc) {
+		address_explain(path, e);
 		return rc;
+	}
 	c->dir = strdup(c->root);
 	if (!c->dir)
 		return err_set(e, ENOMEM, "out of memory");
 	if (c->file)
 		c->dir[c->file - c->root > 1 ? c->file - c->root - 1 : 1] = 0;
+	return 0;
+}
+
+/* A repository in the cache of the Hugging Face Hub is the run of its snapshots. */
+static int enter_versions(struct ckpt *c, struct ckpt_err *e)
+{
+	autofree char *path = NULL, *root = NULL;
+	struct place *place CLEANUP(place_freep) = NULL;
+	struct place_seen seen;
+	struct ckpt_err ignored;
+	const char *file;
+	char *dir;
+
+	if (asprintf(&path, "%s/snapshots", c->root) < 0) {
+		path = NULL;
+		return err_nomem(e);
+	}
+	if (place_look_at(c->place, "snapshots", &seen, &ignored) <= 0 || seen.kind != PLACE_DIR ||
+	    place_open(path, &place, &root, &file, &ignored) || place_tip(place, NULL, 0) < 0)
+		return 0;
+	dir = strdup(root);
+	if (!dir)
+		return err_nomem(e);
+	free(c->dir);
+	free(c->root);
+	place_free(c->place);
+	c->dir = dir;
+	c->root = steal_ptr(&root);
+	c->place = steal_ptr(&place);
 	return 0;
 }
 
@@ -46,8 +78,10 @@ static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct view_opts ignored;
-	int rc = run_new(c->place, c->root, o, &c->run, e);
+	int rc = enter_versions(c, e);
 
+	if (!rc)
+		rc = run_new(c->place, c->root, o, &c->run, e);
 	if (rc)
 		return rc;
 	if (!o->runs)
@@ -91,7 +125,11 @@ static struct ckpt *new_ckpt(struct ckpt_err *e)
 
 static int detect(struct ckpt *c, struct ckpt_err *e)
 {
-	return format_detect(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
+	int rc = format_detect(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
+
+	if (rc < 0)
+		address_explain_name(c->root, e);
+	return rc;
 }
 
 /* What is in a directory that names one of several checkpoints is a run to those who take one. */
@@ -127,6 +165,11 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 	if (!rc) /* it says what was looked for, unless that has come meanwhile */
 		rc = detect(c, e);
 	return rc < 0 ? rc : engine_open(c->engine, o, e);
+}
+
+const char *ckpt_beyond(const struct ckpt *c)
+{
+	return place_beyond(c->place);
 }
 
 const char *ckpt_version(void)

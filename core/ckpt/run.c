@@ -406,6 +406,16 @@ bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 	return true;
 }
 
+/* Are the checkpoints versions that the storage keeps, and which is the newest; "": it does not say. */
+static bool is_versions(const struct ckpt_run *r, char out[static 256])
+{
+	int64_t n = place_tip(r->place, out, 255);
+
+	out[n < 0 ? 0 : n] = 0;
+	out[strcspn(out, "\r\n")] = 0;
+	return n >= 0;
+}
+
 /* The first line of a small file, or what a link leads to; "" if there is none. */
 static void first_line(const struct ckpt_run *r, const char *name, char out[static 256])
 {
@@ -426,6 +436,8 @@ static bool tracked(struct ckpt_run *r, unsigned *ret)
 	unsigned long long number;
 	char *end;
 
+	if (is_versions(r, line))
+		return *line && !strchr(line, '/') && !run_find(r, line, ret);
 	first_line(r, "latest_checkpointed_iteration.txt", line);
 	errno = 0;
 	number = strtoull(line, &end, 10);
@@ -444,17 +456,21 @@ int run_latest(struct ckpt_run *r, unsigned *ret)
 {
 	const struct run_child *best = NULL;
 	struct ckpt_err ignored;
+	bool numbered, one;
+	char line[256];
 
 	if (tracked(r, ret))
 		return 0;
 	(void)run_refresh(r, false, &ignored);
+	numbered = !is_versions(r, line); /* those are named by hashes */
 	SCOPED_LOCK(&r->lock);
 
+	one = r->n_complete == 1;
 	for (size_t i = 0; i < r->n_names; i++) {
 		const struct run_child *k = r->names[i];
 		size_t n = strlen(k->name);
 
-		if (k->slot && isdigit((unsigned char)k->name[n - 1]) &&
+		if (k->slot && (numbered ? isdigit((unsigned char)k->name[n - 1]) != 0 : one) &&
 		    (!best || text_natural_cmp(best->name, strlen(best->name), k->name, n) < 0))
 			best = k;
 	}

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "source/hub.h"
 #include "source/lease.h"
 #include "source/lender.h"
 #include "source/pagemap.h"
@@ -34,6 +35,7 @@ struct local {
 	struct place place;
 	int fd;
 	bool keeps_inodes, is_remote;
+	struct hub hub;
 };
 
 struct local_file {
@@ -336,9 +338,12 @@ static int file(struct place *p, const char *path, struct source **ret, struct c
 {
 	struct local *l = local_of(p);
 	struct stat st;
-	autoclose int fd = io_open_beneath(l->fd, path, &st, e);
-	int rc = fd < 0 ? fd : new_file(fd, l->keeps_inodes, l->is_remote, &st, ret, e);
+	autoclose int fd = hub_open(&l->hub, l->fd, path, &st, e);
+	int rc;
 
+	if (fd == -ENOTSUP)
+		fd = io_open_beneath(l->fd, path, &st, e);
+	rc = fd < 0 ? fd : new_file(fd, l->keeps_inodes, l->is_remote, &st, ret, e);
 	if (!rc)
 		(void)steal_fd(&fd);
 	return rc;
@@ -355,8 +360,12 @@ static int sub(struct place *p, const char *name, struct place **ret, struct ckp
 	if (fd < 0)
 		return err_sys(e, errno, "open '%s'", name);
 	rc = local_place(fd, ret, e);
-	if (!rc)
-		(void)steal_fd(&fd);
+	if (rc)
+		return rc;
+	rc = hub_sub(&local_of(p)->hub, fd, &local_of(*ret)->hub, e);
+	(void)steal_fd(&fd);
+	if (rc)
+		place_free(*ret);
 	return rc;
 }
 
@@ -370,8 +379,23 @@ static int dir_fd(const struct place *p)
 	return ((const struct local *)(const void *)p)->fd;
 }
 
+static int64_t tip(struct place *p, char *buf, size_t cap)
+{
+	const struct hub *h = &local_of(p)->hub;
+
+	return h->depth == 1 ? hub_tip(h, buf, cap) : -ENOTSUP;
+}
+
+static const char *beyond(const struct place *p)
+{
+	const struct hub *h = &((const struct local *)(const void *)p)->hub;
+
+	return h->why ? NULL : h->path;
+}
+
 static void free_place(struct place *p)
 {
+	hub_release(&local_of(p)->hub);
 	(void)close(local_of(p)->fd);
 	free(p);
 }
@@ -384,6 +408,8 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 					      .file = file,
 					      .link = read_link,
 					      .fd = dir_fd,
+					      .tip = tip,
+					      .beyond = beyond,
 					      .compare = compare,
 					      .leave_ctime = leave_ctime,
 					      .free = free_place };
@@ -391,7 +417,9 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 
 	if (!l)
 		return err_set(e, ENOMEM, "out of memory");
-	*l = (struct local){ { &ops }, dirfd, io_keeps_inodes(dirfd), io_is_remote(dirfd) };
+	*l = (struct local){
+		{ &ops }, dirfd, io_keeps_inodes(dirfd), io_is_remote(dirfd), HUB_NONE
+	};
 	*ret = &l->place;
 	return 0;
 }
@@ -422,7 +450,12 @@ int local_open(const char *address, struct place **ret, char **ret_root, const c
 	rc = local_place(fd, ret, e);
 	if (rc)
 		return rc;
+	rc = hub_find(fd, dir, &local_of(*ret)->hub, e);
 	(void)steal_fd(&fd);
+	if (rc) {
+		place_free(*ret);
+		return rc;
+	}
 	*ret_root = steal_ptr(&root);
 	*ret_file = file;
 	return 0;

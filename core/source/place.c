@@ -82,6 +82,16 @@ int64_t place_link(struct place *p, const char *name, char *buf, size_t cap)
 	return p->ops->link ? p->ops->link(p, name, buf, cap) : -1;
 }
 
+int64_t place_tip(struct place *p, char *buf, size_t cap)
+{
+	return p->ops->tip ? p->ops->tip(p, buf, cap) : -ENOTSUP;
+}
+
+const char *place_beyond(const struct place *p)
+{
+	return p->ops->beyond ? p->ops->beyond(p) : NULL;
+}
+
 enum place_change place_compare(const struct place *p, const struct place_id *before,
 				const struct place_id *now)
 {

@@ -8,7 +8,7 @@
  *	place_free(p);
  *
  * Paths are relative to it, and nothing that is opened or listed lies outside of it, whatever links
- * there are. A new kind of storage is a file with a struct place_ops, and a line in place.c.
+ * there are, but for the blobs of a snapshot in a Hugging Face cache (see hub.h). A new kind of storage is a file with a struct place_ops, and a line in place.c.
  *
  * Threads: any; open and free from one.
  */
@@ -79,6 +79,8 @@ struct place_ops {
 	/* These may be NULL. */
 	int64_t (*link)(struct place *p, const char *name, char *buf, size_t cap);
 	int (*fd)(const struct place *p);
+	int64_t (*tip)(struct place *p, char *buf, size_t cap);
+	const char *(*beyond)(const struct place *p);
 	enum place_change (*compare)(const struct place_id *before, const struct place_id *now);
 	void (*leave_ctime)(struct place_id *id);
 };
@@ -119,6 +121,13 @@ int place_file(struct place *p, const char *path, struct source **ret, struct ck
 /* What the link of that name says, as far as cap bytes reach: how many they are; negative: there is
  * no such link. */
 int64_t place_link(struct place *p, const char *name, char *buf, size_t cap);
+
+/* Where the storage itself keeps several versions of something in directories of the place: as far as
+ * cap bytes reach, what it calls the newest, and how many bytes that is, which may be none.
+ * -ENOTSUP: it does not. */
+int64_t place_tip(struct place *p, char *buf, size_t cap);
+/* The path of what may be opened besides what is in the directory; NULL: nothing. */
+const char *place_beyond(const struct place *p);
 
 /* Two identities that the place gave. */
 enum place_change place_compare(const struct place *p, const struct place_id *before,

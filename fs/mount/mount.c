@@ -155,15 +155,40 @@ static bool lies_in(const char *path, const char *dir)
 	return !strncmp(dir, path, n) && (!path[n] || path[n] == '/' || n == 1);
 }
 
+static bool opens(const char *path)
+{
+	struct ckpt_err ignored;
+	struct ckpt *c = NULL;
+
+	(void)ckpt_open(path, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
+			&ignored);
+	ckpt_close(c);
+	return c;
+}
+
+/* It does not work as it was asked for: are the two arguments in the wrong order? */
+static bool explain_swapped(const struct mount *m, struct ckpt_err *e)
+{
+	const char *source = m->opts->args[0], *target = m->opts->args[1];
+
+	if (!opens(target) || opens(m->source))
+		return false;
+	(void)err_set(e, EINVAL,
+		      "'%s' is a checkpoint and '%s' is not: the checkpoint comes first, as in "
+		      "'ckptfs mount %s %s'",
+		      target, source, target, source);
+	return true;
+}
+
 static int resolve(struct mount *m, struct ckpt_err *e)
 {
 	const char *target = m->opts->args[1];
 	struct stat st;
 	struct statvfs fs;
+	int rc;
 
-	m->source = realpath(m->opts->args[0], NULL);
-	if (!m->source)
-		return err_sys(e, errno, "checkpoint '%s'", m->opts->args[0]);
+	if (ckpt_address(m->opts->args[0], &m->source, e))
+		return -e->code;
 	if (statvfs(target, &fs) || stat(target, &st)) { /* stat alone the kernel may answer */
 		if (mounts_is_dead(errno))
 			return err_set(e, ENOTCONN,
@@ -172,8 +197,10 @@ static int resolve(struct mount *m, struct ckpt_err *e)
 				       target, target);
 		return err_sys(e, errno, "mount point '%s'", target);
 	}
-	if (!S_ISDIR(st.st_mode))
-		return err_set(e, ENOTDIR, "mount point '%s': not a directory", target);
+	if (!S_ISDIR(st.st_mode)) {
+		rc = err_set(e, ENOTDIR, "mount point '%s': not a directory", target);
+		return explain_swapped(m, e) ? -e->code : rc;
+	}
 	m->target = realpath(target, NULL);
 	if (!m->target)
 		return err_sys(e, errno, "mount point '%s'", target);
@@ -333,6 +360,8 @@ static int draw_limits(struct mount *m, struct ckpt_err *e)
 
 	sandbox_prepare(&m->rules);
 	sandbox_allow_read(&m->rules, m->source);
+	if (ckpt_beyond(m->ckpt))
+		sandbox_allow_read(&m->rules, ckpt_beyond(m->ckpt));
 	mounts_bdi(&m->found, bdi);
 	sandbox_allow_write_file(&m->rules, bdi);
 	if (ckpt_is_run(m->ckpt))
@@ -487,8 +516,10 @@ static int serve(struct mount *m, struct ckpt_err *e)
 	(void)mallopt(M_ARENA_MAX, MAX_ARENAS);
 	if (cmd_open(m->source, o,
 		     &(struct cmd_how){ CMD_WORDS("runs", "map_files", m->index), log_warning },
-		     &m->ckpt, e))
+		     &m->ckpt, e)) {
+		(void)explain_swapped(m, e);
 		return -e->code;
+	}
 	if (ckpt_is_run(m->ckpt) && lies_in(m->target, m->source))
 		return err_set(e, EINVAL,
 			       "mount point '%s': lies in the run, which is looked through for "

@@ -139,6 +139,30 @@ END
   wait "$DAEMON"
 }
 
+test_neighbours_are_named() {
+  mkdir -p old/iter_0000010/mp_rank_00 orbax/7.orbax-checkpoint-tmp-1 x.partial hub/models--a--b m
+  printf 'GGUF\3\0\0\0' >model.gguf
+  refused "'iter_0000010' in it is a Megatron-LM checkpoint in the old format 'torch', which" ckptfs info old
+  refused "it is a Megatron-LM checkpoint in the old format 'torch'" ckptfs ls old/iter_0000010
+  refused 'an Orbax save that has not finished' ckptfs info orbax
+  refused 'its name is that of an Orbax save that has not finished' ckptfs info orbax/7.orbax-checkpoint-tmp-1
+  refused 'its name is that of a save or export of ckptfs that has not finished' ckptfs info x.partial
+  refused "'model.gguf' is GGUF, llama.cpp's format, which ckptfs writes and does not read yet" ckptfs mount model.gguf m
+  refused 'ckptfs opens paths of this machine' ckptfs info s3://bucket/step-10
+  refused "open the directory that 'hf download Qwen/Qwen3-0.6B' prints" ckptfs info Qwen/Qwen3-0.6B
+  HF_HUB_CACHE=$PWD/hub refused "in the Hugging Face cache: open '$PWD/hub/models--a--b'" ckptfs mount a/b m
+  refused 'it is a cache of the Hugging Face Hub' ckptfs info hub
+}
+
+
+test_swapped_arguments_are_noticed() {
+  need_fixture plain
+  cp -r "$(fixture plain)/ckpt" c
+  mkdir m
+  refused "'c' is a checkpoint and 'm' is not: the checkpoint comes first, as in 'ckptfs mount c m'" ckptfs mount m c
+  refused 'is a file of a checkpoint' ckptfs info c/.metadata
+}
+
 cases_info_of_holes_says_so() { cases_checkpoint_with_holes_is_refused; }
 test_info_of_holes_says_so() {
   status_of 0 ckptfs info "$(fixture "$1")/ckpt"

@@ -321,6 +321,78 @@ test_links_out_of_the_checkpoint_are_not_followed() {
   is "inner inner" "$(cat m/hf/merges.txt m/hf/vocab.json | xargs)"
 }
 
+# A model with two revisions in a cache of the Hugging Face Hub: hub REVISION...
+hub() {
+  local revision
+  mkdir -p models--a--b/{blobs,refs}
+  ckptfs cat "$(zoo)" hf/model.safetensors >models--a--b/blobs/aa11
+  echo '{"of": "hub"}' >models--a--b/blobs/bb22
+  printf %s "$1" >models--a--b/refs/main
+  for revision; do
+    mkdir -p "models--a--b/snapshots/$revision"
+    ln -s ../../blobs/aa11 "models--a--b/snapshots/$revision/model.safetensors"
+    ln -s ../../blobs/bb22 "models--a--b/snapshots/$revision/config.json"
+  done
+}
+
+cases_a_snapshot_of_the_hugging_face_cache_is_a_checkpoint() { printf '%s\n' auto off; }
+test_a_snapshot_of_the_hugging_face_cache_is_a_checkpoint() {
+  hub r1
+  mount_at m models--a--b/snapshots/r1 -o "sandbox=$1"
+  is "config.json model.safetensors" "$(entries m/hf)"
+  cmp m/hf/config.json models--a--b/blobs/bb22
+  is "$(readers digest models--a--b/blobs/aa11 | sorted)" "$(readers digest m/hf/model.safetensors | sorted)"
+  status_of 0 ckptfs check --data models--a--b/snapshots/r1
+  status_of 0 ckptfs diff models--a--b/snapshots/r1 models--a--b/blobs/aa11
+  ckptfs umount m
+}
+
+latest_is() { [[ $(readlink m/latest) == "$1" ]]; }
+cases_a_repository_of_the_hugging_face_cache_is_a_run() { printf '%s\n' auto off; }
+test_a_repository_of_the_hugging_face_cache_is_a_run() {
+  hub r1 r2
+  mount_at m models--a--b -o "sandbox=$1"
+  is ".ckptfs latest r1 r2" "$(entries m)"
+  is r1 "$(readlink m/latest)"
+  cmp m/latest/hf/config.json models--a--b/blobs/bb22
+  cmp m/r1/hf/model.safetensors m/r2/hf/model.safetensors
+  # A download of another revision.
+  hub r3
+  wait_until test -d m/r3
+  wait_until latest_is r3
+  cmp m/r3/hf/config.json models--a--b/blobs/bb22
+  # What names no snapshot names none of its own choice.
+  printf ../refs >models--a--b/refs/main
+  wait_until latest_is ""
+  ckptfs umount m
+  status_of 0 ckptfs info models--a--b
+  grep -q '^latest  *none' out || fail "$(cat out)"
+  rm -r models--a--b/snapshots/r[12] models--a--b/refs
+  status_of 0 ckptfs info models--a--b
+  grep -q '^latest  *r3$' out || fail "$(cat out)"
+  status_of 0 ckptfs ls models--a--b/snapshots
+  is r3 "$(cat out)"
+}
+
+test_a_snapshot_shows_nothing_else_of_the_machine() {
+  local link
+  hub r1
+  cp models--a--b/blobs/aa11 secret
+  cp secret models--a--b/
+  for link in ../../../secret ../../secret "$T/secret" "$T/models--a--b/blobs/aa11" ../../blobs/../secret; do
+    ln -sfn "$link" models--a--b/snapshots/r1/model.safetensors
+    refused 'a link leads out of the checkpoint' ckptfs info models--a--b/snapshots/r1
+    ln -sfn "$link" models--a--b/snapshots/r1/config.json
+  done
+  ln -sfn ../../blobs/aa11 models--a--b/snapshots/r1/model.safetensors
+  mount_at m models--a--b/snapshots/r1
+  is model.safetensors "$(entries m/hf)"
+  ckptfs umount m
+  mv models--a--b/blobs blobs
+  ln -s ../blobs models--a--b/blobs
+  refused "'model.safetensors' is not a regular file of the checkpoint" ckptfs mount models--a--b/snapshots/r1 m
+}
+
 # Of a run's checkpoints as of one alone.
 test_info_says_where_assets_are_from() {
   mkdir run given

@@ -94,12 +94,20 @@ static inline void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret)
 	ckpt_counters_sized(c, ret, sizeof(*ret));
 }
 
+/* ---- where it is ---- */
+
+/* The absolute path of what ckpt_open opens for this one: *ret is the caller's, free() it. */
+CKPT_API int ckpt_address(const char *path, char **ret, struct ckpt_err *e);
+
 /* ---- what else may be opened, for programs that sandbox themselves ---- */
 
 /* Calls `each` for the real files that hf/ shows unchanged, which may lie outside the checkpoint; a
  * run has none. */
 CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s),
 			 void *arg, struct ckpt_err *e);
+/* The absolute path, borrowed, of the directory that links of the checkpoint, or of a run's, lead to
+ * where they are followed beyond its own: in a Hugging Face cache. Else NULL. */
+CKPT_API const char *ckpt_beyond(const struct ckpt *c);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees
  * it with free(). NULL: there is none. */
 CKPT_API char *ckpt_index_dir(void);

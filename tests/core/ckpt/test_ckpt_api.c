@@ -819,6 +819,22 @@ static void call_assets(struct side *s)
 	ck_assert_uint_eq(n, s->is_run ? 0 : 1);
 }
 
+static void call_address(struct side *s)
+{
+	autofree char *path = NULL;
+	struct ckpt_err e = { 0 };
+
+	(void)s;
+	ck_assert_int_eq(ckpt_address(dir, &path, &e), 0);
+	ck_assert_int_eq(*path, '/');
+	ck_assert_int_eq(ckpt_address("/dev/null/nothing", &path, &e), -ENOTDIR);
+}
+
+static void call_beyond(struct side *s)
+{
+	ck_assert_ptr_null(ckpt_beyond(s->c));
+}
+
 static void call_index_dir(struct side *s)
 {
 	autofree char *path = ckpt_index_dir();
@@ -892,7 +908,7 @@ static void call_origin(struct side *s)
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(sources) X(assets) \
-	X(asset) X(asset_refused) X(origin) X(index_dir) X(check)
+	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(index_dir) X(check)
 
 #define ROW(name) { "ckpt_" #name, call_##name },
 static const struct {
