@@ -55,7 +55,7 @@ static int keep_size(struct engine *eng, size_t i, uint64_t size, struct ckpt_er
 	if (atomic_compare_exchange_strong(&eng->json_size[i], &known, size) || known == size)
 		return 0;
 	return known == CKPT_SIZE_FAILED
-		       ? err_set(e, EIO, "it could not be read when its size was asked for")
+		       ? err_set(e, EIO, "it could not be read when its size was requested")
 		       : err_set(e, EIO, "the object has changed");
 }
 

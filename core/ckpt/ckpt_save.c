@@ -45,7 +45,7 @@ static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_write
 	case CKPT_SAFETENSORS:
 		return writer_safetensors_new(&st, ret, e);
 	}
-	return err_set(e, EINVAL, "format %d: there is none of that number", (int)o->format);
+	return err_set(e, EINVAL, "unknown format %d", (int)o->format);
 }
 
 int ckpt_save_writer_sized(const struct ckpt_save_opts *opts, size_t size,

@@ -93,7 +93,7 @@ int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_er
 			return rc;
 		if (!atomic_compare_exchange_strong(&eng->object_size[i], &known, size) &&
 		    known == CKPT_SIZE_FAILED) /* its readers were told 0 bytes */
-			return err_set(e, EIO, "it could not be read when its size was asked for");
+			return err_set(e, EIO, "it could not be read when its size was requested");
 	}
 	*ret = size;
 	return 0;
@@ -149,7 +149,7 @@ static int64_t engine_readlink(struct tree *t, ckpt_node node, char out[static C
 	const struct engine *eng = engine_of(t);
 
 	if (view_kind(eng->view, node) != VIEW_LINK)
-		return err_set(e, EINVAL, "it is no link");
+		return err_set(e, EINVAL, "not a symbolic link");
 	view_target(eng->view, node, out);
 	return (int64_t)strlen(out);
 }

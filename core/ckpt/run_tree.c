@@ -345,7 +345,7 @@ static int64_t run_tree_readlink(struct tree *t, ckpt_node node, char out[static
 		return stpcpy(out, about.name) - out;
 	}
 	if (is_own(node))
-		return err_set(e, EINVAL, "it is no link");
+		return err_set(e, EINVAL, "not a symbolic link");
 	rc = visit(t, node, &v, e);
 	return rc ? rc : ckpt_readlink(v.child->ckpt, local_of(node), out, e);
 }

@@ -147,7 +147,7 @@ static const char *text_or(struct reading *r, const char *key, const char *other
 	struct jval v = get(r, key);
 
 	if (v.d && !jval_is(v, J_STRING)) {
-		wrong(r, key, "is no string");
+		wrong(r, key, "is not a string");
 		return otherwise;
 	}
 	return v.d ? jval_str(v) : otherwise;

@@ -410,7 +410,7 @@ int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct
 	int rc;
 
 	if (view_kind(v, node) != VIEW_FILE)
-		return err_set(e, EISDIR, "it is no file");
+		return err_set(e, EISDIR, "not a file");
 	rc = faces[p.face]->describe(v, p, ret, e);
 	return rc ? rc : vfile_done(ret, e);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture - what libfuse and fusermount3 print on stderr while they mount, as one line for our
- * own error message.
+ * capture - catches what libfuse and fusermount3 print on stderr while mounting, for our own error
+ * message.
  *
  *	struct capture c;
  *	capture_start(&c);
  *	rc = fuse_session_mount(se, path);
  *	capture_stop(&c, line, sizeof(line));
  *
- * Threads: redirects a descriptor of the whole process: before there are any.
+ * Threads: redirects a descriptor of the whole process, so use it before starting any.
  */
 #ifndef FS_CMD_CAPTURE_H
 #define FS_CMD_CAPTURE_H

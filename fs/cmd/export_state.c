@@ -54,7 +54,8 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 	autoclose int fd = -1;
 	struct stat st = { 0 };
 
-	/* The one who had the lock may have finished and removed the file while we waited for it. */
+	/* The previous holder of the lock may have finished and removed the file while we
+	 * waited. */
 	while (!st.st_nlink) {
 		if (fd >= 0)
 			(void)close(fd);
@@ -62,7 +63,7 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 			    0644);
 		if (fd < 0)
 			return err_sys(e, errno, "create '%s'", name);
-		/* A file system without locks is used without. */
+		/* On a file system without locks it is used without. */
 		if (flock(fd, LOCK_EX | LOCK_NB) && errno != ENOSYS && errno != EOPNOTSUPP)
 			return errno == EWOULDBLOCK ? -EBUSY : err_sys(e, errno, "lock '%s'", name);
 		if (fstat(fd, &st))
@@ -81,7 +82,7 @@ int export_state_init(struct export_state *s, uint64_t units, struct ckpt_err *e
 	return s->done ? 0 : err_sys(e, ENOMEM, "list of %llu units", (unsigned long long)units);
 }
 
-/* Which line two headers differ in. */
+/* The first line in which two headers differ. */
 static size_t line_that_differs(const char *a, const char *b)
 {
 	size_t line = 0;
@@ -126,7 +127,7 @@ int export_state_load(struct export_state *s, const char *partial, struct ckpt_e
 	return 0;
 }
 
-/* In place: cut short at any moment, it still says what it said before, or less. */
+/* Written in place: if interrupted, the file has the old contents, or less. */
 int export_state_save(struct export_state *s, const struct export_identity *id, struct ckpt_err *e)
 {
 	char header[HEADER];

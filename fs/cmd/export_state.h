@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_state - what of an export is on disk, in a file that outlives the process.
+ * export_state - records which parts of an export are on disk, in a file that outlives the process.
  *
- * The file: 512 bytes of text, padded with zeros, that say which export it is, then one byte for
- * each unit, 1 once the unit's bytes are on disk. Those bytes only ever change from 0 to 1 while
- * the export runs, so no torn or lost write can claim a unit that is not there; one that is lost
- * costs a unit. The file is locked (flock) as long as the export runs.
+ * The file has 512 bytes of text, padded with zeros, that identify the export, then one byte per
+ * unit: 1 once the unit's bytes are on disk. While the export runs these bytes only change from 0
+ * to 1, so a torn or lost write cannot claim a unit that is not there; a lost one only costs a
+ * unit. The file is locked (flock) while the export runs.
  *
  * Threads: export_state_record from any; the rest from one.
  */
@@ -19,7 +19,7 @@
 
 struct ckpt_err;
 
-/* Everything that has to be the same for bytes of two runs to belong together, and the program. */
+/* Everything that must be equal for the bytes of two runs to belong together, and the program. */
 struct export_identity {
 	struct ckpt_origin origin;
 	const char *files;   /* export_list.hash */
@@ -29,27 +29,27 @@ struct export_identity {
 
 struct export_state {
 	int fd;
-	uint8_t *done; /* one for each unit: as of the last load or save */
+	uint8_t *done; /* one per unit: as of the last load or save */
 	uint64_t units;
 };
 
-/* Open or create `name` in dirfd and lock it. -EBUSY: another process has it locked. */
+/* Opens or creates `name` in dirfd and locks it. -EBUSY: another process has locked it. */
 int export_state_open(int dirfd, const char *name, struct export_state *ret, struct ckpt_err *e);
 /*
- * Is it this export that the file tells of? 0: yes; 1: it was begun by the same command and is made
- * from something else by now, which the sentence *e names; or an error that names `partial`: it is
- * no export, or one of another path or other options.
+ * Does the file describe this export? 0: yes; 1: the same command began it, but its source has
+ * changed since, as the sentence in *e says; or an error that names `partial`: it is not an export,
+ * or one with another path or other options.
  */
 int export_state_match(const struct export_state *s, const struct export_identity *id,
 		       const char *partial, struct ckpt_err *e);
-/* All units undone. */
+/* Marks all units as not done. */
 int export_state_init(struct export_state *s, uint64_t units, struct ckpt_err *e);
-/* Read which units are done. The file is that of this export. */
+/* Reads which units are done. The file must be that of this export. */
 int export_state_load(struct export_state *s, const char *partial, struct ckpt_err *e);
-/* Write it whole and wait until it is on disk. */
+/* Writes the whole file and waits until it is on disk. */
 int export_state_save(struct export_state *s, const struct export_identity *id, struct ckpt_err *e);
-/* Note a unit whose bytes are on disk. 0 or -errno. */
+/* Records a unit whose bytes are on disk. 0 or -errno. */
 int export_state_record(const struct export_state *s, uint64_t unit);
-void export_state_close(struct export_state *s); /* the lock goes with it */
+void export_state_close(struct export_state *s); /* also releases the lock */
 
 #endif

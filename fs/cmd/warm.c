@@ -116,7 +116,7 @@ void warm_release(struct warm *w)
 
 /* ---- the page cache ---- */
 
-/* Bytes of [off, off+len) that are in it, or -errno. */
+/* The number of bytes of [off, off+len) in the cache, or -errno. */
 static int64_t cached_bytes(int fd, uint64_t off, uint64_t len)
 {
 	/* As in linux/mman.h, which may be older than the kernel. */
@@ -238,12 +238,12 @@ static void *work(void *arg)
 			if (fd >= 0)
 				(void)close(fd);
 			path = unit.path;
-			/* What is no file any more must not hold us up. */
+			/* A path that is no longer a file must not block us. */
 			fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 		}
 		rc = fd < 0 ? err_sys(&e, errno, "open '%s'", path)
 			    : read_unit(p, fd, &unit, buf, &e);
-		if (rc) { /* the rest of it will not do better: its units find no descriptor */
+		if (rc) { /* its other units would fail, too: they find no descriptor */
 			fail(p, &e);
 			if (fd >= 0)
 				(void)close(steal_fd(&fd));
@@ -259,7 +259,7 @@ int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e)
 	size_t n = 0;
 
 	(void)pthread_mutex_init(&p.lock, NULL);
-	/* Where no thread can be had, this one does it. */
+	/* If no more threads can be created, this one does the work. */
 	while (n + 1 < how->threads && n < WARM_MAX_THREADS &&
 	       !pthread_create(&thread[n], NULL, work, &p))
 		n++;

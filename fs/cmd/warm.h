@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * warm - parts of files that the kernel is to have in its page cache.
+ * warm - brings parts of files into the kernel's page cache.
  *
  *	struct warm w = { 0 };
  *	warm_add(&w, &(struct warm_part){ "/ckpt/__0_0.distcp", 0, 4096 }, &e);
@@ -9,12 +9,12 @@
  *	w.read, w.there               // what it took
  *	warm_release(&w);
  *
- * They are read in the order of their places, several units at a time, each in order: as fast as
- * the device, and into the large folios that later reads and mappings are fastest with;
- * posix_fadvise and readahead fill the cache with small ones. What is there already is not read
- * where the kernel can tell (cachestat, Linux 6.5).
+ * Parts are read in the order of their positions, several units at a time, each sequentially: at
+ * the speed of the device, and into the large folios that make later reads and mappings fastest;
+ * posix_fadvise and readahead fill the cache with small ones. Cached parts are not read again if
+ * the kernel can report them (cachestat, Linux 6.5).
  *
- * Threads: one, which has others work for it in warm_run.
+ * Threads: one, which starts others in warm_run.
  */
 #ifndef FS_CMD_WARM_H
 #define FS_CMD_WARM_H
@@ -29,7 +29,7 @@ struct progress;
 struct warm_part {
 	const char *path;
 	uint64_t off, len;
-	/* Its place in the order; NULL: path and off themselves. It stays the caller's. */
+	/* Its position in the order; NULL: path and off themselves. Remains the caller's. */
 	const char *after;
 	uint64_t after_off;
 };

@@ -166,8 +166,8 @@ rows() {
   echo "$dir"
 }
 
-# Readers that run while a data file goes: each block is right, or an I/O error, and nobody dies but
-# that has a mapping.
+# Readers that run while a data file disappears: each block is right, or an I/O error, and only a reader
+# with a mapping may die.
 cases_readers_while_a_file() {
   local how
   for how in truncated overwritten saved_again replaced deleted; do
