@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One tensor or object until the end, when the natural order is known. */
+/* A tensor or object, kept until the end, when the natural order is known. */
 struct pending {
 	const char *fqn;
 	const char *shape, *logical, *grid; /* JSON of a tensor; the last two may be NULL */
@@ -101,7 +101,7 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 		goto fail;
 	}
 	if (w->tmp)
-		(void)unlink(w->tmp); /* what a killed builder left; the caller holds the lock */
+		(void)unlink(w->tmp); /* left by a killed builder; the caller holds the lock */
 	if (sqlite3_open_v2(w->tmp ? w->tmp : ":memory:", &w->db,
 			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
 			    NULL)) {
@@ -214,7 +214,7 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 	return step_reset(w, s, e);
 }
 
-/* A copy of *p whose dimensions and strings lie behind it, on the list. */
+/* Adds a copy of *p, followed by its dimensions and strings, to the list. */
 static int pending_add(struct pendings *list, const struct pending *p, struct ckpt_err *e)
 {
 	const char *const texts[] = { p->shape, p->logical, p->grid, p->fault };
@@ -305,7 +305,8 @@ static char *add_numbers(char *p, const uint64_t *v, size_t n)
 	return p;
 }
 
-/* The JSON of a chunk map. By hand, a line at a time: it is a tenth of building an index. */
+/* The JSON of a chunk map, written by hand, because it is a tenth of the cost of building an
+ * index. */
 static void put_map(struct buf *b, size_t n, const struct normal *list)
 {
 	const size_t max_line = (2 * n + 4) * 21 + 16;
@@ -464,7 +465,7 @@ static int put_names(struct catalog_writer *w, const struct names *t, const char
 	return rc;
 }
 
-/* Into the directory; and as JSON, NULL where it is not known, for the row. */
+/* Adds it to the directory; returns it as JSON for the row, NULL if unknown. */
 static const char *put_path(struct catalog_writer *w, const struct pending *p)
 {
 	struct catalog_steps steps = catalog_path_begin(p->path, p->fqn, p->fqn_len);
@@ -486,7 +487,7 @@ static const char *put_path(struct catalog_writer *w, const struct pending *p)
 	return b->data;
 }
 
-/* The rest of what the directory has of it. */
+/* The remaining fields of the directory. */
 static void put_tensor(struct catalog_writer *w, const struct pending *p)
 {
 	put_int(&w->directory, p->dtype);
@@ -582,7 +583,7 @@ static int put_value(struct catalog_writer *w, int row, const struct buf *b, str
 	return step_reset(w, s, e);
 }
 
-/* The list of metadata files, out of the rows for people. */
+/* The list of metadata files, from the human-readable rows. */
 static int put_metadata(struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct buf list CLEANUP(buf_release) = BUF_INIT(CATALOG_MAX_DIRECTORY);
@@ -645,8 +646,8 @@ static int put_checkpoint(struct catalog_writer *w, struct ckpt_err *e)
 	return step_reset(w, s, e); /* row 1 */
 }
 
-/* Its bytes are on disk before it has its name. The name itself may be lost in a crash: the index is
- * a cache. */
+/* Syncs the contents before renaming. The rename itself may be lost in a crash: the index is a
+ * cache. */
 static int publish(const char *tmp, const char *path, struct ckpt_err *e)
 {
 	autoclose int fd = open(tmp, O_RDONLY | O_CLOEXEC);

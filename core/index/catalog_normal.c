@@ -14,7 +14,7 @@
 struct normal_row {
 	const uint64_t *box;
 	uint32_t listed; /* position in the caller's list */
-	uint32_t n_dims; /* for the comparison, which gets nothing else */
+	uint32_t n_dims; /* for the comparison function, which gets no other argument */
 };
 
 void normal_release(struct normal *r)
@@ -100,7 +100,8 @@ static int check_chunk(const struct tensor_chunks *t, uint32_t i, const char *fq
 	return 0;
 }
 
-/* Keep what has elements and data; how many had no data, and the first of those. */
+/* Keeps chunks that have elements and data; counts those without data, and notes the first of
+ * them. */
 static int collect(struct normal *r, const struct tensor_chunks *t, const char *fqn,
 		   uint32_t *ret_kept, uint32_t *ret_lost, uint32_t *ret_first_lost,
 		   struct ckpt_err *e)
@@ -213,7 +214,7 @@ int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_b
 	if (!sorted)
 		qsort(r->rows, kept, sizeof(*r->rows), by_box);
 	out = 0;
-	for (uint32_t i = 0; i < kept; i++) /* replicas count once, the first */
+	for (uint32_t i = 0; i < kept; i++) /* of replicas only the first counts */
 		if (!out || box_compare_off(2 * n, r->rows[out - 1].box, r->rows[i].box))
 			r->rows[out++] = r->rows[i];
 	r->count = out;

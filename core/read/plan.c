@@ -54,8 +54,8 @@ static void finish_copy(struct plan *p, const struct copy *c)
 }
 
 /*
- * Append a dimension inside those that the copy has, or melt it into its neighbour when the two
- * are one regular sequence on both sides.
+ * Adds a dimension inside those that the copy has, or merges it with its neighbour if the two are
+ * one regular sequence on both sides.
  */
 static void add_dim(const struct plan *p, struct copy *c, uint64_t count, uint64_t src,
 		    uint64_t dst)
@@ -71,8 +71,8 @@ static void add_dim(const struct plan *p, struct copy *c, uint64_t count, uint64
 }
 
 /*
- * Of the elements first, first+step, ... of a source dimension those inside [off, off+len), which
- * lies between the first and the last of them: *ret_at is the number of the first. Their count.
+ * Counts the elements first, first+step, ... of a source dimension that are inside [off, off+len);
+ * *ret_at is the number of the first.
  */
 static uint64_t steps_inside(uint64_t first, uint64_t step, uint64_t off, uint64_t len,
 			     uint64_t *ret_at)
@@ -83,7 +83,7 @@ static uint64_t steps_inside(uint64_t first, uint64_t step, uint64_t off, uint64
 	return end > at ? end - at : 0;
 }
 
-/* One chunk of the source has the box (off, len) of what is wanted from it. */
+/* One chunk of the source contains the box (off, len) of the part wanted from it. */
 static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_t *c_len,
 		 const uint64_t *off, const uint64_t *len)
 {
@@ -124,7 +124,7 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 		if (count > 1)
 			add_dim(p, &c, count, stride, g->stride[d]);
 	}
-	/* Whole elements that follow each other on both sides are one run. */
+	/* Whole elements that are adjacent on both sides form one run. */
 	while (c.n_dims && p->dims[c.dim + c.n_dims - 1].src_stride == c.run &&
 	       p->dims[c.dim + c.n_dims - 1].dst_stride == c.run)
 		c.run *= p->dims[c.dim + --c.n_dims].count;
@@ -134,7 +134,8 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 
 static int read_piece(struct planning *g);
 
-/* One after the other, the indices of a dimension that shares its source dimension with a later. */
+/* Reads the indices of a dimension that shares its source dimension with a later one, one by
+ * one. */
 static int read_each(struct planning *g, size_t d)
 {
 	uint64_t off = g->off[d], len = g->len[d];
@@ -150,7 +151,7 @@ static int read_each(struct planning *g, size_t d)
 	return rc;
 }
 
-/* What the part (g->off, g->len) of the piece needs from its source. */
+/* Plans what the part (g->off, g->len) of the piece needs from its source. */
 static int read_piece(struct planning *g)
 {
 	const struct piece *p = &g->v->pieces[g->piece];

@@ -6,11 +6,11 @@
 #include <string.h>
 
 enum {
-	TILE_LINE = 128, /* bytes of a tile's lines, both ways */
-	MAX_TURNED = 16, /* bytes; longer elements fill lines by themselves */
+	TILE_LINE = 128, /* bytes of a tile's lines, in both directions */
+	MAX_TURNED = 16, /* bytes; longer elements fill cache lines by themselves */
 };
 
-/* One element, or a few, as a move; what is longer, as a call. */
+/* One element, or a few, as single moves; longer runs by a call. */
 #define EACH_RUN(run, copy) \
 	switch (run) { \
 	case 1: \

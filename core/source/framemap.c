@@ -11,7 +11,7 @@ void framemap_release(struct framemap *m)
 	*m = (struct framemap){ 0 };
 }
 
-/* How many places are at or before `decoded`. */
+/* The number of places at or before `decoded`. */
 static size_t count_until(const struct framemap *m, uint64_t decoded)
 {
 	size_t from = 0, to = m->n;
@@ -61,7 +61,7 @@ void framemap_add(struct framemap *m, struct zstd_place at)
 
 	if (!m->gap)
 		m->gap = FRAMEMAP_GAP;
-	if (last.decoded == at.decoded && i) { /* only frames without bytes are between */
+	if (last.decoded == at.decoded && i) { /* only empty frames are between them */
 		if (last.stored < at.stored)
 			m->v[i - 1] = at;
 		return;

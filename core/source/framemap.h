@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * framemap - where frames of an item begin, as far as that is known: places to begin decoding at.
+ * framemap - the known beginnings of an item's frames: places where decoding can begin.
  *
- * Of an item of many frames not all are kept, but some of each stretch.
+ * For an item with many frames an evenly spread selection is kept.
  *
  * Threads: one at a time.
  */
@@ -14,18 +14,18 @@
 #include <stddef.h>
 
 enum {
-	FRAMEMAP_GAP = 64 * 1024, /* decoded bytes between two places, at least */
-	FRAMEMAP_MAX = 1024,	  /* places; then every other one goes */
+	FRAMEMAP_GAP = 64 * 1024, /* minimum distance of two places, in decoded bytes */
+	FRAMEMAP_MAX = 1024,	  /* places; beyond that every other one is dropped */
 };
 
 struct framemap {
-	struct zstd_place *v; /* in order; the item's beginning is not among them */
+	struct zstd_place *v; /* in order; without the item's beginning */
 	size_t n, cap;
 	uint64_t gap;
 };
 
 void framemap_release(struct framemap *m);
-/* Without memory it is not kept. */
+/* Does nothing if memory runs out. */
 void framemap_add(struct framemap *m, struct zstd_place at);
 /* The last place at or before `decoded`. */
 struct zstd_place framemap_find(const struct framemap *m, uint64_t decoded);

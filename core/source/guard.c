@@ -17,7 +17,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 		before.sa_sigaction(sig, info, context);
 	} else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
 		before.sa_handler(sig);
-	} else { /* the instruction is tried again, or the signal sent again, and kills */
+	} else { /* the instruction is retried, or the signal sent again, and kills */
 		(void)signal(SIGBUS, SIG_DFL);
 		if (info->si_code <= 0)
 			(void)raise(SIGBUS);
@@ -44,7 +44,7 @@ bool guard_run(void (*fn)(void *arg), void *arg)
 	sigjmp_buf here;
 	bool whole = false;
 
-	if (!sigsetjmp(here, 1)) { /* with the mask: the handler is left by a jump */
+	if (!sigsetjmp(here, 1)) { /* with the mask, because the handler is left by a jump */
 		way_out = &here;
 		fn(arg);
 		whole = true;

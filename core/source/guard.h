@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guard - reading mapped files that may become shorter meanwhile. For core/source and core/read.
+ * guard - reads mapped files that may be truncated meanwhile. For core/source and core/read.
  *
- * A page behind a file's end is SIGBUS when it is touched. Inside guard_run it only ends the
- * function; elsewhere the signal goes to the handler from before guard_install.
+ * Touching a page beyond a file's end raises SIGBUS. Inside guard_run this only ends the function;
+ * elsewhere the signal goes to the previously installed handler.
  *
  * Threads: any.
  */
@@ -12,10 +12,11 @@
 
 #include <stdbool.h>
 
-/* Take the signal, once in a process. */
+/* Installs the handler, once per process. */
 void guard_install(void);
 
-/* Call fn(arg), which touches memory and nothing else: it may be left anywhere. false: it was. */
+/* Calls fn(arg), which may only access memory, because it can be left at any point. false: it
+ * was. */
 bool guard_run(void (*fn)(void *arg), void *arg);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lender - what sources need to show bytes where they are: room for page tables, and leases.
+ * lender - what sources need to provide bytes in place: a budget for mappings, and leases.
  *
  * Threads: any.
  */
@@ -17,9 +17,9 @@ struct lender {
 	struct leases *leases;
 };
 
-/* Page tables are kept for no more than max_bytes of files. From then on SIGBUS is guard.h's. NULL:
- * out of memory. */
+/* At most max_bytes of files stay mapped. From then on guard.h handles SIGBUS. NULL: out of
+ * memory. */
 struct lender *lender_new(uint64_t max_bytes);
-void lender_free(struct lender *l); /* NULL is fine; its sources are freed before */
+void lender_free(struct lender *l); /* NULL is fine; free its sources first */
 
 #endif

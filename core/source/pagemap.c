@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define BLOCK ((uint64_t)1 << PAGEMAP_SHIFT)
-/* Up to here the very bytes are looked for every time; of more, what was mapped once is taken to be
- * in memory still. */
+/* Up to this size the bytes are checked every time; in larger ranges, a block that has been mapped
+ * is assumed to be in memory still. */
 #define LOOK_ALWAYS (4 * BLOCK)
 #ifndef SYS_cachestat
 #define SYS_cachestat 451 /* Linux 6.5 */
@@ -38,7 +38,8 @@ struct pagepool {
 struct pagemap {
 	struct pagepool *pool;
 	int fd;
-	bool stacked; /* cachestat would look where nothing is; a mapping is of the real file */
+	bool stacked; /* cachestat would examine the upper file, which has no pages; a mapping is of
+                         the real file */
 	uint64_t size;
 	uint8_t *base;
 	_Atomic uint8_t mapped[]; /* by block: it has a slot */
@@ -110,8 +111,8 @@ void pagemap_free(struct pagemap *m)
 	free(m);
 }
 
-/* Without cachestat. Of a file that is not ours it says that everything is there: then mapping it
- * waits for the disk, a page fault at a time. */
+/* For kernels without cachestat. For another user's file the kernel reports everything as cached:
+ * mapping it then waits for the disk, one page fault at a time. */
 static bool all_in_core(const struct pagemap *m, uint64_t off, uint64_t len)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -147,7 +148,7 @@ static bool resident(const struct pagemap *m, uint64_t off, uint64_t len, bool a
 	if (too_old || m->stacked)
 		return all_in_core(m, off, len);
 	if (syscall(SYS_cachestat, m->fd, &range, &found, 0)) {
-		if (errno != ENOSYS) /* a file of others, on huge pages, forbidden here */
+		if (errno != ENOSYS) /* another user's file, on huge pages, or forbidden here */
 			return false;
 		too_old = true;
 		return all_in_core(m, off, len);
@@ -156,7 +157,7 @@ static bool resident(const struct pagemap *m, uint64_t off, uint64_t len, bool a
 	       (!arriving || all_in_core(m, off, len));
 }
 
-/* Give a block the slot that was handed out longest ago. Under the pool's lock. */
+/* Gives a block the slot that was assigned longest ago. Under the pool's lock. */
 static void take_slot(struct pagemap *m, uint64_t block)
 {
 	struct slot *s = &m->pool->slots[m->pool->next];
@@ -187,7 +188,7 @@ static bool map_block(struct pagemap *m, uint64_t block, bool arriving)
 			return true;
 		take_slot(m, block);
 	}
-	/* Without it (an older kernel), faults do it: more slowly. */
+	/* Without it (an older kernel), page faults do it, more slowly. */
 	return !madvise(m->base + at, (size_t)n, MADV_POPULATE_READ) || errno == EINVAL;
 }
 

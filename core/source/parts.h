@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parts - a reply of which long runs stay where they are: in the page cache, or in decoded blocks.
+ * parts - a reply whose long runs are not copied but stay in the page cache, or in decoded blocks.
  *
  *	parts_start(&p, files, buf, PARTS_MIN_RUN);
  *	...                            // the reply is put into buf, but for what parts_add takes
@@ -36,7 +36,7 @@ struct part {
 struct parts {
 	uint8_t *buf;
 	struct files *files;
-	uint64_t min_run; /* bytes; what is shorter is to be copied */
+	uint64_t min_run; /* bytes; shorter runs are copied */
 	struct part v[PARTS_MAX];
 	size_t n;
 	uint32_t pins[PARTS_MAX]; /* files that are lent */
@@ -49,18 +49,19 @@ struct parts {
 };
 
 void parts_start(struct parts *p, struct files *files, uint8_t *buf, uint64_t min_run);
-/* Is there room for n runs out of one file? */
+/* Is there room for n more runs from one file? */
 bool parts_room(const struct parts *p, uint64_t n);
-/* The run that the reply has at `at` of the buffer. Runs do not overlap. */
+/* Adds the run whose position in the reply is `at` in the buffer. Runs must not overlap. */
 void parts_add(struct parts *p, const uint8_t *at, const uint8_t *data, uint64_t len);
-/* All that was added since the last pin lies in this file, which files_lend gave. */
+/* Everything added since the last pin is in this file, obtained by files_lend. */
 void parts_pin(struct parts *p, uint32_t file);
-/* What was added last lies in this block; the pin is put back in time. All are of one cache. */
+/* The run added last is in this block, whose pin is put back later. All blocks must be from one
+ * cache. */
 void parts_pin_block(struct parts *p, struct blockcache *cache, void *pin);
 
-/* Make iov of the len bytes, and see that all files are what they were. */
+/* Makes iov for the len bytes, and checks that no file has changed. */
 int parts_finish(struct parts *p, uint64_t len, struct ckpt_err *e);
-/* Give all files and blocks back. */
+/* Releases all files and blocks. */
 void parts_release(struct parts *p);
 
 #endif
