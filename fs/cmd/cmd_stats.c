@@ -139,6 +139,17 @@ static void put_list(struct buf *b, const char *name, struct jval list)
 	buf_str(b, "\n");
 }
 
+/* Lines of text. */
+static void put_lines(struct buf *b, const char *name, struct jval list)
+{
+	put_heading(b, name, !jval_size(list));
+	for (struct jiter i = jiter(list); jiter_next(&i);)
+		if (jval_is(i.v, J_STRING)) {
+			buf_str(b, "  ");
+			put_string(b, jval_str(i.v));
+		}
+}
+
 static int print_table(struct jval stats)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_OUTPUT);
@@ -149,6 +160,8 @@ static int print_table(struct jval stats)
 			put_object(&b, i.key, i.v);
 		else if (jval_is(jval_at(i.v, 0), J_OBJECT))
 			put_latency(&b, i.key, i.v);
+		else if (jval_is(i.v, J_ARRAY) && !strcmp(i.key, "log"))
+			put_lines(&b, i.key, i.v);
 		else if (jval_is(i.v, J_ARRAY))
 			put_list(&b, i.key, i.v);
 		else
@@ -206,10 +219,10 @@ const struct command command_stats = {
 	.name = "stats",
 	.usage = "MNT",
 	.summary = "Print what a mount has served",
-	.details = "Requests, bytes, latencies, errors, caches, memory, and what kernel and daemon "
-		   "have\n"
-		   "agreed on, since the mount began. --json prints MNT/.ckptfs/stats.json as it "
-		   "is.\n",
+	.details =
+		"Requests, bytes, latencies, errors, caches, memory, what kernel and daemon have\n"
+		"agreed on since the mount began, and the last ten messages of MNT/.ckptfs/log.\n"
+		"--json prints MNT/.ckptfs/stats.json as it is.\n",
 	.words = WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,

@@ -60,6 +60,7 @@ static const struct word words[] = {
 	{ "nodev", 0, FLAG, WORDS_MOUNT, AT(nodev), NULL, NULL },
 	{ "noexec", 0, FLAG, WORDS_MOUNT, AT(noexec), NULL, NULL },
 	{ "context", 0, TEXT, WORDS_MOUNT, AT(context), NULL, NULL },
+	{ "log", 0, TEXT, WORDS_MOUNT, AT(log), "FILE", "also add messages to this file" },
 	{ "foreground", 'f', FLAG, WORDS_MOUNT, AT(foreground), NULL, "stay in the foreground" },
 	{ "debug", 'd', FLAG, WORDS_MOUNT, AT(debug), NULL, "log every request; implies -f" },
 	{ "verbose", 'v', FLAG, WORDS_MOUNT, AT(verbose), NULL, "log more" },

@@ -47,7 +47,7 @@ struct options {
 	const char **open; /* words for ckpt_open, NULL-terminated; NULL: there are none */
 
 	uint64_t threads; /* 0: not given */
-	const char *io, *sandbox;
+	const char *io, *sandbox, *log;
 	bool io_uring;
 	bool allow_other, allow_root, auto_unmount, nosuid, nodev, noexec;
 	const char *fsname, *subtype, *context;

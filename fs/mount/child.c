@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-static void let_go(int input)
+static void let_go(int input, int output)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -19,21 +19,21 @@ static void let_go(int input)
 	(void)signal(SIGINT, SIG_IGN);
 	(void)signal(SIGTERM, SIG_IGN);
 	(void)signal(SIGHUP, SIG_IGN);
-	(void)dup2(null, STDOUT_FILENO);
+	(void)dup2(output < 0 ? null : output, STDOUT_FILENO);
 	(void)dup2(null, STDERR_FILENO);
 	(void)dup2(input, STDIN_FILENO);
 	closefrom(STDERR_FILENO + 1);
 }
 
-int child_start(const char *name, int input, void (*run)(void *arg), void *arg, pid_t *ret,
-		struct ckpt_err *e)
+int child_start(const char *name, int input, int output, void (*run)(void *arg), void *arg,
+		pid_t *ret, struct ckpt_err *e)
 {
 	pid_t pid = fork();
 
 	if (pid < 0)
 		return err_sys(e, errno, "fork");
 	if (pid == 0) {
-		let_go(input);
+		let_go(input, output);
 		(void)prctl(PR_SET_NAME, name);
 		run(arg);
 		_exit(0);

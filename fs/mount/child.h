@@ -13,9 +13,10 @@
 
 struct ckpt_err;
 
-/* Calls run(arg) in a process with this name, whose standard input is `input`, its only descriptor
- * besides /dev/null. The process ends when run returns. 0, or -errno with *e set. */
-int child_start(const char *name, int input, void (*run)(void *arg), void *arg, pid_t *ret,
-		struct ckpt_err *e);
+/* Calls run(arg) in a process with this name, whose standard input is `input` and whose standard
+ * output is `output` (-1: /dev/null), its only descriptors besides /dev/null. The process ends when
+ * run returns. 0, or -errno with *e set. */
+int child_start(const char *name, int input, int output, void (*run)(void *arg), void *arg,
+		pid_t *ret, struct ckpt_err *e);
 
 #endif

@@ -2,6 +2,7 @@
 #include "mount/logger.h"
 
 #include "mount/child.h"
+#include "mount/journal.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -9,27 +10,74 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+struct way {
+	bool syslog, to_file;
+};
+
+/* Part of a line, where a disk is full, is ended by the next. */
+static void add_line(int file, const char *text, size_t n, bool *cut)
+{
+	char line[JOURNAL_TIME_MAX + LOG_PACKET_MAX + 4], time[JOURNAL_TIME_MAX];
+	int len;
+
+	journal_time(time);
+	len = snprintf(line, sizeof(line), "%s%s %.*s\n", *cut ? "\n" : "", time, (int)n, text);
+	if (len > 0)
+		*cut = write(file, line, (size_t)len) != len;
+}
 
 static void pass_on(void *arg)
 {
 	char packet[LOG_PACKET_MAX], ident[32];
+	const struct way *way = arg;
+	bool cut = false;
 	ssize_t n;
 
-	(void)arg;
 	(void)snprintf(ident, sizeof(ident), "ckptfs[%d]", (int)getppid());
-	log_use_syslog(ident);
+	(void)signal(SIGXFSZ, SIG_IGN);
+	if (way->syslog)
+		log_use_syslog(ident);
 	do {
 		n = read(STDIN_FILENO, packet, sizeof(packet));
-		if (n > 0)
+		if (n > 0 && way->to_file)
+			add_line(STDOUT_FILENO, packet + 1, (size_t)n - 1, &cut);
+		if (n > 0 && way->syslog)
 			log_packet(packet, (size_t)n);
 	} while (n > 0 || (n < 0 && errno == EINTR));
 }
 
-int logger_start(struct ckpt_err *e)
+int logger_open(const char *path, int *ret, struct ckpt_err *e)
 {
+	autoclose int fd =
+		open(path,
+		     O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+		     0600);
+	struct stat st;
+
+	if (fd < 0 && errno == ELOOP)
+		return err_set(e, ELOOP,
+			       "option 'log': '%s' is a symbolic link: name the file itself", path);
+	if (fd < 0 || fstat(fd, &st))
+		return err_sys(e, errno, "option 'log': '%s'", path);
+	if (!S_ISREG(st.st_mode))
+		return err_set(e, EINVAL, "option 'log': '%s' is not a regular file", path);
+	if (st.st_uid != geteuid() || st.st_nlink != 1)
+		return err_set(e, EPERM, "option 'log': '%s' %s: name a new file", path,
+			       st.st_nlink != 1 ? "has several names" : "belongs to another user");
+	/* Not one that a daemon gives another meaning. */
+	*ret = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	return *ret < 0 ? err_sys(e, errno, "option 'log': '%s'", path) : 0;
+}
+
+int logger_start(bool syslog, int file, struct ckpt_err *e)
+{
+	struct way way = { syslog, file >= 0 };
 	autoclose int theirs = -1;
 	int ends[2], rc;
 	pid_t pid;
@@ -39,10 +87,10 @@ int logger_start(struct ckpt_err *e)
 	theirs = ends[1];
 	rc = fcntl(ends[0], F_SETFL, O_NONBLOCK) ? err_sys(e, errno, "O_NONBLOCK") : 0;
 	if (!rc)
-		rc = child_start("ckptfs-log", theirs, pass_on, NULL, &pid, e);
+		rc = child_start("ckptfs-log", theirs, file, pass_on, &way, &pid, e);
 	if (rc)
 		(void)close(ends[0]);
 	else
-		log_use_packets(ends[0]);
+		log_use_packets(ends[0], syslog);
 	return rc;
 }

@@ -1,20 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * logger - passes messages of a daemon to syslog through a separate process, ckptfs-log.
+ * logger - passes messages of a daemon to syslog, and to the file of -o log, through a separate
+ * process, ckptfs-log.
  *
  * A daemon in its sandbox has no sockets, and could not reconnect after a restart of syslogd. So a
  * child is started first; it receives each message as one packet, logs it under the daemon's
  * process number, and ends when the daemon does. The daemon never waits for it: messages that it
- * cannot accept, for example because syslogd has stopped, are lost.
+ * cannot accept, for example because syslogd has stopped or the disk of the file hangs, are lost.
  *
  * Threads: as child.h.
  */
 #ifndef FS_MOUNT_LOGGER_H
 #define FS_MOUNT_LOGGER_H
 
+#include <stdbool.h>
+
 struct ckpt_err;
 
-/* From now on log_msg writes to this process. */
-int logger_start(struct ckpt_err *e);
+/*
+ * Opens the file that messages are appended to: a regular file of this user with a single name, or a
+ * new one with mode 0600. A symbolic link is refused: another user of its directory could have put
+ * it there.
+ */
+int logger_open(const char *path, int *ret, struct ckpt_err *e);
+/* From now on log_msg writes to this process, which logs to syslog, if asked to, instead of stderr,
+ * and to the file; -1: none. */
+int logger_start(bool syslog, int file, struct ckpt_err *e);
 
 #endif

@@ -16,6 +16,7 @@
 #include "cmd/capture.h"
 #include "cmd/cmd.h"
 #include "cmd/options.h"
+#include "mount/journal.h"
 #include "mount/logger.h"
 #include "mount/loop.h"
 #include "mount/mounts.h"
@@ -73,6 +74,8 @@ struct mount {
 	char *cwd;	       /* where the command was given, */
 	struct buf shape;      /* and what decides which tree it is: see options_add_shape */
 	int report;	       /* the pipe to the waiting parent, or -1 */
+	int log;	       /* the file that messages are added to, or -1 */
+	struct journal *journal;
 	struct ckpt *ckpt;
 	struct stats *stats;
 	struct fs *fs;
@@ -429,9 +432,9 @@ static int to_dev_null(int fd, int flags, struct ckpt_err *e)
 }
 
 /* Nothing of the caller's is kept: a pipe that a script reads from would never end. */
-static int detach(struct ckpt_err *e)
+static int detach(const struct mount *m, struct ckpt_err *e)
 {
-	if (logger_start(e))
+	if (logger_start(true, m->log, e))
 		return -e->code;
 	fuse_set_log_func(log_fuse);
 	(void)setsid(); /* fails only for a leader, who needs none */
@@ -492,7 +495,8 @@ static struct stats *new_stats(struct mount *m)
 				     .source = m->source,
 				     .directory = m->cwd,
 				     .threads = thread_count(m->opts),
-				     .mount = &m->found };
+				     .mount = &m->found,
+				     .journal = m->journal };
 
 	options_add_shape(m->opts, NULL, &m->shape);
 	if (m->shape.err)
@@ -539,7 +543,7 @@ static int serve(struct mount *m, struct ckpt_err *e)
 		return -e->code;
 	if (m->sandbox != SANDBOX_OFF && draw_limits(m, e))
 		return -e->code;
-	if (m->report >= 0 && detach(e))
+	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(false, m->log, e))
 		return -e->code;
 	if (m->sandbox != SANDBOX_OFF && confine(m, e))
 		return -e->code;
@@ -591,6 +595,7 @@ static void clean_up(struct mount *m, int status)
 	fs_free(m->fs);
 	stats_free(m->stats);
 	ckpt_close(m->ckpt);
+	journal_free(m->journal);
 }
 
 static int run_daemon(struct mount *m)
@@ -603,7 +608,8 @@ static int run_daemon(struct mount *m)
 	log_set_level(m->opts->debug	 ? LOG_LEVEL_DEBUG
 		      : m->opts->verbose ? LOG_LEVEL_INFO
 					 : LOG_LEVEL_WARN);
-	rc = unmounter_start(&m->unmounter, &e);
+	m->journal = journal_new();
+	rc = m->journal ? unmounter_start(&m->unmounter, &e) : err_nomem(&e);
 	if (!rc)
 		rc = serve(m, &e);
 	clean_up(m, rc ? STATUS_TROUBLE : STATUS_DONE);
@@ -649,6 +655,8 @@ static void release(struct mount *m)
 	free(m->target);
 	free(m->cwd);
 	buf_release(&m->shape);
+	if (m->log >= 0)
+		(void)close(m->log);
 }
 
 /* A relative path of the index must still mean the same after chdir("/"): the option as it does. */
@@ -685,6 +693,7 @@ static int mount_run(const struct options *o)
 	struct mount m CLEANUP(release) = { .opts = o,
 					    .index = index,
 					    .report = -1,
+					    .log = -1,
 					    .shape = BUF_INIT(MAX_SHAPE),
 					    .rules = SANDBOX_NONE,
 					    .unmounter = UNMOUNTER_NONE };
@@ -698,7 +707,7 @@ static int mount_run(const struct options *o)
 		return cmd_fail(&e);
 	}
 	if (parse_io(o->io, &m.io, &e) || sandbox_parse(o->sandbox, &m.sandbox, &e) ||
-	    resolve(&m, &e))
+	    resolve(&m, &e) || (o->log && logger_open(o->log, &m.log, &e)))
 		return cmd_fail(&e);
 	return o->foreground || o->debug ? run_daemon(&m) : fork_daemon(&m);
 }

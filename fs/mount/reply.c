@@ -20,7 +20,7 @@
 #include <time.h>
 
 /* One slot per file, by its number; a collision only costs an extra line. */
-enum { SLOTS = 256, PATH_DEPTH = 8 };
+enum { SLOTS = 1 << 8, PATH_DEPTH = 8 };
 
 struct failures {
 	struct ckpt *ckpt;
@@ -53,7 +53,8 @@ void failures_free(struct failures *f)
 /* May a line about this file be logged now? Then *kept_back is the number of suppressed ones. */
 static bool may_log(struct failures *f, ckpt_node node, uint64_t *kept_back)
 {
-	struct slot *s = &f->slots[node % SLOTS];
+	/* The high bits of a number tell the directory, the low bits the file in it. */
+	struct slot *s = &f->slots[node * UINT64_C(0x9e3779b97f4a7c15) >> 56];
 	uint64_t now = clock_ns();
 	SCOPED_LOCK(&f->lock);
 
@@ -71,8 +72,10 @@ void reply_log(struct failures *f, const struct failure *what, const struct ckpt
 	char path[512], range[64] = "", more[64] = "";
 	uint64_t kept_back;
 
-	if (!may_log(f, what->node, &kept_back))
+	if (!may_log(f, what->node, &kept_back)) {
+		log_again(what->node);
 		return;
+	}
 	if (what->unnamed)
 		(void)snprintf(path, sizeof(path), "inode %" PRIu64, (uint64_t)what->node);
 	else
@@ -83,8 +86,8 @@ void reply_log(struct failures *f, const struct failure *what, const struct ckpt
 	if (kept_back)
 		(void)snprintf(more, sizeof(more), " (and %" PRIu64 " more since the last line)",
 			       kept_back);
-	log_msg(LOG_LEVEL_ERROR, "%s '%s'%s: %s%s", what->doing, *path ? path : "/", range, e->msg,
-		more);
+	log_msg_of(LOG_LEVEL_ERROR, what->node, "%s '%s'%s: %s%s", what->doing, *path ? path : "/",
+		   range, e->msg, more);
 }
 
 void reply_error(fuse_req_t req, int code)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mount/stats.h"
 
+#include "mount/journal.h"
 #include "mount/mounts.h"
 
 #include "base/buf.h"
@@ -28,6 +29,7 @@ enum {
 	/* Of latencies: [0, 1), [1, 2), [2, 4), ... us; all from 2^(BUCKETS-2) us (8 s) on are in
 	   the last. */
 	BUCKETS = 25,
+	LOG_SHOWN = 10,	     /* lines */
 	MAX_TEXT = 16 << 20, /* bytes: a few thousand, and the options that there are */
 };
 
@@ -54,6 +56,7 @@ struct stats {
 
 struct stats_reader {
 	struct stats *stats;
+	enum stats_file which;
 	LIST_LINK(struct stats_reader) link; /* under the lock of stats */
 	pthread_mutex_t lock;		     /* never held together with that */
 	struct buf text;
@@ -307,7 +310,22 @@ static void put_process(struct json_out *j, const struct stats *s)
 	json_close(j);
 }
 
-static void put_text(struct buf *b, struct stats *s)
+/* The last messages: the whole log is a file of its own. */
+static void put_log(struct json_out *j, struct journal *journal)
+{
+	struct buf text CLEANUP(buf_release) = BUF_INIT(MAX_TEXT);
+	const char *at, *end;
+
+	journal_text(journal, LOG_SHOWN, &text);
+	json_open(j, "log", '[');
+	for (at = text.data; at && (end = strchr(at, '\n')); at = end + 1)
+		json_str_n(j, NULL, at, (size_t)(end - at));
+	json_close(j);
+	if (text.err)
+		j->to->err = text.err;
+}
+
+static void put_stats(struct buf *b, struct stats *s)
 {
 	uint64_t n[N_CELLS], up = clock_ns() - s->start_ns;
 	struct json_out j = { .to = b };
@@ -326,20 +344,30 @@ static void put_text(struct buf *b, struct stats *s)
 	put_engine(&j, s->about.ckpt);
 	put_negotiated(&j, s);
 	put_process(&j, s);
+	put_log(&j, s->about.journal);
 	json_close(&j);
+}
+
+static void put_text(struct buf *b, struct stats *s, enum stats_file which)
+{
+	if (which == STATS_LOG)
+		journal_text(s->about.journal, JOURNAL_LINES, b);
+	else
+		put_stats(b, s);
 }
 
 /* ---- the file ---- */
 
-struct stats_reader *stats_open(struct stats *s)
+struct stats_reader *stats_open(struct stats *s, enum stats_file which)
 {
 	struct stats_reader *r = calloc(1, sizeof(*r));
 
 	if (!r)
 		return NULL;
 	r->stats = s;
+	r->which = which;
 	r->text = (struct buf)BUF_INIT(MAX_TEXT);
-	put_text(&r->text, s); /* for readers that do not start at the beginning */
+	put_text(&r->text, s, which); /* for readers that do not start at the beginning */
 	if (r->text.err) {
 		buf_release(&r->text);
 		free(r);
@@ -367,7 +395,7 @@ int stats_read(struct stats_reader *r, uint64_t off, size_t len, char **ret, siz
 	struct buf fresh CLEANUP(buf_release) = BUF_INIT(MAX_TEXT), old;
 
 	if (!off) /* before the lock: it takes others */
-		put_text(&fresh, r->stats);
+		put_text(&fresh, r->stats, r->which);
 	if (fresh.err)
 		return -fresh.err;
 	SCOPED_LOCK(&r->lock);
@@ -380,6 +408,7 @@ int stats_read(struct stats_reader *r, uint64_t off, size_t len, char **ret, siz
 	*ret = malloc(*ret_len + 1);
 	if (!*ret)
 		return -ENOMEM;
-	memcpy(*ret, r->text.data + (*ret_len ? off : 0), *ret_len);
+	if (*ret_len) /* a log may be empty */
+		memcpy(*ret, r->text.data + off, *ret_len);
 	return 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats - counts the requests and answers of a mount, and makes the text of .ckptfs/stats.json.
+ * stats - counts the requests and answers of a mount, and makes the texts of .ckptfs/stats.json and
+ * .ckptfs/log.
  *
- * Numbers are counted since the mount began. Requests for stats.json itself are not counted, so
+ * Numbers are counted since the mount began. Requests for these two files are not counted, so
  * looking changes nothing. Requests that the kernel answers from its caches never arrive here.
  *
  * Threads: any; new and free from one.
@@ -17,6 +18,7 @@
 #include <stdint.h>
 
 struct fuse_conn_info;
+struct journal;
 struct mount_found;
 struct stats;
 
@@ -53,6 +55,7 @@ struct stats_about {
 	const char *directory; /* and the directory that relative paths in them start from */
 	unsigned threads;      /* maximum */
 	const struct mount_found *mount; /* filled in by the first request */
+	struct journal *journal;	 /* what .ckptfs/log holds */
 };
 
 struct stats *stats_new(const struct stats_about *about); /* NULL: out of memory */
@@ -76,11 +79,13 @@ void stats_set_uring(struct stats *s, bool on);
 /* What kernel and daemon have agreed on. */
 void stats_negotiated(struct stats *s, const struct fuse_conn_info *conn);
 
-/* ---- .ckptfs/stats.json ---- */
+/* ---- .ckptfs/stats.json and .ckptfs/log ---- */
 
-struct stats_reader; /* an open stats.json; stats_free closes the remaining ones */
+enum stats_file { STATS_JSON, STATS_LOG, N_STATS_FILES };
 
-struct stats_reader *stats_open(struct stats *s); /* NULL: out of memory */
+struct stats_reader; /* an open file; stats_free closes the remaining ones */
+
+struct stats_reader *stats_open(struct stats *s, enum stats_file which); /* NULL: out of memory */
 void stats_close(struct stats_reader *r);
 /*
  * At most len bytes at off, *ret_len of them, in *ret, which the caller frees. The text is

@@ -47,7 +47,7 @@ int unmounter_start(struct unmounter *u, struct ckpt_err *e)
 	if (pipe2(ends, O_CLOEXEC))
 		return err_sys(e, errno, "pipe");
 	theirs = ends[0];
-	if (child_start("ckptfs-umount", theirs, unmount_when_asked, NULL, &u->pid, e)) {
+	if (child_start("ckptfs-umount", theirs, -1, unmount_when_asked, NULL, &u->pid, e)) {
 		(void)close(ends[1]);
 		return -e->code;
 	}

@@ -6,6 +6,7 @@
 #include "mount/reply.h"
 #include "mount/stats.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -16,12 +17,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* No checkpoint and no run has a file of this number (see view.c, run_tree.c). */
-#define NODE ((fuse_ino_t)4)
+/* No checkpoint and no run has files of these numbers (see view.c, run_tree.c). */
+#define FIRST_NODE ((fuse_ino_t)4)
+
+static const char *const names[N_STATS_FILES] = {
+	[STATS_JSON] = WATCH_FILE, [STATS_LOG] = WATCH_LOG
+};
 
 static const double forever = 86400;
 
-/* ---- the file ---- */
+/* ---- the files ---- */
+
+static bool is_ours(fuse_ino_t node)
+{
+	return node >= FIRST_NODE && node < FIRST_NODE + N_STATS_FILES;
+}
 
 static struct stats_reader *reader_of(const struct fuse_file_info *fi)
 {
@@ -33,9 +43,9 @@ static bool find_dir(fuse_req_t req, ckpt_node *ret)
 	return !ckpt_lookup(fs_config(req)->ckpt, CKPT_ROOT, WATCH_DIR, ret);
 }
 
-/* Like everything else, it has the checkpoint's time: `tar` complains about files that change while
+/* Like everything else, they have the checkpoint's time: `tar` complains about files that change while
  * it reads them. */
-static int attributes(fuse_req_t req, struct stat *ret)
+static int attributes(fuse_req_t req, fuse_ino_t which, struct stat *ret)
 {
 	const struct fs_config *config = fs_config(req);
 	struct ckpt_stat dir;
@@ -45,7 +55,7 @@ static int attributes(fuse_req_t req, struct stat *ret)
 
 	if (rc)
 		return rc;
-	*ret = (struct stat){ .st_ino = NODE,
+	*ret = (struct stat){ .st_ino = which,
 			      .st_mode = S_IFREG | 0444,
 			      .st_nlink = 1,
 			      .st_uid = config->uid,
@@ -57,10 +67,10 @@ static int attributes(fuse_req_t req, struct stat *ret)
 	return 0;
 }
 
-static void reply_node(fuse_req_t req)
+static void reply_node(fuse_req_t req, fuse_ino_t node)
 {
-	struct fuse_entry_param entry = { .ino = NODE, .entry_timeout = forever };
-	int rc = attributes(req, &entry.attr);
+	struct fuse_entry_param entry = { .ino = node, .entry_timeout = forever };
+	int rc = attributes(req, node, &entry.attr);
 
 	if (rc)
 		reply_name_error(req, rc);
@@ -72,13 +82,12 @@ static void file_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi
 {
 	struct stats_reader *r;
 
-	(void)node;
 	if ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC) {
 		reply_error(req, EROFS);
 		return;
 	}
 	stats_set_uring(fs_stats(req), negotiate_payload(req));
-	r = stats_open(fs_stats(req));
+	r = stats_open(fs_stats(req), (enum stats_file)(node - FIRST_NODE));
 	if (!r) {
 		reply_error(req, ENOMEM);
 		return;
@@ -114,9 +123,8 @@ static void file_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info 
 static void file_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	struct stat st;
-	int rc = attributes(req, &st);
+	int rc = attributes(req, node, &st);
 
-	(void)node;
 	(void)fi;
 	if (rc)
 		reply_name_error(req, rc);
@@ -130,7 +138,7 @@ static void file_lookup(fuse_req_t req, fuse_ino_t node, const char *name)
 	ckpt_node dir;
 
 	if (!strcmp(name, "."))
-		reply_node(req);
+		reply_node(req, node);
 	else if (!strcmp(name, "..") && find_dir(req, &dir))
 		fs_ops.lookup(req, dir, ".");
 	else
@@ -153,11 +161,11 @@ static const struct fuse_lowlevel_ops file_ops = {
 
 /* ---- the operations ---- */
 
-/* The operations for a node: those of the file, or those of the tree below, which are counted. */
+/* The operations for a node: those of our files, or those of the tree below, which are counted. */
 static const struct fuse_lowlevel_ops *ops_of(fuse_req_t req, fuse_ino_t node,
 					      enum stats_request kind)
 {
-	if (node == NODE)
+	if (is_ours(node))
 		return &file_ops;
 	stats_count(fs_stats(req), kind);
 	return &fs_ops;
@@ -167,10 +175,12 @@ static void watch_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	ckpt_node dir;
 
-	if (!strcmp(name, WATCH_FILE) && find_dir(req, &dir) && dir == parent)
-		reply_node(req);
-	else
-		ops_of(req, parent, STATS_lookup)->lookup(req, parent, name);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(name, names[i]) && find_dir(req, &dir) && dir == parent) {
+			reply_node(req, FIRST_NODE + i);
+			return;
+		}
+	ops_of(req, parent, STATS_lookup)->lookup(req, parent, name);
 }
 
 static void watch_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
@@ -191,7 +201,7 @@ static void watch_init(void *userdata, struct fuse_conn_info *conn)
 	stats_negotiated(fs_config_of(userdata)->stats, conn);
 }
 
-/* Operations that the file answers, too, */
+/* Operations that our files answer, too, */
 #define STACKED(name, params, ...) \
 	static void watch_##name params \
 	{ \
