@@ -260,12 +260,29 @@ static bool put_latin1(struct buf *b, const struct pk_value *v)
 	return true;
 }
 
+/* What protocols below 3 call by its name in Python 2. */
+static void modernize(const char **module, const char **name)
+{
+	static const char *const names[][2] = {
+		{ "long", "int" }, { "unicode", "str" }, { "unichr", "chr" }, { "xrange", "range" }
+	};
+
+	if (!strcmp(*module, "copy_reg"))
+		*module = "copyreg";
+	if (strcmp(*module, "__builtin__") != 0)
+		return;
+	*module = "builtins";
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(*name, names[i][0]))
+			*name = names[i][1];
+}
+
 static void put_name(struct buf *b, const char *key, const char *module, const char *name)
 {
 	struct buf whole = BUF_INIT(1 << 20);
 
-	/* the name in protocols below 3 */
-	buf_str(&whole, strcmp(module, "__builtin__") != 0 ? module : "builtins");
+	modernize(&module, &name);
+	buf_str(&whole, module);
 	buf_str(&whole, *module ? "." : "");
 	buf_str(&whole, name);
 	buf_printf(b, "{\"%s\": ", key);
