@@ -223,41 +223,56 @@ static int put_dict(struct buf *b, const struct pk_value *v, const struct level 
 
 /* ---- values that JSON cannot express ---- */
 
-static void put_hex(struct buf *b, const uint8_t *p, size_t n)
+/* The last member of an object, and its end. */
+static void put_hex(struct buf *b, const struct buf *bytes)
 {
-	buf_str(b, "{\"__class__\": \"builtins.bytes\", \"hex\": \"");
-	for (size_t i = 0; i < n; i++)
-		buf_printf(b, "%02x", p[i]);
+	buf_str(b, "\"hex\": \"");
+	for (size_t i = 0; i < bytes->len; i++)
+		buf_printf(b, "%02x", (uint8_t)bytes->data[i]);
 	buf_str(b, "\"}");
+	if (bytes->err && !b->err)
+		b->err = bytes->err;
 }
 
-/* Protocol 2 writes bytes as _codecs.encode(text, 'latin1'), and empty ones as bytes(). False: v is
- * something else. */
-static bool put_latin1(struct buf *b, const struct pk_value *v)
+/* What is bytes: v itself; or as protocol 2 writes them, _codecs.encode(text, 'latin1'), and empty
+ * ones as bytes(). False: v is something else. */
+static bool add_bytes(const struct pk_value *v, struct buf *ret)
 {
-	const struct pk_value *args = &v->n->own[PK_ARGS], *a = args->n ? args->n->own : NULL;
-	struct buf bytes = BUF_INIT(b->max);
+	const struct pk_value *f = v->type == PK_OBJECT ? v->n->own : NULL;
+	const struct pk_value *args = f ? &f[PK_ARGS] : NULL, *a;
 	const char *s, *end;
 
-	if (args->type == PK_TUPLE && !pk_len(args) &&
-	    pk_is(&v->n->own[PK_CALLEE], "__builtin__", "bytes")) {
-		put_hex(b, NULL, 0);
+	if (v->type == PK_BYTES) {
+		buf_add(ret, v->s->data, v->s->len);
 		return true;
 	}
-	if (!pk_is(&v->n->own[PK_CALLEE], "_codecs", "encode") || args->type != PK_TUPLE ||
-	    pk_len(args) != 2 || a[0].type != PK_STR || a[1].type != PK_STR ||
-	    strcmp(a[1].s->data, "latin1") != 0)
+	if (!args || args->type != PK_TUPLE)
+		return false;
+	if (!pk_len(args))
+		return pk_is(&f[PK_CALLEE], "__builtin__", "bytes");
+	a = args->n->own;
+	if (!pk_is(&f[PK_CALLEE], "_codecs", "encode") || pk_len(args) != 2 ||
+	    a[0].type != PK_STR || !pk_is_text(&a[1], "latin1"))
 		return false;
 	for (s = a[0].s->data, end = s + a[0].s->len; s < end;) {
 		uint8_t byte = (uint8_t)text_next(&s, end);
 
-		buf_add(&bytes, &byte, 1);
+		buf_add(ret, &byte, 1);
 	}
-	put_hex(b, (const uint8_t *)bytes.data, bytes.len);
-	if (bytes.err && !b->err)
-		b->err = bytes.err;
-	buf_release(&bytes);
 	return true;
+}
+
+static bool put_bytes(struct buf *b, const struct pk_value *v)
+{
+	struct buf bytes = BUF_INIT(b->max);
+	bool is = add_bytes(v, &bytes);
+
+	if (is) {
+		buf_str(b, "{\"__class__\": \"builtins.bytes\", ");
+		put_hex(b, &bytes);
+	}
+	buf_release(&bytes);
+	return is;
 }
 
 /* What protocols below 3 call by its name in Python 2. */
@@ -353,6 +368,14 @@ static const struct pk_value *tensor_args(const struct pk_value *v, const struct
 	return args;
 }
 
+static void put_shape(struct buf *b, const uint64_t *shape, size_t n)
+{
+	buf_str(b, "\"shape\": [");
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
+	buf_str(b, "]");
+}
+
 /* Type and shape. False: v is not a tensor, or not as torch writes one. */
 static bool put_tensor(struct buf *b, const struct pk_value *v)
 {
@@ -375,10 +398,9 @@ static bool put_tensor(struct buf *b, const struct pk_value *v)
 		put_global(b, "__class__", class);
 	else
 		put_name(b, "__class__", "torch", "Tensor");
-	buf_printf(b, ", \"dtype\": \"%s\", \"shape\": [", dtype_info(dtype)->name);
-	for (size_t i = 0; i < n; i++)
-		buf_printf(b, "%s%llu", i ? ", " : "", (unsigned long long)shape[i]);
-	buf_str(b, "]}");
+	buf_printf(b, ", \"dtype\": \"%s\", ", dtype_info(dtype)->name);
+	put_shape(b, shape, n);
+	buf_str(b, "}");
 	return true;
 }
 
@@ -392,6 +414,100 @@ static void put_storage(struct buf *b, const struct pk_value *v)
 	}
 	put_global(b, "__class__", &s[1]);
 	buf_printf(b, ", \"size\": %lld}", (long long)s[4].i);
+}
+
+/* ---- what NumPy has ---- */
+
+static bool is_numpy(const struct pk_value *fn, const char *name)
+{
+	return pk_is(fn, "numpy.core.multiarray", name) ||
+	       pk_is(fn, "numpy._core.multiarray", name);
+}
+
+/* dtype("f8", False, True) with the state (3, "<", ...): "<f8". False: it is none of numbers. */
+static bool numpy_type(const struct pk_value *v, char ret[static 4])
+{
+	const struct pk_value *f = v->type == PK_OBJECT ? v->n->own : NULL;
+	const struct pk_value *args = f ? fields(&f[PK_ARGS], 1) : NULL;
+	const struct pk_value *state = f ? fields(&f[PK_STATE], 2) : NULL;
+
+	if (!args || !state || !pk_is(&f[PK_CALLEE], "numpy", "dtype") || args[0].type != PK_STR ||
+	    args[0].s->len != 2 || !strchr("biufc", args[0].s->data[0]) ||
+	    !strchr("1248", args[0].s->data[1]) || state[1].type != PK_STR ||
+	    state[1].s->len != 1 || !strchr("<>|", state[1].s->data[0]))
+		return false;
+	(void)snprintf(ret, 4, "%s%s", state[1].s->data, args[0].s->data);
+	return true;
+}
+
+/* _reconstruct(ndarray, (0,), b"b") with the state (1, shape, dtype, Fortran order, bytes) */
+static bool put_array(struct buf *b, const struct pk_value *v)
+{
+	const struct pk_value *f = v->n->own, *state = fields(&f[PK_STATE], 5);
+	struct buf bytes = BUF_INIT(b->max);
+	uint64_t shape[CKPT_MAX_DIMS];
+	char type[4];
+	size_t n;
+	bool is = state && is_numpy(&f[PK_CALLEE], "_reconstruct") && state[3].type == PK_BOOL &&
+		  pk_numbers(&state[1], shape, CKPT_MAX_DIMS, &n) && numpy_type(&state[2], type) &&
+		  add_bytes(&state[4], &bytes);
+
+	if (is) {
+		put_name(b, "__class__", "numpy", "ndarray");
+		buf_printf(b, ", \"dtype\": \"%s\", ", type);
+		put_shape(b, shape, n);
+		buf_str(b, state[3].i ? ", \"order\": \"F\", " : ", ");
+		put_hex(b, &bytes);
+	}
+	buf_release(&bytes);
+	return is;
+}
+
+static void put_number(struct buf *b, const char *type, uint64_t bits)
+{
+	const char *kind = type[1] == 'f' ? "float" : type[1] == 'i' ? "int" : "uint";
+	unsigned width = 8u * (unsigned)(type[2] - '0');
+	char name[16];
+	uint32_t low = (uint32_t)bits;
+	double real;
+	float single;
+
+	(void)snprintf(name, sizeof(name), "%s%u", kind, width);
+	put_name(b, "__class__", "numpy", type[1] == 'b' ? "bool" : name);
+	buf_str(b, ", \"value\": ");
+	if (type[1] == 'f') {
+		memcpy(&real, &bits, sizeof(real));
+		memcpy(&single, &low, sizeof(single));
+		put_float(b, width == 64 ? real : (double)single);
+	} else if (type[1] == 'i') {
+		bits <<= 64 - width; /* the sign */
+		buf_printf(b, "%lld", (long long)((int64_t)bits >> (64 - width)));
+	} else if (type[1] == 'u') {
+		buf_u64(b, bits);
+	} else {
+		buf_str(b, bits ? "true" : "false");
+	}
+	buf_str(b, "}");
+}
+
+/* scalar(dtype, bytes): the number, where it is a float of 4 or 8 bytes, an integer or a bool. */
+static bool put_scalar(struct buf *b, const struct pk_value *v)
+{
+	const struct pk_value *f = v->n->own, *args = fields(&f[PK_ARGS], 2);
+	struct buf bytes = BUF_INIT(16);
+	uint64_t bits = 0;
+	char type[4];
+	bool is = args && is_numpy(&f[PK_CALLEE], "scalar") && numpy_type(&args[0], type) &&
+		  type[0] != '>' &&
+		  (strchr("biu", type[1]) || !strcmp(type + 1, "f8") || !strcmp(type + 1, "f4")) &&
+		  add_bytes(&args[1], &bytes) && bytes.len == (size_t)(type[2] - '0');
+
+	for (size_t i = bytes.len; is && i-- > 0;)
+		bits = bits << 8 | (uint8_t)bytes.data[i];
+	if (is)
+		put_number(b, type, bits);
+	buf_release(&bytes);
+	return is;
 }
 
 /* ---- objects ---- */
@@ -441,7 +557,7 @@ static int put_object(struct buf *b, const struct pk_value *v, const struct leve
 	const struct pk_value *f = v->n->own, *items = set_items(v);
 	int rc = 0;
 
-	if (put_latin1(b, v) || put_tensor(b, v))
+	if (put_bytes(b, v) || put_tensor(b, v) || put_array(b, v) || put_scalar(b, v))
 		return 0;
 	if (items)
 		return put_set(b, v, items, at, e);
@@ -508,7 +624,7 @@ static int put(struct buf *b, const struct pk_value *v, const struct level *up, 
 		buf_json_str(b, v->s->data, v->s->len);
 		return 0;
 	case PK_BYTES:
-		put_hex(b, (const uint8_t *)v->s->data, v->s->len);
+		(void)put_bytes(b, v);
 		return 0;
 	case PK_TUPLE:
 	case PK_LIST:

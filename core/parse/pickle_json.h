@@ -17,6 +17,9 @@
  *	a call with arguments           {"__class__": "torch.device", "__args__": ["cuda", 0]}
  *	a state that is no dict         {"__class__": "m.C", "__state__": 5}
  *	a tensor                        {"__class__": "torch.Tensor", "dtype": "int64", "shape": [2]}
+ *	numpy.arange(2)                 {"__class__": "numpy.ndarray", "dtype": "<u1", "shape": [2],
+ *					 "hex": "0001"}, in order "C" unless "order": "F" stands there
+ *	numpy.float64(0.5)              {"__class__": "numpy.float64", "value": 0.5}
  *	a storage                       {"__class__": "torch.FloatStorage", "size": 6}
  *	a class or function itself      {"__global__": "torch.bfloat16"}
  *	a container inside itself       {"__cycle__": 1}, so many levels further out

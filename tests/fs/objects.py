@@ -13,6 +13,7 @@ import json
 import math
 import os
 import pickle
+import struct
 import sys
 import zipfile
 
@@ -75,7 +76,17 @@ def plain(v):
     if v.of == "torch._utils._rebuild_tensor_v2":
         return {"__class__": "torch.Tensor", "dtype": DTYPES[v.args[0].pid[1].of.split(".")[-1]],
                 "shape": list(v.args[2])}
-    out = {"__class__": v.of.replace("__builtin__", "builtins")}
+    if v.of.endswith("multiarray._reconstruct") and isinstance(v.state[4], bytes):
+        _, shape, dtype, fortran, data = v.state
+        assert not fortran
+        return {"__class__": "numpy.ndarray", "dtype": dtype.state[1] + dtype.args[0], "shape": list(shape),
+                "hex": data.hex()}
+    if v.of.endswith("multiarray.scalar"):
+        kind, width = v.args[0].args[0]
+        value = struct.unpack("<" + {"f8": "d", "f4": "f", "i8": "q", "i4": "i", "b1": "?"}[kind + width], v.args[1])[0]
+        name = "bool" if kind == "b" else {"f": "float", "i": "int"}[kind] + str(int(width) * 8)
+        return {"__class__": f"numpy.{name}", "value": value}
+    out = {"__class__": v.of.replace("__builtin__.xrange", "builtins.range").replace("__builtin__", "builtins")}
     if v.args:
         out["__args__"] = plain(v.args)
     if isinstance(v.state, dict):

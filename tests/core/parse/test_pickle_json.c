@@ -13,6 +13,13 @@
 	"ctorch._utils\n_rebuild_tensor_v2\n(" \
 	"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" \
 	"0X\3\0\0\0cpuK\6tQ" args "tR"
+#define TYPE(type, order) \
+	"cnumpy\ndtype\n(X\2\0\0\0" type "\x89\x88tR(K\3X\1\0\0\0" order \
+	"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
+#define ARRAY(type, fortran, bytes) \
+	"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85" \
+	"C\1btR(K\1K\2\x85" type fortran bytes "tb."
+#define SCALAR(type, bytes) "cnumpy._core.multiarray\nscalar\n" type bytes "\x86R."
 #define ROW(bytes, text) \
 	{ \
 		bytes, sizeof(bytes) - 1, text \
@@ -109,6 +116,32 @@ static const struct {
 	ROW(TENSOR("K\0K\2K\3") ".",
 	    "{\"__class__\": \"torch._utils._rebuild_tensor_v2\", \"__args__\": "
 	    "[{\"__class__\": \"torch.FloatStorage\", \"size\": 6}, 0, 2, 3]}"),
+	/* what NumPy has; text in place of bytes is no array */
+	ROW(ARRAY(TYPE("u1", "|"), "\x89", "C\2\0\1"),
+	    "{\"__class__\": \"numpy.ndarray\", \"dtype\": \"|u1\", \"shape\": [2], "
+	    "\"hex\": \"0001\"}"),
+	ROW(ARRAY(TYPE("u1", "|"), "\x88", "c_codecs\nencode\nX\1\0\0\0aX\6\0\0\0latin1\x86R"),
+	    "{\"__class__\": \"numpy.ndarray\", \"dtype\": \"|u1\", \"shape\": [2], "
+	    "\"order\": \"F\", \"hex\": \"61\"}"),
+	ROW("cnumpy.core.multiarray\n_reconstruct\n)R(K\1K\2\x85K\3\x89Ntb.",
+	    "{\"__class__\": \"numpy.core.multiarray._reconstruct\", \"__state__\": "
+	    "[1, [2], 3, false, null]}"),
+	ROW(SCALAR(TYPE("f8", "<"), "C\x8\0\0\0\0\0\0\xe0\x3f"),
+	    "{\"__class__\": \"numpy.float64\", \"value\": 0.5}"),
+	ROW(SCALAR(TYPE("f8", "<"), "C\x8\0\0\0\0\0\0\xf0\x7f"),
+	    "{\"__class__\": \"numpy.float64\", \"value\": " FLOAT("inf") "}"),
+	ROW(SCALAR(TYPE("f4", "<"), "C\4\0\0\x20\xc1"),
+	    "{\"__class__\": \"numpy.float32\", \"value\": -10.0}"),
+	ROW(SCALAR(TYPE("i2", "<"), "C\2\xfe\xff"),
+	    "{\"__class__\": \"numpy.int16\", \"value\": -2}"),
+	ROW(SCALAR(TYPE("i8", "<"), "C\x8\xff\xff\xff\xff\xff\xff\xff\xff"),
+	    "{\"__class__\": \"numpy.int64\", \"value\": -1}"),
+	ROW(SCALAR(TYPE("u8", "<"), "C\x8\xff\xff\xff\xff\xff\xff\xff\xff"),
+	    "{\"__class__\": \"numpy.uint64\", \"value\": 18446744073709551615}"),
+	ROW(SCALAR(TYPE("b1", "|"), "C\1\1"), "{\"__class__\": \"numpy.bool\", \"value\": true}"),
+	ROW(SCALAR("K\1", "C\1\1"), "{\"__class__\": \"numpy._core.multiarray.scalar\", "
+				    "\"__args__\": [1, {\"__class__\": \"builtins.bytes\", "
+				    "\"hex\": \"01\"}]}"),
 	/* parts of themselves */
 	ROW("}\x94h\0Ns.", "{\"{\\\"__cycle__\\\": 1}\": null}"),
 	ROW("]\x94K\1ah\0a.", "[1, {\"__cycle__\": 1}]"),
