@@ -25,9 +25,9 @@ test_every_way_shows_the_same_value() {
   for name in betas name step lr empty_list; do
     [[ ! -e m/objects/$name ]] || {
       ckptfs cat "$c" "objects/$name.json" | cmp - "m/objects/$name.json"
-      ckptfs info --json "$c" "$name" >info
+      ckptfs info --json "$c" "$name" >told
       python3 -c 'import json, sys
-assert json.load(open("info"))["value"] == json.load(open(sys.argv[1]))' "m/objects/$name.json"
+assert json.load(open("told"))["value"] == json.load(open(sys.argv[1]))' "m/objects/$name.json"
       grep -qxF "value     $(cat "m/objects/$name.json")" <(ckptfs info "$c" "$name")
     }
   done
