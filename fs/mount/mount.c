@@ -545,6 +545,8 @@ static int serve(struct mount *m, struct ckpt_err *e)
 		return -e->code;
 	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(false, m->log, e))
 		return -e->code;
+	if (m->log >= 0) /* it is the child's from now on */
+		(void)close(steal_fd(&m->log));
 	if (m->sandbox != SANDBOX_OFF && confine(m, e))
 		return -e->code;
 	return run_loop(m, e);
