@@ -96,7 +96,8 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	struct name_list files CLEANUP(name_list_release) = { 0 };
 	const struct format *format;
 	struct place *place = NULL;
-	struct ckpt_err why;
+	struct place_seen seen;
+	struct ckpt_err why, ignored;
 	int rc = run_open_dir(r, name, inner, &place, &why);
 
 	if (rc)
@@ -112,6 +113,8 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	if (rc > 0)
 		l->what = LOOK_COMPLETE;
 	if (rc < 0) {
+		if (place_look_at(r->place, name, &seen, &ignored) <= 0)
+			return 0; /* it went while it was looked into */
 		l->what = LOOK_INCOMPLETE;
 		(void)snprintf(l->why, sizeof(l->why), "%s", why.msg);
 	}

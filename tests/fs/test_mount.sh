@@ -106,9 +106,19 @@ test_missing_checkpoint() {
 test_directory_that_is_no_checkpoint() {
   mkdir m dir
   refused . ckptfs mount dir m
-  refused . ckptfs mount /proc m
   refused . ckptfs ls dir
   refused . ckptfs check dir
+}
+
+# Directories that go while they are looked into are no checkpoints either, not even incomplete ones.
+test_directories_that_come_and_go_are_no_run() {
+  local i come_and_go
+  mkdir m
+  while [[ ! -e stop ]]; do /bin/true; done &
+  come_and_go=$!
+  for i in {1..20}; do refused . ckptfs mount /proc m; done
+  touch stop
+  wait $come_and_go
 }
 
 test_mount_point_that_hides_the_checkpoint() {
