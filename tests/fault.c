@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fault.h"
+#include "rng.h"
 
 #include "disk.h"
 
@@ -69,6 +70,17 @@ bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count)
 		return false;
 	fault_on(kind, n, count);
 	return true;
+}
+
+uint64_t fault_next(uint64_t n)
+{
+	static struct rng r;
+
+	if (rng_long())
+		return n + 1;
+	if (!r.state)
+		r = rng_new();
+	return n + 1 + rng_below(&r, n / 8 + 1);
 }
 
 void fault_act(void (*fn)(void *arg), void *arg)

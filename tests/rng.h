@@ -4,6 +4,9 @@
  *
  *	struct rng r = rng_new();
  *	uint64_t n = 1 + rng_below(&r, 5);    // 1..5
+ *
+ * `make check` is short: it draws less, and of what takes long it does a part, another one with each
+ * seed. `make check-full` and builds with sanitizers do all of it.
  */
 #ifndef TESTS_RNG_H
 #define TESTS_RNG_H
@@ -37,6 +40,30 @@ static inline uint64_t rng_u64(struct rng *r)
 static inline uint64_t rng_below(struct rng *r, uint64_t n)
 {
 	return rng_u64(r) % n;
+}
+
+/* Is this a long run? */
+static inline bool rng_long(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	return true;
+#else
+	return getenv("CHECK_FULL") != NULL;
+#endif
+}
+
+/* How often. */
+static inline unsigned rng_rounds(unsigned many, unsigned few)
+{
+	return rng_long() ? many : few;
+}
+
+/* Is it the turn of number i? In a short run one in `of` has it. */
+static inline bool rng_turn(uint64_t i, uint64_t of)
+{
+	struct rng r = rng_new();
+
+	return rng_long() || (rng_u64(&r) % of + i) % of == 0;
 }
 
 static inline bool rng_chance(struct rng *r, unsigned percent)

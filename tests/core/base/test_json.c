@@ -419,7 +419,10 @@ static const struct {
 
 START_TEST(memory_is_eight_bytes_a_value)
 {
-	const size_t size = 52 * 1000 * 1000, unit = strlen(bombs[_i].then);
+	/* A text of 52 MB has more values than are allowed; most short runs try the rest of it. */
+	const bool large = rng_turn((uint64_t)_i, 8);
+	const size_t size = (large ? 52 : 5) * 1000 * 1000, unit = strlen(bombs[_i].then);
+	const int want = large || bombs[_i].rc != -EFBIG ? bombs[_i].rc : 0;
 	autofree char *text = malloc(size + 100);
 	struct jdoc d = { 0 };
 	struct ckpt_err e = { 0 };
@@ -435,7 +438,7 @@ START_TEST(memory_is_eight_bytes_a_value)
 	before = fault_live();
 	fault_peak_reset();
 	rc = jdoc_parse(&d, text, n, 0, &e);
-	ck_assert_msg(rc == bombs[_i].rc, "%d: %s", rc, e.msg);
+	ck_assert_msg(rc == want, "%d: %s", rc, e.msg);
 	if (rc == -EFBIG)
 		ck_assert_str_eq(e.msg, "more than 25165824 values");
 	/* When the table grows there are two of them, the old one half as long. */
@@ -449,7 +452,7 @@ END_TEST
 
 START_TEST(many_keys_take_four_bytes_more_each)
 {
-	const size_t n = 4 * 1000 * 1000;
+	const size_t n = rng_rounds(4 * 1000 * 1000, 500 * 1000);
 	autofree char *text = malloc(n * 12 + 10);
 	struct jdoc d = { 0 };
 	struct ckpt_err e = { 0 };

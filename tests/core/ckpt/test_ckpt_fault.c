@@ -203,9 +203,6 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 	const char *data = getenv("TEST_DATA");
 	struct buf want = BUF_INIT(1 << 20), got = BUF_INIT(1 << 20);
 	struct ckpt_err e = { 0 };
-	/* There are few reads and many allocations. */
-	const uint64_t step = CHECK_FULL() || runs[_i].kind != FAULT_ALLOC ? 1 : 32;
-	struct rng rng = rng_new();
 	unsigned failed = 0, rounds = 0;
 	char path[4500];
 
@@ -221,8 +218,8 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 	REQUIRE(buf_room(&want, OUT_MAX) && buf_room(&got, OUT_MAX)); /* once and for all */
 	ck_assert_msg(!use(path, &o, &want, &e), "%s", e.msg);
 	ck_assert_uint_gt(want.len, 100);
-	for (uint64_t n = 1; fault_round(runs[_i].kind, n, runs[_i].rest ? UINT64_MAX : 1);
-	     n += 1 + rng_below(&rng, 2 * step - 1)) {
+	FAULT_LOOP_FROM(runs[_i].kind, runs[_i].rest ? UINT64_MAX : 1)
+	{
 		int rc;
 
 		e = (struct ckpt_err){ 0 };

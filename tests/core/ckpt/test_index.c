@@ -9,6 +9,7 @@
 #include "fault.h"
 #include "index/catalog_query.h"
 #include "opts_util.h"
+#include "rng.h"
 #include "scene_util.h"
 #include "source/place.h"
 #include "suites.h"
@@ -608,7 +609,7 @@ START_TEST(a_builder_killed_at_any_moment_leaves_an_index_or_none)
 	uint64_t us = 20000;
 
 	put_metadata(".metadata", 1500, 100);
-	for (int i = 0; i < 50 || killed < 10; i++) {
+	for (unsigned i = 0; i < rng_rounds(50, 12) || killed < 4; i++) {
 		bool alive;
 		pid_t pid;
 		struct catalog *c = NULL;

@@ -334,7 +334,7 @@ START_TEST(random_doubles_in_range)
 	static struct batch b = { .from = CKPT_DTYPE_F64 };
 	struct rng r = rng_new();
 
-	for (int i = 0; i < 200000; i++) {
+	for (unsigned i = 0; i < rng_rounds(200000, 40000); i++) {
 		uint64_t u = naive(CKPT_DTYPE_F32, CKPT_DTYPE_F64, (uint32_t)rng_u64(&r));
 
 		if (rng_chance(&r, 50)) /* about the size of float16 */

@@ -10,6 +10,7 @@
 #include "model/box.h"
 #include "parse/pickle_lex.h"
 #include "pickle_util.h"
+#include "rng.h"
 #include "scene_util.h"
 #include "suites.h"
 
@@ -767,7 +768,8 @@ START_TEST(every_beginning_of_an_item_is_refused_or_right)
 	random_bytes(&r, storage, sizeof(storage));
 	s.order = _i / (int)ARRAY_LEN(styles);
 	data = saved_item(&b, &s);
-	for (size_t n = 0; n < b.len; n += n < 3000 || n + 3000 > b.len ? 1 : 97) {
+	for (size_t n = 0; n < b.len;
+	     n += n < 3000 || n + 3000 > b.len ? 1 + rng_below(&r, rng_rounds(1, 20)) : 97) {
 		struct opened o;
 
 		open_bytes(&o, b.data, n, false, CKPT_DTYPE_F64, 2, len);

@@ -280,6 +280,10 @@ START_TEST(crosses_everywhere_do_not_run_away)
 	const uint64_t shape[] = { 3 * COUNT, 3 * COUNT };
 	size_t pair[2];
 
+	if (!rng_turn(0, 3)) { /* each goes through all of the work that is allowed */
+		free(boxes);
+		return;
+	}
 	ck_assert_ptr_nonnull(boxes);
 	for (uint64_t i = 0; i < COUNT; i++) {
 		boxes[4 * i] = i % 2 ? 0 : i;
@@ -350,6 +354,8 @@ START_TEST(tensors_share_the_work_and_dimensions_count)
 
 	ck_assert_ptr_nonnull(boxes);
 	for (size_t n = 2; n <= 64; n += 31) {
+		if (!rng_turn(n / 31, 3))
+			continue;
 		uint64_t work = BOXES_MAX_WORK, before = work, each = 0, done = 0;
 		/* Every pair of one half or the other, whichever is worse, in all dimensions. */
 		const uint64_t pairs = SIDE * (SIDE - 1) / 2;
@@ -404,6 +410,10 @@ START_TEST(too_many_boxes_side_by_side_are_unknown)
 	uint64_t *boxes = malloc(sizeof(*boxes) * 4 * COUNT), off[2], len[2], shape[2];
 	size_t pair[2];
 
+	if (!rng_turn(1, 3)) {
+		free(boxes);
+		return;
+	}
 	ck_assert_ptr_nonnull(boxes);
 	rows_beside_columns(2, COUNT / 2, boxes, shape);
 	ck_assert_int_eq(cover(2, shape, boxes, COUNT, off, len, pair), BOXES_UNKNOWN);

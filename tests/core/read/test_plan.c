@@ -97,6 +97,7 @@ static void check_scenes(unsigned n, const struct scene_opts *o, unsigned some)
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);
 
+	n = rng_rounds(n, n / 5);
 	while (n--) {
 		struct scene s;
 

@@ -401,11 +401,14 @@ START_TEST(what_does_not_fit_is_refused)
 
 	add_sample(s);
 	ck_assert_int_eq(store_finish(s, &e), 0);
+	if (refused[_i].code == EFBIG && !rng_turn((uint64_t)_i, 3)) /* a second */
+		goto out;
 	ck_assert_int_eq(store_apply(s, r, &o, &e), -refused[_i].code);
 	if (refused[_i].code == EEXIST) /* in any order */
 		ck_assert_ptr_nonnull(strstr(e.msg, "would both be called 'o'"));
 	else
 		ck_assert_str_eq(e.msg, refused[_i].says);
+out:
 	recipe_free(r);
 	free_store(s);
 }
@@ -433,7 +436,7 @@ static const struct {
 	const char *head, *part, *tail;
 	size_t times;
 	const char *says;
-	bool slow; /* a second or more: for CHECK_FULL */
+	bool slow; /* seconds: for CHECK_FULL */
 } multiplied[] = {
 	{ "", "0123456789", "{i} = scalar []", 400, RESULTS, false },
 	{ "o.{i} ?= scalar", "0123456789", " [7]", 400, STEPS, false },
@@ -451,7 +454,7 @@ START_TEST(what_multiplies_is_counted_in_all)
 	struct recipe_out o;
 	struct ckpt_err e = { 0 };
 
-	if (multiplied[_i].slow && !CHECK_FULL())
+	if (multiplied[_i].slow ? !CHECK_FULL() : !rng_turn((uint64_t)_i, 3))
 		return;
 	s = new_store(facts);
 	r = grown(2000000, multiplied[_i].head, multiplied[_i].part, multiplied[_i].times,
@@ -502,12 +505,12 @@ END_TEST
 	"| decoder.layers.[i].mlp.experts.[j].linear_fc1.weight [8]\n" \
 	"end\nend\n"
 
-/* 500,000 tensors, or 50,000 without CHECK_FULL, out of stacks, each looked for under two names in four forms. */
+/* 500,000 tensors, or 20,000 without CHECK_FULL, out of stacks, each looked for under two names in four forms. */
 START_TEST(a_large_model_stays_far_below_the_bounds)
 {
-	const unsigned layers = CHECK_FULL() ? 500 : 50;
+	const unsigned layers = CHECK_FULL() ? 500 : 20;
 	struct store *s = new_store(NULL);
-	struct recipe *r = parse(layers == 500 ? "for i in 500\n" LARGE : "for i in 50\n" LARGE);
+	struct recipe *r = parse(layers == 500 ? "for i in 500\n" LARGE : "for i in 20\n" LARGE);
 	struct recipe_out o;
 	struct ckpt_err e = { 0 };
 

@@ -493,7 +493,7 @@ START_TEST(what_is_written_comes_back)
 {
 	struct rng r = rng_new();
 
-	for (int round = 0; round < (CHECK_FULL() ? 60 : 15); round++) {
+	for (int round = 0; round < (CHECK_FULL() ? 60 : 6); round++) {
 		bool hyper = rng_chance(&r, 40);
 		struct ckpt_metadata md = random_metadata(&r, hyper), back;
 		struct buf b = write_md(&md, hyper), again = write_md(&md, hyper);

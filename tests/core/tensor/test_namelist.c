@@ -218,7 +218,7 @@ START_TEST(a_lookup_finds_what_comparing_every_name_finds)
 	struct rng r = rng_new();
 	struct namelist t = { 0 };
 	struct ckpt_err e = { 0 };
-	const int rounds = CHECK_FULL() ? 3000 : 400;
+	const int rounds = CHECK_FULL() ? 3000 : 100;
 	size_t hits = 0;
 
 	fill(&t, &r);

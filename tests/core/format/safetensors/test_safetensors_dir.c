@@ -853,7 +853,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 		}
 		catalog_close(c);
 	}
-	ck_assert_uint_ge(failed, _i ? 5 : 40);
+	ck_assert_uint_ge(failed, _i ? 5 : 20);
 }
 END_TEST
 
