@@ -61,8 +61,8 @@ enum {
 	MAX_THREADS = 32,
 	MAX_ARENAS = 4, /* each keeps what its threads have freed: with one per thread, more than is
 			   in use */
-	MAX_SHAPE = 4 << 20,  /* bytes */
-	MAX_MOUNTS = 4 << 20, /* bytes for the numbers of all mounts */
+	MAX_SHAPE = 4 << 20,   /* bytes */
+	MAX_MOUNTS = 16 << 20, /* bytes for what tells all mounts apart */
 };
 
 struct mount {

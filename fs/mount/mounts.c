@@ -19,6 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { MAX_LINE = 1 << 16 };
+
 static void cleanup_fclose(FILE **f)
 {
 	if (*f)
@@ -45,7 +47,7 @@ static void decode(char *s)
 
 struct entry {
 	struct mount_found m;
-	char *path;
+	char *path, *source;
 };
 
 /* proc(5): "36 35 98:0 /root /mnt rw,noatime shared:1 - ext3 /dev/root rw" */
@@ -59,7 +61,7 @@ static bool parse(char *line, struct entry *ret)
 			    &path) != 4)
 		return false;
 	decode(path);
-	if (sscanf(rest, " - %63s", ret->m.type) != 1)
+	if (sscanf(rest, " - %63s %ms", ret->m.type, &ret->source) != 2)
 		return false;
 	ret->path = steal_ptr(&path);
 	return true;
@@ -81,6 +83,7 @@ static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg
 		if (parse(line, &entry))
 			each(arg, &entry);
 		free(entry.path);
+		free(entry.source);
 	}
 	return 0;
 }
@@ -92,19 +95,31 @@ struct search {
 	bool found;
 };
 
-static bool is_in(const struct buf *list, unsigned id)
+/* All of it but where it is, which may change. Its numbers are another mount's as soon as it has gone. */
+static void add_to_list(void *arg, const struct entry *entry)
 {
-	for (size_t at = 0; at + sizeof(id) <= list->len; at += sizeof(id))
-		if (!memcmp(list->data + at, &id, sizeof(id)))
+	buf_printf(arg, "%u %u:%u %s %s", entry->m.id, entry->m.major, entry->m.minor,
+		   entry->m.type, entry->source);
+	buf_add(arg, "", 1);
+}
+
+/* Out of memory counts as yes. */
+static bool is_in(const struct buf *list, const struct entry *entry)
+{
+	struct buf one CLEANUP(buf_release) = BUF_INIT(MAX_LINE);
+
+	add_to_list(&one, entry);
+	for (size_t at = 0; !one.err && at < list->len; at += strlen(list->data + at) + 1)
+		if (!strcmp(list->data + at, one.data))
 			return true;
-	return false;
+	return one.err;
 }
 
 static void look_for_path(void *arg, const struct entry *entry)
 {
 	struct search *s = arg;
 
-	if (strcmp(entry->path, s->path) != 0 || (s->old && is_in(s->old, entry->m.id)))
+	if (strcmp(entry->path, s->path) != 0 || (s->old && is_in(s->old, entry)))
 		return;
 	*s->ret = entry->m;
 	s->found = true;
@@ -128,14 +143,9 @@ int mounts_find_new(const char *path, const struct buf *list, struct mount_found
 	return find(&(struct search){ .path = path, .old = list, .ret = ret }, e);
 }
 
-static void add_id(void *arg, const struct entry *entry)
-{
-	buf_add(arg, &entry->m.id, sizeof(entry->m.id));
-}
-
 int mounts_list(struct buf *ret, struct ckpt_err *e)
 {
-	int rc = for_all(add_id, ret, e);
+	int rc = for_all(add_to_list, ret, e);
 
 	if (!rc && ret->err)
 		return err_sys(e, ret->err, "list of mounts");

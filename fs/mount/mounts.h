@@ -22,7 +22,7 @@ struct mount_found {
 /* The topmost mount at this absolute path: 0, 1 when there is none, or a negative errno. */
 int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e);
 
-/* The numbers of all mounts, appended as unsigned, so that one that comes later is known. */
+/* All mounts, appended as strings, so that one that comes later is known. */
 int mounts_list(struct buf *ret, struct ckpt_err *e);
 /* As mounts_find, but a mount that was not in the list. */
 int mounts_find_new(const char *path, const struct buf *list, struct mount_found *ret,

@@ -272,6 +272,35 @@ test_two_mounts_share_the_index() {
   ckptfs index "$(big)/ckpt" | grep -q 'up to date'
 }
 
+# The kernel gives the number of a mount that has just gone to the next one: here a moment after the mounts were listed.
+test_mounts_that_come_and_go_elsewhere() {
+  local i others
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir m a
+  ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o slow.so -x c - -ldl <<'END'
+#include <dlfcn.h>
+#include <sys/mount.h>
+#include <unistd.h>
+typedef int call(const char *, const char *, const char *, unsigned long, const void *);
+int mount(const char *what, const char *at, const char *type, unsigned long flags, const void *data)
+{
+	usleep(20000);
+	return ((call *)dlsym(RTLD_NEXT, "mount"))(what, at, type, flags, data);
+}
+END
+  while [[ ! -e stop ]]; do
+    mount -t tmpfs none a
+    umount a
+  done &
+  others=$!
+  for i in {1..20}; do
+    ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-} LD_PRELOAD=$T/slow.so "$CKPTFS" mount "$(big)/ckpt" m
+    ckptfs umount m
+  done
+  touch stop
+  wait $others
+}
+
 test_mount_over_another_checkpoint() {
   [[ $EUID == 0 ]] || skip "not root" # fusermount3 refuses
   need_fixture plain
