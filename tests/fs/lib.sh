@@ -224,6 +224,15 @@ wait_until() {
   done
   return 1
 }
+# try_rounds COMMAND...: whether it works in one of ten rounds, whose number it gets. The kernel may take clean pages back
+# at any time, and does where memory is short.
+try_rounds() {
+  local i
+  for i in {0..9}; do
+    ! "$@" "$i" || return 0
+  done
+  return 1
+}
 gone() { [[ ! -e /proc/$1/exe ]]; } # a zombie has ended, whoever is to bury it
 unmounted() { ! is_mounted "$1"; }
 
