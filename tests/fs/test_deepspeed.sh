@@ -46,6 +46,17 @@ test_several_tags_are_a_run() {
   diff -r m/global_step3/tensors m/global_step10/tensors
 }
 
+# As transformers' Trainer and Lightning leave them: a directory with latest and a tag for each save.
+test_directories_with_a_tag_each_are_a_run() {
+  mkdir out
+  copy_of ds_z1_fp32_w2 out/checkpoint-9
+  copy_of ds_z3_bf16_w4_frozen out/checkpoint-10
+  mount_at m out
+  is ".ckptfs checkpoint-10 checkpoint-9 latest" "$(entries m | tr ' ' '\n' | sorted)"
+  is checkpoint-10 "$(readlink m/latest)"
+  ckptfs cat out/checkpoint-9 tensors/scale | cmp - m/checkpoint-9/tensors/scale
+}
+
 # hf/ in one file: each tensor is its master, or the weight that has none.
 test_masters_are_the_model_when_asked_for() {
   need_fixture ds_z2_bf16_w4_frozen

@@ -587,8 +587,8 @@ static int add_frozen(struct rank *x, struct ckpt_err *e)
 		*c = (struct ds_column){
 			.dtype = t.dtype, .by_parameter = true, .n = (uint32_t)files, .piece = piece
 		};
-		for (size_t r = 0; r < files && r * each < p->numel; r++)
-			whole &= piece[r].numel >= min_u64(each, p->numel - r * each);
+		for (size_t r = 0; r < files; r++) /* the last ones are padded */
+			whole &= piece[r].numel == each;
 		if (!whole)
 			rc = ds_refuse(x->d, "parts of frozen parameter '%.100s' are missing",
 				       p->name->data);

@@ -482,6 +482,13 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 		   "object optimizer.param_groups\n"
 		   "object optimizer.state.a.step\nobject optimizer.state.b.step\n"
 		   "object optimizer.state.t.step\n");
+	/* A file of a save on fewer ranks has larger parts. */
+	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(2)}", 0);
+	put_shard(OPTIM(2), "[t0+0(2)]", "{'state': {}}", "3", 3000);
+	expect("",
+	       "n[2] 200 201\nobject optimizer.param_groups\n! not everything is shown: parts of "
+	       "frozen parameter 'f' are missing");
+	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(1)}", 0);
 	put_shard(OPTIM(2), "[t0+0(0)]", "{'state': {}}", "3", 3000);
 	expect("", "f[3] float16\nn[2] 200 201\nobject optimizer.param_groups\n! not everything is "
 		   "shown: the masters of rank 2 are not in its file: they were offloaded to NVMe");
