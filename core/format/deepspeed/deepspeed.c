@@ -215,14 +215,15 @@ static int read_expert_states(struct ds *d, struct ckpt_err *e)
 struct layer {
 	char prefix[32];
 	const struct pk_str *tied; /* "tied_modules.X.", or NULL */
+	uint32_t stage;		   /* where its parameters are trained; 0 where that is not known */
 };
 
 static const char tied_word[] = "tied_modules.";
 
-/* Is prefix + key a parameter of that shape? */
-static bool is_param(struct ds *d, const char *prefix, const struct pk_value *key,
-		     struct torch_tensor *t)
+/* What is known of prefix + key, if it is a parameter of that shape. */
+static const struct ds_mark *param_of(struct ds *d, const char *prefix, const struct pk_value *key)
 {
+	struct torch_tensor t = { 0 };
 	struct ckpt_err ignored;
 	char name[4200];
 	const struct pk_str *s;
@@ -230,24 +231,28 @@ static bool is_param(struct ds *d, const char *prefix, const struct pk_value *ke
 
 	if (key->type != PK_STR || !ds_is_tensor(key + 1) ||
 	    snprintf(name, sizeof(name), "%s%s", prefix, key->s->data) >= (int)sizeof(name))
-		return false;
+		return NULL;
 	s = ds_name(d, name, strlen(name), &ignored);
 	m = s ? ds_mark_of(d, s) : NULL;
-	if (!m || !m->is_param)
-		return false;
-	return !torch_tensor_read(key + 1, t, &ignored) && t->n_dims == m->n_dims &&
-	       (!t->n_dims || !memcmp(t->size, m->shape, t->n_dims * sizeof(*t->size)));
+	if (!m || !m->is_param || torch_tensor_read(key + 1, &t, &ignored) ||
+	    t.n_dims != m->n_dims ||
+	    (t.n_dims && memcmp(t.size, m->shape, t.n_dims * sizeof(*t.size)) != 0))
+		return NULL;
+	return m;
 }
 
-/* How many of a file's tensors are parameters below the prefix. */
-static size_t count_params(struct ds *d, const struct pk_value *dict, const char *prefix)
+/* How many of a file's tensors are parameters below the prefix, and whose. */
+static size_t count_params(struct ds *d, const struct pk_value *dict, const char *prefix,
+			   uint32_t *ret_stage)
 {
 	size_t found = 0;
 
 	for (size_t i = 0; i < pk_len(dict); i++) {
-		struct torch_tensor t = { 0 };
+		const struct ds_mark *m = param_of(d, prefix, &dict->n->v[2 * i]);
 
-		found += is_param(d, prefix, &dict->n->v[2 * i], &t);
+		if (m)
+			*ret_stage = m->stage;
+		found += m != NULL;
 	}
 	return found;
 }
@@ -295,11 +300,12 @@ static void name_layer(struct ds *d, const struct pk_value *dict, struct tied *v
 {
 	struct tied *found = NULL;
 	size_t matches = 0;
+	uint32_t stage = 0;
 
-	if (count_params(d, dict, l->prefix))
+	if (count_params(d, dict, l->prefix, &l->stage))
 		return;
 	for (size_t i = 0; i < n; i++)
-		if (count_params(d, dict, v[i].prefix->data) == v[i].params) {
+		if (count_params(d, dict, v[i].prefix->data, &stage) == v[i].params) {
 			found = &v[i];
 			matches++;
 		}
@@ -331,6 +337,7 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 			name_layer(d, &o.root, tied, n_tied, l);
 		w.dict = &o.root;
 		w.prefix = l->tied ? l->tied->data : l->prefix;
+		w.stage = l->stage;
 		if (!rc)
 			rc = ds_read_weights(d, &o, &w, e);
 		rc = ds_close(d, &o, rc, e);

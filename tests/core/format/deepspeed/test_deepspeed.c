@@ -582,6 +582,39 @@ START_TEST(layers_have_the_names_of_the_module_list)
 }
 END_TEST
 
+/* Stage-major: 00 and 01 are the slices of the first stage. */
+START_TEST(slices_of_a_pipelines_layers_are_of_its_stage)
+{
+	static const char model[] =
+		"{'module': N, 'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 2},"
+		" 'universal_checkpoint_info': {'parameter_to_average_patterns': ['.*mean']},"
+		" 'param_shapes': [{'%d.w': (1,), '%d.mean': (1,)}]}";
+	static const char optim[] = "zero_pp_rank_0_mp_rank_%02u_optim_states.pt";
+	char path[100], text[1000];
+
+	for (unsigned mp = 0; mp < 4; mp++) {
+		(void)snprintf(path, sizeof(path), "mp_rank_%02u_model_states.pt", mp);
+		(void)snprintf(text, sizeof(text), model, (int)mp / 2, (int)mp / 2);
+		put(path, text, 0);
+		(void)snprintf(path, sizeof(path), optim, mp);
+		put_rank(path, "[t0+0(2)]", "{}", "[1]", 1000 * (mp + 1));
+		(void)snprintf(path, sizeof(path), "layer_%02u-model_%02u-model_states.pt", mp / 2,
+			       mp % 2);
+		put(path, "{'w': t0+0(1), 'mean': t0+1(1)}", 100 * (mp + 1));
+	}
+	expect("", "0.w[2] 100 200\n1.w[2] 300 400\n"
+		   "mp_rank_00/0.mean[1] 101\nmp_rank_01/0.mean[1] 201\n"
+		   "mp_rank_02/1.mean[1] 301\nmp_rank_03/1.mean[1] 401\n"
+		   "optimizer.state.0.w.fp32[2] 1000 2000\n"
+		   "optimizer.state.1.w.fp32[2] 3000 4000\n"
+		   "optimizer.state.mp_rank_00/0.mean.fp32[1] 1001\n"
+		   "optimizer.state.mp_rank_01/0.mean.fp32[1] 2001\n"
+		   "optimizer.state.mp_rank_02/1.mean.fp32[1] 3001\n"
+		   "optimizer.state.mp_rank_03/1.mean.fp32[1] 4001\n"
+		   "object optimizer.loss_scaler\n");
+}
+END_TEST
+
 START_TEST(slices_are_joined_by_what_the_checkpoint_says)
 {
 	static const char model[] =
@@ -786,6 +819,7 @@ Suite *deepspeed_suite(void)
 	tcase_add_test(t, zero_3_without_optimizer_states_has_no_weights);
 	tcase_add_test(t, experts_of_a_group_have_the_numbers_of_their_rank);
 	tcase_add_test(t, layers_have_the_names_of_the_module_list);
+	tcase_add_test(t, slices_of_a_pipelines_layers_are_of_its_stage);
 	tcase_add_test(t, slices_are_joined_by_what_the_checkpoint_says);
 	tcase_add_test(t, patterns_match_as_pythons_do);
 	tcase_add_test(t, universal_checkpoints_have_a_file_for_each_state);
