@@ -4,6 +4,7 @@
     expect.py fixtures FORMAT...          names of the fixtures of these formats
     expect.py tree FIXTURE MOUNT          every file of tensors/, npy/, objects/, logical/, byte for byte
     expect.py every-way FIXTURE CKPTFS MOUNT   what this program mounts, cats, lists and checks; the mount stays
+    expect.py holes FORMAT...             names of those of which tensors cannot be opened
     expect.py incomplete FIXTURE          names of the tensors that cannot be opened
     expect.py complete FIXTURE            "NAME SHA256" of those that can
 
@@ -303,10 +304,12 @@ def every_way(name, ckptfs, mount):
 
 def main(command, *args):
     out = sys.stdout.buffer
-    if command == "fixtures":
+    if command in ("fixtures", "holes"):
         for name in sorted(os.listdir(DATA)):
             if os.path.exists(os.path.join(DATA, name, "expected.json")):
-                if fixture(name)[1]["format"] in args:
+                if fixture(name)[1]["format"] in args and (
+                    command == "fixtures" or not all(t.complete for t in load(name)[0])
+                ):
                     print(name)
         return 0
     if command == "tree":

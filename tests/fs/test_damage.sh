@@ -171,7 +171,7 @@ rows() {
 cases_readers_while_a_file() {
   local how
   for how in truncated overwritten saved_again replaced deleted; do
-    printf '%s\n' "$how direct big" "$how cached rows"
+    printf '%s\n' "$how direct big" "$how cached rows" | every 2
     printf '%s\n' "$how direct rows" "$how cached big" | full_only
   done
 }

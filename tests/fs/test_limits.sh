@@ -37,7 +37,9 @@ mount_limited() {
 
 # use TENSORS: many readers for a while, which may get errors but no wrong bytes
 use() {
-  setsid -w "$SOAK" read "$1" m 24 2 may-fail >counts || fail "a reader: $(cat counts)"
+  local seconds=1
+  ! is_full || seconds=2
+  setsid -w "$SOAK" read "$1" m 24 $seconds may-fail >counts || fail "a reader: $(cat counts)"
   kill -0 "$DAEMON" || fail "the daemon is dead: $(cat log)"
 }
 # Afterwards nobody gets one, in the same mount.

@@ -17,7 +17,7 @@ peak() {
 
 # Every bomb, and every file that takes any value somewhere; bytes, MiB: the text and 256 MiB.
 cases_json_of_any_kind_takes_its_text_and_256_mib() {
-  sed "s/ *#.*//" <<END
+  sed "s/ *#.*//" <<END | every 2
 shape duplicates 20000000 190
 sharding numbers 20000000 190 # a text within the text
 index objects 20000000 190
