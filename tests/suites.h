@@ -20,6 +20,7 @@
 #define CHECK_FULL() (getenv("CHECK_FULL") != NULL)
 
 #define SUITES(X) \
+	X(arch) \
 	X(arena) \
 	X(blockcache) \
 	X(box) \

@@ -16,6 +16,7 @@
 #define GGUF_GGUF_CONFIG_H
 
 #include "base/json.h"
+#include "tensor/arch.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,27 +25,13 @@
 struct ckpt_err;
 struct gguf_keys;
 
-/* Kinds of models, as bits: rules list the ones they apply to. */
-enum gguf_kind {
-	KIND_LLAMA = 1 << 0, /* and Mistral, which is the same to llama.cpp */
-	KIND_MIXTRAL = 1 << 1,
-	KIND_QWEN2 = 1 << 2,
-	KIND_QWEN3 = 1 << 3,
-	KIND_QWEN2_MOE = 1 << 4,
-	KIND_QWEN3_MOE = 1 << 5,
-	KIND_GPT2 = 1 << 6,
-	KIND_EXPERTS = KIND_MIXTRAL | KIND_QWEN2_MOE | KIND_QWEN3_MOE,
-};
-
 #define GGUF_MAX_ROPE 1024 /* factors */
 
 struct gguf_config {
-	enum gguf_kind kind;
+	struct arch a;
 	const char *arch; /* llama.cpp's name for it */
 	struct jdoc json; /* all of config.json */
-	bool tied;	  /* the output head shares the embeddings */
-	uint64_t layers, hidden, heads, kv_heads, head_dim, vocab, positions;
-	uint64_t ffn, experts, experts_used, expert_ffn, shared_ffn; /* 0: none */
+	uint64_t experts_used;
 	double eps, theta;
 	float rope[GGUF_MAX_ROPE]; /* n_rope factors of "llama3" */
 	size_t n_rope;

@@ -442,10 +442,10 @@ static int open_tokens(struct tokens *t, const struct gguf_token_files *f,
 		return tokens_wrong(e, "no 'vocab' or no 'merges'");
 	if (!jval_size(t->vocab))
 		return tokens_wrong(e, "there is no token in 'vocab'");
-	if (c->vocab > GGUF_MAX_TOKENS)
+	if (c->a.vocab > GGUF_MAX_TOKENS)
 		return err_set(e, EFBIG, "config.json: a vocabulary of more than %u tokens",
 			       GGUF_MAX_TOKENS);
-	t->n = c->vocab;
+	t->n = c->a.vocab;
 	t->v = calloc(t->n, sizeof(*t->v));
 	if (!t->v)
 		return err_nomem(e);

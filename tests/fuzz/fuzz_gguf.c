@@ -38,9 +38,9 @@ static void check_tokens(const struct gguf_keys *k, const struct gguf_config *c)
 	struct cursor tokens = gguf_value(k, "tokenizer.ggml.tokens", GGUF_ARRAY);
 	struct cursor types = gguf_value(k, "tokenizer.ggml.token_type", GGUF_ARRAY);
 
-	require(cursor_le32(&tokens) == GGUF_STR && cursor_le64(&tokens) == c->vocab);
-	require(cursor_le32(&types) == GGUF_I32 && cursor_le64(&types) == c->vocab);
-	for (uint64_t i = 0; i < c->vocab; i++) {
+	require(cursor_le32(&tokens) == GGUF_STR && cursor_le64(&tokens) == c->a.vocab);
+	require(cursor_le32(&types) == GGUF_I32 && cursor_le64(&types) == c->a.vocab);
+	for (uint64_t i = 0; i < c->a.vocab; i++) {
 		uint32_t type = cursor_le32(&types);
 
 		require(type >= 1 && type <= 6);
@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	f.config = rest;
 	rc = gguf_config_read(config.text ? config.text : "", config.len, &c, &e);
 	require(rc ? rc < 0 && e.code == -rc && *e.msg : !e.code);
-	if (!rc && c.vocab < 5000 && tokenizer.text) { /* more only takes long */
+	if (!rc && c.a.vocab < 5000 && tokenizer.text) { /* more only takes long */
 		gguf_config_put(&c, &k);
 		require(gguf_keys_fine(&k));
 		rc = gguf_tokens_put(&f, &c, &k, &e);

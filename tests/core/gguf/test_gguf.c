@@ -191,7 +191,7 @@ START_TEST(a_small_configuration_becomes_keys)
 	(void)snprintf(text, sizeof(text), SMALL_CONFIG,
 		       ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}");
 	ck_assert_msg(!read_config(text, &c, &e), "%s", e.msg);
-	ck_assert_int_eq(c.kind, KIND_LLAMA);
+	ck_assert_int_eq(c.a.kind, KIND_LLAMA);
 	ck_assert_str_eq(c.arch, "llama");
 	gguf_config_put(&c, &k);
 	REQUIRE(gguf_keys_fine(&k));
@@ -468,7 +468,7 @@ static int put_pieces(const char *pieces, const char *merges, struct gguf_keys *
 		      struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(1 << 20);
-	struct gguf_config c = { .kind = KIND_LLAMA, .arch = "llama", .vocab = 300 };
+	struct gguf_config c = { .a = { .kind = KIND_LLAMA, .vocab = 300 }, .arch = "llama" };
 	struct gguf_token_files f = { 0 };
 	unsigned id = 256;
 	int rc;
@@ -569,9 +569,8 @@ START_TEST(without_memory_it_says_so)
 		struct gguf_keys k = GGUF_KEYS_INIT("llama");
 		struct gguf_token_files f = { .tokenizer = copy,
 					      .tokenizer_len = strlen(tokenizer) };
-		struct gguf_config c = { .kind = KIND_LLAMA,
-					 .arch = "llama",
-					 .vocab = SMALL_VOCAB };
+		struct gguf_config c = { .a = { .kind = KIND_LLAMA, .vocab = SMALL_VOCAB },
+					 .arch = "llama" };
 		struct buf head = BUF_INIT(GGUF_MAX_HEADER);
 		struct ckpt_err e = { 0 };
 		int rc;

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a config.json says of a model's size; the weights are in arch_weights.c. */
+#include "tensor/arch.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "tensor/config_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct arch_family families[] = {
+	{ "LlamaForCausalLM", "llama", "llama", KIND_LLAMA, 1e4, false },
+	{ "MistralForCausalLM", "mistral", "llama", KIND_LLAMA, 1e4, false },
+	{ "MixtralForCausalLM", "mixtral", "llama", KIND_MIXTRAL, 1e6, false },
+	{ "Qwen2ForCausalLM", "qwen2", "qwen2", KIND_QWEN2, 1e4, false },
+	{ "Qwen3ForCausalLM", "qwen3", "qwen3", KIND_QWEN3, 1e4, false },
+	{ "Qwen2MoeForCausalLM", "qwen2_moe", "qwen2moe", KIND_QWEN2_MOE, 1e4, false },
+	{ "Qwen3MoeForCausalLM", "qwen3_moe", "qwen3moe", KIND_QWEN3_MOE, 1e4, false },
+	{ "GPT2LMHeadModel", "gpt2", "gpt2", KIND_GPT2, 0, true },
+	{ "GraniteForCausalLM", "granite", NULL, KIND_LLAMA, 1e4, false },
+	{ "SmolLM3ForCausalLM", "smollm3", NULL, KIND_LLAMA, 1e4, true },
+	{ "GemmaForCausalLM", "gemma", NULL, KIND_GEMMA, 1e4, true },
+	{ "Gemma2ForCausalLM", "gemma2", NULL, KIND_GEMMA2, 1e4, true },
+	{ "Gemma3ForCausalLM", "gemma3_text", NULL, KIND_GEMMA3, 1e4, true },
+	{ "Phi3ForCausalLM", "phi3", NULL, KIND_PHI3, 1e4, false },
+	{ "Olmo2ForCausalLM", "olmo2", NULL, KIND_OLMO2, 1e4, false },
+	{ "DeepseekV3ForCausalLM", "deepseek_v3", NULL, KIND_DEEPSEEK_V3, 1e4, false },
+	{ "GptOssForCausalLM", "gpt_oss", NULL, KIND_GPT_OSS, 1e4, false },
+};
+
+const struct arch_family *arch_family(struct config_in *r)
+{
+	const char *class = jval_str(jval_at(config_get(r, "architectures"), 0));
+	const char *type = config_text(r, "model_type", NULL);
+
+	for (size_t i = 0; i < ARRAY_LEN(families); i++)
+		if (class ? !strcmp(class, families[i].class)
+			  : type && !strcmp(type, families[i].type))
+			return &families[i];
+	if (!r->rc && !class && !type)
+		r->rc = err_set(r->e, EINVAL,
+				"config.json has no 'architectures' and no 'model_type'");
+	if (!r->rc)
+		r->rc = err_set(r->e, ERR_UNSUPPORTED, "config.json: %s '%.80s' is not supported",
+				class ? "architecture" : "model_type", class ? class : type);
+	return NULL;
+}
+
+/* ---- layers ---- */
+
+static int keep_dense(struct arch *a, struct config_in *r, struct jval only, uint64_t step)
+{
+	struct jiter i = jiter(only);
+	int64_t n;
+
+	a->dense = calloc(a->layers, 1);
+	if (!a->dense)
+		return err_nomem(r->e);
+	for (uint64_t k = 0; k < a->layers; k++)
+		a->dense[k] = (k + 1) % step != 0;
+	while (jiter_next(&i))
+		if (jval_int(i.v, &n) && n >= 0 && (uint64_t)n < a->layers)
+			a->dense[n] = true;
+	return 0;
+}
+
+/* Which layers have experts. */
+static void read_sparse(struct arch *a, struct config_in *r)
+{
+	uint64_t step = config_count_or(r, "decoder_sparse_step", 1);
+	struct jval only = config_get(r, "mlp_only_layers");
+
+	if (a->kind == KIND_DEEPSEEK_V3)
+		a->first_experts = config_whole(r, "first_k_dense_replace");
+	else if (!r->rc && a->kind != KIND_MIXTRAL && a->kind != KIND_GPT_OSS &&
+		 (step != 1 || jval_size(only)))
+		r->rc = keep_dense(a, r, only, step);
+}
+
+bool arch_has_experts(const struct arch *a, uint64_t layer)
+{
+	if (!a->experts)
+		return false;
+	return a->dense ? layer < a->layers && !a->dense[layer] : layer >= a->first_experts;
+}
+
+/* ---- numbers ---- */
+
+static void read_gpt2(struct arch *a, struct config_in *r)
+{
+	a->layers = config_count(r, "n_layer");
+	a->positions = config_count_or(r, "n_positions", 0);
+	if (!a->positions)
+		a->positions = config_count(r, "n_ctx");
+	a->hidden = config_count(r, "n_embd");
+	a->heads = a->kv_heads = config_count(r, "n_head");
+	a->ffn = config_count_or(r, "n_inner", 4 * a->hidden);
+}
+
+static void read_experts(struct arch *a, struct config_in *r)
+{
+	const char *key = a->kind == KIND_DEEPSEEK_V3 ? "n_routed_experts" : "num_local_experts";
+
+	if (a->kind & (KIND_QWEN2_MOE | KIND_QWEN3_MOE) && !config_get(r, key).d)
+		key = "num_experts";
+	a->experts = config_count(r, key);
+	a->expert_ffn = a->kind & (KIND_MIXTRAL | KIND_GPT_OSS)
+				? a->ffn
+				: config_count(r, "moe_intermediate_size");
+	if (a->kind == KIND_QWEN2_MOE)
+		a->shared_ffn = config_count(r, "shared_expert_intermediate_size");
+	if (a->kind == KIND_DEEPSEEK_V3)
+		a->shared_ffn = config_count(r, "n_shared_experts") * a->expert_ffn;
+}
+
+/* Queries and values through matrices of a low rank. */
+static void read_latent(struct arch *a, struct config_in *r)
+{
+	/* null: it has none; nothing: the class has a default. */
+	if (!jval_is(jval_get(r->from, "q_lora_rank"), J_NULL))
+		a->q_lora = config_count(r, "q_lora_rank");
+	a->kv_lora = config_count(r, "kv_lora_rank");
+	a->nope_dim = config_count(r, "qk_nope_head_dim");
+	a->rope_dim = config_count(r, "qk_rope_head_dim");
+	a->v_dim = config_count(r, "v_head_dim");
+}
+
+static void read_decoder(struct arch *a, struct config_in *r)
+{
+	a->layers = config_count(r, "num_hidden_layers");
+	a->positions = config_count(r, "max_position_embeddings");
+	a->hidden = config_count(r, "hidden_size");
+	a->heads = config_count(r, "num_attention_heads");
+	a->kv_heads = a->kind & (KIND_LLAMA | KIND_PHI3 | KIND_OLMO2)
+			      ? config_count_or(r, "num_key_value_heads", a->heads)
+			      : config_count(r, "num_key_value_heads");
+	a->ffn = config_count(r, "intermediate_size");
+	a->attention_bias = config_flag(r, "attention_bias", a->kind == KIND_GPT_OSS);
+	if (a->kind & (KIND_QWEN2 | KIND_QWEN2_MOE))
+		a->attention_bias = config_flag(r, "qkv_bias", true);
+	a->mlp_bias = config_flag(r, "mlp_bias", false);
+	if (a->kind & KIND_EXPERTS)
+		read_experts(a, r);
+	if (a->kind == KIND_DEEPSEEK_V3)
+		read_latent(a, r);
+}
+
+/* a->heads, a->hidden are there; everything else about heads follows. */
+static void read_heads(struct arch *a, struct config_in *r)
+{
+	unsigned must =
+		KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3 | KIND_GPT_OSS;
+
+	if (a->kind & must) {
+		a->head_dim = config_count(r, "head_dim");
+	} else {
+		config_must(r,
+			    config_get(r, "head_dim").d || a->kind == KIND_DEEPSEEK_V3 ||
+				    a->hidden % a->heads == 0,
+			    "'hidden_size' is not a multiple of the number of heads");
+		a->head_dim = config_count_or(r, "head_dim", max_u64(a->hidden / a->heads, 1));
+	}
+	config_must(r, a->heads % a->kv_heads == 0,
+		    "the number of heads is not a multiple of 'num_key_value_heads'");
+}
+
+int arch_read(struct config_in *r, struct arch *ret)
+{
+	*ret = (struct arch){ .family = arch_family(r) };
+	if (!ret->family)
+		return r->rc;
+	ret->kind = ret->family->kind;
+	ret->vocab = config_count(r, "vocab_size");
+	ret->tied = config_flag(r, "tie_word_embeddings", ret->family->tied);
+	if (ret->kind == KIND_GPT2)
+		read_gpt2(ret, r);
+	else
+		read_decoder(ret, r);
+	read_heads(ret, r);
+	if (ret->layers > ARCH_MAX_LAYERS)
+		config_unsupported(r, "more than 65536 layers");
+	if (ret->kind & KIND_EXPERTS)
+		read_sparse(ret, r);
+	return r->rc;
+}
+
+void arch_release(struct arch *a)
+{
+	free(a->dense);
+	a->dense = NULL;
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/arch_check.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NOT_KNOWN 0xff /* no row of the table */
+
+struct checking {
+	const struct arch *a;
+	const struct arch_tensors *t;
+	struct arch_report *r;
+	const char *prefix;
+	uint8_t rows[ARCH_MAX_WEIGHTS], n_rows; /* those that this model may have */
+	uint64_t seen[ARCH_MAX_WEIGHTS];	/* tensors of each row of the table */
+	uint8_t *row_of;			/* by tensor: which row it is */
+	bool fused, fused_router;		/* which of two styles counts */
+};
+
+/* ---- names, taken apart ---- */
+
+/* A number as the model writes it, and what must stand behind it. */
+static bool take_number(const char **s, const char *end, const char *behind, uint64_t *ret)
+{
+	const char *p = *s;
+	size_t n = strlen(behind);
+
+	*ret = 0;
+	while (p < end && *p >= '0' && *p <= '9' && p - *s < 10)
+		*ret = *ret * 10 + (uint64_t)(*p++ - '0');
+	if (p == *s || (**s == '0' && p - *s > 1) || (size_t)(end - p) < n ||
+	    memcmp(p, behind, n) != 0)
+		return false;
+	*s = p + n;
+	return true;
+}
+
+static bool take_text(const char **s, const char *end, const char *text, size_t len)
+{
+	if ((size_t)(end - *s) < len || memcmp(*s, text, len) != 0)
+		return false;
+	*s += len;
+	return true;
+}
+
+/* Is what is left this name, in which {} is the number of an expert? */
+static bool is_name(const struct arch_weight *w, const char *s, const char *end, uint64_t experts)
+{
+	const char *brace = w->scope == ARCH_EXPERT ? strchr(w->name, '{') : NULL;
+	uint64_t expert;
+
+	if (!brace)
+		return strlen(w->name) == (size_t)(end - s) &&
+		       !memcmp(s, w->name, (size_t)(end - s));
+	return take_text(&s, end, w->name, (size_t)(brace - w->name)) &&
+	       take_number(&s, end, brace + strlen("{}"), &expert) && s == end && expert < experts;
+}
+
+/* The row of a tensor's name, or NOT_KNOWN. */
+static uint8_t row_of(const struct checking *c, const struct arch_tensor *t)
+{
+	const char *s = t->name, *end = s + t->len, *layers = arch_layers(c->a);
+	uint64_t layer = 0;
+	bool below = take_text(&s, end, c->prefix, strlen(c->prefix));
+	bool in_layer = below && take_text(&s, end, layers, strlen(layers)) &&
+			take_number(&s, end, ".", &layer);
+
+	if (in_layer && layer >= c->a->layers)
+		return NOT_KNOWN;
+	for (size_t i = 0; i < c->n_rows; i++) {
+		const struct arch_weight *w = &arch_weights[c->rows[i]];
+		bool of_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
+		bool here = of_layer ? in_layer : w->scope == ARCH_ONCE ? below && !in_layer : true;
+
+		if (here && is_name(w, w->scope == ARCH_TOP ? t->name : s, end, c->a->experts) &&
+		    arch_needs(c->a, w, layer) != ARCH_NONE)
+			return c->rows[i];
+	}
+	return NOT_KNOWN;
+}
+
+/* ---- what counts ---- */
+
+static bool is_other_style(const struct checking *c, const struct arch_weight *w)
+{
+	switch ((enum arch_style)w->style) {
+	case ARCH_SPLIT:
+		return c->fused;
+	case ARCH_FUSED:
+		return !c->fused;
+	case ARCH_SPLIT_ROUTER:
+		return c->fused_router;
+	case ARCH_FUSED_ROUTER:
+		return !c->fused_router;
+	case ARCH_ALWAYS:
+		break;
+	}
+	return false;
+}
+
+static uint64_t seen_in(const struct checking *c, enum arch_style style)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < c->n_rows; i++)
+		if (arch_weights[c->rows[i]].style == style)
+			n += c->seen[c->rows[i]];
+	return n;
+}
+
+static uint64_t count_needed(const struct checking *c, const struct arch_weight *w)
+{
+	uint64_t n = 0;
+
+	if (is_other_style(c, w))
+		return 0;
+	if (w->scope == ARCH_ONCE || w->scope == ARCH_TOP)
+		return arch_needs(c->a, w, 0) == ARCH_MUST;
+	for (uint64_t i = 0; i < c->a->layers; i++)
+		n += arch_needs(c->a, w, i) == ARCH_MUST;
+	return w->scope == ARCH_EXPERT ? n * c->a->experts : n; /* below 2^16 * 2^31 */
+}
+
+static void note_shape(struct checking *c, const struct arch_weight *w, const struct arch_tensor *t,
+		       size_t i)
+{
+	struct arch_report *r = c->r;
+	uint64_t want[3];
+
+	arch_shape(c->a, w, want);
+	if (t->n_dims == w->n_dims && !memcmp(t->shape, want, t->n_dims * sizeof(*want)))
+		return;
+	if (!r->misshapen++) {
+		r->misshapen_at = i;
+		r->n_should_be = w->n_dims;
+		memcpy(r->should_be, want, sizeof(want));
+	}
+	if (t->n_dims == 2 && want[0] == c->a->vocab && want[1] == t->shape[1] &&
+	    t->shape[0] > want[0])
+		r->padded = t->shape[0];
+}
+
+/* All that are there, once more, now that it is known which style counts. */
+static void look_at_all(struct checking *c)
+{
+	struct arch_report *r = c->r;
+	struct arch_tensor t;
+
+	for (size_t i = 0; i < c->t->n; i++) {
+		uint8_t row = c->row_of[i];
+
+		if (!c->t->get(c->t->arg, i, &t))
+			continue;
+		if (row != NOT_KNOWN && !is_other_style(c, &arch_weights[row])) {
+			note_shape(c, &arch_weights[row], &t, i);
+			if (!t.weight && !r->no_weights++)
+				r->no_weight_at = i;
+		} else if (!arch_ignores(c->a, t.name, t.len)) {
+			if (r->unexpected < ARCH_SHOWN)
+				r->unexpected_at[r->unexpected] = i;
+			r->unexpected++;
+		}
+	}
+}
+
+/* ---- what is missing ---- */
+
+/* Whether enough names of missing ones are known. */
+static bool try_name(struct checking *c, const struct arch_weight *w, uint64_t layer,
+		     uint64_t expert, size_t *n)
+{
+	struct arch_tensor t;
+	char name[ARCH_NAME_CAP];
+	int64_t at;
+
+	arch_name(c->a, w, c->prefix, layer, expert, name);
+	at = c->t->find(c->t->arg, name, strlen(name));
+	if (at < 0 || !c->t->get(c->t->arg, (size_t)at, &t))
+		memcpy(c->r->missing_names[(*n)++], name, sizeof(name));
+	return *n == ARCH_SHOWN || *n == c->r->missing;
+}
+
+static bool name_missing_in(struct checking *c, const struct arch_weight *w, uint64_t layer,
+			    size_t *n)
+{
+	bool enough = false;
+
+	for (uint64_t x = 0; !enough && x < (w->scope == ARCH_EXPERT ? c->a->experts : 1); x++)
+		enough = try_name(c, w, layer, x, n);
+	return enough;
+}
+
+/* Ends behind the first few, so that it takes no longer than there are tensors. */
+static void name_missing(struct checking *c)
+{
+	const uint64_t layers = c->a->layers;
+	bool enough = !c->r->missing;
+	size_t n = 0;
+
+	for (uint64_t layer = 0; !enough && layer <= layers; layer++)
+		for (size_t i = 0; !enough && i < c->n_rows; i++) {
+			const struct arch_weight *w = &arch_weights[c->rows[i]];
+			bool of_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
+			/* In the order of a model: the head comes last. */
+			bool now = of_layer		   ? layer < layers
+				   : w->scope == ARCH_ONCE ? !layer
+							   : layer == layers;
+
+			if (now && !is_other_style(c, w) &&
+			    arch_needs(c->a, w, of_layer ? layer : 0) == ARCH_MUST)
+				enough = name_missing_in(c, w, of_layer ? layer : 0, &n);
+		}
+}
+
+/* ---- all of it ---- */
+
+static bool has(const struct checking *c, const char *prefix, const char *name)
+{
+	char both[ARCH_NAME_CAP];
+
+	(void)stpcpy(stpcpy(both, prefix), name);
+	return c->t->find(c->t->arg, both, strlen(both)) >= 0;
+}
+
+static void begin(struct checking *c)
+{
+	const char *embeddings = arch_embeddings(c->a);
+	struct arch_tensor t;
+
+	c->prefix = arch_prefix(c->a);
+	if (!has(c, c->prefix, embeddings) && has(c, "", embeddings)) {
+		c->prefix = "";
+		c->r->bare = true;
+	}
+	for (size_t i = 0; i < arch_n_weights; i++)
+		if (arch_weights[i].kinds & c->a->kind)
+			c->rows[c->n_rows++] = (uint8_t)i;
+	for (size_t i = 0; i < c->t->n; i++) {
+		c->row_of[i] = c->t->get(c->t->arg, i, &t) ? row_of(c, &t) : NOT_KNOWN;
+		if (c->row_of[i] != NOT_KNOWN)
+			c->seen[c->row_of[i]]++;
+	}
+	c->fused = seen_in(c, ARCH_FUSED) && !seen_in(c, ARCH_SPLIT);
+	c->fused_router = seen_in(c, ARCH_FUSED_ROUTER) && !seen_in(c, ARCH_SPLIT_ROUTER);
+}
+
+bool arch_is_complete(const struct arch_report *r)
+{
+	return !r->missing && !r->unexpected && !r->misshapen && !r->no_weights;
+}
+
+int arch_check(const struct arch *a, const struct arch_tensors *t, struct arch_report *ret,
+	       struct ckpt_err *e)
+{
+	autofree uint8_t *rows = malloc(t->n + 1);
+	struct checking c = { .a = a, .t = t, .r = ret, .row_of = rows };
+
+	*ret = (struct arch_report){ 0 };
+	if (!rows)
+		return err_nomem(e);
+	begin(&c);
+	for (size_t i = 0; i < c.n_rows; i++) {
+		const struct arch_weight *w = &arch_weights[c.rows[i]];
+		uint64_t needed = count_needed(&c, w);
+
+		ret->needed += needed;
+		/* Names are different, so none is counted twice; of optional ones more are there. */
+		if (needed > c.seen[c.rows[i]])
+			ret->missing += needed - c.seen[c.rows[i]];
+	}
+	look_at_all(&c);
+	name_missing(&c);
+	return 0;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The weights of all families, and what they are called. */
+#include "base/checked.h"
+#include "base/text.h"
+#include "tensor/arch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Lengths of axes. All but the products are below 2^31. */
+enum size {
+	NO,
+	ONE,
+	HIDDEN,
+	VOCAB,
+	POSITIONS,
+	HEADS,
+	HEAD,
+	QUERY,
+	KEY,
+	QKV,
+	QKV3,
+	FFN,
+	FFN2,
+	EXPERTS,
+	EXPERT_FFN,
+	EXPERT_FFN2,
+	SHARED,
+	Q_LORA,
+	Q_LATENT,
+	KV_LORA,
+	KV_A,
+	KV_B,
+	V_LATENT,
+};
+
+/* When a model has it. */
+enum when { ALWAYS, BIAS, MLP_BIAS, DENSE, SPARSE, LORA, NO_LORA, LORA_BIAS, UNTIED };
+
+#define GPT2	 KIND_GPT2
+#define MOE2	 KIND_QWEN2_MOE
+#define DEEPSEEK KIND_DEEPSEEK_V3
+#define OSS	 KIND_GPT_OSS
+#define GEMMA23	 (KIND_GEMMA2 | KIND_GEMMA3)
+#define ALL	 (~(uint32_t)KIND_GPT2)
+#define NORMED	 (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3) /* queries and keys of a head are */
+/* Experts as transformers 5 has them in memory, or split as it saves them. */
+#define SPLITS (KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_DEEPSEEK_V3)
+#define FUSES  (SPLITS | KIND_MIXTRAL)
+/* Queries, keys and values of their own. */
+#define PLAIN (ALL & ~(uint32_t)(KIND_PHI3 | DEEPSEEK))
+/* A gate, in a matrix of its own, in layers that have a plain MLP. */
+#define GATED (PLAIN & ~(uint32_t)(KIND_MIXTRAL | OSS))
+
+/* NAME, GGUF, KINDS, SCOPE, WHEN, and then the shape. */
+#define W(n, g, k, s, w, ...) \
+	{ \
+		.name = (n), .gguf = (g), .kinds = (k), .scope = ARCH_##s, .when = (w), \
+		__VA_ARGS__ \
+	}
+#define D1(a)	    .n_dims = 1, .shape = { a }
+#define D2(a, b)    .n_dims = 2, .shape = { a, b }
+#define D3(a, b, c) .n_dims = 3, .shape = { a, b, c }
+
+const struct arch_weight arch_weights[] = {
+	W("embed_tokens.weight", "token_embd.weight", ALL, ONCE, ALWAYS, D2(VOCAB, HIDDEN)),
+	W("norm.weight", "output_norm.weight", ALL, ONCE, ALWAYS, D1(HIDDEN)),
+	W("wte.weight", "token_embd.weight", GPT2, ONCE, ALWAYS, D2(VOCAB, HIDDEN)),
+	W("wpe.weight", "position_embd.weight", GPT2, ONCE, ALWAYS, D2(POSITIONS, HIDDEN),
+	  .precise = true),
+	W("ln_f.weight", "output_norm.weight", GPT2, ONCE, ALWAYS, D1(HIDDEN)),
+	W("ln_f.bias", "output_norm.bias", GPT2, ONCE, ALWAYS, D1(HIDDEN)),
+	W("lm_head.weight", "output.weight", ALL | GPT2, TOP, UNTIED, D2(VOCAB, HIDDEN)),
+
+	W("input_layernorm.weight", "attn_norm.weight", ALL & ~(uint32_t)KIND_OLMO2, LAYER, ALWAYS,
+	  D1(HIDDEN)),
+	W("post_attention_layernorm.weight", "ffn_norm.weight", ALL, LAYER, ALWAYS, D1(HIDDEN)),
+	W("pre_feedforward_layernorm.weight", NULL, GEMMA23, LAYER, ALWAYS, D1(HIDDEN)),
+	W("post_feedforward_layernorm.weight", NULL, GEMMA23 | KIND_OLMO2, LAYER, ALWAYS,
+	  D1(HIDDEN)),
+
+	W("self_attn.q_proj.weight", "attn_q.weight", PLAIN, LAYER, ALWAYS, D2(QUERY, HIDDEN),
+	  .turn = ARCH_QUERIES),
+	W("self_attn.q_proj.bias", "attn_q.bias", PLAIN, LAYER, BIAS, D1(QUERY),
+	  .turn = ARCH_QUERIES),
+	W("self_attn.k_proj.weight", "attn_k.weight", PLAIN, LAYER, ALWAYS, D2(KEY, HIDDEN),
+	  .turn = ARCH_KEYS),
+	W("self_attn.k_proj.bias", "attn_k.bias", PLAIN, LAYER, BIAS, D1(KEY), .turn = ARCH_KEYS),
+	W("self_attn.v_proj.weight", "attn_v.weight", PLAIN, LAYER, ALWAYS, D2(KEY, HIDDEN)),
+	W("self_attn.v_proj.bias", "attn_v.bias", PLAIN, LAYER, BIAS, D1(KEY)),
+	W("self_attn.qkv_proj.weight", NULL, KIND_PHI3, LAYER, ALWAYS, D2(QKV, HIDDEN)),
+	W("self_attn.o_proj.weight", "attn_output.weight", ALL & ~(uint32_t)DEEPSEEK, LAYER, ALWAYS,
+	  D2(HIDDEN, QUERY)),
+	W("self_attn.o_proj.bias", "attn_output.bias", KIND_LLAMA, LAYER, BIAS, D1(HIDDEN)),
+	W("self_attn.o_proj.bias", NULL,
+	  ALL & ~(uint32_t)(KIND_LLAMA | KIND_QWEN2 | MOE2 | KIND_PHI3), LAYER, BIAS, D1(HIDDEN)),
+	W("self_attn.q_norm.weight", "attn_q_norm.weight", NORMED, LAYER, ALWAYS, D1(HEAD)),
+	W("self_attn.k_norm.weight", "attn_k_norm.weight", NORMED, LAYER, ALWAYS, D1(HEAD)),
+	W("self_attn.q_norm.weight", NULL, KIND_OLMO2, LAYER, ALWAYS, D1(QUERY)),
+	W("self_attn.k_norm.weight", NULL, KIND_OLMO2, LAYER, ALWAYS, D1(KEY)),
+	W("self_attn.sinks", NULL, OSS, LAYER, ALWAYS, D1(HEADS)),
+
+	W("self_attn.q_proj.weight", NULL, DEEPSEEK, LAYER, NO_LORA, D2(Q_LATENT, HIDDEN)),
+	W("self_attn.q_a_proj.weight", NULL, DEEPSEEK, LAYER, LORA, D2(Q_LORA, HIDDEN)),
+	W("self_attn.q_a_proj.bias", NULL, DEEPSEEK, LAYER, LORA_BIAS, D1(Q_LORA)),
+	W("self_attn.q_a_layernorm.weight", NULL, DEEPSEEK, LAYER, LORA, D1(Q_LORA)),
+	W("self_attn.q_b_proj.weight", NULL, DEEPSEEK, LAYER, LORA, D2(Q_LATENT, Q_LORA)),
+	W("self_attn.kv_a_proj_with_mqa.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D2(KV_A, HIDDEN)),
+	W("self_attn.kv_a_proj_with_mqa.bias", NULL, DEEPSEEK, LAYER, BIAS, D1(KV_A)),
+	W("self_attn.kv_a_layernorm.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D1(KV_LORA)),
+	W("self_attn.kv_b_proj.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D2(KV_B, KV_LORA)),
+	W("self_attn.o_proj.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D2(HIDDEN, V_LATENT)),
+
+	W("mlp.gate_proj.weight", "ffn_gate.weight", GATED | DEEPSEEK, LAYER, DENSE,
+	  D2(FFN, HIDDEN)),
+	W("mlp.gate_proj.bias", "ffn_gate.bias", KIND_LLAMA, LAYER, MLP_BIAS, D1(FFN)),
+	W("mlp.up_proj.weight", "ffn_up.weight", GATED | DEEPSEEK, LAYER, DENSE, D2(FFN, HIDDEN)),
+	W("mlp.up_proj.bias", "ffn_up.bias", KIND_LLAMA, LAYER, MLP_BIAS, D1(FFN)),
+	W("mlp.down_proj.weight", "ffn_down.weight", GATED | DEEPSEEK | KIND_PHI3, LAYER, DENSE,
+	  D2(HIDDEN, FFN)),
+	W("mlp.down_proj.bias", "ffn_down.bias", KIND_LLAMA, LAYER, MLP_BIAS, D1(HIDDEN)),
+	W("mlp.gate_up_proj.weight", NULL, KIND_PHI3, LAYER, ALWAYS, D2(FFN2, HIDDEN)),
+
+	W("mlp.gate.weight", "ffn_gate_inp.weight", SPLITS, LAYER, SPARSE, D2(EXPERTS, HIDDEN),
+	  .precise = true),
+	W("block_sparse_moe.gate.weight", "ffn_gate_inp.weight", KIND_MIXTRAL, LAYER, SPARSE,
+	  D2(EXPERTS, HIDDEN), .style = ARCH_SPLIT_ROUTER, .precise = true),
+	W("mlp.gate.weight", "ffn_gate_inp.weight", KIND_MIXTRAL, LAYER, SPARSE,
+	  D2(EXPERTS, HIDDEN), .style = ARCH_FUSED_ROUTER, .precise = true),
+	W("mlp.gate.e_score_correction_bias", NULL, DEEPSEEK, LAYER, SPARSE, D1(EXPERTS)),
+	W("mlp.experts.gate_up_proj", NULL, FUSES, LAYER, SPARSE, D3(EXPERTS, EXPERT_FFN2, HIDDEN),
+	  .style = ARCH_FUSED),
+	W("mlp.experts.down_proj", NULL, FUSES, LAYER, SPARSE, D3(EXPERTS, HIDDEN, EXPERT_FFN),
+	  .style = ARCH_FUSED),
+	W("mlp.experts.{}.gate_proj.weight", "ffn_gate_exps.weight", SPLITS, EXPERT, SPARSE,
+	  D2(EXPERT_FFN, HIDDEN), .style = ARCH_SPLIT, .turn = ARCH_GATE),
+	W("mlp.experts.{}.up_proj.weight", "ffn_up_exps.weight", SPLITS, EXPERT, SPARSE,
+	  D2(EXPERT_FFN, HIDDEN), .style = ARCH_SPLIT, .turn = ARCH_UP),
+	W("mlp.experts.{}.down_proj.weight", "ffn_down_exps.weight", SPLITS, EXPERT, SPARSE,
+	  D2(HIDDEN, EXPERT_FFN), .style = ARCH_SPLIT, .turn = ARCH_DOWN),
+	W("block_sparse_moe.experts.{}.w1.weight", "ffn_gate_exps.weight", KIND_MIXTRAL, EXPERT,
+	  SPARSE, D2(EXPERT_FFN, HIDDEN), .style = ARCH_SPLIT, .turn = ARCH_GATE),
+	W("block_sparse_moe.experts.{}.w3.weight", "ffn_up_exps.weight", KIND_MIXTRAL, EXPERT,
+	  SPARSE, D2(EXPERT_FFN, HIDDEN), .style = ARCH_SPLIT, .turn = ARCH_UP),
+	W("block_sparse_moe.experts.{}.w2.weight", "ffn_down_exps.weight", KIND_MIXTRAL, EXPERT,
+	  SPARSE, D2(HIDDEN, EXPERT_FFN), .style = ARCH_SPLIT, .turn = ARCH_DOWN),
+	W("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", MOE2, LAYER, SPARSE,
+	  D2(SHARED, HIDDEN)),
+	W("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", MOE2, LAYER, SPARSE,
+	  D2(SHARED, HIDDEN)),
+	W("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", MOE2, LAYER, SPARSE,
+	  D2(HIDDEN, SHARED)),
+	W("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", MOE2, LAYER, SPARSE,
+	  D2(ONE, HIDDEN), .precise = true),
+	W("mlp.shared_experts.gate_proj.weight", NULL, DEEPSEEK, LAYER, SPARSE, D2(SHARED, HIDDEN)),
+	W("mlp.shared_experts.up_proj.weight", NULL, DEEPSEEK, LAYER, SPARSE, D2(SHARED, HIDDEN)),
+	W("mlp.shared_experts.down_proj.weight", NULL, DEEPSEEK, LAYER, SPARSE, D2(HIDDEN, SHARED)),
+	W("mlp.router.weight", NULL, OSS, LAYER, SPARSE, D2(EXPERTS, HIDDEN)),
+	W("mlp.router.bias", NULL, OSS, LAYER, SPARSE, D1(EXPERTS)),
+	W("mlp.experts.gate_up_proj", NULL, OSS, LAYER, SPARSE, D3(EXPERTS, HIDDEN, EXPERT_FFN2)),
+	W("mlp.experts.gate_up_proj_bias", NULL, OSS, LAYER, SPARSE, D2(EXPERTS, EXPERT_FFN2)),
+	W("mlp.experts.down_proj", NULL, OSS, LAYER, SPARSE, D3(EXPERTS, EXPERT_FFN, HIDDEN)),
+	W("mlp.experts.down_proj_bias", NULL, OSS, LAYER, SPARSE, D2(EXPERTS, HIDDEN)),
+
+	W("ln_1.weight", "attn_norm.weight", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
+	W("ln_1.bias", "attn_norm.bias", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
+	W("ln_2.weight", "ffn_norm.weight", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
+	W("ln_2.bias", "ffn_norm.bias", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
+	W("attn.c_attn.weight", "attn_qkv.weight", GPT2, LAYER, ALWAYS, D2(HIDDEN, QKV3),
+	  .turn = ARCH_TURNED),
+	W("attn.c_attn.bias", "attn_qkv.bias", GPT2, LAYER, ALWAYS, D1(QKV3)),
+	W("attn.c_proj.weight", "attn_output.weight", GPT2, LAYER, ALWAYS, D2(HIDDEN, HIDDEN),
+	  .turn = ARCH_TURNED),
+	W("attn.c_proj.bias", "attn_output.bias", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
+	W("mlp.c_fc.weight", "ffn_up.weight", GPT2, LAYER, ALWAYS, D2(HIDDEN, FFN),
+	  .turn = ARCH_TURNED),
+	W("mlp.c_fc.bias", "ffn_up.bias", GPT2, LAYER, ALWAYS, D1(FFN)),
+	W("mlp.c_proj.weight", "ffn_down.weight", GPT2, LAYER, ALWAYS, D2(FFN, HIDDEN),
+	  .turn = ARCH_TURNED),
+	W("mlp.c_proj.bias", "ffn_down.bias", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
+};
+const size_t arch_n_weights = ARRAY_LEN(arch_weights);
+_Static_assert(ARRAY_LEN(arch_weights) <= ARCH_MAX_WEIGHTS, "a row has a number of seven bits");
+
+static uint64_t size_of(const struct arch *a, enum size s)
+{
+	switch (s) {
+	case NO:
+		return 0;
+	case ONE:
+		return 1;
+	case HIDDEN:
+		return a->hidden;
+	case VOCAB:
+		return a->vocab;
+	case POSITIONS:
+		return a->positions;
+	case HEADS:
+		return a->heads;
+	case HEAD:
+		return a->head_dim;
+	case QUERY:
+		return a->heads * a->head_dim; /* below 2^62 */
+	case KEY:
+		return a->kv_heads * a->head_dim;
+	case QKV:
+		return (a->heads + 2 * a->kv_heads) * a->head_dim;
+	case QKV3:
+		return 3 * a->hidden;
+	case FFN:
+		return a->ffn;
+	case FFN2:
+		return 2 * a->ffn;
+	case EXPERTS:
+		return a->experts;
+	case EXPERT_FFN:
+		return a->expert_ffn;
+	case EXPERT_FFN2:
+		return 2 * a->expert_ffn;
+	case SHARED:
+		return a->shared_ffn;
+	case Q_LORA:
+		return a->q_lora;
+	case Q_LATENT:
+		return a->heads * (a->nope_dim + a->rope_dim);
+	case KV_LORA:
+		return a->kv_lora;
+	case KV_A:
+		return a->kv_lora + a->rope_dim;
+	case KV_B:
+		return a->heads * (a->nope_dim + a->v_dim);
+	case V_LATENT:
+		return a->heads * a->v_dim;
+	}
+	return 0;
+}
+
+void arch_shape(const struct arch *a, const struct arch_weight *w, uint64_t ret[static 3])
+{
+	for (size_t i = 0; i < ARRAY_LEN(w->shape); i++)
+		ret[i] = size_of(a, w->shape[i]);
+}
+
+enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uint64_t layer)
+{
+	bool has = true;
+
+	if (!(w->kinds & a->kind))
+		return ARCH_NONE;
+	switch ((enum when)w->when) {
+	case UNTIED:
+		return a->tied ? ARCH_MAY : ARCH_MUST;
+	case BIAS:
+		has = a->attention_bias;
+		break;
+	case MLP_BIAS:
+		has = a->mlp_bias;
+		break;
+	case DENSE:
+		has = !arch_has_experts(a, layer);
+		break;
+	case SPARSE:
+		has = arch_has_experts(a, layer);
+		break;
+	case LORA:
+		has = a->q_lora;
+		break;
+	case LORA_BIAS:
+		has = a->q_lora && a->attention_bias;
+		break;
+	case NO_LORA:
+		has = !a->q_lora;
+		break;
+	case ALWAYS:
+		break;
+	}
+	return has ? ARCH_MUST : ARCH_NONE;
+}
+
+const char *arch_prefix(const struct arch *a)
+{
+	return a->kind == KIND_GPT2 ? "transformer." : "model.";
+}
+
+const char *arch_layers(const struct arch *a)
+{
+	return a->kind == KIND_GPT2 ? "h." : "layers.";
+}
+
+const char *arch_embeddings(const struct arch *a)
+{
+	return a->kind == KIND_GPT2 ? "wte.weight" : "embed_tokens.weight";
+}
+
+void arch_name(const struct arch *a, const struct arch_weight *w, const char *prefix,
+	       uint64_t layer, uint64_t expert, char out[static ARCH_NAME_CAP])
+{
+	const char *brace = w->scope == ARCH_EXPERT ? strchr(w->name, '{') : NULL;
+	char number[24] = "", in[24] = "";
+
+	if (w->scope == ARCH_TOP)
+		prefix = "";
+	if (w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT)
+		(void)snprintf(number, sizeof(number), "%s%llu.", arch_layers(a),
+			       (unsigned long long)layer);
+	if (brace)
+		(void)snprintf(in, sizeof(in), "%llu", (unsigned long long)expert);
+	(void)snprintf(out, ARCH_NAME_CAP, "%s%s%.*s%s%s", prefix, number,
+		       (int)(brace ? brace - w->name : (long)strlen(w->name)), w->name, in,
+		       brace ? brace + strlen("{}") : "");
+}
+
+bool arch_ignores(const struct arch *a, const char *name, size_t len)
+{
+	static const char *const left[] = { "*.attention.masked_bias", "*.attention.bias",
+					    "*.attn.masked_bias",      "*.attn.bias",
+					    "*.rotary_emb.inv_freq",   NULL };
+	/* The layer of DeepSeek-V3 that predicts a second token, which transformers leaves out. */
+	static const char second[] = "model.layers.61.";
+	uint64_t steps = UINT64_MAX; /* our own globs */
+
+	if (a->kind == KIND_DEEPSEEK_V3 && a->layers == 61 && len >= strlen(second) &&
+	    !memcmp(name, second, strlen(second)))
+		return true;
+	return text_glob_any(left, name, len, &steps);
+}

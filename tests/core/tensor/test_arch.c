@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a config.json asks for, and whether tensors are that. The expected shapes of a few weights are
+ * written down here; those of all come from transformers, in tests/torch/arch.sh.
+ */
+#include "base/checked.h"
+#include "base/err.h"
+#include "fault.h"
+#include "suites.h"
+#include "tensor/arch_check.h"
+#include "tensor/config_values.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX = 4096 };
+
+/* Tensors of a model, as few as a test needs. */
+struct set {
+	struct {
+		char name[ARCH_NAME_CAP];
+		uint64_t shape[3];
+		size_t n_dims;
+		bool gone, odd;
+	} v[MAX];
+	size_t n;
+};
+
+static bool get(const void *arg, size_t i, struct arch_tensor *ret)
+{
+	const struct set *s = arg;
+
+	*ret = (struct arch_tensor){ s->v[i].name, strlen(s->v[i].name), s->v[i].n_dims,
+				     s->v[i].shape, !s->v[i].odd };
+	return !s->v[i].gone;
+}
+
+static int64_t find(const void *arg, const char *name, size_t len)
+{
+	const struct set *s = arg;
+
+	for (size_t i = 0; i < s->n; i++)
+		if (strlen(s->v[i].name) == len && !memcmp(s->v[i].name, name, len))
+			return (int64_t)i;
+	return -1;
+}
+
+static struct set set;
+static struct jdoc json;
+static struct arch arch;
+
+static int read_arch(const char *config, struct ckpt_err *e)
+{
+	struct config_in r = { { 0 }, e, 0 };
+
+	jdoc_release(&json);
+	ck_assert_int_eq(jdoc_parse_copy(&json, config, strlen(config), 0, e), 0);
+	r.from = jdoc_root(&json);
+	arch_release(&arch);
+	return arch_read(&r, &arch);
+}
+
+static void add(const struct arch_weight *w, const char *prefix, uint64_t layer, uint64_t expert)
+{
+	REQUIRE(set.n < MAX);
+	arch_name(&arch, w, prefix, layer, expert, set.v[set.n].name);
+	arch_shape(&arch, w, set.v[set.n].shape);
+	set.v[set.n].n_dims = w->n_dims;
+	set.v[set.n].gone = set.v[set.n].odd = false;
+	set.n++;
+}
+
+/* All that the model must have, in one style or the other. */
+static void fill(const char *prefix, bool fused)
+{
+	set.n = 0;
+	for (size_t i = 0; i < arch_n_weights; i++) {
+		const struct arch_weight *w = &arch_weights[i];
+		bool of_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
+		uint64_t layers = of_layer ? arch.layers : 1;
+
+		if (w->style != ARCH_ALWAYS &&
+		    fused != (w->style == ARCH_FUSED || w->style == ARCH_FUSED_ROUTER))
+			continue;
+		for (uint64_t n = 0; n < layers; n++)
+			if (arch_needs(&arch, w, n) == ARCH_MUST)
+				for (uint64_t x = 0;
+				     x < (w->scope == ARCH_EXPERT ? arch.experts : 1); x++)
+					add(w, prefix, n, x);
+	}
+}
+
+static struct arch_report check(void)
+{
+	const struct arch_tensors t = { set.n, get, find, &set };
+	struct arch_report r;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(arch_check(&arch, &t, &r, &e), 0);
+	return r;
+}
+
+static size_t at(const char *name)
+{
+	int64_t i = find(&set, name, strlen(name));
+
+	ck_assert_msg(i >= 0, "%s", name);
+	return (size_t)i;
+}
+
+static void teardown(void)
+{
+	jdoc_release(&json);
+	arch_release(&arch);
+}
+
+#define DECODER(class, more) \
+	"{\"architectures\": [\"" class "\"], \"vocab_size\": 48, \"hidden_size\": 32, " \
+					"\"intermediate_size\": 40, \"num_hidden_layers\": 3, " \
+					"\"num_attention_heads\": 4, " \
+					"\"num_key_value_heads\": 2, " \
+					"\"max_position_embeddings\": 64" more "}"
+#define EXPERTS ", \"num_experts\": 4, \"moe_intermediate_size\": 24"
+#define LATENT \
+	", \"n_routed_experts\": 4, \"moe_intermediate_size\": 24, \"n_shared_experts\": 2, " \
+	"\"first_k_dense_replace\": 1, \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 8, " \
+	"\"qk_rope_head_dim\": 4, \"v_head_dim\": 6"
+#define GPT2 \
+	"{\"model_type\": \"gpt2\", \"vocab_size\": 48, \"n_embd\": 32, \"n_layer\": 3, " \
+	"\"n_head\": 4, \"n_positions\": 64}"
+
+/* tensors: of a model of three layers; then one of them and its shape. */
+static const struct {
+	const char *config;
+	size_t tensors, fused; /* 0: it has no experts that could be */
+	const char *name;
+	uint64_t shape[3];
+} models[] = {
+	{ DECODER("LlamaForCausalLM", ""),
+	  3 + 3 * 9,
+	  0,
+	  "model.layers.2.self_attn.k_proj.weight",
+	  { 16, 32 } },
+	{ DECODER("LlamaForCausalLM", ", \"head_dim\": 6"),
+	  3 + 3 * 9,
+	  0,
+	  "model.layers.0.self_attn.o_proj.weight",
+	  { 32, 24 } },
+	{ DECODER("LlamaForCausalLM", ", \"attention_bias\": true, \"mlp_bias\": true"),
+	  3 + 3 * 16,
+	  0,
+	  "model.layers.0.mlp.gate_proj.bias",
+	  { 40 } },
+	{ DECODER("LlamaForCausalLM", ", \"tie_word_embeddings\": true"),
+	  2 + 3 * 9,
+	  0,
+	  "model.norm.weight",
+	  { 32 } },
+	{ DECODER("MistralForCausalLM", ""), 3 + 3 * 9, 0, "lm_head.weight", { 48, 32 } },
+	{ DECODER("SmolLM3ForCausalLM", ""), 2 + 3 * 9, 0, "model.norm.weight", { 32 } },
+	{ DECODER("GraniteForCausalLM", ""), 3 + 3 * 9, 0, "lm_head.weight", { 48, 32 } },
+	{ DECODER("MixtralForCausalLM", ", \"num_local_experts\": 4"),
+	  3 + 3 * 19,
+	  3 + 3 * 9,
+	  "model.layers.1.block_sparse_moe.experts.3.w2.weight",
+	  { 32, 40 } },
+	{ DECODER("Qwen2ForCausalLM", ""),
+	  3 + 3 * 12,
+	  0,
+	  "model.layers.0.self_attn.q_proj.bias",
+	  { 32 } },
+	{ DECODER("Qwen3ForCausalLM", ", \"head_dim\": 16"),
+	  3 + 3 * 11,
+	  0,
+	  "model.layers.0.self_attn.k_norm.weight",
+	  { 16 } },
+	{ DECODER("Qwen2MoeForCausalLM", EXPERTS ", \"shared_expert_intermediate_size\": 20"),
+	  3 + 3 * 26,
+	  3 + 3 * 16,
+	  "model.layers.0.mlp.shared_expert_gate.weight",
+	  { 1, 32 } },
+	{ DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16"),
+	  3 + 3 * 21,
+	  3 + 3 * 11,
+	  "model.layers.0.mlp.experts.0.gate_proj.weight",
+	  { 24, 32 } },
+	/* Layer 1 for its number, layer 0 and 2 by the list. */
+	{ DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16, \"decoder_sparse_step\": 2, "
+						 "\"mlp_only_layers\": [2, 99]"),
+	  3 + 21 + 2 * 11,
+	  3 + 3 * 11,
+	  "model.layers.2.mlp.gate_proj.weight",
+	  { 40, 32 } },
+	{ GPT2, 4 + 3 * 12, 0, "transformer.h.0.attn.c_attn.weight", { 32, 96 } },
+	{ DECODER("GemmaForCausalLM", ", \"head_dim\": 16"),
+	  2 + 3 * 9,
+	  0,
+	  "model.embed_tokens.weight",
+	  { 48, 32 } },
+	{ DECODER("Gemma2ForCausalLM", ", \"head_dim\": 16"),
+	  2 + 3 * 11,
+	  0,
+	  "model.layers.0.pre_feedforward_layernorm.weight",
+	  { 32 } },
+	{ DECODER("Gemma3ForCausalLM", ", \"head_dim\": 16"),
+	  2 + 3 * 13,
+	  0,
+	  "model.layers.0.self_attn.q_norm.weight",
+	  { 16 } },
+	{ DECODER("Phi3ForCausalLM", ""),
+	  3 + 3 * 6,
+	  0,
+	  "model.layers.0.self_attn.qkv_proj.weight",
+	  { 64, 32 } },
+	{ DECODER("Olmo2ForCausalLM", ""),
+	  3 + 3 * 11,
+	  0,
+	  "model.layers.0.self_attn.k_norm.weight",
+	  { 16 } },
+	{ DECODER("DeepseekV3ForCausalLM", LATENT ", \"q_lora_rank\": 12"),
+	  3 + 3 * 9 + 3 + 2 * (5 + 12),
+	  3 + 3 * 9 + 3 + 2 * (5 + 2),
+	  "model.layers.0.self_attn.kv_b_proj.weight",
+	  { 56, 10 } },
+	{ DECODER("DeepseekV3ForCausalLM", LATENT ", \"q_lora_rank\": null"),
+	  3 + 3 * 7 + 3 + 2 * (5 + 12),
+	  3 + 3 * 7 + 3 + 2 * (5 + 2),
+	  "model.layers.1.mlp.shared_experts.up_proj.weight",
+	  { 48, 32 } },
+	{ DECODER("GptOssForCausalLM", ", \"num_local_experts\": 4, \"head_dim\": 16"),
+	  3 + 3 * 17,
+	  0,
+	  "model.layers.0.mlp.experts.gate_up_proj",
+	  { 4, 32, 80 } },
+};
+
+START_TEST(each_family_has_what_transformers_says)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+	size_t i;
+
+	ck_assert_msg(!read_arch(models[_i].config, &e), "%s", e.msg);
+	fill(arch_prefix(&arch), false);
+	ck_assert_uint_eq(set.n, models[_i].tensors);
+	i = at(models[_i].name);
+	ck_assert_mem_eq(set.v[i].shape, models[_i].shape, sizeof(models[_i].shape));
+	r = check();
+	ck_assert(arch_is_complete(&r));
+	ck_assert_uint_eq(r.needed, set.n);
+	ck_assert(!r.bare);
+	if (!models[_i].fused)
+		return;
+	fill(arch_prefix(&arch), true);
+	ck_assert_uint_eq(set.n, models[_i].fused);
+	r = check();
+	ck_assert(arch_is_complete(&r));
+	ck_assert_uint_eq(r.needed, set.n);
+}
+END_TEST
+
+START_TEST(each_tensor_that_is_missing_renamed_or_reshaped_is_named)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(read_arch(models[_i].config, &e), 0);
+	fill(arch_prefix(&arch), false);
+	for (size_t i = 0; i < set.n; i++) {
+		char name[ARCH_NAME_CAP];
+		struct arch_report r;
+
+		memcpy(name, set.v[i].name, sizeof(name));
+		set.v[i].gone = true;
+		r = check();
+		REQUIRE(r.missing == 1 && !r.unexpected && !r.misshapen);
+		ck_assert_str_eq(r.missing_names[0], name);
+		set.v[i].gone = false;
+
+		(void)stpcpy(set.v[i].name, "x.weight");
+		r = check();
+		REQUIRE(r.missing == 1 && r.unexpected == 1 && r.unexpected_at[0] == i);
+		ck_assert_str_eq(r.missing_names[0], name);
+		memcpy(set.v[i].name, name, sizeof(name));
+
+		set.v[i].shape[0]++;
+		r = check();
+		REQUIRE(!r.missing && !r.unexpected && r.misshapen == 1 && r.misshapen_at == i);
+		REQUIRE(r.should_be[0] == set.v[i].shape[0] - 1);
+		set.v[i].shape[0]--;
+
+		set.v[i].odd = true;
+		r = check();
+		REQUIRE(r.no_weights == 1 && r.no_weight_at == i && !arch_is_complete(&r));
+		set.v[i].odd = false;
+	}
+}
+END_TEST
+
+START_TEST(names_without_the_prefix_are_those_of_the_model_inside)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(read_arch(GPT2, &e), 0);
+	fill("", false);
+	r = check();
+	ck_assert(arch_is_complete(&r) && r.bare);
+	(void)stpcpy(set.v[at("ln_f.bias")].name, "transformer.ln_f.bias");
+	r = check();
+	ck_assert_uint_eq(r.missing, 1);
+	ck_assert_str_eq(r.missing_names[0], "ln_f.bias");
+}
+END_TEST
+
+START_TEST(a_padded_vocabulary_is_recognised)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
+	fill("model.", false);
+	set.v[at("lm_head.weight")].shape[0] = 64;
+	set.v[at("model.embed_tokens.weight")].shape[0] = 64;
+	r = check();
+	ck_assert_uint_eq(r.misshapen, 2);
+	ck_assert_uint_eq(r.padded, 64);
+	set.v[at("lm_head.weight")].shape[0] = 40; /* less is something else */
+	set.v[at("model.embed_tokens.weight")].shape[0] = 48;
+	ck_assert_uint_eq(check().padded, 0);
+}
+END_TEST
+
+START_TEST(a_tied_head_may_be_there_and_another_must)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
+	fill("model.", false);
+	ck_assert_int_eq(
+		read_arch(DECODER("LlamaForCausalLM", ", \"tie_word_embeddings\": true"), &e), 0);
+	r = check();
+	ck_assert(arch_is_complete(&r));
+	ck_assert_uint_eq(r.needed, set.n - 1);
+}
+END_TEST
+
+START_TEST(biases_that_config_json_does_not_mention_are_unexpected)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(read_arch(DECODER("LlamaForCausalLM", ", \"attention_bias\": true"), &e),
+			 0);
+	fill("model.", false);
+	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
+	r = check();
+	ck_assert_uint_eq(r.unexpected, 12);
+	ck_assert_uint_eq(r.missing, 0);
+}
+END_TEST
+
+START_TEST(both_styles_at_once_are_too_many)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(
+		read_arch(DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16"), &e), 0);
+	fill("model.", false);
+	(void)stpcpy(set.v[set.n].name, "model.layers.0.mlp.experts.gate_up_proj");
+	set.v[set.n].n_dims = 3;
+	set.n++;
+	r = check();
+	ck_assert_uint_eq(r.unexpected, 1);
+	ck_assert_uint_eq(r.unexpected_at[0], set.n - 1);
+	ck_assert_uint_eq(r.missing, 0);
+}
+END_TEST
+
+static const char *const near_misses[] = {
+	"model.layers.3.input_layernorm.weight",
+	"model.layers.00.input_layernorm.weight",
+	"model.layers..input_layernorm.weight",
+	"model.layers.0.input_layernorm.weight ",
+	"model.layers.0.input_layernorm",
+	"model.layers.18446744073709551616.input_layernorm.weight",
+	"layers.0.input_layernorm.weight",
+	"model.layers.0.norm.weight",
+	"model.lm_head.weight",
+	"model.layers.0.mlp.experts.4.gate_proj.weight",
+	"model.layers.0.mlp.experts.01.gate_proj.weight",
+	"model.layers.0.mlp.experts.{}.gate_proj.weight",
+	"",
+};
+
+START_TEST(names_that_are_nearly_those_of_the_model_are_not)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(
+		read_arch(DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16"), &e), 0);
+	fill("model.", false);
+	(void)stpcpy(set.v[set.n].name, near_misses[_i]);
+	set.v[set.n].n_dims = 1;
+	set.n++;
+	r = check();
+	ck_assert_uint_eq(r.unexpected, 1);
+	ck_assert_uint_eq(r.missing, 0);
+}
+END_TEST
+
+START_TEST(what_training_leaves_behind_is_ignored)
+{
+	static const char *const left[] = { "model.layers.0.self_attn.rotary_emb.inv_freq",
+					    "transformer.h.0.attn.bias",
+					    "transformer.h.0.attn.masked_bias" };
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
+	fill("model.", false);
+	for (size_t i = 0; i < ARRAY_LEN(left); i++)
+		(void)stpcpy(set.v[set.n++].name, left[i]);
+	r = check();
+	ck_assert(arch_is_complete(&r));
+}
+END_TEST
+
+/* Nothing is allocated or looked through for what is only said. */
+START_TEST(a_config_that_asks_for_too_much_costs_nothing)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(
+		read_arch("{\"model_type\": \"qwen3_moe\", \"vocab_size\": 2147483647, "
+			  "\"hidden_size\": 2147483647, \"intermediate_size\": 2147483647, "
+			  "\"num_hidden_layers\": 65536, "
+			  "\"num_attention_heads\": 2147483647, "
+			  "\"num_key_value_heads\": 2147483647, \"head_dim\": 2147483647, "
+			  "\"max_position_embeddings\": 1, \"num_experts\": 2147483647, "
+			  "\"moe_intermediate_size\": 2147483647}",
+			  &e),
+		0);
+	set.n = 0;
+	r = check();
+	ck_assert_uint_eq(r.missing, r.needed);
+	ck_assert_uint_eq(r.needed, 3 + 65536ull * (9 + 3 * 2147483647ull));
+	ck_assert_str_eq(r.missing_names[0], "model.embed_tokens.weight");
+	ck_assert_int_eq(read_arch("{\"model_type\": \"gpt2\", \"vocab_size\": 1, \"n_embd\": 1, "
+				   "\"n_head\": 1, \"n_positions\": 1, \"n_layer\": 65537}",
+				   &e),
+			 -ERR_UNSUPPORTED);
+	ck_assert_str_eq(e.msg, "config.json: not supported: more than 65536 layers");
+}
+END_TEST
+
+static const struct {
+	const char *config, *message;
+} bad[] = {
+	{ "{}", "config.json has no 'architectures' and no 'model_type'" },
+	{ "{\"model_type\": \"bert\"}", "config.json: model_type 'bert' is not supported" },
+	{ DECODER("DeepseekV3ForCausalLM", LATENT), "config.json has no 'q_lora_rank'" },
+	{ DECODER("DeepseekV3ForCausalLM", ""), "config.json has no 'n_routed_experts'" },
+	{ DECODER("Gemma2ForCausalLM", ""), "config.json has no 'head_dim'" },
+	{ DECODER("LlamaForCausalLM", ", \"attention_bias\": 1"),
+	  "config.json: 'attention_bias' is neither true nor false" },
+	{ DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16, \"decoder_sparse_step\": 0"),
+	  "config.json: 'decoder_sparse_step' is not a number from 1 to 2147483647" },
+};
+
+START_TEST(what_does_not_say_enough_is_an_error)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_lt(read_arch(bad[_i].config, &e), 0);
+	ck_assert_str_eq(e.msg, bad[_i].message);
+}
+END_TEST
+
+Suite *arch_suite(void)
+{
+	Suite *s = suite_create("arch");
+	TCase *t = tcase_create("all");
+
+	tcase_add_checked_fixture(t, NULL, teardown);
+	tcase_add_loop_test(t, each_family_has_what_transformers_says, 0, ARRAY_LEN(models));
+	tcase_add_loop_test(t, each_tensor_that_is_missing_renamed_or_reshaped_is_named, 0,
+			    ARRAY_LEN(models));
+	tcase_add_test(t, names_without_the_prefix_are_those_of_the_model_inside);
+	tcase_add_test(t, a_padded_vocabulary_is_recognised);
+	tcase_add_test(t, a_tied_head_may_be_there_and_another_must);
+	tcase_add_test(t, biases_that_config_json_does_not_mention_are_unexpected);
+	tcase_add_test(t, both_styles_at_once_are_too_many);
+	tcase_add_loop_test(t, names_that_are_nearly_those_of_the_model_are_not, 0,
+			    ARRAY_LEN(near_misses));
+	tcase_add_test(t, what_training_leaves_behind_is_ignored);
+	tcase_add_test(t, a_config_that_asks_for_too_much_costs_nothing);
+	tcase_add_loop_test(t, what_does_not_say_enough_is_an_error, 0, ARRAY_LEN(bad));
+	suite_add_tcase(s, t);
+	return s;
+}
