@@ -475,3 +475,32 @@ int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_
 {
 	return files_read(a->files, (uint32_t)i, buf, len, off, e);
 }
+
+int assets_text(const struct assets *a, const char *name, uint64_t max, char **ret, size_t *ret_len,
+		int64_t *ret_number, struct ckpt_err *e)
+{
+	autofree char *text = NULL;
+	size_t i = 0;
+	int rc;
+
+	*ret = NULL;
+	*ret_number = -1;
+	while (i < a->n && strcmp(a->v[i].name, name) != 0)
+		i++;
+	if (i == a->n)
+		return 0;
+	if (a->v[i].size > max)
+		return err_set(e, EFBIG, "'%s' has %llu bytes", a->v[i].path,
+			       (unsigned long long)a->v[i].size);
+	text = malloc(a->v[i].size + 1);
+	if (!text)
+		return err_nomem(e);
+	rc = assets_read(a, i, text, a->v[i].size, 0, e);
+	if (rc)
+		return rc;
+	text[a->v[i].size] = 0;
+	*ret_len = a->v[i].size;
+	*ret = steal_ptr(&text);
+	*ret_number = (int64_t)i;
+	return 0;
+}

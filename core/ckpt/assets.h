@@ -58,6 +58,10 @@ int assets_find(const struct assets_ask *ask, struct assets *ret, struct ckpt_er
 void assets_release(struct assets *a);
 int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_t off,
 		struct ckpt_err *e);
+/* The contents of the one of that name, followed by a NUL, for the caller to free; its number, or -1
+ * and no text where there is none. EFBIG: it has more than max bytes. */
+int assets_text(const struct assets *a, const char *name, uint64_t max, char **ret, size_t *ret_len,
+		int64_t *ret_number, struct ckpt_err *e);
 /* "checkpoint", "parent", "assets" */
 const char *asset_from_text(enum asset_from from);
 

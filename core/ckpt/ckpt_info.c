@@ -121,9 +121,38 @@ static void put_gguf(struct json_out *j, const struct ckpt *c)
 	json_close(j);
 }
 
+static int put_verdict(void *arg, const struct ckpt_verdict *v)
+{
+	static const char *const words[] = {
+		[CKPT_SERVES_YES] = "yes",
+		[CKPT_SERVES_NO] = "no",
+		[CKPT_SERVES_UNCHECKED] = "not checked",
+		[CKPT_SERVES_ABSENT] = "absent",
+	};
+	struct json_out *j = arg;
+
+	json_open_line(j, NULL, '{');
+	json_str(j, "face", v->face);
+	json_str(j, "serves", words[v->serves]);
+	json_str(j, "verdict", v->text);
+	json_close(j);
+	return 0;
+}
+
+/* One line for each face that is there to be loaded. */
+static int put_verdicts(struct json_out *j, struct ckpt *c, struct ckpt_err *e)
+{
+	int rc;
+
+	json_open(j, "verdicts", '[');
+	rc = ckpt_verdicts(c, false, put_verdict, j, e);
+	json_close(j);
+	return rc;
+}
+
 int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err *e)
 {
-	const struct ckpt *c = engine_of(tree)->c;
+	struct ckpt *c = engine_of(tree)->c;
 	const struct ckpt_totals *t = &c->totals;
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_INFO);
 	struct json_out j = { .to = &b };
@@ -144,6 +173,8 @@ int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err 
 	put_faults(&j, c);
 	put_model(&j, c);
 	put_assets(&j, c);
+	if (put_verdicts(&j, c, e))
+		return -e->code;
 	put_gguf(&j, c);
 	json_close(&j);
 	if (b.err)

@@ -43,6 +43,7 @@ struct arena;
 	X(TEXT, index, HOW, "PATH", "where to keep the chunk index; :memory: for none on disk") \
 	X(FLAG, allow_missing, TREE, NULL, \
 	  "accept incomplete tensors; opening one is an I/O error") \
+	X(FLAG, strict, HOW, NULL, "refuse a model that config.json would not load") \
 	X(FLAG, ignore_ctime, HOW, NULL, \
 	  "treat a file as unchanged if only its ctime changed (chmod)") \
 	X(SIZE, cache, HOW, "SIZE", "maximum memory for decoded blocks (default 256MiB)") \

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/index.h"
+#include "ckpt/verdict.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "read/fetch.h"
@@ -219,6 +220,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	count(eng);
 	if (!o->allow_missing && !o->allow_holes)
 		rc = engine_refuse_holes(eng, e);
+	if (!rc && o->strict)
+		rc = verdict_refuse(eng, e);
 	return rc;
 }
 

@@ -23,32 +23,20 @@ static int read_config(const struct engine *eng, struct model_recipe *r, struct 
 {
 	autofree char *text = NULL;
 	struct ckpt_err why;
-	uint64_t size;
-	size_t i = 0;
-	int rc;
+	int64_t number;
+	size_t size;
+	int rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &size, &number, e);
 
-	while (i < eng->assets.n && strcmp(eng->assets.v[i].name, "config.json") != 0)
-		i++;
-	if (i == eng->assets.n)
-		return 0;
-	size = eng->assets.v[i].size;
-	if (size > MAX_CONFIG)
-		return err_set(e, EFBIG, "'%s' has %llu bytes", eng->assets.v[i].path,
-			       (unsigned long long)size);
-	text = malloc(size + 1);
-	if (!text)
-		return err_set(e, ENOMEM, "out of memory");
-	rc = assets_read(&eng->assets, i, text, size, 0, e);
-	if (rc)
+	if (rc || !text)
 		return rc;
 	if (jdoc_parse(&r->config, text, size, 0, &why))
 		return err_set(e, why.code == ERR_CORRUPT ? EINVAL : why.code,
-			       "'%.200s', line %zu: %s", eng->assets.v[i].path, r->config.line,
+			       "'%.200s', line %zu: %s", eng->assets.v[number].path, r->config.line,
 			       why.msg);
 	r->config.owned = steal_ptr(&text);
 	if (!jval_is(jdoc_root(&r->config), J_OBJECT))
 		return err_set(e, EINVAL, "'%.200s', line 1: it is not an object",
-			       eng->assets.v[i].path);
+			       eng->assets.v[number].path);
 	r->facts.has[RECIPE_CONFIG] = true;
 	return 0;
 }
@@ -178,14 +166,21 @@ bool model_recipe_is_file(const char *name)
 	return !recipe_builtin_named(name) && strcmp(name, "megatron") != 0;
 }
 
+int model_recipe_facts(struct engine *eng, struct model_recipe *ret, struct ckpt_err *e)
+{
+	int rc;
+
+	*ret = (struct model_recipe){ .facts = { .number = number, .arg = ret } };
+	rc = read_config(eng, ret, e);
+	return rc ? rc : read_args(eng, ret, e);
+}
+
 static int open_recipe(struct engine *eng, const char *name, struct model_recipe *r,
 		       struct ckpt_err *e)
 {
 	const struct recipe_builtin *b = recipe_builtin_named(name);
-	int rc = read_config(eng, r, e);
+	int rc = model_recipe_facts(eng, r, e);
 
-	if (!rc)
-		rc = read_args(eng, r, e);
 	if (!rc && !strcmp(name, "megatron"))
 		rc = choose(r, &b, e);
 	if (rc)
@@ -197,10 +192,8 @@ static int open_recipe(struct engine *eng, const char *name, struct model_recipe
 int model_recipe_open(struct engine *eng, const char *name, struct model_recipe *ret,
 		      struct ckpt_err *e)
 {
-	int rc;
+	int rc = open_recipe(eng, name, ret, e);
 
-	*ret = (struct model_recipe){ .facts = { .number = number, .arg = ret } };
-	rc = open_recipe(eng, name, ret, e);
 	return rc ? err_wrap(e, "option 'recipe'") : 0;
 }
 

@@ -35,6 +35,8 @@ struct model_recipe {
  */
 int model_recipe_open(struct engine *eng, const char *name, struct model_recipe *ret,
 		      struct ckpt_err *e);
+/* What recipes are told, without one: ret->facts. */
+int model_recipe_facts(struct engine *eng, struct model_recipe *ret, struct ckpt_err *e);
 void model_recipe_release(struct model_recipe *r);
 /* Is the name that of a file? */
 bool model_recipe_is_file(const char *name);

@@ -132,6 +132,7 @@ struct recipe_in {
 	const struct recipe_facts *facts;
 	void (*warn)(void *arg, const char *what); /* may be NULL */
 	void *warn_arg;
+	size_t *found; /* how often a name that was looked for is there, also where it fails; or NULL */
 };
 
 struct recipe_out {

@@ -116,6 +116,8 @@ static int find_stored(struct work *w, struct run parts, uint32_t line, struct f
 				text_show(ret->name, strlen(ret->name), other, sizeof(other)),
 				shown);
 		found = true;
+		if (w->in->found)
+			++*w->in->found;
 		ret->at = (uint32_t)at;
 		ret->stacked = stacked;
 		memcpy(ret->name, w->name.data, w->name.len + 1);
@@ -299,8 +301,11 @@ static int find_prefix(struct work *w)
 		buf_str(&w->name, w->r->probe);
 		if (w->name.err)
 			return err_set(w->e, w->name.err, "%.100s: prefix", w->r->file);
-		if (namelist_find(w->in->names, w->name.data, w->name.len) >= 0)
+		if (namelist_find(w->in->names, w->name.data, w->name.len) >= 0) {
+			if (w->in->found)
+				++*w->in->found;
 			return 0;
+		}
 		buf_printf(&w->tried, "%s%.40s", i ? ", " : "", *w->prefix ? w->prefix : "none");
 	}
 	return recipe_bad(w->r, w->r->probe_line, w->e,

@@ -16,9 +16,11 @@ struct checking {
 	struct arch_report *r;
 	const char *prefix;
 	uint8_t rows[ARCH_MAX_WEIGHTS], n_rows; /* those that this model may have */
+	uint64_t lacks[ARCH_MAX_WEIGHTS];	/* how many are missing of each row of the table */
 	uint64_t seen[ARCH_MAX_WEIGHTS];	/* tensors of each row of the table */
 	uint8_t *row_of;			/* by tensor: which row it is */
 	bool fused, fused_router;		/* which of two styles counts */
+	bool strange;				/* there are names of no row, or of both styles */
 };
 
 /* ---- names, taken apart ---- */
@@ -54,8 +56,7 @@ static bool is_name(const struct arch_weight *w, const char *s, const char *end,
 	uint64_t expert;
 
 	if (!brace)
-		return strlen(w->name) == (size_t)(end - s) &&
-		       !memcmp(s, w->name, (size_t)(end - s));
+		return !strncmp(w->name, s, (size_t)(end - s)) && !w->name[end - s];
 	return take_text(&s, end, w->name, (size_t)(brace - w->name)) &&
 	       take_number(&s, end, brace + strlen("{}"), &expert) && s == end && expert < experts;
 }
@@ -144,8 +145,8 @@ static void note_shape(struct checking *c, const struct arch_weight *w, const st
 		r->padded = t->shape[0];
 }
 
-/* All that are there, once more, now that it is known which style counts. */
-static void look_at_all(struct checking *c)
+/* Which names are unexpected, now that it is known which style counts. */
+static void name_unexpected(struct checking *c)
 {
 	struct arch_report *r = c->r;
 	struct arch_tensor t;
@@ -153,17 +154,13 @@ static void look_at_all(struct checking *c)
 	for (size_t i = 0; i < c->t->n; i++) {
 		uint8_t row = c->row_of[i];
 
-		if (!c->t->get(c->t->arg, i, &t))
+		if (row != NOT_KNOWN && !is_other_style(c, &arch_weights[row]))
 			continue;
-		if (row != NOT_KNOWN && !is_other_style(c, &arch_weights[row])) {
-			note_shape(c, &arch_weights[row], &t, i);
-			if (!t.weight && !r->no_weights++)
-				r->no_weight_at = i;
-		} else if (!arch_ignores(c->a, t.name, t.len)) {
-			if (r->unexpected < ARCH_SHOWN)
-				r->unexpected_at[r->unexpected] = i;
-			r->unexpected++;
-		}
+		if (!c->t->get(c->t->arg, i, &t) || arch_ignores(c->a, t.name, t.len))
+			continue;
+		if (r->unexpected < ARCH_SHOWN)
+			r->unexpected_at[r->unexpected] = i;
+		r->unexpected++;
 	}
 }
 
@@ -210,7 +207,7 @@ static void name_missing(struct checking *c)
 				   : w->scope == ARCH_ONCE ? !layer
 							   : layer == layers;
 
-			if (now && !is_other_style(c, w) &&
+			if (now && c->lacks[c->rows[i]] &&
 			    arch_needs(c->a, w, of_layer ? layer : 0) == ARCH_MUST)
 				enough = name_missing_in(c, w, of_layer ? layer : 0, &n);
 		}
@@ -240,11 +237,23 @@ static void begin(struct checking *c)
 		if (arch_weights[i].kinds & c->a->kind)
 			c->rows[c->n_rows++] = (uint8_t)i;
 	for (size_t i = 0; i < c->t->n; i++) {
-		c->row_of[i] = c->t->get(c->t->arg, i, &t) ? row_of(c, &t) : NOT_KNOWN;
-		if (c->row_of[i] != NOT_KNOWN)
-			c->seen[c->row_of[i]]++;
+		bool there = c->t->get(c->t->arg, i, &t);
+		uint8_t row = c->row_of[i] = there ? row_of(c, &t) : NOT_KNOWN;
+
+		if (row == NOT_KNOWN) {
+			c->strange |= there;
+			continue;
+		}
+		c->seen[row]++;
+		note_shape(c, &arch_weights[row], &t, i);
+		if (!t.weight && !c->r->no_weights++)
+			c->r->no_weight_at = i;
 	}
 	c->fused = seen_in(c, ARCH_FUSED) && !seen_in(c, ARCH_SPLIT);
+	/* Both at once: those that do not count are unexpected. */
+	for (int i = ARCH_SPLIT; i < ARCH_FUSED_ROUTER; i += 2)
+		c->strange |=
+			seen_in(c, (enum arch_style)i) && seen_in(c, (enum arch_style)(i + 1));
 	c->fused_router = seen_in(c, ARCH_FUSED_ROUTER) && !seen_in(c, ARCH_SPLIT_ROUTER);
 }
 
@@ -270,9 +279,11 @@ int arch_check(const struct arch *a, const struct arch_tensors *t, struct arch_r
 		ret->needed += needed;
 		/* Names are different, so none is counted twice; of optional ones more are there. */
 		if (needed > c.seen[c.rows[i]])
-			ret->missing += needed - c.seen[c.rows[i]];
+			c.lacks[c.rows[i]] = needed - c.seen[c.rows[i]];
+		ret->missing += c.lacks[c.rows[i]];
 	}
-	look_at_all(&c);
+	if (c.strange)
+		name_unexpected(&c);
 	name_missing(&c);
 	return 0;
 }

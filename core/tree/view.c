@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "file/pt_write.h"
 #include "file/st_write.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
@@ -696,11 +697,14 @@ static const char *fault_of(const struct view *v, const struct tensor_info *t)
 	return fault;
 }
 
-static bool left_out(const struct view *v, const struct tensor_info *t, struct ckpt_err *why)
+typedef int check_fn(const struct tensor_info *t, struct ckpt_err *e);
+
+static bool left_out(const struct view *v, const struct tensor_info *t, check_fn *check,
+		     struct ckpt_err *why)
 {
 	const char *fault = fault_of(v, t);
 
-	return fault ? err_set(why, EIO, "%s", fault) : st_check(t, why);
+	return fault ? err_set(why, EIO, "%s", fault) : check(t, why);
 }
 
 bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why)
@@ -708,7 +712,7 @@ bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why)
 	struct tensor_info t;
 
 	view_model_tensor(v, i, &t);
-	return left_out(v, &t, why);
+	return left_out(v, &t, st_check, why);
 }
 
 void view_about(const struct view *v, struct view_about *ret)
@@ -731,7 +735,28 @@ void view_about(const struct view *v, struct view_about *ret)
 
 		view_model_tensor(v, i, &t);
 		ret->model_bytes += t.bytes;
-		ret->left_out += left_out(v, &t, &why);
+		ret->left_out += left_out(v, &t, st_check, &why);
+	}
+}
+
+void view_left(const struct view *v, enum view_file file, struct view_left *ret)
+{
+	uint32_t of = file == VIEW_HF			    ? OF_HF
+		      : file == VIEW_PT || view_of_model(v) ? OF_MODEL
+							    : OF_TREE;
+	const struct model *m = model_of(v, of);
+	struct tensor_info t;
+	struct ckpt_err why;
+
+	*ret = (struct view_left){ .tensors = m ? m->names.n : v->tensors.n };
+	for (size_t i = 0; i < ret->tensors; i++) {
+		find_whole(v, of, i, &t);
+		if (!left_out(v, &t, file == VIEW_PT ? pt_check : st_check, &why))
+			continue;
+		if (!ret->left_out++) {
+			ret->first = t;
+			ret->why = why;
+		}
 	}
 }
 

@@ -32,8 +32,10 @@
 struct catalog;
 struct ckpt_err;
 struct layout;
+struct namelist;
 struct recipe;
 struct recipe_facts;
+struct recipe_out;
 struct rename;
 struct view;
 struct vtensor;
@@ -163,6 +165,25 @@ struct view_about {
 void view_about(const struct view *v, struct view_about *ret);
 /* Do safetensors files do without tensor i of the model? Then *why says why. */
 bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why);
+/* Of the files that consolidate tensors: how many there are, and how many they do without. */
+enum view_file { VIEW_HF, VIEW_PT, VIEW_SAFETENSORS };
+struct view_left {
+	uint64_t tensors, left_out;
+	struct tensor_info first; /* left out */
+	struct ckpt_err why;
+};
+void view_left(const struct view *v, enum view_file file, struct view_left *ret);
+/* The weights that recipes are for; to be released where it succeeds. */
+int view_weight_names(const struct view *v, struct namelist *ret, struct ckpt_err *e);
+/* What a recipe would make of them; the view stays as it is. *found: as struct recipe_in has it, also
+ * where it fails. */
+int view_try_recipe(const struct view *v, const struct recipe *r, const struct recipe_facts *facts,
+		    const struct namelist *names, size_t *found, struct recipe_out *ret,
+		    struct ckpt_err *e);
+/* Is tensor i of the model in a file of hf/? */
+bool view_hf_has(const struct view *v, size_t i);
+/* gguf/: whether that is known, without waiting for it. */
+bool view_gguf_is_known(const struct view *v);
 /* gguf/: why it is not there, or what it is. The first call waits for it to be made. */
 struct view_gguf {
 	const char *missing; /* one sentence; NULL: */

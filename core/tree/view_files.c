@@ -54,7 +54,7 @@ static bool lookup(const struct view *v, struct spot p, const char *name, struct
 
 static int describe(const struct view *v, struct spot p, struct vfile *ret, struct ckpt_err *e)
 {
-	bool model = p.face == FACE_PT || v->o.weights || v->o.recipe;
+	bool model = p.face == FACE_PT || view_of_model(v);
 	uint32_t of = model && !p.rank ? OF_MODEL : of_rank(p.rank);
 	struct members m;
 	int rc = view_members(v, of, p.face == FACE_PT ? pt_check : st_check, NULL, &m, e);

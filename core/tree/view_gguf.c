@@ -71,9 +71,9 @@ static int read_needed(const struct view *v, const char *name, uint64_t max, str
 {
 	int rc = view_read_asset(v, name, max, ret, e);
 
-	return !rc && !ret->s ? err_set(e, ENOENT,
-					"there is no %s, beside the checkpoint or in assets=", name)
-			      : rc;
+	return !rc && !ret->s
+		       ? err_set(e, ENOENT, "no %s beside the checkpoint or in assets=", name)
+		       : rc;
 }
 
 static struct gguf_file file_of(const struct asset_text *t)
@@ -341,6 +341,13 @@ bool view_gguf_known(const struct view *v, bool *ret)
 	SCOPED_LOCK(&v->gguf->lock);
 	*ret = v->gguf->gguf;
 	return v->gguf->state == DONE;
+}
+
+bool view_gguf_is_known(const struct view *v)
+{
+	bool there;
+
+	return view_gguf_known(v, &there);
 }
 
 void view_gguf(const struct view *v, struct view_gguf *ret)

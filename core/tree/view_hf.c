@@ -202,6 +202,11 @@ static int describe(const struct view *v, struct spot p, struct vfile *ret, stru
 	return 0;
 }
 
+bool view_hf_has(const struct view *v, size_t i)
+{
+	return v->shard[i] != HF_LEFT_OUT;
+}
+
 int64_t view_hf_asset(const struct view *v, uint32_t index)
 {
 	return (int64_t)index >= first_asset(v) ? (int64_t)index - first_asset(v) : -1;

@@ -185,6 +185,12 @@ int view_members(const struct view *v, uint32_t of,
 		 const struct positions *only, struct members *ret, struct ckpt_err *e);
 void members_release(struct members *m);
 
+/* Does safetensors/ have the model, and not all of the tree? */
+static inline bool view_of_model(const struct view *v)
+{
+	return v->o.weights || v->o.recipe;
+}
+
 /* ---- faces with something to prepare ---- */
 
 #define HF_LEFT_OUT UINT32_MAX

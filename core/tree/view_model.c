@@ -76,7 +76,8 @@ static int take_masters(const struct view *v, struct namelist *names, struct ckp
 }
 
 /* The weights' names, from those of the tree; their indexes are positions there. */
-static int list_weights(struct view *v, struct namelist *ret, struct ckpt_err *e)
+static int list_weights(const struct view *v, struct namelist *ret, size_t *ret_prefix,
+			struct ckpt_err *e)
 {
 	size_t n = v->tensors.n, k;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &k);
@@ -92,7 +93,7 @@ static int list_weights(struct view *v, struct namelist *ret, struct ckpt_err *e
 		in[i] = (struct model_in){ name->fqn, name->len,
 					   name->fqn == from->fqn ? from->top : 0 };
 	}
-	return model_names(in, n, v->o.weights, ret, &v->prefix, e);
+	return model_names(in, n, v->o.weights, ret, ret_prefix, e);
 }
 
 /* The model is the weights. */
@@ -134,18 +135,23 @@ int view_weight_sources(struct weight *w, struct ckpt_err *e)
 	return 0;
 }
 
-/* The model is what the recipe makes of the weights. */
-static int apply_recipe(struct view *v, const struct namelist *names, struct ckpt_err *e)
+/* found: as struct recipe_in has it; nobody is warned then. */
+static int run_recipe(const struct view *v, const struct recipe *r,
+		      const struct recipe_facts *facts, const struct namelist *names, size_t *found,
+		      struct recipe_out *ret, struct ckpt_err *e)
 {
 	size_t n;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
 	autofree struct recipe_source *sources = calloc(v->tensors.n + 1, sizeof(*sources));
-	struct recipe_in in = { names, sources, v->o.facts, v->o.warn, v->o.warn_arg };
-	struct recipe_out out;
-	int rc;
+	struct recipe_in in = { .names = names,
+				.sources = sources,
+				.facts = facts,
+				.warn = found ? NULL : v->o.warn,
+				.warn_arg = v->o.warn_arg,
+				.found = found };
 
 	if (!sources)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < v->tensors.n; i++) {
 		uint32_t number = v->tensors.v[i].index;
 		const struct catalog_tensor *from = &t[number];
@@ -154,7 +160,31 @@ static int apply_recipe(struct view *v, const struct namelist *names, struct ckp
 			(struct recipe_source){ from->shape, number, from->dtype,
 						(uint8_t)view_dtype(v, from->dtype), from->n_dims };
 	}
-	rc = recipe_apply(v->o.recipe, &in, &out, e);
+	return recipe_apply(r, &in, ret, e);
+}
+
+int view_weight_names(const struct view *v, struct namelist *ret, struct ckpt_err *e)
+{
+	size_t prefix;
+
+	*ret = (struct namelist){ 0 };
+	return list_weights(v, ret, &prefix, e);
+}
+
+int view_try_recipe(const struct view *v, const struct recipe *r, const struct recipe_facts *facts,
+		    const struct namelist *names, size_t *found, struct recipe_out *ret,
+		    struct ckpt_err *e)
+{
+	*found = 0;
+	return run_recipe(v, r, facts, names, found, ret, e);
+}
+
+/* The model is what the recipe makes of the weights. */
+static int apply_recipe(struct view *v, const struct namelist *names, struct ckpt_err *e)
+{
+	struct recipe_out out;
+	int rc = run_recipe(v, v->o.recipe, v->o.facts, names, NULL, &out, e);
+
 	if (rc)
 		return rc;
 	v->model.weights = calloc(out.names.n + 1, sizeof(*v->model.weights));
@@ -177,7 +207,7 @@ int view_model_init(struct view *v, struct ckpt_err *e)
 {
 	struct namelist names = { 0 };
 	struct ckpt_err why = { 0 };
-	int rc = list_weights(v, &names, &why);
+	int rc = list_weights(v, &names, &v->prefix, &why);
 
 	if (!rc && v->o.masters && take_masters(v, &names, e)) {
 		namelist_release(&names);

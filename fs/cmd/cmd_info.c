@@ -89,8 +89,24 @@ static void add_assets(struct buf *b, const struct ckpt *c)
 	}
 }
 
+struct verdicts {
+	struct buf *b;
+	size_t n;
+};
+
+static int add_verdict(void *arg, const struct ckpt_verdict *x)
+{
+	struct verdicts *v = arg;
+
+	buf_printf(v->b, "%s%s/: ", v->n++ ? "\n            " : "\nserves      ", x->face);
+	cmd_add_fqn(v->b, x->text, strlen(x->text));
+	return 0;
+}
+
 static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 {
+	struct verdicts verdicts = { b, 0 };
+	struct ckpt_err e = { 0 };
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
@@ -104,6 +120,8 @@ static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 	add_bytes(b, t.stored_bytes);
 	add_model(b, &t);
 	add_assets(b, c);
+	if (ckpt_verdicts(c, false, add_verdict, &verdicts, &e))
+		return cmd_fail(&e);
 	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index,
 		   t.index_built ? " (built just now)" : "");
 	if (!t.incomplete) {

@@ -95,7 +95,7 @@ static inline int store_finish(struct store *s, struct ckpt_err *e)
 static inline int store_apply(struct store *s, const struct recipe *r, struct recipe_out *ret,
 			      struct ckpt_err *e)
 {
-	struct recipe_in in = { &s->names, s->sources, &s->of, store_warn, s };
+	struct recipe_in in = { &s->names, s->sources, &s->of, store_warn, s, NULL };
 
 	s->warning[0] = 0;
 	return recipe_apply(r, &in, ret, e);

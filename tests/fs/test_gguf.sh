@@ -181,9 +181,9 @@ test_without_files_beside_it_there_is_none() {
   model llama
   mv hf elsewhere
   mkdir hf
-  missing "there is no config.json, beside the checkpoint or in assets="
+  missing "no config.json beside the checkpoint or in assets="
   cp elsewhere/config.json hf
-  missing "there is no tokenizer.json, beside the checkpoint or in assets="
+  missing "no tokenizer.json beside the checkpoint or in assets="
   cp elsewhere/tokenizer.json hf
   mount_at m dcp -o assets=hf
   is "0 0" "$(gguf check llama m/gguf/model.gguf)"

@@ -333,6 +333,23 @@ static inline int ckpt_run_open(struct ckpt *c, const char *path, const char *co
 	return ckpt_run_open_sized(c, path, opts, hooks, sizeof(*hooks), ret, ret_rest, e);
 }
 
+/*
+ * Does what a face shows serve those who load it? Of hf/: are its tensors, by name and shape, those
+ * that the model of config.json has? NO: loading it fails, or leaves random weights. UNCHECKED: what
+ * the model needs is not known here. ABSENT: there is no such face, and why.
+ */
+enum ckpt_serves { CKPT_SERVES_YES, CKPT_SERVES_NO, CKPT_SERVES_UNCHECKED, CKPT_SERVES_ABSENT };
+struct ckpt_verdict {
+	const char *face; /* "hf", "gguf", "pt", "safetensors" */
+	enum ckpt_serves serves;
+	const char *text; /* "complete for LlamaForCausalLM (config.json from assets)" */
+};
+/* Of each such face. now: without what takes long, a gguf/ that nobody has looked for yet, which reads
+ * the tokenizer. A non-zero return of `each` stops and is returned. Of a run: -EISDIR. */
+CKPT_API int ckpt_verdicts(struct ckpt *c, bool now,
+			   int (*each)(void *arg, const struct ckpt_verdict *verdict), void *arg,
+			   struct ckpt_err *e);
+
 /* info.json as it appears in the tree; the caller frees *ret with free(). */
 CKPT_API int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err *e);
 

@@ -400,6 +400,25 @@ static void call_info_json(struct side *s)
 	ck_assert_uint_eq(strnlen(text, n), n);
 }
 
+static int count_verdict(void *arg, const struct ckpt_verdict *v)
+{
+	size_t *n = arg;
+
+	ck_assert(*v->face && *v->text);
+	return ++*n == 3 ? 7 : 0;
+}
+
+static void call_verdicts(struct side *s)
+{
+	struct ckpt_err e = { 0 };
+	size_t n = 0;
+	int rc = ckpt_verdicts(s->c, false, count_verdict, &n, &e);
+
+	ck_assert_int_eq(rc, s->is_run ? -EISDIR : 7);
+	ck_assert_uint_eq(n, s->is_run ? 0 : 3);
+	ck_assert_int_eq(!e.msg[0], !s->is_run);
+}
+
 /* ---- the tree ---- */
 
 static void call_lookup(struct side *s)
@@ -902,7 +921,8 @@ static void call_origin(struct side *s)
 	X(model_tensor) X(tensor_find) X(model_find) X(model_stored) X(similar) X(rank_box) \
 	X(tensor_files) X(slice_read) \
 	X(model_slice_read) X(tensor_chunks) X(object) X(object_find) X(tensor_path) \
-	X(object_path) X(object_json) X(is_run) X(run_each) X(run_look) X(run_open) X(info_json) X(lookup) X(walk) \
+	X(object_path) X(object_json) X(is_run) X(run_each) X(run_look) X(run_open) X(info_json) \
+	X(verdicts) X(lookup) X(walk) \
 	X(fqn_node) X(tensor_node) X(object_node) X(stat) X(type) X(readlink) X(parent) X(name) \
 	X(enter) X(entry) X(next) X(file_open) X(model_open) X(box_open) X(model_box_open) \
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \

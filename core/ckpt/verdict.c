@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/verdict.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/json_out.h"
+#include "base/text.h"
+#include "ckpt/ckpt_internal.h"
+#include "codec/cast.h"
+#include "gguf/gguf_config.h"
+#include "tensor/arch_check.h"
+#include "tensor/config_values.h"
+#include "tensor/vtensor.h"
+#include "tree/view.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
+#define LIKE_IT	   2			/* names that a recipe finds before it is worth a word */
+
+const char *const verdict_face[N_VERDICTS] = { "hf", "gguf", "pt", "safetensors" };
+
+static void add_name(struct buf *b, const char *name, size_t len)
+{
+	buf_str(b, FQN_TEXT(name, len));
+}
+
+static void add_count(struct buf *b, uint64_t n)
+{
+	buf_printf(b, "%" PRIu64 " tensor%s", n, n == 1 ? "" : "s");
+}
+
+/* ---- tensors, as arch_check asks for them ---- */
+
+static bool is_weight(enum ckpt_dtype t)
+{
+	return cast_possible(t, CKPT_DTYPE_F32);
+}
+
+/* Of hf/, without those that it leaves out. */
+static bool shown_get(const void *arg, size_t i, struct arch_tensor *ret)
+{
+	struct tensor_info t;
+
+	view_model_tensor(arg, i, &t);
+	*ret = (struct arch_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape, is_weight(t.dtype) };
+	return view_hf_has(arg, i);
+}
+
+static int64_t shown_find(const void *arg, const char *name, size_t len)
+{
+	return view_find_model_tensor(arg, name, len);
+}
+
+/* Of a recipe. */
+static bool made_get(const void *arg, size_t i, struct arch_tensor *ret)
+{
+	const struct recipe_out *o = arg;
+	const struct named *n = &o->names.v[i];
+	const struct vtensor *t = o->tensors[n->index];
+
+	*ret = (struct arch_tensor){ n->fqn, n->len, t->n_dims, t->shape, is_weight(t->dtype) };
+	return true;
+}
+
+static int64_t made_find(const void *arg, const char *name, size_t len)
+{
+	return namelist_find(&((const struct recipe_out *)arg)->names, name, len);
+}
+
+/* ---- other names: which recipe? ---- */
+
+/* Of "Megatron-core to Llama, Qwen2": the former. */
+static void add_naming(struct buf *b, const struct recipe_builtin *r)
+{
+	const char *to = strstr(r->summary, " to ");
+
+	buf_str(b, "; looks like ");
+	buf_add(b, r->summary, to ? (size_t)(to - r->summary) : strlen(r->summary));
+	buf_str(b, " names");
+}
+
+static bool fits_model(const struct recipe_builtin *r, const char *type)
+{
+	bool fits = !type;
+
+	for (const char *const *m = r->models; !fits && *m; m++)
+		fits = !strcmp(*m, type);
+	return fits;
+}
+
+/* How well a recipe does: 0, what it makes is the model; -1, it is for other names altogether; else
+ * what is in the way, in *b. */
+static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct model_recipe *m,
+		      const struct namelist *names, const struct arch *a, struct buf *b)
+{
+	struct recipe_out made = { 0 };
+	struct arch_tensors t = { 0, made_get, made_find, &made };
+	struct arch_report report = { 0 };
+	struct ckpt_err why = { 0 };
+	size_t found;
+	int rc;
+
+	if (recipe_parse(r->text, (size_t)(r->end - r->text), r->name, &m->recipe, &why))
+		return -1;
+	rc = view_try_recipe(eng->view, m->recipe, &m->facts, names, &found, &made, &why);
+	recipe_free(m->recipe);
+	m->recipe = NULL;
+	t.n = made.names.n;
+	if (!rc && a)
+		rc = arch_check(a, &t, &report, &why);
+	recipe_out_release(&made);
+	if (rc && found < LIKE_IT)
+		return -1;
+	if (rc && !a)
+		buf_str(b, ", for which there is a recipe");
+	else if (rc)
+		buf_printf(b, ", but recipe=%s does not fit: %s", r->name, why.msg);
+	else if (!arch_is_complete(&report))
+		buf_printf(b,
+			   ", but with recipe=%s %" PRIu64
+			   " are missing, unexpected or of the wrong shape",
+			   r->name,
+			   report.missing + report.unexpected + report.misshapen +
+				   report.no_weights);
+	return rc || !arch_is_complete(&report);
+}
+
+/* A recipe that makes the model of these names is said, or else one that nearly does. a: NULL where it
+ * is not known what the model needs. */
+static void add_recipe(struct engine *eng, const struct arch *a, const char *type, struct buf *b)
+{
+	CLEANUP(model_recipe_release) struct model_recipe m = { 0 };
+	CLEANUP(buf_release) struct buf near = BUF_INIT(1024);
+	CLEANUP(namelist_release) struct namelist names = { 0 };
+	const struct recipe_builtin *r, *like = NULL;
+	struct ckpt_err why;
+
+	if (eng->recipe.recipe || model_recipe_facts(eng, &m, &why) ||
+	    view_weight_names(eng->view, &names, &why))
+		return;
+	for (size_t i = 0; (r = recipe_builtin(i)); i++) {
+		CLEANUP(buf_release) struct buf but = BUF_INIT(1024);
+		int how = fits_model(r, type) ? try_recipe(eng, r, &m, &names, a, &but) : -1;
+
+		if (!how) {
+			add_naming(b, r);
+			buf_printf(b, ": try recipe=%s", r->name);
+			return;
+		}
+		if (how > 0 && !like) {
+			like = r;
+			buf_add(&near, but.data, but.len);
+		}
+	}
+	if (like) {
+		add_naming(b, like);
+		buf_add(b, near.data, near.len);
+	}
+}
+
+/* ---- hf/ ---- */
+
+struct hf {
+	struct engine *eng;
+	struct verdict *v;
+	struct jdoc json;
+	struct arch arch;
+	const char *from; /* where config.json is from */
+};
+
+static void hf_release(struct hf *h)
+{
+	arch_release(&h->arch);
+	jdoc_release(&h->json);
+}
+
+static void add_missing(struct buf *b, const struct arch_report *r)
+{
+	add_count(b, r->missing);
+	buf_printf(b, " missing (%s", r->missing_names[0]);
+	for (size_t i = 1; i < min_u64(r->missing, ARCH_SHOWN); i++)
+		buf_printf(b, ", %s", r->missing_names[i]);
+	buf_str(b, r->missing > ARCH_SHOWN ? ", ...)" : ")");
+}
+
+static void add_unexpected(struct buf *b, const struct view *v, const struct arch_report *r)
+{
+	struct tensor_info t;
+
+	buf_printf(b, "%" PRIu64 " unexpected (", r->unexpected);
+	for (size_t i = 0; i < min_u64(r->unexpected, ARCH_SHOWN); i++) {
+		view_model_tensor(v, r->unexpected_at[i], &t);
+		buf_str(b, i ? ", " : "");
+		add_name(b, t.fqn, t.fqn_len);
+	}
+	buf_str(b, r->unexpected > ARCH_SHOWN ? ", ...)" : ")");
+}
+
+static void add_misshapen(struct buf *b, const struct view *v, const struct arch_report *r)
+{
+	struct tensor_info t;
+
+	view_model_tensor(v, r->misshapen_at, &t);
+	buf_printf(b, "%" PRIu64 " of the wrong shape (", r->misshapen);
+	add_name(b, t.fqn, t.fqn_len);
+	buf_printf(b, " is %s, by config.json it should be %s%s)", TUPLE_TEXT(t.shape, t.n_dims),
+		   TUPLE_TEXT(r->should_be, r->n_should_be), r->misshapen > 1 ? ", ..." : "");
+}
+
+static void add_no_weights(struct buf *b, const struct view *v, const struct arch_report *r)
+{
+	struct tensor_info t;
+
+	view_model_tensor(v, r->no_weight_at, &t);
+	buf_printf(b, "%" PRIu64 " of a dtype that transformers does not compute with (",
+		   r->no_weights);
+	add_name(b, t.fqn, t.fqn_len);
+	buf_printf(b, " is %s)", dtype_info(t.dtype)->name);
+}
+
+static void add_left_out(struct buf *b, const struct view_left *l)
+{
+	buf_printf(b, "%" PRIu64 " of ", l->left_out);
+	add_count(b, l->tensors);
+	buf_str(b, " left out (");
+	add_name(b, l->first.fqn, l->first.fqn_len);
+	buf_printf(b, ": %s%s)", l->why.msg, l->left_out > 1 ? ", ..." : "");
+}
+
+static const char *const between[] = { ": ", ", " };
+
+/* What is wrong, each with its count and first names. */
+static void add_faults(struct hf *h, const struct arch_report *r)
+{
+	const struct view *v = h->eng->view;
+	struct buf *b = &h->v->text;
+	struct view_left left;
+	size_t n = 0;
+
+	view_left(v, VIEW_HF, &left);
+	if (r->missing) {
+		buf_str(b, between[n++ > 0]);
+		add_missing(b, r);
+	}
+	if (r->unexpected) {
+		buf_str(b, between[n++ > 0]);
+		add_unexpected(b, v, r);
+	}
+	if (r->misshapen) {
+		buf_str(b, between[n++ > 0]);
+		add_misshapen(b, v, r);
+	}
+	if (r->no_weights) {
+		buf_str(b, between[n++ > 0]);
+		add_no_weights(b, v, r);
+	}
+	if (left.left_out) {
+		buf_str(b, between[n++ > 0]);
+		add_left_out(b, &left);
+	}
+	if (r->padded)
+		buf_printf(b, "; the vocabulary is padded to %" PRIu64 " rows", r->padded);
+}
+
+static int judge(struct hf *h, struct ckpt_err *e)
+{
+	const struct view *v = h->eng->view;
+	const struct arch_tensors t = { view_model(v), shown_get, shown_find, v };
+	const struct arch_family *f = h->arch.family;
+	struct arch_report r;
+	int rc = arch_check(&h->arch, &t, &r, e);
+
+	if (rc)
+		return rc;
+	h->v->serves = arch_is_complete(&r) ? CKPT_SERVES_YES : CKPT_SERVES_NO;
+	if (arch_is_complete(&r)) {
+		buf_printf(&h->v->text, "complete for %s (config.json from %s)", f->class, h->from);
+		return 0;
+	}
+	if (r.missing || r.misshapen || r.no_weights)
+		buf_printf(&h->v->text, "not loadable as %s", f->class);
+	else
+		buf_printf(&h->v->text, "more than %s", f->class);
+	add_faults(h, &r);
+	if (r.missing)
+		add_recipe(h->eng, &h->arch, f->type, &h->v->text);
+	return 0;
+}
+
+static int no_verdict(struct verdict *v, enum ckpt_serves serves, const char *what, const char *why)
+{
+	v->serves = serves;
+	buf_printf(&v->text, "%s: %s", what, why);
+	return 0;
+}
+
+/* What config.json asks for. 1: that is not known, and has been said. */
+static int read_arch(struct hf *h, struct ckpt_err *e)
+{
+	struct assets *assets = &h->eng->assets;
+	struct config_in in = { { 0 }, e, 0 };
+	autofree char *text = NULL;
+	struct ckpt_err why;
+	int64_t number;
+	size_t len;
+	int rc = assets_text(assets, "config.json", MAX_CONFIG, &text, &len, &number, &why);
+
+	if (rc) {
+		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked", why.msg);
+		return rc == -ENOMEM ? err_nomem(e) : 1;
+	}
+	if (!text) {
+		no_verdict(h->v, CKPT_SERVES_NO, "not loadable",
+			   "no config.json beside the checkpoint or in assets=");
+		add_recipe(h->eng, NULL, NULL, &h->v->text);
+		return 1;
+	}
+	h->from = asset_from_text(assets->origin[number]);
+	if (gguf_json("config.json", text, len, &h->json, &why)) {
+		no_verdict(h->v, CKPT_SERVES_NO, "not loadable", why.msg);
+		return why.code == ENOMEM ? err_nomem(e) : 1;
+	}
+	in = (struct config_in){ jdoc_root(&h->json), &why, 0 };
+	if (arch_read(&in, &h->arch)) {
+		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked", why.msg);
+		return why.code == ENOMEM ? err_nomem(e) : 1;
+	}
+	if (config_get(&in, "quantization_config").d) {
+		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked",
+			   "config.json asks for quantised weights (quantization_config)");
+		return 1;
+	}
+	return 0;
+}
+
+static const char no_model[] = "no names of a model: name the weights with weights= or rename=";
+
+static int judge_hf(struct engine *eng, struct verdict *v, struct ckpt_err *e)
+{
+	CLEANUP(hf_release) struct hf h = { .eng = eng, .v = v };
+	int rc;
+
+	if (!eng->c->totals.has_model)
+		return no_verdict(v, CKPT_SERVES_ABSENT, "absent", no_model);
+	rc = read_arch(&h, e);
+	return rc ? (rc < 0 ? rc : 0) : judge(&h, e);
+}
+
+/* ---- the others ---- */
+
+static void judge_gguf(struct engine *eng, bool now, struct verdict *v)
+{
+	struct view_gguf g;
+
+	if (now && !view_gguf_is_known(eng->view)) {
+		no_verdict(v, CKPT_SERVES_UNCHECKED, "not checked",
+			   "it is made when something first looks for it");
+		return;
+	}
+	view_gguf(eng->view, &g);
+	v->serves = g.missing ? CKPT_SERVES_ABSENT : CKPT_SERVES_YES;
+	if (g.missing)
+		buf_printf(&v->text, "absent: %s", g.missing);
+	else
+		buf_printf(&v->text, "complete for llama.cpp (%s, %s)", g.arch, g.dtype);
+}
+
+static void judge_file(struct engine *eng, enum view_file file, struct verdict *v)
+{
+	struct view_left l;
+
+	if (file == VIEW_PT && !eng->c->totals.has_model) {
+		no_verdict(v, CKPT_SERVES_ABSENT, "absent", no_model);
+		return;
+	}
+	view_left(eng->view, file, &l);
+	v->serves = l.left_out ? CKPT_SERVES_NO : CKPT_SERVES_YES;
+	if (l.left_out) {
+		buf_str(&v->text, "not complete: ");
+		add_left_out(&v->text, &l);
+	} else {
+		buf_str(&v->text, "complete: ");
+		add_count(&v->text, l.tensors);
+	}
+}
+
+int verdict_find(struct engine *eng, enum verdict_of of, bool now, struct verdict *ret,
+		 struct ckpt_err *e)
+{
+	int rc = 0;
+
+	if (of == VERDICT_HF)
+		rc = judge_hf(eng, ret, e);
+	else if (of == VERDICT_GGUF)
+		judge_gguf(eng, now, ret);
+	else
+		judge_file(eng, of == VERDICT_PT ? VIEW_PT : VIEW_SAFETENSORS, ret);
+	if (!rc && ret->text.err == ENOMEM)
+		rc = err_nomem(e);
+	return rc;
+}
+
+int verdict_refuse(struct engine *eng, struct ckpt_err *e)
+{
+	CLEANUP(verdict_release) struct verdict v = VERDICT_INIT;
+	int rc = verdict_find(eng, VERDICT_HF, true, &v, e);
+
+	if (!rc && v.serves == CKPT_SERVES_NO)
+		rc = err_set(e, EINVAL, "option 'strict': hf/: %s", v.text.data);
+	return rc;
+}
+
+int ckpt_verdicts(struct ckpt *c, bool now,
+		  int (*each)(void *arg, const struct ckpt_verdict *verdict), void *arg,
+		  struct ckpt_err *e)
+{
+	struct engine *eng = ckpt_engine(c, e);
+	int rc = eng ? 0 : -e->code;
+
+	for (enum verdict_of of = 0; !rc && of < N_VERDICTS; of++) {
+		CLEANUP(verdict_release) struct verdict v = VERDICT_INIT;
+
+		rc = verdict_find(eng, of, now, &v, e);
+		if (!rc)
+			rc = each(arg, &(struct ckpt_verdict){ verdict_face[of], v.serves,
+							       v.text.data });
+	}
+	return rc;
+}

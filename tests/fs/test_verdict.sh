@@ -1,0 +1,129 @@
+#!/bin/bash
+# What is said of hf/, gguf/, pt/ and safetensors/: whether they serve those who load them.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# A tiny model in ./dcp, and its configuration in ./hf: model KIND
+model() {
+  local args
+  mkdir -p hf
+  args=$(python3 "$HERE/gguf.py" model "$1" hf)
+  # shellcheck disable=SC2086 # words
+  make_dcp --flat dcp $args
+}
+
+config() { python3 "$HERE/gguf.py" set hf/config.json "$@"; }
+
+# The verdict on a face, out of `info`: of FACE [options]
+of() { ckptfs info dcp "${@:2}" | sed -n "s|^\(serves\)\{0,1\} *$1/: ||p"; }
+
+# ---- complete ----
+
+cases_a_whole_model_is_complete() {
+  printf '%s\n' "llama Llama" "experts Mixtral" "fused Mixtral" "gpt2 GPT2"
+}
+test_a_whole_model_is_complete() {
+  local class=$2ForCausalLM
+  [[ $2 != GPT2 ]] || class=GPT2LMHeadModel
+  model "$1"
+  is "complete for $class (config.json from assets)" "$(of hf -o assets=hf)"
+  [[ $(of gguf -o assets=hf) == "complete for llama.cpp ("*")" ]] || fail "$(of gguf -o assets=hf)"
+  [[ $(of pt) == "complete: "*" tensors" ]] || fail "$(of pt)"
+  mount_at m dcp -o assets=hf,strict
+  python3 - m/.ckptfs/info.json "$class" <<'PYTHON'
+import json, sys
+v = {x["face"]: x for x in json.load(open(sys.argv[1]))["verdicts"]}
+assert list(v) == ["hf", "gguf", "pt", "safetensors"], v
+assert all(x["serves"] == "yes" for x in v.values()), v
+assert v["hf"]["verdict"] == f"complete for {sys.argv[2]} (config.json from assets)", v
+PYTHON
+  cp hf/config.json dcp
+  is "complete for $class (config.json from checkpoint)" "$(of hf)"
+}
+
+# ---- not ----
+
+# Newcomer's friction 1: names of another framework beside a config.json of transformers.
+test_names_of_another_framework_are_told() {
+  model llama
+  cat >rules <<'RULES'
+s/^model\.embed_tokens/tok_embeddings/
+s/^model\.//
+s/self_attn\.([qkvo])_proj/attention.w\1/
+s/^lm_head/output/
+RULES
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*" tensors missing (model.embed_tokens.weight, model.norm.weight, ...), "*" unexpected (layers.0.attention.wk.weight, "* ]] ||
+    fail "$(of hf -o assets=hf,rename=rules)"
+  [[ $(of gguf -o assets=hf,rename=rules) == "absent: the model has no 'model.embed_tokens.weight'" ]]
+}
+
+# Newcomer's friction 2: a reason that is known.
+test_no_config_is_told() {
+  model llama
+  is "not loadable: no config.json beside the checkpoint or in assets=" "$(of hf)"
+  is "absent: no config.json beside the checkpoint or in assets=" "$(of gguf)"
+  refused "option 'strict': hf/: not loadable: no config.json beside" ckptfs ls dcp -o strict
+}
+
+test_each_difference_is_counted_and_named() {
+  model llama
+  is "not loadable as LlamaForCausalLM: 1 tensor missing (model.norm.weight)" \
+    "$(of hf -o assets=hf --exclude=model.norm.weight)"
+  echo 's/^model\.norm/model.final_norm/' >rules
+  is "not loadable as LlamaForCausalLM: 1 tensor missing (model.norm.weight), 1 unexpected (model.final_norm.weight)" \
+    "$(of hf -o assets=hf,rename=rules)"
+  config vocab_size 7
+  [[ $(of hf -o assets=hf) == "not loadable as LlamaForCausalLM: 2 of the wrong shape (lm_head.weight is ("*", 64), by config.json it should be (7, 64), ...); the vocabulary is padded to 8 rows" ]] ||
+    fail "$(of hf -o assets=hf)"
+  refused "option 'strict': hf/: not loadable as LlamaForCausalLM: 2 of the wrong shape" \
+    ckptfs mount dcp hf -o assets=hf,strict
+}
+
+test_more_than_the_model_is_not_complete() {
+  model llama
+  config num_hidden_layers 1
+  [[ $(of hf -o assets=hf) == "more than LlamaForCausalLM: "*" unexpected (model.layers.1."* ]] ||
+    fail "$(of hf -o assets=hf)"
+  refused "option 'strict': hf/: more than" ckptfs ls dcp -o assets=hf,strict
+}
+
+test_what_is_not_known_is_not_called_complete() {
+  model llama
+  config model_type '"bert"'
+  is "not checked: config.json: model_type 'bert' is not one of those that are known" "$(of hf -o assets=hf)"
+  config model_type '"llama"'
+  config quantization_config '{}'
+  is "not checked: config.json asks for quantised weights (quantization_config)" "$(of hf -o assets=hf)"
+  ckptfs ls dcp -o assets=hf,strict >/dev/null
+  echo '{' >hf/config.json
+  [[ $(of hf -o assets=hf) == "not loadable: config.json, line "* ]] || fail "$(of hf -o assets=hf)"
+}
+
+# A recipe is named when what it makes is the model, and not before.
+test_a_recipe_that_makes_the_model_is_named() {
+  local c=$DATA/mcore_gpt_dense/ckpt
+  mkdir hf
+  cat >hf/config.json <<'JSON'
+{"model_type": "qwen3", "vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "head_dim": 6,
+ "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 64, "attention_bias": false}
+JSON
+  ckptfs info "$c" | grep -qF "; looks like Megatron-core names, for which there is a recipe"
+  ckptfs info "$c" -o assets=hf | grep -qF "; looks like Megatron-core names, but with recipe=megatron-llama 12 are missing, unexpected or of the wrong shape"
+  # It has biases, but for the fourth projection.
+  ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias' >out
+  grep -qF "looks like Megatron-core names: try recipe=megatron-llama" out
+  ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias',recipe=megatron-llama,strict |
+    grep -qF "hf/: complete for Qwen3ForCausalLM (config.json from assets)"
+}
+
+test_damage_is_told() {
+  model llama
+  rm dcp/*.distcp
+  [[ $(of hf -o assets=hf,allow_missing) == "not loadable as LlamaForCausalLM: "*" left out ("* ]] ||
+    fail "$(of hf -o assets=hf,allow_missing)"
+  [[ $(of pt -o allow_missing) == "not complete: "*" left out ("*": data file '"* ]] ||
+    fail "$(of pt -o allow_missing)"
+}
+
+run_suite "$@"
