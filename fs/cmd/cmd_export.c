@@ -53,6 +53,28 @@ static void show(void *arg, const char *what)
 	(void)fprintf(stderr, "ckptfs: export: %s\n", what);
 }
 
+/* Is the face, or something in it, what is copied? path: as add_path has it. */
+static bool is_copied(const char *path, const char *face)
+{
+	size_t n = strlen(face);
+
+	return !*path || (!strncmp(path, face, n) && path[n] == '/');
+}
+
+/* What takes a while to find out is not asked about files of single tensors. */
+static bool has_verdict(const char *path)
+{
+	return is_copied(path, "hf") || is_copied(path, "gguf") || is_copied(path, "pt") ||
+	       is_copied(path, "safetensors");
+}
+
+static int show_verdict(void *arg, const struct ckpt_verdict *v)
+{
+	if (is_copied(arg, v->face))
+		(void)fprintf(stderr, "ckptfs: export: %s/: %s\n", v->face, v->text);
+	return 0;
+}
+
 static int copy(const struct options *o, struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	struct buf request CLEANUP(buf_release) = BUF_INIT(REQUEST_MAX_BYTES);
@@ -71,6 +93,9 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 	else
 		add_path(&request, path);
 	buf_add(&request, o->fqn ? "\0f" : "\0p", 2);
+	if (!o->quiet && !o->fqn && !request.err && has_verdict(request.data) &&
+	    ckpt_verdicts(c, !is_copied(request.data, "gguf"), show_verdict, request.data, e))
+		return -e->code;
 	options_add_shape(o, without_path, &request);
 	if (request.err)
 		return err_sys(e, request.err, "options");

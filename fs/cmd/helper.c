@@ -65,7 +65,7 @@ static int read_letters(struct call *c, int argc, char **argv, struct ckpt_err *
 
 int helper_main(int argc, char **argv)
 {
-	struct options o CLEANUP(options_release) = { 0 };
+	struct options o CLEANUP(options_release) = { .helper = true };
 	struct call c = { .o = &o };
 	struct ckpt_err e = { 0 };
 

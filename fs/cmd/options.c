@@ -94,7 +94,7 @@ static const struct word words[] = {
 	{ "overwrite", 0, FLAG, WORDS_RESHARD, AT(overwrite), NULL,
 	  "replace the checkpoint at DST when the new one is complete" },
 	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
-	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar" },
+	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar, no verdicts" },
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
 };
 

@@ -54,6 +54,7 @@ struct options {
 	bool has_uid, has_gid;
 	uint64_t uid, gid;
 	bool foreground, debug, verbose;
+	bool helper; /* called by mount(8) */
 
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */

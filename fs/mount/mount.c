@@ -489,6 +489,26 @@ static void log_warning(void *arg, const char *what)
 	log_msg(LOG_LEVEL_WARN, "warning: %s", what);
 }
 
+/* A person reads one line for each face; mount(8) is heard by nobody, or by a log, and tells what is
+ * wrong. */
+static int show_verdict(void *arg, const struct ckpt_verdict *v)
+{
+	const struct options *o = arg;
+
+	if (!o->helper || o->verbose || v->serves == CKPT_SERVES_NO)
+		(void)fprintf(stderr, "ckptfs: %s/: %s\n", v->face, v->text);
+	return 0;
+}
+
+static void show_verdicts(struct mount *m)
+{
+	struct ckpt_err ignored;
+
+	if (!m->opts->quiet && !ckpt_is_run(m->ckpt))
+		(void)ckpt_verdicts(m->ckpt, true, show_verdict, (void *)(uintptr_t)m->opts,
+				    &ignored);
+}
+
 static struct stats *new_stats(struct mount *m)
 {
 	struct stats_about about = { .ckpt = m->ckpt,
@@ -543,6 +563,7 @@ static int serve(struct mount *m, struct ckpt_err *e)
 		return -e->code;
 	if (m->sandbox != SANDBOX_OFF && draw_limits(m, e))
 		return -e->code;
+	show_verdicts(m);
 	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(false, m->log, e))
 		return -e->code;
 	if (m->log >= 0) /* it is the child's from now on */

@@ -280,7 +280,7 @@ test_failures_are_logged_once_with_path_and_range() {
   local pid i
   big_copy c
   mkdir m
-  "$CKPTFS" mount -f c m 2>log &
+  "$CKPTFS" mount -fq c m 2>log &
   pid=$!
   wait_until is_mounted m
   exec 5<m/tensors/v

@@ -48,7 +48,7 @@ cases_a_tree() {
   echo "1 ." | full_only
 }
 test_a_tree() {
-  status_of 0 ckptfs export --jobs "$1" "$(many)/ckpt" "$2" x
+  status_of 0 ckptfs export -q --jobs "$1" "$(many)/ckpt" "$2" x
   [[ ! -s out && ! -s err ]]
   mount_at m "$(many)/ckpt"
   diff -r "m/$2" x
@@ -245,7 +245,7 @@ test_what_has_changed_is_copied_again() {
 test_a_second_export_to_the_same_place_is_refused() {
   halted "1 1 2 19" export -q --jobs=1 "$(many)/ckpt" . x &
   wait_until is_stopped $!
-  refused "^ckptfs: export: another export to 'x' is running$" ckptfs export "$(many)/ckpt" . x
+  refused "^ckptfs: export: another export to 'x' is running$" ckptfs export -q "$(many)/ckpt" . x
   [[ -e x.partial.state ]]
   kill -CONT $!
   wait $!

@@ -26,7 +26,7 @@ found() { grep -qE -- "$2" "$1.found" || fail "$1 found: $(cat "$1.found")"; }
 # A daemon whose log we see: mount_logged CKPT MNT [options]
 mount_logged() {
   mkdir -p "$2"
-  (trap - INT && exec "$CKPTFS" mount -f "$@") 2>log & # which a shell makes ignore SIGINT
+  (trap - INT && exec "$CKPTFS" mount -fq "$@") 2>log & # which a shell makes ignore SIGINT
   DAEMON=$!
   wait_until is_mounted "$2"
 }
@@ -288,7 +288,7 @@ test_end_while_a_read_hangs() {
 
 test_a_file_that_became_unreadable() {
   as_user_and_root "$(big)/v.bin" "$(big)/w.bin" <<'END'
-    $as "$CKPTFS" mount -f c m -o ignore_ctime 2>log &
+    $as "$CKPTFS" mount -fq c m -o ignore_ctime 2>log &
     daemon=$!
     wait_until $as mountpoint -q m
     $as cmp m/tensors/v "$1"

@@ -9,10 +9,13 @@ test_mount_returns_when_usable() {
   cmp -n 100 m/tensors/v "$(big)/v.bin"
 }
 
-test_mount_says_nothing_and_holds_no_pipe() {
+test_mount_holds_no_pipe_and_says_nothing_when_asked() {
   local said
   mkdir m
   said=$(timeout 200 "$CKPTFS" mount "$(big)/ckpt" m 2>&1)
+  is 4 "$(grep -c '^ckptfs: [a-z]*/: ' <<<"$said")"
+  ckptfs umount m
+  said=$(timeout 200 "$CKPTFS" mount -q "$(big)/ckpt" m 2>&1)
   [[ -z $said ]] || fail "$said"
 }
 
@@ -211,7 +214,7 @@ test_sigterm_with_open_file_leaves_no_mount() {
 test_foreground_ends_with_status_0() {
   local pid
   mkdir m
-  "$CKPTFS" mount -f "$(big)/ckpt" m >out 2>err &
+  "$CKPTFS" mount -fq "$(big)/ckpt" m >out 2>err &
   pid=$!
   wait_until is_mounted m
   cmp -n 100 m/tensors/v "$(big)/v.bin"

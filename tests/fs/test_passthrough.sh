@@ -306,7 +306,7 @@ test_io_uring_or_one_line_why_not() {
   local d=d f
   copy d
   mkdir m
-  ckptfs mount "$d/ckpt" m -o assets="$d/assets",io=direct,io_uring 2>err
+  ckptfs mount -q "$d/ckpt" m -o assets="$d/assets",io=direct,io_uring 2>err
   for f in model.safetensors tokenizer.json; do all_ways m/hf/$f <(ckptfs cat --assets="$d/assets" "$d/ckpt" hf/$f); done
   ls -lR m >/dev/null
   if [[ -s err ]]; then

@@ -90,7 +90,7 @@ test_more_than_the_model_is_not_complete() {
 test_what_is_not_known_is_not_called_complete() {
   model llama
   config model_type '"bert"'
-  is "not checked: config.json: model_type 'bert' is not one of those that are known" "$(of hf -o assets=hf)"
+  is "not checked: config.json: model_type 'bert' is not supported" "$(of hf -o assets=hf)"
   config model_type '"llama"'
   config quantization_config '{}'
   is "not checked: config.json asks for quantised weights (quantization_config)" "$(of hf -o assets=hf)"
@@ -124,6 +124,66 @@ test_damage_is_told() {
     fail "$(of hf -o assets=hf,allow_missing)"
   [[ $(of pt -o allow_missing) == "not complete: "*" left out ("*": data file '"* ]] ||
     fail "$(of pt -o allow_missing)"
+}
+
+# ---- mount and export ----
+
+test_mount_has_a_line_for_each_face() {
+  model llama
+  mount_at m dcp -o assets=hf 2>err
+  is "ckptfs: hf/: complete for LlamaForCausalLM (config.json from assets)
+ckptfs: gguf/: not checked: it is made when something first looks for it
+ckptfs: pt/: complete: 21 tensors
+ckptfs: safetensors/: complete: 21 tensors" "$(cat err)"
+  ckptfs umount m
+  mount_at m dcp -q -o assets=hf 2>err
+  is "" "$(cat err)"
+  ckptfs umount m
+  mount_at m dcp 2>err
+  is "ckptfs: hf/: not loadable: no config.json beside the checkpoint or in assets=
+ckptfs: gguf/: absent: no config.json beside the checkpoint or in assets=" "$(head -n 2 err)"
+}
+
+test_mount_of_a_run_has_none() {
+  mkdir run
+  model llama
+  mv dcp run/step-1
+  mount_at m run 2>err
+  is "" "$(cat err)"
+  grep -qF '"verdict": "not loadable: no config.json' m/step-1/.ckptfs/info.json
+}
+
+test_mount_8_hears_only_what_is_wrong() {
+  model llama
+  mkdir m
+  ln -s "$CKPTFS" mount.ckptfs
+  ./mount.ckptfs dcp m -o assets=hf 2>err
+  is "" "$(cat err)"
+  ckptfs umount m
+  ./mount.ckptfs dcp m 2>err
+  is "ckptfs: hf/: not loadable: no config.json beside the checkpoint or in assets=" "$(cat err)"
+  ckptfs umount m
+  ./mount.ckptfs dcp m -v -o assets=hf 2>err
+  grep -qxF "ckptfs: hf/: complete for LlamaForCausalLM (config.json from assets)" err
+  refused "option 'strict': hf/: not loadable: no config.json" ./mount.ckptfs dcp hf -o strict
+}
+
+test_export_tells_of_what_it_copies() {
+  model llama
+  ckptfs export dcp hf copy 2>err
+  is "ckptfs: export: hf/: not loadable: no config.json beside the checkpoint or in assets=" "$(cat err)"
+  ckptfs export dcp hf/model.safetensors one -o assets=hf 2>err
+  is "ckptfs: export: hf/: complete for LlamaForCausalLM (config.json from assets)" "$(cat err)"
+  ckptfs export dcp gguf gg -o assets=hf 2>err
+  [[ $(cat err) == "ckptfs: export: gguf/: complete for llama.cpp ("* ]] || fail "$(cat err)"
+  ckptfs export dcp tensors t 2>err
+  is "" "$(cat err)"
+  ckptfs export -q dcp hf quiet 2>err
+  is "" "$(cat err)"
+  ckptfs export dcp . all 2>err
+  is 4 "$(grep -c '^ckptfs: export: [a-z]*/: ' err)"
+  refused "option 'strict': hf/: not loadable" ckptfs export dcp hf no -o strict
+  [[ ! -e no && ! -e no.partial ]]
 }
 
 run_suite "$@"
