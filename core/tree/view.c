@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "codec/cast.h"
 #include "file/pt_write.h"
 #include "file/st_write.h"
 #include "index/catalog_query.h"
@@ -212,6 +213,64 @@ static int bind_layout(struct view *v, struct ckpt_err *e)
 	return layout_bind(v->o.layout, in, n, e);
 }
 
+/*
+ * Names of codes and of the scales beside them, as quantisers write them: fp8 of DeepSeek, of
+ * compressed-tensors and of Transformer Engine; packed integers; GPTQ and AWQ; MXFP4 of GPT-OSS.
+ */
+static const struct {
+	const char *scales, *codes;
+} quantised[] = {
+	{ "_scale_inv", "" },	     { "_scale", "" },	       { "_scale", "_packed" },
+	{ "._scale_inv", "._data" }, { "_scales", "_blocks" }, { "_scales", "" },
+	{ ".scales", ".qweight" },
+};
+
+/* The tensor of codes whose scales have this name, or -1. */
+static int64_t codes_of(const struct view *v, const struct named *scales)
+{
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	char name[1024];
+
+	for (size_t i = 0; i < ARRAY_LEN(quantised); i++) {
+		size_t end = strlen(quantised[i].scales), more = strlen(quantised[i].codes);
+		int64_t at;
+
+		if (scales->len <= end || scales->len > sizeof(name) - 16 ||
+		    memcmp(scales->fqn + scales->len - end, quantised[i].scales, end) != 0)
+			continue;
+		memcpy(name, scales->fqn, scales->len - end);
+		memcpy(name + scales->len - end, quantised[i].codes, more);
+		at = namelist_find(&v->tensors, name, scales->len - end + more);
+		if (at >= 0 && !cast_possible(t[v->tensors.v[at].index].dtype, CKPT_DTYPE_F32))
+			return at;
+	}
+	return -1;
+}
+
+/* A cast would round the scales and leave the codes: nobody gets the weights out of that. */
+static int refuse_codes(const struct view *v, struct ckpt_err *e)
+{
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+
+	for (size_t i = 0; i < v->tensors.n; i++) {
+		const struct named *scales = &v->tensors.v[i];
+		int64_t at = codes_of(v, scales);
+		const struct named *codes = at < 0 ? NULL : &v->tensors.v[at];
+
+		if (codes)
+			return err_set(e, ERR_UNSUPPORTED,
+				       "option 'dtype': '%.120s' holds codes (%s) whose scales are "
+				       "in '%.120s', which a cast does not apply: leave the option "
+				       "out, or exclude both",
+				       FQN_TEXT(codes->fqn, codes->len),
+				       dtype_info(t[codes->index].dtype)->name,
+				       FQN_TEXT(scales->fqn, scales->len));
+	}
+	return 0;
+}
+
 int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
 	     struct ckpt_err *e)
 {
@@ -224,6 +283,8 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 	v->o = *opts;
 	v->glob_steps = TEXT_GLOB_STEPS;
 	rc = list_tree(v, e);
+	if (!rc && v->o.dtype != CKPT_DTYPE_NONE)
+		rc = refuse_codes(v, e);
 	if (!rc)
 		rc = list_logical(v, e);
 	if (!rc)

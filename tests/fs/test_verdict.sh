@@ -186,4 +186,47 @@ test_export_tells_of_what_it_copies() {
   [[ ! -e no && ! -e no.partial ]]
 }
 
+# ---- codes ----
+
+# A safetensors file of NAME:DTYPE..., each of four elements: tensors_of NAME:DTYPE...
+tensors_of() {
+  mkdir -p q
+  python3 - "$@" >q/model.safetensors <<'PYTHON'
+import json, struct, sys
+size = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "U8": 1, "I32": 4}
+head, at = {}, 0
+for name, dtype in (x.rsplit(":", 1) for x in sys.argv[1:]):
+    n = 4 * size[dtype]
+    head[name] = {"dtype": dtype, "shape": [4], "data_offsets": [at, at + n]}
+    at += n
+text = json.dumps(head).encode()
+sys.stdout.buffer.write(struct.pack("<Q", len(text)) + text + bytes(at))
+PYTHON
+}
+
+cases_a_cast_of_codes_is_refused() {
+  cat <<'END'
+a.weight:F8_E4M3 a.weight_scale_inv:F32
+a.weight:F8_E4M3 a.weight_scale:F32
+a.weight:U8 a.weight_scale:F8_E4M3
+a.weight_packed:I32 a.weight_scale:BF16
+a.weight._data:U8 a.weight._scale_inv:F32
+e.down_proj_blocks:U8 e.down_proj_scales:U8
+a.qweight:I32 a.scales:F16
+END
+}
+test_a_cast_of_codes_is_refused() {
+  tensors_of norm.weight:F32 "$@"
+  refused "option 'dtype': '${1%:*}' holds codes \(.*\) whose scales are in '${2%:*}'" ckptfs ls q -o dtype=bf16
+  mkdir m
+  refused "option 'dtype': '${1%:*}' holds codes" ckptfs mount q m -o dtype=fp32
+  ckptfs ls q >/dev/null
+  ckptfs ls q -o dtype=bf16 --exclude="${2%:*}" >/dev/null
+}
+
+test_a_cast_of_what_only_sounds_like_scales_is_allowed() {
+  tensors_of logit:F32 logit_scale:F32 a.weight:BF16 a.weight_scale:F32 b_scale:F32 c.scales:F16
+  is "6 bfloat16" "$(ckptfs ls -l q -o dtype=bf16 | awk '{ print $1 }' | sort | uniq -c | xargs)"
+}
+
 run_suite "$@"
