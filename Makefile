@@ -267,6 +267,7 @@ check-torch: all
 	@tests/torch/reshard.sh
 	@tests/torch/clients.sh
 	@tests/torch/gguf.sh
+	@tests/torch/arch.sh
 	@tests/torch/python.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""arch_models.py SEED OUTDIR - a tiny model of every family whose weights ckptfs knows.
+
+OUTDIR/NAME-WHAT/ has config.json and model.safetensors: saved (by save_pretrained), memory (the state
+dict as it is), bare (of the model without its head's prefix), and with a tensor missing, renamed or
+reshaped. OUTDIR/expected has a line for each: the directory, and a glob of what is to be said of hf/.
+transformers has loaded each and says the same of what is missing, unexpected or of another shape.
+"""
+import json
+import logging
+import os
+import random
+import shutil
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+logging.disable(logging.CRITICAL)
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+COMMON = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LATENT = {"n_routed_experts": 4, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+          "kv_lora_rank": 10, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+          "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2}
+FAMILIES = [
+    ("Llama", {}), ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    ("Llama", {"tie_word_embeddings": True, "head_dim": 12}), ("Mistral", {"head_dim": 8}),
+    ("Mixtral", {"num_local_experts": 4}), ("Qwen2", {}), ("Qwen2", {"tie_word_embeddings": True}),
+    ("Qwen3", {"head_dim": 16}), ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 20}),
+    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 20, "qkv_bias": False}),
+    ("Qwen3Moe", {**EXPERTS, "head_dim": 16}),
+    ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "decoder_sparse_step": 2, "mlp_only_layers": [1]}),
+    ("Granite", {}), ("SmolLM3", {}), ("Gemma", {"head_dim": 16}), ("Gemma2", {"head_dim": 16}),
+    ("Gemma3Text", {"head_dim": 16}), ("Phi3", {}), ("Olmo2", {}),
+    ("DeepseekV3", {**LATENT, "q_lora_rank": 12}),
+    ("DeepseekV3", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
+    ("GptOss", {"num_local_experts": 4, "head_dim": 16}),
+]
+
+
+def models():
+    gpt2 = transformers.GPT2Config(vocab_size=48, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+    yield "GPT2", transformers.GPT2LMHeadModel(gpt2)
+    for i, (name, more) in enumerate(FAMILIES):
+        config = getattr(transformers, name + "Config")(**{**COMMON, **more})
+        yield f"{i}{name}", transformers.AutoModelForCausalLM.from_config(config)
+
+
+def loaded(where):
+    """What transformers says: how many keys are missing, unexpected, of another shape."""
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(
+        where, output_loading_info=True, ignore_mismatched_sizes=True)
+    return [len(info[k]) for k in ("missing_keys", "unexpected_keys", "mismatched_keys")]
+
+
+def main(seed, out):
+    r = random.Random(seed)
+    expected = open(f"{out}/expected", "w")
+
+    def case(name, what, tensors, verdict, want):
+        where = f"{out}/{name}-{what}"
+        if tensors is not None:
+            os.makedirs(where)
+            shutil.copy(f"{out}/{name}-saved/config.json", where)
+            save_file({k: v.clone().contiguous() for k, v in tensors.items()},
+                      f"{where}/model.safetensors", {"format": "pt"})
+        found = loaded(where)
+        assert [bool(n) for n in found] == want, (where, found)
+        print(f"{name}-{what}\t{verdict}", file=expected)
+
+    for name, model in models():
+        cls = type(model).__name__
+        complete, bad = f"complete for {cls} (*)", f"not loadable as {cls}: "
+        model.save_pretrained(f"{out}/{name}-saved")
+        saved = load_file(f"{out}/{name}-saved/model.safetensors")
+        case(name, "saved", None, complete, [False, False, False])
+        case(name, "memory", model.state_dict(), complete, [False, False, False])
+        prefix = model.base_model_prefix + "."
+        case(name, "bare", {k.removeprefix(prefix): v for k, v in saved.items()}, complete,
+             [False, False, False])
+        # A tensor that is not an expert's: those transformers counts otherwise.
+        k = r.choice([k for k in saved if "experts." not in k and saved[k].dim()])
+        case(name, "missing", {n: v for n, v in saved.items() if n != k},
+             bad + f"1 tensor missing ({k})*", [True, False, False])
+        case(name, "renamed", {"x.y" if n == k else n: v for n, v in saved.items()},
+             bad + f"1 tensor missing ({k}), 1 unexpected (x.y)*", [True, True, False])
+        longer = torch.cat([saved[k], saved[k]])
+        case(name, "reshaped", {**saved, k: longer},
+             bad + f"1 of the wrong shape ({k} is *)*", [False, False, True])
+        case(name, "more", {**saved, "x.y": torch.zeros(2)},
+             f"more than {cls}: 1 unexpected (x.y)*", [False, True, False])
+
+
+if __name__ == "__main__":
+    torch.manual_seed(int(sys.argv[1]))
+    os.makedirs(sys.argv[2], exist_ok=True)
+    main(int(sys.argv[1]), sys.argv[2])
