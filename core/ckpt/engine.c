@@ -200,6 +200,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		rc = files_allow_maps(eng->files, MAPPED_FILES, e);
 	if (!rc)
 		rc = engine_find_faults(eng, o->allow_missing, e);
+	if (index_may_grow(&rq, eng->index))
+		fetch.index = eng->index;
 	if (!rc)
 		rc = fetch_new(eng->catalog, eng->files, &fetch, &eng->fetch, e);
 	if (!rc)

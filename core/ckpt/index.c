@@ -275,6 +275,15 @@ static bool is_ours(const struct index_request *rq)
 	       !(st.st_mode & (S_IWGRP | S_IWOTH));
 }
 
+bool index_may_grow(const struct index_request *rq, const char *path)
+{
+	size_t n = strlen(rq->root);
+	bool beside =
+		!strncmp(path, rq->root, n) && path[n] == '/' && !strcmp(path + n + 1, beside_name);
+
+	return strcmp(path, ":memory:") != 0 && (rq->where || !beside || is_ours(rq));
+}
+
 /* Open or build at path; 1: nothing can be written there, or may_write is false. */
 static int at_default(const struct index_request *rq, const char *path, bool may_write,
 		      struct catalog **ret, bool *ret_built, struct ckpt_err *e)

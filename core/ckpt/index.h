@@ -34,6 +34,9 @@ struct index_request {
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
 	       bool *ret_built, struct ckpt_err *e);
 
+/* May more be put into the index that index_open has found or made? */
+bool index_may_grow(const struct index_request *rq, const char *path);
+
 /* Where it is kept by default, made if need be; the caller's to free. NULL: there is no such place.
  */
 char *index_cache_dir(void);

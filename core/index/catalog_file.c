@@ -334,3 +334,8 @@ uint64_t catalog_file_size(const struct catalog_file *f)
 {
 	return f->size;
 }
+
+int catalog_file_fd(const struct catalog_file *f)
+{
+	return f->fd;
+}

@@ -28,5 +28,7 @@ void catalog_file_close(struct catalog_file *f); /* NULL is fine */
 
 /* Bytes, when it was opened. */
 uint64_t catalog_file_size(const struct catalog_file *f);
+/* Its descriptor, borrowed, to read what SQLite does not. */
+int catalog_file_fd(const struct catalog_file *f);
 
 #endif

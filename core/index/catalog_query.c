@@ -357,6 +357,11 @@ int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e)
 	return rc ? rc : catalog_read(db, file, ret, e);
 }
 
+int catalog_fd(const struct catalog *c)
+{
+	return c->file ? catalog_file_fd(c->file) : -1;
+}
+
 void catalog_close(struct catalog *c)
 {
 	if (!c)

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "read/fetch.h"
 
+#include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/counters.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "format/item.h"
+#include "index/catalog_found.h"
 #include "index/catalog_query.h"
 #include "read/fetch_internal.h"
 #include "source/files.h"
@@ -14,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_RECORD ((size_t)4 << 20) /* bytes that are kept of one tensor */
 
 /* ---- encodings ---- */
 
@@ -79,6 +84,10 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
+	if (catalog_found_new(catalog, opts->index, files, &f->found, e)) {
+		fetch_free(f);
+		return -e->code;
+	}
 	for (size_t i = 0; i < n; i++)
 		parse_encoding(f->encoding_names[i], &f->encodings[i]);
 	*ret = f;
@@ -102,6 +111,9 @@ void fetch_free(struct fetch *f)
 		otensor_free(f->open[i]);
 	item_store_release(&f->store);
 	item_cache_free(f->items);
+	if (f->found)
+		catalog_found_keep(f->found);
+	catalog_found_free(f->found);
 	counters_free(f->counts);
 	catalog_close(f->renewed);
 	(void)pthread_cond_destroy(&f->idle);
@@ -201,28 +213,137 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 	return 0;
 }
 
-static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
-{
-	size_t n = t->map->count, dims = t->map->n_dims;
-	size_t bytes = n * (sizeof(struct payload) + dims * sizeof(uint64_t));
-	autofree struct payload *p = calloc(1, bytes + 1);
-	uint64_t *strides;
+/*
+ * A record of catalog_found.h: for each chunk whose item has to be looked into a byte of these flags,
+ * where element 0 is, and where FOUND_STRIDED the stride of each dimension, in elements.
+ */
+enum { FOUND_SWAP = 1, FOUND_NEG = 2, FOUND_CONJ = 4, FOUND_STRIDED = 8, FOUND_ALL = 15 };
 
-	if (!p)
-		return err_set(e, ENOMEM, "out of memory");
-	strides = (uint64_t *)(p + n);
-	for (uint32_t i = 0; i < n; i++) {
+static bool has_record(const struct fetch *f, const struct chunk_loc *loc)
+{
+	return f->encodings[loc->encoding].kind == ENC_DCP;
+}
+
+/* Every number is checked: the record is from a file. */
+static int open_found(struct fetch *f, const struct otensor *t, uint32_t i, struct cursor *d,
+		      struct payload *ret, struct ckpt_err *e)
+{
+	const struct chunk_loc *loc = &t->map->locs[i];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
+	unsigned flags = (unsigned)cursor_varint_to(d, FOUND_ALL);
+	struct raw_layout l = { .strided = flags & FOUND_STRIDED,
+				.swap = flags & FOUND_SWAP,
+				.neg = flags & FOUND_NEG,
+				.conj = flags & FOUND_CONJ,
+				.n_dims = (uint8_t)t->t->n_dims };
+	struct item_want want = { .dtype = t->t->dtype, .n_dims = t->t->n_dims, .len = len };
+	uint64_t data = cursor_varint(d), room = INT64_MAX;
+	int rc;
+
+	for (size_t k = 0; l.strided && k < l.n_dims; k++)
+		l.stride[k] = cursor_varint(d);
+	if (item_coding_is_plain(&f->encodings[loc->encoding].coding))
+		room = loc->length;
+	chunkmap_box(t->map, i, off, len);
+	if (d->bad || data > room)
+		return err_set(e, ERR_CORRUPT, "not what is kept of it");
+	rc = raw_open(&l, &want, room - data, ret, e);
+	if (!rc) {
+		ret->data += data;
+		ret->end += data;
+	}
+	return rc;
+}
+
+/* False: none of these. */
+static bool add_found(struct buf *b, const struct otensor *t, uint32_t i, bool plain)
+{
+	const struct payload *p = &t->payloads[i];
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], size = dtype_info(t->t->dtype)->size;
+	uint8_t *to = buf_room(b, (CKPT_MAX_DIMS + 2) * 10), *at = to;
+	uint64_t row = size;
+	bool strided = false;
+
+	chunkmap_box(t->map, i, off, len);
+	for (size_t d = t->t->n_dims; d-- > 0; row *= len[d])
+		strided |= len[d] > 1 && p->stride[d] != row;
+	/* What goes on behind its item's end is safetensors, whose header is read once for a file. */
+	if (!to || (plain && p->end > t->map->locs[i].length))
+		return false;
+	at += put_varint(at, (p->swap ? FOUND_SWAP : 0) | (p->neg ? FOUND_NEG : 0) |
+				     (p->conj ? FOUND_CONJ : 0) | (strided ? FOUND_STRIDED : 0));
+	at += put_varint(at, p->data);
+	for (size_t d = 0; strided && d < t->t->n_dims; d++)
+		at += put_varint(at, p->stride[d] / size);
+	b->len += (size_t)(at - to);
+	return true;
+}
+
+static void keep_found(struct fetch *f, const struct otensor *t)
+{
+	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_RECORD);
+
+	for (uint32_t i = 0; i < t->map->count; i++) {
+		const struct chunk_loc *loc = &t->map->locs[i];
+
+		if (has_record(f, loc) &&
+		    !add_found(&b, t, i, item_coding_is_plain(&f->encodings[loc->encoding].coding)))
+			return;
+	}
+	if (b.len)
+		catalog_found_add(f->found, t->index, b.data, b.len);
+}
+
+/* With a record, from that where there is one; 1: it is not right. */
+static int open_each(struct fetch *f, struct otensor *t, struct cursor *record, struct ckpt_err *e)
+{
+	for (uint32_t i = 0; i < t->map->count; i++) {
+		const struct chunk_loc *loc = &t->map->locs[i];
+		struct payload *p = &t->payloads[i];
+		bool found = record && has_record(f, loc);
+		struct ckpt_err ignored;
 		int rc;
 
-		p[i].stride = strides + i * dims;
-		rc = open_item(f, t, i, &p[i], e);
+		if (found && files_fault(f->store.files, loc->file, &ignored))
+			return 1;
+		rc = found ? open_found(f, t, i, record, p, e) : open_item(f, t, i, p, e);
 		if (rc)
-			return rc;
-		t->odd |= payload_is_odd(&p[i]);
-		t->encoded |= !item_coding_is_plain(&f->encodings[t->map->locs[i].encoding].coding);
+			return record ? 1 : rc;
+		t->odd |= payload_is_odd(p);
+		t->encoded |= !item_coding_is_plain(&f->encodings[loc->encoding].coding);
 	}
-	t->payloads = steal_ptr(&p);
-	return 0;
+	return record && (record->bad || record->p != record->end);
+}
+
+static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
+{
+	size_t n = t->map->count, dims = t->map->n_dims, len;
+	size_t bytes = n * (sizeof(struct payload) + dims * sizeof(uint64_t));
+	const uint8_t *found = catalog_found_get(f->found, t->index, &len);
+	struct cursor record = cursor_of(found, len);
+	uint64_t *strides;
+	struct ckpt_err ignored;
+	int rc = 1;
+
+	t->payloads = calloc(1, bytes + 1);
+	if (!t->payloads)
+		return err_nomem(e);
+	strides = (uint64_t *)(t->payloads + n);
+	for (uint32_t i = 0; i < n; i++)
+		t->payloads[i].stride = strides + i * dims;
+	if (found)
+		rc = open_each(f, t, &record, &ignored);
+	if (rc) {
+		t->odd = t->encoded = false;
+		rc = open_each(f, t, NULL, e);
+		if (!rc)
+			keep_found(f, t);
+	}
+	if (rc) {
+		free(t->payloads);
+		t->payloads = NULL;
+	}
+	return rc;
 }
 
 /* ---- opened tensors ---- */

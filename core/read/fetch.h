@@ -34,6 +34,7 @@ struct fetch_opts {
 	 */
 	int (*renew)(void *arg, struct catalog **ret, struct ckpt_err *e);
 	void *renew_arg;
+	const char *index; /* where what is found inside items may be kept; NULL: nowhere */
 };
 
 /* catalog and files are borrowed and outlive it. */

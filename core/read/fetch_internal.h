@@ -18,6 +18,7 @@
 #include <stdbool.h>
 
 struct catalog;
+struct catalog_found;
 struct counters;
 struct item_cache;
 
@@ -51,6 +52,7 @@ struct fetch {
 	size_t n_tensors;
 	struct item_store store;
 	struct item_cache *items;
+	struct catalog_found *found;
 	struct encoding *encodings;
 	const char *const *encoding_names;
 	struct fetch_opts opts;

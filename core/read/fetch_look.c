@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "index/catalog_found.h"
 #include "read/fetch_internal.h"
 #include "tensor/vtensor.h"
 
@@ -8,7 +10,10 @@
 
 /* Items lie anywhere: on storage with latency it is the number of requests on their way that
  * counts. */
-enum { MAX_LOOKERS = 8, TENSORS_PER_LOOKER = 32 };
+enum {
+	MAX_LOOKERS = 64,
+	TENSORS_OF_ALL = 256 /* that are worth as many threads as there may be */
+};
 
 struct look {
 	struct fetch *f;
@@ -60,16 +65,19 @@ int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, stru
 {
 	struct look l = { .f = f, .make = make, .arg = arg, .n = n, .e = e };
 	pthread_t threads[MAX_LOOKERS];
-	size_t started = 0;
+	size_t at_once = min_u64(max_u64(files_at_once(f->store.files), 1), MAX_LOOKERS);
+	size_t started = 0, wanted = min_u64(at_once, n * at_once / TENSORS_OF_ALL);
 
 	(void)pthread_mutex_init(&l.lock, NULL);
 	/* Where no thread can be had, this one does it. */
-	while (started < MAX_LOOKERS && started < n / TENSORS_PER_LOOKER &&
-	       !pthread_create(&threads[started], NULL, look, &l))
+	while (started < wanted && !pthread_create(&threads[started], NULL, look, &l))
 		started++;
 	(void)look(&l);
 	while (started)
 		(void)pthread_join(threads[--started], NULL);
 	(void)pthread_mutex_destroy(&l.lock);
-	return l.failed ? -e->code : 0;
+	if (l.failed)
+		return -e->code;
+	catalog_found_keep(f->found);
+	return 0;
 }

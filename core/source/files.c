@@ -244,6 +244,25 @@ uint64_t files_hash(const struct files *f)
 	return h;
 }
 
+void files_id(const struct files *f, uint32_t i, struct place_id *ret)
+{
+	*ret = f->v[i].seen.id;
+	if (f->v[i].error)
+		ret->len = 0;
+	else if (f->ignores_ctime)
+		place_leave_ctime(f->place, ret);
+}
+
+uint64_t files_mtime_ns(const struct files *f, uint32_t i)
+{
+	return f->v[i].seen.mtime_ns;
+}
+
+unsigned files_at_once(const struct files *f)
+{
+	return f->place->at_once;
+}
+
 void files_digest(const struct files *f, struct digest *d)
 {
 	for (size_t i = 0; i < f->n; i++) {

@@ -56,12 +56,18 @@ uint64_t files_newest_ns(const struct files *f);
 void files_trim(struct files *f, size_t keep);
 /* A hash of their sizes and times as they were looked at. */
 uint64_t files_hash(const struct files *f);
+/* What file i was when it was looked at. */
+void files_id(const struct files *f, uint32_t i, struct place_id *ret);
+uint64_t files_mtime_ns(const struct files *f, uint32_t i);
 /* Adds all that tells them from others, as they were looked at. */
 void files_digest(const struct files *f, struct digest *d);
 
 /* Read exactly len bytes of file i; its identity is checked on the way. */
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 	       struct ckpt_err *e);
+
+/* How many requests to the files may be on their way at a time with profit. */
+unsigned files_at_once(const struct files *f);
 
 /* As source_want, of file i. */
 bool files_want(struct files *f, uint32_t i, uint64_t off, uint64_t len);

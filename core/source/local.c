@@ -417,9 +417,12 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 
 	if (!l)
 		return err_set(e, ENOMEM, "out of memory");
-	*l = (struct local){
-		{ &ops }, dirfd, io_keeps_inodes(dirfd), io_is_remote(dirfd), HUB_NONE
-	};
+	*l = (struct local){ .place.ops = &ops,
+			     .fd = dirfd,
+			     .keeps_inodes = io_keeps_inodes(dirfd),
+			     .is_remote = io_is_remote(dirfd),
+			     .hub = HUB_NONE };
+	l->place.at_once = l->is_remote ? 64 : 8;
 	*ret = &l->place;
 	return 0;
 }

@@ -87,6 +87,7 @@ struct place_ops {
 
 struct place {
 	const struct place_ops *ops;
+	unsigned at_once; /* requests that may be on their way at a time with profit */
 };
 
 /*

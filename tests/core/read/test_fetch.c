@@ -254,7 +254,7 @@ END_TEST
 
 /* ---- what is kept ---- */
 
-enum { TENSORS = 20, SIDE = 100 };
+enum { TENSORS = 20, SIDE = 100, FOUND = 16 << 10 /* bytes: what was found inside items */ };
 
 /* t000... of SIDE chunks each, uint8 [SIDE] */
 static void put_tensors(struct scene *scenes, unsigned layers)
@@ -289,28 +289,31 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 	struct tensor_reader *t[TENSORS];
 	struct ckpt_err e = { 0 };
 	uint64_t reads;
-	int64_t before, one;
+	int64_t before, one = 0;
 
 	o.map_bytes = 60000; /* of about 7,000 each */
 	put_tensors(scenes, 0);
 	stage_init(&g, &o, NULL);
 	before = fault_live();
-	ck_assert_int_eq(open_stored(&g, 0, &t[0], &e), 0);
-	tensor_close(g.fetch, t[0]);
-	one = fault_live() - before;
+	for (size_t i = 0; i < 2; i++) {
+		one = fault_live();
+		ck_assert_int_eq(open_stored(&g, i, &t[i], &e), 0);
+		tensor_close(g.fetch, t[i]);
+		one = fault_live() - one;
+	}
 	ck_assert_int_lt(one, 20000);
 	for (size_t i = 0; i < TENSORS; i++) {
 		ck_assert_int_eq(open_stored(&g, i, &t[i], &e), 0);
 		tensor_close(g.fetch, t[i]);
 	}
-	ck_assert_int_le(fault_live() - before, 60000 + one);
+	ck_assert_int_le(fault_live() - before, 60000 + one + FOUND);
 	ck_assert_int_ge(fault_live() - before, 60000 - one);
-	/* The last ones need no look into their items, the first does again. */
+	/* None needs another look into its items: what was found there is kept. */
 	reads = fault_reads();
 	ck_assert_int_eq(open_stored(&g, TENSORS - 1, &t[0], &e), 0);
 	ck_assert_uint_eq(fault_reads(), reads);
 	ck_assert_int_eq(open_stored(&g, 0, &t[1], &e), 0);
-	ck_assert_uint_eq(fault_reads(), reads + SIDE);
+	ck_assert_uint_eq(fault_reads(), reads);
 	tensor_close(g.fetch, t[0]);
 	tensor_close(g.fetch, t[1]);
 	/* Those in use stay, however many. */
@@ -321,7 +324,7 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 		check_read(&g, t[i], &scenes[i], 0, SIDE);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_close(g.fetch, t[i]);
-	ck_assert_int_le(fault_live() - before, 60000 + one);
+	ck_assert_int_le(fault_live() - before, 60000 + one + FOUND);
 	stage_release(&g);
 	for (int i = 0; i < TENSORS; i++)
 		scene_release(&scenes[i]);

@@ -23,7 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static const char config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 8}\n";
 static const struct ckpt_opts opts = { .index = ":memory:", .allow_missing = true };
@@ -259,7 +261,7 @@ END_TEST
 enum { MODEL_TENSORS = 200, MODEL_CHUNKS = 4 };
 
 /* A model of 12 MiB in 800 items, spread over all data files. */
-static struct place *model(char path[static 4096])
+static void make_model(char path[static 4096])
 {
 	static const uint64_t shape[] = { 128, 256 };
 	const struct scene_opts how = { .element = 2 };
@@ -267,7 +269,6 @@ static struct place *model(char path[static 4096])
 	int fd = new_dir(path);
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);
-	struct place *p;
 	struct dcp d;
 
 	for (uint64_t i = 0; i < MODEL_CHUNKS; i++) {
@@ -286,9 +287,24 @@ static struct place *model(char path[static 4096])
 		scene_release(&s);
 	}
 	dcp_end(&d, ".metadata");
+	(void)close(fd);
+}
+
+static struct place *place_at(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct place *p;
+
+	REQUIRE(fd >= 0);
 	p = memory_place(fd);
 	(void)close(fd);
 	return p;
+}
+
+static struct place *model(char path[static 4096])
+{
+	make_model(path);
+	return place_at(path);
 }
 
 static uint64_t read_steps(struct ckpt_file *f, uint64_t from, uint64_t to, uint64_t step,
@@ -373,6 +389,148 @@ START_TEST(nothing_is_announced_to_who_reads_here_and_there)
 }
 END_TEST
 
+/* ---- what was found inside items ---- */
+
+/* The bytes of hf/model.safetensors; NULL, and *ret_size a negative errno, where it cannot be read.
+ * *ret_looks: reads that opening it took. The index is kept in `index`. */
+static uint8_t *read_model(const char *path, const char *index, int64_t *ret_size,
+			   uint64_t *ret_looks)
+{
+	const struct ckpt_opts kept = { .index = index };
+	struct place *p = place_at(path);
+	struct ckpt_file *f = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	uint8_t *bytes = NULL;
+	int rc = ckpt_open_place(p, path, &kept, &c, &e);
+
+	REQUIRE(!rc);
+	(void)memory_place_traffic(p);
+	*ret_size = ckpt_file_open_path(c, "hf/model.safetensors", &f, &e);
+	*ret_looks = memory_place_traffic(p).reads;
+	if (!*ret_size) {
+		uint64_t size = ckpt_file_size(f);
+
+		bytes = malloc(size);
+		REQUIRE(bytes);
+		*ret_size = ckpt_file_read(f, bytes, size, 0, &e);
+	}
+	if (*ret_size < 0) {
+		ck_assert_int_eq(e.code, -*ret_size);
+		free(bytes);
+		bytes = NULL;
+	}
+	ckpt_file_close(f);
+	ckpt_close(c);
+	return bytes;
+}
+
+static uint64_t size_of(const char *path)
+{
+	struct stat st;
+
+	REQUIRE(!stat(path, &st));
+	return (uint64_t)st.st_size;
+}
+
+START_TEST(items_are_looked_into_once_for_all_who_open_the_checkpoint)
+{
+	char path[4096], index[4096 + 8];
+	int64_t size, again;
+	uint64_t looks;
+
+	make_model(path);
+	(void)snprintf(index, sizeof(index), "%s.index", path);
+	autofree uint8_t *first = read_model(path, index, &size, &looks);
+
+	ck_assert(first);
+	ck_assert_uint_ge(looks, MODEL_TENSORS * MODEL_CHUNKS);
+	autofree uint8_t *second = read_model(path, index, &again, &looks);
+
+	ck_assert(second && again == size && !memcmp(first, second, (size_t)size));
+	ck_assert_uint_eq(looks, 0);
+}
+END_TEST
+
+START_TEST(what_was_found_in_another_file_is_not_believed)
+{
+	char path[4096], index[4096 + 8];
+	int64_t size, again;
+	uint64_t looks;
+	size_t n;
+
+	make_model(path);
+	(void)snprintf(index, sizeof(index), "%s.index", path);
+	autofree uint8_t *before = read_model(path, index, &size, &looks);
+	autoclose int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	autofree uint8_t *data = get_file(fd, "__0_1.distcp", &n);
+
+	REQUIRE(before);
+	autofree char *more = malloc(n + 1);
+
+	REQUIRE(more);
+	memcpy(more, data, n);
+	more[n] = 0;
+	put_file(fd, "__0_1.distcp", more, n + 1);
+	autofree uint8_t *now = read_model(path, index, &again, &looks);
+
+	ck_assert_uint_ge(looks, MODEL_TENSORS * MODEL_CHUNKS);
+	/* And what is found now is kept. */
+	autofree uint8_t *then = read_model(path, index, &again, &looks);
+
+	ck_assert_uint_eq(looks, 0);
+	ck_assert(now && then && again == size);
+	ck_assert(!memcmp(now, before, (size_t)size) && !memcmp(then, before, (size_t)size));
+}
+END_TEST
+
+/* Behind the index's own pages: magic, length, hash, body. */
+enum { FOUND_HEAD = 24 };
+
+START_TEST(what_is_kept_behind_an_index_may_be_anything)
+{
+	char path[4096], index[4096 + 8];
+	struct rng r = rng_new();
+	uint64_t looks, whole, at;
+	int64_t size, got;
+	uint8_t pages[4];
+
+	make_model(path);
+	(void)snprintf(index, sizeof(index), "%s.index", path);
+	autofree uint8_t *want = read_model(path, index, &size, &looks);
+	autoclose int fd = open(index, O_RDWR | O_CLOEXEC);
+
+	REQUIRE(want && fd >= 0 && pread(fd, pages, 4, 28) == 4);
+	at = ((uint64_t)pages[2] << 8 | pages[3]) * 16384;
+	whole = size_of(index);
+	ck_assert_uint_gt(whole, at + FOUND_HEAD);
+	autofree uint8_t *kept = malloc(whole - at), *bad = malloc(whole - at);
+
+	REQUIRE(kept && bad && pread(fd, kept, whole - at, (off_t)at) == (ssize_t)(whole - at));
+	for (int k = 0; k < 60; k++) {
+		size_t n = whole - at, body = n - FOUND_HEAD;
+		XXH64_hash_t h;
+
+		memcpy(bad, kept, n);
+		for (uint64_t i = 0; k % 3 && i <= rng_below(&r, 4); i++)
+			bad[FOUND_HEAD + rng_below(&r, body)] = (uint8_t)rng_below(&r, 256);
+		if (k % 3 == 0)
+			n = rng_below(&r, n); /* torn */
+		h = XXH3_64bits(bad + FOUND_HEAD, body);
+		if (k % 3 == 2) /* and its hash is right */
+			memcpy(bad + 16, &h, sizeof(h));
+		REQUIRE(!ftruncate(fd, (off_t)at) && pwrite(fd, bad, n, (off_t)at) == (ssize_t)n);
+		autofree uint8_t *bytes = read_model(path, index, &got, &looks);
+
+		/* A true hash over forged numbers can name other bytes of the same item, no others. */
+		if (k % 3 == 2)
+			ck_assert(got == size || got == -EBADMSG);
+		else
+			ck_assert(bytes && got == size && !memcmp(bytes, want, (size_t)size));
+	}
+}
+END_TEST
+
 Suite *place_suite(void)
 {
 	Suite *s = suite_create("place");
@@ -388,6 +546,9 @@ Suite *place_suite(void)
 	tcase_add_loop_test(t, a_reader_in_order_finds_everything_announced, 0,
 			    (int)(sizeof(steps) / sizeof(*steps)));
 	tcase_add_test(t, nothing_is_announced_to_who_reads_here_and_there);
+	tcase_add_test(t, items_are_looked_into_once_for_all_who_open_the_checkpoint);
+	tcase_add_test(t, what_was_found_in_another_file_is_not_believed);
+	tcase_add_test(t, what_is_kept_behind_an_index_may_be_anything);
 	suite_add_tcase(s, t);
 	return s;
 }
