@@ -101,8 +101,8 @@ static int visit(void *arg, uint32_t chunk, const uint64_t *c_off, const uint64_
 	int rc = grow(p, n);
 
 	(void)c_len;
-	if (rc)
-		return rc;
+	if (rc || (p->max && p->n >= p->max))
+		return rc ? rc : 1;
 	for (size_t s = 0; s < pc->n_source; s++)
 		c.src += (off[s] - c_off[s]) * pl->stride[s];
 	for (size_t d = 0; d < n; d++) {

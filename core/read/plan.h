@@ -42,6 +42,7 @@ struct plan {
 	struct copy *copies;
 	struct copy_dim *dims;
 	size_t n, cap, n_dims, cap_dims;
+	size_t max; /* copies, 0: any number; then plan_read gives up */
 };
 
 static inline uint8_t *copy_to(uint8_t *to, uint64_t dst)
@@ -58,8 +59,8 @@ struct plan_source {
 /*
  * Plans bytes [off, off+len) of v before any cast, which must be inside it; sources[i] is that of
  * piece i. If strides is NULL the destination is a reply of len bytes; otherwise element x goes to
- * sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements must not overlap. 0
- * or -ENOMEM.
+ * sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements must not overlap. 0,
+ * -ENOMEM, or 1: there are more copies than the plan may have.
  */
 int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
 	      uint64_t len, const int64_t *strides, struct plan *ret);

@@ -22,6 +22,8 @@
 
 #define MAX_ELEMENTS ((uint64_t)1 << 17) /* converted at once */
 
+enum { MAX_COPIES = 1 << 16 }; /* planned at once: about 8 MiB of memory */
+
 /* What is announced of a copy whose runs do not lie together. */
 enum { SMALL_SPAN = 128 * 1024, LONG_RUN = 16 * 1024, MANY_RUNS = 256 };
 
@@ -138,35 +140,61 @@ static void resolve(const struct tensor_reader *r, const struct copy *c,
 		gather_each_run(c, dims, buf, resolve_run, &how);
 }
 
+/*
+ * Plan bytes [off, off + *n) as they are stored, or as many of them as take no more than MAX_COPIES:
+ * every index of what was flattened may be a copy of its own.
+ */
+static int plan_some(const struct tensor_reader *r, uint64_t off, uint64_t *n,
+		     const int64_t *strides, struct plan *plan, struct ckpt_err *e)
+{
+	uint64_t element = dtype_info(r->v->stored)->size;
+	int rc;
+
+	do {
+		plan->max = *n > element ? MAX_COPIES : 0;
+		rc = plan_read(r->v, r->sources, off, *n, strides, plan);
+		if (rc > 0)
+			*n = max_u64(*n / 2 / element, 1) * element;
+	} while (rc > 0);
+	return rc ? err_nomem(e) : 0;
+}
+
 /* Bytes as they are stored, to where plan_read says; of odd payloads, whole elements. */
 static int read_stored(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
 		       uint64_t off, const int64_t *strides, struct parts *parts,
 		       struct ckpt_err *e)
 {
 	struct gather g = { .out = buf };
+	uint64_t window = len, n;
 	struct plan plan = { 0 };
-	int rc = plan_read(r->v, r->sources, off, len, strides, &plan);
+	int rc = 0;
 
-	if (rc)
-		rc = err_set(e, ENOMEM, "out of memory");
-	else if (parts && bytes_of(&plan) != len)
-		parts = NULL;
-	for (size_t i = 0; !rc && i < plan.n; i++) {
-		const struct copy *c = &plan.copies[i];
-		const struct plan_source *s = &r->sources[c->piece];
-		char fqn[120];
+	for (uint64_t done = 0; !rc && done < len; done += n) {
+		bool whole;
 
-		g.parts = payload_is_odd(&s->payloads[c->chunk]) ? NULL : parts;
-		rc = item_of(f, s, c, &g.item, e);
-		if (!rc)
-			rc = gather(&g, c, plan.dims, e);
-		if (rc && r->v->n_pieces > 1)
-			rc = err_wrap(e, "tensor '%s'", show_fqn(r->tensors[c->piece]->t, fqn));
-		if (rc)
-			break;
-		resolve(r, c, plan.dims, buf);
-		counters_add(f->counts, FETCH_COPIES, 1);
-		counters_add(f->counts, FETCH_COPIED, copied_bytes(c, plan.dims));
+		n = min_u64(window, len - done);
+		rc = plan_some(r, off + done, &n, strides, &plan, e);
+		whole = !rc && parts && bytes_of(&plan) == n;
+		g.out = strides ? buf : buf + done;
+		for (size_t i = 0; !rc && i < plan.n; i++) {
+			const struct copy *c = &plan.copies[i];
+			const struct plan_source *s = &r->sources[c->piece];
+			char fqn[120];
+
+			g.parts = whole && !payload_is_odd(&s->payloads[c->chunk]) ? parts : NULL;
+			rc = item_of(f, s, c, &g.item, e);
+			if (!rc)
+				rc = gather(&g, c, plan.dims, e);
+			if (rc && r->v->n_pieces > 1)
+				rc = err_wrap(e, "tensor '%s'",
+					      show_fqn(r->tensors[c->piece]->t, fqn));
+			if (rc)
+				break;
+			resolve(r, c, plan.dims, g.out);
+			counters_add(f->counts, FETCH_COPIES, 1);
+			counters_add(f->counts, FETCH_COPIED, copied_bytes(c, plan.dims));
+		}
+		window = plan.n < MAX_COPIES / 4 ? 2 * n : n;
 	}
 	plan_release(&plan);
 	return rc;
@@ -373,22 +401,25 @@ int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *
 {
 	uint64_t elements = r->v->q8_0 ? r->v->bytes / Q8_0_BYTES * Q8_0_ELEMENTS
 				       : r->v->bytes / dtype_info(r->v->dtype)->size;
-	uint64_t len = elements * dtype_info(r->v->stored)->size;
+	uint64_t len = elements * dtype_info(r->v->stored)->size, window = len, n;
 	struct plan plan = { 0 };
-	int rc = len && plan_read(r->v, r->sources, 0, len, NULL, &plan)
-			 ? err_set(e, ENOMEM, "out of memory")
-			 : 0;
+	int rc = 0;
 
-	for (size_t i = 0; !rc && i < plan.n; i++) {
-		const struct copy *c = &plan.copies[i];
-		struct item_source item;
-		uint64_t at, n;
+	for (uint64_t done = 0; !rc && done < len; done += n) {
+		n = min_u64(window, len - done);
+		rc = plan_some(r, done, &n, NULL, &plan, e);
+		window = n;
+		for (size_t i = 0; !rc && i < plan.n; i++) {
+			const struct copy *c = &plan.copies[i];
+			struct item_source item;
+			uint64_t at, size;
 
-		rc = fetch_item(f, &r->sources[c->piece].map->locs[c->chunk], &item, e);
-		if (rc)
-			break;
-		item_stored(&item, c->src, span_of(c, plan.dims), &at, &n);
-		rc = each(arg, item_file(&item), at, n);
+			rc = item_of(f, &r->sources[c->piece], c, &item, e);
+			if (rc)
+				break;
+			item_stored(&item, c->src, span_of(c, plan.dims), &at, &size);
+			rc = each(arg, item_file(&item), at, size);
+		}
 	}
 	plan_release(&plan);
 	return rc;
@@ -424,7 +455,7 @@ bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, u
 	const struct unit u = unit_of(r->v);
 	uint64_t size = u.elements * dtype_info(r->v->stored)->size, first = off / u.bytes;
 	uint64_t n = (off + len + u.bytes - 1) / u.bytes - first;
-	struct plan plan = { 0 };
+	struct plan plan = { .max = MAX_COPIES };
 	bool missing = false;
 
 	if (len && !plan_read(r->v, r->sources, first * size, n * size, NULL, &plan)) {
@@ -444,14 +475,16 @@ bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, u
 int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_file,
 		    struct ckpt_err *e)
 {
-	struct plan plan = { 0 };
+	struct plan plan = { .max = MAX_COPIES };
 	bool yes;
+	int rc;
 
 	if (r->encoded || r->odd || r->v->q8_0 || r->v->dtype != r->v->stored || !r->v->bytes)
 		return 1;
-	if (plan_read(r->v, r->sources, 0, r->v->bytes, NULL, &plan)) {
+	rc = plan_read(r->v, r->sources, 0, r->v->bytes, NULL, &plan);
+	if (rc) { /* 1: it has so many copies that it does not */
 		plan_release(&plan);
-		return err_set(e, ENOMEM, "out of memory");
+		return rc < 0 ? err_nomem(e) : rc;
 	}
 	yes = plan_in_place(&plan, r->sources, off, ret_file);
 	plan_release(&plan);

@@ -331,6 +331,63 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 }
 END_TEST
 
+/* Of what was flattened, every index may be a copy of its own: a plan of all would take 40 MB. */
+enum { FLAT_ROWS = 500000, FLAT_CELLS = 2, FLAT_CELL = 2 };
+
+START_TEST(a_large_strided_read_of_a_flattened_tensor_takes_little_memory)
+{
+	static const uint64_t stored[] = { 1, FLAT_CELLS, (uint64_t)FLAT_ROWS * FLAT_CELL };
+	static const uint64_t logical[] = { FLAT_ROWS, (uint64_t)FLAT_CELLS * FLAT_CELL };
+	/* Of rows, cells, and elements of a cell's row: in order, and the other way round. */
+	static const int64_t strides[][3] = { { 4, 2, 1 },
+					      { 1, (int64_t)FLAT_ROWS * FLAT_CELL, FLAT_ROWS } };
+	const struct scene_opts o = { .element = 1, .strides = ROWS_DENSE };
+	const uint64_t box[] = { 0, 0, 0, 1, FLAT_CELLS, stored[2] };
+	const size_t size = (size_t)FLAT_ROWS * FLAT_CELLS * FLAT_CELL;
+	autofree uint8_t *out = malloc(size);
+	struct rng r = rng_new();
+	struct choose c = choose_rng(&r);
+	struct tensor_reader *t = NULL;
+	struct vtensor *v = NULL;
+	struct catalog_tensor flat;
+	struct ckpt_err e = { 0 };
+	struct scene s;
+	struct stage g;
+	struct dcp d;
+	int64_t before;
+	size_t n;
+
+	scene_make_of(&s, &c, &o, 3, stored, 1, box);
+	dcp_begin(&d, dir_fd);
+	dcp_scene(&d, "w", 1, &s, 0, 0);
+	dcp_end(&d, ".metadata");
+	stage_init(&g, &plenty, NULL);
+	flat = catalog_tensors(g.catalog, &n)[0];
+	flat.n_logical = 2;
+	flat.logical = logical;
+	REQUIRE(out && !vtensor_logical(&flat, 0, flat.dtype, &v, &e));
+	ck_assert_uint_eq(v->n_dims, 3);
+	REQUIRE(!tensor_open(g.fetch, v, &t, &e));
+	before = fault_live();
+	fault_peak_reset();
+	for (size_t k = 0; k < ARRAY_LEN(strides); k++) {
+		memset(out, 0x55, size);
+		ck_assert_int_eq(tensor_scatter(g.fetch, t, out, strides[k], flat.dtype, &e), 0);
+		for (uint64_t i = 0; i < size; i++) {
+			uint64_t row = i / 4, cell = i / 2 % 2, at = i % 2;
+
+			REQUIRE(out[row * (uint64_t)strides[k][0] + cell * (uint64_t)strides[k][1] +
+				    at * (uint64_t)strides[k][2]] ==
+				s.want[cell * stored[2] + row * FLAT_CELL + at]);
+		}
+	}
+	ck_assert_int_le(fault_peak() - before, (int64_t)20 << 20);
+	tensor_close(g.fetch, t);
+	stage_release(&g);
+	scene_release(&s);
+}
+END_TEST
+
 START_TEST(listing_chunks_looks_into_no_item)
 {
 	static struct scene scenes[TENSORS];
@@ -810,6 +867,7 @@ Suite *fetch_suite(void)
 	tcase_add_loop_test(t, tensors_of_any_layout_are_read, 0, 8);
 	tcase_add_loop_test(t, odd_payloads_are_resolved_whatever_the_range, 0, 2);
 	tcase_add_test(t, opened_tensors_are_kept_under_a_bound);
+	tcase_add_test(t, a_large_strided_read_of_a_flattened_tensor_takes_little_memory);
 	tcase_add_test(t, listing_chunks_looks_into_no_item);
 	tcase_add_loop_test(t, threads_open_and_read_at_once, 0, 2);
 	tcase_add_test(t, a_broken_index_is_renewed_once);
