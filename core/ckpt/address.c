@@ -4,10 +4,14 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/nearest.h"
 #include "base/text.h"
+#include "ckpt/ckpt_internal.h"
+#include "ckpt/run.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,13 +64,14 @@ static char *cached(const char *repository)
 
 static bool is_there(const char *path, size_t len)
 {
-	autofree char *copy = strndup(path, len);
+	autofree char *copy = strndup(path, len < PATH_MAX ? len : PATH_MAX);
 	struct stat st;
 
 	return copy && !stat(copy, &st);
 }
 
-void address_explain(const char *path, struct ckpt_err *e)
+/* *e has why a path cannot be opened: adds to it what else was probably meant. */
+static void explain(const char *path, struct ckpt_err *e)
 {
 	autofree char *cache = NULL;
 
@@ -110,14 +115,98 @@ void address_explain_name(const char *root, struct ckpt_err *e)
 		}
 }
 
-int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
+/* ---- runs ---- */
+
+/* The last name of a path without slashes behind it, and how long the directory's part before it is;
+ * NULL: it has no name of its own, as "." and "/". */
+static char *split(const char *path, size_t *ret_dir)
 {
+	size_t end = strlen(path), start;
+	char *name;
+
+	while (end && path[end - 1] == '/')
+		end--;
+	for (start = end; start && path[start - 1] != '/';)
+		start--;
+	name = strndup(path + start, end - start);
+	if (!name || (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)) {
+		*ret_dir = start;
+		return name;
+	}
+	free(name);
+	return NULL;
+}
+
+/* What it is called in the run that is meant by a name. */
+static int meant(struct ckpt *run, const char *path, const char *name, char **ret,
+		 struct ckpt_err *e)
+{
+	struct nearest near = NEAREST_INIT(name, strlen(name));
+	struct run_about about;
+	unsigned slot;
+
+	if (!strcmp(name, "latest")) {
+		if (run_latest(run->run, &slot) || run_about(run->run, slot, &about))
+			return err_set(e, ENOENT,
+				       "open '%s': none of the run's checkpoints is the latest",
+				       path);
+		return asprintf(ret, "%s/%s", run->root, about.name) < 0 ? err_nomem(e) : 0;
+	}
+	(void)err_set(e, ENOENT, "open '%s': there is no such checkpoint in the run", path);
+	for (slot = 1; !run_next(run->run, &slot, &about); slot++)
+		nearest_try(&near, about.name, strlen(about.name), slot);
+	for (size_t i = 0; i < near.n; i++)
+		if (!run_about(run->run, (unsigned)near.best[i].id, &about))
+			append(e, "%s'%s'%s",
+			       !i		? "; did you mean "
+			       : i + 1 < near.n ? ", "
+						: " or ",
+			       about.name, i + 1 == near.n ? "?" : "");
+	return -ENOENT;
+}
+
+/* A path that leads to nothing, or to a file called `latest`, in a run: 1 where there is no run. */
+static int in_run(const char *path, char **ret, struct ckpt_err *e)
+{
+	size_t n_dir;
+	autofree char *name = split(path, &n_dir);
+	autofree char *dir = name ? n_dir ? strndup(path, n_dir) : strdup(".") : NULL;
+	struct ckpt_err ignored;
+	struct ckpt *run;
 	int rc;
 
+	if (!dir || !is_there(dir, SIZE_MAX) || ckpt_open_run(dir, &run, &ignored))
+		return 1;
+	rc = meant(run, path, name, ret, e);
+	ckpt_close(run);
+	return rc;
+}
+
+/* A file called so, as some savers leave it, is no checkpoint. */
+static bool is_latest(const char *path)
+{
+	size_t n_dir;
+	autofree char *name = split(path, &n_dir);
+	struct stat st;
+
+	return name && !strcmp(name, "latest") && !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
+int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
+{
+	int rc, code;
+
+	*ret = NULL;
+	if (is_latest(path) && !in_run(path, ret, e))
+		return 0;
 	*ret = realpath(path, NULL);
 	if (*ret)
 		return 0;
-	rc = err_sys(e, errno, "open '%s'", path);
-	address_explain(path, e);
+	code = errno;
+	rc = code == ENOENT ? in_run(path, ret, e) : 1;
+	if (rc <= 0)
+		return rc;
+	rc = err_sys(e, code, "open '%s'", path);
+	explain(path, e);
 	return rc;
 }

@@ -14,14 +14,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct ckpt *new_ckpt(struct ckpt_err *e)
+{
+	struct ckpt *c = calloc(1, sizeof(*c));
+	struct engine *eng = calloc(1, sizeof(*eng));
+
+	if (!c || !eng) {
+		free(c);
+		free(eng);
+		(void)err_set(e, ENOMEM, "out of memory");
+		return NULL;
+	}
+	(void)sem_init(&eng->json_turn, 0, 1);
+	c->engine = eng;
+	c->tree = ckpt_tree(eng);
+	eng->c = c;
+	return c;
+}
+
 static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 {
-	int rc = place_open(path, &c->place, &c->root, &c->file, e);
+	autofree char *address = NULL;
+	int rc = ckpt_address(path, &address, e);
 
-	if (rc) {
-		address_explain(path, e);
+	if (!rc)
+		rc = place_open(address, &c->place, &c->root, &c->file, e);
+	if (rc)
 		return rc;
-	}
 	c->dir = strdup(c->root);
 	if (!c->dir)
 		return err_set(e, ENOMEM, "out of memory");
@@ -30,36 +49,95 @@ static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 	return 0;
 }
 
+/* Opens instead what has that name in it. place: it, taken over in any case. */
+static int go_into(struct ckpt *c, const char *name, struct place *place, struct ckpt_err *e)
+{
+	char *dir, *root;
+
+	if (asprintf(&root, "%s/%s", c->root, name) < 0)
+		root = NULL;
+	dir = root ? strdup(root) : NULL;
+	if (!dir) {
+		free(root);
+		place_free(place);
+		return err_nomem(e);
+	}
+	free(c->dir);
+	free(c->root);
+	place_free(c->place);
+	c->dir = dir;
+	c->root = root;
+	c->place = place;
+	return 0;
+}
+
 /* A repository in the cache of the Hugging Face Hub is the run of its snapshots. */
 static int enter_versions(struct ckpt *c, struct ckpt_err *e)
 {
 	autofree char *path = NULL, *root = NULL;
-	struct place *place CLEANUP(place_freep) = NULL;
+	struct place *place = NULL;
 	struct place_seen seen;
 	struct ckpt_err ignored;
 	const char *file;
-	char *dir;
 
 	if (asprintf(&path, "%s/snapshots", c->root) < 0) {
 		path = NULL;
 		return err_nomem(e);
 	}
 	if (place_look_at(c->place, "snapshots", &seen, &ignored) <= 0 || seen.kind != PLACE_DIR ||
-	    place_open(path, &place, &root, &file, &ignored) || place_tip(place, NULL, 0) < 0)
+	    place_open(path, &place, &root, &file, &ignored))
 		return 0;
-	dir = strdup(root);
-	if (!dir)
-		return err_nomem(e);
-	free(c->dir);
-	free(c->root);
-	place_free(c->place);
-	c->dir = dir;
-	c->root = steal_ptr(&root);
-	c->place = steal_ptr(&place);
+	if (place_tip(place, NULL, 0) >= 0)
+		return go_into(c, "snapshots", place, e);
+	place_free(place);
+	return 0;
+}
+
+/* As a run takes its directories: 1 if there is a checkpoint in a known directory of it. */
+static int enter_inner(struct ckpt *c, struct ckpt_err *e)
+{
+	struct ckpt_err ignored;
+	const char *name;
+
+	for (size_t i = 0; (name = run_inner_dir(i)); i++) {
+		struct place *place;
+
+		if (place_sub(c->place, name, &place, &ignored))
+			continue;
+		if (format_probe(place, NULL, &c->engine->format, &c->engine->metadata, &ignored) >
+		    0)
+			return go_into(c, name, place, e) ? -e->code : 1;
+		name_list_release(&c->engine->metadata);
+		place_free(place);
+	}
 	return 0;
 }
 
 /* ---- runs ---- */
+
+int ckpt_open_run(const char *path, struct ckpt **ret, struct ckpt_err *e)
+{
+	const struct ckpt_opts o = { 0 };
+	struct ckpt *c = new_ckpt(e);
+	int rc = c ? open_root(c, path, e) : -ENOMEM;
+
+	if (!rc)
+		rc = c->file ? 1
+			     : format_probe(c->place, NULL, &c->engine->format,
+					    &c->engine->metadata, e);
+	if (rc > 0 && !c->file && c->engine->format->names_one &&
+	    format_is_below(&c->engine->metadata))
+		rc = 0;
+	if (!rc)
+		rc = enter_versions(c, e);
+	if (!rc)
+		rc = run_new(c->place, c->root, &o, &c->run, e);
+	if (rc)
+		ckpt_close(c);
+	else
+		*ret = c;
+	return rc;
+}
 
 static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 {
@@ -105,24 +183,6 @@ static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 
 /* ---- opening ---- */
 
-static struct ckpt *new_ckpt(struct ckpt_err *e)
-{
-	struct ckpt *c = calloc(1, sizeof(*c));
-	struct engine *eng = calloc(1, sizeof(*eng));
-
-	if (!c || !eng) {
-		free(c);
-		free(eng);
-		(void)err_set(e, ENOMEM, "out of memory");
-		return NULL;
-	}
-	(void)sem_init(&eng->json_turn, 0, 1);
-	c->engine = eng;
-	c->tree = ckpt_tree(eng);
-	eng->c = c;
-	return c;
-}
-
 static int detect(struct ckpt *c, struct ckpt_err *e)
 {
 	int rc = format_detect(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
@@ -156,6 +216,8 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 		if (rc <= 0)
 			return rc;
 	}
+	if (!rc && !c->file)
+		rc = enter_inner(c, e);
 	if (!rc && !c->file) {
 		rc = open_run(c, o, e);
 		if (rc <= 0)

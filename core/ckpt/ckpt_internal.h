@@ -100,6 +100,8 @@ struct ckpt_file {
 /* The checkpoint in a directory, which is taken over in any case; root is its address. */
 int ckpt_open_place(struct place *place, const char *root, const struct ckpt_opts *opts,
 		    struct ckpt **ret, struct ckpt_err *e);
+/* The run at a path, to look at its checkpoints and not to open them; 1: there is none. */
+int ckpt_open_run(const char *path, struct ckpt **ret, struct ckpt_err *e);
 /* c takes over what its options lie in. */
 void ckpt_keep_words(struct ckpt *c, struct arena *words);
 /* Is there a checkpoint at this path, or a file that is one? Nothing of it is opened. */

@@ -140,7 +140,7 @@ void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n
 	if (at + sizeof("?") >= sizeof(e->msg))
 		return;
 	room = sizeof(e->msg) - at - strlen("?");
-	if (dir == CKPT_ROOT)
+	if (dir == CKPT_ROOT && c->engine)
 		n = path_of_fqn(c, path, e->msg + at, room);
 	if (!n)
 		n = similar_entries(c, dir, path, n_dir, name, e->msg + at, room);

@@ -114,8 +114,8 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err 
 static int no_such_file(struct ckpt *c, ckpt_node dir, const char *name, const char *path,
 			size_t n_dir, struct ckpt_err *e)
 {
-	if (c->tree->ops->absent)
-		return c->tree->ops->absent(c->tree, dir, name, path, e);
+	if (c->tree->ops->absent && c->tree->ops->absent(c->tree, dir, name, path, e))
+		return -e->code;
 	(void)err_set(e, ENOENT, "'%s': there is no such file in the tree", path);
 	if (n_dir != SIZE_MAX)
 		ckpt_propose_path(c, dir, path, n_dir, name, e);

@@ -25,8 +25,12 @@ enum {
 	SCAN_SHARE = 10, /* at most a tenth of the time is spent on looking */
 };
 
-/* Where the checkpoint is in a sub-directory that is none itself: NeMo 2, accelerate's FSDP. */
 static const char *const inner_dirs[] = { NULL, "weights", "pytorch_model_fsdp_0" };
+
+const char *run_inner_dir(size_t i)
+{
+	return i + 1 < ARRAY_LEN(inner_dirs) ? inner_dirs[i + 1] : NULL;
+}
 
 /* ---- what a sub-directory is; no lock, or scan_lock ---- */
 

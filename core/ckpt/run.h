@@ -90,6 +90,10 @@ static inline struct ckpt_run *run_of(struct tree *t)
 	return (struct ckpt_run *)(void *)t;
 }
 
+/* Where the checkpoint is in a directory that is none itself: NeMo 2, accelerate's FSDP. NULL after
+ * the last. */
+const char *run_inner_dir(size_t i);
+
 /* 1: this directory is no run. opts' strings are borrowed; place and root are borrowed. */
 int run_new(struct place *place, const char *root, const struct ckpt_opts *opts,
 	    struct ckpt_run **ret, struct ckpt_err *e);

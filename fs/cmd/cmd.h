@@ -30,6 +30,7 @@ struct command {
 	const char *details; /* more lines for --help, or NULL */
 	unsigned words;	     /* groups of options.h; WORDS_ANY goes without saying */
 	size_t min_args, max_args;
+	size_t checkpoints;		     /* arguments that are one, in front of the others */
 	int (*run)(const struct options *o); /* returns an exit status */
 };
 
@@ -51,6 +52,13 @@ struct cmd_how {
 /* ckpt_open, and a progress bar while an index is built. */
 int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
 	     struct ckpt **ret, struct ckpt_err *e);
+
+/*
+ * Where one of the arguments that are checkpoints is a run and the next one the name of a checkpoint in
+ * it, or `latest`, and there are more arguments than the command needs: the two become one path. A
+ * negative errno: no memory.
+ */
+int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e);
 
 /* The same for the checkpoint of a run that a path leads into; *ret_rest: the rest of the path. */
 int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,

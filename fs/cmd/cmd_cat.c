@@ -136,5 +136,6 @@ const struct command command_cat = {
 	.words = WORDS_OPEN | WORDS_CAT,
 	.min_args = 2,
 	.max_args = SIZE_MAX,
+	.checkpoints = 1,
 	.run = cat_run,
 };

@@ -155,5 +155,6 @@ const struct command command_check = {
 	.words = WORDS_OPEN | WORDS_CHECK | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,
+	.checkpoints = 1,
 	.run = check_run,
 };

@@ -355,5 +355,6 @@ const struct command command_diff = {
 	.words = WORDS_OPEN | WORDS_DIFF | WORDS_JOBS | WORDS_JSON,
 	.min_args = 2,
 	.max_args = SIZE_MAX,
+	.checkpoints = 2,
 	.run = diff_run,
 };

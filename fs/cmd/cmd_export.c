@@ -146,5 +146,6 @@ const struct command command_export = {
 	.words = WORDS_OPEN | WORDS_CAT | WORDS_JOBS,
 	.min_args = 3,
 	.max_args = 3,
+	.checkpoints = 1,
 	.run = run_export,
 };

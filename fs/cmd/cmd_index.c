@@ -35,5 +35,6 @@ const struct command command_index = {
 	.words = WORDS_OPEN | WORDS_INDEX,
 	.min_args = 1,
 	.max_args = 1,
+	.checkpoints = 1,
 	.run = index_run,
 };

@@ -395,5 +395,6 @@ const struct command command_info = {
 	.words = WORDS_OPEN | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 2,
+	.checkpoints = 1,
 	.run = info_run,
 };

@@ -329,5 +329,6 @@ const struct command command_ls = {
 	.words = WORDS_OPEN | WORDS_LS | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
+	.checkpoints = 1,
 	.run = ls_run,
 };

@@ -225,5 +225,6 @@ const struct command command_reshard = {
 	.words = WORDS_OPEN | WORDS_JOBS | WORDS_RESHARD,
 	.min_args = 2,
 	.max_args = 2,
+	.checkpoints = 1,
 	.run = run_reshard,
 };

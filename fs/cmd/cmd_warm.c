@@ -504,5 +504,6 @@ const struct command command_warm = {
 	.words = WORDS_OPEN | WORDS_JOBS,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
+	.checkpoints = 1,
 	.run = warm_main,
 };

@@ -132,6 +132,8 @@ static int run_command(const struct command *c, int argc, char *const *argv)
 		return bad_usage(&e, c->name);
 	if (o.help)
 		return print_help(c);
+	if (cmd_join_runs(c, &o, &e))
+		return cmd_fail(&e);
 	if (o.n_args < c->min_args)
 		(void)err_set(&e, EINVAL, "%s: needs %s", c->name, c->usage);
 	else if (o.n_args > c->max_args)

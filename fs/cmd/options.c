@@ -398,6 +398,20 @@ static int parse_o(struct options *o, unsigned groups, unsigned flags, const cha
 	return rc ? rc : *s ? 1 : 2;
 }
 
+int options_set_arg(struct options *o, size_t i, const char *path, bool two, struct ckpt_err *e)
+{
+	char *copy = own(o, strdup(path), e);
+
+	if (!copy)
+		return -ENOMEM;
+	o->args[i] = copy;
+	if (two) {
+		memmove(&o->args[i + 1], &o->args[i + 2], (o->n_args - i - 1) * sizeof(*o->args));
+		o->n_args--;
+	}
+	return 0;
+}
+
 int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e)
 {
 	int rc = push(&o->args, o->n_args, arg, e);

@@ -80,6 +80,8 @@ int options_parse_list(struct options *o, unsigned groups, unsigned flags, const
 		       struct ckpt_err *e);
 /* One word as it stands on a command line, "--word" or "--word=value"; it is borrowed. */
 int options_parse_word(struct options *o, unsigned groups, const char *s, struct ckpt_err *e);
+/* A copy of path in place of argument i, or of that and the next. */
+int options_set_arg(struct options *o, size_t i, const char *path, bool two, struct ckpt_err *e);
 /* One more of .args. */
 int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e);
 void options_release(struct options *o);

@@ -743,5 +743,6 @@ const struct command command_mount = {
 	.words = WORDS_OPEN | WORDS_MOUNT,
 	.min_args = 2,
 	.max_args = 2,
+	.checkpoints = 1,
 	.run = mount_run,
 };

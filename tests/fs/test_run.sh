@@ -140,6 +140,43 @@ test_commands_know_runs() {
   ckptfs diff run/step-1 run/step-1
 }
 
+test_a_checkpoint_of_a_run_has_three_names() {
+  local as
+  saved 1 step-1
+  saved 2 step-2
+  mkdir m
+  for as in run/step-2 "run step-2" run/latest "run latest"; do
+    # shellcheck disable=SC2086 # one word or two
+    {
+      is "v w" "$(ckptfs ls $as | xargs)"
+      status_of 0 ckptfs info $as
+      grep -qx 'format      dcp' out || fail "$(cat out)"
+      ckptfs cat $as tensors/w | cmp - "$(template 2).w.bin"
+      ckptfs check $as >out
+      ckptfs diff $as run step-2 >out
+      status_of 1 ckptfs diff run step-1 $as
+      ckptfs index $as >out
+      ckptfs warm $as >out
+      rm -rf o r
+      ckptfs export $as tensors o
+      cmp o/w "$(template 2).w.bin"
+      ckptfs reshard -q $as r
+      ckptfs mount $as m
+      cmp m/tensors/w "$(template 2).w.bin"
+      ckptfs umount m
+    }
+  done
+  status_of 1 ckptfs diff run step-1 step-2
+  ckptfs diff run step-2 latest
+  refused "there is no such checkpoint in the run; did you mean 'step-2'" ckptfs info run/step-22
+  refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/w
+  # A name of the run that is a path from here as well.
+  mkdir step-1
+  ckptfs mount run step-1
+  is ".ckptfs latest step-1 step-2" "$(entries step-1)"
+  ckptfs umount step-1
+}
+
 test_one_that_cannot_be_opened_leaves_the_rest_alone() {
   local pid i
   saved 1 step-1

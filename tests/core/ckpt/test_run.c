@@ -405,11 +405,10 @@ START_TEST(each_complete_checkpoint_is_a_directory)
 		    "error 2: checkpoint 'step-11' is not complete: .metadata is missing although "
 		    "data files are there: the save was interrupted");
 	expect_file(c, "step-12/tensors/model.w",
-		    "error 2: 'step-12/tensors/model.w': there is no such file in the tree of the "
-		    "run");
+		    "error 2: 'step-12/tensors/model.w': there is no such file in the tree; did "
+		    "you mean 'step-10'?");
 	expect_file(c, "step-9/tensors/x",
-		    "error 2: 'step-9/tensors/x': there is no such file in the "
-		    "tree of the run");
+		    "error 2: 'step-9/tensors/x': there is no such file in the tree");
 	expect_file(c, "step-9", "error 21: 'step-9': it is a directory");
 	expect_file(c, "", "error 21: '': it is a directory");
 	expect_file(c, ".ckptfs", "error 21: '.ckptfs': it is a directory");
@@ -434,6 +433,46 @@ START_TEST(known_directories_in_a_sub_directory_are_found)
 	expect_save(c, "nemo-1", "nemo-1", 1);
 	expect_save(c, "latest", "nemo-4", 4);
 	ckpt_close(c);
+}
+END_TEST
+
+/* Opens a path in the run, and what that turned out to be. */
+static void expect_address(const char *name, const char *want)
+{
+	struct ckpt_opts o = { .index = ":memory:" };
+	char path[4200];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+	(void)open_typed(path, &o, &c, &e);
+	expect_text(c ? c->root : e.msg, want);
+	ckpt_close(c);
+}
+
+START_TEST(a_checkpoint_of_a_run_is_opened_by_its_path)
+{
+	save("step-9", 9);
+	save("step-10", 10);
+	save_part("step-11", "step-11", 11, false);
+	expect_address("step-9", "@/step-9");
+	expect_address("latest", "@/step-10");
+	expect_address("latest/", "@/step-10");
+	expect_address("step-1", "open '@/step-1': there is no such checkpoint in the run; did you "
+				 "mean 'step-9' or 'step-10'?");
+	expect_address("step-10/x", "open '@/step-10/x': No such file or directory");
+	/* As some savers leave it. */
+	put_file(dir_fd, "latest", "step-9", 6);
+	expect_address("latest", "@/step-9");
+	put_file(dir_fd, "latest", "../x", 4);
+	expect_address("latest", "@/step-10");
+	erase("step-9");
+	erase("step-10");
+	expect_address("latest", "checkpoint '@/latest': not a checkpoint: 'latest' is neither "
+				 "safetensors nor by torch.save");
+	(void)close(sub_dir("nemo-1"));
+	save_part("nemo-1/weights", "nemo-1", 1, true);
+	expect_address("nemo-1", "@/nemo-1/weights");
 }
 END_TEST
 
@@ -1252,6 +1291,7 @@ Suite *run_suite(void)
 	tcase_add_test(t, options_that_cannot_be_are_refused_at_once);
 	tcase_add_test(t, each_complete_checkpoint_is_a_directory);
 	tcase_add_test(t, known_directories_in_a_sub_directory_are_found);
+	tcase_add_test(t, a_checkpoint_of_a_run_is_opened_by_its_path);
 	tcase_add_test(t, links_are_not_followed);
 	tcase_add_test(t, latest_is_what_the_tracker_says_or_the_highest_number);
 	tcase_add_test(t, a_link_keeps_its_target_and_its_node);

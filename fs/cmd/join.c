@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* "RUN step-1000" in place of "RUN/step-1000". */
+#include "cmd/cmd.h"
+#include "cmd/options.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct sought {
+	const char *name;
+	bool found;
+};
+
+static int compare_entry(void *arg, const struct ckpt_run_entry *x)
+{
+	struct sought *s = arg;
+
+	s->found |= !strcmp(x->name, s->name) || (x->latest && !strcmp(s->name, "latest"));
+	return 0;
+}
+
+/* Is it a run that has a checkpoint of that name? What it lacks is for those to say who open it. */
+static bool has_checkpoint(const char *run, const char *name)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct sought s = { name, false };
+	struct ckpt_err ignored;
+
+	return !ckpt_open(run, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
+			  &ignored) &&
+	       ckpt_is_run(c) && !ckpt_run_each(c, compare_entry, &s, &ignored) && s.found;
+}
+
+/* What is no name of a directory there need not be looked for in a run. */
+static bool may_join(const char *run, const char *name, const char *path)
+{
+	struct stat st;
+
+	if (!*name || strchr(name, '/') || stat(run, &st) || !S_ISDIR(st.st_mode))
+		return false;
+	return !strcmp(name, "latest") || (!stat(path, &st) && S_ISDIR(st.st_mode));
+}
+
+/* Puts their path in place of argument i: of both, or where the run is another, of the name alone. */
+static int join(struct options *o, size_t i, const char *run, const char *name, bool both,
+		struct ckpt_err *e)
+{
+	autofree char *path = NULL;
+
+	if (asprintf(&path, "%s/%s", run, name) < 0) {
+		path = NULL;
+		return err_set(e, ENOMEM, "out of memory");
+	}
+	if (!may_join(run, name, path) || !has_checkpoint(run, name))
+		return 0;
+	return options_set_arg(o, i, path, both, e) ? -ENOMEM : 1;
+}
+
+int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e)
+{
+	const char *before = NULL; /* the run of the argument before */
+
+	for (size_t i = 0; i < c->checkpoints && i < o->n_args; i++) {
+		const char *here = o->args[i];
+		struct stat st;
+		int rc = 0;
+
+		if (before && stat(here, &st)) /* "diff RUN step-1 step-2" */
+			rc = join(o, i, before, here, false, e);
+		else if (o->n_args > c->min_args && o->args[i + 1])
+			rc = join(o, i, here, o->args[i + 1], true, e);
+		if (rc < 0)
+			return rc;
+		before = rc ? here : NULL;
+	}
+	return 0;
+}
