@@ -161,6 +161,7 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_model_tensors": (c_uint64, c_void_p),
     "ckpt_model_tensor_sized": (None, c_void_p, c_uint64, POINTER(_Tensor), c_size_t),
     "ckpt_model_find": (c_int64, c_void_p, c_char_p, c_size_t),
+    "ckpt_model_stored": (c_int64, c_void_p, c_char_p, c_size_t),
     "ckpt_rank_box": (c_bool, c_void_p, c_uint64, c_uint64, _NUMBERS, _NUMBERS),
     "ckpt_object_sized": (None, c_void_p, c_uint64, POINTER(_Object), c_size_t),
     "ckpt_similar": (c_size_t, c_void_p, c_char_p, c_size_t, c_void_p, c_size_t),
@@ -469,10 +470,17 @@ class Tensors(Mapping):
         return self._names
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor with that name, not read yet. KeyError if there is none."""
+        """The tensor with that name, not read yet; of a checkpoint's own tensors also by the name that
+        the model has for it. KeyError if there is none."""
         raw, about, box = _bytes(name), _Tensor(), None
         with self._checkpoint._using() as handle:
             i = self._find(handle, raw, len(raw))
+            if not self._model:
+                other = self._checkpoint._lib.ckpt_model_stored(handle, raw, len(raw))
+                if i >= 0 and other >= 0 and other != i:
+                    warnings.warn(f"'{name}' is stored, and the model calls another tensor so: the "
+                                  "stored one is taken; .model has the other", stacklevel=2)
+                i = other if i < 0 else i
             if i >= 0:
                 self._about(handle, i, *_lent(about))
                 if self._rank is not None:

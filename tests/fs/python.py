@@ -204,6 +204,8 @@ def test_errors(path):
     ck = ckptfs.open(path)
     fails(KeyError, "no tensor 'x'", lambda: ck["x"])
     fails(KeyError, "no object 'x'", lambda: ck.objects["x"])
+    for name in ck.model:  # its names lead to what is stored, too
+        assert name in ck and ck.tensor(name).shape == ck.model.tensor(name).shape, name
     for error, code, words, function, name in (
             (FileNotFoundError, 2, "tensors/x", ck.read, "tensors/x"),
             (FileNotFoundError, 2, "tensors/x", ck.listdir, "tensors/x"),
