@@ -139,6 +139,11 @@ int engine_is_whole(const struct engine *eng, struct ckpt_err *e);
 struct tree *ckpt_tree(struct engine *eng);
 int ckpt_engine_open(struct tree *t, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e);
 void engine_counters(struct tree *t, struct ckpt_counters *ret);
+int engine_absent(struct tree *t, uint64_t dir, const char *name, const char *path,
+		  struct ckpt_err *e);
+/* Why a directory of the tree, or a name in it, is not there: a sentence; false: no reason is known. */
+bool engine_why_absent(const struct engine *eng, const char *face, const char *name, char *why,
+		       size_t cap);
 int engine_info(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *e);
 int engine_sources(struct tree *t, ckpt_node node,
 		   int (*each)(void *arg, const struct ckpt_source *s), void *arg,

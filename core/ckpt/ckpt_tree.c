@@ -255,6 +255,7 @@ static int64_t engine_xattr_names(struct tree *t, ckpt_node node, char *buf, siz
 
 static const struct tree_ops engine_ops = {
 	.lookup = engine_lookup,
+	.absent = engine_absent,
 	.parent = engine_parent,
 	.name = engine_name,
 	.next = engine_next,

@@ -137,6 +137,28 @@ END
   wait "$DAEMON"
 }
 
+cases_what_is_not_in_the_tree_has_a_reason() {
+  cat <<'END'
+gguf/model.gguf there is no config.json, beside the checkpoint or in assets=
+gguf there is no config.json, beside the checkpoint or in assets=
+hf/config.json there is no config.json, beside the checkpoint or in assets=
+hf/tokenizer.json there is no tokenizer.json, beside the checkpoint or in assets=
+ranks/00000/tensors there is no layout=, which says what each rank holds
+ranks there is no layout=
+logical no tensor is stored flattened
+pt/model.ptt did you mean 'pt/model.pt'
+END
+}
+test_what_is_not_in_the_tree_has_a_reason() {
+  need_fixture mp4_fsdp2_adamw
+  cp -r "$(fixture mp4_fsdp2_adamw)/ckpt" step-1
+  mkdir run
+  mv step-1 run
+  touch -d '1 hour ago' run/step-1/* run/step-1/.metadata
+  refused "'$1': there is no such file in the tree.*${*:2}" ckptfs cat run/step-1 "$1"
+  refused "'step-1/$1': there is no such file in the tree.*${*:2:3}" ckptfs cat run "step-1/$1"
+}
+
 test_neighbours_are_named() {
   mkdir -p old/iter_0000010/mp_rank_00 orbax/7.orbax-checkpoint-tmp-1 x.partial hub/models--a--b m
   printf 'GGUF\3\0\0\0' >model.gguf
