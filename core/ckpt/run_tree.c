@@ -143,8 +143,16 @@ static int first_name(const char *path, char name[static CKPT_NAME_MAX + 1], con
 static int run_tree_absent(struct tree *t, ckpt_node dir, const char *name, const char *path,
 			   struct ckpt_err *e)
 {
-	(void)path;
-	return dir == CKPT_ROOT && run_incomplete(run_of(t), name, e) ? -ENOENT : 0;
+	struct visit v CLEANUP(leave) = { 0 };
+	struct ckpt_err ignored;
+	struct tree *of;
+
+	if (dir == CKPT_ROOT)
+		return run_incomplete(run_of(t), name, e) ? -ENOENT : 0;
+	if (!slot_of(dir) || visit(t, dir, &v, &ignored))
+		return 0;
+	of = v.child->ckpt->tree;
+	return of->ops->absent ? of->ops->absent(of, local_of(dir), name, path, e) : 0;
 }
 
 int run_is_none(struct ckpt_err *e)
