@@ -237,7 +237,7 @@ test_names_that_collide_are_named() {
   small c --flat model.module.a model.a b.x b.y
   mkdir m
   # Nobody asked for a model: a warning, and the rest of the tree.
-  status_of 0 ckptfs mount c m
+  status_of 0 ckptfs mount -q c m
   is 1 "$(wc -l <err)"
   grep -q "^ckptfs: warning: no hf/ and pt/.*'model.a' and 'model.module.a' would both be called 'model.a'" err ||
     fail "$(cat err)"
@@ -504,11 +504,11 @@ cases_bad_options_are_errors() {
   cat <<'END'
 rename=absent - option.'rename':.*'absent':.no.such.file
 rename=. - option.'rename':.*directory
-rename=f s/a/b option.'rename':.'f'.line.1:.no.'/'.behind.the.replacement
+rename=f s/a/b option.'rename':.'f'.line.1:.no.'/'.after.the.replacement
 rename=f s/a/b/\n\ns/(/x/ 'f'.line.3:
 rename=f s/a/b/\nfoo 'f'.line.2:.not.a.rule
 rename=f s/a/\\1/ 'f'.line.1:.*groups
-rename=f s/a/b/x 'f'.line.1:.'x'.behind.the.rule
+rename=f s/a/b/x 'f'.line.1:.'x'.after.the.rule
 rename=f s/.*// 'f'.line.1:.'.*'.becomes.nothing
 dtype=int8 - option.'dtype':.'int8'.is.not.one.of.bf16
 dtype - option.'dtype'.needs.a.value
@@ -537,7 +537,7 @@ test_rules_that_match_nothing_are_warnings() {
 ckptfs: warning: rules:3: 's/nothing/x/' matches no FQN
 ckptfs: warning: rules:4: 's/neither/y/' matches no FQN
 END
-  status_of 0 ckptfs mount "$(zoo)" m -o rename=rules
+  status_of 0 ckptfs mount -q "$(zoo)" m -o rename=rules
   diff wanted err
   is_mounted m
   status_of 0 ckptfs ls "$(zoo)" -o rename=rules
