@@ -232,7 +232,7 @@ mesh_tp=2\nids_tp layout:2:.'tp'.is.not.AXIS:DIM
 mesh_tp=2\nids_tp:x layout:2:.'tp:x'.is.not.AXIS:DIM
 mesh_tp=2\nids_tp:64 layout:2:.*at.most.64.dimensions
 mesh_tp=2\nids_tp:0_tp:0 layout:2:.axis.'tp'.is.used.twice
-mesh_tp=2\nids_tp:0_replicate layout:2:.'replicate'.goes.with.nothing.else
+mesh_tp=2\nids_tp:0_replicate layout:2:.'replicate'.cannot.be.combined.with.an.axis
 mesh_tp=2\nids layout:2:.'ids'.is.followed.by.neither
 mesh_tp=2\nmesh_tp=2 layout:2:.a.second.mesh.line
 mesh_tp=0 layout:1:.axis.'tp'.has.size.0
