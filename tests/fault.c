@@ -72,15 +72,25 @@ bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count)
 	return true;
 }
 
-uint64_t fault_next(uint64_t n)
+static uint64_t next_call(uint64_t n, bool all)
 {
 	static struct rng r;
 
-	if (rng_long())
+	if (all)
 		return n + 1;
 	if (!r.state)
 		r = rng_new();
 	return n + 1 + rng_below(&r, n / 8 + 1);
+}
+
+uint64_t fault_next(uint64_t n)
+{
+	return next_call(n, rng_long());
+}
+
+uint64_t fault_some(uint64_t n)
+{
+	return next_call(n, getenv("CHECK_FULL") != NULL);
 }
 
 void fault_act(void (*fn)(void *arg), void *arg)

@@ -52,11 +52,14 @@ const char *fault_name(void);
 bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
 /* The call that fails after call n has: the next, or in a short run (rng.h) one of the next n / 8. */
 uint64_t fault_next(uint64_t n);
-#define FAULT_LOOP_FROM(kind, count) \
-	for (uint64_t fault_n = 1; fault_round(kind, fault_n, count); fault_n = fault_next(fault_n))
-#define FAULT_LOOP(kind) FAULT_LOOP_FROM(kind, 1)
+/* The same, also with sanitizers: for what takes long. */
+uint64_t fault_some(uint64_t n);
+#define FAULT_LOOP_BY(next, kind, count) \
+	for (uint64_t fault_n = 1; fault_round(kind, fault_n, count); fault_n = next(fault_n))
+#define FAULT_LOOP(kind)	     FAULT_LOOP_BY(fault_next, kind, 1)
+#define FAULT_LOOP_SOME(kind, count) FAULT_LOOP_BY(fault_some, kind, count)
 /* The same, but everything fails from there on. */
-#define FAULT_LOOP_REST(kind) FAULT_LOOP_FROM(kind, UINT64_MAX)
+#define FAULT_LOOP_REST(kind) FAULT_LOOP_BY(fault_next, kind, UINT64_MAX)
 
 /* pread calls and bytes they gave, fsync calls, since the process began. */
 uint64_t fault_reads(void);
