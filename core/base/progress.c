@@ -3,10 +3,10 @@
 #include "base/clock.h"
 
 #include "base/checked.h"
+#include "base/term.h"
 #include "base/text.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@ enum { BAR = 24 };
 
 void progress_start(struct progress *p, const char *what, uint64_t total, bool enabled)
 {
-	const char *no_color = getenv("NO_COLOR");
-
-	*p = (struct progress){ .what = what, .total = total, .enabled = enabled && isatty(2) };
-	p->color = !no_color || !*no_color;
+	*p = (struct progress){ .what = what,
+				.total = total,
+				.enabled = enabled && isatty(STDERR_FILENO),
+				.color = term_has_color(STDERR_FILENO) };
 	p->start_ns = clock_ns();
 	p->next_ns = p->start_ns + CLOCK_SECOND;
 }

@@ -8,7 +8,8 @@
  *	progress_hide(&p);               // before other output; the next set draws it again
  *	progress_end(&p);                // wipes the bar
  *
- * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR is honoured.
+ * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR and
+ * TERM=dumb are honoured.
  * Threads: progress_set from any; the others from one thread, and hide not while another thread
  * calls set.
  */

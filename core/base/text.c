@@ -285,6 +285,39 @@ const char *text_size(uint64_t bytes, char out[static 16])
 	return out;
 }
 
+const char *text_digits(uint64_t n, char out[static 32])
+{
+	size_t at = 31, digits = 0;
+
+	out[at] = 0;
+	do {
+		if (digits && digits % 3 == 0)
+			out[--at] = ',';
+		out[--at] = (char)('0' + n % 10);
+		n /= 10;
+		digits++;
+	} while (n);
+	return memmove(out, out + at, 32 - at);
+}
+
+const char *text_count(uint64_t n, char out[static 16])
+{
+	static const char unit[] = "MBT";
+	double v = (double)n / 1e6;
+	char digits[32];
+	size_t i = 0;
+
+	if (n < 1000000) {
+		(void)snprintf(out, 16, "%s", text_digits(n, digits));
+		return out;
+	}
+	/* What would be rounded to 1000 is 1.00 of the next. */
+	for (; v >= 999.5 && unit[i + 1]; i++)
+		v /= 1000;
+	(void)snprintf(out, 16, "%.*f %c", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v, unit[i]);
+	return out;
+}
+
 size_t text_unfit(const char *s, const char *end)
 {
 	const char *next = s;

@@ -45,6 +45,10 @@ int text_glob_check(uint64_t steps, const char *what, struct ckpt_err *e);
 
 /* "1.5 GiB" into out[16]. */
 const char *text_size(uint64_t bytes, char out[static 16]);
+/* "145,216" and, from a million on, three digits: "7.24 B". */
+const char *text_count(uint64_t n, char out[static 16]);
+/* "7,241,732,096" */
+const char *text_digits(uint64_t n, char out[static 32]);
 /*
  * Number of bytes at s that must not be sent to a terminal: a control character (C0, DEL, C1), one
  * that changes the direction of the text after it (U+202A to 202E, 2066 to 2069), or a byte that is

@@ -446,6 +446,34 @@ START_TEST(sizes_are_parsed_or_refused_untouched)
 }
 END_TEST
 
+static const struct {
+	uint64_t n;
+	const char *count, *digits;
+} count_rows[] = {
+	{ 0, "0", "0" },
+	{ 999, "999", "999" },
+	{ 1000, "1,000", "1,000" },
+	{ 999999, "999,999", "999,999" },
+	{ 1000000, "1.00 M", "1,000,000" },
+	{ 12345678, "12.3 M", "12,345,678" },
+	{ 99960000, "100 M", "99,960,000" },
+	{ 999499999, "999 M", "999,499,999" },
+	{ 999500000, "1.00 B", "999,500,000" },
+	{ 7241732096, "7.24 B", "7,241,732,096" },
+	{ 671026419200, "671 B", "671,026,419,200" },
+	{ 1024000000000, "1.02 T", "1,024,000,000,000" },
+	{ UINT64_MAX, "18446744 T", "18,446,744,073,709,551,615" },
+};
+
+START_TEST(counts_are_short_and_digits_are_grouped)
+{
+	char count[16], digits[32];
+
+	ck_assert_str_eq(text_count(count_rows[_i].n, count), count_rows[_i].count);
+	ck_assert_str_eq(text_digits(count_rows[_i].n, digits), count_rows[_i].digits);
+}
+END_TEST
+
 Suite *text_suite(void)
 {
 	Suite *s = suite_create("text");
@@ -465,6 +493,7 @@ Suite *text_suite(void)
 	tcase_add_test(t, glob_of_many_stars_is_not_exponential);
 	tcase_add_test(t, glob_agrees_with_fnmatch);
 	tcase_add_loop_test(t, sizes_are_short, 0, ARRAY_LEN(size_rows));
+	tcase_add_loop_test(t, counts_are_short_and_digits_are_grouped, 0, ARRAY_LEN(count_rows));
 	tcase_add_test(t, show_escapes_control_bytes_and_cuts_to_fit);
 	tcase_add_loop_test(t, sizes_are_parsed_or_refused_untouched, 0, ARRAY_LEN(parse_rows));
 	suite_add_tcase(s, t);
