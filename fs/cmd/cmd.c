@@ -8,12 +8,14 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/progress.h"
+#include "base/term.h"
 #include "base/text.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int cmd_fail(const struct ckpt_err *e)
 {
@@ -134,6 +136,20 @@ int64_t cmd_find_tensor(const struct ckpt *c, const char *name)
 	return stored;
 }
 
+uint64_t cmd_parameters(const struct ckpt *c)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		struct ckpt_tensor t;
+
+		ckpt_model_tensor(c, i, &t);
+		if (t.element && ckd_add(&n, n, t.bytes / t.element))
+			return UINT64_MAX;
+	}
+	return n;
+}
+
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 	     struct ckpt_err *e)
 {
@@ -153,6 +169,23 @@ int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *re
 				     path, cmd_meant(c, path, meant));
 	}
 	return rc ? rc : ckpt_stat(c, node, ret, e);
+}
+
+const char *cmd_style(bool color, enum cmd_style style)
+{
+	static const char *const codes[] = { [STYLE_PLAIN] = "\033[0m",
+					     [STYLE_STRONG] = "\033[1m",
+					     [STYLE_GOOD] = "\033[32m",
+					     [STYLE_BAD] = "\033[31m" };
+
+	return color ? codes[style] : "";
+}
+
+bool cmd_color(const struct options *o)
+{
+	if (!o->color || !strcmp(o->color, "auto"))
+		return term_has_color(STDOUT_FILENO);
+	return !strcmp(o->color, "always");
 }
 
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)

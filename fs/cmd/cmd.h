@@ -72,6 +72,9 @@ const char *cmd_meant(const struct ckpt *c, const char *name, char out[CKPT_ROOM
  * has the name. */
 int64_t cmd_find_tensor(const struct ckpt *c, const char *name);
 
+/* Elements of the model's tensors; 0 where there is no model. */
+uint64_t cmd_parameters(const struct ckpt *c);
+
 /* What a PATH argument names, a file or a directory; with is_fqn the raw FQN of a tensor or object,
  * or what the model calls a tensor. */
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
@@ -81,6 +84,12 @@ static inline void cmd_closep(struct ckpt **c)
 {
 	ckpt_close(*c);
 }
+
+/* How text looks on a terminal that shows colors: what turns it on there, STYLE_PLAIN off; else "". */
+enum cmd_style { STYLE_PLAIN, STYLE_STRONG, STYLE_GOOD, STYLE_BAD };
+const char *cmd_style(bool color, enum cmd_style style);
+/* Is standard output to have colors: what --color says, else whether it is a terminal that shows them. */
+bool cmd_color(const struct options *o);
 
 struct buf;
 /* An FQN as a terminal can show it, with control bytes as %XX. */

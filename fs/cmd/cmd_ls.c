@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
+#include "cmd/ls.h"
 #include "cmd/options.h"
 
 #include "base/buf.h"
@@ -9,107 +10,24 @@
 #include "base/json_out.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { LINE_MAX_BYTES = 64 << 20 };
+enum { LINE_MAX_BYTES = 64 << 20, MAX_DTYPES = 32 };
 
-/* One line: a tensor or an object. */
-struct item {
-	bool is_object;
-	const char *fqn, *dtype, *fault;
-	size_t fqn_len, n_dims, n_logical;
-	const uint64_t *shape, *logical;
-	uint64_t bytes, chunks;
-};
-
-/* Both lists of a checkpoint, merged into one natural order. */
-struct walk {
-	const struct ckpt *ckpt;
-	const char *const *globs;
-	uint64_t glob_steps;
-	struct ckpt_totals totals;
-	uint64_t next_tensor, next_object;
-};
-
-static void take_tensor(struct walk *w, const struct ckpt_tensor *t, struct item *ret)
+void ls_add_bytes(struct buf *b, uint64_t bytes, bool human)
 {
-	*ret = (struct item){
-		.fqn = t->fqn,
-		.fqn_len = t->fqn_len,
-		.dtype = t->dtype,
-		.n_dims = t->n_dims,
-		.shape = t->shape,
-		.n_logical = t->n_logical,
-		.logical = t->logical,
-		.bytes = t->bytes,
-		.chunks = t->chunks,
-		.fault = t->fault,
-	};
-	w->next_tensor++;
-}
+	char size[16];
 
-static void take_object(struct walk *w, const struct ckpt_object *o, struct item *ret)
-{
-	*ret = (struct item){
-		.is_object = true,
-		.fqn = o->fqn,
-		.fqn_len = o->fqn_len,
-		.dtype = "object",
-		.bytes = o->length,
-		.chunks = 1,
-		.fault = o->fault,
-	};
-	w->next_object++;
-}
-
-static bool next_any(struct walk *w, struct item *ret)
-{
-	bool tensor = w->next_tensor < w->totals.tensors,
-	     object = w->next_object < w->totals.objects;
-	struct ckpt_tensor t;
-	struct ckpt_object o;
-
-	if (!tensor && !object)
-		return false;
-	if (tensor)
-		ckpt_tensor(w->ckpt, w->next_tensor, &t);
-	if (object)
-		ckpt_object(w->ckpt, w->next_object, &o);
-	if (tensor && object)
-		tensor = text_natural_cmp(t.fqn, t.fqn_len, o.fqn, o.fqn_len) <= 0;
-	if (tensor)
-		take_tensor(w, &t, ret);
+	if (human)
+		buf_str(b, text_size(bytes, size));
 	else
-		take_object(w, &o, ret);
-	return true;
+		buf_u64(b, bytes);
 }
 
-static bool next(struct walk *w, struct item *ret)
-{
-	while (next_any(w, ret))
-		if (text_glob_any(w->globs, ret->fqn, ret->fqn_len, &w->glob_steps))
-			return true;
-	return false;
-}
-
-/* Did the globs get as far as the last name? */
-static int check_globs(uint64_t steps)
-{
-	struct ckpt_err e = { 0 };
-
-	return text_glob_check(steps, "ls", &e) ? cmd_fail(&e) : 0;
-}
-
-static struct walk walk_of(const struct ckpt *c, const char *const *globs)
-{
-	struct walk w = { .ckpt = c, .globs = globs, .glob_steps = TEXT_GLOB_STEPS };
-
-	ckpt_totals(c, &w.totals);
-	return w;
-}
-
-static void add_shape(struct buf *b, const struct item *i)
+void ls_add_shape(struct buf *b, const struct ls_item *i)
 {
 	if (i->is_object)
 		buf_str(b, "-");
@@ -117,7 +35,183 @@ static void add_shape(struct buf *b, const struct item *i)
 		buf_json_u64s(b, i->shape, i->n_dims);
 }
 
-static void add_json(struct json_out *j, const struct item *i)
+/* ---- the last line on a terminal ---- */
+
+struct sums {
+	uint64_t tensors, objects, elements, tensor_bytes, object_bytes;
+	/* Names of dtypes are literals of a table that is shorter than this. */
+	struct {
+		const char *dtype;
+		uint64_t tensors;
+	} of[MAX_DTYPES];
+	size_t n_of;
+};
+
+static void count(struct sums *s, const struct ls_item *i)
+{
+	size_t k = 0;
+
+	if (i->is_object) {
+		s->objects++;
+		s->object_bytes += i->bytes;
+		return;
+	}
+	s->tensors++;
+	s->elements += i->elements;
+	s->tensor_bytes += i->bytes;
+	while (k < s->n_of && strcmp(s->of[k].dtype, i->dtype) != 0)
+		k++;
+	if (k == s->n_of && k < MAX_DTYPES)
+		s->of[s->n_of++].dtype = i->dtype;
+	if (k < MAX_DTYPES)
+		s->of[k].tensors++;
+}
+
+/* Elements of a whole checkpoint are told apart: those of its model, and what training adds. */
+static void add_elements(struct buf *b, const struct ckpt *c, const struct sums *s, bool whole)
+{
+	uint64_t parameters = cmd_parameters(c);
+	char text[16];
+
+	if (!whole || !parameters || parameters > s->elements) {
+		buf_printf(b, ", %s elements", text_count(s->elements, text));
+		return;
+	}
+	buf_printf(b, ", %s parameters", text_count(parameters, text));
+	if (s->elements > parameters)
+		buf_printf(b, " and %s other elements", text_count(s->elements - parameters, text));
+}
+
+static void add_sums(struct buf *b, const struct ckpt *c, const struct sums *s, bool whole)
+{
+	char text[16];
+
+	buf_printf(b, "%s tensor%s", text_count(s->tensors, text), s->tensors == 1 ? "" : "s");
+	if (s->tensors)
+		add_elements(b, c, s, whole);
+	for (size_t k = 0; k < s->n_of; k++) {
+		buf_printf(b, "%s%s", k ? ", " : " (", s->of[k].dtype);
+		if (s->n_of > 1)
+			buf_printf(b, " x%s", text_count(s->of[k].tensors, text));
+	}
+	if (s->tensors)
+		buf_printf(b, "), %s", text_size(s->tensor_bytes, text));
+	if (s->objects)
+		buf_printf(b, "; %s object%s", text_count(s->objects, text),
+			   s->objects == 1 ? "" : "s");
+	if (s->objects)
+		buf_printf(b, ", %s", text_size(s->object_bytes, text));
+	buf_str(b, "\n");
+}
+
+/* ---- lines ---- */
+
+/* Columns of -l: dtype, shape, bytes, chunks; what follows is the FQN. */
+struct widths {
+	int dtype, shape, bytes, chunks;
+};
+
+static int wider(int width, size_t n)
+{
+	return n > (size_t)width ? (int)min_u64(n, 64) : width;
+}
+
+static void measure(struct ls_walk w, const struct ls_look *look, struct buf *scratch,
+		    struct widths *ret)
+{
+	struct ls_item i;
+
+	if (look->header)
+		*ret = (struct widths){ strlen("DTYPE"), strlen("SHAPE"), strlen("BYTES"),
+					strlen("CHUNKS") };
+	while (ls_next(&w, &i)) {
+		ret->dtype = wider(ret->dtype, strlen(i.dtype));
+		scratch->len = 0;
+		ls_add_shape(scratch, &i);
+		ret->shape = wider(ret->shape, scratch->len);
+		scratch->len = 0;
+		ls_add_bytes(scratch, i.bytes, look->human);
+		ret->bytes = wider(ret->bytes, scratch->len);
+		scratch->len = 0;
+		buf_u64(scratch, i.chunks);
+		ret->chunks = wider(ret->chunks, scratch->len);
+	}
+	scratch->len = 0;
+}
+
+static void add_header(struct buf *b, const struct widths *w, bool color)
+{
+	buf_printf(b, "%s%-*s  %-*s  %*s  %*s  NAME%s\n", cmd_style(color, STYLE_STRONG), w->dtype,
+		   "DTYPE", w->shape, "SHAPE", w->bytes, "BYTES", w->chunks, "CHUNKS",
+		   cmd_style(color, STYLE_PLAIN));
+}
+
+static void add_columns(struct buf *b, const struct widths *w, const struct ls_item *i, bool human)
+{
+	size_t start;
+	char size[24];
+
+	buf_printf(b, "%-*s  ", w->dtype, i->dtype);
+	start = b->len;
+	ls_add_shape(b, i);
+	if (human)
+		(void)text_size(i->bytes, size);
+	else
+		(void)snprintf(size, sizeof(size), "%ju", (uintmax_t)i->bytes);
+	buf_printf(b, "%*s  %*s  %*ju  ",
+		   (int)max_u64(start + (size_t)w->shape, b->len) - (int)b->len, "", w->bytes, size,
+		   w->chunks, (uintmax_t)i->chunks);
+}
+
+static void add_line(struct buf *b, const struct ls_item *i, const struct widths *w,
+		     const struct ls_look *look)
+{
+	if (w)
+		add_columns(b, w, i, look->human);
+	cmd_add_fqn(b, i->fqn, i->fqn_len);
+	if (w && i->n_logical) {
+		buf_str(b, "  (logical ");
+		buf_json_u64s(b, i->logical, i->n_logical);
+		buf_str(b, ")");
+	}
+	if (w && i->fault)
+		buf_printf(b, "  %s(%s)%s", cmd_style(look->color, STYLE_BAD), i->fault,
+			   cmd_style(look->color, STYLE_PLAIN));
+	buf_str(b, "\n");
+}
+
+static int print_text(struct ls_walk w, bool columns, const struct ls_look *look, struct buf *b,
+		      struct sums *sums)
+{
+	struct widths widths = { 0 };
+	struct ls_item i;
+	int rc = 0;
+
+	if (columns)
+		measure(w, look, b, &widths);
+	if (columns && look->header)
+		add_header(b, &widths, look->color);
+	while (!rc && ls_next(&w, &i)) {
+		count(sums, &i);
+		add_line(b, &i, columns ? &widths : NULL, look);
+		rc = cmd_print(b);
+	}
+	return rc ? rc : ls_check_globs(w.glob_steps);
+}
+
+static int print_tree(struct ls_walk *w, const struct ls_look *look, struct buf *b,
+		      struct sums *sums)
+{
+	int rc = ls_collect(w, NULL);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < w->n_items; i++)
+		count(sums, &w->items[i]);
+	return ls_tree(w->items, w->n_items, look, b);
+}
+
+static void add_json(struct json_out *j, const struct ls_item *i)
 {
 	json_open_line(j, NULL, '{');
 	json_str_n(j, "fqn", i->fqn, i->fqn_len);
@@ -135,88 +229,21 @@ static void add_json(struct json_out *j, const struct item *i)
 	json_close(j);
 }
 
-/* Columns of -l: dtype, shape, bytes, chunks; what follows is the FQN. */
-struct widths {
-	int dtype, shape, bytes, chunks;
-};
-
-static int wider(int width, size_t n)
-{
-	return n > (size_t)width ? (int)min_u64(n, 64) : width;
-}
-
-static void measure(struct walk w, struct buf *scratch, struct widths *ret)
-{
-	struct item i;
-
-	while (next(&w, &i)) {
-		ret->dtype = wider(ret->dtype, strlen(i.dtype));
-		scratch->len = 0;
-		add_shape(scratch, &i);
-		ret->shape = wider(ret->shape, scratch->len);
-		scratch->len = 0;
-		buf_u64(scratch, i.bytes);
-		ret->bytes = wider(ret->bytes, scratch->len);
-		scratch->len = 0;
-		buf_u64(scratch, i.chunks);
-		ret->chunks = wider(ret->chunks, scratch->len);
-	}
-	scratch->len = 0;
-}
-
-static void add_columns(struct buf *b, const struct widths *w, const struct item *i)
-{
-	size_t start;
-
-	buf_printf(b, "%-*s  ", w->dtype, i->dtype);
-	start = b->len;
-	add_shape(b, i);
-	buf_printf(b, "%*s  %*ju  %*ju  ",
-		   (int)max_u64(start + (size_t)w->shape, b->len) - (int)b->len, "", w->bytes,
-		   (uintmax_t)i->bytes, w->chunks, (uintmax_t)i->chunks);
-}
-
-static int print_text(struct walk w, bool columns, struct buf *b, bool *any)
-{
-	struct widths widths = { 0 };
-	struct item i;
-	int rc = 0;
-
-	if (columns)
-		measure(w, b, &widths);
-	while (!rc && next(&w, &i)) {
-		*any = true;
-		if (columns)
-			add_columns(b, &widths, &i);
-		cmd_add_fqn(b, i.fqn, i.fqn_len);
-		if (columns && i.n_logical) {
-			buf_str(b, "  (logical ");
-			buf_json_u64s(b, i.logical, i.n_logical);
-			buf_str(b, ")");
-		}
-		if (columns && i.fault)
-			buf_printf(b, "  (%s)", i.fault);
-		buf_str(b, "\n");
-		rc = cmd_print(b);
-	}
-	return rc ? rc : check_globs(w.glob_steps);
-}
-
-static int print_json(struct walk w, struct buf *b, bool *any)
+static int print_json(struct ls_walk w, struct buf *b, struct sums *sums)
 {
 	struct json_out j = { .to = b };
-	struct item i;
+	struct ls_item i;
 	int rc = 0;
 
 	json_open(&j, NULL, '[');
-	while (!rc && next(&w, &i)) {
-		*any = true;
+	while (!rc && ls_next(&w, &i)) {
+		count(sums, &i);
 		add_json(&j, &i);
 		rc = cmd_print(b);
 	}
 	json_close(&j);
 	if (!rc)
-		rc = check_globs(w.glob_steps);
+		rc = ls_check_globs(w.glob_steps);
 	return rc ? rc : cmd_print(b);
 }
 
@@ -239,7 +266,7 @@ struct run_lines {
 	struct buf *b;
 	struct json_out json;
 	uint64_t glob_steps;
-	bool any;
+	bool any, color;
 };
 
 static void add_entry_json(struct json_out *j, const struct ckpt_run_entry *x)
@@ -265,7 +292,10 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 		add_entry_json(&l->json, x);
 	} else {
 		if (o->long_list)
-			buf_printf(l->b, "%-10s  ", x->complete ? "complete" : "incomplete");
+			buf_printf(l->b, "%s%-10s%s  ",
+				   cmd_style(l->color, x->complete ? STYLE_GOOD : STYLE_BAD),
+				   x->complete ? "complete" : "incomplete",
+				   cmd_style(l->color, STYLE_PLAIN));
 		cmd_add_fqn(l->b, x->name, strlen(x->name));
 		if (o->long_list && x->latest)
 			buf_str(l->b, "  (latest)");
@@ -279,7 +309,9 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 
 static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
 {
-	struct run_lines l = { .o = o, .b = b, .json.to = b, .glob_steps = TEXT_GLOB_STEPS };
+	struct run_lines l = {
+		.o = o, .b = b, .json.to = b, .glob_steps = TEXT_GLOB_STEPS, .color = cmd_color(o)
+	};
 	struct ckpt_err e = { 0 };
 	int rc = o->long_list || o->json ? ckpt_run_look(c, &e) : 0;
 
@@ -293,28 +325,86 @@ static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
 	}
 	if (rc)
 		return rc < 0 ? cmd_fail(&e) : rc;
-	rc = check_globs(l.glob_steps);
+	rc = ls_check_globs(l.glob_steps);
 	if (rc)
 		return rc;
 	return cmd_finish(o->n_args > 1 && !l.any ? nothing(c, o) : STATUS_DONE);
+}
+
+/* What says nothing beside the others. */
+static int check_options(const struct options *o, struct ckpt_err *e)
+{
+	if (o->json && (o->long_list || o->human || o->tree || o->color))
+		return err_set(e, EINVAL, "option '%s' is for text, not for --json",
+			       o->tree	      ? "tree"
+			       : o->long_list ? "long"
+			       : o->human     ? "human_readable"
+					      : "color");
+	if (o->depth && !o->tree)
+		return err_set(e, EINVAL, "option 'depth' is for --tree");
+	if (o->tree && o->long_list)
+		return err_set(e, EINVAL, "options 'long' and 'tree' exclude each other");
+	if (o->tree && o->sort && !strcmp(o->sort, "dtype"))
+		return err_set(e, EINVAL, "option 'sort': a tree is sorted by name or by size");
+	return 0;
+}
+
+/* Checkpoints have none of this. */
+static int check_run_options(const struct options *o, struct ckpt_err *e)
+{
+	const char *given = o->tree    ? "tree"
+			    : o->sort  ? "sort"
+			    : o->human ? "human_readable"
+				       : NULL;
+
+	return !given ? 0
+		      : err_set(e, EINVAL,
+				"option '%s' is for the tensors of a checkpoint, and '%.100s' is a "
+				"run of checkpoints: take one of them",
+				given, o->args[0]);
+}
+
+static int list_tensors(struct ckpt *c, const struct options *o, struct buf *b)
+{
+	struct ls_walk w CLEANUP(ls_walk_release) = ls_walk(c, o->args + 1);
+	const struct ls_look look = { .header = isatty(STDOUT_FILENO),
+				      .human = o->human,
+				      .color = cmd_color(o),
+				      .by_size = o->sort && !strcmp(o->sort, "size"),
+				      .depth = o->depth };
+	struct sums sums = { 0 };
+	int rc = 0;
+
+	if (o->sort && !o->tree)
+		rc = ls_collect(&w, o->sort);
+	if (!rc)
+		rc = o->json   ? print_json(w, b, &sums)
+		     : o->tree ? print_tree(&w, &look, b, &sums)
+			       : print_text(w, o->long_list || o->human, &look, b, &sums);
+	if (rc)
+		return rc;
+	if (o->n_args > 1 && !sums.tensors && !sums.objects)
+		return cmd_finish(nothing(c, o));
+	if (look.header && !o->json) {
+		add_sums(b, c, &sums, o->n_args == 1);
+		rc = cmd_print(b);
+	}
+	return rc ? rc : cmd_finish(STATUS_DONE);
 }
 
 static int ls_run(const struct options *o)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct buf b CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
-	bool any = false, filtered = o->n_args > 1;
 	struct ckpt_err e = { 0 };
-	int rc;
 
-	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing", "runs"), NULL },
+	if (check_options(o, &e) ||
+	    cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing", "runs"), NULL },
 		     &c, &e))
 		return cmd_fail(&e);
-	if (ckpt_is_run(c))
-		return list_run(c, o, &b);
-	rc = o->json ? print_json(walk_of(c, o->args + 1), &b, &any)
-		     : print_text(walk_of(c, o->args + 1), o->long_list, &b, &any);
-	return rc ? rc : cmd_finish(filtered && !any ? nothing(c, o) : STATUS_DONE);
+	if (!ckpt_is_run(c))
+		return list_tensors(c, o, &b);
+	return check_run_options(o, &e) ? cmd_fail(&e) : list_run(c, o, &b);
 }
 
 const struct command command_ls = {
@@ -326,7 +416,7 @@ const struct command command_ls = {
 		   "its complete checkpoints, with -l the incomplete ones too. Exit status 1 when "
 		   "nothing\n"
 		   "matches.\n",
-	.words = WORDS_OPEN | WORDS_LS | WORDS_JSON,
+	.words = WORDS_OPEN | WORDS_LS | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

@@ -23,16 +23,14 @@ static const char *const formats[] = {
 	[CKPT_SAFETENSORS] = "safetensors",
 };
 
-static int read_format(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
+/* Other words are refused with the options. */
+static enum ckpt_format format_of(const struct options *o)
 {
-	for (size_t i = 0; i < ARRAY_LEN(formats); i++)
-		if (!o->format || !strcmp(o->format, formats[i])) {
-			r->format = (enum ckpt_format)i;
-			return 0;
-		}
-	return err_set(e, EINVAL,
-		       "option 'format': '%s' is not one of dcp, hyperparallel, safetensors",
-		       o->format);
+	size_t i = ARRAY_LEN(formats) - 1;
+
+	while (i && (!o->format || strcmp(o->format, formats[i]) != 0))
+		i--;
+	return (enum ckpt_format)i;
 }
 
 static int only_dcp(const char *word, bool given, const struct ckpt_reshard *r, struct ckpt_err *e)
@@ -61,10 +59,10 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 			struct ckpt_save_opts *save, struct ckpt_err *e)
 {
 	const char *size = options_get(o, "shard_size");
-	int rc = read_format(o, r, e);
+	int rc;
 
-	if (!rc)
-		rc = only_dcp("zstd", o->zstd, r, e);
+	r->format = format_of(o);
+	rc = only_dcp("zstd", o->zstd, r, e);
 	if (!rc)
 		rc = only_dcp("threads", o->threads, r, e);
 	if (!rc)

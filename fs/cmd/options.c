@@ -13,7 +13,7 @@
 
 enum kind {
 	FLAG,	/* bool */
-	TEXT,	/* const char * */
+	TEXT,	/* const char *; one of those that .value lists, if it has a '|' */
 	NUMBER, /* uint64_t */
 	COUNT,	/* NUMBER that is not 0 */
 	LEVEL,	/* COUNT that may be left out: DEFAULT_LEVEL */
@@ -38,12 +38,11 @@ struct word {
 static const struct word words[] = {
 	{ "threads", 0, COUNT, WORDS_MOUNT, AT(threads), "N",
 	  "worker threads (default four per CPU, 16 to 32)" },
-	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "MODE",
-	  "how files are read: auto, direct or cached" },
+	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "auto|direct|cached", "how files are read" },
 	{ "io_uring", 0, FLAG, WORDS_MOUNT, AT(io_uring), NULL,
 	  "receive requests over io_uring, if libfuse and kernel can" },
-	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "MODE",
-	  "give up rights after mounting: auto, on (or fail), off" },
+	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "auto|on|off",
+	  "give up rights after mounting; on: or fail" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "other users may read" },
 	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "root may read" },
 	{ "auto_unmount", 0, FLAG, WORDS_MOUNT, AT(auto_unmount), NULL,
@@ -66,6 +65,15 @@ static const struct word words[] = {
 	{ "verbose", 'v', FLAG, WORDS_MOUNT, AT(verbose), NULL, "log more" },
 	{ "long", 'l', FLAG, WORDS_LS, AT(long_list), NULL,
 	  "also show dtype, shape, bytes and chunks" },
+	{ "human_readable", 'h', FLAG, WORDS_LS, AT(human), NULL,
+	  "the same, with sizes such as 1.5 GiB" },
+	{ "sort", 0, TEXT, WORDS_LS, AT(sort), "name|size|dtype",
+	  "order: natural (default), largest first, by dtype" },
+	{ "tree", 0, FLAG, WORDS_LS, AT(tree), NULL,
+	  "a line per level of the names; equal layers are folded" },
+	{ "depth", 0, COUNT, WORDS_LS, AT(depth), "N", "show N levels of --tree" },
+	{ "color", 0, TEXT, WORDS_COLOR, AT(color), "auto|always|never",
+	  "when to use color (default auto: on a terminal)" },
 	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
 	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
 	{ "verbose", 'v', FLAG, WORDS_CHECK, AT(verbose), NULL, "one line per fault" },
@@ -79,8 +87,8 @@ static const struct word words[] = {
 	  "worker threads (default one per CPU, up to a few)" },
 	{ "ranks", 0, COUNT, WORDS_RESHARD, AT(ranks), "N",
 	  "number of ranks to write for (default 1, or those of --layout)" },
-	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "FORMAT",
-	  "dcp, hyperparallel or safetensors (default dcp)" },
+	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "dcp|hyperparallel|safetensors",
+	  "what to write (default dcp)" },
 	{ "model", 0, FLAG, WORDS_RESHARD, AT(model), NULL,
 	  "write only the model, under its names in hf/" },
 	{ "zstd", 0, LEVEL, WORDS_RESHARD, AT(zstd), "LEVEL",
@@ -264,6 +272,26 @@ static int set_number(const struct word *w, const char *value, uint64_t *ret, st
 	return 0;
 }
 
+/* "a|b|c" */
+static int check_choice(const struct word *w, const char *value, struct ckpt_err *e)
+{
+	char known[120];
+	size_t n = 0;
+
+	if (!w->value || !strchr(w->value, '|'))
+		return 0;
+	for (const char *at = w->value; *at; at += strspn(at, "|")) {
+		size_t len = strcspn(at, "|");
+
+		if (strlen(value) == len && !memcmp(at, value, len))
+			return 0;
+		n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%.*s", n ? ", " : "",
+				      (int)len, at);
+		at += len;
+	}
+	return err_set(e, EINVAL, "option '%s': '%s' is not one of %s", w->name, value, known);
+}
+
 static int set_word(struct options *o, const struct word *w, const char *value, struct ckpt_err *e)
 {
 	bool flag = w->kind == FLAG || w->kind == OPEN_FLAG;
@@ -282,6 +310,8 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 		*(bool *)at = true;
 		return 0;
 	case TEXT:
+		if (check_choice(w, value, e))
+			return -e->code;
 		*(const char **)at = value;
 		return 0;
 	case OPEN:
@@ -370,14 +400,20 @@ int options_parse_word(struct options *o, unsigned groups, const char *s, struct
 	return used < 0 ? used : 0;
 }
 
+/* A letter is the first's that has it: -h is --help where a command has no use of its own for it. */
+static const struct word *find_letter(unsigned groups, char letter)
+{
+	for (size_t i = 0; letter && i < ARRAY_LEN(words); i++)
+		if (words[i].letter == letter && words[i].group & groups)
+			return &words[i];
+	return NULL;
+}
+
 static int parse_letters(struct options *o, unsigned groups, const char *s, struct ckpt_err *e)
 {
 	for (; *s; s++) {
-		const struct word *w = NULL;
+		const struct word *w = find_letter(groups, *s);
 
-		for (size_t i = 0; i < ARRAY_LEN(words) && !w; i++)
-			if (words[i].letter == *s && words[i].group & groups)
-				w = &words[i];
 		if (!w)
 			return err_set(e, EINVAL, "unknown option '-%c'", *s);
 		if (set_word(o, w, NULL, e))
@@ -488,15 +524,21 @@ void options_add_shape(const struct options *o, options_value_fn *instead, struc
 	}
 }
 
-static void help_word(FILE *to, const struct word *w)
-{
-	char letter[] = "-x,", left[64];
+enum { HELP_LEFT = 26 };
 
-	letter[1] = w->letter;
+static void help_word(FILE *to, const struct word *w, char of_letter)
+{
+	char letter[] = "-x,", left[80];
+
+	letter[1] = of_letter;
 	(void)snprintf(left, sizeof(left), w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
-		       w->letter ? letter : "", w->name, w->value ? "=" : "",
+		       of_letter ? letter : "", w->name, w->value ? "=" : "",
 		       w->value ? w->value : "");
-	(void)fprintf(to, "  %-26s %s\n", left, w->help);
+	if (strlen(left) > HELP_LEFT)
+		(void)fprintf(to, "  %s\n  %*s ", left, HELP_LEFT, "");
+	else
+		(void)fprintf(to, "  %-*s ", HELP_LEFT, left);
+	(void)fprintf(to, "%s\n", w->help);
 }
 
 void options_help(FILE *to, unsigned groups)
@@ -505,8 +547,11 @@ void options_help(FILE *to, unsigned groups)
 
 	for (size_t i = 0; groups & WORDS_OPEN && ckpt_option(i); i++)
 		if (open_word(i, &w))
-			help_word(to, &w);
+			help_word(to, &w, 0);
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		if (words[i].help && words[i].group & groups)
-			help_word(to, &words[i]);
+			help_word(to, &words[i],
+				  find_letter(groups, words[i].letter) == &words[i]
+					  ? words[i].letter
+					  : 0);
 }

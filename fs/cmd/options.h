@@ -39,6 +39,7 @@ enum {
 	WORDS_DIFF = 1 << 8,
 	WORDS_JOBS = 1 << 9,
 	WORDS_RESHARD = 1 << 10,
+	WORDS_COLOR = 1 << 11,
 };
 
 struct options {
@@ -55,6 +56,10 @@ struct options {
 	uint64_t uid, gid;
 	bool foreground, debug, verbose;
 	bool helper; /* called by mount(8) */
+
+	const char *color, *sort;
+	bool human, tree;
+	uint64_t depth; /* 0: not given */
 
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */

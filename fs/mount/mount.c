@@ -694,20 +694,12 @@ static char *absolute_index(const char *index)
 	return !cwd || asprintf(&word, "index=%s/%s", cwd, index) < 0 ? NULL : word;
 }
 
-static int parse_io(const char *word, enum fs_io *ret, struct ckpt_err *e)
+/* Other words are refused with the options. */
+static enum fs_io io_of(const char *word)
 {
-	static const char *const words[] = {
-		[FS_IO_AUTO] = "auto",
-		[FS_IO_DIRECT] = "direct",
-		[FS_IO_CACHED] = "cached",
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(words); i++)
-		if (!word || !strcmp(word, words[i])) {
-			*ret = (enum fs_io)i;
-			return 0;
-		}
-	return err_set(e, EINVAL, "option 'io': '%s' is neither auto nor direct nor cached", word);
+	if (!word || !strcmp(word, "auto"))
+		return FS_IO_AUTO;
+	return strcmp(word, "direct") ? FS_IO_CACHED : FS_IO_DIRECT;
 }
 
 static int mount_run(const struct options *o)
@@ -729,8 +721,9 @@ static int mount_run(const struct options *o)
 		(void)err_sys(&e, ENOMEM, "mount");
 		return cmd_fail(&e);
 	}
-	if (parse_io(o->io, &m.io, &e) || sandbox_parse(o->sandbox, &m.sandbox, &e) ||
-	    resolve(&m, &e) || (o->log && logger_open(o->log, &m.log, &e)))
+	m.io = io_of(o->io);
+	if (sandbox_parse(o->sandbox, &m.sandbox, &e) || resolve(&m, &e) ||
+	    (o->log && logger_open(o->log, &m.log, &e)))
 		return cmd_fail(&e);
 	return o->foreground || o->debug ? run_daemon(&m) : fork_daemon(&m);
 }

@@ -46,7 +46,7 @@ int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e)
 					       "sanitizers has none");
 			return 0;
 		}
-	return err_set(e, EINVAL, "option 'sandbox': '%s' is neither auto nor on nor off", word);
+	return err_set(e, EINVAL, "option 'sandbox': '%s' is not one of auto, on, off", word);
 }
 
 /* ---- Landlock: Documentation/userspace-api/landlock.rst ---- */

@@ -148,6 +148,22 @@ refused() {
   grep -qiE -- "$words" "$T/err" || fail "'$words' is not in: $(cat "$T/err")"
 }
 
+# on_terminal COMMAND...: its output there, status in $T/rc
+on_terminal() {
+  "$PYTHON" - "$@" >/dev/null <<'END'
+import os, pty, sys
+out = b""
+def take(fd):
+    global out
+    data = os.read(fd, 65536)
+    out += data
+    return data
+status = pty.spawn(sys.argv[1:], take, lambda fd: b"")
+open("out", "wb").write(out.replace(b"\r\n", b"\n"))
+open("rc", "w").write(str(os.waitstatus_to_exitcode(status)))
+END
+}
+
 # try_eio COMMAND...: it must fail, with an input/output error.
 try_eio() {
   if LC_ALL=C "$@" >/dev/null 2>"$T/err"; then

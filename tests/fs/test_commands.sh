@@ -218,22 +218,6 @@ test_cat_accepts_objects_by_fqn() {
   [[ $(sha256sum <a) == "a81ffd5d28e666290f1e014c3fc3e6f1bd0b6ad1013f2b53387ffbcbc9fc8550  -" ]]
 }
 
-# on_terminal COMMAND...: its output there, status in $T/rc
-on_terminal() {
-  "$PYTHON" - "$@" >/dev/null <<'END'
-import os, pty, sys
-out = b""
-def take(fd):
-    global out
-    data = os.read(fd, 65536)
-    out += data
-    return data
-status = pty.spawn(sys.argv[1:], take, lambda fd: b"")
-open("out", "wb").write(out.replace(b"\r\n", b"\n"))
-open("rc", "w").write(str(os.waitstatus_to_exitcode(status)))
-END
-}
-
 test_cat_writes_nothing_binary_to_a_terminal() {
   on_terminal "$CKPTFS" cat "$(big)/ckpt" tensors/v </dev/null
   is 2 "$(cat rc)"

@@ -39,7 +39,7 @@ test_values() {
 
 # What the program says that a value may be, in its sentence about one that it may not.
 choices() {
-  { "${@:2}" --"$1"='?' --recipe=/nowhere --index=:memory: 2>&1 || :; } | sed -nE "s/.*option '$1'.* is (not one of|neither) //p" | sed -E 's/,| nor / /g'
+  { "${@:2}" --"$1"='?' --recipe=/nowhere --index=:memory: 2>&1 || :; } | sed -nE "s/.*option '$1'.* is not one of //p" | sed -E "s/ \(try .*//; s/,/ /g"
 }
 
 test_values_are_those_that_the_program_takes() {
