@@ -123,7 +123,8 @@ class _Totals(ctypes.Structure):
                 ("incomplete", c_uint64), ("mtime_ns", c_uint64), ("has_model", c_bool),
                 ("model_tensors", c_uint64), ("model_bytes", c_uint64),
                 ("model_prefix", c_void_p), ("model_prefix_len", c_size_t),
-                ("identity", c_char_p)]
+                ("identity", c_char_p),
+                ("ranks", c_uint64)]
 
 
 class _Tensor(ctypes.Structure):

@@ -166,6 +166,7 @@ int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err 
 	json_u64(&j, "objects", t->objects);
 	json_u64(&j, "chunks", t->chunks);
 	json_u64(&j, "files", t->files);
+	json_u64(&j, "ranks", t->ranks);
 	json_u64(&j, "tensor_bytes", t->tensor_bytes);
 	json_u64(&j, "stored_bytes", t->stored_bytes);
 	json_bool(&j, "complete", !t->incomplete);

@@ -120,6 +120,7 @@ static void count(struct engine *eng)
 {
 	size_t n, n_tensors = view_tensors(eng->view), n_objects = view_objects(eng->view), len;
 	struct ckpt_totals *s = &eng->c->totals;
+	const struct stored_file *sources;
 	struct tensor_info shown;
 	struct view_about about;
 	const char *fqn;
@@ -140,8 +141,9 @@ static void count(struct engine *eng)
 	for (size_t i = 0; i < n_objects; i++)
 		s->incomplete +=
 			ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len)) != NULL;
-	(void)catalog_sources(eng->catalog, &n);
+	sources = catalog_sources(eng->catalog, &n);
 	s->files = n;
+	s->ranks = ckpt_ranks_of(sources, n);
 	s->stored_bytes = files_total(eng->files);
 	view_about(eng->view, &about);
 	s->has_model = about.has_model;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
 #include "cmd/faults.h"
+#include "cmd/info_model.h"
 #include "cmd/options.h"
 
 #include "base/buf.h"
@@ -50,13 +51,20 @@ static void add_faults(struct buf *b, const struct ckpt *c, const struct ckpt_to
 	faults_show(&f, FAULTS_SHOWN, b);
 }
 
-static void add_model(struct buf *b, const struct ckpt_totals *t)
+static void add_model(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t, bool color)
 {
+	uint64_t parameters = cmd_parameters(c);
+	char text[16], digits[32];
+
 	if (!t->has_model) {
 		buf_str(b, "\nmodel       none: its tensors' names would not differ");
 		return;
 	}
-	buf_printf(b, "\nmodel       %" PRIu64 " tensors, ", t->model_tensors);
+	buf_printf(b, "\nmodel       %s%s parameters%s", cmd_style(color, STYLE_STRONG),
+		   text_count(parameters, text), cmd_style(color, STYLE_PLAIN));
+	if (parameters >= 1000000)
+		buf_printf(b, " (%s)", text_digits(parameters, digits));
+	buf_printf(b, ", %" PRIu64 " tensors, ", t->model_tensors);
 	add_bytes(b, t->model_bytes);
 	if (t->model_prefix_len) {
 		buf_str(b, ", under '");
@@ -103,7 +111,15 @@ static int add_verdict(void *arg, const struct ckpt_verdict *x)
 	return 0;
 }
 
-static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
+/* "yes", or "no: why" */
+static void add_complete(struct buf *b, const char *fault, bool color)
+{
+	buf_printf(b, "%s%s%s%s%s", cmd_style(color, fault ? STYLE_BAD : STYLE_GOOD),
+		   fault ? "no" : "yes", cmd_style(color, STYLE_PLAIN), fault ? ": " : "",
+		   fault ? fault : "");
+}
+
+static int print_checkpoint(struct ckpt *c, const char *path, bool color, struct buf *b)
 {
 	struct verdicts verdicts = { b, 0 };
 	struct ckpt_err e = { 0 };
@@ -112,22 +128,28 @@ static int print_checkpoint(struct ckpt *c, const char *path, struct buf *b)
 	ckpt_totals(c, &t);
 	buf_str(b, "checkpoint  ");
 	cmd_add_fqn(b, path, strlen(path));
+	add_model(b, c, &t, color);
+	info_add_dtypes(b, c, &t);
+	info_add_family(b, c);
 	buf_printf(b, "\nformat      %s\ntensors     %" PRIu64 ", ", t.format, t.tensors);
 	add_bytes(b, t.tensor_bytes);
 	buf_printf(b,
 		   "\nobjects     %" PRIu64 "\nchunks      %" PRIu64 "\nfiles       %" PRIu64 ", ",
 		   t.objects, t.chunks, t.files);
 	add_bytes(b, t.stored_bytes);
-	add_model(b, &t);
+	if (t.ranks)
+		buf_printf(b, ", written by %" PRIu64 " rank%s", t.ranks, t.ranks == 1 ? "" : "s");
 	add_assets(b, c);
 	if (ckpt_verdicts(c, false, add_verdict, &verdicts, &e))
 		return cmd_fail(&e);
 	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index,
 		   t.index_built ? " (built just now)" : "");
 	if (!t.incomplete) {
-		buf_str(b, "yes\n");
+		add_complete(b, NULL, color);
+		buf_str(b, "\n");
 	} else {
-		buf_printf(b, "no: %" PRIu64 " cannot be opened\n", t.incomplete);
+		buf_printf(b, "%sno%s: %" PRIu64 " cannot be opened\n", cmd_style(color, STYLE_BAD),
+			   cmd_style(color, STYLE_PLAIN), t.incomplete);
 		add_faults(b, c, &t);
 	}
 	return cmd_print(b);
@@ -186,7 +208,7 @@ static int add_chunk_json(void *arg, const struct ckpt_chunk *k)
 	return cmd_print(cs->b);
 }
 
-static void add_tensor(struct buf *b, const struct ckpt_tensor *t)
+static void add_tensor(struct buf *b, const struct ckpt_tensor *t, bool color)
 {
 	buf_str(b, "tensor    ");
 	cmd_add_fqn(b, t->fqn, t->fqn_len);
@@ -194,8 +216,9 @@ static void add_tensor(struct buf *b, const struct ckpt_tensor *t)
 	buf_json_u64s(b, t->shape, t->n_dims);
 	buf_str(b, "\nbytes     ");
 	add_bytes(b, t->bytes);
-	buf_printf(b, "\ncomplete  %s%s\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n",
-		   t->fault ? "no: " : "yes", t->fault ? t->fault : "", t->chunks, t->files,
+	buf_str(b, "\ncomplete  ");
+	add_complete(b, t->fault, color);
+	buf_printf(b, "\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n", t->chunks, t->files,
 		   t->files == 1 ? "" : "s");
 }
 
@@ -212,7 +235,7 @@ static void add_tensor_json(struct json_out *j, const struct ckpt_tensor *t)
 	json_open(j, "chunks", '[');
 }
 
-static int print_tensor(struct ckpt *c, uint64_t i, bool json, struct buf *b)
+static int print_tensor(struct ckpt *c, uint64_t i, const struct options *o, struct buf *b)
 {
 	struct json_out j = { .to = b };
 	struct chunks cs = { .b = b, .json = &j };
@@ -224,11 +247,11 @@ static int print_tensor(struct ckpt *c, uint64_t i, bool json, struct buf *b)
 	if (ckpt_tensor_files(c, i, &t.files, &e))
 		return cmd_fail(&e);
 	cs.n_dims = t.n_dims;
-	if (json)
+	if (o->json)
 		add_tensor_json(&j, &t);
 	else
-		add_tensor(b, &t);
-	rc = ckpt_tensor_chunks(c, i, json ? add_chunk_json : add_chunk, &cs, &e);
+		add_tensor(b, &t, cmd_color(o));
+	rc = ckpt_tensor_chunks(c, i, o->json ? add_chunk_json : add_chunk, &cs, &e);
 	if (rc)
 		return rc < 0 ? cmd_fail(&e) : rc;
 	while (j.depth)
@@ -258,12 +281,14 @@ static void add_object_json(struct buf *b, const struct ckpt_object *o, const st
 	json_close(&j);
 }
 
-static void add_object(struct buf *b, const struct ckpt_object *o, const struct value *v)
+static void add_object(struct buf *b, const struct ckpt_object *o, const struct value *v,
+		       bool color)
 {
 	buf_str(b, "object    ");
 	cmd_add_fqn(b, o->fqn, o->fqn_len);
-	buf_printf(b, "\ncomplete  %s%s\nstored    ", o->fault ? "no: " : "yes",
-		   o->fault ? o->fault : "");
+	buf_str(b, "\ncomplete  ");
+	add_complete(b, o->fault, color);
+	buf_str(b, "\nstored    ");
 	if (*o->path || o->fault) {
 		cmd_add_fqn(b, o->path, strlen(o->path));
 		buf_printf(b, " at %" PRIu64, o->offset);
@@ -284,39 +309,40 @@ static void add_object(struct buf *b, const struct ckpt_object *o, const struct 
 	buf_str(b, "\n");
 }
 
-static int print_object(struct ckpt *c, uint64_t i, bool json, struct buf *b)
+static int print_object(struct ckpt *c, uint64_t i, const struct options *o, struct buf *b)
 {
 	struct value v = { .text = "null", .len = strlen("null") };
 	autofree char *text = NULL;
-	struct ckpt_object o;
+	struct ckpt_object x;
 	struct ckpt_err e = { 0 };
 
-	ckpt_object(c, i, &o);
-	if (!o.fault && ckpt_object_json(c, i, &text, &v.len, &e))
+	ckpt_object(c, i, &x);
+	if (!x.fault && ckpt_object_json(c, i, &text, &v.len, &e))
 		return cmd_fail(&e);
 	if (text) {
 		v.text = text;
 		v.len -= v.len && text[v.len - 1] == '\n';
 	}
 	v.shown = v.len < VALUE_SHOWN ? v.len : VALUE_SHOWN;
-	if (json)
-		add_object_json(b, &o, &v);
+	if (o->json)
+		add_object_json(b, &x, &v);
 	else
-		add_object(b, &o, &v);
+		add_object(b, &x, &v, cmd_color(o));
 	return cmd_print(b);
 }
 
-static int print_fqn(struct ckpt *c, const char *fqn, bool json, struct buf *b)
+static int print_fqn(struct ckpt *c, const struct options *o, struct buf *b)
 {
+	const char *fqn = o->args[1];
 	int64_t i = cmd_find_tensor(c, fqn);
 	char meant[CMD_MEANT];
 	struct ckpt_err e = { 0 };
 
 	if (i >= 0)
-		return print_tensor(c, (uint64_t)i, json, b);
+		return print_tensor(c, (uint64_t)i, o, b);
 	i = ckpt_object_find(c, fqn, strlen(fqn));
 	if (i >= 0)
-		return print_object(c, (uint64_t)i, json, b);
+		return print_object(c, (uint64_t)i, o, b);
 	(void)err_set(&e, ENOENT, "info '%.100s': no tensor or object of that name%s", fqn,
 		      cmd_meant(c, fqn, meant));
 	return cmd_fail(&e);
@@ -342,7 +368,7 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 	return 0;
 }
 
-static int print_run(struct ckpt *c, const char *path, struct buf *b)
+static int print_run(struct ckpt *c, const char *path, bool color, struct buf *b)
 {
 	struct run_summary s = { .latest = BUF_INIT(TEXT_MAX_BYTES) };
 	struct ckpt_err e = { 0 };
@@ -351,8 +377,10 @@ static int print_run(struct ckpt *c, const char *path, struct buf *b)
 	rc = ckpt_run_each(c, add_run_entry, &s, &e);
 	buf_str(b, "run         ");
 	cmd_add_fqn(b, path, strlen(path));
-	buf_printf(b, "\ncomplete    %" PRIu64 "\nlatest      %s\nincomplete  %" PRIu64 "\n",
-		   s.complete, s.latest.len ? s.latest.data : "none", s.incomplete);
+	buf_printf(b, "\ncomplete    %" PRIu64 "\nlatest      %s%s%s\nincomplete  %" PRIu64 "\n",
+		   s.complete, cmd_style(color, STYLE_STRONG),
+		   s.latest.len ? s.latest.data : "none", cmd_style(color, STYLE_PLAIN),
+		   s.incomplete);
 	faults_show(&s.faults, SIZE_MAX, b);
 	buf_release(&s.latest);
 	faults_release(&s.faults);
@@ -366,6 +394,10 @@ static int info_run(const struct options *o)
 	struct ckpt_err e = { 0 };
 	int rc;
 
+	if (o->json && o->color) {
+		(void)err_set(&e, EINVAL, "option 'color' is for text, not for --json");
+		return cmd_fail(&e);
+	}
 	if (cmd_open(o->args[0], o,
 		     &(struct cmd_how){ CMD_WORDS("allow_missing", o->n_args == 1 ? "runs" : NULL),
 					NULL },
@@ -373,13 +405,13 @@ static int info_run(const struct options *o)
 	    (ckpt_is_run(c) && ckpt_run_look(c, &e)))
 		return cmd_fail(&e);
 	if (ckpt_is_run(c) && !o->json)
-		rc = print_run(c, o->args[0], &b);
+		rc = print_run(c, o->args[0], cmd_color(o), &b);
 	else if (o->n_args > 1)
-		rc = print_fqn(c, o->args[1], o->json, &b);
+		rc = print_fqn(c, o, &b);
 	else if (o->json)
 		rc = print_checkpoint_json(c);
 	else
-		rc = print_checkpoint(c, o->args[0], &b);
+		rc = print_checkpoint(c, o->args[0], cmd_color(o), &b);
 	return rc ? rc : cmd_finish(STATUS_DONE);
 }
 
@@ -392,7 +424,7 @@ const struct command command_info = {
 		   "data file, byte offset and length there, and encoding. Of an object, also its "
 		   "value as "
 		   "JSON.\n",
-	.words = WORDS_OPEN | WORDS_JSON,
+	.words = WORDS_OPEN | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 2,
 	.checkpoints = 1,

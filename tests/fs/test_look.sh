@@ -182,4 +182,48 @@ test_ls_refuses_what_says_nothing_together() {
   grep -q $'^\e\\[32mcomplete *\e\\[0m  step-1  (latest)$' out || fail "$(cat -v out)"
 }
 
+test_info_leads_with_parameters() {
+  ckptfs info "$(layers)" >out
+  head -3 out | tail -2 | diff - <(
+    cat <<'END'
+model       4,083 parameters, 19 tensors, 14.2 KiB (14582 bytes), under 'model.'
+dtypes      float32 3,208, bfloat16 490, float16 385
+END
+  )
+  ckptfs info --dtype=fp16 "$(big)/ckpt" >out
+  grep -qxF 'model       9.18 M parameters (9,183,479), 2 tensors, 17.5 MiB (18366958 bytes)' out || fail "$(cat out)"
+  grep -qxF 'dtypes      float16' out || fail "$(cat out)"
+  need_fixture mp4_fsdp2_adamw
+  ckptfs info "$(fixture mp4_fsdp2_adamw)/ckpt" >out
+  grep -qE '^files +4, .*, written by 4 ranks$' out || fail "$(cat out)"
+  is 4 "$(ckptfs info --json "$(fixture mp4_fsdp2_adamw)/ckpt" | jq .ranks)"
+}
+
+test_info_names_the_family() {
+  mkdir assets
+  echo '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}' >assets/config.json
+  ckptfs info "$(big)/ckpt" --assets=assets >out
+  grep -qxF 'family      qwen3 (Qwen3ForCausalLM), as config.json says' out || fail "$(cat out)"
+  printf '{"model_type": "a\\u001b[31mb"}' >assets/config.json
+  ckptfs info "$(big)/ckpt" --assets=assets >out
+  grep -qxF 'family      a%1B[31mb, as config.json says' out || fail "$(cat -v out)"
+  for config in '{"architectures": 7, "model_type": []}' '{' '' '[]'; do
+    echo "$config" >assets/config.json
+    ckptfs info -q "$(big)/ckpt" --assets=assets >out
+    ! grep -q '^family' out || fail "$(cat out)"
+  done
+}
+
+test_info_has_color_on_a_terminal() {
+  shown_on_terminal info "$(big)/ckpt"
+  grep -q $'^complete *\e\\[32myes\e\\[0m$' out || fail "$(cat -v out)"
+  shown_on_terminal info --color=never "$(big)/ckpt" v
+  grep -q '^complete *yes$' out || fail "$(cat -v out)"
+  TERM=xterm ckptfs info "$(big)/ckpt" v >out
+  ! grep -q $'\e' out
+  ckptfs info --color=always "$(big)/ckpt" v >out
+  grep -q $'^complete *\e\\[32myes\e\\[0m$' out || fail "$(cat -v out)"
+  refused "option 'color' is for text, not for --json" ckptfs info --json --color=always "$(big)/ckpt"
+}
+
 run_suite "$@"

@@ -116,7 +116,7 @@ struct ckpt_totals {
 	uint64_t tensors, objects, chunks, files;
 	uint64_t tensor_bytes; /* sum over all tensors, as the tree shows them */
 	uint64_t stored_bytes; /* sum of the data files' sizes */
-	uint64_t incomplete;   /* its names omit these model_prefix_len bytes: "model." */
+	uint64_t incomplete;   /* tensors and objects that cannot be opened */
 	uint64_t mtime_ns;     /* modification time of the newest metadata file */
 	/* The model; has_model is false if its tensors would not have unique names. */
 	bool has_model;
@@ -126,6 +126,7 @@ struct ckpt_totals {
 	size_t model_prefix_len;
 	const char *identity; /* changes with the contents or time of the metadata and with the size
                                  or time of any data file */
+	uint64_t ranks; /* that wrote data files, according to their names; 0: they do not say */
 };
 /* For a run: format "run", empty strings, all else 0. */
 CKPT_API void ckpt_totals_sized(const struct ckpt *c, struct ckpt_totals *ret, size_t size);

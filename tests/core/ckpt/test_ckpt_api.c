@@ -123,6 +123,7 @@ static void call_totals(struct side *s)
 
 	ckpt_totals(s->c, &t);
 	ck_assert(t.format && t.index && t.identity && (s->is_run || t.model_prefix));
+	ck_assert_uint_eq(t.ranks, !s->is_run);
 	ck_assert_uint_eq(t.tensors, s->is_run ? 0 : 3);
 	ck_assert_uint_eq(t.objects, s->is_run ? 0 : 1);
 	ck_assert_uint_eq(t.model_tensors, s->is_run ? 0 : 2);
