@@ -25,10 +25,11 @@ enum { STATUS_DONE = 0, STATUS_NO = 1, STATUS_TROUBLE = 2 };
 
 struct command {
 	const char *name;
-	const char *usage;   /* "CKPT [GLOB...]" */
-	const char *summary; /* one line */
-	const char *details; /* more lines for --help, or NULL */
-	unsigned words;	     /* groups of options.h; WORDS_ANY goes without saying */
+	const char *usage;    /* "CKPT [GLOB...]" */
+	const char *summary;  /* one line */
+	const char *examples; /* lines for --help, each "  $ ckptfs ..." */
+	const char *details;  /* more lines for --help, or NULL */
+	unsigned words;	      /* groups of options.h; WORDS_ANY goes without saying */
 	size_t min_args, max_args;
 	size_t checkpoints;		     /* arguments that are one, in front of the others */
 	int (*run)(const struct options *o); /* returns an exit status */

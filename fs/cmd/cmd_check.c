@@ -147,12 +147,14 @@ const struct command command_check = {
 	.name = "check",
 	.usage = "CKPT",
 	.summary = "Prove that a checkpoint is whole",
+	.examples = "  $ ckptfs check run/step-1000\n"
+		    "  $ ckptfs check --data run/step-1000\n",
 	.details = "Every tensor must be covered exactly once, and every item must lie inside its "
 		   "file.\n"
 		   "Findings with one cause are reported once, with the first names; -v and "
 		   "--json list\n"
 		   "all. Exit status 1 when there are faults.\n",
-	.words = WORDS_OPEN | WORDS_CHECK | WORDS_JSON,
+	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_CHECK | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

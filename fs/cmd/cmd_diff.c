@@ -272,6 +272,17 @@ static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf 
 	scratch->len = 0;
 }
 
+/* What decides about the model alone. */
+static int check_options(const struct options *o, struct ckpt_err *e)
+{
+	static const char *const of_model[] = { "weights", "recipe", "assets", "experts" };
+
+	for (size_t i = 0; i < ARRAY_LEN(of_model) && !o->model; i++)
+		if (options_get(o, of_model[i]))
+			return err_set(e, EINVAL, "option '%s' is for --model", of_model[i]);
+	return 0;
+}
+
 static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, struct ckpt_err *e)
 {
 	const struct cmd_how holes_are_fine = { CMD_WORDS("allow_missing"), NULL };
@@ -323,7 +334,7 @@ static int diff_run(const struct options *o)
 	struct ckpt_err e = { 0 };
 	int rc;
 
-	if (open_both(o, &a, &b, &e))
+	if (check_options(o, &e) || open_both(o, &a, &b, &e))
 		return cmd_fail(&e);
 	if (o->json) {
 		add_json_head(&r.json, o->args);
@@ -347,12 +358,16 @@ const struct command command_diff = {
 	.name = "diff",
 	.usage = "A B [GLOB...]",
 	.summary = "Compare two checkpoints, tensor by tensor",
+	.examples =
+		"  $ ckptfs diff run/step-1000 run/step-2000\n"
+		"  $ ckptfs diff --model --values run/step-1000 run/step-2000 '*.norm.weight'\n",
 	.details = "It does not matter how they are cut or what wrote them. Prints one line for "
 		   "each tensor or\n"
 		   "object that differs, and a summary. Exit status 0 when all are equal, 1 when "
 		   "not, 2 when\n"
 		   "some could not be compared.\n",
-	.words = WORDS_OPEN | WORDS_DIFF | WORDS_JOBS | WORDS_JSON,
+	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_DIFF | WORDS_JOBS |
+		 WORDS_JSON,
 	.min_args = 2,
 	.max_args = SIZE_MAX,
 	.checkpoints = 2,

@@ -32,7 +32,9 @@ const struct command command_index = {
 	.name = "index",
 	.usage = "CKPT",
 	.summary = "Build or refresh the chunk index",
-	.words = WORDS_OPEN | WORDS_INDEX,
+	.examples = "  $ ckptfs index run/step-1000\n"
+		    "  $ ckptfs index --print run/step-1000\n",
+	.words = WORDS_STORE | WORDS_QUIET | WORDS_INDEX,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

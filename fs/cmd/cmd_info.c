@@ -419,12 +419,15 @@ const struct command command_info = {
 	.name = "info",
 	.usage = "CKPT [FQN]",
 	.summary = "Describe a checkpoint, a run of them, or a tensor",
+	.examples = "  $ ckptfs info run/step-1000\n"
+		    "  $ ckptfs info run/step-1000 model.layers.0.self_attn.q_proj.weight\n"
+		    "  $ ckptfs info --json run/step-1000 -o assets=hf-config\n",
 	.details = "With an FQN, describes that tensor and all its chunks: box of elements "
 		   "(offsets + sizes),\n"
 		   "data file, byte offset and length there, and encoding. Of an object, also its "
 		   "value as "
 		   "JSON.\n",
-	.words = WORDS_OPEN | WORDS_COLOR | WORDS_JSON,
+	.words = WORDS_TREE | WORDS_QUIET | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 2,
 	.checkpoints = 1,

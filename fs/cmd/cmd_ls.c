@@ -411,12 +411,15 @@ const struct command command_ls = {
 	.name = "ls",
 	.usage = "CKPT [GLOB...]",
 	.summary = "List tensors and objects, or the checkpoints of a run",
+	.examples = "  $ ckptfs ls run/step-1000 'model.layers.0.*'\n"
+		    "  $ ckptfs ls -h --sort=size run/step-1000\n"
+		    "  $ ckptfs ls -h --tree --depth=3 run/step-1000\n",
 	.details = "Names are in natural order; in a GLOB, '*' also matches dots and slashes. For "
 		   "a run, lists\n"
 		   "its complete checkpoints, with -l the incomplete ones too. Exit status 1 when "
 		   "nothing\n"
 		   "matches.\n",
-	.words = WORDS_OPEN | WORDS_LS | WORDS_COLOR | WORDS_JSON,
+	.words = WORDS_TENSORS | WORDS_QUIET | WORDS_LS | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

@@ -40,6 +40,23 @@ static int only_dcp(const char *word, bool given, const struct ckpt_reshard *r, 
 	return err_set(e, EINVAL, "option '%s' is for --format=dcp", word);
 }
 
+/* Options of opening that say nothing about what is to be written. */
+static int check_open_options(const struct options *o, const struct ckpt_reshard *r,
+			      struct ckpt_err *e)
+{
+	bool beside = r->model && r->format == CKPT_SAFETENSORS;
+
+	if (options_get(o, "shard_size") && r->format != CKPT_SAFETENSORS)
+		return err_set(e, EINVAL, "option 'shard_size' is for --format=safetensors");
+	if (options_get(o, "experts") && !r->model)
+		return err_set(e, EINVAL, "option 'experts' is for --model");
+	if (options_get(o, "assets") && !beside && !options_get(o, "recipe"))
+		return err_set(e, EINVAL,
+			       "option 'assets' is for --model with --format=safetensors, and for "
+			       "--recipe");
+	return 0;
+}
+
 /* The options but for the layout, which is not that of a tree; in an array of the caller's. */
 static const char **open_words(const struct options *o)
 {
@@ -79,6 +96,8 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 	r->layout = options_get(o, "layout");
 	r->model = o->model || options_get(o, "weights") || options_get(o, "recipe");
 	r->jobs = (unsigned)o->jobs;
+	if (check_open_options(o, r, e))
+		return -e->code;
 	*save = (struct ckpt_save_opts){ .overwrite = o->overwrite,
 					 .zstd = (int)o->zstd,
 					 .file_per_item = o->file_per_item,
@@ -215,12 +234,18 @@ const struct command command_reshard = {
 	.name = "reshard",
 	.usage = "SRC DST",
 	.summary = "Write a checkpoint again for other ranks or in another format",
+	.examples = "  $ ckptfs reshard --ranks=8 run/step-1000 run/step-1000.8\n"
+		    "  $ ckptfs reshard --model --format=safetensors run/step-1000 model -o "
+		    "assets=hf-config\n",
 	.details = "DST is written as DST.partial and renamed when all of it is on disk. Without "
 		   "--layout,\n"
 		   "tensors are cut along their first dimension. With --model, --weights or "
 		   "--recipe only the\n"
-		   "model is written. Under mpirun every process is a rank.\n",
-	.words = WORDS_OPEN | WORDS_JOBS | WORDS_RESHARD,
+		   "model is written, as safetensors with config.json and the tokenizer, from "
+		   "beside SRC or\n"
+		   "--assets. Under mpirun every process is a rank.\n",
+	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_MISSING | WORDS_CACHE |
+		 WORDS_QUIET | WORDS_JOBS | WORDS_RESHARD,
 	.min_args = 2,
 	.max_args = 2,
 	.checkpoints = 1,

@@ -219,6 +219,8 @@ const struct command command_stats = {
 	.name = "stats",
 	.usage = "MNT",
 	.summary = "Print what a mount has served",
+	.examples = "  $ ckptfs stats mnt\n"
+		    "  $ ckptfs stats --json mnt\n",
 	.details =
 		"Requests, bytes, latencies, errors, caches, memory, what kernel and daemon have\n"
 		"agreed on since the mount began, and the last ten messages of MNT/.ckptfs/log.\n"

@@ -51,6 +51,7 @@ struct place {
 };
 
 struct job {
+	bool opened; /* a checkpoint that is not mounted */
 	const struct options *o;
 	struct place place;
 	struct warm source, view;
@@ -335,6 +336,7 @@ static int add_unmounted(struct job *j, const char *path, const char *rest, stru
 	const struct cmd_how how = { CMD_WORDS("runs", "allow_missing"), NULL };
 	ckpt_node node;
 
+	j->opened = true;
 	leave(&j->place);
 	if (cmd_open(path, j->o, &how, &j->place.ckpt, e) ||
 	    ckpt_walk(j->place.ckpt, rest, &node, e))
@@ -476,6 +478,11 @@ static int warm_main(const struct options *o)
 		rc = err_set(&e, EINVAL, "option 'jobs': at most %d", WARM_MAX_THREADS);
 	for (size_t i = 0; !rc && i < o->n_args; i++)
 		rc = add_arg(&j, o->args[i], &e);
+	if (!rc && o->open && !j.opened)
+		rc = err_set(&e, EINVAL,
+			     "option '%.*s' is for a checkpoint that is not mounted; a mount has "
+			     "its own",
+			     (int)strcspn(o->open[0], "="), o->open[0]);
 	if (!rc) {
 		leave(&j.place); /* its memory is better used */
 		warm_sort(&j.source);
@@ -495,13 +502,15 @@ const struct command command_warm = {
 	.name = "warm",
 	.usage = "PATH...",
 	.summary = "Read files of a mount or a checkpoint into the page cache",
+	.examples = "  $ ckptfs warm mnt/hf\n"
+		    "  $ ckptfs warm run/step-1000/hf\n",
 	.details = "PATH is a file or directory of a mount, or CKPT or CKPT/PATH without a mount, "
 		   "to which the\n"
 		   "options apply. Reads data files in the order in which they are stored, then "
 		   "what the mount\n"
 		   "shows of them if the kernel caches it; of a whole checkpoint, only the data "
 		   "files.\n",
-	.words = WORDS_OPEN | WORDS_JOBS,
+	.words = WORDS_TREE | WORDS_QUIET | WORDS_JOBS,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

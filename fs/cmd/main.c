@@ -72,8 +72,10 @@ static int print_overview(void)
 
 static int print_help(const struct command *c)
 {
-	(void)printf("usage: ckptfs %s [OPTIONS] %s\n\n%s.\n%s\n", c->name, c->usage, c->summary,
-		     c->details ? c->details : "");
+	(void)printf("usage: ckptfs %s [OPTIONS] %s\n\n%s:\n\n%s\n", c->name, c->usage, c->summary,
+		     c->examples);
+	if (c->details)
+		(void)printf("%s\n", c->details);
 	options_help(stdout, c->words | WORDS_ANY);
 	if (c->words & WORDS_MOUNT)
 		(void)printf(

@@ -86,7 +86,7 @@ static const struct word words[] = {
 	{ "jobs", 0, COUNT, WORDS_JOBS, AT(jobs), "N",
 	  "worker threads (default one per CPU, up to a few)" },
 	{ "ranks", 0, COUNT, WORDS_RESHARD, AT(ranks), "N",
-	  "number of ranks to write for (default 1, or those of --layout)" },
+	  "ranks to write for (default: of --layout, or of SRC)" },
 	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "dcp|hyperparallel|safetensors",
 	  "what to write (default dcp)" },
 	{ "model", 0, FLAG, WORDS_RESHARD, AT(model), NULL,
@@ -102,7 +102,7 @@ static const struct word words[] = {
 	{ "overwrite", 0, FLAG, WORDS_RESHARD, AT(overwrite), NULL,
 	  "replace the checkpoint at DST when the new one is complete" },
 	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "JSON for programs" },
-	{ "quiet", 'q', FLAG, WORDS_ANY, AT(quiet), NULL, "no progress bar, no verdicts" },
+	{ "quiet", 'q', FLAG, WORDS_QUIET, AT(quiet), NULL, "no progress bar, no verdicts" },
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
 };
 
@@ -155,6 +155,28 @@ static bool in_list(const struct word *w)
 	return w->group & (WORDS_OPEN | WORDS_MOUNT) && !w->letter;
 }
 
+static const struct {
+	const char *name;
+	unsigned group;
+} open_groups[] = {
+	{ "index", WORDS_STORE },	    { "ignore_ctime", WORDS_STORE },
+	{ "include", WORDS_NAMES },	    { "exclude", WORDS_NAMES },
+	{ "rename", WORDS_NAMES },	    { "dtype", WORDS_DTYPE },
+	{ "weights", WORDS_MODEL },	    { "recipe", WORDS_MODEL },
+	{ "assets", WORDS_MODEL },	    { "experts", WORDS_MODEL },
+	{ "shard_size", WORDS_FILES },	    { "layout", WORDS_FILES },
+	{ "gguf_dtype", WORDS_GGUF },	    { "cache", WORDS_CACHE },
+	{ "allow_missing", WORDS_MISSING },
+};
+
+static unsigned open_group(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(open_groups); i++)
+		if (!strcmp(open_groups[i].name, name))
+			return open_groups[i].group;
+	return WORDS_OPEN;
+}
+
 /* The library's option i. False: there is none, or it is not the commands'. */
 static bool open_word(size_t i, struct word *ret)
 {
@@ -164,7 +186,7 @@ static bool open_word(size_t i, struct word *ret)
 		return false;
 	*ret = (struct word){ .name = x->name,
 			      .kind = x->form == CKPT_OPTION_FLAG ? OPEN_FLAG : OPEN,
-			      .group = WORDS_OPEN,
+			      .group = open_group(x->name),
 			      .at = i,
 			      .value = x->value,
 			      .help = x->help };
@@ -173,8 +195,8 @@ static bool open_word(size_t i, struct word *ret)
 
 static bool find_word(unsigned groups, const char *s, size_t len, struct word *ret)
 {
-	for (size_t i = 0; groups & WORDS_OPEN && ckpt_option(i); i++)
-		if (open_word(i, ret) && same(ret->name, s, len))
+	for (size_t i = 0; ckpt_option(i); i++)
+		if (open_word(i, ret) && ret->group & groups && same(ret->name, s, len))
 			return true;
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		if (words[i].group & groups && same(words[i].name, s, len)) {
@@ -182,6 +204,18 @@ static bool find_word(unsigned groups, const char *s, size_t len, struct word *r
 			return true;
 		}
 	return false;
+}
+
+/* About a word that find_word did not find. */
+static int refuse(unsigned groups, const char *dashes, const char *s, size_t len,
+		  struct ckpt_err *e)
+{
+	struct word w;
+
+	if (groups & WORDS_OPEN && find_word(WORDS_OPEN, s, len, &w))
+		return err_set(e, EINVAL, "option '%s%s' would change nothing here", dashes,
+			       w.name);
+	return err_set(e, EINVAL, "unknown option '%s%.*s'", dashes, (int)len, s);
 }
 
 static int push(const char ***list, size_t n, const char *s, struct ckpt_err *e)
@@ -354,7 +388,7 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 		return set_word(o, &w, s[len] ? s + len + 1 : NULL, e);
 	if (flags & OPTIONS_SLOPPY)
 		return 0;
-	return err_set(e, EINVAL, "unknown option '%.*s'", (int)len, s);
+	return refuse(groups, "", s, len, e);
 }
 
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
@@ -383,7 +417,7 @@ static int parse_long(struct options *o, unsigned groups, const char *s, const c
 	int rc, used = 1;
 
 	if (!len || !find_word(groups, s, len, &w))
-		return err_set(e, EINVAL, "unknown option '--%.*s'", (int)len, s);
+		return refuse(groups, "--", s, len, e);
 	if (!value && next && w.kind != FLAG && w.kind != OPEN_FLAG && w.kind != LEVEL) {
 		value = next;
 		used = 2;
@@ -545,8 +579,8 @@ void options_help(FILE *to, unsigned groups)
 {
 	struct word w;
 
-	for (size_t i = 0; groups & WORDS_OPEN && ckpt_option(i); i++)
-		if (open_word(i, &w))
+	for (size_t i = 0; ckpt_option(i); i++)
+		if (open_word(i, &w) && w.group & groups)
 			help_word(to, &w, 0);
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		if (words[i].help && words[i].group & groups)

@@ -28,8 +28,8 @@ struct ckpt_option;
 
 /* Groups of words; a command takes those that it names. Or-ed. */
 enum {
-	WORDS_ANY = 1 << 0,   /* help, quiet */
-	WORDS_OPEN = 1 << 1,  /* what an opened checkpoint is: the library's options, see ckpt.h */
+	WORDS_ANY = 1 << 0, /* help */
+	WORDS_QUIET = 1 << 1,
 	WORDS_MOUNT = 1 << 2, /* what a mount is, and how it is started */
 	WORDS_JSON = 1 << 3,
 	WORDS_LS = 1 << 4,
@@ -40,6 +40,19 @@ enum {
 	WORDS_JOBS = 1 << 9,
 	WORDS_RESHARD = 1 << 10,
 	WORDS_COLOR = 1 << 11,
+	/* The library's options, see ckpt.h, by what they change. One that has no group of its own is in
+	 * all of them. */
+	WORDS_STORE = 1 << 12,	 /* how a checkpoint is opened: index, ignore_ctime */
+	WORDS_NAMES = 1 << 13,	 /* which tensors there are: include, exclude, rename */
+	WORDS_DTYPE = 1 << 14,	 /* and of what */
+	WORDS_MODEL = 1 << 15,	 /* which of them are the model: weights, recipe, assets, experts */
+	WORDS_FILES = 1 << 16,	 /* how its files are cut: shard_size, layout */
+	WORDS_GGUF = 1 << 17,	 /* gguf_dtype */
+	WORDS_MISSING = 1 << 18, /* allow_missing, where it is not what the command does anyhow */
+	WORDS_CACHE = 1 << 19,	 /* cache */
+	WORDS_TENSORS = WORDS_STORE | WORDS_NAMES | WORDS_DTYPE,
+	WORDS_TREE = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_GGUF,
+	WORDS_OPEN = WORDS_TREE | WORDS_MISSING | WORDS_CACHE,
 };
 
 struct options {

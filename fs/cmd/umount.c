@@ -40,6 +40,7 @@ const struct command command_umount = {
 	.name = "umount",
 	.usage = "MNT",
 	.summary = "Unmount",
+	.examples = "  $ ckptfs umount mnt\n",
 	.min_args = 1,
 	.max_args = 1,
 	.run = umount_run,

@@ -311,7 +311,7 @@ fault: $name: $what" "$(head -n 2 out)"
   grep -q ', 421 faults, 0 warnings$' out || fail "$(cat out)"
   status_of 1 ckptfs check --json c
   is 420 "$(grep -c '"fqn": "' out)"
-  is "  $many" "$(ckptfs info --allow-missing c | sed '1,/^complete/d')"
+  is "  $many" "$(ckptfs info c | sed '1,/^complete/d')"
   # Three are all named.
   status_of 1 ckptfs check --include='layers.[0-2].attention.wq.weight' c
   grep -qx "fault: $name, ${name/0/1}, ${name/0/2}: $what" out || fail "$(cat out)"

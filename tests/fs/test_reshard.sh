@@ -190,7 +190,7 @@ test_it_says_what_it_wrote() {
 
 test_options_that_cannot_be() {
   local r=(ckptfs reshard "$ZOO_CKPT" x)
-  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors$" "${r[@]}" --format=gguf
+  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors " "${r[@]}" --format=gguf
   refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=safetensors --zstd
   refused "option 'threads' is for --format=dcp$" "${r[@]}" --format=hyperparallel --threads=2
   refused "option 'file_per_item' is for --format=dcp$" "${r[@]}" --format=safetensors --file-per-item
