@@ -7,6 +7,7 @@
 #include "ckpt/reshard_internal.h"
 #include "layout/layout.h"
 #include "model/box.h"
+#include "store/writer_safetensors.h"
 #include "tree/view.h"
 
 #include <semaphore.h>
@@ -15,6 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+struct reshard_asset {
+	const struct assets *of;
+	size_t number;
+};
 
 static void warn(const struct resharding *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
@@ -143,6 +149,37 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
+/* ---- what goes beside it ---- */
+
+static int read_asset(void *arg, uint64_t off, void *to, size_t len, struct ckpt_err *e)
+{
+	const struct reshard_asset *a = arg;
+
+	return assets_read(a->of, a->number, to, len, off, e);
+}
+
+/* A model of its own has the files beside it that hf/ shows: config.json, the tokenizer. */
+static int list_assets(struct resharding *s, struct ckpt_err *e)
+{
+	const struct assets *of = &s->c->engine->assets;
+	struct reshard_asset *a;
+
+	if (!s->r->model || s->r->format != CKPT_SAFETENSORS || !of->n)
+		return 0;
+	a = arena_array(&s->a, of->n, sizeof(*a));
+	s->added = arena_array(&s->a, of->n, sizeof(*s->added));
+	if (!a || !s->added)
+		return err_nomem(e);
+	for (size_t i = 0; i < of->n; i++) {
+		a[i] = (struct reshard_asset){ of, i };
+		s->added[i] = (struct writer_safetensors_file){
+			of->v[i].name, { .read = read_asset, .arg = &a[i], .len = of->v[i].size }
+		};
+	}
+	s->n_added = of->n;
+	return 0;
+}
+
 /* ---- for whom ---- */
 
 static int bind_layout(struct resharding *s, struct ckpt_err *e)
@@ -182,6 +219,14 @@ static int check_ranks(const struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
+/* As many as wrote it, where its files say so; a model in whole tensors is nobody's. */
+static uint64_t ranks_of_source(const struct resharding *s)
+{
+	uint64_t n = s->r->format == CKPT_SAFETENSORS ? 1 : s->c->totals.ranks;
+
+	return max_u64(1, min_u64(n, CKPT_RESHARD_MAX_RANKS));
+}
+
 static int count_ranks(struct resharding *s, struct ckpt_err *e)
 {
 	struct ckpt_reshard *r = s->r;
@@ -195,7 +240,9 @@ static int count_ranks(struct resharding *s, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	if (!r->ranks)
-		r->ranks = s->layout ? layout_ranks(s->layout) : r->comm ? r->comm->size : 1;
+		r->ranks = s->layout ? layout_ranks(s->layout)
+			   : r->comm ? r->comm->size
+				     : ranks_of_source(s);
 	if (r->ranks > CKPT_RESHARD_MAX_RANKS)
 		return err_set(e, EINVAL, "%ju ranks: at most %u", (uintmax_t)r->ranks,
 			       CKPT_RESHARD_MAX_RANKS);
@@ -292,6 +339,8 @@ static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
 		rc = reshard_planner(w->s, &plain_planner, planner, e);
 	if (!rc)
 		rc = ckpt_save_writer(&opts, &plain_writer, e);
+	if (!rc && opts.format == CKPT_SAFETENSORS)
+		writer_safetensors_add(&plain_writer, w->s->added, w->s->n_added);
 	return rc ? rc : reshard_gate(&w->turns, &plain_writer, writer, e);
 }
 
@@ -357,6 +406,8 @@ static int reshard(struct ckpt *c, const char *dest, struct ckpt_reshard *r, str
 	rc = check_dest(&s, e);
 	if (!rc)
 		rc = list_entries(&s, e);
+	if (!rc)
+		rc = list_assets(&s, e);
 	if (!rc)
 		rc = count_ranks(&s, e);
 	if (!rc)

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 struct layout;
+struct writer_safetensors_file;
 
 /* Entry number i of every rank's state dict: the tensors, then the objects. */
 struct reshard_entry {
@@ -40,6 +41,8 @@ struct resharding {
 	const struct reshard_entry **by_name; /* n, in the order of reshard_compare */
 	struct layout *layout;		      /* or NULL */
 	size_t ranks;
+	struct writer_safetensors_file *added; /* what goes beside a model's weights */
+	size_t n_added;
 	enum object_form to; /* of objects */
 	_Atomic uint64_t written;
 	uint64_t total;

@@ -28,6 +28,8 @@ struct st_writer {
 	struct arena kept_arena;
 	struct ckpt_save_plan *kept;
 	size_t n_kept;
+	const struct writer_safetensors_file *added;
+	size_t n_added;
 };
 
 /* ---- distributing items over files ---- */
@@ -454,16 +456,33 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 	return rc ? rc : writer_end_data(&w->b, ret, e);
 }
 
+static int put_added(struct st_writer *w, struct ckpt_err *e)
+{
+	const struct outfile_opts opts = { .buffer = w->b.out.buffer };
+	int rc = 0;
+
+	for (size_t i = 0; i < w->n_added && !rc; i++) {
+		CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;
+
+		rc = outfile_open(&f, w->b.staging, w->added[i].name, &opts, e);
+		if (!rc)
+			rc = outfile_source(&f, &w->added[i].data, e);
+		if (!rc)
+			rc = outfile_finish(&f, e);
+	}
+	return rc || !w->n_added ? rc : staging_sync(w->b.staging, e);
+}
+
 static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
 		  size_t n, struct ckpt_err *e)
 {
 	struct st_writer *w = self;
-	int rc = 0;
+	int rc = put_added(w, e);
 
 	(void)md; /* the files are self-contained */
 	(void)all;
 	(void)n;
-	if (w->index.len)
+	if (!rc && w->index.len)
 		rc = staging_put(w->b.staging, HF_INDEX_NAME, w->index.data, w->index.len, e);
 	return rc ? rc : writer_commit(&w->b, e);
 }
@@ -516,4 +535,13 @@ int writer_safetensors_new(const struct writer_safetensors_opts *opts,
 	w->shard_size = opts->shard_size ? opts->shard_size : DEFAULT_SHARD;
 	forget_index(w);
 	return 0;
+}
+
+void writer_safetensors_add(struct ckpt_storage_writer *writer,
+			    const struct writer_safetensors_file *v, size_t n)
+{
+	struct st_writer *w = writer->self;
+
+	w->added = v;
+	w->n_added = n;
 }

@@ -30,6 +30,8 @@
 #ifndef STORE_WRITER_SAFETENSORS_H
 #define STORE_WRITER_SAFETENSORS_H
 
+#include <ckptfs/ckpt_plan.h>
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,6 +47,15 @@ struct writer_safetensors_opts {
 	void (*progress)(void *arg, uint64_t bytes);
 	void *arg;
 };
+
+/* Files to put beside the weights, by name (one element), for the coordinator: as many as there are at
+ * `v`, which is borrowed, like what it points to. */
+struct writer_safetensors_file {
+	const char *name;
+	struct ckpt_data data;
+};
+void writer_safetensors_add(struct ckpt_storage_writer *w, const struct writer_safetensors_file *v,
+			    size_t n);
 
 int writer_safetensors_new(const struct writer_safetensors_opts *opts,
 			   struct ckpt_storage_writer *ret, struct ckpt_err *e);

@@ -27,13 +27,17 @@ CKPT_BEGIN
 
 struct ckpt_reshard {
 	enum ckpt_format format;
-	uint64_t ranks; /* number of ranks to write for; 0: that of the layout, else 1 */
+	/* Number of ranks to write for; 0: that of the layout, else, unless the format stores whole
+	 * tensors, that of the source if its files are named after ranks, else 1. */
+	uint64_t ranks;
 	/* Layout file, see ckptfs(1); NULL: every tensor is split along its first dimension, as
 	 * torch.chunk does, or kept whole if the format stores whole tensors. */
 	const char *layout;
 	/* Its format and its functions are ignored; NULL: defaults. */
 	const struct ckpt_save_opts *save;
-	bool model;		/* only the model, under its names in hf/; no objects */
+	/* Only the model, under its names in hf/; no objects. As safetensors, it comes with the other
+	 * files of hf/: config.json, the tokenizer, ... */
+	bool model;
 	unsigned jobs;		/* ranks that write concurrently; 0: one per CPU */
 	struct ckpt_comm *comm; /* ranks as processes, or NULL: threads of this one */
 	void (*warn)(void *arg, const char *what); /* may be NULL */
