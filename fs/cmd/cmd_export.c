@@ -9,8 +9,10 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	REQUEST_MAX_BYTES = 64 << 20,
@@ -75,6 +77,36 @@ static int show_verdict(void *arg, const struct ckpt_verdict *v)
 	return 0;
 }
 
+/* ---- being stopped ---- */
+
+/* What is on disk is enough to go on, whenever the program ends: all that is left is to say so. */
+static void on_signal(int number)
+{
+	static const char
+		clear[] = "\r\033[K",
+		text[] = "ckptfs: export: interrupted; the same command goes on from here\n";
+	int saved = errno;
+
+	if (isatty(STDERR_FILENO)) /* the bar's line */
+		(void)!write(STDERR_FILENO, clear, strlen(clear));
+	(void)!write(STDERR_FILENO, text, strlen(text));
+	(void)raise(number); /* SA_RESETHAND: it ends the program when we return */
+	errno = saved;
+}
+
+static void catch_signals(void)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction old, catch = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+
+	(void)sigemptyset(&catch.sa_mask);
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_DFL)
+			(void)sigaction(numbers[i], &catch, NULL);
+}
+
+/* ---- the command ---- */
+
 static int copy(const struct options *o, struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	struct buf request CLEANUP(buf_release) = BUF_INIT(REQUEST_MAX_BYTES);
@@ -82,6 +114,7 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 				  .dest = o->args[2],
 				  .quiet = o->quiet,
 				  .say = show,
+				  .begun = catch_signals,
 				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
 
 	if (o->jobs > EXPORT_MAX_JOBS)
@@ -140,10 +173,13 @@ const struct command command_export = {
 	.name = "export",
 	.usage = "CKPT PATH DEST",
 	.summary = "Copy a file or directory of the tree to disk",
+	.examples =
+		"  $ ckptfs export run/step-1000 hf model -o assets=hf-config,dtype=bf16\n"
+		"  $ ckptfs export run/step-1000 gguf/model.gguf model.gguf -o assets=hf-config\n",
 	.details = "PATH is as in a mount; '.' is the whole tree. DEST is written as DEST.partial "
 		   "and renamed\n"
 		   "at the end. After an interruption, the same command resumes the copy.\n",
-	.words = WORDS_OPEN | WORDS_CAT | WORDS_JOBS,
+	.words = WORDS_OPEN | WORDS_QUIET | WORDS_CAT | WORDS_JOBS,
 	.min_args = 3,
 	.max_args = 3,
 	.checkpoints = 1,

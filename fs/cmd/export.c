@@ -694,6 +694,8 @@ static int run_locked(struct run *x, struct ckpt_err *e)
 		drop_empty_state(x);
 		return -e->code;
 	}
+	if (x->job->begun)
+		x->job->begun();
 	if (!copy_all(x, e))
 		return 0;
 	if (!exists(x, x->names.partial)) {

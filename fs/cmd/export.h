@@ -32,6 +32,8 @@ struct export_job {
 	/* That it goes on, or starts over, and why; may be NULL. */
 	void (*say)(void *arg, const char *what);
 	void *say_arg;
+	/* From now on an interruption can be gone on after; may be NULL. */
+	void (*begun)(void);
 };
 
 /*
