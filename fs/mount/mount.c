@@ -17,6 +17,7 @@
 #include "cmd/cmd.h"
 #include "cmd/options.h"
 #include "mount/journal.h"
+#include "mount/live.h"
 #include "mount/logger.h"
 #include "mount/loop.h"
 #include "mount/mounts.h"
@@ -33,6 +34,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/json.h"
 #include "base/log.h"
 #include <ckptfs/ckpt_mount.h>
 
@@ -50,6 +52,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,6 +74,7 @@ struct mount {
 	enum fs_io io;
 	enum sandbox_mode sandbox;
 	char *source, *target; /* absolute */
+	bool given;	       /* target is "/dev/fd/N": the caller has mounted that */
 	char *cwd;	       /* where the command was given, */
 	struct buf shape;      /* and what decides which tree it is: see options_add_shape */
 	int report;	       /* the pipe to the waiting parent, or -1 */
@@ -183,6 +187,48 @@ static bool explain_swapped(const struct mount *m, struct ckpt_err *e)
 	return true;
 }
 
+/* "/dev/fd/N": libfuse serves what the caller has mounted with this descriptor, as mount.fuse3(8) with
+ * drop_privileges does, and programs that mount for containers. 1: it is another path. */
+static int resolve_given(struct mount *m, const char *target, struct ckpt_err *e)
+{
+	unsigned fd;
+	int end = 0;
+	struct stat st;
+
+	/* NOLINTNEXTLINE(cert-err34-c): nine digits fit */
+	if (sscanf(target, "/dev/fd/%9u%n", &fd, &end) != 1 || target[end])
+		return 1;
+	if (fstat((int)fd, &st))
+		return err_sys(e, errno, "mount point '%s'", target);
+	if (fd <= STDERR_FILENO || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(10, 229))
+		return err_set(e, EINVAL,
+			       "mount point '%s': not an open /dev/fuse of number 3 or above",
+			       target);
+	m->target = strdup(target);
+	m->given = true;
+	return m->target ? 0 : err_sys(e, ENOMEM, "mount");
+}
+
+/* A second mount would hide the first, and each would have to be unmounted. */
+static int refuse_live(const struct mount *m, struct ckpt_err *e)
+{
+	struct jdoc stats CLEANUP(jdoc_release) = { 0 };
+	struct mount_found found;
+	struct ckpt_err ignored;
+	const char *what;
+	int rc = mounts_find(m->target, &found, e);
+
+	if (rc < 0)
+		return rc;
+	if (rc || strncmp(found.type, "fuse", 4) != 0 || live_load(m->target, &stats, &ignored))
+		return 0;
+	what = jval_str(jval_get(jdoc_root(&stats), "checkpoint"));
+	return err_set(e, EBUSY,
+		       "mount point '%s': '%.100s' is mounted there already; 'ckptfs umount %s' "
+		       "unmounts it",
+		       m->target, what ? what : "a checkpoint", m->target);
+}
+
 static int resolve(struct mount *m, struct ckpt_err *e)
 {
 	const char *target = m->opts->args[1];
@@ -192,6 +238,9 @@ static int resolve(struct mount *m, struct ckpt_err *e)
 
 	if (ckpt_address(m->opts->args[0], &m->source, e))
 		return -e->code;
+	rc = resolve_given(m, target, e);
+	if (rc <= 0)
+		return rc;
 	if (statvfs(target, &fs) || stat(target, &st)) { /* stat alone the kernel may answer */
 		if (mounts_is_dead(errno))
 			return err_set(e, ENOTCONN,
@@ -209,7 +258,7 @@ static int resolve(struct mount *m, struct ckpt_err *e)
 		return err_sys(e, errno, "mount point '%s'", target);
 	if (lies_in(m->source, m->target))
 		return err_set(e, EINVAL, "mount point '%s': would hide the checkpoint", target);
-	return 0;
+	return refuse_live(m, e);
 }
 
 static void add_flag(char **list, bool on, const char *word, int *failed)
@@ -284,6 +333,19 @@ static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err
 	return unmounter_bind(&m->unmounter, &m->found, e);
 }
 
+/* Why it was not mounted; where that is for want of FUSE, what works without. */
+static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
+{
+	autoclose int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	bool no_fuse = fd < 0 || strstr(why, "not permitted") ||
+		       strstr(why, "No such file"); /* no /dev/fuse, no fusermount3 */
+
+	return err_set(e, EIO, "mount '%s': %s%s", m->target, *why ? why : "refused",
+		       no_fuse ? "; without FUSE, 'ckptfs cat', 'ckptfs export' and the Python "
+				 "module 'ckptfs' read the same files"
+			       : "");
+}
+
 static int do_mount(struct mount *m, struct ckpt_err *e)
 {
 	struct buf before CLEANUP(buf_release) = BUF_INIT(MAX_MOUNTS);
@@ -300,8 +362,8 @@ static int do_mount(struct mount *m, struct ckpt_err *e)
 	rc = fuse_session_mount(m->session, m->target);
 	capture_stop(&c, line, sizeof(line));
 	if (rc)
-		return err_set(e, EIO, "mount '%s': %s", m->target, *line ? line : "refused");
-	if (find_mount(m, &before, e))
+		return refused(m, line, e);
+	if (!m->given && find_mount(m, &before, e))
 		return -e->code;
 	if (m->opts->io_uring && negotiate_no_uring())
 		log_msg(LOG_LEVEL_WARN, "warning: no io_uring, but /dev/fuse: %s",
@@ -365,8 +427,10 @@ static int draw_limits(struct mount *m, struct ckpt_err *e)
 	sandbox_allow_read(&m->rules, m->source);
 	if (ckpt_beyond(m->ckpt))
 		sandbox_allow_read(&m->rules, ckpt_beyond(m->ckpt));
-	mounts_bdi(&m->found, bdi);
-	sandbox_allow_write_file(&m->rules, bdi);
+	if (m->bound) {
+		mounts_bdi(&m->found, bdi);
+		sandbox_allow_write_file(&m->rules, bdi);
+	}
 	if (ckpt_is_run(m->ckpt))
 		may_open_children(m);
 	/* Those that are found without the option are open already. */
@@ -732,8 +796,11 @@ const struct command command_mount = {
 	.name = "mount",
 	.usage = "CKPT MNT",
 	.summary = "Mount a checkpoint, or a run of them, on a directory",
+	.examples = "  $ ckptfs mount run/step-1000 mnt\n"
+		    "  $ ckptfs mount run mnt\n"
+		    "  $ ckptfs mount run/step-1000 mnt -o assets=hf-config,dtype=bf16\n",
 	.details = "Returns when the mount is usable. Unmount with 'ckptfs umount MNT'.\n",
-	.words = WORDS_OPEN | WORDS_MOUNT,
+	.words = WORDS_OPEN | WORDS_MOUNT | WORDS_QUIET,
 	.min_args = 2,
 	.max_args = 2,
 	.checkpoints = 1,
