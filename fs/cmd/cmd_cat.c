@@ -130,7 +130,7 @@ const struct command command_cat = {
 	.name = "cat",
 	.usage = "CKPT PATH...",
 	.summary = "Write files of the tree to standard output",
-	.examples = "  $ ckptfs cat run/step-1000 npy/model.lm_head.weight.npy >lm_head.npy\n"
+	.examples = "  $ ckptfs cat run/step-1000 npy/lm_head.weight.npy >lm_head.npy\n"
 		    "  $ ckptfs cat run/step-1000 hf/model.safetensors -o dtype=bf16 "
 		    ">model.safetensors\n",
 	.details = "PATH is as in a mount: tensors/NAME, npy/NAME.npy, objects/NAME. Needs no "

@@ -337,7 +337,9 @@ static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err
 static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
 {
 	autoclose int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-	bool no_fuse = fd < 0 || strstr(why, "not permitted") ||
+	struct stat st;
+	bool no_fuse = fd < 0 || fstat(fd, &st) || st.st_rdev != makedev(10, 229) ||
+		       strstr(why, "not permitted") ||
 		       strstr(why, "No such file"); /* no /dev/fuse, no fusermount3 */
 
 	return err_set(e, EIO, "mount '%s': %s%s", m->target, *why ? why : "refused",

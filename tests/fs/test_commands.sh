@@ -45,6 +45,59 @@ test_help_has_the_recipes() {
   refused "unknown recipe 'megatron-gpt'.*ckptfs help recipes" ckptfs help recipes megatron-gpt
 }
 
+# Each command is offered each option, of all commands: what its help names it takes, else it refuses in a sentence.
+cases_options_are_taken_or_refused() { cases_every_command_has_help; }
+test_options_are_taken_or_refused() {
+  local c=$1 word value
+  cases_every_command_has_help | while read -r x; do ckptfs help "$x"; done >all
+  sed -nE 's/^ +(-., )?--([a-z_]+)(\[?=[^ ]*)?.*/\2 \3/p' all | sort -u >words
+  (($(wc -l <words) > 30))
+  ckptfs help "$c" >help
+  while read -r word value; do
+    value=${value:+=?}
+    status_of 2 ckptfs "$c" "--$word$value" "--no-such-option"
+    is 1 "$(wc -l <err)"
+    if grep -qE "^ +(-., )?--$word(\[?=| |$)" help; then
+      grep -qE "unknown option '--no-such-option'|'$word'" err || fail "$c --$word: $(cat err)"
+    else
+      grep -qE "^ckptfs: (unknown option '--$word'|option '--$word' would change nothing here) \(try 'ckptfs help $c'\)$" err ||
+        fail "$c --$word: $(cat err)"
+    fi
+  done <words
+}
+
+# What changes names or bytes changes what these print; what they do not take is not in their help.
+test_options_that_are_taken_do_something() {
+  local c a args
+  mkdir assets
+  echo '{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}' >assets/config.json
+  printf '%s\n' 's/^model/m/' >rules
+  printf '%s\n' 'mesh tp=2' '* replicate' >mesh
+  c=$(zoo)
+  while IFS='|' read -r command args; do
+    # shellcheck disable=SC2086 # words
+    status_of 0 ckptfs $command "$c"
+    mv out without
+    for a in $args; do
+      # shellcheck disable=SC2086
+      status_of 0 ckptfs $command "$c" "--$a"
+      ! cmp -s out without || fail "$command --$a changes nothing"
+    done
+  done <<'END'
+ls|include=model.* exclude=model.* rename=rules json long tree sort=size
+ls -l|dtype=bf16 human_readable
+ls --tree|depth=1 sort=size human_readable color=always
+info|include=model.* exclude=model.* rename=rules weights=optim dtype=bf16 assets=assets color=always
+info --json|shard_size=1K layout=mesh dtype=fp16
+check|include=model.* data json
+END
+  for args in weights=optim assets=assets experts=split recipe=megatron-llama; do
+    refused "option '${args%=*}' is for --model$" ckptfs diff "$c" "$c" --$args
+  done
+  mount_at m "$c"
+  refused "option 'dtype' is for a checkpoint that is not mounted; a mount has its own" ckptfs warm m --dtype=bf16
+}
+
 test_unknown_commands_are_errors() {
   refused "unknown command 'frob'.*ckptfs help" ckptfs frob
   refused "unknown command 'frob'" ckptfs help frob

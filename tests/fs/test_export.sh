@@ -292,4 +292,22 @@ END
   nothing_left_over
 }
 
+test_an_interruption_says_how_it_goes_on() {
+  local signal pid rc=0
+  for signal in INT TERM HUP; do
+    rc=0
+    env --default-signal="$signal" bash -c 'HALT=$1 LD_PRELOAD=$2 exec "${@:3}"' - "1 1 2 19" \
+      "$(once halt make_halt)/halt.so" "$CKPTFS" export --jobs=1 "$(many)/ckpt" . x 2>err &
+    pid=$!
+    wait_until is_stopped "$pid"
+    kill -"$signal" "$pid"
+    kill -CONT "$pid"
+    wait "$pid" || rc=$?
+    is $((128 + $(kill -l "$signal"))) "$rc"
+    is "ckptfs: export: interrupted; the same command goes on from here" "$(tail -1 err)"
+  done
+  ckptfs export -q --jobs=1 "$(many)/ckpt" . x
+  nothing_left_over
+}
+
 run_suite "$@"

@@ -70,6 +70,28 @@ test_examples_work() {
   PATH=$dir/bin:$PATH python3 "$HERE/manual.py" "$TOP/$1" "$dir/world"
 }
 
+# Those of --help.
+cases_examples_of_help_work() { ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help; }
+test_examples_of_help_work() {
+  local dir first
+  [[ $EUID == 0 ]] || skip "not root"
+  [[ -d $DATA/mcore_gpt_dense/ckpt ]] || skip "no fixture mcore_gpt_dense"
+  dir=$(once manual make_world)
+  case $1 in
+    umount | stats | warm) first='$ ckptfs mount run/step-1000 mnt' ;;
+    *) first='$ true' ;;
+  esac
+  ckptfs help "$1" | sed -nE 's/^  (\$ .*)/\1/p' >examples
+  [[ -s examples ]]
+  # Each by itself: two mounts at one place would not do. That checkpoints differ is an answer.
+  while read -r line; do
+    printf '```\n%s\n%s\n' "$first" "$line"
+    [[ $1 != diff ]] || echo ...
+    echo '```'
+  done <examples >page.md
+  PATH=$dir/bin:$PATH python3 "$HERE/manual.py" page.md "$dir/world"
+}
+
 test_readme_is_short_and_leads_somewhere() {
   local path
   (($(wc -c <"$TOP/README.md") <= 8192)) || fail "$(wc -c <"$TOP/README.md") bytes"

@@ -304,14 +304,76 @@ END
   wait $others
 }
 
-test_mount_over_another_checkpoint() {
-  [[ $EUID == 0 ]] || skip "not root" # fusermount3 refuses
+test_a_live_mount_is_not_mounted_over() {
+  local words
   need_fixture plain
-  mount_at m "$(big)/ckpt"
+  mount_at m "$(big)/ckpt" -o fsname=other
+  words="mount point '$PWD/m': '.*/big/ckpt' is mounted there already; 'ckptfs umount $PWD/m' unmounts it$"
+  refused "$words" ckptfs mount "$(fixture plain)/ckpt" m
+  ln -s m link
+  refused "$words" ckptfs mount "$(big)/ckpt" link
+  [[ -e m/tensors/w ]]
+  ckptfs umount m
+  ! is_mounted m
   ckptfs mount "$(fixture plain)/ckpt" m
   [[ -e m/tensors/step ]]
-  ckptfs umount m
-  [[ -e m/tensors/w ]]
+}
+
+# As a program does that mounts for others: the file system is served through its descriptor.
+serve_given() {
+  python3 - "$@" <<'END'
+import ctypes, os, subprocess, sys
+ckpt, directory, *options = sys.argv[1:]
+fd = os.open("/dev/fuse", os.O_RDWR)
+open("fd", "w").write(str(fd))
+libc = ctypes.CDLL(None, use_errno=True)
+data = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+RDONLY_NOSUID_NODEV = 7
+if libc.mount(b"given", directory.encode(), b"fuse.ckptfs", RDONLY_NOSUID_NODEV, data.encode()):
+    sys.exit(os.strerror(ctypes.get_errno()))
+sys.exit(subprocess.call([os.environ["CKPTFS"], "mount", ckpt, f"/dev/fd/{fd}", *options], pass_fds=[fd]))
+END
+}
+
+test_a_descriptor_that_is_mounted_is_served() {
+  local pid
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir m
+  serve_given "$(big)/ckpt" m -o nosuid,nodev,fsname=x,sandbox=auto
+  is given "$(findmnt -no SOURCE m)"
+  cmp m/tensors/v "$(big)/v.bin"
+  ckptfs stats m >out
+  [[ -s out ]]
+  umount m
+  # Nothing else keeps the descriptor: when the daemon is gone, the mount is dead.
+  serve_given "$(big)/ckpt" m
+  pid=$(daemon_of "/dev/fd/$(cat fd)")
+  kill -9 "$pid"
+  wait_until gone "$pid"
+  if cat m/tensors/v >/dev/null 2>&1; then fail "it is not dead"; fi
+  umount m
+  mkdir run
+  big_copy run/step-1
+  serve_given "$PWD/run" m
+  cmp m/step-1/tensors/v "$(big)/v.bin"
+  umount m
+}
+
+test_mount_fuse_may_drop_its_privileges() {
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir m bin
+  ln -s "$CKPTFS" bin/ckptfs
+  PATH=$PWD/bin:$PATH mount.fuse3 "ckptfs#$(big)/ckpt" m -o drop_privileges,allow_other
+  cmp m/tensors/v "$(big)/v.bin"
+  umount m
+}
+
+test_descriptors_that_cannot_be_served() {
+  refused "mount point '/dev/fd/99': Bad file descriptor" ckptfs mount "$(big)/ckpt" /dev/fd/99
+  refused "mount point '/dev/fd/1': not an open /dev/fuse of number 3 or above" ckptfs mount "$(big)/ckpt" /dev/fd/1
+  refused "mount point '/dev/fd/7': not an open /dev/fuse" ckptfs mount "$(big)/ckpt" /dev/fd/7 7</dev/null
+  # Open, and not mounted.
+  refused "." ckptfs mount "$(big)/ckpt" /dev/fd/7 7<>/dev/fuse
 }
 
 test_one_thread_is_enough() {
@@ -345,11 +407,19 @@ END
 }
 
 test_without_fuse_there_is_one_line() {
+  local steps
   [[ $EUID == 0 ]] || skip "not root"
   mkdir m empty
   unshare -m true 2>/dev/null || skip "no mount namespaces"
-  # shellcheck disable=SC2016 # the inner shell's
-  refused . unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" m' "$CKPTFS" "$(big)/ckpt"
+  for steps in 'mount --bind /dev/null /dev/fuse' 'mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3' \
+    'mknod -m 600 fuse c 10 229; mount --bind fuse /dev/fuse; PATH=/nowhere; as="/usr/bin/setpriv --reuid=65534 --clear-groups --inh-caps=-all"'; do
+    cp -r "$(big)/ckpt" c
+    chmod 755 . "$SCRATCH"
+    chmod 777 m
+    refused "^ckptfs: mount '.*; without FUSE, 'ckptfs cat', 'ckptfs export' and the Python module 'ckptfs' read the same files$" \
+      unshare -m bash -c "$steps; \$as"' "$0" mount c m --index=:memory:' "$CKPTFS"
+    rm -r c
+  done
 }
 
 run_suite "$@"

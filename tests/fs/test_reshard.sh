@@ -194,6 +194,8 @@ test_options_that_cannot_be() {
   refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=safetensors --zstd
   refused "option 'threads' is for --format=dcp$" "${r[@]}" --format=hyperparallel --threads=2
   refused "option 'file_per_item' is for --format=dcp$" "${r[@]}" --format=safetensors --file-per-item
+  refused "option 'shard_size' is for --format=safetensors$" "${r[@]}" --shard-size=1G
+  refused "option 'experts' is for --model$" "${r[@]}" --experts=split
   refused "option 'zstd': levels are 1 to 22$" "${r[@]}" --zstd=23
   refused "option 'threads': at most 256$" "${r[@]}" --threads=257
   refused "option 'jobs': at most 256$" "${r[@]}" --jobs=257
@@ -220,6 +222,51 @@ test_a_layout_must_have_all_of_every_tensor() {
   echo '{"0": {"model.lm_head.weight": {}}, "2": {"model.lm_head.weight": {}}}' >l
   refused "layout 'l': there is no rank 1 of 0 to 2$" "${r[@]}"
   [[ ! -e x ]]
+  nothing_left_over
+}
+
+test_it_is_for_as_many_ranks_as_the_source() {
+  need_fixture mp4_fsdp2_adamw
+  ckptfs reshard "$(fixture mp4_fsdp2_adamw)/ckpt" x >out
+  grep -q ' for 4 ranks$' out || fail "$(cat out)"
+  is 4 "$(ckptfs info --json x | jq .ranks)"
+  ckptfs reshard x x --overwrite >out
+  grep -q ' for 4 ranks$' out || fail "$(cat out)"
+  ckptfs reshard x y --format=hyperparallel >out
+  grep -q ' for 4 ranks$' out || fail "$(cat out)"
+  is 4 "$(ckptfs info --json y | jq .ranks)"
+  # Whole tensors are nobody's, and these files name no ranks.
+  ckptfs reshard x z --format=safetensors --model >out
+  grep -q ' for 1 rank$' out || fail "$(cat out)"
+  ckptfs reshard z w >out
+  grep -q ' for 1 rank$' out || fail "$(cat out)"
+}
+
+test_a_model_has_its_configuration_and_tokenizer_beside_it() {
+  local f
+  mkdir assets
+  for f in config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja; do
+    echo "{\"of\": \"$f\"}" >"assets/$f"
+  done
+  touch assets/empty.txt
+  head -c 9000000 /dev/zero >assets/merges.txt
+  reshard "$ZOO_CKPT" x --format=safetensors --model --assets=assets
+  ckptfs export -q "$ZOO_CKPT" hf hf --assets=assets
+  diff -r hf x
+  for f in assets/*; do
+    cmp "$f" "x/${f#*/}"
+  done
+  # Those beside the checkpoint, too, also for several ranks.
+  old_copy "$ZOO_CKPT" c
+  cp assets/config.json c
+  reshard c y --format=safetensors --model --ranks=3 --shard_size=1K
+  cmp assets/config.json y/config.json
+  # What is not a model in safetensors has none.
+  reshard c z
+  reshard c w --format=safetensors
+  [[ ! -e z/config.json && ! -e w/config.json ]]
+  refused "option 'assets' is for --model with --format=safetensors, and for --recipe$" \
+    ckptfs reshard "$ZOO_CKPT" v --assets=assets
   nothing_left_over
 }
 
