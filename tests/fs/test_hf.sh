@@ -229,8 +229,8 @@ test_options_for_names_combine() {
   is "new.net.a.weight new.net.c" "$(entries m/tensors)"
   is "a.weight c" "$(readers safetensors m/hf/model.safetensors m/tensors new.net. | sorted)"
   is "a.weight c" "$(readers pt m/pt/model.pt m/tensors new.net. | sorted)"
-  refused "'weights': no tensor's name begins with 'old.model\.'" ckptfs ls c -o rename=rules,weights=old.model
-  refused "no tensor's name begins with 'new.net\.'" ckptfs ls c -o 'exclude=*model*,rename=rules,weights=new.net'
+  refused "'weights': no tensor's name begins with 'old.model\.'" ckptfs info c -o rename=rules,weights=old.model
+  refused "no tensor's name begins with 'new.net\.'" ckptfs info c -o 'exclude=*model*,rename=rules,weights=new.net'
 }
 
 test_names_that_collide_are_named() {
@@ -246,7 +246,7 @@ test_names_that_collide_are_named() {
   is "b.x b.y model.a model.module.a" "$(names_in m/safetensors/model.safetensors)"
   grep -q '"model": null' m/.ckptfs/info.json
   # Requesting one explicitly gives it or an error.
-  refused "'model.a' and 'model.module.a' would both be called 'a'" ckptfs ls c -o weights=model
+  refused "'model.a' and 'model.module.a' would both be called 'a'" ckptfs info c -o weights=model
   is "x y" "$(hf_names c -o weights=b)"
   echo 's/^b\.[xy]/b.z/' >rules
   refused "'b.x' and 'b.y' would both be called 'b.z'" ckptfs ls c -o rename=rules

@@ -265,14 +265,14 @@ test_bad_layouts_are_errors() {
 test_layouts_that_cannot_be_read_are_errors() {
   mkdir empty m
   refused "option 'layout':.*'absent': no such file" ckptfs mount "$(zoo)" m -o layout=absent
-  refused "option 'layout': empty: no \*\.layout file in it" ckptfs ls "$(zoo)" -o layout=empty
-  refused "option 'layout'.*neither a file nor a directory" ckptfs ls "$(zoo)" -o layout=/dev/null
+  refused "option 'layout': empty: no \*\.layout file in it" ckptfs info "$(zoo)" -o layout=empty
+  refused "option 'layout'.*neither a file nor a directory" ckptfs info "$(zoo)" -o layout=/dev/null
   echo '{"0": {}}' | tee empty/a.layout >empty/b.layout
-  refused "rank 0 is listed in 'empty/a.layout' and in 'empty/b.layout'" ckptfs ls "$(zoo)" -o layout=empty
+  refused "rank 0 is listed in 'empty/a.layout' and in 'empty/b.layout'" ckptfs info "$(zoo)" -o layout=empty
   # ranks/ needs names to go by.
   make_dcp --flat c model.module.a 1x2 1x1 model.a 1x2 1x1
   echo 'mesh tp=2' >layout
-  refused "'model.a' and 'model.module.a' would both be called 'model.a'" ckptfs ls c -o layout=layout
+  refused "'model.a' and 'model.module.a' would both be called 'model.a'" ckptfs info c -o layout=layout
 }
 
 test_what_no_tensor_needs_is_a_warning() {
@@ -287,7 +287,7 @@ END
   is_mounted m
   echo '{"0": {"ids": {}, "idz": {}}}' >layout
   echo "ckptfs: warning: layout: no tensor 'idz' in the checkpoint" >wanted
-  status_of 0 ckptfs ls "$(zoo)" -o layout=layout
+  status_of 0 ckptfs info "$(zoo)" -o layout=layout
   diff wanted err
 }
 
