@@ -14,6 +14,8 @@ MANDIR    ?= $(PREFIX)/share/man
 PYDIR     ?= $(PREFIX)/lib/$(if $(filter /usr,$(PREFIX)),python3,$(shell /usr/bin/python3 -c \
 	'import sys; print("python%d.%d" % sys.version_info[:2])' || echo python3))/dist-packages
 COMPDIR   ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR    ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR   ?= $(PREFIX)/share/fish/vendor_completions.d
 # mount(8) looks for mount.TYPE in /sbin only.
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 VARIANT   ?= release
@@ -191,10 +193,12 @@ install: all install-lib $(if $(WITH_FS),install-program)
 
 install-program: program
 	install -d $(DESTDIR)$(BINDIR) $(addprefix $(DESTDIR)$(MANDIR)/man,1 5 7 8) $(DESTDIR)$(COMPDIR) \
-	  $(DESTDIR)$(HELPERDIR)
+	  $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR) $(DESTDIR)$(HELPERDIR)
 	install -m 755 $(BUILD)/ckptfs $(DESTDIR)$(BINDIR)/ckptfs
 	for page in $(MAN); do install -m 644 $$page $(DESTDIR)$(MANDIR)/man$${page##*.} || exit 1; done
 	install -m 644 fs/ckptfs.bash $(DESTDIR)$(COMPDIR)/ckptfs
+	install -m 644 fs/ckptfs.zsh $(DESTDIR)$(ZSHDIR)/_ckptfs
+	install -m 644 fs/ckptfs.fish $(DESTDIR)$(FISHDIR)/ckptfs.fish
 	for name in mount.ckptfs mount.fuse.ckptfs; do \
 	  ln -sfn $(BINDIR)/ckptfs $(DESTDIR)$(HELPERDIR)/$$name && \
 	  echo .so man1/ckptfs-mount.1 >$(DESTDIR)$(MANDIR)/man8/$$name.8 || exit 1; \
@@ -219,7 +223,8 @@ uninstall:
 	  $(addprefix $(DESTDIR)$(INCDIR)/ckptfs/,$(notdir $(HEADERS))) \
 	  $(DESTDIR)$(MANDIR)/man3/ckpt.3 $(DESTDIR)$(PYDIR)/ckptfs.py
 	[ ! -d $(DESTDIR)$(INCDIR)/ckptfs ] || rmdir $(DESTDIR)$(INCDIR)/ckptfs
-	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(COMPDIR)/ckptfs \
+	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(COMPDIR)/ckptfs $(DESTDIR)$(ZSHDIR)/_ckptfs \
+	  $(DESTDIR)$(FISHDIR)/ckptfs.fish \
 	  $(foreach page,$(MAN),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(page)))/$(notdir $(page))) \
 	  $(DESTDIR)$(MANDIR)/man8/mount.ckptfs.8 $(DESTDIR)$(MANDIR)/man8/mount.fuse.ckptfs.8 \
 	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs

@@ -29,16 +29,17 @@ struct arena;
 	X(LIST, exclude, TREE, "GLOB", "hide FQNs that match; repeatable") \
 	X(FILE, rename, TREE, "FILE", "rules that rename FQNs, one s/REGEX/REPLACEMENT/ per line") \
 	X(TEXT, weights, TREE, "PREFIX", "FQNs below PREFIX are the model of hf/, pt/, ranks/") \
-	X(TEXT, master, TREE, "YES", \
+	X(TEXT, master, TREE, "yes|no", \
 	  "yes: the model of hf/, pt/, gguf/ is the fp32 masters of its weights") \
-	X(TEXT, dtype, TREE, "TYPE", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
+	X(TEXT, dtype, TREE, "bf16|fp16|fp32", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
 	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
 	X(SIZE, shard_size, TREE, "SIZE", \
 	  "maximum tensor bytes per file in hf/ (default 5GB) and gguf/") \
 	X(FILE, layout, TREE, "FILE", "show in ranks/ what each rank of a mesh holds") \
 	X(FILE, recipe, TREE, "NAME", "make the model by a recipe; see 'ckptfs help recipes'") \
-	X(TEXT, experts, TREE, "HOW", "show experts fused in one tensor, split, or stored") \
-	X(TEXT, gguf_dtype, TREE, "TYPE", \
+	X(TEXT, experts, TREE, "fused|split|stored", \
+	  "show experts fused in one tensor, split, or stored") \
+	X(TEXT, gguf_dtype, TREE, "f32|f16|bf16|q8_0", \
 	  "type of matrices in gguf/: f32, f16, bf16, q8_0 (the model's)") \
 	X(TEXT, index, HOW, "PATH", "where to keep the chunk index; :memory: for none on disk") \
 	X(FLAG, allow_missing, TREE, NULL, \

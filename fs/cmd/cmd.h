@@ -29,6 +29,7 @@ struct command {
 	const char *summary;  /* one line */
 	const char *examples; /* lines for --help, each "  $ ckptfs ..." */
 	const char *details;  /* more lines for --help, or NULL */
+	const char *complete; /* what its arguments are, for complete.h; the last one goes on */
 	unsigned words;	      /* groups of options.h; WORDS_ANY goes without saying */
 	size_t min_args, max_args;
 	size_t checkpoints;		     /* arguments that are one, in front of the others */
@@ -38,6 +39,9 @@ struct command {
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
 	command_check, command_diff, command_export, command_index, command_reshard, command_stats,
 	command_warm;
+
+/* Command i, in the order of help; NULL behind the last. */
+const struct command *command_at(size_t i);
 
 /* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
 int cmd_fail(const struct ckpt_err *e);

@@ -129,6 +129,7 @@ static int cat_run(const struct options *o)
 const struct command command_cat = {
 	.name = "cat",
 	.usage = "CKPT PATH...",
+	.complete = "fp",
 	.summary = "Write files of the tree to standard output",
 	.examples = "  $ ckptfs cat run/step-1000 npy/lm_head.weight.npy >lm_head.npy\n"
 		    "  $ ckptfs cat run/step-1000 hf/model.safetensors -o dtype=bf16 "

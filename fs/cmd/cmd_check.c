@@ -146,6 +146,7 @@ static int check_run(const struct options *o)
 const struct command command_check = {
 	.name = "check",
 	.usage = "CKPT",
+	.complete = "f",
 	.summary = "Prove that a checkpoint is whole",
 	.examples = "  $ ckptfs check run/step-1000\n"
 		    "  $ ckptfs check --data run/step-1000\n",

@@ -357,6 +357,7 @@ static int diff_run(const struct options *o)
 const struct command command_diff = {
 	.name = "diff",
 	.usage = "A B [GLOB...]",
+	.complete = "ffn",
 	.summary = "Compare two checkpoints, tensor by tensor",
 	.examples =
 		"  $ ckptfs diff run/step-1000 run/step-2000\n"

@@ -172,6 +172,7 @@ static int run_export(const struct options *o)
 const struct command command_export = {
 	.name = "export",
 	.usage = "CKPT PATH DEST",
+	.complete = "fpf",
 	.summary = "Copy a file or directory of the tree to disk",
 	.examples =
 		"  $ ckptfs export run/step-1000 hf model -o assets=hf-config,dtype=bf16\n"

@@ -31,6 +31,7 @@ static int index_run(const struct options *o)
 const struct command command_index = {
 	.name = "index",
 	.usage = "CKPT",
+	.complete = "f",
 	.summary = "Build or refresh the chunk index",
 	.examples = "  $ ckptfs index run/step-1000\n"
 		    "  $ ckptfs index --print run/step-1000\n",

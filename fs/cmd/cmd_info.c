@@ -418,6 +418,7 @@ static int info_run(const struct options *o)
 const struct command command_info = {
 	.name = "info",
 	.usage = "CKPT [FQN]",
+	.complete = "fn",
 	.summary = "Describe a checkpoint, a run of them, or a tensor",
 	.examples = "  $ ckptfs info run/step-1000\n"
 		    "  $ ckptfs info run/step-1000 model.layers.0.self_attn.q_proj.weight\n"

@@ -410,6 +410,7 @@ static int ls_run(const struct options *o)
 const struct command command_ls = {
 	.name = "ls",
 	.usage = "CKPT [GLOB...]",
+	.complete = "fn",
 	.summary = "List tensors and objects, or the checkpoints of a run",
 	.examples = "  $ ckptfs ls run/step-1000 'model.layers.0.*'\n"
 		    "  $ ckptfs ls -h --sort=size run/step-1000\n"

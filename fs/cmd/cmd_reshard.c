@@ -233,6 +233,7 @@ static int run_reshard(const struct options *o)
 const struct command command_reshard = {
 	.name = "reshard",
 	.usage = "SRC DST",
+	.complete = "f",
 	.summary = "Write a checkpoint again for other ranks or in another format",
 	.examples = "  $ ckptfs reshard --ranks=8 run/step-1000 run/step-1000.8\n"
 		    "  $ ckptfs reshard --model --format=safetensors run/step-1000 model -o "

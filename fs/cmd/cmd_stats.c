@@ -218,6 +218,7 @@ static int stats_run(const struct options *o)
 const struct command command_stats = {
 	.name = "stats",
 	.usage = "MNT",
+	.complete = "m",
 	.summary = "Print what a mount has served",
 	.examples = "  $ ckptfs stats mnt\n"
 		    "  $ ckptfs stats --json mnt\n",

@@ -501,6 +501,7 @@ static int warm_main(const struct options *o)
 const struct command command_warm = {
 	.name = "warm",
 	.usage = "PATH...",
+	.complete = "f",
 	.summary = "Read files of a mount or a checkpoint into the page cache",
 	.examples = "  $ ckptfs warm mnt/hf\n"
 		    "  $ ckptfs warm run/step-1000/hf\n",

@@ -6,6 +6,7 @@
  * and `ckptfs SRC DIR -o ...`, as mount.fuse3(8) calls a file system.
  */
 #include "cmd/cmd.h"
+#include "cmd/complete.h"
 #include "cmd/helper.h"
 #include "cmd/options.h"
 
@@ -28,6 +29,11 @@ static const struct command *const commands[] = {
 	&command_cat,	  &command_export, &command_check, &command_diff,
 	&command_reshard, &command_index,  &command_stats, &command_warm,
 };
+
+const struct command *command_at(size_t i)
+{
+	return i < ARRAY_LEN(commands) ? commands[i] : NULL;
+}
 
 static const struct command *find_command(const char *name)
 {
@@ -194,6 +200,8 @@ int main(int argc, char **argv)
 		return print_version();
 	if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
 		return run_help(argc - 2, argv + 2);
+	if (!strcmp(argv[1], "__complete")) /* for the shells */
+		return complete_main(argc - 2, argv + 2);
 	c = find_command(argv[1]);
 	if (c)
 		return run_command(c, argc - 2, argv + 2);

@@ -159,14 +159,14 @@ static const struct {
 	const char *name;
 	unsigned group;
 } open_groups[] = {
-	{ "index", WORDS_STORE },	    { "ignore_ctime", WORDS_STORE },
-	{ "include", WORDS_NAMES },	    { "exclude", WORDS_NAMES },
-	{ "rename", WORDS_NAMES },	    { "dtype", WORDS_DTYPE },
-	{ "weights", WORDS_MODEL },	    { "recipe", WORDS_MODEL },
-	{ "assets", WORDS_MODEL },	    { "experts", WORDS_MODEL },
-	{ "shard_size", WORDS_FILES },	    { "layout", WORDS_FILES },
-	{ "gguf_dtype", WORDS_GGUF },	    { "cache", WORDS_CACHE },
-	{ "allow_missing", WORDS_MISSING },
+	{ "index", WORDS_STORE },   { "ignore_ctime", WORDS_STORE },
+	{ "include", WORDS_NAMES }, { "exclude", WORDS_NAMES },
+	{ "rename", WORDS_NAMES },  { "dtype", WORDS_DTYPE },
+	{ "weights", WORDS_MODEL }, { "recipe", WORDS_MODEL },
+	{ "assets", WORDS_MODEL },  { "master", WORDS_MODEL },
+	{ "experts", WORDS_MODEL }, { "shard_size", WORDS_FILES },
+	{ "layout", WORDS_FILES },  { "gguf_dtype", WORDS_GGUF },
+	{ "cache", WORDS_CACHE },   { "allow_missing", WORDS_MISSING },
 };
 
 static unsigned open_group(const char *name)
@@ -588,4 +588,20 @@ void options_help(FILE *to, unsigned groups)
 				  find_letter(groups, words[i].letter) == &words[i]
 					  ? words[i].letter
 					  : 0);
+}
+
+bool options_word(unsigned groups, size_t i, struct option_word *ret)
+{
+	struct word w;
+	bool found = false;
+
+	for (size_t k = 0; !found && ckpt_option(k); k++)
+		found = open_word(k, &w) && w.group & groups && !i--;
+	for (size_t k = 0; !found && k < ARRAY_LEN(words); k++) {
+		w = words[k];
+		found = w.group & groups && w.help && !i--;
+	}
+	if (found)
+		*ret = (struct option_word){ w.name, w.value, w.kind == LEVEL, in_list(&w) };
+	return found;
 }

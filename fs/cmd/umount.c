@@ -39,6 +39,7 @@ static int umount_run(const struct options *o)
 const struct command command_umount = {
 	.name = "umount",
 	.usage = "MNT",
+	.complete = "m",
 	.summary = "Unmount",
 	.examples = "  $ ckptfs umount mnt\n",
 	.min_args = 1,

@@ -797,6 +797,7 @@ static int mount_run(const struct options *o)
 const struct command command_mount = {
 	.name = "mount",
 	.usage = "CKPT MNT",
+	.complete = "fd",
 	.summary = "Mount a checkpoint, or a run of them, on a directory",
 	.examples = "  $ ckptfs mount run/step-1000 mnt\n"
 		    "  $ ckptfs mount run mnt\n"

@@ -1,80 +1,201 @@
 #!/bin/bash
-# What bash completes for ckptfs; every word but the last is there already.
+# What shells complete for ckptfs: each is driven as somebody does who presses Tab.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# completed WORD...: one word a line.
-completed() {
-  PATH=$(dirname "$CKPTFS"):$PATH bash -c '
+# What all of them ask. offered WORD...: words, sorted, the last one unfinished.
+offered() { ckptfs __complete "$@" | sort; }
+expect_offered() {
+  local want=$1
+  shift
+  is "$want" "$(offered "$@" | paste -sd ' ')"
+}
+
+test_commands_and_options() {
+  expect_offered reshard re
+  expect_offered "help" hel
+  expect_offered "--help" --h
+  expect_offered "--include= --index=" mount --in
+  expect_offered "--values" diff --v
+  expect_offered "io=direct,allow_missing io=direct,allow_other io=direct,allow_root" mount -o io=direct,allo
+  expect_offered 'a\,b=c,io= a\,b=c,io_uring' mount -o 'a\,b=c,io'
+  expect_offered "" mount -o a,foregr # is no word of -o
+  expect_offered "" ls --weig         # would change nothing
+  expect_offered "--zstd" reshard --zs # may go without a value
+  expect_offered "" frob x
+}
+
+# Every option of every help text, and nothing else.
+test_options_are_those_of_help() {
+  local command
+  for command in $(ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help); do
+    ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+).*/--\2/p' | sort >want
+    offered "$command" -- | tr -d = | diff want - || fail "$command"
+    offered "$command" - | tr -d = | diff want - || fail "$command"
+    expect_offered "$command" help "$command"
+  done
+}
+
+# What the program says in its sentence about a value that may not be.
+test_values_are_those_that_the_program_takes() {
+  local command word want n=0
+  for command in mount reshard ls; do
+    while read -r word; do
+      want=$({ ckptfs "$command" "$(zoo)" x --"$word"='?' --index=:memory: 2>&1 || :; } |
+        sed -nE "s/.*option '$word'.* is not one of //p" | sed -E "s/ \(try .*//; s/,//g")
+      if [[ -n $want ]]; then
+        expect_offered "$(xargs -n 1 <<<"$want" | sort | xargs)" "$command" "--$word" ""
+        expect_offered "$(xargs -n 1 printf "--$word=%s\n" <<<"$want" | sort | xargs)" "$command" "--$word="
+        n=$((n + 1))
+      fi
+    done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+  done
+  ((n >= 7)) || fail "$n options with choices"
+  offered mount --recipe=megatron-mi >out
+  grep -qx -- --recipe=megatron-mixtral out
+  expect_offered ":files layout=" mount -o layout=a
+  expect_offered ":dirs --assets=" mount --assets=a
+  expect_offered ":files " mount --rename ""
+}
+
+test_arguments() {
+  expect_offered ":files " ls ""
+  expect_offered ":files " ls -l --dtype bf16 x
+  expect_offered ":dirs " mount a ""
+  expect_offered "" mount a b ""
+  expect_offered ":files " export "$(big)/ckpt" hf ""
+  expect_offered w info "$(big)/ckpt" w
+  expect_offered "v w" ls "$(big)/ckpt" -- ""
+  expect_offered w diff "$(big)/ckpt" /nowhere w
+  expect_offered v cat --fqn "$(big)/ckpt" v
+  expect_offered "tensors/" cat "$(big)/ckpt" te
+  expect_offered tensors/w cat "$(big)/ckpt" tensors/w
+  expect_offered npy/v.npy export "$(big)/ckpt" npy/v
+  expect_offered hf/model.safetensors cat "$(big)/ckpt" hf/
+  expect_offered "" ls "$(big)/ckpt" '[w'
+  expect_offered "" ls /nowhere w
+  expect_offered "" cat "$(big)/ckpt" nowhere/x
+  mkdir run
+  old_copy "$(big)/ckpt" run/step-1
+  expect_offered "latest/ step-1/" cat run ""
+  expect_offered step-1/tensors/w cat run step-1/tensors/w
+  mount_at m "$(big)/ckpt"
+  expect_offered "$PWD/m" umount "$PWD/"
+  expect_offered "$PWD/m" stats "$PWD/"
+}
+
+test_hostile_names_are_no_commands() {
+  need_fixture weird_fqns
+  offered ls "$(fixture weird_fqns)/ckpt" "" >out
+  tr -d '\n' <out >flat
+  ! LC_ALL=C grep -q '[[:cntrl:]]' flat || fail "control bytes"
+  # shellcheck disable=SC2016 # the names are like that
+  make_dcp c 'a$(touch evil)' 2 1 'b;touch evil' 2 1 'c d' 2 1
+  is 'a\$\(touch\ evil\)' "$(in_bash ckptfs info c a)"
+  is 'b\;touch\ evil' "$(in_bash ckptfs info c b)"
+  is 'ckptfs info c a\$\(touch\ evil\) ' "$(in_zsh 'ckptfs info c a')"
+  is "c d" "$(in_fish 'ckptfs info c c')"
+}
+
+# ---- the shells ----
+
+# in_bash WORD...: as readline has cut them, '=' by itself; what may come in place of the last one.
+in_bash() {
+  PATH=$(dirname "$CKPTFS"):$PATH bash --norc -c '
     . /usr/share/bash-completion/bash_completion
     . "$1/../../fs/ckptfs.bash"
     shift
-    compopt() { :; }
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE=$*
-    COMP_LINE=${COMP_LINE/ = /=} COMP_POINT=${#COMP_LINE}
+    COMP_LINE=${COMP_LINE// = /=} COMP_LINE=${COMP_LINE/% =/=} COMP_POINT=${#COMP_LINE}
     _ckptfs
     printf "%s\n" "${COMPREPLY[@]}" | sort
   ' - "$HERE" "$@"
 }
-expect_completed() {
-  local want=$1 got
-  shift
-  got=$(completed "$@" | xargs)
-  [[ $got == "$want" ]] || fail "$*: '$got' instead of '$want'"
-}
 
-test_commands_and_options() {
-  expect_completed reshard ckptfs re
-  expect_completed "--include= --index=" ckptfs mount --in
-  expect_completed "io=direct,allow_missing io=direct,allow_other io=direct,allow_root" \
-    ckptfs mount -o io=direct,allo
-  expect_completed "--values" ckptfs diff --v
-}
-
-test_values() {
-  expect_completed bf16 ckptfs mount --dtype = b
-  expect_completed hyperparallel ckptfs reshard --format = hy
-  [[ $(completed ckptfs cat --recipe = megatron-m) == megatron-mixtral ]] || fail "no recipe"
-}
-
-# What the program says that a value may be, in its sentence about one that it may not.
-choices() {
-  { "${@:2}" --"$1"='?' --recipe=/nowhere --index=:memory: 2>&1 || :; } | sed -nE "s/.*option '$1'.* is not one of //p" | sed -E "s/ \(try .*//; s/,/ /g"
-}
-
-test_values_are_those_that_the_program_takes() {
-  local command word want n=0
+test_bash() {
+  local b
+  b=$(big)/ckpt
   mkdir "a directory"
   touch here.layout
-  for command in mount reshard; do
-    while read -r word; do
-      want=$(choices "$word" ckptfs "$command" "$(zoo)" "a directory")
-      if [[ -n $want ]]; then
-        expect_completed "$(xargs -n 1 <<<"$want" | sort | xargs)" ckptfs "$command" "--$word" = ""
-        [[ $word == master ]] || n=$((n + 1))
-      fi
-    done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+  is reshard "$(in_bash ckptfs re)"
+  is "--include= --index=" "$(in_bash ckptfs mount --in | paste -sd ' ')"
+  is bf16 "$(in_bash ckptfs mount --dtype = b)"
+  is bf16 "$(in_bash ckptfs mount --dtype b)"
+  is "auto cached direct" "$(in_bash ckptfs mount --io = "" | xargs)"
+  is "dtype=" "$(in_bash ckptfs mount -o dt)"
+  is bf16 "$(in_bash ckptfs mount -o dtype = b)"
+  is "direct,allow_other" "$(in_bash ckptfs mount -o io = direct,allow_ot)"
+  is "a directory here.layout" "$(in_bash ckptfs mount --layout = "" | grep -v '^err$\|^out$' | xargs)"
+  is "a directory" "$(in_bash ckptfs mount -o assets = a)"
+  is "a directory" "$(in_bash ckptfs ls a)"
+  is tensors/w "$(in_bash ckptfs cat "$b" tensors/w)"
+  is w "$(in_bash ckptfs info "$b" w)"
+}
+
+# in_zsh LINE: the line after Tab.
+in_zsh() {
+  cp "$HERE/../../fs/ckptfs.zsh" _ckptfs
+  PATH=$(dirname "$CKPTFS"):$PATH zsh -f -c '
+    zmodload zsh/zpty
+    zpty z zsh -f -i
+    zpty -w z "PS1=; PROMPT_EOL_MARK=; unsetopt prompt_cr prompt_sp; setopt no_beep; fpath=(\$PWD \$fpath)
+      autoload -Uz compinit; compinit -u -D; show() { print -r -- \"<<\$BUFFER>>\" }; zle -N show
+      bindkey \"^I\" complete-word; bindkey \"^X\" show; print READY\$((1 + 1))"
+    zpty -r z out "*READY2*"
+    zpty -n -w z "$1"$'"'\t'\$'\x18'"'
+    zpty -r z out "*<<*>>*"
+    print -r -- ${${out#*<<}%>>*}
+    zpty -d z' - "$1"
+}
+
+test_zsh() {
+  local b
+  b=$(big)/ckpt
+  mkdir assets
+  touch here.layout
+  is "ckptfs reshard " "$(in_zsh "ckptfs re")"
+  is "ckptfs mount --include=" "$(in_zsh "ckptfs mount --inc")"
+  is "ckptfs mount --dtype=bf16 " "$(in_zsh "ckptfs mount --dtype=b")"
+  is "ckptfs mount -o io=direct,allow_other " "$(in_zsh "ckptfs mount -o io=direct,allow_ot")"
+  is "ckptfs mount --assets=assets/" "$(in_zsh "ckptfs mount --assets=as")"
+  is "ckptfs mount -o layout=here.layout " "$(in_zsh "ckptfs mount -o layout=he")"
+  is "ckptfs ls assets/" "$(in_zsh "ckptfs ls as")"
+  is "ckptfs cat $b tensors/w " "$(in_zsh "ckptfs cat $b tensors/w")"
+  is "ckptfs cat $b tensors/" "$(in_zsh "ckptfs cat $b te")"
+  is "ckptfs info $b w " "$(in_zsh "ckptfs info $b w")"
+}
+
+# in_fish LINE: what fish offers for its last word.
+in_fish() {
+  # shellcheck disable=SC2016 # fish's variables
+  PATH=$(dirname "$CKPTFS"):$PATH HOME=$PWD fish --no-config -c \
+    'source $argv[1]; complete -C $argv[2]' "$HERE/../../fs/ckptfs.fish" "$1" | sort
+}
+
+test_fish() {
+  local b
+  b=$(big)/ckpt
+  mkdir assets
+  touch here.layout
+  is reshard "$(in_fish "ckptfs re")"
+  is "--include= --index=" "$(in_fish "ckptfs mount --in" | paste -sd ' ')"
+  is --dtype=bf16 "$(in_fish "ckptfs mount --dtype=b")"
+  is "io=direct,allow_other" "$(in_fish "ckptfs mount -o io=direct,allow_ot")"
+  is --assets=assets/ "$(in_fish "ckptfs mount --assets=as")"
+  is layout=here.layout "$(in_fish "ckptfs mount -o layout=he")"
+  is assets/ "$(in_fish "ckptfs ls as")"
+  is tensors/w "$(in_fish "ckptfs cat $b tensors/w")"
+  is w "$(in_fish "ckptfs info $b w")"
+}
+
+test_they_are_installed_and_uninstalled() {
+  make -s -C "$HERE/../.." -n install-program PREFIX=/usr DESTDIR="$PWD/d" >out 2>/dev/null
+  local f
+  for f in bash-completion/completions/ckptfs zsh/site-functions/_ckptfs fish/vendor_completions.d/ckptfs.fish; do
+    grep -q "fs/ckptfs\.[a-z]* $PWD/d/usr/share/$f$" out || fail "$f is not installed"
+    make -s -C "$HERE/../.." -n uninstall PREFIX=/usr DESTDIR="$PWD/d" | grep -F "$PWD/d/usr/share/$f" >/dev/null ||
+      fail "$f stays"
   done
-  rm -f '?' # a file is what --log takes
-  is 9 "$n" # dtype, experts, gguf_dtype of both; io, sandbox, format
-  expect_completed "a directory here.layout" ckptfs mount --layout = ""
-  expect_completed "a directory" ckptfs mount --assets = ""
-}
-
-test_names_of_tensors() {
-  expect_completed w ckptfs info "$(big)/ckpt" w
-  expect_completed tensors/w ckptfs cat "$(big)/ckpt" tensors/w
-  expect_completed npy/v.npy ckptfs cat "$(big)/ckpt" npy/v
-  expect_completed v ckptfs cat --fqn "$(big)/ckpt" v
-  expect_completed "" ckptfs ls "$(big)/ckpt" '[w'
-  expect_completed "" ckptfs ls /nowhere w
-}
-
-test_files_and_mounts() {
-  touch "a file" other
-  expect_completed "a file" ckptfs ls 'a'
-  mount_at m "$(big)/ckpt"
-  expect_completed "$PWD/m" ckptfs umount "$PWD/"
 }
 
 run_suite "$@"

@@ -76,8 +76,8 @@ for path, master in ("model", "optimizer.state.%s.fp32"), ("weights", "%s"):
         assert hashlib.sha256(file[end + a : end + b]).hexdigest() == want["sha256"], name
 PY
   need_fixture plain
-  refused "option 'master': no weight has a master" ckptfs ls --master=yes "$(fixture plain)/ckpt"
-  refused "option 'master': 'maybe' is not one of yes, no" ckptfs ls --master=maybe "$(fixture plain)/ckpt"
+  refused "option 'master': no weight has a master" ckptfs info --master=yes "$(fixture plain)/ckpt"
+  refused "option 'master': 'maybe' is not one of yes, no" ckptfs info --master=maybe "$(fixture plain)/ckpt"
 }
 
 test_what_cannot_be_shown_is_said() {

@@ -23,10 +23,8 @@ helper() { python3 "$HERE/reshard.py" "$@"; }
 # same A B [all|tensors [incomplete]]: what can be read of A is in B, byte for byte, and nothing else; or of
 # the tensors all that safetensors files can hold.
 same() {
-  local complete=()
-  [[ ${4:-} != incomplete ]] || complete=(--allow-missing)
-  ckptfs diff --json --index=:memory: "${complete[@]}" "$1" "$2" >"$T/same" 2>"$T/err" || (($? == 1)) || cat "$T/err"
-  ckptfs ls --json --index=:memory: "${complete[@]}" "$1" >"$T/listed"
+  ckptfs diff --json --index=:memory: "$1" "$2" >"$T/same" 2>"$T/err" || (($? == 1)) || cat "$T/err"
+  ckptfs ls --json --index=:memory: "$1" >"$T/listed"
   helper same "$T/same" "$T/listed" "${3:-all}"
 }
 

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/complete.h"
+
+#include "cmd/cmd.h"
+#include "cmd/options.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum {
+	MAX_OFFERED = 2000,
+	/* For all of it: an index that is not there yet may take too long. */
+	CPU_SECONDS = 3,
+	SECONDS = 20,
+};
+
+struct line {
+	char *const *words; /* behind the program's name */
+	size_t n;	    /* the last is `word` */
+	const char *word;
+	const struct command *command;
+	size_t offered;
+};
+
+/* A whole word: front (of the word that is there already), name, end. */
+static void offer(struct line *l, const char *front, size_t front_len, const char *name, size_t len,
+		  const char *end)
+{
+	const char *start = l->word + front_len;
+
+	if (l->offered >= MAX_OFFERED || strlen(l->word) < front_len || len < strlen(start) ||
+	    memcmp(name, start, strlen(start)) != 0)
+		return;
+	for (const char *s = name; s < name + len; (void)text_next(&s, name + len))
+		if (text_unfit(s, name + len))
+			return;
+	(void)printf("%.*s%.*s%s\n", (int)front_len, front, (int)len, name, end);
+	l->offered++;
+}
+
+static void offer_word(struct line *l, size_t front_len, const char *name, const char *end)
+{
+	offer(l, l->word, front_len, name, strlen(name), end);
+}
+
+/* The shell knows files better; front_len bytes of the word are not theirs. */
+static void ask(const char *what, const struct line *l, size_t front_len)
+{
+	(void)printf(":%s %.*s\n", what, (int)front_len, l->word);
+}
+
+/* ---- options ---- */
+
+static void offer_recipes(struct line *l, size_t front_len)
+{
+	const char *name, *summary, *text;
+
+	offer_word(l, front_len, "megatron", "");
+	for (size_t i = 0; (name = ckpt_recipe(i, &summary, &text)); i++)
+		offer_word(l, front_len, name, "");
+}
+
+/* The word's value begins at front_len. */
+static void offer_value(struct line *l, const struct option_word *w, size_t front_len)
+{
+	const char *of = w->value;
+
+	if (!strcmp(of, "FILE") || !strcmp(of, "PATH") || !strcmp(w->name, "recipe"))
+		ask("files", l, front_len);
+	else if (!strcmp(of, "DIR"))
+		ask("dirs", l, front_len);
+	if (!strcmp(w->name, "recipe"))
+		offer_recipes(l, front_len);
+	if (!strcmp(w->name, "index"))
+		offer_word(l, front_len, ":memory:", "");
+	for (const char *at = of; strchr(of, '|') && *at; at += strspn(at, "|")) {
+		size_t len = strcspn(at, "|");
+
+		offer(l, l->word, front_len, at, len, "");
+		at += len;
+	}
+}
+
+/* As options_parse compares: a dash is as good as an underscore. */
+static bool find_option(const struct line *l, const char *s, size_t len, struct option_word *ret)
+{
+	for (size_t i = 0; options_word(l->command->words | WORDS_ANY, i, ret); i++) {
+		size_t k = 0;
+
+		while (k < len && ret->name[k] == (s[k] == '-' ? '_' : s[k]))
+			k++;
+		if (k == len && !ret->name[len])
+			return true;
+	}
+	return false;
+}
+
+/* Names, or the value of one, behind front_len bytes: "--", or in the list of -o what is in front. */
+static void offer_options(struct line *l, size_t front_len, bool list)
+{
+	const char *start = l->word + front_len;
+	size_t len = strcspn(start, "=");
+	struct option_word w;
+
+	if (start[len]) {
+		if (find_option(l, start, len, &w) && w.value && (!list || w.in_list))
+			offer_value(l, &w, front_len + len + 1);
+		return;
+	}
+	for (size_t i = 0; options_word(l->command->words | WORDS_ANY, i, &w); i++)
+		if (!list || w.in_list)
+			offer_word(l, front_len, w.name, w.value && !w.may_omit ? "=" : "");
+}
+
+static void offer_list(struct line *l)
+{
+	const char *comma = NULL;
+
+	for (const char *s = l->word; *s; s++) {
+		if (*s == '\\' && s[1])
+			s++;
+		else if (*s == ',')
+			comma = s;
+	}
+	offer_options(l, comma ? (size_t)(comma + 1 - l->word) : 0, true);
+}
+
+/* ---- arguments ---- */
+
+static void be_silent(void *arg, const char *what)
+{
+	(void)arg;
+	(void)what;
+}
+
+static struct ckpt *open_quietly(const char *path, bool runs)
+{
+	const char *const words[] = { "allow_missing", runs ? "runs" : NULL, NULL };
+	const struct ckpt_hooks hooks = { .warn = be_silent };
+	struct ckpt_err ignored;
+	struct ckpt *c;
+
+	return ckpt_open(path, words, &hooks, &c, &ignored) ? NULL : c;
+}
+
+static void offer_fqns(struct line *l, const char *path)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = open_quietly(path, false);
+	struct ckpt_totals n;
+
+	if (!c)
+		return;
+	ckpt_totals(c, &n);
+	for (uint64_t i = 0; i < n.tensors; i++) {
+		struct ckpt_tensor t;
+
+		ckpt_tensor(c, i, &t);
+		offer(l, "", 0, t.fqn, t.fqn_len, "");
+	}
+	for (uint64_t i = 0; i < n.objects; i++) {
+		struct ckpt_object o;
+
+		ckpt_object(c, i, &o);
+		offer(l, "", 0, o.fqn, o.fqn_len, "");
+	}
+}
+
+static void offer_paths(struct line *l, const char *path)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = open_quietly(path, true);
+	const char *slash = strrchr(l->word, '/');
+	size_t front_len = slash ? (size_t)(slash + 1 - l->word) : 0;
+	autofree char *dir = strndup(l->word, front_len);
+	char name[CKPT_NAME_MAX + 1];
+	struct ckpt_err ignored;
+	ckpt_node parent, node;
+	uint64_t at = 0;
+
+	if (!c || !dir || ckpt_walk(c, dir, &parent, &ignored) || ckpt_enter(c, parent, &ignored))
+		return;
+	while (!ckpt_next(c, parent, &at, name, &node)) {
+		struct ckpt_stat st = { 0 };
+
+		if (*name == '.' && l->word[front_len] != '.')
+			continue;
+		(void)ckpt_type(c, node, &st, &ignored);
+		offer_word(l, front_len, name, st.is_dir || st.is_link ? "/" : "");
+	}
+}
+
+static void offer_mounts(struct line *l)
+{
+	FILE *f = fopen("/proc/self/mounts", "re");
+	autofree char *text = NULL;
+	size_t cap = 0;
+
+	while (f && getline(&text, &cap, f) > 0) {
+		char *save = NULL, *path;
+
+		(void)strtok_r(text, " ", &save);
+		path = strtok_r(NULL, " ", &save);
+		if (path && !strncmp(save, "fuse.ckptfs ", strlen("fuse.ckptfs ")))
+			offer_word(l, 0, path, "");
+	}
+	if (f)
+		(void)fclose(f);
+}
+
+/* Words that are no options and no values of any: the first, and how many before the last word. */
+static size_t count_arguments(const struct line *l, const char **ret_first, bool *ret_fqn)
+{
+	size_t n = 0;
+	bool ended = false;
+
+	*ret_first = NULL;
+	for (size_t i = 1; i + 1 < l->n; i++) {
+		const char *s = l->words[i];
+		struct option_word w;
+
+		if (!ended && s[0] == '-' && s[1]) {
+			ended = !strcmp(s, "--");
+			*ret_fqn |= !strcmp(s, "--fqn");
+			if (!strcmp(s, "-o") ||
+			    (s[1] == '-' && !strchr(s, '=') &&
+			     find_option(l, s + 2, strlen(s + 2), &w) && w.value && !w.may_omit))
+				i++;
+			continue;
+		}
+		if (!n++)
+			*ret_first = s;
+	}
+	return n;
+}
+
+static void offer_argument(struct line *l)
+{
+	const char *first, *kinds = l->command->complete;
+	bool fqn = false;
+	size_t n = count_arguments(l, &first, &fqn);
+	char kind = kinds[min_u64(n, strlen(kinds) - 1)];
+
+	if (n >= l->command->max_args)
+		return;
+	if (kind == 'f')
+		ask("files", l, 0);
+	else if (kind == 'd')
+		ask("dirs", l, 0);
+	else if (kind == 'm')
+		offer_mounts(l);
+	else if (kind == 'n' || fqn)
+		offer_fqns(l, first);
+	else
+		offer_paths(l, first);
+}
+
+/* ---- the whole ---- */
+
+static void offer_commands(struct line *l)
+{
+	const struct command *c;
+
+	for (size_t i = 0; (c = command_at(i)); i++)
+		offer_word(l, 0, c->name, "");
+}
+
+static void offer_help(struct line *l)
+{
+	if (l->n == 2) {
+		offer_commands(l);
+		offer_word(l, 0, "recipes", "");
+	} else if (l->n == 3 && !strcmp(l->words[1], "recipes")) {
+		offer_recipes(l, 0);
+	}
+}
+
+static void offer_of_command(struct line *l)
+{
+	const char *before = l->words[l->n - 2];
+	struct option_word w;
+
+	if (l->n > 2 && !strcmp(before, "-o") && l->command->words & WORDS_OPEN)
+		offer_list(l);
+	else if (l->n > 2 && !strncmp(before, "--", 2) &&
+		 find_option(l, before + 2, strlen(before + 2), &w) && w.value && !w.may_omit)
+		offer_value(l, &w, 0);
+	else if (!strncmp(l->word, "--", 2))
+		offer_options(l, 2, false);
+	else if (!strcmp(l->word, "-"))
+		for (size_t i = 0; options_word(l->command->words | WORDS_ANY, i, &w); i++)
+			(void)printf("--%s%s\n", w.name, w.value && !w.may_omit ? "=" : "");
+	else
+		offer_argument(l);
+}
+
+int complete_main(int argc, char *const *argv)
+{
+	struct line l = { .words = argv, .n = (size_t)argc };
+
+	const struct itimerval cpu = { .it_value.tv_sec = CPU_SECONDS };
+
+	(void)setitimer(ITIMER_PROF, &cpu, NULL);
+	(void)alarm(SECONDS);
+	if (argc < 1)
+		return STATUS_DONE;
+	l.word = argv[argc - 1];
+	if (argc == 1) {
+		offer_commands(&l);
+		offer_word(&l, 0, "help", "");
+		offer_word(&l, 0, "--help", "");
+		offer_word(&l, 0, "--version", "");
+		return cmd_finish(STATUS_DONE);
+	}
+	for (size_t i = 0; command_at(i); i++)
+		if (!strcmp(command_at(i)->name, argv[0]))
+			l.command = command_at(i);
+	if (l.command)
+		offer_of_command(&l);
+	else if (!strcmp(argv[0], "help"))
+		offer_help(&l);
+	return cmd_finish(STATUS_DONE);
+}
