@@ -84,7 +84,7 @@ test_more_than_the_model_is_not_complete() {
   config num_hidden_layers 1
   [[ $(of hf -o assets=hf) == "more than LlamaForCausalLM: "*" unexpected (model.layers.1."* ]] ||
     fail "$(of hf -o assets=hf)"
-  refused "option 'strict': hf/: more than" ckptfs ls dcp -o assets=hf,strict
+  refused "option 'strict': hf/: more than" ckptfs info dcp -o assets=hf,strict
 }
 
 test_what_is_not_known_is_not_called_complete() {
@@ -94,7 +94,7 @@ test_what_is_not_known_is_not_called_complete() {
   config model_type '"llama"'
   config quantization_config '{}'
   is "not checked: config.json asks for quantised weights (quantization_config)" "$(of hf -o assets=hf)"
-  ckptfs ls dcp -o assets=hf,strict >/dev/null
+  ckptfs info dcp -o assets=hf,strict >/dev/null
   echo '{' >hf/config.json
   [[ $(of hf -o assets=hf) == "not loadable: config.json, line "* ]] || fail "$(of hf -o assets=hf)"
 }
