@@ -373,7 +373,7 @@ test_descriptors_that_cannot_be_served() {
   refused "mount point '/dev/fd/1': not an open /dev/fuse of number 3 or above" ckptfs mount "$(big)/ckpt" /dev/fd/1
   refused "mount point '/dev/fd/7': not an open /dev/fuse" ckptfs mount "$(big)/ckpt" /dev/fd/7 7</dev/null
   # Open, and not mounted.
-  refused "." ckptfs mount "$(big)/ckpt" /dev/fd/7 7<>/dev/fuse
+  refused "serve '/dev/fd/7': " ckptfs mount -q "$(big)/ckpt" /dev/fd/7 7<>/dev/fuse
 }
 
 test_one_thread_is_enough() {

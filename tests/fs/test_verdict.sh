@@ -120,10 +120,10 @@ JSON
 test_damage_is_told() {
   model llama
   rm dcp/*.distcp
-  [[ $(of hf -o assets=hf,allow_missing) == "not loadable as LlamaForCausalLM: "*" left out ("* ]] ||
-    fail "$(of hf -o assets=hf,allow_missing)"
-  [[ $(of pt -o allow_missing) == "not complete: "*" left out ("*": data file '"* ]] ||
-    fail "$(of pt -o allow_missing)"
+  [[ $(of hf -o assets=hf) == "not loadable as LlamaForCausalLM: "*" left out ("* ]] ||
+    fail "$(of hf -o assets=hf)"
+  [[ $(of pt) == "not complete: "*" left out ("*": data file '"* ]] ||
+    fail "$(of pt)"
 }
 
 # ---- mount and export ----
