@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * diff: two sorted lists of names are merged into pairs, a pair is cut into blocks, and blocks go
- * through a ring of slots:
- *
- *	      head                next             tail
- *	retired |  done or in work  |  to be taken   |  free
- *
- * Workers take slots in order and finish them in any; the calling thread fills them and retires
- * them in order, so that results come in natural order and sums do not depend on who was faster.
+ * through a pipeline, so that results come in natural order and sums do not depend on who was faster.
  */
 #include <ckptfs/ckpt_diff.h>
 
@@ -17,39 +11,34 @@
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/diff_pairs.h"
+#include "ckpt/pipeline.h"
 #include "codec/delta.h"
 #include "store/object_same.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS_PER_JOB = 4, DEFAULT_JOBS = 4 };
+_Static_assert(CKPT_DIFF_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
 
 /* ---- workers ---- */
 
 /* A pair under way. */
 struct pair {
+	struct pipeline_item item;
 	struct diff_pair of;
-	uint64_t serial;
-	_Atomic uint64_t stop; /* nothing behind this block matters any more */
 
 	/* The calling thread's. */
-	uint64_t queued, retired, charged; /* slots, slots, bytes */
-	bool complete, differs;
+	uint64_t charged; /* bytes */
+	bool differs;
 	struct delta delta;
 	struct ckpt_diff_values result;
 	struct ckpt_err why, untold;
 };
 
-/* One block of a pair; the only one of a pair that is not read, and of an object. */
+/* What one block of a pair has shown, or an object, which is one block. */
 struct slot {
-	struct pair *pair;
-	uint64_t block;
-	bool done, differs;
+	bool differs;
 	uint64_t first; /* if it differs: element of the tensor */
 	struct delta delta;
 	struct ckpt_err why; /* a code if reading failed */
@@ -60,20 +49,14 @@ struct slot {
 struct run {
 	struct ckpt_diff *d;
 	struct diff_side sides[2];
-	pthread_mutex_t lock;
-	sem_t room; /* for two whole objects in memory: held by one worker at a time */
-	pthread_cond_t filled, finished;
-	struct slot *slots;
-	struct pair *pairs;	   /* as many: each that is under way has a slot */
-	uint64_t n;		   /* of each */
-	uint64_t head, next, tail; /* written under the lock, as .done is */
-	bool quit;
-	uint64_t serial, done, total; /* pairs; bytes */
+	uint64_t glob_steps;
+	sem_t room;	      /* for two whole objects in memory: held by one worker at a time */
+	uint64_t done, total; /* bytes */
 };
 
 struct worker {
 	struct run *run;
-	pthread_t thread;
+	const struct pair *pair; /* the one that it works on */
 	uint8_t *bufs[2];
 	struct ckpt_file *files[2]; /* of the pair with that serial, if any */
 	uint64_t serial;
@@ -89,12 +72,12 @@ static void worker_close(struct worker *w)
 
 static int worker_open(struct worker *w, struct slot *s)
 {
-	const struct pair *p = s->pair;
+	const struct pair *p = w->pair;
 
-	if (w->files[1] && w->serial == p->serial)
+	if (w->files[1] && w->serial == p->item.serial)
 		return 0;
 	worker_close(w);
-	w->serial = p->serial;
+	w->serial = p->item.serial;
 	for (size_t i = 0; i < 2; i++) {
 		int rc = diff_open(&w->run->sides[i], p->of.is_object, p->of.at[i], &w->files[i],
 				   &s->why);
@@ -110,7 +93,7 @@ static int worker_open(struct worker *w, struct slot *s)
 static int worker_read(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 {
 	for (size_t i = 0; i < 2; i++) {
-		uint64_t size = dtype_info(s->pair->of.types[i])->size;
+		uint64_t size = dtype_info(w->pair->of.types[i])->size;
 		int64_t got = ckpt_file_read(w->files[i], w->bufs[i], (size_t)(n * size),
 					     from * size, &s->why);
 
@@ -145,7 +128,7 @@ static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
 
 static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 {
-	const struct pair *p = s->pair;
+	const struct pair *p = w->pair;
 	size_t size = dtype_info(p->of.types[0])->size;
 
 	if (p->of.values)
@@ -179,7 +162,7 @@ static int compare_whole(struct worker *w, struct slot *s, uint64_t *sizes)
 		s->why_b = i;
 		if (got < 0)
 			return (int)got;
-		ckpt_object(c, s->pair->of.at[i], &o);
+		ckpt_object(c, w->pair->of.at[i], &o);
 		x[i] = (struct object_bytes){ ckpt_object_form(c->engine, &o), at, (size_t)got };
 	}
 	return object_same(&x[0], &x[1], &s->untold);
@@ -212,59 +195,53 @@ static void compare_objects(struct worker *w, struct slot *s)
 		s->why = s->untold;
 }
 
-static void compare_tensors(struct worker *w, struct slot *s)
+static void compare_tensors(struct worker *w, struct slot *s, uint64_t block)
 {
-	const struct diff_pair *p = &s->pair->of;
-	uint64_t from = s->block * p->step, n = min_u64(p->elements - from, p->step);
+	const struct diff_pair *p = &w->pair->of;
+	uint64_t from = block * p->step, n = min_u64(p->elements - from, p->step);
 
 	if (!worker_read(w, s, from, n))
 		compare(w, s, from, n);
 }
 
-static void run_slot(struct worker *w, struct slot *s)
+static void work(void *arg, void *worker, void *item, uint64_t block, void *result)
 {
-	struct pair *p = s->pair;
-	uint64_t stop = p->stop;
+	struct worker *w = worker;
+	struct pair *p = item;
+	struct slot *s = result;
 
-	if (stop < s->block)
-		return;
+	w->run = arg;
+	w->pair = p;
 	if (!worker_open(w, s)) {
 		if (p->of.is_object)
 			compare_objects(w, s);
 		else
-			compare_tensors(w, s);
+			compare_tensors(w, s, block);
 	}
 	/* The lowest block with something to tell decides: the same one in every run. */
 	if (s->why.code || (s->differs && !p->of.values))
-		while (s->block < stop && !atomic_compare_exchange_weak(&p->stop, &stop, s->block))
-			;
+		pipeline_stop(&p->item, block);
 }
 
-static void *work(void *arg)
+static int setup(void *arg, void *worker, struct ckpt_err *e)
 {
-	struct worker *w = arg;
-	struct run *r = w->run;
+	struct worker *w = worker;
 
-	(void)lock_take(&r->lock);
-	for (;;) {
-		struct slot *s;
+	(void)arg;
+	w->bufs[0] = malloc((size_t)2 * DIFF_BLOCK);
+	if (!w->bufs[0])
+		return err_nomem(e);
+	w->bufs[1] = w->bufs[0] + DIFF_BLOCK;
+	return 0;
+}
 
-		while (!r->quit && r->next == r->tail)
-			(void)pthread_cond_wait(&r->filled, &r->lock);
-		if (r->quit)
-			break;
-		s = &r->slots[r->next++ % r->n];
-		if (s->done) /* nothing to read */
-			continue;
-		lock_give(&r->lock);
-		run_slot(w, s);
-		(void)lock_take(&r->lock);
-		s->done = true;
-		(void)pthread_cond_signal(&r->finished);
-	}
-	lock_give(&r->lock);
+static void teardown(void *arg, void *worker)
+{
+	struct worker *w = worker;
+
+	(void)arg;
 	worker_close(w);
-	return NULL;
+	free(w->bufs[0]);
 }
 
 /* ---- the calling thread ---- */
@@ -287,9 +264,18 @@ static void add_values(struct pair *p)
 	p->of.item.values = &p->result;
 }
 
-/* All slots of a pair are retired, or there are no more to come. */
-static int finish(struct run *r, struct pair *p)
+static void charge(struct run *r, struct pair *p, uint64_t bytes)
 {
+	p->charged += bytes;
+	r->done += bytes;
+	if (r->d->progress)
+		r->d->progress(r->d->arg, r->done, r->total);
+}
+
+static int finish(void *arg, void *item)
+{
+	struct run *r = arg;
+	struct pair *p = item;
 	struct ckpt_diff_item *i = &p->of.item;
 
 	if (p->why.code) {
@@ -305,26 +291,16 @@ static int finish(struct run *r, struct pair *p)
 	}
 	r->d->names++;
 	r->d->counts[i->result]++;
-	r->done += p->of.cost - p->charged;
-	if (r->d->progress)
-		r->d->progress(r->d->arg, r->done, r->total);
+	charge(r, p, p->of.cost - p->charged);
 	return r->d->each(r->d->arg, i);
 }
 
-/* Take the oldest slot out of the ring, when it is done. */
-static int retire(struct run *r)
+static int merge(void *arg, void *item, const void *result)
 {
-	struct slot *s = &r->slots[r->head % r->n];
-	struct pair *p = s->pair;
-	uint64_t bytes;
+	const struct slot *s = result;
+	struct run *r = arg;
+	struct pair *p = item;
 
-	(void)lock_take(&r->lock);
-	while (!s->done)
-		(void)pthread_cond_wait(&r->finished, &r->lock);
-	r->head++;
-	r->next = max_u64(r->next, r->head); /* one without work may not have been passed yet */
-	lock_give(&r->lock);
-	p->retired++;
 	if (!p->why.code && !(p->differs && !p->of.values)) {
 		if (s->why.code) {
 			p->why = s->why;
@@ -337,120 +313,44 @@ static int retire(struct run *r)
 			p->untold = s->untold;
 		delta_merge(&p->delta, &s->delta);
 	}
-	bytes = min_u64(p->of.cost - p->charged, 2 * DIFF_BLOCK);
-	p->charged += bytes;
-	r->done += bytes;
-	if (p->complete && p->retired == p->queued)
-		return finish(r, p);
-	if (r->d->progress)
-		r->d->progress(r->d->arg, r->done, r->total);
+	charge(r, p, min_u64(p->of.cost - p->charged, 2 * DIFF_BLOCK));
 	return 0;
 }
 
-static int make_room(struct run *r)
+static bool next(void *arg, void *item, uint64_t *ret_blocks)
 {
-	return r->tail - r->head == r->n ? retire(r) : 0;
-}
+	struct run *r = arg;
+	struct pair *p = item;
 
-static void push(struct run *r, struct pair *p, uint64_t block)
-{
-	struct slot *s = &r->slots[r->tail % r->n];
-
-	*s = (struct slot){ .pair = p, .block = block, .done = !p->of.read };
-	p->queued++;
-	(void)lock_take(&r->lock);
-	r->tail++;
-	(void)pthread_cond_signal(&r->filled);
-	lock_give(&r->lock);
-}
-
-static int compare_all(struct run *r)
-{
-	uint64_t glob_steps = TEXT_GLOB_STEPS; /* enough: the same globs were held before */
-	struct diff_pair next;
-	int rc = 0;
-
-	while (!rc && diff_next(r->sides, r->d, &glob_steps, &next)) {
-		struct pair *p;
-		uint64_t blocks = 1;
-
-		rc = make_room(r);
-		if (rc)
-			return rc;
-		p = &r->pairs[r->serial % r->n];
-		*p = (struct pair){ .of = next, .serial = ++r->serial, .stop = UINT64_MAX };
-		if (p->of.read && !p->of.is_object && p->of.elements)
-			blocks = (p->of.elements - 1) / p->of.step + 1;
-		for (uint64_t k = 0; !rc && k < blocks && k <= p->stop; k++) {
-			rc = make_room(r);
-			if (!rc)
-				push(r, p, k);
-		}
-		p->complete = true;
-		if (!rc && p->retired == p->queued)
-			rc = finish(r, p);
-	}
-	while (!rc && r->head < r->tail)
-		rc = retire(r);
-	return rc;
-}
-
-static unsigned default_jobs(void)
-{
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set)) /* more CPUs than it has bits */
-		return DEFAULT_JOBS;
-	return (unsigned)min_u64((uint64_t)CPU_COUNT(&set), DEFAULT_JOBS);
-}
-
-static int run_with(struct run *r, struct worker *workers, unsigned jobs, struct ckpt_err *e)
-{
-	unsigned started = 0;
-	int rc = 0;
-
-	for (; !rc && started < jobs; started += !rc) {
-		struct worker *w = &workers[started];
-
-		w->run = r;
-		w->bufs[0] = malloc((size_t)2 * DIFF_BLOCK);
-		if (!w->bufs[0]) {
-			rc = err_set(e, ENOMEM, "out of memory");
-			break;
-		}
-		w->bufs[1] = w->bufs[0] + DIFF_BLOCK;
-		rc = pthread_create(&w->thread, NULL, work, w);
-		if (rc)
-			rc = err_sys(e, rc, "start a thread");
-	}
-	if (!rc)
-		rc = compare_all(r);
-	(void)lock_take(&r->lock);
-	r->quit = true;
-	(void)pthread_cond_broadcast(&r->filled);
-	lock_give(&r->lock);
-	while (started)
-		(void)pthread_join(workers[--started].thread, NULL);
-	for (unsigned i = 0; i < jobs; i++)
-		free(workers[i].bufs[0]);
-	return rc;
+	if (!diff_next(r->sides, r->d, &r->glob_steps, &p->of))
+		return false;
+	*ret_blocks = p->of.read;
+	if (p->of.read && !p->of.is_object && p->of.elements)
+		*ret_blocks = (p->of.elements - 1) / p->of.step + 1;
+	return true;
 }
 
 static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt_err *e)
 {
-	unsigned jobs = d->jobs ? d->jobs : default_jobs();
-	struct run r = { .d = d, .n = (uint64_t)jobs * SLOTS_PER_JOB };
+	struct run r = { .d = d, .glob_steps = TEXT_GLOB_STEPS };
 	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
+	const struct pipeline pipeline = { .item_size = sizeof(struct pair),
+					   .result_size = sizeof(struct slot),
+					   .worker_size = sizeof(struct worker),
+					   .jobs = d->jobs,
+					   .arg = &r,
+					   .next = next,
+					   .merge = merge,
+					   .finish = finish,
+					   .setup = setup,
+					   .teardown = teardown,
+					   .work = work };
 	uint64_t glob_steps = TEXT_GLOB_STEPS;
-	struct worker *workers;
 	struct diff_pair p;
 	int rc;
 
 	if (ckpt_is_run(a) || ckpt_is_run(b))
 		return err_set(e, EISDIR, "it is a run");
-	if (jobs > CKPT_DIFF_MAX_JOBS)
-		return err_set(e, EINVAL, "%u jobs: at most %d make sense", jobs,
-			       CKPT_DIFF_MAX_JOBS);
 	for (size_t i = 0; d->model && i < 2; i++)
 		if (!sides[i].n_tensors)
 			return err_set(e, ENOENT,
@@ -464,22 +364,9 @@ static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt
 	rc = text_glob_check(glob_steps, "diff", e);
 	if (rc)
 		return rc;
-	r.slots = calloc(r.n, sizeof(*r.slots));
-	r.pairs = calloc(r.n, sizeof(*r.pairs));
-	workers = calloc(jobs, sizeof(*workers));
-	(void)pthread_mutex_init(&r.lock, NULL);
 	(void)sem_init(&r.room, 0, 1);
-	(void)pthread_cond_init(&r.filled, NULL);
-	(void)pthread_cond_init(&r.finished, NULL);
-	rc = r.slots && r.pairs && workers ? run_with(&r, workers, jobs, e)
-					   : err_set(e, ENOMEM, "out of memory");
-	(void)pthread_cond_destroy(&r.finished);
-	(void)pthread_cond_destroy(&r.filled);
+	rc = pipeline_run(&pipeline, e);
 	(void)sem_destroy(&r.room);
-	(void)pthread_mutex_destroy(&r.lock);
-	free(workers);
-	free(r.pairs);
-	free(r.slots);
 	return rc;
 }
 
