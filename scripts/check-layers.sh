@@ -37,6 +37,7 @@ home_of() {
   case $1 in
     ckptfs/ckpt_base.h) echo base ;;
     ckptfs/ckpt_tensor.h) echo model ;;
+    ckptfs/ckpt_numbers.h) echo codec ;;
     ckptfs/ckpt_comm.h) echo comm ;;
     ckptfs/ckpt_state.h | ckptfs/ckpt_plan.h) echo save ;;
     ckptfs/ckpt_storage.h) echo store ;;

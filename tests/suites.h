@@ -112,6 +112,7 @@
 	X(st_write) \
 	X(staging) \
 	X(storage) \
+	X(tally) \
 	X(text) \
 	X(torch_item) \
 	X(torchsave) \
