@@ -37,7 +37,7 @@ struct command {
 };
 
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
-	command_check, command_diff, command_export, command_index, command_reshard, command_stats,
+	command_check, command_diff, command_export, command_index, command_reshard, command_stat, command_stats,
 	command_warm;
 
 /* Command i, in the order of help; NULL behind the last. */

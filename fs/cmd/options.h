@@ -53,6 +53,7 @@ enum {
 	WORDS_TENSORS = WORDS_STORE | WORDS_NAMES | WORDS_DTYPE,
 	WORDS_TREE = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_GGUF,
 	WORDS_OPEN = WORDS_TREE | WORDS_MISSING | WORDS_CACHE,
+	WORDS_STAT = 1 << 20,
 };
 
 struct options {
@@ -76,6 +77,8 @@ struct options {
 
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
+	const char *by;
+	bool csv;
 
 	const char *format;
 	uint64_t ranks, zstd; /* 0: not given */

@@ -28,6 +28,7 @@
 #include <ckptfs/ckpt_mount.h>
 #include <ckptfs/ckpt_reshard.h>
 #include <ckptfs/ckpt_save.h>
+#include <ckptfs/ckpt_values.h>
 
 #include "cmd/export.h"
 
@@ -253,6 +254,33 @@ static int compare(const struct job *j, struct buf *out, struct ckpt_err *e)
 	return rc;
 }
 
+static int note_values(void *arg, const struct ckpt_values_item *i)
+{
+	struct buf *b = arg;
+
+	buf_add(b, i->fqn, i->fqn_len);
+	if (i->fault)
+		return -EIO; /* the sentence is in the item */
+	buf_add(b, &i->values.elements, sizeof(i->values) - offsetof(struct ckpt_values, elements));
+	return 0;
+}
+
+static int scan(const struct job *j, struct buf *out, struct ckpt_err *e)
+{
+	struct ckpt_values_scan s = {
+		.by = CKPT_VALUES_LAYER, .each = note_values, .arg = out, .jobs = 2
+	};
+	struct ckpt *c = NULL;
+	int rc = open_source(j, &c, e);
+
+	if (!rc)
+		rc = ckpt_values_scan(c, &s, e);
+	if (rc == -EIO && !e->code)
+		(void)err_set(e, EIO, "a tensor cannot be read");
+	ckpt_close(c);
+	return rc;
+}
+
 static int export(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	char dest[4300];
@@ -365,6 +393,7 @@ static const struct job jobs[] = {
 	{ "an index that is there", see_tree, "plain/ckpt", CACHED, 0, 0, 0, "index" },
 	{ "an index in the cache", see_tree, "plain/ckpt", BESIDE, 0, 0, 0, "ckptfs" },
 	{ "diff", compare, NULL, CAST, 0, 0, 0, NULL },
+	{ "stat", scan, NULL, CAST, 0, 0, 0, NULL },
 	{ "export", export, NULL, RANKS, 0, 0, 0, "dest" },
 	{ "export of a file", export, NULL, MEMORY, 0, 0, true, "dest" },
 	{ "reshard to DCP", reshard, "plain/ckpt", MEMORY, CKPT_DCP, 0, 0, "dest" },

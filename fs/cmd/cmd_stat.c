@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/cmd.h"
+#include "cmd/options.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/json_out.h"
+#include "base/progress.h"
+#include "base/vec.h"
+#include <ckptfs/ckpt_values.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_MAX_BYTES = 64 << 20 };
+
+/* A row that waits for its turn. */
+struct row {
+	struct ckpt_values_item item;
+	uint64_t at; /* its place in natural order */
+	char *fault;
+};
+
+struct report {
+	const struct options *o;
+	struct buf *out;
+	struct json_out json;
+	struct progress progress;
+	double (*key)(const struct ckpt_values_item *i); /* NULL: rows come as they are */
+	struct row *rows;
+	size_t n_rows, cap_rows;
+	enum ckpt_values_by by;
+	bool begun;
+};
+
+/* ---- columns ---- */
+
+static double key_elements(const struct ckpt_values_item *i)
+{
+	return (double)i->values.elements;
+}
+
+static double key_min(const struct ckpt_values_item *i)
+{
+	return i->values.min;
+}
+
+static double key_max(const struct ckpt_values_item *i)
+{
+	return i->values.max;
+}
+
+static double key_mean(const struct ckpt_values_item *i)
+{
+	return i->values.mean[0];
+}
+
+static double key_std(const struct ckpt_values_item *i)
+{
+	return i->values.std;
+}
+
+static double key_norm(const struct ckpt_values_item *i)
+{
+	return i->values.norm;
+}
+
+static double key_zero(const struct ckpt_values_item *i)
+{
+	return (double)i->values.zero;
+}
+
+static double key_nan(const struct ckpt_values_item *i)
+{
+	return (double)i->values.nan;
+}
+
+static double key_inf(const struct ckpt_values_item *i)
+{
+	return (double)i->values.infinite;
+}
+
+static const struct {
+	const char *name;
+	double (*key)(const struct ckpt_values_item *i);
+} columns[] = {
+	{ "elements", key_elements }, { "min", key_min }, { "max", key_max },
+	{ "mean", key_mean },	      { "std", key_std }, { "norm", key_norm },
+	{ "zero", key_zero },	      { "nan", key_nan }, { "inf", key_inf },
+};
+
+static const char *const groupings[] = { "tensor", "layer", "role" };
+
+static int read_options(const struct options *o, struct report *r, struct ckpt_values_scan *s,
+			struct ckpt_err *e)
+{
+	size_t i;
+
+	if (o->by) {
+		for (i = 0; i < ARRAY_LEN(groupings) && strcmp(o->by, groupings[i]) != 0; i++)
+			;
+		if (i == ARRAY_LEN(groupings))
+			return err_set(e, EINVAL,
+				       "option 'by': expected tensor, layer or role, found '%s'",
+				       o->by);
+		s->by = r->by = (enum ckpt_values_by)i;
+	}
+	if (o->sort) {
+		for (i = 0; i < ARRAY_LEN(columns) && strcmp(o->sort, columns[i].name) != 0; i++)
+			;
+		if (i == ARRAY_LEN(columns))
+			return err_set(e, EINVAL,
+				       "option 'sort': expected elements, min, max, mean, std, "
+				       "norm, zero, nan or inf, found '%s'",
+				       o->sort);
+		r->key = columns[i].key;
+	}
+	if (o->csv && o->json)
+		return err_set(e, EINVAL,
+			       "options 'csv' and 'json': only one of them can be given");
+	return 0;
+}
+
+/* ---- numbers ---- */
+
+/* A minimum or maximum: of integers all digits. */
+static void add_extreme(char out[static 64], double v, double rest, bool integer)
+{
+	__int128 whole;
+	char digits[48], *p = digits + sizeof(digits);
+
+	if (!integer) {
+		(void)snprintf(out, 64, "%.9g", v);
+		return;
+	}
+	whole = (__int128)v + (__int128)rest;
+	*--p = 0;
+	for (__int128 left = whole < 0 ? -whole : whole; left || !*p; left /= 10)
+		*--p = (char)('0' + (int)(left % 10));
+	(void)snprintf(out, 64, "%s%s", whole < 0 ? "-" : "", p);
+}
+
+static bool is_integer(const struct ckpt_values_item *i)
+{
+	return i->dtype && (!strncmp(i->dtype, "int", 3) || !strncmp(i->dtype, "uint", 4));
+}
+
+static bool has_order(const struct ckpt_values *v)
+{
+	return v->known && v->finite && !v->is_complex;
+}
+
+/* ---- for people ---- */
+
+static void add_heading(struct buf *b, enum ckpt_values_by by)
+{
+	buf_printf(b, "%-9s %13s %12s %12s %12s %12s %12s %10s %6s %6s  %s\n",
+		   by == CKPT_VALUES_TENSOR ? "dtype" : "tensors", "elements", "min", "max", "mean",
+		   "std", "norm", "zeros", "NaN", "Inf", groupings[by]);
+}
+
+static void add_number(struct buf *b, bool known, double v)
+{
+	if (known)
+		buf_printf(b, " %12.6g", v);
+	else
+		buf_printf(b, " %12s", "-");
+}
+
+static void add_line(struct buf *b, const char *first, const struct ckpt_values_item *i)
+{
+	const struct ckpt_values *v = &i->values;
+	char min[64] = "-", max[64] = "-";
+
+	buf_printf(b, "%-9s", first);
+	if (i->fault) {
+		buf_str(b, " unreadable: ");
+		buf_str(b, i->fault);
+	} else if (!v->known) {
+		buf_str(b, " its bytes are no numbers by themselves");
+	} else {
+		bool complex = v->is_complex, any = v->finite != 0;
+
+		if (has_order(v) && is_integer(i)) {
+			add_extreme(min, v->min, v->min_rest, true);
+			add_extreme(max, v->max, v->max_rest, true);
+			buf_printf(b, " %13" PRIu64 " %12s %12s", v->elements, min, max);
+		} else {
+			buf_printf(b, " %13" PRIu64, v->elements);
+			add_number(b, has_order(v), v->min);
+			add_number(b, has_order(v), v->max);
+		}
+		if (complex && any)
+			buf_printf(b, " %12.6g%+.6gj", v->mean[0], v->mean[1]);
+		else
+			add_number(b, any, v->mean[0]);
+		add_number(b, any, v->std);
+		add_number(b, any, v->norm);
+		buf_printf(b, " %10" PRIu64 " %6" PRIu64 " %6" PRIu64, v->zero, v->nan,
+			   v->infinite);
+	}
+	buf_str(b, "  ");
+	cmd_add_fqn(b, i->fqn, i->fqn_len);
+	buf_str(b, "\n");
+}
+
+static void add_row(struct report *r, const struct ckpt_values_item *i)
+{
+	char count[24];
+
+	if (!r->begun)
+		add_heading(r->out, r->by);
+	r->begun = true;
+	if (i->dtype) {
+		add_line(r->out, i->dtype, i);
+		return;
+	}
+	(void)snprintf(count, sizeof(count), "%" PRIu64, i->tensors);
+	add_line(r->out, count, i);
+}
+
+/* ---- for programs ---- */
+
+/* JSON has no infinity. */
+static void add_json_number(struct json_out *j, const char *key, bool known, double v)
+{
+	if (known && isfinite(v))
+		json_raw(j, key, "%.17g", v);
+	else
+		json_str(j, key, NULL);
+}
+
+static void add_json_extreme(struct json_out *j, const char *key, const struct ckpt_values_item *i,
+			     double v, double rest)
+{
+	char digits[64];
+
+	if (!has_order(&i->values) || !is_integer(i)) {
+		add_json_number(j, key, has_order(&i->values), v);
+		return;
+	}
+	add_extreme(digits, v, rest, true);
+	json_raw(j, key, "%s", digits);
+}
+
+static void add_json_parts(struct json_out *j, const char *key, const struct ckpt_values *v,
+			   const double *parts)
+{
+	if (!v->is_complex) {
+		add_json_number(j, key, v->finite, parts[0]);
+		return;
+	}
+	json_open(j, key, '[');
+	add_json_number(j, NULL, v->finite, parts[0]);
+	add_json_number(j, NULL, v->finite, parts[1]);
+	json_close(j);
+}
+
+static void add_json_first(struct json_out *j, const char *key, uint64_t first)
+{
+	if (first == UINT64_MAX)
+		json_str(j, key, NULL);
+	else
+		json_u64(j, key, first);
+}
+
+static void add_json_values(struct json_out *j, const struct ckpt_values_item *i, bool firsts)
+{
+	const struct ckpt_values *v = &i->values;
+
+	json_u64(j, "elements", v->elements);
+	json_u64(j, "finite", v->finite);
+	json_u64(j, "nan", v->nan);
+	json_u64(j, "inf", v->infinite);
+	json_u64(j, "zero", v->zero);
+	json_u64(j, "subnormal", v->subnormal);
+	if (firsts) {
+		add_json_first(j, "first_nan", v->first_nan);
+		add_json_first(j, "first_inf", v->first_infinite);
+		add_json_first(j, "first_zero", v->first_zero);
+	}
+	add_json_extreme(j, "min", i, v->min, v->min_rest);
+	add_json_extreme(j, "max", i, v->max, v->max_rest);
+	add_json_parts(j, "sum", v, v->sum);
+	add_json_parts(j, "mean", v, v->mean);
+	add_json_number(j, "std", v->finite, v->std);
+	add_json_number(j, "norm", v->finite, v->norm);
+}
+
+static void add_json(struct json_out *j, const struct ckpt_values_item *i)
+{
+	json_open_line(j, NULL, '{');
+	json_str_n(j, i->dtype ? "fqn" : "group", i->fqn, i->fqn_len);
+	if (i->dtype) {
+		json_str(j, "dtype", i->dtype);
+		json_u64s(j, "shape", i->shape, i->n_dims);
+	} else {
+		json_u64(j, "tensors", i->tensors);
+	}
+	json_u64(j, "bytes", i->bytes);
+	json_str(j, "fault", i->fault);
+	if (i->values.known)
+		add_json_values(j, i, i->dtype);
+	json_close(j);
+}
+
+/* As RFC 4180 has it: in quotes, in which a quote stands twice. */
+static void add_csv_text(struct buf *b, const char *s, size_t len)
+{
+	buf_str(b, "\"");
+	for (size_t i = 0; i < len; i++)
+		if (s[i] == '"')
+			buf_str(b, "\"\"");
+		else
+			buf_add(b, s + i, 1);
+	buf_str(b, "\"");
+}
+
+static void add_csv_number(struct buf *b, bool known, double v)
+{
+	buf_str(b, ",");
+	if (known)
+		buf_printf(b, "%.17g", v);
+}
+
+static void add_csv(struct buf *b, const struct ckpt_values_item *i)
+{
+	const struct ckpt_values *v = &i->values;
+	bool known = v->known && v->finite, integer = is_integer(i);
+	char min[64] = "", max[64] = "";
+
+	if (has_order(v)) {
+		(void)snprintf(min, sizeof(min), "%.17g", v->min);
+		(void)snprintf(max, sizeof(max), "%.17g", v->max);
+		if (integer) {
+			add_extreme(min, v->min, v->min_rest, true);
+			add_extreme(max, v->max, v->max_rest, true);
+		}
+	}
+	add_csv_text(b, i->fqn, i->fqn_len);
+	buf_printf(b, ",%s,%" PRIu64 ",%" PRIu64, i->dtype ? i->dtype : "", i->tensors, i->bytes);
+	if (v->known)
+		buf_printf(b, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
+			   v->elements, v->nan, v->infinite, v->zero, v->subnormal);
+	else
+		buf_str(b, ",,,,,");
+	buf_printf(b, ",%s,%s", min, max);
+	add_csv_number(b, known, v->mean[0]);
+	add_csv_number(b, known && v->is_complex, v->mean[1]);
+	add_csv_number(b, known, v->std);
+	add_csv_number(b, known, v->norm);
+	buf_str(b, ",");
+	if (i->fault)
+		add_csv_text(b, i->fault, strlen(i->fault));
+	buf_str(b, "\r\n");
+}
+
+/* ---- the command ---- */
+
+static int show(struct report *r, const struct ckpt_values_item *i)
+{
+	if (r->o->json)
+		add_json(&r->json, i);
+	else if (r->o->csv)
+		add_csv(r->out, i);
+	else
+		add_row(r, i);
+	progress_hide(&r->progress);
+	return cmd_print(r->out);
+}
+
+static int take(void *arg, const struct ckpt_values_item *i)
+{
+	struct report *r = arg;
+	struct row *row;
+
+	if (!r->key)
+		return show(r, i);
+	if (!VEC_ROOM(r->rows, r->cap_rows, r->n_rows + 1))
+		return -ENOMEM;
+	row = &r->rows[r->n_rows];
+	*row = (struct row){ .item = *i, .at = r->n_rows };
+	if (i->fault) {
+		row->fault = strdup(i->fault);
+		if (!row->fault)
+			return -ENOMEM;
+		row->item.fault = row->fault;
+	}
+	r->n_rows++;
+	return 0;
+}
+
+static int compare_rows(const void *a, const void *b, void *arg)
+{
+	const struct row *x = a, *y = b;
+	const struct report *r = arg;
+	bool x_known = x->item.values.known, y_known = y->item.values.known;
+	double i = r->key(&x->item), k = r->key(&y->item);
+
+	if (x_known != y_known)
+		return x_known ? -1 : 1;
+	if (i != k)
+		return i > k ? -1 : 1;
+	return x->at < y->at ? -1 : 1;
+}
+
+static int show_sorted(struct report *r)
+{
+	int rc = 0;
+
+	if (r->n_rows)
+		qsort_r(r->rows, r->n_rows, sizeof(*r->rows), compare_rows, r);
+	for (size_t i = 0; !rc && i < r->n_rows; i++)
+		rc = show(r, &r->rows[i].item);
+	return rc;
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct report *r = arg;
+
+	r->progress.total = total;
+	progress_set(&r->progress, done);
+}
+
+static void begin(struct report *r, const struct ckpt_values_scan *s)
+{
+	if (r->o->json) {
+		json_open(&r->json, NULL, '{');
+		json_str(&r->json, "checkpoint", r->o->args[0]);
+		json_open(&r->json, s->by ? "groups" : "tensors", '[');
+	} else if (r->o->csv) {
+		buf_str(r->out, "name,dtype,tensors,bytes,elements,nan,inf,zero,subnormal,min,max,"
+				"mean,mean_imag,std,norm,fault\r\n");
+	}
+}
+
+static void end(struct report *r, const struct ckpt_values_scan *s)
+{
+	const struct ckpt_values_item all = { .fqn = "all",
+					      .fqn_len = 3,
+					      .bytes = s->bytes,
+					      .tensors = s->tensors,
+					      .values = s->total };
+
+	if (r->o->json) {
+		json_close(&r->json);
+		json_open_line(&r->json, "all", '{');
+		json_u64(&r->json, "tensors", s->tensors);
+		json_u64(&r->json, "unreadable", s->failed);
+		json_u64(&r->json, "bytes", s->bytes);
+		add_json_values(&r->json, &all, false);
+		json_close(&r->json);
+		json_close(&r->json);
+	} else if (!r->o->csv && s->tensors > 1) {
+		add_row(r, &all);
+	}
+}
+
+static int verdict(const struct ckpt *c, const struct options *o, const struct ckpt_values_scan *s)
+{
+	const char *const *globs = o->args + 1;
+	struct ckpt_err e = { 0 };
+	char meant[CMD_MEANT];
+
+	if (s->failed)
+		(void)err_set(&e, EIO, "stat: %" PRIu64 " of %" PRIu64 " tensors cannot be read",
+			      s->failed, s->tensors);
+	else if (*globs && !s->tensors)
+		(void)err_set(&e, ENOENT, "stat: no tensor matches '%s'%s", *globs,
+			      globs[1] ? " or another glob" : cmd_meant(c, *globs, meant));
+	return e.code ? cmd_fail(&e) : STATUS_DONE;
+}
+
+static int stat_run(const struct options *o)
+{
+	const struct cmd_how holes_are_fine = { CMD_WORDS("allow_missing"), NULL };
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct buf out CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
+	struct report r = { .o = o, .out = &out, .json.to = &out };
+	struct ckpt_values_scan s = { .globs = o->args + 1,
+				      .model = o->model,
+				      .jobs = (unsigned)o->jobs,
+				      .each = take,
+				      .progress = show_progress,
+				      .arg = &r };
+	struct ckpt_err e = { 0 };
+	int rc;
+
+	if (read_options(o, &r, &s, &e) || cmd_open(o->args[0], o, &holes_are_fine, &c, &e))
+		return cmd_fail(&e);
+	begin(&r, &s);
+	progress_start(&r.progress, "stat", 0, !o->quiet);
+	rc = ckpt_values_scan(c, &s, &e);
+	progress_end(&r.progress);
+	if (!rc)
+		rc = show_sorted(&r);
+	for (size_t i = 0; i < r.n_rows; i++)
+		free(r.rows[i].fault);
+	free(r.rows);
+	if (rc == -ENOMEM && !e.code)
+		(void)err_nomem(&e);
+	if (rc)
+		return rc < 0 ? cmd_fail(&e) : rc;
+	end(&r, &s);
+	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(c, o, &s));
+}
+
+const struct command command_stat = {
+	.name = "stat",
+	.usage = "CKPT [GLOB...]",
+	.summary = "Show what values tensors have: extremes, mean, norm, NaN",
+	.details = "Reads every tensor, or those whose FQNs match a glob, and prints a row for "
+		   "each and one for\n"
+		   "all. NaN and infinities are counted, and left out of the other columns. Exit "
+		   "status 2 when\n"
+		   "some could not be read.\n",
+	.words = WORDS_OPEN | WORDS_STAT | WORDS_JOBS | WORDS_JSON,
+	.min_args = 1,
+	.max_args = SIZE_MAX,
+	.run = stat_run,
+};

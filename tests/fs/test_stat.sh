@@ -1,0 +1,118 @@
+#!/bin/bash
+# What values tensors have.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# The numbers of `stat --json` against Python's sums, in fractions, of the files of the mount.
+compare_json() {
+  python3 - "$@" <<'END'
+import json, math, struct, sys
+from fractions import Fraction
+near = lambda a, b: abs(a - b) <= abs(b) / 2**50
+out, mnt = sys.argv[1:3]
+r = json.load(open(out))
+codes = {"float32": "f", "float64": "d", "float16": "e", "int64": "q", "int32": "i", "uint8": "B", "bool": "?"}
+n = 0
+for t in r["tensors"]:
+    if t["dtype"] not in codes:
+        continue
+    raw = open(f"{mnt}/tensors/{t['fqn']}", "rb").read()
+    code = codes[t["dtype"]]
+    v = [float(x) if code in "fde" else int(x) for x in struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw)]
+    good = [x for x in v if math.isfinite(x)]
+    assert (t["elements"], t["finite"], t["zero"]) == (len(v), len(good), sum(x == 0 for x in v)), t
+    assert t["nan"] == sum(math.isnan(x) for x in v) and t["inf"] == sum(math.isinf(x) for x in v), t
+    where = [i for i, x in enumerate(v) if math.isnan(x)]
+    assert t["first_nan"] == (where[0] if where else None), t
+    where = [i for i, x in enumerate(v) if x == 0]
+    assert t["first_zero"] == (where[0] if where else None), t
+    if not good:
+        assert t["min"] is t["mean"] is t["norm"] is None, t
+        continue
+    assert (t["min"], t["max"]) == (min(good), max(good)), t
+    exact = [Fraction(x) for x in good]
+    total, squares = sum(exact), sum(x * x for x in exact)
+    assert near(Fraction(t["sum"]), total) and near(Fraction(t["mean"]), total / len(good)), t
+    assert near(Fraction(t["norm"]) ** 2, squares), t
+    assert near(Fraction(t["std"]) ** 2, squares / len(good) - (total / len(good)) ** 2), t
+    n += 1
+assert n == int(sys.argv[3]), n
+assert r["all"]["elements"] == sum(t.get("elements", 0) for t in r["tensors"]), r["all"]
+assert r["all"]["unreadable"] == 0
+END
+}
+
+test_numbers_are_those_of_the_files() {
+  mount_at m "$(zoo)"
+  ckptfs stat --json "$(zoo)" >out
+  compare_json out m 12
+}
+
+test_special_values() {
+  python3 -c 'import struct, sys
+sys.stdout.buffer.write(struct.pack("<8f", 1, float("nan"), -2, 0, float("inf"), -0.0, 1e-44, 3))' >v
+  make_dcp ck v 2x4 2x2:v b 3x5 1x1
+  mount_at m ck
+  ckptfs stat --json ck >out
+  compare_json out m 2
+  ckptfs stat ck v >out
+  diff - out <<'END'
+dtype          elements          min          max         mean          std         norm      zeros    NaN    Inf  tensor
+float32               8           -2            3     0.333333      1.49071      3.74166          2      1      1  v
+END
+}
+
+# The same bytes of output whatever the number of threads, and however the checkpoint is cut.
+test_threads_and_cuts_do_not_matter() {
+  local jobs
+  ckptfs stat --jobs=1 --json "$(big)/ckpt" >one
+  for jobs in 2 3 7; do
+    ckptfs stat --jobs=$jobs --json "$(big)/ckpt" | cmp - one
+  done
+  ckptfs reshard "$(big)/ckpt" other --ranks=5 -q
+  ckptfs stat other >b
+  ckptfs stat "$(big)/ckpt" | cmp - b
+}
+
+test_groups() {
+  ckptfs stat --by=layer "$(zoo)" 'model.*' | awk 'NR > 1 { print $1, $NF }' >out
+  grep -qx '2 model.layers.0' out
+  grep -qx '2 model.layers.10' out
+  ckptfs stat --by=role --csv "$(zoo)" 'model.layers.*' >out
+  grep -q '^"model.layers.\*.q.weight",,1,' out
+  ckptfs stat --json "$(zoo)" >each
+  ckptfs stat --json --by=layer "$(zoo)" >groups
+  python3 -c 'import json
+a, b = json.load(open("each")), json.load(open("groups"))
+assert a["all"] == b["all"]
+assert sum(g["tensors"] for g in b["groups"]) == len(a["tensors"]) == b["all"]["tensors"]
+assert sum(g["elements"] for g in b["groups"]) == b["all"]["elements"]'
+}
+
+test_sorted() {
+  ckptfs stat --sort=norm --csv "$(zoo)" | python3 -c 'import csv, sys
+rows = list(csv.DictReader(sys.stdin))
+norms = [float(r["norm"] or 0) for r in rows]
+assert norms == sorted(norms, reverse=True) and len(rows) > 10, norms'
+}
+
+test_views_are_what_is_read() {
+  ckptfs stat --model --dtype=bf16 "$(zoo)" >out
+  grep -q '^bfloat16 .* layers.0.q.weight$' out
+  refused "expected tensor, layer or role, found 'x'" ckptfs stat --by=x "$(zoo)"
+  refused "expected elements, .*found 'x'" ckptfs stat --sort=x "$(zoo)"
+  refused 'only one of them' ckptfs stat --csv --json "$(zoo)"
+  refused "no tensor matches 'nothing'" ckptfs stat "$(zoo)" nothing
+}
+
+test_what_cannot_be_read_is_named() {
+  local file
+  big_copy ck
+  file=$(cd ck && ls ./*.distcp | tail -n 1)
+  rm "ck/$file"
+  status_of 2 ckptfs stat ck
+  grep -q "unreadable: .*${file#./}" out
+  grep -q '^ckptfs: stat: [12] of 2 tensors cannot be read$' err
+}
+
+run_suite "$@"
