@@ -200,8 +200,15 @@ static int run_with(struct ring *r, struct worker *workers, uint8_t *own, unsign
 	return rc;
 }
 
-int pipeline_run(const struct pipeline *p, struct ckpt_err *e)
+/* Of an element of an array, so that all are aligned for anything. */
+static size_t stride(size_t size)
 {
+	return (size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);
+}
+
+int pipeline_run(const struct pipeline *pipeline, struct ckpt_err *e)
+{
+	struct pipeline of = *pipeline, *p = &of;
 	unsigned jobs = p->jobs ? p->jobs : default_jobs();
 	struct ring r = { .of = p, .n = (uint64_t)jobs * PIPELINE_SLOTS };
 	struct worker *workers;
@@ -211,6 +218,9 @@ int pipeline_run(const struct pipeline *p, struct ckpt_err *e)
 	if (jobs > PIPELINE_MAX_JOBS)
 		return err_set(e, EINVAL, "%u jobs: at most %d make sense", jobs,
 			       PIPELINE_MAX_JOBS);
+	p->item_size = stride(p->item_size);
+	p->result_size = stride(p->result_size);
+	p->worker_size = stride(p->worker_size);
 	r.slots = calloc(r.n, sizeof(*r.slots));
 	r.items = calloc(r.n, p->item_size);
 	r.results = calloc(r.n, p->result_size);
@@ -219,9 +229,8 @@ int pipeline_run(const struct pipeline *p, struct ckpt_err *e)
 	(void)pthread_mutex_init(&r.lock, NULL);
 	(void)pthread_cond_init(&r.filled, NULL);
 	(void)pthread_cond_init(&r.finished, NULL);
-	rc = r.slots && r.items && r.results && workers && own
-		     ? run_with(&r, workers, own, jobs, e)
-		     : err_nomem(e);
+	rc = r.slots && r.items && r.results && workers && own ? run_with(&r, workers, own, jobs, e)
+							       : err_nomem(e);
 	(void)pthread_cond_destroy(&r.finished);
 	(void)pthread_cond_destroy(&r.filled);
 	(void)pthread_mutex_destroy(&r.lock);

@@ -47,6 +47,6 @@ struct pipeline {
 /* Of an item's blocks behind this one the results do not matter any more: they may be left out. */
 void pipeline_stop(struct pipeline_item *i, uint64_t block);
 /* 0, what merge or finish returned, or a negative errno. */
-int pipeline_run(const struct pipeline *p, struct ckpt_err *e);
+int pipeline_run(const struct pipeline *pipeline, struct ckpt_err *e);
 
 #endif

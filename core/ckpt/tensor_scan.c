@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/tensor_scan.h"
+
+#include "base/checked.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "ckpt/ckpt_internal.h"
+#include "ckpt/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor under way; the user's state follows. */
+struct item {
+	struct pipeline_item item;
+	uint64_t at; /* its number */
+	struct tensor_info t;
+	bool read;
+	uint64_t elements, step, charged; /* step: elements of a block; charged: bytes */
+	struct ckpt_err why;
+	max_align_t state[];
+};
+
+/* Of a block; the user's result follows. */
+struct result {
+	struct ckpt_err why; /* a code if reading failed */
+	max_align_t own[];
+};
+
+/* A thread; the user's part follows. */
+struct worker {
+	uint8_t *buf;
+	struct ckpt_file *file; /* of the item with that serial, if any */
+	uint64_t serial;
+	max_align_t own[];
+};
+
+struct scan {
+	struct tensor_scan *s;
+	uint64_t n, next; /* tensors */
+	uint64_t glob_steps;
+	uint64_t done;
+};
+
+static int tensor_at(const struct tensor_scan *s, uint64_t i, struct tensor_info *ret)
+{
+	struct ckpt_err e;
+
+	return s->model ? ckpt_model_at(s->c, i, ret, &e) : ckpt_tensor_at(s->c, i, ret, &e);
+}
+
+/* ---- workers ---- */
+
+static int setup(void *arg, void *worker, struct ckpt_err *e)
+{
+	const struct tensor_scan *s = ((struct scan *)arg)->s;
+	struct worker *w = worker;
+
+	w->buf = malloc(TENSOR_SCAN_BLOCK);
+	if (!w->buf)
+		return err_nomem(e);
+	return s->setup ? s->setup(s->arg, w->own, e) : 0;
+}
+
+static void teardown(void *arg, void *worker)
+{
+	const struct tensor_scan *s = ((struct scan *)arg)->s;
+	struct worker *w = worker;
+
+	ckpt_file_close(w->file);
+	if (s->teardown)
+		s->teardown(s->arg, w->own);
+	free(w->buf);
+}
+
+static int open_item(const struct tensor_scan *s, struct worker *w, const struct item *i,
+		     struct ckpt_err *e)
+{
+	if (w->file && w->serial == i->item.serial)
+		return 0;
+	ckpt_file_close(w->file);
+	w->file = NULL;
+	w->serial = i->item.serial;
+	return s->model ? ckpt_model_open(s->c, i->at, &w->file, e)
+			: ckpt_file_open(s->c, ckpt_tensor_node(s->c, i->at), &w->file, e);
+}
+
+static int read_block(const struct tensor_scan *s, struct worker *w, const struct item *i,
+		      uint64_t from, struct result *ret)
+{
+	size_t size = dtype_info(i->t.dtype)->size;
+	uint64_t n = min_u64(i->elements - from, i->step);
+	int64_t got = ckpt_file_read(w->file, w->buf, (size_t)(n * size), from * size, &ret->why);
+
+	if (got < 0)
+		return (int)got;
+	if ((uint64_t)got != n * size)
+		return err_set(&ret->why, EIO, "it ends at %ju of %ju bytes",
+			       (uintmax_t)(from * size + (uint64_t)got), (uintmax_t)i->t.bytes);
+	s->block(s->arg, w->own, &i->t, w->buf, (size_t)n, from, ret->own);
+	return 0;
+}
+
+static void work(void *arg, void *worker, void *item, uint64_t block, void *result)
+{
+	const struct tensor_scan *s = ((struct scan *)arg)->s;
+	struct result *r = result;
+	struct worker *w = worker;
+	struct item *i = item;
+	uint64_t from = block * i->step;
+	int rc = open_item(s, w, i, &r->why);
+
+	do {
+		if (!rc)
+			rc = read_block(s, w, i, from, r);
+		from += i->step;
+	} while (!rc && s->in_order && from < i->elements);
+	if (rc)
+		pipeline_stop(&i->item, block);
+}
+
+/* ---- the calling thread ---- */
+
+static bool next(void *arg, void *item, uint64_t *ret_blocks)
+{
+	struct scan *r = arg;
+	const struct tensor_scan *s = r->s;
+	struct item *i = item;
+	size_t size;
+
+	do {
+		if (r->next == r->n)
+			return false;
+		i->at = r->next++;
+	} while (tensor_at(s, i->at, &i->t) ||
+		 !text_glob_any(s->globs, i->t.fqn, i->t.fqn_len, &r->glob_steps));
+	size = dtype_info(i->t.dtype)->size;
+	i->read = !s->wanted || s->wanted(&i->t);
+	if (!i->read)
+		return true;
+	i->elements = i->t.bytes / size;
+	i->step = min_u64(TENSOR_SCAN_BLOCK / size, s->max ? s->max : UINT64_MAX);
+	/* What is empty is opened, too: it may be unreadable. */
+	*ret_blocks = s->in_order || !i->elements ? 1 : (i->elements - 1) / i->step + 1;
+	return true;
+}
+
+static void charge(struct scan *r, struct item *i, uint64_t bytes)
+{
+	i->charged += bytes;
+	r->done += bytes;
+	if (r->s->progress)
+		r->s->progress(r->s->progress_arg, r->done, r->s->bytes);
+}
+
+static int merge(void *arg, void *item, const void *result)
+{
+	const struct result *from = result;
+	struct scan *r = arg;
+	struct item *i = item;
+
+	if (!i->why.code)
+		i->why = from->why;
+	if (!i->why.code)
+		r->s->merge(r->s->arg, i->state, from->own);
+	charge(r, i, min_u64(i->t.bytes - i->charged, TENSOR_SCAN_BLOCK));
+	return 0;
+}
+
+static int finish(void *arg, void *item)
+{
+	struct scan *r = arg;
+	struct item *i = item;
+
+	charge(r, i, i->t.bytes - i->charged);
+	r->s->tensors++;
+	r->s->failed += i->why.code != 0;
+	return r->s->finish(r->s->arg, &i->t, i->read, i->why.code ? i->why.msg : NULL, i->state);
+}
+
+int tensor_scan_run(struct tensor_scan *s, struct ckpt_err *e)
+{
+	struct scan r = { .s = s, .glob_steps = TEXT_GLOB_STEPS };
+	const struct pipeline pipeline = { .item_size = sizeof(struct item) + s->state_size,
+					   .result_size = sizeof(struct result) + s->result_size,
+					   .worker_size = sizeof(struct worker) + s->worker_size,
+					   .jobs = s->jobs,
+					   .arg = &r,
+					   .next = next,
+					   .merge = merge,
+					   .finish = finish,
+					   .setup = setup,
+					   .teardown = teardown,
+					   .work = work };
+	struct ckpt_totals totals;
+	struct tensor_info t;
+	int rc;
+
+	if (ckpt_is_run(s->c))
+		return err_set(e, EISDIR, "it is a run");
+	ckpt_totals(s->c, &totals);
+	r.n = s->model ? ckpt_model_tensors(s->c) : totals.tensors;
+	if (s->model && !r.n)
+		return err_set(e, ENOENT,
+			       "it has no model to look at: name its weights with weights=");
+	s->tensors = s->failed = s->bytes = 0;
+	for (uint64_t i = 0; i < r.n; i++)
+		if (!tensor_at(s, i, &t) &&
+		    text_glob_any(s->globs, t.fqn, t.fqn_len, &r.glob_steps))
+			s->bytes += t.bytes;
+	rc = text_glob_check(r.glob_steps, s->cmd, e);
+	if (rc)
+		return rc;
+	r.glob_steps = TEXT_GLOB_STEPS;
+	return pipeline_run(&pipeline, e);
+}
