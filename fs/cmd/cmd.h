@@ -37,8 +37,8 @@ struct command {
 };
 
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
-	command_check, command_diff, command_export, command_index, command_reshard, command_stat, command_stats,
-	command_warm;
+	command_check, command_diff, command_export, command_index, command_reshard, command_stat,
+	command_stats, command_sum, command_warm;
 
 /* Command i, in the order of help; NULL behind the last. */
 const struct command *command_at(size_t i);
@@ -84,6 +84,11 @@ uint64_t cmd_parameters(const struct ckpt *c);
  * or what the model calls a tensor. */
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 	     struct ckpt_err *e);
+
+/* Is it a list that `ckptfs sum` printed? */
+bool cmd_is_sums(const char *path);
+/* The exit status of the first argument's comparison with such a list, which is printed. */
+int cmd_check_sums(const struct options *o, const char *list, const char *const *globs);
 
 static inline void cmd_closep(struct ckpt **c)
 {

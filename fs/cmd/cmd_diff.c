@@ -334,6 +334,15 @@ static int diff_run(const struct options *o)
 	struct ckpt_err e = { 0 };
 	int rc;
 
+	if (cmd_is_sums(o->args[1])) {
+		if (!o->values && !o->json)
+			return cmd_check_sums(o, o->args[1], o->args + 2);
+		(void)err_set(&e, EINVAL,
+			      "'%s' is a list of hashes, which has no values: leave out --values "
+			      "and --json",
+			      o->args[1]);
+		return cmd_fail(&e);
+	}
 	if (check_options(o, &e) || open_both(o, &a, &b, &e))
 		return cmd_fail(&e);
 	if (o->json) {

@@ -54,6 +54,7 @@ enum {
 	WORDS_TREE = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_GGUF,
 	WORDS_OPEN = WORDS_TREE | WORDS_MISSING | WORDS_CACHE,
 	WORDS_STAT = 1 << 20,
+	WORDS_SUM = 1 << 21,
 };
 
 struct options {
@@ -77,8 +78,8 @@ struct options {
 
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
-	const char *by;
-	bool csv;
+	const char *by, *check;
+	bool csv, xxh;
 
 	const char *format;
 	uint64_t ranks, zstd; /* 0: not given */

@@ -1,0 +1,84 @@
+#!/bin/bash
+# Hashes of tensors.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# The lines of a list against the files of a mount: compare_with_files LIST MOUNT ALGORITHM
+compare_with_files() {
+  local hash fqn n=0
+  while read -r hash _ _ fqn; do
+    [[ $hash != '#' ]] || continue
+    is "$("$3" <"$2/tensors/$fqn" | cut -d ' ' -f 1)" "$hash"
+    n=$((n + 1))
+  done <"$1"
+  is "$(find "$2/tensors" -type f | wc -l)" $n
+}
+
+test_hashes_are_those_of_the_files() {
+  mount_at m "$(zoo)"
+  ckptfs sum "$(zoo)" >list
+  is '# ckptfs sum sha256' "$(head -n 1 list)"
+  compare_with_files list m sha256sum
+  ckptfs sum --xxh "$(zoo)" >fast
+  is '# ckptfs sum xxh3' "$(head -n 1 fast)"
+  is "$(wc -l <list)" "$(wc -l <fast)"
+}
+
+# A tensor of several blocks, cut in any way, by any number of threads.
+test_the_cut_does_not_matter() {
+  local what
+  mount_at m "$(big)/ckpt"
+  for what in '' --xxh; do
+    ckptfs sum $what --jobs=1 "$(big)/ckpt" >list
+    ckptfs sum $what --jobs=3 "$(big)/ckpt" | cmp - list
+    rm -rf other
+    ckptfs reshard "$(big)/ckpt" other --ranks=3 --format=safetensors -q
+    ckptfs sum $what other | cmp - list
+    [[ -n $what ]] || compare_with_files list m sha256sum
+  done
+}
+
+test_a_list_is_compared() {
+  ckptfs sum "$(zoo)" >list
+  ckptfs sum --check=list "$(zoo)" >out
+  is "$(grep -vc '^#' list) equal, 0 differ, 0 missing, 0 not in the list" "$(cat out)"
+  ckptfs diff "$(zoo)" list | cmp - out
+  # A hash, a shape, a line that is gone, and one that is new.
+  sed -e '2s/^./x/' -e '3s/\[/[1,/' -e 4d list >other
+  echo "00  float32 [1]  new" >>other
+  status_of 1 ckptfs sum --check=other "$(zoo)"
+  is 2 "$(grep -c '^differs ' out)"
+  is 1 "$(grep -c '^not in it ' out)"
+  is 'missing    new' "$(grep '^missing ' out)"
+  status_of 1 ckptfs diff "$(zoo)" other 'n*'
+  grep -q '^missing    new$' out
+  refused 'leave out --values' ckptfs diff --values "$(zoo)" list
+}
+
+test_lists_that_are_none() {
+  echo hello >other
+  refused 'found another first line' ckptfs sum --check=other "$(zoo)"
+  printf '# ckptfs sum md5\n' >other
+  refused 'found another first line' ckptfs sum --check=other "$(zoo)"
+  printf '# ckptfs sum sha256\n00 x\n' >other
+  refused 'line 2: expected a hash' ckptfs sum --check=other "$(zoo)"
+  printf '# ckptfs sum sha256\n00  a []  x\n01  a []  x\n' >other
+  refused "two lines for 'x'" ckptfs sum --check=other "$(zoo)"
+  : >other
+  refused 'found another first line' ckptfs sum --check=other "$(zoo)"
+  refused 'No such file' ckptfs sum --check=absent "$(zoo)"
+  refused "no tensor matches 'nothing'" ckptfs sum "$(zoo)" nothing
+}
+
+test_what_cannot_be_read_is_an_error() {
+  local file
+  big_copy ck
+  ckptfs sum ck >list
+  file=$(find ck -name '*.distcp' -printf '%f\n' | sort | tail -n 1)
+  rm "ck/$file"
+  status_of 2 ckptfs sum ck
+  grep -q "tensor '[vw]': .*$file" err
+  status_of 2 ckptfs sum --check=list ck
+}
+
+run_suite "$@"
