@@ -40,7 +40,7 @@ import reads  # noqa: E402
 GROUPS = {group: reads.reads for group in reads.READS}
 GROUPS |= {f.__name__: f for f in (
     reads.cast, reads.zstd, programs.ls, programs.mount, programs.convert, programs.reshard,
-    programs.index, programs.plan)}
+    programs.index, programs.plan, programs.values)}
 ROOM, SPARE = 40, 2 << 30
 
 

@@ -121,6 +121,26 @@ def convert(bench, made, group, chosen):
     clear(out)
 
 
+def values(bench, made, group, chosen):
+    """All values of a tensor are looked at, or hashed; cat reads the same files."""
+    for name, command in (("stat", ["stat"]), ("sum --xxh", ["sum", "--xxh"])):
+        for dtype, tensor in (("float32", "float32"), ("bfloat16", "rows")):
+            if not chosen(f"{name}, {dtype}"):
+                continue
+            ckpt = made.tensor(tensor)
+
+            def party(argv):
+                wall, cpu, _ = run_command(argv)
+                return Sample([(wall, 0)], cpu)
+
+            build_index(bench, ckpt)
+            bench.measure(group, f"{name}, {dtype}",
+                          {"ckptfs": lambda: party([bench.ckptfs, *command, "-q", ckpt]),
+                           "cat": lambda: party(["cat", *data.sources(ckpt)])},
+                          (Target(0.6),) if name == "stat" else (),
+                          prepare=lambda: bench.warm(data.sources(ckpt)))
+
+
 def clear(path):
     """Away with what a run has written, and nothing left to write."""
     shutil.rmtree(path, ignore_errors=True)
