@@ -92,6 +92,7 @@ static const struct word words[] = {
 	{ "check", 0, TEXT, WORDS_SUM, AT(check), "FILE",
 	  "compare with a list that was printed before" },
 	{ "xxh", 0, FLAG, WORDS_SUM, AT(xxh), NULL, "XXH3 of 128 bits instead of SHA-256: faster" },
+	{ "bits", 0, FLAG, WORDS_HEAD, AT(bits), NULL, "elements in hexadecimal" },
 	{ "csv", 0, FLAG, WORDS_STAT, AT(csv), NULL, "comma-separated values for programs" },
 	{ "jobs", 0, COUNT, WORDS_JOBS, AT(jobs), "N",
 	  "worker threads (default one per CPU, up to a few)" },

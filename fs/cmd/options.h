@@ -55,6 +55,7 @@ enum {
 	WORDS_OPEN = WORDS_TREE | WORDS_MISSING | WORDS_CACHE,
 	WORDS_STAT = 1 << 20,
 	WORDS_SUM = 1 << 21,
+	WORDS_HEAD = 1 << 22,
 };
 
 struct options {
@@ -79,7 +80,7 @@ struct options {
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
 	const char *by, *check;
-	bool csv, xxh;
+	bool csv, xxh, bits;
 
 	const char *format;
 	uint64_t ranks, zstd; /* 0: not given */

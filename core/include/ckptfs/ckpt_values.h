@@ -63,6 +63,35 @@ static inline int ckpt_values_scan(struct ckpt *c, struct ckpt_values_scan *s, s
 	return ckpt_values_scan_sized(c, s, sizeof(*s), e);
 }
 
+/*
+ * Elements of tensor i of the tree, or of the model, as text. Only what is shown is read.
+ *
+ *	CKPT_TEXT_NUMPY  as NumPy prints an array with its default options: of more than 1000 elements
+ *	                 the first and last three along each dimension. bfloat16 and float8, which NumPy
+ *	                 lacks, as float32.
+ *	CKPT_TEXT_BITS   the same with elements in hexadecimal; for packed and quantised types, too
+ *	CKPT_TEXT_JSON   nested lists of all elements; NaN and infinities are strings
+ *
+ * Dimensions k for which s->drop[k] is set, which have one element, are left out of the text's shape, as
+ * an index does in NumPy. More than CKPT_TEXT_MAX elements to show are refused (E2BIG). *ret is the
+ * caller's, free() it.
+ */
+enum ckpt_text_form { CKPT_TEXT_NUMPY, CKPT_TEXT_BITS, CKPT_TEXT_JSON };
+#define CKPT_TEXT_MAX 1000000
+struct ckpt_text {
+	enum ckpt_text_form form;
+	bool model;			     /* i is the number of a tensor of the model */
+	const uint64_t *start, *stop, *step; /* as of struct ckpt_slice */
+	const bool *drop;		     /* NULL: none */
+};
+CKPT_API int ckpt_text_sized(struct ckpt *c, uint64_t i, const struct ckpt_text *s, size_t size,
+			     char **ret, size_t *ret_len, struct ckpt_err *e);
+static inline int ckpt_text(struct ckpt *c, uint64_t i, const struct ckpt_text *s, char **ret,
+			    size_t *ret_len, struct ckpt_err *e)
+{
+	return ckpt_text_sized(c, i, s, sizeof(*s), ret, ret_len, e);
+}
+
 CKPT_END
 
 #endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ckptfs/ckpt_values.h>
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "ckpt/ckpt_internal.h"
+#include "codec/numpy_text.h"
+#include "codec/values.h"
+#include "tensor/tensor_info.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)CKPT_TEXT_JSON == TEXT_JSON && (int)CKPT_TEXT_BITS == TEXT_BITS, "one list");
+
+enum { MAX_TEXT = 512 << 20 };
+
+/* A slice of a tensor, and what of it is shown. */
+struct part {
+	const struct tensor_info *t;
+	uint64_t start[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS];
+	uint64_t count[CKPT_MAX_DIMS], shown[CKPT_MAX_DIMS]; /* elements */
+	int64_t stride[CKPT_MAX_DIMS];			     /* bytes, of what is shown */
+	uint64_t shape[CKPT_MAX_DIMS];			     /* of the text */
+	size_t n_dims;
+	uint64_t all; /* elements that are shown */
+};
+
+static int resolve(const struct tensor_info *t, const struct ckpt_text *s, struct part *p,
+		   struct ckpt_err *e)
+{
+	uint64_t size = dtype_info(t->dtype)->size;
+
+	*p = (struct part){ .t = t, .all = 1 };
+	for (size_t k = 0; k < t->n_dims; k++) {
+		uint64_t start = s->start ? s->start[k] : 0;
+		uint64_t stop = s->stop ? s->stop[k] : t->shape[k];
+		uint64_t step = s->step ? s->step[k] : 1;
+
+		if (start > stop || stop > t->shape[k] || !step)
+			return err_set(e, EINVAL,
+				       "tensor '%s': elements %llu to %llu in steps of %llu are "
+				       "outside dimension %zu of %llu",
+				       FQN_TEXT(t->fqn, t->fqn_len), (unsigned long long)start,
+				       (unsigned long long)stop, (unsigned long long)step, k,
+				       (unsigned long long)t->shape[k]);
+		p->start[k] = start;
+		p->step[k] = step;
+		p->count[k] = stop == start ? 0 : (stop - start - 1) / step + 1;
+		if (!s->drop || !s->drop[k])
+			p->shape[p->n_dims++] = p->count[k];
+		else if (p->count[k] != 1)
+			return err_set(e, EINVAL,
+				       "dimension %zu has %llu elements and cannot be left out", k,
+				       (unsigned long long)p->count[k]);
+	}
+	(void)numpy_text_shown(p->count, t->n_dims, p->shown);
+	if (s->form == CKPT_TEXT_JSON)
+		memcpy(p->shown, p->count, sizeof(p->shown));
+	for (size_t k = t->n_dims; k-- > 0; p->all *= p->shown[k]) {
+		if (p->shown[k] && p->all > CKPT_TEXT_MAX / p->shown[k])
+			return err_set(e, E2BIG,
+				       "tensor '%s': more than %d elements to show: name a slice",
+				       FQN_TEXT(t->fqn, t->fqn_len), CKPT_TEXT_MAX);
+		p->stride[k] = (int64_t)(p->all * size);
+	}
+	return 0;
+}
+
+/* One corner: of each dimension that is not shown whole its beginning or, where its bit is set, its end. */
+static int read_corner(struct ckpt *c, uint64_t i, bool model, const struct part *p, uint64_t ends,
+		       uint8_t *data, struct ckpt_err *e)
+{
+	uint64_t start[CKPT_MAX_DIMS], stop[CKPT_MAX_DIMS];
+	struct ckpt_slice s = { start, stop, p->step, p->stride };
+	size_t bit = 0;
+
+	for (size_t k = 0; k < p->t->n_dims; k++) {
+		bool cut = p->shown[k] < p->count[k];
+		bool end = cut && ends >> bit & 1;
+		uint64_t n = cut ? NUMPY_TEXT_EDGE : p->count[k];
+		uint64_t first = end ? p->count[k] - n : 0;
+
+		bit += cut;
+		start[k] = p->start[k] + first * p->step[k];
+		stop[k] = start[k] + (n - 1) * p->step[k] + 1;
+		data += end ? (int64_t)NUMPY_TEXT_EDGE * p->stride[k] : 0;
+	}
+	return model ? ckpt_model_slice_read(c, i, &s, data, e)
+		     : ckpt_slice_read(c, i, &s, data, e);
+}
+
+/* All corners. There are few: each dimension that is cut shows six elements, of at most CKPT_TEXT_MAX. */
+static int read_shown(struct ckpt *c, uint64_t i, bool model, const struct part *p, uint8_t *data,
+		      struct ckpt_err *e)
+{
+	unsigned cut = 0;
+	int rc = 0;
+
+	for (size_t k = 0; k < p->t->n_dims; k++)
+		cut += p->shown[k] < p->count[k];
+	for (uint64_t ends = 0; !rc && p->all && ends < UINT64_C(1) << cut; ends++)
+		rc = read_corner(c, i, model, p, ends, data, e);
+	return rc;
+}
+
+static int make_text(struct ckpt *c, uint64_t i, const struct ckpt_text *s, char **ret,
+		     size_t *ret_len, struct ckpt_err *e)
+{
+	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_TEXT);
+	autofree uint8_t *data = NULL;
+	struct tensor_info t;
+	struct part p;
+	int rc = s->model ? ckpt_model_at(c, i, &t, e) : ckpt_tensor_at(c, i, &t, e);
+
+	if (!rc)
+		rc = resolve(&t, s, &p, e);
+	if (!rc && s->form != CKPT_TEXT_BITS && !values_known(t.dtype))
+		rc = err_set(
+			e, ERR_UNSUPPORTED,
+			"tensor '%s': the bytes of %s are no numbers by themselves; they can be "
+			"shown as bits",
+			FQN_TEXT(t.fqn, t.fqn_len), dtype_info(t.dtype)->name);
+	if (rc)
+		return rc;
+	data = malloc(p.all * dtype_info(t.dtype)->size + 1);
+	if (!data)
+		return err_nomem(e);
+	rc = read_shown(c, i, s->model, &p, data, e);
+	if (rc)
+		return rc;
+	numpy_text(&b, (enum text_form)s->form, t.dtype, p.shape, p.n_dims, data);
+	buf_add(&b, "", 1);
+	if (b.err)
+		return err_sys(e, b.err, "print");
+	*ret_len = b.len - 1;
+	*ret = b.data;
+	b = (struct buf)BUF_INIT(MAX_TEXT);
+	return 0;
+}
+
+int ckpt_text_sized(struct ckpt *c, uint64_t i, const struct ckpt_text *s, size_t size, char **ret,
+		    size_t *ret_len, struct ckpt_err *e)
+{
+	struct ckpt_text ours;
+	int rc = SIZED_TAKE(ours, s, size, "ckpt_text", e);
+
+	return rc ? rc : make_text(c, i, &ours, ret, ret_len, e);
+}

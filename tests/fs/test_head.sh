@@ -1,0 +1,35 @@
+#!/bin/bash
+# Elements of tensors as text.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+test_as_numpy_prints() { /usr/bin/python3 "$HERE/head.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }
+
+test_bits() {
+  python3 -c 'import sys; sys.stdout.buffer.write(bytes(range(16)))' >v
+  make_dcp ck v 2x4:bfloat16 1x2:v
+  ckptfs head --bits ck v >out
+  printf '%s\n' '[[0x0100 0x0302 0x0504 0x0706]' ' [0x0908 0x0b0a 0x0d0c 0x0f0e]]' | diff - out
+  is 0x0908 "$(ckptfs head --bits ck v '1, 0')"
+  is '[0x0302 0x0b0a]' "$(ckptfs head --bits ck v '[..., 1]')"
+}
+
+# Of a large tensor only what is shown is read.
+test_a_large_tensor() {
+  ckptfs head "$(big)/ckpt" w >out
+  is 7 "$(grep -cF ... out)" # a line of dots among three rows and three
+  refused 'more than 1000000 elements' ckptfs head --json "$(big)/ckpt" w
+}
+
+test_names() {
+  is "$(ckptfs head "$(zoo)" model.layers.0.norm)" "$(ckptfs head "$(zoo)" layers.0.norm)"
+  refused "no tensor 'layers.0.nrm'.*did you mean" ckptfs head "$(zoo)" layers.0.nrm
+}
+
+cases_bad_slices() {
+  printf '%s\n' '1:2:0 step' '[1 its.end' 'a expected' '1,2,3,4 more.parts' '99 outside' '[-99] outside' \
+    '1:2] expected' '::-1 step' '...,...,... expected' '1;2 expected' '1:2:3:4 expected' '99999999999999999999 expected'
+}
+test_bad_slices() { refused "${2//./ }" ckptfs head "$(zoo)" model.layers.0.q.weight "$1"; }
+
+run_suite "$@"
