@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 
 #include <dlfcn.h>
@@ -190,14 +191,25 @@ static int drop_capabilities(uint64_t keep, struct ckpt_err *e)
 
 /* ---- all of it ---- */
 
-/* Threads have these rights each for itself: those that run already would keep theirs. */
+/*
+ * Threads have these rights each for itself: those that run already would keep theirs. One that has been
+ * joined may be counted for a moment yet: the kernel wakes who waits for it before it is gone.
+ */
 static int find_threads(struct ckpt_err *e)
 {
+	const struct timespec pause = { .tv_nsec = CLOCK_MS };
+	uint64_t start = clock_ns();
 	struct stat st;
 
-	if (stat("/proc/self/task", &st))
-		return err_sys(e, errno, "'/proc/self/task'");
-	return st.st_nlink > 3 ? err_set(e, EBUSY, "other threads run already") : 0;
+	for (;;) {
+		if (stat("/proc/self/task", &st))
+			return err_sys(e, errno, "'/proc/self/task'");
+		if (st.st_nlink <= 3) /* two, and one for each thread */
+			return 0;
+		if (clock_ns() - start > 5 * CLOCK_SECOND)
+			return err_set(e, EBUSY, "other threads run already");
+		(void)nanosleep(&pause, NULL);
+	}
 }
 
 int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
