@@ -122,7 +122,7 @@ static int parse_slice(const char *text, const struct ckpt_tensor *t, struct sli
 		int rc;
 
 		skip_blanks(&s);
-		if (!strncmp(s, "...", 3)) { /* as many dimensions as are left over */
+		if (!strncmp(s, "...", 3)) {		  /* as many dimensions as are left over */
 			size_t more = count_parts(s) - 1; /* behind the dots */
 
 			if (dots || k + more > t->n_dims)
@@ -201,10 +201,13 @@ static int head_run(const struct options *o)
 const struct command command_head = {
 	.name = "head",
 	.usage = "CKPT FQN [SLICE]",
+	.complete = "fn",
 	.summary = "Print elements of a tensor, as NumPy prints them",
+	.examples = "  $ ckptfs head run/step-1000 model.norm.weight '[:4]'\n",
 	.details = "SLICE is written as in Python: '[0:4, ::128]'. Only what is printed is read.\n",
-	.words = WORDS_OPEN | WORDS_HEAD | WORDS_JSON,
+	.words = WORDS_TENSORS | WORDS_CACHE | WORDS_QUIET | WORDS_HEAD | WORDS_JSON,
 	.min_args = 2,
 	.max_args = 3,
+	.checkpoints = 1,
 	.run = head_run,
 };

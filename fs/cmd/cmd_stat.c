@@ -97,30 +97,16 @@ static const struct {
 
 static const char *const groupings[] = { "tensor", "layer", "role" };
 
+/* The table of options has the same names. */
 static int read_options(const struct options *o, struct report *r, struct ckpt_values_scan *s,
 			struct ckpt_err *e)
 {
-	size_t i;
-
-	if (o->by) {
-		for (i = 0; i < ARRAY_LEN(groupings) && strcmp(o->by, groupings[i]) != 0; i++)
-			;
-		if (i == ARRAY_LEN(groupings))
-			return err_set(e, EINVAL,
-				       "option 'by': expected tensor, layer or role, found '%s'",
-				       o->by);
-		s->by = r->by = (enum ckpt_values_by)i;
-	}
-	if (o->sort) {
-		for (i = 0; i < ARRAY_LEN(columns) && strcmp(o->sort, columns[i].name) != 0; i++)
-			;
-		if (i == ARRAY_LEN(columns))
-			return err_set(e, EINVAL,
-				       "option 'sort': expected elements, min, max, mean, std, "
-				       "norm, zero, nan or inf, found '%s'",
-				       o->sort);
-		r->key = columns[i].key;
-	}
+	for (size_t i = 0; o->by && i < ARRAY_LEN(groupings); i++)
+		if (!strcmp(o->by, groupings[i]))
+			s->by = r->by = (enum ckpt_values_by)i;
+	for (size_t i = 0; o->sort && i < ARRAY_LEN(columns); i++)
+		if (!strcmp(o->sort, columns[i].name))
+			r->key = columns[i].key;
 	if (o->csv && o->json)
 		return err_set(e, EINVAL,
 			       "options 'csv' and 'json': only one of them can be given");
@@ -515,14 +501,19 @@ static int stat_run(const struct options *o)
 const struct command command_stat = {
 	.name = "stat",
 	.usage = "CKPT [GLOB...]",
+	.complete = "fn",
 	.summary = "Show what values tensors have: extremes, mean, norm, NaN",
+	.examples = "  $ ckptfs stat --by=role --sort=std run/step-1000 'model.*'\n"
+		    "  $ ckptfs stat --json run/step-1000 model.norm.weight\n",
 	.details = "Reads every tensor, or those whose FQNs match a glob, and prints a row for "
 		   "each and one for\n"
 		   "all. NaN and infinities are counted, and left out of the other columns. Exit "
 		   "status 2 when\n"
 		   "some could not be read.\n",
-	.words = WORDS_OPEN | WORDS_STAT | WORDS_JOBS | WORDS_JSON,
+	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_STAT | WORDS_JOBS |
+		 WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
+	.checkpoints = 1,
 	.run = stat_run,
 };

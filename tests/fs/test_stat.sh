@@ -99,8 +99,8 @@ assert norms == sorted(norms, reverse=True) and len(rows) > 10, norms'
 test_views_are_what_is_read() {
   ckptfs stat --model --dtype=bf16 "$(zoo)" >out
   grep -q '^bfloat16 .* layers.0.q.weight$' out
-  refused "expected tensor, layer or role, found 'x'" ckptfs stat --by=x "$(zoo)"
-  refused "expected elements, .*found 'x'" ckptfs stat --sort=x "$(zoo)"
+  refused "'x' is not one of tensor, layer, role" ckptfs stat --by=x "$(zoo)"
+  refused "'x' is not one of elements, " ckptfs stat --sort=x "$(zoo)"
   refused 'only one of them' ckptfs stat --csv --json "$(zoo)"
   refused "no tensor matches 'nothing'" ckptfs stat "$(zoo)" nothing
 }
