@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/index.h"
 #include "ckpt/verdict.h"
@@ -162,8 +163,14 @@ static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
 
 	for (size_t i = 0; o->warn && i < n; i++)
 		if (!strcmp(v[i].fqn, FORMAT_NOT_SHOWN) && v[i].text) {
-			(void)snprintf(what, sizeof(what), "not everything is shown: %.*s",
-				       (int)strcspn(v[i].text, "\n"), v[i].text);
+			struct jdoc text CLEANUP(jdoc_release) = { 0 };
+			struct ckpt_err ignored;
+			const char *why = NULL;
+
+			if (!jdoc_parse_copy(&text, v[i].text, v[i].text_len, JDOC_ANY, &ignored))
+				why = jval_str(jdoc_root(&text));
+			(void)snprintf(what, sizeof(what), "not everything is shown: %s",
+				       why ? why : "see objects/" FORMAT_NOT_SHOWN);
 			o->warn(o->warn_arg, what);
 		}
 }

@@ -115,6 +115,10 @@ static void positional(double v, enum precision p, int precision, bool plus, cha
 		trim(at);
 		return;
 	}
+	if (exp >= n && precision == PRECISION) { /* in arrays all digits in front of the point */
+		(void)snprintf(at, WORD - 1, "%.0f.", v);
+		return;
+	}
 	if (exp < 0) {
 		at += sprintf(at, "0.%.*s%s", -exp - 1, "00000000000000000000", digits);
 	} else {

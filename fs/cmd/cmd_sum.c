@@ -294,7 +294,7 @@ const struct command command_sum = {
 	.complete = "fn",
 	.summary = "Print a hash of each tensor that does not depend on format and layout",
 	.examples = "  $ ckptfs sum run/step-1000 > sums\n"
-		    "  $ ckptfs sum --check=sums run/step-1000\n",
+		    "  $ ckptfs sum --xxh run/step-1000 'model.*'\n",
 	.details =
 		"The hash is that of the tensor's bytes in C order, as tobytes() returns them in "
 		"Python.\n"

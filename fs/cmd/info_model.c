@@ -59,7 +59,7 @@ static size_t sum_dtypes(const struct ckpt *c, bool model, uint64_t n, struct dt
 
 void info_add_dtypes(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t)
 {
-	struct dtype_sum of[MAX_DTYPES];
+	struct dtype_sum of[MAX_DTYPES] = { 0 };
 	bool model = t->has_model;
 	size_t n = sum_dtypes(c, model, model ? t->model_tensors : t->tensors, of);
 	char text[16];

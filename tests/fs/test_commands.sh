@@ -398,7 +398,7 @@ tells_what_it_lacks() {
   status_of 1 ckptfs check "$dir"
   grep -q "^FAULTY" out || fail "$(cat out)"
   grep -q "$words" out || fail "$(cat out)"
-  ckptfs ls -l "${dir%/*}" "${dir##*/}" | grep -q "^incomplete  ${dir##*/}  (.*$words" || fail "ls -l run"
+  ckptfs ls -l "${dir%/*}" | grep -q "^incomplete  ${dir##*/}  (.*$words" || fail "ls -l run"
 }
 
 test_complete_means_that_all_is_there() {

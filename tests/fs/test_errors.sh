@@ -139,8 +139,8 @@ END
 
 cases_what_is_not_in_the_tree_has_a_reason() {
   cat <<'END'
-gguf/model.gguf there is no config.json, beside the checkpoint or in assets=
-gguf there is no config.json, beside the checkpoint or in assets=
+gguf/model.gguf no config.json beside the checkpoint or in assets=
+gguf no config.json beside the checkpoint or in assets=
 hf/config.json there is no config.json, beside the checkpoint or in assets=
 hf/tokenizer.json there is no tokenizer.json, beside the checkpoint or in assets=
 ranks/00000/tensors there is no layout=, which says what each rank holds

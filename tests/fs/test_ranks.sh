@@ -282,7 +282,7 @@ test_what_no_tensor_needs_is_a_warning() {
 ckptfs: warning: layout:2: no tensor for 'idz'
 ckptfs: warning: layout:4: no tensor for '*.bias'
 END
-  status_of 0 ckptfs mount "$(zoo)" m -o layout=layout
+  status_of 0 ckptfs mount -q "$(zoo)" m -o layout=layout
   diff wanted err
   is_mounted m
   echo '{"0": {"ids": {}, "idz": {}}}' >layout

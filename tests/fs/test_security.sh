@@ -60,7 +60,7 @@ open(sys.argv[1], "wb").write(s.replace(b"\x8b\x08\0\0\0", b"\x8b\xff\xff\xff\x7
       ;;
     *) hostile "$kind" "$n" c ;;
   esac
-  bounded "$mib" "$CKPTFS" info --index=:memory: --allow-missing c >out 2>&1 || rc=$?
+  bounded "$mib" "$CKPTFS" info --index=:memory: c >out 2>&1 || rc=$?
   is "$wanted" "$rc"
   LC_ALL=C grep -qE -- "$word" out || fail "$(head -c 1000 out)"
 }
@@ -231,13 +231,13 @@ test_option_files_are_bounded() {
   bounded 300 "$CKPTFS" cat c ranks/00001/tensors/w --layout=large >out
   # Names of 4000 bytes, two million; a parameter made of a parameter, 40,000 deep.
   { echo 'for i in 2000000' && printf 'a%.0s' {1..4000} && printf '{i} = w []\nend\n'; } >names
-  refused "made of a tensor|512 MiB|needs 'w'" bounded 300 "$CKPTFS" ls c --recipe=names
+  refused "made of a tensor|512 MiB|needs 'w'" bounded 300 "$CKPTFS" info c --recipe=names
   { echo 'param p0 = 1' && seq -f 'param p%.0f = p0' 40000 && echo 'refuse p40000 no'; } >params
-  refused "more than 1000 params" bounded 300 "$CKPTFS" ls c --recipe=params
+  refused "more than 1000 params" bounded 300 "$CKPTFS" info c --recipe=params
   for f in /dev/zero /dev/null; do
     bounded 300 "$CKPTFS" ls c --rename=$f >out 2>&1 || true
     bounded 300 "$CKPTFS" info c --layout=$f >out 2>&1 || true
-    bounded 300 "$CKPTFS" ls c --recipe=$f >out 2>&1 || true
+    bounded 300 "$CKPTFS" info c --recipe=$f >out 2>&1 || true
   done
 }
 

@@ -16,6 +16,7 @@
  */
 #include "format/deepspeed/deepspeed.h"
 
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/vec.h"
@@ -372,16 +373,20 @@ static int tell_not_shown(struct ds *d, struct ckpt_err *e)
 {
 	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
 				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
-				 .loc = { .file = CATALOG_NO_FILE },
-				 .text = d->not_shown };
+				 .loc = { .file = CATALOG_NO_FILE } };
+	struct buf text CLEANUP(buf_release) = BUF_INIT(8 * sizeof(d->not_shown));
 	size_t len = strlen(d->not_shown);
 
 	if (!len)
 		return 0;
 	if (!d->n_tensors)
 		return err_set(e, ERR_CORRUPT, "%s", d->not_shown);
-	d->not_shown[len++] = '\n';
-	o.text_len = len;
+	buf_json_str(&text, d->not_shown, len);
+	buf_str(&text, "\n");
+	if (text.err)
+		return err_nomem(e);
+	o.text = text.data;
+	o.text_len = text.len;
 	return catalog_add_object(d->w, &o, e);
 }
 

@@ -1,0 +1,178 @@
+#!/bin/bash
+# Where somebody who met ckptfs 0.5.0 for the first time was led astray although every byte was right: what each of
+# these commands says now.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# A Llama of one layer under the names of transformers, or with the prefix of its training.
+llama() {
+  local p=${2-}
+  make_dcp "$1" "${p}model.embed_tokens.weight" 16x8 1x1 "${p}model.layers.0.self_attn.q_proj.weight" 8x8 1x1 \
+    "${p}model.layers.0.self_attn.k_proj.weight" 4x8 1x1 "${p}model.layers.0.self_attn.v_proj.weight" 4x8 1x1 \
+    "${p}model.layers.0.self_attn.o_proj.weight" 8x8 1x1 "${p}model.layers.0.mlp.gate_proj.weight" 12x8 2x1 \
+    "${p}model.layers.0.mlp.up_proj.weight" 12x8 1x1 "${p}model.layers.0.mlp.down_proj.weight" 8x12 1x1 \
+    "${p}model.layers.0.input_layernorm.weight" 8 1 "${p}model.layers.0.post_attention_layernorm.weight" 8 1 \
+    "${p}model.norm.weight" 8 1 "${p}lm_head.weight" 16x8 1x1
+}
+config() {
+  cat >"$1" <<'END'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 16, "hidden_size": 8,
+ "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 12,
+ "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "tie_word_embeddings": false}
+END
+}
+
+# 1. hf/ is offered although it is not the model that config.json asks for.
+test_1_another_model_than_config_json_asks_for() {
+  make_dcp ck tok_embeddings.weight 16x8 1x1 layers.0.attention.wq.weight 8x8 1x1 output.weight 16x8 1x1
+  config ck/config.json
+  mkdir m m2
+  ckptfs mount ck m 2>err
+  grep -q '^ckptfs: hf/: not loadable as LlamaForCausalLM: .*missing (.*model.embed_tokens.weight' err || fail "$(cat err)"
+  grep -q '3 unexpected (layers.0.attention.wq.weight' err
+  ckptfs info ck | grep -q 'not loadable as LlamaForCausalLM'
+  refused 'not loadable as LlamaForCausalLM' ckptfs mount ck m2 -o strict
+  llama right
+  config right/config.json
+  ckptfs info right | grep -q 'hf/: complete for LlamaForCausalLM' || fail "$(ckptfs info right)"
+}
+
+# 2. Reasons are known but hidden.
+test_2_reasons() {
+  llama ck
+  refused 'no config.json beside the checkpoint or in assets=' ckptfs cat ck gguf/model.gguf
+  refused 'no config.json' ckptfs cat ck hf/config.json
+}
+
+# 3. A misspelt filter mounts an empty tree.
+test_3_filters_that_match_nothing() {
+  llama ck
+  mkdir m m2
+  ckptfs mount ck m -o include='modle.*' 2>err
+  grep -q "'modle.\*' matches no FQN" err || fail "$(cat err)"
+  status_of 1 ckptfs ls ck q_proj
+  is 1 "$(wc -l <err)"
+  grep -q "matches 'q_proj'" err || fail "$(cat err)"
+  is 2 "$(ckptfs ls ck 'model.layers.{0,1}.mlp.{up,gate}_proj.*' | wc -l)"
+}
+
+# 4. Hugging Face cache snapshots are refused.
+test_4_the_hugging_face_cache() {
+  local repo=models--o--n
+  llama ck
+  mkdir -p $repo/blobs $repo/refs $repo/snapshots/abc
+  ckptfs export ck hf/model.safetensors $repo/blobs/0123 -q
+  ln -s ../../blobs/0123 $repo/snapshots/abc/model.safetensors
+  printf abc >$repo/refs/main
+  ckptfs info $repo/snapshots/abc | grep -q safetensors
+  ckptfs cat $repo latest/tensors/lm_head.weight | cmp - <(ckptfs cat ck tensors/lm_head.weight)
+}
+
+# 5. Well-known neighbours are "not a checkpoint".
+test_5_neighbours() {
+  mkdir -p actor m
+  : >actor/model_world_size_2_rank_0.pt
+  refused 'FSDP' ckptfs info actor
+  llama ck
+  refused "is an empty directory|mount point|first|swap|other way" ckptfs mount m ck
+}
+
+# 6. What a non-tensor is, nobody tells.
+test_6_objects() {
+  need_fixture bytes_items
+  local ck name
+  ck=$(fixture bytes_items)/ckpt
+  name=$(ckptfs ls -l "$ck" | awk '$1 == "object" { print $NF; exit }')
+  ckptfs cat "$ck" "objects/$name.json" | python3 -c 'import json, sys; json.load(sys.stdin)'
+}
+
+# 7. `check` drowns its one finding.
+test_7_check() {
+  local file
+  big_copy ck
+  file=$(find ck -name '*.distcp' -printf '%f\n' | sort | head -n 1)
+  truncate -s 1000 "ck/$file"
+  status_of 1 ckptfs check ck
+  [[ $(wc -l <out) -le 4 ]] || fail "$(cat out)"
+}
+
+# 8. EIO without a reason where there is no syslog.
+test_8_errors_have_a_reason() {
+  local file
+  big_copy ck
+  mount_at m ck -q -o io=direct
+  file=$(find ck -name '*.distcp' -printf '%f\n' | sort | head -n 1)
+  truncate -s 1000 "ck/$file"
+  try_eio cat m/tensors/v m/tensors/w
+  grep -q "$file" m/.ckptfs/log || fail "$(cat m/.ckptfs/log)"
+}
+
+# 9. Of a run, paths and names mean the same everywhere, and a fresh copy is usable at once.
+test_9_runs() {
+  mkdir run
+  llama run/step-1
+  cp -r run/step-1 run/step-2
+  ckptfs info run/latest >/dev/null # builds the index
+  ckptfs info run/latest | tail -n +2 >a
+  ckptfs info run latest | tail -n +2 | diff a -
+  ckptfs info run/step-2 | tail -n +2 | diff a -
+  ckptfs diff run/step-1 run/latest
+  ckptfs ls run latest | diff - <(ckptfs ls run/step-2)
+  mount_at m run -q
+  cp -r run/step-1 run/step-3
+  cmp m/latest/tensors/lm_head.weight <(ckptfs cat run/step-3 tensors/lm_head.weight)
+}
+
+# 10. Looking is poor.
+test_10_looking() {
+  llama ck model.
+  ckptfs ls -h ck | grep -q ' KiB\|512 B' || fail "$(ckptfs ls -h ck)"
+  ckptfs ls --tree ck | grep -q 'model' || fail "$(ckptfs ls --tree ck)"
+  ckptfs info ck | head -n 3 | grep -q 'parameters' || fail "$(ckptfs info ck)"
+  ckptfs info ck lm_head.weight | grep -q 'model.lm_head.weight'
+  refused "did you mean 'model.norm.weight'" ckptfs info ck model.norm.wieght
+}
+
+# 11, completion, is test_completion.sh.
+
+# 12. Python: a name that is not there.
+test_12_python() {
+  llama ck
+  status_of 1 env PYTHONPATH="$HERE/../../scripts" CKPTFS_LIBRARY="$(dirname "$CKPTFS")/$(basename "$(find "$(dirname "$CKPTFS")" -maxdepth 1 -name 'libckpt.so.*' | head -n 1)")" \
+    "$PYTHON" -c 'import ckptfs, sys; ckptfs.open(sys.argv[1])["lm_head.wieght"]' ck
+  grep -q "KeyError.*lm_head.weight" err || fail "$(cat err)"
+}
+
+# 13. Options that do nothing, and surprising ones.
+test_13_options() {
+  llama ck
+  config config.json
+  refused "layout" ckptfs ls ck --layout=x
+  mkdir assets
+  config assets/config.json
+  ckptfs reshard ck st --format=safetensors --model --assets=assets -q
+  cmp assets/config.json st/config.json
+  ckptfs reshard ck three --ranks=3 -q
+  ckptfs reshard three again -q
+  is "$(find three -name '*.distcp' | wc -l)" "$(find again -name '*.distcp' | wc -l)"
+  mount_at m ck -q
+  refused "mounted" ckptfs mount ck m
+}
+
+# 14. Without rights to /dev/fuse.
+test_14_without_fuse() {
+  [[ $EUID == 0 ]] || skip "not root"
+  llama ck
+  mkdir m m2
+  status_of 2 unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$1" mount -q ck m' . "$CKPTFS"
+  grep -q 'ckptfs cat' err || fail "$(cat err)"
+}
+
+# 15. cat writes nothing binary to a terminal.
+test_15_binary_on_a_terminal() {
+  llama ck
+  script -qec "$CKPTFS cat ck tensors/lm_head.weight" said </dev/null >/dev/null && fail "written"
+  grep -q terminal said
+}
+
+run_suite "$@"
