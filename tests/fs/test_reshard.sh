@@ -62,10 +62,10 @@ test_every_fixture_there_and_back() {
     some=(--allow-missing) complete=(all incomplete)
     reshard "$src" dcp --ranks=3 "${some[@]}"
   fi
-  format=$(ckptfs info --json --index=:memory: "${some[@]}" "$src" | python3 -c 'import json, sys; print(json.load(sys.stdin)["format"])')
+  format=$(ckptfs info --json --index=:memory: "$src" | python3 -c 'import json, sys; print(json.load(sys.stdin)["format"])')
   digest "$(dirname "$src")" >before
   [[ $(ckptfs ls --index=:memory: dcp) ]] || return 0
-  mapfile -t types < <(ckptfs ls --json --index=:memory: "${some[@]}" "$src" | helper excludes)
+  mapfile -t types < <(ckptfs ls --json --index=:memory: "$src" | helper excludes)
   reshard "$src" hp --format=hyperparallel --ranks=3 "${some[@]}" "${types[@]}"
   reshard hp dcp2 --zstd --file-per-item --ranks=2
   reshard dcp2 hp2 --format=hyperparallel
