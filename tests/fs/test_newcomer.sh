@@ -137,6 +137,7 @@ test_10_looking() {
 
 # 12. Python: a name that is not there.
 test_12_python() {
+  case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # test_python.sh has what that takes
   llama ck
   status_of 1 env PYTHONPATH="$HERE/../../scripts" CKPTFS_LIBRARY="$(dirname "$CKPTFS")/$(basename "$(find "$(dirname "$CKPTFS")" -maxdepth 1 -name 'libckpt.so.*' | head -n 1)")" \
     "$PYTHON" -c 'import ckptfs, sys; ckptfs.open(sys.argv[1])["lm_head.wieght"]' ck
@@ -164,6 +165,7 @@ test_14_without_fuse() {
   [[ $EUID == 0 ]] || skip "not root"
   llama ck
   mkdir m m2
+  # shellcheck disable=SC2016 # for the inner shell
   status_of 2 unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$1" mount -q ck m' . "$CKPTFS"
   grep -q 'ckptfs cat' err || fail "$(cat err)"
 }

@@ -841,13 +841,14 @@ static void call_assets(struct side *s)
 
 static void call_address(struct side *s)
 {
-	autofree char *path = NULL;
+	autofree char *path = NULL, *none = NULL;
 	struct ckpt_err e = { 0 };
 
 	(void)s;
 	ck_assert_int_eq(ckpt_address(dir, &path, &e), 0);
 	ck_assert_int_eq(*path, '/');
-	ck_assert_int_eq(ckpt_address("/dev/null/nothing", &path, &e), -ENOTDIR);
+	ck_assert_int_eq(ckpt_address("/dev/null/nothing", &none, &e), -ENOTDIR);
+	ck_assert_ptr_null(none);
 }
 
 static void call_beyond(struct side *s)
