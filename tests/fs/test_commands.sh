@@ -52,6 +52,7 @@ test_options_are_taken_or_refused() {
   cases_every_command_has_help | while read -r x; do ckptfs help "$x"; done >all
   sed -nE 's/^ +(-., )?--([a-z_]+)(\[?=[^ ]*)?.*/\2 \3/p' all | sort -u >words
   (($(wc -l <words) > 30))
+  # shellcheck disable=SC2094 # no file is read
   ckptfs help "$c" >help
   while read -r word value; do
     value=${value:+=?}

@@ -32,7 +32,7 @@ test_options_are_those_of_help() {
     ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+).*/--\2/p' | sort >want
     offered "$command" -- | tr -d = | diff want - || fail "$command"
     offered "$command" - | tr -d = | diff want - || fail "$command"
-    expect_offered "$(ckptfs help | sed -nE "s/^  ($command[a-z]*) .*/\1/p" | sort | xargs)" help "$command"
+    expect_offered "$(ckptfs help | sed -nE "s/^  (${command}[a-z]*) .*/\1/p" | sort | xargs)" help "$command"
   done
 }
 
