@@ -109,9 +109,9 @@ static bool escape(char c, uint64_t set[4])
 /* [...], *s behind the bracket. */
 static bool parse_class(const char **s, uint64_t set[4])
 {
-	bool not = **s == '^', first = true;
+	bool negated = **s == '^', first = true;
 
-	*s += not ;
+	*s += negated;
 	for (; **s && (first || **s != ']'); first = false) {
 		unsigned from = (unsigned char)*(*s)++;
 
@@ -136,7 +136,7 @@ static bool parse_class(const char **s, uint64_t set[4])
 	if (!**s)
 		return false;
 	(*s)++;
-	if (not )
+	if (negated)
 		set_invert(set);
 	return true;
 }
