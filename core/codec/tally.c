@@ -280,12 +280,12 @@ static void empty_floats(struct tally_work *w)
 /* Bits of a float32 as an integer that has its order. */
 static inline int32_t order_of(uint32_t u)
 {
-	return (int32_t)(u ^ ((uint32_t)((int32_t)u >> 31) & 0x7fffffff));
+	return (int32_t)(u ^ (u >> 31 ? 0x7fffffffu : 0));
 }
 
 static inline double value_of(int32_t order)
 {
-	uint32_t u = (uint32_t)order ^ ((uint32_t)(order >> 31) & 0x7fffffff);
+	uint32_t u = (uint32_t)order ^ (order < 0 ? 0x7fffffffu : 0);
 	float f;
 
 	memcpy(&f, &u, sizeof(f));
