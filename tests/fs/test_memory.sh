@@ -84,7 +84,7 @@ END
 tokenizer.json numbers 55000000 300 tokenizer.json.*more.than.25165824.values
 tokenizer.json objects 20000000 190
 tokenizer.json keys 20000000 190
-merges - 20000000 250 is.there.a.second.time
+merges - 20000000 250 appears.a.second.time
 config.json objects 16000000 150
 tokenizer_config.json numbers 16000000 150
 generation_config.json numbers 16000000 150
