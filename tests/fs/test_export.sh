@@ -296,6 +296,7 @@ test_an_interruption_says_how_it_goes_on() {
   local signal pid rc=0
   for signal in INT TERM HUP; do
     rc=0
+    # shellcheck disable=SC2016 # the inner shell's
     env --default-signal="$signal" bash -c 'HALT=$1 LD_PRELOAD=$2 exec "${@:3}"' - "1 1 2 19" \
       "$(once halt make_halt)/halt.so" "$CKPTFS" export --jobs=1 "$(many)/ckpt" . x 2>err &
     pid=$!

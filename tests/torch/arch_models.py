@@ -6,7 +6,6 @@ dict as it is), bare (of the model without its head's prefix), and with a tensor
 reshaped. OUTDIR/expected has a line for each: the directory, and a glob of what is to be said of hf/.
 transformers has loaded each and says the same of what is missing, unexpected or of another shape.
 """
-import json
 import logging
 import os
 import random

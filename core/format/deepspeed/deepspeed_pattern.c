@@ -44,6 +44,7 @@ struct parser {
 	struct ds_pattern *p;
 	unsigned left; /* atoms that may still be parsed: an empty group is no state */
 	bool bad;
+	bool no_memory;
 };
 
 static uint16_t add(struct parser *x, struct state s)
@@ -307,6 +308,7 @@ static uint16_t parse_row(struct parser *x, const char *s, const char *end, uint
 	size_t n = 0;
 
 	x->bad |= !v;
+	x->no_memory |= !v;
 	while (!x->bad && s < end) {
 		const char *stop = skip_atom(s), *after = stop;
 
@@ -370,7 +372,9 @@ int ds_pattern_new(const char *text, struct ds_pattern **ret, struct ckpt_err *e
 	p->first = parse_either(&x, text, text + strlen(text), match, 0);
 	if (x.bad) {
 		free(p);
-		return err_set(e, ERR_UNSUPPORTED, "pattern '%.100s' is not understood", text);
+		return x.no_memory ? err_nomem(e)
+				   : err_set(e, ERR_UNSUPPORTED,
+					     "pattern '%.100s' is not understood", text);
 	}
 	less = realloc(p, sizeof(*p) + p->n * sizeof(*p->v));
 	p = less ? less : p;
