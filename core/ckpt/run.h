@@ -137,6 +137,9 @@ int run_next(struct ckpt_run *r, unsigned *slot, struct run_about *ret);
 /* Its directory, the caller's to free. */
 int run_open_dir(const struct ckpt_run *r, const char *name, const char *inner, struct place **ret,
 		 struct ckpt_err *e);
+/* Were directory, metadata and data, which is all that there is, created by a copy of them? When each
+ * was, the first of the data, in nanoseconds; 0: not known. */
+bool run_is_copy(uint64_t dir, uint64_t metadata, uint64_t first_data);
 /* Is it what it was when it was found? -ESTALE: no. */
 int run_still(const struct ckpt_run *r, const struct run_child *k, struct ckpt_err *e);
 /* Under the lock: its slot has ended. Returns k, to be freed without the lock. */

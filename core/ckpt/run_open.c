@@ -9,6 +9,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
+#include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "read/fetch.h"
 #include "source/files.h"
@@ -24,7 +25,8 @@ enum {
 	IDLE_FDS = 32, /* of an unused one */
 	SETTLE_SECONDS = 20,
 };
-#define RETRY_NS (5 * CLOCK_SECOND) /* what cannot be opened is tried that often */
+#define COPY_STEP CLOCK_SECOND /* between a directory, its metadata and its data being created */
+#define RETRY_NS  (5 * CLOCK_SECOND) /* what cannot be opened is tried that often */
 
 void run_child_free(struct run_child *k)
 {
@@ -134,22 +136,60 @@ static uint64_t identity_of(const struct engine *eng)
 	return d.low;
 }
 
+bool run_is_copy(uint64_t dir, uint64_t metadata, uint64_t first_data)
+{
+	return dir && dir <= metadata && metadata < first_data && metadata - dir <= COPY_STEP &&
+	       first_data - metadata <= COPY_STEP;
+}
+
 /*
- * A save over an old checkpoint writes data files while the old metadata still stands, and at some
- * time part of each is there. Data that is newer than the metadata may be a copy as well; but not
- * for long does a save not write anything.
+ * Is this a copy that has arrived, and not a save over an older checkpoint? Files that lie inside
+ * their bounds do not tell: halfway through such a save they do, too. But a save, then and before,
+ * wrote its metadata after the data. A copy that took the metadata first has created the directory,
+ * the metadata and the data in that order and in one go; and it is there once no byte is missing.
+ */
+static bool is_whole_copy(const struct engine *eng)
+{
+	uint64_t metadata = 0, first = UINT64_MAX;
+	struct place *place = eng->c->place;
+	const struct stored_file *sources;
+	struct place_made dir, file;
+	struct ckpt_err ignored;
+	size_t n;
+
+	if (engine_is_whole(eng, &ignored) || !place_made(place, ".", &dir))
+		return false;
+	for (size_t i = 0; i < eng->metadata.n; i++) {
+		if (!place_made(place, eng->metadata.v[i], &file) || file.born_ns < dir.born_ns)
+			return false;
+		metadata = max_u64(metadata, file.born_ns);
+	}
+	sources = catalog_sources(eng->catalog, &n);
+	for (size_t i = 0; i < n; i++) {
+		if (!place_made(place, sources[i].path, &file) || !file.filled)
+			return false;
+		first = min_u64(first, file.born_ns);
+	}
+	return run_is_copy(dir.born_ns, metadata, first);
+}
+
+/*
+ * A save over an old checkpoint writes data files while the old metadata is still there, and for a
+ * time the directory holds a part of each. Data that is newer than the metadata may also have been
+ * copied. A save does not pause for long, so a while without writes settles it.
  */
 static int check_settled(const struct engine *eng, struct ckpt_err *e)
 {
 	uint64_t newest = files_newest_ns(eng->files), now = clock_wall_ns();
+	uint64_t age = max_u64(now, newest) - min_u64(now, newest);
 
-	if (newest <= eng->mtime_ns ||
-	    max_u64(now, newest) - min_u64(now, newest) > SETTLE_SECONDS * CLOCK_SECOND)
+	if (newest <= eng->mtime_ns || age > SETTLE_SECONDS * CLOCK_SECOND || is_whole_copy(eng))
 		return 0;
 	return err_set(e, EAGAIN,
-		       "checkpoint '%s': data was written less than %d seconds ago, after the "
-		       "metadata; is a save going on?",
-		       eng->c->root, SETTLE_SECONDS);
+		       "checkpoint '%s': its data is newer than its metadata, and was written less "
+		       "than %d seconds ago, perhaps by a save that is not finished: try again in "
+		       "%d seconds, or copy with the files' times (cp -a)",
+		       eng->c->root, SETTLE_SECONDS, SETTLE_SECONDS);
 }
 
 /* By descriptors: what has meanwhile been put in the place of a directory is not followed. */

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "source/hub.h"
@@ -393,6 +394,25 @@ static const char *beyond(const struct place *p)
 	return h->why ? NULL : h->path;
 }
 
+/* A part that was never written is a hole, though a hole may also be what was meant. */
+static bool made(struct place *p, const char *path, struct place_made *ret)
+{
+	struct local *l = local_of(p);
+	struct ckpt_err ignored;
+	struct stat st;
+	struct statx sx;
+	autoclose int fd = !strcmp(path, ".")
+				   ? openat(l->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+				   : io_open_beneath(l->fd, path, &st, &ignored);
+
+	if (fd < 0 || statx(fd, "", AT_EMPTY_PATH, STATX_BTIME | STATX_SIZE, &sx))
+		return false;
+	*ret = (struct place_made){ .filled = lseek(fd, 0, SEEK_HOLE) == (off_t)sx.stx_size };
+	if ((sx.stx_mask & STATX_BTIME) && sx.stx_btime.tv_sec > 0)
+		ret->born_ns = (uint64_t)sx.stx_btime.tv_sec * CLOCK_SECOND + sx.stx_btime.tv_nsec;
+	return true;
+}
+
 static void free_place(struct place *p)
 {
 	hub_release(&local_of(p)->hub);
@@ -410,6 +430,7 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 					      .fd = dir_fd,
 					      .tip = tip,
 					      .beyond = beyond,
+					      .made = made,
 					      .compare = compare,
 					      .leave_ctime = leave_ctime,
 					      .free = free_place };

@@ -92,6 +92,11 @@ const char *place_beyond(const struct place *p)
 	return p->ops->beyond ? p->ops->beyond(p) : NULL;
 }
 
+bool place_made(struct place *p, const char *path, struct place_made *ret)
+{
+	return p->ops->made && p->ops->made(p, path, ret);
+}
+
 enum place_change place_compare(const struct place *p, const struct place_id *before,
 				const struct place_id *now)
 {

@@ -58,6 +58,12 @@ struct place_seen {
 	struct place_id id;
 };
 
+/* How a file or directory came to be. */
+struct place_made {
+	uint64_t born_ns; /* when it was created; 0: not known */
+	bool filled;	  /* a file whose bytes have all been written: no part of it was left out */
+};
+
 /* A file that others say is there. */
 struct stored_file {
 	const char *path;
@@ -81,6 +87,7 @@ struct place_ops {
 	int (*fd)(const struct place *p);
 	int64_t (*tip)(struct place *p, char *buf, size_t cap);
 	const char *(*beyond)(const struct place *p);
+	bool (*made)(struct place *p, const char *path, struct place_made *ret);
 	enum place_change (*compare)(const struct place_id *before, const struct place_id *now);
 	void (*leave_ctime)(struct place_id *id);
 };
@@ -129,6 +136,9 @@ int64_t place_link(struct place *p, const char *name, char *buf, size_t cap);
 int64_t place_tip(struct place *p, char *buf, size_t cap);
 /* The path of what may be opened besides what is in the directory; NULL: nothing. */
 const char *place_beyond(const struct place *p);
+
+/* False: the storage does not tell. "." is the place itself. */
+bool place_made(struct place *p, const char *path, struct place_made *ret);
 
 /* Two identities that the place gave. */
 enum place_change place_compare(const struct place *p, const struct place_id *before,

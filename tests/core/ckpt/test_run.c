@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "ckpt/ckpt_internal.h"
@@ -880,6 +881,11 @@ static void set_age(int fd, const char *name, time_t seconds)
 	REQUIRE(!utimensat(fd, name, t, 0));
 }
 
+#define UNSETTLED(name) \
+	"checkpoint '@/" name "': its data is newer than its metadata, and was written less " \
+	"than 20 seconds ago, perhaps by a save that is not finished: try again in " \
+	"20 seconds, or copy with the files' times (cp -a)"
+
 START_TEST(a_save_over_an_old_checkpoint_is_not_taken_for_one)
 {
 	struct ckpt_err e = { 0 };
@@ -898,13 +904,101 @@ START_TEST(a_save_over_an_old_checkpoint_is_not_taken_for_one)
 		(void)close(fd);
 	}
 	c = open_run(&plain);
-	expect_msg(ckpt_enter(c, node_of(c, "step-1"), &e), &e, EAGAIN,
-		   "checkpoint '@/step-1': data was written less than 20 seconds ago, after the "
-		   "metadata; is a save going on?");
+	expect_msg(ckpt_enter(c, node_of(c, "step-1"), &e), &e, EAGAIN, UNSETTLED("step-1"));
 	expect_save(c, "step-2", "step-2", 1);
 	save("step-1", 2);
 	expect_save(c, "step-1", "step-1", 2);
 	ckpt_close(c);
+}
+END_TEST
+
+static uint64_t born_ns(int fd, const char *name)
+{
+	struct statx sx;
+
+	REQUIRE(!statx(fd, name, 0, STATX_BTIME, &sx));
+	return sx.stx_mask & STATX_BTIME
+		       ? (uint64_t)sx.stx_btime.tv_sec * CLOCK_SECOND + sx.stx_btime.tv_nsec
+		       : 0;
+}
+
+static void copy_file(int from, int to, const char *name)
+{
+	autoclose int in = openat(from, name, O_RDONLY | O_CLOEXEC);
+	char text[4096];
+	ssize_t n = read(in, text, sizeof(text));
+
+	REQUIRE(n > 0 && n < (ssize_t)sizeof(text));
+	put_file(to, name, text, (size_t)n);
+}
+
+/* Of step-1, as a copy that keeps no times: the metadata comes first, or in the middle. Returns
+ * whether its births show that, where a copy that was interrupted for long does not. */
+static bool copy_to_step_2(bool metadata_first)
+{
+	static const char *const files[] = { "__0_0.distcp", ".metadata", "__0_1.distcp",
+					     "__0_2.distcp", "__0_3.distcp" };
+	autoclose int from = sub_dir("step-1");
+	autoclose int to = -1;
+	bool shows;
+
+	erase("step-2");
+	to = sub_dir("step-2");
+	if (metadata_first)
+		copy_file(from, to, ".metadata");
+	next_tick();
+	for (size_t i = 0; i < ARRAY_LEN(files); i++)
+		if (!metadata_first || i != 1)
+			copy_file(from, to, files[i]);
+	set_age(to, ".metadata", 1);
+	shows = run_is_copy(born_ns(to, "."), born_ns(to, ".metadata"),
+			    born_ns(to, "__0_0.distcp"));
+	return metadata_first ? shows || !born_ns(to, ".") : !shows;
+}
+
+START_TEST(a_copy_is_usable_once_it_is_there)
+{
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	bool known;
+	int fd;
+
+	save("step-1", 1);
+	while (!copy_to_step_2(_i != 1))
+		;
+	fd = sub_dir("step-2");
+	known = born_ns(fd, ".");
+	if (_i == 2) { /* a part that has not arrived, or is one of zeros */
+		int data = openat(fd, "__0_3.distcp", O_WRONLY | O_CLOEXEC);
+
+		REQUIRE(data >= 0 && !ftruncate(data, 1 << 20));
+		(void)close(data);
+	}
+	(void)close(fd);
+	c = open_run(&plain);
+	if (_i || !known)
+		expect_msg(ckpt_enter(c, node_of(c, "step-2"), &e), &e, EAGAIN,
+			   UNSETTLED("step-2"));
+	else
+		ck_assert_int_eq(ckpt_enter(c, node_of(c, "step-2"), &e), 0);
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(a_copy_is_known_by_when_its_files_were_created)
+{
+	const uint64_t s = CLOCK_SECOND, t = 1000 * s;
+
+	ck_assert(run_is_copy(t, t, t + 1));
+	ck_assert(run_is_copy(t, t + s, t + 2 * s));
+	ck_assert(!run_is_copy(0, t, t + 1));
+	ck_assert(!run_is_copy(0, 0, 0));
+	ck_assert(!run_is_copy(t, t - 1, t + 1));	  /* moved here */
+	ck_assert(!run_is_copy(t, t + 2, t + 2));	  /* which came first is not known */
+	ck_assert(!run_is_copy(t, t + 2, t + 1));	  /* a save: the data first */
+	ck_assert(!run_is_copy(t, t + s + 1, t + s + 2)); /* the metadata of a save */
+	ck_assert(!run_is_copy(t, t, t + s + 1)); /* data that took the place of other data */
+	ck_assert(!run_is_copy(t, t, 0));
 }
 END_TEST
 
@@ -1306,6 +1400,8 @@ Suite *run_suite(void)
 	tcase_add_test(t, those_that_nobody_uses_are_closed);
 	tcase_add_loop_test(t, opened_again_with_other_data_or_options_it_is_another_one, 0, 3);
 	tcase_add_test(t, a_save_over_an_old_checkpoint_is_not_taken_for_one);
+	tcase_add_loop_test(t, a_copy_is_usable_once_it_is_there, 0, 3);
+	tcase_add_test(t, a_copy_is_known_by_when_its_files_were_created);
 	tcase_add_test(t, when_numbers_run_out_what_is_known_stays);
 	tcase_add_test(t, options_mean_the_same_wherever_the_process_goes);
 	tcase_add_loop_test(t, what_fails_once_gives_no_wrong_bytes, 0, 2);
