@@ -44,7 +44,7 @@ struct run {
 static void report(struct ckpt_check *k, const char *fqn, size_t len, const char *what,
 		   bool warning)
 {
-	struct ckpt_fault f = { fqn, len, what, warning };
+	struct ckpt_fault f = { fqn, len, what, warning, NULL };
 
 	k->faults += !warning;
 	k->fault(k->arg, &f);

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/progress.h"
+#include <ckptfs/ckpt_values.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,11 +19,12 @@ enum { REPORT_MAX_BYTES = 256 << 20 };
 
 /* Faults are kept until the end, so that they do not run into the progress bar. */
 struct report {
+	struct ckpt *c;
 	struct buf *text;
 	struct faults faults; /* for people, unless each has a line of its own */
 	bool each;
-	struct json_out json; /* with --json */
-	uint64_t warnings;
+	struct json_out json;	    /* with --json */
+	uint64_t counted, warnings; /* faults; warnings */
 	struct progress progress;
 };
 
@@ -33,12 +35,14 @@ static void add_fault(void *arg, const struct ckpt_fault *f)
 	struct report *r = arg;
 	struct buf *b = r->text;
 
+	r->counted += !f->warning;
 	r->warnings += f->warning;
 	if (r->json.depth) {
 		json_open_line(&r->json, NULL, '{');
 		json_str_n(&r->json, "fqn", f->fqn, f->fqn_len);
 		json_bool(&r->json, "warning", f->warning);
 		json_str(&r->json, "what", f->what);
+		json_str(&r->json, "rule", f->rule);
 		json_close(&r->json);
 		return;
 	}
@@ -72,7 +76,8 @@ static void add_count(const struct report *r, const char *before, const char *wh
 		buf_printf(r->text, " of %zu kind%s", causes, causes == 1 ? "" : "s");
 }
 
-static void add_summary(struct report *r, const struct ckpt *c, const struct ckpt_check *k)
+static void add_summary(struct report *r, const struct ckpt *c, const struct ckpt_check *k,
+			const struct ckpt_values_check *v)
 {
 	struct buf *b = r->text;
 	struct ckpt_totals t;
@@ -83,31 +88,52 @@ static void add_summary(struct report *r, const struct ckpt *c, const struct ckp
 		json_u64(&r->json, "tensors", t.tensors);
 		json_u64(&r->json, "objects", t.objects);
 		json_u64(&r->json, "chunks", t.chunks);
-		json_u64(&r->json, "fault_count", k->faults);
+		json_u64(&r->json, "fault_count", r->counted);
 		json_u64(&r->json, "warning_count", r->warnings);
 		json_u64(&r->json, "items", k->items);
 		json_u64(&r->json, "bytes", k->bytes);
 		json_u64(&r->json, "crcs", k->crcs);
 		json_u64(&r->json, "hashes", k->hashes);
+		json_u64(&r->json, "values_tensors", v->tensors);
+		json_u64(&r->json, "values_bytes", v->bytes);
 		json_close(&r->json);
 		return;
 	}
 	buf_printf(b, "%s: %" PRIu64 " tensors, %" PRIu64 " objects, %" PRIu64 " items",
-		   k->faults ? "FAULTY" : "ok", t.tensors, t.objects, k->items);
+		   r->counted ? "FAULTY" : "ok", t.tensors, t.objects, k->items);
 	if (k->data)
 		buf_printf(b, ", %" PRIu64 " bytes read, %" PRIu64 " CRCs verified", k->bytes,
 			   k->crcs);
 	if (k->hashes)
 		buf_printf(b, ", %" PRIu64 " files' hashes verified", k->hashes);
-	add_count(r, fault, "fault", k->faults);
+	if (v->tensors)
+		buf_printf(b, ", values of %" PRIu64 " tensors examined", v->tensors);
+	add_count(r, fault, "fault", r->counted);
 	add_count(r, warning, "warning", r->warnings);
-	buf_str(b,
-		r->faults.n && r->faults.n < k->faults + r->warnings ? " (-v shows each)\n" : "\n");
+	buf_str(b, r->faults.n && r->faults.n < r->counted + r->warnings ? " (-v shows each)\n"
+									 : "\n");
 }
 
 static void report_release(struct report *r)
 {
 	faults_release(&r->faults);
+}
+
+/* What ckpt_check has reported is not reported again. */
+static void add_value_fault(void *arg, const struct ckpt_fault *f)
+{
+	struct report *r = arg;
+	struct ckpt_tensor t;
+
+	ckpt_tensor(r->c, (uint64_t)ckpt_tensor_find(r->c, f->fqn, f->fqn_len), &t);
+	if (!t.fault || strcmp(f->rule, "unreadable") != 0)
+		add_fault(r, f);
+}
+
+static bool looks_at_values(const struct options *o)
+{
+	return o->values || o->allow_nan || o->allow_inf || o->allow_zero || o->allow_constant ||
+	       o->max_abs > 0;
 }
 
 static int check_run(const struct options *o)
@@ -119,6 +145,17 @@ static int check_run(const struct options *o)
 	struct ckpt_check k = {
 		.data = o->data,
 		.fault = add_fault,
+		.progress = show_progress,
+		.arg = &r,
+	};
+	struct ckpt_values_check v = {
+		.allow_nan = o->allow_nan,
+		.allow_inf = o->allow_inf,
+		.allow_zero = o->allow_zero,
+		.allow_constant = o->allow_constant,
+		.max_abs = o->max_abs,
+		.jobs = (unsigned)o->jobs,
+		.fault = add_value_fault,
 		.progress = show_progress,
 		.arg = &r,
 	};
@@ -134,13 +171,19 @@ static int check_run(const struct options *o)
 	progress_start(&r.progress, "check", 0, !o->quiet);
 	rc = ckpt_check(c, &k, &e);
 	progress_end(&r.progress);
+	if (!rc && looks_at_values(o)) {
+		r.c = c;
+		progress_start(&r.progress, "check values", 0, !o->quiet);
+		rc = ckpt_values_check(c, &v, &e);
+		progress_end(&r.progress);
+	}
 	if (rc)
 		return cmd_fail(&e);
 	faults_show(&r.faults, SIZE_MAX, &text);
-	add_summary(&r, c, &k);
+	add_summary(&r, c, &k, &v);
 	if (cmd_print(&text))
 		return STATUS_TROUBLE;
-	return cmd_finish(k.faults ? STATUS_NO : STATUS_DONE);
+	return cmd_finish(r.counted ? STATUS_NO : STATUS_DONE);
 }
 
 const struct command command_check = {
@@ -149,13 +192,15 @@ const struct command command_check = {
 	.complete = "f",
 	.summary = "Prove that a checkpoint is whole",
 	.examples = "  $ ckptfs check run/step-1000\n"
-		    "  $ ckptfs check --data run/step-1000\n",
+		    "  $ ckptfs check --data run/step-1000\n"
+		    "  $ ckptfs check --max-abs=1e4 --exclude='optim.*' run/step-1000\n",
 	.details = "Every tensor must be covered exactly once, and every item must lie inside its "
 		   "file.\n"
 		   "Findings with one cause are reported once, with the first names; -v and "
 		   "--json list\n"
 		   "all. Exit status 1 when there are faults.\n",
-	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_CHECK | WORDS_JSON,
+	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_CHECK | WORDS_JOBS |
+		 WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

@@ -23,17 +23,19 @@ struct fault_cause {
 	size_t shown_len[NAMES_SHOWN];
 };
 
-/* The sentence without its numbers and what stands in quotes. */
+/* The sentence without its numbers, which may have a point and an exponent, and without what stands
+ * in quotes or brackets. */
 static void pattern_of(const char *what, char out[static SENTENCE])
 {
-	bool quoted = false, number = false;
+	bool quoted = false, number = false, listed = false;
 	size_t n = 0;
 
 	for (; *what && n + 1 < SENTENCE; what++) {
 		bool digit = *what >= '0' && *what <= '9';
 
 		quoted ^= *what == '\'';
-		if (quoted || (digit && number))
+		listed = (listed || *what == '[') && *what != ']';
+		if (quoted || listed || (number && strchr("0123456789.e+-", *what)))
 			continue;
 		out[n++] = *what;
 		if (digit)

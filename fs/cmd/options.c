@@ -8,6 +8,7 @@
 #include <ckptfs/ckpt.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,8 @@ enum kind {
 	NUMBER, /* uint64_t */
 	COUNT,	/* NUMBER that is not 0 */
 	LEVEL,	/* COUNT that may be left out: DEFAULT_LEVEL */
+	REAL,	/* double above 0 */
+	LIST,	/* const char **, NULL-terminated; repeatable */
 	OPEN,	/* for ckpt_open, with a value */
 	OPEN_FLAG,
 };
@@ -77,6 +80,17 @@ static const struct word words[] = {
 	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
 	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
 	{ "verbose", 'v', FLAG, WORDS_CHECK, AT(verbose), NULL, "one line per fault" },
+	{ "values", 0, FLAG, WORDS_CHECK, AT(values), NULL,
+	  "read every tensor: no NaN, no infinity, not all zero or constant" },
+	{ "allow_nan", 0, LIST, WORDS_CHECK, AT(allow_nan), "GLOB",
+	  "tensors that may hold NaN; repeatable, implies --values" },
+	{ "allow_inf", 0, LIST, WORDS_CHECK, AT(allow_inf), "GLOB", "the same for infinities" },
+	{ "allow_zero", 0, LIST, WORDS_CHECK, AT(allow_zero), "GLOB",
+	  "tensors whose elements may all be zero" },
+	{ "allow_constant", 0, LIST, WORDS_CHECK, AT(allow_constant), "GLOB",
+	  "tensors whose elements may all be equal" },
+	{ "max_abs", 0, REAL, WORDS_CHECK, AT(max_abs), "N",
+	  "largest magnitude of a finite element; implies --values" },
 	{ "rebuild", 0, FLAG, WORDS_INDEX, AT(rebuild), NULL, "build it even if it is up to date" },
 	{ "print", 0, FLAG, WORDS_INDEX, AT(print), NULL, "print its path and nothing else" },
 	{ "model", 0, FLAG, WORDS_DIFF, AT(model), NULL,
@@ -317,6 +331,26 @@ static int set_number(const struct word *w, const char *value, uint64_t *ret, st
 	return 0;
 }
 
+static int set_real(const struct word *w, const char *value, double *ret, struct ckpt_err *e)
+{
+	char *end;
+
+	*ret = strtod(value, &end);
+	if (*end || !isfinite(*ret) || *ret <= 0)
+		return err_set(e, EINVAL, "option '%s': '%s' is not a number above 0", w->name,
+			       value);
+	return 0;
+}
+
+static int add_to_list(const char ***list, const char *value, struct ckpt_err *e)
+{
+	size_t n = 0;
+
+	while (*list && (*list)[n])
+		n++;
+	return push(list, n, value, e);
+}
+
 /* "a|b|c" */
 static int check_choice(const struct word *w, const char *value, struct ckpt_err *e)
 {
@@ -359,6 +393,10 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 			return -e->code;
 		*(const char **)at = value;
 		return 0;
+	case REAL:
+		return set_real(w, value, at, e);
+	case LIST:
+		return add_to_list(at, value, e);
 	case OPEN:
 		if (check_size(w, value, e))
 			return -e->code;
@@ -534,6 +572,10 @@ void options_release(struct options *o)
 	free(o->owned);
 	free(o->args);
 	free(o->open);
+	free(o->allow_nan);
+	free(o->allow_inf);
+	free(o->allow_zero);
+	free(o->allow_constant);
 	*o = (struct options){ 0 };
 }
 

@@ -81,6 +81,9 @@ struct options {
 	uint64_t jobs; /* 0: not given */
 	const char *by, *check;
 	bool csv, xxh, bits;
+	/* Globs, NULL-terminated; NULL: not given. */
+	const char **allow_nan, **allow_inf, **allow_zero, **allow_constant;
+	double max_abs; /* 0: not given */
 
 	const char *format;
 	uint64_t ranks, zstd; /* 0: not given */

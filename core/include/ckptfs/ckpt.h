@@ -505,6 +505,7 @@ struct ckpt_fault {
 	size_t fqn_len;
 	const char *what; /* one sentence */
 	bool warning;	  /* odd, but no data is read wrongly because of it */
+	const char *rule; /* the rule of ckpt_values_check that it breaks; else NULL */
 };
 struct ckpt_check {
 	bool data; /* also read every item and verify the CRCs stored with it, and the file hashes

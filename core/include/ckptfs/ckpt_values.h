@@ -64,6 +64,39 @@ static inline int ckpt_values_scan(struct ckpt *c, struct ckpt_values_scan *s, s
 }
 
 /*
+ * Is every value fit to go on with? What is not is a fault:
+ *
+ *	rule "nan", "inf"   a tensor has such elements
+ *	     "zero"         all elements are 0
+ *	     "constant"     all elements are equal, and not 0
+ *	     "max_abs"      a finite element is larger than that
+ *	     "unreadable"   the tensor cannot be read
+ *
+ * Biases, norms and counters often are constant. "zero" and "constant" are therefore for tensors of
+ * floating-point types that have at least two dimensions and more than one element. Complex elements
+ * are not held against max_abs.
+ */
+struct ckpt_values_check {
+	const char *const *globs; /* FQNs to look at, as in struct ckpt_values_scan */
+	/* FQNs that a rule does not apply to, NULL-terminated; NULL: it applies to all. */
+	const char *const *allow_nan, *const *allow_inf, *const *allow_zero, *const *allow_constant;
+	double max_abs; /* 0: any */
+	unsigned jobs;	/* as in struct ckpt_values_scan */
+	void (*fault)(void *arg, const struct ckpt_fault *f);
+	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes; may be NULL */
+	void *arg;
+	/* Filled in: */
+	uint64_t faults, tensors, bytes;
+};
+/* 0 also when there are faults. Of a run: -EISDIR. */
+CKPT_API int ckpt_values_check_sized(struct ckpt *c, struct ckpt_values_check *k, size_t size,
+				     struct ckpt_err *e);
+static inline int ckpt_values_check(struct ckpt *c, struct ckpt_values_check *k, struct ckpt_err *e)
+{
+	return ckpt_values_check_sized(c, k, sizeof(*k), e);
+}
+
+/*
  * Elements of tensor i of the tree, or of the model, as text. Only what is shown is read.
  *
  *	CKPT_TEXT_NUMPY  as NumPy prints an array with its default options: of more than 1000 elements
