@@ -100,6 +100,7 @@
 	X(plan_codec) \
 	X(planner) \
 	X(pt_write) \
+	X(progress) \
 	X(q8_0) \
 	X(read_items) \
 	X(recipe) \

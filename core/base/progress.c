@@ -25,7 +25,7 @@ void progress_start(struct progress *p, const char *what, uint64_t total, bool e
 
 void progress_set(struct progress *p, uint64_t done)
 {
-	char bar[BAR + 1], size[16], rate[16], eta[32] = "";
+	char bar[BAR + 1], size[16], rate[16], of[64], eta[32] = "";
 	uint64_t now, next, elapsed;
 	double speed;
 	size_t full;
@@ -50,9 +50,14 @@ void progress_set(struct progress *p, uint64_t done)
 		(void)snprintf(eta, sizeof(eta), "  ETA %u:%02u", (unsigned)(left / 60),
 			       (unsigned)(left % 60));
 	}
-	(void)fprintf(stderr, "\r\033[K%s %s[%s]%s %s  %s/s%s", p->what, p->color ? "\033[32m" : "",
-		      bar, p->color ? "\033[0m" : "", text_size(done, size),
-		      text_size((uint64_t)speed, rate), eta);
+	if (p->unit)
+		(void)snprintf(of, sizeof(of), "%ju of %ju %s", (uintmax_t)done,
+			       (uintmax_t)p->total, p->unit);
+	else
+		(void)snprintf(of, sizeof(of), "%s  %s/s", text_size(done, size),
+			       text_size((uint64_t)speed, rate));
+	(void)fprintf(stderr, "\r\033[K%s %s[%s]%s %s%s", p->what, p->color ? "\033[32m" : "", bar,
+		      p->color ? "\033[0m" : "", of, eta);
 	(void)fflush(stderr);
 	p->drawn = true;
 }

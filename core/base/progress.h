@@ -22,9 +22,9 @@
 
 struct progress {
 	const char *what;
-	uint64_t total; /* bytes; 0 if unknown */
-	uint64_t
-		from; /* bytes done by earlier runs, 0 unless set after the start; not part of the rate */
+	uint64_t total;	  /* bytes; 0 if unknown */
+	uint64_t from;	  /* done by earlier runs and not part of the rate; set after the start */
+	const char *unit; /* what is counted if it is not bytes; NULL unless set after the start */
 	uint64_t start_ns;
 	_Atomic uint64_t next_ns;
 	bool enabled, color;

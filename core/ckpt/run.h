@@ -114,8 +114,9 @@ int run_latest(struct ckpt_run *r, unsigned *ret);
 int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e);
 void run_done(struct ckpt_run *r, struct run_child *k);
 
-/* Open each once, so that it is known what they lack. */
-int run_look(struct ckpt_run *r, struct ckpt_err *e);
+/* Open each once, so that it is known what they lack. progress may be NULL; see ckpt_run_look. */
+int run_look(struct ckpt_run *r, void (*progress)(void *arg, uint64_t done, uint64_t total),
+	     void *arg, struct ckpt_err *e);
 
 /* A checkpoint by itself, opened with options of the caller's, who closes it. */
 int run_open(struct ckpt_run *r, unsigned slot, const struct ckpt_opts *o, struct ckpt **ret,

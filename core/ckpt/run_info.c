@@ -75,11 +75,12 @@ bool ckpt_is_run(const struct ckpt *c)
 	return c->run;
 }
 
-int ckpt_run_look(struct ckpt *c, struct ckpt_err *e)
+int ckpt_run_look(struct ckpt *c, void (*progress)(void *arg, uint64_t done, uint64_t total),
+		  void *arg, struct ckpt_err *e)
 {
 	int rc = c->run ? run_refresh(c->run, false, e) : run_is_none(e);
 
-	return rc ? rc : run_look(c->run, e);
+	return rc ? rc : run_look(c->run, progress, arg, e);
 }
 
 int ckpt_run_each(struct ckpt *c, int (*each)(void *arg, const struct ckpt_run_entry *entry),

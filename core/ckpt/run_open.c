@@ -363,12 +363,16 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 }
 
 /* That one cannot be opened is kept with it. */
-int run_look(struct ckpt_run *r, struct ckpt_err *e)
+int run_look(struct ckpt_run *r, void (*progress)(void *arg, uint64_t done, uint64_t total),
+	     void *arg, struct ckpt_err *e)
 {
+	uint64_t done = 0, total = 0;
 	struct run_about about;
 	struct run_child *k;
 	struct ckpt_err why;
 
+	for (unsigned slot = 1; !run_next(r, &slot, &about); slot++)
+		total++;
 	for (unsigned slot = 1; !run_next(r, &slot, &about); slot++) {
 		int rc = run_use(r, slot, &k, &why);
 
@@ -378,6 +382,9 @@ int run_look(struct ckpt_run *r, struct ckpt_err *e)
 			*e = why;
 			return rc;
 		}
+		done++;
+		if (progress) /* more may have come since they were counted */
+			progress(arg, done, max_u64(done, total));
 	}
 	return 0;
 }

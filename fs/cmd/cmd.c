@@ -95,6 +95,18 @@ int cmd_open(const char *path, const struct options *o, const struct cmd_how *ho
 	return open_it(NULL, path, o, how, ret, NULL, e);
 }
 
+int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e)
+{
+	struct progress p;
+	int rc;
+
+	progress_start(&p, "open", 0, !o->quiet);
+	p.unit = "checkpoints";
+	rc = ckpt_run_look(run, show_progress, &p, e);
+	progress_end(&p);
+	return rc;
+}
+
 int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,
 		    const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
 		    struct ckpt_err *e)

@@ -58,6 +58,9 @@ struct cmd_how {
 int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
 	     struct ckpt **ret, struct ckpt_err *e);
 
+/* ckpt_run_look, and a progress bar. */
+int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e);
+
 /*
  * Where one of the arguments that are checkpoints is a run and the next one the name of a checkpoint in
  * it, or `latest`, and there are more arguments than the command needs: the two become one path. A

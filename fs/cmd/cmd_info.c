@@ -402,7 +402,7 @@ static int info_run(const struct options *o)
 		     &(struct cmd_how){ CMD_WORDS("allow_missing", o->n_args == 1 ? "runs" : NULL),
 					NULL },
 		     &c, &e) ||
-	    (ckpt_is_run(c) && ckpt_run_look(c, &e)))
+	    (ckpt_is_run(c) && cmd_run_look(c, o, &e)))
 		return cmd_fail(&e);
 	if (ckpt_is_run(c) && !o->json)
 		rc = print_run(c, o->args[0], cmd_color(o), &b);

@@ -313,7 +313,7 @@ static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
 		.o = o, .b = b, .json.to = b, .glob_steps = TEXT_GLOB_STEPS, .color = cmd_color(o)
 	};
 	struct ckpt_err e = { 0 };
-	int rc = o->long_list || o->json ? ckpt_run_look(c, &e) : 0;
+	int rc = o->long_list || o->json ? cmd_run_look(c, o, &e) : 0;
 
 	if (o->json)
 		json_open(&l.json, NULL, '[');

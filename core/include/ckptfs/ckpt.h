@@ -311,9 +311,12 @@ struct ckpt_run_entry {
 /*
  * For a run: open each checkpoint once, however long that takes, so that `complete` (here and in
  * info.json) is true only if the data files hold everything they should. For a checkpoint that was
- * never opened it only means that its save has ended. For a checkpoint: -EINVAL.
+ * never opened it only means that its save has ended. progress, which may be NULL, is called after
+ * each with the number of those opened and of all. For a checkpoint: -EINVAL.
  */
-CKPT_API int ckpt_run_look(struct ckpt *c, struct ckpt_err *e);
+CKPT_API int ckpt_run_look(struct ckpt *c,
+			   void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
+			   struct ckpt_err *e);
 /* For a run: list what exists now, in natural order; a non-zero return of `each` stops and is
  * returned. For a checkpoint: -EINVAL. */
 CKPT_API int ckpt_run_each(struct ckpt *c,

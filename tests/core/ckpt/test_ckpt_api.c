@@ -363,7 +363,7 @@ static void call_run_look(struct side *s)
 {
 	struct ckpt_err e = { 0 };
 
-	ck_assert_int_eq(ckpt_run_look(s->c, &e), s->is_run ? 0 : -EINVAL);
+	ck_assert_int_eq(ckpt_run_look(s->c, NULL, NULL, &e), s->is_run ? 0 : -EINVAL);
 	ck_assert_str_eq(e.msg, s->is_run ? "" : "it is a checkpoint, not a run");
 }
 

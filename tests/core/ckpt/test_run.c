@@ -874,6 +874,32 @@ START_TEST(those_that_nobody_uses_are_closed)
 }
 END_TEST
 
+static void note_progress(void *arg, uint64_t done, uint64_t total)
+{
+	uint64_t *before = arg;
+
+	ck_assert_uint_eq(done, ++*before);
+	ck_assert_uint_eq(total, 3);
+}
+
+START_TEST(looking_at_all_tells_how_far_it_is)
+{
+	uint64_t done = 0;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	save("step-1", 1);
+	save("step-2", 2);
+	save("step-3", 3);
+	(void)close(sub_dir("logs"));
+	c = open_run(&plain);
+	REQUIRE(!ckpt_run_look(c, note_progress, &done, &e));
+	ck_assert_uint_eq(done, 3);
+	REQUIRE(!ckpt_run_look(c, NULL, NULL, &e));
+	ckpt_close(c);
+}
+END_TEST
+
 static void set_age(int fd, const char *name, time_t seconds)
 {
 	struct timespec t[2] = { { time(NULL) - seconds, 0 }, { time(NULL) - seconds, 0 } };
@@ -1397,6 +1423,7 @@ Suite *run_suite(void)
 	tcase_add_loop_test(t, what_is_saved_again_is_another_checkpoint, 0, 2);
 	tcase_add_loop_test(t, one_that_was_replaced_before_it_was_entered_is_gone, 0, 2);
 	tcase_add_test(t, a_checkpoint_that_cannot_be_opened_says_why);
+	tcase_add_test(t, looking_at_all_tells_how_far_it_is);
 	tcase_add_test(t, those_that_nobody_uses_are_closed);
 	tcase_add_loop_test(t, opened_again_with_other_data_or_options_it_is_another_one, 0, 3);
 	tcase_add_test(t, a_save_over_an_old_checkpoint_is_not_taken_for_one);

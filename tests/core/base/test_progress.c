@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "base/progress.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What is drawn at once, with stderr on a terminal, of `done` of these. */
+static void drawn(struct progress *p, uint64_t done, char out[static 200])
+{
+	int tty, saved = dup(STDERR_FILENO), terminal = posix_openpt(O_RDWR | O_NOCTTY);
+	ssize_t n;
+
+	REQUIRE(saved >= 0 && terminal >= 0 && !grantpt(terminal) && !unlockpt(terminal));
+	tty = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+	REQUIRE(tty >= 0 && dup2(tty, STDERR_FILENO) >= 0);
+	{
+		const struct progress asked = *p;
+
+		progress_start(p, asked.what, asked.total, true);
+		p->unit = asked.unit;
+	}
+	p->start_ns -= 10 * CLOCK_SECOND;
+	p->next_ns = 0;
+	progress_set(p, done);
+	n = read(terminal, out, 199);
+	REQUIRE(n > 0);
+	out[n] = 0;
+	progress_end(p);
+	REQUIRE(dup2(saved, STDERR_FILENO) >= 0);
+	(void)close(saved);
+	(void)close(tty);
+	(void)close(terminal);
+}
+
+START_TEST(a_bar_counts_bytes)
+{
+	struct progress p = { .what = "check", .total = 4 << 20 };
+	char out[200];
+
+	(void)setenv("NO_COLOR", "1", 1);
+	drawn(&p, 1 << 20, out);
+	ck_assert_ptr_nonnull(strstr(out, "check [######------------------] 1.0 MiB  "));
+	ck_assert_ptr_nonnull(strstr(out, "/s  ETA "));
+}
+END_TEST
+
+START_TEST(a_bar_counts_other_things)
+{
+	struct progress p = { .what = "open", .total = 8, .unit = "checkpoints" };
+	char out[200];
+
+	(void)setenv("NO_COLOR", "1", 1);
+	drawn(&p, 2, out);
+	ck_assert_ptr_nonnull(
+		strstr(out, "open [######------------------] 2 of 8 checkpoints  ETA "));
+	ck_assert_ptr_null(strstr(out, "/s"));
+}
+END_TEST
+
+START_TEST(nothing_is_drawn_at_first_or_where_there_is_no_terminal)
+{
+	struct progress p;
+
+	progress_start(&p, "open", 8, false);
+	p.next_ns = 0;
+	progress_set(&p, 2);
+	ck_assert(!p.drawn);
+	progress_start(&p, "open", 8, true);
+	p.enabled = true;
+	p.next_ns = UINT64_MAX;
+	progress_set(&p, 2);
+	ck_assert(!p.drawn);
+}
+END_TEST
+
+Suite *progress_suite(void)
+{
+	Suite *s = suite_create("progress");
+	TCase *t = tcase_create("progress");
+
+	tcase_add_test(t, a_bar_counts_bytes);
+	tcase_add_test(t, a_bar_counts_other_things);
+	tcase_add_test(t, nothing_is_drawn_at_first_or_where_there_is_no_terminal);
+	suite_add_tcase(s, t);
+	return s;
+}
