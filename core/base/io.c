@@ -228,15 +228,6 @@ int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e)
 	return open_beneath(dirfd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, e);
 }
 
-int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e)
-{
-	if (!fstatat(dirfd, path, ret, 0))
-		return 1;
-	if (errno == ENOENT || errno == ENOTDIR)
-		return 0;
-	return err_sys(e, errno, "look for '%s'", path);
-}
-
 DIR *io_open_dir(int dirfd, const char *name, int flags)
 {
 	autoclose int fd = openat(dirfd, name, flags | O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -44,12 +44,6 @@ int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e);
 int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
 
 /*
- * Does a file with that name exist, following links? 1 and its *ret; 0 if it does not exist or is a
- * dangling link; or a negative errno with a sentence, because a file that cannot be examined may
- * exist.
- */
-int io_look(int dirfd, const char *path, struct stat *ret, struct ckpt_err *e);
-/*
  * Opens a directory for listing, with these flags in addition to the usual ones; NULL and errno.
  *
  *	DIR *d CLEANUP(io_close_dir) = io_open_dir(dirfd, "sub", O_NOFOLLOW);

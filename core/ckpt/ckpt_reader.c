@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"
+#include "model/box.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
 #include "read/tensor_read.h"
@@ -30,9 +31,8 @@ struct at_hand {
 
 struct reader {
 	struct ckpt_opts opts;
-	struct arena words;	     /* what opts points to */
-	struct ckpt *given, *opened; /* ours to close is the second */
-	struct ckpt *c;		     /* either of them */
+	struct arena words; /* what opts points to */
+	struct ckpt *c;	    /* NULL: not reset yet */
 	struct at_hand hand;
 	struct arena arena;
 	struct ckpt_metadata md;
@@ -194,27 +194,27 @@ static void forget(struct reader *r)
 	arena_release(&r->arena);
 	ckpt_file_close(r->hand.whole);
 	r->hand.whole = NULL;
-	ckpt_close(r->opened);
-	r->opened = r->c = NULL;
+	ckpt_close(r->c);
+	r->c = NULL;
 }
 
 static int reset(void *self, const char *id, struct ckpt_err *e)
 {
 	struct reader *r = self;
-	struct ckpt *c = r->given;
-	int rc = 0;
+	struct ckpt *c;
+	int rc;
 
 	forget(r);
-	if (id) {
-		rc = ckpt_open_with(id, &r->opts, &r->opened, e);
-		c = r->opened;
-	}
+	if (!id)
+		return err_set(e, EINVAL, "no checkpoint to read is named");
+	rc = ckpt_open_with(id, &r->opts, &c, e);
 	if (rc)
 		return rc;
-	if (!c)
-		return err_set(e, EINVAL, "no checkpoint to read is named");
-	if (!ckpt_engine(c, e)) /* opts.runs lets one be opened */
-		return err_wrap(e, "'%s'", c->root);
+	if (!ckpt_engine(c, e)) { /* opts.runs lets one be opened */
+		rc = err_wrap(e, "'%s'", c->root);
+		ckpt_close(c);
+		return rc;
+	}
 	r->c = c;
 	return 0;
 }
@@ -298,8 +298,7 @@ static int read_box(struct ckpt_file *f, enum ckpt_dtype from, const struct ckpt
 
 	if (rc)
 		return rc;
-	if (v.n_dims != item->n_dims ||
-	    (v.n_dims && memcmp(v.len, item->len, v.n_dims * sizeof(*v.len)) != 0))
+	if (v.n_dims != item->n_dims || !dims_equal(v.n_dims, v.len, item->len))
 		return err_set(e, EINVAL, "the planner gives room for something else");
 	if (v.dtype != from && !cast_possible(from, v.dtype))
 		return err_set(e, EINVAL, "it is %s in the checkpoint and %s in the state dict",
@@ -424,14 +423,4 @@ int ckpt_reader_new(const char *const opts[], struct ckpt_storage_reader *ret, s
 	else
 		*ret = made;
 	return rc;
-}
-
-int ckpt_reader_of(struct ckpt *c, struct ckpt_storage_reader *ret, struct ckpt_err *e)
-{
-	struct reader *r = make(ret, e);
-
-	if (!r)
-		return -ENOMEM;
-	r->given = r->c = c;
-	return 0;
 }

@@ -26,10 +26,6 @@
 
 struct arena;
 
-/* Of c, which stays open until the reader is freed: to be reset with the id NULL; or, for who makes
- * plans of items itself, read_data alone. */
-int ckpt_reader_of(struct ckpt *c, struct ckpt_storage_reader *ret, struct ckpt_err *e);
-
 /*
  * What the metadata says about tensor i, about object i, and its path, without all the others:
  * numbers and steps are in the arena, names are c's. The path is *ret_path, of 0 steps where it is

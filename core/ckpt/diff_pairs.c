@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "codec/delta.h"
+#include "model/box.h"
 
 #include <string.h>
 
@@ -93,8 +94,7 @@ int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckp
 
 static bool same_shape(const struct ckpt_diff_side *a, const struct ckpt_diff_side *b)
 {
-	return a->n_dims == b->n_dims &&
-	       (!a->n_dims || !memcmp(a->shape, b->shape, a->n_dims * sizeof(*a->shape)));
+	return a->n_dims == b->n_dims && dims_equal(a->n_dims, a->shape, b->shape);
 }
 
 static void pair_of_tensors(struct diff_pair *p, bool values)

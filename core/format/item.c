@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "format/raw.h"
 #include "format/torch_tensor.h"
+#include "model/box.h"
 #include "parse/pickle.h"
 #include "parse/safetensors.h"
 #include "parse/zip.h"
@@ -290,8 +291,7 @@ static int check_view(const struct blob *item, const struct found *f, const stru
 
 	if (v->dtype != want->dtype)
 		return wrong_dtype(want, v->dtype, e);
-	if (v->n_dims != want->n_dims ||
-	    memcmp(v->size, want->len, v->n_dims * sizeof(*v->size)) != 0)
+	if (v->n_dims != want->n_dims || !dims_equal(v->n_dims, v->size, want->len))
 		return err_set(e, ERR_CORRUPT, "its item does not have the chunk's sizes");
 	rc = torch_tensor_reach(v, &end, e);
 	if (rc)

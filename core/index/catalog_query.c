@@ -33,7 +33,6 @@ struct catalog {
 	struct catalog_metadata *metadata;
 	const char **encodings;
 	size_t n_tensors, n_objects, n_sources, n_metadata, n_encodings;
-	uint64_t chunks;
 	char seal[33];
 };
 
@@ -236,11 +235,11 @@ static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 {
 	struct cursor d = cursor_of(c->directory, len);
 	struct totals sum = { 0 };
-	uint64_t max = c->file ? catalog_file_size(c->file) : UINT64_MAX;
+	uint64_t max = c->file ? catalog_file_size(c->file) : UINT64_MAX, chunks;
 	int rc;
 
 	(void)get_str(&d); /* the format, there for the seal */
-	c->chunks = cursor_varint(&d);
+	chunks = cursor_varint(&d);
 	rc = get_names(c, &d);
 	c->tensors = get_count(&d, 13, sizeof(*c->tensors), &c->n_tensors);
 	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
@@ -252,7 +251,7 @@ static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 	if (rc || !c->tensors || !c->objects || !c->covered)
 		return no_memory(e);
 	/* All maps together are no longer than the file, so that reading each takes linear time. */
-	return d.bad || d.p != d.end || sum.chunks != c->chunks || sum.map_bytes > max
+	return d.bad || d.p != d.end || sum.chunks != chunks || sum.map_bytes > max
 		       ? damaged(e, "its directory")
 		       : 0;
 }
@@ -574,11 +573,6 @@ const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n)
 {
 	*ret_n = c->n_encodings;
 	return (const char *const *)c->encodings;
-}
-
-uint64_t catalog_chunks(const struct catalog *c)
-{
-	return c->chunks;
 }
 
 const char *catalog_seal(const struct catalog *c)

@@ -66,7 +66,6 @@ const struct stored_file *catalog_sources(const struct catalog *c, size_t *ret_n
 /* In the order of strcmp. */
 const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n);
 const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n);
-uint64_t catalog_chunks(const struct catalog *c);
 /* Equal for two indexes of the same checkpoint contents. */
 const char *catalog_seal(const struct catalog *c);
 

@@ -41,15 +41,6 @@ bool box_inside(size_t n, const uint64_t *off, const uint64_t *len, const uint64
 	return true;
 }
 
-bool box_equal(size_t n, const uint64_t *a_off, const uint64_t *a_len, const uint64_t *b_off,
-	       const uint64_t *b_len)
-{
-	for (size_t d = 0; d < n; d++)
-		if (a_off[d] != b_off[d] || a_len[d] != b_len[d])
-			return false;
-	return true;
-}
-
 int box_compare_off(size_t n, const uint64_t *a, const uint64_t *b)
 {
 	for (size_t d = 0; d < n; d++)

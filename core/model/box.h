@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /*
  * Intersects (a_off, a_len) and (b_off, b_len); false if the result is empty (then ret_* are
@@ -29,8 +30,19 @@ bool box_intersect(size_t n, const uint64_t *a_off, const uint64_t *a_len, const
 bool box_volume(size_t n, const uint64_t *len, uint64_t *ret);
 /* Does the box lie inside [0, shape)? Overflow-safe. */
 bool box_inside(size_t n, const uint64_t *off, const uint64_t *len, const uint64_t *shape);
-bool box_equal(size_t n, const uint64_t *a_off, const uint64_t *a_len, const uint64_t *b_off,
-	       const uint64_t *b_len);
+
+/* n numbers each: sizes or positions. */
+static inline bool dims_equal(size_t n, const uint64_t *a, const uint64_t *b)
+{
+	return !n || !memcmp(a, b, n * sizeof(*a));
+}
+
+static inline bool box_equal(size_t n, const uint64_t *a_off, const uint64_t *a_len,
+			     const uint64_t *b_off, const uint64_t *b_len)
+{
+	return dims_equal(n, a_off, b_off) && dims_equal(n, a_len, b_len);
+}
+
 /* Row-major order of first elements. */
 int box_compare_off(size_t n, const uint64_t *a, const uint64_t *b);
 

@@ -77,19 +77,6 @@ bool shard_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims, cons
 	return true;
 }
 
-bool shard_is_first(const struct ckpt_sharding *s, uint64_t rank)
-{
-	uint64_t at[CKPT_MESH_MAX_AXES];
-
-	mesh_coords(s->n_axes, s->mesh, rank, at);
-	for (size_t i = 0; i < s->n; i++)
-		at[s->placements[i].axis] = 0;
-	for (size_t i = 0; i < s->n_axes; i++)
-		if (at[i])
-			return false;
-	return true;
-}
-
 struct find {
 	const struct ckpt_sharding *s;
 	size_t n_dims;

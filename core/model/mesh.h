@@ -37,14 +37,9 @@ bool shard_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims, cons
 	       uint64_t *ret_off, uint64_t *ret_len);
 
 /*
- * Is this the lowest of the ranks that hold copies of the same box? (It is at 0 on all axes that no
- * placement names.)
- */
-bool shard_is_first(const struct ckpt_sharding *s, uint64_t rank);
-
-/*
- * Finds the holders of the box (off, len) of a tensor: calls visit for every rank that
- * shard_is_first and whose box intersects it. off and len are the intersection, local_off its
+ * Finds the holders of the box (off, len) of a tensor: calls visit for every rank whose box
+ * intersects it; of the ranks that hold copies of one box, for the lowest, which is at 0 on all axes
+ * that no placement names. off and len are the intersection, local_off its
  * position in the rank's own tensor; the arrays are valid during the call. Ranks come in the order
  * of the placements. Stops at a non-zero return and returns it; -EINVAL at a box that shard_box
  * refuses.

@@ -122,9 +122,9 @@ static int check_copies(const struct ckpt_write_item *a, const struct ckpt_write
 {
 	size_t n = a->index.n_dims;
 
-	if (a->type == CKPT_WRITE_BYTE_IO || b->type == CKPT_WRITE_BYTE_IO || !n ||
+	if (a->type == CKPT_WRITE_BYTE_IO || b->type == CKPT_WRITE_BYTE_IO ||
 	    (a->type == CKPT_WRITE_TENSOR && b->type == CKPT_WRITE_TENSOR) ||
-	    !memcmp(a->chunk.len, b->chunk.len, n * sizeof(*a->chunk.len)))
+	    dims_equal(n, a->chunk.len, b->chunk.len))
 		return 0;
 	return err_set(e, EINVAL, "'%s': the shards at %s are of %s and %s",
 		       FQN_TEXT(a->index.fqn, a->index.fqn_len), TUPLE_TEXT(a->index.offset, n),

@@ -123,8 +123,7 @@ static int missing(const struct planner *p, const struct ckpt_state_entry *s, st
 
 static bool same_shape(const struct ckpt_tensor_meta *m, const struct ckpt_local_tensor *t)
 {
-	return m->n_dims == t->n_dims &&
-	       (!t->n_dims || !memcmp(m->size, t->shape, t->n_dims * sizeof(*t->shape)));
+	return m->n_dims == t->n_dims && dims_equal(t->n_dims, m->size, t->shape);
 }
 
 static int check_shape(const struct planner *p, const struct ckpt_state_entry *s,
@@ -314,7 +313,7 @@ static int apply_tensor(void *self, const struct ckpt_read_item *item,
 	if (rc || v->data == to.data)
 		return rc;
 	if (v->n_dims != to.n_dims || v->dtype != to.dtype ||
-	    (to.n_dims && memcmp(v->len, to.len, to.n_dims * sizeof(*to.len)) != 0))
+	    !dims_equal(to.n_dims, v->len, to.len))
 		return err_set(e, EINVAL, "req %s mismatch sizes %s vs %s",
 			       FQN_TEXT(item->dest.fqn, item->dest.fqn_len),
 			       SIZE_TEXT(to.len, to.n_dims), SIZE_TEXT(v->len, v->n_dims));

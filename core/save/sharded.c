@@ -114,8 +114,7 @@ int ckpt_sharded_tensor_check(const struct ckpt_sharded_tensor *s, struct ckpt_e
 	if (d && d->dtype != s->dtype)
 		return refuse(e, s, "Data dtype should match `dtype` attribute", "");
 	if (d && !s->flattened_range &&
-	    (d->n_dims != s->n_local ||
-	     (d->n_dims && memcmp(d->shape, s->local_shape, d->n_dims * sizeof(*d->shape)) != 0)))
+	    (d->n_dims != s->n_local || !dims_equal(d->n_dims, d->shape, s->local_shape)))
 		return refuse(e, s, "Data shape should match `local_shape` attribute", "");
 	if (s->n_global != s->n_offset)
 		return refuse(e, s,
@@ -291,8 +290,7 @@ static int shard_of(const struct ckpt_sharded_tensor *s, struct arena *a, struct
 static bool same_tensor(const struct ckpt_sharded_tensor *a, const struct ckpt_sharded_tensor *b)
 {
 	return a->dtype == b->dtype && a->n_global == b->n_global &&
-	       (!a->n_global ||
-		!memcmp(a->global_shape, b->global_shape, a->n_global * sizeof(uint64_t)));
+	       dims_equal(a->n_global, a->global_shape, b->global_shape);
 }
 
 /* Counts the main replica of a shard in its cell of the grid, which the first shard determines. */
@@ -349,8 +347,7 @@ int ckpt_sharded_tensors_check(const struct ckpt_sharded_tensor *shards, size_t 
 		    !s->axis_fragmentations != !shards->axis_fragmentations ||
 		    (s->axis_fragmentations &&
 		     (s->n_local != shards->n_local ||
-		      (s->n_local && memcmp(s->local_shape, shards->local_shape,
-					    s->n_local * sizeof(uint64_t)) != 0))))
+		      !dims_equal(s->n_local, s->local_shape, shards->local_shape))))
 			return refuse(e, s, "Shards of one tensor differ", "");
 	}
 	return n && shards->axis_fragmentations ? check_cells(shards, n, e) : 0;
@@ -430,8 +427,7 @@ int ckpt_sharded_objects_check(const struct ckpt_sharded_object *objects, size_t
 		const struct ckpt_sharded_object *o = &objects[i];
 
 		if (o->n_offset != o->n_shape || o->n_shape != objects->n_shape ||
-		    (o->n_shape &&
-		     memcmp(o->shape, objects->shape, o->n_shape * sizeof(uint64_t)) != 0))
+		    !dims_equal(o->n_shape, o->shape, objects->shape))
 			return err_set(e, EINVAL, "ShardedObject(key='%s') is of several shapes",
 				       FQN_TEXT(o->key, o->key_len));
 		if (ckpt_replica_is_main(&o->replica))

@@ -31,7 +31,7 @@ struct slot {
 
 struct pagepool {
 	pthread_mutex_t lock;
-	size_t n, next, used;
+	size_t n, next;
 	struct slot slots[];
 };
 
@@ -62,13 +62,6 @@ void pagepool_free(struct pagepool *p)
 	if (p)
 		(void)pthread_mutex_destroy(&p->lock);
 	free(p);
-}
-
-uint64_t pagepool_mapped(struct pagepool *p)
-{
-	SCOPED_LOCK(&p->lock);
-
-	return (uint64_t)p->used << PAGEMAP_SHIFT;
 }
 
 struct pagemap *pagemap_new(struct pagepool *p, int fd, uint64_t size)
@@ -102,10 +95,8 @@ void pagemap_free(struct pagemap *m)
 	{
 		SCOPED_LOCK(&m->pool->lock);
 		for (size_t i = 0; i < m->pool->n; i++)
-			if (m->pool->slots[i].map == m) {
+			if (m->pool->slots[i].map == m)
 				m->pool->slots[i].map = NULL;
-				m->pool->used--;
-			}
 	}
 	(void)munmap(m->base, (size_t)m->size);
 	free(m);
@@ -169,8 +160,6 @@ static void take_slot(struct pagemap *m, uint64_t block)
 		(void)madvise(s->map->base + at, (size_t)min_u64(BLOCK, s->map->size - at),
 			      MADV_DONTNEED);
 		s->map->mapped[s->block] = 0;
-	} else {
-		m->pool->used++;
 	}
 	*s = (struct slot){ m, block };
 	m->mapped[block] = 1;

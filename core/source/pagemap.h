@@ -35,7 +35,4 @@ void pagemap_free(struct pagemap *m); /* NULL is fine */
  * mapped. arriving: pages may still be being read, although cachestat counts them as cached. */
 const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len, bool arriving);
 
-/* Bytes mapped now, for statistics. */
-uint64_t pagepool_mapped(struct pagepool *p);
-
 #endif

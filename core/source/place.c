@@ -32,11 +32,6 @@ void place_free(struct place *p)
 		p->ops->free(p);
 }
 
-void place_freep(struct place **p)
-{
-	place_free(*p);
-}
-
 void place_id_hex(const struct place_id *id, char ret[static PLACE_ID_HEX])
 {
 	*ret = 0;

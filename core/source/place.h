@@ -105,7 +105,6 @@ struct place {
 int place_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
 	       struct ckpt_err *e);
 void place_free(struct place *p); /* NULL is fine */
-void place_freep(struct place **p);
 
 /* Is there something of that name, with links followed? 1 and what it is, 0 where it is not, or a
  * negative errno with a sentence: what cannot be seen is not absent. "." is the place itself. */

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "model/box.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ static void note_shape(struct checking *c, const struct arch_weight *w, const st
 	uint64_t want[3];
 
 	arch_shape(c->a, w, want);
-	if (t->n_dims == w->n_dims && !memcmp(t->shape, want, t->n_dims * sizeof(*want)))
+	if (t->n_dims == w->n_dims && dims_equal(t->n_dims, t->shape, want))
 		return;
 	if (!r->misshapen++) {
 		r->misshapen_at = i;

@@ -46,7 +46,7 @@ static int take(struct placing *p, const char *name, size_t n_dims, const uint64
 	if (view_left_out(p->v, (size_t)at, &why))
 		return err_set(p->e, why.code, "'%.80s': %.140s", name, why.msg);
 	(void)view_info(p->v, OF_MODEL, (size_t)at, &m, have);
-	if (m.n_dims != n_dims || (n_dims && memcmp(m.shape, shape, n_dims * sizeof(*shape)) != 0))
+	if (m.n_dims != n_dims || !dims_equal(n_dims, m.shape, shape))
 		return err_set(p->e, EINVAL, "'%.80s' is %s, by config.json it should be %s", name,
 			       TUPLE_TEXT(m.shape, m.n_dims), TUPLE_TEXT(shape, n_dims));
 	rc = view_vtensor(p->v, m.id, ret, p->e);

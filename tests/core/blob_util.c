@@ -60,6 +60,11 @@ struct place *place_of(int dirfd)
 	return p;
 }
 
+void place_freep(struct place **p)
+{
+	place_free(*p);
+}
+
 int try_place(int dirfd, struct place **ret, struct ckpt_err *e)
 {
 	autoclose int fd = fcntl(dirfd, F_DUPFD_CLOEXEC, 0);

@@ -20,6 +20,7 @@ struct place;
 int new_dir(char out[static 4096]);
 /* The directory as a place, the caller's to free. */
 struct place *place_of(int dirfd);
+void place_freep(struct place **p); /* for CLEANUP */
 /* The same where that may fail. */
 int try_place(int dirfd, struct place **ret, struct ckpt_err *e);
 /* Write a whole file, in place of what has that name. */
