@@ -17,7 +17,8 @@ safetensors, torch.save. ck is a mapping of the checkpoint's tensors, ck.model o
 tensors as in hf/ (for example with recipe="megatron"), ck.rank(N) one of the parts of them that a
 rank of layout=FILE holds, ck.objects one of everything that is not a tensor: ck.objects["step"].value
 is a Python value, and no pickle is executed for it. ck.read(path), ck.open_file(path) and
-ck.listdir(path) give access to the files of the mount. To load a checkpoint of Megatron-core into a
+ck.listdir(path) give access to the files of the mount; ck.verdicts()["hf"] tells whether hf/ can be
+loaded, and if not, why. To load a checkpoint of Megatron-core into a
 transformers model, without Megatron-core and without a copy on disk:
 
     with ckptfs.open("iter_0001000", recipe="megatron", assets="Qwen3-8B") as ck:
@@ -50,13 +51,13 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 if TYPE_CHECKING:
     import numpy
     import torch as _torch
 
-__all__ = ["Checkpoint", "Error", "File", "Object", "Tensor", "Tensors", "open"]
+__all__ = ["Checkpoint", "Error", "File", "Object", "Tensor", "Tensors", "Verdict", "open"]
 __version__ = "0.5.1"
 
 NAME_MAX = 255
@@ -145,11 +146,17 @@ class _Stat(ctypes.Structure):
                 ("partial", c_bool), ("size", c_uint64), ("mtime_ns", c_uint64)]
 
 
+class _Verdict(ctypes.Structure):
+    _fields_ = [("face", c_char_p), ("serves", c_int), ("text", c_char_p)]
+
+
 class _Slice(ctypes.Structure):
     _fields_ = [("start", POINTER(c_uint64)), ("stop", POINTER(c_uint64)),
                 ("step", POINTER(c_uint64)), ("stride", POINTER(c_int64))]
 
 
+_EACH_VERDICT = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_Verdict))
+_SERVES = ("yes", "no", "not checked", "absent")  # enum ckpt_serves
 _NUMBERS = POINTER(c_uint64)
 _FUNCTIONS = {  # name: result, arguments
     "ckpt_version": (c_char_p,),
@@ -173,6 +180,7 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_model_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p,
                               POINTER(_Err)),
     "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
+    "ckpt_verdicts": (c_int, c_void_p, c_bool, _EACH_VERDICT, c_void_p, POINTER(_Err)),
     "ckpt_walk": (c_int, c_void_p, c_char_p, POINTER(c_uint64), POINTER(_Err)),
     "ckpt_type_sized": (c_int, c_void_p, c_uint64, POINTER(_Stat), c_size_t, POINTER(_Err)),
     "ckpt_enter": (c_int, c_void_p, c_uint64, POINTER(_Err)),
@@ -663,6 +671,15 @@ class File(io.RawIOBase):
 
 # ---- checkpoints ----
 
+class Verdict(NamedTuple):
+    """Whether what a directory of the tree shows can be loaded by the programs that it is for."""
+
+    #: "yes"; "no"; "not checked": what the model needs is not known; "absent": there is no such directory
+    serves: str
+    #: "complete for LlamaForCausalLM (config.json from assets)", or what is missing and what to try
+    text: str
+
+
 class Checkpoint(Tensors):
     """An opened checkpoint; see open(). A mapping of its tensors, with access to everything else."""
 
@@ -701,6 +718,19 @@ class Checkpoint(Tensors):
             return json.loads(ctypes.string_at(text, size.value))
         finally:
             self._lib.free(text)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of hf, gguf, pt and safetensors: as `ckptfs info` prints them, see ckptfs-info(1)."""
+        found, e = {}, _Err()
+
+        def each(_, verdict) -> int:
+            v = verdict.contents
+            found[v.face.decode()] = Verdict(_SERVES[v.serves], v.text.decode("utf-8", "replace"))
+            return 0
+
+        with self._using() as handle:
+            _check(self._lib.ckpt_verdicts(handle, False, _EACH_VERDICT(each), None, byref(e)), e, self.path)
+        return found
 
     def listdir(self, path: str = "") -> list[str]:
         """Names in a directory of the tree."""

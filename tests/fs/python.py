@@ -126,6 +126,8 @@ def check_fixture(path):
         return
     with ck:
         assert ck.info() == json.loads(shown.stdout)
+        assert [{"face": face, "serves": v.serves, "verdict": v.text}
+                for face, v in ck.verdicts().items()] == ck.info()["verdicts"]
         names = list(ck)
         assert len(names) == len(ck) == len(set(names)) and set(names) == set(ck.keys())
         tensors = [ck.tensor(name) for name in names]
@@ -326,7 +328,7 @@ def test_structures():
     for name, members in (("ckpt_err", ckptfs._Err), ("ckpt_hooks", ckptfs._Hooks),
                           ("ckpt_totals", ckptfs._Totals), ("ckpt_tensor", ckptfs._Tensor),
                           ("ckpt_object", ckptfs._Object), ("ckpt_stat", ckptfs._Stat),
-                          ("ckpt_slice", ckptfs._Slice)):
+                          ("ckpt_slice", ckptfs._Slice), ("ckpt_verdict", ckptfs._Verdict)):
         have[name] = {"": ctypes.sizeof(members)}
         for field, kind in members._fields_:
             have[name][field] = getattr(members, field).offset
