@@ -62,6 +62,7 @@
 	X(gather) \
 	X(gguf) \
 	X(hf_index) \
+	X(hist) \
 	X(hp_layout) \
 	X(hub) \
 	X(hyperparallel) \

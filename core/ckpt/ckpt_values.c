@@ -10,6 +10,7 @@
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/pipeline.h"
 #include "ckpt/tensor_scan.h"
+#include "codec/hist.h"
 #include "codec/tally.h"
 #include "codec/values.h"
 #include "tensor/tensor_info.h"
@@ -17,11 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(CKPT_HIST_MAX == HIST_MAX_BINS, "one bound");
 _Static_assert(CKPT_VALUES_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
 
 enum {
-	MAX_GROUPS = 1 << 16, /* of 1 KiB each */
-	MAX_NAMES = 64 << 20, /* bytes of their names */
+	MAX_GROUPS = 1 << 16,	   /* of 1 KiB each */
+	MAX_NAMES = 64 << 20,	   /* bytes of their names */
+	MAX_HIST_GROUPS = 1 << 10, /* with histograms, of 512 KiB each */
 };
 
 /* Tensors whose names make one key. */
@@ -30,6 +33,13 @@ struct group {
 	size_t len;
 	uint64_t bytes, tensors;
 	struct tally tally;
+	struct hist *hist;
+};
+
+/* A histogram as programs are given it. */
+struct shown_hist {
+	struct hist_bins bins;
+	struct ckpt_hist hist;
 };
 
 struct scan {
@@ -39,14 +49,28 @@ struct scan {
 	struct arena names;
 	struct group *groups; /* sorted by key */
 	size_t n_groups, cap_groups;
+	struct hist
+		*hist; /* of the tensor whose blocks come; NULL: histograms were not asked for */
+	struct shown_hist linear, logarithmic;
 };
 
 /* ---- threads ---- */
+
+struct worker {
+	struct tally_work *tally;
+	uint32_t *hist; /* NULL: histograms were not asked for */
+};
 
 /* The result of a block, and the state of a tensor: a tally, once there is one. */
 struct part {
 	bool any;
 	struct tally tally;
+};
+
+struct result {
+	struct part part;
+	size_t n_entries;
+	struct hist_entry entries[]; /* HIST_KEYS with histograms, else none */
 };
 
 static void add(struct part *to, const struct tally *from)
@@ -60,33 +84,48 @@ static void add(struct part *to, const struct tally *from)
 
 static int setup(void *arg, void *worker, struct ckpt_err *e)
 {
-	struct tally_work **w = worker;
+	const struct scan *r = arg;
+	struct worker *w = worker;
 
-	(void)arg;
-	*w = tally_work_new();
-	return *w ? 0 : err_nomem(e);
+	w->tally = tally_work_new();
+	w->hist = r->hist ? calloc(HIST_KEYS, sizeof(*w->hist)) : NULL;
+	return w->tally && (w->hist || !r->hist) ? 0 : err_nomem(e);
 }
 
 static void teardown(void *arg, void *worker)
 {
+	struct worker *w = worker;
+
 	(void)arg;
-	tally_work_free(*(struct tally_work **)worker);
+	tally_work_free(w->tally);
+	free(w->hist);
 }
 
 static void block(void *arg, void *worker, const struct tensor_info *t, const void *bytes, size_t n,
 		  uint64_t from, void *result)
 {
 	struct tally tally = TALLY_INIT;
+	struct result *to = result;
+	struct worker *w = worker;
 
 	(void)arg;
-	tally_add(&tally, *(struct tally_work **)worker, t->dtype, bytes, n, from);
-	add(result, &tally);
+	tally_add(&tally, w->tally, t->dtype, bytes, n, from);
+	add(&to->part, &tally);
+	if (!w->hist || !hist_known(t->dtype))
+		return;
+	hist_count(w->hist, t->dtype, bytes, n);
+	to->n_entries = hist_take(w->hist, to->entries);
 }
 
+/* Results come in order: those of one tensor, and then those of the next. */
 static void merge(void *arg, void *state, const void *result)
 {
-	(void)arg;
-	add(state, &((const struct part *)result)->tally);
+	const struct result *from = result;
+	struct scan *r = arg;
+
+	add(state, &from->part.tally);
+	if (r->hist)
+		hist_add(r->hist, from->entries, from->n_entries);
 }
 
 static bool wanted(const struct tensor_info *t)
@@ -147,6 +186,39 @@ static size_t find_group(const struct scan *r, const char *key, size_t len, bool
 	return low;
 }
 
+static void show_hist(struct shown_hist *s)
+{
+	s->hist = (struct ckpt_hist){ s->bins.n, s->bins.edges, s->bins.counts };
+}
+
+/* Of real numbers, the histograms as well. */
+static void show_hists(struct scan *r, const struct hist *h, struct ckpt_values_item *shown)
+{
+	if (!h || shown->values.is_complex)
+		return;
+	hist_linear(h, r->s->bins, &r->linear.bins);
+	hist_log(h, r->s->bins, &r->logarithmic.bins);
+	show_hist(&r->linear);
+	show_hist(&r->logarithmic);
+	shown->linear = &r->linear.hist;
+	shown->logarithmic = &r->logarithmic.hist;
+}
+
+static int add_hist(struct scan *r, struct group *g)
+{
+	if (!g->hist) {
+		if (r->n_groups > MAX_HIST_GROUPS)
+			return err_set(r->e, E2BIG, "more than %d groups with histograms",
+				       MAX_HIST_GROUPS);
+		g->hist = calloc(1, sizeof(*g->hist));
+		if (!g->hist)
+			return err_nomem(r->e);
+		hist_init(g->hist);
+	}
+	hist_merge(g->hist, r->hist);
+	return 0;
+}
+
 static int add_to_group(struct scan *r, const struct tensor_info *t, const struct tally *tally)
 {
 	size_t len, at;
@@ -170,7 +242,7 @@ static int add_to_group(struct scan *r, const struct tensor_info *t, const struc
 	g->tensors++;
 	g->bytes += t->bytes;
 	tally_merge(&g->tally, tally);
-	return 0;
+	return r->hist ? add_hist(r, g) : 0;
 }
 
 static int show_groups(struct scan *r)
@@ -184,6 +256,7 @@ static int show_groups(struct scan *r)
 		};
 
 		tally_values(&g->tally, &shown.values);
+		show_hists(r, g->hist, &shown);
 		rc = r->s->each(r->s->arg, &shown);
 	}
 	return rc;
@@ -212,8 +285,13 @@ static int finish(void *arg, const struct tensor_info *t, bool read, const char 
 		if (r->s->by != CKPT_VALUES_TENSOR)
 			rc = add_to_group(r, t, tally);
 	}
-	if (!rc && (r->s->by == CKPT_VALUES_TENSOR || fault))
+	if (!rc && (r->s->by == CKPT_VALUES_TENSOR || fault)) {
+		if (shown.values.known)
+			show_hists(r, r->hist, &shown);
 		rc = r->s->each(r->s->arg, &shown);
+	}
+	if (r->hist)
+		hist_init(r->hist);
 	return rc;
 }
 
@@ -229,24 +307,37 @@ static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 				       .progress = s->progress,
 				       .progress_arg = s->arg,
 				       .arg = &r,
-				       .worker_size = sizeof(struct tally_work *),
+				       .worker_size = sizeof(struct worker),
 				       .setup = setup,
 				       .teardown = teardown,
 				       .wanted = wanted,
-				       .result_size = sizeof(struct part),
+				       .result_size = sizeof(struct result),
+				       .result_clear = sizeof(struct result),
 				       .block = block,
 				       .state_size = sizeof(struct part),
 				       .merge = merge,
 				       .finish = finish };
-	int rc = tensor_scan_run(&tensors, e);
+	int rc = 0;
 
+	if (s->bins) {
+		tensors.result_size += HIST_KEYS * sizeof(struct hist_entry);
+		r.hist = calloc(1, sizeof(*r.hist));
+		rc = r.hist ? 0 : err_nomem(e);
+		if (!rc)
+			hist_init(r.hist);
+	}
+	if (!rc)
+		rc = tensor_scan_run(&tensors, e);
 	if (!rc)
 		rc = show_groups(&r);
 	tally_values(&r.total, &s->total);
 	s->tensors = tensors.tensors;
 	s->failed = tensors.failed;
 	s->bytes = tensors.bytes;
+	for (size_t i = 0; i < r.n_groups; i++)
+		free(r.groups[i].hist);
 	free(r.groups);
+	free(r.hist);
 	arena_release(&r.names);
 	return rc;
 }
@@ -259,6 +350,9 @@ int ckpt_values_scan_sized(struct ckpt *c, struct ckpt_values_scan *s, size_t si
 
 	if (rc)
 		return rc;
+	if (ours.bins && (ours.bins < CKPT_HIST_MIN || ours.bins > CKPT_HIST_MAX))
+		return err_set(e, EINVAL, "histograms of %u bins: they can have %d to %d",
+			       ours.bins, CKPT_HIST_MIN, CKPT_HIST_MAX);
 	rc = scan(c, &ours, e);
 	SIZED_GIVE(s, size, ours);
 	return rc;

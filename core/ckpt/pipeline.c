@@ -116,7 +116,7 @@ static int push(struct ring *r, struct pipeline_item *i, uint64_t block, bool id
 		return rc;
 	*s = (struct slot){ i, block, idle, idle,
 			    r->results + r->tail % r->n * r->of->result_size };
-	memset(s->result, 0, r->of->result_size);
+	memset(s->result, 0, r->of->result_clear);
 	i->queued++;
 	(void)lock_take(&r->lock);
 	r->tail++;
@@ -220,6 +220,7 @@ int pipeline_run(const struct pipeline *pipeline, struct ckpt_err *e)
 			       PIPELINE_MAX_JOBS);
 	p->item_size = stride(p->item_size);
 	p->result_size = stride(p->result_size);
+	p->result_clear = p->result_clear ? p->result_clear : p->result_size;
 	p->worker_size = stride(p->worker_size);
 	r.slots = calloc(r.n, sizeof(*r.slots));
 	r.items = calloc(r.n, p->item_size);

@@ -27,6 +27,7 @@ struct pipeline_item {
 
 struct pipeline {
 	size_t item_size, result_size, worker_size; /* bytes; all begin as zeros */
+	size_t result_clear;			    /* or of a result only so many; 0: all */
 	unsigned jobs;				    /* threads; 0: one for each CPU, up to 4 */
 	void *arg;				    /* the first argument of all functions */
 

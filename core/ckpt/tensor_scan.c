@@ -183,6 +183,9 @@ int tensor_scan_run(struct tensor_scan *s, struct ckpt_err *e)
 	struct scan r = { .s = s, .glob_steps = TEXT_GLOB_STEPS };
 	const struct pipeline pipeline = { .item_size = sizeof(struct item) + s->state_size,
 					   .result_size = sizeof(struct result) + s->result_size,
+					   .result_clear = sizeof(struct result) +
+							   (s->result_clear ? s->result_clear
+									    : s->result_size),
 					   .worker_size = sizeof(struct worker) + s->worker_size,
 					   .jobs = s->jobs,
 					   .arg = &r,

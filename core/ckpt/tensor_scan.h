@@ -37,9 +37,9 @@ struct tensor_scan {
 	void (*teardown)(void *arg, void *worker);
 	/* Is there anything to learn from the bytes of this dtype? NULL: always. */
 	bool (*wanted)(const struct tensor_info *t);
-	/* A thread: n elements from number `from` on, of a tensor. *result began as zeros; one for each
-	 * block, or in_order one for the tensor. */
-	size_t result_size;
+	/* A thread: n elements from number `from` on, of a tensor. *result began as zeros, or its first
+	 * result_clear bytes did; one for each block, or in_order one for the tensor. */
+	size_t result_size, result_clear;
 	void (*block)(void *arg, void *worker, const struct tensor_info *t, const void *bytes,
 		      size_t n, uint64_t from, void *result);
 	/* The calling thread: a result, into the tensor's state, which began as zeros. */

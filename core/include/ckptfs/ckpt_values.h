@@ -22,6 +22,25 @@
 
 CKPT_BEGIN
 
+/*
+ * A histogram: bin i has counts[i] elements, from edges[i] on and below edges[i + 1]. Counts are exact,
+ * and do not depend on the number of threads. NaN, infinities and magnitudes of 2^128 and more are in
+ * no bin.
+ *
+ *	linear       bins of one width, a power of two, at multiples of it: the smallest with which at most
+ *	             `bins` hold all elements, but at least 2^-7 of the power of two below the largest
+ *	             magnitude
+ *	logarithmic  a bin for each power of two, of either sign, from the largest down, and one in the
+ *	             middle, from -2^k to 2^k, with zero and what is smaller than all others
+ */
+struct ckpt_hist {
+	size_t n;	     /* bins; 0: nothing was counted */
+	const double *edges; /* n + 1 */
+	const uint64_t *counts;
+};
+#define CKPT_HIST_MIN 3
+#define CKPT_HIST_MAX 256
+
 struct ckpt_values_item {
 	const char *fqn; /* fqn_len bytes, followed by a NUL; of a group its name; borrowed */
 	size_t fqn_len;
@@ -31,6 +50,8 @@ struct ckpt_values_item {
 	uint64_t bytes, tensors; /* tensors: 1, or of a group how many */
 	const char *fault;	 /* why it could not be read, or NULL; values are 0 then */
 	struct ckpt_values values;
+	/* NULL where none were asked for, and where there are no real numbers. */
+	const struct ckpt_hist *linear, *logarithmic;
 };
 
 enum ckpt_values_by {
@@ -52,6 +73,8 @@ struct ckpt_values_scan {
 	uint64_t tensors, failed; /* failed: of them could not be read */
 	uint64_t bytes;
 	struct ckpt_values total; /* over all that were read; first_* mean nothing */
+
+	unsigned bins; /* of histograms, CKPT_HIST_MIN to CKPT_HIST_MAX; 0: no histograms */
 };
 #define CKPT_VALUES_MAX_JOBS 64
 
