@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes - explicit little- and big-endian loads, a bounded cursor over them, and stores.
+ * bytes - byte strings compared; explicit little- and big-endian loads, a bounded cursor over them,
+ * and stores.
  *
  * A cursor read past the end yields zero and sets .bad, which sticks: read a whole
  * header, then test once.
@@ -15,6 +16,41 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+/* Byte strings, which may be NULL if they are empty. */
+static inline bool bytes_equal(const void *a, size_t a_len, const void *b, size_t b_len)
+{
+	return a_len == b_len && (!a_len || !memcmp(a, b, a_len));
+}
+
+/* Is it this text? Does it begin, does it end with it? */
+static inline bool bytes_are(const void *p, size_t len, const char *text)
+{
+	return bytes_equal(p, len, text, strlen(text));
+}
+
+static inline bool bytes_begin(const void *p, size_t len, const char *text)
+{
+	size_t n = strlen(text);
+
+	return len >= n && bytes_equal(p, n, text, n);
+}
+
+static inline bool bytes_end(const void *p, size_t len, const char *text)
+{
+	size_t n = strlen(text);
+
+	return len >= n && (!n || !memcmp((const char *)p + len - n, text, n));
+}
+
+/* The order of strcmp. */
+static inline int bytes_compare(const void *a, size_t a_len, const void *b, size_t b_len)
+{
+	size_t n = a_len < b_len ? a_len : b_len;
+	int c = n ? memcmp(a, b, n) : 0;
+
+	return c ? c : (a_len > b_len) - (a_len < b_len);
+}
 
 static inline uint16_t load_le16(const void *p)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -270,7 +271,7 @@ static int parse_word(struct parser *s)
 	while (is_word(s->p[n]))
 		n++;
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
-		if (n == strlen(words[i]) && !memcmp(s->p, words[i], n)) {
+		if (bytes_are(s->p, n, words[i])) {
 			s->p += n;
 			return add(s, (uint32_t)(s->p - n - s->d->text), 0);
 		}

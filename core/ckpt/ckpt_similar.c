@@ -3,6 +3,7 @@
 #include <ckptfs/ckpt.h>
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/nearest.h"
@@ -84,7 +85,7 @@ size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *bu
 	if (!cap)
 		return 0;
 	for (uint64_t i = 0; name_at(c, i, &s, &s_len); i++)
-		if (s_len != len || memcmp(s, name, len) != 0)
+		if (!bytes_equal(s, s_len, name, len))
 			nearest_try(&near, s, s_len, i);
 	for (size_t i = 0; i < near.n; i++)
 		if (name_at(c, near.best[i].id, &s, &s_len))

@@ -2,6 +2,7 @@
 /* What an opened checkpoint says of its tensors and objects. */
 #include <ckptfs/ckpt.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
@@ -320,11 +321,6 @@ static size_t give_path(const char *fqn, size_t len, bool renamed, const uint8_t
 	return n;
 }
 
-static bool differ(const char *a, size_t a_len, const char *b, size_t b_len)
-{
-	return a_len != b_len || memcmp(a, b, a_len) != 0;
-}
-
 size_t ckpt_tensor_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step *ret, size_t size,
 			      size_t cap)
 {
@@ -336,7 +332,7 @@ size_t ckpt_tensor_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step
 	if (ckpt_tensor_at(c, i, &t, &ignored))
 		return 0;
 	from = &catalog_tensors(c->engine->catalog, &n)[t.sources[0]];
-	return give_path(t.fqn, t.fqn_len, differ(t.fqn, t.fqn_len, from->fqn, from->fqn_len),
+	return give_path(t.fqn, t.fqn_len, !bytes_equal(t.fqn, t.fqn_len, from->fqn, from->fqn_len),
 			 from->path, ret, size, cap);
 }
 
@@ -351,6 +347,6 @@ size_t ckpt_object_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step
 		return 0;
 	i = view_object(c->engine->view, i, &fqn, &len);
 	from = &catalog_objects(c->engine->catalog, &n)[i];
-	return give_path(fqn, len, differ(fqn, len, from->fqn, from->fqn_len), from->path, ret,
-			 size, cap);
+	return give_path(fqn, len, !bytes_equal(fqn, len, from->fqn, from->fqn_len), from->path,
+			 ret, size, cap);
 }

@@ -3,6 +3,7 @@
 
 #include "base/blob.h"
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -89,11 +90,11 @@ static int args_of_object(struct engine *eng, size_t number, struct model_recipe
 /* Number of the object, or -1. */
 static int64_t find_object(const struct engine *eng, const char *name)
 {
-	size_t n, len = strlen(name);
+	size_t n;
 	const struct catalog_object *o = catalog_objects(eng->catalog, &n);
 
 	for (size_t i = 0; i < n; i++)
-		if (o[i].fqn_len == len && !memcmp(o[i].fqn, name, len))
+		if (bytes_are(o[i].fqn, o[i].fqn_len, name))
 			return (int64_t)i;
 	return -1;
 }

@@ -2,6 +2,7 @@
 #include "file/hf_index.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -59,9 +60,8 @@ static int by_name(const void *ap, const void *bp)
 {
 	const struct tensor_info *a = *(const struct tensor_info *const *)ap;
 	const struct tensor_info *b = *(const struct tensor_info *const *)bp;
-	int c = memcmp(a->fqn, b->fqn, min_u64(a->fqn_len, b->fqn_len));
 
-	return c ? c : (a->fqn_len > b->fqn_len) - (a->fqn_len < b->fqn_len);
+	return bytes_compare(a->fqn, a->fqn_len, b->fqn, b->fqn_len);
 }
 
 static int put_metadata(struct buf *b, const struct tensor_info *m, size_t n, struct ckpt_err *e)

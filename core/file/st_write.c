@@ -48,7 +48,7 @@ static int why_not(const struct tensor_info *m, struct ckpt_err *e)
 	if (!is_unicode(m->fqn, m->fqn_len))
 		return err_set(e, ERR_UNSUPPORTED,
 			       "safetensors requires names in UTF-8, which this is not");
-	if (m->fqn_len == strlen(METADATA) && !memcmp(m->fqn, METADATA, m->fqn_len))
+	if (bytes_are(m->fqn, m->fqn_len, METADATA))
 		return err_set(e, ERR_UNSUPPORTED, "safetensors reserves this name");
 	return 0;
 }

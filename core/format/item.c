@@ -76,14 +76,9 @@ static const char *base_name(const char *name, size_t len, size_t *ret_len)
 	return slash ? slash + 1 : name;
 }
 
-static bool is_name(const char *name, size_t len, const char *want)
-{
-	return strlen(want) == len && !memcmp(name, want, len);
-}
-
 static bool is_storage(const char *name, size_t len, const char *key)
 {
-	return len > 5 && !memcmp(name, "data/", 5) && is_name(name + 5, len - 5, key);
+	return bytes_begin(name, len, "data/") && bytes_are(name + 5, len - 5, key);
 }
 
 /* Length of the small record at p, found by the descriptor after it; SIZE_MAX if there is none. */
@@ -117,7 +112,7 @@ static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_
 		p = head + at + l.data;
 		left = len - at - l.data;
 		if (!at) {
-			if (!is_name(name, name_len, "data.pkl"))
+			if (!bytes_are(name, name_len, "data.pkl"))
 				return 1;
 			rc = read_pickle(p, left, &ret->view, &size, e);
 			if (rc)
@@ -136,7 +131,7 @@ static int walk(const uint8_t *head, size_t len, struct found *ret, struct ckpt_
 		}
 		if (size > left || (l.streamed && left - size < 24))
 			return -ENODATA;
-		if (is_name(name, name_len, "byteorder")) {
+		if (bytes_are(name, name_len, "byteorder")) {
 			ret->big_endian = size == 3 && !memcmp(p, "big", 3);
 			have_order = true;
 		}
@@ -165,10 +160,10 @@ static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e
 	const char *name = base_name(m->name, m->name_len, &len);
 
 	(void)e;
-	if (!l->key && is_name(name, len, "data.pkl")) {
+	if (!l->key && bytes_are(name, len, "data.pkl")) {
 		l->pkl = *m;
 		l->have_pkl = true;
-	} else if (!l->key && is_name(name, len, "byteorder")) {
+	} else if (!l->key && bytes_are(name, len, "byteorder")) {
 		l->order = *m;
 		l->have_order = true;
 	} else if (l->key && is_storage(name, len, l->key)) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gguf/gguf_tokens.h"
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -39,21 +40,17 @@ static void tokens_release(struct tokens *t)
 
 static bool starts(const struct token *t, const char *with)
 {
-	size_t n = strlen(with);
-
-	return t->len >= n && !memcmp(t->s, with, n);
+	return bytes_begin(t->s, t->len, with);
 }
 
 static bool ends(const struct token *t, const char *with)
 {
-	size_t n = strlen(with);
-
-	return t->len >= n && !memcmp(t->s + t->len - n, with, n);
+	return bytes_end(t->s, t->len, with);
 }
 
 static bool is(const struct token *t, const char *s)
 {
-	return starts(t, s) && t->len == strlen(s);
+	return bytes_are(t->s, t->len, s);
 }
 
 /* Some models have marker tokens that are not declared special. Same list as the converter's. */
@@ -135,7 +132,7 @@ static int add_token(struct tokens *t, int64_t number, struct jval token, struct
 	x = &t->v[number];
 	if (!jval_is(s, J_STRING))
 		return tokens_wrong(e, "an added token has no 'content'");
-	if (x->s && (x->len != jval_len(s) || memcmp(x->s, jval_str(s), x->len) != 0))
+	if (x->s && !bytes_equal(x->s, x->len, jval_str(s), jval_len(s)))
 		return other_text(x, number, jval_str(s), jval_len(s), e);
 	declared |= x->added && x->type == TOKEN_CONTROL;
 	*x = (struct token){

@@ -54,7 +54,7 @@ static bool is_same_file(const struct files *files, uint32_t i, const uint8_t *i
 	struct place_id now;
 
 	files_id(files, i, &now);
-	return now.len == len && !memcmp(now.v, id, len);
+	return bytes_equal(now.v, now.len, id, len);
 }
 
 /* False: it is not about this checkpoint, or damaged. */

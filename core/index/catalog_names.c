@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "index/catalog_names.h"
 
+#include "base/bytes.h"
 #include "base/err.h"
 
 #include <stdlib.h>
@@ -61,7 +62,7 @@ int names_add(struct names *t, const char *s, size_t len, uint32_t *ret, struct 
 		return rc;
 	for (at = slot_of(t, s, len, t->cap); t->table[at]; at = (at + 1) & (t->cap - 1)) {
 		n = t->by_id[t->table[at] - 1];
-		if (strlen(n->text) == len && !memcmp(n->text, s, len)) {
+		if (bytes_are(s, len, n->text)) {
 			*ret = n->id;
 			return 0;
 		}

@@ -269,7 +269,7 @@ static int read_directory(struct catalog *c, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	seal_hex(XXH3_128bits(c->directory, len), c->seal);
-	if (want_len != sizeof(c->seal) - 1 || memcmp(want, c->seal, want_len) != 0)
+	if (!bytes_are(want, want_len, c->seal))
 		return damaged(e, "its seal does not match its directory");
 	return parse_directory(c, len, e);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/dtype.h"
+#include "base/bytes.h"
 
 #include <string.h>
 
@@ -60,7 +61,7 @@ size_t ckpt_dtype_size(enum ckpt_dtype t)
 enum ckpt_dtype ckpt_dtype_by_name(const char *name, size_t len)
 {
 	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++)
-		if (strlen(table[t].name) == len && !memcmp(table[t].name, name, len))
+		if (bytes_are(name, len, table[t].name))
 			return t;
 	return CKPT_DTYPE_NONE;
 }

@@ -500,15 +500,10 @@ int pickle_to_record(struct pickle *p, struct pk_value *obj, const void *bytes, 
 
 /* ---- looking ---- */
 
-static bool str_is(const struct pk_str *s, const char *text)
-{
-	return s->len == strlen(text) && !memcmp(s->data, text, s->len);
-}
-
 bool pk_is(const struct pk_value *v, const char *module, const char *name)
 {
-	return v->type == PK_GLOBAL && str_is(v->g->name, name) &&
-	       (!module || str_is(v->g->module, module));
+	return v->type == PK_GLOBAL && pk_str_is(v->g->name, name) &&
+	       (!module || pk_str_is(v->g->module, module));
 }
 
 const struct pk_value *pk_get_n(const struct pk_value *dict, const char *key, size_t len)
@@ -518,7 +513,7 @@ const struct pk_value *pk_get_n(const struct pk_value *dict, const char *key, si
 	for (size_t i = dict->n->len; i-- > 0;) { /* the last duplicate counts */
 		const struct pk_value *k = &dict->n->v[2 * i];
 
-		if (k->type == PK_STR && k->s->len == len && !memcmp(k->s->data, key, len))
+		if (k->type == PK_STR && bytes_equal(k->s->data, k->s->len, key, len))
 			return k + 1;
 	}
 	return NULL;

@@ -22,6 +22,8 @@
 #ifndef PARSE_PICKLE_H
 #define PARSE_PICKLE_H
 
+#include "base/bytes.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -180,9 +182,13 @@ static inline const struct pk_value *pk_attr(const struct pk_value *obj, const c
 	return pk_attr_n(obj, name, strlen(name));
 }
 /* Is it this string? */
+static inline bool pk_str_is(const struct pk_str *s, const char *text)
+{
+	return bytes_are(s->data, s->len, text);
+}
 static inline bool pk_is_text(const struct pk_value *v, const char *text)
 {
-	return v->type == PK_STR && v->s->len == strlen(text) && !strcmp(v->s->data, text);
+	return v->type == PK_STR && pk_str_is(v->s, text);
 }
 /* A tuple or list of at most max non-negative integers; v may be NULL. */
 bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret_n);

@@ -2,6 +2,7 @@
 #include "parse/pickle_same.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/text.h"
 
@@ -143,7 +144,7 @@ static void modern(const struct pk_str *module, const char **ret, size_t *ret_le
 	*ret = module->data;
 	*ret_len = module->len;
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
-		if (module->len == strlen(names[i][0]) && !strcmp(module->data, names[i][0])) {
+		if (pk_str_is(module, names[i][0])) {
 			*ret = names[i][1];
 			*ret_len = strlen(*ret);
 		}
@@ -156,8 +157,8 @@ static bool same_global(const struct pk_global *a, const struct pk_global *b)
 
 	modern(a->module, &m, &m_len);
 	modern(b->module, &n, &n_len);
-	return m_len == n_len && !memcmp(m, n, m_len) && a->name->len == b->name->len &&
-	       !memcmp(a->name->data, b->name->data, a->name->len);
+	return bytes_equal(m, m_len, n, n_len) &&
+	       bytes_equal(a->name->data, a->name->len, b->name->data, b->name->len);
 }
 
 static bool is_set(const struct pk_value *v)

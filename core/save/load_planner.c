@@ -2,6 +2,7 @@
 /* The load planners of the systems; they differ in error texts and in which shapes they accept. */
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "model/box.h"
@@ -36,7 +37,7 @@ static bool is_saved(const void *arg, uint32_t id)
 	const struct wanted *w = arg;
 	const struct ckpt_meta_entry *m = &w->md->entries[id];
 
-	return m->fqn_len == w->fqn_len && (!m->fqn_len || !memcmp(m->fqn, w->fqn, m->fqn_len));
+	return bytes_equal(m->fqn, m->fqn_len, w->fqn, w->fqn_len);
 }
 
 static int index_saved(struct planner *p, const struct ckpt_metadata *md, struct ckpt_err *e)

@@ -2,6 +2,7 @@
 #include "save/merge.h"
 
 #include "base/arena.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -51,7 +52,7 @@ static bool is_same_name(const void *arg, uint32_t id)
 	const struct same_name *s = arg;
 	const struct ckpt_meta_index *a = &s->entries[id].item->index, *b = &s->item->index;
 
-	return a->fqn_len == b->fqn_len && (!a->fqn_len || !memcmp(a->fqn, b->fqn, a->fqn_len));
+	return bytes_equal(a->fqn, a->fqn_len, b->fqn, b->fqn_len);
 }
 
 static bool same_size(const struct ckpt_write_item *a, const struct ckpt_write_item *b)
@@ -209,7 +210,7 @@ static bool is_same_path(const void *arg, uint32_t id)
 	const struct same_path *s = arg;
 	const struct ckpt_fqn_path *a = &s->list[id], *b = s->path;
 
-	return a->fqn_len == b->fqn_len && (!a->fqn_len || !memcmp(a->fqn, b->fqn, a->fqn_len));
+	return bytes_equal(a->fqn, a->fqn_len, b->fqn, b->fqn_len);
 }
 
 /* Each name once, with the path given by the first rank that has one. */

@@ -2,6 +2,7 @@
 /* Builds a state dict of Megatron's sharded tensors and objects. */
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -38,7 +39,7 @@ static bool has_key(const void *arg, uint32_t id)
 	const struct sorting *s = arg;
 	const struct ckpt_sharded_tensor *x = s->groups[id].first, *y = s->wanted;
 
-	return x->key_len == y->key_len && (!x->key_len || !memcmp(x->key, y->key, x->key_len));
+	return bytes_equal(x->key, x->key_len, y->key, y->key_len);
 }
 
 /* group_of[i]: the group of tensor i, IDTABLE_NONE if it is left out. Groups are in the order of

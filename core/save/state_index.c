@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "save/state_index.h"
 
+#include "base/bytes.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "save/checkpointable.h"
@@ -19,7 +20,7 @@ static bool is_entry(const void *arg, uint32_t id)
 	const struct wanted *w = arg;
 	const struct ckpt_state_entry *s = &w->entries[id];
 
-	return s->fqn_len == w->fqn_len && (!s->fqn_len || !memcmp(s->fqn, w->fqn, s->fqn_len));
+	return bytes_equal(s->fqn, s->fqn_len, w->fqn, w->fqn_len);
 }
 
 static uint32_t *place(const struct state_index *x, const char *fqn, uint32_t fqn_len,

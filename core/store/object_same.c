@@ -2,6 +2,7 @@
 #include "store/object_same.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "parse/pickle.h"
@@ -39,7 +40,7 @@ static int is_converted(const struct object_bytes *a, const struct object_bytes 
 			*e = why;
 		return why.code == ENOMEM ? -ENOMEM : 0;
 	}
-	return made.len == b->len && (!b->len || !memcmp(made.data, b->data, b->len));
+	return bytes_equal(made.data, made.len, b->data, b->len);
 }
 
 /* Bytes that are not a pickle are a bytes value, as in HyperParallel. */
@@ -103,7 +104,7 @@ static int same_text(const struct object_bytes *json, const struct pk_value *v, 
 		return err_nomem(e);
 	if (rc || text.err)
 		return err_set(e, ERR_UNSUPPORTED, "it has no text");
-	if (text.len != json->len || memcmp(text.data, json->data, text.len) != 0)
+	if (!bytes_equal(text.data, text.len, json->data, json->len))
 		return 0;
 	return memmem(text.data, text.len, opaque, strlen(opaque))
 		       ? err_set(e, ERR_UNSUPPORTED, "a part of it has no text form")

@@ -387,15 +387,14 @@ struct search {
 /* After the archive's prefix, which may be anything. */
 static int look_at(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
-	static const char pickle[] = "data.pkl", storage[] = "data/";
 	const char *slash = memchr(m->name, '/', m->name_len);
 	const char *name = slash ? slash + 1 : m->name;
 	size_t n = m->name_len - (size_t)(name - m->name);
 	struct search *s = arg;
 
-	if (n >= strlen(storage) && !memcmp(name, storage, strlen(storage)))
+	if (bytes_begin(name, n, "data/"))
 		s->has_tensors = true;
-	if (n != strlen(pickle) || memcmp(name, pickle, n) != 0)
+	if (!bytes_are(name, n, "data.pkl"))
 		return 0;
 	s->found = true;
 	s->size = m->size;

@@ -2,6 +2,7 @@
 #include "store/writer_hyperparallel.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -53,9 +54,8 @@ static int cmp_name(const void *ap, const void *bp)
 {
 	const struct ckpt_meta_index *a = &((const struct named *)ap)->item->index;
 	const struct ckpt_meta_index *b = &((const struct named *)bp)->item->index;
-	int c = memcmp(a->fqn, b->fqn, min_u64(a->fqn_len, b->fqn_len));
 
-	return c ? c : (a->fqn_len > b->fqn_len) - (a->fqn_len < b->fqn_len);
+	return bytes_compare(a->fqn, a->fqn_len, b->fqn, b->fqn_len);
 }
 
 static int cmp_named(const void *ap, const void *bp)

@@ -2,6 +2,7 @@
 #include "tensor/model_names.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "tensor/namelist.h"
@@ -36,7 +37,7 @@ static bool is_training_state(const struct model_in *t)
 	size_t len = dot ? (size_t)(dot - t->fqn) : t->len;
 
 	for (size_t i = 0; i < ARRAY_LEN(training_keys); i++)
-		if (strlen(training_keys[i]) == len && !memcmp(t->fqn, training_keys[i], len))
+		if (bytes_are(t->fqn, len, training_keys[i]))
 			return true;
 	return false;
 }

@@ -2,6 +2,7 @@
 #include "tensor/rename.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -590,7 +591,7 @@ int rename_list(struct rename *r, struct namelist *t, struct ckpt_err *e)
 
 		to.len = 0;
 		rc = rename_apply(r, d->fqn, d->len, &to, e);
-		if (rc || (to.len == d->len && !memcmp(to.data, d->fqn, to.len)))
+		if (rc || (bytes_equal(to.data, to.len, d->fqn, d->len)))
 			continue;
 		d->fqn = namelist_copy(t, to.data, to.len);
 		d->len = (uint32_t)to.len;

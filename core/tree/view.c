@@ -2,6 +2,7 @@
 #include "tree/view.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -237,7 +238,7 @@ static int64_t codes_of(const struct view *v, const struct named *scales)
 		int64_t at;
 
 		if (scales->len <= end || scales->len > sizeof(name) - 16 ||
-		    memcmp(scales->fqn + scales->len - end, quantised[i].scales, end) != 0)
+		    !bytes_end(scales->fqn, scales->len, quantised[i].scales))
 			continue;
 		memcpy(name, scales->fqn, scales->len - end);
 		memcpy(name + scales->len - end, quantised[i].codes, more);

@@ -10,6 +10,7 @@
  * transformers 5 has them fused in memory, where training checkpoints are made, and save_pretrained
  * splits them.
  */
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -123,12 +124,9 @@ static int whole(const struct regrouping *g, size_t i, size_t n_dims, struct vte
 /* len bytes of the name are in front of the end; false: it ends otherwise. */
 static bool ends(const struct named *name, const char *end, int *ret_len)
 {
-	size_t n = strlen(end);
-
-	if (name->len < n || name->len > MAX_NAME / 2 ||
-	    memcmp(name->fqn + name->len - n, end, n) != 0)
+	if (name->len > MAX_NAME / 2 || !bytes_end(name->fqn, name->len, end))
 		return false;
-	*ret_len = (int)(name->len - n);
+	*ret_len = (int)(name->len - strlen(end));
 	return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model: the weights among the tensors of the tree, or what a recipe makes of them. */
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -34,7 +35,7 @@ static size_t find_stored(const struct catalog_tensor *t, size_t n, const char *
 		else
 			hi = mid;
 	}
-	return lo < n && t[lo].fqn_len == len && !memcmp(t[lo].fqn, fqn, len) ? lo : n;
+	return lo < n && bytes_equal(t[lo].fqn, t[lo].fqn_len, fqn, len) ? lo : n;
 }
 
 /*

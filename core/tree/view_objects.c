@@ -4,6 +4,7 @@
  * objects/FQN.json: its value, as text. Where another object has this name, it is that object's, and
  * the value has no file. Nodes of values are numbered behind all objects, listed or not.
  */
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "index/catalog_query.h"
@@ -28,14 +29,9 @@ static int64_t owner_of(const struct view *v, size_t i)
 /* Nearly always all have one: only an object whose name ends so can be in the way. */
 static bool any_in_the_way(const struct view *v)
 {
-	const size_t n = strlen(suffix);
-
-	for (size_t i = 0; i < v->objects.n; i++) {
-		const struct named *name = &v->objects.v[i];
-
-		if (name->len > n && !memcmp(name->fqn + name->len - n, suffix, n))
+	for (size_t i = 0; i < v->objects.n; i++)
+		if (bytes_end(v->objects.v[i].fqn, v->objects.v[i].len, suffix))
 			return true;
-	}
 	return false;
 }
 

@@ -13,7 +13,7 @@
 
 /* ---- archives ---- */
 
-static void put_le(struct buf *b, uint64_t v, size_t width)
+static void add_le(struct buf *b, uint64_t v, size_t width)
 {
 	for (size_t i = 0; i < width; i++) {
 		uint8_t byte = (uint8_t)(v >> (8 * i));
@@ -25,7 +25,7 @@ static void put_le(struct buf *b, uint64_t v, size_t width)
 static void put_u16s(struct buf *b, size_t n, const uint16_t *v)
 {
 	for (size_t i = 0; i < n; i++)
-		put_le(b, v[i], 2);
+		add_le(b, v[i], 2);
 }
 
 /* The FB field pads the data to the alignment, counted from the item's start. */
@@ -33,7 +33,7 @@ static void put_padding(struct buf *b, size_t alignment, size_t name_len)
 {
 	size_t at = b->len + 2 + name_len + 4, pad = (alignment - at % alignment) % alignment;
 
-	put_le(b, 4 + pad, 2);
+	add_le(b, 4 + pad, 2);
 }
 
 static void put_extra(struct buf *b, size_t alignment)
@@ -42,7 +42,7 @@ static void put_extra(struct buf *b, size_t alignment)
 
 	buf_str(b, "FB");
 	pad = (alignment - (b->len + 2) % alignment) % alignment;
-	put_le(b, pad, 2);
+	add_le(b, pad, 2);
 	while (pad--)
 		buf_str(b, "Z");
 }
@@ -63,22 +63,22 @@ void archive_add(struct archive *a, const char *name, const void *p, size_t n)
 	a->members[a->n].header = b->len;
 	a->members[a->n].size = n;
 	a->members[a->n].crc = crc;
-	put_le(b, 0x04034b50, 4);
+	add_le(b, 0x04034b50, 4);
 	put_u16s(b, 5, (const uint16_t[]){ 0, streamed ? 0x0808 : 0x0800, 0, 0, 0 });
-	put_le(b, streamed ? 0 : crc, 4);
-	put_le(b, streamed ? 0 : n, 4);
-	put_le(b, streamed ? 0 : n, 4);
-	put_le(b, len, 2);
+	add_le(b, streamed ? 0 : crc, 4);
+	add_le(b, streamed ? 0 : n, 4);
+	add_le(b, streamed ? 0 : n, 4);
+	add_le(b, len, 2);
 	put_padding(b, alignment, len);
 	buf_add(b, a->members[a->n].name, len);
 	put_extra(b, alignment);
 	a->members[a->n].data = b->len;
 	buf_add(b, p, n);
 	if (streamed) {
-		put_le(b, 0x08074b50, 4);
-		put_le(b, crc, 4);
-		put_le(b, n, a->style.wide ? 8 : 4);
-		put_le(b, n, a->style.wide ? 8 : 4);
+		add_le(b, 0x08074b50, 4);
+		add_le(b, crc, 4);
+		add_le(b, n, a->style.wide ? 8 : 4);
+		add_le(b, n, a->style.wide ? 8 : 4);
 	}
 	a->n++;
 	REQUIRE(b->err == 0);
@@ -90,23 +90,23 @@ static void put_member(struct archive *a, size_t i)
 	bool wide = a->style.zip64;
 	struct buf *b = &a->b;
 
-	put_le(b, 0x02014b50, 4);
+	add_le(b, 0x02014b50, 4);
 	put_u16s(b, 6, (const uint16_t[]){ 0, 0, a->members[i].size ? 0x0808 : 0x0800, 0, 0, 0 });
-	put_le(b, a->members[i].crc, 4);
-	put_le(b, wide ? UINT32_MAX : a->members[i].size, 4);
-	put_le(b, wide ? UINT32_MAX : a->members[i].size, 4);
-	put_le(b, len, 2);
-	put_le(b, wide ? 4 + 3 + 4 + 24 : 0, 2);
+	add_le(b, a->members[i].crc, 4);
+	add_le(b, wide ? UINT32_MAX : a->members[i].size, 4);
+	add_le(b, wide ? UINT32_MAX : a->members[i].size, 4);
+	add_le(b, len, 2);
+	add_le(b, wide ? 4 + 3 + 4 + 24 : 0, 2);
 	put_u16s(b, 5, (const uint16_t[]){ 0, 0, 0, 0, 0 });
-	put_le(b, wide ? UINT32_MAX : a->members[i].header, 4);
+	add_le(b, wide ? UINT32_MAX : a->members[i].header, 4);
 	buf_add(b, a->members[i].name, len);
 	if (!wide)
 		return;
 	buf_add(b, "xx\3\0yyy", 7); /* somebody else's field in front */
 	put_u16s(b, 2, (const uint16_t[]){ 1, 24 });
-	put_le(b, a->members[i].size, 8);
-	put_le(b, a->members[i].size, 8);
-	put_le(b, a->members[i].header, 8);
+	add_le(b, a->members[i].size, 8);
+	add_le(b, a->members[i].size, 8);
+	add_le(b, a->members[i].header, 8);
 }
 
 void archive_end(struct archive *a)
@@ -120,26 +120,26 @@ void archive_end(struct archive *a)
 	size = b->len - a->directory;
 	end64 = b->len;
 	if (!a->style.no_end64) {
-		put_le(b, 0x06064b50, 4);
-		put_le(b, 44, 8);
+		add_le(b, 0x06064b50, 4);
+		add_le(b, 44, 8);
 		put_u16s(b, 2, (const uint16_t[]){ 45, 45 });
-		put_le(b, 0, 8); /* disks */
-		put_le(b, a->n, 8);
-		put_le(b, a->n, 8);
-		put_le(b, size, 8);
-		put_le(b, a->directory, 8);
-		put_le(b, 0x07064b50, 4);
-		put_le(b, 0, 4);
-		put_le(b, end64, 8);
-		put_le(b, 1, 4);
+		add_le(b, 0, 8); /* disks */
+		add_le(b, a->n, 8);
+		add_le(b, a->n, 8);
+		add_le(b, size, 8);
+		add_le(b, a->directory, 8);
+		add_le(b, 0x07064b50, 4);
+		add_le(b, 0, 4);
+		add_le(b, end64, 8);
+		add_le(b, 1, 4);
 	}
-	put_le(b, 0x06054b50, 4);
-	put_le(b, 0, 4);
-	put_le(b, a->n, 2);
-	put_le(b, a->n, 2);
-	put_le(b, size, 4);
-	put_le(b, a->style.zip64 && !a->style.no_end64 ? UINT32_MAX : a->directory, 4);
-	put_le(b, 0, 2);
+	add_le(b, 0x06054b50, 4);
+	add_le(b, 0, 4);
+	add_le(b, a->n, 2);
+	add_le(b, a->n, 2);
+	add_le(b, size, 4);
+	add_le(b, a->style.zip64 && !a->style.no_end64 ? UINT32_MAX : a->directory, 4);
+	add_le(b, 0, 2);
 	REQUIRE(b->err == 0);
 }
 

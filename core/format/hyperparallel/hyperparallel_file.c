@@ -7,6 +7,7 @@
 #include "format/hyperparallel/hyperparallel_file.h"
 
 #include "base/blob.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -69,24 +70,19 @@ static int add_storage(struct hp_file *f, const char *key, size_t len, const str
 	return 0;
 }
 
-static bool is_name(const char *name, size_t len, const char *want)
-{
-	return strlen(want) == len && !memcmp(name, want, len);
-}
-
 static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct listing *l = arg;
 	const char *slash = memchr(m->name, '/', m->name_len), *name = slash ? slash + 1 : m->name;
 	size_t len = m->name_len - (size_t)(name - m->name);
 
-	if (is_name(name, len, "data.pkl")) {
+	if (bytes_are(name, len, "data.pkl")) {
 		l->pkl = *m;
 		l->have_pkl = true;
-	} else if (is_name(name, len, "byteorder")) {
+	} else if (bytes_are(name, len, "byteorder")) {
 		l->order = *m;
 		l->have_order = true;
-	} else if (len > 5 && len <= 5 + MAX_KEY && !memcmp(name, "data/", 5) &&
+	} else if (len > 5 && len <= 5 + MAX_KEY && bytes_begin(name, len, "data/") &&
 		   !memchr(name + 5, 0, len - 5)) {
 		return add_storage(l->f, name + 5, len - 5, m, e);
 	}
@@ -229,15 +225,14 @@ static const struct pk_value *find_entry(const struct hp_file *f, const char *na
 	while (lo < hi) { /* finds the first that is not before the name */
 		size_t mid = lo + (hi - lo) / 2;
 		const struct pk_str *s = f->entries[mid].name;
-		int c = memcmp(s->data, name, s->len < len ? s->len : len);
 
-		if (c < 0 || (!c && s->len < len))
+		if (bytes_compare(s->data, s->len, name, len) < 0)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	if (lo == f->n_entries || f->entries[lo].name->len != len ||
-	    memcmp(f->entries[lo].name->data, name, len) != 0)
+	if (lo == f->n_entries ||
+	    !bytes_equal(f->entries[lo].name->data, f->entries[lo].name->len, name, len))
 		return NULL;
 	return f->entries[lo].value;
 }

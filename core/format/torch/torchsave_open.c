@@ -58,7 +58,7 @@ static bool is_member(const struct zip_member *m, const char *want)
 	size_t len;
 	const char *name = inner_name(m, &len);
 
-	return len == strlen(want) && !memcmp(name, want, len);
+	return bytes_are(name, len, want);
 }
 
 /* torch.load, too, recognises a program by constants.pkl (torch/serialization.py). */
