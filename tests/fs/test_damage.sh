@@ -251,7 +251,7 @@ test_populate_of_a_truncated_file_stays_cheap() {
   mount_at m c
   daemon=$(daemon_of m)
   # The kernel repeats the failing read for ever until the reader is killed.
-  "$PYTHON" - m/tensors/v c/__v_1.distcp <<'END' &
+  setpriv --pdeathsig=KILL "$PYTHON" - m/tensors/v c/__v_1.distcp <<'END' &
 import mmap, os, sys, time
 f = open(sys.argv[1], "rb")
 os.truncate(sys.argv[2], 1000)
