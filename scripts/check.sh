@@ -122,10 +122,10 @@ run_again() {
   echo "once more: $kind $name"
   (run_job "$kind" "$name") </dev/null
   while read -r test; do
-    if results "$log" | grep -qxF "ok $test" || [[ $test == *': exit status '* && -z $(failures "$log") ]]; then
+    if results "$log" | grep -xF "ok $test" >/dev/null || [[ $test == *': exit status '* && -z $(failures "$log") ]]; then
       [[ $kind == mounts ]] || test="$name: $test"
       echo "UNSTEADY  $test" >>"$scratch/unsteady"
-    elif ! failures "$log" | grep -qxF "$test"; then
+    elif ! failures "$log" | grep -xF "$test" >/dev/null; then
       echo "FAILED  $kind $name: $test: not reached when run once more" >>"$log"
     fi
   done < <(failures "$first")

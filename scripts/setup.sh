@@ -27,7 +27,7 @@ for p in $packages; do
     pkg-config) command -v pkg-config >/dev/null 2>&1 && continue ;;
     python3) command -v python3 >/dev/null 2>&1 && continue ;;
   esac
-  dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed ||
+  dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -x installed >/dev/null ||
     missing="$missing $p"
 done
 [ -z "$missing" ] && exit 0

@@ -30,11 +30,11 @@ test_1_another_model_than_config_json_asks_for() {
   ckptfs mount ck m 2>err
   grep -q '^ckptfs: hf/: not loadable as LlamaForCausalLM: .*missing (.*model.embed_tokens.weight' err || fail "$(cat err)"
   grep -q '3 unexpected (layers.0.attention.wq.weight' err
-  ckptfs info ck | grep -q 'not loadable as LlamaForCausalLM'
+  ckptfs info ck | grep 'not loadable as LlamaForCausalLM' >/dev/null
   refused 'not loadable as LlamaForCausalLM' ckptfs mount ck m2 -o strict
   llama right
   config right/config.json
-  ckptfs info right | grep -q 'hf/: complete for LlamaForCausalLM' || fail "$(ckptfs info right)"
+  ckptfs info right | grep 'hf/: complete for LlamaForCausalLM' >/dev/null || fail "$(ckptfs info right)"
 }
 
 # 2. Reasons are known but hidden.
@@ -64,7 +64,7 @@ test_4_the_hugging_face_cache() {
   ckptfs export ck hf/model.safetensors $repo/blobs/0123 -q
   ln -s ../../blobs/0123 $repo/snapshots/abc/model.safetensors
   printf abc >$repo/refs/main
-  ckptfs info $repo/snapshots/abc | grep -q safetensors
+  ckptfs info $repo/snapshots/abc | grep safetensors >/dev/null
   ckptfs cat $repo latest/tensors/lm_head.weight | cmp - <(ckptfs cat ck tensors/lm_head.weight)
 }
 
@@ -126,10 +126,10 @@ test_9_runs() {
 # 10. Looking is poor.
 test_10_looking() {
   llama ck model.
-  ckptfs ls -h ck | grep -q ' KiB\|512 B' || fail "$(ckptfs ls -h ck)"
-  ckptfs ls --tree ck | grep -q 'model' || fail "$(ckptfs ls --tree ck)"
-  ckptfs info ck | head -n 3 | grep -q 'parameters' || fail "$(ckptfs info ck)"
-  ckptfs info ck lm_head.weight | grep -q 'model.lm_head.weight'
+  ckptfs ls -h ck | grep ' KiB\|512 B' >/dev/null || fail "$(ckptfs ls -h ck)"
+  ckptfs ls --tree ck | grep 'model' >/dev/null || fail "$(ckptfs ls --tree ck)"
+  ckptfs info ck | sed -n 1,3p | grep 'parameters' >/dev/null || fail "$(ckptfs info ck)"
+  ckptfs info ck lm_head.weight | grep 'model.lm_head.weight' >/dev/null
   refused "did you mean 'model.norm.weight'" ckptfs info ck model.norm.wieght
 }
 

@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-if ! ldd "$CKPTFS" | grep -q libmpi; then exit 0; fi
+if ! ldd "$CKPTFS" | grep libmpi >/dev/null; then exit 0; fi
 
 # by_ranks N ARG...: reshard on N processes.
 by_ranks() {
