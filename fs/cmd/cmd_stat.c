@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
 #include "cmd/options.h"
+#include "cmd/plot.h"
 
 #include "base/buf.h"
 #include "base/checked.h"
@@ -18,13 +19,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 64 << 20 };
+enum {
+	LINE_MAX_BYTES = 64 << 20,
+	PLOT_COLUMNS = 16,
+	BAR_COLUMNS = 40, /* of a histogram's bin */
+};
 
 /* A row that waits for its turn. */
 struct row {
 	struct ckpt_values_item item;
 	uint64_t at; /* its place in natural order */
-	char *fault;
+	char *fqn, *fault;
+	struct ckpt_hist hists[2];
+	void *bins[2];
 };
 
 struct report {
@@ -36,7 +43,9 @@ struct report {
 	struct row *rows;
 	size_t n_rows, cap_rows;
 	enum ckpt_values_by by;
-	bool begun;
+	bool begun, plots, utf8;
+	double (*bar)(const struct ckpt_values_item *i); /* NULL: histograms instead */
+	double longest;					 /* bar */
 };
 
 /* ---- columns ---- */
@@ -110,6 +119,15 @@ static int read_options(const struct options *o, struct report *r, struct ckpt_v
 	if (o->csv && o->json)
 		return err_set(e, EINVAL,
 			       "options 'csv' and 'json': only one of them can be given");
+	if (o->csv && o->hist)
+		return err_set(e, EINVAL, "option 'hist': not with csv; json has histograms");
+	s->bins = (unsigned)o->hist;
+	r->plots = !o->csv && !o->json && plot_wanted(o);
+	r->utf8 = r->plots && plot_utf8();
+	if (r->plots && r->by == CKPT_VALUES_LAYER)
+		r->bar = r->key ? r->key : key_norm;
+	else if (r->plots && !o->hist)
+		s->bins = PLOT_COLUMNS;
 	return 0;
 }
 
@@ -144,11 +162,52 @@ static bool has_order(const struct ckpt_values *v)
 
 /* ---- for people ---- */
 
-static void add_heading(struct buf *b, enum ckpt_values_by by)
+static void add_heading(const struct report *r)
 {
-	buf_printf(b, "%-9s %13s %12s %12s %12s %12s %12s %10s %6s %6s  %s\n",
-		   by == CKPT_VALUES_TENSOR ? "dtype" : "tensors", "elements", "min", "max", "mean",
-		   "std", "norm", "zeros", "NaN", "Inf", groupings[by]);
+	struct buf *b = r->out;
+
+	buf_printf(b, "%-9s %13s %12s %12s %12s %12s %12s %10s %6s %6s  ",
+		   r->by == CKPT_VALUES_TENSOR ? "dtype" : "tensors", "elements", "min", "max",
+		   "mean", "std", "norm", "zeros", "NaN", "Inf");
+	if (r->plots)
+		buf_printf(b, "%-*s  ", PLOT_COLUMNS,
+			   !r->bar	? "min to max"
+			   : r->o->sort ? r->o->sort
+					: "norm");
+	buf_printf(b, "%s\n", groupings[r->by]);
+}
+
+static void add_plot(const struct report *r, const struct ckpt_values_item *i)
+{
+	if (r->bar) {
+		double v = i->dtype ? 0 : fabs(r->bar(i)); /* not of a tensor that cannot be read */
+
+		plot_bar(r->out, r->longest > 0 && v <= r->longest ? v / r->longest : 0,
+			 PLOT_COLUMNS, true, r->utf8);
+	} else {
+		plot_spark(r->out, i->linear ? i->linear->counts : NULL,
+			   i->linear ? i->linear->n : 0, PLOT_COLUMNS, r->utf8);
+	}
+	buf_str(r->out, "  ");
+}
+
+static void add_hist(const struct report *r, const char *name, const struct ckpt_hist *h)
+{
+	uint64_t largest = 1;
+
+	for (size_t i = 0; i < h->n; i++)
+		largest = h->counts[i] > largest ? h->counts[i] : largest;
+	buf_printf(r->out, "  %s\n", name);
+	for (size_t i = 0; i < h->n; i++) {
+		buf_printf(r->out, "  %14.8g  %14" PRIu64, h->edges[i], h->counts[i]);
+		if (r->plots) {
+			buf_str(r->out, "  ");
+			plot_bar(r->out, (double)h->counts[i] / (double)largest, BAR_COLUMNS, false,
+				 r->utf8);
+		}
+		buf_str(r->out, "\n");
+	}
+	buf_printf(r->out, "  %14.8g\n", h->edges[h->n]);
 }
 
 static void add_number(struct buf *b, bool known, double v)
@@ -159,8 +218,9 @@ static void add_number(struct buf *b, bool known, double v)
 		buf_printf(b, " %12s", "-");
 }
 
-static void add_line(struct buf *b, const char *first, const struct ckpt_values_item *i)
+static void add_line(const struct report *r, const char *first, const struct ckpt_values_item *i)
 {
+	struct buf *b = r->out;
 	const struct ckpt_values *v = &i->values;
 	char min[64] = "-", max[64] = "-";
 
@@ -192,8 +252,14 @@ static void add_line(struct buf *b, const char *first, const struct ckpt_values_
 			   v->infinite);
 	}
 	buf_str(b, "  ");
+	if (r->plots && v->known)
+		add_plot(r, i);
 	cmd_add_fqn(b, i->fqn, i->fqn_len);
 	buf_str(b, "\n");
+	if (r->o->hist && i->linear && i->linear->n) {
+		add_hist(r, "linear", i->linear);
+		add_hist(r, "powers of two", i->logarithmic);
+	}
 }
 
 static void add_row(struct report *r, const struct ckpt_values_item *i)
@@ -201,14 +267,14 @@ static void add_row(struct report *r, const struct ckpt_values_item *i)
 	char count[24];
 
 	if (!r->begun)
-		add_heading(r->out, r->by);
+		add_heading(r);
 	r->begun = true;
 	if (i->dtype) {
-		add_line(r->out, i->dtype, i);
+		add_line(r, i->dtype, i);
 		return;
 	}
 	(void)snprintf(count, sizeof(count), "%" PRIu64, i->tensors);
-	add_line(r->out, count, i);
+	add_line(r, count, i);
 }
 
 /* ---- for programs ---- */
@@ -279,6 +345,17 @@ static void add_json_values(struct json_out *j, const struct ckpt_values_item *i
 	add_json_number(j, "norm", v->finite, v->norm);
 }
 
+static void add_json_hist(struct json_out *j, const char *key, const struct ckpt_hist *h)
+{
+	json_open(j, key, '{');
+	json_open(j, "edges", '[');
+	for (size_t i = 0; i <= h->n && h->n; i++)
+		json_raw(j, NULL, "%.17g", h->edges[i]);
+	json_close(j);
+	json_u64s(j, "counts", h->counts, h->n);
+	json_close(j);
+}
+
 static void add_json(struct json_out *j, const struct ckpt_values_item *i)
 {
 	json_open_line(j, NULL, '{');
@@ -293,6 +370,10 @@ static void add_json(struct json_out *j, const struct ckpt_values_item *i)
 	json_str(j, "fault", i->fault);
 	if (i->values.known)
 		add_json_values(j, i, i->dtype);
+	if (i->linear) {
+		add_json_hist(j, "linear", i->linear);
+		add_json_hist(j, "logarithmic", i->logarithmic);
+	}
 	json_close(j);
 }
 
@@ -361,25 +442,63 @@ static int show(struct report *r, const struct ckpt_values_item *i)
 	return cmd_print(r->out);
 }
 
+static bool keep_hist(struct row *to, size_t k, const struct ckpt_hist *from)
+{
+	size_t n_edges = (from->n + 1) * sizeof(*from->edges), n = from->n * sizeof(*from->counts);
+	double *edges = malloc(n_edges + n);
+	uint64_t *counts;
+
+	if (!edges)
+		return false;
+	counts = (void *)(edges + from->n + 1);
+	memcpy(edges, from->edges, n_edges);
+	memcpy(counts, from->counts, n);
+	to->bins[k] = edges;
+	to->hists[k] = (struct ckpt_hist){ from->n, edges, counts };
+	return true;
+}
+
+/* Everything that is lent for the call alone. */
+static bool keep(struct row *to, const struct ckpt_values_item *i)
+{
+	to->fqn = malloc(i->fqn_len + 1);
+	if (to->fqn)
+		memcpy(to->fqn, i->fqn, i->fqn_len + 1);
+	to->fault = i->fault ? strdup(i->fault) : NULL;
+	to->item.fqn = to->fqn;
+	to->item.fault = to->fault;
+	return to->fqn && (to->fault || !i->fault) &&
+	       (!i->linear || (keep_hist(to, 0, i->linear) && keep_hist(to, 1, i->logarithmic)));
+}
+
+static void release_rows(struct report *r)
+{
+	for (size_t i = 0; i < r->n_rows; i++) {
+		struct row *row = &r->rows[i];
+
+		free(row->fqn);
+		free(row->fault);
+		free(row->bins[0]);
+		free(row->bins[1]);
+	}
+	free(r->rows);
+}
+
 static int take(void *arg, const struct ckpt_values_item *i)
 {
 	struct report *r = arg;
 	struct row *row;
 
-	if (!r->key)
+	if (!r->key && !r->bar)
 		return show(r, i);
 	if (!VEC_ROOM(r->rows, r->cap_rows, r->n_rows + 1))
 		return -ENOMEM;
 	row = &r->rows[r->n_rows];
 	*row = (struct row){ .item = *i, .at = r->n_rows };
-	if (i->fault) {
-		row->fault = strdup(i->fault);
-		if (!row->fault)
-			return -ENOMEM;
-		row->item.fault = row->fault;
-	}
 	r->n_rows++;
-	return 0;
+	if (r->bar && !i->dtype && isfinite(r->bar(i)))
+		r->longest = fmax(r->longest, fabs(r->bar(i)));
+	return keep(row, i) ? 0 : -ENOMEM;
 }
 
 static int compare_rows(const void *a, const void *b, void *arg)
@@ -400,10 +519,17 @@ static int show_sorted(struct report *r)
 {
 	int rc = 0;
 
-	if (r->n_rows)
+	if (r->n_rows && r->key)
 		qsort_r(r->rows, r->n_rows, sizeof(*r->rows), compare_rows, r);
-	for (size_t i = 0; !rc && i < r->n_rows; i++)
-		rc = show(r, &r->rows[i].item);
+	for (size_t i = 0; !rc && i < r->n_rows; i++) {
+		struct row *row = &r->rows[i];
+
+		if (row->item.linear) { /* where the row lies now */
+			row->item.linear = &row->hists[0];
+			row->item.logarithmic = &row->hists[1];
+		}
+		rc = show(r, &row->item);
+	}
 	return rc;
 }
 
@@ -487,9 +613,7 @@ static int stat_run(const struct options *o)
 	progress_end(&r.progress);
 	if (!rc)
 		rc = show_sorted(&r);
-	for (size_t i = 0; i < r.n_rows; i++)
-		free(r.rows[i].fault);
-	free(r.rows);
+	release_rows(&r);
 	if (rc == -ENOMEM && !e.code)
 		(void)err_nomem(&e);
 	if (rc)

@@ -17,14 +17,12 @@ enum kind {
 	TEXT,	/* const char *; one of those that .value lists, if it has a '|' */
 	NUMBER, /* uint64_t */
 	COUNT,	/* NUMBER that is not 0 */
-	LEVEL,	/* COUNT that may be left out: DEFAULT_LEVEL */
+	LEVEL,	/* COUNT that may be left out: default_of */
 	REAL,	/* double above 0 */
 	LIST,	/* const char **, NULL-terminated; repeatable */
 	OPEN,	/* for ckpt_open, with a value */
 	OPEN_FLAG,
 };
-
-enum { DEFAULT_LEVEL = 3 }; /* of zstd, as torch's */
 
 struct word {
 	const char *name; /* with underscores; "" for one that is only a letter */
@@ -103,6 +101,10 @@ static const struct word words[] = {
 	  "what a row is for (default tensor)" },
 	{ "sort", 0, TEXT, WORDS_STAT, AT(sort), "elements|min|max|mean|std|norm|zero|nan|inf",
 	  "largest first" },
+	{ "hist", 0, LEVEL, WORDS_STAT, AT(hist), "N",
+	  "histograms of at most N bins (default 32)" },
+	{ "plot", 0, TEXT, WORDS_STAT, AT(plot), "auto|always|never",
+	  "when to draw (default auto: on a terminal)" },
 	{ "check", 0, TEXT, WORDS_SUM, AT(check), "FILE",
 	  "compare with a list that was printed before" },
 	{ "xxh", 0, FLAG, WORDS_SUM, AT(xxh), NULL, "XXH3 of 128 bits instead of SHA-256: faster" },
@@ -371,6 +373,13 @@ static int check_choice(const struct word *w, const char *value, struct ckpt_err
 	return err_set(e, EINVAL, "option '%s': '%s' is not one of %s", w->name, value, known);
 }
 
+static uint64_t default_of(const struct word *w)
+{
+	enum { BINS = 32, ZSTD = 3 /* as torch's */ };
+
+	return w->at == AT(hist) ? BINS : ZSTD;
+}
+
 static int set_word(struct options *o, const struct word *w, const char *value, struct ckpt_err *e)
 {
 	bool flag = w->kind == FLAG || w->kind == OPEN_FLAG;
@@ -379,7 +388,7 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 	if (flag && value)
 		return err_set(e, EINVAL, "option '%s' takes no value", w->name);
 	if (w->kind == LEVEL && !value) {
-		*(uint64_t *)at = DEFAULT_LEVEL;
+		*(uint64_t *)at = default_of(w);
 		return 0;
 	}
 	if (!flag && !(value && *value))

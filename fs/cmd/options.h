@@ -80,6 +80,8 @@ struct options {
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
 	const char *by, *check;
+	const char *plot;
+	uint64_t hist; /* bins; 0: not given */
 	bool csv, xxh, bits;
 	/* Globs, NULL-terminated; NULL: not given. */
 	const char **allow_nan, **allow_inf, **allow_zero, **allow_constant;

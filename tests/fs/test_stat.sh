@@ -74,6 +74,56 @@ test_threads_and_cuts_do_not_matter() {
   ckptfs stat "$(big)/ckpt" | cmp - b
 }
 
+test_as_numpy_says() { /usr/bin/python3 "$HERE/stat.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }
+
+# Histograms are the same, too, and those of a group are the sums of its tensors'.
+test_histograms_do_not_depend_on_threads() {
+  local jobs
+  ckptfs stat --jobs=1 --json --hist "$(big)/ckpt" >one
+  for jobs in 2 5; do
+    ckptfs stat --jobs=$jobs --json --hist "$(big)/ckpt" | cmp - one
+  done
+  ckptfs stat --json --hist=256 --by=layer "$(zoo)" >groups
+  python3 -c 'import json
+for g in json.load(open("groups"))["groups"]:
+    small = sum(g["linear"]["counts"])
+    assert small == sum(g["logarithmic"]["counts"]) <= g["finite"] and (small or not g["finite"]), g'
+  refused "histograms of 2 bins: they can have 3 to 256" ckptfs stat --hist=2 "$(zoo)"
+  refused "option 'hist': not with csv" ckptfs stat --csv --hist "$(zoo)"
+}
+
+# Blocks where the locale has them, and nothing of the kind in a file.
+test_plots() {
+  python3 -c 'import struct, sys
+sys.stdout.buffer.write(struct.pack("<8f", -2, -1, -1, 0, 0, 0, 0, 1))' >v
+  python3 -c 'import struct, sys
+sys.stdout.buffer.write(struct.pack("<2f", 3 / 4, 0))' >w
+  make_dcp ck a.0.v 2x4 1x1:v a.1.v 2 1:w
+  ckptfs stat ck a.0.v >plain
+  is 2 "$(wc -l <plain)"
+  LC_ALL=C.UTF-8 on_terminal "$CKPTFS" stat --quiet ck a.0.v
+  is '  ▂   ▄   █   ▂     a.0.v' "  $(sed -nE 's/.*  0      0  (.*)/\1/p' out)"
+  LC_ALL=C on_terminal "$CKPTFS" stat --quiet ck a.0.v
+  is '  :   =   @   :     a.0.v' "  $(sed -nE 's/.*  0      0  (.*)/\1/p' out)"
+  LC_ALL=C on_terminal "$CKPTFS" stat --quiet --plot=never ck a.0.v
+  cmp plain out
+  LC_ALL=C ckptfs stat --plot=always --by=layer ck >out
+  grep -q '  ################  a.0$' out
+  grep -q '  #####             a.1$' out
+  LC_ALL=C ckptfs stat --plot=always --hist=3 ck a.0.v >out
+  tail -n +3 out | diff - /dev/fd/3 3<<'END'
+  linear
+              -2               3  ########################
+               0               5  ########################################
+               2
+  powers of two
+              -2               1  #######
+              -1               6  ########################################
+               1               1  #######
+               2
+END
+}
+
 test_groups() {
   ckptfs stat --by=layer "$(zoo)" 'model.*' | awk 'NR > 1 { print $1, $NF }' >out
   grep -qx '2 model.layers.0' out
