@@ -54,7 +54,8 @@
  *	A of N          only A
  *	any             an axis of any length; also A..B of any, A of any; must be alone in its axis
  *
- * The result has the selected parts in their order. An axis that is a single `A of N` is dropped
+ * The result has the selected parts in their order, but of two factors `swap F : G` those of G are
+ * outside those of F: [heads : swap d/2 : 2] takes the even rows of every head, then the odd ones. An axis that is a single `A of N` is dropped
  * from the result. Example: in a projection whose rows are, for each group of heads, r queries,
  * then a key, then a value, each of d rows, the rows of the queries are [groups : 0..r of r+2 : d,
  * hidden].
@@ -103,7 +104,7 @@ struct recipe_builtin {
 /* NULL past the last. */
 const struct recipe_builtin *recipe_builtin(size_t i);
 const struct recipe_builtin *recipe_builtin_named(const char *name);
-/* The one for a model_type of config.json, or NULL. */
+/* The one out of Megatron-core for a model_type of config.json, or NULL. */
 const struct recipe_builtin *recipe_builtin_for(const char *model_type);
 
 /* ---- use ---- */

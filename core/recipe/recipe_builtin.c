@@ -17,7 +17,9 @@
 INCLUDE(llama, "megatron-llama");
 INCLUDE(mixtral, "megatron-mixtral");
 INCLUDE(qwen_moe, "megatron-qwen-moe");
+INCLUDE(torchtitan, "torchtitan");
 
+static const char *const llama[] = { "llama", NULL };
 static const char *const dense[] = { "llama", "mistral", "qwen2", "qwen3", NULL };
 static const char *const mixtral[] = { "mixtral", NULL };
 static const char *const qwen_moe[] = { "qwen2_moe", "qwen3_moe", NULL };
@@ -29,6 +31,7 @@ static const struct recipe_builtin builtins[] = {
 	  mixtral },
 	{ "megatron-qwen-moe", "Megatron-core to Qwen2-MoE, Qwen3-MoE", recipe_qwen_moe,
 	  recipe_qwen_moe_end, qwen_moe },
+	{ "torchtitan", "torchtitan to Llama", recipe_torchtitan, recipe_torchtitan_end, llama },
 };
 
 const struct recipe_builtin *recipe_builtin(size_t i)
@@ -52,7 +55,7 @@ const struct recipe_builtin *recipe_builtin_for(const char *model_type)
 
 	for (size_t i = 0; (b = recipe_builtin(i)); i++)
 		for (const char *const *m = b->models; *m; m++)
-			if (!strcmp(*m, model_type))
+			if (!strcmp(*m, model_type) && !strncmp(b->name, "megatron-", 9))
 				return b;
 	return NULL;
 }

@@ -44,6 +44,7 @@ struct name_part {
 
 struct factor {
 	bool any, cut, one;	 /* `any`; has an `of`; and has no `..` */
+	bool swap;		 /* the result has it behind the next one */
 	struct run from, to, of; /* tokens; without `cut` only `of` is used */
 };
 

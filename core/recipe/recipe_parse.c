@@ -436,17 +436,25 @@ static int parse_factor(struct parser *p)
 static int parse_axis(struct parser *p)
 {
 	struct run axis = { p->r->n_factors, 0 };
-	bool any = false;
+	bool any = false, swap = false;
 
 	do {
-		int rc = parse_factor(p);
+		bool swapped = swap;
+		int rc;
 
+		swap = skip_word(p, "swap");
+		if (swap && swapped)
+			return BAD(p, "'swap' before a factor that is swapped already");
+		rc = parse_factor(p);
 		if (rc)
 			return rc;
+		p->r->factors[p->r->n_factors - 1].swap = swap;
 		any |= p->r->factors[p->r->n_factors - 1].any;
 		if (++axis.n > RECIPE_MAX_FACTORS)
 			return BAD(p, "more than %d factors in an axis", RECIPE_MAX_FACTORS);
 	} while (skip(p, ":"));
+	if (swap)
+		return expected(p, "':' and the factor to swap with");
 	if (any && axis.n > 1)
 		return BAD(p, "'any' must be alone in its axis");
 	return add_axes(p, axis);
@@ -496,9 +504,10 @@ static int parse_rule(struct parser *p)
 
 static int parse_new_name(struct parser *p, const char **ret)
 {
-	static const char *const taken[] = { "any",   "args",	"config", "else",   "end",
-					     "for",   "if",	"in",	  "none",   "of",
-					     "param", "prefix", "refuse", "ignore", "stored" };
+	static const char *const taken[] = { "any",    "args",	 "config", "else",
+					     "end",    "for",	 "if",	   "in",
+					     "none",   "of",	 "param",  "prefix",
+					     "refuse", "ignore", "stored", "swap" };
 	size_t n = word_len(p);
 	struct rx_token t;
 	char tmp[60];

@@ -3,8 +3,9 @@
  * recipe_slice - cuts the part of a stored tensor that the axes of a recipe select.
  *
  * Along each axis the selected elements are runs of equal length, consecutive in the result:
- * [groups : 0..r of r+2 : d] is `groups` runs of r*d elements, (r+2)*d apart. The pieces are the
- * products of the axes' runs.
+ * [groups : 0..r of r+2 : d] is `groups` runs of r*d elements, (r+2)*d apart. The elements of a run
+ * are equally far apart in the source: next to each other, unless factors are swapped. The pieces
+ * are the products of the axes' runs.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -20,16 +21,17 @@
 
 struct level {
 	uint64_t from, to, of;
+	uint64_t count, step; /* to - from; how far apart they are in the source */
 };
 
 struct axis {
 	uint64_t length; /* required of the source, or its minimum: */
 	bool at_least;
 	bool gone; /* a single index, dropped from the result */
-	size_t n;  /* levels that are not whole, and those around them; the last one's */
+	size_t n;  /* levels, in the order of the result; the last is a run */
 	struct level levels[RECIPE_MAX_FACTORS];
-	uint64_t inside;    /* elements inside one step of the last level */
-	uint64_t runs, run; /* how many, and how long each */
+	uint64_t base; /* where the first element is in the source */
+	uint64_t runs; /* how many; 0: nothing is selected */
 };
 
 struct cutting {
@@ -60,6 +62,49 @@ static int read_level(struct eval *x, const struct cutting *c, const struct fact
 	return rc;
 }
 
+/*
+ * Brings an axis's levels into the order of the result, and joins those that are one behind the
+ * other in the source as well: what then is the last is a run.
+ */
+static void order_levels(struct axis *a, const struct factor *f)
+{
+	struct level v[RECIPE_MAX_FACTORS];
+	uint64_t step = 1;
+	size_t n = 0;
+
+	a->base = 0;
+	a->runs = 1;
+	for (size_t i = a->n; i-- > 0;) {
+		struct level *l = &a->levels[i];
+
+		l->count = l->to - l->from;
+		l->step = step;
+		a->base += l->from * step;
+		step *= l->of;
+	}
+	for (size_t i = 0; i < a->n; i++) {
+		v[i] = a->levels[i];
+		if (f[i].swap) { /* never two in a row */
+			v[i] = a->levels[i + 1];
+			v[i + 1] = a->levels[i];
+			i++;
+		}
+	}
+	for (size_t i = 0; i < a->n; i++) {
+		struct level *before = n ? &a->levels[n - 1] : NULL;
+
+		if (before && (before->count == 1 || before->step == v[i].count * v[i].step)) {
+			before->count *= v[i].count;
+			before->step = v[i].step;
+		} else {
+			a->levels[n++] = v[i];
+		}
+	}
+	a->n = n;
+	for (size_t i = 0; i < n; i++)
+		a->runs *= i + 1 < n ? a->levels[i].count : a->levels[i].count > 0;
+}
+
 /* Evaluates the factors of an axis; dim: its length in the source. */
 static int read_axis(struct eval *x, struct cutting *c, struct run factors, uint64_t dim,
 		     struct axis *ret)
@@ -87,14 +132,7 @@ static int read_axis(struct eval *x, struct cutting *c, struct run factors, uint
 					  "'%.80s': an axis of more than 2^64", c->from->out);
 	}
 	a.gone = a.n == 1 && f[0].cut && f[0].one;
-	for (a.inside = 1;
-	     a.n > 1 && !a.levels[a.n - 1].from && a.levels[a.n - 1].to == a.levels[a.n - 1].of;
-	     a.n--)
-		a.inside *= a.levels[a.n - 1].of;
-	a.run = (a.levels[a.n - 1].to - a.levels[a.n - 1].from) * a.inside;
-	a.runs = a.run ? 1 : 0;
-	for (size_t i = 0; i + 1 < a.n; i++)
-		a.runs *= a.levels[i].to - a.levels[i].from;
+	order_levels(&a, f);
 	*ret = a;
 	return 0;
 }
@@ -156,14 +194,11 @@ static int read_axes(struct eval *x, struct cutting *c, struct run axes)
 /* Where run k of the axis begins in the source. */
 static uint64_t run_start(const struct axis *a, uint64_t k)
 {
-	uint64_t size = a->inside, at = a->levels[a->n - 1].from * size;
+	uint64_t at = a->base;
 
 	for (size_t i = a->n - 1; i-- > 0;) {
-		uint64_t count = a->levels[i].to - a->levels[i].from;
-
-		size *= a->levels[i + 1].of;
-		at += (a->levels[i].from + k % count) * size;
-		k /= count;
+		at += k % a->levels[i].count * a->levels[i].step;
+		k /= a->levels[i].count;
 	}
 	return at;
 }
@@ -188,7 +223,7 @@ static int count_pieces(const struct cutting *c, uint64_t *ret)
 /* What all pieces share, and room for what differs. */
 struct parts {
 	struct vtensor v;
-	uint64_t shape[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ones[CKPT_MAX_DIMS];
+	uint64_t shape[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], coeff[CKPT_MAX_DIMS];
 	uint8_t dim[CKPT_MAX_DIMS];
 };
 
@@ -201,9 +236,10 @@ static void describe(const struct cutting *c, struct parts *p)
 
 		if (a->gone)
 			continue;
-		p->shape[n] = a->runs * a->run;
-		p->len[n] = a->run;
-		p->ones[n] = 1;
+		p->shape[n] = a->runs * a->levels[a->n - 1].count;
+		p->len[n] = a->levels[a->n - 1].count;
+		/* Of a single element it says nothing. */
+		p->coeff[n] = p->len[n] > 1 ? a->levels[a->n - 1].step : 1;
 		p->dim[n++] = (uint8_t)(c->from->n_stacked + i);
 	}
 	p->v = (struct vtensor){ .stored = c->from->source->stored,
@@ -229,13 +265,13 @@ static void make_piece(const struct cutting *c, const struct parts *p, uint64_t 
 		k /= a->runs;
 		base[stacked + i] = run_start(a, run);
 		if (!a->gone)
-			off[--d] = run * a->run;
+			off[--d] = run * a->levels[a->n - 1].count;
 	}
 	*ret = (struct piece){ .source = s->number,
 			       .n_source = s->n_dims,
 			       .off = off,
 			       .len = p->len,
-			       .coeff = p->ones,
+			       .coeff = p->coeff,
 			       .dim = p->dim,
 			       .base = base };
 }

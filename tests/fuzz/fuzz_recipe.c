@@ -36,8 +36,8 @@ static void check_piece(const struct store *s, const struct vtensor *v, const st
 	for (size_t d = 0; d < t->n_dims; d++)
 		len[d] = 1;
 	for (size_t d = 0; d < v->n_dims; d++) {
-		require(p->dim[d] < t->n_dims && len[p->dim[d]] == 1 && p->coeff[d] == 1);
-		len[p->dim[d]] = p->len[d];
+		require(p->dim[d] < t->n_dims && len[p->dim[d]] == 1 && p->coeff[d] > 0);
+		len[p->dim[d]] = (p->len[d] - 1) * p->coeff[d] + 1;
 	}
 	require(box_inside(t->n_dims, p->base, len, t->shape));
 	require(box_inside(v->n_dims, p->off, p->len, v->shape));

@@ -76,6 +76,10 @@ static const struct {
 	{ TEXT("out = in [any : 2]"), "R:1: 'any' must be alone in its axis" },
 	{ TEXT("out = in [2 : 1 of any]"), "R:1: 'any' must be alone in its axis" },
 	{ TEXT("out = in [1:1:1:1:1:1:1:1:1]"), "R:1: more than 8 factors in an axis" },
+	{ TEXT("out = in [swap 2]"), "R:1: ':' and the factor to swap with expected, not ']'" },
+	{ TEXT("out = in [swap 2 : swap 2 : 2]"),
+	  "R:1: 'swap' before a factor that is swapped already" },
+	{ TEXT("param swap = 1"), "R:1: 'swap' is a reserved word" },
 	{ TEXT("out = in [1] 2"), "R:1: the end of the line expected, not '2'" },
 	{ TEXT("out = in [config.x]"),
 	  "R:1: config. and args. are only allowed in param and refuse" },
@@ -272,6 +276,13 @@ static const struct {
 	{ "o = a [1 of 2 : 0 of 2, 3]", "o[1,3]=a: 6 7 8" },
 	{ "o = a [2 : 1 of 2, 0 of 3]", "o[2]=a: 3 9" },
 	{ "o = a [2 : 1 of 2, 3 : 1]", "o[2,3]=a: 3 4 5 9 10 11" },
+	/* Swapped. */
+	{ "o = a [swap 2 : 2, 3]", "o[4,3]=a: 0 1 2 6 7 8 3 4 5 9 10 11" },
+	{ "o = a [swap 1 : 4, 3]", "o[4,3]=a: 0 1 2 3 4 5 6 7 8 9 10 11" },
+	{ "o = a [swap 2 : 1 of 2, swap 3 : 1]", "o[2,3]=a: 3 4 5 9 10 11" },
+	{ "o = a [swap 1 of 2 : 2, 1..3 of 3]", "o[2,2]=a: 7 8 10 11" },
+	{ "o = a [swap 2 : 1..1 of 2, 3]", "o[0,3]=" },
+	{ "o = none [swap 0 : 3, 5]", "o[0,5]=" },
 	{ "o = a [2..2 of 4, 3]", "o[0,3]=" },
 	{ "o = a [2 : 1..1 of 2, 3]", "o[0,3]=" },
 	{ "o = none [0, 5]", "o[0,5]=" },
@@ -929,19 +940,115 @@ START_TEST(megatron_recipes_agree_with_a_naive_splitting)
 }
 END_TEST
 
+/* ---- axes, against loops over their factors ---- */
+
+enum { MOST_FACTORS = 5 };
+
+struct random_factor {
+	uint64_t of, from, to;
+	bool swap;
+};
+
+/* An axis, and which rows of the source it selects, in the order of the result. */
+struct rows {
+	size_t n, rows;
+	struct random_factor f[MOST_FACTORS];
+	uint64_t steps[MOST_FACTORS], length;
+	uint64_t v[4096];
+};
+
+/* Of factors i and behind; at: what those in front have selected. */
+static void select_rows(struct rows *r, size_t i, uint64_t at)
+{
+	const struct random_factor *f = &r->f[i];
+
+	if (i == r->n) {
+		r->v[r->rows++] = at;
+	} else if (f->swap) {
+		for (uint64_t k = f[1].from; k < f[1].to; k++)
+			for (uint64_t l = f->from; l < f->to; l++)
+				select_rows(r, i + 2, at + l * r->steps[i] + k * r->steps[i + 1]);
+	} else {
+		for (uint64_t k = f->from; k < f->to; k++)
+			select_rows(r, i + 1, at + k * r->steps[i]);
+	}
+}
+
+/* A random axis; its text is appended. */
+static void random_axis(struct rng *rng, struct rows *r, char *text)
+{
+	*r = (struct rows){ .n = 2 + rng_below(rng, MOST_FACTORS - 1), .length = 1 };
+	for (size_t i = 0; i < r->n; i++) {
+		struct random_factor *f = &r->f[i];
+		bool cut = !rng_below(rng, 3);
+
+		f->of = 1 + rng_below(rng, 5);
+		f->from = cut ? rng_below(rng, f->of) : 0;
+		f->to = cut ? f->from + rng_below(rng, f->of - f->from + 1) : f->of;
+		f->swap = i + 1 < r->n && !(i && f[-1].swap) && rng_below(rng, 2);
+		text += sprintf(text, "%s%s", i ? " : " : "", f->swap ? "swap " : "");
+		text += cut ? sprintf(text, "%u..%u of %u", (unsigned)f->from, (unsigned)f->to,
+				      (unsigned)f->of)
+			    : sprintf(text, "%u", (unsigned)f->of);
+	}
+	for (size_t i = r->n; i-- > 0; r->length *= r->f[i].of)
+		r->steps[i] = r->length;
+	select_rows(r, 0, 0);
+}
+
+START_TEST(axes_are_what_loops_over_their_factors_select)
+{
+	struct rng rng = rng_new();
+	unsigned rounds = rng_rounds(3000, 500);
+
+	for (unsigned round = 0; round < rounds; round++) {
+		struct store *s = new_store(facts);
+		char text[500] = "o = a [", columns[200];
+		struct ckpt_err e = { 0 };
+		struct recipe_out o;
+		struct recipe *recipe;
+		const struct vtensor *v;
+		struct rows r, c;
+
+		random_axis(&rng, &r, text + strlen(text));
+		random_axis(&rng, &c, columns);
+		(void)strcat(strcat(strcat(text, ", "), columns), "]");
+		store_add(s, "a", 2, U(r.length, c.length));
+		REQUIRE(!store_finish(s, &e));
+		recipe = parse(text);
+		ck_assert_msg(!store_apply(s, recipe, &o, &e), "%s: %s", text, e.msg);
+		v = o.tensors[0];
+		REQUIRE(v->n_dims == 2 && v->shape[0] == r.rows && v->shape[1] == c.rows);
+		for (uint64_t i = 0; i < r.rows * c.rows; i++) {
+			const uint64_t x[2] = { i / c.rows, i % c.rows };
+			uint64_t element;
+			uint32_t source;
+
+			show_element(s, v, x, &source, &element);
+			if (element != r.v[x[0]] * c.length + c.v[x[1]])
+				ck_abort_msg("%s: element %d", text, (int)i);
+		}
+		recipe_out_release(&o);
+		recipe_free(recipe);
+		free_store(s);
+	}
+}
+END_TEST
+
 START_TEST(built_in_recipes_are_found_by_name_and_model)
 {
-	ck_assert_ptr_null(recipe_builtin(3));
+	ck_assert_ptr_null(recipe_builtin(4));
 	ck_assert_ptr_null(recipe_builtin_named("megatron"));
 	ck_assert_ptr_null(recipe_builtin_for("gpt2"));
 	ck_assert_str_eq(recipe_builtin_for("qwen3_moe")->name, "megatron-qwen-moe");
-	for (size_t i = 0; i < 3; i++) {
+	ck_assert_str_eq(recipe_builtin_for("llama")->name, "megatron-llama");
+	for (size_t i = 0; i < 4; i++) {
 		const struct recipe_builtin *b = recipe_builtin(i);
 
 		ck_assert_ptr_eq(recipe_builtin_named(b->name), b);
 		ck_assert_uint_eq(strlen(b->text), (size_t)(b->end - b->text));
 		for (const char *const *m = b->models; *m; m++)
-			ck_assert_ptr_eq(recipe_builtin_for(*m), b);
+			ck_assert(i == 3 || recipe_builtin_for(*m) == b);
 	}
 }
 END_TEST
@@ -991,6 +1098,7 @@ Suite *recipe_suite(void)
 	tcase_add_test(t, a_tensor_of_too_many_pieces_is_refused);
 	tcase_add_test(t, tensors_that_no_rule_uses_are_a_warning);
 	tcase_add_loop_test(t, megatron_recipes_agree_with_a_naive_splitting, 0, 3);
+	tcase_add_test(t, axes_are_what_loops_over_their_factors_select);
 	tcase_add_test(t, built_in_recipes_are_found_by_name_and_model);
 	tcase_add_test(t, without_memory_it_says_so);
 	suite_add_tcase(s, t);
