@@ -57,6 +57,24 @@ RULES
   [[ $(of gguf -o assets=hf,rename=rules) == "absent: the model has no 'model.embed_tokens.weight'" ]]
 }
 
+# The recipe makes the model out of these names and shapes, and so it is named.
+test_torchtitan_s_names_are_known() {
+  model llama
+  cat >rules <<'RULES'
+s/^model\.embed_tokens/tok_embeddings/
+s/^model\.//
+s/self_attn\.([qkvo])_proj/attention.w\1/
+s/mlp\.gate_proj/feed_forward.w1/
+s/mlp\.up_proj/feed_forward.w3/
+s/mlp\.down_proj/feed_forward.w2/
+s/input_layernorm/attention_norm/
+s/post_attention_layernorm/ffn_norm/
+s/^lm_head/output/
+RULES
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; looks like torchtitan names: try recipe=torchtitan" ]] ||
+    fail "$(of hf -o assets=hf,rename=rules)"
+}
+
 # Newcomer's friction 2: a reason that is known.
 test_no_config_is_told() {
   model llama

@@ -1,0 +1,49 @@
+#!/bin/bash
+# tests/torch/torchtitan.sh [SEED]
+#
+# recipe=torchtitan: random Llamas with torchtitan's names and rows, saved by three ranks (torchtitan.py), are
+# named for what they are, and hf/ of their mounts is for transformers the model that it was: no key
+# missing or unexpected, equal logits. SEED (random when not given, always printed) decides the
+# weights. Must be root, for the chroot that transformers lives in (scripts/chroot.sh).
+#
+# $CKPTFS is the program, default build/release/ckptfs.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+# shellcheck source=lib.sh
+. tests/torch/lib.sh
+seed=${1:-$RANDOM}
+names=()
+
+# verdict NAME [OPTION...]: what info says of hf/.
+verdict() {
+  "$ckptfs" info "$tmp/models/$1/ckpt" -o "assets=$tmp/models/$1/hf" "${@:2}" | sed -n 's|^serves  *hf/: ||p'
+}
+
+# expect NAME GLOB [OPTION...]: one check.
+expect() {
+  local said
+  said=$(verdict "$1" "${@:3}")
+  # shellcheck disable=SC2053 # a pattern
+  if [[ $said == $2 ]]; then pass; else fail "$1: '$said' instead of '$2'"; fi
+}
+
+echo "seed $seed"
+if ! in_chroot python3 /mnt/tests/torchtitan.py make "$seed" /mnt/out/models >"$tmp/made" 2>&1; then
+  fail "torchtitan.py make $seed"
+  tail -n 40 "$tmp/made" | sed 's/^/  /'
+else
+  for dir in "$tmp"/models/*; do
+    name=${dir##*/}
+    names+=("$name")
+    expect "$name" "not loadable as LlamaForCausalLM: *; looks like torchtitan names: try recipe=torchtitan"
+    expect "$name" "complete for LlamaForCausalLM (config.json from assets)" -o recipe=torchtitan,strict
+    mkdir -p "$tmp/mnt/$name"
+    try "$name: mount" "$ckptfs" mount "$dir/ckpt" "$tmp/mnt/$name" -o "recipe=torchtitan,assets=$dir/hf"
+  done
+  counted "transformers" in_chroot python3 /mnt/tests/torchtitan.py check /mnt/out/models /mnt/out/mnt
+fi
+for name in "${names[@]}"; do unmount "$name" "$tmp/mnt/$name"; done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
