@@ -100,7 +100,8 @@ static int print_recipes(const char *name)
 		(void)printf(
 			"What recipe= takes, besides a file; 'ckptfs help recipes NAME' prints "
 			"one.\n\n  %-20s %s\n",
-			"megatron", "one of the three for Megatron-core, as config.json's model_type asks for");
+			"megatron",
+			"one of the three for Megatron-core, as config.json's model_type asks for");
 	for (size_t i = 0; (recipe = ckpt_recipe(i, &summary, &text)); i++) {
 		if (name && !strcmp(name, recipe)) {
 			(void)fputs(text, stdout);
