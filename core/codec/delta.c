@@ -78,6 +78,21 @@ static unsigned changed_bytes(const uint8_t *a, const uint8_t *b, size_t n, size
 
 /* ---- numbers ---- */
 
+/* Neumaier's sum. */
+static void add_squares(struct delta *d, double squares)
+{
+	double sum = d->squares + squares;
+
+	d->squares_rest +=
+		d->squares >= squares ? (d->squares - sum) + squares : (squares - sum) + d->squares;
+	d->squares = sum;
+}
+
+double delta_squares(const struct delta *d)
+{
+	return isfinite(d->squares) ? d->squares + d->squares_rest : (double)INFINITY;
+}
+
 /*
  * A whole tile of reals. False, and nothing is counted, if an element is not finite (or a
  * difference exceeds double).
@@ -85,7 +100,7 @@ static unsigned changed_bytes(const uint8_t *a, const uint8_t *b, size_t n, size
 static bool add_finite(struct delta *d, const struct numbers *a, const struct numbers *b,
 		       unsigned *unequal)
 {
-	lanes sum = { 0 }, max = { 0 }, limit = (lanes){ 0 } + DBL_MAX;
+	lanes sum = { 0 }, squares = { 0 }, max = { 0 }, limit = (lanes){ 0 } + DBL_MAX;
 	mask ok = { -1, -1 }, equal = { 0 };
 
 	for (size_t i = 0; i < TILE / LANES; i++) {
@@ -95,6 +110,7 @@ static bool add_finite(struct delta *d, const struct numbers *a, const struct nu
 		x = (lanes)((mask)x & INT64_MAX); /* drops the sign */
 		ok &= x <= limit;
 		sum += x;
+		squares += x * x;
 		greater = x > max;
 		max = (lanes)(((mask)x & greater) | ((mask)max & ~greater));
 		equal -= x == 0;
@@ -103,6 +119,7 @@ static bool add_finite(struct delta *d, const struct numbers *a, const struct nu
 		return false;
 	for (size_t i = 0; i < LANES; i++) {
 		d->sum += sum[i];
+		add_squares(d, squares[i]);
 		d->max = max[i] > d->max ? max[i] : d->max;
 	}
 	d->finite += TILE;
@@ -133,6 +150,7 @@ static bool add_one(struct delta *d, const struct numbers *a, const struct numbe
 	if (finite) {
 		d->finite++;
 		d->sum += x;
+		add_squares(d, x * x);
 		d->max = x > d->max ? x : d->max;
 	}
 	equal |= nan_a && nan_b;
@@ -205,5 +223,7 @@ void delta_merge(struct delta *to, const struct delta *from)
 	to->infinite += from->infinite;
 	to->finite += from->finite;
 	to->sum += from->sum;
+	add_squares(to, from->squares);
+	to->squares_rest += from->squares_rest;
 	to->max = from->max > to->max ? from->max : to->max;
 }

@@ -26,6 +26,9 @@ struct delta {
 	uint64_t infinite;     /* changed ones without NaN, infinite on one or both sides */
 	uint64_t finite;       /* pairs of finite elements, over which max and sum are taken */
 	double max, sum;       /* absolute differences; of complex elements the modulus */
+	/* Of their squares the sum, and what rounding took from it: the sum of both is off by 2^-40 of
+	 * it at most, or infinite. */
+	double squares, squares_rest;
 };
 
 /* Can they be compared by value: numbers of known meaning, both real or both complex? */
@@ -34,6 +37,7 @@ bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b);
 /* n elements on each side. If they are not numeric, a == b, and only `changed` is counted. */
 void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
 	       const void *b, size_t n);
+double delta_squares(const struct delta *d);
 void delta_merge(struct delta *to, const struct delta *from);
 
 #endif

@@ -213,6 +213,17 @@ void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)
 		b->len++;
 }
 
+void cmd_add_csv(struct buf *b, const char *s, size_t len)
+{
+	buf_str(b, "\"");
+	for (size_t i = 0; i < len; i++)
+		if (s[i] == '"')
+			buf_str(b, "\"\"");
+		else
+			buf_add(b, s + i, 1);
+	buf_str(b, "\"");
+}
+
 int cmd_print(struct buf *b)
 {
 	struct ckpt_err e = { 0 };

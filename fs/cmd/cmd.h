@@ -107,6 +107,8 @@ bool cmd_color(const struct options *o);
 struct buf;
 /* An FQN as a terminal can show it, with control bytes as %XX. */
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
+/* Text of a field of CSV, as RFC 4180 has it: in quotes, in which a quote stands twice. */
+void cmd_add_csv(struct buf *b, const char *s, size_t len);
 /* Write what b holds to stdout and empty it. ENOMEM or EFBIG of b is STATUS_TROUBLE, else 0. */
 int cmd_print(struct buf *b);
 

@@ -2,6 +2,7 @@
 #include "cmd/cmd.h"
 #include "cmd/options.h"
 #include "cmd/plot.h"
+#include "cmd/stat_series.h"
 
 #include "base/buf.h"
 #include "base/checked.h"
@@ -377,18 +378,6 @@ static void add_json(struct json_out *j, const struct ckpt_values_item *i)
 	json_close(j);
 }
 
-/* As RFC 4180 has it: in quotes, in which a quote stands twice. */
-static void add_csv_text(struct buf *b, const char *s, size_t len)
-{
-	buf_str(b, "\"");
-	for (size_t i = 0; i < len; i++)
-		if (s[i] == '"')
-			buf_str(b, "\"\"");
-		else
-			buf_add(b, s + i, 1);
-	buf_str(b, "\"");
-}
-
 static void add_csv_number(struct buf *b, bool known, double v)
 {
 	buf_str(b, ",");
@@ -410,7 +399,7 @@ static void add_csv(struct buf *b, const struct ckpt_values_item *i)
 			add_extreme(max, v->max, v->max_rest, true);
 		}
 	}
-	add_csv_text(b, i->fqn, i->fqn_len);
+	cmd_add_csv(b, i->fqn, i->fqn_len);
 	buf_printf(b, ",%s,%" PRIu64 ",%" PRIu64, i->dtype ? i->dtype : "", i->tensors, i->bytes);
 	if (v->known)
 		buf_printf(b, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
@@ -424,7 +413,7 @@ static void add_csv(struct buf *b, const struct ckpt_values_item *i)
 	add_csv_number(b, known, v->norm);
 	buf_str(b, ",");
 	if (i->fault)
-		add_csv_text(b, i->fault, strlen(i->fault));
+		cmd_add_csv(b, i->fault, strlen(i->fault));
 	buf_str(b, "\r\n");
 }
 
@@ -592,7 +581,7 @@ static int verdict(const struct ckpt *c, const struct options *o, const struct c
 
 static int stat_run(const struct options *o)
 {
-	const struct cmd_how holes_are_fine = { CMD_WORDS("allow_missing"), NULL };
+	const struct cmd_how holes_are_fine = { CMD_WORDS("allow_missing", "runs"), NULL };
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct buf out CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
 	struct report r = { .o = o, .out = &out, .json.to = &out };
@@ -607,6 +596,8 @@ static int stat_run(const struct options *o)
 
 	if (read_options(o, &r, &s, &e) || cmd_open(o->args[0], o, &holes_are_fine, &c, &e))
 		return cmd_fail(&e);
+	if (ckpt_is_run(c))
+		return stat_series(c, o);
 	begin(&r, &s);
 	progress_start(&r.progress, "stat", 0, !o->quiet);
 	rc = ckpt_values_scan(c, &s, &e);
@@ -628,12 +619,15 @@ const struct command command_stat = {
 	.complete = "fn",
 	.summary = "Show what values tensors have: extremes, mean, norm, NaN",
 	.examples = "  $ ckptfs stat --by=role --sort=std run/step-1000 'model.*'\n"
-		    "  $ ckptfs stat --json run/step-1000 model.norm.weight\n",
+		    "  $ ckptfs stat --json run/step-1000 model.norm.weight\n"
+		    "  $ ckptfs stat run '*.norm.weight'\n",
 	.details = "Reads every tensor, or those whose FQNs match a glob, and prints a row for "
 		   "each and one for\n"
-		   "all. NaN and infinities are counted, and left out of the other columns. Exit "
-		   "status 2 when\n"
-		   "some could not be read.\n",
+		   "all. NaN and infinities are counted, and left out of the other columns. Of a "
+		   "run, a row\n"
+		   "for each checkpoint, and how much changed since the one before. Exit status 2 "
+		   "when some\n"
+		   "could not be read.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_STAT | WORDS_JOBS |
 		 WORDS_JSON,
 	.min_args = 1,

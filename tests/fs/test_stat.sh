@@ -165,4 +165,52 @@ test_what_cannot_be_read_is_named() {
   grep -q '^ckptfs: stat: [12] of 2 tensors cannot be read$' err
 }
 
+# ---- of a run ----
+
+test_runs_as_numpy_says() { /usr/bin/python3 "$HERE/series.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }
+
+small_run() {
+  python3 -c 'import struct
+for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4)]):
+    open(f"v{i}", "wb").write(struct.pack("<3f", *v))'
+  mkdir run
+  make_dcp run/step-9 w 3 1:v0 gone 3 1:v0
+  make_dcp run/step-10 w 3 3:v1
+  make_dcp run/step-11 w 3x1 1x1:v1
+  make_dcp run/step-12 w 3x1 1x1:v2
+}
+
+test_a_run() {
+  small_run
+  ckptfs stat run w >out
+  diff - out <<'END'
+checkpoint                    rms         norm      max abs    NaN    Inf      changed     relative  tensor
+step-9                    1.73205            3            2      0      0            -            -  w
+step-10                   2.64575      4.58258            4      0      0     0.333333     0.666667  w
+step-11                   2.64575      4.58258            4      0      0  other shape            -  w
+step-12                   2.91548      4.12311            4      1      0     0.333333            0  w
+END
+  is 4 "$(ckptfs stat run gone | grep -c 'it has no such tensor  gone$\|^step-9 ')"
+  ckptfs stat --csv run w | python3 -c 'import csv, sys
+rows = list(csv.DictReader(sys.stdin))
+assert [r["checkpoint"] for r in rows] == ["step-9", "step-10", "step-11", "step-12"]
+assert [r["changed"] for r in rows] == ["", "1", "", "1"] and rows[3]["nan"] == "1", rows'
+  refused "no tensor of the run's checkpoints matches" ckptfs stat -q run nothing
+  refused "option 'by': not of a run" ckptfs stat --by=layer run
+  # One of them is a checkpoint as any other.
+  is 2 "$(ckptfs stat run latest | wc -l)"
+}
+
+test_a_run_with_gaps() {
+  small_run
+  mkdir run/step-13
+  cp run/step-12/*.distcp run/step-13
+  truncate -s 1 run/step-10/*.distcp
+  status_of 2 ckptfs stat run w
+  grep -q '^step-10  .* unreadable: ' out
+  grep -q '^step-12 ' out
+  grep -qx 'ckptfs: stat: 1 row is of a tensor that cannot be read' err
+  grep -qx 'ckptfs: warning: 1 incomplete checkpoint is left out' err
+}
+
 run_suite "$@"

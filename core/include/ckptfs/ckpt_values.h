@@ -87,6 +87,55 @@ static inline int ckpt_values_scan(struct ckpt *c, struct ckpt_values_scan *s, s
 }
 
 /*
+ * How tensors change from one checkpoint of a run to the next. Of each tensor that matches there is a
+ * row for every complete checkpoint, in natural order of the names and, within a tensor, of the
+ * checkpoints. All rows come at the end.
+ *
+ * Up to 16 checkpoints are open at a time, and of each tensor a block of each is read. Every checkpoint
+ * is read once but for every 15th, which also is the one before the next 15.
+ */
+struct ckpt_series_item {
+	const char *fqn; /* fqn_len bytes, followed by a NUL; borrowed, as is everything */
+	size_t fqn_len;
+	const char *checkpoint;
+	const char *dtype; /* NULL where it has no such tensor, and then there is a fault */
+	size_t n_dims;
+	const uint64_t *shape;
+	const char *fault; /* why there is nothing else, or NULL */
+	struct ckpt_values values;
+	/* Since the checkpoint before, if that has the tensor too, in the same shape and in a dtype that
+	 * can be compared: */
+	bool compared;
+	bool other_shape; /* not compared because the one before has another shape or kind of dtype */
+	uint64_t changed; /* elements whose bytes differ; between two dtypes, whose values do */
+	/* The L2 norm of the difference, divided by that of the tensor before, over elements that are
+	 * finite in both: 0 where they are equal, infinite where only the divisor is 0. NaN where the
+	 * bytes are no numbers by themselves. */
+	double relative;
+};
+struct ckpt_series {
+	const char *const *globs; /* NULL-terminated; NULL or none: all tensors */
+	bool model;
+	unsigned jobs; /* as in struct ckpt_values_scan */
+	/* Opens a checkpoint of the run, which is then closed by ckpt_close; NULL: without options. */
+	int (*open)(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e);
+	int (*each)(void *arg, const struct ckpt_series_item *item);
+	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes, about; may be NULL */
+	void *arg;
+	/* Filled in: */
+	uint64_t checkpoints, incomplete; /* incomplete: were left out */
+	uint64_t tensors, failed;	  /* failed: rows of what is there but cannot be read */
+};
+#define CKPT_SERIES_MAX_ROWS (1 << 20)
+/* E2BIG: more rows than that. Of a checkpoint: -EINVAL. */
+CKPT_API int ckpt_series_sized(struct ckpt *run, struct ckpt_series *s, size_t size,
+			       struct ckpt_err *e);
+static inline int ckpt_series(struct ckpt *run, struct ckpt_series *s, struct ckpt_err *e)
+{
+	return ckpt_series_sized(run, s, sizeof(*s), e);
+}
+
+/*
  * Is every value fit to go on with? What is not is a fault:
  *
  *	rule "nan", "inf"   a tensor has such elements
