@@ -27,6 +27,21 @@ static const struct {
 
 enum { N_SUITES = sizeof(suites) / sizeof(suites[0]) };
 
+Suite *suite_make(const char *name, const struct test_row *rows, struct suite_setting how)
+{
+	Suite *s = suite_create(name);
+	TCase *t = tcase_create(name);
+
+	if (how.setup || how.teardown)
+		tcase_add_checked_fixture(t, how.setup, how.teardown);
+	if (how.seconds > 0)
+		tcase_set_timeout(t, how.seconds);
+	for (; rows; rows = rows->next)
+		tcase_add_loop_test(t, rows->test, 0, rows->times());
+	suite_add_tcase(s, t);
+	return s;
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
 {
 	(void)st;

@@ -1,13 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * suites - the list of Check suites. A new suite is one line here and a function NAME_suite in
- * tests/core/FOLDER/test_NAME.c.
+ * suites - the list of Check suites, and what a file of tests is made of. A new suite is one line
+ * here and a file, tests/core/FOLDER/test_NAME.c:
+ *
+ *	START_TEST(an_empty_list_has_no_first)
+ *	{
+ *		ck_assert_ptr_null(first(&empty));
+ *	}
+ *	END_TEST
+ *
+ *	START_LOOP_TEST(every_size_fits, ARRAY_LEN(sizes)) // once for each _i below that
+ *	{
+ *		...
+ *	}
+ *	END_TEST
+ *
+ *	SUITE(NAME, .setup = setup, .teardown = teardown, .seconds = 60) // before and after each test
+ *
+ * Each test is run in a process of its own. Suites whose tests differ in what is done before and
+ * after them define NAME_suite themselves, with the functions of Check.
  */
 #ifndef TESTS_SUITES_H
 #define TESTS_SUITES_H
 
 #include <check.h>
 #include <stdlib.h>
+
+/* ---- tests, which are noted where they are defined ---- */
+
+struct test_row {
+	const TTest *test;
+	int (*times)(void);
+	struct test_row *next; /* further down in the file */
+};
+
+struct suite_setting {
+	void (*setup)(void), (*teardown)(void);
+	double seconds; /* before a test counts as hanging; 0: Check's own 4 */
+};
+
+__attribute__((unused)) static struct test_row *test_rows; /* of this file */
+
+static inline void test_note(struct test_row **list, struct test_row *row)
+{
+	while (*list && (*list)->test->line < row->test->line)
+		list = &(*list)->next;
+	row->next = *list;
+	*list = row;
+}
+
+Suite *suite_make(const char *name, const struct test_row *rows, struct suite_setting how);
+
+#undef START_TEST
+#define START_LOOP_TEST(name, n) \
+	static void name##_fn(int _i); \
+	static const TTest name##_ttest = { #name, name##_fn, __FILE__, __LINE__ }; \
+	__attribute__((unused)) static const TTest *name = &name##_ttest; \
+	static int name##_times(void) \
+	{ \
+		return (int)(n); \
+	} \
+	__attribute__((constructor)) static void name##_note(void) \
+	{ \
+		static struct test_row row = { &name##_ttest, name##_times, NULL }; \
+		test_note(&test_rows, &row); \
+	} \
+	static void name##_fn(int _i CK_ATTRIBUTE_UNUSED)
+#define START_TEST(name) START_LOOP_TEST(name, 1)
+
+#define SUITE(name, ...) \
+	Suite *name##_suite(void) \
+	{ \
+		return suite_make(#name, test_rows, (struct suite_setting){ __VA_ARGS__ }); \
+	}
+
+/* ---- suites ---- */
 
 /* ck_assert for loops: Check notes every single ck_assert in a file, which takes its time. */
 #define REQUIRE(cond) \

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "data_util.h"
 #include "model/box.h"
 #include "model/dtype.h"
 #include "opts_util.h"
@@ -12,27 +13,13 @@
 #include "suites.h"
 #include <ckptfs/ckpt.h>
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct dirent **fixtures;
-static int n_fixtures;
-
-static inline const char *fixture_dir(void)
-{
-	const char *s = getenv("TEST_DATA");
-
-	return s && *s ? s : "tests/data";
-}
-
-/* For suites; the names stay until the end. */
 static inline int fixture_count(void)
 {
-	if (!fixtures)
-		n_fixtures = scandir(fixture_dir(), &fixtures, NULL, alphasort);
-	return n_fixtures;
+	return data_count("ckpt");
 }
 
 /* NULL: not one, or damaged. */
@@ -46,8 +33,7 @@ static inline struct ckpt *fixture_open(int i, const struct ckpt_opts *opts, cha
 	o.index = ":memory:";
 	o.allow_missing = true;
 	for (size_t k = 0; k < 2 && !c; k++) {
-		(void)snprintf(path, 4400, "%s/%s/%s", fixture_dir(), fixtures[i]->d_name,
-			       places[k]);
+		(void)snprintf(path, 4400, "%s/%s/%s", data_dir(), data_name(i), places[k]);
 		if (open_typed(path, &o, &c, &e))
 			c = NULL;
 	}

@@ -325,7 +325,7 @@ static void compare(const struct how *h, const char *what)
 /* ---- tests ---- */
 
 /* Each of what decides about bytes, after all units but the last have been written. */
-START_TEST(what_was_made_from_something_else_is_written_again_and_said)
+START_LOOP_TEST(what_was_made_from_something_else_is_written_again_and_said, ARRAY_LEN(changes))
 {
 	const struct change *c = &changes[_i];
 	struct how h = { ".", true, true, true, 1 };
@@ -460,7 +460,8 @@ static bool same(const struct buf *a, const struct buf *b)
 	return a->len == b->len && !memcmp(a->data, b->data, b->len);
 }
 
-START_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failure)
+START_LOOP_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failure,
+		ARRAY_LEN(changes))
 {
 	static const struct how h = { "hf", true, true, false, 1 };
 	struct meanwhile m = { &changes[_i], { 0 } };
@@ -513,19 +514,4 @@ START_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failure)
 }
 END_TEST
 
-Suite *export_suite(void)
-{
-	Suite *s = suite_create("export");
-	TCase *t = tcase_create("export");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 900);
-	tcase_add_loop_test(t, what_was_made_from_something_else_is_written_again_and_said, 0,
-			    ARRAY_LEN(changes));
-	tcase_add_test(t, what_was_made_from_the_same_is_gone_on_with);
-	tcase_add_test(t, interrupted_and_changed_at_random_it_is_as_a_fresh_one);
-	tcase_add_loop_test(t, what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failure,
-			    0, ARRAY_LEN(changes));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(export, .setup = setup, .teardown = teardown, .seconds = 900)

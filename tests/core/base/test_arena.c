@@ -64,14 +64,4 @@ START_TEST(a_ceiling_holds_and_keeps_content)
 }
 END_TEST
 
-Suite *arena_suite(void)
-{
-	Suite *s = suite_create("arena");
-	TCase *tc = tcase_create("arena");
-
-	tcase_add_test(tc, pieces_are_aligned_and_apart);
-	tcase_add_test(tc, arrays_are_zeroed_and_copies_end_in_nul);
-	tcase_add_test(tc, a_ceiling_holds_and_keeps_content);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(arena)

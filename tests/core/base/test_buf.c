@@ -166,7 +166,8 @@ static const struct {
 	{ "\xe2\x82", 2, "\"\\ufffd\\ufffd\"" },
 };
 
-START_TEST(json_strings_read_back_as_python_wrote_them)
+START_LOOP_TEST(json_strings_read_back_as_python_wrote_them,
+		sizeof(json_rows) / sizeof(json_rows[0]))
 {
 	struct buf b = BUF_INIT(100);
 
@@ -177,22 +178,4 @@ START_TEST(json_strings_read_back_as_python_wrote_them)
 }
 END_TEST
 
-Suite *buf_suite(void)
-{
-	Suite *s = suite_create("buf");
-	TCase *t = tcase_create("buf");
-
-	tcase_add_test(t, ceiling_is_an_error_and_keeps_content);
-	tcase_add_test(t, an_error_sticks);
-	tcase_add_test(t, out_of_memory_is_an_error_and_keeps_content);
-	tcase_add_test(t, absurd_sizes_are_refused);
-	tcase_add_test(t, release_empties_but_remembers_the_ceiling);
-	tcase_add_test(t, text_is_followed_by_a_nul_after_every_step);
-	tcase_add_test(t, room_is_given_before_len_is_moved);
-	tcase_add_test(t, numbers_are_decimal);
-	tcase_add_test(t, printf_that_does_not_fit_adds_nothing);
-	tcase_add_loop_test(t, json_strings_read_back_as_python_wrote_them, 0,
-			    sizeof(json_rows) / sizeof(json_rows[0]));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(buf)

@@ -111,18 +111,4 @@ START_TEST(checked_sums_say_when_they_wrap)
 }
 END_TEST
 
-Suite *bytes_suite(void)
-{
-	Suite *s = suite_create("bytes");
-	TCase *t = tcase_create("bytes");
-
-	tcase_add_test(t, loads_are_little_and_big_endian_at_any_address);
-	tcase_add_test(t, cursor_gives_all_bytes_then_nothing);
-	tcase_add_test(t, first_read_past_the_end_sticks_and_yields_zero);
-	tcase_add_test(t, numbers_are_stored_low_first);
-	tcase_add_test(t, varint_reads_back_what_was_put);
-	tcase_add_test(t, range_ok_knows_the_limit_and_does_not_wrap);
-	tcase_add_test(t, checked_sums_say_when_they_wrap);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(bytes)

@@ -100,14 +100,4 @@ START_TEST(nothing_is_lost_whoever_adds)
 }
 END_TEST
 
-Suite *counters_suite(void)
-{
-	Suite *s = suite_create("counters");
-	TCase *t = tcase_create("all");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, counters_begin_at_zero_and_add_up);
-	tcase_add_test(t, nothing_is_lost_whoever_adds);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(counters, .seconds = 60)

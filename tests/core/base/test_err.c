@@ -71,16 +71,4 @@ START_TEST(what_is_too_long_is_cut_at_the_end)
 }
 END_TEST
 
-Suite *err_suite(void)
-{
-	Suite *s = suite_create("err");
-	TCase *t = tcase_create("err");
-
-	tcase_add_test(t, set_keeps_code_and_sentence_and_returns_minus_code);
-	tcase_add_test(t, sys_appends_what_the_system_said);
-	tcase_add_test(t, wrap_puts_context_in_front_and_keeps_the_code);
-	tcase_add_test(t, control_bytes_of_a_hostile_name_do_not_reach_the_terminal);
-	tcase_add_test(t, what_is_too_long_is_cut_at_the_end);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(err)

@@ -229,7 +229,7 @@ static void check_open(size_t i)
 	ck_assert_int_ne(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
 }
 
-START_TEST(only_regular_files_inside_are_opened)
+START_LOOP_TEST(only_regular_files_inside_are_opened, ARRAY_LEN(open_rows))
 {
 	check_open((size_t)_i);
 }
@@ -293,7 +293,7 @@ static const struct {
 	{ "a\0b", 3, "file name 'a' refused: it contains byte 0x00" },
 };
 
-START_TEST(relative_names_are_checked_element_by_element)
+START_LOOP_TEST(relative_names_are_checked_element_by_element, ARRAY_LEN(name_rows))
 {
 	struct ckpt_err e = { 0 };
 	int rc = io_check_relative(name_rows[_i].path, name_rows[_i].n, &e);
@@ -345,25 +345,4 @@ START_TEST(mkdirs_says_when_a_file_is_in_the_way)
 }
 END_TEST
 
-Suite *io_suite(void)
-{
-	Suite *s = suite_create("io");
-	TCase *t = tcase_create("io");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, pread_reads_all_or_says_that_the_file_ends);
-	tcase_add_test(t, a_failing_read_is_its_error_number);
-	tcase_add_test(t, pread_some_reads_what_there_is);
-	tcase_add_test(t, write_writes_all_or_says_why_not);
-	tcase_add_test(t, pwrite_writes_at_an_offset_and_nowhere_else);
-	tcase_add_test(t, times_are_nanoseconds);
-	tcase_add_loop_test(t, only_regular_files_inside_are_opened, 0, ARRAY_LEN(open_rows));
-	tcase_add_test(t, old_kernels_open_the_same_but_follow_no_link);
-	tcase_add_loop_test(t, relative_names_are_checked_element_by_element, 0,
-			    ARRAY_LEN(name_rows));
-	tcase_add_test(t, names_longer_than_a_path_are_refused);
-	tcase_add_test(t, mkdirs_makes_what_is_missing_for_the_owner_only);
-	tcase_add_test(t, mkdirs_says_when_a_file_is_in_the_way);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(io, .setup = setup, .teardown = teardown)

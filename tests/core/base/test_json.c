@@ -115,7 +115,7 @@ static const struct {
 	{ TEXT("{a:1}") },
 };
 
-START_TEST(a_text_means_what_jansson_says)
+START_LOOP_TEST(a_text_means_what_jansson_says, ARRAY_LEN(texts))
 {
 	for (unsigned flags = 0; flags < 4; flags++)
 		ck_assert_msg(json_agrees(texts[_i].text, texts[_i].len, flags), "%s, flags %u",
@@ -181,7 +181,7 @@ static void random_value(struct rng *r, char *out, size_t *n, size_t cap, int de
 	out[(*n)++] = object ? '}' : ']';
 }
 
-START_TEST(random_texts_mean_what_jansson_says)
+START_LOOP_TEST(random_texts_mean_what_jansson_says, 10)
 {
 	struct rng r = { rng_new().state + (uint64_t)_i };
 	char text[4000];
@@ -231,7 +231,7 @@ static const struct {
 	{ "[] x", "end of file expected near 'x'", 1, 3 },
 };
 
-START_TEST(a_fault_has_a_place_and_a_sentence)
+START_LOOP_TEST(a_fault_has_a_place_and_a_sentence, ARRAY_LEN(faults))
 {
 	struct jdoc d = { 0 };
 	struct ckpt_err e = { 0 };
@@ -417,7 +417,7 @@ static const struct {
 	{ "[1e-", "9", "]", 0 },
 };
 
-START_TEST(memory_is_eight_bytes_a_value)
+START_LOOP_TEST(memory_is_eight_bytes_a_value, ARRAY_LEN(bombs))
 {
 	/* A text of 52 MB has more values than are allowed; most short runs try the rest of it. */
 	const bool large = rng_turn((uint64_t)_i, 8);
@@ -500,27 +500,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *json_suite(void)
-{
-	Suite *s = suite_create("json");
-	TCase *t = tcase_create("json");
-
-	tcase_set_timeout(t, 300);
-	tcase_add_loop_test(t, a_text_means_what_jansson_says, 0, ARRAY_LEN(texts));
-	tcase_add_test(t, a_text_that_ends_early_is_refused);
-	tcase_add_loop_test(t, random_texts_mean_what_jansson_says, 0, 10);
-	tcase_add_loop_test(t, a_fault_has_a_place_and_a_sentence, 0, ARRAY_LEN(faults));
-	tcase_add_test(t, big_integers_are_reals_where_that_is_asked_for);
-	tcase_add_test(t, keys_may_come_twice_where_that_is_asked_for);
-	tcase_add_test(t, values_follow_each_other_in_a_text);
-	tcase_add_test(t, the_locale_of_the_program_changes_nothing);
-	tcase_add_test(t, what_is_asked_of_no_value_is_no_value);
-	tcase_add_test(t, a_part_is_kept_without_the_rest);
-	tcase_add_test(t, values_nest_2048_deep_and_no_deeper);
-	tcase_add_test(t, a_key_that_comes_twice_is_found_among_many);
-	tcase_add_loop_test(t, memory_is_eight_bytes_a_value, 0, ARRAY_LEN(bombs));
-	tcase_add_test(t, many_keys_take_four_bytes_more_each);
-	tcase_add_test(t, without_memory_it_says_so);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(json, .seconds = 300)

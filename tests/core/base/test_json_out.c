@@ -65,13 +65,4 @@ START_TEST(the_buffer_may_be_emptied_in_between)
 }
 END_TEST
 
-Suite *json_out_suite(void)
-{
-	Suite *s = suite_create("json_out");
-	TCase *tc = tcase_create("json_out");
-
-	tcase_add_test(tc, members_stand_on_lines_or_in_one);
-	tcase_add_test(tc, the_buffer_may_be_emptied_in_between);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(json_out)

@@ -87,16 +87,4 @@ START_TEST(the_work_is_bounded)
 }
 END_TEST
 
-Suite *nearest_suite(void)
-{
-	Suite *s = suite_create("nearest");
-	TCase *t = tcase_create("all");
-
-	tcase_set_timeout(t, 30);
-	tcase_add_test(t, ends_come_first_then_few_changes_then_what_contains_it);
-	tcase_add_test(t, a_short_name_is_like_no_other);
-	tcase_add_test(t, every_change_of_a_byte_is_near);
-	tcase_add_test(t, the_work_is_bounded);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(nearest, .seconds = 30)

@@ -77,14 +77,4 @@ START_TEST(nothing_is_drawn_at_first_or_where_there_is_no_terminal)
 }
 END_TEST
 
-Suite *progress_suite(void)
-{
-	Suite *s = suite_create("progress");
-	TCase *t = tcase_create("progress");
-
-	tcase_add_test(t, a_bar_counts_bytes);
-	tcase_add_test(t, a_bar_counts_other_things);
-	tcase_add_test(t, nothing_is_drawn_at_first_or_where_there_is_no_terminal);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(progress)

@@ -45,7 +45,7 @@ static const struct {
 	{ "\xe2\x82\xc0", 3, 0xfffd, 1 },
 };
 
-START_TEST(next_takes_one_character_or_one_bad_byte)
+START_LOOP_TEST(next_takes_one_character_or_one_bad_byte, ARRAY_LEN(utf8_rows))
 {
 	const char *s = utf8_rows[_i].s, *end = s + utf8_rows[_i].n;
 	bool good = utf8_rows[_i].step == utf8_rows[_i].n &&
@@ -362,7 +362,7 @@ static const struct {
 	{ UINT64_MAX, "16.0 EiB" },
 };
 
-START_TEST(sizes_are_short)
+START_LOOP_TEST(sizes_are_short, ARRAY_LEN(size_rows))
 {
 	char out[16];
 
@@ -436,7 +436,7 @@ static const struct {
 	{ "1X", false, 0 },
 };
 
-START_TEST(sizes_are_parsed_or_refused_untouched)
+START_LOOP_TEST(sizes_are_parsed_or_refused_untouched, ARRAY_LEN(parse_rows))
 {
 	uint64_t v = 42;
 
@@ -465,7 +465,7 @@ static const struct {
 	{ UINT64_MAX, "18446744 T", "18,446,744,073,709,551,615" },
 };
 
-START_TEST(counts_are_short_and_digits_are_grouped)
+START_LOOP_TEST(counts_are_short_and_digits_are_grouped, ARRAY_LEN(count_rows))
 {
 	char count[16], digits[32];
 
@@ -474,28 +474,4 @@ START_TEST(counts_are_short_and_digits_are_grouped)
 }
 END_TEST
 
-Suite *text_suite(void)
-{
-	Suite *s = suite_create("text");
-	TCase *t = tcase_create("text");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, next_takes_one_character_or_one_bad_byte, 0, ARRAY_LEN(utf8_rows));
-	tcase_add_test(t, every_code_point_reads_back);
-	tcase_add_test(t, numbers_order_as_numbers_and_text_as_bytes);
-	tcase_add_test(t, natural_order_is_a_total_order);
-	tcase_add_test(t, glob_covers_the_shell_forms);
-	tcase_add_test(t, glob_without_closing_bracket_matches_nothing);
-	tcase_add_test(t, glob_has_braces);
-	tcase_add_test(t, braces_are_within_the_steps);
-	tcase_add_test(t, one_glob_of_many_is_enough_and_none_is_all);
-	tcase_add_test(t, steps_of_globs_are_counted_over_all_names);
-	tcase_add_test(t, glob_of_many_stars_is_not_exponential);
-	tcase_add_test(t, glob_agrees_with_fnmatch);
-	tcase_add_loop_test(t, sizes_are_short, 0, ARRAY_LEN(size_rows));
-	tcase_add_loop_test(t, counts_are_short_and_digits_are_grouped, 0, ARRAY_LEN(count_rows));
-	tcase_add_test(t, show_escapes_control_bytes_and_cuts_to_fit);
-	tcase_add_loop_test(t, sizes_are_parsed_or_refused_untouched, 0, ARRAY_LEN(parse_rows));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(text, .seconds = 60)

@@ -43,13 +43,4 @@ START_TEST(a_bound_holds_and_keeps_the_array)
 }
 END_TEST
 
-Suite *vec_suite(void)
-{
-	Suite *s = suite_create("vec");
-	TCase *tc = tcase_create("vec");
-
-	tcase_add_test(tc, room_doubles_and_members_stay);
-	tcase_add_test(tc, a_bound_holds_and_keeps_the_array);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(vec)

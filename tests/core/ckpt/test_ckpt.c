@@ -284,7 +284,7 @@ static const struct {
 	{ ".metadata", "error 2: '.metadata': there is no such file in the tree" },
 };
 
-START_TEST(paths_lead_where_they_lead_in_a_mount)
+START_LOOP_TEST(paths_lead_where_they_lead_in_a_mount, ARRAY_LEN(paths))
 {
 	struct ckpt *c;
 	struct ckpt_stat st;
@@ -418,7 +418,7 @@ START_TEST(stat_knows_every_size_and_the_checkpoints_time)
 }
 END_TEST
 
-START_TEST(every_range_of_a_file_is_right)
+START_LOOP_TEST(every_range_of_a_file_is_right, 5)
 {
 	static const char *const files[] = { "tensors/a.b", "npy/a%2Fc.npy", "objects/packed",
 					     "objects/packed.json", ".ckptfs/info.json" };
@@ -590,7 +590,7 @@ static void put_holes(void)
 	dcp_end(&d, ".metadata");
 }
 
-START_TEST(holes_are_refused_unless_allowed)
+START_LOOP_TEST(holes_are_refused_unless_allowed, 2)
 {
 	static const struct ckpt_opts allowed[] = { { .allow_missing = true },
 						    { .allow_holes = true } };
@@ -742,7 +742,7 @@ static void check_victims(const struct ckpt_opts *o, bool packed_too)
 	ckpt_close(c);
 }
 
-START_TEST(missing_files_take_their_tensors_with_them)
+START_LOOP_TEST(missing_files_take_their_tensors_with_them, ARRAY_LEN(damages))
 {
 	struct ckpt_err e;
 	char want[4400];
@@ -833,7 +833,7 @@ START_TEST(a_damaged_compressed_object_has_no_size_and_fails_when_opened)
 END_TEST
 
 /* A compressed item that ends before its elements do: an error, and an answer. */
-START_TEST(a_compressed_item_that_is_too_short_is_an_error)
+START_LOOP_TEST(a_compressed_item_that_is_too_short_is_an_error, 4)
 {
 	const int64_t size[] = { 3000000 };
 	const uint64_t shape[] = { 3000000 }, box[] = { 0, 3000000 };
@@ -1077,7 +1077,7 @@ static void *use_everything(void *arg)
 	return NULL;
 }
 
-START_TEST(everything_may_be_called_from_many_threads)
+START_LOOP_TEST(everything_may_be_called_from_many_threads, 2)
 {
 	struct crowd w = { 0 };
 	pthread_t threads[8];
@@ -1093,40 +1093,4 @@ START_TEST(everything_may_be_called_from_many_threads)
 }
 END_TEST
 
-Suite *ckpt_suite(void)
-{
-	Suite *s = suite_create("ckpt");
-	TCase *t = tcase_create("ckpt");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, what_cannot_be_opened_is_told);
-	tcase_add_test(t, totals_say_what_it_holds);
-	tcase_add_test(t, include_and_exclude_choose_what_exists);
-	tcase_add_loop_test(t, paths_lead_where_they_lead_in_a_mount, 0, ARRAY_LEN(paths));
-	tcase_add_test(t, an_fqn_leads_to_its_file);
-	tcase_add_test(t, names_too_long_for_a_file_are_not_found);
-	tcase_add_test(t, directories_and_strangers_cannot_be_opened);
-	tcase_add_test(t, stat_knows_every_size_and_the_checkpoints_time);
-	tcase_add_loop_test(t, every_range_of_a_file_is_right, 0, 5);
-	tcase_add_test(t, attributes_describe_tensors);
-	tcase_add_test(t, attribute_names_are_listed);
-	tcase_add_test(t, info_json_is_json_and_tells_the_totals);
-	tcase_add_test(t, chunks_are_listed_until_one_says_stop);
-	tcase_add_loop_test(t, holes_are_refused_unless_allowed, 0, 2);
-	tcase_add_test(t, holes_in_what_is_excluded_do_not_matter);
-	tcase_add_test(t, holes_can_be_listed_and_looked_at);
-	tcase_add_loop_test(t, missing_files_take_their_tensors_with_them, 0, ARRAY_LEN(damages));
-	tcase_add_test(t, missing_files_and_a_damaged_index_together_are_no_obstacle);
-	tcase_add_test(t, files_that_nobody_needs_may_be_missing);
-	tcase_add_test(t, a_damaged_compressed_object_has_no_size_and_fails_when_opened);
-	tcase_add_loop_test(t, a_compressed_item_that_is_too_short_is_an_error, 0, 4);
-	tcase_add_test(t, a_sound_checkpoint_has_no_faults);
-	tcase_add_test(t, flipped_data_is_found_by_its_crc);
-	tcase_add_test(t, all_that_is_wrong_is_reported);
-	tcase_add_test(t, data_newer_than_the_metadata_is_a_warning);
-	tcase_add_test(t, overlaps_are_read_and_reported);
-	tcase_add_loop_test(t, everything_may_be_called_from_many_threads, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt, .setup = setup, .teardown = teardown, .seconds = 60)

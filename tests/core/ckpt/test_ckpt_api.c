@@ -1058,7 +1058,7 @@ static void teardown(void)
 	(void)close(dir_fd);
 }
 
-START_TEST(any_function_answers_of_a_checkpoint_and_of_a_run)
+START_LOOP_TEST(any_function_answers_of_a_checkpoint_and_of_a_run, 2 * ARRAY_LEN(rows))
 {
 	rows[_i / 2].call(&sides[_i % 2]);
 }
@@ -1143,18 +1143,4 @@ START_TEST(what_a_newer_program_asks_for_is_refused)
 }
 END_TEST
 
-Suite *ckpt_api_suite(void)
-{
-	Suite *s = suite_create("ckpt_api");
-	TCase *t = tcase_create("ckpt_api");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, any_function_answers_of_a_checkpoint_and_of_a_run, 0,
-			    2 * ARRAY_LEN(rows));
-	tcase_add_test(t, all_functions_of_the_headers_are_called);
-	tcase_add_test(t, structures_of_other_versions_are_filled_as_far_as_both_know);
-	tcase_add_test(t, what_a_newer_program_asks_for_is_refused);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_api, .setup = setup, .teardown = teardown, .seconds = 60)

@@ -6,35 +6,17 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "blob_util.h"
+#include "data_util.h"
 #include "opts_util.h"
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static struct dirent **cases;
-static int n_cases;
-
-static const char *data_dir(void)
-{
-	const char *s = getenv("TEST_DATA");
-
-	return s && *s ? s : "tests/data";
-}
-
-static int is_case(const struct dirent *d)
-{
-	char path[4096];
-
-	(void)snprintf(path, sizeof(path), "%s/%s/expected.json", data_dir(), d->d_name);
-	return !access(path, R_OK);
-}
 
 /* ---- one file ---- */
 
@@ -140,9 +122,10 @@ static struct count walk_case(const char *path, const struct ckpt_opts *opts)
 	return count;
 }
 
-START_TEST(what_is_a_real_file_has_its_bytes_and_no_other_file_has)
+START_LOOP_TEST(what_is_a_real_file_has_its_bytes_and_no_other_file_has,
+		data_count("expected.json"))
 {
-	const char *name = cases[_i]->d_name;
+	const char *name = data_name(_i);
 	struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
 	struct count count;
 	char path[4096];
@@ -229,19 +212,4 @@ START_TEST(what_was_replaced_is_still_there_for_who_has_it)
 }
 END_TEST
 
-Suite *ckpt_backing_suite(void)
-{
-	Suite *s = suite_create("ckpt_backing");
-	TCase *t = tcase_create("fixtures"), *assets = tcase_create("assets");
-
-	n_cases = scandir(data_dir(), &cases, is_case, alphasort);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, what_is_a_real_file_has_its_bytes_and_no_other_file_has, 0,
-			    n_cases > 0 ? n_cases : 0);
-	suite_add_tcase(s, t);
-	tcase_add_checked_fixture(assets, setup, teardown);
-	tcase_add_test(assets, what_was_written_to_is_not_opened_any_more_and_said);
-	tcase_add_test(assets, what_was_replaced_is_still_there_for_who_has_it);
-	suite_add_tcase(s, assets);
-	return s;
-}
+SUITE(ckpt_backing, .setup = setup, .teardown = teardown, .seconds = 60)

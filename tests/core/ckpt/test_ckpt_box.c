@@ -30,7 +30,7 @@ static void check_outside(struct ckpt *c, uint64_t i, const struct ckpt_tensor *
 	REQUIRE(open(c, i, off, len, &f, &e) == -EINVAL && !f && strstr(e.msg, "is outside"));
 }
 
-START_TEST(a_box_holds_what_the_whole_has_there)
+START_LOOP_TEST(a_box_holds_what_the_whole_has_there, fixture_count() * (int)ARRAY_LEN(options))
 {
 	const struct ckpt_opts *o = &options[_i % ARRAY_LEN(options)];
 	struct rng r = rng_new();
@@ -78,7 +78,7 @@ START_TEST(the_fixtures_can_be_opened)
 {
 	unsigned opened[ARRAY_LEN(options)] = { 0 };
 
-	for (int i = 0; i < n_fixtures * (int)ARRAY_LEN(options); i++) {
+	for (int i = 0; i < fixture_count() * (int)ARRAY_LEN(options); i++) {
 		char path[4400];
 		struct ckpt *c = fixture_open(i / (int)ARRAY_LEN(options),
 					      &options[i % (int)ARRAY_LEN(options)], path);
@@ -92,15 +92,4 @@ START_TEST(the_fixtures_can_be_opened)
 }
 END_TEST
 
-Suite *ckpt_box_suite(void)
-{
-	Suite *s = suite_create("ckpt_box");
-	TCase *t = tcase_create("ckpt_box");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, a_box_holds_what_the_whole_has_there, 0,
-			    fixture_count() * (int)ARRAY_LEN(options));
-	tcase_add_test(t, the_fixtures_can_be_opened);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_box, .seconds = 60)

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
+#include "data_util.h"
 #include "model/box.h"
 #include "opts_util.h"
 #include "rng.h"
@@ -15,31 +16,12 @@
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static struct dirent **cases;
-static int n_cases;
-
-static const char *data_dir(void)
-{
-	const char *s = getenv("TEST_DATA");
-
-	return s && *s ? s : "tests/data";
-}
-
-static int is_case(const struct dirent *d)
-{
-	char path[4096];
-
-	(void)snprintf(path, sizeof(path), "%s/%s/expected.json", data_dir(), d->d_name);
-	return !access(path, R_OK);
-}
 
 /* ---- expected.json ---- */
 
@@ -598,9 +580,9 @@ static void check_ranks(const char *name, const json_t *want)
 	ckpt_close(c);
 }
 
-START_TEST(real_checkpoints_read_as_torch_reads_them)
+START_LOOP_TEST(real_checkpoints_read_as_torch_reads_them, data_count("expected.json"))
 {
-	const char *name = cases[_i]->d_name;
+	const char *name = data_name(_i);
 	json_t *want = load_expected(name);
 	const char *format = string_of(want, "format");
 
@@ -624,22 +606,10 @@ START_TEST(there_are_real_checkpoints)
 
 	ck_assert_str_eq(sha256_hex("abc", 3, hex),
 			 "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-	ck_assert_msg(n_cases > 30,
+	ck_assert_msg(data_count("expected.json") > 30,
 		      "%d checkpoints in %s; run from the repository root, or set TEST_DATA",
-		      n_cases, data_dir());
+		      data_count("expected.json"), data_dir());
 }
 END_TEST
 
-Suite *ckpt_data_suite(void)
-{
-	Suite *s = suite_create("ckpt_data");
-	TCase *t = tcase_create("ckpt_data");
-
-	n_cases = scandir(data_dir(), &cases, is_case, alphasort);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, there_are_real_checkpoints);
-	tcase_add_loop_test(t, real_checkpoints_read_as_torch_reads_them, 0,
-			    n_cases > 0 ? n_cases : 0);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_data, .seconds = 60)

@@ -197,7 +197,7 @@ static void put_options(struct ckpt_opts *o)
 	o->maps = 1;
 }
 
-START_TEST(nothing_that_fails_gives_wrong_bytes)
+START_LOOP_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs))
 {
 	struct ckpt_opts o = { .index = runs[_i].file ? index_path : ":memory:" };
 	const char *data = getenv("TEST_DATA");
@@ -246,14 +246,4 @@ START_TEST(nothing_that_fails_gives_wrong_bytes)
 }
 END_TEST
 
-Suite *ckpt_fault_suite(void)
-{
-	Suite *s = suite_create("ckpt_fault");
-	TCase *t = tcase_create("ckpt_fault");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 240);
-	tcase_add_loop_test(t, nothing_that_fails_gives_wrong_bytes, 0, ARRAY_LEN(runs));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_fault, .setup = setup, .teardown = teardown, .seconds = 240)

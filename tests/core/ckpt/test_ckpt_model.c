@@ -436,7 +436,7 @@ static const struct {
 	{ { .dtype = "fp32", .weights = "model.", .maps = 1 }, CKPT_DTYPE_F32, true },
 };
 
-START_TEST(every_face_shows_the_tensors_bytes)
+START_LOOP_TEST(every_face_shows_the_tensors_bytes, ARRAY_LEN(combinations))
 {
 	struct ckpt_opts o = combinations[_i].o;
 	char layout[4300];
@@ -453,7 +453,7 @@ START_TEST(every_face_shows_the_tensors_bytes)
 }
 END_TEST
 
-START_TEST(every_range_of_a_consolidated_file_is_right)
+START_LOOP_TEST(every_range_of_a_consolidated_file_is_right, 4)
 {
 	static const char *const files[] = { "hf/model.safetensors", "pt/model.pt",
 					     "ranks/00004/model.safetensors",
@@ -573,7 +573,7 @@ static void check_ranges(struct ckpt *c, const char *path, const uint8_t *want, 
 	ckpt_file_close(f);
 }
 
-START_TEST(casts_are_the_same_whatever_the_range)
+START_LOOP_TEST(casts_are_the_same_whatever_the_range, ARRAY_LEN(targets))
 {
 	struct ckpt *c;
 	char path[110] = "tensors/";
@@ -592,7 +592,7 @@ START_TEST(casts_are_the_same_whatever_the_range)
 }
 END_TEST
 
-START_TEST(odd_elements_are_resolved_before_they_are_cast)
+START_LOOP_TEST(odd_elements_are_resolved_before_they_are_cast, ARRAY_LEN(targets))
 {
 	float values[20], negated[20];
 	uint8_t want[80];
@@ -715,7 +715,7 @@ static const char *in_top(const char *value, char out[static 4300])
 	return out;
 }
 
-START_TEST(wrong_options_are_named)
+START_LOOP_TEST(wrong_options_are_named, ARRAY_LEN(wrong))
 {
 	struct ckpt_opts o = { .weights = wrong[_i].weights, .dtype = wrong[_i].dtype };
 	char rename[4300], layout[4300], assets[4300];
@@ -933,7 +933,7 @@ static void exchange(void *arg)
  * Whoever can write there exchanges the file with a link that leads out, before each single call
  * that opens the checkpoint and reads the file, in turn. The secret has the file's size and time.
  */
-START_TEST(a_link_that_comes_while_an_asset_is_looked_for_is_never_followed)
+START_LOOP_TEST(a_link_that_comes_while_an_asset_is_looked_for_is_never_followed, 2)
 {
 	static const char inside[] = "inside", secret[] = "SECRET";
 	const struct timespec then[2] = { { 5, 0 }, { 5, 0 } };
@@ -1084,7 +1084,8 @@ static void note_warning(void *arg, const char *what)
 	buf_printf(arg, "%s; ", what);
 }
 
-START_TEST(a_file_of_the_parent_is_used_where_it_is_as_trusted_as_the_checkpoint)
+START_LOOP_TEST(a_file_of_the_parent_is_used_where_it_is_as_trusted_as_the_checkpoint,
+		ARRAY_LEN(parents))
 {
 	struct buf said = BUF_INIT(10000);
 	struct ckpt_opts o = { .warn = note_warning, .warn_arg = &said };
@@ -1398,7 +1399,7 @@ static void *read_at_random(void *arg)
 }
 
 /* Chunk maps are thrown out between reads, and blocks where there is no room for them. */
-START_TEST(threads_read_one_file_at_once)
+START_LOOP_TEST(threads_read_one_file_at_once, 2)
 {
 	struct crowd w = { 0 };
 	pthread_t threads[N_THREADS];
@@ -1423,35 +1424,4 @@ START_TEST(threads_read_one_file_at_once)
 }
 END_TEST
 
-Suite *ckpt_model_suite(void)
-{
-	Suite *s = suite_create("ckpt_model");
-	TCase *t = tcase_create("ckpt_model");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_face_shows_the_tensors_bytes, 0, ARRAY_LEN(combinations));
-	tcase_add_loop_test(t, every_range_of_a_consolidated_file_is_right, 0, 4);
-	tcase_add_test(t, rules_rename_the_tree_and_the_model);
-	tcase_add_loop_test(t, casts_are_the_same_whatever_the_range, 0, ARRAY_LEN(targets));
-	tcase_add_loop_test(t, odd_elements_are_resolved_before_they_are_cast, 0,
-			    ARRAY_LEN(targets));
-	tcase_add_test(t, large_tensors_are_cast_piece_by_piece);
-	tcase_add_loop_test(t, wrong_options_are_named, 0, ARRAY_LEN(wrong));
-	tcase_add_test(t, rules_that_nothing_needs_are_told);
-	tcase_add_test(t, a_directory_of_assets_is_shown_without_weights);
-	tcase_add_test(t, usual_assets_are_found_beside_the_checkpoint);
-	tcase_add_test(t, an_asset_that_changes_is_an_error);
-	tcase_add_loop_test(t, a_link_that_comes_while_an_asset_is_looked_for_is_never_followed, 0,
-			    2);
-	tcase_add_loop_test(t,
-			    a_file_of_the_parent_is_used_where_it_is_as_trusted_as_the_checkpoint,
-			    0, ARRAY_LEN(parents));
-	tcase_add_test(t, links_lead_to_the_files_of_ranks);
-	tcase_add_test(t, attributes_of_a_ranks_file_are_those_of_its_part);
-	tcase_add_test(t, a_damaged_item_fails_the_opens_that_need_it);
-	tcase_add_test(t, what_is_missing_is_left_out_of_what_is_put_together);
-	tcase_add_loop_test(t, threads_read_one_file_at_once, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_model, .setup = setup, .teardown = teardown, .seconds = 60)

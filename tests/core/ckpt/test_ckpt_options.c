@@ -38,7 +38,16 @@ static void right_word(const struct ckpt_option *x, char out[static 100])
 						     : "=a=b");
 }
 
-START_TEST(each_row_sets_its_field_and_no_other)
+static int count_options(void)
+{
+	int n = 0;
+
+	while (ckpt_option((size_t)n))
+		n++;
+	return n;
+}
+
+START_LOOP_TEST(each_row_sets_its_field_and_no_other, count_options())
 {
 	static const struct ckpt_opts none;
 	const struct ckpt_option *x = ckpt_option((size_t)_i);
@@ -128,7 +137,7 @@ static const struct {
 	{ "maps=0", "option 'maps': must be at least 1" },
 };
 
-START_TEST(a_wrong_word_is_named)
+START_LOOP_TEST(a_wrong_word_is_named, (int)ARRAY_LEN(wrong))
 {
 	struct ckpt_opts o;
 	struct ckpt_err e;
@@ -173,21 +182,4 @@ START_TEST(a_choice_is_one_of_its_words)
 }
 END_TEST
 
-Suite *ckpt_options_suite(void)
-{
-	Suite *s = suite_create("ckpt_options");
-	TCase *t = tcase_create("ckpt_options");
-	int n = 0;
-
-	while (ckpt_option((size_t)n))
-		n++;
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_loop_test(t, each_row_sets_its_field_and_no_other, 0, n);
-	tcase_add_test(t, no_words_ask_for_nothing);
-	tcase_add_test(t, the_last_word_counts_and_lists_grow);
-	tcase_add_loop_test(t, a_wrong_word_is_named, 0, (int)ARRAY_LEN(wrong));
-	tcase_add_test(t, memory_has_a_bound);
-	tcase_add_test(t, a_choice_is_one_of_its_words);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_options, .setup = setup, .teardown = teardown)

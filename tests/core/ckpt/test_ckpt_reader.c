@@ -472,7 +472,7 @@ START_TEST(what_is_renamed_is_at_the_top)
 
 	(void)snprintf(rules, sizeof(rules), "%s/rules", dir);
 	put_file(dir_fd, "rules", "s/layers\\.1/blocks.1/\n", 22);
-	(void)snprintf(path, sizeof(path), "%s/plain/ckpt", fixture_dir());
+	(void)snprintf(path, sizeof(path), "%s/plain/ckpt", data_dir());
 	ck_assert_msg(!open_typed(path, &opts, &c, &e), "%s", e.msg);
 	i = ckpt_tensor_find(c, "model.layers.0.w", 16);
 	k = ckpt_tensor_find(c, "model.blocks.1.w", 16);
@@ -670,7 +670,7 @@ START_TEST(a_tensor_with_holes_is_not_read)
 	char path[4400];
 	size_t faults = 0;
 
-	(void)snprintf(path, sizeof(path), "%s/hole/ckpt", fixture_dir());
+	(void)snprintf(path, sizeof(path), "%s/hole/ckpt", data_dir());
 	REQUIRE(!ckpt_storage_reader_reset(&s, path, &e));
 	REQUIRE(!ckpt_storage_reader_read_metadata(&s, &md, &e));
 	for (size_t i = 0; i < md->n_entries; i++) {

@@ -300,7 +300,7 @@ static void tell(int i)
 		put_common(models[i].experts);
 }
 
-START_TEST(boxes_are_those_of_the_whole)
+START_LOOP_TEST(boxes_are_those_of_the_whole, ARRAY_LEN(models))
 {
 	struct rng r = rng_new();
 	struct ckpt *c;
@@ -323,7 +323,7 @@ START_TEST(boxes_are_those_of_the_whole)
 }
 END_TEST
 
-START_TEST(the_model_is_what_it_is_at_hugging_face)
+START_LOOP_TEST(the_model_is_what_it_is_at_hugging_face, ARRAY_LEN(models))
 {
 	json_t *want = expected(models[_i].name);
 	struct ckpt *c;
@@ -487,7 +487,7 @@ START_TEST(what_is_made_of_a_missing_file_is_left_out)
 END_TEST
 
 /* As core_v0.19 saves it: a list of one dict, in an item of the checkpoint. */
-START_TEST(args_may_lie_in_an_object)
+START_LOOP_TEST(args_may_lie_in_an_object, 2)
 {
 	struct archive a = { 0 };
 	struct emit m = EMIT_INIT(2, true);
@@ -564,7 +564,7 @@ START_TEST(what_is_wrong_is_said)
 END_TEST
 
 /* Allocations and reads fail in turn: a model or a sentence. */
-START_TEST(whatever_fails_is_said)
+START_LOOP_TEST(whatever_fails_is_said, 4)
 {
 	const struct ckpt_opts o = { .recipe = "megatron", .index = ":memory:" };
 
@@ -584,23 +584,4 @@ START_TEST(whatever_fails_is_said)
 }
 END_TEST
 
-Suite *ckpt_recipe_suite(void)
-{
-	Suite *s = suite_create("ckpt_recipe");
-	TCase *t = tcase_create("ckpt_recipe");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
-	tcase_add_loop_test(t, the_model_is_what_it_is_at_hugging_face, 0, ARRAY_LEN(models));
-	tcase_add_loop_test(t, boxes_are_those_of_the_whole, 0, ARRAY_LEN(models));
-	tcase_add_test(t, a_text_of_the_same_recipe_is_the_same_recipe);
-	tcase_add_test(t, ranks_hold_parts_of_what_a_recipe_makes);
-	tcase_add_test(t, casts_see_the_model);
-	tcase_add_test(t, two_ways_to_tell_it_make_equal_models);
-	tcase_add_test(t, what_is_made_of_a_missing_file_is_left_out);
-	tcase_add_loop_test(t, args_may_lie_in_an_object, 0, 2);
-	tcase_add_test(t, what_is_wrong_is_said);
-	tcase_add_loop_test(t, whatever_fails_is_said, 0, 4);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_recipe, .setup = setup, .teardown = teardown, .seconds = 30)

@@ -139,7 +139,7 @@ static void save(struct job *j, struct ckpt_err *e, int want)
 	ck_assert_msg(ckpt_comm_run_threads(j->s->ranks, save_rank, j, e) == want, "%s", e->msg);
 }
 
-START_TEST(what_is_saved_is_there_and_is_loaded_by_others)
+START_LOOP_TEST(what_is_saved_is_there_and_is_loaded_by_others, 12)
 {
 	enum ckpt_format format = formats[_i % 3];
 	struct rng r = { rng_new().state + (uint64_t)_i };
@@ -156,7 +156,7 @@ START_TEST(what_is_saved_is_there_and_is_loaded_by_others)
 }
 END_TEST
 
-START_TEST(kept_planners_save_again_and_again)
+START_LOOP_TEST(kept_planners_save_again_and_again, 3)
 {
 	struct rng r = { rng_new().state + (uint64_t)_i };
 	struct saved s = { 0 };
@@ -186,7 +186,7 @@ START_TEST(kept_planners_save_again_and_again)
 }
 END_TEST
 
-START_TEST(a_rank_that_fails_leaves_the_old_checkpoint)
+START_LOOP_TEST(a_rank_that_fails_leaves_the_old_checkpoint, 3)
 {
 	const uint64_t shape[] = { 12, 5 };
 	struct rng r = { rng_new().state + (uint64_t)_i };
@@ -214,16 +214,4 @@ START_TEST(a_rank_that_fails_leaves_the_old_checkpoint)
 }
 END_TEST
 
-Suite *ckpt_save_suite(void)
-{
-	Suite *s = suite_create("ckpt_save");
-	TCase *t = tcase_create("all");
-
-	tcase_add_checked_fixture(t, set_up, tear_down);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, what_is_saved_is_there_and_is_loaded_by_others, 0, 12);
-	tcase_add_loop_test(t, kept_planners_save_again_and_again, 0, 3);
-	tcase_add_loop_test(t, a_rank_that_fails_leaves_the_old_checkpoint, 0, 3);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_save, .setup = set_up, .teardown = tear_down, .seconds = 60)

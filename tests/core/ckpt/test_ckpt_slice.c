@@ -168,7 +168,7 @@ static void check_tensor(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t
 	check_refusals(c, i, t, read, r);
 }
 
-START_TEST(a_slice_holds_what_the_whole_has_there)
+START_LOOP_TEST(a_slice_holds_what_the_whole_has_there, fixture_count() * 2)
 {
 	struct rng r = rng_new();
 	struct ckpt_totals totals;
@@ -210,7 +210,7 @@ START_TEST(a_tensor_that_cannot_be_read_says_why)
 	char path[4400];
 	uint64_t i = 0;
 
-	(void)snprintf(path, sizeof(path), "%s/hole/ckpt", fixture_dir());
+	(void)snprintf(path, sizeof(path), "%s/hole/ckpt", data_dir());
 	ck_assert_msg(!open_typed(path, &o, &c, &e), "%s", e.msg);
 	do
 		ckpt_tensor(c, i++, &t);
@@ -222,14 +222,4 @@ START_TEST(a_tensor_that_cannot_be_read_says_why)
 }
 END_TEST
 
-Suite *ckpt_slice_suite(void)
-{
-	Suite *s = suite_create("ckpt_slice");
-	TCase *t = tcase_create("ckpt_slice");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, a_slice_holds_what_the_whole_has_there, 0, fixture_count() * 2);
-	tcase_add_test(t, a_tensor_that_cannot_be_read_says_why);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_slice, .seconds = 60)

@@ -170,16 +170,4 @@ START_TEST(counters_tell_what_was_read)
 }
 END_TEST
 
-Suite *ckpt_sources_suite(void)
-{
-	Suite *s = suite_create("ckpt_sources");
-	TCase *t = tcase_create("all");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, sources_of_a_whole_tensor_are_its_bytes);
-	tcase_add_test(t, compressed_items_are_needed_whole);
-	tcase_add_test(t, what_each_returns_ends_it);
-	tcase_add_test(t, counters_tell_what_was_read);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(ckpt_sources, .seconds = 60)

@@ -246,7 +246,7 @@ START_TEST(globs_choose_what_is_compared)
 END_TEST
 
 /* Tensors of several blocks, cut differently on both sides; differences anywhere. */
-START_TEST(large_tensors_are_compared_in_parts)
+START_LOOP_TEST(large_tensors_are_compared_in_parts, 4)
 {
 	static const enum ckpt_dtype types[] = { CKPT_DTYPE_U8, CKPT_DTYPE_BF16, CKPT_DTYPE_F32,
 						 CKPT_DTYPE_C128 };
@@ -379,7 +379,7 @@ START_TEST(the_caller_can_stop_it)
 END_TEST
 
 /* Out of memory, or a read that fails: an error, a name that failed, or nothing wrong at all. */
-START_TEST(every_allocation_and_read_may_fail)
+START_LOOP_TEST(every_allocation_and_read_may_fail, 2)
 {
 	static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_READ };
 	autofree char *whole = NULL;
@@ -405,21 +405,4 @@ START_TEST(every_allocation_and_read_may_fail)
 }
 END_TEST
 
-Suite *diff_suite(void)
-{
-	Suite *s = suite_create("diff");
-	TCase *t = tcase_create("diff");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, every_result_in_natural_order);
-	tcase_add_test(t, globs_choose_what_is_compared);
-	tcase_add_loop_test(t, large_tensors_are_compared_in_parts, 0, 4);
-	tcase_add_test(t, a_difference_at_the_start_saves_the_rest);
-	tcase_add_test(t, many_small_ones_go_through_a_small_ring);
-	tcase_add_test(t, what_cannot_be_read_is_told_and_the_rest_compared);
-	tcase_add_test(t, the_caller_can_stop_it);
-	tcase_add_loop_test(t, every_allocation_and_read_may_fail, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(diff, .setup = setup, .teardown = teardown, .seconds = 60)

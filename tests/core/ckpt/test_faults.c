@@ -698,7 +698,7 @@ static uint64_t rounds_of(uint64_t few)
 	return rounds ? strtoull(rounds, NULL, 10) : CHECK_FULL() ? ROUNDS_FULL : few;
 }
 
-START_TEST(nothing_that_fails_does_harm)
+START_LOOP_TEST(nothing_that_fails_does_harm, ARRAY_LEN(jobs))
 {
 	const struct job *j = &jobs[_i];
 	const char *only = getenv("FAULT_JOBS");
@@ -921,7 +921,7 @@ static void all_is_seen(struct outage *o)
 	buf_release(&there);
 }
 
-START_TEST(what_was_not_synced_may_be_lost)
+START_LOOP_TEST(what_was_not_synced_may_be_lost, ARRAY_LEN(powers))
 {
 	static const enum disk_keep keeps[] = { DISK_ALL,  DISK_NONE, DISK_FIRST, DISK_SOME,
 						DISK_SOME, DISK_SOME, DISK_LIES };
@@ -977,19 +977,4 @@ START_TEST(what_was_not_synced_may_be_lost)
 }
 END_TEST
 
-Suite *faults_suite(void)
-{
-	Suite *s = suite_create("faults");
-	TCase *t = tcase_create("faults");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 900);
-	tcase_add_loop_test(t, nothing_that_fails_does_harm, 0, ARRAY_LEN(jobs));
-	suite_add_tcase(s, t);
-	t = tcase_create("power");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 900);
-	tcase_add_loop_test(t, what_was_not_synced_may_be_lost, 0, ARRAY_LEN(powers));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(faults, .setup = setup, .teardown = teardown, .seconds = 900)

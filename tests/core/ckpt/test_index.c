@@ -189,7 +189,7 @@ START_TEST(by_default_it_is_in_the_users_cache)
 }
 END_TEST
 
-START_TEST(without_xdg_it_is_below_home)
+START_LOOP_TEST(without_xdg_it_is_below_home, 2)
 {
 	struct opened o;
 	char want[4300];
@@ -204,7 +204,7 @@ START_TEST(without_xdg_it_is_below_home)
 }
 END_TEST
 
-START_TEST(where_nothing_can_be_written_it_is_in_memory)
+START_LOOP_TEST(where_nothing_can_be_written_it_is_in_memory, 8)
 {
 	put_metadata(".metadata", 3, 100);
 	switch (_i) {
@@ -299,7 +299,7 @@ START_TEST(a_stale_index_beside_a_read_only_checkpoint_is_no_obstacle)
 END_TEST
 
 /* A user with write access next to the checkpoint could place a link where ours will be written. */
-START_TEST(in_a_directory_of_others_an_index_is_read_and_not_written)
+START_LOOP_TEST(in_a_directory_of_others_an_index_is_read_and_not_written, 3)
 {
 	struct stat before, after;
 	struct opened o;
@@ -341,7 +341,7 @@ START_TEST(an_index_asked_for_where_none_can_be_is_an_error)
 END_TEST
 
 /* Neither hangs nor fails because of what a checkpoint from anywhere has in the index's place. */
-START_TEST(other_things_in_place_of_the_index_do_no_harm)
+START_LOOP_TEST(other_things_in_place_of_the_index_do_no_harm, 5)
 {
 	put_metadata(".metadata", 3, 100);
 	switch (_i) {
@@ -519,7 +519,7 @@ static int wait_for(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-START_TEST(of_processes_that_come_together_one_builds)
+START_LOOP_TEST(of_processes_that_come_together_one_builds, 2)
 {
 	enum { N = 4 };
 
@@ -580,7 +580,7 @@ static pid_t fork_holder(const char *lock)
 	}
 }
 
-START_TEST(a_builder_is_waited_for_until_it_ends_or_dies)
+START_LOOP_TEST(a_builder_is_waited_for_until_it_ends_or_dies, 2)
 {
 	char lock[4400];
 	pid_t holder, pid;
@@ -776,35 +776,4 @@ START_TEST(an_index_damaged_while_the_checkpoint_changes_is_an_error)
 }
 END_TEST
 
-Suite *index_suite(void)
-{
-	Suite *s = suite_create("index");
-	TCase *t = tcase_create("index");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, the_index_is_kept_where_it_is_asked_for);
-	tcase_add_test(t, by_default_it_is_in_the_users_cache);
-	tcase_add_loop_test(t, without_xdg_it_is_below_home, 0, 2);
-	tcase_add_loop_test(t, where_nothing_can_be_written_it_is_in_memory, 0, 8);
-	tcase_add_test(t, an_index_beside_the_checkpoint_is_used_and_renewed);
-	tcase_add_loop_test(t, in_a_directory_of_others_an_index_is_read_and_not_written, 0, 3);
-	tcase_add_test(t, a_stale_index_beside_a_read_only_checkpoint_is_no_obstacle);
-	tcase_add_test(t, an_index_asked_for_where_none_can_be_is_an_error);
-	tcase_add_loop_test(t, other_things_in_place_of_the_index_do_no_harm, 0, 5);
-	tcase_add_test(t, a_replaced_metadata_file_means_building_again);
-	tcase_add_test(t, a_fresh_index_needs_no_look_into_the_metadata);
-	tcase_add_test(t, equal_bytes_mean_that_it_is_still_true);
-	tcase_add_test(t, other_rank_files_mean_building_again);
-	tcase_add_test(t, rebuilding_is_done_when_asked_for);
-	tcase_add_test(t, a_damaged_index_is_built_again_silently);
-	tcase_add_loop_test(t, of_processes_that_come_together_one_builds, 0, 2);
-	tcase_add_test(t, a_lock_that_nobody_holds_is_taken);
-	tcase_add_loop_test(t, a_builder_is_waited_for_until_it_ends_or_dies, 0, 2);
-	tcase_add_test(t, a_builder_killed_at_any_moment_leaves_an_index_or_none);
-	tcase_add_test(t, an_index_damaged_while_open_is_renewed_unnoticed);
-	tcase_add_test(t, where_the_new_index_cannot_be_written_memory_will_do);
-	tcase_add_test(t, an_index_damaged_while_the_checkpoint_changes_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(index, .setup = setup, .teardown = teardown, .seconds = 60)

@@ -696,7 +696,7 @@ START_TEST(a_path_into_a_run_opens_a_checkpoint)
 END_TEST
 
 /* Whether the run has been looked at again by then or not. */
-START_TEST(a_link_in_place_of_a_checkpoint_is_not_followed)
+START_LOOP_TEST(a_link_in_place_of_a_checkpoint_is_not_followed, 2)
 {
 	static const char *const paths[] = { "latest", "step-2" };
 	struct ckpt_err e = { 0 };
@@ -747,7 +747,7 @@ START_TEST(checkpoints_come_and_go)
 }
 END_TEST
 
-START_TEST(what_is_saved_again_is_another_checkpoint)
+START_LOOP_TEST(what_is_saved_again_is_another_checkpoint, 2)
 {
 	struct ckpt *c;
 	struct ckpt_file *f = NULL;
@@ -781,7 +781,7 @@ START_TEST(what_is_saved_again_is_another_checkpoint)
 }
 END_TEST
 
-START_TEST(one_that_was_replaced_before_it_was_entered_is_gone)
+START_LOOP_TEST(one_that_was_replaced_before_it_was_entered_is_gone, 2)
 {
 	struct ckpt_err e = { 0 };
 	struct ckpt *c;
@@ -982,7 +982,7 @@ static bool copy_to_step_2(bool metadata_first)
 	return metadata_first ? shows || !born_ns(to, ".") : !shows;
 }
 
-START_TEST(a_copy_is_usable_once_it_is_there)
+START_LOOP_TEST(a_copy_is_usable_once_it_is_there, 3)
 {
 	struct ckpt_err e = { 0 };
 	struct ckpt *c;
@@ -1074,7 +1074,7 @@ static void enter_others(struct ckpt *c)
 	}
 }
 
-START_TEST(opened_again_with_other_data_or_options_it_is_another_one)
+START_LOOP_TEST(opened_again_with_other_data_or_options_it_is_another_one, 3)
 {
 	static const char *const rules[] = { "s/w/v/\n", "s/w/u/\n" };
 	char path[4200], text[TEXT + 1];
@@ -1152,7 +1152,7 @@ static int use(const char *newest, char out[static 2 * TEXT + 1], struct ckpt_er
 	return n < 0 ? (int)n : 0;
 }
 
-START_TEST(what_fails_once_gives_no_wrong_bytes)
+START_LOOP_TEST(what_fails_once_gives_no_wrong_bytes, 2)
 {
 	char want[2 * TEXT + 1] = "", older[2 * TEXT + 1] = "", got[2 * TEXT + 1] = "";
 	const char *newest = "latest/objects/step";
@@ -1398,42 +1398,4 @@ START_TEST(readers_see_whole_saves_while_they_change)
 }
 END_TEST
 
-Suite *run_suite(void)
-{
-	Suite *s = suite_create("run");
-	TCase *t = tcase_create("run");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, a_run_is_refused_where_a_checkpoint_is_meant);
-	tcase_add_test(t, a_checkpoint_with_sub_directories_is_no_run);
-	tcase_add_test(t, directories_without_checkpoints_are_no_run);
-	tcase_add_test(t, options_that_cannot_be_are_refused_at_once);
-	tcase_add_test(t, each_complete_checkpoint_is_a_directory);
-	tcase_add_test(t, known_directories_in_a_sub_directory_are_found);
-	tcase_add_test(t, a_checkpoint_of_a_run_is_opened_by_its_path);
-	tcase_add_test(t, links_are_not_followed);
-	tcase_add_test(t, latest_is_what_the_tracker_says_or_the_highest_number);
-	tcase_add_test(t, a_link_keeps_its_target_and_its_node);
-	tcase_add_test(t, nodes_tell_checkpoints_apart);
-	tcase_add_test(t, info_json_lists_the_checkpoints);
-	tcase_add_test(t, a_path_into_a_run_opens_a_checkpoint);
-	tcase_add_loop_test(t, a_link_in_place_of_a_checkpoint_is_not_followed, 0, 2);
-	tcase_add_test(t, checkpoints_come_and_go);
-	tcase_add_loop_test(t, what_is_saved_again_is_another_checkpoint, 0, 2);
-	tcase_add_loop_test(t, one_that_was_replaced_before_it_was_entered_is_gone, 0, 2);
-	tcase_add_test(t, a_checkpoint_that_cannot_be_opened_says_why);
-	tcase_add_test(t, looking_at_all_tells_how_far_it_is);
-	tcase_add_test(t, those_that_nobody_uses_are_closed);
-	tcase_add_loop_test(t, opened_again_with_other_data_or_options_it_is_another_one, 0, 3);
-	tcase_add_test(t, a_save_over_an_old_checkpoint_is_not_taken_for_one);
-	tcase_add_loop_test(t, a_copy_is_usable_once_it_is_there, 0, 3);
-	tcase_add_test(t, a_copy_is_known_by_when_its_files_were_created);
-	tcase_add_test(t, when_numbers_run_out_what_is_known_stays);
-	tcase_add_test(t, options_mean_the_same_wherever_the_process_goes);
-	tcase_add_loop_test(t, what_fails_once_gives_no_wrong_bytes, 0, 2);
-	tcase_add_test(t, any_change_is_seen);
-	tcase_add_test(t, readers_see_whole_saves_while_they_change);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(run, .setup = setup, .teardown = teardown, .seconds = 60)

@@ -371,19 +371,4 @@ START_TEST(any_length_at_any_address_and_nothing_beside_it)
 }
 END_TEST
 
-Suite *cast_suite(void)
-{
-	Suite *s = suite_create("cast");
-	TCase *t = tcase_create("cast");
-
-	tcase_set_timeout(t, 60); /* seconds, under a sanitizer */
-	tcase_add_test(t, sources_and_targets_are_floats_of_at_most_64_and_32_bits);
-	tcase_add_test(t, well_known_numbers);
-	tcase_add_test(t, every_number_of_16_bits);
-	tcase_add_test(t, around_every_number_of_16_bits_and_every_halfway_point);
-	tcase_add_test(t, random_bits);
-	tcase_add_test(t, random_doubles_in_range);
-	tcase_add_test(t, any_length_at_any_address_and_nothing_beside_it);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(cast, .seconds = 60)

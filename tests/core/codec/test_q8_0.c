@@ -105,15 +105,4 @@ START_TEST(zeros_infinities_and_nan_are_bytes_too)
 }
 END_TEST
 
-Suite *q8_0_suite(void)
-{
-	Suite *s = suite_create("q8_0");
-	TCase *t = tcase_create("q8_0");
-
-	tcase_add_test(t, random_blocks_are_as_ggml_makes_them);
-	tcase_add_test(t, any_bits_are_as_ggml_makes_them);
-	tcase_add_test(t, halves_go_away_from_zero);
-	tcase_add_test(t, zeros_infinities_and_nan_are_bytes_too);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(q8_0)

@@ -58,7 +58,7 @@ static double naive(const struct layout *l, unsigned u)
 	return sign ? -v : v;
 }
 
-START_TEST(every_pattern_of_small_floats_has_its_value)
+START_LOOP_TEST(every_pattern_of_small_floats_has_its_value, ARRAY_LEN(layouts))
 {
 	const struct layout *l = &layouts[_i];
 	size_t size = dtype_info(l->dtype)->size, n = size == 1 ? 256 : 65536;
@@ -101,7 +101,7 @@ static const struct {
 	{ CKPT_DTYPE_BF16, 0xff80, -(double)INFINITY },
 };
 
-START_TEST(known_values_are_right)
+START_LOOP_TEST(known_values_are_right, ARRAY_LEN(known))
 {
 	uint8_t b[2] = { (uint8_t)known[_i].bits, (uint8_t)(known[_i].bits >> 8) };
 	double got, rest;
@@ -161,7 +161,7 @@ static uint64_t any_bits(struct rng *r)
 	return rng_chance(r, 30) ? ~v : v;
 }
 
-START_TEST(any_pattern_of_wide_types_has_its_value)
+START_LOOP_TEST(any_pattern_of_wide_types_has_its_value, ARRAY_LEN(wide))
 {
 	enum ckpt_dtype t = wide[_i];
 	size_t size = dtype_info(t)->size;
@@ -240,17 +240,4 @@ START_TEST(packed_and_quantised_types_have_no_values)
 }
 END_TEST
 
-Suite *values_suite(void)
-{
-	Suite *s = suite_create("values");
-	TCase *t = tcase_create("values");
-
-	tcase_add_loop_test(t, every_pattern_of_small_floats_has_its_value, 0, ARRAY_LEN(layouts));
-	tcase_add_loop_test(t, known_values_are_right, 0, ARRAY_LEN(known));
-	tcase_add_loop_test(t, any_pattern_of_wide_types_has_its_value, 0, ARRAY_LEN(wide));
-	tcase_add_test(t, integers_of_64_bits_lose_nothing);
-	tcase_add_test(t, a_complex_element_is_two_numbers);
-	tcase_add_test(t, packed_and_quantised_types_have_no_values);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(values)

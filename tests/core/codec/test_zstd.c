@@ -72,7 +72,7 @@ static const struct {
 	{ 50000, 0, 50000, 8 },
 };
 
-START_TEST(frames_follow_each_other_and_layers_stack)
+START_LOOP_TEST(frames_follow_each_other_and_layers_stack, ARRAY_LEN(shapes))
 {
 	struct rng r = rng_new();
 	size_t n = shapes[_i].n, packed_n = n;
@@ -158,7 +158,7 @@ static const struct {
 	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: Data corruption detected" },
 };
 
-START_TEST(garbage_is_an_error_with_a_sentence)
+START_LOOP_TEST(garbage_is_an_error_with_a_sentence, ARRAY_LEN(garbage))
 {
 	struct ckpt_err e = { 0 };
 	uint8_t out[100];
@@ -261,21 +261,4 @@ START_TEST(without_memory_there_is_no_stream)
 }
 END_TEST
 
-Suite *zstd_suite(void)
-{
-	Suite *s = suite_create("zstd");
-	TCase *t = tcase_create("zstd");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, frames_follow_each_other_and_layers_stack, 0, ARRAY_LEN(shapes));
-	tcase_add_test(t, empty_frames_are_nothing);
-	tcase_add_test(t, every_beginning_of_a_frame_is_an_error);
-	tcase_add_loop_test(t, garbage_is_an_error_with_a_sentence, 0, ARRAY_LEN(garbage));
-	tcase_add_test(t, garbage_behind_a_frame_is_an_error);
-	tcase_add_test(t, a_layer_too_many_is_an_error);
-	tcase_add_test(t, flipped_bits_never_crash);
-	tcase_add_test(t, failing_reads_come_through);
-	tcase_add_test(t, without_memory_there_is_no_stream);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(zstd, .seconds = 60)

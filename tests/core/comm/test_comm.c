@@ -318,7 +318,7 @@ static void check_trial(const struct trial *t, size_t n, int rc, const struct ck
 	}
 }
 
-START_TEST(a_rank_that_fails_fails_all_with_its_sentence)
+START_LOOP_TEST(a_rank_that_fails_fails_all_with_its_sentence, N_HOWS)
 {
 	struct trial t = { .how = (enum how)_i };
 
@@ -334,7 +334,7 @@ START_TEST(a_rank_that_fails_fails_all_with_its_sentence)
 }
 END_TEST
 
-START_TEST(of_several_failures_the_lowest_ranks_is_told)
+START_LOOP_TEST(of_several_failures_the_lowest_ranks_is_told, N_HOWS)
 {
 	struct rng r = rng_new();
 
@@ -364,7 +364,7 @@ static int differ(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 	return rc;
 }
 
-START_TEST(a_rank_that_does_something_else_fails_all)
+START_LOOP_TEST(a_rank_that_does_something_else_fails_all, N_HOWS)
 {
 	static const char *const text[N_HOWS] = {
 		[FAIL_AGREE] = "rank 0 gathers, rank 2 agrees",
@@ -542,22 +542,4 @@ START_TEST(mpi_is_used_where_mpirun_has_started_it)
 }
 END_TEST
 
-Suite *comm_suite(void)
-{
-	Suite *s = suite_create("comm");
-	TCase *t = tcase_create("comm");
-
-	tcase_set_timeout(t, TIMEOUT);
-	tcase_add_test(t, every_rank_gets_what_was_sent_to_it);
-	tcase_add_test(t, there_may_be_thousands_of_ranks);
-	tcase_add_test(t, without_enough_threads_nobody_starts);
-	tcase_add_loop_test(t, a_rank_that_fails_fails_all_with_its_sentence, 0, N_HOWS);
-	tcase_add_loop_test(t, of_several_failures_the_lowest_ranks_is_told, 0, N_HOWS);
-	tcase_add_loop_test(t, a_rank_that_does_something_else_fails_all, 0, N_HOWS);
-	tcase_add_test(t, after_a_failure_the_ranks_can_go_on);
-	tcase_add_test(t, a_rank_without_memory_fails_all);
-	tcase_add_test(t, when_bytes_cannot_be_moved_it_is_over);
-	tcase_add_test(t, mpi_is_used_where_mpirun_has_started_it);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(comm, .seconds = TIMEOUT)

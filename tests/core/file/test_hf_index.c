@@ -32,7 +32,7 @@ static const struct {
 	{ 10, 0, { 0 }, 0, { 0 } },
 };
 
-START_TEST(tensors_go_where_save_pretrained_puts_them)
+START_LOOP_TEST(tensors_go_where_save_pretrained_puts_them, ARRAY_LEN(rows))
 {
 	struct tensor_info m[6] = { 0 };
 	uint32_t shard[6];
@@ -190,18 +190,4 @@ START_TEST(lack_of_memory_is_a_clean_error)
 }
 END_TEST
 
-Suite *hf_index_suite(void)
-{
-	Suite *s = suite_create("hf_index");
-	TCase *t = tcase_create("hf_index");
-
-	tcase_add_loop_test(t, tensors_go_where_save_pretrained_puts_them, 0, ARRAY_LEN(rows));
-	tcase_add_test(t, any_list_is_split_as_by_hand);
-	tcase_add_test(t, files_are_named_as_usual);
-	tcase_add_test(t, the_index_is_what_save_pretrained_writes);
-	tcase_add_test(t, an_index_has_a_ceiling);
-	tcase_add_test(t, sums_that_overflow_are_refused);
-	tcase_add_test(t, lack_of_memory_is_a_clean_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(hf_index)

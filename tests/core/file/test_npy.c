@@ -39,7 +39,7 @@ static void squeeze(char *s)
 	*to = 0;
 }
 
-START_TEST(headers_say_what_numpy_would)
+START_LOOP_TEST(headers_say_what_numpy_would, ARRAY_LEN(rows))
 {
 	char out[NPY_MAX_HEADER], got[NPY_MAX_HEADER], want[NPY_MAX_HEADER];
 	size_t n = npy_header(rows[_i].dtype, rows[_i].n, rows[_i].shape, out);
@@ -76,13 +76,4 @@ START_TEST(every_dtype_and_number_of_dimensions_fits)
 }
 END_TEST
 
-Suite *npy_suite(void)
-{
-	Suite *s = suite_create("npy");
-	TCase *t = tcase_create("npy");
-
-	tcase_add_loop_test(t, headers_say_what_numpy_would, 0, ARRAY_LEN(rows));
-	tcase_add_test(t, every_dtype_and_number_of_dimensions_fits);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(npy)

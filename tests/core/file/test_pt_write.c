@@ -454,7 +454,7 @@ START_TEST(every_dtype_but_the_quantised_is_held)
 }
 END_TEST
 
-START_TEST(what_cannot_be_held_is_named)
+START_LOOP_TEST(what_cannot_be_held_is_named, 5)
 {
 	static const struct {
 		const char *name;
@@ -523,24 +523,4 @@ START_TEST(lack_of_memory_is_a_clean_error)
 }
 END_TEST
 
-Suite *pt_write_suite(void)
-{
-	Suite *s = suite_create("pt_write");
-	TCase *t = tcase_create("pt_write"), *large = tcase_create("large");
-
-	tcase_add_test(t, the_pickle_is_torchs);
-	tcase_add_test(t, whatever_goes_in_comes_out);
-	tcase_add_test(t, sizes_and_offsets_beyond_32_bits_are_in_zip64_fields);
-	tcase_add_test(t, offsets_around_32_bits_are_where_they_are);
-	tcase_add_test(t, numbers_of_every_length_are_pickled);
-	tcase_add_test(t, an_empty_tensor_may_have_any_other_sizes);
-	tcase_add_test(t, every_dtype_but_the_quantised_is_held);
-	tcase_add_loop_test(t, what_cannot_be_held_is_named, 0, 5);
-	tcase_add_test(t, more_bytes_than_a_file_has_are_refused);
-	tcase_add_test(t, lack_of_memory_is_a_clean_error);
-	suite_add_tcase(s, t);
-	tcase_set_timeout(large, 60);
-	tcase_add_test(large, archives_may_have_more_than_65535_records);
-	suite_add_tcase(s, large);
-	return s;
-}
+SUITE(pt_write, .seconds = 60)

@@ -162,7 +162,7 @@ static const struct {
 	{ "__metadata__", CKPT_DTYPE_F32, "'__metadata__': safetensors reserves this name" },
 };
 
-START_TEST(what_cannot_be_held_is_named)
+START_LOOP_TEST(what_cannot_be_held_is_named, ARRAY_LEN(refused))
 {
 	const struct tensor_info m[] = {
 		member_of("fine", CKPT_DTYPE_F32, 1, DIMS(2), 1),
@@ -202,7 +202,7 @@ END_TEST
 	"{\"__metadata__\":{\"format\":\"pt\"},\"\":{\"dtype\":\"F32\",\"shape\":[]," \
 	"\"data_offsets\":[0,4]}}"
 
-START_TEST(headers_that_safetensors_would_refuse_are_not_written)
+START_LOOP_TEST(headers_that_safetensors_would_refuse_are_not_written, 2)
 {
 	size_t most = ST_MAX_HEADER / 4096 * 4096 - 8 - strlen(FRAME);
 	char *name = malloc(most + 2);
@@ -234,7 +234,7 @@ START_TEST(headers_that_safetensors_would_refuse_are_not_written)
 }
 END_TEST
 
-START_TEST(more_bytes_than_a_file_has_are_refused)
+START_LOOP_TEST(more_bytes_than_a_file_has_are_refused, 3)
 {
 	static const uint64_t bytes[][2] = { { INT64_MAX - 4096, 1 },
 					     { UINT64_MAX, 1 },
@@ -281,22 +281,4 @@ START_TEST(lack_of_memory_is_a_clean_error)
 }
 END_TEST
 
-Suite *st_write_suite(void)
-{
-	Suite *s = suite_create("st_write");
-	TCase *t = tcase_create("st_write"), *large = tcase_create("large");
-
-	tcase_add_test(t, a_file_reads_as_it_was_laid_out);
-	tcase_add_test(t, no_tensors_make_a_file_too);
-	tcase_add_test(t, whatever_goes_in_comes_out_aligned);
-	tcase_add_test(t, every_dtype_is_held_or_refused);
-	tcase_add_loop_test(t, what_cannot_be_held_is_named, 0, ARRAY_LEN(refused));
-	tcase_add_test(t, unusual_names_are_held);
-	tcase_add_loop_test(t, more_bytes_than_a_file_has_are_refused, 0, 3);
-	tcase_add_test(t, lack_of_memory_is_a_clean_error);
-	suite_add_tcase(s, t);
-	tcase_set_timeout(large, 60);
-	tcase_add_loop_test(large, headers_that_safetensors_would_refuse_are_not_written, 0, 2);
-	suite_add_tcase(s, large);
-	return s;
-}
+SUITE(st_write, .seconds = 60)

@@ -125,7 +125,7 @@ START_TEST(every_byte_is_found)
 }
 END_TEST
 
-START_TEST(what_is_too_large_is_an_error_that_sticks)
+START_LOOP_TEST(what_is_too_large_is_an_error_that_sticks, 3)
 {
 	struct vfile f = VFILE_INIT;
 	struct ckpt_err e = { 0 };
@@ -201,19 +201,4 @@ START_TEST(lack_of_memory_sticks)
 }
 END_TEST
 
-Suite *vfile_suite(void)
-{
-	Suite *s = suite_create("vfile");
-	TCase *t = tcase_create("vfile");
-
-	tcase_add_test(t, neighbouring_literals_become_one_segment);
-	tcase_add_test(t, segments_say_what_they_were_given);
-	tcase_add_test(t, nothing_of_length_0_becomes_a_segment);
-	tcase_add_test(t, every_byte_is_found);
-	tcase_add_loop_test(t, what_is_too_large_is_an_error_that_sticks, 0, 3);
-	tcase_add_test(t, a_file_may_be_as_large_as_files_are);
-	tcase_add_test(t, literals_have_a_ceiling);
-	tcase_add_test(t, lack_of_memory_sticks);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(vfile)

@@ -138,9 +138,9 @@ static void check_saved(const struct saved *t, bool encoded)
 	buf_release(&b);
 }
 
-START_TEST(every_dtype_is_found_where_it_lies)
+START_LOOP_TEST(every_dtype_is_found_where_it_lies, CKPT_DTYPE_COUNT - 1)
 {
-	enum ckpt_dtype t = (enum ckpt_dtype)_i;
+	enum ckpt_dtype t = (enum ckpt_dtype)(CKPT_DTYPE_NONE + 1 + _i);
 	struct rng r = rng_new();
 	int64_t size[4], stride[4];
 	uint8_t storage[4096];
@@ -175,7 +175,7 @@ static const struct archive_style styles[] = {
 	{ .no_end64 = true },
 };
 
-START_TEST(every_style_of_archive_is_understood)
+START_LOOP_TEST(every_style_of_archive_is_understood, ARRAY_LEN(styles))
 {
 	struct rng r = rng_new();
 	int64_t size[4], stride[4];
@@ -195,7 +195,7 @@ START_TEST(every_style_of_archive_is_understood)
 }
 END_TEST
 
-START_TEST(what_only_the_directory_tells_cannot_be_compressed)
+START_LOOP_TEST(what_only_the_directory_tells_cannot_be_compressed, 4)
 {
 	static const int orders[] = { ORDER_20, ORDER_DATA_FIRST, ORDER_REVERSED, ORDER_LATE };
 	const int64_t size[] = { 2 };
@@ -217,7 +217,7 @@ START_TEST(what_only_the_directory_tells_cannot_be_compressed)
 }
 END_TEST
 
-START_TEST(a_long_pickle_is_read_on)
+START_LOOP_TEST(a_long_pickle_is_read_on, 9)
 {
 	static const size_t lengths[] = { 1500,	  2048,	   5000,    20000,   200000,
 					  900000, 1100000, 3000000, 16000000 };
@@ -290,7 +290,7 @@ END_TEST
 
 /* ---- ways to rebuild ---- */
 
-START_TEST(every_way_of_rebuilding_a_dense_tensor_is_known)
+START_LOOP_TEST(every_way_of_rebuilding_a_dense_tensor_is_known, REBUILD_WAYS)
 {
 	struct rng r = rng_new();
 	int64_t size[4], stride[4];
@@ -378,7 +378,7 @@ static const struct {
 	{ CKPT_DTYPE_I16, REBUILD_SUBCLASS, false, true, false, false, true, false },
 };
 
-START_TEST(bits_and_byte_order_reach_the_payload)
+START_LOOP_TEST(bits_and_byte_order_reach_the_payload, ARRAY_LEN(odd))
 {
 	const int64_t size[] = { 2 };
 	uint8_t storage[32] = { 0 };
@@ -536,7 +536,7 @@ static const struct {
 	  "data.pkl: a storage is not written as torch writes it" },
 };
 
-START_TEST(what_does_not_fit_is_an_error_with_a_sentence)
+START_LOOP_TEST(what_does_not_fit_is_an_error_with_a_sentence, ARRAY_LEN(misfits))
 {
 	static const int64_t size[] = { 2, 3 };
 	static const uint64_t len[] = { 2, 3 };
@@ -646,7 +646,7 @@ static const struct {
 	{ "\xff", EBADMSG, NULL },
 };
 
-START_TEST(other_pickles_are_refused)
+START_LOOP_TEST(other_pickles_are_refused, ARRAY_LEN(pickles))
 {
 	const int64_t size[] = { 3 };
 	const uint64_t len[] = { 3 };
@@ -750,7 +750,7 @@ END_TEST
 
 /* ---- damage ---- */
 
-START_TEST(every_beginning_of_an_item_is_refused_or_right)
+START_LOOP_TEST(every_beginning_of_an_item_is_refused_or_right, ARRAY_LEN(styles) * ORDER_COUNT)
 {
 	struct rng r = rng_new();
 	const int64_t size[] = { 2, 3 };
@@ -781,7 +781,7 @@ START_TEST(every_beginning_of_an_item_is_refused_or_right)
 }
 END_TEST
 
-START_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item)
+START_LOOP_TEST(flipped_bits_give_an_error_or_a_payload_inside_the_item, ORDER_COUNT)
 {
 	struct rng r = rng_new();
 	const int64_t size[] = { 2, 3 };
@@ -845,7 +845,7 @@ static int open_with(struct mem *m, bool encoded, struct ckpt_err *e)
 	return rc;
 }
 
-START_TEST(failing_reads_and_allocations_come_through)
+START_LOOP_TEST(failing_reads_and_allocations_come_through, 3)
 {
 	const int64_t size[] = { 3 };
 	struct saved s = { .dtype = CKPT_DTYPE_U8,
@@ -955,7 +955,7 @@ static const struct {
 	  "its file's safetensors header does not name it" },
 };
 
-START_TEST(safetensors_items_are_found_by_name)
+START_LOOP_TEST(safetensors_items_are_found_by_name, ARRAY_LEN(st_rows))
 {
 	struct item_cache *cache = item_cache_new();
 	struct item_want want = { .fqn = st_rows[_i].fqn,
@@ -1047,38 +1047,4 @@ START_TEST(bytes_that_are_nothing_are_refused)
 }
 END_TEST
 
-Suite *item_suite(void)
-{
-	Suite *s = suite_create("item");
-	TCase *t = tcase_create("item");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_dtype_is_found_where_it_lies, CKPT_DTYPE_NONE + 1,
-			    CKPT_DTYPE_COUNT);
-	tcase_add_loop_test(t, every_style_of_archive_is_understood, 0, ARRAY_LEN(styles));
-	tcase_add_loop_test(t, what_only_the_directory_tells_cannot_be_compressed, 0, 4);
-	tcase_add_loop_test(t, a_long_pickle_is_read_on, 0, 9);
-	tcase_add_test(t, too_long_a_pickle_is_refused);
-	tcase_add_test(t, one_read_of_the_first_bytes_is_enough);
-	tcase_add_loop_test(t, every_way_of_rebuilding_a_dense_tensor_is_known, 0, REBUILD_WAYS);
-	tcase_add_test(t, wrappers_nest);
-	tcase_add_loop_test(t, bits_and_byte_order_reach_the_payload, 0, ARRAY_LEN(odd));
-	tcase_add_test(t, values_are_resolved_as_arithmetic_does_it);
-	tcase_add_loop_test(t, what_does_not_fit_is_an_error_with_a_sentence, 0,
-			    ARRAY_LEN(misfits));
-	tcase_add_test(t, dimensions_of_one_or_no_elements_make_strides_meaningless);
-	tcase_add_test(t, the_directory_knows_when_a_storage_is_shorter_than_it_says);
-	tcase_add_loop_test(t, other_pickles_are_refused, 0, ARRAY_LEN(pickles));
-	tcase_add_test(t, numbers_of_more_than_64_bits_are_refused);
-	tcase_add_test(t, sixty_four_dimensions_are_the_most);
-	tcase_add_loop_test(t, every_beginning_of_an_item_is_refused_or_right, 0,
-			    ARRAY_LEN(styles) * ORDER_COUNT);
-	tcase_add_loop_test(t, flipped_bits_give_an_error_or_a_payload_inside_the_item, 0,
-			    ORDER_COUNT);
-	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 3);
-	tcase_add_loop_test(t, safetensors_items_are_found_by_name, 0, ARRAY_LEN(st_rows));
-	tcase_add_test(t, a_files_safetensors_header_is_parsed_once);
-	tcase_add_test(t, bytes_that_are_nothing_are_refused);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(item, .seconds = 60)

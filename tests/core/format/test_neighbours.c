@@ -116,7 +116,8 @@ static const struct {
 	{ "a/_METADATA b.gguf", ENOTSUP, "it is GGUF" },
 };
 
-START_TEST(directories_are_recognised_by_the_names_in_them)
+START_LOOP_TEST(directories_are_recognised_by_the_names_in_them,
+		(int)(sizeof(directories) / sizeof(*directories)))
 {
 	put_files(directories[_i].files);
 	expect_refused(NULL, directories[_i].code, directories[_i].msg);
@@ -146,7 +147,8 @@ static const struct {
 	{ "c", "GGU", 3, ENOENT, "not a checkpoint: 'c' is neither safetensors nor by torch.save" },
 };
 
-START_TEST(files_are_recognised_by_their_names_and_beginnings)
+START_LOOP_TEST(files_are_recognised_by_their_names_and_beginnings,
+		(int)(sizeof(files) / sizeof(*files)))
 {
 	put_file(dir_fd, files[_i].name, files[_i].head, files[_i].len);
 	expect_refused(files[_i].name, files[_i].code, files[_i].msg);
@@ -210,21 +212,4 @@ START_TEST(long_names_fit)
 }
 END_TEST
 
-Suite *neighbours_suite(void)
-{
-	Suite *s = suite_create("neighbours");
-	TCase *t = tcase_create("neighbours");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_loop_test(t, directories_are_recognised_by_the_names_in_them, 0,
-			    (int)(sizeof(directories) / sizeof(*directories)));
-	tcase_add_loop_test(t, files_are_recognised_by_their_names_and_beginnings, 0,
-			    (int)(sizeof(files) / sizeof(*files)));
-	tcase_add_test(t, a_tar_file_is_known_by_its_middle);
-	tcase_add_test(t, a_file_of_a_checkpoint_leads_to_the_checkpoint);
-	tcase_add_test(t, a_file_of_another_program_is_told_by_its_directory);
-	tcase_add_test(t, names_of_any_bytes_do_no_harm);
-	tcase_add_test(t, long_names_fit);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(neighbours, .setup = setup, .teardown = teardown)

@@ -143,7 +143,7 @@ static const struct {
 	  "config.json has no 'original_max_position_embeddings'" },
 };
 
-START_TEST(what_is_not_known_is_said)
+START_LOOP_TEST(what_is_not_known_is_said, ARRAY_LEN(bad_configs))
 {
 	struct gguf_config c;
 	struct ckpt_err e = { 0 };
@@ -342,7 +342,7 @@ static const struct {
 	{ SPLIT(LLAMA3(""), ""), "qwen2" },
 };
 
-START_TEST(the_way_to_split_follows_from_the_definition)
+START_LOOP_TEST(the_way_to_split_follows_from_the_definition, ARRAY_LEN(splits))
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
 	struct ckpt_err e = { 0 };
@@ -448,7 +448,7 @@ static const struct {
 	  NULL, "tokenizer.json has no token for the byte 00" },
 };
 
-START_TEST(tokenizers_that_are_not_known_are_named)
+START_LOOP_TEST(tokenizers_that_are_not_known_are_named, ARRAY_LEN(bad_tokenizers))
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
 	struct ckpt_err e = { 0 };
@@ -538,7 +538,7 @@ static const struct {
 	{ "ab abf", "\"a b\"", "abf" },
 };
 
-START_TEST(merges_that_scores_cannot_follow_are_refused)
+START_LOOP_TEST(merges_that_scores_cannot_follow_are_refused, ARRAY_LEN(vocabularies))
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("llama");
 	struct ckpt_err e = { 0 };
@@ -559,7 +559,7 @@ END_TEST
 
 /* ---- without memory ---- */
 
-START_TEST(without_memory_it_says_so)
+START_LOOP_TEST(without_memory_it_says_so, ARRAY_LEN(splits))
 {
 	const char *tokenizer = splits[_i % ARRAY_LEN(splits)].tokenizer;
 	autofree char *copy = malloc(strlen(tokenizer) + 1);
@@ -587,25 +587,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *gguf_suite(void)
-{
-	Suite *s = suite_create("gguf");
-	TCase *t = tcase_create("gguf");
-
-	tcase_add_test(t, the_head_is_padded_and_tensors_are_a_page_apart);
-	tcase_add_test(t, sizes_that_add_up_to_too_much_are_an_error);
-	tcase_add_loop_test(t, what_is_not_known_is_said, 0, ARRAY_LEN(bad_configs));
-	tcase_add_test(t, an_epsilon_is_a_float32_above_0);
-	tcase_add_test(t, a_small_configuration_becomes_keys);
-	tcase_add_test(t, sampling_is_taken_from_the_generation_config);
-	tcase_add_test(t, bytes_as_characters_become_gpt2);
-	tcase_add_loop_test(t, the_way_to_split_follows_from_the_definition, 0, ARRAY_LEN(splits));
-	tcase_add_loop_test(t, tokenizers_that_are_not_known_are_named, 0,
-			    ARRAY_LEN(bad_tokenizers));
-	tcase_add_test(t, scores_are_the_order_of_merges);
-	tcase_add_loop_test(t, merges_that_scores_cannot_follow_are_refused, 0,
-			    ARRAY_LEN(vocabularies));
-	tcase_add_loop_test(t, without_memory_it_says_so, 0, ARRAY_LEN(splits));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(gguf)

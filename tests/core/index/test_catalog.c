@@ -304,7 +304,7 @@ static char *open_and_show(struct ckpt_err *e)
 
 /* ---- what was written is read ---- */
 
-START_TEST(what_goes_in_comes_out)
+START_LOOP_TEST(what_goes_in_comes_out, 2)
 {
 	static const uint64_t surrogate_order[] = { 1, 2, 0 }; /* chunk of cell 0, 1, 2 */
 	struct catalog *c = NULL;
@@ -810,7 +810,7 @@ static const struct {
 	{ "UPDATE chunkmap SET id=id+1000", "chunk index is damaged: no chunk map" },
 };
 
-START_TEST(changes_to_the_tables_are_noticed)
+START_LOOP_TEST(changes_to_the_tables_are_noticed, ARRAY_LEN(changes))
 {
 	struct ckpt_err e = { 0 };
 	sqlite3 *db;
@@ -1134,7 +1134,7 @@ static const struct {
 	  "its list of metadata files does not match its hash" },
 };
 
-START_TEST(a_sealed_index_that_lies_is_refused)
+START_LOOP_TEST(a_sealed_index_that_lies_is_refused, ARRAY_LEN(forgeries))
 {
 	struct ckpt_err e = { 0 };
 	char want[100];
@@ -1235,7 +1235,7 @@ START_TEST(a_metadata_file_need_not_be_hashed)
 END_TEST
 
 /* With a fault or a text, nothing looks where the object would be stored. */
-START_TEST(an_object_that_is_in_no_file_points_nowhere)
+START_LOOP_TEST(an_object_that_is_in_no_file_points_nowhere, 2)
 {
 	struct forged f = {
 		.map = WHOLE, .object = { 77, 1, 2, 88 }, .object_fault = !_i, .object_text = _i
@@ -1256,7 +1256,7 @@ START_TEST(an_object_that_is_in_no_file_points_nowhere)
 END_TEST
 
 /* Boxes of no elements, which a builder never writes: harmless. */
-START_TEST(empty_boxes_in_a_forged_map_do_no_harm)
+START_LOOP_TEST(empty_boxes_in_a_forged_map_do_no_harm, 4)
 {
 	static const char *const maps[] = {
 		"[[[0],[0],0,0,704,0],\n[[0],[4],0,0,704,0]]",
@@ -1403,7 +1403,7 @@ END_TEST
 
 /* ---- faults ---- */
 
-START_TEST(every_allocation_may_fail)
+START_LOOP_TEST(every_allocation_may_fail, 2)
 {
 	unsigned rounds = 0;
 
@@ -1433,7 +1433,7 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-START_TEST(opening_and_loading_may_fail_anywhere)
+START_LOOP_TEST(opening_and_loading_may_fail_anywhere, 2)
 {
 	autofree char *want = NULL;
 
@@ -1476,42 +1476,4 @@ START_TEST(a_full_disk_leaves_nothing_behind)
 }
 END_TEST
 
-Suite *catalog_suite(void)
-{
-	Suite *s = suite_create("catalog");
-	TCase *t = tcase_create("catalog");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, what_goes_in_comes_out, 0, 2);
-	tcase_add_test(t, sources_know_how_long_they_must_be);
-	tcase_add_test(t, equal_checkpoints_have_equal_seals);
-	tcase_add_test(t, nothing_at_all_is_an_index_too);
-	tcase_add_test(t, people_can_read_the_tables);
-	tcase_add_test(t, threads_may_load_maps_at_once);
-	tcase_add_test(t, impossible_names_are_refused);
-	tcase_add_test(t, a_chunk_out_of_bounds_is_refused_with_all_numbers);
-	tcase_add_test(t, tensors_of_more_than_2_to_the_63_bytes_together_are_refused);
-	tcase_add_test(t, only_a_finished_index_is_left);
-	tcase_add_test(t, where_nothing_can_be_written_it_says_so);
-	tcase_add_test(t, no_flipped_bit_gives_other_contents);
-	tcase_add_test(t, no_overwritten_stretch_gives_other_contents);
-	tcase_add_test(t, a_cut_index_is_refused_or_lacks_nothing);
-	tcase_add_test(t, what_is_no_index_is_refused);
-	tcase_add_loop_test(t, changes_to_the_tables_are_noticed, 0, ARRAY_LEN(changes));
-	tcase_add_test(t, somebody_elses_database_is_refused);
-	tcase_add_test(t, a_forged_index_that_says_nothing_odd_is_read);
-	tcase_add_loop_test(t, a_sealed_index_that_lies_is_refused, 0, ARRAY_LEN(forgeries));
-	tcase_add_test(t, tensors_of_an_index_share_the_work_of_proving_that_they_are_whole);
-	tcase_add_test(t, an_object_says_why_it_cannot_be_read);
-	tcase_add_test(t, a_metadata_file_need_not_be_hashed);
-	tcase_add_loop_test(t, an_object_that_is_in_no_file_points_nowhere, 0, 2);
-	tcase_add_loop_test(t, empty_boxes_in_a_forged_map_do_no_harm, 0, 4);
-	tcase_add_test(t, random_directories_never_crash);
-	tcase_add_test(t, random_forgeries_never_crash);
-	tcase_add_loop_test(t, every_allocation_may_fail, 0, 2);
-	tcase_add_loop_test(t, opening_and_loading_may_fail_anywhere, 0, 2);
-	tcase_add_test(t, a_full_disk_leaves_nothing_behind);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(catalog, .setup = setup, .teardown = teardown, .seconds = 120)

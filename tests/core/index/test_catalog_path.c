@@ -134,7 +134,7 @@ static const struct {
 	{ "1.0", false }, { "\xd9\xa1", false }, { "99999999999999999999", false },
 };
 
-START_TEST(a_position_is_written_in_one_way)
+START_LOOP_TEST(a_position_is_written_in_one_way, sizeof(positions) / sizeof(*positions))
 {
 	uint64_t v;
 
@@ -157,16 +157,4 @@ START_TEST(the_last_step_can_be_made_a_key)
 }
 END_TEST
 
-Suite *catalog_path_suite(void)
-{
-	Suite *s = suite_create("catalog_path");
-	TCase *t = tcase_create("catalog_path");
-
-	tcase_add_test(t, the_steps_that_went_in_come_out);
-	tcase_add_test(t, bytes_that_are_no_path_of_the_name_are_refused);
-	tcase_add_loop_test(t, a_position_is_written_in_one_way, 0,
-			    sizeof(positions) / sizeof(*positions));
-	tcase_add_test(t, the_last_step_can_be_made_a_key);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(catalog_path)

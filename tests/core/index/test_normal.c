@@ -425,24 +425,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *normal_suite(void)
-{
-	Suite *s = suite_create("normal");
-	TCase *t = tcase_create("normal");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, a_grid_in_any_order_is_put_into_cell_order);
-	tcase_add_test(t, empty_chunks_and_replicas_go_and_the_first_replica_stays);
-	tcase_add_test(t, empty_chunks_are_never_wrong);
-	tcase_add_test(t, what_is_no_grid_stays_in_listing_order);
-	tcase_add_test(t, overlaps_are_told_and_kept_in_listing_order);
-	tcase_add_test(t, holes_are_told);
-	tcase_add_test(t, chunks_stored_nowhere_are_told);
-	tcase_add_test(t, numbers_and_empty_tensors_are_complete);
-	tcase_add_test(t, a_chunk_outside_the_shape_is_refused);
-	tcase_add_test(t, impossible_numbers_are_refused);
-	tcase_add_test(t, the_verdict_is_that_of_counting_elements);
-	tcase_add_test(t, without_memory_it_says_so);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(normal, .seconds = 60)

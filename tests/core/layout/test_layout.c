@@ -201,7 +201,7 @@ static const struct {
 	{ "*[", "", 1, 1000, true, false },
 };
 
-START_TEST(rules_times_names_have_a_bound)
+START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
 {
 	struct layout_tensor *t;
 	struct buf b = BUF_INIT(32 << 20);
@@ -323,7 +323,7 @@ static const struct {
 	  "L:2: 'a:99999999999999999999': tensors have at most 64 dimensions" },
 };
 
-START_TEST(errors_name_file_and_line)
+START_LOOP_TEST(errors_name_file_and_line, ARRAY_LEN(text_errors))
 {
 	struct layout *l = NULL;
 	struct ckpt_err e = { 0 };
@@ -628,7 +628,7 @@ static const struct {
 	  "L: rank 3: 'w': uneven_shard_mesh_dims is not a list of at most 64 numbers" },
 };
 
-START_TEST(json_errors_name_rank_and_parameter)
+START_LOOP_TEST(json_errors_name_rank_and_parameter, ARRAY_LEN(json_errors))
 {
 	struct layout *l = NULL;
 	struct ckpt_err e = { 0 };
@@ -956,7 +956,7 @@ static const char *const fault_texts[] = {
 	"{\"0\": {\"w\": {" FULL("[2]", "[0]", "[0, 1]") "}, \"v\": {}}, \"1\": {\"w\": {}}}",
 };
 
-START_TEST(out_of_memory_is_an_error)
+START_LOOP_TEST(out_of_memory_is_an_error, ARRAY_LEN(fault_texts))
 {
 	const struct layout_tensor t[] = { TENSOR("w", 4), TENSOR("v", 4) };
 	unsigned failed = 0;
@@ -981,7 +981,7 @@ START_TEST(out_of_memory_is_an_error)
 }
 END_TEST
 
-START_TEST(a_directory_is_read_whole_or_not_at_all)
+START_LOOP_TEST(a_directory_is_read_whole_or_not_at_all, 2)
 {
 	static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_READ };
 	static const int codes[] = { ENOMEM, EIO };
@@ -1014,39 +1014,4 @@ START_TEST(a_directory_is_read_whole_or_not_at_all)
 }
 END_TEST
 
-Suite *layout_suite(void)
-{
-	Suite *s = suite_create("layout");
-	TCase *t = tcase_create("layout");
-
-	tcase_set_timeout(t, 240);
-	tcase_add_test(t, the_first_rule_that_matches_counts);
-	tcase_add_test(t, splits_are_those_of_torch_chunk);
-	tcase_add_test(t, two_axes_on_one_dimension_nest_as_written);
-	tcase_add_test(t, globs_may_hold_blanks_hashes_and_the_word_mesh);
-	tcase_add_test(t, the_rule_is_the_first_that_text_glob_says);
-	tcase_add_loop_test(t, rules_times_names_have_a_bound, 0, ARRAY_LEN(costs));
-	tcase_add_test(t, scalars_lie_whole_on_every_rank);
-	tcase_add_loop_test(t, errors_name_file_and_line, 0, ARRAY_LEN(text_errors));
-	tcase_add_test(t, a_nul_byte_is_no_part_of_a_line);
-	tcase_add_test(t, a_mesh_has_at_most_64_axes);
-	tcase_add_test(t, a_dimension_that_is_not_there_is_named);
-	tcase_add_test(t, a_layout_can_be_bound_again_after_an_error);
-	tcase_add_test(t, rules_without_tensors_are_told);
-	tcase_add_test(t, ranks_and_axes_are_numbered_as_hyperparallel_does);
-	tcase_add_test(t, device_matrix_is_mesh_shape);
-	tcase_add_test(t, uneven_axes_are_cut_as_torch_does_and_others_balanced);
-	tcase_add_test(t, parameters_without_tensors_are_told_once);
-	tcase_add_test(t, a_rank_may_hold_nothing);
-	tcase_add_loop_test(t, json_errors_name_rank_and_parameter, 0, ARRAY_LEN(json_errors));
-	tcase_add_test(t, keys_inside_a_parameter_may_not_come_twice);
-	tcase_add_test(t, a_layout_for_another_tensor_is_refused);
-	tcase_add_test(t, files_are_read_by_what_they_hold);
-	tcase_add_test(t, a_directory_is_all_its_layout_files);
-	tcase_add_test(t, random_rules_give_what_the_splits_leave);
-	tcase_add_test(t, random_json_gives_what_the_splits_leave);
-	tcase_add_loop_test(t, out_of_memory_is_an_error, 0, ARRAY_LEN(fault_texts));
-	tcase_add_loop_test(t, a_directory_is_read_whole_or_not_at_all, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(layout, .seconds = 240)

@@ -182,7 +182,7 @@ static const struct {
 	{ 3, { 4, 1, 4 } }, { 4, { 2, 3, 2, 3 } }, { 4, { 3, 1, 1, 5 } }, { 4, { 2, 2, 2, 2 } },
 };
 
-START_TEST(every_range_of_a_shape_becomes_runs_in_order)
+START_LOOP_TEST(every_range_of_a_shape_becomes_runs_in_order, ARRAY_LEN(range_rows))
 {
 	const uint64_t *shape = range_rows[_i].shape;
 	size_t n = range_rows[_i].n;
@@ -391,25 +391,4 @@ START_TEST(degenerate_grids)
 }
 END_TEST
 
-Suite *box_suite(void)
-{
-	Suite *s = suite_create("box");
-	TCase *t = tcase_create("box");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, intersection_is_what_both_contain);
-	tcase_add_test(t, volume_is_the_product_or_too_big);
-	tcase_add_test(t, inside_does_not_wrap);
-	tcase_add_test(t, equality_looks_at_offsets_and_lengths);
-	tcase_add_test(t, offsets_compare_row_major);
-	tcase_add_loop_test(t, every_range_of_a_shape_becomes_runs_in_order, 0,
-			    ARRAY_LEN(range_rows));
-	tcase_add_test(t, ranges_of_random_shapes_become_runs_in_order);
-	tcase_add_test(t, range_stops_where_emit_says_so);
-	tcase_add_test(t, ranges_of_tensors_near_2_to_the_63_do_not_wrap);
-	tcase_add_test(t, grids_are_found_with_their_cuts);
-	tcase_add_test(t, anything_else_is_no_grid);
-	tcase_add_test(t, degenerate_grids);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(box, .seconds = 60)

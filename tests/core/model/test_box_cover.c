@@ -458,27 +458,4 @@ START_TEST(boxes_of_many_dimensions_do_not_eat_all_memory)
 }
 END_TEST
 
-Suite *box_cover_suite(void)
-{
-	Suite *s = suite_create("box_cover");
-	TCase *t = tcase_create("box_cover");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, random_tilings_cover);
-	tcase_add_test(t, a_missing_box_is_a_hole);
-	tcase_add_test(t, a_box_listed_twice_overlaps);
-	tcase_add_test(t, disturbed_tilings_get_the_right_verdict);
-	tcase_add_test(t, few_cases_have_no_boxes_or_no_elements);
-	tcase_add_test(t, sizes_that_do_not_fit_are_unknown);
-	tcase_add_test(t, out_of_memory_is_unknown);
-	tcase_add_test(t, a_large_sharding_is_quick);
-	tcase_add_test(t, crosses_everywhere_do_not_run_away);
-	tcase_add_test(t, boxes_that_one_dimension_separates_cost_nothing);
-	tcase_add_test(t, tensors_share_the_work_and_dimensions_count);
-	tcase_add_test(t, irregular_shardings_take_a_small_part_of_the_work);
-	tcase_add_test(t, too_many_boxes_side_by_side_are_unknown);
-	tcase_add_test(t, a_hole_among_too_many_pieces_is_not_named);
-	tcase_add_test(t, boxes_of_many_dimensions_do_not_eat_all_memory);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(box_cover, .seconds = 60)

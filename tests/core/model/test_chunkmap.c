@@ -321,22 +321,4 @@ START_TEST(a_map_says_how_large_it_is)
 }
 END_TEST
 
-Suite *chunkmap_suite(void)
-{
-	Suite *s = suite_create("chunkmap");
-	TCase *t = tcase_create("chunkmap");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, even_grids_are_searched_right);
-	tcase_add_test(t, uneven_grids_are_searched_right);
-	tcase_add_test(t, even_grids_divide_and_uneven_ones_search);
-	tcase_add_test(t, random_boxes_come_in_listing_order);
-	tcase_add_test(t, grids_listed_in_another_order_are_searched_too);
-	tcase_add_test(t, many_equal_boxes_all_come_in_order);
-	tcase_add_test(t, numbers_have_one_chunk_or_several_copies);
-	tcase_add_test(t, offsets_near_2_to_the_63_do_not_wrap);
-	tcase_add_test(t, out_of_memory_is_no_map_or_an_error);
-	tcase_add_test(t, a_map_says_how_large_it_is);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(chunkmap, .seconds = 60)

@@ -74,7 +74,7 @@ static const struct {
 	{ CKPT_SPLIT_EVEN, 0, 2, { 0, 0 }, { 0, 0 } },
 };
 
-START_TEST(parts_are_where_torch_puts_them)
+START_LOOP_TEST(parts_are_where_torch_puts_them, ARRAY_LEN(split_rows))
 {
 	for (uint64_t k = 0; k < split_rows[_i].parts; k++) {
 		uint64_t off = 100, len = split_rows[_i].len;
@@ -556,24 +556,4 @@ START_TEST(sources_of_a_reshard_are_those_of_hyperparallel)
 }
 END_TEST
 
-Suite *mesh_suite(void)
-{
-	Suite *s = suite_create("mesh");
-	TCase *t = tcase_create("mesh");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, mesh_size_is_bounded);
-	tcase_add_test(t, coordinates_count_like_digits);
-	tcase_add_loop_test(t, parts_are_where_torch_puts_them, 0, ARRAY_LEN(split_rows));
-	tcase_add_test(t, an_even_split_must_divide);
-	tcase_add_test(t, parts_follow_each_other_up_to_the_largest_numbers);
-	tcase_add_test(t, a_rank_holds_the_elements_that_the_splits_give_it);
-	tcase_add_test(t, every_element_of_a_box_is_found_once);
-	tcase_add_test(t, one_rank_of_those_with_the_same_box_is_the_first);
-	tcase_add_test(t, what_does_not_fit_is_refused);
-	tcase_add_test(t, a_search_stops_where_visit_says_so);
-	tcase_add_test(t, areas_are_those_of_hyperparallel);
-	tcase_add_test(t, sources_of_a_reshard_are_those_of_hyperparallel);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(mesh, .seconds = 60)

@@ -194,13 +194,13 @@ static void check_row(size_t i, size_t step)
 	pickle_free(p);
 }
 
-START_TEST(every_opcode_builds_its_value)
+START_LOOP_TEST(every_opcode_builds_its_value, ARRAY_LEN(rows))
 {
 	check_row((size_t)_i, 0);
 }
 END_TEST
 
-START_TEST(input_in_small_pieces_builds_the_same)
+START_LOOP_TEST(input_in_small_pieces_builds_the_same, ARRAY_LEN(rows))
 {
 	check_row((size_t)_i, 1);
 	check_row((size_t)_i, 2);
@@ -208,7 +208,7 @@ START_TEST(input_in_small_pieces_builds_the_same)
 }
 END_TEST
 
-START_TEST(input_cut_anywhere_is_nodata_and_leaves_the_output)
+START_LOOP_TEST(input_cut_anywhere_is_nodata_and_leaves_the_output, ARRAY_LEN(rows))
 {
 	static char untouched;
 
@@ -295,7 +295,7 @@ static const struct {
 	  "?" },
 };
 
-START_TEST(drop_unknown_keeps_data_and_no_objects)
+START_LOOP_TEST(drop_unknown_keeps_data_and_no_objects, ARRAY_LEN(drop_rows))
 {
 	struct pickle_opts opts = { .max_bytes = 1 << 20, .drop_unknown = true };
 	struct buf b = BUF_INIT(1000);
@@ -431,7 +431,7 @@ START_TEST(a_memo_is_a_dict_whatever_its_keys)
 }
 END_TEST
 
-START_TEST(protocols_and_memo_styles_agree)
+START_LOOP_TEST(protocols_and_memo_styles_agree, 4)
 {
 	struct emit a = EMIT_INIT(2 + _i, false), b = EMIT_INIT(5, true);
 	struct buf at = BUF_INIT(1 << 20), bt = BUF_INIT(1 << 20);
@@ -658,7 +658,7 @@ START_TEST(long_text_is_refused_and_long_bytes_are_skipped)
 }
 END_TEST
 
-START_TEST(the_first_bytes_tell_the_module_of_the_outermost_object)
+START_LOOP_TEST(the_first_bytes_tell_the_module_of_the_outermost_object, 2)
 {
 	struct emit m = EMIT_INIT(_i ? 4 : 2, true);
 	const char *module;
@@ -683,32 +683,4 @@ START_TEST(the_first_bytes_tell_the_module_of_the_outermost_object)
 }
 END_TEST
 
-Suite *pickle_suite(void)
-{
-	Suite *s = suite_create("pickle");
-	TCase *t = tcase_create("pickle");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_opcode_builds_its_value, 0, ARRAY_LEN(rows));
-	tcase_add_loop_test(t, input_in_small_pieces_builds_the_same, 0, ARRAY_LEN(rows));
-	tcase_add_loop_test(t, input_cut_anywhere_is_nodata_and_leaves_the_output, 0,
-			    ARRAY_LEN(rows));
-	tcase_add_test(t, rows_leave_no_opcode_out);
-	tcase_add_test(t, what_follows_stop_is_not_read);
-	tcase_add_test(t, a_dict_may_contain_itself);
-	tcase_add_loop_test(t, drop_unknown_keeps_data_and_no_objects, 0, ARRAY_LEN(drop_rows));
-	tcase_add_test(t, memo_of_any_size_gives_back_what_was_put);
-	tcase_add_test(t, a_memo_is_a_dict_whatever_its_keys);
-	tcase_add_loop_test(t, protocols_and_memo_styles_agree, 0, 4);
-	tcase_add_test(t, get_finds_the_last_of_equal_keys);
-	tcase_add_test(t, attributes_come_from_a_dict_or_a_tuple_that_begins_with_one);
-	tcase_add_test(t, globals_are_compared_whole);
-	tcase_add_test(t, equal_strings_are_one_and_numbered_from_zero);
-	tcase_add_test(t, many_strings_of_all_lengths_stay_apart);
-	tcase_add_test(t, strings_have_a_ceiling);
-	tcase_add_test(t, a_shared_interner_outlives_its_pickles);
-	tcase_add_test(t, long_text_is_refused_and_long_bytes_are_skipped);
-	tcase_add_loop_test(t, the_first_bytes_tell_the_module_of_the_outermost_object, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle, .seconds = 60)

@@ -127,7 +127,7 @@ START_TEST(each_global_is_classified_once)
 END_TEST
 
 /* What comes before a NUL is not the name: neither for a hook nor for what is known without one. */
-START_TEST(a_name_with_a_nul_has_no_class)
+START_LOOP_TEST(a_name_with_a_nul_has_no_class, 6)
 {
 	static const struct {
 		const char *bytes;
@@ -332,7 +332,7 @@ static const char streamed[] =
 	"root m.Root()!{'one': {}, 'kept': {'a': 1}, 'batches': {'c': 2, 'e': 4, 'g': 6}, "
 	"'number': 8, 'empty': {}}";
 
-START_TEST(pairs_of_the_roots_attributes_stream_by)
+START_LOOP_TEST(pairs_of_the_roots_attributes_stream_by, 8)
 {
 	struct emit m = EMIT_INIT(2 + _i / 2, _i % 2);
 
@@ -457,7 +457,7 @@ static void emit_lookalike(struct emit *m, bool tuple, bool last, const char *ke
 	emit_op(m, OP_STOP);
 }
 
-START_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error)
+START_LOOP_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error, 4)
 {
 	struct log l = { .b = BUF_INIT(1 << 20) };
 	struct emit m = EMIT_INIT(4, false);
@@ -486,7 +486,7 @@ START_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error)
 END_TEST
 
 /* The same where nothing ever closes over it: the state is a tuple, or the object is left behind. */
-START_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error)
+START_LOOP_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 2)
 {
 	struct log l = { .b = BUF_INIT(1 << 20) };
 	struct emit m = EMIT_INIT(4, false);
@@ -526,7 +526,7 @@ START_TEST(a_root_of_no_class_says_so)
 }
 END_TEST
 
-START_TEST(a_hook_can_stop_the_load)
+START_LOOP_TEST(a_hook_can_stop_the_load, 2)
 {
 	static const char *const names[] = { "built", "attr_item" };
 	struct log l = { .b = BUF_INIT(1 << 20), .fail_at = names[_i] };
@@ -632,7 +632,7 @@ static const struct {
 	{ PK(OBJ "(\x8c\1a}" UNTIL "K\2sub."), "m.C()!{'a': {}}" },
 };
 
-START_TEST(an_attribute_that_is_not_wanted_ends_the_load)
+START_LOOP_TEST(an_attribute_that_is_not_wanted_ends_the_load, ARRAY_LEN(cut))
 {
 	for (size_t step = 0; step < 4; step++) {
 		const struct pickle_opts o = { .max_bytes = 1 << 20, .until = "until" };
@@ -654,30 +654,4 @@ START_TEST(an_attribute_that_is_not_wanted_ends_the_load)
 }
 END_TEST
 
-Suite *pickle_hooks_suite(void)
-{
-	Suite *s = suite_create("pickle_hooks");
-	TCase *t = tcase_create("pickle_hooks");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, each_global_is_classified_once);
-	tcase_add_loop_test(t, a_name_with_a_nul_has_no_class, 0, 6);
-	tcase_add_test(t, built_sees_known_objects_with_their_state);
-	tcase_add_test(t, drop_unknown_keeps_known_objects_only);
-	tcase_add_test(t, an_object_becomes_a_record);
-	tcase_add_test(t, a_shared_object_stays_an_object);
-	tcase_add_test(t, records_have_any_size_up_to_the_ceiling);
-	tcase_add_loop_test(t, pairs_of_the_roots_attributes_stream_by, 0, 8);
-	tcase_add_test(t, a_root_with_one_attribute_streams_too);
-	tcase_add_test(t, deeper_dicts_and_other_roots_do_not_stream);
-	tcase_add_loop_test(t, pairs_taken_from_what_only_looks_like_an_attribute_are_an_error, 0,
-			    4);
-	tcase_add_loop_test(t, pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 0, 2);
-	tcase_add_test(t, a_root_of_no_class_says_so);
-	tcase_add_loop_test(t, a_hook_can_stop_the_load, 0, 2);
-	tcase_add_test(t, hooks_may_be_left_out_one_by_one);
-	tcase_add_test(t, what_is_consumed_costs_no_memory);
-	tcase_add_loop_test(t, an_attribute_that_is_not_wanted_ends_the_load, 0, ARRAY_LEN(cut));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle_hooks, .seconds = 60)

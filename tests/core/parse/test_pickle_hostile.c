@@ -116,7 +116,7 @@ static const struct {
 	ROW("\x8c\1mC\1n\x93.", EBADMSG, "pickle: global whose name is not a string at byte 7"),
 };
 
-START_TEST(nonsense_is_refused_with_a_sentence)
+START_LOOP_TEST(nonsense_is_refused_with_a_sentence, ARRAY_LEN(rows))
 {
 	expect_error(rows[_i].bytes, rows[_i].n, rows[_i].code, rows[_i].msg);
 }
@@ -152,7 +152,7 @@ static const struct {
 	{ "s", 3 }, { "(e", 1 },   { "(u", 1 },	  { "(\x90", 1 },
 };
 
-START_TEST(opcodes_that_find_too_little_are_refused)
+START_LOOP_TEST(opcodes_that_find_too_little_are_refused, ARRAY_LEN(need_rows))
 {
 	for (size_t n = 0; n < need_rows[_i].needs; n++)
 		for (int mark = 0; mark < 2; mark++) {
@@ -178,7 +178,7 @@ START_TEST(opcodes_that_find_too_little_are_refused)
 }
 END_TEST
 
-START_TEST(opcodes_that_need_a_mark_say_so)
+START_LOOP_TEST(opcodes_that_need_a_mark_say_so, 9)
 {
 	static const char ops[] = "tleud1o\x90\x91";
 	char bytes[] = "NNNNx.";
@@ -320,7 +320,7 @@ static const struct {
 	{ "objects", "N)\x81", 3 }, { "tuples", "N\x85", 2 }, { "memo", "]\x94", 2 },
 };
 
-START_TEST(every_kind_of_growth_meets_the_ceiling)
+START_LOOP_TEST(every_kind_of_growth_meets_the_ceiling, ARRAY_LEN(growth_rows))
 {
 	struct pickle_opts opts = { .max_bytes = 2 << 20 };
 	struct emit m = EMIT_INIT(4, false);
@@ -601,32 +601,4 @@ START_TEST(memo_entries_asked_for_before_they_are_stored_are_refused)
 }
 END_TEST
 
-Suite *pickle_hostile_suite(void)
-{
-	Suite *s = suite_create("pickle_hostile");
-	TCase *t = tcase_create("pickle_hostile");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, opcodes_outside_the_list_are_refused);
-	tcase_add_loop_test(t, nonsense_is_refused_with_a_sentence, 0, ARRAY_LEN(rows));
-	tcase_add_test(t, long_lines_are_refused);
-	tcase_add_loop_test(t, opcodes_that_find_too_little_are_refused, 0, ARRAY_LEN(need_rows));
-	tcase_add_loop_test(t, opcodes_that_need_a_mark_say_so, 0, 9);
-	tcase_add_test(t, a_million_nested_tuples_load_and_go);
-	tcase_add_test(t, a_million_nested_lists_load_and_go);
-	tcase_add_test(t, a_million_nested_dicts_objects_and_marks_load_and_go);
-	tcase_add_test(t, doubling_references_cost_nothing);
-	tcase_add_test(t, cycles_are_freed);
-	tcase_add_loop_test(t, every_kind_of_growth_meets_the_ceiling, 0, ARRAY_LEN(growth_rows));
-	tcase_add_test(t, memo_keys_far_apart_cost_what_is_stored_and_meet_the_ceiling);
-	tcase_add_test(t, memory_is_used_again);
-	tcase_add_test(t, too_many_strings_are_refused);
-	tcase_add_test(t, too_many_globals_are_refused_soon);
-	tcase_add_test(t, running_out_of_memory_anywhere_is_a_clean_error);
-	tcase_add_test(t, strings_out_of_memory_are_no_strings);
-	tcase_add_test(t, a_failing_read_is_passed_on);
-	tcase_add_test(t, input_that_changes_between_the_passes_does_no_harm);
-	tcase_add_test(t, memo_entries_asked_for_before_they_are_stored_are_refused);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle_hostile, .seconds = 60)

@@ -162,7 +162,7 @@ static struct pickle *load(const char *bytes, size_t n)
 	return p;
 }
 
-START_TEST(values_are_written_as_python_writes_them)
+START_LOOP_TEST(values_are_written_as_python_writes_them, (int)ARRAY_LEN(rows))
 {
 	struct buf b = BUF_INIT(1 << 20);
 	struct pickle *p = load(rows[_i].bytes, rows[_i].n);
@@ -301,17 +301,4 @@ START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
 }
 END_TEST
 
-Suite *pickle_json_suite(void)
-{
-	Suite *s = suite_create("pickle_json");
-	TCase *t = tcase_create("pickle_json");
-
-	tcase_add_loop_test(t, values_are_written_as_python_writes_them, 0, (int)ARRAY_LEN(rows));
-	tcase_add_test(t, what_has_no_text_says_its_class);
-	tcase_add_test(t, a_key_that_is_a_string_is_its_own_name);
-	tcase_add_test(t, depth_is_bounded);
-	tcase_add_test(t, what_is_shared_cannot_blow_up);
-	tcase_add_test(t, dicts_as_keys_of_dicts_come_to_an_end);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle_json)

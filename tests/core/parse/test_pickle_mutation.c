@@ -202,14 +202,4 @@ START_TEST(mutated_real_metadata_does_no_harm)
 }
 END_TEST
 
-Suite *pickle_mutation_suite(void)
-{
-	Suite *s = suite_create("pickle_mutation");
-	TCase *t = tcase_create("pickle_mutation");
-
-	tcase_set_timeout(t, 300);
-	tcase_add_test(t, mutated_synthetic_metadata_does_no_harm);
-	tcase_add_test(t, mutated_real_metadata_does_no_harm);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle_mutation, .seconds = 300)

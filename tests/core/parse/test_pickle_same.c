@@ -125,7 +125,7 @@ static const struct {
 	ROW("](\x8f(K\1\x90K\1e.", "](\x8f(K\2\x90K\2e.", PK_DIFFERENT),
 };
 
-START_TEST(values_are_compared_and_not_their_pickles)
+START_LOOP_TEST(values_are_compared_and_not_their_pickles, ARRAY_LEN(rows))
 {
 	const char *why = NULL;
 
@@ -300,16 +300,4 @@ START_TEST(large_dicts_in_one_order_are_compared_whole)
 }
 END_TEST
 
-Suite *pickle_same_suite(void)
-{
-	Suite *s = suite_create("pickle_same");
-	TCase *t = tcase_create("pickle_same");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, values_are_compared_and_not_their_pickles, 0, ARRAY_LEN(rows));
-	tcase_add_test(t, a_value_is_the_same_however_it_is_written_and_another_when_one_leaf_is);
-	tcase_add_test(t, work_is_bounded_and_then_it_cannot_be_told);
-	tcase_add_test(t, large_dicts_in_one_order_are_compared_whole);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle_same, .seconds = 60)

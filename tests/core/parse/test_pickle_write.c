@@ -84,7 +84,7 @@ static const struct {
 	{ INT64_MIN, "\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80", 10 },
 };
 
-START_TEST(numbers_are_as_short_as_pythons)
+START_LOOP_TEST(numbers_are_as_short_as_pythons, ARRAY_LEN(numbers))
 {
 	struct pickle_writer w;
 
@@ -111,7 +111,7 @@ END_TEST
 
 /* ---- strings, globals, the memo ---- */
 
-START_TEST(strings_of_any_length_and_content)
+START_LOOP_TEST(strings_of_any_length_and_content, 2)
 {
 	static const size_t lengths[] = { 0, 1, 255, 256, 70000 };
 	char *s = malloc(70000);
@@ -188,7 +188,7 @@ START_TEST(without_a_memo_everything_is_written_out)
 }
 END_TEST
 
-START_TEST(more_globals_than_are_remembered)
+START_LOOP_TEST(more_globals_than_are_remembered, 2)
 {
 	static char names[2 * PW_MAX_GLOBALS][8];
 	struct buf want = BUF_INIT(1 << 16);
@@ -215,7 +215,7 @@ END_TEST
 
 /* ---- batches ---- */
 
-START_TEST(batches_are_of_a_thousand)
+START_LOOP_TEST(batches_are_of_a_thousand, 6)
 {
 	static const size_t counts[] = { 0, 1, 999, 1000, 1001, 2500 };
 	size_t n = counts[_i], ends = 0;
@@ -329,7 +329,7 @@ START_TEST(whatever_is_written_is_read)
 END_TEST
 
 /* Thousands of different strings, each twice: numbers have one byte, and four. */
-START_TEST(many_strings)
+START_LOOP_TEST(many_strings, 2)
 {
 	enum { MANY = 20000 };
 	struct buf want = BUF_INIT(1 << 22);
@@ -386,23 +386,4 @@ START_TEST(memory_that_is_refused_is_an_error)
 }
 END_TEST
 
-Suite *pickle_write_suite(void)
-{
-	Suite *s = suite_create("pickle_write");
-	TCase *t = tcase_create("pickle_write");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_loop_test(t, numbers_are_as_short_as_pythons, 0, ARRAY_LEN(numbers));
-	tcase_add_test(t, numbers_beyond_63_bits_stay_positive);
-	tcase_add_loop_test(t, strings_of_any_length_and_content, 0, 2);
-	tcase_add_test(t, what_repeats_is_written_once);
-	tcase_add_test(t, without_a_memo_everything_is_written_out);
-	tcase_add_loop_test(t, more_globals_than_are_remembered, 0, 2);
-	tcase_add_loop_test(t, batches_are_of_a_thousand, 0, 6);
-	tcase_add_test(t, whatever_is_written_is_read);
-	tcase_add_loop_test(t, many_strings, 0, 2);
-	tcase_add_test(t, a_ceiling_is_an_error_at_the_end);
-	tcase_add_test(t, memory_that_is_refused_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pickle_write, .setup = setup, .teardown = teardown)

@@ -39,7 +39,7 @@ static int read_header(const char *json, size_t json_n, uint64_t claimed, size_t
 #define T(name, dtype, shape, range) \
 	"\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}"
 
-START_TEST(tensors_are_found_by_name)
+START_LOOP_TEST(tensors_are_found_by_name, 2)
 {
 	static const char json[] =
 		"{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", "[8,20]") "," T(
@@ -202,7 +202,7 @@ static const struct {
 	{ "{\"a\\u0000b\":7}", EBADMSG, "safetensors header is not a JSON object: " },
 };
 
-START_TEST(what_safetensors_refuses_is_refused)
+START_LOOP_TEST(what_safetensors_refuses_is_refused, ARRAY_LEN(bad))
 {
 	struct st_header *h = NULL;
 	struct ckpt_err e = { 0 };
@@ -215,7 +215,7 @@ START_TEST(what_safetensors_refuses_is_refused)
 }
 END_TEST
 
-START_TEST(lengths_beyond_the_file_are_refused_before_anything_is_allocated)
+START_LOOP_TEST(lengths_beyond_the_file_are_refused_before_anything_is_allocated, 7)
 {
 	static const uint64_t claims[] = { 11,	      100000000,  100000001,	 (uint64_t)1 << 40,
 					   INT64_MAX, UINT64_MAX, UINT64_MAX - 7 };
@@ -294,20 +294,4 @@ START_TEST(failing_reads_and_allocations_come_through)
 }
 END_TEST
 
-Suite *safetensors_suite(void)
-{
-	Suite *s = suite_create("safetensors");
-	TCase *t = tcase_create("safetensors");
-
-	tcase_add_loop_test(t, tensors_are_found_by_name, 0, 2);
-	tcase_add_test(t, every_dtype_of_the_format_is_known);
-	tcase_add_test(t, of_an_unknown_dtype_only_the_bytes_are_known);
-	tcase_add_test(t, a_file_may_hold_nothing);
-	tcase_add_loop_test(t, what_safetensors_refuses_is_refused, 0, ARRAY_LEN(bad));
-	tcase_add_loop_test(t, lengths_beyond_the_file_are_refused_before_anything_is_allocated, 0,
-			    7);
-	tcase_add_test(t, every_beginning_of_a_file_is_refused);
-	tcase_add_test(t, failing_reads_and_allocations_come_through);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(safetensors)

@@ -34,7 +34,7 @@ static int read_local(const void *p, size_t n, struct zip_local *ret, struct ckp
 	return rc;
 }
 
-START_TEST(local_headers_say_where_their_data_begins)
+START_LOOP_TEST(local_headers_say_where_their_data_begins, 2)
 {
 	struct archive a = { .style = { .seekable = _i } };
 	struct zip_local l;
@@ -93,7 +93,7 @@ static const struct {
 	  "zip member with 64-bit sizes in its header" },
 };
 
-START_TEST(local_headers_that_torch_does_not_write_are_refused)
+START_LOOP_TEST(local_headers_that_torch_does_not_write_are_refused, ARRAY_LEN(bad_locals))
 {
 	struct archive a = { 0 };
 	struct zip_local l;
@@ -143,7 +143,7 @@ static const struct {
 	{ "PK\7\7ccrc\5\0\0\0\5\0\0\0", 16, 5, 0 },
 };
 
-START_TEST(descriptors_are_told_by_the_size_they_repeat)
+START_LOOP_TEST(descriptors_are_told_by_the_size_they_repeat, ARRAY_LEN(descriptors))
 {
 	struct mem m;
 
@@ -189,7 +189,7 @@ static const struct archive_style styles[] = {
 	{ .prefix = "x", .alignment = 1, .no_crc = true },
 };
 
-START_TEST(the_directory_lists_what_was_written)
+START_LOOP_TEST(the_directory_lists_what_was_written, ARRAY_LEN(styles))
 {
 	struct archive a = { .style = styles[_i] };
 	struct ckpt_err e = { 0 };
@@ -227,7 +227,7 @@ static int see_large(void *arg, const struct zip_member *m, struct ckpt_err *e)
 	return 55;
 }
 
-START_TEST(what_is_just_below_four_gib_is_not_looked_up_in_the_zip64_field)
+START_LOOP_TEST(what_is_just_below_four_gib_is_not_looked_up_in_the_zip64_field, 2)
 {
 	struct archive a = { .style = { .zip64 = true } };
 	struct large want;
@@ -316,7 +316,7 @@ static int ignore(void *arg, const struct zip_member *m, struct ckpt_err *e)
 	return 0;
 }
 
-START_TEST(a_broken_directory_is_an_error_with_a_sentence)
+START_LOOP_TEST(a_broken_directory_is_an_error_with_a_sentence, ARRAY_LEN(bad_ends))
 {
 	struct archive a = { .style = { .no_end64 = bad_ends[_i].no_end64 } };
 	struct ckpt_err e = { 0 };
@@ -340,7 +340,7 @@ START_TEST(a_broken_directory_is_an_error_with_a_sentence)
 }
 END_TEST
 
-START_TEST(every_beginning_of_an_archive_is_refused)
+START_LOOP_TEST(every_beginning_of_an_archive_is_refused, 2)
 {
 	struct archive a = { .style = { .zip64 = _i } };
 
@@ -394,7 +394,7 @@ START_TEST(a_member_outside_the_archive_is_refused)
 }
 END_TEST
 
-START_TEST(flipped_bits_never_lead_outside)
+START_LOOP_TEST(flipped_bits_never_lead_outside, 2)
 {
 	struct archive a = { .style = { .zip64 = _i } };
 	struct rng r = rng_new();
@@ -452,28 +452,4 @@ START_TEST(failing_reads_and_allocations_come_through)
 }
 END_TEST
 
-Suite *zip_suite(void)
-{
-	Suite *s = suite_create("zip");
-	TCase *t = tcase_create("zip");
-
-	tcase_add_loop_test(t, local_headers_say_where_their_data_begins, 0, 2);
-	tcase_add_test(t, every_shorter_header_asks_for_more);
-	tcase_add_loop_test(t, local_headers_that_torch_does_not_write_are_refused, 0,
-			    ARRAY_LEN(bad_locals));
-	tcase_add_test(t, only_the_signature_makes_an_archive);
-	tcase_add_loop_test(t, descriptors_are_told_by_the_size_they_repeat, 0,
-			    ARRAY_LEN(descriptors));
-	tcase_add_loop_test(t, the_directory_lists_what_was_written, 0, ARRAY_LEN(styles));
-	tcase_add_loop_test(t, what_is_just_below_four_gib_is_not_looked_up_in_the_zip64_field, 0,
-			    2);
-	tcase_add_test(t, an_archive_may_be_empty);
-	tcase_add_loop_test(t, a_broken_directory_is_an_error_with_a_sentence, 0,
-			    ARRAY_LEN(bad_ends));
-	tcase_add_loop_test(t, every_beginning_of_an_archive_is_refused, 0, 2);
-	tcase_add_test(t, a_member_outside_the_archive_is_refused);
-	tcase_add_loop_test(t, flipped_bits_never_lead_outside, 0, 2);
-	tcase_add_test(t, failing_reads_and_allocations_come_through);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(zip)

@@ -143,7 +143,7 @@ static void check_parts(struct stage *g, const struct tensor_reader *t, const st
 
 /* ---- tensors ---- */
 
-START_TEST(tensors_of_any_layout_are_read)
+START_LOOP_TEST(tensors_of_any_layout_are_read, 8)
 {
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);
@@ -202,7 +202,7 @@ START_TEST(tensors_of_any_layout_are_read)
 END_TEST
 
 /* complex64 [3], stored conjugated and negative by a big-endian machine */
-START_TEST(odd_payloads_are_resolved_whatever_the_range)
+START_LOOP_TEST(odd_payloads_are_resolved_whatever_the_range, 2)
 {
 	static const float want[] = { -1.5f, 2.5f, 3.5f, -4.5f, -5.5f, 6.5f };
 	const int64_t size[] = { 3 };
@@ -453,7 +453,7 @@ static void *open_read_close(void *arg)
 	return NULL;
 }
 
-START_TEST(threads_open_and_read_at_once)
+START_LOOP_TEST(threads_open_and_read_at_once, 2)
 {
 	static struct scene scenes[TENSORS];
 	struct fetch_opts o = { .cache_bytes = 64 << 20, .map_bytes = 20000 };
@@ -530,7 +530,7 @@ START_TEST(a_broken_index_is_renewed_once)
 }
 END_TEST
 
-START_TEST(without_renewal_a_broken_index_is_an_error)
+START_LOOP_TEST(without_renewal_a_broken_index_is_an_error, 2)
 {
 	static struct scene scenes[TENSORS];
 	struct renewal n = { .fail = true };
@@ -610,7 +610,7 @@ static const struct {
 	{ "dcp", 0, 1, EBADMSG, NULL },
 };
 
-START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
+START_LOOP_TEST(how_an_item_is_stored_is_told_by_its_encoding, ARRAY_LEN(items))
 {
 	const int64_t size[] = { 4 };
 	struct saved t = { .dtype = CKPT_DTYPE_U8,
@@ -655,7 +655,7 @@ START_TEST(how_an_item_is_stored_is_told_by_its_encoding)
 END_TEST
 
 /* Where .metadata says that the item begins, safetensors begin and go on to the file's end. */
-START_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further)
+START_LOOP_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further, 2)
 {
 	static const char json[] =
 		"{\"w\\n\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[3,7]},"
@@ -726,7 +726,7 @@ START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 END_TEST
 
 /* Twice the same: a failed open leaves nothing half done behind. */
-START_TEST(a_failed_open_can_be_repeated)
+START_LOOP_TEST(a_failed_open_can_be_repeated, 2)
 {
 	static struct scene scenes[TENSORS];
 	struct stage g;
@@ -796,7 +796,7 @@ static const struct {
 } objects[] = { { 0, 0 },  { 10, 0 },	   { 3000000, 0 }, { 0, 1 },
 		{ 10, 1 }, { 1 << 20, 1 }, { 3000000, 1 }, { 3000, 2 } };
 
-START_TEST(objects_are_read_after_undoing_transforms)
+START_LOOP_TEST(objects_are_read_after_undoing_transforms, ARRAY_LEN(objects))
 {
 	struct rng r = rng_new();
 	size_t n = objects[_i].n, count;
@@ -857,28 +857,4 @@ START_TEST(a_damaged_object_is_an_error)
 }
 END_TEST
 
-Suite *fetch_suite(void)
-{
-	Suite *s = suite_create("fetch");
-	TCase *t = tcase_create("fetch");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, tensors_of_any_layout_are_read, 0, 8);
-	tcase_add_loop_test(t, odd_payloads_are_resolved_whatever_the_range, 0, 2);
-	tcase_add_test(t, opened_tensors_are_kept_under_a_bound);
-	tcase_add_test(t, a_large_strided_read_of_a_flattened_tensor_takes_little_memory);
-	tcase_add_test(t, listing_chunks_looks_into_no_item);
-	tcase_add_loop_test(t, threads_open_and_read_at_once, 0, 2);
-	tcase_add_test(t, a_broken_index_is_renewed_once);
-	tcase_add_loop_test(t, without_renewal_a_broken_index_is_an_error, 0, 2);
-	tcase_add_loop_test(t, how_an_item_is_stored_is_told_by_its_encoding, 0, ARRAY_LEN(items));
-	tcase_add_loop_test(t, safetensors_reach_to_the_end_of_their_file_and_no_further, 0, 2);
-	tcase_add_test(t, a_file_changed_after_opening_is_an_error_with_a_sentence);
-	tcase_add_loop_test(t, a_failed_open_can_be_repeated, 0, 2);
-	tcase_add_test(t, without_memory_there_is_no_fetch);
-	tcase_add_loop_test(t, objects_are_read_after_undoing_transforms, 0, ARRAY_LEN(objects));
-	tcase_add_test(t, a_damaged_object_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(fetch, .setup = setup, .teardown = teardown, .seconds = 120)

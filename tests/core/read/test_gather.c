@@ -206,7 +206,7 @@ static const struct {
 	{ 64 << 20, 1, 3000, 50, true, 1 },
 };
 
-START_TEST(all_ranges_read_as_element_by_element)
+START_LOOP_TEST(all_ranges_read_as_element_by_element, ARRAY_LEN(mixes))
 {
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);
@@ -383,7 +383,7 @@ START_TEST(long_runs_stay_where_they_are)
 }
 END_TEST
 
-START_TEST(decoded_blocks_stay_where_they_are)
+START_LOOP_TEST(decoded_blocks_stay_where_they_are, 2)
 {
 	struct rng r = rng_new();
 	struct ckpt_err e = { 0 };
@@ -484,7 +484,7 @@ START_TEST(a_file_that_somebody_may_change_is_copied)
 }
 END_TEST
 
-START_TEST(overlapping_parts_are_refused)
+START_LOOP_TEST(overlapping_parts_are_refused, 2)
 {
 	static const uint8_t data[8];
 	uint8_t buf[16];
@@ -499,7 +499,7 @@ START_TEST(overlapping_parts_are_refused)
 }
 END_TEST
 
-START_TEST(a_band_too_large_for_one_buffer_is_read_in_parts)
+START_LOOP_TEST(a_band_too_large_for_one_buffer_is_read_in_parts, 2)
 {
 	struct rng r = rng_new();
 	struct scene s;
@@ -568,7 +568,7 @@ START_TEST(scattered_elements_are_gathered_from_blocks_that_stay)
 }
 END_TEST
 
-START_TEST(what_is_larger_than_the_cache_is_read_in_pieces)
+START_LOOP_TEST(what_is_larger_than_the_cache_is_read_in_pieces, 3)
 {
 	struct rng r = rng_new();
 	struct scene s;
@@ -623,7 +623,7 @@ START_TEST(small_spans_are_read_whole_even_if_little_is_wanted)
 }
 END_TEST
 
-START_TEST(compressed_items_are_decoded_once)
+START_LOOP_TEST(compressed_items_are_decoded_once, 2)
 {
 	struct rng r = rng_new();
 	struct scene s;
@@ -641,7 +641,7 @@ START_TEST(compressed_items_are_decoded_once)
 }
 END_TEST
 
-START_TEST(compressed_items_larger_than_the_cache_are_right_too)
+START_LOOP_TEST(compressed_items_larger_than_the_cache_are_right_too, 2)
 {
 	struct rng r = rng_new();
 	struct scene s;
@@ -707,7 +707,7 @@ static const struct {
 	     { 1, false, 1000 },
 	     { 1, true, 16 << 20 } };
 
-START_TEST(failing_reads_and_allocations_come_through)
+START_LOOP_TEST(failing_reads_and_allocations_come_through, ARRAY_LEN(ways))
 {
 	struct rng r = rng_new();
 	struct scene s;
@@ -747,7 +747,7 @@ START_TEST(failing_reads_and_allocations_come_through)
 END_TEST
 
 /* The index says where elements are; the item, once decoded, is shorter. */
-START_TEST(an_item_that_decodes_to_too_little_is_an_error)
+START_LOOP_TEST(an_item_that_decodes_to_too_little_is_an_error, 2)
 {
 	struct rng r = rng_new();
 	struct scene s;
@@ -781,35 +781,4 @@ START_TEST(an_item_that_decodes_to_too_little_is_an_error)
 }
 END_TEST
 
-Suite *gather_suite(void)
-{
-	Suite *s = suite_create("gather");
-	TCase *t = tcase_create("gather");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, all_ranges_read_as_element_by_element, 0, ARRAY_LEN(mixes));
-	tcase_add_test(t, a_contiguous_run_is_read_in_place);
-	tcase_add_test(t, a_column_shard_is_read_as_one_band);
-	tcase_add_test(t, what_is_in_memory_is_not_read);
-	tcase_add_test(t, short_runs_that_are_not_in_memory_come_with_what_is_between);
-	tcase_add_test(t, long_runs_stay_where_they_are);
-	tcase_add_loop_test(t, decoded_blocks_stay_where_they_are, 0, 2);
-	tcase_add_test(t, more_runs_than_a_reply_may_have_are_copied);
-	tcase_add_test(t, what_is_given_away_does_not_change);
-	tcase_add_test(t, a_file_that_somebody_may_change_is_copied);
-	tcase_add_loop_test(t, overlapping_parts_are_refused, 0, 2);
-	tcase_add_loop_test(t, a_band_too_large_for_one_buffer_is_read_in_parts, 0, 2);
-	tcase_add_test(t, what_is_pinned_at_once_has_a_bound);
-	tcase_add_test(t, scattered_elements_are_gathered_from_blocks_that_stay);
-	tcase_add_loop_test(t, what_is_larger_than_the_cache_is_read_in_pieces, 0, 3);
-	tcase_add_test(t, pieces_are_cut_along_the_longest_stride);
-	tcase_add_test(t, small_spans_are_read_whole_even_if_little_is_wanted);
-	tcase_add_loop_test(t, compressed_items_are_decoded_once, 0, 2);
-	tcase_add_loop_test(t, compressed_items_larger_than_the_cache_are_right_too, 0, 2);
-	tcase_add_test(t, each_run_visits_every_byte_of_the_copy_once);
-	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, ARRAY_LEN(ways));
-	tcase_add_loop_test(t, an_item_that_decodes_to_too_little_is_an_error, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(gather, .setup = setup, .teardown = teardown, .seconds = 120)

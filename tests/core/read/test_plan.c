@@ -178,7 +178,7 @@ START_TEST(where_chunks_overlap_the_later_one_is_read)
 }
 END_TEST
 
-START_TEST(each_way_of_laying_out_an_item_is_undone)
+START_LOOP_TEST(each_way_of_laying_out_an_item_is_undone, ROWS_ANY)
 {
 	check_scenes(500, &(struct scene_opts){ 4, 3000, 0, TILE_ANY, (enum scene_strides)_i }, 25);
 }
@@ -296,7 +296,7 @@ static const struct layout layouts[] = {
 	{ "a row of Shard(1)", 2, { 8, 6 }, { 1, 2 }, { 0, 1 }, 24, 24, 2, 0, 12 },
 };
 
-START_TEST(what_is_contiguous_takes_few_copies)
+START_LOOP_TEST(what_is_contiguous_takes_few_copies, ARRAY_LEN(layouts))
 {
 	const struct layout *l = &layouts[_i];
 	uint64_t boxes[16 * 6], cell[3] = { 0 }, strides[16 * 3], len[3];
@@ -479,25 +479,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *plan_suite(void)
-{
-	Suite *s = suite_create("plan");
-	TCase *t = tcase_create("plan");
-
-	tcase_set_timeout(t, 120);
-	tcase_add_test(t, every_range_of_small_tensors_reads_as_element_by_element);
-	tcase_add_test(t, ranges_of_grids_read_as_element_by_element);
-	tcase_add_test(t, ranges_of_irregular_tilings_read_as_element_by_element);
-	tcase_add_test(t, where_chunks_overlap_the_later_one_is_read);
-	tcase_add_test(t, memory_with_strides_is_filled_as_element_by_element);
-	tcase_add_loop_test(t, each_way_of_laying_out_an_item_is_undone, 0, ROWS_ANY);
-	tcase_add_test(t, many_dimensions_are_no_different);
-	tcase_add_test(t, offsets_near_2_to_the_63_are_planned_right);
-	tcase_add_loop_test(t, what_is_contiguous_takes_few_copies, 0, ARRAY_LEN(layouts));
-	tcase_add_test(t, any_range_of_one_dense_item_is_one_copy);
-	tcase_add_test(t, a_range_of_nothing_is_no_copy);
-	tcase_add_test(t, what_lies_in_place_is_found_as_byte_by_byte);
-	tcase_add_test(t, without_memory_it_says_so);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(plan, .seconds = 120)

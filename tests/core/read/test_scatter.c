@@ -81,13 +81,4 @@ START_TEST(elements_with_gaps_are_not_taken_for_a_matrix)
 }
 END_TEST
 
-Suite *scatter_suite(void)
-{
-	Suite *s = suite_create("scatter");
-	TCase *t = tcase_create("scatter");
-
-	tcase_add_test(t, a_turned_matrix_is_that_of_one_element_after_another);
-	tcase_add_test(t, elements_with_gaps_are_not_taken_for_a_matrix);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(scatter)

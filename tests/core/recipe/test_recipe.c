@@ -95,7 +95,7 @@ static const struct {
 	{ TEXT("a = b [1]\n\0"), "R:2: a NUL byte" },
 };
 
-START_TEST(what_is_wrong_is_named_with_its_line)
+START_LOOP_TEST(what_is_wrong_is_named_with_its_line, ARRAY_LEN(wrong))
 {
 	struct recipe *r = NULL;
 	struct ckpt_err e = { 0 };
@@ -330,7 +330,7 @@ static const struct {
 	{ "", "" },
 };
 
-START_TEST(results_are_the_elements_that_the_axes_choose)
+START_LOOP_TEST(results_are_the_elements_that_the_axes_choose, ARRAY_LEN(makes))
 {
 	struct store *s = new_store(facts);
 	struct recipe_out o;
@@ -403,7 +403,7 @@ static const struct {
 	{ "for i in 1024\nfor j in 1024\nfor k in 1024\nend\nend\nend\n", EFBIG, "R:3: " STEPS },
 };
 
-START_TEST(what_does_not_fit_is_refused)
+START_LOOP_TEST(what_does_not_fit_is_refused, ARRAY_LEN(refused))
 {
 	struct store *s = new_store(facts);
 	struct recipe *r = parse(refused[_i].text);
@@ -458,7 +458,7 @@ static const struct {
 	{ "", "refuse 0 x\n", "", 80000, STEPS, false },
 };
 
-START_TEST(what_multiplies_is_counted_in_all)
+START_LOOP_TEST(what_multiplies_is_counted_in_all, ARRAY_LEN(multiplied))
 {
 	struct store *s;
 	struct recipe *r;
@@ -904,7 +904,7 @@ static void expect_gpt(struct check *c, bool mixtral)
 	ck_assert_uint_eq(c->seen, c->o->names.n);
 }
 
-START_TEST(megatron_recipes_agree_with_a_naive_splitting)
+START_LOOP_TEST(megatron_recipes_agree_with_a_naive_splitting, 3)
 {
 	struct rng rng = rng_new();
 	const struct recipe_builtin *b = recipe_builtin((size_t)_i);
@@ -1082,25 +1082,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *recipe_suite(void)
-{
-	Suite *s = suite_create("recipe");
-	TCase *t = tcase_create("recipe");
-
-	tcase_set_timeout(t, 240);
-	tcase_add_loop_test(t, what_is_wrong_is_named_with_its_line, 0, ARRAY_LEN(wrong));
-	tcase_add_test(t, expressions_and_files_are_bounded);
-	tcase_add_loop_test(t, results_are_the_elements_that_the_axes_choose, 0, ARRAY_LEN(makes));
-	tcase_add_loop_test(t, what_does_not_fit_is_refused, 0, ARRAY_LEN(refused));
-	tcase_add_loop_test(t, what_multiplies_is_counted_in_all, 0, ARRAY_LEN(multiplied));
-	tcase_add_test(t, params_made_of_params_end);
-	tcase_add_test(t, a_large_model_stays_far_below_the_bounds);
-	tcase_add_test(t, a_tensor_of_too_many_pieces_is_refused);
-	tcase_add_test(t, tensors_that_no_rule_uses_are_a_warning);
-	tcase_add_loop_test(t, megatron_recipes_agree_with_a_naive_splitting, 0, 3);
-	tcase_add_test(t, axes_are_what_loops_over_their_factors_select);
-	tcase_add_test(t, built_in_recipes_are_found_by_name_and_model);
-	tcase_add_test(t, without_memory_it_says_so);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(recipe, .seconds = 240)

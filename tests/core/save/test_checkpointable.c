@@ -106,7 +106,7 @@ static const struct {
 	{ "flattened", SHARDED(CKPT_DTYPE_F32, 1, two, zero, one, .flattened_range = zero_zero) },
 };
 
-START_TEST(invariants_are_those_of_megatron)
+START_LOOP_TEST(invariants_are_those_of_megatron, ARRAY_LEN(broken))
 {
 	json_t *all = golden_load(GOLDEN);
 	const char *want = golden_text(json_object_get(all, "errors"), broken[_i].name);
@@ -173,7 +173,7 @@ static const struct {
 	{ { 0, 0, INT64_MAX }, NULL, "axis 0 for key k is longer than 2^63 - 1 elements" },
 };
 
-START_TEST(impossible_rank_offsets_are_refused)
+START_LOOP_TEST(impossible_rank_offsets_are_refused, ARRAY_LEN(bad_offsets))
 {
 	json_t *all = golden_load(GOLDEN);
 	struct ckpt_rank_offsets_args args = { .key = "k",
@@ -549,7 +549,7 @@ static const struct {
 	  "'w': shard at (0,) of (5,) in a tensor of (10,)" },
 };
 
-START_TEST(impossible_tensors_are_refused)
+START_LOOP_TEST(impossible_tensors_are_refused, ARRAY_LEN(bad_tensors))
 {
 	struct ckpt_err e = { 0 };
 
@@ -782,34 +782,4 @@ START_TEST(a_dict_without_memory_is_none)
 }
 END_TEST
 
-Suite *checkpointable_suite(void)
-{
-	Suite *s = suite_create("checkpointable");
-	TCase *tc = tcase_create("checkpointable");
-
-	tcase_add_test(tc, rank_offsets_are_those_of_megatron);
-	tcase_add_loop_test(tc, invariants_are_those_of_megatron, 0, ARRAY_LEN(broken));
-	tcase_add_test(tc, offset_and_shape_of_other_lengths_are_refused);
-	tcase_add_test(tc, irregular_shards_may_lie_anywhere);
-	tcase_add_test(tc, tuples_of_replicas_are_shown_as_tuples);
-	tcase_add_loop_test(tc, impossible_rank_offsets_are_refused, 0, ARRAY_LEN(bad_offsets));
-	tcase_add_test(tc, too_many_axes_are_refused);
-	tcase_add_test(tc, the_main_replica_is_the_one_of_zeros);
-	tcase_add_test(tc, every_cell_has_one_main_replica);
-	tcase_add_test(tc, one_shard_answers_as_megatron_does);
-	tcase_add_test(tc, a_container_answers_as_megatron_does);
-	tcase_add_test(tc, what_makes_no_container_is_refused);
-	tcase_add_test(tc, prepended_axes_are_one_long);
-	tcase_add_test(tc, a_plain_tensor_is_found_as_a_whole_or_at_zero);
-	tcase_add_loop_test(tc, impossible_tensors_are_refused, 0, ARRAY_LEN(bad_tensors));
-	tcase_add_test(tc, every_element_has_its_owner_on_the_mesh);
-	tcase_add_test(tc, a_box_without_elements_takes_nobodys_place);
-	tcase_add_test(tc, what_a_mesh_does_not_divide_is_refused);
-	tcase_add_test(tc, names_of_objects_are_those_of_megatron);
-	tcase_add_test(tc, a_dict_has_the_main_replicas_and_joins_shards_of_one_key);
-	tcase_add_test(tc, a_dict_refuses_what_megatron_refuses);
-	tcase_add_test(tc, a_dict_without_memory_is_none);
-	tcase_add_test(tc, objects_are_there_once_each);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(checkpointable)

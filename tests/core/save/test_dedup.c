@@ -273,17 +273,4 @@ START_TEST(shards_at_one_place_must_be_of_one_size)
 }
 END_TEST
 
-Suite *dedup_suite(void)
-{
-	Suite *s = suite_create("dedup");
-	TCase *tc = tcase_create("dedup");
-
-	tcase_add_test(tc, copies_are_shared_out_as_in_hyperparallel);
-	tcase_add_test(tc, element_sizes_are_hyperparallels_guesses);
-	tcase_add_test(tc, copies_are_shared_out_by_torchs_rule);
-	tcase_add_test(tc, newer_hyperparallel_gives_the_largest_away_first);
-	tcase_add_test(tc, impossible_sizes_are_refused);
-	tcase_add_test(tc, shards_at_one_place_must_be_of_one_size);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(dedup)

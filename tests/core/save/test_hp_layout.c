@@ -155,7 +155,7 @@ static int never(void *arg, uint64_t rank, const uint64_t *off, const uint64_t *
 	return 0;
 }
 
-START_TEST(layouts_that_do_not_fit_are_refused)
+START_LOOP_TEST(layouts_that_do_not_fit_are_refused, ARRAY_LEN(refused))
 {
 	json_t *all = golden_load(HP_GOLDEN);
 	struct ckpt_err e = { 0 };
@@ -203,15 +203,4 @@ START_TEST(without_a_layout_rank_0_has_it_all)
 }
 END_TEST
 
-Suite *hp_layout_suite(void)
-{
-	Suite *s = suite_create("hp_layout");
-	TCase *tc = tcase_create("hp_layout");
-
-	tcase_add_test(tc, slices_of_a_reshard_are_those_of_hyperparallel);
-	tcase_add_test(tc, the_box_of_a_rank_is_that_of_its_position);
-	tcase_add_loop_test(tc, layouts_that_do_not_fit_are_refused, 0, ARRAY_LEN(refused));
-	tcase_add_test(tc, without_a_layout_rank_0_has_it_all);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(hp_layout)

@@ -145,7 +145,7 @@ static const struct {
 	  "tensor-size:torch.Size([4, 4]) chunk: torch.Size([2, 2]) at torch.Size([3, 3])" },
 };
 
-START_TEST(plans_that_do_not_fit_together_are_refused)
+START_LOOP_TEST(plans_that_do_not_fit_together_are_refused, ARRAY_LEN(conflicts))
 {
 	struct ckpt_write_item first = whole("w", 2, four, CKPT_DTYPE_F32);
 	struct ckpt_save_plan plans[] = { { .items = &first, .n_items = 1 },
@@ -195,17 +195,4 @@ START_TEST(what_begins_at_one_place_is_of_one_size)
 }
 END_TEST
 
-Suite *merge_suite(void)
-{
-	Suite *s = suite_create("merge");
-	TCase *tc = tcase_create("merge");
-
-	tcase_add_test(tc, properties_that_differ_are_refused_as_in_hyperparallel);
-	tcase_add_test(tc, what_is_wrong_with_chunks_is_said_as_torch_says_it);
-	tcase_add_test(tc, overlaps_are_those_that_elements_have);
-	tcase_add_test(tc, what_begins_at_one_place_is_of_one_size);
-	tcase_add_loop_test(tc, plans_that_do_not_fit_together_are_refused, 0,
-			    ARRAY_LEN(conflicts));
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(merge)

@@ -172,15 +172,4 @@ START_TEST(sizes_are_of_the_tensor_or_the_chunk)
 }
 END_TEST
 
-Suite *metadata_suite(void)
-{
-	Suite *s = suite_create("metadata");
-	TCase *tc = tcase_create("metadata");
-
-	tcase_add_test(tc, an_index_is_its_name_and_offset);
-	tcase_add_test(tc, plans_are_equal_when_all_of_them_is);
-	tcase_add_test(tc, a_copy_borrows_nothing);
-	tcase_add_test(tc, sizes_are_of_the_tensor_or_the_chunk);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(metadata)

@@ -373,7 +373,7 @@ static struct buf flat_of(const struct buf *b)
 	return flat;
 }
 
-START_TEST(what_is_decoded_is_what_was_encoded)
+START_LOOP_TEST(what_is_decoded_is_what_was_encoded, N_KINDS)
 {
 	struct rng r = rng_new();
 
@@ -398,7 +398,7 @@ static void cut(enum kind kind, struct buf *b)
 	REQUIRE(decode(kind, b->data, b->len, &e) == -ERR_CORRUPT);
 }
 
-START_TEST(cut_bytes_are_refused)
+START_LOOP_TEST(cut_bytes_are_refused, N_KINDS)
 {
 	struct rng r = rng_new();
 
@@ -416,7 +416,7 @@ START_TEST(cut_bytes_are_refused)
 }
 END_TEST
 
-START_TEST(changed_bytes_are_refused_or_another_plan)
+START_LOOP_TEST(changed_bytes_are_refused_or_another_plan, N_KINDS)
 {
 	struct rng r = rng_new();
 	size_t refused = 0, taken = 0;
@@ -537,7 +537,7 @@ static const struct {
 	{ RESULTS, 11, 9, "write result 0: " NO_NUMS },
 };
 
-START_TEST(what_is_wrong_is_said)
+START_LOOP_TEST(what_is_wrong_is_said, (int)(sizeof(bad) / sizeof(bad[0])))
 {
 	struct buf b = one_item(bad[_i].kind);
 	struct ckpt_err e = { 0 };
@@ -697,22 +697,4 @@ START_TEST(without_memory_nothing_is_made)
 }
 END_TEST
 
-Suite *plan_codec_suite(void)
-{
-	Suite *s = suite_create("plan_codec");
-	TCase *t = tcase_create("plan_codec");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, what_is_decoded_is_what_was_encoded, 0, N_KINDS);
-	tcase_add_loop_test(t, cut_bytes_are_refused, 0, N_KINDS);
-	tcase_add_loop_test(t, changed_bytes_are_refused_or_another_plan, 0, N_KINDS);
-	tcase_add_loop_test(t, what_is_wrong_is_said, 0, (int)(sizeof(bad) / sizeof(bad[0])));
-	tcase_add_test(t, a_path_ends_at_its_nul);
-	tcase_add_test(t, a_frame_that_holds_too_much_takes_no_memory);
-	tcase_add_test(t, a_plan_that_says_one_thing_often_is_sent);
-	tcase_add_test(t, an_index_without_its_dimensions_is_not_encoded);
-	tcase_add_test(t, a_model_of_many_chunks_takes_few_bytes);
-	tcase_add_test(t, without_memory_nothing_is_made);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(plan_codec, .seconds = 60)

@@ -614,7 +614,7 @@ static int plan_load(enum ckpt_planner_system system, const struct ckpt_state_di
 	return rc;
 }
 
-START_TEST(what_cannot_be_loaded_is_named_as_the_system_names_it)
+START_LOOP_TEST(what_cannot_be_loaded_is_named_as_the_system_names_it, ARRAY_LEN(load_errors))
 {
 	const struct ckpt_chunk_meta chunk = { zero, four };
 	struct ckpt_meta_entry saved[] = {
@@ -995,28 +995,4 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-Suite *planner_suite(void)
-{
-	Suite *s = suite_create("planner");
-	TCase *tc = tcase_create("planner");
-
-	tcase_set_timeout(tc, 30);
-	tcase_add_test(tc, what_is_saved_on_one_mesh_is_loaded_on_another);
-	tcase_add_test(tc, calls_in_the_wrong_order_are_refused);
-	tcase_add_test(tc, names_may_not_come_twice);
-	tcase_add_test(tc, a_save_planner_refuses_what_it_does_not_hold);
-	tcase_add_test(tc, paths_of_the_state_dict_are_kept);
-	tcase_add_loop_test(tc, what_cannot_be_loaded_is_named_as_the_system_names_it, 0,
-			    ARRAY_LEN(load_errors));
-	tcase_add_test(tc, bytes_need_somebody_to_take_them);
-	tcase_add_test(tc, metadata_may_not_have_a_name_twice);
-	tcase_add_test(tc, megatron_loads_what_shapes_have_in_common);
-	tcase_add_test(tc, views_that_do_not_fit_are_refused);
-	tcase_add_test(tc, unchanged_plans_are_not_sent_again);
-	tcase_add_test(tc, changed_plans_are_noticed);
-	tcase_add_test(tc, other_rules_make_other_plans);
-	tcase_add_test(tc, a_plan_of_many_items_takes_few_allocations);
-	tcase_add_test(tc, every_allocation_may_fail);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(planner, .seconds = 30)

@@ -180,14 +180,4 @@ START_TEST(damaged_chunk_lists_are_refused)
 }
 END_TEST
 
-Suite *read_items_suite(void)
-{
-	Suite *s = suite_create("read_items");
-	TCase *tc = tcase_create("read_items");
-
-	tcase_add_test(tc, read_items_are_those_of_hyperparallel);
-	tcase_add_test(tc, many_chunks_give_the_pairs_that_few_give);
-	tcase_add_test(tc, damaged_chunk_lists_are_refused);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(read_items)

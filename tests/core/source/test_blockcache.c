@@ -137,7 +137,7 @@ START_TEST(the_longest_unused_block_goes_first)
 }
 END_TEST
 
-START_TEST(pinned_blocks_stay_whatever_the_bound)
+START_LOOP_TEST(pinned_blocks_stay_whatever_the_bound, 4)
 {
 	size_t n = 8 * MIB;
 	autofree uint8_t *bytes = make_bytes(n);
@@ -169,7 +169,7 @@ START_TEST(pinned_blocks_stay_whatever_the_bound)
 }
 END_TEST
 
-START_TEST(memory_stays_under_the_bound)
+START_LOOP_TEST(memory_stays_under_the_bound, 2)
 {
 	size_t n = 40 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
@@ -204,7 +204,7 @@ static const struct {
 	{ 3 * MIB + 5, 0, 2 }, { 2 * MIB, 300000, 3 },
 };
 
-START_TEST(compressed_items_are_decoded_in_any_order)
+START_LOOP_TEST(compressed_items_are_decoded_in_any_order, ARRAY_LEN(shapes))
 {
 	size_t n = shapes[_i].n, packed_n = n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = make_bytes(n);
@@ -234,7 +234,7 @@ START_TEST(compressed_items_are_decoded_in_any_order)
 }
 END_TEST
 
-START_TEST(reads_may_begin_and_end_anywhere)
+START_LOOP_TEST(reads_may_begin_and_end_anywhere, 2)
 {
 	size_t n = 2 * MIB + 5000, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n),
@@ -496,7 +496,7 @@ static void *stroll(void *arg)
 	return out ? NULL : arg;
 }
 
-START_TEST(whatever_the_frames_and_the_readers_bytes_are_right)
+START_LOOP_TEST(whatever_the_frames_and_the_readers_bytes_are_right, ARRAY_LEN(random_items))
 {
 	enum { READERS = 6 };
 	struct rng r = rng_new();
@@ -585,7 +585,7 @@ static uint8_t *make_noise(size_t n)
 enum { WINDOWS = 8 }; /* from 1 MiB on: 2^20 to 2^27 */
 
 /* _i: window of the first layer, of the second, none. */
-START_TEST(items_of_any_windows_are_decoded_again_and_again)
+START_LOOP_TEST(items_of_any_windows_are_decoded_again_and_again, WINDOWS *WINDOWS + WINDOWS)
 {
 	size_t n = 2 * DECODED_SIZE + 1000, inner_n, packed_n;
 	int first = 20 + _i % WINDOWS, second = 20 + _i / WINDOWS;
@@ -863,7 +863,7 @@ static unsigned waiting(struct blockcache *c)
 
 /* One reader has the large decoder; of the same item, of others, small and large, all others wait
  * for it, or need not. _i & 1: it fails then; _i & 2: the cache is cleared meanwhile. */
-START_TEST(all_who_wait_for_the_large_decoder_get_their_turn)
+START_LOOP_TEST(all_who_wait_for_the_large_decoder_get_their_turn, 4)
 {
 	static const struct gated_reader readers[] = {
 		{ .kind = LARGE, .block = 4 }, { .kind = LARGE, .block = 4 },
@@ -1044,7 +1044,7 @@ START_TEST(damage_is_an_error_and_what_is_before_it_is_not)
 }
 END_TEST
 
-START_TEST(a_read_that_fails_once_is_tried_again)
+START_LOOP_TEST(a_read_that_fails_once_is_tried_again, 2)
 {
 	size_t n = 4 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 1000, &packed_n);
@@ -1177,7 +1177,7 @@ START_TEST(readers_of_one_compressed_item_decode_it_once)
 }
 END_TEST
 
-START_TEST(readers_of_many_items_do_not_disturb_each_other)
+START_LOOP_TEST(readers_of_many_items_do_not_disturb_each_other, 2)
 {
 	size_t n = 2 * MIB + 7, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *all;
@@ -1200,7 +1200,7 @@ START_TEST(readers_of_many_items_do_not_disturb_each_other)
 END_TEST
 
 /* Of one layer and of two, at random, with room for some blocks and for none. */
-START_TEST(readers_of_large_items_take_turns)
+START_LOOP_TEST(readers_of_large_items_take_turns, 2)
 {
 	struct kinds k;
 	struct crowd w = { .n_items = 3 };
@@ -1214,41 +1214,4 @@ START_TEST(readers_of_large_items_take_turns)
 }
 END_TEST
 
-Suite *blockcache_suite(void)
-{
-	Suite *s = suite_create("blockcache");
-	TCase *t = tcase_create("blockcache");
-
-	tcase_set_timeout(t, 120);
-	tcase_add_test(t, blocks_of_raw_items_are_read_once_and_kept);
-	tcase_add_test(t, the_longest_unused_block_goes_first);
-	tcase_add_loop_test(t, pinned_blocks_stay_whatever_the_bound, 0, 4);
-	tcase_add_loop_test(t, memory_stays_under_the_bound, 0, 2);
-	tcase_add_loop_test(t, compressed_items_are_decoded_in_any_order, 0, ARRAY_LEN(shapes));
-	tcase_add_loop_test(t, reads_may_begin_and_end_anywhere, 0, 2);
-	tcase_add_test(t, more_items_than_decoders_are_all_right);
-	tcase_add_test(t, items_that_differ_in_anything_are_kept_apart);
-	tcase_add_test(t, a_block_costs_the_frames_it_lies_in);
-	tcase_add_test(t, frames_that_were_seen_are_found_again);
-	tcase_add_test(t, many_items_read_in_turns_are_decoded_once);
-	tcase_add_test(t, places_far_apart_are_read_side_by_side);
-	tcase_add_loop_test(t, whatever_the_frames_and_the_readers_bytes_are_right, 0,
-			    ARRAY_LEN(random_items));
-	tcase_add_test(t, what_is_asked_for_next_may_be_made_before);
-	tcase_add_loop_test(t, items_of_any_windows_are_decoded_again_and_again, 0,
-			    WINDOWS * WINDOWS + WINDOWS);
-	tcase_add_test(t, a_decoder_goes_from_state_to_state);
-	tcase_add_loop_test(t, all_who_wait_for_the_large_decoder_get_their_turn, 0, 4);
-	tcase_add_test(t, a_large_decoder_without_memory_is_gone);
-	tcase_add_loop_test(t, readers_of_large_items_take_turns, 0, 2);
-	tcase_add_test(t, large_windows_take_turns);
-	tcase_add_test(t, damage_is_found_once);
-	tcase_add_test(t, empty_frames_are_passed_once);
-	tcase_add_test(t, damage_is_an_error_and_what_is_before_it_is_not);
-	tcase_add_loop_test(t, a_read_that_fails_once_is_tried_again, 0, 2);
-	tcase_add_test(t, every_allocation_may_fail);
-	tcase_add_test(t, readers_of_one_compressed_item_decode_it_once);
-	tcase_add_loop_test(t, readers_of_many_items_do_not_disturb_each_other, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(blockcache, .seconds = 120)

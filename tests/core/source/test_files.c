@@ -208,7 +208,7 @@ static const struct {
 	{ link_out, true, "open 'f': refused, a link " },
 };
 
-START_TEST(a_changed_file_never_gives_other_bytes)
+START_LOOP_TEST(a_changed_file_never_gives_other_bytes, ARRAY_LEN(changes))
 {
 	const struct stored_file s[] = { { "f", 10 } };
 
@@ -520,26 +520,4 @@ START_TEST(reads_are_counted_and_those_that_fail)
 }
 END_TEST
 
-Suite *files_suite(void)
-{
-	Suite *s = suite_create("files");
-	TCase *t = tcase_create("files");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, exactly_the_bytes_asked_for_are_read);
-	tcase_add_test(t, what_is_wrong_with_a_file_is_said);
-	tcase_add_loop_test(t, a_changed_file_never_gives_other_bytes, 0, ARRAY_LEN(changes));
-	tcase_add_test(t, names_that_come_and_go_are_no_change);
-	tcase_add_test(t, ctime_may_be_ignored);
-	tcase_add_test(t, more_files_than_descriptors_can_be_read);
-	tcase_add_test(t, the_longest_unused_descriptor_is_closed_first);
-	tcase_add_test(t, the_limit_of_descriptors_is_left_alone);
-	tcase_add_test(t, threads_share_few_descriptors);
-	tcase_add_test(t, a_descriptor_that_comes_in_the_end_leaves_no_error);
-	tcase_add_test(t, a_failing_read_is_told_with_its_place);
-	tcase_add_test(t, without_memory_it_says_so);
-	tcase_add_test(t, reads_are_counted_and_those_that_fail);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(files, .setup = setup, .teardown = teardown, .seconds = 60)

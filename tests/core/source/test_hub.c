@@ -152,7 +152,7 @@ static const char *const attacks[] = {
 	"/proc/self/cwd/secret",
 };
 
-START_TEST(other_links_are_refused)
+START_LOOP_TEST(other_links_are_refused, (int)(sizeof(attacks) / sizeof(*attacks)))
 {
 	struct place *p CLEANUP(place_freep) = open_place(SNAPSHOT);
 	char text[8192], read[16];
@@ -275,7 +275,8 @@ static const struct {
 	{ SNAPSHOT, -1, 0775, NULL },
 };
 
-START_TEST(blobs_that_others_could_have_put_there_are_refused)
+START_LOOP_TEST(blobs_that_others_could_have_put_there_are_refused,
+		(int)(sizeof(rights) / sizeof(*rights)))
 {
 	autofree char *msg = NULL;
 	struct place *p CLEANUP(place_freep) = NULL;
@@ -330,22 +331,4 @@ START_TEST(the_newest_is_what_refs_main_says)
 }
 END_TEST
 
-Suite *hub_suite(void)
-{
-	Suite *s = suite_create("hub");
-	TCase *t = tcase_create("hub");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, links_into_the_blobs_are_followed);
-	tcase_add_loop_test(t, other_links_are_refused, 0,
-			    (int)(sizeof(attacks) / sizeof(*attacks)));
-	tcase_add_test(t, a_directory_that_is_a_link_leads_to_no_blobs);
-	tcase_add_test(t, a_blob_is_a_regular_file_among_the_blobs);
-	tcase_add_test(t, blobs_that_become_a_link_lead_nowhere);
-	tcase_add_test(t, what_only_looks_like_a_snapshot_is_none);
-	tcase_add_loop_test(t, blobs_that_others_could_have_put_there_are_refused, 0,
-			    (int)(sizeof(rights) / sizeof(*rights)));
-	tcase_add_test(t, the_newest_is_what_refs_main_says);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(hub, .setup = setup, .teardown = teardown)

@@ -56,7 +56,7 @@ static void *open_for_writing(void *arg)
 }
 
 /* _i: how many use it. */
-START_TEST(a_writer_waits_for_the_last_user)
+START_LOOP_TEST(a_writer_waits_for_the_last_user, 4)
 {
 	autoclose int fd = open_file("f");
 	struct leases *s = leases_new();
@@ -137,16 +137,4 @@ START_TEST(none_is_had_while_somebody_writes)
 }
 END_TEST
 
-Suite *lease_suite(void)
-{
-	Suite *s = suite_create("lease");
-	TCase *t = tcase_create("lease");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 40); /* lease-break-time is 45 s */
-	tcase_add_loop_test(t, a_writer_waits_for_the_last_user, 0, 4);
-	tcase_add_test(t, one_in_use_is_not_given_back_for_being_idle);
-	tcase_add_test(t, none_is_had_while_somebody_writes);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(lease, .setup = setup, .teardown = teardown, .seconds = 40)

@@ -310,7 +310,7 @@ static void cause(bool really, int fd)
 	_exit(79);
 }
 
-START_TEST(signals_of_others_go_where_they_went_before)
+START_LOOP_TEST(signals_of_others_go_where_they_went_before, 4)
 {
 	bool really = _i & 1, handled = _i & 2;
 	int fd, status;
@@ -351,21 +351,4 @@ START_TEST(what_cannot_be_mapped_is_not)
 }
 END_TEST
 
-Suite *pagemap_suite(void)
-{
-	Suite *s = suite_create("pagemap");
-	TCase *t = tcase_create("pagemap");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, what_is_in_memory_is_shown);
-	tcase_add_test(t, what_is_not_in_memory_is_not_mapped);
-	tcase_add_test(t, no_more_is_mapped_than_is_allowed);
-	tcase_add_test(t, threads_look_at_once_under_a_small_bound);
-	tcase_add_test(t, a_page_that_went_ends_the_function_and_not_the_process);
-	tcase_add_test(t, system_calls_say_so_without_a_guard);
-	tcase_add_loop_test(t, signals_of_others_go_where_they_went_before, 0, 4);
-	tcase_add_test(t, what_cannot_be_mapped_is_not);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(pagemap, .setup = setup, .teardown = teardown, .seconds = 60)

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "blob_util.h"
 #include "ckpt/ckpt_internal.h"
+#include "data_util.h"
 #include "dcp_util.h"
 #include "fault.h"
 #include "memory_place.h"
@@ -30,31 +31,13 @@
 static const char config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 8}\n";
 static const struct ckpt_opts opts = { .index = ":memory:", .allow_missing = true };
 
-static struct dirent **cases;
-static int n_cases;
-
-static const char *data_dir(void)
-{
-	const char *s = getenv("TEST_DATA");
-
-	return s && *s ? s : "tests/data";
-}
-
-static int is_case(const struct dirent *d)
-{
-	char path[4096];
-
-	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), d->d_name);
-	return !access(path, R_OK);
-}
-
 static int open_case(int i, char path[static 4096])
 {
 	autofree char *dir = realpath(data_dir(), NULL);
 	int fd;
 
 	REQUIRE(dir);
-	(void)snprintf(path, 4096, "%s/%s/ckpt", dir, cases[i]->d_name);
+	(void)snprintf(path, 4096, "%s/%s/ckpt", dir, data_name(i));
 	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	REQUIRE(fd >= 0);
 	return fd;
@@ -116,7 +99,7 @@ static size_t compare_dirs(struct ckpt *a, struct ckpt *b, ckpt_node dir, const 
 	}
 }
 
-START_TEST(every_format_and_face_is_the_same_from_any_place)
+START_LOOP_TEST(every_format_and_face_is_the_same_from_any_place, data_count("ckpt"))
 {
 	struct ckpt *a = NULL, *b = NULL;
 	struct ckpt_err ea = { 0 }, eb = { 0 };
@@ -163,8 +146,8 @@ static struct place *with_config(int fd, char path[static 4096])
 
 static int number_of(const char *name)
 {
-	for (int i = 0; i < n_cases; i++)
-		if (!strcmp(cases[i]->d_name, name))
+	for (int i = 0; i < data_count("ckpt"); i++)
+		if (!strcmp(data_name(i), name))
 			return i;
 	ck_abort_msg("tests/data has no '%s'", name);
 }
@@ -196,7 +179,8 @@ static int read_all(struct ckpt *c, const char *dir, uint64_t *ret_bytes, struct
 static const char *const faulty[] = { "plain", "zstd", "mp4_hf_sharded", "torchsave_sharded",
 				      "mcore_zarr" };
 
-START_TEST(whatever_fails_once_is_a_clean_error_and_then_forgotten)
+START_LOOP_TEST(whatever_fails_once_is_a_clean_error_and_then_forgotten,
+		(int)(sizeof(faulty) / sizeof(*faulty)))
 {
 	char path[4096];
 	autoclose int fd = open_case(number_of(faulty[_i]), path);
@@ -325,7 +309,7 @@ static uint64_t read_steps(struct ckpt_file *f, uint64_t from, uint64_t to, uint
 
 static const uint64_t steps[] = { 128 * KIB, 1000 * 1000, 4 * KIB };
 
-START_TEST(a_reader_in_order_finds_everything_announced)
+START_LOOP_TEST(a_reader_in_order_finds_everything_announced, (int)(sizeof(steps) / sizeof(*steps)))
 {
 	struct ckpt_err e = { 0 };
 	struct memory_traffic seen;
@@ -531,24 +515,4 @@ START_TEST(what_is_kept_behind_an_index_may_be_anything)
 }
 END_TEST
 
-Suite *place_suite(void)
-{
-	Suite *s = suite_create("place");
-	TCase *t = tcase_create("place");
-
-	n_cases = scandir(data_dir(), &cases, is_case, alphasort);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_format_and_face_is_the_same_from_any_place, 0,
-			    n_cases < 0 ? 0 : n_cases);
-	tcase_add_loop_test(t, whatever_fails_once_is_a_clean_error_and_then_forgotten, 0,
-			    (int)(sizeof(faulty) / sizeof(*faulty)));
-	tcase_add_test(t, a_slow_place_gives_the_same_bytes);
-	tcase_add_loop_test(t, a_reader_in_order_finds_everything_announced, 0,
-			    (int)(sizeof(steps) / sizeof(*steps)));
-	tcase_add_test(t, nothing_is_announced_to_who_reads_here_and_there);
-	tcase_add_test(t, items_are_looked_into_once_for_all_who_open_the_checkpoint);
-	tcase_add_test(t, what_was_found_in_another_file_is_not_believed);
-	tcase_add_test(t, what_is_kept_behind_an_index_may_be_anything);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(place, .seconds = 60)

@@ -253,7 +253,7 @@ static const struct {
 	{ "hp_c_collective", true },
 };
 
-START_TEST(the_graph_is_that_of_the_system)
+START_LOOP_TEST(the_graph_is_that_of_the_system, ARRAY_LEN(cases))
 {
 	const char *data = getenv("TEST_DATA");
 	char path[4096];
@@ -617,19 +617,4 @@ START_TEST(memory_that_is_refused_is_an_error)
 }
 END_TEST
 
-Suite *metadata_pickle_suite(void)
-{
-	Suite *s = suite_create("metadata_pickle");
-	TCase *t = tcase_create("metadata_pickle");
-
-	tcase_add_checked_fixture(t, NULL, teardown);
-	tcase_set_timeout(t, 30);
-	tcase_add_loop_test(t, the_graph_is_that_of_the_system, 0, ARRAY_LEN(cases));
-	tcase_add_test(t, what_is_written_comes_back);
-	tcase_add_test(t, a_save_id_follows_from_the_rest);
-	tcase_add_test(t, without_paths_torch_has_a_dict_and_hyperparallel_none);
-	tcase_add_test(t, names_that_python_cannot_read_are_refused);
-	tcase_add_test(t, memory_that_is_refused_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(metadata_pickle, .teardown = teardown, .seconds = 30)

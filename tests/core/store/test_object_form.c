@@ -151,7 +151,7 @@ START_TEST(bytes_that_are_an_archive_without_tensors_are_python_bytes)
 }
 END_TEST
 
-START_TEST(json_becomes_the_value_it_reads_as)
+START_LOOP_TEST(json_becomes_the_value_it_reads_as, sizeof(values) / sizeof(*values))
 {
 	const char *json = values[_i].json;
 	struct buf b = convert(OBJECT_JSON, OBJECT_PICKLE, json, strlen(json));
@@ -273,7 +273,7 @@ static const struct {
 	  "a part of it has no text form" },
 };
 
-START_TEST(two_forms_of_one_value_are_the_same)
+START_LOOP_TEST(two_forms_of_one_value_are_the_same, (int)(sizeof(pairs) / sizeof(*pairs)))
 {
 	struct buf one = BUF_INIT(1 << 20), other = BUF_INIT(1 << 20);
 	const struct side *a = &pairs[_i].a, *b = &pairs[_i].b;
@@ -315,7 +315,7 @@ START_TEST(what_one_form_becomes_in_the_other_is_the_same_however_long)
 }
 END_TEST
 
-START_TEST(comparing_without_memory_is_a_clean_error)
+START_LOOP_TEST(comparing_without_memory_is_a_clean_error, 3)
 {
 	static const char p[] = "\x80\2}(X\1\0\0\0aK\1X\1\0\0\0b](K\1K\2eu.";
 	static const char q[] = "\x80\4}(X\1\0\0\0aK\1X\1\0\0\0b](K\1K\2eu.";
@@ -345,24 +345,4 @@ START_TEST(comparing_without_memory_is_a_clean_error)
 }
 END_TEST
 
-Suite *object_form_suite(void)
-{
-	Suite *s = suite_create("object_form");
-	TCase *t = tcase_create("all");
-
-	tcase_add_test(t, the_same_form_is_the_same_bytes);
-	tcase_add_test(t, a_pickle_gets_an_archive_and_loses_it_again);
-	tcase_add_test(t, what_is_no_whole_pickle_becomes_python_bytes);
-	tcase_add_test(t, an_archive_with_tensors_stays_one);
-	tcase_add_test(t, bytes_that_are_an_archive_without_tensors_are_python_bytes);
-	tcase_add_loop_test(t, json_becomes_the_value_it_reads_as, 0,
-			    sizeof(values) / sizeof(*values));
-	tcase_add_test(t, a_thousand_and_one_elements_come_in_two_batches);
-	tcase_add_test(t, ceilings_hold);
-	tcase_add_loop_test(t, two_forms_of_one_value_are_the_same, 0,
-			    (int)(sizeof(pairs) / sizeof(*pairs)));
-	tcase_add_test(t, what_one_form_becomes_in_the_other_is_the_same_however_long);
-	tcase_add_loop_test(t, comparing_without_memory_is_a_clean_error, 0, 3);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(object_form)

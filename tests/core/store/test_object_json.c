@@ -39,7 +39,7 @@ static const struct {
 	  "{\"__class__\": \"os.system\", \"__args__\": [\"id\"]}\n" },
 };
 
-START_TEST(every_form_has_a_text)
+START_LOOP_TEST(every_form_has_a_text, (int)ARRAY_LEN(rows))
 {
 	struct buf made CLEANUP(buf_release) = BUF_INIT(1 << 20);
 	struct buf text CLEANUP(buf_release) = BUF_INIT(OBJECT_JSON_ROOM);
@@ -116,7 +116,7 @@ START_TEST(too_much_memory_is_one_sentence)
 }
 END_TEST
 
-START_TEST(without_memory_it_says_so)
+START_LOOP_TEST(without_memory_it_says_so, 2)
 {
 	struct buf item CLEANUP(buf_release) = BUF_INIT(1 << 20);
 	struct ckpt_err e = { 0 };
@@ -137,16 +137,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *object_json_suite(void)
-{
-	Suite *s = suite_create("object_json");
-	TCase *t = tcase_create("all");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_form_has_a_text, 0, (int)ARRAY_LEN(rows));
-	tcase_add_test(t, too_much_is_one_sentence);
-	tcase_add_test(t, too_much_memory_is_one_sentence);
-	tcase_add_loop_test(t, without_memory_it_says_so, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(object_json, .seconds = 60)

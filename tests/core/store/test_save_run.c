@@ -822,7 +822,7 @@ START_TEST(a_failure_at_any_step_of_any_rank_is_everywhere)
 END_TEST
 
 /* Where the ranks have started, all of them end with one sentence. */
-START_TEST(without_memory_a_save_or_load_fails_on_all_ranks)
+START_LOOP_TEST(without_memory_a_save_or_load_fails_on_all_ranks, 2)
 {
 	enum { N = 3 };
 	static struct world w;
@@ -888,16 +888,4 @@ START_TEST(plans_that_are_kept_are_not_sent_again)
 }
 END_TEST
 
-Suite *save_run_suite(void)
-{
-	Suite *s = suite_create("save_run");
-	TCase *t = tcase_create("save_run");
-
-	tcase_set_timeout(t, TIMEOUT);
-	tcase_add_test(t, what_ranks_save_other_ranks_load);
-	tcase_add_test(t, a_failure_at_any_step_of_any_rank_is_everywhere);
-	tcase_add_loop_test(t, without_memory_a_save_or_load_fails_on_all_ranks, 0, 2);
-	tcase_add_test(t, plans_that_are_kept_are_not_sent_again);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(save_run, .seconds = TIMEOUT)

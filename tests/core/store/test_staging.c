@@ -592,7 +592,7 @@ static void leave_between_renames(void)
 
 enum before { NOTHING, OLD, OLD_NO_EXCHANGE, MISSING, BEFORE_COUNT };
 
-START_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one)
+START_LOOP_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_COUNT)
 {
 	unsigned n = 0, old = 0, new = 0, missing = 0;
 	bool killed = true;
@@ -668,36 +668,4 @@ START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
 }
 END_TEST
 
-Suite *staging_suite(void)
-{
-	Suite *s = suite_create("staging");
-	TCase *t = tcase_create("all");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, a_new_place_and_an_empty_directory_are_filled);
-	tcase_add_test(t, an_old_checkpoint_is_replaced_when_asked_for);
-	tcase_add_test(t, without_an_exchange_two_renames_do);
-	tcase_add_test(t, what_is_no_checkpoint_would_be_lost_and_is_named);
-	tcase_add_test(t, what_comes_to_the_place_while_saving_is_not_lost);
-	tcase_add_test(t, places_that_cannot_be);
-	tcase_add_test(t, other_words_for_a_place);
-	tcase_add_test(t, permissions_are_those_of_the_umask);
-	tcase_add_test(t, names_are_single_elements);
-	tcase_add_test(t, ranks_write_into_one_directory);
-	tcase_add_test(t, two_do_not_save_at_once);
-	tcase_add_test(t, what_is_not_ours_stays);
-	tcase_add_test(t, links_in_what_is_removed_are_not_followed);
-	tcase_add_test(t, a_lock_file_that_is_a_link_is_not_written_through);
-	tcase_add_test(t, a_directory_that_came_in_is_not_removed);
-	tcase_add_test(t, a_full_disk_leaves_the_old_one);
-	tcase_add_test(t, a_disk_that_does_not_sync_leaves_the_old_one);
-	tcase_add_test(t, no_memory_leaves_the_old_one);
-	tcase_add_loop_test(t, a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, 0,
-			    BEFORE_COUNT);
-	tcase_add_test(t,
-		       a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a_crash);
-	tcase_add_test(t, an_empty_directory_is_not_taken_for_the_new_one);
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(staging, .setup = setup, .teardown = teardown, .seconds = 60)

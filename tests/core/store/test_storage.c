@@ -271,7 +271,7 @@ static void try_all(bool writes, size_t rank, int done)
 	}
 }
 
-START_TEST(only_the_next_call_is_let_through)
+START_LOOP_TEST(only_the_next_call_is_let_through, 2)
 {
 	bool writes = _i & 1;
 
@@ -286,7 +286,7 @@ START_TEST(only_the_next_call_is_let_through)
 }
 END_TEST
 
-START_TEST(a_call_that_failed_is_not_the_one_before_the_next)
+START_LOOP_TEST(a_call_that_failed_is_not_the_one_before_the_next, 2)
 {
 	bool writes = _i & 1;
 
@@ -329,14 +329,4 @@ START_TEST(an_id_is_validated_at_any_time)
 }
 END_TEST
 
-Suite *storage_suite(void)
-{
-	Suite *s = suite_create("storage");
-	TCase *t = tcase_create("storage");
-
-	tcase_add_loop_test(t, only_the_next_call_is_let_through, 0, 2);
-	tcase_add_loop_test(t, a_call_that_failed_is_not_the_one_before_the_next, 0, 2);
-	tcase_add_test(t, an_id_is_validated_at_any_time);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(storage)

@@ -158,7 +158,7 @@ static const struct {
 	{ "mp4_checkpointable", 0, 4 },
 };
 
-START_TEST(items_are_torchs_byte_by_byte)
+START_LOOP_TEST(items_are_torchs_byte_by_byte, ARRAY_LEN(cases))
 {
 	char path[256];
 	autoclose int dir = -1;
@@ -205,7 +205,7 @@ static const struct {
 	{ UINT64_C(0x10000000a), "zeros_4294967306.bin" },
 };
 
-START_TEST(from_4_gib_on_numbers_have_64_bits)
+START_LOOP_TEST(from_4_gib_on_numbers_have_64_bits, ARRAY_LEN(large))
 {
 	autoclose int dir = open_data("torch_item");
 	struct buf ours = BUF_INIT(1 << 16);
@@ -322,17 +322,4 @@ START_TEST(memory_that_is_refused_is_an_error)
 }
 END_TEST
 
-Suite *torch_item_suite(void)
-{
-	Suite *s = suite_create("torch_item");
-	TCase *t = tcase_create("torch_item");
-
-	tcase_add_loop_test(t, items_are_torchs_byte_by_byte, 0, ARRAY_LEN(cases));
-	tcase_add_loop_test(t, from_4_gib_on_numbers_have_64_bits, 0, ARRAY_LEN(large));
-	tcase_add_test(t, a_pickle_goes_in_and_comes_out);
-	tcase_add_test(t, what_is_no_such_archive_stays_wrapped);
-	tcase_add_test(t, quantised_and_impossible_tensors_are_refused);
-	tcase_add_test(t, memory_that_is_refused_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(torch_item)

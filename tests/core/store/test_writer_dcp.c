@@ -473,7 +473,7 @@ static void count_bytes(void *arg, uint64_t n)
 }
 
 /* Neither the kind of source nor the buffer shows, and progress comes to the data's bytes. */
-START_TEST(the_same_again_gives_the_same_files)
+START_LOOP_TEST(the_same_again_gives_the_same_files, 2)
 {
 	static const size_t buffers[] = { 0, 128 * 1024, 1000003 };
 	struct rng r = rng_new();
@@ -509,7 +509,7 @@ START_TEST(progress_comes_to_the_bytes_of_data)
 }
 END_TEST
 
-START_TEST(memory_follows_the_buffer_not_the_tensor)
+START_LOOP_TEST(memory_follows_the_buffer_not_the_tensor, 2)
 {
 	struct scene *s = scene_of(24 << 20);
 	struct how how = { .opts = { .buffer = 256 * 1024, .zstd_level = _i }, .read = true };
@@ -604,7 +604,7 @@ static const struct {
 	  "__0_5.distcp" },
 };
 
-START_TEST(items_are_where_torch_has_them)
+START_LOOP_TEST(items_are_where_torch_has_them, ARRAY_LEN(layouts))
 {
 	struct scene *s = scene_empty(1);
 	struct how how = { .opts = layouts[_i].opts };
@@ -693,7 +693,7 @@ START_TEST(a_full_disk_is_said_as_it_is)
 }
 END_TEST
 
-START_TEST(memory_that_is_refused_is_an_error)
+START_LOOP_TEST(memory_that_is_refused_is_an_error, 2)
 {
 	struct rng r = rng_new();
 	struct scene *s = scene_random(&r);
@@ -770,7 +770,7 @@ START_TEST(a_plan_that_names_no_files_is_refused)
 }
 END_TEST
 
-START_TEST(impossible_options_are_refused)
+START_LOOP_TEST(impossible_options_are_refused, 3)
 {
 	static const struct {
 		struct writer_dcp_opts opts;
@@ -787,26 +787,4 @@ START_TEST(impossible_options_are_refused)
 }
 END_TEST
 
-Suite *writer_dcp_suite(void)
-{
-	Suite *s = suite_create("writer_dcp");
-	TCase *t = tcase_create("writer_dcp");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, whatever_is_saved_is_read);
-	tcase_add_loop_test(t, the_same_again_gives_the_same_files, 0, 2);
-	tcase_add_test(t, progress_comes_to_the_bytes_of_data);
-	tcase_add_loop_test(t, memory_follows_the_buffer_not_the_tensor, 0, 2);
-	tcase_add_loop_test(t, items_are_where_torch_has_them, 0, ARRAY_LEN(layouts));
-	tcase_add_test(t, compressed_items_are_small_and_say_so);
-	tcase_add_test(t, what_was_there_stays_until_all_is_well);
-	tcase_add_test(t, a_source_that_fails_is_named);
-	tcase_add_test(t, a_full_disk_is_said_as_it_is);
-	tcase_add_loop_test(t, memory_that_is_refused_is_an_error, 0, 2);
-	tcase_add_test(t, plans_that_do_not_fit_are_refused);
-	tcase_add_test(t, a_plan_that_names_no_files_is_refused);
-	tcase_add_loop_test(t, impossible_options_are_refused, 0, 3);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(writer_dcp, .setup = setup, .teardown = teardown, .seconds = 60)

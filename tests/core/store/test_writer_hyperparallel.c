@@ -214,20 +214,4 @@ START_TEST(on_a_bad_disk_it_fails_cleanly)
 }
 END_TEST
 
-Suite *writer_hyperparallel_suite(void)
-{
-	Suite *suite = suite_create("writer_hyperparallel");
-	TCase *t = tcase_create("all");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, random_dicts_read_back);
-	tcase_add_test(t, chunks_have_names_that_no_tensor_has);
-	tcase_add_test(t, a_rank_writes_only_the_files_it_needs);
-	tcase_add_test(t, dtypes_that_safetensors_lacks_are_refused);
-	tcase_add_test(t, without_memory_it_fails_cleanly);
-	tcase_add_test(t, on_a_full_disk_it_fails_cleanly);
-	tcase_add_test(t, on_a_bad_disk_it_fails_cleanly);
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(suite, t);
-	return suite;
-}
+SUITE(writer_hyperparallel, .setup = setup, .teardown = teardown, .seconds = 60)

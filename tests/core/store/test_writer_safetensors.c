@@ -392,46 +392,22 @@ static void fails_cleanly(enum fault_kind kind, int code, bool whole)
 	saved_check(&s, dest);
 }
 
-START_TEST(without_memory_it_fails_cleanly)
+START_LOOP_TEST(without_memory_it_fails_cleanly, 2)
 {
 	fails_cleanly(FAULT_ALLOC, ENOMEM, _i);
 }
 END_TEST
 
-START_TEST(on_a_full_disk_it_fails_cleanly)
+START_LOOP_TEST(on_a_full_disk_it_fails_cleanly, 2)
 {
 	fails_cleanly(FAULT_WRITE, ENOSPC, _i);
 }
 END_TEST
 
-START_TEST(on_a_bad_disk_it_fails_cleanly)
+START_LOOP_TEST(on_a_bad_disk_it_fails_cleanly, 2)
 {
 	fails_cleanly(FAULT_SYNC, EIO, _i);
 }
 END_TEST
 
-Suite *writer_safetensors_suite(void)
-{
-	Suite *suite = suite_create("writer_safetensors");
-	TCase *t = tcase_create("all");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, random_dicts_read_back);
-	tcase_add_test(t, one_rank_writes_what_save_pretrained_would);
-	tcase_add_test(t, ranks_have_files_of_their_own);
-	tcase_add_test(t, parts_make_the_distributed_form);
-	tcase_add_test(t, several_parts_of_a_tensor_go_to_several_files);
-	tcase_add_test(t, a_tensor_that_is_whole_on_one_of_its_ranks_is_whole);
-	tcase_add_test(t, what_safetensors_cannot_hold_is_refused);
-	tcase_add_test(t, a_chunk_of_two_ranks_is_refused);
-	tcase_add_test(t, plans_that_are_not_sent_again_are_kept);
-	tcase_add_test(t, progress_counts_the_bytes_of_tensors);
-	tcase_add_test(t, ranks_hold_files_only_while_they_write);
-	tcase_add_test(t, a_save_that_stops_leaves_nothing);
-	tcase_add_loop_test(t, without_memory_it_fails_cleanly, 0, 2);
-	tcase_add_loop_test(t, on_a_full_disk_it_fails_cleanly, 0, 2);
-	tcase_add_loop_test(t, on_a_bad_disk_it_fails_cleanly, 0, 2);
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(suite, t);
-	return suite;
-}
+SUITE(writer_safetensors, .setup = setup, .teardown = teardown, .seconds = 60)

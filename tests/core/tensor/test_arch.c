@@ -235,7 +235,7 @@ static const struct {
 	  { 4, 32, 80 } },
 };
 
-START_TEST(each_family_has_what_transformers_says)
+START_LOOP_TEST(each_family_has_what_transformers_says, ARRAY_LEN(models))
 {
 	struct ckpt_err e = { 0 };
 	struct arch_report r;
@@ -260,7 +260,7 @@ START_TEST(each_family_has_what_transformers_says)
 }
 END_TEST
 
-START_TEST(each_tensor_that_is_missing_renamed_or_reshaped_is_named)
+START_LOOP_TEST(each_tensor_that_is_missing_renamed_or_reshaped_is_named, ARRAY_LEN(models))
 {
 	struct ckpt_err e = { 0 };
 
@@ -395,7 +395,7 @@ static const char *const near_misses[] = {
 	"",
 };
 
-START_TEST(names_that_are_nearly_those_of_the_model_are_not)
+START_LOOP_TEST(names_that_are_nearly_those_of_the_model_are_not, ARRAY_LEN(near_misses))
 {
 	struct ckpt_err e = { 0 };
 	struct arch_report r;
@@ -472,7 +472,7 @@ static const struct {
 	  "config.json: 'decoder_sparse_step' is not a number from 1 to 2147483647" },
 };
 
-START_TEST(what_does_not_say_enough_is_an_error)
+START_LOOP_TEST(what_does_not_say_enough_is_an_error, ARRAY_LEN(bad))
 {
 	struct ckpt_err e = { 0 };
 
@@ -481,25 +481,4 @@ START_TEST(what_does_not_say_enough_is_an_error)
 }
 END_TEST
 
-Suite *arch_suite(void)
-{
-	Suite *s = suite_create("arch");
-	TCase *t = tcase_create("all");
-
-	tcase_add_checked_fixture(t, NULL, teardown);
-	tcase_add_loop_test(t, each_family_has_what_transformers_says, 0, ARRAY_LEN(models));
-	tcase_add_loop_test(t, each_tensor_that_is_missing_renamed_or_reshaped_is_named, 0,
-			    ARRAY_LEN(models));
-	tcase_add_test(t, names_without_the_prefix_are_those_of_the_model_inside);
-	tcase_add_test(t, a_padded_vocabulary_is_recognised);
-	tcase_add_test(t, a_tied_head_may_be_there_and_another_must);
-	tcase_add_test(t, biases_that_config_json_does_not_mention_are_unexpected);
-	tcase_add_test(t, both_styles_at_once_are_too_many);
-	tcase_add_loop_test(t, names_that_are_nearly_those_of_the_model_are_not, 0,
-			    ARRAY_LEN(near_misses));
-	tcase_add_test(t, what_training_leaves_behind_is_ignored);
-	tcase_add_test(t, a_config_that_asks_for_too_much_costs_nothing);
-	tcase_add_loop_test(t, what_does_not_say_enough_is_an_error, 0, ARRAY_LEN(bad));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(arch, .teardown = teardown)

@@ -110,7 +110,7 @@ static void read_row(const struct row *row, struct input *in)
 	}
 }
 
-START_TEST(the_model_is_found_and_called_as_it_calls_itself)
+START_LOOP_TEST(the_model_is_found_and_called_as_it_calls_itself, ARRAY_LEN(rows))
 {
 	const struct row *row = &rows[_i];
 	struct input in;
@@ -149,7 +149,7 @@ static const struct {
 	{ { "model|.module.a", "model|.b", "model|.a" }, NULL, EEXIST, "would both be called 'a'" },
 };
 
-START_TEST(what_cannot_be_named_is_refused)
+START_LOOP_TEST(what_cannot_be_named_is_refused, ARRAY_LEN(refused))
 {
 	struct row row = { .weights = refused[_i].weights };
 	struct input in;
@@ -249,17 +249,4 @@ START_TEST(no_memory_is_an_error)
 }
 END_TEST
 
-Suite *model_names_suite(void)
-{
-	Suite *s = suite_create("model_names");
-	TCase *t = tcase_create("model_names");
-
-	tcase_set_timeout(t, 30);
-	tcase_add_loop_test(t, the_model_is_found_and_called_as_it_calls_itself, 0,
-			    ARRAY_LEN(rows));
-	tcase_add_loop_test(t, what_cannot_be_named_is_refused, 0, ARRAY_LEN(refused));
-	tcase_add_test(t, wrappers_go_wherever_they_are_an_element);
-	tcase_add_test(t, no_memory_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(model_names, .seconds = 30)

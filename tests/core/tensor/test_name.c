@@ -33,7 +33,7 @@ static const struct {
 	{ "\xff\x80", 2, "\xff\x80" },
 };
 
-START_TEST(names_are_readable_and_canonical)
+START_LOOP_TEST(names_are_readable_and_canonical, ARRAY_LEN(rows))
 {
 	char name[NAME_CAP], back[NAME_CAP];
 	bool cut = true;
@@ -56,7 +56,7 @@ static const char *const no_names[] = {
 	"%2", "a%", "a%2", "%zz", "%2e", "%~0123456789abcdef", "%%"
 };
 
-START_TEST(what_is_no_name_is_not_decoded)
+START_LOOP_TEST(what_is_no_name_is_not_decoded, ARRAY_LEN(no_names))
 {
 	char out[NAME_CAP];
 	size_t n = 42;
@@ -149,7 +149,7 @@ START_TEST(any_string_comes_back_unless_it_was_cut)
 END_TEST
 
 /* One, two, three and four bytes a character, and three for an escape, around 255 bytes. */
-START_TEST(long_names_are_cut_between_characters)
+START_LOOP_TEST(long_names_are_cut_between_characters, 6)
 {
 	static const char *const chars[] = { "x", "\xc3\xa9",	 "\xe2\x82\xac", "\xf0\x9f\x98\x80",
 					     "/", "\xed\xa0\x80" };
@@ -239,19 +239,4 @@ START_TEST(only_a_mark_at_the_end_is_a_cut)
 }
 END_TEST
 
-Suite *name_suite(void)
-{
-	Suite *s = suite_create("name");
-	TCase *t = tcase_create("name");
-
-	tcase_set_timeout(t, 30);
-	tcase_add_loop_test(t, names_are_readable_and_canonical, 0, ARRAY_LEN(rows));
-	tcase_add_loop_test(t, what_is_no_name_is_not_decoded, 0, ARRAY_LEN(no_names));
-	tcase_add_test(t, any_string_comes_back_unless_it_was_cut);
-	tcase_add_loop_test(t, long_names_are_cut_between_characters, 0, 6);
-	tcase_add_test(t, two_names_are_never_the_same);
-	tcase_add_test(t, the_hash_is_fnv_1a);
-	tcase_add_test(t, only_a_mark_at_the_end_is_a_cut);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(name, .seconds = 30)

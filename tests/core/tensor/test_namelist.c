@@ -83,7 +83,7 @@ START_TEST(two_of_one_name_are_refused_with_what_is_stored)
 END_TEST
 
 /* FNV-1a does not resist deliberate collisions. These pairs are well known. */
-START_TEST(long_names_with_one_hash_are_refused)
+START_LOOP_TEST(long_names_with_one_hash_are_refused, 3)
 {
 	static const char *const pairs[][2] = {
 		{ "8yn0iYCKYHlIj4-BwPqk" LONG250, "GReLUrM4wMqfg9yzV3KQ" LONG250 },
@@ -308,22 +308,4 @@ START_TEST(no_memory_is_an_error)
 }
 END_TEST
 
-Suite *namelist_suite(void)
-{
-	Suite *s = suite_create("namelist");
-	TCase *t = tcase_create("namelist");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, names_come_in_natural_order_with_their_numbers);
-	tcase_add_test(t, an_empty_list_finds_nothing);
-	tcase_add_test(t, two_of_one_name_are_refused_with_what_is_stored);
-	tcase_add_loop_test(t, long_names_with_one_hash_are_refused, 0, 3);
-	tcase_add_test(t, a_file_has_one_name);
-	tcase_add_test(t, every_file_name_leads_back);
-	tcase_add_test(t, a_lookup_finds_what_comparing_every_name_finds);
-	tcase_add_test(t, copies_of_any_size_live_as_long_as_the_list);
-	tcase_add_test(t, a_name_too_long_for_its_number_is_refused);
-	tcase_add_test(t, no_memory_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(namelist, .seconds = 60)

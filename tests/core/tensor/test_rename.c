@@ -95,7 +95,7 @@ static const struct {
 	{ "s/a/b/", NAME(""), NAME("") },
 };
 
-START_TEST(rules_do_what_they_say)
+START_LOOP_TEST(rules_do_what_they_say, ARRAY_LEN(rows))
 {
 	struct rename *r = parse(rows[_i].rules);
 	struct buf out = BUF_INIT(1000);
@@ -159,7 +159,7 @@ static const struct {
 	  "'rules' line 1: more than 32 nested groups" },
 };
 
-START_TEST(what_is_no_rule_is_refused_with_its_line)
+START_LOOP_TEST(what_is_no_rule_is_refused_with_its_line, ARRAY_LEN(wrong))
 {
 	struct rename *r = NULL;
 	struct ckpt_err e = { 0 };
@@ -544,7 +544,7 @@ static const struct {
 	{ "s/(a|b)*c|(a?){120}$/&/\n", 20, 20, 60000, false, true },
 };
 
-START_TEST(rules_times_names_have_a_bound)
+START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
 {
 	struct buf text = BUF_INIT(1 << 20), out = BUF_INIT(RENAME_MAX_NAME);
 	struct ckpt_err e = { 0 };
@@ -598,24 +598,4 @@ START_TEST(expressions_have_a_bound_together)
 }
 END_TEST
 
-Suite *rename_suite(void)
-{
-	Suite *s = suite_create("rename");
-	TCase *t = tcase_create("rename");
-
-	tcase_set_timeout(t, 240);
-	tcase_add_test(t, a_match_begins_where_regexec_says);
-	tcase_add_loop_test(t, rules_times_names_have_a_bound, 0, ARRAY_LEN(costs));
-	tcase_add_test(t, expressions_have_a_bound_together);
-	tcase_add_loop_test(t, rules_do_what_they_say, 0, ARRAY_LEN(rows));
-	tcase_add_loop_test(t, what_is_no_rule_is_refused_with_its_line, 0, ARRAY_LEN(wrong));
-	tcase_add_test(t, large_expressions_have_room);
-	tcase_add_test(t, a_name_does_not_become_nothing_or_endless);
-	tcase_add_test(t, rules_that_match_nothing_can_be_named);
-	tcase_add_test(t, a_list_is_renamed_and_sorted_again);
-	tcase_add_test(t, names_that_become_one_are_refused);
-	tcase_add_test(t, no_memory_is_an_error);
-	tcase_add_test(t, sed_renames_alike);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(rename, .seconds = 240)

@@ -437,7 +437,7 @@ static const struct {
 	{ 2, { UINT64_MAX, 8 }, { 1, 1, UINT64_MAX - 7 }, false },
 };
 
-START_TEST(what_fits_exactly_is_a_flattened_tensor)
+START_LOOP_TEST(what_fits_exactly_is_a_flattened_tensor, ARRAY_LEN(forms))
 {
 	ck_assert(flat_fits(forms[_i].n, forms[_i].shape, forms[_i].stored) == forms[_i].fits);
 }
@@ -466,18 +466,4 @@ START_TEST(an_empty_slice_has_no_pieces)
 }
 END_TEST
 
-Suite *vtensor_suite(void)
-{
-	Suite *s = suite_create("vtensor");
-	TCase *t = tcase_create("vtensor");
-
-	tcase_add_test(t, pieces_are_read_as_element_by_element);
-	tcase_add_test(t, slices_are_the_same_elements);
-	tcase_add_test(t, steps_are_the_same_elements);
-	tcase_add_test(t, a_flattened_tensor_gets_its_shape_back);
-	tcase_add_test(t, a_flattened_tensor_is_read_in_long_runs);
-	tcase_add_loop_test(t, what_fits_exactly_is_a_flattened_tensor, 0, ARRAY_LEN(forms));
-	tcase_add_test(t, an_empty_slice_has_no_pieces);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(vtensor)

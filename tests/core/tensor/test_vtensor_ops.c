@@ -229,16 +229,4 @@ START_TEST(a_vector_has_halves_too)
 }
 END_TEST
 
-Suite *vtensor_ops_suite(void)
-{
-	Suite *s = suite_create("vtensor_ops");
-	TCase *t = tcase_create("vtensor_ops");
-
-	tcase_add_test(t, rows_become_columns);
-	tcase_add_test(t, tensors_are_stacked_in_order);
-	tcase_add_test(t, rows_go_on_and_are_picked);
-	tcase_add_test(t, halves_of_groups_take_turns);
-	tcase_add_test(t, a_vector_has_halves_too);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(vtensor_ops)

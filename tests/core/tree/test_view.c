@@ -196,7 +196,7 @@ static const struct {
 	{ "objects", "a.b" },
 };
 
-START_TEST(every_file_has_one_name_only)
+START_LOOP_TEST(every_file_has_one_name_only, ARRAY_LEN(strangers))
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
@@ -259,7 +259,7 @@ static const struct {
 	{ { "[aA]", NULL }, { "a", NULL }, "A | " },
 };
 
-START_TEST(include_and_exclude_choose_what_exists)
+START_LOOP_TEST(include_and_exclude_choose_what_exists, ARRAY_LEN(filters))
 {
 	struct catalog *c = make_catalog();
 	struct view *v = NULL;
@@ -439,7 +439,7 @@ START_TEST(a_value_gives_way_to_an_object_of_its_name)
 END_TEST
 
 /* FNV-1a does not resist deliberate collisions. These pairs are well known. */
-START_TEST(long_names_with_one_hash_are_refused)
+START_LOOP_TEST(long_names_with_one_hash_are_refused, 3)
 {
 	static const char *const pairs[][2] = {
 		{ "8yn0iYCKYHlIj4-BwPqk" LONG250, "GReLUrM4wMqfg9yzV3KQ" LONG250 },
@@ -522,21 +522,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *view_suite(void)
-{
-	Suite *s = suite_create("view");
-	TCase *t = tcase_create("view");
-
-	tcase_add_test(t, the_tree_is_the_same_from_every_side);
-	tcase_add_test(t, entries_come_in_natural_order_with_readable_names);
-	tcase_add_loop_test(t, every_file_has_one_name_only, 0, ARRAY_LEN(strangers));
-	tcase_add_test(t, names_in_what_is_no_directory_are_nothing);
-	tcase_add_loop_test(t, include_and_exclude_choose_what_exists, 0, ARRAY_LEN(filters));
-	tcase_add_test(t, files_consist_of_contiguous_segments);
-	tcase_add_test(t, a_value_gives_way_to_an_object_of_its_name);
-	tcase_add_loop_test(t, long_names_with_one_hash_are_refused, 0, 3);
-	tcase_add_test(t, every_tensor_is_found_by_its_fqn);
-	tcase_add_test(t, without_memory_it_says_so);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(view)

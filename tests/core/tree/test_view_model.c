@@ -789,7 +789,7 @@ static void check_world(const struct world *w, struct rng *r)
 	check_ranks(w);
 }
 
-START_TEST(the_tree_is_what_follows_from_the_options)
+START_LOOP_TEST(the_tree_is_what_follows_from_the_options, ARRAY_LEN(sets))
 {
 	struct rng r = rng_new();
 	struct world w;
@@ -928,7 +928,7 @@ static const struct {
 	  "model.scalar optim.exp_avg.embed.weight optim.step " },
 };
 
-START_TEST(directories_list_these)
+START_LOOP_TEST(directories_list_these, ARRAY_LEN(listings))
 {
 	struct world w;
 	char got[1000], path[100], *save = NULL;
@@ -990,7 +990,7 @@ START_TEST(a_model_without_tensors_is_a_file_without_tensors)
 }
 END_TEST
 
-START_TEST(floats_are_cast_and_nothing_else)
+START_LOOP_TEST(floats_are_cast_and_nothing_else, 4)
 {
 	static const struct {
 		enum ckpt_dtype to;
@@ -1103,7 +1103,7 @@ static const struct set demands[] = {
 	{ .layout = "mesh tp=2\n" },
 };
 
-START_TEST(whoever_asks_for_a_model_is_told_why_there_is_none)
+START_LOOP_TEST(whoever_asks_for_a_model_is_told_why_there_is_none, ARRAY_LEN(demands))
 {
 	struct world w;
 	struct ckpt_err e = { 0 };
@@ -1129,7 +1129,7 @@ START_TEST(rules_that_make_two_names_one_are_refused)
 }
 END_TEST
 
-START_TEST(an_asset_may_not_have_a_ranks_name)
+START_LOOP_TEST(an_asset_may_not_have_a_ranks_name, 2)
 {
 	static const struct view_asset taken[] = { { "00007", "/a/00007", 1, 1 } };
 	struct world w;
@@ -1148,7 +1148,7 @@ END_TEST
 
 /* ---- without memory ---- */
 
-START_TEST(without_memory_there_is_no_view)
+START_LOOP_TEST(without_memory_there_is_no_view, ARRAY_LEN(sets))
 {
 	struct world w;
 
@@ -1167,7 +1167,7 @@ START_TEST(without_memory_there_is_no_view)
 }
 END_TEST
 
-START_TEST(without_memory_no_file_is_described)
+START_LOOP_TEST(without_memory_no_file_is_described, ARRAY_LEN(sets))
 {
 	struct set s = sets[_i];
 	struct world w;
@@ -1195,26 +1195,4 @@ START_TEST(without_memory_no_file_is_described)
 }
 END_TEST
 
-Suite *view_model_suite(void)
-{
-	Suite *s = suite_create("view_model");
-	TCase *t = tcase_create("view_model");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, the_tree_is_what_follows_from_the_options, 0, ARRAY_LEN(sets));
-	tcase_add_test(t, random_trees_are_what_follows_from_the_options);
-	tcase_add_loop_test(t, directories_list_these, 0, ARRAY_LEN(listings));
-	tcase_add_test(t, names_that_are_nearly_there_are_not_found);
-	tcase_add_test(t, a_model_without_tensors_is_a_file_without_tensors);
-	tcase_add_loop_test(t, floats_are_cast_and_nothing_else, 0, 4);
-	tcase_add_test(t, what_would_be_too_large_for_a_file_is_an_error);
-	tcase_add_test(t, without_a_model_the_rest_of_the_tree_is_there);
-	tcase_add_loop_test(t, whoever_asks_for_a_model_is_told_why_there_is_none, 0,
-			    ARRAY_LEN(demands));
-	tcase_add_test(t, rules_that_make_two_names_one_are_refused);
-	tcase_add_loop_test(t, an_asset_may_not_have_a_ranks_name, 0, 2);
-	tcase_add_loop_test(t, without_memory_there_is_no_view, 0, ARRAY_LEN(sets));
-	tcase_add_loop_test(t, without_memory_no_file_is_described, 0, ARRAY_LEN(sets));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(view_model, .seconds = 60)

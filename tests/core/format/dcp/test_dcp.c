@@ -59,7 +59,7 @@ static const struct {
 	  ".metadata is missing although data files are there: the save was interrupted" },
 };
 
-START_TEST(a_checkpoint_is_known_by_its_metadata_files)
+START_LOOP_TEST(a_checkpoint_is_known_by_its_metadata_files, ARRAY_LEN(directories))
 {
 	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
 	autofree char *files = strdup(directories[_i].files);
@@ -240,7 +240,7 @@ START_TEST(rank_files_that_agree_are_one_tensor)
 }
 END_TEST
 
-START_TEST(rank_files_that_disagree_stay_apart)
+START_LOOP_TEST(rank_files_that_disagree_stay_apart, 2)
 {
 	put_rank(0, "uint8", 4, 0, 4);
 	put_rank(1, _i ? "int8" : "uint8", _i ? 4 : 5, 0, _i ? 4 : 5);
@@ -322,7 +322,7 @@ static void scalar(struct dcp *d, const char *fqn)
 	dcp_tensor(d, fqn, strlen(fqn), "uint8", 0, U(0), 1, U(0));
 }
 
-START_TEST(what_leads_to_a_value_is_its_path)
+START_LOOP_TEST(what_leads_to_a_value_is_its_path, 2)
 {
 	struct dcp d;
 
@@ -365,7 +365,7 @@ START_TEST(what_the_ranks_planned_is_not_read)
 END_TEST
 
 /* The first string that reads so is not the attribute: everything is loaded. */
-START_TEST(a_key_may_be_called_as_the_plans_are)
+START_LOOP_TEST(a_key_may_be_called_as_the_plans_are, 16)
 {
 	struct dcp d;
 
@@ -427,7 +427,7 @@ static const struct {
 	{ BYTES("cos\nsystem\n)R"), "?" },
 };
 
-START_TEST(only_what_joins_to_the_name_is_a_path)
+START_LOOP_TEST(only_what_joins_to_the_name_is_a_path, ARRAY_LEN(paths))
 {
 	char want[64];
 	struct dcp d;
@@ -461,7 +461,7 @@ static const struct {
 	{ BYTES("\x8c\1aK\7\x86"), "?" },
 };
 
-START_TEST(numbers_are_positions_in_lists)
+START_LOOP_TEST(numbers_are_positions_in_lists, ARRAY_LEN(numbered))
 {
 	char want[64];
 	struct dcp d;
@@ -513,7 +513,7 @@ static const struct {
 	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s\x8c\14planner_dataN"), "?" },
 };
 
-START_TEST(whatever_a_planner_keeps_is_no_error)
+START_LOOP_TEST(whatever_a_planner_keeps_is_no_error, 2 * ARRAY_LEN(planners))
 {
 	char want[64];
 	struct dcp d;
@@ -636,7 +636,7 @@ START_TEST(a_position_with_a_rank_behind_it_is_a_key)
 }
 END_TEST
 
-START_TEST(ranks_agree_on_the_path_or_it_is_not_known)
+START_LOOP_TEST(ranks_agree_on_the_path_or_it_is_not_known, ARRAY_LEN(keyed))
 {
 	for (int i = 0; i < 3; i++)
 		put_keyed_rank(i, keyed[_i].keys[i], keyed[_i].rows[i]);
@@ -1001,7 +1001,7 @@ static const struct {
 	  "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
 };
 
-START_TEST(impossible_metadata_is_refused_with_a_sentence)
+START_LOOP_TEST(impossible_metadata_is_refused_with_a_sentence, ARRAY_LEN(impossible))
 {
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -1041,7 +1041,7 @@ static const struct {
 	{ BYTES("\x80\x63."), NULL },
 };
 
-START_TEST(what_is_no_metadata_is_refused)
+START_LOOP_TEST(what_is_no_metadata_is_refused, ARRAY_LEN(no_metadata))
 {
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -1109,7 +1109,7 @@ static void change_it(void *arg, uint64_t done, uint64_t total)
 				(const struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0);
 }
 
-START_TEST(a_file_that_changes_while_it_is_read_is_an_error)
+START_LOOP_TEST(a_file_that_changes_while_it_is_read_is_an_error, 2)
 {
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -1232,7 +1232,7 @@ START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
 }
 END_TEST
 
-START_TEST(failing_reads_and_allocations_come_through)
+START_LOOP_TEST(failing_reads_and_allocations_come_through, 4)
 {
 	unsigned failed = 0;
 
@@ -1262,46 +1262,4 @@ START_TEST(failing_reads_and_allocations_come_through)
 }
 END_TEST
 
-Suite *dcp_suite(void)
-{
-	Suite *s = suite_create("dcp");
-	TCase *t = tcase_create("dcp");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_metadata_files, 0,
-			    ARRAY_LEN(directories));
-	tcase_add_test(t, tensors_and_objects_are_joined_with_their_items);
-	tcase_add_test(t, a_number_is_not_an_object);
-	tcase_add_test(t, of_two_entries_for_one_place_the_later_counts);
-	tcase_add_test(t, empty_chunks_claim_nothing);
-	tcase_add_test(t, what_is_listed_but_not_stored_is_incomplete);
-	tcase_add_test(t, an_empty_checkpoint_is_one);
-	tcase_add_test(t, rank_files_that_agree_are_one_tensor);
-	tcase_add_loop_test(t, rank_files_that_disagree_stay_apart, 0, 2);
-	tcase_add_test(t, replicas_of_several_ranks_count_once_the_first);
-	tcase_add_test(t, a_ranks_chunk_is_its_own_items_only);
-	tcase_add_loop_test(t, what_leads_to_a_value_is_its_path, 0, 2);
-	tcase_add_test(t, what_the_ranks_planned_is_not_read);
-	tcase_add_loop_test(t, a_key_may_be_called_as_the_plans_are, 0, 16);
-	tcase_add_loop_test(t, only_what_joins_to_the_name_is_a_path, 0, ARRAY_LEN(paths));
-	tcase_add_loop_test(t, whatever_a_planner_keeps_is_no_error, 0, 2 * ARRAY_LEN(planners));
-	tcase_add_test(t, without_planner_data_nothing_is_known);
-	tcase_add_loop_test(t, numbers_are_positions_in_lists, 0, ARRAY_LEN(numbered));
-	tcase_add_test(t, paths_may_share_what_they_are_made_of);
-	tcase_add_test(t, a_position_with_a_rank_behind_it_is_a_key);
-	tcase_add_loop_test(t, ranks_agree_on_the_path_or_it_is_not_known, 0, ARRAY_LEN(keyed));
-	tcase_add_test(t, sixty_four_dimensions_of_large_numbers_fit);
-	tcase_add_loop_test(t, impossible_metadata_is_refused_with_a_sentence, 0,
-			    ARRAY_LEN(impossible));
-	tcase_add_loop_test(t, what_is_no_metadata_is_refused, 0, ARRAY_LEN(no_metadata));
-	tcase_add_test(t, links_out_of_the_checkpoint_are_not_followed);
-	tcase_add_loop_test(t, a_file_that_changes_while_it_is_read_is_an_error, 0, 2);
-	tcase_add_test(t, progress_only_grows);
-	tcase_add_test(t, every_byte_of_a_metadata_file_counts_for_its_hash);
-	tcase_add_test(t, a_cut_file_is_refused);
-	tcase_add_test(t, flipped_bits_give_an_error_or_a_checkpoint);
-	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 4);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(dcp, .setup = setup, .teardown = teardown, .seconds = 60)

@@ -804,28 +804,4 @@ START_TEST(what_is_damaged_is_an_error)
 }
 END_TEST
 
-Suite *deepspeed_suite(void)
-{
-	Suite *s = suite_create("deepspeed");
-	TCase *t = tcase_create("deepspeed");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_test(t, a_parameter_may_lie_in_two_ranks_files);
-	tcase_add_test(t, files_that_are_not_of_one_save_are_named);
-	tcase_add_test(t, ranks_with_nothing_but_padding_have_no_part);
-	tcase_add_test(t, old_versions_list_names_elsewhere);
-	tcase_add_test(t, names_of_one_module_for_one_parameter_are_found);
-	tcase_add_test(t, each_parameter_of_zero_3_is_padded_by_itself);
-	tcase_add_test(t, zero_3_without_optimizer_states_has_no_weights);
-	tcase_add_test(t, experts_of_a_group_have_the_numbers_of_their_rank);
-	tcase_add_test(t, layers_have_the_names_of_the_module_list);
-	tcase_add_test(t, slices_of_a_pipelines_layers_are_of_its_stage);
-	tcase_add_test(t, slices_are_joined_by_what_the_checkpoint_says);
-	tcase_add_test(t, patterns_match_as_pythons_do);
-	tcase_add_test(t, universal_checkpoints_have_a_file_for_each_state);
-	tcase_add_test(t, latest_says_which_directory_it_is);
-	tcase_add_test(t, latest_that_leads_elsewhere_is_refused);
-	tcase_add_test(t, what_is_damaged_is_an_error);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(deepspeed, .setup = setup, .teardown = teardown)

@@ -294,7 +294,7 @@ static const struct {
 	{ "model.safetensors", NULL, "safetensors", "model.safetensors " },
 };
 
-START_TEST(a_checkpoint_is_known_by_its_metadata_files)
+START_LOOP_TEST(a_checkpoint_is_known_by_its_metadata_files, ARRAY_LEN(directories))
 {
 	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
 	autofree char *files = strdup(directories[_i].files);
@@ -404,7 +404,7 @@ static const struct {
 	{ "torch._float32", NULL },
 };
 
-START_TEST(dtypes_are_text_of_either_framework)
+START_LOOP_TEST(dtypes_are_text_of_either_framework, ARRAY_LEN(dtypes))
 {
 	char want[200];
 
@@ -428,7 +428,7 @@ END_TEST
 
 static const int64_t size23[] = { 2, 3 };
 
-START_TEST(a_tensor_of_an_archive_may_lie_in_any_way)
+START_LOOP_TEST(a_tensor_of_an_archive_may_lie_in_any_way, 4)
 {
 	static const int64_t across[] = { 1, 2 };
 	uint8_t storage[64] = { 0 };
@@ -465,7 +465,7 @@ END_TEST
 
 static const char w23[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}";
 
-START_TEST(without_planner_data_every_name_is_a_key)
+START_LOOP_TEST(without_planner_data_every_name_is_a_key, 2)
 {
 	struct hp h;
 	struct catalog *c = NULL;
@@ -492,7 +492,7 @@ START_TEST(without_planner_data_every_name_is_a_key)
 }
 END_TEST
 
-START_TEST(the_known_versions_are_read)
+START_LOOP_TEST(the_known_versions_are_read, 3)
 {
 	static const char *const versions[] = { NULL,
 						"\x8c\3"
@@ -510,7 +510,7 @@ START_TEST(the_known_versions_are_read)
 END_TEST
 
 /* An empty chunk and its neighbour have the same key; which item is which its sizes tell. */
-START_TEST(an_empty_chunk_does_not_take_its_neighbours_item)
+START_LOOP_TEST(an_empty_chunk_does_not_take_its_neighbours_item, 3)
 {
 	struct hp h;
 
@@ -545,7 +545,7 @@ static void replicas(void)
 	hp_end(&h, ".metadata");
 }
 
-START_TEST(of_replicas_one_that_is_there_is_read)
+START_LOOP_TEST(of_replicas_one_that_is_there_is_read, 3)
 {
 	replicas();
 	if (_i != 1)
@@ -557,7 +557,7 @@ START_TEST(of_replicas_one_that_is_there_is_read)
 }
 END_TEST
 
-START_TEST(chunks_of_a_container_that_is_not_there_are_told_by_it)
+START_LOOP_TEST(chunks_of_a_container_that_is_not_there_are_told_by_it, 3)
 {
 	one_chunk("torch.float32", NULL);
 	if (_i == 1)
@@ -607,7 +607,7 @@ static void put_rank(const char *name, uint64_t from, const char *dtype, const c
 		put_file(dir_fd, bytes, content, strlen(content));
 }
 
-START_TEST(ranks_metadata_of_any_name_is_joined)
+START_LOOP_TEST(ranks_metadata_of_any_name_is_joined, 4)
 {
 	static const char *const names[][2] = { { ".rank0_metadata", ".rank1_metadata" },
 						{ "0.metadata", "1.metadata" },
@@ -621,7 +621,7 @@ START_TEST(ranks_metadata_of_any_name_is_joined)
 }
 END_TEST
 
-START_TEST(objects_of_ranks_are_one_only_if_they_are_the_same)
+START_LOOP_TEST(objects_of_ranks_are_one_only_if_they_are_the_same, 4)
 {
 	/* Other bytes; a file that ends early; that is not there; that the index does not follow. */
 	static const char *const second[][2] = {
@@ -900,7 +900,7 @@ static const struct {
 	  "'w' in '_rank0_.safetensors': its view reaches outside its storage of 24 bytes" },
 };
 
-START_TEST(what_cannot_be_read_is_refused_with_a_sentence)
+START_LOOP_TEST(what_cannot_be_read_is_refused_with_a_sentence, ARRAY_LEN(refusals))
 {
 	refusals[_i].make();
 	expect_refused(refusals[_i].code, refusals[_i].msg);
@@ -925,7 +925,7 @@ static void some_checkpoint(int which)
 	}
 }
 
-START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
+START_LOOP_TEST(flipped_bits_give_an_error_or_a_checkpoint, 2)
 {
 	const char *name = _i ? FILE0 : ".metadata";
 	struct rng r = rng_new();
@@ -951,7 +951,7 @@ START_TEST(flipped_bits_give_an_error_or_a_checkpoint)
 }
 END_TEST
 
-START_TEST(failing_reads_and_allocations_come_through)
+START_LOOP_TEST(failing_reads_and_allocations_come_through, 4)
 {
 	unsigned failed = 0;
 
@@ -981,33 +981,4 @@ START_TEST(failing_reads_and_allocations_come_through)
 }
 END_TEST
 
-Suite *hyperparallel_suite(void)
-{
-	Suite *s = suite_create("hyperparallel");
-	TCase *t = tcase_create("hyperparallel");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_metadata_files, 0,
-			    ARRAY_LEN(directories));
-	tcase_add_test(t, what_is_no_file_is_not_listed);
-	tcase_add_test(t, chunks_are_where_the_container_says);
-	tcase_add_loop_test(t, dtypes_are_text_of_either_framework, 0, ARRAY_LEN(dtypes));
-	tcase_add_loop_test(t, a_tensor_of_an_archive_may_lie_in_any_way, 0, 4);
-	tcase_add_loop_test(t, without_planner_data_every_name_is_a_key, 0, 2);
-	tcase_add_loop_test(t, the_known_versions_are_read, 0, 3);
-	tcase_add_loop_test(t, an_empty_chunk_does_not_take_its_neighbours_item, 0, 3);
-	tcase_add_loop_test(t, of_replicas_one_that_is_there_is_read, 0, 3);
-	tcase_add_loop_test(t, chunks_of_a_container_that_is_not_there_are_told_by_it, 0, 3);
-	tcase_add_test(t, a_tensor_that_is_listed_but_stored_nowhere_is_incomplete);
-	tcase_add_loop_test(t, ranks_metadata_of_any_name_is_joined, 0, 4);
-	tcase_add_loop_test(t, objects_of_ranks_are_one_only_if_they_are_the_same, 0, 4);
-	tcase_add_test(t, a_rank_without_metadata_leaves_a_hole);
-	tcase_add_test(t, ranks_that_disagree_stay_apart);
-	tcase_add_loop_test(t, what_cannot_be_read_is_refused_with_a_sentence, 0,
-			    ARRAY_LEN(refusals));
-	tcase_add_loop_test(t, flipped_bits_give_an_error_or_a_checkpoint, 0, 2);
-	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 4);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(hyperparallel, .setup = setup, .teardown = teardown, .seconds = 60)

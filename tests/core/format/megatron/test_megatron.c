@@ -109,7 +109,7 @@ static void put_files(const char *names)
 	}
 }
 
-START_TEST(a_checkpoint_is_known_by_metadata_json)
+START_LOOP_TEST(a_checkpoint_is_known_by_metadata_json, ARRAY_LEN(directories))
 {
 	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
 	const char *where = directories[_i].where ? directories[_i].where : "";
@@ -230,7 +230,7 @@ static struct catalog *scan(void)
 
 static const char *const places[] = { "", "weights/" };
 
-START_TEST(it_is_a_dcp_checkpoint_and_common_pt)
+START_LOOP_TEST(it_is_a_dcp_checkpoint_and_common_pt, ARRAY_LEN(places))
 {
 	const char *where = places[_i];
 	struct buf got = BUF_INIT(10000), want = BUF_INIT(10000);
@@ -263,7 +263,7 @@ START_TEST(it_is_a_dcp_checkpoint_and_common_pt)
 }
 END_TEST
 
-START_TEST(a_shape_before_flattening_counts_where_it_fits)
+START_LOOP_TEST(a_shape_before_flattening_counts_where_it_fits, 2)
 {
 	const struct catalog_tensor *t;
 	struct catalog *c;
@@ -285,7 +285,7 @@ START_TEST(a_shape_before_flattening_counts_where_it_fits)
 END_TEST
 
 /* Names of data files stay below the directory that .metadata is in. */
-START_TEST(a_file_name_that_leaves_the_directory_is_refused)
+START_LOOP_TEST(a_file_name_that_leaves_the_directory_is_refused, 2)
 {
 	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
 	struct name_list files = { 0 };
@@ -384,7 +384,7 @@ static const struct {
 	{ "{", "'integrity.json', line 1: string or '}' expected near end of file; " },
 };
 
-START_TEST(a_list_that_says_nothing_is_a_fault)
+START_LOOP_TEST(a_list_that_says_nothing_is_a_fault, ARRAY_LEN(lists))
 {
 	put_files("x");
 	put_checkpoint("");
@@ -392,18 +392,4 @@ START_TEST(a_list_that_says_nothing_is_a_fault)
 }
 END_TEST
 
-Suite *megatron_suite(void)
-{
-	Suite *s = suite_create("megatron");
-	TCase *t = tcase_create("megatron");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_loop_test(t, a_checkpoint_is_known_by_metadata_json, 0, ARRAY_LEN(directories));
-	tcase_add_loop_test(t, it_is_a_dcp_checkpoint_and_common_pt, 0, ARRAY_LEN(places));
-	tcase_add_loop_test(t, a_shape_before_flattening_counts_where_it_fits, 0, 2);
-	tcase_add_loop_test(t, a_file_name_that_leaves_the_directory_is_refused, 0, 2);
-	tcase_add_test(t, hashes_of_files_are_verified);
-	tcase_add_loop_test(t, a_list_that_says_nothing_is_a_fault, 0, ARRAY_LEN(lists));
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(megatron, .setup = setup, .teardown = teardown)

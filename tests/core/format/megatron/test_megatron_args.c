@@ -86,7 +86,7 @@ static int read_bytes(const void *p, size_t n, struct megatron_args **ret, struc
 	return rc;
 }
 
-START_TEST(numbers_of_the_args_are_found_in_every_container)
+START_LOOP_TEST(numbers_of_the_args_are_found_in_every_container, 4)
 {
 	struct emit m = EMIT_INIT(2, true);
 	struct megatron_args *a = NULL;
@@ -117,7 +117,7 @@ START_TEST(numbers_of_the_args_are_found_in_every_container)
 }
 END_TEST
 
-START_TEST(common_state_may_have_no_args)
+START_LOOP_TEST(common_state_may_have_no_args, 8)
 {
 	static const char *const others[] = { "]", "](K\001K\002e", "K\x01", "}" };
 	struct emit m = EMIT_INIT(2, true);
@@ -162,7 +162,7 @@ START_TEST(what_torch_does_not_write_is_refused)
 END_TEST
 
 /* Cut anywhere: args or a sentence, and no byte beyond the end is looked at. */
-START_TEST(what_is_cut_short_is_refused)
+START_LOOP_TEST(what_is_cut_short_is_refused, 2)
 {
 	struct emit m = EMIT_INIT(2, true);
 	struct buf b;
@@ -210,16 +210,4 @@ START_TEST(without_memory_it_says_so)
 }
 END_TEST
 
-Suite *megatron_args_suite(void)
-{
-	Suite *s = suite_create("megatron_args");
-	TCase *t = tcase_create("megatron_args");
-
-	tcase_add_loop_test(t, numbers_of_the_args_are_found_in_every_container, 0, 4);
-	tcase_add_loop_test(t, common_state_may_have_no_args, 0, 8);
-	tcase_add_test(t, what_torch_does_not_write_is_refused);
-	tcase_add_loop_test(t, what_is_cut_short_is_refused, 0, 2);
-	tcase_add_test(t, without_memory_it_says_so);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(megatron_args)

@@ -243,7 +243,7 @@ static const struct {
 	  "its chunks have more than 2^63 elements" },
 };
 
-START_TEST(an_array_that_is_not_read_is_refused)
+START_LOOP_TEST(an_array_that_is_not_read_is_refused, ARRAY_LEN(arrays))
 {
 	struct ckpt *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -432,19 +432,4 @@ START_TEST(directories_may_be_links_beneath_the_checkpoint_and_no_others)
 }
 END_TEST
 
-Suite *zarr_suite(void)
-{
-	Suite *s = suite_create("zarr");
-	TCase *t = tcase_create("zarr");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_test(t, arrays_are_read_element_by_element);
-	tcase_add_loop_test(t, an_array_that_is_not_read_is_refused, 0, ARRAY_LEN(arrays));
-	tcase_add_test(t, other_names_are_no_chunks);
-	tcase_add_test(t, objects_are_called_by_their_unique_keys);
-	tcase_add_test(t, what_is_written_makes_the_index_stale);
-	tcase_add_test(t, directories_may_be_links_beneath_the_checkpoint_and_no_others);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(zarr, .setup = setup, .teardown = teardown, .seconds = 60)

@@ -294,7 +294,7 @@ static const struct {
 	{ { { "a.safetensors", A, 7 } }, SHOW_A, NULL },
 };
 
-START_TEST(tensors_are_where_the_headers_say)
+START_LOOP_TEST(tensors_are_where_the_headers_say, ARRAY_LEN(good))
 {
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -536,7 +536,7 @@ static const struct {
 	  NULL },
 };
 
-START_TEST(what_contradicts_itself_is_refused)
+START_LOOP_TEST(what_contradicts_itself_is_refused, ARRAY_LEN(bad))
 {
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -610,7 +610,7 @@ static const struct {
 	{ { { "b.safetensors", "", 0 } }, "b.safetensors", "b.safetensors " },
 };
 
-START_TEST(a_checkpoint_is_known_by_its_files)
+START_LOOP_TEST(a_checkpoint_is_known_by_its_files, ARRAY_LEN(probes))
 {
 	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
 	const struct format *f = NULL;
@@ -824,7 +824,7 @@ START_TEST(progress_ends_at_the_total)
 }
 END_TEST
 
-START_TEST(failing_reads_and_allocations_come_through)
+START_LOOP_TEST(failing_reads_and_allocations_come_through, 2)
 {
 	unsigned failed = 0;
 
@@ -857,25 +857,4 @@ START_TEST(failing_reads_and_allocations_come_through)
 }
 END_TEST
 
-Suite *safetensors_dir_suite(void)
-{
-	Suite *s = suite_create("safetensors_dir");
-	TCase *t = tcase_create("safetensors_dir");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_add_loop_test(t, tensors_are_where_the_headers_say, 0, ARRAY_LEN(good));
-	tcase_add_loop_test(t, what_contradicts_itself_is_refused, 0, ARRAY_LEN(bad));
-	tcase_add_test(t, an_index_has_a_limit);
-	tcase_add_test(t, links_out_of_the_checkpoint_are_refused);
-	tcase_add_loop_test(t, a_checkpoint_is_known_by_its_files, 0, ARRAY_LEN(probes));
-	tcase_add_test(t, dcp_comes_first);
-	tcase_add_test(t, pieces_are_read_as_one);
-	tcase_add_test(t, what_cannot_be_read_can_be_left_out);
-	tcase_add_test(t, a_file_that_was_cut_takes_only_its_own);
-	tcase_add_test(t, a_chunk_index_is_renewed_when_files_change);
-	tcase_add_test(t, headers_alone_are_read);
-	tcase_add_test(t, progress_ends_at_the_total);
-	tcase_add_loop_test(t, failing_reads_and_allocations_come_through, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(safetensors_dir, .setup = setup, .teardown = teardown)

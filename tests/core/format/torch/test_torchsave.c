@@ -349,7 +349,7 @@ static const struct {
 	  "st/2 a storage that is not a tensor's\n" },
 };
 
-START_TEST(what_was_saved_becomes_tensors_and_objects)
+START_LOOP_TEST(what_was_saved_becomes_tensors_and_objects, (int)ARRAY_LEN(states))
 {
 	put_zip("f.pt", states[_i].pickle, NULL);
 	expect("f.pt", states[_i].want);
@@ -384,7 +384,7 @@ START_TEST(positions_in_lists_and_tuples_are_told_from_keys)
 }
 END_TEST
 
-START_TEST(a_stream_is_read_like_an_archive)
+START_LOOP_TEST(a_stream_is_read_like_an_archive, (int)ARRAY_LEN(states))
 {
 	const char *text = states[_i].pickle;
 	const char *keys = strstr(text, "<Tv3>") ? "](<1><0>e"
@@ -530,7 +530,7 @@ static const struct {
 	{ "}<w\xff><T>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w%FF': FQN 'w?' is not UTF-8" },
 };
 
-START_TEST(what_contradicts_itself_is_refused)
+START_LOOP_TEST(what_contradicts_itself_is_refused, (int)ARRAY_LEN(refused))
 {
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
@@ -592,7 +592,7 @@ static const struct {
 	  "read 'f.pt': storage '0' has elements of 4 and of 8 bytes" },
 };
 
-START_TEST(a_stream_that_contradicts_itself_is_refused)
+START_LOOP_TEST(a_stream_that_contradicts_itself_is_refused, (int)ARRAY_LEN(refused_streams))
 {
 	put_legacy("f.pt", refused_streams[_i].pickle, refused_streams[_i].keys,
 		   refused_streams[_i].cut);
@@ -822,7 +822,7 @@ END_TEST
 /* ---- faults ---- */
 
 /* Every allocation and every read fails once. */
-START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
+START_LOOP_TEST(without_memory_or_a_disk_there_is_a_clean_error, 2)
 {
 	unsigned failed = 0;
 
@@ -850,36 +850,4 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 }
 END_TEST
 
-Suite *torchsave_suite(void)
-{
-	Suite *s = suite_create("torchsave");
-	TCase *t = tcase_create("torchsave");
-
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, what_was_saved_becomes_tensors_and_objects, 0,
-			    (int)ARRAY_LEN(states));
-	tcase_add_test(t, positions_in_lists_and_tuples_are_told_from_keys);
-	tcase_add_loop_test(t, a_stream_is_read_like_an_archive, 0, (int)ARRAY_LEN(states));
-	tcase_add_test(t, a_stream_that_python_2_has_written_is_read);
-	tcase_add_test(t, storages_that_are_parts_of_others_begin_where_they_begin);
-	tcase_add_test(t, classes_that_a_stream_quotes_the_source_of_are_nothing_to_read);
-	tcase_add_test(t, bytes_are_swapped_where_byteorder_says_so);
-	tcase_add_test(t, texts_that_have_no_room_are_listed);
-	tcase_add_loop_test(t, what_contradicts_itself_is_refused, 0, (int)ARRAY_LEN(refused));
-	tcase_add_test(t, what_refers_to_itself_or_unfolds_without_end_is_refused);
-	tcase_add_loop_test(t, a_stream_that_contradicts_itself_is_refused, 0,
-			    (int)ARRAY_LEN(refused_streams));
-	tcase_add_test(t, a_stream_of_another_version_is_refused);
-	tcase_add_test(t, the_tar_files_of_old_are_refused);
-	tcase_add_test(t, a_torchscript_program_is_refused_as_one);
-	tcase_add_test(t, the_text_protocols_are_refused_as_what_they_are);
-	tcase_add_test(t, archives_that_are_not_whole_are_refused);
-	tcase_add_test(t, what_is_something_else_is_left_to_others);
-	tcase_add_test(t, a_directory_has_one_model_or_an_index_of_its_parts);
-	tcase_add_test(t, what_the_index_names_must_be_there);
-	tcase_add_test(t, a_pointer_of_git_lfs_is_said_to_be_one);
-	tcase_add_loop_test(t, without_memory_or_a_disk_there_is_a_clean_error, 0, 2);
-	suite_add_tcase(s, t);
-	return s;
-}
+SUITE(torchsave, .setup = setup, .teardown = teardown, .seconds = 60)
