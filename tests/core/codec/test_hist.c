@@ -208,16 +208,4 @@ START_TEST(every_element_is_in_its_bin)
 }
 END_TEST
 
-Suite *hist_suite(void)
-{
-	Suite *s = suite_create("hist");
-	TCase *tc = tcase_create("core");
-
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, edges_are_round_numbers);
-	tcase_add_test(tc, nothing_and_zeros);
-	tcase_add_test(tc, extremes_have_keys);
-	tcase_add_test(tc, every_element_is_in_its_bin);
-	suite_add_tcase(s, tc);
-	return s;
-}
+SUITE(hist, .setup = setup, .teardown = teardown)
