@@ -70,7 +70,7 @@ SAN   := -fno-omit-frame-pointer -fno-sanitize-recover=all -fPIC
 FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined -DCHECK_LOCKS $(SAN)
 FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
-FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined $(SAN)
+FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DCHECK_LOCKS $(SAN)
 FLAGS_tsan    := -O1 -g -fsanitize=thread -DCHECK_LOCKS $(SAN)
 LINK_release  := -pie -Wl,-z,relro,-z,now
 LINK_asan     := -pie -fsanitize=address,undefined

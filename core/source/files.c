@@ -1,4 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file is closed, or open with a number of users. One word says both (users: IS_OPEN and the
+ * number), so that using an open file takes no lock. Its states:
+ *
+ *	closed      -> open, 1      pin: by the thread that has opened its source, under the lock
+ *	open, n     -> open, n + 1  pin_open: without the lock
+ *	open, n > 0 -> open, n - 1  unpin: without the lock
+ *	open, 0     -> closed       take_surplus: under the lock
+ *
+ * The last one is a single compare-and-swap: a thread that is about to use the file has either been
+ * counted already, and the file stays open, or finds it closed. `source` is set before the file is
+ * open, read only by users, and freed by the thread that has closed it. Two threads may open a
+ * source of the same file; the second to get the lock drops its own. Files that the caller gave
+ * (files_new_seen) are open from the beginning, in no list, until files_free.
+ *
+ * The list has all others that are open. The oldest is closed first, unless it has been used since
+ * it was looked at last; then it becomes the newest.
+ */
 #include "source/files.h"
 
 #include "base/checked.h"

@@ -1,4 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The states of a lease. Only one that is held can be used:
+ *
+ *	new     -> held     lease_take: the kernel grants it
+ *	new     -> refused  lease_take: it does not
+ *	held    -> leaving  give_way: another process waits to write to the file
+ *	leaving -> refused  give_way: no user is left
+ *	held    -> new      give_back_idle: not used since the watcher looked last
+ *	any     -> new      lease_drop: the file is closed
+ *
+ *	          held  tried  taken
+ *	new        -     -      -
+ *	held      yes   yes    yes
+ *	leaving    -    yes    yes    while those who use it finish
+ *	refused    -    yes     -
+ *
+ * lease_begin counts itself, then looks at `held` once more; the watcher clears `held`, then looks
+ * at the count. So either the user sees that the lease is leaving, or the watcher sees the user.
+ */
 #include "source/lease.h"
 
 #include "base/cleanup.h"
