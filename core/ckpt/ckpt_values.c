@@ -4,12 +4,14 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/pipeline.h"
 #include "ckpt/tensor_scan.h"
+#include "ckpt/values_state.h"
 #include "codec/hist.h"
 #include "codec/tally.h"
 #include "codec/values.h"
@@ -51,6 +53,11 @@ struct scan {
 	size_t n_groups, cap_groups;
 	struct hist
 		*hist; /* of the tensor whose blocks come; NULL: histograms were not asked for */
+	struct ckpt *c;
+	struct digest asked; /* all that the contents of .state depend on */
+	struct values_state state;
+	uint64_t known;	  /* tensors, of those that come, that it knows */
+	bool interrupted; /* one could not be read: what comes behind is not kept */
 	struct shown_hist linear, logarithmic;
 };
 
@@ -264,10 +271,55 @@ static int show_groups(struct scan *r)
 
 /* ---- the calling thread ---- */
 
+static void list(void *arg, const struct tensor_info *t)
+{
+	const uint64_t numbers[] = { t->dtype, t->bytes, t->n_dims };
+	struct scan *r = arg;
+
+	digest_add(&r->asked, t->fqn, t->fqn_len);
+	digest_add(&r->asked, numbers, sizeof(numbers));
+	digest_add(&r->asked, t->shape, t->n_dims * sizeof(*t->shape));
+}
+
+static void add_text(struct digest *d, const char *text)
+{
+	digest_add(d, text, text ? strlen(text) : 0);
+}
+
+static int begin(void *arg, uint64_t *ret_known, struct ckpt_err *e)
+{
+	struct scan *r = arg;
+	const uint64_t how[] = { r->s->model, r->s->bins != 0, sizeof(struct tally) };
+	struct ckpt_origin o;
+	int rc = ckpt_origin(r->c, &o, e);
+
+	if (rc)
+		return rc;
+	digest_add(&r->asked, &o, sizeof(o));
+	digest_add(&r->asked, how, sizeof(how));
+	add_text(&r->asked, CKPTFS_VERSION);
+	add_text(&r->asked, r->s->resume_key);
+	rc = values_state_open(&r->state, r->s->resume, &r->asked, e);
+	r->known = *ret_known = r->state.known;
+	return rc;
+}
+
+/* What was read of a tensor, or is known, to or from the file. */
+static int keep(struct scan *r, struct part *p, bool fault)
+{
+	if (r->known) {
+		r->known--;
+		return values_state_next(&r->state, &p->any, &p->tally, r->hist, r->e);
+	}
+	r->interrupted |= fault;
+	return r->interrupted ? 0 : values_state_add(&r->state, p->any, &p->tally, r->hist, r->e);
+}
+
 static int finish(void *arg, const struct tensor_info *t, bool read, const char *fault,
 		  const void *state)
 {
-	const struct tally *tally = &((const struct part *)state)->tally;
+	struct part part = *(const struct part *)state;
+	const struct tally *tally = &part.tally;
 	struct scan *r = arg;
 	struct ckpt_values_item shown = { .fqn = t->fqn,
 					  .fqn_len = t->fqn_len,
@@ -277,9 +329,9 @@ static int finish(void *arg, const struct tensor_info *t, bool read, const char 
 					  .bytes = t->bytes,
 					  .tensors = 1,
 					  .fault = fault };
-	int rc = 0;
+	int rc = r->s->resume ? keep(r, &part, fault) : 0;
 
-	if (read && !fault) {
+	if (!rc && read && !fault) {
 		tally_values(tally, &shown.values);
 		tally_merge(&r->total, tally);
 		if (r->s->by != CKPT_VALUES_TENSOR)
@@ -297,7 +349,12 @@ static int finish(void *arg, const struct tensor_info *t, bool read, const char 
 
 static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 {
-	struct scan r = { .s = s, .total = TALLY_INIT, .names = ARENA_INIT(MAX_NAMES), .e = e };
+	struct scan r = { .s = s,
+			  .c = c,
+			  .total = TALLY_INIT,
+			  .state.fd = -1,
+			  .names = ARENA_INIT(MAX_NAMES),
+			  .e = e };
 	struct tensor_scan tensors = { .c = c,
 				       .globs = s->globs,
 				       .model = s->model,
@@ -319,6 +376,10 @@ static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 				       .finish = finish };
 	int rc = 0;
 
+	if (s->resume) {
+		tensors.list = list;
+		tensors.begin = begin;
+	}
 	if (s->bins) {
 		tensors.result_size += HIST_KEYS * sizeof(struct hist_entry);
 		r.hist = calloc(1, sizeof(*r.hist));
@@ -334,6 +395,7 @@ static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 	s->tensors = tensors.tensors;
 	s->failed = tensors.failed;
 	s->bytes = tensors.bytes;
+	values_state_close(&r.state, !rc && !tensors.failed);
 	for (size_t i = 0; i < r.n_groups; i++)
 		free(r.groups[i].hist);
 	free(r.groups);

@@ -38,6 +38,7 @@ struct worker {
 struct scan {
 	struct tensor_scan *s;
 	uint64_t n, next; /* tensors */
+	uint64_t known;	  /* of those that come, so many are not to be read */
 	uint64_t glob_steps;
 	uint64_t done;
 };
@@ -136,6 +137,10 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 		 !text_glob_any(s->globs, i->t.fqn, i->t.fqn_len, &r->glob_steps));
 	size = dtype_info(i->t.dtype)->size;
 	i->read = !s->wanted || s->wanted(&i->t);
+	if (r->known) {
+		r->known--;
+		return true;
+	}
 	if (!i->read)
 		return true;
 	i->elements = i->t.bytes / size;
@@ -209,11 +214,17 @@ int tensor_scan_run(struct tensor_scan *s, struct ckpt_err *e)
 	s->tensors = s->failed = s->bytes = 0;
 	for (uint64_t i = 0; i < r.n; i++)
 		if (!tensor_at(s, i, &t) &&
-		    text_glob_any(s->globs, t.fqn, t.fqn_len, &r.glob_steps))
+		    text_glob_any(s->globs, t.fqn, t.fqn_len, &r.glob_steps)) {
 			s->bytes += t.bytes;
+			if (s->begin)
+				s->list(s->arg, &t);
+		}
 	rc = text_glob_check(r.glob_steps, s->cmd, e);
 	if (rc)
 		return rc;
 	r.glob_steps = TEXT_GLOB_STEPS;
+	rc = s->begin ? s->begin(s->arg, &r.known, e) : 0;
+	if (rc)
+		return rc;
 	return pipeline_run(&pipeline, e);
 }

@@ -35,6 +35,10 @@ struct tensor_scan {
 	size_t worker_size;
 	int (*setup)(void *arg, void *worker, struct ckpt_err *e);
 	void (*teardown)(void *arg, void *worker);
+	/* The calling thread, before anything is read, each tensor; and then begin, unless it is NULL,
+	 * which tells how many of the first ones are not to be read. */
+	void (*list)(void *arg, const struct tensor_info *t);
+	int (*begin)(void *arg, uint64_t *ret_known, struct ckpt_err *e);
 	/* Is there anything to learn from the bytes of this dtype? NULL: always. */
 	bool (*wanted)(const struct tensor_info *t);
 	/* A thread: n elements from number `from` on, of a tensor. *result began as zeros, or its first

@@ -159,7 +159,7 @@ void hist_init(struct hist *h)
 	h->last = 0;
 }
 
-static void add(struct hist *h, unsigned key, uint64_t n)
+void hist_add_key(struct hist *h, unsigned key, uint64_t n)
 {
 	h->counts[key] += n;
 	h->first = key < h->first ? key : h->first;
@@ -169,14 +169,14 @@ static void add(struct hist *h, unsigned key, uint64_t n)
 void hist_add(struct hist *h, const struct hist_entry *v, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		add(h, v[i].key, v[i].count);
+		hist_add_key(h, v[i].key, v[i].count);
 }
 
 void hist_merge(struct hist *to, const struct hist *from)
 {
 	for (unsigned key = from->first; key <= from->last; key++)
 		if (from->counts[key])
-			add(to, key, from->counts[key]);
+			hist_add_key(to, key, from->counts[key]);
 }
 
 /* ---- bins ---- */

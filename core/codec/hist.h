@@ -49,6 +49,7 @@ struct hist {
 };
 /* From zeros, or from what was counted before. */
 void hist_init(struct hist *h);
+void hist_add_key(struct hist *h, unsigned key, uint64_t n);
 void hist_add(struct hist *h, const struct hist_entry *v, size_t n);
 void hist_merge(struct hist *to, const struct hist *from);
 

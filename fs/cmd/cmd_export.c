@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
 #include "cmd/export.h"
+#include "cmd/interrupt.h"
 #include "cmd/options.h"
 
 #include "base/buf.h"
@@ -77,32 +78,9 @@ static int show_verdict(void *arg, const struct ckpt_verdict *v)
 	return 0;
 }
 
-/* ---- being stopped ---- */
-
-/* What is on disk is enough to go on, whenever the program ends: all that is left is to say so. */
-static void on_signal(int number)
+static void begun(void)
 {
-	static const char
-		clear[] = "\r\033[K",
-		text[] = "ckptfs: export: interrupted; the same command goes on from here\n";
-	int saved = errno;
-
-	if (isatty(STDERR_FILENO)) /* the bar's line */
-		(void)!write(STDERR_FILENO, clear, strlen(clear));
-	(void)!write(STDERR_FILENO, text, strlen(text));
-	(void)raise(number); /* SA_RESETHAND: it ends the program when we return */
-	errno = saved;
-}
-
-static void catch_signals(void)
-{
-	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
-	struct sigaction old, catch = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
-
-	(void)sigemptyset(&catch.sa_mask);
-	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
-		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_DFL)
-			(void)sigaction(numbers[i], &catch, NULL);
+	interrupt_say("ckptfs: export: interrupted; the same command goes on from here\n");
 }
 
 /* ---- the command ---- */
@@ -114,7 +92,7 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 				  .dest = o->args[2],
 				  .quiet = o->quiet,
 				  .say = show,
-				  .begun = catch_signals,
+				  .begun = begun,
 				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
 
 	if (o->jobs > EXPORT_MAX_JOBS)

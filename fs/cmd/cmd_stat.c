@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
+#include "cmd/interrupt.h"
 #include "cmd/options.h"
 #include "cmd/plot.h"
 #include "cmd/stat_series.h"
@@ -127,8 +128,8 @@ static int read_options(const struct options *o, struct report *r, struct ckpt_v
 	r->utf8 = r->plots && plot_utf8();
 	if (r->plots && r->by == CKPT_VALUES_LAYER)
 		r->bar = r->key ? r->key : key_norm;
-	else if (r->plots && !o->hist)
-		s->bins = PLOT_COLUMNS;
+	else if (r->plots && !o->hist && (!o->resume || o->plot))
+		s->bins = PLOT_COLUMNS; /* what goes on after this may be for a file */
 	return 0;
 }
 
@@ -579,11 +580,29 @@ static int verdict(const struct ckpt *c, const struct options *o, const struct c
 	return e.code ? cmd_fail(&e) : STATUS_DONE;
 }
 
+static int resume(const struct options *o, struct buf *request, struct ckpt_values_scan *s,
+		  struct ckpt_err *e)
+{
+	options_add_shape(o, NULL, request);
+	buf_add(request, "", 1);
+	if (request->err)
+		return err_sys(e, request->err, "options");
+	/* As one text. */
+	for (size_t i = 0; i + 1 < request->len; i++)
+		if (!request->data[i])
+			request->data[i] = '\n';
+	s->resume = o->resume;
+	s->resume_key = request->data;
+	interrupt_say("ckptfs: stat: interrupted; the same command goes on from here\n");
+	return 0;
+}
+
 static int stat_run(const struct options *o)
 {
 	const struct cmd_how holes_are_fine = { CMD_WORDS("allow_missing", "runs"), NULL };
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct buf out CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
+	struct buf request CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
 	struct report r = { .o = o, .out = &out, .json.to = &out };
 	struct ckpt_values_scan s = { .globs = o->args + 1,
 				      .model = o->model,
@@ -598,6 +617,8 @@ static int stat_run(const struct options *o)
 		return cmd_fail(&e);
 	if (ckpt_is_run(c))
 		return stat_series(c, o);
+	if (o->resume && resume(o, &request, &s, &e))
+		return cmd_fail(&e);
 	begin(&r, &s);
 	progress_start(&r.progress, "stat", 0, !o->quiet);
 	rc = ckpt_values_scan(c, &s, &e);

@@ -103,6 +103,8 @@ static const struct word words[] = {
 	  "largest first" },
 	{ "hist", 0, LEVEL, WORDS_STAT, AT(hist), "N",
 	  "histograms of at most N bins (default 32)" },
+	{ "resume", 0, TEXT, WORDS_STAT, AT(resume), "FILE",
+	  "keep in FILE what was read, to go on after an interruption" },
 	{ "plot", 0, TEXT, WORDS_STAT, AT(plot), "auto|always|never",
 	  "when to draw (default auto: on a terminal)" },
 	{ "check", 0, TEXT, WORDS_SUM, AT(check), "FILE",

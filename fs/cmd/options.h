@@ -80,7 +80,7 @@ struct options {
 	bool json, long_list, fqn, data, rebuild, print, values, model;
 	uint64_t jobs; /* 0: not given */
 	const char *by, *check;
-	const char *plot;
+	const char *plot, *resume;
 	uint64_t hist; /* bins; 0: not given */
 	bool csv, xxh, bits;
 	/* Globs, NULL-terminated; NULL: not given. */

@@ -209,7 +209,11 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 
 static int refuse(const struct options *o, struct ckpt_err *e)
 {
-	const char *word = o->by ? "by" : o->sort ? "sort" : o->hist ? "hist" : NULL;
+	const char *word = o->by       ? "by"
+			   : o->sort   ? "sort"
+			   : o->hist   ? "hist"
+			   : o->resume ? "resume"
+				       : NULL;
 
 	return word ? err_set(e, EINVAL,
 			      "option '%s': not of a run; name one of its checkpoints, or 'latest'",

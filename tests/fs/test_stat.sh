@@ -124,6 +124,40 @@ sys.stdout.buffer.write(struct.pack("<2f", 3 / 4, 0))' >w
 END
 }
 
+# What was read before it was stopped is not read again: there it has the old value.
+test_resume() {
+  local file
+  make_dcp --many 3000 ck
+  ckptfs stat --json --ignore-ctime ck >before
+  set +o pipefail
+  ckptfs stat --json --hist --ignore-ctime --resume=state ck 2>/dev/null | head -n 4 >/dev/null
+  set -o pipefail
+  [[ -s state ]] || fail "no state"
+  truncate -s -3 state
+  cp state other
+  file=$(echo ck/*.distcp)
+  cp -p "$file" old
+  python3 -c 'import json, struct, sys
+value = struct.pack("<f", json.load(open("before"))["tensors"][0]["min"])
+raw = open(sys.argv[1], "rb").read()
+assert raw.count(value) == 1
+open(sys.argv[1], "r+b").write(raw.replace(value, struct.pack("<f", 3)))' "$file"
+  touch -r old "$file"
+  refused "'state' is of another checkpoint, other options" ckptfs stat --ignore-ctime --resume=state ck
+  ckptfs stat --json --hist --ignore-ctime --resume=state ck >after
+  [[ ! -e state ]] || fail "a state is left"
+  is "$(grep -m 1 -o '"min": [^,]*' before)" "$(grep -m 1 -o '"min": [^,]*' after)"
+  is '"min": 3' "$(grep fqn after | tail -n 1 | grep -o '"min": [^,]*')"
+  is 3000 "$(grep -c '"fqn"' after)"
+  # Nothing else is taken for one, nor removed.
+  date >precious
+  cp precious copy
+  refused "'precious' is not what an interrupted stat left" ckptfs stat --resume=precious ck
+  cmp precious copy
+  ln -s copy link
+  refused "create 'link'" ckptfs stat --resume=link ck
+}
+
 test_groups() {
   ckptfs stat --by=layer "$(zoo)" 'model.*' | awk 'NR > 1 { print $1, $NF }' >out
   grep -qx '2 model.layers.0' out

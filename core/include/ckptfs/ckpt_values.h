@@ -74,6 +74,14 @@ struct ckpt_values_scan {
 	uint64_t bytes;
 	struct ckpt_values total; /* over all that were read; first_* mean nothing */
 
+	/*
+	 * A file that keeps what has been read, tensor by tensor, so that the same call, of another
+	 * process, goes on after an interruption: each is called for all items again. NULL: none. It is
+	 * removed when all tensors have been read. EEXIST: it is something else, or of something else.
+	 * resume_key, or NULL, is anything that the values depend on besides the checkpoint: options.
+	 */
+	const char *resume, *resume_key;
+
 	unsigned bins; /* of histograms, CKPT_HIST_MIN to CKPT_HIST_MAX; 0: no histograms */
 };
 #define CKPT_VALUES_MAX_JOBS 64
