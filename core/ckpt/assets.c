@@ -112,7 +112,7 @@ static int add(struct finder *f, const char *path, const char *name, struct sour
 	struct found *v = realloc(f->v, (f->n + 1) * sizeof(*v));
 
 	if (!v)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	f->v = v;
 	v += f->n;
 	*v = (struct found){ .name = own(f->a, name),
@@ -120,7 +120,7 @@ static int add(struct finder *f, const char *path, const char *name, struct sour
 			     .from = f->from,
 			     .seen = { s->seen, keep ? s : NULL } };
 	if (!v->name || !v->path)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	f->n++;
 	if (!keep)
 		source_free(s);
@@ -164,11 +164,11 @@ static int say_refused(struct finder *f, const struct assets_ask *ask, struct ck
 	    asprintf(&text, "'%s' is not used: %s%s%s", path, f->refused.why, more,
 		     f->from == ASSET_OF_PARENT ? "; assets= can name its directory" : "") < 0) {
 		text = NULL;
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	f->a->refused[f->a->n_refused] = own(f->a, text);
 	if (!f->a->refused[f->a->n_refused])
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	f->a->n_refused++;
 	if (ask->warn)
 		ask->warn(ask->warn_arg, text);
@@ -224,7 +224,7 @@ static int look_in_place(struct finder *f, const char *name, struct place *place
 	int rc;
 
 	if (!path)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = place_file(place, name, &s, &why);
 	if (rc)
 		return not_opened(f, name, -rc, e);
@@ -278,7 +278,7 @@ static int look_in_parent(struct finder *f, const char *name, const struct stat 
 	int rc;
 
 	if (!path)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (shared) {
 		fd = openat(f->dirfd, name, flags);
 		if (fd < 0 && errno == ELOOP)
@@ -319,7 +319,7 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 	int rc = 0;
 
 	if (!above)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	*f = (struct finder){ f->a, NULL, 0, dirfd, ask->path, ASSET_OF_CHECKPOINT, { 0 } };
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
 		rc = look_in_place(f, usual[i], ask->place, e);
@@ -354,7 +354,7 @@ static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
 	struct stat st;
 
 	if (!joined)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (fd < 0)
 		return not_opened(f, name, errno, e);
 	path = realpath(joined, NULL); /* where it is another file by now, reading says so */
@@ -408,7 +408,7 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 	a->origin = calloc(f->n, sizeof(*a->origin));
 	a->paths = calloc(f->n, sizeof(*a->paths));
 	if (!seen || !a->v || !a->origin || !a->paths)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (root < 0)
 		return err_sys(e, errno, "open '/'");
 	rc = local_place(root, &a->root, e);

@@ -22,7 +22,7 @@ static struct ckpt *new_ckpt(struct ckpt_err *e)
 	if (!c || !eng) {
 		free(c);
 		free(eng);
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 		return NULL;
 	}
 	(void)sem_init(&eng->json_turn, 0, 1);
@@ -43,7 +43,7 @@ static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 		return rc;
 	c->dir = strdup(c->root);
 	if (!c->dir)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (c->file)
 		c->dir[c->file - c->root > 1 ? c->file - c->root - 1 : 1] = 0;
 	return 0;
@@ -304,7 +304,7 @@ int ckpt_open_place(struct place *place, const char *root, const struct ckpt_opt
 	c->place = place;
 	c->root = strdup(root);
 	c->dir = strdup(root);
-	rc = c->root && c->dir ? detect(c, e) : err_set(e, ENOMEM, "out of memory");
+	rc = c->root && c->dir ? detect(c, e) : err_nomem(e);
 	if (!rc)
 		rc = engine_open(c->engine, opts, e);
 	if (rc) {

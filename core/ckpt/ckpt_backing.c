@@ -81,7 +81,7 @@ static int find(struct ckpt_file *f, struct backing *b, struct ckpt_err *e)
 static int compare_literals(struct ckpt_file *f, const struct backing *b, struct ckpt_err *e)
 {
 	autofree char *want = malloc(WINDOW), *found = malloc(WINDOW);
-	int rc = want && found ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = want && found ? 0 : err_nomem(e);
 
 	for (size_t i = 0; !rc && i < f->v.n; i++) {
 		const struct segment *s = &f->v.seg[i];

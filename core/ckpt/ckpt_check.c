@@ -299,7 +299,7 @@ static int check(struct ckpt *c, struct ckpt_check *k, struct ckpt_err *e)
 		return -EISDIR;
 	r.buf = malloc(BLOCK_SIZE);
 	if (!r.buf)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	check_files(&r);
 	for (size_t i = 0; !rc && i < view_tensors(r.eng->view); i++) {
 		view_tensor(r.eng->view, i, &t);

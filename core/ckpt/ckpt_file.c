@@ -99,7 +99,7 @@ static int open_segments(struct ckpt_file *f, struct ckpt_err *e)
 	int rc = 0;
 
 	if (!v)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (uint32_t i = 0; !rc && i < f->v.n; i++) {
 		if (f->v.seg[i].kind == SEG_TENSOR)
 			v[n++] = i;
@@ -118,7 +118,7 @@ struct ckpt_file *ckpt_file_new(struct engine *eng, struct ckpt_err *e)
 	struct ckpt_file *f = calloc(1, sizeof(*f));
 
 	if (!f) {
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 		return NULL;
 	}
 	f->engine = eng;

@@ -86,7 +86,7 @@ static int set(struct ckpt_opts *o, const struct ckpt_option *x, const char *val
 			return err_set(e, EINVAL, "option '%s': must be at least 1", x->name);
 		return 0;
 	case CKPT_OPTION_LIST:
-		return add(at, n, value, a) ? err_set(e, ENOMEM, "out of memory") : 0;
+		return add(at, n, value, a) ? err_nomem(e) : 0;
 	default:
 		*(const char **)at = value;
 		return 0;
@@ -112,7 +112,7 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, s
 		const char *copy = arena_dup(a, words[i], strlen(words[i]));
 
 		if (!copy)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		rc = x ? set(ret, x, copy[len] ? copy + len + 1 : NULL, n, a, e)
 		       : err_set(e, EINVAL, "unknown option '%.*s'", (int)len, words[i]);
 	}

@@ -341,7 +341,7 @@ static int apply_object(struct ckpt_file *f, const struct ckpt_read_item *item,
 			       (unsigned long long)size, (unsigned long long)MAX_OBJECT);
 	bytes = malloc(size + 1);
 	if (!bytes)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	n = ckpt_file_read(f, bytes, size, 0, e);
 	return n < 0 ? (int)n : ckpt_load_planner_apply_bytes(planner, item, bytes, size, e);
 }

@@ -191,7 +191,7 @@ static int digest_assets(struct engine *eng, struct digest *d, struct ckpt_err *
 {
 	enum { BLOCK = 1 << 20 };
 	autofree char *buf = malloc(BLOCK);
-	int rc = buf ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = buf ? 0 : err_nomem(e);
 
 	for (size_t i = 0; !rc && i < eng->assets.n; i++) {
 		const struct view_asset *a = &eng->assets.v[i];

@@ -194,7 +194,7 @@ static int add_files(struct engine *eng, uint32_t number, uint32_t **files, size
 			grown[(*n)++] = m->locs[k].file;
 	}
 	otensor_close(eng->fetch, t);
-	return grown ? 0 : err_set(e, ENOMEM, "out of memory");
+	return grown ? 0 : err_nomem(e);
 }
 
 int ckpt_files_of(struct engine *eng, const struct tensor_info *t, uint64_t *ret,

@@ -222,7 +222,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	eng->object_size = malloc((n_objects + 1) * sizeof(*eng->object_size));
 	eng->json_size = malloc((n_objects + 1) * sizeof(*eng->json_size));
 	if (!eng->object_size || !eng->json_size)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n_objects; i++) {
 		atomic_init(&eng->object_size[i], CKPT_SIZE_UNKNOWN);
 		atomic_init(&eng->json_size[i], CKPT_SIZE_UNKNOWN);

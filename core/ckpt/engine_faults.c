@@ -26,7 +26,7 @@ static int find_victims(struct engine *eng, struct ckpt_err *e)
 	eng->tensor_bad = calloc(n_tensors + 1, sizeof(*eng->tensor_bad));
 	eng->object_bad = calloc(n_objects + 1, sizeof(*eng->object_bad));
 	if (!eng->tensor_bad || !eng->object_bad)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; !rc && i < n_tensors; i++) {
 		autofree struct chunkmap *m = NULL;
 
@@ -66,7 +66,7 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
 
 	eng->file_fault = calloc(n + 1, sizeof(*eng->file_fault));
 	if (!eng->file_fault)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++) {
 		if (!s[i].min_size ||
 		    !files_fault(eng->files, (uint32_t)i, &why)) /* nothing is in it */
@@ -74,7 +74,7 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
 		bad = true;
 		eng->file_fault[i] = strdup(why.msg);
 		if (!eng->file_fault[i])
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 	}
 	if (bad && allow)
 		return find_victims(eng, e);

@@ -56,7 +56,7 @@ static int info(void *arg, const char **ret, size_t *ret_len, struct ckpt_err *e
 	if (!made) {
 		made = calloc(1, sizeof(*made));
 		if (!made)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		rc = ckpt_info_json(eng->c, &made->data, &made->len, e);
 		if (rc) {
 			free(made);

@@ -33,7 +33,7 @@ static int hash_file(struct place *place, const char *name, char out[static 33],
 
 	if (!buf || !s) {
 		XXH3_freeState(s);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	(void)XXH3_128bits_reset(s);
 	while (!rc && (n = source_read(file, buf, CHUNK, off, e)) > 0) {
@@ -166,7 +166,7 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 	int fd, rc = 0;
 
 	if (asprintf(&lock_path, "%s.lock", path) < 0)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	fd = lock(lock_path);
 	if (fd < 0)
 		return err_sys(e, -fd, "write the chunk index '%s'", path);
@@ -260,7 +260,7 @@ static char *cache_path(const char *root)
 static int finish(char *path, char **ret_path, struct ckpt_err *e)
 {
 	*ret_path = path ? path : strdup(":memory:");
-	return *ret_path ? 0 : err_set(e, ENOMEM, "out of memory");
+	return *ret_path ? 0 : err_nomem(e);
 }
 
 /*

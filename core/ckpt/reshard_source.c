@@ -161,13 +161,13 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 
 	if (rc || !p) {
 		free(p);
-		return rc ? rc : err_set(e, ENOMEM, "out of memory");
+		return rc ? rc : err_nomem(e);
 	}
 	*p = (struct pull){ .s = s, .t = t, .off = item->chunk.off, .len = item->chunk.len };
 	p->dims = calloc(boxes * 2 * boxes, sizeof(*p->dims));
 	p->shards = calloc(boxes, sizeof(*p->shards));
 	rc = p->dims && p->shards ? ckpt_load_planner_new(CKPT_PLANNER_DCP, &p->planner, e)
-				  : err_set(e, ENOMEM, "out of memory");
+				  : err_nomem(e);
 	if (!rc)
 		rc = open_box(p, p->off, p->len, &p->chunk, e);
 	if (rc) {

@@ -67,7 +67,7 @@ static int list(struct ckpt_run *r, struct listing *ret, struct ckpt_err *e)
 
 	if (run_latest(r, &latest))
 		latest = 0;
-	return copy_table(r, latest, ret) ? err_set(e, ENOMEM, "out of memory") : 0;
+	return copy_table(r, latest, ret) ? err_nomem(e) : 0;
 }
 
 bool ckpt_is_run(const struct ckpt *c)

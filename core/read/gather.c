@@ -59,7 +59,7 @@ static int read_band(const struct job *j, uint32_t from, uint64_t src, uint8_t *
 	int rc;
 
 	if (!band)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = item_read(&g->item, band, span, src, e);
 	if (!rc)
 		scatter(j->dims + from, j->n - from, j->run, to, band);

@@ -59,13 +59,13 @@ int tensor_open(struct fetch *f, struct vtensor *v, struct tensor_reader **ret, 
 
 	if (!r) {
 		free(v);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	r->v = v;
 	r->tensors = calloc((size_t)v->n_pieces + 1, sizeof(struct otensor *));
 	r->sources = calloc((size_t)v->n_pieces + 1, sizeof(*r->sources));
 	if (!r->tensors || !r->sources)
-		rc = err_set(e, ENOMEM, "out of memory");
+		rc = err_nomem(e);
 	for (uint32_t i = 0; !rc && i < v->n_pieces; i++) {
 		rc = otensor_open(f, v->pieces[i].source, &r->tensors[i], e);
 		if (rc)
@@ -236,7 +236,7 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 	uint64_t room = min_u64((skip + len + u.bytes - 1) / u.bytes, MAX_ELEMENTS / u.elements);
 	uint64_t floats = r->v->q8_0 ? u.elements * sizeof(float) : 0;
 	autofree uint8_t *stored = malloc(room * (size + floats + u.bytes));
-	int rc = stored ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = stored ? 0 : err_nomem(e);
 
 	while (!rc && len) {
 		uint64_t n = min_u64((skip + len + u.bytes - 1) / u.bytes, room);
@@ -343,7 +343,7 @@ static int read_windows(struct fetch *f, const struct tensor_reader *r, uint8_t 
 	uint64_t room = min_u64(total, MAX_ELEMENTS);
 	struct spreading s = { r->v->n_dims, dtype_info(dtype)->size, strides, to, NULL };
 	autofree uint8_t *window = malloc(room * (size + s.size));
-	int rc = window ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = window ? 0 : err_nomem(e);
 
 	s.from = dtype == from ? window : window + room * size;
 	for (uint64_t at = 0; !rc && at < total; at += n) {

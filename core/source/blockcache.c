@@ -233,7 +233,7 @@ static int get_one(struct blockcache *c, const struct block_item *item, uint64_t
 		SCOPED_LOCK(&c->lock);
 		k = known_use(c, item);
 		if (!k)
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		note_asked(c, k, index);
 		if (!made)
 			pins[0] = entry_pin(c, item, index);

@@ -300,7 +300,7 @@ static int begin(struct decoder *d, struct ckpt_err *e)
 		d->stream = zstd_stream_new(&d->blob, layers,
 					    d->large ? ZSTD_WINDOW_LOG_MAX : ZSTD_WINDOW_LOG);
 	if (!d->stream)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	d->layers = layers;
 	if (layers == 1)
 		zstd_stream_go(d->stream, &d->blob, d->from);
@@ -341,7 +341,7 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
 	int64_t n;
 
 	if (!b) {
-		(void)err_set(e, ENOMEM, "out of memory");
+		(void)err_nomem(e);
 		return NULL;
 	}
 	n = next_bytes(d, b->data, e);
@@ -556,7 +556,7 @@ static int await(struct blockcache *c, struct known *k, const struct wanted *wan
 		if (!walked && is_far(c, k, index, *at))
 			return WALK;
 		if (choose(c, k, index, *at, ret_d))
-			return err_set(e, ENOMEM, "out of memory");
+			return err_nomem(e);
 		if (*ret_d)
 			return DECODE;
 	}

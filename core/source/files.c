@@ -135,7 +135,7 @@ static int new_files(struct place *place, const struct stored_file *sources, siz
 	}
 	if (!f || !f->v || !f->counts) {
 		files_free(f);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	f->place = place;
 	f->sources = sources;
@@ -531,7 +531,7 @@ int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
 {
 	f->lender = lender_new(max_bytes);
 	if (!f->lender)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < f->n; i++)
 		if (f->v[i].given)
 			f->v[i].source->lender = f->lender;

@@ -42,7 +42,7 @@ int item_store_init(struct item_store *s, struct files *files, size_t cache_byte
 	const struct block_source src = { read_stored, files };
 
 	*s = (struct item_store){ files, blockcache_new(cache_bytes, &src) };
-	return s->blocks ? 0 : err_set(e, ENOMEM, "out of memory");
+	return s->blocks ? 0 : err_nomem(e);
 }
 
 void item_store_release(struct item_store *s)
@@ -105,7 +105,7 @@ int item_size(const struct item_source *s, uint64_t *ret, struct ckpt_err *e)
 	}
 	buf = malloc(BLOCK_SIZE);
 	if (!buf)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	do {
 		n = item_read_some(s, buf, BLOCK_SIZE, at, e);
 		if (n < 0)
@@ -192,7 +192,7 @@ int item_hold(const struct item_source *s, uint64_t off, uint64_t len, struct it
 				   .blocks = calloc(n, sizeof(*ret->blocks)),
 				   .pins = calloc(n, sizeof(*ret->pins)) };
 	if (!ret->blocks || !ret->pins)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	rc = blockcache_get(ret->cache, &s->at, ret->first, n, ret->blocks, ret->pins, e);
 	if (rc)
 		return rc;

@@ -317,7 +317,7 @@ static int new_file(int fd, bool keeps_inodes, bool is_remote, const struct stat
 	struct local_file *f = calloc(1, sizeof(*f));
 
 	if (!f)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	f->source.ops = &file_ops;
 	f->fd = fd;
 	f->keeps_inodes = keeps_inodes;
@@ -437,7 +437,7 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 	struct local *l = malloc(sizeof(*l));
 
 	if (!l)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	*l = (struct local){ .place.ops = &ops,
 			     .fd = dirfd,
 			     .keeps_inodes = io_keeps_inodes(dirfd),
@@ -460,7 +460,7 @@ int local_open(const char *address, struct place **ret, char **ret_root, const c
 	if (!root || stat(root, &st))
 		return err_sys(e, errno, "open '%s'", address);
 	if (!dir)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (S_ISREG(st.st_mode))
 		file = strrchr(root, '/') + 1;
 	else if (!S_ISDIR(st.st_mode))

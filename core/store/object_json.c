@@ -39,7 +39,7 @@ static int add_bytes(const void *data, size_t len, struct buf *ret, struct ckpt_
 	struct pk_value v = { .type = PK_BYTES };
 
 	v.s = strings ? pk_intern(strings, data, len) : NULL;
-	return v.s ? add_value(&v, ret, e) : err_set(e, ENOMEM, "out of memory");
+	return v.s ? add_value(&v, ret, e) : err_nomem(e);
 }
 
 static int add_pickle(const struct pickle_input *in, bool archived, struct buf *ret,

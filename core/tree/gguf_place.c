@@ -387,7 +387,7 @@ int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type
 
 	*ret = (struct gguf_tensors){ 0 };
 	if (!used)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	if (c->a.kind == KIND_GPT2) /* the first ones were published without */
 		p.prefix = namelist_find(&v->model.names, "wte.weight", strlen("wte.weight")) < 0
 				   ? p.prefix

@@ -64,7 +64,7 @@ static int new_flags(const char *const *globs, bool **ret, struct ckpt_err *e)
 	while (globs && globs[n])
 		n++;
 	*ret = calloc(n + 1, sizeof(**ret));
-	return *ret ? 0 : err_set(e, ENOMEM, "out of memory");
+	return *ret ? 0 : err_nomem(e);
 }
 
 /* A glob that does nothing is a typing error more often than not. */
@@ -206,7 +206,7 @@ static int bind_layout(struct view *v, struct ckpt_err *e)
 	struct tensor_info t;
 
 	if (!in)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++) {
 		(void)view_info(v, OF_MODEL, i, &t, NULL);
 		in[i] = (struct layout_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape };
@@ -279,7 +279,7 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 	int rc;
 
 	if (!v)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	v->c = c;
 	v->o = *opts;
 	v->glob_steps = TEXT_GLOB_STEPS;
@@ -848,7 +848,7 @@ int view_members(const struct view *v, uint32_t of,
 		calloc(of >= OF_RANKS ? shape_numbers(v) + CKPT_MAX_DIMS : 1, sizeof(*shape));
 	if (!ret->v || !shape) {
 		members_release(ret);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	for (size_t k = 0; k < n; k++) {
 		size_t i = only ? only->v[k] : k;

@@ -28,7 +28,7 @@ int view_read_asset(const struct view *v, const char *name, uint64_t max, struct
 		return err_set(e, EFBIG, "%s has %llu bytes", name, (unsigned long long)size);
 	ret->s = malloc(size + 1);
 	if (!ret->s)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	ret->len = size;
 	rc = size ? v->o.read_asset(v->o.arg, i, ret->s, size, 0, e) : 0;
 	ret->s[size] = 0;

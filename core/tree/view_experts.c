@@ -330,7 +330,7 @@ static int regrouped(struct view *v, bool split, struct model *ret, struct ckpt_
 	int rc;
 
 	g.gone = calloc(v->model.names.n + 1, sizeof(*g.gone));
-	rc = g.gone ? regroup(&g) : err_set(e, ENOMEM, "out of memory");
+	rc = g.gone ? regroup(&g) : err_nomem(e);
 	free(g.gone);
 	if (rc || !g.any)
 		model_release(&g.out);

@@ -148,7 +148,7 @@ static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 
 	g->by_file = calloc(n + 1, sizeof(*g->by_file));
 	if (!m || !file || !g->by_file)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++)
 		m[i].bytes = g->tensors.t[i].bytes;
 	g->n_files = v->o.gguf_size ? hf_split(m, n, v->o.gguf_size, file) : 1;
@@ -162,7 +162,7 @@ static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 	g->at = calloc(g->n_files + 2ul, sizeof(*g->at));
 	g->heads = calloc(g->n_files, sizeof(*g->heads));
 	if (!g->at || !g->heads)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++)
 		g->at[file[i] + 2]++;
 	for (uint32_t f = 2; f < g->n_files + 2; f++)
@@ -194,7 +194,7 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 	struct gguf_keys k = GGUF_KEYS_INIT(g->config.arch);
 	size_t from = g->at[file], n = g->at[file + 1] - from;
 	autofree struct gguf_tensor *t = calloc(n + 1, sizeof(*t));
-	int rc = t ? 0 : err_set(e, ENOMEM, "out of memory");
+	int rc = t ? 0 : err_nomem(e);
 
 	for (size_t i = 0; t && i < n; i++)
 		t[i] = g->tensors.t[g->by_file[from + i]];
@@ -219,7 +219,7 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 	/* It stays, so it takes no more than it needs. */
 	g->heads[file] = (struct buf)BUF_INIT(made.len);
 	buf_add(&g->heads[file], made.data, made.len);
-	return g->heads[file].err ? err_set(e, ENOMEM, "out of memory") : 0;
+	return g->heads[file].err ? err_nomem(e) : 0;
 }
 
 static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
@@ -319,7 +319,7 @@ int view_gguf_init(struct view *v, struct ckpt_err *e)
 	struct gguf_lazy *l = calloc(1, sizeof(*l));
 
 	if (!l)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	(void)pthread_mutex_init(&l->lock, NULL);
 	(void)pthread_cond_init(&l->idle, NULL);
 	v->gguf = l;

@@ -30,7 +30,7 @@ static int add_copy(struct namelist *t, const char *name, uint32_t index, struct
 	size_t len = strlen(name);
 	const char *copy = namelist_copy(t, name, len);
 
-	return copy ? namelist_add(t, copy, len, index, e) : err_set(e, ENOMEM, "out of memory");
+	return copy ? namelist_add(t, copy, len, index, e) : err_nomem(e);
 }
 
 static void entry_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
@@ -65,7 +65,7 @@ static int group(struct view *v, struct ckpt_err *e)
 
 	v->by_shard = malloc((v->hf->names.n + 1) * sizeof(*v->by_shard));
 	if (!at || !v->by_shard)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < v->hf->names.n; i++)
 		if (v->shard[i] != HF_LEFT_OUT)
 			at[v->shard[i] + 2]++;
@@ -89,7 +89,7 @@ static int split(struct view *v, struct ckpt_err *e)
 	of = malloc((m.n + 1) * sizeof(*of));
 	v->shard = malloc((v->hf->names.n + 1) * sizeof(*v->shard));
 	if (!of || !v->shard) {
-		rc = err_set(e, ENOMEM, "out of memory");
+		rc = err_nomem(e);
 	} else {
 		v->n_shards = hf_split(m.v, m.n, v->o.shard_size, of);
 		if (!v->n_shards) /* a model without tensors is a file without tensors */
@@ -110,7 +110,7 @@ int view_hf_init(struct view *v, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	v->sizes = calloc(v->n_shards + 2ul, sizeof(*v->sizes));
-	return v->sizes ? list_entries(v, e) : err_set(e, ENOMEM, "out of memory");
+	return v->sizes ? list_entries(v, e) : err_nomem(e);
 }
 
 static enum view_kind kind(const struct view *v, struct spot p)
@@ -167,8 +167,7 @@ static int describe_index(const struct view *v, struct vfile *ret, struct ckpt_e
 		for (size_t i = 0; of && i < v->hf->names.n; i++)
 			if (v->shard[i] != HF_LEFT_OUT)
 				of[k++] = v->shard[i];
-		rc = of ? hf_index(m.v, m.n, of, v->n_shards, &b, e)
-			: err_set(e, ENOMEM, "out of memory");
+		rc = of ? hf_index(m.v, m.n, of, v->n_shards, &b, e) : err_nomem(e);
 		free(of);
 	}
 	if (!rc)

@@ -85,7 +85,7 @@ static int list_weights(const struct view *v, struct namelist *ret, size_t *ret_
 	autofree struct model_in *in = calloc(n + 1, sizeof(*in));
 
 	if (!in)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (size_t i = 0; i < n; i++) {
 		const struct named *name = &v->tensors.v[i];
 		const struct catalog_tensor *from = &t[name->index];
@@ -102,7 +102,7 @@ static int take_weights(struct view *v, struct namelist *names, struct ckpt_err 
 {
 	v->model.weights = calloc(names->n + 1, sizeof(*v->model.weights));
 	if (!v->model.weights)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	v->model.n_weights = names->n;
 	for (uint32_t i = 0; i < names->n; i++) {
 		v->model.weights[i].at = names->v[i].index;
@@ -126,7 +126,7 @@ int view_weight_sources(struct weight *w, struct ckpt_err *e)
 	uint32_t n = w->made->n_pieces, *s = w->sources = malloc((n + 1ul) * sizeof(*s));
 
 	if (!s)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (uint32_t i = 0; i < n; i++)
 		s[i] = w->made->pieces[i].source;
 	qsort(s, n, sizeof(*s), by_number);
@@ -191,7 +191,7 @@ static int apply_recipe(struct view *v, const struct namelist *names, struct ckp
 	v->model.weights = calloc(out.names.n + 1, sizeof(*v->model.weights));
 	if (!v->model.weights) {
 		recipe_out_release(&out);
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	v->model.n_weights = out.names.n;
 	for (size_t i = 0; i < out.names.n; i++)

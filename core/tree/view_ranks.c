@@ -153,7 +153,7 @@ static int list_held(struct view *v, struct ckpt_err *e)
 
 	v->held_at = calloc(n + 1ul, sizeof(*v->held_at));
 	if (!v->held_at)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	for (uint32_t r = 1; r <= n; r++) {
 		if (cap - k < v->model.names.n) {
 			uint32_t *grown;
@@ -161,7 +161,7 @@ static int list_held(struct view *v, struct ckpt_err *e)
 			cap = cap * 2 + v->model.names.n;
 			grown = realloc(v->held, cap * sizeof(*grown));
 			if (!grown)
-				return err_set(e, ENOMEM, "out of memory");
+				return err_nomem(e);
 			v->held = grown;
 		}
 		k += layout_held(v->o.layout, r - 1, v->held + k);

@@ -54,7 +54,7 @@ static int join(struct options *o, size_t i, const char *run, const char *name, 
 
 	if (asprintf(&path, "%s/%s", run, name) < 0) {
 		path = NULL;
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	}
 	if (!may_join(run, name, path) || !has_checkpoint(run, name))
 		return 0;

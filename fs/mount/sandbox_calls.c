@@ -284,7 +284,7 @@ int sandbox_filter_calls(bool uring, struct ckpt_err *e)
 	int rc;
 
 	if (!f)
-		return err_set(e, ENOMEM, "out of memory");
+		return err_nomem(e);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1);
 	/* Kernels before 5.16 otherwise slow the process down, as a precaution for programs that
