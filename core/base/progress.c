@@ -26,7 +26,7 @@ void progress_start(struct progress *p, const char *what, uint64_t total, bool e
 void progress_set(struct progress *p, uint64_t done)
 {
 	char bar[BAR + 1], size[16], rate[16], of[64], eta[32] = "";
-	uint64_t now, next, elapsed;
+	uint64_t now, next, elapsed, total = p->total;
 	double speed;
 	size_t full;
 
@@ -40,19 +40,19 @@ void progress_set(struct progress *p, uint64_t done)
 		return;
 	elapsed = now - p->start_ns;
 	speed = (double)(done - min_u64(done, p->from)) / ((double)elapsed / (double)CLOCK_SECOND);
-	full = p->total ? (size_t)(min_u64(done, p->total) * BAR / p->total) : 0;
+	full = total ? (size_t)(min_u64(done, total) * BAR / total) : 0;
 	memset(bar, '#', full);
 	memset(bar + full, '-', BAR - full);
 	bar[BAR] = 0;
-	if (p->total && speed > 0) {
-		uint64_t left = (uint64_t)((double)(p->total - min_u64(done, p->total)) / speed);
+	if (total && speed > 0) {
+		uint64_t left = (uint64_t)((double)(total - min_u64(done, total)) / speed);
 
 		(void)snprintf(eta, sizeof(eta), "  ETA %u:%02u", (unsigned)(left / 60),
 			       (unsigned)(left % 60));
 	}
 	if (p->unit)
-		(void)snprintf(of, sizeof(of), "%ju of %ju %s", (uintmax_t)done,
-			       (uintmax_t)p->total, p->unit);
+		(void)snprintf(of, sizeof(of), "%ju of %ju %s", (uintmax_t)done, (uintmax_t)total,
+			       p->unit);
 	else
 		(void)snprintf(of, sizeof(of), "%s  %s/s", text_size(done, size),
 			       text_size((uint64_t)speed, rate));
@@ -60,6 +60,14 @@ void progress_set(struct progress *p, uint64_t done)
 		      p->color ? "\033[0m" : "", of, eta);
 	(void)fflush(stderr);
 	p->drawn = true;
+}
+
+void progress_report(void *progress, uint64_t done, uint64_t total)
+{
+	struct progress *p = progress;
+
+	p->total = total;
+	progress_set(p, done);
 }
 
 void progress_hide(struct progress *p)

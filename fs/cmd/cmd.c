@@ -36,14 +36,6 @@ int cmd_finish(int status)
 	return cmd_fail(&e);
 }
 
-static void show_progress(void *arg, uint64_t done, uint64_t total)
-{
-	struct progress *p = arg;
-
-	p->total = total;
-	progress_set(p, done);
-}
-
 static void show_warning(void *arg, const char *what)
 {
 	(void)arg;
@@ -76,7 +68,7 @@ static int open_it(struct ckpt *run, const char *path, const struct options *o,
 	autofree const char **words = all_words(o, how);
 	struct progress p;
 	const struct ckpt_hooks hooks = { .warn = how->warn ? how->warn : show_warning,
-					  .progress = show_progress,
+					  .progress = progress_report,
 					  .progress_arg = &p };
 	int rc;
 
@@ -102,7 +94,7 @@ int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e)
 
 	progress_start(&p, "open", 0, !o->quiet);
 	p.unit = "checkpoints";
-	rc = ckpt_run_look(run, show_progress, &p, e);
+	rc = ckpt_run_look(run, progress_report, &p, e);
 	progress_end(&p);
 	return rc;
 }

@@ -234,8 +234,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct report *r = arg;
 
-	r->progress.total = total;
-	progress_set(&r->progress, done);
+	progress_report(&r->progress, done, total);
 }
 
 /* The widest FQN among those that may get a line. */

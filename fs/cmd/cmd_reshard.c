@@ -108,14 +108,6 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 	return 0;
 }
 
-static void show_progress(void *arg, uint64_t done, uint64_t total)
-{
-	struct progress *p = arg;
-
-	p->total = total;
-	progress_set(p, done);
-}
-
 static void show_warning(void *arg, const char *what)
 {
 	progress_hide(arg);
@@ -183,7 +175,7 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 	if (speaks) {
 		r->warn = show_warning;
 		r->warn_arg = r->progress_arg = &p;
-		r->progress = show_progress;
+		r->progress = progress_report;
 	}
 	r->stop = is_stopped;
 	catch_signals();

@@ -191,8 +191,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct report *r = arg;
 
-	r->progress.total = total;
-	progress_set(&r->progress, done);
+	progress_report(&r->progress, done, total);
 }
 
 /* ---- the command ---- */

@@ -203,8 +203,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct report *r = arg;
 
-	r->progress.total = total;
-	progress_set(&r->progress, done);
+	progress_report(&r->progress, done, total);
 }
 
 static int refuse(const struct options *o, struct ckpt_err *e)
