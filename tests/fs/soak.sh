@@ -41,9 +41,9 @@ rm -r "$T/st"
 "$ckptfs" reshard -q "$T/st" "$T/zstd" --zstd --layout "$T/layout" >/dev/null
 
 mkdir "$T/m" "$T/mz"
-"$ckptfs" mount -f "$T/dcp" "$T/m" 2>"$T/log" &
+"$ckptfs" mount -fq "$T/dcp" "$T/m" 2>"$T/log" &
 daemons=($!)
-"$ckptfs" mount -f "$T/zstd" "$T/mz" -o cache=2MiB 2>"$T/logz" &
+"$ckptfs" mount -fq "$T/zstd" "$T/mz" -o cache=2MiB 2>"$T/logz" &
 daemons+=($!)
 for m in "$T/m" "$T/mz"; do
   for ((i = 0; i < 100; i++)); do
