@@ -159,6 +159,16 @@ tests_of_casts() {
   done
 }
 
+tests_of_values() {
+  local step
+  generate values.py make "$seed" /mnt/out/values || return 0
+  for step in 1 2; do
+    "$ckptfs" stat -q --json --hist "$tmp/values/run/step-$step" >"$tmp/values/$step.json" || true
+  done
+  "$ckptfs" stat -q --json "$tmp/values/run" >"$tmp/values/run.json" || true
+  counted "values" in_chroot python3 /mnt/tests/values.py check /mnt/out/values
+}
+
 # odd_reads WHAT FILE WANT: direct, so that a read reaches the daemon as it is and not as pages.
 odd_reads() {
   local bs skip
@@ -216,6 +226,7 @@ echo "seed $seed, ${models[*]}"
 tests_of_models
 tests_of_layouts
 tests_of_casts
+tests_of_values
 for name in "${!ckpts[@]}"; do unmount "$name" "$tmp/mnt/$name"; done
 
 echo "$passed passed, $failed failed"
