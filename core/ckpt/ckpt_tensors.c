@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "ckpt/ckpt_internal.h"
 #include "index/catalog_path.h"
 #include "index/catalog_query.h"
@@ -108,17 +109,10 @@ bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *re
 		   uint64_t *ret_len)
 {
 	struct layout *layout = c->totals.model_tensors ? c->engine->layout : NULL;
-	size_t low = 0, high = layout ? layout_ranks(layout) : 0, n = high;
+	size_t n = layout ? layout_ranks(layout) : 0;
+	size_t low = PARTITION_POINT(k, n, layout_rank(layout, k) < rank);
 	int64_t at;
 
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-
-		if (layout_rank(layout, mid) < rank)
-			low = mid + 1;
-		else
-			high = mid;
-	}
 	at = n && i < ckpt_model_tensors(c) ? view_rank_tensor(c->engine->view, i) : -1;
 	return at >= 0 && low < n && layout_rank(layout, low) == rank &&
 	       layout_box(layout, low, (size_t)at, ret_off, ret_len);

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "ckpt/model_recipe.h"
@@ -187,17 +188,7 @@ int run_still(const struct ckpt_run *r, const struct run_child *k, struct ckpt_e
 /* Where the name is, or would be. */
 static size_t place_of(const struct ckpt_run *r, const char *name)
 {
-	size_t lo = 0, hi = r->n_names;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (strcmp(r->names[mid]->name, name) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return PARTITION_POINT(i, r->n_names, strcmp(r->names[i]->name, name) < 0);
 }
 
 static struct run_child *find(const struct ckpt_run *r, const char *name)

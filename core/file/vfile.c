@@ -2,6 +2,7 @@
 #include "file/vfile.h"
 
 #include "base/err.h"
+#include "base/search.h"
 #include "base/vec.h"
 
 #include <errno.h>
@@ -85,15 +86,7 @@ void vfile_release(struct vfile *f)
 
 size_t vfile_find(const struct vfile *f, uint64_t off)
 {
-	size_t lo = 0, hi = f->n;
+	size_t behind = PARTITION_POINT(i, f->n, f->seg[i].off <= off);
 
-	while (hi - lo > 1) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (f->seg[mid].off <= off)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return lo;
+	return behind ? behind - 1 : 0;
 }

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_tokens_internal.h"
@@ -197,21 +198,13 @@ static int by_text(const void *ap, const void *bp, void *arg)
 
 int64_t token_find(const struct tokens *t, const char *s, size_t len)
 {
-	size_t from = 0, to = t->n_known;
+	const uint32_t *v = t->by_text;
+	size_t at =
+		PARTITION_POINT(i, t->n_known, compare(t->v[v[i]].s, t->v[v[i]].len, s, len) < 0);
 
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-		const struct token *x = &t->v[t->by_text[mid]];
-		int c = compare(x->s, x->len, s, len);
-
-		if (!c)
-			return t->by_text[mid];
-		if (c < 0)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return -1;
+	return at < t->n_known && bytes_equal(t->v[v[at]].s, t->v[v[at]].len, s, len)
+		       ? (int64_t)v[at]
+		       : -1;
 }
 
 static int twice(struct ckpt_err *e, const char *s, size_t len, size_t a, size_t b)

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/search.h"
 #include "model/box.h"
 
 #include <errno.h>
@@ -125,19 +126,12 @@ struct chunkmap *chunkmap_new(size_t n, const uint64_t *shape, const uint64_t *b
 /* The cell of dimension d (whose starts are given) that contains index x. */
 static uint64_t cell_of(const struct chunkmap *m, size_t d, const uint64_t *starts, uint64_t x)
 {
-	uint64_t lo = 0, hi = m->counts[d];
+	size_t behind;
 
 	if (m->steps[d])
 		return x / m->steps[d];
-	while (hi - lo > 1) {
-		uint64_t mid = lo + (hi - lo) / 2;
-
-		if (starts[mid] <= x)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return lo;
+	behind = PARTITION_POINT(i, m->counts[d], starts[i] <= x);
+	return behind ? behind - 1 : 0;
 }
 
 static uint64_t cell_end(const struct chunkmap *m, size_t d, const uint64_t *starts, uint64_t k)
@@ -225,8 +219,8 @@ static int find_by_search(const struct chunkmap *m, const uint64_t *off, const u
 			  chunk_visit_fn *visit, void *arg)
 {
 	uint64_t i_off[CKPT_MAX_DIMS], i_len[CKPT_MAX_DIMS], from = 0, to = UINT64_MAX;
-	size_t n = m->n_dims, s = m->sweep_dim, hits = 0;
-	uint32_t lo = 0, hi = m->count, small[64] = { 0 };
+	size_t n = m->n_dims, s = m->sweep_dim, hits = 0, first;
+	uint32_t small[64] = { 0 };
 	autofree uint32_t *big = NULL;
 	uint32_t *hit = small;
 
@@ -235,16 +229,9 @@ static int find_by_search(const struct chunkmap *m, const uint64_t *off, const u
 		from = off[s] >= m->max_extent ? off[s] - m->max_extent + 1 : 0;
 		to = off[s] + len[s];
 	}
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (n && m->boxes[m->order[mid] * 2 * n + s] < from)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	for (; lo < m->count; lo++) {
-		const uint64_t *b = m->boxes + m->order[lo] * 2 * n;
+	first = PARTITION_POINT(i, m->count, n && m->boxes[m->order[i] * 2 * n + s] < from);
+	for (size_t i = first; i < m->count; i++) {
+		const uint64_t *b = m->boxes + m->order[i] * 2 * n;
 
 		if (n && b[s] >= to)
 			break;
@@ -257,7 +244,7 @@ static int find_by_search(const struct chunkmap *m, const uint64_t *off, const u
 			memcpy(big, small, sizeof(small));
 			hit = big;
 		}
-		hit[hits++] = m->order[lo];
+		hit[hits++] = m->order[i];
 	}
 	qsort(hit, hits, sizeof(*hit), by_number); /* listing order: later chunks win */
 	for (size_t i = 0; i < hits; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/framemap.h"
+#include "base/search.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,17 +15,7 @@ void framemap_release(struct framemap *m)
 /* The number of places at or before `decoded`. */
 static size_t count_until(const struct framemap *m, uint64_t decoded)
 {
-	size_t from = 0, to = m->n;
-
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-
-		if (m->v[mid].decoded <= decoded)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
+	return PARTITION_POINT(i, m->n, m->v[i].decoded <= decoded);
 }
 
 static void thin_out(struct framemap *m)

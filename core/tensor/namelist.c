@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/namelist.h"
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "base/vec.h"
 
@@ -151,20 +153,10 @@ int namelist_finish(struct namelist *t, namelist_stored_fn *stored, const void *
 
 int64_t namelist_find(const struct namelist *t, const char *fqn, size_t len)
 {
-	size_t lo = 0, hi = t->n;
+	size_t at =
+		PARTITION_POINT(i, t->n, text_natural_cmp(t->v[i].fqn, t->v[i].len, fqn, len) < 0);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-		int c = text_natural_cmp(t->v[mid].fqn, t->v[mid].len, fqn, len);
-
-		if (!c)
-			return (int64_t)mid;
-		if (c < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return -1;
+	return at < t->n && bytes_equal(t->v[at].fqn, t->v[at].len, fqn, len) ? (int64_t)at : -1;
 }
 
 size_t namelist_file(const struct namelist *t, size_t pos, const char *suffix,

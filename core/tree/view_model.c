@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
@@ -25,17 +26,9 @@ enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored)
 /* A name's place among the tensors as they are stored, which are in natural order. */
 static size_t find_stored(const struct catalog_tensor *t, size_t n, const char *fqn, size_t len)
 {
-	size_t lo = 0, hi = n;
+	size_t at = PARTITION_POINT(i, n, text_natural_cmp(t[i].fqn, t[i].fqn_len, fqn, len) < 0);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (text_natural_cmp(t[mid].fqn, t[mid].fqn_len, fqn, len) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < n && bytes_equal(t[lo].fqn, t[lo].fqn_len, fqn, len) ? lo : n;
+	return at < n && bytes_equal(t[at].fqn, t[at].fqn_len, fqn, len) ? at : n;
 }
 
 /*

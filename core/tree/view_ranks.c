@@ -8,6 +8,7 @@
  */
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "layout/layout.h"
 #include "tree/view_internal.h"
 
@@ -82,8 +83,8 @@ static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 /* The rank whose number stands at s, as a place does it; 0: none. */
 static uint32_t rank_named(const struct view *v, const char *s)
 {
-	uint32_t lo = 0, hi = n_ranks(v);
 	uint64_t number;
+	uint32_t at;
 	char *end;
 
 	if (!isdigit((unsigned char)*s))
@@ -92,15 +93,8 @@ static uint32_t rank_named(const struct view *v, const char *s)
 	number = strtoull(s, &end, 10);
 	if (errno)
 		return 0;
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (layout_rank(v->o.layout, mid) < number)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < n_ranks(v) && layout_rank(v->o.layout, lo) == number ? lo + 1 : 0;
+	at = (uint32_t)PARTITION_POINT(i, n_ranks(v), layout_rank(v->o.layout, i) < number);
+	return at < n_ranks(v) && layout_rank(v->o.layout, at) == number ? at + 1 : 0;
 }
 
 /* A rank's directory or link. */

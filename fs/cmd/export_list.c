@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/export_list.h"
+#include "base/search.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -160,17 +161,9 @@ void export_list_release(struct export_list *l)
 
 size_t export_list_find(const struct export_list *l, uint64_t unit)
 {
-	size_t lo = 0, hi = l->n_files;
+	size_t behind = PARTITION_POINT(i, l->n_files, l->files[i].first <= unit);
 
-	while (hi - lo > 1) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (l->files[mid].first <= unit)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return lo;
+	return behind ? behind - 1 : 0;
 }
 
 uint64_t export_list_unit(const struct export_list *l, size_t i, uint64_t unit, uint64_t *ret_off)

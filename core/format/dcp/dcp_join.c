@@ -12,6 +12,7 @@
  * chunks. An offset alone does not identify a chunk there: an empty chunk may begin where its
  * neighbour does, and each replica is listed with an item of its own.
  */
+#include "base/search.h"
 #include "format/dcp/dcp_records.h"
 
 #include "base/buf.h"
@@ -198,20 +199,10 @@ static int by_key_and_order(const void *ap, const void *bp)
  * end. */
 static size_t find_bound(struct join *j, const struct stored *key, bool beyond)
 {
-	size_t lo = 0, hi = j->n_stored;
-
 	if (!j->sorted && j->n_stored)
 		qsort(j->stored, j->n_stored, sizeof(*j->stored), by_key_and_order);
 	j->sorted = true;
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (by_key(&j->stored[mid], key) < (beyond ? 1 : 0))
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return PARTITION_POINT(i, j->n_stored, by_key(&j->stored[i], key) < (beyond ? 1 : 0));
 }
 
 /* The entry with that key, the last one listed, or NULL. */

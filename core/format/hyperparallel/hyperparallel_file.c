@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "base/vec.h"
 #include "format/torch_tensor.h"
 #include "parse/pickle.h"
@@ -220,21 +221,13 @@ static int from_archive(const struct hp_file *f, const struct pk_value *v, struc
 
 static const struct pk_value *find_entry(const struct hp_file *f, const char *name, size_t len)
 {
-	size_t lo = 0, hi = f->n_entries;
+	const struct entry *v = f->entries;
+	size_t at = PARTITION_POINT(i, f->n_entries,
+				    bytes_compare(v[i].name->data, v[i].name->len, name, len) < 0);
 
-	while (lo < hi) { /* finds the first that is not before the name */
-		size_t mid = lo + (hi - lo) / 2;
-		const struct pk_str *s = f->entries[mid].name;
-
-		if (bytes_compare(s->data, s->len, name, len) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	if (lo == f->n_entries ||
-	    !bytes_equal(f->entries[lo].name->data, f->entries[lo].name->len, name, len))
-		return NULL;
-	return f->entries[lo].value;
+	return at < f->n_entries && bytes_equal(v[at].name->data, v[at].name->len, name, len)
+		       ? v[at].value
+		       : NULL;
 }
 
 /* ---- safetensors ---- */
