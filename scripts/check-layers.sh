@@ -27,7 +27,8 @@ allowed() {
     save) echo "$bytes" ;;
     store) echo "$bytes tensor file save comm" ;;
     ckpt) echo "$bytes index source format format/megatron tensor recipe layout file gguf read tree save comm store" ;;
-    fs/mount | fs/cmd) echo "base ckptfs fs/mount fs/cmd" ;;
+    fs/mount | fs/cmd) echo "base ckptfs fs/mount fs/cmd fs/page" ;;
+    fs/page) echo "base ckptfs" ;;
     *) echo "?" ;;
   esac
 }
@@ -42,7 +43,7 @@ home_of() {
     ckptfs/ckpt_state.h | ckptfs/ckpt_plan.h) echo save ;;
     ckptfs/ckpt_storage.h) echo store ;;
     ckptfs/*) echo ckpt ;;
-    cmd/* | mount/*) echo "fs/${1%/*}" ;;
+    cmd/* | mount/* | page/*) echo "fs/${1%/*}" ;;
     */*) echo "${1%/*}" ;;
   esac
 }

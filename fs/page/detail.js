@@ -1,0 +1,265 @@
+// What is selected, in full.
+
+let values = null; // a page without --stat has none
+let chunks = null;
+
+class Values {
+  constructor(table, bytes) {
+    const n = table.stored, r = new Reader(bytes);
+    const counts = () => {
+      const list = new Float64Array(table.n);
+      for (let i = 0; i < n; i++)
+        list[i] = r.uint();
+      return list;
+    };
+    const floats = () => {
+      const planes = r.take(4 * n), joined = new Uint8Array(4 * table.n);
+      for (let k = 0; k < 4; k++)
+        for (let i = 0; i < n; i++)
+          joined[4 * i + k] = planes[k * n + i];
+      return new Float32Array(joined.buffer);
+    };
+    this.known = counts();
+    this.nan = counts();
+    this.inf = counts();
+    this.zero = counts();
+    this.min = floats();
+    this.max = floats();
+    this.mean = floats();
+    this.std = floats();
+    this.norm = floats();
+    this.bad = new Map(); // of nodes
+  }
+
+  anyNan(tree, item) {
+    if (typeof item === 'number')
+      return this.nan[item] > 0;
+    let found = this.bad.get(item);
+    if (found === undefined) {
+      found = (item.members || item.children).some((c) => this.anyNan(tree, c));
+      this.bad.set(item, found);
+    }
+    return found;
+  }
+}
+
+function copyable(text) {
+  const code = element('code', null, text);
+  const button = element('button', { type: 'button', class: 'copy', onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = 'copied';
+    } catch {
+      getSelection().selectAllChildren(code);
+      button.textContent = 'selected';
+    }
+    setTimeout(() => { button.textContent = 'copy'; }, 1500);
+  } }, 'copy');
+  return element('div', { class: 'command' }, code, button);
+}
+
+function facts(rows) {
+  return element('dl', { class: 'facts' }, ...rows.filter(([, v]) => v !== null && v !== undefined && v !== '')
+    .flatMap(([k, v]) => [element('dt', null, k), element('dd', null, v)]));
+}
+
+// A line of values over what repeats, with a mark where it is now.
+function lineChart(title, series, current, labels) {
+  const w = 560, h = 96, left = 54, bottom = 16, ns = 'http://www.w3.org/2000/svg';
+  const finite = series.filter(Number.isFinite);
+  if (finite.length < 2)
+    return null;
+  const low = Math.min(...finite), high = Math.max(...finite), span = high - low || Math.abs(high) || 1;
+  const x = (i) => left + (w - left - 8) * (series.length < 2 ? 0 : i / (series.length - 1));
+  const y = (v) => 8 + (h - bottom - 16) * (1 - (high === low ? 0.5 : (v - low) / span));
+  const svg = document.createElementNS(ns, 'svg');
+  const add = (tag, attributes, text) => {
+    const e = document.createElementNS(ns, tag);
+    for (const [k, v] of Object.entries(attributes))
+      e.setAttribute(k, v);
+    if (text !== undefined)
+      e.textContent = text;
+    svg.append(e);
+  };
+  svg.setAttribute('viewBox', `0 0 ${w} ${h}`);
+  svg.setAttribute('class', 'chart');
+  svg.setAttribute('role', 'img');
+  svg.setAttribute('aria-label', `${title}: from ${numberText(low)} to ${numberText(high)}`);
+  add('line', { x1: left, x2: w - 8, y1: h - bottom, y2: h - bottom, class: 'axis' });
+  let path = '', pen = 'M';
+  series.forEach((v, i) => {
+    if (Number.isFinite(v)) {
+      path += `${pen}${x(i).toFixed(1)} ${y(v).toFixed(1)}`;
+      pen = 'L';
+    } else {
+      pen = 'M';
+    }
+  });
+  add('path', { d: path, class: 'line' });
+  if (current >= 0 && Number.isFinite(series[current]))
+    add('circle', { cx: x(current), cy: y(series[current]), r: 4, class: 'here' });
+  add('text', { x: left - 6, y: 13, class: 'tick end' }, numberText(high));
+  if (high !== low)
+    add('text', { x: left - 6, y: h - bottom, class: 'tick end' }, numberText(low));
+  add('text', { x: left, y: h - 3, class: 'tick' }, clipped(labels[0], 30));
+  add('text', { x: w - 8, y: h - 3, class: 'tick end' }, clipped(labels[labels.length - 1], 30));
+  return element('figure', null, element('figcaption', null, title), svg);
+}
+
+class Detail {
+  constructor(box, tree, head, turned) {
+    this.box = box;
+    this.tree = tree;
+    this.head = head;
+    this.turned = turned; // of a group that shows another member
+  }
+
+  show(item, chain) {
+    const row = this.tree.rowOf(item);
+    this.chain = item instanceof Group ? [...chain, item] : chain;
+    this.item = item;
+    if (row >= 0)
+      this.box.replaceChildren(...this.ofTensor(row));
+    else
+      this.box.replaceChildren(...this.ofMany(item));
+  }
+
+  // Which of the repeated ones is meant, for each group around it.
+  pickers() {
+    return this.chain.map((group) => {
+      const go = (k) => {
+        if (k < 0 || k >= group.members.length)
+          return;
+        this.tree.turn(group, k);
+        this.turned();
+      };
+      const input = element('select', { 'aria-label': 'which one', onchange: () => go(input.selectedIndex) },
+        ...group.numbers.slice(0, 4096).map((n, k) => element('option', { selected: k === group.current }, String(n))));
+      return element('span', { class: 'picker' },
+        element('button', { type: 'button', 'aria-label': 'previous', onclick: () => go(group.current - 1) }, '\u2039'), input,
+        element('button', { type: 'button', 'aria-label': 'next', onclick: () => go(group.current + 1) }, '\u203a'),
+        element('span', { class: 'quiet' }, `of ${group.members.length}`));
+    });
+  }
+
+  title(name) {
+    const h = element('h2', { class: 'fqn' }, element('bdi', null, clipped(name, 3000)));
+    return [h, ...(this.chain.length ? [element('div', { class: 'pickers' }, 'layer ', ...this.pickers())] : [])];
+  }
+
+  ofMany(item) {
+    const tree = this.tree, t = tree.table, sums = new Map();
+    let parameters = 0, faults = 0, nan = 0;
+    const add = (i) => {
+      const name = t.dtypeName(i), sum = sums.get(name) || { n: 0, bytes: 0, elements: 0 };
+      sum.n++;
+      sum.bytes += t.bytes[i];
+      sum.elements += t.elements(i);
+      sums.set(name, sum);
+      parameters += t.elements(i);
+      faults += t.fault[i] > 0;
+      nan += values ? values.nan[i] > 0 : 0;
+    };
+    this.tree.eachRow(item, add);
+    const rows = [...sums].sort((a, b) => b[1].bytes - a[1].bytes).map(([name, s]) => element('tr', null,
+      element('td', null, name), element('td', { class: 'n' }, digits(s.n)), element('td', { class: 'n' }, countText(s.elements)),
+      element('td', { class: 'n' }, sizeText(s.bytes))));
+    return [...this.title(this.nameOf(item)),
+      facts([['tensors', digits(item.count)], ['elements', countText(parameters)], ['bytes', sizeText(item.bytes)],
+        ['incomplete', faults ? digits(faults) : null], ['with NaN', nan ? digits(nan) : null]]),
+      element('table', { class: 'sums' }, element('thead', null, element('tr', null, element('th', null, 'dtype'),
+        element('th', { class: 'n' }, 'tensors'), element('th', { class: 'n' }, 'elements'), element('th', { class: 'n' }, 'bytes'))),
+      element('tbody', null, ...rows))];
+  }
+
+  nameOf(item) {
+    const member = item instanceof Group ? item.members[item.current] : item;
+    const first = this.tree.startOf(member);
+    if (!(item instanceof Branch || item instanceof Group) || member.depth === undefined || !this.tree.table.n)
+      return this.tree.labelOf(item);
+    if (item instanceof Branch && item.label.startsWith('(') && item.depth === 1)
+      return item.label;
+    return this.tree.table.names[first].split('.').slice(0, member.depth).join('.');
+  }
+
+  ofTensor(row) {
+    const t = this.tree.table, head = this.head.checkpoint, name = t.names[row], made = t.role[row] === ROLE_MADE;
+    const object = t.role[row] === ROLE_OBJECT;
+    const logical = object ? [] : t.shapes[t.shape[row]].logical;
+    const prefix = head.model_prefix || '';
+    const modelName = made ? name : object || t.notModel[row] ? null : t.modelName.get(row) || name.slice(prefix.length);
+    const parts = [...this.title(name)];
+    if (t.fault[row])
+      parts.push(element('p', { class: 'notice' }, 'Incomplete: ' + visible(t.faultOf(row))));
+    parts.push(facts([
+      ['dtype', t.dtypeName(row)],
+      ['shape', object ? null : shapeText(t.shapeOf(row))],
+      ['unflattened', logical.length ? shapeText(logical) : null],
+      ['elements', object ? null : digits(t.elements(row))],
+      ['bytes', object ? null : sizeText(t.bytes[row]) + (t.bytes[row] >= 1024 ? ` (${digits(t.bytes[row])})` : '')],
+      ['role', made ? 'of the model, made by the recipe' : ROLES[t.role[row]]],
+      ['stored as', made ? 'pieces of other tensors' : element('bdi', null, clipped(name, 3000))],
+      ['in hf/', modelName === null ? null : element('bdi', null, clipped(modelName, 3000))],
+    ]));
+    if (values && row < t.stored)
+      parts.push(...this.ofValues(row));
+    if (!made && !object)
+      parts.push(...this.ofChunks(row));
+    parts.push(...this.commands(name, object, made));
+    return parts;
+  }
+
+  ofValues(row) {
+    const v = values;
+    if (!v.known[row])
+      return [element('h3', null, 'Values'), element('p', { class: 'quiet' }, 'Unknown: it could not be read, or its bytes are no numbers by themselves.')];
+    const t = this.tree.table, n = t.elements(row);
+    const share = (k) => k ? `${digits(k)} (${(100 * k / n).toPrecision(3)} %)` : '0';
+    const finite = n > v.nan[row] + v.inf[row];
+    const parts = [element('h3', null, 'Values'), facts([
+      ['min', finite ? numberText(v.min[row]) : null], ['max', finite ? numberText(v.max[row]) : null],
+      ['mean', finite ? numberText(v.mean[row]) : null], ['std', finite ? numberText(v.std[row]) : null],
+      ['L2 norm', finite ? numberText(v.norm[row]) : null],
+      ['zeros', share(v.zero[row])], ['NaN', share(v.nan[row])], ['Inf', share(v.inf[row])],
+    ])];
+    const group = this.chain[this.chain.length - 1];
+    if (!group)
+      return parts;
+    const all = this.tree.rowsOf(row, [group]);
+    const labels = [String(group.numbers[0]), String(group.numbers[group.numbers.length - 1])];
+    const of = (list) => all.map((r) => v.known[r] && t.elements(r) > v.nan[r] + v.inf[r] ? list[r] : NaN);
+    parts.push(element('h3', null, `Across ${group.members.length} repetitions`));
+    for (const chart of [lineChart('std', of(v.std), group.current, labels), lineChart('max', of(v.max), group.current, labels),
+      lineChart('min', of(v.min), group.current, labels)])
+      if (chart)
+        parts.push(chart);
+    return parts;
+  }
+
+  ofChunks(row) {
+    const all = chunks && chunks.of(row);
+    if (!all)
+      return [element('h3', null, 'Chunks'), element('p', { class: 'quiet' },
+        "Not kept on this page: 'ckptfs info' lists them.")];
+    const files = new Set(all.map((c) => c.path)).size;
+    const map = new ChunkMap(this.tree.table.shapeOf(row), all);
+    return [element('h3', null, 'Chunks'), element('p', null, `${counted(all.length, 'chunk')} in ${counted(files, 'file')}` +
+      (chunks.hasRanks() ? ', coloured by the rank that wrote them' : '')), map.element, ...chunkTable(all)];
+  }
+
+  // How to get it: in a shell and in Python, with the options that this page was made with.
+  commands(name, object, made) {
+    const path = this.head.checkpoint.path, given = new Map();
+    for (const option of this.head.options) {
+      const at = option.indexOf('='), key = at < 0 ? option : option.slice(0, at);
+      given.set(key, [...given.get(key) || [], at < 0 ? 'True' : pythonString(option.slice(at + 1))]);
+    }
+    const words = this.head.options.map((o) => ' ' + shellWord('--' + o)).join('') + (/^-/.test(path) || /^-/.test(name) ? ' --' : '');
+    const python = [...given].map(([key, list]) => `, ${key}=${list.length > 1 ? `[${list.join(', ')}]` : list[0]}`).join('');
+    const what = `${words} ${shellWord(path)} ${shellWord(name)}`;
+    const lines = made ? [] : object ? [`ckptfs info${what}`] : [`ckptfs head${what}`, `ckptfs info${what}`];
+    const key = pythonString(name), get = object ? `ck.objects[${key}].value` : made ? `ck.model[${key}]` : `ck[${key}]`;
+    return [...(made ? [] : [element('h3', null, 'In a shell'), ...lines.map(copyable)]),
+      element('h3', null, 'In Python'), copyable(`import ckptfs; ck = ckptfs.open(${pythonString(path)}${python}); x = ${get}`)];
+  }
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dict - byte strings by number, each once, in the order in which they came.
+ *
+ * Threads: one at a time.
+ */
+#ifndef PAGE_DICT_H
+#define PAGE_DICT_H
+
+#include "base/buf.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dict {
+	struct buf bytes; /* of all, joined */
+	size_t *ends;	  /* n: where each ends in them */
+	size_t n, cap;
+	uint32_t *slots; /* numbers + 1, by hash; 0: free */
+	size_t n_slots;	 /* a power of two */
+	uint64_t seed;	 /* so that nobody can choose strings that collide */
+};
+
+#define DICT_INIT(limit) \
+	{ \
+		.bytes = BUF_INIT(limit) \
+	}
+
+/* The number of that string; -ENOMEM. */
+int64_t dict_number(struct dict *d, const void *s, size_t len);
+const char *dict_string(const struct dict *d, size_t i, size_t *ret_len);
+void dict_release(struct dict *d);
+
+#endif

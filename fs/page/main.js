@@ -1,0 +1,310 @@
+// What is on the page and how its parts act on each other.
+
+const FACTS_OF_RUN = 500; // rows of a run's table
+
+function verdictList(list) {
+  const marks = { yes: '\u2713', no: '\u2717', unchecked: '?', absent: '\u2013' };
+  return list.map((v) => element('li', { class: 'serves-' + v.serves },
+    element('span', { class: 'mark', 'aria-label': v.serves }, marks[v.serves] || '?'), element('b', null, v.face + '/'), ' ',
+    element('bdi', null, visible(v.text))));
+}
+
+function showHead(head, table) {
+  const c = head.checkpoint, run = head.run;
+  const path = run ? run.path : c.path;
+  document.getElementById('title').replaceChildren(element('bdi', null, clipped(path, 400)));
+  const subtitle = [run ? `run of ${counted(run.checkpoints.length, 'checkpoint')}` : null,
+    c ? `${c.format}${c.family ? ', ' + visible(c.family) : ''}` : null, c ? `saved ${timeText(c.mtime)}` : null,
+    `described by ${head.program}, ${timeText(head.made)}`];
+  document.getElementById('subtitle').textContent = subtitle.filter(Boolean).join(' \u00b7 ');
+  if (run)
+    showRun(run, c);
+  if (!c)
+    return;
+  const sums = new Map();
+  for (let i = 0; i < table.stored; i++)
+    sums.set(table.dtypeName(i), (sums.get(table.dtypeName(i)) || 0) + table.elements(i));
+  const dtypes = [...sums].sort((a, b) => b[1] - a[1]);
+  const values = c.values, bad = values ? values.nan + values.inf : 0;
+  const cards = [
+    ['parameters', c.has_model ? countText(c.parameters) : '\u2013', c.has_model ? counted(c.model_tensors, 'tensor') + ' of the model' : 'no model'],
+    ['tensors', digits(c.tensors), `${sizeText(c.tensor_bytes)}, ${counted(c.objects, 'object')}`],
+    ['dtypes', dtypes.length ? dtypes[0][0] : '\u2013', dtypes.length < 2 ? 'all elements'
+      : dtypes.slice(0, 4).map(([name, n]) => `${name} ${countText(n)}`).join(', ') + (dtypes.length > 4 ? ', \u2026' : '')],
+    ['files', digits(c.files), `${sizeText(c.stored_bytes)}, ${counted(c.chunks, 'chunk')}`],
+    ['ranks', c.ranks ? digits(c.ranks) : '\u2013', c.ranks ? 'wrote data files' : 'file names do not say'],
+    ['complete', c.incomplete ? 'no' : 'yes', c.incomplete ? `${digits(c.incomplete)} cannot be opened` : 'everything can be opened', c.incomplete ? 'bad' : 'good'],
+    values ? ['values', bad ? 'not finite' : 'finite', `${digits(values.nan)} NaN, ${digits(values.inf)} Inf`, bad ? 'bad' : 'good'] : null,
+  ].filter(Boolean);
+  document.getElementById('facts').replaceChildren(...cards.map(([name, big, small, how]) =>
+    element('div', { class: 'card ' + (how || '') }, element('dt', null, name), element('dd', null, big), element('dd', { class: 'quiet' }, small))));
+  document.getElementById('verdicts').replaceChildren(...verdictList(c.verdicts));
+}
+
+function showRun(run, shown) {
+  const box = document.getElementById('run'), all = run.checkpoints, last = all.slice(-FACTS_OF_RUN);
+  const withValues = all.some((x) => x.values);
+  const columns = ['checkpoint', 'saved', 'complete', 'parameters', 'tensors', 'bytes', ...(withValues ? ['norm', 'max', 'NaN', 'Inf'] : [])];
+  const cell = (text, how) => element('td', { class: how || null }, text);
+  const rows = last.map((x) => element('tr', { class: x.latest ? 'latest' : null },
+    element('td', null, element('bdi', null, clipped(x.name)), x.latest ? element('span', { class: 'flag calm' }, 'latest') : null),
+    cell(timeText(x.mtime)),
+    x.fault ? element('td', { class: 'bad' }, x.complete ? 'yes, but ' : 'no: ', element('bdi', null, visible(x.fault)))
+      : cell(!x.complete ? 'no' : x.incomplete ? `${digits(x.incomplete)} cannot be opened` : 'yes', x.complete && !x.incomplete ? 'good' : 'bad'),
+    ...(x.tensors === undefined ? [cell(''), cell(''), cell('')]
+      : [cell(countText(x.parameters), 'n'), cell(digits(x.tensors), 'n'), cell(sizeText(x.tensor_bytes), 'n')]),
+    ...(!withValues ? [] : !x.values ? [cell(''), cell(''), cell(''), cell('')]
+      : [cell(numberText(x.values.norm), 'n'), cell(numberText(x.values.max), 'n'),
+        cell(digits(x.values.nan), 'n' + (x.values.nan ? ' bad' : '')), cell(digits(x.values.inf), 'n' + (x.values.inf ? ' bad' : ''))])));
+  box.hidden = false;
+  const charts = withValues ? ['norm', 'std', 'max'].map((what) => lineChart(`${what} of the model`, all.map((x) => x.values ? x.values[what] ?? NaN : NaN), -1,
+    [all[0].name, all[all.length - 1].name])).filter(Boolean) : [];
+  box.replaceChildren(element('h2', null, 'Checkpoints'),
+    element('div', { class: 'scroll' }, element('table', null, element('thead', null, element('tr', null,
+      ...columns.map((c, i) => element('th', { class: i > 2 ? 'n' : null }, c)))), element('tbody', null, ...rows))),
+    all.length > last.length ? element('p', { class: 'quiet' }, `and ${digits(all.length - last.length)} before these`) : '',
+    element('div', { class: 'charts' }, ...charts),
+    shown ? element('h2', null, 'Latest: ', element('bdi', null, clipped(shown.path, 300))) : element('p', { class: 'notice' }, 'None is complete.'));
+}
+
+// ---- the search ----
+
+function globOf(word) {
+  return new RegExp('^' + word.split('*').map((part) => part.replace(/[.+?^${}()|[\]\\]/g, '\\$&')).join('.*') + '$', 'is');
+}
+
+// What a word asks of a row.
+function condition(word, table) {
+  const [, key, value] = /^(dtype|role|rank|is):(.+)$/.exec(word) || [];
+  switch (key) {
+    case 'dtype': return (i) => table.dtypeName(i).includes(value);
+    case 'role': return (i) => ROLES[table.role[i]].startsWith(value);
+    case 'rank': return (i) => i < table.stored && chunks.ranksOf(i).some(([rank]) => rank === +value);
+    case 'is':
+      if ('incomplete'.startsWith(value))
+        return (i) => table.fault[i] > 0;
+      return (i) => values !== null && i < table.stored && (value === 'inf' ? values.inf : value === 'zero' ? { [i]: values.known[i] && values.zero[i] === table.elements(i) } : values.nan)[i] > 0;
+  }
+  if (word.includes('*')) {
+    const glob = globOf(word);
+    return (i) => glob.test(table.names[i]);
+  }
+  return null;
+}
+
+function searchFor(text, table, lower) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean), plain = [], conditions = [];
+  for (const word of words) {
+    const c = condition(word, table);
+    if (c)
+      conditions.push(c);
+    else
+      plain.push(word);
+  }
+  const found = [];
+  for (let i = 0; i < table.n; i++)
+    if (plain.every((w) => lower[i].includes(w)) && conditions.every((c) => c(i)))
+      found.push(i);
+  return { found, plain };
+}
+
+// ---- paper ----
+
+// Rows in sight are all that a browser would print of the list.
+function printTree(tree) {
+  const rows = [], most = 1500;
+  const walk = (node, depth) => {
+    for (const item of tree.list(node)) {
+      if (rows.length >= most)
+        return;
+      const row = tree.rowOf(item), name = element('td', null, element('bdi', null, clipped(tree.labelOf(item))),
+        item instanceof Group ? ' \u00d7' + item.members.length : '');
+      name.style.paddingInlineStart = depth + 'em';
+      rows.push(element('tr', null, name,
+        element('td', null, row >= 0 && tree.table.role[row] !== ROLE_OBJECT ? tree.table.dtypeName(row) + '  ' + shapeText(tree.table.shapeOf(row)) : ''),
+        element('td', { class: 'n' }, sizeText(tree.bytesOf(item)))));
+      if (tree.isInner(item))
+        walk(item instanceof Group ? item.members[item.current] : item, depth + 1);
+    }
+  };
+  walk(tree.root, 0);
+  document.getElementById('printed').replaceChildren(element('table', null, element('tbody', null, ...rows)),
+    rows.length >= most ? element('p', null, `The first ${digits(most)} rows.`) : '');
+}
+
+// ---- together ----
+
+function colourings(map, head, table) {
+  const names = ['dtype', 'role'];
+  if (chunks.hasRanks())
+    names.push('rank');
+  if (values)
+    names.push('nan');
+  const titles = { dtype: 'dtype', role: 'model / optimizer', rank: 'rank', nan: 'NaN' };
+  const buttons = names.map((name) => element('button', { type: 'button', role: 'radio', 'aria-checked': String(name === map.colouring),
+    id: 'colour-' + name, onclick: () => use(name) }, titles[name]));
+  const use = (name) => {
+    map.colouring = name;
+    buttons.forEach((b, i) => b.setAttribute('aria-checked', String(names[i] === name)));
+    map.draw();
+  };
+  document.getElementById('colours').replaceChildren(...buttons);
+  return () => use(names[(names.indexOf(map.colouring) + 1) % names.length]);
+}
+
+// The first view: what is large is open, as far as there is room.
+function openSome(tree) {
+  const room = 26;
+  let shown = tree.list(tree.root).length, level = tree.list(tree.root);
+  while (level.length) {
+    const next = [];
+    for (const item of [...level].sort((a, b) => tree.bytesOf(b) - tree.bytesOf(a))) {
+      if (!tree.isInner(item) || (level.length > 1 && shown + tree.below(item).length > room))
+        continue;
+      item.open = true;
+      shown += tree.below(item).length;
+      next.push(...tree.below(item));
+    }
+    level = next;
+  }
+}
+
+function start(head, table) {
+  const tree = new Tree(table), at = (id) => document.getElementById(id);
+  const search = at('search'), status = at('status');
+  let list = null, map = null, current = null, lower = null;
+  const detail = new Detail(at('detail'), tree, head, () => {
+    list.fill();
+    map.draw();
+    const [item, chain] = current;
+    const i = list.items.indexOf(item);
+    if (i >= 0)
+      list.select(i);
+    else if (list.selected >= 0)
+      list.select(list.selected); // the same place in another member
+    else
+      detail.show(item, chain);
+  });
+  const told = (item, chain, reveal) => {
+    current = [item, chain];
+    if (reveal) {
+      leave();
+      list.reveal(tree.rowOf(item));
+      return;
+    }
+    detail.show(item, chain);
+    map.show(item);
+  };
+  list = new List(at('tree'), tree, told);
+  map = new Treemap(at('mapbox'), tree, (cell) => {
+    leave();
+    list.reveal(cell.row);
+  });
+
+  const fill = () => {
+    list.fill();
+    status.textContent = list.found ? `${counted(list.found.length, 'match').replace(/matchs$/, 'matches')} of ${digits(table.n)}` : `${counted(table.stored, 'tensor')}`;
+  };
+  const run = () => {
+    const text = search.value.trim();
+    if (!text) {
+      list.found = null;
+    } else {
+      lower ||= table.names.map((name) => name.toLowerCase());
+      const { found, plain } = searchFor(text, table, lower);
+      list.found = found;
+      list.words = plain;
+    }
+    list.selected = -1;
+    at('tree').scrollTop = 0;
+    fill();
+  };
+  const leave = () => {
+    if (!search.value && !list.found)
+      return;
+    search.value = '';
+    run();
+  };
+  search.addEventListener('input', run);
+  search.addEventListener('keydown', (event) => {
+    if (event.key !== 'ArrowDown' && event.key !== 'Enter')
+      return;
+    event.preventDefault();
+    at('tree').focus();
+    list.select(0);
+  });
+  const order = () => {
+    const item = list.items[list.selected];
+    list.bySize = !list.bySize;
+    at('order').textContent = list.bySize ? 'by size' : 'by name';
+    fill();
+    if (item !== undefined && !list.found)
+      list.select(list.items.indexOf(item), true);
+  };
+  at('order').addEventListener('click', order);
+  at('fold').addEventListener('click', () => list.foldAll());
+  at('helpclose').addEventListener('click', () => at('help').close());
+  const next = colourings(map, head, table);
+  const turn = (by) => {
+    const group = detail.chain && detail.chain[detail.chain.length - 1];
+    if (!group || !group.members[group.current + by])
+      return;
+    tree.turn(group, group.current + by);
+    detail.turned();
+  };
+  document.addEventListener('keydown', (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || at('help').open)
+      return;
+    if (event.key === 'Escape') {
+      if (search.value)
+        leave();
+      else if (map.path.length)
+        map.zoom(map.path.slice(0, -1));
+      at('tree').focus();
+      return;
+    }
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName))
+      return;
+    const act = { '/': () => search.focus(), '?': () => at('help').showModal(), s: order, c: next, '[': () => turn(-1), ']': () => turn(1) }[event.key];
+    if (!act)
+      return;
+    event.preventDefault();
+    act();
+  });
+  window.addEventListener('beforeprint', () => printTree(tree));
+  openSome(tree);
+  fill();
+  if (list.items.length)
+    list.select(0);
+  return { tree, list, map };
+}
+
+async function main() {
+  try {
+    const bytes = await section('head');
+    const head = JSON.parse(new TextDecoder().decode(bytes));
+    const names = await section('names');
+    if (!names) {
+      showHead(head, null);
+      document.querySelector('main').hidden = true;
+      return;
+    }
+    const table = new Table(names, await section('rows'));
+    chunks = new Chunks(table, await section('paths'), await section('chunks'));
+    const packed = await section('values');
+    if (packed)
+      values = new Values(table, packed);
+    showHead(head, table);
+    start(head, table);
+  } catch (error) {
+    const problem = document.getElementById('problem');
+    problem.textContent = 'This page cannot be shown: ' + (typeof DecompressionStream === 'undefined'
+      ? 'it needs a browser that has DecompressionStream (2023 or later)' : error.message);
+    problem.hidden = false;
+    console.error(error);
+  } finally {
+    document.documentElement.dataset.ready = 'yes';
+  }
+}
+
+main();

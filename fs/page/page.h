@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * page - one HTML file that shows a checkpoint and needs nothing else.
+ *
+ *	struct page p = { .out = BUF_INIT(limit) };
+ *	page_begin(&p, title, &e);
+ *	page_section(&p, "head", data, len, &e);
+ *	page_end(&p, &e);
+ *	... p.out
+ *	page_release(&p);
+ *
+ * The style sheet and the scripts are the files beside this one, compiled in. Sections hold the data:
+ * compressed (raw deflate) and in base64, so that nothing in them can be taken for markup. The page's
+ * content security policy allows this script and this style sheet by their hashes, and no request.
+ *
+ * Threads: one at a time.
+ */
+#ifndef PAGE_PAGE_H
+#define PAGE_PAGE_H
+
+#include "base/buf.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ckpt_err;
+
+struct page {
+	struct buf out;
+	const char *rest; /* of the template */
+};
+
+/* The title may hold any bytes. 0, or a negative errno. */
+int page_begin(struct page *p, const char *title, struct ckpt_err *e);
+/* The element takes the id "data-ID"; a section's bytes may be more than the page's when compressed. */
+int page_section(struct page *p, const char *id, const struct buf *data, struct ckpt_err *e);
+int page_end(struct page *p, struct ckpt_err *e);
+void page_release(struct page *p);
+
+/* How many bytes a section adds to the page; 0: out of memory. */
+size_t page_section_size(const struct buf *data);
+
+/* The numbers of sections: seven bits a byte, the lowest first, the eighth set in all but the last. */
+void page_add_uint(struct buf *b, uint64_t v);
+void page_add_int(struct buf *b, int64_t v); /* 0, -1, 1, -2, ... as 0, 1, 2, 3, ... */
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "page/table.h"
+
+#include "page/name_column.h"
+#include "page/page.h"
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "base/vec.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Reasons that a page repeats; `ckptfs check` has all. */
+enum { MAX_FAULTS = 2000 };
+
+int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e)
+{
+	t->c = c;
+	ckpt_totals(c, &t->totals);
+	t->model_of = malloc((t->totals.tensors + 1) * sizeof(*t->model_of));
+	if (!t->model_of)
+		return err_nomem(e);
+	for (uint64_t i = 0; i < t->totals.tensors; i++)
+		t->model_of[i] = -1;
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		struct ckpt_tensor x;
+		int64_t stored;
+
+		ckpt_model_tensor(c, i, &x);
+		stored = ckpt_model_stored(c, x.fqn, x.fqn_len);
+		if (stored >= 0 && (uint64_t)stored < t->totals.tensors) {
+			t->model_of[stored] = (int64_t)i;
+			continue;
+		}
+		if (!VEC_ROOM(t->made, t->cap_made, t->n_made + 1))
+			return err_nomem(e);
+		t->made[t->n_made++] = i;
+	}
+	return 0;
+}
+
+/* ---- values ---- */
+
+struct taking {
+	struct table *t;
+	struct progress *progress;
+};
+
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+	struct taking *x = arg;
+
+	x->progress->total = total;
+	progress_set(x->progress, done);
+}
+
+static int take_values(void *arg, const struct ckpt_values_item *item)
+{
+	const struct ckpt_values *v = &item->values;
+	struct table *t = ((struct taking *)arg)->t;
+	int64_t i = ckpt_tensor_find(t->c, item->fqn, item->fqn_len);
+
+	if (i < 0 || (uint64_t)i >= t->totals.tensors || item->fault || !v->known)
+		return 0;
+	t->values[i] = (struct row_values){ .known = true,
+					    .nan = v->nan,
+					    .infinite = v->infinite,
+					    .zero = v->zero,
+					    .elements = v->elements,
+					    .min = (float)v->min,
+					    .max = (float)v->max,
+					    .mean = (float)v->mean[0],
+					    .std = (float)v->std,
+					    .norm = (float)v->norm };
+	return 0;
+}
+
+int table_read_values(struct table *t, unsigned jobs, struct progress *p, struct ckpt_err *e)
+{
+	struct taking taking = { t, p };
+	struct ckpt_values_scan s = {
+		.jobs = jobs, .each = take_values, .progress = show_progress, .arg = &taking
+	};
+	int rc;
+
+	t->values = calloc(t->totals.tensors + 1, sizeof(*t->values));
+	if (!t->values)
+		return err_nomem(e);
+	rc = ckpt_values_scan(t->c, &s, e);
+	t->all_values = s.total;
+	t->unreadable = s.failed;
+	return rc;
+}
+
+static void add_counts(struct buf *b, const struct table *t, size_t offset)
+{
+	for (uint64_t i = 0; i < t->totals.tensors; i++)
+		page_add_uint(
+			b, *(const uint64_t *)(const void *)((const char *)&t->values[i] + offset));
+}
+
+/* Byte k of all numbers, then byte k + 1: that of the exponent compresses. */
+static void add_floats(struct buf *b, const struct table *t, size_t offset)
+{
+	size_t n = t->totals.tensors;
+	unsigned char *at = buf_room(b, n * sizeof(float));
+
+	if (!at)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		unsigned char bytes[sizeof(float)];
+
+		memcpy(bytes, (const char *)&t->values[i] + offset, sizeof(bytes));
+		for (size_t k = 0; k < sizeof(bytes); k++)
+			at[k * n + i] = bytes[k];
+	}
+	b->len += n * sizeof(float);
+}
+
+static int write_values(const struct table *t, struct page *p, struct ckpt_err *e)
+{
+	static const size_t counts[] = { offsetof(struct row_values, nan),
+					 offsetof(struct row_values, infinite),
+					 offsetof(struct row_values, zero) };
+	static const size_t floats[] = { offsetof(struct row_values, min),
+					 offsetof(struct row_values, max),
+					 offsetof(struct row_values, mean),
+					 offsetof(struct row_values, std),
+					 offsetof(struct row_values, norm) };
+	struct buf b = BUF_INIT(p->out.max);
+	int rc;
+
+	if (!t->values)
+		return 0;
+	for (uint64_t i = 0; i < t->totals.tensors; i++)
+		page_add_uint(&b, t->values[i].known);
+	for (size_t k = 0; k < sizeof(counts) / sizeof(*counts); k++)
+		add_counts(&b, t, counts[k]);
+	for (size_t k = 0; k < sizeof(floats) / sizeof(*floats); k++)
+		add_floats(&b, t, floats[k]);
+	rc = page_section(p, "values", &b, e);
+	buf_release(&b);
+	return rc;
+}
+
+/* ---- rows ---- */
+
+static bool has_word(const char *s, size_t n, const char *word)
+{
+	return memmem(s, n, word, strlen(word));
+}
+
+/* Of what is not the model's, names tell: frameworks agree on nothing better. */
+static enum row_role role_of(const struct table *t, uint64_t i, const struct ckpt_tensor *x)
+{
+	static const char *const words[] = { "optim",	   "exp_avg", "master", "momentum",
+					     "fp32_param", "adam",    "moment" };
+
+	if (t->model_of[i] >= 0)
+		return ROLE_MODEL;
+	for (size_t k = 0; k < sizeof(words) / sizeof(*words); k++)
+		if (has_word(x->fqn, x->fqn_len, words[k]))
+			return ROLE_OPTIMIZER;
+	return t->n_made ? ROLE_MODEL : ROLE_OTHER;
+}
+
+/* All that a row has besides its name. */
+struct row {
+	enum row_role role;
+	int64_t dtype, shape, fault;
+	uint64_t bytes;
+};
+
+static int add_shape(struct table *t, const struct ckpt_tensor *x, struct row *ret)
+{
+	struct buf b = BUF_INIT(1 << 16);
+
+	page_add_uint(&b, x->n_dims);
+	for (size_t d = 0; d < x->n_dims; d++)
+		page_add_uint(&b, x->shape[d]);
+	page_add_uint(&b, x->n_logical);
+	for (size_t d = 0; d < x->n_logical; d++)
+		page_add_uint(&b, x->logical[d]);
+	ret->shape = b.err ? -ENOMEM : dict_number(&t->shapes, b.data, b.len);
+	buf_release(&b);
+	return ret->shape < 0 ? -ENOMEM : 0;
+}
+
+/* 0: none; 1: one that is not among those of the page. */
+static int add_fault(struct table *t, const char *fault, struct row *ret)
+{
+	ret->fault = !fault			? 0
+		     : t->faults.n < MAX_FAULTS ? 2 + dict_number(&t->faults, fault, strlen(fault))
+						: 1;
+	return !fault || ret->fault > 0 ? 0 : -ENOMEM;
+}
+
+static int add_tensor(struct table *t, const struct ckpt_tensor *x, struct row *ret)
+{
+	char name[64];
+
+	(void)snprintf(name, sizeof(name), "%s:%zu", x->dtype, x->element);
+	ret->dtype = dict_number(&t->dtypes, name, strlen(name));
+	ret->bytes = x->bytes;
+	if (ret->dtype < 0 || add_shape(t, x, ret))
+		return -ENOMEM;
+	return add_fault(t, x->fault, ret);
+}
+
+/* Row i and its name. */
+static int row_at(struct table *t, uint64_t i, const char **ret_name, size_t *ret_len,
+		  struct row *ret)
+{
+	struct ckpt_object o;
+	struct ckpt_tensor x;
+
+	*ret = (struct row){ 0 };
+	if (i < t->totals.tensors + t->n_made) {
+		if (i < t->totals.tensors) {
+			ckpt_tensor(t->c, i, &x);
+			ret->role = role_of(t, i, &x);
+		} else {
+			ckpt_model_tensor(t->c, t->made[i - t->totals.tensors], &x);
+			ret->role = ROLE_MADE;
+		}
+		*ret_name = x.fqn;
+		*ret_len = x.fqn_len;
+		return add_tensor(t, &x, ret);
+	}
+	ckpt_object(t->c, i - t->totals.tensors - t->n_made, &o);
+	*ret_name = o.fqn;
+	*ret_len = o.fqn_len;
+	ret->role = ROLE_OBJECT;
+	ret->bytes = o.length;
+	return add_fault(t, o.fault, ret);
+}
+
+/* Columns, each a number for every row. */
+enum { ROLES, DTYPES, SHAPES, FAULTS, COLUMNS };
+
+static int add_rows(struct table *t, uint64_t n, struct buf *columns, struct name_column *names)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		const char *name;
+		struct row row;
+		size_t len;
+
+		if (row_at(t, i, &name, &len, &row))
+			return -ENOMEM;
+		name_column_add(names, name, len);
+		page_add_uint(&columns[ROLES], row.role);
+		page_add_uint(&columns[DTYPES], (uint64_t)row.dtype);
+		page_add_uint(&columns[SHAPES], (uint64_t)row.shape);
+		page_add_uint(&columns[FAULTS], (uint64_t)row.fault);
+	}
+	return 0;
+}
+
+static void add_strings(struct buf *b, const struct dict *d)
+{
+	page_add_uint(b, d->n);
+	for (size_t i = 0; i < d->n; i++) {
+		size_t len;
+		const char *s = dict_string(d, i, &len);
+
+		page_add_uint(b, len);
+		buf_add(b, s, len);
+	}
+}
+
+/* What the model calls stored tensors: 0 as they are stored, but for its prefix; 1 + name; 2 not at all. */
+static void add_model_names(const struct table *t, struct buf *b)
+{
+	size_t cut = t->totals.model_prefix_len;
+	struct name_column names = { .to = b };
+
+	for (uint64_t i = 0; i < t->totals.tensors; i++) {
+		struct ckpt_tensor x, m;
+
+		ckpt_tensor(t->c, i, &x);
+		if (t->model_of[i] < 0) {
+			page_add_uint(b, 2);
+			continue;
+		}
+		ckpt_model_tensor(t->c, (uint64_t)t->model_of[i], &m);
+		if (x.fqn_len == cut + m.fqn_len && !memcmp(x.fqn + cut, m.fqn, m.fqn_len)) {
+			page_add_uint(b, 0);
+			continue;
+		}
+		page_add_uint(b, 1);
+		name_column_add(&names, m.fqn, m.fqn_len);
+	}
+}
+
+static int write_rows(struct table *t, struct page *p, struct buf *b, struct buf *columns,
+		      struct ckpt_err *e)
+{
+	uint64_t n = t->totals.tensors + t->n_made + t->totals.objects;
+	struct name_column names = { .to = &b[0] };
+	int rc;
+
+	if (add_rows(t, n, columns, &names))
+		return err_nomem(e);
+	page_add_uint(&b[1], t->totals.tensors);
+	page_add_uint(&b[1], t->n_made);
+	page_add_uint(&b[1], t->totals.objects);
+	add_strings(&b[1], &t->dtypes);
+	page_add_uint(&b[1], t->shapes.n);
+	buf_add(&b[1], t->shapes.bytes.data ? t->shapes.bytes.data : "", t->shapes.bytes.len);
+	add_strings(&b[1], &t->faults);
+	for (size_t k = 0; k < COLUMNS; k++) {
+		if (columns[k].err)
+			return err_nomem(e);
+		buf_add(&b[1], columns[k].data ? columns[k].data : "", columns[k].len);
+	}
+	add_model_names(t, &b[1]);
+	rc = page_section(p, "names", &b[0], e);
+	return rc ? rc : page_section(p, "rows", &b[1], e);
+}
+
+int table_write(struct table *t, struct page *p, struct ckpt_err *e)
+{
+	size_t max = p->out.max;
+	struct buf b[] = { BUF_INIT(max), BUF_INIT(max) };
+	struct buf columns[COLUMNS] = { BUF_INIT(max), BUF_INIT(max), BUF_INIT(max),
+					BUF_INIT(max) };
+	int rc = write_rows(t, p, b, columns, e);
+
+	for (size_t k = 0; k < COLUMNS; k++)
+		buf_release(&columns[k]);
+	for (size_t k = 0; k < 2; k++)
+		buf_release(&b[k]);
+	return rc ? rc : write_values(t, p, e);
+}
+
+void table_release(struct table *t)
+{
+	free(t->model_of);
+	free(t->made);
+	free(t->values);
+	dict_release(&t->shapes);
+	dict_release(&t->dtypes);
+	dict_release(&t->faults);
+}

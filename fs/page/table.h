@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table - the tensors and objects of a checkpoint as columns of a page.
+ *
+ * Rows are the stored tensors in their order, then the tensors of the model that are no stored tensor as a
+ * whole (a recipe makes them), then the objects. data.js reads what table_write writes.
+ *
+ * Threads: one at a time.
+ */
+#ifndef PAGE_TABLE_H
+#define PAGE_TABLE_H
+
+#include "page/dict.h"
+
+#include <ckptfs/ckpt_values.h>
+
+#include <stdbool.h>
+
+/* What one number of a row says; the names are in data.js, too. */
+enum row_role { ROLE_MODEL, ROLE_OPTIMIZER, ROLE_OTHER, ROLE_MADE, ROLE_OBJECT };
+
+/* Values of a tensor, as much of them as a page shows. */
+struct row_values {
+	bool known;
+	uint64_t nan, infinite, zero, elements;
+	float min, max, mean, std, norm;
+};
+
+struct table {
+	struct ckpt *c;
+	struct ckpt_totals totals;
+	int64_t *model_of; /* per stored tensor, that of the model which is it; -1: none */
+	uint64_t *made;	   /* model tensors that are no stored one */
+	size_t n_made, cap_made;
+	struct dict shapes, dtypes, faults;
+	/* NULL unless they were asked for: of each stored tensor, of all, and how many had none. */
+	struct row_values *values;
+	struct ckpt_values all_values;
+	uint64_t unreadable;
+};
+
+#define TABLE_INIT(limit) \
+	{ \
+		.shapes = DICT_INIT(limit), .dtypes = DICT_INIT(limit), .faults = DICT_INIT(limit) \
+	}
+
+int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e);
+/* Read the values of all stored tensors. */
+struct progress;
+int table_read_values(struct table *t, unsigned jobs, struct progress *p, struct ckpt_err *e);
+struct page;
+int table_write(struct table *t, struct page *p, struct ckpt_err *e);
+void table_release(struct table *t);
+
+#endif
