@@ -37,8 +37,8 @@ struct command {
 };
 
 extern const struct command command_mount, command_umount, command_ls, command_info, command_cat,
-	command_check, command_diff, command_export, command_head, command_index, command_reshard,
-	command_stat, command_stats, command_sum, command_warm;
+	command_check, command_diff, command_export, command_head, command_index, command_report,
+	command_reshard, command_stat, command_stats, command_sum, command_warm;
 
 /* Command i, in the order of help; NULL behind the last. */
 const struct command *command_at(size_t i);

@@ -96,7 +96,7 @@ static bool read_config(struct ckpt *c, char **text, struct jdoc *d)
 	       !jdoc_parse(d, *text, size, JDOC_BIG, &ignored);
 }
 
-void info_add_family(struct buf *b, struct ckpt *c)
+void info_family(struct buf *b, struct ckpt *c)
 {
 	struct jdoc d CLEANUP(jdoc_release) = { 0 };
 	autofree char *text = NULL;
@@ -108,12 +108,22 @@ void info_add_family(struct buf *b, struct ckpt *c)
 	class = jval_str(jval_at(jval_get(jdoc_root(&d), "architectures"), 0));
 	if (!type && !class)
 		return;
-	buf_str(b, "\nfamily      ");
 	cmd_add_fqn(b, type ? type : class, strlen(type ? type : class));
 	if (type && class) {
 		buf_str(b, " (");
 		cmd_add_fqn(b, class, strlen(class));
 		buf_str(b, ")");
 	}
-	buf_str(b, ", as config.json says");
+}
+
+void info_add_family(struct buf *b, struct ckpt *c)
+{
+	size_t start = b->len;
+
+	buf_str(b, "\nfamily      ");
+	info_family(b, c);
+	if (b->len == start + strlen("\nfamily      "))
+		b->len = start;
+	else
+		buf_str(b, ", as config.json says");
 }

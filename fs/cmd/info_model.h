@@ -17,6 +17,8 @@ struct ckpt_totals;
 /* "dtypes      bfloat16 7.24 B, float32 128": elements of the model, or of all tensors where there is none. */
 void info_add_dtypes(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t);
 /* Where there is a config.json: "family      qwen3 (Qwen3ForCausalLM), ..." */
+/* "llama (LlamaForCausalLM)", or nothing. */
+void info_family(struct buf *b, struct ckpt *c);
 void info_add_family(struct buf *b, struct ckpt *c);
 
 #endif

@@ -25,9 +25,10 @@
 #include <unistd.h>
 
 static const struct command *const commands[] = {
-	&command_mount,	 &command_umount, &command_ls,	  &command_info,    &command_cat,
-	&command_export, &command_check,  &command_diff,  &command_reshard, &command_index,
-	&command_stat,	 &command_head,	  &command_stats, &command_sum,	    &command_warm,
+	&command_mount,	  &command_umount, &command_ls,	    &command_info,
+	&command_cat,	  &command_export, &command_check,  &command_diff,
+	&command_reshard, &command_index,  &command_report, &command_stat,
+	&command_head,	  &command_stats,  &command_sum,    &command_warm,
 };
 
 const struct command *command_at(size_t i)

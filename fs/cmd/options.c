@@ -111,6 +111,10 @@ static const struct word words[] = {
 	  "compare with a list that was printed before" },
 	{ "xxh", 0, FLAG, WORDS_SUM, AT(xxh), NULL, "XXH3 of 128 bits instead of SHA-256: faster" },
 	{ "bits", 0, FLAG, WORDS_HEAD, AT(bits), NULL, "elements in hexadecimal" },
+	{ "stat", 0, FLAG, WORDS_REPORT, AT(stat), NULL,
+	  "read all elements, and show what values tensors have" },
+	{ "output", 0, TEXT, WORDS_REPORT, AT(output), "FILE",
+	  "what to write (default report.html; -: standard output)" },
 	{ "csv", 0, FLAG, WORDS_STAT, AT(csv), NULL, "comma-separated values for programs" },
 	{ "jobs", 0, COUNT, WORDS_JOBS, AT(jobs), "N",
 	  "worker threads (default one per CPU, up to a few)" },
@@ -520,11 +524,19 @@ static int parse_letters(struct options *o, unsigned groups, const char *s, stru
 static int parse_o(struct options *o, unsigned groups, unsigned flags, const char *s,
 		   const char *next, struct ckpt_err *e)
 {
+	const char *list = *s ? s : next;
+	size_t len = list ? strlen(list) : 0;
 	int rc;
 
-	if (!*s && !next)
+	if (!list)
 		return err_set(e, EINVAL, "option '-o' needs a list of options");
-	rc = options_parse_list(o, groups, flags, *s ? s : next, e);
+	/* What is written can be named as other programs have it: no list looks like that. */
+	if (groups & WORDS_REPORT && len > 5 && !strchr(list, '=') &&
+	    !strcmp(list + len - 5, ".html")) {
+		o->output = list;
+		return *s ? 1 : 2;
+	}
+	rc = options_parse_list(o, groups, flags, list, e);
 	return rc ? rc : *s ? 1 : 2;
 }
 

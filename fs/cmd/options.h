@@ -56,6 +56,7 @@ enum {
 	WORDS_STAT = 1 << 20,
 	WORDS_SUM = 1 << 21,
 	WORDS_HEAD = 1 << 22,
+	WORDS_REPORT = 1 << 25,
 };
 
 struct options {
@@ -82,10 +83,11 @@ struct options {
 	const char *by, *check;
 	const char *plot, *resume;
 	uint64_t hist; /* bins; 0: not given */
-	bool csv, xxh, bits;
+	bool csv, xxh, bits, stat;
 	/* Globs, NULL-terminated; NULL: not given. */
 	const char **allow_nan, **allow_inf, **allow_zero, **allow_constant;
 	double max_abs; /* 0: not given */
+	const char *output;
 
 	const char *format;
 	uint64_t ranks, zstd; /* 0: not given */
