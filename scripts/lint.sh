@@ -29,6 +29,14 @@ have cppcheck && step cppcheck cppcheck --quiet --error-exitcode=1 --inline-supp
 have shellcheck && step shellcheck shellcheck -x -P SCRIPTDIR "${sh[@]}"
 mapfile -t py < <(git ls-files '*.py')
 have pyflakes3 && step pyflakes pyflakes3 "${py[@]}"
+mapfile -t js < <(git ls-files '*.js')
+# shellcheck disable=SC2317 # step calls it
+lint_js() {
+  local f bad=0
+  for f in "${js[@]}"; do node --check "$f" || bad=1; done
+  return "$bad"
+}
+have node && step node lint_js
 # Other packages' pages need not be installed.
 # shellcheck disable=SC2317 # step calls it
 lint_manual() {

@@ -12,7 +12,7 @@ set -u
 # archives. nettle-dev: SHA-256 of Megatron-core's integrity.json. libseccomp-dev: the sandbox of a mount.
 packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
 case ${1:-build} in
-  test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs" ;;
+  test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
   deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
 esac
 [ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"

@@ -12,7 +12,7 @@ expect_offered() {
 }
 
 test_commands_and_options() {
-  expect_offered reshard re
+  expect_offered "report reshard" re
   expect_offered "help" hel
   expect_offered "--help" --h
   expect_offered "--include= --index=" mount --in
@@ -117,7 +117,7 @@ test_bash() {
   b=$(big)/ckpt
   mkdir "a directory"
   touch here.layout
-  is reshard "$(in_bash ckptfs re)"
+  is reshard "$(in_bash ckptfs resh)"
   is "--include= --index=" "$(in_bash ckptfs mount --in | paste -sd ' ')"
   is bf16 "$(in_bash ckptfs mount --dtype = b)"
   is bf16 "$(in_bash ckptfs mount --dtype b)"
@@ -153,7 +153,7 @@ test_zsh() {
   b=$(big)/ckpt
   mkdir assets
   touch here.layout
-  is "ckptfs reshard " "$(in_zsh "ckptfs re")"
+  is "ckptfs reshard " "$(in_zsh "ckptfs resh")"
   is "ckptfs mount --include=" "$(in_zsh "ckptfs mount --inc")"
   is "ckptfs mount --dtype=bf16 " "$(in_zsh "ckptfs mount --dtype=b")"
   is "ckptfs mount -o io=direct,allow_other " "$(in_zsh "ckptfs mount -o io=direct,allow_ot")"
@@ -177,7 +177,7 @@ test_fish() {
   b=$(big)/ckpt
   mkdir assets
   touch here.layout
-  is reshard "$(in_fish "ckptfs re")"
+  is reshard "$(in_fish "ckptfs resh")"
   is "--include= --index=" "$(in_fish "ckptfs mount --in" | paste -sd ' ')"
   is --dtype=bf16 "$(in_fish "ckptfs mount --dtype=b")"
   is "io=direct,allow_other" "$(in_fish "ckptfs mount -o io=direct,allow_ot")"

@@ -1,0 +1,162 @@
+"""Drive Chromium, which nothing on a page can tell from somebody at a keyboard.
+
+    with Browser(shots) as b:
+        page = b.open("file:///.../report.html", dark=True)
+        page.key("/")
+        page.type("q_proj")
+        page.wait("document.querySelectorAll('.row').length == 3")
+        page.value("document.title")
+        page.shot("search")
+    b.complaints    # what the pages said on their console, and what they tried to load
+
+It speaks the DevTools protocol over a pipe: no port, no package. No name is resolved.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+
+LIMIT = 120  # seconds that anything may take, on a busy machine
+
+
+class Browser:
+    def __init__(self, shots):
+        self.shots = shots
+        self.complaints = []
+        self.requests = []
+        self.number = 0
+        self.left = b""
+        self.events = []
+        self.home = tempfile.TemporaryDirectory()
+        to, to_write = os.pipe()
+        from_read, from_ = os.pipe()
+        self.to, self.from_ = to_write, from_read
+
+        def pipes():  # 3 and 4 are what Chromium reads and writes
+            a, b = os.dup(to), os.dup(from_)
+            os.dup2(a, 3)
+            os.dup2(b, 4)
+
+        self.process = subprocess.Popen(
+            ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+             "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--force-device-scale-factor=1",
+             f"--user-data-dir={self.home.name}", "about:blank"],
+            preexec_fn=pipes, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": self.home.name, "DBUS_SESSION_BUS_ADDRESS": "disabled:"})
+        os.close(to)
+        os.close(from_)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError, RuntimeError):
+            self.call("Browser.close")
+        self.process.wait(LIMIT)
+        os.close(self.to)
+        os.close(self.from_)
+        for _ in range(100):  # its children may still write there
+            try:
+                self.home.cleanup()
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def receive(self):
+        while b"\0" not in self.left:
+            more = os.read(self.from_, 1 << 20)
+            if not more:
+                raise RuntimeError("Chromium ended")
+            self.left += more
+        line, self.left = self.left.split(b"\0", 1)
+        return json.loads(line)
+
+    def call(self, method, session=None, **params):
+        self.number += 1
+        number = self.number
+        message = {"id": number, "method": method, "params": params}
+        if session:
+            message["sessionId"] = session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self.to, data):]
+        while True:
+            answer = self.receive()
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+            self.note(answer)
+
+    def note(self, event):
+        p = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(p["exceptionDetails"])[:2000])
+            case "Runtime.consoleAPICalled":
+                self.complaints.append(f"{p['type']}: {[a.get('description', a.get('value')) for a in p['args']]}")
+            case "Log.entryAdded":
+                self.complaints.append(p["entry"]["text"])
+            case "Network.requestWillBeSent":
+                self.requests.append(p["request"]["url"])
+
+    def open(self, url, dark=False, width=1440, height=1000):
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        page = Page(self, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        for domain in ("Runtime", "Log", "Network", "Page"):
+            page.call(domain + ".enable")
+        page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        page.call("Page.navigate", url=url)
+        page.wait("document.documentElement?.dataset.ready == 'yes'")
+        return page
+
+
+class Page:
+    def __init__(self, browser, session):
+        self.browser, self.session = browser, session
+
+    def call(self, method, **params):
+        return self.browser.call(method, self.session, **params)
+
+    def value(self, expression):
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']['exception'].get('description')}")
+        return answer["result"].get("value")
+
+    def wait(self, condition):
+        end = time.monotonic() + LIMIT
+        while not self.value(condition):
+            if time.monotonic() > end:
+                raise RuntimeError(f"never: {condition}")
+            time.sleep(0.02)
+
+    def key(self, key, text=None):
+        text = key if text is None and len(key) == 1 else text
+        codes = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
+        code = codes.get(key, ord(key.upper()) if len(key) == 1 else 0)
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **({"text": text} if text else {}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def type(self, text):
+        self.call("Input.insertText", text=text)
+
+    def click(self, selector):
+        x, y = self.value(f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect(); "
+                          "return [b.x + b.width / 2, b.y + b.height / 2]; })()")
+        self.click_at(x, y)
+
+    def click_at(self, x, y):
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
+
+    def shot(self, name, whole=False):
+        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        with open(os.path.join(self.browser.shots, name + ".png"), "wb") as f:
+            f.write(base64.b64decode(picture["data"]))

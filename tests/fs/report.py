@@ -1,0 +1,346 @@
+"""What a page of `ckptfs report` must be: report.py CKPTFS SHOTS FUNCTION ARGUMENT..."""
+
+import ast
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+
+from browser import Browser
+
+CKPTFS, SHOTS = sys.argv[1:3]
+URL = "file://" + os.getcwd() + "/"
+
+
+def ckptfs(*words):
+    return subprocess.run([CKPTFS, *words], check=True, stdout=subprocess.PIPE).stdout
+
+
+def rows(page):
+    """What the list shows, of the rows that exist."""
+    return page.value("[...document.querySelectorAll('.row')].map(r => r.querySelector('bdi').textContent)")
+
+
+def detail(page):
+    """Names and texts of what is shown about the selected tensor."""
+    return page.value("""(() => { const all = {};
+        for (const dt of document.querySelectorAll('#detail dt'))
+            all[dt.textContent] = dt.nextElementSibling.textContent;
+        return { ...all, name: document.querySelector('#detail h2').textContent,
+            commands: [...document.querySelectorAll('#detail code')].map(c => c.textContent) }; })()""")
+
+
+def search(page, text):
+    page.key("Escape")
+    page.key("/")
+    page.type(text)
+    page.key("ArrowDown")
+
+
+class Quiet(Browser):
+    """In which pages must neither complain nor ask for anything but themselves."""
+
+    def __exit__(self, *what):
+        super().__exit__(*what)
+        if what[0] is None:
+            assert not self.complaints, self.complaints
+            other = [r for r in self.requests if not r.startswith((URL, "about:blank"))]
+            assert self.requests and not other, other
+
+
+def cards(page):
+    return dict(page.value("[...document.querySelectorAll('.card')].map(c => [...c.children].slice(0, 2).map(x => x.textContent))"))
+
+
+def checkpoint(file, path):
+    info = json.loads(ckptfs("info", "--json", path))
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file, height=1200)
+        assert page.value("document.querySelector('h1').textContent") == path
+        assert page.value("document.title") == path + " - ckptfs report"
+        found = cards(page)
+        assert found["tensors"] == "14" and found["complete"] == "yes" and found["parameters"] == "1,931", found
+        assert found["files"] == str(info["files"]) if "files" in info else True
+        served = page.value("[...document.querySelectorAll('#verdicts li')].map(l => l.textContent)")
+        assert any(s.startswith("\N{CHECK MARK}pt/ complete: 11 tensors") for s in served), served
+        assert any(s.startswith("\N{BALLOT X}hf/ not loadable: no config.json") for s in served), served
+        page.shot("light")
+        # Search: words, globs, conditions.
+        search(page, "lay q")
+        assert rows(page) == ["model.layers.0.q.weight"], rows(page)
+        assert page.value("[...document.querySelectorAll('mark')].map(m => m.textContent).join()") == "lay,q"
+        assert page.value("document.activeElement.id") == "tree"
+        about = detail(page)
+        assert about["dtype"] == "float32" and about["shape"] == "13 \u00d7 24" and about["elements"] == "312", about
+        assert about["stored as"] == "model.layers.0.q.weight" and about["in hf/"] == "layers.0.q.weight", about
+        assert about["commands"][0] == f"ckptfs head {path} model.layers.0.q.weight", about
+        page.shot("search")
+        search(page, "*.weight dtype:float32 role:model")
+        assert len(rows(page)) == 2, rows(page)
+        search(page, "nothing at all")
+        assert rows(page) == [] and "0 matches" in page.value("document.getElementById('status').textContent")
+        search(page, "role:optim")
+        assert sorted(rows(page)) == ["optim.state.exp_avg", "optim.step"], rows(page)
+        # Keys: all of it is within reach of them.
+        page.key("Escape")
+        page.click("#fold")
+        assert rows(page) == ["lr_scheduler.x", "model", "optim"], rows(page)
+        page.value("document.getElementById('tree').focus()")
+        page.key("Home")
+        page.key("ArrowDown")
+        page.key("ArrowRight")
+        assert page.value("document.querySelector('.row.selected').getAttribute('aria-expanded')") == "true"
+        assert len(rows(page)) > 8, rows(page)
+        page.key("ArrowRight")
+        page.key("ArrowLeft")
+        page.key("ArrowLeft")
+        assert len(rows(page)) == 3, rows(page)
+        page.key("End")
+        assert page.value("document.querySelector('.row.selected bdi').textContent") == "optim"
+        page.key("s")
+        assert rows(page)[0] == "model", rows(page)
+        page.key("c")
+        assert page.value("document.getElementById('colour-role').getAttribute('aria-checked')") == "true"
+        page.key("?")
+        assert page.value("document.getElementById('help').open")
+        page.click("#helpclose")
+        assert not page.value("document.getElementById('help').open")
+        # The map leads to the tensor that is there.
+        x, y = page.value("(() => { const b = document.getElementById('map').getBoundingClientRect(); return [b.x + 40, b.y + 150]; })()")
+        page.click_at(x, y)
+        assert detail(page)["name"] == "model.lm_head.weight", detail(page)
+        # More than two dimensions: one slice of them.
+        search(page, "wide")
+        assert page.value("document.querySelectorAll('.slice input').length") == 1
+        page.shot("slices", whole=True)
+        dark = b.open(URL + file, dark=True, height=1200)
+        assert dark.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        dark.shot("dark")
+        narrow = b.open(URL + file, width=420, height=900)
+        assert narrow.value("document.documentElement.scrollWidth") <= 420
+        narrow.shot("narrow", whole=True)
+        page.value("dispatchEvent(new Event('beforeprint'))")
+        assert page.value("document.querySelectorAll('#printed tr').length") > 14
+        page.call("Emulation.setEmulatedMedia", media="print")
+        page.shot("print", whole=True)
+
+
+def opens(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        assert rows(page)
+        assert page.value("document.getElementById('problem').hidden")
+
+
+def chunks(file, path):
+    """Through the page's own objects: a page shows one tensor after another."""
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        table = page.value("""(() => { const t = chunks.table; return t.names.slice(0, t.stored).map((name, i) => ({ name,
+            dtype: t.dtypeName(i), shape: t.shapeOf(i), bytes: t.bytes[i], fault: t.fault[i] > 0,
+            chunks: (chunks.of(i) || []).map(c => [c.off, c.len, c.path]).sort() })); })()""")
+        assert table
+        ranks = page.value("chunks.ranks")
+        cases = [table[0], *random.sample(table, min(len(table), 60))]
+        for t in cases:
+            info = json.loads(ckptfs("info", "--json", path, t["name"]))
+            assert (t["dtype"], t["shape"], t["bytes"], t["fault"]) == (info["dtype"], info["shape"], info["bytes"], bool(info["fault"])), (t, info)
+            wanted = sorted([c["offsets"], c["sizes"], c["file"]] for c in info["chunks"])
+            assert sorted(t["chunks"]) == wanted, (t, wanted)
+        wrote = json.loads(ckptfs("info", "--json", path)).get("ranks")
+        if wrote:
+            assert len({r for r in ranks if r >= 0}) == wrote, (ranks, wrote)
+            page.click("#colour-rank")
+            page.shot("rank")
+
+
+def values(file, path):
+    stat = {t["fqn"]: t for t in json.loads(ckptfs("stat", "--json", path))["tensors"]}
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        found = page.value("""(() => { const t = chunks.table; return t.names.slice(0, t.stored).map((name, i) => ({ name,
+            known: values.known[i], nan: values.nan[i], inf: values.inf[i], zero: values.zero[i],
+            ...Object.fromEntries(['min', 'max', 'mean', 'std', 'norm'].map(k => [k, String(values[k][i])])) })); })()""")
+        assert {t["name"] for t in found} == set(stat)
+        for t in found:
+            wanted = stat[t["name"]]
+            if not wanted.get("elements"):
+                continue
+            assert (t["nan"], t["inf"], t["zero"]) == (wanted["nan"], wanted["inf"], wanted["zero"]), (t, wanted)
+            for key in ("min", "max", "mean", "std", "norm"):
+                if wanted[key] is not None:
+                    as_float = struct.unpack("f", struct.pack("f", wanted[key]))[0] if abs(wanted[key]) < 3e38 else wanted[key]
+                    assert abs(as_float) > 3e38 or abs(float(t[key]) - as_float) <= 1e-6 * abs(as_float), (key, t, wanted)
+        bad = sorted(n for n, t in stat.items() if t.get("nan"))
+        search(page, "is:nan")
+        assert sorted(rows(page)) == bad, (rows(page), bad)
+        page.click("#colour-nan")
+        page.shot("nan")
+
+
+def write_safetensors(path, shapes):
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 4
+        for n in shape:
+            size *= n
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + bytes(random.randrange(60) for _ in range(at)))
+
+
+HOSTILE = ["</script><script>document.title = 'owned'</script>", "<!--<script>", "\"><img src=x onerror=\"document.title = 'owned'\">",
+           "it's $(touch owned) `touch owned`; touch owned #", "new\nline\ttab\rreturn", "\x1b[31mred\x07", "\u202etxt.exe", "\u2066isolate",
+           "zero\u200bwidth\ufeff", "a" * 3000, ".", "...", ".".join("d" * 300), "\N{GRINNING FACE}.\u05d0\u05d1.weight", "&amp;&#60;b&gt;",
+           "__proto__", "constructor.prototype", "toString", "%00%2e", "a\\b'c\"d", "\x7f\x80\x9f", "{{x}}${y}", "javascript:alert(1)",
+           "0.weight", "00.weight", "000.weight", "-x", "*", "(objects, not tensors).x"]
+
+
+def hostile():
+    write_safetensors("<b>&'name.safetensors", {name: [2, 3] for name in HOSTILE})
+    ckptfs("report", "--quiet", "--stat", "<b>&'name.safetensors")
+    text = open("report.html", "rb").read()
+    assert text.count(b"<script") == text.count(b"</script>") and b"touch" not in text and b"owned" not in text
+    path = "<b>&'name.safetensors"
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + "report.html")
+        assert page.value("document.title") == path + " - ckptfs report", page.value("document.title")
+        names = page.value("chunks.table.names")
+        assert sorted(names) == sorted(HOSTILE), set(HOSTILE) ^ set(names)
+        page.shot("hostile")
+        # Whatever can be opened is, and shown.
+        for _ in range(40):
+            if not page.value("(() => { const c = document.querySelector('[aria-expanded=false]'); c?.querySelector('.twist').click(); return c; })()"):
+                break
+        page.value("document.querySelector('#tree').scrollTop = 1e6")
+        page.shot("hostile-open")
+        assert page.value("document.querySelectorAll('img, iframe, object, a').length") == 0
+        for name in HOSTILE:
+            search(page, "*")  # all, then the one: names are no patterns
+            at = names.index(name)
+            page.key("Home")
+            for _ in range(at):
+                page.key("ArrowDown")
+            commands = detail(page)["commands"]
+            line = commands[0]
+            assert "\n" not in line and line.isprintable(), repr(line)
+            out = subprocess.run(["bash", "-c", f'ckptfs() {{ "$0" "$@"; }}; {line}', CKPTFS], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert out.returncode == 0 and out.stdout == ckptfs("head", "--", path, name), (line, out)
+            assert ast.literal_eval(re.search(r"ck\[(.*)\]$", commands[-1])[1]) == name, commands
+            assert ast.literal_eval(re.search(r"open\((.*?)\); x = ", commands[-1])[1]) == path, commands
+        assert page.value("document.title") == path + " - ckptfs report"
+    assert not os.path.exists("owned")
+
+
+def layers():
+    shapes = {}
+    for i in range(12):
+        for part in ("q", "k"):
+            shapes[f"model.layers.{i}.attn.{part}.weight"] = [4, 3]
+        for e in range(4):
+            shapes[f"model.layers.{i}.experts.{e}.up.weight"] = [3, 2] if i != 5 else [2, 3]
+    shapes["model.embed.weight"] = [20, 3]
+    write_safetensors("model.safetensors", shapes)
+    ckptfs("report", "--quiet", "--stat", "model.safetensors")
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + "report.html", height=1300)
+        shown = rows(page)
+        assert "{0..4,6..11}" in shown and "5" in shown, shown
+        search(page, "layers.7.experts.2.up")
+        page.key("Enter")  # shows it in the tree
+        about = detail(page)
+        assert about["name"] == "model.layers.7.experts.2.up.weight", about
+        assert page.value("[...document.querySelectorAll('.picker select')].map(s => s.selectedOptions[0].text).join()") == "7,2"
+        page.key("]")
+        assert detail(page)["name"] == "model.layers.7.experts.3.up.weight", detail(page)
+        page.key("[")
+        page.key("[")
+        assert detail(page)["name"] == "model.layers.7.experts.1.up.weight", detail(page)
+        page.click(".picker button")  # of the outer group: the layer before
+        assert detail(page)["name"] == "model.layers.6.experts.1.up.weight", detail(page)
+        page.click(".picker button")
+        assert detail(page)["name"] == "model.layers.4.experts.1.up.weight", detail(page)
+        assert page.value("document.querySelectorAll('.chart').length") == 3
+        page.shot("layers", whole=True)
+
+
+def recipe(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        search(page, "role:made")
+        assert any("q_proj" in r for r in rows(page)), rows(page)
+        about = detail(page)
+        assert about["stored as"] == "pieces of other tensors" and 'ck.model["' in about["commands"][-1], about
+        assert 'recipe="megatron"' in about["commands"][-1], about
+        page.shot("recipe")
+
+
+def many(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        assert cards(page)["tensors"] == "100,000"
+        assert len(rows(page)) < 200  # not all of them exist
+        page.shot("many")
+        search(page, "model.layers.77")
+        n = page.value("document.getElementById('status').textContent")
+        assert re.match(r"[0-9,]+ matches of 100,000", n), n
+        page.key("End")
+        assert page.value("document.querySelector('.row.selected bdi').textContent").startswith("model.layers.77")
+        page.key("Enter")
+        assert detail(page)["shape"] in ("scalar", "1"), detail(page)
+        page.click("#colour-role")
+
+
+def random_file(path, n):
+    shapes = {f"m.{random.randrange(40)}.{random.randrange(100)}.{random.randbytes(8).hex()}": [random.randint(1, 9), random.randint(1, 9)]
+              for _ in range(int(n))}
+    write_safetensors(path, shapes)
+
+
+def run(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file, height=1300)
+        table = page.value("[...document.querySelectorAll('#run tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+        assert [r[0] for r in table] == ["step-1", "step-2", "step-10latest"], table
+        assert table[0][2] == "yes" and table[1][2].startswith("no") and table[2][3] == "1,931", table
+        assert cards(page)["tensors"] == "14"
+        search(page, "lm_head")
+        assert "run/step-10 " in detail(page)["commands"][0], detail(page)
+        page.shot("run", whole=True)
+
+
+def run_of_nothing(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        assert "None is complete" in page.value("document.querySelector('#run .notice').textContent")
+        assert page.value("document.querySelectorAll('#run tbody tr').length") == 1
+
+
+def incomplete(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file)
+        assert cards(page)["complete"] == "no"
+        search(page, "is:incomplete")
+        assert rows(page)
+        assert "Incomplete: " in page.value("document.querySelector('#detail .notice').textContent")
+        page.shot("incomplete")
+
+
+def script(file):
+    text = open(file, encoding="utf-8").read()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert re.fullmatch(r"default-src 'none'; script-src 'sha256-[A-Za-z0-9+/=]{44}'; style-src 'sha256-[A-Za-z0-9+/=]{44}'; "
+                        "base-uri 'none'; form-action 'none'", policy), policy
+    code = re.findall(r"<script>(.*?)</script>", text, re.S)
+    assert len(code) == 1 and code[0].startswith("'use strict';")
+    assert not re.search(r"\b(eval|innerHTML|outerHTML|insertAdjacentHTML|document\.write|fetch|XMLHttpRequest|new Function|import\()", code[0])
+    assert "http://" not in code[0].replace("http://www.w3.org/2000/svg", "") and "https://" not in text
+
+
+if __name__ == "__main__":
+    globals()[{"random": "random_file"}.get(sys.argv[3], sys.argv[3])](*sys.argv[4:])

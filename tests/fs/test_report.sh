@@ -1,0 +1,126 @@
+#!/bin/bash
+# The page that `report` writes, in Chromium. Pictures of it stay in shots/ beside the program.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+SHOTS=${SHOTS:-$(dirname "$CKPTFS")/shots}
+
+# look WHAT ARGUMENT...: a function of report.py
+look() {
+  mkdir -p "$SHOTS"
+  python3 "$HERE/report.py" "$CKPTFS" "$SHOTS" "$@"
+}
+
+test_a_checkpoint() {
+  ckptfs report --quiet --stat "$(zoo)"
+  look checkpoint report.html "$(zoo)"
+}
+
+# Every chunk of every tensor, as `info` lists them.
+cases_chunks_are_those_of_info() {
+  printf '%s\n' mp4_mesh2d mp4_fsdp2_adamw mcore_gpt_moe shapes hp_a_collective ds_z1_fp32_w2 mp4_hf_sharded hole
+}
+test_chunks_are_those_of_info() {
+  [[ -d $DATA/$1/ckpt ]] || skip "no fixture $1"
+  ckptfs report -q --output=page.html "$DATA/$1/ckpt"
+  look chunks page.html "$DATA/$1/ckpt"
+}
+
+test_values_are_those_of_stat() {
+  ckptfs report -q --stat "$(zoo)"
+  look values report.html "$(zoo)"
+}
+
+test_hostile_names() { look hostile; }
+
+# Layers that are equal are one row; each can be chosen, and what is open stays open.
+test_repeated_layers() { look layers; }
+
+test_what_a_recipe_makes() {
+  [[ -d $DATA/mcore_gpt_dense/ckpt ]] || skip "no fixture mcore_gpt_dense"
+  mkdir config
+  python3 -c 'import json, sys
+json.dump(json.load(open(sys.argv[1]))["arch"] | {"model_type": "qwen3"}, sys.stdout)' \
+    "$DATA/mcore_gpt_dense/expected_hf.json" >config/config.json
+  ckptfs report -q -o recipe=megatron,assets=config "$DATA/mcore_gpt_dense/ckpt"
+  look recipe report.html
+}
+
+make_many() { make_dcp --many 100000 ckpt; }
+test_a_hundred_thousand_tensors() {
+  local dir
+  dir=$(once many100k make_many)/ckpt
+  ckptfs report -q "$dir"
+  (($(wc -c <report.html) <= 150 * 100000 + 102400))
+  look many report.html
+}
+
+# Names, shapes and cuts that have nothing in common, too.
+test_a_page_is_small() {
+  look random random.safetensors 20000
+  ckptfs report -q --stat random.safetensors
+  (($(wc -c <report.html) <= 150 * 20000 + 102400)) || fail "$(wc -c <report.html) bytes"
+  look opens report.html
+}
+
+test_a_run() {
+  mkdir run
+  cp -r "$(zoo)" run/step-1
+  cp -r "$(zoo)" run/step-2
+  cp -r "$(zoo)" run/step-10
+  rm run/step-2/.metadata
+  aged run
+  ckptfs report -q --stat run
+  look run report.html
+  ckptfs report -q run step-1
+  look opens report.html
+}
+
+test_a_run_without_a_complete_checkpoint() {
+  mkdir run
+  cp -r "$(zoo)" run/step-1
+  rm run/step-1/.metadata
+  ckptfs report -q run
+  look run_of_nothing report.html
+}
+
+test_what_is_incomplete() {
+  copy_of mp4_mesh2d ck
+  rm ck/__1_0.distcp
+  ckptfs report -q ck
+  look incomplete report.html
+}
+
+test_where_it_is_written() {
+  ckptfs report "$(zoo)" 2>err >out
+  [[ ! -s out ]]
+  grep -qE '^report.html: [0-9.]+ KiB$' err
+  ckptfs report -q -o page.html "$(zoo)" 2>err
+  [[ ! -s err ]]
+  ckptfs report -q --output=- "$(zoo)" >other.html
+  # The time when it was made is all that differs.
+  is "$(wc -l <page.html)" "$(wc -l <other.html)"
+  echo old >page.html
+  (umask 027 && ckptfs report -q -o page.html "$(zoo)")
+  is 640 "$(stat -c %a page.html)"
+  (($(wc -c <page.html) > 10000))
+  is 'err other.html out page.html report.html' "$(entries . | xargs -n 1 | sorted)"
+  mkdir dir
+  refused "'dir': a directory" ckptfs report --output=dir "$(zoo)"
+  refused "'absent/page.html'.*No such file" ckptfs report --output=absent/page.html "$(zoo)"
+  on_terminal "$CKPTFS" report --output=- "$(zoo)"
+  is 2 "$(cat rc)"
+  grep -q 'not for a terminal' out
+  refused "unknown option 'x'" ckptfs report -o x=y.html "$(zoo)"
+  if [[ -w /dev/full ]]; then
+    refused 'No space left' ckptfs report --output=/dev/full "$(zoo)"
+  fi
+}
+
+# The script is JavaScript as it is, without what browsers forgive.
+test_the_script_is_sound() {
+  ckptfs report -q "$(zoo)"
+  look script report.html
+}
+
+run_suite "$@"
