@@ -242,34 +242,13 @@ static void add_small(struct archive *a, const char *name, const void *p, size_t
 	vfile_bytes(a->f, p, n);
 }
 
-/* Directory and end records, always including those of zip64, as torch does. */
 static void add_end(struct archive *a)
 {
-	uint8_t end[ZIP_END64_SIZE + ZIP_LOCATOR64_SIZE + ZIP_END_SIZE], *p = end;
-	uint64_t at = a->f->size, size = a->dir.len;
+	uint8_t ends[ZIP_ENDS_SIZE];
 
-	p = put_le(p, ZIP_SIG_END64, 4);
-	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of the rest of this record */
-	p = put_le(p, VERSION, 2);
-	p = put_le(p, VERSION, 2);
-	p = put_le(p, 0, 8); /* disks */
-	p = put_le(p, a->n, 8);
-	p = put_le(p, a->n, 8);
-	p = put_le(p, size, 8);
-	p = put_le(p, at, 8);
-	p = put_le(p, ZIP_SIG_LOCATOR64, 4);
-	p = put_le(p, 0, 4); /* disk */
-	p = put_le(p, at + size, 8);
-	p = put_le(p, 1, 4); /* disks */
-	p = put_le(p, ZIP_SIG_END, 4);
-	p = put_le(p, 0, 4); /* disks */
-	p = put_le(p, min_u64(a->n, UINT16_MAX), 2);
-	p = put_le(p, min_u64(a->n, UINT16_MAX), 2);
-	p = put_le(p, min_u64(size, UINT32_MAX), 4);
-	p = put_le(p, min_u64(at, UINT32_MAX), 4);
-	p = put_le(p, 0, 2); /* comment */
+	zip_put_ends(ends, VERSION, VERSION, a->n, a->f->size, a->dir.len);
 	vfile_bytes(a->f, a->dir.data, a->dir.len);
-	vfile_bytes(a->f, end, (size_t)(p - end));
+	vfile_bytes(a->f, ends, sizeof(ends));
 }
 
 int pt_layout(const struct tensor_info *m, size_t n, struct vfile *ret, struct ckpt_err *e)

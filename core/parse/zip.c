@@ -258,3 +258,30 @@ int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *
 	*ret = data;
 	return 0;
 }
+
+void zip_put_ends(uint8_t out[static ZIP_ENDS_SIZE], uint16_t made_by, uint16_t needed, uint64_t n,
+		  uint64_t at, uint64_t size)
+{
+	uint8_t *p = out;
+
+	p = put_le(p, ZIP_SIG_END64, 4);
+	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of the rest of this record */
+	p = put_le(p, made_by, 2);
+	p = put_le(p, needed, 2);
+	p = put_le(p, 0, 8); /* disks */
+	p = put_le(p, n, 8);
+	p = put_le(p, n, 8);
+	p = put_le(p, size, 8);
+	p = put_le(p, at, 8);
+	p = put_le(p, ZIP_SIG_LOCATOR64, 4);
+	p = put_le(p, 0, 4); /* disk */
+	p = put_le(p, at + size, 8);
+	p = put_le(p, 1, 4); /* disks */
+	p = put_le(p, ZIP_SIG_END, 4);
+	p = put_le(p, 0, 4); /* disks */
+	p = put_le(p, min_u64(n, UINT16_MAX), 2);
+	p = put_le(p, min_u64(n, UINT16_MAX), 2);
+	p = put_le(p, min_u64(size, UINT32_MAX), 4);
+	p = put_le(p, min_u64(at, UINT32_MAX), 4);
+	(void)put_le(p, 0, 2); /* comment */
+}

@@ -34,6 +34,7 @@ enum {
 	ZIP_END_SIZE = 22,
 	ZIP_END64_SIZE = 56,
 	ZIP_LOCATOR64_SIZE = 20,
+	ZIP_ENDS_SIZE = ZIP_END64_SIZE + ZIP_LOCATOR64_SIZE + ZIP_END_SIZE,
 };
 
 struct zip_local {
@@ -76,5 +77,12 @@ int zip_list(const struct blob *b,
 /* Where a member's bytes begin; checks that they are inside the archive. */
 int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret,
 		    struct ckpt_err *e);
+
+/*
+ * What an archive ends with: the records behind its directory, always including those of zip64, as
+ * torch does. The directory has n members and `size` bytes at offset `at`.
+ */
+void zip_put_ends(uint8_t out[static ZIP_ENDS_SIZE], uint16_t made_by, uint16_t needed, uint64_t n,
+		  uint64_t at, uint64_t size);
 
 #endif

@@ -240,30 +240,10 @@ static void add_central(struct torch_item *t, struct buf *b, const struct torch_
 
 static void add_end(struct torch_item *t, struct buf *b, uint64_t dir)
 {
-	uint8_t end[ZIP_END64_SIZE + ZIP_LOCATOR64_SIZE + ZIP_END_SIZE], *p = end;
-	uint64_t at = t->at, size = at - dir;
+	uint8_t ends[ZIP_ENDS_SIZE];
 
-	p = put_le(p, ZIP_SIG_END64, 4);
-	p = put_le(p, ZIP_END64_SIZE - 12, 8); /* of the rest of this record */
-	p = put_le(p, MADE_BY, 2);
-	p = put_le(p, NEEDED, 2);
-	p = put_le(p, 0, 8); /* disks */
-	p = put_le(p, t->n, 8);
-	p = put_le(p, t->n, 8);
-	p = put_le(p, size, 8);
-	p = put_le(p, dir, 8);
-	p = put_le(p, ZIP_SIG_LOCATOR64, 4);
-	p = put_le(p, 0, 4); /* disk */
-	p = put_le(p, at, 8);
-	p = put_le(p, 1, 4); /* disks */
-	p = put_le(p, ZIP_SIG_END, 4);
-	p = put_le(p, 0, 4); /* disks */
-	p = put_le(p, t->n, 2);
-	p = put_le(p, t->n, 2);
-	p = put_le(p, size, 4);
-	p = put_le(p, min_u64(dir, UINT32_MAX), 4);
-	p = put_le(p, 0, 2); /* comment */
-	append(t, b, end, (size_t)(p - end));
+	zip_put_ends(ends, MADE_BY, NEEDED, t->n, dir, t->at - dir);
+	append(t, b, ends, sizeof(ends));
 }
 
 /*
