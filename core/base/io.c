@@ -15,6 +15,10 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* Linux 6.5 */
+#endif
+
 int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off)
 {
 	size_t done = 0;
@@ -339,6 +343,21 @@ bool io_is_stacked(int fd)
 	struct statfs st;
 
 	return !fstatfs(fd, &st) && st.f_type == OVERLAYFS_SUPER_MAGIC;
+}
+
+int io_is_cached(int fd, uint64_t off, uint64_t len)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct {
+		uint64_t off, len;
+	} range = { off, len };
+	struct {
+		uint64_t cache, dirty, writeback, evicted, recently_evicted;
+	} found = { 0 };
+
+	if (syscall(SYS_cachestat, fd, &range, &found, 0))
+		return -errno;
+	return found.cache >= (off + len + page - 1) / page - off / page;
 }
 
 bool io_is_remote(int fd)

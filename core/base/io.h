@@ -73,6 +73,9 @@ int io_mkdirs(const char *path);
 bool io_keeps_inodes(int fd);
 /* Is fd on a stacked file system (overlayfs), whose files are cached as pages of the lower file? */
 bool io_is_stacked(int fd);
+/* Are these bytes, at least one, in the page cache? -errno: the kernel does not say, because it is
+ * older than Linux 6.5 (ENOSYS), or the file another user's. */
+int io_is_cached(int fd, uint64_t off, uint64_t len);
 /* Is a request answered by somebody else, as on a network: how many are on their way counts then. */
 bool io_is_remote(int fd);
 

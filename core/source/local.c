@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -28,9 +27,6 @@ enum {
 	/* On a disk it is enough to begin: then the kernel reads ahead, and in larger pages. */
 	WANT_HEAD = 512 << 10,
 };
-#ifndef SYS_cachestat
-#define SYS_cachestat 451 /* Linux 6.5 */
-#endif
 
 struct local {
 	struct place place;
@@ -252,21 +248,6 @@ static void give_back(struct source *s)
 	lease_end(file_of(s)->lease);
 }
 
-/* Without an answer (a file of others, an old kernel) it may be. */
-static bool is_missing(int fd, uint64_t off, uint64_t len)
-{
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	struct {
-		uint64_t off, len;
-	} range = { off, len };
-	struct {
-		uint64_t cache, dirty, writeback, evicted, recently_evicted;
-	} found = { 0 };
-
-	return syscall(SYS_cachestat, fd, &range, &found, 0) ||
-	       found.cache < (off + len + page - 1) / page - off / page;
-}
-
 static bool want(struct source *s, uint64_t off, uint64_t len)
 {
 	struct local_file *f = file_of(s);
@@ -275,7 +256,7 @@ static bool want(struct source *s, uint64_t off, uint64_t len)
 	/* What goes on where it was is read ahead anyhow. */
 	if (!f->is_remote && off >= before && off - before < WANT_STEP)
 		return false;
-	if (!is_missing(f->fd, off, len))
+	if (io_is_cached(f->fd, off, len) > 0) /* without an answer it may be missing */
 		return false;
 	f->arriving = true;
 	if (!f->is_remote)

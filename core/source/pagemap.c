@@ -10,16 +10,12 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define BLOCK ((uint64_t)1 << PAGEMAP_SHIFT)
 /* Up to this size the bytes are checked every time; in larger ranges, a block that has been mapped
  * is assumed to be in memory still. */
 #define LOOK_ALWAYS (4 * BLOCK)
-#ifndef SYS_cachestat
-#define SYS_cachestat 451 /* Linux 6.5 */
-#endif
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
@@ -128,24 +124,17 @@ static bool all_in_core(const struct pagemap *m, uint64_t off, uint64_t len)
 static bool resident(const struct pagemap *m, uint64_t off, uint64_t len, bool arriving)
 {
 	static atomic_bool too_old;
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	struct {
-		uint64_t off, len;
-	} range = { off, len };
-	struct {
-		uint64_t cache, dirty, writeback, evicted, recently_evicted;
-	} found = { 0 };
+	int cached;
 
 	if (too_old || m->stacked)
 		return all_in_core(m, off, len);
-	if (syscall(SYS_cachestat, m->fd, &range, &found, 0)) {
-		if (errno != ENOSYS) /* another user's file, on huge pages, or forbidden here */
-			return false;
+	cached = io_is_cached(m->fd, off, len);
+	if (cached == -ENOSYS) {
 		too_old = true;
 		return all_in_core(m, off, len);
 	}
-	return found.cache >= (off + len + page - 1) / page - off / page &&
-	       (!arriving || all_in_core(m, off, len));
+	/* An error: another user's file, on huge pages, or forbidden here. */
+	return cached > 0 && (!arriving || all_in_core(m, off, len));
 }
 
 /* Gives a block the slot that was assigned longest ago. Under the pool's lock. */
