@@ -91,6 +91,24 @@ static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
 	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
 }
 
+int dcp_read_metafiles(struct dcp_records *r, struct place *place, const struct dcp_metafile *v,
+		       size_t n, const struct scan_opts *opts, struct catalog_writer *w,
+		       struct ckpt_err *e)
+{
+	struct metafiles m;
+	int rc = metafiles_init(&m, place, opts, e);
+
+	for (size_t i = 0; !rc && i < n; i++)
+		metafiles_expect(&m, v[i].name);
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct reading x = { r, w, v[i].rank };
+
+		rc = metafiles_read(&m, v[i].name, parse, &x, w, e);
+	}
+	metafiles_release(&m);
+	return rc;
+}
+
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -98,23 +116,22 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 	const struct dcp_join_opts join = { .many = n > 1 || rank_of(names[0]) >= 0,
 					    .dir = names[0],
 					    .dir_len = slash ? (size_t)(slash + 1 - names[0]) : 0 };
-	struct metafiles m = { 0 };
+	autofree struct dcp_metafile *v = calloc(n + 1, sizeof(*v));
 	struct dcp_records r;
-	int rc = dcp_records_init(&r, e);
+	int rc;
 
-	if (!rc)
-		rc = metafiles_init(&m, place, opts, e);
-	for (size_t i = 0; !rc && i < n; i++)
-		metafiles_expect(&m, names[i]);
-	for (size_t i = 0; !rc && i < n; i++) {
+	if (!v)
+		return err_nomem(e);
+	for (size_t i = 0; i < n; i++) {
 		long rank = rank_of(names[i]);
-		struct reading x = { &r, w, rank < 0 ? 0 : (uint32_t)rank };
 
-		rc = metafiles_read(&m, names[i], parse, &x, w, e);
+		v[i] = (struct dcp_metafile){ names[i], rank < 0 ? 0 : (uint32_t)rank };
 	}
+	rc = dcp_records_init(&r, e);
+	if (!rc)
+		rc = dcp_read_metafiles(&r, place, v, n, opts, w, e);
 	if (!rc)
 		rc = dcp_join(&r, &join, w, e);
-	metafiles_release(&m);
 	dcp_records_release(&r);
 	return rc;
 }

@@ -109,6 +109,14 @@ const uint8_t *dcp_entry_path(const struct dcp_records *r, const struct dcp_entr
 /* Reads one metadata pickle into *r. */
 int dcp_read_metadata(struct dcp_records *r, uint32_t rank, const struct pickle_input *in,
 		      struct catalog_writer *w, struct ckpt_err *e);
+struct dcp_metafile {
+	const char *name;
+	uint32_t rank; /* whose it is */
+};
+/* Reads them all. */
+int dcp_read_metafiles(struct dcp_records *r, struct place *place, const struct dcp_metafile *v,
+		       size_t n, const struct scan_opts *opts, struct catalog_writer *w,
+		       struct ckpt_err *e);
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
 	/* The first dir_len bytes are prefixed to the names of data files: "weights/", or

@@ -158,23 +158,18 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 
 /* ---- scan ---- */
 
-struct ckpt_data {
-	const char *name;
-	uint32_t rank;
-};
-
 static int by_rank(const void *ap, const void *bp)
 {
-	const struct ckpt_data *a = ap, *b = bp;
+	const struct dcp_metafile *a = ap, *b = bp;
 
 	return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
 /* The metadata files in rank order; `*ret_many` if there is one per rank. Free *ret. */
-static int list_metadata(const struct name_list *files, struct ckpt_data **ret, size_t *ret_n,
+static int list_metadata(const struct name_list *files, struct dcp_metafile **ret, size_t *ret_n,
 			 bool *ret_many, struct ckpt_err *e)
 {
-	autofree struct ckpt_data *v = calloc(files->n + 1, sizeof(*v));
+	autofree struct dcp_metafile *v = calloc(files->n + 1, sizeof(*v));
 	bool global = false;
 	size_t n = 0;
 
@@ -186,7 +181,7 @@ static int list_metadata(const struct name_list *files, struct ckpt_data **ret, 
 		long rank = rank_of(files->v[i]);
 
 		if (global ? !strcmp(files->v[i], global_name) : rank >= 0)
-			v[n++] = (struct ckpt_data){ files->v[i], global ? 0 : (uint32_t)rank };
+			v[n++] = (struct dcp_metafile){ files->v[i], global ? 0 : (uint32_t)rank };
 	}
 	qsort(v, n, sizeof(*v), by_rank);
 	for (size_t i = 1; i < n; i++)
@@ -222,43 +217,12 @@ static int note_data_files(struct place *place, const struct name_list *files, b
 	return 0;
 }
 
-struct reading {
-	struct dcp_records *r;
-	struct catalog_writer *w;
-	uint32_t rank;
-};
-
-static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
-{
-	struct reading *x = arg;
-
-	return dcp_read_metadata(x->r, x->rank, in, x->w, e);
-}
-
-static int read_metadata(struct place *place, const struct ckpt_data *v, size_t n,
-			 const struct scan_opts *opts, struct dcp_records *r,
-			 struct catalog_writer *w, struct ckpt_err *e)
-{
-	struct metafiles m;
-	int rc = metafiles_init(&m, place, opts, e);
-
-	for (size_t i = 0; !rc && i < n; i++)
-		metafiles_expect(&m, v[i].name);
-	for (size_t i = 0; !rc && i < n; i++) {
-		struct reading x = { r, w, v[i].rank };
-
-		rc = metafiles_read(&m, v[i].name, parse, &x, w, e);
-	}
-	metafiles_release(&m);
-	return rc;
-}
-
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct hp_directory d = { place, files };
 	struct dcp_join_opts join = { .same_object = hp_same_object, .arg = &d };
-	autofree struct ckpt_data *metadata = NULL;
+	autofree struct dcp_metafile *metadata = NULL;
 	struct dcp_records r = { 0 };
 	size_t n = 0;
 	int rc = list_metadata(files, &metadata, &n, &join.many, e);
@@ -269,7 +233,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 		rc = dcp_records_init(&r, e);
 	r.dialect = DCP_HYPERPARALLEL;
 	if (!rc)
-		rc = read_metadata(place, metadata, n, opts, &r, w, e);
+		rc = dcp_read_metafiles(&r, place, metadata, n, opts, w, e);
 	if (!rc)
 		rc = hp_resolve(&d, &r, w, e);
 	if (!rc)
