@@ -16,6 +16,7 @@
 #include "store/object_form.h"
 #include "tree/tree.h"
 #include <ckptfs/ckpt_mount.h>
+#include <ckptfs/ckpt_tensor.h>
 
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -156,6 +157,13 @@ static inline struct engine *engine_of(struct tree *t)
 struct ckpt_file *ckpt_file_new(struct engine *eng, struct ckpt_err *e);
 /* The last step of opening f: *ret is f, or where rc is an error f is closed. Returns rc. */
 int ckpt_file_opened(struct ckpt_file *f, int rc, struct ckpt_file **ret);
+/* What a program wants of each dimension. */
+struct ckpt_steps {
+	uint64_t start[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS], count[CKPT_MAX_DIMS];
+};
+/* start, stop, step: of each dimension, or NULL: all of it. EINVAL: not inside the tensor. */
+int ckpt_steps_of(const struct tensor_info *t, const uint64_t *start, const uint64_t *stop,
+		  const uint64_t *step, struct ckpt_steps *ret, struct ckpt_err *e);
 /* Elements of a tensor, inside of which they lie, as view_box has them, in row-major order. */
 int ckpt_steps_open(struct engine *eng, const struct tensor_info *t, const uint64_t *off,
 		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,

@@ -8,49 +8,43 @@
 #include <ckptfs/ckpt.h>
 
 /* What a struct ckpt_slice says of a tensor, all of it. */
-struct wanted {
-	uint64_t start[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS], count[CKPT_MAX_DIMS];
-	int64_t stride[CKPT_MAX_DIMS];
-};
-
-static int resolve(const struct tensor_info *t, const struct ckpt_slice *s, struct wanted *w,
-		   struct ckpt_err *e)
+int ckpt_steps_of(const struct tensor_info *t, const uint64_t *start, const uint64_t *stop,
+		  const uint64_t *step, struct ckpt_steps *ret, struct ckpt_err *e)
 {
-	uint64_t row = dtype_info(t->dtype)->size;
-
 	for (size_t d = 0; d < t->n_dims; d++) {
-		uint64_t start = s->start ? s->start[d] : 0;
-		uint64_t stop = s->stop ? s->stop[d] : t->shape[d];
-		uint64_t step = s->step ? s->step[d] : 1, len = stop - start;
+		uint64_t from = start ? start[d] : 0, to = stop ? stop[d] : t->shape[d];
+		uint64_t by = step ? step[d] : 1;
 
-		if (start > stop || stop > t->shape[d] || !step)
+		if (from > to || to > t->shape[d] || !by)
 			return err_set(e, EINVAL,
 				       "tensor '%s': elements %llu to %llu in steps of %llu are "
 				       "outside dimension %zu of %llu",
-				       FQN_TEXT(t->fqn, t->fqn_len), (unsigned long long)start,
-				       (unsigned long long)stop, (unsigned long long)step, d,
+				       FQN_TEXT(t->fqn, t->fqn_len), (unsigned long long)from,
+				       (unsigned long long)to, (unsigned long long)by, d,
 				       (unsigned long long)t->shape[d]);
-		w->start[d] = start;
-		w->step[d] = step;
-		w->count[d] = len / step + (len % step != 0);
+		ret->start[d] = from;
+		ret->step[d] = by;
+		ret->count[d] = (to - from) / by + ((to - from) % by != 0);
 	}
-	for (size_t d = t->n_dims; d-- > 0; row *= w->count[d])
-		w->stride[d] = s->stride ? s->stride[d] : (int64_t)row;
 	return 0;
 }
 
 static int read_slice(struct ckpt *c, const struct tensor_info *t, const struct ckpt_slice *s,
 		      void *to, struct ckpt_err *e)
 {
+	uint64_t row = dtype_info(t->dtype)->size;
+	int64_t stride[CKPT_MAX_DIMS];
+	struct ckpt_steps w;
 	struct ckpt_file *f;
-	struct wanted w;
-	int rc = resolve(t, s, &w, e);
+	int rc = ckpt_steps_of(t, s->start, s->stop, s->step, &w, e);
 
 	if (!rc)
 		rc = ckpt_steps_open(c->engine, t, w.start, w.step, w.count, &f, e);
 	if (rc)
 		return rc;
-	rc = tensor_scatter(f->engine->fetch, f->reader, to, w.stride, t->dtype, e);
+	for (size_t d = t->n_dims; d-- > 0; row *= w.count[d])
+		stride[d] = s->stride ? s->stride[d] : (int64_t)row;
+	rc = tensor_scatter(f->engine->fetch, f->reader, to, stride, t->dtype, e);
 	ckpt_file_close(f);
 	return rc;
 }

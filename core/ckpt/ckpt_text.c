@@ -21,10 +21,10 @@ enum { MAX_TEXT = 512 << 20 };
 /* A slice of a tensor, and what of it is shown. */
 struct part {
 	const struct tensor_info *t;
-	uint64_t start[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS];
-	uint64_t count[CKPT_MAX_DIMS], shown[CKPT_MAX_DIMS]; /* elements */
-	int64_t stride[CKPT_MAX_DIMS];			     /* bytes, of what is shown */
-	uint64_t shape[CKPT_MAX_DIMS];			     /* of the text */
+	struct ckpt_steps of;
+	uint64_t shown[CKPT_MAX_DIMS]; /* elements */
+	int64_t stride[CKPT_MAX_DIMS]; /* bytes, of what is shown */
+	uint64_t shape[CKPT_MAX_DIMS]; /* of the text */
 	size_t n_dims;
 	uint64_t all; /* elements that are shown */
 };
@@ -33,33 +33,23 @@ static int resolve(const struct tensor_info *t, const struct ckpt_text *s, struc
 		   struct ckpt_err *e)
 {
 	uint64_t size = dtype_info(t->dtype)->size;
+	int rc;
 
 	*p = (struct part){ .t = t, .all = 1 };
+	rc = ckpt_steps_of(t, s->start, s->stop, s->step, &p->of, e);
+	if (rc)
+		return rc;
 	for (size_t k = 0; k < t->n_dims; k++) {
-		uint64_t start = s->start ? s->start[k] : 0;
-		uint64_t stop = s->stop ? s->stop[k] : t->shape[k];
-		uint64_t step = s->step ? s->step[k] : 1;
-
-		if (start > stop || stop > t->shape[k] || !step)
-			return err_set(e, EINVAL,
-				       "tensor '%s': elements %llu to %llu in steps of %llu are "
-				       "outside dimension %zu of %llu",
-				       FQN_TEXT(t->fqn, t->fqn_len), (unsigned long long)start,
-				       (unsigned long long)stop, (unsigned long long)step, k,
-				       (unsigned long long)t->shape[k]);
-		p->start[k] = start;
-		p->step[k] = step;
-		p->count[k] = stop == start ? 0 : (stop - start - 1) / step + 1;
 		if (!s->drop || !s->drop[k])
-			p->shape[p->n_dims++] = p->count[k];
-		else if (p->count[k] != 1)
+			p->shape[p->n_dims++] = p->of.count[k];
+		else if (p->of.count[k] != 1)
 			return err_set(e, EINVAL,
 				       "dimension %zu has %llu elements and cannot be left out", k,
-				       (unsigned long long)p->count[k]);
+				       (unsigned long long)p->of.count[k]);
 	}
-	(void)numpy_text_shown(p->count, t->n_dims, p->shown);
+	(void)numpy_text_shown(p->of.count, t->n_dims, p->shown);
 	if (s->form == CKPT_TEXT_JSON)
-		memcpy(p->shown, p->count, sizeof(p->shown));
+		memcpy(p->shown, p->of.count, sizeof(p->shown));
 	for (size_t k = t->n_dims; k-- > 0; p->all *= p->shown[k]) {
 		if (p->shown[k] && p->all > CKPT_TEXT_MAX / p->shown[k])
 			return err_set(e, E2BIG,
@@ -75,18 +65,18 @@ static int read_corner(struct ckpt *c, uint64_t i, bool model, const struct part
 		       uint8_t *data, struct ckpt_err *e)
 {
 	uint64_t start[CKPT_MAX_DIMS], stop[CKPT_MAX_DIMS];
-	struct ckpt_slice s = { start, stop, p->step, p->stride };
+	struct ckpt_slice s = { start, stop, p->of.step, p->stride };
 	size_t bit = 0;
 
 	for (size_t k = 0; k < p->t->n_dims; k++) {
-		bool cut = p->shown[k] < p->count[k];
+		bool cut = p->shown[k] < p->of.count[k];
 		bool end = cut && ends >> bit & 1;
-		uint64_t n = cut ? NUMPY_TEXT_EDGE : p->count[k];
-		uint64_t first = end ? p->count[k] - n : 0;
+		uint64_t n = cut ? NUMPY_TEXT_EDGE : p->of.count[k];
+		uint64_t first = end ? p->of.count[k] - n : 0;
 
 		bit += cut;
-		start[k] = p->start[k] + first * p->step[k];
-		stop[k] = start[k] + (n - 1) * p->step[k] + 1;
+		start[k] = p->of.start[k] + first * p->of.step[k];
+		stop[k] = start[k] + (n - 1) * p->of.step[k] + 1;
 		data += end ? (int64_t)NUMPY_TEXT_EDGE * p->stride[k] : 0;
 	}
 	return model ? ckpt_model_slice_read(c, i, &s, data, e)
@@ -101,7 +91,7 @@ static int read_shown(struct ckpt *c, uint64_t i, bool model, const struct part 
 	int rc = 0;
 
 	for (size_t k = 0; k < p->t->n_dims; k++)
-		cut += p->shown[k] < p->count[k];
+		cut += p->shown[k] < p->of.count[k];
 	for (uint64_t ends = 0; !rc && p->all && ends < UINT64_C(1) << cut; ends++)
 		rc = read_corner(c, i, model, p, ends, data, e);
 	return rc;
