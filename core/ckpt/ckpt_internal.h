@@ -177,6 +177,8 @@ int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, 
 			 struct ckpt_err *e);
 /* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
  * source files, and why it cannot be opened, or NULL. */
+/* The rank that wrote a data file of that name; -1: the name does not tell. */
+long ckpt_rank_of(const char *path);
 /* How many ranks these data files are named after; 0: they are not. */
 uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n);
 uint64_t ckpt_chunks_of(const struct engine *eng, const struct tensor_info *t);

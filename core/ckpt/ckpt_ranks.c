@@ -10,7 +10,7 @@
 
 /* N of "__N_0.distcp" (PyTorch, Megatron-core), "_rankN_.safetensors", "FQN_rankN.bytes" (HyperParallel),
  * "shard-0000N-model-00001-of-00001.safetensors" (PyTorch); -1: it names no rank. */
-static long rank_of(const char *path)
+long ckpt_rank_of(const char *path)
 {
 	const char *name = strrchr(path, '/'), *rank;
 	int end = 0;
@@ -46,7 +46,7 @@ uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n)
 	if (!ranks)
 		return 0;
 	for (size_t i = 0; i < n; i++)
-		ranks[i] = rank_of(files[i].path);
+		ranks[i] = ckpt_rank_of(files[i].path);
 	if (n)
 		qsort(ranks, n, sizeof(*ranks), by_number);
 	/* Where one file has another name, what the others' mean is a guess. */

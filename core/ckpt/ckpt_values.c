@@ -17,6 +17,7 @@
 #include "codec/values.h"
 #include "tensor/tensor_info.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ struct scan {
 	struct hist
 		*hist; /* of the tensor whose blocks come; NULL: histograms were not asked for */
 	struct ckpt *c;
+	const struct tensor_scan *tensors;
 	struct digest asked; /* all that the contents of .state depend on */
 	struct values_state state;
 	uint64_t known;	  /* tensors, of those that come, that it knows */
@@ -226,10 +228,20 @@ static int add_hist(struct scan *r, struct group *g)
 	return 0;
 }
 
+/* The chunk whose statistics come, of tensor_scan. */
+static const char *rank_key(struct scan *r, size_t *ret_len)
+{
+	char key[32];
+
+	*ret_len = (size_t)snprintf(key, sizeof(key), "rank %ld",
+				    ckpt_rank_of(r->tensors->chunk_path));
+	return arena_dup(&r->names, key, *ret_len);
+}
+
 static int add_to_group(struct scan *r, const struct tensor_info *t, const struct tally *tally)
 {
 	size_t len, at;
-	const char *key = key_of(r, t, &len);
+	const char *key = r->s->by == CKPT_VALUES_RANK ? rank_key(r, &len) : key_of(r, t, &len);
 	struct group *g;
 	bool found;
 
@@ -289,7 +301,8 @@ static void add_text(struct digest *d, const char *text)
 static int begin(void *arg, uint64_t *ret_known, struct ckpt_err *e)
 {
 	struct scan *r = arg;
-	const uint64_t how[] = { r->s->model, r->s->bins != 0, sizeof(struct tally) };
+	const uint64_t how[] = { r->s->model, r->s->bins != 0, sizeof(struct tally),
+				 r->s->by == CKPT_VALUES_RANK };
 	struct ckpt_origin o;
 	int rc = ckpt_origin(r->c, &o, e);
 
@@ -347,6 +360,20 @@ static int finish(void *arg, const struct tensor_info *t, bool read, const char 
 	return rc;
 }
 
+static int check_ranks(const struct ckpt *c, const struct ckpt_values_scan *s, struct ckpt_err *e)
+{
+	struct ckpt_totals totals;
+
+	ckpt_totals(c, &totals);
+	if (s->model)
+		return err_set(e, EINVAL,
+			       "by rank: only the tensors that are stored, not the model's");
+	return totals.ranks || ckpt_is_run(c) ? 0
+					      : err_set(e, ENOTSUP,
+							"by rank: the names of its data files do "
+							"not tell which rank wrote them");
+}
+
 static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 {
 	struct scan r = { .s = s,
@@ -358,6 +385,7 @@ static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 	struct tensor_scan tensors = { .c = c,
 				       .globs = s->globs,
 				       .model = s->model,
+				       .by_chunk = s->by == CKPT_VALUES_RANK,
 				       .max = TALLY_MAX_BLOCK,
 				       .jobs = s->jobs,
 				       .cmd = "stat",
@@ -374,8 +402,11 @@ static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
 				       .state_size = sizeof(struct part),
 				       .merge = merge,
 				       .finish = finish };
-	int rc = 0;
+	int rc = tensors.by_chunk ? check_ranks(c, s, e) : 0;
 
+	if (rc)
+		return rc;
+	r.tensors = &tensors;
 	if (s->resume) {
 		tensors.list = list;
 		tensors.begin = begin;

@@ -4,9 +4,11 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/pipeline.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +19,8 @@ struct item {
 	struct tensor_info t;
 	bool read;
 	uint64_t elements, step, charged; /* step: elements of a block; charged: bytes */
+	const char *path;		  /* of a chunk, which is all of the item; or NULL */
+	uint64_t box[2][CKPT_MAX_DIMS];	  /* its offset, its size */
 	struct ckpt_err why;
 	max_align_t state[];
 };
@@ -35,8 +39,19 @@ struct worker {
 	max_align_t own[];
 };
 
+struct chunk {
+	const char *path;
+	size_t box; /* where it begins in .boxes */
+};
+
 struct scan {
 	struct tensor_scan *s;
+	/* by_chunk: those of tensor number .at, and which comes next. */
+	struct tensor_info t;
+	uint64_t at, chunk, *boxes;
+	struct chunk *chunks;
+	size_t n_chunks, cap_chunks, n_boxes, cap_boxes;
+	uint64_t failed;  /* the tensor, plus one, that failed last */
 	uint64_t n, next; /* tensors */
 	uint64_t known;	  /* of those that come, so many are not to be read */
 	uint64_t glob_steps;
@@ -82,6 +97,8 @@ static int open_item(const struct tensor_scan *s, struct worker *w, const struct
 	ckpt_file_close(w->file);
 	w->file = NULL;
 	w->serial = i->item.serial;
+	if (i->path)
+		return ckpt_box_open(s->c, i->at, i->box[0], i->box[1], &w->file, e);
 	return s->model ? ckpt_model_open(s->c, i->at, &w->file, e)
 			: ckpt_file_open(s->c, ckpt_tensor_node(s->c, i->at), &w->file, e);
 }
@@ -122,6 +139,68 @@ static void work(void *arg, void *worker, void *item, uint64_t block, void *resu
 
 /* ---- the calling thread ---- */
 
+/* The next tensor that is asked for. */
+static bool next_tensor(struct scan *r, uint64_t *ret_at, struct tensor_info *ret)
+{
+	do {
+		if (r->next == r->n)
+			return false;
+		*ret_at = r->next++;
+	} while (tensor_at(r->s, *ret_at, ret) ||
+		 !text_glob_any(r->s->globs, ret->fqn, ret->fqn_len, &r->glob_steps));
+	r->s->tensors++;
+	return true;
+}
+
+static int add_chunk(void *arg, const struct ckpt_chunk *chunk)
+{
+	struct scan *r = arg;
+	size_t n = r->t.n_dims;
+
+	if (!VEC_ROOM(r->chunks, r->cap_chunks, r->n_chunks + 1) ||
+	    !VEC_ROOM(r->boxes, r->cap_boxes, r->n_boxes + 2 * n))
+		return -ENOMEM;
+	r->chunks[r->n_chunks++] = (struct chunk){ chunk->path, r->n_boxes };
+	if (n) {
+		memcpy(r->boxes + r->n_boxes, chunk->off, n * sizeof(*chunk->off));
+		memcpy(r->boxes + r->n_boxes + n, chunk->len, n * sizeof(*chunk->len));
+	}
+	r->n_boxes += 2 * n;
+	return 0;
+}
+
+/* The next chunk; or a tensor of which the chunks are not known, and why. */
+static bool next_chunk(struct scan *r, struct item *i)
+{
+	const struct chunk *from;
+	uint64_t elements = 1;
+
+	while (r->chunk == r->n_chunks) {
+		r->chunk = r->n_chunks = r->n_boxes = 0;
+		if (!next_tensor(r, &r->at, &r->t))
+			return false;
+		i->at = r->at;
+		i->t = r->t;
+		if (ckpt_tensor_chunks(r->s->c, r->at, add_chunk, r, &i->why) == -ENOMEM)
+			(void)err_nomem(&i->why);
+		if (i->why.code) {
+			r->n_chunks = 0;
+			return true;
+		}
+	}
+	i->at = r->at;
+	i->t = r->t;
+	from = &r->chunks[r->chunk++];
+	i->path = from->path;
+	for (size_t d = 0; d < i->t.n_dims; d++) {
+		i->box[0][d] = r->boxes[from->box + d];
+		i->box[1][d] = r->boxes[from->box + i->t.n_dims + d];
+		elements *= i->box[1][d]; /* no more than the tensor has */
+	}
+	i->t.bytes = elements * dtype_info(i->t.dtype)->size;
+	return true;
+}
+
 static bool next(void *arg, void *item, uint64_t *ret_blocks)
 {
 	struct scan *r = arg;
@@ -129,19 +208,15 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 	struct item *i = item;
 	size_t size;
 
-	do {
-		if (r->next == r->n)
-			return false;
-		i->at = r->next++;
-	} while (tensor_at(s, i->at, &i->t) ||
-		 !text_glob_any(s->globs, i->t.fqn, i->t.fqn_len, &r->glob_steps));
+	if (s->by_chunk ? !next_chunk(r, i) : !next_tensor(r, &i->at, &i->t))
+		return false;
 	size = dtype_info(i->t.dtype)->size;
 	i->read = !s->wanted || s->wanted(&i->t);
 	if (r->known) {
 		r->known--;
 		return true;
 	}
-	if (!i->read)
+	if (!i->read || i->why.code)
 		return true;
 	i->elements = i->t.bytes / size;
 	i->step = min_u64(TENSOR_SCAN_BLOCK / size, s->max ? s->max : UINT64_MAX);
@@ -155,7 +230,7 @@ static void charge(struct scan *r, struct item *i, uint64_t bytes)
 	i->charged += bytes;
 	r->done += bytes;
 	if (r->s->progress)
-		r->s->progress(r->s->progress_arg, r->done, r->s->bytes);
+		r->s->progress(r->s->progress_arg, min_u64(r->done, r->s->bytes), r->s->bytes);
 }
 
 static int merge(void *arg, void *item, const void *result)
@@ -178,8 +253,9 @@ static int finish(void *arg, void *item)
 	struct item *i = item;
 
 	charge(r, i, i->t.bytes - i->charged);
-	r->s->tensors++;
-	r->s->failed += i->why.code != 0;
+	r->s->failed += i->why.code && r->failed != i->at + 1;
+	r->failed = i->why.code ? i->at + 1 : r->failed;
+	r->s->chunk_path = i->path;
 	return r->s->finish(r->s->arg, &i->t, i->read, i->why.code ? i->why.msg : NULL, i->state);
 }
 
@@ -226,5 +302,8 @@ int tensor_scan_run(struct tensor_scan *s, struct ckpt_err *e)
 	rc = s->begin ? s->begin(s->arg, &r.known, e) : 0;
 	if (rc)
 		return rc;
-	return pipeline_run(&pipeline, e);
+	rc = pipeline_run(&pipeline, e);
+	free(r.chunks);
+	free(r.boxes);
+	return rc;
 }

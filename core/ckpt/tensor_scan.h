@@ -22,7 +22,8 @@ enum { TENSOR_SCAN_BLOCK = 4 << 20 /* bytes that are read at once */ };
 struct tensor_scan {
 	struct ckpt *c;
 	const char *const *globs;
-	bool model;	 /* the model's tensors, under their names in hf/ */
+	bool model; /* the model's tensors, under their names in hf/ */
+	bool by_chunk; /* not with model: each chunk is scanned as a tensor of its own, see chunk_path */
 	bool in_order;	 /* a tensor's blocks come one after another, to one thread */
 	uint64_t max;	 /* elements of a block; 0: as many as fit */
 	unsigned jobs;	 /* 0: one for each CPU, up to 4 */
@@ -53,6 +54,9 @@ struct tensor_scan {
 	 * it was not wanted. Non-zero ends the scan. */
 	int (*finish)(void *arg, const struct tensor_info *t, bool read, const char *fault,
 		      const void *state);
+
+	/* by_chunk, while finish runs: the chunk's data file. .bytes are the chunk's. */
+	const char *chunk_path;
 
 	/* Filled in: */
 	uint64_t tensors, failed, bytes;

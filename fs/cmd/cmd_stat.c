@@ -48,6 +48,7 @@ struct report {
 	bool begun, plots, utf8;
 	double (*bar)(const struct ckpt_values_item *i); /* NULL: histograms instead */
 	double longest;					 /* bar */
+	uint64_t chunks;				 /* by rank */
 };
 
 /* ---- columns ---- */
@@ -106,7 +107,7 @@ static const struct {
 	{ "zero", key_zero },	      { "nan", key_nan }, { "inf", key_inf },
 };
 
-static const char *const groupings[] = { "tensor", "layer", "role" };
+static const char *const groupings[] = { "tensor", "layer", "role", "rank" };
 
 /* The table of options has the same names. */
 static int read_options(const struct options *o, struct report *r, struct ckpt_values_scan *s,
@@ -169,8 +170,10 @@ static void add_heading(const struct report *r)
 	struct buf *b = r->out;
 
 	buf_printf(b, "%-9s %13s %12s %12s %12s %12s %12s %10s %6s %6s  ",
-		   r->by == CKPT_VALUES_TENSOR ? "dtype" : "tensors", "elements", "min", "max",
-		   "mean", "std", "norm", "zeros", "NaN", "Inf");
+		   r->by == CKPT_VALUES_TENSOR ? "dtype"
+		   : r->by == CKPT_VALUES_RANK ? "chunks"
+					       : "tensors",
+		   "elements", "min", "max", "mean", "std", "norm", "zeros", "NaN", "Inf");
 	if (r->plots)
 		buf_printf(b, "%-*s  ", PLOT_COLUMNS,
 			   !r->bar	? "min to max"
@@ -358,7 +361,7 @@ static void add_json_hist(struct json_out *j, const char *key, const struct ckpt
 	json_close(j);
 }
 
-static void add_json(struct json_out *j, const struct ckpt_values_item *i)
+static void add_json(struct json_out *j, enum ckpt_values_by by, const struct ckpt_values_item *i)
 {
 	json_open_line(j, NULL, '{');
 	json_str_n(j, i->dtype ? "fqn" : "group", i->fqn, i->fqn_len);
@@ -366,7 +369,7 @@ static void add_json(struct json_out *j, const struct ckpt_values_item *i)
 		json_str(j, "dtype", i->dtype);
 		json_u64s(j, "shape", i->shape, i->n_dims);
 	} else {
-		json_u64(j, "tensors", i->tensors);
+		json_u64(j, by == CKPT_VALUES_RANK ? "chunks" : "tensors", i->tensors);
 	}
 	json_u64(j, "bytes", i->bytes);
 	json_str(j, "fault", i->fault);
@@ -423,7 +426,7 @@ static void add_csv(struct buf *b, const struct ckpt_values_item *i)
 static int show(struct report *r, const struct ckpt_values_item *i)
 {
 	if (r->o->json)
-		add_json(&r->json, i);
+		add_json(&r->json, r->by, i);
 	else if (r->o->csv)
 		add_csv(r->out, i);
 	else
@@ -479,6 +482,8 @@ static int take(void *arg, const struct ckpt_values_item *i)
 	struct report *r = arg;
 	struct row *row;
 
+	if (r->by == CKPT_VALUES_RANK && !i->fault)
+		r->chunks += i->tensors;
 	if (!r->key && !r->bar)
 		return show(r, i);
 	if (!VEC_ROOM(r->rows, r->cap_rows, r->n_rows + 1))
@@ -547,7 +552,8 @@ static void end(struct report *r, const struct ckpt_values_scan *s)
 	const struct ckpt_values_item all = { .fqn = "all",
 					      .fqn_len = 3,
 					      .bytes = s->bytes,
-					      .tensors = s->tensors,
+					      .tensors = s->by == CKPT_VALUES_RANK ? r->chunks
+										   : s->tensors,
 					      .values = s->total };
 
 	if (r->o->json) {

@@ -97,7 +97,7 @@ static const struct word words[] = {
 	  "compare all elements: how many changed, and by how much" },
 	{ "model", 0, FLAG, WORDS_STAT | WORDS_SUM, AT(model), NULL,
 	  "only the model's tensors, under their names in hf/" },
-	{ "by", 0, TEXT, WORDS_STAT, AT(by), "tensor|layer|role",
+	{ "by", 0, TEXT, WORDS_STAT, AT(by), "tensor|layer|role|rank",
 	  "what a row is for (default tensor)" },
 	{ "sort", 0, TEXT, WORDS_STAT, AT(sort), "elements|min|max|mean|std|norm|zero|nan|inf",
 	  "largest first" },

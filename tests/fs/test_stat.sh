@@ -173,6 +173,34 @@ assert sum(g["tensors"] for g in b["groups"]) == len(a["tensors"]) == b["all"]["
 assert sum(g["elements"] for g in b["groups"]) == b["all"]["elements"]'
 }
 
+# Each element belongs to the rank whose file has it.
+test_by_rank() {
+  python3 -c 'import struct
+open("v", "wb").write(struct.pack("<12f", *range(12)))
+open("u", "wb").write(struct.pack("<4f", 50, 60, 70, float("nan")))'
+  make_dcp ck 0 4x3 2x3:v 1 2x2 1x2:u # in __0_0, __0_1 and __1_0
+  ckptfs stat --by=rank ck | tr -s ' ' >out
+  diff - out <<'END'
+chunks elements min max mean std norm zeros NaN Inf rank
+6 12 0 11 5.5 3.45205 22.4944 1 0 0 rank 0
+2 4 50 70 60 8.16497 104.881 0 1 0 rank 1
+8 16 0 70 16.4 22.3183 107.266 1 1 0 all
+END
+  # The same elements in all, however they are grouped, and wherever they are.
+  ckptfs reshard "$(zoo)" three --ranks=3 -q
+  ckptfs stat --json "$(zoo)" | grep '"all"' | sed 's/"tensors": [0-9]*, //' >a
+  ckptfs stat --json --by=rank three >b
+  grep '"all"' b | sed 's/"tensors": [0-9]*, //' | diff a -
+  ckptfs stat --json --by=rank --jobs=1 three | cmp - b
+  python3 -c 'import json
+r = json.load(open("b"))
+assert [g["group"] for g in r["groups"]] == ["rank 0", "rank 1", "rank 2"], r
+assert sum(g["elements"] for g in r["groups"]) == r["all"]["elements"], r'
+  ckptfs stat --by=rank --hist --plot=always -q three >/dev/null
+  refused 'not the model' ckptfs stat --by=rank --model three
+  refused 'do not tell which rank' ckptfs stat --by=rank "$(zoo)"
+}
+
 test_sorted() {
   ckptfs stat --sort=norm --csv "$(zoo)" | python3 -c 'import csv, sys
 rows = list(csv.DictReader(sys.stdin))

@@ -58,6 +58,8 @@ enum ckpt_values_by {
 	CKPT_VALUES_TENSOR, /* an item for each tensor */
 	CKPT_VALUES_LAYER, /* for each prefix of FQNs up to the first number in them: "model.layers.3" */
 	CKPT_VALUES_ROLE, /* for each FQN with '*' for numbers: "model.layers.*.mlp.up_proj.weight" */
+	/* for each rank that wrote data files, as their names tell: "rank 3", and .tensors are chunks */
+	CKPT_VALUES_RANK,
 };
 
 struct ckpt_values_scan {
@@ -86,7 +88,7 @@ struct ckpt_values_scan {
 };
 #define CKPT_VALUES_MAX_JOBS 64
 
-/* 0 also when tensors could not be read. Of a run: -EISDIR. */
+/* 0 also when tensors could not be read. Of a run: -EISDIR. ENOTSUP: by rank, and no names tell. */
 CKPT_API int ckpt_values_scan_sized(struct ckpt *c, struct ckpt_values_scan *s, size_t size,
 				    struct ckpt_err *e);
 static inline int ckpt_values_scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
