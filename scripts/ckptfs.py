@@ -50,14 +50,16 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (POINTER, byref, c_bool, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint,
+                    c_uint64, c_void_p)
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 if TYPE_CHECKING:
     import numpy
     import torch as _torch
 
-__all__ = ["Checkpoint", "Error", "File", "Object", "Tensor", "Tensors", "Verdict", "open"]
+__all__ = ["Checkpoint", "Error", "File", "Finding", "Histogram", "Object", "Tensor", "Tensors", "Values", "Verdict",
+           "open"]
 __version__ = "0.5.1"
 
 NAME_MAX = 255
@@ -155,6 +157,54 @@ class _Slice(ctypes.Structure):
                 ("step", POINTER(c_uint64)), ("stride", POINTER(c_int64))]
 
 
+# ckpt_values.h, ckpt_numbers.h
+
+class _Hist(ctypes.Structure):
+    _fields_ = [("n", c_size_t), ("edges", POINTER(c_double)), ("counts", POINTER(c_uint64))]
+
+
+class _Numbers(ctypes.Structure):
+    _fields_ = [("known", c_bool), ("is_complex", c_bool), ("elements", c_uint64), ("finite", c_uint64),
+                ("nan", c_uint64), ("infinite", c_uint64), ("zero", c_uint64), ("subnormal", c_uint64),
+                ("first_nan", c_uint64), ("first_infinite", c_uint64), ("first_zero", c_uint64),
+                ("min", c_double), ("min_rest", c_double), ("max", c_double), ("max_rest", c_double),
+                ("sum", c_double * 2), ("mean", c_double * 2), ("std", c_double), ("norm", c_double)]
+
+
+class _ValuesItem(ctypes.Structure):
+    _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("dtype", c_char_p), ("n_dims", c_size_t),
+                ("shape", POINTER(c_uint64)), ("bytes", c_uint64), ("tensors", c_uint64),
+                ("fault", c_char_p), ("values", _Numbers), ("linear", POINTER(_Hist)),
+                ("logarithmic", POINTER(_Hist))]
+
+
+_EACH_VALUES = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_ValuesItem))
+
+
+class _ValuesScan(ctypes.Structure):
+    _fields_ = [("globs", POINTER(c_char_p)), ("model", c_bool), ("by", c_int), ("jobs", c_uint),
+                ("each", _EACH_VALUES), ("progress", c_void_p), ("arg", c_void_p), ("tensors", c_uint64),
+                ("failed", c_uint64), ("bytes", c_uint64), ("total", _Numbers), ("resume", c_char_p),
+                ("resume_key", c_char_p), ("bins", c_uint)]
+
+
+class _Fault(ctypes.Structure):
+    _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("what", c_char_p), ("warning", c_bool),
+                ("rule", c_char_p)]
+
+
+_EACH_FAULT = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Fault))
+
+
+class _ValuesCheck(ctypes.Structure):
+    _fields_ = [("globs", POINTER(c_char_p)), ("allow_nan", POINTER(c_char_p)),
+                ("allow_inf", POINTER(c_char_p)), ("allow_zero", POINTER(c_char_p)),
+                ("allow_constant", POINTER(c_char_p)), ("max_abs", c_double), ("jobs", c_uint),
+                ("fault", _EACH_FAULT), ("progress", c_void_p), ("arg", c_void_p), ("faults", c_uint64),
+                ("tensors", c_uint64), ("bytes", c_uint64)]
+
+
+_BY = ("tensor", "layer", "role", "rank")  # enum ckpt_values_by
 _EACH_VERDICT = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_Verdict))
 _SERVES = ("yes", "no", "not checked", "absent")  # enum ckpt_serves
 _NUMBERS = POINTER(c_uint64)
@@ -180,6 +230,8 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_model_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p,
                               POINTER(_Err)),
     "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
+    "ckpt_values_scan_sized": (c_int, c_void_p, POINTER(_ValuesScan), c_size_t, POINTER(_Err)),
+    "ckpt_values_check_sized": (c_int, c_void_p, POINTER(_ValuesCheck), c_size_t, POINTER(_Err)),
     "ckpt_verdicts": (c_int, c_void_p, c_bool, _EACH_VERDICT, c_void_p, POINTER(_Err)),
     "ckpt_walk": (c_int, c_void_p, c_char_p, POINTER(c_uint64), POINTER(_Err)),
     "ckpt_type_sized": (c_int, c_void_p, c_uint64, POINTER(_Stat), c_size_t, POINTER(_Err)),
@@ -446,6 +498,84 @@ class Tensor:
                    self._group._checkpoint.path)
 
 
+class Histogram(NamedTuple):
+    """As of numpy.histogram: bin i has counts[i] elements from edges[i] on and below edges[i + 1]."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+class Values(NamedTuple):
+    """What values a tensor has, or all of a group; ckptfs-stat(1) describes the members. What does not
+    exist, such as the mean of no elements, is None."""
+
+    dtype: Optional[str]
+    shape: Optional[tuple[int, ...]]
+    tensors: int
+    elements: int
+    finite: int
+    nan: int
+    inf: int
+    zero: int
+    subnormal: int
+    first_nan: Optional[int]
+    first_inf: Optional[int]
+    first_zero: Optional[int]
+    min: Union[int, float, None]
+    max: Union[int, float, None]
+    sum: Union[float, complex, None]
+    mean: Union[float, complex, None]
+    std: Optional[float]
+    norm: Optional[float]
+    linear: Optional[Histogram]
+    logarithmic: Optional[Histogram]
+    #: why it could not be read; there are no values then
+    fault: Optional[str]
+
+
+class Finding(NamedTuple):
+    """What check_values() found."""
+
+    name: str
+    #: "nan", "inf", "zero", "constant", "max_abs", "unreadable"
+    rule: str
+    text: str
+
+
+def _histogram(h) -> Optional[Histogram]:
+    if not h:
+        return None
+    h = h.contents
+    return Histogram(h.edges[:h.n + 1] if h.n else [], h.counts[:h.n])
+
+
+def _values(i: _ValuesItem) -> Values:
+    v, dtype = i.values, i.dtype.decode() if i.dtype else None
+
+    def at(number: int) -> Optional[int]:
+        return number if dtype and v.known and number < 1 << 63 else None
+
+    def parts(both) -> Union[float, complex]:
+        return complex(*both) if v.is_complex else both[0]
+
+    def extreme(value: float, rest: float) -> Union[int, float]:
+        return int(value) + int(rest) if dtype and dtype.startswith(("int", "uint")) else value
+
+    ordered = v.finite and not v.is_complex
+    return Values(
+        dtype, tuple(i.shape[:i.n_dims]) if dtype else None, i.tensors, v.elements, v.finite, v.nan, v.infinite,
+        v.zero, v.subnormal, at(v.first_nan), at(v.first_infinite), at(v.first_zero),
+        extreme(v.min, v.min_rest) if ordered else None, extreme(v.max, v.max_rest) if ordered else None,
+        parts(v.sum) if v.finite else None, parts(v.mean) if v.finite else None, v.std if v.finite else None,
+        v.norm if v.finite else None, _histogram(i.linear), _histogram(i.logarithmic),
+        i.fault.decode("utf-8", "replace") if i.fault else None)
+
+
+def _globs(globs: Union[str, Sequence[str]]):
+    names = [_bytes(g) for g in ([globs] if isinstance(globs, str) else globs)]
+    return (c_char_p * (len(names) + 1))(*names, None)
+
+
 class Tensors(Mapping):
     """Maps names, in natural order, to whole tensors as NumPy arrays, read on access. tensor(name)
     returns a Tensor without reading it."""
@@ -477,6 +607,28 @@ class Tensors(Mapping):
                         names.append(_text(about.fqn, about.fqn_len))
                 self._names = names
         return self._names
+
+    def stat(self, *globs: str, by: str = "tensor", bins: int = 0, jobs: int = 0) -> dict[str, Values]:
+        """What values the tensors have that match a glob, or all: as `ckptfs stat` tells. by: "tensor",
+        "layer", "role" or "rank"; bins: of histograms, 3 to 256. Tensors are read in blocks, by several
+        threads."""
+        if self._rank is not None:
+            raise ValueError("stat() of a rank's part is not supported")
+        if by not in _BY:
+            raise ValueError(f"by={by!r} is not one of {', '.join(_BY)}")
+        found, e = {}, _Err()
+
+        def each(_, item) -> int:
+            i = item.contents
+            found[_text(i.fqn, i.fqn_len)] = _values(i)
+            return 0
+
+        scan = _ValuesScan(globs=_globs(globs), model=self._model, by=_BY.index(by), jobs=jobs, bins=bins,
+                           each=_EACH_VALUES(each))
+        with self._checkpoint._using() as handle:
+            _check(self._checkpoint._lib.ckpt_values_scan_sized(handle, *_lent(scan), byref(e)), e,
+                   self._checkpoint.path)
+        return found
 
     def tensor(self, name: str) -> Tensor:
         """The tensor with that name, not read yet; of a checkpoint's own tensors also by the name that
@@ -730,6 +882,24 @@ class Checkpoint(Tensors):
 
         with self._using() as handle:
             _check(self._lib.ckpt_verdicts(handle, False, _EACH_VERDICT(each), None, byref(e)), e, self.path)
+        return found
+
+    def check_values(self, *globs: str, allow_nan: Sequence[str] = (), allow_inf: Sequence[str] = (),
+                     allow_zero: Sequence[str] = (), allow_constant: Sequence[str] = (), max_abs: float = 0,
+                     jobs: int = 0) -> list[Finding]:
+        """What `ckptfs check --values` finds in the tensors that match a glob, or in all: nothing, if
+        training can go on with them. The others are globs, too; ckptfs-check(1) describes the rules."""
+        found, e = [], _Err()
+
+        def each(_, fault) -> None:
+            f = fault.contents
+            found.append(Finding(_text(f.fqn, f.fqn_len), f.rule.decode(), f.what.decode("utf-8", "replace")))
+
+        check = _ValuesCheck(globs=_globs(globs), allow_nan=_globs(allow_nan), allow_inf=_globs(allow_inf),
+                             allow_zero=_globs(allow_zero), allow_constant=_globs(allow_constant),
+                             max_abs=max_abs, jobs=jobs, fault=_EACH_FAULT(each))
+        with self._using() as handle:
+            _check(self._lib.ckpt_values_check_sized(handle, *_lent(check), byref(e)), e, self.path)
         return found
 
     def listdir(self, path: str = "") -> list[str]:

@@ -118,6 +118,37 @@ def check_objects(ck, path):
     assert not files or out("cat", path, *files) == b"".join(good)
 
 
+def check_values(ck, path):
+    """As the commands have it, but for those of NaN, which JSON has as null."""
+    shown = json.loads(run("stat", path, "--json", "--hist=8").stdout)
+    found = ck.stat(bins=8)
+    assert list(found) == [t["fqn"] for t in shown["tensors"]]
+    for t in shown["tensors"]:
+        v = found[t["fqn"]]
+        assert (v.dtype, list(v.shape), v.fault) == (t["dtype"], t["shape"], t["fault"]), t
+        for key in set(t) & set(v._fields) - {"dtype", "shape", "fault", "linear", "logarithmic"}:
+            value = getattr(v, key)
+            if isinstance(value, complex):
+                value = [value.real, value.imag]
+            if isinstance(value, float) and math.isinf(value):
+                value = None
+            wanted = None if t[key] == [None, None] else t[key]
+            assert value == wanted, (key, t, v)
+        for key in "linear", "logarithmic":
+            h = getattr(v, key)
+            assert t.get(key) == (h and h._asdict()), (t, h)
+    groups = json.loads(run("stat", path, "--json", "--by=role").stdout)["groups"]
+    assert {g["group"]: g["elements"] for g in groups if not g["fault"]} == {
+        name: v.elements for name, v in ck.stat(by="role").items() if not v.fault}
+    faults = [(f["fqn"], f["rule"], f["what"]) for f in json.loads(run("check", path, "--json", "--max-abs=2").stdout)["faults"]
+              if f["rule"] and f["rule"] != "unreadable"]
+    assert faults == [f for f in ck.check_values(max_abs=2) if f.rule != "unreadable"]
+    allowed = ck.check_values(allow_nan="*", allow_inf=["*"], allow_zero=["x", "*"], allow_constant=("*",))
+    assert {f.rule for f in allowed} <= {"unreadable"}, allowed
+    fails(ValueError, "is not one of tensor, layer, role, rank", ck.stat, by="x")
+    fails(ckptfs.Error, "histograms of 2 bins", ck.stat, bins=2)
+
+
 def check_fixture(path):
     r = random.Random(path)
     shown = run("cat", path, ".ckptfs/info.json")
@@ -128,6 +159,7 @@ def check_fixture(path):
         assert ck.info() == json.loads(shown.stdout)
         assert [{"face": face, "serves": v.serves, "verdict": v.text}
                 for face, v in ck.verdicts().items()] == ck.info()["verdicts"]
+        check_values(ck, path)
         names = list(ck)
         assert len(names) == len(ck) == len(set(names)) and set(names) == set(ck.keys())
         tensors = [ck.tensor(name) for name in names]
@@ -328,14 +360,17 @@ def test_structures():
     for name, members in (("ckpt_err", ckptfs._Err), ("ckpt_hooks", ckptfs._Hooks),
                           ("ckpt_totals", ckptfs._Totals), ("ckpt_tensor", ckptfs._Tensor),
                           ("ckpt_object", ckptfs._Object), ("ckpt_stat", ckptfs._Stat),
-                          ("ckpt_slice", ckptfs._Slice), ("ckpt_verdict", ckptfs._Verdict)):
+                          ("ckpt_slice", ckptfs._Slice), ("ckpt_verdict", ckptfs._Verdict),
+                          ("ckpt_hist", ckptfs._Hist), ("ckpt_values", ckptfs._Numbers),
+                          ("ckpt_values_item", ckptfs._ValuesItem), ("ckpt_values_scan", ckptfs._ValuesScan),
+                          ("ckpt_fault", ckptfs._Fault), ("ckpt_values_check", ckptfs._ValuesCheck)):
         have[name] = {"": ctypes.sizeof(members)}
         for field, kind in members._fields_:
             have[name][field] = getattr(members, field).offset
     if sys.argv[2:]:
         assert have == json.loads(sys.stdin.read()), have
         return
-    print("#include <ckptfs/ckpt.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{")
+    print("#include <ckptfs/ckpt.h>\n#include <ckptfs/ckpt_values.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{")
     lines = []
     for name, fields in have.items():
         one = [f'\\"{f}\\": %zu' for f in fields]
