@@ -31,6 +31,41 @@ class Values {
     this.bad = new Map(); // of nodes
   }
 
+  // Where each tensor's histograms are, which are read when they are looked at.
+  addHists(bytes) {
+    const n = this.known.length, r = this.hists = new Reader(bytes);
+    this.histAt = new Uint32Array(n);
+    for (let i = 0; i < n && r.at < bytes.length; i++) {
+      this.histAt[i] = r.at;
+      for (let k = 0; k < 2; k++) {
+        const bins = r.uint();
+        if (!bins)
+          continue;
+        r.uint();
+        r.uint();
+        r.at += bins;
+      }
+    }
+  }
+
+  // [linear, logarithmic], each with edges and heights of 0 to 255, or null.
+  histOf(row) {
+    const r = this.hists;
+    r.at = this.histAt[row];
+    let n = r.uint(), linear = null, logarithmic = null;
+    if (n) {
+      const width = 2 ** r.int(), first = r.int();
+      linear = { edges: Array.from({ length: n + 1 }, (_, i) => (first + i) * width), heights: r.take(n) };
+    }
+    n = r.uint();
+    if (n) {
+      const positive = r.uint(), k = r.int();
+      const edges = Array.from({ length: n + 1 }, (_, i) => i >= positive ? 2 ** (k + i - positive) : -(2 ** (k + positive - 1 - i)));
+      logarithmic = { edges, heights: r.take(n) };
+    }
+    return [linear, logarithmic];
+  }
+
   anyNan(tree, item) {
     if (typeof item === 'number')
       return this.nan[item] > 0;
@@ -63,47 +98,69 @@ function facts(rows) {
     .flatMap(([k, v]) => [element('dt', null, k), element('dd', null, v)]));
 }
 
+// An element of SVG, in another one.
+function drawn(to, tag, attributes, text) {
+  const e = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [key, value] of Object.entries(attributes))
+    e.setAttribute(key, value);
+  if (text !== undefined)
+    e.textContent = text;
+  to.append(e);
+  return e;
+}
+
+function chart(w, h, title, low, high) {
+  const figure = element('figure', null, element('figcaption', null, title));
+  return [figure, drawn(figure, 'svg', { viewBox: `0 0 ${w} ${h}`, class: 'chart', role: 'img',
+    'aria-label': `${title}: from ${numberText(low)} to ${numberText(high)}` })];
+}
+
+function tickText(v) {
+  return numberText(+v.toPrecision(3));
+}
+
+function histogram(title, { edges, heights }) {
+  const w = 340, h = 120, left = 2, bottom = 16, n = heights.length;
+  const [figure, svg] = chart(w, h, title, edges[0], edges[n]);
+  const total = heights.reduce((a, b) => a + b, 0) || 1;
+  const wide = (w - 2 * left) / n, high = h - bottom - 8;
+  for (let i = 0; i < n; i++) {
+    const bar = drawn(svg, 'rect', { x: (left + i * wide).toFixed(2), width: Math.max(1, wide - 1).toFixed(2),
+      y: (8 + high * (1 - heights[i] / 255)).toFixed(2), height: (high * heights[i] / 255).toFixed(2), class: 'bin' });
+    drawn(bar, 'title', {}, `${numberText(edges[i])} to ${numberText(edges[i + 1])}: about ${(100 * heights[i] / total).toPrecision(2)} %`);
+  }
+  drawn(svg, 'line', { x1: left, x2: w - left, y1: h - bottom, y2: h - bottom, class: 'axis' });
+  drawn(svg, 'text', { x: left, y: h - 3, class: 'tick' }, tickText(edges[0]));
+  const zero = edges.indexOf(0);
+  if (zero > n / 4 && zero < 3 * n / 4)
+    drawn(svg, 'text', { x: left + zero * wide, y: h - 3, class: 'tick middle' }, '0');
+  drawn(svg, 'text', { x: w - left, y: h - 3, class: 'tick end' }, tickText(edges[n]));
+  return figure;
+}
+
 // A line of values over what repeats, with a mark where it is now.
 function lineChart(title, series, current, labels) {
-  const w = 560, h = 96, left = 54, bottom = 16, ns = 'http://www.w3.org/2000/svg';
+  const w = 560, h = 96, left = 72, bottom = 16;
   const finite = series.filter(Number.isFinite);
   if (finite.length < 2)
     return null;
-  const low = Math.min(...finite), high = Math.max(...finite), span = high - low || Math.abs(high) || 1;
-  const x = (i) => left + (w - left - 8) * (series.length < 2 ? 0 : i / (series.length - 1));
-  const y = (v) => 8 + (h - bottom - 16) * (1 - (high === low ? 0.5 : (v - low) / span));
-  const svg = document.createElementNS(ns, 'svg');
-  const add = (tag, attributes, text) => {
-    const e = document.createElementNS(ns, tag);
-    for (const [k, v] of Object.entries(attributes))
-      e.setAttribute(k, v);
-    if (text !== undefined)
-      e.textContent = text;
-    svg.append(e);
-  };
-  svg.setAttribute('viewBox', `0 0 ${w} ${h}`);
-  svg.setAttribute('class', 'chart');
-  svg.setAttribute('role', 'img');
-  svg.setAttribute('aria-label', `${title}: from ${numberText(low)} to ${numberText(high)}`);
-  add('line', { x1: left, x2: w - 8, y1: h - bottom, y2: h - bottom, class: 'axis' });
-  let path = '', pen = 'M';
-  series.forEach((v, i) => {
-    if (Number.isFinite(v)) {
-      path += `${pen}${x(i).toFixed(1)} ${y(v).toFixed(1)}`;
-      pen = 'L';
-    } else {
-      pen = 'M';
-    }
-  });
-  add('path', { d: path, class: 'line' });
-  if (current >= 0 && Number.isFinite(series[current]))
-    add('circle', { cx: x(current), cy: y(series[current]), r: 4, class: 'here' });
-  add('text', { x: left - 6, y: 13, class: 'tick end' }, numberText(high));
+  const low = Math.min(...finite), high = Math.max(...finite);
+  const x = (i) => left + (w - left - 8) * i / (series.length - 1);
+  const y = (v) => 8 + (h - bottom - 16) * (1 - (high === low ? 0.5 : (v - low) / (high - low)));
+  const [figure, svg] = chart(w, h, title, low, high);
+  drawn(svg, 'line', { x1: left, x2: w - 8, y1: h - bottom, y2: h - bottom, class: 'axis' });
+  const points = series.map((v, i) => Number.isFinite(v) ? [x(i).toFixed(1), y(v).toFixed(1)] : null).filter(Boolean);
+  drawn(svg, 'path', { d: 'M' + points.map((p) => p.join(' ')).join('L'), class: 'line' });
+  if (points.length <= 40)
+    points.forEach(([cx, cy]) => drawn(svg, 'circle', { cx, cy, r: 2, class: 'point' }));
+  if (Number.isFinite(series[current]))
+    drawn(svg, 'circle', { cx: x(current), cy: y(series[current]), r: 4, class: 'here' });
+  drawn(svg, 'text', { x: left - 6, y: 13, class: 'tick end' }, tickText(high));
   if (high !== low)
-    add('text', { x: left - 6, y: h - bottom, class: 'tick end' }, numberText(low));
-  add('text', { x: left, y: h - 3, class: 'tick' }, clipped(labels[0], 30));
-  add('text', { x: w - 8, y: h - 3, class: 'tick end' }, clipped(labels[labels.length - 1], 30));
-  return element('figure', null, element('figcaption', null, title), svg);
+    drawn(svg, 'text', { x: left - 6, y: h - bottom, class: 'tick end' }, tickText(low));
+  drawn(svg, 'text', { x: left, y: h - 3, class: 'tick' }, clipped(labels[0], 30));
+  drawn(svg, 'text', { x: w - 8, y: h - 3, class: 'tick end' }, clipped(labels[labels.length - 1], 30));
+  return figure;
 }
 
 class Detail {
@@ -222,6 +279,10 @@ class Detail {
       ['L2 norm', finite ? numberText(v.norm[row]) : null],
       ['zeros', share(v.zero[row])], ['NaN', share(v.nan[row])], ['Inf', share(v.inf[row])],
     ])];
+    const [linear, logarithmic] = v.histOf(row);
+    const hists = [linear && histogram('linear', linear),
+      logarithmic && histogram('by powers of two', logarithmic)].filter(Boolean);
+    parts.push(element('div', { class: 'charts' }, ...hists));
     const group = this.chain[this.chain.length - 1];
     if (!group)
       return parts;
@@ -229,10 +290,10 @@ class Detail {
     const labels = [String(group.numbers[0]), String(group.numbers[group.numbers.length - 1])];
     const of = (list) => all.map((r) => v.known[r] && t.elements(r) > v.nan[r] + v.inf[r] ? list[r] : NaN);
     parts.push(element('h3', null, `Across ${group.members.length} repetitions`));
-    for (const chart of [lineChart('std', of(v.std), group.current, labels), lineChart('max', of(v.max), group.current, labels),
+    for (const figure of [lineChart('std', of(v.std), group.current, labels), lineChart('max', of(v.max), group.current, labels),
       lineChart('min', of(v.min), group.current, labels)])
-      if (chart)
-        parts.push(chart);
+      if (figure)
+        parts.push(figure);
     return parts;
   }
 
@@ -244,7 +305,7 @@ class Detail {
     const files = new Set(all.map((c) => c.path)).size;
     const map = new ChunkMap(this.tree.table.shapeOf(row), all);
     return [element('h3', null, 'Chunks'), element('p', null, `${counted(all.length, 'chunk')} in ${counted(files, 'file')}` +
-      (chunks.hasRanks() ? ', coloured by the rank that wrote them' : '')), map.element, ...chunkTable(all)];
+      (chunks.hasRanks() ? ', coloured by the rank that wrote them' : files > 1 ? ', coloured by file' : '')), map.element, ...chunkTable(all)];
   }
 
   // How to get it: in a shell and in Python, with the options that this page was made with.

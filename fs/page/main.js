@@ -292,8 +292,10 @@ async function main() {
     const table = new Table(names, await section('rows'));
     chunks = new Chunks(table, await section('paths'), await section('chunks'));
     const packed = await section('values');
-    if (packed)
+    if (packed) {
       values = new Values(table, packed);
+      values.addHists(await section('hists'));
+    }
     showHead(head, table);
     start(head, table);
   } catch (error) {

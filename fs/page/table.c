@@ -9,12 +9,13 @@
 #include "base/vec.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Reasons that a page repeats; `ckptfs check` has all. */
-enum { MAX_FAULTS = 2000 };
+enum { MAX_FAULTS = 2000, HIST_BINS = 24 };
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e)
 {
@@ -57,6 +58,52 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 	progress_set(x->progress, done);
 }
 
+/* Heights up to 255, in proportion to the counts. What is not 0 can be seen. */
+static void add_heights(struct buf *b, const struct ckpt_hist *h)
+{
+	uint64_t most = 1;
+
+	for (size_t i = 0; i < h->n; i++)
+		most = h->counts[i] > most ? h->counts[i] : most;
+	for (size_t i = 0; i < h->n; i++) {
+		double share = (double)h->counts[i] / (double)most;
+		unsigned char height = (unsigned char)ceil(255 * share);
+
+		buf_add(b, &height, 1);
+	}
+}
+
+/* Bins of one width, 2^e: from k * 2^e on. */
+static void add_linear(struct buf *b, const struct ckpt_hist *h)
+{
+	size_t n = h ? h->n : 0;
+	int e = n ? ilogb(h->edges[1] - h->edges[0]) : 0;
+
+	page_add_uint(b, n);
+	if (!n)
+		return;
+	page_add_int(b, e);
+	page_add_int(b, (int64_t)ldexp(h->edges[0], -e));
+	add_heights(b, h);
+}
+
+/* Bins between powers of two: the number of the edge that is the least positive one, 2^k, and k. */
+static void add_logarithmic(struct buf *b, const struct ckpt_hist *h)
+{
+	size_t n = h ? h->n : 0, positive = 0;
+
+	while (positive <= n && n && h->edges[positive] <= 0)
+		positive++;
+	if (positive > n)
+		n = 0;
+	page_add_uint(b, n);
+	if (!n)
+		return;
+	page_add_uint(b, positive);
+	page_add_int(b, ilogb(h->edges[positive]));
+	add_heights(b, h);
+}
+
 static int take_values(void *arg, const struct ckpt_values_item *item)
 {
 	const struct ckpt_values *v = &item->values;
@@ -75,15 +122,23 @@ static int take_values(void *arg, const struct ckpt_values_item *item)
 					    .mean = (float)v->mean[0],
 					    .std = (float)v->std,
 					    .norm = (float)v->norm };
+	if (item->linear && item->linear->n) {
+		t->values[i].hist_at = t->hists.len;
+		add_linear(&t->hists, item->linear);
+		add_logarithmic(&t->hists, item->logarithmic);
+		t->values[i].hist_len = t->hists.len - t->values[i].hist_at;
+	}
 	return 0;
 }
 
 int table_read_values(struct table *t, unsigned jobs, struct progress *p, struct ckpt_err *e)
 {
 	struct taking taking = { t, p };
-	struct ckpt_values_scan s = {
-		.jobs = jobs, .each = take_values, .progress = show_progress, .arg = &taking
-	};
+	struct ckpt_values_scan s = { .jobs = jobs,
+				      .bins = HIST_BINS,
+				      .each = take_values,
+				      .progress = show_progress,
+				      .arg = &taking };
 	int rc;
 
 	t->values = calloc(t->totals.tensors + 1, sizeof(*t->values));
@@ -120,6 +175,26 @@ static void add_floats(struct buf *b, const struct table *t, size_t offset)
 	b->len += n * sizeof(float);
 }
 
+/* Of each tensor in turn; one without has no bins. */
+static int write_hists(const struct table *t, struct page *p, struct ckpt_err *e)
+{
+	struct buf b = BUF_INIT(p->out.max);
+	int rc = t->hists.err ? err_nomem(e) : 0;
+
+	for (uint64_t i = 0; !rc && i < t->totals.tensors; i++) {
+		const struct row_values *v = &t->values[i];
+
+		if (v->hist_len)
+			buf_add(&b, t->hists.data + v->hist_at, v->hist_len);
+		else
+			buf_add(&b, "\0", 2);
+	}
+	if (!rc)
+		rc = page_section(p, "hists", &b, e);
+	buf_release(&b);
+	return rc;
+}
+
 static int write_values(const struct table *t, struct page *p, struct ckpt_err *e)
 {
 	static const size_t counts[] = { offsetof(struct row_values, nan),
@@ -143,7 +218,7 @@ static int write_values(const struct table *t, struct page *p, struct ckpt_err *
 		add_floats(&b, t, floats[k]);
 	rc = page_section(p, "values", &b, e);
 	buf_release(&b);
-	return rc;
+	return rc ? rc : write_hists(t, p, e);
 }
 
 /* ---- rows ---- */
@@ -341,6 +416,7 @@ void table_release(struct table *t)
 	free(t->model_of);
 	free(t->made);
 	free(t->values);
+	buf_release(&t->hists);
 	dict_release(&t->shapes);
 	dict_release(&t->dtypes);
 	dict_release(&t->faults);

@@ -24,6 +24,7 @@ struct row_values {
 	bool known;
 	uint64_t nan, infinite, zero, elements;
 	float min, max, mean, std, norm;
+	size_t hist_at, hist_len; /* its part of the histograms; 0: it has none */
 };
 
 struct table {
@@ -37,11 +38,13 @@ struct table {
 	struct row_values *values;
 	struct ckpt_values all_values;
 	uint64_t unreadable;
+	struct buf hists; /* histograms of all, as they are written */
 };
 
 #define TABLE_INIT(limit) \
 	{ \
-		.shapes = DICT_INIT(limit), .dtypes = DICT_INIT(limit), .faults = DICT_INIT(limit) \
+		.shapes = DICT_INIT(limit), .dtypes = DICT_INIT(limit), \
+		.faults = DICT_INIT(limit), .hists = BUF_INIT(limit) \
 	}
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e);
