@@ -68,7 +68,7 @@ class Chunks {
         boxes = next;
       }
     }
-    return boxes.map((b, i) => ({ ...b, path: this.paths[files[i]], rank: this.ranks[files[i]] }));
+    return boxes.map((b, i) => ({ ...b, path: this.paths[files[i]], rank: this.ranks[files[i]], file: files[i] }));
   }
 
   // Elements by rank; tensors that are cut alike and lie in the same files share the answer.
@@ -155,7 +155,7 @@ class ChunkMap {
       const x = shape.length ? c.off[dx] / columns * w : 0, cw = shape.length ? c.len[dx] / columns * w : w;
       const y = shape.length > 1 ? c.off[dy] / rows * h : 0, ch = shape.length > 1 ? c.len[dy] / rows * h : h;
       this.drawn.push({ c, x, y, w: cw, h: ch });
-      g.fillStyle = c.rank < 0 ? colourOf(0) : rankColour(c.rank);
+      g.fillStyle = rankColour(c.rank < 0 ? c.file : c.rank);
       g.fillRect(x, y, cw, ch);
       if (cw > 3 && ch > 3) {
         g.strokeStyle = cssColour('--page');
