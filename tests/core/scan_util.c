@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scan_util.h"
+#include "rng.h"
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -83,4 +84,26 @@ char *catalog_text(struct catalog *c)
 	}
 	REQUIRE(!b.err);
 	return b.data;
+}
+
+void scan_flipped(int dirfd, const char *name, scan_fn *scan, unsigned many, unsigned few)
+{
+	struct rng r = rng_new();
+	size_t n;
+	autofree uint8_t *p = get_file(dirfd, name, &n);
+
+	for (unsigned i = 0; i < rng_rounds(many, few); i++) {
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		size_t at = rng_below(&r, n);
+		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
+		int rc;
+
+		p[at] ^= bit;
+		put_file(dirfd, name, p, n);
+		p[at] ^= bit;
+		rc = scan(&c, &e);
+		REQUIRE(rc ? rc < 0 && e.code == -rc && e.msg[0] && !c : c != NULL);
+		catalog_close(c);
+	}
 }

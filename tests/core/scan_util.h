@@ -11,6 +11,13 @@ struct scan_opts;
 
 int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e);
 
+/*
+ * Scans the directory again and again, with one bit of the file flipped each time: whatever comes of it
+ * is a catalog, or an error with a sentence. How often: see rng_rounds.
+ */
+typedef int scan_fn(struct catalog **ret, struct ckpt_err *e);
+void scan_flipped(int dirfd, const char *name, scan_fn *scan, unsigned many, unsigned few);
+
 /* "w float32 [4] complete: [0]+[2]@file:0+10,enc ...; o object: file:0+10,enc; "; free it. */
 char *catalog_text(struct catalog *c);
 

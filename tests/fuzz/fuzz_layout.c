@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "layout/layout.h"
+#include "layout_util.h"
 #include "model/box.h"
 
 #include <stdlib.h>
@@ -39,21 +40,6 @@ static void check_tensor(const struct layout *l, size_t n, const struct layout_t
 	}
 	for (uint64_t x = 0; t->n_dims && x < t->shape[0]; x++)
 		require(there[x] || is_json || layout_ranks(l) > n);
-}
-
-/* What layout_parse does is done to a copy. */
-static int parse_copy(const char *text, size_t len, const char *name, struct layout **ret,
-		      struct ckpt_err *e)
-{
-	char *copy = malloc(len + 1);
-	int rc;
-
-	if (!copy)
-		return err_set(e, ENOMEM, "out of memory");
-	memcpy(copy, text, len);
-	rc = layout_parse(copy, len, name, ret, e);
-	free(copy);
-	return rc;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
+#include "box_util.h"
 #include "model/box.h"
 #include "model/dtype.h"
 #include <ckptfs/ckpt_plan.h>
@@ -70,14 +71,6 @@ static const struct {
 	uint32_t len;
 } names[ENTRIES] = { { "a", 1 },	  { "a.b", 3 },	 { "", 0 },
 		     { "x\n\0\x1b[", 5 }, { "blob", 4 }, { "o", 1 } };
-
-static bool next_element(size_t n, const uint64_t *len, uint64_t *v)
-{
-	for (size_t d = n; d-- > 0; v[d] = 0)
-		if (++v[d] < len[d])
-			return true;
-	return false;
-}
 
 /* Few enough elements that each can be looked at? None is fine. */
 static bool is_small(size_t n, const uint64_t *len, uint64_t *ret_volume)

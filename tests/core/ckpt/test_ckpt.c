@@ -4,8 +4,8 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "opts_util.h"
 #include "scene_util.h"
 #include "suites.h"
@@ -20,19 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 #define U(...) \
 	(const uint64_t[]) \
@@ -1093,4 +1080,4 @@ START_LOOP_TEST(everything_may_be_called_from_many_threads, 2)
 }
 END_TEST
 
-SUITE(ckpt, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(ckpt, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

@@ -9,8 +9,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "blob_util.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "opts_util.h"
 #include "rng.h"
 #include "suites.h"
@@ -38,8 +38,6 @@ struct side {
 	struct ckpt_file *open[MAX_NODES];
 };
 
-static char dir[4096];
-static int dir_fd = -1;
 static struct side sides[2];
 
 static const uint64_t numbers[] = {
@@ -1043,7 +1041,7 @@ static void close_side(struct side *s)
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	put_text(dir_fd, ".layout", "mesh dp=2\n* dp:0\n");
 	save("step-1");
 	save("step-2");

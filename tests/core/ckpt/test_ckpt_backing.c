@@ -5,8 +5,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "blob_util.h"
 #include "data_util.h"
+#include "dir_util.h"
 #include "opts_util.h"
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
@@ -93,14 +93,14 @@ static void check_file(struct ckpt *c, ckpt_node node, bool object, struct count
 	ckpt_file_close(f);
 }
 
-static void walk(struct ckpt *c, ckpt_node dir, bool objects, struct count *count)
+static void walk(struct ckpt *c, ckpt_node at, bool objects, struct count *count)
 {
 	char name[CKPT_NAME_MAX + 1];
 	struct ckpt_stat st;
 	struct ckpt_err e = { 0 };
 	ckpt_node node;
 
-	for (uint64_t pos = 0; !ckpt_next(c, dir, &pos, name, &node);) {
+	for (uint64_t pos = 0; !ckpt_next(c, at, &pos, name, &node);) {
 		ck_assert_int_eq(ckpt_type(c, node, &st, &e), 0);
 		if (st.is_dir)
 			walk(c, node, objects || !strcmp(name, "objects"), count);
@@ -143,18 +143,10 @@ END_TEST
 
 /* ---- assets, and what happens to them ---- */
 
-static char dir[4096];
-static int dir_fd = -1;
-
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	put_file(dir_fd, "tokenizer.json", "0123456789", 10);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 static struct ckpt_file *open_asset(struct ckpt **ret_c)
@@ -212,4 +204,4 @@ START_TEST(what_was_replaced_is_still_there_for_who_has_it)
 }
 END_TEST
 
-SUITE(ckpt_backing, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(ckpt_backing, .setup = setup, .teardown = dir_teardown, .seconds = 60)

@@ -7,8 +7,8 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "opts_util.h"
 #include "rng.h"
@@ -23,21 +23,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[4096], index_path[4200];
-static int dir_fd = -1;
+static char index_path[4200];
 
 enum { OUT_MAX = 1 << 19 }; /* bytes of all files */
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	(void)snprintf(index_path, sizeof(index_path), "%s/index", dir);
 	fault_sqlite();
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 /* ---- walking through everything ---- */
@@ -246,4 +240,4 @@ START_LOOP_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs))
 }
 END_TEST
 
-SUITE(ckpt_fault, .setup = setup, .teardown = teardown, .seconds = 240)
+SUITE(ckpt_fault, .setup = setup, .teardown = dir_teardown, .seconds = 240)

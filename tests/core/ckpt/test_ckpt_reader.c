@@ -7,9 +7,9 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
-#include "blob_util.h"
 #include "ckpt/ckpt_reader.h"
 #include "codec/cast.h"
+#include "dir_util.h"
 #include "fixture_util.h"
 #include <ckptfs/ckpt_plan.h>
 #include <ckptfs/ckpt_storage.h>
@@ -346,8 +346,6 @@ END_TEST
 
 enum { ROWS = 5, COLUMNS = 1200000 };
 
-static char dir[4096];
-static int dir_fd = -1;
 static uint8_t *elements;
 
 static void setup(void)
@@ -359,7 +357,7 @@ static void setup(void)
 	uint8_t *file = calloc(1, at + bytes);
 	struct rng r = rng_new();
 
-	dir_fd = new_dir(dir);
+	dir_setup();
 	REQUIRE(file);
 	file[0] = (uint8_t)(sizeof(head) - 1);
 	memcpy(file + 8, head, sizeof(head) - 1);

@@ -17,7 +17,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "disk.h"
 #include "fault.h"
 #include "opts_util.h"
@@ -68,8 +68,7 @@ struct job {
 	const char *dest; /* in `out`, what has a final name there; NULL: nothing */
 };
 
-static char dir[4096], out_dir[4200], index_path[4200], model_path[4200];
-static int dir_fd = -1;
+static char out_dir[4200], index_path[4200], model_path[4200];
 static struct saved saved, other; /* what is saved, and before it */
 static unsigned threads = 2;	  /* of an export */
 
@@ -479,7 +478,7 @@ static void setup(void)
 	static const struct job model = { .format = CKPT_DCP, .dest = "../model" };
 	struct ckpt_err e = { 0 };
 
-	dir_fd = new_dir(dir);
+	dir_setup();
 	(void)snprintf(out_dir, sizeof(out_dir), "%s/out", dir);
 	(void)snprintf(index_path, sizeof(index_path), "%s/out/index", dir);
 	(void)snprintf(model_path, sizeof(model_path), "%s/model", dir);
@@ -489,11 +488,6 @@ static void setup(void)
 	make_model(&other, 8);
 	put_texts();
 	ck_assert_msg(!save(&model, NULL, &e), "%s", e.msg);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 /* Things as they are before the first attempt. */
@@ -977,4 +971,4 @@ START_LOOP_TEST(what_was_not_synced_may_be_lost, ARRAY_LEN(powers))
 }
 END_TEST
 
-SUITE(faults, .setup = setup, .teardown = teardown, .seconds = 900)
+SUITE(faults, .setup = setup, .teardown = dir_teardown, .seconds = 900)

@@ -5,10 +5,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "blob_util.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "opts_util.h"
 #include "rng.h"
@@ -27,19 +27,6 @@
 #include <unistd.h>
 
 enum { TEXT = 48, PART = 16 };
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 /* ---- saving ---- */
 
@@ -1398,4 +1385,4 @@ START_TEST(readers_see_whole_saves_while_they_change)
 }
 END_TEST
 
-SUITE(run, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(run, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

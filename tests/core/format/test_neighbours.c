@@ -2,8 +2,8 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "format/format.h"
 #include "source/place.h"
 #include "suites.h"
@@ -13,19 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 /* Files with nothing in them, separated by spaces; what ends in a slash is a directory. */
 static void put_files(const char *names)
@@ -212,4 +199,4 @@ START_TEST(long_names_fit)
 }
 END_TEST
 
-SUITE(neighbours, .setup = setup, .teardown = teardown)
+SUITE(neighbours, .setup = dir_setup, .teardown = dir_teardown)

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
@@ -24,18 +24,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char dir[4096], path[4200];
-static int dir_fd = -1;
+static char path[4200];
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	(void)snprintf(path, sizeof(path), "%s/index.sqlite", dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 /* ---- a sample of everything ---- */
@@ -1476,4 +1470,4 @@ START_TEST(a_full_disk_leaves_nothing_behind)
 }
 END_TEST
 
-SUITE(catalog, .setup = setup, .teardown = teardown, .seconds = 120)
+SUITE(catalog, .setup = setup, .teardown = dir_teardown, .seconds = 120)

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "fault.h"
 #include "layout/layout.h"
+#include "layout_util.h"
 #include "model/box.h"
 #include "model/mesh.h"
 #include "rng.h"
@@ -27,21 +28,6 @@ enum { DIMS = 3, MAX_TENSORS = 6 };
 			__VA_ARGS__ \
 		} \
 	}
-
-/* What layout_parse does is done to a copy. */
-static int parse_copy(const char *text, size_t len, const char *name, struct layout **ret,
-		      struct ckpt_err *e)
-{
-	char *copy = malloc(len + 1);
-	int rc;
-
-	if (!copy)
-		return err_set(e, ENOMEM, "out of memory");
-	memcpy(copy, text, len);
-	rc = layout_parse(copy, len, name, ret, e);
-	free(copy);
-	return rc;
-}
 
 static struct layout *parse(const char *text)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
+#include "box_util.h"
 #include "model/box.h"
 #include "rng.h"
 #include "suites.h"
@@ -7,23 +8,6 @@
 #include <string.h>
 
 enum { DIMS = 4, SIDE = 5 }; /* of random boxes; every element can be looked at */
-
-/* Count v up through all of [0, shape), last dimension fastest; false after the last. */
-static bool next_element(size_t n, const uint64_t *shape, uint64_t *v)
-{
-	for (size_t d = n; d-- > 0; v[d] = 0)
-		if (++v[d] < shape[d])
-			return true;
-	return false;
-}
-
-static bool contains(size_t n, const uint64_t *off, const uint64_t *len, const uint64_t *v)
-{
-	for (size_t d = 0; d < n; d++)
-		if (v[d] < off[d] || v[d] - off[d] >= len[d])
-			return false;
-	return true;
-}
 
 static uint64_t linear(size_t n, const uint64_t *shape, const uint64_t *v)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
+#include "box_util.h"
 #include "fault.h"
 #include "model/box.h"
 #include "rng.h"
@@ -59,14 +60,6 @@ static void make_tiling(struct rng *r, struct tiling *t)
 		memmove(row(t, i - 1), row(t, j), 2 * t->n * sizeof(*other));
 		memcpy(row(t, j), other, 2 * t->n * sizeof(*other));
 	}
-}
-
-static bool next_element(size_t n, const uint64_t *shape, uint64_t *v)
-{
-	for (size_t d = n; d-- > 0; v[d] = 0)
-		if (++v[d] < shape[d])
-			return true;
-	return false;
 }
 
 /* How often a box of the tiling covers element v. */

@@ -4,6 +4,7 @@
  * HyperParallel's own functions answered (tests/data/hyperparallel).
  */
 #include "base/checked.h"
+#include "box_util.h"
 #include "model/box.h"
 #include "model/mesh.h"
 #include "rng.h"
@@ -203,22 +204,6 @@ static bool holds(const struct scene *sc, uint64_t rank, const uint64_t *v, uint
 			  &len[d]) != at[p->axis])
 			return false;
 	}
-	return true;
-}
-
-static bool next_element(size_t n, const uint64_t *shape, uint64_t *v)
-{
-	for (size_t d = n; d-- > 0; v[d] = 0)
-		if (++v[d] < shape[d])
-			return true;
-	return false;
-}
-
-static bool contains(size_t n, const uint64_t *off, const uint64_t *len, const uint64_t *v)
-{
-	for (size_t d = 0; d < n; d++)
-		if (v[d] < off[d] || v[d] - off[d] >= len[d])
-			return false;
 	return true;
 }
 

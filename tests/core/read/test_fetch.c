@@ -3,8 +3,8 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
@@ -29,13 +29,11 @@
 
 #define MIB ((size_t)1 << 20)
 
-static char dir[4096];
-static int dir_fd = -1;
 static struct place *place;
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	place = place_of(dir_fd);
 }
 

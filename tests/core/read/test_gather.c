@@ -3,7 +3,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "index/catalog_query.h"
 #include "read/gather.h"
@@ -25,14 +25,12 @@
 
 #define MIB ((size_t)1 << 20)
 
-static char dir[4096];
-static int dir_fd = -1;
 static struct place *place;
 static const struct stored_file source = { "items", 0 };
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	place = place_of(dir_fd);
 }
 

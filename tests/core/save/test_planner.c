@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "box_util.h"
 #include "fault.h"
 #include "mesh_util.h"
 #include "model/box.h"
@@ -34,14 +35,6 @@ static uint32_t value_at(size_t tensor, size_t n, const uint64_t *v)
 	for (size_t d = 0; d < n; d++)
 		x = x * 13 + (uint32_t)v[d];
 	return x;
-}
-
-static bool next_element(size_t n, const uint64_t *len, uint64_t *v)
-{
-	for (size_t d = n; d-- > 0; v[d] = 0)
-		if (++v[d] < len[d])
-			return true;
-	return false;
 }
 
 static bool is_empty(size_t n, const uint64_t *len)

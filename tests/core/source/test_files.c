@@ -2,7 +2,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "index/catalog_query.h"
 #include "source/files.h"
@@ -19,13 +19,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[4096];
-static int dir_fd = -1;
 static struct place *place;
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	place = place_of(dir_fd);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "source/place.h"
 #include "source/source.h"
 #include "suites.h"
@@ -13,9 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char dir[4096];
-static int dir_fd = -1;
 
 static void put(const char *name, const char *text)
 {
@@ -33,7 +30,7 @@ static void setup(void)
 					    "models--a--b/snapshots/r1",
 					    "models--a--b/snapshots/r1/unet" };
 
-	dir_fd = new_dir(dir);
+	dir_setup();
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(*dirs); i++)
 		ck_assert(!mkdirat(dir_fd, dirs[i], 0755));
 	put("secret", "secret");
@@ -42,11 +39,6 @@ static void setup(void)
 	put("models--a--b/blobs/.hidden", "secret");
 	put("models--a--b/blobs/deep/0123", "secret");
 	put("models--a--b/refs/main", "r1");
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 static struct place *open_place(const char *name)
@@ -331,4 +323,4 @@ START_TEST(the_newest_is_what_refs_main_says)
 }
 END_TEST
 
-SUITE(hub, .setup = setup, .teardown = teardown)
+SUITE(hub, .setup = setup, .teardown = dir_teardown)

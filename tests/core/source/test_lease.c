@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "source/lease.h"
 #include "suites.h"
 
@@ -9,19 +9,11 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-static char dir[4096];
-static int dir_fd = -1;
-
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	put_file(dir_fd, "f", "0123456789", 10);
 	put_file(dir_fd, "g", "0123456789", 10);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 static int open_file(const char *name)
@@ -137,4 +129,4 @@ START_TEST(none_is_had_while_somebody_writes)
 }
 END_TEST
 
-SUITE(lease, .setup = setup, .teardown = teardown, .seconds = 40)
+SUITE(lease, .setup = setup, .teardown = dir_teardown, .seconds = 40)

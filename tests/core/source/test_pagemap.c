@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "source/guard.h"
 #include "source/pagemap.h"
 #include "suites.h"
@@ -15,19 +15,6 @@
 #include <unistd.h>
 
 #define BLOCK ((uint64_t)1 << PAGEMAP_SHIFT)
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 /* A file of n random bytes, which are returned too. */
 static uint8_t *make_file(const char *name, uint64_t n, int *ret_fd)
@@ -353,4 +340,4 @@ START_TEST(what_cannot_be_mapped_is_not)
 }
 END_TEST
 
-SUITE(pagemap, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(pagemap, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "disk.h"
 #include "fault.h"
 #include "store/staging.h"
@@ -20,18 +20,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char dir[4096], dest[4200];
-static int dir_fd = -1;
+static char dest[4200];
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	(void)snprintf(dest, sizeof(dest), "%s/ckpt", dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 /* ---- a small save ---- */
@@ -668,4 +662,4 @@ START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
 }
 END_TEST
 
-SUITE(staging, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(staging, .setup = setup, .teardown = dir_teardown, .seconds = 60)

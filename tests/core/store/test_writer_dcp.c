@@ -8,7 +8,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "file/pt_write.h"
 #include "model/box.h"
@@ -35,13 +35,11 @@
 enum { MAX_RANKS = 5, MAX_ENTRIES = 30, MAX_NAMES = 200 };
 
 static struct arena arena;
-static char dir[4096];
-static int dir_fd = -1;
 
 static void setup(void)
 {
 	arena = (struct arena)ARENA_INIT((size_t)1 << 30);
-	dir_fd = new_dir(dir);
+	dir_setup();
 }
 
 static void teardown(void)

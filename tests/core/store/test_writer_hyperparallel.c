@@ -2,7 +2,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "model/dtype.h"
 #include "save_util.h"
@@ -19,20 +19,14 @@
 
 #define DIMS(...) ((const uint64_t[]){ __VA_ARGS__ })
 
-static char dir[4096], dest[4200], dest2[4200];
-static int dir_fd = -1;
+static char dest[4200], dest2[4200];
 static struct saved s;
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	(void)snprintf(dest, sizeof(dest), "%s/ckpt", dir);
 	(void)snprintf(dest2, sizeof(dest2), "%s/ckpt2", dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 static bool there(const char *name)
@@ -214,4 +208,4 @@ START_TEST(on_a_bad_disk_it_fails_cleanly)
 }
 END_TEST
 
-SUITE(writer_hyperparallel, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(writer_hyperparallel, .setup = setup, .teardown = dir_teardown, .seconds = 60)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "model/dtype.h"
 #include "save_util.h"
@@ -19,20 +19,14 @@
 
 #define DIMS(...) ((const uint64_t[]){ __VA_ARGS__ })
 
-static char dir[4096], dest[4200], dest2[4200];
-static int dir_fd = -1;
+static char dest[4200], dest2[4200];
 static struct saved s;
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	(void)snprintf(dest, sizeof(dest), "%s/ckpt", dir);
 	(void)snprintf(dest2, sizeof(dest2), "%s/ckpt2", dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 static bool there(const char *name)
@@ -410,4 +404,4 @@ START_LOOP_TEST(on_a_bad_disk_it_fails_cleanly, 2)
 }
 END_TEST
 
-SUITE(writer_safetensors, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(writer_safetensors, .setup = setup, .teardown = dir_teardown, .seconds = 60)

@@ -15,6 +15,7 @@
 #include "index/catalog_path.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
+#include "layout_util.h"
 #include "model/box.h"
 #include "parse/safetensors.h"
 #include "rng.h"
@@ -213,21 +214,6 @@ static void note_warning(void *arg, const char *what)
 }
 
 /* Everything but the view. */
-/* What layout_parse does is done to a copy. */
-static int parse_copy(const char *text, size_t len, const char *name, struct layout **ret,
-		      struct ckpt_err *e)
-{
-	char *copy = malloc(len + 1);
-	int rc;
-
-	if (!copy)
-		return err_set(e, ENOMEM, "out of memory");
-	memcpy(copy, text, len);
-	rc = layout_parse(copy, len, name, ret, e);
-	free(copy);
-	return rc;
-}
-
 static void world_begin(struct world *w, const struct stored *t, size_t n, const struct set *s)
 {
 	struct ckpt_err e = { 0 };

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "format/deepspeed/deepspeed_pattern.h"
 #include "opts_util.h"
 #include "pickle_util.h"
@@ -16,19 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 /* ---- files, as Python would show what is in them ---- */
 
@@ -804,4 +791,4 @@ START_TEST(what_is_damaged_is_an_error)
 }
 END_TEST
 
-SUITE(deepspeed, .setup = setup, .teardown = teardown)
+SUITE(deepspeed, .setup = dir_setup, .teardown = dir_teardown)

@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "format/format.h"
 #include "index/catalog_query.h"
@@ -20,19 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 /* ---- metadata, written without HyperParallel ---- */
 
@@ -927,27 +914,8 @@ static void some_checkpoint(int which)
 
 START_LOOP_TEST(flipped_bits_give_an_error_or_a_checkpoint, 2)
 {
-	const char *name = _i ? FILE0 : ".metadata";
-	struct rng r = rng_new();
-	autofree uint8_t *p = NULL;
-	size_t n;
-
 	some_checkpoint(0);
-	p = get_file(dir_fd, name, &n);
-	for (unsigned i = 0; i < rng_rounds(600, 100); i++) {
-		struct catalog *c = NULL;
-		struct ckpt_err e = { 0 };
-		size_t at = rng_below(&r, n);
-		uint8_t bit = (uint8_t)(1 << rng_below(&r, 8));
-		int rc;
-
-		p[at] ^= bit;
-		put_file(dir_fd, name, p, n);
-		p[at] ^= bit;
-		rc = scan(&c, &e);
-		REQUIRE(rc ? rc < 0 && e.code == -rc && e.msg[0] && !c : c != NULL);
-		catalog_close(c);
-	}
+	scan_flipped(dir_fd, _i ? FILE0 : ".metadata", scan, 600, 100);
 }
 END_TEST
 
@@ -981,4 +949,4 @@ START_LOOP_TEST(failing_reads_and_allocations_come_through, 4)
 }
 END_TEST
 
-SUITE(hyperparallel, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(hyperparallel, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

@@ -3,8 +3,8 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
 #include "dcp_util.h"
+#include "dir_util.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
@@ -20,19 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 #define U(...) \
 	(const uint64_t[]) \
@@ -392,4 +379,4 @@ START_LOOP_TEST(a_list_that_says_nothing_is_a_fault, ARRAY_LEN(lists))
 }
 END_TEST
 
-SUITE(megatron, .setup = setup, .teardown = teardown)
+SUITE(megatron, .setup = dir_setup, .teardown = dir_teardown)

@@ -3,7 +3,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "model/box.h"
 #include "model/dtype.h"
 #include "opts_util.h"
@@ -19,9 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[4096];
-static int dir_fd = -1;
-
 static void put_text(const char *name, const char *text)
 {
 	put_file(dir_fd, name, text, strlen(text));
@@ -29,13 +26,8 @@ static void put_text(const char *name, const char *text)
 
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	put_text("metadata.json", "{\"sharded_backend\": \"zarr\"}");
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 static int open_with(const char *index, struct ckpt **ret, struct ckpt_err *e)
@@ -432,4 +424,4 @@ START_TEST(directories_may_be_links_beneath_the_checkpoint_and_no_others)
 }
 END_TEST
 
-SUITE(zarr, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(zarr, .setup = setup, .teardown = dir_teardown, .seconds = 60)

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
@@ -21,18 +21,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char dir[4096];
-static int dir_fd = -1;
-
 static void setup(void)
 {
-	dir_fd = new_dir(dir);
+	dir_setup();
 	REQUIRE(!mkdirat(dir_fd, "sub", 0755));
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
 }
 
 /* ---- files ---- */
@@ -857,4 +849,4 @@ START_LOOP_TEST(failing_reads_and_allocations_come_through, 2)
 }
 END_TEST
 
-SUITE(safetensors_dir, .setup = setup, .teardown = teardown)
+SUITE(safetensors_dir, .setup = setup, .teardown = dir_teardown)

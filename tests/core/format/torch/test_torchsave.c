@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/text.h"
-#include "blob_util.h"
+#include "dir_util.h"
 #include "fault.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
@@ -19,19 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static char dir[4096];
-static int dir_fd = -1;
-
-static void setup(void)
-{
-	dir_fd = new_dir(dir);
-}
-
-static void teardown(void)
-{
-	(void)close(dir_fd);
-}
 
 /* ---- pickles ---- */
 
@@ -850,4 +837,4 @@ START_LOOP_TEST(without_memory_or_a_disk_there_is_a_clean_error, 2)
 }
 END_TEST
 
-SUITE(torchsave, .setup = setup, .teardown = teardown, .seconds = 60)
+SUITE(torchsave, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)
