@@ -999,7 +999,7 @@ static void random_axis(struct rng *rng, struct rows *r, char *text)
 START_TEST(axes_are_what_loops_over_their_factors_select)
 {
 	struct rng rng = rng_new();
-	unsigned rounds = rng_rounds(3000, 500);
+	unsigned rounds = rng_rounds(3000, 150);
 
 	for (unsigned round = 0; round < rounds; round++) {
 		struct store *s = new_store(facts);

@@ -491,7 +491,7 @@ START_TEST(what_is_kept_behind_an_index_may_be_anything)
 	autofree uint8_t *kept = malloc(whole - at), *bad = malloc(whole - at);
 
 	REQUIRE(kept && bad && pread(fd, kept, whole - at, (off_t)at) == (ssize_t)(whole - at));
-	for (int k = 0; k < 60; k++) {
+	for (int k = 0; k < (int)rng_rounds(60, 15); k++) {
 		size_t n = whole - at, body = n - FOUND_HEAD;
 		XXH64_hash_t h;
 

@@ -2,12 +2,11 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "dir_util.h"
 #include "fault.h"
 #include "model/dtype.h"
-#include "save_util.h"
 #include "store/writer_hyperparallel.h"
 #include "suites.h"
+#include "writer_util.h"
 #include <ckptfs/ckpt_storage.h>
 
 #include <fcntl.h>
@@ -19,36 +18,15 @@
 
 #define DIMS(...) ((const uint64_t[]){ __VA_ARGS__ })
 
-static char dest[4200], dest2[4200];
-static struct saved s;
-
-static void setup(void)
+static int new_writer(const void *opts, struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
-	dir_setup();
-	(void)snprintf(dest, sizeof(dest), "%s/ckpt", dir);
-	(void)snprintf(dest2, sizeof(dest2), "%s/ckpt2", dir);
-}
-
-static bool there(const char *name)
-{
-	struct stat st;
-
-	return !fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW);
+	return writer_hyperparallel_new(opts, ret, e);
 }
 
 static int save(const struct writer_hyperparallel_opts *w_opts, const struct saved_opts *opts,
 		const char *where, struct ckpt_err *e)
 {
-	struct ckpt_storage_writer w[SAVED_RANKS] = { 0 };
-	int rc = 0;
-
-	for (size_t r = 0; r < s.ranks && !rc; r++)
-		rc = writer_hyperparallel_new(w_opts, &w[r], e);
-	if (!rc)
-		rc = saved_save(&s, where, w, opts, e);
-	for (size_t r = SAVED_RANKS; r-- > 0;)
-		ckpt_storage_writer_free(&w[r]);
-	return rc;
+	return save_with(new_writer, w_opts, opts, where, e);
 }
 
 START_TEST(random_dicts_read_back)
@@ -208,4 +186,4 @@ START_TEST(on_a_bad_disk_it_fails_cleanly)
 }
 END_TEST
 
-SUITE(writer_hyperparallel, .setup = setup, .teardown = dir_teardown, .seconds = 60)
+SUITE(writer_hyperparallel, .setup = dest_setup, .teardown = dir_teardown, .seconds = 60)
