@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scan_util.h"
-#include "rng.h"
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -9,6 +8,7 @@
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
+#include "rng.h"
 #include "source/place.h"
 #include "suites.h"
 

@@ -2,8 +2,11 @@
 #include "vfile_util.h"
 
 #include "base/checked.h"
+#include "base/err.h"
+#include "fault.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,4 +126,27 @@ void members_free(struct members *l)
 		free((void *)(uintptr_t)l->m[i].shape);
 	}
 	free(l->m);
+}
+
+void layout_without_memory(layout_fn *layout, bool (*holds)(enum ckpt_dtype), unsigned least)
+{
+	struct rng r = rng_new();
+	struct members l = members_random(&r, 20, holds);
+	unsigned failed = 0;
+
+	FAULT_LOOP(FAULT_ALLOC)
+	{
+		struct vfile f = VFILE_INIT;
+		struct ckpt_err e = { 0 };
+		int rc = layout(l.m, l.n, &f, &e);
+
+		(void)fault_off();
+		ck_assert_int_eq(rc, fault_hit() ? -ENOMEM : 0);
+		ck_assert_int_eq(e.code, -rc);
+		ck_assert_int_eq(f.n != 0, !rc);
+		failed += rc != 0;
+		vfile_release(&f);
+	}
+	ck_assert_uint_gt(failed, least);
+	members_free(&l);
 }

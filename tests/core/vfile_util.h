@@ -44,4 +44,9 @@ void members_free(struct members *l);
 struct tensor_info member_of(const char *name, enum ckpt_dtype t, size_t n_dims,
 			     const uint64_t *shape, uint64_t id);
 
+typedef int layout_fn(const struct tensor_info *m, size_t n, struct vfile *ret, struct ckpt_err *e);
+/* Lays out a file of random tensors while each allocation fails in turn: a clean error each time,
+ * and more than `least` of them. */
+void layout_without_memory(layout_fn *layout, bool (*holds)(enum ckpt_dtype), unsigned least);
+
 #endif

@@ -2,7 +2,6 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
-#include "fault.h"
 #include "file/st_write.h"
 #include "parse/safetensors.h"
 #include "rng.h"
@@ -259,25 +258,7 @@ END_TEST
 
 START_TEST(lack_of_memory_is_a_clean_error)
 {
-	struct rng r = rng_new();
-	struct members l = members_random(&r, 20, st_holds);
-	unsigned failed = 0;
-
-	FAULT_LOOP(FAULT_ALLOC)
-	{
-		struct vfile f = VFILE_INIT;
-		struct ckpt_err e = { 0 };
-		int rc = st_layout(l.m, l.n, &f, &e);
-
-		(void)fault_off();
-		ck_assert_int_eq(rc, fault_hit() ? -ENOMEM : 0);
-		ck_assert_int_eq(e.code, -rc);
-		ck_assert_int_eq(f.n != 0, !rc);
-		failed += rc != 0;
-		vfile_release(&f);
-	}
-	ck_assert_uint_gt(failed, 3);
-	members_free(&l);
+	layout_without_memory(st_layout, st_holds, 3);
 }
 END_TEST
 
