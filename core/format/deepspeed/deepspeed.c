@@ -175,7 +175,7 @@ static int read_experts(struct ds *d, struct ckpt_err *e)
 		struct ds_open o;
 
 		rc = ds_open(d, &f[i], &o, e);
-		w.dict = &o.root;
+		w.dict = &o.file.root;
 		if (!rc)
 			rc = ds_read_weights(d, &o, &w, e);
 		rc = ds_close(d, &o, rc, e);
@@ -198,9 +198,9 @@ static int read_expert_states(struct ds *d, struct ckpt_err *e)
 
 		(void)snprintf(rank, sizeof(rank), "expp_rank_%u_mp_rank_%02u", f[i].rank, f[i].mp);
 		rc = ds_open(d, &f[i], &o, e);
-		v = !rc && o.root.type == PK_DICT ? pk_get(&o.root, "optimizer") : NULL;
+		v = !rc && o.file.root.type == PK_DICT ? pk_get(&o.file.root, "optimizer") : NULL;
 		if (v && v->type == PK_DICT)
-			rc = torchsave_report_at(&o.t, f[i].path, v, steps, d->w, e);
+			rc = torchsave_report_at(&o.file.t, f[i].path, v, steps, d->w, e);
 		rc = ds_close(d, &o, rc, e);
 	}
 	return rc;
@@ -230,7 +230,7 @@ static const struct ds_mark *param_of(struct ds *d, const char *prefix, const st
 	const struct pk_str *s;
 	const struct ds_mark *m;
 
-	if (key->type != PK_STR || !ds_is_tensor(key + 1) ||
+	if (key->type != PK_STR || !torch_is_tensor(key + 1) ||
 	    snprintf(name, sizeof(name), "%s%s", prefix, key->s->data) >= (int)sizeof(name))
 		return NULL;
 	s = ds_name(d, name, strlen(name), &ignored);
@@ -329,14 +329,14 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 
 		(void)snprintf(l->prefix, sizeof(l->prefix), "%u.", f[i].layer);
 		rc = ds_open(d, &f[i], &o, e);
-		if (!rc && o.root.type != PK_DICT)
+		if (!rc && o.file.root.type != PK_DICT)
 			rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold a state dict",
 				     f[i].path);
 		if (!rc)
-			rc = ds_spend(&o, pk_len(&o.root) * (n_tied + 1), e);
+			rc = torch_file_spend(&o.file, pk_len(&o.file.root) * (n_tied + 1), e);
 		if (!rc)
-			name_layer(d, &o.root, tied, n_tied, l);
-		w.dict = &o.root;
+			name_layer(d, &o.file.root, tied, n_tied, l);
+		w.dict = &o.file.root;
 		w.prefix = l->tied ? l->tied->data : l->prefix;
 		w.stage = l->stage;
 		if (!rc)

@@ -16,15 +16,13 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "format/format.h"
-#include "format/torch/torchsave.h"
+#include "format/torch_file.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-struct source;
 
 /* ---- files (deepspeed_files.c) ---- */
 
@@ -153,12 +151,7 @@ int ds_numel(const uint64_t *shape, size_t n, uint64_t *ret, struct ckpt_err *e)
 
 struct ds_open {
 	struct ds_file *f;
-	struct source *source;
-	struct blob blob;
-	struct torchsave t;
-	struct pk_value root;
-	uint32_t number; /* the catalog's, of the file */
-	uint64_t budget; /* values that may be looked at: containers can be shared */
+	struct torch_file file;
 };
 
 /* Open one, and tell the catalog. Close it also when this fails. */
@@ -166,15 +159,12 @@ int ds_open(struct ds *d, struct ds_file *f, struct ds_open *o, struct ckpt_err 
 /* Fails when it changed meanwhile. */
 int ds_close(struct ds *d, struct ds_open *o, int rc, struct ckpt_err *e);
 
-bool ds_is_tensor(const struct pk_value *v); /* v may be NULL */
 /* A tensor of this file, as one piece: dtype, shape, piece and stride. */
 int ds_tensor_of(struct ds *d, struct ds_open *o, const struct pk_value *v, struct ds_tensor *ret,
 		 struct ckpt_err *e);
 /* The same of a flat one. */
 int ds_flat_of(struct ds *d, struct ds_open *o, const struct pk_value *v, const char *what,
 	       struct ds_piece *ret, enum ckpt_dtype *ret_dtype, struct ckpt_err *e);
-/* Fails when more values are looked at than the pickle has bytes. */
-int ds_spend(struct ds_open *o, uint64_t n, struct ckpt_err *e);
 /* A dict's tensors as weights; what else is in it goes to the catalog. */
 struct ds_weights {
 	const struct pk_value *dict;

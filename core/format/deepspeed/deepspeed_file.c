@@ -10,55 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SOME_VALUES = 1 << 22, VALUES_PER_BYTE = 64 };
-
 int ds_open(struct ds *d, struct ds_file *f, struct ds_open *o, struct ckpt_err *e)
 {
-	int rc;
-
-	*o = (struct ds_open){ .f = f };
+	o->f = f;
 	f->done = true;
-	rc = place_file(d->place, f->path, &o->source, e);
-	if (rc)
-		return rc;
-	o->blob = source_blob(o->source);
-	rc = torchsave_open(&o->t, &o->blob, e);
-	if (rc)
-		return err_wrap(e, "read '%.200s'", f->path);
-	o->root = pickle_root(o->t.pickle);
-	o->budget = SOME_VALUES + VALUES_PER_BYTE * pickle_end(o->t.pickle);
-	rc = catalog_add_source(d->w, f->path, strlen(f->path), &o->number, e);
-	return rc ? rc : catalog_add_metadata(d->w, f->path, &o->source->seen, NULL, e);
+	return torch_file_open(&o->file, d->place, f->path, d->w, e);
 }
 
 int ds_close(struct ds *d, struct ds_open *o, int rc, struct ckpt_err *e)
 {
-	if (!rc && o->source && !source_is_same(o->source))
-		rc = err_set(e, EAGAIN, "'%.200s' changed while it was read; is a save going on?",
-			     o->f->path);
-	torchsave_release(&o->t);
-	source_free(o->source);
-	o->source = NULL;
+	rc = torch_file_close(&o->file, rc, e);
 	if (d->opts->progress)
 		d->opts->progress(d->opts->progress_arg, ++d->n_read, d->n_files);
 	return rc;
-}
-
-int ds_spend(struct ds_open *o, uint64_t n, struct ckpt_err *e)
-{
-	if (n > o->budget)
-		return err_set(e, ERR_UNSUPPORTED, "'%.200s' repeats itself without end",
-			       o->f->path);
-	o->budget -= n;
-	return 0;
-}
-
-bool ds_is_tensor(const struct pk_value *v)
-{
-	const struct pk_value *fn = v && v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
-
-	return fn && fn->type == PK_GLOBAL && !strncmp(fn->g->module->data, "torch", 5) &&
-	       !strncmp(fn->g->name->data, "_rebuild_", 9);
 }
 
 int ds_numel(const uint64_t *shape, size_t n, uint64_t *ret, struct ckpt_err *e)
@@ -71,43 +35,32 @@ int ds_numel(const uint64_t *shape, size_t n, uint64_t *ret, struct ckpt_err *e)
 int ds_tensor_of(struct ds *d, struct ds_open *o, const struct pk_value *v, struct ds_tensor *ret,
 		 struct ckpt_err *e)
 {
-	struct torch_tensor t = { 0 };
-	struct raw_layout l;
-	uint64_t at = 0, end, *dims;
-	int rc = torch_tensor_read(v, &t, e);
+	struct torch_view t;
+	uint64_t *dims;
+	int rc = torch_file_view(&o->file, v, &t, e);
 
-	if (!rc && t.dtype >= CKPT_DTYPE_QI8 && t.dtype <= CKPT_DTYPE_QU2X4)
-		return err_set(e, ERR_UNSUPPORTED, "a quantised tensor");
-	if (!rc)
-		rc = torch_tensor_reach(&t, &end, e);
-	if (!rc)
-		rc = ds_numel(t.size, t.n_dims, &ret->numel, e);
-	if (!rc && ret->numel) /* nothing is in the storage of a placeholder */
-		rc = torchsave_find(&o->t, &t, &at, e);
 	if (rc)
 		return rc;
-	torch_tensor_layout(&t, o->t.big_endian, &l);
 	dims = arena_array(&d->arena, 2 * t.n_dims + 1, sizeof(*dims));
 	if (!dims)
 		return err_nomem(e);
 	if (t.n_dims) {
 		memcpy(dims, t.size, t.n_dims * sizeof(*dims));
-		memcpy(dims + t.n_dims, l.stride, t.n_dims * sizeof(*dims));
+		memcpy(dims + t.n_dims, t.layout.stride, t.n_dims * sizeof(*dims));
 	}
+	ret->numel = t.numel;
 	ret->shape = dims;
-	ret->stride = l.strided && ret->numel ? dims + t.n_dims : NULL;
+	ret->stride = t.layout.strided && t.numel ? dims + t.n_dims : NULL;
 	ret->n_dims = (uint8_t)t.n_dims;
 	ret->dtype = t.dtype;
 	ret->column = NULL;
 	ret->at = 0;
-	ret->piece =
-		(struct ds_piece){ .offset = ret->numel ? at + t.offset * dtype_info(t.dtype)->size
-							: 0,
-				   .numel = ret->numel,
-				   .file = o->number,
-				   .swap = l.swap,
-				   .neg = l.neg,
-				   .conj = l.conj };
+	ret->piece = (struct ds_piece){ .offset = t.at,
+					.numel = t.numel,
+					.file = o->file.number,
+					.swap = t.layout.swap,
+					.neg = t.layout.neg,
+					.conj = t.layout.conj };
 	return 0;
 }
 
@@ -115,8 +68,8 @@ int ds_flat_of(struct ds *d, struct ds_open *o, const struct pk_value *v, const 
 	       struct ds_piece *ret, enum ckpt_dtype *ret_dtype, struct ckpt_err *e)
 {
 	struct ds_tensor t = { 0 };
-	int rc = ds_is_tensor(v) ? ds_tensor_of(d, o, v, &t, e)
-				 : err_set(e, ERR_CORRUPT, "no tensor");
+	int rc = torch_is_tensor(v) ? ds_tensor_of(d, o, v, &t, e)
+				    : err_set(e, ERR_CORRUPT, "no tensor");
 
 	if (!rc && (t.n_dims != 1 || t.stride))
 		rc = err_set(e, ERR_CORRUPT, "it is not flat");
@@ -134,7 +87,7 @@ static int report_other(struct ds *d, struct ds_open *o, const struct pk_value *
 	const char *const steps[] = { key->s->data, NULL };
 
 	return strlen(key->s->data) == key->s->len
-		       ? torchsave_report_at(&o->t, o->f->path, v, steps, d->w, e)
+		       ? torchsave_report_at(&o->file.t, o->f->path, v, steps, d->w, e)
 		       : 0;
 }
 
@@ -174,7 +127,7 @@ static int read_weight(struct ds *d, struct ds_open *o, const struct ds_weights 
 	m = ds_mark_of(d, t.name);
 	if (x->buffers_only && !(m && m->is_buffer))
 		return 0;
-	if (!ds_is_tensor(v))
+	if (!torch_is_tensor(v))
 		return first ? report_other(d, o, key, v, e) : 0;
 	rc = ds_tensor_of(d, o, v, &t, e);
 	if (rc == -ERR_UNSUPPORTED && first)
@@ -185,7 +138,7 @@ static int read_weight(struct ds *d, struct ds_open *o, const struct ds_weights 
 int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x, struct ckpt_err *e)
 {
 	size_t n = x->dict->type == PK_DICT ? pk_len(x->dict) : 0;
-	int rc = ds_spend(o, n, e);
+	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *key = &x->dict->n->v[2 * i];

@@ -123,7 +123,7 @@ static int lookup(struct ds_open *o, const struct pk_value *dict, const struct p
 			return 0;
 		}
 	}
-	if (ds_spend(o, n, e))
+	if (torch_file_spend(&o->file, n, e))
 		return -e->code;
 	*ret = n ? pk_get_n(dict, key->data, key->len) : NULL;
 	return 0;
@@ -161,7 +161,7 @@ static int read_group(struct rank *x, struct ds_open *o, const struct pk_value *
 {
 	size_t n = dict->type == PK_DICT ? pk_len(dict) : 0;
 	uint64_t total = 0;
-	int rc = ds_spend(o, n + 1, e);
+	int rc = torch_file_spend(&o->file, n + 1, e);
 
 	if (!rc && dict->type != PK_DICT)
 		rc = err_set(e, ERR_CORRUPT,
@@ -200,7 +200,7 @@ static int read_shapes(struct rank *x, struct ds_open *o, const struct pk_value 
 		       struct ckpt_err *e)
 {
 	size_t n = list_len(v);
-	int rc = ds_spend(o, n, e);
+	int rc = torch_file_spend(&o->file, n, e);
 
 	if (rc || !v)
 		return rc;
@@ -228,9 +228,9 @@ static int read_shapes(struct rank *x, struct ds_open *o, const struct pk_value 
 /* shared_params: {name: the name that has it}; only rank 0's file says so. */
 static int read_shared(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
-	const struct pk_value *v = dict_get(&o->root, "shared_params");
+	const struct pk_value *v = dict_get(&o->file.root, "shared_params");
 	size_t n = v && v->type == PK_DICT ? pk_len(v) : 0;
-	int rc = ds_spend(o, n, e);
+	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *k = &v->n->v[2 * i];
@@ -247,9 +247,9 @@ static int read_shared(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 
 static int read_buffer_names(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
-	const struct pk_value *v = dict_get(&o->root, "buffer_names");
+	const struct pk_value *v = dict_get(&o->file.root, "buffer_names");
 	size_t n = list_len(v);
-	int rc = ds_spend(o, n, e);
+	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *s = &v->n->v[i];
@@ -333,7 +333,7 @@ static int find_ties(struct rank *x, const struct pk_value *module, struct ckpt_
 		const struct ds_mark *m;
 		struct tie t = { 0 };
 
-		if (pair->type != PK_STR || !ds_is_tensor(pair + 1))
+		if (pair->type != PK_STR || !torch_is_tensor(pair + 1))
 			continue;
 		rc = read_tie(x, pair, i, &t, e);
 		if (rc <= 0)
@@ -367,7 +367,7 @@ static int find_ties(struct rank *x, const struct pk_value *module, struct ckpt_
 
 static int read_frozen_names(struct rank *x, struct ds_open *o, size_t files, struct ckpt_err *e)
 {
-	const struct pk_value *v = dict_get(&o->root, "frozen_param_shapes");
+	const struct pk_value *v = dict_get(&o->file.root, "frozen_param_shapes");
 	uint64_t n;
 	int rc = v ? read_group(x, o, v, &x->frozen, e) : 0;
 
@@ -384,7 +384,7 @@ static int read_frozen_names(struct rank *x, struct ds_open *o, size_t files, st
 static int read_frozen(struct rank *x, struct ds_open *o, size_t file, size_t files,
 		       struct ckpt_err *e)
 {
-	const struct pk_value *v = dict_get(&o->root, "frozen_param_fragments"), *found;
+	const struct pk_value *v = dict_get(&o->file.root, "frozen_param_fragments"), *found;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < x->frozen.n; i++) {
@@ -421,11 +421,11 @@ static int read_rest(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 					     "shared_params",
 					     "frozen_param_fragments",
 					     "sparse_tensor_module_names" };
-	size_t n = pk_len(&o->root);
+	size_t n = pk_len(&o->file.root);
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < n; i++) {
-		const struct pk_value *key = &o->root.n->v[2 * i];
+		const struct pk_value *key = &o->file.root.n->v[2 * i];
 		const char *steps[] = { "train_state", NULL, NULL };
 		bool skip = key->type != PK_STR || key[1].type == PK_NONE || !key->s->len ||
 			    strlen(key->s->data) != key->s->len;
@@ -439,7 +439,7 @@ static int read_rest(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 			steps[0] = key->s->data;
 			steps[1] = NULL;
 		}
-		rc = torchsave_report_at(&o->t, o->f->path, key + 1, steps, x->d->w, e);
+		rc = torchsave_report_at(&o->file.t, o->f->path, key + 1, steps, x->d->w, e);
 	}
 	return rc;
 }
@@ -448,8 +448,8 @@ static int read_rest(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 static int read_parallel(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	struct ds *d = x->d;
-	const struct pk_value *dims = dict_get(&o->root, "checkpoint_parallel_dimensions");
-	const struct pk_value *module = dict_get(&o->root, "module");
+	const struct pk_value *dims = dict_get(&o->file.root, "checkpoint_parallel_dimensions");
+	const struct pk_value *module = dict_get(&o->file.root, "module");
 	int64_t tp, pp;
 	size_t layers;
 	const struct ds_file *layer = ds_files_of(d, DS_LAYER, UINT32_MAX, &layers);
@@ -470,13 +470,13 @@ static int read_parallel(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 				       layer->path, d->tp, ranks);
 	}
 	d->pp = ranks / d->tp;
-	return ds_join_read(d, dict_get(&o->root, "universal_checkpoint_info"), e);
+	return ds_join_read(d, dict_get(&o->file.root, "universal_checkpoint_info"), e);
 }
 
 static int read_first_model(struct rank *x, struct ds_open *o, size_t files, struct ckpt_err *e)
 {
-	const struct pk_value *module = dict_get(&o->root, "module");
-	const struct pk_value *config = dict_get(&o->root, "ds_config");
+	const struct pk_value *module = dict_get(&o->file.root, "module");
+	const struct pk_value *config = dict_get(&o->file.root, "ds_config");
 	const struct pk_value *by_data = dict_get(config, "use_data_before_expert_parallelism");
 	struct ds_weights weights = { .dict = module, .prefix = "", .buffers_only = x->sharded };
 	int rc = x->mp ? 0 : read_parallel(x, o, e);
@@ -487,7 +487,7 @@ static int read_first_model(struct rank *x, struct ds_open *o, size_t files, str
 	if (!rc)
 		rc = read_buffer_names(x, o, e);
 	if (!rc)
-		rc = read_shapes(x, o, dict_get(&o->root, "param_shapes"), e);
+		rc = read_shapes(x, o, dict_get(&o->file.root, "param_shapes"), e);
 	if (!rc)
 		rc = read_frozen_names(x, o, files, e);
 	weights.stage = x->stage;
@@ -505,8 +505,8 @@ static int read_first_model(struct rank *x, struct ds_open *o, size_t files, str
 static int compare_shapes(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	struct rank other = { .d = x->d, .mp = x->mp, .stage = x->stage };
-	const struct pk_value *frozen = dict_get(&o->root, "frozen_param_shapes");
-	int rc = read_shapes(&other, o, dict_get(&o->root, "param_shapes"), e);
+	const struct pk_value *frozen = dict_get(&o->file.root, "frozen_param_shapes");
+	int rc = read_shapes(&other, o, dict_get(&o->file.root, "param_shapes"), e);
 
 	if (!rc && frozen)
 		rc = read_group(&other, o, frozen, &other.frozen, e);
@@ -531,7 +531,7 @@ static int read_model(struct rank *x, struct ckpt_err *e)
 				       "the other stages the other; remove those of the older one",
 				       f->path, f[i].path);
 		rc = ds_open(x->d, &f[i], &o, e);
-		if (!rc && o.root.type != PK_DICT)
+		if (!rc && o.file.root.type != PK_DICT)
 			rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold DeepSpeed's dict",
 				     f[i].path);
 		if (!rc && !i)
@@ -651,7 +651,7 @@ static int read_step(struct rank *x, struct ds_open *o, const struct pk_value *v
 	if (g->has_step || !v)
 		return 0;
 	g->step = (struct ds_tensor){ .stage = x->stage, .t = DS_WHOLE };
-	if (ds_is_tensor(v)) {
+	if (torch_is_tensor(v)) {
 		g->has_step = true;
 		return ds_tensor_of(x->d, o, v, &g->step, e);
 	}
@@ -668,7 +668,7 @@ static int read_state(struct rank *x, struct ds_open *o, const struct pk_value *
 		      struct flat_group *g, uint32_t r, struct ckpt_err *e)
 {
 	size_t n = state->type == PK_DICT ? pk_len(state) : 0;
-	int rc = ds_spend(o, n + 1, e);
+	int rc = torch_file_spend(&o->file, n + 1, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *key = &state->n->v[2 * i], *v = key + 1;
@@ -680,7 +680,7 @@ static int read_state(struct rank *x, struct ds_open *o, const struct pk_value *
 		if (pk_is_text(key, "step"))
 			rc = read_step(x, o, v, g, e);
 		/* 1-bit Adam's errors are as long as a communication buffer. */
-		else if (ds_is_tensor(v) && !pk_is_text(key, "worker_error") &&
+		else if (torch_is_tensor(v) && !pk_is_text(key, "worker_error") &&
 			 !pk_is_text(key, "server_error") && !torch_tensor_read(v, &t, &ignored) &&
 			 t.n_dims == 1)
 			rc = add_piece(x, o, g, key->s->data, key->s->len, v, r, e);
@@ -693,14 +693,14 @@ static int read_options(struct rank *x, struct ds_open *o, const struct pk_value
 			struct ckpt_err *e)
 {
 	size_t n = list_len(list);
-	int rc = ds_spend(o, n, e);
+	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *step = dict_get(&list->n->v[i], "step");
 		const struct pk_value *params = dict_get(&list->n->v[i], "params");
 		size_t m = step ? list_len(params) : 0;
 
-		rc = ds_spend(o, m, e);
+		rc = torch_file_spend(&o->file, m, e);
 		for (size_t k = 0; !rc && k < m; k++) {
 			int64_t g;
 
@@ -717,13 +717,13 @@ static int read_base(struct rank *x, struct ds_open *o, const struct pk_value *b
 {
 	const struct pk_value *state = dict_get(base, "state");
 	size_t n = base && base->type == PK_LIST ? pk_len(base) : 0;
-	int rc = ds_spend(o, n, e);
+	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n && i < x->n_flat; i++)
 		rc = read_state(x, o, &base->n->v[i], &x->flat[i], r, e);
 	n = state && state->type == PK_DICT ? pk_len(state) : 0;
 	if (!rc)
-		rc = ds_spend(o, n, e);
+		rc = torch_file_spend(&o->file, n, e);
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *key = &state->n->v[2 * i];
 
@@ -743,13 +743,14 @@ static int read_options_of(struct rank *x, struct ds_open *o, const struct pk_va
 					     "clip_grad" };
 	const struct pk_value *groups = dict_get(base, "param_groups");
 	const char *steps[] = { "optimizer", "param_groups", NULL };
-	int rc = groups ? torchsave_report_at(&o->t, o->f->path, groups, steps, x->d->w, e) : 0;
+	int rc =
+		groups ? torchsave_report_at(&o->file.t, o->f->path, groups, steps, x->d->w, e) : 0;
 
 	for (size_t i = 0; !rc && i < ARRAY_LEN(shown); i++) {
 		const struct pk_value *v = dict_get(states, shown[i]);
 
 		steps[1] = shown[i];
-		rc = v ? torchsave_report_at(&o->t, o->f->path, v, steps, x->d->w, e) : 0;
+		rc = v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, x->d->w, e) : 0;
 	}
 	return rc;
 }
@@ -779,7 +780,7 @@ static int read_counts(struct rank *x, const struct pk_value *v, uint32_t r, str
 /* 1: it does not fit with the others, which has been noted. */
 static int read_flat(struct rank *x, struct ds_open *o, uint32_t r, struct ckpt_err *e)
 {
-	const struct pk_value *states = dict_get(&o->root, "optimizer_state_dict");
+	const struct pk_value *states = dict_get(&o->file.root, "optimizer_state_dict");
 	const struct pk_value *flat = dict_get(states, flat3), *base;
 	const struct pk_value *regrouped = dict_get(states, "ds_zero_partition_groups");
 	bool zero3 = flat != NULL;
@@ -813,7 +814,7 @@ static int read_flat(struct rank *x, struct ds_open *o, uint32_t r, struct ckpt_
 		if (!x->flat)
 			return err_nomem(e);
 		if (!x->has_shapes)
-			rc = read_shapes(x, o, dict_get(&o->root, "param_shapes"), e);
+			rc = read_shapes(x, o, dict_get(&o->file.root, "param_shapes"), e);
 		else
 			rc = 0;
 		if (!rc && !x->mp)
@@ -835,7 +836,7 @@ static int read_flat(struct rank *x, struct ds_open *o, uint32_t r, struct ckpt_
 				"are of two saves",
 				o->f->path);
 	if (!rc)
-		rc = ds_spend(o, x->n_flat, e);
+		rc = torch_file_spend(&o->file, x->n_flat, e);
 	for (size_t g = 0; !rc && g < x->n_flat; g++)
 		rc = add_piece(x, o, &x->flat[g], "fp32", 4, &flat->n->v[g], r, e);
 	return rc ? rc : read_base(x, o, base, r, e);

@@ -11,19 +11,19 @@
 
 static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, struct ckpt_err *e)
 {
-	const struct pk_value *v = &o->root;
+	const struct pk_value *v = &o->file.root;
 	const struct ds_mark *m = ds_mark_of(d, t->name);
 	uint64_t numel;
 	int rc;
 
 	if (v->type == PK_DICT)
 		v = pk_get(v, "param");
-	if (!ds_is_tensor(v)) /* the number of a step, or somebody else's file */
+	if (!torch_is_tensor(v)) /* the number of a step, or somebody else's file */
 		return 0;
 	rc = ds_tensor_of(d, o, v, t, e);
 	if (rc)
 		return err_wrap(e, "'%.200s'", o->f->path);
-	if (v == &o->root && t->n_dims == 1 && !t->stride && m && m->is_param) {
+	if (v == &o->file.root && t->n_dims == 1 && !t->stride && m && m->is_param) {
 		if (ds_numel(m->shape, m->n_dims, &numel, e))
 			return -e->code;
 		if (numel != t->numel)

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch_file - one of many files of torch.save that make up a checkpoint: opened, told to the catalog,
+ * and where its tensors' elements are in it. Private to core/format.
+ *
+ *	rc = torch_file_open(&f, place, "rank_0.pt", w, &e);
+ *	...
+ *	rc = torch_file_close(&f, rc, &e);       // also when open failed
+ *
+ * Threads: one at a time.
+ */
+#ifndef FORMAT_TORCH_FILE_H
+#define FORMAT_TORCH_FILE_H
+
+#include "base/blob.h"
+#include "format/raw.h"
+#include "format/torch/torchsave.h"
+#include "model/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct catalog_writer;
+struct ckpt_err;
+struct place;
+struct source;
+
+struct torch_file {
+	const char *path; /* borrowed */
+	struct source *source;
+	struct blob blob;
+	struct torchsave t;
+	struct pk_value root;
+	uint32_t number; /* the catalog's */
+	uint64_t budget; /* values that may be looked at: containers can be shared */
+};
+
+int torch_file_open(struct torch_file *f, struct place *place, const char *path,
+		    struct catalog_writer *w, struct ckpt_err *e);
+/* Returns rc; or, where that is 0, an error when the file changed meanwhile. */
+int torch_file_close(struct torch_file *f, int rc, struct ckpt_err *e);
+/* Fails when more values are looked at than the pickle has bytes. */
+int torch_file_spend(struct torch_file *f, uint64_t n, struct ckpt_err *e);
+
+/* Something that torch rebuilds: any kind of tensor. v may be NULL. */
+bool torch_is_tensor(const struct pk_value *v);
+
+struct torch_view {
+	enum ckpt_dtype dtype;
+	size_t n_dims;
+	uint64_t size[CKPT_MAX_DIMS];
+	uint64_t numel;
+	uint64_t at; /* of the first element, bytes; 0 where there is none */
+	struct raw_layout layout;
+};
+/* ERR_UNSUPPORTED: it is a tensor, and cannot be shown. */
+int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch_view *ret,
+		    struct ckpt_err *e);
+
+#endif
