@@ -60,7 +60,7 @@ void name_list_release(struct name_list *l);
  * it is told. */
 #define FORMAT_NOT_SHOWN "not_shown"
 
-extern const struct format format_dcp, format_deepspeed, format_hyperparallel, format_megatron,
-	format_megatron_zarr, format_safetensors, format_torchsave;
+extern const struct format format_dcp, format_deepspeed, format_fsdp, format_hyperparallel,
+	format_megatron, format_megatron_zarr, format_safetensors, format_torchsave;
 
 #endif

@@ -39,13 +39,6 @@ struct neighbour {
 			"them where they " \
 			"were trained" \
 	}
-#define VERL \
-	{ \
-		"the files that each rank of an FSDP run wrote, as verl does", unread, \
-			"join them with 'python -m verl.model_merger merge --backend fsdp " \
-			"--local_dir DIR " \
-			"--target_dir OUT', and open OUT" \
-	}
 #define ORBAX \
 	{ \
 		"a JAX checkpoint of Orbax or OCDBT", unread, \
@@ -126,7 +119,6 @@ static const struct {
 	enum place_kind kind; /* PLACE_UNKNOWN: any */
 	struct neighbour is;
 } entries[] = {
-	{ "{model,optim,extra_state}_world_size_[0-9]*_rank_[0-9]*.pt", PLACE_UNKNOWN, VERL },
 	{ "mp_rank_[0-9]*", PLACE_DIR, MEGATRON_LEGACY },
 	{ "{_CHECKPOINT_METADATA,_METADATA,manifest.ocdbt}", PLACE_UNKNOWN, ORBAX },
 	{ "{ocdbt.process_*,array_metadatas,orbax.checkpoint}", PLACE_UNKNOWN, ORBAX },

@@ -16,7 +16,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "format/format.h"
-#include "format/torch_file.h"
+#include "format/torch/torch_file.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
 

@@ -588,7 +588,7 @@ START_LOOP_TEST(real_checkpoints_read_as_torch_reads_them, data_count("expected.
 
 	if (!strcmp(format, "dcp") || !strcmp(format, "hf") || !strcmp(format, "hyperparallel") ||
 	    !strncmp(format, "megatron", 8) || !strcmp(format, "torch.save") ||
-	    !strcmp(format, "deepspeed"))
+	    !strcmp(format, "deepspeed") || !strcmp(format, "fsdp"))
 		check_good(name, want);
 	else if (!strcmp(format, "dcp-ranklocal"))
 		check_ranks(name, want);

@@ -9,8 +9,8 @@
  *
  * Threads: one at a time.
  */
-#ifndef FORMAT_TORCH_FILE_H
-#define FORMAT_TORCH_FILE_H
+#ifndef TORCH_TORCH_FILE_H
+#define TORCH_TORCH_FILE_H
 
 #include "base/blob.h"
 #include "format/raw.h"

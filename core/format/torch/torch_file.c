@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "format/torch_file.h"
+#include "format/torch/torch_file.h"
 
 #include "base/err.h"
 #include "format/torch_tensor.h"

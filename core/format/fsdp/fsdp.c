@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Per-rank files of FSDP: what every rank has saved for itself with torch.save, as verl and SkyRL do.
+ * fsdp_files.c has the names, fsdp_part.c what is in the pickles. These are read when the index is
+ * built; of tensors only the ends of those that are in every rank's file are.
+ */
+#include "format/fsdp/fsdp.h"
+
+#include "base/checked.h"
+#include "format/small_file.h"
+#include "index/catalog_build.h"
+#include "source/place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MEMORY ((size_t)2 << 30) /* bytes for what is known of a checkpoint */
+
+static int by_kind(const void *ap, const void *bp)
+{
+	const struct fsdp_file *a = ap, *b = bp;
+
+	if (a->kind != b->kind)
+		return a->kind < b->kind ? -1 : 1;
+	return (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+static int sort_files(struct fsdp *d, const struct name_list *files, struct ckpt_err *e)
+{
+	d->files = calloc(files->n + 1, sizeof(*d->files));
+	if (!d->files)
+		return err_nomem(e);
+	for (size_t i = 0; i < files->n; i++) {
+		struct fsdp_file *f = &d->files[d->n_files++];
+
+		if (fsdp_file_parse(files->v[i], f) == FSDP_MODEL)
+			d->world++;
+	}
+	qsort(d->files, d->n_files, sizeof(*d->files), by_kind);
+	return 0;
+}
+
+static int tell_not_shown(struct fsdp *d, struct ckpt_err *e)
+{
+	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
+				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
+				 .loc = { .file = CATALOG_NO_FILE } };
+	struct buf text = BUF_INIT(8 * sizeof(d->not_shown));
+	int rc;
+
+	if (!*d->not_shown)
+		return 0;
+	buf_json_str(&text, d->not_shown, strlen(d->not_shown));
+	buf_str(&text, "\n");
+	o.text = text.data;
+	o.text_len = text.len;
+	rc = text.err ? err_nomem(e) : catalog_add_object(d->w, &o, e);
+	buf_release(&text);
+	return rc;
+}
+
+/* Without the optimizer's file of a rank the others' are parts of tensors: none are shown. */
+static bool has_all(struct fsdp *d, enum fsdp_kind kind)
+{
+	uint32_t next = 0, n = 0;
+
+	for (size_t i = 0; i < d->n_files; i++)
+		if (d->files[i].kind == kind) {
+			n++;
+			next += d->files[i].rank == next;
+		}
+	if (n && next < d->world)
+		(void)fsdp_note(d, "the optimizer's states: the file of rank %u is missing", next);
+	return !n || next >= d->world;
+}
+
+static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
+{
+	int rc = file ? 0 : fsdp_probe(place, files, e);
+
+	if (rc > 0)
+		name_list_sort(files);
+	return rc;
+}
+
+/* The index was made from all files, also from those that were of no use. */
+static int note_file(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e)
+{
+	struct place_seen seen;
+	int rc;
+
+	if (f->kind == FSDP_OTHER)
+		return small_file_fingerprint(d->place, f->path, d->w, NULL, e);
+	rc = place_find(d->place, f->path, &seen, e);
+	return rc ? rc : catalog_add_metadata(d->w, f->path, &seen, NULL, e);
+}
+
+static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct fsdp d = { .place = place,
+			  .opts = opts,
+			  .w = w,
+			  .names = pk_strings_new(FSDP_MAX_NAMES),
+			  .encoding = BUF_INIT(1 << 16),
+			  .arena = ARENA_INIT(MAX_MEMORY) };
+	int rc = d.names ? sort_files(&d, files, e) : err_nomem(e);
+	bool optim = !rc && has_all(&d, FSDP_OPTIM);
+
+	for (size_t i = 0; !rc && i < d.n_files; i++) {
+		const struct fsdp_file *f = &d.files[i];
+
+		if (f->kind == FSDP_OTHER || (f->kind == FSDP_OPTIM && !optim))
+			rc = note_file(&d, f, e);
+		else
+			rc = fsdp_read(&d, f, e);
+	}
+	if (!rc && d.flat)
+		(void)fsdp_note(&d,
+				"the parameters that FSDP1 has flattened (LOCAL_STATE_DICT): the "
+				"files have neither their shapes nor where they are; flat "
+				"parameters are shown as they are; save with SHARDED_STATE_DICT");
+	if (!rc)
+		rc = fsdp_report(&d, e);
+	if (!rc)
+		rc = tell_not_shown(&d, e);
+	for (size_t i = 0; i < d.n_tensors; i++) {
+		free(d.tensors[i].boxes);
+		free(d.tensors[i].locs);
+		free(d.tensors[i].copies);
+	}
+	free(d.files);
+	free(d.tensors);
+	free(d.by_name);
+	free(d.params);
+	buf_release(&d.encoding);
+	arena_release(&d.arena);
+	pk_strings_free(d.names);
+	return rc;
+}
+
+const struct format format_fsdp = {
+	.name = "fsdp", .names_one = true, .probe = probe, .scan = scan
+};

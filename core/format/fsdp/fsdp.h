@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fsdp - what the files that read per-rank FSDP checkpoints share. Private to core/format/fsdp.
+ *
+ * Each rank has saved its own state dict, with the part of every tensor that it holds. Where that part
+ * belongs is in the pickle: DTensors have a mesh of ranks and placements on it, FSDP1's
+ * ShardedTensors have offsets. So a rank's part becomes one chunk, or a few, of its file.
+ *
+ * Threads: one at a time.
+ */
+#ifndef FSDP_FSDP_H
+#define FSDP_FSDP_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "format/format.h"
+#include "format/torch/torch_file.h"
+#include "model/chunkmap.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- files (fsdp_files.c) ---- */
+
+enum fsdp_kind { FSDP_MODEL, FSDP_OPTIM, FSDP_EXTRA, FSDP_OTHER }; /* as they are read */
+
+struct fsdp_file {
+	const char *path, *base; /* borrowed; base without directories */
+	enum fsdp_kind kind;
+	uint32_t world; /* number of ranks; 0: the name does not say */
+	uint32_t rank;
+	size_t stem; /* where the name does not say the world: bytes of the checkpoint's own name */
+};
+
+enum fsdp_kind fsdp_file_parse(const char *path, struct fsdp_file *ret);
+int fsdp_probe(struct place *place, struct name_list *files, struct ckpt_err *e);
+
+/* ---- where a rank's part belongs (fsdp_part.c) ---- */
+
+#define FSDP_MAX_AXES 8
+
+struct fsdp_run {
+	uint64_t off, len; /* indexes of a dimension */
+};
+
+/* A part: in each dimension, the runs of indexes that the local tensor has one after the other. */
+struct fsdp_part {
+	enum ckpt_dtype dtype;
+	size_t n_dims;
+	uint64_t shape[CKPT_MAX_DIMS];
+	const struct pk_value *local; /* its tensor; NULL: there is none */
+	struct fsdp_run *runs[CKPT_MAX_DIMS];
+	size_t n_runs[CKPT_MAX_DIMS];
+	bool copy;	  /* another rank has it, too */
+	char layout[160]; /* what has to be the same in all ranks' files, as a text */
+};
+enum fsdp_what { FSDP_PLAIN, FSDP_DTENSOR, FSDP_SHARDED };
+
+/* What kind of tensor it is. */
+enum fsdp_what fsdp_what(const struct pk_value *v);
+/* The tensor that the rank itself has, the first if there are several; NULL: none. */
+const struct pk_value *fsdp_local(const struct pk_value *v);
+/* The parts of a DTensor or ShardedTensor that rank has: `add` is called for each. ERR_UNSUPPORTED:
+ * it cannot be shown. */
+struct fsdp_reader {
+	struct torch_file *file;
+	struct arena *arena; /* of the file: released after it */
+	uint32_t rank, world;
+	const struct pk_node *mesh; /* that was read last */
+	uint64_t sizes[FSDP_MAX_AXES], coords[FSDP_MAX_AXES];
+	size_t n_axes;
+	bool outside; /* the rank is none of the mesh's */
+	int (*add)(void *arg, const struct fsdp_part *part, struct ckpt_err *e);
+	void *arg;
+};
+int fsdp_read_parts(struct fsdp_reader *r, const struct pk_value *v, struct ckpt_err *e);
+
+/* ---- tensors ---- */
+
+struct fsdp_copy { /* of a tensor that is no shard, in one rank's file */
+	struct torch_view *view;
+	struct digest sample; /* of its first and last bytes */
+	uint32_t rank, file;
+	bool flat; /* a piece of a parameter that FSDP1 has flattened */
+};
+
+struct fsdp_tensor {
+	const struct pk_str *fqn;
+	const uint8_t *path;
+	enum fsdp_kind kind;
+	enum fsdp_what what;
+	enum ckpt_dtype dtype;
+	size_t n_dims;
+	const uint64_t *shape;
+	const char *layout; /* of a DTensor */
+	const char *fault;  /* why it cannot be shown, or NULL */
+	uint32_t rank;	    /* the first that has it */
+	uint64_t *boxes;
+	struct chunk_loc *locs;
+	size_t n, cap_boxes, cap_locs;
+	struct fsdp_copy *copies;
+	size_t n_copies, cap_copies;
+};
+
+#define FSDP_MAX_NAMES	((size_t)1 << 30) /* bytes */
+#define FSDP_MAX_CHUNKS ((uint64_t)1 << 27)
+enum { FSDP_MAX_DEPTH = 32, FSDP_MAX_FQN = 1 << 20 };
+
+struct fsdp {
+	struct place *place;
+	const struct scan_opts *opts;
+	struct catalog_writer *w;
+	struct fsdp_file *files; /* by kind, rank */
+	size_t n_files, n_read;
+	uint32_t world;
+
+	struct arena arena;
+	struct pk_strings *names;
+	uint32_t *by_name; /* tensor number + 1, by the id of its FQN */
+	size_t cap_by_name;
+	struct fsdp_tensor *tensors;
+	size_t n_tensors, cap_tensors;
+	uint64_t chunks, samples;
+	struct buf encoding;
+	bool sharded, flat; /* ShardedTensors of the model; flat parameters */
+	/* Parameters, in the order of rank 0's state dict. */
+	const struct pk_str **params;
+	size_t n_params, cap_params;
+	size_t n_optim_params; /* of rank 0's one group in its optimizer's file */
+	bool one_group, numbers_known;
+	char not_shown[400];
+};
+
+int fsdp_note(struct fsdp *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* One file's tensors, into d; what else is in it goes to the catalog (fsdp_read.c). */
+int fsdp_read(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e);
+/* All tensors, to the catalog (fsdp_report.c). */
+int fsdp_report(struct fsdp *d, struct ckpt_err *e);
+
+#endif

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank's file: its tensors as chunks, or as copies of what other ranks may have, too.
+ *
+ *	model        NAME: the state dict's own names
+ *	optimizer    optimizer.state.NAME.exp_avg, as in a DCP checkpoint; NAME is a number where
+ *	             torch.optim has numbered the parameters and nothing says which they are
+ *	extra state  extra_state.rank_R...: random states and the like, of each rank
+ *
+ * What is no tensor is taken from rank 0.
+ */
+#include "base/checked.h"
+#include "base/text.h"
+#include "base/vec.h"
+#include "format/fsdp/fsdp.h"
+#include "format/torch_tensor.h"
+#include "index/catalog_build.h"
+#include "index/catalog_path.h"
+#include "model/box.h"
+#include "source/source.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	SAMPLE = 4096,	       /* bytes at either end of a copy that are compared */
+	MAX_SAMPLES = 1 << 18, /* copies that are */
+};
+
+struct walk {
+	struct fsdp *d;
+	const struct fsdp_file *f;
+	struct torch_file file;
+	struct arena arena;
+	struct fsdp_reader reader;
+	struct buf fqn;
+	struct {
+		uint32_t end; /* bytes of the FQN up to this step */
+		bool is_position;
+	} steps[FSDP_MAX_DEPTH + 1];
+	size_t n_steps;
+	struct fsdp_tensor *t; /* whose parts are added */
+	const char *flat_key;  /* storage of a flat parameter */
+};
+
+int fsdp_note(struct fsdp *d, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (*d->not_shown)
+		return 0;
+	va_start(ap, fmt);
+	(void)vsnprintf(d->not_shown, sizeof(d->not_shown), fmt, ap);
+	va_end(ap);
+	return 0;
+}
+
+/* ---- tensors ---- */
+
+static const uint8_t *path_of(struct walk *w)
+{
+	uint8_t cuts[(FSDP_MAX_DEPTH + 2) * CATALOG_PATH_NUMBER];
+	uint32_t from = 0;
+	size_t at = catalog_path_put_head(cuts, w->n_steps, w->steps[w->n_steps - 1].is_position);
+
+	for (size_t i = 0; i + 1 < w->n_steps; i++) {
+		at += catalog_path_put_step(cuts + at, w->steps[i].end - from,
+					    w->steps[i].is_position);
+		from = w->steps[i].end + 1;
+	}
+	return arena_dup(&w->d->arena, cuts, at);
+}
+
+/* The tensor of this name; a new one has no shape yet. */
+static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
+{
+	struct fsdp *d = w->d;
+	const struct pk_str *s = pk_intern(d->names, w->fqn.data, w->fqn.len);
+	size_t before = d->cap_by_name;
+	struct fsdp_tensor *t;
+
+	if (!s)
+		return err_set(e, errno, "the names of all tensors are too much");
+	if (!VEC_ROOM(d->by_name, d->cap_by_name, s->id + (size_t)1))
+		return err_nomem(e);
+	if (d->cap_by_name > before)
+		memset(d->by_name + before, 0, (d->cap_by_name - before) * sizeof(*d->by_name));
+	if (d->by_name[s->id]) {
+		w->t = &d->tensors[d->by_name[s->id] - 1];
+		if (w->t->what != what || w->t->kind != w->f->kind)
+			return err_set(e, ERR_CORRUPT,
+				       "it is sharded in some ranks' files and not in others'");
+		return 0;
+	}
+	if (!VEC_ROOM(d->tensors, d->cap_tensors, d->n_tensors + 1))
+		return err_nomem(e);
+	t = &d->tensors[d->n_tensors];
+	*t = (struct fsdp_tensor){
+		.fqn = s, .path = path_of(w), .kind = w->f->kind, .what = what, .rank = w->f->rank
+	};
+	if (!t->path)
+		return err_nomem(e);
+	d->by_name[s->id] = (uint32_t)++d->n_tensors;
+	w->t = t;
+	return 0;
+}
+
+/* Every rank's file says the same. */
+static int check_same(struct walk *w, const struct fsdp_part *p, struct ckpt_err *e)
+{
+	struct fsdp_tensor *t = w->t;
+
+	if (!t->shape) {
+		uint64_t *shape = arena_array(&w->d->arena, p->n_dims + 1, sizeof(*shape));
+
+		t->layout = arena_dup(&w->d->arena, p->layout, strlen(p->layout));
+		if (!shape || !t->layout)
+			return err_nomem(e);
+		if (p->n_dims)
+			memcpy(shape, p->shape, p->n_dims * sizeof(*shape));
+		t->shape = shape;
+		t->n_dims = p->n_dims;
+		t->dtype = p->dtype;
+		return 0;
+	}
+	if (t->n_dims != p->n_dims ||
+	    (p->n_dims && memcmp(t->shape, p->shape, p->n_dims * sizeof(*p->shape)) != 0))
+		return err_set(e, ERR_CORRUPT,
+			       "rank %u has %s, rank %u has %s: are these files of one save?",
+			       t->rank, SIZE_TEXT(t->shape, t->n_dims), w->f->rank,
+			       SIZE_TEXT(p->shape, p->n_dims));
+	if (t->dtype != p->dtype)
+		return err_set(e, ERR_CORRUPT, "rank %u has %s, rank %u has %s", t->rank,
+			       dtype_info(t->dtype)->name, w->f->rank, dtype_info(p->dtype)->name);
+	if (strcmp(t->layout, p->layout) != 0)
+		return err_set(e, ERR_CORRUPT,
+			       "ranks %u and %u disagree on how it is sharded (%s; %s)", t->rank,
+			       w->f->rank, t->layout, p->layout);
+	return 0;
+}
+
+/* One box of the tensor, whose elements are where `from` in the local one is. */
+static int add_chunk(struct walk *w, const struct torch_view *v, const uint64_t *off,
+		     const uint64_t *len, const uint64_t *from, struct ckpt_err *e)
+{
+	struct fsdp_tensor *t = w->t;
+	size_t n = t->n_dims;
+	struct raw_layout l = v->layout;
+	struct chunk_loc loc = { .file = w->file.number, .offset = v->at };
+	uint64_t size = dtype_info(t->dtype)->size, step = 1;
+	int rc = torch_file_spend(&w->file, 1, e);
+
+	if (rc)
+		return rc;
+	l.strided = false;
+	for (size_t d = n; d-- > 0; step *= len[d]) {
+		loc.offset += from[d] * v->layout.stride[d] * size;
+		l.stride[d] = len[d] > 1 ? v->layout.stride[d] : 0;
+		l.strided |= len[d] > 1 && l.stride[d] != step;
+	}
+	if (w->d->chunks++ == FSDP_MAX_CHUNKS)
+		return err_set(e, EFBIG, "the tensors are in more than %llu pieces",
+			       (unsigned long long)FSDP_MAX_CHUNKS);
+	if (!VEC_ROOM(t->boxes, t->cap_boxes, (t->n + 1) * 2 * n + 1) ||
+	    !VEC_ROOM(t->locs, t->cap_locs, t->n + 1))
+		return err_nomem(e);
+	if (!raw_extent(&l, t->dtype, n, len, &loc.length))
+		return err_set(e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
+	w->d->encoding.len = 0;
+	raw_name(&l, &w->d->encoding);
+	if (w->d->encoding.err)
+		return err_nomem(e);
+	rc = catalog_add_encoding(w->d->w, w->d->encoding.data, &loc.encoding, e);
+	if (rc)
+		return rc;
+	if (n) {
+		memcpy(t->boxes + t->n * 2 * n, off, n * sizeof(*off));
+		memcpy(t->boxes + t->n * 2 * n + n, len, n * sizeof(*len));
+	}
+	t->locs[t->n++] = loc;
+	return 0;
+}
+
+/* The boxes of a part: every combination of its dimensions' runs. */
+static int add_boxes(struct walk *w, const struct fsdp_part *p, const struct torch_view *v,
+		     struct ckpt_err *e)
+{
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], from[CKPT_MAX_DIMS] = { 0 };
+	size_t at[CKPT_MAX_DIMS] = { 0 }, d;
+	int rc = 0;
+
+	do {
+		for (d = 0; d < p->n_dims; d++) {
+			off[d] = p->runs[d][at[d]].off;
+			len[d] = p->runs[d][at[d]].len;
+		}
+		rc = add_chunk(w, v, off, len, from, e);
+		for (d = p->n_dims; !rc && d-- > 0;) {
+			from[d] += len[d];
+			if (++at[d] < p->n_runs[d])
+				break;
+			at[d] = 0;
+			from[d] = 0;
+			if (!d)
+				return 0;
+		}
+	} while (!rc && p->n_dims);
+	return rc;
+}
+
+static int add_part(void *arg, const struct fsdp_part *p, struct ckpt_err *e)
+{
+	struct walk *w = arg;
+	uint64_t want[CKPT_MAX_DIMS] = { 0 };
+	struct torch_view v;
+	bool empty = false, same;
+	int rc = check_same(w, p, e);
+
+	if (!rc)
+		rc = torch_file_spend(&w->file, 1, e);
+	if (rc || !p->local)
+		return rc;
+	rc = torch_file_view(&w->file, p->local, &v, e);
+	if (rc)
+		return rc;
+	for (size_t d = 0; d < p->n_dims; d++) {
+		for (size_t i = 0; i < p->n_runs[d]; i++)
+			want[d] += p->runs[d][i].len;
+		empty |= !want[d];
+	}
+	same = v.n_dims == p->n_dims;
+	for (size_t d = 0; same && d < p->n_dims; d++)
+		same = v.size[d] == want[d];
+	if (empty ? v.numel : !same)
+		return err_set(e, ERR_CORRUPT,
+			       "rank %u's part is %s, and %s follows from how it is sharded",
+			       w->f->rank, SIZE_TEXT(v.size, v.n_dims), SIZE_TEXT(want, p->n_dims));
+	if (v.dtype != p->dtype)
+		return err_set(e, ERR_CORRUPT, "rank %u's part is %s, the tensor %s", w->f->rank,
+			       dtype_info(v.dtype)->name, dtype_info(p->dtype)->name);
+	return empty || p->copy ? 0 : add_boxes(w, p, &v, e);
+}
+
+/* ---- copies ---- */
+
+/* The first and last bytes: what is no copy differs there, all but surely. */
+static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
+		  struct ckpt_err *e)
+{
+	uint64_t bytes, at[2];
+	char buf[SAMPLE];
+
+	if (!v->numel || w->d->world == 1 || w->d->samples++ >= MAX_SAMPLES ||
+	    !raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &bytes))
+		return 0;
+	at[0] = 0;
+	at[1] = bytes > SAMPLE ? bytes - SAMPLE : 0;
+	for (int i = 0; i < (bytes > SAMPLE ? 2 : 1); i++) {
+		int64_t n = source_read(w->file.source, buf, (size_t)min_u64(bytes, SAMPLE),
+					v->at + at[i], e);
+
+		if (n < 0)
+			return (int)n;
+		digest_add(ret, buf, (size_t)n);
+	}
+	return 0;
+}
+
+/* The storage of a tensor that is neither wrapped nor of a subclass. */
+static const char *storage_of(const struct pk_value *v, struct torch_tensor *t)
+{
+	struct ckpt_err ignored;
+
+	*t = (struct torch_tensor){ 0 };
+	return !v || torch_tensor_read(v, t, &ignored) ? NULL : t->key;
+}
+
+static int add_copy(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+{
+	struct fsdp_copy c = { .rank = w->f->rank, .file = w->file.number };
+	struct fsdp_tensor *t = w->t;
+	struct torch_tensor tensor;
+	const char *key = storage_of(v, &tensor);
+	int rc;
+
+	c.view = arena_alloc(&w->d->arena, sizeof(*c.view));
+	if (!c.view || !VEC_ROOM(t->copies, t->cap_copies, t->n_copies + 1))
+		return err_nomem(e);
+	rc = torch_file_view(&w->file, v, c.view, e);
+	if (!rc)
+		rc = sample(w, c.view, &c.sample, e);
+	if (rc)
+		return rc;
+	c.flat = w->flat_key && c.view->n_dims == 1 &&
+		 (!c.view->numel || (key && !strcmp(key, w->flat_key)));
+	t->copies[t->n_copies++] = c;
+	return 0;
+}
+
+/* ---- walking ---- */
+
+static int read_value(struct walk *w, const struct pk_value *v, struct ckpt_err *e);
+
+static int add_object(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+{
+	const char *steps[FSDP_MAX_DEPTH + 2];
+	struct buf copy = BUF_INIT(FSDP_MAX_FQN + 1);
+	uint32_t from = 0;
+	int rc;
+
+	if (w->f->rank && w->f->kind != FSDP_EXTRA)
+		return 0;
+	buf_add(&copy, w->fqn.data, w->fqn.len + 1);
+	if (copy.err)
+		return err_nomem(e);
+	for (size_t i = 0; i < w->n_steps; i++) {
+		copy.data[w->steps[i].end] = 0;
+		steps[i] = copy.data + from;
+		from = w->steps[i].end + 1;
+	}
+	steps[w->n_steps] = NULL;
+	rc = torchsave_report_at(&w->file.t, w->f->path, v, steps, w->d->w, e);
+	buf_release(&copy);
+	return rc;
+}
+
+/* A tensor that exists and cannot be shown: listed, and the opener is told. */
+static int add_fault(struct walk *w, const struct ckpt_err *why)
+{
+	if (!w->t->fault) {
+		w->t->fault = arena_dup(&w->d->arena, why->msg, strlen(why->msg));
+		(void)fsdp_note(w->d, "'%.100s': %s",
+				text_show(w->fqn.data, w->fqn.len, (char[101]){ 0 }, 101),
+				why->msg);
+	}
+	return 0;
+}
+
+static int add_param(struct walk *w, struct ckpt_err *e)
+{
+	struct fsdp *d = w->d;
+
+	if (w->f->kind != FSDP_MODEL || w->f->rank)
+		return 0;
+	if (!VEC_ROOM(d->params, d->cap_params, d->n_params + 1))
+		return err_nomem(e);
+	d->params[d->n_params++] = w->t->fqn;
+	return 0;
+}
+
+static int read_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+{
+	enum fsdp_what what = fsdp_what(v);
+	struct ckpt_err why;
+	int rc = find_tensor(w, what, e);
+
+	if (!rc && what == FSDP_DTENSOR)
+		rc = add_param(w, e);
+	if (!rc) {
+		rc = what == FSDP_PLAIN ? add_copy(w, v, &why)
+					: fsdp_read_parts(&w->reader, v, &why);
+		if (rc == -ERR_UNSUPPORTED)
+			return add_fault(w, &why);
+		if (rc)
+			*e = why;
+	}
+	w->d->sharded |= what == FSDP_SHARDED && w->f->kind == FSDP_MODEL;
+	return rc ? err_wrap(e, "'%.150s': '%s'", w->f->path, FQN_TEXT(w->fqn.data, w->fqn.len))
+		  : 0;
+}
+
+/* 1: there is a tensor in it. */
+static int has_tensor(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+{
+	size_t n = v->type == PK_DICT			       ? 2 * pk_len(v)
+		   : v->type == PK_LIST || v->type == PK_TUPLE ? pk_len(v)
+							       : 0;
+	int rc = torch_file_spend(&w->file, 1 + n, e);
+
+	if (rc || torch_is_tensor(v))
+		return rc ? rc : 1;
+	for (size_t i = v->type == PK_DICT; !rc && depth && i < n; i += 1 + (v->type == PK_DICT))
+		rc = has_tensor(w, &v->n->v[i], depth - 1, e);
+	return rc;
+}
+
+static int read_step(struct walk *w, const struct pk_value *key, size_t number,
+		     const struct pk_value *v, struct ckpt_err *e)
+{
+	size_t len = w->fqn.len;
+	char digits[24];
+	int rc;
+
+	if (key && key->type != PK_STR && key->type != PK_INT) /* no state dict has others */
+		return 0;
+	if (key && key->type == PK_STR && strlen(key->s->data) != key->s->len)
+		return 0;
+	if (w->n_steps == FSDP_MAX_DEPTH)
+		return err_set(e, ERR_UNSUPPORTED, "'%.150s' is nested more than %d deep",
+			       w->f->path, FSDP_MAX_DEPTH);
+	if (w->n_steps)
+		buf_str(&w->fqn, ".");
+	if (key && key->type == PK_STR) {
+		buf_add(&w->fqn, key->s->data, key->s->len);
+	} else {
+		(void)snprintf(digits, sizeof(digits), "%lld",
+			       key ? (long long)key->i : (long long)number);
+		buf_str(&w->fqn, digits);
+	}
+	if (w->fqn.err)
+		return err_set(e, w->fqn.err, "a name of more than %d bytes", FSDP_MAX_FQN);
+	w->steps[w->n_steps].end = (uint32_t)w->fqn.len;
+	w->steps[w->n_steps++].is_position = !key;
+	rc = read_value(w, v, e);
+	w->n_steps--;
+	w->fqn.len = len;
+	w->fqn.data[len] = 0;
+	return rc;
+}
+
+static int read_parts_of(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+{
+	size_t n = pk_len(v);
+	int rc = torch_file_spend(&w->file, n, e);
+
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = v->type == PK_DICT ? read_step(w, &v->n->v[2 * i], 0, &v->n->v[2 * i + 1], e)
+					: read_step(w, NULL, i, &v->n->v[i], e);
+	return rc;
+}
+
+static int read_value(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+{
+	int rc;
+
+	if (torch_is_tensor(v))
+		return read_tensor(w, v, e);
+	rc = has_tensor(w, v, FSDP_MAX_DEPTH, e);
+	if (rc < 0)
+		return rc;
+	return rc ? read_parts_of(w, v, e) : add_object(w, v, e);
+}
+
+/* FSDP1's flat parameters are called so (torch/distributed/fsdp/_flat_param.py, FLAT_PARAM). Where
+ * they are saved as such, what else is in their storage is a piece of them. */
+static bool is_flat_name(const struct pk_value *key)
+{
+	static const char word[] = "_flat_param";
+	size_t n = strlen(word);
+
+	return key->type == PK_STR && key->s->len >= n &&
+	       !strcmp(key->s->data + key->s->len - n, word);
+}
+
+static void find_flat(struct walk *w, const struct pk_value *dict, struct torch_tensor *t)
+{
+	const struct pk_value *model = dict->type == PK_DICT ? pk_get(dict, "model") : NULL;
+
+	dict = model && model->type == PK_DICT ? model : dict;
+	for (size_t i = 0; dict->type == PK_DICT && i < pk_len(dict); i++) {
+		const struct pk_value *v = &dict->n->v[2 * i];
+
+		if (!is_flat_name(v) || !torch_is_tensor(v + 1))
+			continue;
+		w->d->flat = true;
+		if (!w->flat_key)
+			w->flat_key = storage_of(fsdp_local(v + 1), t);
+	}
+}
+
+/* torch.optim: {state, param_groups: [{params: [0, 1, ...]}]} */
+static void count_params(struct fsdp *d, const struct pk_value *dict)
+{
+	const struct pk_value *groups = pk_get(dict, "param_groups"), *params = NULL;
+
+	d->one_group = groups && groups->type == PK_LIST && pk_len(groups) == 1 &&
+		       groups->n->v->type == PK_DICT;
+	if (d->one_group)
+		params = pk_get(groups->n->v, "params");
+	d->n_optim_params = params && params->type == PK_LIST ? pk_len(params) : 0;
+	for (size_t i = 0; i < d->n_optim_params; i++)
+		d->one_group &= params->n->v[i].type == PK_INT && params->n->v[i].i == (int64_t)i;
+}
+
+/* What is in front of the names of the file's own. */
+static void put_prefix(struct walk *w)
+{
+	if (w->f->kind == FSDP_MODEL)
+		return;
+	buf_str(&w->fqn, w->f->kind == FSDP_OPTIM ? "optimizer" : "extra_state");
+	w->steps[w->n_steps++].end = (uint32_t)w->fqn.len;
+	if (w->f->kind == FSDP_OPTIM)
+		return;
+	buf_printf(&w->fqn, ".rank_%u", w->f->rank);
+	w->steps[w->n_steps++].end = (uint32_t)w->fqn.len;
+}
+
+int fsdp_read(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e)
+{
+	struct walk w = {
+		.d = d, .f = f, .arena = ARENA_INIT((size_t)1 << 30), .fqn = BUF_INIT(FSDP_MAX_FQN)
+	};
+	struct torch_tensor flat;
+	int rc = torch_file_open(&w.file, d->place, f->path, d->w, e);
+
+	w.reader = (struct fsdp_reader){ .file = &w.file,
+					 .arena = &w.arena,
+					 .rank = f->rank,
+					 .world = d->world,
+					 .add = add_part,
+					 .arg = &w };
+	if (!rc && w.file.root.type != PK_DICT)
+		rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold a state dict", f->path);
+	if (!rc && f->kind == FSDP_MODEL)
+		find_flat(&w, &w.file.root, &flat);
+	if (!rc && f->kind == FSDP_OPTIM && !f->rank)
+		count_params(d, &w.file.root);
+	buf_str(&w.fqn, "");
+	put_prefix(&w);
+	if (!rc && w.fqn.err)
+		rc = err_nomem(e);
+	if (!rc && f->kind == FSDP_EXTRA)
+		rc = add_object(&w, &w.file.root, e);
+	else if (!rc)
+		rc = read_parts_of(&w, &w.file.root, e);
+	rc = torch_file_close(&w.file, rc, e);
+	buf_release(&w.fqn);
+	arena_release(&w.arena);
+	if (d->opts->progress)
+		d->opts->progress(d->opts->progress_arg, ++d->n_read, d->n_files);
+	return rc;
+}

@@ -1,0 +1,170 @@
+"""fsdp.py OUT - per-rank checkpoints as verl and others write them, by real torch on four gloo ranks.
+
+Each case is OUT/NAME/ckpt with the files and OUT/NAME/expected.json with what the tensors are, as torch
+itself puts them together.
+"""
+
+import hashlib
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+WORLD = 4
+
+
+class Net(torch.nn.Module):
+    """Uneven sizes, a buffer, and a weight under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(13, 6)
+        self.up = torch.nn.Linear(6, 9)
+        self.down = torch.nn.Linear(9, 6, bias=False)
+        self.norm = torch.nn.LayerNorm(6)
+        self.small = torch.nn.Parameter(torch.randn(3, 2))
+        self.head = torch.nn.Linear(6, 13, bias=False)
+        self.register_buffer("scale", torch.arange(5, dtype=torch.float64))
+        self.register_buffer("count", torch.tensor(7))
+
+
+def full(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def note(expected, name, t):
+    t = t.detach().cpu().contiguous()
+    data = t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+    expected[name] = {
+        "dtype": str(t.dtype).removeprefix("torch."),
+        "shape": list(t.shape),
+        "nbytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+class Case:
+    def __init__(self, out, name, rank):
+        self.dir, self.rank, self.expected, self.objects = f"{out}/{name}", rank, {}, {}
+        os.makedirs(f"{self.dir}/ckpt", exist_ok=True)
+
+    def save(self, kind, state):
+        torch.save(state, f"{self.dir}/ckpt/{kind}_world_size_{WORLD}_rank_{self.rank}.pt")
+
+    def model(self, state):
+        self.save("model", state)
+        for name, t in state.items():
+            note(self.expected, name, full(t))
+
+    def optim(self, opt, names):
+        state = opt.state_dict()
+        self.save("optim", state)
+        self.object("optimizer.param_groups", state["param_groups"])
+        for number, values in state["state"].items():
+            for key, t in values.items():
+                note(self.expected, f"optimizer.state.{names[number]}.{key}", full(t))
+
+    def object(self, name, value):
+        text = (json.dumps(value) + "\n").encode()
+        self.objects[name] = {"length": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+
+    def done(self):
+        if self.rank == 0:
+            with open(f"{self.dir}/expected.json", "w", encoding="utf-8") as f:
+                json.dump({"format": "fsdp", "ckpt": "ckpt", "notes": f"torch {torch.__version__}",
+                           "tensors": dict(sorted(self.expected.items())),
+                           "bytes": self.objects}, f, indent=1)
+                f.write("\n")
+        dist.barrier()
+
+
+def step(model, opt):
+    """As after a backward pass, which torch does not compute for all uneven shards."""
+    for p in model.parameters():
+        p.grad = p.detach().clone()
+    opt.step()
+
+
+def fsdp2(case, mesh, plan=None):
+    torch.manual_seed(1)
+    model = Net()
+    if plan:
+        parallelize_module(model, mesh["tp"], plan)
+        mesh = mesh["dp"]
+    fully_shard(model, mesh=mesh)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.1)
+    names = [n for n, _ in model.named_parameters()]
+    step(model, opt)
+    case.model(model.state_dict())
+    case.optim(opt, names)
+    rng = torch.get_rng_state()[:8].clone()
+    case.save("extra_state", {"lr_scheduler": {"last_epoch": 3}, "rng": {"cpu": rng}})
+    for rank in range(WORLD):
+        note(case.expected, f"extra_state.rank_{rank}.rng.cpu", rng)
+        case.object(f"extra_state.rank_{rank}.lr_scheduler", {"last_epoch": 3})
+    case.done()
+
+
+def fsdp1(case):
+    torch.manual_seed(1)
+    model = FSDP(Net(), device_id=torch.device("cpu"))
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()):
+        state = model.state_dict()
+        case.save("model", state)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        for name, t in model.state_dict().items():
+            note(case.expected, name, t)
+    case.done()
+
+
+def placed(case):
+    """Whatever placements distribute_tensor takes."""
+    torch.manual_seed(2)
+    flat = init_device_mesh("cpu", (WORLD,))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    state = {}
+    for name, shape, m, where in (
+        ("rows", (10, 3), flat, [Shard(0)]),
+        ("columns", (3, 10), flat, [Shard(1)]),
+        ("few", (2, 3), flat, [Shard(0)]),
+        ("same", (5,), flat, [Replicate()]),
+        ("both", (5, 7), mesh, [Shard(0), Shard(1)]),
+        ("other", (5, 7), mesh, [Shard(1), Shard(0)]),
+        ("twice", (9, 2), mesh, [Shard(0), Shard(0)]),
+        ("hybrid", (9, 2), mesh, [Replicate(), Shard(0)]),
+        ("hybrid2", (9, 2), mesh, [Shard(1), Replicate()]),
+        ("part", (9, 2), mesh["b"], [Shard(0)]),
+        ("bf16", (9, 2), flat, [Shard(0)]),
+    ):
+        t = torch.randn(shape)
+        state[name] = distribute_tensor(t, m, where)
+        if name == "bf16":  # which gloo does not send
+            t, state[name] = t.bfloat16(), state[name].bfloat16()
+        note(case.expected, name, t)
+    case.save("model", state)
+    case.done()
+
+
+def work(rank, out):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("PORT", "29517"),
+                      RANK=str(rank), WORLD_SIZE=str(WORLD))
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    fsdp2(Case(out, "fsdp2", rank), init_device_mesh("cpu", (WORLD,), mesh_dim_names=("fsdp",)))
+    fsdp2(Case(out, "hsdp", rank), init_device_mesh("cpu", (2, 2), mesh_dim_names=("ddp", "fsdp")))
+    fsdp2(Case(out, "tp", rank), init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")),
+          {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    fsdp1(Case(out, "fsdp1", rank))
+    placed(Case(out, "placed", rank))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(sys.argv[1],), nprocs=WORLD)
