@@ -1,0 +1,81 @@
+#!/bin/bash
+# The files that each rank of an FSDP run has saved: which are a checkpoint's, and what is said of others.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+part() { printf 'c/model_world_size_%s_rank_%s.pt' "$1" "$2"; }
+
+refused() {
+  ! ckptfs ls c >names 2>says || return 1
+  grep -q "$1" says || { cat says; return 1; }
+}
+
+test_the_directory_above_the_policy_is_the_same() {
+  mkdir step
+  copy_of fsdp_tp step/actor
+  mount_at m step
+  mount_at n step/actor
+  diff -r m/tensors n/tensors
+}
+
+test_steps_are_a_run() {
+  mkdir -p run/global_step_9 run/global_step_10
+  copy_of fsdp_tp run/global_step_9/actor
+  copy_of fsdp_placed run/global_step_10/actor
+  mount_at m run
+  is ".ckptfs global_step_10 global_step_9 latest" "$(entries m | tr ' ' '\n' | sorted)"
+  ckptfs cat run/global_step_9 tensors/small | cmp - m/global_step_9/tensors/small
+}
+
+test_the_file_of_a_rank_is_missing() {
+  copy_of fsdp_placed c
+  rm "$(part 4 2)"
+  refused "'model_world_size_4_rank_2.pt' is missing: the files of 3 of 4 ranks are there"
+}
+
+test_files_of_an_older_save_are_left_out_where_something_says_so() {
+  copy_of fsdp_placed c
+  cp "$(part 4 1)" "$(part 2 0)"
+  refused "are of two saves, and nothing says which is meant"
+  echo '{"FSDP_version": 2, "world_size": 4}' >c/fsdp_config.json
+  ckptfs ls c >names
+  is 11 "$(wc -l <names)"
+}
+
+test_files_are_of_the_rank_that_their_name_says() {
+  copy_of fsdp_placed c
+  cp "$(part 4 1)" "$(part 4 2)"
+  refused "rank 1 has written it, not rank 2 as the file's name says"
+}
+
+test_the_mesh_has_more_ranks_than_there_are_files() {
+  copy_of fsdp_placed c
+  for r in 0 1; do mv "$(part 4 $r)" "$(part 2 $r)"; done
+  rm c/model_world_size_4_*
+  refused "its mesh has rank 2, and there are files of 2 ranks"
+}
+
+test_shards_under_the_names_of_dinov2() {
+  copy_of fsdp_sharded s
+  mkdir c
+  for r in 0 1 2 3; do cp "s/model_world_size_4_rank_$r.pt" "c/model_9.rank_$r.pth"; done
+  mount_at m c
+  mount_at n s
+  diff -r m/tensors n/tensors
+  cp c/model_9.rank_0.pth c/model_8.rank_0.pth
+  refused "are of two saves"
+  echo model_9.rank_0.pth >c/last_checkpoint.rank_0
+  ckptfs ls c >/dev/null
+  rm c/model_9.rank_3.pth
+  refused "one of 4 ranks has written it, and there are files of 3"
+}
+
+test_an_optimizer_in_part_is_left_out() {
+  copy_of fsdp_tp c
+  rm c/optim_world_size_4_rank_3.pt
+  ckptfs ls c >names 2>says
+  grep -q "the optimizer's states: the file of rank 3 is missing" says
+  ! grep -q '^optimizer' names
+}
+
+run_suite "$@"
