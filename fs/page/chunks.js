@@ -1,7 +1,7 @@
 // Where the chunks of tensors are (chunkrows.c writes it), and a drawing of that.
 
 const CUT_WHOLE = 1, CUT_GRID = 2, CUT_BOXES = 3;
-const LISTED_CHUNKS = 40;
+const LISTED_CHUNKS = 40, MORE_CHUNKS = 1000;
 
 // As the library takes ranks from the names of data files.
 function rankOf(path) {
@@ -204,12 +204,15 @@ function chunkTable(all) {
   const add = (list) => body.append(...list.map((c) => element('tr', null, element('td', null, boxText(c)),
     element('td', null, c.rank < 0 ? '' : String(c.rank)), element('td', null, element('bdi', null, clipped(c.path || 'in the index'))))));
   add(all.slice(0, LISTED_CHUNKS));
-  const rest = all.slice(LISTED_CHUNKS);
-  if (!rest.length)
+  let shown = LISTED_CHUNKS;
+  if (all.length <= shown)
     return [table];
   const more = element('button', { type: 'button', onclick: () => {
-    add(rest);
-    more.remove();
-  } }, `show ${digits(rest.length)} more`);
+    add(all.slice(shown, shown += MORE_CHUNKS));
+    more.textContent = label();
+    more.hidden = shown >= all.length;
+  } });
+  const label = () => `show ${digits(Math.min(MORE_CHUNKS, all.length - shown))} more`;
+  more.textContent = label();
   return [table, more];
 }

@@ -1,5 +1,6 @@
 // What is selected, in full.
 
+const MAX_CHOICES = 4096; // of equal layers that a menu or a chart shows
 let values = null; // a page without --stat has none
 let chunks = null;
 
@@ -144,7 +145,7 @@ function lineChart(title, series, current, labels) {
   const finite = series.filter(Number.isFinite);
   if (finite.length < 2)
     return null;
-  const low = Math.min(...finite), high = Math.max(...finite);
+  const low = finite.reduce((a, b) => Math.min(a, b)), high = finite.reduce((a, b) => Math.max(a, b));
   const x = (i) => left + (w - left - 8) * i / (series.length - 1);
   const y = (v) => 8 + (h - bottom - 16) * (1 - (high === low ? 0.5 : (v - low) / (high - low)));
   const [figure, svg] = chart(w, h, title, low, high);
@@ -191,7 +192,7 @@ class Detail {
         this.turned();
       };
       const input = element('select', { 'aria-label': 'which one', onchange: () => go(input.selectedIndex) },
-        ...group.numbers.slice(0, 4096).map((n, k) => element('option', { selected: k === group.current }, String(n))));
+        ...group.numbers.slice(0, MAX_CHOICES).map((n, k) => element('option', { selected: k === group.current }, String(n))));
       return element('span', { class: 'picker' },
         element('button', { type: 'button', 'aria-label': 'previous', onclick: () => go(group.current - 1) }, '\u2039'), input,
         element('button', { type: 'button', 'aria-label': 'next', onclick: () => go(group.current + 1) }, '\u203a'),
@@ -284,7 +285,7 @@ class Detail {
       logarithmic && histogram('by powers of two', logarithmic)].filter(Boolean);
     parts.push(element('div', { class: 'charts' }, ...hists));
     const group = this.chain[this.chain.length - 1];
-    if (!group)
+    if (!group || group.members.length > MAX_CHOICES)
       return parts;
     const all = this.tree.rowsOf(row, [group]);
     const labels = [String(group.numbers[0]), String(group.numbers[group.numbers.length - 1])];

@@ -1,6 +1,6 @@
 // What is on the page and how its parts act on each other.
 
-const FACTS_OF_RUN = 500; // rows of a run's table
+const RUN_ROWS = 500; // of a run's table
 
 function verdictList(list) {
   const marks = { yes: '\u2713', no: '\u2717', unchecked: '?', absent: '\u2013' };
@@ -42,7 +42,7 @@ function showHead(head, table) {
 }
 
 function showRun(run, shown) {
-  const box = document.getElementById('run'), all = run.checkpoints, last = all.slice(-FACTS_OF_RUN);
+  const box = document.getElementById('run'), all = run.checkpoints, last = all.slice(-RUN_ROWS);
   const withValues = all.some((x) => x.values);
   const columns = ['checkpoint', 'saved', 'complete', 'parameters', 'tensors', 'bytes', ...(withValues ? ['norm', 'max', 'NaN', 'Inf'] : [])];
   const cell = (text, how) => element('td', { class: how || null }, text);
@@ -73,6 +73,20 @@ function globOf(word) {
   return new RegExp('^' + word.split('*').map((part) => part.replace(/[.+?^${}()|[\]\\]/g, '\\$&')).join('.*') + '$', 'is');
 }
 
+// is:nan and the like. Without --stat nothing is known about values.
+function stateOf(state, table) {
+  if (state === 'incomplete')
+    return (i) => table.fault[i] > 0;
+  if (!values)
+    return () => false;
+  switch (state) {
+    case 'nan': return (i) => values.nan[i] > 0;
+    case 'inf': return (i) => values.inf[i] > 0;
+    case 'zero': return (i) => values.known[i] > 0 && table.elements(i) > 0 && values.zero[i] === table.elements(i);
+  }
+  return () => false;
+}
+
 // What a word asks of a row.
 function condition(word, table) {
   const [, key, value] = /^(dtype|role|rank|is):(.+)$/.exec(word) || [];
@@ -81,9 +95,7 @@ function condition(word, table) {
     case 'role': return (i) => ROLES[table.role[i]].startsWith(value);
     case 'rank': return (i) => i < table.stored && chunks.ranksOf(i).some(([rank]) => rank === +value);
     case 'is':
-      if ('incomplete'.startsWith(value))
-        return (i) => table.fault[i] > 0;
-      return (i) => values !== null && i < table.stored && (value === 'inf' ? values.inf : value === 'zero' ? { [i]: values.known[i] && values.zero[i] === table.elements(i) } : values.nan)[i] > 0;
+      return stateOf(value, table);
   }
   if (word.includes('*')) {
     const glob = globOf(word);

@@ -148,7 +148,8 @@ class Page:
         self.call("Input.insertText", text=text)
 
     def click(self, selector):
-        x, y = self.value(f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect(); "
+        x, y = self.value(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{ block: 'nearest' }}); "
+                          "const b = e.getBoundingClientRect(); "
                           "return [b.x + b.width / 2, b.y + b.height / 2]; })()")
         self.click_at(x, y)
 

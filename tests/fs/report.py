@@ -79,6 +79,10 @@ def checkpoint(file, path):
         assert about["stored as"] == "model.layers.0.q.weight" and about["in hf/"] == "layers.0.q.weight", about
         assert about["commands"][0] == f"ckptfs head {path} model.layers.0.q.weight", about
         page.shot("search")
+        search(page, "is:zero")
+        assert all(json.loads(ckptfs("stat", "--json", path, n))["all"]["zero"] for n in rows(page)), rows(page)
+        search(page, "is:else")
+        assert not rows(page)
         search(page, "*.weight dtype:float32 role:model")
         assert len(rows(page)) == 2, rows(page)
         search(page, "nothing at all")
@@ -281,6 +285,28 @@ def layers():
         charts = page.value("[...document.querySelectorAll('figcaption')].map(f => f.textContent).join()")
         assert charts == "linear,by powers of two,std,max,min", charts
         page.shot("layers", whole=True)
+
+
+def alike():
+    write_safetensors("alike.safetensors", {f"p.{i}": [] for i in range(150000)})
+    ckptfs("report", "--quiet", "--stat", "alike.safetensors")
+    subprocess.run([sys.executable, os.path.dirname(__file__) + "/make_dcp.py", "cut", "w", "40x30", "40x30"], check=True)
+    ckptfs("report", "--quiet", "--output=cut.html", "cut")
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + "report.html")
+        page.value("document.getElementById('tree').focus()")
+        page.key("End")
+        about = detail(page)
+        assert about["name"] == "p.0" and about["elements"] == "1", about
+        assert page.value("document.querySelector('.row.selected .times').textContent") == "\N{MULTIPLICATION SIGN}150000"
+        page.key("]")
+        assert detail(page)["name"] == "p.1", detail(page)
+        page.shot("alike")
+        page = b.open(URL + "cut.html")
+        assert page.value("document.querySelectorAll('.chunks tbody tr').length") == 40
+        page.click(".chunks + button")
+        assert page.value("document.querySelectorAll('.chunks tbody tr').length") == 1040
+        page.shot("cut", whole=True)
 
 
 def recipe(file):

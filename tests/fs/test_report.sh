@@ -63,6 +63,9 @@ test_a_page_is_small() {
   look opens report.html
 }
 
+# More equal tensors than a function takes arguments, more chunks than a table shows at once.
+test_many_alike() { look alike; }
+
 test_a_run() {
   mkdir run
   cp -r "$(zoo)" run/step-1
