@@ -347,17 +347,18 @@ static int list_names(const struct ckpt_run *r, struct name_list *ret, struct ck
 static int scan(struct ckpt_run *r, struct ckpt_err *e)
 {
 	struct name_list names CLEANUP(name_list_release) = { 0 };
+	struct ckpt_err why; /* what cannot be looked into is no checkpoint */
 	int rc = list_names(r, &names, e);
 
 	if (rc)
 		return rc;
 	r->scans++;
 	for (size_t i = 0; i < names.n; i++)
-		if (look_again(r, names.v[i], e) == -ENOMEM)
-			return -ENOMEM;
+		if (look_again(r, names.v[i], &why) == -ENOMEM)
+			return err_nomem(e);
 	for (size_t i = r->n_names; i-- > 0;)
 		if (r->names[i]->scan != r->scans)
-			(void)look_again(r, r->names[i]->name, e);
+			(void)look_again(r, r->names[i]->name, &why);
 	return 0;
 }
 

@@ -261,13 +261,19 @@ static int note_values(void *arg, const struct ckpt_values_item *i)
 	if (i->fault)
 		return -EIO; /* the sentence is in the item */
 	buf_add(b, &i->values.elements, sizeof(i->values) - offsetof(struct ckpt_values, elements));
+	if (i->linear)
+		buf_add(b, i->linear->counts, i->linear->n * sizeof(*i->linear->counts));
 	return 0;
 }
 
 static int scan(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	struct ckpt_values_scan s = {
-		.by = CKPT_VALUES_LAYER, .each = note_values, .arg = out, .jobs = 2
+		.by = j->other ? CKPT_VALUES_RANK : CKPT_VALUES_LAYER,
+		.each = note_values,
+		.arg = out,
+		.jobs = 2,
+		.bins = 16,
 	};
 	struct ckpt *c = NULL;
 	int rc = open_source(j, &c, e);
@@ -394,6 +400,7 @@ static const struct job jobs[] = {
 	{ "an index in the cache", see_tree, "plain/ckpt", BESIDE, 0, 0, 0, "ckptfs" },
 	{ "diff", compare, NULL, CAST, 0, 0, 0, NULL },
 	{ "stat", scan, NULL, CAST, 0, 0, 0, NULL },
+	{ "stat by rank", scan, "hp_a_collective/ckpt", MEMORY, 0, 0, true, NULL },
 	{ "export", export, NULL, RANKS, 0, 0, 0, "dest" },
 	{ "export of a file", export, NULL, MEMORY, 0, 0, true, "dest" },
 	{ "reshard to DCP", reshard, "plain/ckpt", MEMORY, CKPT_DCP, 0, 0, "dest" },
