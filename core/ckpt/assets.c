@@ -298,6 +298,33 @@ static int look_in_parent(struct finder *f, const char *name, const struct stat 
 	return add_opened(f, path, name, &fd, true, e) ? -e->code : 1;
 }
 
+/* verl writes configuration and tokenizer into this directory, beside the ranks' files. */
+static int find_inner(struct finder *f, const struct assets_ask *ask, bool *settled,
+		      struct ckpt_err *e)
+{
+	static const char inner[] = "huggingface";
+	autofree char *dir = join(f, inner);
+	const char *outer = f->dir;
+	struct ckpt_err ignored;
+	struct place *place;
+	int rc = 0;
+
+	if (!dir)
+		return err_nomem(e);
+	if (place_sub(ask->place, inner, &place, &ignored))
+		return ignored.code == ENOMEM ? err_nomem(e) : 0;
+	f->dir = dir;
+	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
+		rc = settled[i] ? 0 : look_in_place(f, usual[i], place, e);
+		settled[i] |= rc > 0;
+	}
+	if (rc >= 0)
+		rc = say_refused(f, ask, e);
+	f->dir = outer;
+	place_free(place);
+	return rc;
+}
+
 /* The directory above; -1: there is none, or none that can be looked at. */
 static int open_parent(int dirfd, const struct stat *checkpoint, struct stat *ret)
 {
@@ -325,7 +352,7 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 		rc = look_in_place(f, usual[i], ask->place, e);
 		settled[i] = rc > 0;
 	}
-	if (rc < 0 || say_refused(f, ask, e))
+	if (rc < 0 || say_refused(f, ask, e) || find_inner(f, ask, settled, e))
 		return -e->code;
 	if (dirfd < 0) /* it does not lie on this machine */
 		return 0;

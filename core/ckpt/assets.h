@@ -36,7 +36,7 @@ struct assets {
 	struct view_asset *v;	 /* in natural order of their names */
 	enum asset_from *origin; /* of each */
 	size_t n;
-	const char *refused[2]; /* sentences about what was there and is not used */
+	const char *refused[3]; /* sentences about what was there and is not used */
 	size_t n_refused;
 	struct stored_file *paths; /* relative to / */
 	char **owned;		   /* what the above point to */

@@ -70,6 +70,14 @@ test_shards_under_the_names_of_dinov2() {
   refused "one of 4 ranks has written it, and there are files of 3"
 }
 
+test_the_configuration_is_in_a_directory_beside_them() {
+  copy_of fsdp_tp c
+  mkdir c/huggingface
+  echo '{"model_type": "llama"}' >c/huggingface/config.json
+  mount_at m c
+  cmp c/huggingface/config.json m/hf/config.json
+}
+
 test_an_optimizer_in_part_is_left_out() {
   copy_of fsdp_tp c
   rm c/optim_world_size_4_rank_3.pt
