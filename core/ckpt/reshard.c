@@ -323,6 +323,22 @@ static void wrote(void *arg, uint64_t bytes)
 }
 
 /* Planner and writer of one rank, each with ours around it. */
+/* *ret is the caller's to free if this goes well. */
+static int open_writer(const struct resharding *s, struct ckpt_save_opts *opts,
+		       struct ckpt_storage_writer *ret, struct ckpt_err *e)
+{
+	int rc;
+
+	opts->format = s->r->format;
+	rc = ckpt_save_writer(opts, ret, e);
+	if (rc || opts->format != CKPT_SAFETENSORS)
+		return rc;
+	rc = writer_safetensors_add(ret, s->added, s->n_added, e);
+	if (rc)
+		ckpt_storage_writer_free(ret);
+	return rc;
+}
+
 static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
 		      struct ckpt_storage_writer *writer, struct ckpt_err *e)
 {
@@ -338,9 +354,7 @@ static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
 	if (!rc)
 		rc = reshard_planner(w->s, &plain_planner, planner, e);
 	if (!rc)
-		rc = ckpt_save_writer(&opts, &plain_writer, e);
-	if (!rc && opts.format == CKPT_SAFETENSORS)
-		writer_safetensors_add(&plain_writer, w->s->added, w->s->n_added);
+		rc = open_writer(w->s, &opts, &plain_writer, e);
 	return rc ? rc : reshard_gate(&w->turns, &plain_writer, writer, e);
 }
 
@@ -373,8 +387,7 @@ static int check_dest(const struct resharding *s, struct ckpt_err *e)
 	struct ckpt_save_opts opts = *s->r->save;
 	int rc;
 
-	opts.format = s->r->format;
-	rc = ckpt_save_writer(&opts, &writer, e);
+	rc = open_writer(s, &opts, &writer, e);
 	return rc ? rc : ckpt_storage_writer_validate_checkpoint_id(&writer, s->dest, e);
 }
 
@@ -403,11 +416,11 @@ static int reshard(struct ckpt *c, const char *dest, struct ckpt_reshard *r, str
 	int rc;
 
 	r->tensors = r->objects = r->bytes = 0;
-	rc = check_dest(&s, e);
+	rc = list_assets(&s, e);
+	if (!rc)
+		rc = check_dest(&s, e);
 	if (!rc)
 		rc = list_entries(&s, e);
-	if (!rc)
-		rc = list_assets(&s, e);
 	if (!rc)
 		rc = count_ranks(&s, e);
 	if (!rc)

@@ -18,7 +18,7 @@ struct staging {
 	struct site place;
 	int dir;  /* DEST.partial */
 	int lock; /* the coordinator's; -1: another rank */
-	bool overwrite;
+	const char *const *over;
 	bool ours;	/* the lock file says that DEST.partial is ours */
 	bool committed; /* DEST.partial is what DEST was */
 };
@@ -32,12 +32,14 @@ static const char note[] = MARK
 	", or was when its process was killed. The next save to the same place removes this file, "
 	"and the directories .partial and .partial.old beside it.\n";
 
-int staging_check(const char *dest, bool overwrite, struct ckpt_err *e)
+const char *const staging_alone[] = { NULL };
+
+int staging_check(const char *dest, const char *const *over, struct ckpt_err *e)
 {
 	CLEANUP(site_close) struct site p = SITE_INIT;
 	int rc = site_open(dest, &p, e);
 
-	return rc ? rc : site_check(&p, overwrite, e);
+	return rc ? rc : site_check(&p, over, e);
 }
 
 /* ---- the lock ---- */
@@ -174,7 +176,7 @@ static int open_partial(struct staging *s, struct ckpt_err *e)
 static int begin(struct staging *s, struct ckpt_err *e)
 {
 	const struct site *p = &s->place;
-	int rc = site_check(p, s->overwrite, e);
+	int rc = site_check(p, s->over, e);
 
 	if (!rc)
 		rc = take_lock(s, e);
@@ -183,7 +185,7 @@ static int begin(struct staging *s, struct ckpt_err *e)
 	if (!rc)
 		rc = clean_up(p, e);
 	if (!rc) /* again: DEST may be back, and another save may have finished */
-		rc = site_check(p, s->overwrite, e);
+		rc = site_check(p, s->over, e);
 	if (rc)
 		return rc;
 	if (mkdirat(p->parent, p->partial, 0777))
@@ -203,14 +205,15 @@ static struct staging *staging_new(void)
 	return s;
 }
 
-int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct ckpt_err *e)
+int staging_begin(const char *dest, const char *const *over, struct staging **ret,
+		  struct ckpt_err *e)
 {
 	struct staging *s = staging_new();
 	int rc;
 
 	if (!s)
 		return err_nomem(e);
-	s->overwrite = overwrite;
+	s->over = over;
 	rc = site_open(dest, &s->place, e);
 	if (!rc)
 		rc = begin(s, e);
@@ -317,7 +320,7 @@ static int take_place(const struct staging *s, struct ckpt_err *e)
 		return 0;
 	if (errno != ENOTEMPTY && errno != EEXIST)
 		return err_sys(e, errno, "rename '%s.partial'", p->path);
-	rc = site_check(p, s->overwrite, e);
+	rc = site_check(p, s->over, e);
 	if (rc)
 		return rc;
 	if (!renameat2(p->parent, p->partial, p->parent, p->name, RENAME_EXCHANGE))

@@ -38,16 +38,20 @@ struct ckpt_err;
 struct staging;
 
 /*
- * Could DEST be written? It is not there, or an empty directory, or with `overwrite` a directory
- * that holds nothing but a checkpoint and what belongs to it: what else it has would be lost, and
- * the error names it. Nothing is changed. EEXIST, ENOTEMPTY (something would be lost), ENOTDIR,
+ * Could DEST be written? It is not there, or an empty directory; or, unless `over` is NULL, a
+ * directory that holds nothing but a checkpoint and files of these names (the last one NULL), which
+ * the new checkpoint has as well: what else it holds would be lost, and the error names it. Nothing
+ * is changed. EEXIST, ENOTEMPTY (something would be lost), ENOTDIR,
  * EBUSY (a mount point, or /), and what the system says.
  */
-int staging_check(const char *dest, bool overwrite, struct ckpt_err *e);
+int staging_check(const char *dest, const char *const *over, struct ckpt_err *e);
+/* No such names: a checkpoint alone is replaced. */
+extern const char *const staging_alone[];
 
 /* The coordinator: check, lock (EBUSY: another process is saving there), repair and remove what a
- * killed save has left, make DEST.partial. */
-int staging_begin(const char *dest, bool overwrite, struct staging **ret, struct ckpt_err *e);
+ * killed save has left, make DEST.partial. over is borrowed until staging_end. */
+int staging_begin(const char *dest, const char *const *over, struct staging **ret,
+		  struct ckpt_err *e);
 /* The other ranks, once the coordinator has begun: its directory. */
 int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e);
 

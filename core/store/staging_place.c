@@ -172,18 +172,21 @@ static bool is_checkpoint_file(const char *name)
 	return false;
 }
 
-static int check_entry(const struct site *p, int dir, const char *name, bool overwrite,
+static int check_entry(const struct site *p, int dir, const char *name, const char *const *over,
 		       struct ckpt_err *e)
 {
+	bool replaced = is_checkpoint_file(name);
 	struct stat st;
 
-	if (!overwrite)
+	if (!over)
 		return err_set(e, EEXIST,
 			       "'%s' already exists and is not empty: use overwrite to replace it",
 			       p->path);
 	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
 		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
-	if (!is_checkpoint_file(name) || S_ISDIR(st.st_mode))
+	for (const char *const *other = over; !replaced && *other; other++)
+		replaced = !strcmp(*other, name);
+	if (!replaced || S_ISDIR(st.st_mode))
 		return err_set(
 			e, ENOTEMPTY,
 			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
@@ -191,7 +194,7 @@ static int check_entry(const struct site *p, int dir, const char *name, bool ove
 	return 0;
 }
 
-static int check_entries(const struct site *p, bool overwrite, struct ckpt_err *e)
+static int check_entries(const struct site *p, const char *const *over, struct ckpt_err *e)
 {
 	CLEANUP(list_end) DIR *d = list(p, p->name);
 	const char *name;
@@ -200,16 +203,16 @@ static int check_entries(const struct site *p, bool overwrite, struct ckpt_err *
 	if (!d)
 		return err_sys(e, errno, "list '%s'", p->path);
 	while (!rc && (name = list_next(d)))
-		rc = check_entry(p, dirfd(d), name, overwrite, e);
+		rc = check_entry(p, dirfd(d), name, over, e);
 	if (!rc && errno)
 		return err_sys(e, errno, "list '%s'", p->path);
 	/* What is in it must go when it is replaced. */
-	if (!rc && overwrite && faccessat(dirfd(d), ".", W_OK | X_OK, AT_EACCESS))
+	if (!rc && over && faccessat(dirfd(d), ".", W_OK | X_OK, AT_EACCESS))
 		return err_sys(e, errno, "'%s' cannot be replaced", p->path);
 	return rc;
 }
 
-int site_check(const struct site *p, bool overwrite, struct ckpt_err *e)
+int site_check(const struct site *p, const char *const *over, struct ckpt_err *e)
 {
 	struct statx sx = { 0 };
 	bool is_there = !statx(p->parent, p->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx);
@@ -225,7 +228,7 @@ int site_check(const struct site *p, bool overwrite, struct ckpt_err *e)
 			       p->path);
 	if (faccessat(p->parent, ".", W_OK | X_OK, AT_EACCESS))
 		return err_sys(e, errno, "'%s' cannot be made: its directory", p->path);
-	return is_there ? check_entries(p, overwrite, e) : 0;
+	return is_there ? check_entries(p, over, e) : 0;
 }
 
 bool site_has(const struct site *p, const char *name)

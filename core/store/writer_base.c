@@ -27,7 +27,8 @@ void *writer_new(size_t size, bool overwrite, const struct outfile_opts *out,
 		(void)err_nomem(e);
 		return NULL;
 	}
-	*b = (struct writer_base){ .overwrite = overwrite, .arena = ARENA_INIT(ARENA_CEILING) };
+	*b = (struct writer_base){ .over = overwrite ? staging_alone : NULL,
+				   .arena = ARENA_INIT(ARENA_CEILING) };
 	if (out)
 		b->out = *out;
 	*ret = (struct ckpt_storage_writer){ .ops = ops, .self = b };
@@ -55,7 +56,7 @@ int writer_validate(void *self, const char *id, struct ckpt_err *e)
 {
 	const struct writer_base *b = self;
 
-	return staging_check(id, b->overwrite, e);
+	return staging_check(id, b->over, e);
 }
 
 int writer_reset(void *self, const char *id, struct ckpt_err *e)
@@ -72,7 +73,7 @@ int writer_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckp
 	struct writer_base *b = self;
 
 	b->ranks = *ranks;
-	return ranks->rank ? 0 : staging_begin(b->id, b->overwrite, &b->staging, e);
+	return ranks->rank ? 0 : staging_begin(b->id, b->over, &b->staging, e);
 }
 
 int writer_begin_data(struct writer_base *b, size_t n, struct ckpt_err *e)

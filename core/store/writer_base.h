@@ -23,7 +23,7 @@ struct st_note;
 struct staging;
 
 struct writer_base {
-	bool overwrite;
+	const char *const *over; /* see staging_check */
 	struct outfile_opts out;
 	struct ckpt_storage_ranks ranks;
 	char *id;

@@ -30,6 +30,7 @@ struct st_writer {
 	size_t n_kept;
 	const struct writer_safetensors_file *added;
 	size_t n_added;
+	const char **over; /* their names; NULL: what is there is not replaced, or none are added */
 };
 
 /* ---- distributing items over files ---- */
@@ -506,6 +507,7 @@ static int reset(void *self, const char *id, struct ckpt_err *e)
 static void free_writer(void *self)
 {
 	struct st_writer *w = self;
+	autofree const char **over = w->over; /* staging_end is in writer_free */
 
 	forget_index(w);
 	forget_kept(w);
@@ -537,11 +539,21 @@ int writer_safetensors_new(const struct writer_safetensors_opts *opts,
 	return 0;
 }
 
-void writer_safetensors_add(struct ckpt_storage_writer *writer,
-			    const struct writer_safetensors_file *v, size_t n)
+int writer_safetensors_add(struct ckpt_storage_writer *writer,
+			   const struct writer_safetensors_file *v, size_t n, struct ckpt_err *e)
 {
 	struct st_writer *w = writer->self;
+	const char **over = w->b.over ? calloc(n + 1, sizeof(*over)) : NULL;
 
+	if (w->b.over && !over)
+		return err_nomem(e);
+	for (size_t i = 0; over && i < n; i++)
+		over[i] = v[i].name;
+	if (over)
+		w->b.over = over;
+	free(w->over);
+	w->over = over;
 	w->added = v;
 	w->n_added = n;
+	return 0;
 }

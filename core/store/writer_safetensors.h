@@ -49,13 +49,14 @@ struct writer_safetensors_opts {
 };
 
 /* Files to put beside the weights, by name (one element), for the coordinator: as many as there are at
- * `v`, which is borrowed, like what it points to. */
+ * `v`, which is borrowed, like what it points to. With `overwrite`, files of these names are replaced,
+ * too. Before the first use of the writer. ENOMEM. */
 struct writer_safetensors_file {
 	const char *name;
 	struct ckpt_data data;
 };
-void writer_safetensors_add(struct ckpt_storage_writer *w, const struct writer_safetensors_file *v,
-			    size_t n);
+int writer_safetensors_add(struct ckpt_storage_writer *w, const struct writer_safetensors_file *v,
+			   size_t n, struct ckpt_err *e);
 
 int writer_safetensors_new(const struct writer_safetensors_opts *opts,
 			   struct ckpt_storage_writer *ret, struct ckpt_err *e);

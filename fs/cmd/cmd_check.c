@@ -161,6 +161,11 @@ static int check_run(const struct options *o)
 	struct ckpt_err e = { 0 };
 	int rc;
 
+	if (o->json && o->verbose) {
+		(void)err_set(&e, EINVAL,
+			      "option 'verbose' is for text: --json lists every fault anyway");
+		return cmd_fail(&e);
+	}
 	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing"), NULL }, &c, &e))
 		return cmd_fail(&e);
 	if (o->json) {

@@ -82,6 +82,10 @@ END
   ended 1 "3 passed, 2 failed" "1 UNSTEADY  test_mounts: first$" "3 FAILED  test_mounts: never" "2 t.c:2:E"
 }
 
+test_an_option_that_does_nothing_is_refused() {
+  refused "option 'verbose' is for text: --json lists every fault anyway$" ckptfs check -v --json "$(zoo)"
+}
+
 test_what_is_not_reached_the_second_time_fails() {
   prepare <<'END'
   test_first() { sed -i 's/^test_first/gone/' "$HERE/test_mounts.sh"; fail "not yet"; }

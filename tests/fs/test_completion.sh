@@ -36,23 +36,47 @@ test_options_are_those_of_help() {
   done
 }
 
-# What the program says in its sentence about a value that may not be.
-test_values_are_those_that_the_program_takes() {
-  local command word want n=0
-  for command in mount reshard ls; do
-    while read -r word; do
-      want=$({ ckptfs "$command" "$(zoo)" x --"$word"='?' --index=:memory: 2>&1 || :; } |
-        sed -nE "s/.*option '$word'.* is not one of //p" | sed -E "s/ \(try .*//; s/,//g")
-      if [[ -n $want ]]; then
-        expect_offered "$(xargs -n 1 <<<"$want" | sort | xargs)" "$command" "--$word" ""
-        expect_offered "$(xargs -n 1 printf "--$word=%s\n" <<<"$want" | sort | xargs)" "$command" "--$word="
-        n=$((n + 1))
-      fi
-    done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+# values_of COMMAND OPTION OFFERED: what the program lists in its sentence about a value that may not be; or, of an option that
+# has no such sentence, what is offered beside names.
+values_of() {
+  local said how
+  # Some want more than that; and what makes the tree is the same for all.
+  for how in "$1 ck x" "$1 ck x y" "$1 ck x --model" "cat ck x"; do
+    # shellcheck disable=SC2086 # words
+    said=$({ ckptfs $how --"$2"='?' --index=:memory: 2>&1 || :; } |
+      sed -nE "s/.*option '$2'.* is not one of //p" | sed -E "s/ \(try .*//; s/,//g")
+    [[ -z $said && -n $3 ]] || break
   done
-  ((n >= 7)) || fail "$n options with choices"
-  offered mount --recipe=megatron-mi >out
-  grep -qx -- --recipe=megatron-mixtral out
+  case $2 in
+    rename | layout | log | check) echo :files ;;
+    recipe) echo ":files megatron $(ckptfs help recipes | sed -nE '4,$s/^  ([^ ]+) .*/\1/p' | xargs)" ;;
+    index) echo ":files :memory:" ;;
+    assets) echo :dirs ;;
+    *) echo "$said" ;;
+  esac
+}
+
+# Of every option of every command.
+test_values_are_those_that_the_program_takes() {
+  local command word want got
+  ln -s "$(zoo)" ck
+  ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help >commands
+  while read -r command; do
+    while read -r word; do
+      got=$(offered "$command" "--$word" "" | xargs)
+      want=$(values_of "$command" "$word" "$got" | xargs -n 1 | sort | xargs)
+      is "$command --$word: $want" "$command --$word: $got"
+      echo "$word ${want:-free}" >>seen
+      [[ $want == *:* ]] && continue
+      expect_offered "$(xargs -n 1 <<<"$want" | sed "s/^./--$word=&/" | xargs)" "$command" "--$word="
+    done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+  done <commands
+  # Those with choices, so that none of them has lost its sentence and what is offered at once.
+  for word in by color dtype experts format gguf_dtype io master sandbox sort; do
+    grep -q "^$word " seen || fail "no command has --$word"
+    ! grep -qx "$word free" seen || fail "--$word has no choices"
+  done
+  printf '%s\n' ":files --recipe=" --recipe=megatron-mixtral | sort | diff - <(offered mount --recipe=megatron-mi)
   expect_offered ":files layout=" mount -o layout=a
   expect_offered ":dirs --assets=" mount --assets=a
   expect_offered ":files " mount --rename ""
@@ -87,6 +111,7 @@ test_arguments() {
 test_hostile_names_are_no_commands() {
   need_fixture weird_fqns
   offered ls "$(fixture weird_fqns)/ckpt" "" >out
+  [[ -s out ]] || fail "nothing is offered"
   tr -d '\n' <out >flat
   ! LC_ALL=C grep -q '[[:cntrl:]]' flat || fail "control bytes"
   # shellcheck disable=SC2016 # the names are like that

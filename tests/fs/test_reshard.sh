@@ -259,6 +259,17 @@ test_a_model_has_its_configuration_and_tokenizer_beside_it() {
   cp assets/config.json c
   reshard c y --format=safetensors --model --ranks=3 --shard_size=1K
   cmp assets/config.json y/config.json
+  # Another one takes the place of all of them, and of nothing else.
+  reshard "$ZOO_CKPT" x --format=safetensors --model --assets=assets --overwrite --shard_size=1K
+  cmp assets/config.json x/config.json
+  echo hello >x/README
+  refused "'.*/x' holds 'README', which is not part of a checkpoint and would be lost$" \
+    ckptfs reshard "$ZOO_CKPT" x --format=safetensors --model --assets=assets --overwrite
+  rm x/README assets/tokenizer.json
+  refused "'.*/x' holds 'tokenizer.json', which is not part of a checkpoint and would be lost$" \
+    ckptfs reshard "$ZOO_CKPT" x --format=safetensors --model --assets=assets --overwrite
+  refused "'.*/x' holds '[a-z_.]*', which is not part of a checkpoint and would be lost$" \
+    ckptfs reshard "$ZOO_CKPT" x --overwrite
   # What is not a model in safetensors has none.
   reshard c z
   reshard c w --format=safetensors

@@ -64,7 +64,7 @@ static int fill(struct staging *s, uint8_t tag, struct ckpt_err *e)
 static int save(uint8_t tag, bool overwrite, struct ckpt_err *e)
 {
 	struct staging *s = NULL;
-	int rc = staging_begin(dest, overwrite, &s, e);
+	int rc = staging_begin(dest, overwrite ? staging_alone : NULL, &s, e);
 
 	if (!rc)
 		rc = fill(s, tag, e);
@@ -201,7 +201,7 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 		put_file(fd, fine[i], "x", 1);
 	for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
 		put_file(fd, lost[i], "x", 1);
-		REFUSED(staging_check(dest, true, &e), ENOTEMPTY,
+		REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
 			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
 			dest, lost[i]);
 		REFUSED(save('b', true, &e), ENOTEMPTY,
@@ -210,7 +210,7 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 		REQUIRE(!unlinkat(fd, lost[i], 0));
 	}
 	REQUIRE(!mkdirat(fd, "_rank1_.bytes", 0755));
-	REFUSED(staging_check(dest, true, &e), ENOTEMPTY,
+	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
 		"'%s' holds '_rank1_.bytes', which is not part of a checkpoint and would be lost",
 		dest);
 	REQUIRE(!unlinkat(fd, "_rank1_.bytes", AT_REMOVEDIR));
@@ -221,12 +221,45 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 }
 END_TEST
 
+START_TEST(what_the_new_checkpoint_has_as_well_is_replaced)
+{
+	static const char *const over[] = { "config.json", "tokenizer.json", NULL };
+	struct staging *s = NULL;
+	struct ckpt_err ok = { 0 };
+	int fd;
+
+	must_save('a', false);
+	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(fd, "config.json", "x", 1);
+	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+		"'%s' holds 'config.json', which is not part of a checkpoint and would be lost",
+		dest);
+	ck_assert_int_eq(staging_check(dest, over, &ok), 0);
+	REFUSED(staging_check(dest, NULL, &e), EEXIST,
+		"'%s' already exists and is not empty: use overwrite to replace it", dest);
+	REQUIRE(!staging_begin(dest, over, &s, &ok) && !fill(s, 'b', &ok));
+	put_file(fd, "notes", "x", 1);
+	REFUSED(staging_commit(s, &e), ENOTEMPTY,
+		"'%s' holds 'notes', which is not part of a checkpoint and would be lost", dest);
+	REQUIRE(!unlinkat(fd, "notes", 0));
+	staging_end(s);
+	s = NULL;
+	REQUIRE(!staging_begin(dest, over, &s, &ok) && !fill(s, 'b', &ok) &&
+		!staging_commit(s, &ok));
+	staging_end(s);
+	(void)close(fd);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+	REQUIRE(!there("ckpt/config.json")); /* here it is not written again */
+	only_dest_is_there();
+}
+END_TEST
+
 START_TEST(what_comes_to_the_place_while_saving_is_not_lost)
 {
 	struct staging *s = NULL;
 	struct ckpt_err ok = { 0 };
 
-	REQUIRE(!staging_begin(dest, true, &s, &ok) && !fill(s, 'b', &ok));
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok) && !fill(s, 'b', &ok));
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
 	put_file(dir_fd, "ckpt/notes", "x", 1);
 	REFUSED(staging_commit(s, &e), ENOTEMPTY,
@@ -241,28 +274,31 @@ START_TEST(places_that_cannot_be)
 {
 	char path[8400], name[260] = { 0 };
 
-	REFUSED(staging_check("", false, &e), EINVAL,
+	REFUSED(staging_check("", NULL, &e), EINVAL,
 		"'' does not name a directory that can be made");
-	REFUSED(staging_check("/", true, &e), EBUSY, "'/' cannot be replaced by a checkpoint");
-	REFUSED(staging_check("//./", true, &e), EBUSY, "'/' cannot be replaced by a checkpoint");
-	REFUSED(staging_check("/proc", true, &e), EBUSY,
+	REFUSED(staging_check("/", staging_alone, &e), EBUSY,
+		"'/' cannot be replaced by a checkpoint");
+	REFUSED(staging_check("//./", staging_alone, &e), EBUSY,
+		"'/' cannot be replaced by a checkpoint");
+	REFUSED(staging_check("/proc", staging_alone, &e), EBUSY,
 		"'/proc' is a mount point, which cannot be replaced: name a directory in it");
 	(void)snprintf(path, sizeof(path), "%s/no/ckpt", dir);
-	REFUSED(staging_check(path, false, &e), ENOENT,
+	REFUSED(staging_check(path, NULL, &e), ENOENT,
 		"directory of '%s': No such file or directory", path);
 	(void)snprintf(path, sizeof(path), "%s/no/..", dir);
-	REFUSED(staging_check(path, false, &e), EINVAL,
+	REFUSED(staging_check(path, NULL, &e), EINVAL,
 		"'%s' does not name a directory that can be made", path);
 	put_file(dir_fd, "file", "x", 1);
 	(void)snprintf(path, sizeof(path), "%s/file", dir);
-	REFUSED(staging_check(path, true, &e), ENOTDIR,
+	REFUSED(staging_check(path, staging_alone, &e), ENOTDIR,
 		"'%s' already exists and is not a directory", path);
 	REQUIRE(!symlinkat("nowhere", dir_fd, "dangling"));
 	(void)snprintf(path, sizeof(path), "%s/dangling", dir);
-	REFUSED(staging_check(path, true, &e), ENOENT, "'%s' is a link that leads nowhere", path);
+	REFUSED(staging_check(path, staging_alone, &e), ENOENT, "'%s' is a link that leads nowhere",
+		path);
 	memset(name, 'n', 243);
 	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-	REFUSED(staging_check(path, true, &e), ENAMETOOLONG,
+	REFUSED(staging_check(path, staging_alone, &e), ENAMETOOLONG,
 		"'%s': the name is so long that '.partial.lock' does not fit behind it", path);
 	ck_assert_uint_eq(entries("."), 2);
 }
@@ -319,7 +355,7 @@ START_TEST(names_are_single_elements)
 	struct ckpt_err ok = { 0 };
 	int fd = 77;
 
-	REQUIRE(!staging_begin(dest, false, &s, &ok));
+	REQUIRE(!staging_begin(dest, NULL, &s, &ok));
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		REFUSED(staging_create(s, names[i], &fd, &e), EINVAL,
 			"'%s' is not a valid name for a file of a checkpoint", names[i]);
@@ -341,7 +377,7 @@ START_TEST(ranks_write_into_one_directory)
 
 	REFUSED(staging_join(dest, &s[1], &e), ENOENT,
 		"open '%s.partial': No such file or directory", dest);
-	REQUIRE(!staging_begin(dest, false, &s[0], &ok));
+	REQUIRE(!staging_begin(dest, NULL, &s[0], &ok));
 	for (int r = 1; r < 3; r++) {
 		char name[16];
 
@@ -364,9 +400,9 @@ START_TEST(two_do_not_save_at_once)
 	struct staging *s = NULL, *t = NULL;
 	struct ckpt_err ok = { 0 };
 
-	REQUIRE(!staging_begin(dest, true, &s, &ok));
-	REFUSED(staging_begin(dest, true, &t, &e), EBUSY, "another process is saving to '%s'",
-		dest);
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok));
+	REFUSED(staging_begin(dest, staging_alone, &t, &e), EBUSY,
+		"another process is saving to '%s'", dest);
 	ck_assert_ptr_null(t);
 	REQUIRE(!fill(s, 'a', &ok) && !staging_commit(s, &ok));
 	staging_end(s);
@@ -407,12 +443,12 @@ START_TEST(links_in_what_is_removed_are_not_followed)
 	must_save('a', false);
 	REQUIRE(!symlinkat("../precious", dir_fd, "ckpt/__9_9.distcp"));
 	must_save('b', true);
-	REQUIRE(!staging_begin(dest, true, &s, &e));
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
 	REQUIRE(!symlinkat("../precious", dir_fd, "ckpt.partial/link"));
 	staging_end(s);
 	REQUIRE(entries(".") == 2 && there("precious/.metadata"));
 	/* DEST.partial itself is a link. */
-	REQUIRE(!staging_begin(dest, true, &s, &e));
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
 	REQUIRE(!unlinkat(dir_fd, "ckpt.partial", AT_REMOVEDIR) &&
 		!symlinkat("precious", dir_fd, "ckpt.partial"));
 	staging_end(s);
@@ -443,7 +479,8 @@ START_TEST(a_directory_that_came_in_is_not_removed)
 	struct staging *s = NULL;
 	struct ckpt_err ok = { 0 };
 
-	REQUIRE(!staging_begin(dest, true, &s, &ok) && !mkdirat(dir_fd, "ckpt.partial/sub", 0755));
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok) &&
+		!mkdirat(dir_fd, "ckpt.partial/sub", 0755));
 	staging_end(s);
 	REQUIRE(there("ckpt.partial/sub") && there("ckpt.partial.lock"));
 	REFUSED(save('a', true, &e), ENOTEMPTY, "remove 'ckpt.partial/sub': Directory not empty");
@@ -609,7 +646,7 @@ START_LOOP_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_C
 		old += tag == 'a';
 		new += tag == 'b';
 		/* The next one repairs, and leaves nothing of this one. */
-		REQUIRE(!staging_begin(dest, true, &s, &e));
+		REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
 		staging_end(s);
 		ck_assert_int_eq(tag_at("ckpt"), tag ? tag : _i == NOTHING ? 0 : 'a');
 		ck_assert_uint_eq(entries("."), there("ckpt") ? 1 : 0);
@@ -631,7 +668,7 @@ START_TEST(a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a
 
 	must_save('a', false);
 	disk_record(dir);
-	REQUIRE(!staging_begin(dest, true, &s, &e) && !fill(s, 'b', &e));
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &e) && !fill(s, 'b', &e));
 	staging_end(s);
 	n = disk_stop();
 	REQUIRE(n > 10);
@@ -655,7 +692,7 @@ START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
 
 	leave_between_renames();
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
-	REQUIRE(!staging_begin(dest, true, &s, &e));
+	REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
 	staging_end(s);
 	ck_assert_int_eq(tag_at("ckpt"), 'a');
 	only_dest_is_there();
