@@ -138,7 +138,7 @@ static int choose(const struct model_recipe *r, const struct recipe_builtin **re
 	if (type) {
 		*ret = recipe_builtin_for(type);
 		return *ret ? 0
-			    : err_set(e, EINVAL, "'megatron' has none for model_type '%.60s'",
+			    : err_set(e, EINVAL, "'megatron' has no recipe for model_type '%.60s'",
 				      type);
 	}
 	if (r->args && megatron_args_number(r->args, "num_experts", &experts, e) >= 0 && !experts)

@@ -346,7 +346,7 @@ START_TEST(a_text_of_the_same_recipe_is_the_same_recipe)
 
 	tell(0);
 	ck_assert_str_eq(ckpt_recipe(0, &summary, &text), "megatron-llama");
-	ck_assert_ptr_null(ckpt_recipe(3, &summary, &text));
+	ck_assert_ptr_null(ckpt_recipe(4, &summary, &text));
 	put_text("mine", text);
 	(void)snprintf(path, sizeof(path), "%s/mine", dir);
 	c = open_with((struct ckpt_opts){ .recipe = path });
@@ -540,7 +540,7 @@ START_TEST(what_is_wrong_is_said)
 	put_common(4);
 	refused(o, EINVAL, "': option 'recipe': 'megatron' needs a config.json with a model_type");
 	put_config("mcore_gpt_dense", "gpt2");
-	refused(o, EINVAL, "': option 'recipe': 'megatron' has none for model_type 'gpt2'");
+	refused(o, EINVAL, "': option 'recipe': 'megatron' has no recipe for model_type 'gpt2'");
 	o.recipe = "megatron-gpt";
 	refused(o, ENOENT, "': option 'recipe': ");
 	o.recipe = "megatron-llama";
