@@ -255,7 +255,7 @@ static int doubt_parent(struct finder *f, const char *name, const struct stat *s
 			      "it can be written to by users (mode %04o) who cannot write to the "
 			      "checkpoint",
 			      st->st_mode & 07777);
-	/* A sticky directory, as /tmp: they can put a file of somebody else there under another name. */
+	/* A sticky directory, as /tmp: they can put another user's file there under another name. */
 	if (trust_others_write(parent, checkpoint) && st->st_nlink != 1)
 		return refuse(f, name, "it has %ju names, in a directory that others can write to",
 			      (uintmax_t)st->st_nlink);
@@ -264,7 +264,7 @@ static int doubt_parent(struct finder *f, const char *name, const struct stat *s
 
 /*
  * Opened once: what is looked at here is what is read. Links that stay in the directory are followed
- * where nobody but those who are trusted can have put one. 0: it is not there.
+ * where only trusted users can have put one. 0: it is not there.
  */
 static int look_in_parent(struct finder *f, const char *name, const struct stat *parent,
 			  const struct stat *checkpoint, struct ckpt_err *e)

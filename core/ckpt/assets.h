@@ -2,17 +2,17 @@
 /*
  * assets - real files that hf/ and ranks/ show beside the weights: config.json, tokenizer, ...
  *
- * Given a directory: its regular files without weights (links are followed: who names the
+ * Given a directory: its regular files without weights (links are followed: whoever names the
  * directory trusts it, and the Hugging Face cache consists of links). Given none: those of a fixed
  * list that lie in the checkpoint's directory, or else in its parent, which nothing may lead out of.
  * Those are opened once, beneath the directory, and what was opened is what is read, whatever comes
  * to have their names.
  *
- * A file of the parent is used where nobody had a say in it who had none in the checkpoint. It and
- * the parent belong to root, to the user of this process, or to the owner of the checkpoint's
- * directory; neither can be written to by a group, or by all, that cannot write to the checkpoint's
- * directory. In a sticky directory such as /tmp, to which others can write, it has to be a file with
- * one name, and no link.
+ * A file of the parent directory is used only if no user could have written it who could not write
+ * to the checkpoint. It and the parent belong to root, to the user of this process, or to the owner
+ * of the checkpoint's directory; neither can be written to by a group, or by all, that cannot write
+ * to the checkpoint's directory. In a sticky directory such as /tmp, to which others can write, it
+ * has to be a file with one name, and no link.
  *
  * Private to core/ckpt.
  *

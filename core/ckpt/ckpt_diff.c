@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * diff: two sorted lists of names are merged into pairs, a pair is cut into blocks, and blocks go
- * through a pipeline, so that results come in natural order and sums do not depend on who was faster.
+ * through a pipeline, so that results come in natural order and sums do not depend on which thread was faster.
  */
 #include <ckptfs/ckpt_diff.h>
 

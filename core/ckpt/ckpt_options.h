@@ -80,7 +80,7 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *hooks, s
 /* The field of option x: a CKPT_OPTION_FIELD_... */
 void *ckpt_opts_at(struct ckpt_opts *o, const struct ckpt_option *x);
 
-/* One of the words that an option may be; an alias is not said in the message about others. */
+/* One of the words that an option may be; messages about other values do not list an alias. */
 struct ckpt_choice {
 	const char *word;
 	int value;

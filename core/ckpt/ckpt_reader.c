@@ -206,7 +206,7 @@ static int reset(void *self, const char *id, struct ckpt_err *e)
 
 	forget(r);
 	if (!id)
-		return err_set(e, EINVAL, "no checkpoint to read is named");
+		return err_set(e, EINVAL, "no checkpoint was named");
 	rc = ckpt_open_with(id, &r->opts, &c, e);
 	if (rc)
 		return rc;
@@ -279,7 +279,7 @@ static int box_of(const struct ckpt_read_item *item, const struct tensor_info *t
 		  struct ckpt_err *e)
 {
 	if (!item->storage.has_offset)
-		return err_set(e, EINVAL, "an item of bytes, and it is a tensor");
+		return err_set(e, EINVAL, "the item is for bytes, but this is a tensor");
 	if (item->n_dims != t->n_dims || item->storage.n_dims != t->n_dims)
 		return err_set(e, EINVAL, "an item of %u dimensions, the tensor has %zu",
 			       item->n_dims, t->n_dims);

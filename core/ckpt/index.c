@@ -192,7 +192,7 @@ static char *absolute(const char *path)
 	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
 }
 
-/* Can nobody but root and those of our group put another directory in the place of `dir`? */
+/* Can only root and members of our group put another directory in the place of `dir`? */
 static bool is_ours_to_rename(const char *dir)
 {
 	autofree char *at = strdup(dir);
@@ -215,7 +215,7 @@ static bool is_ours_to_rename(const char *dir)
 
 /*
  * $XDG_CACHE_HOME/ckptfs without links in it, or NULL when there is no such directory to write in.
- * Somebody else's is no place to find one's own files in, nor is one that somebody else could
+ * Do not trust a directory of another user, nor one that another user could
  * exchange for another between two uses of its name.
  */
 char *index_cache_dir(void)
@@ -264,7 +264,7 @@ static int finish(char *path, char **ret_path, struct ckpt_err *e)
 }
 
 /*
- * Can nobody else make files in the checkpoint's directory? Who can might put a link where an index
+ * Can no other user create files in the checkpoint's directory? One who can might put a link where an index
  * is going to be written, or keep its lock for ever.
  */
 static bool is_ours(const struct index_request *rq)

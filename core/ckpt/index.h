@@ -3,7 +3,7 @@
  * index - where a checkpoint's chunk index is kept, and whether it is still true.
  *
  * It is a cache: keyed by the metadata files it was made from (their identities; content hash
- * where those differ), shared by all who open the checkpoint, built by one while others wait.
+ * where those differ), shared by all that open the checkpoint; one builds it while the others wait.
  * Private to core/ckpt.
  *
  * Threads: any; processes are kept apart by a lock file.

@@ -180,7 +180,7 @@ static int list_assets(struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* ---- for whom ---- */
+/* ---- the ranks ---- */
 
 static int bind_layout(struct resharding *s, struct ckpt_err *e)
 {
@@ -219,7 +219,7 @@ static int check_ranks(const struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* As many as wrote it, where its files say so; a model in whole tensors is nobody's. */
+/* As many as wrote it, where its files say so; a model in whole tensors belongs to no rank. */
 static uint64_t ranks_of_source(const struct resharding *s)
 {
 	uint64_t n = s->r->format == CKPT_SAFETENSORS ? 1 : s->c->totals.ranks;

@@ -217,7 +217,7 @@ static bool add(struct ckpt_run *r, struct run_child *k)
 	return true;
 }
 
-/* The name stands for it no more. Returns what is to be freed: it, unless somebody uses it. */
+/* The name no longer stands for it. Returns what is to be freed: it, unless it is in use. */
 static struct run_child *take_out(struct ckpt_run *r, struct run_child *k)
 {
 	size_t at = place_of(r, k->name);

@@ -5,7 +5,7 @@
  * A checkpoint of the run is a sub-directory (or a known directory in one, as NeMo's weights/) that
  * a format takes for complete. Each that is found gets a slot, a number that no other gets in the
  * life of the process: one that is saved again under its name is another one. Finding one costs a
- * few system calls; it is opened when somebody enters it, and MAX_IDLE of those that nobody uses
+ * few system calls; it is opened when it is first entered, and MAX_IDLE of those that are not in use
  * stay open. Symbolic links are not checkpoints: what they lead to has a name of its own.
  *
  * A checkpoint that is opened again is the same one: the same metadata, data files, assets and
@@ -15,7 +15,7 @@
  * Private to core/ckpt.
  *
  * Threads: new and free from one, everything else from any. `lock` is never held across I/O;
- * `scan_lock` keeps those apart who look for checkpoints, and is held while they do.
+ * `scan_lock` is held while checkpoints are searched for, by one thread at a time.
  */
 #ifndef CKPT_RUN_H
 #define CKPT_RUN_H
@@ -97,7 +97,7 @@ const char *run_inner_dir(size_t i);
 /* 1: this directory is no run. opts' strings are borrowed; place and root are borrowed. */
 int run_new(struct place *place, const char *root, const struct ckpt_opts *opts,
 	    struct ckpt_run **ret, struct ckpt_err *e);
-void run_free(struct ckpt_run *r); /* NULL is fine; nobody uses a checkpoint */
+void run_free(struct ckpt_run *r); /* NULL is fine; no checkpoint is in use */
 
 /* Look for what has come and gone; at once, or at most about once a second. */
 int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e);
@@ -107,7 +107,7 @@ int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
 bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e);
 /* ckpt_counters of all that were open. */
 void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);
-/* Slot of the newest. 1: none of them can be said to be. */
+/* Slot of the newest. 1: it cannot be told which that is. */
 int run_latest(struct ckpt_run *r, unsigned *ret);
 
 /* A checkpoint for use, opened if need be. -ESTALE: the slot has ended. */
@@ -127,7 +127,7 @@ struct run_about {
 	char name[CKPT_NAME_MAX + 1];
 	const char *inner;
 	uint64_t mtime_ns;
-	bool gone; /* from the directory; somebody still has it open */
+	bool gone; /* from the directory, but still open */
 };
 int run_about(struct ckpt_run *r, unsigned slot, struct run_about *ret);
 /* The first slot >= *slot that is in the directory. 1: none. */

@@ -92,7 +92,7 @@ static bool fits_model(const struct recipe_builtin *r, const char *type)
 	return fits;
 }
 
-/* How well a recipe does: 0, what it makes is the model; -1, it is for other names altogether; else
+/* How well a recipe fits: 0, its result is the model; -1, it is for other names; otherwise
  * what is in the way, in *b. */
 static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct model_recipe *m,
 		      const struct namelist *names, const struct arch *a, struct buf *b)
@@ -129,7 +129,7 @@ static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct
 	return rc || !arch_is_complete(&report);
 }
 
-/* A recipe that makes the model of these names is said, or else one that nearly does. a: NULL where it
+/* Names the recipe that makes the model of these names, or else one that nearly does. a: NULL where it
  * is not known what the model needs. */
 static void add_recipe(struct engine *eng, const struct arch *a, const char *type, struct buf *b)
 {
@@ -298,7 +298,7 @@ static int no_verdict(struct verdict *v, enum ckpt_serves serves, const char *wh
 	return 0;
 }
 
-/* What config.json asks for. 1: that is not known, and has been said. */
+/* What config.json asks for. 1: that is not known, and the verdict says so. */
 static int read_arch(struct hf *h, struct ckpt_err *e)
 {
 	struct assets *assets = &h->eng->assets;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verdict - whether what the faces show is what those who load it need, in a sentence each.
+ * verdict - whether each face shows what programs that load it need, in one sentence.
  *
  *	hf: complete for LlamaForCausalLM (config.json from assets)
  *	hf: not loadable as LlamaForCausalLM: 20 tensors missing (model.embed_tokens.weight, ...)
@@ -36,7 +36,7 @@ static inline void verdict_release(struct verdict *v)
 enum verdict_of { VERDICT_HF, VERDICT_GGUF, VERDICT_PT, VERDICT_SAFETENSORS, N_VERDICTS };
 extern const char *const verdict_face[N_VERDICTS];
 
-/* now: what takes long to find out is left open, gguf/ that nobody has looked for yet. *ret is
+/* now: leave out what takes long to find out: a gguf/ that has not been looked up yet. *ret is
  * VERDICT_INIT, and to be released in any case. */
 int verdict_find(struct engine *eng, enum verdict_of of, bool now, struct verdict *ret,
 		 struct ckpt_err *e);

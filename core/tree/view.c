@@ -249,7 +249,7 @@ static int64_t codes_of(const struct view *v, const struct named *scales)
 	return -1;
 }
 
-/* A cast would round the scales and leave the codes: nobody gets the weights out of that. */
+/* A cast would round the scales and leave the codes, from which no weights can be made. */
 static int refuse_codes(const struct view *v, struct ckpt_err *e)
 {
 	size_t n;

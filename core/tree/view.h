@@ -103,7 +103,7 @@ uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[
 uint64_t view_entries(const struct view *v, uint64_t dir);
 /* A node's name in its directory; false: it is the root, or nothing. */
 bool view_name(const struct view *v, uint64_t node, char out[static NAME_CAP]);
-/* Whether it has more of them is found out by listing it: the root, while nobody has asked for
+/* Whether it has more of them is found out by listing it: the root, as long as nothing has asked for
  * gguf/. */
 bool view_is_partial(const struct view *v, uint64_t dir);
 /* Where a VIEW_LINK leads, relative to its directory. */

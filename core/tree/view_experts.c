@@ -372,7 +372,8 @@ int view_experts_init(struct view *v, struct ckpt_err *e)
 		model_release(&v->model);
 		v->model = m;
 	} else if (!rc && v->o.warn) {
-		v->o.warn(v->o.warn_arg, "option 'experts': the model has them like that, or none");
+		v->o.warn(v->o.warn_arg, "option 'experts': the model stores its experts that way "
+					 "already, or has none");
 	}
 	return rc;
 }

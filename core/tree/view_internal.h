@@ -127,7 +127,7 @@ void view_model_release(struct view *v);
 
 int view_weight_sources(struct weight *w, struct ckpt_err *e);
 /* Experts in one tensor, or each in its own, as view_opts says; the model is there and gets
- * replaced, or for hf/ alone, where nothing was said, v->regrouped made. */
+ * replaced, or for hf/ alone, where the option was not given, v->regrouped made. */
 int view_experts_init(struct view *v, struct ckpt_err *e);
 
 /* ---- assets ---- */
@@ -200,7 +200,7 @@ int view_gguf_init(struct view *v, struct ckpt_err *e);
 void view_gguf_release(struct view *v);
 /* Is there a GGUF? The first call waits for it. */
 bool view_has_gguf(const struct view *v);
-/* The same, if somebody has asked; false: nobody has. */
+/* The same if it has been asked for; false: it has not. */
 bool view_gguf_known(const struct view *v, bool *ret);
 int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e);
 /* Number of the asset that entry `index` is, or -1. */

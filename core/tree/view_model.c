@@ -129,7 +129,7 @@ int view_weight_sources(struct weight *w, struct ckpt_err *e)
 	return 0;
 }
 
-/* found: as struct recipe_in has it; nobody is warned then. */
+/* found: as struct recipe_in has it; no warnings are issued then. */
 static int run_recipe(const struct view *v, const struct recipe *r,
 		      const struct recipe_facts *facts, const struct namelist *names, size_t *found,
 		      struct recipe_out *ret, struct ckpt_err *e)

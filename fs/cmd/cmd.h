@@ -49,7 +49,7 @@ int cmd_fail(const struct ckpt_err *e);
 int cmd_finish(int status);
 
 /* How a command opens: words for ckpt_open besides those that the user gave, NULL-terminated, or NULL;
- * who is told of what is odd, NULL: stderr. */
+ * and where warnings go; NULL: stderr. */
 struct cmd_how {
 	const char *const *words;
 	void (*warn)(void *arg, const char *what);

@@ -170,7 +170,7 @@ static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt
 	if (rc || st.is_link)
 		return rc;
 	rc = ckpt_sources(j->place.ckpt, node, add_source, &a, e);
-	if (rc && rc != -ENOMEM && !st.is_dir) { /* the other files are none the worse */
+	if (rc && rc != -ENOMEM && !st.is_dir) { /* the other files can still be read */
 		note(j, e);
 		return 0;
 	}
@@ -253,7 +253,7 @@ static int open_again(struct place *p, struct ckpt_err *e)
 	return rc;
 }
 
-/* Be in the mount at root, which is taken over. 1: it is none of this program. */
+/* Be in the mount at root, which is taken over. 1: it is not a mount of this program. */
 static int enter(struct job *j, char *root, struct ckpt_err *e)
 {
 	struct place *p = &j->place;

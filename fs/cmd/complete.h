@@ -7,7 +7,7 @@
  *
  * Prints whole words, one a line, and no space belongs behind one that ends in '=' or '/'. A first line
  * ":files PREFIX" or ":dirs PREFIX" asks the shell for its own files or directories, of which the word
- * has the path behind PREFIX. Nothing is said of errors. Names that no terminal should see are left out.
+ * has the path behind PREFIX. Errors are not reported. Names unfit for a terminal are left out.
  *
  * What arguments are: struct command, .complete, a letter for each: f file, d directory, n FQN, p path
  * of the tree, m mount.

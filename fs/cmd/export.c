@@ -199,7 +199,7 @@ static int size_file(int fd, uint64_t size, struct ckpt_err *e)
 	if (fstat(fd, &st))
 		return err_sys(e, errno, "stat");
 	if (!S_ISREG(st.st_mode))
-		return err_set(e, EEXIST, "something else than a file is there");
+		return err_set(e, EEXIST, "something other than a file is there");
 	if ((uint64_t)st.st_size == size)
 		return 0;
 	if ((uint64_t)st.st_size < size) {

@@ -52,7 +52,7 @@ static int add_file(struct maker *m, uint32_t dir, uint64_t pos, ckpt_node node,
 	if (!VEC_ROOM(l->files, l->cap_files, l->n_files + 1))
 		return err_sys(e, ENOMEM, "list of files");
 	if (units > UINT32_MAX || ckd_add(&l->bytes, l->bytes, size))
-		return err_set(e, EFBIG, "list of files: more bytes than there are numbers for");
+		return err_set(e, EFBIG, "list of files: more than 2^64 bytes in all");
 	f = &l->files[l->n_files++];
 	f->size = size;
 	f->pos = pos;

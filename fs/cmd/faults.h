@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faults - what is wrong with which tensors, objects and files, said once for each cause.
+ * faults - what is wrong with which tensors, objects and files, reported once for each cause.
  *
  *	fault: a, b, c and 97 more: data file '__0_0.distcp' is missing
  *	fault: s, t: no chunk holds the elements at [0,0] of size [2,3] (and 1 more like it)
@@ -19,7 +19,7 @@
 struct buf;
 struct fault_cause;
 
-struct faults { /* { 0 } is none */
+struct faults { /* { 0 } is empty */
 	struct fault_cause *v;
 	size_t n;
 	uint64_t others; /* have a cause that is not kept */

@@ -24,7 +24,7 @@ static int compare_entry(void *arg, const struct ckpt_run_entry *x)
 	return 0;
 }
 
-/* Is it a run that has a checkpoint of that name? What it lacks is for those to say who open it. */
+/* Is it a run that has a checkpoint of that name? What it lacks is reported when it is opened. */
 static bool has_checkpoint(const char *run, const char *name)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;

@@ -169,7 +169,7 @@ static bool same(const char *name, const char *s, size_t len)
 	return !name[len];
 }
 
-/* Only in the -o lists of a mount: nobody writes "--noatime". */
+/* Only in the -o lists of a mount: "--noatime" is not an option. */
 static bool is_junk(unsigned groups, const char *s, size_t len)
 {
 	if (!(groups & WORDS_MOUNT))

@@ -128,7 +128,7 @@ int options_put(struct options *o, const char *name, const char *value, struct c
 typedef const char *options_value_fn(const struct ckpt_option *x, const char *value);
 void options_add_shape(const struct options *o, options_value_fn *instead, struct buf *b);
 
-/* Word i of these groups, as one who types it has to know it; false behind the last. */
+/* Word i of these groups, as a user types it; false behind the last. */
 struct option_word {
 	const char *name;
 	const char *value; /* NULL: it takes none; "a|b": one of these; else what it is: "FILE" */

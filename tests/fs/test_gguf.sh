@@ -129,7 +129,7 @@ test_experts_are_fused_and_split() {
   model experts
   split=$(hf)
   is "$split" "$(hf --experts=split 2>err)"
-  grep -q "option 'experts': the model has them like that, or none" err
+  grep -q "option 'experts': the model stores its experts that way already, or has none" err
   fused=$(hf --experts=fused)
   [[ $fused == *"model.layers.0.mlp.experts.gate_up_proj"* && $fused != *block_sparse_moe* ]]
   # What is fused, in a checkpoint of its own, and split again.

@@ -51,7 +51,7 @@ const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckp
 
 	if (!r)
 		(void)err_set(e, errno,
-			      errno == EFBIG ? "the names of all tensors are too much"
+			      errno == EFBIG ? "the names of all tensors take too much memory"
 					     : "out of memory");
 	return r;
 }
@@ -210,7 +210,7 @@ static int read_expert_states(struct ds *d, struct ckpt_err *e)
 
 /*
  * What the module list calls layer LL: "LL.", or "tied_modules.X." of a layer that is used in two
- * places. X is in no file; it is the only one whose parameters have the names and shapes of this
+ * places. X is not recorded in any file; it is the only one whose parameters have the names and shapes of this
  * file's, if there is one.
  */
 struct layer {

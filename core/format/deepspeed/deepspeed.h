@@ -52,7 +52,7 @@ struct ds_file {
 	bool done; /* the catalog knows it */
 };
 
-/* DS_NONE: it is none of a checkpoint's. ret->path is what was given. */
+/* DS_NONE: it is not a file of a checkpoint. ret->path is what was given. */
 enum ds_kind ds_file_parse(const char *path, struct ds_file *ret);
 /* As format's, of a directory. */
 int ds_probe(struct place *place, struct name_list *files, struct ckpt_err *e);

@@ -339,13 +339,14 @@ int ds_probe(struct place *place, struct name_list *files, struct ckpt_err *e)
 	if (!is_a_name(tag)) {
 		struct search s = { .place = place };
 
-		/* With directories beside it, it may be a run's, whose saver means something else. */
+		/* With directories beside it, it may belong to a run, whose trainer uses the name for something else. */
 		rc = place_list(place, ".", add_dir, &s, e);
 		if (rc >= 0 && !s.dirs.n)
-			rc = err_set(e, ERR_CORRUPT,
-				     "'%s' names '%.100s', which is no directory beside it: name "
-				     "the checkpoint's own directory",
-				     latest_name, tag);
+			rc = err_set(
+				e, ERR_CORRUPT,
+				"'%s' names '%.100s', which is not a directory beside it: name "
+				"the checkpoint's own directory",
+				latest_name, tag);
 		name_list_release(&s.dirs);
 		return rc < 0 ? rc : 0;
 	}

@@ -8,7 +8,7 @@
  *	tp_replicated_parameter_patterns		all slices are the tensor
  *	parameter_to_average_patterns			it is their mean, which is in no file
  *	parameter_with_2_sub_params_cat_dim_0		two halves each, joined half by half
- *	parameter_with_sub_params			the same of parts whose widths it says
+ *	parameter_with_sub_params			the same for parts whose widths it gives
  *	parameter_with_row_parallelism_patterns		joined along dimension 1
  *	none						joined along dimension 0
  *

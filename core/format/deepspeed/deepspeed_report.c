@@ -212,7 +212,7 @@ static int make_fqn(struct reporter *r, const struct pk_str *name, const struct 
 		return err_set(r->e, r->fqn.err, "a name of more than %d bytes", MAX_FQN);
 	s = pk_intern(r->seen, r->fqn.data, r->fqn.len);
 	if (!s)
-		return err_set(r->e, errno, "the names of all tensors are too much");
+		return err_set(r->e, errno, "the names of all tensors take too much memory");
 	if (s->id < known)
 		return 1;
 	at = catalog_path_put_head(path, key ? 4 : 1, false);

@@ -139,7 +139,7 @@ static int read_param(struct rank *x, struct ds_open *o, const struct pk_value *
 
 	if (pair->type != PK_STR || !pk_numbers(pair + 1, shape, CKPT_MAX_DIMS, &n))
 		return err_set(e, ERR_CORRUPT,
-			       "'%.200s': its names and shapes are not written as DeepSpeed does",
+			       "'%.200s': its names and shapes are not in DeepSpeed's form",
 			       o->f->path);
 	copy = arena_array(&x->d->arena, n + 1, sizeof(*copy));
 	ret->name = ds_name(x->d, pair->s->data, pair->s->len, e);
@@ -164,8 +164,8 @@ static int read_group(struct rank *x, struct ds_open *o, const struct pk_value *
 	int rc = torch_file_spend(&o->file, n + 1, e);
 
 	if (!rc && dict->type != PK_DICT)
-		rc = err_set(e, ERR_CORRUPT,
-			     "'%.200s': param_shapes is not written as DeepSpeed does", o->f->path);
+		rc = err_set(e, ERR_CORRUPT, "'%.200s': param_shapes is not in DeepSpeed's form",
+			     o->f->path);
 	ret->params = rc ? NULL : arena_array(&x->d->arena, n + 1, sizeof(*ret->params));
 	if (!rc && !ret->params)
 		rc = err_nomem(e);
@@ -211,8 +211,7 @@ static int read_shapes(struct rank *x, struct ds_open *o, const struct pk_value 
 	if (!x->groups)
 		return err_nomem(e);
 	if (!x->undivided && v->type != PK_LIST && v->type != PK_TUPLE)
-		return err_set(e, ERR_CORRUPT,
-			       "'%.200s': param_shapes is not written as DeepSpeed does",
+		return err_set(e, ERR_CORRUPT, "'%.200s': param_shapes is not in DeepSpeed's form",
 			       o->f->path);
 	for (size_t i = 0; !rc && i < x->n_groups; i++) {
 		rc = read_group(x, o, x->undivided ? v : &v->n->v[i], &x->groups[i], e);
@@ -406,7 +405,7 @@ static int read_frozen(struct rank *x, struct ds_open *o, size_t file, size_t fi
 		if (!file)
 			x->frozen_dtype[i] = dtype;
 		else if (!rc && dtype != x->frozen_dtype[i])
-			piece->numel = 0; /* said later, as if it were missing */
+			piece->numel = 0; /* reported later, as if it were missing */
 	}
 	return rc;
 }
@@ -493,7 +492,8 @@ static int read_first_model(struct rank *x, struct ds_open *o, size_t files, str
 	weights.stage = x->stage;
 	weights.t = x->t;
 	if (!rc && module && module->type != PK_DICT)
-		rc = err_set(e, ERR_CORRUPT, "'%.200s': its 'module' is no state dict", o->f->path);
+		rc = err_set(e, ERR_CORRUPT, "'%.200s': its 'module' is not a state dict",
+			     o->f->path);
 	if (!rc && module)
 		rc = ds_read_weights(x->d, o, &weights, e);
 	if (!rc && module)
@@ -892,7 +892,7 @@ static int check_world(struct rank *x)
 	return 1;
 }
 
-/* Before 0.5.4 one dict had the parameters of all groups: how many are whose, their sizes say. */
+/* Before 0.5.4 one dict had the parameters of all groups; their sizes tell how many belong to each. */
 static int divide(struct rank *x, const uint64_t *totals, struct ckpt_err *e)
 {
 	const struct group all = x->groups[0];
@@ -945,7 +945,7 @@ static uint64_t total_of(const struct rank *x, const struct group *g)
 	return sum;
 }
 
-/* The column as it is read: pieces of these ranks, in this order. NULL: it is none of parameters. */
+/* The column as it is read: pieces of these ranks, in this order. NULL: it does not hold parameters. */
 static int make_column(struct rank *x, const struct flat_group *g, const struct making *m,
 		       const uint32_t *members, uint32_t n, const uint64_t *start,
 		       struct ds_column **ret, struct ckpt_err *e)

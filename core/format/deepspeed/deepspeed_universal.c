@@ -18,7 +18,7 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 
 	if (v->type == PK_DICT)
 		v = pk_get(v, "param");
-	if (!torch_is_tensor(v)) /* the number of a step, or somebody else's file */
+	if (!torch_is_tensor(v)) /* the number of a step, or another program's file */
 		return 0;
 	rc = ds_tensor_of(d, o, v, t, e);
 	if (rc)

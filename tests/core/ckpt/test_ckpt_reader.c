@@ -565,7 +565,7 @@ static const struct {
 	    .n_dims = 1,
 	    .type = CKPT_READ_TENSOR },
 	  EINVAL,
-	  "load 'i': an item of bytes, and it is a tensor" },
+	  "load 'i': the item is for bytes, but this is a tensor" },
 	{ { .storage = INDEX("i", 2, no_off),
 	    .storage_off = no_off,
 	    .len = two,

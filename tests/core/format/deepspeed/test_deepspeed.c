@@ -753,7 +753,7 @@ START_TEST(latest_that_leads_elsewhere_is_refused)
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		put_file(dir_fd, "latest", names[i], strlen(names[i]));
-		expect_error("", "which is no directory beside it");
+		expect_error("", "which is not a directory beside it");
 	}
 }
 END_TEST
@@ -767,11 +767,11 @@ START_TEST(what_is_damaged_is_an_error)
 	put(MODEL, "[]", 0);
 	expect_error("", "does not hold DeepSpeed's dict");
 	put(MODEL, "{'module': 5}", 0);
-	expect_error("", "its 'module' is no state dict");
+	expect_error("", "its 'module' is not a state dict");
 	put(MODEL, "{'param_shapes': 5}", 0);
-	expect_error("", "param_shapes is not written as DeepSpeed does");
+	expect_error("", "param_shapes is not in DeepSpeed's form");
 	put(MODEL, "{'param_shapes': [{'a': 'x'}]}", 0);
-	expect_error("", "its names and shapes are not written as DeepSpeed does");
+	expect_error("", "its names and shapes are not in DeepSpeed's form");
 	put(MODEL, "{'param_shapes': [{'a': (4611686018427387904, 4)}]}", 0);
 	expect_error("", "a tensor of more than 2^62 elements");
 	put(MODEL, "{'param_shapes': [{'a': (4611686018427387904,), 'b': (4611686018427387904,)}]}",
