@@ -48,7 +48,7 @@ values_of() {
     [[ -z $said && -n $3 ]] || break
   done
   case $2 in
-    rename | layout | log | check) echo :files ;;
+    rename | layout | log | check | output) echo :files ;;
     recipe) echo ":files megatron $(ckptfs help recipes | sed -nE '4,$s/^  ([^ ]+) .*/\1/p' | xargs)" ;;
     index) echo ":files :memory:" ;;
     assets) echo :dirs ;;
