@@ -36,8 +36,7 @@ test_options_are_those_of_help() {
   done
 }
 
-# values_of COMMAND OPTION OFFERED: what the program lists in its sentence about a value that may not be; or, of an option that
-# has no such sentence, what is offered beside names.
+# values_of COMMAND OPTION OFFERED: what help says it is, or the program in its sentence about a value that may not be.
 values_of() {
   local said how
   # Some want more than that; and what makes the tree is the same for all.
@@ -47,11 +46,11 @@ values_of() {
       sed -nE "s/.*option '$2'.* is not one of //p" | sed -E "s/ \(try .*//; s/,//g")
     [[ -z $said && -n $3 ]] || break
   done
-  case $2 in
-    rename | layout | log | check | output) echo :files ;;
-    recipe) echo ":files megatron $(ckptfs help recipes | sed -nE '4,$s/^  ([^ ]+) .*/\1/p' | xargs)" ;;
-    index) echo ":files :memory:" ;;
-    assets) echo :dirs ;;
+  case $(ckptfs help "$1" | sed -nE "s/^ +(-., )?--($2=[A-Z]*).*/\2/p") in
+    recipe=*) echo ":files megatron $(ckptfs help recipes | sed -nE '4,$s/^  ([^ ]+) .*/\1/p' | xargs)" ;;
+    index=*) echo ":files :memory:" ;;
+    *=FILE) echo :files ;;
+    *=DIR) echo :dirs ;;
     *) echo "$said" ;;
   esac
 }
