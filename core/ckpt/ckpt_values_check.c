@@ -69,7 +69,7 @@ static void check_size(struct check *r, const struct ckpt_values_item *i)
 	const struct ckpt_values *v = &i->values;
 	double largest = fmax(fabs(v->min), fabs(v->max));
 
-	if (!r->k->max_abs || !v->finite || v->is_complex || largest <= r->k->max_abs)
+	if (!(r->k->max_abs > 0) || !v->finite || v->is_complex || largest <= r->k->max_abs)
 		return;
 	buf_printf(&r->what, "the largest magnitude is %.9g, above the limit of %.9g", largest,
 		   r->k->max_abs);

@@ -507,11 +507,12 @@ static int reset(void *self, const char *id, struct ckpt_err *e)
 static void free_writer(void *self)
 {
 	struct st_writer *w = self;
-	autofree const char **over = w->over; /* staging_end is in writer_free */
+	const char **over = w->over; /* staging_end is in writer_free */
 
 	forget_index(w);
 	forget_kept(w);
 	writer_free(w);
+	free(over);
 }
 
 static const struct ckpt_storage_writer_ops ops = {
