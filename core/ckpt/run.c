@@ -94,6 +94,12 @@ static bool is_absence(int rc)
 	return rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP;
 }
 
+/* Of what the machine has; it says nothing about a checkpoint. */
+static bool is_shortage(int rc)
+{
+	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
+}
+
 /* Is the sub-directory, or `inner` in it, a checkpoint? */
 static int look_into(const struct ckpt_run *r, const char *name, const char *inner, struct look *l,
 		     struct ckpt_err *e)
@@ -111,14 +117,14 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	if (rc > 0)
 		rc = sign(place, &files, l, &why) ? -why.code : 1;
 	place_free(place);
-	if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE) {
+	if (is_shortage(rc)) {
 		*e = why;
 		return rc;
 	}
 	if (rc > 0)
 		l->what = LOOK_COMPLETE;
 	if (rc < 0) {
-		if (place_look_at(r->place, name, &seen, &ignored) <= 0)
+		if (!place_look_at(r->place, name, &seen, &ignored))
 			return 0; /* it went while it was looked into */
 		l->what = LOOK_INCOMPLETE;
 		(void)snprintf(l->why, sizeof(l->why), "%s", why.msg);
@@ -344,18 +350,38 @@ static int list_names(const struct ckpt_run *r, struct name_list *ret, struct ck
 	return rc;
 }
 
+/* It may be a checkpoint: one that is known stays as it is, another one is listed with the reason. */
+static int cannot_look(struct ckpt_run *r, const char *name, const struct ckpt_err *why,
+		       struct ckpt_err *e)
+{
+	struct look l = { .what = LOOK_INCOMPLETE };
+	struct run_child *k = find(r, name);
+
+	if (k) {
+		k->scan = r->scans;
+		return 0;
+	}
+	(void)snprintf(l.why, sizeof(l.why), "%s", why->msg);
+	return put(r, name, NULL, &l, e);
+}
+
 static int scan(struct ckpt_run *r, struct ckpt_err *e)
 {
 	struct name_list names CLEANUP(name_list_release) = { 0 };
-	struct ckpt_err why; /* what cannot be looked into is no checkpoint */
+	struct ckpt_err why;
 	int rc = list_names(r, &names, e);
 
+	if (!rc)
+		r->scans++;
+	for (size_t i = 0; !rc && i < names.n; i++) {
+		rc = look_again(r, names.v[i], &why);
+		if (is_shortage(rc))
+			*e = why;
+		else if (rc)
+			rc = is_absence(rc) ? 0 : cannot_look(r, names.v[i], &why, e);
+	}
 	if (rc)
 		return rc;
-	r->scans++;
-	for (size_t i = 0; i < names.n; i++)
-		if (look_again(r, names.v[i], &why) == -ENOMEM)
-			return err_nomem(e);
 	for (size_t i = r->n_names; i-- > 0;)
 		if (r->names[i]->scan != r->scans)
 			(void)look_again(r, r->names[i]->name, &why);

@@ -55,7 +55,7 @@ enum { ROUNDS = 6, ROUNDS_FULL = 250 };
 #endif
 
 /* The last one also has assets, a model with gguf/. */
-enum options { MEMORY, CACHED, BUILT, BESIDE, CAST, RANKS, GGUF };
+enum options { MEMORY, CACHED, BUILT, BESIDE, RUN, CAST, RANKS, GGUF };
 
 struct job {
 	const char *name;
@@ -68,7 +68,7 @@ struct job {
 	const char *dest; /* in `out`, what has a final name there; NULL: nothing */
 };
 
-static char out_dir[4200], index_path[4200], model_path[4200];
+static char out_dir[4200], index_path[4200], model_path[4200], run_path[4200];
 static struct saved saved, other; /* what is saved, and before it */
 static unsigned threads = 2;	  /* of an export */
 
@@ -378,6 +378,38 @@ static int load(const struct job *j, struct buf *out, struct ckpt_err *e)
 	return rc;
 }
 
+static int note_checkpoint(void *arg, const struct ckpt_run_entry *x)
+{
+	struct buf *b = arg;
+
+	bool whole = strcmp(x->name, "step-3") != 0;
+
+	REQUIRE(x->complete == !x->fault);
+	buf_str(b, x->name);
+	buf_str(b, x->latest ? ", latest\n" : "\n");
+	return whole && x->fault ? -EIO : 0; /* the sentence is in the entry */
+}
+
+/* What a run has; and then that each of its checkpoints can be opened. */
+static int list(const struct job *j, struct buf *out, struct ckpt_err *e)
+{
+	struct ckpt_opts o = { .index = ":memory:", .runs = true };
+	struct ckpt *c = NULL;
+	int rc = open_typed(run_path, &o, &c, e);
+
+	(void)j;
+	if (!rc)
+		rc = ckpt_run_each(c, note_checkpoint, out, e);
+	if (!rc)
+		rc = ckpt_run_look(c, NULL, NULL, e);
+	if (!rc)
+		rc = ckpt_run_each(c, note_checkpoint, out, e);
+	if (rc == -EIO && !e->code)
+		(void)err_set(e, EIO, "a checkpoint cannot be used");
+	ckpt_close(c);
+	return rc;
+}
+
 static const struct job jobs[] = {
 	{ "a tree", see_tree, "plain/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of compressed items", see_tree, "mp4_zstd/ckpt", MEMORY, 0, 0, 0, NULL },
@@ -398,6 +430,7 @@ static const struct job jobs[] = {
 	{ "an index to be built", see_tree, "plain/ckpt", BUILT, 0, 0, 0, "index" },
 	{ "an index that is there", see_tree, "plain/ckpt", CACHED, 0, 0, 0, "index" },
 	{ "an index in the cache", see_tree, "plain/ckpt", BESIDE, 0, 0, 0, "ckptfs" },
+	{ "a run", list, NULL, RUN, 0, 0, 0, NULL },
 	{ "diff", compare, NULL, CAST, 0, 0, 0, NULL },
 	{ "stat", scan, NULL, CAST, 0, 0, 0, NULL },
 	{ "stat by rank", scan, "hp_a_collective/ckpt", MEMORY, 0, 0, true, NULL },
@@ -490,12 +523,25 @@ static void setup(void)
 	(void)snprintf(out_dir, sizeof(out_dir), "%s/out", dir);
 	(void)snprintf(index_path, sizeof(index_path), "%s/out/index", dir);
 	(void)snprintf(model_path, sizeof(model_path), "%s/model", dir);
+	(void)snprintf(run_path, sizeof(run_path), "%s/run", dir);
 	REQUIRE(!mkdirat(dir_fd, "out", 0700) && !setenv("XDG_CACHE_HOME", out_dir, 1));
 	fault_sqlite();
 	make_model(&saved, 7);
 	make_model(&other, 8);
 	put_texts();
 	ck_assert_msg(!save(&model, NULL, &e), "%s", e.msg);
+}
+
+/* Two checkpoints, and one without data. */
+static void make_run(void)
+{
+	static const struct job first = { .format = CKPT_DCP, .dest = "../run/step-1" },
+				second = { .format = CKPT_DCP, .dest = "../run/step-2" };
+	struct ckpt_err e = { 0 };
+
+	REQUIRE(!mkdirat(dir_fd, "run", 0700) && !mkdirat(dir_fd, "run/step-3", 0700));
+	put_file(dir_fd, "run/step-3/__0_0.distcp", "", 0);
+	ck_assert_msg(!save(&first, NULL, &e) && !save(&second, NULL, &e), "%s", e.msg);
 }
 
 /* Things as they are before the first attempt. */
@@ -507,6 +553,8 @@ static void prepare(const struct job *j)
 
 	if (j->options == CACHED)
 		return;
+	if (j->options == RUN && access(run_path, F_OK))
+		make_run();
 	empty(out_dir);
 	if (!j->overwrite)
 		return;
