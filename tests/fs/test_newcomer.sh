@@ -72,7 +72,10 @@ test_4_the_hugging_face_cache() {
 test_5_neighbours() {
   mkdir -p actor m
   : >actor/model_world_size_2_rank_0.pt
-  refused 'FSDP' ckptfs info actor
+  refused "'model_world_size_2_rank_1.pt' is missing" ckptfs info actor
+  mkdir orbax
+  echo '{}' >orbax/_CHECKPOINT_METADATA
+  refused 'Orbax' ckptfs info orbax
   llama ck
   refused "is an empty directory|mount point|first|swap|other way" ckptfs mount m ck
 }
