@@ -223,7 +223,7 @@ class Detail {
       element('td', null, name), element('td', { class: 'n' }, digits(s.n)), element('td', { class: 'n' }, countText(s.elements)),
       element('td', { class: 'n' }, sizeText(s.bytes))));
     return [...this.title(this.nameOf(item)),
-      facts([['tensors', digits(item.count)], ['elements', countText(parameters)], ['bytes', sizeText(item.bytes)],
+      facts([[this.tree.table.role[this.tree.firstRow(item)] === ROLE_OBJECT ? 'objects' : 'tensors', digits(item.count)], ['elements', countText(parameters)], ['bytes', sizeText(item.bytes)],
         ['incomplete', faults ? digits(faults) : null], ['with NaN', nan ? digits(nan) : null]]),
       element('table', { class: 'sums' }, element('thead', null, element('tr', null, element('th', null, 'dtype'),
         element('th', { class: 'n' }, 'tensors'), element('th', { class: 'n' }, 'elements'), element('th', { class: 'n' }, 'bytes'))),

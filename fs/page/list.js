@@ -107,11 +107,11 @@ class List {
       name.append(element('span', { class: 'flag', title: visible(t.faultOf(row)) }, 'incomplete'));
     if (values && values.anyNan(tree, item))
       name.append(element('span', { class: 'flag' }, 'NaN'));
-    const what = row < 0 ? counted(tree.countOf(item), 'tensor')
-      : t.role[row] === ROLE_OBJECT ? 'object' : t.dtypeName(row) + '  ' + shapeText(t.shapeOf(row));
+    const isObject = t.role[tree.firstRow(item)] === ROLE_OBJECT;
+    const what = row < 0 ? counted(tree.countOf(item), isObject ? 'object' : 'tensor')
+      : isObject ? 'object' : t.dtypeName(row) + '  ' + shapeText(t.shapeOf(row));
     e.append(name, element('span', { class: 'what' }, what));
     const bytes = row >= 0 && !(item instanceof Group) ? t.bytes[row] : tree.bytesOf(item);
-    const isObject = row >= 0 && t.role[row] === ROLE_OBJECT;
     e.append(element('span', { class: 'size' }, isObject ? '' : sizeText(bytes)));
     const bar = element('span', { class: 'share', 'aria-hidden': 'true' });
     bar.style.width = 72 * bytes / (tree.root.bytes || 1) + 'px';
