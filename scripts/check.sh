@@ -54,7 +54,7 @@ echo leak:fuse_session_mount >"$scratch/suppressions"
 export LSAN_OPTIONS=${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$scratch/suppressions:print_suppressions=0
 
 # Suites that take long start first.
-slow="faults ckpt_fault reshard live_faults bytes damage catalog run security"
+slow="report faults ckpt_fault reshard live_faults bytes damage catalog run security"
 
 # wanted NAMES NAME: whether a list of names, all when empty, has this one
 wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
