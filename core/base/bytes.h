@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes - byte strings compared; explicit little- and big-endian loads, a bounded cursor over them,
- * and stores.
+ * bytes - comparison of byte strings; explicit little- and big-endian loads and stores; a bounded
+ * cursor.
  *
- * A cursor read past the end yields zero and sets .bad, which sticks: read a whole
- * header, then test once.
+ * A cursor read past the end yields zero and sets .bad, which sticks: read a whole header, then
+ * test once.
  *
  * Threads: pure.
  */
@@ -23,7 +23,7 @@ static inline bool bytes_equal(const void *a, size_t a_len, const void *b, size_
 	return a_len == b_len && (!a_len || !memcmp(a, b, a_len));
 }
 
-/* Is it this text? Does it begin, does it end with it? */
+/* Is it this text? Does it begin or end with it? */
 static inline bool bytes_are(const void *p, size_t len, const char *text)
 {
 	return bytes_equal(p, len, text, strlen(text));
@@ -146,7 +146,7 @@ static inline uint64_t cursor_varint(struct cursor *c)
 	return 0;
 }
 
-/* As cursor_varint; sets .bad and returns 0 if it is above max. */
+/* Like cursor_varint; sets .bad and returns 0 if it is above max. */
 static inline uint64_t cursor_varint_to(struct cursor *c, uint64_t max)
 {
 	uint64_t v = cursor_varint(c);
@@ -157,7 +157,7 @@ static inline uint64_t cursor_varint_to(struct cursor *c, uint64_t max)
 	return 0;
 }
 
-/* v in n <= 9 bytes, low first. Returns p + n. */
+/* Writes v in n <= 9 bytes, lowest first. Returns p + n. */
 static inline uint8_t *put_le(uint8_t *p, uint64_t v, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -165,7 +165,7 @@ static inline uint8_t *put_le(uint8_t *p, uint64_t v, size_t n)
 	return p + n;
 }
 
-/* LEB128: seven bits a byte, low first. Writes at most 10 bytes; returns how many. */
+/* LEB128: seven bits per byte, lowest first. Writes at most 10 bytes; returns how many. */
 static inline size_t put_varint(uint8_t *p, uint64_t v)
 {
 	size_t n = 0;

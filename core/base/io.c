@@ -68,10 +68,10 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e)
 }
 
 /*
- * Bytes per write call. For a write of 4 MiB the page cache allocates pieces as large, which have
- * not been used lately; in a virtual machine the host must first find memory for them. Writing 2
- * GiB that way took 2 to 4 times the CPU and wall time of pieces of 1 MiB, which cost no more than
- * smaller ones.
+ * Bytes per write call. For a write of 4 MiB the page cache allocates pieces of that size, which
+ * have not been used recently; in a virtual machine the host must first find memory for them.
+ * Writing 2 GiB that way took 2 to 4 times the CPU and wall time of pieces of 1 MiB, which cost no
+ * more than smaller ones.
  */
 #define MAX_WRITE ((size_t)1 << 20)
 
@@ -174,7 +174,7 @@ static int open_by_element(int dirfd, const char *path, int flags)
 	}
 }
 
-/* Pointers begin so and have less than 1024 bytes (git-lfs, docs/spec.md). */
+/* Pointers begin with this text and are shorter than 1024 bytes (git-lfs, docs/spec.md). */
 static bool is_pointer(int fd, const struct stat *st)
 {
 	static const char begin[] = "version https://git-lfs.github.com/spec/v1\n";
@@ -184,7 +184,7 @@ static bool is_pointer(int fd, const struct stat *st)
 	       !io_pread(fd, got, sizeof(got), 0) && !memcmp(got, begin, sizeof(got));
 }
 
-/* A descriptor of the path, whatever type of file it is. */
+/* Opens the path, whatever type of file it is. */
 static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err *e)
 {
 	struct open_how how = { .flags = (uint64_t)flags,

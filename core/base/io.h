@@ -16,7 +16,7 @@
 struct buf;
 struct ckpt_err;
 
-/* Reads exactly len bytes at off. 0, or -errno; -ENODATA if the file ends before. */
+/* Reads exactly len bytes at off. 0, or -errno; -ENODATA if the file ends earlier. */
 int io_pread(int fd, void *buf, size_t len, uint64_t off);
 /* Reads as many bytes as there are, up to len: the count, or -errno. */
 int64_t io_pread_some(int fd, void *buf, size_t len, uint64_t off);
@@ -31,15 +31,15 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e);
 
 /*
  * Opens the regular file `path` below dirfd for reading, without leaving the directory: no absolute
- * path, no "..", no symbolic link that points outside. *st is that of the opened file. Returns the
- * descriptor (caller closes) or -errno with a sentence that names the path. EREMOTE: it is a
+ * path, no "..", no symbolic link that points outside. *st describes the opened file. Returns the
+ * descriptor (caller closes) or -errno with a sentence that names the path. EREMOTE: the file is a
  * pointer that Git LFS left in place of a file it has not fetched.
  */
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
 #define IO_IS_POINTER "a Git LFS pointer, the file itself has not been fetched: run git lfs pull"
 /* The same for a directory. */
 int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e);
-/* Checks that this is a relative path without "..", "." or empty elements and without control
+/* Checks that path is a relative path without "..", "." or empty elements and without control
  * bytes. */
 int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
 
@@ -74,9 +74,9 @@ bool io_keeps_inodes(int fd);
 /* Is fd on a stacked file system (overlayfs), whose files are cached as pages of the lower file? */
 bool io_is_stacked(int fd);
 /* Are these bytes, at least one, in the page cache? -errno: the kernel does not say, because it is
- * older than Linux 6.5 (ENOSYS), or the file another user's. */
+ * older than Linux 6.5 (ENOSYS), or because the file belongs to another user. */
 int io_is_cached(int fd, uint64_t off, uint64_t len);
-/* Is a request answered by somebody else, as on a network: how many are on their way counts then. */
+/* Is the file on remote storage? Throughput then depends on the number of requests in flight. */
 bool io_is_remote(int fd);
 
 static inline uint64_t io_mtime_ns(const struct stat *st)

@@ -312,7 +312,7 @@ static int by_key(const void *ap, const void *bp, void *arg)
 	return compare_keys(arg, *(const uint32_t *)ap, *(const uint32_t *)bp);
 }
 
-/* Checks that the object which ends here has no duplicate keys. Sorting has no slow worst case. */
+/* Checks that the object that ends here has no duplicate keys. Sorting has no slow worst case. */
 static int check_keys(struct parser *s, uint32_t object)
 {
 	enum { FEW = 8 };
@@ -404,7 +404,7 @@ static int parse_key(struct parser *s, bool first)
 	return 0;
 }
 
-/* In the innermost container: its end, or its next value; `first`: it has none yet. */
+/* Parses the end or the next value of the innermost container; `first`: it has no values yet. */
 static int step(struct parser *s, bool first)
 {
 	bool object = s->d->text[s->d->v[s->open].at] == '{';

@@ -2,9 +2,9 @@
 /*
  * json - JSON text parsed into a table of eight bytes per value.
  *
- * A text from outside may be "[0,0,0,...": the bytes kept per value then decide how much memory a
- * hundred megabytes of it take. So a value is only its position in the text and one more number;
- * strings are decoded in place in the text, and numbers when they are read.
+ * Untrusted text may be "[0,0,0,...": the number of bytes kept per value then decides how much
+ * memory a hundred megabytes of it take. So a value is only its position in the text and one more
+ * number; strings are decoded in place in the text, and numbers when they are read.
  *
  *	struct jdoc d = { 0 };
  *
@@ -59,7 +59,7 @@ struct jdoc {
 	size_t max;	 /* limit on values; 0 means JDOC_MAX_VALUES */
 };
 
-/* A value, or none: .d is NULL. Looking something up in "none" gives none. */
+/* A value, or "none" (.d is NULL). Looking something up in "none" gives none. */
 struct jval {
 	const struct jdoc *d;
 	uint32_t i;

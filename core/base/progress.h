@@ -9,10 +9,9 @@
  *	progress_hide(&p);               // before other output; the next set draws it again
  *	progress_end(&p);                // wipes the bar
  *
- * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR and
- * TERM=dumb are honoured.
- * Threads: progress_set and progress_report from any; the others from one thread, and hide not while another thread
- * calls set.
+ * Nothing is drawn in the first second, or when stderr is not a terminal. NO_COLOR and TERM=dumb
+ * are honoured. Threads: progress_set and progress_report from any; the others from one thread, and
+ * progress_hide not while another thread calls progress_set.
  */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H

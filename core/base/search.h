@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * search - binary search in whatever is sorted.
+ * search - binary search in anything sorted.
  *
  *	size_t at = PARTITION_POINT(i, n, v[i].key < key);
  *	bool found = at < n && v[at].key == key;
@@ -12,8 +12,8 @@
 
 #include <stddef.h>
 
-/* The first i of 0 to n - 1 that is not before the point, or n: `before`, an expression of i, is
- * true of some at the beginning and false of all others. */
+/* The first i from 0 to n - 1 for which `before`, an expression in i, is false, or n. `before` must
+ * be true for a (possibly empty) prefix of the range and false for the rest. */
 #define PARTITION_POINT(i, n, before) \
 	({ \
 		size_t lo_ = 0, hi_ = (n); \

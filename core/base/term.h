@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * term - what is at the other end of a descriptor: a terminal, and may it be given colors?
+ * term - is a descriptor a terminal, and does it show colors?
  *
- * Threads: no shared state but the environment.
+ * Threads: no shared state except the environment.
  */
 #ifndef BASE_TERM_H
 #define BASE_TERM_H
 
 #include <stdbool.h>
 
-/* A terminal that shows colors, whose user has not set NO_COLOR (no-color.org) nor TERM=dumb. */
+/* Is fd a terminal that shows colors, with neither NO_COLOR (no-color.org) nor TERM=dumb set? */
 bool term_has_color(int fd);
 
 #endif

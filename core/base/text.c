@@ -102,7 +102,7 @@ static bool glob_step(uint64_t *steps)
 	return *steps && --*steps;
 }
 
-/* The rest of a pattern: one piece of it, and what follows that piece. */
+/* The rest of a pattern: one piece and the text after it. */
 struct glob_rest {
 	const char *p, *end;
 	const struct glob_rest *next;
@@ -311,7 +311,7 @@ const char *text_count(uint64_t n, char out[static 16])
 		(void)snprintf(out, 16, "%s", text_digits(n, digits));
 		return out;
 	}
-	/* What would be rounded to 1000 is 1.00 of the next. */
+	/* A value that would be rounded to 1000 is shown as 1.00 of the next unit. */
 	for (; v >= 999.5 && unit[i + 1]; i++)
 		v /= 1000;
 	(void)snprintf(out, 16, "%.*f %c", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v, unit[i]);

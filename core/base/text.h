@@ -32,7 +32,7 @@ bool text_glob(const char *pattern, const char *s, size_t n);
  * The same for untrusted patterns, with bounded work: *steps is what remains for all patterns and
  * names together, usually starting from TEXT_GLOB_STEPS. A step compares a byte of a pattern with a
  * byte of a name, in each alternative that is tried; more than 64 braces in one pattern use up all
- * of it. Once *steps is 0, this and all further results (false) are meaningless; so checking at the
+ * steps. Once *steps is 0, this and all further results (false) are meaningless; so checking at the
  * end suffices.
  */
 #define TEXT_GLOB_STEPS ((uint64_t)1 << 31) /* a few seconds */
@@ -59,7 +59,7 @@ size_t text_unfit(const char *s, const char *end);
 /* FQN for display: bytes unfit for a terminal become %XX; shortened with "..." to fit cap >= 8.
  * Returns out. */
 const char *text_show(const char *s, size_t n, char *out, size_t cap);
-/* The same for a message; valid in the enclosing block. */
+/* The same for use in a message; the result is valid in the enclosing block. */
 #define FQN_TEXT(s, n) text_show(s, n, (char[128]){ 0 }, 128)
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trust - may what lies outside of a checkpoint's directory be taken for a part of it? Where nobody has
- * a say in it who has none in the checkpoint.
+ * trust - may a file outside a checkpoint's directory be treated as part of the checkpoint? Only if
+ * nobody can change that file who cannot change the checkpoint.
  *
  * Threads: no shared state.
  */
@@ -12,10 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/*
- * Who, besides the owner, can write to a file or directory: a set of groups, which has no members
- * that the checkpoint's directory has not.
- */
+/* Can anyone other than the owner write to the file or directory who cannot write to the
+ * checkpoint's directory? */
 static inline bool trust_others_write(const struct stat *st, const struct stat *checkpoint)
 {
 	mode_t extra = st->st_mode & ~checkpoint->st_mode;

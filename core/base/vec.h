@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vec - room in arrays that grow.
+ * vec - growing arrays.
  *
  * The owner of an array keeps its pointer, the number of its members and, as a size_t, its
  * capacity:
