@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AT_ONCE = 5 }; /* blocks pinned by blockcache_read: 1 MiB, wherever it begins */
+enum { AT_ONCE = 5 }; /* blocks pinned by blockcache_read: 1 MiB at any alignment */
 
 bool block_item_equal(const struct block_item *a, const struct block_item *b)
 {
@@ -101,13 +101,13 @@ static bool is_spare(const struct blockcache *c, const struct entry *b)
 	return b->item.zstd_layers && b->len == DECODED_SIZE && has_room_for_spare(c);
 }
 
-/* Unpinned blocks beyond max bytes, unlinked; those that are not kept for new ones, as a chain for
- * free_chain. */
+/* Unlinks unpinned blocks beyond max bytes. Returns those that are not kept for reuse, as a chain
+ * for free_chain. */
 static struct entry *evict_to(struct blockcache *c, size_t max)
 {
 	struct entry *gone = NULL;
 
-	while (c->unused.last && (c->bytes > max || !max)) { /* those without bytes too */
+	while (c->unused.last && (c->bytes > max || !max)) { /* including empty blocks */
 		struct entry *b = c->unused.last;
 		bool keep = is_spare(c, b) && max;
 
@@ -219,7 +219,7 @@ void blockcache_put(struct blockcache *c, void *pin)
 
 /* ---- reading ---- */
 
-/* Gets pins[0] and, of the n - 1 blocks requested next, those made on the way. */
+/* Gets pins[0], and those of the following n - 1 blocks that are made along the way. */
 static int get_one(struct blockcache *c, const struct block_item *item, uint64_t index, size_t n,
 		   void **pins, struct ckpt_err *e)
 {
@@ -271,7 +271,7 @@ int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t
 	return rc;
 }
 
-/* Bytes [off, off+len) of the blocks from `first` on, as far as they reach. */
+/* Copies bytes [off, off+len) of the blocks from `first` on, as far as they reach. */
 static size_t copy_blocks(const struct block_item *item, const struct block *b, uint64_t first,
 			  uint64_t off, uint8_t *to, size_t len)
 {

@@ -4,10 +4,10 @@
  *
  * A block is made once, however many readers wait for it, and decoding resumes where it stopped, so
  * a sequential reader decodes once. Frames that record their size (zstd_frames.h) are skipped, and
- * the beginnings of frames are remembered: random reads decode the frames they need and, in items
- * that are a single frame, everything before. Decoding can resume at several places of an item, so
- * readers at different places, or of different items, do not disturb each other. Pinned blocks are
- * never evicted.
+ * the beginnings of frames are remembered: random reads decode the frames they need or, in items
+ * that are a single frame, everything before the requested bytes. Decoding can resume at several
+ * places of an item, so readers at different places, or of different items, do not disturb each
+ * other. Pinned blocks are never evicted.
  *
  * Decoders that could be resumed count against the limit, except for the first few. A running
  * decoder may use a window of up to 8 MiB; larger ones (up to 128 MiB) are allowed one at a time.
@@ -33,7 +33,7 @@ struct ckpt_err;
 
 struct block {
 	const uint8_t *data;
-	size_t len; /* block_size, less at the end of the item */
+	size_t len; /* block_size, or less at the end of the item */
 };
 
 struct block_source {
@@ -71,15 +71,13 @@ struct blockcache_counts {
 	uint64_t hits, misses; /* gets that found their block; gets that had to make it */
 	uint64_t evictions;    /* blocks dropped */
 	uint64_t bytes;	       /* of the blocks in the cache now */
-	uint64_t decoded;      /* bytes; a block made twice counts twice */
+	uint64_t decoded;      /* bytes; a block that is made twice counts twice */
 };
 /* Takes no lock. */
 void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret);
 
-/*
- * Pins blocks [first, first+n) of the item; len is 0, without a pin, beyond the item's end.
- * Borrowed until put. Known damage fails again without being read again, and then none is pinned.
- */
+/* Pins blocks [first, first+n) of the item; len is 0, without a pin, beyond the item's end.
+ * Borrowed until put. Known damage fails again without being read again; nothing is pinned then. */
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t first, size_t n,
 		   struct block *ret, void **ret_pins, struct ckpt_err *e);
 void blockcache_put(struct blockcache *c, void *pin); /* NULL is fine */

@@ -9,17 +9,17 @@
  * and then large for as long as it is remembered (known.large). The states of a decoder; all
  * transitions happen under the lock:
  *
- *	none -> busy  choose: there is none that could do it
- *	idle -> busy  choose: it goes on, or begins at a frame; a large one of any large item
- *	busy -> idle  step: that was enough
+ *	none -> busy  choose: no existing decoder can reach the block
+ *	idle -> busy  choose: it continues, or begins at a frame; or moves to another large item
+ *	busy -> idle  step: the wanted blocks are made
  *	busy -> gone  step: the item's end, a failure, a window too large for a small one
  *	idle -> gone  decoder_surplus: its memory is needed, or blockcache_clear
  *
- * A busy decoder belongs to one thread, which waits for no other. A thread that waits (await: for a
- * block, for a busy decoder of the same item, for the large one) owns no decoder. So threads cannot
- * wait for each other in a cycle. If a small decoder meets a large window, its thread starts again
- * (decode_blocks): at most once for each small decoder of the item, because no more of them are
- * created.
+ * A busy decoder belongs to one thread, which does not wait for others. A thread that waits (await:
+ * for a block, for a busy decoder of the same item, for the large one) owns no decoder. So threads
+ * cannot wait for each other in a cycle. If a small decoder meets a large window, its thread starts
+ * again (decode_blocks): at most once for each small decoder of the item, because no more of them
+ * are created.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -138,7 +138,7 @@ static bool is_cheap(const struct decoder *d)
 	return d->next - first_block(place_of(d->known, d->next)) < NEAR;
 }
 
-/* Is a the better one to free? */
+/* Should a be freed before b? */
 static bool is_worse(const struct decoder *a, const struct decoder *b)
 {
 	bool cheap = is_cheap(a);
@@ -164,7 +164,7 @@ size_t decoders_share(const struct blockcache *c)
 {
 	size_t n = c->n_decoders;
 
-	/* Not by more than that, whatever the busy ones need. */
+	/* Decoders take at most 3/4 of the limit, however much the busy ones need. */
 	return n <= MIN_DECODERS ? 0
 				 : (size_t)min_u64(c->decoder_bytes / n * (n - MIN_DECODERS),
 						   c->max_bytes / 4 * 3);
@@ -211,7 +211,7 @@ static void wake_for_decoder(const struct blockcache *c, const struct decoder *d
 
 struct choice {
 	struct decoder *best; /* idle, the furthest one that is not beyond the block */
-	struct decoder *run;  /* the same among busy ones */
+	struct decoder *run;  /* the same, among busy decoders */
 	struct decoder *free; /* idle, dispensable at its position, may begin anywhere */
 };
 
@@ -284,7 +284,7 @@ static int choose(struct blockcache *c, struct known *k, uint64_t index, struct 
 
 /* ---- decoding; without the lock ---- */
 
-/* Positions the stream where d is to begin. */
+/* Positions the stream at the point where d is to begin. */
 static int begin(struct decoder *d, struct ckpt_err *e)
 {
 	const uint32_t layers = d->known->item.zstd_layers;
@@ -400,7 +400,7 @@ static void count_memory(struct blockcache *c, struct decoder *d)
 	d->bytes = bytes;
 }
 
-/* Has d made everything on its way that is wanted? Blocks in the cache need not be made again. */
+/* Has d made all wanted blocks that it can reach? Blocks in the cache need not be made again. */
 static bool is_enough(struct blockcache *c, const struct decoder *d, const struct wanted *want)
 {
 	uint64_t next = d->next + 1;
@@ -409,10 +409,8 @@ static bool is_enough(struct blockcache *c, const struct decoder *d, const struc
 	       (next - want->first >= want->n || entry_is_there(c, &d->known->item, next));
 }
 
-/*
- * One step of d, which is busy: its next block, pinned, or NULL. *ret_done: d is no longer ours,
- * because that was enough, or the item ended, or it failed.
- */
+/* One step of d, which is busy: its next block, pinned, or NULL. *ret_done: d is no longer ours,
+ * because it has made enough, the item has ended, or it has failed. */
 static struct entry *step(struct blockcache *c, struct decoder *d, const struct wanted *want,
 			  bool *ret_done, struct ckpt_err *e)
 {
@@ -469,7 +467,7 @@ static int run_to(struct blockcache *c, struct decoder *d, const struct wanted *
 
 	while (!done)
 		hand_over(c, want, step(c, d, want, &done, &why));
-	if (!why.code || want->pins[0]) /* else it fails when it is requested */
+	if (!why.code || want->pins[0]) /* otherwise the block fails when it is requested */
 		return 0;
 	if (why.code == ENOBUFS && may_be_large)
 		return AGAIN;

@@ -8,14 +8,14 @@
  *	open, n > 0 -> open, n - 1  unpin: without the lock
  *	open, 0     -> closed       take_surplus: under the lock
  *
- * The last one is a single compare-and-swap: a thread that is about to use the file has either been
- * counted already, and the file stays open, or finds it closed. `source` is set before the file is
- * open, read only by users, and freed by the thread that has closed it. Two threads may open a
- * source of the same file; the second to get the lock drops its own. Files that the caller gave
- * (files_new_seen) are open from the beginning, in no list, until files_free.
+ * The last transition is a single compare-and-swap: a thread that is about to use the file either
+ * has been counted already, so that the file stays open, or finds it closed. `source` is set before
+ * the file is marked open, read only by users, and freed by the thread that closes the file. Two
+ * threads may open a source of the same file; the second to get the lock drops its own. Files
+ * provided by the caller (files_new_seen) are open until files_free and are in no list.
  *
- * The list has all others that are open. The oldest is closed first, unless it has been used since
- * it was looked at last; then it becomes the newest.
+ * All other open files are in the list. The oldest is closed first, unless it has been used since
+ * it was last examined; then it becomes the newest.
  */
 #include "source/files.h"
 
@@ -43,18 +43,18 @@ enum {
 	MAX_LOOKS = 3,
 };
 
-/* In a file's users, beside their number: it is open. Only then are there any. */
+/* A flag in file.users besides the count: the file is open. A closed file has no users. */
 #define IS_OPEN ((uint32_t)1 << 31)
 
 struct file {
-	struct place_seen seen; /* when files_new looked */
-	struct place_id id;	/* then, or when its names changed; under the lock */
+	struct place_seen seen; /* what files_new saw */
+	struct place_id id;	/* as of files_new or the last change of names; under the lock */
 	int error;		/* errno of that look, or 0 */
-	_Atomic uint32_t users; /* who use source */
-	atomic_bool used;	/* since somebody looked for one to close */
-	bool given; /* source is the caller's of files_new_seen, never closed before the end */
+	_Atomic uint32_t users; /* users of source, and IS_OPEN */
+	atomic_bool used;	/* since take_surplus last looked at it */
+	bool given; /* source is from the caller of files_new_seen; closed only by files_free */
 	struct source *source; /* while it is open */
-	atomic_bool no_bring;  /* it was tried, and the bytes did not stay */
+	atomic_bool no_bring;  /* files_bring was tried, but the bytes did not stay in memory */
 	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
 };
 
@@ -89,8 +89,8 @@ static void look(struct files *f, size_t i)
 		x->error = rc ? -rc : ENOENT;
 		return;
 	}
-	/* To look follows links out of the directory; opening is the check that counts. A file that
-	 * is too short may be a pointer of Git LFS, which opening finds. */
+	/* Looking follows links out of the directory; only opening checks that. A file that is too
+	 * short may be a Git LFS pointer, which opening detects. */
 	if (seen.kind == PLACE_LINK ||
 	    (seen.kind == PLACE_FILE && seen.size < f->sources[i].min_size)) {
 		rc = place_file(f->place, f->sources[i].path, &s, &e);
@@ -108,10 +108,8 @@ static void look(struct files *f, size_t i)
 	note(x, &seen);
 }
 
-/*
- * Have the kernel's table of descriptors grow now. Growing it later, when threads share it, waits
- * for an RCU grace period: ten milliseconds in the first read of a mount.
- */
+/* Makes the kernel's descriptor table grow now. Growing it later, when threads share it, waits for
+ * an RCU grace period: ten milliseconds in the first read of a mount. */
 static void reserve_fds(const struct files *f)
 {
 	int fd = fcntl(place_fd(f->place), F_DUPFD_CLOEXEC,
@@ -142,10 +140,10 @@ static int new_files(struct place *place, const struct stored_file *sources, siz
 	f->n = n;
 	if (getrlimit(RLIMIT_NOFILE, &lim))
 		lim.rlim_cur = 1024;
-	/* Not all of them: who writes files needs some too. */
+	/* Not all descriptors: code that writes files needs some, too. */
 	f->max_open = lim.rlim_cur > 2 * SPARE_FDS
 			      ? (size_t)(lim.rlim_cur - max_u64(SPARE_FDS, lim.rlim_cur / 4))
-			      : SPARE_FDS; /* and less where there are not so many: see open_file */
+			      : SPARE_FDS; /* and fewer if descriptors run out: see open_file */
 	reserve_fds(f);
 	*ret = f;
 	return 0;
@@ -173,7 +171,7 @@ int files_new_seen(struct place *place, const struct stored_file *sources,
 		x->given = seen[i].source;
 		if (x->given) {
 			x->source = seen[i].source;
-			x->users = IS_OPEN; /* in no list of those that may be closed */
+			x->users = IS_OPEN; /* not in the list of files that may be closed */
 		}
 	}
 	return 0;
@@ -314,10 +312,10 @@ static void list_push(struct files *f, uint32_t i)
 	f->newest = i + 1;
 }
 
-/* Close a file because there are more than max: the longest unused of those that nobody uses. */
+/* Closes the least recently used file without users if more than max are open. */
 static struct source *take_surplus(struct files *f, size_t max)
 {
-	size_t left = 2 * f->n_open; /* who was used is asked again */
+	size_t left = 2 * f->n_open; /* a file used since the last look gets another turn */
 
 	while (f->n_open > max && left--) {
 		uint32_t i = f->oldest - 1, unused = IS_OPEN;
@@ -354,7 +352,7 @@ static void unpin(struct files *f, uint32_t i)
 	(void)atomic_fetch_sub(&f->v[i].users, 1);
 }
 
-/* Where descriptors have run out, in place of a file that nobody uses. */
+/* If descriptors have run out, closes a file without users and tries again. */
 static int open_file(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
 {
 	for (int tries = 0;; tries++) {
@@ -391,7 +389,7 @@ static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
 		return 0;
 	s->lender = f->lender;
 	x->source = steal_ptr(&s);
-	x->users = IS_OPEN | 1; /* before looking for surplus: not this one */
+	x->users = IS_OPEN | 1; /* before take_surplus, which must not take this file */
 	list_push(f, i);
 	f->n_open++;
 	surplus = take_surplus(f, f->max_open);
@@ -411,7 +409,7 @@ void files_trim(struct files *f, size_t keep)
 	} while (s);
 }
 
-/* What has become of file x, which is `now`. */
+/* How file x, whose identity is `now`, has changed. */
 static enum place_change compare(struct files *f, struct file *x, const struct place_id *now)
 {
 	struct place_id before = x->seen.id, after = *now;
@@ -424,7 +422,7 @@ static enum place_change compare(struct files *f, struct file *x, const struct p
 	change = place_compare(f->place, &before, &after);
 	if (change != PLACE_RENAMED && change != PLACE_TOUCHED)
 		return change;
-	/* It may have been renamed before. */
+	/* An earlier rename may already have been accepted. */
 	SCOPED_LOCK(&f->lock);
 	change = place_compare(f->place, &x->id, now);
 	if (change == PLACE_RENAMED)
@@ -438,7 +436,7 @@ static int check(struct files *f, uint32_t i, struct source *s, struct ckpt_err 
 	enum place_change change = PLACE_TOUCHED;
 	struct place_seen now;
 
-	/* Another thread may be the first to see that a name has come or gone. */
+	/* Another thread may accept a new or removed name at the same time. */
 	for (int tries = 0; change == PLACE_TOUCHED && tries < MAX_LOOKS; tries++)
 		change = source_look(s, &now) ? PLACE_ANOTHER : compare(f, x, &now.id);
 	if (change == PLACE_SAME)
@@ -507,7 +505,7 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 		rc = err_sys(e, n < 0 ? (int)-n : EIO, "read '%s', %zu bytes at %llu",
 			     f->sources[i].path, len, (unsigned long long)off);
 	else
-		rc = files_check(f, i, e); /* see files.h: afterwards */
+		rc = files_check(f, i, e); /* after the bytes were taken, see files.h */
 	unpin(f, i);
 	counters_add(f->counts, rc ? FILES_FAULTS : FILES_BYTES, rc ? 1 : len);
 	return rc ? -e->code : 0;
@@ -538,7 +536,7 @@ int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
 	return 0;
 }
 
-/* Bytes that a file in use has shown; where it has not, it is used no more. */
+/* Counts the bytes that a file in use has shown; if it has shown none, unpins it. */
 static const uint8_t *shown(struct files *f, uint32_t i, const uint8_t *p, uint64_t len)
 {
 	if (p)

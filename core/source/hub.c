@@ -30,7 +30,7 @@ static bool same(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Why what is in blobs/ may come from somebody who has no say in the snapshot, or NULL. */
+/* Why the contents of blobs/ may come from somebody who cannot change the snapshot, or NULL. */
 static const char *doubt(int repo, int dirfd)
 {
 	struct stat snapshot, parts[3];
@@ -47,8 +47,8 @@ static const char *doubt(int repo, int dirfd)
 	return NULL;
 }
 
-/* The repository's directory by its path: how long that is, and how far below it the whole path
- * ends. 0: there is none. */
+/* The length of the part of the path that is the repository's directory, and how many levels below
+ * it the path ends. 0: the path is not in a repository. */
 static size_t split(const char *path, unsigned *ret_depth)
 {
 	size_t n = sizeof(snapshots) - 1, end = strlen(path);
@@ -76,7 +76,8 @@ static bool is_named(const char *path, size_t len)
 	return text_glob("{models,datasets,spaces}--?*", path + start, len - start);
 }
 
-/* The directory that has snapshots/; -1: dirfd is not what it should be below of it. */
+/* Opens the directory that contains snapshots/; -1: dirfd is not the directory expected below it.
+ * */
 static int open_repo(int dirfd, const char *path, size_t len, unsigned depth)
 {
 	char up[3 * MAX_DEPTH + 1] = "";
@@ -106,7 +107,7 @@ int hub_find(int dirfd, const char *path, struct hub *ret, struct ckpt_err *e)
 	*ret = HUB_NONE;
 	if (repo < 0)
 		return 0;
-	/* Of snapshots/ itself, refs/main is read as well. */
+	/* For snapshots/ itself, refs/main is read as well. */
 	if (asprintf(&beyond, "%.*s%s%s", (int)len, path, depth > 1 ? "/" : "",
 		     depth > 1 ? blobs : "") < 0)
 		return err_nomem(e);
@@ -140,7 +141,7 @@ void hub_release(struct hub *h)
 	*h = HUB_NONE;
 }
 
-/* What the link says; links on the way to it are followed only inside the directory. */
+/* Reads a link's target; links in its path are followed only inside the directory. */
 static ssize_t read_link(int dirfd, const char *path, char *buf, size_t cap)
 {
 	const char *slash = strrchr(path, '/');
@@ -154,7 +155,7 @@ static ssize_t read_link(int dirfd, const char *path, char *buf, size_t cap)
 	return fd < 0 ? -1 : readlinkat(fd, slash + 1, buf, cap);
 }
 
-/* "blobs/NAME" out of what a link says; NULL: it says something else. */
+/* The part "blobs/NAME" of a link's target; NULL: the target has another form. */
 static const char *blob_of(const struct hub *h, const char *path, const char *text)
 {
 	unsigned up = h->depth;

@@ -6,8 +6,8 @@
  *	models--ORG--NAME/refs/main                        the name of a snapshot
  *	models--ORG--NAME/snapshots/REVISION/config.json   -> ../../blobs/HASH
  *
- * (huggingface_hub, file_download.py.) A directory is taken for a snapshot, or a part of one, where
- * all of this holds:
+ * (huggingface_hub, file_download.py.) A directory is treated as a snapshot, or part of one, if all
+ * of these hold:
  *  - it is snapshots/REVISION, or lies in one, by its path and by the directories themselves;
  *  - the directory that has snapshots/ has blobs/, neither of them a link, and is called models--*,
  *    datasets--* or spaces--*, or has refs/;
@@ -15,13 +15,13 @@
  *    snapshot or of the directory that has them, and none of the three can be written to by a group,
  *    or by all, that cannot write to the snapshot.
  *
- * Of the links in it those are followed that say exactly ../../blobs/NAME, with a ../ more for each
+ * Links in it are followed if their target is exactly ../../blobs/NAME, with one more ../ for each
  * directory in between. They are not resolved: NAME is opened in blobs/, beneath the directory that
- * was looked at, and has to be a regular file.
+ * was checked, and must be a regular file.
  *
  * Private to core/source.
  *
- * Threads: find, sub and release from one, everything else from any.
+ * Threads: hub_find, hub_sub and hub_release from one, everything else from any.
  */
 #ifndef SOURCE_HUB_H
 #define SOURCE_HUB_H
@@ -33,24 +33,25 @@
 struct ckpt_err;
 
 struct hub {
-	int repo;	 /* the directory that has blobs/ and snapshots/; -1: all this is none */
-	unsigned depth;	 /* of the directory itself below that one; of snapshots/ it is 1 */
-	const char *why; /* its links are not followed because of this; NULL: they are */
-	char *path;	 /* of what may be opened besides the directory */
+	int repo;	 /* the directory that contains blobs/ and snapshots/; -1: not a snapshot */
+	unsigned depth;	 /* levels of the directory below repo; 1 for snapshots/ */
+	const char *why; /* why its links are not followed; NULL: they are followed */
+	char *path;	 /* what may be opened besides the directory */
 };
 
 #define HUB_NONE ((struct hub){ .repo = -1 })
 
-/* Of a directory with this absolute path. Where it is none, or that cannot be seen, HUB_NONE. */
+/* For a directory with this absolute path. HUB_NONE if it is not a snapshot, or that cannot be
+ * determined. */
 int hub_find(int dirfd, const char *path, struct hub *ret, struct ckpt_err *e);
-/* Of a directory in it. */
+/* For a directory inside a snapshot. */
 int hub_sub(const struct hub *h, int dirfd, struct hub *ret, struct ckpt_err *e);
 void hub_release(struct hub *h);
 
-/* What a link in the directory leads to, if it is one into blobs/: its descriptor, as
- * io_open_beneath. -ENOTSUP, without a sentence: it is no such link. */
+/* Opens the target of a link in the directory, if it is in blobs/, like io_open_beneath. -ENOTSUP,
+ * without a sentence: it is not such a link. */
 int hub_open(const struct hub *h, int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
-/* Which of the snapshots is the newest: the bytes of refs/main, up to cap, and how many they are. */
+/* The name of the newest snapshot: reads up to cap bytes of refs/main and returns their number. */
 int64_t hub_tip(const struct hub *h, char *buf, size_t cap);
 
 #endif

@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-#define MAX_OBJECT ((uint64_t)4 << 30) /* decoded bytes of an item that nobody knows the size of */
-#define MAX_HELD   ((uint64_t)8 << 20) /* every thread that reads holds so much */
+#define MAX_OBJECT ((uint64_t)4 << 30) /* decoded bytes of an item of unknown size */
+#define MAX_HELD   ((uint64_t)8 << 20) /* per reading thread */
 
 bool item_coding_parse(const char *names, struct item_coding *ret)
 {
@@ -197,7 +197,7 @@ int item_hold(const struct item_source *s, uint64_t off, uint64_t len, struct it
 	if (rc)
 		return rc;
 	ret->n = n;
-	/* Only the last block may be short, and it must reach the end of what is wanted. */
+	/* Only the last block may be short, and it must reach the end of the requested range. */
 	if (ret->blocks[n - 1].len < ((off + len - 1) & (block_size(&s->at) - 1)) + 1)
 		return too_short(s, e);
 	return 0;

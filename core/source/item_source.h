@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * item_source - the bytes of an item as its tensor or object has them: where they lie in a data file,
- * or what is decoded from there.
+ * item_source - the bytes of an item as its tensor or object has them: read in place from a data
+ * file, or decoded from there.
  *
  *	item_store_init(&store, files, cache_bytes, &e);
  *	s = item_source_at(&store, &coding, &loc);
  *	rc = item_read(&s, buf, len, off, &e);        // exactly; off counts from the item's first byte
  *
- * How an item is encoded is known here and nowhere above. What readers may ask is whether it is
- * plain: then its bytes lie in the file as they are, any of them cost as much as any others, and
- * those in the page cache may be looked at. All others are decoded block by block, and kept.
+ * Layers above do not know how an item is encoded. They may ask only whether it is plain: then its
+ * bytes are stored unchanged in the file, all of them cost the same to read, and those in the page
+ * cache may be accessed directly. All other items are decoded block by block, and the blocks are
+ * cached.
  *
  * Threads: any; a struct item_source is a value.
  */
@@ -27,12 +28,13 @@
 struct ckpt_err;
 struct parts;
 
-/* What was done to items on their way into a file. */
+/* How items were encoded when they were written. */
 struct item_coding {
 	uint32_t zstd_layers;
 };
 
-/* Of the names in the chunk index: "", "+stream.zstd/1+stream.zstd/1". False: there is another. */
+/* Parses the names in the chunk index, such as "" or "+stream.zstd/1+stream.zstd/1". False: a name
+ * is unknown. */
 bool item_coding_parse(const char *names, struct item_coding *ret);
 
 static inline bool item_coding_is_plain(const struct item_coding *c)
@@ -40,13 +42,13 @@ static inline bool item_coding_is_plain(const struct item_coding *c)
 	return !c->zstd_layers;
 }
 
-/* Where items are. */
+/* The place that items are read from. */
 struct item_store {
 	struct files *files; /* borrowed */
 	struct blockcache *blocks;
 };
 
-/* cache_bytes: of blocks. */
+/* cache_bytes: limit of the block cache. */
 int item_store_init(struct item_store *s, struct files *files, size_t cache_bytes,
 		    struct ckpt_err *e);
 void item_store_release(struct item_store *s);
@@ -72,7 +74,7 @@ static inline bool item_is_plain(const struct item_source *s)
 	return !s->at.zstd_layers;
 }
 
-/* Bytes up to `end` belong to it: what is safetensors inside goes on behind the recorded length. */
+/* Extends the item to `end`: a safetensors container extends beyond the recorded length. */
 static inline void item_reach(struct item_source *s, uint64_t end)
 {
 	if (item_is_plain(s) && end > s->at.length)
@@ -83,7 +85,7 @@ static inline void item_reach(struct item_source *s, uint64_t end)
 static inline void item_stored(const struct item_source *s, uint64_t off, uint64_t len,
 			       uint64_t *ret_off, uint64_t *ret_len)
 {
-	bool plain = item_is_plain(s); /* nothing of another without all before */
+	bool plain = item_is_plain(s); /* other items can only be decoded from the beginning */
 
 	*ret_off = s->at.offset + (plain ? off : 0);
 	*ret_len = plain ? len : s->at.length;
@@ -103,25 +105,25 @@ static inline int item_read(const struct item_source *s, void *buf, size_t len, 
 		       : item_decode(s, buf, len, off, e);
 }
 
-/* As many as there are, up to len: the count, or a negative errno. */
+/* Reads as many bytes as there are, up to len: the count, or a negative errno. */
 int64_t item_read_some(const struct item_source *s, void *buf, size_t len, uint64_t off,
 		       struct ckpt_err *e);
-/* The same for those who parse them; s is borrowed. */
+/* The same as a blob, for parsers; s is borrowed. */
 struct blob item_blob(struct item_source *s, uint64_t size);
-/* How many there are; all of it is decoded for that. */
+/* The number of decoded bytes; decodes the whole item to find it. */
 int item_size(const struct item_source *s, uint64_t *ret, struct ckpt_err *e);
 
-/* As source_want. */
+/* Like source_want. */
 bool item_want(const struct item_source *s, uint64_t off, uint64_t len);
 
 /* ---- bytes where they are ---- */
 
-/* As files_map, or files_bring; NULL if it is not plain. */
+/* Like files_map or files_bring; NULL if the item is not plain. */
 const uint8_t *item_map(const struct item_source *s, uint64_t off, uint64_t len, bool bring);
 void item_unmap(const struct item_source *s);
 int item_check(const struct item_source *s, struct ckpt_err *e);
 
-/* The same for a reply that has room for n runs out of them, which are pinned there by the caller:
+/* The same for a reply that has room for n runs of these bytes. The caller pins them there:
  * parts_pin(item_file()). */
 const uint8_t *item_lend(const struct item_source *s, const struct parts *parts, uint64_t n,
 			 uint64_t off, uint64_t len);
@@ -130,7 +132,7 @@ static inline uint32_t item_file(const struct item_source *s)
 	return s->at.file;
 }
 
-/* Leave the run that the reply has at `to` in decoded blocks. 1: it is to be copied. */
+/* Leaves the run that belongs at `to` in the reply in its decoded blocks. 1: it must be copied. */
 int item_leave(const struct item_source *s, struct parts *parts, uint64_t off, uint8_t *to,
 	       uint64_t run, struct ckpt_err *e);
 
@@ -144,11 +146,11 @@ struct item_held {
 	void **pins;
 };
 
-/* Is it worth its place in the cache? What is not plain is there anyhow. */
+/* Is the item worth caching? Items that are not plain are cached anyway. */
 bool item_may_hold(const struct item_source *s);
-/* How many bytes may be held at once, if they have to be. */
+/* How many bytes may be held at once. */
 uint64_t item_max_held(const struct item_source *s);
-/* Have [off, off+len) in memory until it is let go; also after a failure. */
+/* Holds [off, off+len) in memory until it is released, which is also required after a failure. */
 int item_hold(const struct item_source *s, uint64_t off, uint64_t len, struct item_held *ret,
 	      struct ckpt_err *e);
 void item_let_go(struct item_held *h);

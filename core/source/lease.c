@@ -5,14 +5,14 @@
  *	new     -> held     lease_take: the kernel grants it
  *	new     -> refused  lease_take: it does not
  *	held    -> leaving  give_way: another process waits to write to the file
- *	leaving -> refused  give_way: no user is left
+ *	leaving -> refused  give_way: it has no users left
  *	held    -> new      give_back_idle: not used since the watcher looked last
  *	any     -> new      lease_drop: the file is closed
  *
  *	          held  tried  taken
  *	new        -     -      -
  *	held      yes   yes    yes
- *	leaving    -    yes    yes    while those who use it finish
+ *	leaving    -    yes    yes    while its users finish
  *	refused    -    yes     -
  *
  * lease_begin counts itself, then looks at `held` once more; the watcher clears `held`, then looks
@@ -30,14 +30,14 @@
 #include <unistd.h>
 
 struct leases {
-	struct leases *next; /* of all that have a watcher, under watchers_lock */
+	struct leases *next; /* list of those with a watcher, under watchers_lock */
 	pthread_mutex_t lock;
 	pthread_cond_t started;
-	LIST(struct lease) all; /* of those that are taken */
+	LIST(struct lease) all; /* those that are taken */
 	bool running;
 	atomic_bool stop;
 	pthread_t watcher;
-	_Atomic pid_t tid; /* of it; 0: not running yet */
+	_Atomic pid_t tid; /* the watcher's; 0: not running yet */
 };
 
 static pthread_mutex_t watchers_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -21,10 +21,11 @@
 #include <unistd.h>
 
 enum {
-	/* Of one call the kernel takes no more than it would read ahead by itself, 128 KiB unless
-	 * somebody has changed that; of more, the rest is lost. */
+	/* The kernel reads no more per call than its own read-ahead size, 128 KiB by default; it
+	 * ignores the rest of a larger request. */
 	WANT_STEP = 128 << 10,
-	/* On a disk it is enough to begin: then the kernel reads ahead, and in larger pages. */
+	/* On a disk it is enough to start: then the kernel reads ahead by itself, and in larger
+	 * folios. */
 	WANT_HEAD = 512 << 10,
 };
 
@@ -39,9 +40,9 @@ struct local_file {
 	struct source source;
 	int fd;
 	bool keeps_inodes, is_remote;
-	_Atomic uint64_t wanted;       /* the end of what was announced last */
-	atomic_bool arriving;	       /* some was asked for, and may not be there yet */
-	atomic_bool no_map;	       /* it was tried */
+	_Atomic uint64_t wanted;       /* end of the range announced last */
+	atomic_bool arriving;	       /* bytes were requested and may not have arrived */
+	atomic_bool no_map;	       /* mapping was tried and failed */
 	_Atomic(struct pagemap *) map; /* NULL: none yet */
 	_Atomic(struct lease *) lease; /* NULL: none yet */
 };
@@ -53,10 +54,10 @@ static struct local *local_of(struct place *p)
 
 /* ---- what is there ---- */
 
-/* What an identity consists of. */
+/* The components of an identity. */
 enum { ID_INODE, ID_SIZE, ID_MTIME, ID_CTIME, ID_LINKS, ID_NUMBERS };
 
-/* An inode's number is 0 where it does not last. */
+/* The inode number is 0 if the file system does not keep it. */
 static void see(bool keeps_inodes, const struct stat *st, struct place_seen *ret)
 {
 	const uint64_t id[ID_NUMBERS] = { keeps_inodes ? st->st_ino : 0, (uint64_t)st->st_size,
@@ -72,10 +73,8 @@ static void see(bool keeps_inodes, const struct stat *st, struct place_seen *ret
 	memcpy(ret->id.v, id, sizeof(id));
 }
 
-/*
- * ctime tells of what was overwritten and then given its old time again, but it changes with a file's
- * names, too. Where the number of links says that it was that, it is let pass.
- */
+/* ctime reveals a file that was overwritten and then given its old mtime, but it also changes with
+ * the file's names. If the number of links shows that this is the cause, the change is accepted. */
 static enum place_change compare(const struct place_id *before, const struct place_id *now)
 {
 	uint64_t a[ID_NUMBERS], b[ID_NUMBERS];
@@ -189,7 +188,7 @@ static int file_fd(const struct source *s)
 	return ((const struct local_file *)(const void *)s)->fd;
 }
 
-/* NULL: it cannot be mapped. */
+/* The file's map. NULL: it cannot be mapped. */
 static struct pagemap *map_of(struct local_file *f)
 {
 	struct pagemap *m = f->map, *before = NULL;
@@ -204,7 +203,7 @@ static struct pagemap *map_of(struct local_file *f)
 	return before;
 }
 
-/* The same of its lease. */
+/* The file's lease. */
 static struct lease *lease_of(struct local_file *f)
 {
 	struct lease *l = f->lease, *before = NULL;
@@ -253,10 +252,10 @@ static bool want(struct source *s, uint64_t off, uint64_t len)
 	struct local_file *f = file_of(s);
 	uint64_t before = atomic_exchange(&f->wanted, off + len);
 
-	/* What goes on where it was is read ahead anyhow. */
+	/* The kernel reads ahead for a sequential continuation anyway. */
 	if (!f->is_remote && off >= before && off - before < WANT_STEP)
 		return false;
-	if (io_is_cached(f->fd, off, len) > 0) /* without an answer it may be missing */
+	if (io_is_cached(f->fd, off, len) > 0) /* if the kernel cannot tell, assume it is missing */
 		return false;
 	f->arriving = true;
 	if (!f->is_remote)
@@ -291,7 +290,7 @@ static const struct source_ops file_ops = {
 	.want = want,
 };
 
-/* fd is taken over if it goes well. */
+/* Takes ownership of fd on success. */
 static int new_file(int fd, bool keeps_inodes, bool is_remote, const struct stat *st,
 		    struct source **ret, struct ckpt_err *e)
 {
@@ -375,7 +374,7 @@ static const char *beyond(const struct place *p)
 	return h->why ? NULL : h->path;
 }
 
-/* A part that was never written is a hole, though a hole may also be what was meant. */
+/* A part that was never written is a hole, although a hole may also be intended. */
 static bool made(struct place *p, const char *path, struct place_made *ret)
 {
 	struct local *l = local_of(p);

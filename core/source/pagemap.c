@@ -14,7 +14,7 @@
 
 #define BLOCK ((uint64_t)1 << PAGEMAP_SHIFT)
 /* Up to this size the bytes are checked every time; in larger ranges, a block that has been mapped
- * is assumed to be in memory still. */
+ * is assumed to be still in memory. */
 #define LOOK_ALWAYS (4 * BLOCK)
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */

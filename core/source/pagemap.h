@@ -31,8 +31,8 @@ void pagepool_free(struct pagepool *p); /* NULL is fine; free its maps first */
 struct pagemap *pagemap_new(struct pagepool *p, int fd, uint64_t size);
 void pagemap_free(struct pagemap *m); /* NULL is fine */
 
-/* Bytes [off, off+len), len > 0, inside the file; NULL: they are not in memory, or cannot be
- * mapped. arriving: pages may still be being read, although cachestat counts them as cached. */
+/* Bytes [off, off+len), len > 0, inside the file. NULL: they are not in memory or cannot be mapped.
+ * arriving: pages may still be being read, although cachestat counts them as cached. */
 const uint8_t *pagemap_get(struct pagemap *m, uint64_t off, uint64_t len, bool arriving);
 
 #endif

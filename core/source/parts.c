@@ -69,7 +69,7 @@ int parts_finish(struct parts *p, uint64_t len, struct ckpt_err *e)
 	if (p->n)
 		qsort(p->v, p->n, sizeof(p->v[0]), by_place);
 	for (size_t i = 0; i < p->n; i++) {
-		/* What is given away must never reach over the buffer's end. */
+		/* The reply must never extend beyond the end of the buffer. */
 		if (p->v[i].at < done || p->v[i].at > len || p->v[i].len > len - p->v[i].at)
 			return err_set(e, EIO, "runs of a reply overlap");
 		add_iov(p, p->buf + done, p->v[i].at - done);

@@ -23,7 +23,7 @@ struct ckpt_err;
 struct files;
 
 enum {
-	PARTS_MAX = 480,	   /* runs in a reply; with what is between them, under IOV_MAX */
+	PARTS_MAX = 480,	   /* runs in a reply; with the gaps between them, under IOV_MAX */
 	PARTS_MIN_RUN = 16 * 1024, /* bytes; a shorter run is copied faster than its pages are
 				       looked up by the kernel */
 };

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* By what their addresses begin with; the last one takes all. */
+/* Selected by the prefix of the address; the last one accepts any. */
 static const struct {
 	const char *begin;
 	int (*open)(const char *address, struct place **ret, char **ret_root, const char **ret_file,

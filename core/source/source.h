@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source - the bytes of one file, wherever it lies.
+ * source - the bytes of one file, on any kind of storage.
  *
  *	struct source *s CLEANUP(source_freep) = NULL;
  *	rc = place_file(p, "a.bin", &s, &e);
@@ -17,7 +17,7 @@
 struct lender;
 struct source;
 
-/* As the functions below. */
+/* See the functions below. */
 struct source_ops {
 	int64_t (*read)(struct source *s, void *buf, size_t len, uint64_t off, struct ckpt_err *e);
 	int (*look)(struct source *s, struct place_seen *ret);
@@ -34,7 +34,7 @@ struct source_ops {
 struct source {
 	const struct source_ops *ops;
 	struct place_seen seen; /* when it was opened */
-	struct lender *lender;	/* see source_map; borrowed, put here before the first call */
+	struct lender *lender;	/* see source_map; borrowed, set before the first call */
 };
 
 static inline void source_free(struct source *s) /* NULL is fine */
@@ -48,21 +48,21 @@ static inline void source_freep(struct source **s)
 	source_free(*s);
 }
 
-/* As many bytes as there are, up to len: the count, or a negative errno. The sentence does not name
- * the file. */
+/* Reads as many bytes as there are, up to len: the count, or a negative errno. The sentence does
+ * not name the file. */
 static inline int64_t source_read(struct source *s, void *buf, size_t len, uint64_t off,
 				  struct ckpt_err *e)
 {
 	return s->ops->read(s, buf, len, off, e);
 }
 
-/* What it is now: 0, or a negative errno. */
+/* Examines the file as it is now: 0, or a negative errno. */
 static inline int source_look(struct source *s, struct place_seen *ret)
 {
 	return s->ops->look(s, ret);
 }
 
-/* Has nothing been written to it since it was opened, as far as can be seen? */
+/* Is the file unchanged since it was opened, as far as can be determined? */
 static inline bool source_is_same(struct source *s)
 {
 	struct place_seen now;
@@ -72,9 +72,9 @@ static inline bool source_is_same(struct source *s)
 }
 
 /*
- * Bytes [off, off+len), len > 0, where they are, borrowed until the source is freed. NULL: they are
- * not in memory, or cannot be mapped, or there is no lender. They are what is there now, and vanish
- * when the file becomes shorter: see guard.h.
+ * Bytes [off, off+len), len > 0, in place, borrowed until the source is freed. NULL: they are not
+ * in memory or cannot be mapped, or there is no lender. They are the current contents of the file,
+ * and vanish when it becomes shorter: see guard.h.
  */
 static inline const uint8_t *source_map(struct source *s, uint64_t off, uint64_t len)
 {
@@ -87,7 +87,7 @@ static inline bool source_may_map(const struct source *s)
 	return s->lender && s->ops->may_map && s->ops->may_map(s);
 }
 
-/* The same where nobody can change them until they are given back (see lease.h). */
+/* Like source_map, but nobody can change the bytes until they are given back (see lease.h). */
 static inline const uint8_t *source_lend(struct source *s, uint64_t off, uint64_t len)
 {
 	return s->lender && s->ops->lend ? s->ops->lend(s, off, len) : NULL;
@@ -99,22 +99,22 @@ static inline void source_give_back(struct source *s)
 }
 
 /*
- * Bytes [off, off+len), len > 0, will be read soon: begin to bring them, and do not wait until they
- * are there. Ranges are announced in the order in which they will be needed. False: all were there,
- * as far as can be seen, or will be without this.
+ * Bytes [off, off+len), len > 0, will be read soon: starts to fetch them and does not wait for
+ * them. Ranges are announced in the order in which they will be needed. False: all of them are in
+ * memory, as far as can be determined, or will be without this.
  */
 static inline bool source_want(struct source *s, uint64_t off, uint64_t len)
 {
 	return s->ops->want && s->ops->want(s, off, len);
 }
 
-/* A descriptor that reads the same bytes, borrowed: for the kernel. -1: there is none. */
+/* A descriptor that the kernel can read the same bytes from, borrowed. -1: there is none. */
 static inline int source_fd(const struct source *s)
 {
 	return s->ops->fd ? s->ops->fd(s) : -1;
 }
 
-/* Its bytes for those who parse them; s is borrowed. */
+/* The file as a blob, for parsers; s is borrowed. */
 struct blob source_blob(struct source *s);
 
 #endif
