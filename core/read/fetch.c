@@ -18,11 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RECORD ((size_t)4 << 20) /* bytes that are kept of one tensor */
+#define MAX_RECORD ((size_t)4 << 20) /* bytes of the record of one tensor */
 
 /* ---- encodings ---- */
 
-/* Names: catalog_add_encoding's callers in core/format. */
+/* The names are those that core/format passes to catalog_add_encoding. */
 static void parse_encoding(const char *name, struct encoding *ret)
 {
 	static const char dcp[] = "dcp";
@@ -127,7 +127,7 @@ void fetch_free(struct fetch *f)
 
 /* ---- chunk maps ---- */
 
-/* The index is damaged: get another one of the same contents, once. */
+/* The index is damaged: replaces it with another of the same contents, once. */
 static int renew(struct fetch *f, struct catalog *broken, struct ckpt_err *e)
 {
 	SCOPED_OUTER_LOCK(&f->renew_lock);
@@ -214,8 +214,9 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 }
 
 /*
- * A record of catalog_found.h: for each chunk whose item has to be looked into a byte of these flags,
- * where element 0 is, and where FOUND_STRIDED the stride of each dimension, in elements.
+ * A record of catalog_found.h has, for each chunk whose item must be examined: a byte of these
+ * flags, the position of element 0 and, with FOUND_STRIDED, the stride of each dimension in
+ * elements.
  */
 enum { FOUND_SWAP = 1, FOUND_NEG = 2, FOUND_CONJ = 4, FOUND_STRIDED = 8, FOUND_ALL = 15 };
 
@@ -255,7 +256,7 @@ static int open_found(struct fetch *f, const struct otensor *t, uint32_t i, stru
 	return rc;
 }
 
-/* False: none of these. */
+/* False: the payload cannot be expressed in a record. */
 static bool add_found(struct buf *b, const struct otensor *t, uint32_t i, bool plain)
 {
 	const struct payload *p = &t->payloads[i];
@@ -267,7 +268,8 @@ static bool add_found(struct buf *b, const struct otensor *t, uint32_t i, bool p
 	chunkmap_box(t->map, i, off, len);
 	for (size_t d = t->t->n_dims; d-- > 0; row *= len[d])
 		strided |= len[d] > 1 && p->stride[d] != row;
-	/* What goes on behind its item's end is safetensors, whose header is read once for a file. */
+	/* A payload that extends beyond its item is safetensors, whose header is read once per
+	 * file. */
 	if (!to || (plain && p->end > t->map->locs[i].length))
 		return false;
 	at += put_varint(at, (p->swap ? FOUND_SWAP : 0) | (p->neg ? FOUND_NEG : 0) |
@@ -294,7 +296,7 @@ static void keep_found(struct fetch *f, const struct otensor *t)
 		catalog_found_add(f->found, t->index, b.data, b.len);
 }
 
-/* With a record, from that where there is one; 1: it is not right. */
+/* Opens each payload, from the record if there is one; 1: the record is wrong. */
 static int open_each(struct fetch *f, struct otensor *t, struct cursor *record, struct ckpt_err *e)
 {
 	for (uint32_t i = 0; i < t->map->count; i++) {
@@ -348,7 +350,7 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 
 /* ---- opened tensors ---- */
 
-/* Tensor i, pinned; new and empty if need be. Under the lock. */
+/* Tensor i, pinned; created empty if necessary. Under the lock. */
 static struct otensor *pin_tensor(struct fetch *f, size_t i)
 {
 	struct otensor *t = f->open[i];
@@ -395,7 +397,7 @@ void otensor_close(struct fetch *f, struct otensor *t)
 	}
 }
 
-/* Bring t to the wanted state; one thread does it, others wait. */
+/* Brings t to the wanted state: one thread does it, others wait. */
 static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state want,
 		       struct ckpt_err *e)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fetch_internal - what the files of fetch share.
+ * fetch_internal - declarations shared by the files of fetch.
  *
  * Private to core/read.
  */

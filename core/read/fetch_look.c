@@ -8,11 +8,11 @@
 
 #include <stdlib.h>
 
-/* Items lie anywhere: on storage with latency it is the number of requests on their way that
- * counts. */
+/* Items are scattered: on storage with latency, throughput depends on the number of requests in
+ * flight. */
 enum {
 	MAX_LOOKERS = 64,
-	TENSORS_OF_ALL = 256 /* that are worth as many threads as there may be */
+	TENSORS_OF_ALL = 256 /* with this many tensors, use all threads */
 };
 
 struct look {
@@ -22,7 +22,7 @@ struct look {
 	size_t n;
 	_Atomic size_t next;
 	pthread_mutex_t lock;
-	struct ckpt_err *e; /* of the first that failed */
+	struct ckpt_err *e; /* the first failure */
 	atomic_bool failed;
 };
 
@@ -69,7 +69,7 @@ int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, stru
 	size_t started = 0, wanted = min_u64(at_once, n * at_once / TENSORS_OF_ALL);
 
 	(void)pthread_mutex_init(&l.lock, NULL);
-	/* Where no thread can be had, this one does it. */
+	/* If no more threads can be created, this one does the work. */
 	while (started < wanted && !pthread_create(&threads[started], NULL, look, &l))
 		started++;
 	(void)look(&l);

@@ -17,12 +17,12 @@ enum {
 	MAX_BAND = 8 << 20,
 	/* Read even if most of it is not wanted: one call, a few pages. */
 	SMALL_BAND = 64 * 1024,
-	/* From run to run: reading so much takes a disk as long as finding a place does. */
+	/* Distance between runs: a disk reads this much in the time of one seek. */
 	CLOSE = 128 * 1024,
 	MANY_RUNS = 16,
 };
 
-#define MAX_MAPPED ((uint64_t)1 << 30) /* bytes looked at at once where they are in memory */
+#define MAX_MAPPED ((uint64_t)1 << 30) /* bytes mapped at once if they are in memory */
 
 /* Dimensions by falling source stride, so that splitting the first keeps the rest close together.
  */
@@ -82,10 +82,8 @@ static void scatter_guarded(void *arg)
 	scatter(s->j->dims + s->from, s->j->n - s->from, s->j->run, s->to, s->data);
 }
 
-/*
- * Are the runs so close together that all of the span, read in order, is there sooner than they
- * would be one by one from a disk? What lies between them is likely to be asked for next.
- */
+/* Are the runs so close together that a disk reads the whole span in order sooner than the runs one
+ * by one? The bytes between them are likely to be requested next. */
 static bool is_close(const struct job *j, uint32_t from, uint64_t span)
 {
 	uint64_t runs = wanted_of(j, from) / j->run;
@@ -93,7 +91,7 @@ static bool is_close(const struct job *j, uint32_t from, uint64_t span)
 	return runs >= MANY_RUNS && span / runs <= CLOSE;
 }
 
-/* 1: it is not in memory, or not as long as it was. */
+/* 1: the bytes are not in memory, or the file has become shorter. */
 static int from_pages(const struct job *j, uint32_t from, uint64_t src, uint8_t *to, uint64_t span,
 		      bool bring, struct ckpt_err *e)
 {
@@ -149,7 +147,7 @@ static int read_run(const struct gather *g, uint64_t src, uint8_t *to, uint64_t 
 static int run_job(const struct job *j, uint32_t from, uint64_t src, uint8_t *to,
 		   struct ckpt_err *e);
 
-/* `step` of the dimension at a time. */
+/* Runs over the dimension in batches of `step`. */
 static int run_batches(const struct job *j, uint64_t step, uint32_t from, uint64_t src, uint8_t *to,
 		       struct ckpt_err *e)
 {
@@ -237,7 +235,7 @@ static void add_runs(struct parts *p, const struct copy_dim *d, uint32_t n, uint
 			 from + i * d->src_stride);
 }
 
-/* The bytes of a job whose runs are long, if they are in memory and may be left there. */
+/* The bytes of a job with long runs, if they are in memory and may be left in place. */
 static const uint8_t *lend(const struct job *j, uint64_t src)
 {
 	const struct gather *g = j->g;
@@ -254,7 +252,7 @@ int gather(const struct gather *g, const struct copy *c, const struct copy_dim *
 	struct job j = { .g = g, .n = c->n_dims, .run = c->run };
 	const uint8_t *data;
 
-	if (c->n_dims) /* a plan without any dimension has no array of them */
+	if (c->n_dims) /* a plan without dimensions has no array */
 		memcpy(j.dims, dims + c->dim, c->n_dims * sizeof(*dims));
 	sort_dims(&j);
 	data = lend(&j, c->src);
@@ -282,7 +280,7 @@ static void each_run(const struct copy_dim *d, uint32_t n, uint64_t len, uint8_t
 void gather_each_run(const struct copy *c, const struct copy_dim *dims, uint8_t *out,
 		     void (*run)(void *arg, uint8_t *p, uint64_t len), void *arg)
 {
-	/* A plan without any dimension has no array of them. */
+	/* A plan without dimensions has no array of them. */
 	each_run(c->n_dims ? dims + c->dim : NULL, c->n_dims, c->run, copy_to(out, c->dst), run,
 		 arg);
 }

@@ -13,10 +13,10 @@ struct planning {
 	const struct vtensor *v;
 	const struct plan_source *sources;
 	struct plan *plan;
-	/* Bytes between neighbours along each dimension of v, where they go; and what is before the
-	 * first byte of the destination. */
+	/* Bytes between neighbours along each dimension of v in the destination, and the offset of
+	 * the destination's first byte. */
 	uint64_t stride[CKPT_MAX_DIMS], origin;
-	uint64_t byte_off, byte_len; /* of every element, what the box at hand has */
+	uint64_t byte_off, byte_len; /* the part of each element in the current box */
 	/* The current piece: the part of it inside the box, and its position in the source. */
 	uint32_t piece;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
@@ -226,7 +226,7 @@ static bool moves_alike(const struct copy *c, const struct copy_dim *dims)
 	return true;
 }
 
-/* All copies together are the whole reply, so where each lies in place, it does. */
+/* All copies together form the whole reply, so it is in place if every copy is. */
 bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint64_t off,
 		   uint32_t *ret_file)
 {

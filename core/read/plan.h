@@ -4,9 +4,9 @@
  *
  * The bytes of an element are the innermost dimension, so ranges that begin or end inside an
  * element need no special case: the range becomes boxes (box_of_range), each box is intersected
- * with the pieces, what a piece takes from its source with the source's chunks (chunkmap_find),
- * and each intersection is one strided move. A range of whole elements gives runs of whole
- * elements.
+ * with the pieces, and the part that a piece takes from its source with the source's chunks
+ * (chunkmap_find); each intersection is one strided move. A range of whole elements gives runs of
+ * whole elements.
  *
  * Threads: pure; a struct plan belongs to one thread and is reused from call to call.
  */

@@ -41,7 +41,8 @@ static void copy_runs(const struct copy_dim *d, uint64_t run, uint8_t *to, const
 #undef COPY
 }
 
-/* A tile of a matrix whose columns (along `down`) are laid out in `from` like its rows in `to`. */
+/* Copies a tile of a matrix whose columns (along `down`) are laid out in `from` like its rows in
+ * `to`. */
 static void turn_tile(const struct copy_dim *across, const struct copy_dim *down, uint64_t run,
 		      uint8_t *to, const uint8_t *from)
 {

@@ -24,7 +24,7 @@
 
 enum { MAX_COPIES = 1 << 16 }; /* planned at once: about 8 MiB of memory */
 
-/* What is announced of a copy whose runs do not lie together. */
+/* Limits on what is announced of a copy whose runs are not contiguous. */
 enum { SMALL_SPAN = 128 * 1024, LONG_RUN = 16 * 1024, MANY_RUNS = 256 };
 
 struct tensor_reader {
@@ -97,7 +97,7 @@ static uint64_t copied_bytes(const struct copy *c, const struct copy_dim *dims)
 	return bytes;
 }
 
-/* Bytes that all copies together have: more than the range where chunks overlap. */
+/* The bytes of all copies together: more than the range if chunks overlap. */
 static uint64_t bytes_of(const struct plan *p)
 {
 	uint64_t sum = 0;
@@ -130,7 +130,7 @@ static void resolve_run(void *arg, uint8_t *p, uint64_t len)
 	payload_resolve(r->payload, r->dtype, p, len);
 }
 
-/* What an odd payload needs once its bytes are in the reply. */
+/* Resolves an odd payload once its bytes are in the reply. */
 static void resolve(const struct tensor_reader *r, const struct copy *c,
 		    const struct copy_dim *dims, uint8_t *buf)
 {
@@ -140,10 +140,8 @@ static void resolve(const struct tensor_reader *r, const struct copy *c,
 		gather_each_run(c, dims, buf, resolve_run, &how);
 }
 
-/*
- * Plan bytes [off, off + *n) as they are stored, or as many of them as take no more than MAX_COPIES:
- * every index of what was flattened may be a copy of its own.
- */
+/* Plans bytes [off, off + *n) as they are stored, or as many of them as need no more than
+ * MAX_COPIES copies: every index of a flattened tensor may be a separate copy. */
 static int plan_some(const struct tensor_reader *r, uint64_t off, uint64_t *n,
 		     const int64_t *strides, struct plan *plan, struct ckpt_err *e)
 {
@@ -159,7 +157,8 @@ static int plan_some(const struct tensor_reader *r, uint64_t off, uint64_t *n,
 	return rc ? err_nomem(e) : 0;
 }
 
-/* Bytes as they are stored, to where plan_read says; of odd payloads, whole elements. */
+/* Reads bytes as they are stored to the destinations of plan_read; for odd payloads, whole
+ * elements. */
 static int read_stored(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
 		       uint64_t off, const int64_t *strides, struct parts *parts,
 		       struct ckpt_err *e)
@@ -202,7 +201,7 @@ static int read_stored(struct fetch *f, const struct tensor_reader *r, uint8_t *
 
 /* ---- values that are not shown as they are stored ---- */
 
-/* What exists as a whole only: a block, or an element. */
+/* The smallest part that can be converted: a block or an element. */
 struct unit {
 	uint64_t elements, bytes; /* as shown */
 };
@@ -213,7 +212,8 @@ static struct unit unit_of(const struct vtensor *v)
 		       : (struct unit){ 1, dtype_info(v->dtype)->size };
 }
 
-/* n elements, stored and shown; blocks are made from floats, for which there is room. */
+/* Converts n elements from their stored to their shown form; blocks are made from floats, for which
+ * there is room. */
 static void convert(const struct vtensor *v, const uint8_t *stored, uint8_t *floats, uint8_t *shown,
 		    uint64_t n)
 {
@@ -258,7 +258,8 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 	return rc;
 }
 
-/* Are the bytes [off, off+len) as shown what is stored, and odd payloads' elements whole? */
+/* Are bytes [off, off+len) shown as they are stored, and do they consist of whole elements if there
+ * are odd payloads? */
 static bool as_stored(const struct tensor_reader *r, uint64_t len, uint64_t off)
 {
 	uint64_t size = dtype_info(r->v->stored)->size;
@@ -267,7 +268,7 @@ static bool as_stored(const struct tensor_reader *r, uint64_t len, uint64_t off)
 	       (!r->odd || (off % size == 0 && len % size == 0));
 }
 
-/* Bytes as shown, in one piece. */
+/* Reads bytes as they are shown, in one piece. */
 static int read_shown(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
 		      uint64_t off, struct ckpt_err *e)
 {
@@ -275,7 +276,7 @@ static int read_shown(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 				      : read_units(f, r, buf, len, off, e);
 }
 
-/* rc, which is an error, said of these bytes. */
+/* Adds the name of the tensor and the range to the error rc. */
 static int name_tensor(const struct tensor_reader *r, uint64_t len, uint64_t off, int rc,
 		       struct ckpt_err *e)
 {
@@ -334,7 +335,7 @@ static int spread_box(void *arg, const uint64_t *off, const uint64_t *len, uint6
 	return 0;
 }
 
-/* By way of a window: values that are converted, or cast once more. */
+/* Reads through a window, for values that are converted or cast again. */
 static int read_windows(struct fetch *f, const struct tensor_reader *r, uint8_t *to,
 			const int64_t *strides, enum ckpt_dtype dtype, struct ckpt_err *e)
 {
@@ -425,7 +426,7 @@ int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *
 	return rc;
 }
 
-/* Runs that lie so far apart that what is between them would be most of it. */
+/* Announces runs that are so far apart that most of the span would be gaps. */
 static bool want_runs(const struct item_source *s, const struct copy_dim *d, uint32_t n,
 		      uint64_t run, uint64_t src)
 {
@@ -445,7 +446,7 @@ static bool want_copy(const struct item_source *s, const struct copy *c,
 
 	if (span <= SMALL_SPAN || span <= 2 * bytes)
 		return item_want(s, c->src, span);
-	/* Others are brought by gather, or are too many to be announced. */
+	/* Other runs are fetched by gather, or there are too many to announce. */
 	return c->run >= LONG_RUN && bytes / c->run <= MANY_RUNS &&
 	       want_runs(s, dims + c->dim, c->n_dims, c->run, c->src);
 }
@@ -482,7 +483,7 @@ int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_f
 	if (r->encoded || r->odd || r->v->q8_0 || r->v->dtype != r->v->stored || !r->v->bytes)
 		return 1;
 	rc = plan_read(r->v, r->sources, 0, r->v->bytes, NULL, &plan);
-	if (rc) { /* 1: it has so many copies that it does not */
+	if (rc) { /* 1: too many copies, so it is not in place */
 		plan_release(&plan);
 		return rc < 0 ? err_nomem(e) : rc;
 	}

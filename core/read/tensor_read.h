@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensor_read - the bytes of virtual tensors: a range of one is planned, what the copies of the plan
- * say is gathered from items, and values that are shown in another dtype are converted.
+ * tensor_read - the bytes of virtual tensors: a range is planned, the plan's copies are gathered
+ * from items, and values that are shown in another dtype are converted.
  *
  * A virtual tensor is read through the stored ones behind its pieces, which stay open as long as it
  * does.
@@ -23,41 +23,35 @@ struct parts;
 struct tensor_reader;
 struct vtensor;
 
-/* Open a virtual tensor. Takes v over (free), also when it fails. */
+/* Opens a virtual tensor. Takes ownership of v, even on failure. */
 int tensor_open(struct fetch *f, struct vtensor *v, struct tensor_reader **ret, struct ckpt_err *e);
 void tensor_close(struct fetch *f, struct tensor_reader *r); /* NULL is fine */
 bool tensor_is_encoded(const struct tensor_reader *r); /* some of its items have to be decoded */
-/* Exactly len bytes at off, which lie inside the tensor as it is shown. All of them are in buf,
- * which is a part of the buffer of parts, but for those that parts takes; NULL: none. */
+/* Reads exactly len bytes at off, inside the tensor as it is shown. If parts is not NULL, buf is in
+ * its buffer, and parts may take some of the bytes in place; all others are written to buf. */
 int tensor_read(struct fetch *f, const struct tensor_reader *r, void *buf, size_t len, uint64_t off,
 		struct parts *parts, struct ckpt_err *e);
 
 /*
- * All of it to where element x is at sum(x[d] * strides[d]) bytes, over the dimensions of the virtual
- * tensor's shape, strides being of any sign; cast to dtype, which is what it is shown as or possible.
- * Not for blocks.
+ * Reads the whole tensor into memory where element x is at sum(x[d] * strides[d]) bytes, over the
+ * dimensions of the virtual tensor's shape, with strides of any sign. The elements are cast to
+ * dtype: the dtype that the tensor is shown as, or one that it can be cast to. Not for blocks.
  */
 int tensor_scatter(struct fetch *f, const struct tensor_reader *r, void *to, const int64_t *strides,
 		   enum ckpt_dtype dtype, struct ckpt_err *e);
 
-/*
- * Bytes [off, off+len), which lie inside, will be read soon: what of its items they are made of is
- * announced to the sources. False: all of that was there, see source_want.
- */
+/* Bytes [off, off+len), which lie inside, will be read soon: the parts of items that they are made
+ * of are announced to the sources. False: all of them are in memory, see source_want. */
 bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, uint64_t len);
 
-/*
- * The parts of source files that the whole tensor is read from, as stored, in no order; they may
- * overlap. A non-zero return of `each` stops and is returned.
- */
+/* The parts of source files that the whole tensor is read from, as stored, in no order; they may
+ * overlap. A non-zero return value of `each` stops the listing and is returned. */
 typedef int fetch_span_fn(void *arg, uint32_t file, uint64_t off, uint64_t len);
 int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *each, void *arg,
 		 struct ckpt_err *e);
 
-/*
- * Does byte i of the tensor lie, as it is shown, at off + i of one source file, for all i? Then 0
- * and *ret_file is that one; 1: no.
- */
+/* Is byte i of the tensor, as it is shown, at off + i of one source file, for all i? 0: yes, and
+ * *ret_file is that file; 1: no. */
 int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_file,
 		    struct ckpt_err *e);
 
