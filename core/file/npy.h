@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * npy - the header in front of a NumPy array file. Threads: pure.
+ * npy - the header of a NumPy array file. Threads: pure.
  *
  * Source: numpy/lib/format.py, format version 1.0.
  */

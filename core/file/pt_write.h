@@ -33,7 +33,7 @@ struct ckpt_err;
 struct tensor_info;
 struct vfile;
 
-/* Everything but the quantised dtypes, whose tensors consist of more than elements. */
+/* All dtypes except the quantised ones, whose tensors consist of more than elements. */
 bool pt_holds(enum ckpt_dtype t);
 /* Can the file hold this tensor? 0, or ERR_UNSUPPORTED with the reason. */
 int pt_check(const struct tensor_info *m, struct ckpt_err *e);
