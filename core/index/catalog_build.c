@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A tensor or object, kept until the end, when the natural order is known. */
+/* A tensor or object, kept until all are known and can be put in natural order. */
 struct pending {
 	const char *fqn;
 	const char *shape, *logical, *grid; /* JSON of a tensor; the last two may be NULL */
@@ -33,7 +33,7 @@ struct pending {
 	uint64_t bytes, map_xxh64;
 	int64_t map;
 	size_t map_bytes;
-	struct chunk_loc loc; /* an object's, and what it holds if that is here */
+	struct chunk_loc loc; /* of an object; its text follows if the index stores it */
 	const char *text;     /* or NULL */
 	size_t text_len;
 	uint32_t fqn_len, chunks;

@@ -4,7 +4,7 @@
  *
  * Reports may come in any order; tensors are numbered in natural order of their FQNs at the end.
  * Chunk lists are normalised on the way in: empty chunks and replicas dropped, grids recognised,
- * holes and overlaps found. The file is written under a temporary name and renamed once complete
+ * holes and overlaps detected. The file is written under a temporary name and renamed once complete
  * and synced, so a kill at any moment leaves the old index or none.
  *
  * Threads: one at a time.
@@ -38,10 +38,8 @@ int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, u
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
 			 struct ckpt_err *e);
 
-/*
- * A file that the index depends on, as it was when read; hash is the XXH3-128 of its bytes, or NULL
- * for a data file, which is too large to be hashed: then its identity must not change.
- */
+/* A file that the index depends on, as it was when read; hash is the XXH3-128 of its bytes, or NULL
+ * for a data file, which is too large to hash: then its identity must not change. */
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const uint64_t hash[2], struct ckpt_err *e);
 

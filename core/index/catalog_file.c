@@ -77,7 +77,7 @@ static int file_read(sqlite3_file *base, void *to, int len, sqlite3_int64 at)
 	size_t n = (size_t)len;
 	int64_t got;
 
-	if (off < sizeof(f->first)) { /* all of that page or less, since pages are of its size */
+	if (off < sizeof(f->first)) { /* at most that page, since all pages have its size */
 		if (!range_ok(off, n, sizeof(f->first)))
 			return SQLITE_IOERR_READ;
 		memcpy(to, f->first + off, n);
@@ -108,7 +108,7 @@ static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
 	return SQLITE_READONLY;
 }
 
-/* To sync, lock and unlock: nothing is written, by anybody, see file_traits. */
+/* Sync, lock and unlock do nothing: nobody writes the file, see file_traits. */
 static int file_nothing(sqlite3_file *base, int how)
 {
 	(void)base;
@@ -211,7 +211,7 @@ static int open_file(struct catalog_file *f, const char *path, struct ckpt_err *
 	struct stat st;
 	int64_t n;
 
-	/* A FIFO in its place is not waited for. */
+	/* O_NONBLOCK: opening a FIFO in its place must not block. */
 	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 	if (f->fd < 0)
 		return err_sys(e, errno, "open '%s'", path);
@@ -220,13 +220,13 @@ static int open_file(struct catalog_file *f, const char *path, struct ckpt_err *
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, ERR_CORRUPT, "this is not a chunk index");
 	f->size = (uint64_t)st.st_size;
-	n = io_pread_some(f->fd, f->first, sizeof(f->first), 0); /* what is missing is 0 */
+	n = io_pread_some(f->fd, f->first, sizeof(f->first), 0); /* missing bytes are 0 */
 	if (n < 0)
 		return err_sys(e, (int)-n, "read '%s'", path);
 	return check_first(f, e);
 }
 
-/* SQLite knows the VFS by its name only while the file is opened. */
+/* The VFS is registered with SQLite only while the file is opened. */
 static int open_db(struct catalog_file *f, sqlite3 **ret, struct ckpt_err *e)
 {
 	sqlite3 *db = NULL;
@@ -258,7 +258,7 @@ static int open_db(struct catalog_file *f, sqlite3 **ret, struct ckpt_err *e)
 	return 0;
 }
 
-/* Nothing but our own tables: a trigger or a view of somebody else's would be code. */
+/* Allows only our own tables and views: a foreign trigger or view would be code. */
 static int check_schema(sqlite3 *db, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
@@ -281,7 +281,7 @@ static int check_schema(sqlite3 *db, struct ckpt_err *e)
 	return catalog_schema[i] ? err_set(e, ERR_CORRUPT, "chunk index lacks a table") : 0;
 }
 
-/* The schema is read by the first statement, and what is in it bounded before. */
+/* The first statement reads the schema, so limits on its contents are set before. */
 static int set_up(const struct catalog_file *f, sqlite3 *db, struct ckpt_err *e)
 {
 	int rc;

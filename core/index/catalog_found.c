@@ -22,10 +22,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_FOUND ((size_t)64 << 20) /* bytes of all records, in memory and in the file */
+#define MAX_FOUND ((size_t)64 << 20) /* bytes of all records, both in memory and in the file */
 #define SETTLED	  (2 * CLOCK_SECOND) /* no file system's clock is coarser */
 
-enum { HEAD = 24, PAGES_AT = 28 /* in a SQLite file: its pages, four bytes, high first */ };
+enum { HEAD = 24, PAGES_AT = 28 /* in a SQLite file: its page count, 4 bytes, highest first */ };
 static const char magic[8] = { 'c', 'k', 'p', 't', 'f', 'n', 'd', '1' };
 
 struct record {
@@ -44,10 +44,10 @@ struct catalog_found {
 	pthread_mutex_t lock; /* everything below */
 	struct record *records;
 	struct arena added;
-	size_t n_new; /* since they were kept last */
+	size_t n_new; /* since records were last written */
 };
 
-/* ---- what others have kept ---- */
+/* ---- records read from the index ---- */
 
 static bool is_same_file(const struct files *files, uint32_t i, const uint8_t *id, size_t len)
 {
@@ -57,7 +57,7 @@ static bool is_same_file(const struct files *files, uint32_t i, const uint8_t *i
 	return bytes_equal(now.v, now.len, id, len);
 }
 
-/* False: it is not about this checkpoint, or damaged. */
+/* False: it belongs to another checkpoint, or is damaged. */
 static bool parse(struct catalog_found *f, size_t len)
 {
 	const size_t seal_len = strlen(f->seal);
@@ -185,7 +185,7 @@ void catalog_found_add(struct catalog_found *f, size_t i, const void *record, si
 	f->n_new++;
 }
 
-/* ---- keeping them ---- */
+/* ---- writing records ---- */
 
 static void put_int(struct buf *b, uint64_t v)
 {
@@ -194,7 +194,7 @@ static void put_int(struct buf *b, uint64_t v)
 	buf_add(b, bytes, put_varint(bytes, v));
 }
 
-/* False: it is too early. */
+/* False: a file was written too recently. */
 static bool put_ids(const struct catalog_found *f, struct buf *b)
 {
 	uint64_t now = clock_wall_ns();
@@ -249,14 +249,14 @@ void catalog_found_keep(struct catalog_found *f)
 		f->n_new = 0;
 		put_records(f, &b);
 	}
-	/* Who else writes has the same to say. */
+	/* Another writer has the same records. */
 	if (b.err || flock(f->fd, LOCK_EX | LOCK_NB))
 		return;
 	memcpy(head, magic, sizeof(magic));
 	(void)put_le(head + 8, b.len - HEAD, 8);
 	(void)put_le(head + 16, catalog_hash(b.data + HEAD, b.len - HEAD), 8);
 	memcpy(b.data, head, sizeof(head));
-	/* What is torn does not match its hash. */
+	/* A torn write does not match its hash. */
 	if (!ftruncate(f->fd, (off_t)f->at))
 		(void)io_pwrite(f->fd, b.data, b.len, f->at);
 	(void)flock(f->fd, LOCK_UN);

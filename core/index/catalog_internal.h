@@ -7,9 +7,9 @@
 struct catalog;
 struct ckpt_err;
 
-/* Read a catalog from an open connection, which it takes over, also on failure. */
+/* Reads a catalog from an open connection, and takes ownership of it, even on failure. */
 int catalog_from_db(sqlite3 *db, struct catalog **ret, struct ckpt_err *e);
-/* The descriptor of the file that it is read from, borrowed; -1: it is in memory. */
+/* The descriptor of the catalog's file, borrowed; -1: the catalog is in memory. */
 int catalog_fd(const struct catalog *c);
 
 #endif

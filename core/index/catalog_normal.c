@@ -214,7 +214,7 @@ int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_b
 	if (!sorted)
 		qsort(r->rows, kept, sizeof(*r->rows), by_box);
 	out = 0;
-	for (uint32_t i = 0; i < kept; i++) /* of replicas only the first counts */
+	for (uint32_t i = 0; i < kept; i++) /* only the first of several replicas counts */
 		if (!out || box_compare_off(2 * n, r->rows[out - 1].box, r->rows[i].box))
 			r->rows[out++] = r->rows[i];
 	r->count = out;

@@ -108,7 +108,7 @@ void catalog_path_end_in_key(uint8_t *path)
 
 /* ---- reading ---- */
 
-/* The step's bytes at fqn, of those that are left. */
+/* Checks the step of len bytes at fqn, of which `left` bytes remain. */
 static bool step_ok(const char *fqn, uint64_t left, uint64_t len, bool last, bool is_position)
 {
 	uint64_t position;

@@ -21,12 +21,12 @@
 struct catalog {
 	pthread_mutex_t lock; /* db, map, cover_work, covered */
 	sqlite3 *db;
-	struct catalog_file *file; /* that db reads; NULL in memory */
-	sqlite3_blob *map;	   /* the chunk map read last, to be moved to another row */
+	struct catalog_file *file; /* the file that db reads; NULL in memory */
+	sqlite3_blob *map;	   /* handle of the last chunk map read; moved from row to row */
 	uint64_t cover_work;	   /* left of BOXES_MAX_WORK for all tensors together */
-	uint8_t *covered;	   /* by tensor: its map was proved to have no hole */
+	uint8_t *covered;	   /* by tensor: its map was checked and has no holes */
 	struct arena shapes;
-	char *directory, *metadata_list; /* their texts are used in place */
+	char *directory, *metadata_list; /* texts are used in place */
 	struct catalog_tensor *tensors;
 	struct catalog_object *objects;
 	struct stored_file *sources;
@@ -48,17 +48,15 @@ static int no_memory(struct ckpt_err *e)
 
 /* ---- values of the file, by the number of their row ---- */
 
-/* Why a value could not be opened: `what` where it is not there, or is a number. */
+/* Reports why a value could not be opened: `what` if it does not exist or is a number. */
 static int no_value(struct catalog *c, const char *what, struct ckpt_err *e)
 {
 	return sqlite3_errcode(c->db) == SQLITE_ERROR ? damaged(e, what)
 						      : sql_err(c->db, e, "chunk index");
 }
 
-/*
- * A value of at most max bytes and no more than the file has; the caller's to free. Its length is
- * known, and checked, before any of it is read.
- */
+/* Reads a value of at most max bytes, which cannot exceed the size of the file; the caller frees
+ * it. Its length is checked before any of it is read. */
 static int read_value(struct catalog *c, const char *table, const char *column, int64_t row,
 		      size_t max, const char *what, char **ret, size_t *ret_len, struct ckpt_err *e)
 {
@@ -100,7 +98,7 @@ static const char *get_text(struct cursor *d, uint32_t *ret_len)
 	return p;
 }
 
-/* One that is a sentence or a name: no NUL but the one at its end. */
+/* A text that is a sentence or a name: it contains no NUL except at its end. */
 static const char *get_str(struct cursor *d)
 {
 	uint32_t len;
@@ -163,7 +161,7 @@ static const uint64_t *get_shape(struct catalog *c, struct cursor *d, size_t n)
 	return shape;
 }
 
-/* What the tensors add up to. */
+/* Sums over the tensors. */
 struct totals {
 	uint64_t bytes, chunks, map_bytes;
 };
@@ -223,7 +221,7 @@ static void get_object(struct catalog *c, struct cursor *d, struct catalog_objec
 	o->loc.encoding = (uint32_t)cursor_varint_to(d, UINT32_MAX);
 	o->fault = get_str(d);
 	o->text = get_text(d, &o->text_len);
-	if (o->fault || o->text) /* it is in no file, whatever the numbers say */
+	if (o->fault || o->text) /* it is not in a file, so the numbers are ignored */
 		o->loc = (struct chunk_loc){ 0 };
 	else
 		d->bad |= o->loc.file >= c->n_sources || o->loc.encoding >= c->n_encodings ||
@@ -412,7 +410,8 @@ static void get_list(struct cursor *d, uint64_t *v, size_t n)
 	get_char(d, ']');
 }
 
-/* A chunk of a tensor; the hash says that the text is whole, not that its numbers are right. */
+/* Reads a chunk of a tensor. The hash proves only that the text is complete, not that its numbers
+ * are correct. */
 static void get_chunk(const struct catalog *c, const struct catalog_tensor *t, struct cursor *d,
 		      uint64_t *box, struct chunk_loc *loc)
 {
@@ -439,9 +438,9 @@ static void get_chunk(const struct catalog *c, const struct catalog_tensor *t, s
 }
 
 /*
- * A grid covers its tensor by being one. Of other chunks the index only says so: they are looked
- * at when the tensor is read first. All tensors together may take what the builder may take for
- * them, so a true index has enough, and a forged one cannot ask for more by being read again.
+ * A grid always covers its tensor. For other chunks the index only claims so: they are checked when
+ * the tensor is first read. The work for all tensors together has the builder's limit, so it
+ * suffices for a genuine index, and reading a forged one repeatedly cannot cost more.
  */
 static int check_cover(struct catalog *c, const struct catalog_tensor *t, const uint64_t *boxes,
 		       struct ckpt_err *e)
@@ -459,9 +458,9 @@ static int check_cover(struct catalog *c, const struct catalog_tensor *t, const 
 	}
 	verdict = boxes_cover(t->n_dims, t->shape, boxes, t->chunks, &work, off, len, pair);
 	SCOPED_LOCK(&c->lock);
-	if (!*covered) /* another thread may have done, and paid for, the same */
+	if (!*covered) /* another thread may have done, and counted, the same work */
 		c->cover_work -= min_u64(c->cover_work, before - work);
-	if (verdict == BOXES_UNKNOWN) /* a builder would have said that it is incomplete */
+	if (verdict == BOXES_UNKNOWN) /* the builder would have marked the tensor as incomplete */
 		return damaged(e, "chunk map with a hole, or too irregular for one of ours");
 	if (verdict == BOXES_HOLE)
 		return damaged(e, "chunk map with a hole");
@@ -474,7 +473,7 @@ static int map_from_text(struct catalog *c, const struct catalog_tensor *t, cons
 {
 	struct cursor d = cursor_of(text, t->map_bytes);
 	size_t n = t->n_dims, row = n ? 2 * n : 1, count = t->chunks;
-	/* What the directory says about the map's length bounds count. */
+	/* The map's length, given in the directory, bounds count. */
 	autofree uint64_t *boxes = reallocarray(NULL, count ? count : 1, row * sizeof(*boxes));
 	autofree struct chunk_loc *locs = reallocarray(NULL, count ? count : 1, sizeof(*locs));
 	autofree struct chunkmap *m = NULL;
@@ -503,7 +502,7 @@ static int map_from_text(struct catalog *c, const struct catalog_tensor *t, cons
 	return 0;
 }
 
-/* Point c->map to the map of a tensor. A lock must be held. */
+/* Moves c->map to the map of a tensor. Call with the lock held. */
 static int seek_map(struct catalog *c, const struct catalog_tensor *t, struct ckpt_err *e)
 {
 	int rc =
@@ -543,7 +542,7 @@ int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct c
 	return map_from_text(c, t, text, ret, e);
 }
 
-/* ---- looking ---- */
+/* ---- access ---- */
 
 const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n)
 {

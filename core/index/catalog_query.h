@@ -3,8 +3,8 @@
  * catalog_query - reading a chunk index.
  *
  * Opening reads the directory and verifies the seal over it; a chunk map is read and verified when
- * it is asked for. Whatever is wrong with the file is ERR_CORRUPT: build it again. It may be from
- * anywhere: memory and time are bounded by its size (see catalog_file.h).
+ * it is asked for. Any fault in the file is ERR_CORRUPT: build it again. The file is untrusted:
+ * memory and time are bounded by its size (see catalog_file.h).
  *
  * Threads: the tables are immutable; catalog_load_map serialises itself.
  */
@@ -42,8 +42,8 @@ struct catalog_tensor {
 struct catalog_object {
 	const char *fqn;
 	const char *fault;
-	const char *text;      /* its bytes, which are here; NULL: they are in a file, */
-	struct chunk_loc loc;  /* there; all zero with a fault or a text */
+	const char *text;      /* its bytes if the index stores them; NULL: in a file, */
+	struct chunk_loc loc;  /* at this place; all zero with a fault or a text */
 	const uint8_t *path;   /* as of a tensor */
 	uint32_t fqn_len, top; /* as of a tensor */
 	uint32_t text_len;
@@ -52,7 +52,7 @@ struct catalog_object {
 struct catalog_metadata {
 	const char *name;
 	uint64_t size;
-	const char *id;	  /* place_id_hex of what it was */
+	const char *id;	  /* place_id_hex when it was read */
 	const char *hash; /* XXH3-128 in hex; "": it was not hashed */
 };
 

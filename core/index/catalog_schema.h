@@ -4,11 +4,11 @@
  *
  * Private to core/index. The tables are documented for users in ckptfs(1), THE CHUNK INDEX.
  *
- * The rows are for people. What the program itself reads at every start is `directory`: all
- * tensors, objects, files and encodings in one row, since 20,000 rows through SQL take longer than
- * everything else a mount does. Then chunkmap, a row per tensor, when that is first read. Values
- * are fetched by the number of their row, never by a loop over a table: a file that somebody else
- * made can have tables without an end.
+ * The rows are for people. At every start the program itself reads `directory`: all tensors,
+ * objects, files and encodings in one row, since reading 20,000 rows through SQL would take longer
+ * than all other work of a mount. It reads chunkmap, one row per tensor, when the tensor is first
+ * read. Values are fetched by the number of their row, never by a loop over a table: the tables of
+ * an untrusted file may have no end.
  *
  * SQLite notices only part of the damage a file can suffer (in a test, 77 % of the bit flips that
  * changed a row passed PRAGMA quick_check). So all of it is covered by hashes: the directory by
@@ -51,7 +51,7 @@ enum { CATALOG_DIRECTORY_ROW = 1, CATALOG_METADATA_ROW = 2 }; /* ids in `directo
 
 extern const char *const catalog_schema[]; /* statements, NULL at the end */
 
-/* Turn the connection's last error into *e. */
+/* Sets *e to the connection's last error. */
 int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what);
 int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e);
 int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_err *e);
@@ -62,7 +62,7 @@ void sql_finalizep(sqlite3_stmt **s);
 void seal_hex(XXH128_hash_t h, char out[static 33]);
 /* Of a chunk map, and of the list of metadata files. */
 uint64_t catalog_hash(const void *p, size_t n);
-/* Bytes that the map of a chunk in n_dims dimensions takes at least. */
+/* The minimum number of bytes for a chunk with n_dims dimensions in a map. */
 size_t catalog_map_line(size_t n_dims);
 
 #endif
