@@ -6,8 +6,8 @@
  *	                storage_meta         StorageMeta; torch's only
  *	                version
  *
- * Objects are written as the pickler writes those without __reduce__: class, NEWOBJ, and BUILD with
- * the dict of their attributes. Repeated classes and names are written once; the numbers in
+ * Objects are written as the pickler writes objects without __reduce__: class, NEWOBJ, and BUILD
+ * with the dict of their attributes. Repeated classes and names are written once; the numbers in
  * torch.Size and the like are not, being smaller than a reference.
  */
 #include "store/metadata_pickle.h"

@@ -14,12 +14,12 @@
 #include <math.h>
 #include <string.h>
 
-#define MAX_LOOK ((size_t)256 << 20) /* bytes of memory to look at a pickle with */
-enum { MAX_DEPTH = 100 };	     /* of JSON: what this program writes is no deeper */
+#define MAX_LOOK ((size_t)256 << 20) /* bytes of memory for examining a pickle */
+enum { MAX_DEPTH = 100 };	     /* of JSON, as this program writes it */
 
 /* ---- pickles ---- */
 
-/* Storages are named by persistent ids: with one the pickle does not stand alone. */
+/* Storages are named by persistent ids: a pickle that has one is not self-contained. */
 static int refuse_id(void *arg, const struct pk_value *id, struct ckpt_err *e)
 {
 	(void)arg;
@@ -27,7 +27,7 @@ static int refuse_id(void *arg, const struct pk_value *id, struct ckpt_err *e)
 	return err_set(e, ERR_UNSUPPORTED, "persistent id");
 }
 
-/* Is this one whole pickle that needs nothing else? 1, 0, or -ENOMEM. */
+/* Is this one whole, self-contained pickle? 1, 0, or -ENOMEM. */
 static int is_pickle(const uint8_t *p, size_t len, struct ckpt_err *e)
 {
 	const struct pickle_input in = { .mem = p, .mem_len = len };
@@ -106,7 +106,7 @@ static void write_real(struct pickle_writer *w, double v)
 	buf_add(w->out, big, sizeof(big));
 }
 
-/* A number that JSON has no form for, as pickle_json writes it. */
+/* A number that JSON cannot express, in pickle_json's form. */
 static bool is_real(struct jval v, double *ret)
 {
 	static const struct {
@@ -159,7 +159,7 @@ static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 	}
 }
 
-/* The value; or, where it is not one that JSON can have, the text. */
+/* Writes the value, or the text itself if it is not a value that the JSON library can hold. */
 static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ckpt_err *e)
 {
 	const unsigned flags = JDOC_ANY | JDOC_NULS | JDOC_DUPLICATES;
@@ -186,7 +186,7 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ck
 
 /* ---- forms ---- */
 
-/* The pickle in an archive, if it needs nothing else in there. */
+/* The pickle in an archive, if the pickle is self-contained. */
 static int plain_pickle(const void *data, size_t len, const void **ret, size_t *ret_n,
 			struct ckpt_err *e)
 {
@@ -195,7 +195,7 @@ static int plain_pickle(const void *data, size_t len, const void **ret, size_t *
 	return rc > 0 ? is_pickle(*ret, *ret_n, e) : rc;
 }
 
-/* An archive that holds more than a pickle: it stays what it is. */
+/* Is this an archive that holds more than a pickle? It is kept as it is. */
 static int is_more(const void *data, size_t len, struct ckpt_err *e)
 {
 	const void *p;

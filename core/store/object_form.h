@@ -5,16 +5,16 @@
  *	OBJECT_TORCH   an archive of torch.save, as in DCP. Other bytes in its place (Megatron-core
  *		       lets callers serialise objects themselves) are passed through.
  *	OBJECT_PICKLE  a pickle; or bytes, which HyperParallel writes as they are
- *	OBJECT_JSON    text of this program: what an object of a torch.save file is shown as
+ *	OBJECT_JSON    this program's text for an object of a torch.save file
  *
  * From OBJECT_PICKLE to OBJECT_TORCH a pickle gets an archive around it, and bytes become an
  * archive of a Python bytes object. From OBJECT_TORCH to OBJECT_PICKLE an archive becomes the
  * pickle in it, unless it holds tensors: HyperParallel has no form for those, and gets the archive
  * as bytes, which on the way back are the archive again. JSON becomes the Python value that it
- * reads as; where it holds numbers or strings that the JSON library has no room for, a string of
+ * describes or, if it holds numbers or strings that the JSON library cannot represent, a string of
  * the text.
  *
- * Nothing is executed: pickles are looked at, and copied.
+ * Nothing is executed: pickles are only examined and copied.
  *
  * Threads: pure.
  */
@@ -28,7 +28,7 @@ struct ckpt_err;
 
 enum object_form { OBJECT_TORCH, OBJECT_PICKLE, OBJECT_JSON };
 
-/* Append what the len bytes are in another form. ENOMEM, EFBIG as of ret. */
+/* Appends the len bytes converted to another form. Fails with ret's ENOMEM or EFBIG. */
 int object_convert(enum object_form from, enum object_form to, const void *data, size_t len,
 		   struct buf *ret, struct ckpt_err *e);
 

@@ -11,7 +11,7 @@
 
 static const struct pk_value unknown = { .type = PK_OPAQUE };
 
-/* The text, or why there is none. */
+/* Appends the text, or the reason why there is none. */
 static int add_value(const struct pk_value *v, struct buf *ret, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(OBJECT_JSON_TEXT);
@@ -32,7 +32,7 @@ static void free_strings(struct pk_strings **t)
 	pk_strings_free(*t);
 }
 
-/* Bytes that are no pickle. */
+/* Appends bytes that are not a pickle. */
 static int add_bytes(const void *data, size_t len, struct buf *ret, struct ckpt_err *e)
 {
 	struct pk_strings *strings CLEANUP(free_strings) = pk_strings_new(2 * len + (64 << 10));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * object_json - what an object's bytes stand for, as JSON text (parse/pickle_json.h) and a newline.
+ * object_json - the value of an object as JSON text (parse/pickle_json.h) followed by a newline.
  *
- * Bytes that are neither an archive of torch.save nor a pickle are themselves a value. What has no
- * text, or a longer one than anybody reads, is {"__class__": CLASS, "__error__": WHY}: there is
- * always something to show.
+ * Bytes that are neither an archive of torch.save nor a pickle are themselves a value. A value
+ * whose text is impossible or too long is shown as {"__class__": CLASS, "__error__": WHY}, so that
+ * there is always a text.
  *
  * Nothing is executed. Threads: pure.
  */
@@ -15,18 +15,18 @@
 
 #include <stdint.h>
 
-/* Bytes of an object; of memory for its pickle; of its text without the newline. */
+/* Limits: bytes of an object; of memory for its pickle; of its text without the newline. */
 enum {
 	OBJECT_JSON_MAX = 64 << 20,
 	OBJECT_JSON_MEMORY = 128 << 20,
 	OBJECT_JSON_TEXT = 8 << 20,
-	OBJECT_JSON_ROOM = OBJECT_JSON_TEXT + (4 << 10), /* that ret needs in all cases */
+	OBJECT_JSON_ROOM = OBJECT_JSON_TEXT + (4 << 10), /* the room that ret always needs */
 };
 
-/* Append the text. ENOMEM. */
+/* Appends the text. Fails with ENOMEM. */
 int object_json(enum object_form form, const void *data, size_t len, struct buf *ret,
 		struct ckpt_err *e);
-/* Append what is said instead of an object of more than OBJECT_JSON_MAX bytes. */
+/* Appends the text shown for an object of more than OBJECT_JSON_MAX bytes. */
 void object_json_too_long(uint64_t len, struct buf *ret);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * object_same - do two stored objects have the same value, whatever their form?
  *
- * Nothing is executed: the values that pickles describe are compared, see parse/pickle_same.h; of
- * objects shown as JSON, the text.
+ * Nothing is executed: the values that pickles describe are compared, see parse/pickle_same.h;
+ * objects shown as JSON are compared as text.
  *
  * Threads: pure.
  */

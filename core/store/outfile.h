@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * outfile - a data file of a checkpoint being written: bytes and sources, one after another,
- * through one buffer; on disk when finished.
+ * through one buffer; it is on disk when finished.
  *
  *	struct outfile f = OUTFILE_INIT;
  *	outfile_open(&f, staging, "__0_0.distcp", &opts, &e);

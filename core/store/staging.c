@@ -17,16 +17,14 @@
 struct staging {
 	struct site place;
 	int dir;  /* DEST.partial */
-	int lock; /* the coordinator's; -1: another rank */
+	int lock; /* held by the coordinator; -1 on other ranks */
 	const char *const *over;
-	bool ours;	/* the lock file says that DEST.partial is ours */
-	bool committed; /* DEST.partial is what DEST was */
+	bool ours;	/* the lock file marks DEST.partial as ours */
+	bool committed; /* DEST.partial now holds the old DEST */
 };
 
-/*
- * What the lock file holds. It is written when no DEST.partial is there, and before one is made:
- * an empty lock file says nothing about one.
- */
+/* The contents of the lock file. They are written while no DEST.partial exists, before one is made,
+ * so an empty lock file does not mark a DEST.partial as ours. */
 #define MARK "A checkpoint is being saved here"
 static const char note[] = MARK
 	", or was when its process was killed. The next save to the same place removes this file, "
@@ -52,8 +50,8 @@ static bool is_still_named(const struct site *p, int fd)
 	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Lustre and some others have no flock unless they are mounted so: then making the file
- * is taking the lock. */
+/* Lustre and some other file systems support flock only as a mount option; without it, creating the
+ * file takes the lock. */
 static int lock_file(const struct site *p, int fd, bool made, struct ckpt_err *e)
 {
 	if (!flock(fd, LOCK_EX | LOCK_NB))
@@ -104,7 +102,7 @@ static int not_ours(const struct site *p, const char *suffix, struct ckpt_err *e
 		       p->path, suffix);
 }
 
-/* Say that DEST.partial is ours, unless it is somebody else's. */
+/* Marks DEST.partial as ours, unless it belongs to somebody else. */
 static int claim(struct staging *s, struct ckpt_err *e)
 {
 	const struct site *p = &s->place;
@@ -116,7 +114,7 @@ static int claim(struct staging *s, struct ckpt_err *e)
 		return err_sys(e, (int)-n, "read '%s.partial.lock'", p->path);
 	s->ours = n == sizeof(mark) && !memcmp(mark, MARK, sizeof(mark));
 	if (n && !s->ours) {
-		(void)close(steal_fd(&s->lock)); /* and the file stays */
+		(void)close(steal_fd(&s->lock)); /* the file stays */
 		return not_ours(p, ".partial.lock", e);
 	}
 	if (!s->ours) {
@@ -126,7 +124,8 @@ static int claim(struct staging *s, struct ckpt_err *e)
 			return not_ours(p, ".partial.old", e);
 		rc = io_write(s->lock, note, strlen(note));
 	}
-	/* A DEST.partial that is on disk without it after a crash would be taken for somebody else's. */
+	/* If a crash left DEST.partial on disk without the mark, it would be taken for somebody
+	 * else's. */
 	if (!rc && (fsync(s->lock) || fsync(p->parent)))
 		rc = -errno;
 	if (rc)
@@ -150,9 +149,9 @@ static void give_lock(struct staging *s)
 /* ---- begin ---- */
 
 /*
- * What a killed save has left. Between two renames DEST was missing; if somebody has made an empty
- * directory there since, it gives way, too. Else the new one is there and the old one is not
- * needed.
+ * Cleans up after a killed save. If it was killed between two renames, DEST is missing and the old
+ * checkpoint is put back, even in place of an empty directory that somebody has made there since.
+ * Otherwise the new checkpoint is in place and the old one is not needed.
  */
 static int clean_up(const struct site *p, struct ckpt_err *e)
 {
@@ -184,7 +183,7 @@ static int begin(struct staging *s, struct ckpt_err *e)
 		rc = claim(s, e);
 	if (!rc)
 		rc = clean_up(p, e);
-	if (!rc) /* again: DEST may be back, and another save may have finished */
+	if (!rc) /* check again: DEST may be back, or another save may have finished */
 		rc = site_check(p, s->over, e);
 	if (rc)
 		return rc;
@@ -310,7 +309,7 @@ static int replace_by_two_renames(const struct site *p, struct ckpt_err *e)
 	return err_sys(e, code, "rename '%s.partial'", p->path);
 }
 
-/* Only an empty directory, or nothing, gives way to a rename: the two cases without a risk. */
+/* A plain rename replaces only an empty directory or nothing: the two cases without risk. */
 static int take_place(const struct staging *s, struct ckpt_err *e)
 {
 	const struct site *p = &s->place;
@@ -340,7 +339,7 @@ int staging_commit(struct staging *s, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	s->committed = true;
-	/* The old one stays until the new one is sure to be found. */
+	/* The old checkpoint is kept until the new one is durably in place. */
 	if (fsync(p->parent))
 		return err_sys(e, errno, "'%s' is saved; sync its directory", p->path);
 	rc = site_remove(p, p->partial, e);
@@ -360,7 +359,7 @@ void staging_end(struct staging *s)
 
 	if (!s)
 		return;
-	/* What cannot be removed keeps its lock file, and the next save tries again. */
+	/* If something cannot be removed, its lock file is kept, and the next save tries again. */
 	if (s->ours && !s->committed) {
 		(void)site_remove(&s->place, s->place.partial, &ignored);
 		(void)fsync(s->place.parent);

@@ -15,18 +15,18 @@
  *	staging_commit(s, &e);
  *	staging_end(s);
  *
- * A kill or a power failure at any moment leaves at DEST what was there before, or the new
- * checkpoint whole; where two renames are needed and it comes between them, DEST is missing until
- * the next staging_begin puts it back. What it leaves beside DEST is removed by the next save to the
- * same place. A DEST.partial that has no lock file of ours is somebody else's and is never touched:
- * the lock file is on disk before DEST.partial is made, and goes when DEST.partial has gone from the
- * disk.
+ * A kill or a power failure at any moment leaves at DEST either what was there before or the
+ * complete new checkpoint. If it occurs between two renames, where these are needed, DEST is
+ * missing until the next staging_begin puts it back. The next save to the same place removes what
+ * is left beside DEST. A DEST.partial without a lock file of ours belongs to somebody else and is
+ * never touched: the lock file is on disk before DEST.partial is made, and is removed once
+ * DEST.partial has been removed from the disk.
  *
- * DEST may be a link to a directory, which is then the place; links inside what is removed are
- * removed, not followed. Files and directories get the permissions that umask says.
+ * DEST may be a link to a directory, which is then replaced; links inside a directory that is
+ * removed are removed, not followed. Files and directories get permissions according to umask.
  *
- * Threads: one at a time for each struct staging, but staging_create and staging_put from any;
- * ranks have one each.
+ * Threads: one at a time for each struct staging, except staging_create and staging_put, which any
+ * may call; each rank has its own.
  */
 #ifndef STORE_STAGING_H
 #define STORE_STAGING_H
@@ -38,40 +38,41 @@ struct ckpt_err;
 struct staging;
 
 /*
- * Could DEST be written? It is not there, or an empty directory; or, unless `over` is NULL, a
- * directory that holds nothing but a checkpoint and files of these names (the last one NULL), which
- * the new checkpoint has as well: what else it holds would be lost, and the error names it. Nothing
- * is changed. EEXIST, ENOTEMPTY (something would be lost), ENOTDIR,
- * EBUSY (a mount point, or /), and what the system says.
+ * Can DEST be written? It can if it does not exist or is an empty directory; or, unless `over` is
+ * NULL, if it is a directory that holds only a checkpoint and files with these names
+ * (NULL-terminated), which the new checkpoint also has. Anything else in it would be lost, and the
+ * error names it. Nothing is changed. EEXIST, ENOTEMPTY (something would be lost), ENOTDIR, EBUSY
+ * (a mount point, or /), and errors of the system.
  */
 int staging_check(const char *dest, const char *const *over, struct ckpt_err *e);
-/* No such names: a checkpoint alone is replaced. */
+/* An empty list of names: only a checkpoint is replaced. */
 extern const char *const staging_alone[];
 
-/* The coordinator: check, lock (EBUSY: another process is saving there), repair and remove what a
- * killed save has left, make DEST.partial. over is borrowed until staging_end. */
+/* For the coordinator: checks, locks (EBUSY: another process is saving there), repairs and removes
+ * what a killed save has left, and makes DEST.partial. over is borrowed until staging_end. */
 int staging_begin(const char *dest, const char *const *over, struct staging **ret,
 		  struct ckpt_err *e);
-/* The other ranks, once the coordinator has begun: its directory. */
+/* For the other ranks, once the coordinator has begun: opens its directory. */
 int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e);
 
-/* A new file of that name (one element, EINVAL) for writing: *ret_fd is the caller's to sync and
- * close. EEXIST where this save has made it before. */
+/* Creates a file of that name (one path element, else EINVAL) for writing; the caller syncs and
+ * closes *ret_fd. EEXIST if this save has already made it. */
 int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e);
-/* A whole file, under a temporary name until it is on disk. */
+/* Writes a whole file, under a temporary name until it is on disk. */
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,
 		struct ckpt_err *e);
-/* Have the names of all files so far on disk. Every rank, when it has written its files. */
+/* Syncs the names of all files so far to disk. Every rank calls it when it has written its files.
+ * */
 int staging_sync(struct staging *s, struct ckpt_err *e);
 
 /*
- * The coordinator, when all ranks have synced: DEST becomes the new checkpoint, the old one is
- * removed. Fails with staging_check's errors where DEST has changed since. Where only the removal
+ * For the coordinator, when all ranks have synced: DEST becomes the new checkpoint, and the old one
+ * is removed. Fails with staging_check's errors if DEST has changed since. If only the removal
  * fails, the sentence says that DEST is the new checkpoint.
  */
 int staging_commit(struct staging *s, struct ckpt_err *e);
-/* Close. The coordinator removes what has not been committed, so all ranks must have stopped. NULL
- * is fine. */
+/* Closes. The coordinator removes anything uncommitted, so all ranks must have stopped. NULL is
+ * fine. */
 void staging_end(struct staging *s);
 
 #endif

@@ -27,7 +27,7 @@ struct site {
 
 int site_open(const char *dest, struct site *ret, struct ckpt_err *e);
 void site_close(struct site *p);
-/* As staging_check. */
+/* Like staging_check. */
 int site_check(const struct site *p, const char *const *over, struct ckpt_err *e);
 /* Does a file with that name exist? If that cannot be determined, yes. */
 bool site_has(const struct site *p, const char *name);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a checkpoint goes: which directory that is, whether it may be replaced, and removing it. */
+/*
+ * The destination of a checkpoint: finding the directory, deciding whether it may be replaced, and
+ * removing it.
+ */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -31,7 +34,7 @@ static size_t without_tail(const char *s)
 	}
 }
 
-/* The absolute path of what is not there yet: only its parent is. */
+/* The absolute path of a directory that does not exist yet, but whose parent does. */
 static int resolve_new(const char *dest, char ret[static PATH_MAX], struct ckpt_err *e)
 {
 	autofree char *path = strndup(dest, without_tail(dest)), *parent = NULL;
@@ -127,7 +130,7 @@ static void list_end(DIR **d)
 		(void)closedir(*d);
 }
 
-/* NULL at the end, with errno 0, or where reading fails. */
+/* NULL at the end, with errno 0, or if reading fails. */
 static const char *list_next(DIR *d)
 {
 	const struct dirent *x;
@@ -142,9 +145,10 @@ static const char *list_next(DIR *d)
 /* ---- may it be replaced ---- */
 
 /*
- * What writers of checkpoints leave in a directory, and this program: all of it is about the tensors
- * and objects that the new checkpoint replaces. What people put beside that, tokenizers and
- * configurations and notes, is not in the list, and would be lost.
+ * Files that writers of checkpoints, including this program, leave in a directory: all of them
+ * concern the tensors and objects that the new checkpoint replaces. Files that people add, such as
+ * tokenizers, configurations and notes, are not in the list; replacing the directory would lose
+ * them.
  */
 static bool is_checkpoint_file(const char *name)
 {
@@ -206,7 +210,7 @@ static int check_entries(const struct site *p, const char *const *over, struct c
 		rc = check_entry(p, dirfd(d), name, over, e);
 	if (!rc && errno)
 		return err_sys(e, errno, "list '%s'", p->path);
-	/* What is in it must go when it is replaced. */
+	/* Replacing the directory requires removing its contents. */
 	if (!rc && over && faccessat(dirfd(d), ".", W_OK | X_OK, AT_EACCESS))
 		return err_sys(e, errno, "'%s' cannot be replaced", p->path);
 	return rc;
@@ -240,7 +244,8 @@ bool site_has(const struct site *p, const char *name)
 
 /* ---- removing ---- */
 
-/* How many files have gone, or a negative errno: an entry that cannot go, named. */
+/* The number of removed files, or a negative errno with a sentence that names the entry that cannot
+ * be removed. */
 static int64_t remove_files(const struct site *p, const char *name, struct ckpt_err *e)
 {
 	CLEANUP(list_end) DIR *d = list(p, name);
@@ -260,7 +265,7 @@ int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
 {
 	if (!unlinkat(p->parent, name, 0) || errno == ENOENT)
 		return 0;
-	if (errno != EISDIR && errno != EPERM) /* EPERM: POSIX's word for it */
+	if (errno != EISDIR && errno != EPERM) /* POSIX allows EPERM for it */
 		return err_sys(e, errno, "remove '%s'", name);
 	for (;;) {
 		int64_t n = remove_files(p, name, e);
@@ -269,7 +274,7 @@ int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
 			return (int)n;
 		if (!unlinkat(p->parent, name, AT_REMOVEDIR))
 			return 0;
-		/* Some file systems skip entries when others go while they are listed. */
+		/* Some file systems skip entries if others are removed during the listing. */
 		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
 			return err_sys(e, errno, "remove '%s'", name);
 	}

@@ -3,10 +3,8 @@
 #include "base/err.h"
 #include <ckptfs/ckpt_storage.h>
 
-/*
- * What has been done. A rank that is no coordinator goes from LOCAL to GLOBAL by writing or
- * reading.
- */
+/* The last step that was completed. A rank other than the coordinator goes from LOCAL to GLOBAL by
+ * writing or reading. */
 enum step { NEW, RESET, METADATA, SET_UP, LOCAL, GLOBAL, MOVED, FINISHED };
 
 static const char *const step_names[] = {
@@ -20,7 +18,7 @@ static const char *const step_names[] = {
 	[FINISHED] = "finished",
 };
 
-/* Data needs the global plan of the coordinator, and no other rank makes one. */
+/* On the coordinator, data requires the global plan; other ranks do not make one. */
 static bool may_move(uint8_t step, bool is_coordinator)
 {
 	return step == GLOBAL || (step == LOCAL && !is_coordinator);

@@ -64,7 +64,7 @@ int torch_item_wrap(const void *pickle, size_t n, struct buf *ret, struct ckpt_e
  * or -ENOMEM. */
 int torch_item_unwrap(const void *item, size_t n, const void **ret, size_t *ret_n,
 		      struct ckpt_err *e);
-/* The same of an item that may have tensors, of which the pickle then tells types and shapes. */
+/* The same for an item that may have tensors, whose types and shapes are then in the pickle. */
 int torch_item_pickle(const void *item, size_t n, const void **ret, size_t *ret_n,
 		      struct ckpt_err *e);
 /* Is it an item, with or without tensors? 1, 0, or -ENOMEM. */

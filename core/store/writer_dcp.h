@@ -14,7 +14,7 @@
  * ordered, as by torch; but they are aligned to 64 bytes (dcp_file.h). The same plans and data give
  * the same files.
  *
- * Threads: as ckpt_storage.h says.
+ * Threads: see ckpt_storage.h.
  */
 #ifndef STORE_WRITER_DCP_H
 #define STORE_WRITER_DCP_H

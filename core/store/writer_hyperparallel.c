@@ -16,7 +16,7 @@
 
 #define METADATA_CEILING ((size_t)4 << 30) /* bytes */
 
-/* Refuses what cannot be written before anything is. */
+/* Refuses items that cannot be written before anything is written. */
 static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 			      struct ckpt_save_plan *ret, struct ckpt_err *e)
 {

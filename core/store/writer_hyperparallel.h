@@ -11,8 +11,7 @@
  * A rank without chunks, or without objects, has no such file. ERR_UNSUPPORTED for tensors that
  * safetensors cannot hold. The same plans give the same bytes.
  *
- * Sources: hyper_parallel/core/distributed_checkpoint, of 2026.
- * Threads: as ckpt_storage.h says.
+ * Sources: hyper_parallel/core/distributed_checkpoint, of 2026. Threads: see ckpt_storage.h.
  */
 #ifndef STORE_WRITER_HYPERPARALLEL_H
 #define STORE_WRITER_HYPERPARALLEL_H

@@ -30,7 +30,7 @@ struct st_writer {
 	size_t n_kept;
 	const struct writer_safetensors_file *added;
 	size_t n_added;
-	const char **over; /* their names; NULL: what is there is not replaced, or none are added */
+	const char **over; /* their names; NULL: nothing is replaced, or no files are added */
 };
 
 /* ---- distributing items over files ---- */

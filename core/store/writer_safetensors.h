@@ -18,14 +18,14 @@
  *	CKPT/shard-00002-model-00001-of-00001.safetensors   rank 1's parts, and their positions:
  *	                                                    DCP_SHARDING_INFO in __metadata__
  *
- * A rank with several parts of one tensor puts the second one into a second file, and so on. Empty
+ * A rank with several parts of one tensor puts the second part into a second file, and so on. Empty
  * parts are not written.
  *
  * Refused are objects, dtypes and names that safetensors lacks (ERR_UNSUPPORTED), chunks that two
  * ranks write, and a dict without tensors (EINVAL). The same plans give the same bytes.
  *
- * Sources: torch 2.14 distributed/checkpoint/hf_storage.py; hf_index.h, st_write.h.
- * Threads: as ckpt_storage.h says.
+ * Sources: torch 2.14 distributed/checkpoint/hf_storage.py; hf_index.h, st_write.h. Threads: see
+ * ckpt_storage.h.
  */
 #ifndef STORE_WRITER_SAFETENSORS_H
 #define STORE_WRITER_SAFETENSORS_H
@@ -48,9 +48,11 @@ struct writer_safetensors_opts {
 	void *arg;
 };
 
-/* Files to put beside the weights, by name (one element), for the coordinator: as many as there are at
- * `v`, which is borrowed, like what it points to. With `overwrite`, files of these names are replaced,
- * too. Before the first use of the writer. ENOMEM. */
+/*
+ * Files that the coordinator puts beside the weights, by name (one path element). `v` and what it
+ * points to are borrowed. With `overwrite`, existing files of these names are also replaced. Call
+ * before the first use of the writer. Fails with ENOMEM.
+ */
 struct writer_safetensors_file {
 	const char *name;
 	struct ckpt_data data;
