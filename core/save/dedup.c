@@ -114,8 +114,9 @@ static bool is_same_item(const void *arg, uint32_t id)
 }
 
 /*
- * Whole tensors with one name are taken for copies whatever they hold, as in torch. Shards that
- * begin at the same offset but differ in size cannot be copies: dropping one would lose elements.
+ * Whole tensors with the same name are treated as copies, whatever they contain, as in torch.
+ * Shards that begin at the same offset but differ in size cannot be copies: dropping one would lose
+ * elements.
  */
 static int check_copies(const struct ckpt_write_item *a, const struct ckpt_write_item *b,
 			struct ckpt_err *e)

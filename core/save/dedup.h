@@ -17,8 +17,9 @@
 struct ckpt_err;
 
 /*
- * Items with equal indexes are copies; one plan keeps each: of those that offer it, the one with
- * the least to write so far, the lowest if several are equal. What counts as "to write":
+ * Items with equal indexes are copies; one plan keeps each: among the plans that offer it, the one
+ * with the least to write so far, or the lowest-numbered of several equal ones. What counts as "to
+ * write":
  *
  *   DEDUP_DCP             bytes of the whole tensor; indexes in order of first appearance
  *   DEDUP_HYPERPARALLEL   bytes of the chunk by a guessed element size (hp_element_weight); items
@@ -31,9 +32,9 @@ struct ckpt_err;
 enum dedup_rule { DEDUP_DCP, DEDUP_HYPERPARALLEL, DEDUP_HYPERPARALLEL_B };
 
 /*
- * keep: one for each item, plan after plan; true if the plan writes it. A plan that has one index
- * twice keeps both. Fails with ENOMEM, and EINVAL for impossible sizes and for shards with one
- * index but different sizes.
+ * keep: one for each item, plan after plan; true if the plan writes it. A plan that has the same
+ * index twice keeps both items. Fails with ENOMEM, and EINVAL for impossible sizes and for shards
+ * with one index but different sizes.
  */
 int dedup_plans(const struct ckpt_save_plan *plans, size_t n, enum dedup_rule rule,
 		bool to_lowest_rank, bool *keep, struct ckpt_err *e);

@@ -124,7 +124,7 @@ int ckpt_hp_reshard(const struct ckpt_hp_layout *from, const struct ckpt_hp_layo
 		return rc;
 	if (!ckpt_hp_layout_position(to, to_rank, &at))
 		return err_set(e, EINVAL, "Input to_rank_id is not in to_rank_list.");
-	/* Splits are even: what one rank can have all can. */
+	/* Splits are even: if one rank can have its part, all ranks can. */
 	if (!shard_box(&source, 0, n_dims, shape, off, len))
 		return sharding_refused(&source, n_dims, shape, e);
 	if (!shard_box(&target, at, n_dims, shape, off, len))

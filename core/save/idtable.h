@@ -31,7 +31,7 @@ struct idtable {
 bool idtable_init(struct idtable *t, size_t most);
 void idtable_release(struct idtable *t);
 
-/* Is the thing with number id the one searched for? */
+/* Is the thing with number id the one being searched for? */
 typedef bool idtable_equal_fn(const void *arg, uint32_t id);
 uint32_t *idtable_find(const struct idtable *t, uint64_t hash, idtable_equal_fn *equal,
 		       const void *arg);

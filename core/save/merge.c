@@ -16,7 +16,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* One name of the checkpoint, while plans are counted. */
+/* One name in the checkpoint, while plans are counted. */
 struct entry {
 	const struct ckpt_write_item *item; /* its first */
 	size_t n_chunks;

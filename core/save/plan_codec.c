@@ -42,7 +42,7 @@ enum {
 	N_HEADER = 6,	       /* an even number: what follows is aligned to 8 */
 	IS_UNCHANGED = 1 << 8, /* of the header's first word */
 	LEVEL = 1,	       /* of zstd */
-	N_SEEN = 4096,	       /* number compared with; together they fit the CPU cache */
+	N_SEEN = 4096,	       /* entries to compare with; together they fit the CPU cache */
 	MOST_DENSE = 1024,     /* maximum expansion of a frame: plans of models reach 10 to 100 */
 };
 
@@ -329,7 +329,7 @@ static const struct record {
   results = { "write result", sizeof(struct ckpt_write_result), 12, visit_result },
   paths = { "plan: path", sizeof(struct ckpt_fqn_path), 3, visit_path };
 
-/* All kinds have the same parts; most have only items. */
+/* All kinds of message have the same parts; most use only items. */
 struct message {
 	char kind;
 	bool unchanged;

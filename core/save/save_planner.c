@@ -118,7 +118,7 @@ static bool is_shard(const void *arg, uint32_t id)
 	return meta_index_equal(&x, s->index);
 }
 
-/* For get_data: a plan's hints are positions in other lists by that time. */
+/* For get_data: by then, a plan's hints are positions in other lists. */
 static int index_shards(struct planner *p, struct ckpt_err *e)
 {
 	const struct ckpt_state_dict *dict = p->names.dict;
@@ -139,7 +139,7 @@ static int index_shards(struct planner *p, struct ckpt_err *e)
 			uint64_t hash = meta_index_hash(&x);
 			uint32_t *id = idtable_find(&p->shards, hash, is_shard, &s);
 
-			if (*id == IDTABLE_NONE) /* of equal ones the first, as in torch */
+			if (*id == IDTABLE_NONE) /* keep the first of equal ones, as in torch */
 				p->where[idtable_add(&p->shards, id, hash)] = w;
 		}
 	}
@@ -275,7 +275,7 @@ static int not_kept(size_t rank, struct ckpt_err *e)
 		       rank);
 }
 
-/* The plans that ranks have sent now, or, if unchanged, before. */
+/* Copies each rank's plan: the one sent now or, if unchanged, the previous one. */
 static int copy_all(const struct generation *old, const struct ckpt_save_plan *all,
 		    struct generation *g, struct ckpt_err *e)
 {
