@@ -20,7 +20,7 @@ struct capture {
 };
 
 void capture_start(struct capture *c);
-/* The first line that was printed, without "fuse: " and the like in front; "" for none. */
+/* The first line that was printed, without a prefix such as "fuse: "; "" if there was none. */
 void capture_stop(struct capture *c, char *line, size_t cap);
 
 #endif

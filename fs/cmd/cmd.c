@@ -42,7 +42,7 @@ static void show_warning(void *arg, const char *what)
 	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
 }
 
-/* The user's words and the command's, in an array of the caller's; NULL: out of memory. */
+/* The user's options and the command's, in an array that the caller frees; NULL: out of memory. */
 static const char **all_words(const struct options *o, const struct cmd_how *how)
 {
 	const char *const *const lists[] = { o->open, how->words };
@@ -60,7 +60,7 @@ static const char **all_words(const struct options *o, const struct cmd_how *how
 	return all;
 }
 
-/* run: NULL, or path leads into that. */
+/* run: NULL, or the run that path leads into. */
 static int open_it(struct ckpt *run, const char *path, const struct options *o,
 		   const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
 		   struct ckpt_err *e)
@@ -119,7 +119,7 @@ const char *cmd_meant(const struct ckpt *c, const char *name, char out[static CM
 	return out;
 }
 
-/* Both may be there: what is stored under a name counts. */
+/* Both may exist: a stored name takes precedence. */
 int64_t cmd_find_tensor(const struct ckpt *c, const char *name)
 {
 	size_t len = strlen(name);
@@ -194,7 +194,7 @@ bool cmd_color(const struct options *o)
 
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)
 {
-	/* Worst case of text_show: three bytes for one, and room for its "...". */
+	/* Worst case of text_show: three bytes for each, and room for its "...". */
 	size_t cap = len * 3 + 8;
 	char *at = buf_room(b, cap);
 

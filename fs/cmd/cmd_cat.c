@@ -27,10 +27,10 @@ static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat 
 	return ret->is_dir ? err_set(e, EISDIR, "'%s': is a directory", path) : 0;
 }
 
-/* What a terminal can show; of a character that the block cuts in two, either half may be there. */
+/* Can a terminal show it? The first and last characters may be cut by the block's edges. */
 static bool is_text(const char *s, size_t n)
 {
-	enum { CUT = 3 }; /* bytes of the longest character but one */
+	enum { CUT = 3 }; /* all but one byte of the longest character */
 	const char *start = s, *end = s + n;
 
 	while (s < end) {

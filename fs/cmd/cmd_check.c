@@ -21,7 +21,7 @@ enum { REPORT_MAX_BYTES = 256 << 20 };
 struct report {
 	struct ckpt *c;
 	struct buf *text;
-	struct faults faults; /* for people, unless each has a line of its own */
+	struct faults faults; /* for people, unless each fault gets its own line */
 	bool each;
 	struct json_out json;	    /* with --json */
 	uint64_t counted, warnings; /* faults; warnings */
@@ -118,7 +118,7 @@ static void report_release(struct report *r)
 	faults_release(&r->faults);
 }
 
-/* What ckpt_check has reported is not reported again. */
+/* Faults that ckpt_check has reported are not reported again. */
 static void add_value_fault(void *arg, const struct ckpt_fault *f)
 {
 	struct report *r = arg;

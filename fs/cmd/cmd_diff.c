@@ -57,7 +57,7 @@ static void add_index(struct buf *b, const struct ckpt_diff_side *s, uint64_t i)
 {
 	uint64_t index[CKPT_MAX_DIMS];
 	size_t n =
-		(size_t)min_u64(s->n_dims, CKPT_MAX_DIMS); /* no checkpoint has tensors of more */
+		(size_t)min_u64(s->n_dims, CKPT_MAX_DIMS); /* no checkpoint has tensors with more */
 
 	for (size_t k = n; k--;) {
 		index[k] = i % s->shape[k];
@@ -271,7 +271,7 @@ static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf 
 	scratch->len = 0;
 }
 
-/* What decides about the model alone. */
+/* Without --model, refuses options that only affect the model. */
 static int check_options(const struct options *o, struct ckpt_err *e)
 {
 	static const char *const of_model[] = { "weights", "recipe", "assets", "experts" };
@@ -297,7 +297,7 @@ static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, 
 	return rc ? rc : cmd_open(o->args[1], o, &holes_are_fine, b, e);
 }
 
-/* What the comparison says to the caller's shell. */
+/* The exit status of the comparison. */
 static int verdict(const struct ckpt *a, const struct report *r, const struct ckpt_diff *d)
 {
 	char meant[CMD_MEANT];

@@ -17,10 +17,10 @@
 
 enum {
 	REQUEST_MAX_BYTES = 64 << 20,
-	DEFAULT_JOBS = 8, /* whatever the CPUs: most of them wait for a disk most of the time */
+	DEFAULT_JOBS = 8, /* however many CPUs: most jobs wait for a disk most of the time */
 };
 
-/* As a mount would understand it: "/a//b/./" is "a/b". */
+/* Adds the path as a mount would understand it: "/a//b/./" is "a/b". */
 static void add_path(struct buf *b, const char *path)
 {
 	for (size_t n; *path; path += n + (path[n] == '/')) {
@@ -42,7 +42,8 @@ static bool is_recipe(const char *name)
 	return !strcmp(name, "megatron");
 }
 
-/* What files say is the export's to look at, wherever they lie; that there is one counts. */
+/* The export itself checks the contents of option files, so the state records only that one was
+ * given, not its path. */
 static const char *without_path(const struct ckpt_option *x, const char *value)
 {
 	bool name = !strcmp(x->name, "recipe") && is_recipe(value);
@@ -56,7 +57,7 @@ static void show(void *arg, const char *what)
 	(void)fprintf(stderr, "ckptfs: export: %s\n", what);
 }
 
-/* Is the face, or something in it, what is copied? path: as add_path has it. */
+/* Is the face, or something in it, what is copied? path is in the form of add_path. */
 static bool is_copied(const char *path, const char *face)
 {
 	size_t n = strlen(face);
@@ -64,7 +65,7 @@ static bool is_copied(const char *path, const char *face)
 	return !*path || (!strncmp(path, face, n) && path[n] == '/');
 }
 
-/* What takes a while to find out is not asked about files of single tensors. */
+/* For files of single tensors the verdict is not worth the time it takes. */
 static bool has_verdict(const char *path)
 {
 	return is_copied(path, "hf") || is_copied(path, "gguf") || is_copied(path, "pt") ||
@@ -115,8 +116,8 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 	return export_run(&job, e);
 }
 
-/* In place of the run, the checkpoint that the path leads into: exported as by itself, so that it
- * can go on where it was when it is interrupted. */
+/* Replaces the run with the checkpoint that the path leads into. It is exported as if named
+ * directly, so that an interrupted export can be resumed. */
 static int enter(const struct options *o, struct ckpt **c, const char **path, struct ckpt_err *e)
 {
 	const struct cmd_how how = { CMD_WORDS("map_files"), NULL };

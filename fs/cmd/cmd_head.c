@@ -24,7 +24,7 @@ static void skip_blanks(const char **s)
 	*s += strspn(*s, " ");
 }
 
-/* A number, if there is one; a negative one counts from the end, as in Python. */
+/* Parses a number, if there is one; a negative one counts from the end, as in Python. */
 static bool take_number(const char **s, int64_t *ret)
 {
 	char *end;
@@ -53,7 +53,7 @@ static int bad_slice(const char *all, const char *at, struct ckpt_err *e)
 		       *at ? at : "its end");
 }
 
-/* One dimension of n elements: "3", "1:4", "::2", ":". */
+/* Parses the part for one dimension of n elements: "3", "1:4", "::2", ":". */
 static int take_part(const char *all, const char **s, uint64_t n, struct slice *ret, size_t k,
 		     struct ckpt_err *e)
 {
@@ -101,7 +101,7 @@ static size_t count_parts(const char *s)
 	return n;
 }
 
-/* text: as Python has it between or with brackets; NULL: all of the tensor. */
+/* text: a slice as in Python, with or without brackets; NULL: the whole tensor. */
 static int parse_slice(const char *text, const struct ckpt_tensor *t, struct slice *ret,
 		       struct ckpt_err *e)
 {
@@ -122,8 +122,8 @@ static int parse_slice(const char *text, const struct ckpt_tensor *t, struct sli
 		int rc;
 
 		skip_blanks(&s);
-		if (!strncmp(s, "...", 3)) {		  /* as many dimensions as are left over */
-			size_t more = count_parts(s) - 1; /* behind the dots */
+		if (!strncmp(s, "...", 3)) {		  /* stands for all other dimensions */
+			size_t more = count_parts(s) - 1; /* after the dots */
 
 			if (dots || k + more > t->n_dims)
 				return bad_slice(text, s, e);

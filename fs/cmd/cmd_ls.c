@@ -67,7 +67,8 @@ static void count(struct sums *s, const struct ls_item *i)
 		s->of[k].tensors++;
 }
 
-/* Elements of a whole checkpoint are told apart: those of its model, and what training adds. */
+/* Elements of a whole checkpoint are counted separately: those of its model, and those that
+ * training adds. */
 static void add_elements(struct buf *b, const struct ckpt *c, const struct sums *s, bool whole)
 {
 	uint64_t parameters = cmd_parameters(c);
@@ -247,7 +248,7 @@ static int print_json(struct ls_walk w, struct buf *b, struct sums *sums)
 	return rc ? rc : cmd_print(b);
 }
 
-/* The status of a list that has turned out to be empty. */
+/* The exit status when the list is empty. */
 static int nothing(const struct ckpt *c, const struct options *o)
 {
 	char meant[CMD_MEANT];
@@ -279,7 +280,7 @@ static void add_entry_json(struct json_out *j, const struct ckpt_run_entry *x)
 	json_close(j);
 }
 
-/* Names alone are those that a mount shows. */
+/* A plain list has only the names that a mount shows. */
 static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 {
 	struct run_lines *l = arg;
@@ -331,7 +332,7 @@ static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
 	return cmd_finish(o->n_args > 1 && !l.any ? nothing(c, o) : STATUS_DONE);
 }
 
-/* What says nothing beside the others. */
+/* Refuses options that have no effect with others. */
 static int check_options(const struct options *o, struct ckpt_err *e)
 {
 	if (o->json && (o->long_list || o->human || o->tree || o->color))
@@ -349,7 +350,7 @@ static int check_options(const struct options *o, struct ckpt_err *e)
 	return 0;
 }
 
-/* Checkpoints have none of this. */
+/* Refuses options that do not apply to a run. */
 static int check_run_options(const struct options *o, struct ckpt_err *e)
 {
 	const char *given = o->tree    ? "tree"

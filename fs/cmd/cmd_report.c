@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report command: a page (page/page.h) of the tensors and of what is known about all of them. */
+/*
+ * The report command: a page (page/page.h) of the tensors and of information about the whole
+ * checkpoint.
+ */
 #include "cmd/cmd.h"
 #include "cmd/info_model.h"
 #include "cmd/options.h"
@@ -40,7 +43,7 @@ struct report {
 	struct progress progress;
 };
 
-/* ---- what is known about all of it ---- */
+/* ---- the whole checkpoint ---- */
 
 static void add_time(struct json_out *j, const char *key, uint64_t ns)
 {
@@ -169,7 +172,7 @@ static int add_tables(struct report *r, struct ckpt *c, struct ckpt_err *e)
 	return rc ? rc : chunkrows_write(&chunks, &r->page, e);
 }
 
-/* Opened with what the options say; the head's member "checkpoint" and all tables. */
+/* Adds the head's member "checkpoint" and all tables. */
 static int add_all(struct report *r, struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	int rc = add_checkpoint(r, c, path, e);
@@ -240,7 +243,7 @@ static int add_step_values(struct report *r, struct ckpt *c, struct ckpt_err *e)
 	return rc;
 }
 
-/* One that cannot be opened is a row with the reason. */
+/* A checkpoint that cannot be opened is a row with the reason. */
 static int add_step(struct run_rows *s, const struct ckpt_run_entry *x, struct ckpt_err *e)
 {
 	struct json_out *j = &s->r->json;
@@ -301,7 +304,7 @@ static int add_run(struct report *r, struct ckpt *run, struct ckpt_err *e)
 
 /* ---- the file ---- */
 
-/* Under its name only when it is whole. */
+/* The file gets its name only when it is complete. */
 static int replace_file(const char *path, const struct buf *b, struct ckpt_err *e)
 {
 	autofree char *temporary = NULL;

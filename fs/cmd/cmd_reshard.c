@@ -23,7 +23,7 @@ static const char *const formats[] = {
 	[CKPT_SAFETENSORS] = "safetensors",
 };
 
-/* Other words are refused with the options. */
+/* Invalid words were refused when the options were parsed. */
 static enum ckpt_format format_of(const struct options *o)
 {
 	size_t i = ARRAY_LEN(formats) - 1;
@@ -40,7 +40,7 @@ static int only_dcp(const char *word, bool given, const struct ckpt_reshard *r, 
 	return err_set(e, EINVAL, "option '%s' is for --format=dcp", word);
 }
 
-/* Options of opening that say nothing about what is to be written. */
+/* Refuses options for opening that have no effect on what is written. */
 static int check_open_options(const struct options *o, const struct ckpt_reshard *r,
 			      struct ckpt_err *e)
 {
@@ -57,7 +57,8 @@ static int check_open_options(const struct options *o, const struct ckpt_reshard
 	return 0;
 }
 
-/* The options but for the layout, which is not that of a tree; in an array of the caller's. */
+/* The options without the layout, which is not that of a tree; in an array that the caller frees.
+ * */
 static const char **open_words(const struct options *o)
 {
 	size_t n = 0;
@@ -104,7 +105,7 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 					 .threads = (unsigned)o->threads,
 					 .save_to_lowest_rank = o->save_to_lowest_rank };
 	if (size)
-		(void)text_parse_size(size, &save->shard_size); /* it is one */
+		(void)text_parse_size(size, &save->shard_size); /* already checked */
 	return 0;
 }
 
@@ -129,7 +130,8 @@ static void on_signal(int number)
 	atomic_store(&stop, number);
 }
 
-/* The first one is waited for until what has been written is removed; the next one kills. */
+/* After the first signal, the program removes what it has written and ends; the next one kills it.
+ * */
 static void catch_signals(void)
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
@@ -142,7 +144,7 @@ static void catch_signals(void)
 			(void)sigaction(numbers[i], &catch, NULL);
 }
 
-/* As if it had not been caught. */
+/* Ends the process as if the signal had not been caught. */
 static void die_of(int number)
 {
 	(void)signal(number, SIG_DFL);
@@ -151,7 +153,7 @@ static void die_of(int number)
 
 /* ---- the command ---- */
 
-/* The bar, the warnings and the last word are rank 0's. */
+/* Only rank 0 shows the bar, the warnings and the final message. */
 static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
@@ -202,7 +204,7 @@ static int run_reshard(const struct options *o)
 
 	if (rc)
 		return cmd_fail(&e);
-	/* Or each thread's heap keeps the buffers of what it has written. */
+	/* Otherwise each thread's heap keeps the buffers of what it has written. */
 	(void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
 	mpi = ckpt_comm_mpi_start(&comm, &e);
 	if (mpi < 0)
@@ -215,8 +217,8 @@ static int run_reshard(const struct options *o)
 		rc = ckpt_comm_mpi_end(&comm, rc, &e);
 	if (rc && atomic_load(&stop))
 		die_of(atomic_load(&stop));
-	/* All ranks fail with the same sentence, and mpirun kills the others when one has failed: it is
-	 * for rank 0 to say so. */
+	/* All ranks fail with the same sentence, and mpirun kills the others when one has failed:
+	 * only rank 0 reports it. */
 	if (rc && speaks)
 		return cmd_fail(&e);
 	return cmd_finish(STATUS_DONE);

@@ -27,7 +27,7 @@ enum {
 	BAR_COLUMNS = 40, /* of a histogram's bin */
 };
 
-/* A row that waits for its turn. */
+/* A row that is waiting to be sorted or shown. */
 struct row {
 	struct ckpt_values_item item;
 	uint64_t at; /* its place in natural order */
@@ -130,13 +130,13 @@ static int read_options(const struct options *o, struct report *r, struct ckpt_v
 	if (r->plots && r->by == CKPT_VALUES_LAYER)
 		r->bar = r->key ? r->key : key_norm;
 	else if (r->plots && !o->hist && (!o->resume || o->plot))
-		s->bins = PLOT_COLUMNS; /* what goes on after this may be for a file */
+		s->bins = PLOT_COLUMNS; /* a resumed command may write to a file */
 	return 0;
 }
 
 /* ---- numbers ---- */
 
-/* A minimum or maximum: of integers all digits. */
+/* A minimum or maximum; integers with all digits. */
 static void add_extreme(char out[static 64], double v, double rest, bool integer)
 {
 	__int128 whole;
@@ -185,7 +185,7 @@ static void add_heading(const struct report *r)
 static void add_plot(const struct report *r, const struct ckpt_values_item *i)
 {
 	if (r->bar) {
-		double v = i->dtype ? 0 : fabs(r->bar(i)); /* not of a tensor that cannot be read */
+		double v = i->dtype ? 0 : fabs(r->bar(i)); /* not if the tensor is unreadable */
 
 		plot_bar(r->out, r->longest > 0 && v <= r->longest ? v / r->longest : 0,
 			 PLOT_COLUMNS, true, r->utf8);
@@ -451,7 +451,7 @@ static bool keep_hist(struct row *to, size_t k, const struct ckpt_hist *from)
 	return true;
 }
 
-/* Everything that is lent for the call alone. */
+/* Copies everything that is borrowed only for the call. */
 static bool keep(struct row *to, const struct ckpt_values_item *i)
 {
 	to->fqn = malloc(i->fqn_len + 1);
@@ -519,7 +519,7 @@ static int show_sorted(struct report *r)
 	for (size_t i = 0; !rc && i < r->n_rows; i++) {
 		struct row *row = &r->rows[i];
 
-		if (row->item.linear) { /* where the row lies now */
+		if (row->item.linear) { /* the row's own copy */
 			row->item.linear = &row->hists[0];
 			row->item.logarithmic = &row->hists[1];
 		}
@@ -592,7 +592,7 @@ static int resume(const struct options *o, struct buf *request, struct ckpt_valu
 	buf_add(request, "", 1);
 	if (request->err)
 		return err_sys(e, request->err, "options");
-	/* As one text. */
+	/* Replaces the NULs, to make it a single string. */
 	for (size_t i = 0; i + 1 < request->len; i++)
 		if (!request->data[i])
 			request->data[i] = '\n';

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stats command. The table is made of whatever the mount says, so that a mount of another
- * version can be looked at as well: a name that ends in "bytes" is a size.
+ * The stats command. The table shows whatever the mount reports, so that a mount of another version
+ * can be examined, too: a name that ends in "bytes" is a size.
  */
 #include "cmd/cmd.h"
 #include "cmd/options.h"
@@ -32,12 +32,12 @@ static void put_name(struct buf *b, const char *name, size_t indent)
 	buf_printf(b, "%*s%-*s ", (int)indent, "", (int)(NAME_WIDTH - indent), spaced);
 }
 
-/* Of rows that follow, or of none. */
+/* A heading; `empty`: no rows follow. */
 static void put_heading(struct buf *b, const char *name, bool empty)
 {
 	buf_str(b, "\n");
 	put_name(b, name, 0);
-	if (!empty) /* no blanks at the end */
+	if (!empty) /* no trailing blanks */
 		b->len -= NAME_WIDTH + 1 - min_u64(strlen(name), NAME_WIDTH);
 	buf_str(b, empty ? "none\n" : "\n");
 }
@@ -91,7 +91,7 @@ static uint64_t number_of(struct jval object, const char *key)
 	return jval_int(jval_get(object, key), &n) ? (uint64_t)n : 0;
 }
 
-/* Rows from the first to the last that has any, with a bar each. */
+/* Rows from the first to the last that is not 0, each with a bar. */
 static void put_latency(struct buf *b, const char *name, struct jval rows)
 {
 	size_t n = jval_size(rows), first = n, last = 0, at = 0;
@@ -182,7 +182,7 @@ static int print_json(const char *root, struct ckpt_err *e)
 	return rc ? rc : cmd_finish(STATUS_DONE);
 }
 
-/* Only then is it asked: another file system may have a file of that name. */
+/* Checks this before reading: another file system may have a file of that name. */
 static int check_mount(const char *path, const char *root, struct ckpt_err *e)
 {
 	struct mount_found found;

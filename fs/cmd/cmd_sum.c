@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sum command. What it prints is what --check, and diff in place of a checkpoint, read:
+ * The sum command. Its output can be read by --check, and by diff in place of a checkpoint:
  *
  *	# ckptfs sum sha256
  *	0123...  float32 [13,24]  model.layers.0.weight
@@ -74,7 +74,7 @@ static int take_line(struct report *r, char *text, size_t number, const char *pa
 	return 0;
 }
 
-/* Lines of the text, which they keep pointing into. */
+/* Parses the lines, which point into the text. */
 static int read_list(struct report *r, const char *path, struct buf *text, enum ckpt_sum_kind *ret,
 		     struct ckpt_err *e)
 {
@@ -198,7 +198,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 
 static void add_verdict(struct report *r, const char *const *globs)
 {
-	uint64_t glob_steps = TEXT_GLOB_STEPS; /* enough: the same globs were held before */
+	uint64_t glob_steps = TEXT_GLOB_STEPS; /* enough: the same globs have been matched before */
 
 	for (size_t i = 0; i < r->n_lines; i++) {
 		const struct line *l = &r->lines[i];
@@ -247,7 +247,7 @@ static int run(const struct options *o, const char *list, const char *const *glo
 		return rc < 0 ? cmd_fail(&e) : rc;
 	if (list && !s.failed)
 		add_verdict(&r, globs);
-	else if (!*globs) /* of no tensors */
+	else if (!*globs) /* no tensors */
 		begin(&r);
 	if (cmd_print(&out))
 		return STATUS_TROUBLE;

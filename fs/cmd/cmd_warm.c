@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The warm command: what a path shows, brought into the page cache.
+ * The warm command: brings what a path shows into the page cache.
  *
- * That is the parts of source files that it is made of, file by file and front to back however the
- * view cuts and orders them; and in a mount, the view's own pages, made of those. Where the kernel
- * keeps none of a file, or all of a mount is asked for (whose directories show the same bytes many
- * times over), it is the sources alone.
+ * It reads the parts of source files that the path consists of, file by file and front to back,
+ * however the view cuts and orders them; in a mount, it also reads the view's own pages, which are
+ * made of those. If the kernel caches no pages of a file, or if a whole mount is requested (whose
+ * directories show the same bytes many times), it reads only the sources.
  *
- * Which parts these are is found by opening the checkpoint again, as the mount says it was opened.
- * Where that cannot be done, because it is another user's, everything is read through the mount.
+ * It finds these parts by opening the checkpoint again with the options that the mount reports. If
+ * it cannot, because the checkpoint belongs to another user, it reads everything through the mount.
  */
 #include "cmd/cmd.h"
 #include "cmd/options.h"
@@ -39,14 +39,14 @@
 
 enum {
 	DEFAULT_JOBS = 4,
-	SMALL = 128 * 1024, /* bytes; such files are read without asking whether it is worth it */
+	SMALL = 128 * 1024, /* bytes; files up to this size are always read */
 };
 
 /* A checkpoint, and the mount that shows it. */
 struct place {
 	struct ckpt *ckpt; /* NULL: it cannot be opened */
 	char *root;	   /* where it is mounted; NULL: it is not */
-	struct jdoc stats; /* what the mount says; this and the next are borrowed by ckpt */
+	struct jdoc stats; /* what the mount reports; this and the next are borrowed by ckpt */
 	struct options options;
 };
 
@@ -55,16 +55,14 @@ struct job {
 	const struct options *o;
 	struct place place;
 	struct warm source, view;
-	bool whole;	     /* the sources are those of whole checkpoints */
-	struct ckpt_err err; /* the first of what could not be brought in */
+	bool whole;	     /* the sources are those of entire checkpoints */
+	struct ckpt_err err; /* the first part that could not be read */
 };
 
 /* ---- files of a mount ---- */
 
-/*
- * Is it worth reading a file so that its own pages are there? It is not where the kernel
- * keeps none. Whether it does is seen by reading a little.
- */
+/* Is it worth reading a file so that its own pages are cached? Not if the kernel caches none of
+ * them, which is determined by reading a little. */
 static bool is_kept(const char *path, uint64_t size)
 {
 	autoclose int fd =
@@ -84,7 +82,7 @@ static int add_found(struct job *j, const FTSENT *f, struct ckpt_err *e)
 	return warm_add(&j->view, &part, e);
 }
 
-/* All files below a path, of which nothing is known. */
+/* Adds all files below a path whose sources are unknown. */
 static int add_through(struct job *j, char *path, struct ckpt_err *e)
 {
 	char *const paths[] = { path, NULL };
@@ -142,7 +140,8 @@ static int add_entries(struct job *j, ckpt_node dir, const char *path, struct ck
 	return rc;
 }
 
-/* One whose sources are those from number `first` on; it is read where the first of them is. */
+/* Adds a file whose sources are those from number `first` on; it is read when the first of them is.
+ * */
 static int add_view(struct job *j, ckpt_node node, const char *path, size_t first,
 		    struct ckpt_err *e)
 {
@@ -159,7 +158,7 @@ static int add_view(struct job *j, ckpt_node node, const char *path, size_t firs
 	return warm_add(&j->view, &part, e);
 }
 
-/* path: where it is mounted, or NULL. Links lead to what is in the tree already. */
+/* path: where it is mounted, or NULL. Links are skipped: their targets are in the tree anyway. */
 static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e)
 {
 	struct adder a = { j, e };
@@ -178,7 +177,7 @@ static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt
 		return rc;
 	if (!st.is_dir)
 		return path ? add_view(j, node, path, before, e) : 0;
-	/* The root of a checkpoint has sources of its own: all that there are. */
+	/* The root of a checkpoint has all its sources. */
 	return j->source.n == before ? add_entries(j, node, path, e) : 0;
 }
 
@@ -239,7 +238,8 @@ static int open_there(struct place *p, struct ckpt_err *e)
 	return err_set(e, ESTALE, "the checkpoint is not what was mounted");
 }
 
-/* Open the checkpoint as the mount has it open; relative paths begin where that was started. */
+/* Opens the checkpoint as the mount has opened it; relative paths start from the directory in which
+ * the mount was started. */
 static int open_again(struct place *p, struct ckpt_err *e)
 {
 	autoclose int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -253,7 +253,7 @@ static int open_again(struct place *p, struct ckpt_err *e)
 	return rc;
 }
 
-/* Be in the mount at root, which is taken over. 1: it is not a mount of this program. */
+/* Enters the mount at root; takes ownership of root. 1: it is not a mount of this program. */
 static int enter(struct job *j, char *root, struct ckpt_err *e)
 {
 	struct place *p = &j->place;
@@ -275,7 +275,7 @@ static int enter(struct job *j, char *root, struct ckpt_err *e)
 	return 0;
 }
 
-/* Everything of a checkpoint once, without its sources being known. */
+/* Adds everything in a checkpoint once, without knowing its sources. */
 static int add_all_through(struct job *j, struct ckpt_err *e)
 {
 	static const char *const names[] = { "tensors", "objects" };
@@ -293,7 +293,7 @@ static int add_all_through(struct job *j, struct ckpt_err *e)
 	return rc;
 }
 
-/* path: absolute, in the mount. */
+/* path is absolute and in the mount. */
 static int add_mounted(struct job *j, char *path, struct ckpt_err *e)
 {
 	const char *inside = path + strlen(j->place.root);
@@ -308,7 +308,7 @@ static int add_mounted(struct job *j, char *path, struct ckpt_err *e)
 
 /* ---- a checkpoint that is not mounted ---- */
 
-/* CKPT[/PATH]: what exists of it, and the rest. */
+/* Splits CKPT[/PATH] into the part that exists and the rest. */
 static void split(char *path, const char **ret_rest)
 {
 	static const char none[] = "";
@@ -431,8 +431,9 @@ static void *run_side(void *arg)
 }
 
 /*
- * Both at once and in one order, so that a device and a CPU are both busy: reading the sources gets
- * ahead, because making the view of them takes longer; where it does not, the view reads them.
+ * Reads sources and view at the same time and in the same order, so that the device and the CPU are
+ * both busy. The sources get ahead, because producing the view takes longer; if they do not, the
+ * view reads them.
  */
 static void bring_in(struct job *j, size_t threads)
 {
@@ -484,7 +485,7 @@ static int warm_main(const struct options *o)
 			     "its own",
 			     (int)strcspn(o->open[0], "="), o->open[0]);
 	if (!rc) {
-		leave(&j.place); /* its memory is better used */
+		leave(&j.place); /* frees its memory for the page cache */
 		warm_sort(&j.source);
 		warm_sort(&j.view);
 		warn_of_memory(j.source.bytes + j.view.bytes);

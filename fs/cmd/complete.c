@@ -17,20 +17,20 @@
 
 enum {
 	MAX_OFFERED = 2000,
-	/* For all of it: an index that is not there yet may take too long. */
+	/* Limit for the whole run: building a missing index may take too long. */
 	CPU_SECONDS = 3,
 	SECONDS = 20,
 };
 
 struct line {
-	char *const *words; /* behind the program's name */
+	char *const *words; /* after the program's name */
 	size_t n;	    /* the last is `word` */
 	const char *word;
 	const struct command *command;
 	size_t offered;
 };
 
-/* A whole word: front (of the word that is there already), name, end. */
+/* Offers a whole word: front (the part already typed), name, end. */
 static void offer(struct line *l, const char *front, size_t front_len, const char *name, size_t len,
 		  const char *end)
 {
@@ -51,7 +51,8 @@ static void offer_word(struct line *l, size_t front_len, const char *name, const
 	offer(l, l->word, front_len, name, strlen(name), end);
 }
 
-/* The shell knows files better; front_len bytes of the word are not theirs. */
+/* Asks the shell for its own files; the first front_len bytes of the word are not part of the path.
+ * */
 static void ask(const char *what, const struct line *l, size_t front_len)
 {
 	(void)printf(":%s %.*s\n", what, (int)front_len, l->word);
@@ -89,7 +90,7 @@ static void offer_value(struct line *l, const struct option_word *w, size_t fron
 	}
 }
 
-/* As options_parse compares: a dash is as good as an underscore. */
+/* Compares like options_parse: a dash equals an underscore. */
 static bool find_option(const struct line *l, const char *s, size_t len, struct option_word *ret)
 {
 	for (size_t i = 0; options_word(l->command->words | WORDS_ANY, i, ret); i++) {
@@ -103,7 +104,8 @@ static bool find_option(const struct line *l, const char *s, size_t len, struct 
 	return false;
 }
 
-/* Names, or the value of one, behind front_len bytes: "--", or in the list of -o what is in front. */
+/* Offers option names, or the value of one, after front_len bytes: "--" or, in the list of -o, the
+ * preceding words. */
 static void offer_options(struct line *l, size_t front_len, bool list)
 {
 	const char *start = l->word + front_len;
@@ -214,7 +216,8 @@ static void offer_mounts(struct line *l)
 		(void)fclose(f);
 }
 
-/* Words that are no options and no values of any: the first, and how many before the last word. */
+/* Finds words that are neither options nor their values: the first one, and how many come before
+ * the last word. */
 static size_t count_arguments(const struct line *l, const char **ret_first, bool *ret_fqn)
 {
 	size_t n = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Order is all there is to it:
+ * Correctness depends on the order of the steps:
  *
  *	state saved ─► DEST.partial made ─► units written ─► fsync ─► units recorded ─► ...
  *	... ─► directories fsynced ─► rename ─► parent fsynced ─► state removed
  *
- * Every worker takes the next unit from one counter and has descriptors of its own: no file is
- * shared, nothing is locked. What it has written it flushes by the batch, and only then records.
+ * Every worker takes the next unit from a shared counter and has its own descriptors, so no locks
+ * are needed. It flushes what it has written in batches, and only then records the units.
  */
 #include "cmd/export.h"
 
@@ -35,8 +35,8 @@
 
 enum {
 	BLOCK = 1 << 20,	/* bytes of one read */
-	BATCH_BYTES = 64 << 20, /* written by a worker and not yet flushed, at most */
-	BATCH_NS = 2000000000,	/* and for how long */
+	BATCH_BYTES = 64 << 20, /* maximum written by a worker and not yet flushed */
+	BATCH_NS = 2000000000,	/* and maximum time until it is flushed */
 	BATCH_UNITS = 64,
 };
 
@@ -63,7 +63,7 @@ struct run {
 struct worker {
 	struct run *x;
 	uint8_t *buf;
-	uint32_t dir; /* whose descriptor dirfd is */
+	uint32_t dir; /* the directory that dirfd is open on */
 	int dirfd;
 	size_t file; /* what src and fd[n_fds - 1] are open on */
 	struct ckpt_file *src;
@@ -78,7 +78,7 @@ static const size_t no_file = SIZE_MAX;
 
 /* ---- names ---- */
 
-/* "a/b/" is 'b' in "a". */
+/* Splits "a/b/" into the directory "a" and the name 'b'. */
 static int split_dest(struct run *x, struct ckpt_err *e)
 {
 	autofree char *dest = strdup(x->job->dest);
@@ -120,8 +120,8 @@ static int refuse_existing(const struct run *x, struct ckpt_err *e)
 	return errno == ENOENT ? 0 : err_sys(e, errno, "'%s'", x->job->dest);
 }
 
-/* Descriptor, the caller's, of the directory below DEST.partial that the first len bytes of path
- * name. No link is followed on the way. */
+/* Opens the directory below DEST.partial named by the first len bytes of path; the caller closes
+ * it. Links are not followed. */
 static int open_below(const struct run *x, const char *path, size_t len, struct ckpt_err *e)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -143,7 +143,7 @@ static int open_below(const struct run *x, const char *path, size_t len, struct 
 		      : at;
 }
 
-/* Name of file i in its directory, and what it is in the tree. */
+/* The name of file i in its directory, and its node in the tree. */
 static int name_of(const struct run *x, size_t i, char name[static CKPT_NAME_MAX + 1],
 		   ckpt_node *ret, struct ckpt_err *e)
 {
@@ -159,7 +159,7 @@ static int name_of(const struct run *x, size_t i, char name[static CKPT_NAME_MAX
 		       : 0;
 }
 
-/* "what 'tensors/NAME'" in front of the message. */
+/* Puts "what 'tensors/NAME'" in front of the message. */
 static int blame(const struct run *x, const char *what, size_t i, struct ckpt_err *e)
 {
 	const struct export_file *f = &x->list.files[i];
@@ -191,7 +191,8 @@ static int dir_of(struct worker *w, size_t i, struct ckpt_err *e)
 	return w->dirfd;
 }
 
-/* Give it its size and its blocks now, so that a full disk shows before hours of copying. */
+/* Sets the file's size and allocates its blocks now, so that a full disk is noticed before hours of
+ * copying. */
 static int size_file(int fd, uint64_t size, struct ckpt_err *e)
 {
 	struct stat st;
@@ -236,8 +237,9 @@ static void leave_file(struct worker *w)
 }
 
 /*
- * Have file i open on both sides. Fewer than BATCH_UNITS descriptors wait to be flushed. Who has
- * its first unit gives it its size; when that is done already, so is the size.
+ * Opens file i for reading and writing. Fewer than BATCH_UNITS descriptors must be waiting to be
+ * flushed. The worker with the file's first unit sets its size; if that unit is already done, so is
+ * the size.
  */
 static int use_file(struct worker *w, size_t i, bool first, struct ckpt_err *e)
 {
@@ -270,7 +272,7 @@ static void fail(struct run *x, const struct ckpt_err *e)
 	x->stop = true;
 }
 
-/* Wait until all that this worker wrote is on disk, then record it. */
+/* Waits until everything that this worker has written is on disk, then records it. */
 static int flush_batch(struct worker *w, struct ckpt_err *e)
 {
 	int rc = 0;
@@ -330,7 +332,8 @@ static int copy_range(struct worker *w, int fd, uint64_t off, uint64_t len, stru
 	return 0;
 }
 
-/* The last write to a file is over: it gets the checkpoint's time, which fsync then keeps. */
+/* After the last write to a file, gives it the checkpoint's time, which fsync then makes durable.
+ * */
 static int set_time(const struct run *x, int fd, ckpt_node node, struct ckpt_err *e)
 {
 	struct timespec t[2] = { { .tv_nsec = UTIME_NOW } };
@@ -366,7 +369,7 @@ static int copy_unit(struct worker *w, uint64_t unit, struct ckpt_err *e)
 	rc = copy_range(w, fd, off, len, e);
 	if (rc)
 		return rc;
-	/* A hint: the disk works while we read on, and the fsync has less to wait for. */
+	/* A hint: the disk writes while we continue reading, and the fsync has less to wait for. */
 	(void)sync_file_range(fd, (off_t)off, (off_t)len, SYNC_FILE_RANGE_WRITE);
 	if (atomic_fetch_sub(&l->files[i].left, 1) == 1)
 		rc = finish_file(w, fd, e);
@@ -397,7 +400,7 @@ static void work(struct worker *w)
 	}
 	if (rc)
 		fail(x, &e);
-	/* What is finished counts, whatever happened since. */
+	/* Record completed units even if a later one failed. */
 	if (flush_batch(w, &e))
 		fail(x, &e);
 	if (w->dirfd >= 0)
@@ -425,7 +428,8 @@ static int run_workers(struct run *x, struct ckpt_err *e)
 	pthread_t thread[EXPORT_MAX_JOBS];
 	size_t n = 0, want = (size_t)min_u64(x->job->threads, x->list.units);
 
-	/* This thread is a worker too: it goes on with fewer when no more can be had. */
+	/* This thread is a worker, too, so the export continues even if no more threads can be
+	 * created. */
 	while (n + 1 < want && !pthread_create(&thread[n], NULL, worker_main, x))
 		n++;
 	(void)worker_main(x);
@@ -436,9 +440,10 @@ static int run_workers(struct run *x, struct ckpt_err *e)
 	return x->stop ? -e->code : 0;
 }
 
-/* ---- before ---- */
+/* ---- preparation ---- */
 
-/* How many bytes file i still takes on disk, in blocks of `block`; forgets units that are gone. */
+/* The disk space that file i still needs, in blocks of `block`; marks units as not done if they are
+ * missing. */
 static uint64_t look_at_file(struct run *x, size_t i, const struct stat *st, uint64_t block)
 {
 	struct export_file *f = &x->list.files[i];
@@ -462,7 +467,7 @@ static uint64_t look_at_file(struct run *x, size_t i, const struct stat *st, uin
 	return min_u64(undone, f->size + block > there ? f->size + block - there : 0);
 }
 
-/* See what of the files in DEST.partial is there. */
+/* Examines which files exist in DEST.partial. */
 static int look_at_partial(struct run *x, uint64_t block, uint64_t *ret_need, struct ckpt_err *e)
 {
 	struct worker w = { .x = x, .dirfd = -1 };
@@ -492,7 +497,7 @@ static int check_space(const struct run *x, const struct statvfs *fs, uint64_t n
 	uint64_t free = fs->f_bavail * fs->f_frsize;
 	char a[16], b[16];
 
-	if (!fs->f_blocks || need <= free) /* some network file systems do not say */
+	if (!fs->f_blocks || need <= free) /* some network file systems do not report it */
 		return 0;
 	return err_set(e, ENOSPC, "'%s' needs %s, %s are free there", x->job->dest,
 		       text_size(need, a), text_size(free, b));
@@ -530,8 +535,8 @@ static void say_resuming(const struct run *x)
 	    text_size(x->list.bytes, b));
 }
 
-/* Is there anything to go on with? What was made from other bytes is removed: once its name is gone
- * for good the state may tell of something else. */
+/* Is there anything to resume? A copy made from other bytes is removed: once its name is durably
+ * gone, the state may describe another export. */
 static int may_resume(const struct run *x, bool *ret, struct ckpt_err *e)
 {
 	struct ckpt_err why;
@@ -551,7 +556,7 @@ static int may_resume(const struct run *x, bool *ret, struct ckpt_err *e)
 	return rc;
 }
 
-/* Space is looked at before anything is allocated by the number of units. */
+/* Space is checked before anything is allocated in proportion to the number of units. */
 static int prepare_state(struct run *x, struct ckpt_err *e)
 {
 	uint64_t need, block;
@@ -578,7 +583,7 @@ static int prepare_state(struct run *x, struct ckpt_err *e)
 	}
 	if (export_state_save(&x->state, &x->id, e))
 		return -e->code;
-	/* The state's name has to be on disk before that of what it describes. */
+	/* The state's name must be on disk before the name of the copy that it describes. */
 	return fsync(x->parent) ? err_sys(e, errno, "directory of '%s'", x->job->dest) : 0;
 }
 
@@ -613,7 +618,7 @@ static int make_dirs(const struct run *x, struct ckpt_err *e)
 	return rc;
 }
 
-/* ---- after ---- */
+/* ---- completion ---- */
 
 static int sync_dirs(const struct run *x, struct ckpt_err *e)
 {
@@ -639,7 +644,7 @@ static int publish(const struct run *x, struct ckpt_err *e)
 {
 	int rc = renameat2(x->parent, x->names.partial, x->parent, x->names.base, RENAME_NOREPLACE);
 
-	if (rc && (errno == EINVAL || errno == ENOSYS)) { /* not every file system can */
+	if (rc && (errno == EINVAL || errno == ENOSYS)) { /* not every file system supports it */
 		if (refuse_existing(x, e))
 			return -e->code;
 		rc = renameat(x->parent, x->names.partial, x->parent, x->names.base);
@@ -676,7 +681,7 @@ static int lock_dest(struct run *x, struct ckpt_err *e)
 			    : rc;
 }
 
-/* A state that describes nothing goes, one with something behind it stays. */
+/* Removes a state that describes no copy; keeps any other. */
 static void drop_empty_state(const struct run *x)
 {
 	struct stat st;
@@ -689,7 +694,7 @@ static int run_locked(struct run *x, struct ckpt_err *e)
 {
 	struct ckpt_err why;
 
-	/* DEST may be there since we asked first. */
+	/* DEST may have been created since the first check. */
 	if (refuse_existing(x, e) || prepare_state(x, e)) {
 		drop_empty_state(x);
 		return -e->code;
@@ -726,7 +731,7 @@ int export_run(const struct export_job *job, struct ckpt_err *e)
 	struct rlimit lim = { .rlim_cur = 1024 };
 
 	(void)pthread_mutex_init(&x.lock, NULL);
-	/* Reading needs descriptors as well, see files.c: an eighth is for us. */
+	/* Reading needs descriptors, too, see files.c: we use an eighth. */
 	(void)getrlimit(RLIMIT_NOFILE, &lim);
 	x.max_open = (size_t)max_u64(1, min_u64(lim.rlim_cur / 8 / job->threads, BATCH_UNITS));
 	if (split_dest(&x, e) || refuse_existing(&x, e) ||

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export - copying a file or directory of the tree to a real place: in parallel, and so that a run
- * that was cut short at any moment is taken up again.
+ * export - copies a file or directory of the tree to a real directory, in parallel; an export that
+ * was interrupted at any moment can be resumed.
  *
  *	DEST.partial         the copy while it grows; renamed to DEST when all of it is on disk
  *	DEST.partial.state   which units of it are on disk, see export_state.h; removed at the end
@@ -24,22 +24,23 @@ struct export_job {
 	struct ckpt *c;
 	struct ckpt_stat what;
 	const char *dest;
-	const char *request; /* PATH and options as bytes that identify them; not the contents
-				of files that they name, which the export sees to */
+	/* Bytes that identify PATH and the options, but not the contents of files named there: the
+	 * export checks those itself. */
+	const char *request;
 	size_t request_len;
 	size_t threads; /* 1 to EXPORT_MAX_JOBS */
-	bool quiet;	/* no bar, and not a word when it goes on */
-	/* That it goes on, or starts over, and why; may be NULL. */
+	bool quiet;	/* no bar, and no message on resuming */
+	/* Reports that the export resumes, or starts over and why; may be NULL. */
 	void (*say)(void *arg, const char *what);
 	void *say_arg;
-	/* From now on an interruption can be gone on after; may be NULL. */
+	/* Called once an interrupted export could be resumed; may be NULL. */
 	void (*begun)(void);
 };
 
 /*
- * What was made from other bytes is not gone on with: where the checkpoint, an asset, a recipe, a
- * layout or renaming rules have changed since, all of it is written again. Where they change while
- * it runs, it fails.
+ * A copy made from other bytes is not resumed: if the checkpoint, an asset, a recipe, a layout or
+ * renaming rules have changed since, everything is written again. If they change during the export,
+ * it fails.
  */
 int export_run(const struct export_job *job, struct ckpt_err *e);
 

@@ -16,7 +16,7 @@ struct maker {
 	struct ckpt *c;
 	struct export_list *l;
 	XXH3_state_t *hash;
-	ckpt_node info; /* of .ckptfs/info.json, or CKPT_ROOT */
+	ckpt_node info; /* node of .ckptfs/info.json, or CKPT_ROOT */
 };
 
 static void cleanup_hash(XXH3_state_t **s)
@@ -63,7 +63,7 @@ static int add_file(struct maker *m, uint32_t dir, uint64_t pos, ckpt_node node,
 	return 0;
 }
 
-/* A directory, or with a target a link. */
+/* Adds a directory or, with a target, a link. */
 static int add_dir(struct maker *m, const char *path, ckpt_node node, const char *target,
 		   struct ckpt_err *e)
 {
@@ -108,7 +108,7 @@ static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *na
 	return add_dir(m, path, node, st.is_link ? target : NULL, e);
 }
 
-/* The list of directories is also the queue of those that are still to be read. */
+/* The list of directories is also the queue of directories that are yet to be read. */
 static int add_tree(struct maker *m, ckpt_node top, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];

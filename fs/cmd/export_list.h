@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_list - the directories and files that an export makes, and how they are cut into units.
+ * export_list - the directories and files that an export creates, and their division into units.
  *
- * A unit is EXPORT_UNIT bytes of one file, the last one of a file fewer; an empty file is one
- * empty unit. Units are numbered through all files. Names are not kept: the tree is asked again.
+ * A unit is EXPORT_UNIT bytes of one file, the last one of a file fewer; an empty file is one empty
+ * unit. Units are numbered through all files. File names are not kept: the tree provides them
+ * again.
  *
- * Threads: immutable once made, but for .left of the files.
+ * Threads: immutable once made, except .left of the files.
  */
 #ifndef FS_CMD_EXPORT_LIST_H
 #define FS_CMD_EXPORT_LIST_H
@@ -23,8 +24,8 @@ struct ckpt_err;
 
 struct export_dir {
 	ckpt_node node;
-	char *path;   /* relative to what is exported; "" for that itself */
-	char *target; /* of a symbolic link, which is made as directories are; else NULL */
+	char *path;   /* relative to the exported directory; "" for that itself */
+	char *target; /* of a symbolic link, which is listed with the directories; else NULL */
 };
 
 struct export_file {
@@ -37,12 +38,12 @@ struct export_file {
 
 struct export_list {
 	ckpt_node node;
-	struct export_dir *dirs; /* parents before what is in them */
+	struct export_dir *dirs; /* parents before their contents */
 	size_t n_dirs, cap_dirs;
 	struct export_file *files;
 	size_t n_files, cap_files;
 	uint64_t bytes, units;
-	char hash[33]; /* of all names and sizes, and of .ckptfs/info.json, which has paths in it */
+	char hash[33]; /* of all names and sizes, and of .ckptfs/info.json, which contains paths */
 };
 
 int export_list_make(struct ckpt *c, const struct ckpt_stat *top, struct export_list *ret,

@@ -18,7 +18,7 @@ enum { HEADER = 512 };
 
 static const char magic[] = "ckptfs export ";
 
-/* The lines of the header, and what it means when one differs: the first one counts. */
+/* Lines of the header; the first one that differs decides what the difference means. */
 enum { LINE_REQUEST = 0 };
 static const char *const differs[] = {
 	[LINE_REQUEST] =
@@ -63,7 +63,7 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 			    0644);
 		if (fd < 0)
 			return err_sys(e, errno, "create '%s'", name);
-		/* On a file system without locks it is used without. */
+		/* On a file system without locks it is used unlocked. */
 		if (flock(fd, LOCK_EX | LOCK_NB) && errno != ENOSYS && errno != EOPNOTSUPP)
 			return errno == EWOULDBLOCK ? -EBUSY : err_sys(e, errno, "lock '%s'", name);
 		if (fstat(fd, &st))
@@ -111,7 +111,7 @@ int export_state_match(const struct export_state *s, const struct export_identit
 			       partial);
 	line = line_that_differs(want, have);
 	if (line == LINE_REQUEST && have[sizeof(magic) - 1] != want[sizeof(magic) - 1])
-		line++; /* the format is another version's */
+		line++; /* another version of the format */
 	(void)err_set(e, EEXIST, "'%s' %s", partial, differs[line]);
 	return line == LINE_REQUEST ? -e->code : 1;
 }

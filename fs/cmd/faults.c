@@ -17,14 +17,14 @@ enum { NAMES_SHOWN = 3, MAX_CAUSES = 256, SENTENCE = sizeof(((struct ckpt_err *)
 struct fault_cause {
 	const char *before;
 	char what[SENTENCE], pattern[SENTENCE]; /* of the first */
-	bool differ;				/* not all say exactly that */
+	bool differ;				/* not all sentences are identical */
 	uint64_t names, files;
-	char *shown[NAMES_SHOWN]; /* of the names, each shown_len bytes long */
+	char *shown[NAMES_SHOWN]; /* names, each of shown_len bytes */
 	size_t shown_len[NAMES_SHOWN];
 };
 
-/* The sentence without its numbers, which may have a point and an exponent, and without what stands
- * in quotes or brackets. */
+/* Removes numbers, which may have a point and an exponent, and text in quotes or brackets from the
+ * sentence. */
 static void pattern_of(const char *what, char out[static SENTENCE])
 {
 	bool quoted = false, number = false, listed = false;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faults - what is wrong with which tensors, objects and files, reported once for each cause.
+ * faults - the faults of tensors, objects and files, reported once for each cause.
  *
  *	fault: a, b, c and 97 more: data file '__0_0.distcp' is missing
  *	fault: s, t: no chunk holds the elements at [0,0] of size [2,3] (and 1 more like it)
  *	warning: data file '__0_0.distcp' is newer than the metadata (and 1023 more like it)
  *
- * Sentences that differ in nothing but numbers and what stands in quotes have one cause. At most
- * 256 causes are kept; what has other ones is only counted.
+ * Sentences that differ only in numbers and in quoted text have the same cause. At most 256 causes
+ * are kept; faults with other causes are only counted.
  */
 #ifndef CMD_FAULTS_H
 #define CMD_FAULTS_H
@@ -22,16 +22,16 @@ struct fault_cause;
 struct faults { /* { 0 } is empty */
 	struct fault_cause *v;
 	size_t n;
-	uint64_t others; /* have a cause that is not kept */
+	uint64_t others; /* faults whose cause is not kept */
 	int err;	 /* ENOMEM, or 0 */
 };
 
-/* before: how the line begins, a constant; fqn: NULL where a file has it. */
+/* before: how the line begins, a constant; fqn: NULL for the fault of a file. */
 void faults_add(struct faults *f, const char *before, const char *fqn, size_t len,
 		const char *what);
 /* How many causes begin with `before`. */
 size_t faults_causes(const struct faults *f, const char *before);
-/* At most max_lines of them, in the order of their first; what is left over is counted. */
+/* Shows at most max_lines causes, in order of their first fault; the rest are counted. */
 void faults_show(const struct faults *f, size_t max_lines, struct buf *b);
 void faults_release(struct faults *f);
 

@@ -75,7 +75,7 @@ int helper_main(int argc, char **argv)
 			      "[-t type] [-o options]");
 		return cmd_fail(&e);
 	}
-	/* getopt skips argv[0] of what it is given: here the directory. */
+	/* getopt skips argv[0], which is the directory here. */
 	if (read_letters(&c, argc - 1, argv + 1, &e))
 		return cmd_fail(&e);
 	if (c.fake)

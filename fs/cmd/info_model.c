@@ -31,7 +31,7 @@ static int by_elements(const void *ap, const void *bp)
 	return strcmp(a->name, b->name);
 }
 
-/* Of the model's tensors, or of all. */
+/* Sums over the model's tensors, or over all. */
 static size_t sum_dtypes(const struct ckpt *c, bool model, uint64_t n, struct dtype_sum *of)
 {
 	size_t n_of = 0;
@@ -79,7 +79,7 @@ static void close_file(struct ckpt_file **f)
 		ckpt_file_close(*f);
 }
 
-/* config.json as hf/ shows it. False: there is none that can be read. */
+/* Reads config.json as hf/ shows it. False: there is none, or it cannot be read. */
 static bool read_config(struct ckpt *c, char **text, struct jdoc *d)
 {
 	struct ckpt_file *f CLEANUP(close_file) = NULL;

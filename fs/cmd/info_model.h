@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * info_model - what the model is made of, and of which family it is: lines of `ckptfs info`. Each begins with
- * the end of the line before it.
+ * info_model - the composition and the family of the model: lines of `ckptfs info`. Each begins
+ * with the newline of the line before it.
  *
  * Private to info.
  *
@@ -14,9 +14,10 @@ struct buf;
 struct ckpt;
 struct ckpt_totals;
 
-/* "dtypes      bfloat16 7.24 B, float32 128": elements of the model, or of all tensors where there is none. */
+/* "dtypes      bfloat16 7.24 B, float32 128": elements of the model, or of all tensors if there is
+ * none. */
 void info_add_dtypes(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t);
-/* Where there is a config.json: "family      qwen3 (Qwen3ForCausalLM), ..." */
+/* If there is a config.json: "family      qwen3 (Qwen3ForCausalLM), ..." */
 /* "llama (LlamaForCausalLM)", or nothing. */
 void info_family(struct buf *b, struct ckpt *c);
 void info_add_family(struct buf *b, struct ckpt *c);

@@ -10,16 +10,16 @@
 
 static const char *last_word;
 
-/* What is on disk is enough to go on, whenever the program ends: all that is left is to say so. */
+/* The state on disk always suffices to resume, so it only remains to tell the user. */
 static void on_signal(int number)
 {
 	static const char clear[] = "\r\033[K";
 	int saved = errno;
 
-	if (isatty(STDERR_FILENO)) /* the bar's line */
+	if (isatty(STDERR_FILENO)) /* end the bar's line */
 		(void)!write(STDERR_FILENO, clear, strlen(clear));
 	(void)!write(STDERR_FILENO, last_word, strlen(last_word));
-	(void)raise(number); /* SA_RESETHAND: it ends the program when we return */
+	(void)raise(number); /* SA_RESETHAND: the program ends when we return */
 	errno = saved;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "RUN step-1000" in place of "RUN/step-1000". */
+/*
+ * Accepts "RUN step-1000" in place of "RUN/step-1000".
+ */
 #include "cmd/cmd.h"
 #include "cmd/options.h"
 
@@ -24,7 +26,8 @@ static int compare_entry(void *arg, const struct ckpt_run_entry *x)
 	return 0;
 }
 
-/* Is it a run that has a checkpoint of that name? What it lacks is reported when it is opened. */
+/* Is it a run that has a checkpoint of that name? Anything it lacks is reported when it is opened.
+ * */
 static bool has_checkpoint(const char *run, const char *name)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
@@ -36,7 +39,7 @@ static bool has_checkpoint(const char *run, const char *name)
 	       ckpt_is_run(c) && !ckpt_run_each(c, compare_entry, &s, &ignored) && s.found;
 }
 
-/* What is no name of a directory there need not be looked for in a run. */
+/* Only the name of a directory entry is worth looking for in a run. */
 static bool may_join(const char *run, const char *name, const char *path)
 {
 	struct stat st;
@@ -46,7 +49,8 @@ static bool may_join(const char *run, const char *name, const char *path)
 	return !strcmp(name, "latest") || (!stat(path, &st) && S_ISDIR(st.st_mode));
 }
 
-/* Puts their path in place of argument i: of both, or where the run is another, of the name alone. */
+/* Puts the joined path in place of argument i and the next or, if the run is from an earlier
+ * argument, of the name alone. */
 static int join(struct options *o, size_t i, const char *run, const char *name, bool both,
 		struct ckpt_err *e)
 {
@@ -63,7 +67,7 @@ static int join(struct options *o, size_t i, const char *run, const char *name, 
 
 int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e)
 {
-	const char *before = NULL; /* the run of the argument before */
+	const char *before = NULL; /* the run of the previous argument */
 
 	for (size_t i = 0; i < c->checkpoints && i < o->n_args; i++) {
 		const char *here = o->args[i];

@@ -17,17 +17,17 @@
 #include <string.h>
 
 enum {
-	MAX_LEVELS = 64, /* what is deeper is one long name */
-	MAX_KINDS = 8, /* different layers beside each other that a further one is compared with */
-	MAX_SPANS = 6, /* of numbers that are shown in braces */
+	MAX_LEVELS = 64, /* deeper levels form one long name */
+	MAX_KINDS = 8,	 /* neighbours that a layer is compared with */
+	MAX_SPANS = 6,	 /* number ranges shown in braces */
 	MAX_DIGITS = 18, /* of a number that is folded */
 };
 
-/* Members of a level that are the same: items [lo, hi), and the numbers of those folded into them. */
+/* Equal members of a level: items [lo, hi), and the numbers of the members folded into them. */
 struct child {
-	size_t lo, hi, end; /* end: of its component, in the names */
+	size_t lo, hi, end; /* end: of its component in the names */
 	bool is_leaf;
-	uint64_t *numbers; /* n_numbers, ascending; none: it is not a number */
+	uint64_t *numbers; /* n_numbers, ascending; empty if the label is not a number */
 	size_t n_numbers, cap;
 	uint64_t bytes;
 };
@@ -38,9 +38,9 @@ struct children {
 };
 
 struct line {
-	const char *label; /* as a terminal can show it */
+	const char *label; /* in a form fit for a terminal */
 	size_t level;
-	const struct ls_item *leaf; /* NULL: there is more below */
+	const struct ls_item *leaf; /* NULL: there are levels below */
 	uint64_t bytes, elements, tensors, objects;
 };
 
@@ -65,7 +65,7 @@ static void release_children(struct children *c)
 	free(c->v);
 }
 
-/* Where the component that begins at `from` ends: at a dot that has something on both sides. */
+/* The end of the component that begins at `from`: a dot with text on both sides. */
 static size_t component_end(const struct ls_item *i, size_t from)
 {
 	for (size_t at = from + 1; at + 1 < i->fqn_len; at++)
@@ -74,7 +74,7 @@ static size_t component_end(const struct ls_item *i, size_t from)
 	return i->fqn_len;
 }
 
-/* Natural order, component by component: what has a component in common is together. */
+/* Natural order, component by component, so that names with a common component are together. */
 static int by_components(const void *ap, const void *bp)
 {
 	const struct ls_item *a = ap, *b = bp;
@@ -118,7 +118,7 @@ static bool same_item(const struct ls_item *a, size_t a_from, const struct ls_it
 	       !a->fault == !b->fault;
 }
 
-/* Both are in the same order, so that what corresponds has the same place. */
+/* Both are in the same order, so that corresponding items have the same position. */
 static bool same_child(const struct tree *t, const struct child *a, const struct child *b)
 {
 	if (a->is_leaf != b->is_leaf || a->hi - a->lo != b->hi - b->lo)
@@ -166,7 +166,7 @@ static int add_child(struct tree *t, struct children *to, const struct child *c,
 	return numbered ? fold(t, &to->v[to->n - 1], NULL, number) : 0;
 }
 
-/* What items [lo, hi) have at `from`; deep: no further levels. */
+/* Splits items [lo, hi) by their component at `from`; deep: no further levels. */
 static int split(struct tree *t, size_t lo, size_t hi, size_t from, bool deep, struct children *ret)
 {
 	int rc = 0;
@@ -218,7 +218,7 @@ static void add_numbers(struct buf *b, const uint64_t *v, size_t n)
 		}
 		while (last + 1 < n && v[last + 1] - v[last] == step)
 			last++;
-		if (last - i < 2) /* two are no series */
+		if (last - i < 2) /* two numbers are not a series */
 			last = i;
 		buf_printf(b, "%s%" PRIu64, comma, v[i]);
 		if (last > i)
@@ -255,7 +255,8 @@ static int add_line(struct tree *t, const struct child *c, size_t level, const s
 static int build_level(struct tree *t, const struct children *of, size_t from, size_t levels,
 		       size_t level);
 
-/* A line for a child, with those below it that are alone, and the lines of the others. */
+/* Builds the line of a child, which includes only children below it, and the lines of its other
+ * descendants. */
 static int build_child(struct tree *t, const struct child *c, size_t from, size_t levels,
 		       size_t level)
 {
@@ -357,7 +358,7 @@ static struct columns measure(const struct tree *t, struct buf *b)
 	return c;
 }
 
-/* What was added since `start`, to the right of its column. */
+/* Right-aligns the text added since `start` in its column. */
 static void to_right(struct buf *b, size_t start, int width)
 {
 	size_t len = b->len - start, pad = (size_t)width > len ? (size_t)width - len : 0;

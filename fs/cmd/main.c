@@ -91,7 +91,7 @@ static int print_help(const struct command *c)
 	return cmd_finish(STATUS_DONE);
 }
 
-/* All recipes, or the text of one. */
+/* Prints all recipes, or the text of one. */
 static int print_recipes(const char *name)
 {
 	const char *recipe, *summary, *text;
@@ -162,7 +162,7 @@ static bool is_directory(const char *path)
 	return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-/* A caller may have closed them; what we open must not become our own standard output. */
+/* A caller may have closed them; a file that we open must not become our standard output. */
 static bool have_standard_files(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

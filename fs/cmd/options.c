@@ -14,10 +14,10 @@
 
 enum kind {
 	FLAG,	/* bool */
-	TEXT,	/* const char *; one of those that .value lists, if it has a '|' */
+	TEXT,	/* const char *; one of the words in .value, if that has a '|' */
 	NUMBER, /* uint64_t */
 	COUNT,	/* NUMBER that is not 0 */
-	LEVEL,	/* COUNT that may be left out: default_of */
+	LEVEL,	/* COUNT whose value may be omitted: default_of */
 	REAL,	/* double above 0 */
 	LIST,	/* const char **, NULL-terminated; repeatable */
 	OPEN,	/* for ckpt_open, with a value */
@@ -25,7 +25,7 @@ enum kind {
 };
 
 struct word {
-	const char *name; /* with underscores; "" for one that is only a letter */
+	const char *name; /* with underscores; "" for an option that is only a letter */
 	char letter;
 	enum kind kind;
 	unsigned group;
@@ -139,8 +139,11 @@ static const struct word words[] = {
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
 };
 
-/* What fstab and mount(8) say to every file system. A tree that is read-only, without programs,
- * devices and access times, whose modes are looked at, does all of it already or cannot. */
+/*
+ * Options that fstab and mount(8) pass to every file system. The tree is read-only, has no
+ * programs, devices or access times, and its modes are enforced, so each of these already applies
+ * or cannot.
+ */
 static const char *const junk[] = {
 	"ro",	       "rw",
 	"defaults",    "auto",
@@ -210,7 +213,7 @@ static unsigned open_group(const char *name)
 	return WORDS_OPEN;
 }
 
-/* The library's option i. False: there is none, or it is not the commands'. */
+/* The library's option i. False: there is none, or commands do not offer it. */
 static bool open_word(size_t i, struct word *ret)
 {
 	const struct ckpt_option *x = ckpt_option(i);
@@ -239,7 +242,7 @@ static bool find_word(unsigned groups, const char *s, size_t len, struct word *r
 	return false;
 }
 
-/* About a word that find_word did not find. */
+/* Refuses a word that find_word did not find. */
 static int refuse(unsigned groups, const char *dashes, const char *s, size_t len,
 		  struct ckpt_err *e)
 {
@@ -263,7 +266,7 @@ static int push(const char ***list, size_t n, const char *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* s, which was made for o, is o's. NULL: out of memory. */
+/* Gives ownership of s to o. NULL: out of memory. */
 static char *own(struct options *o, char *s, struct ckpt_err *e)
 {
 	char **grown = s ? realloc(o->owned, (o->n_owned + 1) * sizeof(*grown)) : NULL;
@@ -279,7 +282,7 @@ static char *own(struct options *o, char *s, struct ckpt_err *e)
 	return s;
 }
 
-/* Of a word of ckpt_open, if that is its name. */
+/* The value of a ckpt_open option, if it has this name. */
 static const char *value_of(const char *word, const char *name)
 {
 	size_t len = strlen(name);
@@ -334,7 +337,7 @@ static int set_number(const struct word *w, const char *value, uint64_t *ret, st
 	*ret = strtoull(value, &end, 10);
 	if (*value < '0' || *value > '9' || *end || errno || *ret > UINT32_MAX)
 		return err_set(e, EINVAL, "option '%s': '%s' is not a number", w->name, value);
-	if (!*ret && w->kind != NUMBER) /* to the library that is the default */
+	if (!*ret && w->kind != NUMBER) /* the library takes 0 as the default */
 		return err_set(e, EINVAL, "option '%s': must be at least 1", w->name);
 	return 0;
 }
@@ -425,7 +428,7 @@ static int set_word(struct options *o, const struct word *w, const char *value, 
 	}
 }
 
-/* Cut the next word off a list, in place: "a\,b,c" gives "a,b" and leaves "c". */
+/* Cuts the next word off a list, in place: "a\,b,c" gives "a,b" and leaves "c". */
 static char *next_of_list(char **list)
 {
 	char *start = *list, *from = start, *to = start;
@@ -498,7 +501,7 @@ int options_parse_word(struct options *o, unsigned groups, const char *s, struct
 	return used < 0 ? used : 0;
 }
 
-/* A letter is the first's that has it: -h is --help where a command has no use of its own for it. */
+/* The first option with the letter wins: -h is --help unless the command defines its own -h. */
 static const struct word *find_letter(unsigned groups, char letter)
 {
 	for (size_t i = 0; letter && i < ARRAY_LEN(words); i++)
@@ -530,7 +533,8 @@ static int parse_o(struct options *o, unsigned groups, unsigned flags, const cha
 
 	if (!list)
 		return err_set(e, EINVAL, "option '-o' needs a list of options");
-	/* What is written can be named as other programs have it: no list looks like that. */
+	/* Accepts "-o FILE" for the output file, as in other programs: no list of options looks
+	 * like that. */
 	if (groups & WORDS_REPORT && len > 5 && !strchr(list, '=') &&
 	    !strcmp(list + len - 5, ".html")) {
 		o->output = list;

@@ -4,13 +4,13 @@
  *
  *	struct options o = {0};
  *	if (options_parse(&o, WORDS_OPEN | WORDS_LS, 0, argc, argv, &e)) ...
- *	o.args[0], o.n_args        // what is left: CKPT, GLOB, ...
+ *	o.args[0], o.n_args        // the remaining arguments: CKPT, GLOB, ...
  *	options_release(&o);
  *
- * Forms: --word, --word=value, --word value (where the value may not be left out), -x (letters may
- * be joined: -lq), -o a,b=c. A dash inside a word is as good as an underscore. In the list of -o a
- * comma that belongs to a value is written "\," and a backslash before it "\\"; any other backslash
- * stands for itself, so that globs look the same everywhere. "--" ends the options.
+ * Forms: --word, --word=value, --word value (if the value may not be omitted), -x (letters may be
+ * joined: -lq), -o a,b=c. A dash inside a word equals an underscore. In the list of -o a comma that
+ * belongs to a value is written "\," and a backslash before it "\\"; any other backslash stands for
+ * itself, so that globs look the same everywhere. "--" ends the options.
  *
  * Threads: one at a time.
  */
@@ -26,11 +26,11 @@ struct buf;
 struct ckpt_err;
 struct ckpt_option;
 
-/* Groups of words; a command takes those that it names. Or-ed. */
+/* Groups of words, combined with |; a command takes the groups that it names. */
 enum {
 	WORDS_ANY = 1 << 0, /* help */
 	WORDS_QUIET = 1 << 1,
-	WORDS_MOUNT = 1 << 2, /* what a mount is, and how it is started */
+	WORDS_MOUNT = 1 << 2, /* what to mount, and how */
 	WORDS_JSON = 1 << 3,
 	WORDS_LS = 1 << 4,
 	WORDS_CAT = 1 << 5,
@@ -40,15 +40,15 @@ enum {
 	WORDS_JOBS = 1 << 9,
 	WORDS_RESHARD = 1 << 10,
 	WORDS_COLOR = 1 << 11,
-	/* The library's options, see ckpt.h, by what they change. One that has no group of its own is in
-	 * all of them. */
+	/* The library's options (see ckpt.h) by their effect. An option without a group is in all
+	 * of them. */
 	WORDS_STORE = 1 << 12,	 /* how a checkpoint is opened: index, ignore_ctime */
 	WORDS_NAMES = 1 << 13,	 /* which tensors there are: include, exclude, rename */
-	WORDS_DTYPE = 1 << 14,	 /* and of what */
-	WORDS_MODEL = 1 << 15,	 /* which of them are the model: weights, recipe, assets, experts */
+	WORDS_DTYPE = 1 << 14,	 /* and their dtypes */
+	WORDS_MODEL = 1 << 15,	 /* which form the model: weights, recipe, assets, experts */
 	WORDS_FILES = 1 << 16,	 /* how its files are cut: shard_size, layout */
 	WORDS_GGUF = 1 << 17,	 /* gguf_dtype */
-	WORDS_MISSING = 1 << 18, /* allow_missing, where it is not what the command does anyhow */
+	WORDS_MISSING = 1 << 18, /* allow_missing, unless the command always does that */
 	WORDS_CACHE = 1 << 19,	 /* cache */
 	WORDS_TENSORS = WORDS_STORE | WORDS_NAMES | WORDS_DTYPE,
 	WORDS_TREE = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_GGUF,
@@ -95,40 +95,40 @@ struct options {
 
 	const char **args; /* not options, in order, NULL-terminated; NULL when there are none */
 	size_t n_args;
-	char **owned; /* copies that the strings above may point into */
+	char **owned; /* storage that the strings above may point into */
 	size_t n_owned;
 };
 
-/* As a mount helper is called with -s: unknown words of -o are ignored. */
+/* Ignores unknown words of -o, as a mount helper does with -s. */
 #define OPTIONS_SLOPPY 1u
 
-/* EINVAL and one line that names the word; *o is to be released in either case. */
+/* Fails with EINVAL and a sentence that names the word; *o must be released in either case. */
 int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, char *const *argv,
 		  struct ckpt_err *e);
-/* The list of one -o alone. */
+/* Parses only the list of one -o. */
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
 		       struct ckpt_err *e);
-/* One word as it stands on a command line, "--word" or "--word=value"; it is borrowed. */
+/* Parses one word of a command line, "--word" or "--word=value", which is borrowed. */
 int options_parse_word(struct options *o, unsigned groups, const char *s, struct ckpt_err *e);
-/* A copy of path in place of argument i, or of that and the next. */
+/* Replaces argument i, or that and the next, with a copy of path. */
 int options_set_arg(struct options *o, size_t i, const char *path, bool two, struct ckpt_err *e);
-/* One more of .args. */
+/* Appends to .args. */
 int options_add_arg(struct options *o, const char *arg, struct ckpt_err *e);
 void options_release(struct options *o);
 
-/* Value of the last of these words of ckpt_open, "" of a flag; NULL: it was not given. */
+/* The value of the last ckpt_open option with this name, "" for a flag; NULL: it was not given. */
 const char *options_get(const struct options *o, const char *name);
-/* One more word of ckpt_open; value: NULL of a flag. Nothing is checked. */
+/* Appends an option for ckpt_open; value is NULL for a flag. Nothing is checked. */
 int options_put(struct options *o, const char *name, const char *value, struct ckpt_err *e);
 /*
- * What was given that decides which names and bytes the tree holds, as "word=value\0", in an order of
- * its own: the same text, the same tree of the same checkpoint. `instead`, unless it is NULL, says
- * what stands there for a value.
+ * Appends the given options that determine the names and bytes in the tree, as "word=value\0" in a
+ * fixed order: for the same checkpoint, the same text means the same tree. `instead`, unless it is
+ * NULL, returns what to write in place of a value.
  */
 typedef const char *options_value_fn(const struct ckpt_option *x, const char *value);
 void options_add_shape(const struct options *o, options_value_fn *instead, struct buf *b);
 
-/* Word i of these groups, as a user types it; false behind the last. */
+/* Word i of these groups, as a user types it; false after the last. */
 struct option_word {
 	const char *name;
 	const char *value; /* NULL: it takes none; "a|b": one of these; else what it is: "FILE" */

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LEVELS = 8 }; /* of a height, and of the last column of a bar */
+enum { LEVELS = 8 }; /* steps of a height, and of the last column of a bar */
 
 bool plot_wanted(const struct options *o)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plot - small pictures of numbers in a line of text: for people at a terminal.
+ * plot - small plots in a line of text, for people at a terminal.
  *
- * Of Unicode blocks where the locale's character set is UTF-8, else of ASCII.
+ * Drawn with Unicode blocks if the locale's character set is UTF-8, else with ASCII.
  *
  * Threads: no state.
  */
@@ -16,16 +16,15 @@
 struct buf;
 struct options;
 
-/* Are there to be plots: what --plot says, else whether standard output is a terminal. */
+/* Should plots be drawn? As --plot says, else if standard output is a terminal. */
 bool plot_wanted(const struct options *o);
 /* Can the terminal show more than ASCII? */
 bool plot_utf8(void);
 
-/* n counts, as heights in `columns` columns; neighbours share one where there are more counts. What is
- * not 0 can be seen. */
+/* Draws n counts as heights in `columns` columns; if there are more counts, neighbours share a
+ * column. Counts above 0 are always visible. */
 void plot_spark(struct buf *b, const uint64_t *counts, size_t n, size_t columns, bool utf8);
-/* A bar of share * columns, 0 <= share <= 1, padded to all of them if there are
- * more columns. */
+/* Draws a bar of share * columns, 0 <= share <= 1; pad: fills the rest with blanks. */
 void plot_bar(struct buf *b, double share, size_t columns, bool pad, bool utf8);
 
 #endif

@@ -45,7 +45,7 @@ static bool has_max(const struct ckpt_values *v)
 	return v->finite && !v->is_complex;
 }
 
-/* Elements, also where their bytes are no numbers. */
+/* The number of elements, even if their bytes are not numbers. */
 static uint64_t elements(const struct ckpt_series_item *i)
 {
 	uint64_t n = 1;

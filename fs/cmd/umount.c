@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The umount command. It refuses what is not a mount of this program: as root it would otherwise
- * be a umount(8) that asks nothing.
+ * The umount command. It refuses mounts of other programs: as root it would otherwise be a
+ * umount(8) without checks.
  */
 #include "cmd/cmd.h"
 #include "cmd/options.h"

@@ -20,14 +20,13 @@
 
 enum {
 	BLOCK = 1 << 20, /* bytes of one read */
-	UNIT = 8
-	       << 20, /* what a worker takes at once; windows of read-ahead start anew with each */
+	UNIT = 8 << 20,	 /* per worker at once; restarts read-ahead */
 	GAP = 128 *
 	      1024, /* read rather than skipped: the kernel's read-ahead would bring it anyway */
 };
 
 #ifndef __NR_cachestat
-#define __NR_cachestat 451 /* on all machines */
+#define __NR_cachestat 451 /* on all architectures */
 #endif
 
 /* ---- the list ---- */
@@ -119,7 +118,7 @@ void warm_release(struct warm *w)
 /* The number of bytes of [off, off+len) in the cache, or -errno. */
 static int64_t cached_bytes(int fd, uint64_t off, uint64_t len)
 {
-	/* As in linux/mman.h, which may be older than the kernel. */
+	/* As in linux/mman.h, which may be older than the running kernel. */
 	struct {
 		uint64_t off, len;
 	} range = { off, len };

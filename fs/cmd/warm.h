@@ -29,7 +29,7 @@ struct progress;
 struct warm_part {
 	const char *path;
 	uint64_t off, len;
-	/* Its position in the order; NULL: path and off themselves. Remains the caller's. */
+	/* Its position in the order; NULL: path and off themselves. Borrowed. */
 	const char *after;
 	uint64_t after_off;
 };
@@ -39,34 +39,31 @@ struct warm {
 	size_t n, cap;
 	uint64_t bytes; /* of all parts */
 	size_t files;	/* different paths; after warm_sort */
-	char **paths;	/* what the parts point to */
+	char **paths;	/* the paths that parts point to */
 	size_t n_paths, cap_paths;
-	uint64_t read, there; /* bytes that were read, and that need not be */
+	uint64_t read, there; /* bytes that were read, and bytes that were already cached */
 };
 
 struct warm_how {
 	size_t threads; /* at most; 1 to WARM_MAX_THREADS */
 	struct progress *progress;
-	_Atomic uint64_t *done; /* bytes; several may run at once and share it */
+	_Atomic uint64_t *done; /* bytes; several calls may run at once and share it */
 };
 enum { WARM_MAX_THREADS = 64 };
 
 /* Its path is copied. */
 int warm_add(struct warm *w, const struct warm_part *part, struct ckpt_err *e);
-/* By their places; overlapping parts, and those with little between them, become one. */
+/* Sorts the parts by position; overlapping parts, and those with small gaps, are merged. */
 void warm_sort(struct warm *w);
-/*
- * What ends before a part does is read to its end. A file that cannot be read is passed over; the
- * first one is told when all others are done.
- */
+/* A file that ends before its part does is read to its end. A file that cannot be read is skipped;
+ * the first such file is reported when all others are done. */
 int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e);
 void warm_release(struct warm *w);
 
-/* Is the beginning of the file that fd is open for in the page cache? 1, 0, or -errno: it cannot be
- * told. */
+/* Is the beginning of fd's file in the page cache? 1, 0, or -errno if that cannot be determined. */
 int warm_has(int fd);
 
-/* Bytes that may be used without swapping; 0: it cannot be told. */
+/* Bytes that may be used without swapping; 0: unknown. */
 uint64_t warm_memory(void);
 
 #endif
