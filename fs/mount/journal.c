@@ -16,7 +16,7 @@ struct line {
 	char *text;
 	uint64_t id; /* of the file; 0: none */
 	uint64_t times;
-	char time[JOURNAL_TIME_MAX]; /* of the last of them */
+	char time[JOURNAL_TIME_MAX]; /* of the last occurrence */
 };
 
 struct journal {
@@ -66,7 +66,7 @@ static struct line *find(struct journal *j, uint64_t id, const char *text)
 	return NULL;
 }
 
-/* text is handed over. */
+/* Takes ownership of text. */
 static struct line *add(struct journal *j, uint64_t id, char *text)
 {
 	size_t len = strlen(text);
@@ -92,7 +92,7 @@ static void keep(void *arg, enum log_level level, uint64_t id, const char *text)
 	journal_time(time);
 	SCOPED_LOCK(&j->lock);
 	l = find(j, id, text);
-	if (!l && copy) /* without memory it is in the log alone */
+	if (!l && copy) /* without memory the message is only in the log */
 		l = add(j, id, steal_ptr(&copy));
 	if (!l)
 		return;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal - the last messages of a mount, for those who have no syslog: what .ckptfs/log holds.
+ * journal - the last messages of a mount, for users without syslog: the contents of .ckptfs/log.
  *
- * Each line is a time (UTC) and the sentence that went to the log. The same sentence again, or another
- * failure of the same file that reply.h keeps back, adds no line: the time of the last one changes,
- * and "(3 times)" follows it. There are at most JOURNAL_LINES lines with JOURNAL_BYTES of text; then
- * the oldest go. Debugging messages are not kept.
+ * Each line is a time (UTC) and the sentence that went to the log. A repeated sentence, or another
+ * failure of the same file that reply.h suppresses, adds no line: the time of the existing line is
+ * updated and "(3 times)" is appended. At most JOURNAL_LINES lines with JOURNAL_BYTES of text are
+ * kept; the oldest are dropped first. Debugging messages are not kept.
  *
  * Threads: any; new and free from one.
  */
@@ -26,7 +26,7 @@ void journal_free(struct journal *j); /* NULL is fine */
 /* Appends the last `lines` lines, each with its newline. */
 void journal_text(struct journal *j, size_t lines, struct buf *ret);
 
-/* The time now, as lines begin with it: "2026-11-20T09:30:05Z". */
+/* The current time, in the form that begins a line: "2026-11-20T09:30:05Z". */
 enum { JOURNAL_TIME_MAX = 24 };
 void journal_time(char ret[static JOURNAL_TIME_MAX]);
 

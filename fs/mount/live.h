@@ -11,7 +11,7 @@ struct buf;
 struct ckpt_err;
 struct jdoc;
 
-/* Appends that of the mount at `root` to *ret. ENOENT: not a mount of this program. */
+/* Appends the stats.json of the mount at `root` to *ret. ENOENT: not a mount of this program. */
 int live_read(const char *root, struct buf *ret, struct ckpt_err *e);
 /* The same, parsed: an object, which must be released in any case. */
 int live_load(const char *root, struct jdoc *ret, struct ckpt_err *e);

@@ -20,7 +20,7 @@ struct way {
 	bool syslog, to_file;
 };
 
-/* Part of a line, where a disk is full, is ended by the next. */
+/* If a full disk has cut a line short, the next call ends that line first. */
 static void add_line(int file, const char *text, size_t n, bool *cut)
 {
 	char line[JOURNAL_TIME_MAX + LOG_PACKET_MAX + 4], time[JOURNAL_TIME_MAX];
@@ -70,7 +70,7 @@ int logger_open(const char *path, int *ret, struct ckpt_err *e)
 	if (st.st_uid != geteuid() || st.st_nlink != 1)
 		return err_set(e, EPERM, "option 'log': '%s' %s: name a new file", path,
 			       st.st_nlink != 1 ? "has several names" : "belongs to another user");
-	/* Not one that a daemon gives another meaning. */
+	/* Avoids the standard descriptors, which a daemon redirects. */
 	*ret = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	return *ret < 0 ? err_sys(e, errno, "option 'log': '%s'", path) : 0;
 }

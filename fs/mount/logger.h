@@ -8,7 +8,7 @@
  * process number, and ends when the daemon does. The daemon never waits for it: messages that it
  * cannot accept, for example because syslogd has stopped or the disk of the file hangs, are lost.
  *
- * Threads: as child.h.
+ * Threads: see child.h.
  */
 #ifndef FS_MOUNT_LOGGER_H
 #define FS_MOUNT_LOGGER_H

@@ -57,15 +57,15 @@
 #include <unistd.h>
 
 enum {
-	/* More than there are CPUs: who waits for a disk must not keep others from being served.
-	 * They are started when all others are busy, and one that sleeps costs nothing. */
+	/* Use more threads than CPUs so that requests blocked on a disk do not delay others. A
+	 * thread is started only when all others are busy, and an idle one costs nothing. */
 	THREADS_PER_CPU = 4,
 	MIN_THREADS = 16,
 	MAX_THREADS = 32,
 	MAX_ARENAS = 4, /* each keeps what its threads have freed: with one per thread, more than is
 			   in use */
 	MAX_SHAPE = 4 << 20,   /* bytes */
-	MAX_MOUNTS = 16 << 20, /* bytes for what tells all mounts apart */
+	MAX_MOUNTS = 16 << 20, /* bytes of the list of all mounts */
 };
 
 struct mount {
@@ -75,8 +75,8 @@ struct mount {
 	enum sandbox_mode sandbox;
 	char *source, *target; /* absolute */
 	bool given;	       /* target is "/dev/fd/N": the caller has mounted that */
-	char *cwd;	       /* where the command was given, */
-	struct buf shape;      /* and what decides which tree it is: see options_add_shape */
+	char *cwd;	       /* where the command was run, */
+	struct buf shape;      /* and the options that determine the tree: see options_add_shape */
 	int report;	       /* the pipe to the waiting parent, or -1 */
 	int log;	       /* the file that messages are added to, or -1 */
 	struct journal *journal;
@@ -84,9 +84,9 @@ struct mount {
 	struct stats *stats;
 	struct fs *fs;
 	struct fuse_session *session;
-	bool bound; /* it is mounted, and the unmounter knows what */
+	bool bound; /* it is mounted, and the unmounter knows which mount it is */
 	bool signals;
-	unsigned hung; /* threads that do not come back */
+	unsigned hung; /* threads that will not return */
 	struct mount_found found;
 	struct sandbox rules;
 	struct unmounter unmounter;
@@ -112,7 +112,7 @@ static int report_failure(struct mount *m, const struct ckpt_err *e)
 	return STATUS_TROUBLE;
 }
 
-/* The parent's side. */
+/* Runs in the parent. */
 static int await_ready(int fd, pid_t child, const char *target)
 {
 	struct ckpt_err e = { 0 };
@@ -147,7 +147,7 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 	(void)vsnprintf(line, sizeof(line), fmt, ap);
 	line[strcspn(line, "\n")] = 0;
 	log_msg(level <= FUSE_LOG_ERR	 ? LOG_LEVEL_ERROR
-		: level <= FUSE_LOG_INFO ? LOG_LEVEL_WARN /* io_uring fails to start */
+		: level <= FUSE_LOG_INFO ? LOG_LEVEL_WARN /* such as io_uring failing to start */
 					 : LOG_LEVEL_DEBUG,
 		"%s", line);
 }
@@ -173,7 +173,7 @@ static bool opens(const char *path)
 	return c;
 }
 
-/* It does not work as it was asked for: are the two arguments in the wrong order? */
+/* The mount cannot work as requested: are the two arguments in the wrong order? */
 static bool explain_swapped(const struct mount *m, struct ckpt_err *e)
 {
 	const char *source = m->opts->args[0], *target = m->opts->args[1];
@@ -187,8 +187,8 @@ static bool explain_swapped(const struct mount *m, struct ckpt_err *e)
 	return true;
 }
 
-/* "/dev/fd/N": libfuse serves what the caller has mounted with this descriptor, as mount.fuse3(8) with
- * drop_privileges does, and programs that mount for containers. 1: it is another path. */
+/* "/dev/fd/N": libfuse serves what the caller has mounted with this descriptor, as mount.fuse3(8)
+ * does with drop_privileges, and programs that mount for containers. 1: target has another form. */
 static int resolve_given(struct mount *m, const char *target, struct ckpt_err *e)
 {
 	unsigned fd;
@@ -241,7 +241,7 @@ static int resolve(struct mount *m, struct ckpt_err *e)
 	rc = resolve_given(m, target, e);
 	if (rc <= 0)
 		return rc;
-	if (statvfs(target, &fs) || stat(target, &st)) { /* stat alone the kernel may answer */
+	if (statvfs(target, &fs) || stat(target, &st)) { /* stat alone may come from the cache */
 		if (mounts_is_dead(errno))
 			return err_set(e, ENOTCONN,
 				       "mount point '%s': a dead mount is there; 'ckptfs umount "
@@ -267,7 +267,7 @@ static void add_flag(char **list, bool on, const char *word, int *failed)
 		*failed |= fuse_opt_add_opt(list, word);
 }
 
-/* A value may hold commas. */
+/* A value may contain commas. */
 static void add_value(char **list, const char *word, const char *value, int *failed)
 {
 	autofree char *both = NULL;
@@ -296,8 +296,8 @@ static int new_session(struct mount *m, struct ckpt_err *e)
 	add_value(&list, "context", o->context, &failed);
 	add_flag(&list, o->allow_other, "allow_other", &failed);
 	add_flag(&list, o->allow_root, "allow_root", &failed);
-	/* The kernel knows the modes, which never change, and need not ask: without it access(X_OK)
-	 * would say that files can be executed. */
+	/* The modes never change, so the kernel can check them itself; without this option
+	 * access(X_OK) would report that files can be executed. */
 	add_flag(&list, true, "default_permissions", &failed);
 	add_flag(&list, o->auto_unmount, "auto_unmount", &failed);
 	add_flag(&list, o->io_uring && negotiate_has_uring(), "io_uring", &failed);
@@ -317,7 +317,7 @@ static int new_session(struct mount *m, struct ckpt_err *e)
 	return 0;
 }
 
-/* Which mount is ours; before anything that could be led to take another for it. */
+/* Determines which mount is ours, before anything else could mistake another mount for it. */
 static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err *e)
 {
 	int rc = mounts_find_new(m->target, before, &m->found, e);
@@ -333,7 +333,8 @@ static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err
 	return unmounter_bind(&m->unmounter, &m->found, e);
 }
 
-/* Why it was not mounted; where that is for want of FUSE, what works without. */
+/* Explains why it was not mounted and, if FUSE is missing, names the commands that work without it.
+ * */
 static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
 {
 	autoclose int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -386,7 +387,7 @@ static int may_read_source(void *arg, const struct ckpt_source *s)
 	return 0;
 }
 
-/* A file, or a directory and what links in it lead to. */
+/* Allows reading a file, or a directory and the targets of links in it. */
 static void may_read_linked(struct mount *m, const char *dir)
 {
 	DIR *d CLEANUP(io_close_dir) = io_open_dir(AT_FDCWD, dir, 0);
@@ -404,7 +405,7 @@ static void may_read_linked(struct mount *m, const char *dir)
 	}
 }
 
-/* The checkpoints of a run are opened, and their indexes built, when somebody enters them. */
+/* The checkpoints of a run are opened, and their indexes built, when a reader enters them. */
 static void may_open_children(struct mount *m)
 {
 	autofree char *cache = ckpt_index_dir();
@@ -420,7 +421,8 @@ static void may_open_children(struct mount *m)
 		sandbox_allow_write(&m->rules, cache);
 }
 
-/* What may be opened from now on; while relative paths still mean what they meant to the caller. */
+/* Determines what may be opened from now on, while relative paths still have their meaning for the
+ * caller. */
 static int draw_limits(struct mount *m, struct ckpt_err *e)
 {
 	char bdi[MOUNTS_BDI_MAX];
@@ -435,7 +437,7 @@ static int draw_limits(struct mount *m, struct ckpt_err *e)
 	}
 	if (ckpt_is_run(m->ckpt))
 		may_open_children(m);
-	/* Those that are found without the option are open already. */
+	/* Assets found without the option are already open. */
 	return options_get(m->opts, "assets") ? ckpt_assets(m->ckpt, may_read_source, m, e) : 0;
 }
 
@@ -497,13 +499,13 @@ static int to_dev_null(int fd, int flags, struct ckpt_err *e)
 	return null < 0 || dup2(null, fd) < 0 ? err_sys(e, errno, "open '/dev/null'") : 0;
 }
 
-/* Nothing of the caller's is kept: a pipe that a script reads from would never end. */
+/* Closes everything inherited from the caller: a pipe that a script reads from would never end. */
 static int detach(const struct mount *m, struct ckpt_err *e)
 {
 	if (logger_start(true, m->log, e))
 		return -e->code;
 	fuse_set_log_func(log_fuse);
-	(void)setsid(); /* fails only for a leader, who needs none */
+	(void)setsid(); /* fails only for a group leader, which needs no session */
 	if (chdir("/"))
 		return err_sys(e, errno, "chdir to '/'");
 	return to_dev_null(STDERR_FILENO, O_WRONLY, e);
@@ -548,15 +550,15 @@ static void raise_read_ahead(void *arg)
 		mounts_read_ahead(&m->found);
 }
 
-/* The checkpoints of a run are opened later, when nobody looks at our stderr. */
+/* The checkpoints of a run are opened later, when nobody reads our stderr. */
 static void log_warning(void *arg, const char *what)
 {
 	(void)arg;
 	log_msg(LOG_LEVEL_WARN, "warning: %s", what);
 }
 
-/* A person reads one line for each face; mount(8) is heard by nobody, or by a log, and tells what is
- * wrong. */
+/* Shows a user one line for each face. Output under mount(8) is lost or goes to a log, so only
+ * faults are reported there. */
 static int show_verdict(void *arg, const struct ckpt_verdict *v)
 {
 	const struct options *o = arg;
@@ -632,14 +634,15 @@ static int serve(struct mount *m, struct ckpt_err *e)
 	show_verdicts(m);
 	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(false, m->log, e))
 		return -e->code;
-	if (m->log >= 0) /* it is the child's from now on */
+	if (m->log >= 0) /* it belongs to the child from now on */
 		(void)close(steal_fd(&m->log));
 	if (m->sandbox != SANDBOX_OFF && confine(m, e))
 		return -e->code;
 	return run_loop(m, e);
 }
 
-/* Every waiting reader has been answered by now. Threads that hang still use the rest. */
+/* Every waiting reader has been answered by now. Hung threads still use everything but the
+ * descriptor. */
 static void close_session(struct mount *m)
 {
 	if (m->hung) {
@@ -650,8 +653,8 @@ static void close_session(struct mount *m)
 	m->session = NULL;
 }
 
-/* Nothing when it has been unmounted already; and not before /dev/fuse is closed, or somebody who
- * waits for an answer would hold us up. */
+/* Does nothing if it has already been unmounted. /dev/fuse is closed before unmounting: a process
+ * that waits for an answer would block us otherwise. */
 static void leave(struct mount *m)
 {
 	struct pollfd p = { .fd = fuse_session_fd(m->session) };
@@ -704,7 +707,7 @@ static int run_daemon(struct mount *m)
 	clean_up(m, rc ? STATUS_TROUBLE : STATUS_DONE);
 	if (!rc)
 		return STATUS_DONE;
-	if (waited_for && m->report < 0) { /* nobody is there to hear it */
+	if (waited_for && m->report < 0) { /* the parent has already exited */
 		log_msg(LOG_LEVEL_ERROR, "%s", e.msg);
 		return STATUS_TROUBLE;
 	}
@@ -748,7 +751,8 @@ static void release(struct mount *m)
 		(void)close(m->log);
 }
 
-/* A relative path of the index must still mean the same after chdir("/"): the option as it does. */
+/* Makes the option's path absolute, because a relative one would change its meaning after
+ * chdir("/"). */
 static char *absolute_index(const char *index)
 {
 	autofree char *cwd = NULL;
@@ -760,7 +764,7 @@ static char *absolute_index(const char *index)
 	return !cwd || asprintf(&word, "index=%s/%s", cwd, index) < 0 ? NULL : word;
 }
 
-/* Other words are refused with the options. */
+/* Invalid words were refused when the options were parsed. */
 static enum fs_io io_of(const char *word)
 {
 	if (!word || !strcmp(word, "auto"))
@@ -782,7 +786,7 @@ static int mount_run(const struct options *o)
 
 	m.cwd = getcwd(NULL, 0);
 	if (!m.cwd)
-		m.cwd = strdup(""); /* it may be gone; relative paths fail by themselves */
+		m.cwd = strdup(""); /* the directory may be gone; then relative paths fail later */
 	if (!m.cwd) {
 		(void)err_sys(&e, ENOMEM, "mount");
 		return cmd_fail(&e);

@@ -27,7 +27,7 @@ static void cleanup_fclose(FILE **f)
 		(void)fclose(*f);
 }
 
-/* Undo the kernel's "\040", in place. */
+/* Decodes the kernel's "\040", in place. */
 static void decode(char *s)
 {
 	char *to = s;
@@ -67,7 +67,7 @@ static bool parse(char *line, struct entry *ret)
 	return true;
 }
 
-/* Calls each(arg, entry) for all mounts, those that lie on top after what they lie on. */
+/* Calls each(arg, entry) for all mounts, each after the mount that it covers. */
 static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg,
 		   struct ckpt_err *e)
 {
@@ -95,7 +95,8 @@ struct search {
 	bool found;
 };
 
-/* All of it but where it is, which may change. Its numbers are another mount's as soon as it has gone. */
+/* Adds everything except the mount point, which may change. The numbers alone do not suffice: they
+ * are reused as soon as the mount is gone. */
 static void add_to_list(void *arg, const struct entry *entry)
 {
 	buf_printf(arg, "%u %u:%u %s %s", entry->m.id, entry->m.major, entry->m.minor,
@@ -103,7 +104,7 @@ static void add_to_list(void *arg, const struct entry *entry)
 	buf_add(arg, "", 1);
 }
 
-/* Out of memory counts as yes. */
+/* If out of memory, returns true. */
 static bool is_in(const struct buf *list, const struct entry *entry)
 {
 	struct buf one CLEANUP(buf_release) = BUF_INIT(MAX_LINE);
@@ -172,7 +173,7 @@ static void look_for_mount(void *arg, const struct entry *entry)
 	w->lost = !w->path;
 }
 
-/* Its path now, which the caller frees; NULL: it is gone. */
+/* The current path of the mount, which the caller frees; NULL: the mount is gone. */
 static int where_is(const struct mount_found *m, char **ret, struct ckpt_err *e)
 {
 	struct whereabouts w = { .m = m };
@@ -227,9 +228,9 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 }
 
 /*
- * In its parent directory, which no rename of an ancestor exchanges any more; and what a mount lies
- * on can itself be neither renamed nor replaced. 0 does not say that it was this mount that has gone,
- * or that any has: it may have moved meanwhile, or lie under another.
+ * Unmounts by name from the parent directory: renaming an ancestor no longer matters, and a mount
+ * point itself can be neither renamed nor replaced. 0 does not prove that this mount, or any, was
+ * unmounted: it may have moved meanwhile, or another may cover it.
  */
 static int remove_at(const struct mount_found *m, const char *path, int flags, struct ckpt_err *e)
 {
@@ -264,7 +265,7 @@ int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
 		autofree char *path = NULL;
 		int rc = where_is(m, &path, e);
 
-		if (rc || !path) /* removed, or gone before */
+		if (rc || !path) /* unmounted, or already gone */
 			return rc;
 		rc = remove_at(m, path, flags, e);
 		if (rc < 0)
@@ -293,7 +294,7 @@ char *mounts_resolve(const char *path, struct ckpt_err *e)
 			(void)err_sys(e, errno, "'%s'", path);
 		return real;
 	}
-	/* A dead mount: its name in its parent will do. */
+	/* A dead mount: resolve only its parent. */
 	for (slash = copy + strlen(copy); slash > copy + 1 && slash[-1] == '/';)
 		*--slash = 0;
 	slash = strrchr(copy, '/');
@@ -323,5 +324,5 @@ void mounts_read_ahead(const struct mount_found *m)
 	mounts_bdi(m, path);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd >= 0 && write(fd, kib, strlen(kib)) < 0)
-		return; /* as good as before */
+		return; /* keep the default */
 }

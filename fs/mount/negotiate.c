@@ -57,7 +57,7 @@ static ssize_t read_request(int fd, void *buf, size_t cap, void *userdata)
 
 static ssize_t write_init(int fd, const struct iovec *iov, const struct negotiation *n)
 {
-	static const uint32_t stack_depth = 1; /* backing files are on no stacked file system */
+	static const uint32_t stack_depth = 1; /* backing files are not on a stacked file system */
 	struct fuse_init_out out;
 	struct iovec both[2] = { iov[0], { &out, sizeof(out) } };
 
@@ -122,10 +122,8 @@ void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
 
 static atomic_uint restricted;
 
-/*
- * What libfuse's queues need, from when they are made until it gives them up. With the first
- * restriction all else is forbidden, for ever (io_uring_register(2), IORING_REGISTER_RESTRICTIONS).
- */
+/* Allows what libfuse's queues need during their lifetime. The first restriction permanently
+ * forbids everything else (io_uring_register(2), IORING_REGISTER_RESTRICTIONS). */
 static int restrict_ring(int fd)
 {
 	static const struct io_uring_restriction allowed[] = {
@@ -144,10 +142,8 @@ static int restrict_ring(int fd)
 	return 0;
 }
 
-/*
- * In place of liburing's, for libfuse: it makes its queues with this function, has no option that
- * restricts them, and only one that has not been started can be restricted.
- */
+/* Replaces liburing's function, with which libfuse creates its queues: libfuse has no option to
+ * restrict them, and only a queue that has not been started can be restricted. */
 __attribute__((visibility("default"))) int io_uring_queue_init_params(unsigned entries,
 								      struct io_uring *ring,
 								      struct io_uring_params *p)

@@ -37,7 +37,7 @@ enum {
 struct fs {
 	struct fs_config config;
 	struct failures *failures;
-	pthread_key_t buffer; /* every thread's struct buffer */
+	pthread_key_t buffer; /* each thread's struct buffer */
 	atomic_flag opened;
 	struct handles handles;
 	struct negotiation negotiation;
@@ -573,7 +573,7 @@ static int list_entry(struct fs *fs, ckpt_node dir, uint64_t *pos, char name[CKP
 	return 0;
 }
 
-/* Adds one entry; returns the size it needs, which is more than `room` if it does not fit. */
+/* Adds an entry; returns the size it needs, which is more than `room` if it does not fit. */
 static size_t add_entry(fuse_req_t req, char *buf, size_t room, const char *name,
 			struct fuse_entry_param *entry, uint64_t next, bool plus)
 {

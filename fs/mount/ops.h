@@ -3,9 +3,9 @@
  * ops - the FUSE operations: a read-only tree that never changes, or a run of such trees.
  *
  * The kernel may cache everything for a day: entries, attributes, the absence of names, directory
- * listings, pages; where a run can change, for a second, and listings and pages not at all. Inode
- * numbers are the engine's nodes, so lookups need not be counted. Every operation makes one call of
- * the engine and answers exactly once.
+ * listings, pages; in a run, which can change, only for a second, and listings and pages not at
+ * all. Inode numbers are the engine's nodes, so lookups need not be counted. Every operation makes
+ * one call of the engine and answers exactly once.
  *
  * Left NULL on purpose: locks (a handler would disable the kernel's own, which work), access, flush
  * and lseek (the kernel handles them), and everything that writes (the kernel answers EROFS because
@@ -31,8 +31,8 @@ struct stats;
 /* Whether reads go through the kernel's page cache. */
 enum fs_io {
 	FS_IO_AUTO,   /* file by file */
-	FS_IO_DIRECT, /* no: large reads are fastest, small ones slow */
-	FS_IO_CACHED, /* yes: what is read again, in small pieces or through a mapping is fastest */
+	FS_IO_DIRECT, /* no: large reads are fastest, small ones are slow */
+	FS_IO_CACHED, /* yes: fastest for repeated, small or mapped reads */
 };
 
 struct fs_config {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * passthrough - files that the kernel reads by itself: those that are a real file, byte for byte
- * (ckpt_file_backing), once they are open. Reads and mappings of them are the real file's and never
+ * (ckpt_file_backing), once they are open. Reads and mappings of them go to the real file and never
  * get here.
  *
  * It requires CAP_SYS_ADMIN, and a real file that is not on a stacked file system; otherwise files
  * are read normally. The kernel answers EIO to an open() that would have a file open both ways at
  * once, so the way of the first open applies until the file is closed by all.
  *
- * Changes to the real file are no longer noticed: if it is replaced or removed, readers keep the
- * old file; if it is written to or truncated, it changes under its readers, as it would without
- * this program. Every later open() fails, and this is logged when its last reader has closed it.
+ * Changes to the real file are not noticed: if it is replaced or removed, readers keep the old
+ * file; if it is written to or truncated, it changes under its readers, as it would without this
+ * program. Every later open() fails, and this is logged when its last reader has closed it.
  *
  * Threads: init and release from one, the rest from any.
  */

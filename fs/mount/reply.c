@@ -53,7 +53,7 @@ void failures_free(struct failures *f)
 /* May a line about this file be logged now? Then *kept_back is the number of suppressed ones. */
 static bool may_log(struct failures *f, ckpt_node node, uint64_t *kept_back)
 {
-	/* The high bits of a number tell the directory, the low bits the file in it. */
+	/* The high bits of a node identify the directory, the low bits the file in it. */
 	struct slot *s = &f->slots[node * UINT64_C(0x9e3779b97f4a7c15) >> 56];
 	uint64_t now = clock_ns();
 	SCOPED_LOCK(&f->lock);

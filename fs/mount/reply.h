@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reply - errors for the kernel, and the log of those that are not the reader's own.
+ * reply - errors for the kernel, and the log of errors that are not the reader's fault.
  *
- * What a reader can act on (no such name, not a directory, out of memory) passes; anything else is
- * EIO, and its sentence goes to the log once, with path and range. Further failures of the same
- * file are counted and mentioned with the next line, at most every REPLY_LOG_SECONDS.
+ * Errors that a reader can act on (no such name, not a directory, out of memory) are passed on;
+ * anything else is EIO, and its sentence is logged once, with path and range. Further failures of
+ * the same file are counted and mentioned with the next line, at most every REPLY_LOG_SECONDS.
  *
  * Threads: any.
  */
@@ -22,7 +22,7 @@
 enum { REPLY_LOG_SECONDS = 30 };
 
 struct ckpt_err;
-struct failures; /* what was logged when */
+struct failures; /* what was logged, and when */
 
 struct failures *failures_new(struct ckpt *c); /* NULL: out of memory */
 void failures_free(struct failures *f);
@@ -31,21 +31,22 @@ struct failure {
 	const char *doing; /* "open", "read", "stat" or "list" */
 	ckpt_node node;
 	uint64_t off, len; /* of a read */
-	bool unnamed;	   /* not to be looked for by name: its directories may hang as well */
+	bool unnamed;	   /* do not determine its path: its directories may hang as well */
 };
 
-/* An error as it is, counted. */
+/* Replies with an error unchanged, and counts it. */
 void reply_error(fuse_req_t req, int code);
-/* A question about names: rc is a negative errno, passed on where it answers the question. */
+/* Replies to a request about names: rc is a negative errno, passed on if it is a valid answer. */
 void reply_name_error(fuse_req_t req, int rc);
-/* The same where there is a sentence: for what is no answer, it goes to the log. */
+/* The same with a sentence, which is logged if rc is not a valid answer. */
 void reply_name_failure(fuse_req_t req, struct failures *f, const struct failure *what,
 			const struct ckpt_err *e);
-/* A file that cannot be read: EIO (ENOMEM, EISDIR and EMFILE pass), and a line in the log. */
+/* Replies for a file that cannot be read: EIO (ENOMEM, EISDIR and EMFILE are passed on), and a line
+ * in the log. */
 void reply_failure(fuse_req_t req, struct failures *f, const struct failure *what,
 		   const struct ckpt_err *e);
 
-/* That line alone. */
+/* Only logs the line. */
 void reply_log(struct failures *f, const struct failure *what, const struct ckpt_err *e);
 
 /* "/tensors/NAME" of a node, for messages. */

@@ -60,7 +60,7 @@ enum {
 	SCOPE_ALL = 1 << 0 | 1 << 1, /* version 6: abstract sockets, signals */
 };
 
-struct ruleset { /* struct landlock_ruleset_attr; an older kernel wants zeros in what it lacks */
+struct ruleset { /* struct landlock_ruleset_attr; older kernels require zeros in new fields */
 	uint64_t fs, net, scoped;
 };
 
@@ -69,10 +69,10 @@ struct ruleset { /* struct landlock_ruleset_attr; an older kernel wants zeros in
 #define FS_MAKE \
 	(FS_READ | FS_WRITE | (uint64_t)LANDLOCK_ACCESS_FS_MAKE_REG | \
 	 (uint64_t)LANDLOCK_ACCESS_FS_REMOVE_FILE)
-/* What applies to a file that is no directory. */
+/* The rights that apply to a file that is not a directory. */
 #define FS_OF_FILE (FS_WRITE | (uint64_t)LANDLOCK_ACCESS_FS_READ_FILE | FS_IOCTL_DEV)
 
-/* All that this kernel can deny. */
+/* All rights that this kernel can deny. */
 static uint64_t all_access(long version)
 {
 	uint64_t all = ((uint64_t)LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1;
@@ -135,7 +135,8 @@ void sandbox_allow_write_file(struct sandbox *s, const char *path)
 	allow(s, path, FS_READ | FS_WRITE | FS_IOCTL_DEV);
 }
 
-/* What the C library, SQLite, libfuse, libnuma (of libfuse with io_uring) and stats.json read. */
+/* Allows what the C library, SQLite, libfuse, libnuma (used by libfuse with io_uring) and
+ * stats.json read. */
 static void allow_system(struct sandbox *s)
 {
 	static const char *const read[] = {
@@ -175,7 +176,7 @@ static int drop_capabilities(uint64_t keep, struct ckpt_err *e)
 
 	if (syscall(SYS_capget, &head, v))
 		return err_sys(e, errno, "capget");
-	/* Programs that we start have none. Only root may say so, and only root need. */
+	/* Programs that we start have no capabilities. Only root can, and needs to, ensure this. */
 	for (unsigned c = 0; prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; c++)
 		(void)prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
 	(void)prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -192,8 +193,9 @@ static int drop_capabilities(uint64_t keep, struct ckpt_err *e)
 /* ---- all of it ---- */
 
 /*
- * Threads have these rights each for itself: those that run already would keep theirs. One that has been
- * joined may be counted for a moment yet: the kernel wakes who waits for it before it is gone.
+ * Each thread has its own rights: threads that are already running would keep theirs. One that has
+ * been joined may still be counted for a moment, because the kernel wakes the waiter before the
+ * thread is gone.
  */
 static int find_threads(struct ckpt_err *e)
 {
@@ -204,7 +206,7 @@ static int find_threads(struct ckpt_err *e)
 	for (;;) {
 		if (stat("/proc/self/task", &st))
 			return err_sys(e, errno, "'/proc/self/task'");
-		if (st.st_nlink <= 3) /* two, and one for each thread */
+		if (st.st_nlink <= 3) /* two, plus one for each thread */
 			return 0;
 		if (clock_ns() - start > 5 * CLOCK_SECOND)
 			return err_set(e, EBUSY, "other threads run already");
@@ -223,13 +225,13 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
 	(void)sigemptyset(&io);
 	(void)sigaddset(&io, SIGIO);
 	(void)pthread_sigmask(SIG_BLOCK, &io, NULL);
-	/* pthread_cancel, with which libfuse ends its threads, would load it later. */
+	/* libfuse ends its threads with pthread_cancel, which would load this library later. */
 	(void)dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_GLOBAL);
 	rc = find_threads(e);
 	if (drop_capabilities(keep, rc ? &later : e) && !rc)
 		rc = -e->code;
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		return err_sys(e, errno, "no_new_privs"); /* without it neither of the others */
+		return err_sys(e, errno, "no_new_privs"); /* the other two require it */
 	if (restrict_paths(s, rc ? &later : e) && !rc)
 		rc = -e->code;
 	return rc;

@@ -3,10 +3,10 @@
  * The filter of system calls.
  *
  * The list is what this program, libfuse, SQLite and zstd call, and what a C library may call on
- * their behalf, now or in its next version. A call that is not on it is not merely one that never
- * occurred in tests: nothing in this process has a use for it. Those after 451 (Linux 6.5) did not
- * exist when this was written, and are answered as by an older kernel: with ENOSYS, for which a C
- * library has a fallback.
+ * their behalf, now or in its next version. A call is not left out merely because it never occurred
+ * in tests: nothing in this process has a use for it. Those after 451 (Linux 6.5) did not exist
+ * when this was written, and are answered as by an older kernel: with ENOSYS, for which a C library
+ * has a fallback.
  *
  * Arguments are checked where a call can do both harmless and harmful things. Paths cannot be
  * checked here; Landlock restricts those.
@@ -196,8 +196,8 @@ static const int allowed[] = {
 static const struct answer {
 	int call, code;
 } answers[] = {
-	{ SCMP_SYS(clone3), ENOSYS }, /* its flags are in memory, where no filter looks */
-	/* SQLite on what it makes */
+	{ SCMP_SYS(clone3), ENOSYS }, /* its flags are in memory, which a filter cannot read */
+	/* SQLite, on files that it makes */
 	{ SCMP_SYS(fchmod), EPERM },
 	{ SCMP_SYS(fchown), EPERM },
 	{ SCMP_SYS(fchown32), EPERM },
@@ -288,7 +288,7 @@ int sandbox_filter_calls(bool uring, struct ckpt_err *e)
 	(void)seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_TSYNC, 1);
 	/* Kernels before 5.16 otherwise slow the process down, as a precaution for programs that
-	 * run foreign code. And search the filter as a tree, not as a list. */
+	 * run foreign code. The filter is also searched as a tree, not as a list. */
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	rc = add_rules(f);

@@ -25,19 +25,19 @@
 #include <unistd.h>
 
 enum {
-	MAX_ERRNO = 133, /* the last of Linux; 0 counts those beyond */
+	MAX_ERRNO = 133, /* the last errno of Linux; 0 counts larger ones */
 	/* Of latencies: [0, 1), [1, 2), [2, 4), ... us; all from 2^(BUCKETS-2) us (8 s) on are in
 	   the last. */
 	BUCKETS = 25,
 	LOG_SHOWN = 10,	     /* lines */
-	MAX_TEXT = 16 << 20, /* bytes: a few thousand, and the options that there are */
+	MAX_TEXT = 16 << 20, /* bytes: a few thousand, plus the options */
 };
 
 /* Cells of the counters. */
 enum {
 	AT_REQUESTS,
 	AT_BYTES = AT_REQUESTS + N_STATS_REQUESTS,
-	AT_OPEN_FILES, /* modulo 2^64 it is one even where it is closed on another CPU */
+	AT_OPEN_FILES, /* correct modulo 2^64, even if closed on another CPU */
 	AT_PASSED,
 	AT_LATENCY,
 	AT_ERRORS = AT_LATENCY + BUCKETS,
@@ -58,7 +58,7 @@ struct stats_reader {
 	struct stats *stats;
 	enum stats_file which;
 	LIST_LINK(struct stats_reader) link; /* under the lock of stats */
-	pthread_mutex_t lock;		     /* never held together with that */
+	pthread_mutex_t lock;		     /* never held together with that of stats */
 	struct buf text;
 };
 
@@ -148,7 +148,7 @@ void stats_negotiated(struct stats *s, const struct fuse_conn_info *conn)
 
 /* ---- the text ---- */
 
-/* As it stands on a command line; one without a value ends with its "=". */
+/* Writes an option as on a command line; one without a value ends with its "=". */
 static void put_option(struct json_out *j, const char *word)
 {
 	struct buf arg CLEANUP(buf_release) = BUF_INIT(MAX_TEXT);
@@ -161,7 +161,7 @@ static void put_option(struct json_out *j, const char *word)
 		j->to->err = arg.err;
 }
 
-/* What is needed to open the same tree again. */
+/* Writes what is needed to open the same tree again. */
 static void put_about(struct json_out *j, const struct stats_about *a)
 {
 	struct ckpt_totals t;
@@ -310,7 +310,7 @@ static void put_process(struct json_out *j, const struct stats *s)
 	json_close(j);
 }
 
-/* The last messages: the whole log is a file of its own. */
+/* Writes the last messages; the whole log is a separate file. */
 static void put_log(struct json_out *j, struct journal *journal)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(MAX_TEXT);
@@ -394,7 +394,7 @@ int stats_read(struct stats_reader *r, uint64_t off, size_t len, char **ret, siz
 {
 	struct buf fresh CLEANUP(buf_release) = BUF_INIT(MAX_TEXT), old;
 
-	if (!off) /* before the lock: it takes others */
+	if (!off) /* before locking: this takes other locks */
 		put_text(&fresh, r->stats, r->which);
 	if (fresh.err)
 		return -fresh.err;

@@ -26,7 +26,7 @@ static ssize_t read_some(void *buf, size_t n)
 	return got;
 }
 
-/* A single write arrives whole: it is less than PIPE_BUF. */
+/* A single write of less than PIPE_BUF arrives whole. */
 static void unmount_when_asked(void *arg)
 {
 	struct mount_found found;

@@ -8,7 +8,7 @@
  * the daemon's; it waits for one byte on a pipe, unmounts that mount (mounts_remove), and ends. If
  * the daemon ends without a request, it ends without unmounting.
  *
- * Threads: as child.h.
+ * Threads: see child.h.
  */
 #ifndef FS_MOUNT_UNMOUNTER_H
 #define FS_MOUNT_UNMOUNTER_H

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* No checkpoint and no run has files of these numbers (see view.c, run_tree.c). */
+/* Checkpoints and runs do not use these node numbers (see view.c, run_tree.c). */
 #define FIRST_NODE ((fuse_ino_t)4)
 
 static const char *const names[N_STATS_FILES] = {
@@ -132,7 +132,7 @@ static void file_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info 
 		(void)fuse_reply_attr(req, &st, forever);
 }
 
-/* By file handle. */
+/* Looks up "." and "..", which come from file handles. */
 static void file_lookup(fuse_req_t req, fuse_ino_t node, const char *name)
 {
 	ckpt_node dir;

@@ -8,7 +8,7 @@
  * differ on every read. Like files of /proc they have size 0 and are read to their end; the text is
  * generated on opening and again whenever it is read at offset 0. The kernel does not cache it.
  *
- * Threads: as ops.
+ * Threads: see ops.h.
  */
 #ifndef FS_MOUNT_WATCH_H
 #define FS_MOUNT_WATCH_H
