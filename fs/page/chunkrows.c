@@ -12,14 +12,14 @@
 #include <string.h>
 
 enum {
-	MAX_CHUNKS = 1 << 16, /* of a tensor that is drawn */
-	/* What the sections may add to the page for chunks. */
+	MAX_CHUNKS = 1 << 16, /* maximum for a tensor that is drawn */
+	/* The limit on what sections for chunks may add to the page. */
 	FIXED_BYTES = 10 << 10,
 	BYTES_PER_TENSOR = 60,
 };
 
-/* How a cut is written: the whole tensor; pieces in each dimension, of which every combination is a
- * chunk; or any boxes. Decoded by data.js. */
+/* How a cut is written: the whole tensor; pieces in each dimension, every combination of which is a
+ * chunk; or arbitrary boxes. Decoded by data.js. */
 enum { CUT_UNKNOWN, CUT_WHOLE, CUT_GRID, CUT_BOXES };
 
 static size_t row_size(const struct chunkrows *r)
@@ -61,7 +61,7 @@ static int by_offset(const void *a, const void *b, void *arg)
 	return 0;
 }
 
-/* Rows in order of their offsets: the number of pieces in dimension d, if they are a grid. */
+/* The number of pieces in dimension d if the rows, in order of their offsets, form a grid. */
 static size_t pieces(const struct chunkrows *r, size_t d, size_t stride)
 {
 	size_t size = row_size(r), n = 1;
@@ -72,14 +72,14 @@ static size_t pieces(const struct chunkrows *r, size_t d, size_t stride)
 	return n;
 }
 
-/* Appends the grid; false: it is none, and line may have got anything. */
+/* Appends the grid; false: the chunks do not form one, and the contents of line are undefined. */
 static bool add_grid(struct chunkrows *r)
 {
 	size_t count[64], stride = 1, size = row_size(r);
 
 	if (!r->n_dims || r->n_dims > sizeof(count) / sizeof(*count))
 		return false;
-	/* The last dimension runs fastest. */
+	/* The last dimension varies fastest. */
 	for (size_t d = r->n_dims; d-- > 0;) {
 		count[d] = pieces(r, d, stride);
 		stride *= count[d];
@@ -165,7 +165,7 @@ static int read_one(struct chunkrows *r, struct ckpt *c, uint64_t i, struct ckpt
 	rc = ckpt_tensor_chunks(c, i, take_chunk, r, &damage);
 	if (rc == -ENOMEM)
 		return err_nomem(e);
-	/* The tensor's own fault reports damage. */
+	/* Damage is reported as the tensor's own fault. */
 	if (rc || !r->n_chunks)
 		return 0;
 	qsort_r(r->numbers, r->n_chunks, row_size(r) * sizeof(*r->numbers), by_offset, r);
@@ -199,7 +199,7 @@ int chunkrows_read(struct chunkrows *r, struct ckpt *c, uint64_t n, struct ckpt_
 	return rc;
 }
 
-/* The entries that fit into so many bytes, as a section. */
+/* The number of entries that fit into a section of this many bytes. */
 static size_t entries_within(const struct dict *d, size_t bytes)
 {
 	size_t n = 0;
@@ -247,7 +247,7 @@ int chunkrows_write(struct chunkrows *r, struct page *p, struct ckpt_err *e)
 	add_paths(&paths, &r->paths);
 	rc = page_section(p, "paths", &paths, e);
 	buf_release(&paths);
-	/* Cuts of a training job are few, and this is one turn. */
+	/* A training job has few cuts, so this usually takes one iteration. */
 	for (; !rc; most /= 2) {
 		size_t cuts = entries_within(&r->cuts, most),
 		       files = entries_within(&r->files, most);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chunkrows - where the chunks of tensors are, in few bytes: tensors that are cut alike share one cut, and
- * those that lie in the same files share one list of them.
+ * chunkrows - the positions of tensors' chunks in compact form: tensors with equal chunk boxes
+ * share one cut, and tensors stored in the same files share one list of files.
  *
  * Threads: one at a time.
  */
@@ -20,8 +20,8 @@ struct chunkrows {
 	struct dict paths, cuts, files;
 	struct chunkrow *rows; /* one for each tensor */
 	size_t n;
-	/* Of the tensor that is being read: */
-	uint64_t *numbers; /* for each chunk its offsets, its lengths, the number of its file */
+	/* For the tensor that is being read: */
+	uint64_t *numbers; /* for each chunk: offsets, lengths, number of its file */
 	size_t n_chunks, cap, n_dims;
 	struct buf line;
 	bool too_many;
@@ -33,12 +33,13 @@ struct chunkrows {
 		.line = BUF_INIT(limit) \
 	}
 
-/* Chunks of the first n tensors of c. */
+/* Reads the chunks of the first n tensors of c. */
 int chunkrows_read(struct chunkrows *r, struct ckpt *c, uint64_t n, struct ckpt_err *e);
 /*
- * As sections: "paths" has names, each as the length of what it shares with the one before, the length of
- * the rest, and the rest; "cuts" and "files" one entry after another. Entries beyond the page's limit
- * (for n tensors) are left out, and the tensors that have them are unknown.
+ * Writes sections: "paths" has names, each as the length of the prefix shared with the previous
+ * one, the length of the rest, and the rest; "cuts" and "files" have one entry after another.
+ * Entries beyond the page's limit (for n tensors) are left out, and the chunks of the tensors that
+ * use them are unknown.
  */
 struct page;
 int chunkrows_write(struct chunkrows *r, struct page *p, struct ckpt_err *e);

@@ -1,9 +1,9 @@
-// Where the chunks of tensors are (chunkrows.c writes it), and a drawing of that.
+// The positions of tensors' chunks (written by chunkrows.c), and a drawing of them.
 
 const CUT_WHOLE = 1, CUT_GRID = 2, CUT_BOXES = 3;
 const LISTED_CHUNKS = 40, MORE_CHUNKS = 1000;
 
-// As the library takes ranks from the names of data files.
+// Takes ranks from the names of data files, as the library does.
 function rankOf(path) {
   const name = path.slice(path.lastIndexOf('/') + 1);
   const m = /^__(\d{1,9})_\d{1,9}\.distcp$/.exec(name) || /^shard-(\d{1,9})-model-/.exec(name) ||
@@ -42,7 +42,7 @@ class Chunks {
     return { kind, boxes: Array.from({ length: r.uint() }, () => ({ off: r.uints(dims, Array), len: r.uints(dims, Array) })) };
   }
 
-  // [{ off, len, path, rank }]; null: the page does not say.
+  // [{ off, len, path, rank }]; null: the page does not have them.
   of(row) {
     const cut = row < this.cut.length ? this.cuts[this.cut[row]] : null;
     const files = row < this.cut.length && this.file[row] ? this.files[this.file[row]] : null;
@@ -71,7 +71,7 @@ class Chunks {
     return boxes.map((b, i) => ({ ...b, path: this.paths[files[i]], rank: this.ranks[files[i]], file: files[i] }));
   }
 
-  // Elements by rank; tensors that are cut alike and lie in the same files share the answer.
+  // Elements by rank; tensors with equal chunks in the same files share the result.
   ranksOf(row) {
     if (row >= this.cut.length)
       return [[-1, this.table.elements(row)]];
@@ -96,7 +96,8 @@ function boxText(c) {
   return '[' + c.off.map((o, d) => `${o}:${o + c.len[d]}`).join(', ') + ']';
 }
 
-// The drawing of one tensor's chunks, to scale: the last two dimensions, at an index of the others.
+// The drawing of a tensor's chunks, to scale: the last two dimensions, at a fixed index of the
+// others.
 class ChunkMap {
   constructor(shape, all) {
     this.shape = shape;
@@ -175,7 +176,7 @@ class ChunkMap {
     this.note.hidden = !this.note.textContent;
   }
 
-  // Where no chunk is.
+  // Marks areas without a chunk.
   hatch(g, w, h) {
     g.fillStyle = cssColour('--page');
     g.fillRect(0, 0, w, h);

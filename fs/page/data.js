@@ -1,7 +1,7 @@
 'use strict';
-// The data of the page: sections that page.c has compressed, and the numbers in them (page_add_uint).
+// The data of the page: sections compressed by page.c, and the numbers in them (page_add_uint).
 
-// Bytes of a section, or null: this page does not have it.
+// The bytes of a section, or null if this page does not have it.
 async function section(id) {
   const element = document.getElementById('data-' + id);
   if (!element)
@@ -21,7 +21,7 @@ class Reader {
     this.at = 0;
   }
 
-  // Beyond 2^53 the nearest number that there is.
+  // Numbers beyond 2^53 are rounded to the nearest double.
   uint() {
     const b = this.bytes;
     let byte = b[this.at++];
@@ -58,7 +58,7 @@ class Reader {
     return decodeName(this.take(this.uint()));
   }
 
-  // What name_column.c writes.
+  // Names as name_column.c writes them.
   names(n) {
     const list = new Array(n);
     let bytes = new Uint8Array(256), plain = 0;
@@ -69,7 +69,7 @@ class Reader {
         grown.set(bytes);
         bytes = grown;
       }
-      // plain: so many bytes of the name, from its start, are ASCII.
+      // plain: the number of leading bytes of the name that are ASCII.
       plain = Math.min(plain, same);
       let ascii = plain === same;
       for (let k = 0; k < rest; k++) {

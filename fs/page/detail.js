@@ -1,7 +1,7 @@
-// What is selected, in full.
+// The details of the selected item.
 
-const MAX_CHOICES = 4096; // of equal layers that a menu or a chart shows
-let values = null; // a page without --stat has none
+const MAX_CHOICES = 4096; // equal layers that a menu or a chart shows
+let values = null; // a page made without --stat has none
 let chunks = null;
 
 class Values {
@@ -29,10 +29,10 @@ class Values {
     this.mean = floats();
     this.std = floats();
     this.norm = floats();
-    this.bad = new Map(); // of nodes
+    this.bad = new Map(); // by node
   }
 
-  // Where each tensor's histograms are, which are read when they are looked at.
+  // Records where each tensor's histograms are; they are decoded only when shown.
   addHists(bytes) {
     const n = this.known.length, r = this.hists = new Reader(bytes);
     this.histAt = new Uint32Array(n);
@@ -99,7 +99,7 @@ function facts(rows) {
     .flatMap(([k, v]) => [element('dt', null, k), element('dd', null, v)]));
 }
 
-// An element of SVG, in another one.
+// Adds an SVG element to another one.
 function drawn(to, tag, attributes, text) {
   const e = document.createElementNS('http://www.w3.org/2000/svg', tag);
   for (const [key, value] of Object.entries(attributes))
@@ -139,7 +139,7 @@ function histogram(title, { edges, heights }) {
   return figure;
 }
 
-// A line of values over what repeats, with a mark where it is now.
+// A line of values over the members of a group, with a mark at the current one.
 function lineChart(title, series, current, labels) {
   const w = 560, h = 96, left = 72, bottom = 16;
   const finite = series.filter(Number.isFinite);
@@ -169,7 +169,7 @@ class Detail {
     this.box = box;
     this.tree = tree;
     this.head = head;
-    this.turned = turned; // of a group that shows another member
+    this.turned = turned; // called when a group shows another member
   }
 
   show(item, chain) {
@@ -182,7 +182,7 @@ class Detail {
       this.box.replaceChildren(...this.ofMany(item));
   }
 
-  // Which of the repeated ones is meant, for each group around it.
+  // Pickers of the member to show, for each group around the item.
   pickers() {
     return this.chain.map((group) => {
       const go = (k) => {
@@ -309,7 +309,8 @@ class Detail {
       (chunks.hasRanks() ? ', coloured by the rank that wrote them' : files > 1 ? ', coloured by file' : '')), map.element, ...chunkTable(all)];
   }
 
-  // How to get it: in a shell and in Python, with the options that this page was made with.
+  // Commands to get the item, in a shell and in Python, with the options that this page was made
+  // with.
   commands(name, object, made) {
     const path = this.head.checkpoint.path, given = new Map();
     for (const option of this.head.options) {

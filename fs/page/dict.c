@@ -24,7 +24,7 @@ static size_t slot_of(const struct dict *d, const void *s, size_t len)
 	return (size_t)XXH3_64bits_withSeed(s, len, d->seed) & (d->n_slots - 1);
 }
 
-/* At most half of the slots are taken. */
+/* At most half of the slots are used. */
 static int make_slots(struct dict *d)
 {
 	size_t n = d->n_slots ? 2 * d->n_slots : FIRST_SLOTS;

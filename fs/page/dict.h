@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dict - byte strings by number, each once, in the order in which they came.
+ * dict - numbers byte strings in order of first appearance.
  *
  * Threads: one at a time.
  */
@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 struct dict {
-	struct buf bytes; /* of all, joined */
-	size_t *ends;	  /* n: where each ends in them */
+	struct buf bytes; /* all strings, concatenated */
+	size_t *ends;	  /* n: where each string ends in bytes */
 	size_t n, cap;
 	uint32_t *slots; /* numbers + 1, by hash; 0: free */
 	size_t n_slots;	 /* a power of two */
-	uint64_t seed;	 /* so that nobody can choose strings that collide */
+	uint64_t seed;	 /* prevents an attacker from choosing strings that collide */
 };
 
 #define DICT_INIT(limit) \
@@ -26,7 +26,7 @@ struct dict {
 		.bytes = BUF_INIT(limit) \
 	}
 
-/* The number of that string; -ENOMEM. */
+/* The number of the string, or -ENOMEM. */
 int64_t dict_number(struct dict *d, const void *s, size_t len);
 const char *dict_string(const struct dict *d, size_t i, size_t *ret_len);
 void dict_release(struct dict *d);

@@ -1,4 +1,4 @@
-// The list on the left: a tree of which only the rows in sight exist, or what a search has found.
+// The list on the left: a tree of which only visible rows exist, or the results of a search.
 
 const ROW_HEIGHT = 26;
 
@@ -7,9 +7,9 @@ class List {
     this.box = box;
     this.rows = box.firstElementChild;
     this.tree = tree;
-    this.told = told; // of what is selected
+    this.told = told; // called with the selection
     this.bySize = false;
-    this.found = null; // rows of a search
+    this.found = null; // rows found by a search
     this.words = [];
     this.items = [];
     this.depths = [];
@@ -25,7 +25,7 @@ class List {
     return this.bySize ? [...children].sort((a, b) => this.tree.bytesOf(b) - this.tree.bytesOf(a)) : children;
   }
 
-  // What is listed, from what is open.
+  // Fills the list with the results of a search, or with the rows below open nodes.
   fill() {
     const items = [], depths = [], tree = this.tree;
     if (this.found) {
@@ -119,7 +119,7 @@ class List {
     return e;
   }
 
-  // Words of the search, wherever they are in the text.
+  // Marks the words of the search wherever they occur in the text.
   mark(to, text) {
     const lower = text.toLowerCase();
     const hits = this.found ? this.words.map((w) => [lower.indexOf(w), w.length]).filter(([at]) => at >= 0) : [];
@@ -174,7 +174,7 @@ class List {
     this.box.scrollTop = 0;
   }
 
-  // Open whatever a row is in, and select it.
+  // Opens everything that contains a row, and selects the row.
   reveal(row) {
     const tree = this.tree;
     let node = tree.root;

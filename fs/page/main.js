@@ -1,6 +1,6 @@
-// What is on the page and how its parts act on each other.
+// The parts of the page and how they interact.
 
-const RUN_ROWS = 500; // of a run's table
+const RUN_ROWS = 500; // rows of a run's table
 
 function verdictList(list) {
   const marks = { yes: '\u2713', no: '\u2717', unchecked: '?', absent: '\u2013' };
@@ -73,7 +73,7 @@ function globOf(word) {
   return new RegExp('^' + word.split('*').map((part) => part.replace(/[.+?^${}()|[\]\\]/g, '\\$&')).join('.*') + '$', 'is');
 }
 
-// is:nan and the like. Without --stat nothing is known about values.
+// is:nan and similar words. Without --stat nothing is known about values.
 function stateOf(state, table) {
   if (state === 'incomplete')
     return (i) => table.fault[i] > 0;
@@ -87,7 +87,7 @@ function stateOf(state, table) {
   return () => false;
 }
 
-// What a word asks of a row.
+// The condition that a word sets for a row.
 function condition(word, table) {
   const [, key, value] = /^(dtype|role|rank|is):(.+)$/.exec(word) || [];
   switch (key) {
@@ -120,9 +120,9 @@ function searchFor(text, table, lower) {
   return { found, plain };
 }
 
-// ---- paper ----
+// ---- printing ----
 
-// Rows in sight are all that a browser would print of the list.
+// A browser would print only the visible rows of the list.
 function printTree(tree) {
   const rows = [], most = 1500;
   const walk = (node, depth) => {
@@ -164,7 +164,7 @@ function colourings(map, head, table) {
   return () => use(names[(names.indexOf(map.colouring) + 1) % names.length]);
 }
 
-// The first view: what is large is open, as far as there is room.
+// The first view: large nodes are open, as far as there is room.
 function openSome(tree) {
   const room = 26;
   let shown = tree.list(tree.root).length, level = tree.list(tree.root);
@@ -193,7 +193,7 @@ function start(head, table) {
     if (i >= 0)
       list.select(i);
     else if (list.selected >= 0)
-      list.select(list.selected); // the same place in another member
+      list.select(list.selected); // the same item in another member
     else
       detail.show(item, chain);
   });

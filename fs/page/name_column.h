@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * name_column - names in an order, in few bytes: each as the length of what it shares with the one before, the
- * length of the rest, and the rest.
+ * name_column - a sequence of names in compact form: for each, the length of the prefix shared with
+ * the previous one, the length of the rest, and the rest.
  *
  * Threads: one at a time.
  */
@@ -18,7 +18,7 @@ struct name_column {
 	size_t last_len;
 };
 
-/* s has to stay until the next name was added. */
+/* s must stay valid until the next name has been added. */
 void name_column_add(struct name_column *n, const char *s, size_t len);
 
 #endif

@@ -1,4 +1,4 @@
-// The table of tensors (table.c writes it), and the tree of their names.
+// The table of tensors (written by table.c), and the tree of their names.
 
 const ROLES = ['model', 'optimizer', 'other', 'made', 'object'];
 const ROLE_MADE = 3, ROLE_OBJECT = 4;
@@ -34,10 +34,10 @@ class Table {
   }
 
   readModelNames(r) {
-    this.modelName = new Map(); // where it is more than the stored one without the prefix
+    this.modelName = new Map(); // only if it is not the stored name without the prefix
     this.notModel = new Uint8Array(this.n);
     const at = [];
-    // Names follow their mark, so they are read one by one.
+    // Names follow their marks, so they are read one by one.
     const reader = new Reader(r.bytes);
     reader.at = r.at;
     let before = new Uint8Array(0);
@@ -89,11 +89,11 @@ class Branch {
     this.children = [];
     this.inner = null; // by label
     this.open = false;
-    this.listed = null; // children with equal ones folded
+    this.listed = null; // children, with equal ones folded
   }
 }
 
-// Siblings that differ in a number only. What is below is that of members[current].
+// Siblings that differ only in a number. The rows below are those of members[current].
 class Group {
   constructor(members, numbers, ofLeaves) {
     this.members = members;
@@ -111,7 +111,7 @@ class Tree {
   constructor(table) {
     this.table = table;
     this.root = new Branch('', 0, 0);
-    this.labelAt = new Uint32Array(table.n); // of a row: where its last part begins
+    this.labelAt = new Uint32Array(table.n); // by row: where its last part begins
     this.addRows(this.root, 0, table.stored);
     this.addExtra('(model tensors that the recipe makes)', table.stored, table.made);
     this.addExtra('(objects, not tensors)', table.stored + table.made, table.objects);
@@ -129,7 +129,7 @@ class Tree {
 
   addRows(top, start, n) {
     const names = this.table.names;
-    const path = [top], ends = [0]; // of the name before: its branches, and where the part of each ends
+    const path = [top], ends = [0]; // the previous name's branches, and the end of each one's part
     let before = '';
     for (let i = start; i < start + n; i++) {
       const name = names[i];
@@ -161,7 +161,8 @@ class Tree {
     }
   }
 
-  // An only child takes its parent's place: q_proj.weight. Numbers are left alone, they are folded.
+  // An only child is joined with its parent: q_proj.weight. Numbers are not joined, because they
+  // are folded.
   join(child) {
     const only = typeof child !== 'number' && child.children.length === 1 ? child.children[0] : null;
     if (only === null || child.depth === 1 && child.label[0] === '(' || NUMBER.test(child.label))
@@ -176,7 +177,8 @@ class Tree {
     return only;
   }
 
-  // Bottom up: counts, bytes, and a number that equal branches share: a hash, of a seed that nobody knows.
+  // Computes, from the bottom up, counts, bytes, and a hash that equal branches share, with a seed
+  // that nobody knows.
   sum(node) {
     const t = this.table, names = t.names, labelAt = this.labelAt;
     for (const child of node.children)
@@ -230,7 +232,7 @@ class Tree {
     return typeof item === 'number' ? 1 : item.count;
   }
 
-  // Children as they are listed: of siblings with numbers for names, equal ones are one group.
+  // Children as they are listed: equal siblings whose names are numbers form one group.
   list(node) {
     if (node.listed)
       return node.listed;
@@ -273,14 +275,14 @@ class Tree {
     return this.list(item instanceof Group ? item.members[item.current] : item);
   }
 
-  // The row that stands for what is listed as item: a group of leaves has one, too.
+  // The row that represents a listed item; a group of leaves has one, too.
   rowOf(item) {
     if (typeof item === 'number')
       return item;
     return item instanceof Group && item.ofLeaves ? item.members[item.current] : -1;
   }
 
-  // Show member k: what is open in the one stays open in the other.
+  // Shows member k: nodes that are open in one member stay open in the other.
   turn(group, k) {
     const from = group.members[group.current], to = group.members[k];
     group.current = k;
@@ -303,7 +305,7 @@ class Tree {
     copy(from, to);
   }
 
-  // Every row that one listed row stands for; chain: the groups around it, outermost first.
+  // Every row that a listed row represents; chain: the groups around it, outermost first.
   rowsOf(row, chain) {
     let rows = [row];
     for (const group of chain) {

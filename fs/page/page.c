@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The Makefile records that this file depends on them. Files in a row are one script. */
+/* The Makefile records that this file depends on them. Consecutive files form one script. */
 #define FILE_OF(name) ".incbin \"fs/page/" name "\"\n"
 #define INCLUDE(symbol, files) \
 	__asm__(".pushsection .rodata\n" \
@@ -26,7 +26,7 @@ INCLUDE(script,
 	FILE_OF("data.js") FILE_OF("text.js") FILE_OF("names.js") FILE_OF("list.js")
 		FILE_OF("treemap.js") FILE_OF("chunks.js") FILE_OF("detail.js") FILE_OF("main.js"));
 
-/* Fast enough for hundreds of MiB; 12, the best, saves a twentieth and takes ten times as long. */
+/* Fast enough for hundreds of MiB; 12, the best level, saves 5 % and takes ten times as long. */
 enum { LEVEL = 7 };
 
 void page_add_uint(struct buf *b, uint64_t v)
@@ -84,7 +84,8 @@ static void add_hash(struct buf *b, const char *s)
 	buf_str(b, "'");
 }
 
-/* The template up to @NAME@, which is left out: its name's length. 0: the template has ended. */
+/* Adds the template up to @NAME@, without it, and returns the length of the name. 0: the template
+ * has ended. */
 static size_t add_until_mark(struct page *p, const char **ret)
 {
 	const char *at = p->rest, *end;
@@ -134,7 +135,7 @@ static void free_compressor(struct libdeflate_compressor **c)
 	libdeflate_free_compressor(*c);
 }
 
-/* *ret is the caller's. 0: out of memory. */
+/* The caller frees *ret. 0: out of memory. */
 static size_t compress(const struct buf *data, uint8_t **ret)
 {
 	struct libdeflate_compressor *c CLEANUP(free_compressor) =

@@ -9,9 +9,10 @@
  *	... p.out
  *	page_release(&p);
  *
- * The style sheet and the scripts are the files beside this one, compiled in. Sections hold the data:
- * compressed (raw deflate) and in base64, so that nothing in them can be taken for markup. The page's
- * content security policy allows this script and this style sheet by their hashes, and no request.
+ * The style sheet and the scripts are the files beside this one and are compiled in. Sections hold
+ * the data: compressed (raw deflate) and in base64, so that nothing in them can be taken for
+ * markup. The page's content security policy allows only this script and this style sheet, by their
+ * hashes, and no requests.
  *
  * Threads: one at a time.
  */
@@ -32,7 +33,8 @@ struct page {
 
 /* The title may hold any bytes. 0, or a negative errno. */
 int page_begin(struct page *p, const char *title, struct ckpt_err *e);
-/* The element takes the id "data-ID"; a section's bytes may be more than the page's when compressed. */
+/* The element gets the id "data-ID". A section's bytes may exceed the limit of the page, which
+ * holds them compressed. */
 int page_section(struct page *p, const char *id, const struct buf *data, struct ckpt_err *e);
 int page_end(struct page *p, struct ckpt_err *e);
 void page_release(struct page *p);
@@ -40,7 +42,8 @@ void page_release(struct page *p);
 /* How many bytes a section adds to the page; 0: out of memory. */
 size_t page_section_size(const struct buf *data);
 
-/* The numbers of sections: seven bits a byte, the lowest first, the eighth set in all but the last. */
+/* Adds a number in the form that sections use: seven bits per byte, lowest first, with the eighth
+ * bit set in all bytes but the last. */
 void page_add_uint(struct buf *b, uint64_t v);
 void page_add_int(struct buf *b, int64_t v); /* 0, -1, 1, -2, ... as 0, 1, 2, 3, ... */
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reasons that a page repeats; `ckptfs check` has all. */
+/* Maximum number of reasons on a page; `ckptfs check` shows all. */
 enum { MAX_FAULTS = 2000, HIST_BINS = 24 };
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e)
@@ -58,7 +58,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 	progress_set(x->progress, done);
 }
 
-/* Heights up to 255, in proportion to the counts. What is not 0 can be seen. */
+/* Heights up to 255, in proportion to the counts. Counts above 0 are always visible. */
 static void add_heights(struct buf *b, const struct ckpt_hist *h)
 {
 	uint64_t most = 1;
@@ -73,7 +73,7 @@ static void add_heights(struct buf *b, const struct ckpt_hist *h)
 	}
 }
 
-/* Bins of one width, 2^e: from k * 2^e on. */
+/* Bins of equal width 2^e, starting at k * 2^e. */
 static void add_linear(struct buf *b, const struct ckpt_hist *h)
 {
 	size_t n = h ? h->n : 0;
@@ -87,7 +87,7 @@ static void add_linear(struct buf *b, const struct ckpt_hist *h)
 	add_heights(b, h);
 }
 
-/* Bins between powers of two: the number of the edge that is the least positive one, 2^k, and k. */
+/* Bins between powers of two: the index of the smallest positive edge, 2^k, and k. */
 static void add_logarithmic(struct buf *b, const struct ckpt_hist *h)
 {
 	size_t n = h ? h->n : 0, positive = 0;
@@ -157,7 +157,7 @@ static void add_counts(struct buf *b, const struct table *t, size_t offset)
 			b, *(const uint64_t *)(const void *)((const char *)&t->values[i] + offset));
 }
 
-/* Byte k of all numbers, then byte k + 1: that of the exponent compresses. */
+/* Byte k of all numbers, then byte k + 1: the bytes of the exponent compress well. */
 static void add_floats(struct buf *b, const struct table *t, size_t offset)
 {
 	size_t n = t->totals.tensors;
@@ -175,7 +175,7 @@ static void add_floats(struct buf *b, const struct table *t, size_t offset)
 	b->len += n * sizeof(float);
 }
 
-/* Of each tensor in turn; one without has no bins. */
+/* Histograms of each tensor in turn; a tensor without one has no bins. */
 static int write_hists(const struct table *t, struct page *p, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(p->out.max);
@@ -228,7 +228,7 @@ static bool has_word(const char *s, size_t n, const char *word)
 	return memmem(s, n, word, strlen(word));
 }
 
-/* Of what is not the model's, names tell: frameworks agree on nothing better. */
+/* For rows outside the model, the name decides: frameworks agree on nothing better. */
 static enum row_role role_of(const struct table *t, uint64_t i, const struct ckpt_tensor *x)
 {
 	static const char *const words[] = { "optim",	   "exp_avg", "master", "momentum",
@@ -242,7 +242,7 @@ static enum row_role role_of(const struct table *t, uint64_t i, const struct ckp
 	return t->n_made ? ROLE_MODEL : ROLE_OTHER;
 }
 
-/* All that a row has besides its name. */
+/* All fields of a row except its name. */
 struct row {
 	enum row_role role;
 	int64_t dtype, shape, fault;
@@ -264,7 +264,7 @@ static int add_shape(struct table *t, const struct ckpt_tensor *x, struct row *r
 	return ret->shape < 0 ? -ENOMEM : 0;
 }
 
-/* 0: none; 1: one that is not among those of the page. */
+/* 0: no fault; 1: a fault that the page does not list. */
 static int add_fault(struct table *t, const char *fault, struct row *ret)
 {
 	ret->fault = !fault			? 0
@@ -346,7 +346,8 @@ static void add_strings(struct buf *b, const struct dict *d)
 	}
 }
 
-/* What the model calls stored tensors: 0 as they are stored, but for its prefix; 1 + name; 2 not at all. */
+/* The model's names of stored tensors: 0: the stored name without the prefix; 1 + name: this name;
+ * 2: none. */
 static void add_model_names(const struct table *t, struct buf *b)
 {
 	size_t cut = t->totals.model_prefix_len;

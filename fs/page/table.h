@@ -2,8 +2,8 @@
 /*
  * table - the tensors and objects of a checkpoint as columns of a page.
  *
- * Rows are the stored tensors in their order, then the tensors of the model that are no stored tensor as a
- * whole (a recipe makes them), then the objects. data.js reads what table_write writes.
+ * Rows are the stored tensors in their order, then the tensors of the model that are not a whole
+ * stored tensor (a recipe makes them), then the objects. data.js reads what table_write writes.
  *
  * Threads: one at a time.
  */
@@ -16,29 +16,30 @@
 
 #include <stdbool.h>
 
-/* What one number of a row says; the names are in data.js, too. */
+/* The role of a row; data.js has the same names. */
 enum row_role { ROLE_MODEL, ROLE_OPTIMIZER, ROLE_OTHER, ROLE_MADE, ROLE_OBJECT };
 
-/* Values of a tensor, as much of them as a page shows. */
+/* The statistics of a tensor that a page shows. */
 struct row_values {
 	bool known;
 	uint64_t nan, infinite, zero, elements;
 	float min, max, mean, std, norm;
-	size_t hist_at, hist_len; /* its part of the histograms; 0: it has none */
+	size_t hist_at, hist_len; /* its part of the histograms; 0: none */
 };
 
 struct table {
 	struct ckpt *c;
 	struct ckpt_totals totals;
-	int64_t *model_of; /* per stored tensor, that of the model which is it; -1: none */
-	uint64_t *made;	   /* model tensors that are no stored one */
+	int64_t *model_of; /* per stored tensor, the model's tensor that is equal to it; -1: none */
+	uint64_t *made;	   /* model tensors that are not a stored tensor */
 	size_t n_made, cap_made;
 	struct dict shapes, dtypes, faults;
-	/* NULL unless they were asked for: of each stored tensor, of all, and how many had none. */
+	/* NULL unless requested: of each stored tensor, of all, and the number of tensors without
+	 * any. */
 	struct row_values *values;
 	struct ckpt_values all_values;
 	uint64_t unreadable;
-	struct buf hists; /* histograms of all, as they are written */
+	struct buf hists; /* histograms of all tensors, as they are written */
 };
 
 #define TABLE_INIT(limit) \
@@ -48,7 +49,7 @@ struct table {
 	}
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e);
-/* Read the values of all stored tensors. */
+/* Reads the values of all stored tensors. */
 struct progress;
 int table_read_values(struct table *t, unsigned jobs, struct progress *p, struct ckpt_err *e);
 struct page;

@@ -1,4 +1,4 @@
-// How names and numbers are written.
+// Text forms of names and numbers.
 
 function element(tag, attributes, ...children) {
   const e = document.createElement(tag);
@@ -20,14 +20,14 @@ function escapeChar(c) {
   return code < 0x100 ? '\\x' + code.toString(16).padStart(2, '0') : '\\u' + code.toString(16).padStart(4, '0');
 }
 
-// A name as it can be shown: each character stands for itself or is escaped.
+// The display form of a name: each character stands for itself or is escaped.
 function visible(name) {
   if (name === '')
     return '(empty)';
   return UNFIT.test(name) ? name.replace(UNFIT_ALL, (c, pair) => pair || escapeChar(c)) : name;
 }
 
-// Short enough for a row; the whole is in its title.
+// Clips text to fit a row; the title shows all of it.
 function clipped(name, most = 200) {
   const text = visible(name.length > 4 * most ? name.slice(0, 4 * most) : name);
   return text.length > most || name.length > 4 * most ? text.slice(0, most - 1) + '\u2026' : text;
@@ -45,7 +45,7 @@ function bytesOf(name) {
   return bytes;
 }
 
-// A word of a shell.
+// Quotes a word for a shell.
 function shellWord(name) {
   if (/^[A-Za-z0-9_./:=@%+,-]+$/.test(name))
     return name;
@@ -55,7 +55,7 @@ function shellWord(name) {
     : b === 0x27 || b === 0x5c ? '\\' + String.fromCharCode(b) : String.fromCharCode(b)).join('') + "'";
 }
 
-// A string of Python.
+// A Python string literal.
 function pythonString(name) {
   return '"' + name.replace(/[\\"]/g, '\\$&').replace(UNFIT_ALL, (c, pair) => pair ||
     '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0')) + '"';

@@ -1,8 +1,8 @@
-// The map: an area for each tensor, as large as its bytes, coloured by what is asked for.
+// The map: an area for each tensor, as large as its bytes, coloured by the selected property.
 
 const COLOURS = 10; // --c0 ... of page.css
 
-// What the style sheet calls a colour. It is asked once, until light and dark change places.
+// The style sheet's value of a colour, cached until the theme switches between light and dark.
 const cssColours = new Map();
 
 function cssColour(name) {
@@ -16,7 +16,7 @@ function colourOf(k) {
   return cssColour('--c' + k % COLOURS);
 }
 
-// Ranks are many: neighbours get colours far apart.
+// There are many ranks: neighbours get clearly different colours.
 function rankColour(rank) {
   if (rank < 0)
     return cssColour('--none');
@@ -70,7 +70,7 @@ class Treemap {
     this.tip = box.querySelector('#tip');
     this.tree = tree;
     this.told = told;
-    this.path = []; // of items zoomed into
+    this.path = []; // items zoomed into
     this.colouring = 'dtype';
     this.cells = [];
     this.selected = null;
@@ -100,7 +100,7 @@ class Treemap {
     }
   }
 
-  // The same for all that a listed row stands for.
+  // The same for all rows that a listed row represents.
   paintAll(row, chain) {
     if (!chain.length || this.colouring === 'dtype' || this.colouring === 'role')
       return this.paint(row);
@@ -117,7 +117,7 @@ class Treemap {
       }
     }
     const parts = [...sums.values()];
-    // One NaN in a hundred layers is what is looked for.
+    // A single NaN in a hundred layers must be visible.
     if (this.colouring === 'nan')
       return [parts.find((p) => p[1] === 'NaN') || parts.find((p) => p[1] === 'Inf') || parts[0]].map((p) => [p[0], p[1], 1]);
     return parts.map((p) => [p[0], p[1], p[2] / n]).sort((x, y) => +x[1].slice(5) - +y[1].slice(5));
@@ -299,7 +299,7 @@ class Treemap {
     this.told(cell);
   }
 
-  // Items from below what is shown to that one.
+  // The path of items from the one shown to this one.
   find(item) {
     const walk = (node, path) => {
       for (const child of this.items(node)) {
