@@ -14,12 +14,12 @@
  *	n = ckpt_file_read(f, buf, sizeof(buf), 0, &e);
  *
  * Unless stated otherwise, functions return 0, or a negative errno with one sentence in *e. Tensor
- * and object numbers and nodes need not be valid: the answer is then -EINVAL for a number, -ENOENT
- * for a node, or what the function documents.
+ * and object numbers and nodes need not be valid: for an invalid number functions return -EINVAL,
+ * for an invalid node -ENOENT, unless they document something else.
  *
- * Sizes and offsets are in bytes, shapes and boxes in elements, times in nanoseconds since the epoch.
- * What a callback is passed is valid during the call; other strings and arrays that functions
- * return are borrowed until ckpt_close, unless stated otherwise.
+ * Sizes and offsets are in bytes, shapes and boxes in elements, times in nanoseconds since the
+ * epoch. Pointers passed to a callback are valid during the call; other strings and arrays that
+ * functions return are borrowed until ckpt_close, unless stated otherwise.
  *
  * The library changes no process-wide state unless an option requests it (map_files installs a
  * SIGBUS handler). Data files stay open, up to what RLIMIT_NOFILE allows; for a checkpoint that has
@@ -30,7 +30,8 @@
  * Members that only one side knows are 0 in results, and are an error (ENOTSUP) if set in
  * arguments.
  *
- * Threads: open and close from one thread; everything else may be called from any number at once.
+ * Threads: open and close from one thread; all other functions may be called from any number of
+ * threads at once.
  */
 #ifndef CKPTFS_CKPT_H
 #define CKPTFS_CKPT_H
@@ -46,7 +47,7 @@ CKPT_BEGIN
 struct ckpt;
 struct ckpt_file;
 
-/* Version of the library that is loaded, which may be newer than this header: "0.5.1". */
+/* Version of the loaded library, which may be newer than this header: "0.5.1". */
 CKPT_API const char *ckpt_version(void);
 
 /*
@@ -83,11 +84,15 @@ struct ckpt_option {
 CKPT_API const struct ckpt_option *ckpt_option(size_t i);
 
 struct ckpt_hooks {
-	/* Reports something odd in one sentence. For a run it may be called from any thread until
-	 * ckpt_close. May be NULL. */
+	/*
+	 * Reports an anomaly in one sentence. For a run it may be called from any thread until
+	 * ckpt_close. May be NULL.
+	 */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;
-	/* Called while the index is built, with bytes done and bytes to do; may be NULL. */
+	/*
+	 * Called while the index is built, with the bytes done and the bytes in total; may be NULL.
+	 */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
 };
@@ -107,7 +112,7 @@ CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be clo
  * last. */
 CKPT_API const char *ckpt_recipe(size_t i, const char **ret_summary, const char **ret_text);
 
-/* ---- what it holds ---- */
+/* ---- contents ---- */
 
 struct ckpt_totals {
 	const char *format; /* "dcp" */
@@ -121,14 +126,15 @@ struct ckpt_totals {
 	/* The model; has_model is false if its tensors would not have unique names. */
 	bool has_model;
 	uint64_t model_tensors, model_bytes;
-	const char *model_prefix; /* the first model_prefix_len bytes are dropped from its names:
-                                     "model." */
+	/* this prefix of model_prefix_len bytes is removed from its names: "model." */
+	const char *model_prefix;
 	size_t model_prefix_len;
 	const char *identity; /* changes with the contents or time of the metadata and with the size
                                  or time of any data file */
-	uint64_t ranks; /* that wrote data files, according to their names; 0: they do not say */
+	/* number of ranks that wrote data files, according to the file names; 0: unknown */
+	uint64_t ranks;
 };
-/* For a run: format "run", empty strings, all else 0. */
+/* For a run: format "run", empty strings, all other members 0. */
 CKPT_API void ckpt_totals_sized(const struct ckpt *c, struct ckpt_totals *ret, size_t size);
 static inline void ckpt_totals(const struct ckpt *c, struct ckpt_totals *ret)
 {
@@ -150,15 +156,20 @@ struct ckpt_tensor {
 	uint64_t files;	   /* distinct source files; set only by ckpt_tensor_files, else 0 */
 	const char *fault; /* why it cannot be opened, or NULL */
 };
-/* Tensor 0 <= i < totals.tensors, in natural order of the FQNs. For any other i: empty strings, a
- * fault that says so, all else 0. */
+/*
+ * Tensor 0 <= i < totals.tensors, in natural order of the FQNs. For any other i: empty strings, a
+ * fault that reports the invalid number, all other members 0.
+ */
 CKPT_API void ckpt_tensor_sized(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret,
 				size_t size);
 static inline void ckpt_tensor(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret)
 {
 	ckpt_tensor_sized(c, i, ret, sizeof(*ret));
 }
-/* The model that hf/, pt/ and ranks/ are made from: its tensors, under the names used there. */
+/*
+ * The model that hf/, pt/ and ranks/ are made from: the number of its tensors, under the names used
+ * there.
+ */
 CKPT_API uint64_t ckpt_model_tensors(const struct ckpt *c);
 CKPT_API void ckpt_model_tensor_sized(const struct ckpt *c, uint64_t i, struct ckpt_tensor *ret,
 				      size_t size);
@@ -176,7 +187,7 @@ CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t 
  */
 CKPT_API size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *buf,
 			     size_t cap);
-/* Index of the stored tensor that the model shows, whole, under that name, or -1. */
+/* Index of the stored tensor that the model shows, unsplit, under that name, or -1. */
 CKPT_API int64_t ckpt_model_stored(const struct ckpt *c, const char *name, size_t len);
 /*
  * With the option layout: the box of model tensor i that a rank holds, as ranks/ shows it; n_dims
@@ -256,9 +267,9 @@ static inline void ckpt_object(const struct ckpt *c, uint64_t i, struct ckpt_obj
 CKPT_API int64_t ckpt_object_find(const struct ckpt *c, const char *fqn, size_t len);
 
 /*
- * The value of object i as JSON text, as objects/NAME.json shows it; ckptfs-formats(5) describes the
- * form. No pickle is executed. A value that cannot be shown is replaced by its class and the reason.
- * *ret is the caller's, free() it.
+ * The value of object i as JSON text, as objects/NAME.json shows it; ckptfs-formats(5) describes
+ * the form. No pickle is executed. A value that cannot be shown is replaced by its class and the
+ * reason. *ret is the caller's, free() it.
  */
 CKPT_API int ckpt_object_json(struct ckpt *c, uint64_t i, char **ret, size_t *ret_len,
 			      struct ckpt_err *e);
@@ -271,9 +282,9 @@ struct ckpt_step {
 	uint64_t position;
 };
 /*
- * The number of steps that lead to tensor i or object i; 0: the checkpoint does not record it. ret
- * is filled in only if cap is large enough for all of them. A renamed entry has one step: its new
- * name.
+ * The number of steps that lead to tensor i or object i; 0: the checkpoint does not record them.
+ * ret is filled in only if cap is large enough for all of them. A renamed entry has one step: its
+ * new name.
  */
 CKPT_API size_t ckpt_tensor_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step *ret,
 				       size_t size, size_t cap);
@@ -311,8 +322,9 @@ struct ckpt_run_entry {
 /*
  * For a run: open each checkpoint once, however long that takes, so that `complete` (here and in
  * info.json) is true only if the data files hold everything they should. For a checkpoint that was
- * never opened it only means that its save has ended. progress, which may be NULL, is called after
- * each with the number of those opened and of all. For a checkpoint: -EINVAL.
+ * never opened, `complete` only means that its save has ended. progress, which may be NULL, is
+ * called after each checkpoint with the number opened so far and the total. For a checkpoint:
+ * -EINVAL.
  */
 CKPT_API int ckpt_run_look(struct ckpt *c,
 			   void (*progress)(void *arg, uint64_t done, uint64_t total), void *arg,
@@ -338,9 +350,10 @@ static inline int ckpt_run_open(struct ckpt *c, const char *path, const char *co
 }
 
 /*
- * Does what a face shows serve those who load it? Of hf/: are its tensors, by name and shape, those
- * that the model of config.json has? NO: loading it fails, or leaves random weights. UNCHECKED: what
- * the model needs is not known here. ABSENT: there is no such face, and why.
+ * Can a loader use what a face shows? For hf/: do its tensors match, by name and shape, those that
+ * the model of config.json has? NO: loading fails, or leaves random weights. UNCHECKED: this
+ * library does not know what the model needs. ABSENT: there is no such face; the text gives the
+ * reason.
  */
 enum ckpt_serves { CKPT_SERVES_YES, CKPT_SERVES_NO, CKPT_SERVES_UNCHECKED, CKPT_SERVES_ABSENT };
 struct ckpt_verdict {
@@ -348,8 +361,11 @@ struct ckpt_verdict {
 	enum ckpt_serves serves;
 	const char *text; /* "complete for LlamaForCausalLM (config.json from assets)" */
 };
-/* Of each such face. now: without what takes long, a gguf/ that nobody has looked for yet, which reads
- * the tokenizer. A non-zero return of `each` stops and is returned. Of a run: -EISDIR. */
+/*
+ * Calls `each` for every such face. now: skip what takes long, which is a gguf/ that nothing has
+ * looked up yet, because that reads the tokenizer. A non-zero return of `each` stops and is
+ * returned. For a run: -EISDIR.
+ */
 CKPT_API int ckpt_verdicts(struct ckpt *c, bool now,
 			   int (*each)(void *arg, const struct ckpt_verdict *verdict), void *arg,
 			   struct ckpt_err *e);
@@ -368,9 +384,9 @@ typedef uint64_t ckpt_node; /* an inode number: the same at every mount of the s
 struct ckpt_stat {
 	ckpt_node node;
 	bool is_dir, is_link;
-	bool changes;  /* in a run: its contents, or a directory's entries, may change or vanish */
-	bool partial;  /* directory: more entries exist, which only listing it finds; size does not
-                         count them */
+	bool changes; /* in a run: its contents, or a directory's entries, may change or vanish */
+	/* directory: more entries exist, which only listing it reveals; size does not count them */
+	bool partial;
 	uint64_t size; /* bytes; directory: number of entries; link: length of its target */
 	uint64_t mtime_ns;
 };
@@ -429,9 +445,9 @@ CKPT_API int ckpt_model_open(struct ckpt *c, uint64_t i, struct ckpt_file **ret,
 			     struct ckpt_err *e);
 /*
  * Opens a box of tensor i of the tree, or of the model: its elements in row-major order, as the
- * tensor is shown. off and len have n_dims numbers. EINVAL if it is not inside the tensor. This
- * takes a microsecond or two while the tensor is open already, as a box or as a whole; otherwise
- * its chunks may have to be looked up again.
+ * tensor is shown. off and len have n_dims numbers. EINVAL if the box is not inside the tensor.
+ * This takes a microsecond or two while the tensor is already open, as a box or as a whole;
+ * otherwise its chunks may have to be looked up again.
  */
 CKPT_API int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
 			   struct ckpt_file **ret, struct ckpt_err *e);
@@ -446,7 +462,7 @@ CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
 CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 				struct ckpt_err *e);
 
-/* ---- where bytes come from ---- */
+/* ---- sources of bytes ---- */
 
 /*
  * Calls `each` for the parts of real files that a file of the tree is made of; for the root, all
@@ -454,7 +470,7 @@ CKPT_API int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint
  * return of `each` stops and is returned. A run's own files and its root have none.
  */
 struct ckpt_source {
-	const char *path;  /* lent for the call */
+	const char *path;  /* valid during the call */
 	uint64_t off, len; /* bytes */
 };
 CKPT_API int ckpt_sources(struct ckpt *c, ckpt_node node,
@@ -501,7 +517,7 @@ static inline int ckpt_origin(struct ckpt *c, struct ckpt_origin *ret, struct ck
 	return ckpt_origin_sized(c, ret, sizeof(*ret), e);
 }
 
-/* ---- proof ---- */
+/* ---- checking ---- */
 
 struct ckpt_fault {
 	const char *fqn; /* NULL if the fault concerns a file */

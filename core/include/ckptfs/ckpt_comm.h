@@ -21,9 +21,9 @@
  * All ranks call the same functions in the same order. Each function takes the result of the
  * caller's previous step (rc, and *e if it failed) and returns the same on all ranks: 0 if every
  * rank passed 0, else the failure of the lowest failing rank, as "rank 2: <its sentence>". So do
- * not return after a failed step: pass its result to the next call. What a call returns may be
- * returned at once, because all ranks do so; context may be put in front of the message. No rank
- * blocks on one that has failed: a rank that returns early, or calls another function than the
+ * not return after a failed step: pass its result to the next call. The result of such a call may
+ * be returned at once, because all ranks return it; context may be put in front of the message. No
+ * rank blocks on one that has failed: a rank that returns early, or calls another function than the
  * others, makes the call fail on all ranks. Messages of a lone rank have no prefix.
  *
  * Threads: at most one at a time may use a struct ckpt_comm.
@@ -45,7 +45,7 @@ struct ckpt_comm_bytes {
 /*
  * The transport a program supplies for other kinds of ranks: three ways to move bytes. All ranks
  * call the same function; each knows how many bytes it receives and has allocated memory for them.
- * After an error nothing is transferred any more. All ranks must have the same byte order.
+ * After an error nothing more is transferred. All ranks must have the same byte order.
  */
 struct ckpt_comm_ops {
 	/* `mine` of each rank goes to all[rank] on rank 0; `all` is NULL on other ranks. */
@@ -127,10 +127,10 @@ CKPT_API int ckpt_comm_run_threads(size_t n, ckpt_comm_rank_fn *fn, void *arg, s
 /*
  * 0: *ret is this process's rank. 1: the process was not started by mpirun (or another launcher
  * that sets OMPI_COMM_WORLD_SIZE, PMI_SIZE or PMIX_RANK), and *ret is unchanged. Fails if MPI
- * fails, or if the process was started so but the library was built without MPI (ENOTSUP; `make
- * MPI=1` builds it with MPI, the packages made by `make deb` have none). Call it once per process;
- * if the program has initialised MPI itself, that is used. Only the calling thread uses MPI; the
- * program may have others.
+ * fails, or if the process was started that way but the library was built without MPI (ENOTSUP;
+ * `make MPI=1` builds it with MPI, the packages made by `make deb` lack it). Call it once per
+ * process; if the program has initialised MPI itself, that is used. Only the calling thread uses
+ * MPI; the program may have others.
  */
 CKPT_API int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e);
 /* ckpt_comm_leave, then MPI_Finalize if ckpt_comm_mpi_start initialised MPI. *c is released. */

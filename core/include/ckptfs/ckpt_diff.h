@@ -57,7 +57,7 @@ struct ckpt_diff_values {
 	double max_abs, mean_abs; /* absolute difference; infinite where it is beyond double */
 };
 
-/* Borrowed; valid during the call. */
+/* Pointers are borrowed and valid during the call. */
 struct ckpt_diff_item {
 	const char *fqn;
 	size_t fqn_len;

@@ -28,23 +28,27 @@ CKPT_API int ckpt_name(struct ckpt *c, ckpt_node node, char name[CKPT_ROOM(CKPT_
 /* True for a single tensor that needs no decoding: caching it in the page cache as well would only
  * hold the same bytes in memory twice. */
 CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
-/* For a thread that has answered a read and is idle: decode what a sequential reader is about to
- * request. Returns at once if there is nothing to decode. */
+/*
+ * For a thread that has answered a read and is idle: decode the blocks that a sequential reader is
+ * about to request. Returns at once if there is nothing to decode.
+ */
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
-/* True once a data file of the checkpoint was found to have changed: then anything the caller has
- * cached of the checkpoint's files is invalid. Never true for a run's own info.json. */
+/*
+ * True once a data file of the checkpoint was found to have changed: anything the caller has cached
+ * of the checkpoint's files is then invalid. Never true for a run's own info.json.
+ */
 CKPT_API bool ckpt_file_is_stale(const struct ckpt_file *f);
 
 /*
  * As ckpt_file_read, but long runs that are in the page cache or already decoded are not copied:
  * iov points into buf, into decoded blocks and, with map_files, into mapped data files. Every
  * success must be followed by ckpt_parts_release. Pass iov to writev(2) or the like and do not
- * touch the bytes: a page may be gone (an I/O error), and then that call fails with EFAULT where an
- * access by this process would be fatal.
+ * touch the bytes: a page may be gone (an I/O error), and then the system call fails with EFAULT
+ * where an access by this process would be fatal.
  *
- * Until the release the bytes are those of the checkpoint: a program that opens one of the files
- * for writing has to wait (fcntl(2), F_SETLEASE), so release soon. Where leases are not available
- * the bytes are copied.
+ * Until the release, the bytes are guaranteed to be those of the checkpoint: a program that opens
+ * one of the files for writing has to wait (fcntl(2), F_SETLEASE), so release soon. Where leases
+ * are not available, the bytes are copied.
  */
 struct ckpt_parts;					 /* belongs to one thread at a time */
 CKPT_API struct ckpt_parts *ckpt_parts_new(void);	 /* NULL: out of memory */
@@ -56,13 +60,15 @@ CKPT_API void ckpt_parts_release(struct ckpt_parts *parts);
 
 /*
  * Does the file consist of exactly the bytes of one real file, in the same order? If so, returns 0
- * and *ret_fd, owned by the caller, is that file, open for reading and unchanged since the
+ * and sets *ret_fd, owned by the caller, to that file, open for reading and unchanged since the
  * checkpoint was opened; 1: no. Reads from it return the file's current contents. Never for a run,
  * whose files change.
  */
 CKPT_API int ckpt_file_backing(struct ckpt_file *f, int *ret_fd, struct ckpt_err *e);
-/* True if the file that ckpt_file_backing found has been written to since; *why names it. False if
- * it found none. */
+/*
+ * True if the file that ckpt_file_backing found has been written to since then; *why names it.
+ * False if it found none.
+ */
 CKPT_API bool ckpt_file_written(const struct ckpt_file *f, struct ckpt_err *why);
 
 /*
@@ -71,12 +77,15 @@ CKPT_API bool ckpt_file_written(const struct ckpt_file *f, struct ckpt_err *why)
  */
 CKPT_API int64_t ckpt_xattr(struct ckpt *c, ckpt_node node, const char *name, char *buf, size_t cap,
 			    struct ckpt_err *e);
-/* NUL-separated names, as listxattr(2) gives them. */
+/* NUL-separated names, as listxattr(2) returns them. */
 CKPT_API int64_t ckpt_xattr_names(struct ckpt *c, ckpt_node node, char *buf, size_t cap);
 
 /* ---- counters ---- */
 
-/* Since it was opened; for a run, over all its checkpoints, including closed ones. */
+/*
+ * Counted since the checkpoint was opened; for a run, over all its checkpoints, including closed
+ * ones.
+ */
 struct ckpt_counters {
 	uint64_t source_reads, source_bytes; /* reads of data files and assets; bytes as stored */
 	uint64_t mapped_bytes;		     /* of data files, from mapped pages, without a read */
@@ -94,19 +103,21 @@ static inline void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret)
 	ckpt_counters_sized(c, ret, sizeof(*ret));
 }
 
-/* ---- where it is ---- */
+/* ---- location ---- */
 
-/* The absolute path of what ckpt_open opens for this one: *ret is the caller's, free() it. */
+/* The absolute path of what ckpt_open opens for `path`; the caller frees *ret with free(). */
 CKPT_API int ckpt_address(const char *path, char **ret, struct ckpt_err *e);
 
-/* ---- what else may be opened, for programs that sandbox themselves ---- */
+/* ---- files outside the checkpoint, for programs that sandbox themselves ---- */
 
 /* Calls `each` for the real files that hf/ shows unchanged, which may lie outside the checkpoint; a
  * run has none. */
 CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s),
 			 void *arg, struct ckpt_err *e);
-/* The absolute path, borrowed, of the directory that links of the checkpoint, or of a run's, lead to
- * where they are followed beyond its own: in a Hugging Face cache. Else NULL. */
+/*
+ * The absolute path, borrowed, of the directory outside the checkpoint or run that its links may
+ * lead to: that of a Hugging Face cache. NULL if links are not followed beyond its own directory.
+ */
 CKPT_API const char *ckpt_beyond(const struct ckpt *c);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees
  * it with free(). NULL: there is none. */

@@ -12,20 +12,27 @@
 
 CKPT_BEGIN
 
-/* NaN and infinities are counted and left out of all else. */
+/* NaN and infinities are counted, and excluded from all other members. */
 struct ckpt_values {
-	bool known;	 /* false: bytes of a dtype that are no numbers by themselves; all else 0 */
-	bool is_complex; /* a complex element is NaN, or infinite, when a part is; it has no min, max */
+	/* false: the dtype's bytes are not numbers by themselves; all other members are 0 */
+	bool known;
+	/* a complex element is NaN, or infinite, if a part is; it has no min and max */
+	bool is_complex;
 	uint64_t elements, finite, nan, infinite, zero, subnormal;
-	/* Numbers, in row-major order, of the first elements that are so; UINT64_MAX: none. */
+	/* Indices, in row-major order, of the first such elements; UINT64_MAX: there is none. */
 	uint64_t first_nan, first_infinite, first_zero;
-	/* Where finite > 0: */
-	double min,
-		min_rest; /* the number is the sum of both; of integers of 64 bits the rest may not be 0 */
+	/*
+	 * Valid if finite > 0. The minimum is min + min_rest, the maximum max + max_rest; the rests
+	 * are 0 except for 64-bit integers.
+	 */
+	double min, min_rest;
 	double max, max_rest;
 	double sum[2], mean[2]; /* real part, imaginary part */
-	double std;  /* of the population, as NumPy's; of complex elements the root of the mean
-				   squared distance from the mean */
+	/*
+	 * of the population, as in NumPy; for complex elements: root of the mean squared distance
+	 * from the mean
+	 */
+	double std;
 	double norm; /* L2 */
 };
 

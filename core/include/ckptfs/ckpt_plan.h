@@ -150,7 +150,7 @@ struct ckpt_save_plan {
 	const void *storage; /* storage_data: from the coordinator's storage writer to this rank's,
                              after the global plan */
 	size_t storage_len;  /* bytes */
-	bool unchanged;	     /* equals the previous plan, kept by the other side; sent empty */
+	bool unchanged; /* equals the previous plan, which the other side has kept; sent empty */
 };
 
 enum ckpt_read_type { CKPT_READ_BYTE_IO, CKPT_READ_TENSOR };

@@ -35,8 +35,10 @@ struct ckpt_reshard {
 	const char *layout;
 	/* Its format and its functions are ignored; NULL: defaults. */
 	const struct ckpt_save_opts *save;
-	/* Only the model, under its names in hf/; no objects. As safetensors, it comes with the other
-	 * files of hf/: config.json, the tokenizer, ... */
+	/*
+	 * Only the model, under its names in hf/; no objects. As safetensors, it comes with the
+	 * other files of hf/: config.json, the tokenizer, ...
+	 */
 	bool model;
 	unsigned jobs;		/* ranks that write concurrently; 0: one per CPU */
 	struct ckpt_comm *comm; /* ranks as processes, or NULL: threads of this one */
@@ -45,8 +47,10 @@ struct ckpt_reshard {
 	/* Bytes written and bytes to write, from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
-	/* Polled from any thread: return true to give up with ECANCELED, which leaves what any
-	 * failure leaves. May be NULL. */
+	/*
+	 * Polled from any thread: return true to give up with ECANCELED, which leaves the same
+	 * state as any other failure. May be NULL.
+	 */
 	bool (*stop)(void *arg);
 	void *stop_arg;
 	/* Results. */

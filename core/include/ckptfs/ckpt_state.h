@@ -50,7 +50,8 @@ enum ckpt_local_kind {
 
 struct ckpt_shard {
 	const uint64_t *off, *len; /* n_dims numbers each; the box may be empty */
-	void *data; /* the box's elements, row-major, without gaps: saving reads, loading writes */
+	/* the box's elements, row-major, without gaps: saving reads them, loading writes them */
+	void *data;
 };
 
 struct ckpt_local_tensor {
@@ -107,7 +108,7 @@ struct ckpt_path_step {
 
 /*
  * Bytes that are in memory (data), or that `read` supplies piece by piece, so that they need not
- * fit in memory. Whoever gets one from ckpt_save_planner_get_data must call ckpt_data_close.
+ * fit in memory. A caller that gets one from ckpt_save_planner_get_data must call ckpt_data_close.
  */
 struct ckpt_data {
 	const void *data; /* NULL: call read, from any thread; for a tensor in whole elements */
@@ -147,10 +148,10 @@ struct ckpt_state_dict {
  *
  *	ckpt_sharded_tensor_from_rank_offsets(&args, room, &s, &e);
  *	ckpt_sharded_dict_new(&s, 1, NULL, 0, CKPT_SHARDED_SAVE, &d, &e);
- *	ckpt_save(comm, path, ckpt_sharded_dict(d), &opts, &e);		// with CKPT_PLANNER_MEGATRON
+ *	ckpt_save(comm, path, ckpt_sharded_dict(d), &opts, &e);	// with CKPT_PLANNER_MEGATRON
  *	ckpt_sharded_dict_free(d);
  *
- * What Megatron refuses fails with EINVAL and Megatron's text.
+ * What Megatron rejects fails with EINVAL and Megatron's message.
  */
 
 /* Which replica this is: a number, or several. The main one, all 0, is the one that is saved. */
@@ -162,7 +163,7 @@ struct ckpt_replica_id {
 CKPT_API bool ckpt_replica_is_main(const struct ckpt_replica_id *r);
 
 struct ckpt_array {
-	void *data; /* row-major, without gaps: saving reads, loading writes */
+	void *data; /* row-major, without gaps: saving reads it, loading writes it */
 	uint8_t dtype, n_dims;
 	const uint64_t *shape;
 };
@@ -232,7 +233,7 @@ CKPT_API int ckpt_sharded_objects_check(const struct ckpt_sharded_object *object
 
 enum ckpt_sharded_use {
 	CKPT_SHARDED_SAVE, /* main replicas only; each has data */
-	CKPT_SHARDED_LOAD, /* all of them */
+	CKPT_SHARDED_LOAD, /* all replicas */
 };
 
 /*

@@ -81,9 +81,9 @@ CKPT_API enum ckpt_dtype ckpt_dtype_by_name(const char *name, size_t len);
 #define CKPT_MESH_MAX_AXES  64
 
 enum ckpt_split {
-	/* ceil(len / parts) each, the last ones short or empty: torch.chunk, DTensor */
+	/* ceil(len / parts) each, the last ones short or empty: as in torch.chunk and DTensor */
 	CKPT_SPLIT_CEIL,
-	CKPT_SPLIT_BALANCED, /* floor(len / parts) each, one more in the first len % parts */
+	CKPT_SPLIT_BALANCED, /* floor(len / parts) each, plus one in the first len % parts */
 	CKPT_SPLIT_EVEN,     /* parts must divide len */
 };
 
