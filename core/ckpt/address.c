@@ -29,7 +29,7 @@ __attribute__((format(printf, 2, 3))) static void append(struct ckpt_err *e, con
 	va_end(ap);
 }
 
-/* "ORG/NAME", as repositories of the Hugging Face Hub are called. */
+/* Does the path look like "ORG/NAME", a repository of the Hugging Face Hub? */
 static bool is_repository(const char *path)
 {
 	static const char fit[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
@@ -39,7 +39,7 @@ static bool is_repository(const char *path)
 	return org && name && !path[org + 1 + name] && *path != '.' && path[org + 1] != '.';
 }
 
-/* Where the Hub's own programs keep repositories: huggingface_hub/constants.py. */
+/* Where the Hub's own programs cache repositories: huggingface_hub/constants.py. */
 static char *cached(const char *repository)
 {
 	/* NOLINTBEGIN(concurrency-mt-unsafe): nothing here sets variables */
@@ -70,7 +70,7 @@ static bool is_there(const char *path, size_t len)
 	return copy && !stat(copy, &st);
 }
 
-/* *e has why a path cannot be opened: adds to it what else was probably meant. */
+/* *e reports why a path cannot be opened: adds what was probably meant. */
 static void explain(const char *path, struct ckpt_err *e)
 {
 	autofree char *cache = NULL;
@@ -117,8 +117,10 @@ void address_explain_name(const char *root, struct ckpt_err *e)
 
 /* ---- runs ---- */
 
-/* The last name of a path without slashes behind it, and how long the directory's part before it is;
- * NULL: it has no name of its own, as "." and "/". */
+/*
+ * The last component of a path, without trailing slashes, and the length of the directory part
+ * before it; NULL: the path has no name of its own, like "." and "/".
+ */
 static char *split(const char *path, size_t *ret_dir)
 {
 	size_t end = strlen(path), start;
@@ -137,7 +139,7 @@ static char *split(const char *path, size_t *ret_dir)
 	return NULL;
 }
 
-/* What it is called in the run that is meant by a name. */
+/* The path of the checkpoint that a name in the run refers to. */
 static int meant(struct ckpt *run, const char *path, const char *name, char **ret,
 		 struct ckpt_err *e)
 {
@@ -165,7 +167,9 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 	return -ENOENT;
 }
 
-/* A path that leads to nothing, or to a file called `latest`, in a run: 1 where there is no run. */
+/*
+ * Resolves, in a run, a path that does not exist or is a file called `latest`; 1: there is no run.
+ */
 static int in_run(const char *path, char **ret, struct ckpt_err *e)
 {
 	size_t n_dir;
@@ -182,7 +186,7 @@ static int in_run(const char *path, char **ret, struct ckpt_err *e)
 	return rc;
 }
 
-/* A file called so, as some savers leave it, is no checkpoint. */
+/* Some savers leave a file with this name; it is not a checkpoint. */
 static bool is_latest(const char *path)
 {
 	size_t n_dir;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * address - what the path of a checkpoint means, and what to say where it means nothing.
+ * address - resolves the path of a checkpoint, and explains why it cannot be opened.
  *
  * Private to core/ckpt.
  *
@@ -11,7 +11,7 @@
 
 struct ckpt_err;
 
-/* *e has why what is there is no checkpoint: adds what its name says. */
+/* *e reports that the path is not a checkpoint: adds what its name suggests. */
 void address_explain_name(const char *root, struct ckpt_err *e);
 
 #endif

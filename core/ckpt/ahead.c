@@ -9,15 +9,15 @@
 #include "tree/view.h"
 
 enum {
-	SLACK = 4 << 20, /* bytes; so far apart are requests that are served at the same time */
-	BEGIN_AFTER = 1 << 20, /* bytes in order */
+	SLACK = 4 << 20,       /* bytes; concurrent requests may be this far apart */
+	BEGIN_AFTER = 1 << 20, /* bytes read in order */
 	MAX_WINDOW = 16 << 20,
 	MIN_PAUSE = 1 << 20,
 	MAX_PAUSE = 64 << 20,
-	PROBES = 8, /* tensors; when all of the first are there, the others are taken to be */
+	PROBES = 8, /* tensors; if the first ones are all in memory, the others are assumed to be */
 };
 
-/* Only hints are made of the numbers: threads need not agree. */
+/* The numbers only produce hints, so threads need not agree. */
 void ahead_note(struct ahead *a, uint64_t off, uint64_t len)
 {
 	uint64_t next = a->next, end = off + len;
@@ -41,7 +41,7 @@ static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t
 
 	if (f->reader)
 		return tensor_want(fetch, f->reader, off, len);
-	/* A failure will recur when it is requested. */
+	/* A failure will recur when the data is requested. */
 	if (view_vtensor(f->engine->view, id, &v, &ignored) || tensor_open(fetch, v, &r, &ignored))
 		return false;
 	missing = tensor_want(fetch, r, off, len);
@@ -49,7 +49,7 @@ static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t
 	return missing;
 }
 
-/* False: all of it is there, as far as was looked. */
+/* False: everything examined is in memory. */
 static bool announce(struct ckpt_file *f, uint64_t from, uint64_t to)
 {
 	bool missing = false;
@@ -78,7 +78,7 @@ void ahead_announce(struct ckpt_file *f)
 		return;
 	to = min_u64(next + window, f->v.size);
 	from = a->announced > next && a->announced <= to ? a->announced : next;
-	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader that has moved elsewhere */
+	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader that has since moved */
 		a->quiet = 0;
 	if (next >= a->quiet && (to - from >= window / 2 || (to == f->v.size && from < to))) {
 		bool missing = announce(f, from, to);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ahead - what a reader in file order is about to ask for, announced to where the bytes come from.
+ * ahead - tells the data sources what a sequential reader is about to request.
  *
- * The kernel reads ahead in each data file by itself, and knows nothing of the next: a virtual file
- * is made of items that lie anywhere. Here it is known which they are. Where all of it is in memory
- * already, announcing it again is no use, and is tried less and less often.
+ * The kernel reads ahead within each data file, but cannot know which file comes next: the items of
+ * a virtual file may lie anywhere. This module knows the order. Once all of the data is in memory,
+ * announcing it is useless, so it is tried less and less often.
  *
  * Threads: any.
  */
@@ -18,16 +18,17 @@
 struct ckpt_file;
 
 struct ahead {
-	_Atomic uint64_t next;	   /* where a reader in order goes on */
-	_Atomic uint64_t in_order; /* bytes that it has come so far */
-	atomic_bool busy;	   /* a thread announces; the rest is its own */
-	uint64_t announced;	   /* up to here */
-	uint64_t quiet, pause; /* nothing is announced until it is there; the last such distance */
+	_Atomic uint64_t next;	   /* where a sequential reader continues */
+	_Atomic uint64_t in_order; /* bytes it has read in order so far */
+	atomic_bool busy;	   /* a thread is announcing; the members below belong to it */
+	uint64_t announced;	   /* offset up to which data was announced */
+	/* nothing is announced before offset `quiet`; pause: the last such distance */
+	uint64_t quiet, pause;
 };
 
-/* Bytes [off, off+len) are read. */
+/* Records that bytes [off, off+len) are read. */
 void ahead_note(struct ahead *a, uint64_t off, uint64_t len);
-/* Announce what is likely to be next, if there is any. */
+/* Announces what is likely to be read next, if anything. */
 void ahead_announce(struct ckpt_file *f);
 
 #endif

@@ -23,7 +23,7 @@
 
 #define MAX_ASSETS 10000
 
-/* What transformers and tokenizers write beside weights. */
+/* The files that transformers and tokenizers write beside weights. */
 static const char *const usual[] = {
 	"added_tokens.json",
 	"chat_template.jinja",
@@ -42,7 +42,7 @@ static const char *const usual[] = {
 	"vocab.txt",
 };
 
-/* Other weights beside ours would be taken for ours. */
+/* Other weights must not be mistaken for those of the checkpoint. */
 static const char *const weights[] = { "*.safetensors", "*.safetensors.index.json",
 				       "*.bin",		"*.bin.index.json",
 				       "*.pt",		"*.pth",
@@ -58,7 +58,7 @@ static bool is_weights(const char *name)
 	return false;
 }
 
-/* A copy that lives as long as the assets, or NULL. */
+/* A copy that is freed with the assets, or NULL. */
 static const char *own(struct assets *a, const char *s)
 {
 	char **grown = realloc(a->owned, (a->n_owned + 1) * sizeof(*grown));
@@ -71,15 +71,15 @@ static const char *own(struct assets *a, const char *s)
 	return copy;
 }
 
-/* ---- while they are looked for ---- */
+/* ---- search ---- */
 
 struct found {
-	const char *name, *path; /* the assets' own */
+	const char *name, *path; /* owned by the assets */
 	enum asset_from from;
 	struct files_seen seen;
 };
 
-/* What was there in a directory and is not used: the first, why, and how many. */
+/* Files that exist in a directory but are not used: the first one, the reason, and their number. */
 struct refused {
 	const char *name;
 	char why[160];
@@ -90,7 +90,7 @@ struct finder {
 	struct assets *a;
 	struct found *v;
 	size_t n;
-	/* Where it is looking. */
+	/* The directory being searched. */
 	int dirfd;
 	const char *dir; /* absolute */
 	enum asset_from from;
@@ -104,8 +104,7 @@ static void finder_release(struct finder *f)
 	free(f->v);
 }
 
-/* s is taken over if it goes well; where it is not to be kept, the file is opened again when it is
- * read. */
+/* Takes over s on success; if it is not to be kept, the file is opened again when it is read. */
 static int add(struct finder *f, const char *path, const char *name, struct source *s, bool keep,
 	       struct ckpt_err *e)
 {
@@ -127,7 +126,7 @@ static int add(struct finder *f, const char *path, const char *name, struct sour
 	return 0;
 }
 
-/* It was there: the next place is not asked. */
+/* The file exists, so the next directory is not searched. */
 __attribute__((format(printf, 3, 4))) static int refuse(struct finder *f, const char *name,
 							const char *why, ...)
 {
@@ -149,7 +148,7 @@ static char *join(const struct finder *f, const char *name)
 	return asprintf(&path, "%s/%s", f->dir[1] ? f->dir : "", name) < 0 ? NULL : path;
 }
 
-/* One sentence about all of them. */
+/* One warning about all refused files. */
 static int say_refused(struct finder *f, const struct assets_ask *ask, struct ckpt_err *e)
 {
 	autofree char *path = f->refused.n ? join(f, f->refused.name) : NULL;
@@ -176,7 +175,7 @@ static int say_refused(struct finder *f, const struct assets_ask *ask, struct ck
 	return 0;
 }
 
-/* The file could not be opened. 0: it is not there; 1: it is, and is not used. */
+/* The file could not be opened. 0: it does not exist; 1: it exists, but is not used. */
 static int not_opened(struct finder *f, const char *name, int code, struct ckpt_err *e)
 {
 	autofree char *path = NULL;
@@ -188,7 +187,7 @@ static int not_opened(struct finder *f, const char *name, int code, struct ckpt_
 	case EIO:
 	case ENOMEM:
 	case EMFILE:
-	case ENFILE: /* not the file's own fault: it would be there the next time */
+	case ENFILE: /* not the file's fault: the next open might find it */
 		path = join(f, name);
 		return err_sys(e, code, "look for '%s'", path ? path : name);
 	default:
@@ -196,7 +195,7 @@ static int not_opened(struct finder *f, const char *name, int code, struct ckpt_
 	}
 }
 
-/* *fd is -1 once it is taken over. */
+/* Sets *fd to -1 when it takes it over. */
 static int add_opened(struct finder *f, const char *path, const char *name, int *fd, bool keep,
 		      struct ckpt_err *e)
 {
@@ -214,7 +213,7 @@ static int add_opened(struct finder *f, const char *path, const char *name, int 
 
 /* ---- without assets= ---- */
 
-/* In the checkpoint's own directory. 0: it is not there. */
+/* Looks in the checkpoint's own directory. 0: the file does not exist. */
 static int look_in_place(struct finder *f, const char *name, struct place *place,
 			 struct ckpt_err *e)
 {
@@ -234,8 +233,10 @@ static int look_in_place(struct finder *f, const char *name, struct place *place
 	return rc ? rc : 1;
 }
 
-/* 0, or 1: a file of the parent directory may have been written, or chosen, by somebody who could
- * not have written it into the checkpoint. */
+/*
+ * 0, or 1 if a user who could not have written the file into the checkpoint may have written or
+ * chosen it in the parent directory.
+ */
 static int doubt_parent(struct finder *f, const char *name, const struct stat *st,
 			const struct stat *parent, const struct stat *checkpoint)
 {
@@ -255,7 +256,9 @@ static int doubt_parent(struct finder *f, const char *name, const struct stat *s
 			      "it can be written to by users (mode %04o) who cannot write to the "
 			      "checkpoint",
 			      st->st_mode & 07777);
-	/* A sticky directory, as /tmp: they can put another user's file there under another name. */
+	/*
+	 * In a sticky directory such as /tmp, others can link another user's file under a new name.
+	 */
 	if (trust_others_write(parent, checkpoint) && st->st_nlink != 1)
 		return refuse(f, name, "it has %ju names, in a directory that others can write to",
 			      (uintmax_t)st->st_nlink);
@@ -263,8 +266,8 @@ static int doubt_parent(struct finder *f, const char *name, const struct stat *s
 }
 
 /*
- * Opened once: what is looked at here is what is read. Links that stay in the directory are followed
- * where only trusted users can have put one. 0: it is not there.
+ * Opens the file once, so the file examined here is the one read. Links that stay in the directory
+ * are followed if only trusted users can have created them. 0: the file does not exist.
  */
 static int look_in_parent(struct finder *f, const char *name, const struct stat *parent,
 			  const struct stat *checkpoint, struct ckpt_err *e)
@@ -298,7 +301,7 @@ static int look_in_parent(struct finder *f, const char *name, const struct stat 
 	return add_opened(f, path, name, &fd, true, e) ? -e->code : 1;
 }
 
-/* verl writes configuration and tokenizer into this directory, beside the ranks' files. */
+/* verl writes the configuration and tokenizer into this directory, beside the ranks' files. */
 static int find_inner(struct finder *f, const struct assets_ask *ask, bool *settled,
 		      struct ckpt_err *e)
 {
@@ -325,7 +328,7 @@ static int find_inner(struct finder *f, const struct assets_ask *ask, bool *sett
 	return rc;
 }
 
-/* The directory above; -1: there is none, or none that can be looked at. */
+/* The parent directory; -1: there is none, or it cannot be examined. */
 static int open_parent(int dirfd, const struct stat *checkpoint, struct stat *ret)
 {
 	autoclose int fd = openat(dirfd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -354,7 +357,7 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 	}
 	if (rc < 0 || say_refused(f, ask, e) || find_inner(f, ask, settled, e))
 		return -e->code;
-	if (dirfd < 0) /* it does not lie on this machine */
+	if (dirfd < 0) /* the checkpoint is not on this machine */
 		return 0;
 	if (fstat(dirfd, &checkpoint))
 		return err_sys(e, errno, "stat '%s'", ask->path);
@@ -373,7 +376,10 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 
 /* ---- with assets= ---- */
 
-/* Who names a directory trusts what links in it lead to. There may be more files than descriptors. */
+/*
+ * A user who names a directory trusts the targets of its links. There may be more files than
+ * descriptors, so they are not kept open.
+ */
 static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
 {
 	autoclose int fd = openat(f->dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -384,7 +390,7 @@ static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
 		return err_nomem(e);
 	if (fd < 0)
 		return not_opened(f, name, errno, e);
-	path = realpath(joined, NULL); /* where it is another file by now, reading says so */
+	path = realpath(joined, NULL); /* if it is another file by then, reading reports that */
 	if (!path || fstat(fd, &st))
 		return not_opened(f, name, errno, e);
 	return S_ISREG(st.st_mode) ? add_opened(f, path, name, &fd, false, e) : 0;
@@ -423,7 +429,7 @@ static int by_name(const void *ap, const void *bp)
 	return text_natural_cmp(a->name, strlen(a->name), b->name, strlen(b->name));
 }
 
-/* Take over what was found. */
+/* Takes over the files that were found. */
 static int open_files(struct finder *f, struct ckpt_err *e)
 {
 	struct assets *a = f->a;

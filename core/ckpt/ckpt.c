@@ -49,7 +49,9 @@ static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 	return 0;
 }
 
-/* Opens instead what has that name in it. place: it, taken over in any case. */
+/*
+ * Switches c to its subdirectory `name`. Takes over `place`, which is that directory, in any case.
+ */
 static int go_into(struct ckpt *c, const char *name, struct place *place, struct ckpt_err *e)
 {
 	char *dir, *root;
@@ -71,7 +73,7 @@ static int go_into(struct ckpt *c, const char *name, struct place *place, struct
 	return 0;
 }
 
-/* A repository in the cache of the Hugging Face Hub is the run of its snapshots. */
+/* A repository in the cache of the Hugging Face Hub is treated as the run of its snapshots. */
 static int enter_versions(struct ckpt *c, struct ckpt_err *e)
 {
 	autofree char *path = NULL, *root = NULL;
@@ -93,7 +95,7 @@ static int enter_versions(struct ckpt *c, struct ckpt_err *e)
 	return 0;
 }
 
-/* As a run takes its directories: 1 if there is a checkpoint in a known directory of it. */
+/* Returns 1 if a known subdirectory is a checkpoint; runs treat their directories the same way. */
 static int enter_inner(struct ckpt *c, struct ckpt_err *e)
 {
 	struct ckpt_err ignored;
@@ -152,7 +154,7 @@ static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 		       r->n_complete, r->n_complete == 1 ? "" : "s", r->root, one.name);
 }
 
-/* 1: it is none. */
+/* 1: it is not a run. */
 static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct view_opts ignored;
@@ -172,7 +174,7 @@ static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 	c->tree = run_tree(c->run);
 	c->totals.format = "run";
 	c->totals.index = c->totals.identity = c->totals.model_prefix = "";
-	/* What is wrong with them is said now; they are those of its checkpoints. */
+	/* Report invalid options now; they apply to the run's checkpoints. */
 	rc = engine_read_options(c->engine, o, &ignored, e);
 	if (!rc && o->assets)
 		rc = engine_find_assets(c->engine, o, e);
@@ -192,7 +194,10 @@ static int detect(struct ckpt *c, struct ckpt_err *e)
 	return rc;
 }
 
-/* What is in a directory that names one of several checkpoints is a run to those who take one. */
+/*
+ * A directory whose metadata names one of several checkpoints is opened as a run, if runs are
+ * allowed.
+ */
 static int open_several(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct run_about about;
@@ -224,7 +229,7 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 			return rc;
 		rc = 0;
 	}
-	if (!rc) /* it says what was looked for, unless that has come meanwhile */
+	if (!rc) /* detect reports what was looked for, unless it has appeared meanwhile */
 		rc = detect(c, e);
 	return rc < 0 ? rc : engine_open(c->engine, o, e);
 }
@@ -328,7 +333,7 @@ void ckpt_close(struct ckpt *c)
 	free(c);
 }
 
-/* ---- what it holds ---- */
+/* ---- contents ---- */
 
 struct engine *ckpt_engine(const struct ckpt *c, struct ckpt_err *e)
 {

@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A directory of the root, or what should be one. */
+/*
+ * For a name in the root, or in a directory of the root: sets `face` to the name of that directory.
+ */
 static bool is_face(struct tree *t, uint64_t dir, const char *name, char face[static NAME_CAP])
 {
 	if (dir == CKPT_ROOT)

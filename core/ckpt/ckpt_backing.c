@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of the tree that are a real file, byte for byte: assets, a chunk in a file of its own, a
+ * Files of the tree that equal a real file, byte for byte: assets, a chunk in a file of its own, a
  * safetensors file that was written as hf/ would show it.
  *
- * For nearly all other files a size shows that they are not, so the test is cheap: the first tensor
- * determines which file it would have to be.
+ * For nearly all other files the size alone rules this out, so the test is cheap: the first tensor
+ * determines the only candidate.
  */
 #include <ckptfs/ckpt_mount.h>
 
@@ -22,13 +22,15 @@
 
 enum { WINDOW = 64 << 10 }; /* bytes compared at once */
 
-/* The file that all of it has to be; files is NULL until something says which. */
+/* The candidate file; files is NULL until a segment determines it. */
 struct backing {
 	struct files *files;
 	uint32_t number;
 };
 
-/* 0 or 1: everything so far is in this file, which has the size of the whole. */
+/*
+ * 0: this is the candidate, or becomes it because its size is that of the whole file; 1: it is not.
+ */
 static int agree(struct backing *b, struct files *files, uint32_t number, uint64_t size)
 {
 	if (!b->files && files_size(files, number) == size)
@@ -58,7 +60,7 @@ static int find_tensor(struct ckpt_file *f, const struct segment *s, struct back
 	return rc;
 }
 
-/* What comes from files comes from one, and is where it is there. */
+/* All segments from files must come from the candidate, at the same offsets. */
 static int find(struct ckpt_file *f, struct backing *b, struct ckpt_err *e)
 {
 	int rc = 0;
@@ -71,13 +73,13 @@ static int find(struct ckpt_file *f, struct backing *b, struct ckpt_err *e)
 		else if (s->kind == SEG_FILE)
 			rc = s->from != s->off ||
 			     agree(b, f->engine->assets.files, (uint32_t)s->id, f->v.size);
-		else if (s->kind == SEG_OBJECT) /* a stream of pickled values: small, seldom read */
+		else if (s->kind == SEG_OBJECT) /* small and rarely read: not worth checking */
 			rc = 1;
 	}
 	return rc || b->files ? rc : 1;
 }
 
-/* What is made here, a header, is there as well. */
+/* Segments generated here, such as headers, must have the same bytes in the file. */
 static int compare_literals(struct ckpt_file *f, const struct backing *b, struct ckpt_err *e)
 {
 	autofree char *want = malloc(WINDOW), *found = malloc(WINDOW);

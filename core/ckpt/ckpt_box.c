@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of tensors as files of their own. */
+/* Opens parts of tensors as files. */
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/text.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check: every tensor covered exactly once, every file long enough, every item holding what the
- * metadata says; with data, every item read in file order and its CRCs verified, and the hashes of
- * files that are recorded beside them.
+ * check: every tensor is covered exactly once, every file is long enough, and every item holds what
+ * the metadata says. With data: every item is read in file order and its CRCs are verified, as are
+ * the file hashes that are recorded beside the checkpoint.
  */
 #include <ckptfs/ckpt.h>
 
@@ -28,7 +28,7 @@
 /* An item to read, and its owner. */
 struct todo {
 	struct chunk_loc loc;
-	uint32_t owner; /* tensor's or object's catalog number */
+	uint32_t owner; /* catalog number of a tensor or object */
 	bool object;
 };
 
@@ -74,7 +74,10 @@ static void check_files(struct run *r)
 			report(r->k, NULL, 0, r->eng->file_fault[i], false);
 			continue;
 		}
-		/* A finished save writes its metadata last. Copies that do not keep times trip this too. */
+		/*
+		 * A finished save writes its metadata last. Copies that do not preserve times
+		 * trigger this too.
+		 */
 		if (place_look(r->eng->c->place, s[i].path, &seen, &e) > 0 &&
 		    seen.mtime_ns > r->eng->mtime_ns) {
 			(void)err_set(
@@ -89,7 +92,7 @@ static void check_files(struct run *r)
 
 /* ---- tensors and objects ---- */
 
-/* number: in the catalog */
+/* number: catalog number */
 static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 {
 	struct engine *eng = r->eng;
@@ -167,7 +170,10 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 		crc = libdeflate_crc32(crc, x->r->buf, (size_t)n);
 		done += (uint64_t)n;
 	}
-	/* 0 means "not recorded" (torch.serialization.set_crc32_options) unless it is the true value. */
+	/*
+	 * 0 means "not recorded" (torch.serialization.set_crc32_options), unless it is the actual
+	 * CRC.
+	 */
 	if (m->crc && m->crc != crc)
 		return err_set(e, ERR_CORRUPT, "record '%.*s' has CRC %08x, %08x is recorded",
 			       (int)min_u64(m->name_len, 80), m->name, crc, m->crc);
@@ -175,13 +181,13 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 	return 0;
 }
 
-/* Reads the whole item; as an archive if it is one, so that its CRCs are checked. */
+/* Reads the whole item, as an archive if it is one, so that its CRCs are checked. */
 static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_err *e)
 {
 	struct item_source item;
 	struct blob b = item_blob(&item, 0);
 	struct crc_run x = { r, &b };
-	struct raw_layout raw; /* elements may look like anything */
+	struct raw_layout raw; /* tensor elements may look like an archive */
 	uint8_t magic[4];
 	size_t n_names;
 	int64_t n;
@@ -267,7 +273,7 @@ static void check_hashes(struct run *r, const struct integrity *in)
 	}
 }
 
-/* Items, and what Megatron-core may have left beside its metadata. */
+/* The items, and the integrity.json that Megatron-core may have written beside its metadata. */
 static void check_contents(struct run *r)
 {
 	const char *first = r->eng->metadata.v[0], *slash = strrchr(first, '/');

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * diff: two sorted lists of names are merged into pairs, a pair is cut into blocks, and blocks go
- * through a pipeline, so that results come in natural order and sums do not depend on which thread was faster.
+ * diff: two sorted lists of names are merged into pairs and each pair is split into blocks. Blocks
+ * go through a pipeline, so that results arrive in natural order and sums do not depend on which
+ * thread was faster.
  */
 #include <ckptfs/ckpt_diff.h>
 
@@ -23,12 +24,12 @@ _Static_assert(CKPT_DIFF_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
 
 /* ---- workers ---- */
 
-/* A pair under way. */
+/* A pair being compared. */
 struct pair {
 	struct pipeline_item item;
 	struct diff_pair of;
 
-	/* The calling thread's. */
+	/* Used only by the calling thread. */
 	uint64_t charged; /* bytes */
 	bool differs;
 	struct delta delta;
@@ -36,29 +37,29 @@ struct pair {
 	struct ckpt_err why, untold;
 };
 
-/* What one block of a pair has shown, or an object, which is one block. */
+/* The result of comparing one block of a pair; an object is a single block. */
 struct slot {
 	bool differs;
-	uint64_t first; /* if it differs: element of the tensor */
+	uint64_t first; /* if it differs: number of the tensor's element */
 	struct delta delta;
-	struct ckpt_err why; /* a code if reading failed */
+	struct ckpt_err why; /* code is set if reading failed */
 	bool why_b;
-	struct ckpt_err untold; /* a code if the values of two objects cannot be compared */
+	struct ckpt_err untold; /* code is set if the values of two objects cannot be compared */
 };
 
 struct run {
 	struct ckpt_diff *d;
 	struct diff_side sides[2];
 	uint64_t glob_steps;
-	sem_t room;	      /* for two whole objects in memory: held by one worker at a time */
+	sem_t room;	      /* allows one worker at a time to hold two whole objects in memory */
 	uint64_t done, total; /* bytes */
 };
 
 struct worker {
 	struct run *run;
-	const struct pair *pair; /* the one that it works on */
+	const struct pair *pair; /* the pair it is working on */
 	uint8_t *bufs[2];
-	struct ckpt_file *files[2]; /* of the pair with that serial, if any */
+	struct ckpt_file *files[2]; /* of the pair with that serial number, if open */
 	uint64_t serial;
 };
 
@@ -89,7 +90,7 @@ static int worker_open(struct worker *w, struct slot *s)
 	return 0;
 }
 
-/* n elements from element `from` on, of both sides. */
+/* Reads n elements of both sides, starting at number `from`. */
 static int worker_read(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 {
 	for (size_t i = 0; i < 2; i++) {
@@ -108,7 +109,7 @@ static int worker_read(struct worker *w, struct slot *s, uint64_t from, uint64_t
 	return 0;
 }
 
-/* Number of the first byte that differs; there is one. */
+/* Index of the first byte that differs; there must be one. */
 static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
 {
 	size_t at = 0;
@@ -141,7 +142,7 @@ static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 	}
 }
 
-/* The bytes of two objects differ. Do their values? */
+/* The bytes of two objects differ: compare their values. */
 static int compare_whole(struct worker *w, struct slot *s, uint64_t *sizes)
 {
 	autofree uint8_t *both = NULL;
@@ -168,7 +169,7 @@ static int compare_whole(struct worker *w, struct slot *s, uint64_t *sizes)
 	return object_same(&x[0], &x[1], &s->untold);
 }
 
-/* The sizes of objects are known only now. */
+/* The sizes of objects only become known here. */
 static void compare_objects(struct worker *w, struct slot *s)
 {
 	uint64_t sizes[] = { ckpt_file_size(w->files[0]), ckpt_file_size(w->files[1]) };
@@ -218,7 +219,7 @@ static void work(void *arg, void *worker, void *item, uint64_t block, void *resu
 		else
 			compare_tensors(w, s, block);
 	}
-	/* The lowest block with something to tell decides: the same one in every run. */
+	/* The lowest block with a finding decides, so that every run reports the same one. */
 	if (s->why.code || (s->differs && !p->of.values))
 		pipeline_stop(&p->item, block);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of a tree: how they are opened and read, and gathered for replies. */
+/* Opens and reads the files of a tree, and gathers their bytes for replies. */
 #include <ckptfs/ckpt_mount.h>
 
 #include "base/checked.h"
@@ -52,7 +52,7 @@ static int check_openable(const struct engine *eng, ckpt_node node, struct ckpt_
 	uint64_t id;
 
 	if (!view_single(eng->view, node, &object, &id))
-		return 0; /* what is consolidated leaves out what cannot be read */
+		return 0; /* consolidated files omit unreadable tensors */
 	if (object) {
 		number = view_object(eng->view, id, &fqn, &len);
 		return ckpt_object_readable(eng, fqn, len, number, e);
@@ -72,7 +72,7 @@ static int open_tensor(struct engine *eng, uint64_t id, struct tensor_reader **r
 
 struct tensor_segments {
 	const struct ckpt_file *f;
-	uint32_t *v; /* numbers of the segments */
+	uint32_t *v; /* segment numbers */
 };
 
 static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct ckpt_err *e)
@@ -82,7 +82,7 @@ static int make_tensor(void *arg, size_t i, struct vtensor **ret, struct ckpt_er
 	return view_vtensor(s->f->engine->view, s->f->v.seg[s->v[i]].id, ret, e);
 }
 
-/* An asset is there as long as it was: its last byte can be read. */
+/* Can the last byte of the asset still be read, as when it was found? */
 static int check_asset(struct ckpt_file *f, const struct segment *s, struct ckpt_err *e)
 {
 	uint8_t last;
@@ -90,7 +90,7 @@ static int check_asset(struct ckpt_file *f, const struct segment *s, struct ckpt
 	return assets_read(&f->engine->assets, s->id, &last, 1, s->from + s->len - 1, e);
 }
 
-/* Everything that reads will need is looked at now. */
+/* Checks everything that later reads will need. */
 static int open_segments(struct ckpt_file *f, struct ckpt_err *e)
 {
 	autofree uint32_t *v = malloc((f->v.n + 1) * sizeof(*v));
@@ -213,7 +213,7 @@ uint64_t ckpt_file_size(const struct ckpt_file *f)
 
 void ckpt_file_ahead(struct ckpt_file *f)
 {
-	if (!f->engine) /* a run's own have none, and are texts */
+	if (!f->engine) /* a run's own files are texts and have no engine */
 		return;
 	ahead_announce(f);
 	blockcache_ahead(fetch_blocks(f->engine->fetch));
@@ -229,7 +229,7 @@ bool ckpt_file_is_stale(const struct ckpt_file *f)
 	return f->engine && files_changed(f->engine->files);
 }
 
-/* Of a file that has several tensors, each is opened when it is read. */
+/* In a file with several tensors, each is opened when it is read. */
 static int read_one_of_many(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,
 			    struct parts *parts, struct ckpt_err *e)
 {

@@ -47,7 +47,7 @@ static void put_faults(struct json_out *j, const struct ckpt *c)
 	json_close(j);
 }
 
-/* What hf/, pt/ and ranks/ are made of. */
+/* The model that hf/, pt/ and ranks/ are made from. */
 static void put_model(struct json_out *j, const struct ckpt *c)
 {
 	struct view_about a;
@@ -82,7 +82,7 @@ static void put_model(struct json_out *j, const struct ckpt *c)
 	json_close(j);
 }
 
-/* What hf/ and ranks/ show beside the weights, and where it was found. */
+/* The files that hf/ and ranks/ show beside the weights, and where they were found. */
 static void put_assets(struct json_out *j, const struct ckpt *c)
 {
 	const char *refused;
@@ -103,7 +103,7 @@ static void put_assets(struct json_out *j, const struct ckpt *c)
 	json_close(j);
 }
 
-/* One line: what gguf/ is, or why it is not there. */
+/* One line: what gguf/ is, or why it does not exist. */
 static void put_gguf(struct json_out *j, const struct ckpt *c)
 {
 	struct view_gguf g;
@@ -139,7 +139,7 @@ static int put_verdict(void *arg, const struct ckpt_verdict *v)
 	return 0;
 }
 
-/* One line for each face that is there to be loaded. */
+/* One line for each loadable face. */
 static int put_verdicts(struct json_out *j, struct ckpt *c, struct ckpt_err *e)
 {
 	int rc;

@@ -36,24 +36,26 @@ struct view_opts;
 struct tensor_info;
 struct tensor_reader;
 
-/* What has been opened: a tree, and either the engine that reads what the tree shows, or a run, each
- * of whose checkpoints has an engine of its own. */
+/*
+ * An opened tree, and either the engine that reads its data or a run, each of whose checkpoints has
+ * an engine of its own.
+ */
 struct ckpt {
 	struct tree *tree;
-	struct engine *engine;	   /* NULL: it is a run; see ckpt_engine */
-	struct ckpt_run *run;	   /* or NULL */
-	char *root;		   /* absolute path of the checkpoint */
-	char *dir;		   /* of its directory: root, or where the file is */
+	struct engine *engine; /* NULL for a run; see ckpt_engine */
+	struct ckpt_run *run;  /* or NULL */
+	char *root;	       /* absolute path of the checkpoint */
+	char *dir; /* the directory of root: root itself, or the directory that contains the file */
 	const char *file;	   /* NULL, or the file's name: the end of root */
-	struct place *place;	   /* dir */
-	struct arena words;	   /* of the options, if they were words */
-	struct ckpt_totals totals; /* of a run, 0 of everything that it has none of */
+	struct place *place;	   /* an open handle on dir */
+	struct arena words;	   /* storage of the options, if they were strings */
+	struct ckpt_totals totals; /* for a run: 0 where it has nothing */
 };
 
 /* A checkpoint that can be read. */
 struct engine {
 	struct tree tree; /* first, for engine_of */
-	struct ckpt *c;	  /* what it is the engine of */
+	struct ckpt *c;	  /* the checkpoint it belongs to */
 	const struct format *format;
 	struct name_list metadata;
 	struct catalog *catalog;
@@ -62,7 +64,7 @@ struct engine {
 	bool index_asked; /* opts.index was given */
 	struct files *files;
 	struct rename *rename;
-	struct digest renaming; /* of the rules' text */
+	struct digest renaming; /* digest of the renaming rules' text */
 	struct layout *layout;
 	struct model_recipe recipe;
 	struct assets assets;
@@ -70,79 +72,98 @@ struct engine {
 	struct fetch *fetch;
 	uint64_t mtime_ns;
 	char identity[67];
-	/* Which data file, if any, keeps a tensor or object from being opened: number + 1. NULL
-	 * when all files are well. */
+	/*
+	 * Per tensor or object: 1 + the number of the data file that keeps it from being opened, or
+	 * 0. NULL if all files are intact.
+	 */
 	uint32_t *tensor_bad, *object_bad;
-	char **file_fault;	       /* by file: sentence or NULL */
-	_Atomic uint64_t *object_size; /* of compressed objects, once known; by catalog number */
-	_Atomic uint64_t *json_size;   /* the same of objects' values as text */
-	sem_t json_turn;	       /* one value at a time: each may need much memory */
-	_Atomic(struct buf *) info;    /* info.json, built on first read */
+	char **file_fault;	       /* by file: a sentence, or NULL */
+	_Atomic uint64_t *object_size; /* for compressed objects, once known; by catalog number */
+	_Atomic uint64_t *json_size;   /* the same for objects' values as JSON text */
+	sem_t json_turn; /* limits conversion to one value at a time: each may need much memory */
+	_Atomic(struct buf *) info; /* info.json, built on first read */
 };
 
 struct ckpt_file {
-	struct engine *engine;	 /* of the checkpoint that it is a file of; NULL: a run's own */
-	struct ckpt_run *run;	 /* NULL, or what the checkpoint is a part of, */
-	struct run_child *child; /* and as what */
+	struct engine *engine; /* the engine of the file's checkpoint; NULL for a run's own file */
+	struct ckpt_run *run;  /* the run that the checkpoint belongs to, or NULL */
+	struct run_child *child; /* the checkpoint's entry in the run */
 	struct vfile v;
-	/* Where just one tensor is in it; of several, each is opened when it is read: a file may
-	 * consist of a hundred thousand. */
+	/*
+	 * Set if the file shows a single tensor. In other files each tensor is opened when it is
+	 * read, because a file may contain a hundred thousand.
+	 */
 	struct tensor_reader *reader;
 	struct ahead ahead;
-	/* What ckpt_file_backing has found; NULL: nothing, or it was not asked. */
+	/* What ckpt_file_backing has found; NULL: it found nothing, or was not called. */
 	struct files *backing;
 	uint32_t backing_number;
 };
 
-/* In object_size, above all sizes: 0 was answered, because it could not be read; not asked for. */
+/*
+ * Special values in object_size, above all sizes. Failed: readers were given size 0 because the
+ * object could not be read. Unknown: not yet requested.
+ */
 #define CKPT_SIZE_FAILED  (UINT64_MAX - 1)
 #define CKPT_SIZE_UNKNOWN UINT64_MAX
 
-/* The checkpoint in a directory, which is taken over in any case; root is its address. */
+/* Opens the checkpoint in a directory. `place` is taken over in any case; root is its path. */
 int ckpt_open_place(struct place *place, const char *root, const struct ckpt_opts *opts,
 		    struct ckpt **ret, struct ckpt_err *e);
-/* The run at a path, to look at its checkpoints and not to open them; 1: there is none. */
+/* Opens the run at a path to list its checkpoints, not to open them; 1: it is not a run. */
 int ckpt_open_run(const char *path, struct ckpt **ret, struct ckpt_err *e);
-/* c takes over what its options lie in. */
+/* c takes ownership of the storage of its options. */
 void ckpt_keep_words(struct ckpt *c, struct arena *words);
-/* Is there a checkpoint at this path, or a file that is one? Nothing of it is opened. */
+/* Checks that there is a checkpoint at this path, or a file that is one, without opening it. */
 int ckpt_probe(const char *path, struct ckpt_err *e);
-/* NULL for a run, with EISDIR in *e. A caller that holds a tensor, an object or a model of c need not
- * check: only a checkpoint with an engine has them. */
+/*
+ * NULL for a run, with EISDIR in *e. A caller that holds a tensor, an object or a model of c need
+ * not check: only a checkpoint with an engine has them.
+ */
 struct engine *ckpt_engine(const struct ckpt *c, struct ckpt_err *e);
-/* Adds to the sentence that a directory, named by n_dir bytes of path, does not have the name behind
- * them: which ones it has that are like it. */
+/*
+ * A directory, given by the first n_dir bytes of path, lacks the name that follows them: adds
+ * similar names in that directory to the message.
+ */
 void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
 		       const char *name, struct ckpt_err *e);
 
 /* ---- an engine: engine.c, engine_faults.c, engine_view.c ---- */
 
-/* Of a new engine whose format and metadata files are known: everything else. */
+/* Completes a new engine whose format and metadata files are known. */
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 void engine_free(struct engine *eng);
-/* Chunk map of tensor i, out of *renewed (the caller's to close) if the index is damaged. */
+/*
+ * Chunk map of tensor i. If the index is damaged, the map comes from *renewed, which the caller
+ * closes.
+ */
 int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, struct chunkmap **ret,
 		    struct ckpt_err *e);
-/* Data files that are missing or too short are an error, unless they are allowed: then it is known
- * which tensors and objects need them. */
+/*
+ * Missing or short data files are an error, unless `allow` is set: then the tensors and objects
+ * that need them are marked.
+ */
 int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e);
 /* An error if anything that is shown is incomplete. */
 int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e);
-/* Everything that options name; the assets. */
+/* Reads the files that options name and finds the assets. */
 int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct view_opts *ret,
 			struct ckpt_err *e);
 int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
-/* What the options ask to be shown: eng->view. */
+/* Creates eng->view as the options request. */
 int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
-/* 0, or what opening it without allow_missing is refused with. */
+/* 0, or the error with which opening without allow_missing fails. */
 int engine_is_whole(const struct engine *eng, struct ckpt_err *e);
-/* The engine as a tree, and three of its operations. */
+/* The engine as a tree. */
 struct tree *ckpt_tree(struct engine *eng);
 int ckpt_engine_open(struct tree *t, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e);
 void engine_counters(struct tree *t, struct ckpt_counters *ret);
 int engine_absent(struct tree *t, uint64_t dir, const char *name, const char *path,
 		  struct ckpt_err *e);
-/* Why a directory of the tree, or a name in it, is not there: a sentence; false: no reason is known. */
+/*
+ * A sentence that explains why a directory of the tree, or a name in it, does not exist; false: no
+ * reason is known.
+ */
 bool engine_why_absent(const struct engine *eng, const char *face, const char *name, char *why,
 		       size_t cap);
 int engine_info(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *e);
@@ -153,33 +174,34 @@ static inline struct engine *engine_of(struct tree *t)
 {
 	return (struct engine *)(void *)t;
 }
-/* A file without content yet, or NULL. */
+/* A file without content, or NULL. */
 struct ckpt_file *ckpt_file_new(struct engine *eng, struct ckpt_err *e);
-/* The last step of opening f: *ret is f, or where rc is an error f is closed. Returns rc. */
+/* The last step of opening f: *ret is f, or, if rc is an error, f is closed. Returns rc. */
 int ckpt_file_opened(struct ckpt_file *f, int rc, struct ckpt_file **ret);
-/* What a program wants of each dimension. */
+/* The selected elements along each dimension. */
 struct ckpt_steps {
 	uint64_t start[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS], count[CKPT_MAX_DIMS];
 };
-/* start, stop, step: of each dimension, or NULL: all of it. EINVAL: not inside the tensor. */
+/* start, stop, step: one per dimension, or NULL for all elements. EINVAL: not inside the tensor. */
 int ckpt_steps_of(const struct tensor_info *t, const uint64_t *start, const uint64_t *stop,
 		  const uint64_t *step, struct ckpt_steps *ret, struct ckpt_err *e);
-/* Elements of a tensor, inside of which they lie, as view_box has them, in row-major order. */
+/*
+ * Opens the selected elements of a tensor, in row-major order. As in view_box, they must lie inside
+ * the tensor.
+ */
 int ckpt_steps_open(struct engine *eng, const struct tensor_info *t, const uint64_t *off,
 		    const uint64_t *step, const uint64_t *count, struct ckpt_file **ret,
 		    struct ckpt_err *e);
-/* Tensor i of the tree, of the model; EINVAL where there is none, as in a run. */
+/* Tensor i of the tree or of the model; EINVAL if there is none, as in a run. */
 int ckpt_tensor_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, struct ckpt_err *e);
 int ckpt_model_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, struct ckpt_err *e);
-/* EIO where the tensor, the object of that catalog number, cannot be read. */
+/* EIO if the tensor, or the object with that catalog number, cannot be read. */
 int ckpt_readable(const struct engine *eng, const struct tensor_info *t, struct ckpt_err *e);
 int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, size_t number,
 			 struct ckpt_err *e);
-/* Of a tensor that is shown: the chunks of the stored ones that it is made of, their distinct
- * source files, and why it cannot be opened, or NULL. */
-/* The rank that wrote a data file of that name; -1: the name does not tell. */
+/* The rank that wrote a data file, according to its name; -1: the name does not tell. */
 long ckpt_rank_of(const char *path);
-/* How many ranks these data files are named after; 0: they are not. */
+/* The number of ranks that the data files are named after; 0: they are not named after ranks. */
 uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n);
 uint64_t ckpt_chunks_of(const struct engine *eng, const struct tensor_info *t);
 int ckpt_files_of(struct engine *eng, const struct tensor_info *t, uint64_t *ret,
@@ -189,10 +211,10 @@ enum object_form ckpt_object_form(const struct engine *eng, const struct ckpt_ob
 const char *ckpt_fault_of(const struct engine *eng, const struct tensor_info *t);
 /* Decoded size of an object, by catalog number. */
 int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e);
-/* Append an object's value as JSON text, by catalog number; the size of that text. */
+/* Appends an object's value as JSON text, by catalog number; or returns the size of that text. */
 int engine_object_json(struct engine *eng, size_t i, struct buf *ret, struct ckpt_err *e);
 int engine_object_json_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e);
-/* Why a tensor or object cannot be opened, by catalog number; NULL if it can. */
+/* Why a tensor or object cannot be opened, by catalog number; NULL: it can be opened. */
 const char *ckpt_tensor_fault(const struct engine *eng, size_t i);
 const char *ckpt_object_fault(const struct engine *eng, size_t i);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an object's value is, as JSON text: made when somebody asks, of which only the size is kept. */
+/* Objects' values as JSON text: generated on request; only the size is kept. */
 #include <ckptfs/ckpt.h>
 
 #include "base/buf.h"
@@ -47,7 +47,7 @@ static int make(struct engine *eng, size_t i, struct buf *ret, struct ckpt_err *
 	return object_json(form_of(eng, o), data, size, ret, e);
 }
 
-/* The text is what it was when its size was asked for, or nothing. */
+/* The text must still have the size that was reported, else it is an error. */
 static int keep_size(struct engine *eng, size_t i, uint64_t size, struct ckpt_err *e)
 {
 	uint64_t known = CKPT_SIZE_UNKNOWN;
@@ -66,7 +66,7 @@ int engine_object_json(struct engine *eng, size_t i, struct buf *ret, struct ckp
 	int rc;
 
 	while (sem_wait(&eng->json_turn))
-		; /* EINTR */
+		; /* retry after EINTR */
 	rc = make(eng, i, ret, e);
 	(void)sem_post(&eng->json_turn);
 	if (!rc && ret->err)

@@ -24,7 +24,7 @@ static const struct ckpt_option options[] = {
 #undef OPTION
 };
 
-/* Where in struct ckpt_opts they are. */
+/* Offsets of the fields in struct ckpt_opts. */
 static const size_t places[] = {
 #define PLACE(form, name, who, value, help) offsetof(struct ckpt_opts, name),
 	CKPT_OPTIONS(PLACE)
@@ -49,7 +49,7 @@ static const struct ckpt_option *find(const char *word, size_t len)
 	return NULL;
 }
 
-/* One more string, of at most `cap`. */
+/* Appends a string to a list of at most `cap`. */
 static int add(const char ***list, size_t cap, const char *value, struct arena *a)
 {
 	size_t n = 0;
@@ -64,7 +64,7 @@ static int add(const char ***list, size_t cap, const char *value, struct arena *
 	return 0;
 }
 
-/* n: how many words there are. */
+/* n: number of option strings. */
 static int set(struct ckpt_opts *o, const struct ckpt_option *x, const char *value, size_t n,
 	       struct arena *a, struct ckpt_err *e)
 {
@@ -82,7 +82,7 @@ static int set(struct ckpt_opts *o, const struct ckpt_option *x, const char *val
 		if (!text_parse_size(value, at))
 			return err_set(e, EINVAL, "option '%s': '%s' is not a size", x->name,
 				       value);
-		if (!*(const uint64_t *)at) /* which is none */
+		if (!*(const uint64_t *)at) /* 0 would mean "not set" */
 			return err_set(e, EINVAL, "option '%s': must be at least 1", x->name);
 		return 0;
 	case CKPT_OPTION_LIST:

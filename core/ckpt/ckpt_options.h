@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_options - the table of options: what ckpt_open takes as words, and what becomes of them.
+ * ckpt_options - the table of options: parses the strings that ckpt_open accepts.
  *
- * A new option is a row here and the code that looks at its field. The commands, their help, -o,
- * the completion and Python ask ckpt_option() for the rows; a test holds the manuals to them.
+ * To add an option, add a row here and the code that uses its field. The commands, their help, -o,
+ * shell completion and Python get the rows from ckpt_option(); a test compares them with the
+ * manuals.
  *
  * Private to core/ckpt.
  *
@@ -20,10 +21,12 @@
 
 struct arena;
 
-#define CKPT_MAX_WORDS ((size_t)64 << 20) /* bytes of options as words */
+#define CKPT_MAX_WORDS ((size_t)64 << 20) /* total bytes of option strings */
 
-/* X(form, name, who, value, help): struct ckpt_option says what they are. For whom it is:
- * TREE and HOW are the commands', too, and TREE decides names or bytes; PROGRAM is not for them. */
+/*
+ * X(form, name, who, value, help): see struct ckpt_option. `who` is the audience: TREE and HOW are
+ * also options of the commands, and TREE affects names or bytes; PROGRAM is for programs only.
+ */
 #define CKPT_OPTIONS(X) \
 	X(LIST, include, TREE, "GLOB", "show only FQNs that match; repeatable") \
 	X(LIST, exclude, TREE, "GLOB", "hide FQNs that match; repeatable") \
@@ -61,32 +64,32 @@ struct arena;
 #define CKPT_OPTION_FIELD_LIST const char *const * /* NULL-terminated */
 #define CKPT_OPTION_FIELD_SIZE uint64_t
 
-/* All zero, it asks for nothing. */
+/* All zero: no options. */
 struct ckpt_opts {
 #define CKPT_OPTION_FIELD(form, name, who, value, help) CKPT_OPTION_FIELD_##form name;
 	CKPT_OPTIONS(CKPT_OPTION_FIELD)
 #undef CKPT_OPTION_FIELD
-	/* As struct ckpt_hooks has them. */
+	/* As in struct ckpt_hooks. */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
 };
 
-/* Words as ckpt_open takes them, copied to memory of the arena's. *ret is set in any case. */
+/* Parses the strings that ckpt_open accepts; copies them into the arena. *ret is always set. */
 int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *hooks, size_t hooks_size,
 		    struct arena *a, struct ckpt_opts *ret, struct ckpt_err *e);
 
 /* The field of option x: a CKPT_OPTION_FIELD_... */
 void *ckpt_opts_at(struct ckpt_opts *o, const struct ckpt_option *x);
 
-/* One of the words that an option may be; messages about other values do not list an alias. */
+/* One of the words that an option accepts; messages about invalid values do not list aliases. */
 struct ckpt_choice {
 	const char *word;
 	int value;
 	bool alias;
 };
-/* The value of `word`, of n choices; NULL leaves *ret. */
+/* Sets *ret to the value of `word` among n choices; leaves it unchanged if word is NULL. */
 int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choice *of, size_t n,
 		     int *ret, struct ckpt_err *e);
 

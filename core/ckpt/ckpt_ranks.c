@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks wrote a checkpoint, as the names of its data files tell. */
+/* Which ranks wrote a checkpoint, according to the names of its data files. */
 #include "base/cleanup.h"
 #include "ckpt/ckpt_internal.h"
 #include "source/place.h"
@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* N of "__N_0.distcp" (PyTorch, Megatron-core), "_rankN_.safetensors", "FQN_rankN.bytes" (HyperParallel),
- * "shard-0000N-model-00001-of-00001.safetensors" (PyTorch); -1: it names no rank. */
+/*
+ * N of "__N_0.distcp" (PyTorch, Megatron-core), "_rankN_.safetensors", "FQN_rankN.bytes"
+ * (HyperParallel), "shard-0000N-model-00001-of-00001.safetensors" (PyTorch); -1: it names no rank.
+ */
 long ckpt_rank_of(const char *path)
 {
 	const char *name = strrchr(path, '/'), *rank;
@@ -49,7 +51,7 @@ uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n)
 		ranks[i] = ckpt_rank_of(files[i].path);
 	if (n)
 		qsort(ranks, n, sizeof(*ranks), by_number);
-	/* Where one file has another name, what the others' mean is a guess. */
+	/* If one file is named differently, interpreting the other names would be a guess. */
 	if (n && ranks[0] < 0)
 		return 0;
 	for (size_t i = 0; i < n; i++)

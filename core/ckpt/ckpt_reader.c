@@ -19,20 +19,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OBJECT ((uint64_t)1 << 30) /* bytes of an object, which is read whole */
+#define MAX_OBJECT ((uint64_t)1 << 30) /* bytes of an object, which is read as a whole */
 #define MAX_ARENA  ((size_t)16 << 30)
 
 /* The tensor whose items are being read. */
 struct at_hand {
 	struct tensor_info t;
-	struct ckpt_file *whole; /* keeps its chunks from being looked up for every item */
+	struct ckpt_file *whole; /* avoids looking up its chunks for every item */
 	uint64_t number;
 };
 
 struct reader {
 	struct ckpt_opts opts;
-	struct arena words; /* what opts points to */
-	struct ckpt *c;	    /* NULL: not reset yet */
+	struct arena words; /* storage that opts points to */
+	struct ckpt *c;	    /* NULL until reset */
 	struct at_hand hand;
 	struct arena arena;
 	struct ckpt_metadata md;
@@ -47,7 +47,7 @@ static int out_of_memory(const char *fqn, size_t len, struct ckpt_err *e)
 	return err_set(e, ENOMEM, "'%s': out of memory", text_show(fqn, len, shown, sizeof(shown)));
 }
 
-/* The whole tensor: what planners see of one that is not read chunk by chunk. */
+/* Describes the whole tensor as one chunk, for planners, if it is not read chunk by chunk. */
 static int one_chunk(const struct tensor_info *t, struct arena *a, struct ckpt_tensor_meta *ret,
 		     struct ckpt_err *e)
 {
@@ -181,7 +181,7 @@ static int read_metadata(void *self, const struct ckpt_metadata **ret, struct ck
 	return 0;
 }
 
-/* ---- which checkpoint ---- */
+/* ---- choosing the checkpoint ---- */
 
 static int validate(void *self, const char *id, struct ckpt_err *e)
 {
@@ -210,7 +210,7 @@ static int reset(void *self, const char *id, struct ckpt_err *e)
 	rc = ckpt_open_with(id, &r->opts, &c, e);
 	if (rc)
 		return rc;
-	if (!ckpt_engine(c, e)) { /* opts.runs lets one be opened */
+	if (!ckpt_engine(c, e)) { /* opts.runs allows opening one */
 		rc = err_wrap(e, "'%s'", c->root);
 		ckpt_close(c);
 		return rc;
@@ -219,7 +219,7 @@ static int reset(void *self, const char *id, struct ckpt_err *e)
 	return 0;
 }
 
-/* ---- plans: everybody reads what it wants ---- */
+/* ---- plans: each rank reads its own items ---- */
 
 static int set_up(void *self, const struct ckpt_metadata *md,
 		  const struct ckpt_storage_ranks *ranks, struct ckpt_err *e)
@@ -274,7 +274,7 @@ static int take_in_hand(struct ckpt *c, const struct ckpt_meta_index *x, struct 
 	return ckpt_box_open(c, h->number, zeros, h->t.shape, &h->whole, e);
 }
 
-/* Where the item's box begins in the whole tensor. */
+/* The offset of the item's box in the whole tensor. */
 static int box_of(const struct ckpt_read_item *item, const struct tensor_info *t, uint64_t *ret,
 		  struct ckpt_err *e)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A window of checkpoints is open at a time. An item of the pipeline is a name, and of each of its
- * blocks a worker reads the bytes of every checkpoint in the window, one after the other, and compares
- * them with those of the one before. The last checkpoint of a window is the first of the next.
+ * A window of checkpoints is open at a time. An item of the pipeline is a name; for each of its
+ * blocks a worker reads the bytes of every checkpoint in the window, one after another, and
+ * compares them with those of the previous checkpoint. The last checkpoint of a window is the first
+ * of the next.
  */
 #include <ckptfs/ckpt_values.h>
 
@@ -24,7 +25,7 @@
 
 enum {
 	WINDOW = 16,
-	BLOCK = 1 << 20,      /* bytes, of each checkpoint */
+	BLOCK = 1 << 20,      /* bytes, for each checkpoint */
 	MAX_TEXT = 256 << 20, /* bytes of names, shapes and faults */
 };
 
@@ -33,15 +34,15 @@ struct name {
 	size_t len;
 };
 
-/* What is known about a tensor in one checkpoint, or about a block of it. */
+/* Results for a tensor in one checkpoint, or for a block of it. */
 struct part {
-	bool any; /* the tally is one */
+	bool any; /* the tally is set */
 	struct tally tally;
 	struct delta delta;
-	struct ckpt_err why; /* a code: it cannot be read */
+	struct ckpt_err why; /* code is set if it cannot be read */
 };
 
-/* A row, at one checkpoint of the run. */
+/* A row, for one checkpoint of the run. */
 struct row {
 	struct ckpt_series_item item;
 	size_t step;
@@ -53,7 +54,7 @@ struct series {
 	struct ckpt_err *e;
 	struct arena text;
 	const char **steps,
-		**faults; /* of all checkpoints: names; why one cannot be opened, or NULL */
+		**faults; /* for all checkpoints: names; why one cannot be opened, or NULL */
 	size_t n_steps, cap_steps, cap_faults;
 	struct row *rows;
 	size_t n_rows, cap_rows;
@@ -61,11 +62,11 @@ struct series {
 
 	/* The window: */
 	struct ckpt *open[WINDOW]; /* NULL: it cannot be opened */
-	size_t first, n;	   /* checkpoints */
-	bool carried;		   /* the first of them had its rows in the window before */
+	size_t first, n;	   /* in checkpoints */
+	bool carried; /* the rows of the first one were reported with the previous window */
 	struct name *names;
 	size_t n_names, cap_names, next;
-	struct part parts[WINDOW]; /* of the tensor whose blocks come */
+	struct part parts[WINDOW]; /* for the tensor whose blocks are being merged */
 };
 
 /* ---- workers ---- */
@@ -75,15 +76,15 @@ struct item {
 	struct pipeline_item item;
 	struct name name;
 	struct tensor_info t[WINDOW];
-	int64_t number[WINDOW]; /* -1: there is none */
-	bool compared[WINDOW];	/* with the one before */
-	uint64_t step;		/* elements of a block */
+	int64_t number[WINDOW]; /* -1: the checkpoint does not have it */
+	bool compared[WINDOW];	/* with the previous checkpoint */
+	uint64_t step;		/* elements per block */
 };
 
 struct worker {
 	uint8_t *bufs[2];
 	struct tally_work *tally;
-	struct ckpt_file *files[WINDOW]; /* of the item with that serial */
+	struct ckpt_file *files[WINDOW]; /* of the item with that serial number */
 	uint64_t serial;
 };
 
@@ -135,7 +136,7 @@ static uint64_t elements_of(const struct tensor_info *t)
 	return t->bytes / dtype_info(t->dtype)->size;
 }
 
-/* *ret_n elements from number `from` on. */
+/* Reads *ret_n elements, starting at number `from`. */
 static int read_one(const struct series *r, struct worker *w, const struct item *i, size_t k,
 		    uint64_t from, uint64_t *ret_n, struct ckpt_err *e)
 {
@@ -236,12 +237,12 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 		i->compared[k] = k && i->number[k - 1] >= 0 && comparable(&i->t[k - 1], &i->t[k]);
 	}
 	i->step = min_u64(BLOCK / size, TALLY_MAX_BLOCK);
-	/* What is empty is opened, too: it may be unreadable. */
+	/* Empty tensors are opened too: they may be unreadable. */
 	*ret_blocks = elements ? (elements - 1) / i->step + 1 : 1;
 	return true;
 }
 
-/* Results come in order: those of one tensor, and then those of the next. */
+/* Results arrive in order: all those of one tensor, then those of the next. */
 static int merge(void *arg, void *item, const void *result)
 {
 	const struct part *from = result;
@@ -272,7 +273,7 @@ static double relative(const struct delta *d, const struct ckpt_values *before)
 	return moved > 0 ? moved / before->norm : 0;
 }
 
-/* The row of a tensor that checkpoint k of the window has. */
+/* The row of a tensor in checkpoint k of the window. */
 static int add_row(struct series *r, const struct item *i, size_t k,
 		   const struct ckpt_values *values)
 {
@@ -364,7 +365,7 @@ static int add_names(struct series *r, size_t k, uint64_t *glob_steps, uint64_t 
 	return 0;
 }
 
-/* All names of the window, each once and in order; they outlive it. */
+/* All names of the window, each once and sorted; they outlive the window. */
 static int collect_names(struct series *r, uint64_t *ret_bytes)
 {
 	uint64_t glob_steps = TEXT_GLOB_STEPS;
@@ -425,7 +426,7 @@ static int open_step(struct series *r, size_t k)
 	return r->faults[r->first + k] ? 0 : err_nomem(r->e);
 }
 
-/* A window from r->first on; with r->carried its first checkpoint is open. */
+/* Scans a window that begins at r->first; with r->carried, its first checkpoint is already open. */
 static int scan_window(struct series *r, uint64_t read)
 {
 	const struct pipeline pipeline = { .item_size = sizeof(struct item),
@@ -450,7 +451,7 @@ static int scan_window(struct series *r, uint64_t read)
 	if (rc)
 		return rc;
 	r->next = 0;
-	/* The others are about as large. */
+	/* Assumes that the other checkpoints are about as large. */
 	r->done = read;
 	r->total = read + bytes / r->n * (r->n_steps - r->first);
 	return pipeline_run(&pipeline, r->e);

@@ -14,15 +14,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SHOWN = 512 }; /* bytes of a name; longer ones are not proposed */
+enum { SHOWN = 512 }; /* bytes of a name; longer ones are not suggested */
 
-/* Names as they can be shown. */
+/* Names in printable form. */
 struct names {
 	size_t n;
 	char v[NEAREST_MAX][SHOWN];
 };
 
-/* Tensors, objects and what the model calls its tensors, under one number. */
+/* Tensors, objects and the model's tensor names, in one numbering. */
 static bool name_at(const struct ckpt *c, uint64_t i, const char **ret, size_t *ret_len)
 {
 	const struct ckpt_totals *t = &c->totals;
@@ -43,7 +43,7 @@ static bool name_at(const struct ckpt *c, uint64_t i, const char **ret, size_t *
 	return true;
 }
 
-/* "'a', 'b' or 'c'", as many as there is room for. */
+/* "'a', 'b' or 'c'", as many as fit. */
 static size_t say(const struct names *names, char *buf, size_t cap)
 {
 	size_t len = 0, next;
@@ -63,7 +63,7 @@ static size_t say(const struct names *names, char *buf, size_t cap)
 	return len;
 }
 
-/* Unless it is there already, or too long. */
+/* Skips names that are present already or too long. */
 static void add(struct names *names, const char *s, size_t len)
 {
 	if (len * 3 + 8 > SHOWN)
@@ -93,7 +93,7 @@ size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *bu
 	return say(&names, buf, cap);
 }
 
-/* What a directory has, as paths that begin with its own: the n_dir bytes at path. */
+/* Names in a directory, as paths that begin with the n_dir bytes at path. */
 static size_t similar_entries(struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
 			      const char *name, char *buf, size_t cap)
 {
@@ -117,7 +117,7 @@ static size_t similar_entries(struct ckpt *c, ckpt_node dir, const char *path, s
 	return say(&names, buf, cap);
 }
 
-/* An FQN in place of a path: where it is. */
+/* Finds the path for an FQN that was given instead of one. */
 static size_t path_of_fqn(struct ckpt *c, const char *fqn, char *buf, size_t cap)
 {
 	char dir[CKPT_NAME_MAX + 1], entry[CKPT_NAME_MAX + 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of tensors into memory that need not be in one piece. */
+/* Reads parts of tensors into memory that need not be contiguous. */
 #include "base/err.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
@@ -7,7 +7,7 @@
 #include "tree/view.h"
 #include <ckptfs/ckpt.h>
 
-/* What a struct ckpt_slice says of a tensor, all of it. */
+/* Resolves the bounds of a struct ckpt_slice. */
 int ckpt_steps_of(const struct tensor_info *t, const uint64_t *start, const uint64_t *stop,
 		  const uint64_t *step, struct ckpt_steps *ret, struct ckpt_err *e)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which bytes of real files a file of the tree is made of, and what has been done with them. */
+/* Which bytes of real files a file of the tree is made of, and counters of their use. */
 #include <ckptfs/ckpt_mount.h>
 
 #include "base/checked.h"
@@ -52,7 +52,7 @@ struct teller {
 	struct ckpt_err *e;
 };
 
-/* path: of dir. */
+/* path: relative to dir. */
 static int tell(const struct teller *t, const char *dir, const char *path, uint64_t off,
 		uint64_t len)
 {
@@ -109,7 +109,7 @@ static int tell_file(struct teller *t, ckpt_node node)
 	uint64_t id;
 	int rc;
 
-	/* Its value is made of the same bytes. */
+	/* The JSON text is made from the same bytes. */
 	if (view_single(t->eng->view, node, &object, &id) && object)
 		return tell_object(t, view_object(t->eng->view, id, &fqn, &len));
 	rc = view_describe(t->eng->view, node, &v, t->e);
@@ -146,7 +146,7 @@ int engine_sources(struct tree *tree, ckpt_node node,
 	return view_kind(t.eng->view, node) == VIEW_FILE ? tell_file(&t, node) : 0;
 }
 
-/* A run has none. */
+/* NULL for a run. */
 static const struct assets *assets_of(const struct ckpt *c)
 {
 	static const struct assets none = { 0 };
@@ -186,7 +186,7 @@ const char *ckpt_asset_refused(const struct ckpt *c, uint64_t i)
 	return i < assets->n_refused ? assets->refused[i] : NULL;
 }
 
-/* Their names and contents. */
+/* Covers names and contents. */
 static int digest_assets(struct engine *eng, struct digest *d, struct ckpt_err *e)
 {
 	enum { BLOCK = 1 << 20 };

@@ -16,7 +16,7 @@ _Static_assert(CKPT_SUM_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
 _Static_assert(CKPT_SUM_HEX == BASE16_ENCODE_LENGTH(SHA256_DIGEST_SIZE) + 1,
 	       "room for the longest");
 
-/* A thread's tensor. */
+/* State of the tensor that a worker is hashing. */
 struct hash {
 	struct sha256_ctx sha;
 	XXH3_state_t *xxh;

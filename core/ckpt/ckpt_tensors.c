@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an opened checkpoint says of its tensors and objects. */
+/* Describes the tensors and objects of an opened checkpoint. */
 #include <ckptfs/ckpt.h>
 
 #include "base/bytes.h"
@@ -170,7 +170,7 @@ int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err
 	return rc ? rc : ckpt_files_of(c->engine, &t, ret, e);
 }
 
-/* Add the files of a stored tensor to the n that *files lists. */
+/* Adds the files of a stored tensor to the n files in *files. */
 static int add_files(struct engine *eng, uint32_t number, uint32_t **files, size_t *n,
 		     struct ckpt_err *e)
 {
@@ -295,7 +295,7 @@ enum object_form ckpt_object_form(const struct engine *eng, const struct ckpt_ob
 
 /* ---- paths ---- */
 
-/* renamed: it is at the top, under its new name, whatever the path says. */
+/* renamed: the entry is at the top level, under its new name, whatever the stored path. */
 static size_t give_path(const char *fqn, size_t len, bool renamed, const uint8_t *path,
 			struct ckpt_step *ret, size_t size, size_t cap)
 {

@@ -18,15 +18,15 @@ _Static_assert((int)CKPT_TEXT_JSON == TEXT_JSON && (int)CKPT_TEXT_BITS == TEXT_B
 
 enum { MAX_TEXT = 512 << 20 };
 
-/* A slice of a tensor, and what of it is shown. */
+/* A slice of a tensor, and the elements of it that are shown. */
 struct part {
 	const struct tensor_info *t;
 	struct ckpt_steps of;
 	uint64_t shown[CKPT_MAX_DIMS]; /* elements */
-	int64_t stride[CKPT_MAX_DIMS]; /* bytes, of what is shown */
-	uint64_t shape[CKPT_MAX_DIMS]; /* of the text */
+	int64_t stride[CKPT_MAX_DIMS]; /* bytes, in the buffer of shown elements */
+	uint64_t shape[CKPT_MAX_DIMS]; /* of the resulting text */
 	size_t n_dims;
-	uint64_t all; /* elements that are shown */
+	uint64_t all; /* number of elements shown */
 };
 
 static int resolve(const struct tensor_info *t, const struct ckpt_text *s, struct part *p,
@@ -60,7 +60,10 @@ static int resolve(const struct tensor_info *t, const struct ckpt_text *s, struc
 	return 0;
 }
 
-/* One corner: of each dimension that is not shown whole its beginning or, where its bit is set, its end. */
+/*
+ * Reads one corner: for each dimension that is not shown completely, its beginning, or its end if
+ * its bit is set.
+ */
 static int read_corner(struct ckpt *c, uint64_t i, bool model, const struct part *p, uint64_t ends,
 		       uint8_t *data, struct ckpt_err *e)
 {
@@ -83,7 +86,10 @@ static int read_corner(struct ckpt *c, uint64_t i, bool model, const struct part
 		     : ckpt_slice_read(c, i, &s, data, e);
 }
 
-/* All corners. There are few: each dimension that is cut shows six elements, of at most CKPT_TEXT_MAX. */
+/*
+ * Reads all corners. They are few: each abbreviated dimension shows six elements, of at most
+ * CKPT_TEXT_MAX.
+ */
 static int read_shown(struct ckpt *c, uint64_t i, bool model, const struct part *p, uint8_t *data,
 		      struct ckpt_err *e)
 {

@@ -92,7 +92,7 @@ int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_er
 		if (rc)
 			return rc;
 		if (!atomic_compare_exchange_strong(&eng->object_size[i], &known, size) &&
-		    known == CKPT_SIZE_FAILED) /* its readers were told 0 bytes */
+		    known == CKPT_SIZE_FAILED) /* readers were given size 0 */
 			return err_set(e, EIO, "it could not be read when its size was requested");
 	}
 	*ret = size;
@@ -136,7 +136,7 @@ static int engine_stat(struct tree *t, ckpt_node node, struct ckpt_stat *ret, st
 		rc = view_size(eng->view, node, &ret->size, &why);
 		if (rc == -ENOMEM)
 			return err_set(e, ENOMEM, "%s", why.msg);
-		/* What cannot be decoded has size 0 and fails when opened. */
+		/* Data that cannot be decoded has size 0 and fails when opened. */
 		if (rc)
 			ret->size = 0;
 	}
@@ -170,7 +170,7 @@ static int xattr_number(const char *name)
 	return i;
 }
 
-/* Of a file in tensors/, npy/ or logical/, also a rank's. */
+/* For a file in tensors/, npy/ or logical/, including those of ranks. */
 static int put_tensor_xattr(struct engine *eng, uint64_t id, int which, struct buf *b,
 			    struct ckpt_err *e)
 {
@@ -230,7 +230,7 @@ static int64_t engine_xattr(struct tree *t, ckpt_node node, const char *name, ch
 		return rc;
 	if (b.err)
 		return err_set(e, b.err, "attribute '%s'", name);
-	if (cap && b.len) /* a caller that only asks for the length has no buffer */
+	if (cap && b.len) /* a caller that only queries the length has no buffer */
 		memcpy(buf, b.data, min_u64(cap, b.len));
 	return (int64_t)b.len;
 }

@@ -26,11 +26,11 @@ _Static_assert(CKPT_VALUES_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
 
 enum {
 	MAX_GROUPS = 1 << 16,	   /* of 1 KiB each */
-	MAX_NAMES = 64 << 20,	   /* bytes of their names */
+	MAX_NAMES = 64 << 20,	   /* bytes of group names */
 	MAX_HIST_GROUPS = 1 << 10, /* with histograms, of 512 KiB each */
 };
 
-/* Tensors whose names make one key. */
+/* Tensors whose names map to the same key. */
 struct group {
 	const char *key;
 	size_t len;
@@ -39,7 +39,7 @@ struct group {
 	struct hist *hist;
 };
 
-/* A histogram as programs are given it. */
+/* A histogram in the form that programs get. */
 struct shown_hist {
 	struct hist_bins bins;
 	struct ckpt_hist hist;
@@ -52,14 +52,13 @@ struct scan {
 	struct arena names;
 	struct group *groups; /* sorted by key */
 	size_t n_groups, cap_groups;
-	struct hist
-		*hist; /* of the tensor whose blocks come; NULL: histograms were not asked for */
+	struct hist *hist; /* for the tensor being merged; NULL: histograms were not requested */
 	struct ckpt *c;
 	const struct tensor_scan *tensors;
-	struct digest asked; /* all that the contents of .state depend on */
+	struct digest asked; /* digest of everything that the contents of .state depend on */
 	struct values_state state;
-	uint64_t known;	  /* tensors, of those that come, that it knows */
-	bool interrupted; /* one could not be read: what comes behind is not kept */
+	uint64_t known;	  /* number of coming tensors whose results it has */
+	bool interrupted; /* a tensor could not be read, so results after it are not stored */
 	struct shown_hist linear, logarithmic;
 };
 
@@ -67,10 +66,10 @@ struct scan {
 
 struct worker {
 	struct tally_work *tally;
-	uint32_t *hist; /* NULL: histograms were not asked for */
+	uint32_t *hist; /* NULL: histograms were not requested */
 };
 
-/* The result of a block, and the state of a tensor: a tally, once there is one. */
+/* The result of a block and the state of a tensor: a tally, once there is one. */
 struct part {
 	bool any;
 	struct tally tally;
@@ -79,7 +78,7 @@ struct part {
 struct result {
 	struct part part;
 	size_t n_entries;
-	struct hist_entry entries[]; /* HIST_KEYS with histograms, else none */
+	struct hist_entry entries[]; /* HIST_KEYS entries with histograms, else none */
 };
 
 static void add(struct part *to, const struct tally *from)
@@ -126,7 +125,7 @@ static void block(void *arg, void *worker, const struct tensor_info *t, const vo
 	to->n_entries = hist_take(w->hist, to->entries);
 }
 
-/* Results come in order: those of one tensor, and then those of the next. */
+/* Results arrive in order: all those of one tensor, then those of the next. */
 static void merge(void *arg, void *state, const void *result)
 {
 	const struct result *from = result;
@@ -144,7 +143,7 @@ static bool wanted(const struct tensor_info *t)
 
 /* ---- groups ---- */
 
-/* What the name of a tensor belongs to; NULL: no memory. */
+/* The key of a tensor's group; NULL: out of memory. */
 static const char *key_of(struct scan *r, const struct tensor_info *t, size_t *ret_len)
 {
 	char *key = arena_alloc(&r->names, t->fqn_len + 1);
@@ -158,7 +157,7 @@ static const char *key_of(struct scan *r, const struct tensor_info *t, size_t *r
 		       t->fqn[i + digits] <= '9')
 			digits++;
 		if (digits && i + digits < t->fqn_len && t->fqn[i + digits] != '.')
-			digits = 0; /* a word that begins with a digit */
+			digits = 0; /* the word only begins with digits */
 		if (digits && r->s->by == CKPT_VALUES_LAYER) {
 			memcpy(key + n, t->fqn + i, digits);
 			n += digits;
@@ -173,7 +172,7 @@ static const char *key_of(struct scan *r, const struct tensor_info *t, size_t *r
 	return key;
 }
 
-/* The group of that key, or where it belongs. */
+/* Index of the group with that key, or where to insert it. */
 static size_t find_group(const struct scan *r, const char *key, size_t len, bool *found)
 {
 	size_t low = 0, high = r->n_groups;
@@ -200,7 +199,7 @@ static void show_hist(struct shown_hist *s)
 	s->hist = (struct ckpt_hist){ s->bins.n, s->bins.edges, s->bins.counts };
 }
 
-/* Of real numbers, the histograms as well. */
+/* For real numbers, adds the histograms. */
 static void show_hists(struct scan *r, const struct hist *h, struct ckpt_values_item *shown)
 {
 	if (!h || shown->values.is_complex)
@@ -228,7 +227,7 @@ static int add_hist(struct scan *r, struct group *g)
 	return 0;
 }
 
-/* The chunk whose statistics come, of tensor_scan. */
+/* The key for the chunk that tensor_scan is reporting. */
 static const char *rank_key(struct scan *r, size_t *ret_len)
 {
 	char key[32];
@@ -317,7 +316,7 @@ static int begin(void *arg, uint64_t *ret_known, struct ckpt_err *e)
 	return rc;
 }
 
-/* What was read of a tensor, or is known, to or from the file. */
+/* Stores the results of a tensor in the file, or loads them if they are known. */
 static int keep(struct scan *r, struct part *p, bool fault)
 {
 	if (r->known) {

@@ -10,12 +10,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_SENTENCE = 1 << 12 }; /* CKPT_MAX_DIMS numbers fit */
+enum { MAX_SENTENCE = 1 << 12 }; /* room for CKPT_MAX_DIMS numbers */
 
 struct check {
 	struct ckpt_values_check *k;
 	uint64_t glob_steps;
-	struct buf what; /* the sentence of the next fault */
+	struct buf what; /* the sentence for the next fault */
 };
 
 static void report(struct check *r, const struct ckpt_values_item *i, const char *rule)
@@ -41,7 +41,7 @@ static void add_where(struct buf *b, const struct ckpt_values_item *i, uint64_t 
 
 	buf_printf(b, " in %" PRIu64 " of %" PRIu64 " elements", n, i->values.elements);
 	for (size_t d = 0; d < i->n_dims; d++) {
-		stride /= i->shape[d]; /* not 0: there are elements */
+		stride /= i->shape[d]; /* not 0, because there are elements */
 		buf_printf(b, "%s%" PRIu64, d ? ", " : ", first at [", first / stride);
 		first %= stride;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What any tree answers, a checkpoint's or a run's, and the one walk over paths. */
+/* Operations common to all trees, those of checkpoints and of runs, and the walk over paths. */
 #include <ckptfs/ckpt_mount.h>
 
 #include "base/checked.h"
@@ -110,7 +110,7 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err 
 	return c->tree->ops->info_json(c->tree, ret, ret_len, e);
 }
 
-/* n_dir: where in path the name is; SIZE_MAX: nowhere. */
+/* n_dir: offset of the name in path; SIZE_MAX: it is not in path. */
 static int no_such_file(struct ckpt *c, ckpt_node dir, const char *name, const char *path,
 			size_t n_dir, struct ckpt_err *e)
 {
@@ -122,7 +122,7 @@ static int no_such_file(struct ckpt *c, ckpt_node dir, const char *name, const c
 	return -ENOENT;
 }
 
-/* From a directory on; links are followed. `whole` is for the sentence. */
+/* Starts at a directory; links are followed. `whole` is for the message. */
 static int walk(struct ckpt *c, ckpt_node at, const char *path, const char *whole, ckpt_node *ret,
 		struct ckpt_err *e)
 {
@@ -155,7 +155,8 @@ static int walk(struct ckpt *c, ckpt_node at, const char *path, const char *whol
 			rc = walk(c, ckpt_parent(c, at), target, whole, &at, e);
 		if (!rc)
 			rc = ckpt_type(c, at, &st, e);
-		if (!rc && !st.is_dir && p[n] && p[n + 1]) /* not even '.' comes after a file */
+		/* nothing may follow a file's name, not even '.' */
+		if (!rc && !st.is_dir && p[n] && p[n + 1])
 			return no_such_file(c, at, "", whole, SIZE_MAX, e);
 	}
 	if (!rc)

@@ -11,7 +11,7 @@
 
 /* ---- sides: the lists that are compared ---- */
 
-/* A name of one side. */
+/* One name of a side. */
 struct entry {
 	bool is_object;
 	const char *fqn, *fault;
@@ -47,7 +47,7 @@ static void entry_of_object(const struct ckpt_object *o, struct entry *ret)
 			       .side.bytes = o->length };
 }
 
-/* The next name without stepping over it; false after the last. */
+/* The next name, without consuming it; false after the last. */
 static bool side_peek(const struct diff_side *s, struct entry *ret)
 {
 	bool tensor = s->tensor < s->n_tensors, object = s->object < s->n_objects;

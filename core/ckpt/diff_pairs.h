@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * diff_pairs - what two checkpoints have under each name, and how far that can be compared.
- * Private to core/ckpt.
+ * diff_pairs - what two checkpoints have under each name, and how far that can be compared. Private
+ * to core/ckpt.
  *
  *	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
  *	while (diff_next(sides, d, &glob_steps, &pair)) ...
  *
- * Another list of names to compare (tensors under other names, say) is another diff_side.
+ * To compare another list of names, such as tensors under other names, use another diff_side.
  *
- * Threads: a walk is one thread's.
+ * Threads: one per walk.
  */
 #ifndef CKPT_DIFF_PAIRS_H
 #define CKPT_DIFF_PAIRS_H
@@ -16,9 +16,9 @@
 #include "model/dtype.h"
 #include <ckptfs/ckpt_diff.h>
 
-enum { DIFF_BLOCK = 2 << 20 /* bytes of one side that are compared at once */ };
+enum { DIFF_BLOCK = 2 << 20 /* bytes of one side compared at once */ };
 
-/* The tensors and objects of a checkpoint, to be merged into one natural order; or its model. */
+/* The tensors and objects of a checkpoint, merged in natural order; or the tensors of its model. */
 struct diff_side {
 	struct ckpt *ckpt;
 	bool model;
@@ -29,22 +29,22 @@ struct diff_side {
 /* All strings are borrowed from the checkpoints. */
 struct diff_pair {
 	struct ckpt_diff_item item; /* .result: what is known without reading */
-	uint64_t at[2];		    /* where both have it: for diff_open */
-	bool read;		    /* the rest needs reading, and tells: */
+	uint64_t at[2];		    /* for diff_open, if both sides have the name */
+	bool read;		    /* the rest must be read, which yields: */
 	bool is_object;
 	bool same_type;
-	bool values;		  /* elements are counted and compared by value */
-	enum ckpt_dtype types[2]; /* of an object: bytes */
-	uint64_t elements;	  /* of a tensor; an object's size shows when it is opened */
-	uint64_t step;		  /* elements that fit a block, on both sides */
-	uint64_t cost;		  /* bytes to read */
+	bool values;		  /* count elements and compare them by value */
+	enum ckpt_dtype types[2]; /* for an object: bytes */
+	uint64_t elements; /* of a tensor; an object's size is known only once it is opened */
+	uint64_t step;	   /* number of elements that fit a block on both sides */
+	uint64_t cost;	   /* bytes to read */
 };
 
 struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d);
-/* What .at says; of a pair's object if is_object. */
+/* `at` is a value of .at; it numbers objects if is_object. */
 int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
 	      struct ckpt_err *e);
-/* The next name of either side, of those that d->globs match; false after the last. */
+/* The next name of either side among those that d->globs match; false after the last. */
 bool diff_next(struct diff_side sides[2], const struct ckpt_diff *d, uint64_t *glob_steps,
 	       struct diff_pair *ret);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing an engine; where its faults are found and what it shows are files of their own. */
+/* Opens and closes an engine; engine_faults.c finds its faults, engine_view.c creates its view. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/digest.h"
@@ -22,9 +22,9 @@
 
 #define DEFAULT_CACHE ((uint64_t)256 << 20)
 #define DEFAULT_MAPS  ((uint64_t)8 << 20)
-#define MAPPED_FILES  ((uint64_t)4 << 30) /* 8 MiB of page tables */
+#define MAPPED_FILES  ((uint64_t)4 << 30) /* costs 8 MiB of page tables */
 
-/* What the metadata files are, and the newest one's time. */
+/* Digests the metadata files, and finds the newest modification time. */
 static int look_at_metadata(struct engine *eng, struct digest *ret, struct ckpt_err *e)
 {
 	struct place_seen seen;
@@ -42,7 +42,10 @@ static int look_at_metadata(struct engine *eng, struct digest *ret, struct ckpt_
 	return rc;
 }
 
-/* What was indexed is what the data files were looked at beside; of safetensors, the same file. */
+/*
+ * The metadata must not have changed between indexing and examining the data files; with
+ * safetensors, both are the same file.
+ */
 static int check_metadata(struct engine *eng, const struct digest *before, struct ckpt_err *e)
 {
 	struct digest now;
@@ -56,7 +59,7 @@ static int check_metadata(struct engine *eng, const struct digest *before, struc
 						 : 0;
 }
 
-/* Another catalog of the same contents, in place of one that turned out to be damaged. */
+/* Replaces a catalog that turned out to be damaged by another with the same contents. */
 static int renew_catalog(void *arg, struct catalog **ret, struct ckpt_err *e)
 {
 	struct engine *eng = arg;
@@ -71,7 +74,7 @@ static int renew_catalog(void *arg, struct catalog **ret, struct ckpt_err *e)
 	bool built;
 	int rc = index_open(&rq, ret, &path, &built, e);
 
-	if (rc) { /* it may lie where nothing can be written by now */
+	if (rc) { /* its directory may have become read-only */
 		rq.where = ":memory:";
 		rc = index_open(&rq, ret, &path, &built, e);
 	}
@@ -154,7 +157,7 @@ static void count(struct engine *eng)
 	s->model_prefix_len = about.prefix_len;
 }
 
-/* What a format found and cannot show. */
+/* Warns about things that the format found and cannot show. */
 static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
 {
 	size_t n;

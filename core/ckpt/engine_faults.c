@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a checkpoint cannot be read, and why. */
+/* Finds the parts of a checkpoint that cannot be read, and the reasons. */
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fill in which tensors and objects the unreadable files take with them. */
+/* Marks the tensors and objects that need unreadable files. */
 static int find_victims(struct engine *eng, struct ckpt_err *e)
 {
 	size_t n_tensors, n_objects;
@@ -69,7 +69,7 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
 		return err_nomem(e);
 	for (size_t i = 0; i < n; i++) {
 		if (!s[i].min_size ||
-		    !files_fault(eng->files, (uint32_t)i, &why)) /* nothing is in it */
+		    !files_fault(eng->files, (uint32_t)i, &why)) /* no data in it is used */
 			continue;
 		bad = true;
 		eng->file_fault[i] = strdup(why.msg);

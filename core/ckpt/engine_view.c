@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine shows: its view, with the names, layout, recipe and assets that options ask for. */
+/* Creates an engine's view, with the names, layout, recipe and assets that the options request. */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/digest.h"
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
-#define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a file of renaming rules */
+#define DEFAULT_SHARD ((uint64_t)5000000000) /* the default "5GB" of save_pretrained */
+#define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a renaming rules file */
 
 static const char *fault_of(void *arg, bool object, size_t number)
 {
@@ -85,7 +85,7 @@ static int read_rename(struct engine *eng, const char *path, struct ckpt_err *e)
 	return rc ? err_wrap(e, "option 'rename'") : 0;
 }
 
-/* Rules that do nothing are typing errors more often than not. */
+/* A rule that matches nothing is usually a typo. */
 static void warn_unused(const struct engine *eng, const struct ckpt_opts *o)
 {
 	struct rename_rule rule = { 0 };

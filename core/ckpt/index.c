@@ -18,7 +18,7 @@
 
 static const char beside_name[] = ".ckptfs-index.sqlite";
 
-/* ---- is it still true? ---- */
+/* ---- validity ---- */
 
 static int hash_file(struct place *place, const char *name, char out[static 33], struct ckpt_err *e)
 {
@@ -60,7 +60,7 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 	place_id_hex(&seen.id, id);
 	if (!strcmp(id, m->id))
 		return true;
-	/* A copy, or touched: the bytes decide. */
+	/* The file was copied or touched, so compare its contents. */
 	return *m->hash && !hash_file(rq->place, m->name, hash, &ignored) && !strcmp(hash, m->hash);
 }
 
@@ -80,14 +80,14 @@ static bool is_fresh(const struct index_request *rq, const struct catalog *c)
 	for (size_t i = 0; i < n; i++)
 		names[i] = rq->files->v[i];
 	if (n)
-		qsort(names, n, sizeof(*names), by_name); /* as the index has them */
+		qsort(names, n, sizeof(*names), by_name); /* the order in the index */
 	for (size_t i = 0; i < n; i++)
 		if (strcmp(m[i].name, names[i]) != 0 || !same_metadata(rq, &m[i]))
 			return false;
 	return true;
 }
 
-/* A regular file: a FIFO or a device of that name, in a checkpoint from anywhere, is none. */
+/* Must be a regular file: an untrusted checkpoint may contain a FIFO or a device with that name. */
 static bool is_there(const char *path)
 {
 	struct stat st;
@@ -95,7 +95,7 @@ static bool is_there(const char *path)
 	return !lstat(path, &st) && S_ISREG(st.st_mode);
 }
 
-/* The index at path if it is there, whole and fresh; else NULL. */
+/* The index at path if it exists, is intact and up to date; else NULL. */
 static struct catalog *try_open(const struct index_request *rq, const char *path)
 {
 	struct catalog *c = NULL;
@@ -130,8 +130,8 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 }
 
 /*
- * Lock `path`: a descriptor to give to unlock(), or -errno. The lock file goes away with the
- * lock, so check after locking that it is still the file of that name.
+ * Locks `path`: returns a descriptor for unlock(), or -errno. The lock file is removed with the
+ * lock, so check after locking that the name still refers to it.
  */
 static int lock(const char *path)
 {
@@ -170,7 +170,8 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 	fd = lock(lock_path);
 	if (fd < 0)
 		return err_sys(e, -fd, "write the chunk index '%s'", path);
-	*ret = rq->rebuild ? NULL : try_open(rq, path); /* another process may have been quicker */
+	/* another process may have built it meanwhile */
+	*ret = rq->rebuild ? NULL : try_open(rq, path);
 	if (!*ret) {
 		rc = build(rq, path, ret, e);
 		*ret_built = !rc;
@@ -179,9 +180,9 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 	return rc;
 }
 
-/* ---- where ---- */
+/* ---- location ---- */
 
-/* A daemon changes its directory; the path has to last. */
+/* A daemon changes its working directory, so the path must be absolute. */
 static char *absolute(const char *path)
 {
 	autofree char *cwd = *path == '/' ? NULL : getcwd(NULL, 0);
@@ -192,7 +193,7 @@ static char *absolute(const char *path)
 	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
 }
 
-/* Can only root and members of our group put another directory in the place of `dir`? */
+/* Can only root and members of our group replace `dir` by another directory? */
 static bool is_ours_to_rename(const char *dir)
 {
 	autofree char *at = strdup(dir);
@@ -202,7 +203,7 @@ static bool is_ours_to_rename(const char *dir)
 	if (!at)
 		return false;
 	while ((slash = strrchr(at, '/'))) {
-		slash[slash == at] = 0; /* the directory above; "/" has none */
+		slash[slash == at] = 0; /* the parent directory; "/" has none */
 		if (lstat(at, &st) || !S_ISDIR(st.st_mode) ||
 		    (st.st_uid && st.st_uid != geteuid()) ||
 		    ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)))
@@ -214,9 +215,9 @@ static bool is_ours_to_rename(const char *dir)
 }
 
 /*
- * $XDG_CACHE_HOME/ckptfs without links in it, or NULL when there is no such directory to write in.
- * Do not trust a directory of another user, nor one that another user could
- * exchange for another between two uses of its name.
+ * $XDG_CACHE_HOME/ckptfs with links resolved, or NULL if it does not exist or is not writable. Do
+ * not trust a directory that belongs to another user, or that another user could replace between
+ * two uses of its name.
  */
 char *index_cache_dir(void)
 {
@@ -241,7 +242,7 @@ char *index_cache_dir(void)
 	return steal_ptr(&real);
 }
 
-/* NAME-HASH.sqlite in it, or NULL. */
+/* DIR/NAME-HASH.sqlite, where DIR is index_cache_dir(), or NULL. */
 static char *cache_path(const char *root)
 {
 	const char *name = strrchr(root, '/');
@@ -264,8 +265,8 @@ static int finish(char *path, char **ret_path, struct ckpt_err *e)
 }
 
 /*
- * Can no other user create files in the checkpoint's directory? One who can might put a link where an index
- * is going to be written, or keep its lock for ever.
+ * Can no other user create files in the checkpoint's directory? Another user could place a link
+ * where the index is going to be written, or hold its lock forever.
  */
 static bool is_ours(const struct index_request *rq)
 {
@@ -284,7 +285,7 @@ bool index_may_grow(const struct index_request *rq, const char *path)
 	return strcmp(path, ":memory:") != 0 && (rq->where || !beside || is_ours(rq));
 }
 
-/* Open or build at path; 1: nothing can be written there, or may_write is false. */
+/* Opens or builds the index at path; 1: it cannot be written there, or may_write is false. */
 static int at_default(const struct index_request *rq, const char *path, bool may_write,
 		      struct catalog **ret, bool *ret_built, struct ckpt_err *e)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * index - where a checkpoint's chunk index is kept, and whether it is still true.
+ * index - finds a checkpoint's chunk index and checks that it is still valid.
  *
- * It is a cache: keyed by the metadata files it was made from (their identities; content hash
- * where those differ), shared by all that open the checkpoint; one builds it while the others wait.
- * Private to core/ckpt.
+ * The index is a cache, keyed by the metadata files it was made from (by their identities, or by a
+ * content hash if those differ) and shared by all processes that open the checkpoint: one builds it
+ * while the others wait. Private to core/ckpt.
  *
- * Threads: any; processes are kept apart by a lock file.
+ * Threads: any; a lock file excludes other processes.
  */
 #ifndef CKPT_INDEX_H
 #define CKPT_INDEX_H
@@ -22,7 +22,7 @@ struct place;
 struct index_request {
 	struct place *place; /* the checkpoint */
 	const char *root;    /* its absolute path */
-	bool is_file;	     /* the checkpoint is one file, and place its directory */
+	bool is_file;	     /* the checkpoint is a single file, and place is its directory */
 	const struct format *format;
 	const struct name_list *files; /* its metadata files */
 	const char *where;	       /* a path, ":memory:", or NULL for the default */
@@ -30,15 +30,14 @@ struct index_request {
 	struct scan_opts scan;
 };
 
-/* *ret_path is the caller's to free: the index's path, or ":memory:". */
+/* *ret_path is the index's path, or ":memory:"; the caller frees it. */
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
 	       bool *ret_built, struct ckpt_err *e);
 
-/* May more be put into the index that index_open has found or made? */
+/* May the index that index_open has found or built be extended? */
 bool index_may_grow(const struct index_request *rq, const char *path);
 
-/* Where it is kept by default, made if need be; the caller's to free. NULL: there is no such place.
- */
+/* The default directory, created if needed; the caller frees it. NULL: there is none. */
 char *index_cache_dir(void);
 
 #endif

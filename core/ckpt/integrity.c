@@ -18,7 +18,8 @@ static const char list_name[] = "integrity.json";
 
 static void path_of(const struct integrity *in, const char *name, char out[static PATH_MAX])
 {
-	(void)snprintf(out, PATH_MAX, "%s%s", in->dir, name); /* cut, it is no file's name */
+	/* a truncated path cannot name a file */
+	(void)snprintf(out, PATH_MAX, "%s%s", in->dir, name);
 }
 
 static int take_files(struct jdoc *d, struct ckpt_err *e)

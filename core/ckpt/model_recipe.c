@@ -58,7 +58,7 @@ static int config_number(struct jval config, const char *key, uint64_t *ret, str
 	return 0;
 }
 
-/* ---- args ---- */
+/* ---- arguments of Megatron ---- */
 
 struct object {
 	struct fetch *fetch;
@@ -87,7 +87,7 @@ static int args_of_object(struct engine *eng, size_t number, struct model_recipe
 	return rc ? rc : megatron_args_read(&b, &r->args, e);
 }
 
-/* Number of the object, or -1. */
+/* The object's number, or -1. */
 static int64_t find_object(const struct engine *eng, const char *name)
 {
 	size_t n;
@@ -101,7 +101,7 @@ static int64_t find_object(const struct engine *eng, const char *name)
 
 static int read_args(struct engine *eng, struct model_recipe *r, struct ckpt_err *e)
 {
-	const char *name = MEGATRON_COMMON_FILE; /* Megatron looks for it first */
+	const char *name = MEGATRON_COMMON_FILE; /* Megatron looks for this one first */
 	int64_t i = find_object(eng, name);
 	int rc;
 
@@ -127,7 +127,7 @@ static int number(void *arg, enum recipe_from from, const char *key, uint64_t *r
 				   : config_number(jdoc_root(&r->config), key, ret, e);
 }
 
-/* "megatron": what config.json calls the model; the args know whether it has experts, not whose. */
+/* "megatron": config.json names the model type; the arguments only tell whether it has experts. */
 static int choose(const struct model_recipe *r, const struct recipe_builtin **ret,
 		  struct ckpt_err *e)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_recipe - the option recipe=: which recipe it is, and what the recipe is told.
+ * model_recipe - the option recipe=: selects the recipe and collects the facts it needs.
  *
  * The numbers come from the config.json among the assets, and from the arguments that Megatron-core
- * keeps in a checkpoint. Private to core/ckpt.
+ * stores in a checkpoint. Private to core/ckpt.
  *
  * Threads: one.
  */
@@ -22,23 +22,23 @@ struct megatron_args;
 
 struct model_recipe {
 	struct recipe *recipe;
-	struct digest digest; /* of its text, where it is a file */
+	struct digest digest; /* digest of the recipe's text, if it is a file */
 	struct recipe_facts facts;
 	struct jdoc config;
 	struct megatron_args *args;
 };
 
 /*
- * name: of a recipe that comes with the program; "megatron", for the one of these that fits the
- * model; or a file. The checkpoint's assets and fetch are there, and outlive *ret, which stays
- * where it is and is to be released in any case.
+ * name: a built-in recipe; "megatron", for the built-in recipe that fits the model; or a file. The
+ * checkpoint's assets and fetch must exist and outlive *ret. *ret must not be moved, and is
+ * released by the caller also after a failure.
  */
 int model_recipe_open(struct engine *eng, const char *name, struct model_recipe *ret,
 		      struct ckpt_err *e);
-/* What recipes are told, without one: ret->facts. */
+/* Collects only ret->facts, the facts that recipes are given. */
 int model_recipe_facts(struct engine *eng, struct model_recipe *ret, struct ckpt_err *e);
 void model_recipe_release(struct model_recipe *r);
-/* Is the name that of a file? */
+/* Does the name refer to a file? */
 bool model_recipe_is_file(const char *name);
 
 #endif

@@ -5,8 +5,8 @@
  *	      head                next             tail
  *	retired |  done or in work  |  to be taken   |  free
  *
- * Workers take slots in order and finish them in any; the calling thread fills them and retires
- * them in order.
+ * Workers take slots in order and may finish them in any order; the calling thread fills them and
+ * retires them in order.
  */
 #include "ckpt/pipeline.h"
 
@@ -25,7 +25,7 @@ enum { DEFAULT_JOBS = 4 };
 struct slot {
 	struct pipeline_item *item;
 	uint64_t block;
-	bool done, idle; /* idle: of an item without blocks */
+	bool done, idle; /* idle: for an item without blocks */
 	void *result;
 };
 
@@ -34,9 +34,9 @@ struct ring {
 	pthread_mutex_t lock;
 	pthread_cond_t filled, finished;
 	struct slot *slots;
-	uint8_t *items, *results;  /* as many as slots: each item that is under way has one */
-	uint64_t n;		   /* of each */
-	uint64_t head, next, tail; /* written under the lock, as .done is */
+	uint8_t *items, *results;  /* as many as slots: each item in progress has one */
+	uint64_t n;		   /* number of slots */
+	uint64_t head, next, tail; /* written under the lock, as is .done */
 	uint64_t serial;
 	bool quit;
 };
@@ -86,7 +86,7 @@ static void *run_worker(void *arg)
 
 /* ---- the calling thread ---- */
 
-/* Take the oldest slot out of the ring, when it is done. */
+/* Waits for the oldest slot and removes it from the ring. */
 static int retire(struct ring *r)
 {
 	struct slot *s = &r->slots[r->head % r->n];
@@ -97,7 +97,7 @@ static int retire(struct ring *r)
 	while (!s->done)
 		(void)pthread_cond_wait(&r->finished, &r->lock);
 	r->head++;
-	r->next = max_u64(r->next, r->head); /* an idle one may not have been passed yet */
+	r->next = max_u64(r->next, r->head); /* workers may not have passed an idle slot yet */
 	lock_give(&r->lock);
 	i->ended++;
 	if (!s->idle)
@@ -133,7 +133,7 @@ static int run_items(struct ring *r)
 		struct pipeline_item *i;
 		uint64_t blocks = 0;
 
-		/* The item whose place this one takes has a slot until it is finished. */
+		/* The previous item in this place occupies a slot until it is finished. */
 		if (r->tail - r->head == r->n)
 			rc = retire(r);
 		if (rc)
@@ -163,7 +163,7 @@ static unsigned default_jobs(void)
 {
 	cpu_set_t set;
 
-	if (sched_getaffinity(0, sizeof(set), &set)) /* more CPUs than it has bits */
+	if (sched_getaffinity(0, sizeof(set), &set)) /* more CPUs than fit the set */
 		return DEFAULT_JOBS;
 	return (unsigned)min_u64((uint64_t)CPU_COUNT(&set), DEFAULT_JOBS);
 }
@@ -200,7 +200,7 @@ static int run_with(struct ring *r, struct worker *workers, uint8_t *own, unsign
 	return rc;
 }
 
-/* Of an element of an array, so that all are aligned for anything. */
+/* Size of an array element, rounded up so that all are aligned for any type. */
 static size_t stride(size_t size)
 {
 	return (size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);

@@ -55,7 +55,7 @@ static int compare_entries(const void *ap, const void *bp)
 	return reshard_compare((*a)->fqn, (*a)->fqn_len, (*a)->is_tensor, *b);
 }
 
-/* The keys that lead to it in a nested state dict. */
+/* The keys that lead to the entry in a nested state dict. */
 static bool add_path(struct resharding *s, struct reshard_entry *t)
 {
 	size_t (*ask)(const struct ckpt *, uint64_t, struct ckpt_step *, size_t) =
@@ -149,7 +149,7 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* ---- what goes beside it ---- */
+/* ---- files beside the model ---- */
 
 static int read_asset(void *arg, uint64_t off, void *to, size_t len, struct ckpt_err *e)
 {
@@ -158,7 +158,9 @@ static int read_asset(void *arg, uint64_t off, void *to, size_t len, struct ckpt
 	return assets_read(a->of, a->number, to, len, off, e);
 }
 
-/* A model of its own has the files beside it that hf/ shows: config.json, the tokenizer. */
+/*
+ * A model written on its own gets the same files beside it as in hf/: config.json, the tokenizer.
+ */
 static int list_assets(struct resharding *s, struct ckpt_err *e)
 {
 	const struct assets *of = &s->c->engine->assets;
@@ -204,7 +206,7 @@ static int bind_layout(struct resharding *s, struct ckpt_err *e)
 	return rc;
 }
 
-/* Every rank of a layout is written, and they are numbered without gaps. */
+/* All ranks of a layout are written, so they must be numbered without gaps. */
 static int check_ranks(const struct resharding *s, struct ckpt_err *e)
 {
 	size_t n = layout_ranks(s->layout);
@@ -219,7 +221,10 @@ static int check_ranks(const struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* As many as wrote it, where its files say so; a model in whole tensors belongs to no rank. */
+/*
+ * The number of ranks that wrote the source, if its file names tell; a model stored as whole
+ * tensors belongs to no rank.
+ */
 static uint64_t ranks_of_source(const struct resharding *s)
 {
 	uint64_t n = s->r->format == CKPT_SAFETENSORS ? 1 : s->c->totals.ranks;
@@ -255,7 +260,7 @@ static int count_ranks(struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* Nobody may be left without a part of a tensor because no rank of the layout has it. */
+/* Every element of a tensor must belong to some rank of the layout, or it would not be written. */
 static int check_cover(const struct resharding *s, size_t i, uint64_t *boxes, uint64_t *work,
 		       struct ckpt_err *e)
 {
@@ -322,8 +327,8 @@ static void wrote(void *arg, uint64_t bytes)
 		s->r->progress(s->r->progress_arg, done, s->total);
 }
 
-/* Planner and writer of one rank, each with ours around it. */
-/* *ret is the caller's to free if this goes well. */
+/* The planner and writer of one rank, each wrapped in ours. */
+/* On success the caller frees *ret. */
 static int open_writer(const struct resharding *s, struct ckpt_save_opts *opts,
 		       struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
@@ -374,13 +379,13 @@ static int write_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	opts.format = w->s->r->format;
-	opts.no_paths = !w->s->has_paths; /* as in the source, where nothing is known of them */
+	opts.no_paths = !w->s->has_paths; /* as in the source, which has no paths */
 	opts.planner = &planner;
 	opts.writer = &writer;
 	return ckpt_save(comm, w->s->dest, &dict, &opts, e);
 }
 
-/* Before anything else is done: could it be written at all? */
+/* Checks first whether the destination can be written at all. */
 static int check_dest(const struct resharding *s, struct ckpt_err *e)
 {
 	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { 0 };
@@ -404,7 +409,7 @@ static int write_all(struct resharding *s, struct ckpt_err *e)
 	return rc;
 }
 
-/* ---- the whole ---- */
+/* ---- entry point ---- */
 
 static int reshard(struct ckpt *c, const char *dest, struct ckpt_reshard *r, struct ckpt_err *e)
 {

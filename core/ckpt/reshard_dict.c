@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank has of the checkpoint that is written. */
+/* Determines which part of the checkpoint each rank writes. */
 #include "base/err.h"
 #include "ckpt/reshard_internal.h"
 #include "layout/layout.h"
 #include "model/box.h"
 #include "model/mesh.h"
 
-/* Along the first dimension, as FSDP cuts parameters. */
+/* Splits along the first dimension, as FSDP splits parameters. */
 static void rows_of(const struct resharding *s, size_t rank, const struct reshard_entry *t,
 		    uint64_t *off, uint64_t *len)
 {
@@ -28,7 +28,7 @@ static bool box_of(const struct resharding *s, size_t rank, size_t i, uint64_t *
 	const struct reshard_entry *t = &s->entries[i];
 	uint64_t all = 0, part = 0;
 
-	(void)box_volume(t->n_dims, t->shape, &all); /* the tensor has been shown: it fits */
+	(void)box_volume(t->n_dims, t->shape, &all); /* cannot overflow: the tensor is shown */
 	*ret_whole = !all || (s->r->format == CKPT_SAFETENSORS && !s->layout) || !t->n_dims;
 	if (!s->layout || !all)
 		rows_of(s, rank, t, off, len);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A storage writer that only so many ranks write with at the same time: each has buffers, and a
- * thousand ranks would have a thousand times as many.
+ * A storage writer that limits how many ranks write at the same time: each uses buffers, and a
+ * thousand ranks would use a thousand times as many.
  */
 #include "base/err.h"
 #include "ckpt/reshard_internal.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reshard_internal - the parts of resharding: the list of what is written (reshard.c), what a rank
- * has of it (reshard_dict.c), and where its bytes come from (reshard_source.c).
+ * reshard_internal - the parts of resharding: the list of what is written (reshard.c), the part of
+ * it that a rank holds (reshard_dict.c), and where the bytes come from (reshard_source.c).
  */
 #ifndef CKPT_RESHARD_INTERNAL_H
 #define CKPT_RESHARD_INTERNAL_H
@@ -25,7 +25,7 @@ struct reshard_entry {
 	const struct ckpt_path_step *path; /* or NULL */
 	uint32_t n_steps;
 	uint8_t dtype, n_dims; /* of a tensor */
-	uint8_t form;	       /* of an object: enum object_form that it has */
+	uint8_t form;	       /* for an object: its enum object_form */
 	bool is_tensor;
 	const uint64_t *shape;
 };
@@ -34,33 +34,37 @@ struct resharding {
 	struct ckpt *c;
 	struct ckpt_reshard *r;
 	const char *dest;
-	struct arena a; /* entries and all that they point to */
+	struct arena a; /* storage of entries and all that they point to */
 	struct reshard_entry *entries;
 	size_t n_tensors, n;
-	bool has_paths;			      /* some entry has */
-	const struct reshard_entry **by_name; /* n, in the order of reshard_compare */
+	bool has_paths;			      /* at least one entry has a path */
+	const struct reshard_entry **by_name; /* n entries, sorted by reshard_compare */
 	struct layout *layout;		      /* or NULL */
 	size_t ranks;
-	struct writer_safetensors_file *added; /* what goes beside a model's weights */
+	struct writer_safetensors_file *added; /* files that are written beside a model's weights */
 	size_t n_added;
-	enum object_form to; /* of objects */
+	enum object_form to; /* the form to convert objects to */
 	_Atomic uint64_t written;
 	uint64_t total;
 };
 
 int reshard_compare(const char *fqn, size_t len, bool is_tensor, const struct reshard_entry *t);
 
-/* Rank's state dict in *a; entries it has nothing of are left out. */
+/* The rank's state dict in *a, without entries that the rank holds no part of. */
 int reshard_dict(const struct resharding *s, size_t rank, struct arena *a,
 		 struct ckpt_state_dict *ret, struct ckpt_err *e);
 
-/* A planner that plans as `inner` does, which is taken over, and whose data are read out of the
- * checkpoint. */
+/*
+ * A planner that plans as `inner` does, which it takes over, and whose data come from the
+ * checkpoint.
+ */
 int reshard_planner(struct resharding *s, struct ckpt_save_planner *inner,
 		    struct ckpt_save_planner *ret, struct ckpt_err *e);
 
-/* A writer that hands everything on to `inner`, which is taken over; of all that have the same
- * semaphore only as many write data at once as it lets pass. */
+/*
+ * A writer that forwards to `inner`, which it takes over. The shared semaphore limits how many
+ * writers write data at the same time.
+ */
 int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_storage_writer *ret,
 		 struct ckpt_err *e);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save planner whose data comes from a checkpoint. Each piece that a storage writer requests is a
- * small load of its own: a state dict of the boxes that make up the piece, a load plan of it, and
+ * A save planner whose data come from a checkpoint. Each piece that a storage writer requests is a
+ * small load of its own: a state dict of the boxes that make up the piece, a load plan for it, and
  * the bytes of its items.
  */
 #include "base/buf.h"
@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-#define MAX_OBJECT ((size_t)1 << 30) /* bytes of one that has to be put into another form */
+#define MAX_OBJECT ((size_t)1 << 30) /* bytes of an object that is converted */
 
 struct planner {
 	struct resharding *s;
@@ -30,14 +30,14 @@ static int check_stop(const struct resharding *s, struct ckpt_err *e)
 
 /* ---- tensors ---- */
 
-/* One chunk that is being written. */
+/* A chunk being written. */
 struct pull {
 	struct resharding *s;
 	const struct reshard_entry *t;
 	const uint64_t *off, *len; /* the chunk */
-	struct ckpt_file *chunk;   /* open, so that boxes of it are opened at once */
+	struct ckpt_file *chunk;   /* kept open, so that opening boxes of it is fast */
 	struct ckpt_load_planner planner;
-	uint64_t *dims; /* room for the boxes of a window */
+	uint64_t *dims; /* room for the boxes of a requested range */
 	struct ckpt_shard *shards;
 	size_t n_shards;
 	uint8_t *to;
@@ -66,8 +66,10 @@ static int open_box(const struct pull *p, const uint64_t *off, const uint64_t *l
 	return ckpt_box_open(p->s->c, p->t->number, off, len, ret, e);
 }
 
-/* The tensor is one chunk, so what is read from it is where it says; and a window's boxes are
- * without gaps, so what is read into them is one run. */
+/*
+ * The tensor is one chunk, so storage offsets are tensor offsets; and the boxes of a range have no
+ * gaps, so each item is one contiguous run of memory.
+ */
 static int read_item(struct pull *p, const struct ckpt_read_item *item, struct ckpt_err *e)
 {
 	struct ckpt_tensor_view v;
@@ -84,7 +86,7 @@ static int read_item(struct pull *p, const struct ckpt_read_item *item, struct c
 	return got < 0 ? (int)got : ckpt_load_planner_apply_tensor(&p->planner, item, &v, e);
 }
 
-/* The boxes of a window, as the state dict of a load. */
+/* Loads the boxes of a requested range as a state dict. */
 static int load_boxes(struct pull *p, struct ckpt_err *e)
 {
 	const struct reshard_entry *t = p->t;
@@ -98,7 +100,7 @@ static int load_boxes(struct pull *p, struct ckpt_err *e)
 					   .n_shards = p->n_shards };
 	struct ckpt_state_entry entry = { .fqn = t->fqn, .fqn_len = t->fqn_len, .tensor = &local };
 	const struct ckpt_state_dict dict = { &entry, 1 };
-	/* As the checkpoint is shown, each tensor is one chunk; fetch knows how it is stored. */
+	/* Present each tensor as one chunk; fetch knows how it is stored. */
 	struct ckpt_meta_entry saved = { .fqn = t->fqn,
 					 .fqn_len = t->fqn_len,
 					 .is_tensor = true,
@@ -154,7 +156,8 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 		       const struct ckpt_write_item *item, struct ckpt_data *ret,
 		       struct ckpt_err *e)
 {
-	size_t boxes = t->n_dims ? 2 * (size_t)t->n_dims : 1; /* of box_of_range */
+	/* the most that box_of_range returns */
+	size_t boxes = t->n_dims ? 2 * (size_t)t->n_dims : 1;
 	struct pull *p = calloc(1, sizeof(*p));
 	uint64_t bytes;
 	int rc = write_item_chunk_bytes(item, &bytes, e);

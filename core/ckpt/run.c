@@ -21,9 +21,9 @@
 #include <xxhash.h>
 
 enum {
-	MAX_ENTRIES = 1000000, /* of the directory */
+	MAX_ENTRIES = 1000000, /* directory entries */
 	SCAN_PAUSE_NS = 1000000000,
-	SCAN_SHARE = 10, /* at most a tenth of the time is spent on looking */
+	SCAN_SHARE = 10, /* at most 1/10 of the time is spent on scanning */
 };
 
 static const char *const inner_dirs[] = { NULL, "weights", "pytorch_model_fsdp_0" };
@@ -33,7 +33,7 @@ const char *run_inner_dir(size_t i)
 	return i + 1 < ARRAY_LEN(inner_dirs) ? inner_dirs[i + 1] : NULL;
 }
 
-/* ---- what a sub-directory is; no lock, or scan_lock ---- */
+/* ---- classifying a subdirectory; without locks, or under scan_lock ---- */
 
 /* What was found under a name. */
 struct look {
@@ -50,7 +50,7 @@ static void look_release(struct look *l)
 	free(l->first);
 }
 
-/* No link on the way: what is shown lies in the run. */
+/* Refuse links anywhere on the way: what is shown must lie in the run. */
 int run_open_dir(const struct ckpt_run *r, const char *name, const char *inner, struct place **ret,
 		 struct ckpt_err *e)
 {
@@ -67,7 +67,7 @@ int run_open_dir(const struct ckpt_run *r, const char *name, const char *inner, 
 	return rc;
 }
 
-/* place is a complete checkpoint with these metadata files. */
+/* Records that place is a complete checkpoint with these metadata files. */
 static int sign(struct place *place, const struct name_list *files, struct look *l,
 		struct ckpt_err *e)
 {
@@ -88,19 +88,19 @@ static int sign(struct place *place, const struct name_list *files, struct look 
 	return l->first ? 0 : err_set(e, ENOMEM, "out of memory");
 }
 
-/* No directory is there; it may just have gone. */
+/* The directory does not exist (it may have just been removed). */
 static bool is_absence(int rc)
 {
 	return rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP;
 }
 
-/* Of what the machine has; it says nothing about a checkpoint. */
+/* The machine lacks resources, which says nothing about the checkpoint. */
 static bool is_shortage(int rc)
 {
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
 }
 
-/* Is the sub-directory, or `inner` in it, a checkpoint? */
+/* Is the subdirectory, or `inner` in it, a checkpoint? */
 static int look_into(const struct ckpt_run *r, const char *name, const char *inner, struct look *l,
 		     struct ckpt_err *e)
 {
@@ -125,7 +125,7 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 		l->what = LOOK_COMPLETE;
 	if (rc < 0) {
 		if (!place_look_at(r->place, name, &seen, &ignored))
-			return 0; /* it went while it was looked into */
+			return 0; /* it was removed while it was examined */
 		l->what = LOOK_INCOMPLETE;
 		(void)snprintf(l->why, sizeof(l->why), "%s", why.msg);
 	}
@@ -133,14 +133,14 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	return 0;
 }
 
-/* A failure says nothing about the sub-directory. */
+/* A failure says nothing about the subdirectory. */
 static int look_at(const struct ckpt_run *r, const char *name, struct look *l, struct ckpt_err *e)
 {
 	struct place_seen seen;
 	int rc;
 
 	if (*name == '.' || strlen(name) > CKPT_NAME_MAX)
-		return 0; /* what is hidden is on its way in or out */
+		return 0; /* hidden directories are being created or removed */
 	rc = place_look_at(r->place, name, &seen, e);
 	if (rc < 0)
 		return err_wrap(e, "'%s'", r->root);
@@ -163,7 +163,7 @@ static int look_at(const struct ckpt_run *r, const char *name, struct look *l, s
 	return 0;
 }
 
-/* Without asking a format: are the sub-directory and one metadata file what they were? */
+/* Checks without asking the format: are the subdirectory and one metadata file unchanged? */
 static bool untouched(const struct ckpt_run *r, const struct run_child *k)
 {
 	char path[3 * (CKPT_NAME_MAX + 1)];
@@ -191,7 +191,7 @@ int run_still(const struct ckpt_run *r, const struct run_child *k, struct ckpt_e
 
 /* ---- the table; under the lock ---- */
 
-/* Where the name is, or would be. */
+/* Index of the name, or where to insert it. */
 static size_t place_of(const struct ckpt_run *r, const char *name)
 {
 	return PARTITION_POINT(i, r->n_names, strcmp(r->names[i]->name, name) < 0);
@@ -204,7 +204,7 @@ static struct run_child *find(const struct ckpt_run *r, const char *name)
 	return i < r->n_names && !strcmp(r->names[i]->name, name) ? r->names[i] : NULL;
 }
 
-/* Takes k over. False: no memory, and nothing has changed. */
+/* Takes over k. False: out of memory, and nothing has changed. */
 static bool add(struct ckpt_run *r, struct run_child *k)
 {
 	size_t at = place_of(r, k->name);
@@ -223,7 +223,7 @@ static bool add(struct ckpt_run *r, struct run_child *k)
 	return true;
 }
 
-/* The name no longer stands for it. Returns what is to be freed: it, unless it is in use. */
+/* Removes k from the names. Returns what the caller must free: k, unless it is in use. */
 static struct run_child *take_out(struct ckpt_run *r, struct run_child *k)
 {
 	size_t at = place_of(r, k->name);
@@ -235,7 +235,7 @@ static struct run_child *take_out(struct ckpt_run *r, struct run_child *k)
 	return k->users ? NULL : run_end(r, k);
 }
 
-/* ---- looking for changes; under scan_lock ---- */
+/* ---- scanning; under scan_lock ---- */
 
 static struct run_child *child_new(const char *name, const struct look *l)
 {
@@ -259,7 +259,7 @@ static struct run_child *child_new(const char *name, const struct look *l)
 	return k;
 }
 
-/* Put what was found in the place of `old` (NULL: there was nothing). */
+/* Replaces `old` (NULL: there was none) by what was found. */
 static int put(struct ckpt_run *r, const char *name, struct run_child *old, const struct look *l,
 	       struct ckpt_err *e)
 {
@@ -293,11 +293,12 @@ static int put(struct ckpt_run *r, const char *name, struct run_child *old, cons
 	return 0;
 }
 
-/* What stands under this name now? A failure leaves what is known. */
+/* Examines what the name refers to now. After a failure the table is unchanged. */
 static int look_again(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 {
 	struct look l CLEANUP(look_release) = { 0 };
-	struct run_child *k = find(r, name); /* only we change the table */
+	/* no lock needed: only the holder of scan_lock changes the table */
+	struct run_child *k = find(r, name);
 	bool replaced = false;
 	int rc;
 
@@ -315,7 +316,7 @@ static int look_again(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 	if (!k || replaced || k->complete != (l.what == LOOK_COMPLETE) || k->inner != l.inner ||
 	    (k->complete ? k->signature != l.signature : !k->why || strcmp(k->why, l.why) != 0))
 		return put(r, name, k, &l, e);
-	k->dir = l.dir; /* an index beside it, say */
+	k->dir = l.dir; /* changed by an index written there, for example */
 	k->first_seen = l.first_seen;
 	k->scan = r->scans;
 	return 0;
@@ -324,7 +325,7 @@ static int look_again(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 struct listing {
 	const struct ckpt_run *r;
 	struct name_list *names;
-	size_t n; /* entries */
+	size_t n; /* number of entries */
 };
 
 static int add_name(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
@@ -344,13 +345,16 @@ static int list_names(const struct ckpt_run *r, struct name_list *ret, struct ck
 	struct listing l = { .r = r, .names = ret };
 	int rc = place_list(r->place, ".", add_name, &l, e);
 
-	if (rc && rc != -EFBIG) /* which has the name already */
+	if (rc && rc != -EFBIG) /* that message already names the directory */
 		rc = err_sys(e, -rc, "list '%s'", r->root);
 	name_list_sort(ret);
 	return rc;
 }
 
-/* It may be a checkpoint: one that is known stays as it is, another one is listed with the reason. */
+/*
+ * The name may be a checkpoint: a known one is kept as it is, another one is listed with the
+ * reason.
+ */
 static int cannot_look(struct ckpt_run *r, const char *name, const struct ckpt_err *why,
 		       struct ckpt_err *e)
 {
@@ -402,7 +406,7 @@ int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e)
 	return rc;
 }
 
-/* ---- which there are ---- */
+/* ---- queries ---- */
 
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
 {
@@ -412,7 +416,7 @@ int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
 	SCOPED_OUTER_LOCK(&r->scan_lock);
 
 	rc = look_again(r, name, &ignored);
-	k = find(r, name); /* what was known is an answer, too */
+	k = find(r, name); /* after a failure, use what was known */
 	if (!k || !k->slot)
 		return rc < 0 ? rc : 1;
 	*ret = k->slot;
@@ -431,7 +435,7 @@ bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 	return true;
 }
 
-/* Are the checkpoints versions that the storage keeps, and which is the newest; "": it does not say. */
+/* Are the checkpoints versions kept by the storage? If so, `out` is the newest; "": unknown. */
 static bool is_versions(const struct ckpt_run *r, char out[static 256])
 {
 	int64_t n = place_tip(r->place, out, 255);
@@ -441,7 +445,7 @@ static bool is_versions(const struct ckpt_run *r, char out[static 256])
 	return n >= 0;
 }
 
-/* The first line of a small file, or what a link leads to; "" if there is none. */
+/* The first line of a small file, or a link's target; "" if it does not exist. */
 static void first_line(const struct ckpt_run *r, const char *name, char out[static 256])
 {
 	struct source *file CLEANUP(source_freep) = NULL;
@@ -454,7 +458,10 @@ static void first_line(const struct ckpt_run *r, const char *name, char out[stat
 	out[strcspn(out, "\r\n")] = 0;
 }
 
-/* The newest checkpoint as the saver recorded it: Megatron's tracker, DeepSpeed's, a link. */
+/*
+ * The newest checkpoint as recorded by the saver: the tracker file of Megatron or DeepSpeed, or a
+ * link.
+ */
 static bool tracked(struct ckpt_run *r, unsigned *ret)
 {
 	char line[256], name[300];
@@ -487,7 +494,7 @@ int run_latest(struct ckpt_run *r, unsigned *ret)
 	if (tracked(r, ret))
 		return 0;
 	(void)run_refresh(r, false, &ignored);
-	numbered = !is_versions(r, line); /* those are named by hashes */
+	numbered = !is_versions(r, line); /* versions are named by hashes */
 	SCOPED_LOCK(&r->lock);
 
 	one = r->n_complete == 1;
@@ -537,7 +544,10 @@ int run_next(struct ckpt_run *r, unsigned *slot, struct run_about *ret)
 
 /* ---- life ---- */
 
-/* Options that name files mean the same ones wherever the process goes. */
+/*
+ * Makes the file names in options absolute, so that they stay valid if the process changes its
+ * directory.
+ */
 static int own_paths(struct ckpt_run *r, struct ckpt_err *e)
 {
 	const struct ckpt_option *x;
@@ -571,14 +581,14 @@ int run_new(struct place *place, const char *root, const struct ckpt_opts *opts,
 	r->root = root;
 	r->opts = *opts;
 	r->paths = (struct arena)ARENA_INIT(CKPT_MAX_WORDS);
-	r->opts.progress = NULL; /* they are opened long after the caller has gone on */
+	r->opts.progress = NULL; /* checkpoints are opened long after this call has returned */
 	(void)pthread_mutex_init(&r->scan_lock, NULL);
 	(void)pthread_mutex_init(&r->lock, NULL);
 	(void)pthread_cond_init(&r->opened, NULL);
 	rc = VEC_ROOM(r->slots, r->cap_slots, 1) ? 0 : err_nomem(e);
 	if (!rc) {
 		r->slots[0] = NULL;
-		r->n_slots = 1; /* 0 is the run's own */
+		r->n_slots = 1; /* slot 0 is the run's own */
 		rc = run_refresh(r, true, e);
 	}
 	if (!rc && !r->n_names)

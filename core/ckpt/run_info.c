@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Describes a run. */
+/* Describes a run as JSON. */
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"

@@ -22,11 +22,11 @@
 
 enum {
 	MAX_IDLE = 16,
-	IDLE_FDS = 32, /* of an unused one */
+	IDLE_FDS = 32, /* descriptors that an unused checkpoint may keep */
 	SETTLE_SECONDS = 20,
 };
-#define COPY_STEP CLOCK_SECOND /* between a directory, its metadata and its data being created */
-#define RETRY_NS  (5 * CLOCK_SECOND) /* what cannot be opened is tried that often */
+#define COPY_STEP CLOCK_SECOND /* between the creation of a directory, its metadata and its data */
+#define RETRY_NS  (5 * CLOCK_SECOND) /* interval between attempts to open a failing checkpoint */
 
 void run_child_free(struct run_child *k)
 {
@@ -67,14 +67,14 @@ static void add_counters(struct ckpt_counters *to, struct ckpt *c)
 	to->decoded_bytes += n.decoded_bytes;
 }
 
-/* c is about to be closed. */
+/* Called before c is closed. */
 static void keep_counters(struct ckpt_run *r, struct ckpt *c)
 {
 	add_counters(&r->closed, c);
 	r->closed.cache_bytes = r->closed.cache_max_bytes = 0;
 }
 
-/* Returns the checkpoint that is to be closed for it. */
+/* Returns the checkpoint to close in its place. */
 static struct ckpt *idle_push(struct ckpt_run *r, struct run_child *k)
 {
 	struct run_child *last;
@@ -114,7 +114,7 @@ void run_counters(struct ckpt_run *r, struct ckpt_counters *ret)
 
 /* ---- opening ---- */
 
-/* Everything that names and bytes of its tree depend on. */
+/* Digest of everything that the names and bytes of its tree depend on. */
 static uint64_t identity_of(const struct engine *eng)
 {
 	struct digest d = eng->renaming;
@@ -143,10 +143,11 @@ bool run_is_copy(uint64_t dir, uint64_t metadata, uint64_t first_data)
 }
 
 /*
- * Is this a copy that has arrived, and not a save over an older checkpoint? Files that lie inside
- * their bounds do not tell: halfway through such a save they do, too. But a save, then and before,
- * wrote its metadata after the data. A copy that took the metadata first has created the directory,
- * the metadata and the data in that order and in one go; and it is there once no byte is missing.
+ * Is this a complete copy, rather than a save in progress over an older checkpoint? That all files
+ * are long enough does not tell: halfway through such a save they are, too. But both saves wrote
+ * their metadata after the data. A copy that began with the metadata has created the directory, the
+ * metadata and the data in that order and in quick succession; and it is complete once no byte is
+ * missing.
  */
 static bool is_whole_copy(const struct engine *eng)
 {
@@ -174,9 +175,9 @@ static bool is_whole_copy(const struct engine *eng)
 }
 
 /*
- * A save over an old checkpoint writes data files while the old metadata is still there, and for a
- * time the directory holds a part of each. Data that is newer than the metadata may also have been
- * copied. A save does not pause for long, so a while without writes settles it.
+ * A save over an old checkpoint writes data files while the old metadata still exists, and for a
+ * time the directory holds parts of both. Data that is newer than the metadata may also have been
+ * copied. A save does not pause for long, so a while without writes settles the question.
  */
 static int check_settled(const struct engine *eng, struct ckpt_err *e)
 {
@@ -192,7 +193,7 @@ static int check_settled(const struct engine *eng, struct ckpt_err *e)
 		       eng->c->root, SETTLE_SECONDS, SETTLE_SECONDS);
 }
 
-/* By descriptors: what has meanwhile been put in the place of a directory is not followed. */
+/* Opens by descriptors, so that a link that has replaced a directory is not followed. */
 static int open_named(const struct ckpt_run *r, const char *name, const char *inner,
 		      const struct ckpt_opts *o, struct ckpt **ret, struct ckpt_err *e)
 {
@@ -233,7 +234,7 @@ static int open_child(const struct ckpt_run *r, const struct run_child *k, struc
 		return rc;
 	if (!rc)
 		rc = check_settled(c->engine, e);
-	if (run_still(r, k, e)) /* whatever it was that failed */
+	if (run_still(r, k, e)) /* the checkpoint has changed, whatever failed */
 		rc = -e->code;
 	if (rc) {
 		ckpt_close(c);
@@ -266,7 +267,7 @@ static void note_failure(struct run_child *k, const struct ckpt_err *e)
 	k->retry_ns = clock_ns() + RETRY_NS;
 }
 
-/* c is what it has been opened as. Returns c if it is another one than it was. */
+/* Records that c was opened. Returns c if it is not the same checkpoint as before. */
 static struct ckpt *note_opened(struct run_child *k, struct ckpt *c, uint64_t identity)
 {
 	struct ckpt_err e;
@@ -287,7 +288,7 @@ static struct ckpt *note_opened(struct run_child *k, struct ckpt *c, uint64_t id
 
 /* ---- using ---- */
 
-/* k is ours to open: k->opening. */
+/* The caller has set k->opening. */
 static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err *e)
 {
 	struct ckpt *c = NULL, *other = NULL;
@@ -362,7 +363,7 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 	run_child_free(end);
 }
 
-/* That one cannot be opened is kept with it. */
+/* A checkpoint that cannot be opened records the reason itself. */
 int run_look(struct ckpt_run *r, void (*progress)(void *arg, uint64_t done, uint64_t total),
 	     void *arg, struct ckpt_err *e)
 {
@@ -383,7 +384,7 @@ int run_look(struct ckpt_run *r, void (*progress)(void *arg, uint64_t done, uint
 			return rc;
 		}
 		done++;
-		if (progress) /* more may have come since they were counted */
+		if (progress) /* more checkpoints may have appeared since they were counted */
 			progress(arg, done, max_u64(done, total));
 	}
 	return 0;

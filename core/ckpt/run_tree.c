@@ -14,7 +14,7 @@
 
 /* ---- nodes ---- */
 
-/* The run's own. LINK + slot: `latest`, leading to that slot's checkpoint. */
+/* The run's own nodes. LINK + slot: `latest`, pointing to that slot's checkpoint. */
 #define CONTROL ((ckpt_node)2)
 #define INFO	((ckpt_node)3)
 #define LINK	((ckpt_node)1 << 16)
@@ -41,13 +41,13 @@ static ckpt_node local_of(ckpt_node node)
 	return node & (((ckpt_node)1 << VIEW_NODE_BITS) - 1);
 }
 
-/* The slot that the link leads to; 0: none. */
+/* The slot that a link node points to; 0: it is not a link. */
 static unsigned target_of(ckpt_node node)
 {
 	return node >= LINK && node <= LINK + RUN_MAX_SLOT ? (unsigned)(node - LINK) : 0;
 }
 
-/* The run's own, or a checkpoint's root. */
+/* Is it one of the run's own nodes, or a checkpoint's root? */
 static bool is_own(ckpt_node node)
 {
 	return !slot_of(node) || local_of(node) == CKPT_ROOT;
@@ -63,7 +63,7 @@ static int is_gone(struct ckpt_err *e)
 	return err_set(e, ESTALE, "the checkpoint is gone");
 }
 
-/* A checkpoint in use, for as long as a question about one of its nodes takes. */
+/* A checkpoint that is held in use during an operation on one of its nodes. */
 struct visit {
 	struct ckpt_run *run;
 	struct run_child *child; /* NULL: none */
@@ -123,7 +123,7 @@ static int run_tree_lookup(struct tree *t, ckpt_node dir, const char *name, ckpt
 	return rc;
 }
 
-/* The first name of a path, "" if it has none or ENAMETOOLONG; and what follows it. */
+/* The first component of a path, "" if there is none, or ENAMETOOLONG; and the rest of the path. */
 static int first_name(const char *path, char name[static CKPT_NAME_MAX + 1], const char **rest)
 {
 	size_t n;
@@ -207,7 +207,7 @@ static ckpt_node run_tree_parent(struct tree *t, ckpt_node node)
 	return node_of(slot_of(node), ckpt_parent(v.child->ckpt, local_of(node)));
 }
 
-/* Of the run's own nodes and of a checkpoint's root. */
+/* For the run's own nodes and a checkpoint's root. */
 static int own_name(struct ckpt_run *r, ckpt_node node, char name[static CKPT_NAME_MAX + 1])
 {
 	const char *own = node == CONTROL   ? control_name
@@ -299,7 +299,7 @@ static int run_tree_next(struct tree *t, ckpt_node dir, uint64_t *pos,
 
 /* ---- attributes ---- */
 
-/* Of the run's own nodes and of a checkpoint's root, which need no checkpoint to be open. */
+/* For the run's own nodes and a checkpoint's root, which do not require an open checkpoint. */
 static int own_type(struct ckpt_run *r, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	struct place_seen seen;
@@ -418,7 +418,7 @@ static int64_t run_tree_xattr_names(struct tree *t, ckpt_node node, char *buf, s
 
 /* ---- files ---- */
 
-/* The list as it is now, which the file keeps. */
+/* The file keeps the list as of now. */
 static int open_info(struct tree *t, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct ckpt_file *f = ckpt_file_new(NULL, e);
@@ -455,7 +455,7 @@ static int run_tree_open(struct tree *t, ckpt_node node, struct ckpt_file **ret,
 	if (rc)
 		return rc;
 	(*ret)->run = v.run;
-	(*ret)->child = steal_ptr(&v.child); /* closing it ends the use */
+	(*ret)->child = steal_ptr(&v.child); /* closing the file ends the use */
 	return 0;
 }
 

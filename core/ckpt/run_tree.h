@@ -2,10 +2,10 @@
 /*
  * run_tree - the tree over a run.
  *
- * The root has a directory for each complete checkpoint, whose tree is that checkpoint's; a link
- * `latest`; and .ckptfs/info.json. A node is the checkpoint's own with its slot above it; slot 0
- * holds the run's own nodes. A link has a node for each target, because readers may cache what a
- * link's node points to.
+ * The root has a directory for each complete checkpoint, which contains that checkpoint's tree; a
+ * link `latest`; and .ckptfs/info.json. A node is the checkpoint's own node with its slot in the
+ * bits above; slot 0 holds the run's own nodes. The link has a node for each target, because
+ * readers may cache what a link's node points to.
  *
  * Private to core/ckpt.
  *
@@ -19,16 +19,19 @@
 struct ckpt_run;
 struct tree;
 
-/* The run as a tree. */
+/* The tree of a run. */
 struct tree *run_tree(struct ckpt_run *r);
 
-/* Its info_json. */
+/* The contents of info.json. */
 int run_info_json(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *e);
 
-/* -EINVAL: it is a checkpoint. */
+/* Returns -EINVAL: it is a checkpoint, not a run. */
 int run_is_none(struct ckpt_err *e);
 
-/* A read of f has failed: when the checkpoint is gone, its name is in no path any more. */
+/*
+ * Called when a read of f has failed: if the checkpoint is gone, reports its name, which is no
+ * longer part of any path.
+ */
 void run_tree_blame(const struct ckpt_file *f, struct ckpt_err *e);
 
 #endif

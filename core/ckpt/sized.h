@@ -2,9 +2,9 @@
 /*
  * sized - structures of a program that was compiled with another version's headers.
  *
- * They grow at their ends alone, and each call says how long the program's is: an older program is given
- * the members that it knows, a newer one finds 0 in those that we do not know. What a newer one asks for
- * in such a member is refused.
+ * They only grow at the end, and each call passes the size of the program's structure: an older
+ * program gets the members it knows, a newer one finds 0 in members unknown here. A newer program
+ * that sets such a member gets an error.
  *
  * Private to core/ckpt.
  *
@@ -26,7 +26,7 @@ static inline void sized_copy(void *to, size_t to_size, const void *from, size_t
 		memset((char *)to + from_size, 0, to_size - from_size);
 }
 
-/* What the program gave, into ours; name: the structure's, for the sentence. */
+/* Copies the program's structure into ours; name: the structure's name, for the message. */
 static inline int sized_take(void *to, size_t to_size, const void *from, size_t from_size,
 			     const char *name, struct ckpt_err *e)
 {
@@ -39,9 +39,9 @@ static inline int sized_take(void *to, size_t to_size, const void *from, size_t 
 	return 0;
 }
 
-/* The program's structure `to`, of `size` bytes, gets our value. */
+/* Copies our value into the program's structure `to` of `size` bytes. */
 #define SIZED_GIVE(to, size, ours) sized_copy(to, size, &(ours), sizeof(ours))
-/* Our variable gets the program's. */
+/* Copies the program's structure into our variable. */
 #define SIZED_TAKE(ours, from, size, name, e) sized_take(&(ours), sizeof(ours), from, size, name, e)
 
 #endif

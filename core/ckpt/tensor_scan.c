@@ -12,48 +12,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A tensor under way; the user's state follows. */
+/* A tensor in progress; the user's state follows. */
 struct item {
 	struct pipeline_item item;
 	uint64_t at; /* its number */
 	struct tensor_info t;
 	bool read;
-	uint64_t elements, step, charged; /* step: elements of a block; charged: bytes */
-	const char *path;		  /* of a chunk, which is all of the item; or NULL */
-	uint64_t box[2][CKPT_MAX_DIMS];	  /* its offset, its size */
+	uint64_t elements, step, charged; /* step: elements per block; charged: bytes */
+	const char *path;		  /* of a chunk that makes up the item, or NULL */
+	uint64_t box[2][CKPT_MAX_DIMS];	  /* its offset and size */
 	struct ckpt_err why;
 	max_align_t state[];
 };
 
-/* Of a block; the user's result follows. */
+/* The result of a block; the user's result follows. */
 struct result {
-	struct ckpt_err why; /* a code if reading failed */
+	struct ckpt_err why; /* code is set if reading failed */
 	max_align_t own[];
 };
 
-/* A thread; the user's part follows. */
+/* A worker thread; the user's part follows. */
 struct worker {
 	uint8_t *buf;
-	struct ckpt_file *file; /* of the item with that serial, if any */
+	struct ckpt_file *file; /* of the item with that serial number, if open */
 	uint64_t serial;
 	max_align_t own[];
 };
 
 struct chunk {
 	const char *path;
-	size_t box; /* where it begins in .boxes */
+	size_t box; /* index of its first number in .boxes */
 };
 
 struct scan {
 	struct tensor_scan *s;
-	/* by_chunk: those of tensor number .at, and which comes next. */
+	/* by_chunk: the chunks of tensor number .at, and the next one. */
 	struct tensor_info t;
 	uint64_t at, chunk, *boxes;
 	struct chunk *chunks;
 	size_t n_chunks, cap_chunks, n_boxes, cap_boxes;
-	uint64_t failed;  /* the tensor, plus one, that failed last */
-	uint64_t n, next; /* tensors */
-	uint64_t known;	  /* of those that come, so many are not to be read */
+	uint64_t failed;  /* 1 + the number of the tensor that failed last */
+	uint64_t n, next; /* numbers of tensors */
+	uint64_t known;	  /* number of coming tensors that are not to be read */
 	uint64_t glob_steps;
 	uint64_t done;
 };
@@ -139,7 +139,7 @@ static void work(void *arg, void *worker, void *item, uint64_t block, void *resu
 
 /* ---- the calling thread ---- */
 
-/* The next tensor that is asked for. */
+/* The next selected tensor. */
 static bool next_tensor(struct scan *r, uint64_t *ret_at, struct tensor_info *ret)
 {
 	do {
@@ -169,7 +169,7 @@ static int add_chunk(void *arg, const struct ckpt_chunk *chunk)
 	return 0;
 }
 
-/* The next chunk; or a tensor of which the chunks are not known, and why. */
+/* The next chunk; or a tensor whose chunks are unknown, and the reason. */
 static bool next_chunk(struct scan *r, struct item *i)
 {
 	const struct chunk *from;
@@ -195,7 +195,7 @@ static bool next_chunk(struct scan *r, struct item *i)
 	for (size_t d = 0; d < i->t.n_dims; d++) {
 		i->box[0][d] = r->boxes[from->box + d];
 		i->box[1][d] = r->boxes[from->box + i->t.n_dims + d];
-		elements *= i->box[1][d]; /* no more than the tensor has */
+		elements *= i->box[1][d]; /* cannot overflow: no more than the tensor has */
 	}
 	i->t.bytes = elements * dtype_info(i->t.dtype)->size;
 	return true;
@@ -220,7 +220,7 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 		return true;
 	i->elements = i->t.bytes / size;
 	i->step = min_u64(TENSOR_SCAN_BLOCK / size, s->max ? s->max : UINT64_MAX);
-	/* What is empty is opened, too: it may be unreadable. */
+	/* Empty tensors are opened too: they may be unreadable. */
 	*ret_blocks = s->in_order || !i->elements ? 1 : (i->elements - 1) / i->step + 1;
 	return true;
 }

@@ -22,16 +22,16 @@ struct header {
 	struct digest id;
 };
 
-/* A record, whose histogram's n counts follow. */
+/* A record; the n counts of its histogram follow. */
 struct record {
-	struct digest hash; /* of all that follows */
+	struct digest hash; /* covers everything after it */
 	uint64_t number;
 	uint64_t n;
 	bool any;
 	struct tally tally;
 };
 
-enum { COUNT_BITS = 48 }; /* of a number that has the key above */
+enum { COUNT_BITS = 48 }; /* the count's bits in a number whose upper bits are the key */
 
 static struct digest hash_of(const struct record *r, const uint64_t *hist)
 {
@@ -42,7 +42,7 @@ static struct digest hash_of(const struct record *r, const uint64_t *hist)
 	return d;
 }
 
-/* The record at s->at, and its counts into s->hist. 1: there is no whole one. */
+/* Reads the record at s->at, and its counts into s->hist. 1: there is no complete one. */
 static int read_record(struct values_state *s, struct record *ret)
 {
 	struct digest hash;
@@ -68,7 +68,7 @@ static int open_file(const char *path, int *ret, struct ckpt_err *e)
 		return err_sys(e, errno, "stat '%s'", path);
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EEXIST, "'%s' is not a regular file", path);
-	/* On a file system without locks it is used without. */
+	/* File systems without locks are used without locking. */
 	if (flock(fd, LOCK_EX | LOCK_NB) && errno != ENOSYS && errno != EOPNOTSUPP)
 		return errno == EWOULDBLOCK ? err_set(e, EBUSY, "another process uses '%s'", path)
 					    : err_sys(e, errno, "lock '%s'", path);
@@ -148,7 +148,7 @@ int values_state_add(struct values_state *s, bool any, const struct tally *tally
 	size_t bytes;
 	int rc;
 
-	memset(&r, 0, sizeof(r)); /* its padding is hashed, too */
+	memset(&r, 0, sizeof(r)); /* the hash also covers padding */
 	r.number = s->known;
 	r.any = any;
 	memcpy(&r.tally, tally, sizeof(r.tally));

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
-#define LIKE_IT	   2			/* names that a recipe finds before it is worth a word */
+#define LIKE_IT	   2			/* names that a recipe must find to be mentioned */
 
 const char *const verdict_face[N_VERDICTS] = { "hf", "gguf", "pt", "safetensors" };
 
@@ -33,14 +33,14 @@ static void add_count(struct buf *b, uint64_t n)
 	buf_printf(b, "%" PRIu64 " tensor%s", n, n == 1 ? "" : "s");
 }
 
-/* ---- tensors, as arch_check asks for them ---- */
+/* ---- tensor lists for arch_check ---- */
 
 static bool is_weight(enum ckpt_dtype t)
 {
 	return cast_possible(t, CKPT_DTYPE_F32);
 }
 
-/* Of hf/, without those that it leaves out. */
+/* The tensors of hf/, without those it leaves out. */
 static bool shown_get(const void *arg, size_t i, struct arch_tensor *ret)
 {
 	struct tensor_info t;
@@ -55,7 +55,7 @@ static int64_t shown_find(const void *arg, const char *name, size_t len)
 	return view_find_model_tensor(arg, name, len);
 }
 
-/* Of a recipe. */
+/* The tensors a recipe makes. */
 static bool made_get(const void *arg, size_t i, struct arch_tensor *ret)
 {
 	const struct recipe_out *o = arg;
@@ -71,9 +71,9 @@ static int64_t made_find(const void *arg, const char *name, size_t len)
 	return namelist_find(&((const struct recipe_out *)arg)->names, name, len);
 }
 
-/* ---- other names: which recipe? ---- */
+/* ---- other names: which recipe fits? ---- */
 
-/* Of "Megatron-core to Llama, Qwen2": the former. */
+/* Appends the source naming: "Megatron-core" of "Megatron-core to Llama, Qwen2". */
 static void add_naming(struct buf *b, const struct recipe_builtin *r)
 {
 	const char *to = strstr(r->summary, " to ");
@@ -92,8 +92,10 @@ static bool fits_model(const struct recipe_builtin *r, const char *type)
 	return fits;
 }
 
-/* How well a recipe fits: 0, its result is the model; -1, it is for other names; otherwise
- * what is in the way, in *b. */
+/*
+ * How well a recipe fits: 0, its result is the model; -1, it is for other names; otherwise *b says
+ * what is in the way.
+ */
 static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct model_recipe *m,
 		      const struct namelist *names, const struct arch *a, struct buf *b)
 {
@@ -129,8 +131,10 @@ static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct
 	return rc || !arch_is_complete(&report);
 }
 
-/* Names the recipe that makes the model of these names, or else one that nearly does. a: NULL where it
- * is not known what the model needs. */
+/*
+ * Names the recipe that makes the model from these names, or else one that nearly does. a: NULL if
+ * the tensors the model needs are unknown.
+ */
 static void add_recipe(struct engine *eng, const struct arch *a, const char *type, struct buf *b)
 {
 	CLEANUP(model_recipe_release) struct model_recipe m = { 0 };
@@ -169,7 +173,7 @@ struct hf {
 	struct verdict *v;
 	struct jdoc json;
 	struct arch arch;
-	const char *from; /* where config.json is from */
+	const char *from; /* where config.json was found */
 };
 
 static void hf_release(struct hf *h)
@@ -233,7 +237,7 @@ static void add_left_out(struct buf *b, const struct view_left *l)
 
 static const char *const between[] = { ": ", ", " };
 
-/* What is wrong, each with its count and first names. */
+/* Appends each kind of fault, with its count and first names. */
 static void add_faults(struct hf *h, const struct arch_report *r)
 {
 	const struct view *v = h->eng->view;
@@ -298,7 +302,7 @@ static int no_verdict(struct verdict *v, enum ckpt_serves serves, const char *wh
 	return 0;
 }
 
-/* What config.json asks for. 1: that is not known, and the verdict says so. */
+/* Determines the tensors config.json requires. 1: unknown, and the verdict says so. */
 static int read_arch(struct hf *h, struct ckpt_err *e)
 {
 	struct assets *assets = &h->eng->assets;
@@ -350,7 +354,7 @@ static int judge_hf(struct engine *eng, struct verdict *v, struct ckpt_err *e)
 	return rc ? (rc < 0 ? rc : 0) : judge(&h, e);
 }
 
-/* ---- the others ---- */
+/* ---- the other faces ---- */
 
 static void judge_gguf(struct engine *eng, bool now, struct verdict *v)
 {

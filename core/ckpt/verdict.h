@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verdict - whether each face shows what programs that load it need, in one sentence.
+ * verdict - one sentence on whether each face shows what programs that load it need.
  *
  *	hf: complete for LlamaForCausalLM (config.json from assets)
  *	hf: not loadable as LlamaForCausalLM: 20 tensors missing (model.embed_tokens.weight, ...)
  *	gguf: absent: no config.json beside the checkpoint or in assets=
  *
- * Which tensors a model needs comes from config.json and the table of tensor/arch.h. What that does
- * not know is "not checked", never "complete". Where tensors have other names, the recipes that come
- * with the program are tried on them.
+ * config.json and the table of tensor/arch.h tell which tensors a model needs. A model that they do
+ * not cover is "not checked", never "complete". If tensors have other names, the built-in recipes
+ * are tried on them.
  *
  * Private to core/ckpt. Threads: any.
  */
@@ -36,11 +36,13 @@ static inline void verdict_release(struct verdict *v)
 enum verdict_of { VERDICT_HF, VERDICT_GGUF, VERDICT_PT, VERDICT_SAFETENSORS, N_VERDICTS };
 extern const char *const verdict_face[N_VERDICTS];
 
-/* now: leave out what takes long to find out: a gguf/ that has not been looked up yet. *ret is
- * VERDICT_INIT, and to be released in any case. */
+/*
+ * now: skip what takes long, a gguf/ that has not been looked up yet. *ret must be VERDICT_INIT;
+ * the caller releases it, also after a failure.
+ */
 int verdict_find(struct engine *eng, enum verdict_of of, bool now, struct verdict *ret,
 		 struct ckpt_err *e);
-/* An error with the sentence where hf/ does not serve. */
+/* Fails with the sentence if hf/ cannot be loaded. */
 int verdict_refuse(struct engine *eng, struct ckpt_err *e);
 
 #endif
