@@ -23,7 +23,7 @@ struct placing {
 	const struct view *v;
 	const struct gguf_config *c;
 	enum ggml_type type;
-	const char *prefix; /* of all names but lm_head.weight */
+	const char *prefix; /* of all names except lm_head.weight */
 	bool *used;	    /* by position in the model */
 	struct gguf_tensors *ret;
 	struct ckpt_err *e;
@@ -31,7 +31,7 @@ struct placing {
 
 /* ---- tensors of the model ---- */
 
-/* 1: there is none of that name. */
+/* 1: there is no tensor with that name. */
 static int take(struct placing *p, const char *name, size_t n_dims, const uint64_t *shape,
 		struct vtensor **ret)
 {
@@ -80,8 +80,10 @@ static struct gguf_tensor *add(struct placing *p, const char *name)
 	return &l->t[l->n++];
 }
 
-/* Q8_0 has blocks along the innermost dimension; where they do not come out even llama-quantize
- * takes float16. */
+/*
+ * Q8_0 has blocks along the innermost dimension; if its length is not a multiple of the block size,
+ * float16 is used, as by llama-quantize.
+ */
 static enum ggml_type type_of(const struct placing *p, const struct gguf_tensor *t, bool precise)
 {
 	if (precise)
@@ -103,7 +105,7 @@ static void show_as(struct vtensor *v, enum ggml_type type)
 			   : elements * dtype_info(v->dtype)->size;
 }
 
-/* v is taken over. */
+/* Takes over v. */
 static int add_tensor(struct placing *p, const char *name, struct vtensor *v, size_t n_dims,
 		      const uint64_t *shape, bool precise)
 {
@@ -124,7 +126,7 @@ static int add_tensor(struct placing *p, const char *name, struct vtensor *v, si
 
 #define ROTATES ((unsigned)(KIND_LLAMA | KIND_MIXTRAL))
 
-/* What llama.cpp wants done to the tensor and its shape; the old one is freed. */
+/* Transforms the tensor and its shape as llama.cpp requires; the old tensor is freed. */
 static int change(const struct placing *p, const struct arch_weight *r, struct vtensor **v,
 		  uint64_t *shape)
 {
@@ -144,7 +146,7 @@ static int change(const struct placing *p, const struct arch_weight *r, struct v
 	return 0;
 }
 
-/* A weight of the layer as llama.cpp's tensor of that name; 1: there is none. */
+/* Places a weight of the layer under llama.cpp's name; 1: the model does not have it. */
 static int place(struct placing *p, const struct arch_weight *r, uint64_t layer)
 {
 	bool once = r->scope == ARCH_ONCE || r->scope == ARCH_TOP;
@@ -184,7 +186,7 @@ static int place_needed(struct placing *p, const struct arch_weight *r, uint64_t
 
 /* ---- experts ---- */
 
-/* All in one tensor: [experts, 2 * ffn, hidden], gate above up, and [experts, hidden, ffn]. */
+/* Experts in one tensor: [experts, 2 * ffn, hidden], gate above up, and [experts, hidden, ffn]. */
 static int take_fused(struct placing *p, const struct arch_weight *r, uint64_t layer,
 		      const uint64_t *one, struct vtensor **ret)
 {
@@ -209,7 +211,7 @@ static void free_all(struct vtensor **v, size_t n)
 	free(v);
 }
 
-/* Each has tensors of its own. */
+/* Experts in a tensor each. */
 static int take_split(struct placing *p, const struct arch_weight *r, uint64_t layer,
 		      const uint64_t *shape, struct vtensor **ret)
 {
@@ -218,7 +220,7 @@ static int take_split(struct placing *p, const struct arch_weight *r, uint64_t l
 	char name[ARCH_NAME_CAP];
 	int rc = 0;
 
-	if (a->experts > p->v->model.names.n) { /* a bound on what is allocated */
+	if (a->experts > p->v->model.names.n) { /* bounds the allocation */
 		arch_name(a, r, p->prefix, layer, p->v->model.names.n, name);
 		return absent(p, name);
 	}
@@ -259,16 +261,16 @@ static int place_experts(struct placing *p, const struct arch_weight *r, uint64_
 	return rc ? rc : add_tensor(p, to, v, 3, shape, false);
 }
 
-/* ---- all of them ---- */
+/* ---- the whole model ---- */
 
-/* Is it one that llama.cpp has a place for, of this scope? */
+/* Does llama.cpp have a place for a weight of this scope? */
 static bool has_place(const struct placing *p, const struct arch_weight *r, bool of_layer)
 {
 	return r->gguf && r->kinds & p->c->a.kind &&
 	       (r->scope == ARCH_LAYER || r->scope == ARCH_EXPERT) == of_layer;
 }
 
-/* Mixtral's has one name or the other. *placed: it was there under the first. */
+/* Mixtral's router has one of two names. *placed: it was found under the first one. */
 static int place_router(struct placing *p, const struct arch_weight *r, uint64_t layer,
 			bool *placed)
 {
@@ -301,7 +303,7 @@ static int place_layer(struct placing *p, uint64_t layer)
 	return rc;
 }
 
-/* Are they made of the same elements? Pieces of one tensor in the same order. */
+/* Are they made of the same elements, that is, of pieces of one tensor in the same order? */
 static bool same_elements(const struct vtensor *a, const struct vtensor *b)
 {
 	size_t n = a->n_dims * sizeof(uint64_t);
@@ -318,7 +320,7 @@ static bool same_elements(const struct vtensor *a, const struct vtensor *b)
 	return same;
 }
 
-/* embeddings: where they are in the list. */
+/* embeddings: their index in the list. */
 static int place_head(struct placing *p, const struct arch_weight *r, size_t embeddings)
 {
 	struct gguf_tensors *l = p->ret;
@@ -362,7 +364,7 @@ static int place_all(struct placing *p)
 	size_t embeddings;
 	int rc = place_rope(p);
 
-	embeddings = p->ret->n; /* the first weight */
+	embeddings = p->ret->n; /* the embeddings are the first weight */
 	for (size_t i = 0; !rc && i < arch_n_weights; i++) {
 		const struct arch_weight *r = &arch_weights[i];
 
@@ -371,7 +373,7 @@ static int place_all(struct placing *p)
 		else if (has_place(p, r, false))
 			head = r;
 	}
-	for (uint64_t i = 0; !rc && i < p->c->a.layers; i++) /* ends at the first that is missing */
+	for (uint64_t i = 0; !rc && i < p->c->a.layers; i++) /* ends at the first missing weight */
 		rc = place_layer(p, i);
 	if (!rc && head)
 		rc = place_head(p, head, embeddings);
@@ -388,7 +390,7 @@ int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type
 	*ret = (struct gguf_tensors){ 0 };
 	if (!used)
 		return err_nomem(e);
-	if (c->a.kind == KIND_GPT2) /* the first ones were published without */
+	if (c->a.kind == KIND_GPT2) /* the first GPT-2 models were published without a prefix */
 		p.prefix = namelist_find(&v->model.names, "wte.weight", strlen("wte.weight")) < 0
 				   ? p.prefix
 				   : "";

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tree - names and nodes, of a checkpoint, or of a run of checkpoints, whose trees
- * hang in its own.
+ * tree - names and nodes of a checkpoint, or of a run, whose tree contains those of its
+ * checkpoints.
  *
- * Each operation is what ckpt.h says of the function of that name, for the nodes of this tree.
+ * Each operation behaves as ckpt.h documents the function with that name, for the nodes of this
+ * tree.
  *
  * Threads: any.
  */
@@ -24,12 +25,15 @@ struct tree;
 
 struct tree_ops {
 	int (*lookup)(struct tree *t, uint64_t dir, const char *name, uint64_t *ret);
-	/* Say why a name is not there, to which `path` leads. Returns -ENOENT. NULL: nothing special. */
+	/*
+	 * Reports why a name, to which `path` leads, does not exist. Returns -ENOENT. May be NULL.
+	 */
 	int (*absent)(struct tree *t, uint64_t dir, const char *name, const char *path,
 		      struct ckpt_err *e);
 	uint64_t (*parent)(struct tree *t, uint64_t node);
 	int (*name)(struct tree *t, uint64_t node, char name[static NAME_CAP]);
-	int (*enter)(struct tree *t, uint64_t dir, struct ckpt_err *e); /* NULL: all can be */
+	/* NULL: all directories can be listed */
+	int (*enter)(struct tree *t, uint64_t dir, struct ckpt_err *e);
 	int (*next)(struct tree *t, uint64_t dir, uint64_t *pos, char name[static NAME_CAP],
 		    uint64_t *ret);
 	int (*type)(struct tree *t, uint64_t node, struct ckpt_stat *ret, struct ckpt_err *e);
@@ -47,7 +51,7 @@ struct tree_ops {
 	int (*info_json)(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *e);
 };
 
-/* What gives them has this in it. */
+/* Embedded in the structure that implements the operations. */
 struct tree {
 	const struct tree_ops *ops;
 };

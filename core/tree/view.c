@@ -35,9 +35,9 @@ static const struct face *const faces[N_FACES] = {
 	[FACE_TENSORS] = &face_tensors,
 };
 
-/* ---- making it ---- */
+/* ---- construction ---- */
 
-/* All that have not matched yet are tried, so that it is known which never do. */
+/* Also tries all globs that have not matched yet, to find out which ones never match. */
 static bool matches(const char *const *globs, bool *used, const char *fqn, size_t len,
 		    uint64_t *steps)
 {
@@ -67,7 +67,7 @@ static int new_flags(const char *const *globs, bool **ret, struct ckpt_err *e)
 	return *ret ? 0 : err_nomem(e);
 }
 
-/* A glob that does nothing is a typing error more often than not. */
+/* A glob that matches nothing is usually a typo. */
 static void warn_unused(const struct view *v, const char *word, const char *const *globs,
 			const bool *used)
 {
@@ -101,7 +101,7 @@ static void stored_object(const void *arg, uint32_t index, const char **ret, siz
 	*ret_len = o->fqn_len;
 }
 
-/* The names of the tree: those that exist among n stored ones, after renaming. */
+/* The names of the tree: those of n stored tensors or objects that exist, after renaming. */
 static int list_names(struct view *v, size_t n, namelist_stored_fn *stored, struct namelist *ret,
 		      struct ckpt_err *e)
 {
@@ -160,9 +160,9 @@ static void tree_tensor(const void *arg, uint32_t index, const char **ret, size_
 }
 
 /*
- * Optimizer state in its own shape though it was saved flattened: core_v0.8 to 0.10 flattened what
- * had one dimension to itself. More dimensions are stored as blocks, one number for each and the
- * elements, so nothing else of one dimension is flattened.
+ * Is it optimizer state that was saved flattened but keeps its own shape? core_v0.8 to 0.10
+ * flattened one-dimensional state. State with more dimensions is stored as blocks, with a dimension
+ * for each and one for the elements, so a flattened tensor with one dimension can be nothing else.
  */
 static bool is_flat_itself(const struct catalog_tensor *t)
 {
@@ -170,7 +170,10 @@ static bool is_flat_itself(const struct catalog_tensor *t)
 				  text_glob("chained_*.optimizer.state.*", t->fqn, t->fqn_len));
 }
 
-/* Of a checkpoint with tensors that are stored flattened, those, and their like. */
+/*
+ * If the checkpoint has tensors that are stored flattened: lists them, and one-dimensional ones
+ * like them.
+ */
 static int list_logical(struct view *v, struct ckpt_err *e)
 {
 	size_t n;
@@ -215,8 +218,9 @@ static int bind_layout(struct view *v, struct ckpt_err *e)
 }
 
 /*
- * Names of codes and of the scales beside them, as quantisers write them: fp8 of DeepSeek, of
- * compressed-tensors and of Transformer Engine; packed integers; GPTQ and AWQ; MXFP4 of GPT-OSS.
+ * Names of codes and of their scales, as quantisers write them: the fp8 of DeepSeek, of
+ * compressed-tensors and of Transformer Engine; packed integers; GPTQ and AWQ; the MXFP4 of
+ * GPT-OSS.
  */
 static const struct {
 	const char *scales, *codes;
@@ -249,7 +253,7 @@ static int64_t codes_of(const struct view *v, const struct named *scales)
 	return -1;
 }
 
-/* A cast would round the scales and leave the codes, from which no weights can be made. */
+/* A cast would round the scales but not the codes, and no weights could be made from the result. */
 static int refuse_codes(const struct view *v, struct ckpt_err *e)
 {
 	size_t n;
@@ -420,7 +424,7 @@ uint64_t view_entries(const struct view *v, uint64_t dir)
 	bool gguf;
 
 	if (dir == VIEW_ROOT_NODE) {
-		/* What every stat of the root asks for shall not be what makes gguf/. */
+		/* A stat of the root must not cause gguf/ to be prepared. */
 		for (unsigned i = 0; i < N_FACES; i++)
 			n += i == FACE_GGUF ? view_gguf_known(v, &gguf) && gguf : shown(v, i);
 		return n;
@@ -435,7 +439,7 @@ bool view_is_partial(const struct view *v, uint64_t dir)
 	return dir == VIEW_ROOT_NODE && v->has_model && !view_gguf_known(v, &ignored);
 }
 
-/* Of what is there, and not the root. */
+/* p must exist and not be the root. */
 static void name_of(const struct view *v, struct spot p, char out[static NAME_CAP])
 {
 	if (p.index == SPOT_DIR && !(p.face == FACE_RANKS && p.rank))
@@ -478,7 +482,7 @@ int view_describe(const struct view *v, uint64_t node, struct vfile *ret, struct
 	return rc ? rc : vfile_done(ret, e);
 }
 
-/* Consolidated files are the ones whose description takes long; they have a place in v->sizes. */
+/* Describing consolidated files takes long, so their sizes are cached in v->sizes. */
 static _Atomic uint64_t *remembered(const struct view *v, struct spot p)
 {
 	if (p.rank || !v->sizes)
@@ -529,7 +533,7 @@ int64_t view_asset(const struct view *v, uint64_t node)
 
 /* ---- tensors ---- */
 
-/* Which of the two, or NULL: the tree. */
+/* The model that `of` refers to; NULL: the tree. */
 static const struct model *model_of(const struct view *v, uint32_t of)
 {
 	return of < OF_HF ? NULL : of == OF_HF ? v->hf : &v->model;
@@ -547,13 +551,13 @@ bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off,
 	return layout_box(v->o.layout, rank - 1, i, off, len);
 }
 
-/* Of the rank, for of >= OF_RANKS. */
+/* The part that a rank holds, for of >= OF_RANKS. */
 static bool part_box(const struct view *v, uint32_t of, size_t i, uint64_t *off, uint64_t *len)
 {
 	return view_rank_box(v, of - OF_RANKS + 1, i, off, len);
 }
 
-/* As the stored one is shown that has this name in the tree. */
+/* Describes the stored tensor that has this name in the tree, as it is shown. */
 static void describe_stored(const struct view *v, uint32_t of, const struct named *name,
 			    struct tensor_info *ret)
 {
@@ -580,7 +584,7 @@ static void describe_made(const struct weight *w, struct tensor_info *ret)
 	ret->bytes = w->made->bytes;
 }
 
-/* A tensor of the tree or of the model; of a rank's part, the one that it is a part of. */
+/* A tensor of the tree or of the model; for a rank's part, the whole tensor. */
 static void find_whole(const struct view *v, uint32_t of, size_t i, struct tensor_info *ret)
 {
 	const struct model *m = model_of(v, of);
@@ -605,7 +609,8 @@ bool view_info(const struct view *v, uint32_t of, size_t i, struct tensor_info *
 	if (!part_box(v, of, i, off, shape))
 		return false;
 	ret->shape = shape;
-	(void)box_volume(ret->n_dims, shape, &ret->bytes); /* no more than the whole tensor's */
+	/* cannot overflow: at most the whole tensor's */
+	(void)box_volume(ret->n_dims, shape, &ret->bytes);
 	ret->bytes *= dtype_info(ret->dtype)->size;
 	return true;
 }
@@ -641,7 +646,8 @@ int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct
 		return view_gguf_vtensor(v, (uint32_t)id, ret, e);
 	find_whole(v, of, (uint32_t)id, &t);
 	if (of >= OF_RANKS) {
-		(void)part_box(v, of, (uint32_t)id, off, len); /* it was shown, so it is held */
+		/* cannot fail: the rank's part was shown */
+		(void)part_box(v, of, (uint32_t)id, off, len);
 		return slice(&t, off, NULL, len, ret, e);
 	}
 	if (t.made)
@@ -749,7 +755,7 @@ void members_release(struct members *m)
 	*m = (struct members){ 0 };
 }
 
-/* Why one of the stored tensors that it is made of cannot be read, or NULL. */
+/* Why one of the stored tensors it is made of cannot be read, or NULL. */
 static const char *fault_of(const struct view *v, const struct tensor_info *t)
 {
 	const char *fault = NULL;
@@ -787,7 +793,7 @@ void view_about(const struct view *v, struct view_about *ret)
 				    .shards = v->n_shards,
 				    .ranks = v->o.layout ? layout_ranks(v->o.layout) : 0 };
 	for (size_t i = 0; i < v->model.n_weights && v->prefix; i++)
-		if (!v->model.weights[i].made) { /* the same of each stored one */
+		if (!v->model.weights[i].made) { /* the same prefix for each stored one */
 			ret->prefix = v->tensors.v[v->model.weights[i].at].fqn;
 			ret->prefix_len = v->prefix;
 			break;
@@ -822,7 +828,7 @@ void view_left(const struct view *v, enum view_file file, struct view_left *ret)
 	}
 }
 
-/* Numbers that the shapes of a rank's shards need. */
+/* Total number of dimensions in the shapes of a rank's shards. */
 static size_t shape_numbers(const struct view *v)
 {
 	struct tensor_info t;

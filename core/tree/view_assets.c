@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the view itself reads of the assets. */
+/* Reads the assets that the view itself needs. */
 #include "base/err.h"
 #include "tree/view_internal.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .ckptfs/info.json: what the checkpoint is, and what is shown of it. */
+/* .ckptfs/info.json: describes the checkpoint and what is shown of it. */
 #include "tree/view_internal.h"
 
 #include <string.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two ways in which models of experts have them:
+ * The two ways in which models store experts:
  *
  *	fused   P.mlp.experts.gate_up_proj [experts, 2 * ffn, hidden], gate above up
  *	        P.mlp.experts.down_proj [experts, hidden, ffn]
- *	split   P.mlp.experts.E.{gate,up,down}_proj.weight, of Mixtral
- *	        P.block_sparse_moe.experts.E.{w1,w3,w2}.weight, and its router there, too
+ *	split   P.mlp.experts.E.{gate,up,down}_proj.weight; for Mixtral
+ *	        P.block_sparse_moe.experts.E.{w1,w3,w2}.weight, with its router there, too
  *
- * transformers 5 has them fused in memory, where training checkpoints are made, and save_pretrained
- * splits them.
+ * transformers 5 has them fused in memory, which training checkpoints are made from;
+ * save_pretrained splits them.
  */
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -33,7 +33,7 @@
 enum { GATE, UP, DOWN, PARTS };
 
 struct style {
-	const char *type, *block; /* model_type; the element that experts are below */
+	const char *type, *block; /* model_type; the path element that contains the experts */
 	const char *part[PARTS];
 };
 static const struct style styles[] = {
@@ -44,16 +44,16 @@ static const struct style styles[] = {
 
 struct regrouping {
 	struct view *v;
-	bool split; /* what is fused; else the other way round */
+	bool split; /* split fused experts, rather than fuse split ones */
 	const struct style *style;
 	struct model out;
-	size_t cap; /* of its weights */
+	size_t cap; /* capacity of its weights */
 	bool *gone; /* by position in the model */
 	bool any;
 	struct ckpt_err *e;
 };
 
-/* ---- which model it is ---- */
+/* ---- identifying the model ---- */
 
 static int find_style(const struct view *v, const struct style **ret, struct ckpt_err *e)
 {
@@ -81,9 +81,9 @@ static int find_style(const struct view *v, const struct style **ret, struct ckp
 	return rc;
 }
 
-/* ---- the new model ---- */
+/* ---- building the new model ---- */
 
-/* w is taken over, also when it fails. */
+/* Takes over w, also on failure. */
 static int add(struct regrouping *g, const char *name, size_t len, struct weight w)
 {
 	struct model *m = &g->out;
@@ -121,7 +121,7 @@ static int whole(const struct regrouping *g, size_t i, size_t n_dims, struct vte
 	return rc;
 }
 
-/* len bytes of the name are in front of the end; false: it ends otherwise. */
+/* Does the name end in `end`? *ret_len: length of the part before it. */
 static bool ends(const struct named *name, const char *end, int *ret_len)
 {
 	if (name->len > MAX_NAME / 2 || !bytes_end(name->fqn, name->len, end))
@@ -192,7 +192,7 @@ static void experts_release(struct experts *x)
 	free(x->v);
 }
 
-/* Takes over v, where it is not NULL. */
+/* Takes over v, unless it is NULL. */
 static int push(struct regrouping *g, struct experts *x, struct vtensor *v)
 {
 	const struct vtensor *first = x->n ? x->v[0] : v;
@@ -223,7 +223,7 @@ static int gate_and_up(struct regrouping *g, const char *prefix, int len, uint64
 	return rc ? rc : vtensor_concat((const struct vtensor *const[]){ gate, up }, 2, ret, g->e);
 }
 
-/* All experts of a block, for one of its two tensors. */
+/* Fuses all experts of a block into one of its two tensors. */
 static int fuse(struct regrouping *g, const char *prefix, int len, bool down, size_t *ret_n)
 {
 	CLEANUP(experts_release) struct experts x = { 0 };
@@ -253,7 +253,7 @@ static int fuse(struct regrouping *g, const char *prefix, int len, bool down, si
 	return rc ? rc : add_made(g, name, v);
 }
 
-/* ---- all of it ---- */
+/* ---- entry points ---- */
 
 static int regroup_tensor(struct regrouping *g, size_t i)
 {
@@ -282,7 +282,7 @@ static int regroup_tensor(struct regrouping *g, size_t i)
 	return rc;
 }
 
-/* The router's name follows its experts', and all others stay. */
+/* Copies a tensor unchanged, except that the router's name follows that of its experts. */
 static int keep(struct regrouping *g, size_t i)
 {
 	const struct named *name = &g->v->model.names.v[i];
@@ -306,7 +306,7 @@ static void new_name(const void *arg, uint32_t index, const char **ret, size_t *
 {
 	(void)arg;
 	(void)index;
-	*ret = "an expert"; /* both would be the same tensor's */
+	*ret = "an expert"; /* both names would come from the same tensor */
 	*ret_len = strlen(*ret);
 }
 
@@ -323,7 +323,7 @@ static int regroup(struct regrouping *g)
 	return rc || !g->any ? rc : namelist_finish(&g->out.names, new_name, NULL, g->e);
 }
 
-/* Into *ret, which stays empty where there is nothing to do. */
+/* Builds *ret, which stays empty if there is nothing to do. */
 static int regrouped(struct view *v, bool split, struct model *ret, struct ckpt_err *e)
 {
 	struct regrouping g = { .v = v, .split = split, .e = e };
@@ -348,7 +348,10 @@ static bool has_fused(const struct view *v)
 	return false;
 }
 
-/* As save_pretrained writes them, if that is known: this is not an option. */
+/*
+ * Regroups as save_pretrained would, if that is known; no option requested this, so failures are
+ * not errors.
+ */
 static int for_hf(struct view *v, struct ckpt_err *e)
 {
 	int rc = has_fused(v) ? regrouped(v, true, &v->regrouped, e) : 0;

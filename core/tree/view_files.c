@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directories of one consolidated file:
- * safetensors/model.safetensors: every tensor of the tree, or with weights= or recipe= the model.
- * pt/model.pt: the model, for torch.load.
- * And ranks/NNNNN/model.safetensors: what a rank holds.
+ * Directories with one consolidated file: safetensors/model.safetensors: every tensor of the tree,
+ * or with weights= or recipe= the model. pt/model.pt: the model, for torch.load. Also
+ * ranks/NNNNN/model.safetensors: the tensors that a rank holds.
  */
 #include "file/pt_write.h"
 #include "file/st_write.h"

@@ -4,9 +4,9 @@
  * gguf/model-00001-of-00003.gguf ...
  *
  * Whether this directory exists depends on the contents of config.json and tokenizer.json, which
- * are megabytes: they are read when the directory is first looked up. All file heads are made then,
- * and kept; they contain a copy of the tokenizer's tokens, and nothing else of the tokenizer is
- * kept.
+ * are megabytes: they are read when the directory is first looked up. All file heads are built at
+ * that time and kept; they contain a copy of the tokenizer's tokens. Nothing else of the tokenizer
+ * is kept.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -27,11 +27,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_JSON      ((uint64_t)16 << 20)  /* bytes of config.json and its like */
-#define MAX_TOKENIZER ((uint64_t)100000000) /* the largest that are known have 35 MB */
-#define MAX_FILES     9999 /* llama.cpp counts them in 16 bits, names have 5 digits */
+#define MAX_JSON      ((uint64_t)16 << 20)  /* bytes of config.json and similar files */
+#define MAX_TOKENIZER ((uint64_t)100000000) /* the largest known ones have 35 MB */
+#define MAX_FILES     9999 /* llama.cpp counts them in 16 bits; their names have 5 digits */
 
-/* What is found out once. */
+/* Computed once. */
 struct gguf {
 	struct gguf_config config;
 	struct gguf_tensors tensors;
@@ -46,7 +46,7 @@ struct gguf_lazy {
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
 	enum { NOT_YET, BUSY, DONE } state;
-	struct gguf *gguf; /* DONE: it, or NULL and: */
+	struct gguf *gguf; /* if DONE: the result, or NULL and the reason: */
 	struct ckpt_err missing;
 };
 
@@ -112,9 +112,9 @@ static int put_sampling(const struct view *v, struct gguf_keys *k, struct ckpt_e
 	return rc || !t.s ? rc : gguf_sampling_put(t.s, t.len, k, e);
 }
 
-/* ---- what is in which file ---- */
+/* ---- distribution over files ---- */
 
-/* The type of matrices: the requested one, or the one that the embeddings are shown with. */
+/* The type of matrices: the requested one, or the model's. */
 static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_err *e)
 {
 	uint64_t shape[CKPT_MAX_DIMS];
@@ -126,7 +126,7 @@ static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_er
 		*ret = *v->o.gguf_type;
 		return 0;
 	}
-	for (size_t i = 0; i < v->model.names.n; i++) { /* what most of it is */
+	for (size_t i = 0; i < v->model.names.n; i++) { /* take the type of the largest tensor */
 		(void)view_info(v, OF_MODEL, i, &m, shape);
 		if (m.bytes > most && cast_possible(m.dtype, CKPT_DTYPE_F32)) {
 			most = m.bytes;
@@ -139,7 +139,7 @@ static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_er
 		       : 0;
 }
 
-/* Tensors in order, until a file would be larger than requested. */
+/* Assigns tensors in order until a file would exceed the requested size. */
 static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 {
 	size_t n = g->tensors.n;
@@ -176,7 +176,7 @@ static void put_general(const struct gguf *g, struct gguf_keys *k)
 {
 	static const struct {
 		enum ggml_type type;
-		uint32_t file_type; /* of llama.cpp, enum llama_ftype */
+		uint32_t file_type; /* llama.cpp's enum llama_ftype */
 	} known[] = { { GGML_F32, 0 }, { GGML_F16, 1 }, { GGML_Q8_0, 7 }, { GGML_BF16, 32 } };
 
 	gguf_str(k, "general.architecture", k->arch, strlen(k->arch));
@@ -187,7 +187,7 @@ static void put_general(const struct gguf *g, struct gguf_keys *k)
 	gguf_u32(k, "general.quantization_version", 2); /* GGML_QNT_VERSION */
 }
 
-/* The first file has all keys, the others what says where they belong. */
+/* The first file has all keys; the others only have those that identify the part. */
 static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct ckpt_err *e)
 {
 	CLEANUP(buf_release) struct buf made = BUF_INIT(GGUF_MAX_HEADER);
@@ -216,7 +216,7 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 	buf_release(&k.text);
 	if (rc)
 		return rc;
-	/* It stays, so it takes no more than it needs. */
+	/* Copy it to a buffer of its exact size, because it is kept. */
 	g->heads[file] = (struct buf)BUF_INIT(made.len);
 	buf_add(&g->heads[file], made.data, made.len);
 	return g->heads[file].err ? err_nomem(e) : 0;
@@ -243,7 +243,7 @@ static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
 	return rc;
 }
 
-/* ---- once ---- */
+/* ---- lazy preparation ---- */
 
 void view_gguf_release(struct view *v)
 {
@@ -257,7 +257,9 @@ void view_gguf_release(struct view *v)
 	free(l);
 }
 
-/* A parsed tokenizer is a hundred megabytes in a million parts, which malloc would keep. */
+/*
+ * A parsed tokenizer takes a hundred megabytes in a million parts, which malloc would not return.
+ */
 static void trim(void)
 {
 #ifdef __GLIBC__
@@ -265,7 +267,7 @@ static void trim(void)
 #endif
 }
 
-/* Does the caller have to make it? */
+/* Must the caller prepare it? */
 static bool begin(struct gguf_lazy *l)
 {
 	SCOPED_LOCK(&l->lock);
@@ -277,13 +279,13 @@ static bool begin(struct gguf_lazy *l)
 	return true;
 }
 
-/* Memory and descriptors may come back, and a disk may answer the next time. */
+/* Lack of memory or descriptors may be temporary, and a disk may answer the next time. */
 static bool is_passing(int rc)
 {
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE || rc == -EIO;
 }
 
-/* NULL: there is none */
+/* NULL: there is no gguf/ */
 static const struct gguf *find(const struct view *v)
 {
 	struct gguf_lazy *l = v->gguf;
@@ -325,7 +327,7 @@ int view_gguf_init(struct view *v, struct ckpt_err *e)
 	v->gguf = l;
 	if (v->has_model && has_asset(v, "config.json") && has_asset(v, "tokenizer.json"))
 		return 0;
-	(void)find(v); /* it takes no time to say no */
+	(void)find(v); /* fast, because the answer is no */
 	if (l->state != DONE)
 		*e = l->missing;
 	return l->state == DONE ? 0 : -e->code;
@@ -368,7 +370,8 @@ void view_gguf(const struct view *v, struct view_gguf *ret)
 
 int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e)
 {
-	return vtensor_copy(find(v)->tensors.v[i], ret, e); /* it was shown, so it is there */
+	/* not NULL, because the tensor was shown */
+	return vtensor_copy(find(v)->tensors.v[i], ret, e);
 }
 
 /* ---- the face ---- */
@@ -415,7 +418,7 @@ static bool lookup(const struct view *v, struct spot p, const char *name, struct
 	uint64_t number = strtoull(name + min_u64(strlen(name), sizeof("model-") - 1), NULL, 10);
 	char have[NAME_CAP];
 
-	number -= g->n_files > 1; /* of 0: what is too large for a file, too */
+	number -= g->n_files > 1; /* also excludes 0, which becomes too large */
 	if (number >= g->n_files)
 		return false;
 	file_name(g, number, have);

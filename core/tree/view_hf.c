@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hf/: a Hugging Face model directory: the model in files of at most shard_size, their index when
+ * hf/: a Hugging Face model directory: the model in files of at most shard_size, their index if
  * there are several, and the assets beside them.
  */
 #include "base/err.h"
@@ -14,7 +14,7 @@
 
 #define MAX_INDEX ((size_t)1 << 30) /* bytes of model.safetensors.index.json */
 
-/* Entries: the shards, the index where there is one, the assets. */
+/* Entries: the shards, the index if there is one, the assets. */
 static uint32_t index_entry(const struct view *v)
 {
 	return v->n_shards;
@@ -58,7 +58,7 @@ static int list_entries(struct view *v, struct ckpt_err *e)
 	return rc ? rc : namelist_finish(t, entry_name, NULL, e);
 }
 
-/* The tensors of each file together, in the model's order. */
+/* Lists the tensors of each file, in the model's order. */
 static int group(struct view *v, struct ckpt_err *e)
 {
 	size_t *at = v->shard_at = calloc(v->n_shards + 2ul, sizeof(*at));
@@ -77,7 +77,7 @@ static int group(struct view *v, struct ckpt_err *e)
 	return 0;
 }
 
-/* Which file of hf/ each tensor of the model is in. */
+/* Assigns each tensor of the model to a file of hf/. */
 static int split(struct view *v, struct ckpt_err *e)
 {
 	struct members m;
@@ -92,7 +92,7 @@ static int split(struct view *v, struct ckpt_err *e)
 		rc = err_nomem(e);
 	} else {
 		v->n_shards = hf_split(m.v, m.n, v->o.shard_size, of);
-		if (!v->n_shards) /* a model without tensors is a file without tensors */
+		if (!v->n_shards) /* a model without tensors is shown as a file without tensors */
 			v->n_shards = 1;
 		for (size_t i = 0, k = 0; i < v->hf->names.n; i++)
 			v->shard[i] = k < m.n && m.v[k].fqn == v->hf->names.v[i].fqn ? of[k++]
@@ -159,7 +159,7 @@ static int describe_index(const struct view *v, struct vfile *ret, struct ckpt_e
 	struct members m;
 	int rc = view_members(v, OF_HF, st_check, NULL, &m, e);
 
-	/* The tensors that are in a file, in the model's order: those of v->shard. */
+	/* Select the tensors of this file from v->shard, in the model's order. */
 	if (!rc) {
 		uint32_t *of = malloc((m.n + 1) * sizeof(*of));
 		size_t k = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view_internal - what a face of the tree provides, and what it can ask the view.
+ * view_internal - what a face of the tree must provide, and what it may ask the view.
  *
- * To add a face: write its file with a `const struct face`, add a line to `faces` in view.c.
+ * To add a face: write its file with a `const struct face`, and add a line to `faces` in view.c.
  * Private to core/tree.
  */
 #ifndef TREE_VIEW_INTERNAL_H
@@ -14,30 +14,35 @@
 
 #include <stdatomic.h>
 
-/* A node: its face, the rank whose directory it lies in (number in the layout + 1; 0: none), and
- * what it is there. */
+/*
+ * The parts of a node: its face, the rank whose directory contains it (number in the layout + 1; 0:
+ * none), and its index there.
+ */
 struct spot {
 	unsigned face;
 	uint32_t rank, index;
 };
-#define SPOT_DIR 0xffffffu /* the directory itself: the largest index that nodes have room for */
-/* Tensors, and objects; a directory may show a file of each, and assets. */
+#define SPOT_DIR 0xffffffu /* the directory itself: the largest index that fits a node */
+/* Limits on tensors and objects; a directory may show a file for each, and assets. */
 #define VIEW_MAX_NAMES	 (SPOT_DIR - 0x10000)
 #define VIEW_MAX_OBJECTS (SPOT_DIR / 2) /* each has two files */
 
 struct face {
 	const char *dir; /* its name in the root */
-	bool of_model;	 /* it exists only when the model's tensors have names of their own */
-	/* Is there such an entry? p.rank is one of the layout's, or 0. */
+	bool of_model;	 /* it exists only if the model's tensors have unique names */
+	/* Does the entry exist, and what is it? p.rank is a valid rank, or 0. */
 	enum view_kind (*kind)(const struct view *v, struct spot p);
-	/* Of the directory p. */
+	/* The number of entries in the directory p. */
 	uint64_t (*entries)(const struct view *v, struct spot p);
 	struct spot (*entry)(const struct view *v, struct spot p, uint64_t pos);
-	/* Of a file or link, or of a rank's directory: at once, however long its directory is. */
+	/*
+	 * The name of a file, a link or a rank's directory; takes constant time, however long the
+	 * directory.
+	 */
 	void (*name)(const struct view *v, struct spot p, char out[static NAME_CAP]);
-	/* False: no such name. */
+	/* False: there is no such name. */
 	bool (*lookup)(const struct view *v, struct spot p, const char *name, struct spot *ret);
-	/* Of the file p. */
+	/* Describes the file p. */
 	int (*describe)(const struct view *v, struct spot p, struct vfile *ret, struct ckpt_err *e);
 };
 extern const struct face face_gguf, face_tensors, face_npy, face_logical, face_objects,
@@ -62,15 +67,15 @@ struct gguf_lazy;
 
 /* A tensor of the model. */
 struct weight {
-	struct vtensor *made; /* what a recipe made, or NULL: */
-	uint32_t at;	      /* position in tensors of the one that it is */
-	/* The stored ones that `made` is made of: sources[0 .. n_sources) */
+	struct vtensor *made; /* the tensor that a recipe made, or NULL: */
+	uint32_t at;	      /* position in `tensors` of the unchanged weight */
+	/* The stored tensors that `made` consists of: sources[0 .. n_sources) */
 	uint32_t *sources, n_sources;
 };
 
-/* Tensors with names: what a recipe made, or the weights as they are. */
+/* Named tensors: what a recipe made, or the unchanged weights. */
 struct model {
-	struct namelist names; /* index: in weights */
+	struct namelist names; /* index: position in weights */
 	struct weight *weights;
 	size_t n_weights;
 };
@@ -79,61 +84,68 @@ void model_release(struct model *m);
 struct view {
 	const struct catalog *c;
 	struct view_opts o;
-	uint64_t glob_steps;		  /* left to include and exclude */
-	bool *included, *excluded;	  /* by glob: it has matched a name */
-	struct namelist tensors, objects; /* index: number in the catalog */
+	uint64_t glob_steps;		  /* budget left for matching include and exclude */
+	bool *included, *excluded;	  /* by glob: whether it has matched a name */
+	struct namelist tensors, objects; /* index: catalog number */
 	struct namelist logical;	  /* index: position in tensors */
-	/* Positions in objects of those with a NAME.json of their own; NULL: all have one. */
+	/* Positions in `objects` of those with a NAME.json file; NULL: all have one. */
 	uint32_t *json;
 	size_t n_json;
 	struct model model;
-	struct model regrouped; /* the same with its experts split, where only hf/ wants that */
-	const struct model *hf; /* which of the two it shows */
+	struct model regrouped; /* the model with its experts split, if only hf/ shows it so */
+	const struct model *hf; /* which of the two hf/ shows */
 	bool has_model;
-	size_t prefix; /* bytes taken off the model's names */
-	/* hf/: file of every tensor of it or HF_LEFT_OUT; the tensors of file s are
-	 * by_shard[shard_at[s] .. shard_at[s+1]) */
+	size_t prefix; /* number of bytes removed from the model's names */
+	/*
+	 * hf/: the file of each of its tensors, or HF_LEFT_OUT; the tensors of file s are
+	 * by_shard[shard_at[s] .. shard_at[s+1])
+	 */
 	uint32_t *shard, *by_shard;
 	size_t *shard_at;
 	uint32_t n_shards;
 	struct namelist hf_entries;
-	/* ranks/: what rank r (spot.rank) holds of the model is held[held_at[r-1] .. held_at[r]),
-	 * positions in model; held_at is NULL when every rank holds a part of every tensor */
+	/*
+	 * ranks/: the tensors of the model that rank r (spot.rank) holds are held[held_at[r-1] ..
+	 * held_at[r]), positions in model; held_at is NULL if every rank holds a part of every
+	 * tensor
+	 */
 	uint32_t *held;
 	size_t *held_at;
 	_Atomic uint64_t
-		*sizes; /* of consolidated files once known: safetensors/, pt/, hf/ shards */
+		*sizes; /* of consolidated files, once known: safetensors/, pt/, hf/ shards */
 	struct gguf_lazy *gguf;
 };
 
 uint64_t view_node_of(struct spot p);
 struct spot view_spot(uint64_t node);
 
-/* The dtype that a stored one is shown as. */
+/* The dtype that a stored dtype is shown as. */
 enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored);
 
 /* ---- objects, in view_objects.c ---- */
 
-/* Which have a NAME.json: v->objects is there. */
+/* Determines which objects have a NAME.json; v->objects must be set. */
 int view_objects_init(struct view *v, struct ckpt_err *e);
-/* Is it an object's value, and not what is stored? *ret: its position. */
+/* Is it an object's value, rather than its stored bytes? *ret: position of the object. */
 bool view_object_json(const struct view *v, struct spot p, size_t *ret);
 
 /* ---- the model, in view_model.c ---- */
 
-/* From v->tensors and the options. */
+/* Builds the model from v->tensors and the options. */
 int view_model_init(struct view *v, struct ckpt_err *e);
 void view_model_release(struct view *v);
 
 int view_weight_sources(struct weight *w, struct ckpt_err *e);
-/* Experts in one tensor, or each in its own, as view_opts says; the model is there and gets
- * replaced, or for hf/ alone, where the option was not given, v->regrouped made. */
+/*
+ * Fuses or splits experts as view_opts requests. Replaces the model; or, if the option was not
+ * given, builds v->regrouped for hf/ only.
+ */
 int view_experts_init(struct view *v, struct ckpt_err *e);
 
 /* ---- assets ---- */
 
 struct asset_text {
-	char *s; /* the caller's, followed by a NUL; NULL: there is no such asset */
+	char *s; /* NUL-terminated, owned by the caller; NULL: there is no such asset */
 	size_t len;
 };
 /* EFBIG: it has more than max bytes. */
@@ -144,24 +156,27 @@ void asset_text_release(struct asset_text *t);
 /* ---- tensors that can be shown ---- */
 
 /*
- * Whose tensors: those of the tree; the same in the shape they had before they were flattened;
- * those of hf/; those of the model; those of a GGUF; or of the model's the parts that a rank has.
- * Together with a position among them it names a tensor that can be shown.
+ * Sets of tensors: those of the tree; the same in the shape they had before they were flattened;
+ * those of hf/; those of the model; those of a GGUF; or the parts of the model that a rank has.
+ * With a position in the set, it identifies a tensor that can be shown.
  */
 enum { OF_TREE, OF_LOGICAL, OF_HF, OF_MODEL, OF_GGUF, OF_RANKS };
-/* By spot.rank; files of rank 0 show the tree. */
+/* rank: as in spot.rank; files of rank 0 show the tree. */
 static inline uint32_t of_rank(uint32_t rank)
 {
 	return rank ? OF_RANKS + rank - 1 : OF_TREE;
 }
 
-/* Box of model tensor i that a rank (spot.rank) holds. False: it does not hold it. */
+/* The box of model tensor i that a rank (spot.rank) holds. False: it holds nothing of it. */
 bool view_rank_box(const struct view *v, uint32_t rank, size_t i, uint64_t *off, uint64_t *len);
-/* As view_vtensor takes it. */
+/* The id for view_vtensor. */
 uint64_t view_id(uint32_t of, size_t i);
-/* Of entry i of logical/. */
+/* The id of entry i of logical/. */
 uint64_t view_logical_id(const struct view *v, size_t i);
-/* shape has room for CKPT_MAX_DIMS, for that of a rank's part. False: the rank does not hold it. */
+/*
+ * shape has room for CKPT_MAX_DIMS numbers, for the shape of a rank's part. False: the rank does
+ * not hold it.
+ */
 bool view_info(const struct view *v, uint32_t of, size_t i, struct tensor_info *ret,
 	       uint64_t *shape);
 
@@ -173,8 +188,8 @@ struct members {
 	uint64_t *shapes;
 };
 /*
- * What a file consolidates: tensors that can be read and that `check` lets pass. only, if not NULL,
- * are the positions to choose from.
+ * The tensors in a consolidated file: those that can be read and that `check` accepts. If `only` is
+ * not NULL, it lists the positions to choose from.
  */
 struct positions {
 	const uint32_t *v;
@@ -185,25 +200,25 @@ int view_members(const struct view *v, uint32_t of,
 		 const struct positions *only, struct members *ret, struct ckpt_err *e);
 void members_release(struct members *m);
 
-/* Does safetensors/ have the model, and not all of the tree? */
+/* Does safetensors/ show the model, rather than the whole tree? */
 static inline bool view_of_model(const struct view *v)
 {
 	return v->o.weights || v->o.recipe;
 }
 
-/* ---- faces with something to prepare ---- */
+/* ---- faces that require preparation ---- */
 
 #define HF_LEFT_OUT UINT32_MAX
 int view_hf_init(struct view *v, struct ckpt_err *e);
 int view_ranks_init(struct view *v, struct ckpt_err *e);
 int view_gguf_init(struct view *v, struct ckpt_err *e);
 void view_gguf_release(struct view *v);
-/* Is there a GGUF? The first call waits for it. */
+/* Is there a GGUF? The first call waits until it is prepared. */
 bool view_has_gguf(const struct view *v);
-/* The same if it has been asked for; false: it has not. */
+/* The same without waiting; false: not known yet. */
 bool view_gguf_known(const struct view *v, bool *ret);
 int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e);
-/* Number of the asset that entry `index` is, or -1. */
+/* The number of the asset at entry `index`, or -1. */
 int64_t view_hf_asset(const struct view *v, uint32_t index);
 int64_t view_ranks_asset(const struct view *v, uint32_t index);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* logical/FQN: a tensor that is stored flattened, in the shape that it had before. */
+/* logical/FQN: a tensor that is stored flattened, in its original shape. */
 #include "tree/view_internal.h"
 
 static enum view_kind kind(const struct view *v, struct spot p)

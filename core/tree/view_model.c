@@ -23,7 +23,7 @@ enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored)
 										  : stored;
 }
 
-/* A name's place among the tensors as they are stored, which are in natural order. */
+/* Index of a name among the stored tensors, which are in natural order. */
 static size_t find_stored(const struct catalog_tensor *t, size_t n, const char *fqn, size_t len)
 {
 	size_t at = PARTITION_POINT(i, n, text_natural_cmp(t[i].fqn, t[i].fqn_len, fqn, len) < 0);
@@ -32,14 +32,14 @@ static size_t find_stored(const struct catalog_tensor *t, size_t n, const char *
 }
 
 /*
- * Of mixed-precision training: the masters in place of the weights that have one. They are found by the
- * names that are stored; renamed or not, a weight keeps the name that it has here.
+ * For mixed-precision training: replaces weights by their masters, if they have one. Masters are
+ * found by stored names; renamed or not, a weight keeps the name it has here.
  */
 static int take_masters(const struct view *v, struct namelist *names, struct ckpt_err *e)
 {
 	size_t n, found = 0;
 	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
-	autofree uint32_t *at = malloc((n + 1) * sizeof(*at)); /* position in the tree, + 1 */
+	autofree uint32_t *at = malloc((n + 1) * sizeof(*at)); /* 1 + position in the tree */
 	struct buf fqn CLEANUP(buf_release) = BUF_INIT(UINT32_MAX);
 
 	if (!at)
@@ -69,7 +69,7 @@ static int take_masters(const struct view *v, struct namelist *names, struct ckp
 					    "optimizer.state.NAME.fp32");
 }
 
-/* The weights' names, from those of the tree; their indexes are positions there. */
+/* The weights' names, derived from those of the tree; their indexes are positions there. */
 static int list_weights(const struct view *v, struct namelist *ret, size_t *ret_prefix,
 			struct ckpt_err *e)
 {
@@ -83,14 +83,14 @@ static int list_weights(const struct view *v, struct namelist *ret, size_t *ret_
 		const struct named *name = &v->tensors.v[i];
 		const struct catalog_tensor *from = &t[name->index];
 
-		/* What a renamed tensor's top-level key was says nothing about its new name. */
+		/* For a renamed tensor, the top-level key of the old name does not apply. */
 		in[i] = (struct model_in){ name->fqn, name->len,
 					   name->fqn == from->fqn ? from->top : 0 };
 	}
 	return model_names(in, n, v->o.weights, ret, ret_prefix, e);
 }
 
-/* The model is the weights. */
+/* The model consists of the unchanged weights. */
 static int take_weights(struct view *v, struct namelist *names, struct ckpt_err *e)
 {
 	v->model.weights = calloc(names->n + 1, sizeof(*v->model.weights));
@@ -113,7 +113,7 @@ static int by_number(const void *ap, const void *bp)
 	return a < b ? -1 : a > b;
 }
 
-/* Which stored tensors it is made of, each once. */
+/* Lists the stored tensors it is made of, each once. */
 int view_weight_sources(struct weight *w, struct ckpt_err *e)
 {
 	uint32_t n = w->made->n_pieces, *s = w->sources = malloc((n + 1ul) * sizeof(*s));
@@ -129,7 +129,7 @@ int view_weight_sources(struct weight *w, struct ckpt_err *e)
 	return 0;
 }
 
-/* found: as struct recipe_in has it; no warnings are issued then. */
+/* found: as in struct recipe_in; if it is set, no warnings are issued. */
 static int run_recipe(const struct view *v, const struct recipe *r,
 		      const struct recipe_facts *facts, const struct namelist *names, size_t *found,
 		      struct recipe_out *ret, struct ckpt_err *e)
@@ -173,7 +173,7 @@ int view_try_recipe(const struct view *v, const struct recipe *r, const struct r
 	return run_recipe(v, r, facts, names, found, ret, e);
 }
 
-/* The model is what the recipe makes of the weights. */
+/* The model is made from the weights by the recipe. */
 static int apply_recipe(struct view *v, const struct namelist *names, struct ckpt_err *e)
 {
 	struct recipe_out out;
@@ -218,7 +218,7 @@ int view_model_init(struct view *v, struct ckpt_err *e)
 		*e = why;
 		return rc;
 	}
-	/* Nobody asked for a model: the rest of the tree is fine without. */
+	/* No option requested a model, so only warn: the rest of the tree works without one. */
 	if (v->o.warn) {
 		(void)err_wrap(&why, "no hf/ and pt/: name the weights with weights= or rename=");
 		v->o.warn(v->o.warn_arg, why.msg);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * objects/FQN: a non-tensor item, its stored bytes after undoing transforms.
- * objects/FQN.json: its value, as text. Where another object has this name, it is that object's, and
- * the value has no file. Nodes of values are numbered behind all objects, listed or not.
+ * objects/FQN: a non-tensor item, its stored bytes after undoing transforms. objects/FQN.json: its
+ * value, as text. If another object has this name, the name shows that object, and the value has no
+ * file. Nodes of values are numbered after those of all objects, listed or not.
  */
 #include "base/bytes.h"
 #include "base/cleanup.h"
@@ -17,7 +17,7 @@ static const char suffix[] = ".json";
 
 /* ---- which values have a file ---- */
 
-/* The object that would have the value's name, or -1. */
+/* The object whose name is that of the value's file, or -1. */
 static int64_t owner_of(const struct view *v, size_t i)
 {
 	char file[NAME_CAP];
@@ -26,7 +26,7 @@ static int64_t owner_of(const struct view *v, size_t i)
 	return namelist_lookup(&v->objects, file, "");
 }
 
-/* Nearly always all have one: only an object whose name ends so can be in the way. */
+/* Usually all values have a file: only an object whose name ends in the suffix can conflict. */
 static bool any_in_the_way(const struct view *v)
 {
 	for (size_t i = 0; i < v->objects.n; i++)
@@ -79,8 +79,10 @@ static uint64_t object_entries(const struct view *v, struct spot p)
 	return v->objects.n + v->n_json;
 }
 
-/* What is stored comes first: a listing asks for the sizes of what it begins with, and those of
- * values are known only once they have been made. */
+/*
+ * Stored bytes are listed first: programs stat the first entries of a listing, and the size of a
+ * value is known only after it has been generated.
+ */
 static struct spot object_entry(const struct view *v, struct spot p, uint64_t pos)
 {
 	if (v->json && pos >= v->objects.n)
@@ -136,7 +138,7 @@ static int describe_object(const struct view *v, struct spot p, struct vfile *re
 	bool value = view_object_json(v, p, &i);
 	size_t number = v->objects.v[i].index;
 
-	/* What is stored as such text is its own value. */
+	/* An object that is stored as such text is its own value. */
 	return value && !catalog_objects(v->c, &n)[number].text
 		       ? describe_value(v, number, ret, e)
 		       : describe_stored(v, number, ret, e);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ranks/NNNNN/: what a rank of the layout holds of the model: tensors/, npy/, model.safetensors.
- * ranks/model-rank-N-part-0.safetensors: links to the latter under the names of vLLM's
- * sharded_state, and the assets beside them, so that ranks/ is a model directory for it.
+ * ranks/NNNNN/: the part of the model that a rank of the layout holds: tensors/, npy/,
+ * model.safetensors. ranks/model-rank-N-part-0.safetensors: links to the latter under the names of
+ * vLLM's sharded_state, and the assets beside them, so that vLLM can use ranks/ as a model
+ * directory.
  *
- * Entries of ranks/: R directories, R links, the assets. Of a rank's directory: see rank_entry.
+ * Entries of ranks/: R directories, R links, the assets. For a rank's directory, see rank_entry.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -28,7 +29,7 @@ static enum view_kind kind(const struct view *v, struct spot p)
 	if (p.index == SPOT_DIR)
 		return VIEW_DIR;
 	if (p.rank)
-		return VIEW_NONE; /* its entries belong to other faces */
+		return VIEW_NONE; /* those entries belong to other faces */
 	if (p.index < n_ranks(v))
 		return VIEW_LINK;
 	return p.index - n_ranks(v) < v->o.n_assets ? VIEW_FILE : VIEW_NONE;
@@ -80,7 +81,7 @@ static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 		(void)stpcpy(out, v->o.assets[p.index - n_ranks(v)].name);
 }
 
-/* The rank whose number stands at s, as a place does it; 0: none. */
+/* Parses a rank's number at s; returns the rank as in spot.rank; 0: there is no such rank. */
 static uint32_t rank_named(const struct view *v, const char *s)
 {
 	uint64_t number;
@@ -97,7 +98,7 @@ static uint32_t rank_named(const struct view *v, const char *s)
 	return at < n_ranks(v) && layout_rank(v->o.layout, at) == number ? at + 1 : 0;
 }
 
-/* A rank's directory or link. */
+/* Looks up a rank's directory or link. */
 static bool lookup_rank(const struct view *v, const char *name, struct spot *ret)
 {
 	static const char link[] = "model-rank-";
@@ -113,7 +114,7 @@ static bool lookup_rank(const struct view *v, const char *name, struct spot *ret
 		link_name(v, r - 1, again);
 	else
 		dir_name(v, r - 1, again);
-	return !strcmp(name, again); /* else only a number in front is the same */
+	return !strcmp(name, again); /* else the name only contains the number of a rank */
 }
 
 static bool lookup_top(const struct view *v, const char *name, struct spot *ret)

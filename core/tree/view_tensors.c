@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensors/FQN: the whole tensor, C order, little-endian, no header.
- * npy/FQN.npy: the same behind a NumPy header.
- * ranks/NNNNN/tensors and npy: the same of what a rank holds.
+ * tensors/FQN: the whole tensor, C order, little-endian, no header. npy/FQN.npy: the same after a
+ * NumPy header. ranks/NNNNN/tensors and npy: the same for the parts that a rank holds.
  */
 #include "file/npy.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "tree/view_internal.h"
 
-/* A rank's directory lists the model's tensors that it holds, the tree's lists all. */
+/*
+ * A rank's directory lists the model's tensors that it holds; the tree's directory lists all
+ * tensors.
+ */
 static const struct namelist *names_of(const struct view *v, uint32_t rank)
 {
 	return rank ? &v->model.names : &v->tensors;
