@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Per-rank files of FSDP: what every rank has saved for itself with torch.save, as verl and SkyRL do.
- * fsdp_files.c has the names, fsdp_part.c what is in the pickles. These are read when the index is
- * built; of tensors only the ends of those that are in every rank's file are.
+ * Per-rank files of FSDP: the state that every rank has saved for itself with torch.save, as verl
+ * and SkyRL do. fsdp_files.c finds the files, fsdp_part.c interprets their pickles. Pickles are
+ * read when the index is built; of tensors, only the ends of those that are in every rank's file
+ * are read.
  */
 #include "format/fsdp/fsdp.h"
 
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMORY ((size_t)2 << 30) /* bytes for what is known of a checkpoint */
+#define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 
 static int by_kind(const void *ap, const void *bp)
 {
@@ -59,7 +60,9 @@ static int tell_not_shown(struct fsdp *d, struct ckpt_err *e)
 	return rc;
 }
 
-/* Without the optimizer's file of a rank the others' are parts of tensors: none are shown. */
+/*
+ * If a rank's optimizer file is missing, the others only have parts of tensors, so none are shown.
+ */
 static bool has_all(struct fsdp *d, enum fsdp_kind kind)
 {
 	uint32_t next = 0, n = 0;
@@ -83,7 +86,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	return rc;
 }
 
-/* The index was made from all files, also from those that were of no use. */
+/* The index depends on all files, including those that contributed nothing. */
 static int note_file(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e)
 {
 	struct place_seen seen;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsdp - what the files that read per-rank FSDP checkpoints share. Private to core/format/fsdp.
+ * fsdp - shared by the files that read per-rank FSDP checkpoints. Private to core/format/fsdp.
  *
- * Each rank has saved its own state dict, with the part of every tensor that it holds. Where that part
- * belongs is in the pickle: DTensors have a mesh of ranks and placements on it, FSDP1's
- * ShardedTensors have offsets. So a rank's part becomes one chunk, or a few, of its file.
+ * Each rank has saved its own state dict, with the part of every tensor that it holds. The pickle
+ * tells where that part belongs: DTensors have a mesh of ranks and placements on it, FSDP1's
+ * ShardedTensors have offsets. So a rank's part becomes one chunk, or a few, in its file.
  *
  * Threads: one at a time.
  */
@@ -25,54 +25,57 @@
 
 /* ---- files (fsdp_files.c) ---- */
 
-enum fsdp_kind { FSDP_MODEL, FSDP_OPTIM, FSDP_EXTRA, FSDP_OTHER }; /* as they are read */
+/* in the order in which they are read */
+enum fsdp_kind { FSDP_MODEL, FSDP_OPTIM, FSDP_EXTRA, FSDP_OTHER };
 
 struct fsdp_file {
-	const char *path, *base; /* borrowed; base without directories */
+	const char *path, *base; /* borrowed; base: without directories */
 	enum fsdp_kind kind;
-	uint32_t world; /* number of ranks; 0: the name does not say */
+	uint32_t world; /* number of ranks; 0: the name does not tell */
 	uint32_t rank;
-	size_t stem; /* where the name does not say the world: bytes of the checkpoint's own name */
+	size_t stem; /* if the name does not tell: length of the checkpoint's own name */
 };
 
 enum fsdp_kind fsdp_file_parse(const char *path, struct fsdp_file *ret);
 int fsdp_probe(struct place *place, struct name_list *files, struct ckpt_err *e);
 
-/* ---- where a rank's part belongs (fsdp_part.c) ---- */
+/* ---- parts (fsdp_part.c) ---- */
 
 #define FSDP_MAX_AXES 8
 
 struct fsdp_run {
-	uint64_t off, len; /* indexes of a dimension */
+	uint64_t off, len; /* indices along a dimension */
 };
 
-/* A part: in each dimension, the runs of indexes that the local tensor has one after the other. */
+/* A part: for each dimension, the runs of indices that the local tensor holds, concatenated. */
 struct fsdp_part {
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	uint64_t shape[CKPT_MAX_DIMS];
-	const struct pk_value *local; /* its tensor; NULL: there is none */
+	const struct pk_value *local; /* its tensor, or NULL */
 	struct fsdp_run *runs[CKPT_MAX_DIMS];
 	size_t n_runs[CKPT_MAX_DIMS];
-	bool copy;	  /* another rank has it, too */
-	char layout[160]; /* what has to be the same in all ranks' files, as a text */
+	bool copy;	  /* another rank has it too */
+	char layout[160]; /* text that must be the same in all ranks' files */
 };
 enum fsdp_what { FSDP_PLAIN, FSDP_DTENSOR, FSDP_SHARDED };
 
-/* What kind of tensor it is. */
+/* The kind of tensor. */
 enum fsdp_what fsdp_what(const struct pk_value *v);
-/* The tensor that the rank itself has, the first if there are several; NULL: none. */
+/* The tensor that the rank itself holds, the first one if there are several; NULL: none. */
 const struct pk_value *fsdp_local(const struct pk_value *v);
-/* The parts of a DTensor or ShardedTensor that rank has: `add` is called for each. ERR_UNSUPPORTED:
- * it cannot be shown. */
+/*
+ * The parts of a DTensor or ShardedTensor that the rank holds: `add` is called for each.
+ * ERR_UNSUPPORTED: the tensor cannot be shown.
+ */
 struct fsdp_reader {
 	struct torch_file *file;
-	struct arena *arena; /* of the file: released after it */
+	struct arena *arena; /* for one file; released after it */
 	uint32_t rank, world;
-	const struct pk_node *mesh; /* that was read last */
+	const struct pk_node *mesh; /* the mesh that was read last */
 	uint64_t sizes[FSDP_MAX_AXES], coords[FSDP_MAX_AXES];
 	size_t n_axes;
-	bool outside; /* the rank is none of the mesh's */
+	bool outside; /* the rank is not in the mesh */
 	int (*add)(void *arg, const struct fsdp_part *part, struct ckpt_err *e);
 	void *arg;
 };
@@ -80,7 +83,7 @@ int fsdp_read_parts(struct fsdp_reader *r, const struct pk_value *v, struct ckpt
 
 /* ---- tensors ---- */
 
-struct fsdp_copy { /* of a tensor that is no shard, in one rank's file */
+struct fsdp_copy { /* a tensor that is not sharded, in one rank's file */
 	struct torch_view *view;
 	struct digest sample; /* of its first and last bytes */
 	uint32_t rank, file;
@@ -95,9 +98,9 @@ struct fsdp_tensor {
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
-	const char *layout; /* of a DTensor */
+	const char *layout; /* for a DTensor */
 	const char *fault;  /* why it cannot be shown, or NULL */
-	uint32_t rank;	    /* the first that has it */
+	uint32_t rank;	    /* the first rank that has it */
 	uint64_t *boxes;
 	struct chunk_loc *locs;
 	size_t n, cap_boxes, cap_locs;
@@ -113,31 +116,31 @@ struct fsdp {
 	struct place *place;
 	const struct scan_opts *opts;
 	struct catalog_writer *w;
-	struct fsdp_file *files; /* by kind, rank */
+	struct fsdp_file *files; /* sorted by kind, rank */
 	size_t n_files, n_read;
 	uint32_t world;
 
 	struct arena arena;
 	struct pk_strings *names;
-	uint32_t *by_name; /* tensor number + 1, by the id of its FQN */
+	uint32_t *by_name; /* 1 + number of the tensor, by the id of its FQN */
 	size_t cap_by_name;
 	struct fsdp_tensor *tensors;
 	size_t n_tensors, cap_tensors;
 	uint64_t chunks, samples;
 	struct buf encoding;
-	bool sharded, flat; /* ShardedTensors of the model; flat parameters */
+	bool sharded, flat; /* the model has ShardedTensors; it has flat parameters */
 	/* Parameters, in the order of rank 0's state dict. */
 	const struct pk_str **params;
 	size_t n_params, cap_params;
-	size_t n_optim_params; /* of rank 0's one group in its optimizer's file */
+	size_t n_optim_params; /* number in the single group of rank 0's optimizer file */
 	bool one_group, numbers_known;
 	char not_shown[400];
 };
 
 int fsdp_note(struct fsdp *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* One file's tensors, into d; what else is in it goes to the catalog (fsdp_read.c). */
+/* Adds one file's tensors to d; other values go to the catalog (fsdp_read.c). */
 int fsdp_read(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e);
-/* All tensors, to the catalog (fsdp_report.c). */
+/* Writes all tensors to the catalog (fsdp_report.c). */
 int fsdp_report(struct fsdp *d, struct ckpt_err *e);
 
 #endif

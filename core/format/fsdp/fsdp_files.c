@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which files are a checkpoint's.
+ * Finds the files of a checkpoint.
  *
  *	{model,optim,extra_state}_world_size_W_rank_R.pt
- *	                            verl (verl/utils/checkpoint/fsdp_checkpoint_manager.py), EasyR1,
- *	                            SkyRL; fsdp_config.json beside them has "world_size"
+ *	                        verl (verl/utils/checkpoint/fsdp_checkpoint_manager.py), EasyR1,
+ *	                        SkyRL; fsdp_config.json beside them has "world_size"
  *	pytorch_model_fsdp[_I]_rankR.bin
- *	                            accelerate (src/accelerate/utils/fsdp_utils.py, save_fsdp_model with
- *	                            LOCAL_STATE_DICT); I is a model's number, 0 is left out
- *	NAME.rank_R.pth             DINOv2 (dinov2/fsdp/__init__.py); last_checkpoint.rank_R has the
- *	                            name of the newest file of rank R
+ *	                        accelerate (src/accelerate/utils/fsdp_utils.py, save_fsdp_model
+ *	                        with LOCAL_STATE_DICT); I is a model's number, 0 is left out
+ *	NAME.rank_R.pth         DINOv2 (dinov2/fsdp/__init__.py); last_checkpoint.rank_R has the
+ *	                        name of the newest file of rank R
  *
- * verl puts them into global_step_N/actor and .../critic, SkyRL into .../policy: of a directory that
- * has those the policy is taken.
+ * verl puts them into global_step_N/actor and .../critic, SkyRL into .../policy: in a directory
+ * with those, the policy is used.
  */
 #include "base/cleanup.h"
 #include "base/json.h"
@@ -112,9 +112,9 @@ enum fsdp_kind fsdp_file_parse(const char *path, struct fsdp_file *ret)
 	return FSDP_OTHER;
 }
 
-/* ---- which checkpoint ---- */
+/* ---- choosing a checkpoint ---- */
 
-/* What is in a directory. */
+/* The contents of a directory. */
 struct listing {
 	struct name_list names; /* owns the strings */
 	struct fsdp_file *v;
@@ -201,7 +201,10 @@ static int read_last(struct place *place, const char *dir, char name[static MAX_
 	return 0;
 }
 
-/* Of saves that are all in one directory: a file of the newest. What said so is noted in *ret_why. */
+/*
+ * For saves that share a directory: a file of the newest one. *ret_why is the reason for the
+ * choice.
+ */
 static int choose(struct place *place, const char *dir, const struct listing *l,
 		  struct fsdp_file *ret, const char **ret_why, struct ckpt_err *e)
 {
@@ -249,8 +252,10 @@ static int add_path(struct name_list *l, const char *dir, const char *name, stru
 	return name_list_add(l, path, e);
 }
 
-/* Each rank has its part of the model, or part of it would be missing. Without a world in the names,
- * it is in the files whether there were more ranks. */
+/*
+ * Every rank must have a file, or part of the model would be missing. If the names do not tell the
+ * number of ranks, the files' contents do.
+ */
 static int check_ranks(const struct fsdp_file *v, size_t n, struct ckpt_err *e)
 {
 	uint32_t found = 0, missing = UINT32_MAX;
@@ -292,7 +297,7 @@ static int look_into(struct place *place, const char *dir, struct name_list *fil
 	rc = choose(place, dir, &l, &of, &why, e);
 	if (rc)
 		return rc;
-	for (size_t i = 0; i < l.n; i++) /* of an older save: not these */
+	for (size_t i = 0; i < l.n; i++) /* skip files of older saves */
 		if (same_save(&of, &l.v[i]))
 			l.v[n++] = l.v[i];
 	qsort(l.v, n, sizeof(*l.v), by_rank);
@@ -311,7 +316,7 @@ static int is_dir(struct place *place, const char *dir, struct ckpt_err *e)
 	int rc;
 
 	(void)snprintf(path, sizeof(path), "%.*s", (int)strlen(dir) - 1, dir);
-	rc = place_look_at(place, path, &seen, e); /* no link */
+	rc = place_look_at(place, path, &seen, e); /* does not follow links */
 	return rc > 0 ? seen.kind == PLACE_DIR : rc;
 }
 

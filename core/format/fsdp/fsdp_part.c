@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a rank's part of a tensor belongs, from what torch has pickled with it. Attributes are found
- * by name, so that torch 2.1 to 2.14 are read alike:
+ * Where a rank's part of a tensor belongs, according to what torch has pickled with it. Attributes
+ * are found by name, so that files of torch 2.1 to 2.14 are read alike:
  *
- *	_rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (DTensor, dtype, size, ...), state)
+ *	_rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (DTensor, dtype, size, ...),
+ *	                      state)
  *	state            {_local_tensor, _spec}, or (None, that): the class has slots
  *	_spec            DTensorSpec: mesh, placements; since 2.10 shard_order
- *	mesh             DeviceMesh: mesh, a tensor of ranks; or, since 2.10, _rank_map, a flat one, and
- *	                 _layout: per axis sizes and strides in it
+ *	mesh             DeviceMesh: mesh, a tensor of ranks; or, since 2.10, _rank_map, a flat
+ *	                 one, and _layout: per axis sizes and strides in it
  *	placements       Shard(dim), _StridedShard(dim, split_factor), Replicate(), Partial(op)
  *
  *	_rebuild_from_type_v2(..., ShardedTensor, ..., state)
- *	state            ([Shard(tensor, metadata: shard_offsets, shard_sizes)], metadata: size, ...,
- *	                 ProcessGroupState: global_rank, global_world_size, ...)
+ *	state            ([Shard(tensor, metadata: shard_offsets, shard_sizes)], metadata: size,
+ *	                 ..., ProcessGroupState: global_rank, global_world_size, ...)
  *
  * (torch/distributed/tensor/api.py, _dtensor_spec.py, placement_types.py, device_mesh.py;
  * _shard/sharded_tensor/api.py, __getstate__.)
@@ -28,9 +29,9 @@
 #include <string.h>
 
 enum {
-	MAX_RUNS = 1 << 12, /* of a dimension */
+	MAX_RUNS = 1 << 12, /* along a dimension */
 	MAX_RANKS = 1 << 20,
-	MAX_NESTING = 4, /* of an axis that was made of several */
+	MAX_NESTING = 4, /* of an axis that was flattened from several */
 };
 
 /* ---- attributes ---- */
@@ -58,7 +59,7 @@ static bool is_class(const struct pk_value *v, const char *name)
 	return v && v->type == PK_OBJECT && pk_is(&v->n->own[PK_CALLEE], NULL, name);
 }
 
-/* An attribute that is an integer; what extensions pickle is an argument, or an element of the state. */
+/* An integer attribute; extension types pickle it as an argument, or as an element of the state. */
 static bool int_attr(const struct pk_value *v, const char *name, size_t at, int64_t *ret)
 {
 	const struct pk_value *a = attr(v, name);
@@ -75,7 +76,7 @@ static bool int_attr(const struct pk_value *v, const char *name, size_t at, int6
 	return true;
 }
 
-/* (type, dtype, size, ...) and state of a subclass that wraps others. */
+/* Splits a wrapper subclass into (type, dtype, size, ...) and its state. */
 static bool wrapper(const struct pk_value *v, const struct pk_value **ret_args,
 		    const struct pk_value **ret_state)
 {
@@ -133,7 +134,7 @@ static int read_shape(const struct pk_value *args, struct fsdp_part *p, struct c
 
 /* ---- meshes ---- */
 
-/* The numbers in a tensor of ranks. */
+/* Reads the numbers in a tensor of ranks. */
 static int read_ranks(struct fsdp_reader *r, const struct pk_value *v, struct torch_view *t,
 		      int64_t **ret, struct ckpt_err *e)
 {
@@ -169,7 +170,7 @@ static int read_ranks(struct fsdp_reader *r, const struct pk_value *v, struct to
 	return 0;
 }
 
-/* Where the rank is among them. */
+/* Finds the rank's position among them. */
 static int find_rank(struct fsdp_reader *r, const int64_t *ranks, uint64_t n, uint64_t *ret,
 		     struct ckpt_err *e)
 {
@@ -185,7 +186,7 @@ static int find_rank(struct fsdp_reader *r, const int64_t *ranks, uint64_t n, ui
 	return 0;
 }
 
-/* An axis: a number, or several that make it up, the last of which runs fastest. */
+/* The size of an axis: a number, or several if it was flattened; the last one varies fastest. */
 static bool read_sizes(const struct pk_value *v, uint64_t *ret, size_t *ret_n)
 {
 	if (v && v->type == PK_INT && v->i >= 0) {
@@ -243,7 +244,7 @@ static int read_layout(struct fsdp_reader *r, const struct pk_value *layout, uin
 	return ok ? 0 : err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch does");
 }
 
-/* What torch has worked out itself, where that is there. */
+/* Compares with the coordinate that torch has computed, if it is recorded. */
 static int check_coordinate(const struct fsdp_reader *r, const struct pk_value *mesh,
 			    struct ckpt_err *e)
 {
@@ -307,7 +308,7 @@ static int read_mesh(struct fsdp_reader *r, const struct pk_value *mesh, struct 
 
 /* ---- splitting ---- */
 
-/* Positions [from, to) of the runs, behind what is in *out already. */
+/* Appends positions [from, to) of the runs to *out. */
 static bool take_range(const struct fsdp_run *v, size_t n, uint64_t from, uint64_t to,
 		       struct fsdp_run *out, size_t *n_out)
 {
@@ -330,7 +331,7 @@ static bool take_range(const struct fsdp_run *v, size_t n, uint64_t from, uint64
 	return true;
 }
 
-/* As torch.chunk: part number `part` of [0, total). */
+/* As in torch.chunk: part number `part` of [0, total). */
 static void chunk_of(uint64_t total, uint64_t parts, uint64_t part, uint64_t *ret_from,
 		     uint64_t *ret_to)
 {
@@ -340,8 +341,10 @@ static void chunk_of(uint64_t total, uint64_t parts, uint64_t part, uint64_t *re
 	*ret_to = *ret_from + min_u64(each, total - *ret_from);
 }
 
-/* Each of `pieces` chunks of the dimension is split; the rank has its part of every one. 1 piece: a
- * plain Shard. */
+/*
+ * Each of `pieces` chunks of the dimension is split, and the rank gets its part of every chunk.
+ * With 1 piece: a plain Shard.
+ */
 static int split(struct fsdp_reader *r, struct fsdp_part *p, size_t dim, uint64_t pieces,
 		 size_t axis, struct ckpt_err *e)
 {
@@ -351,7 +354,8 @@ static int split(struct fsdp_reader *r, struct fsdp_part *p, size_t dim, uint64_
 
 	for (size_t i = 0; i < p->n_runs[dim]; i++)
 		total += p->runs[dim][i].len;
-	pieces = max_u64(1, min_u64(pieces, total)); /* those beyond are empty: chunks of 1 */
+	/* others would be empty: each has at least 1 element */
+	pieces = max_u64(1, min_u64(pieces, total));
 	if (pieces > MAX_RUNS)
 		return err_set(e, ERR_UNSUPPORTED, "it is in more than %d pieces", MAX_RUNS);
 	if (torch_file_spend(r->file, pieces * (p->n_runs[dim] + 1), e))
@@ -407,8 +411,10 @@ static int read_placement(const struct pk_value *v, const struct fsdp_part *p,
 	return 0;
 }
 
-/* The axes in the order in which they have split the tensor: shard_order, ((dim, (axis, ...)), ...),
- * since torch 2.10; else one after the other. */
+/*
+ * The order in which the axes split the tensor: shard_order, ((dim, (axis, ...)), ...), since torch
+ * 2.10; otherwise ascending.
+ */
 static int read_order(const struct pk_value *spec, const struct placement *v, size_t n,
 		      size_t order[FSDP_MAX_AXES], struct ckpt_err *e)
 {
@@ -425,7 +431,10 @@ static int read_order(const struct pk_value *spec, const struct placement *v, si
 	}
 	if (strided && flag && flag->type == PK_BOOL && !flag->i)
 		return err_set(e, ERR_UNSUPPORTED, "its _StridedShard does not say the order");
-	/* Until 2.4 FSDP2 wrote (Shard, Shard) for what tensor parallelism had split first. */
+	/*
+	 * Until 2.4, FSDP2 also wrote (Shard, Shard) if tensor parallelism had split the tensor
+	 * first.
+	 */
 	if (same && !strided && spec->n->own[PK_CALLEE].type == PK_GLOBAL &&
 	    !strncmp(spec->n->own[PK_CALLEE].g->module->data, "torch.distributed._tensor.", 26))
 		return err_set(e, ERR_UNSUPPORTED,
@@ -513,7 +522,7 @@ static int read_dtensor(struct fsdp_reader *r, const struct pk_value *args,
 	if (rc)
 		return rc;
 	describe(r, v, &p);
-	if (r->outside) /* this rank is not trained with it */
+	if (r->outside) /* this rank does not train the tensor */
 		p.local = NULL;
 	return r->add(r->arg, &p, e);
 }

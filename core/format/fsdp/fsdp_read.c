@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank's file: its tensors as chunks, or as copies of what other ranks may have, too.
+ * Reads one rank's file: its tensors become chunks, or copies that other ranks may have too.
  *
  *	model        NAME: the state dict's own names
- *	optimizer    optimizer.state.NAME.exp_avg, as in a DCP checkpoint; NAME is a number where
- *	             torch.optim has numbered the parameters and nothing says which they are
+ *	optimizer    optimizer.state.NAME.exp_avg, as in a DCP checkpoint; NAME is a number if
+ *	             torch.optim has numbered the parameters and nothing tells which ones they are
  *	extra state  extra_state.rank_R...: random states and the like, of each rank
  *
- * What is no tensor is taken from rank 0.
+ * Values that are not tensors are taken from rank 0.
  */
 #include "base/checked.h"
 #include "base/text.h"
@@ -26,7 +26,7 @@
 
 enum {
 	SAMPLE = 4096,	       /* bytes at either end of a copy that are compared */
-	MAX_SAMPLES = 1 << 18, /* copies that are */
+	MAX_SAMPLES = 1 << 18, /* number of copies that are compared */
 };
 
 struct walk {
@@ -37,12 +37,12 @@ struct walk {
 	struct fsdp_reader reader;
 	struct buf fqn;
 	struct {
-		uint32_t end; /* bytes of the FQN up to this step */
+		uint32_t end; /* length of the FQN up to this step */
 		bool is_position;
 	} steps[FSDP_MAX_DEPTH + 1];
 	size_t n_steps;
-	struct fsdp_tensor *t; /* whose parts are added */
-	const char *flat_key;  /* storage of a flat parameter */
+	struct fsdp_tensor *t; /* the tensor whose parts are being added */
+	const char *flat_key;  /* the storage of a flat parameter */
 };
 
 int fsdp_note(struct fsdp *d, const char *fmt, ...)
@@ -73,7 +73,7 @@ static const uint8_t *path_of(struct walk *w)
 	return arena_dup(&w->d->arena, cuts, at);
 }
 
-/* The tensor of this name; a new one has no shape yet. */
+/* Finds or adds the tensor with this name; a new one has no shape yet. */
 static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 {
 	struct fsdp *d = w->d;
@@ -107,7 +107,7 @@ static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 	return 0;
 }
 
-/* Every rank's file says the same. */
+/* All ranks' files must describe the tensor alike. */
 static int check_same(struct walk *w, const struct fsdp_part *p, struct ckpt_err *e)
 {
 	struct fsdp_tensor *t = w->t;
@@ -141,7 +141,7 @@ static int check_same(struct walk *w, const struct fsdp_part *p, struct ckpt_err
 	return 0;
 }
 
-/* One box of the tensor, whose elements are where `from` in the local one is. */
+/* Adds one box of the tensor, whose elements start at `from` in the local tensor. */
 static int add_chunk(struct walk *w, const struct torch_view *v, const uint64_t *off,
 		     const uint64_t *len, const uint64_t *from, struct ckpt_err *e)
 {
@@ -183,7 +183,7 @@ static int add_chunk(struct walk *w, const struct torch_view *v, const uint64_t 
 	return 0;
 }
 
-/* The boxes of a part: every combination of its dimensions' runs. */
+/* Adds the boxes of a part: every combination of its dimensions' runs. */
 static int add_boxes(struct walk *w, const struct fsdp_part *p, const struct torch_view *v,
 		     struct ckpt_err *e)
 {
@@ -245,7 +245,7 @@ static int add_part(void *arg, const struct fsdp_part *p, struct ckpt_err *e)
 
 /* ---- copies ---- */
 
-/* The first and last bytes: what is no copy differs there, all but surely. */
+/* Hashes the first and last bytes: tensors that are not copies almost certainly differ there. */
 static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
 		  struct ckpt_err *e)
 {
@@ -326,7 +326,7 @@ static int add_object(struct walk *w, const struct pk_value *v, struct ckpt_err 
 	return rc;
 }
 
-/* A tensor that exists and cannot be shown: listed, and the opener is told. */
+/* A tensor that exists but cannot be shown: it is listed, and a warning is issued. */
 static int add_fault(struct walk *w, const struct ckpt_err *why)
 {
 	if (!w->t->fault) {
@@ -371,7 +371,7 @@ static int read_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err
 		  : 0;
 }
 
-/* 1: there is a tensor in it. */
+/* 1: it contains a tensor. */
 static int has_tensor(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
 	size_t n = v->type == PK_DICT			       ? 2 * pk_len(v)
@@ -393,7 +393,7 @@ static int read_step(struct walk *w, const struct pk_value *key, size_t number,
 	char digits[24];
 	int rc;
 
-	if (key && key->type != PK_STR && key->type != PK_INT) /* no state dict has others */
+	if (key && key->type != PK_STR && key->type != PK_INT) /* state dicts have no other keys */
 		return 0;
 	if (key && key->type == PK_STR && strlen(key->s->data) != key->s->len)
 		return 0;
@@ -443,8 +443,10 @@ static int read_value(struct walk *w, const struct pk_value *v, struct ckpt_err 
 	return rc ? read_parts_of(w, v, e) : add_object(w, v, e);
 }
 
-/* FSDP1's flat parameters are called so (torch/distributed/fsdp/_flat_param.py, FLAT_PARAM). Where
- * they are saved as such, what else is in their storage is a piece of them. */
+/*
+ * Is this the name of FSDP1's flat parameters (torch/distributed/fsdp/_flat_param.py, FLAT_PARAM)?
+ * If they are saved as such, other tensors in their storage are pieces of them.
+ */
 static bool is_flat_name(const struct pk_value *key)
 {
 	static const char word[] = "_flat_param";
@@ -484,7 +486,7 @@ static void count_params(struct fsdp *d, const struct pk_value *dict)
 		d->one_group &= params->n->v[i].type == PK_INT && params->n->v[i].i == (int64_t)i;
 }
 
-/* What is in front of the names of the file's own. */
+/* Starts the FQN with the prefix for this kind of file. */
 static void put_prefix(struct walk *w)
 {
 	if (w->f->kind == FSDP_MODEL)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors, to the catalog.
+ * Writes tensors to the catalog.
  *
- * A tensor that is no shard is in every rank's file. Where all have it with one shape and dtype, and
- * their first and last 4 KiB are the same, it is shown once. Else it is
+ * A tensor that is not sharded is in every rank's file. If all copies have the same shape and
+ * dtype, and the same first and last 4 KiB, it is shown once. Otherwise it is shown as
  *
- *	of the model       rank 0's, and the opener is told: buffers drift apart between ranks
+ *	of the model       rank 0's, with a warning: buffers drift apart between ranks
  *	of other shapes, a piece of a flat parameter, or a state of the optimizer
  *	                   rank_R/NAME, for every rank
  *
- * torch.optim numbers parameters. Where there is one group of them, as many as the model has, all of the
- * same shapes, they are the model's in its order.
+ * torch.optim numbers parameters. If there is one group of them, as many as the model has, and all
+ * shapes match, they are the model's parameters in its order.
  */
 #include "base/text.h"
 #include "base/vec.h"
@@ -34,7 +34,7 @@ static const char state_word[] = "optimizer.state.";
 
 /* ---- names ---- */
 
-/* "optimizer.state.3.exp_avg": 3, and what follows. */
+/* For "optimizer.state.3.exp_avg": 3, and the rest. */
 static bool numbered(const struct fsdp_tensor *t, size_t *ret, const char **ret_rest)
 {
 	const char *s = t->fqn->data + strlen(state_word);
@@ -53,7 +53,7 @@ static const struct fsdp_tensor *tensor_of(const struct fsdp *d, const struct pk
 	return &d->tensors[d->by_name[name->id] - 1];
 }
 
-/* Are the numbers those of the model's parameters? Every state that is a DTensor has to fit. */
+/* Are the numbers those of the model's parameters? Every state that is a DTensor must match. */
 static bool numbers_are_known(const struct fsdp *d)
 {
 	size_t n, highest = 0, fit = 0;
@@ -78,7 +78,7 @@ static bool numbers_are_known(const struct fsdp *d)
 	return d->one_group && fit && d->n_optim_params == d->n_params && highest < d->n_params;
 }
 
-/* The FQN and the path of *r->t; rank >= 0: of that rank's own. */
+/* The FQN and the path of *r->t; rank >= 0: for that rank only. */
 static int make_fqn(struct reporter *r, int64_t rank)
 {
 	const struct fsdp_tensor *t = r->t;
@@ -181,7 +181,10 @@ static int report_copies(struct reporter *r)
 {
 	const struct fsdp_tensor *t = r->t;
 	const struct fsdp_copy *other = NULL;
-	/* FSDP1's optimizer has pieces of flat parameters, which may be as long in all ranks. */
+	/*
+	 * FSDP1's optimizer holds pieces of flat parameters, which may have the same length in all
+	 * ranks.
+	 */
 	bool apart = t->kind == FSDP_OPTIM && r->d->sharded && r->d->world > 1 &&
 		     t->copies->view->n_dims;
 	int rc = 0;
