@@ -73,7 +73,7 @@ int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch
 		return rc;
 	if (!box_volume(t.n_dims, t.size, &ret->numel) || ret->numel > MAX_ELEMENTS)
 		return err_set(e, ERR_CORRUPT, "a tensor of more than 2^62 elements");
-	if (ret->numel) /* nothing is in the storage of a placeholder */
+	if (ret->numel) /* a placeholder's storage is empty */
 		rc = torchsave_find(&f->t, &t, &at, e);
 	if (rc)
 		return rc;

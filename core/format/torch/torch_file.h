@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch_file - one of many files of torch.save that make up a checkpoint: opened, told to the catalog,
- * and where its tensors' elements are in it. Private to core/format.
+ * torch_file - one of many files of torch.save that make up a checkpoint: opens it, adds it to the
+ * catalog, and locates its tensors' elements. Private to core/format.
  *
  *	rc = torch_file_open(&f, place, "rank_0.pt", w, &e);
  *	...
@@ -32,18 +32,18 @@ struct torch_file {
 	struct blob blob;
 	struct torchsave t;
 	struct pk_value root;
-	uint32_t number; /* the catalog's */
-	uint64_t budget; /* values that may be looked at: containers can be shared */
+	uint32_t number; /* in the catalog */
+	uint64_t budget; /* values that may still be visited: containers can be shared */
 };
 
 int torch_file_open(struct torch_file *f, struct place *place, const char *path,
 		    struct catalog_writer *w, struct ckpt_err *e);
-/* Returns rc; or, where that is 0, an error when the file changed meanwhile. */
+/* Returns rc; or, if rc is 0, an error if the file has changed meanwhile. */
 int torch_file_close(struct torch_file *f, int rc, struct ckpt_err *e);
-/* Fails when more values are looked at than the pickle has bytes. */
+/* Fails if more values are visited than the pickle has bytes. */
 int torch_file_spend(struct torch_file *f, uint64_t n, struct ckpt_err *e);
 
-/* Something that torch rebuilds: any kind of tensor. v may be NULL. */
+/* Is it a value that torch rebuilds, any kind of tensor? v may be NULL. */
 bool torch_is_tensor(const struct pk_value *v);
 
 struct torch_view {
@@ -51,10 +51,10 @@ struct torch_view {
 	size_t n_dims;
 	uint64_t size[CKPT_MAX_DIMS];
 	uint64_t numel;
-	uint64_t at; /* of the first element, bytes; 0 where there is none */
+	uint64_t at; /* byte offset of the first element; 0 if there is none */
 	struct raw_layout layout;
 };
-/* ERR_UNSUPPORTED: it is a tensor, and cannot be shown. */
+/* ERR_UNSUPPORTED: it is a tensor, but cannot be shown. */
 int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch_view *ret,
 		    struct ckpt_err *e);
 

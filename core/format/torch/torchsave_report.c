@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was saved, as tensors and objects. A tensor's FQN is the path of keys to it, with list
- * positions as numbers: {"model": {"w": t}, "l": [t]} has model.w and l.0. Instances of any class
- * that contain a tensor are searched too: their attributes, items and arguments.
+ * Reports the saved value as tensors and objects. A tensor's FQN is the path of keys to it, with
+ * list positions as numbers: {"model": {"w": t}, "l": [t]} has model.w and l.0. Instances of any
+ * class that contain a tensor are searched too: their attributes, items and arguments.
  *
- * A value that contains no tensor is one object, however large; in the root each key is one.
+ * A value that contains no tensor is one object, however large; at the root, each key is one.
  */
 #include "format/torch/torchsave.h"
 
@@ -46,7 +46,7 @@ struct walk {
 
 /* ---- kinds of values ---- */
 
-/* Something that torch rebuilds: any kind of tensor. */
+/* Is it a value that torch rebuilds, any kind of tensor? */
 static bool is_tensor(const struct pk_value *v)
 {
 	const struct pk_value *fn = v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
@@ -80,7 +80,7 @@ static int each_of_object(const struct pk_value *f, part_fn *each, void *arg, st
 	const struct pk_value *args = &f[PK_ARGS], *state = &f[PK_STATE];
 	int rc = 0;
 
-	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* a class, that of the default */
+	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* the class of the default */
 		rc = each_of(args, each, arg, e);
 	/* (attributes, slots) of classes that have __slots__ */
 	if (!rc && state->type == PK_TUPLE && pk_len(state) == 2 &&
@@ -154,7 +154,7 @@ static const uint8_t *path_of(struct walk *w)
 	uint32_t from = 0;
 	size_t at;
 
-	if (!w->n_steps) /* there is no state dict, just this value */
+	if (!w->n_steps) /* the value is not a state dict */
 		return catalog_path_unknown;
 	at = catalog_path_put_head(w->cuts, w->n_steps, w->steps[w->n_steps - 1].is_position);
 	for (size_t i = 0; i + 1 < w->n_steps; i++) {
@@ -197,7 +197,7 @@ static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_e
 	if (w->text.err)
 		return err_set(e, w->text.err, "out of memory");
 	rc = add_object(w, w->text.data, w->text.len, NULL, &why);
-	if (rc == -EFBIG) /* it does not fit: listed without its text */
+	if (rc == -EFBIG) /* it is too large: list it without its text */
 		return add_object(w, NULL, 0, why.msg, e);
 	if (rc)
 		*e = why;
@@ -355,7 +355,7 @@ static int report(struct walk *w, const struct pk_value *v, unsigned depth, stru
 	return rc ? err_wrap(e, "'%s'", text_show(w->path.data, w->path.len, fqn, sizeof(fqn))) : 0;
 }
 
-/* v is where steps lead: the outermost value where there are none. */
+/* v is the value at `steps`, or the outermost value if there are none. */
 static int report_from(struct torchsave *t, const char *name, const struct st_index *expected,
 		       const struct pk_value *v, const char *const steps[],
 		       struct catalog_writer *w, struct ckpt_err *e)
@@ -369,7 +369,7 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 			     .encoding = BUF_INIT(1 << 16) };
 	int rc = catalog_add_source(w, name, strlen(name), &walk.source, e);
 
-	if (!t->walked) { /* all walks together have as much */
+	if (!t->walked) { /* the budget is shared by all walks */
 		t->walked = true;
 		t->visits = SOME_VISITS + VISITS_PER_BYTE * pickle_end(t->pickle);
 		t->entries = pickle_end(t->pickle);
