@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's checkpoints: ZeRO 0 to 3 in every precision, pipelines, tensor parallelism, mixtures of
- * experts, and Universal ones.
+ * DeepSpeed's checkpoints: ZeRO 0 to 3 in every precision, pipelines, tensor parallelism, mixtures
+ * of experts, and Universal checkpoints.
  *
  *	DIR/latest                     the tag below
  *	DIR/TAG/[zero_pp_rank_D_]mp_rank_MM_model_states.pt
@@ -11,8 +11,8 @@
  *	DIR/TAG/layer_LL-model_states.pt, layer_L_expert_E_mp_rank_MM_model_states.pt
  *	                               weights of pipelines' layers, and of experts
  *
- * All are files of torch.save. Their pickles are read when the index is built, and no element of a
- * tensor is: what a scan costs depends on the number of tensors and ranks.
+ * All are files of torch.save. Their pickles are read when the index is built, but no elements of
+ * tensors: the cost of a scan depends on the number of tensors and ranks.
  */
 #include "format/deepspeed/deepspeed.h"
 
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMORY ((size_t)2 << 30) /* bytes for what is known of a checkpoint */
+#define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 
 /* ---- names and tensors ---- */
 
@@ -137,7 +137,7 @@ static int sort_files(struct ds *d, const struct name_list *files, struct ckpt_e
 	return 0;
 }
 
-/* Model-parallel ranks are 0, 1, ..., each with model states. */
+/* Model-parallel ranks must be 0, 1, ..., each with model states. */
 static int count_ranks(struct ds *d, uint32_t *ret, struct ckpt_err *e)
 {
 	uint32_t n = 0;
@@ -161,7 +161,7 @@ static int count_ranks(struct ds *d, uint32_t *ret, struct ckpt_err *e)
 
 /* ---- experts ---- */
 
-/* Their names are whole, with the number of the expert among all. */
+/* Their names are complete, with the expert's number among all experts. */
 static int read_experts(struct ds *d, struct ckpt_err *e)
 {
 	size_t n;
@@ -183,7 +183,7 @@ static int read_experts(struct ds *d, struct ckpt_err *e)
 	return rc;
 }
 
-/* Experts' states without ZeRO: by number, as torch.optim has them. */
+/* Reads experts' optimizer states without ZeRO, which torch.optim numbers. */
 static int read_expert_states(struct ds *d, struct ckpt_err *e)
 {
 	size_t n;
@@ -209,19 +209,19 @@ static int read_expert_states(struct ds *d, struct ckpt_err *e)
 /* ---- layers of a pipeline ---- */
 
 /*
- * What the module list calls layer LL: "LL.", or "tied_modules.X." of a layer that is used in two
- * places. X is not recorded in any file; it is the only one whose parameters have the names and shapes of this
- * file's, if there is one.
+ * The name of layer LL in the module list: "LL.", or "tied_modules.X." for a layer that is used in
+ * two places. X is not recorded in any file; it is the only tied module, if there is one, whose
+ * parameters have the names and shapes in this file.
  */
 struct layer {
 	char prefix[32];
 	const struct pk_str *tied; /* "tied_modules.X.", or NULL */
-	uint32_t stage;		   /* where its parameters are trained; 0 where that is not known */
+	uint32_t stage;		   /* the stage that trains its parameters; 0 if unknown */
 };
 
 static const char tied_word[] = "tied_modules.";
 
-/* What is known of prefix + key, if it is a parameter of that shape. */
+/* The mark of prefix + key, if it is a parameter of that shape. */
 static const struct ds_mark *param_of(struct ds *d, const char *prefix, const struct pk_value *key)
 {
 	struct torch_tensor t = { 0 };
@@ -242,7 +242,7 @@ static const struct ds_mark *param_of(struct ds *d, const char *prefix, const st
 	return m;
 }
 
-/* How many of a file's tensors are parameters below the prefix, and whose. */
+/* Counts the file's tensors that are parameters below the prefix, and finds their stage. */
 static size_t count_params(struct ds *d, const struct pk_value *dict, const char *prefix,
 			   uint32_t *ret_stage)
 {
@@ -258,10 +258,10 @@ static size_t count_params(struct ds *d, const struct pk_value *dict, const char
 	return found;
 }
 
-/* The tied modules: each "tied_modules.X." once. */
+/* A tied module, "tied_modules.X."; each is listed once. */
 struct tied {
 	const struct pk_str *prefix;
-	size_t params; /* that it has */
+	size_t params; /* number of its parameters */
 };
 
 static int list_tied(struct ds *d, struct tied **ret, size_t *ret_n, struct ckpt_err *e)
@@ -346,9 +346,9 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 	return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- entry points ---- */
 
-/* The index was made from all files, also from those that were of no use. */
+/* The index depends on all files, including those that contributed nothing. */
 static int note_files(struct ds *d, struct ckpt_err *e)
 {
 	int rc = 0;

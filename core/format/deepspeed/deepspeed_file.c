@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One file of torch.save: opened, its tensors as pieces of it. */
+/* Opens a file of torch.save, and describes its tensors as pieces of it. */
 #include "base/checked.h"
 #include "base/err.h"
 #include "format/deepspeed/deepspeed.h"
@@ -80,7 +80,7 @@ int ds_flat_of(struct ds *d, struct ds_open *o, const struct pk_value *v, const 
 	return 0;
 }
 
-/* What is no tensor of a parameter or buffer, by the catalog's own rules. */
+/* Reports values that are neither parameters nor buffers, by the catalog's own rules. */
 static int report_other(struct ds *d, struct ds_open *o, const struct pk_value *key,
 			const struct pk_value *v, struct ckpt_err *e)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which files are a checkpoint's.
+ * Finds the files of a checkpoint.
  *
  *	DIR/latest              the name of a tag
  *	DIR/TAG/..._states.pt   a checkpoint; D, the number of a data-parallel rank, is not padded
- *	DIR/TAG/zero/FQN/       fp32.pt, exp_avg.pt, exp_avg_sq.pt, step.pt: a Universal one
+ *	DIR/TAG/zero/FQN/       fp32.pt, exp_avg.pt, exp_avg_sq.pt, step.pt: a Universal checkpoint
  *
- * Both DIR and DIR/TAG are taken. Without `latest`, DIR is when it has one such directory.
+ * Both DIR and DIR/TAG are accepted. Without `latest`, DIR is accepted if exactly one of its
+ * directories is a checkpoint.
  */
 #include "base/bytes.h"
 #include "base/cleanup.h"
@@ -24,7 +25,7 @@ static const char universal_dir[] = "zero/";
 
 enum {
 	MAX_FILES = 1000000,
-	MAX_DIRS = 1000, /* of a directory that has no `latest`, that are looked into */
+	MAX_DIRS = 1000, /* directories examined if there is no `latest` */
 	MAX_TAG = 255,	 /* bytes */
 };
 
@@ -140,7 +141,7 @@ struct listing {
 	struct name_list *files;
 	const char *prefix; /* "" or "TAG/" */
 	size_t n[DS_NONE];
-	bool zero; /* there is something called so */
+	bool zero; /* a directory or file named "zero" exists */
 };
 
 static int add_path(struct name_list *l, const char *dir, const char *name, struct ckpt_err *e)
@@ -171,7 +172,7 @@ static int add_file(void *arg, const char *name, enum place_kind kind, struct ck
 	return add_path(l->files, l->prefix, name, e);
 }
 
-/* Files of zero/FQN/, and zero/optimizer_state.pt. */
+/* Collects the files of zero/FQN/, and zero/optimizer_state.pt. */
 struct zero_listing {
 	struct place *place;
 	struct name_list *dirs, *files;
@@ -220,7 +221,7 @@ static int list_zero(struct place *place, const char *prefix, struct name_list *
 	return rc;
 }
 
-/* Is the directory called prefix ("" or "TAG/") a checkpoint? */
+/* Is the directory with this prefix ("" or "TAG/") a checkpoint? */
 static int look_into(struct place *place, const char *prefix, struct name_list *files,
 		     struct ckpt_err *e)
 {
@@ -262,7 +263,7 @@ static int add_dir(void *arg, const char *name, enum place_kind kind, struct ckp
 	return s->dirs.n == MAX_DIRS ? 1 : name_list_add(&s->dirs, name, e);
 }
 
-/* Without `latest`: the only directory that is one. */
+/* Without `latest`: the only directory that is a checkpoint. */
 static int look_for_one(struct place *place, struct name_list *files, struct ckpt_err *e)
 {
 	struct search s = { .place = place };
@@ -294,7 +295,7 @@ static int look_for_one(struct place *place, struct name_list *files, struct ckp
 	return 0;
 }
 
-/* What `latest` says, without the space around it. 0: there is no such file. */
+/* The contents of `latest`, without surrounding white space. 0: there is no such file. */
 static int read_latest(struct place *place, char tag[static MAX_TAG + 1], struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
@@ -339,7 +340,10 @@ int ds_probe(struct place *place, struct name_list *files, struct ckpt_err *e)
 	if (!is_a_name(tag)) {
 		struct search s = { .place = place };
 
-		/* With directories beside it, it may belong to a run, whose trainer uses the name for something else. */
+		/*
+		 * With directories beside it, `latest` may belong to a run, whose trainer uses it
+		 * for something else.
+		 */
 		rc = place_list(place, ".", add_dir, &s, e);
 		if (rc >= 0 && !s.dirs.n)
 			rc = err_set(

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the slices of tensor parallelism make up their tensors.
+ * How slices of tensor parallelism are joined into their tensors.
  *
- * No file says so but for universal_checkpoint_info, lists of Python's regular expressions. The first
- * list with one that matches the beginning of a name decides:
+ * Only universal_checkpoint_info records this, as lists of Python's regular expressions. The first
+ * list with an expression that matches the beginning of a name decides:
  *
- *	tp_replicated_parameter_patterns		all slices are the tensor
- *	parameter_to_average_patterns			it is their mean, which is in no file
+ *	tp_replicated_parameter_patterns		all slices equal the tensor
+ *	parameter_to_average_patterns			their mean, which is in no file
  *	parameter_with_2_sub_params_cat_dim_0		two halves each, joined half by half
- *	parameter_with_sub_params			the same for parts whose widths it gives
+ *	parameter_with_sub_params			the same for parts of given widths
  *	parameter_with_row_parallelism_patterns		joined along dimension 1
  *	none						joined along dimension 0
  *
- * and vocabulary_parameter_patterns have original_vocab_size rows. DeepSpeed joins optimizer states, of
- * which none is dropped, and so it is done here with weights, too.
+ * In addition, tensors in vocabulary_parameter_patterns have original_vocab_size rows. DeepSpeed
+ * only joins optimizer states, whose slices are never dropped; here weights are joined in the same
+ * way.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -42,7 +43,7 @@ struct patterns {
 /* {"patterns": [...], "shape": (..., (width, width), ...), "partition_dim": 0} */
 struct parts {
 	struct patterns patterns;
-	uint64_t width[MAX_PARTS]; /* of all slices together; 0: equal ones */
+	uint64_t width[MAX_PARTS]; /* of all slices together; 0: equal widths */
 	size_t n, dim;
 };
 
@@ -52,7 +53,7 @@ struct ds_join {
 	size_t n_parts;
 	bool has_vocabulary;
 	uint64_t vocabulary;
-	uint64_t work; /* of patterns, that is left */
+	uint64_t work; /* budget left for matching patterns */
 };
 
 static void patterns_release(struct patterns *p)
@@ -77,7 +78,7 @@ void ds_join_free(struct ds_join *j)
 
 /* ---- reading ---- */
 
-/* 1: it is not as DeepSpeed writes it, which has been noted. */
+/* 1: it is not in DeepSpeed's form, which has been recorded. */
 static int read_patterns(struct ds *d, const struct pk_value *v, const char *what,
 			 struct patterns *ret, struct ckpt_err *e)
 {
@@ -115,7 +116,7 @@ static const struct pk_value *field(const struct pk_value *v, const char *name)
 				      : NULL;
 }
 
-/* False: it is something else than widths along one dimension. */
+/* False: these are not widths along one dimension. */
 static bool read_widths(const struct pk_value *v, struct parts *p)
 {
 	const struct pk_value *shape = field(v, "shape"), *dim = field(v, "partition_dim"), *w;
@@ -126,7 +127,7 @@ static bool read_widths(const struct pk_value *v, struct parts *p)
 		return false;
 	p->dim = (size_t)dim->i;
 	w = &shape->n->v[dim->i];
-	if (w->type == PK_INT) { /* so many equal parts */
+	if (w->type == PK_INT) { /* a number of equal parts */
 		if (w->i < 1 || w->i > MAX_PARTS)
 			return false;
 		p->n = (size_t)w->i;
@@ -152,7 +153,7 @@ static int read_parts(struct ds *d, const struct pk_value *v, struct ds_join *j,
 
 		rc = read_patterns(d, patterns, "parameter_with_sub_params", &p->patterns, e);
 		if (!rc && !read_widths(&v->n->v[i], p))
-			p->n = 0; /* those that match are listed as slices */
+			p->n = 0; /* list matching tensors as slices */
 	}
 	return rc;
 }
@@ -191,7 +192,7 @@ int ds_join_read(struct ds *d, const struct pk_value *info, struct ckpt_err *e)
 	return 0;
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 static bool matches(struct ds_join *j, const struct patterns *p, const struct pk_str *name)
 {
@@ -201,7 +202,7 @@ static bool matches(struct ds_join *j, const struct patterns *p, const struct pk
 	return false;
 }
 
-/* Are they of one dtype, and of one shape except along dimension dim? */
+/* Do they have the same dtype, and the same shape except along dimension dim? */
 static bool fit(const struct ds_tensor *const *v, uint32_t n, size_t dim)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -214,7 +215,7 @@ static bool fit(const struct ds_tensor *const *v, uint32_t n, size_t dim)
 	return true;
 }
 
-/* Parts of equal or given widths, of which each slice has an equal share. */
+/* Parts of equal or given widths; each slice has an equal share of every part. */
 static bool make_segments(const struct ds_tensor *const *v, uint32_t n, const struct parts *p,
 			  struct ds_joined *ret)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An automaton that is in all of its states at once (Thompson's construction): no pattern takes more
- * than its length times that of the text.
+ * An automaton whose states are simulated all at once (Thompson's construction): matching takes at
+ * most the length of the pattern times that of the text.
  */
 #include "format/deepspeed/deepspeed_pattern.h"
 
@@ -13,12 +13,12 @@
 
 enum {
 	MAX_STATES = 2000,
-	MAX_DEPTH = 50,	  /* of groups */
-	MAX_COPIES = 100, /* of what is repeated */
+	MAX_DEPTH = 50,	  /* of nested groups */
+	MAX_COPIES = 100, /* of a repeated atom */
 	MAX_PARSED = 10000,
 };
 
-/* A byte of a set, then `next`; or, without one, next and other. */
+/* Consumes a byte of the set, then continues at `next`; or, without a set, at next and other. */
 struct state {
 	enum { S_SET, S_SPLIT, S_BEGIN, S_END, S_MATCH } what;
 	uint16_t next, other;
@@ -28,8 +28,8 @@ struct state {
 struct ds_pattern {
 	size_t n;
 	uint16_t first;
-	uint16_t *list[2]; /* states that it is in */
-	uint32_t *mark;	   /* by state: when it was put on a list last */
+	uint16_t *list[2]; /* active states */
+	uint32_t *mark;	   /* by state: when it was last put on a list */
 	uint32_t step;
 	struct state v[];
 };
@@ -37,12 +37,13 @@ struct ds_pattern {
 /* ---- parsing ---- */
 
 /*
- * What is repeated is parsed again for each copy, so that no state has to be copied. Pieces are made
- * from the end of the pattern backwards: each is given the state that follows it.
+ * A repeated atom is parsed again for each copy, so that no state has to be copied. States are
+ * built from the end of the pattern backwards: each is given its successor.
  */
 struct parser {
 	struct ds_pattern *p;
-	unsigned left; /* atoms that may still be parsed: an empty group is no state */
+	/* atoms that may still be parsed; needed because empty groups have no state */
+	unsigned left;
 	bool bad;
 	bool no_memory;
 };
@@ -74,7 +75,10 @@ static void set_invert(uint64_t set[4])
 		set[i] = ~set[i];
 }
 
-/* What \c stands for. Bytes beyond ASCII are letters, as nearly all of them are in Python. */
+/*
+ * The set of bytes that \c stands for. Bytes beyond ASCII count as letters, which nearly all of
+ * them are in Python.
+ */
 static bool escape(char c, uint64_t set[4])
 {
 	uint64_t more[4] = { 0 };
@@ -107,7 +111,7 @@ static bool escape(char c, uint64_t set[4])
 	return true;
 }
 
-/* [...], *s behind the bracket. */
+/* [...]; sets *s after the bracket. */
 static bool parse_class(const char **s, uint64_t set[4])
 {
 	bool negated = **s == '^', first = true;
@@ -142,7 +146,7 @@ static bool parse_class(const char **s, uint64_t set[4])
 	return true;
 }
 
-/* The end of an atom that begins at s; NULL: it is none. */
+/* The end of the atom that begins at s; NULL: it is not an atom. */
 static const char *skip_atom(const char *s)
 {
 	unsigned depth = 0;
@@ -182,7 +186,7 @@ static bool number(const char **s, unsigned *ret)
 	return *s > from;
 }
 
-/* How often: *s behind an atom. most 0: without end. */
+/* Parses a repetition after an atom and sets *s after it. most 0: no limit. */
 static bool parse_repeat(const char **s, unsigned *least, unsigned *most)
 {
 	*least = *most = 1;
@@ -217,7 +221,7 @@ static bool parse_repeat(const char **s, unsigned *least, unsigned *most)
 		return true;
 	}
 	(*s)++;
-	if (**s == '?') /* what matches is the same when it takes as little as it can */
+	if (**s == '?') /* lazy: matches the same names */
 		(*s)++;
 	return !**s || !strchr("*+?{", **s);
 }
@@ -225,7 +229,7 @@ static bool parse_repeat(const char **s, unsigned *least, unsigned *most)
 static uint16_t parse_either(struct parser *x, const char *s, const char *end, uint16_t next,
 			     unsigned depth);
 
-/* One atom, between s and end. */
+/* Parses one atom, between s and end. */
 static uint16_t parse_atom(struct parser *x, const char *s, const char *end, uint16_t next,
 			   unsigned depth)
 {
@@ -271,7 +275,7 @@ static uint16_t parse_atom(struct parser *x, const char *s, const char *end, uin
 	return add(x, a);
 }
 
-/* An atom so many times. */
+/* Repeats an atom. */
 static uint16_t parse_copies(struct parser *x, const char *s, const char *end, unsigned least,
 			     unsigned most, uint16_t next, unsigned depth)
 {
@@ -285,7 +289,7 @@ static uint16_t parse_copies(struct parser *x, const char *s, const char *end, u
 		for (unsigned i = least; !x->bad && i < most; i++) {
 			uint16_t body = parse_atom(x, s, end, next, depth);
 
-			/* Each may be left out. */
+			/* Each of these may be left out. */
 			next = add(x,
 				   (struct state){ .what = S_SPLIT, .next = body, .other = next });
 		}
@@ -295,7 +299,7 @@ static uint16_t parse_copies(struct parser *x, const char *s, const char *end, u
 	return next;
 }
 
-/* Atoms one behind the other, up to end. */
+/* Parses consecutive atoms, up to end. */
 static uint16_t parse_row(struct parser *x, const char *s, const char *end, uint16_t next,
 			  unsigned depth)
 {
@@ -327,7 +331,7 @@ static uint16_t parse_row(struct parser *x, const char *s, const char *end, uint
 	return next;
 }
 
-/* Rows with | between them, up to end. */
+/* Parses alternatives separated by |, up to end. */
 static uint16_t parse_either(struct parser *x, const char *s, const char *end, uint16_t next,
 			     unsigned depth)
 {
@@ -401,7 +405,7 @@ void ds_pattern_free(struct ds_pattern *p)
 
 /* ---- matching ---- */
 
-/* Put on the list what is reached from it without a byte; the list serves as its own stack. */
+/* Adds all states reachable without consuming a byte; the list serves as its own stack. */
 static size_t reach(struct ds_pattern *p, uint16_t *list, size_t n, uint16_t state, bool begin,
 		    bool end, bool *matched)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deepspeed_pattern - the part of Python's regular expressions that names of parameters are matched
- * with. They come from a checkpoint, so that matching takes time in proportion to pattern and name,
- * whatever they are. Private to core/format/deepspeed.
+ * deepspeed_pattern - the subset of Python's regular expressions that parameter names are matched
+ * with. They come from a checkpoint, so matching takes time proportional to the lengths of the
+ * pattern and the name, whatever they are. Private to core/format/deepspeed.
  *
- * Known: . [a-z] [^a-z] \d \w \s and their opposites, escaped punctuation, groups, |, * + ? {m,n}, and
- * ^ and $ at the ends.
+ * Supported: . [a-z] [^a-z] \d \w \s and their opposites, escaped punctuation, groups, |, * + ?
+ * {m,n}, and ^ and $ at the ends.
  *
  * Threads: one at a time.
  */
@@ -19,12 +19,14 @@
 struct ckpt_err;
 struct ds_pattern;
 
-/* ERR_UNSUPPORTED: it is more than that. */
+/* ERR_UNSUPPORTED: the pattern is outside the subset. */
 int ds_pattern_new(const char *text, struct ds_pattern **ret, struct ckpt_err *e);
 void ds_pattern_free(struct ds_pattern *p); /* NULL is fine */
 
-/* As Python's re.match: does it match a beginning of the text? *work is what may still be done, and 0
- * when that was not enough: the answer means nothing then. */
+/*
+ * Like Python's re.match: does the pattern match a beginning of the text? *work is the budget,
+ * reduced by the work done; 0 afterwards means that it was exceeded and the result is meaningless.
+ */
 #define DS_PATTERN_WORK ((uint64_t)1 << 31)
 bool ds_pattern_match(struct ds_pattern *p, const char *s, size_t len, uint64_t *work);
 

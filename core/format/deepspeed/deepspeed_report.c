@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors as chunks.
+ * Reports tensors as chunks.
  *
- * A range of a flattened tensor is a few boxes of it, each of which is one run of the file; where a
- * slice of tensor parallelism is cut into pieces of the whole, those are boxes of a box.
+ * A range of a flattened tensor is a few boxes of it, each of which is one run of the file; if a
+ * slice of tensor parallelism maps to several segments of the whole, those are boxes of a box.
  *
  *	NAME                        a weight
  *	optimizer.state.NAME.KEY    its master (KEY fp32), moments and step
- *	mp_rank_MM/NAME             for NAME, where nothing says how slices are put together
+ *	mp_rank_MM/NAME             for NAME, if it is unknown how slices are joined
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -25,23 +25,23 @@
 static const char state_prefix[] = "optimizer.state.";
 static const char master_key[] = "fp32";
 
-#define MAX_CHUNKS ((uint64_t)1 << 27) /* of all tensors */
+#define MAX_CHUNKS ((uint64_t)1 << 27) /* for all tensors */
 enum { MAX_FQN = 1 << 20 };
 
 struct reporter {
 	struct ds *d;
-	struct pk_strings *seen; /* FQNs that the catalog has */
+	struct pk_strings *seen; /* FQNs already in the catalog */
 	struct buf fqn, encoding;
 	uint64_t *boxes;
 	struct chunk_loc *locs;
 	size_t n, cap_boxes, cap_locs;
 	uint64_t chunks;
-	/* What is put together. */
-	const struct ds_tensor *t;	   /* a slice, or all of it */
+	/* The tensor being reported. */
+	const struct ds_tensor *t;	   /* a slice, or the whole tensor */
 	const struct ds_joined *joined;	   /* or NULL */
 	const struct ds_segment *segments; /* of the slice */
-	const struct ds_piece *piece;	   /* of the run */
-	uint64_t first;			   /* element of the piece that the run begins with */
+	const struct ds_piece *piece;	   /* that contains the run */
+	uint64_t first;			   /* the piece's element that the run begins with */
 	struct ckpt_err *e;
 };
 
@@ -84,7 +84,7 @@ static int put_chunk(struct reporter *r, const uint64_t *off, const uint64_t *le
 	return rc;
 }
 
-/* A box of the slice, whose first element is at `offset`. */
+/* Adds a box of the slice, whose first element is at `offset`. */
 static int put_box(struct reporter *r, const uint64_t *off, const uint64_t *len,
 		   const uint64_t *stride, uint64_t offset)
 {
@@ -112,7 +112,7 @@ static int put_box(struct reporter *r, const uint64_t *off, const uint64_t *len,
 	return rc;
 }
 
-/* One of box_of_range's: the elements of such a box follow each other. */
+/* Adds a box from box_of_range; its elements are contiguous. */
 static int put_run_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t pos)
 {
 	struct reporter *r = arg;
@@ -124,7 +124,10 @@ static int put_run_box(void *arg, const uint64_t *off, const uint64_t *len, uint
 		       r->piece->offset + (r->first + pos) * dtype_info(r->t->dtype)->size);
 }
 
-/* Elements [first, first + count) of the tensor are those of a piece from `from` on. */
+/*
+ * Adds elements [first, first + count) of the tensor, which are those of a piece starting at
+ * `from`.
+ */
 static int put_run(struct reporter *r, uint64_t first, uint64_t count, const struct ds_piece *piece,
 		   uint64_t from)
 {
@@ -155,7 +158,7 @@ static int put_range(struct reporter *r)
 	uint32_t lo = 0, hi = c->n;
 	int rc = 0;
 
-	while (hi - lo > 1) { /* the piece that the first element is in */
+	while (hi - lo > 1) { /* find the piece that contains the first element */
 		uint32_t mid = lo + (hi - lo) / 2;
 
 		if (c->start[mid] <= t->at)
@@ -189,7 +192,7 @@ static int put_slice(struct reporter *r, const struct ds_tensor *t)
 
 /* ---- names ---- */
 
-/* The FQN, and its path; 1: the catalog has it, -1: an error. */
+/* The FQN and its path; 1: the FQN is already in the catalog; -1: an error. */
 static int make_fqn(struct reporter *r, const struct pk_str *name, const struct pk_str *key,
 		    int64_t mp, uint8_t path[4 * CATALOG_PATH_NUMBER])
 {
@@ -238,7 +241,7 @@ static int add_object(struct reporter *r, const char *text, const uint8_t *path)
 	return catalog_add_object(r->d->w, &o, r->e);
 }
 
-/* One tensor of the slices; joined NULL: it is slices[0]. */
+/* Reports one tensor made of slices; joined NULL: it is slices[0]. */
 static int report_one(struct reporter *r, const struct ds_tensor *const *slices,
 		      const struct ds_joined *joined, const struct pk_str *name,
 		      const struct pk_str *key, int64_t mp)
@@ -274,7 +277,7 @@ static int report_one(struct reporter *r, const struct ds_tensor *const *slices,
 	return rc ? err_wrap(r->e, "'%s'", FQN_TEXT(r->fqn.data, r->fqn.len)) : 0;
 }
 
-/* n tensors of one name and key, in order of stage and t. */
+/* Reports n tensors with one name and key, sorted by stage and t. */
 static int report_group(struct reporter *r, const struct ds_tensor *const *v, size_t n,
 			const struct pk_str *name, const struct pk_str *key)
 {
@@ -283,7 +286,8 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 	uint32_t slices = 0;
 	int rc = 0;
 
-	if (d->tp == 1 || v[0]->t == DS_WHOLE || v[0]->text) /* a tied one is in several stages */
+	/* a tied tensor is in several stages */
+	if (d->tp == 1 || v[0]->t == DS_WHOLE || v[0]->text)
 		return report_one(r, v, NULL, name, key, -1);
 	while (slices < n && v[slices]->stage == v[0]->stage && v[slices]->t == slices)
 		slices++;
@@ -299,7 +303,7 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 	return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- entry point ---- */
 
 static uint64_t key_order(const struct ds_tensor *t)
 {
@@ -316,7 +320,7 @@ static int by_name(const void *ap, const void *bp)
 	for (size_t i = 0; i < ARRAY_LEN(x); i++)
 		if (x[i] != y[i])
 			return x[i] < y[i] ? -1 : 1;
-	return a < b ? -1 : a > b; /* the first that was found counts */
+	return a < b ? -1 : a > b; /* keep the order in which they were found */
 }
 
 static int by_target(const void *ap, const void *bp)
@@ -327,7 +331,7 @@ static int by_target(const void *ap, const void *bp)
 				      : (a->name->id > b->name->id) - (a->name->id < b->name->id);
 }
 
-/* What was found twice: a frozen parameter's fragment is in `module` as well. */
+/* Drops duplicates: a frozen parameter's fragment is in `module` as well. */
 static size_t drop_equal(const struct ds_tensor **v, size_t n)
 {
 	size_t kept = 0;
@@ -342,7 +346,7 @@ static size_t drop_equal(const struct ds_tensor **v, size_t n)
 	return kept;
 }
 
-/* The group under every other name of it. */
+/* Reports the group under each of its other names. */
 static int report_aliases(struct reporter *r, const struct ds_tensor *const *v, size_t n,
 			  const struct pk_str *key)
 {
@@ -406,7 +410,9 @@ int ds_report(struct ds *d, struct ckpt_err *e)
 			qsort(d->aliases, d->n_aliases, sizeof(*d->aliases), by_target);
 		n = drop_equal(v, d->n_tensors);
 	}
-	/* A weight that only its master has is that one: of ZeRO 3, and of Universal checkpoints. */
+	/*
+	 * A weight without its own data is its master: with ZeRO 3, and in Universal checkpoints.
+	 */
 	for (int pass = PASS_NAMES; !rc && pass <= PASS_MASTERS; pass++)
 		rc = report_pass(&r, v, n, (enum pass)pass);
 	free(v);

@@ -2,16 +2,18 @@
 /*
  * Model and optimizer states of one model-parallel rank.
  *
- * The names and shapes, in the order in which parameters lie in the flat tensors, are param_shapes of
- * the model states, a dict for each group. With |s| elements of a parameter and W files,
+ * param_shapes in the model states has the names and shapes, a dict for each group, in the order of
+ * the parameters in the flat tensors. With |s| elements of a parameter and W files,
  *
- *	ZeRO 1, 2, BF16_Optimizer	a group's parameters one behind the other, cut into the pieces
- *					single_partition_of_fp32_groups[g] of all ranks
- *	ZeRO 3				each in W parts of ceil(|s| / W), part r in fp32_flat_groups[g] of
- *					rank r, where it begins behind the parts of those before it
+ *	ZeRO 1, 2, BF16_Optimizer	a group's parameters are concatenated and split into the
+ *					pieces single_partition_of_fp32_groups[g] of all ranks
+ *	ZeRO 3				each is split into W parts of ceil(|s| / W), part r in
+ *					fp32_flat_groups[g] of rank r, after the parts of the
+ *					previous parameters
  *
- * The moments lie where the masters do, with padding behind them that may be longer.
- * param_slice_mappings says the same in other words, and is wrong with round_robin_gradients.
+ * The moments are laid out like the masters, followed by padding that may be longer.
+ * param_slice_mappings has the same information in another form, and is wrong with
+ * round_robin_gradients.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -27,7 +29,7 @@
 #include <string.h>
 
 enum {
-	MAX_COLUMNS = 16, /* of a group: there are three or four */
+	MAX_COLUMNS = 16, /* per group: there are three or four */
 	MAX_GROUPS = 65536,
 };
 
@@ -47,13 +49,13 @@ struct group {
 struct making {
 	const struct pk_str *key;
 	enum ckpt_dtype dtype;
-	bool mixed; /* of several dtypes */
+	bool mixed; /* its pieces have different dtypes */
 	struct ds_piece *piece;
 	bool *have;
 };
 
 struct flat_group {
-	struct making columns[MAX_COLUMNS]; /* the first are the masters */
+	struct making columns[MAX_COLUMNS]; /* the first one holds the masters */
 	size_t n;
 	struct ds_tensor step;
 	bool has_step;
@@ -69,11 +71,11 @@ struct rank {
 	bool undivided; /* before 0.5.4: one dict for all groups */
 	bool has_shapes;
 	struct group frozen;
-	struct ds_piece *fragments; /* frozen.n rows of a piece for each model states' file */
+	struct ds_piece *fragments; /* frozen.n rows with a piece for each model states file */
 	enum ckpt_dtype *frozen_dtype;
 	struct digest shapes;
 
-	uint32_t world; /* files of optimizer states */
+	uint32_t world; /* number of optimizer states files */
 	bool zero3;
 	uint64_t *counts; /* partition_count of each group */
 	struct flat_group *flat;
@@ -95,7 +97,7 @@ static size_t list_len(const struct pk_value *v)
 	return v && (v->type == PK_LIST || v->type == PK_TUPLE) ? pk_len(v) : 0;
 }
 
-/* An integer, or an enum's. */
+/* The value of an integer or an enum. */
 static bool number_of(const struct pk_value *v, int64_t *ret)
 {
 	if (v && v->type == PK_OBJECT && v->n->own[PK_ARGS].type == PK_TUPLE &&
@@ -107,7 +109,7 @@ static bool number_of(const struct pk_value *v, int64_t *ret)
 	return true;
 }
 
-/* dict[key], which is most likely pair number `at`. */
+/* dict[key], which is probably pair number `at`. */
 static int lookup(struct ds_open *o, const struct pk_value *dict, const struct pk_str *key,
 		  size_t at, const struct pk_value **ret, struct ckpt_err *e)
 {
@@ -195,7 +197,7 @@ static int mark_group(struct rank *x, const struct group *g, struct ckpt_err *e)
 	return 0;
 }
 
-/* param_shapes: a list with a dict for each group, a dict of all, or None. */
+/* Reads param_shapes: a list with a dict for each group, a single dict, or None. */
 static int read_shapes(struct rank *x, struct ds_open *o, const struct pk_value *v,
 		       struct ckpt_err *e)
 {
@@ -224,7 +226,7 @@ static int read_shapes(struct rank *x, struct ds_open *o, const struct pk_value 
 
 /* ---- model states ---- */
 
-/* shared_params: {name: the name that has it}; only rank 0's file says so. */
+/* Reads shared_params: {name: the name that has the data}; only rank 0's file has it. */
 static int read_shared(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	const struct pk_value *v = dict_get(&o->file.root, "shared_params");
@@ -266,7 +268,7 @@ static int read_buffer_names(struct rank *x, struct ds_open *o, struct ckpt_err 
 	return rc;
 }
 
-/* Where a name of `module` points: those that point to the same are one parameter. */
+/* The storage that a name of `module` points to: names with the same one are one parameter. */
 struct tie {
 	const struct pk_str *storage, *name;
 	const uint64_t *shape;
@@ -300,7 +302,7 @@ static int read_tie(struct rank *x, const struct pk_value *pair, size_t order, s
 	struct torch_tensor t = { 0 };
 	uint64_t *shape;
 
-	if (torch_tensor_read(pair + 1, &t, e)) /* it is no business of ours */
+	if (torch_tensor_read(pair + 1, &t, e)) /* such values are not our concern */
 		return 0;
 	shape = arena_array(&x->d->arena, t.n_dims + 1, sizeof(*shape));
 	ret->storage = ds_name(x->d, t.key, strlen(t.key), e);
@@ -317,8 +319,8 @@ static int read_tie(struct rank *x, const struct pk_value *pair, size_t order, s
 }
 
 /*
- * Names of one module for the same parameter are in no list. But `module` has both, and they point
- * to one place; in ZeRO 3 that is an empty storage of their own.
+ * Other names of a parameter within one module are in no list. But `module` has all of them, and
+ * they point to the same storage; with ZeRO 3 it is empty, but each parameter has its own.
  */
 static int find_ties(struct rank *x, const struct pk_value *module, struct ckpt_err *e)
 {
@@ -379,7 +381,10 @@ static int read_frozen_names(struct rank *x, struct ds_open *o, size_t files, st
 	return x->fragments && x->frozen_dtype ? mark_group(x, &x->frozen, e) : err_nomem(e);
 }
 
-/* ZeRO 3: a part of each in every file. Else whole, where `module` may have it as well. */
+/*
+ * Reads frozen parameters. ZeRO 3: every file has a part of each; otherwise they are whole, and
+ * `module` may have them as well.
+ */
 static int read_frozen(struct rank *x, struct ds_open *o, size_t file, size_t files,
 		       struct ckpt_err *e)
 {
@@ -410,7 +415,7 @@ static int read_frozen(struct rank *x, struct ds_open *o, size_t file, size_t fi
 	return rc;
 }
 
-/* What else was saved. */
+/* Reports everything else that was saved. */
 static int read_rest(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	static const char *const known[] = { "module",
@@ -443,7 +448,7 @@ static int read_rest(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 	return rc;
 }
 
-/* How model-parallel ranks are divided, of the first file. */
+/* Reads from the first file how model-parallel ranks are divided. */
 static int read_parallel(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	struct ds *d = x->d;
@@ -501,7 +506,7 @@ static int read_first_model(struct rank *x, struct ds_open *o, size_t files, str
 	return rc || x->mp ? rc : read_rest(x, o, e);
 }
 
-/* Does this file say the same of names and shapes as the first? 1: it does not. */
+/* Does this file have the same names and shapes as the first? 1: it does not. */
 static int compare_shapes(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	struct rank other = { .d = x->d, .mp = x->mp, .stage = x->stage };
@@ -513,7 +518,7 @@ static int compare_shapes(struct rank *x, struct ds_open *o, struct ckpt_err *e)
 	return rc ? rc : !!memcmp(&x->shapes, &other.shapes, sizeof(x->shapes));
 }
 
-/* 1: what they say does not fit together, which has been noted. */
+/* 1: the files are inconsistent, which has been recorded. */
 static int read_model(struct rank *x, struct ckpt_err *e)
 {
 	size_t n;
@@ -560,7 +565,7 @@ static int read_model(struct rank *x, struct ckpt_err *e)
 	return rc ? rc : refused;
 }
 
-/* ZeRO 3's, from the parts in all files. */
+/* Joins ZeRO 3's frozen parameters from the parts in all files. */
 static int add_frozen(struct rank *x, struct ckpt_err *e)
 {
 	size_t files;
@@ -600,7 +605,7 @@ static int add_frozen(struct rank *x, struct ckpt_err *e)
 
 /* ---- optimizer states: one file ---- */
 
-/* The column of that key; NULL: there are too many, or no memory. */
+/* The column with that key; NULL: there are too many, or out of memory. */
 static struct making *column_of(struct rank *x, struct flat_group *g, const char *key, size_t len,
 				struct ckpt_err *e)
 {
@@ -663,7 +668,7 @@ static int read_step(struct rank *x, struct ds_open *o, const struct pk_value *v
 	return g->has_step ? 0 : err_nomem(e);
 }
 
-/* Of the optimizer's own state, what is of a group: flat tensors, and the step. */
+/* Reads a group's part of the optimizer state: flat tensors, and the step. */
 static int read_state(struct rank *x, struct ds_open *o, const struct pk_value *state,
 		      struct flat_group *g, uint32_t r, struct ckpt_err *e)
 {
@@ -679,7 +684,10 @@ static int read_state(struct rank *x, struct ds_open *o, const struct pk_value *
 			continue;
 		if (pk_is_text(key, "step"))
 			rc = read_step(x, o, v, g, e);
-		/* 1-bit Adam's errors are as long as a communication buffer. */
+		/*
+		 * The error buffers of 1-bit Adam are as long as a communication buffer, not the
+		 * group.
+		 */
 		else if (torch_is_tensor(v) && !pk_is_text(key, "worker_error") &&
 			 !pk_is_text(key, "server_error") && !torch_tensor_read(v, &t, &ignored) &&
 			 t.n_dims == 1)
@@ -688,7 +696,7 @@ static int read_state(struct rank *x, struct ds_open *o, const struct pk_value *
 	return rc;
 }
 
-/* A step may be with the options of the optimizer's groups: {"params": [0, 1], "step": 3}. */
+/* The step may be among the options of the optimizer's groups: {"params": [0, 1], "step": 3}. */
 static int read_options(struct rank *x, struct ds_open *o, const struct pk_value *list,
 			struct ckpt_err *e)
 {
@@ -735,7 +743,7 @@ static int read_base(struct rank *x, struct ds_open *o, const struct pk_value *b
 
 static const char flat3[] = "fp32_flat_groups", flat2[] = "single_partition_of_fp32_groups";
 
-/* What is there besides tensors. */
+/* Reports the values that are not tensors. */
 static int read_options_of(struct rank *x, struct ds_open *o, const struct pk_value *states,
 			   const struct pk_value *base, struct ckpt_err *e)
 {
@@ -755,7 +763,7 @@ static int read_options_of(struct rank *x, struct ds_open *o, const struct pk_va
 	return rc;
 }
 
-/* partition_count: a number, or one for each group. 1: it is not what it was in the first file. */
+/* Reads partition_count: a number, or one for each group. 1: it differs from the first file. */
 static int read_counts(struct rank *x, const struct pk_value *v, uint32_t r, struct ckpt_err *e)
 {
 	size_t n = list_len(v);
@@ -766,7 +774,7 @@ static int read_counts(struct rank *x, const struct pk_value *v, uint32_t r, str
 			return err_nomem(e);
 	}
 	for (size_t g = 0; g < x->n_flat; g++) {
-		int64_t count = x->world; /* old ones do not say */
+		int64_t count = x->world; /* old versions do not record it */
 
 		if (v && !number_of(n ? &v->n->v[g < n ? g : 0] : v, &count))
 			return 1;
@@ -777,7 +785,7 @@ static int read_counts(struct rank *x, const struct pk_value *v, uint32_t r, str
 	return 0;
 }
 
-/* 1: it does not fit with the others, which has been noted. */
+/* 1: it is inconsistent with the other files, which has been recorded. */
 static int read_flat(struct rank *x, struct ds_open *o, uint32_t r, struct ckpt_err *e)
 {
 	const struct pk_value *states = dict_get(&o->file.root, "optimizer_state_dict");
@@ -844,7 +852,7 @@ static int read_flat(struct rank *x, struct ds_open *o, uint32_t r, struct ckpt_
 
 /* ---- optimizer states: all files ---- */
 
-/* Are these the files of one save? 1: no, which has been noted. */
+/* Do the files belong to one save? 1: no, which has been recorded. */
 static int check_files(struct rank *x, const struct ds_file *f, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -892,7 +900,10 @@ static int check_world(struct rank *x)
 	return 1;
 }
 
-/* Before 0.5.4 one dict had the parameters of all groups; their sizes tell how many belong to each. */
+/*
+ * Before 0.5.4 one dict had the parameters of all groups; the groups' sizes tell how many belong to
+ * each.
+ */
 static int divide(struct rank *x, const uint64_t *totals, struct ckpt_err *e)
 {
 	const struct group all = x->groups[0];
@@ -913,7 +924,7 @@ static int divide(struct rank *x, const uint64_t *totals, struct ckpt_err *e)
 
 			if (sum + size > totals[g])
 				break;
-			/* It may be the next group's, and this the end of the padding. */
+			/* It may belong to the next group, with this one ending in padding. */
 			if (g + 1 < x->n_flat && size && totals[g] - sum <= slack) {
 				(void)ds_refuse(x->d,
 						"it is not clear to which group '%.100s' "
@@ -945,7 +956,9 @@ static uint64_t total_of(const struct rank *x, const struct group *g)
 	return sum;
 }
 
-/* The column as it is read: pieces of these ranks, in this order. NULL: it does not hold parameters. */
+/*
+ * The column made of the pieces of these ranks, in this order. NULL: it does not hold parameters.
+ */
 static int make_column(struct rank *x, const struct flat_group *g, const struct making *m,
 		       const uint32_t *members, uint32_t n, const uint64_t *start,
 		       struct ds_column **ret, struct ckpt_err *e)
@@ -963,7 +976,7 @@ static int make_column(struct rank *x, const struct flat_group *g, const struct 
 		uint64_t lean = g->columns[0].piece[members[i]].numel;
 
 		v[i] = m->piece[members[i]];
-		/* Padding is cut from the masters alone; a rank may have nothing else. */
+		/* Only masters are stored without padding; a rank may have only padding. */
 		if (v[i].numel < lean || (x->zero3 && v[i].numel != lean && m->have[members[i]]) ||
 		    v[i].numel > most + 2 * (uint64_t)x->world)
 			return 0;
@@ -978,7 +991,7 @@ static int make_column(struct rank *x, const struct flat_group *g, const struct 
 	return 0;
 }
 
-/* "A.deepspeed_experts.3.up" is expert 3 of its rank: "A.deepspeed_experts.7.up" of all. */
+/* "A.deepspeed_experts.3.up" is expert 3 of its rank: "A.deepspeed_experts.7.up" among all. */
 static int expert_name(struct rank *x, const struct group *g, const struct pk_str *name,
 		       uint32_t e_rank, const struct pk_str **ret, struct ckpt_err *e);
 
@@ -1023,8 +1036,10 @@ static int add_steps(struct rank *x, const struct group *g, const struct flat_gr
 	return rc;
 }
 
-/* A group on those ranks that share it: all of them, or those of expert-parallel rank `expert`. 1: it
- * does not fit, which has been noted. */
+/*
+ * Adds a group as stored by the ranks that share it: all of them, or those of expert-parallel rank
+ * `expert`. 1: it is inconsistent, which has been recorded.
+ */
 static int add_group(struct rank *x, size_t number, const uint32_t *members, uint32_t n,
 		     int64_t expert, struct ckpt_err *e)
 {
@@ -1050,7 +1065,8 @@ static int add_group(struct rank *x, size_t number, const uint32_t *members, uin
 			return 1;
 		}
 		fits &= !x->zero3 || numel == total;
-		start[i + 1] = start[i] + numel; /* each is at most 2^62 bytes of a file */
+		/* cannot overflow: each is at most 2^62 bytes of a file */
+		start[i + 1] = start[i] + numel;
 		if (start[i + 1] >> 62)
 			fits = false;
 	}
@@ -1098,7 +1114,7 @@ static bool expert_number(const struct pk_str *name, size_t *ret_at, size_t *ret
 	return *ret_len > 0;
 }
 
-/* Experts of each rank: those with numbers 0, 1, ... in the names of the same module. */
+/* The number of experts per rank: those numbered 0, 1, ... in the names of the same module. */
 static uint64_t local_experts(const struct group *g, const struct pk_str *name, size_t prefix)
 {
 	uint64_t most = 0, number;
@@ -1133,10 +1149,10 @@ static int expert_name(struct rank *x, const struct group *g, const struct pk_st
 	return *ret ? 0 : -e->code;
 }
 
-/* The names of a group's experts are made once for each rank: not for more than this many. */
+/* The names of a group's experts are made for each rank: limits their total. */
 #define MAX_EXPERT_WORK ((uint64_t)1 << 30)
 
-/* 1: it does not fit, which has been noted. */
+/* 1: it is inconsistent, which has been recorded. */
 static int add_shared_group(struct rank *x, size_t g, struct ckpt_err *e)
 {
 	uint32_t *members = arena_array(&x->d->arena, x->world + 1ul, sizeof(*members));
@@ -1200,7 +1216,7 @@ static int read_optimizer(struct rank *x, struct ckpt_err *e)
 	}
 	for (size_t g = 0; !rc && g < x->n_flat; g++)
 		rc = add_shared_group(x, g, e);
-	if (rc > 0) /* nothing of it */
+	if (rc > 0) /* report nothing of it */
 		x->d->n_tensors = first;
 	return rc < 0 ? rc : 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ds_to_universal.py makes: TAG/zero/FQN/{fp32,exp_avg,exp_avg_sq,step}.pt, beside the model
- * states. A file is a tensor, or a dict with it as "param", in its shape; of ZeRO 3 it is flat, and the
- * shape is in the model states.
+ * The output of ds_to_universal.py: TAG/zero/FQN/{fp32,exp_avg,exp_avg_sq,step}.pt, beside the
+ * model states. A file is a tensor, or a dict with it as "param", in its shape; for ZeRO 3 it is
+ * flat, and the model states have the shape.
  */
 #include "base/checked.h"
 #include "format/deepspeed/deepspeed.h"
@@ -18,7 +18,7 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 
 	if (v->type == PK_DICT)
 		v = pk_get(v, "param");
-	if (!torch_is_tensor(v)) /* the number of a step, or another program's file */
+	if (!torch_is_tensor(v)) /* a step number, or another program's file */
 		return 0;
 	rc = ds_tensor_of(d, o, v, t, e);
 	if (rc)
