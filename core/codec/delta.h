@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * delta - how far apart the elements of two blocks are.
+ * delta - how much the elements of two blocks differ.
  *
  *	struct delta d = {0};
- *	delta_add(&d, CKPT_DTYPE_F32, a, CKPT_DTYPE_F32, b, n);    // block after block
+ *	delta_add(&d, CKPT_DTYPE_F32, a, CKPT_DTYPE_F32, b, n);    // block by block
  *	mean = d.finite ? d.sum / d.finite : NAN;
  *
  * Threads: pure.
@@ -22,12 +22,14 @@ struct delta {
 	/* With one dtype: their bytes differ. With two: their values do; all NaNs are then equal,
 	 * and so are 0 and -0. */
 	uint64_t changed;
-	uint64_t nan_a, nan_b; /* elements that are NaN, or have a part that is */
-	uint64_t infinite;     /* changed ones without NaN, infinite on one or both sides */
-	uint64_t finite;       /* pairs of finite elements, over which max and sum are taken */
-	double max, sum;       /* absolute differences; of complex elements the modulus */
-	/* Of their squares the sum, and what rounding took from it: the sum of both is off by 2^-40 of
-	 * it at most, or infinite. */
+	uint64_t nan_a, nan_b; /* elements that are NaN, or have a NaN part */
+	uint64_t infinite; /* changed elements without NaN that are infinite on one or both sides */
+	uint64_t finite;   /* pairs of finite elements, over which max and sum are taken */
+	double max, sum;   /* absolute differences; for complex elements the modulus */
+	/*
+	 * The sum of the squared differences, and its rounding error: together they are within
+	 * 2^-40 of the exact sum, or infinite.
+	 */
 	double squares, squares_rest;
 };
 

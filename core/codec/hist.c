@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The key of x >= 0 is what is left of a float32 without its 16 lowest bits: 0 to 0x7f7f. That of x < 0
- * is the same of -x, rounded up instead of down, and negative: -0x7f80 to -1. Keys are in the order of
- * the numbers. In an array they begin at ZERO.
+ * The key of x >= 0 is its float32 pattern without the 16 lowest bits: 0 to 0x7f7f. For x < 0 it is
+ * that of -x, rounded up instead of down, and negated: -0x7f80 to -1. Keys are ordered like the
+ * numbers. In an array they begin at ZERO.
  */
 #include "codec/hist.h"
 
@@ -15,10 +15,10 @@
 
 enum {
 	ZERO = HIST_KEYS / 2,
-	MANTISSA = 7, /* bits, in a key */
+	MANTISSA = 7, /* bits in a key */
 	INFINITE = 0x7f80,
 	LEAST = -133, /* the exponent of the smallest cut above 0 */
-	STEP = 512,   /* numbers that are decoded at once */
+	STEP = 512,   /* numbers decoded at once */
 };
 
 bool hist_known(enum ckpt_dtype t)
@@ -26,14 +26,14 @@ bool hist_known(enum ckpt_dtype t)
 	return values_known(t) && values_numbers(t) == 1;
 }
 
-/* The lower end of a key. */
+/* The lower end of a key's interval. */
 static double low_of(int key)
 {
 	uint32_t u = (uint32_t)(key < 0 ? -key : key) << 16;
 	float f;
 
 	memcpy(&f, &u, sizeof(f));
-	if ((u >> 16) == INFINITE) /* where the last negative key begins */
+	if ((u >> 16) == INFINITE) /* the lower end of the first negative key */
 		return -0x1p128;
 	return key < 0 ? -(double)f : (double)f;
 }
@@ -78,7 +78,7 @@ static void count_double(uint32_t *counts, double v)
 	memcpy(&bits, &v, sizeof(bits));
 	magnitude = bits & ~(UINT64_C(1) << 63);
 	if (magnitude >> CUT >=
-	    BIAS + (1 << MANTISSA)) { /* a normal float32, or too much for one */
+	    BIAS + (1 << MANTISSA)) { /* a normal float32, or too large for one */
 		uint64_t key = (magnitude >> CUT) - BIAS;
 
 		count_key(counts, bits >> 63, (uint32_t)min_u64(key, INFINITE),
@@ -89,7 +89,7 @@ static void count_double(uint32_t *counts, double v)
 	count_key(counts, v < 0, (uint32_t)scaled, scaled != floor(scaled));
 }
 
-/* All digits, of which a double may have lost some. */
+/* Uses all digits, some of which a double might have lost. */
 static void count_integers(uint32_t *counts, enum ckpt_dtype t, const uint8_t *p, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -99,7 +99,7 @@ static void count_integers(uint32_t *counts, enum ckpt_dtype t, const uint8_t *p
 
 		u = negative ? -u : u;
 		bits = u ? 64 - (unsigned)__builtin_clzll(u) : 0;
-		if (bits > 53) { /* no more than whether there are any counts */
+		if (bits > 53) { /* of the lowest bits, keep only whether any are set */
 			unsigned rest = bits - 53;
 			bool lost = u & ((UINT64_C(1) << rest) - 1);
 
@@ -133,7 +133,7 @@ void hist_count(uint32_t *counts, enum ckpt_dtype t, const void *from, size_t n)
 
 size_t hist_take(uint32_t *counts, struct hist_entry *ret)
 {
-	enum { LOOK = 16 }; /* keys, of which mostly none has a count */
+	enum { LOOK = 16 }; /* keys examined at once, most of which have no count */
 	size_t n = 0;
 
 	for (unsigned from = 0; from < HIST_KEYS; from += LOOK) {
@@ -181,7 +181,9 @@ void hist_merge(struct hist *to, const struct hist *from)
 
 /* ---- bins ---- */
 
-/* Of the power of two at or below what a key of that magnitude holds; subnormal ones are alike. */
+/*
+ * The exponent of the power of two at or below the numbers of such a key; subnormal keys are alike.
+ */
 static int exponent_of(int magnitude)
 {
 	int exp = magnitude >> MANTISSA;
@@ -197,7 +199,10 @@ void hist_linear(const struct hist *h, size_t max, struct hist_bins *ret)
 	memset(ret, 0, sizeof(*ret));
 	if (first > last)
 		return;
-	/* Cuts are this far apart at the greatest magnitude. That of a negative key is the one above. */
+	/*
+	 * Distance of cuts at the greatest magnitude. A negative key's magnitude is that of the key
+	 * above.
+	 */
 	unit = exponent_of(-first - 1 > last ? -first - 1 : last) - MANTISSA;
 	while (floor(ldexp(low_of(last), -unit)) - floor(ldexp(low_of(first), -unit)) >=
 	       (double)max)
@@ -216,7 +221,10 @@ void hist_linear(const struct hist *h, size_t max, struct hist_bins *ret)
 		ret->edges[i] = ldexp(low + (double)i, unit);
 }
 
-/* The last exponents of both sides: of positive keys from 2^k on, of negative ones below -2^k. */
+/*
+ * The power of two whose bin a key belongs to: a positive one begins at 2^k, a negative one ends at
+ * -2^k.
+ */
 static int octave_of(int key)
 {
 	int magnitude = key < 0 ? -key - 1 : key;
@@ -248,11 +256,11 @@ void hist_log(const struct hist *h, size_t max, struct hist_bins *ret)
 		else
 			above = octave > above ? octave : above;
 	}
-	least = least == 128 ? LEAST : least; /* nothing but zeros, and what is next to them */
+	least = least == 128 ? LEAST : least; /* only zeros and the smallest magnitudes */
 	sides = (size_t)(below >= LEAST) + (above >= LEAST);
 	from = (below > above ? below : above) + 1 - (int)((max - 1) / (sides ? sides : 1));
 	from = from > least ? from : least;
-	/* From the middle, [-2^from, 2^from), so many bins to each side. */
+	/* The middle bin is [-2^from, 2^from); count the bins on each side. */
 	middle = below >= from ? (size_t)(below + 1 - from) : 0;
 	ret->n = middle + 1 + (above >= from ? (size_t)(above + 1 - from) : 0);
 	for (size_t i = 0; i <= ret->n; i++)

@@ -13,15 +13,15 @@
 #include <string.h>
 
 enum {
-	PRECISION = 8, /* digits behind the point */
+	PRECISION = 8, /* digits after the point */
 	LINE = 75,     /* characters */
-	DIGITS = 32,   /* room for those of a double */
-	WORD = 512,    /* and for a double of 309 of them */
+	DIGITS = 32,   /* room for the digits of a double */
+	WORD = 512,    /* room for a double with 309 digits */
 };
 
 /* ---- numbers ---- */
 
-/* A float's type, as far as its text depends on it. */
+/* The precision of a floating-point type, which determines its text. */
 enum precision { HALF, SINGLE, DOUBLE };
 
 static enum precision precision_of(enum ckpt_dtype t)
@@ -38,14 +38,14 @@ static enum precision precision_of(enum ckpt_dtype t)
 	}
 }
 
-/* Is v the number of that type that is nearest to a decimal one? */
+/* Is v the number of that type that is nearest to the decimal number? */
 static bool reads_back(const char *text, double v, enum precision p)
 {
 	if (p == DOUBLE)
 		return strtod(text, NULL) == v;
 	if (p == SINGLE)
 		return strtof(text, NULL) == (float)v;
-	/* Half: nearer than half of the way to either neighbour; in the middle the even one has it. */
+	/* Half: within half the distance to either neighbour; ties go to the even one. */
 	double got = fabs(strtod(text, NULL)), mag = fabs(v), ulp;
 	int exp;
 
@@ -53,12 +53,13 @@ static bool reads_back(const char *text, double v, enum precision p)
 	ulp = ldexp(1, (exp < -13 ? -13 : exp) - 11);
 	if (got >= mag)
 		return got - mag < ulp / 2 || (got - mag == ulp / 2 && fmod(mag / ulp, 2) == 0);
-	if (mag == ldexp(0.5, exp) && exp > -13) /* a power of two: below it they are closer */
+	/* a power of two: numbers below it are closer together */
+	if (mag == ldexp(0.5, exp) && exp > -13)
 		return mag - got <= ulp / 4;
 	return mag - got < ulp / 2 || (mag - got == ulp / 2 && fmod(mag / ulp, 2) == 0);
 }
 
-/* The shortest digits of a finite magnitude, "12345", which is 1.2345 * 10^*exp. */
+/* The shortest digits of a finite magnitude: "12345" means 1.2345 * 10^*exp. */
 static void shortest(double v, enum precision p, char digits[static DIGITS], int *exp)
 {
 	char text[DIGITS];
@@ -68,7 +69,10 @@ static void shortest(double v, enum precision p, char digits[static DIGITS], int
 		(void)snprintf(text, sizeof(text), "%.*e", k, v);
 		if (reads_back(text, v, p))
 			break;
-		/* In the middle of two decimal numbers: below a power of two only the upper one may do. */
+		/*
+		 * Halfway between two decimal numbers: below a power of two only the upper one may
+		 * qualify.
+		 */
 		(void)snprintf(text, sizeof(text), "%.*e", k, v * (1 + 0x1p-45));
 		if (p != DOUBLE && reads_back(text, v, p))
 			break;
@@ -82,7 +86,7 @@ static void shortest(double v, enum precision p, char digits[static DIGITS], int
 	*exp = atoi(strchr(text, 'e') + 1);
 }
 
-/* Without trailing zeros behind the point, which stays. */
+/* Removes trailing zeros after the point, which stays. */
 static void trim(char *text)
 {
 	size_t n = strlen(text);
@@ -99,7 +103,7 @@ static void set_sign(double v, bool plus, char **at)
 		*(*at)++ = '+';
 }
 
-/* "-12.5", "3."; at most `precision` digits behind the point. */
+/* "-12.5", "3."; at most `precision` digits after the point. */
 static void positional(double v, enum precision p, int precision, bool plus, char out[static WORD])
 {
 	char digits[DIGITS], *at = out;
@@ -109,13 +113,13 @@ static void positional(double v, enum precision p, int precision, bool plus, cha
 	v = fabs(v);
 	shortest(v, p, digits, &exp);
 	n = (int)strlen(digits);
-	behind = n - 1 - exp; /* digits behind the point */
+	behind = n - 1 - exp; /* digits after the point */
 	if (behind > precision) {
 		(void)snprintf(at, WORD - 1, "%.*f", precision, v);
 		trim(at);
 		return;
 	}
-	if (exp >= n && precision == PRECISION) { /* in arrays all digits in front of the point */
+	if (exp >= n && precision == PRECISION) { /* arrays show all digits before the point */
 		(void)snprintf(at, WORD - 1, "%.0f.", v);
 		return;
 	}
@@ -129,7 +133,10 @@ static void positional(double v, enum precision p, int precision, bool plus, cha
 	*at = 0;
 }
 
-/* "1.25e-05"; the shortest digits, trimmed, or with `keep` exactly `precision` of them behind the point. */
+/*
+ * "1.25e-05"; the shortest digits, trimmed, or with `keep` exactly `precision` digits after the
+ * point.
+ */
 static void scientific(double v, enum precision p, int precision, bool keep, int exp_digits,
 		       bool plus, char out[static WORD])
 {
@@ -142,7 +149,7 @@ static void scientific(double v, enum precision p, int precision, bool keep, int
 	n = (int)strlen(digits) - 1;
 	if (n == precision || (n < precision && !keep)) {
 		(void)snprintf(text, sizeof(text), "%c.%s", digits[0], digits + 1);
-	} else { /* all digits of the number, which may be more than it needs */
+	} else { /* all requested digits, which may be more than are needed */
 		(void)snprintf(text, sizeof(text), "%#.*e", precision, v);
 		e = strchr(text, 'e');
 		exp = atoi(e + 1);
@@ -155,7 +162,7 @@ static void scientific(double v, enum precision p, int precision, bool keep, int
 		      abs(exp) % 1000);
 }
 
-/* ---- how numbers of an array are written, so that they stand in columns ---- */
+/* ---- the common format of an array's numbers, which aligns them in columns ---- */
 
 struct format {
 	enum precision of;
@@ -185,7 +192,7 @@ static void fit_word(struct format *f, double v)
 	f->right = larger(f->right, strlen(point + 1));
 }
 
-/* Of n numbers, `step` apart. */
+/* The format for n numbers, `step` apart. */
 static struct format format_of(const double *v, size_t n, size_t step, enum precision of, bool plus)
 {
 	struct format f = { .of = of, .plus = plus };
@@ -326,7 +333,7 @@ static void element_text(struct text *t, char out[static 2 * WORD])
 	t->next += i->size;
 }
 
-/* A word on the line, or on the next one, which begins with `indent` blanks. */
+/* Adds a word to the line, or to a new one, which begins with `indent` blanks. */
 static void add_word(struct text *t, const char *word, size_t indent, size_t width)
 {
 	size_t n = strlen(word);
@@ -343,7 +350,7 @@ static void add_word(struct text *t, const char *word, size_t indent, size_t wid
 
 static void add_row(struct text *t, uint64_t n, bool summary, size_t indent, size_t width)
 {
-	char word[2 * WORD]; /* a complex number is two */
+	char word[2 * WORD]; /* a complex number has two parts */
 
 	t->column = indent;
 	for (uint64_t i = 0; i < n; i++) {
@@ -390,7 +397,7 @@ static void add_array(struct text *t, size_t axis, size_t width)
 	buf_str(t->b, "]");
 }
 
-/* What has no dimensions is a number by itself. */
+/* A tensor without dimensions is printed as a number. */
 static void add_scalar(struct text *t)
 {
 	enum precision p = precision_of(t->type);

@@ -5,13 +5,13 @@
  *	[[ 0.5        -1.25       ...  0.33333334  0.          nan]
  *	 ...
  *
- * Of more than NUMPY_TEXT_ALL elements only the first and last NUMPY_TEXT_EDGE along each dimension
- * are shown. numpy_text_shown says how many that are; the caller reads those alone.
+ * Of more than NUMPY_TEXT_ALL elements, only the first and last NUMPY_TEXT_EDGE along each
+ * dimension are shown. numpy_text_shown returns how many those are; the caller reads only them.
  *
  * Source: numpy/core/arrayprint.py of NumPy 1.24 (FloatingFormat, IntegerFormat, BoolFormat,
- * ComplexFloatingFormat, _formatArray, _extendLine), whose numbers are the shortest that are read back as
- * the same, with at most 8 digits behind the point. Types that NumPy lacks, bfloat16 and float8, are
- * printed as the float32 that they are.
+ * ComplexFloatingFormat, _formatArray, _extendLine), which prints the shortest number that reads
+ * back as the same value, with at most 8 digits after the point. Types that NumPy lacks, bfloat16
+ * and float8, are printed as float32.
  *
  * Threads: pure.
  */
@@ -28,7 +28,10 @@ struct buf;
 
 enum { NUMPY_TEXT_ALL = 1000, NUMPY_TEXT_EDGE = 3 };
 
-/* Are elements left out? Then n[k] becomes how many are shown along dimension k, else shape[k]. */
+/*
+ * Are elements left out? n[k] becomes the number shown along dimension k, which is otherwise
+ * shape[k].
+ */
 bool numpy_text_shown(const uint64_t *shape, size_t n_dims, uint64_t *n);
 enum text_form {
 	TEXT_NUMPY,
@@ -36,8 +39,8 @@ enum text_form {
 	TEXT_JSON, /* nested lists of all elements; NaN and infinities are strings */
 };
 /*
- * Append the text. `data`: the elements that are shown (of JSON all), in C order. values_known(t)
- * holds. ENOMEM and EFBIG stay in b.
+ * Appends the text. `data`: the elements that are shown (for JSON: all), in C order.
+ * values_known(t) must hold. ENOMEM and EFBIG are recorded in b.
  */
 void numpy_text(struct buf *b, enum text_form form, enum ckpt_dtype t, const uint64_t *shape,
 		size_t n_dims, const void *data);

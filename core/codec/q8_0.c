@@ -34,7 +34,7 @@ INLINE int8_t rounded(float x)
 	return (int8_t)((t * sign + 1) / 2 * sign);
 }
 
-/* As ggml compares: a NaN is taken, and lost again at the next element. */
+/* Compares as ggml does: a NaN is taken, and dropped again at the next element. */
 static float max_of_odd(const float *x)
 {
 	float max = 0;

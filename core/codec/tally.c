@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements become doubles (float32 stays what it is, for speed), and doubles are sorted by sign and exponent into bins, in which mantissas
- * and their squares are added up as integers. Of elements of one or two bytes there are so few kinds
- * that counting each kind first is faster. A block's bins are then added to the sums.
+ * Elements become doubles (float32 elements are used as they are, for speed). Doubles are sorted by
+ * sign and exponent into bins, in which mantissas and their squares are summed as integers.
+ * Elements of one or two bytes have so few values that counting each value first is faster. A
+ * block's bins are then added to the sums.
  */
 #include "codec/tally.h"
 
@@ -20,18 +21,19 @@ enum {
 	SPECIAL = 2047, /* the exponent of NaN and infinity */
 	MANTISSA = 52,
 	SUM_UNIT = 1074,     /* bit 0 of the sum is 2^-SUM_UNIT */
-	SQUARES_UNIT = 2148, /* and of the squares */
-	STEP = 512,	     /* numbers that are decoded at once */
-	FEW = 256,	     /* numbers for which looking through all bins would take longer */
+	SQUARES_UNIT = 2148, /* the same for the sum of squares */
+	STEP = 512,	     /* numbers decoded at once */
+	FEW = 256,	     /* for this many numbers, scanning all bins would take longer */
 	KINDS = 1 << 16,
-	MANY = KINDS / 4, /* elements for which looking through all kinds pays */
+	MANY = KINDS / 4, /* for this many elements, scanning all values pays off */
 
-	/* float32: bins of 64 bits, which have room for so many. */
+	/* float32: bins of 64 bits, which have room for FLOAT_ROOM elements. */
 	FLOAT_BINS = 512,
 	FLOAT_MANTISSA = 23,
-	FLOAT_COUNT = 44, /* where, above the sum of mantissas, their number is */
+	FLOAT_COUNT = 44, /* position of the number of elements, above the sum of mantissas */
 	FLOAT_ROOM = 1 << 16,
-	LANES = 4, /* sets of bins, taken in turns: a CPU waits for what it has just written */
+	/* sets of bins, used in turn, because a CPU stalls on a location it has just written */
+	LANES = 4,
 };
 
 typedef unsigned __int128 wide;
@@ -64,7 +66,7 @@ void tally_work_free(struct tally_work *w)
 
 /* ---- sums ---- */
 
-/* To the integer of n words: v << bit, or less that. */
+/* Adds v << bit to the integer of n words, or subtracts it. */
 static void add_wide(uint64_t *words, size_t n, unsigned bit, wide v, bool less)
 {
 	size_t k = bit / 64;
@@ -78,7 +80,10 @@ static void add_wide(uint64_t *words, size_t n, unsigned bit, wide v, bool less)
 		uint64_t by = part + carry;
 
 		words[k + i] = less ? before - by : before + by;
-		/* part + carry is 2^64 where by is 0: the word stays, and the carry does. */
+		/*
+		 * If `by` is 0 with a carry, part + carry is 2^64: the word is unchanged, and the
+		 * carry remains.
+		 */
 		carry = (carry && !by) || (less ? before < by : words[k + i] < before);
 	}
 }
@@ -95,7 +100,7 @@ static void add_words(uint64_t *to, const uint64_t *from, size_t n)
 	}
 }
 
-/* One mantissa, or the sum of some, that belong to a bin. */
+/* Adds a mantissa, or the sum of several, of a bin. */
 static void add_mantissas(struct tally *t, size_t part, unsigned bin, wide sum, wide squares)
 {
 	unsigned exp = bin % SIGN;
@@ -150,7 +155,7 @@ static inline void add_to_bin(struct tally_work *w, double v, uint64_t times)
 	b->squares += (wide)m * m * times;
 }
 
-/* A finite number is an extreme, perhaps. */
+/* Updates the extremes with a finite number. */
 static inline void extend(struct tally *t, double v, double rest)
 {
 	if (v < t->min || (v == t->min && rest < t->min_rest)) {
@@ -163,7 +168,7 @@ static inline void extend(struct tally *t, double v, double rest)
 	}
 }
 
-/* The smallest magnitude that is not subnormal; 0: there are no subnormal numbers. */
+/* The smallest normal magnitude; 0: the type has no subnormal numbers. */
 static double least_normal(enum ckpt_dtype t)
 {
 	switch (t) {
@@ -195,7 +200,7 @@ static void note_first(uint64_t *first, uint64_t at)
 	*first = min_u64(*first, at);
 }
 
-/* An element of one number, or two, that needs a closer look. Returns whether it is finite. */
+/* An element of one or two numbers that needs closer inspection. Returns whether it is finite. */
 static bool classify(struct tally *t, const double *v, size_t parts, double least, uint64_t at,
 		     uint64_t times)
 {
@@ -230,7 +235,7 @@ static bool is_odd(double v, double least)
 
 /* ---- blocks ---- */
 
-/* Real numbers that a double holds. */
+/* Adds real numbers that a double can hold. */
 static void add_values(struct tally *t, struct tally_work *w, const double *v, size_t n,
 		       double least, uint64_t at)
 {
@@ -239,7 +244,7 @@ static void add_values(struct tally *t, struct tally_work *w, const double *v, s
 
 	for (size_t i = 0; i < n; i++)
 		odd |= is_odd(v[i], least);
-	if (odd) { /* rare, but for zeros */
+	if (odd) { /* rare, except for zeros */
 		for (size_t i = 0; i < n; i++)
 			if (!is_odd(v[i], least) || classify(t, &v[i], 1, least, at + i, 1)) {
 				extend(t, v[i], 0);
@@ -256,7 +261,7 @@ static void add_values(struct tally *t, struct tally_work *w, const double *v, s
 	t->max = max;
 }
 
-/* n <= FLOAT_ROOM of them are in the bins. */
+/* At most FLOAT_ROOM elements are in the bins. */
 static void empty_floats(struct tally_work *w)
 {
 	const uint64_t mask = (UINT64_C(1) << FLOAT_COUNT) - 1;
@@ -265,7 +270,10 @@ static void empty_floats(struct tally_work *w)
 	for (unsigned lane = 0; lane < LANES; lane++)
 		for (unsigned i = 0; i < FLOAT_BINS; i++) {
 			struct float_bin *f = &w->floats[lane][i];
-			/* No zeros, no subnormal ones: the exponent is the double's, but for the bias. */
+			/*
+			 * There are no zeros and no subnormal numbers here, so only the bias
+			 * differs from a double's.
+			 */
 			unsigned bin = (i & 256 ? SIGN : 0) + (i & 255) + 1023 - 127;
 
 			if (!f->sum)
@@ -277,7 +285,7 @@ static void empty_floats(struct tally_work *w)
 		}
 }
 
-/* Bits of a float32 as an integer that has its order. */
+/* The bits of a float32 as an integer with the same order. */
 static inline int32_t order_of(uint32_t u)
 {
 	return (int32_t)(u ^ (u >> 31 ? 0x7fffffffu : 0));
@@ -292,7 +300,7 @@ static inline double value_of(int32_t order)
 	return (double)f;
 }
 
-/* Are all of STEP float32 normal? Then *min and *max become those of the greatest order. */
+/* Are all of STEP float32 normal? If so, *min and *max become the integers of the extremes. */
 static bool all_normal(const uint8_t *p, int32_t *min, int32_t *max)
 {
 	int32_t low = *min, high = *max, odd = 0;
@@ -301,7 +309,7 @@ static bool all_normal(const uint8_t *p, int32_t *min, int32_t *max)
 		uint32_t u = load_le32(p + 4 * i);
 		int32_t order = order_of(u);
 
-		/* All exponents but 0 and 255, moved so that one comparison tells. */
+		/* True for exponents 0 and 255, shifted so that one comparison suffices. */
 		odd |= (u & 0x7fffffff) - 0x00800000 >= 0x7f000000;
 		low = order < low ? order : low;
 		high = order > high ? order : high;
@@ -347,7 +355,7 @@ static void add_floats(struct tally *t, struct tally_work *w, const uint8_t *p, 
 	}
 }
 
-/* A complex element counts when both parts are finite. It has no order. */
+/* A complex element counts if both parts are finite. It has no order. */
 static void add_complex(struct tally *t, const double *v, size_t n, double least, uint64_t at)
 {
 	for (size_t i = 0; i < n; i += 2) {
@@ -361,7 +369,7 @@ static void add_complex(struct tally *t, const double *v, size_t n, double least
 	}
 }
 
-/* Integers of 64 bits: the value is a double and a rest. */
+/* 64-bit integers: the value is a double and a rest. */
 static void add_integers(struct tally *t, enum ckpt_dtype type, const uint8_t *p, size_t n,
 			 const double *v, const double *rest, uint64_t at)
 {
@@ -380,7 +388,7 @@ static void add_integers(struct tally *t, enum ckpt_dtype type, const uint8_t *p
 	}
 }
 
-/* The number of the first element of this kind. */
+/* The number of the first element with this value. */
 static uint64_t find_kind(const uint8_t *p, size_t n, size_t size, unsigned kind)
 {
 	size_t i = 0;
@@ -400,7 +408,7 @@ static void count_kinds(struct tally_work *w, const uint8_t *p, size_t n, size_t
 			w->kinds[load_le16(p + 2 * i)]++;
 }
 
-/* Many elements of few kinds: what each kind is, times how many there are of it. */
+/* Many elements with few different values: each value times its count. */
 static void add_kinds(struct tally *t, struct tally_work *w, enum ckpt_dtype type, const uint8_t *p,
 		      size_t n, uint64_t at)
 {
@@ -482,7 +490,7 @@ void tally_merge(struct tally *to, const struct tally *from)
 
 enum {
 	SPREAD_WORDS = 2 * TALLY_SUM_WORDS
-}; /* of the square of a sum, and of n times the squares */
+}; /* for the square of a sum, and n times the sum of squares */
 
 static bool is_negative(const uint64_t *words, size_t n)
 {
@@ -517,7 +525,10 @@ static void add_product(uint64_t *ret, const uint64_t *a, size_t n, uint64_t by)
 	}
 }
 
-/* words / 2^unit = (hi + lo) * 2^exp, up to 2^-100 of it; hi is the nearest double, 0.5 <= |hi| <= 1. */
+/*
+ * words / 2^unit = (hi + lo) * 2^exp, to within 2^-100 of it; hi is the nearest double, 0.5 <= |hi|
+ * <= 1.
+ */
 struct precise {
 	double hi, lo;
 	int exp;
@@ -538,7 +549,7 @@ static struct precise precise(const uint64_t *words, size_t n, int unit)
 		i--;
 	if (!i)
 		return r;
-	/* Its 128 highest bits, the last of which also stands for all that are lower. */
+	/* Take the 128 highest bits; the last one is also set if any lower bit is. */
 	shift = (unsigned)__builtin_clzll(w[i - 1]);
 	top = w[i - 1] << shift;
 	next = i > 1 ? w[i - 2] : 0;
@@ -551,7 +562,7 @@ static struct precise precise(const uint64_t *words, size_t n, int unit)
 	}
 	for (size_t k = 0; k + 3 < i; k++)
 		more |= w[k] != 0;
-	/* 64 bits and what is below them, rounded to the 53 of a double: 1 << 11 is its last bit. */
+	/* 64 bits and a remainder, rounded to the 53 bits of a double: 1 << 11 is its last bit. */
 	r.exp = (int)i * 64 - (int)shift - unit;
 	r.hi = ldexp((double)(top >> 11), -53);
 	r.lo = ldexp((double)(top & 0x7ff), -64) + ldexp((double)(next | more), -128);
@@ -580,7 +591,9 @@ static double divided(struct precise a, double by)
 	return ldexp(q + (fma(-q, by, a.hi) + a.lo) / by, a.exp);
 }
 
-/* n times the sum of squares, less the square of the sum: n^2 times the variance. Never negative. */
+/*
+ * n times the sum of squares minus the square of the sum: n^2 times the variance. Never negative.
+ */
 static struct precise spread(const struct tally *t, uint64_t n)
 {
 	uint64_t words[SPREAD_WORDS] = { 0 }, square[SPREAD_WORDS] = { 0 };

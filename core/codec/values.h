@@ -2,9 +2,8 @@
 /*
  * values - elements of every numeric dtype as doubles.
  *
- * Exact for all of them. A 64-bit integer becomes a sum of two doubles: the nearest one, and the
- * error of that. A complex element is two numbers, real part first. bool is 0, or 1 for any other
- * byte.
+ * Exact for all of them. A 64-bit integer becomes a sum of two doubles: the nearest one and its
+ * error. A complex element is two numbers, real part first. bool is 0, or 1 for any other byte.
  *
  * Formats: IEEE 754 binary16/32/64; bfloat16 (the upper half of binary32); "FP8 Formats for Deep
  * Learning" (arXiv 2209.05433) for e4m3fn and e5m2; the fnuz types as in LLVM's APFloat (Graphcore,
@@ -21,7 +20,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Not packed, quantised and bits types: their bytes are not numbers, or not without a scale. */
+/*
+ * False for packed, quantised and bits types, whose bytes are not numbers, or not without a scale.
+ */
 bool values_known(enum ckpt_dtype t);
 /* Numbers per element: 1, or 2 for complex types. */
 size_t values_numbers(enum ckpt_dtype t);

@@ -10,7 +10,7 @@
 #include <zstd.h>
 
 enum {
-	MAX_HEADER = 18, /* of a frame header */
+	MAX_HEADER = 18, /* bytes of a frame header */
 	BLOCK_HEADER = 3,
 	SKIPPABLE_HEADER = 8,
 	CHECKSUM = 4,

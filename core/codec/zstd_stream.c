@@ -16,16 +16,16 @@ enum { IN_SIZE = 264 * 1024 };
 
 struct zstd_stream {
 	ZSTD_DCtx *ctx;
-	const struct blob *src; /* for the innermost layer */
+	const struct blob *src; /* the input of the innermost layer */
 	struct zstd_stream *inner;
 	int window_log;
-	uint64_t src_pos; /* file offset after what is in `in` */
+	uint64_t src_pos; /* file offset after the contents of `in` */
 	ZSTD_inBuffer in;
 	bool in_end;   /* the input has been read to its end */
 	bool in_frame; /* a frame has begun and not ended */
 	uint64_t decoded;
 	struct zstd_place frame; /* the one that has begun */
-	uint64_t frame_size;	 /* stored bytes of the last finished frame, and some more */
+	uint64_t frame_size;	 /* stored bytes of the last finished frame, plus a margin */
 	uint8_t data[IN_SIZE];
 };
 
