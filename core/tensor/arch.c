@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a config.json says of a model's size; the weights are in arch_weights.c. */
+/* Reads the dimensions of a model from its config.json; arch_weights.c lists the weights. */
 #include "tensor/arch.h"
 
 #include "base/checked.h"
@@ -65,7 +65,7 @@ static int keep_dense(struct arch *a, struct config_in *r, struct jval only, uin
 	return 0;
 }
 
-/* Which layers have experts. */
+/* Determines which layers have experts. */
 static void read_sparse(struct arch *a, struct config_in *r)
 {
 	uint64_t step = config_count_or(r, "decoder_sparse_step", 1);
@@ -114,10 +114,10 @@ static void read_experts(struct arch *a, struct config_in *r)
 		a->shared_ffn = config_count(r, "n_shared_experts") * a->expert_ffn;
 }
 
-/* Queries and values through matrices of a low rank. */
+/* Low-rank queries and values, as in DeepSeek. */
 static void read_latent(struct arch *a, struct config_in *r)
 {
-	/* null: it has none; nothing: the class has a default. */
+	/* null: the model has none; absent: the class has a default. */
 	if (!jval_is(jval_get(r->from, "q_lora_rank"), J_NULL))
 		a->q_lora = config_count(r, "q_lora_rank");
 	a->kv_lora = config_count(r, "kv_lora_rank");
@@ -146,7 +146,7 @@ static void read_decoder(struct arch *a, struct config_in *r)
 		read_latent(a, r);
 }
 
-/* a->heads, a->hidden are there; everything else about heads follows. */
+/* a->heads and a->hidden are set; everything else about heads follows from them. */
 static void read_heads(struct arch *a, struct config_in *r)
 {
 	unsigned must =

@@ -9,24 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOT_KNOWN 0xff /* no row of the table */
+#define NOT_KNOWN 0xff /* in no row of the table */
 
 struct checking {
 	const struct arch *a;
 	const struct arch_tensors *t;
 	struct arch_report *r;
 	const char *prefix;
-	uint8_t rows[ARCH_MAX_WEIGHTS], n_rows; /* those that this model may have */
-	uint64_t lacks[ARCH_MAX_WEIGHTS];	/* how many are missing of each row of the table */
-	uint64_t seen[ARCH_MAX_WEIGHTS];	/* tensors of each row of the table */
-	uint8_t *row_of;			/* by tensor: which row it is */
-	bool fused, fused_router;		/* which of two styles counts */
-	bool strange;				/* there are names of no row, or of both styles */
+	uint8_t rows[ARCH_MAX_WEIGHTS], n_rows; /* the rows that apply to this model */
+	uint64_t lacks[ARCH_MAX_WEIGHTS]; /* number of missing tensors for each row of the table */
+	uint64_t seen[ARCH_MAX_WEIGHTS];  /* number of tensors for each row of the table */
+	uint8_t *row_of;		  /* by tensor: its row */
+	bool fused, fused_router;	  /* which of the two styles the model uses */
+	bool strange;			  /* some names are in no row, or both styles occur */
 };
 
-/* ---- names, taken apart ---- */
+/* ---- parsing names ---- */
 
-/* A number as the model writes it, and what must stand behind it. */
+/* Parses a number without leading zeros, which must be followed by `behind`. */
 static bool take_number(const char **s, const char *end, const char *behind, uint64_t *ret)
 {
 	const char *p = *s;
@@ -50,7 +50,7 @@ static bool take_text(const char **s, const char *end, const char *text, size_t 
 	return true;
 }
 
-/* Is what is left this name, in which {} is the number of an expert? */
+/* Is the rest of the name this weight's, in which {} is the number of an expert? */
 static bool is_name(const struct arch_weight *w, const char *s, const char *end, uint64_t experts)
 {
 	const char *brace = w->scope == ARCH_EXPERT ? strchr(w->name, '{') : NULL;
@@ -85,7 +85,7 @@ static uint8_t row_of(const struct checking *c, const struct arch_tensor *t)
 	return NOT_KNOWN;
 }
 
-/* ---- what counts ---- */
+/* ---- counting ---- */
 
 static bool is_other_style(const struct checking *c, const struct arch_weight *w)
 {
@@ -124,7 +124,8 @@ static uint64_t count_needed(const struct checking *c, const struct arch_weight 
 		return arch_needs(c->a, w, 0) == ARCH_MUST;
 	for (uint64_t i = 0; i < c->a->layers; i++)
 		n += arch_needs(c->a, w, i) == ARCH_MUST;
-	return w->scope == ARCH_EXPERT ? n * c->a->experts : n; /* below 2^16 * 2^31 */
+	/* cannot overflow: below 2^16 * 2^31 */
+	return w->scope == ARCH_EXPERT ? n * c->a->experts : n;
 }
 
 static void note_shape(struct checking *c, const struct arch_weight *w, const struct arch_tensor *t,
@@ -146,7 +147,7 @@ static void note_shape(struct checking *c, const struct arch_weight *w, const st
 		r->padded = t->shape[0];
 }
 
-/* Which names are unexpected, now that it is known which style counts. */
+/* Collects unexpected names; the style that the model uses must be known. */
 static void name_unexpected(struct checking *c)
 {
 	struct arch_report *r = c->r;
@@ -167,7 +168,7 @@ static void name_unexpected(struct checking *c)
 
 /* ---- what is missing ---- */
 
-/* Whether enough names of missing ones are known. */
+/* Records the name if it is missing; returns whether enough missing names are known. */
 static bool try_name(struct checking *c, const struct arch_weight *w, uint64_t layer,
 		     uint64_t expert, size_t *n)
 {
@@ -192,7 +193,10 @@ static bool name_missing_in(struct checking *c, const struct arch_weight *w, uin
 	return enough;
 }
 
-/* Ends behind the first few, so that it takes no longer than there are tensors. */
+/*
+ * Stops after the first few missing names, so that it takes time proportional to the number of
+ * tensors.
+ */
 static void name_missing(struct checking *c)
 {
 	const uint64_t layers = c->a->layers;
@@ -203,7 +207,7 @@ static void name_missing(struct checking *c)
 		for (size_t i = 0; !enough && i < c->n_rows; i++) {
 			const struct arch_weight *w = &arch_weights[c->rows[i]];
 			bool of_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
-			/* In the order of a model: the head comes last. */
+			/* Follow the order of a model: the head comes last. */
 			bool now = of_layer		   ? layer < layers
 				   : w->scope == ARCH_ONCE ? !layer
 							   : layer == layers;
@@ -214,7 +218,7 @@ static void name_missing(struct checking *c)
 		}
 }
 
-/* ---- all of it ---- */
+/* ---- entry points ---- */
 
 static bool has(const struct checking *c, const char *prefix, const char *name)
 {
@@ -251,7 +255,7 @@ static void begin(struct checking *c)
 			c->r->no_weight_at = i;
 	}
 	c->fused = seen_in(c, ARCH_FUSED) && !seen_in(c, ARCH_SPLIT);
-	/* Both at once: those that do not count are unexpected. */
+	/* If both styles occur, tensors of the unused one are unexpected. */
 	for (int i = ARCH_SPLIT; i < ARCH_FUSED_ROUTER; i += 2)
 		c->strange |=
 			seen_in(c, (enum arch_style)i) && seen_in(c, (enum arch_style)(i + 1));
@@ -278,7 +282,10 @@ int arch_check(const struct arch *a, const struct arch_tensors *t, struct arch_r
 		uint64_t needed = count_needed(&c, w);
 
 		ret->needed += needed;
-		/* Names are different, so none is counted twice; of optional ones more are there. */
+		/*
+		 * Names are unique, so none is counted twice; there may be more tensors than needed
+		 * if some are optional.
+		 */
 		if (needed > c.seen[c.rows[i]])
 			c.lacks[c.rows[i]] = needed - c.seen[c.rows[i]];
 		ret->missing += c.lacks[c.rows[i]];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The weights of all families, and what they are called. */
+/* The weights of all families, and their names. */
 #include "base/checked.h"
 #include "base/text.h"
 #include "tensor/arch.h"
@@ -34,7 +34,7 @@ enum size {
 	V_LATENT,
 };
 
-/* When a model has it. */
+/* When a model has the weight. */
 enum when { ALWAYS, BIAS, MLP_BIAS, DENSE, SPARSE, LORA, NO_LORA, LORA_BIAS, UNTIED };
 
 #define GPT2	 KIND_GPT2
@@ -43,16 +43,17 @@ enum when { ALWAYS, BIAS, MLP_BIAS, DENSE, SPARSE, LORA, NO_LORA, LORA_BIAS, UNT
 #define OSS	 KIND_GPT_OSS
 #define GEMMA23	 (KIND_GEMMA2 | KIND_GEMMA3)
 #define ALL	 (~(uint32_t)KIND_GPT2)
-#define NORMED	 (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3) /* queries and keys of a head are */
-/* Experts as transformers 5 has them in memory, or split as it saves them. */
+/* normalises queries and keys of each head */
+#define NORMED (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3)
+/* Experts are fused, as transformers 5 has them in memory, or split, as it saves them. */
 #define SPLITS (KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_DEEPSEEK_V3)
 #define FUSES  (SPLITS | KIND_MIXTRAL)
-/* Queries, keys and values of their own. */
+/* Families with separate queries, keys and values. */
 #define PLAIN (ALL & ~(uint32_t)(KIND_PHI3 | DEEPSEEK))
-/* A gate, in a matrix of its own, in layers that have a plain MLP. */
+/* Families with a gate in a separate matrix, in layers with a plain MLP. */
 #define GATED (PLAIN & ~(uint32_t)(KIND_MIXTRAL | OSS))
 
-/* NAME, GGUF, KINDS, SCOPE, WHEN, and then the shape. */
+/* NAME, GGUF, KINDS, SCOPE, WHEN, followed by the shape. */
 #define W(n, g, k, s, w, ...) \
 	{ \
 		.name = (n), .gguf = (g), .kinds = (k), .scope = ARCH_##s, .when = (w), \
@@ -200,7 +201,7 @@ static uint64_t size_of(const struct arch *a, enum size s)
 	case HEAD:
 		return a->head_dim;
 	case QUERY:
-		return a->heads * a->head_dim; /* below 2^62 */
+		return a->heads * a->head_dim; /* cannot overflow: below 2^62 */
 	case KEY:
 		return a->kv_heads * a->head_dim;
 	case QKV:
@@ -315,9 +316,9 @@ bool arch_ignores(const struct arch *a, const char *name, size_t len)
 	static const char *const left[] = { "*.attention.masked_bias", "*.attention.bias",
 					    "*.attn.masked_bias",      "*.attn.bias",
 					    "*.rotary_emb.inv_freq",   NULL };
-	/* The layer of DeepSeek-V3 that predicts a second token, which transformers leaves out. */
+	/* The multi-token prediction layer of DeepSeek-V3, which transformers ignores. */
 	static const char second[] = "model.layers.61.";
-	uint64_t steps = UINT64_MAX; /* our own globs */
+	uint64_t steps = UINT64_MAX; /* unlimited, because these globs are built in */
 
 	if (a->kind == KIND_DEEPSEEK_V3 && a->layers == 61 && len >= strlen(second) &&
 	    !memcmp(name, second, strlen(second)))

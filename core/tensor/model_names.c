@@ -18,7 +18,7 @@ static const char *const training_keys[] = { "optim",	     "optimizer",  "optimi
 static const char *const wrappers[] = { "module.", "_orig_mod.", "_fsdp_wrapped_module.",
 					"_checkpoint_wrapped_module." };
 
-/* Which tensors: those below a key, all but training state, or all. */
+/* Selects tensors: those below a key, all except training state, or all. */
 struct choice {
 	const char *key; /* NULL: no key */
 	size_t key_len;

@@ -2,18 +2,18 @@
 /*
  * rename - the rules of rename=FILE, which rename FQNs.
  *
- *	# applied in this order, each to the result of the one before
+ *	# applied in this order, each to the result of the previous one
  *	s/^module\.//
  *	s|\.attn/w([qkv])$|.self_attn.\1_proj.weight|
  *	s/_/-/g
  *
  * One sed-like s/REGEX/REPLACEMENT/FLAGS per line. Blank lines, lines that begin with #, and text
- * after a # behind the flags are ignored. Lines may end in CR LF.
+ * after a # following the flags are ignored. Lines may end in CR LF.
  *
  * REGEX is a POSIX extended regular expression, with the GNU escapes \w \W \s \S \b \B and without
  * back-references; in the C locale it sees bytes, and "." is any byte but NUL. In REPLACEMENT \1 to
  * \9 are groups, & is the whole match, and \ escapes punctuation. An escape that has a meaning
- * elsewhere (\d, \n, \U) is refused rather than read as that letter. The delimiter is any ASCII
+ * elsewhere (\d, \n, \U) is rejected rather than read as that letter. The delimiter is any ASCII
  * character except a backslash; escaped, or between brackets in REGEX, it stands for itself. Flags:
  * g, all matches instead of the first; I, ignore case.
  *

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensor_info - what is known about a tensor without opening it: one of the tree, one of the model,
- * or the part of one that a rank holds. Writers of checkpoints, which have no catalog, leave the
- * sources empty.
+ * tensor_info - what is known about a tensor without opening it: a tensor of the tree or of the
+ * model, or the part of one that a rank holds. Writers of checkpoints, which have no catalog, leave
+ * the sources empty.
  *
  * Threads: a plain value; its pointers are borrowed.
  */
@@ -18,7 +18,7 @@ struct catalog_tensor;
 struct vtensor;
 
 struct tensor_info {
-	const char *fqn; /* fqn_len bytes of any content, followed by a NUL */
+	const char *fqn; /* fqn_len bytes of any content, NUL-terminated */
 	size_t fqn_len;
 	/* As shown: */
 	enum ckpt_dtype dtype;
@@ -27,11 +27,12 @@ struct tensor_info {
 	uint64_t bytes;
 	uint64_t id; /* of its SEG_TENSOR segment */
 
-	/* The stored tensors that it is made of: numbers in the catalog. */
+	/* The stored tensors that it is made of, as catalog numbers. */
 	const uint32_t *sources;
 	size_t n_sources;
-	const struct catalog_tensor *stored; /* the only one, used as a whole; or NULL: */
-	const struct vtensor *made;	     /* by a recipe, or of experts */
+	/* the only source, if it is used as a whole; or NULL: */
+	const struct catalog_tensor *stored;
+	const struct vtensor *made; /* made by a recipe, or by regrouping experts */
 };
 
 #endif

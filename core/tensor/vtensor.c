@@ -202,7 +202,7 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err 
 	return 0;
 }
 
-/* `count` elements of each dimension: off, off + step, ... */
+/* Selects `count` elements along each dimension: off, off + step, ... */
 struct steps {
 	size_t n;
 	const uint64_t *off, *step, *count;
