@@ -22,8 +22,8 @@
  * are ignored, and so is text after a # at the start of a line or after a blank.
  *
  *	param NAME = CHOICE | CHOICE ...    CHOICE: EXPR or EXPR if EXPR
- *		A number: the first choice whose values are all known and whose condition, if any, is
- *		known and not 0. config.KEY is a value of config.json, args.KEY one of the
+ *		A number: the first choice whose values are all known and whose condition, if any,
+ *		is known and not 0. config.KEY is a value of config.json, args.KEY one of the
  *		checkpoint's args: integers, or true and false as 1 and 0. Looked up when first
  *		needed.
  *	refuse EXPR TEXT
@@ -37,8 +37,8 @@
  *		From 0, or the first value, up to but not including the last.
  *	if stored STORED ... else ... end
  *	OUT = STORED [AXES] | STORED [AXES] ...
- *		The tensor OUT is cut from the first STORED that exists. If none exists that is an
- *		error, or with `?=` in place of `=` OUT is left out.
+ *		The tensor OUT is cut from the first STORED that exists. If none exists, that is an
+ *		error, or, with `?=` in place of `=`, OUT is left out.
  *
  * EXPR consists of numbers, names, + - * / and parentheses. Negative results are errors, and
  * division must be exact. In OUT and STORED, {EXPR} is replaced by its value. In STORED, .[i]. is
@@ -54,13 +54,13 @@
  *	A of N          only A
  *	any             an axis of any length; also A..B of any, A of any; must be alone in its axis
  *
- * The result has the selected parts in their order, but of two factors `swap F : G` those of G are
- * outside those of F: [heads : swap d/2 : 2] takes the even rows of every head, then the odd ones. An axis that is a single `A of N` is dropped
- * from the result. Example: in a projection whose rows are, for each group of heads, r queries,
- * then a key, then a value, each of d rows, the rows of the queries are [groups : 0..r of r+2 : d,
- * hidden].
+ * The result has the selected parts in their order, except that of two factors `swap F : G`, those
+ * of G are outside those of F: [heads : swap d/2 : 2] takes the even rows of every head, then the
+ * odd ones. An axis that is a single `A of N` is dropped from the result. Example: in a projection
+ * whose rows are, for each group of heads, r queries, then a key, then a value, each of d rows, the
+ * rows of the queries are [groups : 0..r of r+2 : d, hidden].
  *
- * Errors are EINVAL with file and line, then what is wrong.
+ * Errors are EINVAL with the file, the line and the problem.
  *
  * Threads: a recipe is immutable once parsed; the rest is pure.
  */
@@ -78,7 +78,7 @@ struct recipe;
 struct vtensor;
 
 #define RECIPE_MAX_FILE	  ((size_t)1 << 20) /* bytes */
-#define RECIPE_MAX_PARAMS 1000		    /* each may use those above it */
+#define RECIPE_MAX_PARAMS 1000		    /* each may use those defined before it */
 /*
  * Limits on the cost of a recipe, however its loops, alternatives and conditions multiply. Steps:
  * 64 for a statement, a round of a loop, a name and an axis, 4 for each part of an expression, 1
@@ -104,7 +104,7 @@ struct recipe_builtin {
 /* NULL past the last. */
 const struct recipe_builtin *recipe_builtin(size_t i);
 const struct recipe_builtin *recipe_builtin_named(const char *name);
-/* The one out of Megatron-core for a model_type of config.json, or NULL. */
+/* The built-in recipe from Megatron-core for a model_type of config.json, or NULL. */
 const struct recipe_builtin *recipe_builtin_for(const char *model_type);
 
 /* ---- use ---- */
@@ -122,8 +122,7 @@ struct recipe_source {
 	const uint64_t *shape;
 	uint32_t number; /* in the catalog; used in pieces */
 	uint8_t stored,
-		shown; /* enum ckpt_dtype: as stored, and as shown, together with what is made from
-                          it */
+		shown; /* enum ckpt_dtype: as stored, and as shown, also for results made from it */
 	uint8_t n_dims;
 };
 
@@ -133,7 +132,7 @@ struct recipe_in {
 	const struct recipe_facts *facts;
 	void (*warn)(void *arg, const char *what); /* may be NULL */
 	void *warn_arg;
-	size_t *found; /* how often a name that was looked for is there, also where it fails; or NULL */
+	size_t *found; /* how many of the names looked for exist, also set on failure; or NULL */
 };
 
 struct recipe_out {

@@ -24,7 +24,7 @@ struct work {
 	struct ckpt_err *e;
 	struct recipe_out *out;
 	const char *prefix;
-	bool *used;	   /* by position in in->names, like the next: */
+	bool *used;	   /* by position in in->names, like the next member: */
 	uint32_t *made_of; /* by index of out->tensors, for messages */
 	size_t cap_made_of, cap_tensors;
 	struct buf name, tried;
@@ -87,7 +87,7 @@ struct found {
 	char name[RECIPE_MAX_NAME + 1];
 };
 
-/* 1: there is none; the names tried are added to w->tried. */
+/* 1: it does not exist; the names tried are added to w->tried. */
 static int find_stored(struct work *w, struct run parts, uint32_t line, struct found *ret)
 {
 	unsigned all = 1u << count_brackets(w, parts);
@@ -98,7 +98,7 @@ static int find_stored(struct work *w, struct run parts, uint32_t line, struct f
 		int rc = write_name(w, parts, line, w->prefix, stacked);
 		int64_t at;
 
-		/* Comparing names that begin alike costs up to where they differ. */
+		/* Comparing names with a common prefix takes time up to the first difference. */
 		if (!rc)
 			rc = recipe_count_steps(&w->x, w->name.len * w->depth / 4, line, w->e);
 		if (rc)
@@ -106,7 +106,7 @@ static int find_stored(struct work *w, struct run parts, uint32_t line, struct f
 		at = namelist_find(w->in->names, w->name.data, w->name.len);
 		(void)text_show(w->name.data, w->name.len, shown, sizeof(shown));
 		if (at < 0) {
-			if (w->tried.len < 200) /* more would not fit the message */
+			if (w->tried.len < 200) /* longer text would not fit the message */
 				buf_printf(&w->tried, "%s'%s'", w->tried.len ? ", " : "", shown);
 			continue;
 		}
@@ -351,7 +351,7 @@ static int warn_unused(struct work *w)
 	return 0;
 }
 
-/* The stored tensor that the result with that number is made of. */
+/* The stored tensor that result number `index` is made of. */
 static void stored_name(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
 	const struct work *w = arg;

@@ -80,7 +80,7 @@ static int lookup(struct eval *x, const struct rx_token *t, uint32_t line, uint6
 	return rc < 0 ? recipe_bad(x->r, line, e, "%s", why.msg) : rc;
 }
 
-/* "'num_layers' in the checkpoint's args, ...": where a parameter was looked for. */
+/* "'num_layers' in the checkpoint's args, ...": the places where a parameter was looked up. */
 static void list_places(const struct eval *x, const struct param *p, char *out, size_t cap)
 {
 	static const char *const places[] = { "config.json", "the checkpoint's args" };

@@ -44,7 +44,7 @@ struct name_part {
 
 struct factor {
 	bool any, cut, one;	 /* `any`; has an `of`; and has no `..` */
-	bool swap;		 /* the result has it behind the next one */
+	bool swap;		 /* the result has this factor inside the next one */
 	struct run from, to, of; /* tokens; without `cut` only `of` is used */
 };
 
@@ -67,7 +67,8 @@ struct statement {
 	enum { DO_RULE, DO_FOR, DO_IF, DO_REFUSE } kind;
 	bool optional; /* rule: ?= */
 	uint32_t line;
-	uint32_t end, other; /* for, if: statement after their last; start of `else`, or end */
+	/* for, if: statement after the last one inside; start of `else`, or end */
+	uint32_t end, other;
 	struct run name;     /* rule, if: parts */
 	struct run sources;  /* rule */
 	struct run from, to; /* for; refuse: to */
@@ -116,14 +117,14 @@ struct eval {
 	} * params;
 	uint64_t loops[RECIPE_MAX_DEPTH];     /* current value of each */
 	uint64_t loop_ends[RECIPE_MAX_DEPTH]; /* exclusive */
-	uint64_t steps, results;	      /* used of RECIPE_MAX_STEPS and RECIPE_MAX_RESULTS */
+	uint64_t steps, results; /* amounts used of RECIPE_MAX_STEPS and RECIPE_MAX_RESULTS */
 };
 
-/* Charges work, or memory for results, before using it. EFBIG: over the limit. */
+/* Charges work, or memory for results, before it is used. EFBIG: the limit is exceeded. */
 int recipe_count_steps(struct eval *x, uint64_t steps, uint32_t line, struct ckpt_err *e);
 int recipe_count_result(struct eval *x, uint64_t bytes, uint32_t line, struct ckpt_err *e);
 
-/* 0; 1: something in it is unknown (only where the recipe looks something up); or an error. */
+/* Returns 0; 1: a value is unknown (only in recipes that look it up); or an error. */
 int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, struct ckpt_err *e);
 
 /* ---- cutting ---- */
@@ -135,7 +136,7 @@ struct cut_from {
 	size_t n_stacked;
 	uint64_t index[RECIPE_MAX_BRACKETS], count[RECIPE_MAX_BRACKETS]; /* of stacked axes */
 };
-/* Cuts from it the tensor that these axes (a run of axes) describe. */
+/* Cuts the tensor that these axes (a run of axes) describe. */
 int recipe_cut(struct eval *x, const struct cut_from *c, struct run axes, struct vtensor **ret,
 	       struct ckpt_err *e);
 

@@ -4,8 +4,8 @@
  *
  * Along each axis the selected elements are runs of equal length, consecutive in the result:
  * [groups : 0..r of r+2 : d] is `groups` runs of r*d elements, (r+2)*d apart. The elements of a run
- * are equally far apart in the source: next to each other, unless factors are swapped. The pieces
- * are the products of the axes' runs.
+ * are equally spaced in the source: adjacent, unless factors are swapped. The pieces are the
+ * products of the axes' runs.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -21,17 +21,17 @@
 
 struct level {
 	uint64_t from, to, of;
-	uint64_t count, step; /* to - from; how far apart they are in the source */
+	uint64_t count, step; /* to - from; their distance in the source */
 };
 
 struct axis {
 	uint64_t length; /* required of the source, or its minimum: */
 	bool at_least;
 	bool gone; /* a single index, dropped from the result */
-	size_t n;  /* levels, in the order of the result; the last is a run */
+	size_t n;  /* number of levels, in the order of the result; the last one is a run */
 	struct level levels[RECIPE_MAX_FACTORS];
-	uint64_t base; /* where the first element is in the source */
-	uint64_t runs; /* how many; 0: nothing is selected */
+	uint64_t base; /* index of the first element in the source */
+	uint64_t runs; /* number of runs; 0: nothing is selected */
 };
 
 struct cutting {
@@ -63,8 +63,8 @@ static int read_level(struct eval *x, const struct cutting *c, const struct fact
 }
 
 /*
- * Brings an axis's levels into the order of the result, and joins those that are one behind the
- * other in the source as well: what then is the last is a run.
+ * Puts an axis's levels in the order of the result, and merges adjacent ones that are contiguous in
+ * the source; the last one is then a run.
  */
 static void order_levels(struct axis *a, const struct factor *f)
 {
@@ -84,7 +84,7 @@ static void order_levels(struct axis *a, const struct factor *f)
 	}
 	for (size_t i = 0; i < a->n; i++) {
 		v[i] = a->levels[i];
-		if (f[i].swap) { /* never two in a row */
+		if (f[i].swap) { /* two swaps are never adjacent */
 			v[i] = a->levels[i + 1];
 			v[i + 1] = a->levels[i];
 			i++;
@@ -118,7 +118,7 @@ static int read_axis(struct eval *x, struct cutting *c, struct run factors, uint
 
 		if (rc)
 			return rc;
-		if (f[i].any && v->to > v->of) { /* shown as what is missing */
+		if (f[i].any && v->to > v->of) { /* shown as the required length */
 			a.at_least = true;
 			v->of = v->to;
 		}
@@ -191,7 +191,7 @@ static int read_axes(struct eval *x, struct cutting *c, struct run axes)
 
 /* ---- pieces ---- */
 
-/* Where run k of the axis begins in the source. */
+/* The index at which run k of the axis begins in the source. */
 static uint64_t run_start(const struct axis *a, uint64_t k)
 {
 	uint64_t at = a->base;
@@ -220,7 +220,7 @@ static int count_pieces(const struct cutting *c, uint64_t *ret)
 	return 0;
 }
 
-/* What all pieces share, and room for what differs. */
+/* Data shared by all pieces, and room for each piece's own. */
 struct parts {
 	struct vtensor v;
 	uint64_t shape[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], coeff[CKPT_MAX_DIMS];
@@ -238,7 +238,7 @@ static void describe(const struct cutting *c, struct parts *p)
 			continue;
 		p->shape[n] = a->runs * a->levels[a->n - 1].count;
 		p->len[n] = a->levels[a->n - 1].count;
-		/* Of a single element it says nothing. */
+		/* Meaningless for a single element. */
 		p->coeff[n] = p->len[n] > 1 ? a->levels[a->n - 1].step : 1;
 		p->dim[n++] = (uint8_t)(c->from->n_stacked + i);
 	}
@@ -248,7 +248,7 @@ static void describe(const struct cutting *c, struct parts *p)
 				 .shape = p->shape };
 }
 
-/* Makes piece k; its n_dims offsets and n_source bases are at numbers. */
+/* Makes piece k; its n_dims offsets and n_source bases are stored at `numbers`. */
 static void make_piece(const struct cutting *c, const struct parts *p, uint64_t k,
 		       uint64_t *numbers, struct piece *ret)
 {
@@ -276,7 +276,7 @@ static void make_piece(const struct cutting *c, const struct parts *p, uint64_t 
 			       .base = base };
 }
 
-/* Bytes that vtensor_copy will allocate for it, and for its list entries. */
+/* Bytes that vtensor_copy will allocate for it and its list entries. */
 static uint64_t result_bytes(const struct vtensor *v, uint64_t pieces, size_t n_source)
 {
 	uint64_t numbers = v->n_dims + pieces * (3ull * v->n_dims + n_source);
