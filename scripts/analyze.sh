@@ -1,6 +1,6 @@
 #!/bin/bash
 # analyze.sh [FILE...] - clang-tidy and gcc -fanalyzer on every C file of the program, or on the given ones.
-# .clang-tidy lists the checks, and says why others are off. Takes minutes, so it is not part of lint.
+# .clang-tidy lists the checks and explains why others are off. Takes minutes, so it is not part of lint.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v clang-tidy >/dev/null || { echo "analyze: clang-tidy is not installed"; exit 2; }
@@ -18,7 +18,7 @@ tidy() {
 # gcc 12's analyser looks for double free and use after free, and misuse of files, setjmp and signals.
 # These checks are off, because all of their findings were false:
 #   malloc-leak             memory that a structure owns, or a cleanup function frees
-#   use-of-uninitialized-value  what a function fills in that returns 0; variables with a cleanup
+#   use-of-uninitialized-value  values that a function sets if it returns 0; variables with a cleanup
 #   null-dereference, null-argument, possible-null-argument  contracts of other functions, as in .clang-tidy
 gcc_analyze() {
   local include

@@ -1,6 +1,6 @@
 #!/bin/bash
-# check-layers.sh - includes point down, never up or sideways; private headers stay private;
-# banned functions stay out. The table is that of core/README.md. Silent when all is well.
+# check-layers.sh - check that includes point down, never up or sideways, that private headers stay private,
+# and that banned functions are not used. The table is that of core/README.md. Silent if all is well.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
@@ -33,7 +33,7 @@ allowed() {
   esac
 }
 
-# The folder whose public header this is.
+# Prints the folder to which a public header belongs.
 home_of() {
   case $1 in
     ckptfs/ckpt_base.h) echo base ;;
@@ -90,7 +90,7 @@ grep -nHi 'zstd' "${codeless[@]}" &&
 grep -nH 'sqlite3\.h' "${no_index[@]}" && say "SQL lives in core/index"
 grep -nHwE '(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
   grep -vE '^\S+:[0-9]+:\s*(\*|/\*)' && say "banned function"
-# A count of 32 bits that is added to in 32 bits: (size_t)n + 1 is meant.
+# Additions to 32-bit counts in 32 bits, where (size_t)n + 1 is meant.
 grep -nHE '(malloc|calloc|realloc|reallocarray|arena_alloc|arena_array|pool_charge)\(.*\+ [0-9]+u[^l0-9a-z]' "${sources[@]}" &&
   say "a size is computed in 32 bits"
 dup=$(printf '%s\n' "${sources[@]##*/}" | sort | uniq -d)

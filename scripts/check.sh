@@ -3,8 +3,8 @@
 #
 # There are three kinds: the corpora of the fuzz targets, the unit suites of BUILDDIR/tests/unit, and the suites on
 # real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS select those to run (default all; `none`);
-# WORD: only mount suites whose file name contains it. CHECK_FULL=1 also runs the long loops of fault and property
-# tests, and uses the disk; otherwise root's files are kept in memory, if there is enough, unless $TMPDIR is set.
+# WORD limits the run to mount suites whose file name contains it. CHECK_FULL=1 also runs the long loops of fault and
+# property tests, and uses the disk; otherwise root's files are kept in memory if there is enough and $TMPDIR is not set.
 # RETRY=1: run a failed suite once more, alone; tests that pass then are UNSTEADY, not failures (tests/README.md).
 # Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the mount suites
 # are skipped; with CI=true a skip is a failure. Mounts and files are removed afterwards.
@@ -15,7 +15,7 @@ build=${1:?directory of the build}
 word=${2:-}
 jobs=${JOBS:-$(nproc)}
 scratch=$(mktemp -d) || exit 2
-chmod 711 "$scratch" # some tests are somebody else
+chmod 711 "$scratch" # some tests run as another user
 
 free=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
 if [[ -z ${CHECK_FULL:-}${TMPDIR:-} && $EUID == 0 ]] && ((free > 8 << 20)); then
@@ -48,15 +48,15 @@ export CK_VERBOSITY=${CK_VERBOSITY:-verbose}
 export CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-4} # suites share the CPUs
 export TEST_SEED=${TEST_SEED:-$(date +%s%N)}
 echo "TEST_SEED=$TEST_SEED"
-# libfuse keeps the mount point's name until it unmounts by that name, which the daemon leaves to
-# others (fs/mount/unmounter.h).
+# libfuse frees the mount point's name only when it unmounts, which the daemon leaves to another
+# process (fs/mount/unmounter.h).
 echo leak:fuse_session_mount >"$scratch/suppressions"
 export LSAN_OPTIONS=${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$scratch/suppressions:print_suppressions=0
 
 # Suites that take long start first.
 slow="report faults ckpt_fault reshard live_faults bytes damage catalog run security"
 
-# wanted NAMES NAME: whether a list of names, all when empty, has this one
+# wanted NAMES NAME: whether a list of names contains this one; an empty list contains all
 wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
 
 list_jobs() {
@@ -107,7 +107,7 @@ if [[ ! -c /dev/fuse && ${MOUNTS:-} != none ]]; then
   printf 'skipped mounts (no /dev/fuse)\n' | tee "$scratch/log/mounts"
 fi
 
-# RESULT NAME for each test of a suite's log.
+# Prints RESULT NAME for each test in a suite's log.
 results() {
   sed -nE -e 's/ \(longer than [0-9]+ s\)$//' -e 's/^(ok|FAILED) +/\1 /p' \
     -e 's/^[^ ]+:[0-9]+:P:([^:]+:[^:]+:[0-9]+): .*/ok \1/p' \
@@ -115,7 +115,7 @@ results() {
 }
 failures() { results "$1" | sed -n 's/^FAILED //p'; }
 
-# One suite once more: its second log counts. What failed at first must have passed now.
+# Runs one suite once more; its second log counts. Tests that failed the first time must now pass.
 run_again() {
   local kind=$1 name=$2 log=$scratch/log/$1-$2 first=$scratch/first test
   mv "$log" "$first"
@@ -131,7 +131,7 @@ run_again() {
   done < <(failures "$first")
 }
 
-# More failures than a busy machine explains are no reason to look twice.
+# A busy machine does not cause many failures at once, so in that case nothing is run again.
 if [[ -n ${RETRY:-} ]]; then
   : >"$scratch/unsteady"
   for f in "$scratch"/log/{unit,mounts}-*; do
@@ -145,7 +145,7 @@ if [[ -n ${RETRY:-} ]]; then
   fi
 fi
 
-# Daemons whose mounts are gone must be gone too.
+# Daemons whose mounts are gone must have ended, too.
 left_over() {
   local p
   for p in /proc/[0-9]*; do
@@ -170,7 +170,7 @@ passed=$((unit_all - unit_failed + $(count ok)))
 failed=$((unit_failed + $(count FAILED)))
 skipped=$(count skipped)
 [[ ${CI:-} == true ]] && failed=$((failed + skipped))
-# LeakSanitizer reports a thread that ends while it stops all threads, and goes on: no failure of ours.
+# LeakSanitizer reports a thread that ends while it stops all threads, and continues: this is not a failure.
 for report in "$scratch"/{asan,ubsan,tsan}.*; do
   grep -sqv 'Unable to get registers from thread' "$report" || continue
   failed=$((failed + 1))

@@ -1,22 +1,22 @@
 #!/bin/bash
-# chroot.sh make [DIR]                    build a Debian forky chroot in DIR: PyTorch and what
-#                                         reads its models
+# chroot.sh make [DIR]                    build a Debian forky chroot in DIR, with PyTorch and
+#                                         programs that read its models
 # chroot.sh run [DIR] [--bind SRC:DST]... -- COMMAND [ARG...]
 #
 # The tests compare ckptfs with the real frameworks. Debian 12 has no usable PyTorch, Debian
-# forky has; so it runs in a chroot. "make" may be repeated: what is finished is kept, so DIR
-# can be cached between runs. "run" executes COMMAND inside, in a mount namespace of its own,
-# with each SRC (a live FUSE mount too) visible at DST; its exit status is COMMAND's and
-# nothing stays mounted afterwards.
+# forky does, so it runs in a chroot. "make" may be repeated: finished parts are kept, so DIR
+# can be cached between runs. "run" executes COMMAND inside, in a separate mount namespace,
+# with each SRC (which may be a live FUSE mount) visible at DST; its exit status is COMMAND's
+# and nothing stays mounted afterwards.
 #
 # DIR defaults to $CKPTFS_CHROOT, or /var/cache/ckptfs/forky. Must be root.
-# The mirror is the one that this machine's own apt uses.
+# The mirror is the one that this machine's apt uses.
 set -euo pipefail
 
 SUITE=forky
 PACKAGES="python3-torch python3-numpy python3-zstandard python3-safetensors python3-transformers
   llama.cpp-tools python3-gguf"
-STAMP=var/lib/ckptfs-ready # inside the chroot: the packages that were installed last
+STAMP=var/lib/ckptfs-ready # inside the chroot: the packages installed last
 
 die() { echo "chroot.sh: $*" >&2; exit 1; }
 
@@ -38,7 +38,7 @@ make_chroot() {
       ln -s sid "/usr/share/debootstrap/scripts/$SUITE"
     debootstrap --variant=minbase "$SUITE" "$dir" "$m"
   fi
-  # What the machine needs to reach its mirror, the chroot needs too.
+  # The chroot needs the same settings as the machine to reach the mirror.
   for f in /etc/apt/apt.conf.d/*; do
     if grep -qs 'Acquire::' "$f"; then cp "$f" "$dir/etc/apt/apt.conf.d/"; fi
   done

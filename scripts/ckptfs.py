@@ -65,7 +65,7 @@ __version__ = "0.5.1"
 NAME_MAX = 255
 ROOT = 1
 
-# torch's names of types that NumPy has, and of those that ml_dtypes adds.
+# torch's names of the types that NumPy has, and of those that ml_dtypes adds.
 _NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4",
           "int16": "<i2", "int8": "|i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2",
           "uint8": "|u1", "bool": "|b1", "complex128": "<c16", "complex64": "<c8"}
@@ -482,7 +482,7 @@ class Tensor:
         stride = (c_int64 * n)()
         for d, (first, by, count, stays) in enumerate(wanted):
             stride[d] = left.pop(0) if stays else 0
-            if by < 0 and count:  # the library goes forward in the tensor, and backward in memory
+            if by < 0 and count:  # the library reads forward in the tensor and writes backward in memory
                 first += (count - 1) * by
                 at += (count - 1) * stride[d]
                 stride[d] = -stride[d]
@@ -689,7 +689,7 @@ def _decoded(found: dict) -> Any:
             return frozenset(map(_hashable, items))
         if name == "builtins.dict":
             return {_hashable(key): value for key, value in items}
-    except (KeyError, TypeError, ValueError):  # "__error__", elements that cannot be hashed
+    except (KeyError, TypeError, ValueError):  # "__error__", or elements that cannot be hashed
         pass
     return found
 
@@ -839,7 +839,7 @@ class Checkpoint(Tensors):
         self.path = os.fspath(path)
         self._lib = _library()
         self._lock = threading.Lock()
-        self._users = 0  # calls in progress, and what must stay until they are done:
+        self._users = 0  # calls in progress; the following must stay until they are done:
         self._handle: Optional[c_void_p] = None
         self._open = False
         handle, e, odd = c_void_p(), _Err(), []

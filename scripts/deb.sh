@@ -1,5 +1,5 @@
 #!/bin/bash
-# deb.sh VERSION - Debian packages of this version, for the Debian that this runs on: build/*.deb.
+# deb.sh VERSION - build Debian packages of this version for the running Debian release: build/*.deb.
 #
 # Made from the last commit, like `make dist`. DEBFULLNAME and DEBEMAIL, if set, are the packager's name and
 # address. LINTIAN=1: fail if lintian finds an error.
@@ -17,7 +17,7 @@ scripts/dist.sh "$version" >/dev/null
 tar -xf "build/$name.tar.xz" -C build/deb
 cp "build/$name.tar.xz" "build/deb/ckptfs_$version.orig.tar.xz"
 cp -r scripts/debian "$work/debian"
-so=$(sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/' <<<"$version") # as the Makefile has it
+so=$(sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/' <<<"$version") # as in the Makefile
 mv "$work/debian/libckpt.install" "$work/debian/libckpt$so.install"
 date=$(git log -1 --format=%cD 2>/dev/null || date -R)
 sed -i -e "s|@VERSION@|$version|g" -e "s|@SOVERSION@|$so|g" -e "s|@DATE@|$date|g" \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# demo.sh - mount a real checkpoint, look around, take tensors out, compare them with torch's.
+# demo.sh - mount a real checkpoint, look around, extract tensors, compare them with torch's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD

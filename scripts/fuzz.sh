@@ -1,6 +1,6 @@
 #!/bin/bash
 # fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its
-# corpus. Finds go to build/corpus; a crash is kept there too and fails. Needs clang.
+# corpus. New inputs go to build/corpus; a crash is also kept there and makes the script fail. Needs clang.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=$1

@@ -2,9 +2,9 @@
 # libfuse.sh make [DIR]    build the libfuse of Debian forky, with io_uring, in DIR
 # libfuse.sh check [DIR]   build this program with it, and run suites on real mounts
 #
-# Debian 12 has libfuse 3.14, which a build uses by default. Newer versions have an interface for kernel
-# passthrough, and io_uring; forky's package is built without the latter, so it is built from source.
-# "check" enables io_uring in the kernel, if it has it, and disables it afterwards. $MOUNTS names the suites.
+# Debian 12 has libfuse 3.14, which a build uses by default. Newer versions support kernel passthrough and
+# io_uring; forky's package is built without the latter, so libfuse is built from source.
+# "check" enables io_uring in the kernel, if supported, and disables it afterwards. $MOUNTS names the suites.
 #
 # DIR defaults to /var/cache/ckptfs/libfuse. Must be root; the chroot of chroot.sh fetches the source.
 set -euo pipefail

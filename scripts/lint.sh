@@ -1,7 +1,7 @@
 #!/bin/bash
 # lint.sh - checks beyond the compiler's: format, cppcheck, shellcheck, pyflakes, the manual. Takes seconds;
-# analyze.sh has the checks that take minutes.
-# A tool that is not installed is reported and skipped; with CI=true that is a failure.
+# analyze.sh runs the checks that take minutes.
+# A tool that is not installed is reported and skipped; with CI=true this is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 bad=0
@@ -21,7 +21,7 @@ step() {
 mapfile -t c < <(git ls-files '*.c' '*.h')
 mapfile -t sh < <(git ls-files '*.sh' '*.bash' .ci/run)
 have clang-format && step clang-format clang-format --dry-run -Werror "${c[@]}"
-# memleak: it does not know variables that free themselves; AddressSanitizer finds leaks.
+# memleak is off: it does not understand cleanup attributes; AddressSanitizer finds leaks.
 have cppcheck && step cppcheck cppcheck --quiet --error-exitcode=1 --inline-suppr -j 2 \
   --enable=warning,performance,portability --suppress=missingIncludeSystem \
   --suppress=nullPointerOutOfMemory --suppress=checkersReport --suppress=memleak -DCKPTFS_VERSION='"x"' \
@@ -37,8 +37,8 @@ lint_js() {
   return "$bad"
 }
 have node && step node lint_js
-# Other packages' pages need not be installed. Mandoc writes to both streams: together, one would cut
-# the other's lines.
+# Other packages' pages need not be installed. Mandoc writes to both streams; if they were merged,
+# their lines would be mixed.
 # shellcheck disable=SC2317 # step calls it
 lint_manual() {
   [ -z "$({

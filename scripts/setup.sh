@@ -1,10 +1,10 @@
 #!/bin/sh
-# setup.sh build|test|deb - ensure that the Debian packages needed to build, to test, or to make packages are installed.
+# setup.sh build|test|deb - install the Debian packages that are needed to build, to test, or to make packages.
 # setup.sh names - print the names of the packages that a build needs.
 #
-# MPI=1 in the environment: for a build with MPI.
-# Installs missing packages with apt if permitted, otherwise prints the command that does.
-# Silent and quick if nothing is missing. Does nothing without dpkg: `make` then names what it does not find.
+# MPI=1 in the environment: include the packages for a build with MPI.
+# Installs missing packages with apt if permitted, otherwise prints the command that installs them.
+# Silent and quick if nothing is missing. Does nothing without dpkg: `make` then names missing dependencies.
 set -u
 
 # libfuse3-dev, fuse3: the mount; fusermount3 lets users mount without root. libsqlite3-dev: the chunk index.
@@ -21,7 +21,7 @@ command -v dpkg-query >/dev/null 2>&1 || exit 0
 
 missing=
 for p in $packages; do
-  case $p in # a compiler or make of another kind is as good
+  case $p in # another compiler or make will do
     gcc) command -v "${CC:-cc}" >/dev/null 2>&1 && continue ;;
     make) command -v make >/dev/null 2>&1 && continue ;;
     pkg-config) command -v pkg-config >/dev/null 2>&1 && continue ;;

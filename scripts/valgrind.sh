@@ -1,6 +1,6 @@
 #!/bin/bash
-# valgrind.sh PROGRAM [SUITE...] - run the unit suites of PROGRAM under memcheck, which finds uses of
-# uninitialised bytes (that the sanitizers do not detect) and leaks. Tests with findings fail and are named.
+# valgrind.sh PROGRAM [SUITE...] - run the unit suites of PROGRAM under memcheck, which finds leaks and uses
+# of uninitialised bytes (which the sanitizers do not detect). Tests with findings fail and are named.
 #
 # Excluded are suites that inject faults, one run per fault, which would take an hour and run under AddressSanitizer;
 # staging, which is traced and killed before each of its system calls, because valgrind makes many more of its own;
@@ -21,6 +21,6 @@ fi
 status=0
 CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-100} valgrind --quiet --max-threads=4200 --error-exitcode=9 --leak-check=full \
   --show-leak-kinds=definite --errors-for-leak-kinds=definite --log-file="$logs/%p" "$program" "${suites[@]}" || status=$?
-# Valgrind does not know openat2; the program works without it.
+# Valgrind does not support openat2; the program works without it.
 cat "$logs"/* | grep -vE '^--[0-9]+-- ' || true
 exit $status
