@@ -57,7 +57,7 @@ static void show(void *arg, const char *what)
 	(void)fprintf(stderr, "ckptfs: export: %s\n", what);
 }
 
-/* Is the face, or something in it, what is copied? path is in the form of add_path. */
+/* Is the face, or something in it, copied? path is in the form of add_path. */
 static bool is_copied(const char *path, const char *face)
 {
 	size_t n = strlen(face);

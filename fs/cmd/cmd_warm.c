@@ -45,7 +45,7 @@ enum {
 /* A checkpoint, and the mount that shows it. */
 struct place {
 	struct ckpt *ckpt; /* NULL: it cannot be opened */
-	char *root;	   /* where it is mounted; NULL: it is not */
+	char *root;	   /* where it is mounted; NULL: it is not mounted */
 	struct jdoc stats; /* what the mount reports; this and the next are borrowed by ckpt */
 	struct options options;
 };

@@ -2,7 +2,7 @@
 /*
  * complete - the completions that a shell offers for a word of a command line:
  *
- *	ckptfs __complete cat run/step-1000 hf/mo      // the words behind "ckptfs", the last one unfinished
+ *	ckptfs __complete cat run/step-1000 hf/mo   // words after "ckptfs", the last unfinished
  *	hf/model.safetensors
  *
  * Prints whole words, one per line; no space may follow one that ends in '=' or '/'. A first line

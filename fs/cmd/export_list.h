@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define EXPORT_UNIT ((uint64_t)8 << 20) /* bytes */
-#define EXPORT_TOP  UINT32_MAX		/* in place of a directory: what is exported is a file */
+#define EXPORT_TOP  UINT32_MAX		/* in place of a directory: a single file is exported */
 
 struct ckpt_err;
 

@@ -140,7 +140,7 @@ static int run_command(const struct command *c, int argc, char *const *argv)
 
 	if (options_parse(&o, c->words | WORDS_ANY, 0, argc, argv, &e))
 		return bad_usage(&e, c->name);
-	/* Alone, -h asks for help even where it means something else. */
+	/* Alone, -h asks for help even if it has another meaning. */
 	if (o.help || (argc == 1 && o.human))
 		return print_help(c);
 	if (cmd_join_runs(c, &o, &e))

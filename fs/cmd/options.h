@@ -131,7 +131,7 @@ void options_add_shape(const struct options *o, options_value_fn *instead, struc
 /* Word i of these groups, as a user types it; false after the last. */
 struct option_word {
 	const char *name;
-	const char *value; /* NULL: it takes none; "a|b": one of these; else what it is: "FILE" */
+	const char *value; /* NULL: it takes none; "a|b": one of these; else its kind: "FILE" */
 	bool may_omit;	   /* the value */
 	bool in_list;	   /* -o takes it, too */
 };
