@@ -18,9 +18,9 @@
 struct ckpt_err;
 
 /*
- * Opens the file that messages are appended to: a regular file of this user with a single name, or a
- * new one with mode 0600. A symbolic link is refused: another user of its directory could have put
- * it there.
+ * Opens the file that messages are appended to: a regular file of this user with a single name, or
+ * a new one with mode 0600. A symbolic link is refused: another user of its directory could have
+ * put it there.
  */
 int logger_open(const char *path, int *ret, struct ckpt_err *e);
 /* From now on log_msg writes to this process, which logs to syslog, if asked to, instead of stderr,

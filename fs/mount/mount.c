@@ -152,7 +152,7 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 		"%s", line);
 }
 
-/* ---- what is mounted where ---- */
+/* ---- existing mounts ---- */
 
 /* Is `path` the directory `dir`, or something in it? */
 static bool lies_in(const char *path, const char *dir)

@@ -32,7 +32,7 @@ void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn);
 
 /* ---- io_uring instead of /dev/fuse ---- */
 
-/* Does libfuse have the option? */
+/* Does libfuse have the io_uring option? */
 bool negotiate_has_uring(void);
 /* Why a mount with this option does not use it, one sentence; NULL: no reason is known. */
 const char *negotiate_no_uring(void);

@@ -7,9 +7,9 @@
  * all. Inode numbers are the engine's nodes, so lookups need not be counted. Every operation makes
  * one call of the engine and answers exactly once.
  *
- * Left NULL on purpose: locks (a handler would disable the kernel's own, which work), access, flush
- * and lseek (the kernel handles them), and everything that writes (the kernel answers EROFS because
- * of -o ro).
+ * Deliberately left NULL: locks (a handler would disable the kernel's own, which work), access,
+ * flush and lseek (the kernel handles them), and everything that writes (the kernel answers EROFS
+ * because of -o ro).
  *
  * Threads: ops from any number; fs_new and fs_free from one, with no loop running.
  */

@@ -31,7 +31,7 @@ struct failure {
 	const char *doing; /* "open", "read", "stat" or "list" */
 	ckpt_node node;
 	uint64_t off, len; /* of a read */
-	bool unnamed;	   /* do not determine its path: its directories may hang as well */
+	bool unnamed;	   /* do not determine its path: its directories may hang, too */
 };
 
 /* Replies with an error unchanged, and counts it. */

@@ -8,14 +8,14 @@
  *	no_new_privs	no program that is started has more rights than we: no setuid.
  *	capabilities	of root's only those stay that reading needs: CAP_DAC_READ_SEARCH (files of
  *			others), CAP_LEASE and CAP_FOWNER (their pages in the cache, read/lease.h and
- *			cachestat(2)), and CAP_SYS_ADMIN where the kernel is to read files by itself.
+ *			cachestat(2)), and CAP_SYS_ADMIN if the kernel is to read files by itself.
  *	Landlock	opens nothing but the checkpoint and what the options name, for reading, and
  *			writes nothing but chunk indexes (Linux 5.13 and later, as far as the kernel's
- *			version goes).
+ *			version supports it).
  *	seccomp		system calls are those of a file server: no programs, no sockets, no mounts, no
  *			code in writable memory, no other processes, no namespaces. Any other call kills
  *			the daemon; readers get ENOTCONN. Of io_uring only waiting for and answering
- *			requests is left, and only where requests come that way (negotiate.h).
+ *			requests is left, and only if requests arrive that way (negotiate.h).
  *
  * The process can still be dumped and debugged by its user, who can read the checkpoint anyway.
  *

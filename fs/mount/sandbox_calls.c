@@ -168,7 +168,7 @@ static const int allowed[] = {
 	SCMP_SYS(epoll_wait),
 	SCMP_SYS(epoll_pwait),
 	SCMP_SYS(epoll_pwait2),
-	/* who and where we are */
+	/* identity and working directory */
 	SCMP_SYS(getpid),
 	SCMP_SYS(getppid),
 	SCMP_SYS(gettid),

@@ -46,7 +46,7 @@ enum stats_request {
 		N_STATS_REQUESTS
 };
 
-/* What a mount consists of; borrowed. */
+/* The description of a mount; borrowed. */
 struct stats_about {
 	struct ckpt *ckpt;
 	const char *source;    /* absolute path of the checkpoint */
@@ -76,7 +76,7 @@ void stats_passed(struct stats *s);
 void stats_set_passthrough(struct stats *s, bool on);
 /* Do requests come over io_uring? */
 void stats_set_uring(struct stats *s, bool on);
-/* What kernel and daemon have agreed on. */
+/* Records what kernel and daemon have agreed on. */
 void stats_negotiated(struct stats *s, const struct fuse_conn_info *conn);
 
 /* ---- .ckptfs/stats.json and .ckptfs/log ---- */

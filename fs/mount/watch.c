@@ -43,8 +43,8 @@ static bool find_dir(fuse_req_t req, ckpt_node *ret)
 	return !ckpt_lookup(fs_config(req)->ckpt, CKPT_ROOT, WATCH_DIR, ret);
 }
 
-/* Like everything else, they have the checkpoint's time: `tar` complains about files that change while
- * it reads them. */
+/* Like everything else, they have the checkpoint's time: `tar` complains about files that change
+ * while it reads them. */
 static int attributes(fuse_req_t req, fuse_ino_t which, struct stat *ret)
 {
 	const struct fs_config *config = fs_config(req);
