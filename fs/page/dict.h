@@ -14,7 +14,7 @@
 
 struct dict {
 	struct buf bytes; /* all strings, concatenated */
-	size_t *ends;	  /* n: where each string ends in bytes */
+	size_t *ends;	  /* n offsets in .bytes: the end of each string */
 	size_t n, cap;
 	uint32_t *slots; /* numbers + 1, by hash; 0: free */
 	size_t n_slots;	 /* a power of two */
