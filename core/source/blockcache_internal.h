@@ -137,7 +137,7 @@ void known_done(struct blockcache *c, struct known *k);
 void known_trim(struct blockcache *c, size_t keep);
 
 /* Makes the first block, without the lock: pinned, or NULL if the item ends before it. Also pins
- * those of the others that came along and were not in the cache. */
+ * the other blocks that were made along the way and were not in the cache. */
 int decode_blocks(struct blockcache *c, struct known *k, const struct wanted *want,
 		  struct ckpt_err *e);
 /* Records a request for the block; under the lock. */

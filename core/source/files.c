@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file is closed, or open with a number of users. One word says both (users: IS_OPEN and the
+ * A file is closed, or open with a number of users. One word holds both (users: IS_OPEN and the
  * number), so that using an open file takes no lock. Its states:
  *
  *	closed      -> open, 1      pin: by the thread that has opened its source, under the lock

@@ -8,12 +8,13 @@
  *
  * (huggingface_hub, file_download.py.) A directory is treated as a snapshot, or part of one, if all
  * of these hold:
- *  - it is snapshots/REVISION, or lies in one, by its path and by the directories themselves;
- *  - the directory that has snapshots/ has blobs/, neither of them a link, and is called models--*,
- *    datasets--* or spaces--*, or has refs/;
+ *  - it is snapshots/REVISION, or lies in one, according to its path and to the directories
+ *    themselves;
+ *  - the directory that contains snapshots/ also contains blobs/, neither of them is a link, and it
+ *    is named models--*, datasets--* or spaces--*, or contains refs/;
  *  - snapshots/ and blobs/ belong to root, to the user of this process, or to the owner of the
- *    snapshot or of the directory that has them, and none of the three can be written to by a group,
- *    or by all, that cannot write to the snapshot.
+ *    snapshot or of the directory that contains them, and none of the three is writable by a group,
+ *    or by all, unless these can also write to the snapshot.
  *
  * Links in it are followed if their target is exactly ../../blobs/NAME, with one more ../ for each
  * directory in between. They are not resolved: NAME is opened in blobs/, beneath the directory that

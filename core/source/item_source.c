@@ -130,7 +130,7 @@ bool item_want(const struct item_source *s, uint64_t off, uint64_t len)
 	return n && files_want(s->store->files, s->at.file, at, n);
 }
 
-/* ---- bytes where they are ---- */
+/* ---- bytes in place ---- */
 
 const uint8_t *item_map(const struct item_source *s, uint64_t off, uint64_t len, bool bring)
 {

@@ -116,7 +116,7 @@ int item_size(const struct item_source *s, uint64_t *ret, struct ckpt_err *e);
 /* Like source_want. */
 bool item_want(const struct item_source *s, uint64_t off, uint64_t len);
 
-/* ---- bytes where they are ---- */
+/* ---- bytes in place ---- */
 
 /* Like files_map or files_bring; NULL if the item is not plain. */
 const uint8_t *item_map(const struct item_source *s, uint64_t off, uint64_t len, bool bring);

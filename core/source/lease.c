@@ -219,8 +219,8 @@ static bool blocks_sigio(void)
 
 /*
  * Notifications go to the watcher, so that no thread of a program gets an unexpected signal. A
- * system call filter may refuse that (EPERM), because the thread's number is in memory, where a
- * filter cannot look. Then the process is notified, if all its threads have SIGIO blocked, as the
+ * system call filter may refuse that (EPERM), because the thread's number is in memory, which a
+ * filter cannot read. Then the process is notified, if all its threads have SIGIO blocked, as the
  * filter requires.
  */
 static bool set_owner(const struct leases *s, int fd)

@@ -52,7 +52,7 @@ static struct local *local_of(struct place *p)
 	return (struct local *)(void *)p;
 }
 
-/* ---- what is there ---- */
+/* ---- identities ---- */
 
 /* The components of an identity. */
 enum { ID_INODE, ID_SIZE, ID_MTIME, ID_CTIME, ID_LINKS, ID_NUMBERS };
