@@ -65,7 +65,7 @@ struct fetch {
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
 	struct otensor **open;	 /* by tensor number */
-	_Atomic uint8_t *looked; /* by tensor number: all its items have been looked into */
+	_Atomic uint8_t *looked; /* by tensor number: all its items have been examined */
 	LIST(struct otensor) unused;
 	size_t bytes;
 };

@@ -151,7 +151,7 @@ static int read_each(struct planning *g, size_t d)
 	return rc;
 }
 
-/* Plans what the part (g->off, g->len) of the piece needs from its source. */
+/* Plans the copies that the part (g->off, g->len) of the piece needs from its source. */
 static int read_piece(struct planning *g)
 {
 	const struct piece *p = &g->v->pieces[g->piece];

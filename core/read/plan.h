@@ -50,17 +50,17 @@ static inline uint8_t *copy_to(uint8_t *to, uint64_t dst)
 	return to + (int64_t)dst;
 }
 
-/* The stored tensor behind a piece; payloads[i] is that of chunk i, and all are filled in. */
+/* The stored tensor behind a piece; payloads[i] belongs to chunk i, and all are filled in. */
 struct plan_source {
 	const struct chunkmap *map;
 	const struct payload *payloads;
 };
 
 /*
- * Plans bytes [off, off+len) of v before any cast, which must be inside it; sources[i] is that of
- * piece i. If strides is NULL the destination is a reply of len bytes; otherwise element x goes to
- * sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements must not overlap. 0,
- * -ENOMEM, or 1: there are more copies than the plan may have.
+ * Plans bytes [off, off+len) of v before any cast, which must be inside it; sources[i] is the
+ * source of piece i. If strides is NULL the destination is a reply of len bytes; otherwise element
+ * x goes to sum(x[d] * strides[d]) bytes, over the dimensions of v->shape, and elements must not
+ * overlap. 0, -ENOMEM, or 1: there are more copies than the plan may have.
  */
 int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64_t off,
 	      uint64_t len, const int64_t *strides, struct plan *ret);

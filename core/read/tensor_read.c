@@ -300,7 +300,7 @@ int tensor_read(struct fetch *f, const struct tensor_reader *r, void *buf, size_
 	return rc ? name_tensor(r, len, off, rc, e) : 0;
 }
 
-/* ---- elements to where they belong ---- */
+/* ---- scattering elements ---- */
 
 struct spreading {
 	size_t n;
@@ -386,7 +386,7 @@ int tensor_scatter(struct fetch *f, const struct tensor_reader *r, void *to, con
 	return rc ? name_tensor(r, len, 0, rc, e) : 0;
 }
 
-/* ---- where it comes from ---- */
+/* ---- sources ---- */
 
 static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
 {
