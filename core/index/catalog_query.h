@@ -28,7 +28,7 @@ struct catalog_tensor {
 	const char *fqn;
 	const char *fault; /* sentence, or NULL */
 	const uint64_t *shape;
-	const uint64_t *logical; /* n_logical: what it was before flattening, see model/flat.h */
+	const uint64_t *logical; /* n_logical: the shape before flattening, see model/flat.h */
 	uint64_t bytes;
 	uint64_t map_xxh64;
 	int64_t map;

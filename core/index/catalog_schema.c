@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * A tensor's chunks are one row, not one row each: a tensor is what is looked up, written and
- * hashed, and 1.3 million rows would cost as much time as parsing 230 MB of pickle. The row is
+ * All chunks of a tensor are one row, not one row each: tensors are looked up, written and hashed
+ * as a whole, and 1.3 million rows would take as much time as parsing 230 MB of pickle. The row is
  * JSON so that sqlite3 alone can take it apart again: view `chunk` does.
  */
 const char *const catalog_schema[] = {

@@ -19,8 +19,9 @@
  *	format, chunks,
  *	sources: count, each path, min_size
  *	encodings: count, each name
- *	tensors: count, each fqn, path (catalog_path.h), dtype, dimensions, shape..., bytes, chunks, state, fault,
- *	         map, bytes of the map, map_xxh64, dimensions of the logical shape (0: none), it...
+ *	tensors: count, each fqn, path (catalog_path.h), dtype, dimensions, shape..., bytes, chunks,
+ *	         state, fault, map, bytes of the map, map_xxh64, dimensions of the logical shape
+ *	         (0: none), the logical shape...
  *	objects: count, each fqn, path, source, offset, length, encoding, fault, text
  * Tensors and objects are in natural order of their FQNs. The list of metadata files, in a row of
  * its own, since a copy of the checkpoint has other ids but the same seal:
