@@ -4,7 +4,7 @@
  *
  *	DEST.partial         the checkpoint while it grows; it changes places with DEST when all
  *	                     of it is on disk
- *	DEST.partial.lock    says that DEST.partial is ours, locked (flock) as long as somebody saves
+ *	DEST.partial.lock    marks DEST.partial as ours; locked (flock) as long as a save runs
  *	DEST.partial.old     what was at DEST, for the moment between two renames, where the file
  *	                     system cannot exchange two directories (NFS, some FUSE)
  *

@@ -112,7 +112,7 @@ void site_close(struct site *p)
 	p->parent = -1;
 }
 
-/* ---- what is in a directory ---- */
+/* ---- contents of a directory ---- */
 
 static DIR *list(const struct site *p, const char *name)
 {

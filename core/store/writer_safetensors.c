@@ -35,7 +35,7 @@ struct st_writer {
 
 /* ---- distributing items over files ---- */
 
-/* What the coordinator sends to each rank. */
+/* The message from the coordinator to each rank. */
 struct form {
 	bool whole;	/* a Hugging Face model, else torch's distributed form */
 	uint32_t first; /* number of the rank's first file of whole tensors */
