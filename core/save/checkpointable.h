@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checkpointable - what a planner needs from a local tensor (ckpt_state.h): its write items, and
+ * checkpointable - the interface of a local tensor (ckpt_state.h) to planners: its write items, and
  * the shard that an index refers to; and conversion of Megatron's ShardedTensor and ShardedObject.
  *
  * Everything is a plain value that borrows its arrays from the caller; functions allocate from the

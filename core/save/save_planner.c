@@ -2,7 +2,7 @@
 /*
  * The save planners of the systems: one procedure with four sets of rules.
  *
- * Plans are made in `scratch`, which lives from one configure to the next. With cache_plans three
+ * Plans are made in `scratch`, which lives from one configure to the next. With cache_plans, three
  * things outlive it, as copies that borrow nothing: the local plan last sent, the finished one, and
  * on the coordinator a generation: all ranks' plans and the resulting global plan.
  */
@@ -62,7 +62,7 @@ static const struct merge_rules rules[] = {
 					   .version = "2.0" },
 };
 
-/* ---- what is kept between saves ---- */
+/* ---- state kept between saves ---- */
 
 static void drop_kept(struct kept_plan *k)
 {
