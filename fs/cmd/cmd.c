@@ -229,3 +229,10 @@ int cmd_print(struct buf *b)
 	b->len = 0;
 	return 0;
 }
+
+void cmd_add_csv_number(struct buf *b, bool known, double v)
+{
+	buf_str(b, ",");
+	if (known)
+		buf_printf(b, "%.17g", v);
+}

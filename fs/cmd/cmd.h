@@ -110,6 +110,8 @@ struct buf;
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
 /* Adds a CSV field in the form of RFC 4180: in quotes, with quotes inside doubled. */
 void cmd_add_csv(struct buf *b, const char *s, size_t len);
+/* A comma, and the number if it is known. */
+void cmd_add_csv_number(struct buf *b, bool known, double v);
 /* Writes the contents of b to stdout and empties it. Returns STATUS_TROUBLE if b failed, else 0. */
 int cmd_print(struct buf *b);
 

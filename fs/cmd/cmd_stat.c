@@ -382,13 +382,6 @@ static void add_json(struct json_out *j, enum ckpt_values_by by, const struct ck
 	json_close(j);
 }
 
-static void add_csv_number(struct buf *b, bool known, double v)
-{
-	buf_str(b, ",");
-	if (known)
-		buf_printf(b, "%.17g", v);
-}
-
 static void add_csv(struct buf *b, const struct ckpt_values_item *i)
 {
 	const struct ckpt_values *v = &i->values;
@@ -411,10 +404,10 @@ static void add_csv(struct buf *b, const struct ckpt_values_item *i)
 	else
 		buf_str(b, ",,,,,");
 	buf_printf(b, ",%s,%s", min, max);
-	add_csv_number(b, known, v->mean[0]);
-	add_csv_number(b, known && v->is_complex, v->mean[1]);
-	add_csv_number(b, known, v->std);
-	add_csv_number(b, known, v->norm);
+	cmd_add_csv_number(b, known, v->mean[0]);
+	cmd_add_csv_number(b, known && v->is_complex, v->mean[1]);
+	cmd_add_csv_number(b, known, v->std);
+	cmd_add_csv_number(b, known, v->norm);
 	buf_str(b, ",");
 	if (i->fault)
 		cmd_add_csv(b, i->fault, strlen(i->fault));

@@ -138,13 +138,6 @@ static void add_json(struct json_out *j, const struct ckpt_series_item *i)
 	json_close(j);
 }
 
-static void add_csv_number(struct buf *b, bool known, double v)
-{
-	buf_str(b, ",");
-	if (known)
-		buf_printf(b, "%.17g", v);
-}
-
 static void add_csv(struct buf *b, const struct ckpt_series_item *i)
 {
 	const struct ckpt_values *v = &i->values;
@@ -158,15 +151,15 @@ static void add_csv(struct buf *b, const struct ckpt_series_item *i)
 			   v->infinite, v->zero);
 	else
 		buf_str(b, ",,,,");
-	add_csv_number(b, v->finite, rms(v));
-	add_csv_number(b, v->finite, v->norm);
-	add_csv_number(b, has_max(v), max_abs(v));
+	cmd_add_csv_number(b, v->finite, rms(v));
+	cmd_add_csv_number(b, v->finite, v->norm);
+	cmd_add_csv_number(b, has_max(v), max_abs(v));
 	if (i->compared)
 		buf_printf(b, ",%" PRIu64, i->changed);
 	else
 		buf_str(b, ",");
-	add_csv_number(b, i->compared, share_changed(i));
-	add_csv_number(b, i->compared && !isnan(i->relative), i->relative);
+	cmd_add_csv_number(b, i->compared, share_changed(i));
+	cmd_add_csv_number(b, i->compared && !isnan(i->relative), i->relative);
 	buf_str(b, ",");
 	if (i->fault)
 		cmd_add_csv(b, i->fault, strlen(i->fault));
