@@ -108,7 +108,7 @@ static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
 	return SQLITE_READONLY;
 }
 
-/* Sync, lock and unlock do nothing: nobody writes the file, see file_traits. */
+/* Sync, lock and unlock do nothing: the file is never written, see file_traits. */
 static int file_nothing(sqlite3_file *base, int how)
 {
 	(void)base;

@@ -75,7 +75,7 @@ bool files_want(struct files *f, uint32_t i, uint64_t off, uint64_t len);
  * file has no descriptor. */
 int files_open(struct files *f, uint32_t i, struct ckpt_err *e);
 /* Has file i been written to since files_new saw it? False if the file was replaced or removed:
- * whoever has it open still has the old contents. */
+ * an open descriptor still leads to the old contents. */
 bool files_written(struct files *f, uint32_t i);
 
 /* Allows bytes to be taken from the page cache without a read. Call it once; from then on guard.h
@@ -96,7 +96,7 @@ void files_unmap(struct files *f, uint32_t i);
  * not stay in memory.
  */
 const uint8_t *files_bring(struct files *f, uint32_t i, uint64_t off, uint64_t len);
-/* Like files_map, but nobody can change the file until files_unlend (see lease.h), so that
+/* Like files_map, but the file cannot change until files_unlend (see lease.h), so that
  * files_check may be called before a system call takes the bytes. */
 const uint8_t *files_lend(struct files *f, uint32_t i, uint64_t off, uint64_t len);
 void files_unlend(struct files *f, uint32_t i);

@@ -87,7 +87,7 @@ static inline bool source_may_map(const struct source *s)
 	return s->lender && s->ops->may_map && s->ops->may_map(s);
 }
 
-/* Like source_map, but nobody can change the bytes until they are given back (see lease.h). */
+/* Like source_map, but the bytes cannot change until they are given back (see lease.h). */
 static inline const uint8_t *source_lend(struct source *s, uint64_t off, uint64_t len)
 {
 	return s->lender && s->ops->lend ? s->ops->lend(s, off, len) : NULL;

@@ -395,8 +395,8 @@ static int read_placement(const struct pk_value *v, const struct fsdp_part *p,
 	if (is_class(v, "Partial") || is_class(v, "_Partial") || is_class(v, "_MaskPartial") ||
 	    is_class(v, "MaskPartial"))
 		return err_set(e, ERR_UNSUPPORTED,
-			       "its placement is Partial: the ranks have summands that nobody has "
-			       "added up yet");
+			       "its placement is Partial: each rank holds a summand, and the sum "
+			       "was not computed before the save");
 	if (!strided && !is_class(v, "Shard"))
 		return err_set(e, ERR_UNSUPPORTED, "a placement of class '%.60s'",
 			       v->type == PK_OBJECT && v->n->own[PK_CALLEE].type == PK_GLOBAL
