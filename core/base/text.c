@@ -355,6 +355,29 @@ const char *text_show(const char *s, size_t n, char *out, size_t cap)
 	return out;
 }
 
+bool text_take(const char **s, const char *word)
+{
+	size_t n = strlen(word);
+	bool there = !strncmp(*s, word, n);
+
+	*s += there ? n : 0;
+	return there;
+}
+
+bool text_take_number(const char **s, int most_digits, uint32_t *ret)
+{
+	uint32_t v = 0;
+	int digits = 0;
+
+	for (; **s >= '0' && **s <= '9'; (*s)++, digits++) {
+		if (digits == most_digits)
+			return false;
+		v = v * 10 + (uint32_t)(**s - '0');
+	}
+	*ret = v;
+	return digits > 0;
+}
+
 bool text_parse_size(const char *s, uint64_t *ret)
 {
 	static const char letters[] = "KMGTP";

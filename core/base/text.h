@@ -62,6 +62,11 @@ const char *text_show(const char *s, size_t n, char *out, size_t cap);
 /* The same for use in a message; the result is valid in the enclosing block. */
 #define FQN_TEXT(s, n) text_show(s, n, (char[128]){ 0 }, 128)
 
+/* If *s begins with the word, step over it. */
+bool text_take(const char **s, const char *word);
+/* Step over a decimal number of 1 to most_digits digits, at most 9; *s is undefined after a failure. */
+bool text_take_number(const char **s, int most_digits, uint32_t *ret);
+
 /*
  * n numbers as Python prints them: "torch.Size([2, 3])" with SIZE_TEXT, "(2, 3)" and "(2,)" with
  * TUPLE_TEXT; shortened with "..." if too many for a message.

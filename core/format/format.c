@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/format.h"
 
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/neighbours.h"
+#include "index/catalog_build.h"
 #include "source/place.h"
 
 #include <stdio.h>
@@ -132,4 +134,28 @@ int format_detect(struct place *place, const char *file, const struct format **r
 	if (!rc || (rc < 0 && file && text_glob("*.distcp", file, strlen(file))))
 		return unknown(place, file, e);
 	return rc < 0 ? rc : 0;
+}
+
+void format_note(char note[static FORMAT_NOTE], const char *fmt, va_list ap)
+{
+	if (!*note)
+		(void)vsnprintf(note, FORMAT_NOTE, fmt, ap);
+}
+
+int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
+				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
+				 .loc = { .file = CATALOG_NO_FILE } };
+	struct buf text CLEANUP(buf_release) = BUF_INIT(8 * FORMAT_NOTE);
+
+	if (!*note)
+		return 0;
+	buf_json_str(&text, note, strlen(note));
+	buf_str(&text, "\n");
+	if (text.err)
+		return err_nomem(e);
+	o.text = text.data;
+	o.text_len = text.len;
+	return catalog_add_object(w, &o, e);
 }

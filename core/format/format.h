@@ -11,6 +11,7 @@
 #ifndef FORMAT_FORMAT_H
 #define FORMAT_FORMAT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,6 +60,12 @@ void name_list_release(struct name_list *l);
 /* An object of this name says, in a sentence, what of the checkpoint a format does not show. Who opens
  * it is told. */
 #define FORMAT_NOT_SHOWN "not_shown"
+#define FORMAT_NOTE	 400 /* bytes of the sentence, with its NUL */
+/* Keep the sentence, unless there is one already. */
+void format_note(char note[static FORMAT_NOTE], const char *fmt, va_list ap)
+	__attribute__((format(printf, 2, 0)));
+/* Add that object, unless the note is empty. */
+int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e);
 
 extern const struct format format_dcp, format_deepspeed, format_fsdp, format_hyperparallel,
 	format_megatron, format_megatron_zarr, format_safetensors, format_torchsave;

@@ -37,10 +37,8 @@ int ds_refuse(struct ds *d, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (*d->not_shown)
-		return 0;
 	va_start(ap, fmt);
-	(void)vsnprintf(d->not_shown, sizeof(d->not_shown), fmt, ap);
+	format_note(d->not_shown, fmt, ap);
 	va_end(ap);
 	return 0;
 }
@@ -371,23 +369,9 @@ static int note_files(struct ds *d, struct ckpt_err *e)
 
 static int tell_not_shown(struct ds *d, struct ckpt_err *e)
 {
-	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
-				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
-				 .loc = { .file = CATALOG_NO_FILE } };
-	struct buf text CLEANUP(buf_release) = BUF_INIT(8 * sizeof(d->not_shown));
-	size_t len = strlen(d->not_shown);
-
-	if (!len)
-		return 0;
-	if (!d->n_tensors)
+	if (*d->not_shown && !d->n_tensors)
 		return err_set(e, ERR_CORRUPT, "%s", d->not_shown);
-	buf_json_str(&text, d->not_shown, len);
-	buf_str(&text, "\n");
-	if (text.err)
-		return err_nomem(e);
-	o.text = text.data;
-	o.text_len = text.len;
-	return catalog_add_object(d->w, &o, e);
+	return format_tell_not_shown(d->not_shown, d->w, e);
 }
 
 static int read_all(struct ds *d, struct ckpt_err *e)

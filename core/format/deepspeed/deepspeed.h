@@ -134,7 +134,7 @@ struct ds {
 	struct ds_tensor *tensors;
 	struct ds_alias *aliases;
 	size_t n_tensors, cap_tensors, n_aliases, cap_aliases;
-	char not_shown[400]; /* a sentence on what is not shown, and why; or empty */
+	char not_shown[FORMAT_NOTE]; /* a sentence on what is not shown, and why; or empty */
 };
 
 /*

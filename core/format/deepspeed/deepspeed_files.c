@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "format/deepspeed/deepspeed.h"
 #include "source/place.h"
 #include "source/source.h"
@@ -24,6 +25,7 @@ static const char latest_name[] = "latest";
 static const char universal_dir[] = "zero/";
 
 enum {
+	MAX_DIGITS = 8, /* of a rank */
 	MAX_FILES = 1000000,
 	MAX_DIRS = 1000, /* directories examined if there is no `latest` */
 	MAX_TAG = 255,	 /* bytes */
@@ -31,64 +33,47 @@ enum {
 
 /* ---- names ---- */
 
-static bool take(const char **s, const char *word)
-{
-	size_t n = strlen(word);
-	bool there = !strncmp(*s, word, n);
-
-	*s += there ? n : 0;
-	return there;
-}
-
-static bool take_number(const char **s, uint32_t *ret)
-{
-	uint32_t v = 0;
-	int digits = 0;
-
-	for (; **s >= '0' && **s <= '9'; (*s)++, digits++) {
-		if (digits == 8)
-			return false;
-		v = v * 10 + (uint32_t)(**s - '0');
-	}
-	*ret = v;
-	return digits > 0;
-}
-
 static bool parse_model(const char *s, struct ds_file *f)
 {
-	f->sharded = take(&s, "zero_pp_rank_");
-	if (f->sharded && !(take_number(&s, &f->rank) && take(&s, "_")))
+	f->sharded = text_take(&s, "zero_pp_rank_");
+	if (f->sharded && !(text_take_number(&s, MAX_DIGITS, &f->rank) && text_take(&s, "_")))
 		return false;
-	return take(&s, "mp_rank_") && take_number(&s, &f->mp) && !strcmp(s, "_model_states.pt");
+	return text_take(&s, "mp_rank_") && text_take_number(&s, MAX_DIGITS, &f->mp) &&
+	       !strcmp(s, "_model_states.pt");
 }
 
 static bool parse_layer(const char *s, struct ds_file *f)
 {
-	if (!take(&s, "layer_") || !take_number(&s, &f->layer))
+	if (!text_take(&s, "layer_") || !text_take_number(&s, MAX_DIGITS, &f->layer))
 		return false;
 	if (!strcmp(s, "-model_states.pt"))
 		return true;
-	return take(&s, "-model_") && take_number(&s, &f->mp) && !strcmp(s, "-model_states.pt");
+	return text_take(&s, "-model_") && text_take_number(&s, MAX_DIGITS, &f->mp) &&
+	       !strcmp(s, "-model_states.pt");
 }
 
 static bool parse_expert(const char *s, struct ds_file *f)
 {
-	(void)(take(&s, "layer_") && take_number(&s, &f->layer) && take(&s, "_"));
-	return take(&s, "expert_") && take_number(&s, &f->rank) && take(&s, "_mp_rank_") &&
-	       take_number(&s, &f->mp) && !strcmp(s, "_model_states.pt");
+	(void)(text_take(&s, "layer_") && text_take_number(&s, MAX_DIGITS, &f->layer) &&
+	       text_take(&s, "_"));
+	return text_take(&s, "expert_") && text_take_number(&s, MAX_DIGITS, &f->rank) &&
+	       text_take(&s, "_mp_rank_") && text_take_number(&s, MAX_DIGITS, &f->mp) &&
+	       !strcmp(s, "_model_states.pt");
 }
 
 static bool parse_optim(const char *s, struct ds_file *f)
 {
-	f->prefix = take(&s, "bf16_") ? DS_BF16 : take(&s, "fp16_") ? DS_FP16 : DS_PLAIN;
-	return take(&s, "zero_pp_rank_") && take_number(&s, &f->rank) && take(&s, "_mp_rank_") &&
-	       take_number(&s, &f->mp) && !strcmp(s, "_optim_states.pt");
+	f->prefix = text_take(&s, "bf16_") ? DS_BF16 : text_take(&s, "fp16_") ? DS_FP16 : DS_PLAIN;
+	return text_take(&s, "zero_pp_rank_") && text_take_number(&s, MAX_DIGITS, &f->rank) &&
+	       text_take(&s, "_mp_rank_") && text_take_number(&s, MAX_DIGITS, &f->mp) &&
+	       !strcmp(s, "_optim_states.pt");
 }
 
 static bool parse_expp(const char *s, struct ds_file *f)
 {
-	return take(&s, "expp_rank_") && take_number(&s, &f->rank) && take(&s, "_mp_rank_") &&
-	       take_number(&s, &f->mp) && !strcmp(s, "_optim_states.pt");
+	return text_take(&s, "expp_rank_") && text_take_number(&s, MAX_DIGITS, &f->rank) &&
+	       text_take(&s, "_mp_rank_") && text_take_number(&s, MAX_DIGITS, &f->mp) &&
+	       !strcmp(s, "_optim_states.pt");
 }
 
 /* [TAG/]zero/FQN/KEY.pt */
@@ -105,7 +90,7 @@ static bool parse_universal(const char *path, struct ds_file *f)
 		s = strchr(path, '/');
 		s = s ? s + 1 : path;
 	}
-	if (!take(&s, universal_dir) || s != fqn)
+	if (!text_take(&s, universal_dir) || s != fqn)
 		return false;
 	f->fqn = fqn;
 	f->fqn_len = (size_t)(base - fqn);

@@ -41,25 +41,6 @@ static int sort_files(struct fsdp *d, const struct name_list *files, struct ckpt
 	return 0;
 }
 
-static int tell_not_shown(struct fsdp *d, struct ckpt_err *e)
-{
-	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
-				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
-				 .loc = { .file = CATALOG_NO_FILE } };
-	struct buf text = BUF_INIT(8 * sizeof(d->not_shown));
-	int rc;
-
-	if (!*d->not_shown)
-		return 0;
-	buf_json_str(&text, d->not_shown, strlen(d->not_shown));
-	buf_str(&text, "\n");
-	o.text = text.data;
-	o.text_len = text.len;
-	rc = text.err ? err_nomem(e) : catalog_add_object(d->w, &o, e);
-	buf_release(&text);
-	return rc;
-}
-
 /*
  * If a rank's optimizer file is missing, the others only have parts of tensors, so none are shown.
  */
@@ -126,7 +107,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	if (!rc)
 		rc = fsdp_report(&d, e);
 	if (!rc)
-		rc = tell_not_shown(&d, e);
+		rc = format_tell_not_shown(d.not_shown, d.w, e);
 	for (size_t i = 0; i < d.n_tensors; i++) {
 		free(d.tensors[i].boxes);
 		free(d.tensors[i].locs);

@@ -134,7 +134,7 @@ struct fsdp {
 	size_t n_params, cap_params;
 	size_t n_optim_params; /* number in the single group of rank 0's optimizer file */
 	bool one_group, numbers_known;
-	char not_shown[400];
+	char not_shown[FORMAT_NOTE];
 };
 
 int fsdp_note(struct fsdp *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -16,6 +16,7 @@
  */
 #include "base/cleanup.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "base/vec.h"
 #include "format/fsdp/fsdp.h"
 #include "format/small_file.h"
@@ -31,32 +32,9 @@ static const char config_name[] = "fsdp_config.json";
 static const char last_name[] = "last_checkpoint.rank_0";
 static const char *const inner_dirs[] = { "", "actor/", "policy/", "critic/" };
 
-enum { MAX_FILES = 1 << 20, MAX_JSON = 1 << 20, MAX_LAST = 255 };
+enum { MAX_DIGITS = 7, MAX_FILES = 1 << 20, MAX_JSON = 1 << 20, MAX_LAST = 255 };
 
 /* ---- names ---- */
-
-static bool take(const char **s, const char *word)
-{
-	size_t n = strlen(word);
-	bool there = !strncmp(*s, word, n);
-
-	*s += there ? n : 0;
-	return there;
-}
-
-static bool take_number(const char **s, uint32_t *ret)
-{
-	uint32_t v = 0;
-	int digits = 0;
-
-	for (; **s >= '0' && **s <= '9'; (*s)++, digits++) {
-		if (digits == 7)
-			return false;
-		v = v * 10 + (uint32_t)(**s - '0');
-	}
-	*ret = v;
-	return digits > 0;
-}
 
 static bool parse_verl(const char *s, struct fsdp_file *f)
 {
@@ -64,10 +42,11 @@ static bool parse_verl(const char *s, struct fsdp_file *f)
 
 	f->kind = FSDP_OTHER;
 	for (int i = 0; i < FSDP_OTHER && f->kind == FSDP_OTHER; i++)
-		if (take(&s, words[i]))
+		if (text_take(&s, words[i]))
 			f->kind = (enum fsdp_kind)i;
-	return f->kind != FSDP_OTHER && take(&s, "_world_size_") && take_number(&s, &f->world) &&
-	       f->world && take(&s, "_rank_") && take_number(&s, &f->rank) && !strcmp(s, ".pt");
+	return f->kind != FSDP_OTHER && text_take(&s, "_world_size_") &&
+	       text_take_number(&s, MAX_DIGITS, &f->world) && f->world && text_take(&s, "_rank_") &&
+	       text_take_number(&s, MAX_DIGITS, &f->rank) && !strcmp(s, ".pt");
 }
 
 static bool parse_accelerate(const char *s, struct fsdp_file *f)
@@ -75,13 +54,14 @@ static bool parse_accelerate(const char *s, struct fsdp_file *f)
 	const char *from = s;
 	uint32_t index;
 
-	if (!take(&s, "pytorch_model_fsdp_"))
+	if (!text_take(&s, "pytorch_model_fsdp_"))
 		return false;
-	if (take_number(&s, &index) && !take(&s, "_"))
+	if (text_take_number(&s, MAX_DIGITS, &index) && !text_take(&s, "_"))
 		return false;
 	f->stem = (size_t)(s - from);
 	f->kind = FSDP_MODEL;
-	return take(&s, "rank") && take_number(&s, &f->rank) && !strcmp(s, ".bin");
+	return text_take(&s, "rank") && text_take_number(&s, MAX_DIGITS, &f->rank) &&
+	       !strcmp(s, ".bin");
 }
 
 static bool parse_dinov2(const char *s, struct fsdp_file *f)
@@ -93,7 +73,8 @@ static bool parse_dinov2(const char *s, struct fsdp_file *f)
 	s = dot;
 	f->stem = (size_t)(dot - from);
 	f->kind = FSDP_MODEL;
-	return take(&s, ".rank_") && take_number(&s, &f->rank) && !strcmp(s, ".pth");
+	return text_take(&s, ".rank_") && text_take_number(&s, MAX_DIGITS, &f->rank) &&
+	       !strcmp(s, ".pth");
 }
 
 enum fsdp_kind fsdp_file_parse(const char *path, struct fsdp_file *ret)

@@ -49,10 +49,8 @@ int fsdp_note(struct fsdp *d, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (*d->not_shown)
-		return 0;
 	va_start(ap, fmt);
-	(void)vsnprintf(d->not_shown, sizeof(d->not_shown), fmt, ap);
+	format_note(d->not_shown, fmt, ap);
 	va_end(ap);
 	return 0;
 }
