@@ -397,10 +397,44 @@ static void add_array(struct text *t, size_t axis, size_t width)
 	buf_str(t->b, "]");
 }
 
+/*
+ * A number alone. Unlike those of an array, it does not end with a point: 3. is followed by
+ * `after_point` or loses its point, and 1.e-06 becomes 1e-06.
+ */
+static void add_scalar_number(struct text *t, double v, bool plus, const char *after_point)
+{
+	enum precision p = precision_of(t->type);
+	double mag = fabs(v);
+	char word[WORD], *point;
+
+	if (!isfinite(v)) {
+		buf_printf(t->b, "%s%s",
+			   !isnan(v) && v < 0 ? "-"
+			   : plus	      ? "+"
+					      : "",
+			   isnan(v) ? "nan" : "inf");
+		return;
+	}
+	if (mag != 0 && (mag < 1e-4 || mag >= 1e16)) {
+		scientific(v, p, 17, false, 2, plus, word);
+		after_point = "";
+	} else {
+		positional(v, p, WORD, plus, word);
+	}
+	point = strchr(word, '.');
+	if (point[1] != 'e' && point[1]) {
+		buf_str(t->b, word);
+		return;
+	}
+	buf_add(t->b, word, (size_t)(point - word));
+	if (*after_point)
+		buf_printf(t->b, ".%s", after_point);
+	buf_str(t->b, point + 1);
+}
+
 /* A tensor without dimensions is printed as a number. */
 static void add_scalar(struct text *t)
 {
-	enum precision p = precision_of(t->type);
 	size_t parts = values_numbers(t->type);
 	double v[2] = { 0 }, rest[2];
 	char word[WORD];
@@ -420,28 +454,17 @@ static void add_scalar(struct text *t)
 		return;
 	}
 	(void)values_decode(t->type, t->next, parts, v, rest);
-	if (parts == 2)
+	if (parts == 1) {
+		add_scalar_number(t, v[0], false, "0");
+	} else if (v[0] == 0 && !signbit(v[0])) {
+		add_scalar_number(t, v[1], false, "");
+		buf_str(t->b, "j");
+	} else {
 		buf_str(t->b, "(");
-	for (size_t i = 0; i < parts; i++) {
-		double mag = fabs(v[i]);
-		bool plus = i > 0;
-
-		if (!isfinite(v[i]))
-			(void)snprintf(word, sizeof(word), "%s%s",
-				       v[i] < 0 ? "-"
-				       : plus	? "+"
-						: "",
-				       isnan(v[i]) ? "nan" : "inf");
-		else if (mag != 0 && (mag < 1e-4 || mag >= 1e16))
-			scientific(v[i], p, 17, false, 2, plus, word);
-		else
-			positional(v[i], p, WORD, plus, word);
-		buf_str(t->b, word);
-		if (isfinite(v[i]) && parts == 1 && word[strlen(word) - 1] == '.')
-			buf_str(t->b, "0");
-	}
-	if (parts == 2)
+		add_scalar_number(t, v[0], false, "");
+		add_scalar_number(t, v[1], true, "");
 		buf_str(t->b, "j)");
+	}
 }
 
 /* ---- JSON ---- */

@@ -29,11 +29,14 @@ def values(dtype, shape):
         return rng.integers(i.min, i.max, n, dtype=dtype, endpoint=True).reshape(shape)
     v = rng.standard_normal(n)
     if dtype == "complex64":
+        if not shape:  # numbers alone are written differently
+            parts = [random.choice([0, -0.0, 1, -2.5, 1e-7, 1e16, 3e20, np.nan, np.inf, -np.inf, v[0]]) for _ in range(2)]
+            return np.array(complex(*parts), dtype)
         return (v + 1j * rng.standard_normal(n)).astype(dtype).reshape(shape)
     if how == 1:
         v = np.round(v * 4)
-    elif how == 2:
-        v = v * 10.0 ** rng.integers(-9, 9, n)
+    elif how == 2 or not shape:
+        v = v * 10.0 ** rng.integers(-9, 22 if not shape else 9, n)
     elif how == 3:
         v = 2.0 ** rng.integers(-13, 14, n)
     elif how == 4:
