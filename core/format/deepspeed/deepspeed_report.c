@@ -12,9 +12,8 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/text.h"
-#include "base/vec.h"
 #include "format/deepspeed/deepspeed.h"
-#include "format/raw.h"
+#include "format/raw_chunks.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
 
@@ -25,17 +24,14 @@
 static const char state_prefix[] = "optimizer.state.";
 static const char master_key[] = "fp32";
 
-#define MAX_CHUNKS ((uint64_t)1 << 27) /* for all tensors */
 enum { MAX_FQN = 1 << 20 };
 
 struct reporter {
 	struct ds *d;
 	struct pk_strings *seen; /* FQNs already in the catalog */
-	struct buf fqn, encoding;
-	uint64_t *boxes;
-	struct chunk_loc *locs;
-	size_t n, cap_boxes, cap_locs;
-	uint64_t chunks;
+	struct buf fqn;
+	struct raw_chunks chunks;
+	uint64_t n_chunks; /* of all tensors */
 	/* The tensor being reported. */
 	const struct ds_tensor *t;	   /* a slice, or the whole tensor */
 	const struct ds_joined *joined;	   /* or NULL */
@@ -53,35 +49,17 @@ static int put_chunk(struct reporter *r, const uint64_t *off, const uint64_t *le
 	size_t n = r->t->n_dims;
 	struct raw_layout l = { .swap = r->piece->swap,
 				.neg = r->piece->neg,
-				.conj = r->piece->conj,
-				.n_dims = (uint8_t)n };
-	struct chunk_loc loc = { .file = r->piece->file, .offset = offset };
-	uint64_t step = 1;
-	int rc;
+				.conj = r->piece->conj };
+	struct raw_chunk x = { .dtype = r->t->dtype,
+			       .n_dims = n,
+			       .off = off,
+			       .len = len,
+			       .layout = &l,
+			       .file = r->piece->file,
+			       .offset = offset };
 
-	for (size_t d = n; d-- > 0; step *= len[d]) {
-		l.stride[d] = len[d] > 1 ? stride[d] : 0;
-		l.strided |= len[d] > 1 && stride[d] != step;
-	}
-	if (r->chunks++ == MAX_CHUNKS)
-		return err_set(r->e, EFBIG, "the tensors are in more than %llu pieces",
-			       (unsigned long long)MAX_CHUNKS);
-	if (!VEC_ROOM(r->boxes, r->cap_boxes, (r->n + 1) * 2 * n + 1) ||
-	    !VEC_ROOM(r->locs, r->cap_locs, r->n + 1))
-		return err_nomem(r->e);
-	if (!raw_extent(&l, r->t->dtype, n, len, &loc.length))
-		return err_set(r->e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
-	r->encoding.len = 0;
-	raw_name(&l, &r->encoding);
-	if (r->encoding.err)
-		return err_nomem(r->e);
-	rc = catalog_add_encoding(r->d->w, r->encoding.data, &loc.encoding, r->e);
-	if (n) {
-		memcpy(r->boxes + r->n * 2 * n, off, n * sizeof(*off));
-		memcpy(r->boxes + r->n * 2 * n + n, len, n * sizeof(*len));
-	}
-	r->locs[r->n++] = loc;
-	return rc;
+	memcpy(l.stride, stride, n * sizeof(*stride));
+	return raw_chunks_add(&r->chunks, &x, r->d->w, &r->n_chunks, r->e);
 }
 
 /* Adds a box of the slice, whose first element is at `offset`. */
@@ -255,23 +233,21 @@ static int report_one(struct reporter *r, const struct ds_tensor *const *slices,
 		return rc > 0 ? 0 : rc;
 	if (t->text)
 		return add_object(r, t->text, path);
-	r->n = 0;
+	r->chunks.n = 0;
 	r->joined = joined;
 	for (uint32_t i = 0; !rc && i < (joined ? joined->n_slices : 1); i++) {
 		r->segments = joined ? joined->segments + i * joined->per_slice : NULL;
 		rc = put_slice(r, slices[i]);
 	}
-	if (!VEC_ROOM(r->boxes, r->cap_boxes, 1) || !VEC_ROOM(r->locs, r->cap_locs, 1))
-		return err_nomem(r->e);
 	c = (struct tensor_chunks){ .fqn = r->fqn.data,
 				    .fqn_len = r->fqn.len,
 				    .path = path,
 				    .dtype = t->dtype,
 				    .n_dims = t->n_dims,
 				    .shape = joined ? joined->shape : t->shape,
-				    .count = (uint32_t)r->n,
-				    .boxes = r->boxes,
-				    .locs = r->locs };
+				    .count = (uint32_t)r->chunks.n,
+				    .boxes = r->chunks.boxes,
+				    .locs = r->chunks.locs };
 	if (!rc)
 		rc = catalog_add_tensor(r->d->w, &c, r->e);
 	return rc ? err_wrap(r->e, "'%s'", FQN_TEXT(r->fqn.data, r->fqn.len)) : 0;
@@ -393,11 +369,9 @@ static int report_pass(struct reporter *r, const struct ds_tensor **v, size_t n,
 
 int ds_report(struct ds *d, struct ckpt_err *e)
 {
-	struct reporter r = { .d = d,
-			      .seen = pk_strings_new(DS_MAX_NAMES),
-			      .fqn = BUF_INIT(MAX_FQN),
-			      .encoding = BUF_INIT(1 << 16),
-			      .e = e };
+	struct reporter r = {
+		.d = d, .seen = pk_strings_new(DS_MAX_NAMES), .fqn = BUF_INIT(MAX_FQN), .e = e
+	};
 	const struct ds_tensor **v = calloc(d->n_tensors + 1, sizeof(struct ds_tensor *));
 	int rc = v && r.seen ? 0 : err_nomem(e);
 	size_t n = 0;
@@ -416,10 +390,8 @@ int ds_report(struct ds *d, struct ckpt_err *e)
 	for (int pass = PASS_NAMES; !rc && pass <= PASS_MASTERS; pass++)
 		rc = report_pass(&r, v, n, (enum pass)pass);
 	free(v);
-	free(r.boxes);
-	free(r.locs);
+	raw_chunks_release(&r.chunks);
 	buf_release(&r.fqn);
-	buf_release(&r.encoding);
 	pk_strings_free(r.seen);
 	return rc;
 }

@@ -86,7 +86,6 @@ static int scan(struct place *place, const struct name_list *files, const struct
 			  .opts = opts,
 			  .w = w,
 			  .names = pk_strings_new(FSDP_MAX_NAMES),
-			  .encoding = BUF_INIT(1 << 16),
 			  .arena = ARENA_INIT(MAX_MEMORY) };
 	int rc = d.names ? sort_files(&d, files, e) : err_nomem(e);
 	bool optim = !rc && has_all(&d, FSDP_OPTIM);
@@ -109,15 +108,13 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	if (!rc)
 		rc = format_tell_not_shown(d.not_shown, d.w, e);
 	for (size_t i = 0; i < d.n_tensors; i++) {
-		free(d.tensors[i].boxes);
-		free(d.tensors[i].locs);
+		raw_chunks_release(&d.tensors[i].chunks);
 		free(d.tensors[i].copies);
 	}
 	free(d.files);
 	free(d.tensors);
 	free(d.by_name);
 	free(d.params);
-	buf_release(&d.encoding);
 	arena_release(&d.arena);
 	pk_strings_free(d.names);
 	return rc;

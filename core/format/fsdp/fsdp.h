@@ -12,12 +12,11 @@
 #define FSDP_FSDP_H
 
 #include "base/arena.h"
-#include "base/buf.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
+#include "format/raw_chunks.h"
 #include "format/torch/torch_file.h"
-#include "model/chunkmap.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,15 +100,12 @@ struct fsdp_tensor {
 	const char *layout; /* for a DTensor */
 	const char *fault;  /* why it cannot be shown, or NULL */
 	uint32_t rank;	    /* the first rank that has it */
-	uint64_t *boxes;
-	struct chunk_loc *locs;
-	size_t n, cap_boxes, cap_locs;
+	struct raw_chunks chunks;
 	struct fsdp_copy *copies;
 	size_t n_copies, cap_copies;
 };
 
-#define FSDP_MAX_NAMES	((size_t)1 << 30) /* bytes */
-#define FSDP_MAX_CHUNKS ((uint64_t)1 << 27)
+#define FSDP_MAX_NAMES ((size_t)1 << 30) /* bytes */
 enum { FSDP_MAX_DEPTH = 32, FSDP_MAX_FQN = 1 << 20 };
 
 struct fsdp {
@@ -126,8 +122,7 @@ struct fsdp {
 	size_t cap_by_name;
 	struct fsdp_tensor *tensors;
 	size_t n_tensors, cap_tensors;
-	uint64_t chunks, samples;
-	struct buf encoding;
+	uint64_t n_chunks, samples;
 	bool sharded, flat; /* the model has ShardedTensors; it has flat parameters */
 	/* Parameters, in the order of rank 0's state dict. */
 	const struct pk_str **params;

@@ -9,6 +9,7 @@
  *
  * Values that are not tensors are taken from rank 0.
  */
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "base/vec.h"
@@ -144,41 +145,19 @@ static int add_chunk(struct walk *w, const struct torch_view *v, const uint64_t 
 		     const uint64_t *len, const uint64_t *from, struct ckpt_err *e)
 {
 	struct fsdp_tensor *t = w->t;
-	size_t n = t->n_dims;
-	struct raw_layout l = v->layout;
-	struct chunk_loc loc = { .file = w->file.number, .offset = v->at };
-	uint64_t size = dtype_info(t->dtype)->size, step = 1;
+	struct raw_chunk x = { .dtype = t->dtype,
+			       .n_dims = t->n_dims,
+			       .off = off,
+			       .len = len,
+			       .layout = &v->layout,
+			       .file = w->file.number,
+			       .offset = v->at };
+	uint64_t size = dtype_info(t->dtype)->size;
 	int rc = torch_file_spend(&w->file, 1, e);
 
-	if (rc)
-		return rc;
-	l.strided = false;
-	for (size_t d = n; d-- > 0; step *= len[d]) {
-		loc.offset += from[d] * v->layout.stride[d] * size;
-		l.stride[d] = len[d] > 1 ? v->layout.stride[d] : 0;
-		l.strided |= len[d] > 1 && l.stride[d] != step;
-	}
-	if (w->d->chunks++ == FSDP_MAX_CHUNKS)
-		return err_set(e, EFBIG, "the tensors are in more than %llu pieces",
-			       (unsigned long long)FSDP_MAX_CHUNKS);
-	if (!VEC_ROOM(t->boxes, t->cap_boxes, (t->n + 1) * 2 * n + 1) ||
-	    !VEC_ROOM(t->locs, t->cap_locs, t->n + 1))
-		return err_nomem(e);
-	if (!raw_extent(&l, t->dtype, n, len, &loc.length))
-		return err_set(e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
-	w->d->encoding.len = 0;
-	raw_name(&l, &w->d->encoding);
-	if (w->d->encoding.err)
-		return err_nomem(e);
-	rc = catalog_add_encoding(w->d->w, w->d->encoding.data, &loc.encoding, e);
-	if (rc)
-		return rc;
-	if (n) {
-		memcpy(t->boxes + t->n * 2 * n, off, n * sizeof(*off));
-		memcpy(t->boxes + t->n * 2 * n + n, len, n * sizeof(*len));
-	}
-	t->locs[t->n++] = loc;
-	return 0;
+	for (size_t d = 0; d < t->n_dims; d++)
+		x.offset += from[d] * v->layout.stride[d] * size;
+	return rc ? rc : raw_chunks_add(&t->chunks, &x, w->d->w, &w->d->n_chunks, e);
 }
 
 /* Adds the boxes of a part: every combination of its dimensions' runs. */

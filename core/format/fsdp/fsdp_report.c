@@ -12,6 +12,7 @@
  * torch.optim numbers parameters. If there is one group of them, as many as the model has, and all
  * shapes match, they are the model's parameters in its order.
  */
+#include "base/buf.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/fsdp/fsdp.h"
@@ -125,15 +126,13 @@ static int report_fault(struct reporter *r)
 static int report_shards(struct reporter *r)
 {
 	const struct fsdp_tensor *t = r->t;
-	uint64_t none[1] = { 0 };
-	struct chunk_loc nowhere = { 0 };
 	struct tensor_chunks c = { .path = r->path,
 				   .dtype = t->dtype,
 				   .n_dims = t->n_dims,
 				   .shape = t->shape,
-				   .count = (uint32_t)t->n,
-				   .boxes = t->boxes ? t->boxes : none,
-				   .locs = t->locs ? t->locs : &nowhere };
+				   .count = (uint32_t)t->chunks.n,
+				   .boxes = t->chunks.boxes,
+				   .locs = t->chunks.locs };
 	int rc = make_fqn(r, -1);
 
 	c.fqn = r->fqn.data;
@@ -155,15 +154,8 @@ static int report_copy(struct reporter *r, const struct fsdp_copy *x, int64_t ra
 				   .locs = &loc };
 	int rc = make_fqn(r, rank);
 
-	if (rc)
-		return rc;
-	if (!raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &loc.length))
-		return err_set(r->e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
-	r->d->encoding.len = 0;
-	raw_name(&v->layout, &r->d->encoding);
-	if (r->d->encoding.err)
-		return err_nomem(r->e);
-	rc = catalog_add_encoding(r->d->w, r->d->encoding.data, &loc.encoding, r->e);
+	if (!rc)
+		rc = raw_item(&v->layout, v->dtype, v->n_dims, v->size, r->d->w, &loc, r->e);
 	if (v->n_dims)
 		memcpy(box + v->n_dims, v->size, v->n_dims * sizeof(*box));
 	c.fqn = r->fqn.data;

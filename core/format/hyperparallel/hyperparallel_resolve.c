@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/hyperparallel/hyperparallel_resolve.h"
 
-#include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -11,6 +10,7 @@
 #include "format/dcp/dcp_records.h"
 #include "format/format.h"
 #include "format/hyperparallel/hyperparallel_file.h"
+#include "format/raw_chunks.h"
 #include "index/catalog_build.h"
 #include "source/source.h"
 
@@ -156,13 +156,8 @@ static int put_found(struct resolver *x, const struct hp_tensor *t, uint64_t num
 	uint8_t *start, *to;
 
 	if (t->layout.strided || t->layout.swap || t->layout.neg || t->layout.conj) {
-		struct buf name = BUF_INIT(4096);
-		int rc;
+		int rc = raw_encoding(&t->layout, x->w, &encoding, e);
 
-		raw_name(&t->layout, &name);
-		rc = name.err ? err_set(e, name.err, "out of memory")
-			      : catalog_add_encoding(x->w, name.data, &encoding, e);
-		buf_release(&name);
 		if (rc)
 			return rc;
 	}

@@ -23,7 +23,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "format/megatron/megatron.h"
-#include "format/raw.h"
+#include "format/raw_chunks.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
@@ -127,35 +127,6 @@ static int parse_array(struct jval j, struct array *a, struct ckpt_err *e)
 
 /* ---- chunks ---- */
 
-struct chunks {
-	uint64_t *boxes;
-	struct chunk_loc *locs;
-	uint32_t n, cap;
-};
-
-static void chunks_release(struct chunks *c)
-{
-	free(c->boxes);
-	free(c->locs);
-}
-
-static int grow(struct chunks *c, size_t n_dims, struct ckpt_err *e)
-{
-	uint32_t cap = c->cap ? c->cap * 2 : 64;
-	uint64_t *boxes = realloc(c->boxes, (2 * n_dims * cap + 1) * sizeof(*boxes));
-	struct chunk_loc *locs;
-
-	if (boxes)
-		c->boxes = boxes;
-	locs = realloc(c->locs, cap * sizeof(*locs));
-	if (locs)
-		c->locs = locs;
-	if (!boxes || !locs || cap > UINT32_MAX / 4)
-		return err_nomem(e);
-	c->cap = cap;
-	return 0;
-}
-
 /* "1.0.2": a cell of the grid. False: the name of something else. */
 static bool parse_cell(const char *name, char separator, size_t n, uint64_t *ret)
 {
@@ -185,68 +156,58 @@ static bool cell_box(const struct array *a, const uint64_t *cell, uint64_t *off,
 	return true;
 }
 
-/* The layout of a chunk of which `len` is inside the array. */
-static int chunk_layout(const struct array *a, const uint64_t *len, struct raw_layout *ret,
-			uint64_t *ret_length, struct ckpt_err *e)
+/* The layout of all chunks: at the edges of the array they are only partly inside it. */
+static int chunk_layout(const struct array *a, struct raw_layout *ret, struct ckpt_err *e)
 {
 	uint64_t step = 1;
 
-	*ret = (struct raw_layout){ .swap = a->swap, .n_dims = (uint8_t)a->n };
+	*ret = (struct raw_layout){ .swap = a->swap };
 	for (size_t i = 0; i < a->n; i++) {
 		size_t d = a->fortran ? i : a->n - 1 - i;
 
-		ret->strided |= a->fortran || len[d] < a->chunk[d];
 		ret->stride[d] = step;
 		if (ckd_mul(&step, step, a->chunk[d]) || step > INT64_MAX)
 			return bad(e, a, "its chunks have more than 2^63 elements");
 	}
-	if (!raw_extent(ret, a->dtype, a->n, len, ret_length))
-		return bad(e, a, "its chunks have more than 2^63 bytes");
 	return 0;
 }
 
-/* Adds the chunk in DIR/KEY/name, if it is one. */
-static int add_chunk(const struct array *a, const char *path, const uint64_t *cell,
-		     struct chunks *c, struct catalog_writer *w, struct ckpt_err *e)
-{
-	struct buf name CLEANUP(buf_release) = BUF_INIT(CKPT_MAX_DIMS * 24 + 64);
-	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
+struct chunks {
+	const struct array *a;
 	struct raw_layout layout;
-	struct chunk_loc *l;
-	int rc = 0;
+	struct raw_chunks found;
+	uint64_t total;
+	struct catalog_writer *w;
+};
 
-	if (!cell_box(a, cell, off, len))
+/* Adds the chunk in DIR/KEY/name, if it is one. */
+static int add_chunk(struct chunks *c, const char *path, const uint64_t *cell, struct ckpt_err *e)
+{
+	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
+	struct raw_chunk x = { .dtype = c->a->dtype,
+			       .n_dims = c->a->n,
+			       .off = off,
+			       .len = len,
+			       .layout = &c->layout };
+	int rc;
+
+	if (!cell_box(c->a, cell, off, len))
 		return 0; /* left over from a larger array of that name */
-	if (c->n == c->cap)
-		rc = grow(c, a->n, e);
+	rc = catalog_add_source(c->w, path, strlen(path), &x.file, e);
 	if (rc)
 		return rc;
-	l = &c->locs[c->n];
-	*l = (struct chunk_loc){ 0 };
-	rc = chunk_layout(a, len, &layout, &l->length, e);
-	raw_name(&layout, &name);
-	if (!rc && name.err)
-		rc = err_set(e, name.err, "out of memory");
-	if (!rc)
-		rc = catalog_add_encoding(w, name.data, &l->encoding, e);
-	if (!rc)
-		rc = catalog_add_source(w, path, strlen(path), &l->file, e);
-	if (rc)
-		return rc;
-	memcpy(c->boxes + c->n * 2 * a->n, off, a->n * sizeof(*off));
-	memcpy(c->boxes + c->n * 2 * a->n + a->n, len, a->n * sizeof(*len));
-	c->n++;
-	return 0;
+	rc = raw_chunks_add(&c->found, &x, c->w, &c->total, e);
+	return rc ? err_wrap(e, "'%.200s/.zarray'", c->a->key) : 0;
 }
 
 /*
  * Adds the chunks in a directory of the array; cell[0 .. have) are the numbers in its own name,
  * which has some only if the separator is '/'.
  */
-static int add_chunks(struct place *place, const struct array *a, const char *dir, size_t have,
-		      uint64_t *cell, struct chunks *c, struct catalog_writer *w,
-		      struct ckpt_err *e)
+static int add_chunks(struct chunks *c, struct place *place, const char *dir, size_t have,
+		      uint64_t *cell, struct ckpt_err *e)
 {
+	const struct array *a = c->a;
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	bool nested = a->separator == '/' && a->n;
 	size_t take = nested ? 1 : a->n;
@@ -259,10 +220,10 @@ static int add_chunks(struct place *place, const struct array *a, const char *di
 			continue;
 		rc = megatron_path(dir, l.v[i], path, e);
 		if (!rc && have + take == a->n) {
-			rc = add_chunk(a, path, cell, c, w, e);
+			rc = add_chunk(c, path, cell, e);
 		} else if (!rc && strlen(path) + 2 < sizeof(path)) {
 			(void)stpcpy(path + strlen(path), "/");
-			rc = add_chunks(place, a, path, have + 1, cell, c, w, e);
+			rc = add_chunks(c, place, path, have + 1, cell, e);
 		}
 	}
 	return rc;
@@ -272,8 +233,8 @@ static int add_chunks(struct place *place, const struct array *a, const char *di
 static int add_tensor(struct place *place, const char *dir, const char *key,
 		      struct catalog_writer *w, struct ckpt_err *e)
 {
-	struct chunks c CLEANUP(chunks_release) = { 0 };
 	struct array a = { .key = key };
+	struct chunks c = { .a = &a, .w = w };
 	uint64_t cell[CKPT_MAX_DIMS + 1];
 	char path[PATH_MAX];
 	CLEANUP(jdoc_release) struct jdoc d = { 0 };
@@ -284,20 +245,23 @@ static int add_tensor(struct place *place, const char *dir, const char *key,
 	if (!rc)
 		rc = parse_array(jdoc_root(&d), &a, e);
 	if (!rc)
-		rc = add_chunks(place, &a, dir, 0, cell, &c, w, e);
-	if (rc)
-		return rc;
-	return catalog_add_tensor(w,
-				  &(struct tensor_chunks){ .fqn = key,
-							   .fqn_len = strlen(key),
-							   .path = catalog_path_flat,
-							   .dtype = a.dtype,
-							   .n_dims = a.n,
-							   .shape = a.shape,
-							   .count = c.n,
-							   .boxes = c.boxes,
-							   .locs = c.locs },
-				  e);
+		rc = chunk_layout(&a, &c.layout, e);
+	if (!rc)
+		rc = add_chunks(&c, place, dir, 0, cell, e);
+	if (!rc)
+		rc = catalog_add_tensor(w,
+					&(struct tensor_chunks){ .fqn = key,
+								 .fqn_len = strlen(key),
+								 .path = catalog_path_flat,
+								 .dtype = a.dtype,
+								 .n_dims = a.n,
+								 .shape = a.shape,
+								 .count = (uint32_t)c.found.n,
+								 .boxes = c.found.boxes,
+								 .locs = c.found.locs },
+					e);
+	raw_chunks_release(&c.found);
+	return rc;
 }
 
 /* ---- objects ---- */

@@ -11,7 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "format/raw.h"
+#include "format/raw_chunks.h"
 #include "format/st_index.h"
 #include "format/torch_tensor.h"
 #include "index/catalog_build.h"
@@ -41,7 +41,7 @@ struct walk {
 	} steps[MAX_DEPTH + 1];
 	size_t n_steps;
 	uint8_t cuts[(MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the same, for the catalog */
-	struct buf path, text, encoding;
+	struct buf path, text;
 };
 
 /* ---- kinds of values ---- */
@@ -218,16 +218,6 @@ static int report_fault(struct walk *w, const struct pk_value *v, struct ckpt_er
 	return add_object(w, NULL, 0, why->msg, e);
 }
 
-static int encoding_of(struct walk *w, const struct raw_layout *l, uint32_t *ret,
-		       struct ckpt_err *e)
-{
-	w->encoding.len = 0;
-	raw_name(l, &w->encoding);
-	if (w->encoding.err)
-		return err_set(e, w->encoding.err, "out of memory");
-	return catalog_add_encoding(w->w, w->encoding.data, ret, e);
-}
-
 static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc *ret,
 		  struct ckpt_err *e)
 {
@@ -241,11 +231,10 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 		return rc;
 	torch_tensor_layout(t, w->t->big_endian, &l);
 	*ret = (struct chunk_loc){ .file = w->source };
-	if (!raw_extent(&l, t->dtype, t->n_dims, t->size, &ret->length))
-		return err_set(e, ERR_CORRUPT, "its sizes are more than 2^63 bytes");
+	rc = raw_item(&l, t->dtype, t->n_dims, t->size, w->w, ret, e);
 	/* Inside the storage, as torch_tensor_reach has checked. */
 	ret->offset = ret->length ? at + t->offset * dtype_info(t->dtype)->size : at;
-	return encoding_of(w, &l, &ret->encoding, e);
+	return rc;
 }
 
 static int report_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
@@ -365,8 +354,7 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 			     .expected = expected,
 			     .w = w,
 			     .path = BUF_INIT(MAX_PATH),
-			     .text = BUF_INIT(CATALOG_MAX_TEXT + 1),
-			     .encoding = BUF_INIT(1 << 16) };
+			     .text = BUF_INIT(CATALOG_MAX_TEXT + 1) };
 	int rc = catalog_add_source(w, name, strlen(name), &walk.source, e);
 
 	if (!t->walked) { /* the budget is shared by all walks */
@@ -386,7 +374,6 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 		rc = report(&walk, v, (unsigned)walk.n_steps, e);
 	buf_release(&walk.path);
 	buf_release(&walk.text);
-	buf_release(&walk.encoding);
 	return rc;
 }
 
