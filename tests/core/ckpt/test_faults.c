@@ -286,6 +286,57 @@ static int scan(const struct job *j, struct buf *out, struct ckpt_err *e)
 	return rc;
 }
 
+struct follow {
+	struct ckpt *run;
+	struct buf *out;
+};
+
+static int note_row(void *arg, const struct ckpt_series_item *i)
+{
+	struct buf *b = ((struct follow *)arg)->out;
+
+	buf_add(b, i->fqn, i->fqn_len);
+	buf_str(b, i->checkpoint);
+	if (i->fault)
+		return -EIO; /* the sentence is in the row */
+	buf_add(b, &i->values.elements, sizeof(i->values) - offsetof(struct ckpt_values, elements));
+	buf_u64(b, i->compared);
+	buf_u64(b, i->changed);
+	buf_add(b, &i->relative, sizeof(i->relative));
+	return 0;
+}
+
+static int open_step(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e)
+{
+	static const char *const words[] = { "index=:memory:", NULL };
+	const char *rest;
+
+	return ckpt_run_open(((struct follow *)arg)->run, checkpoint, words, NULL, ret, &rest, e);
+}
+
+static int follow(const struct job *j, struct buf *out, struct ckpt_err *e)
+{
+	struct follow f = { NULL, out };
+	struct ckpt_series s = { .globs = (const char *const[]){ "model.layers.*", NULL },
+				 .open = open_step,
+				 .each = note_row,
+				 .arg = &f,
+				 .jobs = 2 };
+	struct ckpt_opts o = { .index = ":memory:", .runs = true };
+	int rc = open_typed(run_path, &o, &f.run, e);
+
+	(void)j;
+	if (!rc)
+		rc = ckpt_series(f.run, &s, e);
+	/* One that cannot be looked at counts as incomplete, and is left out. */
+	if (!rc && s.checkpoints != 2)
+		rc = -EIO;
+	if (rc == -EIO && !e->code)
+		(void)err_set(e, EIO, "a checkpoint cannot be read");
+	ckpt_close(f.run);
+	return rc;
+}
+
 static int export(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	char dest[4300];
@@ -434,6 +485,7 @@ static const struct job jobs[] = {
 	{ "diff", compare, NULL, CAST, 0, 0, 0, NULL },
 	{ "stat", scan, NULL, CAST, 0, 0, 0, NULL },
 	{ "stat by rank", scan, "hp_a_collective/ckpt", MEMORY, 0, 0, true, NULL },
+	{ "stat of a run", follow, NULL, RUN, 0, 0, 0, NULL },
 	{ "export", export, NULL, RANKS, 0, 0, 0, "dest" },
 	{ "export of a file", export, NULL, MEMORY, 0, 0, true, "dest" },
 	{ "reshard to DCP", reshard, "plain/ckpt", MEMORY, CKPT_DCP, 0, 0, "dest" },
