@@ -18,7 +18,8 @@ tensors as in hf/ (for example with recipe="megatron"), ck.rank(N) one of the pa
 rank of layout=FILE holds, ck.objects one of everything that is not a tensor: ck.objects["step"].value
 is a Python value, and no pickle is executed for it. ck.read(path), ck.open_file(path) and
 ck.listdir(path) give access to the files of the mount; ck.verdicts()["hf"] tells whether hf/ can be
-loaded, and if not, why. To load a checkpoint of Megatron-core into a
+loaded, and if not, why. series(run, "*.norm.weight") follows tensors from checkpoint to checkpoint of a run.
+To load a checkpoint of Megatron-core into a
 transformers model, without Megatron-core and without a copy on disk:
 
     with ckptfs.open("iter_0001000", recipe="megatron", assets="Qwen3-8B") as ck:
@@ -44,6 +45,7 @@ import errno
 import functools
 import io
 import json
+import math
 import os
 import pathlib
 import sys
@@ -58,8 +60,8 @@ if TYPE_CHECKING:
     import numpy
     import torch as _torch
 
-__all__ = ["Checkpoint", "Error", "File", "Finding", "Histogram", "Object", "Tensor", "Tensors", "Values", "Verdict",
-           "open"]
+__all__ = ["Checkpoint", "Error", "File", "Finding", "Histogram", "Object", "Step", "Tensor", "Tensors", "Values",
+           "Verdict", "open", "series"]
 __version__ = "0.5.1"
 
 NAME_MAX = 255
@@ -188,6 +190,22 @@ class _ValuesScan(ctypes.Structure):
                 ("resume_key", c_char_p), ("bins", c_uint)]
 
 
+class _SeriesItem(ctypes.Structure):
+    _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("checkpoint", c_char_p), ("dtype", c_char_p),
+                ("n_dims", c_size_t), ("shape", POINTER(c_uint64)), ("fault", c_char_p), ("values", _Numbers),
+                ("compared", c_bool), ("other_shape", c_bool), ("changed", c_uint64), ("relative", c_double)]
+
+
+_OPEN_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_void_p), POINTER(_Err))
+_EACH_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_SeriesItem))
+
+
+class _Series(ctypes.Structure):
+    _fields_ = [("globs", POINTER(c_char_p)), ("model", c_bool), ("jobs", c_uint), ("open", _OPEN_STEP),
+                ("each", _EACH_STEP), ("progress", c_void_p), ("arg", c_void_p), ("checkpoints", c_uint64),
+                ("incomplete", c_uint64), ("tensors", c_uint64), ("failed", c_uint64)]
+
+
 class _Fault(ctypes.Structure):
     _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("what", c_char_p), ("warning", c_bool),
                 ("rule", c_char_p)]
@@ -232,6 +250,9 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
     "ckpt_values_scan_sized": (c_int, c_void_p, POINTER(_ValuesScan), c_size_t, POINTER(_Err)),
     "ckpt_values_check_sized": (c_int, c_void_p, POINTER(_ValuesCheck), c_size_t, POINTER(_Err)),
+    "ckpt_series_sized": (c_int, c_void_p, POINTER(_Series), c_size_t, POINTER(_Err)),
+    "ckpt_run_open_sized": (c_int, c_void_p, c_void_p, POINTER(c_char_p), POINTER(_Hooks), c_size_t,
+                            POINTER(c_void_p), POINTER(c_char_p), POINTER(_Err)),
     "ckpt_verdicts": (c_int, c_void_p, c_bool, _EACH_VERDICT, c_void_p, POINTER(_Err)),
     "ckpt_walk": (c_int, c_void_p, c_char_p, POINTER(c_uint64), POINTER(_Err)),
     "ckpt_type_sized": (c_int, c_void_p, c_uint64, POINTER(_Stat), c_size_t, POINTER(_Err)),
@@ -533,6 +554,30 @@ class Values(NamedTuple):
     fault: Optional[str]
 
 
+class Step(NamedTuple):
+    """A tensor in one checkpoint of a run, as series() follows it; ckptfs-stat(1) describes the members. What is
+    not known, or does not exist, is None."""
+
+    checkpoint: str
+    dtype: Optional[str]
+    shape: Optional[tuple[int, ...]]
+    elements: int
+    nan: int
+    inf: int
+    zero: int
+    rms: Optional[float]
+    norm: Optional[float]
+    max_abs: Optional[float]
+    #: since the checkpoint before: None if that has no such tensor, or one of another shape
+    changed: Optional[int]
+    changed_share: Optional[float]
+    relative: Optional[float]
+    #: the checkpoint before has the tensor in another shape
+    other_shape: bool
+    #: why there are no values: it cannot be read, or the checkpoint has no such tensor
+    fault: Optional[str]
+
+
 class Finding(NamedTuple):
     """What check_values() found."""
 
@@ -568,6 +613,17 @@ def _values(i: _ValuesItem) -> Values:
         extreme(v.min, v.min_rest) if ordered else None, extreme(v.max, v.max_rest) if ordered else None,
         parts(v.sum) if v.finite else None, parts(v.mean) if v.finite else None, v.std if v.finite else None,
         v.norm if v.finite else None, _histogram(i.linear), _histogram(i.logarithmic),
+        i.fault.decode("utf-8", "replace") if i.fault else None)
+
+
+def _step(i: _SeriesItem) -> Step:
+    v, shape = i.values, tuple(i.shape[:i.n_dims]) if i.dtype else None
+    return Step(
+        os.fsdecode(i.checkpoint), i.dtype.decode() if i.dtype else None, shape, v.elements,
+        v.nan, v.infinite, v.zero, v.norm / math.sqrt(v.finite) if v.finite else None, v.norm if v.finite else None,
+        max(abs(v.min), abs(v.max)) if v.finite and not v.is_complex else None, i.changed if i.compared else None,
+        (i.changed / math.prod(shape) if i.changed else 0.0) if i.compared else None,
+        i.relative if i.compared and not math.isnan(i.relative) else None, i.other_shape,
         i.fault.decode("utf-8", "replace") if i.fault else None)
 
 
@@ -991,6 +1047,39 @@ def open(path: Union[str, os.PathLike], **options: Option) -> Checkpoint:
 
     """
     return Checkpoint(path, options)
+
+
+def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs: int = 0,
+           **options: Option) -> dict[str, list[Step]]:
+    """How the tensors of a run that match a glob, or all, change from checkpoint to checkpoint: as `ckptfs stat
+    RUN` tells. Each list has one Step for each complete checkpoint, in order; incomplete ones are left out, with a
+    warning. model: the tensors and names of .model; the other options are those of open(), for all checkpoints."""
+    lib, path, e = _library(), os.fspath(run), _Err()
+    found, odd, words = {}, [], {"allow_missing": True, **options}
+    warn = _WARN(lambda _, what: odd.append(what.decode("utf-8", "replace")))
+    hooks, given, handle = _Hooks(warn=warn), _words(words), c_void_p()
+
+    def open_step(_, checkpoint, ret, err) -> int:
+        rest = c_char_p()
+        return lib.ckpt_run_open_sized(handle, checkpoint, given, *_lent(hooks), ret, byref(rest), err)
+
+    def each(_, item) -> int:
+        i = item.contents
+        found.setdefault(_text(i.fqn, i.fqn_len), []).append(_step(i))
+        return 0
+
+    wanted = _Series(globs=_globs(globs), model=model, jobs=jobs, open=_OPEN_STEP(open_step), each=_EACH_STEP(each))
+    _check(lib.ckpt_open_sized(os.fsencode(path), _words({**words, "runs": True}), *_lent(hooks), byref(handle),
+                               byref(e)), e, path)
+    try:
+        _check(lib.ckpt_series_sized(handle, *_lent(wanted), byref(e)), e, path)
+    finally:
+        lib.ckpt_close(handle)
+    if wanted.incomplete:
+        odd.append(f"{wanted.incomplete} incomplete checkpoint{' is' if wanted.incomplete == 1 else 's are'} left out")
+    for what in odd:
+        warnings.warn(f"{path}: {what}", stacklevel=2)
+    return found
 
 
 def main(argv: Sequence[str]) -> int:

@@ -149,6 +149,33 @@ def check_values(ck, path):
     fails(ckptfs.Error, "histograms of 2 bins", ck.stat, bins=2)
 
 
+def test_series(path, *globs):
+    """As `stat` has it, of the tensors and of the model's."""
+    for model in False, True:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = ckptfs.series(path, *globs, model=model, dtype="fp32", jobs=2, index=":memory:")
+        words = ["--dtype=fp32", "--json", *(["--model"] if model else []), path, *globs]
+        shown = run("stat", *words)
+        assert [str(w.message).split(": ", 1)[1] for w in said] == [
+            line.removeprefix("ckptfs: warning: ")
+            for line in shown.stderr.decode().splitlines() if "warning" in line], (said, shown.stderr)
+        rows = json.loads(shown.stdout)["rows"]
+        assert list(found) == list(dict.fromkeys(r["fqn"] for r in rows)) and rows, found
+        assert [(s.checkpoint, s.dtype, s.shape and list(s.shape), s.fault) for steps in found.values() for s in steps] == [
+            (r["checkpoint"], r["dtype"], r.get("shape"), r["fault"]) for r in rows]
+        for s, r in zip((s for steps in found.values() for s in steps), rows):
+            for key in set(r) & set(s._fields) - {"checkpoint", "dtype", "shape", "fault"}:
+                value = getattr(s, key)
+                assert r[key] == (None if value == math.inf else value), (key, r, s)
+            assert "changed" in r or s.changed is s.changed_share is s.relative is None, (r, s)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert not ckptfs.series(path, "nothing")
+    fails(ckptfs.Error, "it is a checkpoint, not a run", ckptfs.series, os.path.join(path, "step-9"))
+    fails(FileNotFoundError, "open '/no/where'", ckptfs.series, "/no/where")
+
+
 def check_fixture(path):
     r = random.Random(path)
     shown = run("cat", path, ".ckptfs/info.json")
@@ -363,6 +390,7 @@ def test_structures():
                           ("ckpt_slice", ckptfs._Slice), ("ckpt_verdict", ckptfs._Verdict),
                           ("ckpt_hist", ckptfs._Hist), ("ckpt_values", ckptfs._Numbers),
                           ("ckpt_values_item", ckptfs._ValuesItem), ("ckpt_values_scan", ckptfs._ValuesScan),
+                          ("ckpt_series_item", ckptfs._SeriesItem), ("ckpt_series", ckptfs._Series),
                           ("ckpt_fault", ckptfs._Fault), ("ckpt_values_check", ckptfs._ValuesCheck)):
         have[name] = {"": ctypes.sizeof(members)}
         for field, kind in members._fields_:

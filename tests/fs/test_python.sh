@@ -41,6 +41,25 @@ test_bfloat16_is_a_type_of_ml_dtypes() { check ml_dtypes "$(zoo)"; }
 test_files_of_the_tree_are_files() { check files "$(zoo)"; }
 test_threads_may_read_and_close() { check threads "$(big)/ckpt"; }
 
+test_a_series_is_that_of_stat() {
+  python3 -c 'import struct
+for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0, 0, float("inf"))]):
+    open(f"v{i}", "wb").write(struct.pack("<3f", *v))'
+  mkdir run run/step-14
+  make_dcp run/step-9 model.w 3 1:v0 model.gone 3 1:v0 optim.x 2 1
+  make_dcp run/step-10 model.w 3 3:v1 model.x.0 2x3 1x1
+  make_dcp run/step-11 model.w 3x1 1x1:v1 model.x.0 2x3 1x1
+  make_dcp run/step-12 model.w 3x1 1x1:v2
+  make_dcp run/step-13 model.w 3x1 1x1:v3
+  make_dcp run/step-15 model.w 3x1 1x1:v4
+  cp run/step-12/*.distcp run/step-14
+  truncate -s 1 run/step-10/*.distcp
+  aged run
+  check series run
+  check series run '*w*'
+  check series run '*x.*' '*w'
+}
+
 test_structures_are_those_of_the_header() {
   mkdir -p inc/ckptfs
   cp "$TOP"/core/include/ckptfs/*.h inc/ckptfs
