@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""bench.py [CASE...]                - measure ckptfs, interleaved with what it is compared with
-bench.py --list                  - the groups and their cases
-bench.py --markdown FILE         - the table of a run, from its JSON
+"""bench.py [CASE...]                - measure ckptfs and its baselines in interleaved runs
+bench.py --list                  - list the groups and their cases
+bench.py --markdown FILE         - print the table of an earlier run from its JSON
 
-A CASE is a group, or a part of "group: case"; all but the slow ones if none is given. Data is made
-from a fixed seed, read from a warm page cache (the group "cold": from disk), and removed at the end;
-so are mounts. Needs FUSE, and room in BENCH_DIR for 40 times SIZE. As root, and with the chroot of
-scripts/chroot.sh, also what PyTorch needs for the same work. Other work on the machine spoils the
-numbers: rounds that met some are counted in their lines.
+A CASE is a group, or a part of "group: case". Without one, all cases except the slow ones run. Data is
+generated from a fixed seed, read from a warm page cache (in the group "cold", from disk), and removed at
+the end, as are the mounts. Needs FUSE, and space in BENCH_DIR for 40 times SIZE. As root, and with the
+chroot of scripts/chroot.sh, PyTorch is measured, too. Other load on the machine spoils the numbers; each
+line says how many of its rounds were affected.
 
 Environment (make bench NAME=VALUE):
-  CASES          as CASE...
-  SIZE           bytes of a tensor (512M); models are of 2 and 8 times that
-  ROUNDS         runs of each (5)
-  OUT            where the JSON goes (build/bench.json)
-  BENCH_DIR      where the data goes (build/bench); KEEP=1: it stays, for the next run
-  MOUNT_OPTIONS  of all mounts, as "--io=cached --threads=4"
+  CASES          like CASE...
+  SIZE           bytes of a tensor (512M); models have 2 and 8 times that
+  ROUNDS         runs of each case (5)
+  OUT            the JSON file with the results (build/bench.json)
+  BENCH_DIR      directory for the data (build/bench); KEEP=1 keeps it for the next run
+  MOUNT_OPTIONS  options for all mounts, such as "--io=cached --threads=4"
   CKPTFS         the program (build/release/ckptfs)
 """
 import argparse
@@ -73,7 +73,7 @@ def options():
 
 
 class Chosen:
-    """Whether a case of a group is wanted: called with its name."""
+    """Called with the name of a case: is it to be run?"""
 
     def __init__(self, group, words, listing=None):
         self.group, self.words, self.listing = group, words, listing
@@ -89,7 +89,7 @@ class Chosen:
 
 
 def cases():
-    """The names of all."""
+    """The names of all cases."""
     found = []
     for group, run in GROUPS.items():
         run(None, None, group, Chosen(group, [], found))
@@ -110,7 +110,7 @@ def field(path, name):
 
 
 def facts(o):
-    """What the numbers depend on."""
+    """The facts about this machine that the numbers depend on."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "kernel": platform.release(), "cpu": field("/proc/cpuinfo", "model name"),
@@ -127,7 +127,7 @@ def facts(o):
 
 
 def check(o, about):
-    """What is in the way of the run, or of trusting it."""
+    """Reasons why the benchmark cannot run here, or should not be trusted."""
     free = shutil.disk_usage(o.dir).free
     if free < ROOM * o.size + SPARE:
         sys.exit(f"bench: {o.dir} has {free >> 30} GiB, {ROOM} times SIZE and 2 are wanted")

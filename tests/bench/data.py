@@ -1,7 +1,7 @@
-"""The benchmark's data: made once, from a fixed seed, of values as weights have them.
+"""The benchmark's data: values distributed like weights, generated from a fixed seed.
 
-Data(directory, size) makes what is asked for when it is asked for. Tensors have about `size` bytes,
-models a multiple of it. What is there already, of that size, is used again.
+Data(directory, size) generates each checkpoint when it is first requested and keeps it for later requests
+and runs. A tensor has about `size` bytes, a model a multiple of that.
 """
 import ctypes
 import functools
@@ -19,14 +19,14 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "fs"))
 
-import make_dcp  # noqa: E402  writes what torch writes, without torch
+import make_dcp  # noqa: E402  writes DCP checkpoints without torch
 
 MIB = 1 << 20
 FRAME = 256 << 10
 PIECE = 16 * MIB
 WIDTH = {"bfloat16": 2, "float32": 4}
 
-# name: columns (rows are as many as give the size), grid of items, dtype, and how an item is stored
+# name: columns (the number of rows follows from the size), grid of items, dtype, how items are stored
 TENSORS = {
     "rows": (1024, (4, 1), "bfloat16", "plain"),
     "cols256": (1024, (1, 8), "bfloat16", "plain"),
@@ -38,13 +38,13 @@ TENSORS = {
     "zstd frames": (1024, (4, 1), "bfloat16", "frames"),
     "zstd": (1024, (4, 1), "bfloat16", "zstd"),
 }
-# name: times the size, ranks
+# name: multiple of the size, ranks
 MODELS = {"model": (8, 4), "model of 1 GiB": (2, 4)}
 
 
 def top_bytes():
-    """For a random byte, the highest one (sign and most of the exponent) of a weight: bfloat16 and
-    float32 have the same. Of N(0, 0.02)."""
+    """Maps random bytes to the top bytes (sign and most of the exponent) of weights from N(0, 0.02). They
+    are the same in bfloat16 and float32."""
     normal = statistics.NormalDist(0, 0.02)
     values = (normal.inv_cdf((i + 0.5) / 256) for i in range(256))
     floats = (ctypes.c_float * 256)(*values)
@@ -59,8 +59,8 @@ def piece_of_weights(dtype, seed):
 
 
 def weights(nbytes, dtype, seed):
-    """Elements whose top byte has the few bits of information that it has in weights, so that zstd finds
-    what it finds there: at the level used, it does not see that they repeat."""
+    """Elements that zstd compresses as well as real weights, since their top bytes have the same
+    distribution. The content repeats, but at a distance that zstd does not look back at this level."""
     piece = piece_of_weights(dtype, seed)
     return (piece * (nbytes // PIECE + 1))[:nbytes]
 
@@ -69,7 +69,7 @@ TOP = top_bytes()
 
 
 class Zstd:
-    """Frames as torch's extension and others write them."""
+    """Compresses into frames like those of torch's zstd extension."""
 
     def __init__(self):
         self.lib = ctypes.CDLL("libzstd.so.1")
@@ -89,7 +89,7 @@ class Zstd:
 
 
 class TensorCheckpoint(make_dcp.Checkpoint):
-    """A tensor "w", every item in a file of its own."""
+    """A checkpoint of one tensor, "w", with each item in its own file."""
 
     def add_items(self, dtype, shape, grid, how):
         chunks = []
@@ -114,8 +114,8 @@ class TensorCheckpoint(make_dcp.Checkpoint):
 
 
 def model_shapes(nbytes):
-    """Of a transformer of about so many bytes in bfloat16: layers of 48 million parameters, smaller
-    ones where that would be less than four layers."""
+    """The shapes of a transformer of about nbytes in bfloat16. Layers have 48 million parameters, or fewer
+    if the model would otherwise have less than four layers."""
     hidden = 2048
     while hidden > 64 and 2 * 12 * hidden**2 * 4 > nbytes:
         hidden //= 2
@@ -146,8 +146,8 @@ def write_safetensors(path, shapes):
 
 
 def in_child(make, path):
-    """make(path) in a process of its own: what a program has when it starts another counts as the
-    memory of that one, and this takes a lot."""
+    """Calls make(path) in a child process. It needs a lot of memory, and the peak memory of a program
+    that is started later would include this process's own."""
     def run():
         for number in signal.SIGINT, signal.SIGTERM:
             signal.signal(number, signal.SIG_DFL)
@@ -171,7 +171,7 @@ class Data:
         os.makedirs(directory, exist_ok=True)
 
     def made(self, name, make):
-        """The path of that; make(path) makes it, under another name first."""
+        """The path of a checkpoint, which make() writes under a temporary name if it does not exist."""
         path = f"{self.directory}/{name.replace(' ', '-')}.{self.size >> 20}M"
         if not os.path.exists(path):
             self.say(f"making {name}")
@@ -182,7 +182,7 @@ class Data:
         return path
 
     def tensor(self, name):
-        """A checkpoint of that tensor, called "w"."""
+        """A checkpoint with one tensor of TENSORS, called "w"."""
         columns, grid, dtype, how = TENSORS[name]
         rows = max(self.size // (columns * WIDTH[dtype]) // 16, 1) * 16
 
@@ -194,7 +194,7 @@ class Data:
         return self.made(name, make)
 
     def safetensors(self, name):
-        """A model as Hugging Face has it, in one file laid out as the mount lays it out."""
+        """A model as one safetensors file, identical to the one that the mount shows."""
         def make(path):
             os.makedirs(f"{path}/plain")
             write_safetensors(f"{path}/plain/model.safetensors",
@@ -206,7 +206,7 @@ class Data:
         return self.made(f"{name} in one file", make)
 
     def model(self, name):
-        """The same as a checkpoint of DCP, of ranks that have it along the first dimension."""
+        """The same model as a DCP checkpoint whose ranks have it sharded along the first dimension."""
         def make(path):
             os.makedirs(f"{path}.plain")
             write_safetensors(f"{path}.plain/model.safetensors",
@@ -217,7 +217,7 @@ class Data:
         return self.made(name, make)
 
     def parts(self, name):
-        """The same as safetensors files of ranks, as torch's Hugging Face writer leaves them."""
+        """The same model as one safetensors file per rank, as torch's Hugging Face writer leaves them."""
         def make(path):
             layout = f"{path}.layout"
             with open(layout, "w", encoding="ascii") as f:
@@ -229,7 +229,7 @@ class Data:
         return self.made(f"{name} in parts", make)
 
     def many(self, n):
-        """A checkpoint of n tensors, tiny ones."""
+        """A checkpoint of n tiny tensors."""
         def make(path):
             make_dcp.main("--many", str(n), path)
             os.unlink(f"{path}.model.layers.0.0.w.bin")
@@ -237,7 +237,7 @@ class Data:
         return self.made(f"{n} tensors", make)
 
     def files(self, n):
-        """A directory of as many files, as long as those tensors."""
+        """A directory of n files with the sizes of those tensors."""
         def make(path):
             os.mkdir(path)
             for i in range(n):

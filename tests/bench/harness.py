@@ -1,7 +1,7 @@
-"""What all cases share: mounts, readers, the state of the page cache, samples and what they say.
+"""What all cases share: mounts, readers, the page cache, sampling and results.
 
-A case has parties: ckptfs first, then the baseline that its ratio is to, then others. They take turns,
-in another order each round, so that what else the machine does meets all of them.
+A case has parties: first ckptfs, then the baseline for its ratio, then any others. In each round they
+take turns in a different order, so that other load on the machine affects them equally.
 """
 import contextlib
 import dataclasses
@@ -20,34 +20,33 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 EXAMPLES = "/usr/share/doc/libfuse3-dev/examples"
 CHROOT = os.environ.get("CKPTFS_CHROOT", "/var/cache/ckptfs/forky")
 MIB, GIB = 1 << 20, 1 << 30
-MAP_POPULATE = 0x8000  # mmap has it from Python 3.10 on
+MAP_POPULATE = 0x8000  # in the mmap module from Python 3.10 on
 UNITS = [("s", 1), ("ms", 1e3), ("ns", 1e9)]
-BUSY = 0.15  # of one CPU; above it, a round is marked
+BUSY = 0.15  # share of one CPU above which a round is marked as busy
 
 
 class Skip(Exception):
-    """This cannot be measured here, and why."""
+    """Why a case cannot be measured on this machine."""
 
 
 class Failed(Exception):
-    """This could not be measured, and should have been."""
+    """Why a case that should have been measured could not be."""
 
 
 @dataclasses.dataclass
 class Sample:
-    """One run: seconds and bytes of each pass, and of the whole run what is known of the others."""
+    """One run: seconds and bytes of each pass; the other members are of the whole run, if known."""
     passes: list
     client_cpu_s: float = None
     daemon_cpu_s: float = None
     rss_anon_mib: float = None
     rss_file_mib: float = None
-    peak_mib: float = None  # of what runs for a while: all of its processes
+    peak_mib: float = None  # of a command, with all of its processes
 
 
 @dataclasses.dataclass
 class Target:
-    """How many times as fast as the baseline it has to be, and would better be; or in how many
-    seconds it has to be done."""
+    """The least ratio to the baseline, and a better one to aim at; or the most seconds allowed."""
     least: float = None
     better: float = None
     seconds: float = None
@@ -58,7 +57,7 @@ class Target:
         return " / ".join(f"{x:g}" for x in (self.least, self.better) if x is not None)
 
     def reached(self, ratio, seconds):
-        """None where nothing is to be reached, or there is nothing to compare with."""
+        """None if there is no target or no baseline."""
         if self.seconds is not None:
             return seconds <= self.seconds
         return None if self.least is None or ratio is None else ratio >= self.least
@@ -66,16 +65,16 @@ class Target:
 
 @dataclasses.dataclass
 class Row:
-    """A line of the report: one pass of a case."""
+    """One line of the results: one pass of a case."""
     group: str
     name: str
-    unit: str  # of values: GB/s, or one of UNITS
+    unit: str  # of the values: GB/s, or one of UNITS
     values: dict  # party: median
-    ratio: list  # to the baseline: median, least, most; none without a baseline
+    ratio: list  # to the baseline: median, least, most; empty without a baseline
     others: dict  # party: median ratio of ckptfs to it
     memory: dict  # party: MiB
     target: str
-    reached: bool  # None where there is no target
+    reached: bool  # None: no target
     daemon_cpu_s_per_gib: float
     rss_mib: list  # of the daemon: anonymous, file
     busy_rounds: int
@@ -107,12 +106,12 @@ class Row:
 
 
 def short(x):
-    """Three digits."""
+    """A number with three significant digits."""
     return f"{x:.{max(0, 2 - math.floor(math.log10(x)))}f}" if x else "0"
 
 
 def busy_cpus(seconds):
-    """How many CPUs have been busy (or taken away by a hypervisor) for that long."""
+    """The average number of CPUs that were busy (or taken by the hypervisor) during that time."""
     def read():
         with open("/proc/stat", encoding="ascii") as f:
             v = [int(x) for x in f.readline().split()[1:9]]
@@ -124,8 +123,8 @@ def busy_cpus(seconds):
 
 
 def run_command(argv):
-    """Seconds, CPU and peak memory of a command with its children. Of the memory, what is less than
-    this program's own 20 MiB cannot be seen."""
+    """Runs a command; returns seconds, CPU time and peak memory, each including its children. A peak below
+    this program's own 20 MiB cannot be measured."""
     start = time.perf_counter()
     p = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     _, status, use = os.wait4(p.pid, 0)
@@ -137,7 +136,7 @@ def run_command(argv):
 
 
 def unmount(mnt):
-    """However busy it is."""
+    """Unmounts, even if the mount is in use."""
     for lazy in [], ["-z"]:
         if not subprocess.run(["fusermount3", "-u", *lazy, mnt], check=False,
                               stderr=subprocess.DEVNULL).returncode:
@@ -145,14 +144,14 @@ def unmount(mnt):
 
 
 class Daemon:
-    """A FUSE server in the foreground, mounted while in `with`."""
+    """A context manager that runs a FUSE server in the foreground."""
 
     def __init__(self, argv, mnt, **kwargs):
         self.argv, self.mnt, self.kwargs = argv, mnt, kwargs
 
     def __enter__(self):
         os.makedirs(self.mnt)
-        # Not in the terminal's process group, so that an interrupted benchmark unmounts first.
+        # Outside the terminal's process group, so that Ctrl-C lets the benchmark unmount first.
         self.process = subprocess.Popen([*self.argv, self.mnt], start_new_session=True, **self.kwargs)
         try:
             while not os.path.ismount(self.mnt):
@@ -173,7 +172,7 @@ class Daemon:
             self.process.wait()
 
     def cpu(self):
-        """CPU seconds so far: the clock that clock_getcpuclockid(3) gives."""
+        """CPU seconds so far, by the clock of clock_getcpuclockid(3)."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def rss(self):
@@ -183,7 +182,7 @@ class Daemon:
 
 
 class Bench:
-    """A run of the suite: its options, and what it found."""
+    """One run of the benchmark: its options and results."""
 
     def __init__(self, options, say):
         self.rounds, self.ckptfs, self.programs = options.rounds, options.ckptfs, options.programs
@@ -201,7 +200,7 @@ class Bench:
         shutil.rmtree(self.tmp)
 
     def where(self):
-        """A new place to mount at."""
+        """Creates a new mount point."""
         self.mounts += 1
         return f"{self.tmp}/mnt{self.mounts}"
 
@@ -211,10 +210,10 @@ class Bench:
 
     def passthrough_ll(self, directory):
         return Daemon([self.example(), "-f", "-o", f"source={directory}"], self.where(),
-                      stderr=subprocess.DEVNULL)  # it finds fault with libfuse's own defaults
+                      stderr=subprocess.DEVNULL)  # it prints warnings about libfuse's own defaults
 
     def example(self):
-        """libfuse's own example of a file system that passes everything through, compiled."""
+        """Compiles libfuse's example of a pass-through file system; returns its path."""
         program = f"{self.programs}/passthrough_ll"
         if os.path.exists(program):
             return program
@@ -234,7 +233,7 @@ class Bench:
     # ---- reading ----
 
     def reader(self, how, files, n=128 << 10, jobs=1, passes=1, daemon=None):
-        """A sample of tests/bench/reader.c, with what it cost the daemon."""
+        """A sample by tests/bench/reader.c, with the daemon's CPU time and memory."""
         before = daemon.cpu() if daemon else 0
         p = subprocess.Popen([f"{self.programs}/reader", how, str(n), str(jobs), str(passes), *files],
                              stdout=subprocess.PIPE, text=True)
@@ -251,23 +250,24 @@ class Bench:
         return sample
 
     def warm(self, files):
-        """Into the page cache, by read(2): what reclaim has taken of a file brings all of it back."""
+        """Reads whole files into the page cache."""
         self.reader("warm", files, MIB)
 
     def fresh(self, files):
-        """The same, anew if that is possible: what wrote or mapped them decides no folio's size."""
+        """Evicts files from the page cache if possible and reads them again, so that folio sizes
+        do not depend on how the files were written or mapped."""
         with contextlib.suppress(Failed):
             self.cold(files)
         self.warm(files)
 
     def cold(self, files):
-        """Out of the page cache, all of it: nothing may have them mapped."""
+        """Evicts files from the page cache completely; nothing may have them mapped."""
         self.reader("cold", files)
 
     @staticmethod
     def forget(files):
-        """What the kernel has cached of files of a FUSE mount. A virtual machine may have given free memory
-        back to its host, which is slow to get again: what they will take is used once."""
+        """Evicts files of a FUSE mount from the page cache. A virtual machine may have returned free memory
+        to its host, and getting it back is slow, so the memory that the files need is touched once."""
         size = 0
         for name in files:
             fd = os.open(name, os.O_RDONLY)
@@ -279,7 +279,7 @@ class Bench:
     # ---- measuring ----
 
     def quiet(self):
-        """False where others do not leave the CPUs alone for a while."""
+        """Waits until the CPUs are idle; False if they do not become idle."""
         for _ in range(5):
             if busy_cpus(0.1) < BUSY:
                 return True
@@ -295,7 +295,7 @@ class Bench:
         self.say(f"{name}: FAILED: {why}")
 
     def measure(self, group, name, parties, targets=(), passes=("",), prepare=None, rounds=None):
-        """Run parties, {name: function that returns a Sample}, by turns; a row for each pass."""
+        """Runs the parties, {name: function that returns a Sample}, in turn; adds a row for each pass."""
         try:
             samples, busy, rounds = self.take_turns(parties, prepare, rounds or self.rounds)
         except Failed as e:
@@ -311,7 +311,7 @@ class Bench:
             self.say(str(row))
 
     def take_turns(self, parties, prepare, rounds):
-        """Samples of each, in how many rounds others were busy, and of how many."""
+        """Returns the samples of each party, the number of busy rounds, and the number of rounds."""
         samples, busy = {p: [] for p in parties}, 0
         order = list(parties)
         rounds = min(rounds, self.rounds)
@@ -333,7 +333,7 @@ def speed(sample, i):
 def make_row(group, name, samples, i, target, busy, rounds):
     parties = list(samples)
     ours = samples[parties[0]]
-    rated = bool(ours[0].passes[i][1])  # bytes, so a rate
+    rated = bool(ours[0].passes[i][1])  # bytes were counted, so the result is a rate
 
     def ratios(party):
         return [speed(a, i) / speed(b, i) for a, b in zip(ours, samples[party])]
@@ -363,7 +363,7 @@ def make_row(group, name, samples, i, target, busy, rounds):
 
 
 def no_torch():
-    """Why PyTorch cannot be run; None if it can."""
+    """The reason why PyTorch cannot be run, or None."""
     if os.geteuid():
         return "not root, so no chroot with PyTorch"
     if not os.path.exists(f"{CHROOT}/var/lib/ckptfs-ready"):
@@ -372,7 +372,7 @@ def no_torch():
 
 
 def in_chroot(binds, *argv):
-    """What tests/bench/with_torch.py prints, run with PyTorch; binds: {what it sees: where it is}."""
+    """The result of tests/bench/with_torch.py in the chroot. binds: {path inside: path outside}."""
     args = []
     for inside, outside in {"/mnt/bench": HERE, **binds}.items():
         args += ["--bind", f"{outside}:{inside}"]

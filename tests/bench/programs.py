@@ -1,4 +1,4 @@
-"""Cases that run whole programs: ls, mount, cp, reshard, index, next to what people run without ckptfs."""
+"""Cases that run whole programs (ls, mount, cp, reshard, index) and what people run without ckptfs."""
 import json
 import os
 import shutil
@@ -11,18 +11,18 @@ from harness import Sample, Target, in_chroot, no_torch, run_command
 MODEL = "model of 1 GiB"
 TENSOR = "model.layers.0.mlp.up_proj.weight"
 MANY = 100000
-# name: tensors, chunks of each. Those of a large and of a very large model.
+# name: tensors, chunks per tensor; a large and a very large model
 INDEXES = {"0.4M chunks": (3000, 128), "1.3M chunks": (20000, 64)}
 
 
 def with_torch(binds, command, *args):
-    """A sample of what with_torch.py says of a command."""
+    """A sample from the result of with_torch.py."""
     said = json.loads(in_chroot(binds, "run", command, *args).splitlines()[-1])
     return Sample([(said["wall_s"], 0)], said["cpu_s"], peak_mib=said["rss_mib"]), said
 
 
 def torch_or_nothing(bench, name, *args):
-    """{name: party}, if there is a PyTorch for with_torch() to run."""
+    """{name: party}; empty without PyTorch."""
     if no_torch():
         bench.skip(name, no_torch())
         return {}
@@ -30,12 +30,12 @@ def torch_or_nothing(bench, name, *args):
 
 
 def build_index(bench, ckpt):
-    """What a second mount finds."""
+    """Builds the index that a second mount finds."""
     run_command([bench.ckptfs, "index", "-q", ckpt])
 
 
 def ls(bench, made, group, chosen):
-    """First and second `ls -lR` of a new mount; and of files on this disk, which the kernel knows."""
+    """First and second `ls -lR` of a new mount, and of as many files on this disk, cached by the kernel."""
     if not chosen("100k tensors"):
         return
     ckpt, files = made.many(MANY), made.files(MANY)
@@ -90,7 +90,7 @@ def mount(bench, made, group, chosen):
 
 
 def convert(bench, made, group, chosen):
-    """A checkpoint becomes one file of a model: cp out of a new mount, and two ways of torch."""
+    """Turning a checkpoint into one model file: cp from a new mount, and two ways with torch."""
     name = "cp hf/model.safetensors"
     if not chosen(name):
         return
@@ -122,7 +122,7 @@ def convert(bench, made, group, chosen):
 
 
 def values(bench, made, group, chosen):
-    """All values of a tensor are looked at, or hashed; cat reads the same files."""
+    """Statistics or hashes of all elements of a tensor; the baseline is cat of the same files."""
     for name, command in (("stat", ["stat"]), ("sum --xxh", ["sum", "--xxh"])):
         for dtype, tensor in (("float32", "float32"), ("bfloat16", "rows")):
             if not chosen(f"{name}, {dtype}"):
@@ -142,14 +142,14 @@ def values(bench, made, group, chosen):
 
 
 def clear(path):
-    """Away with what a run has written, and nothing left to write."""
+    """Removes the output of a run and waits until nothing is left to write."""
     shutil.rmtree(path, ignore_errors=True)
     os.sync()
 
 
 def reshard(bench, made, group, chosen):
-    """From 4 ranks to 8, page cache warm; cp copies the same bytes. ckptfs and torch sync, cp is asked
-    to in one of two cases."""
+    """Resharding from 4 ranks to 8 with a warm page cache; the baseline is cp of the same bytes. ckptfs and
+    torch sync their output; cp does so in one of the two cases."""
     name = "4 ranks to 8"
     if not chosen(name):
         return
@@ -182,8 +182,8 @@ def reshard(bench, made, group, chosen):
 
 
 def index(bench, made, group, chosen):
-    """CPU seconds of building the chunk index, and of pickle.load of the same .metadata in Python,
-    which is what torch does on every rank at every load."""
+    """CPU seconds of building the chunk index, and of pickle.load of the same .metadata in Python, which
+    torch does on every rank at every load."""
     for name, (tensors, chunks) in INDEXES.items():
         if not chosen(name, slow=name != next(iter(INDEXES))):
             continue
@@ -213,7 +213,7 @@ def build(bench, group, name, made):
 
 
 def plan(bench, _made, group, chosen):
-    """To find out what of which items a read needs."""
+    """The time to find the item ranges that a read needs."""
     if not chosen("plan"):
         return
     program = f"{bench.programs}/bench_plan"

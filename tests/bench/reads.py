@@ -1,7 +1,7 @@
-"""Cases that read: warm or cold data through a mount, and the same of the raw source files.
+"""Cases that read warm or cold data through a mount; the baseline reads the raw source files.
 
-A ratio is that of the bytes per second which a reader gets of each. The raw files of a tensor are the
-files of its items: what a reader would have of it were it not cut.
+A ratio compares bytes per second. The raw files of a tensor are the files of its items, which hold the
+same bytes.
 """
 import contextlib
 import dataclasses
@@ -20,14 +20,14 @@ FILES = {"tensor": "tensors/w", "npy": "npy/w.npy", "hf": "hf/model.safetensors"
 class Read:
     name: str
     source: str  # a tensor or a model of data.py
-    file: str  # of FILES
-    how: str  # of reader.c
+    file: str  # key of FILES
+    how: str  # mode of reader.c
     n: int = 128 * KIB
     jobs: int = 1
     passes: tuple = ("",)
     targets: tuple = ()
-    raw_cat: bool = False  # the raw files are read as by cat
-    stock: bool = False  # the same through libfuse's passthrough_ll
+    raw_cat: bool = False  # the baseline reads the raw files as cat does
+    stock: bool = False  # also read through libfuse's passthrough_ll
     slow: bool = False
 
 
@@ -38,7 +38,7 @@ STRIDED = (Target(0.38, 0.45),)
 
 
 def ways(title, source, file="tensor", targets=(), stock=False, slow=False):
-    """The ways in which every kind of data is read; the target is that of cat."""
+    """The cases for one kind of data; the targets are those of cat."""
     return [
         Read(f"{title}cat", source, file, "cat", targets=targets, stock=stock),
         Read(f"{title}cat, 4 processes", source, file, "cat", jobs=4),
@@ -104,7 +104,7 @@ def checkpoint(made, source):
 
 
 def reads(bench, made, group, chosen):
-    """The cases of a group of READS."""
+    """Runs the chosen cases of a group of READS."""
     for case in READS[group]:
         if chosen(case.name, case.slow):
             ckpt = checkpoint(made, case.source)
@@ -115,7 +115,7 @@ def reads(bench, made, group, chosen):
 
 
 def read_warm(bench, group, case, ckpt):
-    """Each run begins with all of the source in the page cache, and nothing of the mounts."""
+    """Each run begins with all source files in the page cache, and no file of the mounts."""
     raw = data.sources(ckpt)
     bench.fresh(raw)
     with contextlib.ExitStack() as stack:
@@ -141,8 +141,8 @@ def read_warm(bench, group, case, ckpt):
 
 
 def read_cold(bench, group, case, ckpt):
-    """Each run begins with nothing of the source in the page cache, and a new mount: what a daemon has
-    mapped stays there."""
+    """Each run begins with no source file in the page cache, and with a new mount, since pages that a
+    daemon has mapped cannot be evicted."""
     raw = data.sources(ckpt)
 
     def ours():
@@ -159,7 +159,7 @@ def read_cold(bench, group, case, ckpt):
 
 
 def cast(bench, made, group, chosen):
-    """Bytes of float32 that are read per second, with and without making bfloat16 of them."""
+    """Bytes of float32 read per second, with and without a cast to bfloat16."""
     for jobs in 1, 4:
         name = "float32 to bfloat16, cat" + (f", {jobs} processes" if jobs > 1 else "")
         if chosen(name):
@@ -184,7 +184,7 @@ def read_cast(bench, ckpt, group, name, jobs):
 
 
 def zstd(bench, made, group, chosen):
-    """Against `zstd -dc` of the same items: of what they decode to, all but a kilobyte is elements."""
+    """The baseline is `zstd -dc` of the same items; all but a kilobyte of its output is elements."""
     for source, name in ("zstd frames", "frames of 256 KiB, cat"), ("zstd", "one frame, cat"):
         for jobs in 1, 4:
             title = f"{name}, {jobs} processes" if jobs > 1 else name
@@ -200,7 +200,7 @@ def read_zstd(bench, ckpt, group, name, jobs):
     size = []
 
     def ours():
-        with bench.mount(ckpt) as daemon:  # a new one: nothing is decoded yet
+        with bench.mount(ckpt) as daemon:  # a new mount, which has not decoded anything
             file = f"{daemon.mnt}/{FILES['tensor']}"
             size.append(os.path.getsize(file))
             return bench.reader("cat", [file], jobs=jobs, daemon=daemon)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What PyTorch does, for the benchmark; runs in the chroot (scripts/chroot.sh).
+"""PyTorch's part in the benchmark; runs in the chroot (scripts/chroot.sh).
 
-    with_torch.py run COMMAND [ARG...]       one of these, as a program of its own:
+    with_torch.py run COMMAND [ARG...]       runs one of these in a new process:
       tensor CKPT NAME                       dcp.load of a tensor
       save CKPT FILE                         dcp_to_torch_save
       consolidate PARTS DIR                  consolidate_safetensors_files, into one file
-      reshard CKPT DST                       dcp.load and dcp.save, by this one process
-      reshard8 CKPT DST                      the same by 8 ranks, whose tensors are sharded
+      reshard CKPT DST                       dcp.load and dcp.save in one process
+      reshard8 CKPT DST                      the same with 8 ranks and sharded tensors
       load FILE                              pickle.load of a .metadata
     with_torch.py index TENSORS CHUNKS DIR   a synthetic checkpoint with a large .metadata
 
-"run" prints one line of JSON: wall_s, cpu_s and rss_mib of all processes, start of Python included; and,
-where the command says more, its own: that of the first call to the end of the last, without imports.
+"run" prints one line of JSON: wall_s, cpu_s and rss_mib of all processes, including the start of Python.
+Commands that measure themselves replace these: from the first call to the end of the last, without imports.
 """
 import gc
 import importlib
@@ -28,7 +28,7 @@ import time
 import uuid
 
 RANKS = 8
-SIDE = 64  # of a chunk of "index"
+SIDE = 64  # of a chunk written by "index"
 MODULES = ["attention.wq", "attention.wk", "attention.wv", "attention.wo", "feed_forward.w1",
            "feed_forward.w2", "feed_forward.w3"]
 STATES = [("model", ""), ("optimizer", ".exp_avg"), ("optimizer", ".exp_avg_sq")]
@@ -48,7 +48,7 @@ def run(*argv):
 
 
 def used():
-    """CPU seconds, and MiB at the peak."""
+    """CPU seconds and peak memory in MiB."""
     r = resource.getrusage(resource.RUSAGE_SELF)
     return r.ru_utime + r.ru_stime, r.ru_maxrss / 1024
 
@@ -57,7 +57,7 @@ def used():
 
 
 def sizes(ckpt, names=None):
-    """An empty tensor for each of a checkpoint."""
+    """An empty tensor for each tensor of a checkpoint."""
     import torch
     from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -95,7 +95,7 @@ def consolidate(parts, outdir):
 
 
 def copy(state, src, dst, **writer):
-    """Load and save, and what that took."""
+    """Loads and saves; returns time, CPU and memory."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
@@ -107,7 +107,7 @@ def copy(state, src, dst, **writer):
 
 
 def reshard(src, dst):
-    """From two threads, for one rank: no files of 8 ranks come of it, but the same bytes."""
+    """Writes one rank's files with two threads: the same bytes as 8 ranks write, in fewer files."""
     import torch
 
     imported = used()[1]
@@ -116,12 +116,12 @@ def reshard(src, dst):
 
 
 def report(got, imported):
-    """Of all processes: torch, imported, takes its memory once, and each has grown by its own."""
+    """Sums up all processes: the memory of the imported torch counts once, what each grew by is added."""
     print(json.dumps({"wall_s": max(r["wall_s"] for r in got), "cpu_s": sum(r["cpu_s"] for r in got),
                       "rss_mib": imported + sum(r["grown_mib"] for r in got)}))
 
 
-# ---- 8 processes, forked from one that has imported torch ----
+# ---- 8 processes, forked after torch has been imported ----
 
 
 def reshard8(src, dst):
@@ -145,13 +145,13 @@ def reshard_rank(rank, src, dst, d):
 
     torch.set_num_threads(1)
     stderr = os.dup(2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo cannot be told to be quiet
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo prints to stderr and has no option against it
     dist.init_process_group("gloo", init_method=f"file://{d}/rendezvous", rank=rank,
                             world_size=RANKS)
     mesh = DeviceMesh("cpu", list(range(RANKS)))
     os.dup2(stderr, 2)
 
-    def part(whole):  # all dimensions can be divided by 8
+    def part(whole):  # all dimensions are divisible by 8
         local = torch.empty((whole.shape[0] // RANKS, *whole.shape[1:]), dtype=whole.dtype)
         return DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
 
@@ -167,7 +167,7 @@ def reshard_rank(rank, src, dst, d):
 
 
 def item():
-    """One stored chunk: what torch.save writes, always of the same length."""
+    """One stored chunk as torch.save writes it; always the same length."""
     import torch
 
     data = io.BytesIO()
@@ -176,7 +176,7 @@ def item():
 
 
 def path_of(i):
-    """The keys that lead to tensor i in the state dict."""
+    """The path of tensor i in the state dict."""
     layer, i = divmod(i, len(MODULES) * len(STATES))
     state, module = divmod(i, len(MODULES))
     top, suffix = STATES[state]
@@ -184,16 +184,16 @@ def path_of(i):
 
 
 def index(tensors, chunks, outdir):
-    """.metadata as a DTensor save by so many ranks leaves it: two-dimensional bfloat16 tensors, one
-    chunk per rank, cut along dimension 0 and 1 in turn. The data files have their true length but are
-    sparse; only the first tensors really are there."""
+    """Writes .metadata as `chunks` ranks leave it when they save DTensors: two-dimensional bfloat16 tensors
+    with one chunk per rank, sharded along dimension 0 or 1 in turn. The data files have their true length
+    but are sparse, and contain only the first tensors."""
     import torch
     from torch.distributed.checkpoint.filesystem import _StorageInfo
     from torch.distributed.checkpoint.metadata import (
         ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta, TensorProperties,
         TensorStorageMetadata)
 
-    gc.disable()  # nothing becomes garbage here
+    gc.disable()  # there is no garbage to collect
     tensors, chunks, length = int(tensors), int(chunks), len(item())
     os.makedirs(outdir)
     paths = sorted((path_of(i) for i in range(tensors)), key=lambda path: path[0])
@@ -211,8 +211,8 @@ def index(tensors, chunks, outdir):
     for rank in range(chunks):
         name = f"__{rank}_0.distcp"
         for i, path in enumerate(paths):
-            # The coordinator has unpickled every rank's answer by itself, so each brings its own
-            # copy of each FQN, and pickle writes them all.
+            # The coordinator unpickles the ranks' answers separately, so each has its own copy of
+            # each FQN, and pickle writes all of them.
             storage[MetadataIndex(".".join(path), offset_of(i, rank), rank)] = _StorageInfo(
                 name, i * length, length)
         with open(f"{outdir}/{name}", "wb") as f:
@@ -223,12 +223,12 @@ def index(tensors, chunks, outdir):
                         StorageMeta(pathlib.Path(outdir).absolute(), str(uuid.uuid4())), "1.0.0")
     with open(f"{outdir}/.metadata", "wb") as f:
         pickle.dump(metadata, f, protocol=5)
-    os._exit(0)  # freeing millions of objects one by one takes as long as making them
+    os._exit(0)  # freeing millions of objects takes as long as creating them
 
 
 def load(path):
-    """The import of torch is not counted: programs that load tensors need it anyway."""
-    importlib.import_module("torch.distributed.checkpoint.filesystem")  # the classes
+    """Does not count the import of torch, which programs that load tensors need anyway."""
+    importlib.import_module("torch.distributed.checkpoint.filesystem")  # has the classes
     before, start = used(), time.perf_counter()
     with open(path, "rb") as f:
         metadata = pickle.load(f)
