@@ -181,6 +181,11 @@ static inline const struct pk_value *pk_attr(const struct pk_value *obj, const c
 {
 	return pk_attr_n(obj, name, strlen(name));
 }
+/* Value of a dict or attribute of an object. */
+static inline const struct pk_value *pk_field(const struct pk_value *v, const char *name)
+{
+	return v && v->type == PK_DICT ? pk_get(v, name) : pk_attr(v, name);
+}
 /* Is it this string? */
 static inline bool pk_str_is(const struct pk_str *s, const char *text)
 {
@@ -195,6 +200,17 @@ bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret
 static inline size_t pk_len(const struct pk_value *v)
 {
 	return v->type >= PK_TUPLE && v->n ? v->n->len : 0;
+}
+/* 0 if it is of another type, or NULL. */
+static inline size_t pk_list_len(const struct pk_value *list_or_tuple)
+{
+	const struct pk_value *v = list_or_tuple;
+
+	return v && (v->type == PK_LIST || v->type == PK_TUPLE) ? pk_len(v) : 0;
+}
+static inline size_t pk_dict_len(const struct pk_value *v)
+{
+	return v && v->type == PK_DICT ? pk_len(v) : 0;
 }
 
 #endif

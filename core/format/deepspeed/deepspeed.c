@@ -196,7 +196,7 @@ static int read_expert_states(struct ds *d, struct ckpt_err *e)
 
 		(void)snprintf(rank, sizeof(rank), "expp_rank_%u_mp_rank_%02u", f[i].rank, f[i].mp);
 		rc = ds_open(d, &f[i], &o, e);
-		v = !rc && o.file.root.type == PK_DICT ? pk_get(&o.file.root, "optimizer") : NULL;
+		v = rc ? NULL : pk_get(&o.file.root, "optimizer");
 		if (v && v->type == PK_DICT)
 			rc = torchsave_report_at(&o.file.t, f[i].path, v, steps, d->w, e);
 		rc = ds_close(d, &o, rc, e);

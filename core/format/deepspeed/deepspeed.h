@@ -181,7 +181,7 @@ struct ds_weights {
 int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 		    struct ckpt_err *e);
 
-/* ---- reading (deepspeed_states.c, deepspeed_universal.c) ---- */
+/* ---- reading (deepspeed_states.h, deepspeed_universal.c) ---- */
 
 /* Reads the model and optimizer states of model-parallel rank mp. */
 int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e);

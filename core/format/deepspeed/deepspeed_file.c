@@ -137,7 +137,7 @@ static int read_weight(struct ds *d, struct ds_open *o, const struct ds_weights 
 
 int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x, struct ckpt_err *e)
 {
-	size_t n = x->dict->type == PK_DICT ? pk_len(x->dict) : 0;
+	size_t n = pk_dict_len(x->dict);
 	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {

@@ -82,7 +82,7 @@ void ds_join_free(struct ds_join *j)
 static int read_patterns(struct ds *d, const struct pk_value *v, const char *what,
 			 struct patterns *ret, struct ckpt_err *e)
 {
-	size_t n = v && (v->type == PK_LIST || v->type == PK_TUPLE) ? pk_len(v) : 0;
+	size_t n = pk_list_len(v);
 
 	if (n > MAX_PATTERNS)
 		return err_set(e, EFBIG, "more than %d patterns in '%s'", MAX_PATTERNS, what);
@@ -109,17 +109,11 @@ static int read_patterns(struct ds *d, const struct pk_value *v, const char *wha
 	return 0;
 }
 
-static const struct pk_value *field(const struct pk_value *v, const char *name)
-{
-	return v->type == PK_DICT     ? pk_get(v, name)
-	       : v->type == PK_OBJECT ? pk_attr(v, name)
-				      : NULL;
-}
-
 /* False: these are not widths along one dimension. */
 static bool read_widths(const struct pk_value *v, struct parts *p)
 {
-	const struct pk_value *shape = field(v, "shape"), *dim = field(v, "partition_dim"), *w;
+	const struct pk_value *shape = pk_field(v, "shape"), *dim = pk_field(v, "partition_dim"),
+			      *w;
 
 	if (!shape || (shape->type != PK_TUPLE && shape->type != PK_LIST) || !dim ||
 	    dim->type != PK_INT || dim->i < 0 || (uint64_t)dim->i >= pk_len(shape) ||
@@ -134,12 +128,12 @@ static bool read_widths(const struct pk_value *v, struct parts *p)
 		return true;
 	}
 	return pk_numbers(w, p->width, MAX_PARTS, &p->n) && p->n &&
-	       !field(v, "sub_param_shard_widths");
+	       !pk_field(v, "sub_param_shard_widths");
 }
 
 static int read_parts(struct ds *d, const struct pk_value *v, struct ds_join *j, struct ckpt_err *e)
 {
-	size_t n = v && (v->type == PK_LIST || v->type == PK_TUPLE) ? pk_len(v) : 0;
+	size_t n = pk_list_len(v);
 	int rc = 0;
 
 	if (n > MAX_PATTERNS)
@@ -149,7 +143,7 @@ static int read_parts(struct ds *d, const struct pk_value *v, struct ds_join *j,
 		return err_nomem(e);
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct parts *p = &j->parts[j->n_parts++];
-		const struct pk_value *patterns = field(&v->n->v[i], "patterns");
+		const struct pk_value *patterns = pk_field(&v->n->v[i], "patterns");
 
 		rc = read_patterns(d, patterns, "parameter_with_sub_params", &p->patterns, e);
 		if (!rc && !read_widths(&v->n->v[i], p))

@@ -435,7 +435,7 @@ static bool is_flat_name(const struct pk_value *key)
 
 static void find_flat(struct walk *w, const struct pk_value *dict, struct torch_tensor *t)
 {
-	const struct pk_value *model = dict->type == PK_DICT ? pk_get(dict, "model") : NULL;
+	const struct pk_value *model = pk_get(dict, "model");
 
 	dict = model && model->type == PK_DICT ? model : dict;
 	for (size_t i = 0; dict->type == PK_DICT && i < pk_len(dict); i++) {

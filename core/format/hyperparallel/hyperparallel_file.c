@@ -133,7 +133,7 @@ static int by_name(const void *ap, const void *bp)
 
 static int list_entries(struct hp_file *f, const struct pk_value *root, struct ckpt_err *e)
 {
-	size_t n = root->type == PK_DICT ? pk_len(root) : 0;
+	size_t n = pk_dict_len(root);
 
 	if (root->type != PK_DICT)
 		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a dict of tensors");

@@ -109,7 +109,7 @@ static bool find_args(const struct pickle *p, struct pk_value *ret)
 
 	if (root.type == PK_LIST && pk_len(&root) == 1)
 		root = root.n->v[0];
-	args = root.type == PK_DICT ? pk_get(&root, "args") : NULL;
+	args = pk_get(&root, "args");
 	if (!args || args->type == PK_NONE)
 		return false;
 	*ret = *args;
@@ -154,8 +154,7 @@ void megatron_args_free(struct megatron_args *a)
 int megatron_args_number(const struct megatron_args *a, const char *name, uint64_t *ret,
 			 struct ckpt_err *e)
 {
-	const struct pk_value *v =
-		a->args.type == PK_DICT ? pk_get(&a->args, name) : pk_attr(&a->args, name);
+	const struct pk_value *v = pk_field(&a->args, name);
 
 	if (!v || v->type == PK_NONE)
 		return 1;

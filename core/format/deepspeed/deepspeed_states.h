@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * deepspeed_states - model and optimizer states of one model-parallel rank. Private to
+ * core/format/deepspeed.
+ *
+ *	deepspeed_states.c	the model states: names, shapes, and the weights themselves
+ *	deepspeed_zero.c	the optimizer states: the pieces of flat tensors in each rank's file
+ *	deepspeed_pair.c	which elements of these pieces belong to which name
+ *
+ * param_shapes in the model states has the names and shapes, a dict for each group, in the order of
+ * the parameters in the flat tensors. With |s| elements of a parameter and W files,
+ *
+ *	ZeRO 1, 2, BF16_Optimizer	a group's parameters are concatenated and split into the
+ *					pieces single_partition_of_fp32_groups[g] of all ranks
+ *	ZeRO 3				each is split into W parts of ceil(|s| / W), part r in
+ *					fp32_flat_groups[g] of rank r, after the parts of the
+ *					previous parameters
+ *
+ * The moments are laid out like the masters, followed by padding that may be longer.
+ * param_slice_mappings has the same information in another form, and is wrong with
+ * round_robin_gradients.
+ *
+ * Threads: one at a time.
+ */
+#ifndef DEEPSPEED_STATES_H
+#define DEEPSPEED_STATES_H
+
+#include "base/digest.h"
+#include "format/deepspeed/deepspeed.h"
+
+enum { DS_MAX_COLUMNS = 16 }; /* per group: there are three or four */
+
+struct ds_param {
+	const struct pk_str *name;
+	const uint64_t *shape;
+	uint64_t numel;
+	uint8_t n_dims;
+};
+
+struct ds_group {
+	struct ds_param *params;
+	size_t n;
+};
+
+/* A column while files are read: a piece for each rank that has one. */
+struct ds_making {
+	const struct pk_str *key;
+	enum ckpt_dtype dtype;
+	bool mixed; /* its pieces have different dtypes */
+	struct ds_piece *piece;
+	bool *have;
+};
+
+struct ds_flat_group {
+	struct ds_making columns[DS_MAX_COLUMNS]; /* the first one holds the masters */
+	size_t n;
+	struct ds_tensor step;
+	bool has_step;
+};
+
+struct ds_rank {
+	struct ds *d;
+	uint32_t mp, stage, t;
+	bool sharded; /* ZeRO 3's model states */
+
+	struct ds_group *groups;
+	size_t n_groups, n_params;
+	bool undivided; /* before 0.5.4: one dict for all groups */
+	bool has_shapes;
+	struct ds_group frozen;
+	struct ds_piece *fragments; /* frozen.n rows with a piece for each model states file */
+	enum ckpt_dtype *frozen_dtype;
+	struct digest shapes;
+
+	uint32_t world; /* number of optimizer states files */
+	bool zero3;
+	uint64_t *counts; /* partition_count of each group */
+	struct ds_flat_group *flat;
+	size_t n_flat;
+	bool by_data; /* use_data_before_expert_parallelism */
+};
+
+/* The value of dict[key] unless it is None; dict may be NULL, or no dict. */
+const struct pk_value *ds_get(const struct pk_value *dict, const char *key);
+/* The value of an integer or an enum. */
+bool ds_number(const struct pk_value *v, int64_t *ret);
+/* Reads param_shapes: a list with a dict for each group, a single dict, or None. */
+int ds_read_shapes(struct ds_rank *x, struct ds_open *o, const struct pk_value *v,
+		   struct ckpt_err *e);
+/* Both: 1, the files are inconsistent, which has been recorded. */
+int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e);
+int ds_pair(struct ds_rank *x, struct ckpt_err *e);
+
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The optimizer states: the pieces of flat tensors in each rank's file. */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "format/deepspeed/deepspeed_states.h"
+#include "parse/pickle_json.h"
+
+#include <string.h>
+
+enum { MAX_GROUPS = 65536 };
+
+/* ---- one file ---- */
+
+/* The column with that key; NULL: there are too many, or out of memory. */
+static struct ds_making *column_of(struct ds_rank *x, struct ds_flat_group *g, const char *key,
+				   size_t len, struct ckpt_err *e)
+{
+	struct ds_making *m;
+
+	for (size_t i = 0; i < g->n; i++)
+		if (g->columns[i].key->len == len && !memcmp(g->columns[i].key->data, key, len))
+			return &g->columns[i];
+	if (g->n == DS_MAX_COLUMNS) {
+		(void)err_set(e, EFBIG, "more than %d kinds of optimizer state", DS_MAX_COLUMNS);
+		return NULL;
+	}
+	m = &g->columns[g->n];
+	m->key = ds_name(x->d, key, len, e);
+	m->piece = arena_array(&x->d->arena, x->world, sizeof(*m->piece));
+	m->have = arena_array(&x->d->arena, x->world, sizeof(*m->have));
+	if (!m->key)
+		return NULL;
+	if (!m->piece || !m->have) {
+		(void)err_nomem(e);
+		return NULL;
+	}
+	g->n++;
+	return m;
+}
+
+static int add_piece(struct ds_rank *x, struct ds_open *o, struct ds_flat_group *g, const char *key,
+		     size_t len, const struct pk_value *v, uint32_t r, struct ckpt_err *e)
+{
+	struct ds_making *m = column_of(x, g, key, len, e);
+	enum ckpt_dtype dtype;
+	int rc = m ? ds_flat_of(x->d, o, v, key, &m->piece[r], &dtype, e) : -e->code;
+
+	if (rc)
+		return rc;
+	m->mixed |= m->dtype != CKPT_DTYPE_NONE && m->dtype != dtype;
+	m->dtype = dtype;
+	m->have[r] = true;
+	return 0;
+}
+
+static int read_step(struct ds_rank *x, struct ds_open *o, const struct pk_value *v,
+		     struct ds_flat_group *g, struct ckpt_err *e)
+{
+	struct buf text CLEANUP(buf_release) = BUF_INIT(64);
+	struct ckpt_err ignored;
+
+	if (g->has_step || !v)
+		return 0;
+	g->step = (struct ds_tensor){ .stage = x->stage, .t = DS_WHOLE };
+	if (torch_is_tensor(v)) {
+		g->has_step = true;
+		return ds_tensor_of(x->d, o, v, &g->step, e);
+	}
+	if ((v->type != PK_INT && v->type != PK_FLOAT) || pickle_json(v, &text, &ignored))
+		return 0;
+	buf_str(&text, "\n");
+	g->step.text = text.err ? NULL : arena_dup(&x->d->arena, text.data, text.len);
+	g->has_step = g->step.text != NULL;
+	return g->has_step ? 0 : err_nomem(e);
+}
+
+/* Reads a group's part of the optimizer state: flat tensors, and the step. */
+static int read_state(struct ds_rank *x, struct ds_open *o, const struct pk_value *state,
+		      struct ds_flat_group *g, uint32_t r, struct ckpt_err *e)
+{
+	size_t n = pk_dict_len(state);
+	int rc = torch_file_spend(&o->file, n + 1, e);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct pk_value *key = &state->n->v[2 * i], *v = key + 1;
+		struct torch_tensor t = { 0 };
+		struct ckpt_err ignored;
+
+		if (key->type != PK_STR)
+			continue;
+		if (pk_is_text(key, "step"))
+			rc = read_step(x, o, v, g, e);
+		/*
+		 * The error buffers of 1-bit Adam are as long as a communication buffer, not the
+		 * group.
+		 */
+		else if (torch_is_tensor(v) && !pk_is_text(key, "worker_error") &&
+			 !pk_is_text(key, "server_error") && !torch_tensor_read(v, &t, &ignored) &&
+			 t.n_dims == 1)
+			rc = add_piece(x, o, g, key->s->data, key->s->len, v, r, e);
+	}
+	return rc;
+}
+
+/* The step may be among the options of the optimizer's groups: {"params": [0, 1], "step": 3}. */
+static int read_options(struct ds_rank *x, struct ds_open *o, const struct pk_value *list,
+			struct ckpt_err *e)
+{
+	size_t n = pk_list_len(list);
+	int rc = torch_file_spend(&o->file, n, e);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct pk_value *step = ds_get(&list->n->v[i], "step");
+		const struct pk_value *params = ds_get(&list->n->v[i], "params");
+		size_t m = step ? pk_list_len(params) : 0;
+
+		rc = torch_file_spend(&o->file, m, e);
+		for (size_t k = 0; !rc && k < m; k++) {
+			int64_t g;
+
+			if (ds_number(&params->n->v[k], &g) && g >= 0 && (uint64_t)g < x->n_flat)
+				rc = read_step(x, o, step, &x->flat[g], e);
+		}
+	}
+	return rc;
+}
+
+/* {"state": {g: {...}}, "param_groups": [...]}; or, elastic, [{...}, ...]. */
+static int read_base(struct ds_rank *x, struct ds_open *o, const struct pk_value *base, uint32_t r,
+		     struct ckpt_err *e)
+{
+	const struct pk_value *state = ds_get(base, "state");
+	size_t n = base && base->type == PK_LIST ? pk_len(base) : 0;
+	int rc = torch_file_spend(&o->file, n, e);
+
+	for (size_t i = 0; !rc && i < n && i < x->n_flat; i++)
+		rc = read_state(x, o, &base->n->v[i], &x->flat[i], r, e);
+	n = pk_dict_len(state);
+	if (!rc)
+		rc = torch_file_spend(&o->file, n, e);
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct pk_value *key = &state->n->v[2 * i];
+
+		if (key->type == PK_INT && key->i >= 0 && (uint64_t)key->i < x->n_flat)
+			rc = read_state(x, o, key + 1, &x->flat[key->i], r, e);
+	}
+	return rc ? rc : read_options(x, o, ds_get(base, "param_groups"), e);
+}
+
+static const char flat3[] = "fp32_flat_groups", flat2[] = "single_partition_of_fp32_groups";
+
+/* Reports the values that are not tensors. */
+static int read_options_of(struct ds_rank *x, struct ds_open *o, const struct pk_value *states,
+			   const struct pk_value *base, struct ckpt_err *e)
+{
+	static const char *const shown[] = { "loss_scaler", "dynamic_loss_scale", "overflow",
+					     "clip_grad" };
+	const struct pk_value *groups = ds_get(base, "param_groups");
+	const char *steps[] = { "optimizer", "param_groups", NULL };
+	int rc =
+		groups ? torchsave_report_at(&o->file.t, o->f->path, groups, steps, x->d->w, e) : 0;
+
+	for (size_t i = 0; !rc && i < ARRAY_LEN(shown); i++) {
+		const struct pk_value *v = ds_get(states, shown[i]);
+
+		steps[1] = shown[i];
+		rc = v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, x->d->w, e) : 0;
+	}
+	return rc;
+}
+
+/* Reads partition_count: a number, or one for each group. 1: it differs from the first file. */
+static int read_counts(struct ds_rank *x, const struct pk_value *v, uint32_t r, struct ckpt_err *e)
+{
+	size_t n = pk_list_len(v);
+
+	if (!r) {
+		x->counts = arena_array(&x->d->arena, x->n_flat + 1, sizeof(*x->counts));
+		if (!x->counts)
+			return err_nomem(e);
+	}
+	for (size_t g = 0; g < x->n_flat; g++) {
+		int64_t count = x->world; /* old versions do not record it */
+
+		if (v && !ds_number(n ? &v->n->v[g < n ? g : 0] : v, &count))
+			return 1;
+		if (count < 1 || (n && g >= n) || (r && x->counts[g] != (uint64_t)count))
+			return 1;
+		x->counts[g] = (uint64_t)count;
+	}
+	return 0;
+}
+
+/* 1: it is inconsistent with the other files, which has been recorded. */
+static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ckpt_err *e)
+{
+	const struct pk_value *states = ds_get(&o->file.root, "optimizer_state_dict");
+	const struct pk_value *flat = ds_get(states, flat3), *base;
+	const struct pk_value *regrouped = ds_get(states, "ds_zero_partition_groups");
+	bool zero3 = flat != NULL;
+	int rc;
+
+	base = ds_get(states, zero3 ? "optimizer_state_dict" : "base_optimizer_state");
+	if (!flat)
+		flat = ds_get(states, flat2);
+	if (!flat || flat->type != PK_LIST) {
+		(void)ds_refuse(x->d, "'%.120s' %s", o->f->path,
+				ds_get(states, "local_sub_partitions_of_fp32_groups")
+					? "is of the ZeRO 1 before DeepSpeed 0.5.9, which says no "
+					  "names"
+					: "holds no flat groups as ZeRO has them");
+		return 1;
+	}
+	if (regrouped && pk_len(regrouped)) {
+		(void)ds_refuse(x->d,
+				"'%.120s' partitions experts by replica groups (AutoEP), which is "
+				"not read",
+				o->f->path);
+		return 1;
+	}
+	if (!r) {
+		x->zero3 = zero3;
+		x->n_flat = pk_len(flat);
+		if (x->n_flat > MAX_GROUPS)
+			return err_set(e, EFBIG, "'%.200s': more than %d groups", o->f->path,
+				       MAX_GROUPS);
+		x->flat = arena_array(&x->d->arena, x->n_flat + 1, sizeof(*x->flat));
+		if (!x->flat)
+			return err_nomem(e);
+		if (!x->has_shapes)
+			rc = ds_read_shapes(x, o, ds_get(&o->file.root, "param_shapes"), e);
+		else
+			rc = 0;
+		if (!rc && !x->mp)
+			rc = read_options_of(x, o, states, base, e);
+		if (rc)
+			return rc;
+	}
+	if (zero3 != x->zero3 || pk_len(flat) != x->n_flat) {
+		(void)ds_refuse(x->d,
+				"'%.120s' has other groups than rank 0's file: they are of "
+				"two saves",
+				o->f->path);
+		return 1;
+	}
+	rc = read_counts(x, ds_get(states, "partition_count"), r, e);
+	if (rc > 0)
+		(void)ds_refuse(x->d,
+				"'%.120s': its partition_count is not that of rank 0's file: they "
+				"are of two saves",
+				o->f->path);
+	if (!rc)
+		rc = torch_file_spend(&o->file, x->n_flat, e);
+	for (size_t g = 0; !rc && g < x->n_flat; g++)
+		rc = add_piece(x, o, &x->flat[g], "fp32", 4, &flat->n->v[g], r, e);
+	return rc ? rc : read_base(x, o, base, r, e);
+}
+
+/* ---- all files ---- */
+
+/* Do the files belong to one save? 1: no, which has been recorded. */
+static int check_files(struct ds_rank *x, const struct ds_file *f, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (f[i].prefix != f->prefix) {
+			(void)ds_refuse(x->d,
+					"'%.120s' and '%.120s' are of two saves with other "
+					"precisions: remove those of the older one",
+					f->path, f[i].path);
+			return 1;
+		}
+		if (i && f[i].rank == f[i - 1].rank) {
+			(void)ds_refuse(x->d, "'%.120s' and '%.120s' are both rank %u's",
+					f[i - 1].path, f[i].path, f[i].rank);
+			return 1;
+		}
+		if (f[i].rank != i) {
+			(void)ds_refuse(x->d,
+					"'%szero_pp_rank_%zu_mp_rank_%02u_optim_states.pt' is "
+					"missing, though '%.120s' is there",
+					f->prefix == DS_BF16   ? "bf16_"
+					: f->prefix == DS_FP16 ? "fp16_"
+							       : "",
+					i, x->mp, f[i].path);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static int check_world(struct ds_rank *x)
+{
+	uint64_t most = 0;
+
+	for (size_t g = 0; g < x->n_flat; g++)
+		most = max_u64(most, x->counts[g]);
+	if (!x->n_flat || most == x->world)
+		return 0;
+	(void)ds_refuse(x->d,
+			most < x->world
+				? "there are optimizer states of %u ranks, and %llu were saved: "
+				  "files of an older, larger save lie under the same tag"
+				: "there are optimizer states of %u ranks, and %llu were saved: "
+				  "files are missing",
+			x->world, (unsigned long long)most);
+	return 1;
+}
+
+int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
+{
+	size_t n;
+	struct ds_file *f = ds_files_of(x->d, DS_OPTIM, x->mp, &n);
+	int rc = check_files(x, f, n);
+
+	x->world = (uint32_t)n;
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct ds_open o;
+
+		rc = ds_open(x->d, &f[i], &o, e);
+		if (!rc)
+			rc = read_flat(x, &o, (uint32_t)i, e);
+		if (!rc && !i)
+			rc = check_world(x);
+		rc = ds_close(x->d, &o, rc, e);
+	}
+	return rc;
+}
