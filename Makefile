@@ -169,7 +169,7 @@ $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/hist.o $(BUILD)/core/codec/q8_0.o
   $(BUILD)/core/codec/tally.o: CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
 $(BUILD)/core/recipe/recipe_builtin.o: $(wildcard core/recipe/recipes/*.recipe)
-$(BUILD)/fs/page/page.o: $(wildcard fs/page/*.html fs/page/*.css fs/page/*.js)
+$(BUILD)/core/page/page.o: $(wildcard core/page/*.html core/page/*.css core/page/*.js)
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests -Itests/core $(CK_CFLAGS)
 # Objects are made again when the flags change.
 $(BUILD)/%.o: %.c $(BUILD)/flags

@@ -6,11 +6,11 @@
 #define CKPT_CKPT_INTERNAL_H
 
 #include "base/arena.h"
+#include "base/sized.h"
 #include "ckpt/ahead.h"
 #include "ckpt/assets.h"
 #include "ckpt/ckpt_options.h"
 #include "ckpt/model_recipe.h"
-#include "ckpt/sized.h"
 #include "file/vfile.h"
 #include "format/format.h"
 #include "store/object_form.h"

@@ -4,8 +4,8 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/sized.h"
 #include "base/text.h"
-#include "ckpt/sized.h"
 
 #include <stdio.h>
 #include <string.h>

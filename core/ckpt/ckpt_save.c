@@ -3,8 +3,8 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/sized.h"
 #include "ckpt/ckpt_reader.h"
-#include "ckpt/sized.h"
 #include "store/load_run.h"
 #include "store/save_run.h"
 #include "store/writer_dcp.h"

@@ -3,6 +3,7 @@
 #include <ckptfs/ckpt.h>
 
 #include "base/bytes.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/search.h"
@@ -343,4 +344,18 @@ size_t ckpt_object_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step
 	from = &catalog_objects(c->engine->catalog, &n)[i];
 	return give_path(fqn, len, !bytes_equal(fqn, len, from->fqn, from->fqn_len), from->path,
 			 ret, size, cap);
+}
+
+uint64_t ckpt_parameters(const struct ckpt *c)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		struct ckpt_tensor t;
+
+		ckpt_model_tensor(c, i, &t);
+		if (t.element && ckd_add(&n, n, t.bytes / t.element))
+			return UINT64_MAX;
+	}
+	return n;
 }

@@ -3,8 +3,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/sized.h"
 #include "base/text.h"
-#include "ckpt/sized.h"
 
 #include <inttypes.h>
 #include <math.h>

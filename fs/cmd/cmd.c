@@ -140,20 +140,6 @@ int64_t cmd_find_tensor(const struct ckpt *c, const char *name)
 	return stored;
 }
 
-uint64_t cmd_parameters(const struct ckpt *c)
-{
-	uint64_t n = 0;
-
-	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
-		struct ckpt_tensor t;
-
-		ckpt_model_tensor(c, i, &t);
-		if (t.element && ckd_add(&n, n, t.bytes / t.element))
-			return UINT64_MAX;
-	}
-	return n;
-}
-
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 	     struct ckpt_err *e)
 {

@@ -80,9 +80,6 @@ const char *cmd_meant(const struct ckpt *c, const char *name, char out[CKPT_ROOM
  * has the name. */
 int64_t cmd_find_tensor(const struct ckpt *c, const char *name);
 
-/* Elements of the model's tensors; 0 if there is no model. */
-uint64_t cmd_parameters(const struct ckpt *c);
-
 /* Finds what a PATH argument names: a file or a directory; with is_fqn, the raw FQN of a tensor or
  * object, or the model's name of a tensor. */
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,

@@ -53,7 +53,7 @@ static void add_faults(struct buf *b, const struct ckpt *c, const struct ckpt_to
 
 static void add_model(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t, bool color)
 {
-	uint64_t parameters = cmd_parameters(c);
+	uint64_t parameters = ckpt_parameters(c);
 	char text[16], digits[32];
 
 	if (!t->has_model) {

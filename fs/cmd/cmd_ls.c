@@ -71,7 +71,7 @@ static void count(struct sums *s, const struct ls_item *i)
  * training adds. */
 static void add_elements(struct buf *b, const struct ckpt *c, const struct sums *s, bool whole)
 {
-	uint64_t parameters = cmd_parameters(c);
+	uint64_t parameters = ckpt_parameters(c);
 	char text[16];
 
 	if (!whole || !parameters || parameters > s->elements) {

@@ -5,15 +5,13 @@
 
 #include "base/buf.h"
 #include "base/checked.h"
-#include "base/cleanup.h"
-#include "base/json.h"
 #include "base/text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CONFIG = 4 << 20, MAX_DTYPES = 32 };
+enum { MAX_DTYPES = 32 };
 
 /* ---- parameters and dtypes ---- */
 
@@ -71,59 +69,10 @@ void info_add_dtypes(struct buf *b, const struct ckpt *c, const struct ckpt_tota
 	}
 }
 
-/* ---- family ---- */
-
-static void close_file(struct ckpt_file **f)
-{
-	if (*f)
-		ckpt_file_close(*f);
-}
-
-/* Reads config.json as hf/ shows it. False: there is none, or it cannot be read. */
-static bool read_config(struct ckpt *c, char **text, struct jdoc *d)
-{
-	struct ckpt_file *f CLEANUP(close_file) = NULL;
-	struct ckpt_err ignored = { 0 };
-	uint64_t size;
-
-	if (ckpt_file_open_path(c, "hf/config.json", &f, &ignored))
-		return false;
-	size = ckpt_file_size(f);
-	if (size > MAX_CONFIG)
-		return false;
-	*text = malloc(size + 1); /* and a byte for jdoc_parse */
-	return *text && ckpt_file_read(f, *text, size, 0, &ignored) == (int64_t)size &&
-	       !jdoc_parse(d, *text, size, JDOC_BIG, &ignored);
-}
-
-void info_family(struct buf *b, struct ckpt *c)
-{
-	struct jdoc d CLEANUP(jdoc_release) = { 0 };
-	autofree char *text = NULL;
-	const char *type, *class;
-
-	if (!read_config(c, &text, &d))
-		return;
-	type = jval_str(jval_get(jdoc_root(&d), "model_type"));
-	class = jval_str(jval_at(jval_get(jdoc_root(&d), "architectures"), 0));
-	if (!type && !class)
-		return;
-	cmd_add_fqn(b, type ? type : class, strlen(type ? type : class));
-	if (type && class) {
-		buf_str(b, " (");
-		cmd_add_fqn(b, class, strlen(class));
-		buf_str(b, ")");
-	}
-}
-
 void info_add_family(struct buf *b, struct ckpt *c)
 {
-	size_t start = b->len;
+	char family[CKPT_FAMILY_MAX];
 
-	buf_str(b, "\nfamily      ");
-	info_family(b, c);
-	if (b->len == start + strlen("\nfamily      "))
-		b->len = start;
-	else
-		buf_str(b, ", as config.json says");
+	if (ckpt_family(c, family, sizeof(family)))
+		buf_printf(b, "\nfamily      %s, as config.json says", family);
 }

@@ -18,8 +18,6 @@ struct ckpt_totals;
  * none. */
 void info_add_dtypes(struct buf *b, const struct ckpt *c, const struct ckpt_totals *t);
 /* If there is a config.json: "family      qwen3 (Qwen3ForCausalLM), ..." */
-/* "llama (LlamaForCausalLM)", or nothing. */
-void info_family(struct buf *b, struct ckpt *c);
 void info_add_family(struct buf *b, struct ckpt *c);
 
 #endif

@@ -177,6 +177,15 @@ static inline void ckpt_model_tensor(const struct ckpt *c, uint64_t i, struct ck
 {
 	ckpt_model_tensor_sized(c, i, ret, sizeof(*ret));
 }
+/* Elements of the model's tensors; 0 if there is no model. */
+CKPT_API uint64_t ckpt_parameters(const struct ckpt *c);
+/*
+ * The family of the model that config.json, as hf/ shows it, names: "llama (LlamaForCausalLM)", in
+ * printable form. Writes it, truncated to cap bytes; returns its length, 0 if there is no such file
+ * or name.
+ */
+#define CKPT_FAMILY_MAX 256
+CKPT_API size_t ckpt_family(struct ckpt *c, char *buf, size_t cap);
 /* Index of the tensor with that name, or -1. */
 CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len);
 CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t len);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every function of ckpt.h and ckpt_mount.h on a checkpoint and on a run, with numbers and nodes that are there and
+ * Every function of ckpt.h, ckpt_mount.h and ckpt_report.h on a checkpoint and on a run, with numbers and nodes that are there and
  * that are not: an answer or an error with a sentence, as the header says. The headers themselves are
  * read for what there is, so that a function without a row here is noticed.
  */
@@ -15,6 +15,7 @@
 #include "rng.h"
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
+#include <ckptfs/ckpt_report.h>
 
 #include <ctype.h>
 #include <errno.h>
@@ -161,6 +162,62 @@ static void call_model_tensor(struct side *s)
 		ckpt_model_tensor(s->c, numbers[i], &t);
 		look_at(&t, numbers[i] < s->totals.model_tensors);
 	}
+}
+
+static void call_parameters(struct side *s)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < s->totals.model_tensors; i++) {
+		struct ckpt_tensor t;
+
+		ckpt_model_tensor(s->c, i, &t);
+		n += t.bytes / t.element;
+	}
+	ck_assert_uint_eq(ckpt_parameters(s->c), n);
+	ck_assert(!n == s->is_run);
+}
+
+static void call_family(struct side *s)
+{
+	static const char family[] = "lla%1B (OfNobody)";
+	char buf[CKPT_FAMILY_MAX] = "x";
+
+	ck_assert_uint_eq(ckpt_family(s->c, buf, 0), s->is_run ? 0 : strlen(family));
+	ck_assert_str_eq(buf, "x");
+	ck_assert_uint_eq(ckpt_family(s->c, buf, 4), s->is_run ? 0 : strlen(family));
+	ck_assert_str_eq(buf, s->is_run ? "" : "lla");
+	(void)ckpt_family(s->c, buf, sizeof(buf));
+	ck_assert_str_eq(buf, s->is_run ? "" : family);
+}
+
+static int refuse_step(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e)
+{
+	++*(size_t *)arg;
+	(void)ret;
+	return err_set(e, EIO, "no '%s' today", checkpoint);
+}
+
+static void call_report(struct side *s)
+{
+	struct ckpt_report r = { .path = "a<b>", .stat = true, .jobs = 1 };
+	struct ckpt_err e = { 0 };
+	size_t len = 0, asked = 0;
+	char *page = NULL;
+
+	ck_assert_msg(!ckpt_report(s->c, &r, &page, &len, &e), "%s", e.msg);
+	ck_assert_uint_eq(len, strlen(page));
+	ck_assert(strstr(page, "<title>a&#60;b&#62; - ckptfs report</title>"));
+	ck_assert(strstr(page, "id=\"data-values\"")); /* of a run: those of its latest */
+	free(page);
+	page = NULL;
+	r.open = refuse_step;
+	r.arg = &asked;
+	ck_assert_int_eq(ckpt_report(s->c, &r, &page, &len, &e), s->is_run ? -EIO : 0);
+	ck_assert_uint_eq(asked, s->is_run ? 3 : 0); /* each, and the latest */
+	free(page);
+	r.path = NULL;
+	ck_assert_int_eq(ckpt_report(s->c, &r, &page, &len, &e), -EINVAL);
 }
 
 static void call_tensor_find(struct side *s)
@@ -918,7 +975,7 @@ static void call_origin(struct side *s)
 /* clang-format off */
 #define API(X) \
 	X(version) X(option) X(open) X(close) X(recipe) X(totals) X(tensor) X(model_tensors) \
-	X(model_tensor) X(tensor_find) X(model_find) X(model_stored) X(similar) X(rank_box) \
+	X(model_tensor) X(parameters) X(family) X(tensor_find) X(model_find) X(model_stored) X(similar) X(rank_box) \
 	X(tensor_files) X(slice_read) \
 	X(model_slice_read) X(tensor_chunks) X(object) X(object_find) X(tensor_path) \
 	X(object_path) X(object_json) X(is_run) X(run_each) X(run_look) X(run_open) X(info_json) \
@@ -928,7 +985,8 @@ static void call_origin(struct side *s)
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(sources) X(assets) \
-	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(index_dir) X(check)
+	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(index_dir) X(check) \
+	X(report)
 
 #define ROW(name) { "ckpt_" #name, call_##name },
 static const struct {
@@ -953,7 +1011,8 @@ static void save(const char *name)
 	REQUIRE(!mkdirat(dir_fd, name, 0700));
 	fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	REQUIRE(fd >= 0);
-	put_text(fd, "config.json", "{}");
+	put_text(fd, "config.json",
+		 "{\"model_type\": \"lla\\u001b\", \"architectures\": [\"OfNobody\"]}");
 	dcp_begin(&d, fd);
 	for (unsigned i = 0; i < ARRAY_LEN(fqns); i++) {
 		const struct scene_opts o = { .element = 4, .tiling = TILE_GRID };
@@ -1070,7 +1129,8 @@ START_TEST(all_functions_of_the_headers_are_called)
 	size_t found = 0;
 
 	if (io_read_file("core/include/ckptfs/ckpt.h", &b, &e) ||
-	    io_read_file("core/include/ckptfs/ckpt_mount.h", &b, &e))
+	    io_read_file("core/include/ckptfs/ckpt_mount.h", &b, &e) ||
+	    io_read_file("core/include/ckptfs/ckpt_report.h", &b, &e))
 		ck_abort_msg("%s", e.msg);
 	buf_add(&b, "", 1);
 	for (const char *p = b.data; (p = strstr(p, "\nCKPT_API ")); found++) {

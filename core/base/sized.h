@@ -6,12 +6,10 @@
  * program gets the members it knows, a newer one finds 0 in members unknown here. A newer program
  * that sets such a member gets an error.
  *
- * Private to core/ckpt.
- *
  * Threads: no state.
  */
-#ifndef CKPT_SIZED_H
-#define CKPT_SIZED_H
+#ifndef BASE_SIZED_H
+#define BASE_SIZED_H
 
 #include "base/checked.h"
 #include "base/err.h"

@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* The Makefile records that this file depends on them. Consecutive files form one script. */
-#define FILE_OF(name) ".incbin \"fs/page/" name "\"\n"
+#define FILE_OF(name) ".incbin \"core/page/" name "\"\n"
 #define INCLUDE(symbol, files) \
 	__asm__(".pushsection .rodata\n" \
 		"page_" #symbol ": " files ".byte 0\n" \

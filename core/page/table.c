@@ -5,8 +5,8 @@
 #include "page/page.h"
 
 #include "base/err.h"
-#include "base/progress.h"
 #include "base/vec.h"
+#include <ckptfs/ckpt_report.h>
 
 #include <errno.h>
 #include <math.h>
@@ -47,15 +47,15 @@ int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e)
 
 struct taking {
 	struct table *t;
-	struct progress *progress;
+	const struct ckpt_report *o;
 };
 
 static void show_progress(void *arg, uint64_t done, uint64_t total)
 {
-	struct taking *x = arg;
+	const struct ckpt_report *o = ((struct taking *)arg)->o;
 
-	x->progress->total = total;
-	progress_set(x->progress, done);
+	if (o->progress)
+		o->progress(o->arg, done, total);
 }
 
 /* Heights up to 255, in proportion to the counts. Counts above 0 are always visible. */
@@ -131,10 +131,10 @@ static int take_values(void *arg, const struct ckpt_values_item *item)
 	return 0;
 }
 
-int table_read_values(struct table *t, unsigned jobs, struct progress *p, struct ckpt_err *e)
+int table_read_values(struct table *t, const struct ckpt_report *o, struct ckpt_err *e)
 {
-	struct taking taking = { t, p };
-	struct ckpt_values_scan s = { .jobs = jobs,
+	struct taking taking = { t, o };
+	struct ckpt_values_scan s = { .jobs = o->jobs,
 				      .bins = HIST_BINS,
 				      .each = take_values,
 				      .progress = show_progress,

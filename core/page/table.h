@@ -50,8 +50,8 @@ struct table {
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e);
 /* Reads the values of all stored tensors. */
-struct progress;
-int table_read_values(struct table *t, unsigned jobs, struct progress *p, struct ckpt_err *e);
+struct ckpt_report;
+int table_read_values(struct table *t, const struct ckpt_report *o, struct ckpt_err *e);
 struct page;
 int table_write(struct table *t, struct page *p, struct ckpt_err *e);
 void table_release(struct table *t);

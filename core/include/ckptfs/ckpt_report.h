@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_report - an HTML page that shows what is in a checkpoint or a run: its tensors as a tree and
+ * as a map of bytes, where their chunks are, and, on request, statistics of their values.
+ *
+ *	struct ckpt_report r = { .path = "run/step-1000" };
+ *	if (ckpt_report(c, &r, &page, &len, &e))
+ *		errx(2, "%s", e.msg);
+ *
+ * The page is one file that needs no network. Names in it may be any bytes: they are data, never
+ * markup.
+ *
+ * Threads: call it from any thread; callbacks run on the calling thread.
+ */
+#ifndef CKPTFS_CKPT_REPORT_H
+#define CKPTFS_CKPT_REPORT_H
+
+#include "ckpt.h"
+
+CKPT_BEGIN
+
+struct ckpt_report {
+	const char *path;    /* of the checkpoint, for the title and for commands on the page */
+	const char *program; /* the page was made by it: "ckptfs 0.5.1"; NULL: the library */
+	const char *const *options; /* with which c was opened, for commands on the page; or NULL */
+	bool stat;		    /* read all values; of a run, those of every checkpoint */
+	unsigned jobs;		    /* for this, as in struct ckpt_values_scan */
+	/*
+	 * Opens a checkpoint of the run; the callee closes it with ckpt_close. NULL: open with the
+	 * options.
+	 */
+	int (*open)(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e);
+	/* Bytes of values; begins again with each checkpoint. May be NULL. */
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *arg;
+};
+
+/*
+ * The caller frees *ret with free(). A tensor or a checkpoint of a run that cannot be read is shown
+ * with the reason. EFBIG: the page would exceed 2 GiB.
+ */
+CKPT_API int ckpt_report_sized(struct ckpt *c, const struct ckpt_report *r, size_t size, char **ret,
+			       size_t *ret_len, struct ckpt_err *e);
+static inline int ckpt_report(struct ckpt *c, const struct ckpt_report *r, char **ret,
+			      size_t *ret_len, struct ckpt_err *e)
+{
+	return ckpt_report_sized(c, r, sizeof(*r), ret, ret_len, e);
+}
+
+CKPT_END
+
+#endif
