@@ -16,6 +16,7 @@ import base64
 import contextlib
 import json
 import os
+import select
 import subprocess
 import tempfile
 import time
@@ -69,6 +70,8 @@ class Browser:
 
     def receive(self):
         while b"\0" not in self.left:
+            if not select.select([self.from_], [], [], LIMIT)[0]:
+                raise RuntimeError(f"Chromium has not answered for {LIMIT} s")
             more = os.read(self.from_, 1 << 20)
             if not more:
                 raise RuntimeError("Chromium ended")
@@ -158,6 +161,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
 
     def shot(self, name, whole=False):
+        self.call("Page.bringToFront")  # a page in the background may never be painted
         picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         with open(os.path.join(self.browser.shots, name + ".png"), "wb") as f:
             f.write(base64.b64decode(picture["data"]))
