@@ -128,6 +128,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(files) \
 	X(gather) \
 	X(gguf) \
+	X(heat) \
 	X(hf_index) \
 	X(hist) \
 	X(hp_layout) \

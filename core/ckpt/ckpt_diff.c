@@ -14,13 +14,19 @@
 #include "ckpt/diff_pairs.h"
 #include "ckpt/pipeline.h"
 #include "codec/delta.h"
+#include "codec/heat.h"
+#include "codec/tally.h"
+#include "codec/values.h"
 #include "store/object_same.h"
 
+#include <math.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
 _Static_assert(CKPT_DIFF_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
+_Static_assert(CKPT_DIFF_MAX_HEAT == HEAT_MAX_SIDE, "one bound");
+_Static_assert((int)DIFF_BLOCK <= (int)TALLY_MAX_BLOCK, "a block of the smallest elements");
 
 /* ---- workers ---- */
 
@@ -35,6 +41,9 @@ struct pair {
 	struct delta delta;
 	struct ckpt_diff_values result;
 	struct ckpt_err why, untold;
+
+	bool has_norm, has_heat;
+	struct heat heat; /* if has_heat */
 };
 
 /* The result of comparing one block of a pair; an object is a single block. */
@@ -45,6 +54,9 @@ struct slot {
 	struct ckpt_err why; /* code is set if reading failed */
 	bool why_b;
 	struct ckpt_err untold; /* code is set if the values of two objects cannot be compared */
+	struct tally tally;	/* of A, if has_norm */
+	/* Only as far as has_heat needs them; not there, and not zeroed, unless heat is wanted. */
+	float cells[HEAT_MAX_CELLS];
 };
 
 struct run {
@@ -53,10 +65,16 @@ struct run {
 	uint64_t glob_steps;
 	sem_t room;	      /* allows one worker at a time to hold two whole objects in memory */
 	uint64_t done, total; /* bytes */
+
+	/* Of the pair whose blocks are being merged: */
+	struct tally tally;
+	struct ckpt_diff_heat heat;
+	float cells[HEAT_MAX_CELLS];
 };
 
 struct worker {
 	struct run *run;
+	struct tally_work *tally;
 	const struct pair *pair; /* the pair it is working on */
 	uint8_t *bufs[2];
 	struct ckpt_file *files[2]; /* of the pair with that serial number, if open */
@@ -132,9 +150,14 @@ static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 	const struct pair *p = w->pair;
 	size_t size = dtype_info(p->of.types[0])->size;
 
-	if (p->of.values)
+	if (p->has_heat)
+		delta_add_heat(&s->delta, p->of.types[0], w->bufs[0], p->of.types[1], w->bufs[1],
+			       (size_t)n, &p->heat, s->cells, from);
+	else if (p->of.values)
 		delta_add(&s->delta, p->of.types[0], w->bufs[0], p->of.types[1], w->bufs[1],
 			  (size_t)n);
+	if (p->has_norm)
+		tally_add(&s->tally, w->tally, p->of.types[0], w->bufs[0], (size_t)n, from);
 	if (p->of.same_type && !s->differs &&
 	    memcmp(w->bufs[0], w->bufs[1], (size_t)n * size) != 0) {
 		s->differs = true;
@@ -213,6 +236,9 @@ static void work(void *arg, void *worker, void *item, uint64_t block, void *resu
 
 	w->run = arg;
 	w->pair = p;
+	s->tally = (struct tally)TALLY_INIT;
+	if (p->has_heat)
+		memset(s->cells, 0, heat_cells(&p->heat) * sizeof(*s->cells));
 	if (!worker_open(w, s)) {
 		if (p->of.is_object)
 			compare_objects(w, s);
@@ -230,7 +256,8 @@ static int setup(void *arg, void *worker, struct ckpt_err *e)
 
 	(void)arg;
 	w->bufs[0] = malloc((size_t)2 * DIFF_BLOCK);
-	if (!w->bufs[0])
+	w->tally = tally_work_new();
+	if (!w->bufs[0] || !w->tally)
 		return err_nomem(e);
 	w->bufs[1] = w->bufs[0] + DIFF_BLOCK;
 	return 0;
@@ -242,14 +269,16 @@ static void teardown(void *arg, void *worker)
 
 	(void)arg;
 	worker_close(w);
+	tally_work_free(w->tally);
 	free(w->bufs[0]);
 }
 
 /* ---- the calling thread ---- */
 
-static void add_values(struct pair *p)
+static void add_values(struct run *r, struct pair *p)
 {
 	const struct delta *d = &p->delta;
+	struct ckpt_values values = { 0 };
 
 	p->result = (struct ckpt_diff_values){
 		.elements = d->elements,
@@ -261,7 +290,17 @@ static void add_values(struct pair *p)
 		.finite = d->finite,
 		.max_abs = d->max,
 		.mean_abs = d->finite ? d->sum / (double)d->finite : 0,
+		.l2 = sqrt(delta_squares(d)),
 	};
+	if (p->has_norm) {
+		tally_values(&r->tally, &values);
+		p->result.norm_a = values.norm;
+	}
+	if (p->has_heat && d->changed) {
+		r->heat = (struct ckpt_diff_heat){ (size_t)p->heat.rows.parts,
+						   (size_t)p->heat.columns.parts, r->cells };
+		p->result.heat = &r->heat;
+	}
 	p->of.item.values = &p->result;
 }
 
@@ -273,11 +312,19 @@ static void charge(struct run *r, struct pair *p, uint64_t bytes)
 		r->d->progress(r->d->arg, r->done, r->total);
 }
 
+static void clear(struct run *r)
+{
+	r->tally = (struct tally)TALLY_INIT;
+	if (r->d->heat)
+		memset(r->cells, 0, sizeof(r->cells));
+}
+
 static int finish(void *arg, void *item)
 {
 	struct run *r = arg;
 	struct pair *p = item;
 	struct ckpt_diff_item *i = &p->of.item;
+	int rc;
 
 	if (p->why.code) {
 		i->result = CKPT_DIFF_FAILED;
@@ -288,12 +335,14 @@ static int finish(void *arg, void *item)
 		if (p->untold.code)
 			i->fault = p->untold.msg;
 		if (p->of.read && p->of.values)
-			add_values(p);
+			add_values(r, p);
 	}
 	r->d->names++;
 	r->d->counts[i->result]++;
 	charge(r, p, p->of.cost - p->charged);
-	return r->d->each(r->d->arg, i);
+	rc = r->d->each(r->d->arg, i);
+	clear(r);
+	return rc;
 }
 
 static int merge(void *arg, void *item, const void *result)
@@ -313,6 +362,10 @@ static int merge(void *arg, void *item, const void *result)
 		if (s->untold.code)
 			p->untold = s->untold;
 		delta_merge(&p->delta, &s->delta);
+		if (p->has_norm)
+			tally_merge(&r->tally, &s->tally);
+		if (p->has_heat)
+			heat_merge(r->cells, s->cells, heat_cells(&p->heat));
 	}
 	charge(r, p, min_u64(p->of.cost - p->charged, 2 * DIFF_BLOCK));
 	return 0;
@@ -325,6 +378,13 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 
 	if (!diff_next(r->sides, r->d, &r->glob_steps, &p->of))
 		return false;
+	if (p->of.read && p->of.values) {
+		p->has_norm = r->d->norms && values_known(p->of.types[0]);
+		p->has_heat =
+			r->d->heat && delta_numeric(p->of.types[0], p->of.types[1]) &&
+			values_numbers(p->of.types[0]) == 1 &&
+			heat_init(&p->heat, p->of.item.a.shape, p->of.item.a.n_dims, r->d->heat);
+	}
 	*ret_blocks = p->of.read;
 	if (p->of.read && !p->of.is_object && p->of.elements)
 		*ret_blocks = (p->of.elements - 1) / p->of.step + 1;
@@ -333,10 +393,12 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 
 static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt_err *e)
 {
-	struct run r = { .d = d, .glob_steps = TEXT_GLOB_STEPS };
+	struct run r = { .d = d, .glob_steps = TEXT_GLOB_STEPS, .tally = TALLY_INIT };
 	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
 	const struct pipeline pipeline = { .item_size = sizeof(struct pair),
-					   .result_size = sizeof(struct slot),
+					   .result_size = d->heat ? sizeof(struct slot)
+								  : offsetof(struct slot, cells),
+					   .result_clear = offsetof(struct slot, tally),
 					   .worker_size = sizeof(struct worker),
 					   .jobs = d->jobs,
 					   .arg = &r,
@@ -352,6 +414,9 @@ static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt
 
 	if (ckpt_is_run(a) || ckpt_is_run(b))
 		return err_set(e, EISDIR, "it is a run");
+	if (d->heat > CKPT_DIFF_MAX_HEAT)
+		return err_set(e, EINVAL, "heat of %u rows: there can be at most %d", d->heat,
+			       CKPT_DIFF_MAX_HEAT);
 	for (size_t i = 0; d->model && i < 2; i++)
 		if (!sides[i].n_tensors)
 			return err_set(e, ENOENT,

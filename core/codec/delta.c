@@ -7,6 +7,7 @@
 #include "codec/delta.h"
 
 #include "base/checked.h"
+#include "codec/heat.h"
 #include "codec/values.h"
 
 #include <float.h>
@@ -177,8 +178,37 @@ static void decode(enum ckpt_dtype t, const uint8_t *from, size_t n, struct numb
 	ret->has_rest = values_decode(t, from, n, ret->v, ret->rest);
 }
 
+/* Where changes are to be noted; heat: NULL: nowhere. */
+struct place {
+	const struct heat *heat;
+	float *cells;
+	uint64_t at;
+};
+
+/* The whole numbers: doubles of 64-bit integers may be equal where these are not. */
+static void join_rest(struct numbers *x, const struct numbers *y, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		double a = x->has_rest ? x->rest[i] : 0, b = y->has_rest ? y->rest[i] : 0;
+
+		x->v[i] = (x->v[i] - y->v[i]) + (a - b);
+	}
+}
+
+static void add_heat(const struct place *p, struct numbers *a, struct numbers *b, size_t n)
+{
+	static const double zeros[TILE];
+
+	if (a->has_rest || b->has_rest) {
+		join_rest(b, a, n);
+		heat_add(p->heat, p->cells, p->at, zeros, b->v, n);
+	} else {
+		heat_add(p->heat, p->cells, p->at, a->v, b->v, n);
+	}
+}
+
 static void add_tile(struct delta *d, enum ckpt_dtype a_type, const uint8_t *a,
-		     enum ckpt_dtype b_type, const uint8_t *b, size_t n)
+		     enum ckpt_dtype b_type, const uint8_t *b, size_t n, const struct place *p)
 {
 	size_t parts = values_numbers(a_type), size = dtype_info(a_type)->size;
 	bool same_type = a_type == b_type, same = same_type && !memcmp(a, b, n * size);
@@ -199,19 +229,33 @@ static void add_tile(struct delta *d, enum ckpt_dtype a_type, const uint8_t *a,
 	unequal = add_numbers(d, &x, same ? &x : &y, n, parts);
 	if (!same_type)
 		d->changed += unequal;
+	if (p->heat && !same)
+		add_heat(p, &x, &y, n);
 }
 
-void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
-	       const void *b, size_t n)
+static void add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
+		const void *b, size_t n, struct place p)
 {
 	size_t a_size = dtype_info(a_type)->size, b_size = dtype_info(b_type)->size;
 	size_t step = TILE / values_numbers(a_type);
 	const uint8_t *pa = a, *pb = b;
 
 	d->elements += n;
-	for (size_t i = 0; i < n; i += step)
+	for (size_t i = 0; i < n; i += step, p.at += step)
 		add_tile(d, a_type, pa + i * a_size, b_type, pb + i * b_size,
-			 (size_t)min_u64(n - i, step));
+			 (size_t)min_u64(n - i, step), &p);
+}
+
+void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
+	       const void *b, size_t n)
+{
+	add(d, a_type, a, b_type, b, n, (struct place){ 0 });
+}
+
+void delta_add_heat(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
+		    const void *b, size_t n, const struct heat *h, float *cells, uint64_t at)
+{
+	add(d, a_type, a, b_type, b, n, (struct place){ h, cells, at });
 }
 
 void delta_merge(struct delta *to, const struct delta *from)

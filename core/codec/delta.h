@@ -39,6 +39,13 @@ bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b);
 /* n elements on each side. If they are not numeric, a == b, and only `changed` is counted. */
 void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
 	       const void *b, size_t n);
+/*
+ * The same, of elements from number `at` on, and adds their changes to cells (heat.h). Requires
+ * numeric types that are not complex.
+ */
+struct heat;
+void delta_add_heat(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
+		    const void *b, size_t n, const struct heat *h, float *cells, uint64_t at);
 double delta_squares(const struct delta *d);
 void delta_merge(struct delta *to, const struct delta *from);
 

@@ -43,6 +43,20 @@ struct ckpt_diff_side {
 	uint64_t bytes; /* of the tensor, or of the object as stored */
 };
 
+/*
+ * Where a tensor changed, and in which direction. It is seen as a matrix whose columns are its last
+ * dimension; rows and columns are cut into parts whose lengths differ by at most one, the longer
+ * ones first.
+ */
+struct ckpt_diff_heat {
+	size_t rows, columns;
+	/*
+	 * In row-major order: of the differences B - A of a cell's elements that with the largest
+	 * magnitude; NaN if one of the elements changed and is not finite in A or in B.
+	 */
+	const float *cells;
+};
+
 struct ckpt_diff_values {
 	uint64_t elements;
 	/* Elements whose bytes differ. Between two dtypes: whose values differ, where any NaN
@@ -55,6 +69,10 @@ struct ckpt_diff_values {
 	uint64_t finite;       /* elements finite on both sides, over which the next two are
                                   computed; they are 0 if there are none */
 	double max_abs, mean_abs; /* absolute difference; infinite where it is beyond double */
+	double l2;		  /* the L2 norm of the difference, over the same elements */
+	double norm_a;		  /* if requested: the L2 norm of A, over its finite elements */
+	/* NULL: not requested, no change, no elements, or not real numbers */
+	const struct ckpt_diff_heat *heat;
 };
 
 /* Pointers are borrowed and valid during the call. */
@@ -85,11 +103,15 @@ struct ckpt_diff {
 	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes of both; may be NULL */
 	void *arg;
 	uint64_t names, counts[CKPT_DIFF_RESULTS]; /* filled in */
+	bool norms; /* with `values`: also compute norm_a; reads nothing more */
+	/* With `values`: heat of at most so many rows and columns; 0: none. */
+	unsigned heat;
 };
 #define CKPT_DIFF_MAX_JOBS 64
+#define CKPT_DIFF_MAX_HEAT 64
 
 /* Returns 0 also if they differ or some could not be compared. Open both with allow_missing.
- * ENOENT: `model` is set and one of them has no model. */
+ * ENOENT: `model` is set and one of them has no model. EINVAL: `heat` is too large. */
 CKPT_API int ckpt_diff_sized(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, size_t size,
 			     struct ckpt_err *e);
 static inline int ckpt_diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt_err *e)

@@ -6,6 +6,8 @@
 #include "base/err.h"
 #include "blob_util.h"
 #include "codec/delta.h"
+#include "codec/heat.h"
+#include "codec/values.h"
 #include "dcp_util.h"
 #include "fault.h"
 #include "opts_util.h"
@@ -13,6 +15,7 @@
 #include "suites.h"
 #include <ckptfs/ckpt_diff.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,6 +104,14 @@ struct seen {
 	uint64_t stop_after; /* items; 0: never */
 };
 
+static void note_heat(struct buf *b, const struct ckpt_diff_heat *h)
+{
+	buf_printf(b, " heat %zux%zu", h->rows, h->columns);
+	for (size_t i = 0; i < h->rows * h->columns; i++)
+		if (h->cells[i] != 0)
+			buf_printf(b, " %zu:%g", i, (double)h->cells[i]);
+}
+
 static int note(void *arg, const struct ckpt_diff_item *i)
 {
 	static const char *const names[] = { "equal", "only a", "only b", "kind",
@@ -116,6 +127,10 @@ static int note(void *arg, const struct ckpt_diff_item *i)
 			   (uintmax_t)i->values->elements);
 	if (i->values && i->values->numeric)
 		buf_printf(b, " max %g mean %.17g", i->values->max_abs, i->values->mean_abs);
+	if (i->values && i->values->norm_a > 0)
+		buf_printf(b, " l2 %.17g of %.17g", i->values->l2, i->values->norm_a);
+	if (i->values && i->values->heat)
+		note_heat(b, i->values->heat);
 	if (i->fault)
 		buf_printf(b, " in %c", i->fault_in_b ? 'b' : 'a');
 	buf_str(b, "\n");
@@ -245,6 +260,53 @@ START_TEST(globs_choose_what_is_compared)
 }
 END_TEST
 
+/* The heat of "w", as if it were one block. */
+static void expect_heat(enum ckpt_dtype t, const void *a, const void *b, uint64_t n, unsigned jobs)
+{
+	static float cells[HEAT_MAX_CELLS];
+	struct buf want CLEANUP(buf_release) = BUF_INIT(1 << 20);
+	struct ckpt_diff d = { .values = true, .norms = true, .heat = 64, .jobs = jobs };
+	autofree char *got = diff_of(d);
+	struct delta delta = { 0 };
+	struct heat heat;
+
+	memset(cells, 0, sizeof(cells));
+	REQUIRE(heat_init(&heat, &n, 1, 64));
+	if (values_numbers(t) == 1) {
+		delta_add_heat(&delta, t, a, t, b, n, &heat, cells, 0);
+		note_heat(&want, &(struct ckpt_diff_heat){ 1, 64, cells });
+	}
+	buf_str(&want, "\n");
+	ck_assert_msg(strlen(got) > want.len &&
+			      !memcmp(got + strlen(got) - want.len, want.data, want.len),
+		      "%s instead of %.*s", got, (int)want.len, want.data);
+}
+
+START_TEST(norms_and_heat_are_told_on_request)
+{
+	struct ckpt_diff d = { .values = true, .norms = true, .heat = 65 };
+	struct ckpt_err e = { 0 };
+
+	put_sample();
+	open_both();
+	ck_assert_int_eq(ckpt_diff(ckpts[0], ckpts[1], &d, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "heat of 65 rows: there can be at most 64");
+	d.heat = 4;
+	d.globs = (const char *const[]){ "w*", "same.9", "packed", "empty", "a", NULL };
+	expect(d, "only a a\n"
+		  "equal empty 0/0 max 0 mean 0\n"
+		  "dtype packed\n"
+		  "equal same.9 0/6 max 0 mean 0 l2 0 of 9.5393920141694561\n"
+		  "bytes w at 2 2/6 max 1 mean 0.25 l2 1.1180339887498949 of 9.5393920141694561 "
+		  "heat 1x4 1:0.5 3:1\n"
+		  "dtype wide 1/6 max 2 mean 0.33333333333333331 l2 2 of 9.5393920141694561 "
+		  "heat 1x4 3:2\n");
+	d.heat = 0;
+	d.globs = (const char *const[]){ "w", NULL };
+	expect(d, "bytes w at 2 2/6 max 1 mean 0.25 l2 1.1180339887498949 of 9.5393920141694561\n");
+}
+END_TEST
+
 /* Tensors of several blocks, cut differently on both sides; differences anywhere. */
 START_LOOP_TEST(large_tensors_are_compared_in_parts, 4)
 {
@@ -283,6 +345,7 @@ START_LOOP_TEST(large_tensors_are_compared_in_parts, 4)
 			       (uintmax_t)first, (uintmax_t)d.changed, n, d.max);
 		ck_assert_msg(strstr(got, want) != NULL, "%s", got);
 		ck_assert_str_eq(got, again); /* to the last digit of the mean */
+		expect_heat(t, a, b, n, jobs);
 	}
 }
 END_TEST
