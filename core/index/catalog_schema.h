@@ -4,11 +4,20 @@
  *
  * Private to core/index. The tables are documented for users in ckptfs(1), THE CHUNK INDEX.
  *
- * The rows are for people. At every start the program itself reads `directory`: all tensors,
- * objects, files and encodings in one row, since reading 20,000 rows through SQL would take longer
- * than all other work of a mount. It reads chunkmap, one row per tensor, when the tensor is first
- * read. Values are fetched by the number of their row, never by a loop over a table: the tables of
- * an untrusted file may have no end.
+ * The directory is stored twice. The rows are for people. At every start the program itself reads
+ * `directory`: all tensors, objects, files and encodings in one row. It reads chunkmap, one row per
+ * tensor, when the tensor is first read. Values are fetched by the number of their row, never by a
+ * loop over a table: the tables of an untrusted file may have no end.
+ *
+ * Neither can replace the other. Measured with 100,000 and 1,000,000 tensors:
+ *
+ *	opening the index from `directory`		0.03 s	0.33 s
+ *	rows alone: fetching each by its number		0.2 s	4.4 s
+ *	`directory` alone, as JSON that views take apart:
+ *	  a query for one tensor by its name		0.22 s	2.2 s
+ *	  the same with rows				0.0001 s
+ *
+ * The rows cost 28 % of the time to build an index of 1,000,000 tensors, and 205 of its 323 MB.
  *
  * SQLite notices only part of the damage a file can suffer (in a test, 77 % of the bit flips that
  * changed a row passed PRAGMA quick_check). So all of it is covered by hashes: the directory by
