@@ -2,7 +2,6 @@
 #include "ckpt/ahead.h"
 
 #include "base/checked.h"
-#include "base/err.h"
 #include "ckpt/ckpt_internal.h"
 #include "read/tensor_read.h"
 #include "tensor/vtensor.h"

@@ -12,7 +12,6 @@
 #define CKPT_AHEAD_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 struct ckpt_file;

@@ -7,7 +7,6 @@
 #include "base/io.h"
 #include "base/text.h"
 #include "base/trust.h"
-#include "index/catalog_query.h"
 #include "source/files.h"
 #include "source/source.h"
 #include "tree/view.h"

@@ -4,7 +4,6 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/sized.h"
-#include "ckpt/ckpt_reader.h"
 #include "store/load_run.h"
 #include "store/save_run.h"
 #include "store/writer_dcp.h"

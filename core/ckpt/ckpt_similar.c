@@ -5,7 +5,6 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
-#include "base/err.h"
 #include "base/nearest.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"

@@ -6,19 +6,14 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
-#include "ckpt/run_tree.h"
 #include "index/catalog_query.h"
 #include "model/dtype.h"
 #include "read/fetch.h"
-#include "source/files.h"
-#include "source/parts.h"
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,12 +5,9 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "tree/tree.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)

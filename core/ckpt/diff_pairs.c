@@ -2,7 +2,6 @@
 #include "ckpt/diff_pairs.h"
 
 #include "base/checked.h"
-#include "base/err.h"
 #include "base/text.h"
 #include "codec/delta.h"
 #include "model/box.h"

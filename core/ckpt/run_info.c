@@ -9,7 +9,6 @@
 #include "ckpt/run.h"
 #include "ckpt/run_tree.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,7 +8,6 @@
 #include "ckpt/run.h"
 #include "tree/view.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

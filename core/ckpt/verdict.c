@@ -4,7 +4,6 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/json_out.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"

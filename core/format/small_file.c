@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/small_file.h"
 
-#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"

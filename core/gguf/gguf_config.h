@@ -18,7 +18,6 @@
 #include "base/json.h"
 #include "tensor/arch.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "index/catalog_normal.h"
 
-#include "base/buf.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"

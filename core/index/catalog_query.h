@@ -15,7 +15,6 @@
 #include "model/dtype.h"
 #include "source/place.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

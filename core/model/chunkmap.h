@@ -11,7 +11,6 @@
 #ifndef MODEL_CHUNKMAP_H
 #define MODEL_CHUNKMAP_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -5,7 +5,6 @@
 #include "base/err.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <libdeflate.h>
 #include <nettle/base64.h>
 #include <nettle/sha2.h>

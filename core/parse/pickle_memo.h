@@ -12,7 +12,6 @@
 #ifndef PARSE_PICKLE_MEMO_H
 #define PARSE_PICKLE_MEMO_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

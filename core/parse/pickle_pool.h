@@ -12,7 +12,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 enum { POOL_MIN_SHIFT = 5, POOL_CLASSES = 44 };
 

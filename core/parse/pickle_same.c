@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parse/pickle_same.h"
 
-#include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/text.h"

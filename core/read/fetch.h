@@ -12,7 +12,6 @@
 
 #include "source/item_source.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

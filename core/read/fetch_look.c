@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "index/catalog_found.h"
 #include "read/fetch_internal.h"
 #include "tensor/vtensor.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "read/plan.h"
 
-#include "base/checked.h"
 #include "base/vec.h"
 #include "model/box.h"
 

@@ -11,7 +11,6 @@
 #include "recipe/recipe_internal.h"
 #include "tensor/vtensor.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,6 @@
 
 #include <ckptfs/ckpt_plan.h>
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

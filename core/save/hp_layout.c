@@ -3,7 +3,6 @@
 
 #include "base/err.h"
 #include "base/text.h"
-#include "model/box.h"
 #include "model/mesh.h"
 #include "save/checkpointable.h"
 

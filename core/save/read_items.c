@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "model/box.h"
-#include "save/checkpointable.h"
 #include "save/chunk_index.h"
 
 #include <stdlib.h>

@@ -14,7 +14,6 @@
 #define SOURCE_PAGEMAP_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct pagemap;

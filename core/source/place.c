@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/place.h"
 
-#include "base/checked.h"
 #include "base/err.h"
 
 #include <errno.h>

@@ -31,7 +31,6 @@
 #ifndef STORE_STAGING_H
 #define STORE_STAGING_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 struct ckpt_err;

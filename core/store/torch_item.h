@@ -29,7 +29,6 @@
 
 #include "model/dtype.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

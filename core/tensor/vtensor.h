@@ -19,7 +19,6 @@
 #include "model/dtype.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct catalog_tensor;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tree/view.h"
 
-#include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -13,7 +12,6 @@
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "model/box.h"
-#include "model/mesh.h"
 #include "tensor/rename.h"
 #include "tensor/vtensor.h"
 #include "tree/view_internal.h"

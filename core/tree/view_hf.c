@@ -8,7 +8,6 @@
 #include "file/st_write.h"
 #include "tree/view_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,8 +4,6 @@
  * NumPy header. ranks/NNNNN/tensors and npy: the same for the parts that a rank holds.
  */
 #include "file/npy.h"
-#include "index/catalog_query.h"
-#include "model/box.h"
 #include "tree/view_internal.h"
 
 /*

@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, CKPT_MAX_DIMS = 64 };

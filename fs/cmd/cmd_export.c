@@ -5,7 +5,6 @@
 #include "cmd/options.h"
 
 #include "base/buf.h"
-#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 

@@ -3,7 +3,6 @@
 #include "cmd/options.h"
 
 #include "base/cleanup.h"
-#include "base/err.h"
 
 #include <inttypes.h>
 #include <stdio.h>

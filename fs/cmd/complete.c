@@ -6,7 +6,6 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/text.h"
 
 #include <stdio.h>

@@ -4,7 +4,6 @@
 #include "cmd/cmd.h"
 
 #include "base/buf.h"
-#include "base/err.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -12,7 +12,6 @@
 #ifndef CMD_FAULTS_H
 #define CMD_FAULTS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -19,7 +19,6 @@
 #ifndef FS_CMD_WARM_H
 #define FS_CMD_WARM_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

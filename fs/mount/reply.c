@@ -7,7 +7,6 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/log.h"
 #include "base/text.h"
 #include <ckptfs/ckpt_mount.h>

@@ -9,7 +9,6 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/err.h"
 
 #include <errno.h>
 #include <fcntl.h>

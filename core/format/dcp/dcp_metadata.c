@@ -31,7 +31,6 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/text.h"
 #include "index/catalog_build.h"
 #include "model/box.h"
 #include "model/dtype.h"

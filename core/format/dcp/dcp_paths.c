@@ -5,7 +5,6 @@
  *
  * Other planners keep other things here, so anything is accepted: at worst a path is unknown.
  */
-#include "base/buf.h"
 #include "base/bytes.h"
 #include "base/err.h"
 #include "format/dcp/dcp_records.h"

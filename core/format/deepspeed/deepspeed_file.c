@@ -3,8 +3,6 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "format/deepspeed/deepspeed.h"
-#include "format/raw.h"
-#include "index/catalog_build.h"
 #include "source/source.h"
 
 #include <stdlib.h>

@@ -4,7 +4,6 @@
  * model states. A file is a tensor, or a dict with it as "param", in its shape; for ZeRO 3 it is
  * flat, and the model states have the shape.
  */
-#include "base/checked.h"
 #include "format/deepspeed/deepspeed.h"
 
 #include <string.h>

@@ -20,12 +20,10 @@
  */
 #include "base/bytes.h"
 #include "base/checked.h"
-#include "base/text.h"
 #include "format/fsdp/fsdp.h"
 #include "source/source.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {

@@ -15,14 +15,12 @@
 #include "base/vec.h"
 #include "format/fsdp/fsdp.h"
 #include "format/torch_tensor.h"
-#include "index/catalog_build.h"
 #include "index/catalog_path.h"
 #include "model/box.h"
 #include "source/source.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {

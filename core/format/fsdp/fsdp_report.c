@@ -19,7 +19,6 @@
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

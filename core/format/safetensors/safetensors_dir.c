@@ -20,7 +20,6 @@
 #include "index/catalog_build.h"
 #include "source/source.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const char suffix[] = ".safetensors", index_infix[] = ".safetensors.index.";
