@@ -277,6 +277,7 @@ check-torch: all
 	@tests/torch/arch.sh
 	@tests/torch/torchtitan.sh
 	@tests/torch/fsdp.sh
+	@tests/torch/kinds.sh
 	@tests/torch/python.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.

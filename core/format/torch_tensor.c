@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/torch_tensor.h"
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "format/raw.h"
@@ -96,40 +97,91 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	return 0;
 }
 
+/* Is it a class whose only argument is the tensor's data? Before torch 0.4 and in pickled modules. */
+static bool is_tensor_class(const struct pk_value *fn)
+{
+	return pk_is(fn, "torch.nn.parameter", "Parameter") ||
+	       pk_is(fn, "torch.nn.parameter", "Buffer") ||
+	       pk_is(fn, "torch.autograd.variable", "Variable");
+}
+
+bool torch_is_tensor(const struct pk_value *v)
+{
+	const struct pk_value *fn = v && v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
+
+	if (!fn || fn->type != PK_GLOBAL ||
+	    !bytes_begin(fn->g->module->data, fn->g->module->len, "torch"))
+		return false;
+	return !strncmp(fn->g->name->data, "_rebuild_", 9) || is_tensor_class(fn);
+}
+
+/* Does it take the tensor as its first argument, and attributes as its fourth? */
+static bool is_parameter(const struct pk_value *fn)
+{
+	return pk_is(fn, NULL, "_rebuild_parameter") ||
+	       pk_is(fn, NULL, "_rebuild_parameter_with_state") || is_tensor_class(fn);
+}
+
+/* (function, class, arguments, attributes) */
+static bool is_subclass(const struct pk_value *fn)
+{
+	return pk_is(fn, NULL, "_rebuild_from_type_v2") || pk_is(fn, NULL, "_rebuild_from_type");
+}
+
+bool torch_call_of(const struct pk_value *v, struct torch_call *ret)
+{
+	*ret = (struct torch_call){ .value = v };
+	if (v->type != PK_OBJECT)
+		return false;
+	ret->fn = &v->n->own[PK_CALLEE];
+	ret->args = &v->n->own[PK_ARGS];
+	for (int depth = 0; depth < TORCH_MAX_WRAPPERS; depth++) {
+		size_t n = ret->args->type == PK_TUPLE ? pk_len(ret->args) : 0;
+		const struct pk_value *a = n ? ret->args->n->own : NULL;
+		bool subclass = is_subclass(ret->fn) && n >= 3;
+
+		if (!subclass && (!is_parameter(ret->fn) || !n))
+			break;
+		if (!subclass && a[0].type != PK_OBJECT && a[0].type != PK_PERSID)
+			break;
+		if (n > 3)
+			ret->state[ret->n_states++] = &a[3];
+		if (subclass) {
+			ret->class = ret->class ? ret->class : &a[1];
+			ret->value = NULL;
+			ret->fn = &a[0];
+			ret->args = &a[2];
+			continue;
+		}
+		ret->value = &a[0];
+		ret->fn = a[0].type == PK_OBJECT ? &a[0].n->own[PK_CALLEE] : NULL;
+		ret->args = ret->fn ? &a[0].n->own[PK_ARGS] : NULL;
+		if (!ret->fn)
+			break;
+	}
+	return true;
+}
+
+int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e)
+{
+	if (!c->fn)
+		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
+	if (pk_is(c->fn, NULL, "_rebuild_tensor_v3"))
+		return read_rebuild(c->args, true, true, ret, e);
+	if (pk_is(c->fn, NULL, "_rebuild_tensor_v2"))
+		return read_rebuild(c->args, false, true, ret, e);
+	if (pk_is(c->fn, NULL, "_rebuild_tensor") || pk_is(c->fn, NULL, "_rebuild_qtensor"))
+		return read_rebuild(c->args, false, false, ret, e);
+	return err_set(e, ERR_UNSUPPORTED, "data.pkl: '%.80s' is not a dense tensor",
+		       c->fn->type == PK_GLOBAL ? c->fn->g->name->data : "?");
+}
+
 int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e)
 {
-	const struct pk_value *fn, *args;
+	struct torch_call c;
 
-	if (v->type != PK_OBJECT)
-		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
-	fn = &v->n->own[PK_CALLEE];
-	args = &v->n->own[PK_ARGS];
-	/* Wrappers: Parameter(tensor, ...), and subclasses as (function, type, arguments,
-	 * state). */
-	for (int depth = 0; depth < 4 && args->type == PK_TUPLE && pk_len(args); depth++) {
-		if (pk_is(fn, NULL, "_rebuild_parameter") ||
-		    pk_is(fn, NULL, "_rebuild_parameter_with_state")) {
-			const struct pk_value *t = &args->n->own[0];
-
-			if (t->type != PK_OBJECT)
-				break;
-			fn = &t->n->own[PK_CALLEE];
-			args = &t->n->own[PK_ARGS];
-		} else if (pk_is(fn, NULL, "_rebuild_from_type_v2") && pk_len(args) >= 3) {
-			fn = &args->n->own[0];
-			args = &args->n->own[2];
-		} else {
-			break;
-		}
-	}
-	if (pk_is(fn, NULL, "_rebuild_tensor_v3"))
-		return read_rebuild(args, true, true, ret, e);
-	if (pk_is(fn, NULL, "_rebuild_tensor_v2"))
-		return read_rebuild(args, false, true, ret, e);
-	if (pk_is(fn, NULL, "_rebuild_tensor") || pk_is(fn, NULL, "_rebuild_qtensor"))
-		return read_rebuild(args, false, false, ret, e);
-	return err_set(e, ERR_UNSUPPORTED, "data.pkl: '%.80s' is not a dense tensor",
-		       fn->type == PK_GLOBAL ? fn->g->name->data : "?");
+	(void)torch_call_of(v, &c);
+	return torch_call_read(&c, ret, e);
 }
 
 int torch_tensor_reach(const struct torch_tensor *t, uint64_t *ret, struct ckpt_err *e)

@@ -34,6 +34,23 @@ struct torch_tensor {
 	bool neg, conj;
 };
 
+enum { TORCH_MAX_WRAPPERS = 4 };
+
+/* The call that makes a tensor, without what wraps it: Parameter(tensor), a subclass's class. */
+struct torch_call {
+	const struct pk_value *value; /* that makes the call, NULL if none of its own does; or, */
+	const struct pk_value *fn, *args;		  /* without a function, what is wrapped */
+	const struct pk_value *class;			  /* the subclass, or NULL */
+	const struct pk_value *state[TORCH_MAX_WRAPPERS]; /* attributes of the wrappers */
+	size_t n_states;
+};
+
+/* Is it a value that torch rebuilds, any kind of tensor? v may be NULL. */
+bool torch_is_tensor(const struct pk_value *v);
+/* False: it is no such value. */
+bool torch_call_of(const struct pk_value *v, struct torch_call *ret);
+int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e);
+/* Both at once. */
 int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e);
 
 /* First byte of the storage after the furthest element; 0 if there are no elements. Fails if it is

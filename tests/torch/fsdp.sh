@@ -11,23 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=lib.sh
 . tests/torch/lib.sh
-mnt=$tmp/mnt
-mkdir "$mnt"
 
-if ! in_chroot python3 /mnt/tests/fsdp.py /mnt/out/saved >"$tmp/log" 2>&1; then
-  fail "fsdp.py"
-  tail -n 40 "$tmp/log" | sed 's/^/  /'
-fi
-for case in "$tmp"/saved/*; do
-  name=${case##*/}
-  if try "$name: mount" "$ckptfs" mount "$case/ckpt" "$mnt"; then
-    counted "$name" timeout 300 python3 tests/torch/compare.py "$mnt" "$case/expected.json"
-    unmount "$name" "$mnt"
-  else
-    detach_all
-  fi
-  try "$name: check --data" "$ckptfs" check --data "$case/ckpt" || true
-done
-
+compare_cases fsdp.py
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# lib.sh - what run.sh and clients.sh share; sourced, from the repository's root.
+# lib.sh - what the scripts here share; sourced, from the repository's root.
 #
 # $ckptfs is the program, $tmp a directory that goes away at the end, with all mounts in it.
 # Checks count into $passed and $failed.
@@ -78,6 +78,26 @@ counted() {
 # in_chroot COMMAND...: where PyTorch is, with this directory at /mnt/tests and $tmp at /mnt/out.
 in_chroot() {
   timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp:/mnt/out" -- "$@"
+}
+
+# compare_cases SCRIPT: what it saves, a directory CASE/ for each, is mounted and compared.
+compare_cases() {
+  local script=$1 case name mnt=$tmp/mnt
+  mkdir "$mnt"
+  if ! in_chroot python3 "/mnt/tests/$script" /mnt/out/saved >"$tmp/log" 2>&1; then
+    fail "$script"
+    tail -n 40 "$tmp/log" | sed 's/^/  /'
+  fi
+  for case in "$tmp"/saved/*; do
+    name=${case##*/}
+    if try "$name: mount" "$ckptfs" mount "$case/ckpt" "$mnt"; then
+      counted "$name" timeout 300 python3 tests/torch/compare.py "$mnt" "$case/expected.json"
+      unmount "$name" "$mnt"
+    else
+      detach_all
+    fi
+    try "$name: check --data" "$ckptfs" check --data "$case/ckpt" || true
+  done
 }
 
 [ "$(id -u)" = 0 ] || { echo "${0##*/}: must be root" >&2; exit 2; }

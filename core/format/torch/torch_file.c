@@ -2,7 +2,6 @@
 #include "format/torch/torch_file.h"
 
 #include "base/err.h"
-#include "format/torch_tensor.h"
 #include "index/catalog_build.h"
 #include "model/box.h"
 #include "source/source.h"
@@ -48,14 +47,6 @@ int torch_file_spend(struct torch_file *f, uint64_t n, struct ckpt_err *e)
 		return err_set(e, ERR_UNSUPPORTED, "'%.200s' repeats itself without end", f->path);
 	f->budget -= n;
 	return 0;
-}
-
-bool torch_is_tensor(const struct pk_value *v)
-{
-	const struct pk_value *fn = v && v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
-
-	return fn && fn->type == PK_GLOBAL && !strncmp(fn->g->module->data, "torch", 5) &&
-	       !strncmp(fn->g->name->data, "_rebuild_", 9);
 }
 
 int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch_view *ret,

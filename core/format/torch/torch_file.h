@@ -15,6 +15,7 @@
 #include "base/blob.h"
 #include "format/raw.h"
 #include "format/torch/torchsave.h"
+#include "format/torch_tensor.h"
 #include "model/dtype.h"
 
 #include <stdbool.h>
@@ -42,9 +43,6 @@ int torch_file_open(struct torch_file *f, struct place *place, const char *path,
 int torch_file_close(struct torch_file *f, int rc, struct ckpt_err *e);
 /* Fails if more values are visited than the pickle has bytes. */
 int torch_file_spend(struct torch_file *f, uint64_t n, struct ckpt_err *e);
-
-/* Is it a value that torch rebuilds, any kind of tensor? v may be NULL. */
-bool torch_is_tensor(const struct pk_value *v);
 
 struct torch_view {
 	enum ckpt_dtype dtype;

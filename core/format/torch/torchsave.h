@@ -48,6 +48,8 @@ struct torchsave {
 	size_t n_storages;
 	uint64_t visits, entries; /* of values, that reports may still make */
 	bool walked;
+	uint32_t (*named)[2]; /* by string id: how many tensors and objects have this name */
+	size_t named_cap;
 };
 
 /* Reads the pickle and locates the storages. Call torchsave_release even if it fails. */

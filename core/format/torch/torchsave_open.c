@@ -397,5 +397,6 @@ void torchsave_release(struct torchsave *t)
 	pickle_free(t->pickle);
 	pk_strings_free(t->strings);
 	free(t->storages);
+	free(t->named);
 	*t = (struct torchsave){ 0 };
 }

@@ -2,26 +2,28 @@
 /*
  * Reports the saved value as tensors and objects. A tensor's FQN is the path of keys to it, with
  * list positions as numbers: {"model": {"w": t}, "l": [t]} has model.w and l.0. Instances of any
- * class that contain a tensor are searched too: their attributes, items and arguments.
+ * class that contain a tensor are searched too: their attributes, items and arguments. A
+ * torch.nn.Module has what its state_dict() would have, under the same names: "0.weight".
  *
  * A value that contains no tensor is one object, however large; at the root, each key is one.
+ *
+ * {"a.b": t, "a": {"b": t}} has two values of one name: the second one's is a.b@2.
  */
-#include "format/torch/torchsave.h"
-
-#include "base/buf.h"
+#include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/vec.h"
 #include "format/raw_chunks.h"
 #include "format/st_index.h"
+#include "format/torch/torchsave_walk.h"
 #include "format/torch_tensor.h"
 #include "index/catalog_build.h"
-#include "index/catalog_path.h"
 #include "parse/pickle_json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
-	MAX_DEPTH = 100,
 	MAX_PATH = 1 << 20,
 	/* Limit on values visited: this many, and more per byte of the pickle; containers may be
 	 * shared. */
@@ -29,31 +31,7 @@ enum {
 	VISITS_PER_BYTE = 64,
 };
 
-struct walk {
-	struct torchsave *t;
-	const char *name;
-	const struct st_index *expected;
-	struct catalog_writer *w;
-	uint32_t source;
-	struct {
-		uint32_t end; /* bytes of the path up to this step */
-		bool is_position;
-	} steps[MAX_DEPTH + 1];
-	size_t n_steps;
-	uint8_t cuts[(MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the same, for the catalog */
-	struct buf path, text;
-};
-
 /* ---- kinds of values ---- */
-
-/* Is it a value that torch rebuilds, any kind of tensor? */
-static bool is_tensor(const struct pk_value *v)
-{
-	const struct pk_value *fn = v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
-
-	return fn && fn->type == PK_GLOBAL && !strncmp(fn->g->module->data, "torch", 5) &&
-	       !strncmp(fn->g->name->data, "_rebuild_", 9);
-}
 
 static bool is_storage(const struct pk_value *v)
 {
@@ -62,7 +40,7 @@ static bool is_storage(const struct pk_value *v)
 	return id && id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "storage");
 }
 
-static int too_often(struct ckpt_err *e)
+int walk_too_often(struct ckpt_err *e)
 {
 	return err_set(e, ERR_UNSUPPORTED,
 		       "what was saved refers to itself, or repeats itself "
@@ -73,27 +51,91 @@ static int too_often(struct ckpt_err *e)
 typedef int part_fn(void *arg, const struct pk_value *key, size_t number,
 		    const struct pk_value *value, struct ckpt_err *e);
 
-static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct ckpt_err *e);
+static int each_of(struct torchsave *t, const struct pk_value *v, part_fn *each, void *arg,
+		   struct ckpt_err *e);
 
-static int each_of_object(const struct pk_value *f, part_fn *each, void *arg, struct ckpt_err *e)
+static bool is_dict(const struct pk_value *v)
 {
-	const struct pk_value *args = &f[PK_ARGS], *state = &f[PK_STATE];
+	return v && v->type == PK_DICT;
+}
+
+static bool is_module(const struct pk_value *v)
+{
+	return is_dict(pk_attr(v, "_parameters")) && is_dict(pk_attr(v, "_buffers")) &&
+	       is_dict(pk_attr(v, "_modules"));
+}
+
+/* The strings of a set, as either protocol has them; NULL: there are none. */
+static const struct pk_value *set_of(const struct pk_value *v)
+{
+	const struct pk_value *args = v && v->type == PK_OBJECT ? &v->n->own[PK_ARGS] : NULL;
+
+	if (!args)
+		return NULL;
+	return pk_len(args) ? &args->n->v[0] : &v->n->own[PK_ITEMS];
+}
+
+static int contains(struct torchsave *t, const struct pk_value *set, const struct pk_value *key,
+		    struct ckpt_err *e)
+{
+	for (size_t i = 0; set && i < pk_len(set); i++) {
+		if (!t->visits--)
+			return walk_too_often(e);
+		if (key->type == PK_STR && set->n->v[i].type == PK_STR && set->n->v[i].s == key->s)
+			return 1;
+	}
+	return 0;
+}
+
+/* What state_dict() takes: not None, nor buffers of register_buffer(persistent=False). */
+static int each_of_module(struct torchsave *t, const struct pk_value *v, part_fn *each, void *arg,
+			  struct ckpt_err *e)
+{
+	static const char *const attrs[] = { "_parameters", "_buffers", "_modules" };
+	const struct pk_value *left_out = set_of(pk_attr(v, "_non_persistent_buffers_set"));
 	int rc = 0;
 
+	if (left_out && left_out->type != PK_LIST)
+		left_out = NULL;
+	for (size_t k = 0; !rc && k < ARRAY_LEN(attrs); k++) {
+		const struct pk_value *dict = pk_attr(v, attrs[k]);
+
+		for (size_t i = 0; !rc && i < pk_len(dict); i++) {
+			const struct pk_value *pair = &dict->n->v[2 * i];
+			int skip = k == 1 ? contains(t, left_out, pair, e) : 0;
+
+			if (skip < 0)
+				return skip;
+			if (!skip && pair[1].type != PK_NONE)
+				rc = each(arg, pair, 0, pair + 1, e);
+		}
+	}
+	return rc;
+}
+
+static int each_of_object(struct torchsave *t, const struct pk_value *v, part_fn *each, void *arg,
+			  struct ckpt_err *e)
+{
+	const struct pk_value *f = v->n->own, *args = &f[PK_ARGS], *state = &f[PK_STATE];
+	int rc = 0;
+
+	if (is_module(v))
+		return each_of_module(t, v, each, arg, e);
 	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* the class of the default */
-		rc = each_of(args, each, arg, e);
+		rc = each_of(t, args, each, arg, e);
 	/* (attributes, slots) of classes that have __slots__ */
 	if (!rc && state->type == PK_TUPLE && pk_len(state) == 2 &&
 	    state->n->own[1].type == PK_DICT) {
-		rc = each_of(&state->n->own[0], each, arg, e);
+		rc = each_of(t, &state->n->own[0], each, arg, e);
 		state = &state->n->own[1];
 	}
 	if (!rc)
-		rc = each_of(state, each, arg, e);
-	return rc ? rc : each_of(&f[PK_ITEMS], each, arg, e);
+		rc = each_of(t, state, each, arg, e);
+	return rc ? rc : each_of(t, &f[PK_ITEMS], each, arg, e);
 }
 
-static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct ckpt_err *e)
+static int each_of(struct torchsave *t, const struct pk_value *v, part_fn *each, void *arg,
+		   struct ckpt_err *e)
 {
 	int rc = 0;
 
@@ -108,7 +150,7 @@ static int each_of(const struct pk_value *v, part_fn *each, void *arg, struct ck
 			rc = each(arg, NULL, i, &v->n->v[i], e);
 		return rc;
 	case PK_OBJECT:
-		return each_of_object(v->n->own, each, arg, e);
+		return each_of_object(t, v, each, arg, e);
 	default:
 		return 0;
 	}
@@ -128,33 +170,33 @@ static int find_tensor(void *arg, const struct pk_value *key, size_t number,
 
 	(void)key;
 	(void)number;
-	if (is_tensor(v) || is_storage(v))
+	if (torch_is_tensor(v) || is_storage(v))
 		return 1;
 	if (!s->w->t->visits--)
-		return too_often(e);
-	if (s->depth == MAX_DEPTH) /* an object, for which pickle_json reports the depth */
+		return walk_too_often(e);
+	if (s->depth == WALK_MAX_DEPTH) /* an object, for which pickle_json reports the depth */
 		return 0;
 	s->depth++;
-	rc = each_of(v, find_tensor, s, e);
+	rc = each_of(s->w->t, v, find_tensor, s, e);
 	s->depth--;
 	return rc;
 }
 
-static int has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+int walk_has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct search s = { .w = w };
 
 	return find_tensor(&s, NULL, 0, v, e);
 }
 
-/* ---- reporting ---- */
+/* ---- names ---- */
 
 static const uint8_t *path_of(struct walk *w)
 {
 	uint32_t from = 0;
 	size_t at;
 
-	if (!w->n_steps) /* the value is not a state dict */
+	if (!w->n_steps || w->off_path) /* the value is not in a state dict */
 		return catalog_path_unknown;
 	at = catalog_path_put_head(w->cuts, w->n_steps, w->steps[w->n_steps - 1].is_position);
 	for (size_t i = 0; i + 1 < w->n_steps; i++) {
@@ -164,6 +206,96 @@ static const uint8_t *path_of(struct walk *w)
 	}
 	return w->cuts;
 }
+
+static int check_path(struct walk *w, struct ckpt_err *e)
+{
+	return w->path.err ? err_set(e, w->path.err, "a name of more than %d bytes", MAX_PATH) : 0;
+}
+
+/* What to go back to. */
+struct place_in_walk {
+	size_t len, n_steps;
+	uint32_t end;
+	bool off_path;
+};
+
+static void go_back(struct walk *w, const struct place_in_walk *m)
+{
+	w->path.len = m->len;
+	w->path.data[m->len] = 0;
+	w->n_steps = m->n_steps;
+	if (m->n_steps)
+		w->steps[m->n_steps - 1].end = m->end;
+	w->off_path = m->off_path;
+}
+
+/*
+ * Makes the last step of the name longer. What was a position in a list no longer is one, and a
+ * list cannot have other keys: such a value is outside the state dict.
+ */
+static int go_beside(struct walk *w, const char *joint, const char *word, size_t len,
+		     struct place_in_walk *ret, struct ckpt_err *e)
+{
+	*ret = (struct place_in_walk){ w->path.len, w->n_steps, 0, w->off_path };
+	if (!w->n_steps) {
+		w->steps[w->n_steps++].is_position = false;
+		joint = w->path.len ? joint : "";
+	} else {
+		ret->end = w->steps[w->n_steps - 1].end;
+		w->off_path |= w->steps[w->n_steps - 1].is_position;
+	}
+	buf_str(&w->path, joint);
+	buf_add(&w->path, word, len);
+	w->steps[w->n_steps - 1].end = (uint32_t)w->path.len;
+	return check_path(w, e);
+}
+
+enum { A_TENSOR, AN_OBJECT };
+
+/* How many values of this name and kind have been reported. */
+static int count_of(struct walk *w, int kind, uint32_t **ret, struct ckpt_err *e)
+{
+	const struct pk_str *s = pk_intern(w->t->strings, w->path.data, w->path.len);
+
+	if (!s)
+		return err_set(e, errno, "too many names");
+	if (s->id >= w->t->named_cap) {
+		size_t old = w->t->named_cap;
+
+		if (!VEC_ROOM(w->t->named, w->t->named_cap, s->id + (size_t)1))
+			return err_nomem(e);
+		memset(w->t->named + old, 0, (w->t->named_cap - old) * sizeof(*w->t->named));
+	}
+	*ret = &w->t->named[s->id][kind];
+	return 0;
+}
+
+/* Gives the value another name if this one is in use: "w@2". */
+static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struct ckpt_err *e)
+{
+	uint32_t *count, n;
+	int rc = count_of(w, kind, &count, e);
+
+	*ret = (struct place_in_walk){ w->path.len, w->n_steps, 0, w->off_path };
+	if (w->n_steps)
+		ret->end = w->steps[w->n_steps - 1].end;
+	if (rc || !(*count)++)
+		return rc;
+	for (n = *count;; n++) {
+		struct place_in_walk from;
+		char number[12];
+
+		(void)snprintf(number, sizeof(number), "%u", n);
+		rc = go_beside(w, "@", number, strlen(number), &from, e);
+		if (!rc)
+			rc = count_of(w, kind, &count, e);
+		if (rc || !(*count)++)
+			return rc;
+		go_back(w, &from);
+	}
+}
+
+/* ---- reporting ---- */
 
 static int add_object(struct walk *w, const char *text, size_t len, const char *fault,
 		      struct ckpt_err *e)
@@ -179,6 +311,31 @@ static int add_object(struct walk *w, const char *text, size_t len, const char *
 	return catalog_add_object(w->w, &o, e);
 }
 
+int walk_text(struct walk *w, const char *text, size_t len, const char *fault, struct ckpt_err *e)
+{
+	struct place_in_walk from;
+	struct ckpt_err why;
+	int rc = claim_name(w, AN_OBJECT, &from, e);
+
+	if (rc)
+		return rc;
+	rc = add_object(w, text, len, fault, &why);
+	if (rc == -EFBIG) /* it is too large: list it without its text */
+		rc = add_object(w, NULL, 0, why.msg, e);
+	else if (rc)
+		*e = why;
+	go_back(w, &from);
+	return rc;
+}
+
+int walk_own_text(struct walk *w, struct ckpt_err *e)
+{
+	buf_str(&w->text, "\n");
+	if (w->text.err)
+		return err_set(e, w->text.err, "out of memory");
+	return walk_text(w, w->text.data, w->text.len, NULL, e);
+}
+
 static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct ckpt_err why;
@@ -191,31 +348,18 @@ static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_e
 		*e = why;
 		return rc;
 	}
-	if (rc)
-		return add_object(w, NULL, 0, why.msg, e);
-	buf_str(&w->text, "\n");
-	if (w->text.err)
-		return err_set(e, w->text.err, "out of memory");
-	rc = add_object(w, w->text.data, w->text.len, NULL, &why);
-	if (rc == -EFBIG) /* it is too large: list it without its text */
-		return add_object(w, NULL, 0, why.msg, e);
-	if (rc)
-		*e = why;
-	return rc;
+	return rc ? walk_text(w, NULL, 0, why.msg, e) : walk_own_text(w, e);
 }
 
 /* A tensor that exists but cannot be shown. */
-static int report_fault(struct walk *w, const struct pk_value *v, struct ckpt_err *why,
+static int report_fault(struct walk *w, const struct torch_call *c, struct ckpt_err *why,
 			struct ckpt_err *e)
 {
-	const struct pk_value *args = &v->n->own[PK_ARGS];
-
-	/* _rebuild_from_type_v2(function, class, arguments, state): users know the class. */
-	if (pk_is(&v->n->own[PK_CALLEE], NULL, "_rebuild_from_type_v2") && pk_len(args) > 1 &&
-	    args->n->own[1].type == PK_GLOBAL)
+	/* Users know the class. */
+	if (c->class && c->class->type == PK_GLOBAL)
 		(void)err_set(why, ERR_UNSUPPORTED, "a %.100s is not a dense tensor",
-			      args->n->own[1].g->name->data);
-	return add_object(w, NULL, 0, why->msg, e);
+			      c->class->g->name->data);
+	return walk_text(w, NULL, 0, why->msg, e);
 }
 
 static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc *ret,
@@ -237,37 +381,23 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 	return rc;
 }
 
-static int report_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 {
 	uint64_t box[2 * CKPT_MAX_DIMS] = { 0 };
-	struct torch_tensor t = { 0 };
 	struct chunk_loc loc;
-	struct tensor_chunks chunks = { .fqn = w->path.data,
-					.fqn_len = w->path.len,
-					.path = path_of(w),
-					.shape = t.size,
+	struct tensor_chunks chunks = { .dtype = t->dtype,
+					.n_dims = t->n_dims,
+					.shape = t->size,
 					.count = 1,
 					.boxes = box,
 					.locs = &loc };
-	struct ckpt_err why;
-	int rc = torch_tensor_read(v, &t, &why);
+	struct place_in_walk from;
+	int rc = locate(w, t, &loc, e);
 
-	if (!rc && t.dtype >= CKPT_DTYPE_QI8 && t.dtype <= CKPT_DTYPE_QU2X4)
-		rc = err_set(&why, ERR_UNSUPPORTED,
-			     "a quantised tensor: its elements mean nothing without its scales");
-	if (rc == -ERR_UNSUPPORTED)
-		return report_fault(w, v, &why, e);
-	if (rc) {
-		*e = why;
-		return rc;
-	}
-	rc = locate(w, &t, &loc, e);
 	if (rc)
 		return rc;
-	if (t.n_dims)
-		memcpy(box + t.n_dims, t.size, t.n_dims * sizeof(*box));
-	chunks.dtype = t.dtype;
-	chunks.n_dims = t.n_dims;
+	if (t->n_dims)
+		memcpy(box + t->n_dims, t->size, t->n_dims * sizeof(*box));
 	if (w->expected) {
 		struct st_index_entry *x = strlen(w->path.data) == w->path.len
 						   ? st_index_find(w->expected, w->path.data)
@@ -276,7 +406,63 @@ static int report_tensor(struct walk *w, const struct pk_value *v, struct ckpt_e
 		if (x && !strcmp(x->file, w->name))
 			x->found = true;
 	}
-	return catalog_add_tensor(w->w, &chunks, e);
+	rc = claim_name(w, A_TENSOR, &from, e);
+	if (rc)
+		return rc;
+	chunks.fqn = w->path.data;
+	chunks.fqn_len = w->path.len;
+	chunks.path = path_of(w);
+	rc = catalog_add_tensor(w->w, &chunks, e);
+	go_back(w, &from);
+	return rc;
+}
+
+static int report_tensor(struct walk *w, const struct pk_value *v, unsigned depth,
+			 struct ckpt_err *e)
+{
+	struct torch_call c;
+	struct ckpt_err why;
+	int rc;
+
+	if (depth >= WALK_MAX_DEPTH)
+		return walk_too_often(e);
+	if (!torch_call_of(v, &c))
+		return walk_text(w, NULL, 0, "data.pkl does not hold a tensor", e);
+	rc = kinds_report(w, &c, depth, &why);
+	if (rc > 0)
+		return report_fault(w, &c, &why, e);
+	if (rc)
+		*e = why;
+	return rc;
+}
+
+int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_value *v,
+		unsigned depth, struct ckpt_err *e)
+{
+	struct place_in_walk from;
+	int rc = go_beside(w, ".", word, len, &from, e);
+
+	if (!rc)
+		rc = walk_value(w, v, depth + 1, e);
+	go_back(w, &from);
+	return rc;
+}
+
+int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor *t,
+		      struct ckpt_err *e)
+{
+	struct place_in_walk from;
+	char word[24];
+	int rc;
+
+	if (!w->t->entries--)
+		return walk_too_often(e);
+	(void)snprintf(word, sizeof(word), "%llu", (unsigned long long)number);
+	rc = go_beside(w, ".", word, strlen(word), &from, e);
+	if (!rc)
+		rc = walk_dense(w, t, e);
+	go_back(w, &from);
+	return rc;
 }
 
 /* ---- walking ---- */
@@ -284,9 +470,8 @@ static int report_tensor(struct walk *w, const struct pk_value *v, struct ckpt_e
 struct step {
 	struct walk *w;
 	unsigned depth;
+	bool in_module;
 };
-
-static int report(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
 
 static int report_part(void *arg, const struct pk_value *key, size_t number,
 		       const struct pk_value *v, struct ckpt_err *e)
@@ -294,20 +479,23 @@ static int report_part(void *arg, const struct pk_value *key, size_t number,
 	const struct step *s = arg;
 	struct walk *w = s->w;
 	size_t len = w->path.len;
-	int rc = 0;
+	int rc = s->in_module ? walk_has_tensor(w, v, e) : 1;
 
+	if (rc <= 0) /* a ReLU, for example, is not in a state dict */
+		return rc;
 	buf_str(&w->path, s->depth ? "." : "");
+	rc = 0;
 	if (key)
 		rc = pickle_key(key, &w->path, e);
 	else
 		buf_u64(&w->path, number);
-	if (!rc && w->path.err)
-		rc = err_set(e, w->path.err, "a name of more than %d bytes", MAX_PATH);
+	if (!rc)
+		rc = check_path(w, e);
 	if (rc)
 		return rc;
 	w->steps[w->n_steps].end = (uint32_t)w->path.len;
 	w->steps[w->n_steps++].is_position = !key;
-	rc = report(w, v, s->depth + 1, e);
+	rc = walk_value(w, v, s->depth + 1, e);
 	w->path.len = len;
 	w->path.data[len] = 0;
 	w->n_steps--;
@@ -320,28 +508,34 @@ static bool is_root_container(const struct pk_value *v, unsigned depth)
 	return !depth && (v->type == PK_DICT || v->type == PK_LIST || v->type == PK_TUPLE);
 }
 
-static int report(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
 {
-	struct step s = { w, depth };
+	struct step s = { w, depth, false };
 	char fqn[120];
 	int rc;
 
 	if (is_root_container(v, depth))
-		return each_of(v, report_part, &s, e);
-	rc = has_tensor(w, v, e);
+		return each_of(w->t, v, report_part, &s, e);
+	rc = walk_has_tensor(w, v, e);
 	if (rc < 0)
 		return rc;
-	if (rc && !is_tensor(v) && !is_storage(v))
-		return depth < MAX_DEPTH ? each_of(v, report_part, &s, e) : too_often(e);
+	if (rc && !torch_is_tensor(v) && !is_storage(v)) {
+		s.in_module = is_module(v);
+		return depth < WALK_MAX_DEPTH ? each_of(w->t, v, report_part, &s, e)
+					      : walk_too_often(e);
+	}
 	if (!w->t->entries--)
-		return too_often(e);
-	if (is_tensor(v))
-		rc = report_tensor(w, v, e);
+		return walk_too_often(e);
+	if (torch_is_tensor(v))
+		rc = report_tensor(w, v, depth, e);
 	else if (is_storage(v))
-		rc = add_object(w, NULL, 0, "a storage that is not a tensor's", e);
+		rc = walk_text(w, NULL, 0, "a storage that is not a tensor's", e);
 	else
 		rc = report_object(w, v, e);
-	return rc ? err_wrap(e, "'%s'", text_show(w->path.data, w->path.len, fqn, sizeof(fqn))) : 0;
+	if (!rc || w->error_named)
+		return rc;
+	w->error_named = true;
+	return err_wrap(e, "'%s'", text_show(w->path.data, w->path.len, fqn, sizeof(fqn)));
 }
 
 /* v is the value at `steps`, or the outermost value if there are none. */
@@ -368,10 +562,10 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 		buf_str(&walk.path, steps[i]);
 		walk.steps[walk.n_steps++].end = (uint32_t)walk.path.len;
 	}
-	if (!rc && walk.path.err)
-		rc = err_set(e, walk.path.err, "a name of more than %d bytes", MAX_PATH);
 	if (!rc)
-		rc = report(&walk, v, (unsigned)walk.n_steps, e);
+		rc = check_path(&walk, e);
+	if (!rc)
+		rc = walk_value(&walk, v, (unsigned)walk.n_steps, e);
 	buf_release(&walk.path);
 	buf_release(&walk.text);
 	return rc;

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torchsave_walk - the walk over a saved value, shared by the files that make it up:
+ * torchsave_report.c walks, torchsave_kinds.c knows the tensors that are made of others. Private to
+ * core/format/torch.
+ *
+ * Threads: one at a time.
+ */
+#ifndef TORCH_TORCHSAVE_WALK_H
+#define TORCH_TORCHSAVE_WALK_H
+
+#include "base/buf.h"
+#include "format/torch/torchsave.h"
+#include "index/catalog_path.h"
+
+enum { WALK_MAX_DEPTH = 100 };
+
+struct ckpt_err;
+struct torch_call;
+struct torch_tensor;
+
+struct walk {
+	struct torchsave *t;
+	const char *name; /* of the file */
+	const struct st_index *expected;
+	struct catalog_writer *w;
+	uint32_t source;
+	struct {
+		uint32_t end; /* bytes of the path up to this step */
+		bool is_position;
+	} steps[WALK_MAX_DEPTH + 1];
+	size_t n_steps;
+	bool error_named; /* the message has the name already */
+	bool off_path;	  /* the name is not that of a value in the state dict */
+	uint8_t cuts[(WALK_MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the steps, for the catalog */
+	struct buf path, text;
+};
+
+/* Report a value under the present name; a tensor whose numbers have been read; a text, or if it is
+ * NULL the fault that it has instead. */
+int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
+int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e);
+int walk_text(struct walk *w, const char *text, size_t len, const char *fault, struct ckpt_err *e);
+/* The same with what is in w->text. */
+int walk_own_text(struct walk *w, struct ckpt_err *e);
+
+/* 1 if there is a tensor in it. */
+int walk_has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e);
+
+/* Report a value under the present name and a word more: "w" and "scale" give "w.scale", beside "w"
+ * in the state dict. */
+int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_value *v,
+		unsigned depth, struct ckpt_err *e);
+int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor *t,
+		      struct ckpt_err *e);
+
+int walk_too_often(struct ckpt_err *e);
+
+/* Reports a tensor, whatever it is made of. 1: it cannot be shown, for the reason in *e. */
+int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
+
+#endif

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""save_kinds.py OUT - a file of torch.save for each kind of value that is not a plain tensor.
+
+Each case is OUT/NAME/ckpt, a file, and OUT/NAME/expected.json with what a mount must show of it: the
+tensors and texts, as torch itself loads them.
+"""
+import hashlib
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+
+def element_bytes(t):
+    t = t.detach().contiguous()
+    if t.is_quantized:
+        t = t.int_repr()
+    return t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+
+
+class Case:
+    def __init__(self, out, name):
+        self.dir, self.tensors, self.objects = f"{out}/{name}", {}, {}
+        os.makedirs(self.dir)
+        self.path = f"{self.dir}/ckpt"
+
+    def tensor(self, name, t):
+        data = element_bytes(t)
+        self.tensors[name] = {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape),
+                              "nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    def object(self, name, value):
+        text = (json.dumps(value) + "\n").encode()
+        self.objects[name] = {"length": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+
+    def state(self, state, prefix=""):
+        for name, t in state.items():
+            self.value(prefix + name, t)
+
+    def value(self, name, t):
+        """What a mount shows of a tensor that is made of others, from the manual."""
+        cls = {"__class__": "torch.Tensor"}
+        if isinstance(t, torch.nn.Parameter) and vars(t):
+            for k, v in vars(t).items():
+                if isinstance(v, torch.Tensor):
+                    self.tensor(f"{name}.{k}", v)
+        if isinstance(t, DTensor):
+            if t._local_tensor.shape == t.shape:
+                self.tensor(name, t._local_tensor)
+            else:
+                self.tensor(f"{name}._local_tensor", t._local_tensor)
+                self.object(name, {"__class__": "torch.distributed.tensor.DTensor",
+                                   "dtype": str(t.dtype)[6:], "shape": list(t.shape)})
+        elif isinstance(t, Wrapper):
+            self.object(name, {"__class__": "__main__.Wrapper", "dtype": str(t.dtype)[6:],
+                               "shape": list(t.shape), "block": t.block})
+            self.value(f"{name}.qdata", t.qdata)
+            self.value(f"{name}.scale", t.scale)
+        elif t.is_quantized:
+            self.tensor(name, t)
+            if t.qscheme() == torch.per_tensor_affine:
+                self.object(f"{name}.scale", t.q_scale())
+                self.object(f"{name}.zero_point", t.q_zero_point())
+            else:
+                self.tensor(f"{name}.scale", t.q_per_channel_scales())
+                self.tensor(f"{name}.zero_point", t.q_per_channel_zero_points())
+                self.object(f"{name}.axis", t.q_per_channel_axis())
+        elif t.layout == torch.sparse_coo:
+            self.object(name, cls | {"layout": str(t.layout), "shape": list(t.shape),
+                                     "coalesced": t.is_coalesced()})
+            self.tensor(f"{name}.indices", t._indices())
+            self.tensor(f"{name}.values", t._values())
+        elif t.layout in (torch.sparse_csr, torch.sparse_bsr):
+            self.object(name, cls | {"layout": str(t.layout), "shape": list(t.shape)})
+            self.tensor(f"{name}.crow_indices", t.crow_indices())
+            self.tensor(f"{name}.col_indices", t.col_indices())
+            self.tensor(f"{name}.values", t.values())
+        elif t.layout in (torch.sparse_csc, torch.sparse_bsc):
+            self.object(name, cls | {"layout": str(t.layout), "shape": list(t.shape)})
+            self.tensor(f"{name}.ccol_indices", t.ccol_indices())
+            self.tensor(f"{name}.row_indices", t.row_indices())
+            self.tensor(f"{name}.values", t.values())
+        elif t.is_nested:
+            parts = t.unbind()
+            if t.layout == torch.jagged:
+                cls = {"__class__": "torch.nested._internal.nested_tensor.NestedTensor"}
+            self.object(name, cls | {"nested": len(parts)})
+            for i, part in enumerate(parts):
+                self.tensor(f"{name}.{i}", part)
+        else:
+            self.tensor(name, t)
+
+    def done(self):
+        with open(f"{self.dir}/expected.json", "w", encoding="ascii") as f:
+            json.dump({"format": "torch.save", "ckpt": "ckpt", "tensors": self.tensors,
+                       "bytes": self.objects}, f, indent=1)
+
+
+def saved(out, name, state, **options):
+    """What torch.load gives, and the case."""
+    case = Case(out, name)
+    torch.save(state, case.path, **options)
+    return torch.load(case.path, weights_only=False), case
+
+
+# ---- tensors made of others
+
+class Wrapper(torch.Tensor):
+    """As torchao's tensors: no elements of its own."""
+
+    @staticmethod
+    def __new__(cls, qdata, scale, block):
+        return torch.Tensor._make_wrapper_subclass(cls, qdata.shape, dtype=torch.bfloat16)
+
+    def __init__(self, qdata, scale, block):
+        self.qdata, self.scale, self.block = qdata, scale, block
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].qdata, args[0].scale, args[0].block)
+        raise NotImplementedError(func)
+
+
+def quantised():
+    x = torch.randn(3, 4, 5)
+    scales, zeros = torch.rand(4).double() + 0.1, torch.arange(4)
+    return {
+        "i8": torch.quantize_per_tensor(x, 0.1, 10, torch.qint8),
+        "u8": torch.quantize_per_tensor(x, 1e-3, 0, torch.quint8),
+        "i32": torch.quantize_per_tensor(x, 0.3, -7, torch.qint32),
+        "channels": torch.quantize_per_channel(x, scales, zeros, 1, torch.qint8),
+        "float_zeros": torch.quantize_per_channel(x, scales.float(), scales.float(), 1, torch.quint8),
+        "view": torch.quantize_per_tensor(x, 0.1, 10, torch.qint8).permute(2, 0, 1)[1:],
+        "empty": torch.quantize_per_tensor(torch.zeros(0, 2), 0.5, 1, torch.qint8),
+    }
+
+
+def sparse():
+    x = torch.randn(4, 6) * (torch.rand(4, 6) < 0.4)
+    twice = torch.sparse_coo_tensor([[0, 0, 1], [2, 2, 0]], torch.ones(3), (2, 3))
+    return {
+        "coo": x.to_sparse(), "hybrid": x.to_sparse(1), "twice": twice, "csr": x.to_sparse_csr(),
+        "csc": x.to_sparse_csc(), "bsr": x.to_sparse_bsr((2, 3)), "bsc": x.to_sparse_bsc((2, 3)),
+        "none": torch.zeros(2, 2).to_sparse(), "half": x.half().to_sparse(),
+    }
+
+
+def nested():
+    parts = [torch.randn(2, 3), torch.randn(0, 3), torch.randn(4, 3)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    return {
+        "strided": torch.nested.nested_tensor(parts),
+        "both": torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(5, 1)]),
+        "jagged": jagged,
+        "turned": jagged.transpose(1, 2),
+        "gaps": torch.nested.narrow(torch.randn(3, 5, 2), 1, torch.tensor([0, 1, 2]),
+                                    torch.tensor([3, 1, 2]), layout=torch.jagged),
+    }
+
+
+def wrapped():
+    with_state = torch.nn.Parameter(torch.randn(3))
+    with_state.other = torch.randn(2)
+    inner = torch.quantize_per_tensor(torch.randn(2, 2), 0.1, 10, torch.qint8)
+    mesh = init_device_mesh("cpu", (1,))
+    part = DTensor.from_local(torch.randn(2, 3), mesh, [Shard(0)], run_check=False,
+                              shape=torch.Size((8, 3)), stride=(3, 1))
+    return {
+        "parameter": torch.nn.Parameter(torch.randn(2, 3), requires_grad=False),
+        "with_state": with_state,
+        "wrapper": Wrapper(torch.randn(4, 4).to(torch.int8), torch.rand(4), [1, 4]),
+        "twice": Wrapper(Wrapper(torch.ones(2, 2).byte(), torch.rand(1), None), inner, [2]),
+        "dtensor": distribute_tensor(torch.randn(4, 2), mesh, [Shard(0)]),
+        "replica": distribute_tensor(torch.randn(3), mesh, [Replicate()]),
+        "part": part,
+    }
+
+
+# ---- modules
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 8)
+        self.block = torch.nn.TransformerEncoderLayer(8, 2, 16)
+        self.stack = torch.nn.ModuleList([torch.nn.Linear(8, 4), torch.nn.ReLU()])
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_parameter("absent", None)
+        self.register_buffer("kept", torch.arange(3))
+        self.register_buffer("left_out", torch.arange(4), persistent=False)
+        self.plain = torch.ones(5)
+        self.again = self.stack
+
+
+def modules(out):
+    net = Net()
+    for name, value, prefix, options in (
+        ("module", net, "", {}),
+        ("module_in_dict", {"model": net}, "model.", {}),
+        ("module_stream", net, "", {"_use_new_zipfile_serialization": False}),
+        ("module_4", torch.nn.Sequential(net, torch.nn.Linear(2, 2)), "", {"pickle_protocol": 4}),
+        ("module_parallel", torch.nn.DataParallel(net), "", {}),
+    ):
+        loaded, case = saved(out, name, value, **options)
+        case.state((loaded["model"] if prefix else loaded).state_dict(), prefix)
+        case.done()
+
+
+def main():
+    out = sys.argv[1]
+    torch.manual_seed(0)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("PORT", "29519"))
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    os.makedirs(out)
+    for make in (quantised, sparse, nested, wrapped):
+        state = make()
+        for suffix, options in (("", {}), ("_stream", {"_use_new_zipfile_serialization": False})):
+            if make is nested and suffix:
+                continue  # torch reads the sizes before they are there
+            loaded, case = saved(out, make.__name__ + suffix, state, **options)
+            case.state(loaded)
+            case.done()
+    modules(out)
+    loaded, case = saved(out, "names", {"a": {"b": torch.ones(2)}, "a.b": torch.zeros(3),
+                                        "s": torch.eye(2).to_sparse(), "s.values": torch.ones(1)})
+    case.tensor("a.b", loaded["a"]["b"])
+    case.tensor("a.b@2", loaded["a.b"])
+    case.value("s", loaded["s"])
+    case.tensor("s.values@2", loaded["s.values"])
+    case.done()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
