@@ -3,6 +3,7 @@
 const MAX_CHOICES = 4096; // equal layers that a menu or a chart shows
 let values = null; // a page made without --stat has none
 let chunks = null;
+let series = null; // only of a run, with --stat
 
 class Values {
   constructor(table, bytes) {
@@ -76,6 +77,25 @@ class Values {
       this.bad.set(item, found);
     }
     return found;
+  }
+}
+
+// Tensors through a run (written by series.c).
+class Series {
+  constructor(table, bytes) {
+    const r = new Reader(bytes);
+    this.all = r.uint();
+    this.names = r.names(r.uint());
+    const n = this.names.length, known = r.uints(table.stored, Uint8Array);
+    const columns = Array.from({ length: 4 }, () => Array.from(known, (k) => {
+      let code = 0;
+      return k ? Float32Array.from({ length: n }, () => {
+        code += r.int();
+        return code > 1 ? 2 ** ((code - 2) / 512 - 149) : code ? 0 : NaN;
+      }) : null;
+    }));
+    const nan = Array.from(known, (k) => k ? r.uints(n, Float64Array) : null);
+    this.of = (row) => known[row] ? [...columns.map((c) => c[row]), nan[row]] : null;
   }
 }
 
@@ -261,6 +281,8 @@ class Detail {
     ]));
     if (values && row < t.stored)
       parts.push(...this.ofValues(row));
+    if (series && series.of(row))
+      parts.push(...this.ofSeries(series.of(row)));
     if (!made && !object)
       parts.push(...this.ofChunks(row));
     parts.push(...this.commands(name, object, made));
@@ -296,6 +318,14 @@ class Detail {
       if (figure)
         parts.push(figure);
     return parts;
+  }
+
+  ofSeries(columns) {
+    const { names, all } = series, titles = ['root mean square', 'largest magnitude',
+      'relative change since the checkpoint before', 'share of elements changed since then', 'NaN'];
+    return [element('h3', null, names.length < all ? `Through ${names.length} of ${all} checkpoints` : `Through ${all} checkpoints`),
+      ...columns.map((list, k) => k < 4 || list.some((x) => x)
+        ? lineChart(titles[k], [...list], names.length - 1, names) : null).filter(Boolean)];
   }
 
   ofChunks(row) {

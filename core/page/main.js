@@ -308,6 +308,9 @@ async function main() {
       values = new Values(table, packed);
       values.addHists(await section('hists'));
     }
+    const followed = await section('series');
+    if (followed)
+      series = new Series(table, followed);
     showHead(head, table);
     start(head, table);
   } catch (error) {

@@ -177,6 +177,11 @@ int page_section(struct page *p, const char *id, const struct buf *data, struct 
 	return check(&p->out, e);
 }
 
+size_t page_size(const struct page *p)
+{
+	return p->out.len + strlen(p->rest) + strlen(page_script);
+}
+
 int page_end(struct page *p, struct ckpt_err *e)
 {
 	const char *name;

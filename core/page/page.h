@@ -39,7 +39,9 @@ int page_section(struct page *p, const char *id, const struct buf *data, struct 
 int page_end(struct page *p, struct ckpt_err *e);
 void page_release(struct page *p);
 
-/* How many bytes a section adds to the page; 0: out of memory. */
+/* How many bytes the page would have if it ended now, about. */
+size_t page_size(const struct page *p);
+/* How many bytes a section adds to the page, about; 0: out of memory. */
 size_t page_section_size(const struct buf *data);
 
 /* Adds a number in the form that sections use: seven bits per byte, lowest first, with the eighth

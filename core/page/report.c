@@ -3,6 +3,7 @@
 
 #include "page/chunkrows.h"
 #include "page/page.h"
+#include "page/series.h"
 #include "page/table.h"
 
 #include "base/buf.h"
@@ -23,15 +24,20 @@
 
 #define MAX_PAGE ((size_t)2 << 30)
 
+/* A page has at most so many bytes, and as many more for each tensor and checkpoint of a run. */
+enum { FIXED_ROOM = 100 << 10, ROOM = 150 };
+
 struct report {
 	const struct ckpt_report *o;
 	struct json_out json; /* of the section "head" */
 	struct buf head;
 	struct page page;
+	struct series series;
 };
 
 static void report_release(struct report *r)
 {
+	series_release(&r->series);
 	page_release(&r->page);
 	buf_release(&r->head);
 }
@@ -176,7 +182,7 @@ struct run_rows {
 	struct ckpt *run;
 	const char *latest; /* borrowed from names */
 	struct ckpt_run_entry *rows;
-	size_t n, cap;
+	size_t n, cap, complete;
 };
 
 static int take_entry(void *arg, const struct ckpt_run_entry *x)
@@ -275,6 +281,7 @@ static int add_run(struct report *r, struct ckpt *run, struct ckpt_err *e)
 	json_open(&r->json, "checkpoints", '[');
 	for (size_t i = 0; !rc && i < s.n; i++) {
 		rc = add_step(&s, &s.rows[i], e);
+		s.complete += s.rows[i].complete;
 		s.latest = s.rows[i].latest && s.rows[i].complete ? s.rows[i].name : s.latest;
 	}
 	json_close(&r->json);
@@ -286,7 +293,19 @@ static int add_run(struct report *r, struct ckpt *run, struct ckpt_err *e)
 		return err_nomem(e);
 	}
 	rc = open_step(&s, s.latest, &c, e);
-	return rc ? rc : add_all(r, c, path, e);
+	if (!rc)
+		rc = add_all(r, c, path, e);
+	return rc || !r->o->stat ? rc : series_read(&r->series, run, s.complete, c, r->o, e);
+}
+
+/* What is not needed for anything else. */
+static int add_series(struct report *r, struct ckpt_err *e)
+{
+	const struct series *s = &r->series;
+	size_t room = FIXED_ROOM + ROOM * (size_t)(s->tensors + s->n_names),
+	       used = page_size(&r->page);
+
+	return series_write(s, &r->page, room - min_u64(room, used), e);
 }
 
 /* ---- the page ---- */
@@ -310,6 +329,8 @@ static int make_page(struct report *r, struct ckpt *c, struct ckpt_err *e)
 	json_close(j);
 	if (!rc)
 		rc = page_section(&r->page, "head", &r->head, e);
+	if (!rc)
+		rc = add_series(r, e);
 	return rc ? rc : page_end(&r->page, e);
 }
 

@@ -354,6 +354,50 @@ def run(file):
         page.shot("run", whole=True)
 
 
+SERIES = """(() => { const t = chunks.table; return { all: series.all, names: series.names, rows: Object.fromEntries(
+    t.names.slice(0, t.stored).map((name, i) => [name, series.of(i)?.map(list => [...list].map(String))])) }; })()"""
+
+
+def near(text, wanted):
+    if wanted is None:
+        return text == "NaN"
+    return float(text) == wanted == 0 or abs(float(text) / wanted - 1) < 1e-3
+
+
+def the_series(file, path):
+    """Every k-th checkpoint, the last one included."""
+    stat = {}
+    for r in json.loads(ckptfs("stat", "--quiet", "--json", path))["rows"]:
+        stat.setdefault(r["fqn"], []).append(r)
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file, height=1300)
+        found = page.value(SERIES)
+        step = -(-found["all"] // len(found["names"]))
+        assert (step > 1) == (path == "long"), found
+        for name, columns in found["rows"].items():
+            wanted = stat[name]
+            assert found["all"] == len(wanted) and found["names"] == [r["checkpoint"] for r in wanted[::-1][::step][::-1]], found["names"]
+            for column, key in zip(columns, ("rms", "max_abs", "relative", "changed_share", "nan")):
+                numbers = [r.get(key, 0 if key == "nan" else None) for r in wanted[::-1][::step][::-1]]
+                assert all(map(near, column, numbers)), (name, key, column, numbers)
+        assert len(found["rows"]) > 1
+        search(page, "w")
+        charts = page.value("[...document.querySelectorAll('figcaption')].map(f => f.textContent)")
+        assert "root mean square" in charts and "share of elements changed since then" in charts, charts
+        heads = page.value("[...document.querySelectorAll('#detail h3')].map(f => f.textContent)")
+        n, of = len(found["names"]), found["all"]
+        assert (f"Through {n} of {of} checkpoints" if n < of else f"Through {n} checkpoints") in heads, heads
+        assert ("NaN" in charts) == any(r.get("nan") for r in stat[detail(page)["name"]]), charts
+        page.shot("series-" + path, whole=True)
+
+
+def long_run(tensors, steps):
+    names = [f"w.{random.randbytes(4).hex()}" for _ in range(int(tensors))]
+    for step in range(int(steps)):
+        os.makedirs(f"long/step-{step}")
+        write_safetensors(f"long/step-{step}/model.safetensors", dict.fromkeys(names, [2, 3]))
+
+
 def run_of_nothing(file):
     with Quiet(SHOTS) as b:
         page = b.open(URL + file)

@@ -79,6 +79,32 @@ test_a_run() {
   look opens report.html
 }
 
+# Of every tensor that the latest checkpoint has.
+test_tensors_through_a_run() {
+  python3 -c 'import struct
+for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0, 1e-30, float("inf"))]):
+    open(f"v{i}", "wb").write(struct.pack("<3f", *v))'
+  mkdir run
+  make_dcp run/step-9 w 3 1:v0 gone 3 1:v0 x.0 2x3 1x1
+  make_dcp run/step-10 w 3 3:v1 x.0 2x3 1x1
+  make_dcp run/step-11 w 3 1:v2
+  make_dcp run/step-12 w 3x1 1x1:v2 x.0 2x3 1x1
+  make_dcp run/step-13 w 3x1 1x1:v3 x.0 2x3 1x1 late 3 1:v0
+  make_dcp run/step-14 w 3x1 1x1:v4 x.0 2x3 1x1 late 3 1:v1
+  aged run
+  ckptfs report -q --stat run
+  look the_series report.html run
+}
+
+# The page stays as small: a long run is shown by every other checkpoint, or fewer.
+test_a_long_run() {
+  look long_run 500 60
+  aged long
+  ckptfs report -q --stat long
+  (($(wc -c <report.html) <= 150 * (500 + 60) + 102400)) || fail "$(wc -c <report.html) bytes"
+  look the_series report.html long
+}
+
 test_a_run_without_a_complete_checkpoint() {
   mkdir run
   cp -r "$(zoo)" run/step-1
