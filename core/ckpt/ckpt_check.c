@@ -96,8 +96,7 @@ static void check_files(struct run *r)
 static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 {
 	struct engine *eng = r->eng;
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, &n)[number];
+	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, NULL)[number];
 	const char *fault = ckpt_tensor_fault(eng, number);
 	const struct chunkmap *m;
 	struct otensor *items, *map;
@@ -128,8 +127,7 @@ static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 static int check_object(struct run *r, size_t number, struct ckpt_err *e)
 {
 	struct engine *eng = r->eng;
-	size_t n;
-	const struct catalog_object *o = &catalog_objects(eng->catalog, &n)[number];
+	const struct catalog_object *o = &catalog_objects(eng->catalog, NULL)[number];
 	const char *fault = ckpt_object_fault(eng, number);
 	struct ckpt_err why;
 	uint64_t size;
@@ -189,7 +187,6 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 	struct crc_run x = { r, &b };
 	struct raw_layout raw; /* tensor elements may look like an archive */
 	uint8_t magic[4];
-	size_t n_names;
 	int64_t n;
 	int rc = fetch_item(r->eng->fetch, loc, &item, e);
 
@@ -201,7 +198,7 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 	if (n < 0)
 		return (int)n;
 	if (zip_magic(magic, (size_t)n) &&
-	    !raw_parse(catalog_encodings(r->eng->catalog, &n_names)[loc->encoding], &raw))
+	    !raw_parse(catalog_encodings(r->eng->catalog, NULL)[loc->encoding], &raw))
 		return zip_each(&b, check_member, &x, e);
 	for (uint64_t at = 0; at < b.size; at += (uint64_t)n) {
 		n = b.read(b.arg, at, r->buf, (size_t)min_u64(b.size - at, BLOCK_SIZE), e);
@@ -222,10 +219,9 @@ static int by_place(const void *ap, const void *bp)
 
 static void check_all_data(struct run *r)
 {
-	size_t n, n_sources;
-	const struct catalog_tensor *t = catalog_tensors(r->eng->catalog, &n);
-	const struct catalog_object *o = catalog_objects(r->eng->catalog, &n);
-	const struct stored_file *s = catalog_sources(r->eng->catalog, &n_sources);
+	const struct catalog_tensor *t = catalog_tensors(r->eng->catalog, NULL);
+	const struct catalog_object *o = catalog_objects(r->eng->catalog, NULL);
+	const struct stored_file *s = catalog_sources(r->eng->catalog, NULL);
 
 	if (r->n)
 		qsort(r->todo, r->n, sizeof(*r->todo), by_place);

@@ -246,9 +246,8 @@ static int read_one_of_many(struct ckpt_file *f, uint64_t id, void *buf, size_t 
 static int read_object(struct engine *eng, size_t number, void *buf, size_t len, uint64_t at,
 		       struct ckpt_err *e)
 {
-	size_t n;
-	int64_t got = object_read(eng->fetch, &catalog_objects(eng->catalog, &n)[number], buf, len,
-				  at, e);
+	int64_t got = object_read(eng->fetch, &catalog_objects(eng->catalog, NULL)[number], buf,
+				  len, at, e);
 
 	if (got < 0)
 		return (int)got;

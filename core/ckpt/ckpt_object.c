@@ -26,12 +26,11 @@ static int make(struct engine *eng, size_t i, struct buf *ret, struct ckpt_err *
 	autofree void *data = NULL;
 	uint64_t size;
 	int64_t got;
-	size_t n;
 	int rc = ckpt_object_size(eng, i, &size, e);
 
 	if (rc)
 		return rc;
-	o = &catalog_objects(eng->catalog, &n)[i];
+	o = &catalog_objects(eng->catalog, NULL)[i];
 	if (size > OBJECT_JSON_MAX) {
 		object_json_too_long(size, ret);
 		return 0;
@@ -79,11 +78,10 @@ int engine_object_json(struct engine *eng, size_t i, struct buf *ret, struct ckp
 int engine_object_json_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(VFILE_MAX_TEXT);
-	size_t n;
 	int rc;
 
-	*ret = catalog_objects(eng->catalog, &n)[i].text_len;
-	if (catalog_objects(eng->catalog, &n)[i].text)
+	*ret = catalog_objects(eng->catalog, NULL)[i].text_len;
+	if (catalog_objects(eng->catalog, NULL)[i].text)
 		return 0;
 	*ret = eng->json_size[i];
 	if (*ret < CKPT_SIZE_FAILED)

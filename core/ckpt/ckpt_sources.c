@@ -73,9 +73,8 @@ static int tell_asset(const struct teller *t, size_t i, uint64_t off, uint64_t l
 static int tell_span(void *arg, uint32_t file, uint64_t off, uint64_t len)
 {
 	const struct teller *t = arg;
-	size_t n;
 
-	return tell(t, t->eng->c->dir, catalog_sources(t->eng->catalog, &n)[file].path, off, len);
+	return tell(t, t->eng->c->dir, catalog_sources(t->eng->catalog, NULL)[file].path, off, len);
 }
 
 static int tell_tensor(struct teller *t, uint64_t id)
@@ -94,8 +93,7 @@ static int tell_tensor(struct teller *t, uint64_t id)
 
 static int tell_object(struct teller *t, size_t number)
 {
-	size_t n;
-	const struct catalog_object *o = &catalog_objects(t->eng->catalog, &n)[number];
+	const struct catalog_object *o = &catalog_objects(t->eng->catalog, NULL)[number];
 
 	return o->text ? 0 : tell_span(t, o->loc.file, o->loc.offset, o->loc.length);
 }

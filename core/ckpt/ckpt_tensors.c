@@ -21,10 +21,9 @@
 uint64_t ckpt_chunks_of(const struct engine *eng, const struct tensor_info *t)
 {
 	uint64_t chunks = 0;
-	size_t n;
 
 	for (size_t i = 0; i < t->n_sources; i++)
-		chunks += catalog_tensors(eng->catalog, &n)[t->sources[i]].chunks;
+		chunks += catalog_tensors(eng->catalog, NULL)[t->sources[i]].chunks;
 	return chunks;
 }
 
@@ -223,15 +222,14 @@ int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 	const struct chunkmap *m;
 	struct tensor_info shown;
 	struct otensor *t;
-	size_t n;
 	int rc = ckpt_tensor_at(c, i, &shown, e);
 
 	if (!rc)
 		rc = otensor_map(c->engine->fetch, shown.sources[0], &t, &m, e);
 	if (rc)
 		return rc;
-	s = catalog_sources(c->engine->catalog, &n);
-	encodings = catalog_encodings(c->engine->catalog, &n);
+	s = catalog_sources(c->engine->catalog, NULL);
+	encodings = catalog_encodings(c->engine->catalog, NULL);
 	for (uint32_t k = 0; !rc && k < m->count; k++) {
 		const struct chunk_loc *l = &m->locs[k];
 		struct ckpt_chunk chunk = { .off = off,
@@ -252,7 +250,7 @@ static void fill_object(const struct ckpt *c, uint64_t i, struct ckpt_object *re
 {
 	const struct catalog_object *o;
 	const char *fqn;
-	size_t n, len, number;
+	size_t len, number;
 
 	if (i >= c->totals.objects) {
 		*ret = (struct ckpt_object){ .fqn = "",
@@ -262,7 +260,7 @@ static void fill_object(const struct ckpt *c, uint64_t i, struct ckpt_object *re
 		return;
 	}
 	number = view_object(c->engine->view, i, &fqn, &len);
-	o = &catalog_objects(c->engine->catalog, &n)[number];
+	o = &catalog_objects(c->engine->catalog, NULL)[number];
 	*ret = (struct ckpt_object){ .fqn = fqn,
 				     .fqn_len = len,
 				     .fault = ckpt_object_fault(c->engine, number),
@@ -272,8 +270,8 @@ static void fill_object(const struct ckpt *c, uint64_t i, struct ckpt_object *re
 		ret->encoding = "text";
 		ret->length = o->text_len;
 	} else if (!o->fault) {
-		ret->path = catalog_sources(c->engine->catalog, &n)[o->loc.file].path;
-		ret->encoding = catalog_encodings(c->engine->catalog, &n)[o->loc.encoding];
+		ret->path = catalog_sources(c->engine->catalog, NULL)[o->loc.file].path;
+		ret->encoding = catalog_encodings(c->engine->catalog, NULL)[o->loc.encoding];
 		ret->offset = o->loc.offset;
 		ret->length = o->loc.length;
 	}
@@ -322,11 +320,10 @@ size_t ckpt_tensor_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step
 	const struct catalog_tensor *from;
 	struct ckpt_err ignored;
 	struct tensor_info t;
-	size_t n;
 
 	if (ckpt_tensor_at(c, i, &t, &ignored))
 		return 0;
-	from = &catalog_tensors(c->engine->catalog, &n)[t.sources[0]];
+	from = &catalog_tensors(c->engine->catalog, NULL)[t.sources[0]];
 	return give_path(t.fqn, t.fqn_len, !bytes_equal(t.fqn, t.fqn_len, from->fqn, from->fqn_len),
 			 from->path, ret, size, cap);
 }
@@ -336,12 +333,12 @@ size_t ckpt_object_path_sized(const struct ckpt *c, uint64_t i, struct ckpt_step
 {
 	const struct catalog_object *from;
 	const char *fqn;
-	size_t n, len;
+	size_t len;
 
 	if (i >= c->totals.objects)
 		return 0;
 	i = view_object(c->engine->view, i, &fqn, &len);
-	from = &catalog_objects(c->engine->catalog, &n)[i];
+	from = &catalog_objects(c->engine->catalog, NULL)[i];
 	return give_path(fqn, len, !bytes_equal(fqn, len, from->fqn, from->fqn_len), from->path,
 			 ret, size, cap);
 }

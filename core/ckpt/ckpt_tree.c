@@ -77,11 +77,10 @@ static int engine_next(struct tree *t, ckpt_node dir, uint64_t *pos,
 int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_err *e)
 {
 	uint64_t size = eng->object_size[i], known = CKPT_SIZE_UNKNOWN;
-	size_t n;
 	int rc;
 
 	if (size >= CKPT_SIZE_FAILED) {
-		rc = object_size(eng->fetch, &catalog_objects(eng->catalog, &n)[i], &size, e);
+		rc = object_size(eng->fetch, &catalog_objects(eng->catalog, NULL)[i], &size, e);
 		if (rc && rc != -ENOMEM)
 			eng->object_size[i] = CKPT_SIZE_FAILED;
 		if (rc)

@@ -97,11 +97,10 @@ int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, stru
 		    struct ckpt_err *e)
 {
 	struct ckpt_err why;
-	size_t n;
 	int rc;
 
 	if (!*renewed) {
-		rc = catalog_load_map(eng->catalog, &catalog_tensors(eng->catalog, &n)[i], ret,
+		rc = catalog_load_map(eng->catalog, &catalog_tensors(eng->catalog, NULL)[i], ret,
 				      &why);
 		if (rc == -ERR_CORRUPT)
 			rc = renew_catalog(eng, renewed, &why);
@@ -110,7 +109,7 @@ int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, stru
 		if (rc || !*renewed)
 			return rc;
 	}
-	return catalog_load_map(*renewed, &catalog_tensors(*renewed, &n)[i], ret, e);
+	return catalog_load_map(*renewed, &catalog_tensors(*renewed, NULL)[i], ret, e);
 }
 
 static void identify(struct engine *eng)

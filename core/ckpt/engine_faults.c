@@ -83,8 +83,7 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
 
 const char *ckpt_tensor_fault(const struct engine *eng, size_t i)
 {
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, &n)[i];
+	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, NULL)[i];
 
 	if (t->state == TENSOR_INCOMPLETE)
 		return t->fault ? t->fault : "it is incomplete";
@@ -94,8 +93,7 @@ const char *ckpt_tensor_fault(const struct engine *eng, size_t i)
 
 const char *ckpt_object_fault(const struct engine *eng, size_t i)
 {
-	size_t n;
-	const struct catalog_object *o = &catalog_objects(eng->catalog, &n)[i];
+	const struct catalog_object *o = &catalog_objects(eng->catalog, NULL)[i];
 
 	if (o->fault)
 		return o->fault;

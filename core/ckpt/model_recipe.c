@@ -76,8 +76,7 @@ static int args_of_object(struct engine *eng, size_t number, struct model_recipe
 			  struct ckpt_err *e)
 {
 	const char *fault = ckpt_object_fault(eng, number);
-	size_t n;
-	struct object o = { eng->fetch, &catalog_objects(eng->catalog, &n)[number] };
+	struct object o = { eng->fetch, &catalog_objects(eng->catalog, NULL)[number] };
 	struct blob b = { read_object, &o, 0 };
 	int rc;
 

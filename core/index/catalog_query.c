@@ -546,31 +546,36 @@ int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct c
 
 const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n)
 {
-	*ret_n = c->n_tensors;
+	if (ret_n)
+		*ret_n = c->n_tensors;
 	return c->tensors;
 }
 
 const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n)
 {
-	*ret_n = c->n_objects;
+	if (ret_n)
+		*ret_n = c->n_objects;
 	return c->objects;
 }
 
 const struct stored_file *catalog_sources(const struct catalog *c, size_t *ret_n)
 {
-	*ret_n = c->n_sources;
+	if (ret_n)
+		*ret_n = c->n_sources;
 	return c->sources;
 }
 
 const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n)
 {
-	*ret_n = c->n_metadata;
+	if (ret_n)
+		*ret_n = c->n_metadata;
 	return c->metadata;
 }
 
 const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n)
 {
-	*ret_n = c->n_encodings;
+	if (ret_n)
+		*ret_n = c->n_encodings;
 	return (const char *const *)c->encodings;
 }
 

@@ -82,8 +82,7 @@ static void warn_unused(const struct view *v, const char *word, const char *cons
 static void stored_tensor(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
 	const struct view *v = arg;
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(v->c, &n)[index];
+	const struct catalog_tensor *t = &catalog_tensors(v->c, NULL)[index];
 
 	*ret = t->fqn;
 	*ret_len = t->fqn_len;
@@ -92,8 +91,7 @@ static void stored_tensor(const void *arg, uint32_t index, const char **ret, siz
 static void stored_object(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
 	const struct view *v = arg;
-	size_t n;
-	const struct catalog_object *o = &catalog_objects(v->c, &n)[index];
+	const struct catalog_object *o = &catalog_objects(v->c, NULL)[index];
 
 	*ret = o->fqn;
 	*ret_len = o->fqn_len;
@@ -193,10 +191,9 @@ static int list_logical(struct view *v, struct ckpt_err *e)
 uint64_t view_logical_id(const struct view *v, size_t i)
 {
 	uint32_t at = v->logical.v[i].index;
-	size_t n;
 
-	return view_id(catalog_tensors(v->c, &n)[v->tensors.v[at].index].n_logical ? OF_LOGICAL
-										   : OF_TREE,
+	return view_id(catalog_tensors(v->c, NULL)[v->tensors.v[at].index].n_logical ? OF_LOGICAL
+										     : OF_TREE,
 		       at);
 }
 
@@ -231,8 +228,7 @@ static const struct {
 /* The tensor of codes whose scales have this name, or -1. */
 static int64_t codes_of(const struct view *v, const struct named *scales)
 {
-	size_t n;
-	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
 	char name[1024];
 
 	for (size_t i = 0; i < ARRAY_LEN(quantised); i++) {
@@ -254,8 +250,7 @@ static int64_t codes_of(const struct view *v, const struct named *scales)
 /* A cast would round the scales but not the codes, and no weights could be made from the result. */
 static int refuse_codes(const struct view *v, struct ckpt_err *e)
 {
-	size_t n;
-	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
 
 	for (size_t i = 0; i < v->tensors.n; i++) {
 		const struct named *scales = &v->tensors.v[i];
@@ -559,8 +554,7 @@ static bool part_box(const struct view *v, uint32_t of, size_t i, uint64_t *off,
 static void describe_stored(const struct view *v, uint32_t of, const struct named *name,
 			    struct tensor_info *ret)
 {
-	size_t n;
-	const struct catalog_tensor *t = &catalog_tensors(v->c, &n)[name->index];
+	const struct catalog_tensor *t = &catalog_tensors(v->c, NULL)[name->index];
 
 	ret->stored = t;
 	ret->sources = &name->index;

@@ -134,8 +134,7 @@ static int run_recipe(const struct view *v, const struct recipe *r,
 		      const struct recipe_facts *facts, const struct namelist *names, size_t *found,
 		      struct recipe_out *ret, struct ckpt_err *e)
 {
-	size_t n;
-	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
 	autofree struct recipe_source *sources = calloc(v->tensors.n + 1, sizeof(*sources));
 	struct recipe_in in = { .names = names,
 				.sources = sources,
