@@ -11,6 +11,7 @@
 #include "index/catalog_build.h"
 #include "source/place.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,10 +137,15 @@ int format_detect(struct place *place, const char *file, const struct format **r
 	return rc < 0 ? rc : 0;
 }
 
-void format_note(char note[static FORMAT_NOTE], const char *fmt, va_list ap)
+int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 {
+	va_list ap;
+
+	va_start(ap, fmt);
 	if (!*note)
 		(void)vsnprintf(note, FORMAT_NOTE, fmt, ap);
+	va_end(ap);
+	return 0;
 }
 
 int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e)

@@ -11,7 +11,6 @@
 #ifndef FORMAT_FORMAT_H
 #define FORMAT_FORMAT_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -61,9 +60,9 @@ void name_list_release(struct name_list *l);
  * it is told. */
 #define FORMAT_NOT_SHOWN "not_shown"
 #define FORMAT_NOTE	 400 /* bytes of the sentence, with its NUL */
-/* Keep the sentence, unless there is one already. */
-void format_note(char note[static FORMAT_NOTE], const char *fmt, va_list ap)
-	__attribute__((format(printf, 2, 0)));
+/* Keeps the sentence, unless there is one already; returns 0. */
+int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 /* Add that object, unless the note is empty. */
 int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e);
 

@@ -24,7 +24,6 @@
 #include "index/catalog_build.h"
 #include "source/place.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +31,6 @@
 #define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 
 /* ---- names and tensors ---- */
-
-int ds_refuse(struct ds *d, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	format_note(d->not_shown, fmt, ap);
-	va_end(ap);
-	return 0;
-}
 
 const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckpt_err *e)
 {

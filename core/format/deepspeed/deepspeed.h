@@ -141,7 +141,7 @@ struct ds {
  * Records what is not shown, the first time; returns 0, so that "return ds_refuse(...)" continues
  * without it.
  */
-int ds_refuse(struct ds *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define ds_refuse(d, ...) format_note((d)->not_shown, __VA_ARGS__)
 
 const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckpt_err *e);
 struct ds_mark *ds_mark(struct ds *d, const struct pk_str *name, struct ckpt_err *e);

@@ -132,7 +132,7 @@ struct fsdp {
 	char not_shown[FORMAT_NOTE];
 };
 
-int fsdp_note(struct fsdp *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define fsdp_note(d, ...) format_note((d)->not_shown, __VA_ARGS__)
 /* Adds one file's tensors to d; other values go to the catalog (fsdp_read.c). */
 int fsdp_read(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e);
 /* Writes all tensors to the catalog (fsdp_report.c). */

@@ -19,7 +19,6 @@
 #include "model/box.h"
 #include "source/source.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,16 +42,6 @@ struct walk {
 	struct fsdp_tensor *t; /* the tensor whose parts are being added */
 	const char *flat_key;  /* the storage of a flat parameter */
 };
-
-int fsdp_note(struct fsdp *d, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	format_note(d->not_shown, fmt, ap);
-	va_end(ap);
-	return 0;
-}
 
 /* ---- tensors ---- */
 
