@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +24,6 @@ void raw_name(const struct raw_layout *l, struct buf *ret)
 	buf_str(ret, l->conj ? conjugate : "");
 }
 
-/* Skips `word` if it comes next. */
-static bool take(const char **s, const char *word)
-{
-	size_t n = strlen(word);
-	bool there = !strncmp(*s, word, n);
-
-	*s += there ? n : 0;
-	return there;
-}
-
 static bool take_strides(const char **s, struct raw_layout *l)
 {
 	do {
@@ -45,21 +36,21 @@ static bool take_strides(const char **s, struct raw_layout *l)
 		if (errno)
 			return false;
 		*s = end;
-	} while (take(s, ","));
+	} while (text_take(s, ","));
 	return true;
 }
 
 bool raw_parse(const char *name, struct raw_layout *ret)
 {
 	*ret = (struct raw_layout){ 0 };
-	if (!take(&name, prefix))
+	if (!text_take(&name, prefix))
 		return false;
-	ret->strided = take(&name, strides);
+	ret->strided = text_take(&name, strides);
 	if (ret->strided && !take_strides(&name, ret))
 		return false;
-	ret->swap = take(&name, swapped);
-	ret->neg = take(&name, negative);
-	ret->conj = take(&name, conjugate);
+	ret->swap = text_take(&name, swapped);
+	ret->neg = text_take(&name, negative);
+	ret->conj = text_take(&name, conjugate);
 	return !*name;
 }
 
