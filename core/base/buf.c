@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buf.h"
 
+#include "base/bytes.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -66,6 +67,13 @@ void buf_u64(struct buf *b, uint64_t v)
 		tmp[--i] = (char)('0' + v % 10);
 	} while (v /= 10);
 	buf_add(b, tmp + i, sizeof(tmp) - i);
+}
+
+void buf_varint(struct buf *b, uint64_t v)
+{
+	uint8_t bytes[10];
+
+	buf_add(b, bytes, put_varint(bytes, v));
 }
 
 void buf_printf(struct buf *b, const char *fmt, ...)

@@ -33,7 +33,8 @@ void buf_release(struct buf *b);
 void *buf_room(struct buf *b, size_t n);
 void buf_add(struct buf *b, const void *p, size_t n);
 void buf_str(struct buf *b, const char *s);
-void buf_u64(struct buf *b, uint64_t v); /* decimal */
+void buf_u64(struct buf *b, uint64_t v);    /* decimal */
+void buf_varint(struct buf *b, uint64_t v); /* LEB128 */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /*
  * Append s as a JSON string with its quotes: ASCII only, \uXXXX for the rest. Lone surrogates,

@@ -174,16 +174,9 @@ static void bind_str(sqlite3_stmt *s, int col, const char *p)
 
 /* ---- the directory; its form is described in catalog_schema.h ---- */
 
-static void put_int(struct buf *b, uint64_t v)
-{
-	uint8_t bytes[10];
-
-	buf_add(b, bytes, put_varint(bytes, v));
-}
-
 static void put_text(struct buf *b, const char *p, size_t n)
 {
-	put_int(b, p ? n + 1 : 0);
+	buf_varint(b, p ? n + 1 : 0);
 	if (p) {
 		buf_add(b, p, n);
 		buf_add(b, "", 1);
@@ -449,7 +442,7 @@ static int put_names(struct catalog_writer *w, const struct names *t, const char
 	autofinalize sqlite3_stmt *s = NULL;
 	int rc = sql_prepare(w->db, sql, &s, e);
 
-	put_int(&w->directory, t->n);
+	buf_varint(&w->directory, t->n);
 	for (uint32_t i = 0; !rc && i < t->n; i++) {
 		const struct name *n = t->by_id[i];
 
@@ -457,7 +450,7 @@ static int put_names(struct catalog_writer *w, const struct names *t, const char
 		(void)sqlite3_bind_int64(s, 1, i);
 		bind_str(s, 2, n->text);
 		if (sizes) {
-			put_int(&w->directory, n->min_size);
+			buf_varint(&w->directory, n->min_size);
 			(void)sqlite3_bind_int64(s, 3, (int64_t)n->min_size);
 		}
 		rc = step_reset(w, s, e);
@@ -490,20 +483,20 @@ static const char *put_path(struct catalog_writer *w, const struct pending *p)
 /* The remaining fields of the directory. */
 static void put_tensor(struct catalog_writer *w, const struct pending *p)
 {
-	put_int(&w->directory, p->dtype);
-	put_int(&w->directory, p->n_dims);
+	buf_varint(&w->directory, p->dtype);
+	buf_varint(&w->directory, p->n_dims);
 	for (size_t d = 0; d < p->n_dims; d++)
-		put_int(&w->directory, p->dims[d]);
-	put_int(&w->directory, p->bytes);
-	put_int(&w->directory, p->chunks);
-	put_int(&w->directory, p->state);
+		buf_varint(&w->directory, p->dims[d]);
+	buf_varint(&w->directory, p->bytes);
+	buf_varint(&w->directory, p->chunks);
+	buf_varint(&w->directory, p->state);
 	put_str(&w->directory, p->fault);
-	put_int(&w->directory, (uint64_t)p->map);
-	put_int(&w->directory, p->map_bytes);
-	put_int(&w->directory, p->map_xxh64);
-	put_int(&w->directory, p->n_logical);
+	buf_varint(&w->directory, (uint64_t)p->map);
+	buf_varint(&w->directory, p->map_bytes);
+	buf_varint(&w->directory, p->map_xxh64);
+	buf_varint(&w->directory, p->n_logical);
 	for (size_t d = 0; d < p->n_logical; d++)
-		put_int(&w->directory, p->dims[p->n_dims + d]);
+		buf_varint(&w->directory, p->dims[p->n_dims + d]);
 }
 
 static int put_tensors(struct catalog_writer *w, struct ckpt_err *e)
@@ -515,7 +508,7 @@ static int put_tensors(struct catalog_writer *w, struct ckpt_err *e)
 	if (!rc)
 		rc = sql_prepare(w->db, "INSERT INTO tensor VALUES(?,?,?,?,?,?,?,?,?,?,?,?)", &s,
 				 e);
-	put_int(&w->directory, w->tensors.n);
+	buf_varint(&w->directory, w->tensors.n);
 	for (size_t i = 0; !rc && i < w->tensors.n; i++) {
 		const struct pending *p = w->tensors.v[i];
 
@@ -545,7 +538,7 @@ static int put_objects(struct catalog_writer *w, struct ckpt_err *e)
 
 	if (!rc)
 		rc = sql_prepare(w->db, "INSERT INTO object VALUES(?,?,?,?,?,?,?,?,?)", &s, e);
-	put_int(&w->directory, w->objects.n);
+	buf_varint(&w->directory, w->objects.n);
 	for (size_t i = 0; !rc && i < w->objects.n; i++) {
 		const struct pending *p = w->objects.v[i];
 		const uint64_t loc[] = { p->loc.file, p->loc.offset, p->loc.length,
@@ -556,7 +549,7 @@ static int put_objects(struct catalog_writer *w, struct ckpt_err *e)
 		(void)sqlite3_bind_int64(s, 1, (int64_t)i);
 		(void)sqlite3_bind_text(s, 2, p->fqn, (int)p->fqn_len, SQLITE_STATIC);
 		for (int k = 0; k < 4; k++) {
-			put_int(&w->directory, loc[k]);
+			buf_varint(&w->directory, loc[k]);
 			(void)sqlite3_bind_int64(s, 4 + k, (int64_t)loc[k]);
 		}
 		put_str(&w->directory, p->fault);
@@ -605,13 +598,13 @@ static int put_metadata(struct catalog_writer *w, struct ckpt_err *e)
 		if (!name || !id || !hex)
 			return err_set(e, ENOMEM, "chunk index: out of memory");
 		put_str(&rows, name);
-		put_int(&rows, (uint64_t)sqlite3_column_int64(s, 1));
+		buf_varint(&rows, (uint64_t)sqlite3_column_int64(s, 1));
 		put_str(&rows, id);
 		put_str(&rows, hex);
 	}
 	if (step != SQLITE_DONE)
 		return sql_err(w->db, e, "write chunk index");
-	put_int(&list, n);
+	buf_varint(&list, n);
 	if (n)
 		buf_add(&list, rows.data, rows.len);
 	(void)put_le(hash, catalog_hash(list.data, list.len), sizeof(hash));
@@ -667,7 +660,7 @@ int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct
 	(void)sqlite3_finalize(w->insert_map);
 	w->insert_map = NULL;
 	put_str(&w->directory, w->format);
-	put_int(&w->directory, w->chunks);
+	buf_varint(&w->directory, w->chunks);
 	rc = put_names(w, &w->sources, "INSERT INTO source VALUES(?,?,?)", true, e);
 	if (!rc)
 		rc = put_names(w, &w->encodings, "INSERT INTO encoding VALUES(?,?)", false, e);

@@ -187,19 +187,12 @@ void catalog_found_add(struct catalog_found *f, size_t i, const void *record, si
 
 /* ---- writing records ---- */
 
-static void put_int(struct buf *b, uint64_t v)
-{
-	uint8_t bytes[10];
-
-	buf_add(b, bytes, put_varint(bytes, v));
-}
-
 /* False: a file was written too recently. */
 static bool put_ids(const struct catalog_found *f, struct buf *b)
 {
 	uint64_t now = clock_wall_ns();
 
-	put_int(b, f->n_sources);
+	buf_varint(b, f->n_sources);
 	for (uint32_t i = 0; i < f->n_sources; i++) {
 		uint64_t written = files_mtime_ns(f->files, i);
 		struct place_id id;
@@ -207,7 +200,7 @@ static bool put_ids(const struct catalog_found *f, struct buf *b)
 		if (written > now || now - written < SETTLED)
 			return false;
 		files_id(f->files, i, &id);
-		put_int(b, id.len);
+		buf_varint(b, id.len);
 		buf_add(b, id.v, id.len);
 	}
 	return true;
@@ -219,14 +212,14 @@ static void put_records(const struct catalog_found *f, struct buf *b)
 
 	for (size_t i = 0; i < f->n_tensors; i++)
 		n += f->records[i].p != NULL;
-	put_int(b, n);
+	buf_varint(b, n);
 	for (size_t i = 0; i < f->n_tensors; i++) {
 		const struct record *r = &f->records[i];
 
 		if (!r->p)
 			continue;
-		put_int(b, i);
-		put_int(b, r->len);
+		buf_varint(b, i);
+		buf_varint(b, r->len);
 		buf_add(b, r->p, r->len);
 	}
 }
