@@ -110,12 +110,6 @@ static int look(struct place *p, const char *path, bool follow, struct place_see
 	return 1;
 }
 
-static void close_dirp(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 static enum place_kind kind_of(const struct dirent *d)
 {
 	switch (d->d_type) {
@@ -139,7 +133,7 @@ static int list(struct place *p, const char *path, place_entry_fn *each, void *a
 	bool here = !strcmp(path, ".");
 	int fd = here ? openat(l->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 		      : io_open_dir_beneath(l->fd, path, e);
-	DIR *dir CLEANUP(close_dirp) = fd < 0 ? NULL : fdopendir(fd);
+	DIR *dir CLEANUP(io_close_dir) = fd < 0 ? NULL : fdopendir(fd);
 	const struct dirent *d;
 	int code = errno, rc;
 
@@ -150,8 +144,6 @@ static int list(struct place *p, const char *path, place_entry_fn *each, void *a
 	if (!dir)
 		return err_sys(e, code, "list the directory");
 	while ((rc = io_next_entry(dir, &d, e)) > 0) {
-		if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
-			continue;
 		rc = each(arg, d->d_name, kind_of(d), e);
 		if (rc)
 			return rc;

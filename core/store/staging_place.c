@@ -6,10 +6,10 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/text.h"
 #include "store/staging_internal.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,36 +112,6 @@ void site_close(struct site *p)
 	p->parent = -1;
 }
 
-/* ---- contents of a directory ---- */
-
-static DIR *list(const struct site *p, const char *name)
-{
-	autoclose int fd = openat(p->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-
-	if (d)
-		(void)steal_fd(&fd);
-	return d;
-}
-
-static void list_end(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
-/* NULL at the end, with errno 0, or if reading fails. */
-static const char *list_next(DIR *d)
-{
-	const struct dirent *x;
-
-	errno = 0;
-	do
-		x = readdir(d); /* NOLINT(concurrency-mt-unsafe): the DIR is ours alone */
-	while (x && (!strcmp(x->d_name, ".") || !strcmp(x->d_name, "..")));
-	return x ? x->d_name : NULL;
-}
-
 /* ---- may it be replaced ---- */
 
 /*
@@ -200,16 +170,16 @@ static int check_entry(const struct site *p, int dir, const char *name, const ch
 
 static int check_entries(const struct site *p, const char *const *over, struct ckpt_err *e)
 {
-	CLEANUP(list_end) DIR *d = list(p, p->name);
-	const char *name;
-	int rc = 0;
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(p->parent, p->name, O_NOFOLLOW);
+	const struct dirent *entry;
+	int rc = 0, more = 0;
 
 	if (!d)
 		return err_sys(e, errno, "list '%s'", p->path);
-	while (!rc && (name = list_next(d)))
-		rc = check_entry(p, dirfd(d), name, over, e);
-	if (!rc && errno)
-		return err_sys(e, errno, "list '%s'", p->path);
+	while (!rc && (more = io_next_entry(d, &entry, e)) > 0)
+		rc = check_entry(p, dirfd(d), entry->d_name, over, e);
+	if (!rc && more)
+		return err_sys(e, -more, "list '%s'", p->path);
 	/* Replacing the directory requires removing its contents. */
 	if (!rc && over && faccessat(dirfd(d), ".", W_OK | X_OK, AT_EACCESS))
 		return err_sys(e, errno, "'%s' cannot be replaced", p->path);
@@ -248,17 +218,18 @@ bool site_has(const struct site *p, const char *name)
  * be removed. */
 static int64_t remove_files(const struct site *p, const char *name, struct ckpt_err *e)
 {
-	CLEANUP(list_end) DIR *d = list(p, name);
-	const char *file;
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(p->parent, name, O_NOFOLLOW);
+	const struct dirent *file;
 	int64_t n = 0;
+	int rc;
 
 	if (!d)
 		return err_sys(e, errno, "remove '%s'", name);
-	for (; (file = list_next(d)); n++)
-		if (unlinkat(dirfd(d), file, 0))
+	for (; (rc = io_next_entry(d, &file, e)) > 0; n++)
+		if (unlinkat(dirfd(d), file->d_name, 0))
 			return err_sys(e, errno == EISDIR ? ENOTEMPTY : errno, "remove '%s/%s'",
-				       name, file);
-	return errno ? err_sys(e, errno, "list '%s'", name) : n;
+				       name, file->d_name);
+	return rc ? err_sys(e, -rc, "list '%s'", name) : n;
 }
 
 int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
