@@ -449,7 +449,10 @@ uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[
 		return root_entry(v, pos, NULL, name);
 	if (pos >= view_entries(v, dir))
 		return 0;
-	p = faces[p.face]->entry(v, p, pos);
+	if (faces[p.face]->entry)
+		p = faces[p.face]->entry(v, p, pos);
+	else
+		p.index = (uint32_t)pos;
 	name_of(v, p, name);
 	return view_node_of(p);
 }

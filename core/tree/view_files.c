@@ -30,13 +30,6 @@ static uint64_t entries(const struct view *v, struct spot p)
 	return 1;
 }
 
-static struct spot entry(const struct view *v, struct spot p, uint64_t pos)
-{
-	(void)v;
-	p.index = (uint32_t)pos;
-	return p;
-}
-
 static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 {
 	(void)v;
@@ -65,5 +58,5 @@ static int describe(const struct view *v, struct spot p, struct vfile *ret, stru
 }
 
 const struct face face_safetensors = { "safetensors", false, kind,   entries,
-				       entry,	      name,  lookup, describe };
-const struct face face_pt = { "pt", true, kind, entries, entry, name, lookup, describe };
+				       NULL,	      name,  lookup, describe };
+const struct face face_pt = { "pt", true, kind, entries, NULL, name, lookup, describe };

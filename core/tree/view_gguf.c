@@ -400,13 +400,6 @@ static uint64_t entries(const struct view *v, struct spot p)
 	return find(v)->n_files;
 }
 
-static struct spot entry(const struct view *v, struct spot p, uint64_t pos)
-{
-	(void)v;
-	p.index = (uint32_t)pos;
-	return p;
-}
-
 static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 {
 	file_name(find(v), p.index, out);
@@ -449,4 +442,4 @@ static int describe(const struct view *v, struct spot p, struct vfile *ret, stru
 	return 0;
 }
 
-const struct face face_gguf = { "gguf", true, kind, entries, entry, name, lookup, describe };
+const struct face face_gguf = { "gguf", true, kind, entries, NULL, name, lookup, describe };

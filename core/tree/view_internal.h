@@ -34,6 +34,7 @@ struct face {
 	enum view_kind (*kind)(const struct view *v, struct spot p);
 	/* The number of entries in the directory p. */
 	uint64_t (*entries)(const struct view *v, struct spot p);
+	/* NULL: entry pos has index pos. */
 	struct spot (*entry)(const struct view *v, struct spot p, uint64_t pos);
 	/*
 	 * The name of a file, a link or a rank's directory; takes constant time, however long the

@@ -15,13 +15,6 @@ static uint64_t entries(const struct view *v, struct spot p)
 	return v->logical.n;
 }
 
-static struct spot entry(const struct view *v, struct spot p, uint64_t pos)
-{
-	(void)v;
-	p.index = (uint32_t)pos;
-	return p;
-}
-
 static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 {
 	namelist_file(&v->logical, p.index, "", out);
@@ -46,4 +39,4 @@ static int describe(const struct view *v, struct spot p, struct vfile *ret, stru
 	return 0;
 }
 
-const struct face face_logical = { "logical", false, kind, entries, entry, name, lookup, describe };
+const struct face face_logical = { "logical", false, kind, entries, NULL, name, lookup, describe };
