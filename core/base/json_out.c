@@ -4,6 +4,7 @@
 #include "base/buf.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -89,6 +90,14 @@ void json_u64s(struct json_out *j, const char *key, const uint64_t *v, size_t n)
 void json_bool(struct json_out *j, const char *key, bool v)
 {
 	json_raw(j, key, "%s", v ? "true" : "false");
+}
+
+void json_real(struct json_out *j, const char *key, bool known, double v)
+{
+	if (known && isfinite(v))
+		json_raw(j, key, "%.17g", v);
+	else
+		json_str(j, key, NULL);
 }
 
 void json_raw(struct json_out *j, const char *key, const char *fmt, ...)

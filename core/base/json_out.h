@@ -51,6 +51,8 @@ void json_str_n(struct json_out *j, const char *key, const char *s, size_t n);
 void json_u64(struct json_out *j, const char *key, uint64_t v);
 void json_u64s(struct json_out *j, const char *key, const uint64_t *v, size_t n);
 void json_bool(struct json_out *j, const char *key, bool v);
+/* null if it is not known, or infinite or NaN, which JSON does not have. */
+void json_real(struct json_out *j, const char *key, bool known, double v);
 /* A value written as is: a number with a fraction, null. */
 void json_raw(struct json_out *j, const char *key, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -216,6 +216,14 @@ int cmd_print(struct buf *b)
 	return 0;
 }
 
+void cmd_add_number(struct buf *b, bool known, double v)
+{
+	if (known)
+		buf_printf(b, " %12.6g", v);
+	else
+		buf_printf(b, " %12s", "-");
+}
+
 void cmd_add_csv_number(struct buf *b, bool known, double v)
 {
 	buf_str(b, ",");

@@ -105,6 +105,8 @@ bool cmd_color(const struct options *o);
 struct buf;
 /* An FQN as a terminal can show it, with control bytes as %XX. */
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
+/* A blank and the number, in 13 columns, or '-' if it is not known. */
+void cmd_add_number(struct buf *b, bool known, double v);
 /* Adds a CSV field in the form of RFC 4180: in quotes, with quotes inside doubled. */
 void cmd_add_csv(struct buf *b, const char *s, size_t len);
 /* A comma, and the number if it is known. */

@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, CKPT_MAX_DIMS = 64 };
@@ -148,15 +147,6 @@ static void add_json_side(struct json_out *j, const char *key, const struct ckpt
 	json_close(j);
 }
 
-/* JSON has no infinity. */
-static void add_json_number(struct json_out *j, const char *key, bool known, double v)
-{
-	if (known && isfinite(v))
-		json_raw(j, key, "%.17g", v);
-	else
-		json_str(j, key, NULL);
-}
-
 static void add_json_values(struct json_out *j, const struct ckpt_diff_values *v)
 {
 	json_open(j, "values", '{');
@@ -167,8 +157,8 @@ static void add_json_values(struct json_out *j, const struct ckpt_diff_values *v
 		json_u64(j, "nan_b", v->nan_b);
 		json_u64(j, "infinite", v->infinite);
 		json_u64(j, "finite", v->finite);
-		add_json_number(j, "max_abs", v->finite, v->max_abs);
-		add_json_number(j, "mean_abs", v->finite, v->mean_abs);
+		json_real(j, "max_abs", v->finite, v->max_abs);
+		json_real(j, "mean_abs", v->finite, v->mean_abs);
 	}
 	json_close(j);
 }

@@ -215,14 +215,6 @@ static void add_hist(const struct report *r, const char *name, const struct ckpt
 	buf_printf(r->out, "  %14.8g\n", h->edges[h->n]);
 }
 
-static void add_number(struct buf *b, bool known, double v)
-{
-	if (known)
-		buf_printf(b, " %12.6g", v);
-	else
-		buf_printf(b, " %12s", "-");
-}
-
 static void add_line(const struct report *r, const char *first, const struct ckpt_values_item *i)
 {
 	struct buf *b = r->out;
@@ -244,15 +236,15 @@ static void add_line(const struct report *r, const char *first, const struct ckp
 			buf_printf(b, " %13" PRIu64 " %12s %12s", v->elements, min, max);
 		} else {
 			buf_printf(b, " %13" PRIu64, v->elements);
-			add_number(b, has_order(v), v->min);
-			add_number(b, has_order(v), v->max);
+			cmd_add_number(b, has_order(v), v->min);
+			cmd_add_number(b, has_order(v), v->max);
 		}
 		if (complex && any)
 			buf_printf(b, " %12.6g%+.6gj", v->mean[0], v->mean[1]);
 		else
-			add_number(b, any, v->mean[0]);
-		add_number(b, any, v->std);
-		add_number(b, any, v->norm);
+			cmd_add_number(b, any, v->mean[0]);
+		cmd_add_number(b, any, v->std);
+		cmd_add_number(b, any, v->norm);
 		buf_printf(b, " %10" PRIu64 " %6" PRIu64 " %6" PRIu64, v->zero, v->nan,
 			   v->infinite);
 	}
@@ -284,22 +276,13 @@ static void add_row(struct report *r, const struct ckpt_values_item *i)
 
 /* ---- for programs ---- */
 
-/* JSON has no infinity. */
-static void add_json_number(struct json_out *j, const char *key, bool known, double v)
-{
-	if (known && isfinite(v))
-		json_raw(j, key, "%.17g", v);
-	else
-		json_str(j, key, NULL);
-}
-
 static void add_json_extreme(struct json_out *j, const char *key, const struct ckpt_values_item *i,
 			     double v, double rest)
 {
 	char digits[64];
 
 	if (!has_order(&i->values) || !is_integer(i)) {
-		add_json_number(j, key, has_order(&i->values), v);
+		json_real(j, key, has_order(&i->values), v);
 		return;
 	}
 	add_extreme(digits, v, rest, true);
@@ -310,12 +293,12 @@ static void add_json_parts(struct json_out *j, const char *key, const struct ckp
 			   const double *parts)
 {
 	if (!v->is_complex) {
-		add_json_number(j, key, v->finite, parts[0]);
+		json_real(j, key, v->finite, parts[0]);
 		return;
 	}
 	json_open(j, key, '[');
-	add_json_number(j, NULL, v->finite, parts[0]);
-	add_json_number(j, NULL, v->finite, parts[1]);
+	json_real(j, NULL, v->finite, parts[0]);
+	json_real(j, NULL, v->finite, parts[1]);
 	json_close(j);
 }
 
@@ -346,8 +329,8 @@ static void add_json_values(struct json_out *j, const struct ckpt_values_item *i
 	add_json_extreme(j, "max", i, v->max, v->max_rest);
 	add_json_parts(j, "sum", v, v->sum);
 	add_json_parts(j, "mean", v, v->mean);
-	add_json_number(j, "std", v->finite, v->std);
-	add_json_number(j, "norm", v->finite, v->norm);
+	json_real(j, "std", v->finite, v->std);
+	json_real(j, "norm", v->finite, v->norm);
 }
 
 static void add_json_hist(struct json_out *j, const char *key, const struct ckpt_hist *h)

@@ -62,14 +62,6 @@ static double share_changed(const struct ckpt_series_item *i)
 
 /* ---- for people ---- */
 
-static void add_number(struct buf *b, bool known, double v)
-{
-	if (known)
-		buf_printf(b, " %12.6g", v);
-	else
-		buf_printf(b, " %12s", "-");
-}
-
 static void add_row(struct report *r, const struct ckpt_series_item *i)
 {
 	const struct ckpt_values *v = &i->values;
@@ -83,15 +75,15 @@ static void add_row(struct report *r, const struct ckpt_series_item *i)
 	if (i->fault) {
 		buf_printf(b, " %s%s", i->dtype ? "unreadable: " : "", i->fault);
 	} else {
-		add_number(b, v->finite, rms(v));
-		add_number(b, v->finite, v->norm);
-		add_number(b, has_max(v), max_abs(v));
+		cmd_add_number(b, v->finite, rms(v));
+		cmd_add_number(b, v->finite, v->norm);
+		cmd_add_number(b, has_max(v), max_abs(v));
 		buf_printf(b, " %6" PRIu64 " %6" PRIu64, v->nan, v->infinite);
 		if (i->other_shape)
 			buf_printf(b, " %12s", "other shape");
 		else
-			add_number(b, i->compared, share_changed(i));
-		add_number(b, i->compared && !isnan(i->relative), i->relative);
+			cmd_add_number(b, i->compared, share_changed(i));
+		cmd_add_number(b, i->compared && !isnan(i->relative), i->relative);
 	}
 	buf_str(b, "  ");
 	cmd_add_fqn(b, i->fqn, i->fqn_len);
@@ -99,14 +91,6 @@ static void add_row(struct report *r, const struct ckpt_series_item *i)
 }
 
 /* ---- for programs ---- */
-
-static void add_json_number(struct json_out *j, const char *key, bool known, double v)
-{
-	if (known && isfinite(v))
-		json_raw(j, key, "%.17g", v);
-	else
-		json_str(j, key, NULL);
-}
 
 static void add_json(struct json_out *j, const struct ckpt_series_item *i)
 {
@@ -124,16 +108,16 @@ static void add_json(struct json_out *j, const struct ckpt_series_item *i)
 		json_u64(j, "nan", v->nan);
 		json_u64(j, "inf", v->infinite);
 		json_u64(j, "zero", v->zero);
-		add_json_number(j, "rms", v->finite, rms(v));
-		add_json_number(j, "norm", v->finite, v->norm);
-		add_json_number(j, "max_abs", has_max(v), max_abs(v));
+		json_real(j, "rms", v->finite, rms(v));
+		json_real(j, "norm", v->finite, v->norm);
+		json_real(j, "max_abs", has_max(v), max_abs(v));
 	}
 	if (i->other_shape)
 		json_bool(j, "other_shape", true);
 	if (i->compared) {
 		json_u64(j, "changed", i->changed);
-		add_json_number(j, "changed_share", true, share_changed(i));
-		add_json_number(j, "relative", true, i->relative);
+		json_real(j, "changed_share", true, share_changed(i));
+		json_real(j, "relative", true, i->relative);
 	}
 	json_close(j);
 }
