@@ -7,20 +7,132 @@
 #include "format/raw.h"
 #include "parse/pickle.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* (..., count, (key, offset, size)): in legacy files a storage could be part of another. */
-static int read_window(const struct pk_value *tuple, uint64_t size, struct torch_tensor *ret,
+/* ---- storages ---- */
+
+/* ("storage", torch.FloatStorage, "0", "cpu", count[, (key, offset, size)]) */
+static int id_of_tuple(const struct pk_value *t, struct torch_storage_id *ret, struct ckpt_err *e)
+{
+	const struct pk_value *f = t->n->own, *window = pk_len(t) > 5 ? &f[5] : NULL, *w;
+
+	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
+	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT ||
+	    f[4].i < 0)
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: a storage is not written as torch writes it");
+	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
+	(void)snprintf(ret->class, sizeof(ret->class), "%s", f[1].g->name->data);
+	ret->count = (uint64_t)f[4].i;
+	if (!window || window->type == PK_NONE)
+		return 0;
+	w = window->type == PK_TUPLE && pk_len(window) == 3 ? window->n->own : NULL;
+	if (!w || w[1].type != PK_INT || w[1].i < 0 || w[2].type != PK_INT || w[2].i < 0)
+		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is not part of its root");
+	ret->is_window = true;
+	ret->window[0] = (uint64_t)w[1].i;
+	ret->window[1] = (uint64_t)w[2].i;
+	return 0;
+}
+
+static bool take(const char **s, const char *word)
+{
+	size_t n = strlen(word);
+	bool there = !strncmp(*s, word, n);
+
+	*s += there ? n : 0;
+	return there;
+}
+
+/* What is in quotes, or angle brackets, up to `end`. */
+static bool take_until(const char **s, char end, char *ret, size_t cap)
+{
+	const char *stop = strchr(*s, end);
+	size_t n = stop ? (size_t)(stop - *s) : cap;
+
+	if (n >= cap)
+		return false;
+	memcpy(ret, *s, n);
+	ret[n] = 0;
+	*s = stop + 1;
+	return true;
+}
+
+static bool take_number(const char **s, uint64_t *ret)
+{
+	uint64_t n = 0;
+	size_t digits = strspn(*s, "0123456789");
+
+	for (size_t i = 0; i < digits; i++)
+		if (ckd_mul(&n, n, 10u) || ckd_add(&n, n, (uint64_t)((*s)[i] - '0')))
+			return false;
+	*s += digits;
+	(void)take(s, "L"); /* Python 2 */
+	*ret = n;
+	return digits && n <= INT64_MAX;
+}
+
+/*
+ * Protocol 0 writes the str() of that tuple, which no torch can read again:
+ *
+ *	('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 2, None)
+ */
+static bool id_of_text(const char *s, struct torch_storage_id *ret)
+{
+	char class[sizeof(ret->class)], ignored[200];
+	const char *dot;
+
+	if (!take(&s, "('storage', <class '") || !take_until(&s, '\'', class, sizeof(class)) ||
+	    !take(&s, ">, '") || !take_until(&s, '\'', ret->key, sizeof(ret->key)) ||
+	    !take(&s, ", '") || !take_until(&s, '\'', ignored, sizeof(ignored)) ||
+	    !take(&s, ", ") || !take_number(&s, &ret->count))
+		return false;
+	dot = strrchr(class, '.');
+	memcpy(ret->class, dot ? dot + 1 : class, strlen(dot ? dot + 1 : class) + 1);
+	if (take(&s, ", ('")) {
+		ret->is_window = take_until(&s, '\'', ignored, sizeof(ignored)) && take(&s, ", ") &&
+				 take_number(&s, &ret->window[0]) && take(&s, ", ") &&
+				 take_number(&s, &ret->window[1]) && take(&s, ")");
+		if (!ret->is_window)
+			return false;
+	} else {
+		(void)take(&s, ", None");
+	}
+	return take(&s, ")") && !*s;
+}
+
+bool torch_is_storage_id(const struct pk_value *id)
+{
+	if (id->type == PK_STR)
+		return bytes_begin(id->s->data, id->s->len, "('storage', ");
+	return id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "storage");
+}
+
+int torch_storage_id_read(const struct pk_value *id, struct torch_storage_id *ret,
+			  struct ckpt_err *e)
+{
+	*ret = (struct torch_storage_id){ 0 };
+	if (id->type == PK_TUPLE && pk_len(id) >= 5)
+		return id_of_tuple(id, ret, e);
+	if (id->type == PK_STR && torch_is_storage_id(id)) {
+		if (strlen(id->s->data) == id->s->len && id_of_text(id->s->data, ret))
+			return 0;
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: a storage is not written as torch writes it");
+	}
+	return err_set(e, ERR_CORRUPT, "data.pkl: a tensor without a storage");
+}
+
+/* In legacy files a storage could be part of another. */
+static int read_window(const struct torch_storage_id *id, uint64_t size, struct torch_tensor *ret,
 		       struct ckpt_err *e)
 {
-	const struct pk_value *v = pk_len(tuple) > 5 ? &tuple->n->own[5] : NULL, *f;
 	uint64_t first, bytes;
 
-	if (!v || v->type == PK_NONE)
+	if (!id->is_window)
 		return 0;
-	f = v->type == PK_TUPLE && pk_len(v) == 3 ? v->n->own : NULL;
-	if (!f || f[1].type != PK_INT || f[1].i < 0 || f[2].type != PK_INT || f[2].i < 0 ||
-	    ckd_mul(&first, (uint64_t)f[1].i, size) || ckd_mul(&bytes, (uint64_t)f[2].i, size) ||
+	if (ckd_mul(&first, id->window[0], size) || ckd_mul(&bytes, id->window[1], size) ||
 	    !range_ok(first, bytes, ret->storage_bytes))
 		return err_set(e, ERR_CORRUPT, "data.pkl: a storage is not part of its root");
 	ret->storage_first = first;
@@ -28,33 +140,31 @@ static int read_window(const struct pk_value *tuple, uint64_t size, struct torch
 	return 0;
 }
 
-/* ('storage', torch.FloatStorage, '0', 'cpu', count) */
 static int read_storage(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e)
 {
-	const struct pk_value *t = v->type == PK_PERSID ? &v->n->own[0] : NULL, *f;
+	struct torch_storage_id id;
+	int rc;
 
-	if (!t || t->type != PK_TUPLE || pk_len(t) < 5)
+	if (v->type != PK_PERSID)
 		return err_set(e, ERR_CORRUPT, "data.pkl: a tensor without a storage");
-	f = t->n->own;
-	if (f[0].type != PK_STR || strcmp(f[0].s->data, "storage") != 0 || f[1].type != PK_GLOBAL ||
-	    f[2].type != PK_STR || f[2].s->len >= sizeof(ret->key) || f[4].type != PK_INT ||
-	    f[4].i < 0)
-		return err_set(e, ERR_CORRUPT,
-			       "data.pkl: a storage is not written as torch writes it");
-	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
+	rc = torch_storage_id_read(&v->n->own[0], &id, e);
+	if (rc)
+		return rc;
+	memcpy(ret->key, id.key, sizeof(ret->key));
 	if (ret->untyped) { /* counts bytes */
-		ret->storage_bytes = (uint64_t)f[4].i;
-		return read_window(t, 1, ret, e);
+		ret->storage_bytes = id.count;
+		return read_window(&id, 1, ret, e);
 	}
-	ret->dtype = dtype_by_storage(f[1].g->name->data);
+	ret->dtype = dtype_by_storage(id.class);
 	if (ret->dtype == CKPT_DTYPE_NONE)
-		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'",
-			       f[1].g->name->data);
-	if (ckd_mul(&ret->storage_bytes, (uint64_t)f[4].i, dtype_info(ret->dtype)->size))
-		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %lld elements",
-			       (long long)f[4].i);
-	return read_window(t, dtype_info(ret->dtype)->size, ret, e);
+		return err_set(e, ERR_UNSUPPORTED, "data.pkl: storage class '%.60s'", id.class);
+	if (ckd_mul(&ret->storage_bytes, id.count, dtype_info(ret->dtype)->size))
+		return err_set(e, ERR_CORRUPT, "data.pkl: storage of %llu elements",
+			       (unsigned long long)id.count);
+	return read_window(&id, dtype_info(ret->dtype)->size, ret, e);
 }
+
+/* ---- tensors ---- */
 
 static void read_bits(const struct pk_value *v, struct torch_tensor *ret)
 {

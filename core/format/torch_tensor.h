@@ -34,6 +34,18 @@ struct torch_tensor {
 	bool neg, conj;
 };
 
+/* The persistent id that stands for a storage. */
+struct torch_storage_id {
+	char key[64], class[100]; /* "0", "FloatStorage" */
+	uint64_t count;		  /* elements of the class; of UntypedStorage bytes */
+	bool is_window;
+	uint64_t window[2]; /* offset and count in its root storage, which has the key */
+};
+
+bool torch_is_storage_id(const struct pk_value *id);
+int torch_storage_id_read(const struct pk_value *id, struct torch_storage_id *ret,
+			  struct ckpt_err *e);
+
 enum { TORCH_MAX_WRAPPERS = 4 };
 
 /* The call that makes a tensor, without what wraps it: Parameter(tensor), a subclass's class. */

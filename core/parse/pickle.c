@@ -3,8 +3,10 @@
 
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "parse/pickle_internal.h"
+#include "parse/pickle_text.h"
 
 #include <stdlib.h>
 
@@ -51,9 +53,27 @@ static int op_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	return push_string(p, text ? PK_STR : PK_BYTES, n, e);
 }
 
+/* An integer of `n` bytes, two's complement, not more than PK_TEXT_LONG. */
+static int push_long(struct pickle *p, const uint8_t *bytes, size_t n, struct ckpt_err *e)
+{
+	const struct pk_str *s;
+	uint64_t v = 0;
+
+	if (n > 8) {
+		s = pk_intern(p->strings, (const char *)bytes, n);
+		return s ? pk_push(p, (struct pk_value){ .type = PK_LONG, .s = s }, e)
+			 : pk_too_big(p, e);
+	}
+	for (size_t i = 0; i < n; i++)
+		v |= (uint64_t)bytes[i] << (8 * i);
+	if (n && n < 8 && bytes[n - 1] & 0x80)
+		v |= ~(uint64_t)0 << (8 * n);
+	return pk_push_int(p, (int64_t)v, e);
+}
+
 static int op_long(struct pickle *p, uint8_t op, struct ckpt_err *e)
 {
-	uint64_t n, v = 0;
+	uint64_t n;
 	int rc = pk_reader_length(&p->in, op, &n, e);
 
 	if (rc)
@@ -65,14 +85,9 @@ static int op_long(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	rc = pk_reader_fill(&p->in, n, e);
 	if (rc)
 		return rc;
-	if (n > 8)
-		return push_string(p, PK_LONG, n, e);
-	for (size_t i = 0; i < n; i++)
-		v |= (uint64_t)p->in.p[i] << (8 * i);
-	if (n && n < 8 && p->in.p[n - 1] & 0x80)
-		v |= ~(uint64_t)0 << (8 * n);
+	rc = push_long(p, p->in.p, n, e);
 	p->in.p += n;
-	return pk_push(p, (struct pk_value){ .type = PK_INT, .i = (int64_t)v }, e);
+	return rc;
 }
 
 /* A line of decimal digits. "00" and "01" were False and True before protocol 2. */
@@ -181,6 +196,115 @@ static inline int memo_get(struct pickle *p, uint32_t key, struct ckpt_err *e)
 	return pk_push(p, *v, e);
 }
 
+/* ---- opcodes of protocols 0 and 1, whose operands are lines ---- */
+
+static int op_text_float(struct pickle *p, struct ckpt_err *e)
+{
+	const char *line;
+	size_t len;
+	double f;
+	int rc = pk_reader_line(&p->in, &line, &len, e);
+
+	if (rc)
+		return rc;
+	if (!pk_text_float(line, len, &f))
+		return pk_bad(p, "FLOAT that is not a number", e);
+	return pk_push(p, (struct pk_value){ .type = PK_FLOAT, .f = f }, e);
+}
+
+static int op_text_long(struct pickle *p, struct ckpt_err *e)
+{
+	uint8_t bytes[PK_TEXT_LONG];
+	const char *line;
+	size_t len, n;
+	int rc = pk_reader_long_line(&p->in, &line, &len, e);
+
+	if (rc < 0)
+		return rc;
+	if (rc || len > PK_TEXT_DIGITS)
+		n = 0;
+	else if (!pk_text_long(line, len, bytes, &n))
+		return pk_bad(p, "LONG that is not a number", e);
+	return n ? push_long(p, bytes, n, e)
+		 : pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+}
+
+/* STRING, UNICODE, and the id of PERSID. */
+static int op_text_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
+{
+	const struct pk_str *s;
+	autofree char *text = NULL;
+	const char *line;
+	size_t len;
+	bool good;
+	int rc = pk_reader_long_line(&p->in, &line, &len, e);
+
+	if (rc < 0)
+		return rc;
+	if (rc && !p->skip_long_text)
+		return err_set(e, EFBIG, "pickle: string of more than %u bytes before byte %llu",
+			       PK_MAX_STRING, (unsigned long long)pk_reader_pos(&p->in));
+	if (rc)
+		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+	if (op != OP_PERSID) {
+		text = malloc(2 * len + 1);
+		if (!text)
+			return err_set(e, ENOMEM, "pickle: out of memory");
+		good = op == OP_STRING ? pk_text_string(line, len, text, &len)
+				       : pk_text_unicode(line, len, text, &len);
+		if (!good)
+			return pk_bad(p, "string that is not quoted as Python quotes it", e);
+		line = text;
+	}
+	s = pk_intern(p->strings, line, len);
+	return s ? pk_push(p, (struct pk_value){ .type = PK_STR, .s = s }, e) : pk_too_big(p, e);
+}
+
+/* INST: the class's module and name; the arguments are above a mark. */
+static int op_inst(struct pickle *p, struct ckpt_err *e)
+{
+	struct pk_value args;
+	size_t from = 0;
+	int rc = pk_mark_pop(p, &from, e);
+
+	if (!rc)
+		rc = pk_make_tuple(p, p->n - from, e);
+	if (!rc)
+		rc = op_global(p, e);
+	if (rc)
+		return rc;
+	args = p->stack[p->n - 2];
+	p->stack[p->n - 2] = p->stack[p->n - 1];
+	p->stack[p->n - 1] = args;
+	return pk_make_object(p, false, e);
+}
+
+static int op_text(struct pickle *p, uint8_t op, struct ckpt_err *e)
+{
+	uint32_t key;
+	int rc;
+
+	switch (op) {
+	case OP_FLOAT:
+		return op_text_float(p, e);
+	case OP_LONG:
+		return op_text_long(p, e);
+	case OP_GET:
+		rc = pk_reader_key(&p->in, &key, e);
+		return rc ? rc : memo_get(p, key, e);
+	case OP_PUT:
+		rc = pk_reader_key(&p->in, &key, e);
+		return rc ? rc : memo_put(p, key, e);
+	case OP_INST:
+		return op_inst(p, e);
+	case OP_PERSID:
+		rc = op_text_string(p, op, e);
+		return rc ? rc : pk_make_persid(p, e);
+	default:
+		return op_text_string(p, op, e);
+	}
+}
+
 /* ---- the machine ---- */
 
 static int op_pop(struct pickle *p, struct ckpt_err *e)
@@ -242,6 +366,15 @@ static int step(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		return op_string(p, op, e);
 	case OP_INT:
 		return op_int(p, e);
+	case OP_FLOAT:
+	case OP_LONG:
+	case OP_PERSID:
+	case OP_STRING:
+	case OP_UNICODE:
+	case OP_GET:
+	case OP_PUT:
+	case OP_INST:
+		return op_text(p, op, e);
 	case OP_GLOBAL:
 		return op_global(p, e);
 	case OP_STACK_GLOBAL:

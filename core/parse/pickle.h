@@ -2,7 +2,7 @@
 /*
  * pickle - a Python pickle machine that only builds data.
  *
- * Reads protocols 2 to 5, and protocol 2 as Python 2 writes it. Nothing is ever imported or called:
+ * Reads protocols 0 to 5, as Python 2 and 3 write them. Nothing is ever imported or called:
  * a global stays the pair of names it was written as, REDUCE and NEWOBJ make an object that records
  * callee and arguments, BUILD attaches a state to it. There are two passes. The first only lexes:
  * it learns which memo entries a GET will request (about one in ten thousand in torch's .metadata)

@@ -4,15 +4,15 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "parse/pickle_text.h"
 
 #include <stdlib.h>
 
 enum { WINDOW = 256 * 1024 };
 
 /*
- * Operands by opcode: FIXED(bytes); VAR if a length or lines follow; 0: not accepted. Text opcodes
- * are not accepted, nor are EXT and out-of-band buffers, which mean nothing outside the program
- * that wrote them.
+ * Operands by opcode: FIXED(bytes); VAR if a length or lines follow; 0: not accepted. EXT and
+ * out-of-band buffers mean nothing outside the program that wrote them.
  */
 #define FIXED(n) ((n) + 1)
 enum { VAR = 0xff };
@@ -59,7 +59,15 @@ static const uint8_t operand[256] = {
 	[OP_LONG_BINPUT] = FIXED(4),
 	[OP_BINFLOAT] = FIXED(8),
 	[OP_FRAME] = FIXED(8),
+	[OP_FLOAT] = VAR,
 	[OP_INT] = VAR,
+	[OP_LONG] = VAR,
+	[OP_PERSID] = VAR,
+	[OP_STRING] = VAR,
+	[OP_UNICODE] = VAR,
+	[OP_GET] = VAR,
+	[OP_PUT] = VAR,
+	[OP_INST] = VAR,
 	[OP_BINSTRING] = VAR,
 	[OP_SHORT_BINSTRING] = VAR,
 	[OP_BINUNICODE] = VAR,
@@ -73,8 +81,6 @@ static const uint8_t operand[256] = {
 	[OP_BINBYTES8] = VAR,
 	[OP_BYTEARRAY8] = VAR,
 };
-
-static const char text_ops[] = "FLSVPgpi"; /* picklers write these only in protocols 0 and 1 */
 
 /* Size of an opcode's operand if it is fixed, else 0. */
 static size_t operand_size(uint8_t op)
@@ -129,12 +135,13 @@ int pk_reader_fill(struct pk_reader *r, size_t n, struct ckpt_err *e)
 	if (!r->eof) {
 		memmove(r->window, r->p, have);
 		if (n > r->cap) {
-			uint8_t *w = realloc(r->window, n);
+			size_t cap = (size_t)max_u64(n, 2 * r->cap);
+			uint8_t *w = realloc(r->window, cap);
 
 			if (!w)
 				return out_of_memory(e);
 			r->window = w;
-			r->cap = n;
+			r->cap = cap;
 		}
 		r->p = r->window;
 		while (have < n) {
@@ -181,24 +188,84 @@ int pk_reader_skip(struct pk_reader *r, uint64_t n, struct ckpt_err *e)
 	}
 }
 
-int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e)
+/* 1: the line is longer than max; nothing has been skipped. */
+static int find_line(struct pk_reader *r, size_t max, const char **ret, size_t *ret_len,
+		     struct ckpt_err *e)
 {
-	for (size_t n = 0; n < PK_MAX_LINE; n++) {
-		if ((size_t)(r->end - r->p) <= n) {
-			int rc = pk_reader_fill(r, n + 1, e);
+	for (size_t seen = 0;;) {
+		size_t have = min_u64((size_t)(r->end - r->p), max);
+		const uint8_t *newline =
+			have > seen ? memchr(r->p + seen, '\n', have - seen) : NULL;
+		int rc;
 
-			if (rc)
-				return rc;
-		}
-		if (r->p[n] == '\n') {
+		if (newline) {
 			*ret = (const char *)r->p;
-			*ret_len = n;
-			r->p += n + 1;
+			*ret_len = (size_t)(newline - r->p);
+			r->p = newline + 1;
 			return 0;
 		}
+		if (have == max)
+			return 1;
+		seen = have;
+		rc = pk_reader_fill(r, have + 1, e);
+		if (rc)
+			return rc;
 	}
+}
+
+int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	int rc = find_line(r, PK_MAX_LINE, ret, ret_len, e);
+
+	if (rc <= 0)
+		return rc;
 	return err_set(e, ERR_CORRUPT, "pickle: line at byte %llu is longer than %d",
 		       (unsigned long long)pk_reader_pos(r), PK_MAX_LINE);
+}
+
+static int skip_line(struct pk_reader *r, struct ckpt_err *e)
+{
+	uint64_t begin = pk_reader_pos(r);
+
+	for (;;) {
+		size_t have = (size_t)(r->end - r->p);
+		const uint8_t *newline = have ? memchr(r->p, '\n', have) : NULL;
+		int rc;
+
+		r->p = newline ? newline + 1 : r->end;
+		if (newline)
+			return 0;
+		if (pk_reader_pos(r) - begin > INT32_MAX)
+			return err_set(e, ERR_CORRUPT,
+				       "pickle: line at byte %llu is longer than %d",
+				       (unsigned long long)begin, INT32_MAX);
+		rc = pk_reader_fill(r, 1, e);
+		if (rc)
+			return rc;
+	}
+}
+
+int pk_reader_long_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	int rc = find_line(r, PK_MAX_STRING, ret, ret_len, e);
+
+	if (rc <= 0)
+		return rc;
+	rc = skip_line(r, e);
+	return rc ? rc : 1;
+}
+
+int pk_reader_key(struct pk_reader *r, uint32_t *ret, struct ckpt_err *e)
+{
+	const char *line;
+	size_t len;
+	int rc = pk_reader_line(r, &line, &len, e);
+
+	if (rc || pk_text_key(line, len, ret))
+		return rc;
+	return err_set(e, ERR_CORRUPT,
+		       "pickle: memo key that is not a 32-bit number, before byte %llu",
+		       (unsigned long long)pk_reader_pos(r));
 }
 
 int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt_err *e)
@@ -276,12 +343,15 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 	uint64_t n;
 	int rc, last;
 
-	if (op == OP_GLOBAL || op == OP_INT) {
+	if (op && strchr("LPSV", op))
+		return skip_line(r, e);
+	if (op == OP_GLOBAL || op == OP_INST || op == OP_INT || op == OP_FLOAT) {
 		const char *line;
 		size_t len;
 
 		rc = pk_reader_line(r, &line, &len, e);
-		return rc || op == OP_INT ? rc : pk_reader_line(r, &line, &len, e);
+		return rc || op == OP_INT || op == OP_FLOAT ? rc
+							    : pk_reader_line(r, &line, &len, e);
 	}
 	rc = pk_reader_length(r, op, &n, e);
 	if (rc)
@@ -299,9 +369,16 @@ static int skip_var(struct pk_reader *r, uint8_t op, struct ckpt_err *e)
 /* Handles rare opcodes; r->p is after the opcode. */
 static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, struct ckpt_err *e)
 {
+	uint32_t key = 0;
 	int rc = 0;
 
 	switch (op) {
+	case OP_GET:
+		rc = pk_reader_key(r, &key, e);
+		return rc ? rc : get(m, key, r, e);
+	case OP_PUT:
+		rc = pk_reader_key(r, &key, e);
+		return rc ? rc : pk_memo_put(m, key, e);
 	case OP_PROTO:
 		if (*r->p > 5)
 			rc = err_set(e, ERR_UNSUPPORTED, "pickle protocol %d", *r->p);
@@ -313,12 +390,6 @@ static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, stru
 	default:
 		if (operand[op] == VAR)
 			return skip_var(r, op, e);
-		if (op && strchr(text_ops, op))
-			return err_set(
-				e, ERR_UNSUPPORTED,
-				"pickle: opcode '%c' of protocol 0 or 1 at byte %llu; protocols "
-				"2 to 5 are read: load it in Python and save it again",
-				op, (unsigned long long)pk_reader_pos(r) - 1);
 		if (!operand[op])
 			rc = err_set(e, ERR_CORRUPT, "pickle: opcode 0x%02x at byte %llu", op,
 				     (unsigned long long)pk_reader_pos(r) - 1);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle_ops - the opcodes of pickles that hold data, protocols 2 to 5; names as in CPython's
- * pickletools. Python 2 uses INT and OBJ in protocol 2: for an int that needs more than 32 bits,
- * and for an instance of an old-style class.
+ * pickle_ops - the opcodes of pickles that hold data; names as in CPython's pickletools. Those that
+ * are letters have a line of text as their operand where their names do not begin with BIN: they are
+ * of protocols 0 and 1. Python 2 uses INT and OBJ in protocol 2: for an int that needs more than 32
+ * bits, and for an instance of an old-style class.
  */
 #ifndef PARSE_PICKLE_OPS_H
 #define PARSE_PICKLE_OPS_H
@@ -13,25 +14,33 @@ enum pk_op {
 	OP_POP = '0',
 	OP_POP_MARK = '1',
 	OP_DUP = '2',
+	OP_FLOAT = 'F',
 	OP_INT = 'I',
+	OP_LONG = 'L',
 	OP_NONE = 'N',
 	OP_BININT = 'J',
 	OP_BININT1 = 'K',
 	OP_BININT2 = 'M',
+	OP_PERSID = 'P',
 	OP_BINPERSID = 'Q',
 	OP_REDUCE = 'R',
+	OP_STRING = 'S',
 	OP_BINSTRING = 'T',
 	OP_SHORT_BINSTRING = 'U',
+	OP_UNICODE = 'V',
 	OP_BINUNICODE = 'X',
 	OP_APPEND = 'a',
 	OP_BUILD = 'b',
 	OP_GLOBAL = 'c',
 	OP_DICT = 'd',
 	OP_APPENDS = 'e',
+	OP_GET = 'g',
 	OP_BINGET = 'h',
+	OP_INST = 'i',
 	OP_LONG_BINGET = 'j',
 	OP_LIST = 'l',
 	OP_OBJ = 'o',
+	OP_PUT = 'p',
 	OP_BINPUT = 'q',
 	OP_LONG_BINPUT = 'r',
 	OP_SETITEM = 's',

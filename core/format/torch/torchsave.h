@@ -25,7 +25,6 @@ enum torchsave_kind {
 	TORCHSAVE_ZIP,
 	TORCHSAVE_LEGACY, /* a stream of pickles, then storages: before torch 1.6 */
 	TORCHSAVE_TAR,	  /* of torch's first versions */
-	TORCHSAVE_TEXT,	  /* the stream with pickle_protocol=0 or 1 */
 	TORCHSAVE_SCRIPT, /* a program written by torch.jit.save */
 };
 

@@ -100,7 +100,7 @@ int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckp
 	    memmem(head, min_u64((uint64_t)n, MAGIC_WITHIN), legacy_magic, sizeof(legacy_magic)))
 		*ret = TORCHSAVE_LEGACY;
 	else if (!strncmp(head, legacy_text, strlen(legacy_text)))
-		*ret = TORCHSAVE_TEXT;
+		*ret = TORCHSAVE_LEGACY;
 	else if (is_tar(head, (size_t)n))
 		*ret = TORCHSAVE_TAR;
 	return 0;
@@ -257,32 +257,40 @@ static int open_zip(struct torchsave *t, struct ckpt_err *e)
 
 /* ---- the legacy stream ---- */
 
+/* ('module', class, file, source) represents the class of a torch.nn.Module. */
+static bool is_class_id(const struct pk_value *id)
+{
+	if (id->type == PK_STR)
+		return bytes_begin(id->s->data, id->s->len, "('module', ");
+	return id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "module");
+}
+
 /* Records the element size of a storage, which is not stored anywhere else. */
 static int note_storage(void *arg, const struct pk_value *id, struct ckpt_err *e)
 {
 	struct torchsave *t = arg;
-	const struct pk_value *f = id->type == PK_TUPLE && pk_len(id) >= 5 ? id->n->own : NULL;
+	struct torch_storage_id x;
 	struct torchsave_storage *s;
 	enum ckpt_dtype dtype;
 	uint8_t element = 1;
 	int rc;
 
-	/* ('module', class, file, source) represents the class of a torch.nn.Module. */
-	if (id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "module"))
+	if (is_class_id(id))
 		return 0;
-	if (!f || f[1].type != PK_GLOBAL || f[2].type != PK_STR)
-		return err_set(e, ERR_CORRUPT, "a storage is not written as torch writes it");
-	dtype = dtype_by_storage(f[1].g->name->data);
+	rc = torch_storage_id_read(id, &x, e);
+	if (rc)
+		return rc;
+	dtype = dtype_by_storage(x.class);
 	if (dtype != CKPT_DTYPE_NONE)
 		element = dtype_info(dtype)->size;
-	else if (strcmp(f[1].g->name->data, "UntypedStorage") != 0)
-		return err_set(e, ERR_UNSUPPORTED, "storage class '%.60s'", f[1].g->name->data);
-	rc = entry_of(t, f[2].s, &s, e);
+	else if (strcmp(x.class, "UntypedStorage") != 0)
+		return err_set(e, ERR_UNSUPPORTED, "storage class '%.60s'", x.class);
+	rc = entry_of(t, pk_intern(t->strings, x.key, strlen(x.key)), &s, e);
 	if (rc)
 		return rc;
 	if (s->element && s->element != element)
 		return err_set(e, ERR_CORRUPT, "storage '%.60s' has elements of %d and of %d bytes",
-			       f[2].s->data, s->element, element);
+			       x.key, s->element, element);
 	s->element = element;
 	return 0;
 }
@@ -378,10 +386,6 @@ int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err
 		return err_set(e, ERR_UNSUPPORTED,
 			       "it is in the tar format of torch's first versions: torch.load it "
 			       "and torch.save it again");
-	case TORCHSAVE_TEXT:
-		return err_set(e, ERR_UNSUPPORTED,
-			       "it was saved with pickle_protocol=0 or 1; protocols 2 to 5 are "
-			       "read: torch.load it and torch.save it again");
 	case TORCHSAVE_SCRIPT:
 		return err_set(
 			e, ERR_UNSUPPORTED,

@@ -35,9 +35,7 @@ enum {
 
 static bool is_storage(const struct pk_value *v)
 {
-	const struct pk_value *id = v->type == PK_PERSID ? &v->n->own[0] : NULL;
-
-	return id && id->type == PK_TUPLE && pk_len(id) && pk_is_text(&id->n->own[0], "storage");
+	return v->type == PK_PERSID && torch_is_storage_id(&v->n->own[0]);
 }
 
 int walk_too_often(struct ckpt_err *e)

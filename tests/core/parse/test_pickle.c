@@ -52,6 +52,29 @@ static const struct {
 	ROW(OP_INT, "I9223372036854775807\n.", "9223372036854775807"),
 	ROW(OP_INT, "I-9223372036854775808\n.", "-9223372036854775808"),
 	ROW(OP_INT, "I0\nI01\nI00\n\x87.", "(0, True, False)"),
+	/* protocols 0 and 1 */
+	ROW(OP_FLOAT, "F0.5\nF1e-05\nF-inf\n\x87.", "(0.5, 1.0000000000000001e-05, -inf)"),
+	ROW(OP_FLOAT, "F3\nFnan\n\x86.", "(3, nan)"),
+	ROW(OP_LONG, "L0L\nL-0L\nL7\n\x87.", "(0, 0, 7)"),
+	ROW(OP_LONG, "L-1L\nL-128L\nL-129L\n\x87.", "(-1, -128, -129)"),
+	ROW(OP_LONG, "L9223372036854775807L\nL-9223372036854775808L\n\x86.",
+	    "(9223372036854775807, -9223372036854775808)"),
+	ROW(OP_LONG, "L9223372036854775808L\n.", "0x008000000000000000"),
+	ROW(OP_LONG, "L-9223372036854775809L\n.", "0xff7fffffffffffffff"),
+	ROW(OP_LONG, "L-2361183241434822606848L\n.", "0x800000000000000000"),
+	ROW(OP_LONG, "L119547037146038801333356L\n.", "0x1950a86a20f9469cfc6c"),
+	ROW(OP_STRING, "S'ab'\nS\"c'd\"\n\x86.", "('ab', 'c'd')"),
+	ROW(OP_STRING, "S''\nS'\\\\\\'\\n\\x7f\\1\\0123\\q'\n\x86.",
+	    "('', '\\'\\x0a\\x7f\\x01\\x0a3\\q')"),
+	ROW(OP_UNICODE, "V\nVa\\u00e9\xe9\\U0001f600\n\x86.",
+	    "('', 'a\\xc3\\xa9\\xc3\\xa9\\xf0\\x9f\\x98\\x80')"),
+	ROW(OP_UNICODE, "V\\u005cu0041\\u000a\\udc80\\\\u0041\\n\n.",
+	    "'\\u0041\\x0a\\xed\\xb2\\x80\\\\u0041\\n'"),
+	ROW(OP_PERSID, "P12 ab\n.", "&'12 ab'"),
+	ROW(OP_PUT, "Np7\nK\1p07\n\x86g7\n\x86.", "((None, 1), 1)"),
+	ROW(OP_GET, "(lp1\nK\5ap0\ng1\n\x86.", "([5], [5])"),
+	ROW(OP_INST, "(im\nC\np0\n(K\1K\2im\nD\n\x86.", "(m.C(), m.D(1, 2))"),
+	ROW(OP_INST, "(im\nC\n(dp1\nS'lr'\nF0.5\nsb.", "m.C()!{'lr': 0.5}"),
 	ROW(OP_LONG1, "\x8a\0.", "0"),
 	ROW(OP_LONG1, "\x8a\1\xff.", "-1"),
 	ROW(OP_LONG1, "\x8a\2\0\x80.", "-32768"),
@@ -232,7 +255,7 @@ END_TEST
 START_TEST(rows_leave_no_opcode_out)
 {
 	static const char all[] =
-		"(.012INJKMQRTUXabcdehjlqrostu}])GBC"
+		"(.012FGILNJKMPQRSTUVXabcdeghijlpqrostu}])BC"
 		"\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93"
 		"\x94\x95\x96";
 
@@ -636,6 +659,64 @@ static int load_long(uint8_t op, uint32_t n, size_t step, struct pickle **ret, s
 	free(bytes);
 	return rc;
 }
+
+START_TEST(long_lines_of_text_are_skipped_or_refused)
+{
+	const struct pickle_opts refuse = { .max_bytes = 1 << 23 };
+	const struct pickle_opts skip = { .max_bytes = 1 << 23, .skip_long_text = true };
+	char *bytes = malloc(PK_MAX_STRING + 10);
+
+	REQUIRE(bytes);
+	for (size_t step = 0; step < 100000; step += 33333)
+		for (size_t n = PK_MAX_STRING - 1; n <= PK_MAX_STRING + 1; n++) {
+			struct pickle *p = NULL;
+			struct ckpt_err e = { 0 };
+			int rc;
+
+			memset(bytes, '1', n + 1);
+			bytes[0] = OP_UNICODE;
+			memcpy(bytes + 1 + n, "\nK\7\x86.", 5);
+			rc = load_bytes(bytes, n + 6, step, &refuse, &p, &e);
+			if (n < PK_MAX_STRING) {
+				ck_assert_msg(!rc, "%s", e.msg);
+				ck_assert_uint_eq(pickle_root(p).n->v[0].s->len, n);
+			} else {
+				ck_assert_int_eq(rc, -EFBIG);
+				ck_assert_int_eq(load_bytes(bytes, n + 6, step, &skip, &p, &e), 0);
+				ck_assert_int_eq(pickle_root(p).n->v[0].type, PK_OPAQUE);
+			}
+			ck_assert_int_eq(pickle_root(p).n->v[1].i, 7);
+			pickle_free(p);
+		}
+	free(bytes);
+}
+END_TEST
+
+/* 255 bytes, with a sign, are the most. */
+START_TEST(numbers_as_text_have_all_digits_or_none)
+{
+	char bytes[1000];
+
+	for (int digits = 1; digits < 700; digits++) {
+		struct pickle *p = NULL;
+		struct ckpt_err e = { 0 };
+		enum pk_type want = digits < 19 ? PK_INT : digits < 614 ? PK_LONG : PK_OPAQUE;
+		struct pk_value v;
+		int n = 1 + digits % 2;
+
+		memcpy(bytes, "L-", 2);
+		memset(bytes + n, '9', (size_t)digits);
+		memcpy(bytes + n + digits, "L\n.", 3);
+		ck_assert_int_eq(load_bytes(bytes, (size_t)(n + digits + 3), 0, &plain, &p, &e), 0);
+		v = pickle_root(p);
+		if (digits != 614 && digits != 615)
+			ck_assert_int_eq(v.type, want);
+		if (v.type == PK_LONG) /* 10^d - 1 ends in d bits that are set; its negative in 1 */
+			ck_assert_uint_eq((uint8_t)v.s->data[0], digits % 2 ? 1 : 0xff);
+		pickle_free(p);
+	}
+}
+END_TEST
 
 START_TEST(long_text_is_refused_and_long_bytes_are_skipped)
 {
