@@ -66,6 +66,12 @@ static inline bool rng_turn(uint64_t i, uint64_t of)
 	return getenv("CHECK_FULL") || (rng_u64(&r) % of + i) % of == 0;
 }
 
+/* The same, but sanitizers see all of them. */
+static inline bool rng_sample(uint64_t i, uint64_t of)
+{
+	return rng_long() || rng_turn(i, of);
+}
+
 static inline bool rng_chance(struct rng *r, unsigned percent)
 {
 	return rng_below(r, 100) < percent;

@@ -9,6 +9,10 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
+# `make check` takes a sample, different in each run (TEST_SEED): at most six cases of a test, and one in five of the
+# tests that the suite lists in $long; `make check-asan` takes twelve and one in two. Everything runs in
+# `make check-full`, and when tests are named.
+#
 # A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
 # rights do not allow it. A missing program is no reason to skip: scripts/setup.sh installs all.
 
@@ -111,12 +115,10 @@ zoo() { echo "$(once zoo make_zoo)/ckpt"; }
 # shellcheck disable=SC2034 # for suites
 ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
 
-# Whether everything is to run: `make check-full`, and whatever a sanitizer watches. `make check` tries each kind once.
+# Whether everything is to run: `make check-full`, and whatever a sanitizer watches. `make check` takes a sample.
 is_full() { [[ -n ${CHECK_FULL:-} || ${VARIANT:-release} != release ]]; }
 # Cases on stdin, for full runs.
 full_only() { if is_full; then cat; else cat >/dev/null; fi; }
-# Cases on stdin, every Nth of them unless it is a full run.
-every() { if is_full; then cat; else awk -v n="$1" -v at="$SEED" 'NR % n == at % n'; fi; }
 # Whether it is the turn of what takes long: always in full runs, else in one run out of N.
 turn() { is_full || ((SEED % $1 == 0)); }
 SEED=$((${TEST_SEED:-$RANDOM} / 1000 % 9973)) # which part a short run does
@@ -297,7 +299,7 @@ run_one() {
 }
 
 run_suite() {
-  local name args
+  local name most=1000 one_in=1 n_long=0 step i cases=()
   if [[ ${1:-} == --inside ]]; then
     set -eEuo pipefail
     trap 'echo "line $LINENO: $BASH_COMMAND" >&2' ERR
@@ -313,13 +315,22 @@ run_suite() {
   fi
   SCRATCH=$(realpath "$SCRATCH")
   export SCRATCH
+  # A sample, see $long, unless a test is named; a larger one under sanitizers.
+  if [[ -z ${1:-}${CHECK_FULL:-} ]]; then
+    [[ ${VARIANT:-release} == release ]] && most=6 one_in=5 || most=12 one_in=2
+  fi
   while read -r -u 3 name; do
     [[ $name == *"${1:-}"* ]] || continue
+    if [[ " ${long:-} " == *" ${name#test_} "* ]] && (((SEED + n_long++) % one_in)); then
+      continue
+    fi
     if declare -F "cases_${name#test_}" >/dev/null; then
-      while read -r args; do
+      mapfile -t cases < <("cases_${name#test_}")
+      step=$(((${#cases[@]} + most - 1) / most))
+      for ((i = step ? SEED % step : 0; i < ${#cases[@]}; i += step)); do
         # shellcheck disable=SC2086 # words
-        run_one "$name" $args
-      done < <("cases_${name#test_}")
+        run_one "$name" ${cases[i]}
+      done
     else
       run_one "$name"
     fi

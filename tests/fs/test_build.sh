@@ -2,6 +2,8 @@
 # The Makefile, with a compiler that only makes the files it is asked for: what is built, with which tools, when again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="what_has_not_changed_is_not_built_again a_cross_build_runs_its_own_tools_only \
+  a_library_alone_needs_no_fuse"
 
 # The sources in ./src and in ./bin all that a build may run: nothing of Debian's own, and for a cross build tools of
 # their own names. Each call of a tool is a line in ./log.

@@ -2,6 +2,7 @@
 # Data files that change under a mount: never wrong bytes, and the daemon lives.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="readers_while_a_file"
 
 # w lies in __w_0 and __w_1, v in __v_0 to __v_2.
 still_serves() {
@@ -171,7 +172,7 @@ rows() {
 cases_readers_while_a_file() {
   local how
   for how in truncated overwritten saved_again replaced deleted; do
-    printf '%s\n' "$how direct big" "$how cached rows" | every 2
+    printf '%s\n' "$how direct big" "$how cached rows"
     printf '%s\n' "$how direct rows" "$how cached big" | full_only
   done
 }

@@ -2,6 +2,7 @@
 # Comparing checkpoints.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="memory_does_not_grow_with_tensors"
 
 # elements FORMAT NUMBER...: as struct.pack writes them
 elements() { python3 -c 'import struct, sys

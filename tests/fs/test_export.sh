@@ -2,6 +2,7 @@
 # export: whole, parallel, resumable, and nothing half done under the final name.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="a_tree"
 
 # 24 or 96 MiB in one tensor, and 200 small ones, made once.
 many() {

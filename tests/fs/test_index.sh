@@ -3,6 +3,7 @@
 # checkpoint notice nothing. Memory and CPU time stay as with a good one.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="what_lies_beside_an_index_stays_as_it_is"
 
 planted() { python3 "$HERE/planted.py" "$@"; }
 
@@ -38,7 +39,7 @@ plant() { cp --sparse=always "$1" c/.ckptfs-index.sqlite; }
 
 COMMANDS=("info c" "ls c" "cat c tensors/model.layers.0.q.weight" "check --data c")
 
-cases_a_planted_index_is_built_again() { planted | grep -vx many_tables | every 3 && echo many_tables | full_only; }
+cases_a_planted_index_is_built_again() { planted | grep -vx many_tables && echo many_tables | full_only; }
 test_a_planted_index_is_built_again() {
   local command
   with_index

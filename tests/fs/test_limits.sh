@@ -3,6 +3,7 @@
 # wrong byte; and as before when there is enough again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="memory_of_a_group memory_of_its_own few_descriptors"
 
 SOAK=$(dirname "$CKPTFS")/tests/soak
 N=2000   # tensors; every thousandth is a megabyte

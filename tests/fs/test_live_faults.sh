@@ -3,6 +3,7 @@
 # not done again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount"
 
 BADFS=$(dirname "$CKPTFS")/tests/badfs
 

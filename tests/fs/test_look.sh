@@ -2,6 +2,7 @@
 # What ls and info show of a checkpoint: to people, on a terminal, and to programs.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="ls_trees_hold_everything"
 
 # Layers of three kinds, and the state of training.
 make_layers() {

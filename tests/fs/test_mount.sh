@@ -2,6 +2,7 @@
 # Starting, refusing, stopping.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="directories_that_come_and_go_are_no_run"
 
 test_mount_returns_when_usable() {
   mount_at m "$(big)/ckpt"

@@ -3,6 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 LIMIT=${LIMIT:-120}
 . "$(dirname "$0")/lib.sh"
+long="each_fixture_is_what_the_commands_show threads_may_read_and_close"
 
 TOP=$(realpath "$HERE/../..")
 BUILD=$(dirname "$CKPTFS")

@@ -3,6 +3,7 @@
 # SEED=N repeats what failed.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="every_file_of_a_model a_checkpoint_of"
 
 OPERATIONS=${OPERATIONS:-300}
 READERS=4

@@ -2,6 +2,7 @@
 # A directory of checkpoints that come and go.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="nothing_wrong_is_ever_read_while_others_save"
 
 # Checkpoints of the same names, shapes and sizes, and of different contents; made once: template N
 template() {

@@ -3,6 +3,7 @@
 # tests/README.md says which test stands for which attack.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="bombs_do_not_go_off"
 
 hostile() { python3 "$HERE/hostile.py" "$@"; }
 

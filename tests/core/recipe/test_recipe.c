@@ -465,7 +465,7 @@ START_LOOP_TEST(what_multiplies_is_counted_in_all, ARRAY_LEN(multiplied))
 	struct recipe_out o;
 	struct ckpt_err e = { 0 };
 
-	if (multiplied[_i].slow ? !CHECK_FULL() : !rng_turn((uint64_t)_i, 3))
+	if (multiplied[_i].slow ? !CHECK_FULL() : !rng_turn((uint64_t)_i, 8))
 		return;
 	s = new_store(facts);
 	r = grown(2000000, multiplied[_i].head, multiplied[_i].part, multiplied[_i].times,

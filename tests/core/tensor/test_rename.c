@@ -552,7 +552,7 @@ START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
 	struct rename *r = NULL;
 	int rc = 0;
 
-	if (costs[_i].slow && !rng_turn((uint64_t)_i, 4))
+	if (costs[_i].slow && !rng_turn((uint64_t)_i, 12))
 		return;
 	name = malloc(costs[_i].len);
 	REQUIRE(name);
