@@ -218,6 +218,43 @@ def modules(out):
         case.done()
 
 
+class Scripted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 3)
+        self.quiet = torch.nn.ReLU()
+        self.register_buffer("kept", torch.arange(3))
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
+        self.register_buffer("scaled", torch.quantize_per_tensor(torch.randn(4), 0.1, 3, torch.qint8))
+        self.register_buffer("turned", torch.randn(2, 5).t())
+        self.plain = torch.ones(2)
+        self.parts = [torch.zeros(1), torch.ones(3)]
+        self.named = {"a": torch.ones(4)}
+        self.numbers = [1, 2]
+
+    def forward(self, x):
+        return self.quiet(self.linear(x)) + self.plain[0] + self.parts[0] + self.named["a"][0] + self.numbers[0]
+
+
+def scripts(out):
+    """Attributes that are not in the state dict are shown as well if they are tensors."""
+    for name, module in (("script", Scripted()), ("script_block", torch.nn.Sequential(
+            torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))):
+        case = Case(out, name)
+        scripted = torch.jit.script(module)
+        torch.jit.save(scripted, case.path)
+        loaded = torch.jit.load(case.path)
+        case.state(loaded.state_dict())
+        if name == "script":
+            case.tensor("plain", loaded.plain)
+            case.state({f"parts.{i}": t for i, t in enumerate(loaded.parts)})
+            case.state({f"named.{k}": t for k, t in loaded.named.items()})
+            del case.objects["sparse"]  # it is not said whether the indices are sorted
+            case.object("sparse", {"__class__": "torch.Tensor", "layout": "torch.sparse_coo",
+                                   "shape": [3, 3]})
+        case.done()
+
+
 # ---- protocols 0 and 1
 
 TYPED = {
@@ -260,6 +297,7 @@ def main():
             case.state(loaded)
             case.done()
     modules(out)
+    scripts(out)
     protocols(out)
     loaded, case = saved(out, "names", {"a": {"b": torch.ones(2)}, "a.b": torch.zeros(3),
                                         "s": torch.eye(2).to_sparse(), "s.values": torch.ones(1)})

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.save's two ways of storing a pickle and storages in a file.
+ * torch.save's ways of storing a pickle and storages in a file.
  *
  * A ZIP archive of stored members, torch 1.6 and later:
  *
  *	NAME/data.pkl     the pickle; a storage is a persistent id that names its key
  *	NAME/byteorder    "little" or "big"; absent before torch 2.1: little
  *	NAME/data/KEY     a storage's bytes
+ *
+ * With NAME/constants.pkl it is a TorchScript program, of torch.jit.save: the pickle is the module,
+ * and there is also code, which is not looked at.
  *
  * A stream before that, and with _use_new_zipfile_serialization=False (torch/serialization.py,
  * _legacy_save):
@@ -200,15 +203,19 @@ static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e
 	struct torchsave_storage *s;
 	size_t len;
 	const char *name = inner_name(m, &len);
+	bool is_data = len >= 5 && !memcmp(name, "data/", 5);
 	int rc;
 
+	if (m->packed && (is_data || is_member(m, "data.pkl") || is_member(m, "byteorder")))
+		return err_set(e, ERR_UNSUPPORTED, "zip member '%.*s' is compressed or encrypted",
+			       (int)min_u64(m->name_len, 60), m->name);
 	if (is_member(m, "data.pkl"))
 		x->pickle = *m;
 	if (is_member(m, "byteorder")) {
 		x->order = *m;
 		x->have_order = true;
 	}
-	if (len < 5 || memcmp(name, "data/", 5) != 0)
+	if (!is_data)
 		return 0;
 	rc = entry_of(x->t, pk_intern(x->t->strings, name + 5, len - 5), &s, e);
 	if (rc)
@@ -240,12 +247,13 @@ static int read_order(struct torchsave *t, const struct zip_member *m, struct ck
 	return 0;
 }
 
-static int open_zip(struct torchsave *t, struct ckpt_err *e)
+/* In a TorchScript program, code may be compressed, not data. */
+static int open_zip(struct torchsave *t, bool script, struct ckpt_err *e)
 {
 	const struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
 	struct members x = { .t = t };
 	struct part part = { .file = t->file };
-	int rc = zip_each(t->file, each_member, &x, e);
+	int rc = (script ? zip_list : zip_each)(t->file, each_member, &x, e);
 
 	if (!rc)
 		rc = zip_member_data(t->file, &x.pickle, &part.at, e);
@@ -379,18 +387,14 @@ int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err
 		return rc;
 	switch (kind) {
 	case TORCHSAVE_ZIP:
-		return open_zip(t, e);
+	case TORCHSAVE_SCRIPT:
+		return open_zip(t, kind == TORCHSAVE_SCRIPT, e);
 	case TORCHSAVE_LEGACY:
 		return open_legacy(t, e);
 	case TORCHSAVE_TAR:
 		return err_set(e, ERR_UNSUPPORTED,
 			       "it is in the tar format of torch's first versions: torch.load it "
 			       "and torch.save it again");
-	case TORCHSAVE_SCRIPT:
-		return err_set(
-			e, ERR_UNSUPPORTED,
-			"a TorchScript program, of torch.jit.save, is not read: torch.jit.load "
-			"it and torch.save its state_dict()");
 	default:
 		return err_set(e, ERR_CORRUPT, "it was not written by torch.save");
 	}

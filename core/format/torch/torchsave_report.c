@@ -3,12 +3,14 @@
  * Reports the saved value as tensors and objects. A tensor's FQN is the path of keys to it, with
  * list positions as numbers: {"model": {"w": t}, "l": [t]} has model.w and l.0. Instances of any
  * class that contain a tensor are searched too: their attributes, items and arguments. A
- * torch.nn.Module has what its state_dict() would have, under the same names: "0.weight".
+ * torch.nn.Module has what its state_dict() would have, under the same names: "0.weight"; one of
+ * TorchScript all its tensors.
  *
  * A value that contains no tensor is one object, however large; at the root, each key is one.
  *
  * {"a.b": t, "a": {"b": t}} has two values of one name: the second one's is a.b@2.
  */
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -57,10 +59,21 @@ static bool is_dict(const struct pk_value *v)
 	return v && v->type == PK_DICT;
 }
 
-static bool is_module(const struct pk_value *v)
+static bool is_nn_module(const struct pk_value *v)
 {
 	return is_dict(pk_attr(v, "_parameters")) && is_dict(pk_attr(v, "_buffers")) &&
 	       is_dict(pk_attr(v, "_modules"));
+}
+
+static bool is_module(const struct pk_value *v)
+{
+	const struct pk_value *class = v->type == PK_OBJECT ? &v->n->own[PK_CALLEE] : NULL;
+
+	/* TorchScript: tensors are attributes of modules, like everything else. */
+	if (class && class->type == PK_GLOBAL &&
+	    bytes_begin(class->g->module->data, class->g->module->len, "__torch__"))
+		return true;
+	return is_nn_module(v);
 }
 
 /* The strings of a set, as either protocol has them; NULL: there are none. */
@@ -117,8 +130,12 @@ static int each_of_object(struct torchsave *t, const struct pk_value *v, part_fn
 	const struct pk_value *f = v->n->own, *args = &f[PK_ARGS], *state = &f[PK_STATE];
 	int rc = 0;
 
-	if (is_module(v))
+	if (is_nn_module(v))
 		return each_of_module(t, v, each, arg, e);
+	/* TorchScript: build_tensorlist(list), restore_type_tag(dict, "Dict[str, Tensor]") */
+	if (f[PK_CALLEE].type == PK_GLOBAL && pk_len(args) &&
+	    pk_str_is(f[PK_CALLEE].g->module, "torch.jit._pickle"))
+		return each_of(t, &args->n->v[0], each, arg, e);
 	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* the class of the default */
 		rc = each_of(t, args, each, arg, e);
 	/* (attributes, slots) of classes that have __slots__ */

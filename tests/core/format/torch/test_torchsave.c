@@ -817,37 +817,49 @@ START_TEST(the_tar_files_of_old_are_refused)
 END_TEST
 
 /* torch 2.14 of a module with one Linear(2, 1): the members, and the beginning of data.pkl. */
-START_TEST(a_torchscript_program_is_refused_as_one)
+/* packed: of which member the archive says that it is compressed */
+static void put_script(const char *packed)
 {
-	static const char pickle[] = "\x80\2c__torch__\nM\nq\0)\x81}X\x08\0\0\0trainingq\1\x88sb.";
-	static const char *const members[] = { "data/0",
-					       "data/1",
-					       "data.pkl",
-					       "code/__torch__.py",
-					       "code/__torch__.py.debug_pkl",
-					       "constants.pkl",
-					       "version",
-					       "byteorder" };
+	static const char pickle[] =
+		"c__torch__\nNet\n)\x81}(<training>\x88<w><T><l>c__torch__.torch.nn\nLinear\n)\x81}"
+		"("
+		"<weight><T><bias>N<training>\x88ub<k>ctorch.jit._pickle\nbuild_intlist\n](<#1>"
+		"e\x85R"
+		"<tt>ctorch.jit._pickle\nbuild_tensorlist\n](<T>e\x85R"
+		"<d>ctorch.jit._pickle\nrestore_type_tag\n}<a><T>s<Dict[str, Tensor]>\x86Rub";
+	static const char *const members[] = { "data/0", "data.pkl", "code/__torch__.py",
+					       "code/__torch__.py.debug_pkl", "constants.pkl" };
+	struct archive a = { .style = { .prefix = "script" } };
+	struct buf pkl = BUF_INIT(1 << 20);
 
-	for (int constants = 0; constants < 2; constants++) {
-		struct archive a = { .style = { .prefix = "script" } };
+	put_pickle(&pkl, pickle);
+	for (size_t i = 0; i < ARRAY_LEN(members); i++)
+		if (i == 1)
+			archive_add(&a, members[i], pkl.data, pkl.len);
+		else
+			archive_add(&a, members[i], floats, sizeof(floats));
+	archive_end(&a);
+	for (size_t at = a.directory; at < a.b.len - strlen(packed); at++)
+		if (!memcmp(a.b.data + at, packed, strlen(packed)))
+			a.b.data[at - ZIP_CENTRAL_SIZE + 10] = 8;
+	put_file(dir_fd, "f.pt", a.b.data, a.b.len);
+	archive_release(&a);
+	buf_release(&pkl);
+}
 
-		for (size_t i = 0; i < ARRAY_LEN(members); i++)
-			if (constants || strcmp(members[i], "constants.pkl") != 0)
-				archive_add(&a, members[i], pickle, sizeof(pickle) - 1);
-		archive_end(&a);
-		for (size_t at = a.directory; at < a.b.len; at++) /* torch deflates the code */
-			if (!memcmp(a.b.data + at, "script/code/", 12))
-				a.b.data[at - ZIP_CENTRAL_SIZE + 10] = 8;
-		put_file(dir_fd, "f.pt", a.b.data, a.b.len);
-		expect_error("f.pt", ERR_UNSUPPORTED,
-			     constants
-				     ? "read 'f.pt': a TorchScript program, of torch.jit.save, is "
-				       "not read: torch.jit.load it and torch.save its state_dict()"
-				     : "read 'f.pt': zip member 'script/code/__torch__.py' is "
-				       "compressed or encrypted");
-		archive_release(&a);
-	}
+START_TEST(a_torchscript_program_has_its_tensors)
+{
+	put_script("script/code/"); /* as torch does */
+	expect("f.pt", "d.a/1 float32 [4] 16 raw 00000000\n"
+		       "l.weight/1 float32 [4] 16 raw 00000000\n"
+		       "tt.0/2 float32 [4] 16 raw 00000000\n"
+		       "w/1 float32 [4] 16 raw 00000000\n");
+	put_script("script/data.pkl");
+	expect_error("f.pt", ERR_UNSUPPORTED,
+		     "read 'f.pt': zip member 'script/data.pkl' is compressed or encrypted");
+	put_script("script/data/");
+	expect_error("f.pt", ERR_UNSUPPORTED,
+		     "read 'f.pt': zip member 'script/data/0' is compressed or encrypted");
 }
 END_TEST
 
