@@ -23,6 +23,14 @@
 #define autofree    CLEANUP(cleanup_free)
 #define autoclose   CLEANUP(cleanup_close)
 
+/* Defines a function for CLEANUP that frees what a local points to, if it is not NULL. */
+#define CLEANUP_POINTER(name, type, release) \
+	static inline void name(type *const *p) \
+	{ \
+		if (*p) \
+			(void)release(*p); \
+	}
+
 static inline void cleanup_free(void *p)
 {
 	free(*(void **)p);

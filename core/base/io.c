@@ -242,12 +242,6 @@ DIR *io_open_dir(int dirfd, const char *name, int flags)
 	return d;
 }
 
-void io_close_dir(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e)
 {
 	errno = 0;

@@ -7,6 +7,8 @@
 #ifndef BASE_IO_H
 #define BASE_IO_H
 
+#include "base/cleanup.h"
+
 #include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,7 +53,7 @@ int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
  *	while ((rc = io_next_entry(d, &entry, e)) > 0)
  */
 DIR *io_open_dir(int dirfd, const char *name, int flags);
-void io_close_dir(DIR **d);
+CLEANUP_POINTER(io_close_dir, DIR, closedir)
 /* The next entry except "." and "..": 1 and *ret; 0 at the end; or a negative errno with a
  * sentence. */
 int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);

@@ -11,11 +11,7 @@
 
 enum { MAX_CONFIG = 4 << 20, MAX_WORD = CKPT_FAMILY_MAX / 2 - 2 };
 
-static void close_file(struct ckpt_file **f)
-{
-	if (*f)
-		ckpt_file_close(*f);
-}
+CLEANUP_POINTER(close_file, struct ckpt_file, ckpt_file_close)
 
 /* Reads config.json as hf/ shows it. False: there is none, or it cannot be read. */
 static bool read_config(struct ckpt *c, char **text, struct jdoc *d)

@@ -73,11 +73,6 @@ int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_er
 	return sqlite3_prepare_v2(db, sql, -1, ret, NULL) ? sql_err(db, e, "chunk index") : 0;
 }
 
-void sql_finalizep(sqlite3_stmt **s)
-{
-	(void)sqlite3_finalize(*s);
-}
-
 void seal_hex(XXH128_hash_t h, char out[static 33])
 {
 	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,

@@ -42,6 +42,8 @@
 #ifndef INDEX_CATALOG_SCHEMA_H
 #define INDEX_CATALOG_SCHEMA_H
 
+#include "base/cleanup.h"
+
 #include <sqlite3.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -65,8 +67,8 @@ extern const char *const catalog_schema[]; /* statements, NULL at the end */
 int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what);
 int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e);
 int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_err *e);
-void sql_finalizep(sqlite3_stmt **s);
-#define autofinalize __attribute__((cleanup(sql_finalizep)))
+CLEANUP_POINTER(sql_finalizep, sqlite3_stmt, sqlite3_finalize)
+#define autofinalize CLEANUP(sql_finalizep)
 
 /* 32 hex digits. */
 void seal_hex(XXH128_hash_t h, char out[static 33]);

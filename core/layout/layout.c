@@ -57,10 +57,7 @@ void layout_free(struct layout *l)
 	free(l);
 }
 
-static void layout_freep(struct layout **l)
-{
-	layout_free(*l);
-}
+CLEANUP_POINTER(layout_freep, struct layout, layout_free)
 
 static bool is_json(const char *text, size_t len)
 {

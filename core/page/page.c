@@ -129,10 +129,7 @@ int page_begin(struct page *p, const char *title, struct ckpt_err *e)
 	return check(&p->out, e);
 }
 
-static void free_compressor(struct libdeflate_compressor **c)
-{
-	libdeflate_free_compressor(*c);
-}
+CLEANUP_POINTER(free_compressor, struct libdeflate_compressor, libdeflate_free_compressor)
 
 /* The caller frees *ret. 0: out of memory. */
 static size_t compress(const struct buf *data, uint8_t **ret)

@@ -42,10 +42,7 @@ static void report_release(struct report *r)
 	buf_release(&r->head);
 }
 
-static void close_checkpoint(struct ckpt **c)
-{
-	ckpt_close(*c);
-}
+CLEANUP_POINTER(close_checkpoint, struct ckpt, ckpt_close)
 
 /* ---- the whole checkpoint ---- */
 

@@ -33,10 +33,7 @@ void st_free(struct st_header *h)
 	free(h);
 }
 
-static void st_freep(struct st_header **h)
-{
-	st_free(*h);
-}
+CLEANUP_POINTER(st_freep, struct st_header, st_free)
 
 uint64_t st_data(const struct st_header *h)
 {

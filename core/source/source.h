@@ -12,6 +12,7 @@
 #define SOURCE_SOURCE_H
 
 #include "base/blob.h"
+#include "base/cleanup.h"
 #include "source/place.h"
 
 struct lender;
@@ -43,10 +44,7 @@ static inline void source_free(struct source *s) /* NULL is fine */
 		s->ops->free(s);
 }
 
-static inline void source_freep(struct source **s)
-{
-	source_free(*s);
-}
+CLEANUP_POINTER(source_freep, struct source, source_free)
 
 /* Reads as many bytes as there are, up to len: the count, or a negative errno. The sentence does
  * not name the file. */

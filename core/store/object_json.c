@@ -27,10 +27,7 @@ static int add_value(const struct pk_value *v, struct buf *ret, struct ckpt_err 
 	return 0;
 }
 
-static void free_strings(struct pk_strings **t)
-{
-	pk_strings_free(*t);
-}
+CLEANUP_POINTER(free_strings, struct pk_strings, pk_strings_free)
 
 /* Appends bytes that are not a pickle. */
 static int add_bytes(const void *data, size_t len, struct buf *ret, struct ckpt_err *e)

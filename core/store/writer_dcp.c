@@ -238,10 +238,7 @@ static int write_item(struct work *k, struct dcp_file *f, const struct ckpt_writ
 	return 0;
 }
 
-static void close_file(struct dcp_file **f)
-{
-	dcp_file_free(*f);
-}
+CLEANUP_POINTER(close_file, struct dcp_file, dcp_file_free)
 
 static int write_file(struct work *k, const struct job *j, struct ckpt_err *e)
 {

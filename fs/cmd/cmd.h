@@ -10,6 +10,8 @@
 #ifndef FS_CMD_CMD_H
 #define FS_CMD_CMD_H
 
+#include "base/cleanup.h"
+
 #include <ckptfs/ckpt.h>
 
 #include <stdbool.h>
@@ -90,10 +92,7 @@ bool cmd_is_sums(const char *path);
 /* Compares the first argument with such a list, prints the result, and returns the exit status. */
 int cmd_check_sums(const struct options *o, const char *list, const char *const *globs);
 
-static inline void cmd_closep(struct ckpt **c)
-{
-	ckpt_close(*c);
-}
+CLEANUP_POINTER(cmd_closep, struct ckpt, ckpt_close)
 
 /* The sequence that turns a style on, on a terminal that shows colors; STYLE_PLAIN turns it off. ""
  * elsewhere. */

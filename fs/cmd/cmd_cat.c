@@ -13,11 +13,7 @@
 
 enum { BLOCK = 1 << 20 };
 
-static void cleanup_file(struct ckpt_file **f)
-{
-	if (*f)
-		ckpt_file_close(*f);
-}
+CLEANUP_POINTER(cleanup_file, struct ckpt_file, ckpt_file_close)
 
 static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 		struct ckpt_err *e)

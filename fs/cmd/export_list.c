@@ -19,10 +19,7 @@ struct maker {
 	ckpt_node info; /* node of .ckptfs/info.json, or CKPT_ROOT */
 };
 
-static void cleanup_hash(XXH3_state_t **s)
-{
-	(void)XXH3_freeState(*s);
-}
+CLEANUP_POINTER(cleanup_hash, XXH3_state_t, XXH3_freeState)
 
 uint64_t export_units_of(uint64_t size)
 {

@@ -21,11 +21,7 @@
 
 enum { MAX_LINE = 1 << 16 };
 
-static void cleanup_fclose(FILE **f)
-{
-	if (*f)
-		(void)fclose(*f);
-}
+CLEANUP_POINTER(cleanup_fclose, FILE, fclose)
 
 /* Decodes the kernel's "\040", in place. */
 static void decode(char *s)

@@ -166,10 +166,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 
 /* ---- reading ---- */
 
-static void free_header(struct st_header **h)
-{
-	st_free(*h);
-}
+CLEANUP_POINTER(free_header, struct st_header, st_free)
 
 struct scan {
 	struct place *place;

@@ -123,10 +123,7 @@ static void piece_free(struct st_piece *p)
 	free(p);
 }
 
-static void piece_freep(struct st_piece **p)
-{
-	piece_free(*p);
-}
+CLEANUP_POINTER(piece_freep, struct st_piece, piece_free)
 
 static int add_tensor(struct st_pieces *all, const char *file, const struct st_header *h, size_t i,
 		      const struct placing *where, struct ckpt_err *e)
