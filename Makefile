@@ -278,6 +278,7 @@ check-torch: all
 	@tests/torch/torchtitan.sh
 	@tests/torch/fsdp.sh
 	@tests/torch/kinds.sh
+	@tests/torch/megatron_ranks.sh
 	@tests/torch/python.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.

@@ -14,7 +14,7 @@ allowed() {
     source) echo "$bytes" ;;
     index) echo "$bytes source" ;;
     format) echo "$bytes source index" ;;
-    format/deepspeed | format/fsdp) echo "$bytes source index format format/torch" ;;
+    format/deepspeed | format/fsdp | format/megatron_ranks) echo "$bytes source index format format/torch" ;;
     format/hyperparallel | format/megatron) echo "$bytes source index format format/dcp" ;;
     format/*) echo "$bytes source index format" ;;
     tensor) echo "$bytes index" ;;

@@ -143,6 +143,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(lease) \
 	X(megatron) \
 	X(megatron_args) \
+	X(megatron_ranks) \
 	X(merge) \
 	X(mesh) \
 	X(metadata) \

@@ -20,13 +20,14 @@
 static const struct format *const formats[] = { &format_megatron,      &format_megatron_zarr,
 						&format_hyperparallel, &format_dcp,
 						&format_safetensors,   &format_torchsave,
-						&format_deepspeed,     &format_fsdp };
+						&format_deepspeed,     &format_fsdp,
+						&format_megatron_ranks };
 
 /* How the formats above are recognised, for the error message about an unknown one. */
 static const char known_directories[] =
-	"PyTorch DCP has .metadata or __N.metadata, Megatron-core metadata.json, HyperParallel "
-	".metadata or .rankN_metadata, safetensors *.safetensors, transformers pytorch_model.bin, "
-	"DeepSpeed *_model_states.pt, FSDP model_world_size_W_rank_R.pt";
+	"PyTorch DCP has .metadata or __N.metadata, Megatron metadata.json or mp_rank_NN/, "
+	"HyperParallel .metadata or .rankN_metadata, safetensors *.safetensors, transformers "
+	"pytorch_model.bin, DeepSpeed *_model_states.pt, FSDP *_world_size_W_rank_R.pt";
 static const char known_files[] = "neither safetensors nor by torch.save";
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)

@@ -26,11 +26,11 @@ struct neighbour {
 	const char *what, *unread, *todo;
 };
 
-#define MEGATRON_LEGACY \
+#define MEGATRON_RANKS \
 	{ \
-		"a Megatron-LM checkpoint in the old format 'torch'", unread, \
-			"load it with Megatron-LM and save it with --ckpt-convert-format " \
-			"torch_dist" \
+		"a directory of Megatron's model-parallel ranks", "", \
+			"none of them has the model, in model_optim_rng.pt or, of NeMo, " \
+			"model_weights.ckpt" \
 	}
 #define FSDP_RANKS \
 	{ \
@@ -62,11 +62,6 @@ struct neighbour {
 			"unpack it with 'tar -xf', and open model_weights/ or model_weights.ckpt " \
 			"of what is in " \
 			"it" \
-	}
-#define NEMO_RANKS \
-	{ \
-		"a NeMo checkpoint with a directory for each rank", unread, \
-			"load it with NeMo and save it in the distributed format" \
 	}
 #define GGUF \
 	{ \
@@ -119,14 +114,14 @@ static const struct {
 	enum place_kind kind; /* PLACE_UNKNOWN: any */
 	struct neighbour is;
 } entries[] = {
-	{ "mp_rank_[0-9]*", PLACE_DIR, MEGATRON_LEGACY },
+	{ "mp_rank_[0-9]*", PLACE_DIR, MEGATRON_RANKS },
 	{ "{_CHECKPOINT_METADATA,_METADATA,manifest.ocdbt}", PLACE_UNKNOWN, ORBAX },
 	{ "{ocdbt.process_*,array_metadatas,orbax.checkpoint}", PLACE_UNKNOWN, ORBAX },
 	{ "{zarr.json,.zarray,.zgroup,.zmetadata}", PLACE_UNKNOWN, ZARR },
 	{ "model_weights.ckpt",
 	  PLACE_FILE,
 	  { "a NeMo archive, unpacked", "", "name the file model_weights.ckpt in it" } },
-	{ "tp_rank_[0-9]*_pp_rank_[0-9]*", PLACE_DIR, NEMO_RANKS },
+	{ "tp_rank_[0-9]*_pp_rank_[0-9]*", PLACE_DIR, MEGATRON_RANKS },
 	{ "*.nemo", PLACE_UNKNOWN, NEMO },
 	{ "{saved_model.pb,*.data-[0-9]*-of-[0-9]*}", PLACE_UNKNOWN, TENSORFLOW },
 	{ "*.msgpack", PLACE_UNKNOWN, FLAX },

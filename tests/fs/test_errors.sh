@@ -162,8 +162,8 @@ test_what_is_not_in_the_tree_has_a_reason() {
 test_neighbours_are_named() {
   mkdir -p old/iter_0000010/mp_rank_00 orbax/7.orbax-checkpoint-tmp-1 x.partial hub/models--a--b m
   printf 'GGUF\3\0\0\0' >model.gguf
-  refused "'iter_0000010' in it is a Megatron-LM checkpoint in the old format 'torch', which" ckptfs info old
-  refused "it is a Megatron-LM checkpoint in the old format 'torch'" ckptfs ls old/iter_0000010
+  refused "'iter_0000010' in it is a directory of Megatron's model-parallel ranks" ckptfs info old
+  refused "none of them has the model, in model_optim_rng.pt" ckptfs ls old/iter_0000010
   refused 'an Orbax save that has not finished' ckptfs info orbax
   refused 'its name is that of an Orbax save that has not finished' ckptfs info orbax/7.orbax-checkpoint-tmp-1
   refused 'its name is that of a save or export of ckptfs that has not finished' ckptfs info x.partial

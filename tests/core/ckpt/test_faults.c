@@ -472,6 +472,7 @@ static const struct job jobs[] = {
 	{ "a tree of HyperParallel", see_tree, "hp_a_collective/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of Megatron", see_tree, "mcore_flat/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of DeepSpeed", see_tree, "ds_z2_fp32_w4_tiny/ckpt", MEMORY, 0, 0, 0, NULL },
+	{ "a tree of Megatron's ranks", see_tree, "mranks_moe/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of FSDP", see_tree, "fsdp_tp/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of slices", see_tree, "ds_tp2_z3_fp32_w4/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of zarr", see_tree, "mcore_zarr/ckpt", MEMORY, 0, 0, 0, NULL },

@@ -52,11 +52,12 @@ static const struct {
 	{ "model_rank0.pt model_rank1.pt", ENOTSUP,
 	  "that each rank of an FSDP run wrote for itself" },
 	{ "model_rank_0.bin", ENOTSUP, "that each rank of an FSDP run wrote for itself" },
-	{ "mp_rank_00/model_optim_rng.pt mp_rank_01/model_optim_rng.pt", ENOTSUP,
-	  "a Megatron-LM checkpoint in the old format 'torch' ('mp_rank_00' is in it)" },
-	{ "mp_rank_00_000/model_optim_rng.pt", ENOTSUP, "in the old format 'torch'" },
-	{ "latest_checkpointed_iteration.txt iter_0000010/mp_rank_00/model_optim_rng.pt", ENOTSUP,
-	  "not a checkpoint; 'iter_0000010' in it is a Megatron-LM checkpoint" },
+	{ "mp_rank_00/distrib_optim.pt mp_rank_01/distrib_optim.pt", ENOENT,
+	  "a directory of Megatron's model-parallel ranks ('mp_rank_00' is in it); none of them "
+	  "has "
+	  "the model" },
+	{ "latest_checkpointed_iteration.txt iter_0000010/mp_rank_00/distrib_optim.pt", ENOENT,
+	  "not a checkpoint; 'iter_0000010' in it is a directory of Megatron's model-parallel" },
 	{ "_METADATA manifest.ocdbt d/x ocdbt.process_0/manifest.ocdbt", ENOTSUP,
 	  "it is a JAX checkpoint of Orbax or OCDBT ('_METADATA' is in it)" },
 	{ "manifest.ocdbt", ENOTSUP, "a JAX checkpoint of Orbax or OCDBT" },
@@ -70,7 +71,7 @@ static const struct {
 	{ "zarr.json c/0", ENOTSUP, "a directory of zarr arrays" },
 	{ "model_config.yaml model_weights.ckpt", ENOENT,
 	  "name the file model_weights.ckpt in it" },
-	{ "tp_rank_00_pp_rank_000/model_weights.ckpt", ENOTSUP, "a NeMo checkpoint" },
+	{ "tp_rank_00_pp_rank_000/x.ckpt", ENOENT, "or, of NeMo, model_weights.ckpt" },
 	{ "x.nemo", ENOENT, "it is a NeMo archive ('x.nemo' is in it); unpack it with 'tar -xf'" },
 	{ "checkpoint model.ckpt-7.index model.ckpt-7.data-00000-of-00001", ENOTSUP,
 	  "a TensorFlow checkpoint ('model.ckpt-7.data-00000-of-00001' is in it)" },
@@ -167,10 +168,11 @@ END_TEST
 
 START_TEST(a_file_of_another_program_is_told_by_its_directory)
 {
-	put_files("latest iter_0000010/mp_rank_00/x iter_0000020/mp_rank_00/x");
-	expect_refused("latest", ENOTSUP,
-		       "'latest' is no checkpoint; of its directory: not a checkpoint; "
-		       "'iter_0000010' in it is a Megatron-LM checkpoint in the old format");
+	put_files("latest 7/_METADATA 8/_METADATA");
+	expect_refused(
+		"latest", ENOTSUP,
+		"'latest' is no checkpoint; of its directory: not a checkpoint; '7' in it is "
+		"a JAX checkpoint");
 }
 END_TEST
 

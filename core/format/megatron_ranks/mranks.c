@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Megatron-LM's format `torch`, which it had before dist_checkpointing and still has: each
+ * model-parallel rank has saved its slices of the model. NeMo 1 has done so, too. mranks_files.c
+ * finds the files, mranks_rules.c says how slices are joined. Pickles are read when the index is
+ * built; of tensors, only the ends of those of which there are copies.
+ */
+#include "format/megatron_ranks/mranks.h"
+
+#include "index/catalog_build.h"
+#include "source/place.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
+
+static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
+{
+	int rc = file ? 0 : mr_probe(place, files, e);
+
+	if (rc > 0)
+		name_list_sort(files);
+	return rc;
+}
+
+static int list_files(struct mr *d, const struct name_list *files, struct ckpt_err *e)
+{
+	d->files = calloc(files->n + 1, sizeof(*d->files));
+	if (!d->files)
+		return err_nomem(e);
+	for (size_t i = 0; i < files->n; i++)
+		if (mr_file_parse(files->v[i], &d->files[d->n_files]))
+			d->n_files++;
+	return 0;
+}
+
+static int tell_optimizer(struct mr *d, struct ckpt_err *e)
+{
+	char path[300];
+	struct place_seen seen;
+	int rc = 0;
+
+	(void)snprintf(path, sizeof(path), "%.*s/distrib_optim.pt", (int)d->files->dir_len,
+		       d->files->path);
+	if (!d->optimizer)
+		rc = place_look(d->place, path, &seen, e);
+	if (rc > 0 || d->optimizer)
+		(void)format_note(d->not_shown,
+				  "the optimizer's states: the files number them, and do not say "
+				  "which parameters they belong to");
+	return rc < 0 ? rc : 0;
+}
+
+static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
+		struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct mr d = { .place = place,
+			.opts = opts,
+			.w = w,
+			.names = pk_strings_new(MR_MAX_NAMES),
+			.arena = ARENA_INIT(MAX_MEMORY) };
+	int rc = d.names ? list_files(&d, files, e) : err_nomem(e);
+
+	if (!rc)
+		rc = mr_read(&d, e);
+	if (!rc)
+		rc = mr_number_parts(&d, e);
+	if (!rc)
+		rc = mr_report(&d, e);
+	if (!rc)
+		rc = tell_optimizer(&d, e);
+	if (!rc)
+		rc = format_tell_not_shown(d.not_shown, w, e);
+	free(d.files);
+	free(d.parts);
+	arena_release(&d.arena);
+	pk_strings_free(d.names);
+	return rc;
+}
+
+const struct format format_megatron_ranks = { .name = "megatron-legacy",
+					      .probe = probe,
+					      .scan = scan };

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small checkpoints of Megatron-LM's format `torch`, and what is wrong with others; what real torch has
+ * written is compared in ckpt_data and tests/torch/megatron_ranks.sh. */
+#include "base/checked.h"
+#include "dir_util.h"
+#include "saved_util.h"
+#include "suites.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The state of rank mp_rank_NAME. */
+static void put(const char *name, const char *text, unsigned first)
+{
+	char path[200];
+
+	(void)snprintf(path, sizeof(path), "mp_rank_%s", name);
+	(void)mkdirat(dir_fd, path, 0755);
+	(void)snprintf(path, sizeof(path), "mp_rank_%s/model_optim_rng.pt", name);
+	saved_put(dir_fd, path, text, first);
+}
+
+static void drop(const char *name)
+{
+	char path[200];
+
+	(void)snprintf(path, sizeof(path), "mp_rank_%s/model_optim_rng.pt", name);
+	REQUIRE(!unlinkat(dir_fd, path, 0));
+	(void)snprintf(path, sizeof(path), "mp_rank_%s", name);
+	REQUIRE(!unlinkat(dir_fd, path, AT_REMOVEDIR));
+}
+
+/* A rank's state with this model, args and version. */
+static void put_model(const char *name, const char *model, const char *args, int version,
+		      unsigned first)
+{
+	char text[2000];
+
+	(void)snprintf(text, sizeof(text),
+		       "{'args': A{%s}, 'checkpoint_version': %d, 'iteration': 5, 'model': {%s}}",
+		       args, version, model);
+	put(name, text, first);
+}
+
+/* Objects that put_model writes. */
+#define OBJECTS "object args\nobject checkpoint_version\nobject iteration\n"
+
+static void expect(const char *want)
+{
+	saved_expect(dir, "megatron-legacy", want);
+}
+
+static void expect_error(const char *want)
+{
+	saved_expect_error(dir, want);
+}
+
+START_TEST(slices_are_joined_by_names_and_shapes)
+{
+	static const char model[] =
+		"'embedding.word_embeddings.weight': t0+0(1,2),"
+		"'decoder.layers.0.self_attention.linear_qkv.weight': t0+2(3,1),"
+		"'decoder.layers.0.self_attention.linear_proj.weight': t0+5(2,1),"
+		"'decoder.layers.0.self_attention.linear_proj.bias': t1+0(2),"
+		"'decoder.layers.0.mlp.linear_fc1.weight': t0+7(4,1),"
+		"'decoder.layers.0.mlp.linear_fc1.bias': t0+11(4),"
+		"'decoder.layers.0.mlp.linear_fc2.weight': t0+15(1,2),"
+		"'decoder.final_layernorm.weight': t1+2(2)";
+
+	put_model("00", model, "", 3, 0);
+	put_model("01", model, "", 3, 0);
+	/* The same values in both, or it would be said that copies differ. */
+	expect("decoder.final_layernorm.weight[2] 102 103\n"
+	       "decoder.layers.0.mlp.linear_fc1.bias[8] 11 12 11 12 13 14 13 14\n"
+	       "decoder.layers.0.mlp.linear_fc1.weight[8,1] 7 8 7 8 9 10 9 10\n"
+	       "decoder.layers.0.mlp.linear_fc2.weight[1,4] 15 16 15 16\n"
+	       "decoder.layers.0.self_attention.linear_proj.bias[2] 100 101\n"
+	       "decoder.layers.0.self_attention.linear_proj.weight[2,2] 5 5 6 6\n"
+	       "decoder.layers.0.self_attention.linear_qkv.weight[6,1] 2 3 4 2 3 4\n"
+	       "embedding.word_embeddings.weight[2,2] 0 1 0 1\n" OBJECTS);
+}
+END_TEST
+
+START_TEST(without_a_gate_the_first_projection_is_not_halved)
+{
+	static const char model[] = "'layers.0.mlp.dense_h_to_4h.bias': t0+0(2),"
+				    "'layers.0.mlp.dense_4h_to_h.weight': t0+2(1,2)";
+
+	put_model("00", model, "", 3, 0);
+	put_model("01", model, "", 3, 1000);
+	expect("layers.0.mlp.dense_4h_to_h.weight[1,4] 2 3 1002 1003\n"
+	       "layers.0.mlp.dense_h_to_4h.bias[4] 0 1 1000 1001\n" OBJECTS);
+	/* Neither as many rows as columns, nor twice as many. */
+	put_model("00", "'layers.0.mlp.dense_h_to_4h.bias': t0+0(2)", "", 3, 0);
+	put_model("01", "'layers.0.mlp.dense_h_to_4h.bias': t0+0(2)", "", 3, 1000);
+	expect("mp_rank_00/layers.0.mlp.dense_h_to_4h.bias[2] 0 1\n"
+	       "mp_rank_01/layers.0.mlp.dense_h_to_4h.bias[2] 1000 1001\n" OBJECTS
+	       "! not everything is shown: how the ranks' slices of "
+	       "'layers.0.mlp.dense_h_to_4h.bias' are joined: its shape is not that of such a "
+	       "tensor, so they are shown as mp_rank_00/NAME");
+}
+END_TEST
+
+START_TEST(stages_number_their_layers_from_0)
+{
+	put_model(
+		"00_000",
+		"'decoder.layers.0.norm.weight': t0+0(1), 'decoder.layers.1.norm.weight': t0+1(1)",
+		"", 3, 0);
+	put_model("00_001", "", "", 3, 1000);
+	put_model("00_002",
+		  "'decoder.layers.0.norm.weight': t0+0(1), 'mtp.layers.0.norm.weight': t0+1(1)",
+		  "'num_layers': 3", 3, 2000);
+	expect("decoder.layers.0.norm.weight[1] 0\ndecoder.layers.1.norm.weight[1] 1\n"
+	       "decoder.layers.2.norm.weight[1] 2000\nmtp.layers.0.norm.weight[1] 2001\n" OBJECTS);
+}
+END_TEST
+
+START_TEST(virtual_stages_come_before_stages)
+{
+	static const char state[] = "{'iteration': 5, 'checkpoint_version': 3,"
+				    "'model0': {'layers.0.norm.weight': t0+0(1)},"
+				    "'model1': {'layers.0.norm.weight': t0+1(1)}}";
+
+	put("00_000", state, 0);
+	put("00_001", state, 1000);
+	expect("layers.0.norm.weight[1] 0\nlayers.1.norm.weight[1] 1000\n"
+	       "layers.2.norm.weight[1] 1\nlayers.3.norm.weight[1] 1001\n"
+	       "object checkpoint_version\nobject iteration\n");
+	put("00_001",
+	    "{'iteration': 5, 'checkpoint_version': 3, 'model': {'layers.0.norm.weight': t0+0(1)}}",
+	    0);
+	expect_error("'mp_rank_00_001/model_optim_rng.pt' has 1 virtual stages, and "
+		     "'mp_rank_00_000/model_optim_rng.pt' has 2");
+}
+END_TEST
+
+START_TEST(a_number_alone_is_the_stage_or_the_expert_parallel_rank)
+{
+	static const char args[] = "'pipeline_model_parallel_size': 1,"
+				   "'expert_model_parallel_size': 2";
+	static const char model[] =
+		"'layers.0.mlp.experts.local_experts.0.linear_fc2.weight': t0+0(1,1),"
+		"'layers.0.mlp.experts.local_experts.1.linear_fc2.weight': t0+1(1,1),"
+		"'layers.0.mlp.experts.linear_fc2.weight0': t0+2(1,1)";
+
+	put_model("00_000", model, args, 3, 0);
+	put_model("00_001", model, args, 3, 1000);
+	expect("layers.0.mlp.experts.linear_fc2.weight0[1,1] 2\n"
+	       "layers.0.mlp.experts.linear_fc2.weight1[1,1] 1002\n"
+	       "layers.0.mlp.experts.local_experts.0.linear_fc2.weight[1,1] 0\n"
+	       "layers.0.mlp.experts.local_experts.1.linear_fc2.weight[1,1] 1\n"
+	       "layers.0.mlp.experts.local_experts.2.linear_fc2.weight[1,1] 1000\n"
+	       "layers.0.mlp.experts.local_experts.3.linear_fc2.weight[1,1] 1001\n" OBJECTS);
+}
+END_TEST
+
+START_TEST(rows_of_old_versions_are_put_in_order)
+{
+	static const char model[] = "'attention.query_key_value.weight': t0+0(12,1)";
+	static const char args[] = "'model_parallel_size': 1, 'num_attention_heads': 2";
+
+	/* Two heads of two dimensions; the element's number says where it was stored. */
+	put_model("00", "'layers.0.attention.query_key_value.weight': t0+0(12,1)", args, 0, 0);
+	expect("layers.0.attention.query_key_value.weight[12,1] 0 1 4 5 8 9 2 3 6 7 10 "
+	       "11\n" OBJECTS);
+	put_model("00", "'layers.0.attention.query_key_value.weight': t0+0(12,1)", args, 1, 0);
+	expect("layers.0.attention.query_key_value.weight[12,1] 0 3 1 4 2 5 6 9 7 10 8 "
+	       "11\n" OBJECTS);
+	put_model("00", "'layers.0.attention.key_value.weight': t0+0(8,1)", args, 0, 0);
+	expect("layers.0.attention.key_value.weight[8,1] 0 1 4 5 2 3 6 7\n" OBJECTS);
+	put_model("00", model, "'num_attention_heads': 5", 0, 0);
+	expect("mp_rank_00/attention.query_key_value.weight[12,1] 0 1 2 3 4 5 6 7 8 9 10 "
+	       "11\n" OBJECTS "! not everything is shown: how the ranks' slices of "
+	       "'attention.query_key_value.weight' are joined: checkpoint_version is below 2, and "
+	       "the number of heads is not known, so they are shown as mp_rank_00/NAME");
+	put_model("00", model, "'num_attention_heads': 4611686018427387904", 0, 0);
+	expect("mp_rank_00/attention.query_key_value.weight[12,1] 0 1 2 3 4 5 6 7 8 9 10 "
+	       "11\n" OBJECTS "! not everything is shown: how the ranks' slices of "
+	       "'attention.query_key_value.weight' are joined: checkpoint_version is below 2, and "
+	       "the number of heads is not known, so they are shown as mp_rank_00/NAME");
+}
+END_TEST
+
+START_TEST(experts_in_one_tensor_have_a_dimension_of_their_own)
+{
+	static const char model[] = "'layers.0.mlp.router.weight': t1+0(2,1),"
+				    "'layers.0.mlp.experts.weight1': t0+0(1,8),"
+				    "'layers.0.mlp.experts.weight2': t0+8(4,1)";
+
+	put_model("00", model, "", 3, 0);
+	put_model("01", model, "", 3, 0);
+	expect("layers.0.mlp.experts.weight1[2,1,8] 0 1 0 1 2 3 2 3 4 5 4 5 6 7 6 7\n"
+	       "layers.0.mlp.experts.weight2[2,4,1] 8 9 8 9 10 11 10 11\n"
+	       "layers.0.mlp.router.weight[2,1] 100 101\n" OBJECTS);
+	put_model("00", "'layers.0.mlp.experts.weight2': t0+8(4,1)", "", 3, 0);
+	drop("01");
+	expect("mp_rank_00/layers.0.mlp.experts.weight2[4,1] 8 9 10 11\n" OBJECTS
+	       "! not everything is shown: how the ranks' slices of 'layers.0.mlp.experts.weight2' "
+	       "are joined: the number of experts is not known, so they are shown as "
+	       "mp_rank_00/NAME");
+}
+END_TEST
+
+START_TEST(copies_are_shown_once_and_others_apart)
+{
+	put_model("00", "'a.norm.weight': t0+0(1), 'same': t0+1(1), 'odd': t0+2(1)", "", 3, 0);
+	put_model("01", "'a.norm.weight': t0+1(1), 'same': t0+1(1), 'odd': t0+2(1)", "", 3, 0);
+	expect("a.norm.weight[1] 0\nodd[1] 2\nsame[1] 1\n" OBJECTS
+	       "! not everything is shown: 'a.norm.weight' of other ranks: "
+	       "'mp_rank_01/model_optim_rng.pt' has other values than "
+	       "'mp_rank_00/model_optim_rng.pt', whose are shown");
+	put_model("01", "'a.norm.weight': t0+0(1), 'same': t0+1(1), 'odd': t0+3(1)", "", 3, 0);
+	expect("a.norm.weight[1] 0\nmp_rank_00/odd[1] 2\nmp_rank_01/odd[1] 3\nsame[1] 1\n" OBJECTS
+	       "! not everything is shown: how the ranks' slices of 'odd' are joined: its name is "
+	       "not one of Megatron's, so they are shown as mp_rank_00/NAME");
+}
+END_TEST
+
+START_TEST(nested_state_dicts_of_old_models_and_an_optimizer)
+{
+	put("00",
+	    "{'model': {'language_model': {'encoder': {'layers.0.input_layernorm.weight': "
+	    "t0+0(1)}}},"
+	    " 'checkpoint_version': 3, 'optimizer': {'state': {0: t0+1(1)}}, 'rng_state': [E]}",
+	    0);
+	expect("language_model.encoder.layers.0.input_layernorm.weight[1] 0\n"
+	       "object checkpoint_version\n"
+	       "! not everything is shown: the optimizer's states: the files number them, and do "
+	       "not say which parameters they belong to");
+}
+END_TEST
+
+START_TEST(weights_of_nemo)
+{
+	for (unsigned p = 0; p < 2; p++) {
+		char path[100];
+
+		(void)snprintf(path, sizeof(path), "tp_rank_00_pp_rank_%03u", p);
+		REQUIRE(!mkdirat(dir_fd, path, 0755));
+		(void)snprintf(path, sizeof(path), "tp_rank_00_pp_rank_%03u/model_weights.ckpt", p);
+		saved_put(dir_fd, path, "{'model.decoder.layers.0.norm.weight': t0+0(1)}", p);
+	}
+	expect("model.decoder.layers.0.norm.weight[1] 0\nmodel.decoder.layers.1.norm.weight[1] "
+	       "1\n");
+	REQUIRE(!renameat(dir_fd, "tp_rank_00_pp_rank_001", dir_fd, "tp_rank_00_pp_rank_002"));
+	expect_error("'tp_rank_00_pp_rank_001' is missing beside 'tp_rank_00_pp_rank_000'");
+}
+END_TEST
+
+START_TEST(files_that_are_not_of_one_save_are_refused)
+{
+	static const char two[] =
+		"'tensor_model_parallel_size': 2, 'pipeline_model_parallel_size': 2";
+	static const char norm[] = "'norm.weight': t0+0(1)";
+
+	put_model("00_000", norm, two, 3, 0);
+	put_model("00_001", norm, two, 3, 0);
+	expect_error("have tensor_model_parallel_size=2, and the last rank's file is "
+		     "'mp_rank_00_001/model_optim_rng.pt': others are missing");
+	put_model("01_001", norm, two, 3, 0);
+	expect_error("'mp_rank_01_000' is missing beside 'mp_rank_00_000'");
+	put_model("01_000", norm, two, 3, 0);
+	put_model("02_000", norm, two, 3, 0);
+	expect_error(
+		"the last rank's file is 'mp_rank_02_000/model_optim_rng.pt': it is of another "
+		"checkpoint");
+	drop("02_000");
+	put_model("1_0", norm, two, 3, 0);
+	expect_error("are of the same rank: one is of another checkpoint");
+	drop("1_0");
+	put_model("01_000", "'norm.weight': t0+0(2)", two, 3, 0);
+	expect_error("'norm.weight': 'mp_rank_00_000/model_optim_rng.pt' has torch.Size([1]), "
+		     "'mp_rank_01_000/model_optim_rng.pt' has torch.Size([2]): are these files of "
+		     "one save?");
+	put_model("01_000", "'norm.weight': h0+0(1)", two, 3, 0);
+	expect_error("has float32, 'mp_rank_01_000/model_optim_rng.pt' has float16");
+	put_model("01_000", norm, two, 2, 0);
+	expect_error("have different values of checkpoint_version");
+	put("01_000", "{'iteration': 6, 'checkpoint_version': 3, 'model': {}}", 0);
+	expect_error("'mp_rank_01_000/model_optim_rng.pt' is of iteration 6, and "
+		     "'mp_rank_00_000/model_optim_rng.pt' of 5: are these files of one save?");
+}
+END_TEST
+
+START_TEST(what_is_damaged_is_an_error)
+{
+	REQUIRE(!mkdirat(dir_fd, "mp_rank_00", 0755));
+	expect_error("'mp_rank_00' is in it");
+	put("00", "[]", 0);
+	expect_error("'mp_rank_00/model_optim_rng.pt' does not hold a dict");
+	put("00", "{'args': E}", 0);
+	expect_error("'mp_rank_00/model_optim_rng.pt' has no model");
+	put("00", "{'model': 5}", 0);
+	expect_error("'mp_rank_00/model_optim_rng.pt' has no model");
+	put("00", "{'model': {}, 'checkpoint_version': 4611686018427387904}", 0);
+	expect_error("its checkpoint_version is no number");
+	put("00", "{'model': {'w': t0+39(2)}}", 0);
+	expect_error("its view reaches outside its storage");
+	put("00", "{'model': {'a': {'b': t0+0(1)}, 'a.b': t0+1(1)}}", 0);
+	expect_error("has two tensors called 'a.b'");
+	put_file(dir_fd, "mp_rank_00/model_optim_rng.pt", "x", 1);
+	expect_error("read 'mp_rank_00/model_optim_rng.pt'");
+}
+END_TEST
+
+START_TEST(links_to_ranks_elsewhere_are_not_followed)
+{
+	put_model("00", "'norm.weight': t0+0(1)", "", 3, 0);
+	REQUIRE(!symlinkat("/tmp", dir_fd, "mp_rank_01"));
+	expect("norm.weight[1] 0\n" OBJECTS);
+	REQUIRE(!unlinkat(dir_fd, "mp_rank_00/model_optim_rng.pt", 0));
+	REQUIRE(!symlinkat("/etc/passwd", dir_fd, "mp_rank_00/model_optim_rng.pt"));
+	expect_error("mp_rank_00/model_optim_rng.pt");
+}
+END_TEST
+
+SUITE(megatron_ranks, .setup = dir_setup, .teardown = dir_teardown)

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * saved_util - small files of torch.save, written down as Python would show what is in them, and what
+ * a checkpoint of them is shown as.
+ *
+ *	{'a': [1, (2,)], 'b': N}	dicts, lists, tuples, integers, None
+ *	t2+5(2,3)			a float32 tensor of that shape on storage 2, from element 5 on
+ *	h2+5(2,3)			of float16
+ *	A{'x': 1}			argparse.Namespace(x=1)
+ *	E, Z				an object that would do something; DeepSpeed's ZeroStageEnum(2)
+ */
+#ifndef TESTS_SAVED_UTIL_H
+#define TESTS_SAVED_UTIL_H
+
+/* Element i of storage k is first + 100 k + i; a storage has 40. */
+void saved_put(int dirfd, const char *path, const char *text, unsigned first);
+
+/* Tensors, and objects except not_shown and those of train_state; then the warning. */
+void saved_expect(const char *path, const char *format, const char *want);
+/* It cannot be opened, with a message that contains `want`. */
+void saved_expect_error(const char *path, const char *want);
+
+#endif
