@@ -10,12 +10,12 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "index/catalog_internal.h"
-#include "index/catalog_names.h"
 #include "index/catalog_normal.h"
 #include "index/catalog_path.h"
 #include "index/catalog_query.h"
 #include "index/catalog_schema.h"
 #include "model/flat.h"
+#include "parse/pickle.h"
 #include "source/place.h"
 
 #include <fcntl.h>
@@ -51,7 +51,9 @@ struct catalog_writer {
 	sqlite3_stmt *insert_map;
 	char *path, *tmp; /* NULL in memory */
 	char *format, *root;
-	struct names sources, encodings;
+	struct pk_strings *sources, *encodings;
+	uint64_t *min_size; /* of each source */
+	size_t cap_sources;
 	struct pendings tensors, objects;
 	struct buf text, path_text;
 	struct normal normal;
@@ -65,18 +67,37 @@ static const char builder[] = "ckptfs " CKPTFS_VERSION;
 
 /* ---- names ---- */
 
+static int add_name(struct pk_strings *t, const char *s, size_t len, uint32_t *ret,
+		    struct ckpt_err *e)
+{
+	const struct pk_str *name = pk_intern(t, s, len);
+
+	if (!name)
+		return catalog_no_memory(e);
+	*ret = name->id;
+	return 0;
+}
+
 int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
 		       struct ckpt_err *e)
 {
 	int rc = io_check_relative(path, len, e);
 
-	return rc ? rc : names_add(&w->sources, path, len, ret, e);
+	uint32_t known = pk_strings_count(w->sources);
+
+	if (!rc && !VEC_ROOM(w->min_size, w->cap_sources, known + (size_t)1))
+		rc = catalog_no_memory(e);
+	if (!rc)
+		rc = add_name(w->sources, path, len, ret, e);
+	if (!rc && *ret == known)
+		w->min_size[known] = 0;
+	return rc;
 }
 
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
 			 struct ckpt_err *e)
 {
-	return names_add(&w->encodings, name, strlen(name), ret, e);
+	return add_name(w->encodings, name, strlen(name), ret, e);
 }
 
 /* ---- opening ---- */
@@ -89,15 +110,17 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 	int rc;
 
 	if (!w)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
+		return catalog_no_memory(e);
 	w->text = w->path_text = (struct buf)BUF_INIT(CATALOG_MAX_MAP);
 	w->directory = (struct buf)BUF_INIT(CATALOG_MAX_DIRECTORY);
 	w->format = strdup(format);
 	w->root = strdup(root);
+	w->sources = pk_strings_new(SIZE_MAX);
+	w->encodings = pk_strings_new(SIZE_MAX);
 	if (path && (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s.tmp", path) < 0))
 		w->tmp = NULL;
-	if (!w->format || !w->root || (path && !w->tmp)) {
-		rc = err_set(e, ENOMEM, "chunk index: out of memory");
+	if (!w->format || !w->root || !w->sources || !w->encodings || (path && !w->tmp)) {
+		rc = catalog_no_memory(e);
 		goto fail;
 	}
 	if (w->tmp)
@@ -106,7 +129,7 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
 			    NULL)) {
 		rc = w->db ? sql_err(w->db, e, w->tmp ? w->tmp : "chunk index")
-			   : err_set(e, ENOMEM, "chunk index: out of memory");
+			   : catalog_no_memory(e);
 		goto fail;
 	}
 	(void)snprintf(begin, sizeof(begin),
@@ -142,8 +165,9 @@ void catalog_writer_free(struct catalog_writer *w)
 	(void)sqlite3_close(w->db);
 	if (w->tmp)
 		(void)unlink(w->tmp);
-	names_release(&w->sources);
-	names_release(&w->encodings);
+	pk_strings_free(w->sources);
+	pk_strings_free(w->encodings);
+	free(w->min_size);
 	pendings_release(&w->tensors);
 	pendings_release(&w->objects);
 	normal_release(&w->normal);
@@ -221,7 +245,7 @@ static int pending_add(struct pendings *list, const struct pending *p, struct ck
 		n += texts[i] ? strlen(texts[i]) + 1 : 0;
 	copy = VEC_ROOM(list->v, list->cap, list->n + 1) ? malloc(n) : NULL;
 	if (!copy)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
+		return catalog_no_memory(e);
 	*copy = *p;
 	copy->dims = (uint64_t *)(copy + 1);
 	if (dims)
@@ -268,7 +292,7 @@ static int check_fqn(const char *fqn, size_t len, struct ckpt_err *e)
 
 static void source_reach(struct catalog_writer *w, const struct chunk_loc *l)
 {
-	uint64_t *min_size = &w->sources.by_id[l->file]->min_size;
+	uint64_t *min_size = &w->min_size[l->file];
 
 	*min_size = max_u64(*min_size, l->offset + l->length);
 }
@@ -436,22 +460,23 @@ static int sort_and_check(struct pendings *p, const char *what, struct ckpt_err 
 	return 0;
 }
 
-static int put_names(struct catalog_writer *w, const struct names *t, const char *sql, bool sizes,
-		     struct ckpt_err *e)
+/* sizes: of sources; NULL for encodings */
+static int put_names(struct catalog_writer *w, const struct pk_strings *t, const char *sql,
+		     const uint64_t *sizes, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	int rc = sql_prepare(w->db, sql, &s, e);
 
-	buf_varint(&w->directory, t->n);
-	for (uint32_t i = 0; !rc && i < t->n; i++) {
-		const struct name *n = t->by_id[i];
+	buf_varint(&w->directory, pk_strings_count(t));
+	for (uint32_t i = 0; !rc && i < pk_strings_count(t); i++) {
+		const char *name = pk_string(t, i)->data;
 
-		put_str(&w->directory, n->text);
+		put_str(&w->directory, name);
 		(void)sqlite3_bind_int64(s, 1, i);
-		bind_str(s, 2, n->text);
+		bind_str(s, 2, name);
 		if (sizes) {
-			buf_varint(&w->directory, n->min_size);
-			(void)sqlite3_bind_int64(s, 3, (int64_t)n->min_size);
+			buf_varint(&w->directory, sizes[i]);
+			(void)sqlite3_bind_int64(s, 3, (int64_t)sizes[i]);
 		}
 		rc = step_reset(w, s, e);
 	}
@@ -596,7 +621,7 @@ static int put_metadata(struct catalog_writer *w, struct ckpt_err *e)
 		const char *id = (const char *)sqlite3_column_text(s, 2);
 
 		if (!name || !id || !hex)
-			return err_set(e, ENOMEM, "chunk index: out of memory");
+			return catalog_no_memory(e);
 		put_str(&rows, name);
 		buf_varint(&rows, (uint64_t)sqlite3_column_int64(s, 1));
 		put_str(&rows, id);
@@ -661,9 +686,9 @@ int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct
 	w->insert_map = NULL;
 	put_str(&w->directory, w->format);
 	buf_varint(&w->directory, w->chunks);
-	rc = put_names(w, &w->sources, "INSERT INTO source VALUES(?,?,?)", true, e);
+	rc = put_names(w, w->sources, "INSERT INTO source VALUES(?,?,?)", w->min_size, e);
 	if (!rc)
-		rc = put_names(w, &w->encodings, "INSERT INTO encoding VALUES(?,?)", false, e);
+		rc = put_names(w, w->encodings, "INSERT INTO encoding VALUES(?,?)", NULL, e);
 	if (!rc)
 		rc = put_tensors(w, e);
 	if (!rc)

@@ -245,12 +245,11 @@ static int open_db(struct catalog_file *f, sqlite3 **ret, struct ckpt_err *e)
 		.xFullPathname = vfs_full_name,
 	};
 	if (sqlite3_vfs_register(&f->vfs, 0))
-		return err_set(e, ENOMEM, "chunk index: out of memory");
+		return catalog_no_memory(e);
 	rc = sqlite3_open_v2("index", &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, f->name);
 	(void)sqlite3_vfs_unregister(&f->vfs);
 	if (rc) {
-		rc = db ? sql_err(db, e, "chunk index")
-			: err_set(e, ENOMEM, "chunk index: out of memory");
+		rc = db ? sql_err(db, e, "chunk index") : catalog_no_memory(e);
 		(void)sqlite3_close(db);
 		return rc;
 	}
@@ -305,7 +304,7 @@ int catalog_file_open(const char *path, struct catalog_file **ret, sqlite3 **ret
 	int rc;
 
 	if (!f)
-		return err_set(e, ENOMEM, "chunk index: out of memory");
+		return catalog_no_memory(e);
 	rc = open_file(f, path, e);
 	if (!rc)
 		rc = open_db(f, &db, e);

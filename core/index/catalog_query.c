@@ -41,11 +41,6 @@ static int damaged(struct ckpt_err *e, const char *what)
 	return err_set(e, ERR_CORRUPT, "chunk index is damaged: %s", what);
 }
 
-static int no_memory(struct ckpt_err *e)
-{
-	return err_set(e, ENOMEM, "chunk index: out of memory");
-}
-
 /* ---- values of the file, by the number of their row ---- */
 
 /* Reports why a value could not be opened: `what` if it does not exist or is a number. */
@@ -73,7 +68,7 @@ static int read_value(struct catalog *c, const char *table, const char *column, 
 	if (len > max)
 		rc = damaged(e, what);
 	else if (!(p = malloc(len ? len : 1)))
-		rc = no_memory(e);
+		rc = catalog_no_memory(e);
 	else if (sqlite3_blob_read(b, p, (int)len, 0))
 		rc = sql_err(c->db, e, "chunk index");
 	(void)sqlite3_blob_close(b);
@@ -247,7 +242,7 @@ static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 		get_object(c, &d, &c->objects[i]);
 	c->covered = calloc(c->n_tensors + 1, sizeof(*c->covered));
 	if (rc || !c->tensors || !c->objects || !c->covered)
-		return no_memory(e);
+		return catalog_no_memory(e);
 	/* All maps together are no longer than the file, so that reading each takes linear time. */
 	return d.bad || d.p != d.end || sum.chunks != chunks || sum.map_bytes > max
 		       ? damaged(e, "its directory")
@@ -280,7 +275,7 @@ static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
 
 	c->metadata = get_count(&d, 7, sizeof(*c->metadata), &c->n_metadata);
 	if (!c->metadata)
-		return no_memory(e);
+		return catalog_no_memory(e);
 	for (size_t i = 0; i < c->n_metadata && !d.bad; i++) {
 		struct catalog_metadata *m = &c->metadata[i];
 
@@ -322,7 +317,7 @@ static int catalog_read(sqlite3 *db, struct catalog_file *file, struct catalog *
 	if (!c) {
 		(void)sqlite3_close(db);
 		catalog_file_close(file);
-		return no_memory(e);
+		return catalog_no_memory(e);
 	}
 	(void)pthread_mutex_init(&c->lock, NULL);
 	c->db = db;
@@ -479,7 +474,7 @@ static int map_from_text(struct catalog *c, const struct catalog_tensor *t, cons
 	autofree struct chunkmap *m = NULL;
 
 	if (!boxes || !locs)
-		return no_memory(e);
+		return catalog_no_memory(e);
 	get_char(&d, '[');
 	for (size_t i = 0; i < count && !d.bad; i++) {
 		if (i) {
@@ -493,7 +488,7 @@ static int map_from_text(struct catalog *c, const struct catalog_tensor *t, cons
 		return damaged(e, "chunk map");
 	m = chunkmap_new(n, t->shape, boxes, t->chunks);
 	if (!m)
-		return no_memory(e);
+		return catalog_no_memory(e);
 	if (!m->counts && t->state != TENSOR_INCOMPLETE && check_cover(c, t, boxes, e))
 		return -e->code;
 	if (count)
@@ -527,7 +522,7 @@ int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct c
 	int rc;
 
 	if (!text)
-		return no_memory(e);
+		return catalog_no_memory(e);
 	{
 		SCOPED_LOCK(&c->lock);
 

@@ -51,6 +51,11 @@ const char *const catalog_schema[] = {
 	NULL,
 };
 
+int catalog_no_memory(struct ckpt_err *e)
+{
+	return err_set(e, ENOMEM, "chunk index: out of memory");
+}
+
 int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 {
 	int rc = sqlite3_extended_errcode(db) & 0xff;

@@ -63,6 +63,7 @@ enum { CATALOG_DIRECTORY_ROW = 1, CATALOG_METADATA_ROW = 2 }; /* ids in `directo
 
 extern const char *const catalog_schema[]; /* statements, NULL at the end */
 
+int catalog_no_memory(struct ckpt_err *e);
 /* Sets *e to the connection's last error. */
 int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what);
 int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e);
