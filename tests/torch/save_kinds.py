@@ -5,9 +5,13 @@ Each case is OUT/NAME/ckpt, a file, and OUT/NAME/expected.json with what a mount
 tensors and texts, as torch itself loads them.
 """
 import hashlib
+import io
 import json
 import os
+import pickle
+import struct
 import sys
+import tarfile
 
 import torch
 import torch.distributed as dist
@@ -283,6 +287,77 @@ def protocols(out):
             case.done()
 
 
+# ---- the tar files of torch 0.1.0 to 0.1.9, which torch.load still reads
+
+def save_tar(path, value, protocol, windows=()):
+    """windows: (tensor, root, offset in elements): its storage is a part of the root's."""
+    tensors, storages, inside = {}, {}, {id(t): (root, at) for t, root, at in windows}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            if isinstance(obj, torch.Tensor) and not isinstance(obj, torch.nn.Parameter):
+                tensors[id(obj)] = obj
+                return str(id(obj))
+            return None
+
+    def key_of(t):
+        return id(t) if id(t) in inside else t.untyped_storage()._cdata
+
+    def dump(v):
+        return pickle.dumps(v, protocol)
+
+    def table(count, parts):
+        return dump(count) + b"".join(parts)
+
+    def class_of(t):
+        return getattr(torch, STORAGES[t.dtype])
+
+    f = io.BytesIO()
+    Pickler(f, protocol).dump(value)
+    for t in list(tensors.values()):
+        root = inside[id(t)][0] if id(t) in inside else t
+        storages[root.untyped_storage()._cdata] = root
+    members = {"sys_info": dump({"protocol_version": 1000, "little_endian": True}),
+               "pickle": f.getvalue()}
+    members["tensors"] = table(len(tensors), (
+        dump((k, key_of(t), torch.FloatTensor)) + struct.pack("<i4x", t.dim()) +
+        struct.pack(f"<{2 * t.dim() + 1}q", *t.shape, *t.stride(),
+                    0 if k in inside else t.storage_offset()) for k, t in tensors.items()))
+    members["storages"] = table(len(storages), (
+        dump((k, "cpu", class_of(t))) +
+        struct.pack("<q", len(t.untyped_storage()) // t.element_size()) +
+        bytes(t.untyped_storage().tolist()) for k, t in storages.items())) + dump(
+            [(k, root.untyped_storage()._cdata, at, tensors[k].numel())
+             for k, (root, at) in inside.items()])
+    with tarfile.open(path, "w:", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 1480000000.25  # a fraction: an extended header
+            tar.addfile(info, io.BytesIO(data))
+
+
+STORAGES = {torch.float32: "FloatStorage", torch.float64: "DoubleStorage",
+            torch.float16: "HalfStorage", torch.int64: "LongStorage", torch.uint8: "ByteStorage",
+            torch.int32: "IntStorage"}
+
+
+def tars(out):
+    x, y = torch.randn(4, 6), torch.arange(10)
+    part = y[2:5]
+    state = {"x": x, "half": torch.randn(3).half(), "turned": x.t()[1:], "same": x, "y": y,
+             "list": [torch.zeros(0), torch.tensor(5, dtype=torch.uint8)], "part": part,
+             "parameter": torch.nn.Parameter(torch.randn(2)), "epoch": 3}
+    for protocol in (0, 1, 2):
+        case = Case(out, f"tar_{protocol}")
+        save_tar(case.path, state, protocol, [(part, y, 2)])
+        loaded = torch.load(case.path, weights_only=False)
+        case.object("epoch", loaded.pop("epoch"))
+        case.state({f"list.{i}": t for i, t in enumerate(loaded.pop("list"))})
+        case.state(loaded)
+        assert (loaded["part"] == part).all() and (loaded["turned"] == state["turned"]).all()
+        case.done()
+
+
 def main():
     out = sys.argv[1]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("PORT", "29519"))
@@ -296,9 +371,18 @@ def main():
             loaded, case = saved(out, make.__name__ + suffix, state, **options)
             case.state(loaded)
             case.done()
+    case = Case(out, "parts")
+    all_parts = quantised() | sparse() | nested() | {"module": torch.nn.Sequential(
+        torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))}
+    torch.save(all_parts, case.path)
+    loaded = torch.load(case.path, weights_only=False)
+    case.state(loaded.pop("module").state_dict(), "module.")
+    case.state(loaded)
+    case.done()
     modules(out)
     scripts(out)
     protocols(out)
+    tars(out)
     loaded, case = saved(out, "names", {"a": {"b": torch.ones(2)}, "a.b": torch.zeros(3),
                                         "s": torch.eye(2).to_sparse(), "s.values": torch.ones(1)})
     case.tensor("a.b", loaded["a"]["b"])

@@ -24,8 +24,8 @@ enum torchsave_kind {
 	TORCHSAVE_NONE,
 	TORCHSAVE_ZIP,
 	TORCHSAVE_LEGACY, /* a stream of pickles, then storages: before torch 1.6 */
-	TORCHSAVE_TAR,	  /* of torch's first versions */
-	TORCHSAVE_SCRIPT, /* a program written by torch.jit.save */
+	TORCHSAVE_TAR,	  /* of torch's first versions, see torchsave_tar.h */
+	TORCHSAVE_SCRIPT, /* a program of torch.jit.save */
 };
 
 /* A negative errno if it is a ZIP archive that cannot be read. */
@@ -45,6 +45,7 @@ struct torchsave {
 	struct pk_strings *strings;
 	struct torchsave_storage *storages; /* by string id of their key */
 	size_t n_storages;
+	struct torchsave_tar *tar;
 	uint64_t visits, entries; /* of values, that reports may still make */
 	bool walked;
 	uint32_t (*named)[2]; /* by string id: how many tensors and objects have this name */
@@ -54,6 +55,12 @@ struct torchsave {
 /* Reads the pickle and locates the storages. Call torchsave_release even if it fails. */
 int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err *e);
 void torchsave_release(struct torchsave *t);
+/* The entry of a key, which may be NULL: too many; the table grows as needed, and moves. */
+int torchsave_storage_of(struct torchsave *t, const struct pk_str *key,
+			 struct torchsave_storage **ret, struct ckpt_err *e);
+/* A pickle somewhere in the file, without persistent ids. */
+int torchsave_load(struct torchsave *t, uint64_t at, uint64_t len, struct pickle **ret,
+		   struct ckpt_err *e);
 /* Where the storage of a tensor begins; fails if the storage is not as large as the pickle says. */
 int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint64_t *ret,
 		   struct ckpt_err *e);

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "format/raw.h"
+#include "format/torch/torchsave_tar.h"
 #include "format/torch/torchsave_walk.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
@@ -484,6 +485,10 @@ int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, str
 	struct torch_tensor t = { 0 };
 	int rc;
 
+	if (!c->fn && torchsave_tar_has(w->t, c->value, true)) {
+		rc = torchsave_tar_tensor(w->t, c->value, &t, e);
+		return rc ? rc : walk_dense(w, &t, e);
+	}
 	if (!c->fn)
 		return not_shown(e, "a parameter without a tensor");
 	if (pk_is(c->fn, NULL, "_rebuild_sparse_tensor") ||

@@ -21,6 +21,8 @@
  *	pickle            list of keys
  *	per key           number of elements, 64 bits, and the elements
  *
+ * A tar file in torch 0.1.0 to 0.1.9: see torchsave_tar.h.
+ *
  * In the stream numbers are little-endian whatever the dict says: torch swaps when writing
  * (torch/csrc/serialization.cpp, THPStorage_writeFileRaw), and ignores the dict when reading.
  */
@@ -29,6 +31,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "format/torch/torchsave_tar.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
 #include "parse/zip.h"
@@ -77,15 +80,14 @@ static int look_at_member(void *arg, const struct zip_member *m, struct ckpt_err
 	return 0;
 }
 
-/* The members of torch's tar files. */
-static bool is_tar(const char *head, size_t n)
+static int look_at_tar(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e)
 {
-	static const char *const members[] = { "sys_info", "pickle", "tensors", "storages" };
+	struct tar_members m;
+	int rc = tar_members_find(file, &m, e);
 
-	for (size_t i = 0; n >= 512 && i < ARRAY_LEN(members); i++)
-		if (!memcmp(head + 257, "ustar", 5) && !strcmp(head, members[i]))
-			return true;
-	return false;
+	if (!rc && tar_members_complete(&m))
+		*ret = TORCHSAVE_TAR;
+	return rc;
 }
 
 int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckpt_err *e)
@@ -104,16 +106,15 @@ int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckp
 		*ret = TORCHSAVE_LEGACY;
 	else if (!strncmp(head, legacy_text, strlen(legacy_text)))
 		*ret = TORCHSAVE_LEGACY;
-	else if (is_tar(head, (size_t)n))
-		*ret = TORCHSAVE_TAR;
+	else if (n == 512 && !memcmp(head + 257, "ustar", 5))
+		return look_at_tar(file, ret, e);
 	return 0;
 }
 
 /* ---- storages ---- */
 
-/* The entry of a key; the table grows as needed. */
-static int entry_of(struct torchsave *t, const struct pk_str *key, struct torchsave_storage **ret,
-		    struct ckpt_err *e)
+int torchsave_storage_of(struct torchsave *t, const struct pk_str *key,
+			 struct torchsave_storage **ret, struct ckpt_err *e)
 {
 	if (!key)
 		return err_set(e, EFBIG, "too many storages");
@@ -137,7 +138,7 @@ int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint6
 	const struct pk_str *key = pk_intern(t->strings, tensor->key, strlen(tensor->key));
 	struct torchsave_storage *s;
 	uint64_t end;
-	int rc = entry_of(t, key, &s, e);
+	int rc = torchsave_storage_of(t, key, &s, e);
 
 	if (rc)
 		return rc;
@@ -217,7 +218,7 @@ static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e
 	}
 	if (!is_data)
 		return 0;
-	rc = entry_of(x->t, pk_intern(x->t->strings, name + 5, len - 5), &s, e);
+	rc = torchsave_storage_of(x->t, pk_intern(x->t->strings, name + 5, len - 5), &s, e);
 	if (rc)
 		return rc;
 	if (s->state != STORAGE_NONE)
@@ -293,7 +294,7 @@ static int note_storage(void *arg, const struct pk_value *id, struct ckpt_err *e
 		element = dtype_info(dtype)->size;
 	else if (strcmp(x.class, "UntypedStorage") != 0)
 		return err_set(e, ERR_UNSUPPORTED, "storage class '%.60s'", x.class);
-	rc = entry_of(t, pk_intern(t->strings, x.key, strlen(x.key)), &s, e);
+	rc = torchsave_storage_of(t, pk_intern(t->strings, x.key, strlen(x.key)), &s, e);
 	if (rc)
 		return rc;
 	if (s->element && s->element != element)
@@ -313,7 +314,7 @@ static int find_legacy(struct torchsave *t, const struct pk_value *keys, uint64_
 		uint64_t count, bytes;
 		uint8_t head[8];
 		int64_t n;
-		int rc = key->type == PK_STR ? entry_of(t, key->s, &s, e) : 0;
+		int rc = key->type == PK_STR ? torchsave_storage_of(t, key->s, &s, e) : 0;
 
 		if (rc)
 			return rc;
@@ -373,7 +374,28 @@ static int open_legacy(struct torchsave *t, struct ckpt_err *e)
 	return rc;
 }
 
-/* ---- both ---- */
+/* ---- tar ---- */
+
+int torchsave_load(struct torchsave *t, uint64_t at, uint64_t len, struct pickle **ret,
+		   struct ckpt_err *e)
+{
+	const struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
+	struct part part = { t->file, at, len };
+
+	return load(t, &part, &opts, ret, e);
+}
+
+static int open_tar(struct torchsave *t, struct ckpt_err *e)
+{
+	struct tar_members m;
+	int rc = tar_members_find(t->file, &m, e);
+
+	if (!rc)
+		rc = torchsave_tar_open(t, &m, e);
+	return rc ? rc : torchsave_load(t, m.m[TAR_PICKLE].at, m.m[TAR_PICKLE].len, &t->pickle, e);
+}
+
+/* ---- all ---- */
 
 int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err *e)
 {
@@ -392,9 +414,7 @@ int torchsave_open(struct torchsave *t, const struct blob *file, struct ckpt_err
 	case TORCHSAVE_LEGACY:
 		return open_legacy(t, e);
 	case TORCHSAVE_TAR:
-		return err_set(e, ERR_UNSUPPORTED,
-			       "it is in the tar format of torch's first versions: torch.load it "
-			       "and torch.save it again");
+		return open_tar(t, e);
 	default:
 		return err_set(e, ERR_CORRUPT, "it was not written by torch.save");
 	}
@@ -406,5 +426,6 @@ void torchsave_release(struct torchsave *t)
 	pk_strings_free(t->strings);
 	free(t->storages);
 	free(t->named);
+	torchsave_tar_free(t->tar);
 	*t = (struct torchsave){ 0 };
 }

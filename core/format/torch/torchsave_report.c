@@ -17,6 +17,7 @@
 #include "base/vec.h"
 #include "format/raw_chunks.h"
 #include "format/st_index.h"
+#include "format/torch/torchsave_tar.h"
 #include "format/torch/torchsave_walk.h"
 #include "format/torch_tensor.h"
 #include "index/catalog_build.h"
@@ -35,9 +36,15 @@ enum {
 
 /* ---- kinds of values ---- */
 
-static bool is_storage(const struct pk_value *v)
+static bool is_tensor(struct walk *w, const struct pk_value *v)
 {
-	return v->type == PK_PERSID && torch_is_storage_id(&v->n->own[0]);
+	return torch_is_tensor(v) || torchsave_tar_has(w->t, v, true);
+}
+
+static bool is_storage(struct walk *w, const struct pk_value *v)
+{
+	return (v->type == PK_PERSID && torch_is_storage_id(&v->n->own[0])) ||
+	       torchsave_tar_has(w->t, v, false);
 }
 
 int walk_too_often(struct ckpt_err *e)
@@ -185,7 +192,7 @@ static int find_tensor(void *arg, const struct pk_value *key, size_t number,
 
 	(void)key;
 	(void)number;
-	if (torch_is_tensor(v) || is_storage(v))
+	if (is_tensor(s->w, v) || is_storage(s->w, v))
 		return 1;
 	if (!s->w->t->visits--)
 		return walk_too_often(e);
@@ -441,8 +448,7 @@ static int report_tensor(struct walk *w, const struct pk_value *v, unsigned dept
 
 	if (depth >= WALK_MAX_DEPTH)
 		return walk_too_often(e);
-	if (!torch_call_of(v, &c))
-		return walk_text(w, NULL, 0, "data.pkl does not hold a tensor", e);
+	(void)torch_call_of(v, &c); /* or an id in a tar file */
 	rc = kinds_report(w, &c, depth, &why);
 	if (rc > 0)
 		return report_fault(w, &c, &why, e);
@@ -534,16 +540,16 @@ int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct 
 	rc = walk_has_tensor(w, v, e);
 	if (rc < 0)
 		return rc;
-	if (rc && !torch_is_tensor(v) && !is_storage(v)) {
+	if (rc && !is_tensor(w, v) && !is_storage(w, v)) {
 		s.in_module = is_module(v);
 		return depth < WALK_MAX_DEPTH ? each_of(w->t, v, report_part, &s, e)
 					      : walk_too_often(e);
 	}
 	if (!w->t->entries--)
 		return walk_too_often(e);
-	if (torch_is_tensor(v))
+	if (is_tensor(w, v))
 		rc = report_tensor(w, v, depth, e);
-	else if (is_storage(v))
+	else if (is_storage(w, v))
 		rc = walk_text(w, NULL, 0, "a storage that is not a tensor's", e);
 	else
 		rc = report_object(w, v, e);

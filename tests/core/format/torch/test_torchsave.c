@@ -800,19 +800,168 @@ START_TEST(a_stream_of_another_version_is_refused)
 }
 END_TEST
 
-START_TEST(the_tar_files_of_old_are_refused)
-{
-	char tar[1024] = "pickle";
+/* ---- the tar files of torch's first versions ---- */
 
-	memcpy(tar + 257, "ustar", 5);
-	put_file(dir_fd, "f.pt", tar, sizeof(tar));
-	expect_error(
-		"f.pt", ERR_UNSUPPORTED,
-		"read 'f.pt': it is in the tar format of torch's first versions: torch.load it "
-		"and torch.save it again");
-	memcpy(tar, "readme", 6);
-	put_file(dir_fd, "f.pt", tar, sizeof(tar));
+/* A header and its data. type 'x': an extended header. */
+static void put_member(struct buf *b, const char *name, char type, const void *p, size_t n)
+{
+	static const char zeros[512];
+	char h[512] = "";
+	unsigned sum = 0;
+
+	(void)snprintf(h, 100, "%s", name);
+	(void)snprintf(h + 124, 12, "%011zo", n);
+	memset(h + 148, ' ', 8);
+	h[156] = type;
+	memcpy(h + 257, "ustar", 6);
+	for (size_t i = 0; i < sizeof(h); i++)
+		sum += (uint8_t)h[i];
+	(void)snprintf(h + 148, 8, "%06o", sum);
+	buf_add(b, h, sizeof(h));
+	buf_add(b, p, n);
+	buf_add(b, zeros, (512 - n % 512) % 512);
+}
+
+static void put_numbers(struct buf *b, const int64_t *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		put_count(b, (uint64_t)v[i]);
+}
+
+/* Tensor 5 of storage 7, and tensor 6 of storage 8, which is elements 1 to 3 of 7. */
+static const struct tar {
+	const char *want, *error;
+	const char *tensors, *tensor, *storages, *storage,
+		*windows; /* pickles, instead of the right ones */
+	int64_t view[3];  /* size, stride, offset */
+	uint64_t count;	  /* of elements, instead of 4 */
+	uint32_t n_dims;  /* instead of 1 */
+	size_t cut;	  /* bytes that are missing at the end of the storages */
+	const char *saved;
+} tars[] = {
+#define TAR_WANT \
+	"a/1 float32 [2] 12 raw:strides=2 0000803f\nb/1 float32 [3] 12 raw 0000803f\nn/1 3\n"
+	{ .want = TAR_WANT, .view = { 2, 2, 1 } },
+	{ .want = "a/1 float32 [4] 16 raw 00000000\nb/1 a storage that is not a tensor's\n",
+	  .view = { 4, 1, 0 },
+	  .saved = "}(<a>ctorch.nn.parameter\nParameter\n<5>Q\x85R<b><7>Qu" },
+	{ .want = "0/1 {\"__class__\": \"?\"}\n", .view = { 1, 1, 0 }, .saved = "]<9>Qa" },
+	{ .error = "'a': its view reaches outside its storage of 16 bytes", .view = { 3, 2, 0 } },
+	{ .error = "'a': its sizes, strides or offset are negative", .view = { 2, -1, 1 } },
+	{ .error = "'a': its view reaches outside its storage of 16 bytes",
+	  .view = { 2, INT64_MAX, 1 } },
+	{ .error = "its storages end inside storage '7'", .count = 1 << 20 },
+	{ .error = "its storages end inside storage '7'", .count = UINT64_MAX },
+	{ .error = "the table of tensors is not as torch writes it", .n_dims = 65 },
+	{ .error = "the table of tensors is not as torch writes it", .n_dims = 20 },
+	{ .error = "the table of tensors is not as torch writes it", .n_dims = UINT32_MAX },
+	{ .error = "the table of tensors is not as torch writes it", .tensors = "<#3>" },
+	{ .error = "the table of tensors is not as torch writes it", .tensors = "<#-1>" },
+	{ .error = "the table of tensors is not as torch writes it", .tensors = "N" },
+	{ .error = "the table of tensors is not as torch writes it", .tensor = "(<#5><#7>t" },
+	{ .error = "the table of tensors is not as torch writes it", .tensor = "]" },
+	{ .error = "the table of tensors is not as torch writes it", .tensor = "(N<#7>Nt" },
+	{ .error = "the file has two tensors '6'", .tensor = "(<#6><#7>Nt" },
+	{ .error = "'a': the file has no storage '9'",
+	  .tensor = "(<#5><#9>Nt",
+	  .view = { 1, 1, 0 } },
+	{ .want = "b/1 float32 [3] 12 raw 0000803f\na/1 {\"__class__\": \"?\"}\nn/1 3\n",
+	  .tensor = "(<#5>NNt" },
+	{ .error = "the table of storages is not as torch writes it", .storages = "<x>" },
+	{ .error = "the table of storages is not as torch writes it", .storage = "(<#7><cpu>Nt" },
+	{ .error = "the table of storages is not as torch writes it",
+	  .storage = "(<#7><cpu>ctorch\nOddStorage\nt" },
+	{ .error = "the table of storages is not as torch writes it", .windows = "}" },
+	{ .error = "the table of storages is not as torch writes it", .windows = "]Na" },
+	{ .error = "storage '8' is not part of its root", .windows = "](<#8><#7><#2><#3>ta" },
+	{ .error = "storage '8' is not part of its root", .windows = "](<#8><#9><#0><#0>ta" },
+	{ .error = "storage '7' is not part of its root", .windows = "](<#7><#7><#0><#1>ta" },
+	{ .error = "storage '8' is not part of its root",
+	  .windows = "](<#8><#7><#0><#9223372036854775807>ta" },
+	{ .error = "the table of storages is not as torch writes it",
+	  .windows = "](<#8><#7><#-1><#1>ta" },
+	{ .error = "'b': the file has no storage '8'", .windows = "]", .view = { 2, 2, 1 } },
+	{ .error = "the file ends inside a pickle", .cut = 1 },
+};
+
+static void put_tar(const struct tar *x, const char *extended)
+{
+	static const char sparse_name[] = "././@PaxHeader";
+	const int64_t whole[] = { 3, 1, 0 };
+	struct buf b = BUF_INIT(1 << 20), part = BUF_INIT(1 << 20);
+
+	put_member(&b, sparse_name, 'x', "28 mtime=1480000000.2500000\n", 28);
+	put_member(&b, "sys_info", '0', "N.", 2);
+	put_pickle(&part, x->saved ? x->saved : "}(<a><5>Q<b><6>Q<n><#3>u");
+	put_member(&b, "pickle", '0', part.data, part.len);
+	part.len = 0;
+	put_pickle(&part, x->tensors ? x->tensors : "<#2>");
+	put_pickle(&part, x->tensor ? x->tensor : "(<#5><#7>ctorch\nFloatTensor\nt");
+	put_count(&part, x->n_dims ? x->n_dims : 1);
+	put_numbers(&part, x->view, 3);
+	put_pickle(&part, "(<#6><#8>ctorch\nFloatTensor\nt");
+	put_count(&part, 1);
+	put_numbers(&part, whole, 3);
+	put_member(&b, "tensors", '0', part.data, part.len);
+	part.len = 0;
+	put_pickle(&part, x->storages ? x->storages : "<#1>");
+	put_pickle(&part, x->storage ? x->storage : "(<#7><cpu>ctorch\nFloatStorage\nt");
+	put_count(&part, x->count ? x->count : 4);
+	buf_add(&part, floats, sizeof(floats));
+	put_pickle(&part, x->windows ? x->windows : "](<#8><#7><#1><#3>ta");
+	if (extended)
+		put_member(&b, sparse_name, 'x', extended, strlen(extended));
+	put_member(&b, "storages", '0', part.data, part.len - x->cut);
+	put_file(dir_fd, "f.pt", b.data, b.len);
+	buf_release(&b);
+	buf_release(&part);
+}
+
+START_LOOP_TEST(tar_files_are_read, (int)ARRAY_LEN(tars))
+{
+	char error[200];
+
+	put_tar(&tars[_i], NULL);
+	if (tars[_i].want) {
+		expect("f.pt", tars[_i].want);
+		return;
+	}
+	(void)snprintf(error, sizeof(error), "read 'f.pt': %s", tars[_i].error);
+	expect_error("f.pt", ERR_CORRUPT, error);
+}
+END_TEST
+
+START_TEST(an_extended_header_can_have_the_size)
+{
+	put_tar(&tars[0], "13 size=3000\n");
+	expect_error("f.pt", ENOENT, "it is none"); /* more than there is of the file */
+	put_tar(&tars[0], "12 size=70\n");
+	expect_error("f.pt", ERR_CORRUPT, "read 'f.pt': the file ends inside a pickle");
+	put_tar(&tars[0], "20 comment=size=70\n");
+	expect("f.pt", TAR_WANT);
+}
+END_TEST
+
+START_TEST(other_tar_files_are_left_to_others)
+{
+	struct buf b = BUF_INIT(1 << 20);
+
+	put_member(&b, "pickle", '0', "N.", 2);
+	put_member(&b, "tensors", '0', "N.", 2);
+	put_file(dir_fd, "f.pt", b.data, b.len);
 	expect_error("f.pt", ENOENT, "it is none");
+	put_member(&b, "storages", '5', "", 0); /* a directory */
+	put_file(dir_fd, "f.pt", b.data, b.len);
+	expect_error("f.pt", ENOENT, "it is none");
+	put_member(&b, "storages", '0', "N.", 2);
+	b.data[148]++; /* the checksum */
+	put_file(dir_fd, "f.pt", b.data, b.len);
+	expect_error("f.pt", ENOENT, "it is none");
+	b.data[148]--;
+	put_file(dir_fd, "f.pt", b.data, b.len);
+	expect_error("f.pt", ERR_CORRUPT,
+		     "read 'f.pt': the table of storages is not as torch writes it");
+	buf_release(&b);
 }
 END_TEST
 
