@@ -19,8 +19,11 @@ struct layout *layout_new(const char *name)
 	if (!l)
 		return NULL;
 	l->name = strdup(name);
-	if (!l->name) {
-		free(l);
+	l->specs = pk_strings_new(LAYOUT_MAX_INTERNED);
+	l->files = pk_strings_new(LAYOUT_MAX_INTERNED);
+	l->params = pk_strings_new(LAYOUT_MAX_INTERNED);
+	if (!l->name || !l->specs || !l->files || !l->params) {
+		layout_free(l);
 		return NULL;
 	}
 	return l;
@@ -46,9 +49,9 @@ void layout_free(struct layout *l)
 	if (!l)
 		return;
 	layout_unbind(l);
-	intern_release(&l->specs);
-	intern_release(&l->files);
-	intern_release(&l->params);
+	pk_strings_free(l->specs);
+	pk_strings_free(l->files);
+	pk_strings_free(l->params);
 	free(l->text);
 	free(l->rules);
 	free(l->ranks);
@@ -96,7 +99,7 @@ const struct digest *layout_digest(const struct layout *l)
 
 const char *layout_file(const struct layout *l, const struct layout_rank *r)
 {
-	return l->files.items[r->file]->bytes;
+	return pk_string(l->files, r->file)->data;
 }
 
 static int by_number(const void *ap, const void *bp)
@@ -206,10 +209,10 @@ bool layout_unused(const struct layout *l, size_t i, char *out, size_t cap)
 		(void)snprintf(out, cap, "%s:%u: no tensor for '%s'", l->name, r->line,
 			       text_show(r->glob, strlen(r->glob), what, sizeof(what)));
 	} else {
-		const struct interned *p = l->params.items[l->unused[i]];
+		const struct pk_str *p = pk_string(l->params, l->unused[i]);
 
 		(void)snprintf(out, cap, "%s: no tensor '%s' in the checkpoint", l->name,
-			       text_show(p->bytes, p->len, what, sizeof(what)));
+			       text_show(p->data, p->len, what, sizeof(what)));
 	}
 	return true;
 }

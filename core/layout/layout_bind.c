@@ -42,7 +42,8 @@ static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n
 	l->of_tensor = calloc(n + 1, sizeof(*l->of_tensor));
 	l->shape_at = calloc(n + 1, sizeof(*l->shape_at));
 	l->shapes = calloc(total + 1, sizeof(*l->shapes));
-	l->unused = calloc((l->is_text ? l->n_rules : l->params.n) + 1, sizeof(*l->unused));
+	l->unused = calloc((l->is_text ? l->n_rules : pk_strings_count(l->params)) + 1,
+			   sizeof(*l->unused));
 	if (!l->of_tensor || !l->shape_at || !l->shapes || !l->unused)
 		return err_nomem(e);
 	for (size_t i = 0, at = 0; i < n; i++) {
@@ -59,7 +60,7 @@ static int bind_shapes(struct layout *l, const struct layout_tensor *t, size_t n
  */
 struct rules {
 	const struct layout *l;
-	struct interner names;
+	struct pk_strings *names;
 	uint32_t *of_name, *globs;
 	size_t n_globs;
 	uint64_t steps; /* left, of TEXT_GLOB_STEPS */
@@ -67,7 +68,7 @@ struct rules {
 
 static void rules_release(struct rules *r)
 {
-	intern_release(&r->names);
+	pk_strings_free(r->names);
 	free(r->of_name);
 	free(r->globs);
 }
@@ -91,14 +92,15 @@ static int sort_rules(struct rules *r, struct ckpt_err *e)
 {
 	const struct layout *l = r->l;
 
+	r->names = pk_strings_new(LAYOUT_MAX_INTERNED);
 	r->of_name = calloc(l->n_rules + 1, sizeof(*r->of_name));
 	r->globs = calloc(l->n_rules + 1, sizeof(*r->globs));
-	if (!r->of_name || !r->globs)
+	if (!r->names || !r->of_name || !r->globs)
 		return err_nomem(e);
 	for (uint32_t i = 0; i < l->n_rules; i++) {
 		const char *glob = l->rules[i].glob;
 		autofree char *name = malloc(strlen(glob) + 1);
-		size_t len = name ? plain_name(glob, name) : 0, before = r->names.n;
+		size_t len = name ? plain_name(glob, name) : 0, before = pk_strings_count(r->names);
 		uint32_t number;
 
 		if (!name)
@@ -107,9 +109,9 @@ static int sort_rules(struct rules *r, struct ckpt_err *e)
 			r->globs[r->n_globs++] = i;
 			continue;
 		}
-		if (intern_add(&r->names, name, len, &number, e))
+		if (layout_intern(r->names, name, len, &number, e))
 			return layout_in_file(-e->code, e, l->name);
-		if (r->names.n > before)
+		if (number == before)
 			r->of_name[number] = i;
 	}
 	return 0;
@@ -118,7 +120,7 @@ static int sort_rules(struct rules *r, struct ckpt_err *e)
 /* The first rule that matches, or n_rules. */
 static size_t find_rule(struct rules *r, const char *fqn, size_t len)
 {
-	uint32_t name = intern_find(&r->names, fqn, len);
+	uint32_t name = layout_find(r->names, fqn, len);
 	size_t first = name == LAYOUT_NONE ? r->l->n_rules : r->of_name[name];
 	uint64_t pairs = 0;
 
@@ -231,11 +233,11 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 static int check_ranks(const struct layout *l, const struct layout_tensor *t,
 		       const uint32_t *tensor_of, struct ckpt_err *e)
 {
-	autofree uint32_t *seen = malloc((l->params.n + 1) * sizeof(*seen));
+	autofree uint32_t *seen = malloc((pk_strings_count(l->params) + 1) * sizeof(*seen));
 
 	if (!seen)
 		return err_nomem(e);
-	memset(seen, 0xff, (l->params.n + 1) * sizeof(*seen)); /* LAYOUT_NONE */
+	memset(seen, 0xff, (pk_strings_count(l->params) + 1) * sizeof(*seen)); /* LAYOUT_NONE */
 	for (size_t i = 0; i < l->n_ranks; i++) {
 		const struct layout_rank *r = &l->ranks[i];
 
@@ -258,17 +260,19 @@ static int check_ranks(const struct layout *l, const struct layout_tensor *t,
 static int bind_params(struct layout *l, const struct layout_tensor *t, size_t n,
 		       struct ckpt_err *e)
 {
-	uint32_t *tensor_of = l->tensor_of = malloc((l->params.n + 1) * sizeof(*tensor_of));
+	uint32_t *tensor_of = l->tensor_of =
+		malloc((pk_strings_count(l->params) + 1) * sizeof(*tensor_of));
 
 	if (!tensor_of)
 		return err_nomem(e);
-	memset(tensor_of, 0xff, (l->params.n + 1) * sizeof(*tensor_of)); /* LAYOUT_NONE */
+	memset(tensor_of, 0xff,
+	       (pk_strings_count(l->params) + 1) * sizeof(*tensor_of)); /* LAYOUT_NONE */
 	for (size_t i = 0; i < n; i++) {
-		l->of_tensor[i] = intern_find(&l->params, t[i].fqn, t[i].fqn_len);
+		l->of_tensor[i] = layout_find(l->params, t[i].fqn, t[i].fqn_len);
 		if (l->of_tensor[i] != LAYOUT_NONE)
 			tensor_of[l->of_tensor[i]] = (uint32_t)i;
 	}
-	for (size_t p = 0; p < l->params.n; p++)
+	for (size_t p = 0; p < pk_strings_count(l->params); p++)
 		if (tensor_of[p] == LAYOUT_NONE)
 			l->unused[l->n_unused++] = (uint32_t)p;
 	return check_ranks(l, t, tensor_of, e);

@@ -4,10 +4,9 @@
  */
 #include "base/checked.h"
 #include "base/err.h"
-#include "base/vec.h"
 #include "layout/layout_internal.h"
 
-#include <search.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,21 +27,11 @@ bool layout_number(const char *s, uint64_t max, uint64_t *ret)
 
 /* ---- interning ---- */
 
-static int interned_cmp(const void *ap, const void *bp)
+uint32_t layout_find(const struct pk_strings *t, const void *bytes, size_t len)
 {
-	const struct interned *a = ap, *b = bp;
+	const struct pk_str *found = pk_find(t, bytes, len);
 
-	if (a->len != b->len)
-		return a->len < b->len ? -1 : 1;
-	return memcmp(a->bytes, b->bytes, a->len);
-}
-
-uint32_t intern_find(const struct interner *p, const void *bytes, size_t len)
-{
-	const struct interned key = { .bytes = bytes, .len = len };
-	struct interned *const *at = tfind(&key, &p->tree, interned_cmp);
-
-	return at ? (*at)->number : LAYOUT_NONE;
+	return found ? found->id : LAYOUT_NONE;
 }
 
 int layout_in_file(int rc, struct ckpt_err *e, const char *file)
@@ -50,49 +39,19 @@ int layout_in_file(int rc, struct ckpt_err *e, const char *file)
 	return rc == -EFBIG ? err_wrap(e, "%.150s", file) : rc;
 }
 
-int intern_add(struct interner *p, const void *bytes, size_t len, uint32_t *ret, struct ckpt_err *e)
+int layout_intern(struct pk_strings *t, const void *bytes, size_t len, uint32_t *ret,
+		  struct ckpt_err *e)
 {
-	enum { NODE = 64 }; /* minimum bytes that malloc and tsearch use per item */
-	uint32_t number = intern_find(p, bytes, len);
-	struct interned *item;
+	const struct pk_str *s = pk_intern(t, bytes, len);
 
-	if (number == LAYOUT_NONE) {
-		if (len + sizeof(*item) + NODE > LAYOUT_MAX_INTERNED - p->bytes)
-			return err_set(
-				e, EFBIG,
-				"the names or placements of the layout take more than %zu MiB",
-				LAYOUT_MAX_INTERNED >> 20);
-		if (!VEC_ROOM(p->items, p->cap, p->n + 1))
-			return err_nomem(e);
-		item = malloc(sizeof(*item) + len + 1);
-		if (!item)
-			return err_nomem(e);
-		memcpy(item->data, bytes, len);
-		((char *)item->data)[len] = 0;
-		*item = (struct interned){ item->data, len, (uint32_t)p->n };
-		if (!tsearch(item, &p->tree, interned_cmp)) {
-			free(item);
-			return err_nomem(e);
-		}
-		number = item->number;
-		p->bytes += len + sizeof(*item) + NODE;
-		p->items[p->n++] = item;
-	}
-	*ret = number;
+	if (!s && errno == EFBIG)
+		return err_set(e, EFBIG,
+			       "the names or placements of the layout take more than %zu MiB",
+			       LAYOUT_MAX_INTERNED >> 20);
+	if (!s)
+		return err_nomem(e);
+	*ret = s->id;
 	return 0;
-}
-
-static void leave(void *item)
-{
-	(void)item;
-}
-
-void intern_release(struct interner *p)
-{
-	tdestroy(p->tree, leave);
-	for (size_t i = 0; i < p->n; i++)
-		free(p->items[i]);
-	free(p->items);
 }
 
 /* ---- specs ---- */
@@ -109,12 +68,12 @@ int layout_add_spec(struct layout *l, const struct layout_spec *s, uint32_t *ret
 	at = mempcpy(at, s->mesh, s->n_axes * sizeof(*s->mesh));
 	at = mempcpy(at, s->shape, n_shape * sizeof(*s->shape));
 	at = mempcpy(at, s->placements, s->n * sizeof(*s->placements));
-	return intern_add(&l->specs, room, (size_t)(at - (uint8_t *)room), ret, e);
+	return layout_intern(l->specs, room, (size_t)(at - (uint8_t *)room), ret, e);
 }
 
 const struct layout_packed *layout_packed(const struct layout *l, uint32_t spec)
 {
-	return l->specs.items[spec]->bytes;
+	return (const void *)pk_string(l->specs, spec)->data;
 }
 
 struct ckpt_sharding layout_sharding(const struct layout_packed *p)

@@ -12,33 +12,21 @@
 #include "layout/layout.h"
 #include "model/box.h"
 #include "model/mesh.h"
+#include "parse/pickle.h"
 
 #define LAYOUT_NONE UINT32_MAX
-/* Bytes of interned parameters and specs: a few million names. */
-#define LAYOUT_MAX_INTERNED ((size_t)192 << 20)
+/* Bytes of interned parameters, and of specs: a few million names. */
+#define LAYOUT_MAX_INTERNED ((size_t)128 << 20)
 #define LAYOUT_MAX_ENTRIES  ((size_t)1 << 24) /* over all ranks */
 #define LAYOUT_MAX_RULES    ((size_t)1 << 20)
 
-/* Distinct byte strings, numbered from 0. They are aligned like uint64_t and NUL-terminated. */
-struct interned {
-	const void *bytes;
-	size_t len;
-	uint32_t number;
-	uint64_t data[];
-};
-struct interner {
-	void *tree; /* of tsearch(3) */
-	struct interned **items;
-	size_t n, cap, bytes; /* of memory */
-};
 /* EFBIG: the limit is reached; or ENOMEM. */
-int intern_add(struct interner *p, const void *bytes, size_t len, uint32_t *ret,
-	       struct ckpt_err *e);
-/* Passes on a result of intern_add or layout_add_spec; adds the file to the message of EFBIG. */
+int layout_intern(struct pk_strings *t, const void *bytes, size_t len, uint32_t *ret,
+		  struct ckpt_err *e);
+/* Passes on a result of layout_intern or layout_add_spec; adds the file to the message of EFBIG. */
 int layout_in_file(int rc, struct ckpt_err *e, const char *file);
 /* LAYOUT_NONE if it does not exist. */
-uint32_t intern_find(const struct interner *p, const void *bytes, size_t len);
-void intern_release(struct interner *p);
+uint32_t layout_find(const struct pk_strings *t, const void *bytes, size_t len);
 
 /* The placement of a tensor on a mesh. layout_add_spec packs and interns it. */
 struct layout_spec {
@@ -93,7 +81,7 @@ struct layout_rank {
 struct layout {
 	char *name; /* for messages */
 	struct digest digest;
-	struct interner specs;
+	struct pk_strings *specs;
 
 	bool is_text;
 	char *text; /* contains the globs */
@@ -101,7 +89,7 @@ struct layout {
 	size_t n_rules, rules_cap;
 	uint64_t mesh_ranks;
 
-	struct interner files, params;
+	struct pk_strings *files, *params;
 	struct layout_rank *ranks; /* by number */
 	size_t n_ranks, ranks_cap;
 	struct layout_entry *entries;

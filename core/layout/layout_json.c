@@ -346,7 +346,7 @@ static int add_param(struct walk *w, struct jval v)
 			     LAYOUT_MAX_ENTRIES);
 	if (!rc)
 		rc = layout_in_file(
-			intern_add(&l->params, w->param, strlen(w->param), &x.param, w->e), w->e,
+			layout_intern(l->params, w->param, strlen(w->param), &x.param, w->e), w->e,
 			w->name);
 	if (rc)
 		return rc;
@@ -405,7 +405,7 @@ static int read_rank(struct walk *w, uint32_t file, const char *key)
 	for (uint32_t i = r.first + 1; i < r.first + r.n; i++) {
 		if (l->entries[i].param != l->entries[i - 1].param)
 			continue;
-		w->param = l->params.items[l->entries[i].param]->bytes;
+		w->param = pk_string(l->params, l->entries[i].param)->data;
 		return bad(w, "listed twice");
 	}
 	if (l->n_ranks == CKPT_MESH_MAX_RANKS)
@@ -425,7 +425,7 @@ int layout_add_json(struct layout *l, char *text, size_t len, const char *file, 
 	bool first = true;
 	const char *key;
 	uint32_t number;
-	int rc = layout_in_file(intern_add(&l->files, file, strlen(file), &number, e), e, file);
+	int rc = layout_in_file(layout_intern(l->files, file, strlen(file), &number, e), e, file);
 
 	while (!rc && (rc = next_key(&w, &first, &key)) > 0)
 		rc = read_rank(&w, number, key);

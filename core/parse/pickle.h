@@ -57,8 +57,8 @@ enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_ITEMS, PK_OBJECT_FIELDS };
 struct pk_str {
 	uint32_t len;
 	uint32_t id;   /* 0, 1, 2...: equal strings of one interner share one pk_str */
-	uint32_t hash; /* differs between interners */
-	char data[];   /* followed by a NUL */
+	uint64_t hash; /* differs between interners */
+	char data[];   /* followed by a NUL; aligned like uint64_t */
 };
 
 struct pk_global {
@@ -93,7 +93,9 @@ struct pk_strings;
 struct pk_strings *pk_strings_new(size_t max_bytes);
 void pk_strings_free(struct pk_strings *t);
 /* NULL, with errno EFBIG (over max_bytes) or ENOMEM. */
-const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len);
+const struct pk_str *pk_intern(struct pk_strings *t, const void *s, size_t len);
+/* NULL: it does not exist. */
+const struct pk_str *pk_find(const struct pk_strings *t, const void *s, size_t len);
 const struct pk_str *pk_string(const struct pk_strings *t, uint32_t id);
 uint32_t pk_strings_count(const struct pk_strings *t);
 

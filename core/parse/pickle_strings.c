@@ -58,7 +58,7 @@ static int grow(struct pk_strings *t)
 	if (!table)
 		return -1;
 	for (uint32_t i = 0; i < t->n; i++) {
-		uint32_t at = by_id[i]->hash & (cap - 1);
+		uint32_t at = (uint32_t)by_id[i]->hash & (cap - 1);
 
 		while (table[at])
 			at = (at + 1) & (cap - 1);
@@ -70,20 +70,30 @@ static int grow(struct pk_strings *t)
 	return 0;
 }
 
-const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
+/* Where the string is, or belongs. */
+static struct pk_str **slot_of(const struct pk_strings *t, const void *s, size_t len, uint64_t hash)
 {
-	uint32_t hash = (uint32_t)XXH3_64bits_withSeed(s, len, t->seed), at;
-	struct pk_str *r;
+	uint32_t at = (uint32_t)hash & (t->cap - 1);
+	const struct pk_str *r;
+
+	while ((r = t->table[at]) &&
+	       (r->hash != hash || r->len != len || (len && memcmp(r->data, s, len) != 0)))
+		at = (at + 1) & (t->cap - 1);
+	return &t->table[at];
+}
+
+const struct pk_str *pk_intern(struct pk_strings *t, const void *s, size_t len)
+{
+	uint64_t hash = XXH3_64bits_withSeed(s, len, t->seed);
+	struct pk_str **slot, *r;
 
 	errno = EFBIG; /* unless memory runs out */
 	if (len > UINT32_MAX || grow(t))
 		return NULL;
-	at = hash & (t->cap - 1);
-	while ((r = t->table[at])) {
-		if (r->hash == hash && r->len == len && !memcmp(r->data, s, len))
-			return r;
-		at = (at + 1) & (t->cap - 1);
-	}
+	slot = slot_of(t, s, len, hash);
+	r = *slot;
+	if (r)
+		return r;
 	r = arena_alloc(&t->texts, sizeof(*r) + len + 1);
 	if (!r)
 		return NULL;
@@ -93,8 +103,13 @@ const struct pk_str *pk_intern(struct pk_strings *t, const char *s, size_t len)
 	memcpy(r->data, s, len);
 	r->data[len] = 0;
 	t->by_id[t->n++] = r;
-	t->table[at] = r;
+	*slot = r;
 	return r;
+}
+
+const struct pk_str *pk_find(const struct pk_strings *t, const void *s, size_t len)
+{
+	return t->n ? *slot_of(t, s, len, XXH3_64bits_withSeed(s, len, t->seed)) : NULL;
 }
 
 const struct pk_str *pk_string(const struct pk_strings *t, uint32_t id)
