@@ -25,3 +25,15 @@ bool vec_grow(void *array, size_t *cap, size_t need, size_t max, size_t size)
 	*cap = want;
 	return true;
 }
+
+bool vec_grow_zeroed(void *array, size_t *cap, size_t need, size_t size)
+{
+	size_t before = *cap;
+	char *v;
+
+	if (!vec_grow(array, cap, need, SIZE_MAX, size))
+		return false;
+	memcpy(&v, array, sizeof(v));
+	memset(v + before * size, 0, (*cap - before) * size);
+	return true;
+}

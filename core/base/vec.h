@@ -30,7 +30,13 @@
 #define VEC_ROOM_WITHIN(v, cap, need, max) \
 	((need) <= (cap) || vec_grow(&(v), &(cap), need, max, sizeof(*(v))))
 
+/* The same as VEC_ROOM, and new members are zeroed: for an array whose index is a number that comes
+ * from elsewhere. */
+#define VEC_ROOM_ZEROED(v, cap, need) \
+	((need) <= (cap) || vec_grow_zeroed(&(v), &(cap), need, sizeof(*(v))))
+
 /* Implementation of the macros; array is the address of the pointer. */
 bool vec_grow(void *array, size_t *cap, size_t need, size_t max, size_t size);
+bool vec_grow_zeroed(void *array, size_t *cap, size_t need, size_t size);
 
 #endif

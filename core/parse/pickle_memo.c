@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/vec.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,27 +97,12 @@ size_t pk_memo_table_bytes(const struct pk_memo_plan *m)
 
 /* ---- what is wanted ---- */
 
-/* Extends the bitmap to entry `number`. */
-static int grow(struct pk_memo_plan *m, uint64_t number, struct ckpt_err *e)
-{
-	uint64_t words = max_u64(number / 64 + 1, m->words * 2);
-	uint64_t *map = realloc(m->wanted, words * sizeof(*map));
-
-	if (!map)
-		return out_of_memory(e);
-	memset(map + m->words, 0, (words - m->words) * sizeof(*map));
-	m->wanted = map;
-	m->words = words;
-	return 0;
-}
-
 int pk_memo_want(struct pk_memo_plan *m, uint64_t number, struct ckpt_err *e)
 {
-	int rc = number / 64 < m->words ? 0 : grow(m, number, e);
-
-	if (!rc)
-		m->wanted[number / 64] |= (uint64_t)1 << (number % 64);
-	return rc;
+	if (!VEC_ROOM_ZEROED(m->wanted, m->words, number / 64 + 1))
+		return out_of_memory(e);
+	m->wanted[number / 64] |= (uint64_t)1 << (number % 64);
+	return 0;
 }
 
 int pk_memo_done(struct pk_memo_plan *m, struct ckpt_err *e)

@@ -28,7 +28,7 @@ struct pk_memo_plan {
 	size_t max_bytes; /* of the table */
 	uint64_t *wanted; /* one bit per entry: some GET requests it */
 	uint32_t *rank;	  /* rank[w]: wanted entries before word w; after pk_memo_done() */
-	uint64_t words;	  /* of wanted */
+	size_t words;	  /* of wanted */
 	uint32_t n_wanted;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/framemap.h"
 #include "base/search.h"
+#include "base/vec.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -30,19 +31,9 @@ static void thin_out(struct framemap *m)
 
 static bool make_room(struct framemap *m)
 {
-	size_t cap = m->cap ? 4 * m->cap : 16;
-	struct zstd_place *v;
-
 	if (m->n == FRAMEMAP_MAX)
 		thin_out(m);
-	if (m->n < m->cap)
-		return true;
-	v = realloc(m->v, cap * sizeof(*v));
-	if (!v)
-		return false;
-	m->v = v;
-	m->cap = cap;
-	return true;
+	return VEC_ROOM(m->v, m->cap, m->n + 1);
 }
 
 void framemap_add(struct framemap *m, struct zstd_place at)

@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/search.h"
+#include "base/vec.h"
 #include "layout/layout.h"
 #include "tree/view_internal.h"
 
@@ -150,15 +151,8 @@ static int list_held(struct view *v, struct ckpt_err *e)
 	if (!v->held_at)
 		return err_nomem(e);
 	for (uint32_t r = 1; r <= n; r++) {
-		if (cap - k < v->model.names.n) {
-			uint32_t *grown;
-
-			cap = cap * 2 + v->model.names.n;
-			grown = realloc(v->held, cap * sizeof(*grown));
-			if (!grown)
-				return err_nomem(e);
-			v->held = grown;
-		}
+		if (!VEC_ROOM(v->held, cap, k + v->model.names.n))
+			return err_nomem(e);
 		k += layout_held(v->o.layout, r - 1, v->held + k);
 		v->held_at[r] = k;
 	}

@@ -45,14 +45,10 @@ const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckp
 
 struct ds_mark *ds_mark(struct ds *d, const struct pk_str *name, struct ckpt_err *e)
 {
-	size_t before = d->cap_marks;
-
-	if (!VEC_ROOM(d->marks, d->cap_marks, name->id + (size_t)1)) {
+	if (!VEC_ROOM_ZEROED(d->marks, d->cap_marks, name->id + (size_t)1)) {
 		(void)err_nomem(e);
 		return NULL;
 	}
-	if (d->cap_marks > before)
-		memset(d->marks + before, 0, (d->cap_marks - before) * sizeof(*d->marks));
 	return &d->marks[name->id];
 }
 

@@ -64,15 +64,12 @@ static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 {
 	struct fsdp *d = w->d;
 	const struct pk_str *s = pk_intern(d->names, w->fqn.data, w->fqn.len);
-	size_t before = d->cap_by_name;
 	struct fsdp_tensor *t;
 
 	if (!s)
 		return err_set(e, errno, "the names of all tensors are too much");
-	if (!VEC_ROOM(d->by_name, d->cap_by_name, s->id + (size_t)1))
+	if (!VEC_ROOM_ZEROED(d->by_name, d->cap_by_name, s->id + (size_t)1))
 		return err_nomem(e);
-	if (d->cap_by_name > before)
-		memset(d->by_name + before, 0, (d->cap_by_name - before) * sizeof(*d->by_name));
 	if (d->by_name[s->id]) {
 		w->t = &d->tensors[d->by_name[s->id] - 1];
 		if (w->t->what != what || w->t->kind != w->f->kind)

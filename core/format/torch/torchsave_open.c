@@ -31,6 +31,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/vec.h"
 #include "format/torch/torchsave_tar.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
@@ -118,16 +119,8 @@ int torchsave_storage_of(struct torchsave *t, const struct pk_str *key,
 {
 	if (!key)
 		return err_set(e, EFBIG, "too many storages");
-	if (key->id >= t->n_storages) {
-		size_t n = max_u64(key->id + (uint64_t)1, 2 * t->n_storages);
-		struct torchsave_storage *v = realloc(t->storages, n * sizeof(*v));
-
-		if (!v)
-			return err_nomem(e);
-		memset(v + t->n_storages, 0, (n - t->n_storages) * sizeof(*v));
-		t->storages = v;
-		t->n_storages = n;
-	}
+	if (!VEC_ROOM_ZEROED(t->storages, t->n_storages, key->id + (size_t)1))
+		return err_nomem(e);
 	*ret = &t->storages[key->id];
 	return 0;
 }

@@ -43,4 +43,23 @@ START_TEST(a_bound_holds_and_keeps_the_array)
 }
 END_TEST
 
+START_TEST(new_members_are_zeroed_and_old_ones_stay)
+{
+	uint32_t *v = NULL;
+	size_t cap = 0, used = 0;
+
+	for (size_t need = 1; need < 5000; need += need / 3 + 1) {
+		REQUIRE(VEC_ROOM_ZEROED(v, cap, need));
+		for (size_t i = 0; i < cap; i++)
+			REQUIRE(v[i] == (i < used ? 7 : 0));
+		for (used = cap; used-- > 0;)
+			v[used] = 7;
+		used = cap;
+	}
+	ck_assert(!VEC_ROOM_ZEROED(v, cap, SIZE_MAX));
+	ck_assert_uint_eq(used, cap);
+	free(v);
+}
+END_TEST
+
 SUITE(vec)
