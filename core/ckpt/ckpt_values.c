@@ -2,10 +2,12 @@
 #include <ckptfs/ckpt_values.h>
 
 #include "base/arena.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
@@ -175,23 +177,11 @@ static const char *key_of(struct scan *r, const struct tensor_info *t, size_t *r
 /* Index of the group with that key, or where to insert it. */
 static size_t find_group(const struct scan *r, const char *key, size_t len, bool *found)
 {
-	size_t low = 0, high = r->n_groups;
+	size_t at = PARTITION_POINT(
+		i, r->n_groups, text_natural_cmp(r->groups[i].key, r->groups[i].len, key, len) < 0);
 
-	while (low < high) {
-		size_t mid = (low + high) / 2;
-		int c = text_natural_cmp(key, len, r->groups[mid].key, r->groups[mid].len);
-
-		if (!c) {
-			*found = true;
-			return mid;
-		}
-		if (c < 0)
-			high = mid;
-		else
-			low = mid + 1;
-	}
-	*found = false;
-	return low;
+	*found = at < r->n_groups && bytes_equal(r->groups[at].key, r->groups[at].len, key, len);
+	return at;
 }
 
 static void show_hist(struct shown_hist *s)

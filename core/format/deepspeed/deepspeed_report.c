@@ -11,6 +11,7 @@
  */
 #include "base/buf.h"
 #include "base/checked.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "format/deepspeed/deepspeed.h"
 #include "format/raw_chunks.h"
@@ -133,18 +134,10 @@ static int put_range(struct reporter *r)
 	const struct ds_tensor *t = r->t;
 	const struct ds_column *c = t->column;
 	uint64_t end = t->at + t->numel;
-	uint32_t lo = 0, hi = c->n;
+	size_t behind = PARTITION_POINT(i, c->n, c->start[i] <= t->at);
 	int rc = 0;
 
-	while (hi - lo > 1) { /* find the piece that contains the first element */
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (c->start[mid] <= t->at)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	for (uint32_t i = lo; !rc && i < c->n && c->start[i] < end; i++) {
+	for (size_t i = behind - (behind > 0); !rc && i < c->n && c->start[i] < end; i++) {
 		uint64_t from = max_u64(t->at, c->start[i]), to = min_u64(end, c->start[i + 1]);
 
 		if (from < to)
@@ -327,19 +320,11 @@ static int report_aliases(struct reporter *r, const struct ds_tensor *const *v, 
 			  const struct pk_str *key)
 {
 	const struct ds *d = r->d;
-	size_t lo = 0, hi = d->n_aliases;
+	size_t i = PARTITION_POINT(k, d->n_aliases, d->aliases[k].of->id < v[0]->name->id);
 	int rc = 0;
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (d->aliases[mid].of->id < v[0]->name->id)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	for (; !rc && lo < d->n_aliases && d->aliases[lo].of == v[0]->name; lo++)
-		rc = report_group(r, v, n, d->aliases[lo].name, key);
+	for (; !rc && i < d->n_aliases && d->aliases[i].of == v[0]->name; i++)
+		rc = report_group(r, v, n, d->aliases[i].name, key);
 	return rc;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -267,18 +268,10 @@ static int find_ties(struct ds_rank *x, const struct pk_value *module, struct ck
 	rc = 0;
 	qsort(v, n_known, sizeof(*v), by_place);
 	for (size_t i = 0; !rc && i < n_other; i++) {
-		size_t lo = 0, hi = n_known;
+		size_t k = PARTITION_POINT(j, n_known, compare_ties(&v[j], &other[i]) < 0);
 
-		while (lo < hi) {
-			size_t mid = lo + (hi - lo) / 2;
-
-			if (compare_ties(&v[mid], &other[i]) < 0)
-				lo = mid + 1;
-			else
-				hi = mid;
-		}
-		if (lo < n_known && !compare_ties(&v[lo], &other[i]))
-			rc = ds_add_alias(x->d, other[i].name, v[lo].name, e);
+		if (k < n_known && !compare_ties(&v[k], &other[i]))
+			rc = ds_add_alias(x->d, other[i].name, v[k].name, e);
 	}
 	return rc;
 }
