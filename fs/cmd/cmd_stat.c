@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,76 +37,55 @@ struct row {
 	void *bins[2];
 };
 
+struct column {
+	const char *name;
+	size_t at; /* in struct ckpt_values: */
+	enum { REAL, COUNT } type;
+};
+
 struct report {
 	const struct options *o;
 	struct buf *out;
 	struct json_out json;
 	struct progress progress;
-	double (*key)(const struct ckpt_values_item *i); /* NULL: rows come as they are */
+	const struct column *key; /* by which rows are sorted; NULL: they come as they are */
 	struct row *rows;
 	size_t n_rows, cap_rows;
 	enum ckpt_values_by by;
 	bool begun, plots, utf8;
-	double (*bar)(const struct ckpt_values_item *i); /* NULL: histograms instead */
-	double longest;					 /* bar */
-	uint64_t chunks;				 /* by rank */
+	const struct column *bar; /* that is drawn; NULL: histograms instead */
+	double longest;		  /* bar */
+	uint64_t chunks;	  /* by rank */
 };
 
 /* ---- columns ---- */
 
-static double key_elements(const struct ckpt_values_item *i)
-{
-	return (double)i->values.elements;
-}
-
-static double key_min(const struct ckpt_values_item *i)
-{
-	return i->values.min;
-}
-
-static double key_max(const struct ckpt_values_item *i)
-{
-	return i->values.max;
-}
-
-static double key_mean(const struct ckpt_values_item *i)
-{
-	return i->values.mean[0];
-}
-
-static double key_std(const struct ckpt_values_item *i)
-{
-	return i->values.std;
-}
-
-static double key_norm(const struct ckpt_values_item *i)
-{
-	return i->values.norm;
-}
-
-static double key_zero(const struct ckpt_values_item *i)
-{
-	return (double)i->values.zero;
-}
-
-static double key_nan(const struct ckpt_values_item *i)
-{
-	return (double)i->values.nan;
-}
-
-static double key_inf(const struct ckpt_values_item *i)
-{
-	return (double)i->values.infinite;
-}
-
-static const struct {
-	const char *name;
-	double (*key)(const struct ckpt_values_item *i);
-} columns[] = {
-	{ "elements", key_elements }, { "min", key_min }, { "max", key_max },
-	{ "mean", key_mean },	      { "std", key_std }, { "norm", key_norm },
-	{ "zero", key_zero },	      { "nan", key_nan }, { "inf", key_inf },
+static const struct column columns[] = {
+	{ "elements", offsetof(struct ckpt_values, elements), COUNT },
+	{ "min", offsetof(struct ckpt_values, min), REAL },
+	{ "max", offsetof(struct ckpt_values, max), REAL },
+	{ "mean", offsetof(struct ckpt_values, mean), REAL },
+	{ "std", offsetof(struct ckpt_values, std), REAL },
+	{ "norm", offsetof(struct ckpt_values, norm), REAL },
+	{ "zero", offsetof(struct ckpt_values, zero), COUNT },
+	{ "nan", offsetof(struct ckpt_values, nan), COUNT },
+	{ "inf", offsetof(struct ckpt_values, infinite), COUNT },
 };
+
+static const struct column *column_of(const char *name)
+{
+	for (size_t i = 0; name && i < ARRAY_LEN(columns); i++)
+		if (!strcmp(name, columns[i].name))
+			return &columns[i];
+	return NULL;
+}
+
+static double number_in(const struct column *c, const struct ckpt_values_item *i)
+{
+	const void *at = (const char *)&i->values + c->at;
+
+	return c->type == COUNT ? (double)*(const uint64_t *)at : *(const double *)at;
+}
 
 static const char *const groupings[] = { "tensor", "layer", "role", "rank" };
 
@@ -116,9 +96,7 @@ static int read_options(const struct options *o, struct report *r, struct ckpt_v
 	for (size_t i = 0; o->by && i < ARRAY_LEN(groupings); i++)
 		if (!strcmp(o->by, groupings[i]))
 			s->by = r->by = (enum ckpt_values_by)i;
-	for (size_t i = 0; o->sort && i < ARRAY_LEN(columns); i++)
-		if (!strcmp(o->sort, columns[i].name))
-			r->key = columns[i].key;
+	r->key = column_of(o->sort);
 	if (o->csv && o->json)
 		return err_set(e, EINVAL,
 			       "options 'csv' and 'json': only one of them can be given");
@@ -128,7 +106,7 @@ static int read_options(const struct options *o, struct report *r, struct ckpt_v
 	r->plots = !o->csv && !o->json && plot_wanted(o);
 	r->utf8 = r->plots && plot_utf8();
 	if (r->plots && r->by == CKPT_VALUES_LAYER)
-		r->bar = r->key ? r->key : key_norm;
+		r->bar = r->key ? r->key : column_of("norm");
 	else if (r->plots && !o->hist && (!o->resume || o->plot))
 		s->bins = PLOT_COLUMNS; /* a resumed command may write to a file */
 	return 0;
@@ -175,17 +153,15 @@ static void add_heading(const struct report *r)
 					       : "tensors",
 		   "elements", "min", "max", "mean", "std", "norm", "zeros", "NaN", "Inf");
 	if (r->plots)
-		buf_printf(b, "%-*s  ", PLOT_COLUMNS,
-			   !r->bar	? "min to max"
-			   : r->o->sort ? r->o->sort
-					: "norm");
+		buf_printf(b, "%-*s  ", PLOT_COLUMNS, r->bar ? r->bar->name : "min to max");
 	buf_printf(b, "%s\n", groupings[r->by]);
 }
 
 static void add_plot(const struct report *r, const struct ckpt_values_item *i)
 {
 	if (r->bar) {
-		double v = i->dtype ? 0 : fabs(r->bar(i)); /* not if the tensor is unreadable */
+		/* A tensor among layers is unreadable. */
+		double v = i->dtype ? 0 : fabs(number_in(r->bar, i));
 
 		plot_bar(r->out, r->longest > 0 && v <= r->longest ? v / r->longest : 0,
 			 PLOT_COLUMNS, true, r->utf8);
@@ -467,8 +443,8 @@ static int take(void *arg, const struct ckpt_values_item *i)
 	row = &r->rows[r->n_rows];
 	*row = (struct row){ .item = *i, .at = r->n_rows };
 	r->n_rows++;
-	if (r->bar && !i->dtype && isfinite(r->bar(i)))
-		r->longest = fmax(r->longest, fabs(r->bar(i)));
+	if (r->bar && !i->dtype && isfinite(number_in(r->bar, i)))
+		r->longest = fmax(r->longest, fabs(number_in(r->bar, i)));
 	return keep(row, i) ? 0 : -ENOMEM;
 }
 
@@ -477,7 +453,7 @@ static int compare_rows(const void *a, const void *b, void *arg)
 	const struct row *x = a, *y = b;
 	const struct report *r = arg;
 	bool x_known = x->item.values.known, y_known = y->item.values.known;
-	double i = r->key(&x->item), k = r->key(&y->item);
+	double i = number_in(r->key, &x->item), k = number_in(r->key, &y->item);
 
 	if (x_known != y_known)
 		return x_known ? -1 : 1;
