@@ -14,7 +14,9 @@ allowed() {
     source) echo "$bytes" ;;
     index) echo "$bytes source" ;;
     format) echo "$bytes source index" ;;
-    format/deepspeed | format/fsdp | format/megatron_ranks) echo "$bytes source index format format/torch" ;;
+    format/dcp | format/deepspeed | format/fsdp | format/megatron_ranks)
+      echo "$bytes source index format format/torch"
+      ;;
     format/hyperparallel | format/megatron) echo "$bytes source index format format/dcp" ;;
     format/*) echo "$bytes source index format" ;;
     tensor) echo "$bytes index" ;;
@@ -26,8 +28,8 @@ allowed() {
     tree) echo "$bytes index tensor recipe layout file gguf" ;;
     save) echo "$bytes" ;;
     store) echo "$bytes tensor file save comm" ;;
-    ckpt) echo "$bytes index source format format/megatron tensor recipe layout file gguf read tree save comm store" ;;
-    page) echo "base ckptfs" ;;
+    ckpt) echo "$bytes index source format format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
+    page) echo "base model codec ckptfs" ;;
     fs/mount | fs/cmd) echo "base ckptfs fs/mount fs/cmd" ;;
     *) echo "?" ;;
   esac

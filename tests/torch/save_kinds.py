@@ -15,6 +15,7 @@ import tarfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -188,6 +189,16 @@ def wrapped():
         "replica": distribute_tensor(torch.randn(3), mesh, [Replicate()]),
         "part": part,
     }
+
+
+def in_dcp(out):
+    """torch.distributed.checkpoint saves quantised tensors, and cannot load them."""
+    case = Case(out, "dcp")
+    state = quantised() | {"plain": torch.randn(3)}
+    dcp.save({"model": state}, checkpoint_id=case.path)
+    # It takes a view whose storage is larger for one to clone, and then saves all of it.
+    case.state(state, "model.")
+    case.done()
 
 
 # ---- modules
@@ -379,6 +390,7 @@ def main():
     case.state(loaded.pop("module").state_dict(), "module.")
     case.state(loaded)
     case.done()
+    in_dcp(out)
     modules(out)
     scripts(out)
     protocols(out)

@@ -109,11 +109,27 @@ int dcp_read_metafiles(struct dcp_records *r, struct place *place, const struct 
 	return rc;
 }
 
+struct scanning {
+	struct place *place;
+	struct catalog_writer *w;
+};
+
+static int quantised(void *arg, const struct dcp_records *r, const struct dcp_quantised *q,
+		     struct ckpt_err *e)
+{
+	const struct scanning *x = arg;
+
+	return dcp_report_quantiser(x->place, r, q, x->w, e);
+}
+
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e)
 {
 	const char *slash = strrchr(names[0], '/');
-	const struct dcp_join_opts join = { .many = n > 1 || rank_of(names[0]) >= 0,
+	struct scanning scanning = { place, w };
+	const struct dcp_join_opts join = { .quantised = quantised,
+					    .arg = &scanning,
+					    .many = n > 1 || rank_of(names[0]) >= 0,
 					    .dir = names[0],
 					    .dir_len = slash ? (size_t)(slash + 1 - names[0]) : 0 };
 	autofree struct dcp_metafile *v = calloc(n + 1, sizeof(*v));

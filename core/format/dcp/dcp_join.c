@@ -354,6 +354,33 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
+/* Quantisers are in the items; those of several chunks may differ. */
+static int join_quantised(struct join *j, const struct tensor_chunks *t, const uint32_t *ranks,
+			  struct ckpt_err *e)
+{
+	struct stored key = { .n_dims = (uint8_t)t->n_dims, .off = t->boxes };
+	const struct stored *s;
+	autofree char *path = NULL;
+	struct dcp_quantised q = { t->fqn, t->fqn_len, t->path, NULL, t->locs };
+	const struct pk_str *name;
+
+	if (t->count != 1 || t->dtype < CKPT_DTYPE_QI8 || t->dtype > CKPT_DTYPE_QU2X4)
+		return 0;
+	key.rank = ranks[0];
+	s = find_stored(j, &key);
+	if (!s)
+		return 0;
+	name = pk_string(j->r->strings, s->path);
+	path = malloc(j->o->dir_len + name->len + 1);
+	if (!path)
+		return err_nomem(e);
+	if (j->o->dir_len)
+		memcpy(path, j->o->dir, j->o->dir_len);
+	memcpy(path + j->o->dir_len, name->data, name->len + 1u);
+	q.path = path;
+	return j->o->quantised(j->o->arg, j->r, &q, e);
+}
+
 /* Makes one tensor of the entries [from, to) of j->entries, which agree in dtype and shape. */
 static int join_tensor(struct join *j, const struct named *name, size_t from, size_t to,
 		       struct ckpt_err *e)
@@ -406,7 +433,8 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	t.count = (uint32_t)count;
 	t.boxes = j->boxes;
 	t.locs = j->locs;
-	return catalog_add_tensor(j->w, &t, e);
+	rc = catalog_add_tensor(j->w, &t, e);
+	return rc || !j->o->quantised ? rc : join_quantised(j, &t, ranks, e);
 }
 
 static const struct stored *object_of(struct join *j, size_t at)

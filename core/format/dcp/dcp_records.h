@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 struct catalog_writer;
+struct chunk_loc;
 struct ckpt_err;
 struct place;
 struct scan_opts;
@@ -117,6 +118,14 @@ struct dcp_metafile {
 int dcp_read_metafiles(struct dcp_records *r, struct place *place, const struct dcp_metafile *v,
 		       size_t n, const struct scan_opts *opts, struct catalog_writer *w,
 		       struct ckpt_err *e);
+/* A quantised tensor in one item. */
+struct dcp_quantised {
+	const char *fqn;
+	size_t fqn_len;
+	const uint8_t *fqn_path;     /* see catalog_path.h */
+	const char *path;	     /* of the data file */
+	const struct chunk_loc *loc; /* of the item */
+};
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
 	/* The first dir_len bytes are prefixed to the names of data files: "weights/", or
@@ -127,8 +136,15 @@ struct dcp_join_opts {
 	 * apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
+	/* Called for each quantised tensor; may be NULL. */
+	int (*quantised)(void *arg, const struct dcp_records *r, const struct dcp_quantised *q,
+			 struct ckpt_err *e);
 	void *arg;
 };
+/* Reports its scale and zero point, if they can be found. */
+int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
+			 const struct dcp_quantised *q, struct catalog_writer *w,
+			 struct ckpt_err *e);
 /* Reports everything to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);

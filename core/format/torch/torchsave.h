@@ -74,5 +74,12 @@ int torchsave_report(struct torchsave *t, const char *name, const struct st_inde
 /* The same for a part of what was saved, under a name of at least one step; steps ends in NULL. */
 int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_value *v,
 			const char *const steps[], struct catalog_writer *w, struct ckpt_err *e);
+/*
+ * Scale, zero point and axis of the saved value, if it is a quantised tensor, under its name and a
+ * word more. base: where the archive begins in data file `name`.
+ */
+int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t base,
+			       const char *fqn, size_t fqn_len, const uint8_t *path,
+			       struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

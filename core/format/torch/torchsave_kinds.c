@@ -85,8 +85,7 @@ static int end_text(struct walk *w, struct ckpt_err *e)
 
 /* (per_tensor_affine, 0.1, 10) or (per_channel_affine, scales, zero points, axis), which torch also
  * writes for per_channel_affine_float_qparams */
-static int report_quantiser(struct walk *w, const struct torch_call *c, unsigned depth,
-			    struct ckpt_err *e)
+int kinds_quantiser(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e)
 {
 	const struct pk_value *q = pk_len(c->args) > 4 ? &c->args->n->own[4] : NULL;
 	const struct pk_value *f = q && q->type == PK_TUPLE && pk_len(q) >= 3 ? q->n->own : NULL;
@@ -506,6 +505,6 @@ int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, str
 	if (!rc)
 		rc = walk_dense(w, &t, e);
 	if (!rc && pk_is(c->fn, NULL, "_rebuild_qtensor"))
-		rc = report_quantiser(w, c, depth, e);
+		rc = kinds_quantiser(w, c, depth, e);
 	return rc ? rc : each_attr(w, c, report_attr, depth, e);
 }

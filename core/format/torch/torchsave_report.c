@@ -399,7 +399,7 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 	*ret = (struct chunk_loc){ .file = w->source };
 	rc = raw_item(&l, t->dtype, t->n_dims, t->size, w->w, ret, e);
 	/* Inside the storage, as torch_tensor_reach has checked. */
-	ret->offset = ret->length ? at + t->offset * dtype_info(t->dtype)->size : at;
+	ret->offset = w->base + (ret->length ? at + t->offset * dtype_info(t->dtype)->size : at);
 	return rc;
 }
 
@@ -559,25 +559,38 @@ int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct 
 	return err_wrap(e, "'%s'", text_show(w->path.data, w->path.len, fqn, sizeof(fqn)));
 }
 
-/* v is the value at `steps`, or the outermost value if there are none. */
-static int report_from(struct torchsave *t, const char *name, const struct st_index *expected,
-		       const struct pk_value *v, const char *const steps[],
-		       struct catalog_writer *w, struct ckpt_err *e)
+static int begin_walk(struct walk *walk, struct torchsave *t, const char *name,
+		      struct catalog_writer *w, struct ckpt_err *e)
 {
-	struct walk walk = { .t = t,
-			     .name = name,
-			     .expected = expected,
-			     .w = w,
-			     .path = BUF_INIT(MAX_PATH),
-			     .text = BUF_INIT(CATALOG_MAX_TEXT + 1) };
-	int rc = catalog_add_source(w, name, strlen(name), &walk.source, e);
-
+	*walk = (struct walk){ .t = t,
+			       .name = name,
+			       .w = w,
+			       .path = BUF_INIT(MAX_PATH),
+			       .text = BUF_INIT(CATALOG_MAX_TEXT + 1) };
 	if (!t->walked) { /* the budget is shared by all walks */
 		t->walked = true;
 		t->visits = SOME_VISITS + VISITS_PER_BYTE * pickle_end(t->pickle);
 		t->entries = pickle_end(t->pickle);
 	}
-	buf_str(&walk.path, "");
+	buf_str(&walk->path, "");
+	return catalog_add_source(w, name, strlen(name), &walk->source, e);
+}
+
+static void end_walk(struct walk *walk)
+{
+	buf_release(&walk->path);
+	buf_release(&walk->text);
+}
+
+/* v is the value at `steps`, or the outermost value if there are none. */
+static int report_from(struct torchsave *t, const char *name, const struct st_index *expected,
+		       const struct pk_value *v, const char *const steps[],
+		       struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct walk walk;
+	int rc = begin_walk(&walk, t, name, w, e);
+
+	walk.expected = expected;
 	for (size_t i = 0; steps && steps[i]; i++) {
 		buf_str(&walk.path, i ? "." : "");
 		buf_str(&walk.path, steps[i]);
@@ -587,8 +600,7 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 		rc = check_path(&walk, e);
 	if (!rc)
 		rc = walk_value(&walk, v, (unsigned)walk.n_steps, e);
-	buf_release(&walk.path);
-	buf_release(&walk.text);
+	end_walk(&walk);
 	return rc;
 }
 
@@ -604,4 +616,35 @@ int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_v
 			const char *const steps[], struct catalog_writer *w, struct ckpt_err *e)
 {
 	return report_from(t, name, NULL, v, steps, w, e);
+}
+
+int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t base,
+			       const char *fqn, size_t fqn_len, const uint8_t *path,
+			       struct catalog_writer *w, struct ckpt_err *e)
+{
+	const struct pk_value root = pickle_root(t->pickle);
+	struct catalog_steps i = catalog_path_begin(path, fqn, (uint32_t)fqn_len);
+	struct catalog_step step;
+	struct torch_call c;
+	struct walk walk;
+	int rc = begin_walk(&walk, t, name, w, e);
+
+	walk.base = base;
+	buf_add(&walk.path, fqn, fqn_len);
+	while (walk.n_steps < WALK_MAX_DEPTH && catalog_path_next(&i, &step)) {
+		walk.steps[walk.n_steps].end = (uint32_t)(step.text + step.len - fqn);
+		walk.steps[walk.n_steps++].is_position = step.is_position;
+	}
+	/* An unknown path, or a very long one: beside a name outside the state dict. */
+	if (!walk.n_steps || walk.steps[walk.n_steps - 1].end != fqn_len) {
+		walk.n_steps = 1;
+		walk.steps[0].end = (uint32_t)fqn_len;
+		walk.off_path = true;
+	}
+	if (!rc)
+		rc = check_path(&walk, e);
+	if (!rc && torch_call_of(&root, &c) && pk_is(c.fn, NULL, "_rebuild_qtensor"))
+		rc = kinds_quantiser(&walk, &c, (unsigned)walk.n_steps, e);
+	end_walk(&walk);
+	return rc < 0 ? rc : 0;
 }

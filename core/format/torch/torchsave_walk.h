@@ -25,6 +25,7 @@ struct walk {
 	const struct st_index *expected;
 	struct catalog_writer *w;
 	uint32_t source;
+	uint64_t base; /* where t->file begins in it */
 	struct {
 		uint32_t end; /* bytes of the path up to this step */
 		bool is_position;
@@ -56,7 +57,9 @@ int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor
 
 int walk_too_often(struct ckpt_err *e);
 
-/* Reports a tensor, whatever it is made of. 1: it cannot be shown, for the reason in *e. */
+/* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for the
+ * reason in *e. */
+int kinds_quantiser(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
 
 #endif

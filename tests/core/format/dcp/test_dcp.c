@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "archive_util.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -179,6 +180,49 @@ START_TEST(what_is_listed_but_not_stored_is_incomplete)
 	dcp_stored(&d, "other", 5, 1, U(2), "a", 0, 10, 0); /* of nobody */
 	dcp_end(&d, ".metadata");
 	expect("w uint8 [4] incomplete: [0]+[2]@a:0+10,dcp; o object: lost; ");
+}
+END_TEST
+
+/* Scale and zero point are in the item: 0.1 and 10. */
+START_LOOP_TEST(quantised_tensors_have_their_quantisers_beside_them, 7)
+{
+	static const char item[] = "q qint8 [4] complete: [0]+[4]@a:7+%zu,dcp%s; ";
+	const int64_t size[] = { 4 };
+	const struct saved q = { .how = REBUILD_Q,
+				 .dtype = CKPT_DTYPE_QI8,
+				 .n_dims = 1,
+				 .size = size,
+				 .storage = "abcd",
+				 .storage_bytes = 4 };
+	struct buf b = BUF_INIT(0), file = BUF_INIT(1 << 16);
+	const char *more = "";
+	char want[300];
+	struct dcp d;
+
+	(void)saved_item(&b, &q);
+	buf_str(&file, "before ");
+	buf_add(&file, b.data, _i == 4 ? 40 : b.len);
+	put_file(dir_fd, "a", file.data, file.len);
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "q", 1, "qint8", 1, U(4), 1, U(0, 4));
+	if (_i == 1 || _i == 2) /* the names are in use */
+		dcp_object(&d, _i == 1 ? "q.scale" : "q.axis", _i == 1 ? 7 : 6);
+	dcp_stored(&d, "q", 1, 1, U(0), _i == 6 ? "absent" : "a", 7, (int64_t)b.len, _i == 3);
+	dcp_end(&d, ".metadata");
+	if (_i == 5)
+		put_file(dir_fd, "a", "not what it was", 15);
+	(void)snprintf(want, sizeof(want), item, b.len, _i == 3 ? "+stream.zstd/1" : "");
+	if (!_i)
+		more = "q.scale object: a:0+0,dcp; q.zero_point object: a:0+0,dcp; "; /* texts */
+	else if (_i < 3)
+		more = _i == 1 ? "q.scale object: lost; " : "q.axis object: lost; ";
+	if (_i == 6)
+		(void)snprintf(want, sizeof(want),
+			       "q qint8 [4] complete: [0]+[4]@absent:7+%zu,dcp; ", b.len);
+	(void)snprintf(want + strlen(want), sizeof(want) - strlen(want), "%s", more);
+	expect(want);
+	buf_release(&b);
+	buf_release(&file);
 }
 END_TEST
 
