@@ -4,6 +4,7 @@
 #include "page/name_column.h"
 #include "page/page.h"
 
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/vec.h"
 #include <ckptfs/ckpt_report.h>
@@ -14,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Maximum number of reasons on a page; `ckptfs check` shows all. */
-enum { MAX_FAULTS = 2000, HIST_BINS = 24 };
+enum { HIST_BINS = 24 };
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e)
 {
@@ -229,7 +229,7 @@ static bool has_word(const char *s, size_t n, const char *word)
 }
 
 /* For rows outside the model, the name decides: frameworks agree on nothing better. */
-static enum row_role role_of(const struct table *t, uint64_t i, const struct ckpt_tensor *x)
+enum row_role table_role(const struct table *t, uint64_t i, const struct ckpt_tensor *x)
 {
 	static const char *const words[] = { "optim",	   "exp_avg", "master", "momentum",
 					     "fp32_param", "adam",    "moment" };
@@ -242,108 +242,25 @@ static enum row_role role_of(const struct table *t, uint64_t i, const struct ckp
 	return t->n_made ? ROLE_MODEL : ROLE_OTHER;
 }
 
-/* All fields of a row except its name. */
-struct row {
-	enum row_role role;
-	int64_t dtype, shape, fault;
-	uint64_t bytes;
-};
-
-static int add_shape(struct table *t, const struct ckpt_tensor *x, struct row *ret)
+static int add_rows(const struct table *t, struct rows *rows)
 {
-	struct buf b = BUF_INIT(1 << 16);
-
-	page_add_uint(&b, x->n_dims);
-	for (size_t d = 0; d < x->n_dims; d++)
-		page_add_uint(&b, x->shape[d]);
-	page_add_uint(&b, x->n_logical);
-	for (size_t d = 0; d < x->n_logical; d++)
-		page_add_uint(&b, x->logical[d]);
-	ret->shape = b.err ? -ENOMEM : dict_number(&t->shapes, b.data, b.len);
-	buf_release(&b);
-	return ret->shape < 0 ? -ENOMEM : 0;
-}
-
-/* 0: no fault; 1: a fault that the page does not list. */
-static int add_fault(struct table *t, const char *fault, struct row *ret)
-{
-	ret->fault = !fault			? 0
-		     : t->faults.n < MAX_FAULTS ? 2 + dict_number(&t->faults, fault, strlen(fault))
-						: 1;
-	return !fault || ret->fault > 0 ? 0 : -ENOMEM;
-}
-
-static int add_tensor(struct table *t, const struct ckpt_tensor *x, struct row *ret)
-{
-	char name[64];
-
-	(void)snprintf(name, sizeof(name), "%s:%zu", x->dtype, x->element);
-	ret->dtype = dict_number(&t->dtypes, name, strlen(name));
-	ret->bytes = x->bytes;
-	if (ret->dtype < 0 || add_shape(t, x, ret))
-		return -ENOMEM;
-	return add_fault(t, x->fault, ret);
-}
-
-/* Row i and its name. */
-static int row_at(struct table *t, uint64_t i, const char **ret_name, size_t *ret_len,
-		  struct row *ret)
-{
-	struct ckpt_object o;
 	struct ckpt_tensor x;
+	struct ckpt_object o;
+	int rc = 0;
 
-	*ret = (struct row){ 0 };
-	if (i < t->totals.tensors + t->n_made) {
-		if (i < t->totals.tensors) {
-			ckpt_tensor(t->c, i, &x);
-			ret->role = role_of(t, i, &x);
-		} else {
-			ckpt_model_tensor(t->c, t->made[i - t->totals.tensors], &x);
-			ret->role = ROLE_MADE;
-		}
-		*ret_name = x.fqn;
-		*ret_len = x.fqn_len;
-		return add_tensor(t, &x, ret);
+	for (uint64_t i = 0; !rc && i < t->totals.tensors; i++) {
+		ckpt_tensor(t->c, i, &x);
+		rc = rows_add_tensor(rows, table_role(t, i, &x), &x, x.fault);
 	}
-	ckpt_object(t->c, i - t->totals.tensors - t->n_made, &o);
-	*ret_name = o.fqn;
-	*ret_len = o.fqn_len;
-	ret->role = ROLE_OBJECT;
-	ret->bytes = o.length;
-	return add_fault(t, o.fault, ret);
-}
-
-/* Columns, each a number for every row. */
-enum { ROLES, DTYPES, SHAPES, FAULTS, COLUMNS };
-
-static int add_rows(struct table *t, uint64_t n, struct buf *columns, struct name_column *names)
-{
-	for (uint64_t i = 0; i < n; i++) {
-		const char *name;
-		struct row row;
-		size_t len;
-
-		if (row_at(t, i, &name, &len, &row))
-			return -ENOMEM;
-		name_column_add(names, name, len);
-		page_add_uint(&columns[ROLES], row.role);
-		page_add_uint(&columns[DTYPES], (uint64_t)row.dtype);
-		page_add_uint(&columns[SHAPES], (uint64_t)row.shape);
-		page_add_uint(&columns[FAULTS], (uint64_t)row.fault);
+	for (size_t i = 0; !rc && i < t->n_made; i++) {
+		ckpt_model_tensor(t->c, t->made[i], &x);
+		rc = rows_add_tensor(rows, ROLE_MADE, &x, x.fault);
 	}
-	return 0;
-}
-
-static void add_strings(struct buf *b, const struct dict *d)
-{
-	page_add_uint(b, d->n);
-	for (size_t i = 0; i < d->n; i++) {
-		size_t len;
-		const char *s = dict_string(d, i, &len);
-
-		page_add_uint(b, len);
-		buf_add(b, s, len);
+	for (uint64_t i = 0; !rc && i < t->totals.objects; i++) {
+		ckpt_object(t->c, i, &o);
+		rc = rows_add_object(rows, &o, o.fault);
 	}
+	return rc;
 }
 
 /* The model's names of stored tensors: 0: the stored name without the prefix; 1 + name: this name;
@@ -371,44 +288,16 @@ static void add_model_names(const struct table *t, struct buf *b)
 	}
 }
 
-static int write_rows(struct table *t, struct page *p, struct buf *b, struct buf *columns,
-		      struct ckpt_err *e)
-{
-	uint64_t n = t->totals.tensors + t->n_made + t->totals.objects;
-	struct name_column names = { .to = &b[0] };
-	int rc;
-
-	if (add_rows(t, n, columns, &names))
-		return err_nomem(e);
-	page_add_uint(&b[1], t->totals.tensors);
-	page_add_uint(&b[1], t->n_made);
-	page_add_uint(&b[1], t->totals.objects);
-	add_strings(&b[1], &t->dtypes);
-	page_add_uint(&b[1], t->shapes.n);
-	buf_add(&b[1], t->shapes.bytes.data ? t->shapes.bytes.data : "", t->shapes.bytes.len);
-	add_strings(&b[1], &t->faults);
-	for (size_t k = 0; k < COLUMNS; k++) {
-		if (columns[k].err)
-			return err_nomem(e);
-		buf_add(&b[1], columns[k].data ? columns[k].data : "", columns[k].len);
-	}
-	add_model_names(t, &b[1]);
-	rc = page_section(p, "names", &b[0], e);
-	return rc ? rc : page_section(p, "rows", &b[1], e);
-}
-
 int table_write(struct table *t, struct page *p, struct ckpt_err *e)
 {
-	size_t max = p->out.max;
-	struct buf b[] = { BUF_INIT(max), BUF_INIT(max) };
-	struct buf columns[COLUMNS] = { BUF_INIT(max), BUF_INIT(max), BUF_INIT(max),
-					BUF_INIT(max) };
-	int rc = write_rows(t, p, b, columns, e);
+	struct rows rows CLEANUP(rows_release) = ROWS_INIT(p->out.max);
+	struct buf names CLEANUP(buf_release) = BUF_INIT(p->out.max);
+	int rc;
 
-	for (size_t k = 0; k < COLUMNS; k++)
-		buf_release(&columns[k]);
-	for (size_t k = 0; k < 2; k++)
-		buf_release(&b[k]);
+	if (add_rows(t, &rows))
+		return err_nomem(e);
+	add_model_names(t, &names);
+	rc = rows_write(&rows, &names, p, e);
 	return rc ? rc : write_values(t, p, e);
 }
 
@@ -418,7 +307,4 @@ void table_release(struct table *t)
 	free(t->made);
 	free(t->values);
 	buf_release(&t->hists);
-	dict_release(&t->shapes);
-	dict_release(&t->dtypes);
-	dict_release(&t->faults);
 }

@@ -10,14 +10,11 @@
 #ifndef PAGE_TABLE_H
 #define PAGE_TABLE_H
 
-#include "page/dict.h"
+#include "page/rows.h"
 
 #include <ckptfs/ckpt_values.h>
 
 #include <stdbool.h>
-
-/* The role of a row; data.js has the same names. */
-enum row_role { ROLE_MODEL, ROLE_OPTIMIZER, ROLE_OTHER, ROLE_MADE, ROLE_OBJECT };
 
 /* The statistics of a tensor that a page shows. */
 struct row_values {
@@ -33,7 +30,6 @@ struct table {
 	int64_t *model_of; /* per stored tensor, the model's tensor that is equal to it; -1: none */
 	uint64_t *made;	   /* model tensors that are not a stored tensor */
 	size_t n_made, cap_made;
-	struct dict shapes, dtypes, faults;
 	/* NULL unless requested: of each stored tensor, of all, and the number of tensors without
 	 * any. */
 	struct row_values *values;
@@ -44,11 +40,12 @@ struct table {
 
 #define TABLE_INIT(limit) \
 	{ \
-		.shapes = DICT_INIT(limit), .dtypes = DICT_INIT(limit), \
-		.faults = DICT_INIT(limit), .hists = BUF_INIT(limit) \
+		.hists = BUF_INIT(limit) \
 	}
 
 int table_read(struct table *t, struct ckpt *c, struct ckpt_err *e);
+/* The role of stored tensor i, which is x. */
+enum row_role table_role(const struct table *t, uint64_t i, const struct ckpt_tensor *x);
 /* Reads the values of all stored tensors. */
 struct ckpt_report;
 int table_read_values(struct table *t, const struct ckpt_report *o, struct ckpt_err *e);
