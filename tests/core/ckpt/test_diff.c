@@ -298,9 +298,9 @@ START_TEST(norms_and_heat_are_told_on_request)
 		  "dtype packed\n"
 		  "equal same.9 0/6 max 0 mean 0 l2 0 of 9.5393920141694561\n"
 		  "bytes w at 2 2/6 max 1 mean 0.25 l2 1.1180339887498949 of 9.5393920141694561 "
-		  "heat 1x4 1:0.5 3:1\n"
+		  "heat 1x3 1:0.5 2:1\n"
 		  "dtype wide 1/6 max 2 mean 0.33333333333333331 l2 2 of 9.5393920141694561 "
-		  "heat 1x4 3:2\n");
+		  "heat 1x3 2:2\n");
 	d.heat = 0;
 	d.globs = (const char *const[]){ "w", NULL };
 	expect(d, "bytes w at 2 2/6 max 1 mean 0.25 l2 1.1180339887498949 of 9.5393920141694561\n");

@@ -45,9 +45,19 @@ static size_t naive_part(uint64_t n, uint64_t parts, uint64_t i)
 	return part;
 }
 
+/* The number of parts of the smallest size with which there are not too many. */
+static uint64_t naive_parts(uint64_t n, unsigned side)
+{
+	uint64_t size = 1;
+
+	while (n > size * side)
+		size++;
+	return (n + size - 1) / size;
+}
+
 static void naive(uint64_t rows, uint64_t columns, unsigned side)
 {
-	uint64_t r = min_u64(rows, side), c = min_u64(columns, side);
+	uint64_t r = naive_parts(rows, side), c = naive_parts(columns, side);
 
 	memset(want, 0, sizeof(want));
 	for (uint64_t i = 0; i < rows * columns; i++) {
