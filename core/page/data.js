@@ -54,6 +54,15 @@ class Reader {
     return list;
   }
 
+  // As page_add_floats writes them; the array has room for `total`.
+  floats(n, total) {
+    const planes = this.take(4 * n), joined = new Uint8Array(4 * total);
+    for (let k = 0; k < 4; k++)
+      for (let i = 0; i < n; i++)
+        joined[4 * i + k] = planes[k * n + i];
+    return new Float32Array(joined.buffer);
+  }
+
   string() {
     return decodeName(this.take(this.uint()));
   }

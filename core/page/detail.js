@@ -4,6 +4,7 @@ const MAX_CHOICES = 4096; // equal layers that a menu or a chart shows
 let values = null; // a page made without --stat has none
 let chunks = null;
 let series = null; // only of a run, with --stat
+let diff = null; // only of two checkpoints
 
 class Values {
   constructor(table, bytes) {
@@ -14,13 +15,7 @@ class Values {
         list[i] = r.uint();
       return list;
     };
-    const floats = () => {
-      const planes = r.take(4 * n), joined = new Uint8Array(4 * table.n);
-      for (let k = 0; k < 4; k++)
-        for (let i = 0; i < n; i++)
-          joined[4 * i + k] = planes[k * n + i];
-      return new Float32Array(joined.buffer);
-    };
+    const floats = () => r.floats(n, table.n);
     this.known = counts();
     this.nan = counts();
     this.inf = counts();
@@ -339,20 +334,28 @@ class Detail {
       (chunks.hasRanks() ? ', coloured by the rank that wrote them' : files > 1 ? ', coloured by file' : '')), map.element, ...chunkTable(all)];
   }
 
-  // Commands to get the item, in a shell and in Python, with the options that this page was made
-  // with.
-  commands(name, object, made) {
-    const path = this.head.checkpoint.path, given = new Map();
+  // The options that this page was made with, before these arguments.
+  inShell(...args) {
+    const words = [...this.head.options.map((o) => '--' + o), ...(args.some((a) => a[0] === '-') ? ['--'] : []), ...args];
+    return words.map((w) => ' ' + shellWord(w)).join('');
+  }
+
+  inPython(path) {
+    const given = new Map();
     for (const option of this.head.options) {
       const at = option.indexOf('='), key = at < 0 ? option : option.slice(0, at);
       given.set(key, [...given.get(key) || [], at < 0 ? 'True' : pythonString(option.slice(at + 1))]);
     }
-    const words = this.head.options.map((o) => ' ' + shellWord('--' + o)).join('') + (/^-/.test(path) || /^-/.test(name) ? ' --' : '');
-    const python = [...given].map(([key, list]) => `, ${key}=${list.length > 1 ? `[${list.join(', ')}]` : list[0]}`).join('');
-    const what = `${words} ${shellWord(path)} ${shellWord(name)}`;
+    return `ckptfs.open(${pythonString(path)}` +
+      [...given].map(([key, list]) => `, ${key}=${list.length > 1 ? `[${list.join(', ')}]` : list[0]}`).join('') + ')';
+  }
+
+  // Commands to get the item, in a shell and in Python.
+  commands(name, object, made) {
+    const path = this.head.checkpoint.path, what = this.inShell(path, name);
     const lines = made ? [] : object ? [`ckptfs info${what}`] : [`ckptfs head${what}`, `ckptfs info${what}`];
     const key = pythonString(name), get = object ? `ck.objects[${key}].value` : made ? `ck.model[${key}]` : `ck[${key}]`;
     return [...(made ? [] : [element('h3', null, 'In a shell'), ...lines.map(copyable)]),
-      element('h3', null, 'In Python'), copyable(`import ckptfs; ck = ckptfs.open(${pythonString(path)}${python}); x = ${get}`)];
+      element('h3', null, 'In Python'), copyable(`import ckptfs; ck = ${this.inPython(path)}; x = ${get}`)];
   }
 }

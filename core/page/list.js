@@ -8,7 +8,7 @@ class List {
     this.rows = box.firstElementChild;
     this.tree = tree;
     this.told = told; // called with the selection
-    this.bySize = false;
+    this.weighed = false; // sorted by weight, not by name
     this.found = null; // rows found by a search
     this.words = [];
     this.items = [];
@@ -22,7 +22,26 @@ class List {
   }
 
   ordered(children) {
-    return this.bySize ? [...children].sort((a, b) => this.tree.bytesOf(b) - this.tree.bytesOf(a)) : children;
+    return this.weighed ? [...children].sort((a, b) => this.weight(b) - this.weight(a)) : children;
+  }
+
+  weight(item) {
+    return this.tree.bytesOf(item);
+  }
+
+  // What is said of an item on the right, and the share of the row that a bar fills.
+  figure(item) {
+    const tree = this.tree, t = tree.table;
+    return [t.role[tree.firstRow(item)] === ROLE_OBJECT ? '' : sizeText(tree.bytesOf(item)), tree.bytesOf(item) / (tree.root.bytes || 1)];
+  }
+
+  flags(item, row) {
+    const t = this.tree.table, flags = [];
+    if (row >= 0 && t.fault[row])
+      flags.push(element('span', { class: 'flag', title: visible(t.faultOf(row)) }, 'incomplete'));
+    if (values && values.anyNan(this.tree, item))
+      flags.push(element('span', { class: 'flag' }, 'NaN'));
+    return flags;
   }
 
   // Fills the list with the results of a search, or with the rows below open nodes.
@@ -98,23 +117,19 @@ class List {
     name.style.paddingInlineStart = Math.min(depth - 1, 24) * 16 + 'px';
     const label = this.found ? t.names[row] : tree.labelOf(item);
     name.append(element('span', { class: 'twist', 'aria-hidden': 'true' }, inner ? (item.open ? '\u25be' : '\u25b8') : ''));
-    const text = element('bdi', { title: row >= 0 ? clipped(t.names[row], 2000) : null });
-    this.mark(text, clipped(label));
-    name.append(text);
+    const shown = element('bdi', { title: row >= 0 ? clipped(t.names[row], 2000) : null });
+    this.mark(shown, clipped(label));
+    name.append(shown);
     if (item instanceof Group)
       name.append(element('span', { class: 'times' }, '\u00d7' + item.members.length));
-    if (row >= 0 && t.fault[row])
-      name.append(element('span', { class: 'flag', title: visible(t.faultOf(row)) }, 'incomplete'));
-    if (values && values.anyNan(tree, item))
-      name.append(element('span', { class: 'flag' }, 'NaN'));
+    name.append(...this.flags(item, row));
     const isObject = t.role[tree.firstRow(item)] === ROLE_OBJECT;
     const what = row < 0 ? counted(tree.countOf(item), isObject ? 'object' : 'tensor')
       : isObject ? 'object' : t.dtypeName(row) + '  ' + shapeText(t.shapeOf(row));
     e.append(name, element('span', { class: 'what' }, what));
-    const bytes = row >= 0 && !(item instanceof Group) ? t.bytes[row] : tree.bytesOf(item);
-    e.append(element('span', { class: 'size' }, isObject ? '' : sizeText(bytes)));
-    const bar = element('span', { class: 'share', 'aria-hidden': 'true' });
-    bar.style.width = 72 * bytes / (tree.root.bytes || 1) + 'px';
+    const [text, share] = this.figure(item), bar = element('span', { class: 'share', 'aria-hidden': 'true' });
+    e.append(element('span', { class: 'size' }, text));
+    bar.style.width = 72 * share + 'px';
     e.append(bar);
     return e;
   }

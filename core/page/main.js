@@ -77,6 +77,8 @@ function globOf(word) {
 function stateOf(state, table) {
   if (state === 'incomplete')
     return (i) => table.fault[i] > 0;
+  if (diff)
+    return diff.state(state);
   if (!values)
     return () => false;
   switch (state) {
@@ -93,7 +95,7 @@ function condition(word, table) {
   switch (key) {
     case 'dtype': return (i) => table.dtypeName(i).includes(value);
     case 'role': return (i) => ROLES[table.role[i]].startsWith(value);
-    case 'rank': return (i) => i < table.stored && chunks.ranksOf(i).some(([rank]) => rank === +value);
+    case 'rank': return (i) => chunks && i < table.stored && chunks.ranksOf(i).some(([rank]) => rank === +value);
     case 'is':
       return stateOf(value, table);
   }
@@ -123,8 +125,8 @@ function searchFor(text, table, lower) {
 // ---- printing ----
 
 // A browser would print only the visible rows of the list.
-function printTree(tree) {
-  const rows = [], most = 1500;
+function printTree(list) {
+  const rows = [], most = 1500, tree = list.tree;
   const walk = (node, depth) => {
     for (const item of tree.list(node)) {
       if (rows.length >= most)
@@ -134,7 +136,7 @@ function printTree(tree) {
       name.style.paddingInlineStart = depth + 'em';
       rows.push(element('tr', null, name,
         element('td', null, row >= 0 && tree.table.role[row] !== ROLE_OBJECT ? tree.table.dtypeName(row) + '  ' + shapeText(tree.table.shapeOf(row)) : ''),
-        element('td', { class: 'n' }, sizeText(tree.bytesOf(item)))));
+        element('td', { class: 'n' }, list.figure(item)[0])));
       if (tree.isInner(item))
         walk(item instanceof Group ? item.members[item.current] : item, depth + 1);
     }
@@ -146,15 +148,10 @@ function printTree(tree) {
 
 // ---- together ----
 
-function colourings(map, head, table) {
-  const names = ['dtype', 'role'];
-  if (chunks.hasRanks())
-    names.push('rank');
-  if (values)
-    names.push('nan');
-  const titles = { dtype: 'dtype', role: 'model / optimizer', rank: 'rank', nan: 'NaN' };
+function colourings(map, names) {
+  const titles = { role: 'model / optimizer', nan: 'NaN' };
   const buttons = names.map((name) => element('button', { type: 'button', role: 'radio', 'aria-checked': String(name === map.colouring),
-    id: 'colour-' + name, onclick: () => use(name) }, titles[name]));
+    id: 'colour-' + name, onclick: () => use(name) }, titles[name] || name));
   const use = (name) => {
     map.colouring = name;
     buttons.forEach((b, i) => b.setAttribute('aria-checked', String(names[i] === name)));
@@ -181,11 +178,12 @@ function openSome(tree) {
   }
 }
 
-function start(head, table) {
+// kinds: the classes of the parts, and what the map can be coloured by, the first one at first.
+function start(head, table, kinds) {
   const tree = new Tree(table), at = (id) => document.getElementById(id);
   const search = at('search'), status = at('status');
   let list = null, map = null, current = null, lower = null;
-  const detail = new Detail(at('detail'), tree, head, () => {
+  const detail = new kinds.Detail(at('detail'), tree, head, () => {
     list.fill();
     map.draw();
     const [item, chain] = current;
@@ -207,8 +205,8 @@ function start(head, table) {
     detail.show(item, chain);
     map.show(item);
   };
-  list = new List(at('tree'), tree, told);
-  map = new Treemap(at('mapbox'), tree, (cell) => {
+  list = new kinds.List(at('tree'), tree, told);
+  map = new kinds.Treemap(at('mapbox'), tree, (cell) => {
     leave();
     list.reveal(cell.row);
   });
@@ -247,8 +245,8 @@ function start(head, table) {
   });
   const order = () => {
     const item = list.items[list.selected];
-    list.bySize = !list.bySize;
-    at('order').textContent = list.bySize ? 'by size' : 'by name';
+    list.weighed = !list.weighed;
+    at('order').textContent = list.weighed ? kinds.weighed : 'by name';
     fill();
     if (item !== undefined && !list.found)
       list.select(list.items.indexOf(item), true);
@@ -256,7 +254,8 @@ function start(head, table) {
   at('order').addEventListener('click', order);
   at('fold').addEventListener('click', () => list.foldAll());
   at('helpclose').addEventListener('click', () => at('help').close());
-  const next = colourings(map, head, table);
+  map.colouring = kinds.colours[0];
+  const next = colourings(map, kinds.colours);
   const turn = (by) => {
     const group = detail.chain && detail.chain[detail.chain.length - 1];
     if (!group || !group.members[group.current + by])
@@ -283,7 +282,7 @@ function start(head, table) {
     event.preventDefault();
     act();
   });
-  window.addEventListener('beforeprint', () => printTree(tree));
+  window.addEventListener('beforeprint', () => printTree(list));
   openSome(tree);
   fill();
   if (list.items.length)
@@ -302,6 +301,10 @@ async function main() {
       return;
     }
     const table = new Table(names, await section('rows'));
+    if (head.diff) {
+      await startDiff(head, table);
+      return;
+    }
     chunks = new Chunks(table, await section('paths'), await section('chunks'));
     const packed = await section('values');
     if (packed) {
@@ -312,7 +315,8 @@ async function main() {
     if (followed)
       series = new Series(table, followed);
     showHead(head, table);
-    start(head, table);
+    start(head, table, { Detail, List, Treemap, weighed: 'by size',
+      colours: ['dtype', 'role', ...(chunks.hasRanks() ? ['rank'] : []), ...(values ? ['nan'] : [])] });
   } catch (error) {
     const problem = document.getElementById('problem');
     problem.textContent = 'This page cannot be shown: ' + (typeof DecompressionStream === 'undefined'

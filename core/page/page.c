@@ -18,12 +18,15 @@
 		"page_" #symbol ": " files ".byte 0\n" \
 		".popsection\n"); \
 	extern const char page_##symbol[]
+#define TOOLS \
+	FILE_OF("data.js") \
+	FILE_OF("text.js") FILE_OF("names.js") FILE_OF("list.js") FILE_OF("treemap.js")
 
 INCLUDE(html, FILE_OF("page.html"));
 INCLUDE(style, FILE_OF("page.css"));
-INCLUDE(script,
-	FILE_OF("data.js") FILE_OF("text.js") FILE_OF("names.js") FILE_OF("list.js")
-		FILE_OF("treemap.js") FILE_OF("chunks.js") FILE_OF("detail.js") FILE_OF("main.js"));
+INCLUDE(script, TOOLS FILE_OF("chunks.js") FILE_OF("detail.js") FILE_OF("main.js"));
+INCLUDE(diff_style, FILE_OF("page.css") FILE_OF("diff.css"));
+INCLUDE(diff_script, TOOLS FILE_OF("detail.js") FILE_OF("diff.js") FILE_OF("main.js"));
 
 /* Fast enough for hundreds of MiB; 12, the best level, saves 5 % and takes ten times as long. */
 enum { LEVEL = 7 };
@@ -42,6 +45,32 @@ void page_add_uint(struct buf *b, uint64_t v)
 void page_add_int(struct buf *b, int64_t v)
 {
 	page_add_uint(b, v < 0 ? ~((uint64_t)v << 1) : (uint64_t)v << 1);
+}
+
+void page_add_floats(struct buf *b, const void *first, size_t n, size_t stride)
+{
+	unsigned char *at = buf_room(b, n * sizeof(float));
+
+	if (!at)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		unsigned char bytes[sizeof(float)];
+
+		memcpy(bytes, (const char *)first + i * stride, sizeof(bytes));
+		for (size_t k = 0; k < sizeof(bytes); k++)
+			at[k * n + i] = bytes[k];
+	}
+	b->len += n * sizeof(float);
+}
+
+static const char *style_of(const struct page *p)
+{
+	return p->diff ? page_diff_style : page_style;
+}
+
+static const char *script_of(const struct page *p)
+{
+	return p->diff ? page_diff_script : page_script;
 }
 
 static int check(const struct buf *b, struct ckpt_err *e)
@@ -120,11 +149,11 @@ int page_begin(struct page *p, const char *title, struct ckpt_err *e)
 		if (is(name, len, "TITLE"))
 			add_escaped(&p->out, title);
 		else if (is(name, len, "STYLEHASH"))
-			add_hash(&p->out, page_style);
+			add_hash(&p->out, style_of(p));
 		else if (is(name, len, "SCRIPTHASH"))
-			add_hash(&p->out, page_script);
+			add_hash(&p->out, script_of(p));
 		else if (is(name, len, "STYLE"))
-			buf_str(&p->out, page_style);
+			buf_str(&p->out, style_of(p));
 	}
 	return check(&p->out, e);
 }
@@ -176,7 +205,7 @@ int page_section(struct page *p, const char *id, const struct buf *data, struct 
 
 size_t page_size(const struct page *p)
 {
-	return p->out.len + strlen(p->rest) + strlen(page_script);
+	return p->out.len + strlen(p->rest) + strlen(script_of(p));
 }
 
 int page_end(struct page *p, struct ckpt_err *e)
@@ -186,7 +215,7 @@ int page_end(struct page *p, struct ckpt_err *e)
 
 	while ((len = add_until_mark(p, &name)))
 		if (is(name, len, "SCRIPT"))
-			buf_str(&p->out, page_script);
+			buf_str(&p->out, script_of(p));
 	return check(&p->out, e);
 }
 

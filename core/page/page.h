@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ struct ckpt_err;
 
 struct page {
 	struct buf out;
+	bool diff;	  /* it shows two checkpoints: with the scripts and styles for that */
 	const char *rest; /* of the template */
 };
 
@@ -48,5 +50,8 @@ size_t page_section_size(const struct buf *data);
  * bit set in all bytes but the last. */
 void page_add_uint(struct buf *b, uint64_t v);
 void page_add_int(struct buf *b, int64_t v); /* 0, -1, 1, -2, ... as 0, 1, 2, 3, ... */
+/* n floats, `stride` bytes apart: byte k of all, then byte k + 1, since the bytes with the exponent
+ * compress well. */
+void page_add_floats(struct buf *b, const void *first, size_t n, size_t stride);
 
 #endif

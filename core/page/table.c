@@ -157,24 +157,6 @@ static void add_counts(struct buf *b, const struct table *t, size_t offset)
 			b, *(const uint64_t *)(const void *)((const char *)&t->values[i] + offset));
 }
 
-/* Byte k of all numbers, then byte k + 1: the bytes of the exponent compress well. */
-static void add_floats(struct buf *b, const struct table *t, size_t offset)
-{
-	size_t n = t->totals.tensors;
-	unsigned char *at = buf_room(b, n * sizeof(float));
-
-	if (!at)
-		return;
-	for (size_t i = 0; i < n; i++) {
-		unsigned char bytes[sizeof(float)];
-
-		memcpy(bytes, (const char *)&t->values[i] + offset, sizeof(bytes));
-		for (size_t k = 0; k < sizeof(bytes); k++)
-			at[k * n + i] = bytes[k];
-	}
-	b->len += n * sizeof(float);
-}
-
 /* Histograms of each tensor in turn; a tensor without one has no bins. */
 static int write_hists(const struct table *t, struct page *p, struct ckpt_err *e)
 {
@@ -215,7 +197,8 @@ static int write_values(const struct table *t, struct page *p, struct ckpt_err *
 	for (size_t k = 0; k < sizeof(counts) / sizeof(*counts); k++)
 		add_counts(&b, t, counts[k]);
 	for (size_t k = 0; k < sizeof(floats) / sizeof(*floats); k++)
-		add_floats(&b, t, floats[k]);
+		page_add_floats(&b, (const char *)t->values + floats[k], t->totals.tensors,
+				sizeof(*t->values));
 	rc = page_section(p, "values", &b, e);
 	buf_release(&b);
 	return rc ? rc : write_hists(t, p, e);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
 #include "cmd/options.h"
+#include "cmd/page_file.h"
 
 #include "base/buf.h"
 #include "base/checked.h"
@@ -9,7 +10,7 @@
 #include "base/json_out.h"
 #include "base/progress.h"
 #include "base/text.h"
-#include <ckptfs/ckpt_diff.h>
+#include <ckptfs/ckpt_report.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -260,11 +261,19 @@ static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf 
 	scratch->len = 0;
 }
 
+/* Is the page what is printed? */
+static bool to_stdout(const struct options *o)
+{
+	return o->output && !strcmp(o->output, "-");
+}
+
 /* Without --model, refuses options that only affect the model. */
 static int check_options(const struct options *o, struct ckpt_err *e)
 {
 	static const char *const of_model[] = { "weights", "recipe", "assets", "experts" };
 
+	if (o->json && to_stdout(o))
+		return err_set(e, EINVAL, "option 'report': JSON is written to '-', too");
 	for (size_t i = 0; i < ARRAY_LEN(of_model) && !o->model; i++)
 		if (options_get(o, of_model[i]))
 			return err_set(e, EINVAL, "option '%s' is for --model", of_model[i]);
@@ -305,6 +314,45 @@ static int verdict(const struct ckpt *a, const struct report *r, const struct ck
 	return d->counts[CKPT_DIFF_EQUAL] == d->names ? STATUS_DONE : STATUS_NO;
 }
 
+/* A list of hashes has no values. */
+static int diff_sums(const struct options *o)
+{
+	struct ckpt_err e = { 0 };
+
+	if (!o->values && !o->json && !o->output)
+		return cmd_check_sums(o, o->args[1], o->args + 2);
+	(void)err_set(&e, EINVAL,
+		      "'%s' is a list of hashes, which has no values: leave out --values, --json "
+		      "and --report",
+		      o->args[1]);
+	return cmd_fail(&e);
+}
+
+/* Lines are on the page, not printed. */
+static int write_report(struct ckpt *a, struct ckpt *b, const struct options *o,
+			struct ckpt_diff *d, struct ckpt_err *e)
+{
+	struct ckpt_diff_report r = { .path_a = o->args[0],
+				      .path_b = o->args[1],
+				      .program = "ckptfs " CKPTFS_VERSION,
+				      .options = o->open,
+				      .globs = d->globs,
+				      .model = d->model,
+				      .jobs = d->jobs,
+				      .each = o->json ? d->each : NULL,
+				      .progress = d->progress,
+				      .arg = d->arg };
+	struct report *shown = d->arg;
+	autofree char *page = NULL;
+	size_t len;
+	int rc = ckpt_diff_report(a, b, &r, &page, &len, e);
+
+	progress_end(&shown->progress);
+	d->names = r.names;
+	memcpy(d->counts, r.counts, sizeof(r.counts));
+	return rc ? rc : page_file_write(o->output, page, len, o->quiet, e);
+}
+
 static int diff_run(const struct options *o)
 {
 	struct ckpt *a CLEANUP(cmd_closep) = NULL, *b CLEANUP(cmd_closep) = NULL;
@@ -322,15 +370,8 @@ static int diff_run(const struct options *o)
 	struct ckpt_err e = { 0 };
 	int rc;
 
-	if (cmd_is_sums(o->args[1])) {
-		if (!o->values && !o->json)
-			return cmd_check_sums(o, o->args[1], o->args + 2);
-		(void)err_set(&e, EINVAL,
-			      "'%s' is a list of hashes, which has no values: leave out --values "
-			      "and --json",
-			      o->args[1]);
-		return cmd_fail(&e);
-	}
+	if (cmd_is_sums(o->args[1]))
+		return diff_sums(o);
 	if (check_options(o, &e) || open_both(o, &a, &b, &e))
 		return cmd_fail(&e);
 	if (o->json) {
@@ -340,13 +381,17 @@ static int diff_run(const struct options *o)
 		measure(b, &d, &out, &r.columns);
 	}
 	progress_start(&r.progress, "diff", 0, !o->quiet);
-	rc = ckpt_diff(a, b, &d, &e);
-	progress_end(&r.progress);
+	if (o->output) {
+		rc = write_report(a, b, o, &d, &e);
+	} else {
+		rc = ckpt_diff(a, b, &d, &e);
+		progress_end(&r.progress);
+	}
 	if (rc)
 		return rc < 0 ? cmd_fail(&e) : rc;
 	if (o->json)
 		add_json_summary(&r.json, &d);
-	else
+	else if (!to_stdout(o))
 		add_summary(&out, &d);
 	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(a, &r, &d));
 }
@@ -356,9 +401,9 @@ const struct command command_diff = {
 	.usage = "A B [GLOB...]",
 	.complete = "ffn",
 	.summary = "Compare two checkpoints, tensor by tensor",
-	.examples =
-		"  $ ckptfs diff run/step-1000 run/step-2000\n"
-		"  $ ckptfs diff --model --values run/step-1000 run/step-2000 '*.norm.weight'\n",
+	.examples = "  $ ckptfs diff run/step-1000 run/step-2000\n"
+		    "  $ ckptfs diff --model --values run/step-1000 run/step-2000 '*.norm.weight'\n"
+		    "  $ ckptfs diff --report=changes.html run/step-1000 run/step-2000\n",
 	.details = "It does not matter how they are cut or what wrote them. Prints one line for "
 		   "each tensor or\n"
 		   "object that differs, and a summary. Exit status 0 when all are equal, 1 when "

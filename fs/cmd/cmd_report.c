@@ -1,74 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
 #include "cmd/options.h"
+#include "cmd/page_file.h"
 
 #include "base/cleanup.h"
-#include "base/err.h"
-#include "base/io.h"
 #include "base/progress.h"
-#include "base/text.h"
 #include <ckptfs/ckpt_report.h>
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define DEFAULT_FILE "report.html"
-
-/* ---- the file ---- */
-
-/* The file gets its name only when it is complete. */
-static int replace_file(const char *path, const char *page, size_t len, struct ckpt_err *e)
-{
-	autofree char *temporary = NULL;
-	mode_t mask = umask(0);
-	autoclose int fd = -1;
-	int rc;
-
-	(void)umask(mask);
-	if (asprintf(&temporary, "%s.XXXXXX", path) < 0) {
-		temporary = NULL;
-		return err_nomem(e);
-	}
-	fd = mkostemp(temporary, O_CLOEXEC);
-	if (fd < 0)
-		return err_sys(e, errno, "write '%s'", path);
-	rc = io_write(fd, page, len);
-	if (!rc && (fchmod(fd, 0666 & ~mask) || rename(temporary, path)))
-		rc = -errno;
-	if (!rc)
-		return 0;
-	(void)unlink(temporary);
-	return err_sys(e, -rc, "write '%s'", path);
-}
-
-static int write_page(const char *path, const char *page, size_t len, struct ckpt_err *e)
-{
-	struct stat st;
-
-	if (!strcmp(path, "-")) {
-		if (isatty(STDOUT_FILENO))
-			return err_set(e, EINVAL,
-				       "report: a page is not for a terminal; name a file with "
-				       "--output=FILE");
-		(void)fwrite(page, 1, len, stdout);
-		return 0;
-	}
-	if (!stat(path, &st) && S_ISDIR(st.st_mode))
-		return err_set(e, EISDIR, "write '%s': a directory; --output takes a file's name",
-			       path);
-	if (!stat(path, &st) && !S_ISREG(st.st_mode)) { /* /dev/stdout */
-		FILE *f = fopen(path, "we");
-		bool done = f && fwrite(page, 1, len, f) == len;
-
-		return (f && !fclose(f) && done) ? 0 : err_sys(e, errno, "write '%s'", path);
-	}
-	return replace_file(path, page, len, e);
-}
 
 /* ---- the page ---- */
 
@@ -136,7 +77,6 @@ static int report_run(const struct options *o)
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct ckpt_err e = { 0 };
 	size_t len = 0;
-	char size[16];
 	int rc = cmd_open(o->args[0], o, &how, &c, &e);
 
 	if (!rc && ckpt_is_run(c))
@@ -144,9 +84,7 @@ static int report_run(const struct options *o)
 	if (!rc)
 		rc = make_page(o, c, &page, &len, &e);
 	if (!rc)
-		rc = write_page(to, page, len, &e);
-	if (!rc && strcmp(to, "-") != 0 && !o->quiet)
-		(void)fprintf(stderr, "%s: %s\n", to, text_size(len, size));
+		rc = page_file_write(to, page, len, o->quiet, &e);
 	return rc ? cmd_fail(&e) : cmd_finish(STATUS_DONE);
 }
 

@@ -97,6 +97,8 @@ static const struct word words[] = {
 	  "compare all elements: how many changed, and by how much" },
 	{ "model", 0, FLAG, WORDS_STAT | WORDS_SUM, AT(model), NULL,
 	  "only the model's tensors, under their names in hf/" },
+	{ "report", 0, TEXT, WORDS_DIFF, AT(output), "FILE",
+	  "write an HTML page of the differences; implies --values" },
 	{ "by", 0, TEXT, WORDS_STAT, AT(by), "tensor|layer|role|rank",
 	  "what a row is for (default tensor)" },
 	{ "sort", 0, TEXT, WORDS_STAT, AT(sort), "elements|min|max|mean|std|norm|zero|nan|inf",
@@ -535,7 +537,7 @@ static int parse_o(struct options *o, unsigned groups, unsigned flags, const cha
 		return err_set(e, EINVAL, "option '-o' needs a list of options");
 	/* Accepts "-o FILE" for the output file, as in other programs: no list of options looks
 	 * like that. */
-	if (groups & WORDS_REPORT && len > 5 && !strchr(list, '=') &&
+	if (groups & (WORDS_REPORT | WORDS_DIFF) && len > 5 && !strchr(list, '=') &&
 	    !strcmp(list + len - 5, ".html")) {
 		o->output = list;
 		return *s ? 1 : 2;

@@ -10,12 +10,16 @@
  * The page is one file that needs no network. Names in it may be any bytes: they are data, never
  * markup.
  *
+ * ckpt_diff_report makes such a page of two checkpoints: what one of them lacks, which tensors
+ * changed, how much, and where.
+ *
  * Threads: call it from any thread; callbacks run on the calling thread.
  */
 #ifndef CKPTFS_CKPT_REPORT_H
 #define CKPTFS_CKPT_REPORT_H
 
 #include "ckpt.h"
+#include "ckpt_diff.h"
 
 CKPT_BEGIN
 
@@ -45,6 +49,30 @@ static inline int ckpt_report(struct ckpt *c, const struct ckpt_report *r, char 
 			      size_t *ret_len, struct ckpt_err *e)
 {
 	return ckpt_report_sized(c, r, sizeof(*r), ret, ret_len, e);
+}
+
+/* The first members are those of struct ckpt_report, the others of struct ckpt_diff. */
+struct ckpt_diff_report {
+	const char *path_a, *path_b;
+	const char *program;
+	const char *const *options; /* with which both were opened */
+	const char *const *globs;
+	bool model;
+	unsigned jobs;
+	int (*each)(void *arg, const struct ckpt_diff_item *item); /* may be NULL */
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *arg;
+	/* Results: */
+	uint64_t names, counts[CKPT_DIFF_RESULTS];
+};
+
+/* Compares all elements, as ckpt_diff does with `values`. The caller frees *ret with free(). */
+CKPT_API int ckpt_diff_report_sized(struct ckpt *a, struct ckpt *b, struct ckpt_diff_report *r,
+				    size_t size, char **ret, size_t *ret_len, struct ckpt_err *e);
+static inline int ckpt_diff_report(struct ckpt *a, struct ckpt *b, struct ckpt_diff_report *r,
+				   char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	return ckpt_diff_report_sized(a, b, r, sizeof(*r), ret, ret_len, e);
 }
 
 CKPT_END

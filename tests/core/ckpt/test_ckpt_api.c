@@ -220,6 +220,26 @@ static void call_report(struct side *s)
 	ck_assert_int_eq(ckpt_report(s->c, &r, &page, &len, &e), -EINVAL);
 }
 
+static void call_diff_report(struct side *s)
+{
+	struct ckpt_diff_report r = { .path_a = "a<b>", .path_b = "b", .jobs = 1 };
+	struct ckpt_err e = { 0 };
+	size_t len = 0;
+	char *page = NULL;
+	int rc = ckpt_diff_report(s->c, s->c, &r, &page, &len, &e);
+
+	ck_assert_int_eq(rc, s->is_run ? -EISDIR : 0);
+	if (rc)
+		return;
+	ck_assert_uint_eq(len, strlen(page));
+	ck_assert(strstr(page, "<title>a&#60;b&#62; \xE2\x86\x92 b - ckptfs report</title>"));
+	ck_assert(strstr(page, "id=\"data-diff\""));
+	ck_assert(r.names && r.counts[CKPT_DIFF_EQUAL] == r.names);
+	free(page);
+	r.path_b = NULL;
+	ck_assert_int_eq(ckpt_diff_report(s->c, s->c, &r, &page, &len, &e), -EINVAL);
+}
+
 static void call_tensor_find(struct side *s)
 {
 	ck_assert_int_eq(ckpt_tensor_find(s->c, "model.w", 7), s->is_run ? -1 : 1);
@@ -986,7 +1006,7 @@ static void call_origin(struct side *s)
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(sources) X(assets) \
 	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(index_dir) X(check) \
-	X(report)
+	X(report) X(diff_report)
 
 #define ROW(name) { "ckpt_" #name, call_##name },
 static const struct {

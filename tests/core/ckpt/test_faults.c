@@ -26,6 +26,7 @@
 #include "suites.h"
 #include <ckptfs/ckpt_diff.h>
 #include <ckptfs/ckpt_mount.h>
+#include <ckptfs/ckpt_report.h>
 #include <ckptfs/ckpt_reshard.h>
 #include <ckptfs/ckpt_save.h>
 #include <ckptfs/ckpt_values.h>
@@ -337,6 +338,43 @@ static int follow(const struct job *j, struct buf *out, struct ckpt_err *e)
 	return rc;
 }
 
+/* Pages tell when they were made, so their bytes are not compared. */
+static int show(const struct job *j, struct buf *out, struct ckpt_err *e)
+{
+	struct ckpt_report r = { .path = "a", .stat = true, .jobs = 2 };
+	struct ckpt *c = NULL;
+	char *page = NULL;
+	size_t len;
+	int rc = open_source(j, &c, e);
+
+	if (!rc)
+		rc = ckpt_report(c, &r, &page, &len, e);
+	buf_str(out, "made");
+	free(page);
+	ckpt_close(c);
+	return rc;
+}
+
+static int show_diff(const struct job *j, struct buf *out, struct ckpt_err *e)
+{
+	struct ckpt_diff_report r = { .path_a = "a", .path_b = "b", .jobs = 2 };
+	struct ckpt_opts o = { .index = ":memory:" };
+	struct ckpt *a = NULL, *b = NULL;
+	char *page = NULL;
+	size_t len;
+	int rc = open_source(j, &a, e);
+
+	if (!rc)
+		rc = open_typed(model_path, &o, &b, e);
+	if (!rc)
+		rc = ckpt_diff_report(a, b, &r, &page, &len, e);
+	buf_str(out, "made");
+	free(page);
+	ckpt_close(a);
+	ckpt_close(b);
+	return rc;
+}
+
 static int export(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	char dest[4300];
@@ -491,6 +529,8 @@ static const struct job jobs[] = {
 	{ "stat", scan, NULL, CAST, 0, 0, 0, NULL },
 	{ "stat by rank", scan, "hp_a_collective/ckpt", MEMORY, 0, 0, true, NULL },
 	{ "stat of a run", follow, NULL, RUN, 0, 0, 0, NULL },
+	{ "report", show, NULL, CAST, 0, 0, 0, NULL },
+	{ "diff --report", show_diff, NULL, CAST, 0, 0, 0, NULL },
 	{ "export", export, NULL, RANKS, 0, 0, 0, "dest" },
 	{ "export of a file", export, NULL, MEMORY, 0, 0, true, "dest" },
 	{ "reshard to DCP", reshard, "plain/ckpt", MEMORY, CKPT_DCP, 0, 0, "dest" },
