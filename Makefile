@@ -275,7 +275,7 @@ check-torch: all
 	@tests/torch/clients.sh
 	@tests/torch/gguf.sh
 	@tests/torch/arch.sh
-	@tests/torch/torchtitan.sh
+	@tests/torch/recipes.sh
 	@tests/torch/fsdp.sh
 	@tests/torch/kinds.sh
 	@tests/torch/megatron_ranks.sh

@@ -126,27 +126,29 @@ static int number(void *arg, enum recipe_from from, const char *key, uint64_t *r
 				   : config_number(jdoc_root(&r->config), key, ret, e);
 }
 
-/* "megatron": config.json names the model type; the arguments only tell whether it has experts. */
-static int choose(const struct model_recipe *r, const struct recipe_builtin **ret,
-		  struct ckpt_err *e)
+/* Replaces "megatron" and the like by the recipe that config.json's model_type requires. */
+static int choose(const struct model_recipe *r, const struct recipe_builtin **b, struct ckpt_err *e)
 {
 	const char *type = jval_str(jval_get(jdoc_root(&r->config), "model_type"));
+	const char *choice = (*b)->name;
 	uint64_t experts = 0;
 
-	*ret = NULL;
-	if (type) {
-		*ret = recipe_builtin_for(type);
-		return *ret ? 0
-			    : err_set(e, EINVAL, "'megatron' has no recipe for model_type '%.60s'",
-				      type);
-	}
-	if (r->args && megatron_args_number(r->args, "num_experts", &experts, e) >= 0 && !experts)
-		*ret = recipe_builtin_for("llama");
-	return *ret ? 0
-		    : err_set(e, EINVAL,
-			      "'megatron' needs a config.json with a model_type, beside the "
-			      "checkpoint or in assets=; or name the recipe, as 'ckptfs help "
-			      "recipes' lists them");
+	*b = NULL;
+	if (type)
+		*b = recipe_builtin_for(choice, type);
+	/* Without it, the arguments of Megatron only tell whether there are experts. */
+	else if (r->args && megatron_args_number(r->args, "num_experts", &experts, e) >= 0 &&
+		 !experts)
+		*b = recipe_builtin_for(choice, "llama");
+	if (*b)
+		return 0;
+	if (type)
+		return err_set(e, EINVAL, "'%s' has no recipe for model_type '%.60s'", choice,
+			       type);
+	return err_set(e, EINVAL,
+		       "'%s' needs a config.json with a model_type, beside the checkpoint or in "
+		       "assets=; or name the recipe, as 'ckptfs help recipes' lists them",
+		       choice);
 }
 
 static int parse_file(const char *path, struct model_recipe *r, struct ckpt_err *e)
@@ -163,7 +165,7 @@ static int parse_file(const char *path, struct model_recipe *r, struct ckpt_err 
 
 bool model_recipe_is_file(const char *name)
 {
-	return !recipe_builtin_named(name) && strcmp(name, "megatron") != 0;
+	return !recipe_builtin_named(name);
 }
 
 int model_recipe_facts(struct engine *eng, struct model_recipe *ret, struct ckpt_err *e)
@@ -181,7 +183,7 @@ static int open_recipe(struct engine *eng, const char *name, struct model_recipe
 	const struct recipe_builtin *b = recipe_builtin_named(name);
 	int rc = model_recipe_facts(eng, r, e);
 
-	if (!rc && !strcmp(name, "megatron"))
+	if (!rc && b && !*b->text)
 		rc = choose(r, &b, e);
 	if (rc)
 		return rc;

@@ -84,7 +84,7 @@ static void add_naming(struct buf *b, const struct recipe_builtin *r)
 
 static bool fits_model(const struct recipe_builtin *r, const char *type)
 {
-	bool fits = !type;
+	bool fits = !type && *r->models;
 
 	for (const char *const *m = r->models; !fits && *m; m++)
 		fits = !strcmp(*m, type);

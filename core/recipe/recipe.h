@@ -98,14 +98,15 @@ void recipe_free(struct recipe *r); /* NULL is fine */
 
 struct recipe_builtin {
 	const char *name, *summary;
-	const char *text, *end;	   /* NUL-terminated */
+	/* NUL-terminated. Empty: the name stands for those that begin with it and '-'. */
+	const char *text, *end;
 	const char *const *models; /* model_types of config.json it is for; ends with NULL */
 };
 /* NULL past the last. */
 const struct recipe_builtin *recipe_builtin(size_t i);
 const struct recipe_builtin *recipe_builtin_named(const char *name);
-/* The built-in recipe from Megatron-core for a model_type of config.json, or NULL. */
-const struct recipe_builtin *recipe_builtin_for(const char *model_type);
+/* The recipe that `choice`, a name without a text, stands for with this model_type, or NULL. */
+const struct recipe_builtin *recipe_builtin_for(const char *choice, const char *model_type);
 
 /* ---- use ---- */
 

@@ -17,21 +17,40 @@
 INCLUDE(llama, "megatron-llama");
 INCLUDE(mixtral, "megatron-mixtral");
 INCLUDE(qwen_moe, "megatron-qwen-moe");
-INCLUDE(torchtitan, "torchtitan");
+INCLUDE(titan_llama, "torchtitan-llama");
+INCLUDE(titan_qwen, "torchtitan-qwen");
+INCLUDE(titan_deepseek, "torchtitan-deepseek-v3");
 
-static const char *const llama[] = { "llama", NULL };
-static const char *const dense[] = { "llama", "mistral", "qwen2", "qwen3", NULL };
-static const char *const mixtral[] = { "mixtral", NULL };
-static const char *const qwen_moe[] = { "qwen2_moe", "qwen3_moe", NULL };
+/* ...: the model_types. */
+#define RECIPE(symbol, name, summary, ...) \
+	{ \
+		name, summary, recipe_##symbol, recipe_##symbol##_end, (const char *const[]) \
+		{ \
+			__VA_ARGS__, NULL \
+		} \
+	}
+#define CHOICE(name, from) \
+	{ \
+		name, "the recipe from " from " that config.json's model_type requires", "", "", \
+			(const char *const[]) \
+		{ \
+			NULL \
+		} \
+	}
 
 static const struct recipe_builtin builtins[] = {
-	{ "megatron-llama", "Megatron-core to Llama, Mistral, Qwen2, Qwen3", recipe_llama,
-	  recipe_llama_end, dense },
-	{ "megatron-mixtral", "Megatron-core to Mixtral", recipe_mixtral, recipe_mixtral_end,
-	  mixtral },
-	{ "megatron-qwen-moe", "Megatron-core to Qwen2-MoE, Qwen3-MoE", recipe_qwen_moe,
-	  recipe_qwen_moe_end, qwen_moe },
-	{ "torchtitan", "torchtitan to Llama", recipe_torchtitan, recipe_torchtitan_end, llama },
+	CHOICE("megatron", "Megatron-core"),
+	RECIPE(llama, "megatron-llama", "Megatron-core to Llama, Mistral, Qwen2, Qwen3", "llama",
+	       "mistral", "qwen2", "qwen3"),
+	RECIPE(mixtral, "megatron-mixtral", "Megatron-core to Mixtral", "mixtral"),
+	RECIPE(qwen_moe, "megatron-qwen-moe", "Megatron-core to Qwen2-MoE, Qwen3-MoE", "qwen2_moe",
+	       "qwen3_moe"),
+	CHOICE("torchtitan", "torchtitan"),
+	RECIPE(titan_llama, "torchtitan-llama", "torchtitan to Llama", "llama"),
+	RECIPE(titan_qwen, "torchtitan-qwen", "torchtitan to Qwen3, Qwen3-MoE", "qwen3",
+	       "qwen3_moe"),
+	RECIPE(titan_deepseek, "torchtitan-deepseek-v3", "torchtitan to DeepSeek-V3",
+	       "deepseek_v3"),
 };
 
 const struct recipe_builtin *recipe_builtin(size_t i)
@@ -49,13 +68,15 @@ const struct recipe_builtin *recipe_builtin_named(const char *name)
 	return NULL;
 }
 
-const struct recipe_builtin *recipe_builtin_for(const char *model_type)
+const struct recipe_builtin *recipe_builtin_for(const char *choice, const char *model_type)
 {
+	size_t n = strlen(choice);
 	const struct recipe_builtin *b;
 
 	for (size_t i = 0; (b = recipe_builtin(i)); i++)
 		for (const char *const *m = b->models; *m; m++)
-			if (!strcmp(*m, model_type) && !strncmp(b->name, "megatron-", 9))
+			if (!strcmp(*m, model_type) && !strncmp(b->name, choice, n) &&
+			    b->name[n] == '-')
 				return b;
 	return NULL;
 }

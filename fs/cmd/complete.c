@@ -63,7 +63,6 @@ static void offer_recipes(struct line *l, size_t front_len)
 {
 	const char *name, *summary, *text;
 
-	offer_word(l, front_len, "megatron", "");
 	for (size_t i = 0; (name = ckpt_recipe(i, &summary, &text)); i++)
 		offer_word(l, front_len, name, "");
 }

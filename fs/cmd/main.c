@@ -98,18 +98,19 @@ static int print_recipes(const char *name)
 	struct ckpt_err e = { 0 };
 
 	if (!name)
-		(void)printf(
-			"What recipe= takes, besides a file; 'ckptfs help recipes NAME' prints "
-			"one.\n\n  %-20s %s\n",
-			"megatron",
-			"one of the three for Megatron-core, as config.json's model_type asks for");
+		(void)printf("What recipe= takes, besides a file; 'ckptfs help recipes NAME' "
+			     "prints one. Each is proved with\ntransformers: it loads what the "
+			     "recipe makes of these models, and computes the same as before.\n\n");
 	for (size_t i = 0; (recipe = ckpt_recipe(i, &summary, &text)); i++) {
-		if (name && !strcmp(name, recipe)) {
-			(void)fputs(text, stdout);
-			return cmd_finish(STATUS_DONE);
-		}
 		if (!name)
-			(void)printf("  %-20s %s\n", recipe, summary);
+			(void)printf("  %-22s  %s\n", recipe, summary);
+		if (!name || strcmp(name, recipe) != 0)
+			continue;
+		if (*text)
+			(void)fputs(text, stdout);
+		else
+			(void)printf("%s is %s.\n", name, summary);
+		return cmd_finish(STATUS_DONE);
 	}
 	if (!name)
 		return cmd_finish(STATUS_DONE);

@@ -42,6 +42,8 @@ test_help_has_the_recipes() {
   grep -q '^  megatron-llama ' out
   status_of 0 ckptfs help recipes megatron-llama
   cmp out "$HERE/../../core/recipe/recipes/megatron-llama.recipe"
+  status_of 0 ckptfs help recipes torchtitan
+  is "torchtitan is the recipe from torchtitan that config.json's model_type requires." "$(cat out)"
   refused "unknown recipe 'megatron-gpt'.*ckptfs help recipes" ckptfs help recipes megatron-gpt
 }
 

@@ -48,7 +48,7 @@ values_of() {
     [[ -z $said && -n $3 ]] || break
   done
   case $(ckptfs help "$1" | sed -nE "s/^ +(-., )?--($2=[A-Z]*).*/\2/p") in
-    recipe=*) echo ":files megatron $(ckptfs help recipes | sed -nE '4,$s/^  ([^ ]+) .*/\1/p' | xargs)" ;;
+    recipe=*) echo ":files $(ckptfs help recipes | sed -nE 's/^  ([^ ]+) .*/\1/p' | xargs)" ;;
     index=*) echo ":files :memory:" ;;
     *=FILE) echo :files ;;
     *=DIR) echo :dirs ;;

@@ -71,7 +71,7 @@ s/input_layernorm/attention_norm/
 s/post_attention_layernorm/ffn_norm/
 s/^lm_head/output/
 RULES
-  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; looks like torchtitan names: try recipe=torchtitan" ]] ||
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; looks like torchtitan names: try recipe=torchtitan-llama" ]] ||
     fail "$(of hf -o assets=hf,rename=rules)"
 }
 

@@ -109,7 +109,7 @@ static inline int ckpt_open(const char *path, const char *const opts[],
 CKPT_API void ckpt_close(struct ckpt *c); /* NULL is fine; all files must be closed */
 
 /* Built-in recipe i: returns its name and sets a one-line summary and its text; NULL past the
- * last. */
+ * last. A name with an empty text stands for the recipe that config.json's model_type requires. */
 CKPT_API const char *ckpt_recipe(size_t i, const char **ret_summary, const char **ret_text);
 
 /* ---- contents ---- */

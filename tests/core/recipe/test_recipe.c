@@ -907,7 +907,7 @@ static void expect_gpt(struct check *c, bool mixtral)
 START_LOOP_TEST(megatron_recipes_agree_with_a_naive_splitting, 3)
 {
 	struct rng rng = rng_new();
-	const struct recipe_builtin *b = recipe_builtin((size_t)_i);
+	const struct recipe_builtin *b = recipe_builtin(1 + (size_t)_i);
 	bool mixtral = !strcmp(b->name, "megatron-mixtral"),
 	     dense = !strcmp(b->name, "megatron-llama");
 	struct recipe *r = NULL;
@@ -1037,18 +1037,27 @@ END_TEST
 
 START_TEST(built_in_recipes_are_found_by_name_and_model)
 {
-	ck_assert_ptr_null(recipe_builtin(4));
-	ck_assert_ptr_null(recipe_builtin_named("megatron"));
-	ck_assert_ptr_null(recipe_builtin_for("gpt2"));
-	ck_assert_str_eq(recipe_builtin_for("qwen3_moe")->name, "megatron-qwen-moe");
-	ck_assert_str_eq(recipe_builtin_for("llama")->name, "megatron-llama");
-	for (size_t i = 0; i < 4; i++) {
-		const struct recipe_builtin *b = recipe_builtin(i);
+	const struct recipe_builtin *b, *choice = NULL;
+
+	ck_assert_ptr_null(recipe_builtin_named("megatron-"));
+	ck_assert_ptr_null(recipe_builtin_for("megatron", "bert"));
+	ck_assert_ptr_null(recipe_builtin_for("mega", "llama"));
+	ck_assert_str_eq(recipe_builtin_for("megatron", "qwen3_moe")->name, "megatron-qwen-moe");
+	ck_assert_str_eq(recipe_builtin_for("megatron", "llama")->name, "megatron-llama");
+	ck_assert_str_eq(recipe_builtin_for("torchtitan", "llama")->name, "torchtitan-llama");
+	for (size_t i = 0; (b = recipe_builtin(i)); i++) {
+		struct recipe *r = NULL;
+		struct ckpt_err e = { 0 };
 
 		ck_assert_ptr_eq(recipe_builtin_named(b->name), b);
 		ck_assert_uint_eq(strlen(b->text), (size_t)(b->end - b->text));
+		ck_assert_int_eq(!*b->text, !*b->models);
+		choice = *b->text ? choice : b;
 		for (const char *const *m = b->models; *m; m++)
-			ck_assert(i == 3 || recipe_builtin_for(*m) == b);
+			ck_assert_ptr_eq(recipe_builtin_for(choice->name, *m), b);
+		ck_assert_msg(!recipe_parse(b->text, strlen(b->text), b->name, &r, &e), "%s",
+			      e.msg);
+		recipe_free(r);
 	}
 }
 END_TEST

@@ -1,0 +1,54 @@
+#!/bin/bash
+# tests/torch/recipes.sh [SEED [MODEL...]]
+#
+# Every built-in recipe: random models with the names, shapes and rows of the framework that a recipe is for,
+# saved by three ranks (recipes.py), are named for what they are, and hf/ of their mounts is for transformers
+# the model that it was: no key missing or unexpected, equal logits. SEED (random when not given, always
+# printed) decides the weights; MODEL, some of those in recipes.py. Must be root, for the chroot that
+# transformers lives in (scripts/chroot.sh).
+#
+# $CKPTFS is the program, default build/release/ckptfs.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+# shellcheck source=lib.sh
+. tests/torch/lib.sh
+seed=${1:-$RANDOM}
+names=()
+
+# verdict NAME [OPTION...]: what info says of hf/.
+verdict() {
+  "$ckptfs" info "$tmp/models/$1/ckpt" -o "assets=$tmp/models/$1/hf" "${@:2}" | sed -n 's|^serves  *hf/: ||p'
+}
+
+# expect NAME GLOB [OPTION...]: one check.
+expect() {
+  local said
+  said=$(verdict "$1" "${@:3}")
+  # shellcheck disable=SC2053 # a pattern
+  if [[ $said == $2 ]]; then pass; else fail "$1: '$said' instead of '$2'"; fi
+}
+
+echo "seed $seed"
+if ! in_chroot python3 /mnt/tests/recipes.py make "$seed" /mnt/out/models "${@:2}" >"$tmp/made" 2>&1; then
+  fail "recipes.py make $seed"
+  tail -n 40 "$tmp/made" | sed 's/^/  /'
+else
+  for dir in "$tmp"/models/*; do
+    name=${dir##*/}
+    names+=("$name")
+    read -r recipe known <"$dir/recipe"
+    if [[ $known ]]; then
+      expect "$name" "not loadable as *: *; looks like * names: try recipe=$recipe"
+      expect "$name" "complete for * (config.json from assets)" -o "recipe=$recipe,strict"
+    fi
+    mkdir -p "$tmp/mnt/$name"
+    # Also found by the framework's name, as model_type requires.
+    try "$name: mount" "$ckptfs" mount "$dir/ckpt" "$tmp/mnt/$name" -o "recipe=${recipe%%-*},assets=$dir/hf" || true
+  done
+  counted "transformers" in_chroot python3 /mnt/tests/recipes.py check /mnt/out/models /mnt/out/mnt
+fi
+for name in "${names[@]}"; do unmount "$name" "$tmp/mnt/$name"; done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
