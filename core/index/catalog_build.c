@@ -15,7 +15,7 @@
 #include "index/catalog_query.h"
 #include "index/catalog_schema.h"
 #include "model/flat.h"
-#include "parse/pickle.h"
+#include "parse/pickle_strings.h"
 #include "source/place.h"
 
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 #include "layout/layout.h"
 #include "model/box.h"
 #include "model/mesh.h"
-#include "parse/pickle.h"
+#include "parse/pickle_strings.h"
 
 #define LAYOUT_NONE UINT32_MAX
 /* Bytes of interned parameters, and of specs: a few million names. */

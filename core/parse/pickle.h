@@ -23,6 +23,7 @@
 #define PARSE_PICKLE_H
 
 #include "base/bytes.h"
+#include "parse/pickle_strings.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,13 +55,6 @@ enum pk_type {
 /* PK_ITEMS: the items of a dict or list subclass, as a dict or list; None if there are none. */
 enum { PK_CALLEE, PK_ARGS, PK_STATE, PK_ITEMS, PK_OBJECT_FIELDS };
 
-struct pk_str {
-	uint32_t len;
-	uint32_t id;   /* 0, 1, 2...: equal strings of one interner share one pk_str */
-	uint64_t hash; /* differs between interners */
-	char data[];   /* followed by a NUL; aligned like uint64_t */
-};
-
 struct pk_global {
 	const struct pk_str *module, *name;
 	int cls; /* as set by pickle_hooks.classify, else 0 */
@@ -87,17 +81,6 @@ struct pk_node {
 	struct pk_value *v;
 	struct pk_value own[]; /* where v points for tuples and objects */
 };
-
-/* Strings live in an interner so that they can outlive the pickle they come from. */
-struct pk_strings;
-struct pk_strings *pk_strings_new(size_t max_bytes);
-void pk_strings_free(struct pk_strings *t);
-/* NULL, with errno EFBIG (over max_bytes) or ENOMEM. */
-const struct pk_str *pk_intern(struct pk_strings *t, const void *s, size_t len);
-/* NULL: it does not exist. */
-const struct pk_str *pk_find(const struct pk_strings *t, const void *s, size_t len);
-const struct pk_str *pk_string(const struct pk_strings *t, uint32_t id);
-uint32_t pk_strings_count(const struct pk_strings *t);
 
 /* Hooks return 0, or a negative errno with *e set to stop. */
 struct pickle_hooks {
@@ -187,11 +170,6 @@ static inline const struct pk_value *pk_attr(const struct pk_value *obj, const c
 static inline const struct pk_value *pk_field(const struct pk_value *v, const char *name)
 {
 	return v && v->type == PK_DICT ? pk_get(v, name) : pk_attr(v, name);
-}
-/* Is it this string? */
-static inline bool pk_str_is(const struct pk_str *s, const char *text)
-{
-	return bytes_are(s->data, s->len, text);
 }
 static inline bool pk_is_text(const struct pk_value *v, const char *text)
 {

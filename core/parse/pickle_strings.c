@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "parse/pickle.h"
+#include "parse/pickle_strings.h"
 
 #include "base/arena.h"
 
