@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "format/raw.h"
 #include "parse/pickle.h"
 
@@ -36,15 +37,6 @@ static int id_of_tuple(const struct pk_value *t, struct torch_storage_id *ret, s
 	return 0;
 }
 
-static bool take(const char **s, const char *word)
-{
-	size_t n = strlen(word);
-	bool there = !strncmp(*s, word, n);
-
-	*s += there ? n : 0;
-	return there;
-}
-
 /* What is in quotes, or angle brackets, up to `end`. */
 static bool take_until(const char **s, char end, char *ret, size_t cap)
 {
@@ -68,7 +60,7 @@ static bool take_number(const char **s, uint64_t *ret)
 		if (ckd_mul(&n, n, 10u) || ckd_add(&n, n, (uint64_t)((*s)[i] - '0')))
 			return false;
 	*s += digits;
-	(void)take(s, "L"); /* Python 2 */
+	(void)text_take(s, "L"); /* Python 2 */
 	*ret = n;
 	return digits && n <= INT64_MAX;
 }
@@ -83,23 +75,24 @@ static bool id_of_text(const char *s, struct torch_storage_id *ret)
 	char class[sizeof(ret->class)], ignored[200];
 	const char *dot;
 
-	if (!take(&s, "('storage', <class '") || !take_until(&s, '\'', class, sizeof(class)) ||
-	    !take(&s, ">, '") || !take_until(&s, '\'', ret->key, sizeof(ret->key)) ||
-	    !take(&s, ", '") || !take_until(&s, '\'', ignored, sizeof(ignored)) ||
-	    !take(&s, ", ") || !take_number(&s, &ret->count))
+	if (!text_take(&s, "('storage', <class '") || !take_until(&s, '\'', class, sizeof(class)) ||
+	    !text_take(&s, ">, '") || !take_until(&s, '\'', ret->key, sizeof(ret->key)) ||
+	    !text_take(&s, ", '") || !take_until(&s, '\'', ignored, sizeof(ignored)) ||
+	    !text_take(&s, ", ") || !take_number(&s, &ret->count))
 		return false;
 	dot = strrchr(class, '.');
 	memcpy(ret->class, dot ? dot + 1 : class, strlen(dot ? dot + 1 : class) + 1);
-	if (take(&s, ", ('")) {
-		ret->is_window = take_until(&s, '\'', ignored, sizeof(ignored)) && take(&s, ", ") &&
-				 take_number(&s, &ret->window[0]) && take(&s, ", ") &&
-				 take_number(&s, &ret->window[1]) && take(&s, ")");
+	if (text_take(&s, ", ('")) {
+		ret->is_window = take_until(&s, '\'', ignored, sizeof(ignored)) &&
+				 text_take(&s, ", ") && take_number(&s, &ret->window[0]) &&
+				 text_take(&s, ", ") && take_number(&s, &ret->window[1]) &&
+				 text_take(&s, ")");
 		if (!ret->is_window)
 			return false;
 	} else {
-		(void)take(&s, ", None");
+		(void)text_take(&s, ", None");
 	}
-	return take(&s, ")") && !*s;
+	return text_take(&s, ")") && !*s;
 }
 
 bool torch_is_storage_id(const struct pk_value *id)
