@@ -88,6 +88,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 
 #define SUITES(X) \
 	X(arch) \
+	X(archive) \
 	X(arena) \
 	X(blockcache) \
 	X(box) \
@@ -184,6 +185,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(staging) \
 	X(storage) \
 	X(tally) \
+	X(tar) \
 	X(text) \
 	X(torch_item) \
 	X(torchsave) \

@@ -13,6 +13,7 @@
 #include "read/fetch.h"
 #include "read/tensor_read.h"
 #include "source/files.h"
+#include "source/place.h"
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 
@@ -73,8 +74,12 @@ static int tell_asset(const struct teller *t, size_t i, uint64_t off, uint64_t l
 static int tell_span(void *arg, uint32_t file, uint64_t off, uint64_t len)
 {
 	const struct teller *t = arg;
+	const char *path = catalog_sources(t->eng->catalog, NULL)[file].path;
+	uint64_t at;
+	const char *outer = place_within(t->eng->c->place, path, &at);
 
-	return tell(t, t->eng->c->dir, catalog_sources(t->eng->catalog, NULL)[file].path, off, len);
+	return outer ? t->each(t->arg, &(struct ckpt_source){ outer, at + off, len })
+		     : tell(t, t->eng->c->dir, path, off, len);
 }
 
 static int tell_tensor(struct teller *t, uint64_t id)

@@ -58,10 +58,8 @@ struct neighbour {
 	}
 #define NEMO \
 	{ \
-		"a NeMo archive", "", \
-			"unpack it with 'tar -xf', and open model_weights/ or model_weights.ckpt " \
-			"of what is in " \
-			"it" \
+		"a NeMo archive that is compressed or damaged", "", \
+			"unpack it with 'tar -xf' and open the directory" \
 	}
 #define GGUF \
 	{ \
@@ -118,11 +116,8 @@ static const struct {
 	{ "{_CHECKPOINT_METADATA,_METADATA,manifest.ocdbt}", PLACE_UNKNOWN, ORBAX },
 	{ "{ocdbt.process_*,array_metadatas,orbax.checkpoint}", PLACE_UNKNOWN, ORBAX },
 	{ "{zarr.json,.zarray,.zgroup,.zmetadata}", PLACE_UNKNOWN, ZARR },
-	{ "model_weights.ckpt",
-	  PLACE_FILE,
-	  { "a NeMo archive, unpacked", "", "name the file model_weights.ckpt in it" } },
 	{ "tp_rank_[0-9]*_pp_rank_[0-9]*", PLACE_DIR, MEGATRON_RANKS },
-	{ "*.nemo", PLACE_UNKNOWN, NEMO },
+	{ "*.nemo", PLACE_UNKNOWN, { "the directory of a NeMo archive", "", "name the archive" } },
 	{ "{saved_model.pb,*.data-[0-9]*-of-[0-9]*}", PLACE_UNKNOWN, TENSORFLOW },
 	{ "*.msgpack", PLACE_UNKNOWN, FLAX },
 	{ "checkpoint_[0-9]*", PLACE_FILE, FLAX },

@@ -75,7 +75,7 @@ static void see(bool keeps_inodes, const struct stat *st, struct place_seen *ret
 
 /* ctime reveals a file that was overwritten and then given its old mtime, but it also changes with
  * the file's names. If the number of links shows that this is the cause, the change is accepted. */
-static enum place_change compare(const struct place_id *before, const struct place_id *now)
+enum place_change local_compare(const struct place_id *before, const struct place_id *now)
 {
 	uint64_t a[ID_NUMBERS], b[ID_NUMBERS];
 
@@ -91,7 +91,7 @@ static enum place_change compare(const struct place_id *before, const struct pla
 									: PLACE_TOUCHED;
 }
 
-static void leave_ctime(struct place_id *id)
+void local_leave_ctime(struct place_id *id)
 {
 	memset(id->v + ID_CTIME * sizeof(uint64_t), 0, 2 * sizeof(uint64_t)); /* and the links */
 }
@@ -403,8 +403,8 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 					      .tip = tip,
 					      .beyond = beyond,
 					      .made = made,
-					      .compare = compare,
-					      .leave_ctime = leave_ctime,
+					      .compare = local_compare,
+					      .leave_ctime = local_leave_ctime,
 					      .free = free_place };
 	struct local *l = malloc(sizeof(*l));
 

@@ -2,9 +2,11 @@
 #include "source/place.h"
 
 #include "base/err.h"
+#include "source/archive.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* Selected by the prefix of the address; the last one accepts any. */
 static const struct {
@@ -20,9 +22,25 @@ int place_open(const char *address, struct place **ret, char **ret_root, const c
 {
 	size_t i = 0;
 
+	struct place *place, *archive;
+	const char *file;
+	char *root;
+	int rc;
+
 	while (strncmp(address, kinds[i].begin, strlen(kinds[i].begin)) != 0)
 		i++;
-	return kinds[i].open(address, ret, ret_root, ret_file, e);
+	if (kinds[i].open(address, &place, &root, &file, e))
+		return -e->code;
+	rc = file && archive_is_name(file) ? archive_open(place, root, file, &archive, e) : 1;
+	if (rc < 0) {
+		place_free(place);
+		free(root);
+		return rc;
+	}
+	*ret = rc ? place : archive;
+	*ret_root = root;
+	*ret_file = rc ? file : NULL; /* an archive is like a directory */
+	return 0;
 }
 
 void place_free(struct place *p)
@@ -84,6 +102,11 @@ int64_t place_tip(struct place *p, char *buf, size_t cap)
 const char *place_beyond(const struct place *p)
 {
 	return p->ops->beyond ? p->ops->beyond(p) : NULL;
+}
+
+const char *place_within(struct place *p, const char *path, uint64_t *ret_off)
+{
+	return p->ops->within ? p->ops->within(p, path, ret_off) : NULL;
 }
 
 bool place_made(struct place *p, const char *path, struct place_made *ret)

@@ -87,6 +87,7 @@ struct place_ops {
 	int (*fd)(const struct place *p);
 	int64_t (*tip)(struct place *p, char *buf, size_t cap);
 	const char *(*beyond)(const struct place *p);
+	const char *(*within)(struct place *p, const char *path, uint64_t *ret_off);
 	bool (*made)(struct place *p, const char *path, struct place_made *ret);
 	enum place_change (*compare)(const struct place_id *before, const struct place_id *now);
 	void (*leave_ctime)(struct place_id *id);
@@ -100,7 +101,8 @@ struct place {
 /*
  * Opens the place at an address, currently always a path. *ret_root is the canonical form of the
  * address; the caller frees it. If the address is of a file, the place is its directory and
- * *ret_file is its name, the end of *ret_root; otherwise *ret_file is NULL.
+ * *ret_file is its name, the end of *ret_root; otherwise *ret_file is NULL, also for an archive that is
+ * opened like a directory: NAME.nemo, a tar file.
  */
 int place_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
 	       struct ckpt_err *e);
@@ -137,6 +139,10 @@ int64_t place_tip(struct place *p, char *buf, size_t cap);
 /* The path of what may be opened besides what is in the directory; NULL: nothing. */
 const char *place_beyond(const struct place *p);
 
+/* If the bytes of a file are part of another file: its absolute path, and where they begin in it. NULL:
+ * they are not. */
+const char *place_within(struct place *p, const char *path, uint64_t *ret_off);
+
 /* False: the storage does not provide this. "." is the place itself. */
 bool place_made(struct place *p, const char *path, struct place_made *ret);
 
@@ -156,6 +162,8 @@ int place_fd(const struct place *p);
 int local_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
 	       struct ckpt_err *e);
 int local_place(int dirfd, struct place **ret, struct ckpt_err *e);
+enum place_change local_compare(const struct place_id *before, const struct place_id *now);
+void local_leave_ctime(struct place_id *id);
 /* A regular file that the caller has opened; takes ownership of fd on success. */
 int local_source(int fd, struct source **ret, struct ckpt_err *e);
 

@@ -4,12 +4,14 @@
  * directory of transformers:
  *
  *	DIR/pytorch_model.bin                all of the model, or
+ *	DIR/model_weights.ckpt               the same, of NeMo 1, or
  *	DIR/pytorch_model.bin.index.json     {"weight_map": {FQN: name of a file}}, and the files
  *
  * The ZIP directory and the pickles are read, not the storages: the cost of a scan depends on the
  * number of tensors, not on their size. The files are data, so they are not hashed.
  */
 #include "format/torch/torchsave.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "format/format.h"
@@ -19,7 +21,7 @@
 
 #include <string.h>
 
-static const char whole_name[] = "pytorch_model.bin";
+static const char *const whole_names[] = { "pytorch_model.bin", "model_weights.ckpt" };
 static const char index_name[] = "pytorch_model.bin.index.json";
 
 enum { MAX_SHARDS = 100000 };
@@ -65,10 +67,14 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 		return -e->code;
 	if (rc)
 		return rc;
-	rc = file ? 1 : place_look(place, whole_name, &seen, e);
-	if (rc <= 0)
-		return rc;
-	file = file ? file : whole_name;
+	for (size_t i = 0; !file && i < ARRAY_LEN(whole_names); i++) {
+		rc = place_look(place, whole_names[i], &seen, e);
+		if (rc < 0)
+			return rc;
+		file = rc ? whole_names[i] : NULL;
+	}
+	if (!file)
+		return 0;
 	rc = probe_file(place, file, e);
 	if (rc == 1 && name_list_add(files, file, e))
 		return -e->code;

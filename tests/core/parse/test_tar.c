@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/checked.h"
+#include "base/err.h"
+#include "parse/tar.h"
+#include "suites.h"
+#include "tar_util.h"
+
+#include <string.h>
+
+static struct buf tar = BUF_INIT(1 << 22), out = BUF_INIT(1 << 20);
+
+static int64_t read_tar(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)e;
+	if (off >= tar.len)
+		return 0;
+	if (len > tar.len - off)
+		len = tar.len - (size_t)off;
+	memcpy(buf, tar.data + off, len);
+	return (int64_t)len;
+}
+
+static int show(void *arg, const struct tar_member *m, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)e;
+	buf_printf(&out, "%c %.60s %llu+%llu\n", "fd-"[m->kind], m -> name,
+		   (unsigned long long)m -> at, (unsigned long long)m -> size);
+	return 0;
+}
+
+static int list(struct ckpt_err *e)
+{
+	const struct blob b = { read_tar, NULL, tar.len };
+
+	out.len = 0;
+	buf_str(&out, "");
+	return tar_each(&b, show, NULL, e);
+}
+
+static void expect(const char *want)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!list(&e), "%s", e.msg);
+	ck_assert_str_eq(out.data, want);
+}
+
+static void expect_error(int code, const char *want)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(list(&e), -code);
+	ck_assert_msg(strstr(e.msg, want) != NULL, "%s", e.msg);
+}
+
+static void teardown(void)
+{
+	buf_release(&tar);
+	buf_release(&out);
+}
+
+START_TEST(members_of_every_kind)
+{
+	tar_add(&tar, "./", '5', NULL, 0);
+	tar_add(&tar, "./a", '0', "xyz", 3);
+	tar_add(&tar, "old", 0, "", 0);
+	tar_add(&tar, "olddir/", 0, "", 0);
+	tar_add(&tar, "link", '2', "", 0);
+	tar_end(&tar);
+	ck_assert(tar_magic(tar.data, tar.len));
+	ck_assert(!tar_magic(tar.data, 511));
+	expect("d ./ 512+0\nf ./a 1024+3\nf old 2048+0\nd olddir/ 2560+0\n- link 3072+0\n");
+	tar.len -= 1024; /* no end marker, as when it was cut off there */
+	expect("d ./ 512+0\nf ./a 1024+3\nf old 2048+0\nd olddir/ 2560+0\n- link 3072+0\n");
+}
+END_TEST
+
+START_TEST(long_names_and_large_sizes)
+{
+	size_t at;
+
+	tar_add(&tar, "pax", 'x', "16 path=dir/long\n9 size=5\n30 mtime=1700000000.123456789\n",
+		55);
+	tar_add(&tar, "short", '0', "12345", 5);
+	tar_add(&tar, "././@LongLink", 'L', "gnu/long", 9);
+	at = tar_add(&tar, "gnu", '0', "1234567", 7);
+	memcpy(tar.data + at + 124, "\x80\0\0\0\0\0\0\0\0\0\0\x07", 12);
+	tar_seal(&tar, at);
+	at = tar_add(&tar, "name", '0', "", 0);
+	memcpy(tar.data + at + 345, "prefix", 6);
+	tar_seal(&tar, at);
+	tar_add(&tar, "global", 'g', "16 path=no/effect", 17);
+	tar_add(&tar, "last", '0', "", 0);
+	tar_end(&tar);
+	expect_error(ERR_CORRUPT, "extended header at byte 512 is damaged");
+	memcpy(tar.data + 512, "17 path=dir/long\n9 size=5\n29 mtime=1700000000.12345678\n", 55);
+	expect("f dir/long 1536+5\nf gnu/long 3584+7\nf prefix/name 4608+0\nf last 6144+0\n");
+}
+END_TEST
+
+START_TEST(what_is_damaged_is_an_error)
+{
+	size_t at = tar_add(&tar, "a", '0', "xyz", 3);
+
+	tar.data[at] = 'b';
+	expect_error(ERR_CORRUPT, "the archive's header at byte 0 is damaged");
+	ck_assert(!tar_magic(tar.data, tar.len));
+	memcpy(tar.data + at + 124, "7777777777\0", 12);
+	tar_seal(&tar, at);
+	expect_error(ERR_CORRUPT,
+		     "the archive has 1024 bytes, and 'b' in it ends at 1073742335: it is "
+		     "not complete");
+	memcpy(tar.data + at + 124, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12);
+	tar_seal(&tar, at);
+	expect_error(ERR_CORRUPT, "the archive's header at byte 0 is damaged");
+	memcpy(tar.data + at + 124, "\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff", 12);
+	tar_seal(&tar, at);
+	expect_error(ERR_CORRUPT, "not complete");
+	memcpy(tar.data + at + 124, "00000000003", 12);
+	tar_seal(&tar, at);
+	tar.len = 1300;
+	expect_error(ERR_CORRUPT, "the archive ends at byte 1300");
+}
+END_TEST
+
+START_TEST(extended_headers_that_lie)
+{
+	static const char *const bad[] = {
+		"x",	  "0 a=b\n",	  "99999 a=b\n",
+		"6 a=b.", "11 size=9x\n", "30 size=99999999999999999999\n\n"
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		tar.len = 0;
+		tar_add(&tar, "pax", 'x', bad[i], strlen(bad[i]));
+		tar_add(&tar, "a", '0', "", 0);
+		expect_error(ERR_CORRUPT, "the archive's extended header at byte 512 is damaged");
+	}
+	tar.len = 0;
+	tar_add(&tar, "pax", 'x', "11 size=99\n", 11);
+	tar_add(&tar, "a", '0', "xyz", 3);
+	expect("f a 1536+99\n");
+	tar_add(&tar, "pax", 'x', "18 size=999999999\n", 18);
+	tar_add(&tar, "b", '0', "xyz", 3);
+	expect_error(ERR_CORRUPT, "'b' in it ends at");
+}
+END_TEST
+
+SUITE(tar, .teardown = teardown)
