@@ -8,13 +8,13 @@
 #include "format/torch/torchsave.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
+#include "parse/tar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-	BLOCK = 512,
 	MAX_HEADERS = 64, /* of a file that may be something else */
 	SOME_PICKLE = 1024,
 	MAX_MEMORY = 1 << 20,
@@ -22,95 +22,39 @@ enum {
 
 /* ---- the archive ---- */
 
-static bool octal(const char *s, size_t n, uint64_t *ret)
+struct search {
+	struct tar_members *found;
+	unsigned headers;
+};
+
+/* 1: all are found, or it has become clear that the file is something else. */
+static int find_member(void *arg, const struct tar_member *m, struct ckpt_err *e)
 {
-	uint64_t v = 0;
-	size_t i = 0;
+	static const char *const names[TAR_MEMBERS] = { "pickle", "tensors", "storages" };
+	struct search *x = arg;
 
-	for (; i < n && s[i] == ' '; i++)
-		;
-	for (; i < n && s[i] >= '0' && s[i] <= '7'; i++)
-		v = v * 8 + (uint64_t)(s[i] - '0');
-	*ret = v;
-	return i == n || !s[i] || s[i] == ' ';
-}
-
-/* GNU tar writes numbers of more than 11 octal digits in binary. */
-static bool size_of(const char *field, uint64_t *ret)
-{
-	uint64_t v = 0;
-
-	if (!(field[0] & 0x80))
-		return octal(field, 12, ret);
-	for (size_t i = 4; i < 12; i++)
-		v = v << 8 | (uint8_t)field[i];
-	*ret = v;
-	return (uint8_t)field[0] == 0x80 && !field[1] && !field[2] && !field[3] && v <= INT64_MAX;
-}
-
-static bool is_header(const char *h)
-{
-	uint64_t want, sum = 8 * ' ';
-
-	for (size_t i = 0; i < BLOCK; i++)
-		sum += i < 148 || i >= 156 ? (uint8_t)h[i] : 0;
-	return !memcmp(h + 257, "ustar", 5) && octal(h + 148, 8, &want) && want == sum;
-}
-
-/* An extended header's "LENGTH size=NUMBER\n" counts instead of the next header's. */
-static int extended_size(const struct blob *file, uint64_t at, uint64_t len, uint64_t *ret,
-			 struct ckpt_err *e)
-{
-	char text[4096 + 1];
-	const char *found;
-	int64_t n = file->read(file->arg, at, text, (size_t)min_u64(len, sizeof(text) - 1), e);
-
-	if (n < 0)
-		return (int)n;
-	text[n] = 0;
-	found = memmem(text, (size_t)n, " size=", 6);
-	if (found)
-		*ret = strtoull(found + 6, NULL, 10);
-	return 0;
+	(void)e;
+	for (unsigned k = 0; k < TAR_MEMBERS; k++)
+		if (m->kind == TAR_FILE && bytes_are(m->name, m->name_len, names[k])) {
+			x->found->m[k].at = m->at;
+			x->found->m[k].len = m->size;
+			x->found->found |= 1u << k;
+		}
+	return tar_members_complete(x->found) || ++x->headers == MAX_HEADERS;
 }
 
 int tar_members_find(const struct blob *file, struct tar_members *ret, struct ckpt_err *e)
 {
-	static const char *const names[TAR_MEMBERS] = { "pickle", "tensors", "storages" };
-	uint64_t at = 0, extended = UINT64_MAX, size, next;
+	struct search x = { .found = ret };
+	struct ckpt_err why;
+	int rc;
 
 	*ret = (struct tar_members){ 0 };
-	for (int i = 0; i < MAX_HEADERS && !tar_members_complete(ret); i++) {
-		char h[BLOCK];
-		int64_t n = file->read(file->arg, at, h, sizeof(h), e);
-		int rc;
-
-		if (n < 0)
-			return (int)n;
-		if (n < BLOCK || !is_header(h) || !size_of(h + 124, &size))
-			return 0;
-		at += BLOCK;
-		if (h[156] != 'x' && extended != UINT64_MAX) {
-			size = extended;
-			extended = UINT64_MAX;
-		}
-		if (!range_ok(at, size, file->size) || ckd_add(&next, at, size) ||
-		    ckd_add(&next, next, (BLOCK - size % BLOCK) % BLOCK))
-			return 0;
-		if (h[156] == 'x') {
-			rc = extended_size(file, at, size, &extended, e);
-			if (rc)
-				return rc;
-		}
-		for (unsigned k = 0; k < TAR_MEMBERS; k++)
-			if ((h[156] == '0' || !h[156]) && !strncmp(h, names[k], 100)) {
-				ret->m[k].at = at;
-				ret->m[k].len = size;
-				ret->found |= 1u << k;
-			}
-		at = next;
-	}
-	return 0;
+	rc = tar_each(file, find_member, &x, &why);
+	if (rc >= 0 || rc == -ERR_CORRUPT || rc == -EFBIG) /* perhaps not even an archive */
+		return 0;
+	*e = why;
+	return rc;
 }
 
 /* ---- what the pickles refer to ---- */

@@ -935,9 +935,9 @@ START_TEST(an_extended_header_can_have_the_size)
 {
 	put_tar(&tars[0], "13 size=3000\n");
 	expect_error("f.pt", ENOENT, "it is none"); /* more than there is of the file */
-	put_tar(&tars[0], "12 size=70\n");
+	put_tar(&tars[0], "11 size=70\n");
 	expect_error("f.pt", ERR_CORRUPT, "read 'f.pt': the file ends inside a pickle");
-	put_tar(&tars[0], "20 comment=size=70\n");
+	put_tar(&tars[0], "19 comment=size=70\n");
 	expect("f.pt", TAR_WANT);
 }
 END_TEST
