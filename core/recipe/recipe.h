@@ -18,7 +18,7 @@
  *	  layers.{i}.q.bias   ?= layers.[i].qkv.bias [groups : 0..r of r+2 : d]
  *	end
  *
- * A statement is a line, continued by the lines after it that begin with =, ?= or |. Blank lines
+ * A statement is a line, continued by the lines after it that begin with =, ?=, | or +. Blank lines
  * are ignored, and so is text after a # at the start of a line or after a blank.
  *
  *	param NAME = CHOICE | CHOICE ...    CHOICE: EXPR or EXPR if EXPR
@@ -36,9 +36,11 @@
  *	for NAME in EXPR ... end, for NAME in EXPR..EXPR ... end
  *		From 0, or the first value, up to but not including the last.
  *	if stored STORED ... else ... end
- *	OUT = STORED [AXES] | STORED [AXES] ...
- *		The tensor OUT is cut from the first STORED that exists. If none exists, that is an
- *		error, or, with `?=` in place of `=`, OUT is left out.
+ *	OUT = PART + PART ... | PART + PART ...        PART: STORED [AXES] or STORED [AXES] order N N ...
+ *		The tensor OUT is cut from the first alternative whose first STORED exists: its
+ *		parts one behind the other along their first axis. If there is none, that is an
+ *		error, or, with `?=` in place of `=`, OUT is left out. `order` exchanges the axes
+ *		of a part: the first one is that numbered by the first N, from 0, and so on.
  *
  * EXPR consists of numbers, names, + - * / and parentheses. Negative results are errors, and
  * division must be exact. In OUT and STORED, {EXPR} is replaced by its value. In STORED, .[i]. is

@@ -126,7 +126,7 @@ static int find_stored(struct work *w, struct run parts, uint32_t line, struct f
 
 /* ---- rules ---- */
 
-static int keep_tensor(struct work *w, uint32_t made_of, struct vtensor *v)
+static int keep_tensor(struct work *w, const char *out, uint32_t made_of, struct vtensor *v)
 {
 	struct recipe_out *o = w->out;
 	const char *name;
@@ -134,23 +134,22 @@ static int keep_tensor(struct work *w, uint32_t made_of, struct vtensor *v)
 	if (!VEC_ROOM(o->tensors, w->cap_tensors, o->names.n + 1) ||
 	    !VEC_ROOM(w->made_of, w->cap_made_of, o->names.n + 1))
 		return err_nomem(w->e);
-	name = namelist_copy(&o->names, w->name.data, w->name.len);
+	name = namelist_copy(&o->names, out, strlen(out));
 	if (!name)
 		return err_nomem(w->e);
 	o->tensors[o->names.n] = v;
 	w->made_of[o->names.n] = made_of;
-	return namelist_add(&o->names, name, w->name.len, (uint32_t)o->names.n, w->e);
+	return namelist_add(&o->names, name, strlen(name), (uint32_t)o->names.n, w->e);
 }
 
-static int cut(struct work *w, const struct statement *s, const struct rule_source *source,
-	       const struct found *f)
+/* Where the tensor found lies; from->out is set by the caller. */
+static struct cut_from cut_from(const struct work *w, const struct statement *s,
+				const struct rule_source *source, const struct found *f)
 {
 	struct cut_from from = { .source = &w->in->sources[w->in->names->v[f->at].index],
 				 .stored = f->name,
 				 .line = s->line };
-	autofree struct vtensor *v = NULL;
 	unsigned bit = 0;
-	int rc;
 
 	for (uint32_t i = source->name.at; i < source->name.at + source->name.n; i++) {
 		const struct name_part *part = &w->r->parts[i];
@@ -160,20 +159,7 @@ static int cut(struct work *w, const struct statement *s, const struct rule_sour
 		from.index[from.n_stacked] = w->x.loops[part->loop];
 		from.count[from.n_stacked++] = w->x.loop_ends[part->loop];
 	}
-	rc = write_name(w, s->name, s->line, "", 0);
-	if (!rc)
-		rc = recipe_count_result(&w->x, w->name.len + 1, s->line, w->e);
-	if (rc)
-		return rc;
-	from.out = w->name.data;
-	rc = recipe_cut(&w->x, &from, source->axes, &v, w->e);
-	if (!rc)
-		rc = keep_tensor(w, f->at, v);
-	if (rc)
-		return rc;
-	v = NULL;
-	w->used[f->at] = true;
-	return 0;
+	return from;
 }
 
 static int missing(struct work *w, const struct statement *s)
@@ -188,17 +174,84 @@ static int missing(struct work *w, const struct statement *s)
 			  w->tried.err ? "" : w->tried.data);
 }
 
+/* The parts of a result, in their order. */
+struct parts {
+	struct vtensor **v;
+	size_t n, cap;
+};
+
+static void parts_release(struct parts *p)
+{
+	for (size_t i = 0; i < p->n; i++)
+		free(p->v[i]);
+	free(p->v);
+}
+
+static int add_part(struct work *w, const struct statement *s, const struct rule_source *source,
+		    const struct found *f, const char *out, struct parts *p)
+{
+	struct cut_from from = cut_from(w, s, source, f);
+	int rc;
+
+	from.out = out;
+	if (!VEC_ROOM(p->v, p->cap, p->n + 1))
+		return err_nomem(w->e);
+	rc = recipe_cut(&w->x, &from, source, &p->v[p->n], w->e);
+	if (rc)
+		return rc;
+	p->n++;
+	w->used[f->at] = true;
+	return 0;
+}
+
+/* Makes the result of the source found and of those joined to it, up to `end`. */
+static int cut(struct work *w, const struct statement *s, const struct rule_source *source,
+	       const struct rule_source *end, const struct found *first)
+{
+	CLEANUP(parts_release) struct parts p = { 0 };
+	autofree struct found *more = NULL;
+	autofree struct vtensor *v = NULL;
+	autofree char *out = NULL;
+	int rc = write_name(w, s->name, s->line, "", 0);
+
+	if (!rc)
+		rc = recipe_count_result(&w->x, w->name.len + 1, s->line, w->e);
+	if (rc)
+		return rc;
+	out = strdup(w->name.data);
+	more = malloc(sizeof(*more));
+	if (!out || !more)
+		return err_nomem(w->e);
+	rc = add_part(w, s, source, first, out, &p);
+	while (!rc && ++source < end && source->joined) {
+		w->tried.len = 0;
+		rc = find_stored(w, source->name, s->line, more);
+		if (rc)
+			return rc < 0 ? rc : missing(w, s);
+		rc = add_part(w, s, source, more, out, &p);
+	}
+	if (!rc && p.n == 1)
+		v = p.v[--p.n];
+	else if (!rc)
+		rc = recipe_join(&w->x, out, s->line, p.v, p.n, &v, w->e);
+	if (!rc)
+		rc = keep_tensor(w, out, first->at, v);
+	if (!rc)
+		v = NULL;
+	return rc;
+}
+
 static int do_rule(struct work *w, const struct statement *s)
 {
+	const struct rule_source *source = w->r->sources + s->sources.at;
+	const struct rule_source *end = source + s->sources.n;
 	struct found f;
 
-	w->tried.len = 0;
-	for (uint32_t i = 0; i < s->sources.n; i++) {
-		const struct rule_source *source = &w->r->sources[s->sources.at + i];
-		int rc = find_stored(w, source->name, s->line, &f);
+	for (w->tried.len = 0; source < end; source++) {
+		int rc = source->joined ? 1 : find_stored(w, source->name, s->line, &f);
 
 		if (rc != 1)
-			return rc ? rc : cut(w, s, source, &f);
+			return rc ? rc : cut(w, s, source, end, &f);
 	}
 	return s->optional ? 0 : missing(w, s);
 }

@@ -51,6 +51,8 @@ struct factor {
 struct rule_source {
 	struct run name; /* parts */
 	struct run axes;
+	struct run order; /* axes of the selection that become those of the result; empty: as is */
+	bool joined;	  /* follows the one before it in the result */
 };
 
 struct choice {
@@ -81,6 +83,7 @@ struct statement {
 	X(struct name_part, parts) \
 	X(struct factor, factors) \
 	X(struct run, axes) /* factors */ \
+	X(uint8_t, orders) \
 	X(struct rule_source, sources) \
 	X(struct choice, choices) \
 	X(struct param, params) \
@@ -136,8 +139,11 @@ struct cut_from {
 	size_t n_stacked;
 	uint64_t index[RECIPE_MAX_BRACKETS], count[RECIPE_MAX_BRACKETS]; /* of stacked axes */
 };
-/* Cuts the tensor that these axes (a run of axes) describe. */
-int recipe_cut(struct eval *x, const struct cut_from *c, struct run axes, struct vtensor **ret,
-	       struct ckpt_err *e);
+/* Cuts the tensor that the source's axes and order describe. */
+int recipe_cut(struct eval *x, const struct cut_from *c, const struct rule_source *s,
+	       struct vtensor **ret, struct ckpt_err *e);
+/* The n parts of `out`, one behind the other along their first axis. */
+int recipe_join(struct eval *x, const char *out, uint32_t line, struct vtensor *const *parts,
+		size_t n, struct vtensor **ret, struct ckpt_err *e);
 
 #endif

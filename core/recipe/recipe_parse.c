@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
+#include "model/box.h"
 #include "recipe/recipe_internal.h"
 
 #include <stdarg.h>
@@ -460,9 +461,46 @@ static int parse_axis(struct parser *p)
 	return add_axes(p, axis);
 }
 
-static int parse_source(struct parser *p)
+/* Does an axis remain in the result? */
+static bool is_kept(const struct recipe *r, struct run axis)
 {
-	struct rule_source s = { .axes.at = p->r->n_axes };
+	const struct factor *f = &r->factors[axis.at];
+
+	return axis.n > 1 || !f->cut || !f->one;
+}
+
+/* The numbers of all axes of the selection, in the order of the result. */
+static int parse_order(struct parser *p, struct rule_source *s)
+{
+	uint64_t taken = 0;
+	uint32_t kept = 0;
+
+	for (uint32_t i = s->axes.at; i < p->r->n_axes; i++)
+		kept += is_kept(p->r, p->r->axes[i]);
+	if (kept > CKPT_MAX_DIMS)
+		return BAD(p, "more than %d axes", CKPT_MAX_DIMS);
+	s->order.at = p->r->n_orders;
+	for (; s->order.n < kept; s->order.n++) {
+		uint64_t v = 0;
+		int rc;
+
+		if (!is_one_of(peek(p), digits))
+			return expected(p, "the number of an axis");
+		for (; p->at < p->end && is_one_of(*p->at, digits); p->at++)
+			v = v < CKPT_MAX_DIMS ? 10 * v + (uint64_t)(*p->at - '0') : v;
+		if (v >= kept || taken >> v & 1)
+			return BAD(p, "'order' needs each number from 0 to %u once", kept - 1);
+		taken |= (uint64_t)1 << v;
+		rc = add_orders(p, (uint8_t)v);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int parse_source(struct parser *p, bool joined)
+{
+	struct rule_source s = { .axes.at = p->r->n_axes, .joined = joined };
 	int rc = parse_name(p, true, &s.name);
 
 	if (!rc)
@@ -477,6 +515,8 @@ static int parse_source(struct parser *p)
 			rc = expect(p, "]");
 	}
 	s.axes.n = p->r->n_axes - s.axes.at;
+	if (!rc && skip_word(p, "order"))
+		rc = parse_order(p, &s);
 	return rc ? rc : add_sources(p, s);
 }
 
@@ -491,9 +531,11 @@ static int parse_rule(struct parser *p)
 	if (!s.optional && !skip_on(p, "="))
 		return expected(p, "'=' or '?='");
 	s.sources.at = p->r->n_sources;
-	do
-		rc = parse_source(p);
-	while (!rc && skip_on(p, "|"));
+	do {
+		rc = parse_source(p, false);
+		while (!rc && skip_on(p, "+"))
+			rc = parse_source(p, true);
+	} while (!rc && skip_on(p, "|"));
 	if (!rc)
 		rc = expect_end(p);
 	s.sources.n = p->r->n_sources - s.sources.at;

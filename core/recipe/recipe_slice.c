@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_slice - cuts the part of a stored tensor that the axes of a recipe select.
+ * recipe_slice - cuts the part of a stored tensor that the axes of a recipe select, and joins them.
  *
  * Along each axis the selected elements are runs of equal length, consecutive in the result:
  * [groups : 0..r of r+2 : d] is `groups` runs of r*d elements, (r+2)*d apart. The elements of a run
@@ -40,6 +40,7 @@ struct cutting {
 	struct ckpt_err *e;
 	struct axis axes[CKPT_MAX_DIMS];
 	size_t n_axes;
+	uint8_t place[CKPT_MAX_DIMS]; /* axes of the result, for those of `axes` that remain */
 };
 
 /* ---- the selection ---- */
@@ -165,7 +166,7 @@ static int misfit(const struct cutting *c)
 		have);
 }
 
-static int read_axes(struct eval *x, struct cutting *c, struct run axes)
+static int read_axes(struct eval *x, struct cutting *c, struct run axes, struct run order)
 {
 	const struct recipe_source *s = c->from->source;
 	size_t stacked = c->from->n_stacked;
@@ -186,6 +187,10 @@ static int read_axes(struct eval *x, struct cutting *c, struct run axes)
 		c->n_axes = i + 1;
 		fits &= c->axes[i].length == dim;
 	}
+	for (uint8_t i = 0; i < CKPT_MAX_DIMS; i++)
+		c->place[i] = i;
+	for (uint8_t i = 0; i < order.n; i++)
+		c->place[x->r->orders[order.at + i]] = i;
 	return fits ? 0 : misfit(c);
 }
 
@@ -233,14 +238,16 @@ static void describe(const struct cutting *c, struct parts *p)
 
 	for (size_t i = 0; i < c->n_axes; i++) {
 		const struct axis *a = &c->axes[i];
+		size_t d;
 
 		if (a->gone)
 			continue;
-		p->shape[n] = a->runs * a->levels[a->n - 1].count;
-		p->len[n] = a->levels[a->n - 1].count;
+		d = c->place[n++];
+		p->shape[d] = a->runs * a->levels[a->n - 1].count;
+		p->len[d] = a->levels[a->n - 1].count;
 		/* Meaningless for a single element. */
-		p->coeff[n] = p->len[n] > 1 ? a->levels[a->n - 1].step : 1;
-		p->dim[n++] = (uint8_t)(c->from->n_stacked + i);
+		p->coeff[d] = p->len[d] > 1 ? a->levels[a->n - 1].step : 1;
+		p->dim[d] = (uint8_t)(c->from->n_stacked + i);
 	}
 	p->v = (struct vtensor){ .stored = c->from->source->stored,
 				 .dtype = c->from->source->shown,
@@ -265,7 +272,7 @@ static void make_piece(const struct cutting *c, const struct parts *p, uint64_t 
 		k /= a->runs;
 		base[stacked + i] = run_start(a, run);
 		if (!a->gone)
-			off[--d] = run * a->levels[a->n - 1].count;
+			off[c->place[--d]] = run * a->levels[a->n - 1].count;
 	}
 	*ret = (struct piece){ .source = s->number,
 			       .n_source = s->n_dims,
@@ -284,8 +291,8 @@ static uint64_t result_bytes(const struct vtensor *v, uint64_t pieces, size_t n_
 	return sizeof(*v) + pieces * (sizeof(*v->pieces) + v->n_dims) + numbers * 8 + 64;
 }
 
-int recipe_cut(struct eval *x, const struct cut_from *from, struct run axes, struct vtensor **ret,
-	       struct ckpt_err *e)
+int recipe_cut(struct eval *x, const struct cut_from *from, const struct rule_source *s,
+	       struct vtensor **ret, struct ckpt_err *e)
 {
 	struct cutting c = { .from = from, .r = x->r, .e = e };
 	autofree struct piece *pieces = NULL;
@@ -293,7 +300,7 @@ int recipe_cut(struct eval *x, const struct cut_from *from, struct run axes, str
 	struct parts p;
 	uint64_t n = 0;
 	size_t each;
-	int rc = read_axes(x, &c, axes);
+	int rc = read_axes(x, &c, s->axes, s->order);
 
 	if (!rc)
 		rc = count_pieces(&c, &n);
@@ -316,4 +323,76 @@ int recipe_cut(struct eval *x, const struct cut_from *from, struct run axes, str
 	p.v.n_pieces = (uint32_t)n;
 	p.v.pieces = pieces;
 	return vtensor_copy(&p.v, ret, e);
+}
+
+/* ---- joining ---- */
+
+static bool same_but_first_axis(const struct vtensor *v, const struct vtensor *to)
+{
+	return v->n_dims == to->n_dims &&
+	       !memcmp(v->shape + 1, to->shape + 1, (v->n_dims - 1) * sizeof(*v->shape));
+}
+
+/* Sums up the parts: *all has the shape and the number of pieces of the result, but no pieces. */
+static int measure(struct eval *x, const char *out, uint32_t line, struct vtensor *const *parts,
+		   size_t n, uint64_t *shape, struct vtensor *all, struct ckpt_err *e)
+{
+	uint64_t pieces = 0, bytes = 0;
+	int rc;
+
+	*all = *parts[0];
+	if (!all->n_dims)
+		return recipe_bad(x->r, line, e,
+				  "'%.90s': its parts have no axis to be joined along", out);
+	memcpy(shape, all->shape, all->n_dims * sizeof(*shape));
+	all->shape = shape;
+	shape[0] = 0;
+	for (size_t i = 0; i < n; i++) {
+		const struct vtensor *v = parts[i];
+
+		if (v->stored != all->stored || v->dtype != all->dtype)
+			return recipe_bad(x->r, line, e,
+					  "'%.90s': its parts are of different dtypes", out);
+		if (!same_but_first_axis(v, all))
+			return recipe_bad(
+				x->r, line, e,
+				"'%.90s': its parts differ in shape beyond the first axis", out);
+		if (ckd_add(&shape[0], shape[0], v->shape[0]))
+			return recipe_bad(x->r, line, e, "'%.90s': an axis of more than 2^64", out);
+		pieces += v->n_pieces;
+		for (uint32_t k = 0; k < v->n_pieces; k++)
+			bytes += 8 * (uint64_t)v->pieces[k].n_source;
+	}
+	if (pieces > RECIPE_MAX_PIECES)
+		return err_set(e, EFBIG, "%.100s:%u: '%.90s' has more than %d pieces", x->r->file,
+			       line, out, RECIPE_MAX_PIECES);
+	all->n_pieces = (uint32_t)pieces;
+	rc = recipe_count_steps(x, n + pieces * (3ull * all->n_dims + 1), line, e);
+	return rc ? rc : recipe_count_result(x, bytes + result_bytes(all, pieces, 0), line, e);
+}
+
+int recipe_join(struct eval *x, const char *out, uint32_t line, struct vtensor *const *parts,
+		size_t n, struct vtensor **ret, struct ckpt_err *e)
+{
+	autofree struct piece *pieces = NULL;
+	autofree uint64_t *offs = NULL;
+	uint64_t shape[CKPT_MAX_DIMS], before = 0, *off;
+	struct vtensor all;
+	struct piece *to;
+	int rc = measure(x, out, line, parts, n, shape, &all, e);
+
+	if (rc)
+		return rc;
+	all.pieces = to = pieces = calloc(all.n_pieces + (size_t)1, sizeof(*pieces));
+	off = offs = calloc((size_t)all.n_pieces * all.n_dims + 1, sizeof(*offs));
+	if (!pieces || !offs)
+		return err_nomem(e);
+	for (size_t i = 0; i < n; before += parts[i++]->shape[0])
+		for (uint32_t k = 0; k < parts[i]->n_pieces; k++, off += all.n_dims) {
+			*to = parts[i]->pieces[k];
+			memcpy(off, to->off, all.n_dims * sizeof(*off));
+			off[0] += before;
+			to++->off = off;
+		}
+	return vtensor_copy(&all, ret, e);
 }

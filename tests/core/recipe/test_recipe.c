@@ -79,6 +79,21 @@ static const struct {
 	{ TEXT("out = in [swap 2]"), "R:1: ':' and the factor to swap with expected, not ']'" },
 	{ TEXT("out = in [swap 2 : swap 2 : 2]"),
 	  "R:1: 'swap' before a factor that is swapped already" },
+	{ TEXT("out = in [2, 3] order"),
+	  "R:1: the number of an axis expected, not the end of the line" },
+	{ TEXT("out = in [2, 3] order 1"),
+	  "R:1: the number of an axis expected, not the end of the line" },
+	{ TEXT("out = in [2, 3] order 1 1"), "R:1: 'order' needs each number from 0 to 1 once" },
+	{ TEXT("out = in [2, 3] order 0 2"), "R:1: 'order' needs each number from 0 to 1 once" },
+	{ TEXT("out = in [2, 3] order 0 18446744073709551617"),
+	  "R:1: 'order' needs each number from 0 to 1 once" },
+	{ TEXT("out = in [2, 3] order 1 0 0"), "R:1: the end of the line expected, not '0'" },
+	{ TEXT("out = in [1 of 2, 3] order 1 0"),
+	  "R:1: 'order' needs each number from 0 to 0 once" },
+	{ TEXT("out = in [2, 3] order 0, 1"), "R:1: the number of an axis expected, not ', 1'" },
+	{ TEXT("out = in [2] +"), "R:1: a name expected, not the end of the line" },
+	{ TEXT("out = in [2] + | in [2]"), "R:1: '[' expected, not 'in [2]'" },
+	{ TEXT("out = + in [2]"), "R:1: '[' expected, not 'in [2]'" },
 	{ TEXT("param swap = 1"), "R:1: 'swap' is a reserved word" },
 	{ TEXT("out = in [1] 2"), "R:1: the end of the line expected, not '2'" },
 	{ TEXT("out = in [config.x]"),
@@ -210,7 +225,7 @@ static bool empty(const struct vtensor *v)
 	return none;
 }
 
-/* "out[2,3]=in:0 1 2 3 4 5; ..." */
+/* "out[2,3]=in:0 1 2 3 4 5; ..."; a name where it changes. */
 static const char *show(const struct store *s, const struct recipe_out *o)
 {
 	static char out[4000];
@@ -220,7 +235,7 @@ static const char *show(const struct store *s, const struct recipe_out *o)
 	for (size_t i = 0; i < o->names.n; i++) {
 		const struct vtensor *v = o->tensors[o->names.v[i].index];
 		uint64_t x[CKPT_MAX_DIMS] = { 0 }, element;
-		uint32_t source;
+		uint32_t source, last;
 
 		at += (size_t)sprintf(out + at, "%s%s[", i ? "; " : "", o->names.v[i].fqn);
 		for (size_t d = 0; d < v->n_dims; d++)
@@ -230,8 +245,12 @@ static const char *show(const struct store *s, const struct recipe_out *o)
 			continue;
 		show_element(s, v, x, &source, &element);
 		at += (size_t)sprintf(out + at, "%s:", s->tensors[source].name);
+		last = source;
 		do {
 			show_element(s, v, x, &source, &element);
+			if (source != last)
+				at += (size_t)sprintf(out + at, " %s:", s->tensors[source].name);
+			last = source;
 			at += (size_t)sprintf(out + at, " %d", (int)element);
 		} while (step(v->n_dims, v->shape, x));
 	}
@@ -283,6 +302,28 @@ static const struct {
 	{ "o = a [swap 1 of 2 : 2, 1..3 of 3]", "o[2,2]=a: 7 8 10 11" },
 	{ "o = a [swap 2 : 1..1 of 2, 3]", "o[0,3]=" },
 	{ "o = none [swap 0 : 3, 5]", "o[0,5]=" },
+	/* Axes exchanged. */
+	{ "o = a [4, 3] order 1 0", "o[3,4]=a: 0 3 6 9 1 4 7 10 2 5 8 11" },
+	{ "o = a [4, 3] order 0 1", "o[4,3]=a: 0 1 2 3 4 5 6 7 8 9 10 11" },
+	{ "o = a [swap 2 : 2, 1..3 of 3] order 1 0", "o[2,4]=a: 1 7 4 10 2 8 5 11" },
+	{ "o = a [1 of 4, 3] order 0", "o[3]=a: 3 4 5" },
+	{ "o = scalar [] order", "o[]=scalar: 0" },
+	{ "o = none [0, 5] order 1 0", "o[5,0]=" },
+	{ "for i in 2\no.{i} = f.[i].x.w [2, 1] order 1 0\nend",
+	  "o.0[1,2]=f.x.w: 0 1; o.1[1,2]=f.x.w: 2 3" },
+	/* One behind the other. */
+	{ "o = m.0.k.w [3] + m.1.k.w [3]", "o[6]=m.0.k.w: 0 1 2 m.1.k.w: 0 1 2" },
+	{ "o = a [3 of 4, 3] + a [0 of 4, 3]\n  + m.0.k.w [1..3 of 3] # there\n",
+	  "o[8]=a: 9 10 11 0 1 2 m.0.k.w: 1 2" },
+	{ "o = a [0..1 of 4, 3] + m.s.w [2, 3]\n\t+ a [2 : 1 of 2, 3]",
+	  "o[5,3]=a: 0 1 2 m.s.w: 0 1 2 3 4 5 a: 3 4 5 9 10 11" },
+	{ "o = a [4, 3] order 1 0 + a [4, 3] order 1 0",
+	  "o[6,4]=a: 0 3 6 9 1 4 7 10 2 5 8 11 0 3 6 9 1 4 7 10 2 5 8 11" },
+	{ "o = a [4, 1 of 3] + a [4, 0 of 3] + a [1..1 of 4, 2 of 3]", "o[8]=a: 1 4 7 10 0 3 6 9" },
+	{ "o = none [0, 5] + none [0, 5]", "o[0,5]=" },
+	{ "o = b [3] + a [4, 3] | a [4, 3] | c []", "o[4,3]=a: 0 1 2 3 4 5 6 7 8 9 10 11" },
+	{ "o ?= b [3] + a [4, 3] + scalar []", "" },
+	{ "o = m.0.k.w [3] + m.1.k.w [3] | b []", "o[6]=m.0.k.w: 0 1 2 m.1.k.w: 0 1 2" },
 	{ "o = a [2..2 of 4, 3]", "o[0,3]=" },
 	{ "o = a [2 : 1..1 of 2, 3]", "o[0,3]=" },
 	{ "o = none [0, 5]", "o[0,5]=" },
@@ -398,6 +439,17 @@ static const struct {
 	{ "refuse config.two * 2 this and that  # why\n", EINVAL, "R:1: this and that" },
 	{ "prefix b none x. y.\n", EINVAL,
 	  "R:1: there is no tensor 'b' with any of the prefixes none, x., y." },
+	{ "o = a [4, 3] + scalar []", EINVAL,
+	  "R:1: 'o': its parts differ in shape beyond the first axis" },
+	{ "o = a [4, 3] + a [4, 3] order 1 0", EINVAL,
+	  "R:1: 'o': its parts differ in shape beyond the first axis" },
+	{ "o = scalar [] + scalar []", EINVAL,
+	  "R:1: 'o': its parts have no axis to be joined along" },
+	{ "o = a [4, 3] + b [3]", EINVAL, "R:1: 'o' needs a tensor that does not exist: 'b'" },
+	{ "o ?= a [4, 3] + b [3] | scalar []", EINVAL,
+	  "R:1: 'o' needs a tensor that does not exist: 'b'" },
+	{ "o = a [4, 3] + a [4, 4] order 1 0", EINVAL,
+	  "R:1: 'o' needs 'a' of shape [4,4], but that is [4,3]" },
 	{ "o = a [4, 3]\no = scalar []", EEXIST, "'a' and 'scalar' would both be called 'o'" },
 	{ "for i in 4194304\no.{i} = scalar []\nend\n", EFBIG, "R:2: " RESULTS },
 	{ "for i in 1024\nfor j in 1024\nfor k in 1024\nend\nend\nend\n", EFBIG, "R:3: " STEPS },
@@ -456,6 +508,8 @@ static const struct {
 	{ "o.{i + 0", " + 0", "} = scalar []", 200000, STEPS, true },
 	{ "o.{i} = a [0..4 of 4", " + 0", ", 3]", 200000, STEPS, true },
 	{ "", "refuse 0 x\n", "", 80000, STEPS, false },
+	{ "o.{i} = a [4, 3]", " + a [4, 3] order 0 1", "", 40000, RESULTS, false },
+	{ "o.{i} = a [1..1 of 4, 3]", " + none [0..0 of 0, 1..4 of 5]", "", 30000, RESULTS, false },
 };
 
 START_LOOP_TEST(what_multiplies_is_counted_in_all, ARRAY_LEN(multiplied))
@@ -553,6 +607,43 @@ START_TEST(a_tensor_of_too_many_pieces_is_refused)
 	ck_assert_int_eq(store_apply(s, r, &o, &e), -EFBIG);
 	ck_assert_str_eq(e.msg, "R:1: 'o' has more than 65536 pieces");
 	recipe_free(r);
+	free_store(s);
+}
+END_TEST
+
+START_TEST(parts_of_too_many_pieces_or_other_dtypes_are_refused)
+{
+	static const struct {
+		const char *text, *says;
+		int code;
+	} rows[] = {
+		{ "o = a [40000 : 0 of 2] + a [40000 : 1 of 2]\n",
+		  "R:1: 'o' has more than 65536 pieces", EFBIG },
+		{ "o = a [80000] + b [1]\n", "R:1: 'o': its parts are of different dtypes",
+		  EINVAL },
+		{ "o = a [80000] + c [1]\n", "R:1: 'o': its parts are of different dtypes",
+		  EINVAL },
+		{ "o = huge [any, 0] + huge [any, 0]\n", "R:1: 'o': an axis of more than 2^64",
+		  EINVAL },
+	};
+	struct store *s = new_store(NULL);
+	struct ckpt_err e = { 0 };
+
+	store_add(s, "a", 1, U(80000));
+	store_add(s, "b", 1, U(1));
+	store_add(s, "c", 1, U(1));
+	store_add(s, "huge", 2, U(UINT64_MAX / 2 + 1, 0));
+	ck_assert_int_eq(store_finish(s, &e), 0);
+	s->sources[1].stored = CKPT_DTYPE_F16; /* shown alike */
+	s->sources[2].shown = CKPT_DTYPE_F32;
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct recipe *r = parse(rows[i].text);
+		struct recipe_out o;
+
+		ck_assert_int_eq(store_apply(s, r, &o, &e), -rows[i].code);
+		ck_assert_str_eq(e.msg, rows[i].says);
+		recipe_free(r);
+	}
 	free_store(s);
 }
 END_TEST
@@ -1003,29 +1094,43 @@ START_TEST(axes_are_what_loops_over_their_factors_select)
 
 	for (unsigned round = 0; round < rounds; round++) {
 		struct store *s = new_store(facts);
-		char text[500] = "o = a [", columns[200];
+		char text[1000] = "o = a [", again[500], columns[200];
+		bool turned, joined;
 		struct ckpt_err e = { 0 };
 		struct recipe_out o;
 		struct recipe *recipe;
 		const struct vtensor *v;
 		struct rows r, c;
+		uint64_t first;
 
 		random_axis(&rng, &r, text + strlen(text));
 		random_axis(&rng, &c, columns);
 		(void)strcat(strcat(strcat(text, ", "), columns), "]");
+		turned = rng_chance(&rng, 50);
+		(void)strcat(text, turned		  ? " order 1 0"
+				   : rng_chance(&rng, 20) ? " order 0 1"
+							  : "");
+		joined = rng_chance(&rng, 30);
+		(void)strcpy(again, text + strlen("o ="));
+		if (joined)
+			(void)strcat(strcat(text, "\n+"), again);
 		store_add(s, "a", 2, U(r.length, c.length));
 		REQUIRE(!store_finish(s, &e));
 		recipe = parse(text);
 		ck_assert_msg(!store_apply(s, recipe, &o, &e), "%s: %s", text, e.msg);
 		v = o.tensors[0];
-		REQUIRE(v->n_dims == 2 && v->shape[0] == r.rows && v->shape[1] == c.rows);
-		for (uint64_t i = 0; i < r.rows * c.rows; i++) {
-			const uint64_t x[2] = { i / c.rows, i % c.rows };
+		first = turned ? c.rows : r.rows;
+		REQUIRE(v->n_dims == 2 && v->shape[0] == first * (1 + joined));
+		REQUIRE(v->shape[1] == (turned ? r.rows : c.rows));
+		for (uint64_t i = 0; i < (1 + (uint64_t)joined) * r.rows * c.rows; i++) {
+			const uint64_t x[2] = { i / v->shape[1], i % v->shape[1] };
+			const uint64_t row = turned ? x[1] : x[0] % first;
+			const uint64_t column = turned ? x[0] % first : x[1];
 			uint64_t element;
 			uint32_t source;
 
 			show_element(s, v, x, &source, &element);
-			if (element != r.v[x[0]] * c.length + c.v[x[1]])
+			if (element != r.v[row] * c.length + c.v[column])
 				ck_abort_msg("%s: element %d", text, (int)i);
 		}
 		recipe_out_release(&o);
@@ -1071,7 +1176,8 @@ START_TEST(without_memory_it_says_so)
 	ck_assert_int_eq(store_finish(s, &e), 0);
 	FAULT_LOOP(FAULT_ALLOC)
 	{
-		static const char text[] = "for i in 2\no.{i} = m.[i].s.w [3]\nend\np ?= b []\n";
+		static const char text[] = "for i in 2\no.{i} = m.[i].s.w [3]\nend\np ?= b []\n"
+					   "q = a [4, 3] order 1 0 + a [4, 3] order 1 0\n";
 		struct recipe *r = NULL;
 		struct recipe_out o = { 0 };
 		struct ckpt_err why = { 0 };
