@@ -17,6 +17,14 @@
 INCLUDE(llama, "megatron-llama");
 INCLUDE(mixtral, "megatron-mixtral");
 INCLUDE(qwen_moe, "megatron-qwen-moe");
+INCLUDE(gemma, "megatron-gemma");
+INCLUDE(phi3, "megatron-phi3");
+INCLUDE(glm4, "megatron-glm4");
+INCLUDE(deepseek, "megatron-deepseek-v3");
+INCLUDE(gpt_oss, "megatron-gpt-oss");
+INCLUDE(gpt2, "megatron-gpt2");
+INCLUDE(gpt_bigcode, "megatron-gpt-bigcode");
+INCLUDE(gpt_neox, "megatron-gpt-neox");
 INCLUDE(titan_llama, "torchtitan-llama");
 INCLUDE(titan_qwen, "torchtitan-qwen");
 INCLUDE(titan_deepseek, "torchtitan-deepseek-v3");
@@ -45,6 +53,15 @@ static const struct recipe_builtin builtins[] = {
 	RECIPE(mixtral, "megatron-mixtral", "Megatron-core to Mixtral", "mixtral"),
 	RECIPE(qwen_moe, "megatron-qwen-moe", "Megatron-core to Qwen2-MoE, Qwen3-MoE", "qwen2_moe",
 	       "qwen3_moe"),
+	RECIPE(gemma, "megatron-gemma", "Megatron-core to Gemma, Gemma 2, Gemma 3 (text)", "gemma",
+	       "gemma2", "gemma3_text"),
+	RECIPE(phi3, "megatron-phi3", "Megatron-core to Phi-3", "phi3"),
+	RECIPE(glm4, "megatron-glm4", "Megatron-core to GLM-4", "glm4"),
+	RECIPE(deepseek, "megatron-deepseek-v3", "Megatron-core to DeepSeek-V3", "deepseek_v3"),
+	RECIPE(gpt_oss, "megatron-gpt-oss", "Megatron-core to gpt-oss", "gpt_oss"),
+	RECIPE(gpt2, "megatron-gpt2", "Megatron-core to GPT-2", "gpt2"),
+	RECIPE(gpt_bigcode, "megatron-gpt-bigcode", "Megatron-core to GPTBigCode", "gpt_bigcode"),
+	RECIPE(gpt_neox, "megatron-gpt-neox", "Megatron-core to GPT-NeoX", "gpt_neox"),
 	CHOICE("torchtitan", "torchtitan"),
 	RECIPE(titan_llama, "torchtitan-llama", "torchtitan to Llama", "llama"),
 	RECIPE(titan_qwen, "torchtitan-qwen", "torchtitan to Qwen3, Qwen3-MoE", "qwen3",

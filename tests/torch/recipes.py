@@ -34,6 +34,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 LATENT = {"num_key_value_heads": 6, "n_routed_experts": 4, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
           "kv_lora_rank": 10, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 20,
           "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2}
+GPT = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 # The recipe, its model's class, and what is particular.
 MODELS = {
     "titan-grouped": ("torchtitan-llama", "Llama", {}),
@@ -48,8 +49,32 @@ MODELS = {
     "titan-qwen3-moe": ("torchtitan-qwen", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "mlp_only_layers": [1]}),
     "titan-deepseek": ("torchtitan-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": 14}),
     "titan-deepseek-plain-queries": ("torchtitan-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": None}),
+    "llama": ("megatron-llama", "Llama", {}),
+    "llama-tied": ("megatron-llama", "Llama", {"tie_word_embeddings": True, "head_dim": 12}),
+    "mistral": ("megatron-llama", "Mistral", {"head_dim": 8}),
+    "qwen2": ("megatron-llama", "Qwen2", {}),
+    "qwen3": ("megatron-llama", "Qwen3", {"head_dim": 16}),
+    "mixtral": ("megatron-mixtral", "Mixtral", {"num_local_experts": 4}),
+    "qwen2-moe": ("megatron-qwen-moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 20}),
+    "qwen3-moe": ("megatron-qwen-moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16}),
+    "qwen3-moe-dense": ("megatron-qwen-moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "mlp_only_layers": [1]}),
+    "gpt2": ("megatron-gpt2", "GPT2", GPT),
+    "gpt2-inner": ("megatron-gpt2", "GPT2", {**GPT, "n_inner": 40}),
+    "gpt2-untied": ("megatron-gpt2", "GPT2", {**GPT, "tie_word_embeddings": False}),
+    "gpt-bigcode": ("megatron-gpt-bigcode", "GPTBigCode", GPT),
+    "gpt-bigcode-heads": ("megatron-gpt-bigcode", "GPTBigCode", {**GPT, "multi_query": False}),
+    "gpt-neox": ("megatron-gpt-neox", "GPTNeoX", {"use_parallel_residual": False}),
+    "gpt-neox-plain": ("megatron-gpt-neox", "GPTNeoX", {"use_parallel_residual": False, "attention_bias": False}),
+    "gemma": ("megatron-gemma", "Gemma", {"head_dim": 16}),
+    "gemma2": ("megatron-gemma", "Gemma2", {"head_dim": 16}),
+    "gemma3": ("megatron-gemma", "Gemma3Text", {"head_dim": 16}),
+    "phi3": ("megatron-phi3", "Phi3", {}),
+    "glm4": ("megatron-glm4", "Glm4", {"head_dim": 16, "attention_bias": True}),
+    "deepseek": ("megatron-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": 14}),
+    "deepseek-plain-queries": ("megatron-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": None}),
+    "gpt-oss": ("megatron-gpt-oss", "GptOss", {"num_local_experts": 4, "head_dim": 16, "num_experts_per_tok": 2}),
 }
-UNKNOWN = []  # classes whose weights the verdict does not know
+UNKNOWN = ["GPTBigCode", "GPTNeoX", "Glm4"]  # classes whose weights the verdict does not know
 # torchtitan's names of what lies in a layer, where they have not changed.
 TITAN = {"input_layernorm.weight": "attention_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
          "self_attn.o_proj.weight": "attention.wo.weight",
@@ -79,8 +104,8 @@ def layers(hf):
     """The weights of each layer, by their names in it; those of experts one behind the other."""
     out = {}
     for name, w in hf.items():
-        parts = name.removeprefix("model.").split(".")
-        if parts[0] != "layers":
+        parts = name.split(".")[name.split(".")[0] in ("model", "transformer", "gpt_neox"):]
+        if parts[0] not in ("layers", "h"):
             continue
         rest = ".".join(parts[2:])
         layer = out.setdefault(int(parts[1]), {})
@@ -121,6 +146,153 @@ def torchtitan(r, config, hf):
                 name = {"self_attn.q_norm.weight": "attention.q_norm.weight",
                         "self_attn.k_norm.weight": "attention.k_norm.weight"}[name]
             out[f"layers.{i}.{name}"] = w
+    return out, ["", "model."]
+
+
+# What lies in a layer, as most models of transformers call it.
+GPT_NAMES = {"ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_attn": "qkv",
+             "attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "fc1", "mlp.c_proj": "mlp.down_proj"}
+NEOX_NAMES = {"attention.query_key_value": "qkv", "attention.dense": "self_attn.o_proj",
+              "mlp.dense_h_to_4h": "fc1", "mlp.dense_4h_to_h": "mlp.down_proj"}
+
+
+def plain(config, layer):
+    """The layer with queries, keys, values, gate and up each on their own, and the names of Llama."""
+    kind, heads = config.model_type, config.num_attention_heads
+    out = {}
+    for name, w in layer.items():
+        stem, kind_of = name.rsplit(".", 1) if "." in name else (name, "")
+        stem = GPT_NAMES.get(stem, NEOX_NAMES.get(stem, stem))
+        if kind == "gpt2" and w.dim() == 2:
+            w = w.T
+        if stem == "qkv" and kind == "gpt2":
+            parts = w.chunk(3)
+        elif stem == "qkv" and getattr(config, "multi_query", False):
+            d = config.hidden_size // heads
+            parts = w.split([heads * d, d, d])
+        elif stem == "qkv":
+            parts = [part.flatten(0, 1) for part in w.unflatten(0, (heads, 3, -1)).unbind(1)]
+        elif stem == "self_attn.qkv_proj":
+            d, groups = config.hidden_size // heads, config.num_key_value_heads
+            parts = w.split([heads * d, groups * d, groups * d])
+        elif stem == "mlp.gate_up_proj":
+            out["mlp.gate_proj.weight"], out["mlp.up_proj.weight"] = w.chunk(2)
+            continue
+        elif stem == "mlp.experts" and kind == "gpt_oss":
+            bias = kind_of.endswith("_bias")
+            w, to = w if bias else w.transpose(1, 2), "bias" if bias else "weight"
+            if kind_of.startswith("down"):
+                out[f"mlp.experts.down_proj.{to}"] = w
+            else:
+                out[f"mlp.experts.gate_proj.{to}"], out[f"mlp.experts.up_proj.{to}"] = w[:, ::2], w[:, 1::2]
+            continue
+        else:
+            out[f"{stem}.{kind_of}"] = w
+            continue
+        for x, part in zip("qkv", parts):
+            out[f"self_attn.{x}_proj.{kind_of}"] = part
+    return out
+
+
+def megatron_layer(r, config, w, te, moved):
+    """w: as plain() returns it. te: norms lie in the projections."""
+    kind, out = config.model_type, {}
+    latent, moe = "self_attn.kv_b_proj.weight" in w, any("experts" in name for name in w)
+
+    def move(name, to):
+        for x in ("weight", "bias"):
+            if f"{name}.{x}" in w:
+                out[f"{to}.{x}"] = w.pop(f"{name}.{x}")
+
+    def norm(name, inside, own, on_its_own):
+        for x in ("weight", "bias"):
+            if f"{name}.{x}" in w:
+                out[f"{own}.{x}" if on_its_own else f"{inside}.layer_norm_{x}"] = w.pop(f"{name}.{x}")
+
+    def gated(hf, to, names=("gate_proj", "up_proj", "down_proj"), axis=0):
+        for x in ("weight", "bias"):
+            if f"{hf}.{names[0]}.{x}" in w:
+                out[f"{to}.linear_fc1.{x}"] = torch.cat([w.pop(f"{hf}.{n}.{x}") for n in names[:2]], axis)
+        move(f"{hf}.{names[2]}", f"{to}.linear_fc2")
+
+    sandwich = "pre_feedforward_layernorm.weight" in w
+    norm("input_layernorm", "self_attention.linear_qkv", "input_layernorm", latent or not te)
+    if sandwich:
+        move("post_attention_layernorm", "self_attention.linear_proj.post_layernorm")
+        move("post_feedforward_layernorm", "mlp.linear_fc2.post_layernorm")
+    norm("pre_feedforward_layernorm" if sandwich else "post_attention_layernorm", "mlp.linear_fc1",
+         "pre_mlp_layernorm", moe if te else moved)
+    if latent:
+        for hf, to in (("q_proj", "q_proj"), ("q_a_proj", "q_down_proj"), ("q_b_proj", "q_up_proj"),
+                       ("kv_a_proj_with_mqa", "kv_down_proj"), ("kv_b_proj", "kv_up_proj")):
+            move(f"self_attn.{hf}", f"self_attention.linear_{to}")
+        for x in ("q", "kv"):
+            norm(f"self_attn.{x}_a_layernorm", f"self_attention.linear_{x}_up_proj",
+                 f"self_attention.{x}_layernorm", not te)
+        if moved and "self_attention.linear_q_down_proj.weight" in out:
+            out["self_attention.linear_qkv_down_proj.weight"] = torch.cat([
+                out.pop(f"self_attention.linear_{x}_down_proj.weight") for x in ("q", "kv")])
+    for x in ("weight", "bias"):
+        if f"self_attn.q_proj.{x}" in w:
+            groups = w[f"self_attn.k_proj.{x}"].shape[0] // (getattr(config, "head_dim", None) or
+                                                            config.hidden_size // config.num_attention_heads)
+            parts = [w.pop(f"self_attn.{p}_proj.{x}").unflatten(0, (groups, -1)) for p in "qkv"]
+            out[f"self_attention.linear_qkv.{x}"] = torch.cat(parts, 1).flatten(0, 1)
+    for x in "qk":
+        move(f"self_attn.{x}_norm", f"self_attention.{x}_layernorm")
+    move("self_attn.o_proj", "self_attention.linear_proj")
+    for name, where in (("post_self_attn_layernorm", "self_attention."), ("post_mlp_layernorm", "mlp.")):
+        move(name, f"{where if moved else ''}{name}")
+    if "self_attn.sinks" in w:
+        out["self_attention.core_attention.softmax_offset"] = w.pop("self_attn.sinks")
+    move("fc1", "mlp.linear_fc1")
+    if moe:
+        block = "block_sparse_moe" if kind == "mixtral" else "mlp"
+        move(f"{block}.gate", "mlp.router")
+        move("mlp.router", "mlp.router")
+        if "mlp.gate.e_score_correction_bias" in w:
+            out["mlp.router.expert_bias"] = w.pop("mlp.gate.e_score_correction_bias")
+        gated(f"{block}.experts", "mlp.experts.experts",
+              ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj"), 1)
+        gated("mlp.shared_experts", "mlp.shared_experts")
+        gated("mlp.shared_expert", "mlp.shared_experts")
+        if "mlp.shared_expert_gate.weight" in w:
+            out["mlp.shared_experts.gate_weight"] = w.pop("mlp.shared_expert_gate.weight")
+    elif "mlp.gate_proj.weight" in w:
+        gated("mlp", "mlp")
+        if moved:  # as FSDP saves it
+            out["mlp.linear_fc1.weight_w"], out["mlp.linear_fc1.weight_v"] = out.pop("mlp.linear_fc1.weight").chunk(2)
+    else:
+        move("mlp.down_proj", "mlp.linear_fc2")
+    assert not w, list(w)
+    return out
+
+
+def padded(r, w):
+    return torch.cat([w, torch.full((-w.shape[0] % r.choice([8, 64]), w.shape[1]), 7.0, dtype=w.dtype)])
+
+
+def megatron(r, config, hf):
+    te, moved, in_key = (r.random() < 0.5 for _ in range(3))
+    inner = [megatron_layer(r, config, plain(config, layer), te, moved) for layer in layers(hf).values()]
+    out = {}
+    for name, w in hf.items():
+        stem, kind_of = name.rsplit(".", 1)
+        stem = stem.split(".")[-1]
+        if stem in ("embed_tokens", "wte", "embed_in"):
+            out["embedding.word_embeddings.weight"] = padded(r, w)
+        elif stem in ("lm_head", "embed_out"):
+            out["output_layer.weight"] = padded(r, w)
+        elif stem == "wpe":
+            out["embedding.position_embeddings.weight"] = w
+        elif stem in ("norm", "ln_f", "final_layer_norm"):
+            out[f"decoder.final_layernorm.{kind_of}"] = w
+        else:
+            assert "layers." in name or ".h." in name, name
+    if in_key or len({tuple(layer) for layer in inner}) > 1:
+        out |= {f"decoder.layers.{i}.{name}": w for i, layer in enumerate(inner) for name, w in layer.items()}
+    else:
+        out |= {f"decoder.layers.{name}": torch.stack([layer[name] for layer in inner]) for name in inner[0]}
     return out, ["", "model."]
 
 
@@ -170,7 +342,8 @@ def save(rank, out):
 
 
 def make_one(r, here, recipe, cls, more):
-    config = getattr(transformers, f"{cls}Config")(**{**COMMON, **more})
+    common = {k: v for k, v in COMMON.items() if "n_embd" not in more or "vocab" in k or "token" in k}
+    config = getattr(transformers, f"{cls}Config")(**{**common, **more})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for p in [*model.parameters(), *(b for n, b in model.named_buffers() if "e_score" in n)]:
         torch.nn.init.normal_(p, 1 if p.dim() == 1 else 0, 0.3)  # norms are 1 otherwise

@@ -540,8 +540,8 @@ START_TEST(what_is_wrong_is_said)
 	refused(o, EINVAL, "': option 'recipe': 'megatron' needs a config.json with a model_type");
 	put_common(4);
 	refused(o, EINVAL, "': option 'recipe': 'megatron' needs a config.json with a model_type");
-	put_config("mcore_gpt_dense", "gpt2");
-	refused(o, EINVAL, "': option 'recipe': 'megatron' has no recipe for model_type 'gpt2'");
+	put_config("mcore_gpt_dense", "bert");
+	refused(o, EINVAL, "': option 'recipe': 'megatron' has no recipe for model_type 'bert'");
 	o.recipe = "megatron-gpt";
 	refused(o, ENOENT, "': option 'recipe': ");
 	o.recipe = "megatron-llama";
