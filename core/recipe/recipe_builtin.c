@@ -20,6 +20,7 @@ INCLUDE(qwen_moe, "megatron-qwen-moe");
 INCLUDE(gemma, "megatron-gemma");
 INCLUDE(phi3, "megatron-phi3");
 INCLUDE(glm4, "megatron-glm4");
+INCLUDE(glm4_moe, "megatron-glm4-moe");
 INCLUDE(deepseek, "megatron-deepseek-v3");
 INCLUDE(gpt_oss, "megatron-gpt-oss");
 INCLUDE(gpt2, "megatron-gpt2");
@@ -28,6 +29,7 @@ INCLUDE(gpt_neox, "megatron-gpt-neox");
 INCLUDE(titan_llama, "torchtitan-llama");
 INCLUDE(titan_qwen, "torchtitan-qwen");
 INCLUDE(titan_deepseek, "torchtitan-deepseek-v3");
+INCLUDE(titan_gpt_oss, "torchtitan-gpt-oss");
 
 /* ...: the model_types. */
 #define RECIPE(symbol, name, summary, ...) \
@@ -57,6 +59,7 @@ static const struct recipe_builtin builtins[] = {
 	       "gemma2", "gemma3_text"),
 	RECIPE(phi3, "megatron-phi3", "Megatron-core to Phi-3", "phi3"),
 	RECIPE(glm4, "megatron-glm4", "Megatron-core to GLM-4", "glm4"),
+	RECIPE(glm4_moe, "megatron-glm4-moe", "Megatron-core to GLM-4.5", "glm4_moe"),
 	RECIPE(deepseek, "megatron-deepseek-v3", "Megatron-core to DeepSeek-V3", "deepseek_v3"),
 	RECIPE(gpt_oss, "megatron-gpt-oss", "Megatron-core to gpt-oss", "gpt_oss"),
 	RECIPE(gpt2, "megatron-gpt2", "Megatron-core to GPT-2", "gpt2"),
@@ -68,6 +71,7 @@ static const struct recipe_builtin builtins[] = {
 	       "qwen3_moe"),
 	RECIPE(titan_deepseek, "torchtitan-deepseek-v3", "torchtitan to DeepSeek-V3",
 	       "deepseek_v3"),
+	RECIPE(titan_gpt_oss, "torchtitan-gpt-oss", "torchtitan to gpt-oss", "gpt_oss"),
 };
 
 const struct recipe_builtin *recipe_builtin(size_t i)

@@ -35,6 +35,7 @@ LATENT = {"num_key_value_heads": 6, "n_routed_experts": 4, "moe_intermediate_siz
           "kv_lora_rank": 10, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 20,
           "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2}
 GPT = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
+OSS = {"num_local_experts": 4, "head_dim": 16, "num_experts_per_tok": 2}
 # The recipe, its model's class, and what is particular.
 MODELS = {
     "titan-grouped": ("torchtitan-llama", "Llama", {}),
@@ -49,6 +50,7 @@ MODELS = {
     "titan-qwen3-moe": ("torchtitan-qwen", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "mlp_only_layers": [1]}),
     "titan-deepseek": ("torchtitan-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": 14}),
     "titan-deepseek-plain-queries": ("torchtitan-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": None}),
+    "titan-gpt-oss": ("torchtitan-gpt-oss", "GptOss", OSS),
     "llama": ("megatron-llama", "Llama", {}),
     "llama-tied": ("megatron-llama", "Llama", {"tie_word_embeddings": True, "head_dim": 12}),
     "mistral": ("megatron-llama", "Mistral", {"head_dim": 8}),
@@ -72,12 +74,17 @@ MODELS = {
     "glm4": ("megatron-glm4", "Glm4", {"head_dim": 16, "attention_bias": True}),
     "deepseek": ("megatron-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": 14}),
     "deepseek-plain-queries": ("megatron-deepseek-v3", "DeepseekV3", {**LATENT, "q_lora_rank": None}),
-    "gpt-oss": ("megatron-gpt-oss", "GptOss", {"num_local_experts": 4, "head_dim": 16, "num_experts_per_tok": 2}),
+    "glm4-moe": ("megatron-glm4-moe", "Glm4Moe", {
+        "head_dim": 16, "n_routed_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1, "use_qk_norm": True, "attention_bias": True}),
+    "gpt-oss": ("megatron-gpt-oss", "GptOss", OSS),
 }
-UNKNOWN = ["GPTBigCode", "GPTNeoX", "Glm4"]  # classes whose weights the verdict does not know
+UNKNOWN = ["GPTBigCode", "GPTNeoX", "Glm4", "Glm4Moe"]  # classes whose weights the verdict does not know
 # torchtitan's names of what lies in a layer, where they have not changed.
 TITAN = {"input_layernorm.weight": "attention_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
-         "self_attn.o_proj.weight": "attention.wo.weight",
+         "self_attn.o_proj.weight": "attention.wo.weight", "self_attn.o_proj.bias": "attention.wo.bias",
+         "self_attn.sinks": "attention.sinks",
+         "mlp.router.weight": "moe.router.gate.weight", "mlp.router.bias": "moe.router.gate.bias",
          "mlp.gate_proj.weight": "feed_forward.w1.weight", "mlp.up_proj.weight": "feed_forward.w3.weight",
          "mlp.down_proj.weight": "feed_forward.w2.weight", "mlp.gate.weight": "moe.router.gate.weight",
          "mlp.shared_experts.gate_proj.weight": "moe.shared_experts.w1.weight",
@@ -86,8 +93,12 @@ TITAN = {"input_layernorm.weight": "attention_norm.weight", "post_attention_laye
 # And where they have: a list of names, the newest first.
 TITAN_ERAS = 3
 TITAN_CHANGED = {
-    **{f"self_attn.{x}_proj.weight": [f"attention.qkv_linear.w{x}.weight"] + [f"attention.w{x}.weight"] * 2
-       for x in "qkv"},
+    **{f"self_attn.{x}_proj.{of}": [f"attention.qkv_linear.w{x}.{of}"] + [f"attention.w{x}.{of}"] * 2
+       for x in "qkv" for of in ("weight", "bias")},
+    **{f"mlp.experts.{name}": [f"moe.routed_experts.inner_experts.{w}_{suffix}", f"moe.experts.{w}_{suffix}",
+                               f"moe.experts.{w}"]
+       for name, w, suffix in (("gate_up_proj", "mlp1_weight", "EGD"), ("gate_up_proj_bias", "mlp1_bias", "EG"),
+                               ("down_proj", "mlp2_weight", "EDF"), ("down_proj_bias", "mlp2_bias", "ED"))},
     **{f"mlp.experts.{x}_proj.weight": [f"moe.routed_experts.inner_experts.{w}_{suffix}", f"moe.experts.{w}_{suffix}",
                                         f"moe.experts.{w}"]
        for x, w, suffix in (("gate", "w1", "EFD"), ("up", "w3", "EFD"), ("down", "w2", "EDF"))},
@@ -136,6 +147,8 @@ def torchtitan(r, config, hf):
                 w = pairs(w, config.num_attention_heads)
             if config.model_type == "llama" and name == "self_attn.k_proj.weight":
                 w = pairs(w, config.num_key_value_heads)
+            if name in ("mlp.experts.gate_up_proj", "mlp.experts.down_proj"):  # gpt-oss
+                w = w.transpose(1, 2)
             if config.model_type == "deepseek_v3" and name in TITAN_LATENT:
                 name = TITAN_LATENT[name]
             elif name in TITAN:
