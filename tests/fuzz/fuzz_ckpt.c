@@ -36,6 +36,8 @@ static const char *const fixtures[] = {
 	"ds_z3_fp16_w3_ties/ckpt",
 	"ds_tp2_z3_fp32_w4/ckpt",
 	"ds_pp2_z1_bf16_w4/ckpt",
+	"mranks_moe/ckpt",
+	"mranks_version_0/ckpt",
 };
 enum { N_FIXTURES = sizeof(fixtures) / sizeof(fixtures[0]) };
 

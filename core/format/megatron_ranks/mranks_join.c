@@ -18,6 +18,7 @@
  * are shown, as [experts, hidden, ffn] (forward() in megatron/core/transformer/moe/experts.py).
  */
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "format/megatron_ranks/mranks.h"
@@ -146,15 +147,20 @@ static int report_whole(struct reporter *r, const struct mr_part *p, const struc
 	return rc ? rc : finish(r, rank, p->view->dtype, p->view->n_dims, p->view->size);
 }
 
-/* Each rank's by itself: v are n of the tensor's parts. */
+/*
+ * Each rank's by itself: v are n of the tensor's parts. Nobody expects to see Transformer Engine's
+ * _extra_state, which belongs to a rank, joined.
+ */
 static int report_apart(struct reporter *r, const struct mr_part *v, size_t n, const char *why)
 {
 	int rc = 0;
 
-	(void)format_note(r->d->not_shown,
-			  "how the ranks' slices of '%.120s' are joined: %s, so they are shown "
-			  "as %.*s/NAME",
-			  r->name->data, why, (int)v->file->dir_len, v->file->path);
+	if (!bytes_end(r->name->data, r->name->len, "_extra_state"))
+		(void)format_note(
+			r->d->not_shown,
+			"how the ranks' slices of '%.120s' are joined: %s, so they are shown "
+			"as %.*s/NAME",
+			r->name->data, why, (int)v->file->dir_len, v->file->path);
 	for (size_t i = 0; !rc && i < n; i++)
 		if (v[i].v == v->v && v[i].file->p == v->file->p)
 			rc = report_whole(r, &v[i], v[i].file);
@@ -346,7 +352,15 @@ static int tell_difference(const struct reporter *r, const struct mr_part *a,
 		r->name->data, b->file->path, a->file->path);
 }
 
-static int check_same(const struct reporter *r, const struct mr_part *a, const struct mr_part *b)
+static bool same_shape(const struct mr_part *a, const struct mr_part *b)
+{
+	const struct torch_view *x = a->view, *y = b->view;
+
+	return x->dtype == y->dtype && x->n_dims == y->n_dims &&
+	       (!x->n_dims || !memcmp(x->size, y->size, x->n_dims * sizeof(*x->size)));
+}
+
+static int refuse_shapes(const struct reporter *r, const struct mr_part *a, const struct mr_part *b)
 {
 	const struct torch_view *x = a->view, *y = b->view;
 
@@ -354,40 +368,39 @@ static int check_same(const struct reporter *r, const struct mr_part *a, const s
 		return err_set(r->e, ERR_CORRUPT, "'%.60s' has %s, '%.60s' has %s", a->file->path,
 			       dtype_info(x->dtype)->name, b->file->path,
 			       dtype_info(y->dtype)->name);
-	if (x->n_dims != y->n_dims ||
-	    (x->n_dims && memcmp(x->size, y->size, x->n_dims * sizeof(*x->size)) != 0))
-		return err_set(r->e, ERR_CORRUPT,
-			       "'%.60s' has %s, '%.60s' has %s: are these files of one save?",
-			       a->file->path, SIZE_TEXT(x->size, x->n_dims), b->file->path,
-			       SIZE_TEXT(y->size, y->n_dims));
-	return 0;
+	return err_set(r->e, ERR_CORRUPT,
+		       "'%.60s' has %s, '%.60s' has %s: are these files of one save?",
+		       a->file->path, SIZE_TEXT(x->size, x->n_dims), b->file->path,
+		       SIZE_TEXT(y->size, y->n_dims));
 }
 
 /*
  * One slice for each tensor-parallel rank, into r->slices: those of the first stage that has the
- * tensor. Sets *ret_equal if all are equal, as far as was read.
+ * tensor. Sets *ret_equal if all are equal, as far as was read. Slices of a known tensor have the
+ * same shape, and it is said if copies differ; others may be anything.
  */
-static int choose(struct reporter *r, const struct mr_part *v, size_t n, bool *ret_equal)
+static int choose(struct reporter *r, const struct mr_part *v, size_t n, bool known,
+		  bool *ret_equal)
 {
-	int rc = 0;
-
 	r->n_slices = 0;
 	*ret_equal = true;
-	for (size_t i = 0; !rc && i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		const struct mr_part *before = NULL;
+		bool same = same_shape(v, &v[i]);
 
+		if (!same && known)
+			return refuse_shapes(r, v, &v[i]);
 		for (uint32_t k = 0; k < r->n_slices; k++)
 			if (r->slices[k]->file->t == v[i].file->t)
 				before = r->slices[k];
-		rc = check_same(r, v, &v[i]);
-		if (before && !rc && !same_sample(before, &v[i]))
+		if (before && known && !same_sample(before, &v[i]))
 			(void)tell_difference(r, before, &v[i]);
-		if (before)
-			continue;
-		*ret_equal &= same_sample(v, &v[i]);
-		r->slices[r->n_slices++] = &v[i];
+		if (!before || !known)
+			*ret_equal &= same && same_sample(v, &v[i]);
+		if (!before)
+			r->slices[r->n_slices++] = &v[i];
 	}
-	return rc;
+	return 0;
 }
 
 static int report_tensor(struct reporter *r, const struct mr_part *v, size_t n)
@@ -407,7 +420,7 @@ static int report_tensor(struct reporter *r, const struct mr_part *v, size_t n)
 			     : 1;
 		return rc > 0 ? report_apart(r, v, n, "the number of experts is not known") : rc;
 	}
-	rc = choose(r, v, n, &equal);
+	rc = choose(r, v, n, rule != MR_UNKNOWN, &equal);
 	if (rc)
 		return rc;
 	if (rule == MR_EITHER)

@@ -118,6 +118,15 @@ START_TEST(stages_number_their_layers_from_0)
 }
 END_TEST
 
+START_TEST(missing_layers_are_told)
+{
+	put_model("00", "'decoder.layers.2.norm.weight': t0+0(1)", "'num_layers': 4", 3, 0);
+	expect("decoder.layers.2.norm.weight[1] 0\n" OBJECTS
+	       "! not everything is shown: some layers: the args in "
+	       "'mp_rank_00/model_optim_rng.pt' have num_layers=4, and the files have 3");
+}
+END_TEST
+
 START_TEST(virtual_stages_come_before_stages)
 {
 	static const char state[] = "{'iteration': 5, 'checkpoint_version': 3,"
@@ -216,6 +225,15 @@ START_TEST(copies_are_shown_once_and_others_apart)
 	expect("a.norm.weight[1] 0\nmp_rank_00/odd[1] 2\nmp_rank_01/odd[1] 3\nsame[1] 1\n" OBJECTS
 	       "! not everything is shown: how the ranks' slices of 'odd' are joined: its name is "
 	       "not one of Megatron's, so they are shown as mp_rank_00/NAME");
+}
+END_TEST
+
+START_TEST(extra_states_are_each_ranks_own)
+{
+	put_model("00", "'layers.0.linear_qkv._extra_state': t0+0(1)", "", 3, 0);
+	put_model("01", "'layers.0.linear_qkv._extra_state': t0+1(2)", "", 3, 0);
+	expect("mp_rank_00/layers.0.linear_qkv._extra_state[1] 0\n"
+	       "mp_rank_01/layers.0.linear_qkv._extra_state[2] 1 2\n" OBJECTS);
 }
 END_TEST
 
