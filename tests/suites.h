@@ -166,6 +166,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(pickle_mutation) \
 	X(pickle_same) \
 	X(pickle_write) \
+	X(picture) \
 	X(place) \
 	X(plan) \
 	X(plan_codec) \
@@ -187,6 +188,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(tally) \
 	X(tar) \
 	X(text) \
+	X(tile) \
 	X(torch_item) \
 	X(torchsave) \
 	X(values) \

@@ -15,6 +15,7 @@
 #include "format/format.h"
 #include "store/object_form.h"
 #include "tree/tree.h"
+#include "tree/view.h"
 #include <ckptfs/ckpt_mount.h>
 #include <ckptfs/ckpt_tensor.h>
 
@@ -50,6 +51,7 @@ struct ckpt {
 	struct place *place;	   /* an open handle on dir */
 	struct arena words;	   /* storage of the options, if they were strings */
 	struct ckpt_totals totals; /* for a run: 0 where it has nothing */
+	bool in_run;		   /* it is shown in a run's tree */
 };
 
 /* A checkpoint that can be read. */
@@ -81,7 +83,8 @@ struct engine {
 	_Atomic uint64_t *object_size; /* for compressed objects, once known; by catalog number */
 	_Atomic uint64_t *json_size;   /* the same for objects' values as JSON text */
 	sem_t json_turn; /* limits conversion to one value at a time: each may need much memory */
-	_Atomic(struct buf *) info; /* info.json, built on first read */
+	_Atomic(struct buf *) info;    /* info.json, built on first read */
+	_Atomic(struct buf *) page[2]; /* the same for texts of .ckptfs/view, by enum view_page */
 };
 
 struct ckpt_file {
@@ -152,6 +155,14 @@ int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct vi
 int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 /* Creates eng->view as the options request. */
 int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
+/* For view_opts: .ckptfs/view. */
+int engine_page(void *arg, enum view_page which, const char **ret, size_t *ret_len,
+		struct ckpt_err *e);
+int engine_tile(void *arg, size_t i, const struct tensor_info *t, const struct tile *tile,
+		const struct tile_form *form, const char *name, struct buf *ret,
+		struct ckpt_err *e);
+uint64_t engine_tile_size(const struct tensor_info *t, const struct tile *tile,
+			  const struct tile_form *form, const char *name);
 /* 0, or the error with which opening without allow_missing fails. */
 int engine_is_whole(const struct engine *eng, struct ckpt_err *e);
 /* The engine as a tree. */

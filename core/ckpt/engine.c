@@ -257,6 +257,11 @@ void engine_free(struct engine *eng)
 	if (eng->info)
 		buf_release(eng->info);
 	free(eng->info);
+	for (size_t i = 0; i < ARRAY_LEN(eng->page); i++) {
+		if (eng->page[i])
+			buf_release(eng->page[i]);
+		free(eng->page[i]);
+	}
 	fetch_free(eng->fetch);
 	view_free(eng->view);
 	rename_free(eng->rename);

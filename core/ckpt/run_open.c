@@ -295,6 +295,8 @@ static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err
 	uint64_t identity = 0;
 	int rc = open_child(r, k, &c, &identity, e);
 
+	if (!rc)
+		c->in_run = true;
 	{
 		SCOPED_LOCK(&r->lock);
 		if (rc)

@@ -2,10 +2,12 @@
 #include "ckpt/run_tree.h"
 
 #include "base/arena.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
+#include "page/live_page.h"
 #include "tree/view.h"
 
 #include <stdlib.h>
@@ -16,9 +18,14 @@
 /* The run's own nodes. LINK + slot: `latest`, pointing to that slot's checkpoint. */
 #define CONTROL ((ckpt_node)2)
 #define INFO	((ckpt_node)3)
+#define PAGES	((ckpt_node)16) /* the directory view; then its files, by enum view_page */
 #define LINK	((ckpt_node)1 << 16)
 
-static const char control_name[] = ".ckptfs", info_name[] = "info.json", link_name[] = "latest";
+static const char control_name[] = ".ckptfs", info_name[] = "info.json", link_name[] = "latest",
+		  pages_name[] = "view";
+static const char *const page_names[] = {
+	[VIEW_PAGE] = "index.html", [VIEW_PAGE_DATA] = "data.js"
+};
 
 /* Positions in the root: CONTROL, the link, slot 1, slot 2, ... */
 enum { POS_CONTROL, POS_LINK, POS_SLOTS };
@@ -44,6 +51,17 @@ static ckpt_node local_of(ckpt_node node)
 static unsigned target_of(ckpt_node node)
 {
 	return node >= LINK && node <= LINK + RUN_MAX_SLOT ? (unsigned)(node - LINK) : 0;
+}
+
+/* A file of PAGES. */
+static bool is_page(ckpt_node node)
+{
+	return node > PAGES && node <= PAGES + ARRAY_LEN(page_names);
+}
+
+static const char *page_name(ckpt_node node)
+{
+	return page_names[node - PAGES - 1];
 }
 
 /* Is it one of the run's own nodes, or a checkpoint's root? */
@@ -100,6 +118,16 @@ static int root_lookup(struct ckpt_run *r, const char *name, ckpt_node *ret)
 	return 0;
 }
 
+static int find_page(const char *name, ckpt_node *ret)
+{
+	for (size_t i = 0; i < ARRAY_LEN(page_names); i++)
+		if (!strcmp(name, page_names[i])) {
+			*ret = PAGES + 1 + i;
+			return 0;
+		}
+	return 1;
+}
+
 static int run_tree_lookup(struct tree *t, ckpt_node dir, const char *name, ckpt_node *ret)
 {
 	struct visit v CLEANUP(leave) = { 0 };
@@ -112,6 +140,13 @@ static int run_tree_lookup(struct tree *t, ckpt_node dir, const char *name, ckpt
 		*ret = INFO;
 		return 0;
 	}
+	/* It is not listed, as in a checkpoint's tree. */
+	if (dir == CONTROL && !strcmp(name, pages_name)) {
+		*ret = PAGES;
+		return 0;
+	}
+	if (dir == PAGES)
+		return find_page(name, ret);
 	if (!slot_of(dir))
 		return 1;
 	rc = visit(t, dir, &v, &ignored);
@@ -199,8 +234,10 @@ static ckpt_node run_tree_parent(struct tree *t, ckpt_node node)
 	struct visit v CLEANUP(leave) = { 0 };
 	struct ckpt_err ignored;
 
-	if (node == INFO)
+	if (node == INFO || node == PAGES)
 		return CONTROL;
+	if (is_page(node))
+		return PAGES;
 	if (is_own(node) || visit(t, node, &v, &ignored))
 		return CKPT_ROOT;
 	return node_of(slot_of(node), ckpt_parent(v.child->ckpt, local_of(node)));
@@ -211,6 +248,8 @@ static int own_name(struct ckpt_run *r, ckpt_node node, char name[static CKPT_NA
 {
 	const char *own = node == CONTROL   ? control_name
 			  : node == INFO    ? info_name
+			  : node == PAGES   ? pages_name
+			  : is_page(node)   ? page_name(node)
 			  : target_of(node) ? link_name
 					    : NULL;
 	struct run_about about;
@@ -286,6 +325,11 @@ static int run_tree_next(struct tree *t, ckpt_node dir, uint64_t *pos,
 		++*pos;
 		return 0;
 	}
+	if (dir == PAGES && *pos < ARRAY_LEN(page_names)) {
+		*ret = PAGES + 1 + (*pos)++;
+		(void)stpcpy(name, page_name(*ret));
+		return 0;
+	}
 	if (!slot_of(dir))
 		return 1;
 	rc = visit(t, dir, &v, &ignored);
@@ -316,8 +360,8 @@ static int own_type(struct ckpt_run *r, ckpt_node node, struct ckpt_stat *ret, s
 	if (target_of(node) && run_about(r, target_of(node), &about))
 		return is_gone(e);
 	ret->is_link = target_of(node);
-	ret->is_dir = node == CKPT_ROOT || node == CONTROL;
-	if (!ret->is_link && !ret->is_dir && node != INFO)
+	ret->is_dir = node == CKPT_ROOT || node == CONTROL || node == PAGES;
+	if (!ret->is_link && !ret->is_dir && node != INFO && !is_page(node))
 		return no_such_node(node, e);
 	if (place_look(r->place, ".", &seen, &ignored) > 0)
 		ret->mtime_ns = seen.mtime_ns;
@@ -356,10 +400,22 @@ static int64_t run_tree_readlink(struct tree *t, ckpt_node node, char out[static
 	return rc ? rc : ckpt_readlink(v.child->ckpt, local_of(node), out, e);
 }
 
+/* The contents of INFO or of a page. */
+static int own_text(struct tree *t, ckpt_node node, char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	struct ckpt_run *r = run_of(t);
+	struct ckpt run = { .tree = t, .run = r }; /* for functions that take any */
+
+	if (node == INFO)
+		return run_info_json(t, ret, ret_len, e);
+	return node == PAGES + 1 + VIEW_PAGE ? live_page(r->root, ret, ret_len, e)
+					     : live_data(&run, r->root, false, ret, ret_len, e);
+}
+
 static int own_stat(struct tree *t, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	char target[CKPT_NAME_MAX + 1];
-	autofree char *info = NULL;
+	autofree char *text = NULL;
 	size_t n = 0;
 	int64_t len;
 	int rc = own_type(run_of(t), node, ret, e);
@@ -370,8 +426,8 @@ static int own_stat(struct tree *t, ckpt_node node, struct ckpt_stat *ret, struc
 		len = run_tree_readlink(t, node, target, e);
 		rc = len < 0 ? (int)len : 0;
 		ret->size = rc ? 0 : (uint64_t)len;
-	} else if (node == INFO) {
-		rc = run_info_json(t, &info, &n, e);
+	} else if (!ret->is_dir) {
+		rc = own_text(t, node, &text, &n, e);
 		ret->size = n;
 	}
 	return rc;
@@ -418,7 +474,7 @@ static int64_t run_tree_xattr_names(struct tree *t, ckpt_node node, char *buf, s
 /* ---- files ---- */
 
 /* The file keeps the list as of now. */
-static int open_info(struct tree *t, struct ckpt_file **ret, struct ckpt_err *e)
+static int open_text(struct tree *t, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e)
 {
 	struct ckpt_file *f = ckpt_file_new(NULL, e);
 	autofree char *text = NULL;
@@ -426,7 +482,7 @@ static int open_info(struct tree *t, struct ckpt_file **ret, struct ckpt_err *e)
 	int rc = f ? run_refresh(run_of(t), false, e) : -ENOMEM;
 
 	if (!rc)
-		rc = run_info_json(t, &text, &len, e);
+		rc = own_text(t, node, &text, &len, e);
 	if (!rc) {
 		vfile_bytes(&f->v, text, len);
 		rc = vfile_done(&f->v, e);
@@ -440,8 +496,8 @@ static int run_tree_open(struct tree *t, ckpt_node node, struct ckpt_file **ret,
 	struct ckpt_stat st;
 	int rc;
 
-	if (node == INFO)
-		return open_info(t, ret, e);
+	if (node == INFO || is_page(node))
+		return open_text(t, node, ret, e);
 	if (is_own(node)) {
 		rc = own_type(run_of(t), node, &st, e);
 		return rc	    ? rc

@@ -1,18 +1,29 @@
 'use strict';
 // The data of the page: sections compressed by page.c, and the numbers in them (page_add_uint).
 
+async function inflated(text) {
+  const bytes = atob(text), packed = new Uint8Array(bytes.length);
+  for (let i = 0; i < bytes.length; i++)
+    packed[i] = bytes.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// The page is in a mount; see heat.js, which other pages lack.
+const LIVE = typeof Heat !== 'undefined';
+
 // The bytes of a section, or null if this page does not have it.
 async function section(id) {
   const element = document.getElementById('data-' + id);
+  if (LIVE) {
+    if (!sections)
+      throw new Error('data.js, beside this file, cannot be read');
+    return id in sections ? inflated(sections[id]) : null;
+  }
   if (!element)
     return null;
-  const text = atob(element.textContent);
   element.remove();
-  const packed = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++)
-    packed[i] = text.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  return inflated(element.textContent);
 }
 
 class Reader {

@@ -185,12 +185,14 @@ class Detail {
     this.tree = tree;
     this.head = head;
     this.turned = turned; // called when a group shows another member
+    this.heat = null; // values, in a mount
   }
 
   show(item, chain) {
     const row = this.tree.rowOf(item);
     this.chain = item instanceof Group ? [...chain, item] : chain;
     this.item = item;
+    this.heat?.show(row);
     if (row >= 0)
       this.box.replaceChildren(...this.ofTensor(row));
     else
@@ -278,6 +280,8 @@ class Detail {
       parts.push(...this.ofValues(row));
     if (series && series.of(row))
       parts.push(...this.ofSeries(series.of(row)));
+    if (this.heat)
+      parts.push(this.heat.box);
     if (!made && !object)
       parts.push(...this.ofChunks(row));
     parts.push(...this.commands(name, object, made));

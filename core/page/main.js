@@ -15,8 +15,10 @@ function showHead(head, table) {
   document.getElementById('title').replaceChildren(element('bdi', null, clipped(path, 400)));
   const subtitle = [run ? `run of ${counted(run.checkpoints.length, 'checkpoint')}` : null,
     c ? `${c.format}${c.family ? ', ' + visible(c.family) : ''}` : null, c ? `saved ${timeText(c.mtime)}` : null,
-    `described by ${head.program}, ${timeText(head.made)}`];
+    `described by ${head.program}${head.made ? ', ' + timeText(head.made) : ''}`];
   document.getElementById('subtitle').textContent = subtitle.filter(Boolean).join(' \u00b7 ');
+  if (LIVE && head.in_run)
+    document.getElementById('subtitle').append(' \u00b7 ', element('a', { href: '../../../.ckptfs/view/index.html' }, 'all checkpoints of the run'));
   if (run)
     showRun(run, c);
   if (!c)
@@ -41,17 +43,26 @@ function showHead(head, table) {
   document.getElementById('verdicts').replaceChildren(...verdictList(c.verdicts));
 }
 
+// In a mount, a checkpoint has a page of its own.
+function nameInRun(x) {
+  const name = element('bdi', null, clipped(x.name));
+  if (!LIVE || !x.complete || UNPAIRED.test(x.name))
+    return name;
+  return element('a', { href: `../../${encodeURIComponent(x.name)}/.ckptfs/view/index.html` }, name);
+}
+
 function showRun(run, shown) {
   const box = document.getElementById('run'), all = run.checkpoints, last = all.slice(-RUN_ROWS);
   const withValues = all.some((x) => x.values);
-  const columns = ['checkpoint', 'saved', 'complete', 'parameters', 'tensors', 'bytes', ...(withValues ? ['norm', 'max', 'NaN', 'Inf'] : [])];
+  const opened = all.some((x) => x.tensors !== undefined); // the page in a mount opens none
+  const columns = ['checkpoint', 'saved', 'complete', ...(opened ? ['parameters', 'tensors', 'bytes'] : []), ...(withValues ? ['norm', 'max', 'NaN', 'Inf'] : [])];
   const cell = (text, how) => element('td', { class: how || null }, text);
   const rows = last.map((x) => element('tr', { class: x.latest ? 'latest' : null },
-    element('td', null, element('bdi', null, clipped(x.name)), x.latest ? element('span', { class: 'flag calm' }, 'latest') : null),
+    element('td', null, nameInRun(x), x.latest ? element('span', { class: 'flag calm' }, 'latest') : null),
     cell(timeText(x.mtime)),
     x.fault ? element('td', { class: 'bad' }, x.complete ? 'yes, but ' : 'no: ', element('bdi', null, visible(x.fault)))
       : cell(!x.complete ? 'no' : x.incomplete ? `${digits(x.incomplete)} cannot be opened` : 'yes', x.complete && !x.incomplete ? 'good' : 'bad'),
-    ...(x.tensors === undefined ? [cell(''), cell(''), cell('')]
+    ...(!opened ? [] : x.tensors === undefined ? [cell(''), cell(''), cell('')]
       : [cell(countText(x.parameters), 'n'), cell(digits(x.tensors), 'n'), cell(sizeText(x.tensor_bytes), 'n')]),
     ...(!withValues ? [] : !x.values ? [cell(''), cell(''), cell(''), cell('')]
       : [cell(numberText(x.values.norm), 'n'), cell(numberText(x.values.max), 'n'),
@@ -64,7 +75,8 @@ function showRun(run, shown) {
       ...columns.map((c, i) => element('th', { class: i > 2 ? 'n' : null }, c)))), element('tbody', null, ...rows))),
     all.length > last.length ? element('p', { class: 'quiet' }, `and ${digits(all.length - last.length)} before these`) : '',
     element('div', { class: 'charts' }, ...charts),
-    shown ? element('h2', null, 'Latest: ', element('bdi', null, clipped(shown.path, 300))) : element('p', { class: 'notice' }, 'None is complete.'));
+    shown ? element('h2', null, 'Latest: ', element('bdi', null, clipped(shown.path, 300)))
+      : all.some((x) => x.complete) ? '' : element('p', { class: 'notice' }, 'None is complete.'));
 }
 
 // ---- the search ----
@@ -206,6 +218,8 @@ function start(head, table, kinds) {
     map.show(item);
   };
   list = new kinds.List(at('tree'), tree, told);
+  if (LIVE)
+    detail.heat = new Heat(at('heat'), tree, head);
   map = new kinds.Treemap(at('mapbox'), tree, (cell) => {
     leave();
     list.reveal(cell.row);

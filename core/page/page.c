@@ -25,8 +25,11 @@
 INCLUDE(html, FILE_OF("page.html"));
 INCLUDE(style, FILE_OF("page.css"));
 INCLUDE(script, TOOLS FILE_OF("chunks.js") FILE_OF("detail.js") FILE_OF("main.js"));
+INCLUDE(live_style, FILE_OF("page.css") FILE_OF("heat.css"));
 INCLUDE(diff_style, FILE_OF("page.css") FILE_OF("diff.css"));
 INCLUDE(diff_script, TOOLS FILE_OF("detail.js") FILE_OF("diff.js") FILE_OF("main.js"));
+
+INCLUDE(heat, FILE_OF("heat.js"));
 
 /* Fast enough for hundreds of MiB; 12, the best level, saves 5 % and takes ten times as long. */
 enum { LEVEL = 7 };
@@ -65,7 +68,7 @@ void page_add_floats(struct buf *b, const void *first, size_t n, size_t stride)
 
 static const char *style_of(const struct page *p)
 {
-	return p->diff ? page_diff_style : page_style;
+	return p->diff ? page_diff_style : p->live ? page_live_style : page_style;
 }
 
 static const char *script_of(const struct page *p)
@@ -139,6 +142,15 @@ static bool is(const char *name, size_t len, const char *wanted)
 	return len == strlen(wanted) && !memcmp(name, wanted, len);
 }
 
+/* A page in a mount may load its own files: */
+static void add_live_policy(struct buf *b)
+{
+	buf_str(b, " ");
+	add_hash(b, page_heat);
+	/* 'self' is no file if the page is one. */
+	buf_str(b, " 'self' file:; img-src 'self' file:");
+}
+
 int page_begin(struct page *p, const char *title, struct ckpt_err *e)
 {
 	const char *name;
@@ -152,8 +164,15 @@ int page_begin(struct page *p, const char *title, struct ckpt_err *e)
 			add_hash(&p->out, style_of(p));
 		else if (is(name, len, "SCRIPTHASH"))
 			add_hash(&p->out, script_of(p));
+		else if (is(name, len, "LIVE") && p->live)
+			add_live_policy(&p->out);
 		else if (is(name, len, "STYLE"))
 			buf_str(&p->out, style_of(p));
+	}
+	if (p->live) {
+		buf_str(&p->out, "<script>");
+		buf_str(&p->out, page_heat);
+		buf_str(&p->out, "</script>\n<script src=\"data.js\"></script>\n");
 	}
 	return check(&p->out, e);
 }
@@ -193,13 +212,15 @@ int page_section(struct page *p, const char *id, const struct buf *data, struct 
 	if (!n)
 		return err_nomem(e);
 	text = BASE64_ENCODE_RAW_LENGTH(n);
-	buf_printf(&p->out, "<script type=\"application/octet-stream\" id=\"data-%s\">", id);
+	buf_printf(&p->out,
+		   p->data ? "%s:\"" : "<script type=\"application/octet-stream\" id=\"data-%s\">",
+		   id);
 	at = buf_room(&p->out, text);
 	if (at) {
 		base64_encode_raw(at, n, packed);
 		p->out.len += text;
 	}
-	buf_str(&p->out, "</script>\n");
+	buf_str(&p->out, p->data ? "\",\n" : "</script>\n");
 	return check(&p->out, e);
 }
 

@@ -12,7 +12,7 @@
  * The style sheet and the scripts are the files beside this one and are compiled in. Sections hold
  * the data: compressed (raw deflate) and in base64, so that nothing in them can be taken for
  * markup. The page's content security policy allows only this script and this style sheet, by their
- * hashes, and no requests.
+ * hashes, and no requests; a page in a mount may also load files beside it.
  *
  * Threads: one at a time.
  */
@@ -31,6 +31,8 @@ struct page {
 	struct buf out;
 	bool diff;	  /* it shows two checkpoints: with the scripts and styles for that */
 	const char *rest; /* of the template */
+	bool live; /* it is a file of .ckptfs/view and loads data.js, which has the sections */
+	bool data; /* it is data.js: sections are members of an object */
 };
 
 /* The title may hold any bytes. 0, or a negative errno. */

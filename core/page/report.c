@@ -2,6 +2,7 @@
 #include <ckptfs/ckpt_report.h>
 
 #include "page/chunkrows.h"
+#include "page/live_page.h"
 #include "page/page.h"
 #include "page/series.h"
 #include "page/table.h"
@@ -17,12 +18,14 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define MAX_PAGE ((size_t)2 << 30)
+#define MAX_LIVE ((size_t)256 << 20) /* is kept in memory */
 
 /* A page has at most so many bytes, and as many more for each tensor and checkpoint of a run. */
 enum { FIXED_ROOM = 100 << 10, ROOM = 150 };
@@ -33,6 +36,7 @@ struct report {
 	struct buf head;
 	struct page page;
 	struct series series;
+	bool in_run; /* the data is that of a checkpoint in a run's tree */
 };
 
 static void report_release(struct report *r)
@@ -242,6 +246,8 @@ static int add_step(struct run_rows *s, const struct ckpt_run_entry *x, struct c
 	struct json_out *j = &s->r->json;
 	struct ckpt *c CLEANUP(close_checkpoint) = NULL;
 	struct ckpt_err why = { 0 };
+	/* The page of a run in the tree leads to theirs. */
+	bool open = x->complete && !s->r->page.data;
 	struct ckpt_totals t;
 	int rc = 0;
 
@@ -250,7 +256,7 @@ static int add_step(struct run_rows *s, const struct ckpt_run_entry *x, struct c
 	json_bool(j, "complete", x->complete);
 	json_bool(j, "latest", x->latest);
 	add_time(j, "mtime", x->mtime_ns);
-	if (x->complete && open_step(s, x->name, &c, &why)) {
+	if (open && open_step(s, x->name, &c, &why)) {
 		json_str(j, "fault", why.msg);
 	} else {
 		json_str(j, "fault", x->fault);
@@ -283,7 +289,7 @@ static int add_run(struct report *r, struct ckpt *run, struct ckpt_err *e)
 	}
 	json_close(&r->json);
 	json_close(&r->json);
-	if (rc || !s.latest)
+	if (rc || !s.latest || r->page.data)
 		return rc;
 	if (asprintf(&path, "%s/%s", r->o->path, s.latest) < 0) {
 		path = NULL;
@@ -307,17 +313,20 @@ static int add_series(struct report *r, struct ckpt_err *e)
 
 /* ---- the page ---- */
 
-static int make_page(struct report *r, struct ckpt *c, struct ckpt_err *e)
+/* The section "head" and the tables. */
+static int add_sections(struct report *r, struct ckpt *c, struct ckpt_err *e)
 {
 	const char *const *options = r->o->options;
 	struct json_out *j = &r->json;
-	int rc = page_begin(&r->page, r->o->path, e);
+	int rc;
 
-	if (rc)
-		return rc;
+	j->to = &r->head;
 	json_open(j, NULL, '{');
 	json_str(j, "program", r->o->program ? r->o->program : "libckpt " CKPTFS_VERSION);
-	json_u64(j, "made", (uint64_t)time(NULL));
+	if (r->page.data)
+		json_bool(j, "in_run", r->in_run);
+	else
+		json_u64(j, "made", (uint64_t)time(NULL));
 	json_open_line(j, "options", '[');
 	for (size_t i = 0; options && options[i]; i++)
 		json_str(j, NULL, options[i]);
@@ -326,9 +335,18 @@ static int make_page(struct report *r, struct ckpt *c, struct ckpt_err *e)
 	json_close(j);
 	if (!rc)
 		rc = page_section(&r->page, "head", &r->head, e);
-	if (!rc)
-		rc = add_series(r, e);
-	return rc ? rc : page_end(&r->page, e);
+	return rc || r->page.data ? rc : add_series(r, e);
+}
+
+static int finish(struct report *r, int rc, char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	if (!rc && r->page.out.err)
+		rc = err_sys(e, r->page.out.err, "page");
+	if (rc)
+		return rc;
+	*ret_len = r->page.out.len;
+	*ret = steal_ptr(&r->page.out.data);
+	return 0;
 }
 
 int ckpt_report_sized(struct ckpt *c, const struct ckpt_report *r, size_t size, char **ret,
@@ -342,12 +360,41 @@ int ckpt_report_sized(struct ckpt *c, const struct ckpt_report *r, size_t size, 
 
 	if (!rc && !o.path)
 		rc = err_set(e, EINVAL, "ckpt_report: no path");
-	report.json.to = &report.head;
 	if (!rc)
-		rc = make_page(&report, c, e);
-	if (rc)
-		return rc;
-	*ret_len = report.page.out.len;
-	*ret = steal_ptr(&report.page.out.data);
-	return 0;
+		rc = page_begin(&report.page, o.path, e);
+	if (!rc)
+		rc = add_sections(&report, c, e);
+	if (!rc)
+		rc = page_end(&report.page, e);
+	return finish(&report, rc, ret, ret_len, e);
+}
+
+/* ---- the page in the tree ---- */
+
+int live_page(const char *path, char **ret, size_t *ret_len, struct ckpt_err *e)
+{
+	struct report report CLEANUP(
+		report_release) = { .page = { .out = BUF_INIT(MAX_LIVE), .live = true } };
+	int rc = page_begin(&report.page, path, e);
+
+	if (!rc)
+		rc = page_end(&report.page, e);
+	return finish(&report, rc, ret, ret_len, e);
+}
+
+int live_data(struct ckpt *c, const char *path, bool in_run, char **ret, size_t *ret_len,
+	      struct ckpt_err *e)
+{
+	const struct ckpt_report o = { .path = path };
+	struct report report CLEANUP(
+		report_release) = { .o = &o,
+				    .head = BUF_INIT(MAX_LIVE),
+				    .page = { .out = BUF_INIT(MAX_LIVE), .data = true },
+				    .in_run = in_run };
+	int rc;
+
+	buf_str(&report.page.out, "ckptfsData({\n");
+	rc = add_sections(&report, c, e);
+	buf_str(&report.page.out, "});\n");
+	return finish(&report, rc, ret, ret_len, e);
 }

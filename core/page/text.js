@@ -15,6 +15,9 @@ function element(tag, attributes, ...children) {
 const UNFIT = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]/;
 const UNFIT_ALL = new RegExp(`([\\ud800-\\udbff][\\udc00-\\udfff])|${UNFIT.source}`, 'g');
 
+// Surrogates without their other half: bytes of a name that are not UTF-8.
+const UNPAIRED = /\p{Surrogate}/u;
+
 function escapeChar(c) {
   const code = c.charCodeAt(0);
   return code < 0x100 ? '\\x' + code.toString(16).padStart(2, '0') : '\\u' + code.toString(16).padStart(4, '0');

@@ -31,6 +31,7 @@ static const struct face *const faces[N_FACES] = {
 	[FACE_RANKS] = &face_ranks,
 	[FACE_SAFETENSORS] = &face_safetensors,
 	[FACE_TENSORS] = &face_tensors,
+	[FACE_VIEW] = &face_view,
 };
 
 /* ---- construction ---- */
@@ -295,6 +296,8 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 		rc = view_ranks_init(v, e);
 	if (!rc)
 		rc = view_gguf_init(v, e);
+	if (!rc)
+		rc = view_page_init(v, e);
 	if (rc) {
 		view_free(v);
 		return rc;
@@ -320,6 +323,7 @@ void view_free(struct view *v)
 	free(v->held);
 	free(v->held_at);
 	free(v->sizes);
+	free(v->tiles_at);
 	free(v->included);
 	free(v->excluded);
 	free(v);
@@ -363,8 +367,9 @@ enum view_kind view_kind(const struct view *v, uint64_t node)
 
 	if (node == VIEW_ROOT_NODE)
 		return VIEW_DIR;
-	if (!shown(v, p.face) || (p.rank && !v->o.layout) ||
-	    (p.rank && p.rank > layout_ranks(v->o.layout)))
+	if (!shown(v, p.face))
+		return VIEW_NONE;
+	if (p.rank && p.face != FACE_VIEW && (!v->o.layout || p.rank > layout_ranks(v->o.layout)))
 		return VIEW_NONE;
 	return faces[p.face]->kind(v, p);
 }
@@ -375,6 +380,11 @@ uint64_t view_parent(const struct view *v, uint64_t node)
 
 	if (view_kind(v, node) == VIEW_NONE || node == VIEW_ROOT_NODE)
 		return VIEW_ROOT_NODE;
+	if (p.face == FACE_VIEW) {
+		up = (struct spot){ p.index == SPOT_DIR && !p.rank ? FACE_CONTROL : FACE_VIEW, 0,
+				    SPOT_DIR };
+		return view_node_of(up);
+	}
 	if (p.rank && (p.index == SPOT_DIR || p.face == FACE_SAFETENSORS)) {
 		up.face = FACE_RANKS;
 		up.rank = p.face == FACE_RANKS ? 0 : p.rank;
@@ -387,7 +397,7 @@ uint64_t view_parent(const struct view *v, uint64_t node)
 static uint64_t root_entry(const struct view *v, uint64_t pos, const char *name,
 			   char out[static NAME_CAP])
 {
-	for (unsigned i = 0; i < N_FACES; i++) {
+	for (unsigned i = 0; i < N_ROOT_FACES; i++) {
 		if ((name && strcmp(name, faces[i]->dir) != 0) || !shown(v, i))
 			continue;
 		if (!name && pos--)
@@ -418,7 +428,7 @@ uint64_t view_entries(const struct view *v, uint64_t dir)
 
 	if (dir == VIEW_ROOT_NODE) {
 		/* A stat of the root must not cause gguf/ to be prepared. */
-		for (unsigned i = 0; i < N_FACES; i++)
+		for (unsigned i = 0; i < N_ROOT_FACES; i++)
 			n += i == FACE_GGUF ? view_gguf_known(v, &gguf) && gguf : shown(v, i);
 		return n;
 	}
@@ -435,7 +445,7 @@ bool view_is_partial(const struct view *v, uint64_t dir)
 /* p must exist and not be the root. */
 static void name_of(const struct view *v, struct spot p, char out[static NAME_CAP])
 {
-	if (p.index == SPOT_DIR && !(p.face == FACE_RANKS && p.rank))
+	if (p.index == SPOT_DIR && !(p.rank && (p.face == FACE_RANKS || p.face == FACE_VIEW)))
 		(void)stpcpy(out, faces[p.face]->dir);
 	else
 		faces[p.face]->name(v, p, out);
@@ -506,6 +516,8 @@ int view_size(const struct view *v, uint64_t node, uint64_t *ret, struct ckpt_er
 		*ret = *known;
 		return 0;
 	}
+	if (view_page_size(v, view_spot(node), ret))
+		return 0;
 	if (view_object_json(v, view_spot(node), &i))
 		return v->o.object_json_size(v->o.arg, v->objects.v[i].index, ret, e);
 	rc = view_describe(v, node, &f, e);

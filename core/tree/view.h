@@ -37,6 +37,8 @@ struct recipe;
 struct recipe_facts;
 struct recipe_out;
 struct rename;
+struct tile;
+struct tile_form;
 struct view;
 struct vtensor;
 
@@ -46,6 +48,9 @@ struct view_asset {
 	const char *path; /* absolute */
 	uint64_t size, mtime_ns;
 };
+
+/* Texts of .ckptfs/view. */
+enum view_page { VIEW_PAGE, VIEW_PAGE_DATA };
 
 struct view_opts {
 	const char *const *include; /* globs of stored FQNs, NULL-terminated, or NULL for all */
@@ -80,6 +85,17 @@ struct view_opts {
 			  struct ckpt_err *e);
 	/* The contents of .ckptfs/info.json; borrowed. */
 	int (*info)(void *arg, const char **ret, size_t *ret_len, struct ckpt_err *e);
+	/*
+	 * The texts of .ckptfs/view, borrowed; and the file `name` of a tile of tensor i, described
+	 * by t, whose size is known before it is made. NULL: there is no such directory.
+	 */
+	int (*page)(void *arg, enum view_page which, const char **ret, size_t *ret_len,
+		    struct ckpt_err *e);
+	int (*tile)(void *arg, size_t i, const struct tensor_info *t, const struct tile *tile,
+		    const struct tile_form *form, const char *name, struct buf *ret,
+		    struct ckpt_err *e);
+	uint64_t (*tile_size)(const struct tensor_info *t, const struct tile *tile,
+			      const struct tile_form *form, const char *name);
 	void *arg;
 	/* Reports an anomaly in the options in one sentence; may be NULL. */
 	void (*warn)(void *arg, const char *what);

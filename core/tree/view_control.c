@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .ckptfs/info.json: describes the checkpoint and what is shown of it. */
+/*
+ * .ckptfs/info.json: describes the checkpoint and what is shown of it. The directory view, which is
+ * there but not listed, is described in view_page.c.
+ */
 #include "tree/view_internal.h"
 
 #include <string.h>
@@ -29,10 +32,11 @@ static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 
 static bool lookup(const struct view *v, struct spot p, const char *name, struct spot *ret)
 {
-	(void)v;
 	p.index = 0;
+	if (v->o.page && !strcmp(name, face_view.dir))
+		p = (struct spot){ FACE_VIEW, 0, SPOT_DIR };
 	*ret = p;
-	return !strcmp(name, names[0]);
+	return p.face == FACE_VIEW || !strcmp(name, names[0]);
 }
 
 static int describe(const struct view *v, struct spot p, struct vfile *ret, struct ckpt_err *e)

@@ -47,7 +47,7 @@ struct face {
 	int (*describe)(const struct view *v, struct spot p, struct vfile *ret, struct ckpt_err *e);
 };
 extern const struct face face_gguf, face_tensors, face_npy, face_logical, face_objects,
-	face_safetensors, face_hf, face_pt, face_ranks, face_control;
+	face_safetensors, face_hf, face_pt, face_ranks, face_control, face_view;
 
 /* In the order of the root directory; a face's number is its place here. */
 enum {
@@ -61,6 +61,8 @@ enum {
 	FACE_RANKS,
 	FACE_SAFETENSORS,
 	FACE_TENSORS,
+	N_ROOT_FACES,
+	FACE_VIEW = N_ROOT_FACES, /* in .ckptfs; the numbers of its files take rank and index */
 	N_FACES
 };
 
@@ -115,6 +117,8 @@ struct view {
 	_Atomic uint64_t
 		*sizes; /* of consolidated files, once known: safetensors/, pt/, hf/ shards */
 	struct gguf_lazy *gguf;
+	/* .ckptfs/view: the tiles of tensor i are numbered tiles_at[i] .. tiles_at[i+1] */
+	uint64_t *tiles_at;
 };
 
 uint64_t view_node_of(struct spot p);
@@ -219,6 +223,9 @@ bool view_has_gguf(const struct view *v);
 /* The same without waiting; false: not known yet. */
 bool view_gguf_known(const struct view *v, bool *ret);
 int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e);
+int view_page_init(struct view *v, struct ckpt_err *e);
+/* The size of a tile's file, which is known before it is made. False: it is another file. */
+bool view_page_size(const struct view *v, struct spot p, uint64_t *ret);
 /* The number of the asset at entry `index`, or -1. */
 int64_t view_hf_asset(const struct view *v, uint32_t index);
 int64_t view_ranks_asset(const struct view *v, uint32_t index);

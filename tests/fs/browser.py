@@ -9,7 +9,7 @@
         page.shot("search")
     b.complaints    # what the pages said on their console, and what they tried to load
 
-It speaks the DevTools protocol over a pipe: no port, no package. No name is resolved.
+It speaks the DevTools protocol over a pipe: no port, no package. No name is resolved; only this machine can be reached.
 """
 
 import base64
@@ -45,7 +45,7 @@ class Browser:
         self.process = subprocess.Popen(
             ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
              "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-             "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--force-device-scale-factor=1",
+             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars", "--force-device-scale-factor=1",
              f"--user-data-dir={self.home.name}", "about:blank"],
             preexec_fn=pipes, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env={**os.environ, "HOME": self.home.name, "DBUS_SESSION_BUS_ADDRESS": "disabled:"})
