@@ -12,10 +12,13 @@ import pickle
 import struct
 import sys
 import tarfile
+import types
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -105,8 +108,9 @@ class Case:
             self.tensor(name, t)
 
     def done(self):
+        kind = "dcp" if os.path.isdir(self.path) else "torch.save"
         with open(f"{self.dir}/expected.json", "w", encoding="ascii") as f:
-            json.dump({"format": "torch.save", "ckpt": "ckpt", "tensors": self.tensors,
+            json.dump({"format": kind, "ckpt": "ckpt", "tensors": self.tensors,
                        "bytes": self.objects}, f, indent=1)
 
 
@@ -198,6 +202,55 @@ def in_dcp(out):
     dcp.save({"model": state}, checkpoint_id=case.path)
     # It takes a view whose storage is larger for one to clone, and then saves all of it.
     case.state(state, "model.")
+    case.done()
+
+
+# ---- what torch 1.12 wrote as torch.distributed._shard.checkpoint
+
+ANCIENT = types.ModuleType("torch.distributed._shard.checkpoint.metadata")
+
+
+def ancient(name, **attributes):
+    """An instance of one of its classes, which no longer exist."""
+    cls = getattr(ANCIENT, name, None) or type(name, (), {"__module__": ANCIENT.__name__})
+    setattr(ANCIENT, name, cls)
+    value = cls()
+    value.__dict__.update(attributes)
+    return value
+
+
+def ancient_dcp(out):
+    case, entries = Case(out, "dcp_1_12"), {}
+    os.makedirs(case.path)
+
+    def store(fqn, value):
+        key = hashlib.sha256(fqn.encode()).hexdigest()
+        torch.save(value, f"{case.path}/{key}")
+        return key
+
+    state = {"half": torch.randn(3, 2).half().t(), "scalar": torch.tensor(5), "parameter":
+             torch.nn.Parameter(torch.randn(4)), "model.0.weight": torch.randn(2, 2)} | quantised()
+    for fqn, t in state.items():
+        entries[fqn] = ancient("TensorStorageMetadata", storage_key=store(fqn, t), size=t.shape)
+    case.state(state)
+    whole, parts = torch.randn(7, 4), []
+    for rank, (at, n) in enumerate(((0, 3), (3, 3), (6, 1))):
+        metadata = ShardMetadata([at, 0], [n, 4], f"rank:{rank}/cpu")
+        parts.append(ancient("ShardStorageMetadata", shard_metadata=metadata,
+                             storage_key=store(f"rows$shard_{rank}", whole[at:at + n].clone())))
+    properties = TensorProperties(dtype=whole.dtype)
+    entries["rows"] = ancient(
+        "ShardedTensorStorageMetadata", storage_metadata=parts,
+        tensor_metadata=ShardedTensorMetadata([p.shard_metadata for p in parts], whole.shape, properties))
+    case.tensor("rows", whole)
+    key = store("step", {"step": 3})
+    with open(f"{case.path}/{key}", "rb") as f:
+        data = f.read()
+    entries["step"] = ancient("BytesStorageMetadata", storage_key=key, length=len(data))
+    case.objects["step"] = {"length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    sys.modules[ANCIENT.__name__] = ANCIENT
+    with open(f"{case.path}/.metadata", "wb") as f:
+        pickle.dump(ancient("Metadata", state_dict_metadata=entries), f)
     case.done()
 
 
@@ -391,6 +444,7 @@ def main():
     case.state(loaded)
     case.done()
     in_dcp(out)
+    ancient_dcp(out)
     modules(out)
     scripts(out)
     protocols(out)

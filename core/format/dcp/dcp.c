@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PyTorch Distributed Checkpoint (torch.distributed.checkpoint), torch 1.13 to 2.14.
+ * PyTorch Distributed Checkpoint (torch.distributed.checkpoint), torch 1.13 to 2.14; for torch 1.12
+ * see dcp_ancient.c.
  *
  *	CKPT/.metadata           one pickle: which chunks exist, which bytes hold each
  *	CKPT/__{rank}_{n}.distcp items packed end to end; the names carry no meaning
@@ -134,6 +135,7 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 					    .dir_len = slash ? (size_t)(slash + 1 - names[0]) : 0 };
 	autofree struct dcp_metafile *v = calloc(n + 1, sizeof(*v));
 	struct dcp_records r;
+	struct ckpt_err why = { 0 };
 	int rc;
 
 	if (!v)
@@ -143,11 +145,15 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 
 		v[i] = (struct dcp_metafile){ names[i], rank < 0 ? 0 : (uint32_t)rank };
 	}
-	rc = dcp_records_init(&r, e);
+	rc = dcp_records_init(&r, &why);
 	if (!rc)
-		rc = dcp_read_metafiles(&r, place, v, n, opts, w, e);
+		rc = dcp_read_metafiles(&r, place, v, n, opts, w, &why);
 	if (!rc)
-		rc = dcp_join(&r, &join, w, e);
+		rc = dcp_join(&r, &join, w, &why);
+	if (rc && r.ancient && n == 1)
+		rc = dcp_scan_ancient(place, names[0], join.dir_len, opts, w, e);
+	else if (rc)
+		*e = why;
 	dcp_records_release(&r);
 	return rc;
 }

@@ -348,17 +348,19 @@ static int state_item(struct reader *rd, const struct pk_value *key, const struc
 	if (key->type != PK_STR)
 		return err_set(e, ERR_CORRUPT,
 			       "state_dict_metadata has a key that is not a string");
+	if (!is_hyperparallel(rd) &&
+	    (class_of(value) == CLASS_ANCIENT || pk_attr(value, "storage_key"))) {
+		rd->r->ancient = true;
+		return err_set(e, ERR_UNSUPPORTED,
+			       "'%.200s' was written by torch 1.12, in another format",
+			       show(key->s));
+	}
 	switch (class_of(value)) {
 	case CLASS_TENSOR:
 		return tensor_entry(rd, key->s, value, e);
 	case CLASS_BYTES:
 		bytes.fqn = key->s->id;
 		return entry_add(rd->r, &bytes, e);
-	case CLASS_ANCIENT:
-		return err_set(
-			e, ERR_UNSUPPORTED,
-			"'%.200s' was written by torch 1.12 or older, before the format of 1.13",
-			show(key->s));
 	default:
 		return wrong(e, key->s, "neither a tensor nor a bytes item");
 	}
@@ -568,7 +570,7 @@ static int check_version(const struct pk_value *v, struct ckpt_err *e)
 	return 0;
 }
 
-static int check_root(const struct reader *rd, const struct pk_value *root, struct ckpt_err *e)
+static int check_root(struct reader *rd, const struct pk_value *root, struct ckpt_err *e)
 {
 	const struct pk_value *state = pk_attr(root, "state_dict_metadata");
 	const struct pk_value *storage = pk_attr(root, "storage_data");
@@ -579,6 +581,8 @@ static int check_root(const struct reader *rd, const struct pk_value *root, stru
 		return err_set(e, ERR_UNSUPPORTED,
 			       "Metadata's storage_data is None: an old save that does not say "
 			       "which rank's file has what");
+	if (!storage && leftovers(rd, state, state_item, e)) /* torch 1.12 had none */
+		return -e->code;
 	if (!storage || storage->type != PK_DICT)
 		return err_set(e, ERR_CORRUPT, "Metadata has no storage_data");
 	return is_hyperparallel(rd) ? check_version(pk_attr(root, "version"), e) : 0;

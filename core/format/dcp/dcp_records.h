@@ -71,6 +71,7 @@ struct dcp_records {
 	struct byte_store planned; /* fqn, path: planner_data of the current file, in its order */
 	struct byte_store paths;   /* of all files, stored once if they agree */
 	struct byte_store shapes;  /* fqn, dimensions, shape: mcore_data of all files */
+	bool ancient;	  /* it was torch 1.12's metadata, which is why reading it failed */
 	uint32_t *by_fqn; /* first entry of a string id, or DCP_NO_TENSOR; see dcp_records_entry */
 	uint32_t cap_by_fqn;
 };
@@ -149,6 +150,9 @@ int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);
 
+/* torch 1.12's, into the catalog; the first dir_len bytes of `name` are the directory. */
+int dcp_scan_ancient(struct place *place, const char *name, size_t dir_len,
+		     const struct scan_opts *opts, struct catalog_writer *w, struct ckpt_err *e);
 /* All of the above, for n > 0 metadata files of one directory, which also has their data files. */
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e);

@@ -511,6 +511,7 @@ static const struct job jobs[] = {
 	  NULL },
 	{ "a tree of torch.save, made of others", see_tree, "torchsave_parts/ckpt/model.pt", MEMORY,
 	  0, 0, 0, NULL },
+	{ "a tree of torch 1.12", see_tree, "old_112/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of HyperParallel", see_tree, "hp_a_collective/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of Megatron", see_tree, "mcore_flat/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of DeepSpeed", see_tree, "ds_z2_fp32_w4_tiny/ckpt", MEMORY, 0, 0, 0, NULL },
