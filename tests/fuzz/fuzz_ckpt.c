@@ -38,6 +38,8 @@ static const char *const fixtures[] = {
 	"ds_pp2_z1_bf16_w4/ckpt",
 	"mranks_moe/ckpt",
 	"mranks_version_0/ckpt",
+	"torchsave_tar/ckpt",
+	"torchsave_parts/ckpt",
 };
 enum { N_FIXTURES = sizeof(fixtures) / sizeof(fixtures[0]) };
 
