@@ -2,7 +2,9 @@
 
 const RESULTS = ['equal', 'only in A', 'only in B', 'kind', 'shape', 'dtype', 'differs', 'unreadable'];
 const EQUAL = 0, ONLY_A = 1, ONLY_B = 2, KIND = 3, DIFFERS = 6, FAILED = 7;
-const STEPS = [[1e-3, '< 0.1 %', '--d1'], [1e-2, '0.1 to 1 %', '--d2'], [1e-1, '1 to 10 %', '--d3'], [Infinity, '\u2265 10 %', '--d4']];
+// How the map shows results and relative changes.
+const KINDS = [['--none', 'equal'], ['--d1', '< 0.1 %'], ['--d2', '0.1 to 1 %'], ['--d3', '1 to 10 %'], ['--d4', '\u2265 10 %'], ['--nan', 'NaN'],
+  ['--bad', 'only in A'], ['--good', 'only in B'], ['--warn', 'of another shape or dtype'], ['--bad', 'unreadable']];
 const TABLE_ROWS = 300, LAYER_CHARTS = 4;
 
 function percent(x) {
@@ -66,42 +68,60 @@ class Diff {
     return this.nanB[row] > this.nanA[row];
   }
 
+  // A number in KINDS.
+  kind(row) {
+    const result = this.result[row];
+    if (result === ONLY_A || result === ONLY_B)
+      return result === ONLY_A ? 6 : 7;
+    if (result === FAILED || (result >= KIND && result < DIFFERS && !this.known[row]))
+      return result === FAILED ? 9 : 8;
+    if (this.newNan(row) || !this.changed[row])
+      return this.newNan(row) ? 5 : 0;
+    const relative = this.relative(row);
+    return relative < 1e-3 ? 1 : relative < 1e-2 ? 2 : relative < 1e-1 ? 3 : 4;
+  }
+
+  addTo(s, row) {
+    const result = this.result[row];
+    s.n++;
+    s.changed += result === DIFFERS || this.changed[row] > 0;
+    s.onlyA += result === ONLY_A;
+    s.onlyB += result === ONLY_B;
+    s.other += result >= KIND && result < DIFFERS;
+    s.failed += result === FAILED;
+    if (!this.known[row])
+      return;
+    s.nan += this.newNan(row);
+    s.elements += this.table.elements(row);
+    s.unequal += this.changed[row];
+    if (this.known[row] === 2) {
+      s.moved += this.l2[row] ** 2;
+      s.base += this.normA[row] ** 2;
+      s.largest = Math.max(s.largest, this.max[row]);
+    }
+  }
+
   sum(rows) {
     const s = new Sum();
-    for (const row of rows) {
-      const result = this.result[row];
-      s.n++;
-      s.changed += result === DIFFERS || this.changed[row] > 0;
-      s.onlyA += result === ONLY_A;
-      s.onlyB += result === ONLY_B;
-      s.other += result >= KIND && result < DIFFERS;
-      s.failed += result === FAILED;
-      if (!this.known[row])
-        continue;
-      s.nan += this.newNan(row);
-      s.elements += this.table.elements(row);
-      s.unequal += this.changed[row];
-      if (this.known[row] === 2) {
-        s.moved += this.l2[row] ** 2;
-        s.base += this.normA[row] ** 2;
-        s.largest = Math.max(s.largest, this.max[row]);
-      }
-    }
+    for (const row of rows)
+      this.addTo(s, row);
     return s;
   }
 
   // The same for a listed item.
   of(item) {
+    if (typeof item === 'number')
+      return this.sum([item]);
     let s = this.sums.get(item);
-    if (!s) {
-      if (typeof item === 'number') {
-        s = this.sum([item]);
-      } else {
-        s = new Sum();
-        (item.members || item.children).forEach((c) => s.add(this.of(c)));
-      }
-      this.sums.set(item, s);
-    }
+    if (s)
+      return s;
+    s = new Sum();
+    for (const child of item.members || item.children)
+      if (typeof child === 'number')
+        this.addTo(s, child);
+      else
+        s.add(this.of(child));
+    this.sums.set(item, s);
     return s;
   }
 
@@ -207,14 +227,13 @@ class DiffList extends List {
 }
 
 class DiffMap extends Treemap {
+  draw() {
+    this.paints = KINDS.map(([colour, key]) => [[cssColour(colour), key, 1]]);
+    super.draw();
+  }
+
   paint(row) {
-    if (this.colouring !== 'change')
-      return super.paint(row);
-    const result = diff.result[row], relative = diff.relative(row);
-    const [colour, key] = result === ONLY_A || result === FAILED ? ['--bad', RESULTS[result]] : result === ONLY_B ? ['--good', RESULTS[result]]
-      : result >= KIND && result < DIFFERS && !diff.known[row] ? ['--warn', 'of another shape or dtype'] : diff.newNan(row) ? ['--nan', 'NaN']
-        : !diff.changed[row] ? ['--none', 'equal'] : STEPS.filter(([limit]) => !(relative >= limit)).map(([, text, c]) => [c, text])[0] || ['--d4', STEPS[3][1]];
-    return [[cssColour(colour), key, 1]];
+    return this.colouring === 'change' ? this.paints[diff.kind(row)] : super.paint(row);
   }
 }
 
@@ -364,6 +383,10 @@ function showDiff(head, table, reveal) {
     return element('button', { type: 'button', class: 'tile', title: clipped(name, 2000), onclick: () => reveal(heat.row) }, map.canvas,
       element('bdi', null, clipped(name, 60)), element('span', { class: 'quiet' }, (diff.newNan(heat.row) ? 'NaN, ' : '') + percent(diff.relative(heat.row))));
   });
+  const roles = fold('By role, the most changed first', false);
+  roles.addEventListener('toggle', () => { // names are many: not before somebody asks
+    roles.append(...sumTable('role', sums(false).sort(([, x], [, y]) => y.relative - x.relative)));
+  }, { once: true });
   const box = at('run');
   box.setAttribute('aria-label', 'Summary');
   box.hidden = false;
@@ -371,7 +394,7 @@ function showDiff(head, table, reveal) {
   box.replaceChildren(...[table.stored ? fold('Model and optimizer', true, ...sumTable('part', parts)) : null,
     heats.length ? fold('Changed the most', true, element('div', { class: 'tiles' }, ...heats)) : null,
     layers.length ? fold('By layer', true, element('div', { class: 'charts' }, ...layerCharts(layers)), ...sumTable('layer', layers)) : null,
-    layers.length ? fold('By role, the most changed first', false, ...sumTable('role', sums(false).sort(([, x], [, y]) => y.relative - x.relative))) : null].filter(Boolean));
+    layers.length ? roles : null].filter(Boolean));
   at('hint').replaceChildren('words, ', ...['*', 'dtype:bfloat16', 'role:optimizer', 'is:changed', 'is:missing', 'is:a', 'is:b', 'is:nan', 'is:equal']
     .flatMap((x) => [element('kbd', null, x), ' ']), 'on the right: change, relative to A');
 }

@@ -294,6 +294,13 @@ def drive(page):
     assert about["only in A"] == "1" and about["NaN appeared in"] == "1 tensor" and about["tensors"] == "25", about
     flags = page.value("[...document.querySelectorAll('.row.selected .flag')].map(f => f.textContent)")
     assert flags == ["only in A", "only in B", "of another shape or dtype", "NaN"], flags
+    page.click("#run details:last-child summary")
+    page.wait("document.querySelectorAll('#run details:last-child tbody tr').length == 9")
+    roles = page.value("[...document.querySelectorAll('#run details:last-child tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+    assert {"model.layers.*.norm.weight", "model.layers.*.new.weight"} < {r[0] for r in roles}, roles
+    changes = [float((r[4] or "0 %").split()[0]) for r in roles]
+    assert changes == sorted(changes, reverse=True) and changes[0] > 1, roles
+    page.value("document.getElementById('tree').focus()")
     page.key("ArrowRight")
     page.key("s")
     assert page.value("document.getElementById('order').textContent") == "by change"
