@@ -91,7 +91,8 @@ struct cursor {
 
 static inline struct cursor cursor_of(const void *p, size_t len)
 {
-	return (struct cursor){ .p = p, .end = (const uint8_t *)p + len };
+	/* Not even 0 may be added to NULL. */
+	return (struct cursor){ .p = p, .end = len ? (const uint8_t *)p + len : p };
 }
 
 /* n bytes, borrowed, or NULL (and .bad) when fewer are left. */
