@@ -22,10 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-	SAMPLE = 4096,	       /* bytes at either end of a copy that are compared */
-	MAX_SAMPLES = 1 << 18, /* number of copies that are compared */
-};
+enum { MAX_SAMPLES = 1 << 18 }; /* number of copies that are compared */
 
 struct walk {
 	struct fsdp *d;
@@ -206,27 +203,13 @@ static int add_part(void *arg, const struct fsdp_part *p, struct ckpt_err *e)
 
 /* ---- copies ---- */
 
-/* Hashes the first and last bytes: tensors that are not copies almost certainly differ there. */
+/* Tensors that are not copies almost certainly differ in it. */
 static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
 		  struct ckpt_err *e)
 {
-	uint64_t bytes, at[2];
-	char buf[SAMPLE];
-
-	if (!v->numel || w->d->world == 1 || w->d->samples++ >= MAX_SAMPLES ||
-	    !raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &bytes))
+	if (!v->numel || w->d->world == 1 || w->d->samples++ >= MAX_SAMPLES)
 		return 0;
-	at[0] = 0;
-	at[1] = bytes > SAMPLE ? bytes - SAMPLE : 0;
-	for (int i = 0; i < (bytes > SAMPLE ? 2 : 1); i++) {
-		int64_t n = source_read(w->file.source, buf, (size_t)min_u64(bytes, SAMPLE),
-					v->at + at[i], e);
-
-		if (n < 0)
-			return (int)n;
-		digest_add(ret, buf, (size_t)n);
-	}
-	return 0;
+	return torch_file_sample(&w->file, v, ret, e);
 }
 
 /* The storage of a tensor that is neither wrapped nor of a subclass. */

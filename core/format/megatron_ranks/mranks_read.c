@@ -24,7 +24,6 @@
 #include <string.h>
 
 enum {
-	SAMPLE = 4096, /* bytes at each end of a tensor */
 	MAX_SAMPLES = 1 << 20,
 	MAX_DEPTH = 16, /* of a state dict in state dicts */
 	MAX_STAGES = 1 << 10,
@@ -51,26 +50,13 @@ static bool has_copies(const struct mr *d, const char *name, size_t len)
 	       (d->ep > 1 && !mr_is_expert(name)) || d->expert_tp != UINT64_MAX;
 }
 
-/* Hashes the first and last bytes: tensors that are not copies almost certainly differ there. */
+/* Tensors that are not copies almost certainly differ in it. */
 static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
 		  struct ckpt_err *e)
 {
-	uint64_t bytes, at[2] = { 0 };
-	char buf[SAMPLE];
-
-	if (!v->numel || w->d->samples++ >= MAX_SAMPLES ||
-	    !raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &bytes))
+	if (!v->numel || w->d->samples++ >= MAX_SAMPLES)
 		return 0;
-	at[1] = bytes > SAMPLE ? bytes - SAMPLE : 0;
-	for (int i = 0; i < (bytes > SAMPLE ? 2 : 1); i++) {
-		int64_t n = source_read(w->file.source, buf, (size_t)min_u64(bytes, SAMPLE),
-					v->at + at[i], e);
-
-		if (n < 0)
-			return (int)n;
-		digest_add(ret, buf, (size_t)n);
-	}
-	return 0;
+	return torch_file_sample(&w->file, v, ret, e);
 }
 
 static int add_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)

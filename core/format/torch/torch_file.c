@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/torch/torch_file.h"
 
+#include "base/checked.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "index/catalog_build.h"
 #include "model/box.h"
@@ -8,6 +10,7 @@
 
 #include <string.h>
 
+enum { SAMPLE = 4096 /* bytes at each end */ };
 enum { SOME_VALUES = 1 << 22, VALUES_PER_BYTE = 64 };
 #define MAX_ELEMENTS ((uint64_t)1 << 62)
 
@@ -73,5 +76,25 @@ int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch
 	memcpy(ret->size, t.size, sizeof(ret->size));
 	ret->at = ret->numel ? at + t.offset * dtype_info(t.dtype)->size : 0;
 	torch_tensor_layout(&t, f->t.big_endian, &ret->layout);
+	return 0;
+}
+
+int torch_file_sample(struct torch_file *f, const struct torch_view *v, struct digest *ret,
+		      struct ckpt_err *e)
+{
+	uint64_t bytes, at[2] = { 0 };
+	char buf[SAMPLE];
+
+	if (!v->numel || !raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &bytes))
+		return 0;
+	at[1] = bytes > SAMPLE ? bytes - SAMPLE : 0;
+	for (int i = 0; i < (bytes > SAMPLE ? 2 : 1); i++) {
+		int64_t n = source_read(f->source, buf, (size_t)min_u64(bytes, SAMPLE),
+					v->at + at[i], e);
+
+		if (n < 0)
+			return (int)n;
+		digest_add(ret, buf, (size_t)n);
+	}
 	return 0;
 }

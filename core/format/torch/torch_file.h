@@ -24,6 +24,7 @@
 
 struct catalog_writer;
 struct ckpt_err;
+struct digest;
 struct place;
 struct source;
 
@@ -55,5 +56,8 @@ struct torch_view {
 /* ERR_UNSUPPORTED: it is a tensor, but cannot be shown. */
 int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch_view *ret,
 		    struct ckpt_err *e);
+/* Hashes the first and last 4 KiB of a tensor. */
+int torch_file_sample(struct torch_file *f, const struct torch_view *v, struct digest *ret,
+		      struct ckpt_err *e);
 
 #endif
