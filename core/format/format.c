@@ -106,10 +106,17 @@ int format_probe(struct place *place, const char *file, const struct format **re
 		 struct name_list *files, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
-		int rc = formats[i]->probe(place, file, files, e);
+		const struct format *f = formats[i];
+		int rc = 0;
 
+		if (f->probe)
+			rc = f->probe(place, file, files, e);
+		else if (!file)
+			rc = f->probe_dir(place, files, e);
+		if (rc > 0 && f->probe_dir)
+			name_list_sort(files);
 		if (rc)
-			*ret = formats[i];
+			*ret = f;
 		if (rc)
 			return rc;
 		name_list_release(files);

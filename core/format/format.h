@@ -37,6 +37,8 @@ struct format {
 	 * that file is one; else 0; < 0 with a sentence if it looks like one but cannot be read. */
 	int (*probe)(struct place *place, const char *file, struct name_list *files,
 		     struct ckpt_err *e);
+	/* Instead of probe: of directories only, and the files may be in any order. */
+	int (*probe_dir)(struct place *place, struct name_list *files, struct ckpt_err *e);
 	int (*scan)(struct place *place, const struct name_list *files,
 		    const struct scan_opts *opts, struct catalog_writer *w, struct ckpt_err *e);
 };

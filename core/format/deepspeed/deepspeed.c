@@ -384,15 +384,6 @@ static int read_all(struct ds *d, struct ckpt_err *e)
 	return rc;
 }
 
-static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
-{
-	int rc = file ? 0 : ds_probe(place, files, e);
-
-	if (rc > 0)
-		name_list_sort(files);
-	return rc;
-}
-
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -422,5 +413,5 @@ static int scan(struct place *place, const struct name_list *files, const struct
 }
 
 const struct format format_deepspeed = {
-	.name = "deepspeed", .names_one = true, .probe = probe, .scan = scan
+	.name = "deepspeed", .names_one = true, .probe_dir = ds_probe, .scan = scan
 };

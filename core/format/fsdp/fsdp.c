@@ -58,15 +58,6 @@ static bool has_all(struct fsdp *d, enum fsdp_kind kind)
 	return !n || next >= d->world;
 }
 
-static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
-{
-	int rc = file ? 0 : fsdp_probe(place, files, e);
-
-	if (rc > 0)
-		name_list_sort(files);
-	return rc;
-}
-
 /* The index depends on all files, including those that contributed nothing. */
 static int note_file(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e)
 {
@@ -121,5 +112,5 @@ static int scan(struct place *place, const struct name_list *files, const struct
 }
 
 const struct format format_fsdp = {
-	.name = "fsdp", .names_one = true, .probe = probe, .scan = scan
+	.name = "fsdp", .names_one = true, .probe_dir = fsdp_probe, .scan = scan
 };

@@ -16,15 +16,6 @@
 
 #define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 
-static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
-{
-	int rc = file ? 0 : mr_probe(place, files, e);
-
-	if (rc > 0)
-		name_list_sort(files);
-	return rc;
-}
-
 static int list_files(struct mr *d, const struct name_list *files, struct ckpt_err *e)
 {
 	d->files = calloc(files->n + 1, sizeof(*d->files));
@@ -81,5 +72,5 @@ static int scan(struct place *place, const struct name_list *files, const struct
 }
 
 const struct format format_megatron_ranks = { .name = "megatron-legacy",
-					      .probe = probe,
+					      .probe_dir = mr_probe,
 					      .scan = scan };
