@@ -124,13 +124,6 @@ static uint64_t entries(const struct view *v, struct spot p)
 	return ARRAY_LEN(texts);
 }
 
-static struct spot entry(const struct view *v, struct spot p, uint64_t pos)
-{
-	(void)v;
-	p.index = (uint32_t)pos;
-	return p;
-}
-
 static void put_name(const struct file *f, char out[static NAME_CAP])
 {
 	const struct tile *t = &f->tile;
@@ -262,4 +255,4 @@ bool view_page_size(const struct view *v, struct spot p, uint64_t *ret)
 	return true;
 }
 
-const struct face face_view = { "view", false, kind, entries, entry, name, lookup, describe };
+const struct face face_view = { "view", false, kind, entries, NULL, name, lookup, describe };
