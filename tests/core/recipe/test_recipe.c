@@ -1167,6 +1167,65 @@ START_TEST(built_in_recipes_are_found_by_name_and_model)
 }
 END_TEST
 
+/* What copying cannot undo, as config.json or the arguments record it. */
+static const struct {
+	const char *recipe;
+	struct fact fact;
+	const char *says;
+} cannot[] = {
+	{ "megatron-llama",
+	  { RECIPE_ARGS, "apply_layernorm_1p", 1 },
+	  "the norms are stored minus 1" },
+	{ "megatron-gpt2",
+	  { RECIPE_ARGS, "apply_layernorm_1p", 1 },
+	  "the norms are stored minus 1" },
+	{ "megatron-gpt2", { RECIPE_ARGS, "swiglu", 1 }, "swiglu: this model has no gate" },
+	{ "megatron-gemma",
+	  { RECIPE_ARGS, "apply_layernorm_1p", 0 },
+	  "the norms are stored plus 1" },
+	{ "megatron-gemma",
+	  { RECIPE_ARGS, "layernorm_zero_centered_gamma", 0 },
+	  "the norms are stored plus 1" },
+	{ "megatron-gemma", { RECIPE_ARGS, "apply_layernorm_1p", 1 }, "no value for " },
+	{ "megatron-gemma", { RECIPE_ARGS, "rotary_interleaved", 1 }, "rotary_interleaved: " },
+	{ "megatron-glm4",
+	  { RECIPE_ARGS, "rotary_interleaved", 0 },
+	  "without rotary_interleaved " },
+	{ "megatron-glm4", { RECIPE_ARGS, "rotary_interleaved", 1 }, "no value for " },
+	{ "megatron-deepseek-v3",
+	  { RECIPE_CONFIG, "rope_interleave", 0 },
+	  "rope_interleave is false" },
+	{ "megatron-deepseek-v3", { RECIPE_CONFIG, "rope_interleave", 1 }, "no value for " },
+	{ "torchtitan-deepseek-v3",
+	  { RECIPE_CONFIG, "rope_interleave", 0 },
+	  "rope_interleave is false" },
+	{ "megatron-gpt-neox",
+	  { RECIPE_CONFIG, "use_parallel_residual", 1 },
+	  "use_parallel_residual: " },
+};
+
+START_LOOP_TEST(built_in_recipes_refuse_what_they_cannot_undo, ARRAY_LEN(cannot))
+{
+	const struct recipe_builtin *b = recipe_builtin_named(cannot[_i].recipe);
+	const struct fact told[] = { cannot[_i].fact, { 0 } };
+	struct store *s = new_store(told);
+	struct recipe *r = NULL;
+	struct recipe_out o;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!recipe_parse(b->text, strlen(b->text), "R", &r, &e), "%s", e.msg);
+	/* The prefix is looked for first; whoever refuses nothing needs numbers next. */
+	store_add(s, "embedding.word_embeddings.weight", 0, NULL);
+	store_add(s, "tok_embeddings.weight", 0, NULL);
+	ck_assert_int_eq(store_finish(s, &e), 0);
+	ck_assert_int_eq(store_apply(s, r, &o, &e), -EINVAL);
+	if (!strstr(e.msg, cannot[_i].says))
+		ck_abort_msg("%s", e.msg);
+	recipe_free(r);
+	free_store(s);
+}
+END_TEST
+
 START_TEST(without_memory_it_says_so)
 {
 	struct store *s = new_store(facts);
