@@ -308,6 +308,7 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 	struct config_in in = { { 0 }, e, 0 };
 	autofree char *text = NULL;
 	struct ckpt_err why;
+	const char *type;
 	int64_t number;
 	size_t len;
 	int rc = assets_text(assets, "config.json", MAX_CONFIG, &text, &len, &number, &why);
@@ -330,7 +331,12 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 	in = (struct config_in){ jdoc_root(&h->json), &why, 0 };
 	if (arch_read(&in, &h->arch)) {
 		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked", why.msg);
-		return why.code == ENOMEM ? err_nomem(e) : 1;
+		if (why.code == ENOMEM)
+			return err_nomem(e);
+		type = jval_str(jval_get(in.from, "model_type"));
+		if (type)
+			add_recipe(h->eng, NULL, type, &h->v->text);
+		return 1;
 	}
 	if (config_get(&in, "quantization_config").d) {
 		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked",

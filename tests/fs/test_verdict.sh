@@ -135,6 +135,28 @@ JSON
     grep -qF "hf/: complete for Qwen3ForCausalLM (config.json from assets)"
 }
 
+# What a model of this kind needs is not known, but there is a recipe that fits.
+test_a_recipe_is_named_for_a_model_that_is_not_known() {
+  local name norm rows columns args=(embedding.word_embeddings.weight 8x4 1x1 embedding.position_embeddings.weight 6x4 1x1)
+  for name in weight bias; do
+    args+=("decoder.final_layernorm.$name" 4 1)
+    for norm in self_attention.linear_qkv mlp.linear_fc1; do args+=("decoder.layers.$norm.layer_norm_$name" 1x4 1x1); done
+  done
+  for name in self_attention.linear_qkv:8:4 self_attention.linear_proj:4:4 mlp.linear_fc1:16:4 mlp.linear_fc2:4:16; do
+    IFS=: read -r name rows columns <<<"$name"
+    args+=("decoder.layers.$name.weight" "1x${rows}x$columns" 1x1x1 "decoder.layers.$name.bias" "1x$rows" 1x1)
+  done
+  make_dcp --flat dcp "${args[@]}"
+  mkdir hf
+  cat >hf/config.json <<'JSON'
+{"model_type": "gpt_bigcode", "vocab_size": 7, "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 6,
+ "n_inner": null, "multi_query": true}
+JSON
+  is "not checked: config.json: model_type 'gpt_bigcode' is not supported; looks like Megatron-core names: try recipe=megatron-gpt-bigcode" \
+    "$(of hf -o assets=hf)"
+  is "not checked: config.json: model_type 'gpt_bigcode' is not supported" "$(of hf -o assets=hf,recipe=megatron)"
+}
+
 test_damage_is_told() {
   model llama
   rm dcp/*.distcp

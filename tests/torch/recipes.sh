@@ -41,6 +41,8 @@ else
     if [[ $known ]]; then
       expect "$name" "not loadable as *: *; looks like * names: try recipe=$recipe"
       expect "$name" "complete for * (config.json from assets)" -o "recipe=$recipe,strict"
+    else
+      expect "$name" "not checked: *; looks like * names: try recipe=$recipe"
     fi
     mkdir -p "$tmp/mnt/$name"
     # Also found by the framework's name, as model_type requires.
