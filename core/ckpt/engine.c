@@ -46,17 +46,24 @@ static int look_at_metadata(struct engine *eng, struct digest *ret, struct ckpt_
  * The metadata must not have changed between indexing and examining the data files; with
  * safetensors, both are the same file.
  */
-static int check_metadata(struct engine *eng, const struct digest *before, struct ckpt_err *e)
+static int check_metadata(struct engine *eng, const struct index_request *rq,
+			  const struct digest *before, struct ckpt_err *e)
 {
 	struct digest now;
+	bool same;
+	size_t n;
 
 	if (look_at_metadata(eng, &now, e))
 		return -e->code;
-	return memcmp(before, &now, sizeof(now)) ? err_set(e, EAGAIN,
-							   "it was written to while it was opened: "
-							   "open it again when that is "
-							   "over")
-						 : 0;
+	same = !memcmp(before, &now, sizeof(now));
+	(void)catalog_metadata(eng->catalog, &n);
+	if (same && n != eng->metadata.n) /* there are others */
+		same = index_is_fresh(rq, eng->catalog);
+	return !same ? err_set(e, EAGAIN,
+			       "it was written to while it was opened: "
+			       "open it again when that is "
+			       "over")
+		     : 0;
 }
 
 /* Replaces a catalog that turned out to be damaged by another with the same contents. */
@@ -206,7 +213,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	if (!rc && o->ignore_ctime)
 		files_ignore_ctime(eng->files);
 	if (!rc)
-		rc = check_metadata(eng, &before, e);
+		rc = check_metadata(eng, &rq, &before, e);
 	if (!rc && o->map_files)
 		rc = files_allow_maps(eng->files, MAPPED_FILES, e);
 	if (!rc)

@@ -55,7 +55,11 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 	struct ckpt_err ignored;
 	char hash[33], id[PLACE_ID_HEX];
 
-	if (place_look(rq->place, m->name, &seen, &ignored) <= 0 || seen.size != m->size)
+	int found = place_look(rq->place, m->name, &seen, &ignored);
+
+	if (m->size == CATALOG_MISSING)
+		return !found;
+	if (found <= 0 || seen.size != m->size)
 		return false;
 	place_id_hex(&seen.id, id);
 	if (!strcmp(id, m->id))
@@ -69,22 +73,26 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static bool is_fresh(const struct index_request *rq, const struct catalog *c)
+bool index_is_fresh(const struct index_request *rq, const struct catalog *c)
 {
 	size_t n;
 	const struct catalog_metadata *m = catalog_metadata(c, &n);
-	autofree const char **names = n ? reallocarray(NULL, n, sizeof(*names)) : NULL;
+	size_t n_names = rq->files->n, named = 0;
+	autofree const char **names = n_names ? reallocarray(NULL, n_names, sizeof(*names)) : NULL;
 
-	if (n != rq->files->n || (n && !names))
+	if (n_names && !names)
 		return false;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n_names; i++)
 		names[i] = rq->files->v[i];
-	if (n)
-		qsort(names, n, sizeof(*names), by_name); /* the order in the index */
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(m[i].name, names[i]) != 0 || !same_metadata(rq, &m[i]))
+	if (n_names)
+		qsort(names, n_names, sizeof(*names), by_name); /* the order in the index */
+	/* It may depend on other files, too. */
+	for (size_t i = 0; i < n; i++) {
+		if (!same_metadata(rq, &m[i]))
 			return false;
-	return true;
+		named += named < n_names && !strcmp(m[i].name, names[named]);
+	}
+	return named == n_names;
 }
 
 /* Must be a regular file: an untrusted checkpoint may contain a FIFO or a device with that name. */
@@ -107,7 +115,7 @@ static struct catalog *try_open(const struct index_request *rq, const char *path
 		log_msg(LOG_LEVEL_DEBUG, "'%s' is built again: %s", path, why.msg);
 		return NULL;
 	}
-	if (is_fresh(rq, c))
+	if (index_is_fresh(rq, c))
 		return c;
 	catalog_close(c);
 	return NULL;

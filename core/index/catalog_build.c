@@ -216,16 +216,17 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 			 const uint64_t hash[2], struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
-	char hex[33] = "", id[PLACE_ID_HEX];
-	int rc = sql_prepare(w->db, "INSERT INTO metadata_file VALUES(?,?,?,?)", &s, e);
+	char hex[33] = "", id[PLACE_ID_HEX] = "";
+	int rc = sql_prepare(w->db, "INSERT OR IGNORE INTO metadata_file VALUES(?,?,?,?)", &s, e);
 
 	if (rc)
 		return rc;
 	if (hash)
 		seal_hex((XXH128_hash_t){ .low64 = hash[0], .high64 = hash[1] }, hex);
-	place_id_hex(&seen->id, id);
+	if (seen)
+		place_id_hex(&seen->id, id);
 	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-	(void)sqlite3_bind_int64(s, 2, (int64_t)seen->size);
+	(void)sqlite3_bind_int64(s, 2, (int64_t)(seen ? seen->size : CATALOG_MISSING));
 	(void)sqlite3_bind_text(s, 3, id, -1, SQLITE_STATIC);
 	(void)sqlite3_bind_text(s, 4, hex, -1, SQLITE_STATIC);
 	return step_reset(w, s, e);

@@ -38,8 +38,9 @@ int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, u
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
 			 struct ckpt_err *e);
 
-/* A file that the index depends on, as it was when read; hash is the XXH3-128 of its bytes, or NULL
- * for a data file, which is too large to hash: then its identity must not change. */
+/* A file that the index depends on, as it was when read, or NULL if it was missing; hash is the
+ * XXH3-128 of its bytes, or NULL for a data file, which is too large to hash: then its identity must
+ * not change. A file may be added several times. */
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const uint64_t hash[2], struct ckpt_err *e);
 

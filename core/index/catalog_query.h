@@ -48,6 +48,8 @@ struct catalog_object {
 	uint32_t text_len;
 };
 
+#define CATALOG_MISSING UINT64_MAX /* the size of a file that was not there */
+
 struct catalog_metadata {
 	const char *name;
 	uint64_t size;

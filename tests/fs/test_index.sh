@@ -105,4 +105,24 @@ test_a_planted_index_leaves_a_mount_alone() {
   ((peak < 64 << 10)) || fail "$peak KiB of memory"
 }
 
+# Of torch 1.12: the index has what is in the data files, and which of them were not there yet.
+file_of() { ckptfs info c "$1" | grep -oE '[0-9a-f]{64}' | head -1; }
+test_files_that_arrive_later_are_found() {
+  local name
+  copy_of old_112 c
+  aged c
+  mkdir away
+  for name in c/*; do
+    mv "$name" away
+  done
+  status_of 1 ckptfs check c
+  grep -q 'its file is missing' out
+  mv away/* c
+  status_of 0 ckptfs check c
+  ckptfs info c | grep -E '^index .*sqlite$' >found || fail "built again"
+  is float16 "$(ckptfs ls -l c | awk '$NF == "half" { print $1 }')"
+  cp "c/$(file_of parameter)" "c/$(file_of half)"
+  is float32 "$(ckptfs ls -l c | awk '$NF == "half" { print $1 }')"
+}
+
 run_suite "$@"

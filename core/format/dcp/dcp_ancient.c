@@ -12,8 +12,8 @@
  *	ShardStorageMetadata	      shard_metadata: ShardMetadata (shard_offsets, shard_sizes)
  *				      storage_key
  *
- * A tensor's dtype is in its file only, so the files of whole tensors are opened for the index. As in
- * later versions, .metadata is written last and stands for all of them.
+ * A tensor's dtype is in its file only, so the files of whole tensors are opened for the index, which
+ * therefore depends on all files.
  */
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -41,6 +41,7 @@ struct ancient {
 	uint64_t *boxes;
 	struct chunk_loc *locs;
 	struct buf path;
+	uint64_t files; /* how often a file may still be named */
 };
 
 static int wrong(struct ckpt_err *e, const struct pk_str *fqn)
@@ -65,13 +66,15 @@ static const struct pk_value *slot(const struct pk_value *v, const char *name)
 	return pk_list_len(state) == 2 ? pk_get(&state->n->v[1], name) : NULL;
 }
 
-/* The name of the file, in x->path, and its number; *ret_size: UINT64_MAX if it is missing. */
+/* The name of the file, in x->path, and its number. 1, or 0 if the file is missing. */
 static int find_file(struct ancient *x, const struct pk_str *fqn, const struct pk_value *key,
-		     uint32_t *ret, uint64_t *ret_size, struct ckpt_err *e)
+		     uint32_t *ret, struct place_seen *ret_seen, struct ckpt_err *e)
 {
-	struct place_seen seen;
-	int rc;
+	int rc, found;
 
+	if (!x->files--)
+		return err_set(e, ERR_UNSUPPORTED,
+			       "what was saved refers to more files than it has bytes");
 	if (!key || key->type != PK_STR || strlen(key->s->data) != key->s->len)
 		return wrong(e, fqn);
 	x->path.len = 0;
@@ -83,9 +86,10 @@ static int find_file(struct ancient *x, const struct pk_str *fqn, const struct p
 	rc = catalog_add_source(x->w, x->path.data, x->path.len, ret, e); /* checks the name */
 	if (rc)
 		return err_wrap(e, "'%.200s'", fqn->data);
-	rc = place_look(x->place, x->path.data, &seen, e);
-	*ret_size = rc > 0 ? seen.size : UINT64_MAX;
-	return rc < 0 ? err_wrap(e, "'%.200s'", fqn->data) : 0;
+	found = rc = place_look(x->place, x->path.data, ret_seen, e);
+	if (rc >= 0)
+		rc = catalog_add_metadata(x->w, x->path.data, rc ? ret_seen : NULL, NULL, e);
+	return rc < 0 ? err_wrap(e, "'%.200s'", fqn->data) : found;
 }
 
 /* Listed, with the reason why it cannot be shown. */
@@ -108,14 +112,14 @@ static int add_object(struct ancient *x, const struct pk_str *fqn, const struct 
 				 .fqn_len = fqn->len,
 				 .path = catalog_path_flat,
 				 .loc = { .encoding = x->plain } };
-	uint64_t size;
-	int rc = find_file(x, fqn, pk_attr(v, "storage_key"), &o.loc.file, &size, e);
+	struct place_seen seen;
+	int rc = find_file(x, fqn, pk_attr(v, "storage_key"), &o.loc.file, &seen, e);
 
-	if (rc)
+	if (rc < 0)
 		return rc;
-	if (size == UINT64_MAX)
+	if (!rc)
 		return add_fault(x, fqn, "its file is missing", e);
-	o.loc.length = size;
+	o.loc.length = seen.size;
 	return catalog_add_object(x->w, &o, e);
 }
 
@@ -127,13 +131,13 @@ static int add_tensor(struct ancient *x, const struct pk_str *fqn, const struct 
 	struct torchsave t = { 0 };
 	struct pk_value root;
 	struct blob blob;
+	struct place_seen seen;
 	uint32_t number;
-	uint64_t size;
-	int rc = find_file(x, fqn, pk_attr(v, "storage_key"), &number, &size, e);
+	int rc = find_file(x, fqn, pk_attr(v, "storage_key"), &number, &seen, e);
 
-	if (rc || strlen(fqn->data) != fqn->len)
-		return rc ? rc : wrong(e, fqn);
-	if (size == UINT64_MAX)
+	if (rc < 0 || strlen(fqn->data) != fqn->len)
+		return rc < 0 ? rc : wrong(e, fqn);
+	if (!rc)
 		return add_fault(x, fqn, "its file is missing", e);
 	rc = place_file(x->place, x->path.data, &file, e);
 	if (rc)
@@ -145,6 +149,8 @@ static int add_tensor(struct ancient *x, const struct pk_str *fqn, const struct 
 		rc = torchsave_report_at(&t, x->path.data, &root, steps, x->w, e);
 	}
 	torchsave_release(&t);
+	if (!rc && (!place_id_equal(&file->seen.id, &seen.id) || !source_is_same(file)))
+		rc = err_set(e, EAGAIN, "it changed while it was read; is a save going on?");
 	return rc ? err_wrap(e, "read '%.200s'", x->path.data) : 0;
 }
 
@@ -165,7 +171,7 @@ static int add_sharded(struct ancient *x, const struct pk_str *fqn, const struct
 {
 	const struct pk_value *whole = pk_attr(v, "tensor_metadata");
 	const struct pk_value *shards = pk_attr(v, "storage_metadata");
-	uint64_t shape[CKPT_MAX_DIMS], *box, size;
+	uint64_t shape[CKPT_MAX_DIMS], *box;
 	struct tensor_chunks t = { .fqn = fqn->data,
 				   .fqn_len = fqn->len,
 				   .path = catalog_path_flat,
@@ -184,22 +190,24 @@ static int add_sharded(struct ancient *x, const struct pk_str *fqn, const struct
 	if (!x->boxes || !x->locs)
 		return err_nomem(e);
 	for (uint32_t i = 0; i < t.count; i++) {
+		struct place_seen seen;
 		const struct pk_value *shard = &shards->n->v[i];
 		const struct pk_value *part = pk_attr(shard, "shard_metadata");
 		struct chunk_loc *loc = &x->locs[i];
-		int rc = find_file(x, fqn, pk_attr(shard, "storage_key"), &loc->file, &size, e);
+		int rc = find_file(x, fqn, pk_attr(shard, "storage_key"), &loc->file, &seen, e);
+		bool there = rc > 0;
 
 		box = x->boxes + 2 * t.n_dims * i;
-		if (!rc &&
+		if (rc >= 0 &&
 		    (!pk_numbers(slot(part, "shard_offsets"), box, t.n_dims, &n) || n != t.n_dims ||
 		     !pk_numbers(slot(part, "shard_sizes"), box + n, t.n_dims, &n) ||
 		     n != t.n_dims))
 			rc = wrong(e, fqn);
-		if (rc)
+		if (rc < 0)
 			return rc;
 		loc->encoding = x->plain;
-		loc->length = size;
-		if (size == UINT64_MAX)
+		loc->length = seen.size;
+		if (!there)
 			*loc = (struct chunk_loc){ .file = CATALOG_NO_FILE };
 	}
 	return catalog_add_tensor(x->w, &t, e);
@@ -217,6 +225,7 @@ static int parse(void *arg, const struct pickle_input *in, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	root = pickle_root(p);
+	x->files = pickle_end(p); /* values may be shared, so that few bytes name many */
 	dict = pk_attr(&root, "state_dict_metadata");
 	for (size_t i = 0; !rc && i < pk_dict_len(dict); i++) {
 		const struct pk_value *key = &dict->n->v[2 * i], *v = key + 1;

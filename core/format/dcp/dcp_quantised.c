@@ -50,6 +50,7 @@ int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 	struct torchsave t = { 0 };
 	struct item item = { .at = q->loc->offset };
 	struct blob blob = { read_item, &item, q->loc->length };
+	struct place_seen seen;
 	struct ckpt_err why;
 	uint32_t plain;
 	int rc = catalog_add_encoding(w, "dcp", &plain, e);
@@ -57,6 +58,9 @@ int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 	if (rc || q->loc->encoding != plain || is_taken(r, q, ".scale") ||
 	    is_taken(r, q, ".zero_point") || is_taken(r, q, ".axis"))
 		return rc;
+	rc = place_look(place, q->path, &seen, &why);
+	if (!rc) /* reading the tensor reports it; the quantiser may arrive later */
+		return catalog_add_metadata(w, q->path, NULL, NULL, e);
 	rc = place_file(place, q->path, &file, &why);
 	if (!rc) {
 		item.file = source_blob(file);
@@ -68,6 +72,8 @@ int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 		rc = torchsave_report_quantiser(&t, q->path, item.at, q->fqn, q->fqn_len,
 						q->fqn_path, w, &why);
 	torchsave_release(&t);
+	if (!rc && source_is_same(file)) /* the index has its quantiser's numbers */
+		return catalog_add_metadata(w, q->path, &file->seen, NULL, e);
 	if (rc != -ENOMEM)
 		return 0; /* a damaged item is reported when it is read */
 	*e = why;
