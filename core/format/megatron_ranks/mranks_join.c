@@ -262,6 +262,14 @@ static int report_gated(struct reporter *r)
 	return report_split(r, 0, first->size[0] == columns ? 1 : 2);
 }
 
+static bool same_shape(const struct mr_part *a, const struct mr_part *b)
+{
+	const struct torch_view *x = a->view, *y = b->view;
+
+	return x->dtype == y->dtype && x->n_dims == y->n_dims &&
+	       (!x->n_dims || !memcmp(x->size, y->size, x->n_dims * sizeof(*x->size)));
+}
+
 /* ---- experts in one tensor ---- */
 
 /* The sizes of a slice of GroupedMLP's: experts, rows, columns. False: not known. */
@@ -314,8 +322,7 @@ static int report_grouped(struct reporter *r, const struct mr_part *v, size_t n,
 	else if (!second && size[2] != others[1])
 		return 1;
 	for (size_t i = 1; i < n; i++)
-		if (v[i].view->layout.strided ||
-		    memcmp(v[i].view->size, v->view->size, 2 * sizeof(*v->view->size)) != 0)
+		if (v[i].view->layout.strided || !same_shape(v, &v[i]))
 			return 1;
 	memcpy(shape, size, sizeof(shape));
 	shape[0] = experts;
@@ -350,14 +357,6 @@ static int tell_difference(const struct reporter *r, const struct mr_part *a,
 		"'%.120s' of other ranks: '%.60s' has other values than '%.60s', whose are "
 		"shown",
 		r->name->data, b->file->path, a->file->path);
-}
-
-static bool same_shape(const struct mr_part *a, const struct mr_part *b)
-{
-	const struct torch_view *x = a->view, *y = b->view;
-
-	return x->dtype == y->dtype && x->n_dims == y->n_dims &&
-	       (!x->n_dims || !memcmp(x->size, y->size, x->n_dims * sizeof(*x->size)));
 }
 
 static int refuse_shapes(const struct reporter *r, const struct mr_part *a, const struct mr_part *b)

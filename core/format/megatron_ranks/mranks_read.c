@@ -24,7 +24,7 @@
 #include <string.h>
 
 enum {
-	MAX_SAMPLES = 1 << 20,
+	MAX_SAMPLES = 1 << 22,
 	MAX_DEPTH = 16, /* of a state dict in state dicts */
 	MAX_STAGES = 1 << 10,
 };
@@ -54,8 +54,11 @@ static bool has_copies(const struct mr *d, const char *name, size_t len)
 static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
 		  struct ckpt_err *e)
 {
-	if (!v->numel || w->d->samples++ >= MAX_SAMPLES)
+	if (!v->numel)
 		return 0;
+	if (w->d->samples++ >= MAX_SAMPLES)
+		return err_set(e, EFBIG, "there are more than %d tensors of which there may be copies",
+			       MAX_SAMPLES);
 	return torch_file_sample(&w->file, v, ret, e);
 }
 
