@@ -36,7 +36,8 @@ struct archive {
 	char *address;
 	const char *file; /* the end of it */
 	struct arena names;
-	struct member *v; /* sorted; a directory is followed by what is in it */
+	struct place_id id; /* of the archive when its headers were read */
+	struct member *v;   /* sorted; a directory is followed by what is in it */
 	size_t n, cap;
 };
 
@@ -110,8 +111,9 @@ static int add_member(void *arg, const struct tar_member *m, struct ckpt_err *e)
 		return err_nomem(e);
 	a->v[a->n] =
 		(struct member){ arena_dup(&a->names, s, n), m->at, m->size, m->kind == TAR_DIR };
-	if (!a->v[a->n++].path)
+	if (!a->v[a->n].path)
 		return err_set(e, errno, "the archive's names take too much memory");
+	a->n++;
 	return 0;
 }
 
@@ -193,6 +195,18 @@ static int find(const struct tar_place *t, const char *path, const struct member
 	return i < a->n && name_in(&a->v[i], whole);
 }
 
+/* What is known of the members holds only for the archive that was read. */
+static int check_same(const struct archive *a, const struct place_seen *now, struct ckpt_err *e)
+{
+	enum place_change c = place_compare(a->outer, &a->id, &now->id);
+
+	return c < PLACE_WRITTEN
+		       ? 0
+		       : err_set(e, ESTALE,
+				 "'%.100s' has changed since it was opened; open it again",
+				 a->file);
+}
+
 static int look(struct place *p, const char *path, bool follow, struct place_seen *ret,
 		struct ckpt_err *e)
 {
@@ -204,6 +218,8 @@ static int look(struct place *p, const char *path, bool follow, struct place_see
 	(void)follow; /* links are not read */
 	if (rc > 0)
 		rc = place_look(t->a->outer, t->a->file, &archive, e);
+	if (rc > 0 && check_same(t->a, &archive, e))
+		rc = -e->code;
 	if (rc > 0)
 		see_member(m, &archive, ret);
 	return rc;
@@ -330,7 +346,10 @@ static int file(struct place *p, const char *path, struct source **ret, struct c
 	if (!s)
 		return err_nomem(e);
 	rc = place_file(t->a->outer, t->a->file, &s->inner, e);
+	if (!rc)
+		rc = check_same(t->a, &s->inner->seen, e);
 	if (rc) {
+		source_free(s->inner);
 		free(s);
 		return rc;
 	}
@@ -470,8 +489,11 @@ int archive_open(struct place *outer, const char *address, const char *name, str
 	}
 	a->file = a->address + strlen(address) - strlen(name);
 	a->names = (struct arena)ARENA_INIT(MAX_NAMES);
+	a->id = s->seen.id;
 	b = source_blob(s);
 	rc = tar_each(&b, add_member, a, e);
+	if (!rc && !source_is_same(s))
+		rc = err_set(e, EAGAIN, "it changed while it was read");
 	if (rc)
 		(void)err_wrap(e, "read '%.100s'", name);
 	sort_members(a);
