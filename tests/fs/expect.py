@@ -162,7 +162,7 @@ def logical_of(name):
 DESCR = {
     "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
     "bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4",
-    "uint32": "<u4", "int64": "<i8", "uint64": "<u8", "bfloat16": "<V2", "complex32": 4,
+    "uint32": "<u4", "int64": "<i8", "uint64": "<u8", "bfloat16": "<V2", "complex32": 4, "qint32": 4,
 }
 
 

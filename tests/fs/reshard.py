@@ -23,6 +23,7 @@ import time
 def fits_safetensors(entry):
     name = entry["fqn"]
     return entry["dtype"] not in ("complex32", "complex128") and "\0" not in name and \
+        not re.match("qu?int", entry["dtype"]) and \
         (entry["dtype"], entry["shape"]) != ("float4_e2m1fn_x2", [])
 
 

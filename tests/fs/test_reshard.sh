@@ -61,6 +61,10 @@ test_every_fixture_there_and_back() {
     # What is not whole can be left out.
     ckptfs ls --index=:memory: "$src" >/dev/null 2>&1 || return 0
     some=(--allow-missing) complete=(all incomplete)
+    if grep -q 'archive cannot hold qu\?int' err; then # nor can the others
+      mapfile -t some < <(ckptfs ls --json --index=:memory: "$src" | helper excludes)
+      complete=(tensors incomplete)
+    fi
     reshard "$src" dcp --ranks=3 "${some[@]}"
   fi
   format=$(ckptfs info --json --index=:memory: "$src" | python3 -c 'import json, sys; print(json.load(sys.stdin)["format"])')
