@@ -1090,7 +1090,7 @@ static void random_axis(struct rng *rng, struct rows *r, char *text)
 START_TEST(axes_are_what_loops_over_their_factors_select)
 {
 	struct rng rng = rng_new();
-	unsigned rounds = rng_rounds(3000, 150);
+	unsigned rounds = rng_rounds(400, 100);
 
 	for (unsigned round = 0; round < rounds; round++) {
 		struct store *s = new_store(facts);
@@ -1106,13 +1106,13 @@ START_TEST(axes_are_what_loops_over_their_factors_select)
 		random_axis(&rng, &r, text + strlen(text));
 		do /* each element may be a piece of its own, and there is a bound on pieces */
 			random_axis(&rng, &c, columns);
-		while (r.rows * c.rows > 65536);
+		while (r.rows * c.rows > 4096);
 		(void)strcat(strcat(strcat(text, ", "), columns), "]");
 		turned = rng_chance(&rng, 50);
 		(void)strcat(text, turned		  ? " order 1 0"
 				   : rng_chance(&rng, 20) ? " order 0 1"
 							  : "");
-		joined = rng_chance(&rng, 30) && r.rows * c.rows <= 32768;
+		joined = rng_chance(&rng, 30);
 		(void)strcpy(again, text + strlen("o ="));
 		if (joined)
 			(void)strcat(strcat(text, "\n+"), again);
