@@ -48,6 +48,7 @@ import json
 import math
 import os
 import pathlib
+import signal
 import sys
 import threading
 import warnings
@@ -331,6 +332,52 @@ def _check(rc: int, e: _Err, where: str) -> int:
     if rc < 0:
         raise _ERRORS.get(e.code, Error)(e.code, e.msg.decode("utf-8", "replace"), where)
     return rc
+
+
+class _Callbacks:
+    """Makes the callbacks of one call of the library. ctypes prints what a callback raises and carries on, so
+    that the call would return a part of the result as if it were all: here it stops, and the with block raises
+    the exception."""
+
+    def __init__(self) -> None:
+        self._raised: Optional[BaseException] = None
+        self._on_interrupt: Any = None
+
+    def __call__(self, kind, function):
+        def call(*arguments):
+            if self._raised is None:
+                try:
+                    return function(*arguments)
+                except BaseException as e:  # KeyboardInterrupt, too
+                    self._raised = e
+            return -errno.EINTR  # which callbacks without a result cannot return: of those the rest is left out
+
+        return kind(call)
+
+    def __enter__(self) -> _Callbacks:
+        # Python handles Ctrl-C before the first line of call(), where nothing could catch what that raises.
+        self._on_interrupt = signal.getsignal(signal.SIGINT)
+        try:
+            if callable(self._on_interrupt):
+                signal.signal(signal.SIGINT, self._interrupted)
+                return self
+        except ValueError:  # not the main thread, which has the signals
+            pass
+        self._on_interrupt = None
+        return self
+
+    def _interrupted(self, number, frame) -> None:
+        try:
+            self._on_interrupt(number, frame)
+        except BaseException as e:
+            self._raised = e
+
+    def __exit__(self, *_) -> None:
+        if self._on_interrupt:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
 
 
 def _bytes(name: str) -> bytes:
@@ -679,11 +726,12 @@ class Tensors(Mapping):
             found[_text(i.fqn, i.fqn_len)] = _values(i)
             return 0
 
-        scan = _ValuesScan(globs=_globs(globs), model=self._model, by=_BY.index(by), jobs=jobs, bins=bins,
-                           each=_EACH_VALUES(each))
         with self._checkpoint._using() as handle:
-            _check(self._checkpoint._lib.ckpt_values_scan_sized(handle, *_lent(scan), byref(e)), e,
-                   self._checkpoint.path)
+            with _Callbacks() as callback:
+                scan = _ValuesScan(globs=_globs(globs), model=self._model, by=_BY.index(by), jobs=jobs, bins=bins,
+                                   each=callback(_EACH_VALUES, each))
+                rc = self._checkpoint._lib.ckpt_values_scan_sized(handle, *_lent(scan), byref(e))
+            _check(rc, e, self._checkpoint.path)
         return found
 
     def tensor(self, name: str) -> Tensor:
@@ -899,10 +947,16 @@ class Checkpoint(Tensors):
         self._handle: Optional[c_void_p] = None
         self._open = False
         handle, e, odd = c_void_p(), _Err(), []
-        warn = _WARN(lambda _, what: odd.append(what.decode("utf-8", "replace")))
-        _check(self._lib.ckpt_open_sized(os.fsencode(self.path), _words(options),
-                                         *_lent(_Hooks(warn=warn)), byref(handle), byref(e)), e,
-               self.path)
+        try:
+            with _Callbacks() as callback:
+                warn = callback(_WARN, lambda _, what: odd.append(what.decode("utf-8", "replace")))
+                rc = self._lib.ckpt_open_sized(os.fsencode(self.path), _words(options), *_lent(_Hooks(warn=warn)),
+                                               byref(handle), byref(e))
+        except BaseException:
+            if handle:
+                self._lib.ckpt_close(handle)
+            raise
+        _check(rc, e, self.path)
         self._warn = warn  # the library keeps a pointer to it
         self._handle, self._open = handle, True
         super().__init__(self, False)
@@ -937,7 +991,9 @@ class Checkpoint(Tensors):
             return 0
 
         with self._using() as handle:
-            _check(self._lib.ckpt_verdicts(handle, False, _EACH_VERDICT(each), None, byref(e)), e, self.path)
+            with _Callbacks() as callback:
+                rc = self._lib.ckpt_verdicts(handle, False, callback(_EACH_VERDICT, each), None, byref(e))
+            _check(rc, e, self.path)
         return found
 
     def check_values(self, *globs: str, allow_nan: Sequence[str] = (), allow_inf: Sequence[str] = (),
@@ -951,11 +1007,13 @@ class Checkpoint(Tensors):
             f = fault.contents
             found.append(Finding(_text(f.fqn, f.fqn_len), f.rule.decode(), f.what.decode("utf-8", "replace")))
 
-        check = _ValuesCheck(globs=_globs(globs), allow_nan=_globs(allow_nan), allow_inf=_globs(allow_inf),
-                             allow_zero=_globs(allow_zero), allow_constant=_globs(allow_constant),
-                             max_abs=max_abs, jobs=jobs, fault=_EACH_FAULT(each))
         with self._using() as handle:
-            _check(self._lib.ckpt_values_check_sized(handle, *_lent(check), byref(e)), e, self.path)
+            with _Callbacks() as callback:
+                check = _ValuesCheck(globs=_globs(globs), allow_nan=_globs(allow_nan), allow_inf=_globs(allow_inf),
+                                     allow_zero=_globs(allow_zero), allow_constant=_globs(allow_constant),
+                                     max_abs=max_abs, jobs=jobs, fault=callback(_EACH_FAULT, each))
+                rc = self._lib.ckpt_values_check_sized(handle, *_lent(check), byref(e))
+            _check(rc, e, self.path)
         return found
 
     def listdir(self, path: str = "") -> list[str]:
@@ -1056,8 +1114,7 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
     warning. model: the tensors and names of .model; the other options are those of open(), for all checkpoints."""
     lib, path, e = _library(), os.fspath(run), _Err()
     found, odd, words = {}, [], {"allow_missing": True, **options}
-    warn = _WARN(lambda _, what: odd.append(what.decode("utf-8", "replace")))
-    hooks, given, handle = _Hooks(warn=warn), _words(words), c_void_p()
+    given, handle = _words(words), c_void_p()
 
     def open_step(_, checkpoint, ret, err) -> int:
         rest = c_char_p()
@@ -1068,13 +1125,19 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
         found.setdefault(_text(i.fqn, i.fqn_len), []).append(_step(i))
         return 0
 
-    wanted = _Series(globs=_globs(globs), model=model, jobs=jobs, open=_OPEN_STEP(open_step), each=_EACH_STEP(each))
-    _check(lib.ckpt_open_sized(os.fsencode(path), _words({**words, "runs": True}), *_lent(hooks), byref(handle),
-                               byref(e)), e, path)
     try:
-        _check(lib.ckpt_series_sized(handle, *_lent(wanted), byref(e)), e, path)
+        with _Callbacks() as callback:
+            hooks = _Hooks(warn=callback(_WARN, lambda _, what: odd.append(what.decode("utf-8", "replace"))))
+            wanted = _Series(globs=_globs(globs), model=model, jobs=jobs, open=callback(_OPEN_STEP, open_step),
+                             each=callback(_EACH_STEP, each))
+            rc = lib.ckpt_open_sized(os.fsencode(path), _words({**words, "runs": True}), *_lent(hooks), byref(handle),
+                                     byref(e))
+            if not rc:
+                rc = lib.ckpt_series_sized(handle, *_lent(wanted), byref(e))
+        _check(rc, e, path)
     finally:
-        lib.ckpt_close(handle)
+        if handle:
+            lib.ckpt_close(handle)
     if wanted.incomplete:
         odd.append(f"{wanted.incomplete} incomplete checkpoint{' is' if wanted.incomplete == 1 else 's are'} left out")
     for what in odd:

@@ -9,6 +9,7 @@ import os
 import pathlib
 import pickle
 import random
+import signal
 import subprocess
 import warnings
 import sys
@@ -174,6 +175,53 @@ def test_series(path, *globs):
         assert not ckptfs.series(path, "nothing")
     fails(ckptfs.Error, "it is a checkpoint, not a run", ckptfs.series, os.path.join(path, "step-9"))
     fails(FileNotFoundError, "open '/no/where'", ckptfs.series, "/no/where")
+
+
+def test_exceptions(path, run_path):
+    """What is raised in a callback comes out of the call, whatever had been found before."""
+    class Own(BaseException):
+        pass
+
+    def raising(*_, **__):
+        raise Own("in a callback")
+
+    def interrupted(kind):
+        def make(*args, **named):
+            if not made:
+                signal.raise_signal(signal.SIGINT)
+            made.append(1)
+            return kind(*args, **named)
+        made = []
+        return make
+
+    with warnings.catch_warnings(), ckptfs.open(path) as ck:
+        warnings.simplefilter("ignore")
+        assert ck.check_values() and ck.stat() and ck.verdicts() and ckptfs.series(run_path)
+        handler = signal.default_int_handler
+        signal.signal(signal.SIGINT, handler)  # which a shell may have left out of the background
+        for what, function in (("Finding", ck.check_values), ("_values", ck.stat), ("Verdict", ck.verdicts),
+                               ("_step", lambda: ckptfs.series(run_path))):
+            kind = getattr(ckptfs, what)
+            setattr(ckptfs, what, raising)
+            fails(Own, "in a callback", function)
+            setattr(ckptfs, what, interrupted(kind))
+            fails(KeyboardInterrupt, "", function)
+            setattr(ckptfs, what, kind)
+            assert function() and signal.getsignal(signal.SIGINT) is handler
+            # Not in a callback, but while the library works.
+            timer = threading.Thread(target=lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+            try:
+                timer.start()
+                while True:
+                    function()
+            except KeyboardInterrupt:
+                pass
+            timer.join()
+            other = []
+            thread = threading.Thread(target=lambda f=function, o=other: o.append(f()))
+            thread.start()
+            thread.join()
+            assert other[0], other
 
 
 def check_fixture(path):

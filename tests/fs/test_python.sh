@@ -59,6 +59,7 @@ for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0
   check series run
   check series run '*w*'
   check series run '*x.*' '*w'
+  check exceptions run/step-12 run
 }
 
 test_structures_are_those_of_the_header() {
