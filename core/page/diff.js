@@ -345,8 +345,13 @@ function layerCharts(layers) {
   const runs = new Map(), weight = (list) => list.reduce((n, [, s]) => n + (s.optimizer ? 1e-9 : 1) * s.elements, 0);
   for (const [key, s] of layers) {
     const m = /^(.*?)(\d+)$/.exec(key);
-    if (m && s.elements)
-      runs.set(m[1], [...runs.get(m[1]) || [], [m[2], s]]);
+    if (!m || !s.elements)
+      continue;
+    const list = runs.get(m[1]);
+    if (list)
+      list.push([m[2], s]);
+    else
+      runs.set(m[1], [[m[2], s]]);
   }
   const most = [...runs].filter(([, list]) => list.length > 1).sort((x, y) => weight(y[1]) - weight(x[1]));
   return most.slice(0, LAYER_CHARTS).map(([key, list]) => lineChart(`relative change of ${clipped(key, 60)}*`, list.map(([, s]) => s.relative), -1,
