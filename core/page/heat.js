@@ -39,6 +39,16 @@ function loadInTurn(url, take) {
   return next;
 }
 
+// What a data.js brings. One that was cut short brings nothing, and yet browsers say that it was loaded.
+function loadSections(url) {
+  lastScript = lastScript.then(() => { sections = null; });
+  return loadInTurn(url, () => {
+    if (!sections)
+      throw new Error('brings no data');
+    return sections;
+  });
+}
+
 // The files of one checkpoint's directory view.
 class Place {
   constructor(base) {
@@ -76,7 +86,7 @@ class Place {
 // The names and shapes of another checkpoint of the run.
 async function neighbour(name) {
   const place = new Place(`../../../${encodeURIComponent(name)}/.ckptfs/view/`);
-  const all = await loadInTurn(place.base + 'data.js', () => sections);
+  const all = await loadSections(place.base + 'data.js');
   place.table = new Table(await inflated(all.names), await inflated(all.rows));
   place.rows = new Map(place.table.names.slice(0, place.table.stored).map((n, i) => [n, i]));
   return place;
@@ -327,12 +337,13 @@ class Heat {
       (this.other ? this.compare(this.other) : Promise.resolve()).then(() => this.layout());
     } }, element('option', { value: '' }, 'beside: none'));
     const fill = async () => {
-      this.run ||= loadInTurn('../../../.ckptfs/view/data.js', () => sections).then((all) => inflated(all.head))
+      this.run ||= loadSections('../../../.ckptfs/view/data.js').then((all) => inflated(all.head))
         .then((bytes) => JSON.parse(new TextDecoder().decode(bytes)).run.checkpoints);
       try {
         const names = (await this.run).filter((x) => x.complete && x.name !== this.stepName()).map((x) => x.name);
         select.append(...names.map((n) => element('option', { value: n, selected: n === this.other }, clipped(n))));
       } catch (error) {
+        this.run = null;
         this.say(`The run's checkpoints are unknown: its list ${error.message}.`);
       }
       select.dataset.ready = 'yes';
