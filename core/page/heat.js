@@ -264,7 +264,7 @@ class Heat {
       return;
     this.row = row;
     this.panes = [];
-    this.box.hidden = row < 0 || row >= t.stored || t.fault[row] > 0 || !t.elements(row) || !/^(b?float(8|16|32|64)|bfloat16|u?int|bool|complex)/.test(t.dtypeName(row));
+    this.box.hidden = row < 0 || row >= t.stored || t.fault[row] > 0 || !t.elements(row) || !/^(b?float(8|16|32|64)|bfloat16|u?int|bool|b?complex)/.test(t.dtypeName(row));
     if (this.box.hidden)
       return;
     this.box.replaceChildren(element('h3', null, 'Values'),
@@ -529,7 +529,7 @@ class Heat {
       }));
       if (this.picked !== at)
         return;
-      const size = /^complex/.test(this.dtype) ? 'magnitude ' : '';
+      const size = /^b?complex/.test(this.dtype) ? 'magnitude ' : '';
       const texts = values.map((v) => size + exactText(v, this.dtype));
       const of = at.level ? `, the largest in magnitude of ${at.level <= Math.log2(SAMPLES) ? 'these' : `${side * side} of these`}` : '';
       this.line.replaceChildren(element('code', null, where), ' = ', ...texts.flatMap((text, i) => [i ? ' | ' : '', element('b', null, text)]), of,
