@@ -340,7 +340,7 @@ class Heat {
       this.run ||= loadSections('../../../.ckptfs/view/data.js').then((all) => inflated(all.head))
         .then((bytes) => JSON.parse(new TextDecoder().decode(bytes)).run.checkpoints);
       try {
-        const names = (await this.run).filter((x) => x.complete && x.name !== this.stepName()).map((x) => x.name);
+        const names = (await this.run).filter((x) => x.complete && x.name !== this.stepName() && hasAddress(x.name)).map((x) => x.name);
         select.append(...names.map((n) => element('option', { value: n, selected: n === this.other }, clipped(n))));
       } catch (error) {
         this.run = null;

@@ -46,7 +46,7 @@ function showHead(head, table) {
 // In a mount, a checkpoint has a page of its own.
 function nameInRun(x) {
   const name = element('bdi', null, clipped(x.name));
-  if (!LIVE || !x.complete || UNPAIRED.test(x.name))
+  if (!LIVE || !x.complete || !hasAddress(x.name))
     return name;
   return element('a', { href: `../../${encodeURIComponent(x.name)}/.ckptfs/view/index.html` }, name);
 }

@@ -18,6 +18,11 @@ const UNFIT_ALL = new RegExp(`([\\ud800-\\udbff][\\udc00-\\udfff])|${UNFIT.sourc
 // Surrogates without their other half: bytes of a name that are not UTF-8.
 const UNPAIRED = /\p{Surrogate}/u;
 
+// Whether the name of a file can be a part of an address: of other bytes JSON has only that they were there, U+FFFD.
+function hasAddress(name) {
+  return !UNPAIRED.test(name) && !name.includes('\ufffd');
+}
+
 function escapeChar(c) {
   const code = c.charCodeAt(0);
   return code < 0x100 ? '\\x' + code.toString(16).padStart(2, '0') : '\\u' + code.toString(16).padStart(4, '0');
