@@ -358,7 +358,8 @@ class Heat {
       if (!this.neighbours.has(name))
         this.neighbours.set(name, neighbour(name));
       const place = await this.neighbours.get(name), at = place.rows.get(t.names[row]);
-      if (this.row !== row || this.other !== name)
+      // One pane: with none start() compares again, with two somebody picked the same one twice.
+      if (this.row !== row || this.other !== name || this.panes.length !== 1)
         return;
       if (at === undefined)
         this.say(`${clipped(name)} has no such tensor.`);
@@ -368,7 +369,8 @@ class Heat {
         this.panes.push(new Pane(this, place, at, name));
     } catch (error) {
       this.neighbours.delete(name);
-      this.say(`${clipped(name)} cannot be shown: it ${error.message}.`);
+      if (this.row === row && this.other === name)
+        this.say(`${clipped(name)} cannot be shown: it ${error.message}.`);
     }
   }
 
