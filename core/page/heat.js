@@ -283,17 +283,21 @@ class Heat {
     this.scale = element('span', { id: 'heatscale' });
     this.box.replaceChildren(element('h3', null, 'Values'), this.controls(), this.panel, this.line, this.graph);
     try {
-      await this.overview();
+      while (!await this.overview()) // of a slice that is no longer shown
+        if (this.row !== row)
+          return;
     } catch (error) {
+      if (this.row !== row)
+        return;
       this.say(`The values cannot be read (${error.message}): \u2018ckptfs check\u2019 tells why.`);
       this.box.dataset.ready = String(row);
       return;
     }
-    if (this.row !== row)
-      return;
     this.panes = [new Pane(this, this.here, row, this.head.in_run ? this.stepName() : t.names[row])];
     if (this.other)
       await this.compare(this.other);
+    if (this.row !== row)
+      return;
     this.layout();
     this.box.dataset.ready = String(row);
   }
@@ -316,7 +320,7 @@ class Heat {
         input.value = String(this.slice);
         index.textContent = this.sliceText();
         this.picked = null;
-        this.overview().then(() => this.draw(), (error) => this.say(error.message));
+        this.overview().then((current) => current && this.draw(), (error) => this.say(error.message));
       } });
       list.push(element('label', null, element('span', { class: 'quiet' }, 'slice '), input), index);
     }
@@ -334,7 +338,11 @@ class Heat {
     const select = element('select', { id: 'heatstep', 'aria-label': 'compare with a checkpoint', onchange: () => {
       this.other = select.value;
       this.panes.length = Math.min(this.panes.length, 1);
-      (this.other ? this.compare(this.other) : Promise.resolve()).then(() => this.layout());
+      const row = this.row;
+      (this.other ? this.compare(this.other) : Promise.resolve()).then(() => {
+        if (this.row === row && this.panes.length)
+          this.layout();
+      });
     } }, element('option', { value: '' }, 'beside: none'));
     const fill = async () => {
       this.run ||= loadSections('../../../.ckptfs/view/data.js').then((all) => inflated(all.head))
@@ -374,10 +382,18 @@ class Heat {
     }
   }
 
-  // The matrix in one tile: finds a scale for the colours, and draws the histogram.
+  // The matrix in one tile: finds a scale for the colours, and draws the histogram. False: meanwhile another tensor or
+  // slice was chosen, whose tile may have been there before this one.
   async overview() {
-    const level = this.stack.levels - 1, name = this.here.nameOf(this.row, this.slice, level, 0, 0);
-    const { cells } = await this.here.values(name);
+    const { row, slice } = this, level = this.stack.levels - 1, name = this.here.nameOf(row, slice, level, 0, 0);
+    const current = () => this.row === row && this.slice === slice;
+    const tile = await this.here.values(name).catch((error) => {
+      if (current())
+        throw error;
+    });
+    if (!tile || !current())
+      return false;
+    const { cells } = tile;
     const finite = cells.filter(Number.isFinite), most = finite.reduce((a, v) => Math.max(a, Math.abs(v)), 0);
     const mean = Math.sqrt(finite.reduce((a, v) => a + (v / (most || 1)) ** 2, 0) / (finite.length || 1)) * most;
     this.exponent = Math.min(MAX_EXPONENT, Math.max(MIN_EXPONENT, Math.ceil(Math.log2(Math.min(most, 3 * mean) || 1))));
@@ -389,6 +405,7 @@ class Heat {
     const bad = cells.length - finite.length;
     if (bad)
       this.graph.append(element('p', { class: 'bad' }, `${digits(bad)} of ${digits(cells.length)} cells are NaN or infinite`));
+    return true;
   }
 
   // Bins of equal width, as stat --hist makes them: a power of two.

@@ -70,6 +70,11 @@ test_slices_and_keys() {
   view slices m "$dir/run/step-1" model.x
 }
 
+test_what_comes_late() {
+  mount_at m "$(seen)/run/step-1"
+  view races m model.x model.norm
+}
+
 test_every_kind_of_tensor() {
   mount_at m "$(seen)/run/step-1"
   view kinds m model.norm=yes model.half=yes model.mask=yes model.scale=yes model.ids=yes model.d=yes model.empty=no \

@@ -279,6 +279,58 @@ def slices(mount, ckpt, name):
         p.shot("view-slices")
 
 
+def races(mount, name, other):
+    """What comes late is not drawn over what was chosen meanwhile."""
+    url = "file://" + os.path.realpath(mount) + "/.ckptfs/view/index.html"
+    with Mounted(mount) as b:
+        p = b.open(url)
+        p.value("""{ const real = Heat.prototype.overview, values = Place.prototype.values;
+            Heat.prototype.overview = function () { globalThis.heat = this; return real.call(this); };
+            globalThis.gate = Promise.resolve(), globalThis.slow = '.none.';
+            Place.prototype.values = async function (name) {
+                const waits = name.includes(slow) && gate, tile = await values.call(this, name);
+                await waits;
+                return tile;
+            };
+            globalThis.close = () => { gate = new Promise((resolve) => { globalThis.open = resolve; }); }; }""")
+        show(p, name)
+        # A slice, and another one that comes first.
+        assert p.value("""(async () => {
+            slow = '.s1.', close(), heat.slice = 1;
+            const late = heat.overview();
+            heat.slice = 2;
+            const now = await heat.overview(), before = heat.graph.innerHTML;
+            open();
+            return [now, await late, heat.graph.innerHTML === before]; })()""") == [True, False, True]
+        # A slice, before the first one has come: that is the one which is shown.
+        choose(p, other)
+        choose(p, name)
+        p.value("slow = '.s0.', close()")
+        p.click("#heatshow")
+        p.value("(() => { const s = document.getElementById('heatslice'); s.value = '3'; s.dispatchEvent(new Event('change')); open(); })()")
+        p.wait("document.querySelector('#heat .heatbox') !== null")
+        settled(p)
+        assert p.value("[...document.querySelectorAll('.heatbox img')].every(i => i.src.includes('.s3.'))")
+        # Another tensor.
+        choose(p, other)
+        choose(p, name)
+        p.value("slow = '.s0.', close()")
+        p.click("#heatshow")
+        choose(p, other)
+        p.value("(async () => { open(); await new Promise((resolve) => setTimeout(resolve, 100)); })()")
+        assert p.value("document.querySelector('#heatshow') !== null && !document.querySelector('.heatbox') && !heat.panes.length")
+        # A script that does not bring what it should, after one that did.
+        assert p.value("sections !== null && loadSections('t0.s0.l0.r0.c0.js').then(() => 'came', (e) => e.message)") == "brings no data"
+        assert p.value("['a', 'a\ufffd', 'a\ud800'].map((name) => nameInRun({ name, complete: true }).tagName)") == ["A", "BDI", "BDI"]
+        # A type that no tensor here has.
+        p.value("heat.tree.table.dtypeName = () => 'bcomplex32'")
+        show(p, name)
+        p.value("document.querySelector('.heatbox').focus()")
+        p.key("Enter")
+        p.wait("document.querySelector('#heatline b') !== null")
+        assert p.value("document.querySelector('#heatline b').textContent").startswith("magnitude ")
+
+
 def beside(mount, first, second, name):
     """The same part of a tensor in two checkpoints of a run."""
     url = "file://" + os.path.realpath(mount) + "/.ckptfs/view/index.html"
@@ -310,6 +362,12 @@ def beside(mount, first, second, name):
         p.shot("view-beside")
         urls = {os.path.dirname(r) for r in loaded(b, ".png")}
         assert len(urls) == 2, urls
+        # Once more, and once more before that is there.
+        p.value("""(() => { const s = document.getElementById('heatstep'), second = s.value;
+            for (const value of ['', second, '', second]) { s.value = value; s.dispatchEvent(new Event('change')); } })()""")
+        p.wait("document.querySelectorAll('.heatbox').length === 2")
+        settled(p)
+        assert p.value("document.querySelectorAll('.heatbox').length") == 2
 
 
 if __name__ == "__main__":
