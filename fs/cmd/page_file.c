@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/page_file.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -8,50 +9,80 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-/* The file gets its name only when it is complete. */
-static int replace_file(const char *path, const char *page, size_t len, struct ckpt_err *e)
+/* temporary: a template in path's directory. The file gets its name only when it is complete. */
+static int replace(char *temporary, const char *path, mode_t mode, const char *page, size_t len)
 {
+	autoclose int fd = mkostemp(temporary, O_CLOEXEC);
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	rc = io_write(fd, page, len);
+	if (!rc && (fchmod(fd, mode) || rename(temporary, path)))
+		rc = -errno;
+	if (rc)
+		(void)unlink(temporary);
+	return rc;
+}
+
+/* old: the file that is replaced, or NULL; its mode stays. */
+static int replace_file(const char *path, const struct stat *old, const char *page, size_t len,
+			struct ckpt_err *e)
+{
+	static const int ends[] = { SIGINT, SIGTERM, SIGHUP, SIGXFSZ };
+	const char *slash = strrchr(path, '/');
 	autofree char *temporary = NULL;
 	mode_t mask = umask(0);
-	autoclose int fd = -1;
+	sigset_t held, before;
 	int rc;
 
 	(void)umask(mask);
-	if (asprintf(&temporary, "%s.XXXXXX", path) < 0) {
+	/* path may be as long as a name can be */
+	if (asprintf(&temporary, "%.*s.ckptfs-XXXXXX", slash ? (int)(slash + 1 - path) : 0, path) <
+	    0) {
 		temporary = NULL;
 		return err_nomem(e);
 	}
-	fd = mkostemp(temporary, O_CLOEXEC);
-	if (fd < 0)
-		return err_sys(e, errno, "write '%s'", path);
-	rc = io_write(fd, page, len);
-	if (!rc && (fchmod(fd, 0666 & ~mask) || rename(temporary, path)))
-		rc = -errno;
-	if (!rc)
-		return 0;
-	(void)unlink(temporary);
-	return err_sys(e, -rc, "write '%s'", path);
+	/*
+	 * What would end the program waits until the temporary file is gone. SIGXFSZ must not come
+	 * later either: write fails with EFBIG as well.
+	 */
+	(void)sigemptyset(&held);
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+		(void)sigaddset(&held, ends[i]);
+	(void)pthread_sigmask(SIG_BLOCK, &held, &before);
+	rc = replace(temporary, path, old ? old->st_mode & 0777 : 0666 & ~mask, page, len);
+	if (rc == -EFBIG) {
+		(void)sigemptyset(&held);
+		(void)sigaddset(&held, SIGXFSZ);
+		(void)sigtimedwait(&held, NULL, &(struct timespec){ 0 });
+	}
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc ? err_sys(e, -rc, "write '%s'", path) : 0;
 }
 
 static int write_to(const char *path, const char *page, size_t len, struct ckpt_err *e)
 {
 	struct stat st;
+	bool exists = !stat(path, &st);
 
-	if (!stat(path, &st) && S_ISDIR(st.st_mode))
+	if (exists && S_ISDIR(st.st_mode))
 		return err_set(e, EISDIR, "write '%s': a directory; name a file", path);
-	if (!stat(path, &st) && !S_ISREG(st.st_mode)) { /* /dev/stdout */
+	if (exists && !S_ISREG(st.st_mode)) { /* /dev/stdout */
 		FILE *f = fopen(path, "we");
 		bool done = f && fwrite(page, 1, len, f) == len;
 
 		return (f && !fclose(f) && done) ? 0 : err_sys(e, errno, "write '%s'", path);
 	}
-	return replace_file(path, page, len, e);
+	return replace_file(path, exists ? &st : NULL, page, len, e);
 }
 
 int page_file_write(const char *path, const char *page, size_t len, bool quiet, struct ckpt_err *e)

@@ -123,6 +123,33 @@ test_what_is_incomplete() {
   look incomplete report.html
 }
 
+test_a_file_is_replaced() {
+  local long page
+  echo old >page.html
+  chmod 600 page.html
+  ckptfs report -q -o page.html "$(zoo)"
+  is 600 "$(stat -c %a page.html)"
+  (($(wc -c <page.html) > 10000))
+  long=$(printf 'x%.0s' {1..250}).html
+  ckptfs report -q -o "$long" "$(zoo)"
+  [[ -s $long ]]
+  rm "$long"
+  mkdir sub
+  ckptfs report -q --output=sub/page.html "$(zoo)"
+  is page.html "$(entries sub)"
+  # A write that fails leaves nothing, and the old file.
+  page=$(cksum <page.html)
+  (ulimit -f 8 && refused 'File too large' ckptfs report --output=page.html "$(zoo)")
+  is "$page" "$(cksum <page.html)"
+  is '' "$(find . -name '.ckptfs-*')"
+  # A link is replaced, not what it leads to.
+  echo kept >other
+  ln -s other link.html
+  ckptfs report -q --output=link.html "$(zoo)"
+  is kept "$(cat other)"
+  [[ ! -L link.html ]]
+}
+
 test_where_it_is_written() {
   ckptfs report "$(zoo)" 2>err >out
   [[ ! -s out ]]
@@ -132,7 +159,7 @@ test_where_it_is_written() {
   ckptfs report -q --output=- "$(zoo)" >other.html
   # The time when it was made is all that differs.
   is "$(wc -l <page.html)" "$(wc -l <other.html)"
-  echo old >page.html
+  rm page.html
   (umask 027 && ckptfs report -q -o page.html "$(zoo)")
   is 640 "$(stat -c %a page.html)"
   (($(wc -c <page.html) > 10000))
