@@ -19,6 +19,7 @@
 #include "codec/values.h"
 #include "tensor/tensor_info.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,6 +274,16 @@ static double relative(const struct delta *d, const struct ckpt_values *before)
 	return moved > 0 ? moved / before->norm : 0;
 }
 
+/* There was no room in r->text: is it full, or has memory run out? */
+static int no_text(struct series *r)
+{
+	return errno == EFBIG ? err_set(r->e, E2BIG,
+					"more than %d MiB of names, shapes and messages: name "
+					"fewer tensors",
+					MAX_TEXT >> 20)
+			      : err_nomem(r->e);
+}
+
 /* The row of a tensor in checkpoint k of the window. */
 static int add_row(struct series *r, const struct item *i, size_t k,
 		   const struct ckpt_values *values)
@@ -294,11 +305,11 @@ static int add_row(struct series *r, const struct item *i, size_t k,
 	to->n_dims = t->n_dims;
 	to->shape = arena_dup(&r->text, t->shape, t->n_dims * sizeof(*t->shape));
 	if (!to->shape)
-		return err_nomem(r->e);
+		return no_text(r);
 	if (p->why.code) {
 		to->fault = arena_dup(&r->text, p->why.msg, strlen(p->why.msg));
 		r->s->failed++;
-		return to->fault ? 0 : err_nomem(r->e);
+		return to->fault ? 0 : no_text(r);
 	}
 	to->values = values[k];
 	to->other_shape = k && i->number[k - 1] >= 0 && !i->compared[k];
@@ -389,7 +400,7 @@ static int collect_names(struct series *r, uint64_t *ret_bytes)
 	for (size_t i = 0; i < n; i++) {
 		r->names[i].s = arena_dup(&r->text, r->names[i].s, r->names[i].len);
 		if (!r->names[i].s)
-			return err_nomem(r->e);
+			return no_text(r);
 	}
 	return 0;
 }
@@ -409,7 +420,7 @@ static int add_step(void *arg, const struct ckpt_run_entry *entry)
 		return err_nomem(r->e);
 	r->faults[r->n_steps] = NULL;
 	r->steps[r->n_steps] = arena_dup(&r->text, entry->name, strlen(entry->name));
-	return r->steps[r->n_steps++] ? 0 : err_nomem(r->e);
+	return r->steps[r->n_steps++] ? 0 : no_text(r);
 }
 
 static int open_step(struct series *r, size_t k)
@@ -423,7 +434,7 @@ static int open_step(struct series *r, size_t k)
 		return 0;
 	r->open[k] = NULL;
 	r->faults[r->first + k] = arena_dup(&r->text, why.msg, strlen(why.msg));
-	return r->faults[r->first + k] ? 0 : err_nomem(r->e);
+	return r->faults[r->first + k] ? 0 : no_text(r);
 }
 
 /* Scans a window that begins at r->first; with r->carried, its first checkpoint is already open. */

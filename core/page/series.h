@@ -33,7 +33,7 @@ struct series {
 
 /*
  * The tensors of `latest` in the run's complete checkpoints, n of them; reads all elements. Nothing
- * if there is one checkpoint only, or if there are more rows than ckpt_series can have.
+ * if there is one checkpoint only, or if it is more than ckpt_series can have.
  */
 int series_read(struct series *s, struct ckpt *run, size_t n, struct ckpt *latest,
 		const struct ckpt_report *o, struct ckpt_err *e);

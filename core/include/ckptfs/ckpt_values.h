@@ -156,7 +156,7 @@ struct ckpt_series {
 	uint64_t tensors, failed; /* failed: rows of tensors that exist but cannot be read */
 };
 #define CKPT_SERIES_MAX_ROWS (1 << 20)
-/* E2BIG: more than CKPT_SERIES_MAX_ROWS rows. For a checkpoint: -EINVAL. */
+/* E2BIG: more than CKPT_SERIES_MAX_ROWS rows, or 256 MiB of names and shapes. For a checkpoint: -EINVAL. */
 CKPT_API int ckpt_series_sized(struct ckpt *run, struct ckpt_series *s, size_t size,
 			       struct ckpt_err *e);
 static inline int ckpt_series(struct ckpt *run, struct ckpt_series *s, struct ckpt_err *e)
