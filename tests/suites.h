@@ -130,6 +130,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(gather) \
 	X(gguf) \
 	X(heat) \
+	X(heats) \
 	X(hf_index) \
 	X(hist) \
 	X(hp_layout) \

@@ -290,7 +290,7 @@ static void add_values(struct run *r, struct pair *p)
 		.finite = d->finite,
 		.max_abs = d->max,
 		.mean_abs = d->finite ? d->sum / (double)d->finite : 0,
-		.l2 = sqrt(delta_squares(d)),
+		.l2 = delta_norm(d),
 	};
 	if (p->has_norm) {
 		tally_values(&r->tally, &values);

@@ -267,7 +267,7 @@ static int merge(void *arg, void *item, const void *result)
 
 static double relative(const struct delta *d, const struct ckpt_values *before)
 {
-	double moved = sqrt(delta_squares(d));
+	double moved = delta_norm(d);
 
 	if (!before->known)
 		return (double)NAN;

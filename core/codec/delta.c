@@ -16,6 +16,10 @@
 
 enum { TILE = 512 /* numbers */, LANES = 2 };
 
+/* Squares of doubles between these, and their sums, are exact enough as doubles. */
+#define LARGE 0x1p450
+#define SMALL 0x1p-450
+
 typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
 typedef int64_t mask __attribute__((vector_size(LANES * sizeof(int64_t))));
 
@@ -89,14 +93,30 @@ static void add_squares(struct delta *d, double squares)
 	d->squares = sum;
 }
 
-double delta_squares(const struct delta *d)
+static void add_square(struct delta *d, double x)
 {
-	return isfinite(d->squares) ? d->squares + d->squares_rest : (double)INFINITY;
+	if (x > LARGE)
+		d->large += (x * 0x1p-600) * (x * 0x1p-600);
+	else if (x < SMALL)
+		d->small += (x * 0x1p600) * (x * 0x1p600);
+	else
+		add_squares(d, x * x);
+}
+
+double delta_norm(const struct delta *d)
+{
+	double squares = d->squares + d->squares_rest;
+
+	if (d->large > 0)
+		return sqrt(d->large + squares * 0x1p-600 * 0x1p-600) * 0x1p600;
+	if (d->small > 0 && squares < 0x1p-900)
+		return sqrt(d->small + squares * 0x1p600 * 0x1p600) * 0x1p-600;
+	return sqrt(squares);
 }
 
 /*
  * A whole tile of reals. False, and nothing is counted, if an element is not finite (or a
- * difference exceeds double).
+ * difference exceeds double, or add_square has to tell large ones or small ones apart).
  */
 static bool add_finite(struct delta *d, const struct numbers *a, const struct numbers *b,
 		       unsigned *unequal)
@@ -118,6 +138,9 @@ static bool add_finite(struct delta *d, const struct numbers *a, const struct nu
 	}
 	if (!(ok[0] & ok[1]))
 		return false;
+	for (size_t i = 0; i < LANES; i++)
+		if (max[i] > LARGE || (max[i] > 0 && max[i] < SMALL))
+			return false;
 	for (size_t i = 0; i < LANES; i++) {
 		d->sum += sum[i];
 		add_squares(d, squares[i]);
@@ -151,7 +174,7 @@ static bool add_one(struct delta *d, const struct numbers *a, const struct numbe
 	if (finite) {
 		d->finite++;
 		d->sum += x;
-		add_squares(d, x * x);
+		add_square(d, x);
 		d->max = x > d->max ? x : d->max;
 	}
 	equal |= nan_a && nan_b;
@@ -269,5 +292,7 @@ void delta_merge(struct delta *to, const struct delta *from)
 	to->sum += from->sum;
 	add_squares(to, from->squares);
 	to->squares_rest += from->squares_rest;
+	to->large += from->large;
+	to->small += from->small;
 	to->max = from->max > to->max ? from->max : to->max;
 }

@@ -28,9 +28,11 @@ struct delta {
 	double max, sum;   /* absolute differences; for complex elements the modulus */
 	/*
 	 * The sum of the squared differences, and its rounding error: together they are within
-	 * 2^-40 of the exact sum, or infinite.
+	 * 2^-40 of the exact sum.
 	 */
 	double squares, squares_rest;
+	/* Of differences whose squares a double cannot hold: those of x 2^-600, and of x 2^600. */
+	double large, small;
 };
 
 /* Can they be compared by value: numbers of known meaning, both real or both complex? */
@@ -46,7 +48,7 @@ void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt
 struct heat;
 void delta_add_heat(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
 		    const void *b, size_t n, const struct heat *h, float *cells, uint64_t at);
-double delta_squares(const struct delta *d);
+double delta_norm(const struct delta *d); /* the square root of the sum of all squares */
 void delta_merge(struct delta *to, const struct delta *from);
 
 #endif

@@ -52,7 +52,9 @@ size_t heat_cells(const struct heat *h)
 
 static float to_float(double v)
 {
-	return (float)fmin(fmax(v, -(double)FLT_MAX), (double)FLT_MAX);
+	float x = (float)fmin(fmax(v, -(double)FLT_MAX), (double)FLT_MAX);
+
+	return x == 0 && v != 0 ? copysignf(FLT_TRUE_MIN, (float)v) : x;
 }
 
 /* Of two changes, the larger one; of v and -v, v. */

@@ -17,6 +17,8 @@
 #include "base/vec.h"
 
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +118,29 @@ static enum row_role role_of(const struct diff_report *r, const struct line *x)
 	return role;
 }
 
+/* What is not 0 stays so. */
+static float narrow(double v)
+{
+	return v > 0 ? fmaxf((float)fmin(v, (double)FLT_MAX), FLT_TRUE_MIN) : 0;
+}
+
+/*
+ * The page divides one norm by the other. If a float cannot hold them (which takes tensors of
+ * doubles), both are scaled alike, so that the relative change stays right.
+ */
+static void take_norms(struct line *x, double l2, double norm_a)
+{
+	const double small = 1e-20; /* leaves room below for smaller changes */
+	double high = fmax(l2, norm_a), low = fmin(l2, norm_a), scale = 1;
+
+	if (isfinite(high) && high > (double)FLT_MAX)
+		scale = (double)FLT_MAX / high;
+	else if (low < (double)FLT_MIN && high > 0 && high < small)
+		scale = small / high;
+	x->l2 = narrow(l2 * scale);
+	x->norm_a = narrow(norm_a * scale);
+}
+
 static void take_values(struct line *x, const struct ckpt_diff_values *v)
 {
 	x->known = true;
@@ -124,10 +149,9 @@ static void take_values(struct line *x, const struct ckpt_diff_values *v)
 	x->nan_a = v->nan_a;
 	x->nan_b = v->nan_b;
 	x->infinite = v->infinite;
-	x->l2 = (float)v->l2;
-	x->norm_a = (float)v->norm_a;
-	x->max_abs = (float)v->max_abs;
-	x->mean_abs = (float)v->mean_abs;
+	take_norms(x, v->l2, v->norm_a);
+	x->max_abs = narrow(v->max_abs);
+	x->mean_abs = narrow(v->mean_abs);
 }
 
 static int take(void *arg, const struct ckpt_diff_item *i)

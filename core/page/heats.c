@@ -25,10 +25,12 @@ static void encode(struct heats_entry *x, const struct ckpt_diff_heat *h)
 			x->largest = fabsf(h->cells[i]);
 	for (size_t i = 0; i < n; i++) {
 		double share = x->largest > 0 ? (double)fabsf(h->cells[i]) / (double)x->largest : 0;
-		int code = (int)ceil(127 * sqrt(share)); /* what changed is never 0 */
+		int code = INT8_MIN;
 
-		if (isnan(h->cells[i]))
-			code = INT8_MIN;
+		if (!isnan(h->cells[i])) {
+			code = (int)ceil(127 * sqrt(share));
+			code += !code && h->cells[i] != 0; /* what changed is never 0 */
+		}
 		x->codes[i] = (int8_t)(h->cells[i] < 0 ? -code : code);
 	}
 }
@@ -41,6 +43,8 @@ int heats_add(struct heats *h, uint64_t row, bool optimizer, const struct ckpt_d
 				 .nan = v->nan_b > v->nan_a,
 				 .relative = v->l2 > 0 ? v->l2 / v->norm_a : 0 };
 
+	if (isnan(x.relative)) /* both norms exceed double */
+		x.relative = (double)INFINITY;
 	if (!v->heat || v->heat->rows > HEATS_SIDE || v->heat->columns > HEATS_SIDE)
 		return 0;
 	if (!l->entries)

@@ -312,6 +312,22 @@ def drive(page):
     assert {"only in A", "only in B", "NaN", "equal", "of another shape or dtype"} <= set(legend), legend
 
 
+def extremes():
+    """Norms beyond the floats of the page."""
+    sizes = {"tiny": 1e-50, "least": 1e-300, "huge": 1e300, "one": 1.0}
+    for k, side in enumerate("ab"):
+        save(f"{side}/model.safetensors", {name: ("F64", [4], struct.pack("<4d", *[x * (1 + 0.25 * k)] * 4)) for name, x in sizes.items()})
+    compare("a", "b")
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + "page.html")
+        for name in sizes:
+            row = f"diff.table.names.indexOf('{name}')"
+            for what in (f"diff.relative({row})", f"diff.sum([{row}]).relative"):
+                assert near(str(page.value(what)), 0.25, 1e-5), (name, what, page.value(what))
+        heats = page.value(HEATS)
+        assert len(heats) == 4 and all(h["codes"] == [127] * 4 and h["largest"] > 0 for h in heats), heats
+
+
 def hostile():
     for k, path in enumerate(("<b>&'a.safetensors", "-b.safetensors")):
         save(path if "/" in path else "./" + path, {name: ("F32", [2, 3], floats(*[k + i for i in range(6)])) for name in HOSTILE[k:]})

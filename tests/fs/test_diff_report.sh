@@ -20,6 +20,7 @@ two() {
 
 test_numbers_are_those_of_numpy() { look numbers "${TEST_SEED:-$RANDOM}"; }
 test_layers() { look layers; }
+test_extreme_numbers() { look extremes; }
 test_hostile_names() { look hostile; }
 
 test_equal_checkpoints() {

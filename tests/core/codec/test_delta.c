@@ -215,4 +215,28 @@ START_TEST(a_difference_beyond_double_is_infinite)
 }
 END_TEST
 
+/* Squares of these exceed double, or are 0. */
+START_TEST(norms_of_extreme_changes)
+{
+	static const double sizes[] = { 1e300, 1e-300, 1e-50, 1e-160, 1e150, 3 };
+	static double a[MAX_ELEMENTS], b[MAX_ELEMENTS];
+
+	for (size_t k = 0; k < ARRAY_LEN(sizes); k++) {
+		double want = sizes[k] * sqrt((double)MAX_ELEMENTS), got;
+		struct delta d = { 0 }, more = { 0 };
+
+		for (size_t i = 0; i < MAX_ELEMENTS; i++)
+			b[i] = i % 2 ? sizes[k] : -sizes[k];
+		delta_add(&d, CKPT_DTYPE_F64, a, CKPT_DTYPE_F64, b, 1001);
+		delta_add(&more, CKPT_DTYPE_F64, a + 1001, CKPT_DTYPE_F64, b + 1001,
+			  MAX_ELEMENTS - 1001);
+		delta_merge(&d, &more);
+		got = delta_norm(&d);
+		if (!(fabs(got - want) <= 1e-12 * want))
+			ck_abort_msg("%g: %a, not %a", sizes[k], got, want);
+		ck_assert_uint_eq(d.changed, MAX_ELEMENTS);
+	}
+}
+END_TEST
+
 SUITE(delta, .seconds = 30)

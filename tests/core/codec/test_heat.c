@@ -122,6 +122,19 @@ START_LOOP_TEST(cells_have_the_largest_changes, 60)
 }
 END_TEST
 
+START_TEST(what_changed_is_never_0)
+{
+	const uint64_t shape[] = { 1, 3 };
+	struct heat h;
+
+	ck_assert(heat_init(&h, shape, 2, 3));
+	heat_add(&h, cells[0], 0, (const double[]){ 0, 0, 0 },
+		 (const double[]){ 1e-50, -1e-50, 1e300 }, 3);
+	ck_assert(cells[0][0] == FLT_TRUE_MIN && cells[0][1] == -FLT_TRUE_MIN);
+	ck_assert(cells[0][2] == FLT_MAX);
+}
+END_TEST
+
 START_TEST(nothing_has_no_cells)
 {
 	const uint64_t empty[] = { 3, 0, 2 }, huge[] = { 1ULL << 40, 1ULL << 40 },
