@@ -100,6 +100,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(catalog_path) \
 	X(checkpointable) \
 	X(chunkmap) \
+	X(chunkrows) \
 	X(ckpt) \
 	X(ckpt_api) \
 	X(ckpt_backing) \

@@ -16,6 +16,13 @@ void buf_release(struct buf *b)
 	*b = (struct buf)BUF_INIT(b->max);
 }
 
+void buf_restart(struct buf *b)
+{
+	b->len = 0;
+	if (b->err == EFBIG)
+		b->err = 0;
+}
+
 void *buf_room(struct buf *b, size_t n)
 {
 	size_t need, cap = b->cap ? b->cap : 64;

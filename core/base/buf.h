@@ -28,6 +28,8 @@ struct buf {
 	}
 
 void buf_release(struct buf *b);
+/* Empties it for another attempt, also after EFBIG; ENOMEM stays. */
+void buf_restart(struct buf *b);
 /* Makes room for n more bytes: returns a pointer to them (then add to .len), or NULL with .err
  * set. */
 void *buf_room(struct buf *b, size_t n);

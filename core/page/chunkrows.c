@@ -252,11 +252,12 @@ int chunkrows_write(struct chunkrows *r, struct page *p, struct ckpt_err *e)
 		size_t cuts = entries_within(&r->cuts, most),
 		       files = entries_within(&r->files, most);
 
-		b.len = 0;
+		buf_restart(&b);
 		add_entries(&b, &r->cuts, cuts);
 		add_entries(&b, &r->files, files);
 		add_rows(&b, r, cuts, files);
-		if (!most || page_section_size(&b) <= FIXED_BYTES + r->n * BYTES_PER_TENSOR)
+		if (!most || b.err == ENOMEM ||
+		    (!b.err && page_section_size(&b) <= FIXED_BYTES + r->n * BYTES_PER_TENSOR))
 			break;
 	}
 	if (!rc)

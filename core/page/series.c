@@ -198,6 +198,8 @@ int series_write(const struct series *s, struct page *p, size_t room, struct ckp
 		size_t size;
 
 		add_all(s, &b, step);
+		if (b.err == EFBIG)
+			continue;
 		size = b.err ? 0 : page_section_size(&b);
 		if (!size)
 			return err_nomem(e);

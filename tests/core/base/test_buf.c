@@ -37,6 +37,22 @@ START_TEST(an_error_sticks)
 }
 END_TEST
 
+START_TEST(another_attempt_after_the_ceiling)
+{
+	struct buf b = BUF_INIT(4);
+
+	buf_str(&b, "too long");
+	buf_restart(&b);
+	buf_str(&b, "abcd");
+	ck_assert_int_eq(b.err, 0);
+	ck_assert_str_eq(b.data, "abcd");
+	b.err = ENOMEM;
+	buf_restart(&b);
+	ck_assert_int_eq(b.err, ENOMEM);
+	buf_release(&b);
+}
+END_TEST
+
 START_TEST(out_of_memory_is_an_error_and_keeps_content)
 {
 	struct buf b = BUF_INIT(1 << 20);
