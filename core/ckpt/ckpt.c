@@ -244,6 +244,15 @@ const char *ckpt_version(void)
 	return CKPTFS_VERSION;
 }
 
+/* For the page in the tree. */
+static int keep_options(struct ckpt *c, const struct ckpt_opts *opts, struct ckpt_err *e)
+{
+	struct ckpt_opts o = *opts;
+
+	c->said = (struct arena)ARENA_INIT(2 * CKPT_MAX_WORDS);
+	return ckpt_opts_words(&o, &c->said, &c->options, e);
+}
+
 int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 		   struct ckpt_err *e)
 {
@@ -252,6 +261,8 @@ int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt *
 
 	if (!rc) {
 		rc = open_any(c, opts, e);
+		if (!rc)
+			rc = keep_options(c, opts, e);
 		if (rc)
 			rc = err_wrap(e, "checkpoint '%s'", path);
 	}
@@ -312,6 +323,8 @@ int ckpt_open_place(struct place *place, const char *root, const struct ckpt_opt
 	rc = c->root && c->dir ? detect(c, e) : err_nomem(e);
 	if (!rc)
 		rc = engine_open(c->engine, opts, e);
+	if (!rc)
+		rc = keep_options(c, opts, e);
 	if (rc) {
 		ckpt_close(c);
 		return rc == -ENOMEM ? rc : err_wrap(e, "checkpoint '%s'", root);
@@ -330,6 +343,7 @@ void ckpt_close(struct ckpt *c)
 	free(c->dir);
 	free(c->root);
 	arena_release(&c->words);
+	arena_release(&c->said);
 	free(c);
 }
 

@@ -47,11 +47,13 @@ struct ckpt {
 	struct ckpt_run *run;  /* or NULL */
 	char *root;	       /* absolute path of the checkpoint */
 	char *dir; /* the directory of root: root itself, or the directory that contains the file */
-	const char *file;	   /* NULL, or the file's name: the end of root */
-	struct place *place;	   /* an open handle on dir */
-	struct arena words;	   /* storage of the options, if they were strings */
-	struct ckpt_totals totals; /* for a run: 0 where it has nothing */
-	bool in_run;		   /* it is shown in a run's tree */
+	const char *file;	    /* NULL, or the file's name: the end of root */
+	struct place *place;	    /* an open handle on dir */
+	struct arena words;	    /* storage of the options, if they were strings */
+	struct arena said;	    /* storage of: */
+	const char *const *options; /* see ckpt_opts_words; of a run, those of its tree */
+	struct ckpt_totals totals;  /* for a run: 0 where it has nothing */
+	bool in_run;		    /* it is shown in a run's tree */
 };
 
 /* A checkpoint that can be read. */

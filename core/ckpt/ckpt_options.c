@@ -3,11 +3,16 @@
 
 #include "base/arena.h"
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/sized.h"
 #include "base/text.h"
+#include "ckpt/model_recipe.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum who { TREE, HOW, PROGRAM };
@@ -117,6 +122,62 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, s
 		       : err_set(e, EINVAL, "unknown option '%.*s'", (int)len, words[i]);
 	}
 	return rc;
+}
+
+/* n: how many words there are so far. */
+static int add_word(const char ***words, size_t *n, const struct ckpt_option *x, const char *value,
+		    struct arena *a)
+{
+	bool file = x->form == CKPT_OPTION_FILE && *value != '/' &&
+		    (strcmp(x->name, "recipe") != 0 || model_recipe_is_file(value));
+	autofree char *path = file ? realpath(value, NULL) : NULL;
+	autofree char *word = NULL;
+
+	if (asprintf(&word, "%s=%s", x->name, path ? path : value) < 0) {
+		word = NULL;
+		return -ENOMEM;
+	}
+	(*words)[(*n)++] = arena_dup(a, word, strlen(word));
+	return (*words)[*n - 1] ? 0 : -ENOMEM;
+}
+
+int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **ret,
+		    struct ckpt_err *e)
+{
+	size_t most = ARRAY_LEN(options) + 1, n = 0;
+	const char **words;
+	int rc = 0;
+
+	for (const char *const *x = o->include; x && *x; x++)
+		most++;
+	for (const char *const *x = o->exclude; x && *x; x++)
+		most++;
+	words = arena_array(a, most, sizeof(*words));
+	if (!words)
+		return err_nomem(e);
+	for (size_t i = 0; !rc && i < ARRAY_LEN(options); i++) {
+		const struct ckpt_option *x = &options[i];
+		const void *at = ckpt_opts_at(o, x);
+		char size[24];
+
+		if (!x->tree || x->form == CKPT_OPTION_FLAG)
+			continue;
+		if (x->form == CKPT_OPTION_SIZE) {
+			(void)snprintf(size, sizeof(size), "%" PRIu64, *(const uint64_t *)at);
+			rc = *(const uint64_t *)at ? add_word(&words, &n, x, size, a) : 0;
+		} else if (x->form != CKPT_OPTION_LIST) {
+			const char *value = *(const char *const *)at;
+
+			rc = value ? add_word(&words, &n, x, value, a) : 0;
+		} else {
+			const char *const *list = *(const char *const *const *)at;
+
+			for (; !rc && list && *list; list++)
+				rc = add_word(&words, &n, x, *list, a);
+		}
+	}
+	*ret = words;
+	return rc ? err_nomem(e) : 0;
 }
 
 int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choice *of, size_t n,

@@ -80,6 +80,14 @@ struct ckpt_opts {
 int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *hooks, size_t hooks_size,
 		    struct arena *a, struct ckpt_opts *ret, struct ckpt_err *e);
 
+/*
+ * The strings that ckpt_open would have to be given elsewhere, in another directory, for the same
+ * names and bytes; NULL-terminated, in the arena. Flags are not among them: commands that read a
+ * tensor do what allow_missing does in any case.
+ */
+int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **ret,
+		    struct ckpt_err *e);
+
 /* The field of option x: a CKPT_OPTION_FIELD_... */
 void *ckpt_opts_at(struct ckpt_opts *o, const struct ckpt_option *x);
 

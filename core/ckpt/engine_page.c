@@ -22,8 +22,8 @@ int engine_page(void *arg, enum view_page which, const char **ret, size_t *ret_l
 		if (!made)
 			return err_nomem(e);
 		rc = which == VIEW_PAGE ? live_page(eng->c->root, &made->data, &made->len, e)
-					: live_data(eng->c, eng->c->root, eng->c->in_run,
-						    &made->data, &made->len, e);
+					: live_data(eng->c, eng->c->root, eng->c->options,
+						    eng->c->in_run, &made->data, &made->len, e);
 		if (rc) {
 			free(made);
 			return rc;

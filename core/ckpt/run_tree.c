@@ -405,11 +405,16 @@ static int own_text(struct tree *t, ckpt_node node, char **ret, size_t *ret_len,
 {
 	struct ckpt_run *r = run_of(t);
 	struct ckpt run = { .tree = t, .run = r }; /* for functions that take any */
+	struct arena words CLEANUP(arena_release) = ARENA_INIT(2 * CKPT_MAX_WORDS);
+	struct ckpt_opts o = r->opts;
 
 	if (node == INFO)
 		return run_info_json(t, ret, ret_len, e);
-	return node == PAGES + 1 + VIEW_PAGE ? live_page(r->root, ret, ret_len, e)
-					     : live_data(&run, r->root, false, ret, ret_len, e);
+	if (node == PAGES + 1 + VIEW_PAGE)
+		return live_page(r->root, ret, ret_len, e);
+	if (ckpt_opts_words(&o, &words, &run.options, e))
+		return -ENOMEM;
+	return live_data(&run, r->root, run.options, false, ret, ret_len, e);
 }
 
 static int own_stat(struct tree *t, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)

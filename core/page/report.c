@@ -382,10 +382,10 @@ int live_page(const char *path, char **ret, size_t *ret_len, struct ckpt_err *e)
 	return finish(&report, rc, ret, ret_len, e);
 }
 
-int live_data(struct ckpt *c, const char *path, bool in_run, char **ret, size_t *ret_len,
-	      struct ckpt_err *e)
+int live_data(struct ckpt *c, const char *path, const char *const *options, bool in_run, char **ret,
+	      size_t *ret_len, struct ckpt_err *e)
 {
-	const struct ckpt_report o = { .path = path };
+	const struct ckpt_report o = { .path = path, .options = options };
 	struct report report CLEANUP(
 		report_release) = { .o = &o,
 				    .head = BUF_INIT(MAX_LIVE),

@@ -63,6 +63,18 @@ test_a_page() {
   view page m "$dir/run/step-1" model.layers.0.q.weight
 }
 
+# Commands on the page have to read what the mount shows.
+test_the_mounts_options() {
+  local dir
+  dir=$(seen)
+  printf 's/^model[.]x$/model.y/\n' >rules
+  mount_at m "$dir/run/step-1" -o dtype=bf16,rename=rules,exclude='model.layers.*',exclude=model.d
+  view options m exclude='model.layers.*' exclude=model.d rename="$PWD/rules" dtype=bf16
+  mount_at r "$dir/run" -o dtype=fp16,shard_size=1MB,allow_missing
+  view options r dtype=fp16 shard_size=1000000
+  view options r/step-1 dtype=fp16 shard_size=1000000
+}
+
 test_slices_and_keys() {
   local dir
   dir=$(seen)

@@ -192,6 +192,15 @@ def loaded(browser, ending):
     return [r for r in browser.requests if r.endswith(ending)]
 
 
+def options(mount, *words):
+    """The options in data.js are these."""
+    with open(f"{mount}/.ckptfs/view/data.js", encoding="ascii") as f:
+        text = f.read()
+    packed = text[text.index('head:"') + 6:]
+    head = json.loads(zlib.decompress(base64.b64decode(packed[:packed.index('"')]), -15))
+    assert head["options"] == list(words), head["options"]
+
+
 def page(mount, ckpt, name):
     url = "file://" + os.path.realpath(mount) + "/.ckptfs/view/index.html"
     for dark in (False, True):
