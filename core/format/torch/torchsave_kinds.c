@@ -87,7 +87,8 @@ static int end_text(struct walk *w, struct ckpt_err *e)
  * writes for per_channel_affine_float_qparams */
 int kinds_quantiser(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e)
 {
-	const struct pk_value *q = pk_len(c->args) > 4 ? &c->args->n->own[4] : NULL;
+	const struct pk_value *q =
+		c->args->type == PK_TUPLE && pk_len(c->args) > 4 ? &c->args->n->own[4] : NULL;
 	const struct pk_value *f = q && q->type == PK_TUPLE && pk_len(q) >= 3 ? q->n->own : NULL;
 	int rc;
 
@@ -225,6 +226,9 @@ static int read_numbers(struct walk *w, const struct pk_value *v, struct numbers
 	for (size_t i = 0; i < n; i++)
 		if (ret->v[i] > (size == 8 ? INT64_MAX : INT32_MAX))
 			return bad_nested(e);
+	if (n > w->t->visits)
+		return walk_too_often(e);
+	w->t->visits -= n;
 	ret->n = n;
 	ret->n_dims = t.n_dims;
 	memcpy(ret->size, t.size, sizeof(ret->size));

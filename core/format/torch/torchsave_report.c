@@ -643,7 +643,7 @@ int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t b
 	}
 	if (!rc)
 		rc = check_path(&walk, e);
-	if (!rc && torch_call_of(&root, &c) && pk_is(c.fn, NULL, "_rebuild_qtensor"))
+	if (!rc && torch_call_of(&root, &c) && c.fn && pk_is(c.fn, NULL, "_rebuild_qtensor"))
 		rc = kinds_quantiser(&walk, &c, (unsigned)walk.n_steps, e);
 	end_walk(&walk);
 	return rc < 0 ? rc : 0;
