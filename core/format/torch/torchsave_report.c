@@ -295,6 +295,7 @@ static int count_of(struct walk *w, int kind, uint32_t **ret, struct ckpt_err *e
 /* Gives the value another name if this one is in use: "w@2". */
 static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struct ckpt_err *e)
 {
+	const struct pk_str *first;
 	uint32_t *count, n;
 	int rc = count_of(w, kind, &count, e);
 
@@ -303,6 +304,7 @@ static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struc
 		ret->end = w->steps[w->n_steps - 1].end;
 	if (rc || !(*count)++)
 		return rc;
+	first = pk_intern(w->t->strings, w->path.data, w->path.len);
 	for (n = *count;; n++) {
 		struct place_in_walk from;
 		char number[12];
@@ -311,10 +313,14 @@ static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struc
 		rc = go_beside(w, "@", number, strlen(number), &from, e);
 		if (!rc)
 			rc = count_of(w, kind, &count, e);
-		if (rc || !(*count)++)
+		if (rc)
 			return rc;
+		if (!(*count)++)
+			break;
 		go_back(w, &from);
 	}
+	w->t->named[first->id][kind] = n; /* so that none of these is tried again */
+	return 0;
 }
 
 /* ---- reporting ---- */

@@ -140,7 +140,7 @@ static const float floats[4] = { 0, 1, 2, 3 };
 static void put_zip(const char *name, const char *text, const char *order)
 {
 	struct archive a = { .style = { 0 } };
-	struct buf pkl = BUF_INIT(1 << 20);
+	struct buf pkl = BUF_INIT(1 << 22);
 
 	put_pickle(&pkl, text);
 	archive_add(&a, "data.pkl", pkl.data, pkl.len);
@@ -439,6 +439,30 @@ START_LOOP_TEST(what_was_saved_becomes_tensors_and_objects, (int)ARRAY_LEN(state
 {
 	put_zip("f.pt", states[_i].pickle, NULL);
 	expect("f.pt", states[_i].want);
+}
+END_TEST
+
+/* Many values of one name, while as many names that they could have are in use. */
+START_TEST(names_in_use_are_not_tried_again_for_each_value)
+{
+	enum { N = 40000 };
+	struct buf text = BUF_INIT(1 << 22);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n;
+
+	buf_str(&text, "}(");
+	for (unsigned i = 2; i < N + 2; i++)
+		buf_printf(&text, "<0.503921568627451@%u>N", i);
+	for (unsigned i = 0; i < N; i++)
+		buf_str(&text, "G?\xe0      N");
+	buf_str(&text, "u");
+	put_zip("f.pt", text.data, NULL);
+	buf_release(&text);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	(void)catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 2 * N);
+	catalog_close(c);
 }
 END_TEST
 
