@@ -25,7 +25,7 @@ enum { MAX_MEMBERS = 1 << 20, MAX_RECORDS = 1 << 16 /* bytes of a pax header */ 
 /* What extended headers say of the next member. */
 struct next {
 	char name[TAR_MAX_NAME + 1];
-	bool named, sized;
+	bool named, sized, sparse;
 	uint64_t size;
 };
 
@@ -95,12 +95,15 @@ static bool read_record(struct next *x, const char *s, size_t n)
 	const char *eq = memchr(s, '=', n);
 	size_t key = eq ? (size_t)(eq - s) : 0, len = eq ? n - key - 1 : 0;
 
-	if (key == 4 && !memcmp(s, "path", 4)) {
+	if (key > 11 && !memcmp(s, "GNU.sparse.", 11))
+		x->sparse = true;
+	if ((key == 4 && !memcmp(s, "path", 4)) ||
+	    (key == 15 && !memcmp(s, "GNU.sparse.name", 15))) {
 		if (len > TAR_MAX_NAME)
 			return false;
 		memcpy(x->name, eq + 1, len);
 		x->name[len] = 0;
-		x->named = true;
+		x->named = len > 0; /* empty: the header's counts */
 	} else if (key == 4 && !memcmp(s, "size", 4)) {
 		x->size = 0;
 		for (size_t i = 0; i < len; i++) {
@@ -166,19 +169,33 @@ static void read_name(const uint8_t *h, struct next *x)
 			       (const char *)h + NAME_AT);
 }
 
+/* What holds no data, whatever its size says: links, devices, directories, pipes. Python's tarfile
+ * does the same; for a directory, POSIX has the size as a limit on what it may contain. */
+static bool is_bare(const uint8_t *h)
+{
+	size_t n = strnlen((const char *)h + NAME_AT, NAME_SIZE);
+	char type = (char)h[TYPE_AT];
+
+	return (type >= '1' && type <= '6') || (!type && n && h[NAME_AT + n - 1] == '/');
+}
+
 static int read_member(const struct blob *b, const uint8_t *h, uint64_t at, struct next *x,
 		       tar_each_fn *each, void *arg, uint64_t *ret_end, struct ckpt_err *e)
 {
 	struct tar_member m = { .name = x->name, .at = at + TAR_BLOCK, .kind = TAR_OTHER };
 	char type = (char)h[TYPE_AT];
 	bool extends = type == 'x' || type == 'L';
+	bool of_others =
+		type == 'g' || type == 'K'; /* defaults for all; the target of a long link */
 	int rc = 0;
 
 	if (!sum_is_right(h) || !read_number(h + SIZE_AT, SIZE_SIZE, &m.size))
 		return err_set(e, ERR_CORRUPT, "the archive's header at byte %llu is damaged",
 			       (unsigned long long)at);
-	if (x->sized && !extends)
+	if (x->sized && !extends && !of_others)
 		m.size = x->size;
+	if (is_bare(h))
+		m.size = 0;
 	if (type == '0' || !type || type == '7')
 		m.kind = TAR_FILE;
 	else if (type == '5')
@@ -196,7 +213,10 @@ static int read_member(const struct blob *b, const uint8_t *h, uint64_t at, stru
 	*ret_end = m.at + (m.size + TAR_BLOCK - 1) / TAR_BLOCK * TAR_BLOCK;
 	if (extends)
 		return read_extended(b, type, m.at, m.size, x, e);
-	if (type != 'g' && type != 'K') { /* defaults for all members; the target of a long link */
+	if (!of_others && (type == 'S' || x->sparse))
+		return err_set(e, ERR_UNSUPPORTED,
+			       "'%.100s' is stored as a sparse file: unpack the archive", x->name);
+	if (!of_others) {
 		rc = each(arg, &m, e);
 		*x = (struct next){ .named = false };
 	}

@@ -148,4 +148,52 @@ START_TEST(extended_headers_that_lie)
 }
 END_TEST
 
+/* Neither have links, devices and directories data, nor do the headers of others take what an 'x'
+ * header says of the next member. */
+START_TEST(only_files_have_data)
+{
+	static const char types[] = "123456";
+
+	for (const char *t = types; *t; t++) {
+		size_t at = tar_add(&tar, "a", *t, "", 0);
+
+		memcpy(tar.data + at + 124, "00000001000", 12);
+		tar_seal(&tar, at);
+	}
+	memcpy(tar.data + tar_add(&tar, "d/", 0, "", 0) + 124, "00000001000", 12);
+	tar_seal(&tar, tar.len - 512);
+	tar_add(&tar, "pax", 'x', "11 size=99\n", 11);
+	tar_add(&tar, "l", '1', "", 0);
+	tar_add(&tar, "b", '0', "xyz", 3);
+	tar_end(&tar);
+	expect("- a 512+0\n- a 1024+0\n- a 1536+0\n- a 2048+0\nd a 2560+0\n- a 3072+0\n"
+	       "d d/ 3584+0\n- l 5120+0\nf b 5632+3\n");
+}
+END_TEST
+
+START_TEST(an_extended_header_is_for_the_next_member)
+{
+	tar_add(&tar, "pax", 'x', "8 path=\n9 size=5\n", 17);
+	tar_add(&tar, "global", 'g', "11 comment=\n", 12);
+	tar_add(&tar, "././@LongLink", 'K', "target", 7);
+	tar_add(&tar, "a", '0', "12345", 5);
+	tar_add(&tar, "b", '0', "xyz", 3);
+	tar_end(&tar);
+	expect("f a 3584+5\nf b 4608+3\n");
+}
+END_TEST
+
+START_TEST(sparse_files_are_refused)
+{
+	static const char pax[] = "22 GNU.sparse.major=1\n21 GNU.sparse.name=a\n";
+
+	tar_add(&tar, "a", 'S', "xyz", 3);
+	expect_error(ERR_UNSUPPORTED, "'a' is stored as a sparse file: unpack the archive");
+	tar.len = 0;
+	tar_add(&tar, "pax", 'x', pax, sizeof(pax) - 1);
+	tar_add(&tar, "GNUSparseFile.1/a", '0', "xyz", 3);
+	expect_error(ERR_UNSUPPORTED, "'a' is stored as a sparse file: unpack the archive");
+}
+END_TEST
+
 SUITE(tar, .teardown = teardown)
