@@ -50,6 +50,9 @@ struct torchsave {
 	bool walked;
 	uint32_t (*named)[2]; /* by string id: how many tensors and objects have this name */
 	size_t named_cap;
+	uint64_t *seen; /* by string id: the last dict looked at that has it as a key */
+	size_t seen_cap;
+	uint64_t n_dicts; /* looked at */
 };
 
 /* Reads the pickle and locates the storages. Call torchsave_release even if it fails. */

@@ -419,6 +419,7 @@ void torchsave_release(struct torchsave *t)
 	pk_strings_free(t->strings);
 	free(t->storages);
 	free(t->named);
+	free(t->seen);
 	torchsave_tar_free(t->tar);
 	*t = (struct torchsave){ 0 };
 }

@@ -12,6 +12,7 @@
  */
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
@@ -23,7 +24,9 @@
 #include "index/catalog_build.h"
 #include "parse/pickle_json.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -52,6 +55,85 @@ int walk_too_often(struct ckpt_err *e)
 	return err_set(e, ERR_UNSUPPORTED,
 		       "what was saved refers to itself, or repeats itself "
 		       "without end");
+}
+
+int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e)
+{
+	if (n > t->visits)
+		return walk_too_often(e);
+	t->visits -= n;
+	return 0;
+}
+
+/* ---- keys that occur twice in a dict: the last one counts, as in Python ---- */
+
+/* Equal keys have one string; NULL, with errno, is a failure. Numbers get strings that no text is. */
+static const struct pk_str *string_of_key(struct torchsave *t, const struct pk_value *key)
+{
+	char number[1 + sizeof(key->i)] = { (char)0xff };
+
+	if (key->type == PK_STR)
+		return key->s;
+	memcpy(number + 1, &key->i, sizeof(key->i));
+	return pk_intern(t->strings, number, sizeof(number));
+}
+
+static bool numbers_increase(const struct pk_value *dict)
+{
+	const struct pk_value *last = NULL;
+
+	for (size_t i = 0; i < pk_len(dict); i++) {
+		const struct pk_value *key = &dict->n->v[2 * i];
+
+		if (key->type != PK_INT)
+			continue;
+		if (last && key->i <= last->i)
+			return false;
+		last = key;
+	}
+	return true;
+}
+
+static bool is_repeated(const uint8_t *bits, size_t i)
+{
+	return bits && bits[i / 8] >> i % 8 & 1;
+}
+
+/* *ret: NULL, or a bit for each pair: does its key occur again? */
+static int find_repeated(struct torchsave *t, const struct pk_value *dict, uint8_t **ret,
+			 struct ckpt_err *e)
+{
+	size_t n = pk_len(dict);
+	int rc = n > 1 ? walk_charge(t, n, e) : 0;
+	bool numbers;
+
+	*ret = NULL;
+	if (rc || n < 2)
+		return rc;
+	t->n_dicts++;
+	numbers = !numbers_increase(dict);
+	for (size_t i = n; i-- > 0;) {
+		const struct pk_value *key = &dict->n->v[2 * i];
+		const struct pk_str *s;
+
+		if (key->type != PK_STR && !(key->type == PK_INT && numbers))
+			continue;
+		s = string_of_key(t, key);
+		if (!s)
+			return err_set(e, errno, "too many names");
+		if (!VEC_ROOM_ZEROED(t->seen, t->seen_cap, s->id + (size_t)1))
+			return err_nomem(e);
+		if (t->seen[s->id] != t->n_dicts) {
+			t->seen[s->id] = t->n_dicts;
+			continue;
+		}
+		if (!*ret)
+			*ret = calloc(n / 8 + 1, 1);
+		if (!*ret)
+			return err_nomem(e);
+		(*ret)[i / 8] |= (uint8_t)(1U << i % 8);
+	}
+	return 0;
 }
 
 /* Calls `each` for the values that v is made of. A non-zero return stops and is returned. */
@@ -117,11 +199,15 @@ static int each_of_module(struct torchsave *t, const struct pk_value *v, part_fn
 		left_out = NULL;
 	for (size_t k = 0; !rc && k < ARRAY_LEN(attrs); k++) {
 		const struct pk_value *dict = pk_attr(v, attrs[k]);
+		autofree uint8_t *repeated = NULL;
 
+		rc = find_repeated(t, dict, &repeated, e);
 		for (size_t i = 0; !rc && i < pk_len(dict); i++) {
 			const struct pk_value *pair = &dict->n->v[2 * i];
-			int skip = k == 1 ? contains(t, left_out, pair, e) : 0;
+			int skip = is_repeated(repeated, i);
 
+			if (!skip && k == 1)
+				skip = contains(t, left_out, pair, e);
 			if (skip < 0)
 				return skip;
 			if (!skip && pair[1].type != PK_NONE)
@@ -156,6 +242,18 @@ static int each_of_object(struct torchsave *t, const struct pk_value *v, part_fn
 	return rc ? rc : each_of(t, &f[PK_ITEMS], each, arg, e);
 }
 
+static int each_of_dict(struct torchsave *t, const struct pk_value *v, part_fn *each, void *arg,
+			struct ckpt_err *e)
+{
+	autofree uint8_t *repeated = NULL;
+	int rc = find_repeated(t, v, &repeated, e);
+
+	for (size_t i = 0; !rc && i < pk_len(v); i++)
+		if (!is_repeated(repeated, i))
+			rc = each(arg, &v->n->v[2 * i], 0, &v->n->v[2 * i + 1], e);
+	return rc;
+}
+
 static int each_of(struct torchsave *t, const struct pk_value *v, part_fn *each, void *arg,
 		   struct ckpt_err *e)
 {
@@ -163,9 +261,7 @@ static int each_of(struct torchsave *t, const struct pk_value *v, part_fn *each,
 
 	switch (v->type) {
 	case PK_DICT:
-		for (size_t i = 0; !rc && i < pk_len(v); i++)
-			rc = each(arg, &v->n->v[2 * i], 0, &v->n->v[2 * i + 1], e);
-		return rc;
+		return each_of_dict(t, v, each, arg, e);
 	case PK_LIST:
 	case PK_TUPLE:
 		for (size_t i = 0; !rc && i < pk_len(v); i++)

@@ -56,6 +56,8 @@ int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor
 		      struct ckpt_err *e);
 
 int walk_too_often(struct ckpt_err *e);
+/* Counts the visits of n values; fails if there have been too many. */
+int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e);
 
 /* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for the
  * reason in *e. */

@@ -424,6 +424,11 @@ static const struct {
 	  "r/1 float32 [4] 16 raw 00000000\n"
 	  "w/1 float32 [4] 16 raw 00000000\n" },
 	{ "}<m>" MODULE "<w><T>s<_buffers>}<_modules>}ubs", "m.w/1 float32 [4] 16 raw 00000000\n" },
+	/* of two that have one key the last counts */
+	{ "}(<w><T><w><Tv3><#1><T><#0>N<#1><#7>u",
+	  "w/1 uint16 [2] 4 raw 63646566\n0/1 null\n1/1 7\n" },
+	{ MODULE "(<w><T><w><Tv3>u<_buffers>}(<b><T><b>Nu<_modules>}ub",
+	  "w/1 uint16 [2] 4 raw 63646566\n" },
 	/* two of one name */
 	{ "}(<a>}<b><T>s<a.b><Tv3><a.b@2><Tbytes>u", "a.b/1 float32 [4] 16 raw 00000000\n"
 						     "a.b@2/5 uint16 [2] 4 raw 63646566\n"
