@@ -47,6 +47,7 @@ struct torchsave {
 	size_t n_storages;
 	struct torchsave_tar *tar;
 	uint64_t visits, entries; /* of values, that reports may still make */
+	uint64_t text;		  /* bytes that reports may still write of objects */
 	bool walked;
 	uint32_t (*named)[2]; /* by string id: how many tensors and objects have this name */
 	size_t named_cap;

@@ -18,7 +18,6 @@
 #include "format/torch/torchsave_walk.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
-#include "parse/pickle_json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,10 +33,43 @@ static int not_shown(struct ckpt_err *e, const char *why)
 	return NOT_SHOWN;
 }
 
-static int read_tensor(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e)
+/* The two dicts of (attributes, slots), or the one of attributes. */
+static const struct pk_value *dict_of(const struct pk_value *state, size_t i)
 {
-	int rc = torch_tensor_read(v, ret, e);
+	const struct pk_value *d = state;
 
+	if (state->type == PK_TUPLE)
+		d = i < pk_len(state) ? &state->n->own[i] : NULL;
+	else if (i)
+		d = NULL;
+	return d && d->type == PK_DICT ? d : NULL;
+}
+
+enum { N_DICTS = 2 };
+
+/* Counts what a call refers to that is searched for a key. */
+static int charge_call(struct walk *w, const struct torch_call *c, struct ckpt_err *e)
+{
+	size_t n_args = c->args && c->args->type == PK_TUPLE ? pk_len(c->args) : 0;
+	uint64_t n = n_args;
+
+	for (size_t i = 0; i < n_args; i++)
+		n += pk_dict_len(&c->args->n->own[i]);
+	for (size_t s = 0; s < c->n_states * N_DICTS; s++)
+		n += pk_dict_len(dict_of(c->state[s / N_DICTS], s % N_DICTS));
+	return walk_charge(w->t, n, e);
+}
+
+static int read_tensor(struct walk *w, const struct pk_value *v, struct torch_tensor *ret,
+		       struct ckpt_err *e)
+{
+	struct torch_call c;
+	int rc;
+
+	(void)torch_call_of(v, &c);
+	rc = charge_call(w, &c, e);
+	if (!rc)
+		rc = torch_call_read(&c, ret, e);
 	return rc == -ERR_UNSUPPORTED ? NOT_SHOWN : rc;
 }
 
@@ -197,7 +229,7 @@ static int read_numbers(struct walk *w, const struct pk_value *v, struct numbers
 	struct raw_layout l;
 	uint64_t end, at, n, size;
 	int64_t got;
-	int rc = read_tensor(v, &t, e);
+	int rc = read_tensor(w, v, &t, e);
 
 	if (!rc)
 		rc = torch_tensor_reach(&t, &end, e);
@@ -210,6 +242,9 @@ static int read_numbers(struct walk *w, const struct pk_value *v, struct numbers
 	if ((t.dtype != CKPT_DTYPE_I64 && t.dtype != CKPT_DTYPE_I32) || l.strided || l.neg ||
 	    !box_volume(t.n_dims, t.size, &n) || n > MAX_NUMBERS)
 		return bad_nested(e);
+	rc = walk_charge(w->t, n, e);
+	if (rc)
+		return rc;
 	bytes = malloc(n * size + 1);
 	ret->v = calloc(n + 1, sizeof(*ret->v));
 	if (!bytes || !ret->v)
@@ -226,9 +261,6 @@ static int read_numbers(struct walk *w, const struct pk_value *v, struct numbers
 	for (size_t i = 0; i < n; i++)
 		if (ret->v[i] > (size == 8 ? INT64_MAX : INT32_MAX))
 			return bad_nested(e);
-	if (n > w->t->visits)
-		return walk_too_often(e);
-	w->t->visits -= n;
 	ret->n = n;
 	ret->n_dims = t.n_dims;
 	memcpy(ret->size, t.size, sizeof(ret->size));
@@ -275,7 +307,7 @@ static int report_nested(struct walk *w, const struct torch_call *c, struct ckpt
 
 	if (!a)
 		return bad_nested(e);
-	rc = read_tensor(&a[0], &t, e);
+	rc = read_tensor(w, &a[0], &t, e);
 	if (!rc)
 		rc = read_numbers(w, &a[1], &sizes, e);
 	if (!rc)
@@ -317,7 +349,7 @@ static int report_jagged(struct walk *w, const struct torch_call *c, struct ckpt
 
 	if (!values || !at)
 		return not_shown(e, "a nested tensor of an unknown torch version");
-	rc = read_tensor(values, &t, e);
+	rc = read_tensor(w, values, &t, e);
 	if (!rc)
 		rc = read_numbers(w, at, &offsets, e);
 	if (!rc && len && len->type != PK_NONE)
@@ -349,20 +381,6 @@ static int report_jagged(struct walk *w, const struct torch_call *c, struct ckpt
 }
 
 /* ---- subclasses ---- */
-
-/* The two dicts of (attributes, slots), or the one of attributes. */
-static const struct pk_value *dict_of(const struct pk_value *state, size_t i)
-{
-	const struct pk_value *d = state;
-
-	if (state->type == PK_TUPLE)
-		d = i < pk_len(state) ? &state->n->own[i] : NULL;
-	else if (i)
-		d = NULL;
-	return d && d->type == PK_DICT ? d : NULL;
-}
-
-enum { N_DICTS = 2 };
 
 typedef int attr_fn(struct walk *w, const struct pk_value *pair, bool has_tensor, unsigned depth,
 		    struct ckpt_err *e);
@@ -420,7 +438,7 @@ static int put_attr(struct walk *w, const struct pk_value *pair, bool has_tensor
 	buf_str(&w->text, ", ");
 	buf_json_str(&w->text, pair->s->data, pair->s->len);
 	buf_str(&w->text, ": ");
-	if (pickle_json(pair + 1, &w->text, &why))
+	if (walk_json(w, pair + 1, &why))
 		w->text.len = len;
 	return 0;
 }
@@ -486,8 +504,10 @@ static int report_wrapper(struct walk *w, const struct torch_call *c, unsigned d
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e)
 {
 	struct torch_tensor t = { 0 };
-	int rc;
+	int rc = charge_call(w, c, e);
 
+	if (rc)
+		return rc;
 	if (!c->fn && torchsave_tar_has(w->t, c->value, true)) {
 		rc = torchsave_tar_tensor(w->t, c->value, &t, e);
 		return rc ? rc : walk_dense(w, &t, e);

@@ -35,6 +35,9 @@ enum {
 	 * shared. */
 	SOME_VISITS = 1 << 22,
 	VISITS_PER_BYTE = 64,
+	/* Limit on the text of objects: what the catalog takes, and this for each byte of the
+	 * pickle: strings may be shared. */
+	TEXT_PER_BYTE = 16,
 };
 
 /* ---- kinds of values ---- */
@@ -223,6 +226,12 @@ static int each_of_object(struct torchsave *t, const struct pk_value *v, part_fn
 	const struct pk_value *f = v->n->own, *args = &f[PK_ARGS], *state = &f[PK_STATE];
 	int rc = 0;
 
+	rc = walk_charge(
+		t,
+		pk_dict_len(state->type == PK_TUPLE && pk_len(state) ? &state->n->own[0] : state),
+		e);
+	if (rc)
+		return rc;
 	if (is_nn_module(v))
 		return each_of_module(t, v, each, arg, e);
 	/* TorchScript: build_tensorlist(list), restore_type_tag(dict, "Dict[str, Tensor]") */
@@ -460,6 +469,18 @@ int walk_own_text(struct walk *w, struct ckpt_err *e)
 	return walk_text(w, w->text.data, w->text.len, NULL, e);
 }
 
+int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
+{
+	size_t len = w->text.len;
+	int rc;
+
+	if (!w->t->text)
+		return err_set(e, EFBIG, "the texts of all objects are too large together");
+	rc = pickle_json(v, &w->text, e);
+	w->t->text -= min_u64(w->t->text, w->text.len - len);
+	return rc;
+}
+
 static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct ckpt_err why;
@@ -467,7 +488,7 @@ static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_e
 
 	w->text.len = 0;
 	w->text.err = 0;
-	rc = pickle_json(v, &w->text, &why);
+	rc = walk_json(w, v, &why);
 	if (rc == -ENOMEM) {
 		*e = why;
 		return rc;
@@ -673,6 +694,7 @@ static int begin_walk(struct walk *walk, struct torchsave *t, const char *name,
 		t->walked = true;
 		t->visits = SOME_VISITS + VISITS_PER_BYTE * pickle_end(t->pickle);
 		t->entries = pickle_end(t->pickle);
+		t->text = CATALOG_MAX_TEXT + TEXT_PER_BYTE * pickle_end(t->pickle);
 	}
 	buf_str(&walk->path, "");
 	return catalog_add_source(w, name, strlen(name), &walk->source, e);

@@ -45,6 +45,9 @@ int walk_text(struct walk *w, const char *text, size_t len, const char *fault, s
 /* The same with what is in w->text. */
 int walk_own_text(struct walk *w, struct ckpt_err *e);
 
+/* Appends a value to w->text, as pickle_json does; EFBIG when all texts together are too large. */
+int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e);
+
 /* 1 if there is a tensor in it. */
 int walk_has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e);
 

@@ -471,6 +471,56 @@ START_TEST(names_in_use_are_not_tried_again_for_each_value)
 }
 END_TEST
 
+/* One DTensor under many names, with many attributes that are searched for its tensor. */
+START_TEST(a_search_of_shared_attributes_is_counted)
+{
+	struct buf text = BUF_INIT(1 << 22);
+
+	buf_str(&text, "}(<w>" WRAPPER("DTensor") "}(<_local_tensor><T>");
+	for (unsigned i = 0; i < 20000; i++)
+		buf_str(&text, "NN");
+	buf_str(&text, "utRq\1");
+	for (unsigned i = 0; i < 2000; i++)
+		buf_printf(&text, "<%u>h\1", i);
+	buf_str(&text, "u");
+	put_zip("f.pt", text.data, NULL);
+	buf_release(&text);
+	expect_error("f.pt", ERR_UNSUPPORTED,
+		     "read 'f.pt': '404': what was saved refers to itself, or repeats itself "
+		     "without end");
+}
+END_TEST
+
+/* One text of 6 MB under many names: not made for those after the first. */
+START_TEST(a_text_is_not_made_again_when_there_are_too_many)
+{
+	struct buf text = BUF_INIT(1 << 22);
+	const struct catalog_object *o;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n;
+
+	buf_str(&text, "}(<w>](<");
+	for (unsigned i = 0; i < 999; i++)
+		buf_str(&text, "\1");
+	buf_str(&text, ">q\1");
+	for (unsigned i = 0; i < 1000; i++)
+		buf_str(&text, "h\1");
+	buf_str(&text, "eq\2");
+	for (unsigned i = 10; i < 40; i++)
+		buf_printf(&text, "<%u>h\2", i);
+	buf_str(&text, "<z><#1>u");
+	put_zip("f.pt", text.data, NULL);
+	buf_release(&text);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	o = catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 32);
+	ck_assert_ptr_null(o[0].fault);
+	ck_assert_str_eq(o[n - 3].fault, "the texts of all objects are too large together");
+	catalog_close(c);
+}
+END_TEST
+
 /* ---- nested tensors: parts of <T>, as the numbers say ---- */
 
 #define NUMBERS(at, sizes, strides) \
