@@ -1,5 +1,6 @@
 // The details of the selected item.
 
+const HEAD_OPTIONS = ['include', 'exclude', 'rename', 'dtype', 'index', 'ignore_ctime']; // it refuses the others
 const MAX_CHOICES = 4096; // equal layers that a menu or a chart shows
 let values = null; // a page made without --stat has none
 let chunks = null;
@@ -338,10 +339,11 @@ class Detail {
       (chunks.hasRanks() ? ', coloured by the rank that wrote them' : files > 1 ? ', coloured by file' : '')), map.element, ...chunkTable(all)];
   }
 
-  // The options that this page was made with, before these arguments.
-  inShell(...args) {
-    const words = [...this.head.options.map((o) => '--' + o), ...(args.some((a) => a[0] === '-') ? ['--'] : []), ...args];
-    return words.map((w) => ' ' + shellWord(w)).join('');
+  // A command with the options that this page was made with, or those of them that it takes, and arguments.
+  inShell(command, ...args) {
+    const options = this.head.options.filter((o) => command !== 'head' || HEAD_OPTIONS.includes(o.split('=')[0]));
+    const words = [...options.map((o) => '--' + o), ...(args.some((a) => a[0] === '-') ? ['--'] : []), ...args];
+    return ['ckptfs', command, ...words.map(shellWord)].join(' ');
   }
 
   inPython(path) {
@@ -356,8 +358,8 @@ class Detail {
 
   // Commands to get the item, in a shell and in Python.
   commands(name, object, made) {
-    const path = this.head.checkpoint.path, what = this.inShell(path, name);
-    const lines = made ? [] : object ? [`ckptfs info${what}`] : [`ckptfs head${what}`, `ckptfs info${what}`];
+    const path = this.head.checkpoint.path, commands = object ? ['info'] : ['head', 'info'];
+    const lines = made ? [] : commands.map((c) => this.inShell(c, path, name));
     const key = pythonString(name), get = object ? `ck.objects[${key}].value` : made ? `ck.model[${key}]` : `ck[${key}]`;
     return [...(made ? [] : [element('h3', null, 'In a shell'), ...lines.map(copyable)]),
       element('h3', null, 'In Python'), copyable(`import ckptfs; ck = ${this.inPython(path)}; x = ${get}`)];

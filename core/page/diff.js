@@ -303,10 +303,10 @@ class DiffDetail extends Detail {
     const key = pythonString(name), x = (ck) => `${ck}${model ? '.model' : object ? '.objects' : ''}[${key}]${object ? '.value' : ''}`;
     if (result !== ONLY_A && result !== ONLY_B) {
       const glob = name.replace(/[*?[{\\]/g, '\\$&');
-      parts.push(copyable('ckptfs diff' + (model ? ' --model' : '') + ' --values' + this.inShell(a.path, b.path, glob)));
+      parts.push(copyable(this.inShell(model ? 'diff --model --values' : 'diff --values', a.path, b.path, glob)));
     }
     if (!object && result !== KIND)
-      parts.push(...[result !== ONLY_B && a, result !== ONLY_A && b].filter(Boolean).map((side) => copyable('ckptfs head' + this.inShell(side.path, name))));
+      parts.push(...[result !== ONLY_B && a, result !== ONLY_A && b].filter(Boolean).map((side) => copyable(this.inShell('head', side.path, name))));
     return [...(parts.length ? [element('h3', null, 'In a shell'), ...parts] : []), ...(result === ONLY_A || result === ONLY_B || result === KIND ? []
       : [element('h3', null, 'In Python'), copyable(`import ckptfs; a, b = ${this.inPython(a.path)}, ${this.inPython(b.path)}; x, y = ${x('a')}, ${x('b')}`)])];
   }
