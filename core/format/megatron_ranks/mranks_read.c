@@ -57,7 +57,8 @@ static int sample(struct walk *w, const struct torch_view *v, struct digest *ret
 	if (!v->numel)
 		return 0;
 	if (w->d->samples++ >= MAX_SAMPLES)
-		return err_set(e, EFBIG, "there are more than %d tensors of which there may be copies",
+		return err_set(e, EFBIG,
+			       "there are more than %d tensors of which there may be copies",
 			       MAX_SAMPLES);
 	return torch_file_sample(&w->file, v, ret, e);
 }
