@@ -475,7 +475,7 @@ int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 	int rc;
 
 	if (!w->t->text)
-		return err_set(e, EFBIG, "the texts of all objects are too large together");
+		return err_set(e, EFBIG, "the objects' texts are more than 64 MiB");
 	rc = pickle_json(v, &w->text, e);
 	w->t->text -= min_u64(w->t->text, w->text.len - len);
 	return rc;

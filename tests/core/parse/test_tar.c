@@ -153,6 +153,7 @@ END_TEST
 START_TEST(only_files_have_data)
 {
 	static const char types[] = "123456";
+	size_t dir;
 
 	for (const char *t = types; *t; t++) {
 		size_t at = tar_add(&tar, "a", *t, "", 0);
@@ -160,8 +161,9 @@ START_TEST(only_files_have_data)
 		memcpy(tar.data + at + 124, "00000001000", 12);
 		tar_seal(&tar, at);
 	}
-	memcpy(tar.data + tar_add(&tar, "d/", 0, "", 0) + 124, "00000001000", 12);
-	tar_seal(&tar, tar.len - 512);
+	dir = tar_add(&tar, "d/", 0, "", 0);
+	memcpy(tar.data + dir + 124, "00000001000", 12);
+	tar_seal(&tar, dir);
 	tar_add(&tar, "pax", 'x', "11 size=99\n", 11);
 	tar_add(&tar, "l", '1', "", 0);
 	tar_add(&tar, "b", '0', "xyz", 3);
