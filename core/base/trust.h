@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trust - may a file outside a checkpoint's directory be treated as part of the checkpoint? Only if
- * everyone who can change that file can also change the checkpoint.
+ * anyone able to change that file can also change the checkpoint.
  *
  * Threads: no shared state.
  */

@@ -389,7 +389,7 @@ function showDiff(head, table, reveal) {
       element('bdi', null, clipped(name, 60)), element('span', { class: 'quiet' }, (diff.newNan(heat.row) ? 'NaN, ' : '') + percent(diff.relative(heat.row))));
   });
   const roles = fold('By role, the most changed first', false);
-  roles.addEventListener('toggle', () => { // names are many: not before somebody asks
+  roles.addEventListener('toggle', () => { // there may be many roles, so the table is built when it is first opened
     roles.append(...sumTable('role', sums(false).sort(([, x], [, y]) => y.relative - x.relative)));
   }, { once: true });
   const box = at('run');

@@ -1,7 +1,7 @@
 'use strict';
-// What only the page in a mount has: values of tensors, which its scripts and pictures bring from
-// files beside it (page/picture.h). A file is made when it is loaded, and nothing is loaded before
-// somebody asks for values.
+// Shows values of tensors on the page in a mount, from scripts and pictures beside it
+// (page/picture.h). Each of these files is made when it is loaded, and none is loaded until the user
+// asks for values.
 
 const TILE = 256, SAMPLES = 4;
 const MIN_EXPONENT = -149, MAX_EXPONENT = 128;
@@ -257,7 +257,7 @@ class Heat {
     this.other = ''; // name of the checkpoint beside this one
   }
 
-  // Another tensor was selected. Its values are not read before somebody asks for them.
+  // Another tensor was selected. Its values are read when the button is pressed.
   show(row) {
     const t = this.tree.table;
     if (row === this.row)

@@ -147,7 +147,7 @@ static void add_live_policy(struct buf *b)
 {
 	buf_str(b, " ");
 	add_hash(b, page_heat);
-	/* 'self' is no file if the page is one. */
+	/* For a page opened as file://, 'self' does not match any file. */
 	buf_str(b, " 'self' file:; img-src 'self' file:");
 }
 

@@ -31,7 +31,7 @@ struct placing {
 
 /* ---- tensors of the model ---- */
 
-/* 1: there is no tensor with that name. */
+/* Returns 1 if there is no tensor with that name. */
 static int take(struct placing *p, const char *name, size_t n_dims, const uint64_t *shape,
 		struct vtensor **ret)
 {
