@@ -17,7 +17,9 @@ allowed() {
     format/dcp | format/deepspeed | format/fsdp | format/megatron_ranks)
       echo "$bytes source index format format/torch"
       ;;
-    format/hyperparallel | format/megatron) echo "$bytes source index format format/dcp" ;;
+    format/hyperparallel) echo "$bytes source index format format/dcp" ;;
+    format/megatron) echo "$bytes source index format format/dcp format/zarr" ;;
+    format/orbax) echo "$bytes source index format format/zarr" ;;
     format/*) echo "$bytes source index format" ;;
     tensor) echo "$bytes index" ;;
     recipe) echo "$bytes tensor" ;;
