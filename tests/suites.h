@@ -117,6 +117,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(cleanup) \
 	X(comm) \
 	X(counters) \
+	X(crc32c) \
 	X(dcp) \
 	X(dedup) \
 	X(deepspeed) \

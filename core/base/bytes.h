@@ -139,6 +139,8 @@ static inline uint64_t cursor_varint(struct cursor *c)
 
 		if (!p)
 			return 0;
+		if (shift == 63 && *p > 1)
+			break;
 		v |= (uint64_t)(*p & 0x7f) << shift;
 		if (!(*p & 0x80))
 			return v;

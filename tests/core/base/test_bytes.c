@@ -87,6 +87,22 @@ START_TEST(varint_reads_back_what_was_put)
 }
 END_TEST
 
+START_TEST(a_varint_beyond_64_bits_is_bad)
+{
+	uint8_t b[10];
+	struct cursor c = cursor_of(b, sizeof(b));
+
+	memset(b, 0x80, sizeof(b)); /* no bits at all, in as many groups as there may be */
+	b[9] = 1;
+	ck_assert_uint_eq(cursor_varint(&c), (uint64_t)1 << 63);
+	ck_assert(!c.bad);
+	b[9] = 2;
+	c = cursor_of(b, sizeof(b));
+	ck_assert_uint_eq(cursor_varint(&c), 0);
+	ck_assert(c.bad);
+}
+END_TEST
+
 START_TEST(range_ok_knows_the_limit_and_does_not_wrap)
 {
 	ck_assert(range_ok(0, 0, 0));
