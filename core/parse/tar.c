@@ -132,7 +132,7 @@ static bool read_records(struct next *x, const char *s, size_t n)
 	return true;
 }
 
-/* type: 'x' for the next member, 'L' its name alone. */
+/* type: 'x' or Solaris' 'X' for the next member, 'L' its name alone. */
 static int read_extended(const struct blob *b, char type, uint64_t at, uint64_t size,
 			 struct next *x, struct ckpt_err *e)
 {
@@ -184,7 +184,7 @@ static int read_member(const struct blob *b, const uint8_t *h, uint64_t at, stru
 {
 	struct tar_member m = { .name = x->name, .at = at + TAR_BLOCK, .kind = TAR_OTHER };
 	char type = (char)h[TYPE_AT];
-	bool extends = type == 'x' || type == 'L';
+	bool extends = type == 'x' || type == 'X' || type == 'L';
 	bool of_others =
 		type == 'g' || type == 'K'; /* defaults for all; the target of a long link */
 	int rc = 0;

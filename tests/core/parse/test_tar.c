@@ -173,6 +173,17 @@ START_TEST(only_files_have_data)
 }
 END_TEST
 
+/* Solaris' tar and pax write them as 'X'. */
+START_TEST(extended_headers_of_solaris_are_read)
+{
+	tar_add(&tar, "pax", 'X', "10 path=d\n9 size=5\n", 19);
+	tar_add(&tar, "a", '0', "12345", 5);
+	tar_add(&tar, "b", '0', "xyz", 3);
+	tar_end(&tar);
+	expect("f d 1536+5\nf b 2560+3\n");
+}
+END_TEST
+
 START_TEST(an_extended_header_is_for_the_next_member)
 {
 	tar_add(&tar, "pax", 'x', "8 path=\n9 size=5\n", 17);
