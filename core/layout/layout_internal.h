@@ -15,8 +15,8 @@
 #include "parse/pickle_strings.h"
 
 #define LAYOUT_NONE UINT32_MAX
-/* Bytes of interned parameters, and of specs: a few million names. */
-#define LAYOUT_MAX_INTERNED ((size_t)128 << 20)
+/* Bytes of interned parameters, and of specs, with the tables that find them: a million names. */
+#define LAYOUT_MAX_INTERNED ((size_t)192 << 20)
 #define LAYOUT_MAX_ENTRIES  ((size_t)1 << 24) /* over all ranks */
 #define LAYOUT_MAX_RULES    ((size_t)1 << 20)
 

@@ -40,14 +40,18 @@ void pk_strings_free(struct pk_strings *t)
 	free(t);
 }
 
+/* Of the table and of what is in the order of ids, which for short strings are most of the memory. */
+static size_t table_bytes(uint32_t cap)
+{
+	return ((size_t)cap + cap / 2) * sizeof(struct pk_str *);
+}
+
 static int grow(struct pk_strings *t)
 {
 	uint32_t cap = t->cap ? t->cap * 2 : 256;
 	struct pk_str **table, **by_id;
 
-	if (t->n < t->cap / 2 && t->n < t->ids_cap)
-		return 0;
-	if (cap < t->cap)
+	if (cap < t->cap || !arena_charge(&t->texts, table_bytes(cap) - table_bytes(t->cap)))
 		return -1;
 	by_id = realloc(t->by_id, cap / 2 * sizeof(struct pk_str *));
 	if (!by_id)
@@ -85,15 +89,19 @@ static struct pk_str **slot_of(const struct pk_strings *t, const void *s, size_t
 const struct pk_str *pk_intern(struct pk_strings *t, const void *s, size_t len)
 {
 	uint64_t hash = XXH3_64bits_withSeed(s, len, t->seed);
-	struct pk_str **slot, *r;
+	struct pk_str **slot = t->cap ? slot_of(t, s, len, hash) : NULL;
+	struct pk_str *r = slot ? *slot : NULL;
 
-	errno = EFBIG; /* unless memory runs out */
-	if (len > UINT32_MAX || grow(t))
-		return NULL;
-	slot = slot_of(t, s, len, hash);
-	r = *slot;
 	if (r)
 		return r;
+	errno = EFBIG; /* unless memory runs out */
+	if (len > UINT32_MAX)
+		return NULL;
+	if (t->n >= t->cap / 2 || t->n >= t->ids_cap) {
+		if (grow(t))
+			return NULL;
+		slot = slot_of(t, s, len, hash);
+	}
 	r = arena_alloc(&t->texts, sizeof(*r) + len + 1);
 	if (!r)
 		return NULL;

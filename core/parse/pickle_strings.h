@@ -23,6 +23,7 @@ struct pk_str {
 };
 
 struct pk_strings;
+/* max_bytes: of all strings, and of the tables that find them. */
 struct pk_strings *pk_strings_new(size_t max_bytes);
 void pk_strings_free(struct pk_strings *t); /* NULL is fine */
 /* The string, which is added if it is new; NULL, with errno EFBIG (over max_bytes) or ENOMEM. */

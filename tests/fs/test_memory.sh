@@ -61,8 +61,9 @@ cases_what_says_much_takes_less_than_a_gibibyte() {
 names 30000000 350 complete.*yes
 dimensions 70000000 700 .
 weight_map 60000000 300 more.than.4194304
-layout_params 60000000 700 complete.*yes
-layout_specs 60000000 700 l.layout:.the.names.or.placements.of.the.layout.take.more.than.128.MiB
+layout_params 30000000 400 complete.*yes
+layout_params 60000000 500 l.layout:.the.names.or.placements.of.the.layout.take.more.than.192.MiB
+layout_specs 60000000 700 l.layout:.the.names.or.placements.of.the.layout.take.more.than.192.MiB
 END
 }
 test_what_says_much_takes_less_than_a_gibibyte() {
