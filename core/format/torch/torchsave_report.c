@@ -38,6 +38,8 @@ enum {
 	/* Limit on the text of objects: what the catalog takes, and this for each byte of the
 	 * pickle: strings may be shared. */
 	TEXT_PER_BYTE = 16,
+	/* Bytes, and values; longer keys are taken to be different. */
+	MAX_KEY = 256,
 };
 
 /* ---- kinds of values ---- */
@@ -70,27 +72,82 @@ int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e)
 
 /* ---- keys that occur twice in a dict: the last one counts, as in Python ---- */
 
-/* Equal keys have one string; NULL, with errno, is a failure. Numbers get strings that no text is. */
+/* True, 1 and 1.0 are one key. */
+static bool is_number(const struct pk_value *key, int64_t *ret)
+{
+	bool whole = key->type == PK_FLOAT && key->f >= -9223372036854775808.0 &&
+		     key->f < 9223372036854775808.0 && key->f == (double)(int64_t)key->f;
+
+	*ret = whole ? (int64_t)key->f : key->i;
+	return whole || key->type == PK_INT || key->type == PK_BOOL;
+}
+
+/* Is it equal to whatever has the same text? Objects are equal to themselves only, as is NaN. */
+static bool has_value(const struct pk_value *key, unsigned *left)
+{
+	if (!*left)
+		return false;
+	--*left;
+	switch (key->type) {
+	case PK_NONE:
+	case PK_BOOL:
+	case PK_INT:
+	case PK_LONG:
+	case PK_STR:
+	case PK_BYTES:
+	case PK_GLOBAL:
+		return true;
+	case PK_FLOAT:
+		return key->f == key->f;
+	case PK_TUPLE:
+		for (size_t i = 0; i < pk_len(key); i++)
+			if (!has_value(&key->n->own[i], left))
+				return false;
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * Equal keys have one string, and those of other types than text one that no text is. NULL: with
+ * errno, a failure; without, a key that is taken to be different from all others.
+ */
 static const struct pk_str *string_of_key(struct torchsave *t, const struct pk_value *key)
 {
 	char number[1 + sizeof(key->i)] = { (char)0xff };
+	struct buf text CLEANUP(buf_release) = BUF_INIT(MAX_KEY);
+	struct ckpt_err why = { 0 };
+	unsigned left = MAX_KEY;
+	int64_t n;
+	int rc;
 
 	if (key->type == PK_STR)
 		return key->s;
-	memcpy(number + 1, &key->i, sizeof(key->i));
-	return pk_intern(t->strings, number, sizeof(number));
+	if (is_number(key, &n)) {
+		memcpy(number + 1, &n, sizeof(n));
+		return pk_intern(t->strings, number, sizeof(number));
+	}
+	number[0] = (char)0xfe;
+	buf_add(&text, number, 1);
+	errno = 0;
+	rc = has_value(key, &left) ? pickle_key(key, &text, &why) : -EINVAL;
+	if (rc == -ENOMEM)
+		errno = ENOMEM;
+	return rc ? NULL : pk_intern(t->strings, text.data, text.len);
 }
 
-static bool numbers_increase(const struct pk_value *dict)
+/* As in most dicts with numbers. */
+static bool only_numbers_increase(const struct pk_value *dict)
 {
 	const struct pk_value *last = NULL;
 
 	for (size_t i = 0; i < pk_len(dict); i++) {
 		const struct pk_value *key = &dict->n->v[2 * i];
 
-		if (key->type != PK_INT)
+		if (key->type == PK_STR)
 			continue;
-		if (last && key->i <= last->i)
+		if (key->type != PK_INT || (last && key->i <= last->i))
 			return false;
 		last = key;
 	}
@@ -108,20 +165,22 @@ static int find_repeated(struct torchsave *t, const struct pk_value *dict, uint8
 {
 	size_t n = pk_len(dict);
 	int rc = n > 1 ? walk_charge(t, n, e) : 0;
-	bool numbers;
+	bool others;
 
 	*ret = NULL;
 	if (rc || n < 2)
 		return rc;
 	t->n_dicts++;
-	numbers = !numbers_increase(dict);
+	others = !only_numbers_increase(dict);
 	for (size_t i = n; i-- > 0;) {
 		const struct pk_value *key = &dict->n->v[2 * i];
 		const struct pk_str *s;
 
-		if (key->type != PK_STR && !(key->type == PK_INT && numbers))
+		if (key->type != PK_STR && !others)
 			continue;
 		s = string_of_key(t, key);
+		if (!s && !errno)
+			continue;
 		if (!s)
 			return err_set(e, errno, "too many names");
 		if (!VEC_ROOM_ZEROED(t->seen, t->seen_cap, s->id + (size_t)1))

@@ -427,6 +427,10 @@ static const struct {
 	/* of two that have one key the last counts */
 	{ "}(<w><T><w><Tv3><#1><T><#0>N<#1><#7>u",
 	  "w/1 uint16 [2] 4 raw 63646566\n0/1 null\n1/1 7\n" },
+	{ "}(\x88<T>N<T><#7>K\5\x86<T>G?\xe0      <T>]<T><#1><Tv3>N<#2><#7>K\5\x86<#4>G?\xe0      "
+	  "N]<#3>u",
+	  "1/1 uint16 [2] 4 raw 63646566\n[]/2 float32 [4] 16 raw 00000000\n"
+	  "0.503921568627451/17 null\n[7, 5]/6 4\n[]/2 3\nnull/4 2\n" },
 	{ MODULE "(<w><T><w><Tv3>u<_buffers>}(<b><T><b>Nu<_modules>}ub",
 	  "w/1 uint16 [2] 4 raw 63646566\n" },
 	/* two of one name */
@@ -458,9 +462,10 @@ START_TEST(names_in_use_are_not_tried_again_for_each_value)
 
 	buf_str(&text, "}(");
 	for (unsigned i = 2; i < N + 2; i++)
-		buf_printf(&text, "<0.503921568627451@%u>N", i);
+		buf_printf(&text, "<{\"__class__\": \"builtins.float\", \"value\": \"nan\"}@%u>N",
+			   i);
 	for (unsigned i = 0; i < N; i++)
-		buf_str(&text, "G?\xe0      N");
+		buf_str(&text, "G\x7f\xf8      N"); /* NaN, which is not equal to itself */
 	buf_str(&text, "u");
 	put_zip("f.pt", text.data, NULL);
 	buf_release(&text);
