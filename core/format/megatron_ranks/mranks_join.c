@@ -38,7 +38,8 @@ struct reporter {
 	uint32_t n_names;
 	struct raw_chunks chunks;
 	const struct pk_str *name;
-	const struct mr_part **slices; /* of the current tensor, by tensor-parallel rank */
+	const struct mr_part **slices;	/* of the current tensor, by tensor-parallel rank */
+	const struct mr_part **of_rank; /* the same, NULL for a rank without one */
 	uint32_t n_slices;
 	int rc; /* of a search that failed */
 	struct ckpt_err *e;
@@ -373,32 +374,38 @@ static int refuse_shapes(const struct reporter *r, const struct mr_part *a, cons
 		       SIZE_TEXT(y->size, y->n_dims));
 }
 
+static int by_rank(const void *ap, const void *bp)
+{
+	const struct mr_part *const *a = ap, *const *b = bp;
+
+	return ((*a)->file->t > (*b)->file->t) - ((*a)->file->t < (*b)->file->t);
+}
+
 /*
- * One slice for each tensor-parallel rank, into r->slices: those of the first stage that has the
- * tensor. Sets *ret_equal if all are equal, as far as was read. Slices of a known tensor have the
+ * One slice for each tensor-parallel rank, into r->slices: that of the first stage where the rank
+ * has the tensor. Sets *ret_equal if all are equal, as far as was read. Slices of a known tensor have the
  * same shape, and it is said if copies differ; others may be anything.
  */
 static int choose(struct reporter *r, const struct mr_part *v, size_t n, bool known,
 		  bool *ret_equal)
 {
-	r->n_slices = 0;
+	while (r->n_slices) /* those of the tensor before */
+		r->of_rank[r->slices[--r->n_slices]->file->t] = NULL;
 	*ret_equal = true;
 	for (size_t i = 0; i < n; i++) {
-		const struct mr_part *before = NULL;
+		const struct mr_part **of = &r->of_rank[v[i].file->t], *before = *of;
 		bool same = same_shape(v, &v[i]);
 
 		if (!same && known)
 			return refuse_shapes(r, v, &v[i]);
-		for (uint32_t k = 0; k < r->n_slices; k++)
-			if (r->slices[k]->file->t == v[i].file->t)
-				before = r->slices[k];
 		if (before && known && !same_sample(before, &v[i]))
 			(void)tell_difference(r, before, &v[i]);
 		if (!before || !known)
 			*ret_equal &= same && same_sample(v, &v[i]);
 		if (!before)
-			r->slices[r->n_slices++] = &v[i];
+			r->slices[r->n_slices++] = *of = &v[i];
 	}
+	qsort(r->slices, r->n_slices, sizeof(struct mr_part *), by_rank);
 	return 0;
 }
 
@@ -429,7 +436,8 @@ static int report_tensor(struct reporter *r, const struct mr_part *v, size_t n)
 		if (d->expert_tp != 1 && r->n_slices > 1)
 			return report_apart(r, v, n,
 					    "experts have another tensor_model_parallel_size");
-		r->n_slices = 1;
+		while (r->n_slices > 1)
+			r->of_rank[r->slices[--r->n_slices]->file->t] = NULL;
 	} else if (r->n_slices != d->tp && rule != MR_COPY && rule != MR_UNKNOWN) {
 		return report_apart(r, v, n, "some ranks have none");
 	}
@@ -471,7 +479,8 @@ int mr_report(struct mr *d, struct ckpt_err *e)
 
 	r.by_name = calloc(r.n_names + (size_t)1, sizeof(*r.by_name));
 	r.slices = calloc(d->tp + (size_t)1, sizeof(struct mr_part *));
-	if (!r.by_name || !r.slices)
+	r.of_rank = calloc(d->tp + (size_t)1, sizeof(struct mr_part *));
+	if (!r.by_name || !r.slices || !r.of_rank)
 		rc = err_nomem(e);
 	for (size_t i = d->n_parts; !rc && i-- > 0;)
 		r.by_name[d->parts[i].name->id] = (uint32_t)i + 1;
@@ -486,6 +495,7 @@ int mr_report(struct mr *d, struct ckpt_err *e)
 	}
 	free(r.by_name);
 	free(r.slices);
+	free(r.of_rank);
 	raw_chunks_release(&r.chunks);
 	return rc;
 }

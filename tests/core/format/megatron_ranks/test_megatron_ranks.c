@@ -83,6 +83,19 @@ START_TEST(slices_are_joined_by_names_and_shapes)
 }
 END_TEST
 
+/* Rank 1 has its slice in the first stage, rank 0 in the second. */
+START_TEST(slices_are_joined_by_rank_not_by_stage)
+{
+	static const char model[] = "'embedding.word_embeddings.weight': t0+0(1,2)";
+
+	put_model("00_000", "", "", 3, 0);
+	put_model("01_000", model, "", 3, 1000);
+	put_model("00_001", model, "", 3, 2000);
+	put_model("01_001", "", "", 3, 3000);
+	expect("embedding.word_embeddings.weight[2,2] 2000 2001 1000 1001\n" OBJECTS);
+}
+END_TEST
+
 START_TEST(without_a_gate_the_first_projection_is_not_halved)
 {
 	static const char model[] = "'layers.0.mlp.dense_h_to_4h.bias': t0+0(2),"
