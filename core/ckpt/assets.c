@@ -455,7 +455,7 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 					       .size = x->seen.seen.size,
 					       .mtime_ns = x->seen.seen.mtime_ns };
 		a->origin[i] = x->from;
-		a->paths[i] = (struct stored_file){ x->path + 1, a->v[i].size };
+		a->paths[i] = (struct stored_file){ x->path + 1, a->v[i].size, NULL };
 		seen[i] = x->seen;
 	}
 	rc = files_new_seen(a->root, a->paths, seen, f->n, &a->files, e);

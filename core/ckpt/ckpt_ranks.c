@@ -44,17 +44,19 @@ uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n)
 {
 	autofree long *ranks = calloc(n + 1, sizeof(*ranks));
 	uint64_t distinct = 0;
+	size_t named = 0;
 
 	if (!ranks)
 		return 0;
 	for (size_t i = 0; i < n; i++)
-		ranks[i] = ckpt_rank_of(files[i].path);
-	if (n)
-		qsort(ranks, n, sizeof(*ranks), by_number);
+		if (!files[i].bytes)
+			ranks[named++] = ckpt_rank_of(files[i].path);
+	if (named)
+		qsort(ranks, named, sizeof(*ranks), by_number);
 	/* If one file is named differently, interpreting the other names would be a guess. */
-	if (n && ranks[0] < 0)
+	if (named && ranks[0] < 0)
 		return 0;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < named; i++)
 		distinct += !i || ranks[i] != ranks[i - 1];
 	return distinct;
 }

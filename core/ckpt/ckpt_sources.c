@@ -74,10 +74,13 @@ static int tell_asset(const struct teller *t, size_t i, uint64_t off, uint64_t l
 static int tell_span(void *arg, uint32_t file, uint64_t off, uint64_t len)
 {
 	const struct teller *t = arg;
-	const char *path = catalog_sources(t->eng->catalog, NULL)[file].path;
+	const struct stored_file *s = &catalog_sources(t->eng->catalog, NULL)[file];
+	const char *path = s->path, *outer;
 	uint64_t at;
-	const char *outer = place_within(t->eng->c->place, path, &at);
 
+	if (s->bytes) /* in the index, which is no part of the checkpoint */
+		return 0;
+	outer = place_within(t->eng->c->place, path, &at);
 	return outer ? t->each(t->arg, &(struct ckpt_source){ outer, at + off, len })
 		     : tell(t, t->eng->c->dir, path, off, len);
 }

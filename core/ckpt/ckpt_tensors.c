@@ -174,6 +174,7 @@ int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err
 static int add_files(struct engine *eng, uint32_t number, uint32_t **files, size_t *n,
 		     struct ckpt_err *e)
 {
+	const struct stored_file *s = catalog_sources(eng->catalog, NULL);
 	const struct chunkmap *m;
 	struct otensor *t;
 	uint32_t *grown;
@@ -185,7 +186,8 @@ static int add_files(struct engine *eng, uint32_t number, uint32_t **files, size
 	if (grown) {
 		*files = grown;
 		for (uint32_t k = 0; k < m->count; k++)
-			grown[(*n)++] = m->locs[k].file;
+			if (!s[m->locs[k].file].bytes)
+				grown[(*n)++] = m->locs[k].file;
 	}
 	otensor_close(eng->fetch, t);
 	return grown ? 0 : err_nomem(e);

@@ -152,7 +152,8 @@ static void count(struct engine *eng)
 		s->incomplete +=
 			ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len)) != NULL;
 	sources = catalog_sources(eng->catalog, &n);
-	s->files = n;
+	for (size_t i = 0; i < n; i++)
+		s->files += !sources[i].bytes;
 	s->ranks = ckpt_ranks_of(sources, n);
 	s->stored_bytes = files_total(eng->files);
 	view_about(eng->view, &about);

@@ -167,6 +167,8 @@ static bool is_whole_copy(const struct engine *eng)
 	}
 	sources = catalog_sources(eng->catalog, &n);
 	for (size_t i = 0; i < n; i++) {
+		if (sources[i].bytes)
+			continue;
 		if (!place_made(place, sources[i].path, &file) || !file.filled)
 			return false;
 		first = min_u64(first, file.born_ns);

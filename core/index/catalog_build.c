@@ -56,8 +56,10 @@ struct catalog_writer {
 	size_t cap_sources;
 	struct pendings tensors, objects;
 	struct buf text, path_text;
+	struct buf bytes; /* of chunks in the index */
+	bool has_bytes;	  /* some chunk is there, if only an empty one */
 	struct normal normal;
-	uint64_t chunks, bytes;
+	uint64_t chunks, tensor_bytes;
 	size_t text_bytes; /* of objects */
 	int64_t maps;
 	struct buf directory;
@@ -78,20 +80,47 @@ static int add_name(struct pk_strings *t, const char *s, size_t len, uint32_t *r
 	return 0;
 }
 
+static int add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
+		      struct ckpt_err *e)
+{
+	uint32_t known = pk_strings_count(w->sources);
+	int rc;
+
+	if (!VEC_ROOM(w->min_size, w->cap_sources, known + (size_t)1))
+		return catalog_no_memory(e);
+	rc = add_name(w->sources, path, len, ret, e);
+	if (!rc && *ret == known)
+		w->min_size[known] = 0;
+	return rc;
+}
+
 int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, uint32_t *ret,
 		       struct ckpt_err *e)
 {
 	int rc = io_check_relative(path, len, e);
 
-	uint32_t known = pk_strings_count(w->sources);
+	return rc ? rc : add_source(w, path, len, ret, e);
+}
 
-	if (!rc && !VEC_ROOM(w->min_size, w->cap_sources, known + (size_t)1))
-		rc = catalog_no_memory(e);
-	if (!rc)
-		rc = add_name(w->sources, path, len, ret, e);
-	if (!rc && *ret == known)
-		w->min_size[known] = 0;
-	return rc;
+int catalog_add_inline(struct catalog_writer *w, const void *bytes, size_t len,
+		       struct chunk_loc *loc, struct ckpt_err *e)
+{
+	uint64_t at = w->bytes.len;
+	int rc = add_source(w, "", 0, &loc->file, e); /* no file has this path */
+
+	if (rc)
+		return rc;
+	if (len)
+		buf_add(&w->bytes, bytes, len);
+	if (w->bytes.err == ENOMEM)
+		return catalog_no_memory(e);
+	if (w->bytes.err)
+		return err_set(e, EFBIG, "small chunks in the metadata are more than %zu MiB",
+			       CATALOG_MAX_INLINE >> 20);
+	w->has_bytes = true;
+	loc->offset = at;
+	loc->length = len;
+	return 0;
 }
 
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
@@ -113,6 +142,7 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 		return catalog_no_memory(e);
 	w->text = w->path_text = (struct buf)BUF_INIT(CATALOG_MAX_MAP);
 	w->directory = (struct buf)BUF_INIT(CATALOG_MAX_DIRECTORY);
+	w->bytes = (struct buf)BUF_INIT(CATALOG_MAX_INLINE);
 	w->format = strdup(format);
 	w->root = strdup(root);
 	w->sources = pk_strings_new(SIZE_MAX);
@@ -173,6 +203,7 @@ void catalog_writer_free(struct catalog_writer *w)
 	normal_release(&w->normal);
 	buf_release(&w->text);
 	buf_release(&w->path_text);
+	buf_release(&w->bytes);
 	buf_release(&w->directory);
 	free(w->path);
 	free(w->tmp);
@@ -403,7 +434,7 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 	p.state = (uint8_t)w->normal.state;
 	p.fault = w->normal.fault[0] ? w->normal.fault : NULL;
 	w->chunks += p.chunks;
-	if (ckd_add(&w->bytes, w->bytes, p.bytes) || w->bytes > INT64_MAX)
+	if (ckd_add(&w->tensor_bytes, w->tensor_bytes, p.bytes) || w->tensor_bytes > INT64_MAX)
 		return err_set(e, ERR_CORRUPT, "the tensors' sizes add up to more than 2^63 bytes");
 	(void)sqlite3_bind_int64(w->insert_map, 1, p.map);
 	(void)sqlite3_bind_text(w->insert_map, 2, w->text.data, (int)w->text.len, SQLITE_STATIC);
@@ -476,8 +507,13 @@ static int put_names(struct catalog_writer *w, const struct pk_strings *t, const
 		(void)sqlite3_bind_int64(s, 1, i);
 		bind_str(s, 2, name);
 		if (sizes) {
-			buf_varint(&w->directory, sizes[i]);
-			(void)sqlite3_bind_int64(s, 3, (int64_t)sizes[i]);
+			uint64_t size = *name ? sizes[i] : w->bytes.len;
+
+			buf_varint(&w->directory, size);
+			(void)sqlite3_bind_int64(s, 3, (int64_t)size);
+			if (!*name)
+				buf_varint(&w->directory,
+					   catalog_hash(w->bytes.data, w->bytes.len));
 		}
 		rc = step_reset(w, s, e);
 	}
@@ -598,7 +634,7 @@ static int put_value(struct catalog_writer *w, int row, const struct buf *b, str
 		return err_set(e, b->err ? b->err : w->path_text.err,
 			       "chunk index: its directory is too large");
 	(void)sqlite3_bind_int(s, 1, row);
-	(void)sqlite3_bind_blob(s, 2, b->data, (int)b->len, SQLITE_STATIC);
+	(void)sqlite3_bind_blob(s, 2, b->len ? b->data : "", (int)b->len, SQLITE_STATIC);
 	return step_reset(w, s, e);
 }
 
@@ -649,6 +685,8 @@ static int put_checkpoint(struct catalog_writer *w, struct ckpt_err *e)
 
 	if (!rc)
 		rc = put_metadata(w, e);
+	if (!rc && w->has_bytes)
+		rc = put_value(w, CATALOG_INLINE_ROW, &w->bytes, e);
 	if (!rc)
 		rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
 	if (rc)
@@ -660,7 +698,7 @@ static int put_checkpoint(struct catalog_writer *w, struct ckpt_err *e)
 	(void)sqlite3_bind_int64(s, 4, (int64_t)w->tensors.n);
 	(void)sqlite3_bind_int64(s, 5, (int64_t)w->objects.n);
 	(void)sqlite3_bind_int64(s, 6, (int64_t)w->chunks);
-	(void)sqlite3_bind_int64(s, 7, (int64_t)w->bytes);
+	(void)sqlite3_bind_int64(s, 7, (int64_t)w->tensor_bytes);
 	bind_str(s, 8, hex);
 	return step_reset(w, s, e); /* row 1 */
 }

@@ -38,6 +38,13 @@ int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, u
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
 			 struct ckpt_err *e);
 
+#define CATALOG_MAX_INLINE ((size_t)256 << 20) /* bytes of all chunks that the index has */
+
+/* Keeps a chunk's bytes in the index; sets the file, offset and length of *loc. EFBIG: there are
+ * more of them than the index may have. */
+int catalog_add_inline(struct catalog_writer *w, const void *bytes, size_t len,
+		       struct chunk_loc *loc, struct ckpt_err *e);
+
 /* A file that the index depends on, as it was when read, or NULL if it was missing; hash is the
  * XXH3-128 of its bytes, or NULL for a data file, which is too large to hash: then its identity must
  * not change. A file may be added several times. */

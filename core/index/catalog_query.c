@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/text.h"
+#include "index/catalog_build.h"
 #include "index/catalog_file.h"
 #include "index/catalog_internal.h"
 #include "index/catalog_path.h"
@@ -27,12 +28,15 @@ struct catalog {
 	uint8_t *covered;	   /* by tensor: its map was checked and has no holes */
 	struct arena shapes;
 	char *directory, *metadata_list; /* texts are used in place */
+	char *bytes;			 /* of chunks in the index, or NULL */
 	struct catalog_tensor *tensors;
 	struct catalog_object *objects;
 	struct stored_file *sources;
 	struct catalog_metadata *metadata;
 	const char **encodings;
 	size_t n_tensors, n_objects, n_sources, n_metadata, n_encodings;
+	size_t inline_source; /* + 1; 0: no chunk is in the index */
+	uint64_t inline_xxh64;
 	char seal[33];
 };
 
@@ -113,6 +117,15 @@ static void *get_count(struct cursor *d, size_t each, size_t size, size_t *ret)
 	return calloc(n ? n : 1, size);
 }
 
+/* Source i is the index itself. */
+static void get_inline(struct catalog *c, struct cursor *d, size_t i)
+{
+	c->inline_xxh64 = cursor_varint(d);
+	d->bad |= c->inline_source || c->sources[i].min_size > CATALOG_MAX_INLINE;
+	c->inline_source = i + 1;
+	c->sources[i].path = CATALOG_INLINE_PATH;
+}
+
 static int get_names(struct catalog *c, struct cursor *d)
 {
 	struct ckpt_err ignored;
@@ -123,7 +136,10 @@ static int get_names(struct catalog *c, struct cursor *d)
 
 		s->path = get_str(d);
 		s->min_size = cursor_varint(d);
-		d->bad |= !s->path || io_check_relative(s->path, strlen(s->path), &ignored);
+		if (s->path && !*s->path)
+			get_inline(c, d, i);
+		else
+			d->bad |= !s->path || io_check_relative(s->path, strlen(s->path), &ignored);
 	}
 	c->encodings = get_count(d, 2, sizeof(*c->encodings), &c->n_encodings);
 	for (size_t i = 0; c->encodings && i < c->n_encodings && !d->bad; i++) {
@@ -267,6 +283,25 @@ static int read_directory(struct catalog *c, struct ckpt_err *e)
 	return parse_directory(c, len, e);
 }
 
+/* The bytes of chunks in the index. */
+static int read_inline(struct catalog *c, struct ckpt_err *e)
+{
+	struct stored_file *s = c->sources + c->inline_source - 1;
+	size_t len;
+	int rc;
+
+	if (!c->inline_source)
+		return 0;
+	rc = read_value(c, "directory", "data", CATALOG_INLINE_ROW, (size_t)s->min_size,
+			"it lacks its chunks", &c->bytes, &len, e);
+	if (rc)
+		return rc;
+	if (len != s->min_size || catalog_hash(c->bytes, len) != c->inline_xxh64)
+		return damaged(e, "its chunks do not match their hash");
+	s->bytes = (const uint8_t *)c->bytes;
+	return 0;
+}
+
 /* ---- the list of metadata files ---- */
 
 static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
@@ -326,6 +361,8 @@ static int catalog_read(sqlite3 *db, struct catalog_file *file, struct catalog *
 	c->cover_work = BOXES_MAX_WORK;
 	rc = read_directory(c, e);
 	if (!rc)
+		rc = read_inline(c, e);
+	if (!rc)
 		rc = read_metadata(c, e);
 	if (rc) {
 		catalog_close(c);
@@ -365,6 +402,7 @@ void catalog_close(struct catalog *c)
 	arena_release(&c->shapes);
 	free(c->directory);
 	free(c->metadata_list);
+	free(c->bytes);
 	free(c->tensors);
 	free(c->covered);
 	free(c->objects);

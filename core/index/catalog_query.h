@@ -60,6 +60,9 @@ struct catalog_metadata {
 int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e);
 void catalog_close(struct catalog *c); /* NULL is fine */
 
+/* The name, in place of a path, of the source whose bytes are in the index. */
+#define CATALOG_INLINE_PATH "(in the index)"
+
 /* In natural order of the FQNs. ret_n may be NULL, also below. */
 const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n);
 const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n);

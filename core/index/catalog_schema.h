@@ -22,11 +22,13 @@
  * SQLite notices only part of the damage a file can suffer (in a test, 77 % of the bit flips that
  * changed a row passed PRAGMA quick_check). So all of it is covered by hashes: the directory by
  * checkpoint.seal, a chunk map by its entry in the directory, the list of metadata files by eight
- * bytes at its end. A hash proves that the bytes are whole, not that this program wrote them.
+ * bytes at its end, the bytes of chunks that the index has by their hash in the directory. A hash
+ * proves that the bytes are whole, not that this program wrote them.
  *
  * The directory's bytes: numbers as LEB128, texts as length + 1 (0: none), bytes, NUL;
  *	format, chunks,
- *	sources: count, each path, min_size
+ *	sources: count, each path, min_size; of the one with an empty path, whose bytes are in a
+ *	         row of their own, min_size of them, also their hash
  *	encodings: count, each name
  *	tensors: count, each fqn, path (catalog_path.h), dtype, dimensions, shape..., bytes, chunks,
  *	         state, fault, map, bytes of the map, map_xxh64, dimensions of the logical shape
@@ -52,14 +54,15 @@
 struct ckpt_err;
 
 #define CATALOG_APPLICATION_ID 0x636b7066 /* "ckpf"; file(1) and sqlite3 show it */
-#define CATALOG_VERSION	       8	  /* user_version; any other is rebuilt */
+#define CATALOG_VERSION	       9	  /* user_version; any other is rebuilt */
 #define CATALOG_PAGE	       16384	  /* bytes of a page of the file */
 #define CATALOG_SCHEMA_ROWS    14	  /* catalog_schema, and an index for each UNIQUE */
 
 #define CATALOG_MAX_DIRECTORY (256u << 20) /* bytes */
 #define CATALOG_MAX_MAP	      (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */
 
-enum { CATALOG_DIRECTORY_ROW = 1, CATALOG_METADATA_ROW = 2 }; /* ids in `directory` */
+/* Ids in `directory`. */
+enum { CATALOG_DIRECTORY_ROW = 1, CATALOG_METADATA_ROW = 2, CATALOG_INLINE_ROW = 3 };
 
 extern const char *const catalog_schema[]; /* statements, NULL at the end */
 
@@ -73,7 +76,7 @@ CLEANUP_POINTER(sql_finalizep, sqlite3_stmt, sqlite3_finalize)
 
 /* 32 hex digits. */
 void seal_hex(XXH128_hash_t h, char out[static 33]);
-/* Of a chunk map, and of the list of metadata files. */
+/* Of a chunk map, of the list of metadata files, and of the chunks in the index. */
 uint64_t catalog_hash(const void *p, size_t n);
 /* The minimum number of bytes for a chunk with n_dims dimensions in a map. */
 size_t catalog_map_line(size_t n_dims);

@@ -14,6 +14,8 @@
  * threads may open a source of the same file; the second to get the lock drops its own. Files
  * provided by the caller (files_new_seen) are open until files_free and are in no list.
  *
+ * So are bytes in memory, which never change.
+ *
  * All other open files are in the list. The oldest is closed first, unless it has been used since
  * it was last examined; then it becomes the newest.
  */
@@ -52,7 +54,8 @@ struct file {
 	int error;		/* errno of that look, or 0 */
 	_Atomic uint32_t users; /* users of source, and IS_OPEN */
 	atomic_bool used;	/* since take_surplus last looked at it */
-	bool given; /* source is from the caller of files_new_seen; closed only by files_free */
+	bool given; /* source is closed only by files_free: it is in memory, or from the caller of
+		     * files_new_seen */
 	struct source *source; /* while it is open */
 	atomic_bool no_bring;  /* files_bring was tried, but the bytes did not stay in memory */
 	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
@@ -119,7 +122,14 @@ static void reserve_fds(const struct files *f)
 		(void)close(fd);
 }
 
-/* Nothing is known of the files yet. */
+static void give(struct file *x, struct source *s)
+{
+	x->given = true;
+	x->source = s;
+	x->users = IS_OPEN; /* not in the list of files that may be closed */
+}
+
+/* Nothing is known of the files yet, but of those in memory. */
 static int new_files(struct place *place, const struct stored_file *sources, size_t n,
 		     struct files **ret, struct ckpt_err *e)
 {
@@ -145,6 +155,18 @@ static int new_files(struct place *place, const struct stored_file *sources, siz
 			      ? (size_t)(lim.rlim_cur - max_u64(SPARE_FDS, lim.rlim_cur / 4))
 			      : SPARE_FDS; /* and fewer if descriptors run out: see open_file */
 	reserve_fds(f);
+	for (size_t i = 0; i < n; i++) {
+		struct source *s;
+
+		if (!sources[i].bytes)
+			continue;
+		if (memory_source(sources[i].bytes, (size_t)sources[i].min_size, &s, e)) {
+			files_free(f);
+			return -e->code;
+		}
+		note(&f->v[i], &s->seen);
+		give(&f->v[i], s);
+	}
 	*ret = f;
 	return 0;
 }
@@ -155,7 +177,8 @@ int files_new(struct place *place, const struct stored_file *sources, size_t n, 
 	if (new_files(place, sources, n, ret, e))
 		return -e->code;
 	for (size_t i = 0; i < n; i++)
-		look(*ret, i);
+		if (!sources[i].bytes)
+			look(*ret, i);
 	return 0;
 }
 
@@ -167,12 +190,11 @@ int files_new_seen(struct place *place, const struct stored_file *sources,
 	for (size_t i = 0; i < n; i++) {
 		struct file *x = &(*ret)->v[i];
 
+		if (sources[i].bytes)
+			continue;
 		note(x, &seen[i].seen);
-		x->given = seen[i].source;
-		if (x->given) {
-			x->source = seen[i].source;
-			x->users = IS_OPEN; /* not in the list of files that may be closed */
-		}
+		if (seen[i].source)
+			give(x, seen[i].source);
 	}
 	return 0;
 }
@@ -436,6 +458,8 @@ static int check(struct files *f, uint32_t i, struct source *s, struct ckpt_err 
 	enum place_change change = PLACE_TOUCHED;
 	struct place_seen now;
 
+	if (f->sources[i].bytes)
+		return 0;
 	/* Another thread may accept a new or removed name at the same time. */
 	for (int tries = 0; change == PLACE_TOUCHED && tries < MAX_LOOKS; tries++)
 		change = source_look(s, &now) ? PLACE_ANOTHER : compare(f, x, &now.id);
@@ -482,6 +506,8 @@ bool files_written(struct files *f, uint32_t i)
 	struct ckpt_err e;
 	enum place_change change;
 
+	if (f->sources[i].bytes)
+		return false;
 	if (x->given ? source_look(x->source, &now) != 0
 		     : place_look(f->place, f->sources[i].path, &now, &e) <= 0)
 		return false;

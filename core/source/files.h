@@ -9,6 +9,8 @@
  * and removed between two looks. Sources are kept open up to a limit; the least recently used is
  * closed first.
  *
+ * A file whose bytes are in memory (stored_file.bytes) is read like any other, and never changes.
+ *
  * Threads: all functions from any thread, files_allow_maps before all others. Using an open file
  * takes no lock; opening or mapping a file takes a lock that is never held across I/O.
  */

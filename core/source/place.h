@@ -63,10 +63,11 @@ struct place_made {
 	bool filled;	  /* a file whose bytes have all been written, without holes */
 };
 
-/* A data file that the checkpoint's metadata refers to. */
+/* A data file that the checkpoint's metadata refers to, or bytes in place of one. */
 struct stored_file {
 	const char *path;
-	uint64_t min_size; /* end of the last chunk or object in it, in bytes */
+	uint64_t min_size;    /* end of the last chunk or object in it, in bytes */
+	const uint8_t *bytes; /* min_size of them, in memory; path is only a name; NULL: a file */
 };
 
 /* name is borrowed; kind may be unknown. A non-zero return value stops the listing and is returned.

@@ -112,6 +112,9 @@ static inline int source_fd(const struct source *s)
 	return s->ops->fd ? s->ops->fd(s) : -1;
 }
 
+/* Bytes in memory as a file; they are borrowed. */
+int memory_source(const void *bytes, size_t len, struct source **ret, struct ckpt_err *e);
+
 /* The file as a blob, for parsers; s is borrowed. */
 struct blob source_blob(struct source *s);
 

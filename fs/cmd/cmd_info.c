@@ -218,8 +218,11 @@ static void add_tensor(struct buf *b, const struct ckpt_tensor *t, bool color)
 	add_bytes(b, t->bytes);
 	buf_str(b, "\ncomplete  ");
 	add_complete(b, t->fault, color);
-	buf_printf(b, "\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n", t->chunks, t->files,
-		   t->files == 1 ? "" : "s");
+	if (t->chunks && !t->files)
+		buf_printf(b, "\nchunks    %" PRIu64 " in the index\n", t->chunks);
+	else
+		buf_printf(b, "\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n", t->chunks,
+			   t->files, t->files == 1 ? "" : "s");
 }
 
 static void add_tensor_json(struct json_out *j, const struct ckpt_tensor *t)

@@ -198,14 +198,23 @@ static uint64_t put_tensor(struct buf *b, struct cursor *in, sqlite3 *db, int64_
 	return chunks;
 }
 
+static const char in_index[] = "chunks";
+
 /* All of a directory but for the format and the sum of the chunks, which is returned. */
 static uint64_t put_directory(struct buf *b, struct cursor *in, sqlite3 *db)
 {
 	uint64_t chunks = 0;
 
 	for (unsigned n = put_count(b, in); n; n--) {
+		size_t at = b->len;
+
 		put_text(b, in);
-		put(b, number(in));
+		if (b->len - at == 2) { /* empty: the index itself */
+			put(b, either(in, sizeof(in_index)));
+			put(b, either(in, catalog_hash(in_index, sizeof(in_index))));
+		} else {
+			put(b, number(in));
+		}
 	}
 	for (unsigned n = put_count(b, in); n; n--)
 		put_text(b, in);
@@ -264,6 +273,8 @@ static void make(struct cursor *in)
 		false);
 	put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_METADATA_ROW, list.data, list.len,
 		false);
+	put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_INLINE_ROW, in_index,
+		sizeof(in_index), false);
 	(void)snprintf(sql, sizeof(sql), "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
 		       CATALOG_APPLICATION_ID, CATALOG_VERSION);
 	require(!sqlite3_exec(db, sql, NULL, NULL, NULL));

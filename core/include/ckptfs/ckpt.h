@@ -153,7 +153,8 @@ struct ckpt_tensor {
 	const uint64_t *logical; /* n_logical, elements */
 	uint64_t bytes;		 /* of the whole tensor */
 	uint64_t chunks;
-	uint64_t files;	   /* distinct source files; set only by ckpt_tensor_files, else 0 */
+	uint64_t files; /* distinct source files; set only by ckpt_tensor_files, else 0; the index
+			    * is not counted */
 	const char *fault; /* why it cannot be opened, or NULL */
 };
 /*
@@ -248,9 +249,9 @@ static inline int ckpt_model_slice_read(struct ckpt *c, uint64_t i, const struct
 
 struct ckpt_chunk {
 	const uint64_t *off, *len; /* n_dims each: the chunk's box, in elements */
-	const char *path;	   /* data file, relative to the checkpoint */
+	const char *path;	   /* data file, relative to the checkpoint; or "(in the index)" */
 	uint64_t offset, length;   /* its item's bytes in that file, as stored */
-	const char *encoding;	   /* data file; "": in the index, with the encoding "text" */
+	const char *encoding;
 };
 /* Calls `each` for every chunk of tensor i; a non-zero return stops and is returned. */
 CKPT_API int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,

@@ -171,12 +171,15 @@ static int build(const char *where, struct catalog **ret, struct ckpt_err *e)
 	const struct place_seen seen = { .size = 4711, .id = { 3, { 1, 0, 255 } } };
 	const uint64_t hash[2] = { 0x0123456789abcdef, 0xfedcba9876543210 };
 	struct catalog_writer *w = NULL;
+	struct chunk_loc loc;
 	int rc = catalog_writer_new(where, "dcp", "/some/where", &w, e);
 
 	for (size_t i = 0; !rc && i < N_SAMPLES; i++)
 		rc = add_sample(w, &samples[(i * 5 + 3) % N_SAMPLES], e);
 	if (!rc)
 		rc = add_objects(w, e);
+	if (!rc)
+		rc = catalog_add_inline(w, "kept in it", 10, &loc, e);
 	if (!rc)
 		rc = catalog_add_metadata(w, "__1.metadata", &seen, hash, e);
 	if (!rc)
@@ -227,8 +230,12 @@ static int show(struct buf *b, struct catalog *c, struct ckpt_err *e)
 	const struct catalog_object *o;
 	int rc = 0;
 
-	for (size_t i = 0; i < n; i++)
-		buf_printf(b, "source %s %llu\n", s[i].path, (unsigned long long)s[i].min_size);
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(b, "source %s %llu ", s[i].path, (unsigned long long)s[i].min_size);
+		if (s[i].bytes)
+			buf_json_str(b, (const char *)s[i].bytes, (size_t)s[i].min_size);
+		buf_str(b, "\n");
+	}
 	encodings = catalog_encodings(c, &n);
 	for (size_t i = 0; i < n; i++)
 		buf_printf(b, "encoding %s\n", encodings[i]);
@@ -392,9 +399,12 @@ START_TEST(sources_know_how_long_they_must_be)
 
 	ck_assert_int_eq(build(NULL, &c, &e), 0);
 	s = catalog_sources(c, &n);
-	ck_assert_uint_eq(n, 3);
+	ck_assert_uint_eq(n, 4);
 	for (size_t i = 0; i < n; i++) {
-		if (!strcmp(s[i].path, "__0_0.distcp"))
+		ck_assert(!s[i].bytes == (strcmp(s[i].path, CATALOG_INLINE_PATH) != 0));
+		if (s[i].bytes)
+			ck_assert_uint_eq(s[i].min_size, 10);
+		else if (!strcmp(s[i].path, "__0_0.distcp"))
 			ck_assert_uint_eq(s[i].min_size, INT64_MAX);
 		else if (!strcmp(s[i].path, "sub/__1_0.distcp"))
 			ck_assert_uint_eq(s[i].min_size,
@@ -403,6 +413,70 @@ START_TEST(sources_know_how_long_they_must_be)
 			ck_assert_uint_eq(s[i].min_size, 2000 + 22 + 702);
 	}
 	catalog_close(c);
+}
+END_TEST
+
+/* A chunk in the index, an empty one, one in a file of the name that the index has in messages. */
+START_LOOP_TEST(chunks_may_be_in_the_index, 2)
+{
+	const uint64_t shape[] = { 3 }, boxes[] = { 0, 1, 1, 1, 2, 1 };
+	struct chunk_loc locs[3] = { 0 }, end;
+	const struct tensor_chunks t = { .fqn = "a",
+					 .fqn_len = 1,
+					 .dtype = CKPT_DTYPE_U8,
+					 .n_dims = 1,
+					 .shape = shape,
+					 .count = 3,
+					 .boxes = boxes,
+					 .locs = locs };
+	autofree struct chunkmap *m = NULL;
+	struct catalog_writer *w = NULL;
+	const struct stored_file *s;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n;
+
+	ck_assert_int_eq(catalog_writer_new(_i ? path : NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(catalog_add_inline(w, "A", 1, &locs[0], &e), 0);
+	ck_assert_int_eq(catalog_add_inline(w, NULL, 0, &locs[1], &e), 0);
+	ck_assert_int_eq(catalog_add_source(w, CATALOG_INLINE_PATH, strlen(CATALOG_INLINE_PATH),
+					    &locs[2].file, &e),
+			 0);
+	ck_assert_int_eq(catalog_add_inline(w, "z\0", 2, &end, &e), 0);
+	ck_assert_int_eq(catalog_add_encoding(w, "raw", &locs[0].encoding, &e), 0);
+	ck_assert_int_eq(catalog_add_tensor(w, &t, &e), 0);
+	ck_assert_int_eq(catalog_writer_finish(w, &c, &e), 0);
+	catalog_writer_free(w);
+	s = catalog_sources(c, &n);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_str_eq(s[0].path, s[1].path);
+	ck_assert_uint_eq(s[0].min_size, 3);
+	ck_assert_mem_eq(s[0].bytes, "Az\0", 3);
+	ck_assert_ptr_null(s[1].bytes);
+	ck_assert_int_eq(catalog_load_map(c, catalog_tensors(c, NULL), &m, &e), 0);
+	ck_assert_uint_eq(m->locs[0].file, 0);
+	ck_assert_uint_eq(m->locs[1].offset, 1);
+	ck_assert_uint_eq(m->locs[2].file, 1);
+	ck_assert_uint_eq(end.offset, 1);
+	ck_assert_uint_eq(end.length, 2);
+	catalog_close(c);
+}
+END_TEST
+
+START_TEST(more_bytes_than_an_index_may_have_are_refused)
+{
+	autofree char *half = calloc(1, CATALOG_MAX_INLINE / 2);
+	struct catalog_writer *w = NULL;
+	struct chunk_loc loc;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_ptr_nonnull(half);
+	ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(catalog_add_inline(w, half, CATALOG_MAX_INLINE / 2, &loc, &e), 0);
+	ck_assert_int_eq(catalog_add_inline(w, half, CATALOG_MAX_INLINE / 2 - 1, &loc, &e), 0);
+	ck_assert_int_eq(catalog_add_inline(w, half, 2, &loc, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "small chunks in the metadata are more than 256 MiB");
+	catalog_writer_free(w);
 }
 END_TEST
 
@@ -785,6 +859,13 @@ static const struct {
 	  "chunk index is damaged: its seal does not match its directory" },
 	{ "UPDATE directory SET data=x'' WHERE id=2",
 	  "chunk index is damaged: its list of metadata files does not match its hash" },
+	{ "DELETE FROM directory WHERE id=3", "chunk index is damaged: it lacks its chunks" },
+	{ "UPDATE directory SET data=data || 'x' WHERE id=3",
+	  "chunk index is damaged: it lacks its chunks" },
+	{ "UPDATE directory SET data=x'00' WHERE id=3",
+	  "chunk index is damaged: its chunks do not match their hash" },
+	{ "UPDATE directory SET data=upper(data) WHERE id=3",
+	  "chunk index is damaged: its chunks do not match their hash" },
 	{ "UPDATE directory SET data='text'",
 	  "chunk index is damaged: its seal does not match its directory" },
 	{ "UPDATE checkpoint SET seal='x'",
@@ -853,6 +934,8 @@ struct forged {
 	uint64_t tensors, objects, sources, encodings; /* counts + 1 */
 	const char *fqn, *source;		       /* NULL: "w", "file" */
 	uint64_t min_size;			       /* 0: 1000 */
+	bool in_index, twice_in_index;		       /* the source */
+	const char *kept;			       /* bytes in the index; NULL: none */
 	bool twice;				       /* the tensor */
 	const char *other;  /* or another of that name, with a map like it */
 	uint64_t object[4]; /* file, offset, length, encoding */
@@ -909,8 +992,12 @@ static void put_forged(struct buf *b, const struct forged *f)
 	put_num(b,
 		f->total ? f->total : (f->chunks ? f->chunks : 1) * (f->twice || f->other ? 2 : 1));
 	put_num(b, f->sources ? f->sources - 1 : 1);
-	put_str(b, f->source ? f->source : "file");
-	put_num(b, f->min_size ? f->min_size : 1000);
+	for (int i = 0; i < 1 + f->twice_in_index; i++) {
+		put_str(b, f->in_index ? "" : f->source ? f->source : "file");
+		put_num(b, f->min_size ? f->min_size : 1000);
+		if (f->in_index)
+			put_num(b, f->kept ? catalog_hash(f->kept, strlen(f->kept)) : 0);
+	}
 	put_num(b, f->encodings ? f->encodings - 1 : 1);
 	put_str(b, "dcp");
 	put_num(b, f->tensors ? f->tensors - 1 : f->twice || f->other ? 2 : 1);
@@ -980,6 +1067,9 @@ static void forge_bytes(const struct forged *f, const struct buf *d)
 		false);
 	put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_METADATA_ROW, list.data, list.len,
 		false);
+	if (f->kept)
+		put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_INLINE_ROW, f->kept,
+			strlen(f->kept), false);
 	for (int i = 0; i < (f->other ? 2 : 1); i++)
 		put_row(db, "INSERT INTO chunkmap VALUES(?,?)", i, map, strlen(map), true);
 	(void)snprintf(sql, sizeof(sql),
@@ -1111,6 +1201,21 @@ static const struct {
 	{ { .map = WHOLE, .source = "../file" }, "its directory" },
 	{ { .map = WHOLE, .source = "/file" }, "its directory" },
 	{ { .map = WHOLE, .source = "" }, "its directory" },
+	{ { .map = WHOLE, .in_index = true }, "it lacks its chunks" },
+	{ { .map = WHOLE, .in_index = true, .kept = "too few" },
+	  "its chunks do not match their hash" },
+	{ { .map = WHOLE, .in_index = true, .kept = "too many", .min_size = 7 },
+	  "it lacks its chunks" },
+	{ { .map = WHOLE, .in_index = true, .kept = "x", .min_size = UINT64_MAX },
+	  "its directory" },
+	{ { .map = WHOLE, .in_index = true, .kept = "x", .min_size = 1 }, "chunk map" },
+	{ { .map = "[[[0],[4],0,0,1,0]]",
+	    .in_index = true,
+	    .twice_in_index = true,
+	    .sources = 1 + 2,
+	    .kept = "x",
+	    .min_size = 1 },
+	  "its directory" },
 	{ { .map = WHOLE, .metadata = "", .n_metadata = 0 }, "its list of metadata files" },
 	{ { .map = WHOLE, .metadata = "\1", .n_metadata = 1 }, "its list of metadata files" },
 	{ { .map = WHOLE, .metadata = "\0\0", .n_metadata = 2 }, "its list of metadata files" },

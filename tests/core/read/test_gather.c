@@ -26,7 +26,7 @@
 #define MIB ((size_t)1 << 20)
 
 static struct place *place;
-static const struct stored_file source = { "items", 0 };
+static const struct stored_file source = { "items", 0, NULL };
 
 static void setup(void)
 {

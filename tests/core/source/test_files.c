@@ -44,7 +44,9 @@ static struct files *open_files(const struct stored_file *s, size_t n)
 
 START_TEST(exactly_the_bytes_asked_for_are_read)
 {
-	const struct stored_file s[] = { { "a", 5 }, { "sub/b", 3 }, { "empty", 0 } };
+	const struct stored_file s[] = { { "a", 5, NULL },
+					 { "sub/b", 3, NULL },
+					 { "empty", 0, NULL } };
 	struct files *f;
 	struct ckpt_err e = { 0 };
 	char b[8] = "";
@@ -70,12 +72,63 @@ START_TEST(exactly_the_bytes_asked_for_are_read)
 }
 END_TEST
 
+/* Among files, mapped or not, whether the caller has seen those or not. */
+START_LOOP_TEST(bytes_in_memory_are_a_file_that_never_changes, 4)
+{
+	static const uint8_t bytes[] = { 'b', 0, 'd' };
+	const struct stored_file s[] = { { "f", 2, NULL }, { "(memory)", 3, bytes } };
+	struct files_seen seen[2] = { 0 };
+	uint64_t counts[FILES_COUNTS] = { 0 };
+	struct files *f = NULL;
+	struct ckpt_err e = { 0 };
+	const uint8_t *p;
+	char b[4] = "";
+
+	put_file(dir_fd, "f", "01", 2);
+	ck_assert_int_eq(place_look(place, "f", &seen[0].seen, &e), 1);
+	ck_assert_int_eq(_i & 1 ? files_new_seen(place, s, seen, 2, &f, &e)
+				: files_new(place, s, 2, &f, &e),
+			 0);
+	if (_i & 2)
+		ck_assert_int_eq(files_allow_maps(f, 1 << 20, &e), 0);
+	ck_assert(!files_fault(f, 1, &e));
+	ck_assert_uint_eq(files_size(f, 1), 3);
+	ck_assert_uint_eq(files_total(f), 5);
+	ck_assert_int_eq(files_read(f, 1, b, 3, 0, &e), 0);
+	ck_assert_mem_eq(b, bytes, 3);
+	ck_assert_int_eq(files_read(f, 1, b, 0, 3, &e), 0);
+	ck_assert_int_eq(files_read(f, 1, b, 2, 2, &e), -EIO);
+	ck_assert_int_eq(files_read(f, 1, b, 1, UINT64_MAX, &e), -EIO);
+	p = files_map(f, 1, 1, 2);
+	ck_assert_ptr_eq(p, _i & 2 ? bytes + 1 : NULL);
+	if (p) {
+		ck_assert_int_eq(files_check(f, 1, &e), 0);
+		files_unmap(f, 1);
+	}
+	ck_assert_ptr_null(files_map(f, 1, 2, 2));
+	p = files_lend(f, 1, 0, 3);
+	ck_assert_ptr_eq(p, _i & 2 ? bytes : NULL);
+	if (p)
+		files_unlend(f, 1);
+	ck_assert_ptr_eq(files_bring(f, 1, 0, 3), NULL);
+	ck_assert(!files_want(f, 1, 0, 3));
+	ck_assert_int_eq(files_open(f, 1, &e), -ENOTSUP);
+	ck_assert(!files_written(f, 1));
+	files_trim(f, 0);
+	ck_assert_int_eq(files_read(f, 1, b, 1, 2, &e), 0);
+	ck_assert_int_eq(b[0], 'd');
+	files_add_counts(f, counts);
+	ck_assert_uint_eq(counts[FILES_FAULTS], 2);
+	files_free(f);
+}
+END_TEST
+
 START_TEST(what_is_wrong_with_a_file_is_said)
 {
 	static const struct stored_file s[] = {
-		{ "fine", 4 },	    { "missing", 1 }, { "short", 5 },
-		{ "directory", 0 }, { "fifo", 1 },    { "inside", 4 },
-		{ "outside", 1 },   { "fine/x", 1 },  { "dangling", 1 },
+		{ "fine", 4, NULL },	  { "missing", 1, NULL }, { "short", 5, NULL },
+		{ "directory", 0, NULL }, { "fifo", 1, NULL },	  { "inside", 4, NULL },
+		{ "outside", 1, NULL },	  { "fine/x", 1, NULL },  { "dangling", 1, NULL },
 	};
 	static const char *const want[] = {
 		NULL,
@@ -208,7 +261,7 @@ static const struct {
 
 START_LOOP_TEST(a_changed_file_never_gives_other_bytes, ARRAY_LEN(changes))
 {
-	const struct stored_file s[] = { { "f", 10 } };
+	const struct stored_file s[] = { { "f", 10, NULL } };
 
 	for (int opened = 0; opened < 2; opened++) {
 		struct ckpt_err e = { 0 };
@@ -239,7 +292,7 @@ END_TEST
 /* Making and removing links changes no bytes, and the file is watched as before. */
 START_TEST(names_that_come_and_go_are_no_change)
 {
-	const struct stored_file s[] = { { "f", 10 } };
+	const struct stored_file s[] = { { "f", 10, NULL } };
 	struct files *f;
 	struct ckpt_err e = { 0 };
 	char b[4];
@@ -269,7 +322,7 @@ END_TEST
 
 START_TEST(ctime_may_be_ignored)
 {
-	const struct stored_file s[] = { { "f", 10 } };
+	const struct stored_file s[] = { { "f", 10, NULL } };
 	struct files *f;
 	struct ckpt_err e = { 0 };
 	char b[4];
@@ -299,7 +352,7 @@ static void make_many(void)
 	for (uint32_t i = 0; i < MANY; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "f%u", i);
 		put_file(dir_fd, names[i], &i, sizeof(i));
-		many[i] = (struct stored_file){ names[i], sizeof(i) };
+		many[i] = (struct stored_file){ names[i], sizeof(i), NULL };
 	}
 }
 
@@ -461,7 +514,7 @@ END_TEST
 
 START_TEST(a_failing_read_is_told_with_its_place)
 {
-	const struct stored_file s[] = { { "a", 5 } };
+	const struct stored_file s[] = { { "a", 5, NULL } };
 	struct files *f;
 	struct ckpt_err e = { 0 };
 	char b[5];
@@ -479,7 +532,7 @@ END_TEST
 
 START_TEST(without_memory_it_says_so)
 {
-	const struct stored_file s[] = { { "a", 5 } };
+	const struct stored_file s[] = { { "a", 5, NULL } };
 
 	FAULT_LOOP(FAULT_ALLOC)
 	{
@@ -497,7 +550,7 @@ END_TEST
 
 START_TEST(reads_are_counted_and_those_that_fail)
 {
-	const struct stored_file s[] = { { "a", 5 }, { "missing", 3 } };
+	const struct stored_file s[] = { { "a", 5, NULL }, { "missing", 3, NULL } };
 	uint64_t n[FILES_COUNTS] = { 100 };
 	struct files *f;
 	struct ckpt_err e = { 0 };
