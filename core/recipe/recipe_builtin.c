@@ -30,6 +30,8 @@ INCLUDE(titan_llama, "torchtitan-llama");
 INCLUDE(titan_qwen, "torchtitan-qwen");
 INCLUDE(titan_deepseek, "torchtitan-deepseek-v3");
 INCLUDE(titan_gpt_oss, "torchtitan-gpt-oss");
+INCLUDE(olmo2, "olmo-olmo2");
+INCLUDE(olmo_llama, "olmo-llama");
 
 /* ...: the model_types. */
 #define RECIPE(symbol, name, summary, ...) \
@@ -72,6 +74,9 @@ static const struct recipe_builtin builtins[] = {
 	RECIPE(titan_deepseek, "torchtitan-deepseek-v3", "torchtitan to DeepSeek-V3",
 	       "deepseek_v3"),
 	RECIPE(titan_gpt_oss, "torchtitan-gpt-oss", "torchtitan to gpt-oss", "gpt_oss"),
+	CHOICE("olmo", "OLMo-core"),
+	RECIPE(olmo2, "olmo-olmo2", "OLMo-core to OLMo 2, OLMo 3", "olmo2", "olmo3"),
+	RECIPE(olmo_llama, "olmo-llama", "OLMo-core to Llama, Qwen3", "llama", "qwen3"),
 };
 
 const struct recipe_builtin *recipe_builtin(size_t i)

@@ -25,6 +25,7 @@ static const struct arch_family families[] = {
 	{ "Gemma3ForCausalLM", "gemma3_text", NULL, KIND_GEMMA3, 1e4, true },
 	{ "Phi3ForCausalLM", "phi3", NULL, KIND_PHI3, 1e4, false },
 	{ "Olmo2ForCausalLM", "olmo2", NULL, KIND_OLMO2, 1e4, false },
+	{ "Olmo3ForCausalLM", "olmo3", NULL, KIND_OLMO2, 1e4, false },
 	{ "DeepseekV3ForCausalLM", "deepseek_v3", NULL, KIND_DEEPSEEK_V3, 1e4, false },
 	{ "GptOssForCausalLM", "gpt_oss", NULL, KIND_GPT_OSS, 1e4, false },
 };

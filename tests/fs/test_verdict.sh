@@ -75,6 +75,25 @@ RULES
     fail "$(of hf -o assets=hf,rename=rules)"
 }
 
+test_olmo_core_s_names_are_known() {
+  model llama
+  cat >rules <<'RULES'
+s/^model\.embed_tokens/embeddings/
+s/^model\.norm/lm_head.norm/
+s/^model\.layers/blocks/
+s/self_attn\.([qkv])_proj/attention.w_\1/
+s/self_attn\.o_proj/attention.w_out/
+s/mlp\.gate_proj/feed_forward.w1/
+s/mlp\.up_proj/feed_forward.w3/
+s/mlp\.down_proj/feed_forward.w2/
+s/input_layernorm/attention_norm/
+s/post_attention_layernorm/feed_forward_norm/
+s/^lm_head\.weight/lm_head.w_out.weight/
+RULES
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; looks like OLMo-core names: try recipe=olmo-llama" ]] ||
+    fail "$(of hf -o assets=hf,rename=rules)"
+}
+
 # Newcomer's friction 2: a reason that is known.
 test_no_config_is_told() {
   model llama

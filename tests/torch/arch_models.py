@@ -36,7 +36,7 @@ FAMILIES = [
     ("Qwen3Moe", {**EXPERTS, "head_dim": 16}),
     ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "decoder_sparse_step": 2, "mlp_only_layers": [1]}),
     ("Granite", {}), ("SmolLM3", {}), ("Gemma", {"head_dim": 16}), ("Gemma2", {"head_dim": 16}),
-    ("Gemma3Text", {"head_dim": 16}), ("Phi3", {}), ("Olmo2", {}),
+    ("Gemma3Text", {"head_dim": 16}), ("Phi3", {}), ("Olmo2", {}), ("Olmo3", {}),
     ("DeepseekV3", {**LATENT, "q_lora_rank": 12}),
     ("DeepseekV3", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
     ("GptOss", {"num_local_experts": 4, "head_dim": 16}),

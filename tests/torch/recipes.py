@@ -78,6 +78,12 @@ MODELS = {
         "head_dim": 16, "n_routed_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 2,
         "first_k_dense_replace": 1, "use_qk_norm": True, "attention_bias": True}),
     "gpt-oss": ("megatron-gpt-oss", "GptOss", OSS),
+    "olmo2": ("olmo-olmo2", "Olmo2", {}),
+    "olmo2-tied": ("olmo-olmo2", "Olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
+    "olmo2-biases": ("olmo-olmo2", "Olmo2", {"attention_bias": True}),
+    "olmo3": ("olmo-olmo2", "Olmo3", {"sliding_window": 8}),
+    "olmo-llama": ("olmo-llama", "Llama", {"head_dim": 8}),
+    "olmo-qwen3": ("olmo-llama", "Qwen3", {"head_dim": 16}),
 }
 UNKNOWN = ["GPTBigCode", "GPTNeoX", "Glm4", "Glm4Moe"]  # classes whose weights the verdict does not know
 # torchtitan's names of what lies in a layer, where they have not changed.
@@ -160,6 +166,29 @@ def torchtitan(r, config, hf):
                         "self_attn.k_norm.weight": "attention.k_norm.weight"}[name]
             out[f"layers.{i}.{name}"] = w
     return out, ["", "model."]
+
+
+# OLMo-core's names of what lies in a block. Its norms are before or behind what they belong to.
+OLMO = {"self_attn.q_proj": "attention.w_q", "self_attn.k_proj": "attention.w_k", "self_attn.v_proj": "attention.w_v",
+        "self_attn.o_proj": "attention.w_out", "self_attn.q_norm": "attention.q_norm",
+        "self_attn.k_norm": "attention.k_norm", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
+        "mlp.up_proj": "feed_forward.w3"}
+OLMO_NORMS = {True: {"post_attention_layernorm": "attention_norm", "post_feedforward_layernorm": "feed_forward_norm"},
+              False: {"input_layernorm": "attention_norm", "post_attention_layernorm": "feed_forward_norm"}}
+
+
+def olmo(r, config, hf):
+    names = OLMO | OLMO_NORMS[config.model_type.startswith("olmo")]
+    head = r.choice(["lm_head.", ""])  # the latter before 1.7
+    out = {"embeddings.weight": padded(r, hf["model.embed_tokens.weight"]),
+           f"{head}norm.weight": hf["model.norm.weight"]}
+    if "lm_head.weight" in hf:
+        out[f"{head}w_out.weight"] = padded(r, hf["lm_head.weight"])
+    for i, layer in layers(hf).items():
+        for name, w in layer.items():
+            stem, kind_of = name.rsplit(".", 1)
+            out[f"blocks.{i}.{names[stem]}.{kind_of}"] = w
+    return out, ["model."]
 
 
 # What lies in a layer, as most models of transformers call it.
@@ -345,9 +374,11 @@ def save(rank, out):
         if not here.is_dir():
             continue
         state = {}
+        olmo_core = (here / "recipe").read_text().startswith("olmo")
         for name, w in torch.load(here / "weights").items():
             placement = [Shard(0) if w.dim() > 1 else Replicate()]
-            for key, value in ((name, w), (f"optimizer.state.{name}.exp_avg", w * 0)):
+            optim = f"optim.state.{name.removeprefix('model.')}" if olmo_core else f"optimizer.state.{name}"
+            for key, value in ((name, w), (f"{optim}.exp_avg", w * 0)):
                 state[key] = distribute_tensor(value, mesh, placement, src_data_rank=None)
         state["train_state"] = {"step": 7}
         dcp.save(state, checkpoint_id=here / "ckpt")

@@ -1152,6 +1152,7 @@ START_TEST(built_in_recipes_are_found_by_name_and_model)
 	ck_assert_str_eq(recipe_builtin_for("megatron", "qwen3_moe")->name, "megatron-qwen-moe");
 	ck_assert_str_eq(recipe_builtin_for("megatron", "llama")->name, "megatron-llama");
 	ck_assert_str_eq(recipe_builtin_for("torchtitan", "llama")->name, "torchtitan-llama");
+	ck_assert_str_eq(recipe_builtin_for("olmo", "olmo3")->name, "olmo-olmo2");
 	for (size_t i = 0; (b = recipe_builtin(i)); i++) {
 		struct recipe *r = NULL;
 		struct ckpt_err e = { 0 };
