@@ -26,7 +26,8 @@ enum {
 	SCAN_SHARE = 10, /* at most 1/10 of the time is spent on scanning */
 };
 
-static const char *const inner_dirs[] = { NULL, "weights", "pytorch_model_fsdp_0" };
+static const char *const inner_dirs[] = { NULL, "weights", "pytorch_model_fsdp_0",
+					  "model_and_optim" };
 
 const char *run_inner_dir(size_t i)
 {

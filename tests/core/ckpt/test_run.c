@@ -416,10 +416,13 @@ START_TEST(known_directories_in_a_sub_directory_are_found)
 	save_part("nemo-3/other", "nemo-3", 3, true);
 	(void)close(sub_dir("nemo-4"));
 	save_part("nemo-4/pytorch_model_fsdp_0", "nemo-4", 4, true);
+	(void)close(sub_dir("step5"));
+	save_part("step5/model_and_optim", "step5", 5, true);
 	c = open_run(&plain);
-	expect_names(c, ".ckptfs latest nemo-1 nemo-4 ");
+	expect_names(c, ".ckptfs latest nemo-1 nemo-4 step5 ");
 	expect_save(c, "nemo-1", "nemo-1", 1);
-	expect_save(c, "latest", "nemo-4", 4);
+	expect_save(c, "nemo-4", "nemo-4", 4);
+	expect_save(c, "latest", "step5", 5);
 	ckpt_close(c);
 }
 END_TEST
