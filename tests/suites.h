@@ -161,6 +161,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(npy) \
 	X(object_form) \
 	X(object_json) \
+	X(ocdbt) \
 	X(pagemap) \
 	X(pickle) \
 	X(pickle_hooks) \
