@@ -86,4 +86,30 @@ test_an_optimizer_in_part_is_left_out() {
   ! grep -q '^optimizer' names
 }
 
+cases_what_other_versions_pickle_is_read() { printf '%s\n' 2.1 2.2 2.3 2.5 2.6 2.9 2.10 2.13; }
+test_what_other_versions_pickle_is_read() {
+  python3 "$HERE/make_fsdp.py" "$1" .
+  ckptfs ls c >names 2>says
+  [[ ! -s says ]] || fail "$(cat says)"
+  is "$(find . -maxdepth 1 -type f ! -name names ! -name says -printf '%f\n' | sorted)" "$(sorted <names)"
+  mount_at m c
+  while read -r name; do cmp "$name" "m/tensors/$name"; done <names
+}
+
+cases_copies_are_compared_as_often_as_is_said() {
+  echo 70000
+  [[ ${VARIANT:-release} != release ]] || echo 530000 | full_only # a sanitizer takes minutes
+}
+test_copies_are_compared_as_often_as_is_said() {
+  python3 "$HERE/make_fsdp.py" --copies "$1" .
+  ckptfs ls --index=:memory: c >names 2>says
+  is "$1" "$(grep -vcx not_shown names)"
+  if (($1 < 1 << 19)); then
+    [[ ! -s says ]] || fail "$(cat says)"
+  else
+    grep -q "whether all ranks have the same in '[0-9]*' and others: that is compared 2097152 times" says ||
+      fail "$(cat says)"
+  fi
+}
+
 run_suite "$@"

@@ -82,10 +82,12 @@ int fsdp_read_parts(struct fsdp_reader *r, const struct pk_value *v, struct ckpt
 
 /* ---- tensors ---- */
 
-struct fsdp_copy { /* a tensor that is not sharded, in one rank's file */
-	struct torch_view *view;
-	struct digest sample; /* of its first and last bytes */
+struct fsdp_copy {		       /* a tensor that is not sharded, in one rank's file */
+	const struct torch_view *view; /* without .at; that of the first copy, if it is the same */
+	uint64_t at;
+	struct digest sample; /* of its first and last bytes, if sampled */
 	uint32_t rank, file;
+	bool sampled;
 	bool flat; /* a piece of a parameter that FSDP1 has flattened */
 };
 

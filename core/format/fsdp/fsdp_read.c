@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_SAMPLES = 1 << 18 }; /* number of copies that are compared */
+enum { MAX_SAMPLES = 1 << 21 }; /* number of copies that are compared */
 
 struct walk {
 	struct fsdp *d;
@@ -204,12 +204,18 @@ static int add_part(void *arg, const struct fsdp_part *p, struct ckpt_err *e)
 /* ---- copies ---- */
 
 /* Tensors that are not copies almost certainly differ in it. */
-static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
+static int sample(struct walk *w, struct fsdp_copy *c, const struct torch_view *v,
 		  struct ckpt_err *e)
 {
-	if (!v->numel || w->d->world == 1 || w->d->samples++ >= MAX_SAMPLES)
+	if (w->d->world == 1)
 		return 0;
-	return torch_file_sample(&w->file, v, ret, e);
+	if (v->numel && w->d->samples++ >= MAX_SAMPLES)
+		return fsdp_note(w->d,
+				 "whether all ranks have the same in '%.100s' and others: that is "
+				 "compared %d times",
+				 w->t->fqn->data, MAX_SAMPLES);
+	c->sampled = true;
+	return torch_file_sample(&w->file, v, &c->sample, e);
 }
 
 /* The storage of a tensor that is neither wrapped nor of a subclass. */
@@ -221,20 +227,48 @@ static const char *storage_of(const struct pk_value *v, struct torch_tensor *t)
 	return !v || torch_tensor_read(v, t, &ignored) ? NULL : t->key;
 }
 
+/* A view is a kilobyte, and many ranks have the same. */
+static bool same_view(const struct torch_view *a, const struct torch_view *b)
+{
+	const struct raw_layout *x = &a->layout, *y = &b->layout;
+	size_t n = a->n_dims;
+
+	return a->dtype == b->dtype && n == b->n_dims && a->numel == b->numel &&
+	       x->n_dims == y->n_dims && x->strided == y->strided && x->swap == y->swap &&
+	       x->neg == y->neg && x->conj == y->conj &&
+	       !memcmp(a->size, b->size, n * sizeof(*a->size)) &&
+	       !memcmp(x->stride, y->stride, x->n_dims * sizeof(*x->stride));
+}
+
+static int keep_view(struct walk *w, struct torch_view *v, struct fsdp_copy *ret,
+		     struct ckpt_err *e)
+{
+	const struct fsdp_tensor *t = w->t;
+
+	ret->at = v->at;
+	v->at = 0;
+	ret->view = t->n_copies && same_view(t->copies->view, v)
+			    ? t->copies->view
+			    : arena_dup(&w->d->arena, v, sizeof(*v));
+	return ret->view ? 0 : err_nomem(e);
+}
+
 static int add_copy(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct fsdp_copy c = { .rank = w->f->rank, .file = w->file.number };
+	struct torch_view view = { 0 };
 	struct fsdp_tensor *t = w->t;
 	struct torch_tensor tensor;
 	const char *key = storage_of(v, &tensor);
 	int rc;
 
-	c.view = arena_alloc(&w->d->arena, sizeof(*c.view));
-	if (!c.view || !VEC_ROOM(t->copies, t->cap_copies, t->n_copies + 1))
+	if (!VEC_ROOM(t->copies, t->cap_copies, t->n_copies + 1))
 		return err_nomem(e);
-	rc = torch_file_view(&w->file, v, c.view, e);
+	rc = torch_file_view(&w->file, v, &view, e);
 	if (!rc)
-		rc = sample(w, c.view, &c.sample, e);
+		rc = sample(w, &c, &view, e);
+	if (!rc)
+		rc = keep_view(w, &view, &c, e);
 	if (rc)
 		return rc;
 	c.flat = w->flat_key && c.view->n_dims == 1 &&

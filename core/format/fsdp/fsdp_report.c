@@ -143,7 +143,7 @@ static int report_copy(struct reporter *r, const struct fsdp_copy *x, int64_t ra
 {
 	const struct torch_view *v = x->view;
 	uint64_t box[2 * CKPT_MAX_DIMS] = { 0 };
-	struct chunk_loc loc = { .file = x->file, .offset = v->at };
+	struct chunk_loc loc = { .file = x->file, .offset = x->at };
 	struct tensor_chunks c = { .path = r->path,
 				   .dtype = v->dtype,
 				   .n_dims = v->n_dims,
@@ -184,7 +184,8 @@ static int report_copies(struct reporter *r)
 		const struct fsdp_copy *x = &t->copies[i];
 
 		apart |= x->flat || !same_view(x->view, t->copies->view);
-		if (memcmp(&x->sample, &t->copies->sample, sizeof(x->sample)) != 0)
+		if (x->sampled && t->copies->sampled &&
+		    memcmp(&x->sample, &t->copies->sample, sizeof(x->sample)) != 0)
 			other = x;
 	}
 	apart |= other && t->kind == FSDP_OPTIM && t->copies->view->n_dims;
