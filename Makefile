@@ -165,8 +165,8 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
-$(BUILD)/core/codec/cast.o $(BUILD)/core/codec/hist.o $(BUILD)/core/codec/q8_0.o \
-  $(BUILD)/core/codec/tally.o: CFLAGS_ += -O3
+$(BUILD)/core/codec/arith.o $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/hist.o \
+  $(BUILD)/core/codec/q8_0.o $(BUILD)/core/codec/tally.o: CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
 $(BUILD)/core/recipe/recipe_builtin.o: $(wildcard core/recipe/recipes/*.recipe)
 $(BUILD)/core/page/page.o: $(wildcard core/page/*.html core/page/*.css core/page/*.js)

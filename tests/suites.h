@@ -90,6 +90,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(arch) \
 	X(archive) \
 	X(arena) \
+	X(arith) \
 	X(blockcache) \
 	X(box) \
 	X(box_cover) \
