@@ -212,13 +212,14 @@ static struct unit unit_of(const struct vtensor *v)
 		       : (struct unit){ 1, dtype_info(v->dtype)->size };
 }
 
-/* Converts n elements from their stored to their shown form; blocks are made from floats, for which
- * there is room. */
-static void convert(const struct vtensor *v, const uint8_t *stored, uint8_t *floats, uint8_t *shown,
+/* Converts n elements from their stored to their shown form, changing `stored`; blocks are made
+ * from floats, for which there is room. */
+static void convert(const struct vtensor *v, uint8_t *stored, uint8_t *floats, uint8_t *shown,
 		    uint64_t n)
 {
 	bool same = v->dtype == v->stored;
 
+	arith_run(v->stored, v->arith, stored, n);
 	if (!same)
 		cast_run(v->stored, v->dtype, stored, v->q8_0 ? floats : shown, n);
 	if (v->q8_0)
@@ -258,14 +259,18 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 	return rc;
 }
 
+static bool is_shown_as_stored(const struct vtensor *v)
+{
+	return !v->q8_0 && v->arith.op == ARITH_NONE && v->dtype == v->stored;
+}
+
 /* Are bytes [off, off+len) shown as they are stored, and do they consist of whole elements if there
  * are odd payloads? */
 static bool as_stored(const struct tensor_reader *r, uint64_t len, uint64_t off)
 {
 	uint64_t size = dtype_info(r->v->stored)->size;
 
-	return !r->v->q8_0 && r->v->dtype == r->v->stored &&
-	       (!r->odd || (off % size == 0 && len % size == 0));
+	return is_shown_as_stored(r->v) && (!r->odd || (off % size == 0 && len % size == 0));
 }
 
 /* Reads bytes as they are shown, in one piece. */
@@ -480,7 +485,7 @@ int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_f
 	bool yes;
 	int rc;
 
-	if (r->encoded || r->odd || r->v->q8_0 || r->v->dtype != r->v->stored || !r->v->bytes)
+	if (r->encoded || r->odd || !is_shown_as_stored(r->v) || !r->v->bytes)
 		return 1;
 	rc = plan_read(r->v, r->sources, 0, r->v->bytes, NULL, &plan);
 	if (rc) { /* 1: too many copies, so it is not in place */

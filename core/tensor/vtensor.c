@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool vtensor_alike(const struct vtensor *a, const struct vtensor *b)
+{
+	return a->stored == b->stored && arith_equal(a->arith, b->arith);
+}
+
 /* One vtensor is one block of memory: the struct, its pieces, their numbers. */
 struct room {
 	struct piece *pieces;
@@ -184,6 +189,7 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err 
 	c->stored = v->stored;
 	c->dtype = v->dtype;
 	c->q8_0 = v->q8_0;
+	c->arith = v->arith;
 	c->n_pieces = v->n_pieces;
 	c->bytes = v->q8_0 ? bytes / (Q8_0_ELEMENTS * 4) * Q8_0_BYTES : bytes;
 	c->shape = c->shown = keep(&a, v->shape, n);
@@ -268,6 +274,7 @@ int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *
 		return -ENOMEM;
 	s->stored = v->stored;
 	s->dtype = v->dtype;
+	s->arith = v->arith;
 	s->shape = s->shown = keep(&a, count, x.n);
 	(void)box_volume(x.n, count, &volume); /* at most v's volume */
 	s->bytes = volume * dtype_info(v->dtype)->size;

@@ -16,6 +16,7 @@
 #ifndef TENSOR_VTENSOR_H
 #define TENSOR_VTENSOR_H
 
+#include "codec/arith.h"
 #include "model/dtype.h"
 
 #include <stdbool.h>
@@ -48,12 +49,16 @@ struct vtensor {
 	uint8_t n_shown;
 	/* Shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, from which they are made. */
 	bool q8_0;
+	struct arith arith; /* done to each element as it is stored, before it is cast */
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */
 	const uint64_t *shape;
 	const uint64_t *shown; /* n_shown: the shape that readers see; mostly `shape` itself */
 	const struct piece *pieces;
 };
+
+/* Can pieces of both be pieces of one tensor: are elements stored, and computed, in one way? */
+bool vtensor_alike(const struct vtensor *a, const struct vtensor *b);
 
 /* Tensor `number` of the catalog unchanged, shown as `dtype`. The caller frees *ret with free(). */
 int vtensor_whole(const struct catalog_tensor *t, uint32_t number, enum ckpt_dtype dtype,

@@ -3,7 +3,7 @@
  * vtensor_ops - virtual tensors made from virtual tensors: the same elements in another order.
  *
  * The caller frees each result with free(); it does not refer to its inputs. It is shown with the
- * dtype of the first one, in its own shape. Fails with ENOMEM, or as vtensor_copy.
+ * dtype of the first one, in its own shape. Several must be alike, see vtensor_alike. Fails with ENOMEM, or as vtensor_copy.
  *
  * Threads: pure.
  */
@@ -18,11 +18,10 @@ struct vtensor;
 
 /* A matrix with its dimensions swapped. */
 int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e);
-/* n > 0 tensors with one shape and one stored dtype, stacked along a new first dimension. */
+/* n > 0 alike tensors with one shape, stacked along a new first dimension. */
 int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret,
 		  struct ckpt_err *e);
-/* n > 0 tensors with one stored dtype, equal shapes except for the first dimension, concatenated
- * along it. */
+/* n > 0 alike tensors with equal shapes except for the first dimension, concatenated along it. */
 int vtensor_concat(const struct vtensor *const *v, size_t n, struct vtensor **ret,
 		   struct ckpt_err *e);
 /* Element i of the first dimension, which is dropped. */

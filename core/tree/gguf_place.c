@@ -211,6 +211,11 @@ static void free_all(struct vtensor **v, size_t n)
 	free(v);
 }
 
+static const char *computed(const struct vtensor *v)
+{
+	return v->arith.op == ARITH_NONE ? "" : ", computed";
+}
+
 /* Experts in a tensor each. */
 static int take_split(struct placing *p, const struct arch_weight *r, uint64_t layer,
 		      const uint64_t *shape, struct vtensor **ret)
@@ -232,11 +237,11 @@ static int take_split(struct placing *p, const struct arch_weight *r, uint64_t l
 		rc = take(p, name, 2, shape, &one[i]);
 		if (rc > 0)
 			rc = absent(p, name);
-		if (!rc && one[i]->stored != one[0]->stored)
+		if (!rc && !vtensor_alike(one[i], one[0]))
 			rc = err_set(p->e, ERR_UNSUPPORTED,
-				     "'%.80s' is %s, the first expert's is %s", name,
-				     dtype_info(one[i]->stored)->name,
-				     dtype_info(one[0]->stored)->name);
+				     "'%.80s' is %s%s, the first expert is %s%s", name,
+				     dtype_info(one[i]->stored)->name, computed(one[i]),
+				     dtype_info(one[0]->stored)->name, computed(one[0]));
 	}
 	if (!rc)
 		rc = vtensor_stack((const struct vtensor *const *)one, a->experts, ret, p->e);

@@ -202,7 +202,7 @@ static int push(struct regrouping *g, struct experts *x, struct vtensor *v)
 		return err_nomem(g->e);
 	}
 	x->v[x->n++] = v;
-	return v->stored == first->stored && v->shape[0] == first->shape[0] &&
+	return vtensor_alike(v, first) && v->shape[0] == first->shape[0] &&
 			       v->shape[1] == first->shape[1]
 		       ? 0
 		       : err_set(g->e, EINVAL, "expert %zu is not like the first", x->n - 1);
@@ -217,7 +217,7 @@ static int gate_and_up(struct regrouping *g, const char *prefix, int len, uint64
 
 	if (!rc)
 		rc = find_expert(g, prefix, len, expert, UP, &up);
-	if (!rc && (gate->stored != up->stored || gate->shape[1] != up->shape[1]))
+	if (!rc && (!vtensor_alike(gate, up) || gate->shape[1] != up->shape[1]))
 		rc = err_set(g->e, EINVAL, "expert %llu: gate and up are not alike",
 			     (unsigned long long)expert);
 	return rc ? rc : vtensor_concat((const struct vtensor *const[]){ gate, up }, 2, ret, g->e);
