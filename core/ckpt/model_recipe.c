@@ -42,9 +42,24 @@ static int read_config(const struct engine *eng, struct model_recipe *r, struct 
 	return 0;
 }
 
+/* The value of "key" or "key.key.key". */
+static struct jval config_value(struct jval v, const char *key)
+{
+	char one[100];
+
+	for (const char *dot; (dot = strchr(key, '.')); key = dot + 1) {
+		if ((size_t)(dot - key) >= sizeof(one))
+			return jval_get(v, key); /* no such key */
+		memcpy(one, key, (size_t)(dot - key));
+		one[dot - key] = 0;
+		v = jval_get(v, one);
+	}
+	return jval_get(v, key);
+}
+
 static int config_number(struct jval config, const char *key, uint64_t *ret, struct ckpt_err *e)
 {
-	struct jval v = jval_get(config, key);
+	struct jval v = config_value(config, key);
 	int64_t n;
 
 	if (jval_is_null(v))
@@ -126,6 +141,15 @@ static int number(void *arg, enum recipe_from from, const char *key, uint64_t *r
 				   : config_number(jdoc_root(&r->config), key, ret, e);
 }
 
+static const char *text(void *arg, enum recipe_from from, const char *key)
+{
+	const struct model_recipe *r = arg;
+
+	return from == RECIPE_CONFIG && r->facts.has[from]
+		       ? jval_str(config_value(jdoc_root(&r->config), key))
+		       : NULL;
+}
+
 /* Replaces "megatron" and the like by the recipe that config.json's model_type requires. */
 static int choose(const struct model_recipe *r, const struct recipe_builtin **b, struct ckpt_err *e)
 {
@@ -172,7 +196,7 @@ int model_recipe_facts(struct engine *eng, struct model_recipe *ret, struct ckpt
 {
 	int rc;
 
-	*ret = (struct model_recipe){ .facts = { .number = number, .arg = ret } };
+	*ret = (struct model_recipe){ .facts = { .number = number, .text = text, .arg = ret } };
 	rc = read_config(eng, ret, e);
 	return rc ? rc : read_args(eng, ret, e);
 }

@@ -25,7 +25,8 @@
  *		A number: the first choice whose values are all known and whose condition, if any,
  *		is known and not 0. config.KEY is a value of config.json, args.KEY one of the
  *		checkpoint's args: integers, or true and false as 1 and 0. Looked up when first
- *		needed.
+ *		needed. A KEY with dots leads into objects, and config.KEY is WORD is 1 if the
+ *		value is that text, 0 if it is another.
  *	refuse EXPR TEXT
  *		Stop with the error TEXT if EXPR is known and not 0.
  *	prefix STORED PREFIX ...
@@ -36,17 +37,24 @@
  *	for NAME in EXPR ... end, for NAME in EXPR..EXPR ... end
  *		From 0, or the first value, up to but not including the last.
  *	if stored STORED ... else ... end
- *	OUT = PART + PART ... | PART + PART ...        PART: STORED [AXES] or STORED [AXES] order N N ...
+ *	OUT = PART + PART ... | PART + PART ...        PART: STORED [AXES] ORDER COMPUTATION
  *		The tensor OUT is cut from the first alternative whose first STORED exists: its
  *		parts one behind the other along their first axis. If there is none, that is an
- *		error, or, with `?=` in place of `=`, OUT is left out. `order` exchanges the axes
- *		of a part: the first one is that numbered by the first N, from 0, and so on.
+ *		error, or, with `?=` in place of `=`, OUT is left out.
  *
- * EXPR consists of numbers, names, + - * / and parentheses. Negative results are errors, and
- * division must be exact. In OUT and STORED, {EXPR} is replaced by its value. In STORED, .[i]. is
- * replaced by the value of the loop variable i, or removed: then i is the index of a leading axis,
- * which must be as long as the end of the loop; several such axes are in the order of their
- * brackets. It is an error if both exist.
+ * ORDER, if any, is `order N N ...` and exchanges the axes of a part: the first one is that numbered
+ * by the first N, from 0, and so on. N:N, or more of them, are joined to one axis, the outermost
+ * first: from [hidden, heads, d], `order 1:2 0` makes [heads * d, hidden].
+ *
+ * COMPUTATION, if any, is done to each element of the part; all parts of a tensor have the same:
+ * times NUMBER, over NUMBER, plus NUMBER or minus NUMBER, as in codec/arith.h. NUMBER: a number, a
+ * name, (EXPR), sqrt(EXPR), or one of them rounded: bfloat16(EXPR), bfloat16(sqrt(EXPR)); not 0.
+ *
+ * EXPR consists of numbers, names, + - * / % and parentheses. Negative results are errors, and
+ * division must be exact; % is the remainder. In OUT and STORED, {EXPR} is replaced by its value. In
+ * STORED, .[i]. is replaced by the value of the loop variable i, or removed: then i is the index of a
+ * leading axis, which must be as long as the end of the loop; several such axes are in the order of
+ * their brackets. It is an error if both exist.
  *
  * AXES are the axes that STORED must have after those, separated by commas. An axis consists of
  * factors separated by colons, the outermost first, whose sizes multiply to its length. A factor is
@@ -118,6 +126,8 @@ struct recipe_facts {
 	/* 0; 1: not given; or a negative errno: given, but not a number. */
 	int (*number)(void *arg, enum recipe_from from, const char *key, uint64_t *ret,
 		      struct ckpt_err *e);
+	/* NULL: not given, or not a text. May be NULL. */
+	const char *(*text)(void *arg, enum recipe_from from, const char *key);
 	void *arg;
 };
 

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 int recipe_count_steps(struct eval *x, uint64_t steps, uint32_t line, struct ckpt_err *e)
 {
@@ -39,7 +40,7 @@ static int operate(const struct recipe *r, uint32_t line, enum rx_op op, uint64_
 		   uint64_t *ret, struct ckpt_err *e)
 {
 	static const char marks[] = {
-		[RX_ADD] = '+', [RX_SUB] = '-', [RX_MUL] = '*', [RX_DIV] = '/'
+		[RX_ADD] = '+', [RX_SUB] = '-', [RX_MUL] = '*', [RX_DIV] = '/', [RX_MOD] = '%'
 	};
 	const char *why;
 	uint64_t v = 0;
@@ -58,6 +59,12 @@ static int operate(const struct recipe *r, uint32_t line, enum rx_op op, uint64_
 		bad = ckd_sub(&v, a, b);
 		why = "negative";
 		break;
+	case RX_MOD:
+		bad = !b;
+		why = "not a number";
+		if (!bad)
+			v = a % b;
+		break;
 	default:
 		bad = !b || a % b;
 		why = "not a whole number";
@@ -74,9 +81,17 @@ static int operate(const struct recipe *r, uint32_t line, enum rx_op op, uint64_
 static int lookup(struct eval *x, const struct rx_token *t, uint32_t line, uint64_t *ret,
 		  struct ckpt_err *e)
 {
+	const struct recipe_facts *facts = x->facts;
 	struct ckpt_err why = { 0 };
-	int rc = x->facts->number(x->facts->arg, t->from, t->key, ret, &why);
+	int rc;
 
+	if (t->op == RX_IS) {
+		const char *s = facts->text ? facts->text(facts->arg, t->from, t->key) : NULL;
+
+		*ret = s && !strcmp(s, t->text);
+		return !s;
+	}
+	rc = facts->number(facts->arg, t->from, t->key, ret, &why);
 	return rc < 0 ? recipe_bad(x->r, line, e, "%s", why.msg) : rc;
 }
 
@@ -93,7 +108,7 @@ static void list_places(const struct eval *x, const struct param *p, char *out, 
 		for (uint32_t i = v.at; i < v.at + v.n && at < cap; i++) {
 			const struct rx_token *t = &x->r->tokens[i];
 
-			if (t->op == RX_FACT)
+			if (t->op == RX_FACT || t->op == RX_IS)
 				at += (size_t)snprintf(out + at, cap - at, "%s'%.60s' in %s%s",
 						       at ? ", " : "", t->key, places[t->from],
 						       x->facts->has[t->from] ? ""
@@ -162,6 +177,7 @@ int recipe_eval(struct eval *x, struct run expr, uint32_t line, uint64_t *ret, s
 			rc = param(x, (uint32_t)t->number, &stack[n++], e);
 			break;
 		case RX_FACT:
+		case RX_IS:
 			rc = lookup(x, t, line, &stack[n++], e);
 			break;
 		default:

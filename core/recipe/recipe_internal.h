@@ -26,12 +26,12 @@ struct run {
 };
 
 /* An expression is a run of these in postfix order. */
-enum rx_op { RX_NUMBER, RX_PARAM, RX_LOOP, RX_FACT, RX_ADD, RX_SUB, RX_MUL, RX_DIV };
+enum rx_op { RX_NUMBER, RX_PARAM, RX_LOOP, RX_FACT, RX_IS, RX_ADD, RX_SUB, RX_MUL, RX_DIV, RX_MOD };
 struct rx_token {
 	enum rx_op op;
-	enum recipe_from from; /* of RX_FACT */
-	uint64_t number;       /* the number; index of the parameter; nesting depth of the loop */
-	const char *key;       /* of RX_FACT; a string */
+	enum recipe_from from;	/* of RX_FACT, RX_IS */
+	uint64_t number;	/* the number; index of the parameter; nesting depth of the loop */
+	const char *key, *text; /* of RX_FACT, RX_IS; strings; text: of RX_IS */
 };
 
 struct name_part {
@@ -48,11 +48,20 @@ struct factor {
 	struct run from, to, of; /* tokens; without `cut` only `of` is used */
 };
 
+#define ORDER_JOINED ((uint8_t)0x80)
+
 struct rule_source {
 	struct run name; /* parts */
 	struct run axes;
-	struct run order; /* axes of the selection that become those of the result; empty: as is */
-	bool joined;	  /* follows the one before it in the result */
+	/* Axes of the selection that become those of the result; empty: as is. ORDER_JOINED: one axis
+	 * with the one before. */
+	struct run order;
+	struct computation {
+		uint8_t op; /* enum arith_op */
+		bool minus, root, bfloat16;
+		struct run number; /* tokens */
+	} compute;
+	bool joined; /* follows the one before it in the result */
 };
 
 struct choice {

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
+#include "codec/arith.h"
 #include "model/box.h"
 #include "recipe/recipe_internal.h"
 
@@ -241,7 +242,40 @@ static int parse_integer(struct parser *p)
 	return push_value(p, &t);
 }
 
-/* config.KEY or args.KEY, at the dot. */
+/* Length of KEY.KEY..., without advancing. */
+static size_t key_len(struct parser *p)
+{
+	const char *start = p->at;
+	size_t n = word_len(p), all = n;
+
+	while (n && p->end - start > (ptrdiff_t)all + 1 && start[all] == '.' &&
+	       is_one_of(start[all + 1], letters)) {
+		p->at = start + all + 1;
+		n = word_len(p);
+		all += 1 + n;
+	}
+	p->at = start;
+	return all;
+}
+
+/* The text after `is`: like a name, also with dashes and dots. */
+static int parse_text(struct parser *p, const char **ret)
+{
+	size_t n = 0;
+
+	for (skip_blanks(p);
+	     p->at + n < p->end && (is_one_of(p->at[n], letters) || is_one_of(p->at[n], digits) ||
+				    is_one_of(p->at[n], "-."));
+	     n++)
+		;
+	if (!n)
+		return expected(p, "a word");
+	*ret = string(p, p->at, n);
+	p->at += n;
+	return 0;
+}
+
+/* config.KEY or args.KEY, at the dot; or either `is` a text. */
 static int parse_fact(struct parser *p, enum recipe_from from)
 {
 	struct rx_token t = { .op = RX_FACT, .from = from };
@@ -250,11 +284,18 @@ static int parse_fact(struct parser *p, enum recipe_from from)
 	if (!p->facts)
 		return BAD(p, "config. and args. are only allowed in param and refuse");
 	p->at++;
-	n = p->at < p->end && !is_one_of(*p->at, " \t\r") ? word_len(p) : 0;
+	n = p->at < p->end && !is_one_of(*p->at, " \t\r") ? key_len(p) : 0;
 	if (!n)
 		return expected(p, "a key");
 	t.key = string(p, p->at, n);
 	p->at += n;
+	if (skip_word(p, "is")) {
+		int rc = parse_text(p, &t.text);
+
+		if (rc)
+			return rc;
+		t.op = RX_IS;
+	}
 	return push_value(p, &t);
 }
 
@@ -291,12 +332,12 @@ static int parse_primary(struct parser *p, unsigned parentheses)
 
 static int parse_operators(struct parser *p, unsigned parentheses, bool products)
 {
-	const char *marks = products ? "*/" : "+-";
+	static const enum rx_op ops[][3] = { { RX_ADD, RX_SUB }, { RX_MUL, RX_DIV, RX_MOD } };
+	const char *marks = products ? "*/%" : "+-";
 	int rc = products ? parse_primary(p, parentheses) : parse_operators(p, parentheses, true);
 
 	while (!rc && is_one_of(peek(p), marks)) {
-		enum rx_op op = *p->at == marks[0] ? (products ? RX_MUL : RX_ADD)
-						   : (products ? RX_DIV : RX_SUB);
+		enum rx_op op = ops[products][strchr(marks, *p->at) - marks];
 
 		p->at++;
 		rc = products ? parse_primary(p, parentheses)
@@ -469,7 +510,7 @@ static bool is_kept(const struct recipe *r, struct run axis)
 	return axis.n > 1 || !f->cut || !f->one;
 }
 
-/* The numbers of all axes of the selection, in the order of the result. */
+/* The numbers of all axes of the selection, in the order of the result, joined by colons. */
 static int parse_order(struct parser *p, struct rule_source *s)
 {
 	uint64_t taken = 0;
@@ -481,6 +522,7 @@ static int parse_order(struct parser *p, struct rule_source *s)
 		return BAD(p, "more than %d axes", CKPT_MAX_DIMS);
 	s->order.at = p->r->n_orders;
 	for (; s->order.n < kept; s->order.n++) {
+		uint8_t joined = s->order.n && skip(p, ":") ? ORDER_JOINED : 0;
 		uint64_t v = 0;
 		int rc;
 
@@ -491,10 +533,65 @@ static int parse_order(struct parser *p, struct rule_source *s)
 		if (v >= kept || taken >> v & 1)
 			return BAD(p, "'order' needs each number from 0 to %u once", kept - 1);
 		taken |= (uint64_t)1 << v;
-		rc = add_orders(p, (uint8_t)v);
+		rc = add_orders(p, (uint8_t)v | joined);
 		if (rc)
 			return rc;
 	}
+	return 0;
+}
+
+/* WORD and an opening parenthesis. */
+static bool skip_call(struct parser *p, const char *word)
+{
+	size_t n = word_len(p);
+
+	if (!is(p->at, n, word) || p->end - p->at == (ptrdiff_t)n || p->at[n] != '(')
+		return false;
+	p->at += n + 1;
+	return true;
+}
+
+/* The number to compute with; inside parentheses, any expression. */
+static int parse_operand(struct parser *p, struct computation *c, bool inside)
+{
+	uint32_t at = p->r->n_tokens;
+	int rc;
+
+	if (!inside && skip_call(p, "bfloat16")) {
+		c->bfloat16 = true;
+		rc = parse_operand(p, c, true);
+		return rc ? rc : expect(p, ")");
+	}
+	if (skip_call(p, "sqrt")) {
+		c->root = true;
+		rc = parse_whole_expr(p, &c->number);
+		return rc ? rc : expect(p, ")");
+	}
+	if (inside)
+		return parse_whole_expr(p, &c->number);
+	p->depth = 0;
+	rc = parse_primary(p, 0);
+	c->number = (struct run){ at, p->r->n_tokens - at };
+	return rc;
+}
+
+static int parse_computation(struct parser *p, struct computation *c)
+{
+	static const struct {
+		const char *word;
+		enum arith_op op;
+		bool minus;
+	} known[] = { { "times", ARITH_TIMES, false },
+		      { "over", ARITH_OVER, false },
+		      { "plus", ARITH_PLUS, false },
+		      { "minus", ARITH_PLUS, true } };
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++)
+		if (skip_word(p, known[i].word)) {
+			c->op = (uint8_t)known[i].op;
+			c->minus = known[i].minus;
+			return parse_operand(p, c, false);
+		}
 	return 0;
 }
 
@@ -517,6 +614,8 @@ static int parse_source(struct parser *p, bool joined)
 	s.axes.n = p->r->n_axes - s.axes.at;
 	if (!rc && skip_word(p, "order"))
 		rc = parse_order(p, &s);
+	if (!rc)
+		rc = parse_computation(p, &s.compute);
 	return rc ? rc : add_sources(p, s);
 }
 

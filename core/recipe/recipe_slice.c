@@ -11,10 +11,13 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "codec/arith.h"
+#include "codec/cast.h"
 #include "model/box.h"
 #include "recipe/recipe_internal.h"
 #include "tensor/vtensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +32,7 @@ struct axis {
 	bool at_least;
 	bool gone; /* a single index, dropped from the result */
 	size_t n;  /* number of levels, in the order of the result; the last one is a run */
-	struct level levels[RECIPE_MAX_FACTORS];
+	struct level levels[RECIPE_MAX_FACTORS + 1];
 	uint64_t base; /* index of the first element in the source */
 	uint64_t runs; /* number of runs; 0: nothing is selected */
 };
@@ -40,7 +43,13 @@ struct cutting {
 	struct ckpt_err *e;
 	struct axis axes[CKPT_MAX_DIMS];
 	size_t n_axes;
-	uint8_t place[CKPT_MAX_DIMS]; /* axes of the result, for those of `axes` that remain */
+	/* For those of `axes` that remain: */
+	struct {
+		uint8_t place;	/* axis of the result */
+		bool outer;	/* others that are joined to it are inside: a run is one index */
+		uint64_t inner; /* how many of the result's indices each of its own is */
+	} to[CKPT_MAX_DIMS];
+	uint8_t n_places;
 };
 
 /* ---- the selection ---- */
@@ -166,6 +175,56 @@ static int misfit(const struct cutting *c)
 		have);
 }
 
+static uint64_t selected(const struct axis *a)
+{
+	return a->runs * a->levels[a->n - 1].count;
+}
+
+/* Makes every index of the axis a run. */
+static void split_runs(struct axis *a)
+{
+	if (a->runs)
+		a->runs *= a->levels[a->n - 1].count;
+	a->levels[a->n++] = (struct level){ .count = 1, .step = 1 };
+}
+
+static int place_axes(struct eval *x, struct cutting *c, struct run order)
+{
+	const uint8_t *orders = x->r->orders + order.at;
+	struct axis *kept[CKPT_MAX_DIMS];
+	uint64_t inner = 1;
+	uint8_t n = 0;
+
+	for (size_t i = 0; i < c->n_axes; i++)
+		if (!c->axes[i].gone)
+			kept[n++] = &c->axes[i];
+	c->n_places = n;
+	for (uint8_t i = 0; i < n; i++) {
+		c->to[i].place = i;
+		c->to[i].inner = 1;
+	}
+	for (uint32_t i = 0; i < order.n; i++)
+		c->n_places -= orders[i] & ORDER_JOINED ? 1 : 0;
+	n = c->n_places;
+	for (uint32_t i = order.n; i-- > 0;) { /* from the innermost of those that are joined */
+		uint8_t k = orders[i] & (uint8_t)~ORDER_JOINED;
+
+		c->to[k].place = n - 1;
+		c->to[k].inner = inner;
+		c->to[k].outer = i + 1 < order.n && orders[i + 1] & ORDER_JOINED;
+		if (c->to[k].outer)
+			split_runs(kept[k]);
+		if (ckd_mul(&inner, inner, selected(kept[k])))
+			return recipe_bad(x->r, c->from->line, c->e,
+					  "'%.80s': an axis of more than 2^64", c->from->out);
+		if (!(orders[i] & ORDER_JOINED)) {
+			inner = 1;
+			n--;
+		}
+	}
+	return 0;
+}
+
 static int read_axes(struct eval *x, struct cutting *c, struct run axes, struct run order)
 {
 	const struct recipe_source *s = c->from->source;
@@ -187,11 +246,51 @@ static int read_axes(struct eval *x, struct cutting *c, struct run axes, struct 
 		c->n_axes = i + 1;
 		fits &= c->axes[i].length == dim;
 	}
-	for (uint8_t i = 0; i < CKPT_MAX_DIMS; i++)
-		c->place[i] = i;
-	for (uint8_t i = 0; i < order.n; i++)
-		c->place[x->r->orders[order.at + i]] = i;
-	return fits ? 0 : misfit(c);
+	if (!fits)
+		return misfit(c);
+	return place_axes(x, c, order);
+}
+
+/* ---- the computation ---- */
+
+static float rounded_to_bf16(float f)
+{
+	uint8_t bits[2];
+
+	cast_run(CKPT_DTYPE_F32, CKPT_DTYPE_BF16, &f, bits, 1);
+	cast_run(CKPT_DTYPE_BF16, CKPT_DTYPE_F32, bits, &f, 1);
+	return f;
+}
+
+static int read_computation(struct eval *x, const struct cutting *c, const struct computation *how,
+			    struct arith *ret)
+{
+	const struct cut_from *from = c->from;
+	char stored[90];
+	uint64_t v;
+	double d;
+	int rc;
+
+	if (!arith_possible(from->source->stored))
+		return recipe_bad(
+			x->r, from->line, c->e,
+			"'%.80s' computes with '%s', which is %s: only float16, bfloat16, "
+			"float32 and float64 can be computed with",
+			from->out,
+			text_show(from->stored, strlen(from->stored), stored, sizeof(stored)),
+			dtype_info(from->source->stored)->name);
+	rc = recipe_eval(x, how->number, from->line, &v, c->e);
+	if (!rc && !v)
+		rc = recipe_bad(x->r, from->line, c->e, "'%.80s' computes with 0", from->out);
+	if (rc)
+		return rc;
+	d = how->root ? sqrt((double)v) : (double)v;
+	*ret = (struct arith){ how->op, (float)d };
+	if (how->bfloat16)
+		ret->number = rounded_to_bf16(ret->number);
+	if (how->minus)
+		ret->number = -ret->number;
+	return 0;
 }
 
 /* ---- pieces ---- */
@@ -236,14 +335,18 @@ static void describe(const struct cutting *c, struct parts *p)
 {
 	size_t n = 0;
 
+	for (size_t d = 0; d < c->n_places; d++)
+		p->shape[d] = 1;
 	for (size_t i = 0; i < c->n_axes; i++) {
 		const struct axis *a = &c->axes[i];
 		size_t d;
 
 		if (a->gone)
 			continue;
-		d = c->place[n++];
-		p->shape[d] = a->runs * a->levels[a->n - 1].count;
+		d = c->to[n].place;
+		p->shape[d] *= selected(a);
+		if (c->to[n++].outer)
+			continue;
 		p->len[d] = a->levels[a->n - 1].count;
 		/* Meaningless for a single element. */
 		p->coeff[d] = p->len[d] > 1 ? a->levels[a->n - 1].step : 1;
@@ -251,17 +354,20 @@ static void describe(const struct cutting *c, struct parts *p)
 	}
 	p->v = (struct vtensor){ .stored = c->from->source->stored,
 				 .dtype = c->from->source->shown,
-				 .n_dims = (uint8_t)n,
+				 .n_dims = c->n_places,
 				 .shape = p->shape };
 }
 
-/* Makes piece k; its n_dims offsets and n_source bases are stored at `numbers`. */
+/* Makes piece k; its n_dims offsets and n_source bases are stored at `numbers`, which are 0. */
 static void make_piece(const struct cutting *c, const struct parts *p, uint64_t k,
 		       uint64_t *numbers, struct piece *ret)
 {
 	const struct recipe_source *s = c->from->source;
 	uint64_t *off = numbers, *base = numbers + p->v.n_dims;
-	size_t stacked = c->from->n_stacked, d = p->v.n_dims;
+	size_t stacked = c->from->n_stacked, kept = 0;
+
+	for (size_t i = 0; i < c->n_axes; i++)
+		kept += !c->axes[i].gone;
 
 	for (size_t i = 0; i < stacked; i++)
 		base[i] = c->from->index[i];
@@ -271,8 +377,10 @@ static void make_piece(const struct cutting *c, const struct parts *p, uint64_t 
 
 		k /= a->runs;
 		base[stacked + i] = run_start(a, run);
-		if (!a->gone)
-			off[c->place[--d]] = run * a->levels[a->n - 1].count;
+		if (a->gone)
+			continue;
+		kept--;
+		off[c->to[kept].place] += run * a->levels[a->n - 1].count * c->to[kept].inner;
 	}
 	*ret = (struct piece){ .source = s->number,
 			       .n_source = s->n_dims,
@@ -300,13 +408,17 @@ int recipe_cut(struct eval *x, const struct cut_from *from, const struct rule_so
 	struct parts p;
 	uint64_t n = 0;
 	size_t each;
+	struct arith arith = { 0 };
 	int rc = read_axes(x, &c, s->axes, s->order);
 
+	if (!rc && s->compute.op != ARITH_NONE)
+		rc = read_computation(x, &c, &s->compute, &arith);
 	if (!rc)
 		rc = count_pieces(&c, &n);
 	if (rc)
 		return rc;
 	describe(&c, &p);
+	p.v.arith = arith;
 	each = (size_t)p.v.n_dims + from->source->n_dims;
 	rc = recipe_count_steps(x, n * (each + p.v.n_dims), from->line, e);
 	if (!rc)
@@ -353,6 +465,9 @@ static int measure(struct eval *x, const char *out, uint32_t line, struct vtenso
 		if (v->stored != all->stored || v->dtype != all->dtype)
 			return recipe_bad(x->r, line, e,
 					  "'%.90s': its parts are of different dtypes", out);
+		if (!vtensor_alike(v, all))
+			return recipe_bad(x->r, line, e,
+					  "'%.90s': its parts are computed in different ways", out);
 		if (!same_but_first_axis(v, all))
 			return recipe_bad(
 				x->r, line, e,

@@ -69,6 +69,18 @@ static inline int store_number(void *arg, enum recipe_from from, const char *key
 	return 1;
 }
 
+/* Texts are facts whose key is "KEY=TEXT". */
+static inline const char *store_text(void *arg, enum recipe_from from, const char *key)
+{
+	const struct store *s = arg;
+	size_t n = strlen(key);
+
+	for (const struct fact *f = s->facts; f && f->key; f++)
+		if (f->from == from && !strncmp(f->key, key, n) && f->key[n] == '=')
+			return f->key + n + 1;
+	return NULL;
+}
+
 static inline void store_warn(void *arg, const char *what)
 {
 	struct store *s = arg;
@@ -88,7 +100,7 @@ static inline int store_finish(struct store *s, struct ckpt_err *e)
 							CKPT_DTYPE_BF16, (uint8_t)t->n_dims };
 		rc = namelist_add(&s->names, t->name, strlen(t->name), i, e);
 	}
-	s->of = (struct recipe_facts){ { true, false }, store_number, s };
+	s->of = (struct recipe_facts){ { true, false }, store_number, store_text, s };
 	return rc ? rc : namelist_finish(&s->names, store_name, s, e);
 }
 

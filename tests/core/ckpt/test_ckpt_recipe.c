@@ -10,6 +10,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
+#include "codec/arith.h"
+#include "codec/cast.h"
 #include "dcp_util.h"
 #include "fault.h"
 #include "fixture_util.h"
@@ -561,6 +563,193 @@ START_TEST(what_is_wrong_is_said)
 		"'vocab_size' in the checkpoint's args (there is none)");
 	put_text("common.pt", "abc");
 	refused(o, EBADMSG, "': option 'recipe': the args in 'common.pt': ");
+}
+END_TEST
+
+/* ---- what recipes compute ---- */
+
+enum { ROWS = 6, COLUMNS = 40, ELEMENTS = ROWS * COLUMNS };
+
+static const struct {
+	const char *name, *dtype;
+	enum ckpt_dtype type;
+	struct arith arith;
+} computed[] = {
+	{ "a", "BF16", CKPT_DTYPE_BF16, { ARITH_TIMES, 2.8284271F } },
+	{ "b", "F16", CKPT_DTYPE_F16, { ARITH_OVER, 6.3125F } },
+	{ "c", "F32", CKPT_DTYPE_F32, { ARITH_PLUS, -1 } },
+	{ "d", "F64", CKPT_DTYPE_F64, { ARITH_PLUS, 5 } },
+	{ "e", "I32", CKPT_DTYPE_I32, { ARITH_NONE, 0 } },
+};
+#define COMPUTING \
+	"a = a [6, 40] order 1 0 times sqrt(8)\n" \
+	"b = b [6, 40] over bfloat16(sqrt(40))\n" \
+	"c = c [3 of 6, 40] minus 1 + c [5 of 6, 40] minus 1\n" \
+	"d = d [swap 2 : 3, 40] order 1:0 plus 5\n" \
+	"e = e [6, 40]\n"
+
+/* A checkpoint with random bits, NaNs too. */
+static void put_random(struct rng *r, uint8_t *data)
+{
+	char head[1000] = "{";
+	uint8_t file[1000 + 8 * ELEMENTS * ARRAY_LEN(computed)] = { 0 };
+	size_t at = 0, n;
+
+	for (size_t i = 0; i < ARRAY_LEN(computed); i++) {
+		size_t bytes = ELEMENTS * dtype_info(computed[i].type)->size;
+
+		n = strlen(head);
+		(void)snprintf(head + n, sizeof(head) - n,
+			       "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[6,40],\"data_offsets\":[%zu,"
+			       "%zu]}",
+			       i ? "," : "", computed[i].name, computed[i].dtype, at, at + bytes);
+		at += bytes;
+	}
+	(void)strcat(head, "}");
+	for (size_t i = 0; i < at; i++)
+		data[i] = (uint8_t)rng_u64(r);
+	n = strlen(head);
+	file[0] = (uint8_t)n;
+	file[1] = (uint8_t)(n >> 8);
+	memcpy(file + 8, head, n);
+	memcpy(file + 8 + n, data, at);
+	put_file(dir_fd, "model.safetensors", file, 8 + n + at);
+}
+
+/* Which stored element number i of the result is. */
+static size_t element_of(char name, size_t i)
+{
+	switch (name) {
+	case 'a':
+		return i % ROWS * COLUMNS + i / ROWS;
+	case 'c':
+		return i < COLUMNS ? 3 * COLUMNS + i : 5 * COLUMNS + i - COLUMNS;
+	case 'd':
+		return (i % ROWS % 2 * 3 + i % ROWS / 2) * COLUMNS + i / ROWS;
+	default:
+		return i;
+	}
+}
+
+/* The bytes of result k, shown as dtype. */
+static uint8_t *compute(size_t k, const uint8_t *data, enum ckpt_dtype dtype, size_t *ret_n)
+{
+	size_t n = computed[k].name[0] == 'c' ? 2 * COLUMNS : ELEMENTS;
+	size_t size = dtype_info(computed[k].type)->size;
+	autofree uint8_t *elements = malloc(n * size);
+	uint8_t *shown = malloc(n * 8);
+
+	REQUIRE(elements && shown);
+	for (size_t i = 0; i < k; i++)
+		data += ELEMENTS * dtype_info(computed[i].type)->size;
+	for (size_t i = 0; i < n; i++)
+		memcpy(elements + i * size, data + element_of(computed[k].name[0], i) * size, size);
+	arith_run(computed[k].type, computed[k].arith, elements, n);
+	if (dtype == computed[k].type)
+		memcpy(shown, elements, n * size);
+	else
+		cast_run(computed[k].type, dtype, elements, shown, n);
+	*ret_n = n * dtype_info(dtype)->size;
+	return shown;
+}
+
+/* All ways to read result k. */
+static void check_computed(struct ckpt *c, size_t k, const uint8_t *data, struct rng *r)
+{
+	autofree uint8_t *want = NULL, *got = NULL, *turned = NULL;
+	int64_t stride[2] = { 0 };
+	struct ckpt_tensor t;
+	struct ckpt_file *f;
+	struct ckpt_err e = { 0 };
+	size_t n, n_want, size;
+
+	ckpt_model_tensor(c, k, &t);
+	size = dtype_info(ckpt_dtype_by_name(t.dtype, strlen(t.dtype)))->size;
+	want = compute(k, data, ckpt_dtype_by_name(t.dtype, strlen(t.dtype)), &n_want);
+	ck_assert_int_eq(ckpt_model_open(c, k, &f, &e), 0);
+	for (int i = 0; i < 30; i++) { /* from the middle of an element to that of another */
+		uint64_t from = rng_below(r, n_want + 1), len = rng_below(r, n_want - from + 1);
+		uint8_t part[8 * ELEMENTS];
+
+		REQUIRE(ckpt_file_read(f, part, len, from, &e) == (int64_t)len);
+		REQUIRE(!memcmp(part, want + from, len));
+	}
+	got = read_all(f, &n);
+	REQUIRE(n == n_want && !memcmp(got, want, n));
+	check_boxes(c, k, &t, ckpt_model_box_open, want, r);
+	turned = malloc(n);
+	REQUIRE(turned);
+	for (size_t d = 0, step = size; d < t.n_dims; step *= t.shape[d++])
+		stride[d] = (int64_t)step;
+	ck_assert_int_eq(
+		ckpt_model_slice_read(c, k, &(struct ckpt_slice){ .stride = stride }, turned, &e),
+		0);
+	for (size_t i = 0; i < n / size; i++) {
+		size_t to = t.n_dims < 2 ? i : i / t.shape[1] + i % t.shape[1] * t.shape[0];
+
+		REQUIRE(!memcmp(turned + to * size, want + i * size, size));
+	}
+}
+
+START_TEST(what_a_recipe_computes_is_read_in_every_way)
+{
+	static const char *const dtypes[] = { NULL, "fp32", "fp16", "bf16" };
+	uint8_t data[8 * ELEMENTS * ARRAY_LEN(computed)];
+	struct rng r = rng_new();
+
+	put_random(&r, data);
+	put_text("r.recipe", COMPUTING);
+	for (size_t i = 0; i < ARRAY_LEN(dtypes); i++) {
+		char recipe[4200];
+		struct ckpt *c;
+
+		(void)snprintf(recipe, sizeof(recipe), "%s/r.recipe", dir);
+		c = open_with((struct ckpt_opts){ .recipe = recipe, .dtype = dtypes[i] });
+		ck_assert_uint_eq(ckpt_model_tensors(c), ARRAY_LEN(computed));
+		for (size_t k = 0; k < ARRAY_LEN(computed); k++)
+			check_computed(c, k, data, &r);
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+/* Whether hf/model.safetensors is the stored file itself. */
+static int is_backed(const char *text, uint8_t **ret, size_t *ret_n)
+{
+	char recipe[4200];
+	struct ckpt_file *f;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	int fd = -1, rc;
+
+	put_text("r.recipe", text);
+	(void)snprintf(recipe, sizeof(recipe), "%s/r.recipe", dir);
+	c = open_with((struct ckpt_opts){ .recipe = recipe });
+	ck_assert_msg(!ckpt_file_open_path(c, "hf/model.safetensors", &f, &e), "%s", e.msg);
+	rc = ckpt_file_backing(f, &fd, &e);
+	if (!rc)
+		(void)close(fd);
+	*ret = read_all(f, ret_n);
+	ckpt_close(c);
+	return rc;
+}
+
+START_TEST(a_file_that_would_be_as_stored_is_not_when_computed)
+{
+	uint8_t data[8 * ELEMENTS * ARRAY_LEN(computed)], *plain, *same, *other;
+	struct rng r = rng_new();
+	size_t n, n_same, n_other;
+
+	put_random(&r, data);
+	(void)is_backed("c = c [6, 40]\nignore *\n", &plain, &n);
+	put_file(dir_fd, "model.safetensors", plain, n);
+	ck_assert_int_eq(is_backed("c = c [6, 40]\n", &same, &n_same), 0);
+	ck_assert_int_eq(is_backed("c = c [6, 40] plus 1\n", &other, &n_other), 1);
+	REQUIRE(n_same == n && !memcmp(plain, same, n));
+	REQUIRE(n_other == n && memcmp(plain, other, n) != 0);
+	free(plain);
+	free(same);
+	free(other);
 }
 END_TEST
 

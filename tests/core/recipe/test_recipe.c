@@ -90,6 +90,26 @@ static const struct {
 	{ TEXT("out = in [2, 3] order 1 0 0"), "R:1: the end of the line expected, not '0'" },
 	{ TEXT("out = in [1 of 2, 3] order 1 0"),
 	  "R:1: 'order' needs each number from 0 to 0 once" },
+	{ TEXT("out = in [2, 3] order 0:0"), "R:1: 'order' needs each number from 0 to 1 once" },
+	{ TEXT("out = in [2, 3] order 0:"),
+	  "R:1: the number of an axis expected, not the end of the line" },
+	{ TEXT("out = in [2, 3] order :0 1"), "R:1: the number of an axis expected, not ':0 1'" },
+	{ TEXT("out = in [2, 3] order 0 1:"), "R:1: the end of the line expected, not ':'" },
+	{ TEXT("out = in [2] times"), "R:1: a number or a name expected, not the end of the line" },
+	{ TEXT("out = in [2] times 1.5"), "R:1: the end of the line expected, not '.5'" },
+	{ TEXT("out = in [2] times -1"), "R:1: a number or a name expected, not '-1'" },
+	{ TEXT("out = in [2] over sqrt(2"), "R:1: ')' expected, not the end of the line" },
+	{ TEXT("out = in [2] over sqrt 2"), "R:1: there is no param or loop 'sqrt'" },
+	{ TEXT("out = in [2] over bfloat16(sqrt(2)"),
+	  "R:1: ')' expected, not the end of the line" },
+	{ TEXT("out = in [2] over bfloat16(bfloat16(2))"),
+	  "R:1: there is no param or loop 'bfloat16'" },
+	{ TEXT("out = in [2] times 2 plus 1"), "R:1: the end of the line expected, not 'plus 1'" },
+	{ TEXT("out = in [2] times 2 order 0"),
+	  "R:1: the end of the line expected, not 'order 0'" },
+	{ TEXT("param a = config.x is"), "R:1: a word expected, not the end of the line" },
+	{ TEXT("param a = 1 is x"), "R:1: the end of the line expected, not 'is x'" },
+	{ TEXT("param a = config.x. y"), "R:1: the end of the line expected, not '. y'" },
 	{ TEXT("out = in [2, 3] order 0, 1"), "R:1: the number of an axis expected, not ', 1'" },
 	{ TEXT("out = in [2] +"), "R:1: a name expected, not the end of the line" },
 	{ TEXT("out = in [2] + | in [2]"), "R:1: '[' expected, not 'in [2]'" },
@@ -240,7 +260,11 @@ static const char *show(const struct store *s, const struct recipe_out *o)
 		at += (size_t)sprintf(out + at, "%s%s[", i ? "; " : "", o->names.v[i].fqn);
 		for (size_t d = 0; d < v->n_dims; d++)
 			at += (size_t)sprintf(out + at, "%s%d", d ? "," : "", (int)v->shape[d]);
-		at += (size_t)sprintf(out + at, "]=");
+		at += (size_t)sprintf(out + at, "]");
+		if (v->arith.op)
+			at += (size_t)sprintf(out + at, "%c%g", "?*/+"[v->arith.op],
+					      (double)v -> arith.number);
+		at += (size_t)sprintf(out + at, "=");
 		if (empty(v))
 			continue;
 		show_element(s, v, x, &source, &element);
@@ -270,14 +294,20 @@ static void add_sample(struct store *s)
 	store_add(s, "f.x.w", 3, U(2, 2, 1)); /* layers, experts */
 	store_add(s, "scalar", 0, NULL);
 	store_add(s, "none", 2, U(0, 5));
+	store_add(s, "four", 4, U(2, 3, 2, 2));
 }
 
 #define REST "ignore *\n"
 
-static const struct fact facts[] = {
-	{ RECIPE_CONFIG, "two", 2 }, { RECIPE_CONFIG, "zero", 0 },	 { RECIPE_ARGS, "two", 5 },
-	{ RECIPE_ARGS, "three", 3 }, { RECIPE_ARGS, "odd", UINT64_MAX }, { 0, NULL, 0 }
-};
+static const struct fact facts[] = { { RECIPE_CONFIG, "two", 2 },
+				     { RECIPE_CONFIG, "zero", 0 },
+				     { RECIPE_ARGS, "two", 5 },
+				     { RECIPE_CONFIG, "kind=some-3.1", 0 },
+				     { RECIPE_CONFIG, "a.b_2.c", 4 },
+				     { RECIPE_CONFIG, "a.kind=x", 0 },
+				     { RECIPE_ARGS, "three", 3 },
+				     { RECIPE_ARGS, "odd", UINT64_MAX },
+				     { 0, NULL, 0 } };
 
 static const struct {
 	const char *text, *shows;
@@ -311,6 +341,32 @@ static const struct {
 	{ "o = none [0, 5] order 1 0", "o[5,0]=" },
 	{ "for i in 2\no.{i} = f.[i].x.w [2, 1] order 1 0\nend",
 	  "o.0[1,2]=f.x.w: 0 1; o.1[1,2]=f.x.w: 2 3" },
+	/* Axes joined. */
+	{ "o = a [4, 3] order 0:1", "o[12]=a: 0 1 2 3 4 5 6 7 8 9 10 11" },
+	{ "o = a [4, 3] order 1:0", "o[12]=a: 0 3 6 9 1 4 7 10 2 5 8 11" },
+	{ "o = a [2 : 1 of 2, swap 1 : 3] order 1 : 0", "o[6]=a: 3 9 4 10 5 11" },
+	{ "o = a [1..3 of 4, 2..3 of 3] order 0:1", "o[2]=a: 5 8" },
+	{ "o = a [1 of 4, 3] order 0", "o[3]=a: 3 4 5" },
+	{ "o = four [2, 3, 2, 2] order 1:2 0:3",
+	  "o[6,4]=four: 0 1 12 13 2 3 14 15 4 5 16 17 6 7 18 19 8 9 20 21 10 11 22 23" },
+	{ "o = four [2, 1 of 3, 2, 2] order 1:2 0", "o[4,2]=four: 4 16 5 17 6 18 7 19" },
+	{ "o = four [2, 3, 2, swap 1 : 2] order 3:2:1 0",
+	  "o[12,2]=four: 0 12 4 16 8 20 2 14 6 18 10 22 1 13 5 17 9 21 3 15 7 19 11 23" },
+	{ "o = none [0, 5] order 0:1", "o[0]=" },
+	{ "o = none [0, 5] order 1:0", "o[0]=" },
+	{ "for i in 2\no.{i} = f.[i].x.w [2, 1] order 1:0\nend",
+	  "o.0[2]=f.x.w: 0 1; o.1[2]=f.x.w: 2 3" },
+	{ "o = a [4, 3] order 1:0 + a [1 of 4, 3]", "o[15]=a: 0 3 6 9 1 4 7 10 2 5 8 11 3 4 5" },
+	/* Computed. */
+	{ "o = a [1 of 4, 3] times 3", "o[3]*3=a: 3 4 5" },
+	{ "param x = config.two\no = a [1 of 4, 3] order 0 over x", "o[3]/2=a: 3 4 5" },
+	{ "param x = 2\no = a [1 of 4, 3] times sqrt(x + 1)", "o[3]*1.73205=a: 3 4 5" },
+	{ "o = a [1 of 4, 3] over bfloat16(sqrt(2048))", "o[3]/45.25=a: 3 4 5" },
+	{ "o = a [1 of 4, 3] over bfloat16( 257 )", "o[3]/256=a: 3 4 5" },
+	{ "o = a [1 of 4, 3] minus 1", "o[3]+-1=a: 3 4 5" },
+	{ "o = a [1 of 4, 3] minus (2 * 3)", "o[3]+-6=a: 3 4 5" },
+	{ "o = a [1 of 4, 3] plus 2 + a [0 of 4, 3] plus 2\n | b []", "o[6]+2=a: 3 4 5 0 1 2" },
+	{ "param sqrt = 2\nparam times = 3\no = a [1 of 4, 3] times times", "o[3]*3=a: 3 4 5" },
 	/* One behind the other. */
 	{ "o = m.0.k.w [3] + m.1.k.w [3]", "o[6]=m.0.k.w: 0 1 2 m.1.k.w: 0 1 2" },
 	{ "o = a [3 of 4, 3] + a [0 of 4, 3]\n  + m.0.k.w [1..3 of 3] # there\n",
@@ -340,6 +396,13 @@ static const struct {
 	{ "param x = config.zero if config.two | 7\no.{x} = scalar []", "o.0[]=scalar: 0" },
 	{ "param x = args.none + 1 | 7 - 2 - 1\no.{x * 2 + 8 / 4} = scalar []",
 	  "o.10[]=scalar: 0" },
+	{ "o.{7 % 4}{8 % 4} = scalar []", "o.30[]=scalar: 0" },
+	{ "param x = config.a.b_2.c\no.{x} = scalar []", "o.4[]=scalar: 0" },
+	{ "param x = 5 if config.kind is some-3.1 | 6\no.{x} = scalar []", "o.5[]=scalar: 0" },
+	{ "param x = 5 if config.kind is some | 6\no.{x} = scalar []", "o.6[]=scalar: 0" },
+	{ "param x = 5 if config.kind.kind is some | 6\no.{x} = scalar []", "o.6[]=scalar: 0" },
+	{ "param x = (config.a.kind is x) + 2\no.{x} = scalar []", "o.3[]=scalar: 0" },
+	{ "param x = config.none is x | 7\no.{x} = scalar []", "o.7[]=scalar: 0" },
 	{ "param x = args.none\nparam y = args.odd\no = scalar []",
 	  "o[]=scalar: 0" }, /* not needed */
 	{ "refuse args.none no\nrefuse config.zero no\no = scalar []", "o[]=scalar: 0" },
@@ -417,6 +480,15 @@ static const struct {
 	{ "o = a [3..2 of 4, 3]", EINVAL, "R:1: 'o': there is no 3..2 of 4" },
 	{ "param h = 9223372036854775808\no = a [h : 2, 3]", EINVAL,
 	  "R:2: 'o': an axis of more than 2^64" },
+	{ "o = a [4, 3] times 0", EINVAL, "R:1: 'o' computes with 0" },
+	{ "o = a [4, 3] minus (3 - 3)", EINVAL, "R:1: 'o' computes with 0" },
+	{ "o = a [4, 3] plus 1 + a [4, 3]", EINVAL,
+	  "R:1: 'o': its parts are computed in different ways" },
+	{ "o = a [4, 3] plus 1 + a [4, 3] plus 2", EINVAL,
+	  "R:1: 'o': its parts are computed in different ways" },
+	{ "param z = config.zero\no = a [4 % z, 3]", EINVAL, "R:2: 4 % 0 is not a number" },
+	{ "param k = args.kind is x\no = a [k, 3]", EINVAL,
+	  "R:1: no value for 'k': looked for 'kind' in the checkpoint's args (there is none)" },
 	{ "param h = 1\no = a [h - 2, 3]", EINVAL, "R:2: 1 - 2 is negative" },
 	{ "o = a [7 / 2, 3]", EINVAL, "R:1: 7 / 2 is not a whole number" },
 	{ "o = a [7 / 0, 3]", EINVAL, "R:1: 7 / 0 is not a whole number" },
@@ -621,6 +693,12 @@ START_TEST(parts_of_too_many_pieces_or_other_dtypes_are_refused)
 		  "R:1: 'o' has more than 65536 pieces", EFBIG },
 		{ "o = a [80000] + b [1]\n", "R:1: 'o': its parts are of different dtypes",
 		  EINVAL },
+		{ "o = d [1] over 2",
+		  "R:1: 'o' computes with 'd', which is int8: only float16, "
+		  "bfloat16, float32 and float64 can be computed with",
+		  EINVAL },
+		{ "o = vast [0, 4, any] order 0:1:2\n", "R:1: 'o': an axis of more than 2^64",
+		  EINVAL },
 		{ "o = a [80000] + c [1]\n", "R:1: 'o': its parts are of different dtypes",
 		  EINVAL },
 		{ "o = huge [any, 0] + huge [any, 0]\n", "R:1: 'o': an axis of more than 2^64",
@@ -633,7 +711,10 @@ START_TEST(parts_of_too_many_pieces_or_other_dtypes_are_refused)
 	store_add(s, "b", 1, U(1));
 	store_add(s, "c", 1, U(1));
 	store_add(s, "huge", 2, U(UINT64_MAX / 2 + 1, 0));
+	store_add(s, "d", 1, U(1));
+	store_add(s, "vast", 3, U(0, 4, UINT64_MAX / 2));
 	ck_assert_int_eq(store_finish(s, &e), 0);
+	s->sources[4].stored = CKPT_DTYPE_I8;
 	s->sources[1].stored = CKPT_DTYPE_F16; /* shown alike */
 	s->sources[2].shown = CKPT_DTYPE_F32;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -654,8 +735,8 @@ START_TEST(tensors_that_no_rule_uses_are_a_warning)
 	static const struct {
 		const char *text, *says;
 	} rows[] = {
-		{ "", "R: no rule uses 'a', 'both.0.w', 'both.w' and 8 more tensors" },
-		{ "ignore [em].* both.* f.*\no = a [4, any]", "R: no rule uses 'none', 'scalar'" },
+		{ "", "R: no rule uses 'a', 'both.0.w', 'both.w' and 9 more tensors" },
+		{ "ignore [em].* both.* f*\no = a [4, any]", "R: no rule uses 'none', 'scalar'" },
 		{ "ignore [!s]*\n", "R: no rule uses 'scalar'" },
 		{ "ignore [!s]*\no = scalar []\n", "" },
 	};
@@ -1095,13 +1176,13 @@ START_TEST(axes_are_what_loops_over_their_factors_select)
 	for (unsigned round = 0; round < rounds; round++) {
 		struct store *s = new_store(facts);
 		char text[1000] = "o = a [", again[500], columns[200];
-		bool turned, joined;
+		bool turned, joined, flat;
 		struct ckpt_err e = { 0 };
 		struct recipe_out o;
 		struct recipe *recipe;
 		const struct vtensor *v;
 		struct rows r, c;
-		uint64_t first;
+		uint64_t first, width;
 
 		random_axis(&rng, &r, text + strlen(text));
 		do /* each element may be a piece of its own, and there is a bound on pieces */
@@ -1109,7 +1190,9 @@ START_TEST(axes_are_what_loops_over_their_factors_select)
 		while (r.rows * c.rows > 4096);
 		(void)strcat(strcat(strcat(text, ", "), columns), "]");
 		turned = rng_chance(&rng, 50);
-		(void)strcat(text, turned		  ? " order 1 0"
+		flat = rng_chance(&rng, 30); /* both axes are one */
+		(void)strcat(text, flat			  ? turned ? " order 1:0" : " order 0:1"
+				   : turned		  ? " order 1 0"
 				   : rng_chance(&rng, 20) ? " order 0 1"
 							  : "");
 		joined = rng_chance(&rng, 30);
@@ -1122,16 +1205,18 @@ START_TEST(axes_are_what_loops_over_their_factors_select)
 		ck_assert_msg(!store_apply(s, recipe, &o, &e), "%s: %s", text, e.msg);
 		v = o.tensors[0];
 		first = turned ? c.rows : r.rows;
-		REQUIRE(v->n_dims == 2 && v->shape[0] == first * (1 + joined));
-		REQUIRE(v->shape[1] == (turned ? r.rows : c.rows));
+		width = turned ? r.rows : c.rows;
+		REQUIRE(v->n_dims == 2 - flat &&
+			v->shape[0] == first * (1 + joined) * (flat ? width : 1));
+		REQUIRE(flat || v->shape[1] == width);
 		for (uint64_t i = 0; i < (1 + (uint64_t)joined) * r.rows * c.rows; i++) {
-			const uint64_t x[2] = { i / v->shape[1], i % v->shape[1] };
+			const uint64_t x[2] = { i / width, i % width };
 			const uint64_t row = turned ? x[1] : x[0] % first;
 			const uint64_t column = turned ? x[0] % first : x[1];
 			uint64_t element;
 			uint32_t source;
 
-			show_element(s, v, x, &source, &element);
+			show_element(s, v, flat ? &i : x, &source, &element);
 			if (element != r.v[row] * c.length + c.v[column])
 				ck_abort_msg("%s: element %d", text, (int)i);
 		}
