@@ -46,7 +46,7 @@ PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
 LDCONFIG   ?= ldconfig
 
 # Names that pkg-config knows; scripts/setup.sh has Debian's packages of them.
-CORE_PKGS := sqlite3 libzstd libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
+CORE_PKGS := sqlite3 libzstd zlib blosc libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
 FS_PKGS   := $(if $(WITH_FS),fuse3 libseccomp)
 PKGS      := $(FS_PKGS) $(CORE_PKGS)
 
@@ -97,7 +97,7 @@ V_   := $(if $(V),,@)
 comma := ,
 # What tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free strdup strndup \
-	posix_memalign asprintf __asprintf_chk ZSTD_createDCtx ZSTD_createCCtx XXH3_createState regcomp \
+	posix_memalign asprintf __asprintf_chk ZSTD_createDCtx ZSTD_createCCtx XXH3_createState inflateInit2_ regcomp \
 	open __open_2 openat fopen opendir fdopendir memfd_create syscall close \
 	read __read_chk pread write pwrite ftruncate fallocate futimens fsync \
 	mkdir mkdirat symlinkat rename renameat renameat2 unlink unlinkat \

@@ -7,7 +7,7 @@ seconds=$1
 shift
 flags=(-std=gnu17 -g -O1 -D_GNU_SOURCE -DCKPTFS_VERSION='"fuzz"' -Icore -Icore/include -Itests -Itests/core -pthread
   '-fsanitize=fuzzer,address,undefined' -fno-sanitize-recover=all -Wno-gnu)
-read -ra libs < <(pkg-config --libs sqlite3 libzstd libxxhash libdeflate nettle jansson)
+read -ra libs < <(pkg-config --libs sqlite3 libzstd zlib blosc libxxhash libdeflate nettle jansson)
 mkdir -p build/corpus
 make VARIANT=fuzz CC="${CC:-clang}" build/fuzz/libcore.a
 for target in "$@"; do

@@ -8,9 +8,10 @@
 set -u
 
 # libfuse3-dev, fuse3: the mount; fusermount3 lets users mount without root. libsqlite3-dev: the chunk index.
-# libzstd-dev: stream.zstd items. libxxhash-dev: hashes over the index and over metadata. libdeflate-dev: CRC-32 of torch's
+# libzstd-dev: stream.zstd items, chunks of zarr. zlib1g-dev: chunks in gzip or zlib, which libdeflate cannot decode piece by
+# piece. libblosc-dev: chunks in Blosc. libxxhash-dev: hashes over the index and over metadata. libdeflate-dev: CRC-32 of torch's
 # archives. nettle-dev: SHA-256 of Megatron-core's integrity.json. libseccomp-dev: the sandbox of a mount.
-packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
+packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev zlib1g-dev libblosc-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
 case ${1:-build} in
   test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
   deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;

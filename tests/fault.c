@@ -25,6 +25,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include <zlib.h>
 #include <zstd.h>
 
 static _Atomic uint64_t calls, first, last, reads, read_bytes, syncs;
@@ -134,6 +135,8 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 #define FAILING_CALLS(X) \
 	X(FAULT_ALLOC, ENOMEM, ZSTD_DCtx *, NULL, ZSTD_createDCtx, (void), ()) \
 	X(FAULT_ALLOC, ENOMEM, ZSTD_CCtx *, NULL, ZSTD_createCCtx, (void), ()) \
+	X(FAULT_ALLOC, ENOMEM, int, Z_MEM_ERROR, inflateInit2_, \
+	  (z_streamp z, int bits, const char *version, int size), (z, bits, version, size)) \
 	X(FAULT_ALLOC, ENOMEM, XXH3_state_t *, NULL, XXH3_createState, (void), ()) \
 	X(FAULT_READ, EIO, ssize_t, -1, read, (int fd, void *p, size_t n), (fd, p, n)) \
 	X(FAULT_READ, EIO, ssize_t, -1, __read_chk, (int fd, void *p, size_t n, size_t cap), \

@@ -116,6 +116,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(ckpt_slice) \
 	X(ckpt_sources) \
 	X(cleanup) \
+	X(codec) \
 	X(comm) \
 	X(counters) \
 	X(crc32c) \

@@ -188,6 +188,7 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 	struct blob b = item_blob(&item, 0);
 	struct crc_run x = { r, &b };
 	struct raw_layout raw; /* tensor elements may look like an archive */
+	const char *encoding = catalog_encodings(r->eng->catalog, NULL)[loc->encoding];
 	uint8_t magic[4];
 	int64_t n;
 	int rc = fetch_item(r->eng->fetch, loc, &item, e);
@@ -199,8 +200,7 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 	n = b.read(b.arg, 0, magic, sizeof(magic), e);
 	if (n < 0)
 		return (int)n;
-	if (zip_magic(magic, (size_t)n) &&
-	    !raw_parse(catalog_encodings(r->eng->catalog, NULL)[loc->encoding], &raw))
+	if (zip_magic(magic, (size_t)n) && !raw_take(&encoding, &raw))
 		return zip_each(&b, check_member, &x, e);
 	for (uint64_t at = 0; at < b.size; at += (uint64_t)n) {
 		n = b.read(b.arg, at, r->buf, (size_t)min_u64(b.size - at, BLOCK_SIZE), e);

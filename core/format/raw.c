@@ -40,18 +40,18 @@ static bool take_strides(const char **s, struct raw_layout *l)
 	return true;
 }
 
-bool raw_parse(const char *name, struct raw_layout *ret)
+bool raw_take(const char **name, struct raw_layout *ret)
 {
 	*ret = (struct raw_layout){ 0 };
-	if (!text_take(&name, prefix))
+	if (!text_take(name, prefix))
 		return false;
-	ret->strided = text_take(&name, strides);
-	if (ret->strided && !take_strides(&name, ret))
+	ret->strided = text_take(name, strides);
+	if (ret->strided && !take_strides(name, ret))
 		return false;
-	ret->swap = text_take(&name, swapped);
-	ret->neg = text_take(&name, negative);
-	ret->conj = text_take(&name, conjugate);
-	return !*name;
+	ret->swap = text_take(name, swapped);
+	ret->neg = text_take(name, negative);
+	ret->conj = text_take(name, conjugate);
+	return !**name || **name == '+';
 }
 
 bool raw_extent(const struct raw_layout *l, enum ckpt_dtype dtype, size_t n_dims,

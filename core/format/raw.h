@@ -10,8 +10,8 @@
  *	raw:be                       every number's bytes are in reverse order
  *	raw:neg, raw:conj            the values are the negatives, the complex conjugates
  *
- * in this order if several apply: "raw:strides=1,64:be". The item begins at element 0 and ends
- * after the furthest one.
+ * in this order if several apply: "raw:strides=1,64:be". Codecs may follow (codec/coding.h):
+ * "raw:be+gzip". The item, decoded, begins at element 0 and ends after the furthest one, or later.
  *
  * Threads: pure.
  */
@@ -31,8 +31,9 @@ struct raw_layout {
 
 /* Append the encoding's name. */
 void raw_name(const struct raw_layout *l, struct buf *ret);
-/* False: it is another encoding, or not an encoding. */
-bool raw_parse(const char *name, struct raw_layout *ret);
+/* Steps over the name of a layout, up to the codecs behind it. False: it is another encoding, or
+ * not an encoding. */
+bool raw_take(const char **name, struct raw_layout *ret);
 
 /*
  * Length of an item with these sizes; false if it does not fit 63 bits, or the strides are for

@@ -25,14 +25,13 @@
 /* The names are those that core/format passes to catalog_add_encoding. */
 static void parse_encoding(const char *name, struct encoding *ret)
 {
-	static const char dcp[] = "dcp";
-	const size_t n = sizeof(dcp) - 1;
-
 	*ret = (struct encoding){ 0 };
-	if (!strncmp(name, dcp, n) && item_coding_parse(name + n, &ret->coding))
+	if (text_take(&name, "dcp"))
 		ret->kind = ENC_DCP;
-	else if (raw_parse(name, &ret->raw))
+	else if (raw_take(&name, &ret->raw))
 		ret->kind = ENC_RAW;
+	if (!coding_parse(name, &ret->coding))
+		ret->kind = ENC_UNKNOWN;
 }
 
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
@@ -43,7 +42,7 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source 
 	if (x->kind == ENC_UNKNOWN)
 		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known",
 			       f->encoding_names[loc->encoding]);
-	*ret = item_source_at(&f->store, &x->coding, loc);
+	*ret = item_source_at(&f->store, x->coding, loc);
 	return 0;
 }
 
@@ -189,7 +188,9 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 	rc = files_fault(f->store.files, loc->file, &why) ? err_set(e, why.code, "%s", why.msg)
 							  : fetch_item(f, loc, &item, e);
 	if (!rc && f->encodings[loc->encoding].kind == ENC_RAW) {
-		rc = raw_open(&f->encodings[loc->encoding].raw, &want, loc->length, ret, e);
+		uint64_t room = item_is_plain(&item) ? loc->length : INT64_MAX;
+
+		rc = raw_open(&f->encodings[loc->encoding].raw, &want, room, ret, e);
 		opened = true;
 	} else if (!rc && item_is_plain(&item)) {
 		uint64_t size = files_size(f->store.files, loc->file);
@@ -243,7 +244,7 @@ static int open_found(struct fetch *f, const struct otensor *t, uint32_t i, stru
 
 	for (size_t k = 0; l.strided && k < l.n_dims; k++)
 		l.stride[k] = cursor_varint(d);
-	if (item_coding_is_plain(&f->encodings[loc->encoding].coding))
+	if (!f->encodings[loc->encoding].coding)
 		room = loc->length;
 	chunkmap_box(t->map, i, off, len);
 	if (d->bad || data > room)
@@ -288,8 +289,7 @@ static void keep_found(struct fetch *f, const struct otensor *t)
 	for (uint32_t i = 0; i < t->map->count; i++) {
 		const struct chunk_loc *loc = &t->map->locs[i];
 
-		if (has_record(f, loc) &&
-		    !add_found(&b, t, i, item_coding_is_plain(&f->encodings[loc->encoding].coding)))
+		if (has_record(f, loc) && !add_found(&b, t, i, !f->encodings[loc->encoding].coding))
 			return;
 	}
 	if (b.len)
@@ -302,17 +302,19 @@ static int open_each(struct fetch *f, struct otensor *t, struct cursor *record, 
 	for (uint32_t i = 0; i < t->map->count; i++) {
 		const struct chunk_loc *loc = &t->map->locs[i];
 		struct payload *p = &t->payloads[i];
-		bool found = record && has_record(f, loc);
 		struct ckpt_err ignored;
 		int rc;
 
-		if (found && files_fault(f->store.files, loc->file, &ignored))
-			return 1;
-		rc = found ? open_found(f, t, i, record, p, e) : open_item(f, t, i, p, e);
+		if (record && has_record(f, loc))
+			rc = files_fault(f->store.files, loc->file, &ignored)
+				     ? 1
+				     : open_found(f, t, i, record, p, e);
+		else
+			rc = open_item(f, t, i, p, e);
 		if (rc)
 			return record ? 1 : rc;
 		t->odd |= payload_is_odd(p);
-		t->encoded |= !item_coding_is_plain(&f->encodings[loc->encoding].coding);
+		t->encoded |= f->encodings[loc->encoding].coding;
 	}
 	return record && (record->bad || record->p != record->end);
 }

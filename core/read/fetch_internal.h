@@ -8,6 +8,7 @@
 #define READ_FETCH_INTERNAL_H
 
 #include "base/list.h"
+#include "codec/coding.h"
 #include "format/item.h"
 #include "format/raw.h"
 #include "model/chunkmap.h"
@@ -24,7 +25,7 @@ struct item_cache;
 
 struct encoding {
 	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW } kind;
-	struct item_coding coding; /* of kind ENC_DCP */
+	uint32_t coding; /* see codec/coding.h */
 	struct raw_layout raw;
 };
 

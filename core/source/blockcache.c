@@ -13,7 +13,7 @@ enum { AT_ONCE = 5 }; /* blocks pinned by blockcache_read: 1 MiB at any alignmen
 bool block_item_equal(const struct block_item *a, const struct block_item *b)
 {
 	return a->file == b->file && a->offset == b->offset && a->length == b->length &&
-	       a->zstd_layers == b->zstd_layers;
+	       a->coding == b->coding;
 }
 
 static struct entry **bucket_of(struct blockcache *c, const struct block_item *item, uint64_t index)
@@ -98,7 +98,7 @@ static void push_spare(struct blockcache *c, struct entry *b)
 /* Is its memory worth keeping for a new block? */
 static bool is_spare(const struct blockcache *c, const struct entry *b)
 {
-	return b->item.zstd_layers && b->len == DECODED_SIZE && has_room_for_spare(c);
+	return b->item.coding && b->len == DECODED_SIZE && has_room_for_spare(c);
 }
 
 /* Unlinks unpinned blocks beyond max bytes. Returns those that are not kept for reuse, as a chain
@@ -159,7 +159,7 @@ struct entry *entry_new(struct blockcache *c, const struct block_item *item, uin
 {
 	struct entry *b = NULL;
 
-	if (item->zstd_layers) {
+	if (item->coding) {
 		SCOPED_LOCK(&c->lock);
 		b = c->spare;
 		if (b) {
@@ -183,7 +183,7 @@ struct entry *entry_fit(struct blockcache *c, struct entry *b)
 	memcpy(fit, b, sizeof(*b) + b->len);
 	{
 		SCOPED_LOCK(&c->lock);
-		if (b->item.zstd_layers && has_room_for_spare(c)) {
+		if (b->item.coding && has_room_for_spare(c)) {
 			push_spare(c, b);
 			b = NULL;
 		}

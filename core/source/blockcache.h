@@ -5,12 +5,12 @@
  * A block is made once, however many readers wait for it, and decoding resumes where it stopped, so
  * a sequential reader decodes once. Frames that record their size (zstd_frames.h) are skipped, and
  * the beginnings of frames are remembered: random reads decode the frames they need or, in items
- * that are a single frame, everything before the requested bytes. Decoding can resume at several
+ * that are a single frame or have other codecs, everything before the requested bytes. Decoding can resume at several
  * places of an item, so readers at different places, or of different items, do not disturb each
  * other. Pinned blocks are never evicted.
  *
  * Decoders that could be resumed count against the limit, except for the first few. A running
- * decoder may use a window of up to 8 MiB; larger ones (up to 128 MiB) are allowed one at a time.
+ * decoder may use a window, or a block of Blosc, of up to 8 MiB; larger ones (up to 128 MiB) are allowed one at a time.
  *
  * Also used without decoding: an item whose elements are scattered is cheaper to gather from memory
  * than from the file.
@@ -47,12 +47,12 @@ struct block_source {
 struct block_item {
 	uint64_t offset, length; /* stored bytes */
 	uint32_t file;
-	uint32_t zstd_layers; /* 0: not encoded */
+	uint32_t coding; /* see codec/coding.h; 0: not encoded */
 };
 
 static inline unsigned block_shift(const struct block_item *item)
 {
-	return item->zstd_layers ? DECODED_SHIFT : BLOCK_SHIFT;
+	return item->coding ? DECODED_SHIFT : BLOCK_SHIFT;
 }
 
 static inline size_t block_size(const struct block_item *item)

@@ -46,7 +46,7 @@ static void pass(struct blockcache *c, struct known *k, uint64_t index)
 
 void note_asked(struct blockcache *c, struct known *k, uint64_t index)
 {
-	if (!k->item.zstd_layers)
+	if (!k->item.coding)
 		return;
 	if (index > k->asked + OVERTAKE || index + OVERTAKE < k->asked) {
 		k->in_order = k->ahead = 0;

@@ -4,7 +4,7 @@
  * item and can only move forward. An item may have several: a reader uses the one that is closest
  * behind its position, or starts a new one at a frame beyond all of those.
  *
- * A decoder is created small or large: a large one may have windows above 1 << ZSTD_WINDOW_LOG, and
+ * A decoder is created small or large: a large one may have windows above 1 << CODEC_WINDOW_LOG, and
  * a cache has at most one. An item is small until one of its small decoders meets such a window,
  * and then large for as long as it is remembered (known.large). The states of a decoder; all
  * transitions happen under the lock:
@@ -23,7 +23,7 @@
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
-#include "codec/zstd_stream.h"
+#include "codec/codec_stream.h"
 #include "source/blockcache_internal.h"
 
 #include <assert.h>
@@ -84,7 +84,7 @@ static struct decoder *decoder_new(struct blockcache *c, struct known *k)
 }
 
 /* Creating a stream takes longer than decoding a small item, and fragments memory. */
-static struct zstd_stream *take_stream(struct blockcache *c)
+static struct codec_stream *take_stream(struct blockcache *c)
 {
 	SCOPED_LOCK(&c->lock);
 
@@ -95,7 +95,7 @@ static void keep_stream(struct blockcache *c, struct decoder *d)
 {
 	SCOPED_LOCK(&c->lock);
 
-	if (!d->stream || d->large || d->layers != 1 ||
+	if (!d->stream || d->large || d->coding != CODEC_ZSTD ||
 	    c->n_decoders + c->n_streams >= MIN_DECODERS)
 		return;
 	c->streams[c->n_streams++] = d->stream;
@@ -104,8 +104,8 @@ static void keep_stream(struct blockcache *c, struct decoder *d)
 
 void streams_free(struct blockcache *c)
 {
-	for (struct zstd_stream *s; (s = take_stream(c));)
-		zstd_stream_free(s);
+	for (struct codec_stream *s; (s = take_stream(c));)
+		codec_stream_free(s);
 }
 
 void decoder_free(struct blockcache *c, struct decoder *d)
@@ -113,7 +113,7 @@ void decoder_free(struct blockcache *c, struct decoder *d)
 	if (!d)
 		return;
 	keep_stream(c, d);
-	zstd_stream_free(d->stream);
+	codec_stream_free(d->stream);
 	free(d);
 }
 
@@ -254,7 +254,7 @@ static void move_to(struct blockcache *c, struct decoder *d, struct known *k)
 static int choose(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place at,
 		  struct decoder **ret)
 {
-	uint64_t begin = k->item.zstd_layers ? first_block(at) : index;
+	uint64_t begin = k->item.coding ? first_block(at) : index;
 	struct choice x = choices(c, k, index);
 	struct decoder *d = x.best;
 
@@ -272,7 +272,7 @@ static int choose(struct blockcache *c, struct known *k, uint64_t index, struct 
 		if (!d)
 			return -ENOMEM;
 		begin_at(d, at);
-		if (!k->item.zstd_layers)
+		if (!k->item.coding)
 			d->next = index;
 	}
 	assert(!d->busy);
@@ -287,23 +287,22 @@ static int choose(struct blockcache *c, struct known *k, uint64_t index, struct 
 /* Positions the stream at the point where d is to begin. */
 static int begin(struct decoder *d, struct ckpt_err *e)
 {
-	const uint32_t layers = d->known->item.zstd_layers;
+	const uint32_t coding = d->known->item.coding;
 
-	/* Only streams with a single layer can begin anew. */
-	if (layers > 1 || d->layers > 1) {
-		zstd_stream_free(d->stream);
+	if (coding != CODEC_ZSTD || d->coding != CODEC_ZSTD) { /* others cannot begin anew */
+		codec_stream_free(d->stream);
 		d->stream = NULL;
 	}
-	if (!d->stream && layers == 1 && !d->large)
+	if (!d->stream && coding == CODEC_ZSTD && !d->large)
 		d->stream = take_stream(d->cache);
 	if (!d->stream)
-		d->stream = zstd_stream_new(&d->blob, layers,
-					    d->large ? ZSTD_WINDOW_LOG_MAX : ZSTD_WINDOW_LOG);
+		d->stream = codec_stream_new(&d->blob, coding,
+					     d->large ? CODEC_WINDOW_LOG_MAX : CODEC_WINDOW_LOG);
 	if (!d->stream)
 		return err_nomem(e);
-	d->layers = layers;
-	if (layers == 1)
-		zstd_stream_go(d->stream, &d->blob, d->from);
+	d->coding = coding;
+	if (coding == CODEC_ZSTD)
+		codec_stream_go(d->stream, &d->blob, d->from);
 	return 0;
 }
 
@@ -314,7 +313,7 @@ static int64_t next_bytes(struct decoder *d, uint8_t *to, struct ckpt_err *e)
 	uint64_t skip = 0;
 	int64_t n = 0;
 
-	if (!item->zstd_layers)
+	if (!item->coding)
 		return d->next > item->length >> BLOCK_SHIFT
 			       ? 0
 			       : read_stored(d, d->next << BLOCK_SHIFT, to, BLOCK_SIZE, e);
@@ -327,11 +326,11 @@ static int64_t next_bytes(struct decoder *d, uint8_t *to, struct ckpt_err *e)
 	}
 	d->begin = false;
 	for (; skip; skip -= (uint64_t)n) {
-		n = zstd_stream_read(d->stream, to, (size_t)min_u64(skip, DECODED_SIZE), e);
+		n = codec_stream_read(d->stream, to, (size_t)min_u64(skip, DECODED_SIZE), e);
 		if (n <= 0)
 			return n;
 	}
-	return zstd_stream_read(d->stream, to, DECODED_SIZE, e);
+	return codec_stream_read(d->stream, to, DECODED_SIZE, e);
 }
 
 /* The next block of d, new and pinned once. */
@@ -358,7 +357,7 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
  * a large one.) */
 static bool wants_large(const struct decoder *d, const struct ckpt_err *why)
 {
-	return why->code == ENOBUFS && d->known->item.zstd_layers && !d->large;
+	return why->code == ENOBUFS && d->known->item.coding && !d->large;
 }
 
 /* d failed at its next block, or reached the item's end; under the lock. */
@@ -382,19 +381,19 @@ static struct entry *keep_block(struct blockcache *c, struct decoder *d, struct 
 	struct known *k = d->known;
 	struct entry *have = entry_pin(c, &b->item, b->index);
 
-	c->decoded += k->item.zstd_layers ? b->len : 0;
+	c->decoded += k->item.coding ? b->len : 0;
 	if (!have)
 		entry_insert(c, b);
 	if (b->len < block_size(&b->item))
 		k->end = b->index + !!b->len;
-	if (k->item.zstd_layers == 1)
-		framemap_add(&k->frames, zstd_stream_frame(d->stream));
+	if (k->item.coding == CODEC_ZSTD)
+		framemap_add(&k->frames, codec_stream_frame(d->stream));
 	return have ? have : b;
 }
 
 static void count_memory(struct blockcache *c, struct decoder *d)
 {
-	size_t bytes = zstd_stream_memory(d->stream);
+	size_t bytes = codec_stream_memory(d->stream);
 
 	c->decoder_bytes += bytes - d->bytes;
 	d->bytes = bytes;
@@ -429,7 +428,7 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 			unused = kept == b ? NULL : b;
 			wake_for_block(c, d->known, d->next);
 		}
-		if (!b || b->len < block_size(item) || !item->zstd_layers) {
+		if (!b || b->len < block_size(item) || !item->coding) {
 			decoder_finish(c, d, b ? NULL : e);
 			*ret_done = true;
 			gone = d;
@@ -461,7 +460,7 @@ static void hand_over(struct blockcache *c, const struct wanted *want, struct en
 static int run_to(struct blockcache *c, struct decoder *d, const struct wanted *want,
 		  struct ckpt_err *e)
 {
-	const bool may_be_large = d->known->item.zstd_layers && !d->large;
+	const bool may_be_large = d->known->item.coding && !d->large;
 	struct ckpt_err why = { 0 };
 	bool done = false;
 
@@ -529,7 +528,7 @@ static bool is_far(struct blockcache *c, const struct known *k, uint64_t index,
 {
 	const struct decoder *best = choices(c, k, index).best;
 
-	return k->item.zstd_layers == 1 && at.stored != k->no_walk && first_block(at) < index &&
+	return k->item.coding == CODEC_ZSTD && at.stored != k->no_walk && first_block(at) < index &&
 	       (!best || best->next < index);
 }
 

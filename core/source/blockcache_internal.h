@@ -47,7 +47,7 @@ struct known {
 	struct block_item item;
 	uint32_t users;		/* decoders and threads */
 	bool large;		/* has a large window, which only a large decoder can decode */
-	struct framemap frames; /* of items with one layer */
+	struct framemap frames; /* of items that are only zstd */
 	uint64_t no_walk;	/* beginning of a frame that does not record its size */
 	uint64_t end;		/* the block that is not full */
 	/* Decoding from any place at or before block `bad` failed there, and would fail again. */
@@ -72,9 +72,9 @@ struct decoder {
 	struct decoder *next_one;
 	struct blockcache *cache;
 	struct known *known;
-	uint32_t layers; /* of its stream */
+	uint32_t coding; /* of its stream */
 	struct blob blob;
-	struct zstd_stream *stream;
+	struct codec_stream *stream;
 	uint64_t next;		/* block that the stream yields next */
 	struct zstd_place from; /* where it is to begin, unless it ... */
 	bool begin;		/* ... resumes */
@@ -108,7 +108,7 @@ struct blockcache {
 	size_t n_items;
 	struct decoder *decoders, *large; /* the large one among them; NULL: none */
 	size_t n_decoders, decoder_bytes;
-	struct zstd_stream *streams[MIN_DECODERS]; /* of freed decoders, for new ones */
+	struct codec_stream *streams[MIN_DECODERS]; /* of freed decoders, for new ones */
 	size_t n_streams;
 	uint64_t clock;
 	struct known *ahead; /* items for which blocks may be made ahead */

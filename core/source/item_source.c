@@ -11,23 +11,6 @@
 #define MAX_OBJECT ((uint64_t)4 << 30) /* decoded bytes of an item of unknown size */
 #define MAX_HELD   ((uint64_t)8 << 20) /* per reading thread */
 
-bool item_coding_parse(const char *names, struct item_coding *ret)
-{
-	static const char zstd[] = "+stream.zstd/1";
-	const size_t n = sizeof(zstd) - 1;
-	uint32_t layers = 0;
-
-	for (; *names; layers++) {
-		if (strncmp(names, zstd, n) != 0)
-			return false;
-		names += n;
-		if (*names == '.') /* only the version's first number matters to torch */
-			names += strcspn(names, "+");
-	}
-	*ret = (struct item_coding){ layers };
-	return layers <= 8;
-}
-
 /* ---- store ---- */
 
 static int read_stored(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,

@@ -4,7 +4,7 @@
  * file, or decoded from there.
  *
  *	item_store_init(&store, files, cache_bytes, &e);
- *	s = item_source_at(&store, &coding, &loc);
+ *	s = item_source_at(&store, coding, &loc);
  *	rc = item_read(&s, buf, len, off, &e);        // exactly; off counts from the item's first byte
  *
  * Layers above do not know how an item is encoded. They may ask only whether it is plain: then its
@@ -28,20 +28,6 @@
 struct ckpt_err;
 struct parts;
 
-/* How items were encoded when they were written. */
-struct item_coding {
-	uint32_t zstd_layers;
-};
-
-/* Parses the names in the chunk index, such as "" or "+stream.zstd/1+stream.zstd/1". False: a name
- * is unknown. */
-bool item_coding_parse(const char *names, struct item_coding *ret);
-
-static inline bool item_coding_is_plain(const struct item_coding *c)
-{
-	return !c->zstd_layers;
-}
-
 /* The place that items are read from. */
 struct item_store {
 	struct files *files; /* borrowed */
@@ -58,20 +44,20 @@ struct item_source {
 	struct block_item at;
 };
 
-static inline struct item_source item_source_at(const struct item_store *store,
-						const struct item_coding *coding,
+/* coding: see codec/coding.h. */
+static inline struct item_source item_source_at(const struct item_store *store, uint32_t coding,
 						const struct chunk_loc *loc)
 {
 	return (struct item_source){ store,
 				     { .offset = loc->offset,
 				       .length = loc->length,
 				       .file = loc->file,
-				       .zstd_layers = coding->zstd_layers } };
+				       .coding = coding } };
 }
 
 static inline bool item_is_plain(const struct item_source *s)
 {
-	return !s->at.zstd_layers;
+	return !s->at.coding;
 }
 
 /* Extends the item to `end`: a safetensors container extends beyond the recorded length. */

@@ -46,6 +46,11 @@ struct blob mem_blob(struct mem *m, bool size_known);
  * n bytes as zstd frames of at most `frame` bytes each, without content size, as torch writes
  * them; the caller frees. frame 0: one frame.
  */
+/* zstd applied n times, for codec/coding.h. */
+static inline uint32_t zstd_layers(unsigned n)
+{
+	return n ? 0x11111111u >> (32 - 4 * n) : 0;
+}
 uint8_t *zstd_pack(const void *p, size_t n, size_t frame, size_t *ret_n);
 
 #endif

@@ -5,7 +5,7 @@
  */
 #include "base/err.h"
 #include "bytes.h"
-#include "codec/zstd_stream.h"
+#include "codec/codec_stream.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static size_t decode(struct bytes *b, unsigned layers, int window, size_t piece,
 		     int *ret_rc)
 {
 	const struct blob src = { read_bytes, b, b->n };
-	struct zstd_stream *s = zstd_stream_new(&src, layers, window);
+	struct codec_stream *s = codec_stream_new(&src, 0x111u >> 4 * (3 - layers), window);
 	struct ckpt_err e = { 0 };
 	size_t at = 0;
 
@@ -34,7 +34,7 @@ static size_t decode(struct bytes *b, unsigned layers, int window, size_t piece,
 	*ret_rc = 0;
 	while (at < MAX) {
 		size_t want = piece < MAX - at ? piece : MAX - at;
-		int64_t n = zstd_stream_read(s, out + at, want, &e);
+		int64_t n = codec_stream_read(s, out + at, want, &e);
 
 		require(n <= (int64_t)want && (n >= 0 || (e.code == -n && *e.msg)));
 		*ret_rc = n < 0 ? (int)n : 0;
@@ -44,7 +44,7 @@ static size_t decode(struct bytes *b, unsigned layers, int window, size_t piece,
 		}
 		at += (size_t)n;
 	}
-	zstd_stream_free(s);
+	codec_stream_free(s);
 	return at;
 }
 
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 2)
 		return 0;
-	window = data[1] & 4 ? ZSTD_WINDOW_LOG_MAX : ZSTD_WINDOW_LOG;
+	window = data[1] & 4 ? CODEC_WINDOW_LOG_MAX : CODEC_WINDOW_LOG;
 	whole = malloc(MAX);
 	parts = malloc(MAX);
 	require(whole && parts);

@@ -74,7 +74,7 @@ static void stage_init(struct stage *g, struct scene *s, struct rng *r, uint32_t
 		}
 		for (uint64_t gap = rng_below(r, 50); gap; gap--)
 			buf_add(&b, "#", 1);
-		g->items[i] = (struct block_item){ b.len, n, 0, layers };
+		g->items[i] = (struct block_item){ b.len, n, 0, zstd_layers(layers) };
 		buf_add(&b, p, n);
 		free(packed);
 	}

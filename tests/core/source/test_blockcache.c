@@ -3,6 +3,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
+#include "codec/codec_stream.h"
+#include "coding_util.h"
 #include "fault.h"
 #include "source/blockcache_internal.h"
 #include "suites.h"
@@ -175,7 +177,7 @@ START_LOOP_TEST(memory_stays_under_the_bound, 2)
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct ckpt_data raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
 	struct ckpt_data *s = _i ? &z : &raw;
-	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
+	struct block_item item = { .length = s->n, .file = 7, .coding = zstd_layers((unsigned)_i) };
 	int64_t before = fault_live();
 	struct blockcache *c = new_cache(s, 6 * MIB);
 
@@ -210,7 +212,9 @@ START_LOOP_TEST(compressed_items_are_decoded_in_any_order, ARRAY_LEN(shapes))
 	autofree uint8_t *bytes = make_bytes(n), *packed = make_bytes(n);
 	struct rng r = rng_new();
 	struct ckpt_data s = { 0 };
-	struct block_item item = { .offset = 0, .file = 7, .zstd_layers = shapes[_i].layers };
+	struct block_item item = { .offset = 0,
+				   .file = 7,
+				   .coding = zstd_layers(shapes[_i].layers) };
 	uint64_t blocks = n / MIB + 3;
 	struct blockcache *c;
 
@@ -242,7 +246,7 @@ START_LOOP_TEST(reads_may_begin_and_end_anywhere, 2)
 	struct rng r = rng_new();
 	struct ckpt_data raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
 	struct ckpt_data *s = _i ? &z : &raw;
-	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
+	struct block_item item = { .length = s->n, .file = 7, .coding = zstd_layers((unsigned)_i) };
 	struct blockcache *c = new_cache(s, 8 * MIB);
 
 	for (int i = 0; i < 300; i++) {
@@ -304,7 +308,7 @@ START_TEST(items_that_differ_in_anything_are_kept_apart)
 
 	check_block(c, &(struct block_item){ 0, n2, 7, 0 }, 0, twice, n2);
 	check_block(c, &(struct block_item){ 0, n2, 7, 1 }, 0, packed, packed_n);
-	check_block(c, &(struct block_item){ 0, n2, 7, 2 }, 0, bytes, n);
+	check_block(c, &(struct block_item){ 0, n2, 7, zstd_layers(2) }, 0, bytes, n);
 	check_block(c, &(struct block_item){ 0, 3, 7, 0 }, 0, twice, 3);
 	check_block(c, &(struct block_item){ 1, 3, 7, 0 }, 0, twice + 1, 3);
 	check_block(c, &(struct block_item){ 0, n2, 7, 0 }, 0, twice, n2);
@@ -327,7 +331,7 @@ START_TEST(a_block_costs_the_frames_it_lies_in)
 	size_t n = 16 * MIB, packed_n, at = 0;
 	autofree uint8_t *bytes = make_bytes(n), *packed = malloc(ZSTD_compressBound(n) * 2);
 	struct ckpt_data s = { .bytes = packed };
-	struct block_item item = { .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .file = 7, .coding = 1 };
 	struct blockcache *c;
 	struct rng r = rng_new();
 
@@ -358,7 +362,7 @@ START_TEST(frames_that_were_seen_are_found_again)
 	size_t n = 16 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB / 4, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, MIB);
 	uint64_t before;
 
@@ -369,6 +373,110 @@ START_TEST(frames_that_were_seen_are_found_again)
 	for (uint64_t i = n / DECODED_SIZE; i-- > 0;)
 		check_one(c, &item, i, bytes, n);
 	ck_assert_uint_le(decoded_by(c) - before, n);
+	blockcache_free(c);
+}
+END_TEST
+
+/* ---- other codecs: they can only be decoded from the beginning ---- */
+
+static const uint32_t other_codings[] = {
+	CODEC_GZIP,
+	CODEC_ZLIB,
+	CODEC_BLOSC,
+	CODEC_ZSTD << 4 | CODEC_CRC32C,
+	CODEC_CRC32C << 8 | CODEC_BLOSC << 4 | CODEC_GZIP,
+};
+
+struct other_reader {
+	struct blockcache *c;
+	const struct block_item *item;
+	const uint8_t *bytes;
+	size_t n;
+	uint64_t seed;
+};
+
+static void *read_others(void *arg)
+{
+	const struct other_reader *x = arg;
+	uint64_t blocks = x->n / DECODED_SIZE + 2;
+	struct rng r = { x->seed };
+
+	for (int i = 0; i < 100; i++)
+		check_one(x->c, x->item, rng_below(&r, blocks), x->bytes, x->n);
+	return NULL;
+}
+
+START_LOOP_TEST(any_coding_is_decoded_once_however_many_read, ARRAY_LEN(other_codings))
+{
+	enum { READERS = 8 };
+	struct rng r = rng_new();
+	size_t n = 6 * MIB + rng_below(&r, 3) * DECODED_SIZE / 2, packed_n;
+	autofree uint8_t *bytes = make_bytes(n);
+	autofree uint8_t *packed = coding_encode(&r, bytes, n, other_codings[_i], &packed_n);
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = other_codings[_i] };
+	struct blockcache *c = new_cache(&s, 64 * MIB);
+	struct other_reader readers[READERS];
+	pthread_t threads[READERS];
+
+	for (int i = 0; i < READERS; i++) {
+		readers[i] = (struct other_reader){ c, &item, bytes, n, rng_below(&r, UINT64_MAX) };
+		REQUIRE(!pthread_create(&threads[i], NULL, read_others, &readers[i]));
+	}
+	for (int i = 0; i < READERS; i++)
+		(void)pthread_join(threads[i], NULL);
+	ck_assert_uint_le(decoded_by(c), n);
+	blockcache_free(c);
+}
+END_TEST
+
+/* With room for a few blocks only, in any order; then from the front, once more. */
+START_LOOP_TEST(any_coding_is_read_at_random, ARRAY_LEN(other_codings))
+{
+	struct rng r = rng_new();
+	size_t n = 4 * MIB + rng_below(&r, MIB), packed_n;
+	autofree uint8_t *bytes = make_bytes(n);
+	autofree uint8_t *packed = coding_encode(&r, bytes, n, other_codings[_i], &packed_n);
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = other_codings[_i] };
+	struct blockcache *c = new_cache(&s, MIB);
+	uint64_t before;
+
+	for (int i = 0; i < 30; i++)
+		check_one(c, &item, rng_below(&r, n / DECODED_SIZE + 2), bytes, n);
+	blockcache_clear(c);
+	before = decoded_by(c);
+	for (uint64_t i = 0; i <= n / DECODED_SIZE; i++)
+		check_one(c, &item, i, bytes, n);
+	ck_assert_uint_eq(decoded_by(c) - before, n);
+	blockcache_free(c);
+}
+END_TEST
+
+/* The blocks before the damage are given, the others not, and nothing is read again for that. */
+START_TEST(a_wrong_checksum_is_known_from_then_on)
+{
+	struct rng r = rng_new();
+	uint32_t coding = CODEC_ZSTD << 4 | CODEC_CRC32C;
+	size_t n = 3 * DECODED_SIZE, packed_n;
+	autofree uint8_t *bytes = make_bytes(n);
+	autofree uint8_t *packed = coding_encode(&r, bytes, n, coding, &packed_n);
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = coding };
+	struct blockcache *c = new_cache(&s, 16 * MIB);
+	struct ckpt_err e = { 0 };
+	struct block b;
+	uint64_t reads;
+	void *pin;
+
+	packed[packed_n - 1] ^= 1;
+	for (int i = 0; i < 3; i++) {
+		ck_assert_int_eq(blockcache_get(c, &item, 2, 1, &b, &pin, &e), -ERR_CORRUPT);
+		ck_assert_int_eq(strncmp(e.msg, "crc32c: the bytes have ", 23), 0);
+		if (i)
+			ck_assert_uint_eq(s.reads, reads);
+		reads = s.reads;
+	}
 	blockcache_free(c);
 }
 END_TEST
@@ -405,7 +513,7 @@ START_TEST(places_far_apart_are_read_side_by_side)
 	size_t n = 16 * MIB, packed_n, blocks = n / DECODED_SIZE;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, 2 * MIB); /* holds an eighth */
 
 	/* The furthest first: each that follows has to begin again, once. */
@@ -504,7 +612,7 @@ START_LOOP_TEST(whatever_the_frames_and_the_readers_bytes_are_right, ARRAY_LEN(r
 	autofree uint8_t *bytes = make_bytes(n),
 			 *packed = random_frames(&r, bytes, n, _i, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, random_items[_i].cache);
 	struct stroll w[READERS];
 	pthread_t threads[READERS];
@@ -528,7 +636,7 @@ START_TEST(what_is_asked_for_next_may_be_made_before)
 	size_t n = 16 * MIB, packed_n, blocks = n / DECODED_SIZE;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, 32 * MIB);
 	struct blockcache_counts counts;
 
@@ -593,7 +701,7 @@ START_LOOP_TEST(items_of_any_windows_are_decoded_again_and_again, WINDOWS *WINDO
 	autofree uint8_t *bytes = make_noise(n), *inner = pack_window(bytes, n, first, &inner_n),
 			 *packed = pack_window(inner, inner_n, twice ? second : 27, &packed_n);
 	struct ckpt_data s = { .bytes = twice ? packed : inner, .n = twice ? packed_n : inner_n };
-	struct block_item item = { .length = s.n, .file = 7, .zstd_layers = twice ? 2 : 1 };
+	struct block_item item = { .length = s.n, .file = 7, .coding = zstd_layers(twice ? 2 : 1) };
 	struct blockcache *c = new_cache(&s, 0); /* every block is let go at once */
 
 	for (int round = 0; round < 2; round++) {
@@ -653,7 +761,7 @@ static void add_kind(struct kinds *k, int kind, const uint8_t *p, size_t n, uint
 	k->file = realloc(k->file, at + n);
 	REQUIRE(k->file);
 	memcpy(k->file + at, p, n);
-	k->items[kind] = (struct block_item){ at, n, 7, layers };
+	k->items[kind] = (struct block_item){ at, n, 7, zstd_layers(layers) };
 	k->data.n = at + n;
 	k->data.bytes = k->file;
 }
@@ -971,7 +1079,7 @@ START_TEST(damage_is_found_once)
 	size_t n = 4 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n - 10, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n - 10, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, MIB);
 	uint64_t reads = 0;
 
@@ -998,7 +1106,7 @@ START_TEST(empty_frames_are_passed_once)
 	autofree uint8_t *bytes = make_bytes(n), *text = zstd_pack(bytes, n, 0, &text_n),
 			 *empty = zstd_pack("", 0, 0, &empty_n), *all;
 	struct ckpt_data s = { 0 };
-	struct block_item item = { .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .file = 7, .coding = 1 };
 	struct blockcache *c;
 	uint64_t before;
 
@@ -1024,7 +1132,7 @@ START_TEST(damage_is_an_error_and_what_is_before_it_is_not)
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	/* cut in the last frame */
-	struct block_item item = { .length = packed_n - 10, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n - 10, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, 8 * MIB);
 
 	for (int round = 0; round < 2; round++) {
@@ -1050,7 +1158,7 @@ START_LOOP_TEST(a_read_that_fails_once_is_tried_again, 2)
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 1000, &packed_n);
 	struct ckpt_data raw = { .bytes = bytes, .n = n }, z = { .bytes = packed, .n = packed_n };
 	struct ckpt_data *s = _i ? &z : &raw;
-	struct block_item item = { .length = s->n, .file = 7, .zstd_layers = (uint32_t)_i };
+	struct block_item item = { .length = s->n, .file = 7, .coding = zstd_layers((unsigned)_i) };
 	unsigned failed = 0;
 
 	ck_assert_uint_gt(packed_n, 300000); /* several reads */
@@ -1085,11 +1193,11 @@ START_TEST(every_allocation_may_fail)
 	size_t n = 2 * MIB + 10, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 2 };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = zstd_layers(2) };
 	struct block_source src = { read_source, &s };
 	unsigned failed = 0;
 
-	item.zstd_layers = 1;
+	item.coding = 1;
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct blockcache *c = blockcache_new(MIB, &src);
@@ -1166,7 +1274,7 @@ START_TEST(readers_of_one_compressed_item_decode_it_once)
 	size_t n = 5 * MIB + 7, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
-	struct block_item item = { .length = packed_n, .file = 7, .zstd_layers = 1 };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
 	struct crowd w = {
 		.c = new_cache(&s, 64 * MIB), .items = &item, .n_items = 1, .bytes = bytes, .n = n
 	};

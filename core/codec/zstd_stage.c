@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "codec/zstd_stream.h"
-
 #include "base/checked.h"
 #include "base/err.h"
+#include "codec/codec_stream.h"
+#include "codec/stage.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,12 +14,10 @@
  * memory and fits the request is decoded in place, without a window. */
 enum { IN_SIZE = 264 * 1024 };
 
-struct zstd_stream {
+struct zstd_stage {
+	struct stage stage;
 	ZSTD_DCtx *ctx;
-	const struct blob *src; /* the input of the innermost layer */
-	struct zstd_stream *inner;
 	int window_log;
-	uint64_t src_pos; /* file offset after the contents of `in` */
 	ZSTD_inBuffer in;
 	bool in_end;   /* the input has been read to its end */
 	bool in_frame; /* a frame has begun and not ended */
@@ -29,69 +27,43 @@ struct zstd_stream {
 	uint8_t data[IN_SIZE];
 };
 
-struct zstd_stream *zstd_stream_new(const struct blob *src, unsigned layers, int window_log)
+static struct zstd_stage *zstd_of(struct stage *s)
 {
-	struct zstd_stream *s = malloc(sizeof(*s));
-
-	if (!s)
-		return NULL;
-	s->ctx = ZSTD_createDCtx();
-	s->inner = NULL;
-	s->window_log = window_log;
-	if (layers > 1)
-		s->inner = zstd_stream_new(src, layers - 1, window_log);
-	if (!s->ctx || (layers > 1 && !s->inner) ||
-	    ZSTD_isError(ZSTD_DCtx_setParameter(s->ctx, ZSTD_d_windowLogMax, window_log))) {
-		zstd_stream_free(s);
-		return NULL;
-	}
-	zstd_stream_go(s, src, (struct zstd_place){ 0, 0 });
-	return s;
+	return (struct zstd_stage *)(void *)s;
 }
 
-void zstd_stream_free(struct zstd_stream *s)
+static const struct zstd_stage *const_zstd_of(const struct stage *s)
 {
-	while (s) {
-		struct zstd_stream *inner = s->inner;
-
-		(void)ZSTD_freeDCtx(s->ctx);
-		free(s);
-		s = inner;
-	}
+	return (const struct zstd_stage *)(const void *)s;
 }
 
-void zstd_stream_go(struct zstd_stream *s, const struct blob *src, struct zstd_place at)
+static struct zstd_place here(const struct zstd_stage *s)
 {
-	s->src = src;
+	return (struct zstd_place){ s->stage.src_pos - (s->in.size - s->in.pos), s->decoded };
+}
+
+struct zstd_place zstd_stage_frame(const struct stage *stage)
+{
+	const struct zstd_stage *s = const_zstd_of(stage);
+
+	return s->in_frame ? s->frame : here(s);
+}
+
+void zstd_stage_go(struct stage *stage, const struct blob *src, struct zstd_place at)
+{
+	struct zstd_stage *s = zstd_of(stage);
+
 	(void)ZSTD_DCtx_reset(s->ctx, ZSTD_reset_session_only); /* cannot fail */
-	s->src_pos = at.stored;
+	s->stage.src = src;
+	s->stage.src_pos = at.stored;
 	s->in = (ZSTD_inBuffer){ s->data, 0, 0 };
 	s->in_end = s->in_frame = false;
 	s->decoded = at.decoded;
 	s->frame_size = 0;
 }
 
-static struct zstd_place here(const struct zstd_stream *s)
-{
-	return (struct zstd_place){ s->src_pos - (s->in.size - s->in.pos), s->decoded };
-}
-
-struct zstd_place zstd_stream_frame(const struct zstd_stream *s)
-{
-	return s->in_frame ? s->frame : here(s);
-}
-
-size_t zstd_stream_memory(const struct zstd_stream *s)
-{
-	size_t sum = 0;
-
-	for (; s; s = s->inner)
-		sum += sizeof(*s) + ZSTD_sizeof_DCtx(s->ctx);
-	return sum;
-}
-
 /* Fills the input buffer. */
-static int refill(struct zstd_stream *s, struct ckpt_err *e)
+static int refill(struct zstd_stage *s, struct ckpt_err *e)
 {
 	size_t left = s->in.size - s->in.pos;
 	uint8_t *to = s->data + left;
@@ -100,11 +72,9 @@ static int refill(struct zstd_stream *s, struct ckpt_err *e)
 	memmove(s->data, s->data + s->in.pos, left);
 	s->in.size = left;
 	s->in.pos = 0;
-	n = s->inner ? zstd_stream_read(s->inner, to, IN_SIZE - left, e)
-		     : s->src->read(s->src->arg, s->src_pos, to, IN_SIZE - left, e);
+	n = stage_input(&s->stage, to, IN_SIZE - left, e);
 	if (n < 0)
 		return (int)n;
-	s->src_pos += (uint64_t)n;
 	s->in.size += (size_t)n;
 	s->in_end = !n;
 	return 0;
@@ -112,25 +82,25 @@ static int refill(struct zstd_stream *s, struct ckpt_err *e)
 
 /* Is there too little input? Successive frames often have the same size; then a whole one is
  * wanted. */
-static bool wants_more(const struct zstd_stream *s)
+static bool wants_more(const struct zstd_stage *s)
 {
 	size_t left = s->in.size - s->in.pos;
 
 	return !s->in_end && (!left || (!s->in_frame && left < min_u64(s->frame_size, IN_SIZE)));
 }
 
-static int decode_error(const struct zstd_stream *s, size_t rc, struct ckpt_err *e)
+static int decode_error(const struct zstd_stage *s, size_t rc, struct ckpt_err *e)
 {
 	bool larger = ZSTD_getErrorCode(rc) == ZSTD_error_frameParameter_windowTooLarge;
 
 	if (ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation)
 		return err_set(e, ENOMEM, "zstd: out of memory");
-	return err_set(e, larger && s->window_log < ZSTD_WINDOW_LOG_MAX ? ENOBUFS : ERR_CORRUPT,
+	return err_set(e, larger && s->window_log < CODEC_WINDOW_LOG_MAX ? ENOBUFS : ERR_CORRUPT,
 		       "zstd: %s", ZSTD_getErrorName(rc));
 }
 
 /* One step; out->pos tells how far it got. */
-static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct ckpt_err *e)
+static int decode(struct zstd_stage *s, ZSTD_outBuffer *out, struct ckpt_err *e)
 {
 	size_t before = out->pos, rc;
 
@@ -148,8 +118,9 @@ static int decode(struct zstd_stream *s, ZSTD_outBuffer *out, struct ckpt_err *e
 	return 0;
 }
 
-int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct ckpt_err *e)
+static int64_t zstd_read(struct stage *stage, void *buf, size_t len, struct ckpt_err *e)
 {
+	struct zstd_stage *s = zstd_of(stage);
 	ZSTD_outBuffer out = { buf, len, 0 };
 	int rc = 0;
 
@@ -162,4 +133,38 @@ int64_t zstd_stream_read(struct zstd_stream *s, void *buf, size_t len, struct ck
 			rc = decode(s, &out, e);
 	}
 	return rc ? rc : (int64_t)out.pos;
+}
+
+static size_t zstd_memory(const struct stage *stage)
+{
+	const struct zstd_stage *s = const_zstd_of(stage);
+
+	return sizeof(*s) + ZSTD_sizeof_DCtx(s->ctx);
+}
+
+static void zstd_free(struct stage *stage)
+{
+	struct zstd_stage *s = zstd_of(stage);
+
+	(void)ZSTD_freeDCtx(s->ctx);
+	free(s);
+}
+
+struct stage *zstd_stage_new(int window_log)
+{
+	static const struct stage_ops ops = { zstd_read, zstd_memory, zstd_free };
+	struct zstd_stage *s = malloc(sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->stage = (struct stage){ .ops = &ops };
+	s->window_log = window_log;
+	s->ctx = ZSTD_createDCtx();
+	if (!s->ctx ||
+	    ZSTD_isError(ZSTD_DCtx_setParameter(s->ctx, ZSTD_d_windowLogMax, window_log))) {
+		zstd_free(&s->stage);
+		return NULL;
+	}
+	zstd_stage_go(&s->stage, NULL, (struct zstd_place){ 0, 0 });
+	return &s->stage;
 }

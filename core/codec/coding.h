@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coding - the codecs that an item's bytes went through, as one number.
+ *
+ * A nibble for each codec. The lowest is the one applied last, so it is undone first. 0 means that
+ * the bytes are stored unchanged.
+ *
+ * Threads: pure.
+ */
+#ifndef CODEC_CODING_H
+#define CODEC_CODING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum codec {
+	CODEC_NONE,
+	CODEC_ZSTD,
+	CODEC_GZIP,
+	CODEC_ZLIB,
+	CODEC_BLOSC,
+	CODEC_CRC32C, /* four bytes behind the others */
+};
+
+enum { CODING_MAX = 8 }; /* codecs */
+
+/*
+ * Parses the names in the chunk index, in the order in which the codecs were applied: "",
+ * "+zstd+crc32c", "+stream.zstd/1+stream.zstd/1" (torch's name). False: a name is unknown, or there
+ * are more than CODING_MAX.
+ */
+bool coding_parse(const char *names, uint32_t *ret);
+
+#endif
