@@ -10,10 +10,23 @@
 #include <stdbool.h>
 #include <string.h>
 
-static const char model_key[] = "model";
+/*
+ * What a model may be below, in the order in which they are tried. "model" may have anything beside
+ * it; JAX's others training state only, and what is below `state`.
+ */
+static const struct {
+	const char *key, *state;
+	bool alone;
+} model_keys[] = {
+	{ "model", NULL, false },
+	{ "params", NULL, true },	    /* Flax, MaxText */
+	{ "target", "state", true },	    /* T5X */
+	{ "optimizer.target", NULL, true }, /* T5X, in msgpack */
+};
 
 static const char *const training_keys[] = { "optim",	     "optimizer",  "optimizers",
-					     "lr_scheduler", "dataloader", "train_state" };
+					     "lr_scheduler", "dataloader", "train_state",
+					     "opt_state",    "opt_states", "optimizer_state" };
 
 static const char *const wrappers[] = { "module.", "_orig_mod.", "_fsdp_wrapped_module.",
 					"_checkpoint_wrapped_module." };
@@ -54,27 +67,39 @@ static bool top_known(const struct model_in *t)
 	return !t->len || (t->top && t->top <= t->len);
 }
 
-/* Does this tensor, next to "model.x", indicate that "model" is only part of a name? */
-static bool speaks_against_key(const struct model_in *t)
+/* Does this tensor, next to "KEY.x", indicate that KEY is only part of a name? */
+static bool speaks_against_key(const struct model_in *t, const char *key, const char *state)
 {
-	return !below(t, model_key, strlen(model_key)) && !is_training_state(t) && t->len &&
-	       memchr(t->fqn, '.', t->len);
+	return !below(t, key, strlen(key)) && !is_training_state(t) &&
+	       !(state && below(t, state, strlen(state))) && t->len && memchr(t->fqn, '.', t->len);
+}
+
+/* Is the model below this key? */
+static bool choose_key(const struct model_in *in, size_t n, size_t i, struct choice *c)
+{
+	bool one = !strchr(model_keys[i].key, '.');
+	size_t n_against = 0, n_below = 0;
+
+	*c = (struct choice){ .key = model_keys[i].key,
+			      .key_len = strlen(model_keys[i].key),
+			      .top_only = one };
+	for (size_t k = 0; k < n; k++) {
+		c->top_only &= top_known(&in[k]);
+		n_against += speaks_against_key(&in[k], c->key, model_keys[i].state);
+	}
+	for (size_t k = 0; k < n; k++)
+		n_below += chosen(c, &in[k]);
+	return n_below && !((model_keys[i].alone || !c->top_only) && n_against);
 }
 
 static struct choice choose(const struct model_in *in, size_t n)
 {
-	struct choice c = { .key = model_key, .key_len = strlen(model_key), .top_only = true };
-	size_t n_against = 0, n_below = 0;
+	struct choice c;
 
-	for (size_t i = 0; i < n; i++) {
-		c.top_only &= top_known(&in[i]);
-		n_against += speaks_against_key(&in[i]);
-	}
-	for (size_t i = 0; i < n; i++)
-		n_below += chosen(&c, &in[i]);
-	if (!n_below || (!c.top_only && n_against))
-		return (struct choice){ 0 };
-	return c;
+	for (size_t i = 0; i < ARRAY_LEN(model_keys); i++)
+		if (choose_key(in, n, i, &c))
+			return c;
+	return (struct choice){ 0 };
 }
 
 /* Writes the name without wrappers to out, which is emptied first. */

@@ -47,6 +47,23 @@ static const struct row {
 	{ { "modelx.a", "model" }, NULL, 0, { "model", "modelx.a" } },
 	{ { "model|.a.w", "lm_head.w" }, NULL, 0, { "lm_head.w", "model.a.w" } },
 	{ { "model.a.w|", "b" }, NULL, 6, { "a.w" } },
+	/* JAX's: Flax, MaxText, with Orbax's items in front; and not if it is only a part. */
+	{ { "params|.params.a.w", "opt_state|.0.mu.w", "step|" }, NULL, 7, { "params.a.w" } },
+	{ { "params.a", "opt_state.0.mu.a", "step" }, NULL, 7, { "a" } },
+	{ { "params|.a", "train_state|.params.a" }, NULL, 7, { "a" } },
+	{ { "params|.a" }, NULL, 7, { "a" } },
+	{ { "params|.a", "batch_stats|.a", "opt_state|.a" },
+	  NULL,
+	  0,
+	  { "batch_stats.a", "params.a" } },
+	{ { "params|.a", "model|.a" }, NULL, 6, { "a" } },
+	{ { "params|", "x|" }, NULL, 0, { "params", "x" } },
+	/* T5X, whose names are flat or come from msgpack. */
+	{ { "target.a.w", "state.param_states.a.w", "state.step" }, NULL, 7, { "a.w" } },
+	{ { "target.a", "policy.a" }, NULL, 0, { "policy.a", "target.a" } },
+	{ { "state.a", "params.b" }, NULL, 0, { "params.b", "state.a" } },
+	{ { "optimizer|.target.a", "optimizer|.state.step" }, NULL, 17, { "a" } },
+	{ { "optimizer|.target.a", "net|.a" }, NULL, 0, { "net.a" } },
 	/* Training state. */
 	{ { "optim", "optimizer.a", "optimizers.a", "lr_scheduler.a", "dataloader.a",
 	    "train_state.a", "w" },
