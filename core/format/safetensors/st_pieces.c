@@ -349,12 +349,33 @@ static int check_index(const struct join *j, const struct st_index_entry *entry,
 		       j->index_name, show(entry->tensor, fqn), entry->file, v[0]->file);
 }
 
+/* Of whole tensors, as several files may have a tied one, the index's counts; NULL: it has none. */
+static struct st_piece *const *named_one(const struct st_index_entry *entry,
+					 struct st_piece *const *v, size_t n)
+{
+	struct st_piece *const *found = NULL;
+
+	for (size_t i = 0; i < n; i++) {
+		if (v[i]->placed)
+			return NULL;
+		if (!strcmp(v[i]->file, entry->file))
+			found = &v[i];
+	}
+	return found;
+}
+
 static int join_fqn(struct join *j, const struct st_index_entry *entry, struct st_piece *const *v,
 		    size_t n, struct ckpt_err *e)
 {
-	const char *fault = v[0]->fault;
+	struct st_piece *const *named = entry && n > 1 ? named_one(entry, v, n) : NULL;
+	const char *fault;
 	int rc = 0;
 
+	if (named) {
+		v = named;
+		n = 1;
+	}
+	fault = v[0]->fault;
 	for (size_t i = 1; !rc && i < n; i++) {
 		rc = check_pair(v[0], v[i], e);
 		fault = fault ? fault : v[i]->fault;

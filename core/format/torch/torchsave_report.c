@@ -607,7 +607,9 @@ int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 						   ? st_index_find(w->expected, w->path.data)
 						   : NULL;
 
-		if (x && !strcmp(x->file, w->name))
+		if (x && strcmp(x->file, w->name) != 0)
+			return 0; /* another file's counts */
+		if (x)
 			x->found = true;
 	}
 	rc = claim_name(w, A_TENSOR, &from, e);

@@ -190,6 +190,12 @@ static const struct {
 	  "a uint8 [2,3] complete: [0,0]+[2,3]@a:0+6; a2 bfloat16 [] complete: []+[]@a:6+2; "
 	  "b int64 [1] complete: [0]+[1]@sub/b:0+8; ",
 	  NULL },
+	/* Where both files are read, the index says which one counts: a tied weight may be in two. */
+	{ { { "a.safetensors", A, 8 },
+	    { "b.safetensors", A, 8 },
+	    { INDEX, MAP(IN("a2", "b") "," IN("a", "a")), 0 } },
+	  "a uint8 [2,3] complete: [0,0]+[2,3]@a:0+6; a2 bfloat16 [] complete: []+[]@b:6+2; ",
+	  NULL },
 	/* Of several indexes the usual one, or the one that is asked for. */
 	{ { { "a.safetensors", A, 8 },
 	    { "b.safetensors", B, 8 },

@@ -1234,6 +1234,23 @@ START_TEST(a_directory_has_one_model_or_an_index_of_its_parts)
 }
 END_TEST
 
+/* A tied weight may be in two files. */
+START_TEST(of_two_tensors_the_one_that_the_index_names_counts)
+{
+	static const char map[] = "{\"weight_map\": {\"a\": \"%s.bin\", \"x\": \"n.bin\"}}";
+	char text[100];
+
+	put_zip("m.bin", "}<a><Tv3>s", NULL);
+	put_zip("n.bin", "}(<a><T><x><Tbytes>u", NULL);
+	(void)snprintf(text, sizeof(text), map, "n");
+	put_index(text);
+	expect(NULL, "a/1 float32 [4] 16 raw 00000000\nx/1 uint8 [6] 6 raw 61626364\n");
+	(void)snprintf(text, sizeof(text), map, "m");
+	put_index(text);
+	expect(NULL, "a/1 uint16 [2] 4 raw 63646566\nx/1 uint8 [6] 6 raw 61626364\n");
+}
+END_TEST
+
 #define INDEX  "'pytorch_model.bin.index.json'"
 #define NO_MAP "no weight_map that names a tensor"
 
@@ -1256,12 +1273,12 @@ START_TEST(what_the_index_names_must_be_there)
 		  "'m.bin' has no tensor 'b', which " INDEX " names" },
 		{ "{\"weight_map\": {\"a\": \"m.bin\", \"o\": \"m.bin\"}}", ERR_CORRUPT,
 		  "'m.bin' has no tensor 'o', which " INDEX " names" },
-		{ "{\"weight_map\": {\"a\": \"m.bin\", \"x\": \"n.bin\"}}", ERR_CORRUPT,
+		{ "{\"weight_map\": {\"x\": \"n.bin\", \"y\": \"m.bin\"}}", ERR_CORRUPT,
 		  "two tensors are called 'a'" },
 		{ "{\"weight_map\": {\"a\": \"../m.bin\"}}", EINVAL, NULL },
 	};
 
-	put_zip("m.bin", "}(<a><T><o><#1>u", NULL);
+	put_zip("m.bin", "}(<a><T><o><#1><y><T>u", NULL);
 	put_zip("n.bin", "}(<a><T><x><T>u", NULL);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct catalog *c = NULL;
