@@ -175,7 +175,7 @@ static int open_by_element(int dirfd, const char *path, int flags)
 }
 
 /* Pointers begin with this text and are shorter than 1024 bytes (git-lfs, docs/spec.md). */
-static bool is_pointer(int fd, const struct stat *st)
+bool io_is_pointer(int fd, const struct stat *st)
 {
 	static const char begin[] = "version https://git-lfs.github.com/spec/v1\n";
 	char got[sizeof(begin) - 1];
@@ -221,7 +221,7 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 		return err_sys(e, errno, "stat '%s'", path);
 	if (!S_ISREG(got.st_mode))
 		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
-	if (is_pointer(fd, &got))
+	if (io_is_pointer(fd, &got))
 		return err_set(e, EREMOTE, "open '%s': " IO_IS_POINTER, path);
 	*st = got;
 	return steal_fd(&fd);

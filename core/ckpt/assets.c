@@ -183,6 +183,8 @@ static int not_opened(struct finder *f, const char *name, int code, struct ckpt_
 	case EACCES:
 	case EPERM:
 		return refuse(f, name, "%s", strerror(code)); /* NOLINT(concurrency-mt-unsafe) */
+	case EREMOTE:
+		return refuse(f, name, "it is " IO_IS_POINTER);
 	case EIO:
 	case ENOMEM:
 	case EMFILE:
@@ -289,6 +291,8 @@ static int look_in_parent(struct finder *f, const char *name, const struct stat 
 		rc = fd < 0 ? -errno : fstat(fd, &st) ? -errno : 0;
 		if (!rc && !S_ISREG(st.st_mode))
 			return 0;
+		if (!rc && io_is_pointer(fd, &st))
+			rc = -EREMOTE;
 	} else {
 		fd = io_open_beneath(f->dirfd, name, &st, &why);
 		rc = fd < 0 ? fd : 0;
@@ -392,7 +396,11 @@ static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
 	path = realpath(joined, NULL); /* if it is another file by then, reading reports that */
 	if (!path || fstat(fd, &st))
 		return not_opened(f, name, errno, e);
-	return S_ISREG(st.st_mode) ? add_opened(f, path, name, &fd, false, e) : 0;
+	if (!S_ISREG(st.st_mode))
+		return 0;
+	if (io_is_pointer(fd, &st))
+		return not_opened(f, name, EREMOTE, e);
+	return add_opened(f, path, name, &fd, false, e);
 }
 
 static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_err *e)

@@ -60,6 +60,29 @@ test_a_pointer_of_git_lfs_is_said_to_be_one() {
   refused "'$file'.* a Git LFS pointer, .*: run git lfs pull" ckptfs mount "ckpt/${3:-}" m
 }
 
+# A tokenizer that Git LFS has not fetched is neither shown nor called absent, wherever it is.
+test_assets_that_git_lfs_has_not_fetched_are_told() {
+  local where
+  mkdir run
+  copy_of plain run/ckpt
+  mkdir assets
+  echo '{"model_type": "llama"}' >assets/config.json
+  printf '%s\n' 'version https://git-lfs.github.com/spec/v1' "oid sha256:$(sha256sum </dev/null | cut -d' ' -f1)" \
+    'size 9085657' >pointer
+  for where in run/ckpt run assets; do
+    cp pointer "$where/tokenizer.json"
+    ckptfs info run/ckpt -o assets=assets >/dev/null 2>says.given
+    ckptfs info run/ckpt >/dev/null 2>says
+    [[ $where != assets ]] || mv says.given says
+    grep -F "'$T/$where/tokenizer.json' is not used: it is a Git LFS pointer, the file itself has not been fetched: run \
+git lfs pull" says || fail "$where: $(cat says)"
+    mount_at m run/ckpt -o assets=assets
+    [[ -e m/hf/config.json && ! -e m/hf/tokenizer.json ]]
+    ckptfs umount m
+    rm "$where/tokenizer.json"
+  done
+}
+
 test_message_names_the_bad_path() {
   need_fixture path_absolute
   need_fixture path_traversal
