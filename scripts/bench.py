@@ -17,6 +17,7 @@ Environment (make bench NAME=VALUE):
   BENCH_DIR      directory for the data (build/bench); KEEP=1 keeps it for the next run
   MOUNT_OPTIONS  options for all mounts, such as "--io=cached --threads=4"
   CKPTFS         the program (build/release/ckptfs)
+  ZERO_TO_FP32   DeepSpeed's zero_to_fp32.py, of which each of its checkpoints has a copy
 """
 import argparse
 import contextlib
@@ -40,7 +41,7 @@ import reads  # noqa: E402
 GROUPS = {group: reads.reads for group in reads.READS}
 GROUPS |= {f.__name__: f for f in (
     reads.cast, reads.zstd, programs.ls, programs.mount, programs.convert, programs.reshard,
-    programs.index, programs.plan, programs.values)}
+    programs.index, programs.deepspeed, programs.plan, programs.values)}
 ROOM, SPARE = 40, 2 << 30
 
 

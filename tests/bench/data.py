@@ -251,6 +251,10 @@ class Data:
                        stdout=subprocess.DEVNULL)
 
 
+def files_below(directory):
+    return [f"{d}/{f}" for d, _, files in os.walk(directory) for f in files]
+
+
 def sources(ckpt):
     """The data files of a checkpoint."""
     return [f"{ckpt}/{f}" for f in sorted(os.listdir(ckpt))

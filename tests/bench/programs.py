@@ -212,6 +212,39 @@ def build(bench, group, name, made):
     bench.measure(group, f"{name}, CPU", {"ckptfs": ours, "pickle.load": theirs})
 
 
+def deepspeed(bench, made, group, chosen):
+    """Opening a checkpoint of ZeRO 3 that has no index, down to the names and shapes of its weights. DeepSpeed's
+    script joins them in memory. Without the script (ZERO_TO_FP32), its steps in torch, without those of imports."""
+    name = "open ZeRO 3 of 8 ranks"
+    if not chosen(name):
+        return
+    if no_torch():
+        bench.skip(name, no_torch())
+        return
+    script = os.environ.get("ZERO_TO_FP32")
+    top = made.made("ZeRO 3", lambda path: make_zero(path, 2 * made.size))
+    binds = {"/mnt/in": top}
+    if script:
+        os.makedirs(f"{bench.tmp}/script")
+        shutil.copy(script, f"{bench.tmp}/script/zero_to_fp32.py")
+        binds["/mnt/script"] = f"{bench.tmp}/script"
+
+    def ours():
+        wall, cpu, peak = run_command([bench.ckptfs, "ls", "-l", "--index=:memory:", f"{top}/ckpt"])
+        return Sample([(wall, 0)], cpu, peak_mib=peak)
+
+    def theirs():
+        return with_torch(binds, "zero", "/mnt/in/ckpt", "/mnt/script/zero_to_fp32.py" if script else "-")[0]
+
+    bench.measure(group, name, {"ckptfs": ours, "zero_to_fp32.py" if script else "its steps in torch": theirs},
+                  (Target(20),), prepare=lambda: bench.warm(data.files_below(top)), rounds=3)
+
+
+def make_zero(path, size):
+    os.mkdir(path)
+    in_chroot({"/mnt/out": path}, "deepspeed", str(size), "/mnt/out/ckpt")
+
+
 def plan(bench, _made, group, chosen):
     """The time to find the item ranges that a read needs."""
     if not chosen("plan"):

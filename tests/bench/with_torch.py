@@ -8,13 +8,16 @@
       reshard CKPT DST                       dcp.load and dcp.save in one process
       reshard8 CKPT DST                      the same with 8 ranks and sharded tensors
       load FILE                              pickle.load of a .metadata
+      zero CKPT SCRIPT                       DeepSpeed's zero_to_fp32.py, or "-": the same steps
     with_torch.py index TENSORS CHUNKS DIR   a synthetic checkpoint with a large .metadata
+    with_torch.py deepspeed BYTES DIR        one of DeepSpeed's ZeRO 3, with BYTES of fp32 weights
 
 "run" prints one line of JSON: wall_s, cpu_s and rss_mib of all processes, including the start of Python.
 Commands that measure themselves replace these: from the first call to the end of the last, without imports.
 """
+import contextlib
 import gc
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -25,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import uuid
 
 RANKS = 8
@@ -239,7 +243,85 @@ def load(path):
     os._exit(0)
 
 
-COMMANDS = {f.__name__: f for f in (run, tensor, save, consolidate, reshard, reshard8, index, load)}
+# ---- DeepSpeed ----
+
+
+def deepspeed(nbytes, outdir):
+    """ZeRO 3 of RANKS ranks, as DeepSpeed 0.19 lays it out: a parameter is a slice of each rank's flat tensor."""
+    import torch
+
+    hidden, layers = 1024, max(1, int(nbytes) // (4 * 12 << 20))
+    shapes = {f"model.layers.{i}.{name}.weight": torch.Size(shape) for i in range(layers) for name, shape in (
+        *((f"self_attn.{x}_proj", (hidden, hidden)) for x in "qkvo"), ("norm", (hidden,)),
+        ("mlp.up_proj", (4 * hidden, hidden)), ("mlp.down_proj", (hidden, 4 * hidden)))}
+    numel = sum(shape.numel() for shape in shapes.values()) // RANKS
+    tag = f"{outdir}/global_step1"
+    os.makedirs(tag)
+    with open(f"{outdir}/latest", "w", encoding="ascii") as f:
+        f.write("global_step1")
+    for rank in range(RANKS):
+        stem = f"{tag}/zero_pp_rank_{rank}_mp_rank_00"
+        torch.save({"module": {name: torch.empty(0, dtype=torch.bfloat16) for name in shapes}, "buffer_names": [],
+                    "optimizer": None, "param_shapes": [shapes], "frozen_param_shapes": {}, "shared_params": {},
+                    "frozen_param_fragments": {}, "global_steps": 1, "dp_world_size": RANKS, "mp_world_size": 1,
+                    "ds_version": "0.19.6"}, f"{stem}_model_states.pt")
+        flat, *moments = torch.randn(1 << 20).repeat(3, numel // (1 << 20) + 1)[:, :numel].clone()
+        states = {0: dict(zip(("step", "exp_avg", "exp_avg_sq"), (torch.tensor(1.0), *moments)))}
+        torch.save({"optimizer_state_dict": {
+            "zero_stage": 3, "partition_count": RANKS, "fp32_flat_groups": [flat.clone()],
+            "optimizer_state_dict": {"state": {k: {n: t.clone() for n, t in v.items()} for k, v in states.items()},
+                                     "param_groups": [{"lr": 1e-4, "params": [0]}]}},
+            "ds_version": "0.19.6"}, f"{tag}/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+
+
+def steps_of_zero(ckpt):
+    """What zero_to_fp32.py does for ZeRO 3: model states are loaded, optimizer states mapped, and each parameter is
+    joined out of all ranks' flat tensors."""
+    import torch
+
+    tag = f"{ckpt}/{pathlib.Path(ckpt, 'latest').read_text(encoding='ascii')}"
+    files = {end: sorted(pathlib.Path(tag).glob(f"*_{end}_states.pt")) for end in ("model", "optim")}
+    models = [torch.load(f, map_location="cpu", weights_only=False) for f in files["model"]]
+    flats = [torch.load(f, map_location="cpu", mmap=True, weights_only=False)["optimizer_state_dict"][
+        "fp32_flat_groups"][0] for f in files["optim"]]
+    state, at = {}, 0
+    for name, shape in models[0]["param_shapes"][0].items():
+        n = -(-shape.numel() // len(flats))
+        state[name] = torch.cat([flat[at:at + n] for flat in flats])[:shape.numel()].view(shape)
+        at += n
+    return state
+
+
+def script_of_zero(ckpt, script):
+    """The script needs names of DeepSpeed's, which say what they stand for, and otherwise only torch."""
+    class Words(types.ModuleType):
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return name.lower()
+
+    os.environ["TQDM_DISABLE"] = "1"
+    for name in ("deepspeed", "deepspeed.utils", "deepspeed.checkpoint", "deepspeed.checkpoint.constants"):
+        sys.modules[name] = Words(name)
+    spec = importlib.util.spec_from_file_location("zero_to_fp32", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return module.get_fp32_state_dict_from_zero_checkpoint(ckpt)
+
+
+def zero(ckpt, script):
+    importlib.import_module("torch")
+    before, start = used(), time.perf_counter()
+    state = steps_of_zero(ckpt) if script == "-" else script_of_zero(ckpt, script)
+    wall, after = time.perf_counter() - start, used()
+    assert all(t.numel() for t in state.values())
+    print(json.dumps({"wall_s": wall, "cpu_s": after[0] - before[0], "rss_mib": after[1] - before[1]}), flush=True)
+    os._exit(0)
+
+
+COMMANDS = {f.__name__: f for f in (
+    run, tensor, save, consolidate, reshard, reshard8, index, load, deepspeed, zero)}
 
 
 def main():
