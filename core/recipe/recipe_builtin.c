@@ -32,6 +32,12 @@ INCLUDE(titan_deepseek, "torchtitan-deepseek-v3");
 INCLUDE(titan_gpt_oss, "torchtitan-gpt-oss");
 INCLUDE(olmo2, "olmo-olmo2");
 INCLUDE(olmo_llama, "olmo-llama");
+INCLUDE(max_llama, "maxtext-llama");
+INCLUDE(max_mixtral, "maxtext-mixtral");
+INCLUDE(max_qwen, "maxtext-qwen");
+INCLUDE(max_gemma, "maxtext-gemma");
+INCLUDE(max_gemma2, "maxtext-gemma2");
+INCLUDE(max_gemma3, "maxtext-gemma3");
 
 /* ...: the model_types. */
 #define RECIPE(symbol, name, summary, ...) \
@@ -77,6 +83,14 @@ static const struct recipe_builtin builtins[] = {
 	CHOICE("olmo", "OLMo-core"),
 	RECIPE(olmo2, "olmo-olmo2", "OLMo-core to OLMo 2, OLMo 3", "olmo2", "olmo3"),
 	RECIPE(olmo_llama, "olmo-llama", "OLMo-core to Llama, Qwen3", "llama", "qwen3"),
+	CHOICE("maxtext", "MaxText"),
+	RECIPE(max_llama, "maxtext-llama", "MaxText to Llama, Mistral", "llama", "mistral"),
+	RECIPE(max_mixtral, "maxtext-mixtral", "MaxText to Mixtral", "mixtral"),
+	RECIPE(max_qwen, "maxtext-qwen", "MaxText to Qwen2, Qwen3, Qwen3-MoE", "qwen2", "qwen3",
+	       "qwen3_moe"),
+	RECIPE(max_gemma, "maxtext-gemma", "MaxText to Gemma", "gemma"),
+	RECIPE(max_gemma2, "maxtext-gemma2", "MaxText to Gemma 2", "gemma2"),
+	RECIPE(max_gemma3, "maxtext-gemma3", "MaxText to Gemma 3 (text)", "gemma3_text"),
 };
 
 const struct recipe_builtin *recipe_builtin(size_t i)

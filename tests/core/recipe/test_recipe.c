@@ -1238,6 +1238,8 @@ START_TEST(built_in_recipes_are_found_by_name_and_model)
 	ck_assert_str_eq(recipe_builtin_for("megatron", "llama")->name, "megatron-llama");
 	ck_assert_str_eq(recipe_builtin_for("torchtitan", "llama")->name, "torchtitan-llama");
 	ck_assert_str_eq(recipe_builtin_for("olmo", "olmo3")->name, "olmo-olmo2");
+	ck_assert_str_eq(recipe_builtin_for("maxtext", "gemma")->name, "maxtext-gemma");
+	ck_assert_str_eq(recipe_builtin_for("maxtext", "gemma2")->name, "maxtext-gemma2");
 	for (size_t i = 0; (b = recipe_builtin(i)); i++) {
 		struct recipe *r = NULL;
 		struct ckpt_err e = { 0 };
@@ -1252,6 +1254,93 @@ START_TEST(built_in_recipes_are_found_by_name_and_model)
 			      e.msg);
 		recipe_free(r);
 	}
+}
+END_TEST
+
+#define LAYERS "params.params.decoder.layers."
+#define Q_IS   "model.layers.0.self_attn.q_proj.weight[4,2]*2=" LAYERS "self_attention.query.kernel: "
+#define K_IS   "model.layers.1.self_attn.k_proj.weight[4,2]=" LAYERS "self_attention.key.kernel: "
+#define SMALL_LLAMA(rope) \
+	{ RECIPE_CONFIG, "num_hidden_layers", 2 }, { RECIPE_CONFIG, "hidden_size", 2 }, \
+		{ RECIPE_CONFIG, "vocab_size", 1 }, { RECIPE_CONFIG, "num_attention_heads", 1 }, \
+		{ RECIPE_CONFIG, "head_dim", 4 }, { RECIPE_CONFIG, "intermediate_size", 1 }, \
+		{ RECIPE_CONFIG, rope, 0 }, \
+	{ \
+		0 \
+	}
+
+static const struct {
+	struct fact facts[8];
+	const char *q, *k;
+} rotary[] = {
+	{ { SMALL_LLAMA("rope_scaling.rope_type=llama3") },
+	  Q_IS "0 8 2 10 1 9 3 11",
+	  K_IS "4 12 6 14 5 13 7 15" },
+	{ { SMALL_LLAMA("rope_parameters.rope_type=llama3") },
+	  Q_IS "0 8 2 10 1 9 3 11",
+	  K_IS "4 12 6 14 5 13 7 15" },
+	{ { SMALL_LLAMA("rope_parameters.rope_type=default") },
+	  Q_IS "0 8 1 9 2 10 3 11",
+	  K_IS "4 12 5 13 6 14 7 15" },
+	{ { SMALL_LLAMA("rope_scaling.type=linear") },
+	  Q_IS "0 8 1 9 2 10 3 11",
+	  K_IS "4 12 5 13 6 14 7 15" },
+};
+
+static void show_named(const struct store *s, const struct recipe_out *o, const char *name,
+		       const char *says)
+{
+	struct recipe_out one = { .tensors = o->tensors };
+	int64_t at = namelist_find(&o->names, name, strlen(name));
+
+	ck_assert_msg(at >= 0, "no %s", name);
+	one.names.v = &o->names.v[at];
+	one.names.n = 1;
+	ck_assert_str_eq(show(s, &one), says);
+}
+
+/* Layers are the second axis, and rows of a head are pairs for Llama 3.1 only. */
+START_LOOP_TEST(the_rotary_embeddings_decide_the_rows_of_maxtext, ARRAY_LEN(rotary))
+{
+	static const struct {
+		const char *name;
+		size_t n_dims;
+		uint64_t shape[4];
+	} tensors[] = {
+		{ LAYERS "mlp.wi_0.kernel", 3, { 2, 2, 1 } },
+		{ LAYERS "mlp.wi_1.kernel", 3, { 2, 2, 1 } },
+		{ LAYERS "mlp.wo.kernel", 3, { 1, 2, 2 } },
+		{ LAYERS "pre_self_attention_layer_norm.scale", 2, { 2, 2 } },
+		{ LAYERS "post_self_attention_layer_norm.scale", 2, { 2, 2 } },
+		{ LAYERS "self_attention.query.kernel", 4, { 2, 2, 1, 4 } },
+		{ LAYERS "self_attention.key.kernel", 4, { 2, 2, 1, 4 } },
+		{ LAYERS "self_attention.value.kernel", 4, { 2, 2, 1, 4 } },
+		{ LAYERS "self_attention.out.kernel", 4, { 1, 2, 4, 2 } },
+	};
+	struct recipe *r = parse(recipe_builtin_named("maxtext-llama")->text);
+	struct store *s = new_store(rotary[_i].facts);
+	struct recipe_out o;
+	struct ckpt_err e = { 0 };
+
+	for (size_t i = 0; i < ARRAY_LEN(tensors); i++)
+		store_add(s, tensors[i].name, tensors[i].n_dims, tensors[i].shape);
+	store_add(s, "params.params.decoder.decoder_norm.scale", 1, U(2));
+	store_add(s, "params.params.token_embedder.embedding", 2, U(3, 2));
+	store_add(s, "opt_state.0.mu.params.decoder.decoder_norm.scale", 1, U(2));
+	ck_assert_int_eq(store_finish(s, &e), 0);
+	ck_assert_msg(!store_apply(s, r, &o, &e), "%s", e.msg);
+	ck_assert_str_eq(s->warning, "");
+	ck_assert_uint_eq(o.names.n, 3 + 2 * 9);
+	show_named(s, &o, "model.layers.0.self_attn.q_proj.weight", rotary[_i].q);
+	show_named(s, &o, "model.layers.1.self_attn.k_proj.weight", rotary[_i].k);
+	show_named(s, &o, "model.layers.1.self_attn.o_proj.weight",
+		   "model.layers.1.self_attn.o_proj.weight[2,4]=" LAYERS
+		   "self_attention.out.kernel: 8 10 12 14 9 11 13 15");
+	show_named(s, &o, "lm_head.weight",
+		   "lm_head.weight[1,2]=params.params.token_embedder.embedding: 0 1");
+	recipe_out_release(&o);
+	recipe_free(r);
+	free_store(s);
 }
 END_TEST
 
