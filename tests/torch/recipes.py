@@ -6,7 +6,8 @@ OUTDIR/NAME/hf/ is what save_pretrained leaves, NAME/ckpt a DCP checkpoint of th
 shapes and rows of another framework, NAME/logits what the model says, NAME/recipe the recipe that is to be
 suggested for it, and "known" if the verdict knows what the model needs. That the rows of torchtitan's Llama
 lie as torchtitan has them is proved by a forward pass of its kind, with rotary embeddings that turn
-neighbouring elements as a complex number.
+neighbouring elements as a complex number; likewise MaxText's, whose queries are stored divided. What MaxText
+computes is rounded: hf/ and logits are of the model that its own exporter would make, with NumPy.
 """
 import logging
 import os
@@ -17,6 +18,7 @@ import sys
 os.environ["HF_HUB_OFFLINE"] = "1"
 logging.disable(logging.CRITICAL)
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -36,6 +38,8 @@ LATENT = {"num_key_value_heads": 6, "n_routed_experts": 4, "moe_intermediate_siz
           "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2}
 GPT = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 OSS = {"num_local_experts": 4, "head_dim": 16, "num_experts_per_tok": 2}
+LLAMA31 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 # The recipe, its model's class, and what is particular.
 MODELS = {
     "titan-grouped": ("torchtitan-llama", "Llama", {}),
@@ -84,6 +88,27 @@ MODELS = {
     "olmo3": ("olmo-olmo2", "Olmo3", {"sliding_window": 8}),
     "olmo-llama": ("olmo-llama", "Llama", {"head_dim": 8}),
     "olmo-qwen3": ("olmo-llama", "Qwen3", {"head_dim": 16}),
+    "max-llama": ("maxtext-llama", "Llama", {}),
+    "max-llama-bf16": ("maxtext-llama", "Llama", {"head_dim": 12, "dtype": "bfloat16"}),
+    "max-llama-tied": ("maxtext-llama", "Llama", {"tie_word_embeddings": True, "head_dim": 20}),
+    "max-llama3.1": ("maxtext-llama", "Llama", {"rope_parameters": LLAMA31}),
+    "max-llama3.1-bf16": ("maxtext-llama", "Llama", {"rope_parameters": LLAMA31, "head_dim": 16, "dtype": "bfloat16"}),
+    "max-llama-one-head-of-keys": ("maxtext-llama", "Llama", {
+        "rope_parameters": LLAMA31, "num_attention_heads": 3, "num_key_value_heads": 1, "dtype": "float16"}),
+    "max-mistral": ("maxtext-llama", "Mistral", {"head_dim": 8}),
+    "max-mixtral": ("maxtext-mixtral", "Mixtral", {"num_local_experts": 4}),
+    "max-mixtral-bf16": ("maxtext-mixtral", "Mixtral", {"num_local_experts": 3, "head_dim": 12, "dtype": "bfloat16"}),
+    "max-qwen2": ("maxtext-qwen", "Qwen2", {}),
+    "max-qwen3": ("maxtext-qwen", "Qwen3", {"head_dim": 16}),
+    "max-qwen3-tied": ("maxtext-qwen", "Qwen3", {"head_dim": 12, "tie_word_embeddings": True}),
+    "max-qwen3-moe": ("maxtext-qwen", "Qwen3Moe", {**EXPERTS, "head_dim": 16}),
+    "max-gemma": ("maxtext-gemma", "Gemma", {"head_dim": 12}),
+    "max-gemma-bf16": ("maxtext-gemma", "Gemma", {"head_dim": 12, "dtype": "bfloat16"}),
+    "max-gemma2": ("maxtext-gemma2", "Gemma2", {"head_dim": 12, "num_hidden_layers": 4}),
+    "max-gemma2-bf16": ("maxtext-gemma2", "Gemma2", {"head_dim": 12, "num_hidden_layers": 2, "dtype": "bfloat16"}),
+    "max-gemma3": ("maxtext-gemma3", "Gemma3Text", {"head_dim": 12, "num_hidden_layers": 14}),
+    "max-gemma3-small": ("maxtext-gemma3", "Gemma3Text", {"head_dim": 12, "num_hidden_layers": 4}),
+    "max-gemma3-bf16": ("maxtext-gemma3", "Gemma3Text", {"head_dim": 12, "num_hidden_layers": 6, "dtype": "bfloat16"}),
 }
 UNKNOWN = ["GPTBigCode", "GPTNeoX", "Glm4", "Glm4Moe"]  # classes whose weights the verdict does not know
 # torchtitan's names of what lies in a layer, where they have not changed.
@@ -338,6 +363,149 @@ def megatron(r, config, hf):
     return out, ["", "model."]
 
 
+def interleaved(config):
+    """Whose rotary embeddings MaxText's Llama 3.1 has; its rows are pairs."""
+    return (config.rope_parameters or {}).get("rope_type") == "llama3"
+
+
+def computed(w, how, number):
+    """As NumPy computes with a float32, rounded to the dtype of w."""
+    return torch.from_numpy(how(w.float().numpy(), np.float32(number))).to(w.dtype)
+
+
+def maxtext_scales(config):
+    """What queries and norms are stored with, and embeddings, as to_maxtext has it."""
+    root = config.hidden_size ** 0.5
+    return {"queries": config.model_type not in ("qwen2", "qwen3", "qwen3_moe", "gemma3_text"),
+            "norms": config.model_type.startswith("gemma"),
+            "embeddings": {"gemma2": root, "gemma": torch.tensor(root).bfloat16().item(),
+                           "gemma3_text": torch.tensor(root).bfloat16().item()}.get(config.model_type)}
+
+
+def maxtext_names(config):
+    """MaxText's names of what is in a layer, by those of transformers."""
+    gemma, sandwich = config.model_type.startswith("gemma"), config.model_type in ("gemma2", "gemma3_text")
+    block = "MoeBlock_0" if config.model_type == "mixtral" else "moe_block"
+    hf = "block_sparse_moe" if config.model_type == "mixtral" else "mlp"
+    out = {f"self_attn.{x[0]}_proj.{of}": f"self_attention.{x}.{to}" for x in ("query", "key", "value", "out")
+           for of, to in (("weight", "kernel"), ("bias", "bias"))}
+    out |= {f"self_attn.{x[0]}_norm.weight": f"self_attention.{x}_norm.scale" for x in ("query", "key")}
+    out |= {f"mlp.{x}_proj.weight": f"mlp.{to}.kernel" for x, to in (("gate", "wi_0"), ("up", "wi_1"), ("down", "wo"))}
+    out |= {f"{hf}.gate.weight": f"{block}.gate.kernel"}
+    out |= {f"{hf}.experts.{x}.weight": f"{block}.{to}" for x, to in (
+        ("w1", "wi_0"), ("w3", "wi_1"), ("w2", "wo"), ("gate_proj", "wi_0"), ("up_proj", "wi_1"), ("down_proj", "wo"))}
+    norm = "norm" if gemma else "layer_norm"
+    out |= {"input_layernorm.weight": f"pre_self_attention_{norm}.scale",
+            "post_attention_layernorm.weight": f"post_self_attention_{norm}.scale" if sandwich or not gemma
+            else "pre_ffw_norm.scale",
+            "pre_feedforward_layernorm.weight": "pre_ffw_norm.scale",
+            "post_feedforward_layernorm.weight": "post_ffw_norm.scale"}
+    return out
+
+
+def to_maxtext(config, name, w):
+    """One weight, as MaxText's to_maxtext stores it."""
+    d = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    scales, x = maxtext_scales(config), name.split(".")[-2]
+    if x in ("q_proj", "k_proj", "v_proj") and name.endswith("bias"):
+        return w.reshape(-1, d)
+    if x in ("q_proj", "k_proj", "v_proj"):
+        w = w.T.reshape(config.hidden_size, -1, d)
+        if x != "v_proj" and interleaved(config):
+            w = torch.stack([w[..., :d // 2], w[..., d // 2:]], -1).reshape(w.shape)
+        return computed(w, np.multiply, 1 / np.sqrt(d)) if x == "q_proj" and scales["queries"] else w
+    if x == "o_proj":
+        return w.T.reshape(-1, d, config.hidden_size)
+    if x.endswith("norm"):
+        return computed(w, np.add, 1) if scales["norms"] else w
+    if x == "embed_tokens":
+        return computed(w, np.multiply, scales["embeddings"]) if scales["embeddings"] else w
+    return w.mT
+
+
+def from_maxtext(config, name, w):
+    """The same weight, as to_huggingface exports it; it may have been rounded."""
+    d = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    scales, x = maxtext_scales(config), name.split(".")[-2]
+    if x in ("q_proj", "k_proj", "v_proj") and name.endswith("bias"):
+        return w.reshape(-1)
+    if x in ("q_proj", "k_proj", "v_proj"):
+        if x == "q_proj" and scales["queries"]:
+            w = computed(w, np.multiply, np.sqrt(d))
+        if x != "v_proj" and interleaved(config):
+            w = torch.cat([w[..., ::2], w[..., 1::2]], -1)
+        return w.reshape(config.hidden_size, -1).T
+    if x == "o_proj":
+        return w.reshape(-1, config.hidden_size).T
+    if x.endswith("norm"):
+        return computed(w, np.subtract, 1) if scales["norms"] else w
+    if x == "embed_tokens":
+        return computed(w, np.divide, scales["embeddings"]) if scales["embeddings"] else w
+    return w.mT
+
+
+def maxtext_blocks(config, inner, scan):
+    """Layers by their names in the decoder; a stack of them, along the second axis, is a list."""
+    if config.model_type == "gemma2":  # a pair is one layer
+        def both(local, other):
+            return {f"{name.split('.')[0]}_{side}.{name.split('.', 1)[1]}": w
+                    for side, layer in (("local", local), ("global", other)) for name, w in layer.items()}
+        inner = [both(*inner[i:i + 2]) for i in range(0, len(inner), 2)]
+    if not scan:
+        return {f"layers_{i}": layer for i, layer in enumerate(inner)}
+    if config.model_type != "gemma3_text":
+        return {"layers": inner}
+    whole = len(inner) // 6 * 6
+    return {**{f"layers.layers_{i}": inner[i:whole:6] for i in range(6) if whole},
+            **{f"layers_remainder.layers_{i}": layer for i, layer in enumerate(inner[whole:])}}
+
+
+def maxtext(r, config, hf):
+    names = maxtext_names(config)
+    inner = [{names[name]: to_maxtext(config, name, w) for name, w in layer.items()} for layer in layers(hf).values()]
+    out = {to: to_maxtext(config, name, hf[name]) for name, to in (
+        ("model.embed_tokens.weight", "token_embedder.embedding"), ("model.norm.weight", "decoder.decoder_norm.scale"))}
+    out["token_embedder.embedding"] = padded(r, out["token_embedder.embedding"])
+    if "lm_head.weight" in hf:
+        out["decoder.logits_dense.kernel"] = padded(r, hf["lm_head.weight"]).T
+    for at, layer in maxtext_blocks(config, inner, r.random() < 0.5).items():
+        for name in layer[0] if isinstance(layer, list) else layer:
+            out[f"decoder.{at}.{name}"] = torch.stack([one[name] for one in layer], 1) \
+                if isinstance(layer, list) else layer[name]
+    return out, ["params.params.", "params.", ""]
+
+
+def maxtext_exported(config, hf):
+    """hf, as it comes back from MaxText."""
+    return {name: from_maxtext(config, name, to_maxtext(config, name, w)).contiguous() if name != "lm_head.weight"
+            else w for name, w in hf.items()}
+
+
+def maxtext_forward(config, hf, turning, tokens):
+    """Llama: rotary embeddings of pairs or of halves, and queries that have been scaled already."""
+    names = maxtext_names(config)
+    x, size, eps = embedding(tokens, hf["model.embed_tokens.weight"]), [config.hidden_size], config.rms_norm_eps
+    angles = torch.outer(torch.arange(tokens.shape[1]).float(), turning)
+    polar = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+
+    def rotate(t):
+        if interleaved(config):
+            return torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2))) * polar).flatten(3)
+        t = torch.complex(*t.chunk(2, -1)) * polar
+        return torch.cat([t.real, t.imag], -1)
+    for layer in layers(hf).values():
+        w = {names[name]: to_maxtext(config, name, one) for name, one in layer.items()}
+        h = rms_norm(x, size, w["pre_self_attention_layer_norm.scale"], eps)
+        q, k, v = (torch.einsum("bte,ehd->bthd", h, w[f"self_attention.{n}.kernel"]) for n in ("query", "key", "value"))
+        o = scaled_dot_product_attention(*(t.transpose(1, 2) for t in (rotate(q), rotate(k), v)), is_causal=True,
+                                         enable_gqa=True, scale=1.0)
+        x = x + torch.einsum("bhtd,hde->bte", o, w["self_attention.out.kernel"])
+        h = rms_norm(x, size, w["post_self_attention_layer_norm.scale"], eps)
+        x = x + (silu(h @ w["mlp.wi_0.kernel"]) * (h @ w["mlp.wi_1.kernel"])) @ w["mlp.wo.kernel"]
+    head = hf.get("lm_head.weight", hf["model.embed_tokens.weight"])
+    return linear(rms_norm(x, size, hf["model.norm.weight"], eps), head)
+
+
 def turn(x, theta):
     """x: batch, place, head, element."""
     d = x.shape[-1]
@@ -374,11 +542,13 @@ def save(rank, out):
         if not here.is_dir():
             continue
         state = {}
-        olmo_core = (here / "recipe").read_text().startswith("olmo")
+        recipe = (here / "recipe").read_text().split("-")[0]
         for name, w in torch.load(here / "weights").items():
             placement = [Shard(0) if w.dim() > 1 else Replicate()]
-            optim = f"optim.state.{name.removeprefix('model.')}" if olmo_core else f"optimizer.state.{name}"
-            for key, value in ((name, w), (f"{optim}.exp_avg", w * 0)):
+            moment = {"olmo": f"optim.state.{name.removeprefix('model.')}.exp_avg",
+                      "maxtext": f"opt_state.0.mu.{name.removeprefix('params.')}"}.get(
+                recipe, f"optimizer.state.{name}.exp_avg")
+            for key, value in ((name, w), (moment, w * 0)):
                 state[key] = distribute_tensor(value, mesh, placement, src_data_rank=None)
         state["train_state"] = {"step": 7}
         dcp.save(state, checkpoint_id=here / "ckpt")
@@ -399,6 +569,20 @@ def make_one(r, here, recipe, cls, more):
         if recipe == "torchtitan-llama":
             error = (torchtitan_forward(weights, config, tokens) - model.float()(tokens).logits).abs().max()
             assert error < 1e-3, (here, error)
+        if recipe.startswith("maxtext"):
+            before = load_file(here / "hf/model.safetensors")
+            after = maxtext_exported(config, before)
+            rounding = 4 * torch.finfo(logits.dtype).eps
+            for name, w in before.items():
+                assert ((after[name] - w).abs() <= rounding * (1 + w.abs())).all(), (here, name)
+            model.load_state_dict(after, strict=False)
+            model.save_pretrained(here / "hf")
+            logits, as_made = model(tokens).logits, logits
+            if logits.dtype == torch.float32 and not hasattr(config, "num_experts_per_tok"):
+                assert (logits - as_made).abs().max() < 1e-3 * as_made.abs().max(), here
+            if logits.dtype == torch.float32 and config.model_type == "llama":
+                error = (maxtext_forward(config, before, model.model.rotary_emb.inv_freq, tokens) - logits).abs().max()
+                assert error < 1e-3, (here, error)
     prefix = r.choice(prefixes)
     torch.save({f"{prefix}{name}": w.contiguous() for name, w in weights.items()}, here / "weights")
     torch.save((tokens, logits), here / "logits")
