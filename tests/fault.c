@@ -91,7 +91,7 @@ uint64_t fault_next(uint64_t n)
 
 uint64_t fault_some(uint64_t n)
 {
-	return next_call(n, getenv("CHECK_FULL") != NULL);
+	return next_call(n, rng_full());
 }
 
 void fault_act(void (*fn)(void *arg), void *arg)

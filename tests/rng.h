@@ -42,13 +42,21 @@ static inline uint64_t rng_below(struct rng *r, uint64_t n)
 	return rng_u64(r) % n;
 }
 
+/* Is everything to run? */
+static inline bool rng_full(void)
+{
+	const char *full = getenv("CHECK_FULL");
+
+	return full && *full;
+}
+
 /* Is this a long run? */
 static inline bool rng_long(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	return true;
 #else
-	return getenv("CHECK_FULL") != NULL;
+	return rng_full();
 #endif
 }
 
@@ -63,7 +71,7 @@ static inline bool rng_turn(uint64_t i, uint64_t of)
 {
 	struct rng r = rng_new();
 
-	return getenv("CHECK_FULL") || (rng_u64(&r) % of + i) % of == 0;
+	return rng_full() || (rng_u64(&r) % of + i) % of == 0;
 }
 
 /* The same, but sanitizers see all of them. */

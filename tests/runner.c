@@ -27,17 +27,40 @@ static const struct {
 
 enum { N_SUITES = sizeof(suites) / sizeof(suites[0]) };
 
+void test_add(TCase *t, const TTest *test, int n, int few)
+{
+	struct rng r = rng_new();
+
+	if (few >= n || rng_long()) {
+		tcase_add_loop_test(t, test, 0, n);
+		return;
+	}
+	r.state += (uint64_t)test->line;
+	for (int k = 0; k < few; k++) {
+		int from = (int)((int64_t)n * k / few), to = (int)((int64_t)n * (k + 1) / few);
+		int i = from + (int)rng_below(&r, (uint64_t)(to - from));
+
+		tcase_add_loop_test(t, test, i, i + 1);
+	}
+}
+
 Suite *suite_make(const char *name, const struct test_row *rows, struct suite_setting how)
 {
 	Suite *s = suite_create(name);
 	TCase *t = tcase_create(name);
+	uint64_t n_long = 0;
 
+	for (const char *c = name; *c; c++) /* or every suite's first long test has the same turn */
+		n_long = n_long * 31 + (unsigned char)*c;
 	if (how.setup || how.teardown)
 		tcase_add_checked_fixture(t, how.setup, how.teardown);
 	if (how.seconds > 0)
 		tcase_set_timeout(t, how.seconds);
 	for (; rows; rows = rows->next)
-		tcase_add_loop_test(t, rows->test, 0, rows->times());
+		if (rows->few != TEST_LONG)
+			test_add(t, rows->test, rows->times(), rows->few);
+		else if (rng_sample(n_long++, LONG_ONE_IN))
+			tcase_add_test(t, rows->test);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -15,6 +15,12 @@
  *	}
  *	END_TEST
  *
+ *	START_FEW_TEST(every_large_size_fits, ARRAY_LEN(large), 2) // a loop that is short in a short run
+ *	START_LONG_TEST(a_million_fit) // a quarter of a second or more: in one short run out of four
+ *
+ * A short run (see rng.h) does a part of a loop: so many of its times, or LOOP_FEW, each drawn from another
+ * stretch of the loop. TEST_SEED decides which.
+ *
  *	SUITE(NAME, .setup = setup, .teardown = teardown, .seconds = 60) // before and after each test
  *
  * Each test is run in a process of its own. Suites whose tests differ in what is done before and
@@ -23,14 +29,23 @@
 #ifndef TESTS_SUITES_H
 #define TESTS_SUITES_H
 
+#include "rng.h"
+
 #include <check.h>
 #include <stdlib.h>
 
 /* ---- tests, which are noted where they are defined ---- */
 
+enum {
+	LOOP_FEW = 12,
+	LONG_ONE_IN = 4, /* of a suite's long tests */
+	TEST_LONG = 0,	 /* in place of a number of times */
+};
+
 struct test_row {
 	const TTest *test;
 	int (*times)(void);
+	int few;	       /* times in a short run, or TEST_LONG */
 	struct test_row *next; /* further down in the file */
 };
 
@@ -49,10 +64,12 @@ static inline void test_note(struct test_row **list, struct test_row *row)
 	*list = row;
 }
 
+/* Adds a test that has n times, of which a short run takes so few, each from another part of the loop. */
+void test_add(TCase *t, const TTest *test, int n, int few);
 Suite *suite_make(const char *name, const struct test_row *rows, struct suite_setting how);
 
 #undef START_TEST
-#define START_LOOP_TEST(name, n) \
+#define START_FEW_TEST(name, n, few) \
 	static void name##_fn(int _i); \
 	static const TTest name##_ttest = { #name, name##_fn, __FILE__, __LINE__ }; \
 	__attribute__((unused)) static const TTest *name = &name##_ttest; \
@@ -62,11 +79,13 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	} \
 	__attribute__((constructor)) static void name##_note(void) \
 	{ \
-		static struct test_row row = { &name##_ttest, name##_times, NULL }; \
+		static struct test_row row = { &name##_ttest, name##_times, few, NULL }; \
 		test_note(&test_rows, &row); \
 	} \
 	static void name##_fn(int _i CK_ATTRIBUTE_UNUSED)
-#define START_TEST(name) START_LOOP_TEST(name, 1)
+#define START_LOOP_TEST(name, n) START_FEW_TEST(name, n, LOOP_FEW)
+#define START_LONG_TEST(name)	 START_FEW_TEST(name, 1, TEST_LONG)
+#define START_TEST(name)	 START_FEW_TEST(name, 1, 1)
 
 #define SUITE(name, ...) \
 	Suite *name##_suite(void) \
@@ -84,7 +103,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	} while (0)
 
 /* Whether loops that inject faults or draw random input are to run at full length (`make check-full`). */
-#define CHECK_FULL() (getenv("CHECK_FULL") != NULL)
+#define CHECK_FULL() rng_full()
 
 #define SUITES(X) \
 	X(arch) \

@@ -325,7 +325,7 @@ static void compare(const struct how *h, const char *what)
 /* ---- tests ---- */
 
 /* Each of what decides about bytes, after all units but the last have been written. */
-START_LOOP_TEST(what_was_made_from_something_else_is_written_again_and_said, ARRAY_LEN(changes))
+START_FEW_TEST(what_was_made_from_something_else_is_written_again_and_said, ARRAY_LEN(changes), 2)
 {
 	const struct change *c = &changes[_i];
 	struct how h = { ".", true, true, true, 1 };
@@ -370,7 +370,7 @@ START_TEST(what_was_made_from_the_same_is_gone_on_with)
 END_TEST
 
 /* Exports, each cut short once to four times at a random call, with random changes in between. */
-START_TEST(interrupted_and_changed_at_random_it_is_as_a_fresh_one)
+START_LONG_TEST(interrupted_and_changed_at_random_it_is_as_a_fresh_one)
 {
 	static const char *const paths[] = { "hf", "tensors", "pt/model.pt", ".", "ranks" };
 	uint64_t calls[ARRAY_LEN(paths)];
@@ -460,8 +460,8 @@ static bool same(const struct buf *a, const struct buf *b)
 	return a->len == b->len && !memcmp(a->data, b->data, b->len);
 }
 
-START_LOOP_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failure,
-		ARRAY_LEN(changes))
+START_FEW_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failure,
+	       ARRAY_LEN(changes), 2)
 {
 	static const struct how h = { "hf", true, true, false, 1 };
 	struct meanwhile m = { &changes[_i], { 0 } };

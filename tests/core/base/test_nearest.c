@@ -69,7 +69,7 @@ START_TEST(every_change_of_a_byte_is_near)
 END_TEST
 
 /* Long names that differ everywhere, so many of them that comparing all would take minutes. */
-START_TEST(the_work_is_bounded)
+START_LONG_TEST(the_work_is_bounded)
 {
 	static char want[200], other[200];
 	struct nearest n = NEAREST_INIT(want, sizeof(want));

@@ -191,7 +191,7 @@ static void put_options(struct ckpt_opts *o)
 	o->maps = 1;
 }
 
-START_LOOP_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs))
+START_FEW_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs), 5)
 {
 	struct ckpt_opts o = { .index = runs[_i].file ? index_path : ":memory:" };
 	const char *data = getenv("TEST_DATA");

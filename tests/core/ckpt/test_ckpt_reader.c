@@ -248,8 +248,6 @@ START_TEST(every_rank_gets_what_it_holds)
 	char path[4400];
 	struct ckpt *c;
 
-	if (!rng_sample((uint64_t)_i, 4))
-		return;
 	c = fixture_open(_i / (int)ARRAY_LEN(options), &opts, path);
 	if (!c)
 		return;
@@ -729,9 +727,9 @@ Suite *ckpt_reader_suite(void)
 	TCase *t = tcase_create("fixtures"), *own = tcase_create("own");
 
 	tcase_set_timeout(t, 60);
-	tcase_add_loop_test(t, every_rank_gets_what_it_holds, 0,
-			    fixture_count() * (int)ARRAY_LEN(options));
-	tcase_add_loop_test(t, the_metadata_is_what_is_shown, 0, fixture_count());
+	test_add(t, every_rank_gets_what_it_holds, fixture_count() * (int)ARRAY_LEN(options),
+		 LOOP_FEW);
+	test_add(t, the_metadata_is_what_is_shown, fixture_count(), LOOP_FEW);
 	tcase_add_test(t, a_tensor_with_holes_is_not_read);
 	suite_add_tcase(s, t);
 	tcase_add_checked_fixture(own, setup, teardown);

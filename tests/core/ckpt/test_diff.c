@@ -308,7 +308,7 @@ START_TEST(norms_and_heat_are_told_on_request)
 END_TEST
 
 /* Tensors of several blocks, cut differently on both sides; differences anywhere. */
-START_LOOP_TEST(large_tensors_are_compared_in_parts, 4)
+START_FEW_TEST(large_tensors_are_compared_in_parts, 4, 1)
 {
 	static const enum ckpt_dtype types[] = { CKPT_DTYPE_U8, CKPT_DTYPE_BF16, CKPT_DTYPE_F32,
 						 CKPT_DTYPE_C128 };
@@ -350,7 +350,7 @@ START_LOOP_TEST(large_tensors_are_compared_in_parts, 4)
 }
 END_TEST
 
-START_TEST(a_difference_at_the_start_saves_the_rest)
+START_LONG_TEST(a_difference_at_the_start_saves_the_rest)
 {
 	size_t n = 64 << 20;
 	autofree uint8_t *a = calloc(n, 1);

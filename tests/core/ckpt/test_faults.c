@@ -846,7 +846,7 @@ static uint64_t rounds_of(uint64_t few)
 	return rounds ? strtoull(rounds, NULL, 10) : CHECK_FULL() ? ROUNDS_FULL : few;
 }
 
-START_LOOP_TEST(nothing_that_fails_does_harm, ARRAY_LEN(jobs))
+START_FEW_TEST(nothing_that_fails_does_harm, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 {
 	const struct job *j = &jobs[_i];
 	const char *only = getenv("FAULT_JOBS");
@@ -1071,7 +1071,7 @@ static void all_is_seen(struct outage *o)
 	buf_release(&there);
 }
 
-START_LOOP_TEST(what_was_not_synced_may_be_lost, ARRAY_LEN(powers))
+START_FEW_TEST(what_was_not_synced_may_be_lost, ARRAY_LEN(powers), ARRAY_LEN(powers))
 {
 	static const enum disk_keep keeps[] = { DISK_ALL,  DISK_NONE, DISK_FIRST, DISK_SOME,
 						DISK_SOME, DISK_SOME, DISK_LIES };

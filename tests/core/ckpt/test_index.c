@@ -601,7 +601,7 @@ START_LOOP_TEST(a_builder_is_waited_for_until_it_ends_or_dies, 2)
 }
 END_TEST
 
-START_TEST(a_builder_killed_at_any_moment_leaves_an_index_or_none)
+START_LONG_TEST(a_builder_killed_at_any_moment_leaves_an_index_or_none)
 {
 	struct rng r = rng_new();
 	unsigned killed = 0;

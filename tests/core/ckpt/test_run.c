@@ -1064,7 +1064,7 @@ static void enter_others(struct ckpt *c)
 	}
 }
 
-START_LOOP_TEST(opened_again_with_other_data_or_options_it_is_another_one, 3)
+START_FEW_TEST(opened_again_with_other_data_or_options_it_is_another_one, 3, 1)
 {
 	static const char *const rules[] = { "s/w/v/\n", "s/w/u/\n" };
 	char path[4200], text[TEXT + 1];
@@ -1273,7 +1273,7 @@ static void compare(struct model *m)
 	}
 }
 
-START_TEST(any_change_is_seen)
+START_LONG_TEST(any_change_is_seen)
 {
 	struct model m = { .r = rng_new() };
 	struct ckpt_file *open = NULL;
@@ -1357,7 +1357,7 @@ static void *read_all(void *arg)
 	return NULL;
 }
 
-START_TEST(readers_see_whole_saves_while_they_change)
+START_LONG_TEST(readers_see_whole_saves_while_they_change)
 {
 	struct crowd w = { 0 };
 	struct rng r = rng_new();

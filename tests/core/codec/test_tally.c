@@ -232,7 +232,7 @@ static void fill(struct rng *r, enum ckpt_dtype t, uint8_t *p, size_t n)
 			memset(p + i, 0, unit);
 }
 
-START_LOOP_TEST(as_a_simple_way_has_it, CKPT_DTYPE_COUNT - 1)
+START_FEW_TEST(as_a_simple_way_has_it, CKPT_DTYPE_COUNT - 1, 6)
 {
 	enum ckpt_dtype t = (enum ckpt_dtype)(CKPT_DTYPE_NONE + 1 + _i);
 	struct rng r = rng_new();

@@ -194,7 +194,7 @@ static int count_ranks(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 	return rc ? rc : ckpt_comm_barrier(c, e);
 }
 
-START_TEST(there_may_be_thousands_of_ranks)
+START_LONG_TEST(there_may_be_thousands_of_ranks)
 {
 	struct ckpt_err e = { 0 };
 	size_t n = 0;

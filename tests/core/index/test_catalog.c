@@ -704,7 +704,7 @@ static bool near_content(const uint8_t *p, size_t n, size_t at)
 }
 
 /* TEST_ALL_BITS=1 flips every one; takes minutes. */
-START_TEST(no_flipped_bit_gives_other_contents)
+START_LONG_TEST(no_flipped_bit_gives_other_contents)
 {
 	autofree char *want = build_and_show(path);
 	const char *all = getenv("TEST_ALL_BITS");
@@ -747,7 +747,7 @@ START_TEST(no_flipped_bit_gives_other_contents)
 }
 END_TEST
 
-START_TEST(no_overwritten_stretch_gives_other_contents)
+START_LONG_TEST(no_overwritten_stretch_gives_other_contents)
 {
 	autofree char *want = build_and_show(path);
 	struct rng r = rng_new();
@@ -1372,7 +1372,7 @@ START_LOOP_TEST(empty_boxes_in_a_forged_map_do_no_harm, 4)
 }
 END_TEST
 
-START_TEST(random_directories_never_crash)
+START_LONG_TEST(random_directories_never_crash)
 {
 	struct rng r = rng_new();
 	struct buf good = BUF_INIT(10000);
@@ -1456,7 +1456,7 @@ static void odd_map(struct rng *r, struct buf *b, uint64_t n, uint64_t dims)
  * Here: no crash, and a map that is given out has as many chunks as it says; sanitizers see the
  * rest.
  */
-START_TEST(random_forgeries_never_crash)
+START_LONG_TEST(random_forgeries_never_crash)
 {
 	struct rng r = rng_new();
 	const int rounds = CHECK_FULL() ? 3000 : 300;

@@ -195,7 +195,7 @@ START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
 	struct layout *l = NULL;
 	int rc;
 
-	if (costs[_i].slow && !rng_turn((uint64_t)_i, 16))
+	if (costs[_i].slow && !CHECK_FULL())
 		return;
 	t = many_tensors();
 	buf_str(&b, "mesh m=2\n");

@@ -339,7 +339,7 @@ static void rows_beside_columns(size_t n, uint64_t side, uint64_t *boxes, uint64
 	}
 }
 
-START_TEST(tensors_share_the_work_and_dimensions_count)
+START_LONG_TEST(tensors_share_the_work_and_dimensions_count)
 {
 	enum { SIDE = 2000 };
 	uint64_t *boxes = malloc(sizeof(*boxes) * 2 * 64 * 2 * SIDE), off[64], len[64], shape[64];

@@ -141,7 +141,7 @@ static void check_parts(struct stage *g, const struct tensor_reader *t, const st
 
 /* ---- tensors ---- */
 
-START_LOOP_TEST(tensors_of_any_layout_are_read, 8)
+START_FEW_TEST(tensors_of_any_layout_are_read, 8, 2)
 {
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);
@@ -332,7 +332,7 @@ END_TEST
 /* Of what was flattened, every index may be a copy of its own: a plan of all would take 40 MB. */
 enum { FLAT_ROWS = 500000, FLAT_CELLS = 2, FLAT_CELL = 2 };
 
-START_TEST(a_large_strided_read_of_a_flattened_tensor_takes_little_memory)
+START_LONG_TEST(a_large_strided_read_of_a_flattened_tensor_takes_little_memory)
 {
 	static const uint64_t stored[] = { 1, FLAT_CELLS, (uint64_t)FLAT_ROWS * FLAT_CELL };
 	static const uint64_t logical[] = { FLAT_ROWS, (uint64_t)FLAT_CELLS * FLAT_CELL };
@@ -451,7 +451,7 @@ static void *open_read_close(void *arg)
 	return NULL;
 }
 
-START_LOOP_TEST(threads_open_and_read_at_once, 2)
+START_FEW_TEST(threads_open_and_read_at_once, 2, 1)
 {
 	static struct scene scenes[TENSORS];
 	struct fetch_opts o = { .cache_bytes = 64 << 20, .map_bytes = 20000 };

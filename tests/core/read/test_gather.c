@@ -204,7 +204,7 @@ static const struct {
 	{ 64 << 20, 1, 3000, 50, true, 1 },
 };
 
-START_LOOP_TEST(all_ranges_read_as_element_by_element, ARRAY_LEN(mixes))
+START_FEW_TEST(all_ranges_read_as_element_by_element, ARRAY_LEN(mixes), 4)
 {
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);

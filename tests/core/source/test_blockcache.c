@@ -693,7 +693,7 @@ static uint8_t *make_noise(size_t n)
 enum { WINDOWS = 8 }; /* from 1 MiB on: 2^20 to 2^27 */
 
 /* _i: window of the first layer, of the second, none. */
-START_LOOP_TEST(items_of_any_windows_are_decoded_again_and_again, WINDOWS *WINDOWS + WINDOWS)
+START_FEW_TEST(items_of_any_windows_are_decoded_again_and_again, WINDOWS *WINDOWS + WINDOWS, 6)
 {
 	size_t n = 2 * DECODED_SIZE + 1000, inner_n, packed_n;
 	int first = 20 + _i % WINDOWS, second = 20 + _i / WINDOWS;

@@ -309,7 +309,8 @@ static uint64_t read_steps(struct ckpt_file *f, uint64_t from, uint64_t to, uint
 
 static const uint64_t steps[] = { 128 * KIB, 1000 * 1000, 4 * KIB };
 
-START_LOOP_TEST(a_reader_in_order_finds_everything_announced, (int)(sizeof(steps) / sizeof(*steps)))
+START_FEW_TEST(a_reader_in_order_finds_everything_announced, (int)(sizeof(steps) / sizeof(*steps)),
+	       1)
 {
 	struct ckpt_err e = { 0 };
 	struct memory_traffic seen;
@@ -436,7 +437,7 @@ START_TEST(items_are_looked_into_once_for_all_who_open_the_checkpoint)
 }
 END_TEST
 
-START_TEST(what_was_found_in_another_file_is_not_believed)
+START_LONG_TEST(what_was_found_in_another_file_is_not_believed)
 {
 	char path[4096], index[4096 + 8];
 	int64_t size, again;
@@ -471,7 +472,7 @@ END_TEST
 /* Behind the index's own pages: magic, length, hash, body. */
 enum { FOUND_HEAD = 24 };
 
-START_TEST(what_is_kept_behind_an_index_may_be_anything)
+START_LONG_TEST(what_is_kept_behind_an_index_may_be_anything)
 {
 	char path[4096], index[4096 + 8];
 	struct rng r = rng_new();

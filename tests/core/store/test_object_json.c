@@ -69,7 +69,7 @@ static void expect(const void *p, size_t n, const char *want)
 }
 
 /* What is too much of it says so, and of which class it is. */
-START_TEST(too_much_is_one_sentence)
+START_LONG_TEST(too_much_is_one_sentence)
 {
 	enum { LONG = 5 << 20 };
 	struct buf p CLEANUP(buf_release) = BUF_INIT(16 << 20);

@@ -623,7 +623,7 @@ static void leave_between_renames(void)
 
 enum before { NOTHING, OLD, OLD_NO_EXCHANGE, MISSING, BEFORE_COUNT };
 
-START_LOOP_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_COUNT)
+START_FEW_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_COUNT, 1)
 {
 	unsigned n = 0, old = 0, new = 0, missing = 0;
 	bool killed = true;
@@ -659,7 +659,7 @@ START_LOOP_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_C
 END_TEST
 
 /* The other changes are those of saves that are finished, see test_faults.c. */
-START_TEST(a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a_crash)
+START_LONG_TEST(a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a_crash)
 {
 	struct staging *s = NULL;
 	struct ckpt_err e = { 0 };

@@ -448,7 +448,7 @@ static struct how random_how(struct rng *r)
 			     .read = rng_chance(r, 50) };
 }
 
-START_TEST(whatever_is_saved_is_read)
+START_LONG_TEST(whatever_is_saved_is_read)
 {
 	struct rng r = rng_new();
 

@@ -552,7 +552,7 @@ START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
 	struct rename *r = NULL;
 	int rc = 0;
 
-	if (costs[_i].slow && !rng_turn((uint64_t)_i, 12))
+	if (costs[_i].slow && !CHECK_FULL())
 		return;
 	name = malloc(costs[_i].len);
 	REQUIRE(name);
@@ -579,7 +579,7 @@ START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
 }
 END_TEST
 
-START_TEST(expressions_have_a_bound_together)
+START_LONG_TEST(expressions_have_a_bound_together)
 {
 	struct buf text = BUF_INIT(8 << 20);
 	char rule[500];

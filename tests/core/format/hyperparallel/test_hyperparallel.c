@@ -912,7 +912,7 @@ static void some_checkpoint(int which)
 	}
 }
 
-START_LOOP_TEST(flipped_bits_give_an_error_or_a_checkpoint, 2)
+START_FEW_TEST(flipped_bits_give_an_error_or_a_checkpoint, 2, 1)
 {
 	some_checkpoint(0);
 	scan_flipped(dir_fd, _i ? FILE0 : ".metadata", scan, 600, 100);

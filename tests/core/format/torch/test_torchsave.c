@@ -452,7 +452,7 @@ START_LOOP_TEST(what_was_saved_becomes_tensors_and_objects, (int)ARRAY_LEN(state
 END_TEST
 
 /* Many values of one name, while as many names that they could have are in use. */
-START_TEST(names_in_use_are_not_tried_again_for_each_value)
+START_LONG_TEST(names_in_use_are_not_tried_again_for_each_value)
 {
 	enum { N = 40000 };
 	struct buf text = BUF_INIT(1 << 22);
@@ -497,7 +497,7 @@ START_TEST(a_search_of_shared_attributes_is_counted)
 END_TEST
 
 /* One text of 6 MB under many names: not made for those after the first. */
-START_TEST(a_text_is_not_made_again_when_there_are_too_many)
+START_LONG_TEST(a_text_is_not_made_again_when_there_are_too_many)
 {
 	struct buf text = BUF_INIT(1 << 22);
 	const struct catalog_object *o;
