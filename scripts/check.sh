@@ -53,6 +53,10 @@ echo "TEST_SEED=$TEST_SEED"
 echo leak:fuse_session_mount >"$scratch/suppressions"
 export LSAN_OPTIONS=${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$scratch/suppressions:print_suppressions=0
 
+# Found once, not by each suite; see tests/fs/lib.sh.
+PYTHON=${PYTHON:-$(python3 -c 'import sys; print(sys.executable)')}
+export PYTHON
+
 # Suites that take long start first.
 slow="report faults ckpt_fault reshard live_faults bytes damage catalog run security"
 

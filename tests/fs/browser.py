@@ -17,65 +17,64 @@ import contextlib
 import json
 import os
 import select
-import subprocess
-import tempfile
+import sys
 import time
 
 LIMIT = 120  # seconds that anything may take, on a busy machine
 
 
+
+def start(home):
+    """Become a Chromium that is talked to through the pipes home/to and home/from."""
+    for fd, name in ((3, "to"), (4, "from")):  # what it reads and writes; open for both, it never sees their end
+        path = os.path.join(home, name)
+        os.mkfifo(path)
+        pipe = os.open(path, os.O_RDWR)
+        if pipe == fd:
+            os.set_inheritable(fd, True)
+        else:
+            os.dup2(pipe, fd)
+            os.close(pipe)
+    os.execvpe(
+        "chromium",
+        ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+         "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars", "--force-device-scale-factor=1",
+         f"--user-data-dir={home}", "about:blank"],
+        {**os.environ, "HOME": home, "DBUS_SESSION_BUS_ADDRESS": "disabled:"})
+
+
 class Browser:
+    """A profile of its own in $BROWSER, the Chromium of all tests of a suite (start_browser in lib.sh)."""
+
     def __init__(self, shots):
         self.shots = shots
         self.complaints = []
         self.requests = []
-        self.number = 0
+        self.sessions = set()
+        self.number = os.getpid() % 100000 * 10000  # not that of a test that was killed
         self.left = b""
-        self.events = []
-        self.home = tempfile.TemporaryDirectory()
-        to, to_write = os.pipe()
-        from_read, from_ = os.pipe()
-        self.to, self.from_ = to_write, from_read
-
-        def pipes():  # 3 and 4 are what Chromium reads and writes
-            a, b = os.dup(to), os.dup(from_)
-            os.dup2(a, 3)
-            os.dup2(b, 4)
-
-        self.process = subprocess.Popen(
-            ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-             "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars", "--force-device-scale-factor=1",
-             f"--user-data-dir={self.home.name}", "about:blank"],
-            preexec_fn=pipes, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": self.home.name, "DBUS_SESSION_BUS_ADDRESS": "disabled:"})
-        os.close(to)
-        os.close(from_)
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(os.environ["BROWSER"] + "/from"):
+            assert time.monotonic() < end, "no Chromium"
+            time.sleep(0.02)
+        self.to, self.from_ = (os.open(os.path.join(os.environ["BROWSER"], name), os.O_RDWR) for name in ("to", "from"))
+        self.profile = self.call("Target.createBrowserContext")["browserContextId"]
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         with contextlib.suppress(OSError, RuntimeError):
-            self.call("Browser.close")
-        self.process.wait(LIMIT)
+            self.call("Target.disposeBrowserContext", browserContextId=self.profile)
         os.close(self.to)
         os.close(self.from_)
-        for _ in range(100):  # its children may still write there
-            try:
-                self.home.cleanup()
-                return
-            except OSError:
-                time.sleep(0.1)
 
     def receive(self):
         while b"\0" not in self.left:
             if not select.select([self.from_], [], [], LIMIT)[0]:
                 raise RuntimeError(f"Chromium has not answered for {LIMIT} s")
-            more = os.read(self.from_, 1 << 20)
-            if not more:
-                raise RuntimeError("Chromium ended")
-            self.left += more
+            self.left += os.read(self.from_, 1 << 20)
         line, self.left = self.left.split(b"\0", 1)
         return json.loads(line)
 
@@ -98,6 +97,8 @@ class Browser:
 
     def note(self, event):
         p = event.get("params", {})
+        if event.get("sessionId") not in self.sessions:
+            return
         match event.get("method"):
             case "Runtime.exceptionThrown":
                 self.complaints.append(json.dumps(p["exceptionDetails"])[:2000])
@@ -109,8 +110,9 @@ class Browser:
                 self.requests.append(p["request"]["url"])
 
     def open(self, url, dark=False, width=1440, height=1000):
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=self.profile)["targetId"]
         page = Page(self, self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        self.sessions.add(page.session)
         for domain in ("Runtime", "Log", "Network", "Page"):
             page.call(domain + ".enable")
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -165,3 +167,7 @@ class Page:
         picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         with open(os.path.join(self.browser.shots, name + ".png"), "wb") as f:
             f.write(base64.b64decode(picture["data"]))
+
+
+if __name__ == "__main__":
+    start(sys.argv[1])

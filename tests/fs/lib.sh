@@ -9,12 +9,12 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
-# `make check` takes a sample, different in each run (TEST_SEED): at most six cases of a test, and one in five of the
+# `make check` takes a sample, different in each run (TEST_SEED): at most two cases of a test, and one in six of the
 # tests that the suite lists in $long; `make check-asan` takes twelve and one in two. Everything runs in
 # `make check-full`, and when tests are named.
 #
 # A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
-# rights do not allow it. A missing program is no reason to skip: scripts/setup.sh installs all.
+# rights do not allow it. `browser=yes` in a suite gives its tests a Chromium (browser.py). A missing program is no reason to skip: scripts/setup.sh installs all.
 
 : "${CKPTFS:?path of the program to test}"
 [[ $CKPTFS == /* && ! -L $CKPTFS ]] || CKPTFS=$(realpath "$CKPTFS")
@@ -272,6 +272,21 @@ unmount_below() {
     done
 }
 
+# One Chromium for all tests of a suite with `browser=yes`: it takes most of a second to start. It ends with the suite's
+# shell, however that ends.
+start_browser() {
+  export BROWSER=$SCRATCH/$SUITE.browser
+  mkdir "$BROWSER"
+  setpriv --pdeathsig SIGKILL "$PYTHON" -S -E "$HERE/browser.py" "$BROWSER" </dev/null >/dev/null 2>&1 3<&- &
+}
+end_browser() {
+  printf '{"id":1,"method":"Browser.close"}\0' 1<>"$BROWSER/to"
+  wait_until gone $!
+  kill -9 $! 2>/dev/null
+  wait $! 2>/dev/null
+  wait_until rm -rf "$BROWSER" 2>/dev/null # its children may still write there
+}
+
 report() { # result, name, why
   printf '%-7s %s: %s%s\n' "$1" "$SUITE" "$2" "${3:+ ($3)}"
 }
@@ -317,8 +332,9 @@ run_suite() {
   export SCRATCH
   # A sample, see $long, unless a test is named; a larger one under sanitizers.
   if [[ -z ${1:-}${CHECK_FULL:-} ]]; then
-    [[ ${VARIANT:-release} == release ]] && most=6 one_in=5 || most=12 one_in=2
+    [[ ${VARIANT:-release} == release ]] && most=2 one_in=6 || most=12 one_in=2
   fi
+  [[ -z ${browser:-} ]] || start_browser
   while read -r -u 3 name; do
     [[ $name == *"${1:-}"* ]] || continue
     if [[ " ${long:-} " == *" ${name#test_} "* ]] && (((SEED + n_long++) % one_in)); then
@@ -335,4 +351,5 @@ run_suite() {
       run_one "$name"
     fi
   done 3< <(grep -oE '^test_[a-z0-9_]+' "$0")
+  [[ -z ${browser:-} ]] || end_browser
 }

@@ -2,6 +2,7 @@
 # What must not be opened, and what must be opened in part.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="failing_opens_do_not_list_the_directory"
 
 cases_broken_checkpoint_does_not_mount() { expect fixtures error; }
 test_broken_checkpoint_does_not_mount() {

@@ -2,6 +2,8 @@
 # gguf/: what is in it, and why it is not there.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="blocks_that_do_not_come_out_are_f16 experts_that_nobody_asked_for_stay experts_are_fused_and_split \
+  experts_that_cannot_be_regrouped_are_named the_model_has_to_be_all_of_it"
 
 gguf() { python3 "$HERE/gguf.py" "$@"; }
 

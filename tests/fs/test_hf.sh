@@ -2,7 +2,7 @@
 # hf/, safetensors/, pt/ and the options that say what is in them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-long="a_hundred_thousand_tensors shards_keep_their_size"
+long="a_hundred_thousand_tensors shards_keep_their_size incomplete_tensors_are_left_out weights_names_the_model"
 
 # Tensors of two elements each: small DIR [--nested|--flat] NAME...
 small() {

@@ -3,7 +3,7 @@
 # checkpoint notice nothing. Memory and CPU time stay as with a good one.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-long="what_lies_beside_an_index_stays_as_it_is"
+long="what_lies_beside_an_index_stays_as_it_is shuffled_pages_give_no_other_bytes"
 
 planted() { python3 "$HERE/planted.py" "$@"; }
 

@@ -2,6 +2,7 @@
 # libckpt as it is installed: what it exports, and programs that are compiled with it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="its_headers_need_nothing_else its_headers_name_nothing_that_is_not_prefixed"
 
 TOP=$(realpath "$HERE/../..")
 BUILD=$(dirname "$CKPTFS")

@@ -3,7 +3,7 @@
 # not done again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount"
+long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount disk_of_the_index_is_full"
 
 BADFS=$(dirname "$CKPTFS")/tests/badfs
 

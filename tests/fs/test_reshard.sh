@@ -3,7 +3,7 @@
 # new one whatever happens.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-long="memory_does_not_grow_with_tensors"
+long="memory_does_not_grow_with_tensors the_parts_are_those_of_the_layout two_at_once a_full_disk"
 
 # Warnings are shown where it fails.
 reshard() { ckptfs reshard -q --index=:memory: "$@" 2>>"$T/said" || { cat "$T/said" && false; }; }

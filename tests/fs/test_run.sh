@@ -2,7 +2,8 @@
 # A directory of checkpoints that come and go.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-long="nothing_wrong_is_ever_read_while_others_save"
+long="nothing_wrong_is_ever_read_while_others_save new_ones_appear_and_removed_ones_vanish \
+  many_checkpoints_cost_nothing_until_they_are_entered"
 
 # Checkpoints of the same names, shapes and sizes, and of different contents; made once: template N
 template() {

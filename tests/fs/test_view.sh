@@ -2,6 +2,9 @@
 # The page in a mount, .ckptfs/view: its files byte for byte, and Chromium on it. Pictures stay in shots/ beside the program.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+browser=yes
+long="slices_and_keys what_comes_late every_kind_of_tensor two_steps_of_a_run \
+  through_a_server no_picture_without_data"
 
 SHOTS=${SHOTS:-$(dirname "$CKPTFS")/shots}
 
@@ -11,6 +14,10 @@ view() {
   python3 "$HERE/view.py" "$CKPTFS" "$SHOTS" "$@"
 }
 
+make_tiled() {
+  view tiled
+  make_dcp ckpt k 300x530 2x3:k.f32 v 3000 2:v.f32 x 4x6x10 2x1x1:x.f32
+}
 make_seen() {
   local step
   mkdir run
@@ -31,12 +38,12 @@ tensor_number() { ckptfs ls "$1" | grep -nxF "$2" | cut -d : -f 1 | awk '{ print
 
 test_every_tile_is_what_the_elements_are() {
   local dir k
-  dir=$(seen)
-  mount_at m "$dir/run/step-1"
-  view tiles m "$(tensor_number "$dir/run/step-1" model.layers.0.q.weight)" 700 900 "$dir/files-1/w.f32" | grep -qxF '17 tiles'
-  view tiles m "$(tensor_number "$dir/run/step-1" model.layers.1.v)" 1 3000 "$dir/files-1/v.f32"
+  dir=$(once tiled make_tiled)
+  mount_at m "$dir/ckpt"
+  view tiles m "$(tensor_number "$dir/ckpt" k)" 300 530 "$dir/k.f32" | grep -qxF '9 tiles'
+  view tiles m "$(tensor_number "$dir/ckpt" v)" 1 3000 "$dir/v.f32"
   for k in 0 1 3; do
-    view tiles m "$(tensor_number "$dir/run/step-1" model.x)" 6 10 "$dir/files-1/x.f32" "$k"
+    view tiles m "$(tensor_number "$dir/ckpt" x)" 6 10 "$dir/x.f32" "$k"
   done
 }
 
