@@ -111,27 +111,6 @@ static bool hex4(const char *p, uint32_t *ret)
 	return true;
 }
 
-static char *put_utf8(char *to, uint32_t c)
-{
-	if (c < 0x80) {
-		*to++ = (char)c;
-		return to;
-	}
-	if (c < 0x800) {
-		*to++ = (char)(0xc0 | c >> 6);
-	} else {
-		if (c < 0x10000) {
-			*to++ = (char)(0xe0 | c >> 12);
-		} else {
-			*to++ = (char)(0xf0 | c >> 18);
-			*to++ = (char)(0x80 | (c >> 12 & 0x3f));
-		}
-		*to++ = (char)(0x80 | (c >> 6 & 0x3f));
-	}
-	*to++ = (char)(0x80 | (c & 0x3f));
-	return to;
-}
-
 /* The character that \uXXXX, or a pair of them, stands for; p is at the backslash. */
 static int unicode_escape(struct parser *s, uint32_t *ret)
 {
@@ -173,7 +152,7 @@ static int escape(struct parser *s, char **to, bool nul_ok)
 		return rc;
 	if (!c && !nul_ok)
 		return err_set(s->e, ERR_CORRUPT, "a NUL character in a string");
-	*to = put_utf8(*to, c); /* never longer than the escape */
+	*to = text_put(*to, c); /* never longer than the escape */
 	return 0;
 }
 

@@ -52,6 +52,27 @@ bool text_is_utf8(const char *s, size_t n)
 	return true;
 }
 
+char *text_put(char *to, uint32_t c)
+{
+	if (c < 0x80) {
+		*to++ = (char)c;
+		return to;
+	}
+	if (c < 0x800) {
+		*to++ = (char)(uint8_t)(0xc0 | c >> 6);
+	} else {
+		if (c < 0x10000) {
+			*to++ = (char)(uint8_t)(0xe0 | c >> 12);
+		} else {
+			*to++ = (char)(uint8_t)(0xf0 | c >> 18);
+			*to++ = (char)(uint8_t)(0x80 | (c >> 12 & 0x3f));
+		}
+		*to++ = (char)(uint8_t)(0x80 | (c >> 6 & 0x3f));
+	}
+	*to++ = (char)(uint8_t)(0x80 | (c & 0x3f));
+	return to;
+}
+
 static bool digit(char c)
 {
 	return c >= '0' && c <= '9';

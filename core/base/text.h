@@ -18,6 +18,8 @@ struct ckpt_err;
 /* Next code point of [*s, end), *s < end; for invalid UTF-8 U+FFFD, and one byte is consumed. */
 uint32_t text_next(const char **s, const char *end);
 bool text_is_utf8(const char *s, size_t n);
+/* Writes what text_next reads as this code point, a surrogate too, at most 4 bytes; returns their end. */
+char *text_put(char *to, uint32_t c);
 
 /*
  * Natural order: runs of digits compare as numbers ("layers.2" before "layers.10"), everything else

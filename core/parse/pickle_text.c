@@ -2,6 +2,7 @@
 #include "parse/pickle_text.h"
 
 #include "base/checked.h"
+#include "base/text.h"
 
 #include <locale.h>
 #include <stdlib.h>
@@ -167,28 +168,6 @@ bool pk_text_string(const char *s, size_t n, char *ret, size_t *ret_len)
 	return true;
 }
 
-/* Surrogates too: Python's "surrogatepass". */
-static char *put_utf8(char *to, uint32_t c)
-{
-	if (c < 0x80) {
-		*to++ = (char)c;
-		return to;
-	}
-	if (c < 0x800) {
-		*to++ = (char)(uint8_t)(0xc0 | c >> 6);
-	} else {
-		if (c < 0x10000) {
-			*to++ = (char)(uint8_t)(0xe0 | c >> 12);
-		} else {
-			*to++ = (char)(uint8_t)(0xf0 | c >> 18);
-			*to++ = (char)(uint8_t)(0x80 | (c >> 12 & 0x3f));
-		}
-		*to++ = (char)(uint8_t)(0x80 | (c >> 6 & 0x3f));
-	}
-	*to++ = (char)(uint8_t)(0x80 | (c & 0x3f));
-	return to;
-}
-
 bool pk_text_unicode(const char *s, size_t n, char *ret, size_t *ret_len)
 {
 	char *to = ret;
@@ -198,19 +177,19 @@ bool pk_text_unicode(const char *s, size_t n, char *ret, size_t *ret_len)
 		uint32_t c;
 
 		if (s[i] != '\\' || i + 1 == n) {
-			to = put_utf8(to, (uint8_t)s[i]);
+			to = text_put(to, (uint8_t)s[i]);
 			continue;
 		}
 		i++;
 		if (s[i] != 'u' && s[i] != 'U') { /* so "\\u" stays as it is */
 			*to++ = '\\';
-			to = put_utf8(to, (uint8_t)s[i]);
+			to = text_put(to, (uint8_t)s[i]);
 			continue;
 		}
 		digits = s[i] == 'u' ? 4 : 8;
 		if (!take_hex(s + i + 1, n - i - 1, digits, &c) || c > 0x10ffff)
 			return false;
-		to = put_utf8(to, c);
+		to = text_put(to, c);
 		i += digits;
 	}
 	*ret_len = (size_t)(to - ret);

@@ -84,10 +84,12 @@ static size_t encode(char *to, uint32_t c)
 START_TEST(every_code_point_reads_back)
 {
 	for (uint32_t c = 0; c <= 0x10ffff; c++) {
-		char b[4];
+		char b[4], other[4];
 		const char *s = b;
 		size_t n = encode(b, c);
 
+		if (text_put(other, c) != other + n || memcmp(other, b, n) != 0)
+			ck_abort_msg("U+%04X is written otherwise", c);
 		if (text_next(&s, b + n) != c || s != b + n || !text_is_utf8(b, n))
 			ck_abort_msg("U+%04X", c);
 		s = b;
