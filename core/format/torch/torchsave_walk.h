@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torchsave_walk - the walk over a saved value, shared by the files that make it up:
- * torchsave_report.c walks, torchsave_kinds.c knows the tensors that are made of others. Private to
- * core/format/torch.
+ * torchsave_report.c walks, torchsave_parts.c knows what a value is made of and torchsave_kinds.c the
+ * tensors that are made of others. Private to core/format/torch.
  *
  * Threads: one at a time.
  */
@@ -48,6 +48,15 @@ int walk_own_text(struct walk *w, struct ckpt_err *e);
 /* Appends a value to w->text, as pickle_json does; EFBIG when all texts together are too large. */
 int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e);
 
+bool walk_is_tensor(struct walk *w, const struct pk_value *v);
+bool walk_is_storage(struct walk *w, const struct pk_value *v);
+bool walk_is_module(const struct pk_value *v);
+
+/* Calls `each` for the values that v is made of. A non-zero return stops and is returned. */
+typedef int walk_part_fn(void *arg, const struct pk_value *key, size_t number,
+			 const struct pk_value *value, struct ckpt_err *e);
+int walk_parts(struct torchsave *t, const struct pk_value *v, walk_part_fn *each, void *arg,
+	       struct ckpt_err *e);
 /* 1 if there is a tensor in it. */
 int walk_has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e);
 
@@ -58,6 +67,8 @@ int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_va
 int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor *t,
 		      struct ckpt_err *e);
 
+/* Sets the budget of a file, once. */
+void walk_budget(struct torchsave *t);
 int walk_too_often(struct ckpt_err *e);
 /* Counts the visits of n values; fails if there have been too many. */
 int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e);
