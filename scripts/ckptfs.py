@@ -73,7 +73,7 @@ _NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", 
           "int16": "<i2", "int8": "|i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2",
           "uint8": "|u1", "bool": "|b1", "complex128": "<c16", "complex64": "<c8"}
 _ML_DTYPES = {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-              "float8_e8m0fnu"}
+              "float8_e8m0fnu", "float8_e3m4", "float8_e4m3b11fnuz", "float4_e2m1fn", "int4", "int2"}
 
 Index = Union[int, slice, type(Ellipsis), tuple]
 Option = Union[str, os.PathLike, int, bool, Sequence[Union[str, os.PathLike]], None]

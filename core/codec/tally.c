@@ -190,6 +190,12 @@ static double least_normal(enum ckpt_dtype t)
 		return 0x1p-6;
 	case CKPT_DTYPE_F8_E4M3FNUZ:
 		return 0x1p-7;
+	case CKPT_DTYPE_F8_E3M4:
+		return 0x1p-2;
+	case CKPT_DTYPE_F8_E4M3B11FNUZ:
+		return 0x1p-10;
+	case CKPT_DTYPE_F4_E2M1FN:
+		return 1;
 	default:
 		return 0;
 	}
@@ -420,7 +426,7 @@ static void add_kinds(struct tally *t, struct tally_work *w, enum ckpt_dtype typ
 		uint8_t bytes[2] = { (uint8_t)kind, (uint8_t)(kind >> 8) };
 		uint32_t times = w->kinds[kind];
 		uint64_t first = UINT64_MAX;
-		double v, none;
+		double v, none = 0;
 
 		if (!times)
 			continue;

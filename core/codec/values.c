@@ -98,6 +98,32 @@ static inline double of_e8m0fnu(const uint8_t *p)
 	return *p == 0xff ? (double)NAN : double_of((uint64_t)(1023 - 127 + *p) << 52);
 }
 
+static inline double of_e3m4(const uint8_t *p)
+{
+	return ieee_small(*p, 3, 4, 3);
+}
+
+static inline double of_e4m3b11fnuz(const uint8_t *p)
+{
+	return *p == 0x80 ? (double)NAN : small_float(*p, 4, 3, 11);
+}
+
+/* What is above the lowest bits does not count. */
+static inline double of_e2m1fn(const uint8_t *p)
+{
+	return small_float(*p & 15, 2, 1, 1);
+}
+
+static inline double of_i4(const uint8_t *p)
+{
+	return (*p & 7) - (*p & 8);
+}
+
+static inline double of_i2(const uint8_t *p)
+{
+	return (*p & 1) - (*p & 2);
+}
+
 static inline double of_i64(const uint8_t *p)
 {
 	return (double)(int64_t)load_le64(p);
@@ -175,6 +201,11 @@ DECODER(of_e4m3fnuz, 1)
 DECODER(of_e5m2, 1)
 DECODER(of_e5m2fnuz, 1)
 DECODER(of_e8m0fnu, 1)
+DECODER(of_e3m4, 1)
+DECODER(of_e4m3b11fnuz, 1)
+DECODER(of_e2m1fn, 1)
+DECODER(of_i4, 1)
+DECODER(of_i2, 1)
 DECODER(of_i64, 8)
 DECODER(of_i32, 4)
 DECODER(of_i16, 2)
@@ -212,6 +243,11 @@ static decoder *const decoders[CKPT_DTYPE_COUNT] = {
 	[CKPT_DTYPE_F8_E5M2] = of_e5m2s,
 	[CKPT_DTYPE_F8_E5M2FNUZ] = of_e5m2fnuzs,
 	[CKPT_DTYPE_F8_E8M0FNU] = of_e8m0fnus,
+	[CKPT_DTYPE_F8_E3M4] = of_e3m4s,
+	[CKPT_DTYPE_F8_E4M3B11FNUZ] = of_e4m3b11fnuzs,
+	[CKPT_DTYPE_F4_E2M1FN] = of_e2m1fns,
+	[CKPT_DTYPE_I4] = of_i4s,
+	[CKPT_DTYPE_I2] = of_i2s,
 };
 
 bool values_known(enum ckpt_dtype t)

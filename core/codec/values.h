@@ -8,7 +8,9 @@
  * Formats: IEEE 754 binary16/32/64; bfloat16 (the upper half of binary32); "FP8 Formats for Deep
  * Learning" (arXiv 2209.05433) for e4m3fn and e5m2; the fnuz types as in LLVM's APFloat (Graphcore,
  * AMD): bias one greater, 0x80 the only NaN, no infinities, no -0; e8m0fnu of the OCP Microscaling
- * specification 1.0: a power of two, 0xff NaN, no zero.
+ * specification 1.0: a power of two, 0xff NaN, no zero. From ml_dtypes: e3m4, in the manner of IEEE
+ * 754, bias 3; e4m3b11fnuz, as the other fnuz types, bias 11; and e2m1fn (OCP), int4 and int2,
+ * which are in the low bits of a byte whose other bits are ignored.
  *
  * Threads: pure.
  */

@@ -25,6 +25,11 @@ bool pt_holds(enum ckpt_dtype t)
 	case CKPT_DTYPE_QI32:
 	case CKPT_DTYPE_QU4X2:
 	case CKPT_DTYPE_QU2X4:
+	case CKPT_DTYPE_F8_E3M4:
+	case CKPT_DTYPE_F8_E4M3B11FNUZ:
+	case CKPT_DTYPE_F4_E2M1FN:
+	case CKPT_DTYPE_I4:
+	case CKPT_DTYPE_I2:
 		return false;
 	default:
 		return t < CKPT_DTYPE_COUNT;

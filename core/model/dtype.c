@@ -39,6 +39,11 @@ static const struct dtype_info table[CKPT_DTYPE_COUNT] = {
 	[CKPT_DTYPE_BITS1X8] = { "bits1x8", 1, 1, NULL, NULL, "|V1", false },
 	[CKPT_DTYPE_BITS2X4] = { "bits2x4", 1, 1, NULL, NULL, "|V1", false },
 	[CKPT_DTYPE_BITS4X2] = { "bits4x2", 1, 1, NULL, NULL, "|V1", false },
+	[CKPT_DTYPE_F8_E3M4] = { "float8_e3m4", 1, 1, NULL, NULL, "|V1", false },
+	[CKPT_DTYPE_F8_E4M3B11FNUZ] = { "float8_e4m3b11fnuz", 1, 1, NULL, NULL, "|V1", false },
+	[CKPT_DTYPE_F4_E2M1FN] = { "float4_e2m1fn", 1, 1, NULL, NULL, "|V1", false },
+	[CKPT_DTYPE_I4] = { "int4", 1, 1, NULL, NULL, "|V1", true },
+	[CKPT_DTYPE_I2] = { "int2", 1, 1, NULL, NULL, "|V1", true },
 };
 
 const struct dtype_info *dtype_info(enum ckpt_dtype t)

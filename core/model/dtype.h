@@ -2,9 +2,9 @@
 /*
  * dtype - element types and their names in other software.
  *
- * Names are torch's (torch 2.14 c10/core/ScalarType.h), storage classes those of
- * torch/storage.py, safetensors names those of safetensors 0.8, NumPy descriptors those of the
- * .npy format. Threads: const tables.
+ * Names are torch's (torch 2.14 c10/core/ScalarType.h) and, for types that torch lacks, JAX's
+ * (ml_dtypes 0.5); storage classes are those of torch/storage.py, safetensors names those of
+ * safetensors 0.8, NumPy descriptors those of the .npy format. Threads: const tables.
  */
 #ifndef MODEL_DTYPE_H
 #define MODEL_DTYPE_H

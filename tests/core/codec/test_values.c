@@ -24,7 +24,7 @@ static bool same(double a, double b)
 struct layout {
 	enum ckpt_dtype dtype;
 	int exp, man, bias;
-	enum { IEEE, FN, FNUZ, UNSIGNED_POWER } kind;
+	enum { IEEE, FN, FNUZ, UNSIGNED_POWER, FINITE, INTEGER } kind;
 };
 
 static const struct layout layouts[] = {
@@ -35,14 +35,21 @@ static const struct layout layouts[] = {
 	{ CKPT_DTYPE_F8_E4M3FNUZ, 4, 3, 8, FNUZ },
 	{ CKPT_DTYPE_F8_E5M2FNUZ, 5, 2, 16, FNUZ },
 	{ CKPT_DTYPE_F8_E8M0FNU, 8, 0, 127, UNSIGNED_POWER },
+	{ CKPT_DTYPE_F8_E3M4, 3, 4, 3, IEEE },
+	{ CKPT_DTYPE_F8_E4M3B11FNUZ, 4, 3, 11, FNUZ },
+	{ CKPT_DTYPE_F4_E2M1FN, 2, 1, 1, FINITE },
+	{ CKPT_DTYPE_I4, 0, 3, 0, INTEGER },
+	{ CKPT_DTYPE_I2, 0, 1, 0, INTEGER },
 };
 
 static double naive(const struct layout *l, unsigned u)
 {
-	int sign = (int)(u >> (l->exp + l->man)), e = (int)(u >> l->man) % (1 << l->exp);
+	int sign = (int)(u >> (l->exp + l->man)) & 1, e = (int)(u >> l->man) % (1 << l->exp);
 	int m = (int)u % (1 << l->man), all = (1 << l->exp) - 1;
 	double v = 0;
 
+	if (l->kind == INTEGER) /* two's complement: the sign bit counts negative */
+		return m - (sign << l->man);
 	if (l->kind == UNSIGNED_POWER)
 		return u == 255 ? (double)NAN : pow(2, (int)u - 127);
 	if (l->kind == IEEE && e == all)
@@ -94,6 +101,17 @@ static const struct {
 	{ CKPT_DTYPE_F8_E5M2FNUZ, 0x01, 0x1p-17 },
 	{ CKPT_DTYPE_F8_E8M0FNU, 0x00, 0x1p-127 },
 	{ CKPT_DTYPE_F8_E8M0FNU, 0xfe, 0x1p127 },
+	{ CKPT_DTYPE_F8_E3M4, 0x6f, 15.5 },
+	{ CKPT_DTYPE_F8_E3M4, 0x01, 0x1p-6 },
+	{ CKPT_DTYPE_F8_E3M4, 0xf0, -(double)INFINITY },
+	{ CKPT_DTYPE_F8_E4M3B11FNUZ, 0x7f, 30 },
+	{ CKPT_DTYPE_F8_E4M3B11FNUZ, 0x01, 0x1p-13 },
+	{ CKPT_DTYPE_F4_E2M1FN, 0x07, 6 },
+	{ CKPT_DTYPE_F4_E2M1FN, 0x09, -0.5 },
+	{ CKPT_DTYPE_I4, 0xf8, -8 },
+	{ CKPT_DTYPE_I4, 0x17, 7 },
+	{ CKPT_DTYPE_I2, 0xfe, -2 },
+	{ CKPT_DTYPE_I2, 0x01, 1 },
 	{ CKPT_DTYPE_F16, 0x7bff, 65504 },
 	{ CKPT_DTYPE_F16, 0x0001, 0x1p-24 },
 	{ CKPT_DTYPE_F16, 0x8000, -0.0 },

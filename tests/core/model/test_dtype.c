@@ -46,6 +46,11 @@ static const struct {
 	{ "bits1x8", 1, NULL, NULL },
 	{ "bits2x4", 1, NULL, NULL },
 	{ "bits4x2", 1, NULL, NULL },
+	{ "float8_e3m4", 1, NULL, NULL },
+	{ "float8_e4m3b11fnuz", 1, NULL, NULL },
+	{ "float4_e2m1fn", 1, NULL, NULL },
+	{ "int4", 1, NULL, NULL },
+	{ "int2", 1, NULL, NULL },
 };
 
 START_LOOP_TEST(every_name_leads_to_the_type_and_its_size, ARRAY_LEN(rows))
