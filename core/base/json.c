@@ -533,6 +533,18 @@ bool jval_int(struct jval v, int64_t *ret)
 	return jval_is(v, J_INT) && int_of(v.d->text + v.d->v[v.i].at, ret);
 }
 
+bool jval_u64(struct jval v, uint64_t *ret)
+{
+	const char *s = jval_is(v, J_INT) || jval_is(v, J_REAL) ? v.d->text + v.d->v[v.i].at : "-";
+	uint64_t n = 0;
+
+	for (; *s >= '0' && *s <= '9'; s++)
+		if (ckd_mul(&n, n, 10u) || ckd_add(&n, n, (uint64_t)(*s - '0')))
+			return false;
+	*ret = n;
+	return *s != '-' && *s != '.' && *s != 'e' && *s != 'E';
+}
+
 bool jval_number(struct jval v, double *ret)
 {
 	if (!jval_is(v, J_INT) && !jval_is(v, J_REAL))

@@ -109,6 +109,8 @@ size_t jval_len(struct jval v);
 bool jval_is_str(struct jval v, const char *s);
 /* False if it is not an integer; not a number. */
 bool jval_int(struct jval v, int64_t *ret);
+/* False if it is not an integer from 0 to 2^64-1 (beyond 2^63-1: only with JDOC_BIG). */
+bool jval_u64(struct jval v, uint64_t *ret);
 bool jval_number(struct jval v, double *ret);
 /* False if it is not a list of at most max non-negative integers. */
 bool jval_u64s(struct jval v, uint64_t *ret, size_t max, size_t *ret_n);
