@@ -101,33 +101,42 @@ const char *ckpt_object_fault(const struct engine *eng, size_t i)
 						     : NULL;
 }
 
+/* Is it a reason to refuse the checkpoint? What this program cannot read may be whole. */
+static bool is_damage(const char *fault)
+{
+	return fault && strncmp(fault, CATALOG_UNSUPPORTED, strlen(CATALOG_UNSUPPORTED)) != 0;
+}
+
 int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e)
 {
+	uint64_t bad = 0;
 	char show[120], more[64] = "";
+	struct ckpt_err first;
 	struct tensor_info t;
 	const char *fqn, *fault;
 	size_t len;
 
 	if (!eng->c->totals.incomplete)
 		return 0;
-	if (eng->c->totals.incomplete > 1)
-		(void)snprintf(more, sizeof(more), " (and %llu more are incomplete)",
-			       (unsigned long long)eng->c->totals.incomplete - 1);
 	for (size_t i = 0; i < view_tensors(eng->view); i++) {
 		view_tensor(eng->view, i, &t);
 		fault = ckpt_fault_of(eng, &t);
-		if (fault)
-			return err_set(e, ERR_CORRUPT, "tensor '%s': %s%s",
-				       text_show(t.fqn, t.fqn_len, show, sizeof(show)), fault,
-				       more);
+		if (is_damage(fault) && !bad++)
+			(void)err_set(&first, ERR_CORRUPT, "tensor '%s': %s",
+				      text_show(t.fqn, t.fqn_len, show, sizeof(show)), fault);
 	}
 	for (size_t i = 0; i < view_objects(eng->view); i++) {
 		fault = ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len));
-		if (fault)
-			return err_set(e, ERR_CORRUPT, "object '%s': %s%s",
-				       text_show(fqn, len, show, sizeof(show)), fault, more);
+		if (is_damage(fault) && !bad++)
+			(void)err_set(&first, ERR_CORRUPT, "object '%s': %s",
+				      text_show(fqn, len, show, sizeof(show)), fault);
 	}
-	return 0;
+	if (!bad)
+		return 0;
+	if (bad > 1)
+		(void)snprintf(more, sizeof(more), " (and %llu more are incomplete)",
+			       (unsigned long long)bad - 1);
+	return err_set(e, ERR_CORRUPT, "%s%s", first.msg, more);
 }
 
 int engine_is_whole(const struct engine *eng, struct ckpt_err *e)

@@ -2,6 +2,8 @@
 #include "format/raw_chunks.h"
 
 #include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/vec.h"
 #include "index/catalog_build.h"
@@ -29,6 +31,27 @@ int raw_item(const struct raw_layout *l, enum ckpt_dtype dtype, size_t n_dims, c
 	return raw_encoding(l, w, &loc->encoding, e);
 }
 
+static int encoded_item(const struct raw_layout *l, const struct raw_chunk *x,
+			struct catalog_writer *w, struct chunk_loc *ret, struct ckpt_err *e)
+{
+	struct buf name CLEANUP(buf_release) = BUF_INIT(1 << 16);
+	int rc;
+
+	if (!x->codecs && !x->shard) {
+		rc = raw_item(l, x->dtype, x->n_dims, x->len, w, ret, e);
+		if (!rc && x->length) /* too few bytes are an error of who opens the tensor */
+			ret->length = min_u64(ret->length, x->length);
+		return rc;
+	}
+	ret->length = x->length;
+	buf_str(&name, x->shard ? x->shard : "");
+	raw_name(l, &name);
+	buf_str(&name, x->codecs ? x->codecs : "");
+	if (name.err)
+		return err_nomem(e);
+	return catalog_add_encoding(w, name.data, &ret->encoding, e);
+}
+
 int raw_chunks_add(struct raw_chunks *c, const struct raw_chunk *x, struct catalog_writer *w,
 		   uint64_t *total, struct ckpt_err *e)
 {
@@ -51,7 +74,7 @@ int raw_chunks_add(struct raw_chunks *c, const struct raw_chunk *x, struct catal
 	if (!VEC_ROOM(c->boxes, c->cap_boxes, (c->n + 1) * 2 * n + 1) ||
 	    !VEC_ROOM(c->locs, c->cap_locs, c->n + 1))
 		return err_nomem(e);
-	rc = raw_item(&l, x->dtype, n, x->len, w, &loc, e);
+	rc = encoded_item(&l, x, w, &loc, e);
 	if (rc)
 		return rc;
 	if (n) {

@@ -63,6 +63,7 @@ struct tensor_chunks {
 	uint32_t count;
 	const uint64_t *boxes; /* count rows of offsets and lengths, in listing order */
 	const struct chunk_loc *locs;
+	const char *fault; /* why it cannot be read whatever chunks it has; or NULL */
 };
 /* Fails if a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct ckpt_err *e);

@@ -227,6 +227,10 @@ int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_b
 		copy_boxes(r->rows, out, n, r->boxes);
 		judge(r, t, lost, first_lost);
 	}
+	if (t->fault) {
+		r->state = TENSOR_INCOMPLETE;
+		(void)snprintf(r->fault, sizeof(r->fault), "%s", t->fault);
+	}
 	for (uint32_t i = 0; i < out; i++)
 		r->locs[i] = t->locs[r->rows[i].listed];
 	*ret_bytes = bytes;

@@ -21,6 +21,9 @@
 struct catalog;
 struct ckpt_err;
 
+/* The faults that begin so are of what this program lacks. The checkpoint is whole. */
+#define CATALOG_UNSUPPORTED "not supported: "
+
 enum tensor_state { TENSOR_COMPLETE, TENSOR_INCOMPLETE, TENSOR_OVERLAPPING };
 
 struct catalog_tensor {

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "format/zarr/zarr_dir.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "format/format.h"
+#include "index/catalog_build.h"
+#include "parse/zarr_metadata.h"
+#include "source/source.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+	MAX_DEPTH = 128,
+	MAX_DIRS = 1 << 20, /* all lists together; links can make a tree endless */
+};
+
+struct walk {
+	struct zarr_dir *d;
+	zarr_value_fn *fn;
+	void *arg;
+};
+
+/* ---- directories ---- */
+
+static int add_name(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	(void)kind;
+	return name_list_add(arg, name, e);
+}
+
+/* The names in a directory, "DIR/" or "", which the index depends on. */
+static int list(struct zarr_dir *d, const char *path, struct name_list *ret, struct ckpt_err *e)
+{
+	size_t n = strlen(path);
+	char name[PATH_MAX];
+	struct place_seen seen;
+	int rc;
+
+	(void)snprintf(name, sizeof(name), "%.*s", (int)(n ? n - 1 : 1), n ? path : ".");
+	if (++d->dirs > MAX_DIRS)
+		return err_set(e, EFBIG, "more than %d directories, last '%.200s'", MAX_DIRS, name);
+	rc = place_find(d->s.place, name, &seen, e);
+	if (!rc)
+		rc = place_list(d->s.place, name, add_name, ret, e);
+	name_list_sort(ret);
+	return rc ? rc : catalog_add_metadata(d->w, name, &seen, NULL, e);
+}
+
+static int join(char ret[static PATH_MAX], const char *dir, const char *name, const char *end,
+		struct ckpt_err *e)
+{
+	return snprintf(ret, PATH_MAX, "%s%s%s", dir, name, end) < PATH_MAX
+		       ? 0
+		       : err_set(e, ENAMETOOLONG, "'%s%.100s...' is too long a name", dir, name);
+}
+
+/* Is it a directory, and by way of a link? 1, 0, or an error. What cannot be looked at, such as a
+ * link that leads elsewhere, must not be left out silently. */
+static int is_dir(struct zarr_dir *d, const char *path, bool *ret_link, struct ckpt_err *e)
+{
+	struct place_seen seen;
+	int rc = place_look_at(d->s.place, path, &seen, e);
+
+	*ret_link = rc > 0 && seen.kind == PLACE_LINK;
+	if (*ret_link)
+		rc = place_look(d->s.place, path, &seen, e);
+	return rc <= 0 ? rc : seen.kind == PLACE_DIR;
+}
+
+static int call(const struct walk *k, const char *path, const struct zarr_value *v,
+		struct ckpt_err *e)
+{
+	const char *key = path + strlen(k->d->top);
+
+	return k->fn(k->arg, key, strlen(key), v, e);
+}
+
+/* ---- arrays ---- */
+
+/* Reads .zarray or zarr.json, which the index depends on. */
+static int read_metadata(const struct walk *k, const char *path, struct ckpt_err *e)
+{
+	struct source *file CLEANUP(source_freep) = NULL;
+	struct zarr_value v = { 0 };
+	autofree uint8_t *bytes = NULL;
+	XXH128_hash_t h;
+	int64_t n;
+	int rc = place_file(k->d->s.place, path, &file, e);
+
+	if (rc)
+		return rc;
+	if (file->seen.size > ZARR_MAX_METADATA)
+		return err_set(e, EFBIG, "'%s' has more than %zu MiB", path,
+			       ZARR_MAX_METADATA >> 20);
+	bytes = malloc(file->seen.size + 1);
+	if (!bytes)
+		return err_nomem(e);
+	n = source_read(file, bytes, file->seen.size + 1, 0, e);
+	if (n < 0)
+		return err_wrap(e, "read '%s'", path);
+	if ((uint64_t)n != file->seen.size)
+		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
+			       path);
+	h = XXH3_128bits(bytes, (size_t)n);
+	rc = catalog_add_metadata(k->d->w, path, &file->seen,
+				  (const uint64_t[2]){ h.low64, h.high64 }, e);
+	v.bytes = bytes;
+	v.length = (uint64_t)n;
+	return rc ? rc : call(k, path, &v, e);
+}
+
+static bool is_metadata(const char *name)
+{
+	return !strcmp(name, ".zarray") || !strcmp(name, "zarr.json");
+}
+
+/* Names of chunks, and of the directories that have chunks. */
+static bool is_chunk(const char *name)
+{
+	return name[strspn(name, "c/.0123456789")] == 0 && *name != '.';
+}
+
+/* dir: "DIR/" or ""; linked: a link led there. */
+static int walk_arrays(const struct walk *k, const char *dir, bool linked, int depth,
+		       struct ckpt_err *e)
+{
+	struct name_list l CLEANUP(name_list_release) = { 0 };
+	bool is_array = false;
+	int rc = list(k->d, dir, &l, e);
+
+	for (size_t i = 0; i < l.n; i++)
+		is_array |= is_metadata(l.v[i]);
+	for (size_t i = 0; !rc && i < l.n; i++) {
+		char path[PATH_MAX];
+		bool link = false;
+
+		if (is_array && is_chunk(l.v[i]))
+			continue;
+		rc = join(path, dir, l.v[i], "", e);
+		if (!rc && is_metadata(l.v[i])) {
+			rc = read_metadata(k, path, e);
+			continue;
+		}
+		if (!rc)
+			rc = is_dir(k->d, path, &link, e);
+		if (rc <= 0)
+			continue;
+		rc = join(path, dir, l.v[i], "/", e);
+		if (!rc && linked && link)
+			rc = err_set(e, ELOOP,
+				     "'%s': a link to a directory in one that is itself "
+				     "reached by a link",
+				     path);
+		if (!rc && depth == MAX_DEPTH)
+			rc = err_set(e, ELOOP, "'%.200s...': more than %d directories deep", path,
+				     MAX_DEPTH);
+		if (!rc)
+			rc = walk_arrays(k, path, linked || link, depth + 1, e);
+	}
+	return rc;
+}
+
+static int each_array(struct zarr_store *s, zarr_value_fn *fn, void *arg, struct ckpt_err *e)
+{
+	struct walk k = { (struct zarr_dir *)s, fn, arg };
+
+	return walk_arrays(&k, k.d->top, false, 0, e);
+}
+
+/* ---- chunks ---- */
+
+static int walk_chunks(const struct walk *k, const char *dir, int depth, struct ckpt_err *e)
+{
+	struct name_list l CLEANUP(name_list_release) = { 0 };
+	int rc = list(k->d, dir, &l, e);
+
+	for (size_t i = 0; !rc && i < l.n; i++) {
+		struct place_seen seen;
+		char path[PATH_MAX];
+
+		if (!is_chunk(l.v[i]))
+			continue;
+		rc = join(path, dir, l.v[i], "", e);
+		if (!rc)
+			rc = place_find(k->d->s.place, path, &seen, e);
+		if (!rc && seen.kind != PLACE_DIR) {
+			rc = call(k, path,
+				  &(struct zarr_value){ .file = path, .length = seen.size }, e);
+		} else if (!rc && depth < MAX_DEPTH) {
+			rc = join(path, dir, l.v[i], "/", e);
+			if (!rc)
+				rc = walk_chunks(k, path, depth + 1, e);
+		}
+	}
+	return rc;
+}
+
+static int each_chunk(struct zarr_store *s, const char *prefix, size_t len, zarr_value_fn *fn,
+		      void *arg, struct ckpt_err *e)
+{
+	struct walk k = { (struct zarr_dir *)s, fn, arg };
+	char path[PATH_MAX];
+
+	if (snprintf(path, sizeof(path), "%s%.*s", k.d->top, (int)len, prefix) >= PATH_MAX)
+		return err_set(e, ENAMETOOLONG, "'%.100s...' is too long a name", path);
+	return walk_chunks(&k, path, 0, e);
+}
+
+static const struct zarr_store_ops ops = { .arrays = each_array, .chunks = each_chunk };
+
+void zarr_dir_init(struct zarr_dir *d, struct place *place, const char *top,
+		   struct catalog_writer *w)
+{
+	*d = (struct zarr_dir){ .s = { &ops, place }, .top = top, .w = w };
+}
