@@ -228,6 +228,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(writer_hyperparallel) \
 	X(writer_safetensors) \
 	X(zarr) \
+	X(zarr_array) \
 	X(zarr_metadata) \
 	X(zip) \
 	X(zstd)
