@@ -41,6 +41,11 @@ static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
 		rc = place_open(address, &c->place, &c->root, &c->file, e);
 	if (rc)
 		return rc;
+	if (!c->file && format_is_unfinished(strrchr(c->root, '/') + 1))
+		return err_set(
+			e, ENOENT,
+			"its name is that of an Orbax save that has not finished: wait until "
+			"it has its final name, or take another step");
 	c->dir = strdup(c->root);
 	if (!c->dir)
 		return err_nomem(e);
@@ -143,7 +148,7 @@ int ckpt_open_run(const char *path, struct ckpt **ret, struct ckpt_err *e)
 
 static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 {
-	struct run_about one;
+	struct run_about one = { 0 };
 	unsigned slot;
 
 	if (run_latest(r, &slot))
@@ -200,7 +205,7 @@ static int detect(struct ckpt *c, struct ckpt_err *e)
  */
 static int open_several(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
-	struct run_about about;
+	struct run_about about = { 0 };
 	unsigned slot = 1, n = 0;
 	int rc = run_new(c->place, c->root, o, &c->run, e);
 

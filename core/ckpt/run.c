@@ -148,6 +148,13 @@ static int look_at(const struct ckpt_run *r, const char *name, struct look *l, s
 	if (!rc || seen.kind != PLACE_DIR)
 		return 0;
 	l->dir = seen.id;
+	if (format_is_unfinished(name)) {
+		l->what = LOOK_INCOMPLETE;
+		(void)snprintf(l->why, sizeof(l->why),
+			       "its name is that of an Orbax save that "
+			       "has not finished");
+		return 0;
+	}
 	for (size_t i = 0; i < ARRAY_LEN(inner_dirs) && l->what == LOOK_OTHER; i++) {
 		rc = look_into(r, name, inner_dirs[i], l, e);
 

@@ -51,6 +51,9 @@ int format_probe(struct place *place, const char *file, const struct format **re
 int format_detect(struct place *place, const char *file, const struct format **ret,
 		  struct name_list *files, struct ckpt_err *e);
 
+/* Is a directory of that name, whatever is in it, a save that has not finished? */
+bool format_is_unfinished(const char *name);
+
 /* Are a checkpoint's files all in a directory below the one that was looked at? */
 bool format_is_below(const struct name_list *files);
 
@@ -69,7 +72,7 @@ int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e);
 
 extern const struct format format_dcp, format_deepspeed, format_fsdp, format_hyperparallel,
-	format_megatron, format_megatron_ranks, format_megatron_zarr, format_safetensors,
-	format_torchsave;
+	format_megatron, format_megatron_ranks, format_megatron_zarr, format_orbax,
+	format_safetensors, format_torchsave;
 
 #endif

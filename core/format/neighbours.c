@@ -41,9 +41,9 @@ struct neighbour {
 	}
 #define ORBAX \
 	{ \
-		"a JAX checkpoint of Orbax or OCDBT", unread, \
-			"restore it with orbax.checkpoint and write it with " \
-			"safetensors.flax.save_file" \
+		"a part of a JAX checkpoint of Orbax or OCDBT", "", \
+			"name the directory of the checkpoint: manifest.ocdbt, _METADATA or a " \
+			"directory for each array is in it, or in its items" \
 	}
 #define ORBAX_UNFINISHED \
 	{ \
@@ -52,9 +52,7 @@ struct neighbour {
 	}
 #define ZARR \
 	{ \
-		"a directory of zarr arrays", unread, \
-			"load it with what wrote it (T5X, Orbax, zarr) and write it with " \
-			"safetensors.numpy.save_file" \
+		"a directory of zarr arrays", "", "name that directory" \
 	}
 #define NEMO \
 	{ \
@@ -74,9 +72,8 @@ struct neighbour {
 	}
 #define FLAX \
 	{ \
-		"a Flax checkpoint (msgpack)", unread, \
-			"load it with flax.serialization and write it with " \
-			"safetensors.flax.save_file" \
+		"named like a Flax checkpoint (msgpack), and does not begin like one", "", \
+			"save or download it again" \
 	}
 #define KERAS \
 	{ \

@@ -35,7 +35,7 @@ struct raw_chunk {
 	const struct raw_layout *layout;
 	uint32_t file;
 	uint64_t offset; /* of its first element, in bytes */
-	/* If the elements are encoded: "+zstd"; if they are somewhere in a shard: "shard:.../", see
+	/* If the elements are encoded: "+gzip"; if they are somewhere in a shard: "shard:.../", see
 	 * read/. NULL: not so. */
 	const char *codecs, *shard;
 	uint64_t length; /* of what is stored; 0: of the elements */

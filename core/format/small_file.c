@@ -16,19 +16,24 @@ int small_file_json(struct place *place, const char *name, size_t max, struct jd
 	autofree char *text = NULL;
 	struct jdoc d = { 0 };
 	struct ckpt_err why;
+	size_t size;
 	int64_t n;
 	int rc = place_file(place, name, &file, e);
 
 	if (rc)
 		return rc;
-	text = malloc(max + 1);
+	if (file->seen.size > max)
+		return err_set(e, EFBIG, "'%s' has more than %zu bytes", name, max);
+	size = (size_t)file->seen.size;
+	text = malloc(size + 1);
 	if (!text)
 		return err_nomem(e);
-	n = source_read(file, text, max + 1, 0, e);
+	n = source_read(file, text, size + 1, 0, e);
 	if (n < 0)
 		return err_wrap(e, "read '%s'", name);
-	if ((size_t)n > max)
-		return err_set(e, EFBIG, "'%s' has more than %zu bytes", name, max);
+	if ((size_t)n > size)
+		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
+			       name);
 	if (jdoc_parse(&d, text, (size_t)n, 0, &why))
 		return err_set(e, why.code, "'%s', line %zu: %s", name, d.line, why.msg);
 	d.owned = steal_ptr(&text);

@@ -391,7 +391,7 @@ bool msgpack_begins(const void *p, size_t n)
 	const uint8_t *b = p;
 	size_t key;
 
-	if (!n || ((b[0] & 0xf0) != 0x80 && b[0] != 0xde && b[0] != 0xdf))
+	if (!n || ((b[0] & 0xf0) != 0x80 && b[0] != 0xde && b[0] != 0xdf) || b[0] == 0x80)
 		return false;
 	key = b[0] == 0xde ? 3 : b[0] == 0xdf ? 5 : 1;
 	return key < n && ((b[key] >= 0xa0 && b[key] < 0xc0) || b[key] == 0xd9);

@@ -34,7 +34,7 @@ enum {
 	OCDBT_MAX_KEY = 65535,	       /* bytes; also of a path */
 	OCDBT_MAX_INLINE = 1 << 20,    /* bytes of a value in a node */
 	OCDBT_MAX_ENTRIES = 1 << 20,   /* of a node */
-	OCDBT_MAX_BODY = 512 << 20,    /* bytes of a decompressed node; Orbax: 100 MB */
+	OCDBT_MAX_BODY = 256 << 20,    /* bytes of a node, decompressed; Orbax: 100 MB */
 	OCDBT_MAX_PATHS = 128 << 20,   /* bytes of the paths of a node, as they are in memory */
 	OCDBT_MAX_MANIFEST = 64 << 20, /* bytes: 65536 versions have at most 4 MiB */
 };

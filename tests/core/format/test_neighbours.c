@@ -58,25 +58,19 @@ static const struct {
 	  "the model" },
 	{ "latest_checkpointed_iteration.txt iter_0000010/mp_rank_00/distrib_optim.pt", ENOENT,
 	  "not a checkpoint; 'iter_0000010' in it is a directory of Megatron's model-parallel" },
-	{ "_METADATA manifest.ocdbt d/x ocdbt.process_0/manifest.ocdbt", ENOTSUP,
-	  "it is a JAX checkpoint of Orbax or OCDBT ('_METADATA' is in it)" },
-	{ "manifest.ocdbt", ENOTSUP, "a JAX checkpoint of Orbax or OCDBT" },
-	{ "ocdbt.process_0/manifest.ocdbt", ENOTSUP, "a JAX checkpoint of Orbax or OCDBT" },
-	{ "100/_CHECKPOINT_METADATA 200/_CHECKPOINT_METADATA", ENOTSUP,
-	  "not a checkpoint; '100' in it is a JAX checkpoint of Orbax or OCDBT" },
+	{ "array_metadatas/process_0", ENOENT,
+	  "it is a part of a JAX checkpoint of Orbax or OCDBT ('array_metadatas' is in it); name "
+	  "the directory of the checkpoint" },
 	{ "9.orbax-checkpoint-tmp-123/", ENOENT,
 	  "it is an Orbax save that has not finished ('9.orbax-checkpoint-tmp-123' is in it); " },
-	{ "params.w/.zarray params.w/0.0 checkpoint", ENOTSUP,
-	  "not a checkpoint; 'params.w' in it is a directory of zarr arrays" },
-	{ "zarr.json c/0", ENOTSUP, "a directory of zarr arrays" },
 	{ "tp_rank_00_pp_rank_000/x.ckpt", ENOENT, "or, of NeMo, model_weights.ckpt" },
 	{ "x.nemo", ENOENT,
 	  "it is the directory of a NeMo archive ('x.nemo' is in it); name the archive" },
 	{ "checkpoint model.ckpt-7.index model.ckpt-7.data-00000-of-00001", ENOTSUP,
 	  "a TensorFlow checkpoint ('model.ckpt-7.data-00000-of-00001' is in it)" },
 	{ "saved_model.pb variables/variables.index", ENOTSUP, "a TensorFlow checkpoint" },
-	{ "config.json flax_model.msgpack", ENOTSUP, "a Flax checkpoint (msgpack)" },
-	{ "checkpoint_100", ENOTSUP, "a Flax checkpoint (msgpack)" },
+	{ "config.json flax_model.msgpack", ENOENT, "named like a Flax checkpoint (msgpack), and" },
+	{ "checkpoint_100", ENOENT, "named like a Flax checkpoint (msgpack), and does not begin" },
 	{ "model.keras", ENOTSUP, "a Keras model" },
 	{ "model.onnx", ENOTSUP, "an ONNX model" },
 	{ "model_state.pdparams", ENOTSUP, "a PaddlePaddle checkpoint" },
@@ -96,7 +90,7 @@ static const struct {
 	/* What has one of the names without being a file, or a directory, is not that. */
 	{ "mp_rank_00 last.ckpt/ checkpoint_3/", ENOENT, "not a checkpoint: found " },
 	/* What a directory in it is, after all that it is itself. */
-	{ "a/_METADATA b.gguf", ENOTSUP, "it is GGUF" },
+	{ "a/array_metadatas/x b.gguf", ENOTSUP, "it is GGUF" },
 };
 
 START_LOOP_TEST(directories_are_recognised_by_the_names_in_them,
@@ -117,11 +111,11 @@ static const struct {
 	  "'model.bin' is GGUF, llama.cpp's format, which ckptfs writes and does not read yet" },
 	{ "x.nemo", "", 0, ENOENT,
 	  "'x.nemo' is a NeMo archive that is compressed or damaged; unpack it with 'tar -xf'" },
-	{ "manifest.ocdbt", "\x0c\xdb\x3a\x2a", 4, ENOTSUP,
-	  "'manifest.ocdbt' is a JAX checkpoint" },
+	{ "manifest.ocdbt", "\x0c\xdb\x3a\x2a", 4, ENOENT,
+	  "'manifest.ocdbt' is a part of a JAX checkpoint" },
 	{ "m", "\x89HDF\r\n\x1a\n", 8, ENOTSUP, "'m' is a Keras model" },
-	{ "flax_model.msgpack", "\x81", 1, ENOTSUP, "is a Flax checkpoint (msgpack)" },
-	{ "checkpoint_100", "\x81", 1, ENOTSUP, "is a Flax checkpoint (msgpack)" },
+	{ "flax_model.msgpack", "\x01", 1, ENOENT, "is named like a Flax checkpoint (msgpack)" },
+	{ "checkpoint_100", "\x01", 1, ENOENT, "is named like a Flax checkpoint (msgpack)" },
 	{ "a.data-00000-of-00001", "", 0, ENOTSUP, "is a TensorFlow checkpoint" },
 	{ "model.onnx", "\b", 1, ENOTSUP, "is an ONNX model" },
 	{ "w.npy", "\x93NUMPY\1\0", 8, ENOTSUP, "'w.npy' is one array of NumPy's, which ckptfs" },
@@ -168,11 +162,11 @@ END_TEST
 
 START_TEST(a_file_of_another_program_is_told_by_its_directory)
 {
-	put_files("latest 7/_METADATA 8/_METADATA");
+	put_files("latest 7/variables.h5 8/variables.h5");
 	expect_refused(
 		"latest", ENOTSUP,
 		"'latest' is no checkpoint; of its directory: not a checkpoint; '7' in it is "
-		"a JAX checkpoint");
+		"a Keras model");
 }
 END_TEST
 

@@ -285,6 +285,7 @@ START_TEST(members_are_found_by_their_keys)
 	blob = mem_blob(&m, true);
 	ck_assert(msgpack_begins(b, sizeof(b) - 1));
 	ck_assert(!msgpack_begins("\x01", 1));
+	ck_assert(!msgpack_begins("\x80\xa1", 2)); /* nothing in it */
 	ck_assert_msg(!msgpack_read(&blob, &a, &root, &err), "%s", err.msg);
 	ck_assert_int_eq(msgpack_get(root, "a")->integer, 1);
 	ck_assert(msgpack_is_text(msgpack_get(root, "b"), "hi"));

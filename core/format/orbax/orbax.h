@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * orbax - the pieces of the reader of JAX checkpoints. Private to core/format/orbax.
+ *
+ * orbax_find.c knows the directories, orbax_store.c OCDBT, orbax_tree.c the names of leaves, and
+ * orbax_flax.c files of msgpack; orbax.c puts them together.
+ *
+ * Threads: one at a time.
+ */
+#ifndef FORMAT_ORBAX_ORBAX_H
+#define FORMAT_ORBAX_ORBAX_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "format/format.h"
+
+/* ---- directories ---- */
+
+/* A directory with arrays. */
+struct orbax_item {
+	char *top;	  /* "DIR/", or "" for the checkpoint itself */
+	bool has_store;	  /* manifest.ocdbt */
+	bool has_tree;	  /* _METADATA */
+	bool has_msgpack; /* checkpoint */
+	bool has_dirs;	  /* no store: arrays are directories */
+};
+
+struct orbax_found {
+	struct orbax_item *v;
+	size_t n, cap;
+	struct name_list files;	  /* that the index depends on; not those of items' trees */
+	struct name_list msgpack; /* without items: files of a Flax model */
+};
+
+/* 1, 0, or an error: it looks like one and is not complete, or cannot be read. */
+int orbax_find(struct place *place, struct orbax_found *ret, struct ckpt_err *e);
+void orbax_found_release(struct orbax_found *f);
+/* Does the file begin like one of msgpack? Failing to read it is not an error. */
+bool orbax_is_msgpack(struct place *place, const char *file);
+
+/* ---- names ---- */
+
+enum { ORBAX_MAX_STEPS = 256 };
+
+/* An FQN, step by step. */
+struct orbax_name {
+	struct buf fqn;
+	size_t n;
+	uint32_t len[ORBAX_MAX_STEPS];
+	bool is_position[ORBAX_MAX_STEPS];
+};
+
+#define ORBAX_MAX_FQN 65535
+#define ORBAX_NAME_INIT \
+	{ \
+		.fqn = BUF_INIT(ORBAX_MAX_FQN) \
+	}
+
+/* Appends a step; EFBIG if there are too many, or too long ones. orbax_name_cut drops all but n. */
+int orbax_name_add(struct orbax_name *n, const char *s, size_t len, bool is_position,
+		   struct ckpt_err *e);
+void orbax_name_cut(struct orbax_name *n, size_t steps);
+void orbax_name_release(struct orbax_name *n);
+/* Its path (index/catalog_path.h), in the arena. */
+const uint8_t *orbax_name_path(const struct orbax_name *n, struct arena *a, struct ckpt_err *e);
+
+/* ---- leaves ---- */
+
+enum orbax_kind { ORBAX_ARRAY, ORBAX_STRING, ORBAX_EMPTY, ORBAX_CUSTOM };
+
+struct orbax_leaf {
+	const char *name; /* keys joined with '.' */
+	size_t len;
+	const uint8_t *path; /* with the item's prefix */
+	const char *type;
+	enum orbax_kind kind;
+	bool found;
+};
+
+struct orbax_tree {
+	struct arena arena;
+	struct orbax_leaf *v; /* by name */
+	size_t n, cap;
+	bool absent_is_damage; /* all chunks are stored, those of the fill value too */
+};
+
+/* Reads TOP/_METADATA. prefix: of all FQNs, a step or none. */
+int orbax_tree_read(struct place *place, const struct orbax_item *item,
+		    const struct orbax_name *prefix, struct orbax_tree *ret, struct ckpt_err *e);
+void orbax_tree_release(struct orbax_tree *t);
+struct orbax_leaf *orbax_tree_find(struct orbax_tree *t, const char *name, size_t len);
+/* Reports string leaves, and those that are nowhere. */
+int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct orbax_item *item,
+		      const struct orbax_name *prefix, struct catalog_writer *w,
+		      struct ckpt_err *e);
+
+/* ---- msgpack ---- */
+
+/* Reports what is in the file; placeholders of arrays beside it are left out. */
+int orbax_flax_read(struct place *place, const char *file, const struct orbax_name *prefix,
+		    struct orbax_tree *t, struct catalog_writer *w, uint64_t *total,
+		    struct ckpt_err *e);
+
+#endif

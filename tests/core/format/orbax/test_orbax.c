@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkpoints of tests/data/orbax, layouts of directories made of them, and stores made here. */
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "dir_util.h"
+#include "ocdbt_util.h"
+#include "opts_util.h"
+#include "sha256_util.h"
+#include "suites.h"
+#include <ckptfs/ckpt.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *data(void)
+{
+	const char *s = getenv("TEST_DATA");
+
+	return s && *s ? s : "tests/data";
+}
+
+static int open_at(const char *path, bool allow, struct ckpt **ret, struct ckpt_err *e)
+{
+	return open_typed(path, &(struct ckpt_opts){ .index = ":memory:", .allow_missing = allow },
+			  ret, e);
+}
+
+/* ---- the checkpoints ---- */
+
+static const char *const good[] = {
+	"v2_two_processes",   "v2_files", "deep_tree",	       "uncompressed_nodes",
+	"subtree_references", "versions", "numbered_manifest", "split_prefixes",
+	"msgpack_aggregate",  "names",	  "data_files",	       "empty_store",
+};
+
+/* What is wrong, and which key and file the sentence names. */
+static const struct {
+	const char *name;
+	int code;
+	const char *says[3];
+} damaged[] = {
+	{ "bad_manifest_crc", ERR_CORRUPT, { "'manifest.ocdbt': ", "CRC-32C" } },
+	{ "bad_node_crc",
+	  ERR_CORRUPT,
+	  { "'d/39fb717b5cd66cbbdedb2196d7af275e' at byte 0", "CRC-32C" } },
+	{ "data_file_missing", ENOENT, { "'d/bb4b718546b7f782faef730043edb185'", "No such file" } },
+	{ "path_escapes",
+	  ERR_CORRUPT,
+	  { "'d/9dd4e461268c8034f5c8564e155c67a6'", "../tmp/d/", "is outside the checkpoint" } },
+	{ "entry_count_lies", ERR_CORRUPT, { "1048576 entries" } },
+	{ "keys_out_of_order", ERR_CORRUPT, { "('w9/1.0'): its keys do not increase" } },
+	{ "root_manifest_missing", ENOENT, { "'manifest.ocdbt' is missing", "did not finish" } },
+	{ "data_truncated",
+	  ERR_CORRUPT,
+	  { "'ocdbt.process_0/d/6d6fe97b5a5a1137c5e39aa3edc7e7f0' has 500 bytes" } },
+};
+
+/* The fault is found when the tensor is read. */
+static const struct {
+	const char *name, *tensor, *says[2];
+} unreadable[] = {
+	{ "chunk_wrong_length", "w", { "w" } },
+};
+
+static json_t *expected(const char *name)
+{
+	char path[600];
+	json_error_t why;
+	json_t *j;
+
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/expected.json", data(), name);
+	j = json_load_file(path, 0, &why);
+	ck_assert_msg(j != NULL, "%s: %s", path, why.text);
+	return j;
+}
+
+static const char *text_of(const json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	REQUIRE(s);
+	return s;
+}
+
+/* All bytes, which the caller frees; NULL, and *e says why. */
+static uint8_t *read_tensor(struct ckpt *c, const char *name, uint64_t *ret_n, struct ckpt_err *e)
+{
+	int64_t i = ckpt_tensor_find(c, name, strlen(name));
+	struct ckpt_file *f;
+	uint8_t *p;
+
+	ck_assert_msg(i >= 0, "there is no tensor '%s'", name);
+	if (ckpt_file_open(c, ckpt_tensor_node(c, (uint64_t)i), &f, e))
+		return NULL;
+	*ret_n = ckpt_file_size(f);
+	p = malloc(*ret_n + 1);
+	REQUIRE(p);
+	if (ckpt_file_read(f, p, *ret_n + 1, 0, e) != (int64_t)*ret_n) {
+		free(p);
+		p = NULL;
+	}
+	ckpt_file_close(f);
+	return p;
+}
+
+static void check_tensor(struct ckpt *c, const char *name, const json_t *want)
+{
+	const json_t *shape = json_object_get(want, "shape");
+	int64_t i = ckpt_tensor_find(c, name, strlen(name));
+	autofree uint8_t *p = NULL;
+	struct ckpt_tensor t;
+	struct ckpt_err e = { 0 };
+	char hex[65];
+	uint64_t n;
+
+	ck_assert_msg(i >= 0, "there is no tensor '%s'", name);
+	ckpt_tensor(c, (uint64_t)i, &t);
+	ck_assert_str_eq(t.dtype, text_of(want, "dtype"));
+	REQUIRE(t.n_dims == json_array_size(shape));
+	for (size_t d = 0; d < t.n_dims; d++)
+		REQUIRE((json_int_t)t.shape[d] == json_integer_value(json_array_get(shape, d)));
+	if (json_object_get(want, "missing") && t.fault)
+		return; /* chunks that should be there */
+	p = read_tensor(c, name, &n, &e);
+	ck_assert_msg(p != NULL, "%s: %s", name, e.msg);
+	ck_assert_msg(!strcmp(sha256_hex(p, n, hex), text_of(want, "sha256")), "%s differs", name);
+}
+
+START_LOOP_TEST(what_jax_wrote_is_read, ARRAY_LEN(good))
+{
+	json_t *want = expected(good[_i]), *v;
+	const char *key;
+	char path[600];
+	struct ckpt *c = NULL;
+	struct ckpt_totals totals;
+	struct ckpt_err e = { 0 };
+	size_t i, unsupported = 0;
+
+	/* Directories of arrays are in an archive, which is opened like one. */
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data(), good[_i]);
+	if (access(path, F_OK))
+		(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt.nemo", data(), good[_i]);
+	ck_assert_msg(!open_at(path, true, &c, &e), "%s", e.msg);
+	ckpt_totals(c, &totals);
+	ck_assert_str_eq(totals.format, "orbax");
+	json_object_foreach (json_object_get(want, "tensors"), key, v)
+		check_tensor(c, key, v);
+	json_array_foreach(json_object_get(want, "unsupported"), i, v)
+	{
+		const char *name = json_string_value(v);
+		int64_t t = ckpt_tensor_find(c, name, strlen(name));
+
+		unsupported += t >= 0;
+		ck_assert(t >= 0 || ckpt_object_find(c, name, strlen(name)) >= 0);
+	}
+	ck_assert_uint_eq(totals.tensors,
+			  json_object_size(json_object_get(want, "tensors")) + unsupported);
+	json_object_foreach (json_object_get(want, "strings"), key, v) {
+		char *json = NULL, text[200];
+		size_t n;
+		int64_t at = ckpt_object_find(c, key, strlen(key));
+
+		ck_assert_int_ge(at, 0);
+		ck_assert_msg(!ckpt_object_json(c, (uint64_t)at, &json, &n, &e), "%s", e.msg);
+		(void)snprintf(text, sizeof(text), "\"%s\"\n", json_string_value(v));
+		ck_assert_str_eq(json, text);
+		free(json);
+	}
+	ckpt_close(c);
+	json_decref(want);
+}
+END_TEST
+
+START_LOOP_TEST(what_is_damaged_is_refused_in_one_sentence, ARRAY_LEN(damaged))
+{
+	char path[600];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data(), damaged[_i].name);
+	ck_assert_msg(open_at(path, false, &c, &e) == -damaged[_i].code, "%d: %s", e.code, e.msg);
+	for (size_t i = 0; i < 3 && damaged[_i].says[i]; i++)
+		ck_assert_msg(strstr(e.msg, damaged[_i].says[i]) != NULL, "%s", e.msg);
+}
+END_TEST
+
+START_LOOP_TEST(a_damaged_chunk_is_an_error_of_its_tensor, ARRAY_LEN(unreadable))
+{
+	char path[600];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	uint64_t n;
+
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data(), unreadable[_i].name);
+	ck_assert_msg(!open_at(path, false, &c, &e), "%s", e.msg);
+	ck_assert_ptr_null(read_tensor(c, unreadable[_i].tensor, &n, &e));
+	for (size_t i = 0; i < 2 && unreadable[_i].says[i]; i++)
+		ck_assert_msg(strstr(e.msg, unreadable[_i].says[i]) != NULL, "%s", e.msg);
+	ckpt_close(c);
+}
+END_TEST
+
+/* ---- stores made here ---- */
+
+static void put_text(const char *name, const char *text)
+{
+	put_file(dir_fd, name, text, strlen(text));
+}
+
+static void put_buf(const char *name, struct buf *b)
+{
+	REQUIRE(!b->err);
+	put_file(dir_fd, name, b->data, b->len);
+	buf_release(b);
+}
+
+static void make(const char *name)
+{
+	ck_assert(!mkdirat(dir_fd, name, 0700));
+}
+
+#define ZARRAY(dtype, shape, chunks) \
+	"{\"chunks\":" chunks ",\"compressor\":null,\"dtype\":\"" dtype \
+	"\",\"fill_value\":null,\"filters\":null,\"order\":\"C\",\"shape\":" shape \
+	",\"zarr_format\":2}"
+
+static const char byte_of_two[] = ZARRAY("|u1", "[2]", "[2]");
+
+/* A store in TOP ("" or "DIR/") with the array w, whose bytes are `text`, and one node. */
+static void put_store(const char *top, const char *array, const char *text)
+{
+	char zarray[100], chunk[100], path[200];
+	struct buf b = BUF_INIT(1 << 20);
+	const struct ocdbt_path here = { 0, "root", 0 };
+	const struct ocdbt_row rows[] = { { .rest = zarray, .text = byte_of_two },
+					  { .rest = chunk, .text = text } };
+	size_t n;
+
+	(void)snprintf(zarray, sizeof(zarray), "%s/.zarray", array);
+	(void)snprintf(chunk, sizeof(chunk), "%s/0", array);
+	ocdbt_node(&b, 0, NULL, 0, rows, 2);
+	n = b.len;
+	(void)snprintf(path, sizeof(path), "%sroot", top);
+	put_buf(path, &b);
+	ocdbt_manifest(&b, 0, 1, 0, &here, 0, n);
+	(void)snprintf(path, sizeof(path), "%smanifest.ocdbt", top);
+	put_buf(path, &b);
+}
+
+/* "name name ", of tensors and then of objects. */
+static const char *names_in(const char *sub)
+{
+	static char text[1000];
+	char path[4200];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_totals totals;
+	size_t at = 0;
+
+	(void)snprintf(path, sizeof(path), "%s%s", dir, sub);
+	*text = 0;
+	if (open_at(path, true, &c, &e)) {
+		(void)snprintf(text, sizeof(text), "%s", e.msg);
+		return text;
+	}
+	ckpt_totals(c, &totals);
+	ck_assert_str_eq(totals.format, "orbax");
+	for (uint64_t i = 0; i < totals.tensors + totals.objects; i++) {
+		struct ckpt_tensor t;
+		struct ckpt_object o;
+
+		ckpt_tensor(c, i, &t);
+		ckpt_object(c, i - totals.tensors, &o);
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s ",
+				       i < totals.tensors ? t.fqn : o.fqn);
+	}
+	ckpt_close(c);
+	return text;
+}
+
+#define EXPECT_NAMES(sub, want) ck_assert_str_eq(names_in(sub), want)
+#define EXPECT_SAYS(sub, want) \
+	ck_assert_msg(strstr(names_in(sub), want) != NULL, "%s", names_in(sub))
+
+START_TEST(items_are_found_wherever_they_are)
+{
+	put_store("", "w", "ab"); /* the directory itself */
+	EXPECT_NAMES("", "w ");
+	make("300");
+	make("300/default");
+	put_store("300/default/", "a.b", "ab"); /* one item of a step, whose name is left off */
+	EXPECT_NAMES("/300", "a.b ");
+	EXPECT_NAMES("/300/default", "a.b ");
+	make("300/metrics");
+	put_text("300/metrics/metrics", "{}");
+	make("300/dummy"); /* of something else */
+	put_text("300/dummy/_METADATA", "dummy");
+	put_text("300/_CHECKPOINT_METADATA", "{}");
+	EXPECT_NAMES("/300", "a.b ");
+	make("300/opt_7"); /* a name like that of a step, beside the step's own file */
+	put_store("300/opt_7/", "m", "cd");
+	EXPECT_NAMES("/300", "default.a.b opt_7.m ");
+}
+END_TEST
+
+START_TEST(steps_are_a_run)
+{
+	make("run");
+	make("run/300");
+	make("run/ckpt_1000");
+	make("run/400.orbax-checkpoint-tmp-17");
+	put_store("run/300/", "w", "ab");
+	make("run/ckpt_1000/state");
+	put_store("run/ckpt_1000/state/", "w", "ab");
+	put_store("run/400.orbax-checkpoint-tmp-17/", "w", "ab");
+	put_text("run/_ROOT_METADATA", "{}");
+	EXPECT_SAYS("/run", "it is a run with 2 checkpoints; name one, as in '");
+	EXPECT_NAMES("/run/300", "w ");
+	EXPECT_NAMES("/run/latest", "w ");
+	EXPECT_SAYS("/run/400.orbax-checkpoint-tmp-17", "an Orbax save that has not finished");
+	put_text("run/300/_CHECKPOINT_METADATA", "{}"); /* a step by itself, whatever its name */
+	ck_assert(!renameat(dir_fd, "run/300", dir_fd, "run/final"));
+	EXPECT_NAMES("/run/final", "w ");
+	EXPECT_SAYS("/run", "it is a run with 2 checkpoints");
+}
+END_TEST
+
+START_TEST(what_is_not_finished_is_refused_with_its_reason)
+{
+	make("a");
+	make("a/default");
+	make("a/default/ocdbt.process_0");
+	put_store("a/default/ocdbt.process_0/", "w", "ab");
+	EXPECT_SAYS("/a", "'default/manifest.ocdbt' is missing");
+	EXPECT_SAYS("/a/default", "'manifest.ocdbt' is missing");
+	EXPECT_NAMES("/a/default/ocdbt.process_0", "w "); /* as asked for */
+	make("b");
+	make("b/default.orbax-checkpoint-tmp-1");
+	put_text("b/_CHECKPOINT_METADATA", "{}");
+	EXPECT_SAYS("/b", "'default.orbax-checkpoint-tmp-1' in it is an item whose save");
+	make("c");
+	make("c/metrics");
+	put_text("c/_CHECKPOINT_METADATA", "{}");
+	EXPECT_SAYS("/c", "none of its items has arrays");
+}
+END_TEST
+
+static const char tree[] = "{\"tree_metadata\": {"
+			   "\"('a', 'w')\": {\"key_metadata\": [{\"key\": \"a\", \"key_type\": 2}, "
+			   "{\"key\": \"w\", \"key_type\": 2}],"
+			   " \"value_metadata\": {\"value_type\": \"jax.Array\"}},"
+			   "\"('s/x',)\": {\"key_metadata\": [{\"key\": \"s/x\", \"key_type\": 2}],"
+			   " \"value_metadata\": {\"value_type\": \"string\"}},"
+			   "\"('l', '0')\": {\"key_metadata\": [{\"key\": \"l\", \"key_type\": 2}, "
+			   "{\"key\": \"0\", \"key_type\": 1}],"
+			   " \"value_metadata\": {\"value_type\": \"jax.Array\"}},"
+			   "\"('n',)\": {\"key_metadata\": [{\"key\": \"n\", \"key_type\": 2}],"
+			   " \"value_metadata\": {\"value_type\": \"None\"}},"
+			   "\"('c',)\": {\"key_metadata\": [{\"key\": \"c\", \"key_type\": 2}],"
+			   " \"value_metadata\": {\"value_type\": \"my.Type\"}}"
+			   "}}";
+
+START_TEST(leaves_have_the_keys_of_the_tree)
+{
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_step steps[4];
+	struct ckpt_object o;
+
+	put_store("", "a.w", "ab");
+	put_text("_METADATA", tree);
+	put_text("_strings.json", "{\"s\": {\"x\": \"hi\"}}");
+	EXPECT_NAMES("", "a.w c l.0 s/x ");
+	ck_assert_int_lt(open_at(dir, false, &c, &e), 0);
+	ck_assert_msg(strstr(e.msg, "l.0") != NULL, "%s", e.msg);
+	ck_assert_msg(!open_at(dir, true, &c, &e), "%s", e.msg);
+	ck_assert_uint_eq(ckpt_tensor_path(c, 0, steps, 4), 2);
+	ckpt_object(c, (uint64_t)ckpt_object_find(c, "c", 1), &o);
+	ck_assert_str_eq(o.fault, "not supported: a leaf of type 'my.Type'");
+	ckpt_object(c, (uint64_t)ckpt_object_find(c, "l.0", 3), &o);
+	ck_assert_str_eq(o.fault, "_METADATA lists it, and there is no such array");
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(flax_files_are_opened_by_name_or_directory)
+{
+	static const char map[] = "\x81\xa1"
+				  "w\xc7\x0d\1\x93\x91\x02\xa5uint8\xc4\x02"
+				  "ab";
+
+	put_file(dir_fd, "flax_model.msgpack", map, sizeof(map) - 1);
+	EXPECT_NAMES("", "w ");
+	EXPECT_NAMES("/flax_model.msgpack", "w ");
+	ck_assert(!renameat(dir_fd, "flax_model.msgpack", dir_fd, "checkpoint_3"));
+	EXPECT_NAMES("", "w ");
+	put_file(dir_fd, "checkpoint_20", map, sizeof(map) - 1);
+	EXPECT_SAYS("", "'checkpoint_3' and 'checkpoint_20' are two checkpoints");
+	EXPECT_NAMES("/checkpoint_20", "w ");
+	put_file(dir_fd, "checkpoint_20", map, sizeof(map) - 2);
+	EXPECT_SAYS("/checkpoint_20", "read 'checkpoint_20': msgpack: ");
+}
+END_TEST
+
+/* ---- hostile trees ---- */
+
+static size_t put_leaf(struct buf *b, const char *key)
+{
+	const struct ocdbt_row row = { .rest = key, .text = "" };
+	size_t at = b->len;
+
+	ocdbt_node(b, 0, NULL, 0, &row, 1);
+	return b->len - at;
+}
+
+static const struct ocdbt_path nodes[] = { { 0, "nodes", 0 } };
+
+/* Interior nodes of two entries, both the same child: 2^60 leaves, whose keys would increase. */
+START_TEST(a_tree_that_unfolds_without_end_is_refused)
+{
+	struct buf b = BUF_INIT(1 << 20), m = BUF_INIT(1 << 20);
+	size_t at = 0, len = put_leaf(&b, "x");
+	unsigned height;
+
+	for (height = 1; height < 60; height++) {
+		const struct ocdbt_row rows[] = {
+			{ .rest = "a", .common = 1, .offset = at, .length = len },
+			{ .rest = "b", .common = 1, .offset = at, .length = len },
+		};
+
+		at = b.len;
+		ocdbt_node(&b, height, nodes, 1, rows, 2);
+		len = b.len - at;
+	}
+	put_buf("nodes", &b);
+	ocdbt_manifest(&m, 0, 1, height - 1, nodes, at, len);
+	put_buf("manifest.ocdbt", &m);
+	EXPECT_SAYS("", "MiB");
+}
+END_TEST
+
+START_TEST(children_are_what_their_parents_say)
+{
+	struct buf b = BUF_INIT(1 << 20), m = BUF_INIT(1 << 20);
+	size_t leaf = put_leaf(&b, "k"), at = b.len, len;
+	const struct ocdbt_row high[] = { { .rest = "pl", .common = 1, .length = leaf } };
+	const struct ocdbt_row itself[] = { { .rest = "k", .offset = at, .length = 10 } };
+	const struct ocdbt_row beyond[] = { { .rest = "k", .offset = 1 << 20, .length = 10 } };
+	const struct {
+		unsigned height;
+		const struct ocdbt_row *row;
+		const char *says;
+	} wrong[] = {
+		{ 1, high, "keys from 'pl' on: B+tree node: its first key is below" },
+		{ 2, high, "B+tree node: its height is 0, and should be 1" },
+		{ 1, itself, "B+tree node: it " },
+		{ 1, beyond, "it needs 10 bytes at 1048576, and the file has " },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+		b.len = at;
+		ocdbt_node(&b, wrong[i].height, nodes, 1, wrong[i].row, 1);
+		len = b.len - at;
+		put_file(dir_fd, "nodes", b.data, b.len);
+		buf_restart(&m);
+		ocdbt_manifest(&m, 0, 1, wrong[i].height, nodes, at, len);
+		put_file(dir_fd, "manifest.ocdbt", m.data, m.len);
+		EXPECT_SAYS("", wrong[i].says);
+		buf_restart(&m);
+		ocdbt_manifest(&m, 0, 1, wrong[i].height + 1, nodes, at, len);
+		put_file(dir_fd, "manifest.ocdbt", m.data, m.len);
+		EXPECT_SAYS("", "its height is ");
+	}
+	buf_release(&b);
+	buf_release(&m);
+}
+END_TEST
+
+SUITE(orbax, .setup = dir_setup, .teardown = dir_teardown, .seconds = 120)
