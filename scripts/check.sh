@@ -1,5 +1,5 @@
 #!/bin/bash
-# check.sh BUILDDIR [WORD] - run the tests in BUILDDIR, as many suites at a time as there are CPUs ($JOBS).
+# check.sh BUILDDIR [WORD] - run the tests in BUILDDIR, $JOBS suites at a time.
 #
 # There are three kinds: the corpora of the fuzz targets, the unit suites of BUILDDIR/tests/unit, and the suites on
 # real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS select those to run (default all; `none`);
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 build=${1:?directory of the build}
 word=${2:-}
-jobs=${JOBS:-$(nproc)}
+jobs=${JOBS:-$(($(nproc) + 1))} # one more than CPUs: some tests wait, for example for a save that goes on
 scratch=$(mktemp -d) || exit 2
 chmod 711 "$scratch" # some tests run as another user
 
@@ -58,7 +58,8 @@ PYTHON=${PYTHON:-$(python3 -c 'import sys; print(sys.executable)')}
 export PYTHON
 
 # Suites that take long start first.
-slow="report faults ckpt_fault reshard live_faults bytes damage catalog run security"
+slow="report live_faults view diff_report reshard run hf export sandbox verdict gguf passthrough damage mount check \
+  commands python library completion blockcache faults catalog torchsave ckpt_fault stat memory"
 
 # wanted NAMES NAME: whether a list of names contains this one; an empty list contains all
 wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
