@@ -2,7 +2,8 @@
 # export: whole, parallel, resumable, and nothing half done under the final name.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-long="a_tree killed_at_any_moment_it_goes_on finished_units_are_not_copied_again"
+long="a_tree killed_at_any_moment_it_goes_on finished_units_are_not_copied_again \
+  an_interruption_says_how_it_goes_on"
 
 # 24 or 96 MiB in one tensor, and 200 small ones, made once.
 many() {

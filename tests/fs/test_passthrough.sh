@@ -3,7 +3,8 @@
 # CAP_SYS_ADMIN, no stacked file system below). Where it cannot, everything here holds but the count.
 # shellcheck source=tests/fs/lib.sh
 . "$(dirname "$0")/lib.sh"
-long="bytes_are_the_same_by_every_way the_kernel_is_told_to_let_go io_uring_or_one_line_why_not"
+long="bytes_are_the_same_by_every_way the_kernel_is_told_to_let_go io_uring_or_one_line_why_not \
+  many_open_and_map_it_at_once what_is_put_together_is_read_here"
 
 # A model in a safetensors file of our own, as hf/ shows it, and beside it a tokenizer; made once.
 model() {

@@ -3,6 +3,7 @@
 # show, for it is on unless somebody says otherwise.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+long="files_elsewhere_are_out_of_reach"
 
 # A build with sanitizers has none, and says so.
 need_sandbox() {
