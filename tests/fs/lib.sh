@@ -278,12 +278,12 @@ start_browser() {
   export BROWSER=$SCRATCH/$SUITE.browser
   mkdir "$BROWSER"
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E "$HERE/browser.py" "$BROWSER" </dev/null >/dev/null 2>&1 3<&- &
+  browser_pid=$!
 }
 end_browser() {
   printf '{"id":1,"method":"Browser.close"}\0' 1<>"$BROWSER/to"
-  wait_until gone $!
-  kill -9 $! 2>/dev/null
-  wait $! 2>/dev/null
+  wait_until gone "$browser_pid" || kill -9 "$browser_pid"
+  wait "$browser_pid"
   wait_until rm -rf "$BROWSER" 2>/dev/null # its children may still write there
 }
 
