@@ -32,8 +32,9 @@ static int add_name(void *arg, const char *name, enum place_kind kind, struct ck
 	return name_list_add(arg, name, e);
 }
 
-/* The names in a directory, "DIR/" or "", which the index depends on. */
-static int list(struct zarr_dir *d, const char *path, struct name_list *ret, struct ckpt_err *e)
+/* The names in a directory, "DIR/" or "", which the index depends on if `keep`. */
+static int list(struct zarr_dir *d, const char *path, bool keep, struct name_list *ret,
+		struct ckpt_err *e)
 {
 	size_t n = strlen(path);
 	char name[PATH_MAX];
@@ -47,7 +48,7 @@ static int list(struct zarr_dir *d, const char *path, struct name_list *ret, str
 	if (!rc)
 		rc = place_list(d->s.place, name, add_name, ret, e);
 	name_list_sort(ret);
-	return rc ? rc : catalog_add_metadata(d->w, name, &seen, NULL, e);
+	return rc || !keep ? rc : catalog_add_metadata(d->w, name, &seen, NULL, e);
 }
 
 static int join(char ret[static PATH_MAX], const char *dir, const char *name, const char *end,
@@ -130,7 +131,9 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	bool is_array = false;
-	int rc = list(k->d, dir, &l, e);
+	/* The index may itself be written to the checkpoint's directory. What is new there has a
+	 * name that the format has not listed. */
+	int rc = list(k->d, dir, *dir != 0, &l, e);
 
 	for (size_t i = 0; i < l.n; i++)
 		is_array |= is_metadata(l.v[i]);
@@ -176,7 +179,7 @@ static int each_array(struct zarr_store *s, zarr_value_fn *fn, void *arg, struct
 static int walk_chunks(const struct walk *k, const char *dir, int depth, struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
-	int rc = list(k->d, dir, &l, e);
+	int rc = list(k->d, dir, true, &l, e);
 
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		struct place_seen seen;
