@@ -27,12 +27,15 @@
 #include "format/zarr/zarr_array.h"
 #include "format/zarr/zarr_dir.h"
 #include "index/catalog_build.h"
+#include "parse/pickle_strings.h"
 #include "parse/zarr_metadata.h"
 #include "source/place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_NAMES ((size_t)256 << 20) /* bytes of the names of an item's arrays */
 
 /* ---- recognising ---- */
 
@@ -79,6 +82,7 @@ struct item {
 	struct zarr_store *store;
 	struct orbax_name prefix; /* a step or none */
 	struct orbax_tree tree;
+	struct pk_strings *arrays; /* names of those reported, if there is msgpack, too */
 };
 
 /* The array NAME of NAME/.zarray or NAME/zarr.json. */
@@ -101,6 +105,8 @@ static int add_array(void *arg, const char *key, size_t key_len, const struct za
 		return rc;
 	if (leaf)
 		leaf->found = true;
+	if (x->arrays && !pk_intern(x->arrays, key, len))
+		return err_set(e, errno, "the names of all arrays take too much memory");
 	buf_add(&fqn, x->prefix.fqn.data, x->prefix.fqn.len);
 	buf_str(&fqn, x->prefix.n ? "." : "");
 	buf_add(&fqn, key, len);
@@ -120,12 +126,16 @@ static int scan_item(struct item *x, struct ckpt_err *e)
 	char checkpoint[4200];
 	int rc = orbax_tree_read(x->s->place, x->about, &x->prefix, &x->tree, e);
 
+	if (!rc && x->about->has_msgpack) {
+		x->arrays = pk_strings_new(MAX_NAMES);
+		rc = x->arrays ? 0 : err_nomem(e);
+	}
 	if (!rc)
 		rc = x->store->ops->arrays(x->store, add_array, x, e);
 	if (!rc && x->about->has_msgpack) {
 		(void)snprintf(checkpoint, sizeof(checkpoint), "%scheckpoint", x->about->top);
-		rc = orbax_flax_read(x->s->place, checkpoint, &x->prefix, &x->tree, x->s->w,
-				     &x->s->total, e);
+		rc = orbax_flax_read(x->s->place, checkpoint, &x->prefix, &x->tree, x->store,
+				     x->arrays, x->s->w, &x->s->total, e);
 	}
 	return rc ? rc : orbax_tree_report(&x->tree, x->s->place, x->about, &x->prefix, x->s->w, e);
 }
@@ -156,6 +166,7 @@ static int scan_items(struct scanning *s, const struct orbax_found *f, struct ck
 			rc = scan_item(&x, e);
 		orbax_tree_release(&x.tree);
 		orbax_name_release(&x.prefix);
+		pk_strings_free(x.arrays);
 	}
 	for (size_t i = 0; stores && i < f->n; i++)
 		orbax_store_free(stores[i]);
@@ -171,7 +182,8 @@ static int scan_flax(struct scanning *s, const struct name_list *files, struct c
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < files->n; i++)
-		rc = orbax_flax_read(s->place, files->v[i], &none, &tree, s->w, &s->total, e);
+		rc = orbax_flax_read(s->place, files->v[i], &none, &tree, NULL, NULL, s->w,
+				     &s->total, e);
 	orbax_tree_release(&tree);
 	return rc;
 }

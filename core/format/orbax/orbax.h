@@ -14,6 +14,9 @@
 #include "base/buf.h"
 #include "format/format.h"
 
+struct pk_strings;
+struct zarr_store;
+
 /* ---- directories ---- */
 
 /* A directory with arrays. */
@@ -96,9 +99,13 @@ int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct or
 
 /* ---- msgpack ---- */
 
-/* Reports what is in the file; placeholders of arrays beside it are left out. */
+/*
+ * Reports what is in the file. A placeholder of an array in the store beside it is left out if the
+ * array is one of `arrays`, those that have been reported; else the array is read as it is described in
+ * the file, or reported as missing. store and arrays may be NULL.
+ */
 int orbax_flax_read(struct place *place, const char *file, const struct orbax_name *prefix,
-		    struct orbax_tree *t, struct catalog_writer *w, uint64_t *total,
-		    struct ckpt_err *e);
+		    struct orbax_tree *t, struct zarr_store *store, const struct pk_strings *arrays,
+		    struct catalog_writer *w, uint64_t *total, struct ckpt_err *e);
 
 #endif

@@ -5,7 +5,12 @@
  *
  *	{"__msgpack_chunked_array__": true, "shape": {"0": 3, "1": 4}, "chunks": {"0": array, ...}}
  *
- * "PLACEHOLDER://NAME", and a map with "driver": "zarr", stand for an array in a directory beside it.
+ * "PLACEHOLDER://NAME", and T5X's
+ *
+ *	{"driver": "zarr", "dtype": "float32", "kvstore": {"path": ".../NAME/", ...},
+ *	 "metadata": {"shape": {"0": 10}, "chunks": {"0": 5}, "compressor": {"id": "gzip", ...}}}
+ *
+ * stand for the array NAME beside it, which may lack a .zarray of its own.
  */
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -14,10 +19,14 @@
 #include "base/text.h"
 #include "format/orbax/orbax.h"
 #include "format/raw_chunks.h"
+#include "format/zarr/zarr_array.h"
+#include "format/zarr/zarr_store.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
 #include "model/dtype.h"
 #include "parse/msgpack.h"
+#include "parse/pickle_strings.h"
+#include "parse/zarr_metadata.h"
 #include "source/source.h"
 
 #include <math.h>
@@ -33,6 +42,8 @@ struct reading {
 	size_t prefix; /* bytes of the name before the leaf's own */
 	uint32_t source;
 	uint64_t *total;
+	struct zarr_store *store; /* or NULL */
+	const struct pk_strings *arrays;
 };
 
 /* ---- arrays ---- */
@@ -263,14 +274,121 @@ static int add_value(struct reading *r, const struct msgpack *v, struct ckpt_err
 	return add_object(r, &text, NULL, e);
 }
 
-/* ---- the tree ---- */
+/* ---- arrays beside it ---- */
 
-static bool is_placeholder(const struct msgpack *v)
+static const char placeholder[] = "PLACEHOLDER://";
+
+/* {"0": 10, "1": 5}, or a list, as [10,5]. */
+static void put_sizes(struct buf *b, const char *key, const struct msgpack *v)
 {
-	return (v->kind == MSGPACK_TEXT &&
-		bytes_begin(v->text, (size_t)v->len, "PLACEHOLDER://")) ||
-	       (msgpack_is_text(msgpack_get(v, "driver"), "zarr") && msgpack_get(v, "kvstore"));
+	const struct msgpack *m[CKPT_MAX_DIMS];
+	bool is_map = v && v->kind == MSGPACK_MAP, is_list = v && v->kind == MSGPACK_LIST;
+	size_t n = 0;
+
+	if (is_map && v->n <= CKPT_MAX_DIMS && numbered(v, m, v->n))
+		n = v->n;
+	for (const struct msgpack *d = is_list ? v->first : NULL; d && n < CKPT_MAX_DIMS;
+	     d = d->next)
+		m[n++] = d;
+	buf_printf(b, "\"%s\":[", key);
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s%lld", i ? "," : "",
+			   m[i]->kind == MSGPACK_INT ? (long long)m[i]->integer : -1LL);
+	/* What is something else is refused. */
+	buf_str(b, (is_map || is_list) && v->n == n ? "]," : "-],");
 }
+
+/* The .zarray that T5X's description amounts to. */
+static void put_zarray(struct buf *b, const struct msgpack *spec)
+{
+	const struct msgpack *about = msgpack_get(spec, "metadata");
+	const struct msgpack *codec = msgpack_get(msgpack_get(about, "compressor"), "id");
+	const struct msgpack *dtype = msgpack_get(spec, "dtype");
+	const char *name = dtype && dtype->kind == MSGPACK_TEXT ? dtype->text : "";
+	enum ckpt_dtype t = ckpt_dtype_by_name(name, strlen(name));
+	const char *npy = t == CKPT_DTYPE_NONE ? name : dtype_info(t)->npy;
+
+	if (t != CKPT_DTYPE_NONE && npy[1] == 'V')
+		npy = name;
+	buf_str(b, "{\"zarr_format\":2,\"filters\":null,\"fill_value\":null,\"order\":\"C\",");
+	put_sizes(b, "shape", msgpack_get(about, "shape"));
+	put_sizes(b, "chunks", msgpack_get(about, "chunks"));
+	buf_str(b, "\"dtype\":");
+	buf_json_str(b, npy, strlen(npy));
+	buf_str(b, ",\"compressor\":");
+	if (codec && codec->kind == MSGPACK_TEXT) {
+		buf_str(b, "{\"id\":");
+		buf_json_str(b, codec->text, (size_t)codec->len);
+		buf_str(b, "}}");
+	} else {
+		buf_str(b, "null}");
+	}
+}
+
+/* The array `name`, which has no .zarray. */
+static int add_described(struct reading *r, const struct msgpack *spec, const char *name,
+			 size_t len, struct ckpt_err *e)
+{
+	struct buf text CLEANUP(buf_release) = BUF_INIT((size_t)1 << 20);
+	struct buf fqn CLEANUP(buf_release) = BUF_INIT((size_t)1 << 20);
+	struct zarr_array a;
+	int rc;
+
+	put_zarray(&text, spec);
+	buf_add(&fqn, r->name.fqn.data, r->prefix);
+	buf_add(&fqn, name, len);
+	if (text.err || fqn.err)
+		return err_nomem(e);
+	rc = zarr_parse(text.data, text.len, false, &a, e);
+	if (rc <= 0)
+		return rc ? err_wrap(e, "the description of array '%s'", FQN_TEXT(name, len)) : 0;
+	return zarr_add_array(
+		r->store,
+		&(struct zarr_name){
+			.name = name, .name_len = len, .fqn = fqn.data, .fqn_len = fqn.len },
+		&a, false, r->w, r->total, e);
+}
+
+/* Is it in place of an array beside the file? Then *ret is the array's name. */
+static bool stands_for(const struct msgpack *v, const char **ret, size_t *ret_len)
+{
+	const struct msgpack *path = msgpack_get(msgpack_get(v, "kvstore"), "path");
+	size_t n = sizeof(placeholder) - 1;
+
+	if (v->kind == MSGPACK_TEXT && bytes_begin(v->text, (size_t)v->len, placeholder)) {
+		*ret = v->text + n;
+		*ret_len = (size_t)v->len - n;
+		return true;
+	}
+	if (!msgpack_is_text(msgpack_get(v, "driver"), "zarr") || !path ||
+	    path->kind != MSGPACK_TEXT)
+		return false;
+	n = (size_t)path->len;
+	while (n && path->text[n - 1] == '/')
+		n--;
+	*ret_len = n;
+	while (n && path->text[n - 1] != '/')
+		n--;
+	*ret = path->text + n;
+	*ret_len -= n;
+	return true;
+}
+
+static int add_beside(struct reading *r, const struct msgpack *v, const char *name, size_t len,
+		      struct ckpt_err *e)
+{
+	char why[200];
+
+	if (r->arrays && pk_find(r->arrays, name, len))
+		return 0;
+	if (r->store && v->kind == MSGPACK_MAP)
+		return add_described(r, v, name, len, e);
+	(void)snprintf(why, sizeof(why), "it is the array '%s' beside the file, and there is none",
+		       FQN_TEXT(name, len));
+	return add_object(r, NULL, why, e);
+}
+
+/* ---- the tree ---- */
 
 static void mark_found(struct reading *r)
 {
@@ -285,12 +403,15 @@ static void mark_found(struct reading *r)
 
 static int walk(struct reading *r, const struct msgpack *v, struct ckpt_err *e)
 {
-	size_t n = r->name.n;
+	size_t n = r->name.n, len;
+	const char *name;
 	uint64_t i = 0;
 	int rc = 0;
 
-	if (v->kind == MSGPACK_NIL || is_placeholder(v))
+	if (v->kind == MSGPACK_NIL)
 		return 0;
+	if (stands_for(v, &name, &len))
+		return add_beside(r, v, name, len, e);
 	if (msgpack_get(v, "__msgpack_chunked_array__")) {
 		mark_found(r);
 		return add_chunked(r, v, e);
@@ -301,10 +422,10 @@ static int walk(struct reading *r, const struct msgpack *v, struct ckpt_err *e)
 	}
 	for (const struct msgpack *m = v->first; !rc && m; m = m->next, i++) {
 		char position[24];
-		int len = snprintf(position, sizeof(position), "%llu", (unsigned long long)i);
+		int digits = snprintf(position, sizeof(position), "%llu", (unsigned long long)i);
 
 		rc = m->key ? orbax_name_add(&r->name, m->key, m->key_len, false, e)
-			    : orbax_name_add(&r->name, position, (size_t)len, true, e);
+			    : orbax_name_add(&r->name, position, (size_t)digits, true, e);
 		if (!rc)
 			rc = walk(r, m, e);
 		orbax_name_cut(&r->name, n);
@@ -313,12 +434,17 @@ static int walk(struct reading *r, const struct msgpack *v, struct ckpt_err *e)
 }
 
 int orbax_flax_read(struct place *place, const char *file, const struct orbax_name *prefix,
-		    struct orbax_tree *t, struct catalog_writer *w, uint64_t *total,
-		    struct ckpt_err *e)
+		    struct orbax_tree *t, struct zarr_store *store, const struct pk_strings *arrays,
+		    struct catalog_writer *w, uint64_t *total, struct ckpt_err *e)
 {
 	struct arena a CLEANUP(arena_release) = ARENA_INIT(MSGPACK_MAX_MEMORY);
 	struct source *s CLEANUP(source_freep) = NULL;
-	struct reading r = { .t = t, .w = w, .name = ORBAX_NAME_INIT, .total = total };
+	struct reading r = { .t = t,
+			     .w = w,
+			     .name = ORBAX_NAME_INIT,
+			     .total = total,
+			     .store = store,
+			     .arrays = arrays };
 	struct msgpack *root;
 	struct blob b;
 	int rc = place_file(place, file, &s, e);

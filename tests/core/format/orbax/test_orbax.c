@@ -409,6 +409,43 @@ START_TEST(flax_files_are_opened_by_name_or_directory)
 }
 END_TEST
 
+/* T5X describes arrays in msgpack, and in 2021 wrote no .zarray. */
+START_TEST(arrays_are_read_as_msgpack_describes_them)
+{
+	static const char spec[] = "\x83\xa1"
+				   "a\x84\xa6"
+				   "driver\xa4"
+				   "zarr\xa5"
+				   "dtype\xa5uint8\xa7kvstore\x81\xa4path\xa6x/t.a/"
+				   "\xa8metadata\x82\xa5shape\x81\xa1"
+				   "0\x02\xa6"
+				   "chunks\x81\xa1"
+				   "0\x01\xa1"
+				   "b\xb1PLACEHOLDER://t.b\xa1"
+				   "c\xb1PLACEHOLDER://t.c";
+	autofree uint8_t *p = NULL;
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_object o;
+	uint64_t n;
+
+	put_file(dir_fd, "checkpoint", spec, sizeof(spec) - 1);
+	make("t.a");
+	put_text("t.a/0", "x");
+	put_text("t.a/1", "y");
+	make("t.b");
+	put_text("t.b/.zarray", byte_of_two);
+	put_text("t.b/0", "zz");
+	EXPECT_NAMES("", "t.a t.b c ");
+	ck_assert_msg(!open_at(dir, true, &c, &e), "%s", e.msg);
+	p = read_tensor(c, "t.a", &n, &e);
+	ck_assert_msg(p && n == 2 && !memcmp(p, "xy", 2), "%s", e.msg);
+	ckpt_object(c, 0, &o);
+	ck_assert_str_eq(o.fault, "it is the array 't.c' beside the file, and there is none");
+	ckpt_close(c);
+}
+END_TEST
+
 /* ---- hostile trees ---- */
 
 static size_t put_leaf(struct buf *b, const char *key)
