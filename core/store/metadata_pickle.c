@@ -5,6 +5,7 @@
  *	                storage_data         {MetadataIndex: _StorageInfo}
  *	                storage_meta         StorageMeta; torch's only
  *	                version
+ *	                mcore_data           {fqn: {}}, of tensors; Megatron's only
  *
  * Objects are written as the pickler writes objects without __reduce__: class, NEWOBJ, and BUILD
  * with the dict of their attributes. Repeated classes and names are written once; the numbers in
@@ -30,6 +31,7 @@ struct graph {
 	struct pickle_writer w;
 	struct ckpt_err *e;
 	bool hyper; /* HyperParallel's, else torch's */
+	bool mcore; /* torch's as Megatron-core writes it */
 	const char *metadata_module, *storage_module, *storage_class;
 	/* Memo numbers + 1 of call results that all tensors share; 0 before the first. */
 	uint32_t layout, formats[CKPT_MEMORY_PRESERVE + 1];
@@ -361,6 +363,27 @@ static void put_storage_meta(struct graph *g, const struct ckpt_storage_meta *s,
 	end_attrs(g);
 }
 
+/* ---- mcore_data ---- */
+
+/* Tensors that Megatron-core stores in another shape would have more than an empty dict. */
+static void put_mcore_data(struct graph *g, const struct ckpt_metadata *md)
+{
+	size_t n = 0;
+
+	put_text(g, "mcore_data");
+	pw_op(&g->w, OP_EMPTY_DICT);
+	for (size_t i = 0; i < md->n_entries; i++) {
+		const struct ckpt_meta_entry *t = &md->entries[i];
+
+		if (!t->is_tensor)
+			continue;
+		pw_batch(&g->w, OP_SETITEMS, n++);
+		pw_str(&g->w, t->fqn, t->fqn_len);
+		pw_op(&g->w, OP_EMPTY_DICT);
+	}
+	pw_batches_end(&g->w, OP_SETITEMS, n);
+}
+
 /* ---- all of it ---- */
 
 static int put_metadata(struct graph *g, const struct ckpt_metadata *md, struct buf *ret)
@@ -380,6 +403,8 @@ static int put_metadata(struct graph *g, const struct ckpt_metadata *md, struct 
 			put_storage_meta(g, &md->storage, start);
 		put_text(g, "version");
 		put_text_or_none(g, md->version);
+		if (g->mcore)
+			put_mcore_data(g, md);
 	}
 	end_attrs(g);
 	code = pw_end(&g->w);
@@ -389,14 +414,26 @@ static int put_metadata(struct graph *g, const struct ckpt_metadata *md, struct 
 	return rc;
 }
 
-int metadata_pickle_dcp(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e)
+static int put_torch(bool mcore, const struct ckpt_metadata *md, struct buf *ret,
+		     struct ckpt_err *e)
 {
 	struct graph g = { .e = e,
+			   .mcore = mcore,
 			   .metadata_module = TORCH "metadata",
 			   .storage_module = TORCH "filesystem",
 			   .storage_class = "_StorageInfo" };
 
 	return put_metadata(&g, md, ret);
+}
+
+int metadata_pickle_dcp(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e)
+{
+	return put_torch(false, md, ret, e);
+}
+
+int metadata_pickle_megatron(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e)
+{
+	return put_torch(true, md, ret, e);
 }
 
 int metadata_pickle_hyperparallel(const struct ckpt_metadata *md, struct buf *ret,

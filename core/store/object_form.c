@@ -253,6 +253,48 @@ static int to_pickle(enum object_form from, const void *data, size_t len, struct
 	return rc < 0 ? rc : 0;
 }
 
+/* A pickle of a list of the value of a pickle, or of the bytes if they are something else. */
+static int list_pickle(const struct buf *value, struct buf *ret, struct ckpt_err *e)
+{
+	static const char open_list[] = { OP_EMPTY_LIST }, close_list[] = { OP_APPEND, OP_STOP };
+	struct buf bytes = BUF_INIT(ret->max);
+	const struct buf *v = value;
+	int rc = is_pickle((const uint8_t *)value->data, value->len, e);
+
+	if (rc < 0)
+		return rc;
+	if (!rc) {
+		add_bytes_pickle(value->data, value->len, &bytes);
+		v = &bytes;
+	}
+	if (bytes.err) {
+		rc = err_sys(e, bytes.err, "object of %zu bytes", value->len);
+	} else {
+		/* The list is begun after PROTO and its operand, and ended in place of STOP. */
+		buf_add(ret, v->data, 2);
+		buf_add(ret, open_list, sizeof(open_list));
+		buf_add(ret, (const char *)v->data + 2, v->len - 3);
+		buf_add(ret, close_list, sizeof(close_list));
+		rc = 0;
+	}
+	buf_release(&bytes);
+	return rc;
+}
+
+static int to_listed(enum object_form from, const void *data, size_t len, struct buf *ret,
+		     struct ckpt_err *e)
+{
+	CLEANUP(buf_release) struct buf value = BUF_INIT(ret->max);
+	CLEANUP(buf_release) struct buf list = BUF_INIT(ret->max);
+	int rc = to_pickle(from, data, len, &value, e);
+
+	if (!rc && !value.err)
+		rc = list_pickle(&value, &list, e);
+	if (!rc && (value.err || list.err))
+		rc = err_sys(e, value.err ? value.err : list.err, "object of %zu bytes", len);
+	return rc ? rc : torch_item_wrap(list.data, list.len, ret, e);
+}
+
 int object_convert(enum object_form from, enum object_form to, const void *data, size_t len,
 		   struct buf *ret, struct ckpt_err *e)
 {
@@ -262,6 +304,8 @@ int object_convert(enum object_form from, enum object_form to, const void *data,
 		buf_add(ret, data, len);
 	else if (to == OBJECT_TORCH)
 		rc = to_torch(from, data, len, ret, e);
+	else if (to == OBJECT_LISTED)
+		rc = to_listed(from, data, len, ret, e);
 	else
 		rc = to_pickle(from, data, len, ret, e);
 	return !rc && ret->err ? err_sys(e, ret->err, "object of %zu bytes", len) : rc;

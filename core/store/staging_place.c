@@ -128,6 +128,8 @@ static bool is_checkpoint_file(const char *name)
 		"__[0-9]*_[0-9]*.distcp",
 		"__[0-9]*.metadata", /* torch DCP, one for each rank */
 		"__[0-9]*.metadata.tmp",
+		"metadata.json", /* Megatron-core, beside those of torch DCP */
+		"common.pt",
 		"_rank[0-9]*_.safetensors", /* HyperParallel */
 		"_rank[0-9]*_.bytes",
 		"*_rank[0-9]*.bytes",

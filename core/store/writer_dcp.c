@@ -2,11 +2,13 @@
 #include "store/writer_dcp.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "store/dcp_file.h"
+#include "store/megatron_form.h"
 #include "store/metadata_pickle.h"
 #include "store/staging.h"
 #include "store/writer_base.h"
@@ -307,16 +309,117 @@ static int write_files(struct writer *w, const struct jobs *jobs, struct ckpt_sa
 	return k.rc;
 }
 
+/* ---- Megatron-core's own ---- */
+
+static bool is_common(const char *fqn, size_t len)
+{
+	return bytes_are(fqn, len, MEGATRON_COMMON_NAME);
+}
+
+static int check_name(const struct ckpt_write_item *item, struct ckpt_err *e)
+{
+	const struct ckpt_meta_index *x = &item->index;
+	char shown[128];
+
+	if (item->type != CKPT_WRITE_BYTE_IO || megatron_is_part(x->fqn, x->fqn_len))
+		return 0;
+	return err_set(e, EINVAL,
+		       "'%s': Megatron-core's objects are called NAME/shard_OFFSET_SHAPE, such as "
+		       "'%.80s%s'",
+		       text_show(x->fqn, x->fqn_len, shown, sizeof(shown)), shown,
+		       MEGATRON_WHOLE_PART);
+}
+
+static int write_common(struct writer *w, const struct ckpt_write_item *item,
+			struct ckpt_save_planner *planner, struct ckpt_err *e)
+{
+	const struct outfile_opts opts = { w->opts.buffer, w->opts.progress, w->opts.arg };
+	CLEANUP(outfile_release) struct outfile f = OUTFILE_INIT;
+	struct ckpt_data s = { 0 };
+	int rc = ckpt_save_planner_get_data(planner, item, &s, e);
+
+	if (!rc)
+		rc = outfile_open(&f, w->base.staging, MEGATRON_COMMON_NAME, &opts, e);
+	if (!rc)
+		rc = outfile_source(&f, &s, e);
+	if (!rc)
+		rc = outfile_finish(&f, e);
+	ckpt_data_close(&s);
+	return rc;
+}
+
+/* common.pt becomes a file of its own; *ret are the other items. */
+static int take_common(struct writer *w, const struct ckpt_save_plan *plan,
+		       struct ckpt_save_planner *planner, struct ckpt_save_plan *ret,
+		       struct ckpt_err *e)
+{
+	struct ckpt_write_item *rest = writer_array(&w->base, plan->n_items, sizeof(*rest), e);
+	int rc = rest ? 0 : -ENOMEM;
+
+	*ret = *plan;
+	ret->items = rest;
+	ret->n_items = 0;
+	for (size_t i = 0; !rc && i < plan->n_items; i++) {
+		const struct ckpt_write_item *item = &plan->items[i];
+
+		if (item->type == CKPT_WRITE_BYTE_IO &&
+		    is_common(item->index.fqn, item->index.fqn_len)) {
+			rc = write_common(w, item, planner, e);
+			continue;
+		}
+		rc = check_name(item, e);
+		rest[ret->n_items++] = *item;
+	}
+	return rc;
+}
+
+/* Everything but common.pt in *md; and the files beside .metadata. */
+static int finish_megatron(struct writer *w, struct ckpt_metadata *md, struct ckpt_err *e)
+{
+	CLEANUP(buf_release) struct buf common = BUF_INIT(1 << 16);
+	struct ckpt_meta_entry *rest = writer_array(&w->base, md->n_entries, sizeof(*rest), e);
+	size_t n = 0;
+	bool has = false;
+	int rc = 0;
+
+	if (!rest)
+		return -ENOMEM;
+	for (size_t i = 0; i < md->n_entries; i++) {
+		const struct ckpt_meta_entry *t = &md->entries[i];
+		bool file = !t->is_tensor && is_common(t->fqn, t->fqn_len);
+
+		has |= file || bytes_are(t->fqn, t->fqn_len, MEGATRON_COMMON_PART);
+		if (!file)
+			rest[n++] = *t;
+	}
+	md->entries = rest;
+	md->n_entries = n;
+	if (!has)
+		rc = megatron_put_common(&common, e);
+	if (!rc && !has)
+		rc = staging_put(w->base.staging, MEGATRON_COMMON_NAME, common.data, common.len, e);
+	return rc ? rc
+		  : staging_put(w->base.staging, MEGATRON_JSON_NAME, megatron_json,
+				strlen(megatron_json), e);
+}
+
+/* ---- all of a rank ---- */
+
 static int write_data(void *self, const struct ckpt_save_plan *plan,
 		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
 		      struct ckpt_err *e)
 {
 	struct writer *w = self;
+	struct ckpt_save_plan rest;
 	struct jobs jobs;
 	int rc = check_prefix(plan, e);
 
 	if (!rc) /* a rank without items creates its files, too */
 		rc = writer_begin_data(&w->base, plan->n_items + 1, e);
+	if (!rc && w->opts.megatron) {
+		rc = take_common(w, plan, planner, &rest, e);
+		plan = &rest;
+	}
 	if (!rc)
 		rc = plan_files(w, plan, &jobs, e);
 	if (!rc)
@@ -335,8 +438,11 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 	int rc = writer_join_results(&w->base, all, n, &whole, e);
 
 	whole.version = "1.0.0";
+	if (!rc && w->opts.megatron)
+		rc = finish_megatron(w, &whole, e);
 	if (!rc)
-		rc = metadata_pickle_dcp(&whole, &pickle, e);
+		rc = w->opts.megatron ? metadata_pickle_megatron(&whole, &pickle, e)
+				      : metadata_pickle_dcp(&whole, &pickle, e);
 	if (!rc)
 		rc = staging_put(w->base.staging, ".metadata", pickle.data, pickle.len, e);
 	return rc ? rc : writer_commit(&w->base, e);

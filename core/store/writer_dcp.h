@@ -10,6 +10,12 @@
  *	struct ckpt_storage_writer w = { 0 };
  *	writer_dcp_new(&opts, &w, &e);
  *
+ * With `megatron`, those of Megatron-core's dist_checkpointing (megatron_form.h):
+ *
+ *	DEST/metadata.json
+ *	DEST/common.pt            the bytes called common.pt; if there are neither these nor others
+ *	                          called common_state/shard_0_1, one that says next to nothing
+ *
  * DEST appears when everything is written (staging.h). Items are distributed over files, and
  * ordered, as by torch; but they are aligned to 64 bytes (dcp_file.h). The same plans and data give
  * the same files.
@@ -29,6 +35,7 @@ struct ckpt_storage_writer;
 enum { WRITER_DCP_MAX_THREADS = 1024 };
 
 struct writer_dcp_opts {
+	bool megatron;	    /* for Megatron-core; planner_data should be left out */
 	bool overwrite;	    /* replace a checkpoint at DEST */
 	bool file_per_item; /* single_file_per_rank=False; else one file per thread */
 	int zstd_level;	    /* 0: uncompressed; else 1 to 22, or a negative level of zstd */

@@ -222,6 +222,36 @@ static struct buf write_md(const struct ckpt_metadata *md, bool hyper)
 	return b;
 }
 
+/* Besides, Megatron's has an empty dict for every tensor. */
+static void check_megatron(const struct ckpt_metadata *md)
+{
+	struct buf b = BUF_INIT((size_t)1 << 30);
+	struct ckpt_err e = { 0 };
+	struct pk_value root;
+	const struct pk_value *data, *v;
+	struct pickle *p;
+	size_t n = 0;
+
+	ck_assert_msg(!metadata_pickle_megatron(md, &b, &e), "%s", e.msg);
+	p = load(b.data, b.len);
+	root = pickle_root(p);
+	data = attr(&root, "mcore_data");
+	ck_assert_int_eq(data->type, PK_DICT);
+	for (size_t i = 0; i < md->n_entries; i++) {
+		const struct ckpt_meta_entry *t = &md->entries[i];
+
+		v = t->is_tensor ? data->n->v + 2 * n++ : NULL;
+		if (!v)
+			continue;
+		ck_assert_uint_eq(v->s->len, t->fqn_len);
+		ck_assert_mem_eq(v->s->data, t->fqn, t->fqn_len);
+		ck_assert(v[1].type == PK_DICT && !v[1].n->len);
+	}
+	ck_assert_uint_eq(data->n->len, n);
+	pickle_free(p);
+	buf_release(&b);
+}
+
 /* The graph as text, where a path object is the text that it was made of. */
 static struct buf print(const struct pk_value *v)
 {
@@ -500,6 +530,8 @@ START_TEST(what_is_written_comes_back)
 		struct pickle *p = load(b.data, b.len);
 		struct pk_value v = pickle_root(p);
 
+		if (!hyper)
+			check_megatron(&md);
 		back = read_metadata(&v, hyper);
 		same_metadata(&md, &back);
 		REQUIRE(b.len == again.len && !memcmp(b.data, again.data, b.len));

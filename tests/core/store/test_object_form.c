@@ -2,8 +2,10 @@
 #include "suites.h"
 
 #include "base/buf.h"
+#include "base/checked.h"
 #include "base/err.h"
 #include "fault.h"
+#include "store/megatron_form.h"
 #include "store/object_form.h"
 #include "store/object_same.h"
 #include "store/torch_item.h"
@@ -312,6 +314,83 @@ START_TEST(what_one_form_becomes_in_the_other_is_the_same_however_long)
 	ck_assert_int_eq(object_same(&x, &y, &e), -ENOTSUP);
 	buf_release(&archive);
 	free(raw);
+}
+END_TEST
+
+/* ---- lists of one ---- */
+
+static void lists(enum object_form from, const void *p, size_t n, const char *want, size_t want_n)
+{
+	struct buf got = pickle_in(convert(from, OBJECT_LISTED, p, n));
+
+	is(&got, want, want_n);
+}
+
+START_TEST(megatron_has_a_value_in_a_list)
+{
+	/* Memory and frames of the value stay as they are. */
+	static const char framed[] = "\x80\4\x95\3\0\0\0\0\0\0\0K\7.";
+	static const char framed_list[] = "\x80\4]\x95\3\0\0\0\0\0\0\0K\7a.";
+	struct buf archive = convert(OBJECT_PICKLE, OBJECT_TORCH, seven, sizeof(seven));
+
+	lists(OBJECT_PICKLE, seven, sizeof(seven), "\x80\2]K\7a.", 7);
+	lists(OBJECT_TORCH, archive.data, archive.len, "\x80\2]K\7a.", 7);
+	lists(OBJECT_JSON, "7\n", 2, "\x80\2]K\7a.", 7);
+	lists(OBJECT_PICKLE, framed, sizeof(framed) - 1, framed_list, sizeof(framed_list) - 1);
+	lists(OBJECT_PICKLE, "raw", 3,
+	      "\x80\4]\x8e\3\0\0\0\0\0\0\0raw"
+	      "a.",
+	      17);
+	/* With a storage in it, it needs the rest of its archive. */
+	lists(OBJECT_PICKLE, storage, sizeof(storage),
+	      "\x80\4]\x8e\12\0\0\0\0\0\0\0\x80\2X\1\0\0\0000Q.a.", 24);
+	buf_release(&archive);
+}
+END_TEST
+
+START_TEST(a_list_without_memory_is_a_clean_error)
+{
+	int failed = 0;
+
+	FAULT_LOOP(FAULT_ALLOC)
+	{
+		struct buf b = BUF_INIT(1 << 20);
+		struct ckpt_err e = { 0 };
+		int rc = object_convert(OBJECT_PICKLE, OBJECT_LISTED, "raw", 3, &b, &e);
+
+		(void)fault_off();
+		failed += rc < 0;
+		if (rc)
+			ck_assert_msg(rc == -ENOMEM && e.code == ENOMEM && e.msg[0], "%s", e.msg);
+		buf_release(&b);
+	}
+	ck_assert_int_gt(failed, 2);
+}
+END_TEST
+
+START_TEST(names_of_parts)
+{
+	static const char *const good[] = { "k/shard_0_1", "a.b_c/shard_0.12_2.13", "/shard_1_2" };
+	static const char *const bad[] = { "",
+					   "k",
+					   "k/shard_0",
+					   "k/shard_0_",
+					   "k/shard__1",
+					   "k/shard_0_1.",
+					   "k/shard_0._1",
+					   "k/shard_0_1x",
+					   "k/l/shard_0_1",
+					   "k/shard_a_1",
+					   "shard_0_1",
+					   "k/shard_.0_1" };
+
+	for (size_t i = 0; i < ARRAY_LEN(good); i++)
+		ck_assert_msg(megatron_is_part(good[i], strlen(good[i])), "%s", good[i]);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		ck_assert_msg(!megatron_is_part(bad[i], strlen(bad[i])), "%s", bad[i]);
+	/* No byte beyond the end is looked at. */
+	ck_assert(!megatron_is_part("k/shard_0_12", strlen("k/shard_0_")));
+	ck_assert(megatron_is_part("k/shard_0_1_", strlen("k/shard_0_1")));
 }
 END_TEST
 

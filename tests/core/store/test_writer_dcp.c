@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "dir_util.h"
 #include "fault.h"
 #include "file/pt_write.h"
@@ -15,6 +16,7 @@
 #include "opts_util.h"
 #include "rng.h"
 #include "store/dcp_file.h"
+#include "store/megatron_form.h"
 #include "store/torch_item.h"
 #include "store/writer_dcp.h"
 #include "suites.h"
@@ -494,6 +496,82 @@ START_LOOP_TEST(the_same_again_gives_the_same_files, 2)
 		same_files("first", name);
 	}
 	ck_assert_uint_ge(done, 6 * large->v[0].bytes);
+}
+END_TEST
+
+/* ---- Megatron-core ---- */
+
+/* An entry of every rank's dict: bytes, that is their own name. */
+static void add_bytes(struct scene *s, const char *fqn)
+{
+	struct whole *w = &s->v[s->n];
+
+	*w = (struct whole){ .fqn = fqn, .bytes = strlen(fqn) };
+	w->data = arena_dup(&arena, fqn, w->bytes);
+	share(s, s->n++, false);
+}
+
+static struct buf file_at(const char *name)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct ckpt_err e;
+
+	ck_assert_msg(!io_read_file(path_of(name), &b, &e), "%s", e.msg);
+	return b;
+}
+
+/* Whatever else there is, common.pt is a file, and no item. */
+START_LOOP_TEST(for_megatron_there_are_two_files_more, 4)
+{
+	static const char *const common[] = { NULL, "common.pt", "common_state/shard_0_1",
+					      "rng_state/shard_0.1_2.2" };
+	struct how how = { .opts = { .megatron = true, .threads = 2 } };
+	struct scene *s = scene_of(1000);
+	struct buf b, made = BUF_INIT(1 << 16);
+	struct ckpt_totals t;
+	struct ckpt_err e;
+	struct ckpt *c;
+
+	if (common[_i])
+		add_bytes(s, common[_i]);
+	must_save("x", s, &how);
+	b = file_at("x/metadata.json");
+	ck_assert_ptr_nonnull(strstr(b.data, "\"sharded_backend\": \"torch_dist\""));
+	buf_release(&b);
+	ck_assert_int_eq(megatron_put_common(&made, &e), 0);
+	if (_i == 2) {
+		ck_assert_int_eq(access(path_of("x/common.pt"), F_OK), -1);
+	} else {
+		b = file_at("x/common.pt");
+		if (_i == 1) {
+			made.len = 0;
+			buf_str(&made, common[_i]);
+		}
+		ck_assert_uint_eq(b.len, made.len);
+		ck_assert_mem_eq(b.data, made.data, b.len);
+		buf_release(&b);
+	}
+	buf_release(&made);
+	ck_assert_msg(!ckpt_open(path_of("x"), NULL, NULL, &c, &e), "%s", e.msg);
+	ckpt_totals(c, &t);
+	ck_assert_str_eq(t.format, "megatron");
+	ck_assert_uint_eq(t.tensors, 1);
+	ck_assert_uint_eq(t.objects, _i < 3 ? 1 : 2);
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(bytes_of_another_name_are_refused_for_megatron)
+{
+	struct how how = { .opts = { .megatron = true } };
+	struct scene *s = scene_of(1000);
+	struct ckpt_err e = { 0 };
+
+	add_bytes(s, "lr_scheduler.last_epoch");
+	ck_assert_int_eq(save(path_of("x"), s, &how, &e), -EINVAL);
+	ck_assert_str_eq(e.msg,
+			 "'lr_scheduler.last_epoch': Megatron-core's objects are called "
+			 "NAME/shard_OFFSET_SHAPE, such as 'lr_scheduler.last_epoch/shard_0_1'");
 }
 END_TEST
 
