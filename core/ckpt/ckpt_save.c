@@ -22,7 +22,8 @@ int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret, st
 static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_writer *ret,
 		       struct ckpt_err *e)
 {
-	const struct writer_dcp_opts dcp = { .overwrite = o->overwrite,
+	const struct writer_dcp_opts dcp = { .megatron = o->format == CKPT_MEGATRON,
+					     .overwrite = o->overwrite,
 					     .file_per_item = o->file_per_item,
 					     .zstd_level = o->zstd,
 					     .threads = o->threads,
@@ -38,6 +39,7 @@ static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_write
 
 	switch (o->format) {
 	case CKPT_DCP:
+	case CKPT_MEGATRON:
 		return writer_dcp_new(&dcp, ret, e);
 	case CKPT_HYPERPARALLEL:
 		return writer_hyperparallel_new(&hp, ret, e);
@@ -77,7 +79,7 @@ int ckpt_save_sized(struct ckpt_comm *comm, const char *path, const struct ckpt_
 	if (rc)
 		return rc;
 	args.options.save_to_minimum_rank = o.save_to_lowest_rank;
-	args.options.no_paths = o.no_paths;
+	args.options.no_paths = o.no_paths || o.format == CKPT_MEGATRON;
 	args.options.cache_plans = o.cache_plans;
 	return save_run(&args, e);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -7,6 +8,7 @@
 #include "ckpt/reshard_internal.h"
 #include "layout/layout.h"
 #include "model/box.h"
+#include "store/megatron_form.h"
 #include "store/writer_safetensors.h"
 #include "tree/view.h"
 
@@ -103,22 +105,78 @@ static void add_tensor(struct resharding *s, size_t i)
 	s->r->tensors++;
 }
 
-static void add_object(struct resharding *s, size_t i)
+/*
+ * Gives an object the name and the form that Megatron-core looks for: those of its own keep theirs,
+ * all others become objects of a single part. 1: its name cannot be made into one; or -ENOMEM.
+ */
+static int to_megatron(struct resharding *s, struct reshard_entry *t, struct ckpt_err *e)
 {
+	/* In files of their own parts are not in lists. */
+	bool bare = !strcmp(s->c->totals.format, "megatron-zarr");
+	const size_t tail = strlen(MEGATRON_WHOLE_PART);
+	char *name;
+
+	t->to = OBJECT_TORCH;
+	if (bytes_are(t->fqn, t->fqn_len, MEGATRON_COMMON_NAME))
+		return 0;
+	if (megatron_is_part(t->fqn, t->fqn_len)) {
+		t->to = bare ? OBJECT_LISTED : OBJECT_TORCH;
+		return 0;
+	}
+	if (memchr(t->fqn, '/', t->fqn_len))
+		return 1;
+	name = arena_alloc(&s->a, t->fqn_len + tail);
+	if (!name)
+		return err_nomem(e);
+	memcpy(name, t->fqn, t->fqn_len);
+	memcpy(name + t->fqn_len, MEGATRON_WHOLE_PART, tail);
+	t->fqn = name;
+	t->fqn_len += (uint32_t)tail;
+	t->to = OBJECT_LISTED;
+	return 0;
+}
+
+static int add_object(struct resharding *s, size_t i, struct ckpt_err *e)
+{
+	struct reshard_entry *t = &s->entries[s->n];
 	struct ckpt_object o;
+	int rc = 0;
 
 	ckpt_object(s->c, i, &o);
 	if (o.fault) {
 		warn(s, "'%s' is left out: %s", FQN_TEXT(o.fqn, o.fqn_len), o.fault);
-		return;
+		return 0;
 	}
-	s->entries[s->n++] =
-		(struct reshard_entry){ .fqn = o.fqn,
-					.fqn_len = (uint32_t)o.fqn_len,
-					.number = (uint32_t)i,
-					.form = (uint8_t)ckpt_object_form(s->c->engine, &o) };
+	*t = (struct reshard_entry){ .fqn = o.fqn,
+				     .fqn_len = (uint32_t)o.fqn_len,
+				     .number = (uint32_t)i,
+				     .form = (uint8_t)ckpt_object_form(s->c->engine, &o),
+				     .to = s->r->format == CKPT_DCP ? OBJECT_TORCH
+								    : OBJECT_PICKLE };
+	if (s->r->format == CKPT_MEGATRON)
+		rc = to_megatron(s, t, e);
+	if (rc > 0)
+		warn(s, "'%s' is left out: names of Megatron-core's objects have no '/'",
+		     FQN_TEXT(o.fqn, o.fqn_len));
+	if (rc)
+		return rc < 0 ? rc : 0;
+	s->n++;
 	s->total += o.length;
 	s->r->objects++;
+	return 0;
+}
+
+static int list_objects(struct resharding *s, size_t n, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	if (n && s->r->format == CKPT_SAFETENSORS) {
+		warn(s, "%zu objects are left out: safetensors files hold tensors alone", n);
+		return 0;
+	}
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = add_object(s, i, e);
+	return rc;
 }
 
 static int list_entries(struct resharding *s, struct ckpt_err *e)
@@ -135,11 +193,8 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 	for (size_t i = 0; i < tensors; i++)
 		add_tensor(s, i);
 	s->n_tensors = s->n;
-	if (objects && s->r->format == CKPT_SAFETENSORS)
-		warn(s, "%zu objects are left out: safetensors files hold tensors alone", objects);
-	else
-		for (size_t i = 0; i < objects; i++)
-			add_object(s, i);
+	if (list_objects(s, objects, e))
+		return -e->code;
 	for (size_t i = 0; i < s->n; i++) {
 		s->by_name[i] = &s->entries[i];
 		if (!s->r->model && !add_path(s, &s->entries[i]))
@@ -413,11 +468,7 @@ static int write_all(struct resharding *s, struct ckpt_err *e)
 
 static int reshard(struct ckpt *c, const char *dest, struct ckpt_reshard *r, struct ckpt_err *e)
 {
-	struct resharding s = { .c = c,
-				.r = r,
-				.dest = dest,
-				.a = ARENA_INIT(SIZE_MAX),
-				.to = r->format == CKPT_DCP ? OBJECT_TORCH : OBJECT_PICKLE };
+	struct resharding s = { .c = c, .r = r, .dest = dest, .a = ARENA_INIT(SIZE_MAX) };
 	int rc;
 
 	r->tensors = r->objects = r->bytes = 0;

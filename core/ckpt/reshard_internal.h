@@ -25,7 +25,7 @@ struct reshard_entry {
 	const struct ckpt_path_step *path; /* or NULL */
 	uint32_t n_steps;
 	uint8_t dtype, n_dims; /* of a tensor */
-	uint8_t form;	       /* for an object: its enum object_form */
+	uint8_t form, to; /* for an object: its enum object_form, and what it is converted to */
 	bool is_tensor;
 	const uint64_t *shape;
 };
@@ -43,7 +43,6 @@ struct resharding {
 	size_t ranks;
 	struct writer_safetensors_file *added; /* files that are written beside a model's weights */
 	size_t n_added;
-	enum object_form to; /* the form to convert objects to */
 	_Atomic uint64_t written;
 	uint64_t total;
 };

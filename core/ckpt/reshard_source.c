@@ -230,14 +230,14 @@ static int open_object(struct resharding *s, const struct reshard_entry *t, stru
 
 	if (rc)
 		return rc;
-	if (t->form == s->to) {
+	if (t->form == t->to) {
 		*ret = (struct ckpt_data){ .len = ckpt_file_size(f),
 					   .read = object_read,
 					   .close = object_close,
 					   .arg = f };
 		return 0;
 	}
-	rc = convert((enum object_form)t->form, s->to, f, ret, e);
+	rc = convert((enum object_form)t->form, (enum object_form)t->to, f, ret, e);
 	ckpt_file_close(f);
 	return rc ? err_wrap(e, "'%s'", FQN_TEXT(t->fqn, t->fqn_len)) : 0;
 }

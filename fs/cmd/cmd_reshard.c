@@ -21,6 +21,7 @@ static const char *const formats[] = {
 	[CKPT_DCP] = "dcp",
 	[CKPT_HYPERPARALLEL] = "hyperparallel",
 	[CKPT_SAFETENSORS] = "safetensors",
+	[CKPT_MEGATRON] = "megatron",
 };
 
 /* Invalid words were refused when the options were parsed. */
@@ -33,11 +34,14 @@ static enum ckpt_format format_of(const struct options *o)
 	return (enum ckpt_format)i;
 }
 
-static int only_dcp(const char *word, bool given, const struct ckpt_reshard *r, struct ckpt_err *e)
+/* Megatron-core's checkpoints are DCPs, but its reader does not ask for torch's extensions. */
+static int only_dcp(const char *word, bool given, bool megatron_too, const struct ckpt_reshard *r,
+		    struct ckpt_err *e)
 {
-	if (!given || r->format == CKPT_DCP)
+	if (!given || r->format == CKPT_DCP || (megatron_too && r->format == CKPT_MEGATRON))
 		return 0;
-	return err_set(e, EINVAL, "option '%s' is for --format=dcp", word);
+	return err_set(e, EINVAL, "option '%s' is for --format=dcp%s", word,
+		       megatron_too ? " and megatron" : "");
 }
 
 /* Refuses options for opening that have no effect on what is written. */
@@ -80,11 +84,11 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 	int rc;
 
 	r->format = format_of(o);
-	rc = only_dcp("zstd", o->zstd, r, e);
+	rc = only_dcp("zstd", o->zstd, false, r, e);
 	if (!rc)
-		rc = only_dcp("threads", o->threads, r, e);
+		rc = only_dcp("threads", o->threads, true, r, e);
 	if (!rc)
-		rc = only_dcp("file_per_item", o->file_per_item, r, e);
+		rc = only_dcp("file_per_item", o->file_per_item, true, r, e);
 	if (rc)
 		return rc;
 	if (o->zstd > 22)

@@ -21,8 +21,8 @@ except FileNotFoundError:
 
 helper() { python3 "$HERE/reshard.py" "$@"; }
 
-# same A B [all|tensors [incomplete]]: what can be read of A is in B, byte for byte, and nothing else; or of
-# the tensors all that safetensors files can hold.
+# same A B [all|tensors|megatron [incomplete]]: what can be read of A is in B, byte for byte, and nothing else;
+# or of the tensors all that safetensors files can hold; or all tensors, with whatever objects.
 same() {
   ckptfs diff --json --index=:memory: "$1" "$2" >"$T/same" 2>"$T/err" || (($? == 1)) || cat "$T/err"
   ckptfs ls --json --index=:memory: "$1" >"$T/listed"
@@ -76,6 +76,7 @@ test_every_fixture_there_and_back() {
   reshard dcp2 hp2 --format=hyperparallel
   reshard hp2 dcp3 --threads=3
   reshard dcp2 st --format=safetensors --ranks=2
+  reshard "$src" mega --format=megatron --ranks=3 "${some[@]}"
   # Objects have one form in each format; those of torch.save files and of HyperParallel's get one.
   case $format in
     hyperparallel) same "$src" hp "${complete[@]}" ;;
@@ -87,11 +88,14 @@ test_every_fixture_there_and_back() {
   esac
   same "$src" hp tensors "${complete[1]:-}"
   same "$src" dcp tensors "${complete[1]:-}"
+  same "$src" mega megatron
+  is megatron "$(ckptfs info --json --index=:memory: mega | jq -r .format)"
   same dcp2 dcp3
   same hp hp2 tensors
   same hp st tensors
   ckptfs check --data --index=:memory: dcp >/dev/null
   ckptfs check --data --index=:memory: hp >/dev/null
+  ckptfs check --data --index=:memory: mega >/dev/null
   digest "$(dirname "$src")" | cmp - before
   nothing_left_over
 }
@@ -111,7 +115,7 @@ test_a_mount_of_it_is_the_same() {
 
 cases_twice_the_same_files() {
   printf '%s\n' "--ranks=5" "--ranks=3 --zstd --threads=3" "--ranks=2 --file-per-item --jobs=7" \
-    "--format=hyperparallel --ranks=4" "--format=safetensors --ranks=3 --shard-size=2000" \
+    "--format=megatron --ranks=4 --threads=2" "--format=hyperparallel --ranks=4" "--format=safetensors --ranks=3 --shard-size=2000" \
     "--format=safetensors --layout=mesh" "--layout=mesh --save-to-lowest-rank --dtype=bf16"
 }
 test_twice_the_same_files() {
@@ -182,6 +186,69 @@ test_names_and_types_are_those_of_the_tree() {
   [[ $(ls b/tensors) && ! -e b/tensors/model.ids ]]
 }
 
+# ---- Megatron-core ----
+
+listed_objects() { ckptfs ls --json --index=:memory: "$1" | jq -r '.[] | select(.type == "object") | .fqn'; }
+
+# A DCP's objects become objects of one part, lists of one value.
+test_a_megatron_checkpoint_of_a_dcp() {
+  local src
+  src=$(checkpoint mp4_fsdp2_adamw)
+  reshard "$src" x --format=megatron --ranks=2
+  is ".metadata __0_0.distcp __1_0.distcp common.pt metadata.json" "$(find x -type f -printf '%f\n' | sort | xargs)"
+  is '"torch_dist" 1' "$(jq -c '.sharded_backend, .sharded_backend_version' x/metadata.json | xargs -d '\n')"
+  is true "$(ckptfs cat --index=:memory: x objects/common.pt.json | jq '. == {checkpoint_version: 3, iteration: 0}')"
+  listed_objects "$src" | sed 's,$,/shard_0_1,' | sort >want
+  listed_objects x | grep -v '^common.pt$' | sort | diff want -
+  is "$(ckptfs cat --index=:memory: "$src" objects/lr_scheduler.base_lrs.json | jq -c '[.]')" \
+    "$(ckptfs cat --index=:memory: x objects/lr_scheduler.base_lrs%2Fshard_0_1.json | jq -c .)"
+  # As it is one already, it stays what it is.
+  reshard x y --format=megatron
+  diff <(listed_objects x) <(listed_objects y)
+  same x y
+  reshard x z --format=hyperparallel
+  reshard z w --format=megatron --threads=2 --file-per-item
+  same x w
+}
+
+# What Megatron-core wrote keeps its names and its common state, in the one form or the other.
+cases_a_megatron_checkpoint_again() { printf '%s\n' mcore_manual mcore_gpt_dense mcore_zarr mcore_flat; }
+test_a_megatron_checkpoint_again() {
+  local src
+  src=$(echo "$(fixture "$1")"/ckpt/iter_*)
+  [[ -d $src ]] || src=$(checkpoint "$1")
+  reshard "$src" x --format=megatron --ranks=3
+  same "$src" x "$([[ $1 == mcore_zarr ]] && echo tensors || echo all)"
+  diff <(listed_objects "$src") <(listed_objects x)
+  [[ ! -e $src/common.pt ]] || cmp "$src/common.pt" x/common.pt
+  [[ -e x/common.pt ]] || listed_objects x | grep -q '^common_state/shard_0_1$'
+  # The parts of an object in files of their own are in no list.
+  [[ $1 != mcore_zarr ]] ||
+    is '[[{"rank":0}]]' "$(ckptfs cat --index=:memory: x objects/rng_state%2Fshard_0.0_2.2.json | jq -c .)"
+}
+
+test_names_that_megatron_objects_cannot_have() {
+  python3 - <<'END'
+import pickle
+# A torch.save file of the old kind: a pickle of a magic number, of a protocol, of what made it, and the value.
+with open("x.pt", "wb") as f:
+    for v in 0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}, {"a/b": 1, "c": 2}, []:
+        pickle.dump(v, f, 2)
+END
+  ckptfs reshard x.pt x --format=megatron 2>err
+  grep -q "warning: 'a/b' is left out: names of Megatron-core's objects have no '/'$" err || fail "$(cat err)"
+  is "c/shard_0_1 common.pt" "$(listed_objects x | xargs)"
+}
+
+test_a_megatron_checkpoint_is_replaced() {
+  reshard "$ZOO_CKPT" x --format=megatron
+  reshard "$ZOO_CKPT" x --format=megatron --overwrite --ranks=2
+  ckptfs check --data x >/dev/null
+  reshard "$ZOO_CKPT" x --overwrite
+  [[ ! -e x/metadata.json && ! -e x/common.pt ]]
+  same "$ZOO_CKPT" x
+}
+
 # ---- what is said ----
 
 test_it_says_what_it_wrote() {
@@ -193,10 +260,11 @@ test_it_says_what_it_wrote() {
 
 test_options_that_cannot_be() {
   local r=(ckptfs reshard "$ZOO_CKPT" x)
-  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors " "${r[@]}" --format=gguf
+  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors, megatron " "${r[@]}" --format=gguf
   refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=safetensors --zstd
-  refused "option 'threads' is for --format=dcp$" "${r[@]}" --format=hyperparallel --threads=2
-  refused "option 'file_per_item' is for --format=dcp$" "${r[@]}" --format=safetensors --file-per-item
+  refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=megatron --zstd
+  refused "option 'threads' is for --format=dcp and megatron$" "${r[@]}" --format=hyperparallel --threads=2
+  refused "option 'file_per_item' is for --format=dcp and megatron$" "${r[@]}" --format=safetensors --file-per-item
   refused "option 'shard_size' is for --format=safetensors$" "${r[@]}" --shard-size=1G
   refused "option 'experts' is for --model$" "${r[@]}" --experts=split
   refused "option 'zstd': levels are 1 to 22$" "${r[@]}" --zstd=23

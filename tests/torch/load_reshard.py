@@ -42,6 +42,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from compare import Report
+from reshard_jobs import is_part
 from save_random import MESHES, WORLD, comparable, load, random_cut, rng, row_major
 
 ALIGNMENT = 64  # of items in a file
@@ -184,7 +185,7 @@ class Check:
                 self.check("path in the state dict", path == paths[fqn], (path, paths[fqn]))
         self.dcp_values()
 
-    def dcp_storage(self, metadata):
+    def dcp_storage(self, metadata, besides=()):
         """Every chunk and object lies somewhere, each in a place of its own, and nothing else does."""
         where, indexes = {}, {}
         for index, info in metadata.storage_data.items():
@@ -200,7 +201,7 @@ class Check:
                     [i.offset for i in sorted(indexes.get(fqn, []), key=lambda i: i.index)]
             self.check(f"entries of {ascii(fqn)[:80]}", ok, indexes.get(fqn))
         # As torch's, threads that have nothing to write leave empty files.
-        self.names("files", {n for n in os.listdir(self.dest) if n != ".metadata" and
+        self.names("files", {n for n in os.listdir(self.dest) if n not in (".metadata", *besides) and
                              (n in where or os.path.getsize(f"{self.dest}/{n}"))}, where)
         for name, places in where.items():
             at = 0
@@ -239,6 +240,43 @@ class Check:
                 self.tensor("dcp_to_torch_save", fqn, value)
         if self.source.nested and loaded.keys() == self.source.loaded.keys() and not self.job["cast"]:
             self.check("state dict", same_value(nested, self.source.nested), list(nested))
+
+    # ---- Megatron-core
+
+    def megatron(self):
+        """As dist_checkpointing.load reads it: metadata.json, then common.pt without any class, then what is
+        asked for, by torch's planner, where an object is a list of what is in its parts here."""
+        job = self.job
+        with open(f"{self.dest}/metadata.json", encoding="utf-8") as f:
+            config = json.load(f)
+        self.check("metadata.json", (config["sharded_backend"], config["sharded_backend_version"]) ==
+                   ("torch_dist", 1) and set(config) <= {"sharded_backend", "sharded_backend_version",
+                                                         "common_backend", "common_backend_version"}, config)
+        common = torch.load(f"{self.dest}/common.pt", map_location="cpu", weights_only=True)
+        self.check("common.pt", repr(common) == "{'checkpoint_version': 3.0, 'iteration': 0}", common)
+        metadata = FileSystemReader(self.dest).read_metadata()
+        parts = {n if is_part(n) else f"{n}/shard_0_1": n for n in job["objects"]}
+        items = metadata.state_dict_metadata
+        self.names("metadata", items, [*job["tensors"], *parts])
+        self.check("mcore_data", metadata.mcore_data == {n: {} for n in job["tensors"]})
+        self.check("planner_data", not metadata.planner_data, metadata.planner_data)
+        for fqn in job["tensors"]:
+            self.boxes(fqn, [[list(c.offsets), list(c.sizes)] for c in items[fqn].chunks])
+        self.dcp_storage(metadata, besides=("metadata.json", "common.pt"))
+        state = {fqn: blank(item.size, item.properties.dtype) if fqn in job["tensors"] else io.BytesIO()
+                 for fqn, item in items.items()}
+        dcp.load(state, storage_reader=FileSystemReader(self.dest), no_dist=True,
+                 planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
+        for fqn in job["tensors"]:
+            self.tensor("dcp.load", fqn, state[fqn])
+        for part, fqn in parts.items():
+            if part == fqn:  # taken for Megatron-core's own
+                self.object("part", fqn, state[part])
+            elif self.check(f"list of {ascii(fqn)[:80]}", type(state[part]) is list and len(state[part]) == 1):
+                value, = state[part]
+                # A value with tensors in it is an archive, as bytes.
+                self.object("part", fqn, torch.load(io.BytesIO(value), weights_only=False)
+                            if isinstance(value, bytes) and value[:2] == b"PK" else value)
 
     # ---- safetensors
 

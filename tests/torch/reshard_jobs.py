@@ -49,6 +49,11 @@ def fits_safetensors(fqn, tensor):
         (tensor["dtype"] != "float4_e2m1fn_x2" or tensor["shape"] != [])
 
 
+def is_part(fqn):
+    """Is that what Megatron-core calls a part of an object?"""
+    return bool(re.match(r"[^/]*/shard_\d+(\.\d+)*_\d+(\.\d+)*\Z", fqn, re.ASCII | re.DOTALL))
+
+
 # ---- who has what of a tensor
 
 
@@ -213,6 +218,7 @@ class Case:
         yield self.that_fits(self.simple("hp", "hyperparallel", plan))
         yield self.cast()
         yield self.subset()
+        yield self.megatron()
 
     def simple(self, name, kind, plan, **kwargs):
         job = Job(self, name, kind, **kwargs)
@@ -222,6 +228,15 @@ class Case:
     def dcp(self, name, plan, **kwargs):
         job = self.simple(name, "dcp", plan, **kwargs)
         job.options(self.r)
+        return job
+
+    def megatron(self):
+        job = self.dcp("megatron", self.r.choice([Mesh, lambda r, t: Rows(r.randint(1, 9), t)])(self.r, self.tensors))
+        job.kind, job.args[1] = "megatron", "megatron"
+        job.args = [a for a in job.args if not a.startswith("--zstd")]
+        job.more["zstd"] = False
+        # A slash is what is between the name of its objects and their parts, which some names have already.
+        job.objects = {n: o for n, o in job.objects.items() if "/" not in n or is_part(n)}
         return job
 
     def safetensors(self, name, plan):
@@ -297,7 +312,7 @@ class Case:
         self.report.check(where, f"{equal} equal, not {wanted}", equal >= wanted)
 
     def check(self, job):
-        if job.name in ("cast", "subset"):
+        if job.name in ("cast", "subset", "megatron"):
             return
         self.same(job, f"{self.dir}/ckpt", objects=job.name in ("rows", "mesh"))
 

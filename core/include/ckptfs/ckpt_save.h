@@ -40,14 +40,21 @@ enum ckpt_format {
 	CKPT_DCP,	    /* PyTorch Distributed Checkpoint, as of torch 2.14 */
 	CKPT_HYPERPARALLEL, /* HyperParallel's third generation */
 	CKPT_SAFETENSORS,   /* Hugging Face files and index; no objects */
+	/*
+	 * Megatron-core's dist_checkpointing, torch_dist: a DCP with metadata.json and common.pt.
+	 * Bytes are called common.pt, the dict of everything that is not sharded, or
+	 * NAME/shard_OFFSET_SHAPE (ckpt_sharded_object).
+	 */
+	CKPT_MEGATRON,
 };
 
 struct ckpt_save_opts {
 	enum ckpt_format format;
-	bool overwrite;	     /* replace an existing checkpoint, atomically, once all is written */
-	int zstd;	     /* DCP: compression level for items; 0: uncompressed */
-	bool file_per_item;  /* DCP: one file per item instead of per rank or thread */
-	unsigned threads;    /* DCP: writer threads per rank, each with a file of its own; 0: one */
+	bool overwrite;	    /* replace an existing checkpoint, atomically, once all is written */
+	int zstd;	    /* DCP: compression level for items; 0: uncompressed */
+	bool file_per_item; /* DCP, Megatron: one file per item instead of per rank or thread */
+	unsigned threads; /* DCP, Megatron: writer threads per rank, each with a file of its own; 0:
+                             one */
 	uint64_t shard_size; /* safetensors: tensor bytes per file; 0: 5 GB */
 	bool no_paths; /* DCP: leave out planner_data; otherwise entries without a path are written
                           at the top level */

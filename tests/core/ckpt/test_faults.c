@@ -539,6 +539,7 @@ static const struct job jobs[] = {
 	{ "reshard to HyperParallel", reshard, "plain/ckpt", MEMORY, CKPT_HYPERPARALLEL, 0, 0,
 	  "dest" },
 	{ "reshard to safetensors", reshard, NULL, CAST, CKPT_SAFETENSORS, 0, 0, "dest" },
+	{ "reshard to Megatron", reshard, "bytes_items/ckpt", MEMORY, CKPT_MEGATRON, 0, 0, "dest" },
 	{ "save as DCP", save, NULL, MEMORY, CKPT_DCP, 0, 0, "dest" },
 	{ "save over DCP", save, NULL, MEMORY, CKPT_DCP, true, 0, "dest" },
 	{ "save as HyperParallel", save, NULL, MEMORY, CKPT_HYPERPARALLEL, true, 0, "dest" },
