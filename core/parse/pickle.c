@@ -17,11 +17,8 @@ static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct c
 {
 	const struct pk_str *s = pk_intern(p->strings, (const char *)p->in.p, n);
 
-	if (!s && errno == ENOMEM)
-		return err_set(e, ENOMEM, "pickle: out of memory");
 	if (!s)
-		return err_set(e, EFBIG, "pickle: too many strings at byte %llu",
-			       (unsigned long long)pk_reader_pos(&p->in));
+		return pk_no_string(p, e);
 	p->in.p += n;
 	return pk_push(p, (struct pk_value){ .type = type, .s = s }, e);
 }
@@ -62,7 +59,7 @@ static int push_long(struct pickle *p, const uint8_t *bytes, size_t n, struct ck
 	if (n > 8) {
 		s = pk_intern(p->strings, (const char *)bytes, n);
 		return s ? pk_push(p, (struct pk_value){ .type = PK_LONG, .s = s }, e)
-			 : pk_too_big(p, e);
+			 : pk_no_string(p, e);
 	}
 	for (size_t i = 0; i < n; i++)
 		v |= (uint64_t)bytes[i] << (8 * i);
@@ -124,11 +121,13 @@ static int op_global(struct pickle *p, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	module = pk_intern(p->strings, line, len);
+	if (!module)
+		return pk_no_string(p, e);
 	rc = pk_reader_line(&p->in, &line, &len, e);
 	if (rc)
 		return rc;
 	name = pk_intern(p->strings, line, len);
-	return module && name ? pk_add_global(p, module, name, e) : pk_too_big(p, e);
+	return name ? pk_add_global(p, module, name, e) : pk_no_string(p, e);
 }
 
 static int op_stack_global(struct pickle *p, struct ckpt_err *e)
@@ -257,7 +256,7 @@ static int op_text_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		line = text;
 	}
 	s = pk_intern(p->strings, line, len);
-	return s ? pk_push(p, (struct pk_value){ .type = PK_STR, .s = s }, e) : pk_too_big(p, e);
+	return s ? pk_push(p, (struct pk_value){ .type = PK_STR, .s = s }, e) : pk_no_string(p, e);
 }
 
 /* INST: the class's module and name; the arguments are above a mark. */

@@ -187,7 +187,7 @@ int pk_make_set(struct pickle *p, const char *class, struct ckpt_err *e)
 	module = pk_intern(p->strings, "builtins", strlen("builtins"));
 	name = module ? pk_intern(p->strings, class, strlen(class)) : NULL;
 	if (!name)
-		return pk_too_big(p, e);
+		return pk_no_string(p, e);
 	rc = pk_add_global(p, module, name, e);
 	if (!rc)
 		rc = pk_make_tuple(p, 0, e);

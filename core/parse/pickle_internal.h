@@ -57,6 +57,8 @@ struct pickle {
 int pk_bad(const struct pickle *p, const char *what, struct ckpt_err *e);
 /* Reports that the ceiling was reached, or no memory. */
 int pk_too_big(const struct pickle *p, struct ckpt_err *e);
+/* pk_intern has just failed. */
+int pk_no_string(const struct pickle *p, struct ckpt_err *e);
 
 /* ---- pickle_node.c ---- */
 

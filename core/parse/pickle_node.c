@@ -23,6 +23,14 @@ int pk_too_big(const struct pickle *p, struct ckpt_err *e)
 		       p->pool.arena.max_bytes >> 20, (unsigned long long)pk_reader_pos(&p->in));
 }
 
+int pk_no_string(const struct pickle *p, struct ckpt_err *e)
+{
+	if (errno == ENOMEM)
+		return err_set(e, ENOMEM, "pickle: out of memory");
+	return err_set(e, EFBIG, "pickle: too many strings at byte %llu",
+		       (unsigned long long)pk_reader_pos(&p->in));
+}
+
 static void node_free(struct pickle *p, enum pk_type type, struct pk_node *n, unsigned depth)
 {
 	size_t count = type == PK_RECORD ? 0 : type == PK_DICT ? 2 * (size_t)n->len : n->len;
