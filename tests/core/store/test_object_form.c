@@ -348,23 +348,37 @@ START_TEST(megatron_has_a_value_in_a_list)
 }
 END_TEST
 
-START_TEST(a_list_without_memory_is_a_clean_error)
+/* Without memory there is an error, and never another form. */
+START_LOOP_TEST(a_list_without_memory_is_a_clean_error, 3)
 {
+	static const char p[] = "\x80\2}(X\1\0\0\0aK\1X\1\0\0\0b](K\1K\2eu.";
+	struct buf archive = convert(OBJECT_PICKLE, OBJECT_TORCH, p, sizeof(p) - 1);
+	const struct object_bytes from[] = { { OBJECT_PICKLE, "raw", 3 },
+					     { OBJECT_PICKLE, p, sizeof(p) - 1 },
+					     { OBJECT_TORCH, archive.data, archive.len } };
+	const struct object_bytes *x = &from[_i];
+	struct buf want = convert(x->form, OBJECT_LISTED, x->data, x->len);
 	int failed = 0;
 
 	FAULT_LOOP(FAULT_ALLOC)
 	{
 		struct buf b = BUF_INIT(1 << 20);
 		struct ckpt_err e = { 0 };
-		int rc = object_convert(OBJECT_PICKLE, OBJECT_LISTED, "raw", 3, &b, &e);
+		int rc = object_convert(x->form, OBJECT_LISTED, x->data, x->len, &b, &e);
 
 		(void)fault_off();
 		failed += rc < 0;
-		if (rc)
+		if (rc) {
 			ck_assert_msg(rc == -ENOMEM && e.code == ENOMEM && e.msg[0], "%s", e.msg);
+		} else {
+			ck_assert_uint_eq(b.len, want.len);
+			ck_assert_mem_eq(b.data, want.data, want.len);
+		}
 		buf_release(&b);
 	}
 	ck_assert_int_gt(failed, 2);
+	buf_release(&want);
+	buf_release(&archive);
 }
 END_TEST
 
