@@ -203,6 +203,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(q8_0) \
 	X(read_items) \
 	X(recipe) \
+	X(recipe_invert) \
 	X(rename) \
 	X(run) \
 	X(safetensors) \

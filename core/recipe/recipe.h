@@ -158,5 +158,15 @@ struct recipe_out {
 int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
 		 struct ckpt_err *e);
 void recipe_out_release(struct recipe_out *o);
+/*
+ * Runs the recipe backwards: the names of `in` are those of results, and *ret are the tensors that
+ * the recipe would make them from, in its first alternatives. Axes in brackets are axes, but if the
+ * rounds of the outermost loops differ, the tensors of each round have names of their own. Padding
+ * is left out. The recipe would make the same results again: EINVAL, with the rule, if it drops
+ * elements or uses some twice, if a result is missing or has another shape, or if no rule makes it.
+ * warn and found of `in` are not used.
+ */
+int recipe_invert(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
+		  struct ckpt_err *e);
 
 #endif

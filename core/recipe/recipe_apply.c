@@ -32,42 +32,11 @@ struct work {
 
 /* ---- names ---- */
 
-/* Writes the name to w->name, leaving out those [i] that are axes (their bit in `stacked` is
- * set). */
+/* Writes the name to w->name. */
 static int write_name(struct work *w, struct run parts, uint32_t line, const char *prefix,
 		      unsigned stacked)
 {
-	struct buf *b = &w->name;
-	uint64_t v;
-	int rc = 0;
-
-	b->len = 0;
-	buf_str(b, prefix);
-	for (uint32_t i = parts.at; !rc && i < parts.at + parts.n; i++) {
-		const struct name_part *part = &w->r->parts[i];
-
-		switch (part->kind) {
-		case PART_TEXT:
-			buf_add(b, part->text, part->len);
-			break;
-		case PART_NUMBER:
-			rc = recipe_eval(&w->x, part->expr, line, &v, w->e);
-			if (!rc)
-				buf_u64(b, v);
-			break;
-		default:
-			if (!(stacked & 1))
-				buf_printf(b, "%llu.", (unsigned long long)w->x.loops[part->loop]);
-			stacked >>= 1;
-		}
-	}
-	if (!rc)
-		rc = recipe_count_steps(&w->x, 64 + b->len, line, w->e);
-	if (!rc && b->err)
-		rc = b->err == EFBIG ? recipe_bad(w->r, line, w->e, "a name of more than %d bytes",
-						  RECIPE_MAX_NAME)
-				     : err_nomem(w->e);
-	return rc;
+	return recipe_write_name(&w->x, parts, line, prefix, stacked, &w->name, w->e);
 }
 
 static unsigned count_brackets(const struct work *w, struct run parts)
@@ -142,26 +111,6 @@ static int keep_tensor(struct work *w, const char *out, uint32_t made_of, struct
 	return namelist_add(&o->names, name, strlen(name), (uint32_t)o->names.n, w->e);
 }
 
-/* Where the tensor found lies; from->out is set by the caller. */
-static struct cut_from cut_from(const struct work *w, const struct statement *s,
-				const struct rule_source *source, const struct found *f)
-{
-	struct cut_from from = { .source = &w->in->sources[w->in->names->v[f->at].index],
-				 .stored = f->name,
-				 .line = s->line };
-	unsigned bit = 0;
-
-	for (uint32_t i = source->name.at; i < source->name.at + source->name.n; i++) {
-		const struct name_part *part = &w->r->parts[i];
-
-		if (part->kind != PART_STACKED || !(f->stacked >> bit++ & 1))
-			continue;
-		from.index[from.n_stacked] = w->x.loops[part->loop];
-		from.count[from.n_stacked++] = w->x.loop_ends[part->loop];
-	}
-	return from;
-}
-
 static int missing(struct work *w, const struct statement *s)
 {
 	int rc = write_name(w, s->name, s->line, "", 0);
@@ -190,7 +139,8 @@ static void parts_release(struct parts *p)
 static int add_part(struct work *w, const struct statement *s, const struct rule_source *source,
 		    const struct found *f, const char *out, struct parts *p)
 {
-	struct cut_from from = cut_from(w, s, source, f);
+	struct cut_from from = recipe_cut_from(&w->x, source->name, s->line, f->stacked, f->name,
+					       &w->in->sources[w->in->names->v[f->at].index]);
 	int rc;
 
 	from.out = out;
@@ -241,8 +191,9 @@ static int cut(struct work *w, const struct statement *s, const struct rule_sour
 	return rc;
 }
 
-static int do_rule(struct work *w, const struct statement *s)
+static int do_rule(void *arg, const struct statement *s)
 {
+	struct work *w = arg;
 	const struct rule_source *source = w->r->sources + s->sources.at;
 	const struct rule_source *end = source + s->sources.n;
 	struct found f;
@@ -256,85 +207,18 @@ static int do_rule(struct work *w, const struct statement *s)
 	return s->optional ? 0 : missing(w, s);
 }
 
-/* ---- statements ---- */
-
-static int count_step(struct work *w, uint32_t line)
+/* The condition of an `if`: is it stored? */
+static int is_stored(void *arg, uint32_t at, bool *ret)
 {
-	return recipe_count_steps(&w->x, 64, line, w->e);
-}
-
-static int do_statements(struct work *w, uint32_t at, uint32_t end);
-
-static int do_for(struct work *w, uint32_t at)
-{
-	const struct statement *s = &w->r->statements[at];
-	uint64_t from = 0, to;
-	int rc = s->from.n ? recipe_eval(&w->x, s->from, s->line, &from, w->e) : 0;
-
-	if (!rc)
-		rc = recipe_eval(&w->x, s->to, s->line, &to, w->e);
-	if (rc)
-		return rc;
-	w->x.loop_ends[s->loop] = to;
-	for (; !rc && from < to; from++) {
-		w->x.loops[s->loop] = from;
-		rc = count_step(w, s->line);
-		if (!rc)
-			rc = do_statements(w, at + 1, s->end);
-	}
-	return rc;
-}
-
-static int do_if(struct work *w, uint32_t at)
-{
+	struct work *w = arg;
 	const struct statement *s = &w->r->statements[at];
 	struct found f;
 	int rc;
 
 	w->tried.len = 0;
 	rc = find_stored(w, s->name, s->line, &f);
-	if (rc < 0)
-		return rc;
-	return rc ? do_statements(w, s->other, s->end) : do_statements(w, at + 1, s->other);
-}
-
-static int do_refuse(struct work *w, const struct statement *s)
-{
-	uint64_t v;
-	int rc = recipe_eval(&w->x, s->to, s->line, &v, w->e);
-
-	if (rc || !v)
-		return rc < 0 ? rc : 0;
-	return recipe_bad(w->r, s->line, w->e, "%s", s->text);
-}
-
-/* Recursion depth is the nesting depth of the recipe. */
-static int do_statements(struct work *w, uint32_t at, uint32_t end)
-{
-	int rc = 0;
-
-	while (!rc && at < end) {
-		const struct statement *s = &w->r->statements[at];
-
-		rc = count_step(w, s->line);
-		if (rc)
-			return rc;
-		switch (s->kind) {
-		case DO_FOR:
-			rc = do_for(w, at);
-			break;
-		case DO_IF:
-			rc = do_if(w, at);
-			break;
-		case DO_REFUSE:
-			rc = do_refuse(w, s);
-			break;
-		default:
-			rc = do_rule(w, s);
-		}
-		at = s->kind == DO_FOR || s->kind == DO_IF ? s->end : at + 1;
-	}
-	return rc;
+	*ret = !rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* ---- prefix and warnings ---- */
@@ -424,6 +308,7 @@ int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct reci
 			  .out = &out,
 			  .name = BUF_INIT(RECIPE_MAX_NAME),
 			  .tried = BUF_INIT(4096) };
+	struct recipe_walk walk = { &w.x, e, do_rule, is_stored, &w };
 	int rc = 0;
 
 	while (in->names->n >> w.depth)
@@ -435,7 +320,7 @@ int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct reci
 	if (!rc)
 		rc = find_prefix(&w);
 	if (!rc)
-		rc = do_statements(&w, 0, r->n_statements);
+		rc = recipe_walk(&walk, 0, r->n_statements);
 	if (!rc)
 		rc = namelist_finish(&out.names, stored_name, &w, e);
 	if (!rc)

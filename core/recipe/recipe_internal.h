@@ -2,14 +2,16 @@
 /*
  * recipe_internal - a recipe in memory.
  *
- * recipe_parse.c builds it, recipe_apply.c executes its statements, recipe_eval.c evaluates
- * numbers, recipe_slice.c cuts tensors. All elements of a kind are in one array and are referred to
+ * recipe_parse.c builds it, recipe_walk.c executes its statements, for recipe_apply.c or, backwards,
+ * for recipe_invert.c; recipe_eval.c evaluates numbers, recipe_slice.c cuts tensors. All elements of a kind are in one array and are referred to
  * by their index. Private to core/recipe.
  */
 #ifndef RECIPE_RECIPE_INTERNAL_H
 #define RECIPE_RECIPE_INTERNAL_H
 
 #include "recipe/recipe.h"
+
+struct buf;
 
 enum {
 	RECIPE_MAX_DEPTH = 8,	  /* nested loops and conditions */
@@ -154,5 +156,28 @@ int recipe_cut(struct eval *x, const struct cut_from *c, const struct rule_sourc
 /* The n parts of `out`, one behind the other along their first axis. */
 int recipe_join(struct eval *x, const char *out, uint32_t line, struct vtensor *const *parts,
 		size_t n, struct vtensor **ret, struct ckpt_err *e);
+
+/* ---- statements ---- */
+
+/*
+ * Writes a name to *b, leaving out those [i] that are axes (their bit in `stacked` is set), and charges
+ * for it.
+ */
+int recipe_write_name(struct eval *x, struct run parts, uint32_t line, const char *prefix,
+		      unsigned stacked, struct buf *b, struct ckpt_err *e);
+/* Where in `source` the tensor of that name lies; the caller sets ->out. */
+struct cut_from recipe_cut_from(const struct eval *x, struct run name, uint32_t line,
+				unsigned stacked, const char *stored,
+				const struct recipe_source *source);
+
+/* Executes statements [at, end): loops and refusals here, rules and conditions by the functions. */
+struct recipe_walk {
+	struct eval *x;
+	struct ckpt_err *e;
+	int (*rule)(void *arg, const struct statement *s);
+	int (*holds)(void *arg, uint32_t at, bool *ret); /* of the `if` at this position */
+	void *arg;
+};
+int recipe_walk(struct recipe_walk *w, uint32_t at, uint32_t end);
 
 #endif
