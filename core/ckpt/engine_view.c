@@ -199,6 +199,7 @@ int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		if (rc)
 			return rc;
 		view.recipe = eng->recipe.recipe;
+		view.backwards = o->backwards;
 		view.facts = &eng->recipe.facts;
 	}
 	rc = view_new(eng->catalog, &view, &eng->view, e);

@@ -71,6 +71,7 @@ struct view_opts {
 	struct layout *layout;		 /* of ranks/, or NULL */
 	/* Makes the model, which otherwise consists of the unchanged weights; or NULL. */
 	const struct recipe *recipe;
+	bool backwards;			  /* what the recipe would make the weights from */
 	const struct recipe_facts *facts; /* for the recipe; used only in view_new */
 	const struct view_asset *assets;  /* in natural order */
 	size_t n_assets;

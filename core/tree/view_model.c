@@ -130,7 +130,7 @@ int view_weight_sources(struct weight *w, struct ckpt_err *e)
 }
 
 /* found: as in struct recipe_in; if it is set, no warnings are issued. */
-static int run_recipe(const struct view *v, const struct recipe *r,
+static int run_recipe(const struct view *v, const struct recipe *r, bool backwards,
 		      const struct recipe_facts *facts, const struct namelist *names, size_t *found,
 		      struct recipe_out *ret, struct ckpt_err *e)
 {
@@ -153,7 +153,7 @@ static int run_recipe(const struct view *v, const struct recipe *r,
 			(struct recipe_source){ from->shape, number, from->dtype,
 						(uint8_t)view_dtype(v, from->dtype), from->n_dims };
 	}
-	return recipe_apply(r, &in, ret, e);
+	return backwards ? recipe_invert(r, &in, ret, e) : recipe_apply(r, &in, ret, e);
 }
 
 int view_weight_names(const struct view *v, struct namelist *ret, struct ckpt_err *e)
@@ -169,14 +169,14 @@ int view_try_recipe(const struct view *v, const struct recipe *r, const struct r
 		    struct ckpt_err *e)
 {
 	*found = 0;
-	return run_recipe(v, r, facts, names, found, ret, e);
+	return run_recipe(v, r, false, facts, names, found, ret, e);
 }
 
 /* The model is made from the weights by the recipe. */
 static int apply_recipe(struct view *v, const struct namelist *names, struct ckpt_err *e)
 {
 	struct recipe_out out;
-	int rc = run_recipe(v, v->o.recipe, v->o.facts, names, NULL, &out, e);
+	int rc = run_recipe(v, v->o.recipe, v->o.backwards, v->o.facts, names, NULL, &out, e);
 
 	if (rc)
 		return rc;

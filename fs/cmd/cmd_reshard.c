@@ -63,17 +63,19 @@ static int check_open_options(const struct options *o, const struct ckpt_reshard
 
 /* The options without the layout, which is not that of a tree; in an array that the caller frees.
  * */
-static const char **open_words(const struct options *o)
+static const char **open_words(const struct options *o, bool backwards)
 {
-	size_t n = 0;
+	size_t n = 0, k = 0;
 	const char **words;
 
 	while (o->open && o->open[n])
 		n++;
-	words = calloc(n + 1, sizeof(*words));
-	for (size_t i = 0, k = 0; words && i < n; i++)
+	words = calloc(n + 2, sizeof(*words));
+	for (size_t i = 0; words && i < n; i++)
 		if (strncmp(o->open[i], "layout=", strlen("layout=")) != 0)
 			words[k++] = o->open[i];
+	if (words && backwards)
+		words[k] = "backwards";
 	return words;
 }
 
@@ -161,7 +163,9 @@ static void die_of(int number)
 static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
-	autofree const char **words = open_words(o);
+	/* Recipes lead from Megatron's tensors to a model. */
+	autofree const char **words =
+		open_words(o, r->format == CKPT_MEGATRON && options_get(o, "recipe") != NULL);
 	struct options open = *o;
 	bool speaks = !r->comm || !r->comm->rank;
 	struct progress p;

@@ -240,6 +240,40 @@ END
   is "c/shard_0_1 common.pt" "$(listed_objects x | xargs)"
 }
 
+# What Megatron-core wrote, as a model of Hugging Face, and back by the same recipe: the bytes that there were,
+# without the rows of padding.
+test_a_recipe_backwards() {
+  local src
+  src=$(checkpoint mcore_gpt_dense)
+  cat >rules.recipe <<'END'
+param layers = args.num_layers | config.num_hidden_layers
+prefix embedding.word_embeddings.weight none
+ignore optimizer.*
+embed = embedding.word_embeddings.weight [0..60 of any, any]
+norm = decoder.final_layernorm.weight [any]
+head = output_layer.weight [0..60 of any, any] | embedding.word_embeddings.weight [0..60 of any, any]
+for i in layers
+  l.{i}.qkv = decoder.layers.[i].self_attention.linear_qkv.weight [any, any] order 1 0
+  l.{i}.fc2 = decoder.layers.[i].mlp.linear_fc2.weight [any, any]
+end
+END
+  echo '{"num_hidden_layers": 4}' >config.json
+  reshard "$src" hf --format=safetensors --recipe=rules.recipe --assets=.
+  rm hf/config.json
+  reshard hf x --format=megatron --recipe=rules.recipe --assets=. --ranks=3
+  is megatron "$(ckptfs info --json --index=:memory: x | jq -r .format)"
+  ckptfs diff --json --index=:memory: x "$src" >differ || (($? == 1))
+  is '[]' "$(jq -c '[.tensors[] | select(.b.type != "object" and .a.type != "object") | select(.result | IN("only_b", "shape") | not)]' differ)"
+  reshard x again --format=safetensors --recipe=rules.recipe --assets=.
+  same hf again
+  # What is given to no rule would be lost, and what rules take in part cannot be made.
+  sed -i /final/d rules.recipe
+  refused "rules.recipe: no rule makes 'norm', which would be lost: exclude what is not needed" \
+    ckptfs reshard hf y --format=megatron --recipe=rules.recipe --assets=.
+  reshard hf y --format=megatron --recipe=rules.recipe --assets=. --exclude=norm
+  nothing_left_over
+}
+
 test_a_megatron_checkpoint_is_replaced() {
   reshard "$ZOO_CKPT" x --format=megatron
   reshard "$ZOO_CKPT" x --format=megatron --overwrite --ranks=2

@@ -3,7 +3,8 @@
 #
 # Every built-in recipe: random models with the names, shapes and rows of the framework that a recipe is for,
 # saved by three ranks (recipes.py), are named for what they are, and hf/ of their mounts is for transformers
-# the model that it was: no key missing or unexpected, equal logits. SEED (random when not given, always
+# the model that it was: no key missing or unexpected, equal logits. Backwards, the recipe makes of hf/ what a
+# mount makes hf/ of again, byte for byte, and no tensor that differs from one that recipes.py saved. SEED (random when not given, always
 # printed) decides the weights; MODEL, some of those in recipes.py. Must be root, for the chroot that
 # transformers lives in (scripts/chroot.sh).
 #
@@ -29,6 +30,30 @@ expect() {
   if [[ $said == $2 ]]; then pass; else fail "$1: '$said' instead of '$2'"; fi
 }
 
+# no_more WHAT A B FILTER: one check, that `ckptfs diff` finds nothing but equal tensors and what FILTER selects.
+no_more() {
+  "$ckptfs" diff --json "$2" "$3" >"$tmp/diff" || [ $? = 1 ]
+  if jq -e "[.tensors[] | select(.result != \"equal\") | select($4 | not)] == []" "$tmp/diff" >/dev/null; then
+    pass
+  else
+    fail "$1"
+    head -c 2000 "$tmp/diff"
+  fi
+}
+
+# backwards NAME RECIPE: a checkpoint made of hf/ by the recipe run backwards.
+backwards() {
+  local dir=$tmp/models/$1
+  try "$1: backwards" "$ckptfs" reshard "$dir/hf" "$tmp/stored" --format=megatron "--recipe=$2" --ranks=2 || return 0
+  try "$1: there and back" "$ckptfs" reshard "$tmp/stored" "$tmp/again" --format=safetensors "--recipe=$2" \
+    "--assets=$dir/hf" || return 0
+  # A head that is the embedding has a name of its own then.
+  no_more "$1: the same again" "$dir/hf" "$tmp/again" '.result == "only_b" and .fqn == "lm_head.weight"'
+  # There, layers may be apart or under a prefix, vocabularies are padded, and there are more tensors.
+  no_more "$1: as it was saved" "$tmp/stored" "$dir/ckpt" '.result | IN("only_a", "only_b", "shape")'
+  rm -rf "$tmp/stored" "$tmp/again"
+}
+
 echo "seed $seed"
 if ! in_chroot python3 /mnt/tests/recipes.py make "$seed" /mnt/out/models "${@:2}" >"$tmp/made" 2>&1; then
   fail "recipes.py make $seed"
@@ -45,6 +70,7 @@ else
       expect "$name" "not checked: *; looks like * names: try recipe=$recipe"
     fi
     mkdir -p "$tmp/mnt/$name"
+    backwards "$name" "$recipe"
     # Also found by the framework's name, as model_type requires.
     try "$name: mount" "$ckptfs" mount "$dir/ckpt" "$tmp/mnt/$name" -o "recipe=${recipe%%-*},assets=$dir/hf" || true
   done

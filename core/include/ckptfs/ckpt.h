@@ -56,6 +56,8 @@ CKPT_API const char *ckpt_version(void);
  *
  *	runs		also accept a directory of checkpoints, see ckpt_is_run
  *	rebuild_index	build the chunk index even if a current one exists
+ *	backwards	the model is not what recipe= makes, but what it would make the weights
+ *			from
  *	allow_holes	open although tensors have holes, for programs that report them;
  *			allow_missing would also accept missing data files
  *	map_files	read pages that are in the page cache in place: faster. Installs a
