@@ -164,6 +164,26 @@ static bool is_dropped(const struct recipe *r, struct run factors)
 	return factors.n == 1 && f->cut && f->one;
 }
 
+/* The length of the result's axis that is the part's axis number `of`; UINT64_MAX if it is more. */
+static uint64_t result_axis(const struct recipe *r, struct run order, size_t of, bool joined,
+			    const struct recipe_source *out)
+{
+	const uint8_t *v = r->orders + order.at;
+	size_t place = of, axes = 0;
+	bool alone = true;
+
+	for (uint32_t i = 0; i < order.n; i++) {
+		bool first = !(v[i] & ORDER_JOINED);
+
+		axes += first;
+		if ((v[i] & (uint8_t)~ORDER_JOINED) != of)
+			continue;
+		place = axes - 1;
+		alone = first && !(i + 1 < order.n && v[i + 1] & ORDER_JOINED);
+	}
+	return alone && place < out->n_dims && (place || !joined) ? out->shape[place] : UINT64_MAX;
+}
+
 /* The stacked axes, then those that the part of the rule describes. out: the shape of the result. */
 static int stored_shape(struct work *w, const struct cut_from *from, const struct rule_source *s,
 			bool joined, const struct recipe_source *out, uint64_t *ret, size_t *ret_n)
@@ -180,14 +200,8 @@ static int stored_shape(struct work *w, const struct cut_from *from, const struc
 		bool dropped = is_dropped(w->r, factors);
 		uint64_t dim = UINT64_MAX;
 
-		for (size_t d = 0; !dropped && d < out->n_dims; d++) {
-			size_t axis = s->order.n ? w->r->orders[s->order.at + d] : d;
-
-			if (d >= s->order.n && s->order.n)
-				break;
-			if (axis == left && (d || !joined))
-				dim = out->shape[d];
-		}
+		if (!dropped)
+			dim = result_axis(w->r, s->order, left, joined, out);
 		left += !dropped;
 		rc = axis_length(w, factors, from->line, from->out, dim, &ret[n++]);
 	}
@@ -397,6 +411,8 @@ static int turn_rule(struct work *w, const struct statement *s, uint32_t at)
 	if (rc)
 		return rc;
 	v = several ? joined : cuts.v[0];
+	if (v->arith.op != ARITH_NONE)
+		return no_way_back(w, s->line, out, "it computes, which rounds");
 	rc = check_shape(w, s, out, v, of);
 	return rc ? rc : turn_all(w, v, first, of->number);
 }

@@ -70,7 +70,8 @@ else
       expect "$name" "not checked: *; looks like * names: try recipe=$recipe"
     fi
     mkdir -p "$tmp/mnt/$name"
-    backwards "$name" "$recipe"
+    # MaxText's compute.
+    [[ $recipe == maxtext-* ]] || backwards "$name" "$recipe"
     # Also found by the framework's name, as model_type requires.
     try "$name: mount" "$ckptfs" mount "$dir/ckpt" "$tmp/mnt/$name" -o "recipe=${recipe%%-*},assets=$dir/hf" || true
   done

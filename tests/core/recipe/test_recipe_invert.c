@@ -180,6 +180,8 @@ static const struct {
 	{ "o = a [swap 2 : 3, swap 2 : 2] order 1 0", "o[4,6]", "a[6,4]" },
 	{ "o = a [4 : swap 2 : 3]", "o[24]", "a[24]" },
 	{ "o = a [3] + b [2]", "o[5]", "a[3] b[2]" },
+	{ "o = a [4, 3, 2] order 1:2 0", "o[6,4]", "a[4,3,2]" },
+	{ "o = a [any, 3, 2] order 2:1 0", "o[6,4]", "a[4,3,2]" },
 	{ "o = b [2 : 1 of 2, 3] + b [2 : 0 of 2, 3]", "o[4,3]", "b[4,3]" },
 	{ "o = a [4, 3] order 1 0 + b [4, 2] order 1 0", "o[5,4]", "a[4,3] b[4,2]" },
 	/* The first alternative, unless nothing is given for it. */
@@ -260,6 +262,10 @@ static const struct {
 	/* Layers apart do not help. */
 	{ QKV, "l.0.q[4,3] l.0.k[2,3] l.0.v[2,3] l.1.q[4,3]",
 	  "R:3: the checkpoint has no 'l.1.k'" },
+	{ "o = a [2] times 3", "o[2]",
+	  "R:1: 'o' cannot be turned back: it computes, which rounds" },
+	{ "o = a [any, 2] order 0:1", "o[4]",
+	  "R:1: 'o' cannot be turned back: the length of an axis that it joins is not known" },
 	{ "refuse config.two never\no = a [2]", "o[2]", "R:1: never" },
 	{ "param n = config.none\no = a [n]", "o[2]",
 	  "R:1: no value for 'n': looked for 'none' in config.json" },
