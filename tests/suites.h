@@ -210,6 +210,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(safetensors_dir) \
 	X(scatter) \
 	X(save_run) \
+	X(shards) \
 	X(st_write) \
 	X(staging) \
 	X(storage) \

@@ -14,7 +14,6 @@
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/integrity.h"
-#include "format/raw.h"
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
 #include "parse/zip.h"
@@ -119,7 +118,7 @@ static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 	if (!rc) {
 		r->k->items += m->count;
 		for (uint32_t k = 0; !rc && r->k->data && k < m->count; k++)
-			rc = add_todo(r, &m->locs[k], number, false, e);
+			rc = add_todo(r, &otensor_locs(items)[k], number, false, e);
 		otensor_close(eng->fetch, map);
 	}
 	otensor_close(eng->fetch, items);
@@ -187,8 +186,6 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 	struct item_source item;
 	struct blob b = item_blob(&item, 0);
 	struct crc_run x = { r, &b };
-	struct raw_layout raw; /* tensor elements may look like an archive */
-	const char *encoding = catalog_encodings(r->eng->catalog, NULL)[loc->encoding];
 	uint8_t magic[4];
 	int64_t n;
 	int rc = fetch_item(r->eng->fetch, loc, &item, e);
@@ -200,7 +197,8 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 	n = b.read(b.arg, 0, magic, sizeof(magic), e);
 	if (n < 0)
 		return (int)n;
-	if (zip_magic(magic, (size_t)n) && !raw_take(&encoding, &raw))
+	/* Tensor elements may look like an archive. */
+	if (zip_magic(magic, (size_t)n) && !fetch_is_elements(r->eng->fetch, loc))
 		return zip_each(&b, check_member, &x, e);
 	for (uint64_t at = 0; at < b.size; at += (uint64_t)n) {
 		n = b.read(b.arg, at, r->buf, (size_t)min_u64(b.size - at, BLOCK_SIZE), e);

@@ -8,6 +8,7 @@
 #include "base/counters.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/vec.h"
 #include "format/item.h"
 #include "index/catalog_found.h"
 #include "index/catalog_query.h"
@@ -22,16 +23,89 @@
 
 /* ---- encodings ---- */
 
-/* The names are those that core/format passes to catalog_add_encoding. */
-static void parse_encoding(const char *name, struct encoding *ret)
+enum { MAX_LEVELS = 8 }; /* of shards in shards */
+
+static int add_encoding(struct fetch *f, const struct encoding *x, struct ckpt_err *e)
 {
-	*ret = (struct encoding){ 0 };
+	if (!VEC_ROOM(f->encodings, f->cap_encodings, f->n_encodings + 1))
+		return err_nomem(e);
+	f->encodings[f->n_encodings++] = *x;
+	return 0;
+}
+
+/* The names are those that core/format passes to catalog_add_encoding. */
+static int parse_encoding(struct fetch *f, const char *name, struct ckpt_err *e)
+{
+	struct encoding x = { .name = name };
+	struct shard_layout shard;
+
 	if (text_take(&name, "dcp"))
-		ret->kind = ENC_DCP;
-	else if (raw_take(&name, &ret->raw))
-		ret->kind = ENC_RAW;
-	if (!coding_parse(name, &ret->coding))
-		ret->kind = ENC_UNKNOWN;
+		x.kind = ENC_DCP;
+	else if (raw_take(&name, &x.raw))
+		x.kind = ENC_RAW;
+	if (x.kind == ENC_UNKNOWN && shard_take(&name, &shard)) {
+		x.kind = ENC_SHARD;
+		x.chunks = name;
+		x.shard = malloc(sizeof(shard));
+		if (!x.shard)
+			return err_nomem(e);
+		*x.shard = shard;
+	} else if (!coding_parse(name, &x.coding)) {
+		x.kind = ENC_UNKNOWN;
+	}
+	if (add_encoding(f, &x, e)) {
+		free(x.shard);
+		return -e->code;
+	}
+	return 0;
+}
+
+/* Adds the encodings of the chunks in shards of encoding i: of those that are there, and of those
+ * that are not, which are one element everywhere. */
+static int add_chunks(struct fetch *f, size_t i, struct ckpt_err *e)
+{
+	struct encoding absent = { .name = "raw",
+				   .kind = ENC_RAW,
+				   .raw = { .strided = true,
+					    .n_dims = f->encodings[i].shard->n_dims } };
+
+	f->encodings[i].absent = (uint32_t)f->n_encodings;
+	f->encodings[i].inner = (uint32_t)f->n_encodings + 1;
+	return add_encoding(f, &absent, e) ? -e->code
+					   : parse_encoding(f, f->encodings[i].chunks, e);
+}
+
+static int parse_encodings(struct fetch *f, const struct catalog *c, struct ckpt_err *e)
+{
+	size_t n;
+	const char *const *names = catalog_encodings(c, &n);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = parse_encoding(f, names[i], e);
+	for (size_t i = 0; !rc && i < n; i++) {
+		size_t at = i;
+
+		for (int levels = 0; !rc && f->encodings[at].kind == ENC_SHARD; levels++) {
+			rc = add_chunks(f, at, e);
+			at = f->n_encodings - 1;
+			if (levels == MAX_LEVELS || f->encodings[at].kind == ENC_DCP)
+				f->encodings[at].kind = ENC_UNKNOWN;
+		}
+	}
+	return rc;
+}
+
+static void find_inline(struct fetch *f, const struct catalog *c)
+{
+	size_t n;
+	const struct stored_file *s = catalog_sources(c, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (s[i].bytes) {
+			f->inline_file = (uint32_t)i;
+			f->inline_size = s[i].min_size;
+		}
 }
 
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
@@ -39,11 +113,15 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source 
 {
 	const struct encoding *x = &f->encodings[loc->encoding];
 
-	if (x->kind == ENC_UNKNOWN)
-		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known",
-			       f->encoding_names[loc->encoding]);
+	if (x->kind == ENC_UNKNOWN || x->kind == ENC_SHARD)
+		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known", x->name);
 	*ret = item_source_at(&f->store, x->coding, loc);
 	return 0;
+}
+
+bool fetch_is_elements(const struct fetch *f, const struct chunk_loc *loc)
+{
+	return f->encodings[loc->encoding].kind == ENC_RAW;
 }
 
 struct blockcache *fetch_blocks(struct fetch *f)
@@ -62,7 +140,6 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	      struct fetch **ret, struct ckpt_err *e)
 {
 	struct fetch *f = calloc(1, sizeof(*f));
-	size_t n = 0;
 
 	if (!f)
 		return err_set(e, ENOMEM, "out of memory");
@@ -72,14 +149,13 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	f->opts = *opts;
 	f->maps = catalog;
 	f->tensors = catalog_tensors(catalog, &f->n_tensors);
-	f->encoding_names = catalog_encodings(catalog, &n);
 	f->items = item_cache_new();
 	f->counts = counters_new(FETCH_COUNTS);
 	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
 	f->looked = calloc(f->n_tensors + 1, sizeof(*f->looked));
-	f->encodings = calloc(n + 1, sizeof(*f->encodings));
+	find_inline(f, catalog);
 	if (item_store_init(&f->store, files, opts->cache_bytes, e) || !f->items || !f->counts ||
-	    !f->open || !f->looked || !f->encodings) {
+	    !f->open || !f->looked || parse_encodings(f, catalog, e)) {
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
@@ -87,8 +163,6 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 		fetch_free(f);
 		return -e->code;
 	}
-	for (size_t i = 0; i < n; i++)
-		parse_encoding(f->encoding_names[i], &f->encodings[i]);
 	*ret = f;
 	return 0;
 }
@@ -97,6 +171,8 @@ static void otensor_free(struct otensor *t)
 {
 	if (!t)
 		return;
+	if (t->map && t->locs != t->map->locs)
+		free(t->locs);
 	free(t->map);
 	free(t->payloads);
 	free(t);
@@ -120,6 +196,8 @@ void fetch_free(struct fetch *f)
 	(void)pthread_mutex_destroy(&f->renew_lock);
 	free(f->open);
 	free(f->looked);
+	for (size_t i = 0; i < f->n_encodings; i++)
+		free(f->encodings[i].shard);
 	free(f->encodings);
 	free(f);
 }
@@ -168,7 +246,7 @@ static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct ckp
 static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struct payload *ret,
 		     struct ckpt_err *e)
 {
-	const struct chunk_loc *loc = &t->map->locs[i];
+	const struct chunk_loc *loc = &t->locs[i];
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS];
 	struct item_source item, rest;
 	struct blob blob = item_blob(&item, BLOB_SIZE_UNKNOWN);
@@ -217,13 +295,13 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 /*
  * A record of catalog_found.h has, for each chunk whose item must be examined: a byte of these
  * flags, the position of element 0 and, with FOUND_STRIDED, the stride of each dimension in
- * elements.
+ * elements; and for each chunk in a shard where it is (shards_add_found).
  */
 enum { FOUND_SWAP = 1, FOUND_NEG = 2, FOUND_CONJ = 4, FOUND_STRIDED = 8, FOUND_ALL = 15 };
 
-static bool has_record(const struct fetch *f, const struct chunk_loc *loc)
+static bool is_of(const struct fetch *f, const struct chunk_loc *loc, int kind)
 {
-	return f->encodings[loc->encoding].kind == ENC_DCP;
+	return (int)f->encodings[loc->encoding].kind == kind;
 }
 
 /* Every number is checked: the record is from a file. */
@@ -289,7 +367,10 @@ static void keep_found(struct fetch *f, const struct otensor *t)
 	for (uint32_t i = 0; i < t->map->count; i++) {
 		const struct chunk_loc *loc = &t->map->locs[i];
 
-		if (has_record(f, loc) && !add_found(&b, t, i, !f->encodings[loc->encoding].coding))
+		if (is_of(f, loc, ENC_SHARD))
+			shards_add_found(f, t, i, &b);
+		if (is_of(f, loc, ENC_DCP) &&
+		    !add_found(&b, t, i, !f->encodings[loc->encoding].coding))
 			return;
 	}
 	if (b.len)
@@ -305,7 +386,9 @@ static int open_each(struct fetch *f, struct otensor *t, struct cursor *record, 
 		struct ckpt_err ignored;
 		int rc;
 
-		if (record && has_record(f, loc))
+		if (record && is_of(f, loc, ENC_SHARD) && !shards_found(f, t, i, record))
+			return 1;
+		if (record && is_of(f, loc, ENC_DCP))
 			rc = files_fault(f->store.files, loc->file, &ignored)
 				     ? 1
 				     : open_found(f, t, i, record, p, e);
@@ -314,9 +397,28 @@ static int open_each(struct fetch *f, struct otensor *t, struct cursor *record, 
 		if (rc)
 			return record ? 1 : rc;
 		t->odd |= payload_is_odd(p);
-		t->encoded |= f->encodings[loc->encoding].coding;
+		t->encoded |= f->encodings[t->locs[i].encoding].coding;
 	}
 	return record && (record->bad || record->p != record->end);
+}
+
+/* The places of the chunks, as the map has them. */
+static int copy_locs(struct fetch *f, struct otensor *t, struct ckpt_err *e)
+{
+	size_t n = t->map->count, sharded = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sharded += is_of(f, &t->map->locs[i], ENC_SHARD);
+	if (!sharded) {
+		t->locs = t->map->locs;
+		return 0;
+	}
+	if (!t->locs)
+		t->locs = reallocarray(NULL, n, sizeof(*t->locs));
+	if (!t->locs)
+		return err_nomem(e);
+	memcpy(t->locs, t->map->locs, n * sizeof(*t->locs));
+	return 0;
 }
 
 static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
@@ -329,6 +431,8 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 	struct ckpt_err ignored;
 	int rc = 1;
 
+	if (copy_locs(f, t, e))
+		return -e->code;
 	t->payloads = calloc(1, bytes + 1);
 	if (!t->payloads)
 		return err_nomem(e);
@@ -339,7 +443,11 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 		rc = open_each(f, t, &record, &ignored);
 	if (rc) {
 		t->odd = t->encoded = false;
-		rc = open_each(f, t, NULL, e);
+		rc = copy_locs(f, t, e);
+		if (!rc && t->locs != t->map->locs)
+			rc = shards_resolve(f, t, e);
+		if (!rc)
+			rc = open_each(f, t, NULL, e);
 		if (!rc)
 			keep_found(f, t);
 	}
@@ -425,6 +533,8 @@ static int reach_state(struct fetch *f, struct otensor *t, enum otensor_state wa
 	if (t->payloads)
 		bytes += t->map->count *
 			 (sizeof(struct payload) + t->map->n_dims * sizeof(uint64_t));
+	if (t->map && t->locs && t->locs != t->map->locs)
+		bytes += t->map->count * sizeof(*t->locs);
 	SCOPED_LOCK(&f->lock);
 	t->busy = false;
 	t->state = t->payloads ? OT_ITEMS : t->map ? OT_MAP : OT_EMPTY;
@@ -462,6 +572,11 @@ int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_er
 	if (!rc)
 		f->looked[i] = 1;
 	return rc;
+}
+
+const struct chunk_loc *otensor_locs(const struct otensor *t)
+{
+	return t->locs;
 }
 
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,

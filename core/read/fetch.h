@@ -44,8 +44,11 @@ void fetch_free(struct fetch *f); /* NULL is fine; no tensor may be open */
 /* Opens tensor number i of the catalog: its files, its chunk map, every item. */
 int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_err *e);
 void otensor_close(struct fetch *f, struct otensor *t);
-/* Loads only its chunk map, without examining items, for callers that list chunks. The caller
- * closes *ret. */
+/* Where the chunks of an opened tensor are: those in shards have places of their own, whose
+ * encodings are not the catalog's. */
+const struct chunk_loc *otensor_locs(const struct otensor *t);
+/* Loads only its chunk map, without examining items, for callers that list chunks; a chunk in a
+ * shard is where its shard is. The caller closes *ret. */
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
 		struct ckpt_err *e);
 
@@ -65,6 +68,8 @@ int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, 
 /* The bytes of an item. */
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
 	       struct ckpt_err *e);
+/* Does the item consist of nothing but elements? */
+bool fetch_is_elements(const struct fetch *f, const struct chunk_loc *loc);
 struct blockcache *fetch_blocks(struct fetch *f);
 
 /* Counts of tensor reads: copies out of items, and the bytes copied. */

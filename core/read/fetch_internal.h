@@ -11,6 +11,7 @@
 #include "codec/coding.h"
 #include "format/item.h"
 #include "format/raw.h"
+#include "format/shard.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
 
@@ -18,15 +19,21 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+struct buf;
 struct catalog;
 struct catalog_found;
 struct counters;
+struct cursor;
 struct item_cache;
 
 struct encoding {
-	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW } kind;
+	const char *name;
+	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW, ENC_SHARD } kind;
 	uint32_t coding; /* see codec/coding.h */
 	struct raw_layout raw;
+	struct shard_layout *shard; /* of kind ENC_SHARD, also below */
+	const char *chunks;	    /* the name of its chunks' encoding */
+	uint32_t inner, absent;	    /* the encoding of its chunks, and of those that it lacks */
 };
 
 enum otensor_state { OT_EMPTY, OT_MAP, OT_ITEMS };
@@ -35,6 +42,7 @@ enum otensor_state { OT_EMPTY, OT_MAP, OT_ITEMS };
 struct otensor {
 	const struct catalog_tensor *t;
 	struct chunkmap *map;
+	struct chunk_loc *locs;	  /* one per chunk: the map's, or ours if some are inside shards */
 	struct payload *payloads; /* one per chunk, their strides behind them */
 	bool odd;		  /* some payload needs payload_resolve */
 	bool encoded;		  /* some item has to be decoded */
@@ -54,8 +62,10 @@ struct fetch {
 	struct item_store store;
 	struct item_cache *items;
 	struct catalog_found *found;
-	struct encoding *encodings;
-	const char *const *encoding_names;
+	struct encoding *encodings; /* the catalog's, then others that are parts of those */
+	size_t n_encodings, cap_encodings;
+	uint32_t inline_file; /* the source whose bytes are in the index, inline_size of them */
+	uint64_t inline_size;
 	struct fetch_opts opts;
 	struct counters *counts; /* enum fetch_count */
 
@@ -70,5 +80,13 @@ struct fetch {
 	LIST(struct otensor) unused;
 	size_t bytes;
 };
+
+/* ---- fetch_shards.c ---- */
+
+/* Finds the chunks of t->locs that are in shards. */
+int shards_resolve(struct fetch *f, struct otensor *t, struct ckpt_err *e);
+/* The place of chunk i, found in a shard, as a record; and back: false if that is not possible. */
+void shards_add_found(const struct fetch *f, const struct otensor *t, uint32_t i, struct buf *b);
+bool shards_found(const struct fetch *f, struct otensor *t, uint32_t i, struct cursor *d);
 
 #endif

@@ -233,7 +233,7 @@ bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint
 
 	for (size_t i = 0; i < p->n; i++) {
 		const struct copy *c = &p->copies[i];
-		const struct chunk_loc *loc = &sources[c->piece].map->locs[c->chunk];
+		const struct chunk_loc *loc = &sources[c->piece].locs[c->chunk];
 
 		if (!i)
 			file = loc->file;

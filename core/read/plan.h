@@ -50,10 +50,12 @@ static inline uint8_t *copy_to(uint8_t *to, uint64_t dst)
 	return to + (int64_t)dst;
 }
 
-/* The stored tensor behind a piece; payloads[i] belongs to chunk i, and all are filled in. */
+/* The stored tensor behind a piece; payloads[i] and locs[i] belong to chunk i, and all are filled in.
+ */
 struct plan_source {
 	const struct chunkmap *map;
 	const struct payload *payloads;
+	const struct chunk_loc *locs;
 };
 
 /*

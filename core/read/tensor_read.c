@@ -72,6 +72,7 @@ int tensor_open(struct fetch *f, struct vtensor *v, struct tensor_reader **ret, 
 			break;
 		r->sources[i].map = r->tensors[i]->map;
 		r->sources[i].payloads = r->tensors[i]->payloads;
+		r->sources[i].locs = r->tensors[i]->locs;
 		r->odd |= r->tensors[i]->odd;
 		r->encoded |= r->tensors[i]->encoded;
 	}
@@ -111,7 +112,7 @@ static uint64_t bytes_of(const struct plan *p)
 static int item_of(struct fetch *f, const struct plan_source *s, const struct copy *c,
 		   struct item_source *ret, struct ckpt_err *e)
 {
-	int rc = fetch_item(f, &s->map->locs[c->chunk], ret, e);
+	int rc = fetch_item(f, &s->locs[c->chunk], ret, e);
 
 	if (!rc)
 		item_reach(ret, s->payloads[c->chunk].end);

@@ -28,7 +28,7 @@ static inline enum ckpt_dtype dtype_of_size(uint32_t size)
 static inline void whole_init(struct whole *w, const struct chunkmap *m, uint32_t element,
 			      const struct payload *payloads)
 {
-	*w = (struct whole){ .source = { m, payloads } };
+	*w = (struct whole){ .source = { m, payloads, m->locs } };
 	for (uint32_t d = 0; d < m->n_dims; d++) {
 		w->one[d] = 1;
 		w->dim[d] = (uint8_t)d;

@@ -67,7 +67,8 @@ static void make_source(struct mosaic *m, uint32_t i, struct rng *r, uint32_t el
 			shape[m->dim[i][d]] += m->coeff[i][d] * (m->len[i][d] - 1);
 		}
 	scene_make_shape(&m->scenes[i], &c, &o, n_source, shape);
-	m->sources[i] = (struct plan_source){ m->scenes[i].map, m->scenes[i].payloads };
+	m->sources[i] = (struct plan_source){ m->scenes[i].map, m->scenes[i].payloads,
+					      m->scenes[i].map->locs };
 	m->pieces[i] = (struct piece){ .source = i,
 				       .n_source = (uint8_t)n_source,
 				       .off = m->off[i],
@@ -320,7 +321,7 @@ static uint64_t flat_index(size_t n, const uint64_t *cells, const uint64_t *loca
 static void plan_equals(const struct scene *s, const struct vtensor *v, const uint8_t *want,
 			struct rng *r)
 {
-	struct plan_source source = { s->map, s->payloads };
+	struct plan_source source = { s->map, s->payloads, s->map->locs };
 	struct mosaic m = { .scenes[0] = *s };
 	uint8_t *out = malloc(s->bytes), *times = malloc(s->bytes);
 	struct plan p = { 0 };
