@@ -271,7 +271,7 @@ static size_t blosc_memory(const struct stage *stage)
 	const struct blosc_stage *s = (const struct blosc_stage *)(const void *)stage;
 
 	/* The library takes as much again for a block as it is large. */
-	return sizeof(*s) + 2 * POSITION * (size_t)s->n + (s->whole ? s->stored : 0) +
+	return sizeof(*s) + (s->at ? 2 * POSITION * (size_t)s->n : 0) + (s->whole ? s->stored : 0) +
 	       (s->out ? 4 * (size_t)s->block : 0);
 }
 
