@@ -27,6 +27,7 @@
 /* An item to read, and its owner. */
 struct todo {
 	struct chunk_loc loc;
+	uint64_t needs; /* decoded bytes, at least */
 	uint32_t owner; /* catalog number of a tensor or object */
 	bool object;
 };
@@ -49,12 +50,12 @@ static void report(struct ckpt_check *k, const char *fqn, size_t len, const char
 	k->fault(k->arg, &f);
 }
 
-static int add_todo(struct run *r, const struct chunk_loc *loc, size_t owner, bool object,
-		    struct ckpt_err *e)
+static int add_todo(struct run *r, const struct chunk_loc *loc, uint64_t needs, size_t owner,
+		    bool object, struct ckpt_err *e)
 {
 	if (!VEC_ROOM(r->todo, r->cap, r->n + 1))
 		return err_nomem(e);
-	r->todo[r->n++] = (struct todo){ *loc, (uint32_t)owner, object };
+	r->todo[r->n++] = (struct todo){ *loc, needs, (uint32_t)owner, object };
 	r->total += loc->length;
 	return 0;
 }
@@ -118,7 +119,8 @@ static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 	if (!rc) {
 		r->k->items += m->count;
 		for (uint32_t k = 0; !rc && r->k->data && k < m->count; k++)
-			rc = add_todo(r, &otensor_locs(items)[k], number, false, e);
+			rc = add_todo(r, &otensor_locs(items)[k], otensor_needs(items, k), number,
+				      false, e);
 		otensor_close(eng->fetch, map);
 	}
 	otensor_close(eng->fetch, items);
@@ -141,7 +143,7 @@ static int check_object(struct run *r, size_t number, struct ckpt_err *e)
 	}
 	r->k->items++;
 	/* A text is part of the index, which was verified when it was opened. */
-	return r->k->data && !o->text ? add_todo(r, &o->loc, number, true, e) : 0;
+	return r->k->data && !o->text ? add_todo(r, &o->loc, 0, number, true, e) : 0;
 }
 
 /* ---- data ---- */
@@ -181,7 +183,8 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 }
 
 /* Reads the whole item, as an archive if it is one, so that its CRCs are checked. */
-static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_err *e)
+static int check_data(struct run *r, const struct chunk_loc *loc, uint64_t needs,
+		      struct ckpt_err *e)
 {
 	struct item_source item;
 	struct blob b = item_blob(&item, 0);
@@ -194,6 +197,9 @@ static int check_data(struct run *r, const struct chunk_loc *loc, struct ckpt_er
 		rc = item_size(&item, &b.size, e);
 	if (rc)
 		return rc;
+	if (!item_is_plain(&item) && b.size < needs)
+		return err_set(e, ERR_CORRUPT, "it decodes to %llu bytes, its tensor needs %llu",
+			       (unsigned long long)b.size, (unsigned long long)needs);
 	n = b.read(b.arg, 0, magic, sizeof(magic), e);
 	if (n < 0)
 		return (int)n;
@@ -229,7 +235,7 @@ static void check_all_data(struct run *r)
 		const struct todo *d = &r->todo[i];
 		struct ckpt_err why;
 
-		if (check_data(r, &d->loc, &why)) {
+		if (check_data(r, &d->loc, d->needs, &why)) {
 			(void)err_wrap(&why, "item at %llu of '%s'",
 				       (unsigned long long)d->loc.offset, s[d->loc.file].path);
 			if (d->object)

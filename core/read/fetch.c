@@ -579,6 +579,11 @@ const struct chunk_loc *otensor_locs(const struct otensor *t)
 	return t->locs;
 }
 
+uint64_t otensor_needs(const struct otensor *t, uint32_t i)
+{
+	return t->payloads[i].end;
+}
+
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,
 		struct ckpt_err *e)
 {

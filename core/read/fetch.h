@@ -47,6 +47,8 @@ void otensor_close(struct fetch *f, struct otensor *t);
 /* Where the chunks of an opened tensor are: those in shards have places of their own, whose
  * encodings are not the catalog's. */
 const struct chunk_loc *otensor_locs(const struct otensor *t);
+/* The number of bytes that chunk i of an opened tensor needs in its item, decoded. */
+uint64_t otensor_needs(const struct otensor *t, uint32_t i);
 /* Loads only its chunk map, without examining items, for callers that list chunks; a chunk in a
  * shard is where its shard is. The caller closes *ret. */
 int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct chunkmap **ret_map,

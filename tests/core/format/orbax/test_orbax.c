@@ -191,10 +191,17 @@ START_LOOP_TEST(what_is_damaged_is_refused_in_one_sentence, ARRAY_LEN(damaged))
 }
 END_TEST
 
+static void ignore_fault(void *arg, const struct ckpt_fault *f)
+{
+	(void)arg;
+	(void)f;
+}
+
 START_LOOP_TEST(a_damaged_chunk_is_an_error_of_its_tensor, ARRAY_LEN(unreadable))
 {
 	char path[600];
 	struct ckpt *c = NULL;
+	struct ckpt_check check = { .data = true, .fault = ignore_fault };
 	struct ckpt_err e = { 0 };
 	uint64_t n;
 
@@ -203,6 +210,8 @@ START_LOOP_TEST(a_damaged_chunk_is_an_error_of_its_tensor, ARRAY_LEN(unreadable)
 	ck_assert_ptr_null(read_tensor(c, unreadable[_i].tensor, &n, &e));
 	for (size_t i = 0; i < 2 && unreadable[_i].says[i]; i++)
 		ck_assert_msg(strstr(e.msg, unreadable[_i].says[i]) != NULL, "%s", e.msg);
+	ck_assert_int_eq(ckpt_check(c, &check, &e), 0);
+	ck_assert_uint_gt(check.faults, 0);
 	ckpt_close(c);
 }
 END_TEST
