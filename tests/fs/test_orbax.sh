@@ -98,12 +98,24 @@ print(json.load(sys.stdin)["model"]["tensors"])' >count
 # The second time, the index answers; and after a change it is built again.
 test_the_index_is_used_until_something_changes() {
   orbax_copy deep_tree c
-  ckptfs info --index=i.sqlite c | grep -q 'built just now'
+  ckptfs info --index=i.sqlite c | grep 'built just now' >/dev/null
   ckptfs info --index=i.sqlite c >again
   grep -q '^index' again
   ! grep -q 'built just now' again || fail "$(cat again)"
   touch c/d/*
-  ckptfs info --index=i.sqlite c | grep -q 'built just now'
+  ckptfs info --index=i.sqlite c | grep 'built just now' >/dev/null
+}
+
+# Arrays that are directories, and an index among them.
+test_an_index_beside_arrays_stays_valid() {
+  orbax_copy v2_files c
+  ckptfs info --index=c/.ckptfs-index.sqlite c | grep 'built just now' >/dev/null
+  ckptfs info --index=c/.ckptfs-index.sqlite c >again
+  ! grep -q 'built just now' again || fail "$(cat again)"
+  cp -r c/target.none c/target.new
+  ckptfs ls --index=c/.ckptfs-index.sqlite c | grep '^target.new$' >/dev/null
+  touch c/target.edge/9.9
+  ckptfs info --index=c/.ckptfs-index.sqlite c | grep 'built just now' >/dev/null
 }
 
 run_suite "$@"
