@@ -308,11 +308,11 @@ static int place_layer(struct placing *p, uint64_t layer)
 	return rc;
 }
 
-/* Are they made of the same elements, that is, of pieces of one tensor in the same order? */
+/* Are they the same elements: pieces of one tensor in the same order, computed in one way? */
 static bool same_elements(const struct vtensor *a, const struct vtensor *b)
 {
 	size_t n = a->n_dims * sizeof(uint64_t);
-	bool same = a->n_dims == b->n_dims && a->n_pieces == b->n_pieces;
+	bool same = vtensor_alike(a, b) && a->n_dims == b->n_dims && a->n_pieces == b->n_pieces;
 
 	for (uint32_t i = 0; same && i < a->n_pieces; i++) {
 		const struct piece *x = &a->pieces[i], *y = &b->pieces[i];

@@ -119,6 +119,27 @@ test_many_may_look_at_once() {
   is "0 0" "$(gguf check llama got1)"
 }
 
+# A recipe makes the head from the embedding: the same elements are in the file once, others twice.
+cases_a_head_is_left_out_if_it_is_the_embedding() { printf '%s\n' "no" "yes times:2"; }
+test_a_head_is_left_out_if_it_is_the_embedding() {
+  local name shape names how=${2:-}
+  mkdir hf
+  while read -r name shape _; do
+    [[ $name != lm_head.weight ]] || continue
+    echo "$name = $name [${shape//x/, }]"
+    [[ $name != model.embed_tokens.weight ]] || echo "lm_head.weight = $name [${shape//x/, }] ${how/:/ }"
+  done < <(gguf model llama hf) >r.recipe
+  model llama
+  mount_at m dcp -o assets=hf,recipe=r.recipe
+  names=$(gguf names m/gguf/model.gguf)
+  is "$1" "$([[ " $names " == *" output.weight "* ]] && echo yes || echo no)"
+  ckptfs umount m
+  # Whichever of the two is computed.
+  sed -i -E '/^(lm_head|model.embed)/ { s/ times.*//; /^model/ s/$/ '"${how/:/ }"'/ }' r.recipe
+  mount_at m dcp -o assets=hf,recipe=r.recipe
+  is "$names" "$(gguf names m/gguf/model.gguf)"
+}
+
 # ---- experts ----
 
 # Names of the tensors in hf/ with their hashes: hf WORD=VALUE...
