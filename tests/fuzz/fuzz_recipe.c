@@ -8,6 +8,7 @@
 #include "model/box.h"
 #include "tensor/vtensor.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -22,6 +23,8 @@ static void require(bool ok)
 static const struct fact facts[] = { { RECIPE_CONFIG, "two", 2 },
 				     { RECIPE_CONFIG, "zero", 0 },
 				     { RECIPE_CONFIG, "huge", UINT64_MAX - 1 },
+				     { RECIPE_CONFIG, "kind=x-1.0", 0 },
+				     { RECIPE_CONFIG, "a.n", 4 },
 				     { RECIPE_ARGS, "three", 3 },
 				     { RECIPE_ARGS, "odd", UINT64_MAX },
 				     { 0, NULL, 0 } };
@@ -52,6 +55,7 @@ static void check(const struct store *s, const struct vtensor *v)
 
 	require(box_volume(n, v->shape, &volume) && v->bytes == 2 * volume);
 	require(!volume == !v->n_pieces);
+	require(v->arith.op == ARITH_NONE || (isfinite(v->arith.number) && v->arith.number != 0));
 	boxes = malloc((2 * n * v->n_pieces + 1) * sizeof(*boxes));
 	require(boxes);
 	for (uint32_t i = 0; i < v->n_pieces; i++) {
