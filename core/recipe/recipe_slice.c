@@ -190,7 +190,7 @@ static void split_runs(struct axis *a)
 
 static int place_axes(struct eval *x, struct cutting *c, struct run order)
 {
-	const uint8_t *orders = x->r->orders + order.at;
+	const uint8_t *orders = order.n ? x->r->orders + order.at : NULL;
 	struct axis *kept[CKPT_MAX_DIMS];
 	uint64_t inner = 1;
 	uint8_t n = 0;
