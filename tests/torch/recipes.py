@@ -2,18 +2,23 @@
 """recipes.py make SEED OUTDIR [MODEL...] - random models, as transformers and as other frameworks save them.
 recipes.py check OUTDIR MOUNTS          - load MOUNTS/NAME/hf with transformers: it is the model that it was.
 
-OUTDIR/NAME/hf/ is what save_pretrained leaves, NAME/ckpt a DCP checkpoint of three ranks with the names,
-shapes and rows of another framework, NAME/logits what the model says, NAME/recipe the recipe that is to be
-suggested for it, and "known" if the verdict knows what the model needs. That the rows of torchtitan's Llama
-lie as torchtitan has them is proved by a forward pass of its kind, with rotary embeddings that turn
-neighbouring elements as a complex number; likewise MaxText's, whose queries are stored divided. What MaxText
-computes is rounded: hf/ and logits are of the model that its own exporter would make, with NumPy.
+OUTDIR/NAME/hf/ is what save_pretrained leaves, NAME/ckpt a DCP checkpoint of three ranks, or arrays as Orbax
+writes them for MaxText, with the names, shapes and rows of another framework, NAME/logits what the model says,
+NAME/recipe the recipe that is to be suggested for it, and "known" if the verdict knows what the model needs.
+That the rows of torchtitan's Llama lie as torchtitan has them is proved by a forward pass of its kind, with
+rotary embeddings that turn neighbouring elements as a complex number; likewise MaxText's, whose queries are
+stored divided. What MaxText computes is rounded: hf/ and logits are of the model that its own exporter would
+make, with NumPy.
 """
+import gzip
+import itertools
+import json
 import logging
 import os
 import pathlib
 import random
 import sys
+import zlib
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 logging.disable(logging.CRITICAL)
@@ -535,6 +540,37 @@ def torchtitan_forward(w, config, tokens):
     return linear(rms_norm(x, size, w["norm.weight"], eps), head)
 
 
+ZARR = {torch.float32: ("<f4", "float32"), torch.float16: ("<f2", "float16"), torch.bfloat16: ("bfloat16", "bfloat16")}
+
+
+def write_array(r, at, w):
+    """A directory as Orbax writes it without OCDBT: zarr 2 or 3, with chunks that padding makes whole."""
+    shape, chunk = list(w.shape), [r.randint(1 + n // 3, n + 2) for n in w.shape]
+    packed, old = r.random() < 0.5, r.random() < 0.5
+    bits = (w.view(torch.int16) if w.dtype == torch.bfloat16 else w).contiguous().numpy()
+    at.mkdir(parents=True)
+    if old:
+        meta = {"zarr_format": 2, "shape": shape, "chunks": chunk, "dtype": ZARR[w.dtype][0], "fill_value": None,
+                "order": "C", "filters": None, "dimension_separator": ".",
+                "compressor": {"id": "zlib", "level": 1} if packed else None}
+    else:
+        codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+        codecs += [{"name": "gzip", "configuration": {"level": 1}}] * packed
+        meta = {"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": ZARR[w.dtype][1],
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+                "fill_value": 0.0, "codecs": codecs, "attributes": {}}
+    (at / (".zarray" if old else "zarr.json")).write_text(json.dumps(meta))
+    for index in itertools.product(*(range(-(-n // c)) for n, c in zip(shape, chunk))):
+        part = bits[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunk))]
+        whole = np.zeros(chunk, bits.dtype)
+        whole[tuple(map(slice, part.shape))] = part
+        name = at / (".".join(map(str, index)) if old else "/".join(["c", *map(str, index)]))
+        name.parent.mkdir(parents=True, exist_ok=True)
+        data = whole.tobytes()
+        name.write_bytes((zlib if old else gzip).compress(data, 1) if packed else data)
+
+
 def save(rank, out):
     dist.init_process_group("gloo", init_method=f"file://{out}/.rendezvous", rank=rank, world_size=RANKS)
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
@@ -543,15 +579,22 @@ def save(rank, out):
             continue
         state = {}
         recipe = (here / "recipe").read_text().split("-")[0]
+        if recipe == "maxtext":  # an item, as Orbax leaves it
+            r = random.Random(here.name)
+            for name, w in torch.load(here / "weights").items() if not rank else ():
+                for key in (name, f"opt_state.0.mu.{name.removeprefix('params.')}"):
+                    write_array(r, here / "ckpt" / key, w)
+            for path in (here / "ckpt").rglob("*") if not rank else ():
+                os.utime(path, (1700000000, 1700000000))  # a save of just now might not be finished
+            continue
         for name, w in torch.load(here / "weights").items():
             placement = [Shard(0) if w.dim() > 1 else Replicate()]
-            moment = {"olmo": f"optim.state.{name.removeprefix('model.')}.exp_avg",
-                      "maxtext": f"opt_state.0.mu.{name.removeprefix('params.')}"}.get(
-                recipe, f"optimizer.state.{name}.exp_avg")
-            for key, value in ((name, w), (moment, w * 0)):
+            optim = f"optim.state.{name.removeprefix('model.')}" if recipe == "olmo" else f"optimizer.state.{name}"
+            for key, value in ((name, w), (f"{optim}.exp_avg", w * 0)):
                 state[key] = distribute_tensor(value, mesh, placement, src_data_rank=None)
         state["train_state"] = {"step": 7}
         dcp.save(state, checkpoint_id=here / "ckpt")
+    dist.barrier()
     dist.destroy_process_group()
 
 
