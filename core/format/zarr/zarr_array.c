@@ -176,6 +176,21 @@ static void check_shard(struct adding *x, const char *key, size_t key_len, uint6
 			       (unsigned long long)count);
 }
 
+/* Without a codec a chunk has the bytes of its elements, at the array's edges too: fewer would take
+ * in what is stored behind them. */
+static void check_plain(struct adding *x, const char *key, size_t key_len, uint64_t length)
+{
+	uint64_t need = dtype_info(x->a->dtype)->size;
+
+	for (size_t d = 0; d < x->a->n_dims; d++)
+		need *= x->leaf->chunk[d];
+	if (!*x->fault && length != need)
+		(void)snprintf(x->fault, sizeof(x->fault),
+			       "its chunk '%.60s' has %llu bytes instead of %llu",
+			       FQN_TEXT(key, key_len), (unsigned long long)length,
+			       (unsigned long long)need);
+}
+
 struct listing {
 	struct adding *x;
 	size_t prefix;
@@ -197,6 +212,8 @@ static int add_stored(void *arg, const char *key, size_t key_len, const struct z
 	s.cell = number;
 	if (is_sharded(x->a))
 		check_shard(x, key, key_len, v->length);
+	else if (!x->leaf->n_codecs)
+		check_plain(x, key, key_len, v->length);
 	rc = v->bytes ? catalog_add_inline(x->w, v->bytes, (size_t)v->length, &s.loc, e)
 		      : catalog_add_source(x->w, v->file, strlen(v->file), &s.loc.file, e);
 	if (rc)
