@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "format/zarr/zarr_dir.h"
 
+#include "base/bytes.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "format/format.h"
@@ -82,8 +84,34 @@ static int call(const struct walk *k, const char *path, const struct zarr_value 
 
 /* ---- arrays ---- */
 
+static const char *const metadata[] = { "zarr.json", ".zarray" };
+
+static bool is_metadata(const char *name)
+{
+	return !strcmp(name, metadata[0]) || !strcmp(name, metadata[1]);
+}
+
+static bool has_name(const struct name_list *l, const char *name)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (!strcmp(l->v[i], name))
+			return true;
+	return false;
+}
+
+/* Of an array, not of a group? What is not valid is told when the array is read. */
+static bool describes_array(const char *path, const uint8_t *bytes, size_t len)
+{
+	struct ckpt_err ignored;
+	struct zarr_array a;
+
+	return !bytes_end(path, strlen(path), "zarr.json") ||
+	       zarr_parse((const char *)bytes, len, true, &a, &ignored) != 0;
+}
+
 /* Reads .zarray or zarr.json, which the index depends on. */
-static int read_metadata(const struct walk *k, const char *path, struct ckpt_err *e)
+static int read_metadata(const struct walk *k, const char *path, bool *ret_array,
+			 struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
 	struct zarr_value v = { 0 };
@@ -111,12 +139,8 @@ static int read_metadata(const struct walk *k, const char *path, struct ckpt_err
 				  (const uint64_t[2]){ h.low64, h.high64 }, e);
 	v.bytes = bytes;
 	v.length = (uint64_t)n;
+	*ret_array = describes_array(path, bytes, (size_t)n);
 	return rc ? rc : call(k, path, &v, e);
-}
-
-static bool is_metadata(const char *name)
-{
-	return !strcmp(name, ".zarray") || !strcmp(name, "zarr.json");
 }
 
 /* Names of chunks, and of the directories that have chunks. */
@@ -135,19 +159,23 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 	 * name that the format has not listed. */
 	int rc = list(k->d, dir, *dir != 0, &l, e);
 
-	for (size_t i = 0; i < l.n; i++)
-		is_array |= is_metadata(l.v[i]);
+	/* An array that has been converted has the metadata of both versions. */
+	for (size_t m = 0; !rc && !is_array && m < ARRAY_LEN(metadata); m++) {
+		char path[PATH_MAX];
+
+		if (!has_name(&l, metadata[m]))
+			continue;
+		rc = join(path, dir, metadata[m], "", e);
+		if (!rc)
+			rc = read_metadata(k, path, &is_array, e);
+	}
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		char path[PATH_MAX];
 		bool link = false;
 
-		if (is_array && is_chunk(l.v[i]))
+		if ((is_array && is_chunk(l.v[i])) || is_metadata(l.v[i]))
 			continue;
 		rc = join(path, dir, l.v[i], "", e);
-		if (!rc && is_metadata(l.v[i])) {
-			rc = read_metadata(k, path, e);
-			continue;
-		}
 		if (!rc)
 			rc = is_dir(k->d, path, &link, e);
 		if (rc <= 0)
