@@ -28,7 +28,8 @@
 
 enum {
 	MAX_ITEMS = 1000,     /* subdirectories that are looked into */
-	MAX_ARRAY_DIRS = 256, /* and in each those in which arrays are looked for */
+	MAX_ARRAY_DIRS = 256, /* and in each those in which arrays are looked for, */
+	MAX_DEPTH = 8,	      /* so deep if it has _METADATA */
 };
 
 /* ---- the names in a directory ---- */
@@ -125,19 +126,30 @@ bool orbax_is_msgpack(struct place *place, const char *file)
 
 /* ---- items ---- */
 
-static bool has_arrays(const struct look *l)
+/* Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. Failing to
+ * read one is not an error: what is found is read with all its errors. */
+static bool has_arrays(struct place *place, const char *top, const struct name_list *dirs,
+		       unsigned depth, unsigned *left)
 {
 	static const char *const names[] = { ".zarray", "zarr.json" };
 	char path[PATH_MAX];
 	struct place_seen seen;
 	struct ckpt_err ignored;
 
-	for (size_t i = 0; i < l->dirs.n && i < MAX_ARRAY_DIRS; i++)
+	for (size_t i = 0; i < dirs->n && *left; i++, --*left)
 		for (size_t k = 0; k < ARRAY_LEN(names); k++)
-			if (snprintf(path, sizeof(path), "%s%s/%s", l->top, l->dirs.v[i],
-				     names[k]) < PATH_MAX &&
-			    place_look(l->place, path, &seen, &ignored) > 0)
+			if (snprintf(path, sizeof(path), "%s%s/%s", top, dirs->v[i], names[k]) <
+				    PATH_MAX &&
+			    place_look(place, path, &seen, &ignored) > 0)
 				return true;
+	for (size_t i = 0; depth && i < dirs->n && *left; i++) {
+		struct look l CLEANUP(look_release) = { 0 };
+
+		if (snprintf(path, sizeof(path), "%s%s/", top, dirs->v[i]) < PATH_MAX &&
+		    !look_at(place, path, &l, &ignored) &&
+		    has_arrays(place, path, &l.dirs, depth - 1, left))
+			return true;
+	}
 	return false;
 }
 
@@ -147,13 +159,16 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 {
 	char path[PATH_MAX], numbered[32];
 	struct orbax_item item = { .has_store = l->manifest, .has_tree = l->tree };
+	unsigned left = MAX_ARRAY_DIRS;
 	int rc = 0;
 
 	if (l->checkpoint && !join(path, l->top, "checkpoint", e))
 		item.has_msgpack = orbax_is_msgpack(l->place, path);
 	/* Without a store, _METADATA alone is not enough in a subdirectory: there must be arrays. */
-	item.has_dirs = !l->manifest && (item.has_msgpack || l->zarr || (l->tree && !*l->top) ||
-					 ((dirs_count || l->tree) && has_arrays(l)));
+	item.has_dirs = !l->manifest &&
+			(item.has_msgpack || l->zarr || (l->tree && !*l->top) ||
+			 ((dirs_count || l->tree) &&
+			  has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left)));
 	(void)snprintf(numbered, sizeof(numbered), "manifest.%016llx",
 		       (unsigned long long)l->numbered);
 	const struct {

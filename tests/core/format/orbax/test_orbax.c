@@ -375,6 +375,86 @@ START_TEST(what_is_not_finished_is_refused_with_its_reason)
 }
 END_TEST
 
+/* One without bytes would be given those behind it. */
+START_TEST(a_plain_chunk_has_the_bytes_of_its_elements)
+{
+	static const struct {
+		const char *text, *fault;
+	} cases[] = {
+		{ "ab", NULL },
+		{ "", "its chunk 'w/0' has 0 bytes instead of 2" },
+		{ "a", "its chunk 'w/0' has 1 bytes instead of 2" },
+		{ "abc", "its chunk 'w/0' has 3 bytes instead of 2" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct ckpt *c = NULL;
+		struct ckpt_err e = { 0 };
+		struct ckpt_tensor t;
+
+		put_store("", "w", cases[i].text);
+		ck_assert_msg(!open_at(dir, true, &c, &e), "%s", e.msg);
+		ckpt_tensor(c, 0, &t);
+		ck_assert_pstr_eq(t.fault, cases[i].fault);
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+static void put_array(const char *path, const char *file, const char *metadata, const char *chunk)
+{
+	char name[200];
+
+	make(path);
+	(void)snprintf(name, sizeof(name), "%s/%s", path, file);
+	put_text(name, metadata);
+	(void)snprintf(name, sizeof(name), "%s/%s", path, chunk);
+	put_text(name, "ab");
+}
+
+static const char v3_of_two[] =
+	"{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":[2],\"data_type\":\"uint8\","
+	"\"chunk_grid\":{\"name\":\"regular\",\"configuration\":{\"chunk_shape\":[2]}},"
+	"\"chunk_key_encoding\":{\"name\":\"v2\"},\"codecs\":[\"bytes\"],\"fill_value\":0}";
+
+START_TEST(arrays_of_a_group_may_be_called_like_chunks)
+{
+	static const char group[] = "{\"zarr_format\":3,\"node_type\":\"group\"}";
+
+	put_text("zarr.json", group);
+	make("layers");
+	put_text("layers/zarr.json", group);
+	put_array("c", "zarr.json", v3_of_two, "0");
+	put_array("0", "zarr.json", v3_of_two, "0");
+	put_array("layers/0", "zarr.json", v3_of_two, "0");
+	put_array("layers/10", ".zarray", byte_of_two, "0");
+	EXPECT_NAMES("", "0 c layers/0 layers/10 ");
+}
+END_TEST
+
+START_TEST(metadata_of_both_versions_is_one_array)
+{
+	put_array("w", ".zarray", byte_of_two, "0");
+	put_text("w/zarr.json", v3_of_two);
+	put_text("_METADATA", "{}");
+	EXPECT_NAMES("", "w ");
+}
+END_TEST
+
+START_TEST(arrays_are_found_below_names_with_slashes)
+{
+	make("default");
+	make("default/a");
+	make("default/a/b");
+	put_text("default/_METADATA", "{}");
+	put_array("default/a/b/w", ".zarray", byte_of_two, "0");
+	EXPECT_NAMES("", "a/b/w ");
+	EXPECT_NAMES("/default", "a/b/w ");
+	put_text("_CHECKPOINT_METADATA", "{}");
+	EXPECT_NAMES("", "a/b/w ");
+}
+END_TEST
+
 static const char tree[] = "{\"tree_metadata\": {"
 			   "\"('a', 'w')\": {\"key_metadata\": [{\"key\": \"a\", \"key_type\": 2}, "
 			   "{\"key\": \"w\", \"key_type\": 2}],"
