@@ -14,6 +14,7 @@
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "parse/zarr_metadata.h"
+#include "source/place.h"
 #include "source/source.h"
 
 #include <stdio.h>
@@ -193,8 +194,29 @@ static void check_plain(struct adding *x, const char *key, size_t key_len, uint6
 
 struct listing {
 	struct adding *x;
+	struct place *place;
 	size_t prefix;
 };
+
+/* A chunk of the wrong length is a fault, until its file is another: no tensor has items in it that
+ * would tell. */
+static int check_length(const struct listing *l, const char *key, size_t key_len,
+			const struct zarr_value *v, struct ckpt_err *e)
+{
+	struct adding *x = l->x;
+	bool was_good = !*x->fault;
+	struct place_seen seen;
+	int rc;
+
+	if (is_sharded(x->a))
+		check_shard(x, key, key_len, v->length);
+	else if (!x->leaf->n_codecs)
+		check_plain(x, key, key_len, v->length);
+	if (v->bytes || !was_good || !*x->fault)
+		return 0;
+	rc = place_find(l->place, v->file, &seen, e);
+	return rc ? rc : catalog_add_metadata(x->w, v->file, &seen, NULL, e);
+}
 
 static int add_stored(void *arg, const char *key, size_t key_len, const struct zarr_value *v,
 		      struct ckpt_err *e)
@@ -210,12 +232,11 @@ static int add_stored(void *arg, const char *key, size_t key_len, const struct z
 	for (size_t d = 0; d < x->a->n_dims; d++)
 		number = number * x->grid[d] + cell[d];
 	s.cell = number;
-	if (is_sharded(x->a))
-		check_shard(x, key, key_len, v->length);
-	else if (!x->leaf->n_codecs)
-		check_plain(x, key, key_len, v->length);
-	rc = v->bytes ? catalog_add_inline(x->w, v->bytes, (size_t)v->length, &s.loc, e)
-		      : catalog_add_source(x->w, v->file, strlen(v->file), &s.loc.file, e);
+	rc = check_length(l, key, key_len, v, e);
+	if (!rc && v->bytes)
+		rc = catalog_add_inline(x->w, v->bytes, (size_t)v->length, &s.loc, e);
+	else if (!rc)
+		rc = catalog_add_source(x->w, v->file, strlen(v->file), &s.loc.file, e);
 	if (rc)
 		return err_wrap(e, "'%s'", FQN_TEXT(key, key_len));
 	if (!VEC_ROOM(x->v, x->cap, x->n + 1))
@@ -386,7 +407,7 @@ static int add_supported(struct adding *x, struct zarr_store *s, const struct za
 			 bool absent_is_damage, struct ckpt_err *e)
 {
 	const struct zarr_array *a = x->a;
-	struct listing l = { x, n->name_len ? n->name_len + 1 : 0 };
+	struct listing l = { x, s->place, n->name_len ? n->name_len + 1 : 0 };
 	struct buf prefix CLEANUP(buf_release) = BUF_INIT((size_t)1 << 20);
 	int rc;
 

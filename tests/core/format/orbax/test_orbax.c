@@ -441,6 +441,32 @@ START_TEST(metadata_of_both_versions_is_one_array)
 }
 END_TEST
 
+/* In place, so that the directory's time stays. */
+START_TEST(a_repaired_chunk_is_noticed)
+{
+	char path[4200], index[4200];
+	const struct ckpt_opts o = { .index = index, .allow_missing = true };
+	const char *const text[] = { "a", "ab", "", "ab" };
+
+	(void)snprintf(path, sizeof(path), "%s/c", dir);
+	(void)snprintf(index, sizeof(index), "%s/index", dir);
+	make("c");
+	put_array("c/w", ".zarray", byte_of_two, "0");
+	for (size_t i = 0; i < ARRAY_LEN(text); i++) {
+		struct ckpt *c = NULL;
+		struct ckpt_err e = { 0 };
+		struct ckpt_tensor t;
+
+		put_text("c/w/0", text[i]);
+		ck_assert_msg(!open_typed(path, &o, &c, &e), "%s", e.msg);
+		ckpt_tensor(c, 0, &t);
+		ck_assert_msg((t.fault == NULL) == (strlen(text[i]) == 2), "%s: %s", text[i],
+			      t.fault ? t.fault : "no fault");
+		ckpt_close(c);
+	}
+}
+END_TEST
+
 START_TEST(arrays_are_found_below_names_with_slashes)
 {
 	make("default");
