@@ -383,7 +383,7 @@ static bool last_part_is(const struct value *v, const char *name)
 
 static struct zarr_value shown(const struct value *v)
 {
-	return (struct zarr_value){ v->bytes, v->file, v->offset, v->length };
+	return (struct zarr_value){ v->bytes, v->file, v->offset, v->length, NULL };
 }
 
 static int each_array(struct zarr_store *z, zarr_value_fn *fn, void *arg, struct ckpt_err *e)

@@ -14,7 +14,6 @@
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "parse/zarr_metadata.h"
-#include "source/place.h"
 #include "source/source.h"
 
 #include <stdio.h>
@@ -194,28 +193,23 @@ static void check_plain(struct adding *x, const char *key, size_t key_len, uint6
 
 struct listing {
 	struct adding *x;
-	struct place *place;
 	size_t prefix;
 };
 
-/* A chunk of the wrong length is a fault, until its file is another: no tensor has items in it that
- * would tell. */
-static int check_length(const struct listing *l, const char *key, size_t key_len,
+/* How long a file is counts unless its bytes are elements: if it is written to in place, the index
+ * is not of this file any more. */
+static int check_length(struct adding *x, const char *key, size_t key_len,
 			const struct zarr_value *v, struct ckpt_err *e)
 {
-	struct adding *x = l->x;
-	bool was_good = !*x->fault;
-	struct place_seen seen;
-	int rc;
+	bool plain = !is_sharded(x->a) && !x->leaf->n_codecs;
 
 	if (is_sharded(x->a))
 		check_shard(x, key, key_len, v->length);
-	else if (!x->leaf->n_codecs)
+	else if (plain)
 		check_plain(x, key, key_len, v->length);
-	if (v->bytes || !was_good || !*x->fault)
-		return 0;
-	rc = place_find(l->place, v->file, &seen, e);
-	return rc ? rc : catalog_add_metadata(x->w, v->file, &seen, NULL, e);
+	return !v->seen || (plain && !*x->fault)
+		       ? 0
+		       : catalog_add_metadata(x->w, v->file, v->seen, NULL, e);
 }
 
 static int add_stored(void *arg, const char *key, size_t key_len, const struct zarr_value *v,
@@ -232,7 +226,7 @@ static int add_stored(void *arg, const char *key, size_t key_len, const struct z
 	for (size_t d = 0; d < x->a->n_dims; d++)
 		number = number * x->grid[d] + cell[d];
 	s.cell = number;
-	rc = check_length(l, key, key_len, v, e);
+	rc = check_length(x, key, key_len, v, e);
 	if (!rc && v->bytes)
 		rc = catalog_add_inline(x->w, v->bytes, (size_t)v->length, &s.loc, e);
 	else if (!rc)
@@ -407,7 +401,7 @@ static int add_supported(struct adding *x, struct zarr_store *s, const struct za
 			 bool absent_is_damage, struct ckpt_err *e)
 {
 	const struct zarr_array *a = x->a;
-	struct listing l = { x, s->place, n->name_len ? n->name_len + 1 : 0 };
+	struct listing l = { x, n->name_len ? n->name_len + 1 : 0 };
 	struct buf prefix CLEANUP(buf_release) = BUF_INIT((size_t)1 << 20);
 	int rc;
 

@@ -220,7 +220,9 @@ static int walk_chunks(const struct walk *k, const char *dir, int depth, struct 
 			rc = place_find(k->d->s.place, path, &seen, e);
 		if (!rc && seen.kind != PLACE_DIR) {
 			rc = call(k, path,
-				  &(struct zarr_value){ .file = path, .length = seen.size }, e);
+				  &(struct zarr_value){
+					  .file = path, .length = seen.size, .seen = &seen },
+				  e);
 		} else if (!rc && depth < MAX_DEPTH) {
 			rc = join(path, dir, l.v[i], "/", e);
 			if (!rc)

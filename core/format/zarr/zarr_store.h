@@ -20,6 +20,7 @@
 
 struct ckpt_err;
 struct place;
+struct place_seen;
 struct zarr_store;
 
 struct zarr_value {
@@ -27,6 +28,7 @@ struct zarr_value {
 	const char *file;     /* relative to the place; NULL: in memory */
 	uint64_t offset;      /* in the file */
 	uint64_t length;
+	const struct place_seen *seen; /* it is all of the file, as it was then; NULL: a part */
 };
 
 /* A non-zero return value stops the listing and is returned. */

@@ -467,6 +467,45 @@ START_TEST(a_repaired_chunk_is_noticed)
 }
 END_TEST
 
+/* Where its chunks are depends on how long it is: the index of a shard is at the end. */
+START_TEST(a_shard_written_over_in_place_is_noticed)
+{
+	static const char zarr[] =
+		"{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":[2],\"data_type\":\"uint8\","
+		"\"chunk_grid\":{\"name\":\"regular\",\"configuration\":{\"chunk_shape\":[2]}},"
+		"\"chunk_key_encoding\":{\"name\":\"v2\"},\"codecs\":[{\"name\":\"sharding_"
+		"indexed\","
+		"\"configuration\":{\"chunk_shape\":[2],\"codecs\":[\"bytes\"],"
+		"\"index_codecs\":[\"bytes\"]}}],\"fill_value\":0}";
+	static const char shards[][33] = { "ab\0\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0",
+					   "....cd\4\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0",
+					   "..ef\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0" };
+	static const size_t bytes[] = { 18, 22, 20 };
+	char path[4200], index[4200];
+	const struct ckpt_opts o = { .index = index };
+
+	(void)snprintf(path, sizeof(path), "%s/c", dir);
+	(void)snprintf(index, sizeof(index), "%s/index", dir);
+	make("c");
+	make("c/w");
+	put_text("c/w/zarr.json", zarr);
+	for (size_t i = 0; i < ARRAY_LEN(bytes); i++) {
+		const char *want = shards[i] + bytes[i] - 18;
+		struct ckpt *c = NULL;
+		struct ckpt_err e = { 0 };
+		autofree uint8_t *p = NULL;
+		uint64_t n;
+
+		put_file(dir_fd, "c/w/0", shards[i], bytes[i]);
+		ck_assert_msg(!open_typed(path, &o, &c, &e), "%s", e.msg);
+		p = read_tensor(c, "w", &n, &e);
+		ck_assert_msg(p && n == 2, "%s", e.msg);
+		ck_assert(!memcmp(p, want, 2));
+		ckpt_close(c);
+	}
+}
+END_TEST
+
 START_TEST(arrays_are_found_below_names_with_slashes)
 {
 	make("default");

@@ -11,7 +11,6 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "dir_util.h"
 #include "format/raw.h"
 #include "format/zarr/zarr_store.h"
 #include "index/catalog_build.h"
@@ -19,7 +18,6 @@
 #include "model/box.h"
 #include "parse/zarr_metadata.h"
 #include "rng.h"
-#include "source/place.h"
 #include "suites.h"
 
 #include <inttypes.h>
@@ -330,12 +328,9 @@ static struct catalog *scan(const struct array *a, struct ckpt_err *e)
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
 	struct zarr_array z;
-	const char *file;
 	uint64_t total = 0;
-	char *root;
 	int rc;
 
-	ck_assert(!place_open(dir, &s.s.place, &root, &file, e));
 	put_metadata(&b, a);
 	rc = zarr_read(&s.s, key, strlen(key),
 		       &(struct zarr_value){ .bytes = (const uint8_t *)b.data, .length = b.len },
@@ -349,8 +344,6 @@ static struct catalog *scan(const struct array *a, struct ckpt_err *e)
 		rc = catalog_writer_finish(w, &c, e);
 	ck_assert_msg(!rc, "%s: %s", b.data, e->msg);
 	catalog_writer_free(w);
-	place_free(s.s.place);
-	free(root);
 	return c;
 }
 
@@ -460,7 +453,6 @@ START_TEST(a_shard_too_short_for_its_index_is_a_fault)
 	struct catalog *c;
 	const struct catalog_tensor *t;
 
-	put_file(dir_fd, "d", "", 0);
 	one(&a, (uint64_t)1 << 40, (uint64_t)1 << 40, 1, 1000);
 	c = scan(&a, &e);
 	t = catalog_tensors(c, NULL);
@@ -489,4 +481,4 @@ START_TEST(what_is_absent_takes_few_boxes)
 }
 END_TEST
 
-SUITE(zarr_array, .setup = dir_setup, .teardown = dir_teardown)
+SUITE(zarr_array)
