@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/staging.h"
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -242,21 +243,62 @@ int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e)
 
 /* ---- files ---- */
 
-static int check_name(const char *name, struct ckpt_err *e)
+static bool is_element(const char *s, size_t n)
 {
-	if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+	return n && !memchr(s, '/', n) && !bytes_are(s, n, ".") && !bytes_are(s, n, "..");
+}
+
+static int check_name(const char *name, bool may_have_dir, struct ckpt_err *e)
+{
+	const char *slash = may_have_dir ? strchr(name, '/') : NULL;
+	const char *last = slash ? slash + 1 : name;
+
+	if (!is_element(last, strlen(last)) || (slash && !is_element(name, (size_t)(slash - name))))
 		return err_set(e, EINVAL, "'%s' is not a valid name for a file of a checkpoint",
 			       name);
 	return 0;
 }
 
+/* The directory, if there is one, has been made by a save of ours. */
+static int open_in(const struct staging *s, const char *name, int flags)
+{
+	const char *slash = strchr(name, '/');
+	char dir[NAME_MAX + 1];
+	autoclose int fd = -1;
+
+	if (!slash)
+		return openat(s->dir, name, flags, 0666);
+	if (snprintf(dir, sizeof(dir), "%.*s", (int)(slash - name), name) > NAME_MAX) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	fd = openat(s->dir, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -1 : openat(fd, slash + 1, flags, 0666);
+}
+
+int staging_dir(struct staging *s, const char *name, struct ckpt_err *e)
+{
+	int rc = check_name(name, false, e);
+
+	if (!rc && mkdirat(s->dir, name, 0777) && errno != EEXIST)
+		rc = err_sys(e, errno, "make '%s'", name);
+	return rc;
+}
+
+int staging_sync_dir(struct staging *s, const char *name, struct ckpt_err *e)
+{
+	autoclose int fd = openat(s->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) ? err_sys(e, errno, "sync '%s'", name) : 0;
+}
+
 int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e)
 {
-	int fd, rc = check_name(name, e);
+	int fd, rc = check_name(name, true, e);
 
 	if (rc)
 		return rc;
-	fd = openat(s->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+	fd = open_in(s, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return err_sys(e, errno, "make '%s'", name);
 	*ret_fd = fd;
@@ -268,7 +310,7 @@ int staging_put(struct staging *s, const char *name, const void *data, size_t le
 {
 	autoclose int fd = -1;
 	char tmp[NAME_MAX + 1];
-	int rc = check_name(name, e);
+	int rc = check_name(name, false, e);
 
 	if (rc)
 		return rc;

@@ -54,13 +54,17 @@ int staging_begin(const char *dest, const char *const *over, struct staging **re
 /* For the other ranks, once the coordinator has begun: opens its directory. */
 int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e);
 
-/* Creates a file of that name (one path element, else EINVAL) for writing; the caller syncs and
- * closes *ret_fd. EEXIST if this save has already made it. */
+/* Creates a file for writing: NAME, or DIR/NAME in a directory that staging_dir has made (else
+ * EINVAL); the caller syncs and closes *ret_fd. EEXIST if this save has already made it. */
 int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e);
 /* Writes a whole file, under a temporary name until it is on disk. */
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,
 		struct ckpt_err *e);
-/* Syncs the names of all files so far to disk. Every rank calls it when it has written its files.
+/* Makes a directory for files (one path element, else EINVAL); it may exist. */
+int staging_dir(struct staging *s, const char *name, struct ckpt_err *e);
+/* Syncs the names of all files in it to disk. */
+int staging_sync_dir(struct staging *s, const char *name, struct ckpt_err *e);
+/* Syncs the names of all files so far, except in directories, to disk. Every rank calls it when it has written its files.
  * */
 int staging_sync(struct staging *s, struct ckpt_err *e);
 

@@ -31,8 +31,9 @@ void site_close(struct site *p);
 int site_check(const struct site *p, const char *const *over, struct ckpt_err *e);
 /* Does a file with that name exist? If that cannot be determined, yes. */
 bool site_has(const struct site *p, const char *name);
-/* Removes the directory with that name and the files in it, or whatever else has the name. Fails
- * with ENOTEMPTY if it contains a directory, because this program never creates one there. */
+/* Removes the directory with that name, the files in it and the directories of zarr arrays, or
+ * whatever else has the name. Fails with ENOTEMPTY if it contains other directories, because this
+ * program never creates one there. */
 int site_remove(const struct site *p, const char *name, struct ckpt_err *e);
 
 #endif

@@ -139,6 +139,7 @@ static bool is_checkpoint_file(const char *name)
 		"model-[0-9]*-of-[0-9]*.safetensors",
 		"model.safetensors.index.json",
 		"shard-[0-9]*-model-[0-9]*-of-[0-9]*.safetensors", /* torch's distributed form of it */
+		"zarr.json", /* zarr, beside directories of arrays */
 		".ckptfs-index.sqlite*",
 	};
 
@@ -146,6 +147,25 @@ static bool is_checkpoint_file(const char *name)
 		if (text_glob(patterns[i], name, strlen(name)))
 			return true;
 	return false;
+}
+
+/* Has the directory only what this program writes for a zarr array? If `whole`, all of it. */
+static bool is_array(int dir, const char *name, bool whole)
+{
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(dir, name, O_NOFOLLOW);
+	const struct dirent *entry;
+	struct ckpt_err ignored;
+	bool metadata = false, others = !d;
+
+	while (!others && io_next_entry(d, &entry, &ignored) > 0) {
+		const char *s = entry->d_name;
+
+		if (!strcmp(s, "zarr.json"))
+			metadata = true;
+		else
+			others = *s != 'c' || s[strspn(s, "c.0123456789")];
+	}
+	return !others && (metadata || !whole);
 }
 
 static int check_entry(const struct site *p, int dir, const char *name, const char *const *over,
@@ -162,7 +182,9 @@ static int check_entry(const struct site *p, int dir, const char *name, const ch
 		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
 	for (const char *const *other = over; !replaced && *other; other++)
 		replaced = !strcmp(*other, name);
-	if (!replaced || S_ISDIR(st.st_mode))
+	if (S_ISDIR(st.st_mode))
+		replaced = is_array(dir, name, true);
+	if (!replaced)
 		return err_set(
 			e, ENOTEMPTY,
 			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
@@ -216,22 +238,56 @@ bool site_has(const struct site *p, const char *name)
 
 /* ---- removing ---- */
 
-/* The number of removed files, or a negative errno with a sentence that names the entry that cannot
- * be removed. */
-static int64_t remove_files(const struct site *p, const char *name, struct ckpt_err *e)
+/* Removes the directory of an array; others are an error that names them. */
+static int remove_array(int dir, const char *in, const char *name, struct ckpt_err *e);
+
+/* The number of removed entries, or a negative errno. shown: the directory in messages */
+static int64_t remove_entries(int parent, const char *name, const char *shown, bool has_arrays,
+			      struct ckpt_err *e)
 {
-	DIR *d CLEANUP(io_close_dir) = io_open_dir(p->parent, name, O_NOFOLLOW);
-	const struct dirent *file;
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(parent, name, O_NOFOLLOW);
+	const struct dirent *entry;
 	int64_t n = 0;
 	int rc;
 
 	if (!d)
-		return err_sys(e, errno, "remove '%s'", name);
-	for (; (rc = io_next_entry(d, &file, e)) > 0; n++)
-		if (unlinkat(dirfd(d), file->d_name, 0))
+		return err_sys(e, errno, "remove '%s'", shown);
+	for (; (rc = io_next_entry(d, &entry, e)) > 0; n++) {
+		if (!unlinkat(dirfd(d), entry->d_name, 0))
+			continue;
+		if ((errno != EISDIR && errno != EPERM) || !has_arrays)
 			return err_sys(e, errno == EISDIR ? ENOTEMPTY : errno, "remove '%s/%s'",
-				       name, file->d_name);
-	return rc ? err_sys(e, -rc, "list '%s'", name) : n;
+				       shown, entry->d_name);
+		rc = remove_array(dirfd(d), shown, entry->d_name, e);
+		if (rc)
+			return rc;
+	}
+	return rc ? err_sys(e, -rc, "list '%s'", shown) : n;
+}
+
+static int remove_dir(int parent, const char *name, const char *shown, bool has_arrays,
+		      struct ckpt_err *e)
+{
+	for (;;) {
+		int64_t n = remove_entries(parent, name, shown, has_arrays, e);
+
+		if (n < 0)
+			return (int)n;
+		if (!unlinkat(parent, name, AT_REMOVEDIR))
+			return 0;
+		/* Some file systems skip entries if others are removed during the listing. */
+		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
+			return err_sys(e, errno, "remove '%s'", shown);
+	}
+}
+
+static int remove_array(int dir, const char *in, const char *name, struct ckpt_err *e)
+{
+	char shown[2 * NAME_MAX + 2];
+
+	(void)snprintf(shown, sizeof(shown), "%s/%s", in, name);
+	return is_array(dir, name, false) ? remove_dir(dir, name, shown, false, e)
+					  : err_sys(e, ENOTEMPTY, "remove '%s'", shown);
 }
 
 int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
@@ -240,15 +296,5 @@ int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
 		return 0;
 	if (errno != EISDIR && errno != EPERM) /* POSIX allows EPERM for it */
 		return err_sys(e, errno, "remove '%s'", name);
-	for (;;) {
-		int64_t n = remove_files(p, name, e);
-
-		if (n < 0)
-			return (int)n;
-		if (!unlinkat(p->parent, name, AT_REMOVEDIR))
-			return 0;
-		/* Some file systems skip entries if others are removed during the listing. */
-		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
-			return err_sys(e, errno, "remove '%s'", name);
-	}
+	return remove_dir(p->parent, name, name, true, e);
 }

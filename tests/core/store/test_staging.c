@@ -350,7 +350,7 @@ END_TEST
 
 START_TEST(names_are_single_elements)
 {
-	static const char *const names[] = { "", ".", "..", "a/b", "/a", "../a", "a/" };
+	static const char *const names[] = { "", ".", "..", "/a", "../a", "a/", "a/b/c", "a/.." };
 	struct staging *s = NULL;
 	struct ckpt_err ok = { 0 };
 	int fd = 77;
@@ -481,10 +481,11 @@ START_TEST(a_directory_that_came_in_is_not_removed)
 
 	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok) &&
 		!mkdirat(dir_fd, "ckpt.partial/sub", 0755));
+	put_file(dir_fd, "ckpt.partial/sub/notes", "x", 1);
 	staging_end(s);
 	REQUIRE(there("ckpt.partial/sub") && there("ckpt.partial.lock"));
 	REFUSED(save('a', true, &e), ENOTEMPTY, "remove 'ckpt.partial/sub': Directory not empty");
-	REQUIRE(!unlinkat(dir_fd, "ckpt.partial/sub", AT_REMOVEDIR));
+	REQUIRE(!unlinkat(dir_fd, "ckpt.partial/sub/notes", 0));
 	must_save('a', true);
 	only_dest_is_there();
 }
