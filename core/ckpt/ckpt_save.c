@@ -9,6 +9,7 @@
 #include "store/writer_dcp.h"
 #include "store/writer_hyperparallel.h"
 #include "store/writer_safetensors.h"
+#include "store/writer_zarr.h"
 
 /* ---- saving ---- */
 
@@ -36,6 +37,10 @@ static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_write
 						    .shard_size = o->shard_size,
 						    .progress = o->progress,
 						    .arg = o->progress_arg };
+	const struct writer_zarr_opts zarr = { .overwrite = o->overwrite,
+					       .chunk_size = o->shard_size,
+					       .progress = o->progress,
+					       .arg = o->progress_arg };
 
 	switch (o->format) {
 	case CKPT_DCP:
@@ -45,6 +50,8 @@ static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_write
 		return writer_hyperparallel_new(&hp, ret, e);
 	case CKPT_SAFETENSORS:
 		return writer_safetensors_new(&st, ret, e);
+	case CKPT_ZARR:
+		return writer_zarr_new(&zarr, ret, e);
 	}
 	return err_set(e, EINVAL, "unknown format %d", (int)o->format);
 }

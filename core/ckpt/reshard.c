@@ -170,8 +170,9 @@ static int list_objects(struct resharding *s, size_t n, struct ckpt_err *e)
 {
 	int rc = 0;
 
-	if (n && s->r->format == CKPT_SAFETENSORS) {
-		warn(s, "%zu objects are left out: safetensors files hold tensors alone", n);
+	if (n && reshard_takes_whole(s->r)) {
+		warn(s, "%zu objects are left out: %s hold tensors alone", n,
+		     s->r->format == CKPT_ZARR ? "zarr arrays" : "safetensors files");
 		return 0;
 	}
 	for (size_t i = 0; !rc && i < n; i++)
@@ -282,7 +283,7 @@ static int check_ranks(const struct resharding *s, struct ckpt_err *e)
  */
 static uint64_t ranks_of_source(const struct resharding *s)
 {
-	uint64_t n = s->r->format == CKPT_SAFETENSORS ? 1 : s->c->totals.ranks;
+	uint64_t n = reshard_takes_whole(s->r) ? 1 : s->c->totals.ranks;
 
 	return max_u64(1, min_u64(n, CKPT_RESHARD_MAX_RANKS));
 }
@@ -292,6 +293,10 @@ static int count_ranks(struct resharding *s, struct ckpt_err *e)
 	struct ckpt_reshard *r = s->r;
 	int rc = 0;
 
+	if (r->layout && r->format == CKPT_ZARR)
+		return err_set(e, EINVAL,
+			       "layout '%s': zarr arrays are written as a whole, without a layout",
+			       r->layout);
 	if (r->layout) {
 		rc = bind_layout(s, e);
 		if (!rc)

@@ -29,7 +29,7 @@ static bool box_of(const struct resharding *s, size_t rank, size_t i, uint64_t *
 	uint64_t all = 0, part = 0;
 
 	(void)box_volume(t->n_dims, t->shape, &all); /* cannot overflow: the tensor is shown */
-	*ret_whole = !all || (s->r->format == CKPT_SAFETENSORS && !s->layout) || !t->n_dims;
+	*ret_whole = !all || (reshard_takes_whole(s->r) && !s->layout) || !t->n_dims;
 	if (!s->layout || !all)
 		rows_of(s, rank, t, off, len);
 	else if (!layout_box(s->layout, rank, i, off, len))

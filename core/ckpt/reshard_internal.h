@@ -47,6 +47,12 @@ struct resharding {
 	uint64_t total;
 };
 
+/* Does the format store whole tensors, and no objects? */
+static inline bool reshard_takes_whole(const struct ckpt_reshard *r)
+{
+	return r->format == CKPT_SAFETENSORS || r->format == CKPT_ZARR;
+}
+
 int reshard_compare(const char *fqn, size_t len, bool is_tensor, const struct reshard_entry *t);
 
 /* The rank's state dict in *a, without entries that the rank holds no part of. */

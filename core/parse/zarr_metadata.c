@@ -42,8 +42,7 @@ static const char *shown(struct jval v, char out[static 64])
 
 /* ---- data types ---- */
 
-/* Does zarr have this type, under the same name? */
-static bool has_name(enum ckpt_dtype t)
+bool zarr_has(enum ckpt_dtype t)
 {
 	switch (t) {
 	case CKPT_DTYPE_NONE:
@@ -70,7 +69,7 @@ static enum ckpt_dtype by_name(const char *name, size_t len)
 {
 	enum ckpt_dtype t = ckpt_dtype_by_name(name, len);
 
-	return has_name(t) ? t : CKPT_DTYPE_NONE;
+	return zarr_has(t) ? t : CKPT_DTYPE_NONE;
 }
 
 /* "<f4", "|b1", or a name that NumPy lacks: "bfloat16". */

@@ -64,6 +64,8 @@ int zarr_parse(const char *text, size_t len, bool v3, struct zarr_array *ret, st
  * of something else, or of a chunk outside the array. */
 bool zarr_cell(const struct zarr_array *a, const char *key, size_t len, uint64_t *ret);
 
+/* Does zarr have this type, under the same name? */
+bool zarr_has(enum ckpt_dtype t);
 /* An element's bytes, little-endian, of the number nearest to v; false if the type has none. */
 bool zarr_element(enum ckpt_dtype t, double v, uint8_t *ret);
 

@@ -170,7 +170,7 @@ static int wrap_fqn(const struct ckpt_write_item *item, struct ckpt_err *e)
 			text_show(item->index.fqn, item->index.fqn_len, shown, sizeof(shown)));
 }
 
-static int get_source(struct ckpt_save_planner *p, const struct ckpt_write_item *item,
+int writer_get_source(const struct ckpt_write_item *item, struct ckpt_save_planner *p,
 		      struct ckpt_data *ret, struct ckpt_err *e)
 {
 	struct ckpt_data src = { 0 };
@@ -226,7 +226,7 @@ int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
 		      struct ckpt_save_planner *p, struct ckpt_err *e)
 {
 	CLEANUP(ckpt_data_close) struct ckpt_data src = { 0 };
-	int rc = get_source(p, item, &src, e);
+	int rc = writer_get_source(item, p, &src, e);
 
 	if (!rc)
 		rc = outfile_source(f, &src, e);

@@ -65,6 +65,9 @@ void *writer_array(struct writer_base *b, size_t n, size_t size, struct ckpt_err
 char *writer_printf(struct writer_base *b, struct ckpt_err *e, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* An item's bytes; there must be as many as its chunk has. Close it with ckpt_data_close. */
+int writer_get_source(const struct ckpt_write_item *item, struct ckpt_save_planner *p,
+		      struct ckpt_data *ret, struct ckpt_err *e);
 /* Appends an item's bytes to the file; there must be as many as its chunk has. */
 int writer_put_source(struct outfile *f, const struct ckpt_write_item *item,
 		      struct ckpt_save_planner *p, struct ckpt_err *e);

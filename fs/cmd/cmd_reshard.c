@@ -22,6 +22,7 @@ static const char *const formats[] = {
 	[CKPT_HYPERPARALLEL] = "hyperparallel",
 	[CKPT_SAFETENSORS] = "safetensors",
 	[CKPT_MEGATRON] = "megatron",
+	[CKPT_ZARR] = "zarr",
 };
 
 /* Invalid words were refused when the options were parsed. */
@@ -50,8 +51,9 @@ static int check_open_options(const struct options *o, const struct ckpt_reshard
 {
 	bool beside = r->model && r->format == CKPT_SAFETENSORS;
 
-	if (options_get(o, "shard_size") && r->format != CKPT_SAFETENSORS)
-		return err_set(e, EINVAL, "option 'shard_size' is for --format=safetensors");
+	if (options_get(o, "shard_size") && r->format != CKPT_SAFETENSORS && r->format != CKPT_ZARR)
+		return err_set(e, EINVAL,
+			       "option 'shard_size' is for --format=safetensors and --format=zarr");
 	if (options_get(o, "experts") && !r->model)
 		return err_set(e, EINVAL, "option 'experts' is for --model");
 	if (options_get(o, "assets") && !beside && !options_get(o, "recipe"))

@@ -122,7 +122,7 @@ static const struct word words[] = {
 	  "worker threads (default one per CPU, up to a few)" },
 	{ "ranks", 0, COUNT, WORDS_RESHARD, AT(ranks), "N",
 	  "ranks to write for (default: of --layout, or of SRC)" },
-	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "dcp|hyperparallel|safetensors|megatron",
+	{ "format", 0, TEXT, WORDS_RESHARD, AT(format), "dcp|hyperparallel|safetensors|megatron|zarr",
 	  "what to write (default dcp)" },
 	{ "model", 0, FLAG, WORDS_RESHARD, AT(model), NULL,
 	  "write only the model, under its names in hf/" },

@@ -294,12 +294,12 @@ test_it_says_what_it_wrote() {
 
 test_options_that_cannot_be() {
   local r=(ckptfs reshard "$ZOO_CKPT" x)
-  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors, megatron " "${r[@]}" --format=gguf
+  refused "option 'format': 'gguf' is not one of dcp, hyperparallel, safetensors, megatron, zarr " "${r[@]}" --format=gguf
   refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=safetensors --zstd
   refused "option 'zstd' is for --format=dcp$" "${r[@]}" --format=megatron --zstd
   refused "option 'threads' is for --format=dcp and megatron$" "${r[@]}" --format=hyperparallel --threads=2
   refused "option 'file_per_item' is for --format=dcp and megatron$" "${r[@]}" --format=safetensors --file-per-item
-  refused "option 'shard_size' is for --format=safetensors$" "${r[@]}" --shard-size=1G
+  refused "option 'shard_size' is for --format=safetensors and --format=zarr$" "${r[@]}" --shard-size=1G
   refused "option 'experts' is for --model$" "${r[@]}" --experts=split
   refused "option 'zstd': levels are 1 to 22$" "${r[@]}" --zstd=23
   refused "option 'threads': at most 256$" "${r[@]}" --threads=257

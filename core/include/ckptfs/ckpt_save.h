@@ -46,6 +46,7 @@ enum ckpt_format {
 	 * NAME/shard_OFFSET_SHAPE (ckpt_sharded_object).
 	 */
 	CKPT_MEGATRON,
+	CKPT_ZARR, /* a directory of zarr arrays, version 3; no objects, only whole tensors */
 };
 
 struct ckpt_save_opts {
@@ -55,7 +56,8 @@ struct ckpt_save_opts {
 	bool file_per_item; /* DCP, Megatron: one file per item instead of per rank or thread */
 	unsigned threads; /* DCP, Megatron: writer threads per rank, each with a file of its own; 0:
                              one */
-	uint64_t shard_size; /* safetensors: tensor bytes per file; 0: 5 GB */
+	/* tensor bytes per file; safetensors: 0 is 5 GB; zarr: of a chunk, 0 is 256 MiB */
+	uint64_t shard_size;
 	bool no_paths; /* DCP: leave out planner_data; otherwise entries without a path are written
                           at the top level */
 	bool save_to_lowest_rank; /* of ranks that hold the same data let the lowest write, not the
