@@ -280,6 +280,7 @@ check-torch: all
 	@tests/torch/kinds.sh
 	@tests/torch/megatron_ranks.sh
 	@tests/torch/python.sh
+	@tests/torch/zarr.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak
