@@ -281,6 +281,52 @@ test_a_megatron_checkpoint_is_replaced() {
   reshard "$ZOO_CKPT" x --overwrite
   [[ ! -e x/metadata.json && ! -e x/common.pt ]]
   same "$ZOO_CKPT" x
+  nothing_left_over
+}
+
+# ---- zarr ----
+
+test_tensors_become_zarr_arrays() {
+  local size
+  for size in 1 100 1G; do
+    reshard "$ZOO_CKPT" "z$size" --format=zarr --shard-size=$size --ranks=3
+    same "$ZOO_CKPT" "z$size" tensors
+  done
+  (($(find z1G -name 'c*' -type f | wc -l) <= 14)) # empty ones have none
+  (($(find z1 -name 'c*' -type f | wc -l) > $(find z100 -name 'c*' -type f | wc -l)))
+  reshard z100 dcp --ranks=2
+  same z100 dcp
+  nothing_left_over
+}
+
+test_zarr_arrays_are_replaced_and_nothing_else() {
+  reshard "$ZOO_CKPT" x --format=zarr
+  reshard "$ZOO_CKPT" y --format=zarr --shard-size=64
+  reshard "$ZOO_CKPT" x --format=zarr --shard-size=64 --overwrite
+  diff -r x y
+  mkdir x/notes
+  refused "'.*/x' holds 'notes', which is not part of a checkpoint and would be lost$" ckptfs reshard "$ZOO_CKPT" x --overwrite
+  rmdir x/notes
+  mkdir x/more
+  echo '{}' >x/more/zarr.json
+  echo hello >x/more/notes
+  refused "'.*/x' holds 'more', which is not part" ckptfs reshard "$ZOO_CKPT" x --overwrite
+  rm -r x/more
+  reshard "$ZOO_CKPT" x --overwrite
+  same "$ZOO_CKPT" x
+  [[ ! -e x/zarr.json ]]
+  nothing_left_over
+}
+
+test_what_zarr_arrays_cannot_be() {
+  mesh_of_six
+  refused "layout 'mesh': zarr arrays are written as a whole, without a layout$" ckptfs reshard "$ZOO_CKPT" x --format=zarr --layout=mesh
+  echo 's|^model.|model/|' >slashes
+  echo 's|^model|__model|' >reserved
+  refused "cannot be the name of a directory" ckptfs reshard "$ZOO_CKPT" x --format=zarr --rename=slashes
+  refused "a name that zarr reserves" ckptfs reshard "$ZOO_CKPT" x --format=zarr --rename=reserved
+  [[ ! -e x ]]
+  nothing_left_over
 }
 
 # ---- what is said ----
