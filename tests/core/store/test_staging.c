@@ -190,7 +190,7 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 	};
 	static const char *const lost[] = {
 		"config.json", "tokenizer.model", "model.safetensors.txt",
-		"common.pt",   "x.distcp",	  ".metadata2",
+		"common.ptx",  "x.distcp",	  ".metadata2",
 		"..."
 	};
 	int fd;
