@@ -679,9 +679,62 @@ static int check_unused(struct work *w)
 		       w->r->file, b.data);
 }
 
-/* Runs the recipe forwards on the tensors made. */
+/* Forwards, the tensors made must decide each condition as it was decided here. */
+struct branches {
+	struct work *w;
+	const struct namelist *made;
+};
+
+static int no_rule(void *arg, const struct statement *s)
+{
+	(void)arg;
+	(void)s;
+	return 0;
+}
+
+/* Whatever brackets are axes, as forwards. */
+static int is_made(struct branches *b, const struct statement *s, bool *ret)
+{
+	unsigned all = 1;
+	int rc = 0;
+
+	for (uint32_t i = s->name.at; i < s->name.at + s->name.n; i++)
+		all <<= b->w->r->parts[i].kind == PART_STACKED;
+	*ret = false;
+	for (unsigned stacked = 0; !rc && !*ret && stacked < all; stacked++) {
+		rc = write_name(b->w, s->name, s->line, b->w->prefix, stacked);
+		*ret = !rc && namelist_find(b->made, b->w->name.data, b->w->name.len) >= 0;
+	}
+	return rc;
+}
+
+static int same_branch(void *arg, uint32_t at, bool *ret)
+{
+	struct branches *b = arg;
+	const struct statement *s = &b->w->r->statements[at];
+	bool made;
+	int rc = holds(b->w, at, ret);
+
+	if (!rc)
+		rc = is_made(b, s, &made);
+	if (!rc && made != *ret)
+		rc = recipe_bad(
+			b->w->r, s->line, b->w->e,
+			"the recipe cannot be run backwards: the tensors given are those of "
+			"one branch, but forwards the other would be taken, because '%.90s' "
+			"is%s stored",
+			b->w->name.data, made ? "" : " not");
+	return rc;
+}
+
+/*
+ * Runs the recipe forwards on the tensors made. If the same branches are taken, each rule finds the
+ * elements that were put there for it.
+ */
 static int check_back(struct work *w, const struct recipe_out *out)
 {
+	struct branches branches = { w, &out->names };
+	struct recipe_walk walk = { &w->x, w->e, no_rule, same_branch, &branches };
 	autofree struct recipe_source *sources = calloc(out->names.n + 1, sizeof(*sources));
 	struct recipe_in in = { .names = &out->names, .sources = sources, .facts = w->in->facts };
 	struct recipe_out back;
@@ -691,6 +744,9 @@ static int check_back(struct work *w, const struct recipe_out *out)
 
 	if (!sources)
 		return err_nomem(w->e);
+	rc = recipe_walk(&walk, 0, w->r->n_statements);
+	if (rc)
+		return rc;
 	for (size_t i = 0; i < out->names.n; i++) {
 		const struct vtensor *v = out->tensors[i];
 

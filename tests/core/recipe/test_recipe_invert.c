@@ -229,6 +229,10 @@ END_TEST
 	"the recipe cannot be run backwards: no rule uses, or no given tensor fills, some " \
 	"elements of "
 
+#define OTHER \
+	"the recipe cannot be run backwards: the tensors given are those of one branch, but " \
+	"forwards the other would be taken, because "
+
 static const struct {
 	const char *text, *given, *says;
 } bad[] = {
@@ -266,6 +270,13 @@ static const struct {
 	  "R:1: 'o' cannot be turned back: it computes, which rounds" },
 	{ "o = a [any, 2] order 0:1", "o[4]",
 	  "R:1: 'o' cannot be turned back: the length of an axis that it joins is not known" },
+	/* Forwards, the other branch would be taken. */
+	{ "if stored a\no = a [0 of 2]\np = a [1 of 2]\nq = b [] | a [2]\n"
+	  "else\no = a [1 of 2]\np = a [0 of 2]\nend",
+	  "o[] p[]", "R:1: " OTHER "'a' is stored" },
+	{ "for i in 2\nif stored d.[i].a\nfor k in 1\no.{i} = d.[i].a [2]\nend\n"
+	  "else\no.{i} = d.[i].a [swap 2 : 1]\nend\nend",
+	  "o.0[2] o.1[2]", "R:2: " OTHER "'d.a' is stored" },
 	{ "refuse config.two never\no = a [2]", "o[2]", "R:1: never" },
 	{ "param n = config.none\no = a [n]", "o[2]",
 	  "R:1: no value for 'n': looked for 'none' in config.json" },
