@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/text.h"
+#include "store/megatron_form.h"
 #include "store/staging_internal.h"
 
 #include <fcntl.h>
@@ -128,8 +129,6 @@ static bool is_checkpoint_file(const char *name)
 		"__[0-9]*_[0-9]*.distcp",
 		"__[0-9]*.metadata", /* torch DCP, one for each rank */
 		"__[0-9]*.metadata.tmp",
-		"metadata.json", /* Megatron-core, beside those of torch DCP */
-		"common.pt",
 		"_rank[0-9]*_.safetensors", /* HyperParallel */
 		"_rank[0-9]*_.bytes",
 		"*_rank[0-9]*.bytes",
@@ -168,10 +167,33 @@ static bool is_array(int dir, const char *name, bool whole)
 	return !others && (metadata || !whole);
 }
 
+/* Does it say, as Megatron-core's does, how tensors are stored? Others give files this name, too. */
+static bool is_metadata_json(int dir)
+{
+	autoclose int fd =
+		openat(dir, MEGATRON_JSON_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	static const char key[] = "\"sharded_backend\"";
+	char text[1024];
+	struct stat st;
+	int64_t n;
+
+	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
+		return false;
+	n = io_pread_some(fd, text, sizeof(text), 0);
+	return n > 0 && memmem(text, (size_t)n, key, strlen(key));
+}
+
+/* What Megatron-core, and this program for it, has beside the files of torch DCP. */
+static bool is_megatron_file(int dir, const char *name)
+{
+	return (!strcmp(name, MEGATRON_JSON_NAME) || !strcmp(name, MEGATRON_COMMON_NAME)) &&
+	       is_metadata_json(dir);
+}
+
 static int check_entry(const struct site *p, int dir, const char *name, const char *const *over,
 		       struct ckpt_err *e)
 {
-	bool replaced = is_checkpoint_file(name);
+	bool replaced = is_checkpoint_file(name) || is_megatron_file(dir, name);
 	struct stat st;
 
 	if (!over)

@@ -174,6 +174,37 @@ START_TEST(without_an_exchange_two_renames_do)
 }
 END_TEST
 
+/* Anybody may call a file metadata.json; Megatron-core's has what is in it. */
+START_TEST(what_megatron_has_beside_a_dcp_is_part_of_it)
+{
+	static const char json[] = "{\"sharded_backend\": \"torch_dist\"}";
+	struct ckpt_err why;
+	int fd;
+
+	must_save('a', false);
+	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(fd, "common.pt", "x", 1);
+	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+		"'%s' holds 'common.pt', which is not part of a checkpoint and would be lost",
+		dest);
+	put_file(fd, "metadata.json", json, sizeof(json) - 1);
+	ck_assert_int_eq(staging_check(dest, staging_alone, &why), 0);
+	REQUIRE(!unlinkat(fd, "common.pt", 0));
+	put_file(fd, "metadata.json", "{}", 2);
+	REFUSED(save('b', true, &e), ENOTEMPTY,
+		"'%s' holds 'metadata.json', which is not part of a checkpoint and would be lost",
+		dest);
+	REQUIRE(!unlinkat(fd, "metadata.json", 0) && !mkdirat(fd, "metadata.json", 0755));
+	REFUSED(save('b', true, &e), ENOTEMPTY,
+		"'%s' holds 'metadata.json', which is not part of a checkpoint and would be lost",
+		dest);
+	REQUIRE(!unlinkat(fd, "metadata.json", AT_REMOVEDIR));
+	(void)close(fd);
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+}
+END_TEST
+
 START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 {
 	static const char *const fine[] = {
@@ -188,11 +219,14 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 		"opt_rank0.bytes",
 		".rank3_metadata",
 	};
-	static const char *const lost[] = {
-		"config.json", "tokenizer.model", "model.safetensors.txt",
-		"common.ptx",  "x.distcp",	  ".metadata2",
-		"..."
-	};
+	static const char *const lost[] = { "config.json",
+					    "tokenizer.model",
+					    "model.safetensors.txt",
+					    "common.pt",
+					    "metadata.json",
+					    "x.distcp",
+					    ".metadata2",
+					    "..." };
 	int fd;
 
 	must_save('a', false);
