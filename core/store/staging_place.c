@@ -155,14 +155,17 @@ static bool is_array(int dir, const char *name, bool whole)
 	const struct dirent *entry;
 	struct ckpt_err ignored;
 	bool metadata = false, others = !d;
+	struct stat st;
 
 	while (!others && io_next_entry(d, &entry, &ignored) > 0) {
 		const char *s = entry->d_name;
 
 		if (!strcmp(s, "zarr.json"))
 			metadata = true;
-		else
-			others = *s != 'c' || s[strspn(s, "c.0123456789")];
+		else /* others who write zarr may have chunks in directories of c/ */
+			others = *s != 'c' || s[strspn(s, "c.0123456789")] ||
+				 fstatat(dirfd(d), s, &st, AT_SYMLINK_NOFOLLOW) ||
+				 S_ISDIR(st.st_mode);
 	}
 	return !others && (metadata || !whole);
 }

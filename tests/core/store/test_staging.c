@@ -205,6 +205,39 @@ START_TEST(what_megatron_has_beside_a_dcp_is_part_of_it)
 }
 END_TEST
 
+START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
+{
+	static const char *const others[] = { "w/notes", "w/c.txt", "w/zarr.json.old" };
+	struct ckpt_err why;
+	int fd;
+
+	must_save('a', false);
+	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	REQUIRE(!mkdirat(fd, "w", 0755));
+	put_file(fd, "w/c.0.0", "x", 1);
+	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+		"'%s' holds 'w', which is not part of a checkpoint and would be lost", dest);
+	put_file(fd, "w/zarr.json", "x", 1);
+	ck_assert_int_eq(staging_check(dest, staging_alone, &why), 0);
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		put_file(fd, others[i], "x", 1);
+		REFUSED(save('b', true, &e), ENOTEMPTY,
+			"'%s' holds 'w', which is not part of a checkpoint and would be lost",
+			dest);
+		REQUIRE(!unlinkat(fd, others[i], 0));
+	}
+	/* Chunks of another program, which would not be removed. */
+	REQUIRE(!mkdirat(fd, "w/c", 0755));
+	REFUSED(save('b', true, &e), ENOTEMPTY,
+		"'%s' holds 'w', which is not part of a checkpoint and would be lost", dest);
+	REQUIRE(!unlinkat(fd, "w/c", AT_REMOVEDIR));
+	(void)close(fd);
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+	only_dest_is_there();
+}
+END_TEST
+
 START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 {
 	static const char *const fine[] = {
