@@ -295,6 +295,7 @@ struct stage *blosc_stage_new(int window_log)
 	if (!s)
 		return NULL;
 	s->stage.ops = &ops;
+	s->stage.takes_all = true;
 	s->max_block = (size_t)1 << window_log;
 	return &s->stage;
 }

@@ -71,7 +71,7 @@ static int64_t read_last(struct codec_stream *s, void *buf, size_t len, struct c
 {
 	struct stage *last = s->stage[s->n - 1];
 
-	return last->ops->read(last, buf, len, e);
+	return stage_read(last, buf, len, e);
 }
 
 static int look_ahead(struct codec_stream *s, struct ckpt_err *e)

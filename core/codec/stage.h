@@ -8,8 +8,10 @@
 #define CODEC_STAGE_H
 
 #include "base/blob.h"
+#include "base/err.h"
 #include "codec/zstd_frames.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,15 +29,36 @@ struct stage {
 	struct stage *before;	/* NULL: the first */
 	const struct blob *src; /* of the first; how far it has been read */
 	uint64_t src_pos;
+	uint64_t asked, taken; /* bytes: of what it gives, and of the stage before it */
+	bool takes_all;	       /* it limits what it takes itself */
 };
 
-/* The next bytes of the input: as many as there are up to len, at least one unless it has ended. */
+/* What a stage may take before it gives anything. */
+#define STAGE_MAX_AHEAD ((uint64_t)16 << 20)
+
+static inline int64_t stage_read(struct stage *s, void *buf, size_t len, struct ckpt_err *e)
+{
+	s->asked += len;
+	return s->ops->read(s, buf, len, e);
+}
+
+/*
+ * The next bytes of the input: as many as there are up to len, at least one unless it has ended. A
+ * few bytes can decode to any number of empty streams, over which the next stage would work without
+ * end; but what has a use is hardly longer than what it decodes to.
+ */
 static inline int64_t stage_input(struct stage *s, void *buf, size_t len, struct ckpt_err *e)
 {
-	int64_t n = s->before ? s->before->ops->read(s->before, buf, len, e)
+	int64_t n = s->before ? stage_read(s->before, buf, len, e)
 			      : s->src->read(s->src->arg, s->src_pos, buf, len, e);
 
 	s->src_pos += n > 0 ? (uint64_t)n : 0;
+	if (!s->before || s->takes_all)
+		return n;
+	s->taken += n > 0 ? (uint64_t)n : 0;
+	if (s->taken > STAGE_MAX_AHEAD && (s->taken - STAGE_MAX_AHEAD) / 2 > s->asked)
+		return err_set(e, ERR_CORRUPT, "%llu MiB between two codecs decode to nothing",
+			       (unsigned long long)s->taken >> 20);
 	return n;
 }
 

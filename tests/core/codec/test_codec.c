@@ -313,6 +313,28 @@ START_LOOP_TEST(bombs_take_bounded_memory, 3)
 }
 END_TEST
 
+/* A stream of empty streams would otherwise take as long as somebody likes. */
+START_TEST(what_decodes_to_nothing_ends)
+{
+	static const uint8_t empty[] = { 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3,
+					 3,    0,    0, 0, 0, 0, 0, 0, 0, 0 };
+	struct rng r = rng_new();
+	size_t n = (size_t)17 << 20, few = n / 20 / sizeof(empty) * sizeof(empty), packed_n;
+	autofree uint8_t *many = malloc(n + sizeof(empty)), *packed = NULL, *some = NULL;
+	uint8_t out[9];
+
+	REQUIRE(many);
+	for (size_t i = 0; i < n; i += sizeof(empty))
+		memcpy(many + i, empty, sizeof(empty));
+	n = n / sizeof(empty) * sizeof(empty);
+	some = coding_encode(&r, many, few, CODEC_ZSTD, &packed_n);
+	ck_assert_int_eq(decode(some, packed_n, CODEC_ZSTD | CODEC_GZIP << 4, 9, out, 9), 0);
+	packed = coding_encode(&r, many, n, CODEC_ZSTD, &packed_n);
+	ck_assert_int_eq(decode(packed, packed_n, CODEC_ZSTD | CODEC_GZIP << 4, 9, out, 9),
+			 -ERR_CORRUPT);
+}
+END_TEST
+
 /* ---- names ---- */
 
 static const struct {
