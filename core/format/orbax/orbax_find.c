@@ -126,22 +126,50 @@ bool orbax_is_msgpack(struct place *place, const char *file)
 
 /* ---- items ---- */
 
-/* Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. Failing to
- * read one is not an error: what is found is read with all its errors. */
-static bool has_arrays(struct place *place, const char *top, const struct name_list *dirs,
-		       unsigned depth, unsigned *left)
+/* "300", "00000300", "checkpoint_300": the name of a step in a run. */
+static bool is_step_name(const char *name)
+{
+	size_t n = strlen(name), digits = 0;
+
+	while (digits < n && isdigit((unsigned char)name[n - 1 - digits]))
+		digits++;
+	return digits && (digits == n || name[n - 1 - digits] == '_');
+}
+
+static bool is_array(struct place *place, const char *top, const char *dir)
 {
 	static const char *const names[] = { ".zarray", "zarr.json" };
 	char path[PATH_MAX];
 	struct place_seen seen;
 	struct ckpt_err ignored;
 
+	for (size_t k = 0; k < ARRAY_LEN(names); k++)
+		if (snprintf(path, sizeof(path), "%s%s/%s", top, dir, names[k]) < PATH_MAX &&
+		    place_look(place, path, &seen, &ignored) > 0)
+			return true;
+	return false;
+}
+
+/* In a run there may be an array of something else. */
+static bool has_steps(const struct look *l)
+{
+	for (size_t i = 0; i < l->dirs.n && i < MAX_ARRAY_DIRS; i++)
+		if (is_step_name(l->dirs.v[i]) && !is_array(l->place, l->top, l->dirs.v[i]))
+			return true;
+	return false;
+}
+
+/* Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. Failing to
+ * read one is not an error: what is found is read with all its errors. */
+static bool has_arrays(struct place *place, const char *top, const struct name_list *dirs,
+		       unsigned depth, unsigned *left)
+{
+	char path[PATH_MAX];
+	struct ckpt_err ignored;
+
 	for (size_t i = 0; i < dirs->n && *left; i++, --*left)
-		for (size_t k = 0; k < ARRAY_LEN(names); k++)
-			if (snprintf(path, sizeof(path), "%s%s/%s", top, dirs->v[i], names[k]) <
-				    PATH_MAX &&
-			    place_look(place, path, &seen, &ignored) > 0)
-				return true;
+		if (is_array(place, top, dirs->v[i]))
+			return true;
 	for (size_t i = 0; depth && i < dirs->n && *left; i++) {
 		struct look l CLEANUP(look_release) = { 0 };
 
@@ -166,8 +194,8 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 		item.has_msgpack = orbax_is_msgpack(l->place, path);
 	/* Without a store, _METADATA alone is not enough in a subdirectory: there must be arrays. */
 	item.has_dirs = !l->manifest &&
-			(item.has_msgpack || l->zarr || (l->tree && !*l->top) ||
-			 ((dirs_count || l->tree) &&
+			(item.has_msgpack || (l->zarr && dirs_count) || (l->tree && !*l->top) ||
+			 ((l->tree || (dirs_count && !has_steps(l))) &&
 			  has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left)));
 	(void)snprintf(numbered, sizeof(numbered), "manifest.%016llx",
 		       (unsigned long long)l->numbered);
@@ -209,16 +237,6 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 	}
 	f->v[f->n++] = item;
 	return 1;
-}
-
-/* "300", "00000300", "checkpoint_300": the name of a step in a run. */
-static bool is_step_name(const char *name)
-{
-	size_t n = strlen(name), digits = 0;
-
-	while (digits < n && isdigit((unsigned char)name[n - 1 - digits]))
-		digits++;
-	return digits && (digits == n || name[n - 1 - digits] == '_');
 }
 
 /* The items in the subdirectories of a step. */

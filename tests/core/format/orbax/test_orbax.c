@@ -441,6 +441,25 @@ START_TEST(metadata_of_both_versions_is_one_array)
 }
 END_TEST
 
+START_TEST(arrays_beside_steps_do_not_hide_the_run)
+{
+	make("run");
+	make("run/1");
+	make("run/2");
+	put_store("run/1/", "w", "ab");
+	put_store("run/2/", "w", "ab");
+	put_array("run/data", ".zarray", byte_of_two, "0");
+	EXPECT_SAYS("/run", "it is a run with 3 checkpoints");
+	make("run/more.zarr");
+	put_text("run/more.zarr/.zgroup", "{}");
+	put_array("run/more.zarr/x", ".zarray", byte_of_two, "0");
+	EXPECT_SAYS("/run", "it is a run with 4 checkpoints");
+	put_array("1", ".zarray", byte_of_two, "0"); /* no steps, but a list */
+	put_array("2", ".zarray", byte_of_two, "0");
+	EXPECT_NAMES("", "1 2 run/data run/more.zarr/x ");
+}
+END_TEST
+
 /* In place, so that the directory's time stays. */
 START_TEST(a_repaired_chunk_is_noticed)
 {
