@@ -214,8 +214,9 @@ int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, 
 			 struct ckpt_err *e);
 /* The rank that wrote a data file, according to its name; -1: the name does not tell. */
 long ckpt_rank_of(const char *path);
-/* The number of ranks that the data files are named after; 0: they are not named after ranks. */
-uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n);
+/* *ret is the number of ranks that the data files are named after; 0: they are not named after
+ * ranks. Fails only with -ENOMEM. */
+int ckpt_ranks_of(const struct stored_file *files, size_t n, uint64_t *ret);
 uint64_t ckpt_chunks_of(const struct engine *eng, const struct tensor_info *t);
 int ckpt_files_of(struct engine *eng, const struct tensor_info *t, uint64_t *ret,
 		  struct ckpt_err *e);

@@ -40,14 +40,14 @@ static int by_number(const void *ap, const void *bp)
 	return *a < *b ? -1 : *a > *b;
 }
 
-uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n)
+int ckpt_ranks_of(const struct stored_file *files, size_t n, uint64_t *ret)
 {
 	autofree long *ranks = calloc(n + 1, sizeof(*ranks));
-	uint64_t distinct = 0;
 	size_t named = 0;
 
+	*ret = 0;
 	if (!ranks)
-		return 0;
+		return -ENOMEM;
 	for (size_t i = 0; i < n; i++)
 		if (!files[i].bytes)
 			ranks[named++] = ckpt_rank_of(files[i].path);
@@ -57,6 +57,6 @@ uint64_t ckpt_ranks_of(const struct stored_file *files, size_t n)
 	if (named && ranks[0] < 0)
 		return 0;
 	for (size_t i = 0; i < named; i++)
-		distinct += !i || ranks[i] != ranks[i - 1];
-	return distinct;
+		*ret += !i || ranks[i] != ranks[i - 1];
+	return 0;
 }

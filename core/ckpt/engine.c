@@ -126,7 +126,7 @@ static void identify(struct engine *eng)
 		       (unsigned long long)files_hash(eng->files));
 }
 
-static void count(struct engine *eng)
+static int count(struct engine *eng, struct ckpt_err *e)
 {
 	size_t n, n_tensors = view_tensors(eng->view), n_objects = view_objects(eng->view), len;
 	struct ckpt_totals *s = &eng->c->totals;
@@ -154,7 +154,8 @@ static void count(struct engine *eng)
 	sources = catalog_sources(eng->catalog, &n);
 	for (size_t i = 0; i < n; i++)
 		s->files += !sources[i].bytes;
-	s->ranks = ckpt_ranks_of(sources, n);
+	if (ckpt_ranks_of(sources, n, &s->ranks))
+		return err_nomem(e);
 	s->stored_bytes = files_total(eng->files);
 	view_about(eng->view, &about);
 	s->has_model = about.has_model;
@@ -162,6 +163,7 @@ static void count(struct engine *eng)
 	s->model_bytes = about.model_bytes;
 	s->model_prefix = about.prefix;
 	s->model_prefix_len = about.prefix_len;
+	return 0;
 }
 
 /* Warns about things that the format found and cannot show. */
@@ -238,8 +240,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		atomic_init(&eng->json_size[i], CKPT_SIZE_UNKNOWN);
 	}
 	identify(eng);
-	count(eng);
-	if (!o->allow_missing && !o->allow_holes)
+	rc = count(eng, e);
+	if (!rc && !o->allow_missing && !o->allow_holes)
 		rc = engine_refuse_holes(eng, e);
 	if (!rc && o->strict)
 		rc = verdict_refuse(eng, e);
