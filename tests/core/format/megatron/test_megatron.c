@@ -75,9 +75,7 @@ static const struct {
 	  NULL, NULL, "'metadata.json': of sharded_backend 'torch_dist' only version 1 is known" },
 	{ "a/.zarray", "{\"sharded_backend\": \"zarr\", \"sharded_backend_version\": \"1\"}", NULL,
 	  NULL, "'metadata.json': of sharded_backend 'zarr' only version 1 is known" },
-	{ "a/.zarray weights/x", ZARR "x", "weights/", NULL,
-	  "not a checkpoint; 'a' in it is a directory of zarr arrays, which ckptfs does not read "
-	  "yet; " },
+	{ "a/.zarray weights/x", ZARR "x", "weights/", "orbax: a weights ", NULL },
 };
 
 /* Files with nothing in them, and the directories that they are in. */
