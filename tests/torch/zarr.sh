@@ -3,8 +3,8 @@
 #
 # N (60) random arrays that zarr-python writes, of versions 2 and 3, with all codecs, shards in shards, transposes,
 # absent chunks: each has the bytes that went in. The elements of small types have the values that ml_dtypes gives
-# them. Then they are written by `reshard --format=zarr` and read by
-# zarr-python again. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
+# them. Then they are written by `reshard --format=zarr` and read by zarr-python again, and as DCP, which torch
+# loads. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -36,6 +36,13 @@ for size in 1 1000 1G; do
   counted "zarr-python, chunks of $size" in_chroot python3 /mnt/tests/zarr_check.py read "/mnt/out/out-$size" \
     /mnt/out/made/expected
 done
+
+# Torch has no such types.
+lacks=$(grep -lE '"(int[24]|float4_e2m1fn|float8_e3m4|float8_e4m3b11fnuz)"' "$tmp"/made/ckpt/*/{.zarray,zarr.json} 2>/dev/null |
+  sed 's|/[^/]*$||; s|.*/||' | paste -sd, || true)
+if try "reshard to DCP" "$ckptfs" reshard -q --format=dcp "--exclude={$lacks,none}" "$tmp/made/ckpt" "$tmp/dcp"; then
+  counted "torch" in_chroot python3 /mnt/tests/zarr_check.py dcp /mnt/out/dcp /mnt/out/made/expected
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -6,6 +6,7 @@
                                     ml_dtypes; "make" has written the arrays, to OUT/types
     zarr_check.py read DIR RAW      the arrays that `ckptfs reshard --format=zarr` wrote to DIR, against the files of
                                     RAW, which are what `ckptfs cat` says of the source
+    zarr_check.py dcp DIR RAW       what torch loads of DIR, which `ckptfs reshard` wrote, against the files of RAW
 """
 import json
 import math
@@ -195,10 +196,33 @@ def read(where, raw):
     print(f"{good} passed, {bad} failed")
 
 
+def dcp(where, raw):
+    import tempfile
+
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    good = bad = 0
+    with tempfile.NamedTemporaryFile() as f:
+        dcp_to_torch_save(where, f.name)
+        loaded = torch.load(f.name, weights_only=True)
+    for name, t in loaded.items():
+        flat = t.contiguous().reshape(-1)
+        got = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        same = got == open(f"{raw}/{name}", "rb").read()
+        good += same
+        bad += not same
+        if not same:
+            print(f"{name}: other bytes")
+    print(f"{good} passed, {bad} failed")
+
+
 if sys.argv[1] == "make":
     make(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     make_types(sys.argv[4])
 elif sys.argv[1] == "types":
     types(sys.argv[2])
+elif sys.argv[1] == "dcp":
+    dcp(sys.argv[2], sys.argv[3])
 else:
     read(sys.argv[2], sys.argv[3])
