@@ -196,8 +196,9 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 	if (rc)
 		return err_wrap(e, "reshard");
 	if (!open.quiet)
-		(void)printf("%s: %ju tensors, %ju objects, %s for %ju rank%s\n", o->args[1],
-			     (uintmax_t)r->tensors, (uintmax_t)r->objects,
+		(void)printf("%s: %ju tensor%s, %ju object%s, %s for %ju rank%s\n", o->args[1],
+			     (uintmax_t)r->tensors, r->tensors == 1 ? "" : "s",
+			     (uintmax_t)r->objects, r->objects == 1 ? "" : "s",
 			     text_size(r->bytes, size), (uintmax_t)r->ranks,
 			     r->ranks == 1 ? "" : "s");
 	return 0;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What test_reshard.sh needs Python for.
 
-    reshard.py same DIFF LISTED all|tensors|megatron
+    reshard.py same DIFF LISTED all|tensors|megatron|megatron-tensors
                                               DIFF, `ckptfs diff --json A B`, says that B has all that is in
                                               LISTED, `ckptfs ls --json A`, and can be read; or of the
                                               tensors all that safetensors files can hold; or all tensors,
-                                              beside which B may have other objects
+                                              beside which B may have other objects; or both
     reshard.py excludes < LISTED              options that leave out what those cannot hold
     reshard.py kill CKPTFS SRC                kills of a save over a checkpoint: see there
     reshard.py memory MIB COMMAND...          it needs less than that
@@ -35,9 +35,9 @@ def same(diff, listed, what):
     with open(listed, encoding="utf-8") as f:
         entries = json.load(f)
     left_out = {x["fqn"] for x in entries if x.get("fault") is not None or
-                what != "all" and x["type"] != "tensor" or what == "tensors" and not fits_safetensors(x)}
+                what != "all" and x["type"] != "tensor" or what.endswith("tensors") and not fits_safetensors(x)}
     bad = [x for x in told["tensors"] if (x["fqn"] not in left_out or x["result"] in ("only_b", "kind")) and
-           not (what == "megatron" and x["result"] == "only_b" and x["b"]["type"] == "object")]
+           not (what.startswith("megatron") and x["result"] == "only_b" and x["b"]["type"] == "object")]
     assert not bad, bad[:3]
     count = sum(x["fqn"] not in left_out for x in entries)
     assert told["summary"]["equal"] >= count, (told["summary"], count)

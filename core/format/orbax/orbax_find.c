@@ -212,7 +212,7 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 		return err_set(
 			e, ENOENT,
 			"'%smanifest.ocdbt' is missing, and what each process wrote is there "
-			"(ocdbt.process_*): the save did not finish, or has not yet",
+			"(ocdbt.process_*): the save has not finished",
 			l->top);
 	if (!item.has_store && !item.has_dirs)
 		return 0;
