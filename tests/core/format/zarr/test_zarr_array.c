@@ -348,6 +348,7 @@ static struct catalog *scan(const struct array *a, struct ckpt_err *e)
 }
 
 struct found {
+	size_t dims;
 	uint32_t chunk, n;
 	uint64_t off[DIMS], len[DIMS];
 };
@@ -361,8 +362,10 @@ static int note(void *arg, uint32_t chunk, const uint64_t *off, const uint64_t *
 	(void)size;
 	f->chunk = chunk;
 	f->n++;
-	memcpy(f->off, off, sizeof(f->off));
-	memcpy(f->len, len, sizeof(f->len));
+	for (size_t d = 0; d < f->dims; d++) {
+		f->off[d] = off[d];
+		f->len[d] = len[d];
+	}
 	return 0;
 }
 
@@ -374,7 +377,7 @@ static void check_element(struct catalog *c, const struct array *a, const struct
 	const struct stored_file *files = catalog_sources(c, NULL);
 	struct place_of want = by_specification(a, x), got;
 	const struct chunk_loc *loc;
-	struct found f = { 0 };
+	struct found f = { .dims = m->n_dims };
 
 	REQUIRE(!chunkmap_find(m, x, ones, note, &f));
 	REQUIRE(f.n == (want.absent && !a->fill ? 0 : 1));
