@@ -247,18 +247,21 @@ static int find_items(struct place *place, const struct look *step, struct orbax
 
 	for (size_t i = 0; rc >= 0 && i < step->dirs.n && i < MAX_ITEMS; i++) {
 		struct look l CLEANUP(look_release) = { 0 };
+		struct ckpt_err why;
 		char top[PATH_MAX];
 
 		if (!step->step && is_step_name(step->dirs.v[i]))
 			continue;
 		if (snprintf(top, sizeof(top), "%s/", step->dirs.v[i]) >= (int)sizeof(top))
 			continue;
-		rc = look_at(place, top, &l, e);
+		rc = look_at(place, top, &l, &why);
 		if (rc < 0 && !step->step && rc != -ENOMEM && rc != -EMFILE && rc != -ENFILE) {
 			rc = 0; /* not ours to open, or a link that leads elsewhere */
 			continue;
 		}
-		if (!rc && !l.step) /* with its own marks it is a step in a run */
+		if (rc < 0)
+			*e = why;
+		else if (!l.step) /* with its own marks it is a step in a run */
 			rc = try_item(&l, step->step, f, e);
 	}
 	return rc < 0 ? rc : f->n > 0;
