@@ -48,10 +48,12 @@ static bool is_flax_name(const char *file)
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct orbax_found f CLEANUP(orbax_found_release) = { 0 };
+	struct ckpt_err ignored;
 	int rc;
 
 	if (file) {
-		if (!is_flax_name(file) || !orbax_is_msgpack(place, file))
+		rc = is_flax_name(file) ? orbax_is_msgpack(place, file, &ignored) : 0;
+		if (rc <= 0)
 			return 0;
 		rc = name_list_add(files, file, e);
 		return rc ? rc : 1;

@@ -38,8 +38,8 @@ struct orbax_found {
 /* 1, 0, or an error: it looks like one and is not complete, or cannot be read. */
 int orbax_find(struct place *place, struct orbax_found *ret, struct ckpt_err *e);
 void orbax_found_release(struct orbax_found *f);
-/* Does the file begin like one of msgpack? Failing to read it is not an error. */
-bool orbax_is_msgpack(struct place *place, const char *file);
+/* Does the file begin like one of msgpack? 1, 0, or an error: it cannot be read. */
+int orbax_is_msgpack(struct place *place, const char *file, struct ckpt_err *e);
 
 /* ---- names ---- */
 

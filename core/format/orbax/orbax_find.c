@@ -112,16 +112,15 @@ static int look_at(struct place *place, const char *top, struct look *ret, struc
 	return rc;
 }
 
-bool orbax_is_msgpack(struct place *place, const char *file)
+int orbax_is_msgpack(struct place *place, const char *file, struct ckpt_err *e)
 {
 	struct source *s CLEANUP(source_freep) = NULL;
-	struct ckpt_err ignored;
 	uint8_t head[8];
-	int64_t n = -1;
+	int64_t n = place_file(place, file, &s, e);
 
-	if (!place_file(place, file, &s, &ignored))
-		n = source_read(s, head, sizeof(head), 0, &ignored);
-	return n > 0 && msgpack_begins(head, (size_t)n);
+	if (!n)
+		n = source_read(s, head, sizeof(head), 0, e);
+	return n < 0 ? (int)n : n > 0 && msgpack_begins(head, (size_t)n);
 }
 
 /* ---- items ---- */
@@ -188,10 +187,12 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 	char path[PATH_MAX], numbered[32];
 	struct orbax_item item = { .has_store = l->manifest, .has_tree = l->tree };
 	unsigned left = MAX_ARRAY_DIRS;
-	int rc = 0;
+	struct ckpt_err why;
+	int rc = 0, msgpack = 0;
 
 	if (l->checkpoint && !join(path, l->top, "checkpoint", e))
-		item.has_msgpack = orbax_is_msgpack(l->place, path);
+		msgpack = orbax_is_msgpack(l->place, path, &why);
+	item.has_msgpack = msgpack > 0;
 	/* Without a store, _METADATA alone is not enough in a subdirectory: there must be arrays. */
 	item.has_dirs = !l->manifest &&
 			(item.has_msgpack || (l->zarr && dirs_count) || (l->tree && !*l->top) ||
@@ -216,6 +217,10 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 			l->top);
 	if (!item.has_store && !item.has_dirs)
 		return 0;
+	if (msgpack < 0) {
+		*e = why;
+		return msgpack;
+	}
 	for (size_t i = 0; !rc && i < ARRAY_LEN(files); i++) {
 		if (!files[i].is_there)
 			continue;
@@ -280,6 +285,7 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 {
 	static const char whole[] = "flax_model.msgpack";
 	struct name_list *to = &f->msgpack;
+	struct ckpt_err ignored;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < l->flax.n; i++)
@@ -290,7 +296,7 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 			for (; !rc && i < l->flax.n; i++)
 				if (is_shard(l->flax.v[i]))
 					rc = name_list_add(to, l->flax.v[i], e);
-	if (!rc && !to->n && l->flax.n > 1 && orbax_is_msgpack(place, l->flax.v[0]))
+	if (!rc && !to->n && l->flax.n > 1 && orbax_is_msgpack(place, l->flax.v[0], &ignored) > 0)
 		return err_set(
 			e, ENOTUNIQ,
 			"'%.100s' and '%.100s' are two checkpoints: name one of them instead "
@@ -299,7 +305,7 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 	if (!rc && !to->n && l->flax.n == 1)
 		rc = name_list_add(to, l->flax.v[0], e);
 	for (size_t i = 0; !rc && i < to->n; i++)
-		if (!orbax_is_msgpack(place, to->v[i]))
+		if (orbax_is_msgpack(place, to->v[i], &ignored) <= 0)
 			return 0;
 	for (size_t i = 0; !rc && i < to->n; i++)
 		rc = name_list_add(&f->files, to->v[i], e);
