@@ -8,6 +8,8 @@ endif
 PREFIX    ?= /usr/local
 BINDIR    ?= $(PREFIX)/bin
 LIBDIR    ?= $(PREFIX)/lib
+# Of ckptfs-fetch, which other programs start.
+LIBEXECDIR ?= $(PREFIX)/libexec/ckptfs
 INCDIR    ?= $(PREFIX)/include
 MANDIR    ?= $(PREFIX)/share/man
 # Where Debian's Python looks.
@@ -26,6 +28,9 @@ WITH_MPI  := $(filter 1,$(MPI))
 # LIB_ONLY=1: libckpt without the program, which needs neither FUSE nor libseccomp.
 LIB_ONLY  ?= 0
 WITH_FS   := $(if $(filter 1,$(LIB_ONLY)),,1)
+# REMOTE=0: without ckptfs-fetch, the program that reads object stores, which needs libcurl and Expat.
+REMOTE    ?= $(if $(WITH_FS),1,0)
+WITH_FETCH := $(filter 1,$(REMOTE))
 
 VERSION   := 0.5.1
 BUILD     := build/$(VARIANT)
@@ -48,7 +53,8 @@ LDCONFIG   ?= ldconfig
 # Names that pkg-config knows; scripts/setup.sh has Debian's packages of them.
 CORE_PKGS := sqlite3 libzstd zlib blosc libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
 FS_PKGS   := $(if $(WITH_FS),fuse3 libseccomp)
-PKGS      := $(FS_PKGS) $(CORE_PKGS)
+FETCH_PKGS := $(if $(WITH_FETCH),libcurl expat)
+PKGS      := $(FS_PKGS) $(FETCH_PKGS) $(CORE_PKGS)
 
 # A build installs nothing: it names what is missing. These targets need no library.
 NO_BUILD  := clean help setup dist deb layers lint format uninstall demo fuzz \
@@ -83,13 +89,17 @@ LINKLIB_tsan    := -fsanitize=thread
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags $(PKGS)))
 CORE_LIBS  := $(shell $(PKG_CONFIG) --libs $(CORE_PKGS)) -lm
 PKG_LIBS   := $(shell $(PKG_CONFIG) --libs $(FS_PKGS)) $(CORE_LIBS)
+FETCH_LIBS := -Wl,--as-needed $(if $(WITH_FETCH),$(shell $(PKG_CONFIG) --libs $(FETCH_PKGS))) $(CORE_LIBS)
 CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags check jansson))
 CK_LIBS     = $(shell $(PKG_CONFIG) --libs check jansson)
 CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs \
 	$(if $(WITH_MPI),-DCKPTFS_MPI)
 CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
-CORE := $(sort $(wildcard core/*/*.c core/*/*/*.c))
+# ckptfs-fetch; no other program contains it or links its libraries.
+FETCH := $(sort $(wildcard core/remote/*.c))
+FETCH_PROGRAM := $(if $(WITH_FETCH),$(if $(wildcard core/remote/fetch_main.c),$(BUILD)/ckptfs-fetch))
+CORE := $(filter-out $(FETCH),$(sort $(wildcard core/*/*.c core/*/*/*.c)))
 FS   := $(sort $(wildcard fs/*/*.c))
 TEST := tests/runner.c tests/fault.c tests/disk.c $(sort $(wildcard tests/core/*.c tests/core/*/*.c tests/core/*/*/*.c))
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -112,9 +122,9 @@ MAN     := $(wildcard fs/man/*.[1-9])
 # What programs ask for at run time. Structures may change with each 0.x, and later with each X.
 SONAME  := libckpt.so.$(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 
-all: lib $(if $(WITH_FS),program)
+all: lib $(if $(WITH_FS),program) $(FETCH_PROGRAM) $(if $(WITH_FETCH),$(call obj,$(FETCH)))
 lib: $(BUILD)/$(SONAME) $(BUILD)/libckpt.a
-program: $(BUILD)/ckptfs
+program: $(BUILD)/ckptfs $(FETCH_PROGRAM)
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
 
 # $(BUILD)/NAME.list has the sources of a library or program: when one is removed, what it was in is linked again.
@@ -134,8 +144,15 @@ $(BUILD)/libckpt.a: $(call obj,$(CORE)) $(BUILD)/core.list
 $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a $(BUILD)/fs.list
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(PKG_LIBS)
 
-$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c)) $(BUILD)/libcore.a $(BUILD)/tests.list
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $(objects) $(CK_LIBS) $(PKG_LIBS)
+$(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.list
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(FETCH_LIBS)
+
+# Where libckpt looks for it.
+$(BUILD)/core/source/remote.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'
+$(BUILD)/core/source/remote.o: $(BUILD)/libexecdir
+
+$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c) $(filter-out %/fetch_main.c,$(FETCH))) $(BUILD)/libcore.a $(BUILD)/tests.list
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $(objects) $(CK_LIBS) $(PKG_LIBS) $(FETCH_LIBS)
 
 # Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.
 FUZZ := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -185,13 +202,21 @@ $(BUILD)/core.list: FORCE
 	$(call keep,$(CORE) $(LINKLIB_$(VARIANT)) $(LDFLAGS) $(CORE_LIBS))
 $(BUILD)/fs.list: FORCE
 	$(call keep,$(FS) $(LINK))
+$(BUILD)/fetch.list: FORCE
+	$(call keep,$(FETCH) $(LINK_$(VARIANT)) $(LDFLAGS) $(FETCH_LIBS))
+$(BUILD)/libexecdir: FORCE
+	$(call keep,$(LIBEXECDIR))
 $(BUILD)/tests.list: FORCE
-	$(call keep,$(TEST) $(LINK))
+	$(call keep,$(TEST) $(FETCH) $(LINK) $(FETCH_LIBS))
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c \
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c \
 	tests/bench/*.c)))
 
-install: all install-lib $(if $(WITH_FS),install-program)
+install: all install-lib $(if $(WITH_FS),install-program) $(if $(FETCH_PROGRAM),install-fetch)
+
+install-fetch: $(FETCH_PROGRAM)
+	install -d $(DESTDIR)$(LIBEXECDIR)
+	install -m 755 $(BUILD)/ckptfs-fetch $(DESTDIR)$(LIBEXECDIR)/ckptfs-fetch
 
 install-program: program
 	install -d $(DESTDIR)$(BINDIR) $(addprefix $(DESTDIR)$(MANDIR)/man,1 5 7 8) $(DESTDIR)$(COMPDIR) \
@@ -225,6 +250,8 @@ uninstall:
 	  $(addprefix $(DESTDIR)$(INCDIR)/ckptfs/,$(notdir $(HEADERS))) \
 	  $(DESTDIR)$(MANDIR)/man3/ckpt.3 $(DESTDIR)$(PYDIR)/ckptfs.py
 	[ ! -d $(DESTDIR)$(INCDIR)/ckptfs ] || rmdir $(DESTDIR)$(INCDIR)/ckptfs
+	rm -f $(DESTDIR)$(LIBEXECDIR)/ckptfs-fetch
+	[ ! -d $(DESTDIR)$(LIBEXECDIR) ] || rmdir $(DESTDIR)$(LIBEXECDIR)
 	rm -f $(DESTDIR)$(BINDIR)/ckptfs $(DESTDIR)$(COMPDIR)/ckptfs $(DESTDIR)$(ZSHDIR)/_ckptfs \
 	  $(DESTDIR)$(FISHDIR)/ckptfs.fish \
 	  $(foreach page,$(MAN),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(page)))/$(notdir $(page))) \
@@ -310,7 +337,7 @@ clean:
 
 help:
 	@echo 'all install uninstall clean     program, library, man pages (PREFIX, DESTDIR)'
-	@echo '                                LIB_ONLY=1: libckpt alone; MPI=1: with Open MPI; CROSS_COMPILE=PREFIX'
+	@echo '                                LIB_ONLY=1: libckpt alone; REMOTE=0: no object stores; MPI=1: with Open MPI; CROSS_COMPILE=PREFIX'
 	@echo 'dist deb                        a tar of the sources; Debian packages, in build/'
 	@echo 'demo                            mount a real checkpoint and look around'
 	@echo 'setup                           install the Debian packages that a build needs (root)'
@@ -325,7 +352,7 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all lib program install install-lib install-program uninstall setup dist deb demo check check-full \
+.PHONY: all lib program install install-lib install-program install-fetch uninstall setup dist deb demo check check-full \
 	check-programs check-asan check-tsan check-valgrind \
 	check-torch fuzz soak bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

@@ -9,7 +9,7 @@ command -v clang-tidy >/dev/null || { echo "analyze: clang-tidy is not installed
 tidy() {
   local file=$1 shim=(-include scripts/analyze.h) include
   [[ $file != core/base/err.c ]] || shim=()
-  read -ra include < <(pkg-config --cflags fuse3 sqlite3 libzstd zlib blosc libxxhash libdeflate nettle |
+  read -ra include < <(pkg-config --cflags fuse3 sqlite3 libzstd zlib blosc libxxhash libdeflate nettle libcurl expat |
     sed 's/-I/-isystem /g')
   clang-tidy --quiet "$file" -- -std=gnu17 -D_GNU_SOURCE '-DCKPTFS_VERSION="x"' -DFUSE_USE_VERSION=314 \
     -Icore -Icore/include -Ifs "${include[@]}" "${shim[@]}" 2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header' >&2)
@@ -22,7 +22,7 @@ tidy() {
 #   null-dereference, null-argument, possible-null-argument  contracts of other functions, as in .clang-tidy
 gcc_analyze() {
   local include
-  read -ra include < <(pkg-config --cflags fuse3 libseccomp sqlite3 libzstd zlib blosc libxxhash libdeflate nettle |
+  read -ra include < <(pkg-config --cflags fuse3 libseccomp sqlite3 libzstd zlib blosc libxxhash libdeflate nettle libcurl expat |
     sed 's/-I/-isystem /g')
   "${GCC:-gcc}" -std=gnu17 -O2 -D_GNU_SOURCE '-DCKPTFS_VERSION="x"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs \
     "${include[@]}" -Werror -fanalyzer -Wno-analyzer-malloc-leak -Wno-analyzer-use-of-uninitialized-value \

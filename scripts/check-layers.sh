@@ -12,7 +12,7 @@ allowed() {
     model | comm) echo "base" ;;
     parse | codec) echo "$values" ;;
     source) echo "$bytes" ;;
-    index) echo "$bytes source" ;;
+    index | remote) echo "$bytes source" ;;
     format) echo "$bytes source index" ;;
     format/dcp | format/deepspeed | format/fsdp | format/megatron_ranks)
       echo "$bytes source index format format/torch"
@@ -68,6 +68,8 @@ while IFS=: read -r file line include; do
   [[ ($from != fs/* && $from != page) || $include != ckptfs/* ]] || to=ckptfs
   [[ -n $to ]] || { say "$file:$line: \"$include\" names no folder"; continue; }
   [[ $from == "$to" ]] && continue
+  # The messages between ckptfs-fetch and those who start it.
+  [[ $file != core/source/remote.c || $include != remote/wire.h ]] || continue
   case " $(allowed "$from") " in
     *" $to "*) ;;
     *) say "$file:$line: $from/ may not include $include" ;;
@@ -83,6 +85,7 @@ mapfile -t sources < <(git ls-files 'core/*.[ch]' 'fs/*.[ch]')
 mapfile -t core < <(git ls-files 'core/*.[ch]')
 mapfile -t placeless < <(printf '%s\n' "${core[@]}" | grep -E '^core/(format/|index/|read/|source/files)')
 mapfile -t codeless < <(printf '%s\n' "${core[@]}" | grep -E '^core/(format|index|read|tree)/')
+mapfile -t local_only < <(printf '%s\n' "${sources[@]}" | grep -v '^core/remote/')
 mapfile -t no_index < <(printf '%s\n' "${sources[@]}" | grep -v '^core/index/')
 grep -nH '#include <fuse' "${core[@]}" && say "core/ never includes FUSE"
 grep -nHE 'pthread_(mutex|spin|rwlock)_[a-z]*(lock|rdlock|wrlock)\(' "${sources[@]}" |
@@ -93,6 +96,7 @@ grep -nHi 'zstd' "${codeless[@]}" &&
   say "only core/source/item_source.h knows how items are encoded
 "
 grep -nH 'sqlite3\.h' "${no_index[@]}" && say "SQL lives in core/index"
+grep -nHE '<(curl/|expat)' "${local_only[@]}" && say "only core/remote, which is ckptfs-fetch, uses the network"
 grep -nHwE '(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
   grep -vE '^\S+:[0-9]+:\s*(\*|/\*)' && say "banned function"
 # Additions to 32-bit counts in 32 bits, where (size_t)n + 1 is meant.

@@ -11,7 +11,9 @@ set -u
 # libzstd-dev: stream.zstd items, chunks of zarr. zlib1g-dev: chunks in gzip or zlib, which libdeflate cannot decode piece by
 # piece. libblosc-dev: chunks in Blosc. libxxhash-dev: hashes over the index and over metadata. libdeflate-dev: CRC-32 of torch's
 # archives. nettle-dev: SHA-256 of Megatron-core's integrity.json. libseccomp-dev: the sandbox of a mount.
-packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev zlib1g-dev libblosc-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev"
+# libcurl4-openssl-dev: connections to object stores, TLS, proxies. libexpat1-dev: the XML of their answers. Only ckptfs-fetch links these two.
+packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev zlib1g-dev libblosc-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev \
+  libcurl4-openssl-dev libexpat1-dev"
 case ${1:-build} in
   test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
   deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
