@@ -171,6 +171,10 @@ $(BUILD)/tests/syscalls: $(call obj,$(wildcard tests/fs/syscalls*.c))
 $(BUILD)/tests/random_reads: $(call obj,tests/fs/random_reads.c)
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
 
+# The proxy of tests/net, with latency, bandwidth and faults.
+$(BUILD)/tests/proxy: $(call obj,tests/net/proxy.c)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
+
 # What ranks do when they are processes: for mpirun.
 $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 	$(if $(WITH_MPI),,$(error MPI=1 builds it))
@@ -209,7 +213,7 @@ $(BUILD)/libexecdir: FORCE
 $(BUILD)/tests.list: FORCE
 	$(call keep,$(TEST) $(FETCH) $(LINK) $(FETCH_LIBS))
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c \
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
 	tests/bench/*.c)))
 
 install: all install-lib $(if $(WITH_FS),install-program) $(if $(FETCH_PROGRAM),install-fetch)
@@ -274,7 +278,7 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@scripts/demo.sh
 
-check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads \
+check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy \
 	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 # check-full runs the long loops of fault and property tests, too.

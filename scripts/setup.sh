@@ -2,7 +2,7 @@
 # setup.sh build|test|deb - install the Debian packages that are needed to build, to test, or to make packages.
 # setup.sh names - print the names of the packages that a build needs.
 #
-# MPI=1 in the environment: include the packages for a build with MPI.
+# MPI=1 in the environment: include the packages for a build with MPI. CHECK_FULL=1: those for a full run of the tests.
 # Installs missing packages with apt if permitted, otherwise prints the command that installs them.
 # Silent and quick if nothing is missing. Does nothing without dpkg: `make` then names missing dependencies.
 set -u
@@ -18,6 +18,9 @@ case ${1:-build} in
   test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
   deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
 esac
+# Real servers for the suites that only a full run has (tests/net/servers.sh).
+[ "${1:-build}${CHECK_FULL:-}" != test1 ] ||
+  packages="$packages curl openssl nginx-light memcached swift-proxy swift-account swift-container swift-object"
 [ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"
 [ "${1:-}" != names ] || { echo "$packages"; exit 0; }
 command -v dpkg-query >/dev/null 2>&1 || exit 0

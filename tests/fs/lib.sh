@@ -14,7 +14,8 @@
 # `make check-full`, and when tests are named.
 #
 # A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
-# rights do not allow it. `browser=yes` in a suite gives its tests a Chromium (browser.py). A missing program is no reason to skip: scripts/setup.sh installs all.
+# rights do not allow it. `browser=yes` in a suite gives its tests a Chromium (browser.py), `servers="web s3"` real servers
+# (../net/servers.sh). A missing program is no reason to skip: scripts/setup.sh installs all.
 
 : "${CKPTFS:?path of the program to test}"
 [[ $CKPTFS == /* && ! -L $CKPTFS ]] || CKPTFS=$(realpath "$CKPTFS")
@@ -335,6 +336,7 @@ run_suite() {
     [[ ${VARIANT:-release} == release ]] && most=1 one_in=8 || most=12 one_in=2
   fi
   [[ -z ${browser:-} ]] || start_browser
+  [[ -z ${servers:-} ]] || start_servers
   while read -r -u 3 name; do
     [[ $name == *"${1:-}"* ]] || continue
     if [[ " ${long:-} " == *" ${name#test_} "* ]] && (((SEED + n_long++) % one_in)); then
@@ -352,4 +354,5 @@ run_suite() {
     fi
   done 3< <(grep -oE '^test_[a-z0-9_]+' "$0")
   [[ -z ${browser:-} ]] || end_browser
+  [[ -z ${servers:-} ]] || end_servers
 }
