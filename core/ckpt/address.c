@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
+#include "source/place.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
@@ -78,7 +79,8 @@ static void explain(const char *path, struct ckpt_err *e)
 	if (e->code != ENOENT)
 		return;
 	if (strstr(path, "://")) {
-		append(e, "; ckptfs opens paths of this machine, and no addresses");
+		append(e, "; the addresses that ckptfs knows begin with s3://, gs://, https://, "
+			  "http:// or hf://");
 	} else if (is_repository(path) && !is_there(path, strcspn(path, "/"))) {
 		cache = cached(path);
 		if (cache)
@@ -87,11 +89,7 @@ static void explain(const char *path, struct ckpt_err *e)
 			       "'%s'",
 			       cache);
 		else
-			append(e,
-			       "; ckptfs downloads nothing: for a repository of the Hugging Face "
-			       "Hub, "
-			       "open the directory that 'hf download %s' prints",
-			       path);
+			append(e, "; a repository of the Hugging Face Hub is 'hf://%s'", path);
 	}
 }
 
@@ -167,10 +165,7 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 	return -ENOENT;
 }
 
-/*
- * Resolves, in a run, a path that does not exist or is a file called `latest`; 1: there is no run.
- */
-static int in_run(const char *path, char **ret, struct ckpt_err *e)
+int address_in_run(const char *path, const struct ckpt_opts *o, char **ret, struct ckpt_err *e)
 {
 	size_t n_dir;
 	autofree char *name = split(path, &n_dir);
@@ -179,7 +174,9 @@ static int in_run(const char *path, char **ret, struct ckpt_err *e)
 	struct ckpt *run;
 	int rc;
 
-	if (!dir || !is_there(dir, SIZE_MAX) || ckpt_open_run(dir, &run, &ignored))
+	if (!dir ||
+	    !(place_is_remote(dir) ? dir[strcspn(dir, ":") + 3] : is_there(dir, SIZE_MAX)) ||
+	    ckpt_open_run(dir, o, &run, &ignored))
 		return 1;
 	rc = meant(run, path, name, ret, e);
 	ckpt_close(run);
@@ -198,16 +195,21 @@ static bool is_latest(const char *path)
 
 int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 {
+	const struct ckpt_opts none = { 0 };
 	int rc, code;
 
 	*ret = NULL;
-	if (is_latest(path) && !in_run(path, ret, e))
+	if (place_is_remote(path)) {
+		*ret = strdup(path);
+		return *ret ? 0 : err_nomem(e);
+	}
+	if (is_latest(path) && !address_in_run(path, &none, ret, e))
 		return 0;
 	*ret = realpath(path, NULL);
 	if (*ret)
 		return 0;
 	code = errno;
-	rc = code == ENOENT ? in_run(path, ret, e) : 1;
+	rc = code == ENOENT ? address_in_run(path, &none, ret, e) : 1;
 	if (rc <= 0)
 		return rc;
 	rc = err_sys(e, code, "open '%s'", path);

@@ -10,6 +10,13 @@
 #define CKPT_ADDRESS_H
 
 struct ckpt_err;
+struct ckpt_opts;
+
+/*
+ * Resolves a name in a run, such as `latest`, that is not there itself: the address of the
+ * checkpoint, freed by the caller. 1: it is not in a run.
+ */
+int address_in_run(const char *path, const struct ckpt_opts *o, char **ret, struct ckpt_err *e);
 
 /* *e reports that the path is not a checkpoint: adds what its name suggests. */
 void address_explain_name(const char *root, struct ckpt_err *e);

@@ -11,6 +11,7 @@
 #include "source/place.h"
 #include "tree/view.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,13 +33,32 @@ static struct ckpt *new_ckpt(struct ckpt_err *e)
 	return c;
 }
 
-static int open_root(struct ckpt *c, const char *path, struct ckpt_err *e)
+/* An address that has nothing may be a name in a run; *e says that it has nothing. */
+static int open_in_run(struct ckpt *c, const char *path, const struct ckpt_opts *o,
+		       const struct place_options *how, struct ckpt_err *e)
+{
+	autofree char *address = NULL;
+	struct ckpt_err why;
+	int rc = address_in_run(path, o, &address, &why);
+
+	if (!rc)
+		rc = place_open(address, how, &c->place, &c->root, &c->file, &why);
+	if (rc < 0)
+		*e = why;
+	return rc > 0 ? -e->code : rc;
+}
+
+/* o: NULL for a run, in which nothing else is looked for. */
+static int open_root(struct ckpt *c, const char *path, const struct ckpt_opts *o,
+		     const struct place_options *how, struct ckpt_err *e)
 {
 	autofree char *address = NULL;
 	int rc = ckpt_address(path, &address, e);
 
 	if (!rc)
-		rc = place_open(address, &c->place, &c->root, &c->file, e);
+		rc = place_open(address, how, &c->place, &c->root, &c->file, e);
+	if (rc == -ENOENT && o && place_is_remote(path))
+		rc = open_in_run(c, path, o, how, e);
 	if (rc)
 		return rc;
 	if (!c->file && format_is_unfinished(strrchr(c->root, '/') + 1))
@@ -92,7 +112,7 @@ static int enter_versions(struct ckpt *c, struct ckpt_err *e)
 		return err_nomem(e);
 	}
 	if (place_look_at(c->place, "snapshots", &seen, &ignored) <= 0 || seen.kind != PLACE_DIR ||
-	    place_open(path, &place, &root, &file, &ignored))
+	    place_open(path, NULL, &place, &root, &file, &ignored))
 		return 0;
 	if (place_tip(place, NULL, 0) >= 0)
 		return go_into(c, "snapshots", place, e);
@@ -122,11 +142,13 @@ static int enter_inner(struct ckpt *c, struct ckpt_err *e)
 
 /* ---- runs ---- */
 
-int ckpt_open_run(const char *path, struct ckpt **ret, struct ckpt_err *e)
+int ckpt_open_run(const char *path, const struct ckpt_opts *given, struct ckpt **ret,
+		  struct ckpt_err *e)
 {
+	const struct place_options how = ckpt_opts_place(given);
 	const struct ckpt_opts o = { 0 };
 	struct ckpt *c = new_ckpt(e);
-	int rc = c ? open_root(c, path, e) : -ENOMEM;
+	int rc = c ? open_root(c, path, NULL, &how, e) : -ENOMEM;
 
 	if (!rc)
 		rc = c->file ? 1
@@ -261,8 +283,9 @@ static int keep_options(struct ckpt *c, const struct ckpt_opts *opts, struct ckp
 int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 		   struct ckpt_err *e)
 {
+	const struct place_options how = ckpt_opts_place(opts);
 	struct ckpt *c = new_ckpt(e);
-	int rc = c ? open_root(c, path, e) : -ENOMEM;
+	int rc = c ? open_root(c, path, opts, &how, e) : -ENOMEM;
 
 	if (!rc) {
 		rc = open_any(c, opts, e);
@@ -302,7 +325,7 @@ void ckpt_keep_words(struct ckpt *c, struct arena *words)
 int ckpt_probe(const char *path, struct ckpt_err *e)
 {
 	struct ckpt *c = new_ckpt(e);
-	int rc = c ? open_root(c, path, e) : -ENOMEM;
+	int rc = c ? open_root(c, path, NULL, NULL, e) : -ENOMEM;
 
 	if (!rc)
 		rc = detect(c, e);

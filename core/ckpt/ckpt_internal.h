@@ -115,8 +115,10 @@ struct ckpt_file {
 /* Opens the checkpoint in a directory. `place` is taken over in any case; root is its path. */
 int ckpt_open_place(struct place *place, const char *root, const struct ckpt_opts *opts,
 		    struct ckpt **ret, struct ckpt_err *e);
-/* Opens the run at a path to list its checkpoints, not to open them; 1: it is not a run. */
-int ckpt_open_run(const char *path, struct ckpt **ret, struct ckpt_err *e);
+/* Opens the run at a path to list its checkpoints, not to open them; 1: it is not a run. Of the
+ * options, those that say how to reach it count. */
+int ckpt_open_run(const char *path, const struct ckpt_opts *given, struct ckpt **ret,
+		  struct ckpt_err *e);
 /* c takes ownership of the storage of its options. */
 void ckpt_keep_words(struct ckpt *c, struct arena *words);
 /* Checks that there is a checkpoint at this path, or a file that is one, without opening it. */

@@ -8,6 +8,7 @@
 #include "base/sized.h"
 #include "base/text.h"
 #include "ckpt/model_recipe.h"
+#include "source/place.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -178,6 +179,17 @@ int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **re
 	}
 	*ret = words;
 	return rc ? err_nomem(e) : 0;
+}
+
+struct place_options ckpt_opts_place(const struct ckpt_opts *o)
+{
+	return (struct place_options){ .endpoint = o->endpoint,
+				       .region = o->region,
+				       .profile = o->profile,
+				       .anonymous = o->anonymous,
+				       .cache_dir = o->cache_dir,
+				       .cache_size = o->cache_size,
+				       .retry_s = o->retry };
 }
 
 int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choice *of, size_t n,

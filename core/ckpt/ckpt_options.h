@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 struct arena;
+struct place_options;
 
 #define CKPT_MAX_WORDS ((size_t)64 << 20) /* total bytes of option strings */
 
@@ -50,6 +51,14 @@ struct arena;
 	X(FLAG, strict, HOW, NULL, "refuse a model that config.json would not load") \
 	X(FLAG, ignore_ctime, HOW, NULL, \
 	  "treat a file as unchanged if only its ctime changed (chmod)") \
+	X(TEXT, endpoint, HOW, "URL", "the store's own address, for s3:// and hf://") \
+	X(TEXT, region, HOW, "NAME", "region of the bucket of an s3:// address") \
+	X(TEXT, profile, HOW, "NAME", "profile in ~/.aws/config with the credentials for s3://") \
+	X(FLAG, anonymous, HOW, NULL, "send no credentials to a store") \
+	X(TEXT, cache_dir, HOW, "DIR", \
+	  "where to keep what was fetched from a store; none: nowhere") \
+	X(SIZE, cache_size, HOW, "SIZE", "maximum of that (default a tenth of the free disk)") \
+	X(SIZE, retry, HOW, "SECONDS", "how long to repeat a request to a store (default 60)") \
 	X(SIZE, cache, HOW, "SIZE", "maximum memory for decoded blocks (default 256MiB)") \
 	X(SIZE, maps, PROGRAM, "SIZE", "bound on chunk maps in memory (8MiB)") \
 	X(FLAG, map_files, PROGRAM, NULL, \
@@ -88,6 +97,9 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *hooks, s
  */
 int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **ret,
 		    struct ckpt_err *e);
+
+/* What place_open needs to know. */
+struct place_options ckpt_opts_place(const struct ckpt_opts *o);
 
 /* The field of option x: a CKPT_OPTION_FIELD_... */
 void *ckpt_opts_at(struct ckpt_opts *o, const struct ckpt_option *x);

@@ -333,7 +333,9 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, e);
 		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
 	}
-	if (!rq->where && !rq->is_file && asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
+	/* beside the checkpoint, if that is on this machine */
+	if (!rq->where && !rq->is_file && place_fd(rq->place) >= 0 &&
+	    asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
 		path = NULL;
 	if (path && is_there(path))
 		rc = at_default(rq, path, is_ours(rq), ret, ret_built, e);

@@ -420,8 +420,8 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 	return 0;
 }
 
-int local_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
-	       struct ckpt_err *e)
+int local_open(const char *address, const struct place_options *o, struct place **ret,
+	       char **ret_root, const char **ret_file, struct ckpt_err *e)
 {
 	autofree char *root = realpath(address, NULL), *dir = root ? strdup(root) : NULL;
 	const char *file = NULL;
@@ -429,6 +429,7 @@ int local_open(const char *address, struct place **ret, char **ret_root, const c
 	struct stat st;
 	int rc;
 
+	(void)o;
 	if (!root || stat(root, &st))
 		return err_sys(e, errno, "open '%s'", address);
 	if (!dir)

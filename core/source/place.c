@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/place.h"
 
+#include "base/checked.h"
 #include "base/err.h"
 #include "source/archive.h"
 
@@ -11,25 +12,35 @@
 /* Selected by the prefix of the address; the last one accepts any. */
 static const struct {
 	const char *begin;
-	int (*open)(const char *address, struct place **ret, char **ret_root, const char **ret_file,
-		    struct ckpt_err *e);
+	int (*open)(const char *address, const struct place_options *o, struct place **ret,
+		    char **ret_root, const char **ret_file, struct ckpt_err *e);
 } kinds[] = {
 	{ "", local_open },
 };
 
-int place_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
-	       struct ckpt_err *e)
+bool place_is_remote(const char *address)
 {
-	size_t i = 0;
+	static const char *const schemes[] = { "s3://", "gs://", "https://", "http://", "hf://" };
 
+	for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
+		if (!strncmp(address, schemes[i], strlen(schemes[i])))
+			return true;
+	return false;
+}
+
+int place_open(const char *address, const struct place_options *o, struct place **ret,
+	       char **ret_root, const char **ret_file, struct ckpt_err *e)
+{
+	static const struct place_options none;
 	struct place *place, *archive;
 	const char *file;
+	size_t i = 0;
 	char *root;
 	int rc;
 
 	while (strncmp(address, kinds[i].begin, strlen(kinds[i].begin)) != 0)
 		i++;
-	if (kinds[i].open(address, &place, &root, &file, e))
+	if (kinds[i].open(address, o ? o : &none, &place, &root, &file, e))
 		return -e->code;
 	rc = file && archive_is_name(file) ? archive_open(place, root, file, &archive, e) : 1;
 	if (rc < 0) {

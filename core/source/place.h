@@ -2,7 +2,7 @@
 /*
  * place - a directory on some kind of storage, and its contents.
  *
- *	rc = place_open("/data/ckpt", &p, &root, &file, &e);
+ *	rc = place_open("/data/ckpt", NULL, &p, &root, &file, &e);
  *	rc = place_look(p, "config.json", &seen, &e);     // 1, 0: it is not there, or < 0
  *	rc = place_file(p, "config.json", &source, &e);   // to be read, see source.h
  *	place_free(p);
@@ -99,14 +99,28 @@ struct place {
 	unsigned at_once; /* number of requests worth having in flight at a time */
 };
 
+/* For places on other machines. All zero: the defaults. The strings are borrowed until the process
+ * ends or place_open has returned, whichever is first. */
+struct place_options {
+	const char *endpoint, *region, *profile; /* see remote/store.h */
+	bool anonymous;				 /* sign nothing, send no token */
+	const char *cache_dir; /* of the bytes that were fetched; "none": only in memory */
+	uint64_t cache_size;   /* bytes there; 0: depends on the disk */
+	uint64_t retry_s;      /* a request is tried again for so long; 0: 60 */
+};
+
+/* Is it an address of another machine, not a path? */
+bool place_is_remote(const char *address);
+
 /*
- * Opens the place at an address, currently always a path. *ret_root is the canonical form of the
+ * Opens the place at an address: a path, or s3://, gs://, https://, http://, hf://. o may be NULL.
+ * *ret_root is the canonical form of the
  * address; the caller frees it. If the address is of a file, the place is its directory and
  * *ret_file is its name, the end of *ret_root; otherwise *ret_file is NULL, also for an archive that is
  * opened like a directory: NAME.nemo, a tar file.
  */
-int place_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
-	       struct ckpt_err *e);
+int place_open(const char *address, const struct place_options *o, struct place **ret,
+	       char **ret_root, const char **ret_file, struct ckpt_err *e);
 void place_free(struct place *p); /* NULL is fine */
 
 /*
@@ -160,8 +174,8 @@ int place_fd(const struct place *p);
 /* ---- kinds of places ---- */
 
 /* local.c; takes ownership of dirfd on success. */
-int local_open(const char *address, struct place **ret, char **ret_root, const char **ret_file,
-	       struct ckpt_err *e);
+int local_open(const char *address, const struct place_options *o, struct place **ret,
+	       char **ret_root, const char **ret_file, struct ckpt_err *e);
 int local_place(int dirfd, struct place **ret, struct ckpt_err *e);
 enum place_change local_compare(const struct place_id *before, const struct place_id *now);
 void local_leave_ctime(struct place_id *id);

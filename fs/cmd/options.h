@@ -42,7 +42,7 @@ enum {
 	WORDS_COLOR = 1 << 11,
 	/* The library's options (see ckpt.h) by their effect. An option without a group is in all
 	 * of them. */
-	WORDS_STORE = 1 << 12,	 /* how a checkpoint is opened: index, ignore_ctime */
+	WORDS_STORE = 1 << 12,	 /* how a checkpoint is opened: index, endpoint, ... */
 	WORDS_NAMES = 1 << 13,	 /* which tensors there are: include, exclude, rename */
 	WORDS_DTYPE = 1 << 14,	 /* and their dtypes */
 	WORDS_MODEL = 1 << 15,	 /* which form the model: weights, recipe, assets, experts */

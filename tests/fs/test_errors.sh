@@ -192,8 +192,8 @@ test_neighbours_are_named() {
   refused 'its name is that of an Orbax save that has not finished' ckptfs info orbax/7.orbax-checkpoint-tmp-1
   refused 'its name is that of a save or export of ckptfs that has not finished' ckptfs info x.partial
   refused "'model.gguf' is GGUF, llama.cpp's format, which ckptfs writes and does not read yet" ckptfs mount model.gguf m
-  refused 'ckptfs opens paths of this machine' ckptfs info s3://bucket/step-10
-  refused "open the directory that 'hf download Qwen/Qwen3-0.6B' prints" ckptfs info Qwen/Qwen3-0.6B
+  refused 'the addresses that ckptfs knows begin with s3://' ckptfs info ftp://bucket/step-10
+  refused "a repository of the Hugging Face Hub is 'hf://Qwen/Qwen3-0.6B'" ckptfs info Qwen/Qwen3-0.6B
   HF_HUB_CACHE=$PWD/hub refused "in the Hugging Face cache: open '$PWD/hub/models--a--b'" ckptfs mount a/b m
   refused 'it is a cache of the Hugging Face Hub' ckptfs info hub
 }

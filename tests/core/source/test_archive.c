@@ -21,7 +21,7 @@ static int open_it(struct place **ret, char **ret_root, const char **ret_file, s
 
 	put_file(dir_fd, "x.nemo", tar.data, tar.len);
 	(void)snprintf(path, sizeof(path), "%s/x.nemo", dir);
-	return place_open(path, ret, ret_root, ret_file, e);
+	return place_open(path, NULL, ret, ret_root, ret_file, e);
 }
 
 static struct place *opened(void)

@@ -49,7 +49,7 @@ static struct place *open_place(const char *name)
 	const char *file;
 
 	ck_assert_int_gt(asprintf(&path, "%s/%s", dir, name), 0);
-	ck_assert_msg(!place_open(path, &p, &root, &file, &e), "%s", e.msg);
+	ck_assert_msg(!place_open(path, NULL, &p, &root, &file, &e), "%s", e.msg);
 	return p;
 }
 
