@@ -446,3 +446,13 @@ const char *text_dims(const uint64_t *v, size_t n, char style, char *out, size_t
 	(void)snprintf(out + o, cap - o, "%s%s", style == 'T' && n == 1 ? "," : "", close);
 	return out;
 }
+
+bool text_is_address(const char *s)
+{
+	static const char *const schemes[] = { "s3://", "gs://", "https://", "http://", "hf://" };
+
+	for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
+		if (!strncmp(s, schemes[i], strlen(schemes[i])))
+			return true;
+	return false;
+}

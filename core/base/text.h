@@ -79,4 +79,7 @@ const char *text_dims(const uint64_t *v, size_t n, char style, char *out, size_t
 /* "512", "64K", "256MiB", "5GB" (K, M, G, T and KiB... are powers of 1024, KB, MB... of 1000). */
 bool text_parse_size(const char *s, uint64_t *ret);
 
+/* Does it begin as an address of an object store does: s3://, gs://, https://, http://, hf://? */
+bool text_is_address(const char *s);
+
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/place.h"
 
-#include "base/checked.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "source/archive.h"
 
 #include <errno.h>
@@ -20,12 +20,7 @@ static const struct {
 
 bool place_is_remote(const char *address)
 {
-	static const char *const schemes[] = { "s3://", "gs://", "https://", "http://", "hf://" };
-
-	for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
-		if (!strncmp(address, schemes[i], strlen(schemes[i])))
-			return true;
-	return false;
+	return text_is_address(address);
 }
 
 int place_open(const char *address, const struct place_options *o, struct place **ret,

@@ -85,7 +85,12 @@ static int name_beside(const struct site *p, const char *suffix, char out[static
 int site_open(const char *dest, struct site *ret, struct ckpt_err *e)
 {
 	char *slash;
-	int rc = resolve(dest, ret->path, e);
+	int rc = text_is_address(dest)
+			 ? err_set(e, ENOTSUP,
+				   "'%s': ckptfs does not write to object stores yet: write to a "
+				   "directory and upload it",
+				   dest)
+			 : resolve(dest, ret->path, e);
 
 	if (rc)
 		return rc;

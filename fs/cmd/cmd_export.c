@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -95,6 +96,11 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 				  .begun = begun,
 				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
 
+	if (text_is_address(o->args[2]))
+		return err_set(e, ENOTSUP,
+			       "'%s': ckptfs does not write to object stores yet: export to a "
+			       "directory and upload it",
+			       o->args[2]);
 	if (o->jobs > EXPORT_MAX_JOBS)
 		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
 	if (cmd_find(c, path, o->fqn, &job.what, e))
