@@ -17,6 +17,7 @@
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,48 @@ int engine_sources(struct tree *tree, ckpt_node node,
 	if (node == CKPT_ROOT)
 		return tell_all(&t);
 	return view_kind(t.eng->view, node) == VIEW_FILE ? tell_file(&t, node) : 0;
+}
+
+static int bring(struct files *f, uint32_t i, uint64_t off, uint64_t len, struct ckpt_err *e)
+{
+	enum { BLOCK = 1 << 20 };
+	uint64_t n = min_u64(len, BLOCK);
+	autofree char *buf = malloc((size_t)n + 1);
+	int rc = buf ? 0 : err_nomem(e);
+
+	if (!rc && len > BLOCK)
+		(void)files_want(f, i, off, len);
+	for (uint64_t at = 0; !rc && at < len; at += n) {
+		n = min_u64(len - at, BLOCK);
+		rc = files_read(f, i, buf, (size_t)n, off + at, e);
+	}
+	return rc;
+}
+
+int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, uint64_t len,
+		      struct ckpt_err *e)
+{
+	struct engine *eng = ckpt_engine(c, e);
+	size_t dir = strlen(c->dir), n;
+
+	if (!eng)
+		return -EISDIR;
+	for (size_t i = 0; i < eng->assets.n; i++)
+		if (!strcmp(path, eng->assets.v[i].path))
+			return bring(eng->assets.files, (uint32_t)i, off, len, e);
+	(void)catalog_sources(eng->catalog, &n);
+	for (uint32_t i = 0; i < n; i++) {
+		const char *name = files_path(eng->files, i), *outer;
+		uint64_t at = 0;
+
+		outer = place_within(c->place, name, &at);
+		if (outer ? !strcmp(path, outer) && off >= at &&
+				    range_ok(off - at, len, files_size(eng->files, i))
+			  : !strncmp(path, c->dir, dir) && path[dir] == '/' &&
+				    !strcmp(path + dir + 1, name))
+			return bring(eng->files, i, off - at, len, e);
+	}
+	return err_set(e, ENOENT, "'%s' is not a data file of '%s'", path, c->root);
 }
 
 /* NULL for a run. */

@@ -7,6 +7,9 @@
  * made of those. If the kernel caches no pages of a file, or if a whole mount is requested (whose
  * directories show the same bytes many times), it reads only the sources.
  *
+ * Of a checkpoint in an object store it brings the parts into the cache of what was fetched, which
+ * all processes of the user share.
+ *
  * It finds these parts by opening the checkpoint again with the options that the mount reports. If
  * it cannot, because the checkpoint belongs to another user, it reads everything through the mount.
  */
@@ -39,6 +42,7 @@
 
 enum {
 	DEFAULT_JOBS = 4,
+	STORE_JOBS = 16,    /* more of them wait, and none for a disk */
 	SMALL = 128 * 1024, /* bytes; files up to this size are always read */
 };
 
@@ -52,6 +56,7 @@ struct place {
 
 struct job {
 	bool opened; /* a checkpoint that is not mounted */
+	bool stored; /* one in an object store */
 	const struct options *o;
 	struct place place;
 	struct warm source, view;
@@ -344,6 +349,88 @@ static int add_unmounted(struct job *j, const char *path, const char *rest, stru
 	return add_node(j, node, NULL, e);
 }
 
+static void print_part(const struct warm *w, const char *what)
+{
+	char size[16];
+
+	(void)printf("%s of %zu %s%s", text_size(w->bytes, size), w->files, what,
+		     w->files == 1 ? "" : "s");
+}
+
+static void print_speed(uint64_t read, uint64_t ns, const char *how)
+{
+	double seconds = (double)ns / 1e9;
+	char size[16], rate[16];
+
+	(void)printf(": %s %s in %.2f s", text_size(read, size), how, seconds);
+	if (read && ns)
+		(void)printf(" (%s/s)", text_size((uint64_t)((double)read / seconds), rate));
+}
+
+/* ---- a checkpoint in an object store ---- */
+
+/* How much of an address leads to the checkpoint is known only when it has been opened. */
+static int open_address(struct job *j, char *address, const char **ret_rest, struct ckpt_err *e)
+{
+	static const char none[] = "";
+	const struct cmd_how how = { CMD_WORDS("allow_missing"), NULL };
+	char *start = strstr(address, "://") + 3, *cut = NULL;
+	struct ckpt_err why;
+	int rc;
+
+	*ret_rest = none;
+	while ((rc = cmd_open(address, j->o, &how, &j->place.ckpt, cut ? &why : e)) == -ENOENT ||
+	       rc == -ENOTSUP || rc == -ENOTDIR) {
+		char *slash = strrchr(start, '/');
+
+		if (cut)
+			*cut = '/';
+		if (!slash || slash == start)
+			break;
+		*slash = 0;
+		cut = slash;
+		*ret_rest = slash + 1;
+	}
+	return rc ? -e->code : 0;
+}
+
+static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
+{
+	size_t threads = j->o->jobs ? (size_t)j->o->jobs : STORE_JOBS;
+	struct warm all CLEANUP(warm_release) = { 0 }, before = j->source;
+	_Atomic uint64_t done = 0;
+	autofree char *address = strdup(arg);
+	uint64_t start = clock_ns();
+	struct progress p;
+	const char *rest;
+	ckpt_node node;
+	int rc;
+
+	if (!address)
+		return err_sys(e, ENOMEM, "'%s'", arg);
+	j->opened = j->stored = true;
+	leave(&j->place);
+	rc = open_address(j, address, &rest, e);
+	if (!rc)
+		rc = ckpt_walk(j->place.ckpt, rest, &node, e);
+	j->source = all;
+	if (!rc)
+		rc = add_node(j, node, NULL, e);
+	all = j->source;
+	j->source = before;
+	if (rc)
+		return rc;
+	warm_sort(&all);
+	progress_start(&p, "warm", all.bytes, !j->o->quiet);
+	rc = warm_run(&all, &(struct warm_how){ threads, &p, &done, j->place.ckpt }, e);
+	progress_end(&p);
+	(void)printf("warm: ");
+	print_part(&all, "file");
+	print_speed(all.read, clock_ns() - start, "here");
+	(void)printf("\n");
+	return rc;
+}
+
 /* ---- all of it ---- */
 
 static bool is_fuse(const char *path)
@@ -360,6 +447,8 @@ static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 	char *root;
 	int rc;
 
+	if (text_is_address(arg))
+		return add_stored(j, arg, e);
 	if (!there)
 		return err_sys(e, ENOMEM, "'%s'", arg);
 	split(there, &rest);
@@ -387,19 +476,9 @@ static void warn_of_memory(uint64_t bytes)
 			      text_size(bytes, want), text_size(have, size));
 }
 
-static void print_part(const struct warm *w, const char *what)
-{
-	char size[16];
-
-	(void)printf("%s of %zu %s%s", text_size(w->bytes, size), w->files, what,
-		     w->files == 1 ? "" : "s");
-}
-
 static void print_sum(const struct job *j, uint64_t ns)
 {
-	uint64_t read = j->source.read + j->view.read;
-	double seconds = (double)ns / 1e9;
-	char size[16], rate[16];
+	char size[16];
 
 	(void)printf("warm: ");
 	print_part(&j->source, "source file");
@@ -408,9 +487,7 @@ static void print_sum(const struct job *j, uint64_t ns)
 		print_part(&j->view, "file");
 		(void)printf(" in the mount");
 	}
-	(void)printf(": %s read in %.2f s", text_size(read, size), seconds);
-	if (read && ns)
-		(void)printf(" (%s/s)", text_size((uint64_t)((double)read / seconds), rate));
+	print_speed(j->source.read + j->view.read, ns, "read");
 	if (j->source.there + j->view.there)
 		(void)printf(", %s were there", text_size(j->source.there + j->view.there, size));
 	(void)printf("\n");
@@ -439,7 +516,7 @@ static void bring_in(struct job *j, size_t threads)
 {
 	_Atomic uint64_t done = 0;
 	struct progress p;
-	const struct warm_how how = { threads, &p, &done };
+	const struct warm_how how = { threads, &p, &done, NULL };
 	struct side source = { .w = &j->source, .how = &how },
 		    view = { .w = &j->view, .how = &how };
 	uint64_t start = clock_ns();
@@ -484,14 +561,15 @@ static int warm_main(const struct options *o)
 			     "option '%.*s' is for a checkpoint that is not mounted; a mount has "
 			     "its own",
 			     (int)strcspn(o->open[0], "="), o->open[0]);
-	if (!rc) {
-		leave(&j.place); /* frees its memory for the page cache */
+	leave(&j.place); /* frees its memory for the page cache */
+	if (!rc && !(j.stored && !j.source.n && !j.view.n)) {
 		warm_sort(&j.source);
 		warm_sort(&j.view);
 		warn_of_memory(j.source.bytes + j.view.bytes);
 		bring_in(&j, threads);
-		e = j.err;
 	}
+	if (!rc)
+		e = j.err;
 	if (e.code) {
 		(void)err_wrap(&e, "warm");
 		return cmd_fail(&e);
@@ -508,7 +586,8 @@ const struct command command_warm = {
 		    "  $ ckptfs warm run/step-1000/hf\n",
 	.details = "PATH is a file or directory of a mount, or CKPT or CKPT/PATH without a mount, "
 		   "to which the\n"
-		   "options apply. Reads data files in the order in which they are stored, then "
+		   "options apply; CKPT may be an address (ckptfs-remote(7)). Reads data files in "
+		   "the order in which they are stored, then "
 		   "what the mount\n"
 		   "shows of them if the kernel caches it; of a whole checkpoint, only the data "
 		   "files.\n",

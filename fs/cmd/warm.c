@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "base/progress.h"
 #include "base/vec.h"
+#include <ckptfs/ckpt.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -220,6 +221,18 @@ static int read_unit(struct pool *p, int fd, const struct warm_part *u, char *bu
 	return 0;
 }
 
+static void fetch_unit(struct pool *p, const struct warm_part *u)
+{
+	struct ckpt_err e = { 0 };
+
+	if (ckpt_source_bring(p->how->store, u->path, u->off, u->len, &e)) {
+		fail(p, &e);
+		return;
+	}
+	p->read += u->len;
+	advance(p, u->len);
+}
+
 static void *work(void *arg)
 {
 	struct pool *p = arg;
@@ -233,6 +246,10 @@ static void *work(void *arg)
 	if (rc)
 		fail(p, &e);
 	while (buf && take(p, &unit)) {
+		if (p->how->store) {
+			fetch_unit(p, &unit);
+			continue;
+		}
 		if (unit.path != path) {
 			if (fd >= 0)
 				(void)close(fd);

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ckpt;
 struct ckpt_err;
 struct progress;
 
@@ -47,6 +48,7 @@ struct warm_how {
 	size_t threads; /* at most; 1 to WARM_MAX_THREADS */
 	struct progress *progress;
 	_Atomic uint64_t *done; /* bytes; several calls may run at once and share it */
+	struct ckpt *store; /* whose data files the paths are, if they are not on this machine */
 };
 enum { WARM_MAX_THREADS = 64 };
 

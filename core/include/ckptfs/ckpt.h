@@ -490,6 +490,14 @@ CKPT_API int ckpt_sources(struct ckpt *c, ckpt_node node,
 			  struct ckpt_err *e);
 
 /*
+ * Reads bytes of a data file, at a path that ckpt_sources has given, so that reading them again takes
+ * no longer than memory or the local disk do: after that the kernel has them, or, of a checkpoint in
+ * an object store, the cache of what was fetched from it. -ENOENT: it is not a data file.
+ */
+CKPT_API int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, uint64_t len,
+			       struct ckpt_err *e);
+
+/*
  * Asset i, in natural order of the names; false past the last. Strings are borrowed until
  * ckpt_close. Without the option assets, a file in the checkpoint's directory takes precedence; one
  * in the parent directory is used only if its owner and mode, and the parent's, make it as

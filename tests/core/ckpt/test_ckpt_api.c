@@ -905,6 +905,25 @@ static void call_sources(struct side *s)
 	ck_assert_int_eq(n > 0, !s->is_run);
 }
 
+static int bring_source(void *arg, const struct ckpt_source *x)
+{
+	struct side *s = arg;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!ckpt_source_bring(s->c, x->path, x->off, x->len, &e), "%s", e.msg);
+	return 0;
+}
+
+static void call_source_bring(struct side *s)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(ckpt_sources(s->c, CKPT_ROOT, bring_source, s, &e), 0);
+	ck_assert_int_eq(ckpt_source_bring(s->c, "/nothing", 0, 1, &e),
+			 s->is_run ? -EISDIR : -ENOENT);
+	ck_assert(*e.msg);
+}
+
 static void call_assets(struct side *s)
 {
 	struct ckpt_err e = { 0 };
@@ -1004,7 +1023,7 @@ static void call_origin(struct side *s)
 	X(enter) X(entry) X(next) X(file_open) X(model_open) X(box_open) X(model_box_open) \
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
-	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(sources) X(assets) \
+	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(sources) X(source_bring) X(assets) \
 	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(index_dir) X(check) \
 	X(report) X(diff_report)
 
