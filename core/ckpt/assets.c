@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "base/text.h"
 #include "base/trust.h"
+#include "format/format.h"
 #include "source/files.h"
 #include "source/source.h"
 #include "tree/view.h"
@@ -429,6 +430,51 @@ static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_
 	return rc ? err_wrap(e, "assets directory '%s'", ask->given) : say_refused(f, ask, e);
 }
 
+static int add_candidate(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	struct name_list *names = arg;
+
+	if (is_weights(name) || name[0] == '.' || strlen(name) >= NAME_CAP ||
+	    (kind != PLACE_FILE && kind != PLACE_UNKNOWN))
+		return 0;
+	return names->n == MAX_ASSETS ? -EFBIG : name_list_add(names, name, e);
+}
+
+/* A store that lists nothing has at least the usual files. */
+static int list_remote(struct place *place, struct name_list *ret, struct ckpt_err *e)
+{
+	int rc = place_list(place, ".", add_candidate, ret, e);
+
+	if (rc == -EFBIG)
+		return err_set(e, EFBIG, "it has more than %d files", MAX_ASSETS);
+	if (rc != -ENOTSUP)
+		return rc;
+	rc = 0;
+	for (size_t i = 0; !rc && i < ARRAY_LEN(usual); i++)
+		rc = name_list_add(ret, usual[i], e);
+	return rc;
+}
+
+static int find_remote(struct finder *f, const struct assets_ask *ask, struct ckpt_err *e)
+{
+	struct name_list names CLEANUP(name_list_release) = { 0 };
+	struct place *place = NULL;
+	autofree char *root = NULL;
+	const char *file;
+	int rc = place_open(ask->given, ask->how, &place, &root, &file, e);
+
+	if (rc)
+		return err_wrap(e, "assets");
+	*f = (struct finder){ f->a, NULL, 0, -1, root, ASSET_GIVEN, { 0 } };
+	rc = file ? err_set(e, ENOTDIR, "it is a file") : list_remote(place, &names, e);
+	for (size_t i = 0; rc >= 0 && i < names.n; i++)
+		rc = look_in_place(f, names.v[i], place, e);
+	rc = rc < 0 ? err_wrap(e, "assets '%s'", ask->given) : say_refused(f, ask, e);
+	f->dir = NULL;
+	place_free(place);
+	return rc;
+}
+
 static int by_name(const void *ap, const void *bp)
 {
 	const struct found *a = ap, *b = bp;
@@ -463,7 +509,8 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 					       .size = x->seen.seen.size,
 					       .mtime_ns = x->seen.seen.mtime_ns };
 		a->origin[i] = x->from;
-		a->paths[i] = (struct stored_file){ x->path + 1, a->v[i].size, NULL };
+		a->paths[i] =
+			(struct stored_file){ x->path + (*x->path == '/'), a->v[i].size, NULL };
 		seen[i] = x->seen;
 	}
 	rc = files_new_seen(a->root, a->paths, seen, f->n, &a->files, e);
@@ -481,7 +528,9 @@ int assets_find(const struct assets_ask *ask, struct assets *ret, struct ckpt_er
 	int rc;
 
 	*ret = (struct assets){ 0 };
-	rc = ask->given ? find_all(&f, ask, e) : find_usual(&f, ask, e);
+	rc = !ask->given		   ? find_usual(&f, ask, e)
+	     : place_is_remote(ask->given) ? find_remote(&f, ask, e)
+					   : find_all(&f, ask, e);
 	if (rc || !f.n)
 		return rc;
 	qsort(f.v, f.n, sizeof(*f.v), by_name);

@@ -2,7 +2,7 @@
 /*
  * assets - real files that hf/ and ranks/ show beside the weights: config.json, tokenizer, ...
  *
- * With assets=: the directory's regular files except weights. Links are followed: a user who names
+ * With assets=: the regular files of a directory, or of an address, except weights. Links are followed: a user who names
  * the directory trusts it, and the Hugging Face cache consists of links. Without assets=: the files
  * of a fixed list that lie in the checkpoint's directory, or else in its parent; links that lead
  * out of that directory are refused. These files are opened once, beneath the directory, so the
@@ -28,6 +28,7 @@ struct stored_file;
 struct ckpt_err;
 struct files;
 struct place;
+struct place_options;
 struct view_asset;
 
 enum asset_from { ASSET_OF_CHECKPOINT, ASSET_OF_PARENT, ASSET_GIVEN };
@@ -49,6 +50,8 @@ struct assets_ask {
 	const char *given;   /* -o assets=, or NULL */
 	struct place *place; /* the checkpoint's directory */
 	const char *path;    /* the absolute path of `place`, for messages */
+	const struct place_options
+		*how; /* to open `given`, if it is an address; else may be NULL */
 	/* reports files that are not used; may be NULL */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;

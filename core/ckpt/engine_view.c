@@ -9,6 +9,7 @@
 #include "gguf/gguf_write.h"
 #include "layout/layout.h"
 #include "source/files.h"
+#include "source/place.h"
 #include "tensor/rename.h"
 #include "tree/view.h"
 
@@ -153,7 +154,9 @@ int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct vi
 
 int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
+	const struct place_options how = ckpt_opts_place(o);
 	int rc = assets_find(&(struct assets_ask){ .given = o->assets,
+						   .how = &how,
 						   .place = eng->c->place,
 						   .path = eng->c->dir,
 						   .warn = o->warn,

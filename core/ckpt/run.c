@@ -564,7 +564,7 @@ static int own_paths(struct ckpt_run *r, struct ckpt_err *e)
 		const char **at = ckpt_opts_at(&r->opts, x);
 		autofree char *path = NULL;
 
-		if (x->form != CKPT_OPTION_FILE || !*at ||
+		if (x->form != CKPT_OPTION_FILE || !*at || place_is_remote(*at) ||
 		    (at == &r->opts.recipe && !model_recipe_is_file(*at)))
 			continue;
 		path = realpath(*at, NULL);
