@@ -36,6 +36,7 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <fuse_lowlevel.h>
@@ -473,7 +474,7 @@ static int filter_calls(struct mount *m, struct ckpt_err *e)
 		(void)err_set(&missing, -queues, "io_uring is available but was not restricted");
 		rc = miss(m, &missing, e);
 	}
-	if (!rc && sandbox_filter_calls(queues != 0, &missing))
+	if (!rc && sandbox_filter_calls(queues != 0, text_is_address(m->source), &missing))
 		rc = miss(m, &missing, e);
 	return rc;
 }

@@ -74,7 +74,9 @@ void sandbox_allow_write_file(struct sandbox *s, const char *path);
 int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e);
 
 /* Enters the filter, for all running threads. `uring`: requests arrive over io_uring, all of whose
- * queues exist and are restricted: waiting on them is allowed. Fails as sandbox_enter does. */
-int sandbox_filter_calls(bool uring, struct ckpt_err *e);
+ * queues exist and are restricted: waiting on them is allowed. `fetcher`: another process fetches
+ * the data files: messages over sockets that exist are allowed; it is the only one. Fails as
+ * sandbox_enter does. */
+int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e);
 
 #endif

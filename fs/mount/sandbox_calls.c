@@ -278,7 +278,18 @@ static int add_rules(scmp_filter_ctx f)
 	return rc;
 }
 
-int sandbox_filter_calls(bool uring, struct ckpt_err *e)
+/* No call makes a socket or connects one: messages reach only the process at the other end of a
+ * socket that is there already. */
+static int allow_messages(scmp_filter_ctx f)
+{
+	int rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(recvmsg), 0);
+
+	if (!rc)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(sendmsg), 0);
+	return rc;
+}
+
+int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = seccomp_init(SCMP_ACT_KILL_PROCESS);
 	int rc;
@@ -294,6 +305,8 @@ int sandbox_filter_calls(bool uring, struct ckpt_err *e)
 	rc = add_rules(f);
 	if (!rc && uring)
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(io_uring_enter), 0);
+	if (!rc && fetcher)
+		rc = allow_messages(f);
 	if (!rc)
 		rc = seccomp_load(f);
 	seccomp_release(f);
