@@ -111,6 +111,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(arena) \
 	X(arith) \
 	X(blockcache) \
+	X(blocks) \
 	X(box) \
 	X(box_cover) \
 	X(buf) \
