@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "ckpt/ckpt_internal.h"
-#include "gguf/gguf_write.h"
+#include "gguf/gguf_mix.h"
 #include "layout/layout.h"
 #include "source/files.h"
 #include "source/place.h"
@@ -115,16 +115,15 @@ static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_
 		{ "split", EXPERTS_SPLIT, false },
 		{ "stored", EXPERTS_STORED, false },
 	};
-	static const enum ggml_type types[] = { GGML_F32, GGML_F16, GGML_BF16, GGML_Q8_0 };
-	static const struct ckpt_choice gguf[] = {
-		{ "f32", 0, false }, { "f16", 1, false }, { "bf16", 2, false }, { "q8_0", 3, false }
-	};
 	static const struct ckpt_choice answers[] = { { "yes", 1, false }, { "no", 0, false } };
-	int dtype = 0, type = -1, how = EXPERTS_AUTO, masters = 0;
+	struct ckpt_choice gguf[GGUF_N_MIXES];
+	int dtype = 0, mix = -1, how = EXPERTS_AUTO, masters = 0;
 	int rc = ckpt_opts_choose("dtype", o->dtype, dtypes, ARRAY_LEN(dtypes), &dtype, e);
 
+	for (int i = 0; i < GGUF_N_MIXES; i++)
+		gguf[i] = (struct ckpt_choice){ gguf_mixes[i].name, i, false };
 	if (!rc)
-		rc = ckpt_opts_choose("gguf_dtype", o->gguf_dtype, gguf, ARRAY_LEN(gguf), &type, e);
+		rc = ckpt_opts_choose("gguf_dtype", o->gguf_dtype, gguf, GGUF_N_MIXES, &mix, e);
 	if (!rc)
 		rc = ckpt_opts_choose("experts", o->experts, experts, ARRAY_LEN(experts), &how, e);
 	if (!rc)
@@ -132,7 +131,7 @@ static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_
 				      e);
 	ret->masters = masters;
 	ret->dtype = (enum ckpt_dtype)dtype;
-	ret->gguf_type = type < 0 ? NULL : &types[type];
+	ret->gguf_mix = mix < 0 ? NULL : &gguf_mixes[mix];
 	ret->experts = (enum view_experts)how;
 	return rc;
 }

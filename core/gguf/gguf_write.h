@@ -20,6 +20,7 @@
 #define GGUF_GGUF_WRITE_H
 
 #include "base/buf.h"
+#include "codec/blocks.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,9 +40,6 @@ enum gguf_type {
 	GGUF_STR = 8,
 	GGUF_ARRAY = 9
 };
-
-/* ggml's types of elements. */
-enum ggml_type { GGML_F32 = 0, GGML_F16 = 1, GGML_Q8_0 = 8, GGML_BF16 = 30 };
 
 struct gguf_keys {
 	const char *arch; /* prefixed to keys that begin with a dot */

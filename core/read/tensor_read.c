@@ -6,8 +6,8 @@
 #include "base/counters.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "codec/blocks.h"
 #include "codec/cast.h"
-#include "codec/q8_0.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "read/fetch_internal.h"
@@ -209,8 +209,9 @@ struct unit {
 
 static struct unit unit_of(const struct vtensor *v)
 {
-	return v->q8_0 ? (struct unit){ Q8_0_ELEMENTS, Q8_0_BYTES }
-		       : (struct unit){ 1, dtype_info(v->dtype)->size };
+	if (v->blocks)
+		return (struct unit){ v->blocks->elements, v->blocks->bytes };
+	return (struct unit){ 1, dtype_info(v->dtype)->size };
 }
 
 /* Converts n elements from their stored to their shown form, changing `stored`; blocks are made
@@ -222,9 +223,9 @@ static void convert(const struct vtensor *v, uint8_t *stored, uint8_t *floats, u
 
 	arith_run(v->stored, v->arith, stored, n);
 	if (!same)
-		cast_run(v->stored, v->dtype, stored, v->q8_0 ? floats : shown, n);
-	if (v->q8_0)
-		q8_0_run(same ? stored : floats, shown, n / Q8_0_ELEMENTS);
+		cast_run(v->stored, v->dtype, stored, v->blocks ? floats : shown, n);
+	if (v->blocks)
+		v->blocks->encode(same ? stored : floats, shown, n / v->blocks->elements);
 	else if (same)
 		memcpy(shown, stored, n * dtype_info(v->stored)->size);
 }
@@ -236,7 +237,7 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 	uint64_t size = u.elements * dtype_info(r->v->stored)->size;
 	uint64_t first = off / u.bytes, skip = off % u.bytes;
 	uint64_t room = min_u64((skip + len + u.bytes - 1) / u.bytes, MAX_ELEMENTS / u.elements);
-	uint64_t floats = r->v->q8_0 ? u.elements * sizeof(float) : 0;
+	uint64_t floats = r->v->blocks ? u.elements * sizeof(float) : 0;
 	autofree uint8_t *stored = malloc(room * (size + floats + u.bytes));
 	int rc = stored ? 0 : err_nomem(e);
 
@@ -262,7 +263,7 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 
 static bool is_shown_as_stored(const struct vtensor *v)
 {
-	return !v->q8_0 && v->arith.op == ARITH_NONE && v->dtype == v->stored;
+	return !v->blocks && v->arith.op == ARITH_NONE && v->dtype == v->stored;
 }
 
 /* Are bytes [off, off+len) shown as they are stored, and do they consist of whole elements if there
@@ -280,7 +281,7 @@ static bool in_stored_dtype(const struct vtensor *v, uint64_t len, uint64_t off)
 {
 	uint64_t size = dtype_info(v->stored)->size;
 
-	return !v->q8_0 && v->dtype == v->stored && off % size == 0 && len % size == 0;
+	return !v->blocks && v->dtype == v->stored && off % size == 0 && len % size == 0;
 }
 
 /* Reads bytes as they are shown, in one piece. */
@@ -423,8 +424,8 @@ static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
 int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *each, void *arg,
 		 struct ckpt_err *e)
 {
-	uint64_t elements = r->v->q8_0 ? r->v->bytes / Q8_0_BYTES * Q8_0_ELEMENTS
-				       : r->v->bytes / dtype_info(r->v->dtype)->size;
+	const struct unit u = unit_of(r->v);
+	uint64_t elements = r->v->bytes / u.bytes * u.elements;
 	uint64_t len = elements * dtype_info(r->v->stored)->size, window = len, n;
 	struct plan plan = { 0 };
 	int rc = 0;

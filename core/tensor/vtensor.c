@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
-#include "codec/q8_0.h"
+#include "codec/blocks.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 
@@ -188,10 +188,10 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err 
 		return -ENOMEM;
 	c->stored = v->stored;
 	c->dtype = v->dtype;
-	c->q8_0 = v->q8_0;
+	c->blocks = v->blocks;
 	c->arith = v->arith;
 	c->n_pieces = v->n_pieces;
-	c->bytes = v->q8_0 ? bytes / (Q8_0_ELEMENTS * 4) * Q8_0_BYTES : bytes;
+	c->bytes = v->blocks ? bytes / 4 / v->blocks->elements * v->blocks->bytes : bytes;
 	c->shape = c->shown = keep(&a, v->shape, n);
 	for (uint32_t i = 0; i < v->n_pieces; i++) {
 		const struct piece *p = &v->pieces[i];

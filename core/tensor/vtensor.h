@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct block_type;
 struct catalog_tensor;
 struct ckpt_err;
 
@@ -47,8 +48,8 @@ struct vtensor {
 	uint8_t dtype;	/* enum ckpt_dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
 	uint8_t n_shown;
-	/* Shown as blocks of codec/q8_0.h; dtype is CKPT_DTYPE_F32, from which they are made. */
-	bool q8_0;
+	/* Shown as blocks of this type, which are made from float32, the dtype; NULL: as elements. */
+	const struct block_type *blocks;
 	struct arith arith; /* done to each element as it is stored, before it is cast */
 	uint32_t n_pieces;
 	uint64_t bytes; /* as shown */

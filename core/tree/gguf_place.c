@@ -6,9 +6,10 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
+#include "codec/blocks.h"
 #include "codec/cast.h"
-#include "codec/q8_0.h"
 #include "gguf/gguf_config.h"
+#include "gguf/gguf_mix.h"
 #include "model/box.h"
 #include "tensor/vtensor.h"
 #include "tensor/vtensor_ops.h"
@@ -22,7 +23,6 @@
 struct placing {
 	const struct view *v;
 	const struct gguf_config *c;
-	enum ggml_type type;
 	const char *prefix; /* of all names except lm_head.weight */
 	bool *used;	    /* by position in the model */
 	struct gguf_tensors *ret;
@@ -80,19 +80,6 @@ static struct gguf_tensor *add(struct placing *p, const char *name)
 	return &l->t[l->n++];
 }
 
-/*
- * Q8_0 has blocks along the innermost dimension; if its length is not a multiple of the block size,
- * float16 is used, as by llama-quantize.
- */
-static enum ggml_type type_of(const struct placing *p, const struct gguf_tensor *t, bool precise)
-{
-	if (precise)
-		return GGML_F32;
-	if (p->type == GGML_Q8_0 && t->shape[t->n_dims - 1] % Q8_0_ELEMENTS != 0)
-		return GGML_F16;
-	return p->type;
-}
-
 static void show_as(struct vtensor *v, enum ggml_type type)
 {
 	uint64_t elements = v->bytes / dtype_info(v->dtype)->size;
@@ -100,12 +87,12 @@ static void show_as(struct vtensor *v, enum ggml_type type)
 	v->dtype = type == GGML_F16    ? CKPT_DTYPE_F16
 		   : type == GGML_BF16 ? CKPT_DTYPE_BF16
 				       : CKPT_DTYPE_F32;
-	v->q8_0 = type == GGML_Q8_0;
-	v->bytes = v->q8_0 ? elements / Q8_0_ELEMENTS * Q8_0_BYTES
-			   : elements * dtype_info(v->dtype)->size;
+	v->blocks = block_type(type);
+	v->bytes = v->blocks ? elements / v->blocks->elements * v->blocks->bytes
+			     : elements * dtype_info(v->dtype)->size;
 }
 
-/* Takes over v. */
+/* Takes over v. precise: float32 although it is a matrix; others get their type at the end. */
 static int add_tensor(struct placing *p, const char *name, struct vtensor *v, size_t n_dims,
 		      const uint64_t *shape, bool precise)
 {
@@ -117,9 +104,7 @@ static int add_tensor(struct placing *p, const char *name, struct vtensor *v, si
 	}
 	t->n_dims = (uint8_t)n_dims;
 	memcpy(t->shape, shape, n_dims * sizeof(*shape));
-	t->type = (uint8_t)type_of(p, t, precise || n_dims == 1);
-	show_as(v, t->type);
-	t->bytes = v->bytes;
+	t->type = precise || n_dims == 1 ? GGML_F32 : GGML_F16;
 	p->ret->v[p->ret->n - 1] = v;
 	return 0;
 }
@@ -385,11 +370,23 @@ static int place_all(struct placing *p)
 	return rc ? rc : check_leftovers(p);
 }
 
-int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type type,
-	       struct gguf_tensors *ret, struct ckpt_err *e)
+static void choose_types(const struct placing *p, const struct gguf_mix *mix, enum ggml_type plain)
+{
+	struct gguf_tensors *l = p->ret;
+
+	gguf_mix_choose(mix, &p->c->a, plain, l->t, l->n);
+	for (size_t i = 0; i < l->n; i++)
+		if (l->v[i]) {
+			show_as(l->v[i], l->t[i].type);
+			l->t[i].bytes = l->v[i]->bytes;
+		}
+}
+
+int gguf_place(const struct view *v, const struct gguf_config *c, const struct gguf_mix *mix,
+	       enum ggml_type plain, struct gguf_tensors *ret, struct ckpt_err *e)
 {
 	bool *used = calloc(v->model.names.n + 1, sizeof(*used));
-	struct placing p = { v, c, type, arch_prefix(&c->a), used, ret, e };
+	struct placing p = { v, c, arch_prefix(&c->a), used, ret, e };
 	int rc;
 
 	*ret = (struct gguf_tensors){ 0 };
@@ -400,6 +397,8 @@ int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type
 				   ? p.prefix
 				   : "";
 	rc = place_all(&p);
+	if (!rc)
+		choose_types(&p, mix, plain);
 	free(used);
 	return rc;
 }

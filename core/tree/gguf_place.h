@@ -26,6 +26,7 @@
 
 struct ckpt_err;
 struct gguf_config;
+struct gguf_mix;
 struct view;
 struct vtensor;
 
@@ -35,9 +36,9 @@ struct gguf_tensors {
 	size_t n, cap_t, cap_v;
 };
 
-/* type: that of matrices. The caller releases *ret, also after a failure. */
-int gguf_place(const struct view *v, const struct gguf_config *c, enum ggml_type type,
-	       struct gguf_tensors *ret, struct ckpt_err *e);
+/* mix, plain: see gguf_mix_choose. The caller releases *ret, also after a failure. */
+int gguf_place(const struct view *v, const struct gguf_config *c, const struct gguf_mix *mix,
+	       enum ggml_type plain, struct gguf_tensors *ret, struct ckpt_err *e);
 void gguf_tensors_release(struct gguf_tensors *t);
 
 #endif

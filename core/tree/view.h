@@ -67,7 +67,7 @@ struct view_opts {
 	enum view_experts { EXPERTS_AUTO, EXPERTS_STORED, EXPERTS_FUSED, EXPERTS_SPLIT } experts;
 	uint64_t shard_size;		 /* tensor bytes per file in hf/ */
 	uint64_t gguf_size;		 /* the same in gguf/; 0: one file for all tensors */
-	const enum ggml_type *gguf_type; /* type of matrices in gguf/; NULL: the model's */
+	const struct gguf_mix *gguf_mix; /* types of matrices in gguf/; NULL: the model's */
 	struct layout *layout;		 /* of ranks/, or NULL */
 	/* Makes the model, which otherwise consists of the unchanged weights; or NULL. */
 	const struct recipe *recipe;

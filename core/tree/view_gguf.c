@@ -14,6 +14,7 @@
 #include "codec/cast.h"
 #include "file/hf_index.h"
 #include "gguf/gguf_config.h"
+#include "gguf/gguf_mix.h"
 #include "gguf/gguf_tokens.h"
 #include "gguf/gguf_write.h"
 #include "tensor/vtensor.h"
@@ -39,7 +40,7 @@ struct gguf {
 	uint32_t *by_file; /* tensors of file f: by_file[at[f] .. at[f+1]) */
 	size_t *at;
 	struct buf *heads;
-	enum ggml_type type;
+	const struct gguf_mix *mix;
 };
 
 struct gguf_lazy {
@@ -114,18 +115,14 @@ static int put_sampling(const struct view *v, struct gguf_keys *k, struct ckpt_e
 
 /* ---- distribution over files ---- */
 
-/* The type of matrices: the requested one, or the model's. */
-static int choose_type(const struct view *v, enum ggml_type *ret, struct ckpt_err *e)
+/* The type of the model's matrices. */
+static int plain_type(const struct view *v, enum ggml_type *ret, struct ckpt_err *e)
 {
 	uint64_t shape[CKPT_MAX_DIMS];
 	struct tensor_info m;
 	uint64_t most = 0;
 	enum ckpt_dtype t = CKPT_DTYPE_NONE;
 
-	if (v->o.gguf_type) {
-		*ret = *v->o.gguf_type;
-		return 0;
-	}
 	for (size_t i = 0; i < v->model.names.n; i++) { /* take the type of the largest tensor */
 		(void)view_info(v, OF_MODEL, i, &m, shape);
 		if (m.bytes > most && cast_possible(m.dtype, CKPT_DTYPE_F32)) {
@@ -174,16 +171,9 @@ static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 
 static void put_general(const struct gguf *g, struct gguf_keys *k)
 {
-	static const struct {
-		enum ggml_type type;
-		uint32_t file_type; /* llama.cpp's enum llama_ftype */
-	} known[] = { { GGML_F32, 0 }, { GGML_F16, 1 }, { GGML_Q8_0, 7 }, { GGML_BF16, 32 } };
-
 	gguf_str(k, "general.architecture", k->arch, strlen(k->arch));
 	gguf_str(k, "general.type", "model", 5);
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		if (known[i].type == g->type)
-			gguf_u32(k, "general.file_type", known[i].file_type);
+	gguf_u32(k, "general.file_type", g->mix->file_type);
 	gguf_u32(k, "general.quantization_version", 2); /* GGML_QNT_VERSION */
 }
 
@@ -225,6 +215,7 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
 {
 	CLEANUP(asset_text_release) struct asset_text config = { 0 };
+	enum ggml_type plain;
 	int rc;
 
 	if (!v->has_model)
@@ -233,9 +224,11 @@ static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
 	if (!rc)
 		rc = gguf_config_read(config.s, config.len, &g->config, e);
 	if (!rc)
-		rc = choose_type(v, &g->type, e);
-	if (!rc)
-		rc = gguf_place(v, &g->config, g->type, &g->tensors, e);
+		rc = plain_type(v, &plain, e);
+	if (!rc) {
+		g->mix = v->o.gguf_mix ? v->o.gguf_mix : gguf_mix_of(plain);
+		rc = gguf_place(v, &g->config, g->mix, plain, &g->tensors, e);
+	}
 	if (!rc)
 		rc = divide(v, g, e);
 	for (uint32_t f = 0; !rc && f < g->n_files; f++)
@@ -362,10 +355,7 @@ void view_gguf(const struct view *v, struct view_gguf *ret)
 	ret->arch = g->config.arch;
 	ret->files = g->n_files;
 	ret->tensors = g->tensors.n;
-	ret->dtype = g->type == GGML_F32    ? "f32"
-		     : g->type == GGML_F16  ? "f16"
-		     : g->type == GGML_BF16 ? "bf16"
-					    : "q8_0";
+	ret->dtype = g->mix->name;
 }
 
 int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e)

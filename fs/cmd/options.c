@@ -644,20 +644,35 @@ void options_add_shape(const struct options *o, options_value_fn *instead, struc
 	}
 }
 
-enum { HELP_LEFT = 26 };
+enum { HELP_LEFT = 26, HELP_LINE = 76 };
+
+/* Words to choose from may take several lines. */
+static void help_choices(FILE *to, const char *left)
+{
+	int indent = (int)(strcspn(left, "=") + 1), room = HELP_LINE, cut;
+
+	for (; (int)strlen(left) > room; left += cut, room = HELP_LINE - indent) {
+		for (cut = room; cut > 1 && left[cut - 1] != '|';)
+			cut--;
+		(void)fprintf(to, "%.*s\n  %*s", cut, left, indent, "");
+	}
+	(void)fputs(left, to);
+}
 
 static void help_word(FILE *to, const struct word *w, char of_letter)
 {
-	char letter[] = "-x,", left[80];
+	char letter[] = "-x,", left[160];
 
 	letter[1] = of_letter;
 	(void)snprintf(left, sizeof(left), w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
 		       of_letter ? letter : "", w->name, w->value ? "=" : "",
 		       w->value ? w->value : "");
+	(void)fputs("  ", to);
+	help_choices(to, left);
 	if (strlen(left) > HELP_LEFT)
-		(void)fprintf(to, "  %s\n  %*s ", left, HELP_LEFT, "");
+		(void)fprintf(to, "\n  %*s ", HELP_LEFT, "");
 	else
-		(void)fprintf(to, "  %-*s ", HELP_LEFT, left);
+		(void)fprintf(to, "%*s ", HELP_LEFT - (int)strlen(left), "");
 	(void)fprintf(to, "%s\n", w->help);
 }
 

@@ -5,6 +5,8 @@
                                       a KIND of llama, experts, fused, gpt2; prints arguments for make_dcp.py
     gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
     gguf.py names FILE              - of its tensors
+    gguf.py types FILE              - of its tensors, as ggml's numbers, sorted
+    gguf.py key FILE NAME           - value of a key
     gguf.py set FILE KEY JSON       - another value in a JSON file; "-": without the key
 
 Tensors are float32; elements are compared one by one with where they came from.
@@ -18,6 +20,8 @@ import sys
 
 VOCAB, HIDDEN, HEADS, KV, FFN, LAYERS, EXPERTS = 8, 64, 4, 2, 96, 2, 3
 HEAD = HIDDEN // HEADS
+# Elements and bytes of the blocks of ggml's types.
+BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2)}
 CONFIG = {"model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": FFN,
           "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV,
           "max_position_embeddings": 32, "rms_norm_eps": 1e-5}
@@ -146,7 +150,7 @@ class Reader:
         self.tensors = {}
         for name, dims, kind, off in infos:
             assert off == end, name
-            block, size = {0: (1, 4), 1: (1, 2), 8: (32, 34), 30: (1, 2)}[kind]
+            block, size = BLOCKS[kind]
             n = math.prod(dims) // block * size
             self.tensors[name] = (dims, kind, self.data[begin + off:begin + off + n])
             end = off + n + -n % 4096
@@ -184,11 +188,23 @@ def q8_0(w):
     return out
 
 
+def q4_0(w):
+    out = b""
+    for i in range(0, len(w), 32):
+        d = single(max(w[i:i + 32], key=abs) / -8)
+        inverse = single(1 / d) if d else 0
+        q = [min(15, int(single(single(x * inverse) + 8.5))) for x in w[i:i + 32]]
+        out += struct.pack("<e16B", d, *(a | b << 4 for a, b in zip(q, q[16:])))
+    return out
+
+
 def packed(w, kind):
     if kind == 30:  # to the nearest, ties to even
         bits = struct.unpack(f"<{len(w)}I", struct.pack(f"<{len(w)}f", *w))
         return struct.pack(f"<{len(w)}H", *((b + 0x7fff + (b >> 16 & 1)) >> 16 for b in bits))
-    return q8_0(w) if kind == 8 else struct.pack(f"<{len(w)}{'fe'[kind]}", *w)
+    if kind in (2, 8):
+        return q4_0(w) if kind == 2 else q8_0(w)
+    return struct.pack(f"<{len(w)}{'fe'[kind]}", *w)
 
 
 def check(kind, *paths):
@@ -231,4 +247,12 @@ def names(path):
     print(*sorted(Reader(path).tensors))
 
 
-{"model": model, "check": check, "names": names, "set": change}[sys.argv[1]](*sys.argv[2:])
+def types(path):
+    print(*sorted(t[1] for t in Reader(path).tensors.values()))
+
+
+def key(path, name):
+    print(Reader(path).keys[name])
+
+
+{"model": model, "check": check, "names": names, "types": types, "key": key, "set": change}[sys.argv[1]](*sys.argv[2:])

@@ -43,12 +43,12 @@ test_every_element_is_where_it_belongs() {
 }
 
 cases_matrices_are_what_was_asked_for() {
-  printf '%s\n' "f32 0 0" "f16 1 1" "bf16 30 32" "q8_0 8 7"
+  printf '%s\n' "f32 0 0" "f16 1 1" "bf16 30 32" "q8_0 8 7" "q4_0 2 8 2"
 }
 test_matrices_are_what_was_asked_for() {
   model llama
   mount_at m dcp -o assets=hf,gguf_dtype="$1"
-  is "$2 $3" "$(gguf check llama m/gguf/model.gguf)"
+  is "${*:2}" "$(gguf check llama m/gguf/model.gguf)"
 }
 
 test_blocks_that_do_not_come_out_are_f16() {
@@ -76,7 +76,7 @@ test_a_size_makes_several_files() {
   is model.gguf "$(ls m/gguf)"
 }
 
-cases_any_part_reads_as_the_whole() { printf '%s\n' f32 q8_0; }
+cases_any_part_reads_as_the_whole() { printf '%s\n' f32 q8_0 q5_1 mxfp4; }
 test_any_part_reads_as_the_whole() {
   local at n size
   model experts
@@ -87,6 +87,28 @@ test_any_part_reads_as_the_whole() {
   is "$size" "$(stat -c %s whole)"
   for ((at = 1; at < size; at += 20011)); do
     n=$((at % 5000 + 1))
+    cmp <(dd if=m/gguf/model.gguf iflag=direct,skip_bytes,fullblock bs=$n skip=$at count=1 status=none) \
+      <(dd if=whole iflag=skip_bytes bs=$n skip=$at count=1 status=none)
+  done
+}
+
+# Rows of 256 are whole blocks of the types that have them.
+test_large_blocks_are_read_from_any_byte() {
+  local at n size
+  mkdir hf
+  sed 's/8, 64, 4, 2, 96, 2, 3/8, 256, 4, 2, 512, 2, 3/' "$HERE/gguf.py" >own.py
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(python3 own.py model llama hf)
+  mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m
+  cat m/gguf/model.gguf >whole
+  # The head, and the values and the way down of the second layer, have more bits.
+  is "0 0 0 0 0 12 12 12 12 12 12 12 12 12 12 12 12 12 14 14 14" "$(gguf types whole)"
+  is 15 "$(gguf key whole general.file_type)"
+  ckptfs cat dcp gguf/model.gguf --assets=hf --gguf-dtype=q4_k_m | cmp - whole
+  size=$(stat -c %s whole)
+  is "$size" "$(stat -c %s m/gguf/model.gguf)"
+  for ((at = 4096; at < size; at += 13331)); do
+    n=$((at % 600 + 1))
     cmp <(dd if=m/gguf/model.gguf iflag=direct,skip_bytes,fullblock bs=$n skip=$at count=1 status=none) \
       <(dd if=whole iflag=skip_bytes bs=$n skip=$at count=1 status=none)
   done
@@ -251,7 +273,8 @@ test_experts_have_to_be_as_many_as_it_says() {
 test_a_type_that_is_none_is_refused() {
   model llama
   mkdir m
-  refused "option 'gguf_dtype': 'q4_0' is not one of f32, f16, bf16, q8_0" ckptfs mount dcp m -o gguf_dtype=q4_0
+  refused "option 'gguf_dtype': 'q3_k' is not one of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k_s, q4_k_m, q5_k_s, q5_k_m, q6_k, mxfp4" \
+    ckptfs mount dcp m -o gguf_dtype=q3_k
 }
 
 run_suite "$@"

@@ -12,7 +12,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
-# shellcheck source=lib.sh
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . tests/torch/lib.sh
 seed=${1:-$RANDOM}
 mounts=()
@@ -39,12 +39,13 @@ job() {
 }
 
 jobs() {
-  local m modes=(mmap none dio) i=0
+  local m kind modes=(mmap none dio) i=0
+  local quantised=(q8_0 q4_0 q4_1 q5_0 q5_1 q4_k_s q4_k_m q5_k_s q5_k_m q6_k mxfp4)
   for m in llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2; do
     job "$m" ckpt f32 "${modes[i++ % 3]}"
     job "$m" ckpt bf16 -
     job "$m" ckpt f16 - shard_size=60KB
-    job "$m" ckpt q8_0 -
+    for kind in "${quantised[@]}"; do job "$m" ckpt "$kind" -; done
   done
   job smaug ckpt f32 mmap shard_size=60KB
   job qwen3 ckpt bf16 mmap

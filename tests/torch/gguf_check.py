@@ -4,11 +4,11 @@
 A line of the file JOBS is one mount: MOUNTPOINT MODEL TYPE SERVE
 
   MODEL   a directory with the model as save_pretrained wrote it in hf/
-  TYPE    f32, f16, bf16 or q8_0: what the mount's gguf/ is made of
+  TYPE    f32, f16, bf16 or one that llama-quantize makes: what the mount's gguf/ is made of
   SERVE   "-", or how llama-server is to load it: mmap, none (it reads), dio
 
-All tensors have to be those that the converter makes of hf/, bit for bit; q8_0 also those that
-llama-quantize makes of the converter's f32. All keys have to be equal but for what KEYS says. The
+All tensors have to be those that the converter makes of hf/, bit for bit, or, if they are quantised,
+those that llama-quantize makes of the converter's f32; q8_0 has to be both. All keys have to be equal but for what KEYS says. The
 server has to make the same tokens of 1000 random texts as transformers, and the same probabilities.
 
 One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
@@ -49,6 +49,7 @@ from gguf_models import text
 
 TYPES = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16,
          "bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
+QUANTISED = {"mxfp4": "MXFP4_MOE"}  # llama-quantize's names, where they differ
 # Keys that only one of the two has, or that differ, and why.
 KEYS = {
     "general.alignment": "the converter leaves it at 32",
@@ -95,11 +96,12 @@ class Reference:
             self.made[out] = gguf.GGUFReader(out)
         return self.made[out]
 
-    def quantize(self, model):
+    def quantize(self, model, kind):
         self.convert(model, "f32")
         source = f"{self.scratch}/{os.path.basename(model)}-f32.gguf"
-        out = f"{source}.q8_0"
-        subprocess.run(["llama-quantize", source, out, "q8_0"], check=True, capture_output=True)
+        out = f"{source}.{kind}"
+        subprocess.run(["llama-quantize", source, out, QUANTISED.get(kind, kind)], check=True,
+                       capture_output=True)
         return gguf.GGUFReader(out)
 
 
@@ -163,8 +165,8 @@ class Job:
     def run(self):
         if not self.check("there is a file", self.files):
             return
-        steps = [self.same_as_converter]
-        if self.kind == "q8_0":
+        steps = [self.same_as_converter] if self.kind in TYPES else []
+        if self.kind not in ("f32", "f16", "bf16"):
             steps.append(self.same_as_quantized)
         if self.serve != "-":
             steps.append(self.serve_it)
@@ -188,7 +190,11 @@ class Job:
                        f"{a.tensor_type!r} {shape(a)}, {b.tensor_type!r} {shape(b)}")
 
     def same_as_quantized(self):
-        self.check_tensors("llama-quantize", self.reference.quantize(self.model))
+        reader = self.reference.quantize(self.model, self.kind)
+        self.check_tensors("llama-quantize", reader)
+        have, want = fields(gguf.GGUFReader(self.files[0])), fields(reader)
+        for key in ("general.file_type", "general.quantization_version"):
+            self.check(f"llama-quantize: key {key}", have[key] == want[key], have[key])
 
     def same_as_converter(self):
         reader = self.reference.convert(self.model, self.kind)
