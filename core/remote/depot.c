@@ -1,0 +1,1041 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "remote/depot.h"
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/json_out.h"
+#include "base/list.h"
+#include "base/vec.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <xxhash.h>
+
+enum {
+	MEMORY_SEGMENT = 8 << 20,
+	DISK_SEGMENT = 64 << 20,
+	DISK_SEGMENTS = 64, /* of a large object at most: each is a descriptor in many processes */
+	TOUCH_SECONDS = 60,
+	FREE_PART = 20, /* 1/20 of the disk stays free */
+	EVICT_PART = 5, /* 1/5 of the bound is evicted at a time */
+	SCAN_PART = 16, /* the directory is looked through after so much of the bound is written */
+	MAX_OPENS = 16, /* of an object whose directory others remove at the same time */
+};
+
+#define DEFAULT_MEMORY ((uint64_t)256 << 20)
+/* What 16 readers that wait for WIRE_READ_MAX / 2 bytes each need at the same time. */
+#define MIN_MEMORY   ((uint64_t)64 << 20)
+#define DEFAULT_SIZE ((uint64_t)64 << 30)
+#define MAX_SCAN     ((uint64_t)16 << 30)
+/* Bytes of `map` that are locked and not those of a block: no map has so many blocks. */
+#define LOCK_USE  ((off_t)1 << 60)
+#define LOCK_INIT (LOCK_USE + 1)
+
+struct segment {
+	uint32_t generation; /* 0: not open */
+	uint32_t holds;
+	int fd, reader;
+	uint64_t used_ns, touched_ns, bytes; /* bytes: of memory */
+};
+
+/* What the blocks of an object are in; after object_leave_disk, holds may still use the first. */
+struct store_room {
+	unsigned users;
+	bool in_memory;
+	struct map_view view;
+	int dir, map_fd, map_reader; /* dir: -1 in memory */
+	void *map;
+	struct segment *v;
+};
+
+struct object {
+	struct depot *depot;
+	struct store_room *room;
+	LIST_LINK(struct object) link;
+};
+
+struct hold {
+	struct store_room *room;
+	struct segment *segment; /* in the room */
+	uint32_t generation;
+	uint64_t block, n;
+	uint64_t at; /* bytes written so far */
+	_Atomic uint64_t done;
+	XXH3_state_t *hash;
+	bool locked;
+};
+
+struct depot {
+	char *path; /* NULL: memory */
+	int dir;
+	uint64_t size, memory;
+	uint64_t written;   /* since the directory was looked through; UINT64_MAX: never */
+	uint64_t in_memory; /* bytes */
+	uint64_t now;	    /* counts uses */
+	depot_drop_fn *drop;
+	void *arg;
+	char boot[sizeof(((struct map_head *)NULL)->boot)];
+	LIST(struct object) objects;
+	struct ckpt_err note;
+};
+
+/* ---- the directory ---- */
+
+/* Where the directory is by default; NULL: out of memory, or no home. */
+static char *default_dir(void)
+{
+	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	char *path;
+
+	if (xdg && *xdg == '/')
+		return asprintf(&path, "%s/ckptfs/objects", xdg) < 0 ? NULL : path;
+	if (home && *home == '/')
+		return asprintf(&path, "%s/.cache/ckptfs/objects", home) < 0 ? NULL : path;
+	return NULL;
+}
+
+/* What others could write to is not ours: they could put other bytes there. */
+static int open_dir(struct depot *d, struct ckpt_err *e)
+{
+	struct stat st;
+	int rc = io_mkdirs(d->path);
+
+	if (rc)
+		return err_sys(e, -rc, "cache directory '%s'", d->path);
+	d->dir = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (d->dir < 0 || fstat(d->dir, &st))
+		return err_sys(e, errno, "cache directory '%s'", d->path);
+	if (st.st_uid != geteuid())
+		return err_set(e, EPERM, "cache directory '%s' belongs to another user", d->path);
+	if (st.st_mode & (S_IWGRP | S_IWOTH))
+		return err_set(e, EPERM,
+			       "cache directory '%s' can be written to by others: use chmod 700",
+			       d->path);
+	if (faccessat(d->dir, ".", W_OK | X_OK, AT_EACCESS))
+		return err_sys(e, errno, "cache directory '%s'", d->path);
+	return 0;
+}
+
+static void read_boot(struct depot *d)
+{
+	autoclose int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	int64_t n = fd < 0 ? 0 : io_pread_some(fd, d->boot, sizeof(d->boot) - 1, 0);
+
+	/* Not known: then no block of another process is trusted unchecked. */
+	if (n <= 0)
+		(void)snprintf(d->boot, sizeof(d->boot), "%llx.%lx",
+			       (unsigned long long)clock_wall_ns(), (unsigned long)getpid());
+}
+
+static uint64_t default_size(const struct depot *d)
+{
+	struct statvfs st;
+
+	if (fstatvfs(d->dir, &st))
+		return DEFAULT_SIZE;
+	return max_u64(min_u64((uint64_t)st.f_bavail * st.f_frsize / 10, DEFAULT_SIZE),
+		       DISK_SEGMENT);
+}
+
+int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, struct depot **ret,
+	      struct ckpt_err *e)
+{
+	bool given = o->dir && *o->dir, none = given && !strcmp(o->dir, "none");
+	struct depot *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return err_nomem(e);
+	d->dir = -1;
+	d->drop = drop;
+	d->arg = arg;
+	d->memory = max_u64(o->memory ? o->memory : DEFAULT_MEMORY, MIN_MEMORY);
+	d->written = UINT64_MAX;
+	read_boot(d);
+	if (!none) {
+		d->path = given ? strdup(o->dir) : default_dir();
+		if (!d->path && given) {
+			free(d);
+			return err_nomem(e);
+		}
+		if (!d->path)
+			(void)err_set(&d->note, ENOENT, "neither XDG_CACHE_HOME nor HOME is set");
+		else if (open_dir(d, &d->note)) {
+			if (d->dir >= 0)
+				(void)close(d->dir);
+			d->dir = -1;
+		}
+	}
+	d->size = o->size || d->dir < 0 ? o->size : default_size(d);
+	*ret = d;
+	return 0;
+}
+
+void depot_free(struct depot *d)
+{
+	if (!d)
+		return;
+	if (d->dir >= 0)
+		(void)close(d->dir);
+	free(d->path);
+	free(d);
+}
+
+const char *depot_note(const struct depot *d)
+{
+	return d->note.msg;
+}
+
+/* ---- locks ---- */
+
+/* F_RDLCK, F_WRLCK, F_UNLCK; 0, or -errno: EAGAIN if another has it. */
+static int lock_bytes(int fd, short type, off_t at, off_t n, bool wait)
+{
+	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = n };
+	int rc;
+
+	do
+		rc = fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &l);
+	while (rc && errno == EINTR);
+	return !rc ? 0 : errno == EACCES ? -EAGAIN : -errno;
+}
+
+/* ---- rooms ---- */
+
+static struct segment *segments_new(uint64_t n)
+{
+	struct segment *v = calloc((size_t)n + 1, sizeof(*v));
+
+	for (uint64_t i = 0; v && i < n; i++)
+		v[i].fd = v[i].reader = -1;
+	return v;
+}
+
+static void segment_close(struct segment *s)
+{
+	if (s->fd >= 0)
+		(void)close(s->fd);
+	if (s->reader >= 0)
+		(void)close(s->reader);
+	s->fd = s->reader = -1;
+	s->generation = 0;
+	s->bytes = 0;
+}
+
+static void room_leave(struct store_room *r)
+{
+	if (!r || --r->users)
+		return;
+	for (uint64_t i = 0; r->v && i < r->view.n_segments; i++)
+		segment_close(&r->v[i]);
+	if (r->map)
+		(void)munmap(r->map, (size_t)r->view.bytes);
+	if (r->map_fd >= 0)
+		(void)close(r->map_fd);
+	if (r->map_reader >= 0)
+		(void)close(r->map_reader);
+	if (r->dir >= 0)
+		(void)close(r->dir);
+	free(r->v);
+	free(r);
+}
+
+CLEANUP_POINTER(room_leavep, struct store_room, room_leave)
+
+static struct store_room *room_new(uint64_t size, uint64_t segment)
+{
+	struct store_room *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->users = 1;
+	r->dir = r->map_fd = r->map_reader = -1;
+	r->v = map_layout(size, segment, &r->view) ? segments_new(r->view.n_segments) : NULL;
+	if (r->v)
+		return r;
+	room_leave(r);
+	return NULL;
+}
+
+static int map_room(struct store_room *r, struct ckpt_err *e)
+{
+	void *p =
+		mmap(NULL, (size_t)r->view.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->map_fd, 0);
+
+	if (p == MAP_FAILED)
+		return err_sys(e, errno, "map of %llu bytes", (unsigned long long)r->view.bytes);
+	r->map = p;
+	return 0;
+}
+
+static void write_head(const struct depot *d, struct store_room *r)
+{
+	struct map_head h = { .magic = "ckptmap",
+			      .version = MAP_VERSION,
+			      .block = WIRE_BLOCK,
+			      .size = r->view.size,
+			      .segment = r->view.segment };
+
+	memcpy(h.boot, d->boot, sizeof(h.boot));
+	for (uint64_t i = 0; i < r->view.n_segments; i++)
+		*map_generation(r->map, i) = 1;
+	memcpy(r->map, &h, sizeof(h));
+}
+
+/* Another description of the same file, which cannot write to it. */
+static int reopen(int fd)
+{
+	char path[40];
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* A file in memory. */
+static int memory_file(uint64_t size)
+{
+	int fd = memfd_create("ckptfs", MFD_CLOEXEC), code;
+
+	if (fd >= 0 && ftruncate(fd, (off_t)size)) {
+		code = errno;
+		(void)close(fd);
+		errno = code;
+		return -1;
+	}
+	return fd;
+}
+
+static int memory_room(struct depot *d, uint64_t size, struct store_room **ret, struct ckpt_err *e)
+{
+	struct store_room *r CLEANUP(room_leavep) = room_new(size, MEMORY_SEGMENT);
+
+	if (!r)
+		return err_nomem(e);
+	r->in_memory = true;
+	r->map_fd = memory_file(r->view.bytes);
+	r->map_reader = r->map_fd < 0 ? -1 : reopen(r->map_fd);
+	if (r->map_reader < 0)
+		return err_sys(e, errno, "memory for a map");
+	if (map_room(r, e))
+		return -e->code;
+	write_head(d, r);
+	*ret = steal_ptr(&r);
+	return 0;
+}
+
+/* ---- rooms on disk ---- */
+
+static void segment_name(uint64_t i, uint32_t generation, char ret[static 32])
+{
+	(void)snprintf(ret, 32, "%04llx-%x", (unsigned long long)i, generation);
+}
+
+static bool is_head(const struct store_room *r)
+{
+	struct map_head h;
+
+	memcpy(&h, r->map, sizeof(h));
+	return !memcmp(h.magic, "ckptmap", sizeof(h.magic)) && h.version == MAP_VERSION &&
+	       h.block == WIRE_BLOCK && h.size == r->view.size && h.segment == r->view.segment;
+}
+
+/* Blocks of another boot are to be checked. Under LOCK_INIT. */
+static void doubt(const struct depot *d, struct store_room *r)
+{
+	struct map_head *h = r->map;
+
+	if (!memcmp(h->boot, d->boot, sizeof(h->boot)))
+		return;
+	for (uint64_t i = 0; i < r->view.n_blocks; i++) {
+		struct map_block *b = map_block(r->map, &r->view, i);
+		uint32_t word = b->word;
+
+		if ((word & 3) == MAP_THERE)
+			b->word = (word & ~3u) | MAP_UNCHECKED;
+	}
+	for (uint64_t i = 0; i < r->view.n_segments; i++)
+		if (!*map_generation(r->map, i))
+			*map_generation(r->map, i) = 1;
+	memcpy(h->boot, d->boot, sizeof(h->boot));
+}
+
+static void write_about(int dir, const char *address, const char *path,
+			const struct place_seen *seen)
+{
+	struct buf b = BUF_INIT(16 << 10);
+	struct json_out j = { .to = &b };
+	char id[PLACE_ID_HEX];
+	autoclose int fd = openat(dir, "about.json", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	place_id_hex(&seen->id, id);
+	json_open(&j, NULL, '{');
+	json_str(&j, "address", address);
+	json_str(&j, "path", path);
+	json_u64(&j, "size", seen->size);
+	json_str(&j, "id", id);
+	json_close(&j);
+	/* For people; nothing reads it. */
+	if (fd >= 0 && !b.err)
+		(void)io_write(fd, b.data, b.len);
+	buf_release(&b);
+}
+
+/* Removes what is in the object's directory, and it. Under the exclusive lock on it, if its map
+ * can be read. */
+static void remove_object(int dir, const char *name)
+{
+	struct ckpt_err ignored;
+
+	(void)io_remove(dir, name, &ignored);
+}
+
+/* Creates or opens the map, and says whether others may use it. -ESTALE: try again. */
+static int open_map(const struct depot *d, struct store_room *r, struct ckpt_err *e)
+{
+	struct stat st;
+	int rc;
+
+	r->map_fd = openat(r->dir, "map", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (r->map_fd < 0)
+		return errno == ENOENT ? -ESTALE : err_sys(e, errno, "map");
+	rc = lock_bytes(r->map_fd, F_RDLCK, LOCK_USE, 1, true);
+	if (!rc)
+		rc = lock_bytes(r->map_fd, F_WRLCK, LOCK_INIT, 1, true);
+	if (rc || fstat(r->map_fd, &st))
+		return err_sys(e, rc ? -rc : errno, "map");
+	if (!st.st_nlink)
+		return -ESTALE;
+	/* Room on the disk now: a mapped page for which there is none would be a SIGBUS. */
+	if (!st.st_size) {
+		rc = posix_fallocate(r->map_fd, 0, (off_t)r->view.bytes);
+		if (rc)
+			return err_sys(e, rc, "map");
+		if (map_room(r, e))
+			return -e->code;
+		write_head(d, r);
+	} else if ((uint64_t)st.st_size != r->view.bytes)
+		return -EBADMSG;
+	else if (map_room(r, e))
+		return -e->code;
+	if (!is_head(r))
+		return -EBADMSG;
+	doubt(d, r);
+	(void)lock_bytes(r->map_fd, F_UNLCK, LOCK_INIT, 1, false);
+	r->map_reader = openat(r->dir, "map", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	return r->map_reader < 0 ? err_sys(e, errno, "map") : 0;
+}
+
+static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t size,
+			  struct store_room **ret, struct ckpt_err *e)
+{
+	uint64_t segment = DISK_SEGMENT;
+	struct store_room *r CLEANUP(room_leavep) = NULL;
+	int rc;
+
+	while (size / segment >= DISK_SEGMENTS)
+		segment *= 2;
+	r = room_new(size, segment);
+	if (!r)
+		return err_nomem(e);
+	if (mkdirat(dir, name, 0700) && errno != EEXIST)
+		return errno == ENOENT ? -ESTALE : err_sys(e, errno, "make '%s'", name);
+	r->dir = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (r->dir < 0)
+		return errno == ENOENT ? -ESTALE : err_sys(e, errno, "open '%s'", name);
+	rc = open_map(d, r, e);
+	if (rc == -EBADMSG) { /* torn by a power failure: nobody can be using it */
+		remove_object(dir, name);
+		return -ESTALE;
+	}
+	if (!rc)
+		*ret = steal_ptr(&r);
+	return rc;
+}
+
+static int disk_room(struct depot *d, const char *address, const char *path,
+		     const struct place_seen *seen, struct store_room **ret, struct ckpt_err *e)
+{
+	struct digest digest = { 0 };
+	char hex[DIGEST_HEX], outer[3];
+	autoclose int dir = -1;
+	struct stat st;
+	int rc = -ESTALE;
+
+	digest_add(&digest, address, strlen(address));
+	digest_add(&digest, path, strlen(path));
+	digest_add(&digest, seen->id.v, seen->id.len);
+	digest_add(&digest, &seen->size, sizeof(seen->size));
+	digest_hex(&digest, hex);
+	(void)snprintf(outer, sizeof(outer), "%.2s", hex);
+	if (mkdirat(d->dir, outer, 0700) && errno != EEXIST)
+		return err_sys(e, errno, "make '%s/%s'", d->path, outer);
+	dir = openat(d->dir, outer, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (dir < 0 || fstat(dir, &st))
+		return err_sys(e, errno, "open '%s/%s'", d->path, outer);
+	if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
+		return err_set(e, EPERM, "'%s/%s' can be written to by others", d->path, outer);
+	for (unsigned tries = 0; rc == -ESTALE && tries < MAX_OPENS; tries++)
+		rc = disk_room_once(d, dir, hex, seen->size, ret, e);
+	if (rc == -ESTALE)
+		return err_set(e, EBUSY, "'%s/%s/%s' is removed again and again", d->path, outer,
+			       hex);
+	if (rc)
+		return err_wrap(e, "'%s/%s/%s'", d->path, outer, hex);
+	write_about((*ret)->dir, address, path, seen);
+	return 0;
+}
+
+/* ---- objects ---- */
+
+int depot_open(struct depot *d, const char *address, const char *path,
+	       const struct place_seen *seen, struct object **ret, struct ckpt_err *e)
+{
+	struct object *o;
+	struct ckpt_err why;
+	int rc = -ENOTSUP;
+
+	if (seen->size > WIRE_SIZE_MAX)
+		return err_set(e, EFBIG, "'%s' has %llu bytes, more than can be read", path,
+			       (unsigned long long)seen->size);
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return err_nomem(e);
+	o->depot = d;
+	if (d->dir >= 0) {
+		rc = disk_room(d, address, path, seen, &o->room, &why);
+		if (rc && !*d->note.msg)
+			d->note = why;
+	}
+	if (rc)
+		rc = memory_room(d, seen->size, &o->room, e);
+	if (rc) {
+		free(o);
+		return rc;
+	}
+	LIST_PUSH(&d->objects, o);
+	*ret = o;
+	return 0;
+}
+
+static void forget_memory(struct object *o)
+{
+	struct store_room *r = o->room;
+
+	if (!r->in_memory)
+		return;
+	for (uint64_t i = 0; i < r->view.n_segments; i++) {
+		o->depot->in_memory -= min_u64(o->depot->in_memory, r->v[i].bytes);
+		r->v[i].bytes = 0;
+	}
+}
+
+int object_leave_disk(struct object *o, struct ckpt_err *e)
+{
+	struct store_room *r;
+
+	if (o->room->in_memory)
+		return 0;
+	if (memory_room(o->depot, o->room->view.size, &r, e))
+		return -e->code;
+	room_leave(o->room);
+	o->room = r;
+	if (!*o->depot->note.msg)
+		(void)err_set(&o->depot->note, ENOSPC,
+			      "cache directory '%s' cannot be written to: going on in memory",
+			      o->depot->path);
+	return 0;
+}
+
+void object_close(struct object *o)
+{
+	if (!o)
+		return;
+	forget_memory(o);
+	LIST_REMOVE(&o->depot->objects, o);
+	room_leave(o->room);
+	free(o);
+}
+
+const struct map_view *object_view(const struct object *o)
+{
+	return &o->room->view;
+}
+
+int object_map(const struct object *o)
+{
+	return o->room->map_reader;
+}
+
+bool object_in_memory(const struct object *o)
+{
+	return o->room->in_memory;
+}
+
+static uint64_t segment_of(const struct store_room *r, uint64_t block)
+{
+	return block / (r->view.segment / WIRE_BLOCK);
+}
+
+static uint32_t generation_of(const struct store_room *r, uint64_t segment)
+{
+	return *map_generation(r->map, segment) & (UINT32_MAX >> 2);
+}
+
+bool object_has(struct object *o, uint64_t block)
+{
+	struct store_room *r = o->room;
+
+	return map_block(r->map, &r->view, block)->word ==
+	       map_word(generation_of(r, segment_of(r, block)), MAP_THERE);
+}
+
+/* ---- segments ---- */
+
+static int open_segment_file(struct store_room *r, uint64_t i, uint32_t generation,
+			     struct segment *s)
+{
+	uint64_t size = map_segment_size(&r->view, i);
+	struct stat st;
+	char name[32];
+
+	if (r->in_memory) {
+		s->fd = memory_file(size);
+		s->reader = s->fd < 0 ? -1 : reopen(s->fd);
+		return s->reader < 0 ? -errno : 0;
+	}
+	segment_name(i, generation, name);
+	s->fd = openat(r->dir, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (s->fd < 0 || fstat(s->fd, &st))
+		return -errno;
+	/* Larger, never smaller: it may be mapped. */
+	if ((uint64_t)st.st_size < size && ftruncate(s->fd, (off_t)size))
+		return -errno;
+	s->reader = openat(r->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	return s->reader < 0 ? -errno : 0;
+}
+
+/*
+ * Opens the present generation of a segment. A file that was evicted after its generation had been
+ * looked up would be made again here, empty; then its generation is one that no new block gets, and
+ * the words of the blocks that it had are true only of those who have the old file: so it is looked
+ * up again.
+ */
+static int segment_open(struct object *o, uint64_t i, struct segment **ret, struct ckpt_err *e)
+{
+	struct store_room *r = o->room;
+	struct segment *s = &r->v[i];
+	int rc = 0;
+
+	for (unsigned tries = 0; tries < MAX_OPENS; tries++) {
+		uint32_t generation = generation_of(r, i);
+		char name[32];
+
+		if (s->generation == generation)
+			break;
+		if (s->holds)
+			return -EAGAIN; /* of the old generation, for a moment longer */
+		segment_close(s);
+		rc = open_segment_file(r, i, generation, s);
+		if (rc) {
+			segment_close(s);
+			return err_sys(e, -rc, "segment %llu", (unsigned long long)i);
+		}
+		if (generation_of(r, i) == generation) {
+			s->generation = generation;
+			break;
+		}
+		segment_name(i, generation, name);
+		if (!r->in_memory)
+			(void)unlinkat(r->dir, name, 0);
+		segment_close(s);
+	}
+	if (!s->generation)
+		return err_set(e, EBUSY, "segment %llu is evicted again and again",
+			       (unsigned long long)i);
+	s->used_ns = ++o->depot->now;
+	*ret = s;
+	return 0;
+}
+
+int object_segment(struct object *o, uint64_t i, uint32_t *ret_generation, int *ret_fd,
+		   struct ckpt_err *e)
+{
+	struct segment *s;
+	int rc = segment_open(o, i, &s, e);
+
+	if (rc)
+		return rc;
+	*ret_generation = s->generation;
+	*ret_fd = s->reader;
+	return 0;
+}
+
+void object_touch(struct object *o, uint64_t i)
+{
+	struct segment *s = &o->room->v[i];
+	uint64_t now = clock_ns();
+
+	s->used_ns = ++o->depot->now;
+	if (o->room->in_memory || s->fd < 0 ||
+	    (s->touched_ns && now - s->touched_ns < TOUCH_SECONDS * CLOCK_SECOND))
+		return;
+	s->touched_ns = now;
+	(void)futimens(s->fd, NULL);
+}
+
+/* ---- eviction from memory ---- */
+
+/* The segment in memory that was not used for longest; NULL: all are held. */
+static struct object *oldest(struct depot *d, uint64_t *ret)
+{
+	struct object *best = NULL;
+	uint64_t used = UINT64_MAX;
+
+	LIST_EACH (o, &d->objects)
+		for (uint64_t i = 0; o->room->in_memory && i < o->room->view.n_segments; i++) {
+			const struct segment *s = &o->room->v[i];
+
+			if (s->generation && s->bytes && !s->holds && s->used_ns < used) {
+				used = s->used_ns;
+				best = o;
+				*ret = i;
+			}
+		}
+	return best;
+}
+
+/* Makes room for n more bytes. */
+static void room_in_memory(struct depot *d, uint64_t n)
+{
+	uint64_t i = 0, freed = 0;
+	struct object *o;
+
+	while (d->in_memory + n > d->memory + freed && (o = oldest(d, &i))) {
+		struct segment *s = &o->room->v[i];
+		uint32_t generation = s->generation;
+
+		freed += s->bytes;
+		(void)atomic_fetch_add(map_generation(o->room->map, i), 1);
+		segment_close(s);
+		d->drop(d->arg, o, i, generation);
+	}
+	d->in_memory -= min_u64(d->in_memory, freed);
+}
+
+/* ---- eviction from the directory ---- */
+
+struct found {
+	char path[96]; /* below the directory: ab/HASH/0000-1 */
+	uint64_t bytes, used_ns;
+};
+
+struct scan {
+	struct found *v;
+	size_t n, cap;
+	uint64_t bytes;
+};
+
+static int by_use(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	return x->used_ns < y->used_ns ? -1 : x->used_ns > y->used_ns;
+}
+
+/* Adds the files of an object. Out of memory: what is not found is not evicted this time. */
+static void scan_object(int dir, const char *outer, const char *name, struct scan *s)
+{
+	int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	DIR *d CLEANUP(io_close_dir) = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *x;
+	struct ckpt_err ignored;
+	struct stat st;
+
+	if (!d && fd >= 0)
+		(void)close(fd);
+	while (d && io_next_entry(d, &x, &ignored) > 0) {
+		struct found f;
+
+		if (fstatat(dirfd(d), x->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+			continue;
+		s->bytes += (uint64_t)st.st_blocks * 512;
+		f = (struct found){ .bytes = (uint64_t)st.st_blocks * 512,
+				    .used_ns = io_mtime_ns(&st) };
+		if (!strchr(x->d_name, '-') ||
+		    snprintf(f.path, sizeof(f.path), "%s/%s/%s", outer, name, x->d_name) >=
+			    (int)sizeof(f.path) ||
+		    !VEC_ROOM_WITHIN(s->v, s->cap, s->n + 1, (size_t)1 << 22))
+			continue;
+		s->v[s->n++] = f;
+	}
+}
+
+static void scan_all(const struct depot *d, struct scan *s)
+{
+	DIR *top CLEANUP(io_close_dir) = io_open_dir(d->dir, ".", 0);
+	const struct dirent *x, *y;
+	struct ckpt_err ignored;
+
+	while (top && io_next_entry(top, &x, &ignored) > 0) {
+		DIR *inner CLEANUP(io_close_dir) = io_open_dir(d->dir, x->d_name, O_NOFOLLOW);
+
+		while (inner && io_next_entry(inner, &y, &ignored) > 0)
+			scan_object(dirfd(inner), x->d_name, y->d_name, s);
+	}
+}
+
+/* Counts up the generation of a segment in its map, if that is still the file's. */
+static void retire(int dir, const char *name)
+{
+	autoclose int fd = openat(dir, "map", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	char *end;
+	uint64_t i = strtoull(name, &end, 16), at = MAP_HEAD + i * 4;
+	uint32_t generation = *end == '-' ? (uint32_t)strtoul(end + 1, NULL, 16) : 0;
+	struct stat st;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *p;
+
+	if (fd < 0 || fstat(fd, &st) || i > UINT32_MAX || at + 4 > (uint64_t)st.st_size)
+		return;
+	p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(at / page * page));
+	if (p == MAP_FAILED)
+		return;
+	(void)atomic_compare_exchange_strong((_Atomic uint32_t *)(void *)((char *)p + at % page),
+					     &generation, generation + 1);
+	(void)munmap(p, page);
+}
+
+/* Removes an object of which no segment is left, unless somebody uses it. */
+static void remove_empty(const struct depot *d, const char *object)
+{
+	char path[128];
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/map", object);
+	fd = openat(d->dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return;
+	if (!lock_bytes(fd, F_WRLCK, LOCK_USE, 1, false)) {
+		DIR *dir CLEANUP(io_close_dir) = io_open_dir(d->dir, object, O_NOFOLLOW);
+		const struct dirent *x;
+		struct ckpt_err ignored;
+		bool empty = dir != NULL;
+
+		while (empty && io_next_entry(dir, &x, &ignored) > 0)
+			empty = !strchr(x->d_name, '-');
+		/* First the map: whoever waits for the lock finds that it has no name any more. */
+		if (empty && !unlinkat(d->dir, path, 0))
+			remove_object(d->dir, object);
+	}
+	(void)close(fd);
+}
+
+static void evict(const struct depot *d, const struct found *f)
+{
+	char object[96];
+	const char *name = strrchr(f->path, '/') + 1;
+	autoclose int dir = -1;
+
+	(void)snprintf(object, sizeof(object), "%.*s", (int)(name - f->path - 1), f->path);
+	dir = openat(d->dir, object, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (dir < 0)
+		return;
+	retire(dir, name);
+	(void)unlinkat(dir, name, 0);
+	remove_empty(d, object);
+}
+
+/* Evicts what was not used for longest if the directory is too large, or the disk too full. */
+static void tidy(struct depot *d)
+{
+	struct scan s = { 0 };
+	struct statvfs st;
+	uint64_t keep = d->size;
+
+	d->written = 0;
+	scan_all(d, &s);
+	if (!fstatvfs(d->dir, &st)) {
+		uint64_t left = (uint64_t)st.f_bavail * st.f_frsize,
+			 want = (uint64_t)st.f_blocks * st.f_frsize / FREE_PART;
+
+		if (left < want)
+			keep = min_u64(keep, s.bytes - min_u64(s.bytes, want - left));
+	}
+	if (s.bytes > keep) {
+		keep -= keep / EVICT_PART;
+		qsort(s.v, s.n, sizeof(*s.v), by_use);
+		for (size_t i = 0; i < s.n && s.bytes > keep; i++) {
+			evict(d, &s.v[i]);
+			s.bytes -= min_u64(s.bytes, s.v[i].bytes);
+		}
+	}
+	free(s.v);
+}
+
+static void note_written(struct depot *d, uint64_t n)
+{
+	if (d->written == UINT64_MAX || (d->written += n) >= min_u64(d->size / SCAN_PART, MAX_SCAN))
+		tidy(d);
+}
+
+/* ---- blocks ---- */
+
+static bool check_block(struct object *o, uint64_t block, uint8_t *buf)
+{
+	struct store_room *r = o->room;
+	struct map_block *b = map_block(r->map, &r->view, block);
+	uint64_t size = map_block_size(&r->view, block), i = segment_of(r, block);
+	uint32_t word = b->word;
+	struct segment *s;
+	struct ckpt_err ignored;
+	bool right;
+
+	if (word != map_word(generation_of(r, i), MAP_UNCHECKED))
+		return false;
+	if (segment_open(o, i, &s, &ignored) || word >> 2 != s->generation)
+		return false;
+	right = !io_pread(s->fd, buf, (size_t)size, block * WIRE_BLOCK - i * r->view.segment) &&
+		XXH3_64bits(buf, (size_t)size) == b->hash;
+	(void)atomic_compare_exchange_strong(
+		&b->word, &word, map_word(s->generation, right ? MAP_THERE : MAP_MISSING));
+	return right;
+}
+
+void object_check(struct object *o, uint64_t block, uint64_t n)
+{
+	autofree uint8_t *buf = NULL;
+
+	for (uint64_t i = block; i < block + n; i++) {
+		if ((map_block(o->room->map, &o->room->view, i)->word & 3) != MAP_UNCHECKED)
+			continue;
+		if (!buf)
+			buf = malloc(WIRE_BLOCK);
+		if (!buf) /* then it is fetched again */
+			return;
+		(void)check_block(o, i, buf);
+	}
+}
+
+int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct hold **ret,
+		uint64_t *ret_n, struct ckpt_err *e)
+{
+	struct store_room *r = o->room;
+	uint64_t per = r->view.segment / WIRE_BLOCK, i = segment_of(r, block), bytes;
+	struct hold *h;
+	struct segment *s;
+	int rc;
+
+	n = min_u64(n, min_u64((i + 1) * per, r->view.n_blocks) - block);
+	bytes = min_u64(n * WIRE_BLOCK, r->view.size - block * WIRE_BLOCK);
+	if (r->in_memory)
+		room_in_memory(o->depot, bytes);
+	else
+		note_written(o->depot, bytes);
+	rc = segment_open(o, i, &s, e);
+	if (rc)
+		return rc;
+	h = calloc(1, sizeof(*h));
+	if (h)
+		h->hash = XXH3_createState();
+	if (!h || !h->hash) {
+		free(h);
+		return err_nomem(e);
+	}
+	while (!r->in_memory && !alone) {
+		rc = lock_bytes(r->map_fd, F_WRLCK, (off_t)block, (off_t)n, false);
+		if (rc == -EAGAIN && n > 1) {
+			n /= 2;
+			continue;
+		}
+		h->locked = !rc;
+		if (rc == -EAGAIN) {
+			XXH3_freeState(h->hash);
+			free(h);
+			return -EAGAIN;
+		}
+		break; /* no locks on this file system: then it may be fetched twice */
+	}
+	if (object_has(o, block)) { /* its holder has just finished */
+		if (h->locked)
+			(void)lock_bytes(r->map_fd, F_UNLCK, (off_t)block, (off_t)n, false);
+		XXH3_freeState(h->hash);
+		free(h);
+		return -EALREADY;
+	}
+	h->room = r;
+	r->users++;
+	h->segment = s;
+	s->holds++;
+	h->generation = s->generation;
+	h->block = block;
+	h->n = n;
+	(void)XXH3_64bits_reset(h->hash);
+	if (r->in_memory) {
+		s->bytes += bytes;
+		o->depot->in_memory += bytes;
+	}
+	*ret = h;
+	*ret_n = n;
+	return 0;
+}
+
+static void store_block(struct hold *h, uint64_t block)
+{
+	struct map_block *b = map_block(h->room->map, &h->room->view, block);
+
+	b->hash = XXH3_64bits_digest(h->hash);
+	atomic_store_explicit(&b->word, map_word(h->generation, MAP_THERE), memory_order_release);
+	(void)XXH3_64bits_reset(h->hash);
+	h->done++;
+}
+
+int hold_write(struct hold *h, const void *p, size_t n)
+{
+	const struct map_view *v = &h->room->view;
+	uint64_t first = h->block * WIRE_BLOCK, base = first / v->segment * v->segment,
+		 end = min_u64(first + h->n * WIRE_BLOCK, v->size);
+	int rc;
+
+	if (n > end - first - h->at)
+		return -EOVERFLOW;
+	rc = io_pwrite(h->segment->fd, p, n, first + h->at - base);
+	if (rc)
+		return rc;
+	while (n) {
+		uint64_t at = first + h->at, block = at / WIRE_BLOCK,
+			 block_end = min_u64((block + 1) * WIRE_BLOCK, v->size);
+		size_t part = (size_t)min_u64(n, block_end - at);
+
+		(void)XXH3_64bits_update(h->hash, p, part);
+		p = (const char *)p + part;
+		n -= part;
+		h->at += part;
+		if (at + part == block_end)
+			store_block(h, block);
+	}
+	return 0;
+}
+
+uint64_t hold_done(const struct hold *h)
+{
+	return h->done;
+}
+
+void hold_end(struct hold *h)
+{
+	if (!h)
+		return;
+	if (h->locked)
+		(void)lock_bytes(h->room->map_fd, F_UNLCK, (off_t)h->block, (off_t)h->n, false);
+	h->segment->holds--;
+	room_leave(h->room);
+	XXH3_freeState(h->hash);
+	free(h);
+}
