@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sched - decides which blocks of an object the next request asks for, and how much may be on its
+ * way. It does nothing itself.
+ *
+ * Private to core/remote. Threads: one.
+ */
+#ifndef REMOTE_SCHED_H
+#define REMOTE_SCHED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct net_pace;
+
+/* Blocks [first, end) of a file. */
+struct span {
+	uint64_t first, end;
+};
+
+enum {
+	SCHED_MIN = 1 << 20, /* bytes of the first request for what adjoins */
+	SCHED_MAX = 8 << 20, /* of the fourth */
+};
+
+/* Is the block neither there nor on its way? */
+typedef bool sched_missing_fn(void *arg, uint64_t block);
+
+/* The first run of missing blocks in `in`, at most `most` blocks. False: none is missing. */
+bool sched_exact(struct span in, uint64_t most, sched_missing_fn *missing, void *arg,
+		 struct span *ret);
+
+/*
+ * The request for what is wanted next of a file: it begins with the first missing block of wants[0],
+ * and goes on through blocks that are missing and are in any of wants[1..n), and over up to `gap`
+ * others. It has at most `most` blocks. False: nothing of wants[0] is missing.
+ */
+bool sched_wanted(const struct span *wants, size_t n, uint64_t most, uint64_t gap,
+		  sched_missing_fn *missing, void *arg, struct span *ret);
+
+/* Blocks that a request may read through in order to be one: those that cost less than another
+ * request, with `busy` of the window's bytes on their way. */
+uint64_t sched_gap(const struct net_pace *p, uint64_t busy, uint64_t window);
+
+struct window {
+	uint64_t bytes;	   /* that may be on their way */
+	uint64_t best_bps; /* seen with a window no larger */
+	uint64_t since_ns, arrived;
+};
+
+void window_init(struct window *w);
+/* n bytes have arrived, at that time, with that pace; full: as much was on its way as may be. */
+void window_arrived(struct window *w, uint64_t n, uint64_t now_ns, bool full,
+		    const struct net_pace *p, uint64_t ram);
+
+#endif
