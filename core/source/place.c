@@ -9,15 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Selected by the prefix of the address; the last one accepts any. */
-static const struct {
-	const char *begin;
-	int (*open)(const char *address, const struct place_options *o, struct place **ret,
-		    char **ret_root, const char **ret_file, struct ckpt_err *e);
-} kinds[] = {
-	{ "", local_open },
-};
-
 bool place_is_remote(const char *address)
 {
 	return text_is_address(address);
@@ -29,14 +20,12 @@ int place_open(const char *address, const struct place_options *o, struct place 
 	static const struct place_options none;
 	struct place *place, *archive;
 	const char *file;
-	size_t i = 0;
 	char *root;
-	int rc;
+	int rc = (place_is_remote(address) ? remote_open : local_open)(address, o ? o : &none,
+								       &place, &root, &file, e);
 
-	while (strncmp(address, kinds[i].begin, strlen(kinds[i].begin)) != 0)
-		i++;
-	if (kinds[i].open(address, o ? o : &none, &place, &root, &file, e))
-		return -e->code;
+	if (rc)
+		return rc;
 	rc = file && archive_is_name(file) ? archive_open(place, root, file, &archive, e) : 1;
 	if (rc < 0) {
 		place_free(place);

@@ -9,7 +9,7 @@
  *
  * Paths are relative to the directory, and nothing outside it is opened or listed, whatever links
  * there are, except the blobs of a snapshot in a Hugging Face cache (see hub.h). A new kind of
- * storage needs a file with a struct place_ops and a line in place.c.
+ * storage needs a file with a struct place_ops, and place_open to know its addresses.
  *
  * Threads: any; open and free from one.
  */
@@ -181,5 +181,9 @@ enum place_change local_compare(const struct place_id *before, const struct plac
 void local_leave_ctime(struct place_id *id);
 /* A regular file that the caller has opened; takes ownership of fd on success. */
 int local_source(int fd, struct source **ret, struct ckpt_err *e);
+
+/* remote.c: objects under an address, through ckptfs-fetch, which it starts. */
+int remote_open(const char *address, const struct place_options *o, struct place **ret,
+		char **ret_root, const char **ret_file, struct ckpt_err *e);
 
 #endif

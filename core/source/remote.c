@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses as places. A directory is listed once, and what is looked for in it is answered from
+ * the listing, for FRESH_S seconds: opening a checkpoint asks for one listing and no object. Where a
+ * store has no listings (https), each name is asked for, and the answer kept as long.
+ */
+#include "source/remote_internal.h"
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/io.h"
+#include "base/search.h"
+#include "base/vec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	FRESH_S = 5,
+	AT_ONCE = 64,	  /* see place.h */
+	MAX_DIRS = 65536, /* listings and single answers that are kept */
+	MAX_FILES = 4096, /* open objects that are kept although no source uses them */
+};
+
+struct entry {
+	char *name;
+	struct place_seen seen;
+};
+
+/* A listing, or (single) the answer about one path. */
+struct dir {
+	unsigned users; /* under the tree's lock */
+	char *path;
+	bool single;
+	uint64_t until_ns;
+	struct entry *v; /* sorted */
+	size_t n;
+	struct place_id id;
+	char *names; /* of all entries */
+};
+
+/* What the places of an address share. */
+struct tree {
+	_Atomic unsigned users;
+	struct link *link;
+	uint64_t number; /* of the fetcher's place */
+	bool singly;	 /* nothing is listed to look for a name: the address is of a file */
+	atomic_bool no_list;
+	pthread_mutex_t lock;
+	struct dir **dirs;
+	size_t n_dirs, cap_dirs;
+	struct rfile **files;
+	size_t n_files, cap_files;
+};
+
+struct remote_place {
+	struct place place;
+	struct tree *tree;
+	char *prefix; /* "", or ends in a slash */
+};
+
+static struct remote_place *place_of(struct place *p)
+{
+	return (struct remote_place *)(void *)p;
+}
+
+/* ---- listings ---- */
+
+static void dir_free(struct dir *d)
+{
+	if (!d)
+		return;
+	free(d->names);
+	free(d->path);
+	free(d->v);
+	free(d);
+}
+
+static void dir_put(struct tree *t, struct dir *d)
+{
+	bool last;
+
+	{
+		SCOPED_LOCK(&t->lock);
+		last = !--d->users;
+	}
+	if (last)
+		dir_free(d);
+}
+
+static struct dir *dir_new(const char *path, bool single)
+{
+	struct dir *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return NULL;
+	d->users = 1;
+	d->single = single;
+	d->until_ns = clock_ns() + FRESH_S * CLOCK_SECOND;
+	d->path = strdup(path);
+	if (d->path)
+		return d;
+	free(d);
+	return NULL;
+}
+
+/* One that is fresh; NULL: none. The caller puts it back. */
+static struct dir *find_dir(struct tree *t, const char *path, bool single)
+{
+	uint64_t now = clock_ns();
+	SCOPED_LOCK(&t->lock);
+
+	for (size_t i = 0; i < t->n_dirs; i++) {
+		struct dir *d = t->dirs[i];
+
+		if (d->single != single || strcmp(d->path, path) != 0)
+			continue;
+		if (now >= d->until_ns)
+			return NULL;
+		d->users++;
+		return d;
+	}
+	return NULL;
+}
+
+/* Keeps a reference of its own, in place of an older listing. Out of memory: not. */
+static void keep_dir(struct tree *t, struct dir *d)
+{
+	struct dir *before = NULL;
+	size_t i = 0;
+
+	{
+		SCOPED_LOCK(&t->lock);
+		while (i < t->n_dirs &&
+		       (t->dirs[i]->single != d->single || strcmp(t->dirs[i]->path, d->path) != 0))
+			i++;
+		if (i == MAX_DIRS)
+			i = 0;
+		if (i == t->n_dirs && !VEC_ROOM(t->dirs, t->cap_dirs, i + 1))
+			return;
+		if (i == t->n_dirs)
+			t->n_dirs++;
+		else
+			before = t->dirs[i];
+		d->users++;
+		t->dirs[i] = d;
+		if (before && --before->users)
+			before = NULL;
+	}
+	dir_free(before);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
+}
+
+/* Takes the entries out of the text of a listing, which names then begins in. */
+static int parse_entries(struct dir *d, char *text, size_t len, struct ckpt_err *e)
+{
+	size_t cap = 0, out = 0;
+
+	d->names = text;
+	for (size_t at = 0; at < len;) {
+		struct wire_entry x;
+		struct entry *to;
+
+		if (len - at < sizeof(x))
+			return err_set(e, EPROTO, "ckptfs-fetch sent half an entry");
+		memcpy(&x, text + at, sizeof(x));
+		at += sizeof(x);
+		if (x.name > len - at || x.id_len > sizeof(x.id) || x.kind > PLACE_OTHER ||
+		    !VEC_ROOM(d->v, cap, d->n + 1))
+			return err_set(e, x.name > len - at ? EPROTO : ENOMEM,
+				       "an entry of a listing");
+		/* Names go in front of what they came in, which is larger. */
+		memmove(text + out, text + at, x.name);
+		text[out + x.name] = 0;
+		at += x.name;
+		to = &d->v[d->n++];
+		*to = (struct entry){ text + out,
+				      { .kind = x.kind,
+					.size = x.size,
+					.mtime_ns = x.mtime_ns,
+					.id.len = x.id_len } };
+		memcpy(to->seen.id.v, x.id, x.id_len);
+		out += (size_t)x.name + 1;
+		/* The rules of local names: see io_check_relative. */
+		if (strlen(to->name) != x.name || strchr(to->name, '/') ||
+		    io_check_relative(to->name, x.name, e))
+			d->n--;
+	}
+	return 0;
+}
+
+static void seal(struct dir *d)
+{
+	struct digest digest = { 0 };
+	size_t n = 0;
+
+	if (d->n)
+		qsort(d->v, d->n, sizeof(*d->v), by_name);
+	for (size_t i = 0; i < d->n; i++)
+		if (!n || strcmp(d->v[n - 1].name, d->v[i].name) != 0)
+			d->v[n++] = d->v[i];
+		else if (d->v[i].seen.kind == PLACE_FILE) /* a key that is also a prefix */
+			d->v[n - 1] = d->v[i];
+	d->n = n;
+	for (size_t i = 0; i < d->n; i++)
+		digest_add(&digest, d->v[i].name, strlen(d->v[i].name));
+	d->id.len = sizeof(digest);
+	memcpy(d->id.v, &digest, sizeof(digest));
+}
+
+/* Asks the store. -ENOTSUP: it has no listings. */
+static int ask_list(struct tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
+{
+	struct call c = { .head = { .kind = WIRE_LIST, .n = { t->number } } };
+	const char *what = *path ? path : ".";
+	int rc = link_call(t->link, &c, what, strlen(what) + 1, e);
+	struct dir *d = rc ? NULL : dir_new(path, false);
+
+	if (!rc && !d)
+		rc = err_nomem(e);
+	if (!rc) {
+		rc = parse_entries(d, c.text, c.len, e);
+		c.text = NULL; /* d has it */
+	}
+	call_release(&c);
+	if (rc) {
+		dir_free(d);
+		return rc;
+	}
+	seal(d);
+	*ret = d;
+	return 0;
+}
+
+/* The listing of a directory; the caller puts it back. */
+static int get_dir(struct tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
+{
+	int rc;
+
+	*ret = find_dir(t, path, false);
+	if (*ret)
+		return 0;
+	rc = t->no_list ? -ENOTSUP : ask_list(t, path, ret, e);
+	if (rc == -ENOTSUP)
+		t->no_list = true;
+	if (rc)
+		return rc;
+	keep_dir(t, *ret);
+	return 0;
+}
+
+static const struct entry *find_entry(const struct dir *d, const char *name, size_t len)
+{
+	size_t i = PARTITION_POINT(k, d->n, strncmp(d->v[k].name, name, len) < 0);
+
+	return i < d->n && !strncmp(d->v[i].name, name, len) && !d->v[i].name[len] ? &d->v[i]
+										   : NULL;
+}
+
+/* ---- looking ---- */
+
+/* Asks the store about one path; 1, 0 or an error. */
+static int look_singly(struct tree *t, const char *path, struct place_seen *ret, struct ckpt_err *e)
+{
+	struct call c = { .head = { .kind = WIRE_LOOK, .n = { t->number } } };
+	const char *what = *path ? path : ".";
+	struct dir *d = find_dir(t, path, true);
+	int rc;
+
+	if (d) {
+		rc = d->n > 0;
+		if (rc)
+			*ret = d->v[0].seen;
+		dir_put(t, d);
+		return rc;
+	}
+	rc = link_call(t->link, &c, what, strlen(what) + 1, e);
+	if (!rc && c.head.n[1] && !wire_get_seen(&c.head, ret))
+		rc = err_set(e, EPROTO, "ckptfs-fetch sent numbers that mean nothing");
+	call_release(&c);
+	if (rc)
+		return rc;
+	d = dir_new(path, true);
+	if (d && c.head.n[1]) {
+		d->v = calloc(1, sizeof(*d->v));
+		if (d->v)
+			d->v[d->n++] = (struct entry){ NULL, *ret };
+	}
+	if (d && (d->n || !c.head.n[1]))
+		keep_dir(t, d);
+	if (d)
+		dir_put(t, d);
+	return c.head.n[1] != 0;
+}
+
+/* Looks by the listings of all directories above, from the address down. */
+static int look_listed(struct tree *t, const char *path, struct place_seen *ret, struct ckpt_err *e)
+{
+	for (size_t at = 0;;) {
+		size_t len = strcspn(path + at, "/");
+		autofree char *above = strndup(path, at ? at - 1 : 0);
+		const struct entry *x;
+		struct dir *d;
+		int rc = above ? get_dir(t, above, &d, e) : err_nomem(e);
+
+		if (rc)
+			return rc == -ENOENT ? 0 : rc;
+		if (!path[at]) { /* the address itself */
+			*ret = (struct place_seen){ .kind = PLACE_DIR, .id = d->id };
+			dir_put(t, d);
+			return 1;
+		}
+		x = find_entry(d, path + at, len);
+		if (x)
+			*ret = x->seen;
+		rc = x != NULL;
+		dir_put(t, d);
+		if (!rc || !path[at + len])
+			return rc;
+		if (ret->kind != PLACE_DIR)
+			return 0;
+		at += len + 1;
+	}
+}
+
+/* The path from the address on, "" for the address. */
+static int whole_path(const struct remote_place *p, const char *path, char **ret,
+		      struct ckpt_err *e)
+{
+	bool here = !strcmp(path, ".");
+	size_t n;
+
+	if (!here && io_check_relative(path, strlen(path), e))
+		return -e->code;
+	if (asprintf(ret, "%s%s", p->prefix, here ? "" : path) < 0) {
+		*ret = NULL;
+		return err_nomem(e);
+	}
+	n = strlen(*ret);
+	if (here && n)
+		(*ret)[n - 1] = 0;
+	return 0;
+}
+
+static int look(struct place *x, const char *path, bool follow, struct place_seen *ret,
+		struct ckpt_err *e)
+{
+	struct remote_place *p = place_of(x);
+	autofree char *whole = NULL;
+	struct place_seen seen;
+	int rc = whole_path(p, path, &whole, e);
+
+	(void)follow;
+	if (rc)
+		return err_wrap(e, "look for '%s'", path);
+	rc = p->tree->singly || p->tree->no_list ? -ENOTSUP : look_listed(p->tree, whole, &seen, e);
+	if (rc == -ENOTSUP)
+		rc = look_singly(p->tree, whole, &seen, e);
+	if (rc < 0)
+		return err_wrap(e, "look for '%s'", path);
+	/* Of a store without listings nothing is known but what has been asked for. */
+	if (!rc && !*whole && p->tree->no_list) {
+		seen = (struct place_seen){ .kind = PLACE_DIR };
+		rc = 1;
+	}
+	if (rc)
+		*ret = seen;
+	return rc;
+}
+
+static int list(struct place *x, const char *path, place_entry_fn *each, void *arg,
+		struct ckpt_err *e)
+{
+	struct remote_place *p = place_of(x);
+	autofree char *whole = NULL;
+	struct dir *d;
+	int rc = whole_path(p, path, &whole, e);
+
+	if (rc)
+		return rc;
+	rc = get_dir(p->tree, whole, &d, e);
+	if (rc == -ENOTSUP)
+		return 0; /* names can only be asked for */
+	if (rc)
+		return err_wrap(e, "list '%s'", path);
+	for (size_t i = 0; !rc && i < d->n; i++)
+		rc = each(arg, d->v[i].name, d->v[i].seen.kind, e);
+	dir_put(p->tree, d);
+	return rc;
+}
+
+/* ---- files ---- */
+
+/* An object that is open already; NULL: none. */
+static struct rfile *find_file(struct tree *t, const char *path, const struct place_seen *seen)
+{
+	SCOPED_LOCK(&t->lock);
+
+	for (size_t i = t->n_files; i-- > 0;)
+		if (rfile_is(t->files[i], path, seen) && rfile_hold(t->files[i]))
+			return t->files[i];
+	return NULL;
+}
+
+/* Keeps a reference of its own, in place of the oldest if there are many. */
+static void keep_file(struct tree *t, struct rfile *f)
+{
+	struct rfile *oldest = NULL;
+
+	{
+		SCOPED_LOCK(&t->lock);
+		if (t->n_files == MAX_FILES) {
+			oldest = t->files[0];
+			memmove(t->files, t->files + 1, --t->n_files * sizeof(struct rfile *));
+		}
+		if (VEC_ROOM(t->files, t->cap_files, t->n_files + 1) && rfile_hold(f))
+			t->files[t->n_files++] = f;
+	}
+	rfile_put(oldest);
+}
+
+static int file(struct place *x, const char *path, struct source **ret, struct ckpt_err *e)
+{
+	struct remote_place *p = place_of(x);
+	struct tree *t = p->tree;
+	autofree char *whole = NULL;
+	struct place_seen seen;
+	struct rfile *f;
+	int rc = look(x, path, true, &seen, e);
+
+	if (rc < 0)
+		return rc;
+	if (!rc)
+		return err_sys(e, ENOENT, "open '%s'", path);
+	if (seen.kind != PLACE_FILE)
+		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
+	rc = whole_path(p, path, &whole, e);
+	if (rc)
+		return rc;
+	f = find_file(t, whole, &seen);
+	if (!f) {
+		rc = rfile_open(t->link, t->number, whole, &seen, &f, e);
+		if (rc)
+			return err_wrap(e, "open '%s'", path);
+		keep_file(t, f);
+	}
+	rc = rfile_source(f, ret, e);
+	if (rc)
+		rfile_put(f);
+	return rc;
+}
+
+/* ---- places ---- */
+
+static void tree_put(struct tree *t)
+{
+	struct wire_head h = { .kind = WIRE_CLOSE, .n = { t->number } };
+
+	if (--t->users)
+		return;
+	for (size_t i = 0; i < t->n_dirs; i++)
+		dir_free(t->dirs[i]);
+	for (size_t i = 0; i < t->n_files; i++)
+		rfile_put(t->files[i]);
+	free(t->dirs);
+	free(t->files);
+	(void)pthread_mutex_destroy(&t->lock);
+	link_tell(t->link, &h);
+	link_put(t->link);
+	free(t);
+}
+
+static void free_place(struct place *x)
+{
+	struct remote_place *p = place_of(x);
+
+	tree_put(p->tree);
+	free(p->prefix);
+	free(p);
+}
+
+static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e);
+
+static int sub(struct place *x, const char *name, struct place **ret, struct ckpt_err *e)
+{
+	struct remote_place *p = place_of(x);
+	autofree char *whole = NULL, *prefix = NULL;
+	struct place_seen seen;
+	int rc = look(x, name, false, &seen, e);
+
+	if (rc < 0)
+		return rc;
+	if (!rc || seen.kind != PLACE_DIR)
+		return err_sys(e, rc ? ENOTDIR : ENOENT, "open '%s'", name);
+	rc = whole_path(p, name, &whole, e);
+	if (rc)
+		return rc;
+	if (asprintf(&prefix, "%s/", whole) < 0) {
+		prefix = NULL;
+		return err_nomem(e);
+	}
+	return new_place(p->tree, prefix, ret, e);
+}
+
+static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e)
+{
+	static const struct place_ops ops = {
+		.look = look, .list = list, .sub = sub, .file = file, .free = free_place
+	};
+	struct remote_place *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return err_nomem(e);
+	p->prefix = strdup(prefix);
+	if (!p->prefix) {
+		free(p);
+		return err_nomem(e);
+	}
+	p->place.ops = &ops;
+	p->place.at_once = AT_ONCE;
+	p->tree = t;
+	t->users++;
+	*ret = &p->place;
+	return 0;
+}
+
+/* Opens an address in the fetcher; *ret_root is its canonical form. */
+static int open_tree(struct link *l, const char *address, const struct place_options *o,
+		     struct tree **ret, char **ret_root, struct ckpt_err *e)
+{
+	const char *const strings[] = { address, o->endpoint, o->region, o->profile };
+	struct call c = { .head = { .kind = WIRE_OPEN, .n = { o->anonymous } } };
+	struct tree *t = calloc(1, sizeof(*t));
+	char text[8192];
+	size_t len = 0;
+	int rc = 0;
+
+	if (!t)
+		return err_nomem(e);
+	for (size_t i = 0; !rc && i < ARRAY_LEN(strings); i++) {
+		const char *s = strings[i] ? strings[i] : "";
+		size_t n = strlen(s) + 1;
+
+		if (n > sizeof(text) - len)
+			rc = err_set(e, ENAMETOOLONG, "open '%.80s...'", address);
+		else
+			memcpy(text + len, s, n);
+		len += n;
+	}
+	if (!rc) {
+		rc = link_call(l, &c, text, len, e);
+		*ret_root = !rc && c.text && *c.text ? strdup(c.text) : NULL;
+		if (!rc && !*ret_root)
+			rc = err_nomem(e);
+		call_release(&c);
+	}
+	if (rc) {
+		free(t);
+		return rc;
+	}
+	(void)pthread_mutex_init(&t->lock, NULL);
+	t->users = 1;
+	t->link = l;
+	link_hold(l);
+	t->number = c.head.n[1];
+	*ret = t;
+	return 0;
+}
+
+static void cut_slashes(char *s)
+{
+	size_t n = strlen(s);
+
+	while (n && s[n - 1] == '/' && !(n > 2 && s[n - 2] == '/'))
+		s[--n] = 0;
+}
+
+/* What is at the address: 1: a directory, 0: a file. */
+static int find_kind(struct tree *t, const char *address, struct ckpt_err *e)
+{
+	bool as_dir = *address && address[strlen(address) - 1] == '/';
+	struct place_seen seen;
+	struct dir *d;
+	int rc = get_dir(t, "", &d, e);
+	bool some = !rc && d->n;
+
+	if (!rc)
+		dir_put(t, d);
+	if (some || (rc && rc != -ENOTSUP && rc != -ENOENT))
+		return some ? 1 : rc;
+	if (rc == -ENOTSUP && as_dir)
+		return 1;
+	rc = look_singly(t, "", &seen, e);
+	if (rc < 0)
+		return rc;
+	if (rc > 0)
+		return seen.kind != PLACE_FILE;
+	/* Without listings it may be a directory: then names are found in it. */
+	return t->no_list ? 1 : err_sys(e, ENOENT, "nothing is there");
+}
+
+/* The directory that the file at `root` is in. */
+static int enter_parent(struct link *l, const struct place_options *o, const char *root,
+			struct tree **t, const char **ret_file, struct ckpt_err *e)
+{
+	const char *slash = strrchr(root, '/');
+	autofree char *dir = NULL, *canonical = NULL;
+
+	if (!slash || slash == root || slash[-1] == '/' || !slash[1])
+		return err_set(e, EINVAL, "it is neither a directory nor a file in one");
+	dir = strndup(root, (size_t)(slash - root) + 1);
+	if (!dir)
+		return err_nomem(e);
+	tree_put(*t);
+	*t = NULL;
+	if (open_tree(l, dir, o, t, &canonical, e))
+		return -e->code;
+	(*t)->singly = true;
+	*ret_file = slash + 1;
+	return 0;
+}
+
+int remote_open(const char *address, const struct place_options *o, struct place **ret,
+		char **ret_root, const char **ret_file, struct ckpt_err *e)
+{
+	const struct link_key key = { .cache_dir = o->cache_dir,
+				      .cache_size = o->cache_size,
+				      .retry_ms = min_u64(o->retry_s, UINT32_MAX / 1000) * 1000 };
+	const char *name = NULL;
+	autofree char *root = NULL;
+	struct tree *t = NULL;
+	struct link *l;
+	int rc = link_get(&key, &l, e);
+
+	if (rc)
+		return err_wrap(e, "open '%s'", address);
+	rc = open_tree(l, address, o, &t, &root, e);
+	if (!rc) {
+		cut_slashes(root);
+		rc = find_kind(t, address, e);
+		rc = rc < 0 ? rc : rc ? 0 : enter_parent(l, o, root, &t, &name, e);
+	}
+	if (!rc)
+		rc = new_place(t, "", ret, e);
+	if (t)
+		tree_put(t);
+	link_put(l);
+	if (rc)
+		return err_wrap(e, "open '%s'", address);
+	*ret_root = steal_ptr(&root);
+	*ret_file = name;
+	return 0;
+}

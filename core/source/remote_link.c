@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A running ckptfs-fetch. */
+#include "source/remote_internal.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/vec.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+
+#ifndef CKPTFS_LIBEXECDIR
+#define CKPTFS_LIBEXECDIR "/usr/local/libexec/ckptfs"
+#endif
+
+enum {
+	ASK_S = 5, /* of silence, then it is asked whether it is there */
+	PING_ID = 0xffffffff,
+};
+
+#define MAX_ANSWER ((size_t)512 << 20) /* bytes of a listing */
+
+struct link {
+	/* Under the lock of all links. */
+	unsigned users;
+	bool listed;
+	LIST_LINK(struct link) link;
+	/* Fixed. */
+	char *cache_dir;
+	struct link_key key;
+	pid_t owner;
+	int sock, stop; /* stop: wakes the receiver to end */
+	pthread_t receiver;
+	/* Under the lock. */
+	pthread_mutex_t lock;
+	LIST(struct call) calls;
+	uint32_t last_id;
+	atomic_bool down;
+	bool orphan; /* its last user was the receiver, which frees it */
+	struct ckpt_err why;
+	struct rfile **files;
+	size_t n_files;
+	_Atomic uint64_t heard_ns;
+};
+
+/* All links of the process, because several checkpoints share one. */
+static struct {
+	pthread_mutex_t lock;
+	LIST(struct link) all;
+} links = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- starting it ---- */
+
+static int find_program(char **ret, struct ckpt_err *e)
+{
+	const char *given = secure_getenv("CKPTFS_FETCH");
+	char self[4096];
+	ssize_t n;
+
+	*ret = strdup(given && *given ? given : CKPTFS_LIBEXECDIR "/ckptfs-fetch");
+	if (!*ret)
+		return err_nomem(e);
+	if ((given && *given) || !access(*ret, X_OK))
+		return 0;
+	n = readlink("/proc/self/exe", self, sizeof(self) - sizeof("ckptfs-fetch"));
+	if (n <= 0)
+		return 0;
+	self[n] = 0;
+	(void)snprintf(strrchr(self, '/') + 1, sizeof("ckptfs-fetch"), "ckptfs-fetch");
+	if (access(self, X_OK))
+		return 0;
+	free(*ret);
+	*ret = strdup(self);
+	return *ret ? 0 : err_nomem(e);
+}
+
+static int spawn(const char *program, int sock, struct ckpt_err *e)
+{
+	extern char **environ;
+	char name[] = "ckptfs-fetch", *argv[] = { name, NULL };
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int rc, status;
+	pid_t pid, got;
+
+	(void)sigemptyset(&none);
+	(void)sigfillset(&all);
+	if (posix_spawn_file_actions_init(&actions))
+		return err_nomem(e);
+	if (posix_spawnattr_init(&attr)) {
+		(void)posix_spawn_file_actions_destroy(&actions);
+		return err_nomem(e);
+	}
+	rc = posix_spawn_file_actions_adddup2(&actions, sock, WIRE_FD);
+	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	(void)posix_spawnattr_setsigmask(&attr, &none);
+	(void)posix_spawnattr_setsigdefault(&attr, &all);
+	if (!rc)
+		rc = posix_spawn(&pid, program, &actions, &attr, argv, environ);
+	(void)posix_spawn_file_actions_destroy(&actions);
+	(void)posix_spawnattr_destroy(&attr);
+	if (rc)
+		return err_sys(
+			e, rc,
+			"start '%s', which reads object stores (install ckptfs-fetch, or set "
+			"CKPTFS_FETCH)",
+			program);
+	/* It goes on in a process that is not our child. */
+	do
+		got = waitpid(pid, &status, 0);
+	while (got < 0 && errno == EINTR);
+	if (got == pid && (!WIFEXITED(status) || WEXITSTATUS(status)))
+		return err_set(e, EIO, "'%s' did not start: it ended with %s %d", program,
+			       WIFEXITED(status) ? "status" : "signal",
+			       WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+	return 0;
+}
+
+/* ---- receiving ---- */
+
+static void link_free(struct link *l)
+{
+	if (l->sock >= 0)
+		(void)close(l->sock);
+	if (l->stop >= 0)
+		(void)close(l->stop);
+	(void)pthread_mutex_destroy(&l->lock);
+	free(l->files);
+	free(l->cache_dir);
+	free(l);
+}
+
+static void go_down(struct link *l, int code, const char *why)
+{
+	SCOPED_LOCK(&l->lock);
+
+	if (!l->down)
+		(void)err_set(&l->why, code, "%s", why);
+	l->down = true;
+	LIST_EACH (c, &l->calls)
+		(void)pthread_cond_signal(&c->wake);
+}
+
+/* Adds what the answer says to the call. Under the lock. */
+static bool take_answer(struct call *c, struct wire_msg *m)
+{
+	bool more = !m->head.n[0] && c->head.kind == WIRE_LIST && m->head.n[1];
+	size_t n = m->head.text;
+
+	if (m->head.n[0]) {
+		int code = m->head.n[0] < 4096 ? (int)m->head.n[0] : EIO;
+
+		(void)err_set(&c->err, code, "%s", m->text);
+	} else if (c->len + n > MAX_ANSWER || !VEC_ROOM(c->text, c->cap, c->len + n + 1)) {
+		(void)err_nomem(&c->err);
+	} else {
+		memcpy(c->text + c->len, m->text, n);
+		c->len += n;
+		c->text[c->len] = 0;
+	}
+	if (more)
+		return false;
+	memcpy(c->head.n, m->head.n, sizeof(c->head.n));
+	c->head.seen = m->head.seen;
+	c->fd = m->fd;
+	m->fd = -1;
+	return true;
+}
+
+static struct call *find_call(struct link *l, uint32_t id)
+{
+	LIST_EACH (c, &l->calls)
+		if (c->head.id == id)
+			return c;
+	return NULL;
+}
+
+static void on_answer(struct link *l, struct wire_msg *m)
+{
+	struct rfile *f = NULL;
+	struct call *c;
+
+	{
+		SCOPED_LOCK(&l->lock);
+		c = find_call(l, m->head.id);
+		if (!c || !take_answer(c, m))
+			return;
+		f = c->file;
+		c->taken = true; /* the caller waits until it is done, whatever happens */
+	}
+	if (f)
+		rfile_pin(f, c);
+	SCOPED_LOCK(&l->lock);
+	c->done = true;
+	(void)pthread_cond_signal(&c->wake);
+}
+
+static struct rfile *file_of(struct link *l, uint64_t number)
+{
+	SCOPED_LOCK(&l->lock);
+	struct rfile *f = number < l->n_files ? l->files[number] : NULL;
+
+	return f && rfile_hold(f) ? f : NULL;
+}
+
+static void on_message(struct link *l, struct wire_msg *m)
+{
+	struct rfile *f;
+
+	if (m->head.kind == WIRE_ANSWER) {
+		on_answer(l, m);
+		return;
+	}
+	f = file_of(l, m->head.kind == WIRE_MAP ? m->head.n[1] : m->head.n[0]);
+	if (f && m->head.kind == WIRE_SEGMENT)
+		rfile_segment(f, m);
+	else if (f && m->head.kind == WIRE_DROP)
+		rfile_drop(f, m);
+	else if (f && m->head.kind == WIRE_MAP)
+		rfile_map(f, m);
+	rfile_put(f);
+}
+
+static void *receive(void *arg)
+{
+	struct link *l = arg;
+	struct wire_msg *m = malloc(sizeof(*m));
+	int rc = m ? 1 : -ENOMEM;
+
+	while (rc > 0 || rc == -EMFILE) {
+		struct pollfd p[] = { { .fd = l->sock, .events = POLLIN },
+				      { .fd = l->stop, .events = POLLIN } };
+
+		if (poll(p, ARRAY_LEN(p), -1) < 0 && errno != EINTR)
+			break;
+		if (p[1].revents)
+			break;
+		if (!p[0].revents)
+			continue;
+		rc = wire_receive(l->sock, m);
+		if (rc <= 0 && rc != -EMFILE)
+			break;
+		l->heard_ns = clock_ns();
+		on_message(l, m);
+		if (m->fd >= 0)
+			(void)close(m->fd);
+		if (l->orphan) {
+			free(m);
+			(void)pthread_detach(l->receiver);
+			link_free(l);
+			return NULL;
+		}
+	}
+	free(m);
+	go_down(l, EIO,
+		rc == -EPROTO ? "ckptfs-fetch sent what is no message"
+			      : "ckptfs-fetch, which reads object stores, has ended: open the "
+				"checkpoint again");
+	return NULL;
+}
+
+static int start_receiver(struct link *l, struct ckpt_err *e)
+{
+	sigset_t all, before;
+	int rc;
+
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&l->receiver, NULL, receive, l);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc ? err_sys(e, rc, "start a thread") : 0;
+}
+
+/* ---- calls ---- */
+
+/* One more slice of waiting; under the lock. */
+static void wait_some(struct link *l, struct call *c, bool *ret_ask)
+{
+	uint64_t until = clock_ns() + ASK_S * CLOCK_SECOND;
+	const struct timespec t = { .tv_sec = (time_t)(until / CLOCK_SECOND),
+				    .tv_nsec = (long)(until % CLOCK_SECOND) };
+
+	*ret_ask = false;
+	while (!c->done && !l->down && !*ret_ask)
+		*ret_ask = pthread_cond_timedwait(&c->wake, &l->lock, &t) == ETIMEDOUT;
+}
+
+static void wait_for(struct link *l, struct call *c)
+{
+	bool done = false, ask;
+
+	while (!done) {
+		{
+			SCOPED_LOCK(&l->lock);
+			wait_some(l, c, &ask);
+			done = c->done || l->down;
+		}
+		if (done || !ask)
+			continue;
+		if (clock_ns() - l->heard_ns > LINK_SILENT_S * CLOCK_SECOND) {
+			go_down(l, ETIMEDOUT,
+				"ckptfs-fetch, which reads object stores, does not answer");
+		} else {
+			struct wire_head ping = { .kind = WIRE_PING, .id = PING_ID };
+
+			(void)wire_send(l->sock, &ping, NULL, 0, -1);
+		}
+	}
+}
+
+static int begin_call(struct link *l, struct call *c, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&l->lock);
+
+	if (l->down) {
+		*e = l->why;
+		return -e->code;
+	}
+	do
+		c->head.id = ++l->last_id;
+	while (!c->head.id || c->head.id == PING_ID || find_call(l, c->head.id));
+	LIST_PUSH(&l->calls, c);
+	return 0;
+}
+
+/* The receiver may still be at it. */
+static void end_call(struct link *l, struct call *c)
+{
+	SCOPED_LOCK(&l->lock);
+
+	while (c->taken && !c->done)
+		(void)pthread_cond_wait(&c->wake, &l->lock);
+	if (!c->done && !c->err.code)
+		c->err = l->why;
+	LIST_REMOVE(&l->calls, c);
+}
+
+int link_call(struct link *l, struct call *c, const void *text, size_t len, struct ckpt_err *e)
+{
+	pthread_condattr_t attr;
+	struct wire_head h;
+	int rc;
+
+	c->fd = -1;
+	if (l->owner != getpid())
+		return err_set(e, EIO,
+			       "it was opened before fork(2): open the checkpoint again in this "
+			       "process");
+	(void)pthread_condattr_init(&attr);
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(&c->wake, &attr);
+	(void)pthread_condattr_destroy(&attr);
+	rc = begin_call(l, c, e);
+	if (rc) {
+		(void)pthread_cond_destroy(&c->wake);
+		return rc;
+	}
+	h = c->head;
+	rc = wire_send(l->sock, &h, text, len, -1);
+	if (rc == -EPIPE || rc == -ECONNRESET) {
+		rc = 0; /* the receiver says what happened */
+	} else if (rc)
+		(void)err_sys(&c->err, -rc, "ask ckptfs-fetch");
+	if (!rc)
+		wait_for(l, c);
+	end_call(l, c);
+	(void)pthread_cond_destroy(&c->wake);
+	if (c->err.code)
+		*e = c->err;
+	return c->err.code ? -e->code : 0;
+}
+
+void call_release(struct call *c)
+{
+	if (c->fd >= 0)
+		(void)close(c->fd);
+	free(c->text);
+}
+
+void link_tell(struct link *l, struct wire_head *h)
+{
+	if (link_is_up(l))
+		(void)wire_send(l->sock, h, NULL, 0, -1);
+}
+
+bool link_is_up(struct link *l)
+{
+	SCOPED_LOCK(&l->lock);
+
+	return !l->down && l->owner == getpid();
+}
+
+int link_add_file(struct link *l, uint32_t number, struct rfile *f, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&l->lock);
+
+	if (number >= WIRE_FILES_MAX || !VEC_ROOM_ZEROED(l->files, l->n_files, (size_t)number + 1))
+		return err_nomem(e);
+	if (l->files[number])
+		return err_set(e, EPROTO, "ckptfs-fetch gave two files the same number");
+	l->files[number] = f;
+	return 0;
+}
+
+void link_remove_file(struct link *l, uint32_t number, const struct rfile *f)
+{
+	SCOPED_LOCK(&l->lock);
+
+	if (number < l->n_files && l->files[number] == f)
+		l->files[number] = NULL;
+}
+
+/* ---- links ---- */
+
+static struct link *link_new(const struct link_key *key)
+{
+	struct link *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return NULL;
+	l->sock = l->stop = -1;
+	(void)pthread_mutex_init(&l->lock, NULL);
+	l->cache_dir = strdup(key->cache_dir ? key->cache_dir : "");
+	if (!l->cache_dir) {
+		link_free(l);
+		return NULL;
+	}
+	l->users = 1;
+	l->key = *key;
+	l->key.cache_dir = l->cache_dir;
+	l->owner = getpid();
+	l->heard_ns = clock_ns();
+	return l;
+}
+
+static int say_hello(struct link *l, struct ckpt_err *e)
+{
+	struct call c = { .head = { .kind = WIRE_HELLO,
+				    .n = { WIRE_VERSION, l->key.cache_size, l->key.memory,
+					   l->key.retry_ms } } };
+	int rc = link_call(l, &c, l->cache_dir, strlen(l->cache_dir) + 1, e);
+
+	call_release(&c);
+	return rc;
+}
+
+/* Ends the receiver, and with the last descriptor the fetcher. */
+static void link_stop(struct link *l)
+{
+	const uint64_t one = 1;
+
+	if (l->owner == getpid() && pthread_equal(l->receiver, pthread_self())) {
+		l->orphan = true;
+		return;
+	}
+	if (l->owner == getpid()) {
+		(void)!write(l->stop, &one, sizeof(one));
+		(void)pthread_join(l->receiver, NULL);
+	}
+	link_free(l);
+}
+
+static int start(const struct link_key *key, struct link **ret, struct ckpt_err *e)
+{
+	autofree char *program = NULL;
+	struct link *l = link_new(key);
+	int pair[2], rc;
+
+	if (!l)
+		return err_nomem(e);
+	rc = find_program(&program, e);
+	if (!rc && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		rc = err_sys(e, errno, "socketpair");
+	if (rc) {
+		link_free(l);
+		return rc;
+	}
+	l->sock = pair[0];
+	rc = spawn(program, pair[1], e);
+	(void)close(pair[1]);
+	l->stop = eventfd(0, EFD_CLOEXEC);
+	if (!rc && l->stop < 0)
+		rc = err_sys(e, errno, "eventfd");
+	if (!rc)
+		rc = start_receiver(l, e);
+	if (rc) {
+		link_free(l);
+		return rc;
+	}
+	rc = say_hello(l, e);
+	if (rc)
+		link_stop(l);
+	else
+		*ret = l;
+	return rc;
+}
+
+static bool is_key(const struct link *l, const struct link_key *k)
+{
+	return l->key.cache_size == k->cache_size && l->key.memory == k->memory &&
+	       l->key.retry_ms == k->retry_ms &&
+	       !strcmp(l->cache_dir, k->cache_dir ? k->cache_dir : "");
+}
+
+/* One that runs; NULL: none. */
+static struct link *find_link(const struct link_key *key)
+{
+	SCOPED_LOCK(&links.lock);
+
+	LIST_EACH (l, &links.all)
+		if (is_key(l, key) && l->owner == getpid() && !l->down) {
+			l->users++;
+			return l;
+		}
+	return NULL;
+}
+
+int link_get(const struct link_key *key, struct link **ret, struct ckpt_err *e)
+{
+	struct link *l = find_link(key);
+	int rc = l ? 0 : start(key, &l, e);
+
+	if (rc)
+		return rc;
+	*ret = l;
+	SCOPED_LOCK(&links.lock);
+	if (!l->listed)
+		LIST_PUSH(&links.all, l);
+	l->listed = true;
+	return 0;
+}
+
+void link_hold(struct link *l)
+{
+	SCOPED_LOCK(&links.lock);
+
+	l->users++;
+}
+
+void link_put(struct link *l)
+{
+	{
+		SCOPED_LOCK(&links.lock);
+		if (--l->users)
+			return;
+		LIST_REMOVE(&links.all, l);
+	}
+	link_stop(l);
+}
