@@ -222,7 +222,7 @@ $(BUILD)/libexecdir: FORCE
 $(BUILD)/tests.list: FORCE
 	$(call keep,$(TEST) $(FETCH) $(LINK) $(FETCH_LIBS))
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
+-include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/fetch/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
 	tests/bench/*.c)))
 
 install: all install-lib $(if $(WITH_FS),install-program) $(if $(FETCH_PROGRAM),install-fetch)
@@ -287,7 +287,7 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@scripts/demo.sh
 
-check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy \
+check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy $(BUILD)/tests/dir-fetch \
 	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 # check-full runs the long loops of fault and property tests, too.
