@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/reshard_internal.h"
+#include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "model/box.h"
 #include "store/megatron_form.h"
@@ -101,6 +102,10 @@ static void add_tensor(struct resharding *s, size_t i)
 						     .dtype = (uint8_t)t.dtype,
 						     .n_dims = (uint8_t)t.n_dims,
 						     .shape = t.shape };
+	if (t.stored) {
+		s->entries[s->n - 1].n_logical = t.stored->n_logical;
+		s->entries[s->n - 1].logical = t.stored->logical;
+	}
 	s->total += t.bytes;
 	s->r->tensors++;
 }

@@ -27,7 +27,9 @@ struct reshard_entry {
 	uint8_t dtype, n_dims; /* of a tensor */
 	uint8_t form, to; /* for an object: its enum object_form, and what it is converted to */
 	bool is_tensor;
+	uint8_t n_logical; /* 0: not flattened */
 	const uint64_t *shape;
+	const uint64_t *logical; /* n_logical: the shape before it was flattened */
 };
 
 struct resharding {

@@ -255,20 +255,6 @@ static int local_plan(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e
 	return ckpt_save_planner_local_plan(&((struct planner *)self)->inner, ret, e);
 }
 
-static int global_plan(void *self, const struct ckpt_save_plan *all, size_t n,
-		       struct ckpt_save_plan *ret_parts, struct ckpt_metadata *ret_md,
-		       struct ckpt_err *e)
-{
-	return ckpt_save_planner_global_plan(&((struct planner *)self)->inner, all, n, ret_parts,
-					     ret_md, e);
-}
-
-static int finish(void *self, const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
-		  struct ckpt_err *e)
-{
-	return ckpt_save_planner_finish(&((struct planner *)self)->inner, part, ret, e);
-}
-
 struct wanted {
 	const struct ckpt_meta_index *index;
 	bool is_tensor;
@@ -282,13 +268,50 @@ static int compare(const void *key, const void *element)
 	return reshard_compare(w->index->fqn, w->index->fqn_len, w->is_tensor, *t);
 }
 
+/* What is written under this name, or NULL. */
+static const struct reshard_entry *find(const struct resharding *s,
+					const struct ckpt_meta_index *index, bool is_tensor)
+{
+	const struct wanted w = { index, is_tensor };
+	const struct reshard_entry *const *found =
+		bsearch(&w, s->by_name, s->n, sizeof(*s->by_name), compare);
+
+	return found ? *found : NULL;
+}
+
+/* Metadata that record the shapes of flattened tensors need them. */
+static int global_plan(void *self, const struct ckpt_save_plan *all, size_t n,
+		       struct ckpt_save_plan *ret_parts, struct ckpt_metadata *ret_md,
+		       struct ckpt_err *e)
+{
+	struct planner *p = self;
+	int rc = ckpt_save_planner_global_plan(&p->inner, all, n, ret_parts, ret_md, e);
+
+	for (size_t i = 0; !rc && i < ret_md->n_entries; i++) {
+		struct ckpt_meta_entry *x = &ret_md->entries[i];
+		const struct ckpt_meta_index index = { .fqn = x->fqn, .fqn_len = x->fqn_len };
+		const struct reshard_entry *t = x->is_tensor ? find(p->s, &index, true) : NULL;
+
+		if (t) {
+			x->tensor.logical = t->logical;
+			x->tensor.n_logical = t->n_logical;
+		}
+	}
+	return rc;
+}
+
+static int finish(void *self, const struct ckpt_save_plan *part, struct ckpt_save_plan *ret,
+		  struct ckpt_err *e)
+{
+	return ckpt_save_planner_finish(&((struct planner *)self)->inner, part, ret, e);
+}
+
 static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_data *ret,
 		    struct ckpt_err *e)
 {
 	const struct planner *p = self;
-	const struct wanted w = { &item->index, item->type != CKPT_WRITE_BYTE_IO };
-	const struct reshard_entry *const *found =
-		bsearch(&w, p->s->by_name, p->s->n, sizeof(*p->s->by_name), compare);
+	bool is_tensor = item->type != CKPT_WRITE_BYTE_IO;
+	const struct reshard_entry *found = find(p->s, &item->index, is_tensor);
 	int rc = check_stop(p->s, e);
 
 	if (rc)
@@ -296,8 +319,8 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 	if (!found)
 		return err_set(e, EINVAL, "'%s': there is nothing of that name and kind to write",
 			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
-	return w.is_tensor ? open_tensor(p->s, *found, item, ret, e)
-			   : open_object(p->s, *found, ret, e);
+	return is_tensor ? open_tensor(p->s, found, item, ret, e)
+			 : open_object(p->s, found, ret, e);
 }
 
 static void free_planner(void *self)

@@ -5,7 +5,9 @@
  *	                storage_data         {MetadataIndex: _StorageInfo}
  *	                storage_meta         StorageMeta; torch's only
  *	                version
- *	                mcore_data           {fqn: {}}, of tensors; Megatron's only
+ *	                mcore_data           {fqn: {}}, of tensors, or of a flattened one
+ *	                                     {"nd_reformulated_orig_global_shape": (...)};
+ *	                                     Megatron's only
  *
  * Objects are written as the pickler writes objects without __reduce__: class, NEWOBJ, and BUILD
  * with the dict of their attributes. Repeated classes and names are written once; the numbers in
@@ -365,7 +367,7 @@ static void put_storage_meta(struct graph *g, const struct ckpt_storage_meta *s,
 
 /* ---- mcore_data ---- */
 
-/* Tensors that Megatron-core stores in another shape would have more than an empty dict. */
+/* Megatron-core 0.8 to 0.15 loads no flattened tensor without its shape. */
 static void put_mcore_data(struct graph *g, const struct ckpt_metadata *md)
 {
 	size_t n = 0;
@@ -380,6 +382,11 @@ static void put_mcore_data(struct graph *g, const struct ckpt_metadata *md)
 		pw_batch(&g->w, OP_SETITEMS, n++);
 		pw_str(&g->w, t->fqn, t->fqn_len);
 		pw_op(&g->w, OP_EMPTY_DICT);
+		if (!t->tensor.n_logical)
+			continue;
+		put_text(g, "nd_reformulated_orig_global_shape");
+		pw_tuple_of(&g->w, t->tensor.logical, t->tensor.n_logical);
+		pw_op(&g->w, OP_SETITEM);
 	}
 	pw_batches_end(&g->w, OP_SETITEMS, n);
 }

@@ -22,7 +22,7 @@ struct ckpt_metadata;
  * If md->storage.save_id is NULL, the save_id, which torch chooses at random, is a hash of the
  * metadata. Without paths planner_data is an empty dict (as in Megatron), or None for
  * HyperParallel. HyperParallel's items with a tensor_key have no length. Megatron's has mcore_data
- * as well, which core_v0.8 to core_v0.15 expect: nothing more to say of any tensor.
+ * as well, which core_v0.8 to core_v0.15 expect: the logical shapes of flattened tensors.
  */
 int metadata_pickle_dcp(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e);
 int metadata_pickle_megatron(const struct ckpt_metadata *md, struct buf *ret, struct ckpt_err *e);

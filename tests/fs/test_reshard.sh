@@ -212,7 +212,7 @@ test_a_megatron_checkpoint_of_a_dcp() {
 }
 
 # What Megatron-core wrote keeps its names and its common state, in the one form or the other.
-cases_a_megatron_checkpoint_again() { printf '%s\n' mcore_manual mcore_gpt_dense mcore_zarr mcore_flat; }
+cases_a_megatron_checkpoint_again() { printf '%s\n' mcore_manual mcore_gpt_dense mcore_zarr mcore_flat mcore_flat_08; }
 test_a_megatron_checkpoint_again() {
   local src
   src=$(echo "$(fixture "$1")"/ckpt/iter_*)
@@ -225,6 +225,9 @@ test_a_megatron_checkpoint_again() {
   # The parts of an object in files of their own are in no list.
   [[ $1 != mcore_zarr ]] ||
     is '[[{"rank":0}]]' "$(ckptfs cat --index=:memory: x objects/rng_state%2Fshard_0.0_2.2.json | jq -c .)"
+  # What has been flattened is shown, and by Megatron-core loaded, in its own shape.
+  shapes() { ckptfs ls --json --index=:memory: "$1" | jq -c 'map([.fqn, .shape, .logical])'; }
+  diff <(shapes "$src") <(shapes x)
 }
 
 test_names_that_megatron_objects_cannot_have() {

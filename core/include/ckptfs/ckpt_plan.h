@@ -86,6 +86,9 @@ struct ckpt_tensor_meta {
 	const uint64_t *size; /* the whole tensor's shape */
 	const struct ckpt_chunk_meta *chunks;
 	size_t n_chunks;
+	/* The shape before Megatron-core flattened it; only Megatron's metadata record it. */
+	const uint64_t *logical; /* n_logical numbers */
+	uint8_t n_logical;	 /* 0: it was not flattened */
 };
 
 struct ckpt_meta_entry {

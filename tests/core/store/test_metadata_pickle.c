@@ -222,7 +222,23 @@ static struct buf write_md(const struct ckpt_metadata *md, bool hyper)
 	return b;
 }
 
-/* Besides, Megatron's has an empty dict for every tensor. */
+/* {}, or the shape of a tensor that was flattened. */
+static void check_mcore_data(const struct pk_value *v, const struct ckpt_tensor_meta *t)
+{
+	const struct pk_value *key = v->n->v, *dims = key + 1;
+
+	ck_assert_int_eq(v->type, PK_DICT);
+	ck_assert_uint_eq(v->n->len, t->n_logical ? 1 : 0);
+	if (!t->n_logical)
+		return;
+	ck_assert_str_eq(key->s->data, "nd_reformulated_orig_global_shape");
+	ck_assert_int_eq(dims->type, PK_TUPLE);
+	ck_assert_uint_eq(dims->n->len, t->n_logical);
+	for (size_t d = 0; d < t->n_logical; d++)
+		ck_assert_uint_eq((uint64_t)dims->n->v[d].i, t->logical[d]);
+}
+
+/* Besides, Megatron's has a dict for every tensor. */
 static void check_megatron(const struct ckpt_metadata *md)
 {
 	struct buf b = BUF_INIT((size_t)1 << 30);
@@ -245,7 +261,7 @@ static void check_megatron(const struct ckpt_metadata *md)
 			continue;
 		ck_assert_uint_eq(v->s->len, t->fqn_len);
 		ck_assert_mem_eq(v->s->data, t->fqn, t->fqn_len);
-		ck_assert(v[1].type == PK_DICT && !v[1].n->len);
+		check_mcore_data(&v[1], &t->tensor);
 	}
 	ck_assert_uint_eq(data->n->len, n);
 	pickle_free(p);
@@ -370,6 +386,8 @@ static void random_tensor(struct rng *r, struct ckpt_tensor_meta *t, bool hyper)
 	t->size = random_numbers(r, n);
 	t->chunks = c;
 	t->n_chunks = n_chunks;
+	t->n_logical = rng_chance(r, 30) ? (uint8_t)(1 + rng_below(r, 5)) : 0;
+	t->logical = random_numbers(r, t->n_logical);
 	for (size_t i = 0; i < n_chunks; i++) {
 		c[i].off = random_numbers(r, n);
 		c[i].len = random_numbers(r, n);
