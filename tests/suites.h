@@ -180,6 +180,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(namelist) \
 	X(normal) \
 	X(nearest) \
+	X(net) \
 	X(neighbours) \
 	X(npy) \
 	X(object_form) \
@@ -211,7 +212,9 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(safetensors_dir) \
 	X(scatter) \
 	X(save_run) \
+	X(s3) \
 	X(shards) \
+	X(sign) \
 	X(st_write) \
 	X(staging) \
 	X(storage) \
@@ -231,6 +234,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(writer_dcp) \
 	X(writer_hyperparallel) \
 	X(writer_safetensors) \
+	X(xml) \
 	X(zarr) \
 	X(zarr_array) \
 	X(zarr_metadata) \

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of a web server. It cannot list them: names come from the checkpoint's metadata, and each
+ * is looked for.
+ *
+ * Redirects are followed here, and not by libcurl, so that what was found out about where a file
+ * is need not be asked again for each range; no request has anything that would have to be kept
+ * from another host.
+ */
+#include "remote/store_internal.h"
+#include "remote/url.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/list.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	PLACES_MAX = 4096,
+	FRESH_S = 5, /* an address that is refused so soon was never valid */
+};
+
+/* Where a file really is. */
+struct moved {
+	LIST_LINK(struct moved) link;
+	char *path, *url;
+	uint64_t since_ns;
+};
+
+struct web {
+	struct store base;
+	char *root;  /* URL without a '/' at its end */
+	bool is_dir; /* the address had one */
+	pthread_mutex_t lock;
+	LIST(struct moved) moved;
+	size_t n_moved;
+};
+
+static struct web *web_of(struct store *s)
+{
+	return (struct web *)s;
+}
+
+static void free_moved(struct web *w, struct moved *m)
+{
+	LIST_REMOVE(&w->moved, m);
+	w->n_moved--;
+	free(m->path);
+	free(m->url);
+	free(m);
+}
+
+static struct moved *find_moved(const struct web *w, const char *path)
+{
+	LIST_EACH (m, &w->moved)
+		if (!strcmp(m->path, path))
+			return m;
+	return NULL;
+}
+
+/* url: taken over; NULL: forget. */
+static void set_moved(struct web *w, const char *path, char *url)
+{
+	SCOPED_LOCK(&w->lock);
+	struct moved *m = find_moved(w, path);
+
+	if (m)
+		free_moved(w, m);
+	if (!url)
+		return;
+	if (w->n_moved == PLACES_MAX)
+		free_moved(w, w->moved.last);
+	m = calloc(1, sizeof(*m));
+	if (!m || !(m->path = strdup(path))) {
+		free(m);
+		free(url); /* the server is asked again */
+		return;
+	}
+	m->url = url;
+	m->since_ns = clock_ns();
+	LIST_PUSH(&w->moved, m);
+	w->n_moved++;
+}
+
+/* Adds where the file is, if that is elsewhere. */
+static bool add_moved(struct web *w, const char *path, struct buf *url)
+{
+	SCOPED_LOCK(&w->lock);
+	const struct moved *m = find_moved(w, path);
+
+	if (m)
+		buf_str(url, m->url);
+	return m;
+}
+
+static bool has_expired(struct web *w, const char *path)
+{
+	SCOPED_LOCK(&w->lock);
+	const struct moved *m = find_moved(w, path);
+
+	return m && clock_ns() - m->since_ns > FRESH_S * CLOCK_SECOND;
+}
+
+/* Was the request led to an address with '/' at its end, as servers do for a directory? */
+static bool is_directory(struct web *w, const char *path)
+{
+	SCOPED_LOCK(&w->lock);
+	const struct moved *m = find_moved(w, path);
+	size_t n = m ? strcspn(m->url, "?") : 0;
+
+	return n && m->url[n - 1] == '/';
+}
+
+static int web_make(struct store *base, const char *path, const struct object_request *o,
+		    struct http_message *m, struct ckpt_err *e)
+{
+	struct web *w = web_of(base);
+
+	(void)e;
+	m->method = o->method;
+	if (!add_moved(w, path, &m->url)) {
+		buf_str(&m->url, w->root);
+		if (strcmp(path, ".") != 0) {
+			buf_str(&m->url, "/");
+			url_encode(&m->url, path, strlen(path), true);
+		}
+	}
+	if (o->range)
+		http_add_field(m, "Range", o->range);
+	if (o->if_match)
+		http_add_field(m, "If-Match", o->if_match);
+	if (o->if_unmodified)
+		http_add_field(m, "If-Unmodified-Since", o->if_unmodified);
+	return 0;
+}
+
+static enum http_verdict web_judge(struct store *base, const char *path,
+				   const struct http_answer *a, struct ckpt_err *e)
+{
+	struct web *w = web_of(base);
+	char *to = NULL;
+
+	switch (a->status) {
+	case 301:
+	case 302:
+	case 303:
+	case 307:
+	case 308:
+		if (http_location(a, &to, e))
+			return HTTP_FAIL;
+		set_moved(w, path, to);
+		return HTTP_NOW;
+	case 401:
+	case 403:
+	case 410:
+		/* An address that was valid for a while. */
+		if (!has_expired(w, path))
+			return HTTP_TAKE;
+		set_moved(w, path, NULL);
+		err_set(e, EACCES, "the server answered %u where it had redirected to", a->status);
+		return HTTP_AGAIN;
+	default:
+		return HTTP_TAKE;
+	}
+}
+
+/* ---- looking ---- */
+
+struct looked {
+	struct place_seen seen;
+	bool no_length;
+};
+
+static int on_head(void *arg, const struct http_answer *a, struct ckpt_err *e)
+{
+	struct looked *l = arg;
+	uint64_t size;
+
+	/* Without its length, as of what is made while it is sent, GET may tell. */
+	l->no_length = !http_number(a, "Content-Length", &size);
+	return l->no_length ? 0 : object_seen(a, size, &l->seen, e);
+}
+
+/* The answer to a GET of the first byte. */
+static int on_first(void *arg, const struct http_answer *a, struct ckpt_err *e)
+{
+	struct looked *l = arg;
+	uint64_t first, last, total;
+
+	if (a->status != 206 || !http_range(a, &first, &last, &total) || first ||
+	    total == UINT64_MAX)
+		return err_set(
+			e, ERR_UNSUPPORTED,
+			"the server does not support ranges (it answered %u), so that all of "
+			"the file would have to be downloaded: refused",
+			a->status);
+	return object_seen(a, total, &l->seen, e);
+}
+
+static int web_look(struct store *base, const char *path, struct place_seen *ret,
+		    struct ckpt_err *e)
+{
+	static const struct object_request head = { .method = "HEAD" };
+	static const struct object_request first = { .range = "bytes=0-0" };
+	struct web *w = web_of(base);
+	struct looked l = { 0 };
+	struct ckpt_err why = { 0 };
+	bool found = false, at_top = !strcmp(path, ".");
+	int rc;
+
+	if (at_top && w->is_dir) {
+		*ret = (struct place_seen){ .kind = PLACE_DIR };
+		return 1;
+	}
+	rc = store_ask(base, path, &head, on_head, &l, NULL, &found, &why);
+	if (!rc && found && is_directory(w, path)) {
+		*ret = (struct place_seen){ .kind = PLACE_DIR };
+		return 1;
+	}
+	/* Some refuse HEAD: addresses that are signed for GET, for example. */
+	if (rc == -EACCES || rc == -EIO || (!rc && found && l.no_length)) {
+		why = (struct ckpt_err){ 0 };
+		rc = store_ask(base, path, &first, on_first, &l, NULL, &found, &why);
+	}
+	/* There is no way to ask whether a directory is there: the server answered, and what it
+	 * says of the address itself means little. */
+	if (at_top &&
+	    (rc == -EACCES || rc == -EIO ? atomic_load(&base->answered) : !rc && !found)) {
+		*ret = (struct place_seen){ .kind = PLACE_DIR };
+		return 1;
+	}
+	if (rc) {
+		*e = why;
+		return rc;
+	}
+	if (found)
+		*ret = l.seen;
+	return found;
+}
+
+/* ---- opening ---- */
+
+static void web_free(struct store *base)
+{
+	struct web *w = web_of(base);
+
+	while (w->moved.first)
+		free_moved(w, w->moved.first);
+	(void)pthread_mutex_destroy(&w->lock);
+	free(base->address);
+	free(w->root);
+	free(w);
+}
+
+int web_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
+	     struct ckpt_err *e)
+{
+	static const struct store_ops ops = { web_look, NULL, web_make, web_judge, NULL, web_free };
+	struct url u = { 0 };
+	struct web *w;
+	size_t len;
+	int rc = url_parse(address, &u, e);
+
+	(void)o;
+	if (rc)
+		return rc;
+	w = calloc(1, sizeof(*w));
+	if (!w) {
+		url_release(&u);
+		return err_nomem(e);
+	}
+	(void)pthread_mutex_init(&w->lock, NULL);
+	w->base.ops = &ops;
+	w->base.net = n;
+	len = strlen(u.path);
+	w->is_dir = len && u.path[len - 1] == '/';
+	while (len && u.path[len - 1] == '/')
+		len--;
+	if (asprintf(&w->root, "%s://%s%.*s", u.secure ? "https" : "http", u.host, (int)len,
+		     u.path) < 0)
+		w->root = NULL;
+	url_release(&u);
+	w->base.address = w->root ? strdup(w->root) : NULL;
+	if (!w->base.address) {
+		web_free(&w->base);
+		return err_nomem(e);
+	}
+	*ret = &w->base;
+	return 0;
+}

@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes of objects over connections that fail: whatever a server does, the right bytes arrive or an
+ * error with a reason. */
+#include "remote_util.h"
+#include "rng.h"
+#include "suites.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+
+enum { SIZE = 300000 };
+
+static uint8_t object[SIZE];
+static struct net *net;
+static struct store *store;
+static struct place_seen seen;
+
+#define ETAG	"ETag: \"v1\"\r\n"
+#define ANOTHER "ETag: \"v2\"\r\n"
+
+/* Set by each test: what happens to GET number n, from 1. */
+static serve_fn *on_get;
+static _Atomic unsigned gets;
+
+static bool serve(struct served *r)
+{
+	if (!strcmp(r->method, "HEAD"))
+		return answer(r, 200, ETAG, object, SIZE);
+	r->number = atomic_fetch_add(&gets, 1) + 1;
+	return on_get(r);
+}
+
+static void start(const struct net_options *o)
+{
+	struct rng rng = rng_new();
+	struct ckpt_err e = { 0 };
+	char address[64];
+
+	for (size_t i = 0; i < SIZE; i++)
+		object[i] = (uint8_t)rng_u64(&rng);
+	(void)snprintf(address, sizeof(address), "http://127.0.0.1:%u/dir/", server_start(serve));
+	ck_assert_msg(!net_new(o, &net, &e), "%s", e.msg);
+	ck_assert_msg(!store_open(net, address, NULL, &store, &e), "%s", e.msg);
+	ck_assert_msg(store_look(store, "a b", &seen, &e) == 1, "%s", e.msg);
+	ck_assert_int_eq(seen.kind, PLACE_FILE);
+	ck_assert_uint_eq(seen.size, SIZE);
+}
+
+static void stop(void)
+{
+	store_free(store);
+	net_free(net);
+}
+
+/* ---- what is cured by trying again ---- */
+
+static bool good(struct served *r)
+{
+	return answer_object(r, ETAG, object, SIZE);
+}
+
+/* Sends a part of the answer that was asked for. */
+static bool partly(const struct served *r, size_t bytes)
+{
+	char head[512];
+	int n = snprintf(head, sizeof(head),
+			 "HTTP/1.1 206 x\r\n" ETAG
+			 "Content-Length: %zu\r\nContent-Range: bytes %zu-%zu/%d\r\n\r\n",
+			 (size_t)(r->last - r->first + 1), (size_t)r->first, (size_t)r->last, SIZE);
+
+	send_all(r->fd, head, (size_t)n);
+	send_all(r->fd, object + r->first, bytes);
+	return false;
+}
+
+static bool closed_at_once(struct served *r)
+{
+	return r->number < 3 ? false : good(r);
+}
+
+static bool reset(struct served *r)
+{
+	const struct linger l = { 1, 0 };
+
+	if (r->number > 2)
+		return good(r);
+	(void)setsockopt(r->fd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+	return partly(r, 10);
+}
+
+static bool cut_short(struct served *r)
+{
+	uint64_t n = r->last - r->first + 1;
+
+	return n > 1000 ? partly(r, n / 2) : good(r);
+}
+
+static bool busy(struct served *r)
+{
+	return r->number < 3 ? answer(r, 503, "", "<Error><Code>SlowDown</Code></Error>", 36)
+			     : good(r);
+}
+
+static bool throttled(struct served *r)
+{
+	return r->number < 3 ? answer(r, 429, "", "", 0) : good(r);
+}
+
+static bool broken_gateway(struct served *r)
+{
+	return r->number < 3 ? answer(r, 502, "", "<html>", 6) : good(r);
+}
+
+static bool half_a_head(struct served *r)
+{
+	if (r->number > 2)
+		return good(r);
+	send_all(r->fd, "HTTP/1.1 206 x\r\nETag: \"v1\"\r\nContent-Ran", 39);
+	return false;
+}
+
+/* A body that ends with the connection, too early. */
+static bool without_a_length(struct served *r)
+{
+	char head[512];
+	int n;
+
+	if (r->number > 2)
+		return good(r);
+	n = snprintf(head, sizeof(head),
+		     "HTTP/1.1 206 x\r\n" ETAG "Content-Range: bytes %zu-%zu/%d\r\n\r\n",
+		     (size_t)r->first, (size_t)r->last, SIZE);
+	send_all(r->fd, head, (size_t)n);
+	send_all(r->fd, object + r->first, 100);
+	return false;
+}
+
+static serve_fn *const cured[] = { good,      closed_at_once, reset,	   cut_short,	    busy,
+				   throttled, broken_gateway, half_a_head, without_a_length };
+
+START_LOOP_TEST(what_fails_for_a_moment_is_tried_again, ARRAY_LEN(cured))
+{
+	struct rng rng = rng_new();
+	struct net_pace pace;
+
+	on_get = cured[_i];
+	start(&(struct net_options){ .retry_ms = 20000 });
+	for (int k = 0; k < 4; k++) {
+		uint64_t off = rng_below(&rng, SIZE), len = 1 + rng_below(&rng, SIZE - off);
+		struct reader r;
+
+		atomic_store(&gets, 0);
+		ck_assert_msg(!read_range(&r, store, "a b", &seen, off, len), "%s", r.e.msg);
+		ck_assert_uint_eq(r.n, len);
+		ck_assert_mem_eq(r.p, object + off, len);
+		reader_release(&r);
+	}
+	net_pace(net, &pace);
+	ck_assert(pace.retries > 0 || cured[_i] == good || cured[_i] == cut_short);
+	ck_assert_uint_ge(pace.requests, 4);
+	stop();
+}
+END_TEST
+
+static _Atomic uint64_t first_seen[8];
+
+static bool cut_and_note(struct served *r)
+{
+	if (r->number <= 8)
+		atomic_store(&first_seen[r->number - 1], r->first);
+	return r->number == 1 ? partly(r, 5000) : good(r);
+}
+
+START_TEST(what_came_is_kept_and_only_the_rest_asked_for)
+{
+	struct reader r;
+
+	on_get = cut_and_note;
+	start(NULL);
+	ck_assert_msg(!read_range(&r, store, "a b", &seen, 1000, 100000), "%s", r.e.msg);
+	ck_assert_mem_eq(r.p, object + 1000, 100000);
+	ck_assert_uint_eq(atomic_load(&gets), 2);
+	ck_assert_uint_eq(atomic_load(&first_seen[0]), 1000);
+	ck_assert_uint_eq(atomic_load(&first_seen[1]), 6000);
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
+/* ---- what is not ---- */
+
+static bool another_version(struct served *r)
+{
+	return answer_object(r, ANOTHER, object, SIZE);
+}
+
+static bool another_in_the_middle(struct served *r)
+{
+	return r->number == 1 ? partly(r, 100) : another_version(r);
+}
+
+static bool no_etag(struct served *r)
+{
+	return answer_object(r, "", object, SIZE);
+}
+
+static bool precondition(struct served *r)
+{
+	return answer(r, 412, "", "", 0);
+}
+
+static bool removed(struct served *r)
+{
+	return answer(r, 404, "", "", 0);
+}
+
+static bool refused(struct served *r)
+{
+	return answer(r, 403, "", "secret things", 13);
+}
+
+static bool whole(struct served *r)
+{
+	return answer(r, 200, ETAG, object, SIZE);
+}
+
+static bool another_range(struct served *r)
+{
+	r->first++;
+	r->last++;
+	return good(r);
+}
+
+static bool another_size(struct served *r)
+{
+	return answer_object(r, ETAG, object, SIZE - 1);
+}
+
+static bool range_without_end(struct served *r)
+{
+	return answer(r, 206, ETAG "Content-Range: bytes 10-99999999999999999999999/5\r\n", object,
+		      r->last - r->first + 1);
+}
+
+static bool no_range(struct served *r)
+{
+	return answer(r, 206, ETAG, object + r->first, r->last - r->first + 1);
+}
+
+static bool two_ranges(struct served *r)
+{
+	return answer_object(r, ETAG "Content-Range: bytes 0-1/2\r\n", object, SIZE);
+}
+
+static bool encoded(struct served *r)
+{
+	return answer_object(r, ETAG "Content-Encoding: gzip\r\n", object, SIZE);
+}
+
+/* As radosgw does with its SQLite store: the right head and the wrong body. */
+static bool more_than_it_says(struct served *r)
+{
+	char head[512];
+	int n = snprintf(head, sizeof(head),
+			 "HTTP/1.1 206 x\r\n" ETAG "Transfer-Encoding: chunked\r\n"
+			 "Content-Range: bytes %zu-%zu/%d\r\n\r\n10000\r\n",
+			 (size_t)r->first, (size_t)r->last, SIZE);
+
+	send_all(r->fd, head, (size_t)n);
+	send_all(r->fd, object, 0x10000);
+	send_all(r->fd, "\r\n0\r\n\r\n", 7);
+	return true;
+}
+
+static bool endless_fields(struct served *r)
+{
+	send_all(r->fd, "HTTP/1.1 206 x\r\n", 16);
+	for (int i = 0; i < 5000; i++)
+		send_all(r->fd, "X-Much: 0123456789012345678901234567890123456789\r\n", 50);
+	(void)partly(r, 10);
+	return false;
+}
+
+static bool endless_error(struct served *r)
+{
+	send_all(r->fd, "HTTP/1.1 400 x\r\nContent-Length: 1000000000\r\n\r\n", 46);
+	for (int i = 0; i < 100; i++)
+		send_all(r->fd, object, SIZE);
+	return false;
+}
+
+static bool in_a_circle(struct served *r)
+{
+	return answer(r, 302, "Location: /elsewhere\r\n", "", 0);
+}
+
+static bool to_a_file(struct served *r)
+{
+	return answer(r, 302, "Location: file:///etc/passwd\r\n", "", 0);
+}
+
+static bool to_nowhere(struct served *r)
+{
+	return answer(r, 302, "", "", 0);
+}
+
+static const struct {
+	serve_fn *serve;
+	int rc;
+	const char *says;
+} hopeless[] = {
+	{ another_version, -ESTALE, "was changed after it was opened" },
+	{ another_in_the_middle, -ESTALE, "was changed after it was opened" },
+	{ no_etag, -ESTALE, "was changed" },
+	{ precondition, -ESTALE, "was changed after it was opened" },
+	{ removed, -ESTALE, "was removed after it was opened" },
+	{ refused, -EACCES, "the server answered 403" },
+	{ whole, -EIO, "does not support ranges" },
+	{ another_range, -EIO, "in place of" },
+	{ another_size, -ESTALE, "was changed: it has 299999 bytes" },
+	{ range_without_end, -EIO, "Content-Range" },
+	{ no_range, -EIO, "without a valid Content-Range" },
+	{ two_ranges, -EIO, "without a valid Content-Range" },
+	{ encoded, -EIO, "Content-Encoding gzip" },
+	{ more_than_it_says, -EIO, "more than the 1000 bytes" },
+	{ endless_fields, -EIO, "header fields" },
+	{ endless_error, -EIO, "the server answered 400" },
+	{ in_a_circle, -EIO, "redirects without end" },
+	{ to_a_file, -EIO, "which is refused" },
+	{ to_nowhere, -EIO, "does not say where" },
+};
+
+START_LOOP_TEST(what_is_wrong_is_an_error_at_once, ARRAY_LEN(hopeless))
+{
+	struct reader r;
+
+	on_get = hopeless[_i].serve;
+	start(NULL);
+	ck_assert_int_eq(read_range(&r, store, "a b", &seen, 2000, 1000), hopeless[_i].rc);
+	ck_assert_msg(strstr(r.e.msg, hopeless[_i].says) != NULL, "%s", r.e.msg);
+	ck_assert_msg(strstr(r.e.msg, "/dir/a b'") != NULL, "%s", r.e.msg);
+	ck_assert_ptr_null(strstr(r.e.msg, "secret"));
+	/* Bytes that were passed on before it was noticed are the right ones, but for a server that
+	 * lies about what it sends. */
+	if (hopeless[_i].serve != more_than_it_says)
+		ck_assert(!r.n || !memcmp(r.p, object + 2000, r.n));
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
+/* ---- time ---- */
+
+static bool silent(struct served *r)
+{
+	char c;
+
+	while (recv(r->fd, &c, 1, 0) > 0)
+		;
+	return false;
+}
+
+static bool silent_in_the_middle(struct served *r)
+{
+	(void)partly(r, 500);
+	return silent(r);
+}
+
+static serve_fn *const mute[] = { silent, silent_in_the_middle };
+
+START_LOOP_TEST(a_server_that_says_nothing_ends_by_time, ARRAY_LEN(mute))
+{
+	struct reader r;
+	uint64_t before;
+
+	on_get = mute[_i];
+	start(&(struct net_options){ .stall_ms = 100, .retry_ms = 400 });
+	before = clock_ns();
+	/* With bytes in each answer it goes on as long as there are some. */
+	ck_assert_int_eq(read_range(&r, store, "a b", &seen, 0, 1200), _i ? 0 : -ETIMEDOUT);
+	if (!_i)
+		ck_assert_msg(strstr(r.e.msg, "no byte came") != NULL, "%s", r.e.msg);
+	else
+		ck_assert_mem_eq(r.p, object, 1200);
+	ck_assert_uint_lt(clock_ns() - before, 3 * CLOCK_SECOND);
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
+static bool always_busy(struct served *r)
+{
+	return answer(r, 503, "", "", 0);
+}
+
+START_TEST(retries_end_and_say_how_many_there_were)
+{
+	struct reader r;
+	struct net_pace pace;
+
+	on_get = always_busy;
+	start(&(struct net_options){ .retry_ms = 300 });
+	ck_assert_int_eq(read_range(&r, store, "a b", &seen, 0, 1000), -EIO);
+	ck_assert_msg(strstr(r.e.msg, "the server answered 503; tried ") != NULL, "%s", r.e.msg);
+	net_pace(net, &pace);
+	ck_assert_uint_gt(pace.retries, 0);
+	ck_assert_uint_lt(pace.at_once, 8); /* halved */
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
+static bool first_is_silent(struct served *r)
+{
+	return r->number == 1 ? silent(r) : good(r);
+}
+
+START_TEST(who_waits_is_helped_by_a_second_request)
+{
+	struct reader r;
+	struct net_pace pace;
+	uint64_t before;
+
+	on_get = first_is_silent;
+	start(NULL);
+	before = clock_ns();
+	ck_assert_msg(!read_range(&r, store, "a b", &seen, 7, 100000), "%s", r.e.msg);
+	ck_assert_mem_eq(r.p, object + 7, 100000);
+	ck_assert_uint_ge(clock_ns() - before, CLOCK_SECOND); /* and not 10 s */
+	ck_assert_uint_lt(clock_ns() - before, 8 * CLOCK_SECOND);
+	net_pace(net, &pace);
+	ck_assert_uint_eq(pace.hedges, 1);
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
+START_TEST(a_get_can_be_cancelled_also_when_it_is_over)
+{
+	struct reader r[20];
+
+	on_get = silent;
+	start(NULL);
+	for (size_t i = 0; i < ARRAY_LEN(r); i++)
+		reader_start(&r[i], store, "a b", &seen, i * 100, 100, i % 2);
+	for (size_t i = 0; i < ARRAY_LEN(r); i++)
+		get_cancel(net, r[i].get);
+	for (size_t i = 0; i < ARRAY_LEN(r); i++)
+		ck_assert_int_eq(reader_wait(&r[i]), -ECANCELED);
+	on_get = good;
+	for (size_t i = 0; i < ARRAY_LEN(r); i++) {
+		get_cancel(net, r[i].get);
+		reader_release(&r[i]);
+	}
+	ck_assert_int_eq(read_range(&r[0], store, "a b", &seen, 0, SIZE), 0);
+	ck_assert_mem_eq(r[0].p, object, SIZE);
+	reader_release(&r[0]);
+	stop();
+}
+END_TEST
+
+START_TEST(a_sink_that_has_had_enough_ends_its_get)
+{
+	struct reader r;
+
+	on_get = good;
+	start(NULL);
+	reader_start(&r, store, "a b", &seen, 0, SIZE, true);
+	r.cap = 0; /* may be too late: then it is complete */
+	ck_assert(reader_wait(&r) == -ECANCELED || (!r.rc && r.n == SIZE));
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
+START_TEST(the_end_of_the_network_cancels_what_is_left)
+{
+	struct reader r[5];
+
+	on_get = silent;
+	start(NULL);
+	for (size_t i = 0; i < ARRAY_LEN(r); i++)
+		reader_start(&r[i], store, "a b", &seen, i * 100, 100, false);
+	net_free(net);
+	for (size_t i = 0; i < ARRAY_LEN(r); i++) {
+		ck_assert_int_eq(reader_wait(&r[i]), -ECANCELED);
+		reader_release(&r[i]);
+	}
+	store_free(store);
+}
+END_TEST
+
+START_TEST(nobody_listens_is_said_soon)
+{
+	struct ckpt_err e = { 0 };
+	struct place_seen s;
+	uint64_t before = clock_ns();
+
+	ck_assert_int_eq(net_new(NULL, &net, &e), 0);
+	ck_assert_int_eq(store_open(net, "http://127.0.0.1:1/x", NULL, &store, &e), 0);
+	ck_assert_int_lt(store_look(store, "a", &s, &e), 0);
+	ck_assert_msg(strstr(e.msg, "'http://127.0.0.1:1/x/a': ") == e.msg, "%s", e.msg);
+	ck_assert_uint_lt(clock_ns() - before, 20 * CLOCK_SECOND);
+	stop();
+}
+END_TEST
+
+START_TEST(many_at_once_are_all_right)
+{
+	enum { N = 200 };
+	static struct reader r[N];
+	struct rng rng = rng_new();
+	uint64_t off[N], len[N];
+	struct net_pace pace;
+
+	on_get = good;
+	start(NULL);
+	for (size_t i = 0; i < N; i++) {
+		off[i] = rng_below(&rng, SIZE);
+		len[i] = 1 + rng_below(&rng, SIZE - off[i]);
+		reader_start(&r[i], store, "a b", &seen, off[i], len[i], i % 5 == 0);
+	}
+	for (size_t i = 0; i < N; i++) {
+		ck_assert_msg(!reader_wait(&r[i]), "%s", r[i].e.msg);
+		REQUIRE(r[i].n == len[i] && !memcmp(r[i].p, object + off[i], len[i]));
+		reader_release(&r[i]);
+	}
+	net_pace(net, &pace);
+	ck_assert_uint_ge(pace.requests, N);
+	ck_assert_uint_gt(pace.at_once, 8);
+	ck_assert_uint_gt(pace.latency_us, 0);
+	stop();
+}
+END_TEST
+
+SUITE(net, .seconds = 30)

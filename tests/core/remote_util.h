@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote_util - a small HTTP server of the test's own, and a waiting reader.
+ *
+ *	static bool serve(struct served *r)        // false: close the connection
+ *	{
+ *		return answer(r, 200, "ETag: \"a\"\r\n", "hello", 5);
+ *	}
+ *	unsigned port = server_start(serve);
+ *
+ * One thread for each connection, gone with the test's process. `serve` runs on several at once.
+ */
+#ifndef TESTS_REMOTE_UTIL_H
+#define TESTS_REMOTE_UTIL_H
+
+#include "remote/store.h"
+
+#include "base/err.h"
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct served {
+	int fd;
+	unsigned number; /* of the request, from 1, over all connections */
+	char method[16], target[4096];
+	char head[16384];
+	bool ranged;
+	uint64_t first, last;
+};
+
+typedef bool serve_fn(struct served *r);
+
+static struct {
+	serve_fn *serve;
+	int fd;
+	_Atomic unsigned requests;
+} server;
+
+static inline void send_all(int fd, const void *p, size_t n)
+{
+	const char *at = p;
+
+	while (n) {
+		ssize_t sent = send(fd, at, n, MSG_NOSIGNAL);
+
+		if (sent <= 0)
+			return;
+		at += sent;
+		n -= (size_t)sent;
+	}
+}
+
+/* The value of a request's field, or NULL; valid until the next call of this thread. */
+static inline const char *request_field(const struct served *r, const char *name)
+{
+	static _Thread_local char value[8192];
+	size_t n = strlen(name);
+
+	for (const char *line = strstr(r->head, "\r\n"); line; line = strstr(line + 2, "\r\n"))
+		if (!strncasecmp(line + 2, name, n) && line[2 + n] == ':') {
+			const char *from = line + 3 + n;
+
+			from += strspn(from, " ");
+			(void)snprintf(value, sizeof(value), "%.*s", (int)strcspn(from, "\r"),
+				       from);
+			return value;
+		}
+	return NULL;
+}
+
+/* Sends a whole answer with its length; fields end in "\r\n" each. */
+static inline bool answer(struct served *r, unsigned status, const char *fields, const void *body,
+			  size_t n)
+{
+	char head[8192];
+	int len = snprintf(head, sizeof(head), "HTTP/1.1 %u x\r\nContent-Length: %zu\r\n%s\r\n",
+			   status, n, fields);
+
+	send_all(r->fd, head, (size_t)len);
+	if (strcmp(r->method, "HEAD") != 0)
+		send_all(r->fd, body, n);
+	return true;
+}
+
+/* Sends what was asked for of an object, with its range, and `fields`. */
+static inline bool answer_object(struct served *r, const char *fields, const uint8_t *p, size_t n)
+{
+	char more[8192];
+
+	if (!r->ranged)
+		return answer(r, 200, fields, p, n);
+	(void)snprintf(more, sizeof(more), "%sContent-Range: bytes %llu-%llu/%zu\r\n", fields,
+		       (unsigned long long)r->first, (unsigned long long)r->last, n);
+	return answer(r, 206, more, p + r->first, r->last - r->first + 1);
+}
+
+static inline void *serve_connection(void *arg)
+{
+	struct served *r = malloc(sizeof(*r));
+	int fd = (int)(intptr_t)arg;
+	bool on = true;
+
+	while (on) {
+		size_t n = 0;
+		char *end = NULL;
+		const char *range;
+
+		memset(r, 0, sizeof(*r));
+		r->fd = fd;
+		while (n < sizeof(r->head) - 1 && !(end = strstr(r->head, "\r\n\r\n"))) {
+			ssize_t got = recv(fd, r->head + n, sizeof(r->head) - 1 - n, 0);
+
+			if (got <= 0)
+				goto over;
+			n += (size_t)got;
+			r->head[n] = 0;
+		}
+		if (!end || sscanf(r->head, "%15s %4095s", r->method, r->target) != 2)
+			break;
+		range = request_field(r, "Range");
+		r->ranged = range && sscanf(range, "bytes=%lu-%lu", &r->first, &r->last) == 2;
+		r->number = atomic_fetch_add(&server.requests, 1) + 1;
+		on = server.serve(r);
+	}
+over:
+	(void)shutdown(fd, SHUT_RDWR);
+	(void)close(fd);
+	free(r);
+	return NULL;
+}
+
+static inline void *serve_all(void *arg)
+{
+	(void)arg;
+	for (;;) {
+		int fd = accept(server.fd, NULL, NULL);
+		pthread_t t;
+
+		if (fd < 0)
+			return NULL;
+		if (pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd))
+			abort();
+		(void)pthread_detach(t);
+	}
+}
+
+/* Returns the port, on 127.0.0.1. */
+static inline unsigned server_start(serve_fn *serve)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof(a);
+	pthread_t t;
+
+	server.serve = serve;
+	server.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	ck_assert_int_ge(server.fd, 0);
+	ck_assert_int_eq(bind(server.fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	ck_assert_int_eq(listen(server.fd, 128), 0);
+	ck_assert_int_eq(getsockname(server.fd, (struct sockaddr *)&a, &n), 0);
+	ck_assert_int_eq(pthread_create(&t, NULL, serve_all, NULL), 0);
+	(void)pthread_detach(t);
+	return ntohs(a.sin_port);
+}
+
+/* ---- reading ---- */
+
+struct reader {
+	uint8_t *p;
+	size_t n, cap;
+	bool over;
+	int rc;
+	struct ckpt_err e;
+	struct get *get;
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+};
+
+static inline int reader_bytes(void *arg, const void *p, size_t n)
+{
+	struct reader *r = arg;
+
+	if (n > r->cap - r->n)
+		return 1;
+	memcpy(r->p + r->n, p, n);
+	r->n += n;
+	return 0;
+}
+
+static inline void reader_done(void *arg, int rc, const struct ckpt_err *e)
+{
+	struct reader *r = arg;
+
+	(void)pthread_mutex_lock(&r->lock);
+	if (r->over)
+		abort(); /* done twice */
+	r->rc = rc;
+	if (rc)
+		r->e = *e;
+	r->over = true;
+	(void)pthread_cond_broadcast(&r->ended);
+	(void)pthread_mutex_unlock(&r->lock);
+}
+
+static inline void reader_start(struct reader *r, struct store *s, const char *path,
+				const struct place_seen *seen, uint64_t off, uint64_t len,
+				bool urgent)
+{
+	const struct get_sink sink = { r, reader_bytes, reader_done };
+	struct ckpt_err e = { 0 };
+
+	*r = (struct reader){ .p = malloc(len), .cap = len };
+	(void)pthread_mutex_init(&r->lock, NULL);
+	(void)pthread_cond_init(&r->ended, NULL);
+	/* It may be over before this returns. */
+	if (store_get(s, path, seen, off, len, urgent, &sink, &r->get, &e))
+		ck_abort_msg("%s", e.msg);
+}
+
+static inline int reader_wait(struct reader *r)
+{
+	(void)pthread_mutex_lock(&r->lock);
+	while (!r->over)
+		(void)pthread_cond_wait(&r->ended, &r->lock);
+	(void)pthread_mutex_unlock(&r->lock);
+	return r->rc;
+}
+
+static inline void reader_release(struct reader *r)
+{
+	free(r->p);
+}
+
+/* Reads [off, off+len) into *r and waits. */
+static inline int read_range(struct reader *r, struct store *s, const char *path,
+			     const struct place_seen *seen, uint64_t off, uint64_t len)
+{
+	reader_start(r, s, path, seen, off, len, true);
+	return reader_wait(r);
+}
+
+#endif
