@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "fault.h"
 #include "gguf/gguf_config.h"
+#include "gguf/gguf_mix.h"
 #include "gguf/gguf_tokens.h"
 #include "gguf_util.h"
 #include "suites.h"
@@ -583,6 +584,125 @@ START_LOOP_TEST(without_memory_it_says_so, ARRAY_LEN(splits))
 		REQUIRE(rc == (fault_hit() ? -ENOMEM : 0) && e.code == -rc);
 		buf_release(&head);
 		buf_release(&k.text);
+	}
+}
+END_TEST
+
+/* ---- types of tensors ---- */
+
+/* The model of a GGUF with the given layers, and the type of one of its tensors. */
+struct mix_case {
+	const char *mix;
+	struct arch a;
+	const char *tensor;
+	uint64_t rows, columns, experts; /* experts: 0 for a matrix */
+	enum ggml_type want;
+};
+
+static const struct arch_family as_llama = { .gguf = "llama" }, as_qwen2 = { .gguf = "qwen2" };
+
+#define LLAMA(n, ...) \
+	{ \
+		.family = &as_llama, .layers = (n), .heads = 8, __VA_ARGS__ \
+	}
+#define SHARED(n)      LLAMA(n, .kv_heads = 2)
+#define ITS_OWN(n)     LLAMA(n, .kv_heads = 8)
+#define EXPERTS(n, of) LLAMA(n, .kv_heads = 2, .experts = (of))
+
+/* As llama-quantize of llama.cpp 0.7.0 chose them for models of these shapes. */
+static const struct mix_case mixes[] = {
+	{ "f16", SHARED(16), "blk.0.attn_v.weight", 8, 256, 0, GGML_F16 },
+	{ "f16", SHARED(16), "blk.0.attn_v.weight", 1, 255, 0, GGML_F16 },
+	{ "q4_0", SHARED(16), "blk.0.ffn_down.weight", 8, 256, 0, GGML_Q4_0 },
+	{ "q4_0", SHARED(16), "output.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q4_0", SHARED(16), "output.weight", 8, 96, 0, GGML_Q8_0 },
+	{ "q4_0", SHARED(16), "output.weight", 8, 48, 0, GGML_F16 },
+	{ "q4_0", SHARED(16), "token_embd.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q8_0", SHARED(16), "token_embd.weight", 8, 256, 0, GGML_Q8_0 },
+	{ "q8_0", SHARED(16), "blk.0.attn_q.weight", 8, 40, 0, GGML_F16 },
+	{ "q8_0", SHARED(16), "blk.0.attn_q.weight", 1, 64, 0, GGML_BF16 },
+	{ "q4_k_s", SHARED(16), "blk.3.attn_v.weight", 8, 256, 0, GGML_Q5_K },
+	{ "q4_k_s", SHARED(16), "blk.4.attn_v.weight", 8, 256, 0, GGML_Q4_K },
+	{ "q4_k_s", SHARED(16), "blk.1.ffn_down.weight", 8, 256, 0, GGML_Q5_K },
+	{ "q4_k_s", SHARED(16), "blk.2.ffn_down.weight", 8, 256, 0, GGML_Q4_K },
+	{ "q4_k_s", SHARED(16), "blk.2.ffn_down.weight", 8, 288, 0, GGML_Q5_0 },
+	{ "q4_k_m", SHARED(16), "blk.1.attn_v.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q4_k_m", SHARED(16), "blk.2.attn_v.weight", 8, 256, 0, GGML_Q4_K },
+	{ "q4_k_m", SHARED(16), "blk.4.attn_qkv.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q4_k_m", SHARED(16), "blk.13.ffn_down.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q4_k_m", SHARED(16), "blk.12.ffn_down.weight", 8, 256, 0, GGML_Q4_K },
+	{ "q4_k_m", SHARED(16), "blk.14.ffn_down.weight", 8, 288, 0, GGML_Q8_0 },
+	{ "q4_k_m", SHARED(16), "blk.14.ffn_up.weight", 8, 256, 0, GGML_Q4_K },
+	{ "q5_k_s", SHARED(16), "blk.0.attn_v.weight", 8, 256, 0, GGML_Q5_K },
+	{ "q5_k_m", SHARED(16), "blk.0.attn_v.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q5_k_m", SHARED(16), "blk.2.attn_v.weight", 8, 96, 0, GGML_Q5_1 },
+	{ "q6_k", SHARED(16), "blk.2.attn_v.weight", 8, 96, 0, GGML_Q8_0 },
+	{ "q4_k_m", SHARED(80), "blk.11.attn_v.weight", 8, 256, 0, GGML_Q5_K },
+	{ "q4_k_m", SHARED(80), "blk.12.attn_v.weight", 8, 256, 0, GGML_Q6_K },
+	{ "q4_k_m", ITS_OWN(80), "blk.11.attn_v.weight", 8, 256, 0, GGML_Q4_K },
+	{ "q4_k_s",
+	  { .family = &as_qwen2, .layers = 80, .heads = 8, .kv_heads = 8 },
+	  "blk.11.attn_v.weight",
+	  8,
+	  256,
+	  0,
+	  GGML_Q5_K },
+	{ "q4_k_m", EXPERTS(9, 8), "blk.2.attn_v.weight", 8, 256, 0, GGML_Q8_0 },
+	{ "q4_0", EXPERTS(9, 8), "blk.2.attn_k.weight", 8, 256, 0, GGML_Q8_0 },
+	{ "q4_0", EXPERTS(9, 8), "blk.2.attn_output.weight", 8, 256, 0, GGML_Q4_0 },
+	{ "q4_k_s", EXPERTS(9, 8), "blk.8.attn_output.weight", 8, 256, 0, GGML_Q5_K },
+	{ "q5_k_m", EXPERTS(9, 8), "blk.8.attn_output.weight", 8, 256, 0, GGML_Q5_K },
+	{ "q4_k_m", EXPERTS(10, 3), "blk.9.ffn_down_exps.weight", 8, 256, 3, GGML_Q6_K },
+	{ "q4_k_m", EXPERTS(10, 3), "blk.2.attn_k.weight", 8, 256, 0, GGML_Q4_K },
+	{ "mxfp4", EXPERTS(10, 3), "blk.9.ffn_down_exps.weight", 8, 256, 3, GGML_MXFP4 },
+	{ "mxfp4", EXPERTS(10, 3), "blk.9.ffn_down_exps.weight", 8, 40, 3, GGML_F16 },
+	{ "mxfp4", EXPERTS(10, 3), "blk.9.attn_k.weight", 8, 256, 0, GGML_Q8_0 },
+};
+
+START_TEST(types_are_those_of_llama_quantize)
+{
+	for (size_t i = 0; i < ARRAY_LEN(mixes); i++) {
+		const struct mix_case *c = &mixes[i];
+		struct gguf_tensor t[2] = {
+			{ .n_dims = 2, .shape = { c->rows, c->columns } },
+			{ .name = "blk.0.attn_norm.weight", .n_dims = 1, .shape = { c->columns } }
+		};
+		size_t m = 0;
+
+		if (c->experts)
+			t[0] = (struct gguf_tensor){ .n_dims = 3,
+						     .shape = { c->experts, c->rows, c->columns } };
+		(void)snprintf(t[0].name, sizeof(t[0].name), "%s", c->tensor);
+		t[0].type = GGML_F16;
+		while (strcmp(gguf_mixes[m].name, c->mix) != 0)
+			m++;
+		gguf_mix_choose(&gguf_mixes[m], &c->a, GGML_BF16, t, 2);
+		ck_assert_msg(t[0].type == c->want, "%s %s: %d", c->mix, c->tensor, t[0].type);
+		ck_assert_int_eq(t[1].type, GGML_F32);
+	}
+}
+END_TEST
+
+/* The embeddings have the head's type only if they are the head. */
+START_TEST(a_head_leaves_the_embeddings_alone)
+{
+	const struct arch a = SHARED(2);
+	struct gguf_tensor t[] = {
+		{ .name = "token_embd.weight", .n_dims = 2, .shape = { 8, 256 }, .type = GGML_F16 },
+		{ .name = "output.weight", .n_dims = 2, .shape = { 8, 256 }, .type = GGML_F16 },
+	};
+
+	for (size_t m = 0; m < GGUF_N_MIXES; m++) {
+		enum ggml_type head =
+			block_type(gguf_mixes[m].base) ? GGML_Q6_K : gguf_mixes[m].base;
+
+		if (gguf_mixes[m].base == GGML_Q8_0 || gguf_mixes[m].base == GGML_MXFP4)
+			head = GGML_Q8_0;
+		t[0].type = t[1].type = GGML_F16;
+		gguf_mix_choose(&gguf_mixes[m], &a, GGML_F16, t, 2);
+		ck_assert_int_eq(t[1].type, head);
+		ck_assert_int_eq(t[0].type,
+				 gguf_mixes[m].base == GGML_MXFP4 ? GGML_Q8_0 : gguf_mixes[m].base);
 	}
 }
 END_TEST
