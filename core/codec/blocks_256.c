@@ -47,11 +47,14 @@ INLINE int32_t nearest_one(float x)
 	return (int32_t)(bits_of_f32(x + 12582912.0f) & 0x7fffff) - 0x400000;
 }
 
+/* Lane by lane, which gcc makes two instructions of: with masks, as in choose(), there are six. */
 INLINE ilanes clamp(ilanes x, int32_t least, int32_t most)
 {
-	ilanes low = x<least, high = x> most;
-
-	return (x & ~(low | high)) | (low & least) | (high & most);
+	for (int k = 0; k < LANES; k++)
+		x[k] = x[k] > least ? x[k] : least;
+	for (int k = 0; k < LANES; k++)
+		x[k] = x[k] < most ? x[k] : most;
+	return x;
 }
 
 INLINE lanes to_float(ilanes x)
