@@ -194,6 +194,12 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 # vectors are wider than those of x86-64 by default, which changes how functions pass them: none do.
 BLOCKS := $(BUILD)/core/codec/blocks_32.o $(BUILD)/core/codec/blocks_256.o
 $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
+
+# Started instead of each Python, so without libraries and sanitizers.
+$(BUILD)/tests/quick_python: tests/fs/quick_python.c
+	@mkdir -p $(@D)
+	$(V_)$(CC) -std=gnu17 -D_GNU_SOURCE -O2 $(WARN) -o $@ $<
+
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/arith.o $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/hist.o \
   $(BUILD)/core/codec/q8_0.o $(BUILD)/core/codec/tally.o $(BLOCKS): CFLAGS_ += -O3
@@ -288,6 +294,7 @@ demo:
 	@scripts/demo.sh
 
 check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy $(BUILD)/tests/dir-fetch \
+	$(BUILD)/tests/quick_python \
 	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 # check-full runs the long loops of fault and property tests, too.

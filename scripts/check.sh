@@ -26,6 +26,7 @@ mkdir "$scratch/log"
 export build scratch
 
 clean_up() {
+  [[ -z ${python_server:-} ]] || kill -9 "$python_server"
   awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
     while read -r m; do
       m=$(printf '%b' "$m") # \040
@@ -56,6 +57,16 @@ export LSAN_OPTIONS=${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$scratch/suppres
 # Found once, not by each suite; see tests/fs/lib.sh.
 PYTHON=${PYTHON:-$(python3 -c 'import sys; print(sys.executable)')}
 export PYTHON
+
+# One Python for all suites; see tests/fs/quick_python.c. They work without it, too.
+if [[ -x $build/tests/quick_python && ${MOUNTS:-} != none ]]; then
+  QUICK_PYTHON=$(realpath "$build/tests/quick_python")
+  PYTHON_CONTEXT=$("$QUICK_PYTHON" --context)
+  PYTHON_SERVER=$scratch/python
+  export QUICK_PYTHON PYTHON_CONTEXT PYTHON_SERVER
+  setpriv --pdeathsig SIGKILL "$PYTHON" -S -E tests/fs/python_server.py "$PYTHON_SERVER" </dev/null >/dev/null &
+  python_server=$!
+fi
 
 # Suites that take long start first.
 slow="report live_faults view diff_report reshard run hf export sandbox verdict gguf passthrough damage mount check \

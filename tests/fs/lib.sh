@@ -28,12 +28,13 @@ SCRATCH=${SCRATCH:-}
 LIMIT=${LIMIT:-300} # seconds after which a test hangs; a busy machine is slow
 export CKPTFS DATA LIMIT
 
-# The interpreter itself, not a wrapper that looks for it, and without site packages: it is started often.
+# The interpreter itself, not a wrapper that looks for it, and without site packages: it is started often. `make check`
+# has one that has already started (quick_python.c).
 PYTHON=${PYTHON:-$(python3 -c 'import sys; print(sys.executable)')}
 export PYTHON
 
 ckptfs() { "$CKPTFS" "$@"; }
-python3() { "$PYTHON" -S -E "$@"; }
+python3() { if [[ -n ${PYTHON_SERVER:-} ]]; then "$QUICK_PYTHON" "$@"; else "$PYTHON" -S -E "$@"; fi; }
 expect() { python3 "$HERE/expect.py" "$@"; }
 readers() { python3 "$HERE/readers.py" "$@"; }
 make_dcp() { python3 "$HERE/make_dcp.py" "$@"; }
