@@ -158,13 +158,16 @@ def awkward_float(source, dtype):
     return near & ~(2 * half - 1) | half + source.choice((-1, 0, 0, 1))
 
 
+AWKWARD = 2048  # elements at most; they take 2 us each
+
+
 def random_content(name, dtype, shape):
     source, size, n = random.Random(name), DTYPES[dtype][0], math.prod(shape)
     if dtype == "bool":
         return bytes(source.randrange(2) for _ in range(n))
-    if "float" in dtype and n <= 1 << 16:
-        return b"".join(awkward_float(source, dtype).to_bytes(size, "little") for _ in range(n))
-    return source.randbytes(n * size)
+    awkward = min(n, AWKWARD) if "float" in dtype and n <= 1 << 16 else 0
+    first = b"".join(awkward_float(source, dtype).to_bytes(size, "little") for _ in range(awkward))
+    return first + source.randbytes((n - awkward) * size)
 
 
 def cuts(n, parts):
