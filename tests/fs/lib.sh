@@ -23,7 +23,8 @@ HERE=${BASH_SOURCE[0]%/*} # programs are started a thousand times: none where ba
 [[ $HERE == /* ]] || HERE=$PWD/$HERE
 SUITE=${0##*/}
 SUITE=${SUITE%.sh}
-DATA=${DATA:-$HERE/../data}
+DATA=${DATA:-$(realpath "$HERE/../data")}
+[[ $DATA == /* ]] || DATA=$(realpath "$DATA")
 SCRATCH=${SCRATCH:-}
 LIMIT=${LIMIT:-300} # seconds after which a test hangs; a busy machine is slow
 export CKPTFS DATA LIMIT
@@ -52,7 +53,7 @@ skip() {
 # The directory of a fixture, which a checkout may not have.
 fixture() {
   [[ -e $DATA/$1/expected.json ]] || return 1
-  realpath "$DATA/$1"
+  echo "$DATA/$1"
 }
 need_fixture() { fixture "$1" >/dev/null || skip "no fixture $1"; }
 
@@ -68,13 +69,15 @@ copy_of() {
 once() {
   local dir=$SCRATCH/$1
   shift
-  (
-    flock 9
-    [[ -e $dir/.made ]] && exit
-    rm -rf "$dir"
-    mkdir -p "$dir"
-    cd "$dir" && "$@" >&2 && : >.made
-  ) 9>"$dir.lock"
+  if [[ ! -e $dir/.made ]]; then
+    (
+      flock 9
+      [[ -e $dir/.made ]] && exit
+      rm -rf "$dir"
+      mkdir -p "$dir"
+      cd "$dir" && "$@" >&2 && : >.made
+    ) 9>"$dir.lock"
+  fi
   echo "$dir"
 }
 
@@ -143,13 +146,16 @@ status_of() {
 
 # The same for a failure: status 2, nothing on stdout, one line of ours on stderr with these words.
 refused() {
-  local words=$1
+  local words=$1 lines
   shift
   status_of 2 "$@"
   [[ ! -s $T/out ]] || fail "output on stdout: $*"
-  [[ $(wc -l <"$T/err") == 1 ]] || fail "not one line: $(cat "$T/err")"
-  grep -q '^ckptfs: ' "$T/err" || fail "not our line: $(cat "$T/err")"
-  grep -qiE -- "$words" "$T/err" || fail "'$words' is not in: $(cat "$T/err")"
+  mapfile lines <"$T/err" # hundreds of errors are looked at, so no program is started
+  [[ ${#lines[@]} == 1 && ${lines[0]} == *$'\n' ]] || fail "not one line: ${lines[*]}"
+  [[ ${lines[0]} == 'ckptfs: '* ]] || fail "not our line: ${lines[0]}"
+  shopt -s nocasematch
+  [[ ${lines[0]%$'\n'} =~ $words ]] || fail "'$words' is not in: ${lines[0]}"
+  shopt -u nocasematch
 }
 
 # on_terminal COMMAND...: its output there, status in $T/rc

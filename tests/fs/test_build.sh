@@ -1,7 +1,7 @@
 #!/bin/bash
 # The Makefile, with a compiler that only makes the files it is asked for: what is built, with which tools, when again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="what_has_not_changed_is_not_built_again a_cross_build_runs_its_own_tools_only \
   a_library_alone_needs_no_fuse"
 

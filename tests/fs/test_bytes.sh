@@ -1,7 +1,7 @@
 #!/bin/bash
 # Every readable fixture, byte for byte, through every way of reading it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # One interpreter for each: mount, cat by path and by FQN, ls, check --data.
 cases_every_way_shows_torch_s_bytes() { expect fixtures dcp dcp-ranklocal hf hyperparallel megatron megatron-zarr; }

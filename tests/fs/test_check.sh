@@ -1,7 +1,7 @@
 #!/bin/bash
 # scripts/check.sh, with suites of our own in a tree of our own: what fails the run, and what is forgiven.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="what_passes_the_second_time_is_unsteady a_unit_test_that_passes_the_second_time_is_unsteady \
   daemons_left_over_are_not_forgiven a_skipped_test_fails_in_ci_only what_fails_twice_fails"
 

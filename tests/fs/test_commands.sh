@@ -1,7 +1,7 @@
 #!/bin/bash
 # The commands that need no mount.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 test_version_and_help() {
   status_of 0 ckptfs --version

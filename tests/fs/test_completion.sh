@@ -1,7 +1,7 @@
 #!/bin/bash
 # What shells complete for ckptfs: each is driven as somebody does who presses Tab.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="values_are_those_that_the_program_takes zsh they_are_installed_and_uninstalled"
 
 # What all of them ask. offered WORD...: words, sorted, the last one unfinished.

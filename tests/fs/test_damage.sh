@@ -1,7 +1,7 @@
 #!/bin/bash
 # Data files that change under a mount: never wrong bytes, and the daemon lives.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="readers_while_a_file populate_of_a_truncated_file_stays_cheap"
 
 # w lies in __w_0 and __w_1, v in __v_0 to __v_2.

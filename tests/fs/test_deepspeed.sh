@@ -1,7 +1,7 @@
 #!/bin/bash
 # DeepSpeed's checkpoints: a tag, the directory above it, and runs of them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="every_tensor_is_what_was_in_the_model"
 
 # What expected.json says of each tensor, compared with what `ckptfs cat` writes: ARGUMENTS OF CAT

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Comparing checkpoints.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="memory_does_not_grow_with_tensors other_cuts_of_the_same_tensors_are_equal \
   objects_are_compared_by_value_where_their_bytes_differ"
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The page that `diff --report` writes, in Chromium. Pictures of it stay in shots/ beside the program.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 browser=yes
 long="numbers_are_those_of_numpy layers extreme_numbers hostile_names equal_checkpoints \
   objects_and_what_cannot_be_read a_hundred_thousand_tensors"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What must not be opened, and what must be opened in part.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="failing_opens_do_not_list_the_directory"
 
 cases_broken_checkpoint_does_not_mount() { expect fixtures error; }

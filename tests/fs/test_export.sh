@@ -1,7 +1,7 @@
 #!/bin/bash
 # export: whole, parallel, resumable, and nothing half done under the final name.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="a_tree killed_at_any_moment_it_goes_on finished_units_are_not_copied_again \
   an_interruption_says_how_it_goes_on"
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The files that each rank of an FSDP run has saved: which are a checkpoint's, and what is said of others.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 part() { printf 'c/model_world_size_%s_rank_%s.pt' "$1" "$2"; }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # gguf/: what is in it, and why it is not there.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="blocks_that_do_not_come_out_are_f16 experts_that_nobody_asked_for_stay experts_are_fused_and_split \
   experts_that_cannot_be_regrouped_are_named the_model_has_to_be_all_of_it what_is_not_known_is_said \
   experts_have_to_be_as_many_as_it_says"

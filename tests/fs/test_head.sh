@@ -1,7 +1,7 @@
 #!/bin/bash
 # Elements of tensors as text.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="as_numpy_prints"
 
 test_as_numpy_prints() { /usr/bin/python3 "$HERE/head.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # As mount(8) and mount.fuse3(8) call the program.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 helper() { ln -sf "$CKPTFS" "$1"; }
 

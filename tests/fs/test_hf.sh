@@ -1,7 +1,7 @@
 #!/bin/bash
 # hf/, safetensors/, pt/ and the options that say what is in them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="a_hundred_thousand_tensors shards_keep_their_size incomplete_tensors_are_left_out weights_names_the_model"
 
 # Tensors of two elements each: small DIR [--nested|--flat] NAME...

@@ -1,7 +1,7 @@
 #!/bin/bash
 # HyperParallel checkpoints: random ones of every generation, and containers that change or go.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # SEED GENERATION HOW: the checkpoint c, what it holds below want.
 make_hp() { python3 "$HERE/make_hp.py" c want "$@"; }

@@ -2,7 +2,7 @@
 # A malicious chunk index next to a checkpoint (planted.py): it is rebuilt, whatever it contains, and users of the
 # checkpoint notice nothing. Memory and CPU time stay as with a good one.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="what_lies_beside_an_index_stays_as_it_is shuffled_pages_give_no_other_bytes"
 
 planted() { python3 "$HERE/planted.py" "$@"; }

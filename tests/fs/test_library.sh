@@ -1,7 +1,7 @@
 #!/bin/bash
 # libckpt as it is installed: what it exports, and programs that are compiled with it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="its_headers_need_nothing_else its_headers_name_nothing_that_is_not_prefixed \
   the_library_exports_what_its_headers_declare_and_nothing_else uninstall_leaves_nothing"
 

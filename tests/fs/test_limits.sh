@@ -2,7 +2,7 @@
 # Too little memory, too few descriptors or threads: slower, or a clean error, never a dead daemon and never a
 # wrong byte; and as before when there is enough again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="memory_of_a_group memory_of_its_own few_descriptors"
 
 SOAK=$(dirname "$CKPTFS")/tests/soak

@@ -2,7 +2,7 @@
 # What happens to storage, index and daemon while readers run. What test_damage.sh does to data files is
 # not done again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount disk_of_the_index_is_full"
 
 BADFS=$(dirname "$CKPTFS")/tests/badfs

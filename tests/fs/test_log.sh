@@ -1,7 +1,7 @@
 #!/bin/bash
 # Why a read has failed, where there is no syslog: .ckptfs/log, -o log, the stats command.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="the_last_thousand_lines_are_kept"
 
 # Bytes that a terminal acts on: C0 but newline, DEL, C1, marks that turn text round.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What ls and info show of a checkpoint: to people, on a terminal, and to programs.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="ls_trees_hold_everything ls_has_a_header_and_totals_on_a_terminal color_is_for_terminals_that_want_it"
 
 # Layers of three kinds, and the state of training.

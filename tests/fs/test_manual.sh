@@ -1,7 +1,7 @@
 #!/bin/bash
 # README.md and the manual pages: every command that they show works, and prints what they show.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 TOP=$(realpath "$HERE/../..")
 MAN=$TOP/fs/man

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The files that each model-parallel rank of Megatron-LM has saved: runs of them, and what is said.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 test_iterations_are_a_run() {
   mkdir run

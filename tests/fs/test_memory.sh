@@ -2,7 +2,7 @@
 # JSON files of many megabytes, filled with what takes most memory (bombs.py): a sentence or an
 # answer, within bounds that are counted at the process, whatever it allocates with.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="what_says_much_takes_less_than_a_gibibyte json_of_any_kind_takes_its_text_and_256_mib"
 
 bombs() { python3 "$HERE/bombs.py" "$@"; }

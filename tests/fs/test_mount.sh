@@ -1,7 +1,7 @@
 #!/bin/bash
 # Starting, refusing, stopping.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="directories_that_come_and_go_are_no_run mounts_that_come_and_go_elsewhere"
 
 test_mount_returns_when_usable() {

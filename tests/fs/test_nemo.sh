@@ -1,7 +1,7 @@
 #!/bin/bash
 # NeMo archives: members of a tar file are read where they are.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # pack DIR [OPTION...]: DIR.nemo, as tarfile.add(".") names its members
 pack() { tar -C "$1" -cf "$1.nemo" "${@:2}" .; }

@@ -2,7 +2,7 @@
 # Where somebody who met ckptfs 0.5.0 for the first time was led astray although every byte was right: what each of
 # these commands says now.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # A Llama of one layer under the names of transformers, or with the prefix of its training.
 llama() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Values of objects: NAME.json, info, Python.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 cases_values_are_what_python_finds() {
   local name

@@ -1,7 +1,7 @@
 #!/bin/bash
 # JAX's checkpoints on mounts: Orbax with OCDBT and without, zarr, Flax.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="every_array_is_what_was_written"
 
 # Of tests/data/orbax: where one is, and a copy of it that may be changed.

@@ -2,7 +2,7 @@
 # Files that are a real file, byte for byte: the kernel reads them itself where it can (Linux 6.9,
 # CAP_SYS_ADMIN, no stacked file system below). Where it cannot, everything here holds but the count.
 # shellcheck source=tests/fs/lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="bytes_are_the_same_by_every_way the_kernel_is_told_to_let_go io_uring_or_one_line_why_not \
   many_open_and_map_it_at_once what_is_put_together_is_read_here"
 

@@ -2,7 +2,7 @@
 # scripts/ckptfs.py with Debian's Python and NumPy, on every fixture.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 LIMIT=${LIMIT:-120}
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="each_fixture_is_what_the_commands_show threads_may_read_and_close a_series_is_that_of_stat \
   it_finds_what_is_installed structures_are_those_of_the_header"
 

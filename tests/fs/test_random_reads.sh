@@ -2,7 +2,7 @@
 # Files of all kinds, read at random in all the ways there are, against what `ckptfs cat` has written.
 # SEED=N repeats what failed.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="every_file_of_a_model a_checkpoint_of"
 
 OPERATIONS=${OPERATIONS:-300}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ranks/: what each rank of a layout holds.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # Bytes [$2, $2+$3) of a file.
 part() { tail -c +$(($2 + 1)) "$1" | head -c "$3"; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The ways in which programs read files.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="sparse_tar_round_trip parallel_readers cmp_of_large_tensors"
 
 test_cmp_of_large_tensors() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The page that `report` writes, in Chromium. Pictures of it stay in shots/ beside the program.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 browser=yes
 long="many_alike a_hundred_thousand_tensors a_run a_long_run tensors_through_a_run a_page_is_small hostile_names repeated_layers \
   what_a_recipe_makes values_are_those_of_stat what_is_incomplete a_run_without_a_complete_checkpoint \

@@ -2,7 +2,7 @@
 # reshard: every fixture there and back, the same bytes every time, and at DST the old checkpoint or the
 # new one whatever happens.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="memory_does_not_grow_with_tensors the_parts_are_those_of_the_layout two_at_once a_full_disk"
 
 # Warnings are shown where it fails.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # reshard by processes that mpirun has started. Only for a program built with MPI=1: others have no tests here.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 if ! ldd "$CKPTFS" | grep libmpi >/dev/null; then exit 0; fi
 

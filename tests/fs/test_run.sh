@@ -1,7 +1,7 @@
 #!/bin/bash
 # A directory of checkpoints that come and go.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="nothing_wrong_is_ever_read_while_others_save new_ones_appear_and_removed_ones_vanish \
   many_checkpoints_cost_nothing_until_they_are_entered a_checkpoint_of_a_run_has_three_names an_empty_run_fills_up"
 

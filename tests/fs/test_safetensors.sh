@@ -1,7 +1,7 @@
 #!/bin/bash
 # Checkpoints of safetensors files. Their bytes are compared in test_bytes.sh.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 test_a_single_file_is_a_checkpoint() {
   need_fixture hf_rank0

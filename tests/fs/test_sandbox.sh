@@ -2,7 +2,7 @@
 # What the daemon gives up (fs/mount/sandbox.h). That everything works under it is what the other suites
 # show, for it is on unless somebody says otherwise.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="files_elsewhere_are_out_of_reach"
 
 # A build with sanitizers has none, and says so.

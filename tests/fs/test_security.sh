@@ -2,7 +2,7 @@
 # The author of the checkpoint, or of a file that an option names, means harm (hostile.py).
 # tests/README.md says which test stands for which attack.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="bombs_do_not_go_off bombs_leave_a_mount_alone paths_stay_inside_while_they_change"
 
 hostile() { python3 "$HERE/hostile.py" "$@"; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What values tensors have.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="threads_and_cuts_do_not_matter histograms_do_not_depend_on_threads resume runs_as_numpy_says"
 
 # The numbers of `stat --json` against Python's sums, in fractions, of the files of the mount.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What a mount says about itself: .ckptfs/stats.json and the stats command.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 python() { PYTHONPATH=$HERE "$PYTHON" -B -S - "$@"; }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Hashes of tensors.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 long="the_cut_does_not_matter"
 
 # The lines of a list against the files of a mount: compare_with_files LIST MOUNT ALGORITHM

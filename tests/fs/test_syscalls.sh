@@ -2,7 +2,7 @@
 # What system calls answer: the table of syscalls.h, asked of mounts, and of a filesystem of the
 # kernel's own that holds a copy of one.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 USER_ID=65534
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Names, attributes and listings.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 test_root_has_the_documented_directories() {
   need_fixture plain

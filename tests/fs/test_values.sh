@@ -1,7 +1,7 @@
 #!/bin/bash
 # Gates on values: check --values.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # pack FORMAT VALUES: a file of them, as struct.pack has it; values are a Python expression.
 pack() { python3 -c "import struct, sys

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What is said of hf/, gguf/, pt/ and safetensors/: whether they serve those who load them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 # A tiny model in ./dcp, and its configuration in ./hf: model KIND
 model() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The page in a mount, .ckptfs/view: its files byte for byte, and Chromium on it. Pictures stay in shots/ beside the program.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 browser=yes
 long="slices_and_keys what_comes_late every_kind_of_tensor two_steps_of_a_run \
   through_a_server no_picture_without_data"

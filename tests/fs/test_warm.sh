@@ -1,7 +1,7 @@
 #!/bin/bash
 # Bringing files into the page cache.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
+. "${0%/*}/lib.sh"
 
 python() { PYTHONPATH=$HERE "$PYTHON" -B -S - "$@"; }
 
