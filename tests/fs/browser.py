@@ -1,6 +1,6 @@
 """Drive Chromium, which nothing on a page can tell from somebody at a keyboard.
 
-    with Browser(shots) as b:
+    with Browser(shots) as b:    # a directory, or "" for no pictures
         page = b.open("file:///.../report.html", dark=True)
         page.key("/")
         page.type("q_proj")
@@ -164,6 +164,8 @@ class Page:
 
     def shot(self, name, whole=False):
         self.call("Page.bringToFront")  # a page in the background may never be painted
+        if not self.browser.shots:
+            return
         picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         with open(os.path.join(self.browser.shots, name + ".png"), "wb") as f:
             f.write(base64.b64decode(picture["data"]))

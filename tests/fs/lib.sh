@@ -288,6 +288,12 @@ start_browser() {
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E "$HERE/browser.py" "$BROWSER" </dev/null >/dev/null 2>&1 3<&- &
   browser_pid=$!
 }
+# Where pictures of pages are kept. A sample has none: they take as long as all that is tested.
+shots() {
+  [[ -n ${CHECK_FULL:-}${1:-} ]] || return 0
+  mkdir -p "${CKPTFS%/*}/shots"
+  echo "${CKPTFS%/*}/shots"
+}
 end_browser() {
   printf '{"id":1,"method":"Browser.close"}\0' 1<>"$BROWSER/to"
   wait_until gone "$browser_pid" || kill -9 "$browser_pid"

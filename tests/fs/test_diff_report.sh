@@ -6,11 +6,11 @@ browser=yes
 long="numbers_are_those_of_numpy layers extreme_numbers hostile_names equal_checkpoints \
   objects_and_what_cannot_be_read a_hundred_thousand_tensors"
 
-SHOTS=${SHOTS:-$(dirname "$CKPTFS")/shots}
+SHOTS=${SHOTS-$(shots "$@")}
+export SHOTS
 
 # look WHAT ARGUMENT...: a function of diff_report.py
 look() {
-  mkdir -p "$SHOTS"
   PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$HERE/diff_report.py" "$CKPTFS" "$SHOTS" "$@"
 }
 

@@ -7,11 +7,11 @@ long="many_alike a_hundred_thousand_tensors a_run a_long_run tensors_through_a_r
   what_a_recipe_makes values_are_those_of_stat what_is_incomplete a_run_without_a_complete_checkpoint \
   chunks_are_those_of_info"
 
-SHOTS=${SHOTS:-$(dirname "$CKPTFS")/shots}
+SHOTS=${SHOTS-$(shots "$@")}
+export SHOTS
 
 # look WHAT ARGUMENT...: a function of report.py
 look() {
-  mkdir -p "$SHOTS"
   python3 "$HERE/report.py" "$CKPTFS" "$SHOTS" "$@"
 }
 

@@ -6,11 +6,11 @@ browser=yes
 long="slices_and_keys what_comes_late every_kind_of_tensor two_steps_of_a_run \
   through_a_server no_picture_without_data"
 
-SHOTS=${SHOTS:-$(dirname "$CKPTFS")/shots}
+SHOTS=${SHOTS-$(shots "$@")}
+export SHOTS
 
 # view WHAT ARGUMENT...: a function of view.py
 view() {
-  mkdir -p "$SHOTS"
   python3 "$HERE/view.py" "$CKPTFS" "$SHOTS" "$@"
 }
 
