@@ -290,7 +290,7 @@ static void add_value_around(struct batch *b32, struct batch *b64, double d)
 	batch_add_around(b64, u64);
 }
 
-START_TEST(around_every_number_of_16_bits_and_every_halfway_point)
+START_LONG_TEST(around_every_number_of_16_bits_and_every_halfway_point)
 {
 	static struct batch b32 = { .from = CKPT_DTYPE_F32 }, b64 = { .from = CKPT_DTYPE_F64 };
 

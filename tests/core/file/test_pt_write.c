@@ -352,7 +352,7 @@ START_TEST(offsets_around_32_bits_are_where_they_are)
 }
 END_TEST
 
-START_TEST(archives_may_have_more_than_65535_records)
+START_LONG_TEST(archives_may_have_more_than_65535_records)
 {
 	enum { N = 70000 };
 	static const uint64_t shape[] = { 3 };

@@ -187,7 +187,7 @@ static const struct {
 	{ "*[", "", 1, 1000, true, false },
 };
 
-START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
+START_FEW_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs), 2)
 {
 	struct layout_tensor *t;
 	struct buf b = BUF_INIT(32 << 20);

@@ -397,16 +397,12 @@ START_TEST(irregular_shardings_take_a_small_part_of_the_work)
 }
 END_TEST
 
-START_TEST(too_many_boxes_side_by_side_are_unknown)
+START_LONG_TEST(too_many_boxes_side_by_side_are_unknown)
 {
 	enum { COUNT = 40000 };
 	uint64_t *boxes = malloc(sizeof(*boxes) * 4 * COUNT), off[2], len[2], shape[2];
 	size_t pair[2];
 
-	if (!rng_turn(1, 3)) {
-		free(boxes);
-		return;
-	}
 	ck_assert_ptr_nonnull(boxes);
 	rows_beside_columns(2, COUNT / 2, boxes, shape);
 	ck_assert_int_eq(cover(2, shape, boxes, COUNT, off, len, pair), BOXES_UNKNOWN);
@@ -414,7 +410,7 @@ START_TEST(too_many_boxes_side_by_side_are_unknown)
 }
 END_TEST
 
-START_TEST(a_hole_among_too_many_pieces_is_not_named)
+START_LONG_TEST(a_hole_among_too_many_pieces_is_not_named)
 {
 	enum { COUNT = 20000 };
 	uint64_t *boxes = malloc(sizeof(*boxes) * 4 * COUNT), off[2] = { 7, 7 }, len[2];

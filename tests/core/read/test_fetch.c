@@ -141,7 +141,7 @@ static void check_parts(struct stage *g, const struct tensor_reader *t, const st
 
 /* ---- tensors ---- */
 
-START_FEW_TEST(tensors_of_any_layout_are_read, 8, 2)
+START_FEW_TEST(tensors_of_any_layout_are_read, 8, 1)
 {
 	struct rng r = rng_new();
 	struct choose c = choose_rng(&r);

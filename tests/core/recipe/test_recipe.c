@@ -584,7 +584,7 @@ static const struct {
 	{ "o.{i} = a [1..1 of 4, 3]", " + none [0..0 of 0, 1..4 of 5]", "", 30000, RESULTS, false },
 };
 
-START_LOOP_TEST(what_multiplies_is_counted_in_all, ARRAY_LEN(multiplied))
+START_FEW_TEST(what_multiplies_is_counted_in_all, ARRAY_LEN(multiplied), 3)
 {
 	struct store *s;
 	struct recipe *r;

@@ -544,7 +544,7 @@ static const struct {
 	{ "s/(a|b)*c|(a?){120}$/&/\n", 20, 20, 60000, false, true },
 };
 
-START_LOOP_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs))
+START_FEW_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs), 2)
 {
 	struct buf text = BUF_INIT(1 << 20), out = BUF_INIT(RENAME_MAX_NAME);
 	struct ckpt_err e = { 0 };
