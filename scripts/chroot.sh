@@ -51,6 +51,7 @@ make_chroot() {
   printf '#!/bin/sh\nexit 101\n' >"$dir/usr/sbin/policy-rc.d" # no service starts in there
   chmod +x "$dir/usr/sbin/policy-rc.d"
   printf 'path-exclude=/usr/share/%s/*\n' man doc locale >"$dir/etc/dpkg/dpkg.cfg.d/90lean"
+  echo force-unsafe-io >"$dir/etc/dpkg/dpkg.cfg.d/91quick" # synced below, once
   cat >"$dir/etc/apt/apt.conf.d/91lean" <<-CONF
 	APT::Install-Recommends "false";
 	Acquire::Languages "none";
@@ -61,6 +62,7 @@ make_chroot() {
   # shellcheck disable=SC2086 # a list of words
   run_in "$dir" -- env DEBIAN_FRONTEND=noninteractive apt-get -y -qq install $PACKAGES </dev/null
   run_in "$dir" -- apt-get -qq clean
+  sync -f "$dir"
   mkdir -p "$dir/${STAMP%/*}"
   echo "$PACKAGES" >"$dir/$STAMP"
 }
