@@ -211,6 +211,7 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 	const uint64_t *declared = p->numbers + p->n_axes;
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], parts = 1;
 	char shape[90], why[150], what[300];
+	const char *file;
 	size_t d;
 
 	if (p->has_shape && !has_shape(t, p->n_dims, declared)) {
@@ -225,7 +226,10 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 	} else {
 		return 0;
 	}
-	return err_set(e, EINVAL, "%.60s: rank %u: %s: %s", layout_file(l, r), r->number,
+	file = layout_file(l, r);
+	if (strlen(file) > 60) /* its end says which */
+		file += strlen(file) - 60;
+	return err_set(e, EINVAL, "%s: rank %u: %s: %s", file, r->number,
 		       describe(t, what, sizeof(what)), why);
 }
 
